@@ -1,0 +1,68 @@
+/* The parameter arena: every learnable tensor is declared once - name, shape, initialisation, decays or not - and from
+ * that table come memory, views, AdamW groups, clipping, all-reduce ranges, checkpoint entries and --describe.
+ * Gradients, moments and the EMA mirror its offsets, so they are loops over flat float32 memory. */
+#ifndef VIT_CORE_PARAMS_H
+#define VIT_CORE_PARAMS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum { PARAM_MAX_DIMS = 4, PARAM_NAME_SIZE = 64 };
+
+typedef enum {
+    INIT_ZEROS,
+    INIT_ONES,
+    INIT_TRUNC_NORMAL,   /* std 0.02, cut at +-2 (timm's bounds are values, not deviations) */
+    INIT_NORMAL,         /* standard normal */
+    INIT_XAVIER_UNIFORM, /* bound sqrt(6 / (fan in + fan out)) of a [out,in] matrix */
+    INIT_FAN_IN_UNIFORM  /* bound 1/sqrt(fan): PyTorch's Conv2d; for a bias the fan is given in Param.fan */
+} ParamInit;
+
+typedef struct {
+    char name[PARAM_NAME_SIZE]; /* timm's: blocks.3.attn.qkv.weight */
+    int shape[PARAM_MAX_DIMS], ndim;
+    size_t offset, size; /* in floats, into every arena that mirrors the table */
+    ParamInit init;
+    int fan; /* for INIT_FAN_IN_UNIFORM */
+    bool decay;
+    float **value, **grad; /* where the layer keeps its views; filled by params_allocate and params_view */
+} Param;
+
+typedef struct {
+    Param *items;
+    int count, capacity;
+    size_t total;       /* floats in one arena; each tensor starts on a 64-byte boundary, the gaps stay zero */
+    size_t parameters;  /* floats that are parameters */
+    float *values, *grads;    /* device memory */
+    float *exp_avg, *exp_avg_sq; /* AdamW's moments, NULL before params_allocate_optimizer */
+    float *ema;               /* NULL without EMA */
+} Params;
+
+/* Declares the tensor `prefix` + `name` ("blocks.3.attn." + "qkv.weight").  *value and *grad point to it from
+ * params_allocate on.  Matrices and higher decay unless the name says otherwise through `decay`. */
+void params_declare(Params *params, float **value, float **grad, const char *prefix, const char *name, ParamInit init,
+                    bool decay, int ndim, const int *shape);
+
+/* The same, with the fan of INIT_FAN_IN_UNIFORM. */
+void params_declare_fan(Params *params, float **value, float **grad, const char *prefix, const char *name, int fan,
+                        bool decay, int ndim, const int *shape);
+
+/* Allocates values and (if training) gradients on the device, zeroed, and fills all views. */
+void params_allocate(Params *params, bool training);
+
+/* Allocates the moments, and the EMA if asked for, zeroed (the EMA starts as a copy by the caller). */
+void params_allocate_optimizer(Params *params, bool ema);
+
+/* Points every layer's *value into `arena` (values or ema): evaluation under the EMA costs no copy. */
+void params_view(Params *params, float *arena);
+
+/* Draws every tensor from (seed, tensor index); independent of threads, ranks and of the other tensors. */
+void params_initialize(Params *params, uint64_t seed);
+
+/* The tensor of that name, or NULL. */
+const Param *params_find(const Params *params, const char *name);
+
+void params_free(Params *params);
+
+#endif

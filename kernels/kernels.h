@@ -1,0 +1,230 @@
+/* The only door between the layers and a device.  The backend is chosen by linking build/cpu or build/cuda objects:
+ * no function table, no #ifdef above this folder, and a test cannot tell which backend it has.
+ *
+ * Letters.  B images, N tokens, M model width (M = H*D), H heads, D head width, F features of a feature map,
+ * E inner width of that map, R sticks of ripple attention, G its vicinal groups, C classes, P patch size;
+ * Hg x Wg the token grid (row-major, N = Hg*Wg), Hi x Wi the image; n, rows: any number of rows.
+ *
+ * Rules, stated once.
+ *   Activations are `real` (kernels/<backend>/real.h); parameters, their gradients, statistics and sums are float.
+ *   Gradients of parameters accumulate (+=); gradients of activations overwrite (=).  Each gradient argument says which.
+ *   Arguments: outputs, inputs, parameters, what forward saved, sizes.  Sizes are int; products are formed as size_t.
+ *   Nothing overlaps unless the contract says so.  Any size >= 1 works, and no alignment is asked.
+ *   Every kernel gives the same bits again for the same arguments and the same number of threads.
+ *   Pointers are device memory except where an argument says `host`.
+ *   Kernels allocate nothing: the ones that need workspace have a *_workspace function, whose largest answer is given
+ *   to kernels_reserve before the first call. */
+#ifndef VIT_KERNELS_H
+#define VIT_KERNELS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "real.h"
+
+/* == Device and memory ============================================================================================ */
+
+void kernels_init(void);
+void kernels_exit(void);
+
+/* "2 threads, AVX-512, oneDNN 2.6.3": what the kernels run on, for the first line of a run. */
+const char *kernels_device(void);
+
+/* One workspace for all kernels; replaces an earlier, smaller one. */
+void kernels_reserve(size_t bytes);
+
+/* Zeroed, 64-byte aligned; dies with `what` and the size when there is not enough. */
+void *device_malloc(size_t bytes, const char *what);
+void device_free(void *p);
+void device_zero(void *p, size_t bytes);
+void device_upload(void *device, const void *host, size_t bytes);
+void device_download(void *host, const void *device, size_t bytes);
+void device_copy(void *to, const void *from, size_t bytes);
+/* Waits until everything asked for is done: before a clock is read. */
+void device_synchronize(void);
+/* The most device memory this process has held, in bytes. */
+size_t device_peak_bytes(void);
+
+void real_upload(real *device, const float *host, size_t n);
+void real_download(float *host, const real *device, size_t n);
+
+/* Multiply-adds a second, in 1e9 floating point operations (two each), of a large product: the peak a step is held against. */
+double gemm_peak_gflops(void);
+
+/* == Images and tokens ============================================================================================ */
+
+/* y = (x / 255 - mean) / std.  y [B,3,Hi,Wi] real;  x [B,Hi,Wi,3] uint8;  mean, std host [3]. */
+void images_normalize(real *y, const uint8_t *x, const float *mean, const float *std, int B, int Hi, int Wi);
+
+/* The patches of an image as rows, so that the patch convolution is a linear layer.
+ * cols [B*(Hi/P)*(Wi/P), 3*P*P] real, columns ordered (channel, row, column) as a [M,3,P,P] weight;  x [B,3,Hi,Wi] real. */
+void patchify(real *cols, const real *x, int B, int Hi, int Wi, int P);
+
+/* x[b,0] = cls, x[b,t + prefix] = patches[b,t], then x[b] += pos.  prefix is 1 with a class token, else 0.
+ * x [B,N,M] real, N = prefix + tokens;  patches [B,N-prefix,M] real;  cls [M] float if prefix;  pos [N,M] float or NULL. */
+void embed_forward(real *x, const real *patches, const float *cls, const float *pos, int B, int N, int M, int prefix);
+/* dpatches [B,N-prefix,M] (=);  dcls [M] (+=) if prefix;  dpos [N,M] (+=) or NULL;  dx [B,N,M]. */
+void embed_backward(real *dpatches, float *dcls, float *dpos, const real *dx, int B, int N, int M, int prefix);
+
+/* y[b] = mean of x[b, first .. first+count-1].  y [B,M] real;  x [B,N,M] real. */
+void pool_forward(real *y, const real *x, int B, int N, int M, int first, int count);
+/* dx [B,N,M] (=), zero outside the pooled tokens;  dy [B,M]. */
+void pool_backward(real *dx, const real *dy, int B, int N, int M, int first, int count);
+
+/* == Linear layer ================================================================================================= */
+
+/* y = x w^T + b.  y [n,out] real;  x [n,in] real;  w [out,in] float;  b [out] float or NULL. */
+void linear_forward(real *y, const real *x, const float *w, const float *b, size_t n, int in, int out);
+/* dx = dy w.  dx [n,in] (=);  dy [n,out]. */
+void linear_backward_input(real *dx, const real *dy, const float *w, size_t n, int in, int out);
+/* dw += dy^T x, db += column sums of dy.  dw [out,in] (+=);  db [out] (+=) or NULL. */
+void linear_backward_weight(float *dw, float *db, const real *dy, const real *x, size_t n, int in, int out);
+
+/* == Normalisation, activation ==================================================================================== */
+
+/* h = w (x - mean) rstd + b over the last dimension.  h, x [n,M] real;  mean, rstd [n] float (saved);  w, b [M].  h may be x. */
+void layernorm_forward(real *h, float *mean, float *rstd, const real *x, const float *w, const float *b, size_t n,
+                       int M, float eps);
+/* y = x + s f, then h = norm(y), in one pass.  s is scale[row / rows_per_scale], or 1 when scale is NULL (drop path).
+ * x, f, y, h [n,M] real;  scale [n / rows_per_scale] float;  mean, rstd [n] float (saved).
+ * y may be x; h may be f; nothing else overlaps. */
+void add_layernorm_forward(real *y, real *h, float *mean, float *rstd, const real *x, const real *f, const float *scale,
+                           int rows_per_scale, const float *w, const float *b, size_t n, int M, float eps);
+/* The norm's gradient joined with the residual stream's: dy = dres + norm'(dh), df = s dy.
+ * dy [n,M] (=), may be dres;  df [n,M] (=), not written when scale is NULL (df is dy then);  dres [n,M], or NULL for zero;
+ * dw, db [M] (+=);  dh [n,M];  y [n,M] what was normalised. */
+void add_layernorm_backward(real *dy, real *df, float *dw, float *db, const real *dres, const real *dh, const real *y,
+                            const float *scale, int rows_per_scale, const float *w, const float *mean,
+                            const float *rstd, size_t n, int M);
+size_t layernorm_workspace(int M);
+
+/* y = x/2 (1 + erf(x / sqrt 2)).  y, x [n] real.  y may be x. */
+void gelu_forward(real *y, const real *x, size_t n);
+/* dx = dy gelu'(x), and y = gelu(x) once more, so that it need not be kept.  dx (=), may be dy;  y (=). */
+void gelu_backward(real *dx, real *y, const real *dy, const real *x, size_t n);
+
+/* == Softmax attention ============================================================================================ */
+
+/* qkv is the output of the fused projection everywhere: [B,N,3,H,D], so its rows are 3*M long: q, k, v, head by head.
+ * y [B,N,H,D] is the input of the output projection as it stands. */
+
+/* y_n = sum_m softmax_m(q_n.k_m / sqrt D) v_m.  No N x N in memory.  lse [B,H,N] float: log-sum-exp of the scaled scores (saved). */
+void softmax_attention_forward(real *y, float *lse, const real *qkv, int B, int N, int H, int D);
+/* dqkv [B,N,3,H,D] (=). */
+void softmax_attention_backward(real *dqkv, const real *dy, const real *y, const float *lse, const real *qkv, int B,
+                                int N, int H, int D);
+size_t softmax_attention_workspace(int N, int D);
+
+/* == Feature maps ================================================================================================= */
+
+/* phi(z) = relu(w2 [sin(w1 z'); cos(w1 z')] + b2), z' = D^-1/4 z, for q and k of every head: the paper's equation 13.
+ * phi [B,N,2,H,F] real, q's features then k's;  qkv [B,N,3,H,D], v not read;  w1 [E,D];  w2 [F,2E];  b2 [F];  n = B*N. */
+void feature_mlp_forward(real *phi, const real *qkv, const float *w1, const float *w2, const float *b2, size_t n, int H,
+                         int D, int E, int F);
+/* dqkv [B,N,3,H,D] (=) in its q and k thirds, v untouched;  dw1, dw2, db2 (+=);  dphi, phi [B,N,2,H,F]. */
+void feature_mlp_backward(real *dqkv, float *dw1, float *dw2, float *db2, const real *dphi, const real *phi,
+                          const real *qkv, const float *w1, const float *w2, const float *b2, size_t n, int H, int D,
+                          int E, int F);
+size_t feature_mlp_workspace(int D, int E, int F);
+
+/* == Linear attention ============================================================================================= */
+
+/* y_n = phi(q_n)^T S / den_n, den_n = phi(q_n).z + 1e-6, S = sum_m phi(k_m) v_m^T, z = sum_m phi(k_m).
+ * y [B,N,H,D] real;  den [B,N,H] float, kv [B,H,F,D+1] float: S with z as last column (both saved). */
+void linear_attention_forward(real *y, float *den, float *kv, const real *phi, const real *qkv, int B, int N, int H,
+                              int D, int F);
+/* dqkv [B,N,3,H,D] (=) in its v third, q and k untouched;  dphi [B,N,2,H,F] (=). */
+void linear_attention_backward(real *dqkv, real *dphi, const real *dy, const real *y, const float *den, const float *kv,
+                               const real *phi, const real *qkv, int B, int N, int H, int D, int F);
+size_t linear_attention_workspace(int D, int F);
+
+/* == Ripple attention ============================================================================================= */
+
+enum { RIPPLE_MAX_GROUPS = 256 };
+
+/* Vicinal groups: token m belongs to group r of query n when bound[r] <= max(|xn - xm|, |yn - ym|) < bound[r+1].
+ * bound[0] = 0; the last group has no upper bound.  `ripple` with r_max 4 is G = 5, bound = 0 1 2 3 4. */
+typedef struct {
+    int Hg, Wg, G;
+    int bound[RIPPLE_MAX_GROUPS];
+} RippleRings;
+
+/* Spatial weights by stick breaking (the paper's equation 5 with zero-based sticks).  For every token and head
+ *   o_r = <sticks[h,r], wp v + bp>, s_r = 1/(1 + (R - r) exp(-o_r)),
+ *   alpha_r = s_r prod_{r'<r} (1 - s_r') for r < R, alpha_R = prod (1 - s_r).
+ * tau > 0: from the first r^ with 1 - sum_{r<=r^} alpha_r < tau on, the groups r^..R share what is left equally.
+ * truncate: alpha_R = 0 after that.  alpha [B,N,H,R+1] float;  o [B,N,H,R] float (saved);  wp [D,D], bp [D], sticks [H,R,D]. */
+void stick_breaking_forward(float *alpha, float *o, const real *qkv, const float *wp, const float *bp,
+                            const float *sticks, size_t n, int H, int D, int R, float tau, bool truncate);
+/* dqkv [B,N,3,H,D] (+=) in its v third: v's second gradient, so this runs after the attention's backward;
+ * dwp, dbp, dsticks (+=);  dalpha [B,N,H,R+1].  r^ counts as a constant. */
+void stick_breaking_backward(real *dqkv, float *dwp, float *dbp, float *dsticks, const float *dalpha,
+                             const float *alpha, const float *o, const real *qkv, const float *wp, const float *bp,
+                             const float *sticks, size_t n, int H, int D, int R, float tau, bool truncate);
+/* Weights as a plain softmax over G logits o_r = <sticks[h,r], wp v + bp>.  alpha [B,N,H,G] float (saved);  sticks [H,G,D]. */
+void softmax_weights_forward(float *alpha, const real *qkv, const float *wp, const float *bp, const float *sticks,
+                             size_t n, int H, int D, int G);
+/* As stick_breaking_backward. */
+void softmax_weights_backward(real *dqkv, float *dwp, float *dbp, float *dsticks, const float *dalpha,
+                              const float *alpha, const real *qkv, const float *wp, const float *bp,
+                              const float *sticks, size_t n, int H, int D, int G);
+/* alpha[row] = weights for every row.  alpha [rows,G] float;  weights host [G]. */
+void fixed_weights(float *alpha, const float *weights, size_t rows, int G);
+size_t ripple_weights_workspace(int H, int D, int G);
+
+/* y_n = sum_m alpha_g(n,m)(n) (phi(q_n).phi(k_m)) v_m / den_n, den_n = sum_m alpha_g(n,m)(n) phi(q_n).phi(k_m) + 1e-6.
+ * y [B,N,H,D] real;  den [B,N,H] float (saved);  alpha [B,N,H,G] float;  phi [B,N,2,H,F];  qkv [B,N,3,H,D], only v read.
+ * Backward: dqkv (=) in its v third only;  dphi [B,N,2,H,F] (=);  dalpha [B,N,H,G] (=).
+ * Four algorithms, the same numbers:
+ *   naive   group by group, query by query: the reference;
+ *   dense   every pair once, tile by tile, the weight looked up by distance;
+ *   window  the last group's weight on everything (linear attention) plus a correction inside the window;
+ *   sat     the paper's Algorithm 1: summed-area tables of phi(k) v^T and phi(k). */
+#define RIPPLE_FORWARD(algorithm)                                                                                    \
+    void ripple_##algorithm##_forward(real *y, float *den, const float *alpha, const real *phi, const real *qkv,     \
+                                      const RippleRings *rings, int B, int H, int D, int F)
+#define RIPPLE_BACKWARD(algorithm)                                                                                   \
+    void ripple_##algorithm##_backward(real *dqkv, real *dphi, float *dalpha, const real *dy, const real *y,         \
+                                       const float *den, const float *alpha, const real *phi, const real *qkv,       \
+                                       const RippleRings *rings, int B, int H, int D, int F)
+RIPPLE_FORWARD(naive);
+RIPPLE_BACKWARD(naive);
+size_t ripple_naive_workspace(const RippleRings *rings, int D, int F);
+RIPPLE_FORWARD(dense);
+RIPPLE_BACKWARD(dense);
+size_t ripple_dense_workspace(const RippleRings *rings, int D, int F);
+RIPPLE_FORWARD(window);
+RIPPLE_BACKWARD(window);
+size_t ripple_window_workspace(const RippleRings *rings, int D, int F);
+RIPPLE_FORWARD(sat);
+RIPPLE_BACKWARD(sat);
+size_t ripple_sat_workspace(const RippleRings *rings, int D, int F);
+
+/* Estimated seconds of forward and backward for one image and one head on this device: what `auto` compares.
+ * The constants come from scripts/bench_ripple.sh; docs/performance.md has the table. */
+double ripple_naive_cost(const RippleRings *rings, int D, int F);
+double ripple_dense_cost(const RippleRings *rings, int D, int F);
+double ripple_window_cost(const RippleRings *rings, int D, int F);
+double ripple_sat_cost(const RippleRings *rings, int D, int F);
+
+/* == Loss ========================================================================================================= */
+
+/* loss[b] = -sum_c target_c log softmax(logits)_c and its gradient times `scale`.
+ * loss [B] float;  dlogits [B,C] (=), or NULL;  logits [B,C] real;  targets [B,C] float, each row summing to one. */
+void cross_entropy(float *loss, real *dlogits, const real *logits, const float *targets, float scale, int B, int C);
+
+/* == Optimizer: loops over flat float32 memory ==================================================================== */
+
+/* sum_i x_i^2 in double, in a fixed order; host result. */
+double sum_of_squares(const float *x, size_t n);
+
+/* One AdamW step (Loshchilov and Hutter 2019, decoupled decay as in PyTorch): g' = scale g,
+ * m = b1 m + (1-b1) g', v = b2 v + (1-b2) g'^2, w -= lr wd w, w -= lr (m / (1-b1^t)) / (sqrt(v / (1-b2^t)) + eps).  g is left as it is. */
+void adamw_update(float *w, float *m, float *v, const float *g, size_t n, float lr, float beta1, float beta2, float eps,
+                  float weight_decay, float scale, int t);
+
+/* ema = decay ema + (1 - decay) w. */
+void ema_update(float *ema, const float *w, size_t n, float decay);
+
+#endif

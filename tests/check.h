@@ -1,0 +1,69 @@
+/* What every test of numbers needs: fresh inputs from a printed seed, poisoned outputs, and a comparison whose
+ * tolerance is relative to the tensor's root mean square.  A comparison prints one line: the property, the worst
+ * element, and how much of the allowance it used. */
+#ifndef VIT_TESTS_CHECK_H
+#define VIT_TESTS_CHECK_H
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "core/rng.h"
+
+/* The seed of this run: VIT_TEST_SEED replays one, otherwise the clock draws it.  Print it with the test's name. */
+static inline uint64_t check_seed(void) {
+    static uint64_t seed;
+    if (!seed) {
+        const char *replay = getenv("VIT_TEST_SEED");
+        seed = replay ? strtoull(replay, NULL, 16) : (uint64_t)time(NULL) * 0x9E3779B97F4A7C15u >> 32;
+        if (!seed) seed = 1;
+        printf("VIT_TEST_SEED=%llx replays this run\n", (unsigned long long)seed);
+    }
+    return seed;
+}
+
+/* n standard normal numbers times `scale`; `stream` tells apart the tensors of one test. */
+static inline float *check_normal(size_t n, float scale, uint32_t stream) {
+    float *x = malloc((n ? n : 1) * sizeof *x);
+    for (size_t i = 0; i < n; i++) x[i] = scale * rng_normal(check_seed(), RNG_TEST, stream, 0, i);
+    return x;
+}
+
+/* Outputs start as NaN, so that a missing write shows. */
+static inline float *check_poison(size_t n) {
+    float *x = malloc((n ? n : 1) * sizeof *x);
+    for (size_t i = 0; i < n; i++) x[i] = NAN;
+    return x;
+}
+
+/* |got - want| <= tolerance * rms(want) for every element; NaN never passes, nor does an all-zero `want`.  Returns 1 when it holds. */
+static inline int check_close(const char *what, const float *got, const double *want, size_t n, double tolerance) {
+    double squares = 0, worst = -1;
+    size_t at = 0;
+    for (size_t i = 0; i < n; i++) squares += want[i] * want[i];
+    double rms = sqrt(squares / (double)(n ? n : 1));
+    for (size_t i = 0; i < n; i++) {
+        double error = fabs((double)got[i] - want[i]);
+        if (!(error <= worst)) {
+            worst = error;
+            at = i;
+            if (isnan(error)) break;
+        }
+    }
+    int ok = rms > 0 && worst <= tolerance * rms;
+    printf("  %-52s worst [%zu] got %-12.6g want %-12.6g %.2f of allowed  %s\n", what, at, (double)got[at], want[at],
+           worst / (tolerance * rms), ok ? "ok" : "FAILED");
+    return ok;
+}
+
+static inline int check_close_float(const char *what, const float *got, const float *want, size_t n, double tolerance) {
+    double *wide = malloc((n ? n : 1) * sizeof *wide);
+    for (size_t i = 0; i < n; i++) wide[i] = want[i];
+    int ok = check_close(what, got, wide, n, tolerance);
+    free(wide);
+    return ok;
+}
+
+#endif
