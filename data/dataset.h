@@ -19,10 +19,16 @@ struct Dataset {
     void *state;
 };
 
-/* "shapes", "cifar10" or "cifar100" (`path`: the folder of the official binary files); dies with one line that names
- * the file and what is wrong with it.  `seed` and `limit` (0: all) matter to shapes only in what they draw; limit
- * keeps the first `limit` images of any dataset. */
-void dataset_open(Dataset *dataset, const char *name, const char *path, bool train, uint64_t seed, size_t limit);
+/* `data` is "shapes", "cifar10", "cifar100", or a folder with the official binary files of one of the two; a name is
+ * looked for in `folder`.  limit keeps the first `limit` images (0: all; shapes draws as many as are asked for).  Dies
+ * with one line that names the file and what is wrong with it. */
+void dataset_open(Dataset *dataset, const char *data, const char *folder, bool train, size_t limit);
+
+/* What is known without opening a file: name, size, classes, statistics; no count, get or close, and class names only
+ * where they are fixed. */
+void dataset_describe(Dataset *dataset, const char *data);
+
+/* A described one may be closed too. */
 void dataset_close(Dataset *dataset);
 
 #endif

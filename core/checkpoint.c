@@ -1,0 +1,142 @@
+#include "core/checkpoint.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/die.h"
+#include "kernels/kernels.h"
+
+enum { ERROR_SIZE = 512, MAX_METADATA = 16 };
+
+/* == Writing ====================================================================================================== */
+
+/* Appends all tensors of `arena` under `prefix`; names and host copies go to `names` and `host`. */
+static void entries_append(SafeTensorEntry *entries, char (*names)[PARAM_NAME_SIZE + 16], float *host,
+                           const Params *params, const float *arena, const char *prefix) {
+    device_download(host, arena, params->total * sizeof *host);
+    for (int i = 0; i < params->count; i++) {
+        const Param *p = &params->items[i];
+        snprintf(names[i], sizeof names[i], "%s%s", prefix, p->name);
+        entries[i] = (SafeTensorEntry){.name = names[i], .dtype = SAFE_F32, .ndim = p->ndim, .data = host + p->offset};
+        for (int d = 0; d < p->ndim; d++) entries[i].shape[d] = (size_t)p->shape[d];
+    }
+}
+
+static void arenas_save(const Params *params, const float *const *arenas, const char *const *prefixes, int arena_count,
+                        const char *path, const SafeMetadata *metadata, int metadata_count) {
+    size_t n = (size_t)(arena_count * params->count);
+    SafeTensorEntry *entries = xcalloc(n, sizeof *entries, "checkpoint");
+    char(*names)[PARAM_NAME_SIZE + 16] = xcalloc(n, sizeof *names, "checkpoint");
+    float *host = xcalloc((size_t)arena_count * params->total, sizeof *host, "checkpoint");
+    char error[ERROR_SIZE];
+    for (int i = 0; i < arena_count; i++)
+        entries_append(entries + i * params->count, names + i * params->count, host + (size_t)i * params->total, params,
+                       arenas[i], prefixes[i]);
+    if (!safetensors_write(path, entries, (int)n, metadata, metadata_count, error, sizeof error)) die("%s", error);
+    free(host);
+    free(names);
+    free(entries);
+}
+
+void checkpoint_save_weights(const Params *params, const float *arena, const char *path, const SafeMetadata *metadata,
+                             int metadata_count) {
+    arenas_save(params, &arena, (const char *const[]){""}, 1, path, metadata, metadata_count);
+}
+
+void checkpoint_save_state(const Params *params, const RunState *state, const char *path, const SafeMetadata *metadata,
+                           int metadata_count) {
+    const float *arenas[] = {params->values, params->exp_avg, params->exp_avg_sq, params->ema};
+    const char *prefixes[] = {"param.", "exp_avg.", "exp_avg_sq.", "ema."};
+    char run[256];
+    SafeMetadata all[MAX_METADATA];
+    snprintf(run, sizeof run, "%" PRIu64 " %" PRIu64 " %" PRIu64 " %.17g %" PRIu64 " %.17g %" PRIu64, state->step,
+             state->epoch, state->batch, state->loss_sum, state->loss_count, state->best_top1, state->log_bytes);
+    memcpy(all, metadata, (size_t)metadata_count * sizeof *metadata);
+    all[metadata_count] = (SafeMetadata){"vit.c.run", run};
+    arenas_save(params, arenas, prefixes, params->ema ? 4 : 3, path, all, metadata_count + 1);
+}
+
+/* == Reading ====================================================================================================== */
+
+static void shape_text(char *text, size_t size, int ndim, const size_t *shape) {
+    size_t used = (size_t)snprintf(text, size, "[");
+    for (int d = 0; d < ndim && used < size; d++)
+        used += (size_t)snprintf(text + used, size - used, d ? ",%zu" : "%zu", shape[d]);
+    if (used < size) snprintf(text + used, size - used, "]");
+}
+
+static bool shape_matches(const Param *p, const SafeTensor *tensor, char *error, size_t error_size) {
+    size_t wanted[PARAM_MAX_DIMS];
+    bool same = tensor->ndim == p->ndim;
+    for (int d = 0; d < p->ndim; d++) {
+        wanted[d] = (size_t)p->shape[d];
+        same = same && tensor->shape[d] == wanted[d];
+    }
+    if (same) return true;
+    char has[128], needs[128];
+    shape_text(has, sizeof has, tensor->ndim, tensor->shape);
+    shape_text(needs, sizeof needs, p->ndim, wanted);
+    snprintf(error, error_size, "%s: %s has shape %s, but this model needs %s: another dim, depth, patch or class count?",
+             tensor->file, p->name, has, needs);
+    return false;
+}
+
+bool checkpoint_read_weights(Params *params, float *arena, const SafeTensors *st, const char *prefix, char *error,
+                             size_t error_size) {
+    float *host = xcalloc(params->total, sizeof *host, "checkpoint");
+    bool ok = true;
+    for (int i = 0; ok && i < params->count; i++) {
+        const Param *p = &params->items[i];
+        char name[PARAM_NAME_SIZE + 16];
+        snprintf(name, sizeof name, "%s%s", prefix, p->name);
+        const SafeTensor *tensor = safetensors_find(st, name);
+        ok = tensor != NULL;
+        if (!ok)
+            snprintf(error, error_size, "%s: no tensor '%s', which this model needs", st->file, name);
+        else
+            ok = shape_matches(p, tensor, error, error_size) &&
+                 safetensors_to_float(tensor, host + p->offset, error, error_size);
+    }
+    if (ok) device_upload(arena, host, params->total * sizeof *host);
+    free(host);
+    return ok;
+}
+
+void checkpoint_load_weights(Params *params, const char *path) {
+    char error[ERROR_SIZE];
+    SafeTensors st;
+    if (!safetensors_open(&st, path, error, sizeof error)) die("%s", error);
+    if (safetensors_metadata(&st, "vit.c.run"))
+        die("%s: this is the state of a run: --resume continues it; --init wants last.safetensors or best.safetensors",
+            path);
+    if (!checkpoint_read_weights(params, params->values, &st, "", error, sizeof error)) die("%s", error);
+    for (int i = 0; i < st.count; i++)
+        if (!params_find(params, st.tensors[i].name))
+            die("%s: tensor '%s' has no place in this model: another attn, pool, pos_embed or depth?", path,
+                st.tensors[i].name);
+    safetensors_close(&st);
+}
+
+void checkpoint_load_state(Params *params, RunState *state, const char *path) {
+    char error[ERROR_SIZE];
+    SafeTensors st;
+    if (!safetensors_open(&st, path, error, sizeof error)) die("%s", error);
+    const char *run = safetensors_metadata(&st, "vit.c.run");
+    if (!run || sscanf(run, "%" SCNu64 " %" SCNu64 " %" SCNu64 " %lg %" SCNu64 " %lg %" SCNu64, &state->step,
+                       &state->epoch, &state->batch, &state->loss_sum, &state->loss_count, &state->best_top1,
+                       &state->log_bytes) != 7)
+        die("%s: holds weights, not the state of a run: --init reads weights, --resume wants a run directory", path);
+    struct {
+        const char *prefix;
+        float *arena;
+    } parts[] = {{"param.", params->values},
+                 {"exp_avg.", params->exp_avg},
+                 {"exp_avg_sq.", params->exp_avg_sq},
+                 {"ema.", params->ema}};
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
+        if (parts[i].arena && !checkpoint_read_weights(params, parts[i].arena, &st, parts[i].prefix, error, sizeof error))
+            die("%s", error);
+    safetensors_close(&st);
+}

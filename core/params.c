@@ -1,0 +1,117 @@
+#include "core/params.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/die.h"
+#include "core/rng.h"
+#include "kernels/kernels.h"
+
+enum { PARAM_ALIGN = 16 }; /* floats: one cache line */
+
+static Param *params_append(Params *params) {
+    if (params->count == params->capacity) {
+        params->capacity = params->capacity ? 2 * params->capacity : 64;
+        params->items = realloc(params->items, (size_t)params->capacity * sizeof *params->items);
+        if (!params->items) die("out of memory: table of %d tensors", params->capacity);
+    }
+    Param *p = &params->items[params->count++];
+    memset(p, 0, sizeof *p);
+    return p;
+}
+
+void params_declare_fan(Params *params, float **value, float **grad, const char *prefix, const char *name, int fan,
+                        bool decay, int ndim, const int *shape) {
+    params_declare(params, value, grad, prefix, name, INIT_FAN_IN_UNIFORM, decay, ndim, shape);
+    params->items[params->count - 1].fan = fan;
+}
+
+void params_declare(Params *params, float **value, float **grad, const char *prefix, const char *name, ParamInit init,
+                    bool decay, int ndim, const int *shape) {
+    Param *p = params_append(params);
+    snprintf(p->name, sizeof p->name, "%s%s", prefix, name);
+    p->ndim = ndim;
+    p->size = 1;
+    for (int i = 0; i < ndim; i++) {
+        p->shape[i] = shape[i];
+        p->size *= (size_t)shape[i];
+    }
+    p->init = init;
+    p->decay = decay;
+    p->value = value;
+    p->grad = grad;
+    p->offset = params->total;
+    params->total += (p->size + PARAM_ALIGN - 1) / PARAM_ALIGN * PARAM_ALIGN;
+    params->parameters += p->size;
+}
+
+void params_allocate(Params *params, bool training) {
+    size_t bytes = params->total * sizeof(float);
+    params->values = device_malloc(bytes, "parameters");
+    params->grads = training ? device_malloc(bytes, "gradients") : NULL;
+    params_view(params, params->values);
+    for (int i = 0; i < params->count; i++)
+        *params->items[i].grad = training ? params->grads + params->items[i].offset : NULL;
+}
+
+void params_allocate_optimizer(Params *params, bool ema) {
+    size_t bytes = params->total * sizeof(float);
+    params->exp_avg = device_malloc(bytes, "first moments");
+    params->exp_avg_sq = device_malloc(bytes, "second moments");
+    params->ema = ema ? device_malloc(bytes, "averaged parameters") : NULL;
+}
+
+void params_view(Params *params, float *arena) {
+    for (int i = 0; i < params->count; i++) *params->items[i].value = arena + params->items[i].offset;
+}
+
+/* Element i of tensor t; rejection keeps the truncated normal exact, with a fresh stream for every attempt. */
+static float draw(const Param *p, uint64_t seed, uint32_t t, size_t i) {
+    switch (p->init) {
+    case INIT_ZEROS: return 0;
+    case INIT_ONES: return 1;
+    case INIT_NORMAL: return rng_normal(seed, RNG_INIT, t, 0, i);
+    case INIT_TRUNC_NORMAL:
+        for (uint32_t attempt = 0;; attempt++) {
+            float x = 0.02f * rng_normal(seed, RNG_INIT, t, attempt, i);
+            if (x >= -2 && x <= 2) return x;
+        }
+    case INIT_XAVIER_UNIFORM: {
+        float bound = sqrtf(6.0f / (float)(p->shape[0] + p->shape[1]));
+        return bound * (2 * rng_uniform(seed, RNG_INIT, t, 0, i) - 1);
+    }
+    case INIT_FAN_IN_UNIFORM: {
+        float bound = 1 / sqrtf((float)p->fan);
+        return bound * (2 * rng_uniform(seed, RNG_INIT, t, 0, i) - 1);
+    }
+    }
+    return 0;
+}
+
+void params_initialize(Params *params, uint64_t seed) {
+    float *host = xcalloc(params->total, sizeof *host, "initial parameters");
+    for (int t = 0; t < params->count; t++) {
+        const Param *p = &params->items[t];
+        for (size_t i = 0; i < p->size; i++) host[p->offset + i] = draw(p, seed, (uint32_t)t, i);
+    }
+    device_upload(params->values, host, params->total * sizeof *host);
+    free(host);
+}
+
+const Param *params_find(const Params *params, const char *name) {
+    for (int i = 0; i < params->count; i++)
+        if (!strcmp(params->items[i].name, name)) return &params->items[i];
+    return NULL;
+}
+
+void params_free(Params *params) {
+    device_free(params->values);
+    device_free(params->grads);
+    device_free(params->exp_avg);
+    device_free(params->exp_avg_sq);
+    device_free(params->ema);
+    free(params->items);
+    memset(params, 0, sizeof *params);
+}

@@ -1,0 +1,38 @@
+#include "core/progress.h"
+
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <time.h>
+#include <unistd.h>
+
+static const double TERMINAL_INTERVAL = 0.2, FILE_INTERVAL = 30; /* seconds */
+
+double now_seconds(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+void progress_show(bool finish, const char *format, ...) {
+    static double shown = -INFINITY;
+    bool terminal = isatty(STDOUT_FILENO);
+    double now = now_seconds();
+    if (!finish && now - shown < (terminal ? TERMINAL_INTERVAL : FILE_INTERVAL)) return;
+    shown = now;
+    va_list arguments;
+    va_start(arguments, format);
+    if (terminal) fputs("\r\033[K", stdout);
+    vprintf(format, arguments);
+    va_end(arguments);
+    if (finish || !terminal) putchar('\n');
+    fflush(stdout);
+}
+
+void duration_text(char *text, size_t size, double seconds) {
+    long s = seconds > 0 && seconds < 1e9 ? lround(seconds) : 0;
+    if (s >= 3600)
+        snprintf(text, size, "%ld:%02ld:%02ld", s / 3600, s / 60 % 60, s % 60);
+    else
+        snprintf(text, size, "%ld:%02ld", s / 60, s % 60);
+}

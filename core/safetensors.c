@@ -1,0 +1,569 @@
+#include "core/safetensors.h"
+
+#include <cjson/cJSON.h>
+#include <ctype.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
+#error "safetensors files are little-endian, and so must be the machine: tensors are used in place"
+#endif
+
+static const struct {
+    const char *name;
+    size_t size;
+} dtypes[SAFE_DTYPE_COUNT] = {
+    [SAFE_BOOL] = {"BOOL", 1},       [SAFE_U8] = {"U8", 1},           [SAFE_I8] = {"I8", 1},
+    [SAFE_F8_E5M2] = {"F8_E5M2", 1}, [SAFE_F8_E4M3] = {"F8_E4M3", 1}, [SAFE_I16] = {"I16", 2},
+    [SAFE_U16] = {"U16", 2},         [SAFE_F16] = {"F16", 2},         [SAFE_BF16] = {"BF16", 2},
+    [SAFE_I32] = {"I32", 4},         [SAFE_U32] = {"U32", 4},         [SAFE_F32] = {"F32", 4},
+    [SAFE_F64] = {"F64", 8},         [SAFE_I64] = {"I64", 8},         [SAFE_U64] = {"U64", 8},
+};
+
+const char *safetensors_dtype_name(SafeDtype dtype) {
+    return dtypes[dtype].name;
+}
+
+/* Where an error is written.  Control characters of a file's names do not reach the terminal. */
+typedef struct {
+    char *text;
+    size_t size;
+} Report;
+
+__attribute__((format(printf, 2, 3))) static bool refuse(Report report, const char *format, ...) {
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(report.text, report.size, format, arguments);
+    va_end(arguments);
+    for (char *c = report.text; report.size && *c; c++)
+        if (iscntrl((unsigned char)*c)) *c = '?';
+    return false;
+}
+
+/* == The header's text ========================================================================================== */
+/* What the JSON parser would let pass: text that is not UTF-8, control characters, and NUL, also as \u0000, which would
+ * cut a name short. */
+
+/* Bytes of the UTF-8 character at `text`, 0 when it is none (overlong, a surrogate, above U+10FFFF, cut off). */
+static size_t utf8_length(const unsigned char *text, size_t left) {
+    unsigned char c = text[0];
+    if (c < 0x80) return 1;
+    size_t length = c >= 0xF0 ? 4 : c >= 0xE0 ? 3 : 2;
+    if (c < 0xC2 || c > 0xF4 || length > left) return 0;
+    for (size_t i = 1; i < length; i++)
+        if ((text[i] & 0xC0) != 0x80) return 0;
+    if ((c == 0xE0 && text[1] < 0xA0) || (c == 0xED && text[1] > 0x9F)) return 0;
+    if ((c == 0xF0 && text[1] < 0x90) || (c == 0xF4 && text[1] > 0x8F)) return 0;
+    return length;
+}
+
+static bool check_text(const char *text, size_t size, const char *file, Report report) {
+    bool quoted = false;
+    for (size_t i = 0; i < size;) {
+        const unsigned char *at = (const unsigned char *)text + i;
+        size_t length = utf8_length(at, size - i);
+        if (!length) return refuse(report, "%s: byte %zu of the header is not UTF-8", file, i);
+        if (*at < 0x20 && (quoted || !memchr("\t\n\r", *at, 3)))
+            return refuse(report, "%s: byte %zu of the header is a control character (%d)", file, i, *at);
+        if (*at == '"') quoted = !quoted;
+        if (*at == '\\') {
+            if (size - i >= 6 && !memcmp(at, "\\u0000", 6)) return refuse(report, "%s: a name or text holds NUL", file);
+            length = size - i >= 2 && at[1] < 0x80 && at[1] >= 0x20 ? 2 : 1;
+        }
+        i += length;
+    }
+    return true;
+}
+
+/* == Tensors of the header ====================================================================================== */
+
+/* cJSON's numbers are doubles, whose integers are exact below 2^53. */
+static bool to_size(const cJSON *item, size_t *value) {
+    if (!cJSON_IsNumber(item)) return false;
+    double number = item->valuedouble;
+    if (!(number >= 0 && number < 9007199254740992.0) || number != (double)(size_t)number) return false;
+    *value = (size_t)number;
+    return true;
+}
+
+static bool parse_dtype(SafeTensor *t, const cJSON *item, Report report) {
+    if (!cJSON_IsString(item)) return refuse(report, "%s: %s: dtype is missing or not a string", t->file, t->name);
+    for (int i = 0; i < SAFE_DTYPE_COUNT; i++) {
+        if (strcmp(item->valuestring, dtypes[i].name)) continue;
+        t->dtype = (SafeDtype)i;
+        return true;
+    }
+    return refuse(report, "%s: %s: unknown dtype '%.40s'", t->file, t->name, item->valuestring);
+}
+
+static bool parse_shape(SafeTensor *t, const cJSON *item, Report report) {
+    if (!cJSON_IsArray(item)) return refuse(report, "%s: %s: shape is missing or not a list", t->file, t->name);
+    t->size = 1;
+    for (const cJSON *dim = item->child; dim; dim = dim->next) {
+        if (t->ndim == SAFETENSORS_MAX_DIMS)
+            return refuse(report, "%s: %s: shape has more than %d dimensions", t->file, t->name, SAFETENSORS_MAX_DIMS);
+        size_t *length = &t->shape[t->ndim++];
+        if (!to_size(dim, length))
+            return refuse(report, "%s: %s: shape[%d] is not an integer from 0 to 2^53 - 1", t->file, t->name,
+                          t->ndim - 1);
+        if (__builtin_mul_overflow(t->size, *length, &t->size))
+            return refuse(report, "%s: %s: the product of the shape overflows", t->file, t->name);
+    }
+    if (__builtin_mul_overflow(t->size, dtypes[t->dtype].size, &t->bytes))
+        return refuse(report, "%s: %s: the size in bytes overflows", t->file, t->name);
+    return true;
+}
+
+/* data [data_size] is all that follows the header. */
+static bool parse_offsets(SafeTensor *t, const cJSON *item, const char *data, size_t data_size, Report report) {
+    size_t begin, end;
+    bool two = cJSON_IsArray(item) && item->child && item->child->next && !item->child->next->next;
+    if (!two || !to_size(item->child, &begin) || !to_size(item->child->next, &end))
+        return refuse(report, "%s: %s: data_offsets are not two integers from 0 to 2^53 - 1", t->file, t->name);
+    if (begin > end || end > data_size)
+        return refuse(report, "%s: %s: data_offsets [%zu, %zu] are outside of the %zu bytes of data", t->file, t->name,
+                      begin, end, data_size);
+    if (end - begin != t->bytes)
+        return refuse(report, "%s: %s: data_offsets [%zu, %zu] hold %zu bytes, shape and dtype ask for %zu", t->file,
+                      t->name, begin, end, end - begin, t->bytes);
+    t->data = data + begin;
+    return true;
+}
+
+static bool parse_tensor(SafeTensor *t, const cJSON *item, const char *data, size_t data_size, Report report) {
+    if (!cJSON_IsObject(item)) return refuse(report, "%s: %s: expected an object", t->file, t->name);
+    for (const cJSON *field = item->child; field; field = field->next) {
+        if (strcmp(field->string, "dtype") && strcmp(field->string, "shape") && strcmp(field->string, "data_offsets"))
+            return refuse(report, "%s: %s: unknown field '%.40s'", t->file, t->name, field->string);
+    }
+    if (cJSON_GetArraySize(item) > 3) return refuse(report, "%s: %s: a field stands twice", t->file, t->name);
+    return parse_dtype(t, cJSON_GetObjectItemCaseSensitive(item, "dtype"), report) &&
+           parse_shape(t, cJSON_GetObjectItemCaseSensitive(item, "shape"), report) &&
+           parse_offsets(t, cJSON_GetObjectItemCaseSensitive(item, "data_offsets"), data, data_size, report);
+}
+
+static int compare_words(const void *a, const void *b) {
+    return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
+
+/* The first word that stands twice, or NULL.  Sorts `words`. */
+static const char *find_twice(const char **words, size_t count) {
+    qsort(words, count, sizeof *words, compare_words);
+    for (size_t i = 1; i < count; i++)
+        if (!strcmp(words[i - 1], words[i])) return words[i];
+    return NULL;
+}
+
+/* No name twice, in the header or in its metadata; metadata are strings. */
+static bool check_names(const cJSON *root, const char *file, Report report) {
+    int count = cJSON_GetArraySize(root), metadata_count = 0;
+    const cJSON *metadata = cJSON_GetObjectItemCaseSensitive(root, "__metadata__");
+    if (metadata) {
+        if (!cJSON_IsObject(metadata)) return refuse(report, "%s: __metadata__ is not an object", file);
+        metadata_count = cJSON_GetArraySize(metadata);
+    }
+    const char **words = malloc(((size_t)count + (size_t)metadata_count + 1) * sizeof *words);
+    if (!words) return refuse(report, "%s: out of memory for %d names", file, count);
+    size_t n = 0, m = 0;
+    const char *bad = NULL;
+    for (const cJSON *item = root->child; item; item = item->next) words[n++] = item->string;
+    for (const cJSON *item = metadata ? metadata->child : NULL; item; item = item->next) {
+        if (!cJSON_IsString(item)) bad = item->string;
+        words[n + m++] = item->string;
+    }
+    const char *twice = find_twice(words, n), *metadata_twice = find_twice(words + n, m);
+    free(words);
+    if (twice) return refuse(report, "%s: %s: the name stands twice", file, twice);
+    if (metadata_twice) return refuse(report, "%s: __metadata__: %s: the key stands twice", file, metadata_twice);
+    if (bad) return refuse(report, "%s: __metadata__: %s: the value is not a string", file, bad);
+    return true;
+}
+
+/* By place in the file; an empty tensor before the one that begins where it stands. */
+static int compare_data(const void *a, const void *b) {
+    const SafeTensor *s = a, *t = b;
+    uintptr_t p = (uintptr_t)s->data, q = (uintptr_t)t->data;
+    return p != q ? (p > q) - (p < q) : (s->bytes > t->bytes) - (s->bytes < t->bytes);
+}
+
+/* Tensors sorted by place must cover the data without overlap or hole. */
+static bool check_cover(const SafeTensors *st, const char *data, size_t data_size, Report report) {
+    size_t covered = 0;
+    for (int i = 0; i < st->count; i++) {
+        const SafeTensor *t = &st->tensors[i];
+        size_t begin = (size_t)((const char *)t->data - data);
+        if (begin < covered)
+            return refuse(report, "%s: %s: its data begins at %zu, inside of %s, which ends at %zu", st->file, t->name,
+                          begin, t[-1].name, covered);
+        if (begin > covered)
+            return refuse(report, "%s: %s: its data begins at %zu and leaves a hole after %zu", st->file, t->name,
+                          begin, covered);
+        covered = begin + t->bytes;
+    }
+    if (covered == data_size) return true;
+    return refuse(report, "%s: the tensors end at %zu, the data at %zu: bytes that belong to no tensor", st->file,
+                  covered, data_size);
+}
+
+/* What qsort sorts for by_name; compare_words reads its first member. */
+typedef struct {
+    const char *name;
+    int index;
+} NameIndex;
+
+static bool sort_names(SafeTensors *st, Report report) {
+    NameIndex *names = malloc(((size_t)st->count + 1) * sizeof *names);
+    st->by_name = malloc(((size_t)st->count + 1) * sizeof *st->by_name);
+    if (names && st->by_name) {
+        for (int i = 0; i < st->count; i++) names[i] = (NameIndex){st->tensors[i].name, i};
+        qsort(names, (size_t)st->count, sizeof *names, compare_words);
+        for (int i = 0; i < st->count; i++) st->by_name[i] = names[i].index;
+    }
+    free(names);
+    return names && st->by_name ? true : refuse(report, "%s: out of memory for %d names", st->file, st->count);
+}
+
+static bool parse_tensors(SafeTensors *st, const char *data, size_t data_size, Report report) {
+    const cJSON *root = st->json;
+    st->tensors = calloc((size_t)cJSON_GetArraySize(root) + 1, sizeof *st->tensors);
+    if (!st->tensors) return refuse(report, "%s: out of memory for the tensors", st->file);
+    for (const cJSON *item = root->child; item; item = item->next) {
+        if (!strcmp(item->string, "__metadata__")) continue;
+        SafeTensor *t = &st->tensors[st->count++];
+        t->name = item->string;
+        t->file = st->file;
+        if (!parse_tensor(t, item, data, data_size, report)) return false;
+    }
+    qsort(st->tensors, (size_t)st->count, sizeof *st->tensors, compare_data);
+    return check_cover(st, data, data_size, report) && sort_names(st, report);
+}
+
+/* == Reading ==================================================================================================== */
+
+static bool parse_header(SafeTensors *st, const char *bytes, size_t size, Report report) {
+    uint64_t header;
+    if (size < sizeof header)
+        return refuse(report, "%s: %zu bytes are too short for a safetensors file", st->file, size);
+    memcpy(&header, bytes, sizeof header);
+    size_t left = size - sizeof header;
+    if (header > SAFETENSORS_MAX_HEADER || header > left)
+        return refuse(report, "%s: a header of %llu bytes in a file of %zu (at most %d): not safetensors, or cut short",
+                      st->file, (unsigned long long)header, size, SAFETENSORS_MAX_HEADER);
+    const char *text = bytes + sizeof header, *end = text;
+    if (!header || *text != '{') return refuse(report, "%s: the header is not a JSON object", st->file);
+    if (!check_text(text, header, st->file, report)) return false;
+    st->json = cJSON_ParseWithLengthOpts(text, header, &end, false);
+    if (!st->json) return refuse(report, "%s: the header is not JSON (near its byte %td)", st->file, end - text);
+    while (end < text + header && *end == ' ') end++;
+    if (end != text + header)
+        return refuse(report, "%s: byte %td of the header is not part of its JSON object", st->file, end - text);
+    return check_names(st->json, st->file, report) && parse_tensors(st, text + header, left - header, report);
+}
+
+bool safetensors_parse(SafeTensors *st, const void *bytes, size_t size, const char *file, char *error,
+                       size_t error_size) {
+    Report report = {error, error_size};
+    *st = (SafeTensors){.file = strdup(file)};
+    if (!st->file) return refuse(report, "%s: out of memory", file);
+    if (parse_header(st, bytes, size, report)) return true;
+    safetensors_close(st);
+    return false;
+}
+
+bool safetensors_open(SafeTensors *st, const char *path, char *error, size_t error_size) {
+    Report report = {error, error_size};
+    struct stat status;
+    *st = (SafeTensors){0};
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (fd < 0) return refuse(report, "%s: open: %s", path, strerror(errno));
+    bool ok = !fstat(fd, &status);
+    if (!ok) refuse(report, "%s: stat: %s", path, strerror(errno));
+    else if (!S_ISREG(status.st_mode)) ok = refuse(report, "%s: not a regular file", path);
+    else if (status.st_size < 8)
+        ok = refuse(report, "%s: %lld bytes are too short for a safetensors file", path, (long long)status.st_size);
+    size_t size = ok ? (size_t)status.st_size : 0;
+    void *map = ok ? mmap(NULL, size, PROT_READ, MAP_PRIVATE, fd, 0) : MAP_FAILED;
+    if (ok && map == MAP_FAILED) ok = refuse(report, "%s: mmap of %zu bytes: %s", path, size, strerror(errno));
+    close(fd);
+    if (!ok) return false;
+    ok = safetensors_parse(st, map, size, path, error, error_size);
+    if (!ok) munmap(map, size);
+    st->map = ok ? map : NULL;
+    st->map_size = ok ? size : 0;
+    return ok;
+}
+
+void safetensors_close(SafeTensors *st) {
+    if (st->map) munmap(st->map, st->map_size);
+    cJSON_Delete(st->json);
+    free(st->tensors);
+    free(st->by_name);
+    free(st->file);
+    *st = (SafeTensors){0};
+}
+
+const SafeTensor *safetensors_find(const SafeTensors *st, const char *name) {
+    for (int low = 0, high = st->count; low < high;) {
+        int middle = low + (high - low) / 2;
+        const SafeTensor *t = &st->tensors[st->by_name[middle]];
+        int order = strcmp(name, t->name);
+        if (!order) return t;
+        if (order < 0) high = middle;
+        else low = middle + 1;
+    }
+    return NULL;
+}
+
+const char *safetensors_metadata(const SafeTensors *st, const char *key) {
+    const cJSON *metadata = cJSON_GetObjectItemCaseSensitive(st->json, "__metadata__");
+    return cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(metadata, key));
+}
+
+/* == Values ===================================================================================================== */
+/* Data need not be aligned, so elements are read by memcpy, which compiles to a plain load. */
+
+static float float_of_bits(uint32_t bits) {
+    float value;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+/* 1 sign, 5 exponent (bias 15), 10 fraction.  Moved to float's fields the exponent is 112 short; a subnormal is its
+ * fraction times 2^-24. */
+static float float_of_half(uint16_t half) {
+    uint32_t sign = (uint32_t)(half & 0x8000) << 16, rest = half & 0x7FFF;
+    if (rest < 0x0400) return float_of_bits(sign | 0x3F800000) * ((float)rest * 0x1p-24f);
+    return float_of_bits(sign | ((rest << 13) + (rest < 0x7C00 ? 112u << 23 : 224u << 23)));
+}
+
+bool safetensors_to_float(const SafeTensor *tensor, float *out, char *error, size_t error_size) {
+    const char *data = tensor->data;
+    size_t n = tensor->size;
+    uint16_t half;
+    double wide;
+    switch (tensor->dtype) {
+    case SAFE_F32:
+        if (n) memcpy(out, data, n * sizeof *out);
+        return true;
+    case SAFE_F16:
+        for (size_t i = 0; i < n; i++) out[i] = float_of_half((memcpy(&half, data + 2 * i, 2), half));
+        return true;
+    case SAFE_BF16:
+        for (size_t i = 0; i < n; i++) out[i] = float_of_bits((uint32_t)(memcpy(&half, data + 2 * i, 2), half) << 16);
+        return true;
+    case SAFE_F64:
+        for (size_t i = 0; i < n; i++) out[i] = (float)(memcpy(&wide, data + 8 * i, 8), wide);
+        return true;
+    default:
+        return refuse((Report){error, error_size}, "%s: %s: expected F32, F16, BF16 or F64, got %s", tensor->file,
+                      tensor->name, dtypes[tensor->dtype].name);
+    }
+}
+
+bool safetensors_to_int64(const SafeTensor *tensor, int64_t *out, char *error, size_t error_size) {
+    const char *data = tensor->data;
+    size_t n = tensor->size;
+    int32_t word;
+    int16_t half;
+    switch (tensor->dtype) {
+    case SAFE_I64:
+        if (n) memcpy(out, data, n * sizeof *out);
+        return true;
+    case SAFE_I32:
+        for (size_t i = 0; i < n; i++) out[i] = (memcpy(&word, data + 4 * i, 4), word);
+        return true;
+    case SAFE_I16:
+        for (size_t i = 0; i < n; i++) out[i] = (memcpy(&half, data + 2 * i, 2), half);
+        return true;
+    case SAFE_I8:
+        for (size_t i = 0; i < n; i++) out[i] = ((const signed char *)data)[i];
+        return true;
+    case SAFE_U8:
+        for (size_t i = 0; i < n; i++) out[i] = ((const unsigned char *)data)[i];
+        return true;
+    default:
+        return refuse((Report){error, error_size}, "%s: %s: expected I64, I32, I16, I8 or U8, got %s", tensor->file,
+                      tensor->name, dtypes[tensor->dtype].name);
+    }
+}
+
+/* == Writing ==================================================================================================== */
+
+/* An entry with its size, in the order of the file. */
+typedef struct {
+    const SafeTensorEntry *entry;
+    size_t bytes;
+} Piece;
+
+static bool check_entry(const SafeTensorEntry *entry, size_t *bytes, const char *path, Report report) {
+    const char *name = entry->name;
+    if (!strcmp(name, "__metadata__")) return refuse(report, "%s: %s: the name is reserved", path, name);
+    if (entry->ndim < 0 || entry->ndim > SAFETENSORS_MAX_DIMS)
+        return refuse(report, "%s: %s: %d dimensions (at most %d)", path, name, entry->ndim, SAFETENSORS_MAX_DIMS);
+    *bytes = dtypes[entry->dtype].size;
+    for (int i = 0; i < entry->ndim; i++)
+        if (__builtin_mul_overflow(*bytes, entry->shape[i], bytes) || (*bytes | entry->shape[i]) >> 53)
+            return refuse(report, "%s: %s: the size in bytes overflows", path, name);
+    return true;
+}
+
+static bool check_keys(const SafeTensorEntry *entries, int count, const SafeMetadata *metadata, int metadata_count,
+                       const char *path, Report report) {
+    size_t n = (size_t)(count > metadata_count ? count : metadata_count);
+    const char **words = malloc((n + 1) * sizeof *words);
+    if (!words) return refuse(report, "%s: out of memory for %zu names", path, n);
+    for (int i = 0; i < count; i++) words[i] = entries[i].name;
+    const char *twice = find_twice(words, (size_t)count);
+    for (int i = 0; i < metadata_count; i++) words[i] = metadata[i].key;
+    const char *metadata_twice = find_twice(words, (size_t)metadata_count);
+    free(words);
+    if (twice) return refuse(report, "%s: %s: the name stands twice", path, twice);
+    if (metadata_twice) return refuse(report, "%s: __metadata__: %s: the key stands twice", path, metadata_twice);
+    return true;
+}
+
+static Piece *plan_pieces(const SafeTensorEntry *entries, int count, const char *path, Report report) {
+    Piece *pieces = calloc((size_t)count + 1, sizeof *pieces);
+    if (!pieces) {
+        refuse(report, "%s: out of memory for %d tensors", path, count);
+        return NULL;
+    }
+    int n = 0;
+    for (size_t width = 8; width; width /= 2) {
+        for (int i = 0; i < count; i++) {
+            if (dtypes[entries[i].dtype].size != width) continue;
+            pieces[n].entry = &entries[i];
+            if (check_entry(&entries[i], &pieces[n++].bytes, path, report)) continue;
+            free(pieces);
+            return NULL;
+        }
+    }
+    return pieces;
+}
+
+static bool add_tensor(cJSON *root, const Piece *piece, size_t offset) {
+    cJSON *item = cJSON_AddObjectToObject(root, piece->entry->name);
+    bool ok = cJSON_AddStringToObject(item, "dtype", dtypes[piece->entry->dtype].name);
+    cJSON *shape = cJSON_AddArrayToObject(item, "shape"), *offsets = cJSON_AddArrayToObject(item, "data_offsets");
+    for (int i = 0; i < piece->entry->ndim; i++)
+        ok = cJSON_AddItemToArray(shape, cJSON_CreateNumber((double)piece->entry->shape[i])) && ok;
+    ok = cJSON_AddItemToArray(offsets, cJSON_CreateNumber((double)offset)) && ok;
+    return cJSON_AddItemToArray(offsets, cJSON_CreateNumber((double)(offset + piece->bytes))) && ok;
+}
+
+static char *print_json(const Piece *pieces, int count, const SafeMetadata *metadata, int metadata_count) {
+    cJSON *root = cJSON_CreateObject();
+    bool ok = root;
+    cJSON *map = metadata_count ? cJSON_AddObjectToObject(root, "__metadata__") : NULL;
+    for (int i = 0; i < metadata_count; i++)
+        ok = cJSON_AddStringToObject(map, metadata[i].key, metadata[i].value) && ok;
+    size_t offset = 0;
+    for (int i = 0; i < count; i++) {
+        ok = add_tensor(root, &pieces[i], offset) && ok;
+        offset += pieces[i].bytes;
+    }
+    char *text = ok ? cJSON_PrintUnformatted(root) : NULL;
+    cJSON_Delete(root);
+    return text;
+}
+
+/* The length, the JSON and the spaces that bring the data to a multiple of 8. */
+static char *make_header(const Piece *pieces, int count, const SafeMetadata *metadata, int metadata_count, size_t *size,
+                         const char *path, Report report) {
+    char *json = print_json(pieces, count, metadata, metadata_count), *header = NULL;
+    size_t length = json ? strlen(json) : 0, padded = (length + 7) / 8 * 8;
+    uint64_t stored = padded;
+    *size = sizeof stored + padded;
+    if (!json) refuse(report, "%s: out of memory for the header", path);
+    else if (padded > SAFETENSORS_MAX_HEADER)
+        refuse(report, "%s: the header would have %zu bytes (at most %d)", path, padded, SAFETENSORS_MAX_HEADER);
+    else if (check_text(json, length, path, report) && !(header = malloc(*size)))
+        refuse(report, "%s: out of memory for a header of %zu bytes", path, *size);
+    if (header) {
+        memcpy(header, &stored, sizeof stored);
+        memcpy(header + sizeof stored, json, length);
+        memset(header + sizeof stored + length, ' ', padded - length);
+    }
+    cJSON_free(json);
+    return header;
+}
+
+/* All of it, however many calls it takes. */
+static bool write_all(int fd, const void *bytes, size_t size) {
+    for (const char *at = bytes; size;) {
+        ssize_t n = write(fd, at, size < 1 << 30 ? size : 1 << 30);
+        if (n < 0 && errno == EINTR) continue;
+        if (n <= 0) {
+            if (n == 0) errno = ENOSPC;
+            return false;
+        }
+        at += n;
+        size -= (size_t)n;
+    }
+    return true;
+}
+
+/* Writes, flushes and closes `temporary`; the failed operation or NULL. */
+static const char *write_temporary(const char *temporary, const char *header, size_t header_size, const Piece *pieces,
+                                   int count) {
+    unlink(temporary); /* of a run that was killed and had our process number */
+    int fd = open(temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    if (fd < 0) return "open";
+    const char *failed = write_all(fd, header, header_size) ? NULL : "write";
+    for (int i = 0; i < count && !failed; i++)
+        if (!write_all(fd, pieces[i].entry->data, pieces[i].bytes)) failed = "write";
+    if (!failed && fsync(fd)) failed = "fsync";
+    int saved = errno;
+    if (close(fd) && !failed) return "close";
+    errno = saved;
+    return failed;
+}
+
+/* Temporary, rename, folder.  The folder is opened first: where that fails, nothing has been touched. */
+static bool replace_file(const char *path, const char *temporary, const char *header, size_t header_size,
+                         const Piece *pieces, int count, Report report) {
+    const char *slash = strrchr(path, '/');
+    char *folder = !slash ? strdup(".") : slash == path ? strdup("/") : strndup(path, (size_t)(slash - path));
+    int folder_fd = folder ? open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC) : -1;
+    bool ok = folder_fd >= 0;
+    if (!ok) {
+        refuse(report, "%s: open of the folder: %s", path, strerror(errno));
+    } else {
+        const char *failed = write_temporary(temporary, header, header_size, pieces, count);
+        if (!failed && rename(temporary, path)) failed = "rename";
+        ok = !failed;
+        if (!ok) refuse(report, "%s: %s of %s: %s", path, failed, temporary, strerror(errno));
+        if (!ok) unlink(temporary);
+        /* EINVAL: a file system whose folders cannot be flushed. */
+        else if (fsync(folder_fd) && errno != EINVAL)
+            ok = refuse(report, "%s: fsync of the folder: %s", path, strerror(errno));
+        close(folder_fd);
+    }
+    free(folder);
+    return ok;
+}
+
+bool safetensors_write(const char *path, const SafeTensorEntry *entries, int count, const SafeMetadata *metadata,
+                       int metadata_count, char *error, size_t error_size) {
+    Report report = {error, error_size};
+    size_t header_size;
+    if (!check_keys(entries, count, metadata, metadata_count, path, report)) return false;
+    Piece *pieces = plan_pieces(entries, count, path, report);
+    if (!pieces) return false;
+    char *header = make_header(pieces, count, metadata, metadata_count, &header_size, path, report);
+    char *temporary = malloc(strlen(path) + 32);
+    bool ok = header && (temporary || refuse(report, "%s: out of memory", path));
+    if (ok) sprintf(temporary, "%s.tmp.%ld", path, (long)getpid());
+    ok = ok && replace_file(path, temporary, header, header_size, pieces, count, report);
+    free(temporary);
+    free(header);
+    free(pieces);
+    return ok;
+}

@@ -1,0 +1,43 @@
+#include "data/augment.h"
+
+#include <string.h>
+
+#include "core/rng.h"
+
+AugmentDraw augment_draw(Augment augment, uint64_t seed, uint32_t epoch, uint32_t index) {
+    uint32_t places = 2 * (uint32_t)augment.pad + 1;
+    AugmentDraw draw = {.mirror = augment.flip && rng_bits(seed, RNG_FLIP, epoch, index, 0) >> 31};
+    draw.dy = (int)rng_below(seed, RNG_CROP, epoch, index, 0, places) - augment.pad;
+    draw.dx = (int)rng_below(seed, RNG_CROP, epoch, index, 1, places) - augment.pad;
+    return draw;
+}
+
+static void mirror_row(uint8_t *row, int width) {
+    for (uint8_t *a = row, *b = row + (width - 1) * 3; a < b; a += 3, b -= 3) {
+        for (int c = 0; c < 3; c++) {
+            uint8_t swap = a[c];
+            a[c] = b[c];
+            b[c] = swap;
+        }
+    }
+}
+
+static int clamp(int x, int low, int high) {
+    return x < low ? low : x > high ? high : x;
+}
+
+void augment_apply(uint8_t *out, const uint8_t *in, int height, int width, AugmentDraw draw) {
+    int first = clamp(-draw.dx, 0, width), last = clamp(width - draw.dx, 0, width); /* columns that the image reaches */
+    for (int y = 0; y < height; y++, out += width * 3) {
+        int from = y + draw.dy;
+        if (from < 0 || from >= height || first >= last) {
+            memset(out, 0, (size_t)width * 3);
+            continue;
+        }
+        memset(out, 0, (size_t)first * 3);
+        memcpy(out + first * 3, in + ((size_t)from * (size_t)width + (size_t)(first + draw.dx)) * 3,
+               (size_t)(last - first) * 3);
+        memset(out + last * 3, 0, (size_t)(width - last) * 3);
+        if (draw.mirror) mirror_row(out, width);
+    }
+}

@@ -1,0 +1,204 @@
+#include "data/cifar.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "core/die.h"
+
+/* What differs between the two; means and standard deviations are those everyone normalises with. */
+typedef struct {
+    const char *name, *folder, *names_file;
+    const char *train[5];
+    const char *test;
+    int train_files;
+    size_t train_records, test_records; /* per file */
+    int label_bytes;
+    float mean[3], std[3];
+} Layout;
+
+static const Layout cifar10 = {
+    .name = "cifar10",
+    .folder = "cifar-10-batches-bin",
+    .names_file = "batches.meta.txt",
+    .train = {"data_batch_1.bin", "data_batch_2.bin", "data_batch_3.bin", "data_batch_4.bin", "data_batch_5.bin"},
+    .test = "test_batch.bin",
+    .train_files = 5,
+    .train_records = 10000,
+    .test_records = 10000,
+    .label_bytes = 1,
+    .mean = {0.4914f, 0.4822f, 0.4465f},
+    .std = {0.2470f, 0.2435f, 0.2616f},
+};
+
+static const Layout cifar100 = {
+    .name = "cifar100",
+    .folder = "cifar-100-binary",
+    .names_file = "fine_label_names.txt",
+    .train = {"train.bin"},
+    .test = "test.bin",
+    .train_files = 1,
+    .train_records = 50000,
+    .test_records = 10000,
+    .label_bytes = 2,
+    .mean = {0.5071f, 0.4867f, 0.4408f},
+    .std = {0.2675f, 0.2565f, 0.2761f},
+};
+
+static const Layout *layout_of(int classes) {
+    return classes == 10 ? &cifar10 : &cifar100;
+}
+
+/* == Records ====================================================================================================== */
+
+size_t cifar_count(size_t size, int classes, size_t expected, char error[FILE_ERROR]) {
+    size_t record = (size_t)layout_of(classes)->label_bytes + CIFAR_PIXELS, count = size / record;
+    if (size % record) {
+        snprintf(error, FILE_ERROR, "%zu bytes: %zu whole records of %zu bytes and %zu bytes over", size, count, record,
+                 size % record);
+        return 0;
+    }
+    if (!count || (expected && count != expected)) {
+        char wanted[32] = "at least 1";
+        if (expected) snprintf(wanted, sizeof wanted, "%zu", expected);
+        snprintf(error, FILE_ERROR, "%zu records, expected %s", count, wanted);
+        return 0;
+    }
+    return count;
+}
+
+static bool label_in_range(uint8_t label, int classes, const char *what, size_t record, char *error) {
+    if (label < classes) return true;
+    snprintf(error, FILE_ERROR, "record %zu: %s %d, expected 0 to %d", record, what, label, classes - 1);
+    return false;
+}
+
+bool cifar_parse(uint8_t *pixels, uint8_t *labels, const uint8_t *bytes, size_t count, int classes,
+                 char error[FILE_ERROR]) {
+    enum { PLANE = CIFAR_SIDE * CIFAR_SIDE };
+    int label_bytes = layout_of(classes)->label_bytes;
+    for (size_t i = 0; i < count; i++) {
+        if (label_bytes == 2 && !label_in_range(bytes[0], 20, "coarse label", i, error)) return false;
+        labels[i] = bytes[label_bytes - 1];
+        if (!label_in_range(labels[i], classes, "label", i, error)) return false;
+        bytes += label_bytes;
+        for (int p = 0; p < PLANE; p++) {
+            for (int c = 0; c < 3; c++) pixels[p * 3 + c] = bytes[c * PLANE + p];
+        }
+        bytes += CIFAR_PIXELS;
+        pixels += CIFAR_PIXELS;
+    }
+    return true;
+}
+
+/* == Files ======================================================================================================== */
+
+typedef struct {
+    uint8_t *pixels; /* [count,32,32,3] */
+    uint8_t *labels; /* [count] */
+    char *text;      /* the file of class names, cut into lines */
+    const char *names[100];
+} Cifar;
+
+enum { PATH_ROOM = 4096 };
+
+static void join(char out[PATH_ROOM], const char *folder, const char *name) {
+    if ((size_t)snprintf(out, PATH_ROOM, "%s/%s", folder, name) >= PATH_ROOM) die("%s: the path is too long", folder);
+}
+
+/* The folder that holds the split's first file: `path` itself or the official folder below it. */
+static void find_folder(char folder[PATH_ROOM], const Layout *layout, const char *path, const char *first) {
+    char file[PATH_ROOM];
+    if (!path || !*path) path = "datasets";
+    join(folder, path, layout->folder);
+    join(file, folder, first);
+    if (access(file, F_OK) == 0) return;
+    snprintf(folder, PATH_ROOM, "%s", path);
+    join(file, folder, first);
+    if (access(file, F_OK)) {
+        die("%s: no such file, nor %s/%s beside it: run `scripts/fetch_cifar.sh %s` and give its folder", file,
+            layout->folder, first, layout->name);
+    }
+}
+
+static void load_file(uint8_t *pixels, uint8_t *labels, const Layout *layout, int classes, size_t expected,
+                      const char *folder, const char *name) {
+    char path[PATH_ROOM], error[FILE_ERROR];
+    uint8_t *bytes;
+    size_t size;
+    join(path, folder, name);
+    bool ok = file_read(path, (size_t)1 << 30, &bytes, &size, error) &&
+              cifar_count(size, classes, expected, error) &&
+              cifar_parse(pixels, labels, bytes, expected, classes, error);
+    if (!ok) die("%s: %s: run `scripts/fetch_cifar.sh %s` for a whole one", path, error, layout->name);
+    free(bytes);
+}
+
+/* One name a line.  Names are a courtesy: without a file of exactly `classes` of them, classes go by number. */
+static bool load_names(Cifar *cifar, const Layout *layout, int classes, const char *folder) {
+    char path[PATH_ROOM], error[FILE_ERROR];
+    uint8_t *bytes;
+    size_t size;
+    int count = 0;
+    join(path, folder, layout->names_file);
+    if (access(path, F_OK)) return false;
+    if (!file_read(path, 1 << 16, &bytes, &size, error)) {
+        warn("%s: %s: classes go by number", path, error);
+        return false;
+    }
+    cifar->text = xcalloc(size + 1, 1, "class names");
+    memcpy(cifar->text, bytes, size);
+    free(bytes);
+    for (char *rest = cifar->text, *line; (line = strtok_r(rest, "\r\n", &rest));) {
+        if (count < classes) cifar->names[count] = line;
+        count++;
+    }
+    if (count != classes) warn("%s: %d names, expected %d: classes go by number", path, count, classes);
+    return count == classes;
+}
+
+static void cifar_get(const Dataset *dataset, size_t index, uint8_t *pixels, int *label) {
+    const Cifar *cifar = dataset->state;
+    memcpy(pixels, cifar->pixels + index * CIFAR_PIXELS, CIFAR_PIXELS);
+    *label = cifar->labels[index];
+}
+
+static void cifar_close(Dataset *dataset) {
+    Cifar *cifar = dataset->state;
+    free(cifar->pixels);
+    free(cifar->labels);
+    free(cifar->text);
+    free(cifar);
+}
+
+void cifar_describe(Dataset *dataset, int classes) {
+    const Layout *layout = layout_of(classes);
+    *dataset = (Dataset){.height = CIFAR_SIDE, .width = CIFAR_SIDE, .classes = classes};
+    snprintf(dataset->name, sizeof dataset->name, "%s", layout->name);
+    memcpy(dataset->mean, layout->mean, sizeof dataset->mean);
+    memcpy(dataset->std, layout->std, sizeof dataset->std);
+}
+
+void cifar_open(Dataset *dataset, int classes, const char *path, bool train, size_t limit) {
+    const Layout *layout = layout_of(classes);
+    const char *const *files = train ? layout->train : &layout->test;
+    int file_count = train ? layout->train_files : 1;
+    size_t each = train ? layout->train_records : layout->test_records, count = each * (size_t)file_count;
+    char folder[PATH_ROOM];
+
+    find_folder(folder, layout, path, files[0]);
+    Cifar *cifar = xcalloc(1, sizeof *cifar, layout->name);
+    cifar->pixels = xcalloc(count, CIFAR_PIXELS, "images");
+    cifar->labels = xcalloc(count, 1, "labels");
+    for (int i = 0; i < file_count; i++) {
+        size_t first = each * (size_t)i;
+        load_file(cifar->pixels + first * CIFAR_PIXELS, cifar->labels + first, layout, classes, each, folder, files[i]);
+    }
+    cifar_describe(dataset, classes);
+    dataset->count = limit && limit < count ? limit : count;
+    dataset->class_names = load_names(cifar, layout, classes, folder) ? cifar->names : NULL;
+    dataset->get = cifar_get;
+    dataset->close = cifar_close;
+    dataset->state = cifar;
+}

@@ -1,0 +1,30 @@
+/* Pictures as files: JPEG, PNG, BMP and PNM in, PNG out, and resizing in between. */
+#ifndef VIT_DATA_IMAGE_H
+#define VIT_DATA_IMAGE_H
+
+#include "data/file.h"
+
+typedef struct {
+    int height, width;
+    uint8_t *pixels; /* [height,width,3] */
+} Image;
+
+/* Sides and pixels beyond which a picture is refused before anything is decoded. */
+enum { IMAGE_MAX_SIDE = 32768, IMAGE_MAX_PIXELS = 1 << 28, IMAGE_MAX_BYTES = 1 << 29 };
+
+/* Decodes a whole file in memory to RGB; grey is repeated, 16 bits become 8, alpha is dropped, as Pillow's
+ * convert("RGB") does.  Refuses more than `most_pixels` before it decodes.  False: `error` says why, nothing to free. */
+bool image_decode(Image *image, const uint8_t *bytes, size_t size, size_t most_pixels, char error[FILE_ERROR]);
+
+bool image_read(Image *image, const char *path, char error[FILE_ERROR]);
+
+void image_free(Image *image);
+
+/* out [out_height,out_width,3] from in [height,width,3], bicubic with the filter widened when it shrinks: Pillow's
+ * Image.resize(BICUBIC) within 1 of 255.  out and in do not overlap. */
+void image_resize(uint8_t *out, int out_height, int out_width, const uint8_t *in, int height, int width);
+
+/* pixels [height,width,3] to a PNG file, replaced as a whole. */
+bool image_write_png(const char *path, const uint8_t *pixels, int height, int width, char error[FILE_ERROR]);
+
+#endif

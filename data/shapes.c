@@ -1,0 +1,303 @@
+/* Shapes on clutter.  Image (seed, split, index) is a function of one Philox stream and is painted in four coats:
+ *   background   colour + slope . (x,y) + stripes: a triangle wave along a random direction
+ *   clutter      small figures of any class, and bars, in any colour
+ *   the shape    class index mod 10; position, radius, angle and colour are random
+ *   noise        per channel, the difference of two random bytes, scaled
+ * Figures are signed distances d in units of their radius r, negative inside, so that min unites and max(a, -b) cuts;
+ * a pixel is covered by clamp(1/2 - r d, 0, 1).  The sign of the contrast between shape and background is a fair
+ * coin: the mean image of every class is the same grey, hence nothing for a linear classifier to hold on to. */
+#include "data/shapes.h"
+
+#include <math.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/die.h"
+#include "core/rng.h"
+
+enum { SIDE = SHAPES_SIDE, PIXELS = SIDE * SIDE, NOISE_AT = 4096 };
+
+/* == Figures ====================================================================================================== */
+
+static float disc(float x, float y) {
+    return sqrtf(x * x + y * y) - 1.0f;
+}
+
+static float ring(float x, float y) {
+    return fabsf(sqrtf(x * x + y * y) - 0.76f) - 0.24f;
+}
+
+static float crescent(float x, float y) {
+    return fmaxf(disc(x, y), 0.9f - sqrtf((x - 0.55f) * (x - 0.55f) + y * y));
+}
+
+static float square(float x, float y) {
+    return fmaxf(fabsf(x), fabsf(y)) - 0.8f;
+}
+
+static float cross(float x, float y) {
+    float thick = 0.3f, u = fabsf(x), v = fabsf(y);
+    return fminf(fmaxf(u - thick, v - 1.0f), fmaxf(u - 1.0f, v - thick));
+}
+
+/* A square on its corner and a disc on each of its upper sides. */
+static float heart(float x, float y) {
+    float half = 0.8f, u = fabsf(x), v = y - 0.08f;
+    float lobe = sqrtf((u - half / 2) * (u - half / 2) + (v + half / 2) * (v + half / 2)) - half * 0.70710678f;
+    return fminf((u + fabsf(v) - half) * 0.70710678f, lobe);
+}
+
+static float bar(float x, float y) {
+    return fmaxf(fabsf(x) - 2.5f, fabsf(y) - 0.25f);
+}
+
+/* Distance to the nearest edge, negative where a ray to the right crosses the outline an odd number of times. */
+static float polygon(const float (*corner)[2], int corners, float x, float y) {
+    float nearest = 1e9f;
+    bool inside = false;
+    for (int i = 0, j = corners - 1; i < corners; j = i++) {
+        float ax = corner[j][0], ay = corner[j][1], ex = corner[i][0] - ax, ey = corner[i][1] - ay;
+        float px = x - ax, py = y - ay;
+        float along = fminf(fmaxf((px * ex + py * ey) / (ex * ex + ey * ey), 0.0f), 1.0f);
+        float dx = px - along * ex, dy = py - along * ey;
+        nearest = fminf(nearest, dx * dx + dy * dy);
+        if ((ay > y) != (corner[i][1] > y) && px < py * ex / ey) inside = !inside;
+    }
+    return inside ? -sqrtf(nearest) : sqrtf(nearest);
+}
+
+static float triangle(float x, float y) {
+    static const float corner[][2] = {{0, -1.05f}, {0.91f, 0.525f}, {-0.91f, 0.525f}};
+    return polygon(corner, 3, x, y);
+}
+
+static float star(float x, float y) {
+    static const float corner[][2] = {{0, -1.1f},          {0.2645f, -0.3641f},  {1.0462f, -0.3399f}, {0.4280f, 0.1391f},
+                                      {0.6466f, 0.8899f},  {0, 0.45f},           {-0.6466f, 0.8899f}, {-0.4280f, 0.1391f},
+                                      {-1.0462f, -0.3399f}, {-0.2645f, -0.3641f}};
+    return polygon(corner, 10, x, y);
+}
+
+static float arrow(float x, float y) {
+    static const float corner[][2] = {{0, -1.05f},     {0.85f, -0.1f}, {0.28f, -0.1f}, {0.28f, 1},
+                                      {-0.28f, 1}, {-0.28f, -0.1f}, {-0.85f, -0.1f}};
+    return polygon(corner, 7, x, y);
+}
+
+static float hourglass(float x, float y) {
+    static const float corner[][2] = {{-0.75f, -0.95f}, {0.75f, -0.95f}, {0.1f, 0}, {0.75f, 0.95f}, {-0.75f, 0.95f}, {-0.1f, 0}};
+    return polygon(corner, 6, x, y);
+}
+
+/* The first ten are the classes, in the order of their labels; the bar occurs in clutter only. */
+static float (*const figures[SHAPES_CLASSES + 1])(float x, float y) = {disc, ring,     square, triangle, cross,    star,
+                                                                       heart, crescent, arrow, hourglass, bar};
+static const char *const names[SHAPES_CLASSES] = {"disc", "ring",     "square", "triangle", "cross",
+                                                  "star", "heart", "crescent", "arrow",    "hourglass"};
+/* No figure reaches further from its centre than this many radii. */
+static const float reach = 1.14f, bar_reach = 2.52f;
+
+/* == One image ==================================================================================================== */
+
+/* The next unused element of the image's stream: coats are drawn in order, so position is all there is to carry. */
+typedef struct {
+    uint64_t seed;
+    uint32_t split, index, next;
+} Stream;
+
+static float uniform(Stream *s, float low, float high) {
+    return low + (high - low) * rng_uniform(s->seed, RNG_SHAPES, s->split, s->index, s->next++);
+}
+
+static int below(Stream *s, int n) {
+    return (int)rng_below(s->seed, RNG_SHAPES, s->split, s->index, s->next++, (uint32_t)n);
+}
+
+typedef struct {
+    int kind;
+    float x, y, radius, cosine, sine;
+} Figure;
+
+static void angle(Stream *s, float *cosine, float *sine) {
+    float turn = uniform(s, 0, 6.2831853f);
+    *cosine = cosf(turn);
+    *sine = sinf(turn);
+}
+
+static Figure place_shape(Stream *s) {
+    Figure f = {.kind = (int)(s->index % SHAPES_CLASSES)};
+    f.radius = uniform(s, 7, 13);
+    float margin = reach * f.radius + 0.5f;
+    f.x = uniform(s, margin, SIDE - margin);
+    f.y = uniform(s, margin, SIDE - margin);
+    angle(s, &f.cosine, &f.sine);
+    return f;
+}
+
+static Figure place_clutter(Stream *s) {
+    Figure f = {.kind = below(s, SHAPES_CLASSES + 1)};
+    f.radius = uniform(s, 1.5f, 3);
+    f.x = uniform(s, 0, SIDE);
+    f.y = uniform(s, 0, SIDE);
+    angle(s, &f.cosine, &f.sine);
+    return f;
+}
+
+/* cover [SIDE,SIDE]: how much of each pixel lies inside the figure; box: the pixels where that is not nothing. */
+static void cover_figure(float *cover, int box[4], const Figure *f) {
+    float radius = f->radius, far = radius * (f->kind == SHAPES_CLASSES ? bar_reach : reach) + 1;
+    int x0 = (int)fmaxf(f->x - far, 0), x1 = (int)fminf(f->x + far + 1, SIDE);
+    int y0 = (int)fmaxf(f->y - far, 0), y1 = (int)fminf(f->y + far + 1, SIDE);
+    float cosine = f->cosine / radius, sine = f->sine / radius;
+    box[0] = box[1] = SIDE;
+    box[2] = box[3] = 0;
+    memset(cover, 0, PIXELS * sizeof *cover);
+    for (int y = y0; y < y1; y++) {
+        for (int x = x0; x < x1; x++) {
+            float u = (float)x + 0.5f - f->x, v = (float)y + 0.5f - f->y;
+            float distance = radius * figures[f->kind](cosine * u + sine * v, cosine * v - sine * u);
+            if (distance >= 0.5f) continue;
+            cover[y * SIDE + x] = fminf(0.5f - distance, 1.0f);
+            if (x < box[0]) box[0] = x;
+            if (y < box[1]) box[1] = y;
+            if (x + 1 > box[2]) box[2] = x + 1;
+            if (y + 1 > box[3]) box[3] = y + 1;
+        }
+    }
+}
+
+typedef struct {
+    float channel[3];
+} Colour;
+
+static Colour any_colour(Stream *s) {
+    Colour c;
+    for (int k = 0; k < 3; k++) c.channel[k] = uniform(s, 20, 235);
+    return c;
+}
+
+/* Of four colours the one that stands out most from `other`. */
+static Colour colour_against(Stream *s, Colour other) {
+    Colour best = other;
+    float most = 0;
+    for (int i = 0; i < 4; i++) {
+        Colour c = any_colour(s);
+        float distance = 0;
+        for (int k = 0; k < 3; k++) distance += (c.channel[k] - other.channel[k]) * (c.channel[k] - other.channel[k]);
+        if (distance > most) {
+            most = distance;
+            best = c;
+        }
+    }
+    return best;
+}
+
+/* canvas [SIDE,SIDE,3] */
+static void paint_background(float *canvas, Stream *s, Colour colour) {
+    float slope[3][2], stripe[3], across, down, phase = uniform(s, 0, 1), wave = uniform(s, 3, 12);
+    angle(s, &across, &down);
+    for (int k = 0; k < 3; k++) {
+        slope[k][0] = uniform(s, -1, 1);
+        slope[k][1] = uniform(s, -1, 1);
+        stripe[k] = uniform(s, -40, 40);
+    }
+    for (int y = 0; y < SIDE; y++) {
+        for (int x = 0; x < SIDE; x++) {
+            float turns = (across * (float)x + down * (float)y) / wave + phase;
+            float triangle_wave = fabsf(turns - floorf(turns) - 0.5f) - 0.25f;
+            for (int k = 0; k < 3; k++) {
+                canvas[(y * SIDE + x) * 3 + k] = colour.channel[k] + slope[k][0] * (float)(x - SIDE / 2) +
+                                                 slope[k][1] * (float)(y - SIDE / 2) + stripe[k] * 2 * triangle_wave;
+            }
+        }
+    }
+}
+
+static void paint_figure(float *canvas, const float *cover, const int box[4], Colour colour) {
+    for (int y = box[1]; y < box[3]; y++) {
+        for (int x = box[0]; x < box[2]; x++) {
+            float *pixel = canvas + (y * SIDE + x) * 3, part = cover[y * SIDE + x];
+            for (int k = 0; k < 3; k++) pixel[k] += part * (colour.channel[k] - pixel[k]);
+        }
+    }
+}
+
+/* Elements from NOISE_AT on, four to a Philox block, two bytes to a channel. */
+static void finish(uint8_t *pixels, const float *canvas, const Stream *s, float strength) {
+    for (uint32_t i = 0; i < PIXELS * 3; i += 8) {
+        uint32_t counter[4] = {(NOISE_AT + i / 2) / 4, s->split, s->index, RNG_SHAPES};
+        RngBlock block = rng_philox(counter, s->seed);
+        for (uint32_t j = 0; j < 8; j++) {
+            uint32_t bits = block.word[j / 2] >> (j % 2 * 16);
+            float noise = strength * (float)((int)(bits & 255) - (int)(bits >> 8 & 255));
+            pixels[i + j] = (uint8_t)(fminf(fmaxf(canvas[i + j] + noise, 0), 255) + 0.5f);
+        }
+    }
+}
+
+void shapes_draw(uint64_t seed, uint32_t split, uint32_t index, uint8_t *pixels, int *label, int box[4]) {
+    float canvas[PIXELS * 3], cover[PIXELS];
+    Stream s = {seed, split, index, 0};
+    int bounds[4];
+
+    Figure shape = place_shape(&s);
+    Colour ground = any_colour(&s), paint = colour_against(&s, ground);
+    paint_background(canvas, &s, ground);
+    for (int i = below(&s, 5); i > 0; i--) {
+        Figure clutter = place_clutter(&s);
+        cover_figure(cover, bounds, &clutter);
+        paint_figure(canvas, cover, bounds, any_colour(&s));
+    }
+    cover_figure(cover, bounds, &shape);
+    paint_figure(canvas, cover, bounds, paint);
+    finish(pixels, canvas, &s, uniform(&s, 0, 0.15f));
+    if (label) *label = shape.kind;
+    if (box) memcpy(box, bounds, sizeof bounds);
+}
+
+void shapes_mask(uint64_t seed, uint32_t split, uint32_t index, uint8_t *mask) {
+    float cover[PIXELS];
+    int box[4];
+    Stream s = {seed, split, index, 0};
+    Figure shape = place_shape(&s);
+    cover_figure(cover, box, &shape);
+    for (int i = 0; i < PIXELS; i++) mask[i] = (uint8_t)ceilf(cover[i] * 255);
+}
+
+/* == The data set ================================================================================================= */
+
+typedef struct {
+    uint64_t seed;
+    uint32_t split;
+} Shapes;
+
+static void shapes_get(const Dataset *dataset, size_t index, uint8_t *pixels, int *label) {
+    const Shapes *shapes = dataset->state;
+    shapes_draw(shapes->seed, shapes->split, (uint32_t)index, pixels, label, NULL);
+}
+
+static void shapes_close(Dataset *dataset) {
+    free(dataset->state);
+}
+
+void shapes_describe(Dataset *dataset) {
+    *dataset = (Dataset){.name = "shapes",
+                         .height = SIDE,
+                         .width = SIDE,
+                         .classes = SHAPES_CLASSES,
+                         .class_names = names,
+                         .mean = {0.5f, 0.5f, 0.5f},
+                         .std = {0.25f, 0.25f, 0.25f}};
+}
+
+void shapes_open(Dataset *dataset, bool train, uint64_t seed, size_t limit) {
+    if (limit > UINT32_MAX) die("shapes: limit %zu: expected at most %u images", limit, UINT32_MAX);
+    Shapes *shapes = xcalloc(1, sizeof *shapes, "the shapes data set");
+    *shapes = (Shapes){seed, train ? 0 : 1};
+    shapes_describe(dataset);
+    dataset->count = limit ? limit : train ? SHAPES_TRAIN : SHAPES_TEST;
+    dataset->get = shapes_get;
+    dataset->close = shapes_close;
+    dataset->state = shapes;
+}

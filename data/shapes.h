@@ -1,0 +1,24 @@
+/* The embedded data set: 32 x 32 colour images of one of ten shapes, drawn when asked for.  Needs no file, no network
+ * and no memory; small enough to learn in minutes, and useless to a classifier that only looks at single pixels. */
+#ifndef VIT_DATA_SHAPES_H
+#define VIT_DATA_SHAPES_H
+
+#include "data/dataset.h"
+
+enum { SHAPES_SIDE = 32, SHAPES_CLASSES = 10, SHAPES_TRAIN = 20000, SHAPES_TEST = 2000 };
+
+/* Draws image `index` of the split (0 train, 1 test): pixels [32,32,3], its label (= index mod 10) and the box x0, y0,
+ * x1, y1 of the pixels that the shape covers at all (x1, y1 exclusive; any pointer but pixels may be NULL).  A pure
+ * function of (seed, split, index): any thread, any order. */
+void shapes_draw(uint64_t seed, uint32_t split, uint32_t index, uint8_t *pixels, int *label, int box[4]);
+
+/* How much of each pixel of that image the shape covers: mask [32,32], 0 outside, 255 inside. */
+void shapes_mask(uint64_t seed, uint32_t split, uint32_t index, uint8_t *mask);
+
+/* See dataset_describe. */
+void shapes_describe(Dataset *dataset);
+
+/* See dataset_open.  Without a limit 20,000 training or 2,000 test images; a larger limit draws more of them. */
+void shapes_open(Dataset *dataset, bool train, uint64_t seed, size_t limit);
+
+#endif

@@ -1,0 +1,65 @@
+/* Memory of the CPU backend: the host's own. */
+#include <omp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+
+#include <dnnl.h>
+
+#include "core/die.h"
+#include "kernels/cpu/workspace.h"
+#include "kernels/kernels.h"
+
+enum { DEVICE_ALIGN = 64 };
+
+char *kernels_workspace_base;
+size_t kernels_workspace_bytes;
+
+void kernels_init(void) {}
+
+void kernels_exit(void) {
+    free(kernels_workspace_base);
+    kernels_workspace_base = NULL;
+    kernels_workspace_bytes = 0;
+}
+
+const char *kernels_device(void) {
+    static char text[96];
+    const dnnl_version_t *v = dnnl_version();
+    const char *vectors = __builtin_cpu_supports("avx512f") ? "AVX-512" : __builtin_cpu_supports("avx2") ? "AVX2" : "SSE";
+    snprintf(text, sizeof text, "CPU, %d threads, %s, oneDNN %d.%d.%d", omp_get_max_threads(), vectors, v->major,
+             v->minor, v->patch);
+    return text;
+}
+
+void kernels_reserve(size_t bytes) {
+    if (bytes <= kernels_workspace_bytes) return;
+    free(kernels_workspace_base);
+    kernels_workspace_base = device_malloc(bytes, "kernel workspace");
+    kernels_workspace_bytes = bytes;
+}
+
+void *device_malloc(size_t bytes, const char *what) {
+    size_t rounded = (bytes + DEVICE_ALIGN - 1) / DEVICE_ALIGN * DEVICE_ALIGN;
+    void *p = aligned_alloc(DEVICE_ALIGN, rounded ? rounded : DEVICE_ALIGN);
+    if (!p) die("out of memory: %.1f MiB for %s", (double)bytes / (1 << 20), what);
+    memset(p, 0, rounded);
+    return p;
+}
+
+void device_free(void *p) { free(p); }
+void device_zero(void *p, size_t bytes) { memset(p, 0, bytes); }
+void device_upload(void *device, const void *host, size_t bytes) { memcpy(device, host, bytes); }
+void device_download(void *host, const void *device, size_t bytes) { memcpy(host, device, bytes); }
+void device_copy(void *to, const void *from, size_t bytes) { memcpy(to, from, bytes); }
+void device_synchronize(void) {}
+
+size_t device_peak_bytes(void) {
+    struct rusage usage;
+    getrusage(RUSAGE_SELF, &usage);
+    return (size_t)usage.ru_maxrss * 1024;
+}
+
+void real_upload(real *device, const float *host, size_t n) { memcpy(device, host, n * sizeof *host); }
+void real_download(float *host, const real *device, size_t n) { memcpy(host, device, n * sizeof *host); }

@@ -1,0 +1,226 @@
+/* The learnable feature map of linear and ripple attention, for q and k of every head.
+ *   forward   u = w1 z',  f = [sin u; cos u],  phi = relu(w2 f + b2),  z' = D^-1/4 z
+ *   backward  dp = dphi [phi > 0],  db2 += dp,  dw2 += dp f^T,  df = w2^T dp,
+ *             du = df_sin cos u - df_cos sin u,  dw1 += du z'^T,  dz = D^-1/4 w1^T du
+ *   saves     nothing: u and f cost less to form again than to read back.
+ *
+ * A row is one (token, q or k, head) triple; ROWS of them at a time stay in the first-level cache from z to phi.
+ * Each thread packs its own copy of the weights, padded to whole vectors; the scale D^-1/4 is folded into w1. */
+#include "kernels/cpu/vecmath.h"
+#include "kernels/cpu/workspace.h"
+#include "kernels/kernels.h"
+
+/* A gradient is summed over CHUNK tiles before it joins the thread's total: the rounding error of a sum over n rows
+ * then grows with sqrt(n / 1024) instead of sqrt(n). */
+enum { ROWS = 32, CHUNK = 32 };
+
+typedef struct {
+    int H, D, E, F, Dp, Ep, Fp; /* Dp, Ep, Fp rounded up to whole vectors */
+    float scale;                /* D^-1/4 */
+} Sizes;
+
+static Sizes sizes_of(int H, int D, int E, int F) {
+    return (Sizes){H, D, E, F, tile_round_up(D), tile_round_up(E), tile_round_up(F), 1 / sqrtf(sqrtf((float)D))};
+}
+
+/* One thread's workspace. The gradients lie one after the other: dw1 [E,Dp], dw2 [F,2Ep], db2 [Fp]. */
+typedef struct {
+    float *w1t;            /* [D,Ep] scaled */
+    float *w2t;            /* [2Ep,Fp] sines first */
+    float *w1, *w2;        /* [E,Dp] scaled, [F,2Ep] */
+    float *b2;             /* [Fp] */
+    float *z, *u, *f, *p;  /* [ROWS,Dp], [ROWS,Ep], [ROWS,2Ep], [ROWS,Fp] */
+    float *df;             /* [ROWS,2Ep] */
+    float *chunk, *total;  /* gradients */
+} Work;
+
+static size_t gradient_floats(Sizes s) { return (size_t)s.E * s.Dp + (size_t)s.F * 2 * s.Ep + s.Fp; }
+
+static size_t work_floats(Sizes s) {
+    size_t weights = (size_t)s.D * s.Ep + (size_t)2 * s.Ep * s.Fp + (size_t)s.E * s.Dp + (size_t)s.F * 2 * s.Ep + s.Fp;
+    return weights + (size_t)ROWS * (s.Dp + 5 * s.Ep + s.Fp) + 2 * gradient_floats(s);
+}
+
+size_t feature_mlp_workspace(int D, int E, int F) { return workspace_bytes(work_floats(sizes_of(1, D, E, F))); }
+
+static Work work_take(Sizes s) {
+    float *next = kernels_workspace(work_floats(s));
+    Work w;
+    w.w1t = workspace_take(&next, (size_t)s.D * s.Ep);
+    w.w2t = workspace_take(&next, (size_t)2 * s.Ep * s.Fp);
+    w.w1 = workspace_take(&next, (size_t)s.E * s.Dp);
+    w.w2 = workspace_take(&next, (size_t)s.F * 2 * s.Ep);
+    w.b2 = workspace_take(&next, s.Fp);
+    w.z = workspace_take(&next, (size_t)ROWS * s.Dp);
+    w.u = workspace_take(&next, (size_t)ROWS * s.Ep);
+    w.f = workspace_take(&next, (size_t)ROWS * 2 * s.Ep);
+    w.p = workspace_take(&next, (size_t)ROWS * s.Fp);
+    w.df = workspace_take(&next, (size_t)ROWS * 2 * s.Ep);
+    w.chunk = workspace_take(&next, gradient_floats(s));
+    w.total = workspace_take(&next, gradient_floats(s));
+    return w;
+}
+
+static void pack_forward(Work *w, const float *w1, const float *w2, const float *b2, Sizes s) {
+    memset(w->w1t, 0, (size_t)s.D * s.Ep * sizeof(float));
+    memset(w->w2t, 0, (size_t)2 * s.Ep * s.Fp * sizeof(float));
+    memset(w->b2, 0, s.Fp * sizeof(float));
+    memcpy(w->b2, b2, s.F * sizeof(float));
+    for (int e = 0; e < s.E; e++)
+        for (int d = 0; d < s.D; d++) w->w1t[(size_t)d * s.Ep + e] = s.scale * w1[(size_t)e * s.D + d];
+    for (int j = 0; j < s.F; j++)
+        for (int e = 0; e < s.E; e++) {
+            w->w2t[(size_t)e * s.Fp + j] = w2[(size_t)j * 2 * s.E + e];
+            w->w2t[(size_t)(s.Ep + e) * s.Fp + j] = w2[(size_t)j * 2 * s.E + s.E + e];
+        }
+}
+
+static void pack_backward(Work *w, const float *w1, const float *w2, Sizes s) {
+    memset(w->w1, 0, (size_t)s.E * s.Dp * sizeof(float));
+    memset(w->w2, 0, (size_t)s.F * 2 * s.Ep * sizeof(float));
+    for (int e = 0; e < s.E; e++)
+        for (int d = 0; d < s.D; d++) w->w1[(size_t)e * s.Dp + d] = s.scale * w1[(size_t)e * s.D + d];
+    for (int j = 0; j < s.F; j++) {
+        memcpy(w->w2 + (size_t)j * 2 * s.Ep, w2 + (size_t)j * 2 * s.E, s.E * sizeof(float));
+        memcpy(w->w2 + (size_t)j * 2 * s.Ep + s.Ep, w2 + (size_t)j * 2 * s.E + s.E, s.E * sizeof(float));
+    }
+}
+
+/* Copies n floats, n a run-time number that is nearly always a multiple of TILE. */
+TILE_INLINE void copy_row(float *to, const float *from, int n) {
+    for (int j = 0; j < n; j += TILE) vec_store_part(to + j, vec_load_part(from + j, n - j), n - j);
+}
+
+/* Walks the rows of q and k in qkv [n,3,H,D]: after the last head of k it steps over v. */
+typedef struct {
+    size_t offset;
+    int head;
+} Walk;
+
+static Walk walk_from(size_t row, Sizes s) {
+    size_t token = row / (2 * (size_t)s.H), head = row % (2 * (size_t)s.H);
+    return (Walk){(token * 3 * s.H + head) * s.D, (int)head};
+}
+
+TILE_INLINE void walk_on(Walk *at, Sizes s) {
+    at->offset += s.D;
+    if (++at->head < 2 * s.H) return;
+    at->head = 0;
+    at->offset += (size_t)s.H * s.D;
+}
+
+/* z, u and f of the tile. */
+static void features(Work *w, const real *qkv, Walk at, int rows, Sizes s) {
+    for (int i = 0; i < rows; i++, walk_on(&at, s)) copy_row(w->z + i * s.Dp, qkv + at.offset, s.D);
+    tile_gemm(w->u, s.Ep, w->z, s.Dp, 1, w->w1t, s.Ep, rows, s.Ep, s.D, 0);
+    sincos_tile(w->f, w->f + s.Ep, 2 * s.Ep, w->u, s.Ep, rows, s.Ep);
+}
+
+static void forward_tile(real *phi, Work *w, const real *qkv, size_t first, int rows, Sizes s) {
+    features(w, qkv, walk_from(first, s), rows, s);
+    tile_gemm(w->p, s.Fp, w->f, 2 * s.Ep, 1, w->w2t, s.Fp, rows, s.Fp, 2 * s.Ep, 0);
+    for (int i = 0; i < rows; i++)
+        for (int j = 0; j < s.F; j += TILE) {
+            vec p = vec_load(w->p + i * s.Fp + j) + vec_load(w->b2 + j);
+            vec_store_part(phi + (first + i) * s.F + j, vec_select(p < 0.0f, vec_set(0), p), s.F - j);
+        }
+}
+
+void feature_mlp_forward(real *phi, const real *qkv, const float *w1, const float *w2, const float *b2, size_t n, int H,
+                         int D, int E, int F) {
+    Sizes s = sizes_of(H, D, E, F);
+    size_t total = n * 2 * H, tiles = (total + ROWS - 1) / ROWS;
+#pragma omp parallel
+    {
+        Work w = work_take(s);
+        pack_forward(&w, w1, w2, b2, s);
+#pragma omp for schedule(static)
+        for (size_t t = 0; t < tiles; t++) {
+            size_t first = t * ROWS, rows = total - first < ROWS ? total - first : ROWS;
+            forward_tile(phi, &w, qkv, first, (int)rows, s);
+        }
+    }
+}
+
+/* du [ROWS,Ep] over u, which is not needed any more. */
+static void sincos_backward(Work *w, int rows, Sizes s) {
+    for (int i = 0; i < rows; i++)
+        for (int j = 0; j < s.Ep; j += TILE) {
+            const float *f = w->f + i * 2 * s.Ep + j, *df = w->df + i * 2 * s.Ep + j;
+            vec_store(w->u + i * s.Ep + j, vec_load(df) * vec_load(f + s.Ep) - vec_load(df + s.Ep) * vec_load(f));
+        }
+}
+
+static void backward_tile(real *dqkv, Work *w, const real *dphi, const real *phi, const real *qkv, size_t first,
+                          int rows, Sizes s) {
+    float *dw1 = w->chunk, *dw2 = dw1 + (size_t)s.E * s.Dp, *db2 = dw2 + (size_t)s.F * 2 * s.Ep, *dp = w->p, *dz = w->z;
+    Walk at = walk_from(first, s);
+    features(w, qkv, at, rows, s);
+    for (int j = 0; j < s.F; j += TILE) {
+        vec sum = vec_load(db2 + j);
+        for (int i = 0; i < rows; i++) {
+            vec value = vec_load_part(phi + (first + i) * s.F + j, s.F - j);
+            vec slope = vec_load_part(dphi + (first + i) * s.F + j, s.F - j);
+            slope = vec_select(value <= 0.0f, vec_set(0), slope);
+            vec_store(dp + i * s.Fp + j, slope);
+            sum += slope;
+        }
+        vec_store(db2 + j, sum);
+    }
+    tile_gemm(dw2, 2 * s.Ep, dp, 1, s.Fp, w->f, 2 * s.Ep, s.F, 2 * s.Ep, rows, 1);
+    tile_gemm(w->df, 2 * s.Ep, dp, s.Fp, 1, w->w2, 2 * s.Ep, rows, 2 * s.Ep, s.F, 0);
+    sincos_backward(w, rows, s);
+    tile_gemm(dw1, s.Dp, w->u, 1, s.Ep, w->z, s.Dp, s.E, s.Dp, rows, 1);
+    tile_gemm(dz, s.Dp, w->u, s.Ep, 1, w->w1, s.Dp, rows, s.Dp, s.E, 0);
+    for (int i = 0; i < rows; i++, walk_on(&at, s)) copy_row(dqkv + at.offset, dz + i * s.Dp, s.D);
+}
+
+static void flush(Work *w, Sizes s) {
+    for (size_t i = 0; i < gradient_floats(s); i += TILE) {
+        vec_store(w->total + i, vec_load(w->total + i) + vec_load(w->chunk + i));
+        vec_store(w->chunk + i, vec_set(0));
+    }
+}
+
+/* gradient [rows,columns], ldg floats a row, += scale times the threads' totals in their order, which lie `offset`
+ * floats into the totals with ld floats a row. */
+static void reduce(float *gradient, int ldg, float scale, size_t offset, int ld, int rows, int columns, Sizes s) {
+    size_t floats = work_floats(s), totals = floats - gradient_floats(s);
+    int threads = omp_get_num_threads();
+#pragma omp for schedule(static)
+    for (int i = 0; i < rows; i++)
+        for (int j = 0; j < columns; j++) {
+            float sum = 0;
+            for (int t = 0; t < threads; t++) sum += workspace_of(t, floats)[totals + offset + (size_t)i * ld + j];
+            gradient[(size_t)i * ldg + j] += scale * sum;
+        }
+}
+
+void feature_mlp_backward(real *dqkv, float *dw1, float *dw2, float *db2, const real *dphi, const real *phi,
+                          const real *qkv, const float *w1, const float *w2, const float *b2, size_t n, int H, int D,
+                          int E, int F) {
+    Sizes s = sizes_of(H, D, E, F);
+    size_t total = n * 2 * H, tiles = (total + ROWS - 1) / ROWS;
+#pragma omp parallel
+    {
+        Work w = work_take(s);
+        pack_forward(&w, w1, w2, b2, s);
+        pack_backward(&w, w1, w2, s);
+        memset(w.chunk, 0, gradient_floats(s) * sizeof(float));
+        memset(w.total, 0, gradient_floats(s) * sizeof(float));
+        int done = 0;
+#pragma omp for schedule(static)
+        for (size_t t = 0; t < tiles; t++) {
+            size_t first = t * ROWS, rows = total - first < ROWS ? total - first : ROWS;
+            backward_tile(dqkv, &w, dphi, phi, qkv, first, (int)rows, s);
+            if (++done % CHUNK == 0) flush(&w, s);
+        }
+        flush(&w, s);
+#pragma omp barrier
+        size_t at_w2 = (size_t)E * s.Dp, at_b2 = at_w2 + (size_t)F * 2 * s.Ep;
+        reduce(dw1, D, s.scale, 0, s.Dp, E, D, s);
+        reduce(dw2, 2 * E, 1, at_w2, 2 * s.Ep, F, E, s);
+        reduce(dw2 + E, 2 * E, 1, at_w2 + s.Ep, 2 * s.Ep, F, E, s);
+        reduce(db2, F, 1, at_b2, s.Fp, 1, F, s);
+    }
+}

@@ -1,0 +1,117 @@
+/* Layer norm over the last dimension, alone or joined with the residual sum before it.
+ *   forward   y = x + s f,  mu = mean_m y,  r = 1/sqrt(var_m y + eps),  h = w (y - mu) r + b
+ *   backward  xh = (y - mu) r,  g = w dh,  dy = dres + r (g - mean_m g - xh mean_m(g xh)),  df = s dy,
+ *             dw += sum_n dh xh,  db += sum_n dh
+ *   saves     mu, r.   Source: Ba et al. 2016, section 3.
+ *
+ * A row stays in the first-level cache between its passes, so memory sees each array once. Sums run in sixteen lanes
+ * and the variance is taken around the mean, so neither a long row nor a large mean costs digits. */
+#include "kernels/cpu/vecmath.h"
+#include "kernels/cpu/workspace.h"
+#include "kernels/kernels.h"
+
+/* dw and db are summed over CHUNK rows before they join the thread's total: the rounding error then grows with the
+ * square root of the number of chunks, not of rows. */
+enum { CHUNK = 128 };
+
+/* h, mean and rstd of one row y. */
+TILE_INLINE void normalize_row(real *h, float *mean, float *rstd, const real *y, const float *w, const float *b, int M,
+                               float eps) {
+    vec sum = {0}, squares = {0};
+    for (int j = 0; j < M; j += TILE) sum += vec_load_part(y + j, M - j);
+    float mu = vec_sum(sum) / M;
+    int whole = M / TILE * TILE;
+    for (int j = 0; j < whole; j += TILE) {
+        vec d = vec_load(y + j) - mu;
+        squares += d * d;
+    }
+    float rest = 0;
+    for (int j = whole; j < M; j++) rest += (y[j] - mu) * (y[j] - mu);
+    float r = 1 / sqrtf((vec_sum(squares) + rest) / M + eps);
+    for (int j = 0; j < M; j += TILE) {
+        vec xh = (vec_load_part(y + j, M - j) - mu) * r;
+        vec_store_part(h + j, vec_load_part(w + j, M - j) * xh + vec_load_part(b + j, M - j), M - j);
+    }
+    *mean = mu;
+    *rstd = r;
+}
+
+void layernorm_forward(real *h, float *mean, float *rstd, const real *x, const float *w, const float *b, size_t n,
+                       int M, float eps) {
+#pragma omp parallel for schedule(static)
+    for (size_t i = 0; i < n; i++) normalize_row(h + i * M, mean + i, rstd + i, x + i * M, w, b, M, eps);
+}
+
+void add_layernorm_forward(real *y, real *h, float *mean, float *rstd, const real *x, const real *f, const float *scale,
+                           int rows_per_scale, const float *w, const float *b, size_t n, int M, float eps) {
+#pragma omp parallel for schedule(static)
+    for (size_t i = 0; i < n; i++) {
+        size_t at = i * M;
+        float s = scale ? scale[i / rows_per_scale] : 1;
+        for (int j = 0; j < M; j += TILE)
+            vec_store_part(y + at + j, vec_load_part(x + at + j, M - j) + s * vec_load_part(f + at + j, M - j), M - j);
+        normalize_row(h + at, mean + i, rstd + i, y + at, w, b, M, eps);
+    }
+}
+
+/* Per thread: dw and db of the present chunk, then their totals, [4,Mp]. */
+static size_t work_floats(int M) { return (size_t)4 * tile_round_up(M); }
+
+size_t layernorm_workspace(int M) { return workspace_bytes(work_floats(M)); }
+
+static void flush(float *work, int Mp) {
+    for (int j = 0; j < 2 * Mp; j += TILE) {
+        vec_store(work + 2 * Mp + j, vec_load(work + 2 * Mp + j) + vec_load(work + j));
+        vec_store(work + j, vec_set(0));
+    }
+}
+
+TILE_INLINE void backward_row(real *dy, real *df, float *dw, float *db, const real *dres, const real *dh, const real *y,
+                              float s, const float *w, float mu, float r, int M) {
+    vec sum = {0}, sum_xh = {0};
+    for (int j = 0; j < M; j += TILE) {
+        vec dhj = vec_load_part(dh + j, M - j), xh = (vec_load_part(y + j, M - j) - mu) * r;
+        vec g = vec_load_part(w + j, M - j) * dhj;
+        sum += g;
+        sum_xh += g * xh;
+        vec_store(dw + j, vec_load(dw + j) + dhj * xh);
+        vec_store(db + j, vec_load(db + j) + dhj);
+    }
+    float mean_g = vec_sum(sum) / M, mean_gxh = vec_sum(sum_xh) / M;
+    for (int j = 0; j < M; j += TILE) {
+        vec xh = (vec_load_part(y + j, M - j) - mu) * r, g = vec_load_part(w + j, M - j) * vec_load_part(dh + j, M - j);
+        vec dx = r * (g - mean_g - xh * mean_gxh);
+        if (dres) dx += vec_load_part(dres + j, M - j);
+        vec_store_part(dy + j, dx, M - j);
+        if (df) vec_store_part(df + j, s * dx, M - j);
+    }
+}
+
+void add_layernorm_backward(real *dy, real *df, float *dw, float *db, const real *dres, const real *dh, const real *y,
+                            const float *scale, int rows_per_scale, const float *w, const float *mean,
+                            const float *rstd, size_t n, int M) {
+    int Mp = tile_round_up(M);
+#pragma omp parallel
+    {
+        float *work = kernels_workspace(work_floats(M));
+        memset(work, 0, work_floats(M) * sizeof *work);
+        int done = 0;
+#pragma omp for schedule(static)
+        for (size_t i = 0; i < n; i++) {
+            size_t at = i * M;
+            backward_row(dy + at, scale ? df + at : NULL, work, work + Mp, dres ? dres + at : NULL, dh + at, y + at,
+                         scale ? scale[i / rows_per_scale] : 1, w, mean[i], rstd[i], M);
+            if (++done % CHUNK == 0) flush(work, Mp);
+        }
+        flush(work, Mp);
+#pragma omp barrier
+        int threads = omp_get_num_threads();
+#pragma omp for schedule(static)
+        for (int j = 0; j < M; j++)
+            for (int t = 0; t < threads; t++) {
+                const float *totals = workspace_of(t, work_floats(M)) + 2 * Mp;
+                dw[j] += totals[j];
+                db[j] += totals[Mp + j];
+            }
+    }
+}

@@ -1,0 +1,165 @@
+/* The linear layer on oneDNN, 2.x and 3.x.  Forward is a matmul primitive, whose bias costs no pass of its own; both
+ * backward products are dnnl_sgemm, which accumulates and transposes without a primitive for every shape.
+ * At ViT-tiny's shapes the two reach the same rate (docs/performance.md). */
+#include <time.h>
+
+#include <dnnl.h>
+
+#include "core/die.h"
+#include "kernels/kernels.h"
+
+#define DNNL_TRY(call)                                                                                       \
+    do {                                                                                                     \
+        dnnl_status_t status_ = (call);                                                                      \
+        if (status_ != dnnl_success) die("oneDNN: %s failed with status %d (%s:%d)", #call, (int)status_, __FILE__, __LINE__); \
+    } while (0)
+
+static dnnl_engine_t engine;
+static dnnl_stream_t stream;
+
+/* Takes over the description: in 3.x it is an object that must be given back. */
+static void memory_create(dnnl_memory_t *memory, dnnl_memory_desc_t *d) {
+#if DNNL_VERSION_MAJOR >= 3
+    DNNL_TRY(dnnl_memory_create(memory, *d, engine, DNNL_MEMORY_NONE));
+    DNNL_TRY(dnnl_memory_desc_destroy(*d));
+#else
+    DNNL_TRY(dnnl_memory_create(memory, d, engine, DNNL_MEMORY_NONE));
+#endif
+}
+
+typedef struct {
+    size_t n;
+    int in, out;
+    bool bias;
+    dnnl_primitive_t primitive;
+    dnnl_memory_t x, w, b, y;
+} Matmul;
+
+/* Shapes of one model: a handful.  When the table is full the oldest entry makes room. */
+enum { MATMULS = 64 };
+static Matmul matmuls[MATMULS];
+static int matmul_next;
+
+static void memory_2d(dnnl_memory_desc_t *d, dnnl_dim_t rows, dnnl_dim_t columns, dnnl_dim_t row_stride,
+                      dnnl_dim_t column_stride) {
+    dnnl_dims_t dims = {rows, columns}, strides = {row_stride, column_stride};
+#if DNNL_VERSION_MAJOR >= 3
+    DNNL_TRY(dnnl_memory_desc_create_with_strides(d, 2, dims, dnnl_f32, strides));
+#else
+    DNNL_TRY(dnnl_memory_desc_init_by_strides(d, 2, dims, dnnl_f32, strides));
+#endif
+}
+
+static void matmul_create(Matmul *m, size_t n, int in, int out, bool bias) {
+    dnnl_memory_desc_t x, w, b, y;
+    dnnl_primitive_desc_t pd;
+    memory_2d(&x, (dnnl_dim_t)n, in, in, 1);
+    memory_2d(&w, in, out, 1, in);
+    memory_2d(&b, 1, out, out, 1);
+    memory_2d(&y, (dnnl_dim_t)n, out, out, 1);
+#if DNNL_VERSION_MAJOR >= 3
+    DNNL_TRY(dnnl_matmul_primitive_desc_create(&pd, engine, x, w, bias ? b : NULL, y, NULL));
+#else
+    dnnl_matmul_desc_t d;
+    DNNL_TRY(dnnl_matmul_desc_init(&d, &x, &w, bias ? &b : NULL, &y));
+    DNNL_TRY(dnnl_primitive_desc_create(&pd, &d, NULL, engine, NULL));
+#endif
+    DNNL_TRY(dnnl_primitive_create(&m->primitive, pd));
+    DNNL_TRY(dnnl_primitive_desc_destroy(pd));
+    memory_create(&m->x, &x);
+    memory_create(&m->w, &w);
+    memory_create(&m->b, &b);
+    memory_create(&m->y, &y);
+    m->n = n;
+    m->in = in;
+    m->out = out;
+    m->bias = bias;
+}
+
+static Matmul *matmul_find(size_t n, int in, int out, bool bias) {
+    for (int i = 0; i < MATMULS; i++) {
+        Matmul *m = &matmuls[i];
+        if (m->primitive && m->n == n && m->in == in && m->out == out && m->bias == bias) return m;
+    }
+    if (!engine) {
+        DNNL_TRY(dnnl_engine_create(&engine, dnnl_cpu, 0));
+        DNNL_TRY(dnnl_stream_create(&stream, engine, dnnl_stream_default_flags));
+    }
+    Matmul *m = &matmuls[matmul_next];
+    matmul_next = (matmul_next + 1) % MATMULS;
+    if (m->primitive) {
+        dnnl_primitive_destroy(m->primitive);
+        dnnl_memory_destroy(m->x);
+        dnnl_memory_destroy(m->w);
+        dnnl_memory_destroy(m->b);
+        dnnl_memory_destroy(m->y);
+    }
+    matmul_create(m, n, in, out, bias);
+    return m;
+}
+
+void linear_forward(real *y, const real *x, const float *w, const float *b, size_t n, int in, int out) {
+    Matmul *m = matmul_find(n, in, out, b != NULL);
+    DNNL_TRY(dnnl_memory_set_data_handle(m->x, (void *)x));
+    DNNL_TRY(dnnl_memory_set_data_handle(m->w, (void *)w));
+    DNNL_TRY(dnnl_memory_set_data_handle(m->b, (void *)b));
+    DNNL_TRY(dnnl_memory_set_data_handle(m->y, y));
+    dnnl_exec_arg_t arguments[4] = {
+        {DNNL_ARG_SRC, m->x}, {DNNL_ARG_WEIGHTS, m->w}, {DNNL_ARG_DST, m->y}, {DNNL_ARG_BIAS, m->b}};
+    DNNL_TRY(dnnl_primitive_execute(m->primitive, stream, b ? 4 : 3, arguments));
+    DNNL_TRY(dnnl_stream_wait(stream));
+}
+
+void linear_backward_input(real *dx, const real *dy, const float *w, size_t n, int in, int out) {
+    DNNL_TRY(dnnl_sgemm('N', 'N', (dnnl_dim_t)n, in, out, 1, dy, out, w, in, 0, dx, in));
+}
+
+/* db += column sums, columns shared among the threads, so that the bits do not depend on their number.  Partial sums
+ * of 64 rows keep the digits of long columns. */
+static void column_sums(float *db, const real *dy, size_t n, int out) {
+    enum { COLUMNS = 64, ROWS = 64 };
+#pragma omp parallel for schedule(static)
+    for (int c0 = 0; c0 < out; c0 += COLUMNS) {
+        int width = out - c0 < COLUMNS ? out - c0 : COLUMNS;
+        double total[COLUMNS] = {0};
+        for (size_t r0 = 0; r0 < n; r0 += ROWS) {
+            float sum[COLUMNS] = {0};
+            size_t r1 = r0 + ROWS < n ? r0 + ROWS : n;
+            for (size_t r = r0; r < r1; r++)
+                for (int c = 0; c < width; c++) sum[c] += dy[r * (size_t)out + (size_t)(c0 + c)];
+            for (int c = 0; c < width; c++) total[c] += sum[c];
+        }
+        for (int c = 0; c < width; c++) db[c0 + c] += (float)total[c];
+    }
+}
+
+void linear_backward_weight(float *dw, float *db, const real *dy, const real *x, size_t n, int in, int out) {
+    DNNL_TRY(dnnl_sgemm('T', 'N', out, in, (dnnl_dim_t)n, 1, dy, out, x, in, 1, dw, in));
+    if (db) column_sums(db, dy, n, out);
+}
+
+static double seconds(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* The best of a few square products, each large enough to hide its start and small enough for the last-level cache. */
+double gemm_peak_gflops(void) {
+    enum { SIDE = 1536, RUNS = 12 };
+    size_t bytes = (size_t)SIDE * SIDE * sizeof(float);
+    float *a = device_malloc(bytes, "peak measurement"), *b = device_malloc(bytes, "peak measurement"),
+          *c = device_malloc(bytes, "peak measurement");
+    for (size_t i = 0; i < (size_t)SIDE * SIDE; i++) a[i] = b[i] = (float)(i % 7);
+    double best = 0;
+    for (int run = 0; run < RUNS; run++) {
+        double start = seconds();
+        DNNL_TRY(dnnl_sgemm('N', 'N', SIDE, SIDE, SIDE, 1, a, SIDE, b, SIDE, 0, c, SIDE));
+        double rate = 2.0 * SIDE * SIDE * SIDE / (seconds() - start) / 1e9;
+        if (rate > best) best = rate;
+    }
+    device_free(a);
+    device_free(b);
+    device_free(c);
+    return best;
+}

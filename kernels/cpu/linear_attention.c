@@ -1,0 +1,173 @@
+/* Linear attention on non-negative features, one (image, head) at a time.
+ *   forward   S = sum_m phi(k_m) [v_m, 1]^T,  [num_n, den_n] = phi(q_n)^T S + [0, 1e-6],  y_n = num_n / den_n
+ *   backward  g_n = [dy_n, -dy_n.y_n] / den_n,  dS = sum_n phi(q_n) g_n^T,
+ *             dphi(q_n) = S g_n,  dphi(k_m) = dS [v_m, 1],  dv_m = dS^T phi(k_m)
+ *   saves     den, S.   Source: Katharopoulos et al. 2020, section 3.
+ *
+ * The one beside v makes the denominator one more column of the same products: S is [F,D+1].  Tokens go by in blocks;
+ * each block's sum is formed by itself before it joins S, so that the rounding error does not grow with N. */
+#include "kernels/cpu/vecmath.h"
+#include "kernels/cpu/workspace.h"
+#include "kernels/kernels.h"
+
+enum { BLOCK = 64 };
+
+static const float EPSILON = 1e-6f;
+
+/* D1 = D+1 columns of [v, 1]; the others are rounded up to whole vectors. */
+typedef struct {
+    int N, F, D, D1, Fp, D1p;
+    size_t phi_row, qkv_row, y_row; /* floats from one token to the next */
+    int H;
+} Sizes;
+
+static Sizes sizes_of(int N, int H, int D, int F) {
+    size_t M = (size_t)H * D;
+    return (Sizes){N, F, D, D + 1, tile_round_up(F), tile_round_up(D + 1), (size_t)2 * H * F, 3 * M, M, H};
+}
+
+typedef struct {
+    float *s, *ds, *part; /* [F,D1p]: S, its gradient, one block's share */
+    float *st, *dst;      /* [D1,Fp]: transposes */
+    float *v, *g;         /* [BLOCK,D1p] */
+    float *phi;           /* [BLOCK,Fp] */
+} Work;
+
+static size_t work_floats(Sizes s) {
+    return (size_t)3 * s.F * s.D1p + (size_t)2 * s.D1 * s.Fp + (size_t)BLOCK * (2 * s.D1p + s.Fp);
+}
+
+size_t linear_attention_workspace(int D, int F) { return workspace_bytes(work_floats(sizes_of(1, 1, D, F))); }
+
+static Work work_take(Sizes s) {
+    float *next = kernels_workspace(work_floats(s));
+    Work w;
+    w.s = workspace_take(&next, (size_t)s.F * s.D1p);
+    w.ds = workspace_take(&next, (size_t)s.F * s.D1p);
+    w.part = workspace_take(&next, (size_t)s.F * s.D1p);
+    w.st = workspace_take(&next, (size_t)s.D1 * s.Fp);
+    w.dst = workspace_take(&next, (size_t)s.D1 * s.Fp);
+    w.v = workspace_take(&next, (size_t)BLOCK * s.D1p);
+    w.g = workspace_take(&next, (size_t)BLOCK * s.D1p);
+    w.phi = workspace_take(&next, (size_t)BLOCK * s.Fp);
+    return w;
+}
+
+/* to [rows,ld], ld > n, from rows `stride` floats apart: n floats, then zeros. */
+static void gather(float *to, int ld, const float *from, size_t stride, int rows, int n) {
+    for (int i = 0; i < rows; i++) {
+        for (int j = tile_round_up(n); j < ld; j += TILE) vec_store(to + (size_t)i * ld + j, vec_set(0));
+        for (int j = 0; j < n; j += TILE) vec_store(to + (size_t)i * ld + j, vec_load_part(from + i * stride + j, n - j));
+    }
+}
+
+static void scatter(float *to, size_t stride, const float *from, int ld, int rows, int n) {
+    for (int i = 0; i < rows; i++)
+        for (int j = 0; j < n; j += TILE) vec_store_part(to + i * stride + j, vec_load(from + (size_t)i * ld + j), n - j);
+}
+
+/* to [columns,ldt] = from [rows,ld] transposed, zeros beyond its rows. */
+static void transpose(float *to, int ldt, const float *from, int ld, int rows, int columns) {
+    for (int j = 0; j < columns; j++)
+        for (int i = 0; i < ldt; i++) to[(size_t)j * ldt + i] = i < rows ? from[(size_t)i * ld + j] : 0;
+}
+
+/* sum [F,D1p] += phi^T x, with phi `rows` tokens of features and x [rows,D1p]. */
+static void add_outer(float *sum, float *part, const float *phi, const float *x, int rows, Sizes s) {
+    tile_gemm(part, s.D1p, phi, 1, s.phi_row, x, s.D1p, s.F, s.D1p, rows, 0);
+    for (size_t i = 0; i < (size_t)s.F * s.D1p; i += TILE) vec_store(sum + i, vec_load(sum + i) + vec_load(part + i));
+}
+
+/* [v, 1] of a block. */
+static void gather_v(float *to, const float *v, int rows, Sizes s) {
+    gather(to, s.D1p, v, s.qkv_row, rows, s.D);
+    for (int i = 0; i < rows; i++) to[(size_t)i * s.D1p + s.D] = 1;
+}
+
+static int rows_from(int first, Sizes s) { return s.N - first < BLOCK ? s.N - first : BLOCK; }
+
+static void forward_head(real *y, float *den, float *kv, const real *phi_q, const real *phi_k, const real *v, Sizes s) {
+    Work w = work_take(s);
+    memset(w.s, 0, (size_t)s.F * s.D1p * sizeof(float));
+    for (int i = 0; i < s.N; i += BLOCK) {
+        int rows = rows_from(i, s);
+        gather_v(w.v, v + i * s.qkv_row, rows, s);
+        add_outer(w.s, w.part, phi_k + i * s.phi_row, w.v, rows, s);
+    }
+    scatter(kv, s.D1, w.s, s.D1p, s.F, s.D1);
+    for (int i = 0; i < s.N; i += BLOCK) {
+        int rows = rows_from(i, s);
+        tile_gemm(w.g, s.D1p, phi_q + i * s.phi_row, s.phi_row, 1, w.s, s.D1p, rows, s.D1p, s.F, 0);
+        for (int r = 0; r < rows; r++) {
+            float *num = w.g + (size_t)r * s.D1p, sum = num[s.D] + EPSILON, inverse = 1 / sum;
+            den[(size_t)(i + r) * s.H] = sum;
+            for (int j = 0; j < s.D; j += TILE)
+                vec_store_part(y + (i + r) * s.y_row + j, inverse * vec_load(num + j), s.D - j);
+        }
+    }
+}
+
+/* q's features of token 0 and head h are at phi + h F, k's at H F further; v of qkv is its third third. */
+void linear_attention_forward(real *y, float *den, float *kv, const real *phi, const real *qkv, int B, int N, int H,
+                              int D, int F) {
+    Sizes s = sizes_of(N, H, D, F);
+#pragma omp parallel for collapse(2) schedule(static)
+    for (int b = 0; b < B; b++)
+        for (int h = 0; h < H; h++) {
+            size_t token = (size_t)b * N, hd = (size_t)h * D, hf = (size_t)h * F;
+            const real *phi_q = phi + token * s.phi_row + hf;
+            forward_head(y + token * s.y_row + hd, den + token * H + h, kv + ((size_t)b * H + h) * F * s.D1, phi_q,
+                         phi_q + (size_t)H * F, qkv + token * s.qkv_row + 2 * s.y_row + hd, s);
+        }
+}
+
+/* g of a block: the gradients of numerator and denominator. */
+static void gather_g(float *g, const float *dy, const float *y, const float *den, int rows, Sizes s) {
+    gather(g, s.D1p, dy, s.y_row, rows, s.D);
+    for (int i = 0; i < rows; i++) {
+        float *row = g + (size_t)i * s.D1p, inverse = 1 / den[(size_t)i * s.H];
+        vec dot = {0};
+        for (int j = 0; j < s.D; j += TILE) {
+            vec dyj = vec_load(row + j);
+            dot += dyj * vec_load_part(y + i * s.y_row + j, s.D - j);
+            vec_store(row + j, inverse * dyj);
+        }
+        row[s.D] = -inverse * vec_sum(dot);
+    }
+}
+
+static void backward_head(real *dv, real *dphi_q, real *dphi_k, const real *dy, const real *y, const float *den,
+                          const float *kv, const real *phi_q, const real *phi_k, const real *v, Sizes s) {
+    Work w = work_take(s);
+    transpose(w.st, s.Fp, kv, s.D1, s.F, s.D1);
+    memset(w.ds, 0, (size_t)s.F * s.D1p * sizeof(float));
+    for (int i = 0; i < s.N; i += BLOCK) {
+        int rows = rows_from(i, s);
+        gather_g(w.g, dy + i * s.y_row, y + i * s.y_row, den + (size_t)i * s.H, rows, s);
+        add_outer(w.ds, w.part, phi_q + i * s.phi_row, w.g, rows, s);
+        tile_gemm(w.phi, s.Fp, w.g, s.D1p, 1, w.st, s.Fp, rows, s.Fp, s.D1, 0);
+        scatter(dphi_q + i * s.phi_row, s.phi_row, w.phi, s.Fp, rows, s.F);
+    }
+    transpose(w.dst, s.Fp, w.ds, s.D1p, s.F, s.D1);
+    for (int i = 0; i < s.N; i += BLOCK) {
+        int rows = rows_from(i, s);
+        gather_v(w.v, v + i * s.qkv_row, rows, s);
+        tile_gemm(w.phi, s.Fp, w.v, s.D1p, 1, w.dst, s.Fp, rows, s.Fp, s.D1, 0);
+        scatter(dphi_k + i * s.phi_row, s.phi_row, w.phi, s.Fp, rows, s.F);
+        tile_gemm(w.g, s.D1p, phi_k + i * s.phi_row, s.phi_row, 1, w.ds, s.D1p, rows, s.D1p, s.F, 0);
+        scatter(dv + i * s.qkv_row, s.qkv_row, w.g, s.D1p, rows, s.D);
+    }
+}
+
+void linear_attention_backward(real *dqkv, real *dphi, const real *dy, const real *y, const float *den, const float *kv,
+                               const real *phi, const real *qkv, int B, int N, int H, int D, int F) {
+    Sizes s = sizes_of(N, H, D, F);
+#pragma omp parallel for collapse(2) schedule(static)
+    for (int b = 0; b < B; b++)
+        for (int h = 0; h < H; h++) {
+            size_t token = (size_t)b * N, at_y = token * s.y_row + (size_t)h * D, at_q = token * s.phi_row + (size_t)h * F;
+            size_t at_k = at_q + (size_t)H * F, at_v = token * s.qkv_row + 2 * s.y_row + (size_t)h * D;
+            backward_head(dqkv + at_v, dphi + at_q, dphi + at_k, dy + at_y, y + at_y, den + token * H + h,
+                          kv + ((size_t)b * H + h) * F * s.D1, phi + at_q, phi + at_k, qkv + at_v, s);
+        }
+}

@@ -1,0 +1,130 @@
+/* Ripple attention as the paper writes it: for every query, ring after ring, token after token.  The reference of the
+ * other three algorithms: sums in double, nothing reused.
+ *
+ *   forward   num_n = sum_r alpha_r(n) sum_{m in ring r of n} a_nm v_m,  den_n = the same without v, + 1e-6,
+ *             a_nm = phi(q_n).phi(k_m),  y_n = num_n / den_n
+ *   backward  dnum_n = dy_n / den_n,  dden_n = -(dy_n.y_n) / den_n,  t_nm = dnum_n.v_m + dden_n,  w_nm = alpha_g(n,m)(n)
+ *             dphi(q_n) = sum_m w t phi(k_m),  dphi(k_m) = sum_n w t phi(q_n),  dv_m = sum_n w a dnum_n,
+ *             dalpha_r(n) = sum_{m in ring r of n} a t
+ * Source: "Ripple Attention for Visual Perception with Sub-quadratic Complexity" (ICML 2022), equations 4, 11 to 15. */
+#include "kernels/cpu/ripple.h"
+
+#include <string.h>
+
+#include "kernels/cpu/workspace.h"
+
+/* A square ring around a query, clipped to the grid: boxes of outer and inner radius, the inner one excluded. */
+typedef struct {
+    int y, x, inner, y0, y1, x0, x1;
+} Ring;
+
+static int clip(int i, int low, int high) { return i < low ? low : i > high ? high : i; }
+
+static Ring ring_around(const RippleRings *rings, int n, int r) {
+    int y = n / rings->Wg, x = n % rings->Wg;
+    int outer = r + 1 < rings->G ? rings->bound[r + 1] - 1 : ripple_extent(rings);
+    return (Ring){.y = y,
+                  .x = x,
+                  .inner = rings->bound[r],
+                  .y0 = clip(y - outer, 0, y),
+                  .y1 = clip(y + outer, y, rings->Hg - 1),
+                  .x0 = clip(x - outer, 0, x),
+                  .x1 = clip(x + outer, x, rings->Wg - 1)};
+}
+
+static int distance_to(const Ring *ring, int y, int x) {
+    int dy = y > ring->y ? y - ring->y : ring->y - y, dx = x > ring->x ? x - ring->x : ring->x - x;
+    return dy > dx ? dy : dx;
+}
+
+static double dot(const real *a, const real *b, int n) {
+    double sum = 0;
+    for (int i = 0; i < n; i++) sum += (double)a[i] * b[i];
+    return sum;
+}
+
+static size_t workspace_floats(int N, int D, int F) {
+    size_t doubles = (size_t)(N + 1) * (D + F);
+    return doubles * (sizeof(double) / sizeof(float));
+}
+
+size_t ripple_naive_workspace(const RippleRings *rings, int D, int F) {
+    return workspace_bytes(workspace_floats(rings->Hg * rings->Wg, D, F));
+}
+
+RIPPLE_FORWARD(naive) {
+    int N = rings->Hg * rings->Wg, G = rings->G;
+#pragma omp parallel for collapse(2) schedule(dynamic)
+    for (int b = 0; b < B; b++)
+        for (int h = 0; h < H; h++) {
+            RippleHead o = ripple_head(b, h, N, H, D, F, G);
+            double *num = (double *)kernels_workspace(workspace_floats(N, D, F)); /* [D] */
+            for (int n = 0; n < N; n++) {
+                const real *q = phi + o.q + n * o.phi_row;
+                double total = RIPPLE_EPSILON;
+                memset(num, 0, D * sizeof *num);
+                for (int r = 0; r < G; r++) {
+                    Ring ring = ring_around(rings, n, r);
+                    double weight = alpha[o.alpha + n * o.alpha_row + r];
+                    for (int i = ring.y0; i <= ring.y1; i++)
+                        for (int j = ring.x0; j <= ring.x1; j++) {
+                            if (distance_to(&ring, i, j) < ring.inner) continue;
+                            size_t m = (size_t)i * rings->Wg + j;
+                            const real *v = qkv + o.v + m * o.qkv_row;
+                            double wa = weight * dot(q, phi + o.k + m * o.phi_row, F);
+                            total += wa;
+                            for (int d = 0; d < D; d++) num[d] += wa * v[d];
+                        }
+                }
+                for (int d = 0; d < D; d++) y[o.y + n * o.y_row + d] = (real)(num[d] / total);
+                den[o.den + n * o.den_row] = (float)total;
+            }
+        }
+}
+
+RIPPLE_BACKWARD(naive) {
+    int N = rings->Hg * rings->Wg, G = rings->G;
+#pragma omp parallel for collapse(2) schedule(dynamic)
+    for (int b = 0; b < B; b++)
+        for (int h = 0; h < H; h++) {
+            RippleHead o = ripple_head(b, h, N, H, D, F, G);
+            double *dk = (double *)kernels_workspace(workspace_floats(N, D, F)); /* [N,F] */
+            double *dv = dk + (size_t)N * F, *dq = dv + (size_t)N * D, *dnum = dq + F; /* [N,D], [F], [D] */
+            memset(dk, 0, (size_t)N * (F + D) * sizeof *dk);
+            for (int n = 0; n < N; n++) {
+                const real *q = phi + o.q + n * o.phi_row, *gradient = dy + o.y + n * o.y_row;
+                double scale = 1.0 / den[o.den + n * o.den_row];
+                double dden = -dot(gradient, y + o.y + n * o.y_row, D) * scale;
+                for (int d = 0; d < D; d++) dnum[d] = gradient[d] * scale;
+                memset(dq, 0, F * sizeof *dq);
+                for (int r = 0; r < G; r++) {
+                    Ring ring = ring_around(rings, n, r);
+                    double weight = alpha[o.alpha + n * o.alpha_row + r], sum = 0;
+                    for (int i = ring.y0; i <= ring.y1; i++)
+                        for (int j = ring.x0; j <= ring.x1; j++) {
+                            if (distance_to(&ring, i, j) < ring.inner) continue;
+                            size_t m = (size_t)i * rings->Wg + j;
+                            const real *k = phi + o.k + m * o.phi_row, *v = qkv + o.v + m * o.qkv_row;
+                            double a = dot(q, k, F), t = dden;
+                            for (int d = 0; d < D; d++) t += dnum[d] * v[d];
+                            sum += a * t;
+                            for (int f = 0; f < F; f++) dq[f] += weight * t * k[f];
+                            for (int f = 0; f < F; f++) dk[m * F + f] += weight * t * q[f];
+                            for (int d = 0; d < D; d++) dv[m * D + d] += weight * a * dnum[d];
+                        }
+                    dalpha[o.alpha + n * o.alpha_row + r] = (float)sum;
+                }
+                for (int f = 0; f < F; f++) dphi[o.q + n * o.phi_row + f] = (real)dq[f];
+            }
+            for (int m = 0; m < N; m++) {
+                for (int f = 0; f < F; f++) dphi[o.k + m * o.phi_row + f] = (real)dk[(size_t)m * F + f];
+                for (int d = 0; d < D; d++) dqkv[o.v + m * o.qkv_row + d] = (real)dv[(size_t)m * D + d];
+            }
+        }
+}
+
+/* Every pair once, in scalar double. */
+double ripple_naive_cost(const RippleRings *rings, int D, int F) {
+    double pairs = (double)rings->Hg * rings->Wg * rings->Hg * rings->Wg;
+    return pairs * (4.0 * D + 4.0 * F) * 0.5e-9;
+}

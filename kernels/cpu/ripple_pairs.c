@@ -1,0 +1,542 @@
+/* Ripple attention over pairs of tokens, tile by tile: `dense` visits every pair, `window` only those inside the last
+ * bound and treats what lies outside as linear attention.  The formulas are those of ripple_naive.c.
+ *
+ *   window    num_n = base_n phi(q_n)^T S + sum_{dist < bound[G-1]} (alpha_g - base_n) a_nm v_m,   base_n = alpha_{G-1}(n),
+ *             S = sum_m phi(k_m) v_m^T,  z = sum_m phi(k_m);  den_n likewise with z
+ *   backward  U_n = S dnum_n + z dden_n;  the far part adds base_n U_n to dphi(q_n), phi(q_n).U_n to dalpha_{G-1}(n);
+ *             dS = sum_n base_n phi(q_n) dnum_n^T,  dz = sum_n base_n dden_n phi(q_n);
+ *             dphi(k_m) += dS v_m + dz,  dv_m += dS^T phi(k_m)
+ *             A query whose window covers the grid has no far part: base_n = 0, dalpha_{G-1}(n) = 0.
+ *
+ * A block of QUERIES consecutive queries meets runs of at most KEYS consecutive keys.  Products of the block with the
+ * run are small matrix products (tile.h) with keys along the vector.  The weight of a pair needs no distance: since
+ * max(|dy|,|dx|) is in group max(g(|dy|), g(|dx|)), one table a query, [G][column], serves all key rows whose |dy| is in
+ * the same group, and dalpha is summed into a table of the same shape before any group is told apart. */
+#include "kernels/cpu/ripple.h"
+
+#include <string.h>
+
+#include "kernels/cpu/tile.h"
+#include "kernels/cpu/workspace.h"
+
+#ifndef QUERIES
+#define QUERIES 16
+#endif
+#ifndef KEYS
+#define KEYS 128
+#endif
+enum { SCORES = KEYS + TILE /* row of a score tile: the last key's vector may reach past the run */, FLUSH = 256 };
+
+typedef struct {
+    const RippleRings *rings;
+    int Hg, Wg, N, D, F, G, Dp, Fp; /* Dp, Fp, columns: rounded up to whole vectors */
+    int columns;
+    int reach; /* the farthest distance with a weight of its own: all of them for dense */
+    bool far;  /* window: the last group is linear attention */
+    size_t ldn; /* row of the transposed copies: an odd number of cache lines, against set conflicts */
+} Shape;
+
+static Shape shape_of(const RippleRings *rings, int D, int F, bool window) {
+    Shape s = {.rings = rings, .Hg = rings->Hg, .Wg = rings->Wg, .N = rings->Hg * rings->Wg, .D = D, .F = F};
+    s.G = rings->G;
+    s.Dp = tile_round_up(D);
+    s.Fp = tile_round_up(F);
+    s.columns = tile_round_up(s.Wg);
+    s.reach = window ? rings->bound[s.G - 1] - 1 : ripple_extent(rings);
+    s.far = window && s.reach < ripple_extent(rings) - 1;
+    s.ldn = (size_t)((tile_round_up(s.N) / TILE + 1) | 1) * TILE;
+    return s;
+}
+
+/* == Buffers of one thread ======================================================================================== */
+
+typedef struct {
+    float *keys, *keys_t, *values, *values_t; /* [N,Fp] [F,ldn] [N,Dp] [D,ldn], padded with zeros */
+    float *dkeys, *dvalues;                   /* [N,Fp] [N,Dp] */
+    float *q, *dq, *num;                      /* [QUERIES,Fp] [QUERIES,Fp] [QUERIES,Dp] */
+    float *a, *t, *wa, *wt;                   /* [QUERIES,SCORES] */
+    float *weight, *sums;                     /* [QUERIES,G,columns] */
+    float *S, *St, *dS, *dSt, *part;          /* [F,Dp] [D,Fp] [F,Dp] [D,Fp] [F,Dp] */
+    float *z, *dz, *zpart;                    /* [Fp] */
+    float *qbase;                             /* [QUERIES,Fp]: base_n phi(q_n) */
+    float *group;                             /* int [extent] */
+} Buffers;
+
+/* Says how many floats the buffers take, and where in `base` they are unless it is NULL. */
+static size_t buffers_of(const Shape *s, Buffers *w, float *base, bool backward) {
+    size_t N = (size_t)s->N, block = QUERIES, tables = block * s->G * s->columns, FD = (size_t)s->F * s->Dp,
+           DF = (size_t)s->D * s->Fp, none = 0;
+#define IF_BACKWARD(n) (backward ? (n) : none)
+#define IF_FAR(n) (s->far ? (n) : none)
+    struct {
+        float **at;
+        size_t n;
+    } list[] = {{&w->keys_t, s->F * s->ldn},
+                {&w->values, N * s->Dp},
+                {&w->q, block * s->Fp},
+                {&w->num, block * s->Dp},
+                {&w->a, block * SCORES},
+                {&w->wa, block * SCORES},
+                {&w->weight, tables},
+                {&w->group, (size_t)ripple_extent(s->rings)},
+                {&w->S, IF_FAR(FD)},
+                {&w->part, IF_FAR(FD)},
+                {&w->z, IF_FAR((size_t)s->Fp)},
+                {&w->keys, IF_BACKWARD(N * s->Fp)},
+                {&w->values_t, IF_BACKWARD(s->D * s->ldn)},
+                {&w->dkeys, IF_BACKWARD(N * s->Fp)},
+                {&w->dvalues, IF_BACKWARD(N * s->Dp)},
+                {&w->dq, IF_BACKWARD(block * s->Fp)},
+                {&w->t, IF_BACKWARD(block * SCORES)},
+                {&w->wt, IF_BACKWARD(block * SCORES)},
+                {&w->sums, IF_BACKWARD(tables)},
+                {&w->St, IF_BACKWARD(IF_FAR(DF))},
+                {&w->dS, IF_BACKWARD(IF_FAR(FD))},
+                {&w->dSt, IF_BACKWARD(IF_FAR(DF))},
+                {&w->dz, IF_BACKWARD(IF_FAR((size_t)s->Fp))},
+                {&w->zpart, IF_BACKWARD(IF_FAR((size_t)s->Fp))},
+                {&w->qbase, IF_BACKWARD(IF_FAR(block * s->Fp))}};
+#undef IF_BACKWARD
+#undef IF_FAR
+    size_t total = 0;
+    for (size_t i = 0; i < sizeof list / sizeof *list; i++) {
+        if (base) *list[i].at = base + total;
+        total += workspace_line_up(list[i].n);
+    }
+    return total;
+}
+
+static size_t workspace_floats(const Shape *s, bool backward) {
+    Buffers unused;
+    return buffers_of(s, &unused, NULL, backward);
+}
+
+static size_t pairs_workspace(const RippleRings *rings, int D, int F, bool window) {
+    Shape s = shape_of(rings, D, F, window);
+    return workspace_bytes(workspace_floats(&s, true));
+}
+
+size_t ripple_dense_workspace(const RippleRings *rings, int D, int F) { return pairs_workspace(rings, D, F, false); }
+size_t ripple_window_workspace(const RippleRings *rings, int D, int F) { return pairs_workspace(rings, D, F, true); }
+
+static void zero(float *x, size_t n) { memset(x, 0, n * sizeof *x); }
+
+/* x [n,width] -> to [n,padded], zeros behind. */
+static void gather(float *to, int padded, const real *x, size_t row, int n, int width) {
+    for (int i = 0; i < n; i++) {
+        memcpy(to + (size_t)i * padded, x + i * row, width * sizeof *to);
+        for (int j = width; j < padded; j++) to[(size_t)i * padded + j] = 0;
+    }
+}
+
+/* x [n,width] -> to [width,ldn], zeros behind. */
+static void gather_transposed(float *to, size_t ldn, const real *x, size_t row, int n, int width) {
+    int n0 = 0;
+    for (; n0 + TILE <= n; n0 += TILE)
+        for (int j = 0; j < width; j++)
+            for (int i = 0; i < TILE; i++) to[j * ldn + n0 + i] = x[(n0 + i) * row + j];
+    for (int j = 0; j < width; j++)
+        for (size_t i = n0; i < ldn; i++) to[j * ldn + i] = i < (size_t)n ? x[i * row + j] : 0;
+}
+
+/* == Blocks of queries, runs of keys ============================================================================== */
+
+/* Queries first .. first+m-1 and the box of keys that any of them weighs by distance. */
+typedef struct {
+    int first, m;
+    int y0, y1, x0, x1; /* half open */
+} Block;
+
+/* Keys of the rows y0 .. y1-1, columns x0 .. x1-1, that are consecutive tokens: one row, or several whole ones. */
+typedef struct {
+    int y0, y1, x0, x1;
+    size_t first;
+    int count;
+} Run;
+
+/* On a wide grid a window narrower than the grid pays only for blocks that stay within one row. */
+static bool narrow(const Shape *s) { return tile_round_up(QUERIES + 2 * s->reach) < s->Wg; }
+
+static Block block_from(const Shape *s, int first) {
+    int y = first / s->Wg, x = first % s->Wg;
+    int end = narrow(s) ? (y + 1) * s->Wg : s->N;
+    Block b = {.first = first, .m = end - first < QUERIES ? end - first : QUERIES};
+    int last = (first + b.m - 1) / s->Wg;
+    b.y0 = y > s->reach ? y - s->reach : 0;
+    b.y1 = last + s->reach < s->Hg ? last + s->reach + 1 : s->Hg;
+    b.x0 = narrow(s) && x > s->reach ? x - s->reach : 0;
+    b.x1 = narrow(s) && x + b.m + s->reach < s->Wg ? x + b.m + s->reach : s->Wg;
+    return b;
+}
+
+/* The run after `r` in the block's box, the first one after {0}; false at the end. */
+static bool next_run(const Shape *s, const Block *b, Run *r) {
+    if (!r->count) {
+        r->y0 = b->y0;
+        r->x0 = b->x0;
+    } else if (r->x1 < b->x1) {
+        r->x0 = r->x1;
+    } else {
+        r->y0 = r->y1;
+        r->x0 = b->x0;
+    }
+    if (r->y0 >= b->y1) return false;
+    int width = b->x1 - b->x0;
+    int rows = width == s->Wg && width < KEYS ? KEYS / width : 1;
+    r->y1 = r->y0 + rows < b->y1 ? r->y0 + rows : b->y1;
+    r->x1 = r->x0 + KEYS < b->x1 ? r->x0 + KEYS : b->x1;
+    r->first = (size_t)r->y0 * s->Wg + r->x0;
+    r->count = (r->y1 - r->y0 - 1) * s->Wg + r->x1 - r->x0;
+    return true;
+}
+
+static const ivec LANES = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+
+/* |column - x| for the sixteen columns from c on. */
+TILE_INLINE ivec column_distance(int c, int x) {
+    ivec d = LANES + (c - x);
+    return (d ^ (d >> 31)) - (d >> 31);
+}
+
+/* Does any token lie outside the window of n? */
+static bool has_far(const Shape *s, int n) {
+    int y = n / s->Wg, x = n % s->Wg, reach = s->reach;
+    return s->far && (y > reach || s->Hg - 1 - y > reach || x > reach || s->Wg - 1 - x > reach);
+}
+
+/* weight[g][c] = alpha of group max(g, group of |x0 + c - x|) minus base, zero right of the box. */
+static void fill_weights(const Shape *s, const Block *b, float *weight, const float *alpha, float base, int n) {
+    int x = n % s->Wg;
+    for (int c = 0; c < b->x1 - b->x0; c += TILE) {
+        ivec distance = column_distance(b->x0 + c, x), inside = LANES + c < b->x1 - b->x0;
+        vec w = vec_set(0);
+        for (int g = s->G - 1; g >= 0; g--) {
+            vec own = vec_set(g == s->G - 1 && s->far ? 0 : alpha[g] - base);
+            w = g == s->G - 1 ? own : vec_select(distance < s->rings->bound[g + 1], own, w);
+            vec_store(weight + g * s->columns + c, (vec)((ivec)w & inside));
+        }
+    }
+}
+
+static int row_distance(int y, int yq) { return y > yq ? y - yq : yq - y; }
+
+/* wa = w a over a run for query i; returns the sum as lanes.  A row's last vector spills into the next row, hence the order:
+ * vectors of a row from the right, rows from the top, wa apart from a. */
+static vec weigh_scores(const Shape *s, const Buffers *w, const Block *b, const Run *r, int i) {
+    const int *group = (const int *)w->group;
+    int yq = (b->first + i) / s->Wg, width = r->x1 - r->x0;
+    const float *weight = w->weight + (size_t)i * s->G * s->columns + (r->x0 - b->x0);
+    vec total = vec_set(0);
+    for (int c = (width - 1) / TILE * TILE; c >= 0; c -= TILE) {
+        const float *a = w->a + i * SCORES + c;
+        float *wa = w->wa + i * SCORES + c;
+        for (int y = r->y0; y < r->y1; y++, a += s->Wg, wa += s->Wg) {
+            vec product = vec_load(a) * vec_load(weight + group[row_distance(y, yq)] * s->columns + c);
+            vec_store(wa, product);
+            total += product;
+        }
+    }
+    return total;
+}
+
+/* As weigh_scores, with t += dden, wt = w t and sums[g] += a t. */
+static void weigh_gradients(const Shape *s, const Buffers *w, const Block *b, const Run *r, int i, float dden) {
+    const int *group = (const int *)w->group;
+    int yq = (b->first + i) / s->Wg, width = r->x1 - r->x0;
+    size_t table = (size_t)i * s->G * s->columns + (r->x0 - b->x0);
+    for (int c = (width - 1) / TILE * TILE; c >= 0; c -= TILE) {
+        size_t at = (size_t)i * SCORES + c;
+        for (int y = r->y0; y < r->y1;) {
+            int g = group[row_distance(y, yq)];
+            vec weight = vec_load(w->weight + table + g * s->columns + c);
+            float *sums = w->sums + table + g * s->columns + c;
+            vec sum = vec_load(sums);
+            do {
+                vec a = vec_load(w->a + at), t = vec_load(w->t + at) + dden;
+                sum += a * t;
+                vec_store(w->wa + at, weight * a);
+                vec_store(w->wt + at, weight * t);
+                at += s->Wg;
+                y++;
+            } while (y < r->y1 && group[row_distance(y, yq)] == g);
+            vec_store(sums, sum);
+        }
+    }
+}
+
+/* dalpha_r = sum of a t over the columns and row groups whose larger group is r. */
+static void sum_groups(const Shape *s, const Block *b, float *sums, float *dalpha, int n) {
+    int x = n % s->Wg, near = s->far ? s->G - 1 : s->G;
+    for (int c = 0; c < b->x1 - b->x0; c += TILE) {
+        ivec distance = column_distance(b->x0 + c, x), inside = LANES + c < b->x1 - b->x0;
+        vec closer = vec_set(0); /* sums of the row groups below r */
+        for (int r = 0; r < near; r++) {
+            float *at = sums + r * s->columns + c;
+            vec own = vec_load(at);
+            int end = r + 1 < s->G ? s->rings->bound[r + 1] : ripple_extent(s->rings);
+            ivec upto = (distance < end) & inside, same = upto & (distance >= s->rings->bound[r]);
+            vec_store(at, (vec)((ivec)own & upto) + (vec)((ivec)closer & same));
+            closer += own;
+        }
+    }
+    for (int r = 0; r < near; r++) {
+        vec total = vec_load(sums + r * s->columns);
+        for (int c = TILE; c < b->x1 - b->x0; c += TILE) total += vec_load(sums + r * s->columns + c);
+        dalpha[r] = vec_sum(total);
+    }
+}
+
+/* == Forward ====================================================================================================== */
+
+/* S = sum_m phi(k_m) v_m^T and z, in stretches of FLUSH tokens so that long sums keep their digits. */
+static void sum_far(const Shape *s, const Buffers *w) {
+    size_t FD = (size_t)s->F * s->Dp;
+    zero(w->S, FD);
+    zero(w->z, s->Fp);
+    for (int n = 0; n < s->N; n += FLUSH) {
+        int k = s->N - n < FLUSH ? s->N - n : FLUSH;
+        tile_gemm(w->part, s->Dp, w->keys_t + n, s->ldn, 1, w->values + (size_t)n * s->Dp, s->Dp, s->F, s->Dp, k, 0);
+        for (size_t i = 0; i < FD; i++) w->S[i] += w->part[i];
+    }
+    for (int f = 0; f < s->F; f++) {
+        vec total = vec_set(0);
+        for (int n = 0; n < s->N; n += TILE) total += vec_load(w->keys_t + f * s->ldn + n);
+        w->z[f] = vec_sum(total);
+    }
+}
+
+static void clear_scores(const Buffers *w, bool backward) {
+    zero(w->a, QUERIES * SCORES);
+    if (backward) zero(w->t, QUERIES * SCORES);
+}
+
+/* Products run over whole groups of four queries; rows behind the last are zero. */
+static int whole_rows(int m) { return (m + 3) / 4 * 4; }
+
+static void gather_queries(const Shape *s, const Buffers *w, const real *q, size_t row, int m) {
+    gather(w->q, s->Fp, q, row, m, s->F);
+    zero(w->q + m * s->Fp, (size_t)(QUERIES - m) * s->Fp);
+}
+
+static void forward_head(const Shape *s, const Buffers *w, RippleHead o, real *y, float *den, const float *alpha,
+                         const real *phi, const real *qkv) {
+    gather_transposed(w->keys_t, s->ldn, phi + o.k, o.phi_row, s->N, s->F);
+    gather(w->values, s->Dp, qkv + o.v, o.qkv_row, s->N, s->D);
+    if (s->far) sum_far(s, w);
+    clear_scores(w, false);
+    for (int n = 0; n < s->N;) {
+        Block b = block_from(s, n);
+        int rows = whole_rows(b.m);
+        vec total[QUERIES];
+        gather_queries(s, w, phi + o.q + n * o.phi_row, o.phi_row, b.m);
+        if (s->far)
+            tile_gemm(w->num, s->Dp, w->q, s->Fp, 1, w->S, s->Dp, rows, s->Dp, s->F, 0);
+        else
+            zero(w->num, (size_t)QUERIES * s->Dp);
+        for (int i = 0; i < b.m; i++) {
+            const float *own = alpha + o.alpha + (n + i) * o.alpha_row;
+            float base = has_far(s, n + i) ? own[s->G - 1] : 0;
+            fill_weights(s, &b, w->weight + (size_t)i * s->G * s->columns, own, base, n + i);
+            total[i] = vec_set(0);
+            if (!s->far) continue;
+            for (int f = 0; f < s->Fp; f += TILE) total[i] += base * vec_load(w->q + i * s->Fp + f) * vec_load(w->z + f);
+            for (int d = 0; d < s->Dp; d++) w->num[i * s->Dp + d] *= base;
+        }
+        for (Run r = {0}; next_run(s, &b, &r);) {
+            tile_gemm(w->a, SCORES, w->q, s->Fp, 1, w->keys_t + r.first, s->ldn, rows, tile_round_up(r.count), s->F, 0);
+            for (int i = 0; i < b.m; i++) total[i] += weigh_scores(s, w, &b, &r, i);
+            tile_gemm(w->num, s->Dp, w->wa, SCORES, 1, w->values + r.first * s->Dp, s->Dp, rows, s->Dp, r.count, 1);
+        }
+        for (int i = 0; i < b.m; i++) {
+            float sum = vec_sum(total[i]) + RIPPLE_EPSILON, inverse = 1 / sum;
+            real *out = y + o.y + (n + i) * o.y_row;
+            for (int d = 0; d < s->D; d++) out[d] = w->num[i * s->Dp + d] * inverse;
+            den[o.den + (n + i) * o.den_row] = sum;
+        }
+        n += b.m;
+    }
+}
+
+static void pairs_forward(real *y, float *den, const float *alpha, const real *phi, const real *qkv,
+                          const RippleRings *rings, int B, int H, int D, int F, bool window) {
+    Shape s = shape_of(rings, D, F, window);
+    size_t floats = workspace_floats(&s, false);
+#pragma omp parallel
+    {
+        Buffers w;
+        buffers_of(&s, &w, kernels_workspace(floats), false);
+        ripple_groups((int *)w.group, rings);
+#pragma omp for collapse(2) schedule(dynamic)
+        for (int b = 0; b < B; b++)
+            for (int h = 0; h < H; h++)
+                forward_head(&s, &w, ripple_head(b, h, s.N, H, D, F, s.G), y, den, alpha, phi, qkv);
+    }
+}
+
+RIPPLE_FORWARD(dense) { pairs_forward(y, den, alpha, phi, qkv, rings, B, H, D, F, false); }
+RIPPLE_FORWARD(window) { pairs_forward(y, den, alpha, phi, qkv, rings, B, H, D, F, true); }
+
+/* == Backward ===================================================================================================== */
+
+static void transpose(float *to, int ldt, const float *x, int ldx, int rows, int columns) {
+    zero(to, (size_t)columns * ldt);
+    for (int i = 0; i < rows; i++)
+        for (int j = 0; j < columns; j++) to[j * ldt + i] = x[i * ldx + j];
+}
+
+static void add(float *to, const float *x, size_t n) {
+    for (size_t i = 0; i < n; i++) to[i] += x[i];
+}
+
+/* dphi(k_m) += dS v_m + dz,  dv_m += dS^T phi(k_m). */
+static void spread_far(const Shape *s, const Buffers *w) {
+    transpose(w->dSt, s->Fp, w->dS, s->Dp, s->F, s->D);
+    tile_gemm(w->dkeys, s->Fp, w->values, s->Dp, 1, w->dSt, s->Fp, s->N, s->Fp, s->D, 1);
+    tile_gemm(w->dvalues, s->Dp, w->keys, s->Fp, 1, w->dS, s->Dp, s->N, s->Dp, s->F, 1);
+    for (int m = 0; m < s->N; m++) add(w->dkeys + (size_t)m * s->Fp, w->dz, s->Fp);
+}
+
+/* The far part of a block whose dnum is in num: dq = base U, dlast = phi(q).U, and its share of dS and dz. */
+static void far_block(const Shape *s, const Buffers *w, const Block *b, const float *base, const float *dden,
+                      float *dlast) {
+    float scale[QUERIES];
+    tile_gemm(w->dq, s->Fp, w->num, s->Dp, 1, w->St, s->Fp, whole_rows(b->m), s->Fp, s->D, 0);
+    for (int i = 0; i < b->m; i++) {
+        vec total = vec_set(0);
+        for (int f = 0; f < s->Fp; f += TILE) {
+            float *dq = w->dq + i * s->Fp + f;
+            vec q = vec_load(w->q + i * s->Fp + f), u = vec_load(dq) + dden[i] * vec_load(w->z + f);
+            total += q * u;
+            vec_store(dq, base[i] * u);
+            vec_store(w->qbase + i * s->Fp + f, base[i] * q);
+        }
+        dlast[i] = vec_sum(total);
+        scale[i] = base[i] * dden[i];
+    }
+    tile_gemm(w->part, s->Dp, w->qbase, 1, s->Fp, w->num, s->Dp, s->F, s->Dp, b->m, 1);
+    tile_gemm(w->zpart, s->Fp, scale, 0, 1, w->q, s->Fp, 1, s->Fp, b->m, 1);
+}
+
+/* Ends a stretch of queries: dS += part, dz += zpart. */
+static void flush_far(const Shape *s, const Buffers *w) {
+    add(w->dS, w->part, (size_t)s->F * s->Dp);
+    add(w->dz, w->zpart, s->Fp);
+    zero(w->part, (size_t)s->F * s->Dp);
+    zero(w->zpart, s->Fp);
+}
+
+static void start_far(const Shape *s, const Buffers *w) {
+    sum_far(s, w);
+    transpose(w->St, s->Fp, w->S, s->Dp, s->F, s->D);
+    zero(w->dS, (size_t)s->F * s->Dp);
+    zero(w->dz, s->Fp);
+    zero(w->part, (size_t)s->F * s->Dp);
+    zero(w->zpart, s->Fp);
+}
+
+/* num = dnum = dy / den and dden = -(dy.y) / den of a block. */
+static void gather_gradients(const Shape *s, const Buffers *w, const Block *b, RippleHead o, float *dden, const real *dy,
+                             const real *y, const float *den) {
+    zero(w->num, (size_t)QUERIES * s->Dp);
+    for (int i = 0; i < b->m; i++) {
+        size_t row = o.y + (b->first + i) * o.y_row;
+        float inverse = 1 / den[o.den + (b->first + i) * o.den_row], sum = 0;
+        for (int d = 0; d < s->D; d++) {
+            w->num[i * s->Dp + d] = dy[row + d] * inverse;
+            sum += dy[row + d] * y[row + d];
+        }
+        dden[i] = -sum * inverse;
+    }
+}
+
+static void backward_head(const Shape *s, const Buffers *w, RippleHead o, real *dqkv, real *dphi, float *dalpha,
+                          const real *dy, const real *y, const float *den, const float *alpha, const real *phi,
+                          const real *qkv) {
+    size_t table = (size_t)s->G * s->columns;
+    gather(w->keys, s->Fp, phi + o.k, o.phi_row, s->N, s->F);
+    gather(w->values, s->Dp, qkv + o.v, o.qkv_row, s->N, s->D);
+    gather_transposed(w->keys_t, s->ldn, phi + o.k, o.phi_row, s->N, s->F);
+    gather_transposed(w->values_t, s->ldn, qkv + o.v, o.qkv_row, s->N, s->D);
+    zero(w->dkeys, (size_t)s->N * s->Fp);
+    zero(w->dvalues, (size_t)s->N * s->Dp);
+    if (s->far) start_far(s, w);
+    clear_scores(w, true);
+    int since = 0;
+    for (int n = 0; n < s->N;) {
+        Block b = block_from(s, n);
+        int rows = whole_rows(b.m);
+        float base[QUERIES], dden[QUERIES], dlast[QUERIES];
+        gather_queries(s, w, phi + o.q + n * o.phi_row, o.phi_row, b.m);
+        gather_gradients(s, w, &b, o, dden, dy, y, den);
+        for (int i = 0; i < b.m; i++) {
+            const float *own = alpha + o.alpha + (n + i) * o.alpha_row;
+            base[i] = has_far(s, n + i) ? own[s->G - 1] : 0;
+            fill_weights(s, &b, w->weight + i * table, own, base[i], n + i);
+        }
+        zero(w->sums, b.m * table);
+        if (s->far)
+            far_block(s, w, &b, base, dden, dlast);
+        else
+            zero(w->dq, (size_t)QUERIES * s->Fp);
+        for (Run r = {0}; next_run(s, &b, &r);) {
+            int columns = tile_round_up(r.count);
+            const float *keys = w->keys + r.first * s->Fp;
+            tile_gemm(w->a, SCORES, w->q, s->Fp, 1, w->keys_t + r.first, s->ldn, rows, columns, s->F, 0);
+            tile_gemm(w->t, SCORES, w->num, s->Dp, 1, w->values_t + r.first, s->ldn, rows, columns, s->D, 0);
+            for (int i = 0; i < b.m; i++) weigh_gradients(s, w, &b, &r, i, dden[i]);
+            tile_gemm(w->dq, s->Fp, w->wt, SCORES, 1, keys, s->Fp, rows, s->Fp, r.count, 1);
+            tile_gemm(w->dkeys + r.first * s->Fp, s->Fp, w->wt, 1, SCORES, w->q, s->Fp, r.count, s->Fp, b.m, 1);
+            tile_gemm(w->dvalues + r.first * s->Dp, s->Dp, w->wa, 1, SCORES, w->num, s->Dp, r.count, s->Dp, b.m, 1);
+        }
+        for (int i = 0; i < b.m; i++) {
+            float *out = dalpha + o.alpha + (n + i) * o.alpha_row;
+            memcpy(dphi + o.q + (n + i) * o.phi_row, w->dq + i * s->Fp, s->F * sizeof(real));
+            sum_groups(s, &b, w->sums + i * table, out, n + i);
+            if (!s->far) continue;
+            float last = has_far(s, n + i) ? dlast[i] : 0;
+            for (int r = 0; r < s->G - 1 && has_far(s, n + i); r++) last -= out[r];
+            out[s->G - 1] = last;
+        }
+        n += b.m;
+        since += b.m;
+        if (s->far && (since >= FLUSH || n == s->N)) {
+            flush_far(s, w);
+            since = 0;
+        }
+    }
+    if (s->far) spread_far(s, w);
+    for (int m = 0; m < s->N; m++) {
+        memcpy(dphi + o.k + m * o.phi_row, w->dkeys + (size_t)m * s->Fp, s->F * sizeof(real));
+        memcpy(dqkv + o.v + m * o.qkv_row, w->dvalues + (size_t)m * s->Dp, s->D * sizeof(real));
+    }
+}
+
+static void pairs_backward(real *dqkv, real *dphi, float *dalpha, const real *dy, const real *y, const float *den,
+                           const float *alpha, const real *phi, const real *qkv, const RippleRings *rings, int B, int H,
+                           int D, int F, bool window) {
+    Shape s = shape_of(rings, D, F, window);
+    size_t floats = workspace_floats(&s, true);
+#pragma omp parallel
+    {
+        Buffers w;
+        buffers_of(&s, &w, kernels_workspace(floats), true);
+        ripple_groups((int *)w.group, rings);
+#pragma omp for collapse(2) schedule(dynamic)
+        for (int b = 0; b < B; b++)
+            for (int h = 0; h < H; h++)
+                backward_head(&s, &w, ripple_head(b, h, s.N, H, D, F, s.G), dqkv, dphi, dalpha, dy, y, den, alpha, phi,
+                              qkv);
+    }
+}
+
+RIPPLE_BACKWARD(dense) {
+    pairs_backward(dqkv, dphi, dalpha, dy, y, den, alpha, phi, qkv, rings, B, H, D, F, false);
+}
+RIPPLE_BACKWARD(window) {
+    pairs_backward(dqkv, dphi, dalpha, dy, y, den, alpha, phi, qkv, rings, B, H, D, F, true);
+}
+
+/* == Cost ========================================================================================================= */
+
+double ripple_dense_cost(const RippleRings *rings, int D, int F) { return 1e-9*rings->G*D*F; }
+double ripple_window_cost(const RippleRings *rings, int D, int F) { return 1e-10*rings->G*D*F; }

@@ -1,0 +1,89 @@
+/* From pixels to tokens and back to one vector: normalisation, patches, class token and positions, mean pooling. */
+#include <string.h>
+
+#include "kernels/kernels.h"
+
+void images_normalize(real *y, const uint8_t *x, const float *mean, const float *std, int B, int Hi, int Wi) {
+    size_t pixels = (size_t)Hi * Wi;
+    float scale[3], shift[3];
+    for (int c = 0; c < 3; c++) {
+        scale[c] = 1 / (255 * std[c]);
+        shift[c] = -mean[c] / std[c];
+    }
+#pragma omp parallel for collapse(2) schedule(static)
+    for (int b = 0; b < B; b++)
+        for (int c = 0; c < 3; c++) {
+            real *plane = y + ((size_t)b * 3 + c) * pixels;
+            const uint8_t *image = x + b * 3 * pixels + c;
+            for (size_t i = 0; i < pixels; i++) plane[i] = image[3 * i] * scale[c] + shift[c];
+        }
+}
+
+void patchify(real *cols, const real *x, int B, int Hi, int Wi, int P) {
+    int rows = Hi / P, columns = Wi / P;
+#pragma omp parallel for collapse(2) schedule(static)
+    for (int b = 0; b < B; b++)
+        for (int row = 0; row < rows; row++)
+            for (int column = 0; column < columns; column++) {
+                real *patch = cols + (((size_t)b * rows + row) * columns + column) * 3 * P * P;
+                for (int c = 0; c < 3; c++)
+                    for (int i = 0; i < P; i++, patch += P) {
+                        const real *line = x + (((size_t)b * 3 + c) * Hi + row * P + i) * Wi + (size_t)column * P;
+                        memcpy(patch, line, P * sizeof *patch);
+                    }
+            }
+}
+
+void embed_forward(real *x, const real *patches, const float *cls, const float *pos, int B, int N, int M, int prefix) {
+#pragma omp parallel for collapse(2) schedule(static)
+    for (int b = 0; b < B; b++)
+        for (int t = 0; t < N; t++) {
+            real *out = x + ((size_t)b * N + t) * M;
+            const real *in = t < prefix ? cls : patches + ((size_t)b * (N - prefix) + t - prefix) * M;
+            const float *p = pos ? pos + (size_t)t * M : NULL;
+            for (int m = 0; m < M; m++) out[m] = p ? in[m] + p[m] : in[m];
+        }
+}
+
+void embed_backward(real *dpatches, float *dcls, float *dpos, const real *dx, int B, int N, int M, int prefix) {
+#pragma omp parallel for schedule(static)
+    for (int t = 0; t < N; t++)
+        for (int b = 0; b < B; b++) {
+            const real *in = dx + ((size_t)b * N + t) * M;
+            if (t >= prefix) memcpy(dpatches + ((size_t)b * (N - prefix) + t - prefix) * M, in, M * sizeof *in);
+            else
+                for (int m = 0; m < M; m++) dcls[m] += in[m];
+            if (dpos)
+                for (int m = 0; m < M; m++) dpos[(size_t)t * M + m] += in[m];
+        }
+}
+
+/* Columns that are summed together, in double: a cache line of results on every token. */
+enum { COLUMNS = 64 };
+
+void pool_forward(real *y, const real *x, int B, int N, int M, int first, int count) {
+#pragma omp parallel for collapse(2) schedule(static)
+    for (int b = 0; b < B; b++)
+        for (int m = 0; m < M; m += COLUMNS) {
+            int columns = M - m < COLUMNS ? M - m : COLUMNS;
+            double sum[COLUMNS] = {0};
+            for (int t = first; t < first + count; t++) {
+                const real *in = x + ((size_t)b * N + t) * M + m;
+                for (int j = 0; j < columns; j++) sum[j] += in[j];
+            }
+            for (int j = 0; j < columns; j++) y[(size_t)b * M + m + j] = (real)(sum[j] / count);
+        }
+}
+
+void pool_backward(real *dx, const real *dy, int B, int N, int M, int first, int count) {
+    float share = 1.0f / count;
+#pragma omp parallel for collapse(2) schedule(static)
+    for (int b = 0; b < B; b++)
+        for (int t = 0; t < N; t++) {
+            real *out = dx + ((size_t)b * N + t) * M;
+            const real *in = dy + (size_t)b * M;
+            if (t < first || t >= first + count) memset(out, 0, M * sizeof *out);
+            else
+                for (int m = 0; m < M; m++) out[m] = share * in[m];
+        }
+}

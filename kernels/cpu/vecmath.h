@@ -1,0 +1,147 @@
+/* Elementary functions on sixteen floats at a time, branch-free and without a library call.
+ *
+ *   exp      x = n ln 2 + r, |r| <= ln 2 / 2;  e^x = 2^n p(r)
+ *   sin, cos x = n pi + r, |r| <= pi / 2;  (-1)^n (p(r), q(r)): both share the reduction and nothing is swapped
+ *   normal   Phi(x) = 1/2 + x p(x^2) for |x| < 1, else Phi(-a) = exp(-a^2/2) w(1 / (1 + 0.27 a))
+ *
+ * The polynomials are weighted minimax fits on those intervals (Lawson's iteration, in double). Constants are split so
+ * that n times a part is exact: the results do not need a fused multiply-add. NaN in, NaN out. */
+#ifndef VIT_KERNELS_CPU_VECMATH_H
+#define VIT_KERNELS_CPU_VECMATH_H
+
+#include <math.h>
+#include <string.h>
+
+#include "kernels/cpu/tile.h"
+
+typedef unsigned uvec __attribute__((vector_size(4 * TILE), aligned(4), may_alias));
+
+/* The first n of sixteen, zero beyond; n >= 16 means all. */
+TILE_INLINE vec vec_load_part(const float *p, size_t n) {
+    if (n >= TILE) return vec_load(p);
+    vec x = {0};
+    memcpy(&x, p, n * sizeof *p);
+    return x;
+}
+
+TILE_INLINE void vec_store_part(float *p, vec x, size_t n) {
+    if (n >= TILE) vec_store(p, x);
+    else memcpy(p, &x, n * sizeof *p);
+}
+
+TILE_INLINE vec vec_abs(vec x) { return (vec)((uvec)x & 0x7fffffffu); }
+/* b where a is NaN. */
+TILE_INLINE vec vec_max(vec a, vec b) { return vec_select(a > b, a, b); }
+
+/* Halves, quarters, pairs: loops of fixed length that stay in vectors. */
+TILE_INLINE float vec_largest(vec x) {
+    float s[TILE];
+    vec_store(s, x);
+    for (int i = 0; i < 8; i++) s[i] = s[i] > s[i + 8] ? s[i] : s[i + 8];
+    for (int i = 0; i < 4; i++) s[i] = s[i] > s[i + 4] ? s[i] : s[i + 4];
+    float a = s[0] > s[2] ? s[0] : s[2], b = s[1] > s[3] ? s[1] : s[3];
+    return a > b ? a : b;
+}
+
+/* Adding 1.5 2^23 rounds to an integer, which then stands in the low bits. */
+#define VEC_ROUND 12582912.0f
+
+TILE_INLINE vec vec_power_of_two(ivec n) { return (vec)((uvec)(n + 127) << 23); }
+
+/* e^(x - n ln 2) for |x - n ln 2| <= ln 2 / 2. */
+TILE_INLINE vec vec_exp_reduced(vec x, vec n) {
+    vec r = x - n * 0.693359375f;
+    r = r + n * 2.12194440e-4f;
+    vec p = 0.0013814611f * r + 0.00836871004f;
+    p = p * r + 0.0416683874f;
+    p = p * r + 0.166665207f;
+    p = p * r + 0.499999935f;
+    return p * (r * r) + r + 1.0f;
+}
+
+/* Within 1 ulp; denormal results are rounded once more; 0 below -104, infinity above 88.73. */
+TILE_INLINE vec vec_exp(vec x) {
+    x = vec_select(x < -104.0f, vec_set(-104.0f), x);
+    x = vec_select(x > 89.0f, vec_set(89.0f), x);
+    vec shifted = x * 1.44269504f + VEC_ROUND, n = shifted - VEC_ROUND;
+    ivec whole = (ivec)((uvec)shifted - 0x4b400000u), half = whole >> 1;
+    return vec_exp_reduced(x, n) * vec_power_of_two(half) * vec_power_of_two(whole - half);
+}
+
+/* e^x for x <= 88 within 1 ulp, for a softmax: below -86 it stays at e^-86, which is nothing beside the 1 of the maximum,
+ * and one scaling is enough. */
+TILE_INLINE vec vec_exp_softmax(vec x) {
+    x = vec_select(x < -86.0f, vec_set(-86.0f), x);
+    vec shifted = x * 1.44269504f + (VEC_ROUND + 127), n = shifted - (VEC_ROUND + 127);
+    return vec_exp_reduced(x, n) * (vec)((uvec)shifted << 23);
+}
+
+/* Largest argument for which n times the first two parts of pi is exact. */
+#define VEC_SINCOS_LIMIT 10000.0f
+
+/* Within 1.2e-7 for |x| <= VEC_SINCOS_LIMIT. */
+TILE_INLINE void vec_sincos(vec *sine, vec *cosine, vec x) {
+    vec shifted = x * 0.318309886f + VEC_ROUND, n = shifted - VEC_ROUND;
+    uvec sign = (uvec)shifted << 31;
+    vec r = x - n * 3.140625f;
+    r = r - n * 9.67502593994140625e-4f;
+    r = r - n * 1.50995799e-7f;
+    vec z = r * r;
+    vec s = 2.60575107e-06f * z + -0.000198095903f;
+    s = s * z + 0.00833306609f;
+    s = s * z + -0.166666595f;
+    s = s * z * r + r;
+    vec c = -2.60768208e-07f * z + 2.47618709e-05f;
+    c = c * z + -0.00138884032f;
+    c = c * z + 0.0416666407f;
+    c = c * z + -0.499999995f;
+    c = c * z + 1.0f;
+    *sine = (vec)((uvec)s ^ sign);
+    *cosine = (vec)((uvec)c ^ sign);
+}
+
+/* Sine and cosine of any x [rows,n], n a multiple of TILE. The rare argument beyond the limit goes to the C library. */
+static inline void sincos_tile(float *sine, float *cosine, size_t ld, const float *x, size_t ldx, int rows, int n) {
+    const float limit = VEC_SINCOS_LIMIT;
+    unsigned limit_bits;
+    memcpy(&limit_bits, &limit, sizeof limit);
+    uvec beyond = {0};
+    for (int i = 0; i < rows; i++)
+        for (int j = 0; j < n; j += TILE) {
+            vec v = vec_load(x + i * ldx + j), s, c;
+            beyond |= limit_bits - ((uvec)v & 0x7fffffffu);
+            vec_sincos(&s, &c, v);
+            vec_store(sine + i * ld + j, s);
+            vec_store(cosine + i * ld + j, c);
+        }
+    unsigned any = 0;
+    for (int l = 0; l < TILE; l++) any |= beyond[l];
+    if (any >> 31 == 0) return;
+    for (int i = 0; i < rows; i++)
+        for (int j = 0; j < n; j++)
+            if (!(fabsf(x[i * ldx + j]) <= limit)) {
+                sine[i * ld + j] = sinf(x[i * ldx + j]);
+                cosine[i * ld + j] = cosf(x[i * ldx + j]);
+            }
+}
+
+/* The normal distribution: returns Phi(x) = (1 + erf(x / sqrt 2)) / 2 within 1e-7, and its density. */
+TILE_INLINE vec vec_normal(vec x, vec *density) {
+    vec z = x * x, e = vec_exp(-0.5f * z), t = 1.0f / (0.27f * vec_abs(x) + 1.0f) - 0.6f;
+    vec w = -0.0707215265f * t + -0.105100107f;
+    w = w * t + 0.0858014371f;
+    w = w * t + 0.441702496f;
+    w = w * t + 0.696764344f;
+    w = w * t + 0.685988503f;
+    w = w * t + 0.47806082f;
+    w = e * (w * t + 0.142752286f);
+    vec p = -7.65431362e-06f * z + 0.000113486662f;
+    p = p * z + -0.00118633023f;
+    p = p * z + 0.00997332354f;
+    p = p * z + -0.0664903599f;
+    p = p * z + 0.39894228f;
+    *density = 0.39894228f * e;
+    return vec_select(z < 1.0f, x * p + 0.5f, vec_select(x > 0.0f, 1.0f - w, w));
+}
+
+#endif

@@ -1,0 +1,81 @@
+/* Attention operators.  One maps [B,N,M] to [B,N,M], projections included, so that convolutional mixers fit too.
+ * Adding one is a file that ends in a const AttentionOp, a line in operators.c, and a fixture. */
+#ifndef VIT_LAYERS_ATTENTION_H
+#define VIT_LAYERS_ATTENTION_H
+
+#include <stdbool.h>
+
+#include "core/params.h"
+#include "core/plan.h"
+#include "layers/projection.h"
+
+/* What a user can say about attention: the same for all blocks. */
+typedef struct {
+    const char *attn; /* operator's name */
+    int heads;
+    const char *feature_map;
+    int r_max;
+    float tau;
+    int ripple_layers;
+    const char *ripple_algo;
+} AttentionConfig;
+
+typedef struct Attention Attention;
+
+typedef struct {
+    const char *name, *summary;
+    bool needs_grid; /* every token has a place on the grid: no class token */
+    size_t state_size;
+    /* An operator that gives its place to another one in some blocks says here to which. */
+    const char *(*in_block)(const AttentionConfig *config, int block);
+    void (*declare)(Attention *a, Params *params);
+    void (*plan)(Attention *a, Plan *plan, int B);
+    /* y [B,N,M], x [B,N,M]: x is kept by the caller until backward. */
+    void (*forward)(const Attention *a, real *y, const real *x, int B);
+    /* dx (=), may be dy; parameters (+=). */
+    void (*backward)(const Attention *a, real *dx, const real *dy, const real *x, int B);
+    size_t (*macs)(const Attention *a); /* multiply-adds of one image, forward */
+    const char *(*path)(const Attention *a); /* the algorithm taken, for --describe; NULL: there is only one */
+    /* Row `query` of the [N,N] matrix that head `head` applied to the values of image b in the last forward pass:
+     * host weights [N], for pictures.  NULL: the operator has no such matrix. */
+    void (*weights)(const Attention *a, float *weights, int b, int head, int query);
+} AttentionOp;
+
+struct Attention {
+    const AttentionOp *op;
+    AttentionConfig config;
+    char prefix[PARAM_NAME_SIZE]; /* "blocks.3.attn." */
+    int N, M, H, D;               /* tokens, width, heads, head width */
+    int Hg, Wg;                   /* grid; N = Hg*Wg, plus one with a class token */
+    void *state;
+};
+
+/* The table, NULL-terminated, and a look-up that returns NULL for an unknown name. */
+extern const AttentionOp *const attention_operators[];
+const AttentionOp *attention_find(const char *name);
+const char *const *attention_names(int *count);
+
+/* Prepares the operator of one block; dies (usage) on settings the operator cannot work with. */
+void attention_create(Attention *a, const AttentionConfig *config, int block, int Hg, int Wg, bool class_token, int M);
+void attention_destroy(Attention *a);
+
+/* == What the operators on queries, keys and values share ======================================================== */
+
+/* x -> qkv [B,N,3,H,D] -> (the operator) -> mix [B,N,H,D] -> y. */
+typedef struct {
+    Projection qkv, proj;
+    real *qkv_act, *mix;   /* kept */
+    real *dqkv, *dmix;     /* scratch */
+} QkvFrame;
+
+void qkv_declare(QkvFrame *f, const Attention *a, Params *params);
+/* Scratch lives until the caller's plan_release. */
+void qkv_plan(QkvFrame *f, const Attention *a, Plan *plan, int B);
+void qkv_forward_in(const QkvFrame *f, const Attention *a, const real *x, int B);
+void qkv_forward_out(const QkvFrame *f, const Attention *a, real *y, int B);
+/* Fills dmix from dy; then the operator fills dqkv; then qkv_backward_in gives dx. */
+void qkv_backward_out(const QkvFrame *f, const Attention *a, const real *dy, int B);
+void qkv_backward_in(const QkvFrame *f, const Attention *a, real *dx, const real *x, int B);
+size_t qkv_macs(const QkvFrame *f, const Attention *a);
+
+#endif

@@ -1,0 +1,98 @@
+/* The operator table: one line an operator. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/die.h"
+#include "layers/attention/attention.h"
+
+extern const AttentionOp softmax_op, linear_op, ripple_op, ripple_fixed_op, ripple_softmax_weights_op,
+    ripple_truncated_op, ripple_log_op, ripple_dense_op;
+
+const AttentionOp *const attention_operators[] = {
+    &softmax_op,
+    &linear_op,
+    &ripple_op,
+    &ripple_fixed_op,
+    &ripple_softmax_weights_op,
+    &ripple_truncated_op,
+    &ripple_log_op,
+    &ripple_dense_op,
+    NULL,
+};
+
+enum { OPERATORS = sizeof attention_operators / sizeof *attention_operators - 1 };
+
+const AttentionOp *attention_find(const char *name) {
+    for (int i = 0; i < OPERATORS; i++)
+        if (!strcmp(attention_operators[i]->name, name)) return attention_operators[i];
+    return NULL;
+}
+
+const char *const *attention_names(int *count) {
+    static const char *names[OPERATORS];
+    for (int i = 0; i < OPERATORS; i++) names[i] = attention_operators[i]->name;
+    *count = OPERATORS;
+    return names;
+}
+
+void attention_create(Attention *a, const AttentionConfig *config, int block, int Hg, int Wg, bool class_token, int M) {
+    memset(a, 0, sizeof *a);
+    a->op = attention_find(config->attn);
+    if (!a->op) die_usage("attn: unknown operator '%s'", config->attn);
+    if (a->op->needs_grid && class_token)
+        die_usage("attn %s works on the token grid and has no place for a class token: use pool = gap", config->attn);
+    if (a->op->in_block) a->op = attention_find(a->op->in_block(config, block));
+    if (M % config->heads) die_usage("dim %d is not a multiple of heads %d", M, config->heads);
+    a->config = *config;
+    snprintf(a->prefix, sizeof a->prefix, "blocks.%d.attn.", block);
+    a->Hg = Hg;
+    a->Wg = Wg;
+    a->N = Hg * Wg + class_token;
+    a->M = M;
+    a->H = config->heads;
+    a->D = M / config->heads;
+    a->state = xcalloc(1, a->op->state_size, "attention");
+}
+
+void attention_destroy(Attention *a) {
+    free(a->state);
+    memset(a, 0, sizeof *a);
+}
+
+/* == Queries, keys, values ======================================================================================== */
+
+void qkv_declare(QkvFrame *f, const Attention *a, Params *params) {
+    projection_declare(&f->qkv, params, a->prefix, "qkv", a->M, 3 * a->M);
+    projection_declare(&f->proj, params, a->prefix, "proj", a->M, a->M);
+}
+
+void qkv_plan(QkvFrame *f, const Attention *a, Plan *plan, int B) {
+    size_t bytes = (size_t)B * (size_t)a->N * (size_t)a->M * sizeof(real);
+    plan_keep(plan, a->prefix, "qkv", &f->qkv_act, 3 * bytes);
+    plan_keep(plan, a->prefix, "mix", &f->mix, bytes);
+    if (plan->training) {
+        plan_borrow(plan, a->prefix, "dqkv", &f->dqkv, 3 * bytes);
+        plan_borrow(plan, a->prefix, "dmix", &f->dmix, bytes);
+    }
+}
+
+void qkv_forward_in(const QkvFrame *f, const Attention *a, const real *x, int B) {
+    projection_forward(&f->qkv, f->qkv_act, x, (size_t)B * (size_t)a->N);
+}
+
+void qkv_forward_out(const QkvFrame *f, const Attention *a, real *y, int B) {
+    projection_forward(&f->proj, y, f->mix, (size_t)B * (size_t)a->N);
+}
+
+void qkv_backward_out(const QkvFrame *f, const Attention *a, const real *dy, int B) {
+    projection_backward(&f->proj, f->dmix, dy, f->mix, (size_t)B * (size_t)a->N);
+}
+
+void qkv_backward_in(const QkvFrame *f, const Attention *a, real *dx, const real *x, int B) {
+    projection_backward(&f->qkv, dx, f->dqkv, x, (size_t)B * (size_t)a->N);
+}
+
+size_t qkv_macs(const QkvFrame *f, const Attention *a) {
+    return projection_macs(&f->qkv, (size_t)a->N) + projection_macs(&f->proj, (size_t)a->N);
+}

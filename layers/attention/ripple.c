@@ -1,0 +1,243 @@
+/* Ripple attention (Zheng et al., ICML 2022), per head.  x [B,N,M] -> y [B,N,M], tokens on a grid Hg x Wg
+ * forward   1. q,k,v = x Wqkv^T + b   2. phi(q), phi(k)
+ *           3. o_r = <stick_r, Wp v + bp>, s_r = 1/(1 + (R-r) exp(-o_r)), alpha = stick breaking of s
+ *           4. mix_n = sum_m alpha_g(n,m)(n) (phi(q_n).phi(k_m)) v_m / den_n, g = Chebyshev distance cut at R
+ *           5. y = mix Wproj^T + b
+ * backward  5. dmix   4. dphi, dv, dalpha   3. dsticks, dWp, dbp, second part of dv   2. dq, dk   1. dx
+ * saves     qkv, phi, alpha [B,N,H,G], o [B,N,H,R], mix, den [B,N,H].
+ * Only the first `ripple_layers` blocks ripple; the others are linear attention with the same feature map.
+ * The variants of the paper's Tables 4 and 8 and Figure 4 differ in the weights or in the groups alone. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/die.h"
+#include "layers/attention/feature_map.h"
+
+typedef enum { WEIGHTS_STICKS, WEIGHTS_SOFTMAX, WEIGHTS_FIXED } Weights;
+typedef enum { RINGS_CAPPED, RINGS_LOG, RINGS_ALL } Rings;
+
+typedef struct {
+    const char *name;
+    void (*forward)(real *, float *, const float *, const real *, const real *, const RippleRings *, int, int, int, int);
+    void (*backward)(real *, real *, float *, const real *, const real *, const float *, const float *, const real *,
+                     const real *, const RippleRings *, int, int, int, int);
+    size_t (*workspace)(const RippleRings *, int, int);
+    double (*cost)(const RippleRings *, int, int);
+} Algorithm;
+
+static const Algorithm algorithms[] = {
+    {"dense", ripple_dense_forward, ripple_dense_backward, ripple_dense_workspace, ripple_dense_cost},
+    {"window", ripple_window_forward, ripple_window_backward, ripple_window_workspace, ripple_window_cost},
+    {"sat", ripple_sat_forward, ripple_sat_backward, ripple_sat_workspace, ripple_sat_cost},
+    {"naive", ripple_naive_forward, ripple_naive_backward, ripple_naive_workspace, ripple_naive_cost},
+};
+enum { ALGORITHMS = sizeof algorithms / sizeof *algorithms };
+
+typedef struct {
+    QkvFrame frame;
+    FeatureMap map;
+    Weights weights;
+    bool truncate;
+    RippleRings rings;
+    const Algorithm *algorithm;
+    int sticks_per_head;
+    float *wp, *dwp;         /* [D,D] */
+    float *bp, *dbp;         /* [D] */
+    float *sticks, *dsticks; /* [H,R,D] */
+    float *alpha;            /* [B,N,H,G] kept */
+    float *o;                /* [B,N,H,R] kept */
+    float *den;              /* [B,N,H] kept */
+    float *dalpha;           /* [B,N,H,G] scratch */
+} Ripple;
+
+/* Group r begins at distance r, or at 2^(r-1) in the logarithmic variant; the last one has no end. */
+static void rings_set(RippleRings *rings, const Attention *a, Rings kind) {
+    int longest = (a->Hg > a->Wg ? a->Hg : a->Wg) - 1;
+    int R = kind == RINGS_ALL ? longest : a->config.r_max;
+    if (kind == RINGS_LOG)
+        for (R = 0; 1 << R <= longest; R++) continue;
+    if (R >= RIPPLE_MAX_GROUPS)
+        die_usage("%s has no room for %d groups (at most %d): use a smaller grid or r_max", a->op->name, R + 1,
+                  RIPPLE_MAX_GROUPS);
+    rings->Hg = a->Hg;
+    rings->Wg = a->Wg;
+    rings->G = R + 1;
+    for (int r = 0; r <= R; r++) rings->bound[r] = kind == RINGS_LOG && r > 0 ? 1 << (r - 1) : r;
+}
+
+static const Algorithm *algorithm_choose(const char *name, const RippleRings *rings, int D, int F) {
+    const Algorithm *best = &algorithms[0];
+    for (int i = 0; i < ALGORITHMS; i++) {
+        if (!strcmp(algorithms[i].name, name)) return &algorithms[i];
+        if (algorithms[i].cost(rings, D, F) < best->cost(rings, D, F)) best = &algorithms[i];
+    }
+    return best;
+}
+
+/* Fixed weights learn nothing, and a single group has nothing to weigh. */
+static bool learned(const Ripple *s) { return s->weights != WEIGHTS_FIXED && s->sticks_per_head > 0; }
+
+static void declare(Attention *a, Params *params, Weights weights, Rings kind, bool truncate) {
+    Ripple *s = a->state;
+    int D = a->D;
+    qkv_declare(&s->frame, a, params);
+    feature_map_declare(&s->map, a, params);
+    rings_set(&s->rings, a, kind);
+    s->weights = weights;
+    s->truncate = truncate;
+    s->sticks_per_head = weights == WEIGHTS_STICKS ? s->rings.G - 1 : s->rings.G;
+    s->algorithm = algorithm_choose(a->config.ripple_algo, &s->rings, D, s->map.F);
+    if (!learned(s)) return;
+    params_declare(params, &s->wp, &s->dwp, a->prefix, "ripple.proj.weight", INIT_TRUNC_NORMAL, true, 2,
+                   (int[]){D, D});
+    params_declare(params, &s->bp, &s->dbp, a->prefix, "ripple.proj.bias", INIT_ZEROS, false, 1, (int[]){D});
+    params_declare(params, &s->sticks, &s->dsticks, a->prefix, "ripple.sticks", INIT_TRUNC_NORMAL, false, 3,
+                   (int[]){a->H, s->sticks_per_head, D});
+}
+
+static void ripple_plan(Attention *a, Plan *plan, int B) {
+    Ripple *s = a->state;
+    size_t rows = (size_t)B * (size_t)a->N * (size_t)a->H * sizeof(float);
+    PlanMark mark = plan_mark(plan);
+    qkv_plan(&s->frame, a, plan, B);
+    feature_map_plan(&s->map, a, plan, B);
+    plan_keep(plan, a->prefix, "alpha", &s->alpha, rows * (size_t)s->rings.G);
+    plan_keep(plan, a->prefix, "den", &s->den, rows);
+    if (s->weights == WEIGHTS_STICKS) plan_keep(plan, a->prefix, "o", &s->o, rows * (size_t)s->sticks_per_head);
+    if (plan->training) plan_borrow(plan, a->prefix, "dalpha", &s->dalpha, rows * (size_t)s->rings.G);
+    plan_workspace(plan, s->algorithm->workspace(&s->rings, a->D, s->map.F));
+    plan_workspace(plan, ripple_weights_workspace(a->H, a->D, s->rings.G));
+    plan_release(plan, mark);
+}
+
+/* alpha_r = 2^-(r+1), and what is left, 2^-R, for the last group. */
+static void halving_weights(const Ripple *s, size_t rows) {
+    float weights[RIPPLE_MAX_GROUPS];
+    int R = s->rings.G - 1;
+    for (int r = 0; r < R; r++) weights[r] = ldexpf(1, -(r + 1));
+    weights[R] = ldexpf(1, -R);
+    fixed_weights(s->alpha, weights, rows, s->rings.G);
+}
+
+static void weights_forward(const Ripple *s, const Attention *a, int B) {
+    size_t n = (size_t)B * (size_t)a->N;
+    const real *qkv = s->frame.qkv_act;
+    if (!learned(s))
+        halving_weights(s, n * (size_t)a->H);
+    else if (s->weights == WEIGHTS_SOFTMAX)
+        softmax_weights_forward(s->alpha, qkv, s->wp, s->bp, s->sticks, n, a->H, a->D, s->rings.G);
+    else
+        stick_breaking_forward(s->alpha, s->o, qkv, s->wp, s->bp, s->sticks, n, a->H, a->D, s->sticks_per_head,
+                               a->config.tau, s->truncate);
+}
+
+static void weights_backward(const Ripple *s, const Attention *a, int B) {
+    size_t n = (size_t)B * (size_t)a->N;
+    const real *qkv = s->frame.qkv_act;
+    if (!learned(s)) return;
+    if (s->weights == WEIGHTS_SOFTMAX)
+        softmax_weights_backward(s->frame.dqkv, s->dwp, s->dbp, s->dsticks, s->dalpha, s->alpha, qkv, s->wp, s->bp,
+                                 s->sticks, n, a->H, a->D, s->rings.G);
+    else
+        stick_breaking_backward(s->frame.dqkv, s->dwp, s->dbp, s->dsticks, s->dalpha, s->alpha, s->o, qkv, s->wp, s->bp,
+                                s->sticks, n, a->H, a->D, s->sticks_per_head, a->config.tau, s->truncate);
+}
+
+static void ripple_forward(const Attention *a, real *y, const real *x, int B) {
+    const Ripple *s = a->state;
+    qkv_forward_in(&s->frame, a, x, B);
+    feature_map_forward(&s->map, a, s->frame.qkv_act, B);
+    weights_forward(s, a, B);
+    s->algorithm->forward(s->frame.mix, s->den, s->alpha, s->map.phi, s->frame.qkv_act, &s->rings, B, a->H, a->D,
+                          s->map.F);
+    qkv_forward_out(&s->frame, a, y, B);
+}
+
+static void ripple_backward(const Attention *a, real *dx, const real *dy, const real *x, int B) {
+    const Ripple *s = a->state;
+    qkv_backward_out(&s->frame, a, dy, B);
+    s->algorithm->backward(s->frame.dqkv, s->map.dphi, s->dalpha, s->frame.dmix, s->frame.mix, s->den, s->alpha,
+                           s->map.phi, s->frame.qkv_act, &s->rings, B, a->H, a->D, s->map.F);
+    weights_backward(s, a, B);
+    feature_map_backward(&s->map, a, s->frame.dqkv, s->frame.qkv_act, B);
+    qkv_backward_in(&s->frame, a, dx, x, B);
+}
+
+/* Pairs whose weight is not the last group's: sum over tokens of the neighbours closer than its bound. */
+static size_t window_pairs(const RippleRings *rings) {
+    size_t pairs[2];
+    int sides[2] = {rings->Hg, rings->Wg}, reach = rings->bound[rings->G - 1];
+    for (int axis = 0; axis < 2; axis++) {
+        pairs[axis] = 0;
+        for (int x = 0; x < sides[axis]; x++)
+            for (int y = 0; y < sides[axis]; y++) pairs[axis] += abs(x - y) < reach;
+    }
+    return pairs[0] * pairs[1];
+}
+
+/* Counted for the window algorithm, the cheapest exact one, whichever runs: linear attention, the pairs of the window,
+ * and the weights' logits. */
+static size_t ripple_macs(const Attention *a) {
+    const Ripple *s = a->state;
+    size_t rows = (size_t)a->N * (size_t)a->H, F = (size_t)s->map.F, D = (size_t)a->D;
+    size_t weights = learned(s) ? rows * (D * D + (size_t)s->sticks_per_head * D) : 0;
+    return qkv_macs(&s->frame, a) + feature_map_macs(&s->map, a) + 2 * rows * F * (D + 1) + weights +
+           (size_t)a->H * window_pairs(&s->rings) * (F + D);
+}
+
+static const char *ripple_path(const Attention *a) { return ((const Ripple *)a->state)->algorithm->name; }
+
+static int ring_of(const RippleRings *rings, int n, int m) {
+    int dy = abs(n / rings->Wg - m / rings->Wg), dx = abs(n % rings->Wg - m % rings->Wg);
+    int distance = dx > dy ? dx : dy, r = rings->G - 1;
+    while (rings->bound[r] > distance) r--;
+    return r;
+}
+
+static void ripple_weights(const Attention *a, float *weights, int b, int head, int query) {
+    const Ripple *s = a->state;
+    float alpha[RIPPLE_MAX_GROUPS], sum = 1e-6f;
+    size_t row = ((size_t)b * (size_t)a->N + (size_t)query) * (size_t)a->H + (size_t)head, G = (size_t)s->rings.G;
+    feature_map_scores(&s->map, a, weights, b, head, query);
+    device_download(alpha, s->alpha + row * G, G * sizeof *alpha);
+    for (int m = 0; m < a->N; m++) sum += weights[m] *= alpha[ring_of(&s->rings, query, m)];
+    for (int m = 0; m < a->N; m++) weights[m] /= sum;
+}
+
+static const char *ripple_in_block(const AttentionConfig *config, int block) {
+    return block < config->ripple_layers ? config->attn : "linear";
+}
+
+static void ripple_declare(Attention *a, Params *p) { declare(a, p, WEIGHTS_STICKS, RINGS_CAPPED, false); }
+static void fixed_declare(Attention *a, Params *p) { declare(a, p, WEIGHTS_FIXED, RINGS_CAPPED, false); }
+static void softmax_weights_declare(Attention *a, Params *p) { declare(a, p, WEIGHTS_SOFTMAX, RINGS_CAPPED, false); }
+static void truncated_declare(Attention *a, Params *p) { declare(a, p, WEIGHTS_STICKS, RINGS_CAPPED, true); }
+static void log_declare(Attention *a, Params *p) { declare(a, p, WEIGHTS_STICKS, RINGS_LOG, false); }
+static void dense_declare(Attention *a, Params *p) { declare(a, p, WEIGHTS_STICKS, RINGS_ALL, false); }
+
+#define RIPPLE_OP(id, label, text, declare_function)                                                            \
+    const AttentionOp id = {                                                                                    \
+        .name = label,                                                                                          \
+        .summary = text,                                                                                        \
+        .needs_grid = true,                                                                                     \
+        .state_size = sizeof(Ripple),                                                                           \
+        .in_block = ripple_in_block,                                                                            \
+        .declare = declare_function,                                                                            \
+        .plan = ripple_plan,                                                                                    \
+        .forward = ripple_forward,                                                                              \
+        .backward = ripple_backward,                                                                            \
+        .macs = ripple_macs,                                                                                    \
+        .path = ripple_path,                                                                                    \
+        .weights = ripple_weights,                                                                              \
+    }
+
+RIPPLE_OP(ripple_op, "ripple", "ripple attention: distance weights by stick breaking, r_max rings", ripple_declare);
+RIPPLE_OP(ripple_fixed_op, "ripple-fixed", "ripple with weights halved from ring to ring, nothing learned",
+          fixed_declare);
+RIPPLE_OP(ripple_softmax_weights_op, "ripple-softmax-weights", "ripple with softmax instead of stick breaking",
+          softmax_weights_declare);
+RIPPLE_OP(ripple_truncated_op, "ripple-truncated", "ripple that sees nothing at distance r_max and beyond",
+          truncated_declare);
+RIPPLE_OP(ripple_log_op, "ripple-log", "ripple with rings that double in width", log_declare);
+RIPPLE_OP(ripple_dense_op, "ripple-dense", "ripple with a ring for every distance", dense_declare);

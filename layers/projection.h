@@ -1,0 +1,41 @@
+/* y = x W^T + b on rows: the linear layer as a pair of declared tensors.  x [n,in] -> y [n,out]
+ * backward  dx = dy W,  dW += dy^T x,  db += sum_n dy. */
+#ifndef VIT_LAYERS_PROJECTION_H
+#define VIT_LAYERS_PROJECTION_H
+
+#include <stdio.h>
+
+#include "core/params.h"
+#include "kernels/kernels.h"
+
+typedef struct {
+    int in, out;
+    float *w, *dw; /* [out,in] */
+    float *b, *db; /* [out], NULL without bias */
+} Projection;
+
+/* Declares prefix + name + ".weight" (truncated normal 0.02) and ".bias" (zeros). */
+static inline void projection_declare(Projection *p, Params *params, const char *prefix, const char *name, int in,
+                                      int out) {
+    char tensor[PARAM_NAME_SIZE];
+    p->in = in;
+    p->out = out;
+    snprintf(tensor, sizeof tensor, "%s.weight", name);
+    params_declare(params, &p->w, &p->dw, prefix, tensor, INIT_TRUNC_NORMAL, true, 2, (int[]){out, in});
+    snprintf(tensor, sizeof tensor, "%s.bias", name);
+    params_declare(params, &p->b, &p->db, prefix, tensor, INIT_ZEROS, false, 1, (int[]){out});
+}
+
+static inline void projection_forward(const Projection *p, real *y, const real *x, size_t n) {
+    linear_forward(y, x, p->w, p->b, n, p->in, p->out);
+}
+
+/* dx may be NULL where nothing below learns. */
+static inline void projection_backward(const Projection *p, real *dx, const real *dy, const real *x, size_t n) {
+    if (dx) linear_backward_input(dx, dy, p->w, n, p->in, p->out);
+    linear_backward_weight(p->dw, p->db, dy, x, n, p->in, p->out);
+}
+
+static inline size_t projection_macs(const Projection *p, size_t n) { return n * (size_t)p->in * (size_t)p->out; }
+
+#endif

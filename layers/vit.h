@@ -1,0 +1,101 @@
+/* The vision transformer of DeiT (Touvron et al. 2020): patches, pre-norm blocks, a norm, a linear head.  All its
+ * parameters live in one arena under timm's names, all its activations in one plan. */
+#ifndef VIT_LAYERS_VIT_H
+#define VIT_LAYERS_VIT_H
+
+#include <stdint.h>
+#include <stdio.h>
+
+#include "layers/attention/attention.h"
+#include "layers/mlp.h"
+
+typedef struct {
+    int img_h, img_w, patch_size, dim, depth, num_classes;
+    float mlp_ratio;
+    bool class_token; /* pool = cls; without it the head sees the mean over tokens */
+    bool pos_embed;
+    float drop_path; /* rate of the last block; grows linearly from 0 at the first */
+    AttentionConfig attention;
+} VitConfig;
+
+/* The residual stream x at one of its 2*depth + 1 stations, and its norm h, which the next half-block reads. */
+typedef struct {
+    float *w, *dw, *b, *db; /* [M] */
+    real *x, *h;            /* [B,N,M] */
+    float *mean, *rstd;     /* [B,N] */
+} Station;
+
+typedef struct {
+    Attention attention;
+    Mlp mlp;
+    char prefix[PARAM_NAME_SIZE]; /* "blocks.3." */
+} Block;
+
+typedef struct {
+    VitConfig config;
+    int Hg, Wg, N; /* token grid; tokens, class token included */
+    Params params;
+
+    Projection patch, head;
+    float *cls, *dcls; /* [M] */
+    float *pos, *dpos; /* [N,M] */
+    Block *blocks;     /* [depth] */
+    Station *stations; /* [2*depth + 1]: 2i before block i's attention, 2i+1 before its MLP, the last before the head */
+
+    Plan training, inference; /* over the same memory */
+    void *memory;
+    int batch; /* images the plans have room for */
+
+    uint8_t *pixels;     /* [B,Hi,Wi,3] */
+    real *images;        /* [B,3,Hi,Wi] normalised */
+    real *cols;          /* [B,Hg*Wg,3*P*P] */
+    real *f;             /* [B,N,M] what a half-block adds to the stream */
+    real *pooled;        /* [B,M] */
+    real *logits;        /* [B,C] */
+    float *targets;      /* [B,C] */
+    float *loss;         /* [B] */
+    float *keep;         /* [2*depth,B] drop path: 0 or 1/(1 - rate) */
+    float *keep_host;    /* host [2*depth,B] */
+    real *dlogits, *dpooled, *dx, *dh, *df;
+} Vit;
+
+/* Checks the settings (die_usage) and declares every parameter; nothing is allocated on the device yet. */
+void vit_create(Vit *vit, const VitConfig *config);
+
+/* Plans activations for up to `batch` images; training also plans the backward pass.  Allocates nothing. */
+void vit_plan(Vit *vit, int batch, bool training);
+
+/* Allocates what was planned, and makes the training plan, or without one the inference plan, the one in force. */
+void vit_allocate(Vit *vit);
+
+/* Chooses the plan in force: training keeps everything for a backward pass, inference keeps nothing. */
+void vit_set_training(Vit *vit, bool training);
+
+/* Fills images from host pixels [B,Hi,Wi,3]. */
+void vit_load_pixels(Vit *vit, const uint8_t *pixels, const float *mean, const float *std, int B);
+
+/* Draws the drop path of this step for samples first .. first+B-1 of the global batch.  Before a training forward pass. */
+void vit_draw_drop_path(Vit *vit, uint64_t seed, uint32_t step, size_t first, int B);
+
+/* images -> logits.  Drop path is applied when the training plan is in force and `drop` is set. */
+void vit_forward(Vit *vit, int B, bool drop);
+
+/* Soft-target cross entropy of the logits against host targets [B,C]; host losses [B].  dlogits get `scale` times the
+ * gradient: 1 / global batch makes their sum over micro-batches the gradient of the mean loss. */
+void vit_loss(Vit *vit, float *losses, const float *targets, int B, float scale);
+
+/* dlogits -> every parameter's gradient (+=).  After vit_forward with the training plan, same B and drop. */
+void vit_backward(Vit *vit, int B, bool drop);
+
+/* Multiply-adds of one image's forward pass: products of the linear layers and of attention. */
+size_t vit_macs(const Vit *vit);
+
+/* Bytes of activations, scratch and workspace. */
+size_t vit_activation_bytes(const Vit *vit);
+
+/* A table of layers with parameters, multiply-adds and bytes, and three lines for programs. */
+void vit_describe(const Vit *vit, FILE *out);
+
+void vit_destroy(Vit *vit);
+
+#endif

@@ -1,0 +1,314 @@
+"""Images a second of PyTorch on the models that vit.c trains: the opponents, written as a PyTorch user would.
+
+    python scripts/bench_torch.py --models softmax,linear,ripple-weights --modes eager,compile --batch 64 --threads 2
+    python scripts/bench_torch.py --check        the same numbers as tests/reference/vit_reference.py?
+
+A training step is forward, cross entropy with soft targets, backward, AdamW (fused) and zero_grad(set_to_none), in
+float32; the median of --steps steps after a warm-up.  Prints one JSON line for each model and mode.
+
+    softmax          DeiT: F.scaled_dot_product_attention, class token
+    linear           phi(q) (phi(k)^T v) / (phi(q) . sum phi(k)), phi = relu(W2 [sin W1 x; cos W1 x] + b2)
+    ripple-groups    ripple attention group by group: masked scores times v, scaled by alpha_r (the paper's naive form)
+    ripple-weights   the same with the N x N weights materialised, one product
+    ripple-sat       the same by summed-area tables of phi(k) v^T (the paper's Algorithm 1); autograd keeps about
+                     0.3 GB an image at the default sizes, so give it a small --batch
+"""
+
+import argparse
+import json
+import os
+import statistics
+import sys
+import time
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+MODELS = ("softmax", "linear", "ripple-groups", "ripple-weights", "ripple-sat")
+
+
+# == Attention operators ===============================================================================================
+
+
+class FeatureMap(nn.Module):
+    def __init__(self, D):
+        super().__init__()
+        self.w1 = nn.Parameter(torch.randn(D, D))
+        self.w2 = nn.Parameter(nn.init.xavier_uniform_(torch.empty(D, 2 * D)))
+        self.b2 = nn.Parameter(torch.zeros(D))
+
+    def forward(self, x):
+        angle = F.linear(x * x.shape[-1] ** -0.25, self.w1)
+        return F.relu(F.linear(torch.cat([angle.sin(), angle.cos()], dim=-1), self.w2, self.b2))
+
+
+class StickBreaking(nn.Module):
+    """v [B,H,N,D] -> alpha [B,H,N,R+1]; tau is left out: below 1e-3 of the mass, and slower with it."""
+
+    def __init__(self, H, R, D):
+        super().__init__()
+        self.proj = nn.Linear(D, D)
+        self.sticks = nn.Parameter(nn.init.trunc_normal_(torch.empty(H, R, D), std=0.02))
+        self.register_buffer("offset", torch.arange(R, 0, -1).log(), persistent=False)
+
+    def forward(self, v):
+        s = torch.sigmoid(self.proj(v) @ self.sticks.transpose(-1, -2) - self.offset)
+        left = (1 - s).cumprod(-1)
+        return F.pad(s, (0, 1), value=1.0) * F.pad(left, (1, 0), value=1.0)
+
+
+class Attention(nn.Module):
+    def __init__(self, kind, dim, heads, grid, r_max):
+        super().__init__()
+        self.kind, self.heads, self.grid, self.r_max = kind, heads, grid, r_max
+        self.qkv, self.proj = nn.Linear(dim, 3 * dim), nn.Linear(dim, dim)
+        if kind != "softmax":
+            self.feature = FeatureMap(dim // heads)
+        if kind.startswith("ripple"):
+            self.ripple = StickBreaking(heads, r_max, dim // heads)
+            y, x = torch.meshgrid(torch.arange(grid[0]), torch.arange(grid[1]), indexing="ij")
+            y, x = y.flatten(), x.flatten()
+            groups = torch.maximum((y[:, None] - y).abs(), (x[:, None] - x).abs()).clamp(max=r_max)
+            masks = torch.stack([groups == r for r in range(r_max + 1)]).to(torch.get_default_dtype())
+            self.register_buffer("masks", masks if kind != "ripple-sat" else None, persistent=False)  # [G,N,N]
+            self.register_buffer("corners", self.box_corners(y, x) if kind == "ripple-sat" else None, persistent=False)
+
+    def box_corners(self, y, x):
+        """Flat indices into the [Hg+1,Wg+1] table of the four corners of the box of each radius.  [R,4,N]"""
+        Hg, Wg = self.grid
+        corners = []
+        for r in range(self.r_max):
+            top, bottom = (y - r).clamp(min=0), (y + r + 1).clamp(max=Hg)
+            left, right = (x - r).clamp(min=0), (x + r + 1).clamp(max=Wg)
+            corners.append(torch.stack([row * (Wg + 1) + column for row, column in
+                                        ((bottom, right), (top, right), (bottom, left), (top, left))]))
+        return torch.stack(corners)
+
+    def ripple_groups(self, q, k, v, alpha):
+        scores = q @ k.transpose(-1, -2)
+        y, total = 0, 0
+        for r in range(self.r_max + 1):
+            group = scores * self.masks[r]
+            y = y + alpha[..., r:r + 1] * (group @ v)
+            total = total + alpha[..., r:r + 1] * group.sum(-1, keepdim=True)
+        return y / (total + 1e-6)
+
+    def ripple_weights(self, q, k, v, alpha):
+        scores = (q @ k.transpose(-1, -2)) * torch.einsum("bhnr,rnm->bhnm", alpha, self.masks)
+        return (scores @ v) / (scores.sum(-1, keepdim=True) + 1e-6)
+
+    def ripple_sat(self, q, k, v, alpha):
+        B, H, N, D = v.shape
+        Hg, Wg = self.grid
+        kv = k.unsqueeze(-1) * F.pad(v, (0, 1), value=1.0).unsqueeze(-2)  # [B,H,N,F,D+1], the last column sums phi(k)
+        table = kv.reshape(B, H, Hg, Wg, -1).cumsum(2).cumsum(3)
+        table = F.pad(table, (0, 0, 1, 0, 1, 0)).flatten(2, 3)  # [B,H,(Hg+1)(Wg+1),F(D+1)]
+        # sum_r alpha_r (box_r - box_{r-1}) = sum_r (alpha_r - alpha_{r+1}) box_r + alpha_R everything
+        mixed = alpha[..., -1:] * table[:, :, -1:]
+        for r in range(self.r_max):
+            inside, top, left, both = (table[:, :, corner] for corner in self.corners[r])
+            mixed = mixed + (alpha[..., r:r + 1] - alpha[..., r + 1:r + 2]) * (inside - top - left + both)
+        y = (q.unsqueeze(-2) @ mixed.reshape(B, H, N, -1, D + 1)).squeeze(-2)
+        return y[..., :D] / (y[..., D:] + 1e-6)
+
+    def forward(self, x):
+        B, N, M = x.shape
+        q, k, v = self.qkv(x).reshape(B, N, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
+        if self.kind == "softmax":
+            y = F.scaled_dot_product_attention(q, k, v)
+        else:
+            q, k = self.feature(q), self.feature(k)
+            if self.kind == "linear":
+                y = (q @ (k.transpose(-1, -2) @ v)) / (q @ k.sum(-2).unsqueeze(-1) + 1e-6)
+            else:
+                y = getattr(self, self.kind.replace("-", "_"))(q, k, v, self.ripple(v))
+        return self.proj(y.transpose(1, 2).reshape(B, N, M))
+
+
+# == Model =============================================================================================================
+
+
+class Mlp(nn.Module):
+    def __init__(self, dim, ratio):
+        super().__init__()
+        self.fc1, self.fc2 = nn.Linear(dim, ratio * dim), nn.Linear(ratio * dim, dim)
+
+    def forward(self, x):
+        return self.fc2(F.gelu(self.fc1(x)))
+
+
+class Block(nn.Module):
+    def __init__(self, kind, dim, heads, grid, r_max, ratio):
+        super().__init__()
+        self.norm1, self.norm2 = nn.LayerNorm(dim, eps=1e-6), nn.LayerNorm(dim, eps=1e-6)
+        self.attn = Attention(kind, dim, heads, grid, r_max)
+        self.mlp = Mlp(dim, ratio)
+
+    def forward(self, x):
+        x = x + self.attn(self.norm1(x))
+        return x + self.mlp(self.norm2(x))
+
+
+class PatchEmbed(nn.Module):
+    def __init__(self, patch, dim):
+        super().__init__()
+        self.proj = nn.Conv2d(3, dim, patch, patch)
+
+    def forward(self, x):
+        return self.proj(x).flatten(2).transpose(1, 2)
+
+
+class Vit(nn.Module):
+    def __init__(self, kind, img_size, patch_size, dim, depth, heads, num_classes, pool, r_max, ripple_layers):
+        super().__init__()
+        grid = (img_size // patch_size,) * 2
+        self.patch_embed = PatchEmbed(patch_size, dim)
+        self.cls_token = nn.Parameter(torch.zeros(1, 1, dim)) if pool == "cls" else None
+        self.pos_embed = nn.Parameter(torch.zeros(1, grid[0] * grid[1] + (pool == "cls"), dim))
+        kinds = ["linear" if kind.startswith("ripple") and i >= ripple_layers else kind for i in range(depth)]
+        self.blocks = nn.Sequential(*(Block(kind, dim, heads, grid, r_max, 4) for kind in kinds))
+        self.norm = nn.LayerNorm(dim, eps=1e-6)
+        self.head = nn.Linear(dim, num_classes)
+        for module in self.modules():
+            if isinstance(module, nn.Linear):
+                nn.init.trunc_normal_(module.weight, std=0.02)
+                nn.init.zeros_(module.bias)
+        nn.init.trunc_normal_(self.pos_embed, std=0.02)
+
+    def forward(self, images):
+        x = self.patch_embed(images)
+        if self.cls_token is not None:
+            x = torch.cat([self.cls_token.expand(len(x), -1, -1), x], dim=1)
+        x = self.norm(self.blocks(x + self.pos_embed))
+        return self.head(x[:, 0] if self.cls_token is not None else x.mean(1))
+
+
+# == Measurement =======================================================================================================
+
+
+def adamw(model):
+    """fused where this PyTorch has it for the device, else foreach."""
+    decayed = [p for name, p in model.named_parameters() if p.ndim > 1 and not name.endswith(("pos_embed", "cls_token"))]
+    rest = [p for name, p in model.named_parameters() if p.ndim <= 1 or name.endswith(("pos_embed", "cls_token"))]
+    groups = [{"params": decayed, "weight_decay": 0.05}, {"params": rest, "weight_decay": 0.0}]
+    try:
+        return torch.optim.AdamW(groups, lr=5e-4, fused=True)
+    except (RuntimeError, TypeError):
+        return torch.optim.AdamW(groups, lr=5e-4, foreach=True)
+
+
+def median_seconds(step, warmup, steps):
+    for _ in range(warmup):
+        step()
+    times = []
+    for _ in range(steps):
+        start = time.perf_counter()
+        step()
+        times.append(time.perf_counter() - start)
+    return statistics.median(times)
+
+
+def measure(arguments, kind, mode):
+    torch.manual_seed(0)
+    torch.compiler.reset()
+    pool = arguments.pool or ("cls" if kind == "softmax" else "gap")
+    model = Vit(kind, arguments.img_size, arguments.patch_size, arguments.dim, arguments.depth, arguments.heads,
+                arguments.num_classes, pool, arguments.r_max, arguments.ripple_layers)
+    images = torch.randn(arguments.batch, 3, arguments.img_size, arguments.img_size)
+    targets = torch.randn(arguments.batch, arguments.num_classes).softmax(-1)
+    optimizer = adamw(model)
+
+    def forward_loss(images, targets):
+        return F.cross_entropy(model(images), targets)
+
+    compiled = mode == "compile"
+    train_loss = torch.compile(forward_loss) if compiled else forward_loss
+
+    def train_step():
+        loss = train_loss(images, targets)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        return loss
+
+    model.train()
+    train = median_seconds(train_step, arguments.warmup, arguments.steps)
+    model.eval()
+    # Constant weights folded and packed, as for serving; no_grad because freezing asks for it.
+    infer_model = torch.compile(model, options={"freezing": True}) if compiled else model
+    with torch.no_grad():
+        infer = median_seconds(lambda: infer_model(images), arguments.warmup, arguments.steps)
+    return {"model": kind, "mode": mode, "train_images_per_s": round(arguments.batch / train, 2),
+            "infer_images_per_s": round(arguments.batch / infer, 2), "batch": arguments.batch,
+            "threads": torch.get_num_threads(), "torch": torch.__version__, "pool": pool,
+            "optimizer": "fused" if optimizer.defaults.get("fused") else "foreach",
+            "parameters": sum(p.numel() for p in model.parameters())}
+
+
+# == Do the opponents compute the same function? =======================================================================
+
+
+def check():
+    sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "tests", "reference"))
+    import vit_reference as reference
+
+    failures = 0
+    torch.set_default_dtype(torch.float64)
+    for kind in MODELS:
+        torch.manual_seed(1)
+        pool = "cls" if kind == "softmax" else "gap"
+        model = Vit(kind, 14, 2, 24, 2, 3, 7, pool, 4, 1)
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.add_(torch.randn_like(parameter), alpha=0.3)
+        config = reference.Config(attn="ripple" if kind.startswith("ripple") else kind, img_size=(14, 14), dim=24, heads=3,
+                                  pool=pool, r_max=4, tau=0.0, ripple_layers=1)
+        images, labels = torch.randn(3, 3, 14, 14), torch.tensor([0, 3, 6])
+        logits, _, gradients = reference.Vit(config, model.state_dict()).loss_and_gradients(images, labels)
+        ours = model(images)
+        F.cross_entropy(ours, labels).backward()
+        worst = max([((ours - logits).abs().max() / logits.abs().max()).item()]
+                    + [((p.grad - gradients[name]).abs().max() / gradients[name].abs().max()).item()
+                       for name, p in model.named_parameters()])
+        failures += not worst < 1e-10
+        print(f"{kind:15s} == reference, logits and gradients   worst {worst:.1e}   {'ok' if worst < 1e-10 else 'FAILED'}")
+    return failures
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--models", default="softmax,linear,ripple-groups,ripple-weights,ripple-sat")
+    parser.add_argument("--modes", default="eager,compile")
+    parser.add_argument("--batch", type=int, nargs="+", default=[64], help="one or several")
+    parser.add_argument("--steps", type=int, default=7)
+    parser.add_argument("--warmup", type=int, default=2)
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    parser.add_argument("--img-size", type=int, default=32)
+    parser.add_argument("--patch-size", type=int, default=2)
+    parser.add_argument("--dim", type=int, default=192)
+    parser.add_argument("--depth", type=int, default=12)
+    parser.add_argument("--heads", type=int, default=6)
+    parser.add_argument("--num-classes", type=int, default=100)
+    parser.add_argument("--pool", choices=("cls", "gap"), help="default: cls for softmax, gap for the others")
+    parser.add_argument("--r-max", type=int, default=4)
+    parser.add_argument("--ripple-layers", type=int, default=9)
+    parser.add_argument("--check", action="store_true", help="compare with the float64 reference, time nothing")
+    arguments = parser.parse_args()
+    torch.set_num_threads(arguments.threads)
+    if arguments.check:
+        sys.exit(check() > 0)
+    for kind in arguments.models.split(","):
+        if kind not in MODELS:
+            parser.error(f"--models: unknown model '{kind}' (one of {', '.join(MODELS)})")
+        if kind.startswith("ripple") and arguments.pool == "cls":
+            parser.error("ripple attention lives on the grid: --pool gap")
+    batches = arguments.batch
+    for kind in arguments.models.split(","):
+        for mode in arguments.modes.split(","):
+            for arguments.batch in batches:
+                print(json.dumps(measure(arguments, kind, mode)), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,72 @@
+/* libFuzzer: settings from any text, or (first byte '-') from any arguments, one a line, are refused with a message or
+ * accepted; what is accepted, saved and read back is the same. */
+#include "core/config.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct {
+    int img_size[2], batch_size, pool;
+    float lr, mean;
+    bool relative, describe;
+    const char *data, *out;
+    uint64_t seed;
+    ConfigList predict;
+} Settings;
+
+static const ConfigEntry entries[] = {
+    {CONFIG_FIELD(STRING, Settings, out), .command_line_only = true, .section = "modes", .help = "file"},
+    {CONFIG_FIELD(BOOL, Settings, describe), .command_line_only = true, .help = "switch"},
+    {CONFIG_FIELD(LIST, Settings, predict), .command_line_only = true, .help = "list"},
+    {CONFIG_FIELD(STRING, Settings, data), .section = "data", .help = "text"},
+    {CONFIG_FIELD(SIZE, Settings, img_size), "224", .min = 1, .max = 4096, .help = "size"},
+    {CONFIG_FIELD(CHOICE, Settings, pool), "cls", CONFIG_CHOICES("cls", "gap"), .section = "model", .help = "choice"},
+    {CONFIG_FIELD(BOOL, Settings, relative), "true", .help = "bool"},
+    {CONFIG_FIELD(INT, Settings, batch_size), "64", .min = 1, .max = 65536, .section = "training", .help = "integer"},
+    {CONFIG_FIELD(FLOAT, Settings, lr), "1e-3", .min = 0, .max = 0.1, .help = "bounded number"},
+    {CONFIG_FIELD(FLOAT, Settings, mean), "0.5", .help = "any number"},
+    {CONFIG_FIELD(UINT64, Settings, seed), "1", .help = "seed"},
+};
+enum { COUNT = sizeof entries / sizeof *entries };
+
+static bool read_arguments(Config *config, char *text, char *error, size_t error_size) {
+    char *argv[64] = {"fuzz"};
+    int argc = 1;
+    for (char *line = strtok(text, "\n"); line && argc < 64; line = strtok(NULL, "\n")) argv[argc++] = line;
+    return config_try_arguments(config, argc, argv, error, error_size);
+}
+
+static void check_round_trip(const Config *config) {
+    Config copy;
+    Settings settings;
+    char error[512];
+    char *saved = config_text(config);
+    config_init(&copy, entries, COUNT, &settings, NULL);
+    if (!config_try_text(&copy, saved, strlen(saved), "saved", error, sizeof error)) abort();
+    char *again = config_text(&copy);
+    const Settings *s = config->settings;
+    if (strcmp(saved, again) || strcmp(s->data, settings.data)) abort();
+    if (memcmp(&s->mean, &settings.mean, sizeof s->mean) || memcmp(&s->lr, &settings.lr, sizeof s->lr)) abort();
+    free(saved);
+    free(again);
+    config_free(&copy);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size);
+
+int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size) {
+    Config config;
+    Settings settings;
+    char error[64] = "";
+    config_init(&config, entries, COUNT, &settings, NULL);
+    char *text = malloc(size + 1);
+    memcpy(text, bytes, size);
+    text[size] = 0;
+    bool ok = size && *bytes == '-' ? read_arguments(&config, text, error, sizeof error)
+                                    : config_try_text(&config, (const char *)bytes, size, "fuzz", error, sizeof error);
+    if (!ok && !*error) abort();
+    if (ok) check_round_trip(&config);
+    config_free(&config);
+    free(text);
+    return 0;
+}

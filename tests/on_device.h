@@ -1,0 +1,83 @@
+/* Tensors of a test on the device, whichever it is.  Everything made here lives until release_all, which a test calls
+ * once at its end.  An upload rounds the host's copy to what the device holds, so that a reference in double starts
+ * from the same numbers; the tolerance follows from the type: 1e-5 for float, 2e-2 for bfloat16. */
+#ifndef VIT_TESTS_ON_DEVICE_H
+#define VIT_TESTS_ON_DEVICE_H
+
+#include <stdbool.h>
+
+#include "kernels/kernels.h"
+#include "tests/check.h"
+
+#define REAL_TOLERANCE (sizeof(real) == 4 ? 1e-5 : 2e-2)
+
+typedef struct {
+    void *p;
+    bool device;
+} Kept;
+
+static Kept kept[1024];
+static int kept_count;
+
+static inline void *keep(void *p, bool device) {
+    if (kept_count == 1024) abort();
+    kept[kept_count++] = (Kept){p, device};
+    return p;
+}
+
+static inline void release_all(void) {
+    while (kept_count) {
+        Kept k = kept[--kept_count];
+        if (k.device) device_free(k.p);
+        else free(k.p);
+    }
+}
+
+/* Host memory: normal numbers from a stream of their own, and zeroed doubles for a reference. */
+static inline float *normals(size_t n, float scale) {
+    static uint32_t stream;
+    return keep(check_normal(n, scale, ++stream), false);
+}
+
+static inline double *zeros(size_t n) { return keep(calloc(n ? n : 1, sizeof(double)), false); }
+
+static inline real *upload_real(float *x, size_t n) {
+    real *d = keep(device_malloc(n * sizeof *d, "test"), true);
+    real_upload(d, x, n);
+    real_download(x, d, n);
+    return d;
+}
+
+static inline float *upload(const float *x, size_t n) {
+    float *d = keep(device_malloc(n * sizeof *d, "test"), true);
+    device_upload(d, x, n * sizeof *d);
+    return d;
+}
+
+static inline real *poisoned_real(size_t n) { return upload_real(keep(check_poison(n), false), n); }
+static inline float *poisoned(size_t n) { return upload(keep(check_poison(n), false), n); }
+
+static inline float *download_real(const real *d, size_t n) {
+    float *x = keep(malloc((n ? n : 1) * sizeof *x), false);
+    device_synchronize();
+    real_download(x, d, n);
+    return x;
+}
+
+static inline float *download(const float *d, size_t n) {
+    float *x = keep(malloc((n ? n : 1) * sizeof *x), false);
+    device_synchronize();
+    device_download(x, d, n * sizeof *x);
+    return x;
+}
+
+/* got [n] on the device against want. */
+static inline int close_real(const char *what, const real *got, const double *want, size_t n) {
+    return check_close(what, download_real(got, n), want, n, REAL_TOLERANCE);
+}
+
+static inline int close_float(const char *what, const float *got, const double *want, size_t n) {
+    return check_close(what, download(got, n), want, n, REAL_TOLERANCE);
+}
+
+#endif

@@ -1,0 +1,128 @@
+"""Is a DeiT of ours timm's DeiT?  Needs torch and timm (huggingface/pytorch-image-models; written against 1.0).
+
+    python tests/reference/check_timm.py build/cpu/train_vit [--keep DIR]
+    python tests/reference/check_timm.py --checkpoint FILE
+
+The first form makes deit_tiny_patch16_224 with random weights (and the same without class token, mean pooled: our
+--pool gap), saves its state dict as safetensors, gives it to `train_vit --init` with a batch for --parity, and
+compares logits, loss and all gradients with what timm computes in float64.  The second loads a softmax checkpoint of ours into
+timm's model, every name and every shape.
+"""
+
+import argparse
+import os
+import shlex
+import subprocess
+import sys
+import tempfile
+
+import numpy as np
+import timm
+import torch
+
+import safetensors_io
+from compare_parity import compare
+
+TOLERANCE = 1e-4  # of the root mean square, after twelve blocks in float32
+
+
+def norm_error(got, want):
+    """|got - want| / |want| over a whole tensor: with 1000 classes and 2 labels a gradient's largest entry is 20 times
+    its root mean square, so the worst entry would measure the labels."""
+    return np.linalg.norm(np.float64(got) - want) / np.linalg.norm(want)
+
+
+def timm_options(pool):
+    """timm's arguments for our --pool: with gap the norm comes before the mean, hence fc_norm=False."""
+    if pool == "cls":
+        return {}
+    return {"global_pool": "avg", "fc_norm": False, "class_token": False}
+
+
+def random_deit(pool, seed):
+    """timm's initialisation leaves every bias at zero: here all of them count."""
+    torch.manual_seed(seed)
+    model = timm.create_model("deit_tiny_patch16_224", pretrained=False, **timm_options(pool))
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            parameter.add_(torch.randn_like(parameter), alpha=0.02)
+    return model.eval()
+
+
+def check_pool(binary, pool, directory):
+    """Returns the number of tensors that differ."""
+    path = {part: os.path.join(directory, f"deit-{pool}-{part}.safetensors") for part in ("init", "in", "out")}
+    model = random_deit(pool, seed=17)
+    safetensors_io.write(path["init"], {name: value.numpy() for name, value in model.state_dict().items()})
+    random = np.random.RandomState(18)
+    images = random.standard_normal((2, 3, 224, 224)).astype(np.float32)
+    labels = random.randint(0, 1000, 2).astype(np.int64)
+    safetensors_io.write(path["in"], {"images": images, "labels": labels})
+
+    command = [*shlex.split(binary), "--attn", "softmax", "--img-size", "224", "--patch-size", "16", "--dim", "192",
+               "--depth", "12", "--heads", "3", "--num-classes", "1000", "--pool", pool, "--pos-embed", "learned",
+               "--init", path["init"], "--parity", path["in"], "--out", path["out"]]
+    print(" ".join(command), flush=True)
+    subprocess.run(command, check=True)
+
+    model = model.double()
+    logits = model(torch.from_numpy(images).double())
+    loss = torch.nn.functional.cross_entropy(logits, torch.from_numpy(labels))
+    loss.backward()
+    outputs = {"logits": logits.detach().numpy(), "loss": loss.detach().reshape(1).numpy()}
+    gradients = {f"grad.{name}": parameter.grad.numpy() for name, parameter in model.named_parameters()}
+    got, _ = safetensors_io.read(path["out"])
+    got_gradients = {name: value for name, value in got.items() if name.startswith("grad.")}
+    got_outputs = {name: value for name, value in got.items() if name not in got_gradients}
+    return (compare(got_outputs, outputs, TOLERANCE)
+            + compare(got_gradients, gradients, TOLERANCE, measure=norm_error))
+
+
+def check_checkpoint(path):
+    """Loads a checkpoint of ours into timm with strict=True; the sizes are read off the tensors."""
+    tensors, _ = safetensors_io.read(path)
+    dim, _, patch, _ = tensors["patch_embed.proj.weight"].shape
+    depth = len({name.split(".")[1] for name in tensors if name.startswith("blocks.")})
+    pool = "cls" if "cls_token" in tensors else "gap"
+    options = timm_options(pool)
+    tokens = 0
+    if "pos_embed" in tensors:
+        tokens = tensors["pos_embed"].shape[1] - (pool == "cls")
+        if round(tokens ** 0.5) ** 2 != tokens:
+            sys.exit(f"{path}: pos_embed has {tokens} patches: this check builds square images only")
+    else:
+        options["pos_embed"] = "none"
+    side = patch * (round(tokens ** 0.5) or 14)
+    model = timm.models.VisionTransformer(
+        img_size=side, patch_size=patch, embed_dim=dim, depth=depth, num_heads=1,  # no shape depends on the heads
+        mlp_ratio=tensors["blocks.0.mlp.fc1.weight"].shape[0] / dim, num_classes=tensors["head.weight"].shape[0], **options)
+    model.load_state_dict({name: torch.from_numpy(value.copy()) for name, value in tensors.items()}, strict=True)
+    logits = model.eval()(torch.zeros(1, 3, side, side))
+    assert logits.isfinite().all()
+    print(f"{path}: timm takes all {len(tensors)} tensors (dim {dim}, depth {depth}, patch {patch}, pool {pool})   ok")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("binary", nargs="?", help="build/cpu/train_vit")
+    parser.add_argument("--checkpoint", help="a safetensors file of a softmax model of ours")
+    parser.add_argument("--keep", metavar="DIR", help="leave the files there")
+    arguments = parser.parse_args()
+    if not arguments.binary and not arguments.checkpoint:
+        parser.error("give the program, a --checkpoint, or both")
+    failures = 0
+    if arguments.checkpoint:
+        check_checkpoint(arguments.checkpoint)
+    if arguments.binary:
+        print(f"timm {timm.__version__}, torch {torch.__version__}")
+        with tempfile.TemporaryDirectory() as temporary:
+            for pool in ("cls", "gap"):
+                if arguments.keep:
+                    os.makedirs(arguments.keep, exist_ok=True)
+                failures += check_pool(arguments.binary, pool, arguments.keep or temporary)
+        print(f"{failures} tensors FAILED" if failures else f"logits, loss and gradients within {TOLERANCE:g}   ok")
+    sys.exit(failures > 0)
+
+
+if __name__ == "__main__":
+    main()

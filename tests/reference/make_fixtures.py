@@ -1,0 +1,174 @@
+"""Writes tests/fixtures/<case>.safetensors: a 2-block model, a batch, and what the float64 reference makes of them.
+
+    python3 tests/reference/make_fixtures.py           writes them again (Debian's python3-torch gives the same bytes)
+    python3 tests/reference/make_fixtures.py --check   recomputes and compares with the files there
+
+A file holds images [3,3,Hi,Wi] and every parameter under its own name in float32, labels [3] in int64, and logits,
+loss [1] and grad.<name> in float64, computed from exactly those float32 values; its metadata are the settings.
+
+Parameters are drawn so that each one matters, and drawn again until a float32 program can be held to 1e-5: no ReLU of
+a feature map flips by rounding, no stick-breaking process ends by rounding, and this reference run in float32 stays
+within a third of the tolerance.
+"""
+
+import argparse
+import os
+import sys
+
+import numpy as np
+import torch
+
+import safetensors_io
+from compare_parity import relative_error
+from vit_reference import Config, Vit, parameter_shapes
+
+FIXTURES = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "fixtures")
+BATCH = 3
+RELU_MARGIN = 1e-5
+TOLERANCE = 1e-5  # of the tests; see tests/check.h for what it is relative to
+
+# case -> settings, standard deviation of the sticks, least |1 - sum alpha - tau| over all tokens, heads and groups
+CASES = {
+    "softmax-cls": (Config(attn="softmax", pool="cls"), 0.5, 0),
+    "softmax-gap-nope": (Config(attn="softmax", pos_embed="none"), 0.5, 0),
+    "linear-cls": (Config(attn="linear", pool="cls"), 0.5, 0),
+    "linear-gap": (Config(attn="linear"), 0.5, 0),
+    "ripple": (Config(attn="ripple", ripple_layers=1, tau=0.001), 0.5, 2e-5),
+    "ripple-rmax2-tau": (Config(attn="ripple", r_max=2, tau=0.05), 3.0, 1e-3),
+    "ripple-rmax16": (Config(attn="ripple", r_max=16, tau=0.0), 0.5, 0),
+    "ripple-fixed": (Config(attn="ripple-fixed"), 0.5, 0),
+    "ripple-softmax-weights": (Config(attn="ripple-softmax-weights"), 0.5, 0),
+    "ripple-truncated": (Config(attn="ripple-truncated", tau=0.02), 1.0, 2e-5),
+    "ripple-log": (Config(attn="ripple-log", tau=0.01), 1.0, 2e-5),
+    "ripple-dense": (Config(attn="ripple-dense", tau=0.0), 0.5, 0),
+    "ripple-row-one-head": (Config(attn="ripple", img_size=(2, 10), heads=1, r_max=3, tau=0.0), 0.5, 0),
+    "ripple-three-heads": (Config(attn="ripple", dim=24, heads=3, tau=0.0), 0.5, 0),
+}
+
+
+def deviation(name, stick_scale):
+    """Chosen so that every part of the model has a say and no layer amplifies rounding."""
+    last = name.split(".attn.")[-1]
+    scales = {"pos_embed": 1.0, "cls_token": 1.0, "patch_embed.proj.weight": 0.7, "head.weight": 0.3,
+              "feature.w1": 1.0, "feature.w2": 0.4, "proj.weight": 0.4, "ripple.proj.weight": 0.3,
+              "ripple.proj.bias": 0.3, "ripple.sticks": stick_scale}
+    return 0.1 if ".mlp." in name and name.endswith("weight") else scales.get(last, 0.2)
+
+
+def draw_parameter(name, shape, random, stick_scale):
+    x = deviation(name, stick_scale) * random.standard_normal(shape)
+    if "norm" in name and name.endswith("weight"):
+        return 1 + x
+    return 0.3 + x if name.endswith("feature.b2") else x  # a good half of the features is alive
+
+
+def draw(config, stick_scale, seed):
+    random = np.random.RandomState(seed)  # numpy promises this generator's numbers for good
+    tensors = {name: draw_parameter(name, shape, random, stick_scale).astype(np.float32)
+               for name, shape in parameter_shapes(config).items()}
+    tensors["images"] = random.standard_normal((BATCH, 3, *config.img_size)).astype(np.float32)
+    tensors["labels"] = random.randint(0, config.num_classes, BATCH).astype(np.int64)
+    return tensors
+
+
+def compute(config, inputs, dtype):
+    """Returns the model after its run and {logits, loss, grad.*} as numpy arrays."""
+    params = {name: torch.from_numpy(inputs[name].copy()).to(dtype) for name in parameter_shapes(config)}
+    model = Vit(config, params)
+    logits, loss, gradients = model.loss_and_gradients(torch.from_numpy(inputs["images"].copy()).to(dtype),
+                                                       torch.from_numpy(inputs["labels"].copy()))
+    outputs = {"logits": logits.numpy(), "loss": loss.reshape(1).numpy()}
+    outputs.update({f"grad.{name}": gradient.numpy() for name, gradient in gradients.items()})
+    return model, outputs
+
+
+def objection(config, tau_margin, inputs, model, outputs):
+    """What is wrong with this draw, or None."""
+    if any(pre.abs().min() < RELU_MARGIN for pre in model.preactivations):
+        return "a ReLU is too near zero"
+    if config.tau > 0 and any((tail - config.tau).abs().min() < tau_margin for tail in model.tails):
+        return "a stick-breaking process is too near its end"
+    if tau_margin >= 1e-3:
+        ended = torch.cat([(tail[..., -1] < config.tau).flatten() for tail in model.tails]).double().mean()
+        if not 0.2 < ended < 0.8:
+            return f"tau ends {ended:.0%} of the processes"
+    for alpha in model.alphas:
+        if config.attn != "ripple-fixed" and (alpha.amax(-1) - alpha.amin(-1)).mean() < 0.2:
+            return "the spatial weights are too near uniform"
+    if len(set(inputs["labels"])) == 1:
+        return "all labels are equal"
+    if any(not np.abs(value).max() > 1e-6 for value in outputs.values()):
+        return "a gradient vanishes"
+    _, single = compute(config, inputs, torch.float32)
+    if max(relative_error(single[name], value) for name, value in outputs.items()) > TOLERANCE / 3:
+        return "too ill-conditioned for float32"
+    return None
+
+
+def make(case):
+    """Returns the case's tensors, the seed that drew them and the model after its run."""
+    config, stick_scale, tau_margin = CASES[case]
+    reasons = {}
+    for seed in range(10000 * list(CASES).index(case), 10000 * (list(CASES).index(case) + 1)):
+        inputs = draw(config, stick_scale, seed)
+        model, outputs = compute(config, inputs, torch.float64)
+        reason = objection(config, tau_margin, inputs, model, outputs)
+        if reason is None:
+            return {**inputs, **outputs}, seed, model
+        reasons[reason] = reasons.get(reason, 0) + 1
+    sys.exit(f"{case}: no draw is good enough: {reasons}")
+
+
+def summary(case, seed, model, tensors):
+    config = CASES[case][0]
+    _, single = compute(config, tensors, torch.float32)
+    worst = max(relative_error(value, tensors[name]) for name, value in single.items())
+    text = f"{case:23s} seed {seed:6d}  {len(tensors):3d} tensors  float32 {worst:.1e}"
+    if model.preactivations:
+        text += f"  ReLU margin {min(pre.abs().min().item() for pre in model.preactivations):.1e}"
+    if config.tau > 0 and model.tails:
+        margin = min((tail - config.tau).abs().min().item() for tail in model.tails)
+        ended = torch.cat([(tail[..., -1] < config.tau).flatten() for tail in model.tails]).double().mean().item()
+        text += f"  tau margin {margin:.1e}, ended {ended:.0%}"
+    return text
+
+
+def check(case, path):
+    """The file's outputs against the reference run on the file's inputs.  Returns the number of mistakes."""
+    tensors, metadata = safetensors_io.read(path)
+    config = Config.from_metadata(metadata)
+    if config != CASES[case][0]:
+        print(f"{case}: its settings are {metadata}, make_fixtures.py has {CASES[case][0].metadata()}")
+        return 1
+    _, outputs = compute(config, tensors, torch.float64)
+    expected = set(outputs) | set(parameter_shapes(config)) | {"images", "labels"}
+    if set(tensors) != expected:
+        print(f"{case}: tensors missing or too many: {sorted(set(tensors) ^ expected)}")
+        return 1
+    # Two versions of PyTorch sum in different orders; float64 leaves about 1e-13 of that.
+    worst = max(relative_error(tensors[name], value) for name, value in outputs.items())
+    print(f"{case:23s} worst {worst:.1e}   {'ok' if worst < 1e-10 else 'FAILED'}")
+    return int(not worst < 1e-10)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("cases", nargs="*", metavar="CASE", help=", ".join(CASES))
+    parser.add_argument("--check", action="store_true", help="compare with the files instead of writing them")
+    parser.add_argument("--out", default=FIXTURES, help="directory of the fixtures")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)  # the order of sums, hence the bytes
+    mistakes = 0
+    for case in arguments.cases or CASES:
+        path = os.path.join(arguments.out, case + ".safetensors")
+        if arguments.check:
+            mistakes += check(case, path)
+            continue
+        tensors, seed, model = make(case)
+        safetensors_io.write(path, tensors, CASES[case][0].metadata())
+        print(f"{summary(case, seed, model, tensors)}  {os.path.getsize(path) / 1024:.0f} KiB", flush=True)
+    sys.exit(mistakes > 0)
+
+
+if __name__ == "__main__":
+    main()

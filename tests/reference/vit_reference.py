@@ -1,0 +1,309 @@
+"""The whole model in plain PyTorch float64: what the C implementation is compared with.
+
+Every attention operator is written from its definition, N x N and without any trick.  Letters: B images, N tokens,
+M model width, H heads, D head width (M = H D), R sticks, grid Hg x Wg.  Parameters are a dictionary under timm's names
+(huggingface/pytorch-image-models, vision_transformer.py); an operator's own stand below blocks.i.attn.
+
+    x   = [cls;] patches (+ pos)              patches: convolution with kernel and stride P, row-major
+    x  += attn(norm1(x)),  x += mlp(norm2(x)) mlp = fc2 gelu(fc1), exact GELU; layer norm eps 1e-6
+    pool cls: head(norm(x)[:, 0])             pool gap: head(mean over tokens of norm(x))
+    loss = mean over images of -log softmax(logits)[label]
+
+Run as a program it checks itself: gradients by finite differences, and what the operators must be to each other.
+"""
+
+import math
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+
+RIPPLE = ("ripple", "ripple-fixed", "ripple-softmax-weights", "ripple-truncated", "ripple-log", "ripple-dense")
+
+
+@dataclass(frozen=True)
+class Config:
+    attn: str = "softmax"
+    img_size: tuple = (14, 18)  # height, width
+    patch_size: int = 2
+    dim: int = 20
+    depth: int = 2
+    heads: int = 2
+    num_classes: int = 7
+    mlp_ratio: int = 4
+    pool: str = "gap"           # cls | gap
+    pos_embed: str = "learned"  # learned | none
+    r_max: int = 4
+    tau: float = 0.001
+    ripple_layers: int = 2
+
+    @property
+    def grid(self):
+        return self.img_size[0] // self.patch_size, self.img_size[1] // self.patch_size
+
+    def metadata(self):
+        strings = {key: str(value) for key, value in vars(self).items()}
+        strings["img_size"] = "%dx%d" % self.img_size
+        return strings
+
+    @staticmethod
+    def from_metadata(strings):
+        height, width = strings["img_size"].split("x")
+        values = {"img_size": (int(height), int(width))}
+        for key, default in vars(Config()).items():
+            if key != "img_size":
+                values[key] = type(default)(strings[key])
+        return Config(**values)
+
+
+def block_operator(config, block):
+    """Only the first ripple_layers blocks of a ripple model use ripple attention; the others are linear."""
+    return "linear" if config.attn in RIPPLE and block >= config.ripple_layers else config.attn
+
+
+# == Vicinal groups ====================================================================================================
+
+
+def group_bounds(config, operator):
+    """Group r holds the tokens at distance bounds[r] <= distance < bounds[r+1]; the last has no upper bound."""
+    farthest = max(config.grid) - 1
+    if operator == "ripple-log":
+        return [0] + [1 << i for i in range(farthest.bit_length())]
+    return list(range((farthest if operator == "ripple-dense" else config.r_max) + 1))
+
+
+def grid_groups(grid, bounds):
+    """g(n,m), the group of token m seen from token n, by Chebyshev distance.  [N,N]"""
+    y, x = torch.meshgrid(torch.arange(grid[0]), torch.arange(grid[1]), indexing="ij")
+    y, x = y.flatten(), x.flatten()
+    distance = torch.maximum((y[:, None] - y[None, :]).abs(), (x[:, None] - x[None, :]).abs())
+    return sum((distance >= bound).long() for bound in bounds[1:]) + torch.zeros_like(distance)
+
+
+# == Parameters ========================================================================================================
+
+
+def parameter_shapes(config):
+    M, D = config.dim, config.dim // config.heads
+    N = config.grid[0] * config.grid[1] + (config.pool == "cls")
+    hidden = config.mlp_ratio * M
+    shapes = {"patch_embed.proj.weight": (M, 3, config.patch_size, config.patch_size), "patch_embed.proj.bias": (M,)}
+    if config.pool == "cls":
+        shapes["cls_token"] = (1, 1, M)
+    if config.pos_embed == "learned":
+        shapes["pos_embed"] = (1, N, M)
+    for i in range(config.depth):
+        operator = block_operator(config, i)
+        block = {"norm1.weight": (M,), "norm1.bias": (M,), "attn.qkv.weight": (3 * M, M), "attn.qkv.bias": (3 * M,),
+                 "attn.proj.weight": (M, M), "attn.proj.bias": (M,)}
+        if operator != "softmax":
+            block.update({"attn.feature.w1": (D, D), "attn.feature.w2": (D, 2 * D), "attn.feature.b2": (D,)})
+        if operator in RIPPLE and operator != "ripple-fixed":
+            groups = len(group_bounds(config, operator))
+            sticks = groups if operator == "ripple-softmax-weights" else groups - 1
+            block.update({"attn.ripple.proj.weight": (D, D), "attn.ripple.proj.bias": (D,),
+                          "attn.ripple.sticks": (config.heads, sticks, D)})
+        block.update({"norm2.weight": (M,), "norm2.bias": (M,), "mlp.fc1.weight": (hidden, M), "mlp.fc1.bias": (hidden,),
+                      "mlp.fc2.weight": (M, hidden), "mlp.fc2.bias": (M,)})
+        shapes.update({f"blocks.{i}.{name}": shape for name, shape in block.items()})
+    shapes.update({"norm.weight": (M,), "norm.bias": (M,), "head.weight": (config.num_classes, M),
+                   "head.bias": (config.num_classes,)})
+    return shapes
+
+
+# == Spatial weights of ripple attention ===============================================================================
+
+
+def stick_breaking(o, tau, tails=None):
+    """o [...,R] -> alpha [...,R+1]: s_r = 1 / (1 + (R - r) exp(-o_r)), alpha_r = s_r prod_{r'<r} (1 - s_r'),
+    alpha_R = prod (1 - s).  From the first r^ with 1 - sum_{r<=r^} alpha_r < tau on, the groups r^..R share
+    1 - sum_{r<r^} alpha_r equally; r^ is a constant of the backward pass."""
+    R = o.shape[-1]
+    alpha, left = [], torch.ones_like(o[..., 0])
+    for r in range(R):
+        s = 1 / (1 + (R - r) * torch.exp(-o[..., r]))
+        alpha.append(left * s)
+        left = left * (1 - s)
+    alpha = torch.stack(alpha + [left], dim=-1)
+    tail = 1 - alpha.cumsum(-1)  # 1 - sum_{r'<=r} alpha_r'
+    if tails is not None:
+        tails.append(tail[..., :R].detach())
+    if tau > 0:
+        first = (tail[..., :R] >= tau).sum(-1, keepdim=True)  # r^; R when only the last group is below tau
+        before = torch.cat([torch.ones_like(tail[..., :1]), tail[..., :R]], dim=-1)  # 1 - sum_{r'<r} alpha_r'
+        share = before.gather(-1, first) / (R - first + 1)
+        alpha = torch.where(torch.arange(R + 1) >= first, share, alpha)
+    return alpha
+
+
+def spatial_weights(params, prefix, operator, config, v, tails=None):
+    """alpha [B,H,N,G] from v [B,H,N,D]."""
+    G = len(group_bounds(config, operator))
+    if operator == "ripple-fixed":
+        weights = [2.0 ** -(r + 1) for r in range(G - 1)] + [2.0 ** -(G - 1)]
+        return torch.tensor(weights, dtype=v.dtype).expand(*v.shape[:3], G)
+    p = F.linear(v, params[prefix + "ripple.proj.weight"], params[prefix + "ripple.proj.bias"])
+    o = torch.einsum("hrd,bhnd->bhnr", params[prefix + "ripple.sticks"], p)
+    if operator == "ripple-softmax-weights":
+        return o.softmax(-1)
+    alpha = stick_breaking(o, config.tau, tails)
+    if operator == "ripple-truncated":
+        alpha = torch.cat([alpha[..., :-1], torch.zeros_like(alpha[..., -1:])], dim=-1)
+    return alpha
+
+
+# == Model =============================================================================================================
+
+
+def feature_map(params, prefix, z, preactivations=None):
+    """phi(z) = relu(w2 [sin(w1 z'); cos(w1 z')] + b2), z' = D^-1/4 z: the same map for q and k and for all heads."""
+    angle = F.linear(z * z.shape[-1] ** -0.25, params[prefix + "feature.w1"])
+    pre = F.linear(torch.cat([angle.sin(), angle.cos()], dim=-1), params[prefix + "feature.w2"],
+                   params[prefix + "feature.b2"])
+    if preactivations is not None:
+        preactivations.append(pre.detach())
+    return pre.relu()
+
+
+class Vit:
+    """params {name: tensor}.  After a forward, `preactivations` holds what entered the ReLUs of the feature maps,
+    `tails` the 1 - sum_{r'<=r} alpha_r' that tau is compared with, `alphas` the spatial weights [B,H,N,G]."""
+
+    def __init__(self, config, params):
+        self.config, self.params = config, params
+        self.preactivations, self.tails, self.alphas = [], [], []
+
+    def attention(self, block, x):
+        config, params, prefix = self.config, self.params, f"blocks.{block}.attn."
+        operator = block_operator(config, block)
+        B, N, M = x.shape
+        H, D = config.heads, M // config.heads
+        qkv = F.linear(x, params[prefix + "qkv.weight"], params[prefix + "qkv.bias"])
+        q, k, v = qkv.reshape(B, N, 3, H, D).permute(2, 0, 3, 1, 4)  # each [B,H,N,D]
+        if operator == "softmax":
+            y = (q @ k.transpose(-1, -2) / math.sqrt(D)).softmax(-1) @ v
+        else:
+            a = (feature_map(params, prefix, q, self.preactivations)
+                 @ feature_map(params, prefix, k, self.preactivations).transpose(-1, -2))  # [B,H,N,N]
+            if operator != "linear":
+                alpha = spatial_weights(params, prefix, operator, config, v, self.tails)
+                self.alphas.append(alpha.detach())
+                groups = grid_groups(config.grid, group_bounds(config, operator))
+                a = a * alpha.gather(-1, groups.expand(B, H, N, N))
+            y = a @ v / (a.sum(-1, keepdim=True) + 1e-6)
+        return F.linear(y.transpose(1, 2).reshape(B, N, M), params[prefix + "proj.weight"], params[prefix + "proj.bias"])
+
+    def norm(self, name, x):
+        return F.layer_norm(x, x.shape[-1:], self.params[name + ".weight"], self.params[name + ".bias"], 1e-6)
+
+    def mlp(self, prefix, x):
+        x = F.gelu(F.linear(x, self.params[prefix + "fc1.weight"], self.params[prefix + "fc1.bias"]))
+        return F.linear(x, self.params[prefix + "fc2.weight"], self.params[prefix + "fc2.bias"])
+
+    def forward(self, images):
+        """images [B,3,Hi,Wi] -> logits [B,C]"""
+        config, params = self.config, self.params
+        self.preactivations, self.tails, self.alphas = [], [], []
+        x = F.conv2d(images, params["patch_embed.proj.weight"], params["patch_embed.proj.bias"],
+                     stride=config.patch_size).flatten(2).transpose(1, 2)
+        if config.pool == "cls":
+            x = torch.cat([params["cls_token"].expand(len(x), 1, -1), x], dim=1)
+        if config.pos_embed == "learned":
+            x = x + params["pos_embed"]
+        for i in range(config.depth):
+            x = x + self.attention(i, self.norm(f"blocks.{i}.norm1", x))
+            x = x + self.mlp(f"blocks.{i}.mlp.", self.norm(f"blocks.{i}.norm2", x))
+        x = self.norm("norm", x)
+        x = x[:, 0] if config.pool == "cls" else x.mean(1)
+        return F.linear(x, params["head.weight"], params["head.bias"])
+
+    def loss_and_gradients(self, images, labels):
+        """Returns logits, loss (mean cross entropy, no smoothing) and {name: gradient}."""
+        leaves = {name: value.detach().requires_grad_() for name, value in self.params.items()}
+        self.params, kept = leaves, self.params
+        logits = self.forward(images)
+        loss = F.cross_entropy(logits, labels)
+        gradients = torch.autograd.grad(loss, list(leaves.values()))
+        self.params = kept
+        return logits.detach(), loss.detach(), dict(zip(leaves, gradients))
+
+
+# == Self-check ========================================================================================================
+
+
+def random_params(config, generator, scale=0.4):
+    return {name: scale * torch.randn(shape, generator=generator, dtype=torch.float64) + ("norm" in name and "weight" in name)
+            for name, shape in parameter_shapes(config).items()}
+
+
+def check_finite_differences(config, seed):
+    """Every parameter tensor along random directions, central differences of the loss in float64."""
+    generator = torch.Generator().manual_seed(seed)
+    params = random_params(config, generator)
+    images = torch.randn(2, 3, *config.img_size, generator=generator, dtype=torch.float64)
+    labels = torch.tensor([1, 4])
+    _, _, gradients = Vit(config, params).loss_and_gradients(images, labels)
+    worst, step = 0.0, 1e-6
+    with torch.no_grad():
+        for name, value in params.items():
+            direction = torch.randn(value.shape, generator=generator, dtype=torch.float64)
+            losses = [F.cross_entropy(Vit(config, {**params, name: value + sign * step * direction}).forward(images), labels)
+                      for sign in (1, -1)]
+            numeric = ((losses[0] - losses[1]) / (2 * step)).item()
+            exact = (gradients[name] * direction).sum().item()
+            assert gradients[name].abs().max() > 0, name
+            worst = max(worst, abs(numeric - exact) / gradients[name].norm().item())
+    assert worst < 1e-6, (config, worst)
+    return worst
+
+
+def self_check():
+    torch.set_num_threads(1)
+    small = dict(img_size=(6, 10), dim=12, heads=2, r_max=2, tau=0.0)
+    cases = [Config(**{**small, "attn": "softmax", "pool": "cls"}),
+             Config(**{**small, "attn": "softmax", "pos_embed": "none"}),
+             Config(**{**small, "attn": "linear", "pool": "cls"}), Config(**{**small, "attn": "linear"}),
+             Config(**{**small, "attn": "ripple", "tau": 0.05}), Config(**{**small, "attn": "ripple", "r_max": 9}),
+             Config(**{**small, "attn": "ripple", "ripple_layers": 1})]
+    cases += [Config(**{**small, "attn": attn}) for attn in RIPPLE[1:]]
+    for seed, config in enumerate(cases):
+        worst = check_finite_differences(config, seed)
+        print(f"gradients == central differences   {config.attn:23s} {config.pool} {config.pos_embed:8s} "
+              f"R {config.r_max} tau {config.tau:<5g} worst {worst:.1e}   ok")
+
+    generator = torch.Generator().manual_seed(99)
+    o = 3 * torch.randn(2, 2, 15, 4, generator=generator, dtype=torch.float64)
+    for tau in (0.0, 0.001, 0.05, 0.5):
+        assert (stick_breaking(o, tau).sum(-1) - 1).abs().max() < 1e-14
+    assert (stick_breaking(torch.zeros(4, dtype=torch.float64), 0.0) - 0.2).abs().max() < 1e-16
+    print("alpha sums to one, zero logits give 1/(R+1)   ok")
+
+    config = Config(**{**small, "attn": "ripple"})
+    params = random_params(config, generator)
+    images = torch.randn(2, 3, *config.img_size, generator=generator, dtype=torch.float64)
+    for name in params:
+        if name.endswith("sticks"):
+            params[name] = torch.zeros_like(params[name])
+    model = Vit(config, params)
+    # Weights 1/G divide num and den alike, so that only the 1e-6 in the denominator tells the two apart.
+    difference = (model.forward(images) - Vit(Config(**{**small, "attn": "linear"}), params).forward(images)).abs().max().item()
+    assert difference < 1e-5, difference
+    print(f"equal weights == linear attention   worst {difference:.1e}   ok")
+
+    for attn in RIPPLE:
+        config = Config(**{**small, "attn": attn, "tau": 0.02})
+        model = Vit(config, random_params(config, generator, 0.8))
+        model.forward(images)
+        for alpha in model.alphas:
+            total = alpha.sum(-1)
+            assert (total < 1).any() if attn == "ripple-truncated" else (total - 1).abs().max() < 1e-14, attn
+            assert (alpha >= 0).all()
+    print("alpha of every variant sums to one, ripple-truncated to less   ok")
+
+    assert group_bounds(Config(), "ripple-log") == [0, 1, 2, 4, 8] and len(group_bounds(Config(), "ripple-dense")) == 9
+    assert grid_groups((1, 5), [0, 1, 2, 4])[0].tolist() == [0, 1, 2, 2, 3]
+    print("vicinal groups   ok")
+
+
+if __name__ == "__main__":
+    self_check()

@@ -1,0 +1,584 @@
+/* The settings engine: what each wrong line or argument is told, precedence, includes, and that a saved config reads
+ * back as the same settings. */
+#include "core/config.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "tests/check.h"
+
+typedef struct {
+    int img_size[2], batch_size, attn, pool, steps;
+    float lr, mean;
+    bool relative, describe;
+    const char *data, *config;
+    uint64_t seed;
+    ConfigList predict;
+} Settings;
+
+static const char *const *operators(int *count) {
+    static const char *const names[] = {"softmax", "ripple", "lisa"};
+    *count = 3;
+    return names;
+}
+
+static const ConfigEntry entries[] = {
+    {CONFIG_FIELD(STRING, Settings, config), .argument = "FILE", .command_line_only = true, .section = "modes",
+     .help = "INI file with settings; the command line wins over it"},
+    {CONFIG_FIELD(BOOL, Settings, describe), .command_line_only = true, .help = "print the model's plan and stop"},
+    {CONFIG_FIELD(LIST, Settings, predict), .argument = "FILE...", .command_line_only = true,
+     .help = "classify these images"},
+    {CONFIG_FIELD(STRING, Settings, data), .argument = "FOLDER", .section = "data", .help = "folder of the data set"},
+    {CONFIG_FIELD(SIZE, Settings, img_size), "224", .min = 1, .max = 4096, .help = "height and width of the input"},
+    {CONFIG_FIELD(CHOICE, Settings, attn), "softmax", .choices_of = operators, .noun = "operator", .section = "model",
+     .help = "attention operator"},
+    {CONFIG_FIELD(CHOICE, Settings, pool), "cls", CONFIG_CHOICES("cls", "gap"),
+     .help = "what the head reads: the class token, or the mean of all tokens | either way after the last norm"},
+    {CONFIG_FIELD(BOOL, Settings, relative), "true", .help = "relative positions"},
+    {CONFIG_FIELD(INT, Settings, batch_size), "64", .min = 1, .max = 65536, .section = "training",
+     .help = "images in a step, over all ranks"},
+    {CONFIG_FIELD(FLOAT, Settings, lr), "1e-3", .min = 0, .max = 0.1, .help = "peak learning rate"},
+    {CONFIG_FIELD(INT, Settings, steps), "-1", .help = "steps to run, -1 for all"},
+    {CONFIG_FIELD(FLOAT, Settings, mean), "0.5", .help = "a number without bounds"},
+    {CONFIG_FIELD(UINT64, Settings, seed), "1", .help = "seed of everything random"},
+};
+enum { COUNT = sizeof entries / sizeof *entries };
+
+typedef struct {
+    Config config;
+    Settings settings;
+    char error[1024];
+} Fixture;
+
+static void begin(Fixture *f) {
+    memset(f, 0, sizeof *f);
+    config_init(&f->config, entries, COUNT, &f->settings, "config");
+}
+
+/* == Errors ===================================================================================================== */
+
+static void test_text_errors(void **state) {
+    (void)state;
+    static const struct {
+        const char *text, *error;
+    } cases[] = {
+        {"\n[model]\nattn = rippel\n", "x.ini:3: attn: unknown operator 'rippel' (did you mean 'ripple'?)"},
+        {"attn = convolution", "x.ini:1: attn: unknown operator 'convolution' (softmax, ripple or lisa)"},
+        {"pool = maximum", "x.ini:1: pool: unknown value 'maximum' (cls or gap)"},
+        {"bacth_size = 4", "x.ini:1: bacth_size: unknown setting (did you mean 'batch_size'?)"},
+        {"zzzzzzzzz = 4", "x.ini:1: zzzzzzzzz: unknown setting"},
+        {"describ = 1", "x.ini:1: describ: unknown setting"},
+        {"inclode = x", "x.ini:1: inclode: unknown setting (did you mean 'include'?)"},
+        {"include = y.ini", "x.ini:1: include: not possible here, only in a file"},
+        {"describe = true", "x.ini:1: describe: can stand only on the command line"},
+        {"predict = a.png", "x.ini:1: predict: can stand only on the command line"},
+        {"[modle]", "x.ini:1: unknown section [modle] (did you mean [model]?)"},
+        {"[zzzzzzzzz]", "x.ini:1: unknown section [zzzzzzzzz] (sections: [data], [model], [training])"},
+        {"[modes]", "x.ini:1: unknown section [modes] (did you mean [model]?)"},
+        {"[model", "x.ini:1: expected ']' at the end of the section's title"},
+        {"[model] x", "x.ini:1: unexpected text after the section's title"},
+        {"lr = 1e-3\nbatch_size\nlr = x", "x.ini:2: expected 'name = value'"},
+        {"= 5", "x.ini:1: expected 'name = value'"},
+        {"lr = 1e-3\n# again\nlr = 1e-4", "x.ini:3: lr: set twice in this file, on lines 1 and 3"},
+        {"batch-size = 1\nbatch_size = 2", "x.ini:2: batch_size: set twice in this file, on lines 1 and 2"},
+        {"batch_size = many", "x.ini:1: batch_size: expected an integer from 1 to 65536, got 'many'"},
+        {"batch_size = 12x", "x.ini:1: batch_size: expected an integer from 1 to 65536, got '12x'"},
+        {"batch_size = 1.5", "x.ini:1: batch_size: expected an integer from 1 to 65536, got '1.5'"},
+        {"batch_size =", "x.ini:1: batch_size: expected an integer from 1 to 65536, got ''"},
+        {"batch_size = 0", "x.ini:1: batch_size: 0 is out of range (integer from 1 to 65536)"},
+        {"batch_size = 65537", "x.ini:1: batch_size: 65537 is out of range (integer from 1 to 65536)"},
+        {"batch_size = 99999999999999999999",
+         "x.ini:1: batch_size: 99999999999999999999 is out of range (integer from 1 to 65536)"},
+        {"steps = 2147483648", "x.ini:1: steps: 2147483648 is out of range (from -2147483648 to 2147483647)"},
+        {"lr = fast", "x.ini:1: lr: expected a number from 0 to 0.1, got 'fast'"},
+        {"lr = 1e-3 1", "x.ini:1: lr: expected a number from 0 to 0.1, got '1e-3 1'"},
+        {"lr = nan", "x.ini:1: lr: expected a finite number, got 'nan'"},
+        {"lr = nan(7)", "x.ini:1: lr: expected a finite number, got 'nan(7)'"},
+        {"lr = -inf", "x.ini:1: lr: expected a finite number, got '-inf'"},
+        {"lr = 1e400", "x.ini:1: lr: 1e400 is out of range (number from 0 to 0.1)"},
+        {"mean = 1e39", "x.ini:1: mean: 1e39 is out of range (from -3.402823466e+38 to 3.402823466e+38)"},
+        {"lr = 1e-60", "x.ini:1: lr: 1e-60 is too small for a float"},
+        {"lr = -1", "x.ini:1: lr: -1 is out of range (number from 0 to 0.1)"},
+        {"seed = -1", "x.ini:1: seed: expected a non-negative integer, got '-1'"},
+        {"seed = 18446744073709551616", "x.ini:1: seed: 18446744073709551616 is out of range (from 0 to 2^64 - 1)"},
+        {"relative = maybe", "x.ini:1: relative: expected true or false, got 'maybe'"},
+        {"img_size = 7y9", "x.ini:1: img_size: expected N or HxW, each from 1 to 4096, got '7y9'"},
+        {"img_size = 7x", "x.ini:1: img_size: expected N or HxW, each from 1 to 4096, got '7x'"},
+        {"img_size = 7x9x3", "x.ini:1: img_size: expected N or HxW, each from 1 to 4096, got '7x9x3'"},
+        {"img_size = 7x0", "x.ini:1: img_size: 7x0 is out of range (N or HxW, each from 1 to 4096)"},
+        {"data = a\tb", "x.ini:1: data: a control character (9) cannot be saved in an INI file"},
+        {"attn = \033[2J", "x.ini:1: attn: unknown operator '?[2J' (softmax, ripple or lisa)"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        Fixture f;
+        begin(&f);
+        bool ok = config_try_text(&f.config, cases[i].text, strlen(cases[i].text), "x.ini", f.error, sizeof f.error);
+        assert_false(ok);
+        assert_string_equal(f.error, cases[i].error);
+        config_free(&f.config);
+    }
+}
+
+static void test_binary_and_long_lines(void **state) {
+    (void)state;
+    Fixture f;
+    begin(&f);
+    assert_false(config_try_text(&f.config, "lr = 0.1\nda\0ta", 14, "x.ini", f.error, sizeof f.error));
+    assert_string_equal(f.error, "x.ini:2: a NUL byte: this is not a text file");
+    size_t size = 20000;
+    char *text = malloc(size + 1);
+    memset(text, 'a', size);
+    memcpy(text, "data = ", 7);
+    text[size] = 0;
+    assert_false(config_try_text(&f.config, text, size, "x.ini", f.error, sizeof f.error));
+    assert_non_null(strstr(f.error, "x.ini:1: the line is longer than "));
+    text[0] = '#';
+    assert_true(config_try_text(&f.config, text, size, "x.ini", f.error, sizeof f.error));
+    char tiny[8];
+    assert_false(config_try_text(&f.config, "lr = x", 6, "x.ini", tiny, sizeof tiny));
+    assert_string_equal(tiny, "x.ini:1");
+    free(text);
+    config_free(&f.config);
+}
+
+static bool arguments(Fixture *f, int count, ...) {
+    static char *argv[16];
+    va_list list;
+    va_start(list, count);
+    argv[0] = "program";
+    for (int i = 0; i < count; i++) argv[i + 1] = va_arg(list, char *);
+    va_end(list);
+    f->error[0] = 0;
+    return config_try_arguments(&f->config, count + 1, argv, f->error, sizeof f->error);
+}
+
+static void test_argument_errors(void **state) {
+    (void)state;
+    static const struct {
+        const char *first, *second, *error;
+    } cases[] = {
+        {"--bacth-size", "4", "--bacth-size: unknown setting (did you mean --batch-size?)"},
+        {"--bacth_size=4", NULL, "--bacth_size: unknown setting (did you mean --batch-size?)"},
+        {"--descrbe", NULL, "--descrbe: unknown setting (did you mean --describe?)"},
+        {"--include", "x.ini", "--include: unknown setting"},
+        {"--lr", NULL, "--lr: expected a value"},
+        {"--lr", "--describe", "--lr: expected a value"},
+        {"--predict", "--describe", "--predict: expected a value"},
+        {"--attn", "ripplo", "--attn: unknown operator 'ripplo' (did you mean 'ripple'?)"},
+        {"--describe", "model", "--describe: expected true or false, got 'model'"},
+        {"x.ini", NULL, "unexpected argument 'x.ini': a setting is --name value (see --help)"},
+        {"-h", NULL, "unexpected argument '-h': a setting is --name value (see --help)"},
+        {"--", NULL, "unexpected argument '--': a setting is --name value (see --help)"},
+        {"--=4", NULL, "--: unknown setting"},
+        {"--config", NULL, "--config: expected a file name"},
+        {"--config", "/nonexistent/x.ini", "--config: cannot open '/nonexistent/x.ini': No such file or directory"},
+        {"--config", "/", "--config: cannot read '/': Is a directory"},
+        {"--config", "/dev/zero", "--config: '/dev/zero' is not a file of settings: more than 1048576 bytes"},
+        {"--config=a.ini", "--config=b.ini", "--config: given twice (a file can hold 'include = other.ini')"},
+        {"--data", "a ;b", "--data: ' ;' cannot be saved in an INI file, where it begins a comment"},
+        {"--data", ";b", "--data: ' ;' cannot be saved in an INI file, where it begins a comment"},
+        {"--data", "a\nb", "--data: a control character (10) cannot be saved in an INI file"},
+        {"--data", "a ", "--data: spaces around a value cannot be saved in an INI file"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        Fixture f;
+        begin(&f);
+        assert_false(arguments(&f, cases[i].second ? 2 : 1, cases[i].first, cases[i].second));
+        assert_string_equal(f.error, cases[i].error);
+        config_free(&f.config);
+    }
+}
+
+/* == Values ===================================================================================================== */
+
+static void test_defaults(void **state) {
+    (void)state;
+    Fixture f;
+    begin(&f);
+    const Settings *s = &f.settings;
+    assert_int_equal(s->img_size[0], 224);
+    assert_int_equal(s->img_size[1], 224);
+    assert_int_equal(s->steps, -1);
+    assert_true(s->lr == 1e-3f && s->relative && !s->describe && s->seed == 1);
+    assert_string_equal(s->data, "");
+    assert_int_equal(s->predict.count, 0);
+    assert_null(config_origin(&f.config, "img_size"));
+    config_free(&f.config);
+}
+
+static void test_text(void **state) {
+    (void)state;
+    static const char text[] = "\xEF\xBB\xBF# comment\r\n[ Model ] ; comment\r\n  attn = lisa ; comment\r\n"
+                               "\trelative=no\r\n; comment\n\n[data]\n[training]\n"
+                               "seed: 18446744073709551615\nimg-size = 7,9\n"
+                               "data = a=b;c #d\nlr = 0.1\nmean = -0\nsteps = +7\n[model] # comment\nbatch_size = 007";
+    Fixture f;
+    begin(&f);
+    if (!config_try_text(&f.config, text, sizeof text - 1, "x", f.error, sizeof f.error)) fail_msg("%s", f.error);
+    const Settings *s = &f.settings;
+    assert_int_equal(s->attn, 2);
+    assert_int_equal(s->img_size[0], 7);
+    assert_int_equal(s->img_size[1], 9);
+    assert_int_equal(s->batch_size, 7);
+    assert_int_equal(s->steps, 7);
+    assert_string_equal(s->data, "a=b;c #d");
+    assert_true(s->seed == UINT64_MAX && !s->relative && s->lr == 0.1f && s->mean == 0 && signbit(s->mean));
+    assert_string_equal(config_origin(&f.config, "attn"), "x:3");
+    assert_string_equal(config_origin(&f.config, "batch-size"), "x:16");
+    assert_null(config_origin(&f.config, "pool"));
+    config_free(&f.config);
+}
+
+static void test_arguments(void **state) {
+    (void)state;
+    Fixture f;
+    begin(&f);
+    if (!arguments(&f, 11, "--predict", "a.png", "b.png", "--describe", "--relative=OFF", "--img_size", "7X9",
+                   "--steps", "-5", "--predict=c.png", "-d.png"))
+        fail_msg("%s", f.error);
+    const Settings *s = &f.settings;
+    static const char *const files[] = {"a.png", "b.png", "c.png", "-d.png"};
+    assert_int_equal(s->predict.count, 4);
+    for (int i = 0; i < 4; i++) assert_string_equal(s->predict.items[i], files[i]);
+    assert_true(s->describe && !s->relative && s->img_size[0] == 7 && s->img_size[1] == 9 && s->steps == -5);
+    assert_string_equal(config_origin(&f.config, "img_size"), "--img_size");
+    assert_true(arguments(&f, 4, "--batch-size", "2", "--batch_size", "3"));
+    assert_int_equal(s->batch_size, 3);
+    assert_true(arguments(&f, 3, "--relative", "yes", "--data="));
+    assert_true(s->relative && !*s->data);
+    assert_true(config_try_set(&f.config, "data", "folder", "class.txt:1", f.error, sizeof f.error));
+    assert_string_equal(s->data, "folder");
+    assert_string_equal(config_origin(&f.config, "data"), "class.txt:1");
+    assert_false(config_try_set(&f.config, "lr", "2", "class.txt:2", f.error, sizeof f.error));
+    assert_string_equal(f.error, "class.txt:2: lr: 2 is out of range (number from 0 to 0.1)");
+    config_free(&f.config);
+}
+
+/* == Files ====================================================================================================== */
+
+static char folder[64];
+
+static const char *path_of(const char *name) {
+    static char path[4][256];
+    static int turn;
+    turn = (turn + 1) % 4;
+    snprintf(path[turn], sizeof path[turn], "%s/%s", folder, name);
+    return path[turn];
+}
+
+static void put_file(const char *name, const char *text) {
+    FILE *out = fopen(path_of(name), "w");
+    assert_non_null(out);
+    fputs(text, out);
+    fclose(out);
+}
+
+static void test_file_and_command_line(void **state) {
+    (void)state;
+    put_file("a.ini", "lr = 0.01\nbatch_size = 8\nattn = ripple\n");
+    for (int order = 0; order < 2; order++) {
+        Fixture f;
+        begin(&f);
+        bool ok = order ? arguments(&f, 4, "--lr", "0.02", "--config", path_of("a.ini"))
+                        : arguments(&f, 4, "--config", path_of("a.ini"), "--lr", "0.02");
+        if (!ok) fail_msg("%s", f.error);
+        char origin[300];
+        snprintf(origin, sizeof origin, "%s:2", path_of("a.ini"));
+        assert_true(f.settings.lr == 0.02f && f.settings.batch_size == 8 && f.settings.attn == 1);
+        assert_string_equal(config_origin(&f.config, "lr"), "--lr");
+        assert_string_equal(config_origin(&f.config, "batch_size"), origin);
+        config_free(&f.config);
+    }
+}
+
+static void test_include(void **state) {
+    (void)state;
+    mkdir(path_of("sub"), 0777);
+    put_file("base.ini", "lr = 0.01\nbatch_size = 8\n");
+    put_file("sub/model.ini", "attn = lisa\ninclude = ../base.ini\nbatch_size = 9\n");
+    put_file("top.ini", "pool = gap\nsteps = 3\n[training]\ninclude = sub/model.ini\nlr = 0.03\n");
+    Fixture f;
+    begin(&f);
+    if (!config_try_file(&f.config, path_of("top.ini"), f.error, sizeof f.error)) fail_msg("%s", f.error);
+    const Settings *s = &f.settings;
+    assert_true(s->lr == 0.03f && s->batch_size == 9 && s->attn == 2 && s->pool == 1 && s->steps == 3);
+    char expected[600];
+    snprintf(expected, sizeof expected, "%s:1", path_of("sub/model.ini"));
+    assert_string_equal(config_origin(&f.config, "attn"), expected);
+
+    put_file("base.ini", "\nlr = 7\n");
+    assert_false(config_try_file(&f.config, path_of("top.ini"), f.error, sizeof f.error));
+    snprintf(expected, sizeof expected, "%s/sub/../base.ini:2: lr: 7 is out of range (number from 0 to 0.1)", folder);
+    assert_string_equal(f.error, expected);
+
+    put_file("base.ini", "include = sub/model.ini\n");
+    assert_false(config_try_file(&f.config, path_of("top.ini"), f.error, sizeof f.error));
+    snprintf(expected, sizeof expected,
+             "%s/sub/../base.ini:1: include: '%s/sub/../sub/model.ini' is already being read: "
+             "the files include each other", folder, folder);
+    assert_string_equal(f.error, expected);
+
+    put_file("base.ini", "include = missing.ini\n");
+    assert_false(config_try_file(&f.config, path_of("base.ini"), f.error, sizeof f.error));
+    snprintf(expected, sizeof expected, "%s:1: include: cannot open '%s': No such file or directory",
+             path_of("base.ini"), path_of("missing.ini"));
+    assert_string_equal(f.error, expected);
+
+    for (int i = 0; i < 9; i++) {
+        char name[16], text[64];
+        snprintf(name, sizeof name, "n%d.ini", i);
+        snprintf(text, sizeof text, i < 8 ? "include = n%d.ini\n" : "# the end\n", i + 1);
+        put_file(name, text);
+    }
+    assert_true(config_try_file(&f.config, path_of("n1.ini"), f.error, sizeof f.error));
+    assert_false(config_try_file(&f.config, path_of("n0.ini"), f.error, sizeof f.error));
+    snprintf(expected, sizeof expected, "%s:1: include: files nest deeper than 8", path_of("n7.ini"));
+    assert_string_equal(f.error, expected);
+    config_free(&f.config);
+}
+
+/* == What dies ================================================================================================== */
+
+static void call_arguments(void *user) {
+    Fixture *f = user;
+    char *argv[] = {"program", "--bacth-size", "4"};
+    config_read_arguments(&f->config, 3, argv);
+}
+
+static void call_text(void *user) {
+    config_read_text(&((Fixture *)user)->config, "lr = x", 6, "checkpoint");
+}
+
+static void call_file(void *user) {
+    config_read_file(&((Fixture *)user)->config, "/nonexistent.ini");
+}
+
+static void call_reject_file(void *user) {
+    Fixture *f = user;
+    config_read_text(&f->config, "\nbatch_size = 5", 15, "x.ini");
+    config_reject(&f->config, "batch_size", "%d does not divide %d", 5, 192);
+}
+
+static void call_reject_argument(void *user) {
+    Fixture *f = user;
+    char *argv[] = {"program", "--batch-size=5"};
+    config_read_arguments(&f->config, 2, argv);
+    config_reject(&f->config, "batch_size", "too odd");
+}
+
+static void call_reject_default(void *user) {
+    config_reject(&((Fixture *)user)->config, "batch_size", "too small");
+}
+
+/* Runs `call` in a child; it must say `said` after the program's name and exit with status 2. */
+static void expect_usage(void (*call)(void *), const char *said) {
+    Fixture f;
+    char text[1024] = "";
+    int fds[2], status;
+    begin(&f);
+    assert_int_equal(pipe(fds), 0);
+    fflush(NULL);
+    pid_t child = fork();
+    if (child == 0) {
+        dup2(fds[1], 2);
+        close(fds[0]);
+        call(&f);
+        _exit(0);
+    }
+    close(fds[1]);
+    for (size_t used = 0; used < sizeof text - 1;) {
+        ssize_t n = read(fds[0], text + used, sizeof text - 1 - used);
+        if (n <= 0) break;
+        used += (size_t)n;
+    }
+    close(fds[0]);
+    waitpid(child, &status, 0);
+    assert_true(WIFEXITED(status));
+    assert_int_equal(WEXITSTATUS(status), 2);
+    const char *line = strstr(text, ": ");
+    assert_non_null(line);
+    assert_string_equal(line + 2, said);
+    config_free(&f.config);
+}
+
+static void test_dying(void **state) {
+    (void)state;
+    expect_usage(call_arguments, "--bacth-size: unknown setting (did you mean --batch-size?)\n");
+    expect_usage(call_text, "checkpoint:1: lr: expected a number from 0 to 0.1, got 'x'\n");
+    expect_usage(call_file, "cannot open '/nonexistent.ini': No such file or directory\n");
+    expect_usage(call_reject_file, "x.ini:2: batch_size: 5 does not divide 192\n");
+    expect_usage(call_reject_argument, "--batch-size: too odd\n");
+    expect_usage(call_reject_default, "batch_size: too small\n");
+}
+
+/* == What is printed ============================================================================================ */
+
+static float random_float(uint32_t stream) {
+    for (uint32_t i = 0;; i++) {
+        uint32_t bits = rng_bits(check_seed(), RNG_TEST, stream, 1, i);
+        float value;
+        memcpy(&value, &bits, sizeof value);
+        if (isfinite(value)) return value;
+    }
+}
+
+/* Property: write then read is the identity, for values drawn at random as for extreme ones. */
+static void test_round_trip(void **state) {
+    (void)state;
+    static const float extremes[] = {0, -0.0f, 1e-45f, 3.4028235e38f, 0.1f, 300, 1e7f, 16777215, 1.0f / 3, 5e-4f};
+    for (uint32_t i = 0; i < 2000; i++) {
+        Fixture f, g;
+        char text[40], seed[24], size[24];
+        begin(&f);
+        begin(&g);
+        float value = i < 10 ? extremes[i] : random_float(i);
+        snprintf(text, sizeof text, "%.17g", (double)value);
+        uint64_t high = rng_bits(check_seed(), RNG_TEST, i, 2, 0), low = rng_bits(check_seed(), RNG_TEST, i, 2, 1);
+        snprintf(seed, sizeof seed, "%llu", (unsigned long long)(high << 32 | low));
+        snprintf(size, sizeof size, "%ux%u", 1 + rng_below(check_seed(), RNG_TEST, i, 3, 0, 3), 1 + i % 3);
+        if (!arguments(&f, 13, "--mean", text, "--seed", seed, "--img-size", size, "--attn", "lisa", "--data",
+                       "a folder/x;y = [z] #1", i & 1 ? "--relative=0" : "--relative=1", "--predict", "x.png"))
+            fail_msg("%s", f.error);
+        char *saved = config_text(&f.config);
+        if (!config_try_text(&g.config, saved, strlen(saved), "saved", g.error, sizeof g.error))
+            fail_msg("%s", g.error);
+        assert_memory_equal(&f.settings.mean, &g.settings.mean, sizeof value);
+        assert_memory_equal(f.settings.img_size, g.settings.img_size, sizeof f.settings.img_size);
+        assert_true(f.settings.seed == g.settings.seed && f.settings.lr == g.settings.lr);
+        assert_true(f.settings.attn == g.settings.attn && f.settings.relative == g.settings.relative);
+        assert_string_equal(f.settings.data, g.settings.data);
+        assert_int_equal(g.settings.predict.count, 0);
+        char *again = config_text(&g.config);
+        assert_string_equal(saved, again);
+        free(saved);
+        free(again);
+        config_free(&f.config);
+        config_free(&g.config);
+    }
+}
+
+/* A path near the limit of a line must come back too. */
+static void test_long_string(void **state) {
+    (void)state;
+    Fixture f, g;
+    begin(&f);
+    begin(&g);
+    static char value[20001];
+    size_t length = sizeof value - 1;
+    memset(value, 'x', length);
+    for (; length && !arguments(&f, 2, "--data", value); value[--length] = 0)
+        assert_non_null(strstr(f.error, "characters are too long for an INI file"));
+    assert_true(length > 150);
+    char *saved = config_text(&f.config);
+    if (!config_try_text(&g.config, saved, strlen(saved), "saved", g.error, sizeof g.error)) fail_msg("%s", g.error);
+    assert_string_equal(g.settings.data, value);
+    free(saved);
+    config_free(&f.config);
+    config_free(&g.config);
+}
+
+static void test_saved_text(void **state) {
+    (void)state;
+    Fixture f;
+    begin(&f);
+    assert_true(arguments(&f, 6, "--lr", "0.00050", "--img_size", "7x9", "--mean", "300"));
+    char *text = config_text(&f.config);
+    static const char expected[] =
+        "[data]\n\n# folder of the data set\ndata = \n\n"
+        "# height and width of the input (N or HxW, each from 1 to 4096; default 224)\nimg_size = 7x9\n\n"
+        "[model]\n\n# attention operator (softmax, ripple or lisa; default softmax)\nattn = softmax\n\n"
+        "# what the head reads: the class token, or the mean of all tokens | either way after the last norm\n"
+        "# (cls or gap; default cls)\npool = cls\n\n"
+        "# relative positions (true or false; default true)\nrelative = true\n\n"
+        "[training]\n\n# images in a step, over all ranks (integer from 1 to 65536; default 64)\nbatch_size = 64\n\n"
+        "# peak learning rate (number from 0 to 0.1; default 1e-3)\nlr = 0.0005\n\n"
+        "# steps to run, -1 for all (integer; default -1)\nsteps = -1\n\n"
+        "# a number without bounds (number; default 0.5)\nmean = 300\n\n"
+        "# seed of everything random (non-negative integer; default 1)\nseed = 1\n";
+    assert_string_equal(text, expected);
+    free(text);
+    config_free(&f.config);
+}
+
+static char *printed(const Config *config, void (*print)(const Config *, FILE *)) {
+    char *text;
+    size_t size;
+    FILE *out = open_memstream(&text, &size);
+    print(config, out);
+    fclose(out);
+    return text;
+}
+
+static void test_help(void **state) {
+    (void)state;
+    Fixture f;
+    begin(&f);
+    char *text = printed(&f.config, config_help);
+    static const char *const lines[] = {
+        "modes:\n  --config FILE               INI file with settings; the command line wins over it\n",
+        "\n  --describe                  print the model's plan and stop\n",
+        "\n  --attn NAME                 attention operator (softmax, ripple or lisa; default softmax)\n"};
+    for (int i = 0; i < 3; i++) assert_non_null(strstr(text, lines[i]));
+    for (int i = 0; i < COUNT; i++) {
+        char option[64];
+        snprintf(option, sizeof option, "\n  --%s", entries[i].name);
+        for (char *c = option; *c; c++) *c = *c == '_' ? '-' : *c;
+        assert_non_null(strstr(text, option));
+    }
+    for (const char *line = text; *line; line += strcspn(line, "\n") + 1) assert_true(strcspn(line, "\n") <= 100);
+    free(text);
+    config_free(&f.config);
+}
+
+static void test_markdown(void **state) {
+    (void)state;
+    Fixture f;
+    begin(&f);
+    char *text = printed(&f.config, config_markdown);
+    assert_non_null(strstr(text, "### modes\n\n| setting | values | default | meaning |\n|---|---|---|---|\n"));
+    assert_non_null(strstr(text, "\n| `--predict FILE...` | one or more | | classify these images |\n"));
+    assert_non_null(strstr(text, "\n| `lr` | number from 0 to 0.1 | `1e-3` | peak learning rate |\n"));
+    assert_non_null(strstr(text, "all tokens \\| either way"));
+    free(text);
+    config_free(&f.config);
+}
+
+static int make_folder(void **state) {
+    (void)state;
+    snprintf(folder, sizeof folder, "/tmp/test_config_XXXXXX");
+    return mkdtemp(folder) ? 0 : -1;
+}
+
+static int remove_folder(void **state) {
+    (void)state;
+    char command[128];
+    snprintf(command, sizeof command, "rm -r '%s'", folder);
+    return system(command);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_text_errors),
+        cmocka_unit_test(test_binary_and_long_lines),
+        cmocka_unit_test(test_argument_errors),
+        cmocka_unit_test(test_defaults),
+        cmocka_unit_test(test_text),
+        cmocka_unit_test(test_arguments),
+        cmocka_unit_test(test_file_and_command_line),
+        cmocka_unit_test(test_include),
+        cmocka_unit_test(test_dying),
+        cmocka_unit_test(test_round_trip),
+        cmocka_unit_test(test_long_string),
+        cmocka_unit_test(test_saved_text),
+        cmocka_unit_test(test_help),
+        cmocka_unit_test(test_markdown),
+    };
+    return cmocka_run_group_tests(tests, make_folder, remove_folder);
+}
