@@ -68,7 +68,7 @@ static int edit_distance(const char *a, const char *b) {
 
 const char *nearest_word(const char *word, const char *const *candidates, int count) {
     const char *best = NULL;
-    int best_distance = (int)strlen(word) / 3 + 2;
+    int best_distance = (int)strlen(word) / 3 + 1;
     for (int i = 0; i < count; i++) {
         int distance = edit_distance(word, candidates[i]);
         if (distance < best_distance) {

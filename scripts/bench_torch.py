@@ -189,8 +189,9 @@ class Vit(nn.Module):
 
 def adamw(model):
     """fused where this PyTorch has it for the device, else foreach."""
-    decayed = [p for name, p in model.named_parameters() if p.ndim > 1 and not name.endswith(("pos_embed", "cls_token"))]
-    rest = [p for name, p in model.named_parameters() if p.ndim <= 1 or name.endswith(("pos_embed", "cls_token"))]
+    decayed, rest = [], []
+    for name, parameter in model.named_parameters():
+        (rest if parameter.ndim <= 1 or name in ("pos_embed", "cls_token") else decayed).append(parameter)
     groups = [{"params": decayed, "weight_decay": 0.05}, {"params": rest, "weight_decay": 0.0}]
     try:
         return torch.optim.AdamW(groups, lr=5e-4, fused=True)
@@ -262,8 +263,8 @@ def check():
         with torch.no_grad():
             for parameter in model.parameters():
                 parameter.add_(torch.randn_like(parameter), alpha=0.3)
-        config = reference.Config(attn="ripple" if kind.startswith("ripple") else kind, img_size=(14, 14), dim=24, heads=3,
-                                  pool=pool, r_max=4, tau=0.0, ripple_layers=1)
+        config = reference.Config(attn=kind.split("-")[0], img_size=(14, 14), dim=24, heads=3, pool=pool, r_max=4,
+                                  tau=0.0, ripple_layers=1)
         images, labels = torch.randn(3, 3, 14, 14), torch.tensor([0, 3, 6])
         logits, _, gradients = reference.Vit(config, model.state_dict()).loss_and_gradients(images, labels)
         ours = model(images)
@@ -272,7 +273,8 @@ def check():
                     + [((p.grad - gradients[name]).abs().max() / gradients[name].abs().max()).item()
                        for name, p in model.named_parameters()])
         failures += not worst < 1e-10
-        print(f"{kind:15s} == reference, logits and gradients   worst {worst:.1e}   {'ok' if worst < 1e-10 else 'FAILED'}")
+        verdict = "ok" if worst < 1e-10 else "FAILED"
+        print(f"{kind:15s} == reference, logits and gradients   worst {worst:.1e}   {verdict}")
     return failures
 
 

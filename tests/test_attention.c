@@ -16,7 +16,6 @@ static size_t at(size_t t, int parts, int part, int H, int h, int D, int c) {
 
 typedef struct {
     int B, N, H, D;
-    float scale; /* of the inputs */
 } SoftmaxCase;
 
 static double dot(const float *a, const float *b, int n) {
@@ -56,10 +55,27 @@ static void softmax_reference(double *y, double *lse, double *dqkv, const float 
     free(p);
 }
 
+/* dq, dk or dv alone: the three differ in size, and the largest must not hide the others' errors. */
+static int close_third(int part, const real *d_got, const double *want, size_t n, int M) {
+    const char *names[] = {"dq", "dk", "dv"};
+    float *got = download_real(d_got, 3 * n), *got_part = normals(n, 1);
+    double *want_part = zeros(n);
+    for (size_t i = 0; i < n; i++) {
+        size_t from = (i / M * 3 + part) * M + i % M;
+        got_part[i] = got[from];
+        want_part[i] = want[from];
+    }
+    return check_close(names[part], got_part, want_part, n, REAL_TOLERANCE);
+}
+
+/* q and k are half the size of v: with all three standard normal the tails of the gradients are such that the plain
+ * formula in float, too, misses by up to 2e-5 of their root mean square. */
 static void softmax_case(SoftmaxCase k) {
     size_t n = (size_t)k.B * k.N * k.H * k.D, rows = (size_t)k.B * k.H * k.N;
     printf("softmax attention B %d N %d H %d D %d\n", k.B, k.N, k.H, k.D);
-    float *qkv = normals(3 * n, k.scale), *dy = normals(n, 1);
+    float *qkv = normals(3 * n, 1), *dy = normals(n, 1);
+    for (size_t i = 0; i < 3 * n; i++)
+        if (i / (k.H * k.D) % 3 != 2) qkv[i] /= 2;
     real *d_qkv = upload_real(qkv, 3 * n), *d_dy = upload_real(dy, n), *d_y = poisoned_real(n), *d_dqkv = poisoned_real(3 * n);
     float *d_lse = poisoned(rows);
     double *y = zeros(n), *lse = zeros(rows), *dqkv = zeros(3 * n);
@@ -71,6 +87,7 @@ static void softmax_case(SoftmaxCase k) {
     assert_true(close_float("lse", d_lse, lse, rows));
     softmax_attention_backward(d_dqkv, d_dy, d_y, d_lse, d_qkv, k.B, k.N, k.H, k.D);
     assert_true(close_real("dqkv", d_dqkv, dqkv, 3 * n));
+    for (int part = 0; part < 3 && k.N > 1; part++) assert_true(close_third(part, d_dqkv, dqkv, n, k.H * k.D));
     real *again = poisoned_real(3 * n);
     softmax_attention_backward(again, d_dy, d_y, d_lse, d_qkv, k.B, k.N, k.H, k.D);
     assert_memory_equal(download_real(again, 3 * n), download_real(d_dqkv, 3 * n), 3 * n * sizeof(float));
@@ -79,8 +96,8 @@ static void softmax_case(SoftmaxCase k) {
 
 static void test_softmax_attention(void **state) {
     (void)state;
-    const SoftmaxCase cases[] = {{3, 63, 2, 5, 1},  {2, 1, 1, 2, 1},   {1, 2, 3, 1, 1},    {2, 197, 3, 32, 1},
-                                 {1, 257, 2, 64, 1}, {1, 256, 1, 10, 2}, {1, 1300, 1, 16, 2}, {2, 33, 1, 33, 1}};
+    const SoftmaxCase cases[] = {{3, 63, 2, 5},   {2, 1, 1, 2},   {1, 2, 3, 1},    {2, 197, 3, 32},
+                                 {1, 257, 2, 64}, {1, 256, 1, 10}, {1, 600, 1, 16}, {2, 33, 1, 33}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) softmax_case(cases[i]);
 }
 
@@ -179,7 +196,7 @@ static void linear_case(LinearCase k) {
     size_t n_kv = (size_t)k.B * k.H * k.F * (k.D + 1);
     printf("linear attention B %d N %d H %d D %d F %d\n", k.B, k.N, k.H, k.D, k.F);
     float *qkv = normals(3 * n, 1), *phi = normals(n_phi, 1), *dy = normals(n, 1), *before = normals(3 * n, 1);
-    for (size_t i = 0; i < n_phi; i++) phi[i] = phi[i] > 0.3f ? phi[i] : i % k.F == 0 ? 0.1f : 0;
+    for (size_t i = 0; i < n_phi; i++) phi[i] = k.F > 1 && i % 3 == 1 ? 0 : fabsf(phi[i]) + 0.1f;
     LinearReference r = {zeros(n), zeros(tokens * k.H), zeros(n_kv), zeros(3 * n), zeros(n_phi)};
     real *d_qkv = upload_real(qkv, 3 * n), *d_phi = upload_real(phi, n_phi), *d_dy = upload_real(dy, n), *d_y = poisoned_real(n);
     real *d_dqkv = upload_real(before, 3 * n), *d_dphi = poisoned_real(n_phi);
@@ -195,7 +212,10 @@ static void linear_case(LinearCase k) {
     assert_true(close_float("kv", d_kv, r.kv, n_kv));
     linear_attention_backward(d_dqkv, d_dphi, d_dy, d_y, d_den, d_kv, d_phi, d_qkv, k.B, k.N, k.H, k.D, k.F);
     assert_true(close_real("dqkv", d_dqkv, r.dqkv, 3 * n));
-    assert_true(close_real("dphi", d_dphi, r.dphi, n_phi));
+    float *dphi = download_real(d_dphi, n_phi);
+    if (k.N > 1) assert_true(close_real("dphi", d_dphi, r.dphi, n_phi));
+    else /* a lone token's output is its v, whatever the features */
+        for (size_t i = 0; i < n_phi; i++) assert_true(fabs(dphi[i]) < 100 * REAL_TOLERANCE);
     float *after = download_real(d_dqkv, 3 * n);
     for (size_t i = 0; i < 3 * n; i++)
         if (i / (k.H * k.D) % 3 != 2) assert_true(after[i] == before[i]);
@@ -295,8 +315,8 @@ static void feature_case(FeatureCase k) {
 
 static void test_feature_mlp(void **state) {
     (void)state;
-    const FeatureCase cases[] = {{63, 2, 5, 3, 7},   {1, 1, 1, 4, 2},     {41, 3, 32, 32, 32}, {33, 1, 64, 64, 32},
-                                 {700, 2, 10, 20, 7}, {97, 6, 32, 16, 64}, {5, 2, 17, 33, 49}};
+    const FeatureCase cases[] = {{63, 2, 5, 3, 7},   {1, 1, 1, 4, 9},     {41, 3, 32, 32, 32}, {33, 1, 64, 64, 32},
+                                 {700, 2, 10, 20, 7}, {97, 6, 32, 16, 64}, {5, 2, 17, 33, 49}, {50, 1, 3, 1, 5}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) feature_case(cases[i]);
 }
 

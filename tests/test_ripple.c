@@ -87,7 +87,8 @@ typedef struct {
     float *phi, *qkv, *alpha, *dy;
 } Problem;
 
-/* Results, and for each the sum of the sizes of its terms: what rounding is relative to where terms cancel. */
+/* Results, and for each the sum of the sizes of its terms: what rounding is relative to where terms cancel.  For dalpha these
+ * are the terms of all groups of the query, since an algorithm may take one group as the total less the others. */
 typedef struct {
     double *y, *den, *dqkv, *dphi, *dalpha;
     double *y_size, *dqkv_size, *dphi_size, *dalpha_size;
@@ -164,7 +165,7 @@ static void reference_row(Reference *out, const Problem *p, int b, int h, size_t
             out->dqkv_size[vm + d] += fabs(w * a[m] * dnum[d]);
         }
         out->dalpha[row * G + g] += a[m] * t;
-        out->dalpha_size[row * G + g] += a[m] * t_size;
+        for (int r = 0; r < G; r++) out->dalpha_size[row * G + r] += a[m] * t_size;
         for (int f = 0; f < F; f++) {
             out->dphi[qn + f] += w * t * p->phi[km + f];
             out->dphi[km + f] += w * t * q[f];
@@ -234,23 +235,22 @@ static void result_free(Result *r) {
     free(r->dalpha);
 }
 
-/* |got - want| <= tolerance * rms of the sizes of the sums that want comes from. */
+/* |got - want| <= tolerance * (size of the sum that this element comes from + the tensor's root mean square of sizes). */
 static int check_sums(const char *what, const float *got, const double *want, const double *size, size_t n,
                       double tolerance) {
     double squares = 0, worst = -1;
     size_t at = 0;
     for (size_t i = 0; i < n; i++) squares += size[i] * size[i];
-    double allowed = tolerance * sqrt(squares / n);
     for (size_t i = 0; i < n && !isnan(worst); i++) {
-        double error = fabs(got[i] - want[i]);
-        if (!(error <= worst)) {
-            worst = error;
+        double used = fabs(got[i] - want[i]) / (tolerance * (size[i] + sqrt(squares / n)));
+        if (!(used <= worst)) {
+            worst = used;
             at = i;
         }
     }
-    int ok = allowed > 0 && worst <= allowed;
+    int ok = squares > 0 && worst <= 1;
     printf("  %-52s worst [%zu] got %-12.6g want %-12.6g %.2f of allowed  %s\n", what, at, (double)got[at], want[at],
-           worst / allowed, ok ? "ok" : "FAILED");
+           worst, ok ? "ok" : "FAILED");
     return ok;
 }
 
@@ -327,8 +327,8 @@ static void algorithms_match_formulas(void **state) {
     }
 }
 
-/* 10^4 float additions sixteen wide: 625 roundings of 6e-8 in a row, 1.5e-6 as a random walk, and the worst of 10^5
- * elements lies five times as far out. */
+/* 10^4 float additions in a row, in stretches of a hundred and sixteen lanes wide: a random walk of 1e-6, and the worst of
+ * 10^5 elements lies five times as far out. */
 static void many_tokens_keep_their_digits(void **state) {
     (void)state;
     static const Case large[] = {{100, 100, 1, 1, 3, 2, 5, {0, 1, 2, 3, 4}, PLAIN},
@@ -338,12 +338,20 @@ static void many_tokens_keep_their_digits(void **state) {
         Reference want = reference_of(&p);
         for (int a = 1; a < ALGORITHMS; a++) {
             Result r = run(&algorithms[a], &p);
-            assert_true(check_result(algorithms[a].name, &p, &r, &want, 1e-5));
+            assert_true(check_result(algorithms[a].name, &p, &r, &want, 5e-6));
             result_free(&r);
         }
         reference_free(&want);
         problem_free(&p);
     }
+}
+
+static int check_floats(const char *what, const float *got, const float *want, size_t n) {
+    double *doubles = malloc(n * sizeof *doubles);
+    for (size_t i = 0; i < n; i++) doubles[i] = want[i];
+    int ok = check_rms(what, got, doubles, n, 1e-6);
+    free(doubles);
+    return ok;
 }
 
 static void algorithms_agree(void **state) {
@@ -354,11 +362,11 @@ static void algorithms_agree(void **state) {
     for (int a = 1; a < ALGORITHMS; a++) {
         Result r = run(&algorithms[a], &p);
         printf("ripple %s == ripple naive  grid 11x17\n", algorithms[a].name);
-        assert_true(check_close_float("y", r.y, naive.y, p.ys, 1e-5));
-        assert_true(check_close_float("den", r.den, naive.den, p.dens, 1e-5));
-        assert_true(check_close_float("dphi", r.dphi, naive.dphi, p.phis, 1e-5));
-        assert_true(check_close_float("dalpha", r.dalpha, naive.dalpha, p.alphas, 1e-5));
-        assert_true(check_close_float("dqkv", r.dqkv, naive.dqkv, p.qkvs, 1e-5));
+        assert_true(check_floats("y", r.y, naive.y, p.ys));
+        assert_true(check_floats("den", r.den, naive.den, p.dens));
+        assert_true(check_floats("dphi", r.dphi, naive.dphi, p.phis));
+        assert_true(check_floats("dalpha", r.dalpha, naive.dalpha, p.alphas));
+        assert_true(check_floats("dqkv", r.dqkv, naive.dqkv, p.qkvs));
         result_free(&r);
     }
     result_free(&naive);
@@ -518,6 +526,24 @@ static double weights_loss(const Weights *w) {
     return loss;
 }
 
+/* Where 1 - sum alpha is within rounding of tau, float and double may end the process at different sticks, and both are
+ * right: such rows get another v. */
+static void avoid_ties(Weights *w) {
+    double alpha[64], o[64], p[64], tau = w->tau;
+    for (size_t i = 0; i < w->n; i++)
+        for (int h = 0; h < w->H; h++) {
+            double *v = w->qkv + (i * 3 * w->H + 2 * w->H + h) * w->D;
+            for (;;) {
+                w->tau = tau * 1.0001;
+                int early = weights_row(w, i, h, alpha, o, p);
+                w->tau = tau * 0.9999;
+                if (weights_row(w, i, h, alpha, o, p) == early) break;
+                for (int d = 0; d < w->D; d++) v[d] *= 0.5;
+            }
+        }
+    w->tau = tau;
+}
+
 typedef struct {
     double *alpha, *o, *dqkv, *dwp, *dbp, *dsticks;
 } WeightsReference;
@@ -632,20 +658,27 @@ static const float *less_start(float *x, size_t n) {
     return x;
 }
 
-static void check_weights(const Weights *w) {
+/* The root mean square of the error, and the worst element, which among 10^5 lies five times as far out. */
+static int check_both(const char *what, const float *got, const double *want, size_t n) {
+    int ok = check_rms(what, got, want, n, 1e-5);
+    return check_close(what, got, want, n, 5e-5) && ok;
+}
+
+static void check_weights(Weights *w) {
+    avoid_ties(w);
     printf("%s  n %zu H %d D %d R %d tau %g%s\n", w->softmax ? "softmax weights" : "stick breaking", w->n, w->H, w->D,
            w->R, w->tau, w->truncate ? " truncated" : "");
     size_t M = (size_t)w->H * w->D;
     WeightsReference want = weights_reference(w);
     WeightsResult got = weights_run(w);
-    assert_true(check_close("alpha", got.alpha, want.alpha, w->alphas, 1e-5));
-    if (!w->softmax) assert_true(check_close("o", got.o, want.o, w->os, 1e-5));
+    assert_true(check_both("alpha", got.alpha, want.alpha, w->alphas));
+    if (!w->softmax) assert_true(check_both("o", got.o, want.o, w->os));
     for (size_t i = 0; i < w->qkvs; i++)
         if (i / M % 3 != 2) assert_true(got.dqkv[i] == START);
-    assert_true(check_close("dv", less_start(got.dqkv, w->qkvs), want.dqkv, w->qkvs, 1e-5));
-    assert_true(check_close("dwp", less_start(got.dwp, (size_t)w->D * w->D), want.dwp, (size_t)w->D * w->D, 1e-5));
-    assert_true(check_close("dbp", less_start(got.dbp, w->D), want.dbp, w->D, 1e-5));
-    assert_true(check_close("dsticks", less_start(got.dsticks, M * w->R), want.dsticks, M * w->R, 1e-5));
+    assert_true(check_both("dv", less_start(got.dqkv, w->qkvs), want.dqkv, w->qkvs));
+    assert_true(check_both("dwp", less_start(got.dwp, (size_t)w->D * w->D), want.dwp, (size_t)w->D * w->D));
+    assert_true(check_both("dbp", less_start(got.dbp, w->D), want.dbp, w->D));
+    assert_true(check_both("dsticks", less_start(got.dsticks, M * w->R), want.dsticks, M * w->R));
     weights_result_free(&got);
     weights_reference_free(&want);
 }
@@ -687,6 +720,7 @@ static void weights_match_differences(void **state) {
     for (int kind = 0; kind < 4; kind++) {
         Weights w = weights_of(7, 2, 5, 4, kind == 3, kind == 1 ? 0.1 : 0, kind == 2, 6000 + 10 * kind);
         size_t M = (size_t)w.H * w.D;
+        avoid_ties(&w);
         WeightsResult got = weights_run(&w);
         double *dv = differences(&w, w.qkv, w.qkvs), *dwp = differences(&w, w.wp, (size_t)w.D * w.D);
         double *dbp = differences(&w, w.bp, w.D), *dsticks = differences(&w, w.sticks, M * w.R);

@@ -5,8 +5,8 @@
  *             dv = p^T dy,  dk = ds^T q / sqrt D,  dq = ds k / sqrt D
  *   saves     lse.   Source: Dao et al. 2022 (FlashAttention); the backward's order of loops is Dao 2023's.
  *
- * The factor 1 / sqrt D is folded into q.  What is a right-hand operand is copied once: k^T and v^T in panels [D,PANEL] that are read front to back, the others
- * [rows,Dp] with Dp = D rounded up to whole vectors and zeros in the padding. */
+ * The factor 1 / sqrt D is folded into q.  Right-hand operands are copied once: k^T and v^T in panels [D,PANEL] that are
+ * read front to back, the others [rows,Dp] with Dp = D rounded up to whole vectors and zeros in the padding. */
 #include "kernels/cpu/vecmath.h"
 #include "kernels/cpu/workspace.h"
 #include "kernels/kernels.h"

@@ -5,8 +5,8 @@
 
 The first form makes deit_tiny_patch16_224 with random weights (and the same without class token, mean pooled: our
 --pool gap), saves its state dict as safetensors, gives it to `train_vit --init` with a batch for --parity, and
-compares logits, loss and all gradients with what timm computes in float64.  The second loads a softmax checkpoint of ours into
-timm's model, every name and every shape.
+compares logits, loss and all gradients with what timm computes in float64.  The second loads a softmax checkpoint of
+ours into timm's model, every name and every shape.
 """
 
 import argparse
@@ -95,7 +95,8 @@ def check_checkpoint(path):
     side = patch * (round(tokens ** 0.5) or 14)
     model = timm.models.VisionTransformer(
         img_size=side, patch_size=patch, embed_dim=dim, depth=depth, num_heads=1,  # no shape depends on the heads
-        mlp_ratio=tensors["blocks.0.mlp.fc1.weight"].shape[0] / dim, num_classes=tensors["head.weight"].shape[0], **options)
+        mlp_ratio=tensors["blocks.0.mlp.fc1.weight"].shape[0] / dim, num_classes=tensors["head.weight"].shape[0],
+        **options)
     model.load_state_dict({name: torch.from_numpy(value.copy()) for name, value in tensors.items()}, strict=True)
     logits = model.eval()(torch.zeros(1, 3, side, side))
     assert logits.isfinite().all()

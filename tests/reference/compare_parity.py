@@ -22,7 +22,7 @@ def relative_error(got, want):
 
 
 def compare(got, want, tolerance, measure=relative_error):
-    """Both {name: array}, of which logits, loss and grad.* count.  Prints a line a tensor; returns the number of failures."""
+    """Both {name: array}, of which logits, loss and grad.* count.  Prints a line a tensor; returns how many fail."""
     compared = {name for name in [*got, *want] if name in ("logits", "loss") or name.startswith("grad.")}
     failures = 0
     for name in sorted(compared, key=lambda name: (name.startswith("grad."), name)):
@@ -32,7 +32,8 @@ def compare(got, want, tolerance, measure=relative_error):
             verdict = f"SHAPE {list(got[name].shape)}, expected {list(want[name].shape)}"
         else:
             error = measure(got[name].reshape(want[name].shape), want[name])
-            verdict = f"{error:.2e} of rms, {error / tolerance:.2f} of allowed  {'ok' if error <= tolerance else 'FAILED'}"
+            verdict = "ok" if error <= tolerance else "FAILED"
+            verdict = f"{error:.2e} of rms, {error / tolerance:.2f} of allowed  {verdict}"
         print(f"  {name:44s} {verdict}")
         failures += not verdict.endswith("ok")
     return failures

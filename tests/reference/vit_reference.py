@@ -103,8 +103,8 @@ def parameter_shapes(config):
             sticks = groups if operator == "ripple-softmax-weights" else groups - 1
             block.update({"attn.ripple.proj.weight": (D, D), "attn.ripple.proj.bias": (D,),
                           "attn.ripple.sticks": (config.heads, sticks, D)})
-        block.update({"norm2.weight": (M,), "norm2.bias": (M,), "mlp.fc1.weight": (hidden, M), "mlp.fc1.bias": (hidden,),
-                      "mlp.fc2.weight": (M, hidden), "mlp.fc2.bias": (M,)})
+        block.update({"norm2.weight": (M,), "norm2.bias": (M,), "mlp.fc1.weight": (hidden, M),
+                      "mlp.fc1.bias": (hidden,), "mlp.fc2.weight": (M, hidden), "mlp.fc2.bias": (M,)})
         shapes.update({f"blocks.{i}.{name}": shape for name, shape in block.items()})
     shapes.update({"norm.weight": (M,), "norm.bias": (M,), "head.weight": (config.num_classes, M),
                    "head.bias": (config.num_classes,)})
@@ -191,7 +191,8 @@ class Vit:
                 groups = grid_groups(config.grid, group_bounds(config, operator))
                 a = a * alpha.gather(-1, groups.expand(B, H, N, N))
             y = a @ v / (a.sum(-1, keepdim=True) + 1e-6)
-        return F.linear(y.transpose(1, 2).reshape(B, N, M), params[prefix + "proj.weight"], params[prefix + "proj.bias"])
+        y = y.transpose(1, 2).reshape(B, N, M)
+        return F.linear(y, params[prefix + "proj.weight"], params[prefix + "proj.bias"])
 
     def norm(self, name, x):
         return F.layer_norm(x, x.shape[-1:], self.params[name + ".weight"], self.params[name + ".bias"], 1e-6)
@@ -232,8 +233,9 @@ class Vit:
 
 
 def random_params(config, generator, scale=0.4):
-    return {name: scale * torch.randn(shape, generator=generator, dtype=torch.float64) + ("norm" in name and "weight" in name)
-            for name, shape in parameter_shapes(config).items()}
+    params = {name: scale * torch.randn(shape, generator=generator, dtype=torch.float64)
+              for name, shape in parameter_shapes(config).items()}
+    return {name: value + 1 if "norm" in name and "weight" in name else value for name, value in params.items()}
 
 
 def check_finite_differences(config, seed):
@@ -247,8 +249,10 @@ def check_finite_differences(config, seed):
     with torch.no_grad():
         for name, value in params.items():
             direction = torch.randn(value.shape, generator=generator, dtype=torch.float64)
-            losses = [F.cross_entropy(Vit(config, {**params, name: value + sign * step * direction}).forward(images), labels)
-                      for sign in (1, -1)]
+            losses = []
+            for sign in (1, -1):
+                model = Vit(config, {**params, name: value + sign * step * direction})
+                losses.append(F.cross_entropy(model.forward(images), labels))
             numeric = ((losses[0] - losses[1]) / (2 * step)).item()
             exact = (gradients[name] * direction).sum().item()
             assert gradients[name].abs().max() > 0, name
@@ -284,9 +288,9 @@ def self_check():
     for name in params:
         if name.endswith("sticks"):
             params[name] = torch.zeros_like(params[name])
-    model = Vit(config, params)
+    ripple, linear = (Vit(Config(**{**small, "attn": attn}), params) for attn in ("ripple", "linear"))
     # Weights 1/G divide num and den alike, so that only the 1e-6 in the denominator tells the two apart.
-    difference = (model.forward(images) - Vit(Config(**{**small, "attn": "linear"}), params).forward(images)).abs().max().item()
+    difference = (ripple.forward(images) - linear.forward(images)).abs().max().item()
     assert difference < 1e-5, difference
     print(f"equal weights == linear attention   worst {difference:.1e}   ok")
 

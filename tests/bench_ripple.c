@@ -1,0 +1,111 @@
+/* Times the algorithms of ripple attention over grids and distances, forward and backward, one image and one head at a
+ * time in a batch of heads, and prints CSV with what ripple_*_cost predicts.  These figures are where the constants of the
+ * cost models come from.  Usage: OMP_NUM_THREADS=1 bench_ripple [largest grid side, default 32] */
+#include "kernels/kernels.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "tests/check.h"
+
+typedef void Forward(real *, float *, const float *, const real *, const real *, const RippleRings *, int, int, int, int);
+typedef void Backward(real *, real *, float *, const real *, const real *, const float *, const float *, const real *,
+                      const real *, const RippleRings *, int, int, int, int);
+
+typedef struct {
+    const char *name;
+    Forward *forward;
+    Backward *backward;
+    size_t (*workspace)(const RippleRings *, int, int);
+    double (*cost)(const RippleRings *, int, int);
+} Algorithm;
+
+#define ALGORITHM(name)                                                                                                \
+    { #name, ripple_##name##_forward, ripple_##name##_backward, ripple_##name##_workspace, ripple_##name##_cost }
+static const Algorithm algorithms[] = {ALGORITHM(naive), ALGORITHM(dense), ALGORITHM(window), ALGORITHM(sat)};
+
+static double seconds(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return now.tv_sec + 1e-9 * now.tv_nsec;
+}
+
+static real *device_copy_of(float *host, size_t n) {
+    real *device = device_malloc(n * sizeof *device, "bench");
+    real_upload(device, host, n);
+    free(host);
+    return device;
+}
+
+/* Fastest of three stretches of at least `least` seconds. */
+#define TIME(result, least, call)                                                                                      \
+    do {                                                                                                               \
+        result = 1e30;                                                                                                 \
+        call;                                                                                                          \
+        for (int stretch = 0; stretch < 3; stretch++) {                                                                \
+            int calls = 0;                                                                                             \
+            device_synchronize();                                                                                      \
+            double start = seconds(), spent;                                                                           \
+            do {                                                                                                       \
+                call;                                                                                                  \
+                calls++;                                                                                               \
+                device_synchronize();                                                                                  \
+                spent = seconds() - start;                                                                             \
+            } while (spent < (least));                                                                                 \
+            if (spent / calls < result) result = spent / calls;                                                        \
+        }                                                                                                              \
+    } while (0)
+
+static void bench(const RippleRings *rings, int D, int F) {
+    size_t N = (size_t)rings->Hg * rings->Wg, G = rings->G;
+    int H = N < 1024 ? 4 : 1;
+    size_t rows = N * H;
+    float *weights = malloc(G * sizeof *weights), *features = check_normal(rows * 2 * F, 1, 0);
+    for (size_t r = 0; r < G; r++) weights[r] = 1.0f / G;
+    for (size_t i = 0; i < rows * 2 * F; i++) features[i] = fabsf(features[i]);
+    real *phi = device_copy_of(features, rows * 2 * F), *qkv = device_copy_of(check_normal(rows * 3 * D, 1, 1), rows * 3 * D);
+    real *dy = device_copy_of(check_normal(rows * D, 1, 2), rows * D), *y = device_malloc(rows * D * sizeof *y, "bench");
+    real *dqkv = device_malloc(rows * 3 * D * sizeof *dqkv, "bench"), *dphi = device_malloc(rows * 2 * F * sizeof *dphi, "bench");
+    float *alpha = device_malloc(rows * G * sizeof *alpha, "bench"), *den = device_malloc(rows * sizeof *den, "bench");
+    float *dalpha = device_malloc(rows * G * sizeof *dalpha, "bench");
+    fixed_weights(alpha, weights, rows, rings->G);
+    for (size_t a = 0; a < sizeof algorithms / sizeof *algorithms; a++) {
+        const Algorithm *algorithm = &algorithms[a];
+        if (algorithm->cost(rings, D, F) * H > 1) continue;
+        double forward, backward;
+        kernels_reserve(algorithm->workspace(rings, D, F));
+        TIME(forward, 0.01, algorithm->forward(y, den, alpha, phi, qkv, rings, 1, H, D, F));
+        TIME(backward, 0.01, algorithm->backward(dqkv, dphi, dalpha, dy, y, den, alpha, phi, qkv, rings, 1, H, D, F));
+        printf("%s,%d,%d,%d,%d,%d,%d,%.2f,%.2f,%.2f\n", algorithm->name, rings->Hg, rings->Wg, D, F, rings->G,
+               rings->bound[rings->G - 1], forward / H * 1e6, backward / H * 1e6, algorithm->cost(rings, D, F) * 1e6);
+        fflush(stdout);
+    }
+    void *all[] = {phi, qkv, dy, y, dqkv, dphi, alpha, den, dalpha};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) device_free(all[i]);
+    free(weights);
+}
+
+/* Rings of width one up to distance r_max, as `ripple`; or of widths 1, 1, 2, 4 ..., as `ripple-log`. */
+static RippleRings rings_of(int side, int r_max, bool widening) {
+    RippleRings rings = {.Hg = side, .Wg = side, .G = 1};
+    for (int bound = 1; bound <= r_max; bound = widening ? 2 * bound : bound + 1) rings.bound[rings.G++] = bound;
+    return rings;
+}
+
+int main(int argc, char **argv) {
+    static const int sides[] = {7, 8, 14, 16, 20, 32, 48, 64, 128}, distances[] = {2, 4, 8, 16};
+    int largest = argc > 1 ? atoi(argv[1]) : 32;
+    kernels_init();
+    printf("algorithm,Hg,Wg,D,F,G,reach,forward_us,backward_us,cost_us\n");
+    for (size_t s = 0; s < sizeof sides / sizeof *sides && sides[s] <= largest; s++) {
+        for (size_t d = 0; d < sizeof distances / sizeof *distances; d++) {
+            RippleRings rings = rings_of(sides[s], distances[d], false);
+            bench(&rings, 32, 32);
+        }
+        RippleRings widening = rings_of(sides[s], sides[s] - 1, true);
+        bench(&widening, 32, 32);
+    }
+    kernels_exit();
+}

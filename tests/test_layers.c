@@ -1,0 +1,376 @@
+/* Normalisation, activation, tokens, loss and optimizer against their formulas in double. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include "tests/on_device.h"
+
+static double *widened(const float *x, size_t n) {
+    double *wide = zeros(n);
+    for (size_t i = 0; i < n; i++) wide[i] = x[i];
+    return wide;
+}
+
+/* == Layer norm =================================================================================================== */
+
+enum { ROWS_PER_SCALE = 5 };
+
+typedef struct {
+    size_t n;
+    int M;
+    bool scaled; /* drop path */
+    float offset; /* the inputs' mean */
+    float eps;
+} NormCase;
+
+typedef struct {
+    double *h, *mean, *rstd, *dx, *dw, *db;
+} NormReference;
+
+static void norm_reference(NormReference r, const double *y, const float *dh, const float *w, const float *b, size_t n, int M,
+                           float eps) {
+    for (size_t i = 0; i < n; i++) {
+        const double *row = y + i * M;
+        double mean = 0, var = 0, mean_g = 0, mean_gxh = 0;
+        for (int m = 0; m < M; m++) mean += row[m] / M;
+        for (int m = 0; m < M; m++) var += (row[m] - mean) * (row[m] - mean) / M;
+        double rstd = 1 / sqrt(var + eps);
+        r.mean[i] = mean;
+        r.rstd[i] = rstd;
+        for (int m = 0; m < M; m++) {
+            double xh = (row[m] - mean) * rstd, g = w[m] * dh[i * M + m];
+            r.h[i * M + m] = w[m] * xh + b[m];
+            r.dw[m] += dh[i * M + m] * xh;
+            r.db[m] += dh[i * M + m];
+            mean_g += g / M;
+            mean_gxh += g * xh / M;
+        }
+        for (int m = 0; m < M; m++)
+            r.dx[i * M + m] = rstd * (w[m] * dh[i * M + m] - mean_g - (row[m] - mean) * rstd * mean_gxh);
+    }
+}
+
+static void norm_case(NormCase k) {
+    size_t size = k.n * k.M, scales = k.n / ROWS_PER_SCALE;
+    printf("layer norm n %zu M %d%s mean %g\n", k.n, k.M, k.scaled ? ", scaled" : "", (double)k.offset);
+    float *x = normals(size, 1), *f = normals(size, 1), *dh = normals(size, 1), *dres = normals(size, 1);
+    float *w = normals(k.M, 1), *b = normals(k.M, 1), *scale = normals(scales, 1), *dw = normals(k.M, 1), *db = normals(k.M, 1);
+    for (size_t i = 0; i < size; i++) x[i] += k.offset;
+    for (size_t i = 0; i < scales; i++) scale[i] = i % 3 == 1 ? 0 : 1 + fabsf(scale[i]);
+    real *d_x = upload_real(x, size), *d_f = upload_real(f, size), *d_y = poisoned_real(size), *d_h = poisoned_real(size);
+    float *d_w = upload(w, k.M), *d_b = upload(b, k.M), *d_scale = k.scaled ? upload(scale, scales) : NULL;
+    float *d_mean = poisoned(k.n), *d_rstd = poisoned(k.n);
+
+    add_layernorm_forward(d_y, d_h, d_mean, d_rstd, d_x, d_f, d_scale, ROWS_PER_SCALE, d_w, d_b, k.n, k.M, k.eps);
+    double *y = zeros(size), *dy = zeros(size), *df = zeros(size);
+    for (size_t i = 0; i < size; i++) y[i] = x[i] + (k.scaled ? (double)scale[i / k.M / ROWS_PER_SCALE] : 1) * f[i];
+    assert_true(close_real("y", d_y, y, size));
+    float *rounded = download_real(d_y, size); /* what is normalised is what was stored */
+    NormReference r = {zeros(size), zeros(k.n), zeros(k.n), zeros(size), widened(dw, k.M), widened(db, k.M)};
+    real *d_dh = upload_real(dh, size), *d_dres = upload_real(dres, size);
+    norm_reference(r, widened(rounded, size), dh, w, b, k.n, k.M, k.eps);
+    assert_true(close_real("h", d_h, r.h, size));
+    assert_true(close_float("mean", d_mean, r.mean, k.n));
+    assert_true(close_float("rstd", d_rstd, r.rstd, k.n));
+
+    /* Plain forward in place, from the same rows. */
+    real *in_place = upload_real(rounded, size);
+    layernorm_forward(in_place, d_mean, d_rstd, in_place, d_w, d_b, k.n, k.M, k.eps);
+    assert_true(close_real("h over x", in_place, r.h, size));
+    assert_true(close_float("mean alone", d_mean, r.mean, k.n));
+
+    /* y over x and h over f. */
+    real *y_over_x = upload_real(x, size), *h_over_f = upload_real(f, size);
+    add_layernorm_forward(y_over_x, h_over_f, d_mean, d_rstd, y_over_x, h_over_f, d_scale, ROWS_PER_SCALE, d_w, d_b, k.n, k.M, k.eps);
+    assert_memory_equal(download_real(y_over_x, size), rounded, size * sizeof(float));
+    assert_memory_equal(download_real(h_over_f, size), download_real(d_h, size), size * sizeof(float));
+
+    /* Backward joined with the residual's gradient, dy over dres. */
+    float *d_dw = upload(dw, k.M), *d_db = upload(db, k.M);
+    real *d_df = poisoned_real(size);
+    kernels_reserve(layernorm_workspace(k.M));
+    for (size_t i = 0; i < size; i++) {
+        dy[i] = r.dx[i] + dres[i];
+        df[i] = dy[i] * (double)scale[i / k.M / ROWS_PER_SCALE];
+    }
+    add_layernorm_backward(d_dres, d_df, d_dw, d_db, d_dres, d_dh, d_y, d_scale, ROWS_PER_SCALE, d_w, d_mean, d_rstd, k.n, k.M);
+    assert_true(close_real("dy", d_dres, dy, size));
+    assert_true(close_float("dw", d_dw, r.dw, k.M));
+    assert_true(close_float("db", d_db, r.db, k.M));
+    float *got_df = download_real(d_df, size);
+    if (k.scaled) assert_true(close_real("df", d_df, df, size));
+    else
+        for (size_t i = 0; i < size; i++) assert_true(isnan(got_df[i])); /* left alone */
+    if (k.M == 1) { /* the norm of a single number does not depend on it */
+        release_all();
+        return;
+    }
+    real *alone = poisoned_real(size);
+    add_layernorm_backward(alone, NULL, d_dw, d_db, NULL, d_dh, d_y, NULL, 1, d_w, d_mean, d_rstd, k.n, k.M);
+    assert_true(close_real("dy alone", alone, r.dx, size));
+    release_all();
+}
+
+static void test_layernorm(void **state) {
+    (void)state;
+    const NormCase cases[] = {{5, 1, true, 0, 1},         {5, 20, false, 0, 1e-6f},     {1500, 192, true, 0, 1e-6f},
+                              {35, 1000, true, 2, 1e-6f}, {205, 20, false, -10, 1e-6f}, {10, 5000, false, 0, 1e-6f}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) norm_case(cases[i]);
+}
+
+/* == GELU ========================================================================================================= */
+
+static void test_gelu(void **state) {
+    (void)state;
+    enum { N = 40003 };
+    float *x = normals(N, 2), *dy = normals(N, 1);
+    x[0] = 0, x[1] = 30, x[2] = -30, x[3] = -5.5f, x[4] = 1e-30f, x[5] = -1e-30f, x[6] = 1e4f, x[7] = -1e4f;
+    double *y = zeros(N), *dx = zeros(N);
+    real *d_x = upload_real(x, N), *d_dy = upload_real(dy, N), *d_y = poisoned_real(N), *again = poisoned_real(N);
+    for (int i = 0; i < N; i++) {
+        double v = x[i], cdf = erfc(-v / sqrt(2)) / 2;
+        y[i] = v * cdf;
+        dx[i] = dy[i] * (cdf + v * exp(-v * v / 2) / sqrt(2 * acos(-1)));
+    }
+    gelu_forward(d_y, d_x, N);
+    assert_true(close_real("gelu", d_y, y, N));
+    assert_true(close_real("gelu near zero", d_y + 8, y + 8, N - 8));
+    gelu_backward(d_dy, again, d_dy, d_x, N); /* dx over dy */
+    assert_true(close_real("gelu dx", d_dy, dx, N));
+    assert_memory_equal(download_real(again, N), download_real(d_y, N), N * sizeof(float));
+    gelu_forward(d_x, d_x, N);
+    assert_memory_equal(download_real(again, N), download_real(d_x, N), N * sizeof(float));
+    release_all();
+}
+
+static void test_gelu_nan(void **state) {
+    (void)state;
+    float x[] = {1, NAN, -1}, dy[] = {1, 1, NAN};
+    real *d_x = upload_real(x, 3), *d_dy = upload_real(dy, 3), *d_y = poisoned_real(3), *d_dx = poisoned_real(3);
+    gelu_backward(d_dx, d_y, d_dy, d_x, 3);
+    float *y = download_real(d_y, 3), *dx = download_real(d_dx, 3);
+    assert_true(!isnan(y[0]) && isnan(y[1]) && !isnan(y[2]));
+    assert_true(!isnan(dx[0]) && isnan(dx[1]) && isnan(dx[2]));
+    release_all();
+}
+
+/* == Images and tokens ============================================================================================ */
+
+static void test_images(void **state) {
+    (void)state;
+    enum { B = 3, Hi = 15, Wi = 23, P = 4, Hg = Hi / P, Wg = Wi / P };
+    static uint8_t image[B * Hi * Wi * 3];
+    const float mean[3] = {0.485f, 0.456f, 0.406f}, std[3] = {0.229f, 0.224f, 0.225f};
+    for (size_t i = 0; i < sizeof image; i++) image[i] = (uint8_t)rng_bits(check_seed(), RNG_TEST, 0, 1, i);
+    uint8_t *d_image = keep(device_malloc(sizeof image, "test"), true);
+    device_upload(d_image, image, sizeof image);
+    real *d_y = poisoned_real(sizeof image), *d_cols = poisoned_real(B * Hg * Wg * 3 * P * P);
+    double *y = zeros(sizeof image);
+    for (int b = 0; b < B; b++)
+        for (int c = 0; c < 3; c++)
+            for (int i = 0; i < Hi * Wi; i++)
+                y[(b * 3 + c) * Hi * Wi + i] = (image[(b * Hi * Wi + i) * 3 + c] / 255.0 - mean[c]) / std[c];
+    images_normalize(d_y, d_image, mean, std, B, Hi, Wi);
+    assert_true(close_real("images_normalize", d_y, y, sizeof image));
+
+    /* Hi and Wi need not be multiples of P: what is left over belongs to no patch. */
+    patchify(d_cols, d_y, B, Hi, Wi, P);
+    float *x = download_real(d_y, sizeof image), *cols = download_real(d_cols, B * Hg * Wg * 3 * P * P);
+    for (int b = 0; b < B; b++)
+        for (int t = 0; t < Hg * Wg; t++)
+            for (int c = 0; c < 3; c++)
+                for (int i = 0; i < P; i++)
+                    for (int j = 0; j < P; j++)
+                        assert_true(cols[(((b * Hg * Wg + t) * 3 + c) * P + i) * P + j] ==
+                                    x[((b * 3 + c) * Hi + t / Wg * P + i) * Wi + t % Wg * P + j]);
+    release_all();
+}
+
+static void embed_case(int prefix, bool positions) {
+    enum { B = 3, T = 63, M = 20 };
+    int N = prefix + T;
+    size_t n = (size_t)B * N * M, n_patches = B * T * M, n_pos = (size_t)N * M;
+    float *patches = normals(n_patches, 1), *cls = normals(M, 1), *pos = normals(n_pos, 1), *dx = normals(n, 1);
+    float *dcls = normals(M, 1), *dpos = normals(n_pos, 1);
+    real *d_patches = upload_real(patches, n_patches), *d_x = poisoned_real(n), *d_dpatches = poisoned_real(n_patches);
+    float *d_dcls = upload(dcls, M), *d_dpos = upload(dpos, n_pos);
+    real *d_dx = upload_real(dx, n);
+    double *x = zeros(n), *want_dcls = widened(dcls, M), *want_dpos = widened(dpos, n_pos), *want_dpatches = zeros(n_patches);
+    printf("embed prefix %d%s\n", prefix, positions ? ", positions" : "");
+    for (int b = 0; b < B; b++)
+        for (int t = 0; t < N; t++)
+            for (int m = 0; m < M; m++) {
+                size_t i = ((size_t)b * N + t) * M + m, patch = ((size_t)b * T + t - prefix) * M + m;
+                x[i] = (t < prefix ? cls[m] : patches[patch]) + (positions ? (double)pos[t * M + m] : 0);
+                if (t < prefix) want_dcls[m] += dx[i];
+                else want_dpatches[patch] = dx[i];
+                want_dpos[t * M + m] += dx[i];
+            }
+    embed_forward(d_x, d_patches, prefix ? upload(cls, M) : NULL, positions ? upload(pos, n_pos) : NULL, B, N, M, prefix);
+    assert_true(close_real("x", d_x, x, n));
+    embed_backward(d_dpatches, prefix ? d_dcls : NULL, positions ? d_dpos : NULL, d_dx, B, N, M, prefix);
+    assert_true(close_real("dpatches", d_dpatches, want_dpatches, n_patches));
+    if (prefix) assert_true(close_float("dcls", d_dcls, want_dcls, M));
+    if (positions) assert_true(close_float("dpos", d_dpos, want_dpos, n_pos));
+    release_all();
+}
+
+static void test_embed(void **state) {
+    (void)state;
+    embed_case(0, false);
+    embed_case(0, true);
+    embed_case(1, false);
+    embed_case(1, true);
+}
+
+static void pool_case(int B, int N, int M, int first, int count) {
+    size_t n = (size_t)B * N * M, n_y = (size_t)B * M;
+    float *x = normals(n, 1), *dy = normals(n_y, 1);
+    real *d_x = upload_real(x, n), *d_dy = upload_real(dy, n_y), *d_y = poisoned_real(n_y), *d_dx = poisoned_real(n);
+    double *y = zeros(n_y), *dx = zeros(n);
+    printf("pool B %d N %d M %d first %d count %d\n", B, N, M, first, count);
+    for (int b = 0; b < B; b++)
+        for (int t = first; t < first + count; t++)
+            for (int m = 0; m < M; m++) {
+                y[b * M + m] += (double)x[((size_t)b * N + t) * M + m] / count;
+                dx[((size_t)b * N + t) * M + m] = (double)dy[b * M + m] / count;
+            }
+    pool_forward(d_y, d_x, B, N, M, first, count);
+    assert_true(close_real("y", d_y, y, n_y));
+    pool_backward(d_dx, d_dy, B, N, M, first, count);
+    assert_true(close_real("dx", d_dx, dx, n));
+    release_all();
+}
+
+static void test_pool(void **state) {
+    (void)state;
+    pool_case(3, 64, 20, 1, 63);
+    pool_case(3, 64, 192, 0, 1);
+    pool_case(1, 4099, 65, 0, 4099);
+    pool_case(2, 1, 1, 0, 1);
+}
+
+/* == Loss ========================================================================================================= */
+
+static void loss_case(int B, int C, float size) {
+    size_t n = (size_t)B * C;
+    float *x = normals(n, size), *t = normals(n, 1), scale = 1.0f / B;
+    for (int b = 0; b < B; b++) { /* one class on top of label smoothing */
+        for (int c = 0; c < C; c++) t[b * C + c] = 0.1f / C;
+        t[b * C + b % C] += 0.9f;
+    }
+    double *loss = zeros(B), *dx = zeros(n);
+    real *d_x = upload_real(x, n), *d_dx = poisoned_real(n);
+    float *d_t = upload(t, n), *d_loss = poisoned(B), *d_alone = poisoned(B);
+    printf("cross entropy B %d C %d logits of size %g\n", B, C, (double)size);
+    for (int b = 0; b < B; b++) {
+        double max = -INFINITY, sum = 0;
+        for (int c = 0; c < C; c++) max = fmax(max, x[b * C + c]);
+        for (int c = 0; c < C; c++) sum += exp(x[b * C + c] - max);
+        for (int c = 0; c < C; c++) {
+            double log_p = x[b * C + c] - max - log(sum);
+            loss[b] -= t[b * C + c] * log_p;
+            dx[b * C + c] = scale * (exp(log_p) - t[b * C + c]);
+        }
+    }
+    cross_entropy(d_loss, d_dx, d_x, d_t, scale, B, C);
+    assert_true(close_float("loss", d_loss, loss, B));
+    assert_true(close_real("dlogits", d_dx, dx, n));
+    cross_entropy(d_alone, NULL, d_x, d_t, scale, B, C);
+    assert_memory_equal(download(d_alone, B), download(d_loss, B), B * sizeof(float));
+    release_all();
+}
+
+static void test_cross_entropy(void **state) {
+    (void)state;
+    loss_case(3, 2, 1);
+    loss_case(5, 7, 1);
+    loss_case(8, 100, 3);
+    loss_case(3, 1000, 1);
+    loss_case(4, 33, 1e4f);
+}
+
+static void test_cross_entropy_nan(void **state) {
+    (void)state;
+    enum { B = 3, C = 5 };
+    float *x = normals(B * C, 1), *t = normals(B * C, 1);
+    for (int i = 0; i < B * C; i++) t[i] = i % C == 0;
+    x[1 * C + 3] = NAN;
+    real *d_dx = poisoned_real(B * C);
+    float *d_loss = poisoned(B), *loss, *dx;
+    cross_entropy(d_loss, d_dx, upload_real(x, B * C), upload(t, B * C), 1, B, C);
+    loss = download(d_loss, B);
+    dx = download_real(d_dx, B * C);
+    for (int b = 0; b < B; b++) assert_int_equal(isnan(loss[b]) != 0, b == 1);
+    for (int i = 0; i < B * C; i++) assert_int_equal(isnan(dx[i]) != 0, i / C == 1);
+    release_all();
+}
+
+/* == Optimizer ==================================================================================================== */
+
+static void test_adamw(void **state) {
+    (void)state;
+    enum { N = 1003, STEPS = 10 };
+    const float lr = 0.01f, beta1 = 0.9f, beta2 = 0.999f, eps = 1e-8f, decay = 0.05f, scale = 0.37f;
+    float *start = normals(N, 0.1f), *none = download(upload(normals(N, 0), N), N);
+    float *d_w = upload(start, N), *d_m = upload(none, N), *d_v = upload(none, N), *d_ema = upload(start, N);
+    double *w = widened(start, N), *m = zeros(N), *v = zeros(N), *ema = widened(start, N), *moved = zeros(N);
+    for (int t = 1; t <= STEPS; t++) {
+        float *g = normals(N, 1), *d_g = upload(g, N);
+        adamw_update(d_w, d_m, d_v, d_g, N, lr, beta1, beta2, eps, decay, scale, t);
+        ema_update(d_ema, d_w, N, 0.9f);
+        assert_memory_equal(download(d_g, N), g, N * sizeof *g);
+        for (int i = 0; i < N; i++) {
+            double gi = (double)scale * g[i];
+            w[i] -= (double)lr * decay * w[i];
+            m[i] = beta1 * m[i] + (1 - (double)beta1) * gi;
+            v[i] = beta2 * v[i] + (1 - (double)beta2) * gi * gi;
+            w[i] -= lr / (1 - pow(beta1, t)) * m[i] / (sqrt(v[i]) / sqrt(1 - pow(beta2, t)) + eps);
+            ema[i] = 0.9f * ema[i] + (1 - 0.9f) * w[i];
+        }
+    }
+    float *got = download(d_w, N);
+    for (int i = 0; i < N; i++) {
+        moved[i] = w[i] - start[i];
+        got[i] -= start[i];
+    }
+    assert_true(close_float("w", d_w, w, N));
+    assert_true(check_close("w - w_0", got, moved, N, 1e-5));
+    assert_true(close_float("m", d_m, m, N));
+    assert_true(close_float("v", d_v, v, N));
+    assert_true(close_float("ema", d_ema, ema, N));
+    release_all();
+}
+
+static void test_sum_of_squares(void **state) {
+    (void)state;
+    const size_t sizes[] = {1, 7, 255, 257, 100003};
+    for (size_t k = 0; k < sizeof sizes / sizeof *sizes; k++) {
+        size_t n = sizes[k];
+        float *x = normals(n, 1), *d_x = upload(x, n);
+        double want = 0, got = sum_of_squares(d_x, n);
+        for (size_t i = 0; i < n; i++) want += (double)x[i] * x[i];
+        assert_true(fabs(got - want) <= 1e-12 * want);
+        assert_true(got == sum_of_squares(d_x, n));
+    }
+    float x[] = {1, NAN};
+    assert_true(isnan(sum_of_squares(upload(x, 2), 2)));
+    assert_true(sum_of_squares(upload(x, 1), 0) == 0);
+    release_all();
+}
+
+int main(void) {
+    kernels_init();
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_layernorm),          cmocka_unit_test(test_gelu),
+        cmocka_unit_test(test_gelu_nan),           cmocka_unit_test(test_images),
+        cmocka_unit_test(test_embed),              cmocka_unit_test(test_pool),
+        cmocka_unit_test(test_cross_entropy),      cmocka_unit_test(test_cross_entropy_nan),
+        cmocka_unit_test(test_adamw),              cmocka_unit_test(test_sum_of_squares),
+    };
+    int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    kernels_exit();
+    return failed;
+}

@@ -1,0 +1,335 @@
+/* The whole model against the float64 reference (tests/reference/vit_reference.py), against central differences, and
+ * against itself: every algorithm, the two plans, micro-batches, poisoned memory.
+ * Every file in tests/fixtures is a case; its metadata holds the settings. */
+#include <float.h>
+#include <glob.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "core/checkpoint.h"
+#include "layers/vit.h"
+#include "tests/check.h"
+
+typedef struct {
+    SafeTensors file;
+    Vit vit;
+    int B, C;
+    float *images, *targets, *losses, *logits;
+} Case;
+
+static const char *setting(const Case *c, const char *key) {
+    const char *value = safetensors_metadata(&c->file, key);
+    if (!value) fail_msg("%s: no metadata '%s'", c->file.file, key);
+    return value;
+}
+
+static VitConfig case_config(const Case *c, const char *algorithm) {
+    VitConfig config = {
+        .patch_size = atoi(setting(c, "patch_size")),
+        .dim = atoi(setting(c, "dim")),
+        .depth = atoi(setting(c, "depth")),
+        .num_classes = atoi(setting(c, "num_classes")),
+        .mlp_ratio = (float)atof(setting(c, "mlp_ratio")),
+        .class_token = !strcmp(setting(c, "pool"), "cls"),
+        .pos_embed = !strcmp(setting(c, "pos_embed"), "learned"),
+        .attention = {.attn = setting(c, "attn"),
+                      .heads = atoi(setting(c, "heads")),
+                      .feature_map = "mlp",
+                      .r_max = atoi(setting(c, "r_max")),
+                      .tau = (float)atof(setting(c, "tau")),
+                      .ripple_layers = atoi(setting(c, "ripple_layers")),
+                      .ripple_algo = algorithm},
+    };
+    assert_int_equal(sscanf(setting(c, "img_size"), "%dx%d", &config.img_h, &config.img_w), 2);
+    return config;
+}
+
+/* The model of a fixture with its parameters and its batch; what a layer does not write stays NaN. */
+static void case_open(Case *c, const char *path, const char *algorithm) {
+    char error[512];
+    memset(c, 0, sizeof *c);
+    if (!safetensors_open(&c->file, path, error, sizeof error)) fail_msg("%s", error);
+    VitConfig config = case_config(c, algorithm);
+    const SafeTensor *images = safetensors_find(&c->file, "images"), *labels = safetensors_find(&c->file, "labels");
+    int64_t wanted[64];
+    c->B = (int)images->shape[0];
+    c->C = config.num_classes;
+    vit_create(&c->vit, &config);
+    c->vit.training.guarded = true;
+    vit_plan(&c->vit, c->B, true);
+    vit_allocate(&c->vit);
+    plan_poison(&c->vit.training);
+    params_allocate(&c->vit.params, true);
+    if (!checkpoint_read_weights(&c->vit.params, c->vit.params.values, &c->file, "", error, sizeof error))
+        fail_msg("%s", error);
+    c->images = malloc(images->bytes);
+    c->targets = calloc((size_t)(c->B * c->C), sizeof(float));
+    c->losses = calloc((size_t)c->B, sizeof(float));
+    c->logits = calloc((size_t)(c->B * c->C), sizeof(float));
+    assert_true(safetensors_to_float(images, c->images, error, sizeof error));
+    assert_true(safetensors_to_int64(labels, wanted, error, sizeof error));
+    for (int b = 0; b < c->B; b++) c->targets[b * c->C + (int)wanted[b]] = 1;
+}
+
+static void case_close(Case *c) {
+    vit_destroy(&c->vit);
+    safetensors_close(&c->file);
+    free(c->images);
+    free(c->targets);
+    free(c->losses);
+    free(c->logits);
+}
+
+/* Forward on images first .. first+B-1; returns the sum of their losses. */
+static double case_forward(Case *c, int first, int B) {
+    size_t image = 3 * (size_t)c->vit.config.img_h * (size_t)c->vit.config.img_w;
+    double loss = 0;
+    real_upload(c->vit.images, c->images + (size_t)first * image, (size_t)B * image);
+    vit_forward(&c->vit, B, false);
+    real_download(c->logits + first * c->C, c->vit.logits, (size_t)(B * c->C));
+    vit_loss(&c->vit, c->losses, c->targets + first * c->C, B, 1.0f / (float)c->B);
+    for (int b = 0; b < B; b++) loss += c->losses[b];
+    return loss;
+}
+
+static float *case_gradients(Case *c) {
+    const Params *params = &c->vit.params;
+    float *grads = malloc(params->total * sizeof *grads);
+    device_download(grads, params->grads, params->total * sizeof *grads);
+    return grads;
+}
+
+static double *wanted_tensor(const Case *c, const char *name) {
+    const SafeTensor *tensor = safetensors_find(&c->file, name);
+    if (!tensor) fail_msg("%s: no tensor '%s'", c->file.file, name);
+    double *wanted = malloc(tensor->size * sizeof *wanted);
+    if (tensor->dtype == SAFE_F64) {
+        memcpy(wanted, tensor->data, tensor->bytes);
+    } else {
+        float *narrow = malloc(tensor->size * sizeof *narrow);
+        char error[512];
+        assert_true(safetensors_to_float(tensor, narrow, error, sizeof error));
+        for (size_t i = 0; i < tensor->size; i++) wanted[i] = narrow[i];
+        free(narrow);
+    }
+    return wanted;
+}
+
+static int compare(const Case *c, const char *name, const float *got, size_t n) {
+    double *wanted = wanted_tensor(c, name);
+    int ok = check_close(name, got, wanted, n, 1e-5);
+    free(wanted);
+    return ok;
+}
+
+/* == Every fixture, every algorithm =============================================================================== */
+
+static int compare_with_reference(const char *path, const char *algorithm) {
+    Case c;
+    case_open(&c, path, algorithm);
+    printf("%s, ripple_algo %s\n", path, algorithm);
+    float loss = (float)(case_forward(&c, 0, c.B) / c.B);
+    vit_backward(&c.vit, c.B, false);
+    const char *overrun = plan_overrun(&c.vit.training);
+    if (overrun) fail_msg("%s: written beyond its end", overrun);
+    int ok = compare(&c, "logits", c.logits, (size_t)(c.B * c.C)) & compare(&c, "loss", &loss, 1);
+    float *grads = case_gradients(&c);
+    for (int i = 0; i < c.vit.params.count; i++) {
+        const Param *p = &c.vit.params.items[i];
+        char name[PARAM_NAME_SIZE + 8];
+        snprintf(name, sizeof name, "grad.%s", p->name);
+        ok &= compare(&c, name, grads + p->offset, p->size);
+    }
+    free(grads);
+    case_close(&c);
+    return ok;
+}
+
+static void each_fixture(int (*check)(const char *path)) {
+    glob_t paths;
+    assert_int_equal(glob("tests/fixtures/*.safetensors", 0, NULL, &paths), 0);
+    assert_true(paths.gl_pathc >= 10);
+    int ok = 1;
+    for (size_t i = 0; i < paths.gl_pathc; i++) ok &= check(paths.gl_pathv[i]);
+    globfree(&paths);
+    assert_true(ok);
+}
+
+static int auto_equals_reference(const char *path) { return compare_with_reference(path, "auto"); }
+static void test_reference(void **state) {
+    (void)state;
+    each_fixture(auto_equals_reference);
+}
+
+static int algorithms_equal_reference(const char *path) {
+    int ok = 1;
+    if (!strstr(path, "ripple")) return 1;
+    ok &= compare_with_reference(path, "dense");
+    ok &= compare_with_reference(path, "window");
+    ok &= compare_with_reference(path, "sat");
+    ok &= compare_with_reference(path, "naive");
+    return ok;
+}
+
+static void test_algorithms(void **state) {
+    (void)state;
+    each_fixture(algorithms_equal_reference);
+}
+
+/* == Central differences, signed, per parameter tensor ============================================================ */
+
+static double loss_at(Case *c, float *values, const float *base, const float *direction, const Param *p, double h) {
+    memcpy(values, base, c->vit.params.total * sizeof *values);
+    for (size_t i = 0; i < p->size; i++) values[p->offset + i] += (float)(h * direction[i]);
+    device_upload(c->vit.params.values, values, c->vit.params.total * sizeof *values);
+    return case_forward(c, 0, c->B) / c->B;
+}
+
+/* Differences want a smooth function: the feature map's ReLUs are moved away from their kinks, half of them on and half
+ * off, and stick breaking does not end early.  (Kinks and early ends are in the fixtures.) */
+static void smoothen(Case *c, float *values) {
+    for (int t = 0; t < c->vit.params.count; t++) {
+        const Param *p = &c->vit.params.items[t];
+        if (!strstr(p->name, "feature.b2")) continue;
+        for (size_t i = 0; i < p->size; i++) values[p->offset + i] = i % 2 ? -8 : 8;
+    }
+    for (int i = 0; i < c->vit.config.depth; i++) c->vit.blocks[i].attention.config.tau = 0;
+    device_upload(c->vit.params.values, values, c->vit.params.total * sizeof *values);
+}
+
+/* Slope of the loss along `direction` by Ridders' method: central differences at widths that halve, each pair
+ * extrapolated to the fourth order, and of these estimates the one that agrees best with its neighbour.  Wide steps
+ * suffer from curvature, narrow ones from the loss's rounding; which width serves best differs from tensor to tensor.
+ * *noise: what a rounding of the loss by four float epsilons does to the estimate chosen. */
+static double slope_by_differences(Case *c, float *values, const float *base, const float *direction, const Param *p,
+                                   double widest, double *noise) {
+    enum { WIDTHS = 9 };
+    double central[WIDTHS], previous = 0, best = 0, best_gap = INFINITY;
+    for (int i = 0; i < WIDTHS; i++) {
+        double h = ldexp(widest, -i);
+        central[i] = (loss_at(c, values, base, direction, p, h) - loss_at(c, values, base, direction, p, -h)) / (2 * h);
+        if (i == 0) continue;
+        double estimate = (4 * central[i] - central[i - 1]) / 3, gap = fabs(estimate - previous);
+        if (i > 1 && gap < best_gap) {
+            best_gap = gap;
+            best = estimate;
+            *noise = 4 * FLT_EPSILON * fabs(case_forward(c, 0, c->B) / c->B) / h;
+        }
+        previous = estimate;
+    }
+    return best;
+}
+
+/* Along the gradient of each tensor with as much noise. */
+static int differences_agree(const char *path) {
+    Case c;
+    case_open(&c, path, "auto");
+    printf("%s, central differences\n", path);
+    const Params *params = &c.vit.params;
+    float *base = malloc(params->total * sizeof *base), *values = malloc(params->total * sizeof *values);
+    device_download(base, params->values, params->total * sizeof *base);
+    smoothen(&c, base);
+    case_forward(&c, 0, c.B);
+    vit_backward(&c.vit, c.B, false);
+    float *grads = case_gradients(&c);
+    int ok = 1;
+    for (int t = 0; t < params->count; t++) {
+        const Param *p = &params->items[t];
+        float *direction = check_normal(p->size, 1, (uint32_t)t);
+        double slope = 0, norm = 0, along = 0, noise;
+        for (size_t i = 0; i < p->size; i++) norm += (double)grads[p->offset + i] * grads[p->offset + i];
+        norm = sqrt(norm / (double)p->size);
+        for (size_t i = 0; i < p->size; i++) {
+            direction[i] += (float)(grads[p->offset + i] / norm);
+            along += (double)direction[i] * direction[i];
+        }
+        for (size_t i = 0; i < p->size; i++) slope += (double)grads[p->offset + i] * direction[i];
+        double widest = fmin(0.2 / fabs(slope), sqrt((double)p->size / along));
+        double difference = slope_by_differences(&c, values, base, direction, p, widest, &noise);
+        double error = fabs(difference - slope) / fabs(slope);
+        int close = error <= 1e-3 + noise / fabs(slope);
+        printf("  %-32s slope %-12.6g difference %-12.6g relative error %.1e  %s\n", p->name, slope, difference, error,
+               close ? "ok" : "FAILED");
+        ok &= close;
+        free(direction);
+    }
+    free(base);
+    free(values);
+    free(grads);
+    case_close(&c);
+    return ok;
+}
+
+static void test_differences(void **state) {
+    (void)state;
+    each_fixture(differences_agree);
+}
+
+/* == The model against itself ===================================================================================== */
+
+static int plans_agree(const char *path) {
+    Case c;
+    case_open(&c, path, "auto");
+    size_t n = (size_t)(c.B * c.C);
+    float *training = malloc(n * sizeof *training);
+    case_forward(&c, 0, c.B);
+    memcpy(training, c.logits, n * sizeof *training);
+    vit_set_training(&c.vit, false);
+    size_t image = 3 * (size_t)c.vit.config.img_h * (size_t)c.vit.config.img_w;
+    real_upload(c.vit.images, c.images, (size_t)c.B * image);
+    vit_forward(&c.vit, c.B, false);
+    real_download(c.logits, c.vit.logits, n);
+    int ok = check_close_float(path, c.logits, training, n, 1e-6);
+    free(training);
+    case_close(&c);
+    return ok;
+}
+
+static void test_inference_plan(void **state) {
+    (void)state;
+    each_fixture(plans_agree);
+}
+
+static int micro_batches_add_up(const char *path) {
+    Case c;
+    case_open(&c, path, "auto");
+    case_forward(&c, 0, c.B);
+    vit_backward(&c.vit, c.B, false);
+    float *whole = case_gradients(&c);
+    device_zero(c.vit.params.grads, c.vit.params.total * sizeof(float));
+    for (int b = 0; b < c.B; b++) {
+        case_forward(&c, b, 1);
+        vit_backward(&c.vit, 1, false);
+    }
+    float *parts = case_gradients(&c);
+    int ok = 1;
+    printf("%s, one image at a time\n", path);
+    for (int i = 0; i < c.vit.params.count; i++) {
+        const Param *p = &c.vit.params.items[i];
+        ok &= check_close_float(p->name, parts + p->offset, whole + p->offset, p->size, 1e-5);
+    }
+    free(parts);
+    free(whole);
+    case_close(&c);
+    return ok;
+}
+
+static void test_micro_batches(void **state) {
+    (void)state;
+    each_fixture(micro_batches_add_up);
+}
+
+int main(void) {
+    check_seed();
+    kernels_init();
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_reference),      cmocka_unit_test(test_algorithms),
+        cmocka_unit_test(test_differences),    cmocka_unit_test(test_inference_plan),
+        cmocka_unit_test(test_micro_batches),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
