@@ -2,6 +2,8 @@
 #
 #   make            build/cpu/train_vit
 #   make test       builds and runs every test
+#   make cuda       build/cuda/train_vit (PRECISION=BF16, or FP32 for comparisons; CUDA_ARCH=sm_90 ...)
+#   make emulate    the tests of the CUDA kernels, emulated on the CPU under AddressSanitizer and UBSan
 #   make fuzz       builds the fuzz targets (clang) into build/fuzz
 #   make SANITIZE=1 everything under AddressSanitizer and UBSan, in build/cpu-asan
 #   make WERROR=1   warnings are errors, as in CI
@@ -9,32 +11,71 @@
 #
 # scripts/deps.sh installs what is missing.
 
+BACKEND ?= cpu
+PRECISION ?= BF16
 SANITIZE ?= 0
 WERROR ?= 0
 ARCH ?= native
 CC := $(if $(filter default,$(origin CC)),gcc,$(CC))
-
-BUILD := build/cpu$(if $(filter 1,$(SANITIZE)),-asan)
-
 X86 := $(filter x86_64,$(shell uname -m))
+
+BUILD := build/$(BACKEND)$(if $(filter emulate,$(BACKEND)),-$(PRECISION))$(if $(filter 1,$(SANITIZE)),-asan)
+
 CFLAGS_BASE := -std=gnu11 -O3 -march=$(ARCH) $(if $(X86),-mprefer-vector-width=512) -ffp-contract=fast \
                -fno-math-errno -fno-trapping-math -fopenmp
 CFLAGS_WARN := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wvla $(if $(filter 1,$(WERROR)),-Werror)
 ifeq ($(SANITIZE),1)
 CFLAGS_SANITIZE := -O1 -g -fsanitize=address,undefined -fno-sanitize-recover=undefined
 endif
-CPPFLAGS_ALL := -I. -Ikernels/cpu -D_GNU_SOURCE $(CPPFLAGS)
+KERNELS := $(if $(filter cpu,$(BACKEND)),kernels/cpu,kernels/cuda)
+CPPFLAGS_ALL := -I. -I$(KERNELS) -D_GNU_SOURCE $(if $(filter FP32,$(PRECISION)),-DVIT_FP32) $(CPPFLAGS)
 FLAGS := $(CFLAGS_BASE) $(CFLAGS_WARN) $(CFLAGS_SANITIZE) $(CPPFLAGS_ALL) $(CFLAGS)
-LIBRARIES := -ldnnl -linih -lcjson -lm
 
-SOURCES := $(wildcard core/*.c data/*.c layers/*.c layers/attention/*.c kernels/cpu/*.c)
-OBJECTS := $(SOURCES:%.c=$(BUILD)/%.o)
+SOURCES := $(wildcard core/*.c data/*.c layers/*.c layers/attention/*.c)
 TESTS := $(patsubst tests/%.c,$(BUILD)/tests/%,$(wildcard tests/test_*.c))
 BENCHES := $(patsubst tests/%.c,$(BUILD)/tests/%,$(wildcard tests/bench_*.c))
 FUZZERS := $(patsubst tests/%.c,build/fuzz/%,$(wildcard tests/fuzz_*.c))
+LINK := $(CC)
+LIBRARIES := -linih -lcjson -lm
+
+ifeq ($(BACKEND),cpu)
+SOURCES += $(wildcard kernels/cpu/*.c)
+LIBRARIES += -ldnnl
+endif
+
+# The CUDA toolkit: CUDA_HOME, else where nvcc is.
+ifeq ($(BACKEND),cuda)
+CUDA_HOME ?= $(patsubst %/bin/nvcc,%,$(shell readlink -f "$$(command -v nvcc || echo /usr/local/cuda/bin/nvcc)"))
+NVCC := $(CUDA_HOME)/bin/nvcc
+# The architecture of the GPU in this machine, else Ampere and Hopper and PTX for what comes after.
+GPU_ARCH := $(shell nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | head -1 | tr -d '.')
+CUDA_ARCH ?= $(if $(GPU_ARCH),sm_$(GPU_ARCH),sm_80 sm_90)
+GENCODE := $(foreach a,$(CUDA_ARCH),-gencode arch=$(a:sm_%=compute_%),code=$(a)) \
+           $(if $(GPU_ARCH),,-gencode arch=compute_90,code=compute_90)
+NVCC_FLAGS := -std=c++17 -O3 $(GENCODE) --expt-relaxed-constexpr -lineinfo $(CPPFLAGS_ALL) \
+              -Xcompiler -Wall,-Wextra $(if $(filter 1,$(WERROR)),-Werror all-warnings) $(NVCCFLAGS)
+CU_SOURCES := $(wildcard kernels/cuda/*.cu)
+LINK := $(NVCC)
+LIBRARIES += -lcublasLt -lcufft -lcudart -lgomp
+endif
+
+# The same kernels on the CPU: every thread of a block a fiber (tests/emulate/device.cuh).
+ifeq ($(BACKEND),emulate)
+CPPFLAGS_ALL := -Itests/emulate $(CPPFLAGS_ALL)
+FLAGS := $(FLAGS) -Itests/emulate
+CXXFLAGS_ALL := -std=c++17 -O1 -g -fsanitize=address,undefined -fno-sanitize-recover=undefined -fopenmp -Wall -Wextra \
+                -Wno-unknown-pragmas $(if $(filter 1,$(WERROR)),-Werror) $(CPPFLAGS_ALL)
+CFLAGS_SANITIZE := -O1 -g -fsanitize=address,undefined -fno-sanitize-recover=undefined
+CU_SOURCES := $(filter-out kernels/cuda/runtime.cu kernels/cuda/linear.cu,$(wildcard kernels/cuda/*.cu))
+EMULATOR := $(BUILD)/tests/emulate/emulate.o
+TESTS := $(patsubst %,$(BUILD)/tests/test_%,attention layers ripple model)
+LINK := g++
+endif
+
+OBJECTS := $(SOURCES:%.c=$(BUILD)/%.o) $(CU_SOURCES:%.cu=$(BUILD)/%.o) $(EMULATOR)
 
 all: $(BUILD)/train_vit
-.PHONY: all test tests benches fuzz clean report
+.PHONY: all cuda emulate test tests benches fuzz clean report FORCE
 .SECONDARY:
 
 # == What was found ==================================================================================================
@@ -55,7 +96,7 @@ report:
 # Changed flags rebuild everything: the stamp's time moves only when its text does.
 $(BUILD)/flags: FORCE
 	@mkdir -p $(@D)
-	@echo '$(CC) $(FLAGS)' | cmp -s - $@ || echo '$(CC) $(FLAGS)' > $@
+	@echo '$(CC) $(FLAGS) $(NVCC_FLAGS) $(CXXFLAGS_ALL)' | cmp -s - $@ || echo '$(CC) $(FLAGS) $(NVCC_FLAGS) $(CXXFLAGS_ALL)' > $@
 FORCE:
 
 $(BUILD)/%.o: %.c $(BUILD)/flags
@@ -63,13 +104,33 @@ $(BUILD)/%.o: %.c $(BUILD)/flags
 	@echo "CC $<"
 	@$(CC) $(FLAGS) -MMD -MP -c $< -o $@
 
+$(BUILD)/%.o: %.cu $(BUILD)/flags
+	@mkdir -p $(@D)
+	@echo "$(if $(NVCC),NVCC,C++) $<"
+	@$(if $(NVCC),$(NVCC) $(NVCC_FLAGS),g++ $(CXXFLAGS_ALL) -x c++) -MMD -MP -c $< -o $@
+
+$(BUILD)/%.o: %.cpp $(BUILD)/flags
+	@mkdir -p $(@D)
+	@echo "C++ $<"
+	@g++ $(CXXFLAGS_ALL) -MMD -MP -c $< -o $@
+
+LINK_FLAGS := $(if $(NVCC),$(GENCODE),$(if $(CXXFLAGS_ALL),$(CXXFLAGS_ALL),$(FLAGS)))
+
 $(BUILD)/train_%: $(BUILD)/train_%.o $(OBJECTS)
 	@echo "LINK $@"
-	@$(CC) $(FLAGS) $^ -o $@ $(LIBRARIES)
+	@$(LINK) $(LINK_FLAGS) $^ -o $@ $(LIBRARIES)
 
 $(BUILD)/tests/%: $(BUILD)/tests/%.o $(OBJECTS)
 	@echo "LINK $@"
-	@$(CC) $(FLAGS) $^ -o $@ $(LIBRARIES) -lcmocka
+	@$(LINK) $(LINK_FLAGS) $^ -o $@ $(LIBRARIES) -lcmocka
+
+cuda:
+	@$(MAKE) --no-print-directory BACKEND=cuda
+
+# Both precisions; the kernels see tiny odd sizes.
+emulate:
+	@$(MAKE) --no-print-directory BACKEND=emulate PRECISION=FP32 tests
+	@$(MAKE) --no-print-directory BACKEND=emulate PRECISION=BF16 tests
 
 tests: $(TESTS)
 benches: $(BENCHES)

@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <unistd.h>
 
 #include "core/adamw.h"
@@ -63,8 +64,8 @@ static const ConfigEntry entries[] = {
 
     {F(STRING, data), "shapes", .section = "data", .help = "shapes (drawn on the spot, no files needed), cifar10, cifar100, or a folder with one of the CIFAR layouts"},
     {F(STRING, data_dir), "datasets", .argument = "FOLDER", .help = "Where cifar10 and cifar100 are looked for (scripts/fetch_cifar.sh puts them there)"},
-    {F(INT, train_limit), "0", .min = 0, .max = 2e9, .help = "Use only the first so many training images (0: all)"},
-    {F(INT, test_limit), "0", .min = 0, .max = 2e9, .help = "Use only the first so many test images (0: all)"},
+    {F(INT, train_limit), "0", .min = 0, .max = 1e8, .help = "Use only the first so many training images (0: all)"},
+    {F(INT, test_limit), "0", .min = 0, .max = 1e8, .help = "Use only the first so many test images (0: all)"},
     {F(INT, crop_padding), "4", .min = 0, .max = 64, .help = "Random crop after padding with so many black pixels on every side"},
     {F(BOOL, flip), "true", .help = "Mirror half of the training images"},
 
@@ -93,13 +94,13 @@ static const ConfigEntry entries[] = {
     {F(INT, lr_base_batch), "0", .min = 0, .max = 1e6, .help = "lr is meant for this batch size and scaled linearly to batch_size (0: taken as it is)"},
     {F(FLOAT, lr_min), "1e-5", .min = 0, .max = 100, .help = "Learning rate at the end of the cosine"},
     {F(FLOAT, lr_warmup), "1e-6", .min = 0, .max = 100, .help = "Learning rate at the start of the warm-up"},
-    {F(FLOAT, warmup_epochs), "5", .min = 0, .max = 1e6, .help = "Epochs of linear warm-up"},
+    {F(FLOAT, warmup_epochs), "5", .min = 0, .max = 1e6, .help = "Epochs of linear warm-up; where nobody sets it, at most a tenth of epochs"},
     {F(CHOICE, lr_schedule), "epoch", CONFIG_CHOICES("epoch", "step"), .help = "Change the learning rate once per epoch, as timm does, or with every step"},
     {F(FLOAT, weight_decay), "0.05", .min = 0, .max = 10, .help = "Decoupled weight decay of matrices; vectors and embeddings have none"},
     {F(FLOAT, beta1), "0.9", .min = 0, .max = 0.9999999, .help = "Decay of AdamW's first moment"},
     {F(FLOAT, beta2), "0.999", .min = 0, .max = 0.9999999, .help = "Decay of AdamW's second moment"},
     {F(FLOAT, eps), "1e-8", .min = 0, .max = 1, .help = "AdamW's epsilon"},
-    {F(FLOAT, clip_grad), "0", .min = 0, .max = 1e9, .help = "Largest norm of the gradient (0: no clipping)"},
+    {F(FLOAT, clip_grad), "0", .min = 0, .max = 1e8, .help = "Largest norm of the gradient (0: no clipping)"},
     {F(FLOAT, ema_decay), "0", .min = 0, .max = 0.9999999, .help = "Also keep an exponential average of the parameters, and evaluate that (0: off; DeiT: 0.99996)"},
     {F(FLOAT, label_smoothing), "0.1", .min = 0, .max = 0.99, .help = "Share of the target spread over all classes"},
     {F(UINT64, seed), "0", .help = "Decides every random number of the run"},
@@ -107,7 +108,7 @@ static const ConfigEntry entries[] = {
     {F(STRING, run_dir), .section = "run", .argument = "FOLDER", .help = "Where config.ini, log.csv and the checkpoints go (default: the next free runs/<data>-<attn>-<number>)"},
     {F(STRING, init), .argument = "FILE", .help = "Start from these weights (safetensors, timm's names)"},
     {F(INT, eval_every), "1", .min = 1, .max = 1e6, .help = "Epochs between two evaluations; the last epoch always has one"},
-    {F(INT, log_every), "50", .min = 1, .max = 1e9, .help = "Steps between two rows of log.csv"},
+    {F(INT, log_every), "50", .min = 1, .max = 1e8, .help = "Steps between two rows of log.csv"},
     {F(FLOAT, bench_seconds), "5", .min = 0.1, .max = 3600, .help = "How long --bench measures training, and again inference"},
 };
 #undef F
@@ -136,10 +137,9 @@ typedef struct {
     float *targets;  /* host [micro_batch,C] */
     float *losses;   /* host [micro_batch] */
     float *logits;   /* host [micro_batch,C] */
-    float lr, gradient_norm; /* of the last step */
-    double images_per_s;     /* since the last row of the log */
-    Accuracy accuracy;       /* of the last evaluation */
-    double started;          /* when this process began to train */
+    double images_per_s; /* since the last row of the log */
+    Accuracy accuracy;   /* of the last evaluation */
+    double started;      /* when this process began to train */
     uint64_t first_step;
 } Run;
 
@@ -147,11 +147,13 @@ static volatile sig_atomic_t stop_signal;
 
 static void on_signal(int signal_number) { stop_signal = signal_number; }
 
-/* A second signal ends the program at once. */
+/* A second signal ends the program at once.  A file that outgrows `ulimit -f` is an error of that write, with its
+ * message, and not the end of the process. */
 static void catch_signals(void) {
-    struct sigaction action = {.sa_handler = on_signal, .sa_flags = (int)SA_RESETHAND};
+    struct sigaction action = {.sa_handler = on_signal, .sa_flags = (int)(SA_RESETHAND | SA_RESTART)};
     sigaction(SIGINT, &action, NULL);
     sigaction(SIGTERM, &action, NULL);
+    signal(SIGXFSZ, SIG_IGN);
 }
 
 static VitConfig vit_config(const Run *run) {
@@ -191,6 +193,8 @@ static void check_settings(Run *run) {
                       attention_operators[s->attn]->name);
     if ((int)((float)s->dim * s->mlp_ratio) < 1)
         config_reject(&run->config, "mlp_ratio", "%g of dim %d leaves no hidden unit", (double)s->mlp_ratio, s->dim);
+    if (!config_origin(&run->config, "warmup_epochs"))
+        s->warmup_epochs = fminf(s->warmup_epochs, (float)(s->epochs / 10));
     if (s->warmup_epochs > (float)s->epochs)
         config_reject(&run->config, "warmup_epochs", "%g is more than epochs %d", (double)s->warmup_epochs, s->epochs);
 }
@@ -254,15 +258,24 @@ static void buffers_open(Run *run, int batch) {
 
 /* == One step ===================================================================================================== */
 
-static void stop_on_bad_loss(const Run *run, float loss) {
-    if (isfinite(loss)) return;
-    die("step %llu: the loss is %g; %s is the last good state (try a lower lr, a longer warm-up or clip_grad)",
-        (unsigned long long)run->state.step + 1, (double)loss,
-        run->state.log_bytes ? run->s.run_dir : "nothing saved yet");
+/* Before anything that is not a number is saved over good weights. */
+static void stop_on_bad(const Run *run, uint64_t step, const char *what, double value) {
+    char kept[PATH_SIZE + 64] = "nothing has been saved yet";
+    if (isfinite(value)) return;
+    if (run->state.log_bytes) snprintf(kept, sizeof kept, "the last good state is in %s", run->s.run_dir);
+    progress_end();
+    die("step %llu: %s is %s; %s (try a lower lr, a longer warm-up or clip_grad)", (unsigned long long)step, what,
+        isnan(value) ? "not a number" : "infinite", kept);
+}
+
+/* The last update before a save may overflow though its loss and gradient were still finite. */
+static void stop_on_bad_weights(const Run *run) {
+    const Param *p = params_not_finite(&run->vit.params, run->vit.params.values);
+    if (p) stop_on_bad(run, run->state.step, p->name, NAN);
 }
 
 /* Batch number `batch` of the loader's epoch, micro-batch by micro-batch, then one update.  Returns the mean loss. */
-static double train_step(Run *run, uint64_t batch, float lr, float *gradient_norm) {
+static double train_step(Run *run, uint64_t batch) {
     Vit *vit = &run->vit;
     int size = run->s.batch_size;
     uint32_t step = (uint32_t)run->state.step;
@@ -277,13 +290,13 @@ static double train_step(Run *run, uint64_t batch, float lr, float *gradient_nor
         vit_forward(vit, B, true);
         vit_loss(vit, run->losses, run->targets, B, 1.0f / (float)size);
         for (int b = 0; b < B; b++) {
-            stop_on_bad_loss(run, run->losses[b]);
+            stop_on_bad(run, run->state.step + 1, "the loss", (double)run->losses[b]);
             loss += run->losses[b];
         }
         vit_backward(vit, B, true);
     }
-    *gradient_norm = adamw_step(&run->adamw, &vit->params, lr, (int)run->state.step + 1);
-    stop_on_bad_loss(run, *gradient_norm);
+    run->state.gradient_norm = adamw_step(&run->adamw, &vit->params, run->state.lr, (int)run->state.step + 1);
+    stop_on_bad(run, run->state.step + 1, "the norm of the gradient", (double)run->state.gradient_norm);
     return loss / size;
 }
 
@@ -366,6 +379,7 @@ static void save(Run *run) {
     SafeMetadata metadata[3];
     char *owned[2], path[PATH_SIZE];
     long length = ftell(run->log);
+    if (fsync(fileno(run->log)) != 0 && errno != EINVAL) die("%s: cannot write: %s", run->log_path, strerror(errno));
     save_weights(run, "last.safetensors");
     run->state.log_bytes = length > 0 ? (uint64_t)length : 0;
     int count = metadata_fill(run, metadata, owned);
@@ -379,7 +393,8 @@ static void log_row(Run *run, const Accuracy *accuracy) {
     const RunState *state = &run->state;
     double loss = state->loss_count ? state->loss_sum / (double)state->loss_count : NAN;
     fprintf(run->log, "%llu,%llu,%.6f,%.8g,%.6g,%.1f", (unsigned long long)state->step,
-            (unsigned long long)state->epoch + 1, loss, (double)run->lr, (double)run->gradient_norm, run->images_per_s);
+            (unsigned long long)state->epoch + 1, loss, (double)state->lr, (double)state->gradient_norm,
+            run->images_per_s);
     if (accuracy)
         fprintf(run->log, ",%.3f,%.3f\n", accuracy->top1, accuracy->top5);
     else
@@ -389,30 +404,50 @@ static void log_row(Run *run, const Accuracy *accuracy) {
     run->state.loss_count = 0;
 }
 
-/* A resumed run forgets the rows written after its state was saved. */
-static void log_open(Run *run, bool resumed) {
-    run_file(run, run->log_path, "log.csv");
-    if (!resumed && file_exists(run->log_path))
-        die("%s: there is a run in this folder already: --resume %s continues it, another --run-dir starts afresh",
-            run->log_path, run->s.run_dir);
-    run->log = fopen(run->log_path, resumed ? "r+" : "w");
-    if (!run->log) die("%s: cannot open: %s", run->log_path, strerror(errno));
-    if (!resumed) {
-        fprintf(run->log, "step,epoch,loss,lr,grad_norm,images_per_s,top1,top5\n");
-        if (fflush(run->log) != 0) die("%s: cannot write: %s", run->log_path, strerror(errno));
-        return;
+/* Two processes in one folder would mix their rows and checkpoints.  File systems without locks do without. */
+static void log_lock(const Run *run) {
+    if (flock(fileno(run->log), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK)
+        die("%s: another process is training in this folder", run->log_path);
+}
+
+/* A new log never replaces another run's, not even when two start at the same moment. */
+static void log_create(Run *run) {
+    char state[PATH_SIZE];
+    run->log = fopen(run->log_path, "wx");
+    if (!run->log && errno == EEXIST) {
+        run_file(run, state, "state.safetensors");
+        if (file_exists(state))
+            die("%s: there is a run in this folder already: --resume %s continues it, another --run-dir starts afresh",
+                run->log_path, run->s.run_dir);
+        die("%s: here a run ended before it saved anything: remove the folder or choose another --run-dir",
+            run->log_path);
     }
-    if (ftruncate(fileno(run->log), (off_t)run->state.log_bytes) != 0 || fseek(run->log, 0, SEEK_END) != 0)
-        die("%s: cannot cut back to the saved state: %s", run->log_path, strerror(errno));
+    if (!run->log) die("%s: cannot open: %s", run->log_path, strerror(errno));
+    log_lock(run);
+    fprintf(run->log, "step,epoch,loss,lr,grad_norm,images_per_s,top1,top5\n");
+    if (fflush(run->log) != 0) die("%s: cannot write: %s", run->log_path, strerror(errno));
+}
+
+/* A resumed run forgets the rows written after its state was saved. */
+static void log_reopen(Run *run) {
+    run->log = fopen(run->log_path, "r+");
+    if (!run->log) die("%s: cannot open: %s", run->log_path, strerror(errno));
+    log_lock(run);
+    bool ok = fseek(run->log, 0, SEEK_END) == 0;
+    long length = ok ? ftell(run->log) : -1;
+    if (ok && (uint64_t)length < run->state.log_bytes)
+        warn("%s: %ld bytes, but it had %llu when the state was saved: rows are missing", run->log_path, length,
+             (unsigned long long)run->state.log_bytes);
+    else
+        ok = ok && ftruncate(fileno(run->log), (off_t)run->state.log_bytes) == 0 && fseek(run->log, 0, SEEK_END) == 0;
+    if (!ok) die("%s: cannot cut back to the saved state: %s", run->log_path, strerror(errno));
 }
 
 /* The next free runs/<data>-<attn>-<number>. */
 static void run_dir_choose(Run *run) {
     char path[PATH_SIZE], error[ERROR_SIZE];
-    const char *data = strrchr(run->s.data, '/');
     for (int number = 1; !*run->s.run_dir; number++) {
-        snprintf(path, sizeof path, "runs/%s-%s-%03d", data ? data + 1 : run->s.data,
-                 attention_operators[run->s.attn]->name, number);
+        snprintf(path, sizeof path, "runs/%s-%s-%03d", run->train.name, attention_operators[run->s.attn]->name, number);
         if (!file_exists(path) && !config_try_set(&run->config, "run_dir", path, "the default", error, sizeof error))
             die("%s", error);
     }
@@ -422,7 +457,11 @@ static void run_dir_open(Run *run, bool resumed) {
     char path[PATH_SIZE];
     run_dir_choose(run);
     make_folders(run->s.run_dir);
-    log_open(run, resumed);
+    run_file(run, run->log_path, "log.csv");
+    if (resumed)
+        log_reopen(run);
+    else
+        log_create(run);
     char *text = config_text(&run->config);
     run_file(run, path, "config.ini");
     write_text(path, text);
@@ -442,7 +481,7 @@ static void show_progress(const Run *run, bool finish) {
     duration_text(eta, sizeof eta, elapsed / done * (double)(total - state->step));
     progress_show(finish, "epoch %llu/%d  batch %llu/%llu  loss %.4f  lr %.2e  %.0f images/s  ETA %s",
                   (unsigned long long)state->epoch + 1, run->s.epochs, (unsigned long long)state->batch,
-                  (unsigned long long)batches, loss, (double)run->lr, run->images_per_s, eta);
+                  (unsigned long long)batches, loss, (double)state->lr, run->images_per_s, eta);
 }
 
 /* The rest of the epoch; false when a signal ended it early. */
@@ -453,8 +492,8 @@ static bool train_epoch(Run *run) {
     loader_epoch(&run->loader, state->epoch);
     while (state->batch < batches) {
         double start = now_seconds();
-        run->lr = schedule_lr(&run->schedule, (double)state->epoch + (double)state->batch / (double)batches);
-        state->loss_sum += train_step(run, state->batch, run->lr, &run->gradient_norm);
+        state->lr = schedule_lr(&run->schedule, (double)state->epoch + (double)state->batch / (double)batches);
+        state->loss_sum += train_step(run, state->batch);
         state->loss_count++;
         state->step++;
         state->batch++;
@@ -463,11 +502,11 @@ static bool train_epoch(Run *run) {
         run->images_per_s = images / seconds;
         bool last = state->batch == batches;
         show_progress(run, last || stop_signal);
-        if (stop_signal) return false;
         if (!last && state->step % (uint64_t)run->s.log_every == 0) {
             log_row(run, NULL);
             seconds = images = 0;
         }
+        if (stop_signal) return false;
     }
     return true;
 }
@@ -475,6 +514,7 @@ static bool train_epoch(Run *run) {
 /* The end of an epoch: accuracy if it is due, a row in the log, checkpoints.  False when a signal came meanwhile. */
 static bool finish_epoch(Run *run) {
     RunState *state = &run->state;
+    stop_on_bad_weights(run);
     bool due = (state->epoch + 1) % (uint64_t)run->s.eval_every == 0 || state->epoch + 1 == (uint64_t)run->s.epochs;
     if (due) {
         Accuracy accuracy = evaluate(run);
@@ -528,17 +568,20 @@ static void announce(const Run *run) {
            (double)vit_activation_bytes(&run->vit) / (1 << 20));
     printf("%s: %d epochs of %llu batches of %d images, %d at a time\n", s->run_dir, s->epochs,
            (unsigned long long)batches_per_epoch(run), s->batch_size, run->vit.batch);
-    if (run->state.step)
-        printf("resumed at epoch %llu, batch %llu\n", (unsigned long long)run->state.epoch + 1,
+    if (run->state.step && run->state.epoch < (uint64_t)s->epochs)
+        printf("resumed at epoch %llu, after %llu of its batches\n", (unsigned long long)run->state.epoch + 1,
                (unsigned long long)run->state.batch);
     fflush(stdout);
 }
 
 /* Saves what there is and ends as the shell expects of a program that a signal ended. */
 static int stop_early(Run *run) {
+    progress_end();
+    stop_on_bad_weights(run);
     save(run);
-    printf("stopped by signal %d after step %llu: --resume %s continues\n", (int)stop_signal,
-           (unsigned long long)run->state.step, run->s.run_dir);
+    printf("stopped by %s after step %llu, in epoch %llu of %d, and saved: train_vit --resume %s continues\n",
+           stop_signal == SIGINT ? "SIGINT" : "SIGTERM", (unsigned long long)run->state.step,
+           (unsigned long long)run->state.epoch + 1, run->s.epochs, run->s.run_dir);
     return 128 + (int)stop_signal;
 }
 
@@ -549,6 +592,11 @@ static int mode_train(Run *run) {
     buffers_open(run, batch);
     training_open(run);
     announce(run);
+    if (run->state.epoch >= (uint64_t)run->s.epochs) {
+        printf("all %d epochs are done, best top-1 %.2f %%: a higher --epochs trains on\n", run->s.epochs,
+               run->state.best_top1);
+        return 0;
+    }
     while (run->state.epoch < (uint64_t)run->s.epochs)
         if (!train_epoch(run) || !finish_epoch(run)) return stop_early(run);
     char elapsed[32];
@@ -668,8 +716,11 @@ static void print_prediction(const char *name, float *logits, int C, const char 
         int best = 0;
         for (int c = 1; c < C; c++)
             if (logits[c] > logits[best]) best = c;
-        printf(names ? "%s %s %.1f %%" : "%s class %s%.1f %%", place ? "," : "", names ? names[best] : "",
-               100 * (double)(logits[best] / sum));
+        double percent = 100 * (double)(logits[best] / sum);
+        if (names)
+            printf("%s %s %.1f %%", place ? "," : "", names[best], percent);
+        else
+            printf("%s class %d %.1f %%", place ? "," : "", best, percent);
         logits[best] = -1;
     }
     printf("\n");
@@ -681,7 +732,7 @@ static const char *const *class_names(const Run *run, char **owned) {
     SafeTensors st = {0};
     char error[ERROR_SIZE];
     int count = 0;
-    if (run->train.class_names) return run->train.class_names;
+    if (run->train.class_names && run->train.classes == run->s.num_classes) return run->train.class_names;
     if (!*run->s.init || !safetensors_open(&st, run->s.init, error, sizeof error)) return NULL;
     const char *text = safetensors_metadata(&st, "vit.c.classes");
     *owned = text ? strdup(text) : NULL;
@@ -748,7 +799,7 @@ static int mode_predict(Run *run) {
 static int parity_shapes(Run *run, const SafeTensor *images, const SafeTensor *labels) {
     Settings *s = &run->s;
     if (!images || !labels) die("%s: needs the tensors 'images' [B,3,H,W] and 'labels' [B]", s->parity);
-    if (images->ndim != 4 || images->shape[1] != 3 || images->dtype != SAFE_F32 || images->shape[0] < 1 ||
+    if (images->ndim != 4 || images->shape[1] != 3 || images->dtype != SAFE_F32 || !images->size ||
         images->shape[0] > 65536 || images->shape[2] > 4096 || images->shape[3] > 4096)
         die("%s: 'images' must be float32 [B,3,H,W], already normalised", s->parity);
     if (labels->ndim != 1 || labels->shape[0] != images->shape[0])
@@ -797,7 +848,6 @@ static int mode_parity(Run *run) {
     char error[ERROR_SIZE];
     SafeTensors st;
     double loss = 0;
-    if (!*s->out) die_usage("--parity needs --out FILE for the results");
     if (!safetensors_open(&st, s->parity, error, sizeof error)) die("%s", error);
     const SafeTensor *images = safetensors_find(&st, "images"), *labels = safetensors_find(&st, "labels");
     int B = parity_shapes(run, images, labels), C = s->num_classes;
@@ -833,11 +883,13 @@ static int mode_parity(Run *run) {
 
 static void print_help(const Run *run) {
     printf("train_vit trains vision transformers for image classification.\n\n"
-           "  train_vit --config configs/cpu/ripple.ini          train, following a config file\n"
-           "  train_vit --attn ripple --epochs 3                 train on the built-in shapes\n"
-           "  train_vit --resume runs/shapes-ripple-001          go on where a run stopped\n"
-           "  train_vit --eval --init runs/x/best.safetensors    measure a checkpoint\n"
-           "  train_vit --init runs/x/best.safetensors --predict cat.png\n\n"
+           "  train_vit --config configs/cpu/shapes.ini               train on the built-in shapes, two minutes\n"
+           "  train_vit --config configs/cpu/shapes.ini --attn linear the same with another operator\n"
+           "  train_vit --config configs/cifar100/ripple.ini          train on files (scripts/fetch_cifar.sh)\n"
+           "  train_vit --resume runs/shapes-ripple-001               go on where a run stopped\n"
+           "  train_vit --resume runs/shapes-ripple-001 --eval        measure its last weights\n"
+           "  train_vit --init runs/shapes-ripple-001/best.safetensors --predict cat.png\n"
+           "  train_vit --attn ripple --img-size 224 --patch-size 16 --describe\n\n"
            "Attention operators (--attn):\n");
     for (int i = 0; attention_operators[i]; i++)
         printf("  %-24s %s\n", attention_operators[i]->name, attention_operators[i]->summary);
@@ -875,8 +927,34 @@ static void resume_resolve(Run *run, bool training) {
     path_join(state, sizeof state, folder, "state.safetensors");
     path_join(last, sizeof last, folder, "last.safetensors");
     if (!file_exists(state)) die("%s: no such file: --resume wants the folder of a run that has saved its state", state);
+    const char *given = config_origin(&run->config, "run_dir");
+    if (training && given && !strncmp(given, "--run", 5) && strcmp(run->s.run_dir, folder))
+        config_reject(&run->config, "run_dir", "%s, but --resume goes on in %s: copy that folder to fork a run",
+                      run->s.run_dir, folder);
     const char *key = training ? "run_dir" : "init", *value = training ? folder : last;
     if (!config_try_set(&run->config, key, value, "--resume", error, sizeof error)) die_usage("%s", error);
+}
+
+/* One mode at a time, with what it needs and nothing that only another would use. */
+static void check_mode(const Settings *s) {
+    const struct {
+        const char *name;
+        bool chosen;
+    } modes[] = {{"describe", s->describe},
+                 {"eval", s->eval},
+                 {"bench", s->bench},
+                 {"predict", s->predict.count > 0},
+                 {"parity", *s->parity != 0}};
+    const char *first = NULL;
+    for (size_t i = 0; i < sizeof modes / sizeof *modes; i++) {
+        if (first && modes[i].chosen) die_usage("--%s: not together with --%s", modes[i].name, first);
+        if (modes[i].chosen) first = modes[i].name;
+    }
+    if ((s->eval || s->predict.count) && !*s->init)
+        die_usage("--%s: needs weights: --init FILE or --resume FOLDER", first);
+    if (*s->parity && !*s->out) die_usage("--parity: needs --out FILE for the results");
+    if (*s->out && !*s->parity) die_usage("--out: '%s' would be written by --parity only", s->out);
+    if (*s->attention && !s->predict.count) die_usage("--attention: '%s' would be written by --predict only", s->attention);
 }
 
 /* Settings come from, last wins: defaults; the run that is resumed, or the checkpoint that is looked at; --config; the
@@ -902,21 +980,26 @@ static void settings_open(Run *run, int argc, char **argv) {
         s->init = "";
 }
 
+static int run_mode(Run *run) {
+    const Settings *s = &run->s;
+    if (s->help) return print_help(run), 0;
+    if (s->help_markdown) return config_markdown(&run->config, stdout), 0;
+    check_mode(s);
+    if (!*s->parity) check_settings(run); /* --parity first takes the image size from its file */
+    data_describe(run);
+    kernels_init();
+    if (s->describe) return mode_describe(run);
+    if (*s->parity) return mode_parity(run);
+    if (s->bench) return mode_bench(run);
+    if (s->eval) return mode_eval(run);
+    if (s->predict.count) return mode_predict(run);
+    return mode_train(run);
+}
+
 int main(int argc, char **argv) {
     static Run run;
     settings_open(&run, argc, argv);
-    Settings *s = &run.s;
-    if (s->help) return print_help(&run), 0;
-    if (s->help_markdown) return config_markdown(&run.config, stdout), 0;
-    check_settings(&run);
-    data_describe(&run);
-    kernels_init();
-    if (s->describe) return mode_describe(&run);
-    if (*s->parity) return mode_parity(&run);
-    if (s->bench) return mode_bench(&run);
-    if ((s->eval || s->predict.count) && !*s->init)
-        die_usage("--%s needs weights: --init FILE or --resume FOLDER", s->eval ? "eval" : "predict");
-    if (s->eval) return mode_eval(&run);
-    if (s->predict.count) return mode_predict(&run);
-    return mode_train(&run);
+    int status = run_mode(&run);
+    if (fflush(stdout) != 0 || ferror(stdout)) die("standard output: cannot write all of it");
+    return status;
 }

@@ -1,11 +1,13 @@
 #include "core/checkpoint.h"
 
 #include <inttypes.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "core/die.h"
+#include "core/files.h"
 #include "kernels/kernels.h"
 
 enum { ERROR_SIZE = 512, MAX_METADATA = 16 };
@@ -34,7 +36,8 @@ static void arenas_save(const Params *params, const float *const *arenas, const 
     for (int i = 0; i < arena_count; i++)
         entries_append(entries + i * params->count, names + i * params->count, host + (size_t)i * params->total, params,
                        arenas[i], prefixes[i]);
-    if (!safetensors_write(path, entries, (int)n, metadata, metadata_count, error, sizeof error)) die("%s", error);
+    if (!safetensors_write(path, entries, (int)n, metadata, metadata_count, error, sizeof error))
+        die("%s%s", error, file_exists(path) ? ": the file saved before is still whole" : "");
     free(host);
     free(names);
     free(entries);
@@ -51,8 +54,9 @@ void checkpoint_save_state(const Params *params, const RunState *state, const ch
     const char *prefixes[] = {"param.", "exp_avg.", "exp_avg_sq.", "ema."};
     char run[256];
     SafeMetadata all[MAX_METADATA];
-    snprintf(run, sizeof run, "%" PRIu64 " %" PRIu64 " %" PRIu64 " %.17g %" PRIu64 " %.17g %" PRIu64, state->step,
-             state->epoch, state->batch, state->loss_sum, state->loss_count, state->best_top1, state->log_bytes);
+    snprintf(run, sizeof run, "%" PRIu64 " %" PRIu64 " %" PRIu64 " %.17g %" PRIu64 " %.17g %" PRIu64 " %.9g %.9g",
+             state->step, state->epoch, state->batch, state->loss_sum, state->loss_count, state->best_top1,
+             state->log_bytes, (double)state->lr, (double)state->gradient_norm);
     memcpy(all, metadata, (size_t)metadata_count * sizeof *metadata);
     all[metadata_count] = (SafeMetadata){"vit.c.run", run};
     arenas_save(params, arenas, prefixes, params->ema ? 4 : 3, path, all, metadata_count + 1);
@@ -124,10 +128,12 @@ void checkpoint_load_state(Params *params, RunState *state, const char *path) {
     SafeTensors st;
     if (!safetensors_open(&st, path, error, sizeof error)) die("%s", error);
     const char *run = safetensors_metadata(&st, "vit.c.run");
-    if (!run || sscanf(run, "%" SCNu64 " %" SCNu64 " %" SCNu64 " %lg %" SCNu64 " %lg %" SCNu64, &state->step,
-                       &state->epoch, &state->batch, &state->loss_sum, &state->loss_count, &state->best_top1,
-                       &state->log_bytes) != 7)
-        die("%s: holds weights, not the state of a run: --init reads weights, --resume wants a run directory", path);
+    if (!run) die("%s: holds weights, not the state of a run: --init reads weights, --resume wants a run folder", path);
+    if (sscanf(run, "%" SCNu64 " %" SCNu64 " %" SCNu64 " %lg %" SCNu64 " %lg %" SCNu64 " %g %g", &state->step,
+               &state->epoch, &state->batch, &state->loss_sum, &state->loss_count, &state->best_top1,
+               &state->log_bytes, &state->lr, &state->gradient_norm) != 9 ||
+        state->step >= INT_MAX || state->epoch >= INT_MAX)
+        die("%s: vit.c.run is '%.100s', which is no place in a run", path, run);
     struct {
         const char *prefix;
         float *arena;

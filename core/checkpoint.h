@@ -15,6 +15,7 @@ typedef struct {
     uint64_t loss_count;
     double best_top1;   /* percent; -1 before the first evaluation */
     uint64_t log_bytes; /* length of log.csv at that moment */
+    float lr, gradient_norm; /* of the last step: a run stopped before its row of the log still owes them */
 } RunState;
 
 /* Writes `arena` (values or ema) as path; metadata travels along.  Dies with the operation, the path and the reason. */

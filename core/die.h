@@ -6,8 +6,8 @@
 
 #include <stddef.h>
 
-_Noreturn void die(const char *format, ...) __attribute__((format(printf, 1, 2)));
-_Noreturn void die_usage(const char *format, ...) __attribute__((format(printf, 1, 2)));
+void die(const char *format, ...) __attribute__((noreturn, format(printf, 1, 2)));
+void die_usage(const char *format, ...) __attribute__((noreturn, format(printf, 1, 2)));
 
 /* A line for the user that does not end the run, on stderr. */
 void warn(const char *format, ...) __attribute__((format(printf, 1, 2)));

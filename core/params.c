@@ -100,6 +100,19 @@ void params_initialize(Params *params, uint64_t seed) {
     free(host);
 }
 
+const Param *params_not_finite(const Params *params, const float *arena) {
+    float *host = xcalloc(params->total, sizeof *host, "parameters");
+    const Param *found = NULL;
+    device_download(host, arena, params->total * sizeof *host);
+    for (int t = 0; t < params->count && !found; t++) {
+        const Param *p = &params->items[t];
+        for (size_t i = 0; i < p->size && !found; i++)
+            if (!isfinite(host[p->offset + i])) found = p;
+    }
+    free(host);
+    return found;
+}
+
 const Param *params_find(const Params *params, const char *name) {
     for (int i = 0; i < params->count; i++)
         if (!strcmp(params->items[i].name, name)) return &params->items[i];

@@ -60,6 +60,9 @@ void params_view(Params *params, float *arena);
 /* Draws every tensor from (seed, tensor index); independent of threads, ranks and of the other tensors. */
 void params_initialize(Params *params, uint64_t seed);
 
+/* The first tensor of `arena` (values or ema) that holds an infinity or a NaN, or NULL. */
+const Param *params_not_finite(const Params *params, const float *arena);
+
 /* The tensor of that name, or NULL. */
 const Param *params_find(const Params *params, const char *name);
 

@@ -14,6 +14,14 @@ double now_seconds(void) {
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
+static bool open_line; /* on a terminal: the cursor stands behind the line */
+
+void progress_end(void) {
+    if (open_line) putchar('\n');
+    open_line = false;
+    fflush(stdout);
+}
+
 void progress_show(bool finish, const char *format, ...) {
     static double shown = -INFINITY;
     bool terminal = isatty(STDOUT_FILENO);
@@ -25,7 +33,8 @@ void progress_show(bool finish, const char *format, ...) {
     if (terminal) fputs("\r\033[K", stdout);
     vprintf(format, arguments);
     va_end(arguments);
-    if (finish || !terminal) putchar('\n');
+    open_line = true;
+    if (finish || !terminal) progress_end();
     fflush(stdout);
 }
 

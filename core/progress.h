@@ -12,6 +12,9 @@ double now_seconds(void);
 /* Shows the line if it is time to.  `finish` shows it in any case and ends it. */
 void progress_show(bool finish, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
+/* Ends a line that is still being rewritten, so that what is printed next has a line of its own. */
+void progress_end(void);
+
 /* "1:02:03" or "4:05". */
 void duration_text(char *text, size_t size, double seconds);
 

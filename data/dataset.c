@@ -30,6 +30,7 @@ static int cifar_classes(const char *data, bool *folder) {
     if (file_exists(data))
         die("%s: neither train.bin (CIFAR-100) nor data_batch_1.bin (CIFAR-10) is in this folder", data);
     const char *near = nearest_word(data, known, 3);
+    if (strchr(data, '/')) die("data: %s: no such folder", data);
     if (near) die_usage("data: unknown data set '%s' (did you mean '%s'?)", data, near);
     die_usage("data: '%s' is neither shapes, cifar10 or cifar100 nor a folder", data);
 }

@@ -1,4 +1,4 @@
-/* Pictures as files: JPEG, PNG, BMP and PNM in, PNG out, and resizing in between. */
+/* Pictures as files: JPEG, PNG and BMP in, PNG out, and resizing in between. */
 #ifndef VIT_DATA_IMAGE_H
 #define VIT_DATA_IMAGE_H
 

@@ -1,11 +1,15 @@
 /* Shapes on clutter.  Image (seed, split, index) is a function of one Philox stream and is painted in four coats:
- *   background   colour + slope . (x,y) + stripes: a triangle wave along a random direction
- *   clutter      small figures of any class, and bars, in any colour
- *   the shape    class index mod 10; position, radius, angle and colour are random
+ *   background   dark colour + slope . (x,y) + stripes: a triangle wave along a random direction
+ *   clutter      up to three small figures of any class, or bars, in any colour
+ *   the shape    class index mod 10; a light colour, position, radius and angle are random
  *   noise        per channel, the difference of two random bytes, scaled
  * Figures are signed distances d in units of their radius r, negative inside, so that min unites and max(a, -b) cuts;
- * a pixel is covered by clamp(1/2 - r d, 0, 1).  The sign of the contrast between shape and background is a fair
- * coin: the mean image of every class is the same grey, hence nothing for a linear classifier to hold on to. */
+ * a pixel is covered by clamp(1/2 - r d, 0, 1).
+ *
+ * How hard it is was measured, 20,000 training images (PyTorch, softmax attention, width 96, 4 blocks, 8 x 8 tokens):
+ * logistic regression on pixels @LIN@ % (tests/reference/linear_probe.py): turning and moving the shapes keeps it low.
+ * Shapes darker than their ground in half of the images would keep it at 20 %, but then the transformer, too, is at
+ * 23 % after 20,000 images, where it is now at @VIT20@ %. */
 #include "data/shapes.h"
 
 #include <math.h>
@@ -127,7 +131,7 @@ static void angle(Stream *s, float *cosine, float *sine) {
 
 static Figure place_shape(Stream *s) {
     Figure f = {.kind = (int)(s->index % SHAPES_CLASSES)};
-    f.radius = uniform(s, 7, 13);
+    f.radius = uniform(s, 7, 12);
     float margin = reach * f.radius + 0.5f;
     f.x = uniform(s, margin, SIDE - margin);
     f.y = uniform(s, margin, SIDE - margin);
@@ -171,26 +175,10 @@ typedef struct {
     float channel[3];
 } Colour;
 
-static Colour any_colour(Stream *s) {
+static Colour colour_between(Stream *s, float low, float high) {
     Colour c;
-    for (int k = 0; k < 3; k++) c.channel[k] = uniform(s, 20, 235);
+    for (int k = 0; k < 3; k++) c.channel[k] = uniform(s, low, high);
     return c;
-}
-
-/* Of four colours the one that stands out most from `other`. */
-static Colour colour_against(Stream *s, Colour other) {
-    Colour best = other;
-    float most = 0;
-    for (int i = 0; i < 4; i++) {
-        Colour c = any_colour(s);
-        float distance = 0;
-        for (int k = 0; k < 3; k++) distance += (c.channel[k] - other.channel[k]) * (c.channel[k] - other.channel[k]);
-        if (distance > most) {
-            most = distance;
-            best = c;
-        }
-    }
-    return best;
 }
 
 /* canvas [SIDE,SIDE,3] */
@@ -200,7 +188,7 @@ static void paint_background(float *canvas, Stream *s, Colour colour) {
     for (int k = 0; k < 3; k++) {
         slope[k][0] = uniform(s, -1, 1);
         slope[k][1] = uniform(s, -1, 1);
-        stripe[k] = uniform(s, -40, 40);
+        stripe[k] = uniform(s, -16, 16);
     }
     for (int y = 0; y < SIDE; y++) {
         for (int x = 0; x < SIDE; x++) {
@@ -242,16 +230,16 @@ void shapes_draw(uint64_t seed, uint32_t split, uint32_t index, uint8_t *pixels,
     int bounds[4];
 
     Figure shape = place_shape(&s);
-    Colour ground = any_colour(&s), paint = colour_against(&s, ground);
+    Colour ground = colour_between(&s, 20, 100), paint = colour_between(&s, 140, 235);
     paint_background(canvas, &s, ground);
-    for (int i = below(&s, 5); i > 0; i--) {
+    for (int i = below(&s, 4); i > 0; i--) {
         Figure clutter = place_clutter(&s);
         cover_figure(cover, bounds, &clutter);
-        paint_figure(canvas, cover, bounds, any_colour(&s));
+        paint_figure(canvas, cover, bounds, colour_between(&s, 20, 235));
     }
     cover_figure(cover, bounds, &shape);
     paint_figure(canvas, cover, bounds, paint);
-    finish(pixels, canvas, &s, uniform(&s, 0, 0.15f));
+    finish(pixels, canvas, &s, uniform(&s, 0, 0.08f));
     if (label) *label = shape.kind;
     if (box) memcpy(box, bounds, sizeof bounds);
 }
@@ -287,8 +275,8 @@ void shapes_describe(Dataset *dataset) {
                          .width = SIDE,
                          .classes = SHAPES_CLASSES,
                          .class_names = names,
-                         .mean = {0.5f, 0.5f, 0.5f},
-                         .std = {0.25f, 0.25f, 0.25f}};
+                         .mean = {0.327f, 0.327f, 0.327f},
+                         .std = {0.210f, 0.210f, 0.210f}};
 }
 
 void shapes_open(Dataset *dataset, bool train, uint64_t seed, size_t limit) {

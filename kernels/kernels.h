@@ -23,6 +23,10 @@
 
 #include "real.h"
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 /* == Device and memory ============================================================================================ */
 
 void kernels_init(void);
@@ -226,5 +230,9 @@ void adamw_update(float *w, float *m, float *v, const float *g, size_t n, float 
 
 /* ema = decay ema + (1 - decay) w. */
 void ema_update(float *ema, const float *w, size_t n, float decay);
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif

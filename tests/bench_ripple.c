@@ -1,6 +1,6 @@
-/* Times the algorithms of ripple attention over grids and distances, forward and backward, one image and one head at a
- * time in a batch of heads, and prints CSV with what ripple_*_cost predicts.  These figures are where the constants of the
- * cost models come from.  Usage: OMP_NUM_THREADS=1 bench_ripple [largest grid side, default 32] */
+/* Times the algorithms of ripple attention over grids and distances, forward and backward, in microseconds for one head
+ * of one image, and prints CSV with what ripple_*_cost predicts: where the constants of the cost models come from.
+ * Usage: OMP_NUM_THREADS=1 bench_ripple [largest grid side, default 32] */
 #include "kernels/kernels.h"
 
 #include <stdio.h>
@@ -10,7 +10,8 @@
 
 #include "tests/check.h"
 
-typedef void Forward(real *, float *, const float *, const real *, const real *, const RippleRings *, int, int, int, int);
+typedef void Forward(real *, float *, const float *, const real *, const real *, const RippleRings *, int, int, int,
+                     int);
 typedef void Backward(real *, real *, float *, const real *, const real *, const float *, const float *, const real *,
                       const real *, const RippleRings *, int, int, int, int);
 
@@ -65,9 +66,12 @@ static void bench(const RippleRings *rings, int D, int F) {
     float *weights = malloc(G * sizeof *weights), *features = check_normal(rows * 2 * F, 1, 0);
     for (size_t r = 0; r < G; r++) weights[r] = 1.0f / G;
     for (size_t i = 0; i < rows * 2 * F; i++) features[i] = fabsf(features[i]);
-    real *phi = device_copy_of(features, rows * 2 * F), *qkv = device_copy_of(check_normal(rows * 3 * D, 1, 1), rows * 3 * D);
-    real *dy = device_copy_of(check_normal(rows * D, 1, 2), rows * D), *y = device_malloc(rows * D * sizeof *y, "bench");
-    real *dqkv = device_malloc(rows * 3 * D * sizeof *dqkv, "bench"), *dphi = device_malloc(rows * 2 * F * sizeof *dphi, "bench");
+    real *phi = device_copy_of(features, rows * 2 * F);
+    real *qkv = device_copy_of(check_normal(rows * 3 * D, 1, 1), rows * 3 * D);
+    real *dy = device_copy_of(check_normal(rows * D, 1, 2), rows * D);
+    real *y = device_malloc(rows * D * sizeof *y, "bench");
+    real *dqkv = device_malloc(rows * 3 * D * sizeof *dqkv, "bench");
+    real *dphi = device_malloc(rows * 2 * F * sizeof *dphi, "bench");
     float *alpha = device_malloc(rows * G * sizeof *alpha, "bench"), *den = device_malloc(rows * sizeof *den, "bench");
     float *dalpha = device_malloc(rows * G * sizeof *dalpha, "bench");
     fixed_weights(alpha, weights, rows, rings->G);
@@ -98,6 +102,7 @@ int main(int argc, char **argv) {
     static const int sides[] = {7, 8, 14, 16, 20, 32, 48, 64, 128}, distances[] = {2, 4, 8, 16};
     int largest = argc > 1 ? atoi(argv[1]) : 32;
     kernels_init();
+    check_seed();
     printf("algorithm,Hg,Wg,D,F,G,reach,forward_us,backward_us,cost_us\n");
     for (size_t s = 0; s < sizeof sides / sizeof *sides && sides[s] <= largest; s++) {
         for (size_t d = 0; d < sizeof distances / sizeof *distances; d++) {

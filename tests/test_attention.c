@@ -76,7 +76,8 @@ static void softmax_case(SoftmaxCase k) {
     float *qkv = normals(3 * n, 1), *dy = normals(n, 1);
     for (size_t i = 0; i < 3 * n; i++)
         if (i / (k.H * k.D) % 3 != 2) qkv[i] /= 2;
-    real *d_qkv = upload_real(qkv, 3 * n), *d_dy = upload_real(dy, n), *d_y = poisoned_real(n), *d_dqkv = poisoned_real(3 * n);
+    real *d_qkv = upload_real(qkv, 3 * n), *d_dy = upload_real(dy, n), *d_y = poisoned_real(n),
+         *d_dqkv = poisoned_real(3 * n);
     float *d_lse = poisoned(rows);
     double *y = zeros(n), *lse = zeros(rows), *dqkv = zeros(3 * n);
     for (int b = 0; b < k.B; b++)
@@ -150,8 +151,8 @@ typedef struct {
     double *y, *den, *kv, *dqkv, *dphi;
 } LinearReference;
 
-static void linear_reference(LinearReference r, const float *dy, const float *phi, const float *qkv, LinearCase k, int b,
-                             int h) {
+static void linear_reference(LinearReference r, const float *dy, const float *phi, const float *qkv, LinearCase k,
+                             int b, int h) {
     int D1 = k.D + 1;
     double *S = r.kv + ((size_t)b * k.H + h) * k.F * D1, *dS = calloc((size_t)k.F * D1, sizeof *dS);
     double *g = calloc(D1, sizeof *g);
@@ -159,7 +160,8 @@ static void linear_reference(LinearReference r, const float *dy, const float *ph
         size_t t = (size_t)b * k.N + m;
         for (int f = 0; f < k.F; f++)
             for (int c = 0; c < D1; c++)
-                S[f * D1 + c] += phi[at(t, 2, 1, k.H, h, k.F, f)] * (c < k.D ? (double)qkv[at(t, 3, 2, k.H, h, k.D, c)] : 1);
+                S[f * D1 + c] +=
+                    phi[at(t, 2, 1, k.H, h, k.F, f)] * (c < k.D ? (double)qkv[at(t, 3, 2, k.H, h, k.D, c)] : 1);
     }
     for (int i = 0; i < k.N; i++) {
         size_t t = (size_t)b * k.N + i, q = at(t, 2, 0, k.H, h, k.F, 0), out = at(t, 1, 0, k.H, h, k.D, 0);
@@ -198,7 +200,8 @@ static void linear_case(LinearCase k) {
     float *qkv = normals(3 * n, 1), *phi = normals(n_phi, 1), *dy = normals(n, 1), *before = normals(3 * n, 1);
     for (size_t i = 0; i < n_phi; i++) phi[i] = k.F > 1 && i % 3 == 1 ? 0 : fabsf(phi[i]) + 0.1f;
     LinearReference r = {zeros(n), zeros(tokens * k.H), zeros(n_kv), zeros(3 * n), zeros(n_phi)};
-    real *d_qkv = upload_real(qkv, 3 * n), *d_phi = upload_real(phi, n_phi), *d_dy = upload_real(dy, n), *d_y = poisoned_real(n);
+    real *d_qkv = upload_real(qkv, 3 * n), *d_phi = upload_real(phi, n_phi), *d_dy = upload_real(dy, n),
+         *d_y = poisoned_real(n);
     real *d_dqkv = upload_real(before, 3 * n), *d_dphi = poisoned_real(n_phi);
     float *d_den = poisoned(tokens * k.H), *d_kv = poisoned(n_kv);
     for (int b = 0; b < k.B; b++)
@@ -275,7 +278,8 @@ static void feature_rows(FeatureReference r, const float *dphi, const float *phi
     for (size_t t = 0; t < k.n; t++)
         for (int part = 0; part < 2; part++)
             for (int h = 0; h < k.H; h++)
-                feature_row(r, qkv, at(t, 3, part, k.H, h, k.D, 0), at(t, 2, part, k.H, h, k.F, 0), dphi, phi, w1, w2, b2, k);
+                feature_row(r, qkv, at(t, 3, part, k.H, h, k.D, 0), at(t, 2, part, k.H, h, k.F, 0), dphi, phi, w1, w2,
+                            b2, k);
 }
 
 static double *widened(const float *x, size_t n) {
@@ -288,7 +292,8 @@ static void feature_case(FeatureCase k) {
     size_t n = k.n * k.H * k.D, n_phi = k.n * 2 * k.H * k.F, n_w1 = (size_t)k.E * k.D, n_w2 = (size_t)k.F * 2 * k.E;
     printf("feature map n %zu H %d D %d E %d F %d\n", k.n, k.H, k.D, k.E, k.F);
     float *qkv = normals(3 * n, 1), *w1 = normals(n_w1, 1), *w2 = normals(n_w2, 0.3f), *b2 = normals(k.F, 0.3f);
-    float *dphi = normals(n_phi, 1), *before = normals(3 * n, 1), *dw1 = normals(n_w1, 1), *dw2 = normals(n_w2, 1), *db2 = normals(k.F, 1);
+    float *dphi = normals(n_phi, 1), *before = normals(3 * n, 1), *dw1 = normals(n_w1, 1), *dw2 = normals(n_w2, 1),
+          *db2 = normals(k.F, 1);
     real *d_qkv = upload_real(qkv, 3 * n), *d_dphi = upload_real(dphi, n_phi), *d_phi = poisoned_real(n_phi);
     real *d_dqkv = upload_real(before, 3 * n);
     float *d_w1 = upload(w1, n_w1), *d_w2 = upload(w2, n_w2), *d_b2 = upload(b2, k.F);

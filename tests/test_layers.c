@@ -29,8 +29,8 @@ typedef struct {
     double *h, *mean, *rstd, *dx, *dw, *db;
 } NormReference;
 
-static void norm_reference(NormReference r, const double *y, const float *dh, const float *w, const float *b, size_t n, int M,
-                           float eps) {
+static void norm_reference(NormReference r, const double *y, const float *dh, const float *w, const float *b, size_t n,
+                           int M, float eps) {
     for (size_t i = 0; i < n; i++) {
         const double *row = y + i * M;
         double mean = 0, var = 0, mean_g = 0, mean_gxh = 0;
@@ -56,10 +56,12 @@ static void norm_case(NormCase k) {
     size_t size = k.n * k.M, scales = k.n / ROWS_PER_SCALE;
     printf("layer norm n %zu M %d%s mean %g\n", k.n, k.M, k.scaled ? ", scaled" : "", (double)k.offset);
     float *x = normals(size, 1), *f = normals(size, 1), *dh = normals(size, 1), *dres = normals(size, 1);
-    float *w = normals(k.M, 1), *b = normals(k.M, 1), *scale = normals(scales, 1), *dw = normals(k.M, 1), *db = normals(k.M, 1);
+    float *w = normals(k.M, 1), *b = normals(k.M, 1), *scale = normals(scales, 1), *dw = normals(k.M, 1),
+          *db = normals(k.M, 1);
     for (size_t i = 0; i < size; i++) x[i] += k.offset;
     for (size_t i = 0; i < scales; i++) scale[i] = i % 3 == 1 ? 0 : 1 + fabsf(scale[i]);
-    real *d_x = upload_real(x, size), *d_f = upload_real(f, size), *d_y = poisoned_real(size), *d_h = poisoned_real(size);
+    real *d_x = upload_real(x, size), *d_f = upload_real(f, size), *d_y = poisoned_real(size),
+         *d_h = poisoned_real(size);
     float *d_w = upload(w, k.M), *d_b = upload(b, k.M), *d_scale = k.scaled ? upload(scale, scales) : NULL;
     float *d_mean = poisoned(k.n), *d_rstd = poisoned(k.n);
 
@@ -83,7 +85,8 @@ static void norm_case(NormCase k) {
 
     /* y over x and h over f. */
     real *y_over_x = upload_real(x, size), *h_over_f = upload_real(f, size);
-    add_layernorm_forward(y_over_x, h_over_f, d_mean, d_rstd, y_over_x, h_over_f, d_scale, ROWS_PER_SCALE, d_w, d_b, k.n, k.M, k.eps);
+    add_layernorm_forward(y_over_x, h_over_f, d_mean, d_rstd, y_over_x, h_over_f, d_scale, ROWS_PER_SCALE, d_w, d_b,
+                          k.n, k.M, k.eps);
     assert_memory_equal(download_real(y_over_x, size), rounded, size * sizeof(float));
     assert_memory_equal(download_real(h_over_f, size), download_real(d_h, size), size * sizeof(float));
 
@@ -95,7 +98,8 @@ static void norm_case(NormCase k) {
         dy[i] = r.dx[i] + dres[i];
         df[i] = dy[i] * (double)scale[i / k.M / ROWS_PER_SCALE];
     }
-    add_layernorm_backward(d_dres, d_df, d_dw, d_db, d_dres, d_dh, d_y, d_scale, ROWS_PER_SCALE, d_w, d_mean, d_rstd, k.n, k.M);
+    add_layernorm_backward(d_dres, d_df, d_dw, d_db, d_dres, d_dh, d_y, d_scale, ROWS_PER_SCALE, d_w, d_mean, d_rstd,
+                           k.n, k.M);
     assert_true(close_real("dy", d_dres, dy, size));
     assert_true(close_float("dw", d_dw, r.dw, k.M));
     assert_true(close_float("db", d_db, r.db, k.M));
@@ -197,7 +201,8 @@ static void embed_case(int prefix, bool positions) {
     real *d_patches = upload_real(patches, n_patches), *d_x = poisoned_real(n), *d_dpatches = poisoned_real(n_patches);
     float *d_dcls = upload(dcls, M), *d_dpos = upload(dpos, n_pos);
     real *d_dx = upload_real(dx, n);
-    double *x = zeros(n), *want_dcls = widened(dcls, M), *want_dpos = widened(dpos, n_pos), *want_dpatches = zeros(n_patches);
+    double *x = zeros(n), *want_dcls = widened(dcls, M), *want_dpos = widened(dpos, n_pos),
+           *want_dpatches = zeros(n_patches);
     printf("embed prefix %d%s\n", prefix, positions ? ", positions" : "");
     for (int b = 0; b < B; b++)
         for (int t = 0; t < N; t++)
@@ -208,7 +213,8 @@ static void embed_case(int prefix, bool positions) {
                 else want_dpatches[patch] = dx[i];
                 want_dpos[t * M + m] += dx[i];
             }
-    embed_forward(d_x, d_patches, prefix ? upload(cls, M) : NULL, positions ? upload(pos, n_pos) : NULL, B, N, M, prefix);
+    embed_forward(d_x, d_patches, prefix ? upload(cls, M) : NULL, positions ? upload(pos, n_pos) : NULL, B, N, M,
+                  prefix);
     assert_true(close_real("x", d_x, x, n));
     embed_backward(d_dpatches, prefix ? d_dcls : NULL, positions ? d_dpos : NULL, d_dx, B, N, M, prefix);
     assert_true(close_real("dpatches", d_dpatches, want_dpatches, n_patches));

@@ -42,7 +42,8 @@ static const Case cases[] = {
 
 typedef struct {
     const char *name;
-    void (*forward)(real *, float *, const float *, const real *, const real *, const RippleRings *, int, int, int, int);
+    void (*forward)(real *, float *, const float *, const real *, const real *, const RippleRings *, int, int, int,
+                    int);
     void (*backward)(real *, real *, float *, const real *, const real *, const float *, const float *, const real *,
                      const real *, const RippleRings *, int, int, int, int);
     size_t (*workspace)(const RippleRings *, int, int);
@@ -87,8 +88,8 @@ typedef struct {
     float *phi, *qkv, *alpha, *dy;
 } Problem;
 
-/* Results, and for each the sum of the sizes of its terms: what rounding is relative to where terms cancel.  For dalpha these
- * are the terms of all groups of the query, since an algorithm may take one group as the total less the others. */
+/* Results, and for each the sum of the sizes of its terms: what rounding is relative to where terms cancel.  For dalpha
+ * these are the terms of all groups of the query: an algorithm may take one group as the total less the others. */
 typedef struct {
     double *y, *den, *dqkv, *dphi, *dalpha;
     double *y_size, *dqkv_size, *dphi_size, *dalpha_size;
@@ -179,7 +180,8 @@ static void reference_row(Reference *out, const Problem *p, int b, int h, size_t
 static Reference reference_of(const Problem *p) {
     Reference r = {.y = calloc(p->ys, 8), .den = calloc(p->dens, 8), .dqkv = calloc(p->qkvs, 8),
                    .dphi = calloc(p->phis, 8), .dalpha = calloc(p->alphas, 8), .y_size = calloc(p->ys, 8),
-                   .dqkv_size = calloc(p->qkvs, 8), .dphi_size = calloc(p->phis, 8), .dalpha_size = calloc(p->alphas, 8)};
+                   .dqkv_size = calloc(p->qkvs, 8), .dphi_size = calloc(p->phis, 8),
+                   .dalpha_size = calloc(p->alphas, 8)};
     for (int b = 0; b < p->B; b++)
         for (int h = 0; h < p->H; h++)
             for (size_t n = 0; n < p->tokens; n++) reference_row(&r, p, b, h, n);
@@ -235,7 +237,7 @@ static void result_free(Result *r) {
     free(r->dalpha);
 }
 
-/* |got - want| <= tolerance * (size of the sum that this element comes from + the tensor's root mean square of sizes). */
+/* |got - want| <= tolerance * (size of the sum that this element comes from + root mean square of all sizes). */
 static int check_sums(const char *what, const float *got, const double *want, const double *size, size_t n,
                       double tolerance) {
     double squares = 0, worst = -1;
@@ -327,8 +329,8 @@ static void algorithms_match_formulas(void **state) {
     }
 }
 
-/* 10^4 float additions in a row, in stretches of a hundred and sixteen lanes wide: a random walk of 1e-6, and the worst of
- * 10^5 elements lies five times as far out. */
+/* 10^4 float additions in stretches of a hundred, sixteen lanes wide: a random walk of 1e-6, and the worst of 10^5
+ * elements lies five times as far out. */
 static void many_tokens_keep_their_digits(void **state) {
     (void)state;
     static const Case large[] = {{100, 100, 1, 1, 3, 2, 5, {0, 1, 2, 3, 4}, PLAIN},
@@ -549,8 +551,8 @@ typedef struct {
 } WeightsReference;
 
 /* do by the quotient form of the gradient, which the kernels do not use. */
-static void logit_gradients(const Weights *w, double *dlogit, const double *dalpha, const double *alpha, const double *o,
-                            int end) {
+static void logit_gradients(const Weights *w, double *dlogit, const double *dalpha, const double *alpha,
+                            const double *o, int end) {
     int R = w->R;
     for (int r = 0; r < R; r++) {
         double farther = 0;
@@ -612,8 +614,8 @@ typedef struct {
 static WeightsResult weights_run(const Weights *w) {
     int H = w->H, D = w->D, R = w->R;
     size_t params = (size_t)D * D, stick_count = (size_t)H * R * D;
-    float *host[] = {narrow(w->wp, params), narrow(w->bp, D), narrow(w->sticks, stick_count), narrow(w->dalpha, w->alphas),
-                     narrow(w->qkv, w->qkvs)};
+    float *host[] = {narrow(w->wp, params), narrow(w->bp, D), narrow(w->sticks, stick_count),
+                     narrow(w->dalpha, w->alphas), narrow(w->qkv, w->qkvs)};
     WeightsResult r = {check_poison(w->alphas), check_poison(w->os), constant(w->qkvs, START),
                        constant(params, START), constant(D, START),  constant(stick_count, START)};
     float *wp = floats_to_device(host[0], params), *bp = floats_to_device(host[1], D);
@@ -688,13 +690,15 @@ static void weights_match_formulas(void **state) {
     static const struct {
         size_t n;
         int H, D, R;
-    } sizes[] = {{1, 4, 3, 2}, {9, 2, 3, 1}, {5, 2, 5, 4}, {16, 3, 32, 4}, {63, 3, 10, 8}, {700, 2, 32, 16}, {300, 1, 17, 20}};
+    } sizes[] = {{1, 4, 3, 2},   {9, 2, 3, 1},     {5, 2, 5, 4},    {16, 3, 32, 4},
+                 {63, 3, 10, 8}, {700, 2, 32, 16}, {300, 1, 17, 20}};
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
         for (int kind = 0; kind < 6; kind++) {
             double tau = kind == 1 ? 0.001f : kind == 2 || kind == 4 ? 0.2f : 0;
             if (kind == 5 && sizes[i].R == 1) continue; /* one weight is always one */
             if (tau > 0.1 && sizes[i].n == 1) continue; /* all gradients may be zero */
-            Weights w = weights_of(sizes[i].n, sizes[i].H, sizes[i].D, sizes[i].R, kind == 5, tau, kind == 3 || kind == 4,
+            bool truncate = kind == 3 || kind == 4;
+            Weights w = weights_of(sizes[i].n, sizes[i].H, sizes[i].D, sizes[i].R, kind == 5, tau, truncate,
                                    5000 + 100 * (uint32_t)i + 10 * kind);
             check_weights(&w);
             weights_free(&w);

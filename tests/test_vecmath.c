@@ -1,5 +1,5 @@
-/* The vector functions of the CPU backend against the C library in double: every 977th float of all 2^32, so that zeros,
- * denormals, infinities and NaN are among them, and a dense sweep where the arguments of a network lie. */
+/* The vector functions of the CPU backend against the C library in double: every 977th float of all 2^32, so that
+ * denormals and NaN are among them, a dense sweep where the arguments of a network lie, and the special values. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

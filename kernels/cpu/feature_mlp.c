@@ -122,7 +122,7 @@ static void forward_tile(real *phi, Work *w, const real *qkv, size_t first, int 
     for (int i = 0; i < rows; i++)
         for (int j = 0; j < s.F; j += TILE) {
             vec p = vec_load(w->p + i * s.Fp + j) + vec_load(w->b2 + j);
-            vec_store_part(phi + (first + i) * s.F + j, vec_select(p < 0.0f, vec_set(0), p), s.F - j);
+            vec_store_part(phi + (first + i) * s.F + j, vec_max(vec_set(0), p), s.F - j);
         }
 }
 

@@ -10,7 +10,7 @@
 #include "kernels/cpu/workspace.h"
 #include "kernels/kernels.h"
 
-enum { BLOCK = 64 };
+enum { BLOCK = 32 };
 
 static const float EPSILON = 1e-6f;
 
@@ -57,13 +57,15 @@ static Work work_take(Sizes s) {
 static void gather(float *to, int ld, const float *from, size_t stride, int rows, int n) {
     for (int i = 0; i < rows; i++) {
         for (int j = tile_round_up(n); j < ld; j += TILE) vec_store(to + (size_t)i * ld + j, vec_set(0));
-        for (int j = 0; j < n; j += TILE) vec_store(to + (size_t)i * ld + j, vec_load_part(from + i * stride + j, n - j));
+        for (int j = 0; j < n; j += TILE)
+            vec_store(to + (size_t)i * ld + j, vec_load_part(from + i * stride + j, n - j));
     }
 }
 
 static void scatter(float *to, size_t stride, const float *from, int ld, int rows, int n) {
     for (int i = 0; i < rows; i++)
-        for (int j = 0; j < n; j += TILE) vec_store_part(to + i * stride + j, vec_load(from + (size_t)i * ld + j), n - j);
+        for (int j = 0; j < n; j += TILE)
+            vec_store_part(to + i * stride + j, vec_load(from + (size_t)i * ld + j), n - j);
 }
 
 /* to [columns,ldt] = from [rows,ld] transposed, zeros beyond its rows. */
@@ -84,19 +86,37 @@ static void gather_v(float *to, const float *v, int rows, Sizes s) {
     for (int i = 0; i < rows; i++) to[(size_t)i * s.D1p + s.D] = 1;
 }
 
-static int rows_from(int first, Sizes s) { return s.N - first < BLOCK ? s.N - first : BLOCK; }
+/* Rows of the block at `first`; none past the end. */
+static int rows_from(int first, Sizes s) {
+    int left = s.N - first;
+    return left < 0 ? 0 : left < BLOCK ? left : BLOCK;
+}
+
+/* Asks for rows first.. of p [*,n]. A head's rows lie whole tokens apart, a few lines each, too far for the hardware to
+ * foresee: asked for one block ahead, a batch beyond the last cache takes a third less time. */
+TILE_INLINE void prefetch(const float *p, size_t stride, int first, int rows, int n, bool write) {
+    for (int i = first; i < first + rows; i++)
+        for (int j = 0; j < n; j += TILE) {
+            if (write) __builtin_prefetch(p + i * stride + j, 1);
+            else __builtin_prefetch(p + i * stride + j, 0);
+        }
+}
 
 static void forward_head(real *y, float *den, float *kv, const real *phi_q, const real *phi_k, const real *v, Sizes s) {
     Work w = work_take(s);
     memset(w.s, 0, (size_t)s.F * s.D1p * sizeof(float));
     for (int i = 0; i < s.N; i += BLOCK) {
-        int rows = rows_from(i, s);
+        int rows = rows_from(i, s), next = i + BLOCK, ahead = rows_from(next, s);
+        prefetch(v, s.qkv_row, next, ahead, s.D, false);
+        prefetch(phi_k, s.phi_row, next, ahead, s.F, false);
         gather_v(w.v, v + i * s.qkv_row, rows, s);
         add_outer(w.s, w.part, phi_k + i * s.phi_row, w.v, rows, s);
     }
     scatter(kv, s.D1, w.s, s.D1p, s.F, s.D1);
     for (int i = 0; i < s.N; i += BLOCK) {
-        int rows = rows_from(i, s);
+        int rows = rows_from(i, s), next = i + BLOCK;
+        prefetch(phi_q, s.phi_row, next, rows_from(next, s), s.F, false);
+        prefetch(y, s.y_row, i, rows, s.D, true);
         tile_gemm(w.g, s.D1p, phi_q + i * s.phi_row, s.phi_row, 1, w.s, s.D1p, rows, s.D1p, s.F, 0);
         for (int r = 0; r < rows; r++) {
             float *num = w.g + (size_t)r * s.D1p, sum = num[s.D] + EPSILON, inverse = 1 / sum;
@@ -142,7 +162,11 @@ static void backward_head(real *dv, real *dphi_q, real *dphi_k, const real *dy, 
     transpose(w.st, s.Fp, kv, s.D1, s.F, s.D1);
     memset(w.ds, 0, (size_t)s.F * s.D1p * sizeof(float));
     for (int i = 0; i < s.N; i += BLOCK) {
-        int rows = rows_from(i, s);
+        int rows = rows_from(i, s), next = i + BLOCK, ahead = rows_from(next, s);
+        prefetch(dy, s.y_row, next, ahead, s.D, false);
+        prefetch(y, s.y_row, next, ahead, s.D, false);
+        prefetch(phi_q, s.phi_row, next, ahead, s.F, false);
+        prefetch(dphi_q, s.phi_row, i, rows, s.F, true);
         gather_g(w.g, dy + i * s.y_row, y + i * s.y_row, den + (size_t)i * s.H, rows, s);
         add_outer(w.ds, w.part, phi_q + i * s.phi_row, w.g, rows, s);
         tile_gemm(w.phi, s.Fp, w.g, s.D1p, 1, w.st, s.Fp, rows, s.Fp, s.D1, 0);
@@ -150,7 +174,11 @@ static void backward_head(real *dv, real *dphi_q, real *dphi_k, const real *dy, 
     }
     transpose(w.dst, s.Fp, w.ds, s.D1p, s.F, s.D1);
     for (int i = 0; i < s.N; i += BLOCK) {
-        int rows = rows_from(i, s);
+        int rows = rows_from(i, s), next = i + BLOCK, ahead = rows_from(next, s);
+        prefetch(v, s.qkv_row, next, ahead, s.D, false);
+        prefetch(phi_k, s.phi_row, next, ahead, s.F, false);
+        prefetch(dphi_k, s.phi_row, i, rows, s.F, true);
+        prefetch(dv, s.qkv_row, i, rows, s.D, true);
         gather_v(w.v, v + i * s.qkv_row, rows, s);
         tile_gemm(w.phi, s.Fp, w.v, s.D1p, 1, w.dst, s.Fp, rows, s.Fp, s.D1, 0);
         scatter(dphi_k + i * s.phi_row, s.phi_row, w.phi, s.Fp, rows, s.F);
@@ -165,7 +193,8 @@ void linear_attention_backward(real *dqkv, real *dphi, const real *dy, const rea
 #pragma omp parallel for collapse(2) schedule(static)
     for (int b = 0; b < B; b++)
         for (int h = 0; h < H; h++) {
-            size_t token = (size_t)b * N, at_y = token * s.y_row + (size_t)h * D, at_q = token * s.phi_row + (size_t)h * F;
+            size_t token = (size_t)b * N, at_y = token * s.y_row + (size_t)h * D,
+                   at_q = token * s.phi_row + (size_t)h * F;
             size_t at_k = at_q + (size_t)H * F, at_v = token * s.qkv_row + 2 * s.y_row + (size_t)h * D;
             backward_head(dqkv + at_v, dphi + at_q, dphi + at_k, dy + at_y, y + at_y, den + token * H + h,
                           kv + ((size_t)b * H + h) * F * s.D1, phi + at_q, phi + at_k, qkv + at_v, s);

@@ -3,10 +3,11 @@
  *
  *   forward   num_n = sum_r alpha_r(n) sum_{m in ring r of n} a_nm v_m,  den_n = the same without v, + 1e-6,
  *             a_nm = phi(q_n).phi(k_m),  y_n = num_n / den_n
- *   backward  dnum_n = dy_n / den_n,  dden_n = -(dy_n.y_n) / den_n,  t_nm = dnum_n.v_m + dden_n,  w_nm = alpha_g(n,m)(n)
+ *   backward  dnum_n = dy_n / den_n,  dden_n = -(dy_n.y_n) / den_n,  t_nm = dnum_n.v_m + dden_n,
+ *             w_nm = alpha_r(n) with m in ring r of n,
  *             dphi(q_n) = sum_m w t phi(k_m),  dphi(k_m) = sum_n w t phi(q_n),  dv_m = sum_n w a dnum_n,
  *             dalpha_r(n) = sum_{m in ring r of n} a t
- * Source: "Ripple Attention for Visual Perception with Sub-quadratic Complexity" (ICML 2022), equations 4, 11 to 15. */
+ * Source: "Ripple Attention for Visual Perception with Sub-quadratic Complexity" (ICML 2022), equation 4, Appendix B. */
 #include "kernels/cpu/ripple.h"
 
 #include <string.h>
@@ -123,8 +124,8 @@ RIPPLE_BACKWARD(naive) {
         }
 }
 
-/* Every pair once, in scalar double. */
+/* Every pair once, in scalar double, and the tokens of inner rings stepped over. */
 double ripple_naive_cost(const RippleRings *rings, int D, int F) {
     double pairs = (double)rings->Hg * rings->Wg * rings->Hg * rings->Wg;
-    return pairs * (4.0 * D + 4.0 * F) * 0.5e-9;
+    return 1e-9 * pairs * (0.6 * (D + F) + 1.2 * rings->G);
 }

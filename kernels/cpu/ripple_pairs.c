@@ -1,8 +1,8 @@
 /* Ripple attention over pairs of tokens, tile by tile: `dense` visits every pair, `window` only those inside the last
  * bound and treats what lies outside as linear attention.  The formulas are those of ripple_naive.c.
  *
- *   window    num_n = base_n phi(q_n)^T S + sum_{dist < bound[G-1]} (alpha_g - base_n) a_nm v_m,   base_n = alpha_{G-1}(n),
- *             S = sum_m phi(k_m) v_m^T,  z = sum_m phi(k_m);  den_n likewise with z
+ *   window    num_n = base_n phi(q_n)^T S + sum_{dist < bound[G-1]} (alpha_g - base_n) a_nm v_m,  den_n likewise,
+ *             base_n = alpha_{G-1}(n),  S = sum_m phi(k_m) v_m^T,  z = sum_m phi(k_m)
  *   backward  U_n = S dnum_n + z dden_n;  the far part adds base_n U_n to dphi(q_n), phi(q_n).U_n to dalpha_{G-1}(n);
  *             dS = sum_n base_n phi(q_n) dnum_n^T,  dz = sum_n base_n dden_n phi(q_n);
  *             dphi(k_m) += dS v_m + dz,  dv_m += dS^T phi(k_m)
@@ -10,8 +10,8 @@
  *
  * A block of QUERIES consecutive queries meets runs of at most KEYS consecutive keys.  Products of the block with the
  * run are small matrix products (tile.h) with keys along the vector.  The weight of a pair needs no distance: since
- * max(|dy|,|dx|) is in group max(g(|dy|), g(|dx|)), one table a query, [G][column], serves all key rows whose |dy| is in
- * the same group, and dalpha is summed into a table of the same shape before any group is told apart. */
+ * max(|dy|,|dx|) is in group max(g(|dy|), g(|dx|)), row g(|dy|) of a query's table [G][column] holds the weights of a
+ * key row, and dalpha is summed into a table of the same shape before any group is told apart. */
 #include "kernels/cpu/ripple.h"
 
 #include <string.h>
@@ -19,18 +19,21 @@
 #include "kernels/cpu/tile.h"
 #include "kernels/cpu/workspace.h"
 
-#ifndef QUERIES
-#define QUERIES 16
-#endif
-#ifndef KEYS
-#define KEYS 128
-#endif
-enum { SCORES = KEYS + TILE /* row of a score tile: the last key's vector may reach past the run */, FLUSH = 256 };
+/* Of 8, 16 and 32 queries and 64, 128 and 256 keys, 16 x 128 is the fastest or within the noise of it from 14x14 to
+ * 48x48: four tiles of that size sit in a first-level cache of 48 KB. */
+enum {
+    QUERIES = 16,
+    KEYS = 128,
+    SCORES = KEYS + TILE, /* row of a score tile: the last key's vector may reach past the run */
+    FLUSH = 256           /* tokens between two levels of a long sum */
+};
 
 typedef struct {
     const RippleRings *rings;
     int Hg, Wg, N, D, F, G, Dp, Fp; /* Dp, Fp, columns: rounded up to whole vectors */
     int columns;
+    int queries; /* in a block, at most QUERIES */
+    bool narrow; /* blocks within one grid row, and only the columns in reach */
     int reach; /* the farthest distance with a weight of its own: all of them for dense */
     bool far;  /* window: the last group is linear attention */
     size_t ldn; /* row of the transposed copies: an odd number of cache lines, against set conflicts */
@@ -44,6 +47,10 @@ static Shape shape_of(const RippleRings *rings, int D, int F, bool window) {
     s.columns = tile_round_up(s.Wg);
     s.reach = window ? rings->bound[s.G - 1] - 1 : ripple_extent(rings);
     s.far = window && s.reach < ripple_extent(rings) - 1;
+    int eight = s.reach < s.Wg ? tile_round_up(8 + 2 * s.reach) : s.Wg;
+    int sixteen = s.reach < s.Wg ? tile_round_up(QUERIES + 2 * s.reach) : s.Wg;
+    s.narrow = eight < s.Wg || sixteen < s.Wg;
+    s.queries = s.narrow && eight < sixteen ? 8 : QUERIES;
     s.ldn = (size_t)((tile_round_up(s.N) / TILE + 1) | 1) * TILE;
     return s;
 }
@@ -123,9 +130,10 @@ static void zero(float *x, size_t n) { memset(x, 0, n * sizeof *x); }
 
 /* x [n,width] -> to [n,padded], zeros behind. */
 static void gather(float *to, int padded, const real *x, size_t row, int n, int width) {
-    for (int i = 0; i < n; i++) {
-        memcpy(to + (size_t)i * padded, x + i * row, width * sizeof *to);
-        for (int j = width; j < padded; j++) to[(size_t)i * padded + j] = 0;
+    for (int i = 0; i < n; i++, to += padded, x += row) {
+        int j = 0;
+        for (; j + TILE <= width; j += TILE) vec_store(to + j, vec_load(x + j));
+        for (; j < padded; j++) to[j] = j < width ? x[j] : 0;
     }
 }
 
@@ -154,18 +162,15 @@ typedef struct {
     int count;
 } Run;
 
-/* On a wide grid a window narrower than the grid pays only for blocks that stay within one row. */
-static bool narrow(const Shape *s) { return tile_round_up(QUERIES + 2 * s->reach) < s->Wg; }
-
 static Block block_from(const Shape *s, int first) {
     int y = first / s->Wg, x = first % s->Wg;
-    int end = narrow(s) ? (y + 1) * s->Wg : s->N;
-    Block b = {.first = first, .m = end - first < QUERIES ? end - first : QUERIES};
+    int end = s->narrow ? (y + 1) * s->Wg : s->N;
+    Block b = {.first = first, .m = end - first < s->queries ? end - first : s->queries};
     int last = (first + b.m - 1) / s->Wg;
     b.y0 = y > s->reach ? y - s->reach : 0;
     b.y1 = last + s->reach < s->Hg ? last + s->reach + 1 : s->Hg;
-    b.x0 = narrow(s) && x > s->reach ? x - s->reach : 0;
-    b.x1 = narrow(s) && x + b.m + s->reach < s->Wg ? x + b.m + s->reach : s->Wg;
+    b.x0 = s->narrow && x > s->reach ? x - s->reach : 0;
+    b.x1 = s->narrow && x + b.m + s->reach < s->Wg ? x + b.m + s->reach : s->Wg;
     return b;
 }
 
@@ -220,18 +225,18 @@ static void fill_weights(const Shape *s, const Block *b, float *weight, const fl
 
 static int row_distance(int y, int yq) { return y > yq ? y - yq : yq - y; }
 
-/* wa = w a over a run for query i; returns the sum as lanes.  A row's last vector spills into the next row, hence the order:
- * vectors of a row from the right, rows from the top, wa apart from a. */
+/* wa = w a over a run for query i; returns the sum as lanes.  A row's last vector spills into the next row, hence the
+ * order: vectors of a row from the right, rows from the top, wa apart from a. */
 static vec weigh_scores(const Shape *s, const Buffers *w, const Block *b, const Run *r, int i) {
     const int *group = (const int *)w->group;
-    int yq = (b->first + i) / s->Wg, width = r->x1 - r->x0;
-    const float *weight = w->weight + (size_t)i * s->G * s->columns + (r->x0 - b->x0);
+    int yq = (b->first + i) / s->Wg, y1 = r->y1, Wg = s->Wg, columns = s->columns;
+    const float *weight = w->weight + (size_t)i * s->G * columns + (r->x0 - b->x0);
     vec total = vec_set(0);
-    for (int c = (width - 1) / TILE * TILE; c >= 0; c -= TILE) {
+    for (int c = (r->x1 - r->x0 - 1) / TILE * TILE; c >= 0; c -= TILE) {
         const float *a = w->a + i * SCORES + c;
         float *wa = w->wa + i * SCORES + c;
-        for (int y = r->y0; y < r->y1; y++, a += s->Wg, wa += s->Wg) {
-            vec product = vec_load(a) * vec_load(weight + group[row_distance(y, yq)] * s->columns + c);
+        for (int y = r->y0; y < y1; y++, a += Wg, wa += Wg) {
+            vec product = vec_load(a) * vec_load(weight + group[row_distance(y, yq)] * columns + c);
             vec_store(wa, product);
             total += product;
         }
@@ -242,23 +247,22 @@ static vec weigh_scores(const Shape *s, const Buffers *w, const Block *b, const 
 /* As weigh_scores, with t += dden, wt = w t and sums[g] += a t. */
 static void weigh_gradients(const Shape *s, const Buffers *w, const Block *b, const Run *r, int i, float dden) {
     const int *group = (const int *)w->group;
-    int yq = (b->first + i) / s->Wg, width = r->x1 - r->x0;
-    size_t table = (size_t)i * s->G * s->columns + (r->x0 - b->x0);
-    for (int c = (width - 1) / TILE * TILE; c >= 0; c -= TILE) {
-        size_t at = (size_t)i * SCORES + c;
-        for (int y = r->y0; y < r->y1;) {
+    int yq = (b->first + i) / s->Wg, y1 = r->y1, Wg = s->Wg, columns = s->columns;
+    size_t table = (size_t)i * s->G * columns + (r->x0 - b->x0);
+    for (int c = (r->x1 - r->x0 - 1) / TILE * TILE; c >= 0; c -= TILE) {
+        const float *a = w->a + i * SCORES + c, *t = w->t + i * SCORES + c;
+        float *wa = w->wa + i * SCORES + c, *wt = w->wt + i * SCORES + c;
+        for (int y = r->y0; y < y1;) {
             int g = group[row_distance(y, yq)];
-            vec weight = vec_load(w->weight + table + g * s->columns + c);
-            float *sums = w->sums + table + g * s->columns + c;
-            vec sum = vec_load(sums);
+            float *sums = w->sums + table + g * columns + c;
+            vec weight = vec_load(w->weight + table + g * columns + c), sum = vec_load(sums);
             do {
-                vec a = vec_load(w->a + at), t = vec_load(w->t + at) + dden;
-                sum += a * t;
-                vec_store(w->wa + at, weight * a);
-                vec_store(w->wt + at, weight * t);
-                at += s->Wg;
-                y++;
-            } while (y < r->y1 && group[row_distance(y, yq)] == g);
+                vec score = vec_load(a), gradient = vec_load(t) + dden;
+                sum += score * gradient;
+                vec_store(wa, weight * score);
+                vec_store(wt, weight * gradient);
+                a += Wg, t += Wg, wa += Wg, wt += Wg;
+            } while (++y < y1 && group[row_distance(y, yq)] == g);
             vec_store(sums, sum);
         }
     }
@@ -339,7 +343,8 @@ static void forward_head(const Shape *s, const Buffers *w, RippleHead o, real *y
             fill_weights(s, &b, w->weight + (size_t)i * s->G * s->columns, own, base, n + i);
             total[i] = vec_set(0);
             if (!s->far) continue;
-            for (int f = 0; f < s->Fp; f += TILE) total[i] += base * vec_load(w->q + i * s->Fp + f) * vec_load(w->z + f);
+            const float *q = w->q + i * s->Fp;
+            for (int f = 0; f < s->Fp; f += TILE) total[i] += base * vec_load(q + f) * vec_load(w->z + f);
             for (int d = 0; d < s->Dp; d++) w->num[i * s->Dp + d] *= base;
         }
         for (Run r = {0}; next_run(s, &b, &r);) {
@@ -435,8 +440,8 @@ static void start_far(const Shape *s, const Buffers *w) {
 }
 
 /* num = dnum = dy / den and dden = -(dy.y) / den of a block. */
-static void gather_gradients(const Shape *s, const Buffers *w, const Block *b, RippleHead o, float *dden, const real *dy,
-                             const real *y, const float *den) {
+static void gather_gradients(const Shape *s, const Buffers *w, const Block *b, RippleHead o, float *dden,
+                             const real *dy, const real *y, const float *den) {
     zero(w->num, (size_t)QUERIES * s->Dp);
     for (int i = 0; i < b->m; i++) {
         size_t row = o.y + (b->first + i) * o.y_row;
@@ -538,5 +543,23 @@ RIPPLE_BACKWARD(window) {
 
 /* == Cost ========================================================================================================= */
 
-double ripple_dense_cost(const RippleRings *rings, int D, int F) { return 1e-9*rings->G*D*F; }
-double ripple_window_cost(const RippleRings *rings, int D, int F) { return 1e-10*rings->G*D*F; }
+/* Forward and backward: seven products a pair (two and five) and seven for the far part; then, in nanoseconds, what is
+ * done for a pair, a run of keys, a query, and an entry of its weight table. */
+static double pairs_cost(const RippleRings *rings, int D, int F, bool window) {
+    const double multiply_add = 0.0082, pair = 0.3, run = 200, query = 45, entry = 0.7;
+    Shape s = shape_of(rings, D, F, window);
+    double pairs = 0, runs = 0, tables = (double)s.N * s.G, width = 0;
+    for (int n = 0; n < s.N;) {
+        Block b = block_from(&s, n);
+        for (Run r = {0}; next_run(&s, &b, &r); runs++) pairs += (double)whole_rows(b.m) * tile_round_up(r.count);
+        width += (double)b.m * tile_round_up(b.x1 - b.x0) / s.N;
+        n += b.m;
+    }
+    double far = s.far ? 7.0 * s.N * s.Dp * s.Fp : 0;
+    double nanoseconds = multiply_add * (pairs * (4.0 * s.Fp + 3.0 * s.Dp) + far) + pair * pairs + run * runs +
+                         query * s.N + entry * tables * width;
+    return 1e-9 * nanoseconds;
+}
+
+double ripple_dense_cost(const RippleRings *rings, int D, int F) { return pairs_cost(rings, D, F, false); }
+double ripple_window_cost(const RippleRings *rings, int D, int F) { return pairs_cost(rings, D, F, true); }

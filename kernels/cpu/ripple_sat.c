@@ -1,14 +1,15 @@
 /* Ripple attention by summed-area tables: the paper's Algorithm 1, and Appendix B for the gradient.
  *
- * With W_r(n) the sum over the square of tokens closer than bound[r+1], ring r is W_r - W_{r-1}, and a square costs four
- * table entries whatever its size.  The table of feature f holds phi(k_m)[f] [v_m, 1], so that a row ends with the
- * denominator's share; the features go one after the other, and a table of N rows stays in the cache instead of N F.
+ * With W_r(n) the sum over the square of tokens closer than bound[r+1], ring r is W_r - W_{r-1}, and a square costs
+ * four table entries whatever its size.  The table of feature f holds phi(k_m)[f] [v_m, 1], so that an entry ends with
+ * the denominator's share; the features go one after the other, so that the table has N entries and not N F.
  *
- *   forward   [num_n, den_n] = sum_f phi(q_n)[f] sum_r c_r(n) W_r(n),   c_r = alpha_r - alpha_{r+1},  c_{G-1} = alpha_{G-1}
+ *   forward   [num_n, den_n] = sum_f phi(q_n)[f] sum_r c_r(n) W_r(n),  c_r = alpha_r - alpha_{r+1},
+ *             c_{G-1} = alpha_{G-1}
  *   backward  e_n = [dnum_n, dden_n],  p_r = e_n.W_r(n):
  *             dalpha_r(n) = sum_f phi(q_n)[f] (p_r - p_{r-1}),  dphi(q_n)[f] = sum_r c_r p_r;
  *             m is in ring r of n exactly when n is in ring r of m, so with tables of c_r(n) phi(q_n)[f] e_n
- *             X_m = sum_r square_r(m),  dphi(k_m)[f] = X_m.[v_m, 1],  dv_m = sum_f phi(k_m)[f] X_m without its last entry
+ *             X_m = sum_r square_r(m),  dphi(k_m)[f] = X_m.[v_m, 1],  dv_m = sum_f phi(k_m)[f] X_m less its last entry
  * Tables are double: a prefix sum over 10^4 tokens minus another leaves a ring of eight. */
 #include "kernels/cpu/ripple.h"
 
@@ -31,26 +32,43 @@ static Shape shape_of(const RippleRings *rings, int D, int F) {
                    .F = F, .L = (D + 1 + LINE - 1) / LINE * LINE};
 }
 
+/* Offsets into the table of one side of a square, both ends. */
+typedef struct {
+    size_t low, high;
+} Span;
+
 typedef struct {
     double *table; /* [Hg+1,Wg+1,L], row and column 0 are zero */
     double *v, *e; /* [N,L]: [v_m, 1] and [dnum_n, dden_n] */
     double *sum;   /* [N,L]: num and den forward, dv backward */
     double *x;     /* [N,L]: X of one feature */
+    double *band;  /* [Wg+1,L] */
+    double *p;     /* [Wg,G] */
     double *c;     /* [N,G] */
     double *dweight; /* [N,G] */
+    Span *rows, *columns; /* [Hg,G] [Wg,G] */
 } Buffers;
 
 static size_t buffers_of(const Shape *s, Buffers *w, float *base) {
-    size_t rows = (size_t)s->N * s->L, weights = (size_t)s->N * s->G;
+    size_t rows = (size_t)s->N * s->L * sizeof(double), weights = (size_t)s->N * s->G * sizeof(double);
     struct {
-        double **at;
-        size_t n;
-    } list[] = {{&w->table, (size_t)(s->Hg + 1) * (s->Wg + 1) * s->L}, {&w->v, rows}, {&w->e, rows}, {&w->sum, rows},
-                {&w->x, rows}, {&w->c, weights}, {&w->dweight, weights}};
+        void *at;
+        size_t bytes;
+    } list[] = {{&w->table, (size_t)(s->Hg + 1) * (s->Wg + 1) * s->L * sizeof(double)},
+                {&w->v, rows},
+                {&w->e, rows},
+                {&w->sum, rows},
+                {&w->x, rows},
+                {&w->band, (size_t)(s->Wg + 1) * s->L * sizeof(double)},
+                {&w->p, (size_t)s->Wg * s->G * sizeof(double)},
+                {&w->c, weights},
+                {&w->dweight, weights},
+                {&w->rows, (size_t)s->Hg * s->G * sizeof(Span)},
+                {&w->columns, (size_t)s->Wg * s->G * sizeof(Span)}};
     size_t total = 0;
     for (size_t i = 0; i < sizeof list / sizeof *list; i++) {
-        if (base) *list[i].at = (double *)(void *)(base + total);
-        total += workspace_line_up(list[i].n * (sizeof(double) / sizeof(float)));
+        if (base) memcpy(list[i].at, &(void *){base + total}, sizeof(void *));
+        total += workspace_line_up(list[i].bytes / sizeof(float));
     }
     return total;
 }
@@ -85,31 +103,40 @@ static void build_table(const Shape *s, double *restrict table, const double *re
     }
 }
 
-/* The four table rows whose signed sum is the square of group r around (y, x), clipped to the grid. */
-typedef struct {
-    const double *plus[2], *minus[2];
-} Square;
-
-static Square square_at(const Shape *s, const double *table, int y, int x, int r) {
-    int reach = r + 1 < s->G ? s->rings->bound[r + 1] - 1 : s->Hg + s->Wg;
-    int y0 = y > reach ? y - reach : 0, y1 = y + reach < s->Hg ? y + reach + 1 : s->Hg;
-    int x0 = x > reach ? x - reach : 0, x1 = x + reach < s->Wg ? x + reach + 1 : s->Wg;
-    size_t width = (size_t)(s->Wg + 1) * s->L;
-    const double *low = table + y0 * width, *high = table + y1 * width;
-    return (Square){{high + (size_t)x1 * s->L, low + (size_t)x0 * s->L}, {low + (size_t)x1 * s->L, high + (size_t)x0 * s->L}};
+/* Where the squares around every row and column begin and end in the table, clipped to the grid. */
+static void clip_squares(const Shape *s, Span *spans, int positions, size_t step) {
+    for (int i = 0; i < positions; i++)
+        for (int r = 0; r < s->G; r++) {
+            int reach = r + 1 < s->G ? s->rings->bound[r + 1] - 1 : positions;
+            int low = i > reach ? i - reach : 0, high = i + reach < positions ? i + reach + 1 : positions;
+            spans[i * s->G + r] = (Span){low * step, high * step};
+        }
 }
 
-static inline dvec square_sum(const Square *q, int l) {
-    return (*(const dvec *)(q->plus[0] + l) - *(const dvec *)(q->minus[0] + l)) -
-           (*(const dvec *)(q->minus[1] + l) - *(const dvec *)(q->plus[1] + l));
+/* The difference of two table rows: prefix sums along x of the band of rows within reach of y, so that a square is the
+ * difference of two entries and the table is read once for all queries of a row. */
+static void take_band(const Shape *s, const Buffers *w, int y, int r) {
+    Span row = w->rows[y * s->G + r];
+    const double *restrict low = w->table + row.low, *restrict high = w->table + row.high;
+    double *restrict band = w->band;
+    for (int i = 0; i < (s->Wg + 1) * s->L; i++) band[i] = high[i] - low[i];
+}
+
+/* to += weight (high - low), a square of the band whose ends these are. */
+static inline void add_square(double *restrict to, const double *restrict high, const double *restrict low,
+                              double weight, int L) {
+    for (int l = 0; l < L; l += LINE)
+        *(dvec *)(to + l) += weight * (*(const dvec *)(high + l) - *(const dvec *)(low + l));
 }
 
 static double lane_sum(dvec x) {
     return ((x[0] + x[4]) + (x[2] + x[6])) + ((x[1] + x[5]) + (x[3] + x[7]));
 }
 
-/* v_m and its 1, the weights c, and an empty sum. */
+/* The squares, v_m and its 1, the weights c, and an empty sum. */
 static void gather_head(const Shape *s, const Buffers *w, RippleHead o, const float *alpha, const real *qkv) {
+    clip_squares(s, w->rows, s->Hg, (size_t)(s->Wg + 1) * s->L);
+    clip_squares(s, w->columns, s->Wg, s->L);
     memset(w->v, 0, (size_t)s->N * s->L * sizeof *w->v);
     memset(w->sum, 0, (size_t)s->N * s->L * sizeof *w->sum);
     for (int n = 0; n < s->N; n++) {
@@ -126,14 +153,16 @@ static void forward_head(const Shape *s, const Buffers *w, RippleHead o, real *y
     gather_head(s, w, o, alpha, qkv);
     for (int f = 0; f < s->F; f++) {
         build_table(s, w->table, w->v, NULL, phi + o.k + f, o.phi_row);
-        for (int n = 0; n < s->N; n++) {
-            double q = phi[o.q + n * o.phi_row + f];
+        for (int row = 0; row < s->Hg; row++)
             for (int r = 0; r < s->G; r++) {
-                Square square = square_at(s, w->table, n / s->Wg, n % s->Wg, r);
-                double weight = q * w->c[(size_t)n * s->G + r], *sum = w->sum + (size_t)n * s->L;
-                for (int l = 0; l < s->L; l += LINE) *(dvec *)(sum + l) += weight * square_sum(&square, l);
+                take_band(s, w, row, r);
+                for (int x = 0; x < s->Wg; x++) {
+                    size_t n = (size_t)row * s->Wg + x;
+                    double weight = phi[o.q + n * o.phi_row + f] * w->c[n * s->G + r], *sum = w->sum + n * s->L;
+                    Span column = w->columns[x * s->G + r];
+                    add_square(sum, w->band + column.high, w->band + column.low, weight, s->L);
+                }
             }
-        }
     }
     for (int n = 0; n < s->N; n++) {
         const double *sum = w->sum + (size_t)n * s->L;
@@ -173,19 +202,29 @@ static void gather_gradients(const Shape *s, const Buffers *w, RippleHead o, con
 /* dphi(q)[f] and the share of feature f in dalpha. */
 static void backward_queries(const Shape *s, const Buffers *w, RippleHead o, real *dphi, const real *phi, int f) {
     build_table(s, w->table, w->v, NULL, phi + o.k + f, o.phi_row);
-    for (int n = 0; n < s->N; n++) {
-        double q = phi[o.q + n * o.phi_row + f], dq = 0, smaller = 0;
-        const double *e = w->e + (size_t)n * s->L;
+    for (int row = 0; row < s->Hg; row++) {
         for (int r = 0; r < s->G; r++) {
-            Square square = square_at(s, w->table, n / s->Wg, n % s->Wg, r);
-            dvec products = {0};
-            for (int l = 0; l < s->L; l += LINE) products += *(const dvec *)(e + l) * square_sum(&square, l);
-            double p = lane_sum(products);
-            w->dweight[(size_t)n * s->G + r] += q * (p - smaller);
-            dq += w->c[(size_t)n * s->G + r] * p;
-            smaller = p;
+            take_band(s, w, row, r);
+            for (int x = 0; x < s->Wg; x++) {
+                Span column = w->columns[x * s->G + r];
+                const double *e = w->e + ((size_t)row * s->Wg + x) * s->L;
+                const double *high = w->band + column.high, *low = w->band + column.low;
+                dvec products = {0};
+                for (int l = 0; l < s->L; l += LINE)
+                    products += *(const dvec *)(e + l) * (*(const dvec *)(high + l) - *(const dvec *)(low + l));
+                w->p[x * s->G + r] = lane_sum(products);
+            }
         }
-        dphi[o.q + n * o.phi_row + f] = (real)dq;
+        for (int x = 0; x < s->Wg; x++) {
+            size_t n = (size_t)row * s->Wg + x;
+            const double *p = w->p + x * s->G;
+            double q = phi[o.q + n * o.phi_row + f], dq = 0;
+            for (int r = 0; r < s->G; r++) {
+                w->dweight[n * s->G + r] += q * (p[r] - (r ? p[r - 1] : 0));
+                dq += w->c[n * s->G + r] * p[r];
+            }
+            dphi[o.q + n * o.phi_row + f] = (real)dq;
+        }
     }
 }
 
@@ -194,17 +233,20 @@ static void backward_keys(const Shape *s, const Buffers *w, RippleHead o, real *
     memset(w->x, 0, (size_t)s->N * s->L * sizeof *w->x);
     for (int r = 0; r < s->G; r++) {
         build_table(s, w->table, w->e, w->c + r, phi + o.q + f, o.phi_row);
-        for (int m = 0; m < s->N; m++) {
-            Square square = square_at(s, w->table, m / s->Wg, m % s->Wg, r);
-            double *x = w->x + (size_t)m * s->L;
-            for (int l = 0; l < s->L; l += LINE) *(dvec *)(x + l) += square_sum(&square, l);
+        double *sum = w->x;
+        for (int row = 0; row < s->Hg; row++) {
+            take_band(s, w, row, r);
+            for (int x = 0; x < s->Wg; x++, sum += s->L) {
+                Span column = w->columns[x * s->G + r];
+                add_square(sum, w->band + column.high, w->band + column.low, 1, s->L);
+            }
         }
     }
     for (int m = 0; m < s->N; m++) {
         const double *x = w->x + (size_t)m * s->L, *v = w->v + (size_t)m * s->L;
         double k = phi[o.k + m * o.phi_row + f], *sum = w->sum + (size_t)m * s->L;
         dvec products = {0};
-        for (int l = 0; l < s->L; l += LINE) {
+        for (int l = 0, L = s->L; l < L; l += LINE) {
             products += *(const dvec *)(x + l) * *(const dvec *)(v + l);
             *(dvec *)(sum + l) += k * *(const dvec *)(x + l);
         }
@@ -235,4 +277,9 @@ RIPPLE_BACKWARD(sat) {
         }
 }
 
-double ripple_sat_cost(const RippleRings *rings, int D, int F) { return 1e-9*rings->G*D*F; }
+/* Vectors of table rows touched, by feature and group; more than the second-level cache holds costs more. */
+double ripple_sat_cost(const RippleRings *rings, int D, int F) {
+    Shape s = shape_of(rings, D, F);
+    double vectors = (double)s.N * (s.L / LINE) * F, bytes = 4.0 * s.N * s.L * sizeof(double);
+    return 1e-9 * vectors * (3 + (bytes < 1 << 20 ? 5.8 : 7.5) * s.G);
+}

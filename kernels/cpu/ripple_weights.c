@@ -1,10 +1,10 @@
 /* The spatial weights of ripple attention: stick breaking, softmax, fixed.
  *
- *   logits    o_r = <sticks_r, wp v + bp> = c_r.v + e_r,  c_r = wp^T sticks_r,  e_r = sticks_r.bp: the projection of every
- *             token is never formed, c and e are as small as the sticks
+ *   logits    o_r = <sticks_r, wp v + bp> = c_r.v + e_r,  c_r = wp^T sticks_r,  e_r = sticks_r.bp: the projection is
+ *             never formed, and c and e are as small as the sticks
  *   sticks    x_r = (R - r) exp(-o_r),  s_r = 1 / (1 + x_r),  1 - s_r = x_r s_r,  alpha_r = s_r prod_{r'<r} (1 - s_r')
- *             do_r = (1 - s_r) alpha_r dalpha_r - s_r sum_{r'>r} alpha_r' dalpha_r', no division; from r^ on do_r = 0, and the
- *             shared weights act as one last group, whose alpha dalpha is the sum of theirs
+ *             do_r = (1 - s_r) alpha_r dalpha_r - s_r sum_{r'>r} alpha_r' dalpha_r', no division; from r^ on do_r = 0,
+ *             and the shared weights act as one last group, whose alpha dalpha is the sum of theirs
  *   softmax   do_r = alpha_r (dalpha_r - sum_r' alpha_r' dalpha_r')
  *   backward  dv += sum_r do_r c_r,  dc_r = sum do_r v,  de_r = sum do_r over tokens;
  *             dsticks_r += wp dc_r + bp de_r,  dwp += sum_r sticks_r dc_r^T,  dbp += sum_r sticks_r de_r
@@ -39,10 +39,11 @@ typedef struct {
 } Buffers;
 
 static size_t buffers_of(const Shape *s, Buffers *w, float *base) {
-    size_t sticks = (size_t)s->H * s->R, sizes[] = {sticks * s->Dp,         (size_t)s->H * s->D * s->Rp, sticks,
-                                                    (size_t)TILE * s->Rp,   (size_t)TILE * s->Dp,        (size_t)TILE * s->Dp,
-                                                    sticks * s->Dp,         sticks * TILE,               2 * sticks * s->Dp,
-                                                    2 * sticks};
+    size_t sticks = (size_t)s->H * s->R, block = TILE;
+    size_t sizes[] = {sticks * s->Dp, (size_t)s->H * s->D * s->Rp, sticks,
+                      block * s->Rp,  block * s->Dp,               block * s->Dp,
+                      sticks * s->Dp, sticks * TILE,               2 * sticks * s->Dp, /* the last two in doubles */
+                      2 * sticks};
     void *places[sizeof sizes / sizeof *sizes];
     size_t total = 0;
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
@@ -141,8 +142,7 @@ static void stick_gradients(const Shape *s, vec *dlogit, const vec *dalpha, cons
         end |= (mass < s->tau);
         ended[r] = end;
     }
-    vec farther = vec_set(0);
-    if (!s->truncate) farther += alpha[s->R] * dalpha[s->R];
+    vec farther = alpha[s->R] * dalpha[s->R]; /* nothing when truncated: that alpha is zero */
     for (int r = s->R - 1; r >= 0; r--) {
         vec own = alpha[r] * dalpha[r];
         dlogit[r] = vec_select(ended[r], vec_set(0), rests[r] * own - sticks[r] * farther);

@@ -5,8 +5,8 @@
  *             dv = p^T dy,  dk = ds^T q / sqrt D,  dq = ds k / sqrt D
  *   saves     lse.   Source: Dao et al. 2022 (FlashAttention); the backward's order of loops is Dao 2023's.
  *
- * The factor 1 / sqrt D is folded into q.  Right-hand operands are copied once: k^T and v^T in panels [D,PANEL] that are
- * read front to back, the others [rows,Dp] with Dp = D rounded up to whole vectors and zeros in the padding. */
+ * The factor 1 / sqrt D is folded into q.  Right-hand operands are copied once: k^T and v^T in panels [D,PANEL] that
+ * are read front to back, the others [rows,Dp] with Dp = D rounded up to whole vectors and zeros in the padding. */
 #include "kernels/cpu/vecmath.h"
 #include "kernels/cpu/workspace.h"
 #include "kernels/kernels.h"
@@ -36,13 +36,15 @@ size_t softmax_attention_workspace(int N, int D) {
 /* to [rows,Dp] = scale times from [rows,D] with `stride` floats between rows. */
 static void gather(float *to, const real *from, size_t stride, float scale, int rows, int D, int Dp) {
     for (int i = 0; i < rows; i++)
-        for (int j = 0; j < D; j += TILE) vec_store(to + (size_t)i * Dp + j, scale * vec_load_part(from + i * stride + j, D - j));
+        for (int j = 0; j < D; j += TILE)
+            vec_store(to + (size_t)i * Dp + j, scale * vec_load_part(from + i * stride + j, D - j));
 }
 
 /* [rows,Dp] to [rows,D] with `stride` floats between rows, times scale. */
 static void scatter(real *to, size_t stride, const float *from, float scale, int rows, int D, int Dp) {
     for (int i = 0; i < rows; i++)
-        for (int j = 0; j < D; j += TILE) vec_store_part(to + i * stride + j, scale * vec_load(from + (size_t)i * Dp + j), D - j);
+        for (int j = 0; j < D; j += TILE)
+            vec_store_part(to + i * stride + j, scale * vec_load(from + (size_t)i * Dp + j), D - j);
 }
 
 /* Panels of the transpose of from [keys,D]; the last panel is filled up with zeros. */
@@ -58,32 +60,41 @@ static void scores(float *s, const float *a, const float *panels, int rows, int 
         tile_gemm(s + j, KEYS, a, Dp, 1, panels + (size_t)j * D, PANEL, rows, PANEL, D, 0);
 }
 
-/* One step of the running softmax: s becomes p, and m, l and y [rows,Dp] take the new keys' maximum into account. */
+/* Raises m to the new scores' maximum and scales l and y [rows,Dp] to it. */
+static void raise_maximum(const float *s, float *m, float *l, float *y, int rows, int padded, int Dp) {
+    for (int i = 0; i < rows; i++) {
+        vec largest = vec_load(s + i * KEYS);
+        for (int j = TILE; j < padded; j += TILE) largest = vec_max(vec_load(s + i * KEYS + j), largest);
+        float seen = vec_largest(largest);
+        if (!(seen > m[i])) continue;
+        float shrink = l[i] > 0 ? expf(m[i] - seen) : 1;
+        m[i] = seen;
+        if (shrink == 1) continue;
+        l[i] *= shrink;
+        for (int j = 0; j < Dp; j += TILE) vec_store(y + (size_t)i * Dp + j, shrink * vec_load(y + (size_t)i * Dp + j));
+    }
+}
+
+/* One step of the running softmax: s becomes p, and m, l and y take the new keys into account. The maximum is a pass of
+ * its own over all rows: inside the other one its latency would stand between every two rows. */
 static void softmax_step(float *s, float *m, float *l, float *y, int rows, int keys, int Dp) {
     int padded = tile_round_up(keys);
+    for (int i = 0; i < rows; i++)
+        for (int j = keys; j < padded; j++) s[i * KEYS + j] = -INFINITY;
+    raise_maximum(s, m, l, y, rows, padded, Dp);
     for (int i = 0; i < rows; i++) {
-        float *row = s + i * KEYS;
-        for (int j = keys; j < padded; j++) row[j] = -INFINITY;
-        vec largest = vec_load(row);
-        for (int j = TILE; j < padded; j += TILE) largest = vec_max(vec_load(row + j), largest);
-        float seen = vec_largest(largest), now = seen > m[i] ? seen : m[i];
-        if (now > m[i] && l[i] > 0) {
-            float shrink = expf(m[i] - now);
-            l[i] *= shrink;
-            for (int j = 0; j < Dp; j += TILE) vec_store(y + (size_t)i * Dp + j, shrink * vec_load(y + (size_t)i * Dp + j));
-        }
-        vec sum = {0};
+        vec sum = {0}, shift = vec_set(m[i]);
         for (int j = 0; j < padded; j += TILE) {
-            vec p = vec_exp_softmax(vec_load(row + j) - now);
-            vec_store(row + j, p);
+            vec p = vec_exp_softmax(vec_load(s + i * KEYS + j) - shift);
+            vec_store(s + i * KEYS + j, p);
             sum += p;
         }
-        m[i] = now;
         l[i] += vec_sum(sum);
     }
 }
 
-static void forward_head(real *y, float *lse, const real *q, int N, size_t stride, size_t y_stride, size_t third, int D) {
+static void forward_head(real *y, float *lse, const real *q, int N, size_t stride, size_t y_stride, size_t third,
+                         int D) {
     int Dp = tile_round_up(D);
     float *next = kernels_workspace(forward_floats(N, D));
     float *kt = workspace_take(&next, panels_floats(N, D)), *v = workspace_take(&next, (size_t)N * Dp);
@@ -115,8 +126,8 @@ void softmax_attention_forward(real *y, float *lse, const real *qkv, int B, int 
 #pragma omp parallel for collapse(2) schedule(static)
     for (int b = 0; b < B; b++)
         for (int h = 0; h < H; h++)
-            forward_head(y + b * N * M + (size_t)h * D, lse + ((size_t)b * H + h) * N, qkv + b * N * 3 * M + (size_t)h * D,
-                         N, 3 * M, M, M, D);
+            forward_head(y + b * N * M + (size_t)h * D, lse + ((size_t)b * H + h) * N,
+                         qkv + b * N * 3 * M + (size_t)h * D, N, 3 * M, M, M, D);
 }
 
 /* s becomes p = exp(s - lse), t = dy v^T becomes ds / (1/sqrt D) = p (t - delta). */
@@ -130,7 +141,8 @@ static void scores_backward(float *s, float *t, const float *lse, const float *d
 }
 
 /* Blocks of keys outside, so that only q, dy and dq stream past them when N is large. */
-static void backward_head(real *dq, const real *dy, const real *y, const float *lse, const real *q, int N, size_t M, int D) {
+static void backward_head(real *dq, const real *dy, const real *y, const float *lse, const real *q, int N, size_t M,
+                          int D) {
     int Dp = tile_round_up(D);
     size_t stride = 3 * M, third = M, all = (size_t)N * Dp, some = (size_t)KEYS * Dp;
     float scale = 1 / sqrtf((float)D);
@@ -145,7 +157,8 @@ static void backward_head(real *dq, const real *dy, const real *y, const float *
     memset(dqs, 0, all * sizeof *dqs);
     for (int i = 0; i < N; i++) {
         vec sum = {0};
-        for (int j = 0; j < D; j += TILE) sum += vec_load(dys + (size_t)i * Dp + j) * vec_load_part(y + i * M + j, D - j);
+        for (int j = 0; j < D; j += TILE)
+            sum += vec_load(dys + (size_t)i * Dp + j) * vec_load_part(y + i * M + j, D - j);
         delta[i] = vec_sum(sum);
     }
     for (int j = 0; j < N; j += KEYS) {

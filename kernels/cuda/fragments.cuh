@@ -1,0 +1,167 @@
+/* Small matrix products spread over a warp: C [16,8] += A [16,16] B [16,8].  With bfloat16 activations they are one matrix
+ * instruction; with float ones (PRECISION=FP32) the same fragments are multiplied exactly, lane by lane, so a kernel is
+ * written once.  Where an element lives (lane = 4 g + t) is the instruction's own layout:
+ *   A  i = 0..7  row g + 8 (i/2 % 2), column 2t + i%2 + 8 (i/4)
+ *   B  i = 0..3  row 2t + i%2 + 8 (i/2), column g
+ *   C  i = 0..3  row g + 8 (i/2), column 2t + i%2
+ * Two neighbouring C tiles hold just what one A tile needs: a product's result is the next product's left factor without
+ * leaving the registers (fragment_a_from_c). */
+#ifndef VIT_KERNELS_CUDA_FRAGMENTS_CUH
+#define VIT_KERNELS_CUDA_FRAGMENTS_CUH
+
+#include <device.cuh>
+
+enum { TILE_M = 16, TILE_N = 8, TILE_K = 16 };
+
+struct FragmentC {
+    float x[4];
+};
+
+#ifdef VIT_FP32
+
+struct FragmentA {
+    float x[8];
+};
+struct FragmentB {
+    float x[4];
+};
+template <typename Fragment>
+DEVICE void fragment_put(Fragment &f, int i, float x) {
+    f.x[i] = x;
+}
+/* Elements i and i+1 from neighbours in memory, i even. */
+template <typename Fragment>
+DEVICE void fragment_put_pair(Fragment &f, int i, const real *p) {
+    f.x[i] = p[0];
+    f.x[i + 1] = p[1];
+}
+
+/* Every lane needs two rows of A and two columns of B: four shuffles for four multiply-adds. */
+DEVICE void mma(FragmentC &c, const FragmentA &a, const FragmentB &b) {
+    int g = lane_id() / 4, t = lane_id() % 4;
+#pragma unroll
+    for (int k = 0; k < TILE_K; k++) {
+        int holder = k % 8 / 2, i = k / 8 * 4 + k % 2, j = k / 8 * 2 + k % 2;
+        float top = warp_shuffle(a.x[i], 4 * g + holder), low = warp_shuffle(a.x[i + 2], 4 * g + holder);
+        float left = warp_shuffle(b.x[j], 8 * t + holder), right = warp_shuffle(b.x[j], 8 * t + 4 + holder);
+        c.x[0] += top * left;
+        c.x[1] += top * right;
+        c.x[2] += low * left;
+        c.x[3] += low * right;
+    }
+}
+
+#else
+
+struct FragmentA {
+    uint32_t x[4];
+};
+struct FragmentB {
+    uint32_t x[2];
+};
+template <typename Fragment>
+DEVICE void fragment_put(Fragment &f, int i, float x) {
+    uint32_t &word = f.x[i / 2];
+    word = i % 2 ? (word & 0xffffu) | bf16_bits(x) << 16 : (word & 0xffff0000u) | bf16_bits(x);
+}
+/* p is 4-byte aligned: even columns of rows of even length. */
+template <typename Fragment>
+DEVICE void fragment_put_pair(Fragment &f, int i, const real *p) {
+    f.x[i / 2] = *reinterpret_cast<const uint32_t *>(p);
+}
+
+DEVICE void mma(FragmentC &c, const FragmentA &a, const FragmentB &b) { mma_bf16(c.x, a.x, b.x); }
+
+#endif
+
+DEVICE void fragment_zero(FragmentC &c) { c.x[0] = c.x[1] = c.x[2] = c.x[3] = 0; }
+
+/* Row and column of element i of this lane within a C tile. */
+DEVICE int fragment_c_row(int i) { return lane_id() / 4 + 8 * (i / 2); }
+DEVICE int fragment_c_column(int i) { return 2 * (lane_id() % 4) + i % 2; }
+
+/* A from a row-major tile, p = &tile[0][0] of 16 x 16 elements, rows ld (even) apart. */
+DEVICE FragmentA fragment_a(const real *p, int ld) {
+    FragmentA a = {};
+    int g = lane_id() / 4, t = lane_id() % 4;
+#pragma unroll
+    for (int i = 0; i < 8; i += 2) fragment_put_pair(a, i, p + (g + 8 * (i / 2 % 2)) * ld + 2 * t + 8 * (i / 4));
+    return a;
+}
+
+/* A = the transpose of a row-major tile [k][m]. */
+DEVICE FragmentA fragment_a_transposed(const real *p, int ld) {
+    FragmentA a = {};
+    int g = lane_id() / 4, t = lane_id() % 4;
+#pragma unroll
+    for (int i = 0; i < 8; i++)
+        fragment_put(a, i, to_float(p[(2 * t + i % 2 + 8 * (i / 4)) * ld + g + 8 * (i / 2 % 2)]));
+    return a;
+}
+
+/* B from a row-major tile [k][n]. */
+DEVICE FragmentB fragment_b(const real *p, int ld) {
+    FragmentB b = {};
+    int g = lane_id() / 4, t = lane_id() % 4;
+#pragma unroll
+    for (int i = 0; i < 4; i++) fragment_put(b, i, to_float(p[(2 * t + i % 2 + 8 * (i / 2)) * ld + g]));
+    return b;
+}
+
+/* B = the transpose of a row-major tile [n][k]: a product with rows of keys. */
+DEVICE FragmentB fragment_b_transposed(const real *p, int ld) {
+    FragmentB b = {};
+    int g = lane_id() / 4, t = lane_id() % 4;
+#pragma unroll
+    for (int i = 0; i < 4; i += 2) fragment_put_pair(b, i, p + g * ld + 2 * t + 8 * (i / 2));
+    return b;
+}
+
+/* A [16,16] from the C tiles of its left and right half. */
+DEVICE FragmentA fragment_a_from_c(const FragmentC &left, const FragmentC &right) {
+    FragmentA a = {};
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        fragment_put(a, i, left.x[i]);
+        fragment_put(a, i + 4, right.x[i]);
+    }
+    return a;
+}
+
+/* == Reductions =================================================================================================== */
+
+DEVICE float warp_sum(float x) {
+#pragma unroll
+    for (int mask = WARP / 2; mask > 0; mask /= 2) x += warp_shuffle_xor(x, mask);
+    return x;
+}
+
+DEVICE float warp_max(float x) {
+#pragma unroll
+    for (int mask = WARP / 2; mask > 0; mask /= 2) x = fmaxf(x, warp_shuffle_xor(x, mask));
+    return x;
+}
+
+/* Over the four lanes that share the rows of a C tile. */
+DEVICE float row_sum(float x) {
+    x += warp_shuffle_xor(x, 1);
+    return x + warp_shuffle_xor(x, 2);
+}
+
+DEVICE float row_max(float x) {
+    x = fmaxf(x, warp_shuffle_xor(x, 1));
+    return fmaxf(x, warp_shuffle_xor(x, 2));
+}
+
+/* The same value for every thread of the block; scratch [blockDim.x / 32] is free again after the call. */
+DEVICE float block_sum(float x, float *scratch) {
+    x = warp_sum(x);
+    if (lane_id() == 0) scratch[warp_id()] = x;
+    block_sync();
+    float total = 0;
+    for (int w = 0; w < (int)blockDim.x / WARP; w++) total += scratch[w];
+    block_sync();
+    return total;
+}
+
+#endif

@@ -1,0 +1,27 @@
+/* The host side of this backend that kernels share: one stream, checked calls, workspace. */
+#ifndef VIT_KERNELS_CUDA_RUNTIME_H
+#define VIT_KERNELS_CUDA_RUNTIME_H
+
+#include <cuda_runtime.h>
+#include <stddef.h>
+
+extern cudaStream_t kernels_stream;
+
+/* The workspace reserved with kernels_reserve; dies when `bytes` were not reserved. */
+void *kernels_workspace(size_t bytes);
+
+/* Prints the call, the place, the library's message, and ends the run. */
+[[noreturn]] void cuda_fail(const char *call, const char *file, int line, const char *message);
+
+#define CUDA_TRY(call)                                                                                    \
+    do {                                                                                                  \
+        cudaError_t status_ = (call);                                                                     \
+        if (status_ != cudaSuccess) cuda_fail(#call, __FILE__, __LINE__, cudaGetErrorString(status_));    \
+    } while (0)
+
+/* Allows a kernel more than 48 KiB of shared memory where it asks for that. */
+void launch_prepare(const void *kernel, size_t shared_bytes);
+/* Checks the launch; in a debug build (VIT_DEBUG) also waits for it. */
+void launch_check(const char *kernel, const char *file, int line);
+
+#endif

@@ -1,0 +1,134 @@
+#!/bin/sh
+# vit.c against PyTorch on this machine: images a second of the CIFAR-100 DeiT-tiny models, as a Markdown table.
+#
+#   PYTHON=/path/to/python sh scripts/bench.sh        a Python with torch (default: python3)
+#
+#   BATCH=64         images in a batch, on both sides
+#   THREADS=N        threads, on both sides (default: the number of cores)
+#   SECONDS_EACH=5   how long one measurement takes, about
+#   ROUNDS=2         how often everything is measured; the table has the medians
+#   MODELS="softmax linear ripple"
+#   MODES="eager compile"
+#   TORCH_RIPPLE=ripple-groups,ripple-weights    PyTorch's forms of ripple attention; the table has the faster one
+#   OUT=FILE         one line of JSON for each measurement goes here
+#
+# Ours and theirs alternate (ours, eager, ours, compile, ours), so that a machine that slows down slows down both.
+set -eu
+cd "$(dirname "$0")/.."
+
+BATCH=${BATCH:-64}
+THREADS=${THREADS:-$(getconf _NPROCESSORS_ONLN)}
+SECONDS_EACH=${SECONDS_EACH:-5}
+ROUNDS=${ROUNDS:-2}
+MODELS=${MODELS:-softmax linear ripple}
+MODES=${MODES:-eager compile}
+TORCH_RIPPLE=${TORCH_RIPPLE:-ripple-groups,ripple-weights}
+PYTHON=${PYTHON:-python3}
+BUILD=${BUILD:-build/cpu}
+
+"$PYTHON" -c 'import torch' 2>/dev/null || {
+    echo "scripts/bench.sh: $PYTHON has no torch: set PYTHON to a Python that has" >&2
+    exit 1
+}
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+trap 'exit 130' INT TERM
+raw=$scratch/raw
+: >"$raw"
+make -j"$THREADS" "$BUILD/train_vit" >&2
+
+config_of() {
+    case $1 in
+    softmax) echo configs/cifar100/deit.ini ;;
+    linear) echo configs/cifar100/deit-la.ini ;;
+    ripple) echo configs/cifar100/ripple.ini ;;
+    *) echo "scripts/bench.sh: MODELS: no model '$1': expected softmax, linear or ripple" >&2 && return 1 ;;
+    esac
+}
+
+# A measurement's JSON, with who and what in front, to the raw file and to OUT.
+record() { # "key": "value", ...
+    sed -n "s/^{/{$1, /p" >"$scratch/line"
+    [ -s "$scratch/line" ] || { echo "scripts/bench.sh: no result for {$1}" >&2 && exit 1; }
+    cat "$scratch/line" >>"$raw"
+    [ -z "${OUT:-}" ] || cat "$scratch/line" >>"$OUT"
+    cat "$scratch/line" >&2
+}
+
+ours() { # model
+    OMP_NUM_THREADS=$THREADS "$BUILD/train_vit" --config "$(config_of "$1")" --bench --batch-size "$BATCH" \
+        --bench-seconds "$SECONDS_EACH" >"$scratch/out"
+    record "\"by\": \"vit.c\", \"model\": \"$1\"" <"$scratch/out"
+}
+
+# As many steps as ours makes in the time, five at least.
+theirs() { # model, mode
+    steps=$(sed -n "/\"by\": \"vit.c\", \"model\": \"$1\"/s/.*\"train_images_per_s\": \([0-9]*\).*/\1/p" "$raw" |
+        awk -v batch="$BATCH" -v seconds="$SECONDS_EACH" '{ n = int($1 * seconds / batch) } END { print n < 5 ? 5 : n }')
+    kinds=$1
+    [ "$1" != ripple ] || kinds=$TORCH_RIPPLE
+    OMP_NUM_THREADS=$THREADS "$PYTHON" scripts/bench_torch.py --models "$kinds" --modes "$2" --batch "$BATCH" \
+        --threads "$THREADS" --steps "$steps" >"$scratch/out"
+    record "\"by\": \"PyTorch\", \"of\": \"$1\"" <"$scratch/out"
+}
+
+round=0
+while [ "$round" -lt "$ROUNDS" ]; do
+    for model in $MODELS; do
+        ours "$model"
+        for mode in $MODES; do
+            theirs "$model" "$mode"
+            ours "$model"
+        done
+    done
+    round=$((round + 1))
+done
+
+"$PYTHON" - "$raw" <<'END'
+import datetime, json, statistics, sys
+
+rows = [json.loads(line) for line in open(sys.argv[1])]
+ours = [row for row in rows if row["by"] == "vit.c"]
+theirs = [row for row in rows if row["by"] == "PyTorch"]
+models = list(dict.fromkeys(row["model"] for row in ours))
+modes = list(dict.fromkeys(row["mode"] for row in theirs))
+
+
+def median(rows, key):
+    return statistics.median(row[key] for row in rows)
+
+
+def rate(model, key):
+    return median([row for row in ours if row["model"] == model], key)
+
+
+def rival(model, mode, key):
+    """The fastest of PyTorch's forms of the model."""
+    rows = [row for row in theirs if row["of"] == model and row["mode"] == mode]
+    return max(median([row for row in rows if row["model"] == form], key) for form in {row["model"] for row in rows})
+
+
+def cpu():
+    with open("/proc/cpuinfo") as file:
+        return next((line.split(":")[1].strip() for line in file if line.startswith("model name")), "CPU")
+
+
+print(f"{cpu()}; vit.c: {ours[0]['device']}; PyTorch {theirs[0]['torch'] if theirs else 'not measured'}, "
+      f"{theirs[0]['threads'] if theirs else 0} threads; batch {ours[0]['batch_size']}, float32; "
+      f"{datetime.date.today().isoformat()}\n")
+head = ["images/s", "vit.c", "mfu"]
+for mode in modes:
+    head += [f"PyTorch {mode}", f"vit.c / {mode}"]
+print("| " + " | ".join(head) + " |")
+print("|---" + "|--:" * (len(head) - 1) + "|")
+for model in models:
+    for name, key in (("train", "train_images_per_s"), ("infer", "infer_images_per_s")):
+        cells = [f"{model}, {name}", f"{rate(model, key):.1f}", f"{100 * rate(model, 'mfu'):.0f} %" if name == "train" else ""]
+        for mode in modes:
+            other = rival(model, mode, key)
+            cells += [f"{other:.1f}", f"{rate(model, key) / other:.2f}"]
+        print("| " + " | ".join(cells) + " |")
+if {"linear", "ripple"} <= set(models):
+    both = [rate("ripple", key) / rate("linear", key) for key in ("train_images_per_s", "infer_images_per_s")]
+    print(f"\nvit.c, ripple / linear: training {both[0]:.2f}, inference {both[1]:.2f}")
+END

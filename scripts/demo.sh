@@ -1,0 +1,52 @@
+#!/bin/sh
+# From a fresh checkout to a trained model and two pictures, in about three minutes on two CPU cores: installs what is
+# missing, builds, trains ripple attention to name ten shapes (configs/cpu/shapes.ini), draws how it went and where its
+# heads look.  Everything lands in runs/demo.
+#
+#   sh scripts/demo.sh [--epochs 2 ...]      options after the name go to train_vit
+set -eu
+cd "$(dirname "$0")/.."
+run=runs/demo
+
+sh scripts/deps.sh demo
+for python in "${PYTHON:-python3}" /usr/bin/python3; do
+    if "$python" -c 'import matplotlib' >/dev/null 2>&1; then break; fi
+done
+
+echo "== building"
+make -j"$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)"
+
+# Only what a demo has written: files of anyone else stay.
+if [ -e "$run/log.csv" ]; then
+    echo "== removing the demo run of before from $run"
+    (cd "$run" && rm -f config.ini log.csv best.safetensors last.safetensors state.safetensors attention.safetensors \
+        curve.png attention.png)
+fi
+
+echo "== training"
+status=0
+./build/cpu/train_vit --config configs/cpu/shapes.ini --run-dir "$run" "$@" || status=$?
+if [ "$status" -ne 0 ]; then
+    [ "$status" -le 128 ] || echo "interrupted: ./build/cpu/train_vit --resume $run goes on from here"
+    exit "$status"
+fi
+
+echo "== test images 1 to 8: what are they?"
+./build/cpu/train_vit --init "$run/best.safetensors" --attention "$run/attention.safetensors" \
+    --predict test:5 test:1 test:2 test:3 test:4 test:6 test:7 test:8
+
+echo "== drawing"
+"$python" scripts/plot_run.py "$run"
+"$python" scripts/plot_attention.py "$run/attention.safetensors" --queries 0,3 --out "$run/attention.png"
+
+cat <<END
+
+top-1 accuracy on the test images: $(awk -F, 'NR > 1 && $7 > best { best = $7 } END { printf "%.2f %%", best }' "$run/log.csv")
+
+  $run/curve.png        loss and accuracy while it learned
+  $run/attention.png    where each head of each layer looks
+
+Next:
+  ./build/cpu/train_vit --config configs/cpu/shapes.ini --attn linear     the same without ripples; --help lists the others
+  ./build/cpu/train_vit --init $run/best.safetensors --predict FILE.png   what does it see in a picture of yours?
+END

@@ -1,0 +1,161 @@
+"""Draws the training curves of one run, or of several on top of each other.
+
+    python3 scripts/plot_run.py runs/demo                                   -> runs/demo/curve.png
+    python3 scripts/plot_run.py runs/cifar100-softmax-001 runs/cifar100-ripple-001 --out compare.png
+
+Reads log.csv of each folder: step, epoch, loss, lr, grad_norm, images_per_s, top1, top5 (the last two only in rows with
+an evaluation).  A run that is still going on can be drawn too.  Needs matplotlib.
+"""
+
+import argparse
+import csv
+import math
+import os
+import sys
+
+import matplotlib
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt  # noqa: E402
+
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#666666")  # Okabe and Ito's
+SMOOTH_FROM = 200  # rows of the log beyond which the loss gets a moving average over a faint line
+
+plt.rcParams.update({
+    "font.size": 11, "axes.titlesize": 12, "axes.titleweight": "bold", "axes.titlelocation": "left",
+    "axes.spines.top": False, "axes.spines.right": False, "axes.edgecolor": "#888888", "axes.grid": True,
+    "grid.color": "#e4e4e4", "grid.linewidth": 0.8, "xtick.color": "#444444", "ytick.color": "#444444",
+    "legend.frameon": False,
+})
+
+
+def number(row, key):
+    try:
+        return float(row[key])
+    except (KeyError, TypeError, ValueError):
+        return math.nan
+
+
+def read_log(folder):
+    """Rows as dictionaries of numbers; the last one may be half written."""
+    path = os.path.join(folder, "log.csv")
+    try:
+        with open(path, newline="") as file:
+            rows = [{key: number(row, key) for key in ("step", "epoch", "loss", "top1", "top5")}
+                    for row in csv.DictReader(file)]
+    except (OSError, csv.Error, UnicodeDecodeError) as error:
+        sys.exit(f"plot_run.py: {path}: {error}")
+    rows = [row for row in rows if row["step"] >= 0 and row["epoch"] >= 1 and math.isfinite(row["loss"])]
+    if not rows:
+        sys.exit(f"plot_run.py: {path}: no rows yet")
+    return rows
+
+
+def steps_per_epoch(rows):
+    """Every epoch ends with a row; None before the first has ended."""
+    for row, following in zip(rows, rows[1:]):
+        if following["epoch"] > row["epoch"]:
+            return row["step"] / row["epoch"]
+    last = rows[-1]
+    return last["step"] / last["epoch"] if math.isfinite(last["top1"]) else None
+
+
+def moving_average(values, width):
+    sums, result = [0.0], []
+    for value in values:
+        sums.append(sums[-1] + value)
+    for i in range(len(values)):
+        half = min(i, len(values) - 1 - i, width // 2)
+        result.append((sums[i + half + 1] - sums[i - half]) / (2 * half + 1))
+    return result
+
+
+def draw_loss(axes, x, rows, colour, label):
+    loss = [row["loss"] for row in rows]
+    smooth = len(loss) >= SMOOTH_FROM
+    axes.plot(x, loss, color=colour, linewidth=1.0 if smooth else 1.8, alpha=0.25 if smooth else 1,
+              label=None if smooth else label)
+    if smooth:
+        axes.plot(x, moving_average(loss, len(loss) // 50), color=colour, linewidth=1.8, label=label)
+
+
+def draw_accuracy(axes, x, rows, colour, label):
+    """Returns the last evaluated point, to be labelled, or None."""
+    points = [(at, row["top1"]) for at, row in zip(x, rows) if math.isfinite(row["top1"])]
+    if not points:
+        return None
+    axes.plot(*zip(*points), color=colour, linewidth=1.8, marker="o" if len(points) <= 40 else None, markersize=4.5,
+              label=label, clip_on=False)
+    return (*points[-1], colour)
+
+
+def label_ends(axes, ends):
+    """The last accuracies at the right edge, pushed apart where they would overlap."""
+    if not ends:
+        return
+    low, high = axes.get_ylim()
+    gap, floor = 0.06 * (high - low), -math.inf
+    right = max(x for x, _, _ in ends)
+    for x, y, colour in sorted(ends, key=lambda end: end[1]):
+        floor = max(y, floor + gap)
+        axes.annotate(f"{y:.1f} %", (right, floor), xytext=(8, 0), textcoords="offset points", va="center", color=colour,
+                      fontweight="bold", annotation_clip=False)
+
+
+def names_of(folders):
+    """Folder names; with their parents where these alone are not distinct."""
+    paths = [os.path.normpath(os.path.abspath(folder)).split(os.sep) for folder in folders]
+    for parts in range(1, max(map(len, paths)) + 1):
+        names = [os.sep.join(path[-parts:]) for path in paths]
+        if len(set(names)) == len(names):
+            break
+    return names
+
+
+def draw(folders, out):
+    logs = [read_log(folder) for folder in folders]
+    names = names_of(folders)
+    lengths = [steps_per_epoch(rows) for rows in logs]
+    by_epoch = all(lengths)
+    figure, (left, right) = plt.subplots(1, 2, figsize=(10.5, 4.2))
+    ends = []
+    for i, (rows, name, length) in enumerate(zip(logs, names, lengths)):
+        x = [row["step"] / (length if by_epoch else 1) for row in rows]
+        colour = COLOURS[i % len(COLOURS)]
+        draw_loss(left, x, rows, colour, name)
+        ends.append(draw_accuracy(right, x, rows, colour, name))
+    left.set_title("training loss")
+    right.set_title("top-1 accuracy on the test images, %")
+    for axes in (left, right):
+        axes.set_xlabel("epoch" if by_epoch else "step")
+        axes.set_xlim(left=0)
+    right.set_xlim(left.get_xlim())
+    if not any(ends):
+        right.text(0.5, 0.5, "not evaluated yet", transform=right.transAxes, ha="center", color="#888888")
+    else:
+        right.set_ylim(0, 100 if max(end[1] for end in ends if end) > 50 else None)
+    label_ends(right, [end for end in ends if end])
+    figure.tight_layout(w_pad=3, rect=(0, 0, 1, 0.93))
+    if len(names) > 1:
+        figure.legend(*left.get_legend_handles_labels(), loc="upper left", bbox_to_anchor=(0.05, 1.0), fontsize=10.5,
+                      ncol=min(len(names), 4))
+    else:
+        figure.suptitle(names[0], x=0.06, y=0.97, ha="left", color="#666666", fontsize=11)
+    figure.savefig(out, dpi=144)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("runs", nargs="+", metavar="RUN_DIR", help="folder with a log.csv")
+    parser.add_argument("--out", metavar="FILE", help="picture to write (default: curve.png in the first folder)")
+    arguments = parser.parse_args()
+    out = arguments.out or os.path.join(arguments.runs[0], "curve.png")
+    try:
+        draw(arguments.runs, out)
+    except (OSError, ValueError) as error:
+        sys.exit(f"plot_run.py: {out}: {error}")
+    print(out)
+
+
+if __name__ == "__main__":
+    main()

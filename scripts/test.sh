@@ -1,0 +1,125 @@
+#!/bin/sh
+# Everything that CI checks, on this machine: dependencies, the build without warnings, all tests, all tests under
+# AddressSanitizer and UBSan, the fuzzers for a while, the CUDA build where there is a compiler for it, and the rules of
+# style that grep can check.  The last line is "N passed, N failed"; the exit status is 0 when nothing failed.
+#
+#   FUZZ_SECONDS=10    how long each fuzzer runs
+#   JOBS=2             parallel compilations (default: the number of cores)
+set -u
+cd "$(dirname "$0")/.." || exit 1
+
+JOBS=${JOBS:-$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)}
+FUZZ_SECONDS=${FUZZ_SECONDS:-10}
+
+scratch=$(mktemp -d) || exit 1
+trap 'rm -rf "$scratch"' EXIT
+trap 'exit 130' INT TERM
+TOTALS=$scratch/totals
+export TOTALS
+: >"$TOTALS"
+
+# One check that is not a test program: quiet when it passes, its output when it does not.
+check() { # name, command...
+    name=$1
+    shift
+    start=$(date +%s)
+    if "$@" >"$scratch/log" 2>&1; then
+        printf 'ok     %-24s %3d s\n' "$name" $(($(date +%s) - start))
+        echo 1 0 >>"$TOTALS"
+    else
+        printf 'FAILED %-24s %3d s\n' "$name" $(($(date +%s) - start))
+        sed 's/^/       | /' "$scratch/log"
+        echo 0 1 >>"$TOTALS"
+        return 1
+    fi
+}
+
+# A suite that ends without adding its totals is itself a failure.
+suite() { # build folder
+    before=$(wc -l <"$TOTALS")
+    BUILD=$1 sh tests/run.sh
+    [ "$(wc -l <"$TOTALS")" -gt "$before" ] || check "tests/run.sh on $1" false
+}
+
+# == Style ============================================================================================================
+
+sources() { find . \( -name .git -o -name build -o -name runs -o -name datasets \) -prune -o -type f "$@" -print; }
+
+# `pattern` in no line of the files named on stdin, other than the lines that match `allowed`.
+no_line() { # pattern, allowed
+    xargs grep -nHIE -e "$1" /dev/null | { if [ "${2:-}" ]; then grep -vE -e "$2"; else cat; fi; } >"$scratch/found"
+    cat "$scratch/found"
+    [ ! -s "$scratch/found" ]
+}
+
+# Conditional compilation is for kernels/ and core/distributed.c.  Include guards end in _H.
+style_ifdef() {
+    sources -name '*.[ch]' | grep -vE '^\./(kernels/|core/distributed\.c$)' |
+        no_line '^[[:space:]]*#[[:space:]]*(if|elif)' ':#ifndef [A-Z0-9_]+_H$'
+}
+
+# kernels.h is the only door to a device: its libraries are included behind it.
+style_door() {
+    sources -name '*.[ch]' | grep -vE '^\./(kernels|tests)/' |
+        no_line '^[[:space:]]*#[[:space:]]*include.*(dnnl|cublas|cudnn|cufft|cuda_|kernels/(cpu|cuda)/)' ''
+}
+
+style_paths() {
+    sources ! -name '*.safetensors' ! -path './tests/corpus/*' |
+        no_line '(^|[^A-Za-z0-9_.~])/(home|root|work|Users)/' ''
+}
+
+style_unfinished() {
+    sources \( -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh' -o -name '*.py' -o -name '*.sh' \) |
+        no_line '(TO''DO|FIX''ME|X''XX)' ''
+}
+
+# == Fuzzing ==========================================================================================================
+
+# New inputs go to a folder of their own, so that tests/corpus changes only by hand; a crash is kept in build/fuzz.
+fuzz() { # fuzzer
+    corpus=tests/corpus/$(basename "$1" | sed 's/^fuzz_//')
+    mkdir -p "$scratch/$1"
+    [ -d "$corpus" ] || corpus=
+    # shellcheck disable=SC2086 # none or one
+    "$1" -max_total_time="$FUZZ_SECONDS" -timeout=10 -rss_limit_mb=4096 -print_final_stats=1 \
+        -artifact_prefix="$1-" "$scratch/$1" $corpus
+}
+
+# == Everything =======================================================================================================
+
+if check "scripts/deps.sh" sh scripts/deps.sh test; then
+    echo "-- build/cpu"
+    check "make WERROR=1" make -k -j"$JOBS" WERROR=1 all tests benches
+    suite build/cpu
+
+    echo "-- build/cpu-asan: AddressSanitizer and UBSan, without what takes long"
+    check "make SANITIZE=1" make -k -j"$JOBS" WERROR=1 SANITIZE=1 all tests
+    VIT_TEST_QUICK=1 suite build/cpu-asan
+
+    echo "-- build/fuzz"
+    check "make fuzz" make -k -j"$JOBS" fuzz
+    for source in tests/fuzz_*.c; do
+        [ -e "$source" ] || continue
+        name=$(basename "$source" .c)
+        check "$name" fuzz "build/fuzz/$name"
+    done
+
+    if grep -q '^cuda[ :]' Makefile; then
+        PATH=$PATH:${CUDA_HOME:-/usr/local/cuda}/bin
+        if command -v nvcc >/dev/null 2>&1; then
+            check "make cuda" make -k -j"$JOBS" cuda
+        else
+            echo "-- build/cuda: not built, no nvcc here"
+        fi
+    fi
+fi
+
+echo "-- style"
+check "#if only in kernels/" style_ifdef
+check "kernels.h the only door" style_door
+check "no absolute paths" style_paths
+check "nothing left unfinished" style_unfinished
+
+awk '{ passed += $1; failed += $2 }
+     END { print passed + 0 " passed, " failed + 0 " failed"; exit failed > 0 || passed == 0 }' "$TOTALS"

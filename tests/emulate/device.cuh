@@ -1,0 +1,98 @@
+/* Device primitives for a CPU: the names of kernels/cuda/device.cuh, with every thread of a block a fiber.  One block runs
+ * at a time.  Threads take turns in an order that changes from turn to turn, so that a missing barrier shows as a wrong
+ * number; shared memory is a heap block of exactly the size asked for, full of NaN, so that AddressSanitizer sees a
+ * write beyond it and a test a read of what nobody wrote; an asynchronous copy arrives only when it is waited for. */
+#ifndef VIT_TESTS_EMULATE_DEVICE_CUH
+#define VIT_TESTS_EMULATE_DEVICE_CUH
+
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <functional>
+
+#include "real.h"
+
+#define __global__ static
+#define __device__
+#define __host__
+#define __forceinline__ inline
+#define __launch_bounds__(...)
+#define DEVICE static inline
+
+struct dim3 {
+    unsigned x, y, z;
+    dim3(unsigned x_ = 1, unsigned y_ = 1, unsigned z_ = 1) : x(x_), y(y_), z(z_) {}
+};
+struct float2 {
+    float x, y;
+};
+struct float4 {
+    float x, y, z, w;
+};
+
+extern dim3 emulate_thread, emulate_block, emulate_block_dim, emulate_grid_dim;
+extern void *emulate_shared;
+#define threadIdx emulate_thread
+#define blockIdx emulate_block
+#define blockDim emulate_block_dim
+#define gridDim emulate_grid_dim
+
+/* Runs every block of the grid to its end. */
+void emulate_launch(const char *kernel, dim3 grid, dim3 block, size_t shared_bytes, const std::function<void()> &body);
+
+#define LAUNCH(kernel, grid, block, shared_bytes, ...) \
+    emulate_launch(#kernel, grid, block, shared_bytes, [&] { kernel(__VA_ARGS__); })
+
+#define SHARED(type, name) type *name = static_cast<type *>(emulate_shared)
+
+enum { WARP = 32 };
+
+DEVICE int lane_id() { return threadIdx.x % WARP; }
+DEVICE int warp_id() { return threadIdx.x / WARP; }
+
+void block_sync();
+void warp_sync();
+/* Puts `mine` (at most 64 bytes) where the warp can see it and returns after all lanes have; then, until the lane's next
+ * exchange, emulate_lane(l) is what lane l put there. */
+const void *emulate_exchange(const void *mine, size_t bytes, int lane);
+
+DEVICE float warp_shuffle(float x, int lane) {
+    float y;
+    memcpy(&y, emulate_exchange(&x, sizeof x, lane), sizeof y);
+    return y;
+}
+DEVICE float warp_shuffle_xor(float x, int mask) { return warp_shuffle(x, lane_id() ^ mask); }
+
+DEVICE float to_float(float x) { return x; }
+DEVICE float bf16_value(unsigned bits) {
+    uint32_t word = bits << 16;
+    float x;
+    memcpy(&x, &word, sizeof x);
+    return x;
+}
+DEVICE unsigned bf16_bits(float x) {
+    uint32_t word;
+    memcpy(&word, &x, sizeof word);
+    if (x != x) return word >> 16 | 0x40;
+    return (word + 0x7fff + (word >> 16 & 1)) >> 16;
+}
+#ifdef VIT_FP32
+DEVICE real to_real(float x) { return x; }
+#else
+DEVICE float to_float(real x) { return bf16_value(x.bits); }
+DEVICE real to_real(float x) { return {(unsigned short)bf16_bits(x)}; }
+#endif
+
+void copy_async_16(void *shared, const void *global);
+void copy_commit();
+void emulate_copy_wait(int pending);
+template <int pending>
+DEVICE void copy_wait() {
+    emulate_copy_wait(pending);
+}
+
+void emulate_mma(float *c, const uint32_t *a, const uint32_t *b);
+DEVICE void mma_bf16(float (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) { emulate_mma(c, a, b); }
+
+#endif

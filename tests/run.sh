@@ -1,0 +1,110 @@
+#!/bin/sh
+# Runs the tests of one build: every tests/test_*.c (the program $BUILD/tests/test_*) and every tests/test_*.sh, which
+# all report in TAP.  One line for each, the log of those that fail, and the totals at the end.
+#
+#   BUILD=build/cpu sh tests/run.sh [NAME...]      NAME: only these, as in test_rng
+#
+# VIT_TEST_QUICK=1    tests skip what takes long (a sanitized build is many times slower)
+# VIT_TEST_TIMEOUT    seconds that one program may take
+# TOTALS=FILE         "passed failed" is added to this file instead of printed
+#
+# A program that crashes, hangs, is missing, says nothing, stops before the end of its plan, or whose exit status and
+# report disagree has failed, whatever else it printed.
+set -u
+cd "$(dirname "$0")/.." || exit 1
+
+BUILD=${BUILD:-build/cpu}
+limit=${VIT_TEST_TIMEOUT:-600}
+export BUILD CMOCKA_MESSAGE_OUTPUT=TAP
+
+scratch=$(mktemp -d) || exit 1
+trap 'rm -rf "$scratch"' EXIT
+trap 'exit 130' INT TERM
+
+# "passed failed skipped planned" of a TAP report.  cmocka 1.1.5 writes a skipped test as "not ok 3 # SKIP name", and a
+# plan before each of its groups.
+count_results() {
+    awk '/^(not )?ok( |$)/ && /# *[Ss][Kk][Ii][Pp]/ { skipped++; next }
+         /^ok( |$)/      { passed++ }
+         /^not ok( |$)/  { failed++ }
+         /^1\.\.[0-9]+/  { planned += substr($0, 4) }
+         END { print passed + 0, failed + 0, skipped + 0, planned + 0 }' "$1"
+}
+
+run_limited() {
+    if command -v timeout >/dev/null 2>&1; then
+        timeout -k 10 "$limit" "$@"
+    else
+        "$@"
+    fi
+}
+
+all_passed=0
+all_failed=0
+run_test() { # name, command...
+    name=$1
+    shift
+    log=$scratch/$name.log
+    start=$(date +%s)
+    run_limited "$@" >"$log" 2>&1 </dev/null
+    status=$?
+    seconds=$(($(date +%s) - start))
+    # shellcheck disable=SC2046 # four numbers
+    set -- $(count_results "$log")
+    passed=$1 failed=$2 skipped=$3 planned=$4
+
+    trouble=
+    if [ "$status" -eq 124 ]; then
+        trouble="did not end within $limit s"
+    elif [ "$status" -gt 128 ]; then
+        trouble="killed by signal $((status - 128))"
+    elif [ $((passed + failed + skipped)) -lt "$planned" ]; then
+        trouble="only $((passed + failed + skipped)) of $planned tests reported"
+    elif [ $((passed + failed + skipped)) -eq 0 ]; then
+        trouble="no result"
+    elif [ "$status" -ne 0 ] && [ "$failed" -eq 0 ]; then
+        trouble="exit status $status, though no test failed"
+    elif [ "$status" -eq 0 ] && [ "$failed" -ne 0 ]; then
+        trouble="exit status 0, though tests failed"
+    fi
+    [ -z "$trouble" ] || failed=$((failed + 1))
+
+    verdict=ok
+    [ "$failed" -eq 0 ] || verdict=FAILED
+    details="$passed passed"
+    [ "$failed" -eq 0 ] || details="$details, $failed failed"
+    [ "$skipped" -eq 0 ] || details="$details, $skipped skipped"
+    printf '%-6s %-24s %3d s  %s%s\n' "$verdict" "$name" "$seconds" "$details" "${trouble:+: $trouble}"
+    [ "$failed" -eq 0 ] || sed 's/^/       | /' "$log"
+    all_passed=$((all_passed + passed))
+    all_failed=$((all_failed + failed))
+}
+
+wanted() { # name, names...
+    name=$1
+    shift
+    [ $# -ne 0 ] || return 0
+    for one; do [ "$one" != "$name" ] || return 0; done
+    return 1
+}
+
+for source in tests/test_*.c tests/test_*.sh; do
+    [ -e "$source" ] || continue
+    name=$(basename "${source%.*}")
+    wanted "$name" "$@" || continue
+    case $source in
+    *.c) run_test "$name" "$BUILD/tests/$name" ;;
+    *) run_test "$name" sh "$source" ;;
+    esac
+done
+if [ $((all_passed + all_failed)) -eq 0 ]; then
+    echo "no tests found: ${*:-tests/test_*}"
+    all_failed=1
+fi
+
+if [ "${TOTALS:-}" ]; then
+    echo "$all_passed $all_failed" >>"$TOTALS"
+else
+    echo "$all_passed passed, $all_failed failed"
+fi
+[ "$all_failed" -eq 0 ]

@@ -1,0 +1,629 @@
+#!/bin/sh
+# train_vit as a user meets it: what wrong input is told, what a run leaves behind, and that a run which was stopped,
+# killed or ran out of disk goes on as if nothing had happened.  TAP on standard output, evidence behind '# '.
+#
+#   BUILD=build/cpu-asan VIT_TEST_QUICK=1 sh tests/test_cli.sh
+#
+# BUILD is the folder of the program, PYTHON one with numpy.  VIT_TEST_QUICK=1 or SLOW=1 leave out what only takes long
+# (overfitting), for sanitizer builds.
+
+set -u
+root=$(cd "$(dirname "$0")/.." && pwd)
+build=${BUILD:-build/cpu}
+case $build in /*) ;; *) build=$root/$build ;; esac
+vit=$build/train_vit
+slow=${SLOW:-${VIT_TEST_QUICK:-0}}
+LC_ALL=C
+OMP_NUM_THREADS=${OMP_NUM_THREADS:-1}
+OMP_WAIT_POLICY=passive
+export LC_ALL OMP_NUM_THREADS OMP_WAIT_POLICY
+[ -x "$vit" ] || { echo "Bail out! $vit is not there: run make first"; exit 1; }
+python= # one that has numpy: the system's own often has where the first in PATH has not
+for candidate in ${PYTHON:-python3 /usr/bin/python3}; do
+    [ -n "$python" ] || ! "$candidate" -c 'import numpy' 2>/dev/null || python=$candidate
+done
+
+work=$(mktemp -d) || exit 1
+cleanup() {
+    umount "$work/disk" 2>/dev/null
+    rm -rf "$work"
+}
+trap cleanup EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM
+cd "$work" || exit 1
+
+# == Telling =========================================================================================================
+
+count=0
+failures=0
+
+# check NAME STATUS [EVIDENCE]: passes when STATUS is 0.
+check() {
+    count=$((count + 1))
+    verdict=ok
+    [ "$2" -eq 0 ] || { verdict='not ok'; failures=$((failures + 1)); }
+    echo "$verdict $count - $1${3:+ # $3}"
+}
+
+skip() {
+    count=$((count + 1))
+    echo "ok $count - $1 # SKIP $2"
+}
+
+# run ARGUMENTS: the program's output in the files out and err, its exit status in $status.
+run() {
+    "$vit" "$@" >out 2>err
+    status=$?
+}
+
+# complains STATUS WORDS: was that the exit status, and the output on stderr one line that holds every one of the words,
+# which are separated by '|'?
+complains() {
+    [ "$status" -eq "$1" ] && [ "$(wc -l <err)" -eq 1 ] || return 1
+    rest=$2
+    while [ -n "$rest" ]; do
+        grep -qF -e "${rest%%|*}" err || return 1
+        case $rest in *'|'*) rest=${rest#*|} ;; *) rest= ;; esac
+    done
+}
+
+# refuses NAME STATUS WORDS ARGUMENTS...
+refuses() {
+    name=$1 wanted=$2 words=$3
+    shift 3
+    run "$@"
+    complains "$wanted" "$words"
+    check "$name" $? "status $status, $(wc -l <err) line: $(head -n 1 err)"
+}
+
+# succeeds NAME ARGUMENTS...: exit status 0 and nothing on stderr.
+succeeds() {
+    name=$1
+    shift
+    run "$@"
+    [ "$status" -eq 0 ] && [ ! -s err ]
+    check "$name" $? "status $status $(head -n 1 err)"
+}
+
+# == Files ===========================================================================================================
+
+# Eight bytes, little end first.
+number() {
+    n=$1
+    for _ in 1 2 3 4 5 6 7 8; do
+        printf '%b' "\\0$(printf %o $((n % 256)))"
+        n=$((n / 256))
+    done
+}
+
+# safetensors FILE HEADER ZEROS [BYTES]: a file with that JSON, so many zero bytes of data, and BYTES (for printf %b).
+safetensors() {
+    { number ${#2}; printf %s "$2"; head -c "$3" /dev/zero; printf '%b' "${4-}"; } >"$1"
+}
+
+header_size() { echo $(($(head -c 8 "$1" | od -An -tu8))); }
+
+# The bytes behind the header, which holds names of folders and the length of a log with timings in it.
+tensors() { tail -c +$((9 + $(header_size "$1"))) "$1"; }
+
+# The run's place as state.safetensors has it, without the length of the log.
+place() { head -c $((8 + $(header_size "$1"))) "$1" | sed 's/.*"vit\.c\.run":"\([^"]*\)".*/\1/' | cut -d ' ' -f 1-6,8-; }
+
+# The log without images_per_s.
+curve() { cut -d , -f 1-5,7- "$1/log.csv"; }
+
+last_row() { tail -n 1 "$1/log.csv"; }
+
+# same_run A B: weights, moments, average, place and log are the same bit for bit.
+same_run() {
+    for file in last best state; do
+        tensors "$1/$file.safetensors" >tensors.1 && tensors "$2/$file.safetensors" >tensors.2 || return 1
+        [ -s tensors.1 ] && cmp -s tensors.1 tensors.2 || { differs="$file.safetensors"; return 1; }
+    done
+    differs=log.csv
+    curve "$1" >curve.1 && curve "$2" >curve.2 && cmp -s curve.1 curve.2 || return 1
+    differs='place in the run'
+    [ -n "$(place "$1/state.safetensors")" ] && [ "$(place "$1/state.safetensors")" = "$(place "$2/state.safetensors")" ] ||
+        return 1
+    differs=nothing
+}
+
+# curves_agree A B TOLERANCE: same rows, losses and gradient norms near each other; prints the worst.
+curves_agree() {
+    curve "$1" >curve.1
+    curve "$2" >curve.2
+    paste -d , curve.1 curve.2 | awk -F , -v tolerance="$3" '
+        NR > 1 {
+            rows++
+            if ($1 != $8 || $2 != $9 || $4 != $11) wrong = 1
+            for (i = 3; i <= 5; i += 2) { # loss, gradient norm
+                error = ($i - $(i + 7)) / $(i + 7); if (error < 0) error = -error
+                if (error > worst) worst = error
+            }
+        }
+        END { printf "%d rows, worst loss or norm off by %.1e of itself, allowed %g", rows, worst, tolerance
+              exit !(rows > 0 && !wrong && worst <= tolerance) }'
+}
+
+moment() { sleep 0.01 2>/dev/null || sleep 1; }
+
+# wait_for PID PATTERN FILE: until the file has the line; false when the process ends first.
+wait_for() {
+    until grep -q "$2" "$3" 2>/dev/null; do
+        kill -0 "$1" 2>/dev/null || return 1
+        moment
+    done
+}
+
+# stop_run SIGNAL PATTERN FILE ARGUMENTS: starts the program and sends the signal when FILE has the line; its exit
+# status in $status.
+stop_run() {
+    stop_with=$1 stop_pattern=$2 stop_file=$3
+    shift 3
+    : >out
+    "$vit" "$@" >out 2>err &
+    pid=$!
+    wait_for $pid "$stop_pattern" "$stop_file"
+    kill -s "$stop_with" $pid 2>/dev/null
+    wait $pid 2>/dev/null
+    status=$?
+}
+
+model='--dim 16 --depth 2 --heads 2 --patch-size 8'
+tiny="$model --train-limit 64 --test-limit 32 --batch-size 16 --warmup-epochs 0"
+
+# == Help, description, speed ========================================================================================
+
+succeeds "--help exits 0" --help
+missing=
+for operator in $(sed -n '/^Attention operators/,/^$/s/^  \([a-z-]*\) .*/\1/p' out); do
+    run --attn "$operator" --describe $model
+    [ "$status" -eq 0 ] || missing="$missing $operator"
+done
+run --help
+operators=$(sed -n '/^Attention operators/,/^$/p' out | grep -c '^  ')
+names=$(cd "$root" && sed -n 's/^ *\.name = "\([a-z-]*\)".*/\1/p' layers/attention/*.c)
+for operator in $names; do grep -q "^  $operator  *[a-z]" out || missing="$missing $operator"; done
+[ -z "$missing" ] && [ "$operators" -ge 3 ]
+check "--help names every operator and each describes itself" $? "$operators operators, missing:${missing:- none}"
+[ "$(awk 'length > 100' out | grep -vc '^  [a-z-]* ')" -eq 0 ]
+check "--help keeps to 100 columns" $?
+
+# The commands that --help shows must work.
+run --attn ripple --epochs 3 $model --train-limit 512 --test-limit 32 --run-dir helped
+[ "$status" -eq 0 ]
+check "--epochs alone works: the default warm-up gives way" $? "$(head -n 1 err)"
+
+big='--img-size 224 --patch-size 16 --num-classes 1000'
+while read -r flags params; do
+    run --describe $big $(echo "$flags" | tr + ' ')
+    tail -n 3 out | tr '\n' ' ' | grep -q "^params: $params macs: [0-9]* activation_bytes: [0-9]* $"
+    check "--describe counts $(echo "$flags" | tr + ' ')" $? "$(tail -n 3 out | tr '\n' ' ')"
+done <<END
+--attn+softmax+--heads+3+--pool+cls 5717416
+--attn+linear+--heads+6+--pool+gap 5754280
+--attn+ripple+--heads+6+--pool+gap 5770696
+END
+
+run --patch-size 8 --drop-path 0.1 --mlp-ratio=2 --describe
+mv out dashes
+run --patch_size 8 --drop_path=0.1 --mlp-ratio 2 --describe
+[ "$status" -eq 0 ] && cmp -s out dashes
+check "dashes and underscores, a space and '=' are the same" $?
+
+run --bench --bench-seconds 0.1 $model --batch-size 16
+keys=0
+for key in train_images_per_s infer_images_per_s peak_bytes gemm_peak_gflops mfu; do
+    grep -q "\"$key\": [0-9.]*[,}]" out && keys=$((keys + 1))
+done
+[ "$status" -eq 0 ] && [ "$(wc -l <out)" -eq 1 ] && [ $keys -eq 5 ] && grep -q '^{.*}$' out
+check "--bench prints one line with its five figures" $? "$(cut -c 1-150 out)"
+if [ -n "$python" ]; then
+    "$python" -c 'import json; json.load(open("out"))' 2>err
+    check "--bench prints JSON" $? "$(tail -n 1 err)"
+else
+    skip "--bench prints JSON" "no python3 with numpy"
+fi
+
+if [ -c /dev/full ]; then
+    "$vit" --describe >/dev/full 2>err
+    status=$?
+    complains 1 'standard output'
+    check "output that is lost is an error" $? "status $status: $(head -n 1 err)"
+fi
+
+# == Wrong settings ==================================================================================================
+
+refuses "unknown setting, with the nearest" 2 '--atn|--attn' --atn ripple
+refuses "unknown operator, with the nearest" 2 "--attn|'rippel'|'ripple'" --attn rippel
+refuses "unknown pool" 2 "--pool|'mean'|cls or gap" --pool mean
+refuses "text for an integer" 2 "--dim|'wide'|integer" --dim wide
+refuses "fraction for an integer" 2 "--depth|'1.5'|integer" --depth 1.5
+refuses "text for a number" 2 "--lr|'fast'|number" --lr fast
+refuses "NaN for a number" 2 "--lr|'nan'" --lr nan
+refuses "number out of range" 2 '--drop-path|1.5|0.99' --drop-path 1.5
+refuses "integer out of range" 2 '--heads|0|from 1' --heads 0
+refuses "integer that overflows" 2 '--epochs|99999999999999999999' --epochs 99999999999999999999
+refuses "value missing" 2 '--lr|expected' --lr
+refuses "stray argument" 2 "'ripple'|--help" ripple
+refuses "class token with ripple" 2 '--pool|ripple|gap' --attn ripple --pool cls
+refuses "heads that do not divide dim" 2 '--heads|5|192' --heads 5
+refuses "patch_size that does not divide img_size" 2 '--patch-size|5|32x32' --patch-size 5
+refuses "longer warm-up than training" 2 '--warmup-epochs|9|5' --epochs 5 --warmup-epochs 9
+refuses "other img_size than the data has" 2 '--img-size|28x28|32x32' --img-size 28
+refuses "fewer classes than the data has" 2 '--num-classes|3|10' --num-classes 3
+refuses "batch larger than the data set" 2 '--batch-size|65|64' $tiny --batch-size 65
+refuses "default batch larger than the data set" 2 'batch_size|512|64' --train-limit 64
+refuses "--eval without weights" 2 '--eval|--init|--resume' --eval
+refuses "--predict without weights" 2 '--predict|--init|--resume' --predict test:0
+refuses "--predict without images" 2 '--predict' --predict
+refuses "--parity without --out" 2 '--parity|--out' --parity in.safetensors
+refuses "--out without --parity" 2 '--out|x.safetensors|--parity' --describe --out x.safetensors
+refuses "--attention without --predict" 2 '--attention|x.safetensors|--predict' --describe --attention x.safetensors
+refuses "two modes at once" 2 '--bench|--describe' --describe --bench
+
+refuses "missing config file" 2 "--config|'nowhere.ini'|No such file" --config nowhere.ini
+printf '[model]\ndim = 64\nhads = 4\n' >typo.ini
+refuses "unknown key in a config file" 2 "typo.ini:3|hads|'heads'|did you mean" --config typo.ini --describe
+printf 'dim = 64\nheads = 5\n' >heads.ini
+refuses "conflict that a config file made" 2 'heads.ini:2|5|64' --config heads.ini --describe
+printf 'describe = true\n' >mode.ini
+refuses "mode in a config file" 2 'mode.ini:1|describe' --config mode.ini
+refuses "folder for a config file" 2 "--config|'.'" --config .
+
+# == Wrong data ======================================================================================================
+
+refuses "misspelt data set" 2 "data|'cifra10'|'cifar10'" --data cifra10
+refuses "missing data folder" 1 'data|nowhere/cifar|no such folder' --data nowhere/cifar
+refuses "data set that was not fetched" 1 'nowhere/data_batch_1.bin|fetch_cifar.sh' --data cifar10 --data-dir nowhere
+mkdir empty short count label
+refuses "folder without data" 1 'empty|train.bin|data_batch_1.bin' --data empty
+head -c 4000 /dev/zero >short/train.bin
+refuses "truncated CIFAR file" 1 'short/train.bin|4000 bytes|926 bytes over' --data short
+head -c $((3074 * 7)) /dev/zero >count/train.bin
+refuses "wrong number of records" 1 'count/train.bin|7 records|50000' --data count
+# 10,000 zero records of CIFAR-10, of which the second has label 10.
+printf '\012' | dd of=label/data_batch_1.bin bs=1 seek=3073 2>/dev/null
+dd if=/dev/null of=label/data_batch_1.bin bs=3073 seek=10000 2>/dev/null
+refuses "label out of range" 1 'label/data_batch_1.bin|record 1|label 10|0 to 9' --data label
+
+# == A run and what it leaves ========================================================================================
+
+succeeds "a run of two epochs" $tiny --epochs 2 --run-dir a --log-every 2
+grep -q "$(printf '[\033\r]')" out
+[ $? -eq 1 ]
+check "progress in a file has no control characters" $? "$(wc -l <out) lines"
+[ "$(head -n 1 a/log.csv)" = step,epoch,loss,lr,grad_norm,images_per_s,top1,top5 ] &&
+    [ "$(grep -cE '^[0-9]+,[12],[0-9.]+,[0-9.e-]+,[0-9.e-]+,[0-9.]+,([0-9.]+)?,([0-9.]+)?$' a/log.csv)" -eq 4 ] &&
+    [ "$(grep -cE '[0-9],[0-9.]+,[0-9.]+$' a/log.csv)" -ge 2 ]
+check "log.csv: header, a row every log_every steps, accuracies with the epochs" $? "$(last_row a)"
+[ -s a/config.ini ] && [ -s a/last.safetensors ] && [ -s a/best.safetensors ] && [ -s a/state.safetensors ] &&
+    [ "$(ls a | wc -l)" -eq 5 ]
+check "a run leaves its config, its log and three checkpoints" $? "$(ls a | tr '\n' ' ')"
+
+run --config a/config.ini --describe
+mv out described
+run $tiny --describe
+[ "$status" -eq 0 ] && [ -s out ] && cmp -s out described
+check "config.ini reads back as the same model" $?
+run --config a/config.ini --run-dir again
+same_run a again
+check "config.ini repeats the run" $? "differs: $differs"
+run --init a/last.safetensors --describe
+[ "$status" -eq 0 ] && cmp -s out described
+check "a checkpoint carries its settings" $?
+
+run --eval --init a/last.safetensors
+line=$(tail -n 1 out)
+echo "$line" | grep -qE '^top1: [0-9]+\.[0-9]+ top5: [0-9]+\.[0-9]+$' &&
+    [ "$(echo "$line" | awk '{ printf "%.3f,%.3f", $2, $4 }')" = "$(last_row a | cut -d , -f 7,8)" ]
+check "--eval of the last weights gives the log's last accuracy" $? "$line"
+mv out evaluated
+run --eval --resume a
+[ "$(tail -n 1 out)" = "$(tail -n 1 evaluated)" ]
+check "--eval --resume looks at the same weights" $?
+
+succeeds "--predict of a test image" --init a/last.safetensors --predict test:0 test:31
+[ "$(grep -cE '^test:[0-9]+: [a-z]+ [0-9.]+ %, ' out)" -eq 2 ]
+check "--predict names classes" $? "$(head -n 1 out)"
+# A BMP of 20 x 10 black pixels: both headers, then rows of 60 bytes.
+{
+    printf 'BM\216\002\0\0\0\0\0\0\066\0\0\0\050\0\0\0\024\0\0\0\012\0\0\0\001\0\030\0\0\0\0\0\130\002\0\0'
+    head -c 616 /dev/zero
+} >black.bmp
+succeeds "--predict of a picture of another size, and where it looked" --init a/best.safetensors --predict black.bmp \
+    --attention weights.safetensors
+[ -s weights.safetensors ]
+check "--attention writes its file" $?
+run $tiny --num-classes 12 --epochs 1 --run-dir twelve
+run --init twelve/last.safetensors --predict test:1
+[ "$status" -eq 0 ] && grep -qE '^test:1: class [0-9]+ [0-9.]+ %, class [0-9]+' out
+check "--predict goes by number where the names do not fit" $? "$(head -n 1 out)"
+
+refuses "--predict beyond the test images" 2 'test:99999|32' --init a/last.safetensors --predict test:99999
+refuses "--predict of test:-1" 2 'test:-1' --init a/last.safetensors --predict test:-1
+refuses "--predict of a missing file" 1 'nowhere.png|No such file' --init a/last.safetensors --predict nowhere.png
+refuses "--predict of a text file" 1 'typo.ini|PNG' --init a/last.safetensors --predict typo.ini
+printf '\211PNG\r\n\032\n\0\0\0\015IHDR\0\0\0\010\0\0\0\010\010\002\0\0\0K\155\051\334\0\0\0\377IDATx' >damaged.png
+refuses "--predict of a damaged PNG" 1 'damaged.png' --init a/last.safetensors --predict damaged.png
+refuses "--attention to a missing folder" 1 'nowhere/x|No such file' --init a/last.safetensors --predict test:0 \
+    --attention nowhere/x
+
+# == Run folders =====================================================================================================
+
+cp a/log.csv log.before
+refuses "a folder that holds a run" 1 'a/log.csv|--resume a|--run-dir' $tiny --epochs 1 --run-dir a
+cmp -s a/log.csv log.before
+check "and the run in it stays as it was" $?
+mkdir half && : >half/log.csv
+refuses "a folder where a run saved nothing" 1 'half/log.csv|--run-dir' $tiny --epochs 1 --run-dir half
+: >file
+refuses "a file in place of the run folder" 1 'file|cannot make this folder' $tiny --epochs 1 --run-dir file
+refuses "a file in place of its parent" 1 'file' $tiny --epochs 1 --run-dir file/run
+if [ "$(id -u)" -ne 0 ]; then
+    mkdir locked && chmod 555 locked
+    refuses "a run folder that cannot be made" 1 'locked/run|Permission denied' $tiny --epochs 1 --run-dir locked/run
+    refuses "a run folder that cannot be written" 1 'locked/log.csv|Permission denied' $tiny --epochs 1 --run-dir locked
+else
+    refuses "a run folder that cannot be made" 1 '/proc/vit|cannot make this folder' $tiny --epochs 1 --run-dir /proc/vit
+fi
+for _ in 1 2; do run $tiny --epochs 1; done
+[ -s runs/shapes-softmax-001/state.safetensors ] && [ -s runs/shapes-softmax-002/state.safetensors ]
+check "without --run-dir runs are numbered" $? "$(ls runs 2>/dev/null | tr '\n' ' ')"
+
+"$vit" $tiny --epochs 1000 --run-dir busy >/dev/null 2>&1 &
+pid=$!
+wait_for $pid '^8,' busy/log.csv
+kill -s STOP $pid
+refuses "--resume of a run that is running" 1 'busy/log.csv|another process' --resume busy
+kill -s KILL $pid
+wait $pid 2>/dev/null
+refuses "--resume of a missing folder" 1 'nowhere/state.safetensors|--resume' --resume nowhere
+refuses "--resume of a folder without a state" 1 'half/state.safetensors|--resume' --resume half
+refuses "--resume of another shape" 1 'a/state.safetensors|pos_embed|[1,16,16]|[1,16,32]' --resume a --dim 32
+refuses "--resume with an average that the state lacks" 1 'a/state.safetensors|ema.' --resume a --ema-decay 0.9
+refuses "--resume into another folder" 2 '--run-dir|elsewhere|--resume' --resume a --run-dir elsewhere
+mkdir weights && cp a/last.safetensors weights/state.safetensors && cp a/log.csv weights
+refuses "--resume of weights" 1 'weights/state.safetensors|--init' --resume weights
+mkdir cut && head -c 9000 a/state.safetensors >cut/state.safetensors
+refuses "--resume of a truncated state" 1 'cut/state.safetensors' --resume cut
+run --resume a
+[ "$status" -eq 0 ] && grep -q -e --epochs out && cmp -s a/log.csv log.before
+check "--resume of a finished run says so" $? "$(tail -n 1 out)"
+cp -R a b && head -n 2 log.before >b/log.csv
+run --resume b --epochs 3
+complains 0 'b/log.csv|missing' && [ "$(tail -n +3 b/log.csv | grep -c '^[0-9,.e+-]*$')" -eq 2 ]
+check "--resume with a shortened log warns and goes on" $? "$(head -n 1 err)"
+
+# == Wrong weights ===================================================================================================
+
+init="$tiny --epochs 1 --run-dir never --init"
+refuses "--init of a missing file" 1 'nowhere.safetensors|No such file' $init nowhere.safetensors
+refuses "--init of a text file" 1 'typo.ini' $init typo.ini
+refuses "--init of a folder" 1 'empty' $init empty
+head -c 20000 a/last.safetensors >cut.safetensors
+refuses "--init of a truncated file" 1 'cut.safetensors' $init cut.safetensors
+printf '\377\377\377\377\377\377\377\177{}' >long.safetensors
+refuses "--init with an absurd header length" 1 'long.safetensors|9223372036854775807' $init long.safetensors
+safetensors overlap.safetensors '{"a":{"dtype":"F32","shape":[4],"data_offsets":[0,16]},"b":{"dtype":"F32","shape":[4],"data_offsets":[8,24]}}' 24
+refuses "--init with overlapping tensors" 1 'overlap.safetensors' $init overlap.safetensors
+safetensors outside.safetensors '{"a":{"dtype":"F32","shape":[4],"data_offsets":[0,16]}}' 8
+refuses "--init with a tensor beyond the end" 1 'outside.safetensors' $init outside.safetensors
+safetensors json.safetensors '{"a":{"dtype":"F32",' 8
+refuses "--init with a broken header" 1 'json.safetensors' $init json.safetensors
+refuses "--init of another width" 1 'a/last.safetensors|[1,16,16]|[1,16,32]' $init a/last.safetensors --dim 32
+refuses "--init with a tensor missing" 1 "a/last.safetensors|'blocks.2." $init a/last.safetensors --depth 3
+refuses "--init with a tensor too many" 1 "a/last.safetensors|'blocks.1.|no place" $init a/last.safetensors --depth 1
+refuses "--init of a state" 1 'a/state.safetensors|--resume|last.safetensors' $init a/state.safetensors
+[ ! -e never ]
+check "a refused start leaves no folder" $?
+
+# == Parity ==========================================================================================================
+
+labels='"labels":{"dtype":"I64","shape":[1],"data_offsets":[768,776]}'
+images='"images":{"dtype":"F32","shape":[1,3,8,8],"data_offsets":[0,768]}'
+parity="$model --patch-size 4 --out parity.out --parity"
+safetensors in.safetensors "{$images,$labels}" 776
+succeeds "--parity takes the image size from its file" $parity in.safetensors
+refuses "--parity with an --out that cannot be written" 1 'nowhere/out|No such file' $parity in.safetensors --out nowhere/out
+rm -f parity.out
+refuses "--parity of a missing file" 1 'nowhere.safetensors|No such file' $parity nowhere.safetensors
+safetensors bad.safetensors "{\"pictures\":${images#*:},$labels}" 776
+refuses "--parity without images" 1 "bad.safetensors|'images'" $parity bad.safetensors
+safetensors bad.safetensors '{"images":{"dtype":"F32","shape":[1,4,8,6],"data_offsets":[0,768]},'"$labels}" 776
+refuses "--parity with images of four channels" 1 "bad.safetensors|'images'|[B,3,H,W]" $parity bad.safetensors
+safetensors bad.safetensors '{"images":{"dtype":"F32","shape":[0,3,8,8],"data_offsets":[0,0]},"labels":{"dtype":"I64","shape":[0],"data_offsets":[0,0]}}' 0
+refuses "--parity with no images" 1 "bad.safetensors|'images'" $parity bad.safetensors
+safetensors bad.safetensors "{$images,"'"labels":{"dtype":"I64","shape":[2],"data_offsets":[768,784]}}' 784
+refuses "--parity with too many labels" 1 "bad.safetensors|'labels'" $parity bad.safetensors
+safetensors bad.safetensors "{$images,"'"labels":{"dtype":"F32","shape":[1],"data_offsets":[768,772]}}' 772
+refuses "--parity with labels that are not integers" 1 'bad.safetensors|labels|F32' $parity bad.safetensors
+safetensors bad.safetensors "{$images,$labels}" 768 '\0012\0\0\0\0\0\0\0'
+refuses "--parity with a label out of range" 1 'bad.safetensors|label 10|0..9' $parity bad.safetensors
+safetensors bad.safetensors "{$images,$labels,"'"norm.bias":{"dtype":"F32","shape":[16],"data_offsets":[776,840]}}' 840
+refuses "--parity with some of the parameters" 1 'bad.safetensors|no tensor' $parity bad.safetensors
+refuses "--parity whose patches do not fit its images" 2 '--patch-size|5|8x8' $parity in.safetensors --patch-size 5
+[ ! -e parity.out ]
+check "a refused --parity writes nothing" $?
+
+# Settings travel in the fixture's metadata.
+flags_of='
+import json, struct, sys
+with open(sys.argv[1], "rb") as file:
+    header = json.loads(file.read(struct.unpack("<Q", file.read(8))[0]))
+print(" ".join(f"--{key} {value}" for key, value in header["__metadata__"].items()))'
+for fixture in "$root"/tests/fixtures/*.safetensors; do
+    name="--parity agrees with the reference on $(basename "$fixture" .safetensors)"
+    if [ -z "$python" ]; then
+        skip "$name" "no python3 with numpy"
+        continue
+    fi
+    flags=$("$python" -c "$flags_of" "$fixture")
+    run $flags --parity "$fixture" --out parity.out
+    [ "$status" -eq 0 ] && "$python" "$root/tests/reference/compare_parity.py" "$fixture" parity.out >compared 2>&1
+    check "$name" $? "$(grep FAILED compared | head -n 1; tail -n 1 compared | sed 's,.*/,,') $(head -n 1 err)"
+done
+
+# == Stopped and resumed =============================================================================================
+
+# Everything on that a resumed run could forget: drop path, an average, clipping, an uneven last micro-batch, a learning
+# rate that changes with the step, and a row of the log every other step.
+rich="$model --train-limit 256 --test-limit 32 --batch-size 32 --micro-batch 12 --epochs 4 --lr-schedule step
+      --drop-path 0.3 --ema-decay 0.9 --clip-grad 1 --log-every 2 --run-dir run"
+steps=32
+mkdir whole plain
+(cd whole && "$vit" $rich >out 2>err)
+check "the uninterrupted run" $? "$(last_row whole/run)"
+
+# stopped NAME SIGNAL STATUS PATTERN FILE: rich, stopped at that point.  Quicker than the signal is tried again.
+stopped() {
+    mkdir "$1" && cd "$1" || exit 1
+    for attempt in 1 2 3 4 5; do
+        rm -rf run
+        stop_run "$2" "$4" "$5" $rich
+        [ "$status" -ne 0 ] && break
+    done
+    [ "$status" -eq "$3" ]
+}
+
+stopped int INT 130 '^6,' run/log.csv
+result=$?
+at=$(place run/state.safetensors | cut -d ' ' -f 1)
+[ $result -eq 0 ] && [ "$at" -ge 6 ] && [ "$at" -lt $steps ] && [ ! -s err ] && grep -q -e '--resume run' out
+check "SIGINT finishes the step, saves, says how to go on and exits 130" $? "status $status: $(tail -n 1 out)"
+stop_run TERM '^1[68],' run/log.csv --resume run
+next=$(place run/state.safetensors | cut -d ' ' -f 1)
+[ "$status" -eq 143 ] && [ "$next" -gt "$at" ] && [ "$next" -lt $steps ] && grep -q -e '--resume run' out
+check "SIGTERM the same, with 143" $? "status $status: $(tail -n 1 out)"
+run --resume run
+cd ..
+same_run whole/run int/run
+check "stopped at steps $at and $next and resumed: the same run bit for bit" $? "differs: $differs"
+
+stopped kill KILL 137 '^epoch 2/4  top-1' out
+check "kill -9 after an epoch" $? "status $status"
+run --resume run/state.safetensors
+cd ..
+same_run whole/run kill/run
+check "killed and resumed: the same run bit for bit" $? "differs: $differs"
+
+# A long evaluation at the end of each of two epochs of one batch, and the signal in the first.
+examined="$model --train-limit 32 --test-limit $([ "$slow" = 1 ] && echo 300 || echo 1500) --batch-size 32
+          --micro-batch 8 --epochs 2 --log-every 1 --run-dir run"
+mkdir examined examined.stopped
+(cd examined && "$vit" $examined >out 2>err)
+cd examined.stopped || exit 1
+stop_run TERM '^epoch 1/2  batch 1/1' out $examined
+[ "$status" -eq 143 ] && [ "$(wc -l <run/log.csv)" -eq 1 ]
+check "a signal while evaluating stops there" $? "status $status: $(tail -n 1 out)"
+run --resume run
+cd ..
+same_run examined/run examined.stopped/run
+check "stopped while evaluating and resumed: the same run bit for bit" $? "differs: $differs"
+
+# == Disk full, numbers lost =========================================================================================
+
+cp -R whole/run plain/run
+(cd plain && sed 's/^epochs = .*/epochs = 2/' run/config.ini >two.ini && rm -rf run && "$vit" --config two.ini >out 2>err)
+cp -R plain full
+cd full || exit 1
+(ulimit -f 120 && "$vit" --resume run --epochs 4 >out 2>err)
+status=$?
+complains 1 'run/state.safetensors|File too large|still whole'
+check "a file that may not grow stops the run with one line" $? "status $status: $(head -n 1 err)"
+ls run | grep -q tmp
+[ $? -eq 1 ]
+check "no temporary file stays behind" $? "$(ls run | tr '\n' ' ')"
+run --resume run --epochs 4
+mv run continued
+cp -R ../plain/run run
+run --resume run --epochs 4
+cd ..
+same_run full/run full/continued
+check "and with room it goes on as if nothing had been" $? "differs: $differs"
+
+mkdir disk
+if [ "$(id -u)" -eq 0 ] && mount -t tmpfs -o size=256k none disk 2>/dev/null; then
+    run $tiny --epochs 4 --run-dir disk/run
+    complains 1 'disk/run/|No space left on device'
+    check "a full disk stops the run with one line" $? "status $status: $(head -n 1 err)"
+    mount -o remount,size=4m none disk
+    run --resume disk/run
+    mv out resumed
+    run $tiny --epochs 4 --run-dir roomy
+    grep -q '^resumed at epoch [23]' resumed && same_run roomy disk/run
+    check "and with room it goes on as if nothing had been" $? "$(grep '^resumed' resumed), differs: $differs"
+    umount disk
+else
+    skip "a full disk stops the run with one line" "no small disk can be mounted"
+fi
+
+# Rates at which the numbers overflow after a while.
+burst="$tiny --lr 100 --lr-min 100 --eps 0 --weight-decay 10"
+refuses "a loss that is lost stops the run" 1 'step|not a number|lower lr' $burst --epochs 50 --run-dir nan
+[ -s nan/state.safetensors ] && grep -q 'good state is in nan' err
+check "and says where the last good state is" $? "epoch $(place nan/state.safetensors | cut -d ' ' -f 2)"
+run --eval --init nan/last.safetensors
+[ "$status" -eq 0 ]
+check "which still evaluates" $? "$(tail -n 1 out)"
+epochs=$(($(place nan/state.safetensors | cut -d ' ' -f 2) + 1))
+run --resume nan --epochs $epochs --lr 1e-30 --lr-min 0 --weight-decay 0
+[ "$status" -eq 0 ]
+check "and goes on" $? "status $status: $(head -n 1 err) $(last_row nan)"
+
+# == The same numbers again ==========================================================================================
+
+seeded="$tiny --epochs 2 --drop-path 0.3 --log-every 1 --lr 1e-3"
+run $seeded --seed 1 --run-dir seed.1
+run $seeded --seed 1 --run-dir seed.1.again
+same_run seed.1 seed.1.again
+check "the same seed gives the same run" $? "differs: $differs"
+run $seeded --seed 2 --run-dir seed.2
+curve seed.1 >curve.1 && curve seed.2 >curve.2 && ! cmp -s curve.1 curve.2
+check "another seed gives another" $? "$(last_row seed.1 | cut -d , -f 3), $(last_row seed.2 | cut -d , -f 3)"
+evidence=$(curves_agree seed.1 seed.2 1e-4)
+[ $? -eq 1 ]
+check "curves of two seeds do not count as the same" $? "$evidence"
+
+for attn in softmax linear ripple; do
+    OMP_NUM_THREADS=1 "$vit" $seeded --attn $attn --run-dir one.$attn >out 2>err
+    OMP_NUM_THREADS=2 "$vit" $seeded --attn $attn --run-dir two.$attn >out 2>err
+    evidence=$(curves_agree one.$attn two.$attn 1e-4)
+    check "one thread and two agree: $attn" $? "$evidence"
+    run $seeded --attn $attn --micro-batch 5 --run-dir micro.$attn
+    evidence=$(curves_agree one.$attn micro.$attn 1e-4)
+    check "batches of 16 at once and of 5 at a time agree, with drop path: $attn" $? "$evidence"
+done
+
+# == The average, learning ===========================================================================================
+
+averaged="$tiny --epochs 3 --lr 1e-3 --log-every 1"
+run $averaged --run-dir raw
+run $averaged --ema-decay 1e-6 --run-dir follows
+run $averaged --ema-decay 0.9999999 --run-dir stays
+tensors raw/last.safetensors >raw.tensors
+tensors follows/last.safetensors >follows.tensors
+curve raw >curve.1
+curve follows >curve.2
+cmp -s curve.1 curve.2
+check "an average that follows at once evaluates like the weights" $? "$(last_row raw), $(last_row follows)"
+[ "$(cut -d , -f 3 stays/log.csv | uniq | wc -l)" -gt 5 ] &&
+    [ "$(grep -E '[0-9],[0-9.]+,[0-9.]+$' stays/log.csv | cut -d , -f 7- | sort -u | wc -l)" -eq 1 ]
+check "an average that hardly moves keeps the first accuracy while the loss moves" $? "$(last_row stays)"
+run --resume stays --epochs 4
+[ "$status" -eq 0 ]
+check "and goes on" $? "$(head -n 1 err)"
+
+if [ "$slow" = 1 ]; then
+    skip "ripple attention overfits 64 images" "takes long"
+else
+    run --attn ripple --dim 64 --depth 2 --heads 2 --patch-size 8 --ripple-layers 2 --train-limit 64 --test-limit 32 \
+        --batch-size 16 --epochs 70 --lr 3e-3 --lr-schedule step --warmup-epochs 2 --beta2 0.95 --clip-grad 1 \
+        --label-smoothing 0 --crop-padding 0 --flip false --eval-every 70 --run-dir learned
+    last_row learned | awk -F , '{ exit !($3 < 0.23) }'
+    check "ripple attention overfits 64 images: loss below 0.23, a tenth of ln 10" $? "$(last_row learned)"
+fi
+
+echo "1..$count"
+[ $failures -eq 0 ]
