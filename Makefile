@@ -23,7 +23,7 @@ BUILD := build/$(BACKEND)$(if $(filter emulate,$(BACKEND)),-$(PRECISION))$(if $(
 
 CFLAGS_BASE := -std=gnu11 -O3 -march=$(ARCH) $(if $(X86),-mprefer-vector-width=512) -ffp-contract=fast \
                -fno-math-errno -fno-trapping-math -fopenmp
-CFLAGS_WARN := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wvla $(if $(filter 1,$(WERROR)),-Werror)
+CFLAGS_WARN := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wvla -Wno-psabi $(if $(filter 1,$(WERROR)),-Werror)
 ifeq ($(SANITIZE),1)
 CFLAGS_SANITIZE := -O1 -g -fsanitize=address,undefined -fno-sanitize-recover=undefined
 endif

@@ -926,7 +926,8 @@ static void resume_resolve(Run *run, bool training) {
     }
     path_join(state, sizeof state, folder, "state.safetensors");
     path_join(last, sizeof last, folder, "last.safetensors");
-    if (!file_exists(state)) die("%s: no such file: --resume wants the folder of a run that has saved its state", state);
+    if (!file_exists(state))
+        die("%s: no such file: --resume wants the folder of a run that has saved its state", state);
     const char *given = config_origin(&run->config, "run_dir");
     if (training && given && !strncmp(given, "--run", 5) && strcmp(run->s.run_dir, folder))
         config_reject(&run->config, "run_dir", "%s, but --resume goes on in %s: copy that folder to fork a run",
@@ -954,7 +955,8 @@ static void check_mode(const Settings *s) {
         die_usage("--%s: needs weights: --init FILE or --resume FOLDER", first);
     if (*s->parity && !*s->out) die_usage("--parity: needs --out FILE for the results");
     if (*s->out && !*s->parity) die_usage("--out: '%s' would be written by --parity only", s->out);
-    if (*s->attention && !s->predict.count) die_usage("--attention: '%s' would be written by --predict only", s->attention);
+    if (*s->attention && !s->predict.count)
+        die_usage("--attention: '%s' would be written by --predict only", s->attention);
 }
 
 /* Settings come from, last wins: defaults; the run that is resumed, or the checkpoint that is looked at; --config; the

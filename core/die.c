@@ -1,8 +1,8 @@
 #include "core/die.h"
 
 #include <ctype.h>
-#include <errno.h>
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -45,25 +45,30 @@ void *xcalloc(size_t count, size_t size, const char *what) {
     return p;
 }
 
-/* Levenshtein distance, case-blind, dashes equal to underscores; words longer than the row count as far apart. */
+static int folded(char c) { return c == '_' ? '-' : tolower((unsigned char)c); }
+
+static int smallest(int a, int b, int c) { return a < b ? (a < c ? a : c) : (b < c ? b : c); }
+
+/* Insertions, deletions, replacements and swaps of neighbours (Damerau); case-blind, dashes equal to underscores.
+ * Words too long for the rows count as far apart. */
 static int edit_distance(const char *a, const char *b) {
-    int row[64], n = (int)strlen(b);
-    if (n >= 64 || strlen(a) >= 64) return 64;
-    for (int j = 0; j <= n; j++) row[j] = j;
-    for (int i = 1; a[i - 1]; i++) {
-        int diagonal = row[0];
-        row[0] = i;
-        for (int j = 1; j <= n; j++) {
-            int x = a[i - 1] == '_' ? '-' : tolower((unsigned char)a[i - 1]);
-            int y = b[j - 1] == '_' ? '-' : tolower((unsigned char)b[j - 1]);
-            int best = diagonal + (x != y);
-            if (row[j] + 1 < best) best = row[j] + 1;
-            if (row[j - 1] + 1 < best) best = row[j - 1] + 1;
-            diagonal = row[j];
-            row[j] = best;
+    enum { LONGEST = 63 };
+    int rows[3][LONGEST + 1], m = (int)strlen(a), n = (int)strlen(b);
+    if (m > LONGEST || n > LONGEST) return LONGEST;
+    for (int i = 0; i <= m; i++) {
+        int *row = rows[i % 3], *above = rows[(i + 2) % 3], *above2 = rows[(i + 1) % 3];
+        for (int j = 0; j <= n; j++) {
+            if (i == 0 || j == 0) {
+                row[j] = i + j;
+                continue;
+            }
+            int x = folded(a[i - 1]), y = folded(b[j - 1]);
+            row[j] = smallest(above[j] + 1, row[j - 1] + 1, above[j - 1] + (x != y));
+            bool swapped = i > 1 && j > 1 && x == folded(b[j - 2]) && y == folded(a[i - 2]);
+            if (swapped && above2[j - 2] + 1 < row[j]) row[j] = above2[j - 2] + 1;
         }
     }
-    return row[n];
+    return rows[m % 3][n];
 }
 
 const char *nearest_word(const char *word, const char *const *candidates, int count) {

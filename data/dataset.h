@@ -1,4 +1,5 @@
-/* Where images come from.  A dataset is a table of labelled images of one size, 8 bits a channel, rows of RGB pixels. */
+/* Where images come from.  A dataset is a table of labelled images of one size, 8 bits a channel, rows of RGB
+ * pixels. */
 #ifndef VIT_DATA_DATASET_H
 #define VIT_DATA_DATASET_H
 

@@ -11,7 +11,23 @@
 
 #include "core/die.h"
 
+/* The most that stb may ask for at once while it decodes one picture: a PNG of 100 bytes can announce a chunk of 2^30,
+ * and one of a megabyte can unfold to a thousand. */
+static _Thread_local size_t ceiling;
+
+static void *bounded_realloc(void *memory, size_t size) {
+    return size > ceiling ? NULL : realloc(memory, size);
+}
+
+/* Zeroed: stb_image 2.27 decodes with Huffman tables that a JPEG never defined. */
+static void *bounded_calloc(size_t size) {
+    return size > ceiling ? NULL : calloc(1, size);
+}
+
 /* This file is the one that instantiates stb.  It is handed memory only, so that limits and reads are ours. */
+#define STBI_MALLOC(size) bounded_calloc(size)
+#define STBI_REALLOC(memory, size) bounded_realloc(memory, size)
+#define STBI_FREE(memory) free(memory)
 #define STB_IMAGE_IMPLEMENTATION
 #define STBI_NO_STDIO
 #define STBI_NO_HDR
@@ -29,18 +45,22 @@
 /* == In =========================================================================================================== */
 
 /* stb_image 2.27, Debian 12's, writes past its Huffman tables when a JPEG gives one more than 256 symbols, and reads
- * past others when a DC table gives a difference of more than 15 bits (nothings/stb issues 1289 and 933, mended in
- * 2.28).  Neither occurs in a JPEG that anything else would read.  Whether the tables of one segment, `left` bytes
- * behind its marker, are free of both; a file that ends too early goes on with zeros for stb. */
+ * past others when more than 255 of them have up to 9 bits or a DC table gives a difference of more than 15 bits
+ * (nothings/stb issues 1289 and 933, mended in 2.28).  None occurs in a JPEG that anything else would read.  True:
+ * the tables of one segment, `left` bytes behind its marker, are free of them; a file that ends goes on with zeros, as
+ * it does for stb. */
 static bool huffman_tables_sound(const uint8_t *table, size_t left) {
     size_t segment = left < 2 ? 0 : (size_t)table[0] << 8 | table[1];
     for (size_t at = 2; at < segment && at < left;) {
-        size_t symbols = 0;
+        size_t symbols = 0, quick = 0;
         bool dc = table[at] < 16;
         if (table[at] >> 4 > 1 || (table[at] & 15) > 3) return true; /* stb refuses the file here by itself */
         at++;
-        for (int i = 0; i < 16; i++, at++) symbols += at < left ? table[at] : 0;
-        if (symbols > 256) return false;
+        for (int bits = 1; bits <= 16; bits++, at++) {
+            symbols += at < left ? table[at] : 0;
+            if (bits <= 9) quick = symbols;
+        }
+        if (symbols > 256 || quick > 255) return false;
         for (size_t i = 0; i < symbols; i++, at++) {
             if (dc && at < left && table[at] > 15) return false;
         }
@@ -82,6 +102,8 @@ bool image_decode(Image *image, const uint8_t *bytes, size_t size, size_t most_p
         snprintf(error, FILE_ERROR, "a damaged picture (Huffman table out of range)");
         return false;
     }
+    /* The file twice while chunks are gathered; 4 channels of 16 bits a pixel, twice while they unfold; margins. */
+    ceiling = 2 * size + 16 * most_pixels + (1 << 24);
     if (!stbi_info_from_memory(bytes, (int)size, &width, &height, &channels)) {
         snprintf(error, FILE_ERROR, "not a JPEG, PNG or BMP picture (%s)", stbi_failure_reason());
         return false;

@@ -10,10 +10,11 @@ typedef struct {
 } Image;
 
 /* Sides and pixels beyond which a picture is refused before anything is decoded. */
-enum { IMAGE_MAX_SIDE = 32768, IMAGE_MAX_PIXELS = 1 << 28, IMAGE_MAX_BYTES = 1 << 29 };
+enum { IMAGE_MAX_SIDE = 32768, IMAGE_MAX_PIXELS = 1 << 26, IMAGE_MAX_BYTES = 1 << 28 };
 
 /* Decodes a whole file in memory to RGB; grey is repeated, 16 bits become 8, alpha is dropped, as Pillow's
- * convert("RGB") does.  Refuses more than `most_pixels` before it decodes.  False: `error` says why, nothing to free. */
+ * convert("RGB") does.  Refuses more than `most_pixels` before it decodes, and takes memory
+ * in proportion to them only.  False: `error` says why, nothing to free. */
 bool image_decode(Image *image, const uint8_t *bytes, size_t size, size_t most_pixels, char error[FILE_ERROR]);
 
 bool image_read(Image *image, const char *path, char error[FILE_ERROR]);

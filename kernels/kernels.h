@@ -206,7 +206,7 @@ RIPPLE_BACKWARD(sat);
 size_t ripple_sat_workspace(const RippleRings *rings, int D, int F);
 
 /* Estimated seconds of forward and backward for one image and one head on this device: what `auto` compares.
- * The constants come from scripts/bench_ripple.sh; docs/performance.md has the table. */
+ * The constants come from tests/bench_ripple.c; docs/performance.md has the table. */
 double ripple_naive_cost(const RippleRings *rings, int D, int F);
 double ripple_dense_cost(const RippleRings *rings, int D, int F);
 double ripple_window_cost(const RippleRings *rings, int D, int F);

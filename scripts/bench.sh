@@ -42,7 +42,7 @@ config_of() {
     softmax) echo configs/cifar100/deit.ini ;;
     linear) echo configs/cifar100/deit-la.ini ;;
     ripple) echo configs/cifar100/ripple.ini ;;
-    *) echo "scripts/bench.sh: MODELS: no model '$1': expected softmax, linear or ripple" >&2 && return 1 ;;
+    *) echo "scripts/bench.sh: MODELS: '$1': expected softmax, linear or ripple" >&2 && return 1 ;;
     esac
 }
 
@@ -64,7 +64,7 @@ ours() { # model
 # As many steps as ours makes in the time, five at least.
 theirs() { # model, mode
     steps=$(sed -n "/\"by\": \"vit.c\", \"model\": \"$1\"/s/.*\"train_images_per_s\": \([0-9]*\).*/\1/p" "$raw" |
-        awk -v batch="$BATCH" -v seconds="$SECONDS_EACH" '{ n = int($1 * seconds / batch) } END { print n < 5 ? 5 : n }')
+        awk -v images="$BATCH" -v time="$SECONDS_EACH" '{ n = int($1 * time / images) } END { print n < 5 ? 5 : n }')
     kinds=$1
     [ "$1" != ripple ] || kinds=$TORCH_RIPPLE
     OMP_NUM_THREADS=$THREADS "$PYTHON" scripts/bench_torch.py --models "$kinds" --modes "$2" --batch "$BATCH" \
@@ -123,7 +123,8 @@ print("| " + " | ".join(head) + " |")
 print("|---" + "|--:" * (len(head) - 1) + "|")
 for model in models:
     for name, key in (("train", "train_images_per_s"), ("infer", "infer_images_per_s")):
-        cells = [f"{model}, {name}", f"{rate(model, key):.1f}", f"{100 * rate(model, 'mfu'):.0f} %" if name == "train" else ""]
+        share = f"{100 * rate(model, 'mfu'):.0f} %" if name == "train" else ""
+        cells = [f"{model}, {name}", f"{rate(model, key):.1f}", share]
         for mode in modes:
             other = rival(model, mode, key)
             cells += [f"{other:.1f}", f"{rate(model, key) / other:.2f}"]

@@ -31,7 +31,7 @@ if [ "$status" -ne 0 ]; then
     exit "$status"
 fi
 
-echo "== test images 1 to 8: what are they?"
+echo "== eight test images: a star, a ring, a square, a triangle, a cross, a heart, a crescent, an arrow"
 ./build/cpu/train_vit --init "$run/best.safetensors" --attention "$run/attention.safetensors" \
     --predict test:5 test:1 test:2 test:3 test:4 test:6 test:7 test:8
 
@@ -39,14 +39,15 @@ echo "== drawing"
 "$python" scripts/plot_run.py "$run"
 "$python" scripts/plot_attention.py "$run/attention.safetensors" --queries 0,3 --out "$run/attention.png"
 
+accuracy=$(awk -F, 'NR > 1 && $7 > best { best = $7 } END { printf "%.2f %%", best }' "$run/log.csv")
 cat <<END
 
-top-1 accuracy on the test images: $(awk -F, 'NR > 1 && $7 > best { best = $7 } END { printf "%.2f %%", best }' "$run/log.csv")
+top-1 accuracy on the test images: $accuracy
 
   $run/curve.png        loss and accuracy while it learned
   $run/attention.png    where each head of each layer looks
 
-Next:
-  ./build/cpu/train_vit --config configs/cpu/shapes.ini --attn linear     the same without ripples; --help lists the others
-  ./build/cpu/train_vit --init $run/best.safetensors --predict FILE.png   what does it see in a picture of yours?
+Next, the same with another attention, or a look at a picture of yours:
+  ./build/cpu/train_vit --config configs/cpu/shapes.ini --attn linear
+  ./build/cpu/train_vit --init $run/best.safetensors --predict FILE.png
 END

@@ -61,7 +61,8 @@ part=$whole.part
 if [ ! -f "$whole" ]; then
     if [ ! -f "$part" ] || [ "$(md5_of "$part")" != "$sum" ]; then
         say "$home/$archive -> $whole"
-        download "$part" || fail "$home/$archive: the download failed: without a network, fetch it elsewhere, put it into $folder and run this again (what has arrived is kept)"
+        download "$part" || fail "$home/$archive: the download failed (what has arrived is kept): run this again, or" \
+            "without a network fetch it elsewhere and put it into $folder"
     fi
     mv "$part" "$whole"
 fi

@@ -111,8 +111,8 @@ def draw(tensors, metadata, queries, out):
                              CELL * tall)
                 draw_map(axes, weights[layer, head, query, prefix:], grid, position,
                          f"layer {layer + 1} head {head + 1}")
-    figure.text(MARGIN / width, 1 - 0.15 / height, f"What the marked token looks at: {metadata.get('attn', 'attention')}",
-                va="top", fontsize=13, fontweight="bold")
+    title = f"What the marked token looks at: {metadata.get('attn', 'attention')}"
+    figure.text(MARGIN / width, 1 - 0.15 / height, title, va="top", fontsize=13, fontweight="bold")
     figure.text(MARGIN / width, 1 - 0.42 / height, "bright: much weight; beneath each map, its largest", va="top",
                 fontsize=9, color="#666666")
     figure.savefig(out, dpi=120)

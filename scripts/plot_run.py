@@ -98,8 +98,8 @@ def label_ends(axes, ends):
     right = max(x for x, _, _ in ends)
     for x, y, colour in sorted(ends, key=lambda end: end[1]):
         floor = max(y, floor + gap)
-        axes.annotate(f"{y:.1f} %", (right, floor), xytext=(8, 0), textcoords="offset points", va="center", color=colour,
-                      fontweight="bold", annotation_clip=False)
+        axes.annotate(f"{y:.1f} %", (right, floor), xytext=(8, 0), textcoords="offset points", va="center",
+                      color=colour, fontweight="bold", annotation_clip=False)
 
 
 def names_of(folders):

@@ -52,10 +52,11 @@ no_line() { # pattern, allowed
     [ ! -s "$scratch/found" ]
 }
 
-# Conditional compilation is for kernels/ and core/distributed.c.  Include guards end in _H.
+# Conditional compilation is for kernels/ and core/distributed.c.  Include guards end in _H; random bits are drawn by
+# the same lines on every device, so their header asks which compiler reads it.
 style_ifdef() {
     sources -name '*.[ch]' | grep -vE '^\./(kernels/|core/distributed\.c$)' |
-        no_line '^[[:space:]]*#[[:space:]]*(if|elif)' ':#ifndef [A-Z0-9_]+_H$'
+        no_line '^[[:space:]]*#[[:space:]]*(if|elif)' ':#ifndef [A-Z0-9_]+_H$|^\./core/rng\.h:[0-9]*:#ifdef __CUDACC__$'
 }
 
 # kernels.h is the only door to a device: its libraries are included behind it.
@@ -94,7 +95,8 @@ if check "scripts/deps.sh" sh scripts/deps.sh test; then
     suite build/cpu
 
     echo "-- build/cpu-asan: AddressSanitizer and UBSan, without what takes long"
-    check "make SANITIZE=1" make -k -j"$JOBS" WERROR=1 SANITIZE=1 all tests
+    # Not WERROR=1: instrumented code makes gcc guess wrong about the lengths of strings.
+    check "make SANITIZE=1" make -k -j"$JOBS" SANITIZE=1 all tests
     VIT_TEST_QUICK=1 suite build/cpu-asan
 
     echo "-- build/fuzz"

@@ -7,6 +7,7 @@
 # BUILD is the folder of the program, PYTHON one with numpy.  VIT_TEST_QUICK=1 or SLOW=1 leave out what only takes long
 # (overfitting), for sanitizer builds.
 
+# shellcheck disable=SC2012,SC2013,SC2015,SC2046,SC2086 # settings are lists of words; no name here holds a space
 set -u
 root=$(cd "$(dirname "$0")/.." && pwd)
 build=${BUILD:-build/cpu}
@@ -102,13 +103,15 @@ safetensors() {
     { number ${#2}; printf %s "$2"; head -c "$3" /dev/zero; printf '%b' "${4-}"; } >"$1"
 }
 
-header_size() { echo $(($(head -c 8 "$1" | od -An -tu8))); }
+header_size() { echo $((0 + $(head -c 8 "$1" | od -An -tu8))); }
 
 # The bytes behind the header, which holds names of folders and the length of a log with timings in it.
 tensors() { tail -c +$((9 + $(header_size "$1"))) "$1"; }
 
 # The run's place as state.safetensors has it, without the length of the log.
-place() { head -c $((8 + $(header_size "$1"))) "$1" | sed 's/.*"vit\.c\.run":"\([^"]*\)".*/\1/' | cut -d ' ' -f 1-6,8-; }
+place() {
+    head -c $((8 + $(header_size "$1"))) "$1" | sed 's/.*"vit\.c\.run":"\([^"]*\)".*/\1/' | cut -d ' ' -f 1-6,8-
+}
 
 # The log without images_per_s.
 curve() { cut -d , -f 1-5,7- "$1/log.csv"; }
@@ -124,8 +127,8 @@ same_run() {
     differs=log.csv
     curve "$1" >curve.1 && curve "$2" >curve.2 && cmp -s curve.1 curve.2 || return 1
     differs='place in the run'
-    [ -n "$(place "$1/state.safetensors")" ] && [ "$(place "$1/state.safetensors")" = "$(place "$2/state.safetensors")" ] ||
-        return 1
+    [ -n "$(place "$1/state.safetensors")" ] || return 1
+    [ "$(place "$1/state.safetensors")" = "$(place "$2/state.safetensors")" ] || return 1
     differs=nothing
 }
 
@@ -366,7 +369,7 @@ if [ "$(id -u)" -ne 0 ]; then
     refuses "a run folder that cannot be made" 1 'locked/run|Permission denied' $tiny --epochs 1 --run-dir locked/run
     refuses "a run folder that cannot be written" 1 'locked/log.csv|Permission denied' $tiny --epochs 1 --run-dir locked
 else
-    refuses "a run folder that cannot be made" 1 '/proc/vit|cannot make this folder' $tiny --epochs 1 --run-dir /proc/vit
+    refuses "a run folder that cannot be made" 1 '/proc/vit|cannot make' $tiny --epochs 1 --run-dir /proc/vit
 fi
 for _ in 1 2; do run $tiny --epochs 1; done
 [ -s runs/shapes-softmax-001/state.safetensors ] && [ -s runs/shapes-softmax-002/state.safetensors ]
@@ -406,9 +409,10 @@ head -c 20000 a/last.safetensors >cut.safetensors
 refuses "--init of a truncated file" 1 'cut.safetensors' $init cut.safetensors
 printf '\377\377\377\377\377\377\377\177{}' >long.safetensors
 refuses "--init with an absurd header length" 1 'long.safetensors|9223372036854775807' $init long.safetensors
-safetensors overlap.safetensors '{"a":{"dtype":"F32","shape":[4],"data_offsets":[0,16]},"b":{"dtype":"F32","shape":[4],"data_offsets":[8,24]}}' 24
+a='"a":{"dtype":"F32","shape":[4],"data_offsets":[0,16]}'
+safetensors overlap.safetensors "{$a,"'"b":{"dtype":"F32","shape":[4],"data_offsets":[8,24]}}' 24
 refuses "--init with overlapping tensors" 1 'overlap.safetensors' $init overlap.safetensors
-safetensors outside.safetensors '{"a":{"dtype":"F32","shape":[4],"data_offsets":[0,16]}}' 8
+safetensors outside.safetensors "{$a}" 8
 refuses "--init with a tensor beyond the end" 1 'outside.safetensors' $init outside.safetensors
 safetensors json.safetensors '{"a":{"dtype":"F32",' 8
 refuses "--init with a broken header" 1 'json.safetensors' $init json.safetensors
@@ -426,15 +430,17 @@ images='"images":{"dtype":"F32","shape":[1,3,8,8],"data_offsets":[0,768]}'
 parity="$model --patch-size 4 --out parity.out --parity"
 safetensors in.safetensors "{$images,$labels}" 776
 succeeds "--parity takes the image size from its file" $parity in.safetensors
-refuses "--parity with an --out that cannot be written" 1 'nowhere/out|No such file' $parity in.safetensors --out nowhere/out
+refuses "--parity with an --out that cannot be written" 1 'nowhere/out|No such file' $parity in.safetensors \
+    --out nowhere/out
 rm -f parity.out
 refuses "--parity of a missing file" 1 'nowhere.safetensors|No such file' $parity nowhere.safetensors
 safetensors bad.safetensors "{\"pictures\":${images#*:},$labels}" 776
 refuses "--parity without images" 1 "bad.safetensors|'images'" $parity bad.safetensors
 safetensors bad.safetensors '{"images":{"dtype":"F32","shape":[1,4,8,6],"data_offsets":[0,768]},'"$labels}" 776
 refuses "--parity with images of four channels" 1 "bad.safetensors|'images'|[B,3,H,W]" $parity bad.safetensors
-safetensors bad.safetensors '{"images":{"dtype":"F32","shape":[0,3,8,8],"data_offsets":[0,0]},"labels":{"dtype":"I64","shape":[0],"data_offsets":[0,0]}}' 0
-refuses "--parity with no images" 1 "bad.safetensors|'images'" $parity bad.safetensors
+none='"images":{"dtype":"F32","shape":[1,3,0,8],"data_offsets":[0,0]}'
+safetensors bad.safetensors "{$none,"'"labels":{"dtype":"I64","shape":[1],"data_offsets":[0,8]}}' 8
+refuses "--parity with images without rows" 1 "bad.safetensors|'images'" $parity bad.safetensors
 safetensors bad.safetensors "{$images,"'"labels":{"dtype":"I64","shape":[2],"data_offsets":[768,784]}}' 784
 refuses "--parity with too many labels" 1 "bad.safetensors|'labels'" $parity bad.safetensors
 safetensors bad.safetensors "{$images,"'"labels":{"dtype":"F32","shape":[1],"data_offsets":[768,772]}}' 772
@@ -467,50 +473,55 @@ done
 
 # == Stopped and resumed =============================================================================================
 
-# Everything on that a resumed run could forget: drop path, an average, clipping, an uneven last micro-batch, a learning
-# rate that changes with the step, and a row of the log every other step.
-rich="$model --train-limit 256 --test-limit 32 --batch-size 32 --micro-batch 12 --epochs 4 --lr-schedule step
-      --drop-path 0.3 --ema-decay 0.9 --clip-grad 1 --log-every 2 --run-dir run"
-steps=32
-mkdir whole plain
-(cd whole && "$vit" $rich >out 2>err)
-check "the uninterrupted run" $? "$(last_row whole/run)"
+# Everything on that a resumed run could forget: warm-up, drop path, an average, clipping, an uneven last micro-batch, a
+# learning rate that changes with the step.  128 steps.
+rich="$model --train-limit 1024 --test-limit 32 --batch-size 32 --micro-batch 12 --epochs 4 --lr-schedule step
+      --warmup-epochs 1.5 --drop-path 0.3 --ema-decay 0.9 --clip-grad 1 --run-dir run"
 
-# stopped NAME SIGNAL STATUS PATTERN FILE: rich, stopped at that point.  Quicker than the signal is tried again.
+# stopped NAME SIGNAL STATUS PATTERN FILE FLAGS: rich, stopped at that point; a run that was quicker is tried again.
 stopped() {
     mkdir "$1" && cd "$1" || exit 1
-    for attempt in 1 2 3 4 5; do
+    for _ in 1 2 3 4 5; do
         rm -rf run
-        stop_run "$2" "$4" "$5" $rich
+        stop_run "$2" "$4" "$5" $rich $6
         [ "$status" -ne 0 ] && break
     done
     [ "$status" -eq "$3" ]
 }
 
-stopped int INT 130 '^6,' run/log.csv
-result=$?
-at=$(place run/state.safetensors | cut -d ' ' -f 1)
-[ $result -eq 0 ] && [ "$at" -ge 6 ] && [ "$at" -lt $steps ] && [ ! -s err ] && grep -q -e '--resume run' out
-check "SIGINT finishes the step, saves, says how to go on and exits 130" $? "status $status: $(tail -n 1 out)"
-stop_run TERM '^1[68],' run/log.csv --resume run
-next=$(place run/state.safetensors | cut -d ' ' -f 1)
-[ "$status" -eq 143 ] && [ "$next" -gt "$at" ] && [ "$next" -lt $steps ] && grep -q -e '--resume run' out
-check "SIGTERM the same, with 143" $? "status $status: $(tail -n 1 out)"
-run --resume run
-cd ..
-same_run whole/run int/run
-check "stopped at steps $at and $next and resumed: the same run bit for bit" $? "differs: $differs"
+steps_done() { place run/state.safetensors | cut -d ' ' -f 1; }
 
-stopped kill KILL 137 '^epoch 2/4  top-1' out
+# With a row for every step a stop falls on a row; with one in five mostly between two.
+for rows in 1 5; do
+    mkdir whole.$rows
+    (cd whole.$rows && "$vit" $rich --log-every $rows >out 2>err)
+    check "the uninterrupted run, a row for $rows steps" $? "$(last_row whole.$rows/run)"
+
+    stopped int.$rows INT 130 '^40,' run/log.csv "--log-every $rows"
+    result=$?
+    first=$(steps_done)
+    [ $result -eq 0 ] && [ "$first" -ge 40 ] && [ "$first" -lt 128 ] && [ ! -s err ] && grep -q -e '--resume run' out
+    check "SIGINT finishes the step, saves, says how to go on and exits 130" $? "status $status: $(tail -n 1 out)"
+    stop_run TERM '^80,' run/log.csv --resume run
+    second=$(steps_done)
+    [ "$status" -eq 143 ] && [ "$second" -gt "$first" ] && [ "$second" -lt 128 ] && grep -q -e '--resume run' out
+    check "SIGTERM the same, with 143" $? "status $status: $(tail -n 1 out)"
+    run --resume run
+    cd ..
+    same_run whole.$rows/run int.$rows/run
+    check "stopped at steps $first and $second and resumed: the same run bit for bit" $? "differs: $differs"
+done
+
+stopped kill KILL 137 '^epoch 2/4  top-1' out "--log-every 5"
 check "kill -9 after an epoch" $? "status $status"
 run --resume run/state.safetensors
 cd ..
-same_run whole/run kill/run
+same_run whole.5/run kill/run
 check "killed and resumed: the same run bit for bit" $? "differs: $differs"
 
 # A long evaluation at the end of each of two epochs of one batch, and the signal in the first.
 examined="$model --train-limit 32 --test-limit $([ "$slow" = 1 ] && echo 300 || echo 1500) --batch-size 32
-          --micro-batch 8 --epochs 2 --log-every 1 --run-dir run"
+          --micro-batch 8 --epochs 2 --warmup-epochs 0 --log-every 1 --run-dir run"
 mkdir examined examined.stopped
 (cd examined && "$vit" $examined >out 2>err)
 cd examined.stopped || exit 1
@@ -524,16 +535,16 @@ check "stopped while evaluating and resumed: the same run bit for bit" $? "diffe
 
 # == Disk full, numbers lost =========================================================================================
 
-cp -R whole/run plain/run
-(cd plain && sed 's/^epochs = .*/epochs = 2/' run/config.ini >two.ini && rm -rf run && "$vit" --config two.ini >out 2>err)
+mkdir plain && cp -R whole.5/run plain/run
+(cd plain && sed 's/^epochs = .*/epochs = 2/' run/config.ini >two.ini && rm -rf run &&
+    "$vit" --config two.ini >out 2>err)
 cp -R plain full
 cd full || exit 1
 (ulimit -f 120 && "$vit" --resume run --epochs 4 >out 2>err)
 status=$?
 complains 1 'run/state.safetensors|File too large|still whole'
 check "a file that may not grow stops the run with one line" $? "status $status: $(head -n 1 err)"
-ls run | grep -q tmp
-[ $? -eq 1 ]
+[ "$(find run -name '*tmp*' | wc -l)" -eq 0 ]
 check "no temporary file stays behind" $? "$(ls run | tr '\n' ' ')"
 run --resume run --epochs 4
 mv run continued
@@ -571,6 +582,11 @@ epochs=$(($(place nan/state.safetensors | cut -d ' ' -f 2) + 1))
 run --resume nan --epochs $epochs --lr 1e-30 --lr-min 0 --weight-decay 0
 [ "$status" -eq 0 ]
 check "and goes on" $? "status $status: $(head -n 1 err) $(last_row nan)"
+# With epsilon 0 a block that every sample drops turns into 0/0 in an update whose loss and gradient are finite.
+refuses "weights that are lost stop the run" 1 'step 1|blocks.1.|not a number|nothing has been saved' \
+    $tiny --train-limit 16 --epochs 2 --eps 0 --drop-path 0.99 --run-dir zero
+[ "$(find zero -name '*.safetensors' | wc -l)" -eq 0 ]
+check "before they are saved" $? "$(ls zero | tr '\n' ' ')"
 
 # == The same numbers again ==========================================================================================
 

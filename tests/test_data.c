@@ -225,7 +225,8 @@ static void shapes_mean_and_std(void **state) {
 static void unknown_data_sets_are_refused(void **state) {
     (void)state;
     opening_dies((Opening){"shape", NULL, true}, 2, WORDS("'shape'", "'shapes'"));
-    opening_dies((Opening){"mnist-of-fashion", NULL, true}, 2, WORDS("shapes, cifar10 or cifar100", "mnist-of-fashion"));
+    opening_dies((Opening){"mnist-of-fashion", NULL, true}, 2,
+                 WORDS("shapes, cifar10 or cifar100", "mnist-of-fashion"));
 }
 
 /* == CIFAR ======================================================================================================== */
@@ -458,6 +459,21 @@ static void damaged_pictures_are_refused(void **state) {
     }
     assert_false(image_decode(&image, bytes, size, IMAGE_MAX_PIXELS, error));
     free(bytes);
+}
+
+/* What the fuzzer found in stb_image: none may do harm, and the first two must be refused. */
+static void hostile_pictures_are_harmless(void **state) {
+    (void)state;
+    static const char *const names[] = {"tests/corpus/image/huffman_257.jpg", "tests/corpus/image/chunk_2g.png",
+                                        "tests/corpus/image/huffman_undefined.jpg"};
+    for (int i = 0; i < 3; i++) {
+        char error[FILE_ERROR] = "";
+        Image image;
+        bool ok = image_read(&image, names[i], error);
+        if (ok) image_free(&image);
+        else printf("  %s: %s\n", names[i], error);
+        assert_true(!ok || i == 2);
+    }
 }
 
 /* Pillow's BICUBIC on (37 y + 11 x^2 + 53 c + 5 x y) mod 256, 6 x 8, to 9 x 11 and to 4 x 3. */
@@ -719,6 +735,7 @@ int main(void) {
         cmocka_unit_test(png_round_trip),
         cmocka_unit_test(pictures_become_rgb),
         cmocka_unit_test(damaged_pictures_are_refused),
+        cmocka_unit_test(hostile_pictures_are_harmless),
         cmocka_unit_test(resize_is_pillows),
         cmocka_unit_test(resize_keeps_what_it_must),
         cmocka_unit_test(crop_and_flip_equal_the_plain_reference),

@@ -314,6 +314,7 @@ static int check_result(const char *algorithm, const Problem *p, const Result *r
     return ok;
 }
 
+/* 4e-6 is sixty-four roundings in a row: the longest chain of additions that one element goes through here. */
 static void algorithms_match_formulas(void **state) {
     (void)state;
     for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
@@ -321,7 +322,7 @@ static void algorithms_match_formulas(void **state) {
         Reference want = reference_of(&p);
         for (int a = 0; a < ALGORITHMS; a++) {
             Result r = run(&algorithms[a], &p);
-            assert_true(check_result(algorithms[a].name, &p, &r, &want, 2e-6));
+            assert_true(check_result(algorithms[a].name, &p, &r, &want, 4e-6));
             result_free(&r);
         }
         reference_free(&want);

@@ -7,7 +7,7 @@
  *             w_nm = alpha_r(n) with m in ring r of n,
  *             dphi(q_n) = sum_m w t phi(k_m),  dphi(k_m) = sum_n w t phi(q_n),  dv_m = sum_n w a dnum_n,
  *             dalpha_r(n) = sum_{m in ring r of n} a t
- * Source: "Ripple Attention for Visual Perception with Sub-quadratic Complexity" (ICML 2022), equation 4, Appendix B. */
+ * Source: "Ripple Attention for Visual Perception with Sub-quadratic Complexity" (ICML 2022), eq. 4, Appendix B. */
 #include "kernels/cpu/ripple.h"
 
 #include <string.h>

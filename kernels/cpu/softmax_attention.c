@@ -85,7 +85,7 @@ static void softmax_step(float *s, float *m, float *l, float *y, int rows, int k
     for (int i = 0; i < rows; i++) {
         vec sum = {0}, shift = vec_set(m[i]);
         for (int j = 0; j < padded; j += TILE) {
-            vec p = vec_exp_softmax(vec_load(s + i * KEYS + j) - shift);
+            vec p = vec_exp_floored(vec_load(s + i * KEYS + j) - shift);
             vec_store(s + i * KEYS + j, p);
             sum += p;
         }
@@ -134,7 +134,7 @@ void softmax_attention_forward(real *y, float *lse, const real *qkv, int B, int 
 static void scores_backward(float *s, float *t, const float *lse, const float *delta, int rows, int keys) {
     for (int i = 0; i < rows; i++)
         for (int j = 0; j < keys; j += TILE) {
-            vec p = vec_exp_softmax(vec_load(s + i * KEYS + j) - lse[i]);
+            vec p = vec_exp_floored(vec_load(s + i * KEYS + j) - lse[i]);
             vec_store(s + i * KEYS + j, p);
             vec_store(t + i * KEYS + j, p * (vec_load(t + i * KEYS + j) - delta[i]));
         }

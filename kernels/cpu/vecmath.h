@@ -77,9 +77,9 @@ TILE_INLINE vec vec_exp(vec x) {
     return vec_exp_reduced(x, n) * vec_power_of_two(half) * vec_power_of_two(whole - half);
 }
 
-/* e^x for x <= 88 within 1 ulp, for a softmax: below -86 it stays at e^-86, which is nothing beside the 1 of the
- * maximum, and one scaling is enough. */
-TILE_INLINE vec vec_exp_softmax(vec x) {
+/* e^x for x <= 88 within 1 ulp, for sums in which e^-86 is nothing: below -86 it stays there, and one scaling is
+ * enough. */
+TILE_INLINE vec vec_exp_floored(vec x) {
     x = vec_max(vec_set(-86), x);
     vec shifted = x * 1.44269504f + (VEC_ROUND + 127), n = shifted - (VEC_ROUND + 127);
     return vec_exp_reduced(x, n) * (vec)((uvec)shifted << 23);
@@ -135,7 +135,7 @@ static inline void sincos_tile(float *sine, float *cosine, size_t ld, const floa
 
 /* The normal distribution: returns Phi(x) = (1 + erf(x / sqrt 2)) / 2 within 1e-7, and its density. */
 TILE_INLINE vec vec_normal(vec x, vec *density) {
-    vec z = x * x, e = vec_exp(-0.5f * z), t = 1.0f / (0.27f * vec_abs(x) + 1.0f) - 0.6f;
+    vec z = x * x, e = vec_exp_floored(-0.5f * z), t = 1.0f / (0.27f * vec_abs(x) + 1.0f) - 0.6f;
     vec w = -0.0707215265f * t + -0.105100107f;
     w = w * t + 0.0858014371f;
     w = w * t + 0.441702496f;
