@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -37,19 +38,79 @@ void make_folders(const char *path) {
     make_folder(part);
 }
 
-void write_text(const char *path, const char *text) {
-    char temporary[4096];
-    if ((size_t)snprintf(temporary, sizeof temporary, "%s.tmp", path) >= sizeof temporary) die("%s: path too long", path);
-    FILE *file = fopen(temporary, "w");
-    if (!file) die("%s: cannot write: %s", temporary, strerror(errno));
-    bool ok = fputs(text, file) >= 0 && fflush(file) == 0 && fsync(fileno(file)) == 0;
-    int reason = errno;
-    if (fclose(file) != 0 && ok) {
-        ok = false;
-        reason = errno;
+/* == Whole files ================================================================================================== */
+
+static bool refuse(char *error, const char *what) {
+    snprintf(error, FILE_ERROR, "%s: %s", what, strerror(errno));
+    return false;
+}
+
+/* The size is asked of the open file, so it belongs to what is read; a file that shrinks meanwhile is a short read. */
+static bool read_open(int fd, size_t most, uint8_t **bytes, size_t *size, char *error) {
+    struct stat status;
+    if (fstat(fd, &status)) return refuse(error, "cannot read");
+    if (!S_ISREG(status.st_mode)) {
+        snprintf(error, FILE_ERROR, "%s, expected a file", S_ISDIR(status.st_mode) ? "a folder" : "not a regular file");
+        return false;
     }
-    if (ok && rename(temporary, path) == 0) return;
-    if (ok) reason = errno;
-    unlink(temporary);
-    die("%s: cannot write: %s", path, strerror(reason));
+    if ((uintmax_t)status.st_size > most) {
+        snprintf(error, FILE_ERROR, "%jd bytes, expected at most %zu", (intmax_t)status.st_size, most);
+        return false;
+    }
+    size_t want = (size_t)status.st_size, have = 0;
+    uint8_t *buffer = malloc(want ? want : 1);
+    if (!buffer) return refuse(error, "cannot read");
+    while (have < want) {
+        ssize_t got = read(fd, buffer + have, want - have);
+        if (got < 0 && errno == EINTR) continue;
+        if (got <= 0) {
+            if (got < 0) refuse(error, "cannot read");
+            else snprintf(error, FILE_ERROR, "ended after %zu of %zu bytes while it was read", have, want);
+            free(buffer);
+            return false;
+        }
+        have += (size_t)got;
+    }
+    *bytes = buffer;
+    *size = want;
+    return true;
+}
+
+bool file_read(const char *path, size_t most, uint8_t **bytes, size_t *size, char error[FILE_ERROR]) {
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (fd < 0) return refuse(error, "cannot open");
+    bool ok = read_open(fd, most, bytes, size, error);
+    close(fd);
+    return ok;
+}
+
+static bool write_all(int fd, const uint8_t *bytes, size_t size) {
+    while (size) {
+        ssize_t put = write(fd, bytes, size);
+        if (put < 0 && errno == EINTR) continue;
+        if (put < 0) return false;
+        bytes += put;
+        size -= (size_t)put;
+    }
+    return fsync(fd) == 0;
+}
+
+bool file_write(const char *path, const void *bytes, size_t size, char error[FILE_ERROR]) {
+    char temporary[4096];
+    if ((size_t)snprintf(temporary, sizeof temporary, "%s.%ld.tmp", path, (long)getpid()) >= sizeof temporary) {
+        errno = ENAMETOOLONG;
+        return refuse(error, "cannot write");
+    }
+    int fd = open(temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    if (fd < 0) return refuse(error, "cannot write");
+    bool ok = write_all(fd, bytes, size) || refuse(error, "cannot write");
+    if (close(fd) && ok) ok = refuse(error, "cannot write");
+    if (ok && rename(temporary, path)) ok = refuse(error, "cannot rename into place");
+    if (!ok) unlink(temporary);
+    return ok;
+}
+
+void write_text(const char *path, const char *text) {
+    char error[FILE_ERROR];
+    if (!file_write(path, text, strlen(text), error)) die("%s: %s", path, error);
 }

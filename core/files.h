@@ -1,9 +1,10 @@
-/* Small files of a run directory. */
+/* Paths, folders and whole files. */
 #ifndef VIT_CORE_FILES_H
 #define VIT_CORE_FILES_H
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 /* folder + "/" + name in a buffer of `size`; dies when it does not fit. */
 void path_join(char *path, size_t size, const char *folder, const char *name);
@@ -13,7 +14,17 @@ bool file_exists(const char *path);
 /* Makes the folder and its parents; dies with the one that could not be made, and why. */
 void make_folders(const char *path);
 
-/* Replaces `path` by `text`: temporary file, flush, rename.  Dies with the operation, the path and the reason. */
+/* A line for the user from a function that does not end the run: what is wrong, without the file's name. */
+enum { FILE_ERROR = 256 };
+
+/* Reads all of a regular file of at most `most` bytes into *bytes, which the caller frees.  False: `error` says why. */
+bool file_read(const char *path, size_t most, uint8_t **bytes, size_t *size, char error[FILE_ERROR]);
+
+/* Replaces the file as a whole: a temporary name in the same folder, flushed to the disk, renamed.  False: `error` says
+ * why, and what was there before is untouched. */
+bool file_write(const char *path, const void *bytes, size_t size, char error[FILE_ERROR]);
+
+/* file_write of a text; dies with the path and the reason. */
 void write_text(const char *path, const char *text);
 
 #endif

@@ -4,7 +4,7 @@
 #define VIT_DATA_CIFAR_H
 
 #include "data/dataset.h"
-#include "data/file.h"
+#include "core/files.h"
 
 enum { CIFAR_SIDE = 32, CIFAR_PIXELS = 32 * 32 * 3 };
 

@@ -2,7 +2,7 @@
 #ifndef VIT_DATA_IMAGE_H
 #define VIT_DATA_IMAGE_H
 
-#include "data/file.h"
+#include "core/files.h"
 
 typedef struct {
     int height, width;

@@ -25,13 +25,13 @@ TILE_INLINE vec vec_set(float x) { return (vec){0} + x; }
 /* Lane by lane: where the mask is all ones take a, else b. */
 TILE_INLINE vec vec_select(ivec mask, vec a, vec b) { return (vec)(((ivec)a & mask) | ((ivec)b & ~mask)); }
 
-/* Pairwise, so that the order of the additions does not depend on the machine. */
+/* Pairwise, so that the order of the additions does not depend on the machine; loops of fixed length stay in vectors. */
 TILE_INLINE float vec_sum(vec x) {
     float s[TILE];
     vec_store(s, x);
-    for (int w = TILE / 2; w > 0; w /= 2)
-        for (int i = 0; i < w; i++) s[i] += s[i + w];
-    return s[0];
+    for (int i = 0; i < 8; i++) s[i] += s[i + 8];
+    for (int i = 0; i < 4; i++) s[i] += s[i + 4];
+    return (s[0] + s[2]) + (s[1] + s[3]);
 }
 
 TILE_INLINE int tile_round_up(int n) { return (n + TILE - 1) / TILE * TILE; }

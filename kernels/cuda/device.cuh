@@ -7,6 +7,7 @@
  *   block_sync, warp_sync                 barriers; every thread of the block or warp arrives
  *   warp_shuffle_xor, warp_shuffle        exchange within a warp
  *   to_float, to_real                     conversions of an activation, round to nearest even
+ *   fast_exp2, fast_reciprocal            one instruction each, within 2 ulp; denormals become zero
  *   copy_async_16, copy_commit, copy_wait 16 bytes global to shared, aligned, completed by copy_wait
  *   mma_bf16                              the matrix instruction (fragments.cuh has what kernels use) */
 #ifndef VIT_KERNELS_CUDA_DEVICE_CUH
@@ -55,6 +56,19 @@ DEVICE real to_real(float x) { return x; }
 DEVICE float to_float(real x) { return __uint_as_float((unsigned)x.bits << 16); }
 DEVICE real to_real(float x) { return {(unsigned short)bf16_bits(x)}; }
 #endif
+
+/* == Elementary functions ========================================================================================= */
+
+DEVICE float fast_exp2(float x) {
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+DEVICE float fast_reciprocal(float x) {
+    float y;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
 
 /* == Asynchronous copies ========================================================================================== */
 

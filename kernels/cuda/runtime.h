@@ -5,6 +5,8 @@
 #include <cuda_runtime.h>
 #include <stddef.h>
 
+#include "real.h"
+
 extern cudaStream_t kernels_stream;
 
 /* The workspace reserved with kernels_reserve; dies when `bytes` were not reserved. */
@@ -18,6 +20,16 @@ void *kernels_workspace(size_t bytes);
         cudaError_t status_ = (call);                                                                     \
         if (status_ != cudaSuccess) cuda_fail(#call, __FILE__, __LINE__, cudaGetErrorString(status_));    \
     } while (0)
+
+/* The copy of parameters [..] that matrix products read: rounded to bfloat16, made when first asked for and again after
+ * memory_changed; in an FP32 build p itself.  Valid until the next call of either. */
+const real *real_copy(const float *p);
+/* Whoever writes float parameters says so: p is anywhere in the memory that device_malloc gave for them. */
+void memory_changed(const void *p);
+
+/* linear.cu's library handle and memory, between kernels_init and kernels_exit. */
+void linear_open(void);
+void linear_close(void);
 
 /* Allows a kernel more than 48 KiB of shared memory where it asks for that. */
 void launch_prepare(const void *kernel, size_t shared_bytes);

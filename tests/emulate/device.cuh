@@ -46,6 +46,10 @@ void emulate_launch(const char *kernel, dim3 grid, dim3 block, size_t shared_byt
 
 #define SHARED(type, name) type *name = static_cast<type *>(emulate_shared)
 
+/* kernels/cuda/runtime.h's, as far as kernels see them. */
+void *kernels_workspace(size_t bytes);
+static inline void memory_changed(const void *) {}
+
 enum { WARP = 32 };
 
 DEVICE int lane_id() { return threadIdx.x % WARP; }
@@ -83,6 +87,9 @@ DEVICE real to_real(float x) { return x; }
 DEVICE float to_float(real x) { return bf16_value(x.bits); }
 DEVICE real to_real(float x) { return {(unsigned short)bf16_bits(x)}; }
 #endif
+
+DEVICE float fast_exp2(float x) { return exp2f(x); }
+DEVICE float fast_reciprocal(float x) { return 1 / x; }
 
 void copy_async_16(void *shared, const void *global);
 void copy_commit();
