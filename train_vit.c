@@ -224,13 +224,15 @@ static void data_open(Run *run, bool train) {
     loader_open(&run->test_loader, &run->test, s->seed, s->batch_size, false, augment);
 }
 
-/* Enough tokens for full-speed products, few enough for a layer's activations to stay in cache (docs/performance.md). */
+/* Enough rows for full-speed products, few enough for a layer's activations to stay in cache: eight images of DeiT-tiny at
+ * 256 tokens, measured (docs/performance.md). */
 static int micro_batch_choose(const Run *run) {
-    enum { TOKENS = 4096 };
+    enum { NUMBERS = 8 * 256 * 192 };
     const Settings *s = &run->s;
     if (s->micro_batch > 0) return s->micro_batch < s->batch_size ? s->micro_batch : s->batch_size;
     int tokens = s->img_size[0] / s->patch_size * (s->img_size[1] / s->patch_size);
-    int images = TOKENS / tokens > 1 ? TOKENS / tokens : 1;
+    size_t image = (size_t)tokens * (size_t)s->dim;
+    int images = NUMBERS / image > 1 ? (int)(NUMBERS / image) : 1;
     return images < s->batch_size ? images : s->batch_size;
 }
 

@@ -29,6 +29,7 @@ extern "C" {
 
 /* == Device and memory ============================================================================================ */
 
+/* First of all calls, before anything is opened or printed: the CPU backend may start the program again (device.c). */
 void kernels_init(void);
 void kernels_exit(void);
 
