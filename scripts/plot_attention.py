@@ -94,7 +94,7 @@ def draw(tensors, metadata, queries, out):
     group_width = IMAGE + 2 * SPACE + heads * (CELL + SPACE)
     group_height = max(depth * (CELL * tall + LINES), IMAGE * tall) + 0.1
     width = across * (group_width + MARGIN) + MARGIN
-    height = 0.95 + down * (group_height + MARGIN)
+    height = 0.95 + down * group_height + (down - 1) * MARGIN
     figure = plt.figure(figsize=(width, height))
 
     def place(x, y, w, h):

@@ -38,24 +38,31 @@ static inline float *check_poison(size_t n) {
     return x;
 }
 
-/* |got - want| <= tolerance * rms(want) for every element; NaN never passes, nor does an all-zero `want`.  Returns 1 when it holds. */
-static inline int check_close(const char *what, const float *got, const double *want, size_t n, double tolerance) {
+/* |got - want| <= tolerance * rms(want) + step * |want| for every element; NaN never passes, nor does an all-zero `want`.
+ * step: half the spacing of the type the result is stored in, where that is coarser than the tolerance.  Returns 1 when
+ * it holds. */
+static inline int check_close_step(const char *what, const float *got, const double *want, size_t n, double tolerance,
+                                   double step) {
     double squares = 0, worst = -1;
     size_t at = 0;
     for (size_t i = 0; i < n; i++) squares += want[i] * want[i];
     double rms = sqrt(squares / (double)(n ? n : 1));
     for (size_t i = 0; i < n; i++) {
-        double error = fabs((double)got[i] - want[i]);
-        if (!(error <= worst)) {
-            worst = error;
+        double used = fabs((double)got[i] - want[i]) / (tolerance * rms + step * fabs(want[i]));
+        if (!(used <= worst)) {
+            worst = used;
             at = i;
-            if (isnan(error)) break;
+            if (isnan(used)) break;
         }
     }
-    int ok = rms > 0 && worst <= tolerance * rms;
-    printf("  %-52s worst [%zu] got %-12.6g want %-12.6g %.2f of allowed  %s\n", what, at, (double)got[at], want[at],
-           worst / (tolerance * rms), ok ? "ok" : "FAILED");
+    int ok = rms > 0 && worst <= 1;
+    printf("  %-52s worst [%zu] got %-12.6g want %-12.6g %.2f of allowed  %s\n", what, at, (double)got[at], want[at], worst,
+           ok ? "ok" : "FAILED");
     return ok;
+}
+
+static inline int check_close(const char *what, const float *got, const double *want, size_t n, double tolerance) {
+    return check_close_step(what, got, want, n, tolerance, 0);
 }
 
 static inline int check_close_float(const char *what, const float *got, const float *want, size_t n, double tolerance) {

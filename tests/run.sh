@@ -1,6 +1,7 @@
 #!/bin/sh
 # Runs the tests of one build: every tests/test_*.c (the program $BUILD/tests/test_*) and every tests/test_*.sh, which
-# all report in TAP.  One line for each, the log of those that fail, and the totals at the end.
+# all report in TAP.  One line for each, what the failing ones said, and the totals at the end; whole logs stay in
+# $BUILD/tests/*.log.
 #
 #   BUILD=build/cpu sh tests/run.sh [NAME...]      NAME: only these, as in test_rng
 #
@@ -16,10 +17,9 @@ cd "$(dirname "$0")/.." || exit 1
 BUILD=${BUILD:-build/cpu}
 limit=${VIT_TEST_TIMEOUT:-600}
 : "${OMP_WAIT_POLICY:=passive}" # threads that spin while they wait stop each other where there are too few cores
-export BUILD OMP_WAIT_POLICY CMOCKA_MESSAGE_OUTPUT=TAP
+: "${ASAN_OPTIONS:=detect_leaks=0}" # a program that ends with a message leaves its memory to the system
+export BUILD OMP_WAIT_POLICY ASAN_OPTIONS CMOCKA_MESSAGE_OUTPUT=TAP
 
-scratch=$(mktemp -d) || exit 1
-trap 'rm -rf "$scratch"' EXIT
 trap 'exit 130' INT TERM
 
 # "passed failed skipped planned" of a TAP report.  cmocka 1.1.5 writes a skipped test as "not ok 3 # SKIP name", and a
@@ -32,6 +32,18 @@ count_results() {
          END { print passed + 0, failed + 0, skipped + 0, planned + 0 }' "$1"
 }
 
+# A short log as it is; of a long one the lines that tell of trouble, and its end.
+show_log() {
+    if [ "$(wc -l <"$1")" -le 60 ]; then
+        cat "$1"
+    else
+        grep -nE '^not ok|^# |FAILED|ERROR|[Ee]rror:|SEED=' "$1" | head -n 60
+        echo "..."
+        tail -n 5 "$1"
+        echo "(all of it: $1)"
+    fi | sed 's/^/       | /'
+}
+
 run_limited() {
     if command -v timeout >/dev/null 2>&1; then
         timeout -k 10 "$limit" "$@"
@@ -40,12 +52,13 @@ run_limited() {
     fi
 }
 
+mkdir -p "$BUILD/tests" || exit 1
 all_passed=0
 all_failed=0
 run_test() { # name, command...
     name=$1
     shift
-    log=$scratch/$name.log
+    log=$BUILD/tests/$name.log
     start=$(date +%s)
     run_limited "$@" >"$log" 2>&1 </dev/null
     status=$?
@@ -76,7 +89,7 @@ run_test() { # name, command...
     [ "$failed" -eq 0 ] || details="$details, $failed failed"
     [ "$skipped" -eq 0 ] || details="$details, $skipped skipped"
     printf '%-6s %-24s %3d s  %s%s\n' "$verdict" "$name" "$seconds" "$details" "${trouble:+: $trouble}"
-    [ "$failed" -eq 0 ] || sed 's/^/       | /' "$log"
+    [ "$failed" -eq 0 ] || show_log "$log"
     all_passed=$((all_passed + passed))
     all_failed=$((all_failed + failed))
 }

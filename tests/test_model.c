@@ -201,23 +201,25 @@ static void smoothen(Case *c, float *values) {
     device_upload(c->vit.params.values, values, c->vit.params.total * sizeof *values);
 }
 
-/* Slope of the loss along `direction` by Ridders' method: central differences at widths that halve, each pair
- * extrapolated to the fourth order, and of these estimates the one that agrees best with its neighbour.  Wide steps
- * suffer from curvature, narrow ones from the loss's rounding; which width serves best differs from tensor to tensor.
- * *noise: what a rounding of the loss by four float epsilons does to the estimate chosen. */
+/* Slope of the loss along `direction`: central differences at widths that halve, each pair extrapolated to the fourth
+ * order.  Wide steps suffer from curvature, narrow ones from the loss's rounding, so the estimate is the one of the
+ * narrowest width whose rounding is still below a fifth of the tolerance; where the slope is too small for any, the one
+ * that agrees best with its neighbour (Ridders).  *noise: what a rounding of the loss by four float epsilons does to it. */
 static double slope_by_differences(Case *c, float *values, const float *base, const float *direction, const Param *p,
                                    double widest, double *noise) {
     enum { WIDTHS = 9 };
     double central[WIDTHS], previous = 0, best = 0, best_gap = INFINITY;
+    double rounding = 4 * FLT_EPSILON * case_forward(c, 0, c->B) / c->B;
     for (int i = 0; i < WIDTHS; i++) {
         double h = ldexp(widest, -i);
         central[i] = (loss_at(c, values, base, direction, p, h) - loss_at(c, values, base, direction, p, -h)) / (2 * h);
         if (i == 0) continue;
-        double estimate = (4 * central[i] - central[i - 1]) / 3, gap = fabs(estimate - previous);
-        if (i > 1 && gap < best_gap) {
+        double estimate = (4 * central[i] - central[i - 1]) / 3;
+        double gap = rounding / h < 2e-4 * fabs(estimate) ? 0 : fabs(estimate - previous);
+        if (i > 1 && (gap == 0 || gap < best_gap)) {
             best_gap = gap;
             best = estimate;
-            *noise = 4 * FLT_EPSILON * fabs(case_forward(c, 0, c->B) / c->B) / h;
+            *noise = rounding / h;
         }
         previous = estimate;
     }

@@ -21,8 +21,8 @@ void *kernels_workspace(size_t bytes);
         if (status_ != cudaSuccess) cuda_fail(#call, __FILE__, __LINE__, cudaGetErrorString(status_));    \
     } while (0)
 
-/* The copy of parameters [..] that matrix products read: rounded to bfloat16, made when first asked for and again after
- * memory_changed; in an FP32 build p itself.  Valid until the next call of either. */
+/* The copy of parameters that matrix products read: rounded to bfloat16 when first asked for and again after
+ * memory_changed; in an FP32 build p itself.  Good for products asked for before the parameters change. */
 const real *real_copy(const float *p);
 /* Whoever writes float parameters says so: p is anywhere in the memory that device_malloc gave for them. */
 void memory_changed(const void *p);

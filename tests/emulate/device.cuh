@@ -66,6 +66,11 @@ DEVICE float warp_shuffle(float x, int lane) {
     memcpy(&y, emulate_exchange(&x, sizeof x, lane), sizeof y);
     return y;
 }
+DEVICE int warp_shuffle(int x, int lane) {
+    int y;
+    memcpy(&y, emulate_exchange(&x, sizeof x, lane), sizeof y);
+    return y;
+}
 DEVICE float warp_shuffle_xor(float x, int mask) { return warp_shuffle(x, lane_id() ^ mask); }
 
 DEVICE float to_float(float x) { return x; }
@@ -81,6 +86,7 @@ DEVICE unsigned bf16_bits(float x) {
     if (x != x) return word >> 16 | 0x40;
     return (word + 0x7fff + (word >> 16 & 1)) >> 16;
 }
+DEVICE uint32_t bf16_pair(float low, float high) { return bf16_bits(high) << 16 | bf16_bits(low); }
 #ifdef VIT_FP32
 DEVICE real to_real(float x) { return x; }
 #else
@@ -90,8 +96,18 @@ DEVICE real to_real(float x) { return {(unsigned short)bf16_bits(x)}; }
 
 DEVICE float fast_exp2(float x) { return exp2f(x); }
 DEVICE float fast_reciprocal(float x) { return 1 / x; }
+DEVICE void fast_sincos(float x, float *sine, float *cosine) {
+    *sine = sinf(x);
+    *cosine = cosf(x);
+}
 
+void copy_16(void *to, const void *from);
+DEVICE void store_16(void *to, const uint32_t (&word)[4]) {
+    alignas(16) uint32_t aligned[4] = {word[0], word[1], word[2], word[3]};
+    copy_16(to, aligned);
+}
 void copy_async_16(void *shared, const void *global);
+void copy_async_16_or_zero(void *shared, const void *global, bool valid);
 void copy_commit();
 void emulate_copy_wait(int pending);
 template <int pending>
@@ -99,7 +115,13 @@ DEVICE void copy_wait() {
     emulate_copy_wait(pending);
 }
 
+void emulate_matrix_load(uint32_t *r, const void *row, bool transposed);
+DEVICE void matrix_load(uint32_t (&r)[4], const void *row) { emulate_matrix_load(r, row, false); }
+DEVICE void matrix_load_transposed(uint32_t (&r)[4], const void *row) { emulate_matrix_load(r, row, true); }
+
 void emulate_mma(float *c, const uint32_t *a, const uint32_t *b);
 DEVICE void mma_bf16(float (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) { emulate_mma(c, a, b); }
+void emulate_mma_float(float *c, const float *a, const float *b);
+DEVICE void mma_float(float (&c)[4], const float (&a)[8], const float (&b)[4]) { emulate_mma_float(c, a, b); }
 
 #endif

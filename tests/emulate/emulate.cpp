@@ -47,7 +47,7 @@ static const void *scheduler_stack;
 static size_t scheduler_stack_size;
 static int current, thread_count;
 static const std::function<void()> *kernel_body;
-static unsigned char slots[2][MAX_THREADS][SLOT_BYTES];
+alignas(16) static unsigned char slots[2][MAX_THREADS][SLOT_BYTES];
 
 [[noreturn]] static void fail(const char *kernel, const char *what) {
     fprintf(stderr, "emulated kernel %s: %s\n", kernel, what);
@@ -168,6 +168,16 @@ void copy_async_16(void *shared, const void *global) {
     f.copies.push_back({shared, global, f.groups});
 }
 
+void copy_async_16_or_zero(void *shared, const void *global, bool valid) {
+    alignas(16) static const unsigned char zeros[16] = {};
+    copy_async_16(shared, valid ? global : zeros);
+}
+
+void copy_16(void *to, const void *from) {
+    if ((uintptr_t)to % 16 || (uintptr_t)from % 16) fail("copy_16", "address not 16-byte aligned");
+    memcpy(to, from, 16);
+}
+
 void copy_commit() { fibers[current].groups++; }
 
 void emulate_copy_wait(int pending) {
@@ -179,6 +189,20 @@ void emulate_copy_wait(int pending) {
         else
             later.push_back(c);
     f.copies = later;
+}
+
+/* Element [i] of a row of eight 16-bit elements is in its byte 2 i. */
+void emulate_matrix_load(uint32_t *r, const void *row, bool transposed) {
+    if ((uintptr_t)row % 16) fail("matrix_load", "row not 16-byte aligned");
+    const unsigned char(*lanes)[SLOT_BYTES] =
+        static_cast<const unsigned char(*)[SLOT_BYTES]>(emulate_exchange(&row, sizeof row, 0));
+    int g = current % WARP / 4, t = current % 4;
+    for (int i = 0; i < 4; i++)
+        for (int j = 0; j < 2; j++) {
+            const unsigned char *from;
+            memcpy(&from, lanes[8 * i + (transposed ? 2 * t + j : g)], sizeof from);
+            memcpy((unsigned char *)&r[i] + 2 * j, from + 2 * (transposed ? g : 2 * t + j), 2);
+        }
 }
 
 static float half_of(uint32_t word, int half) { return bf16_value(half ? word >> 16 : word & 0xffff); }
@@ -209,6 +233,24 @@ void emulate_mma(float *c, const uint32_t *a, const uint32_t *b) {
         float sum = 0;
         for (int k = 0; k < 16; k++) sum += a_element(lanes, g + 8 * (i / 2), k) * b_element(lanes, k, 2 * t + i % 2);
         c[i] += sum;
+    }
+}
+
+/* The same of floats, in one exchange instead of sixty-four. */
+void emulate_mma_float(float *c, const float *a, const float *b) {
+    float mine[12];
+    memcpy(mine, a, 8 * sizeof *a);
+    memcpy(mine + 8, b, 4 * sizeof *b);
+    const unsigned char(*lanes)[SLOT_BYTES] =
+        static_cast<const unsigned char(*)[SLOT_BYTES]>(emulate_exchange(mine, sizeof mine, 0));
+    int g = current % WARP / 4, t = current % 4;
+    for (int k = 0; k < 16; k++) {
+        const float *row = reinterpret_cast<const float *>(lanes[4 * g + k % 8 / 2]) + k / 8 * 4 + k % 2;
+        for (int e = 0; e < 2; e++) {
+            float right = reinterpret_cast<const float *>(lanes[8 * t + 4 * e + k % 8 / 2])[8 + k / 8 * 2 + k % 2];
+            c[e] += row[0] * right;
+            c[2 + e] += row[2] * right;
+        }
     }
 }
 

@@ -1,0 +1,324 @@
+/* The linear layer on cuBLASLt: bfloat16 factors, float sums, the bias added as the product is written.  An FP32 build
+ * multiplies floats exactly, without TF32.
+ *
+ * cuBLASLt counts by columns: our row-major [rows, columns] is its [columns, rows] without a copy, so
+ *   y  = x w^T + b  is  Y [out,n] = W^T X     with W [in,out], X [in,n]
+ *   dx = dy w       is  DX [in,n] = W DY      with DY [out,n]
+ *   dw += dy^T x    is  DW [in,out] += X DY^T, float out of bfloat16 factors.
+ *
+ * The bias gradient is a kernel of its own.  The library could add it up inside the third product, but that product has
+ * few tiles and lives from splitting n among all multiprocessors, which its bias-gradient variants may not do; reading
+ * dy once more costs less than losing that.  Where the library has no algorithm for a shape, plain tiles do. */
+#include <device.cuh>
+
+#include <cublasLt.h>
+
+#include "kernels/cuda/rows.cuh"
+#include "kernels/cuda/runtime.h"
+
+extern "C" {
+#include "core/die.h"
+}
+#include "kernels/kernels.h"
+
+#define CUBLAS_TRY(call)                                                                                      \
+    do {                                                                                                      \
+        cublasStatus_t status_ = (call);                                                                      \
+        if (status_ != CUBLAS_STATUS_SUCCESS)                                                                 \
+            cuda_fail(#call, __FILE__, __LINE__, cublasLtGetStatusString(status_));                           \
+    } while (0)
+
+/* What NVIDIA advises for Hopper.  Partial sums lie here: of a product split along n, and of a bias gradient. */
+enum { WORKSPACE_BYTES = 32 << 20 };
+
+static const cudaDataType_t REAL_TYPE = sizeof(real) == 2 ? CUDA_R_16BF : CUDA_R_32F;
+
+static cublasLtHandle_t handle;
+static void *workspace;
+
+/* == Products ===================================================================================================== */
+
+enum Kind { FORWARD, BACKWARD_INPUT, BACKWARD_WEIGHT };
+
+struct Product {
+    Kind kind;
+    size_t n;
+    int in, out;
+    bool bias, found; /* found: the library has an algorithm */
+    unsigned aligned; /* what all addresses are multiples of, at most 256 */
+    cublasLtMatmulDesc_t matmul;
+    cublasLtMatrixLayout_t a, b, d;
+    cublasLtMatmulAlgo_t algorithm;
+};
+
+/* Shapes of one model: some dozen.  When the table is full the oldest entry makes room. */
+enum { PRODUCTS = 128 };
+static Product products[PRODUCTS];
+static int product_next;
+
+/* D [m,n] = op(A) op(B), the sum over k; all packed. */
+struct Shape {
+    uint64_t m, n, k;
+    bool a_transposed, b_transposed;
+};
+
+static Shape shape_of(Kind kind, size_t n, int in, int out) {
+    uint64_t I = (uint64_t)in, O = (uint64_t)out;
+    switch (kind) {
+    case FORWARD: return {O, n, I, true, false};
+    case BACKWARD_INPUT: return {I, n, O, false, false};
+    default: return {I, O, n, false, true};
+    }
+}
+
+static cublasLtMatrixLayout_t layout(cudaDataType_t type, uint64_t rows, uint64_t columns) {
+    cublasLtMatrixLayout_t l;
+    CUBLAS_TRY(cublasLtMatrixLayoutCreate(&l, type, rows, columns, (int64_t)rows));
+    return l;
+}
+
+template <typename T>
+static void describe(cublasLtMatmulDesc_t matmul, cublasLtMatmulDescAttributes_t attribute, T value) {
+    CUBLAS_TRY(cublasLtMatmulDescSetAttribute(matmul, attribute, &value, sizeof value));
+}
+
+template <typename T>
+static void prefer(cublasLtMatmulPreference_t preference, cublasLtMatmulPreferenceAttributes_t attribute, T value) {
+    CUBLAS_TRY(cublasLtMatmulPreferenceSetAttribute(preference, attribute, &value, sizeof value));
+}
+
+static void product_destroy(Product *p) {
+    if (!p->matmul) return;
+    cublasLtMatmulDescDestroy(p->matmul);
+    cublasLtMatrixLayoutDestroy(p->a);
+    cublasLtMatrixLayoutDestroy(p->b);
+    cublasLtMatrixLayoutDestroy(p->d);
+    p->matmul = NULL;
+}
+
+static void product_create(Product *p, const real *bias) {
+    Shape s = shape_of(p->kind, p->n, p->in, p->out);
+    CUBLAS_TRY(cublasLtMatmulDescCreate(&p->matmul, CUBLAS_COMPUTE_32F, CUDA_R_32F));
+    describe(p->matmul, CUBLASLT_MATMUL_DESC_TRANSA, (int32_t)(s.a_transposed ? CUBLAS_OP_T : CUBLAS_OP_N));
+    describe(p->matmul, CUBLASLT_MATMUL_DESC_TRANSB, (int32_t)(s.b_transposed ? CUBLAS_OP_T : CUBLAS_OP_N));
+    if (bias) { /* of D's type; the search looks at how its address is aligned */
+        describe(p->matmul, CUBLASLT_MATMUL_DESC_EPILOGUE, (uint32_t)CUBLASLT_EPILOGUE_BIAS);
+        describe(p->matmul, CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);
+    }
+    p->a = s.a_transposed ? layout(REAL_TYPE, s.k, s.m) : layout(REAL_TYPE, s.m, s.k);
+    p->b = s.b_transposed ? layout(REAL_TYPE, s.n, s.k) : layout(REAL_TYPE, s.k, s.n);
+    p->d = layout(p->kind == BACKWARD_WEIGHT ? CUDA_R_32F : REAL_TYPE, s.m, s.n);
+
+    cublasLtMatmulPreference_t preference;
+    cublasLtMatmulHeuristicResult_t result;
+    int found = 0;
+    CUBLAS_TRY(cublasLtMatmulPreferenceCreate(&preference));
+    prefer(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, (uint64_t)WORKSPACE_BYTES);
+    /* Parts of a split sum meet in float and in a fixed order. */
+    prefer(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, (uint32_t)CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE);
+    prefer(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, (uint32_t)p->aligned);
+    prefer(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, (uint32_t)p->aligned);
+    prefer(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, (uint32_t)p->aligned);
+    prefer(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, (uint32_t)p->aligned);
+    cublasStatus_t status =
+        cublasLtMatmulAlgoGetHeuristic(handle, p->matmul, p->a, p->b, p->d, p->d, preference, 1, &result, &found);
+    if (status != CUBLAS_STATUS_NOT_SUPPORTED) CUBLAS_TRY(status);
+    CUBLAS_TRY(cublasLtMatmulPreferenceDestroy(preference));
+    p->found = status == CUBLAS_STATUS_SUCCESS && found > 0 && result.state == CUBLAS_STATUS_SUCCESS;
+    if (p->found) p->algorithm = result.algo;
+}
+
+static Product *product_find(Kind kind, size_t n, int in, int out, const real *bias, unsigned aligned) {
+    for (int i = 0; i < PRODUCTS; i++) {
+        Product *p = &products[i];
+        if (p->matmul && p->kind == kind && p->n == n && p->in == in && p->out == out && p->bias == (bias != NULL) &&
+            p->aligned == aligned)
+            return p;
+    }
+    Product *p = &products[product_next];
+    product_next = (product_next + 1) % PRODUCTS;
+    product_destroy(p);
+    *p = {};
+    p->kind = kind;
+    p->n = n;
+    p->in = in;
+    p->out = out;
+    p->bias = bias != NULL;
+    p->aligned = aligned;
+    product_create(p, bias);
+    return p;
+}
+
+/* == Without the library ========================================================================================== */
+
+enum { PLAIN_TILE = 16 };
+
+/* D(i,j) = D(i,j) keep + sum_k A(i,k) B(k,j) + bias(i); A(i,k) is at a[i ai + k ak], B(k,j) at b[k bk + j bj]. */
+template <typename T>
+__global__ void __launch_bounds__(PLAIN_TILE *PLAIN_TILE)
+    plain_product_kernel(T *d, const real *a, const real *b, const real *bias, size_t m, size_t n, size_t k, size_t ai,
+                         size_t ak, size_t bk, size_t bj, bool keep) {
+    SHARED(float, shared); /* A's tile, then B's, [k][i or j] */
+    float *a_tile = shared, *b_tile = shared + PLAIN_TILE * PLAIN_TILE;
+    int x = (int)threadIdx.x % PLAIN_TILE, y = (int)threadIdx.x / PLAIN_TILE;
+    size_t i = blockIdx.y * (size_t)PLAIN_TILE + x, j0 = blockIdx.x * (size_t)PLAIN_TILE, j = j0 + y;
+    float sum = 0;
+    for (size_t k0 = 0; k0 < k; k0 += PLAIN_TILE) {
+        a_tile[y * PLAIN_TILE + x] = i < m && k0 + y < k ? to_float(a[i * ai + (k0 + y) * ak]) : 0;
+        b_tile[y * PLAIN_TILE + x] = j0 + x < n && k0 + y < k ? to_float(b[(k0 + y) * bk + (j0 + x) * bj]) : 0;
+        block_sync();
+        for (int l = 0; l < PLAIN_TILE; l++) sum += a_tile[l * PLAIN_TILE + x] * b_tile[l * PLAIN_TILE + y];
+        block_sync();
+    }
+    if (i >= m || j >= n) return;
+    if (bias) sum += to_float(bias[i]);
+    if (keep) sum += to_float(d[j * m + i]);
+    d[j * m + i] = rounded(sum, d);
+}
+
+template <typename T>
+static void plain_product(T *d, const real *a, const real *b, const real *bias, Shape s, bool keep) {
+    dim3 grid((unsigned)ceil_div(s.n, PLAIN_TILE), (unsigned)ceil_div(s.m, PLAIN_TILE));
+    int threads = PLAIN_TILE * PLAIN_TILE;
+    size_t ai = s.a_transposed ? s.k : 1, ak = s.a_transposed ? 1 : s.m;
+    size_t bk = s.b_transposed ? s.n : 1, bj = s.b_transposed ? 1 : s.k;
+    LAUNCH((plain_product_kernel<T>), grid, threads, 2 * threads * sizeof(float), d, a, b, bias, s.m, s.n, s.k, ai, ak,
+           bk, bj, keep);
+}
+
+/* == The three products of a layer ================================================================================ */
+
+static unsigned alignment(const void *a, const void *b, const void *bias, const void *d) {
+    uintptr_t bits = (uintptr_t)a | (uintptr_t)b | (uintptr_t)bias | (uintptr_t)d | 256;
+    return (unsigned)(bits & (~bits + 1));
+}
+
+/* D = op(A) op(B) + bias, or += for the weights' gradient. */
+template <typename T>
+static void multiply(Kind kind, T *d, const real *a, const real *b, const real *bias, size_t n, int in, int out) {
+    const float one = 1, keep = kind == BACKWARD_WEIGHT;
+    Product *p = product_find(kind, n, in, out, bias, alignment(a, b, bias, d));
+    if (!p->found) {
+        plain_product(d, a, b, bias, shape_of(kind, n, in, out), kind == BACKWARD_WEIGHT);
+        return;
+    }
+    if (bias) describe(p->matmul, CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);
+    CUBLAS_TRY(cublasLtMatmul(handle, p->matmul, &one, a, p->a, b, p->b, &keep, d, p->d, d, p->d, &p->algorithm,
+                              workspace, WORKSPACE_BYTES, kernels_stream));
+}
+
+void linear_forward(real *y, const real *x, const float *w, const float *b, size_t n, int in, int out) {
+    multiply(FORWARD, y, real_copy(w), x, b ? real_copy(b) : NULL, n, in, out);
+}
+
+void linear_backward_input(real *dx, const real *dy, const float *w, size_t n, int in, int out) {
+    multiply(BACKWARD_INPUT, dx, real_copy(w), dy, NULL, n, in, out);
+}
+
+enum { SUM_WARPS = 8, SUM_BLOCKS = 512 };
+
+/* Column sums of rows blockIdx.y * each .. : a lane to W columns, the block's warps to the rows by turns. */
+template <int W>
+__global__ void __launch_bounds__(SUM_WARPS *WARP)
+    column_sums_kernel(float *parts, const real *__restrict__ dy, size_t n, int out, size_t each) {
+    SHARED(float, sums); /* [SUM_WARPS][WARP * W] */
+    int j = ((int)blockIdx.x * WARP + lane_id()) * W;
+    size_t first = blockIdx.y * each, last = first + each < n ? first + each : n;
+    float sum[W] = {};
+    if (j < out)
+#pragma unroll 4
+        for (size_t i = first + warp_id(); i < last; i += SUM_WARPS) {
+            float v[W];
+            load(v, dy + i * out + j);
+#pragma unroll
+            for (int e = 0; e < W; e++) sum[e] += v[e];
+        }
+    store(sums + (warp_id() * WARP + lane_id()) * W, sum);
+    block_sync();
+    int column = (int)blockIdx.x * WARP * W + (int)threadIdx.x;
+    if ((int)threadIdx.x >= WARP * W || column >= out) return;
+    float total = 0;
+#pragma unroll
+    for (int v = 0; v < SUM_WARPS; v++) total += sums[v * WARP * W + threadIdx.x];
+    parts[(size_t)blockIdx.y * out + column] = total;
+}
+
+/* Rows are shared among so many blocks that the grid has about SUM_BLOCKS on any GPU: the bits depend on n and out. */
+template <int W>
+static void column_sums(float *db, const real *dy, size_t n, int out) {
+    size_t tiles = ceil_div(out, WARP * W), wanted = tiles < SUM_BLOCKS ? SUM_BLOCKS / tiles : 1;
+    size_t each = ceil_div(n, wanted), count = ceil_div(n, each);
+    float *parts = static_cast<float *>(workspace);
+    if (count * out * sizeof(float) > WORKSPACE_BYTES) die("linear layer of width %d: too wide to train", out);
+    LAUNCH((column_sums_kernel<W>), dim3((unsigned)tiles, (unsigned)count), SUM_WARPS * WARP,
+           SUM_WARPS * WARP * W * sizeof(float), parts, dy, n, out, each);
+    add_parts(db, NULL, parts, (int)count, out);
+}
+
+void linear_backward_weight(float *dw, float *db, const real *dy, const real *x, size_t n, int in, int out) {
+    multiply(BACKWARD_WEIGHT, dw, x, dy, NULL, n, in, out);
+    if (!db) return;
+    if (is_wide(out, dy)) column_sums<WIDE>(db, dy, n, out);
+    else column_sums<1>(db, dy, n, out);
+}
+
+/* == The peak ===================================================================================================== */
+
+/* Numbers in (-1, 1): products of zeros run faster than those of data. */
+__global__ void peak_numbers_kernel(real *x, size_t n, uint32_t seed) {
+    size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x;
+    if (i >= n) return;
+    uint32_t h = ((uint32_t)i ^ seed) * 2654435761u;
+    h = (h ^ h >> 15) * 2246822519u;
+    x[i] = to_real((float)(h >> 8) / 8388608.0f - 1);
+}
+
+static real *peak_numbers(size_t n, uint32_t seed) {
+    real *x;
+    CUDA_TRY(cudaMalloc(&x, n * sizeof *x));
+    LAUNCH(peak_numbers_kernel, (unsigned)ceil_div(n, 256), 256, 0, x, n, seed);
+    return x;
+}
+
+/* The best of some square products after a few that warm up.  Their memory is not in device_peak_bytes, which speaks of
+ * the model. */
+double gemm_peak_gflops(void) {
+    enum { SIDE = sizeof(real) == 2 ? 8192 : 4096, WARM = 3, RUNS = 12 };
+    size_t n = (size_t)SIDE * SIDE;
+    real *x = peak_numbers(n, 1), *w = peak_numbers(n, 2), *y = peak_numbers(n, 3);
+    cudaEvent_t start, end;
+    double best = 0;
+    CUDA_TRY(cudaEventCreate(&start));
+    CUDA_TRY(cudaEventCreate(&end));
+    for (int run = 0; run < WARM + RUNS; run++) {
+        float milliseconds;
+        CUDA_TRY(cudaEventRecord(start, kernels_stream));
+        multiply(FORWARD, y, w, x, NULL, SIDE, SIDE, SIDE);
+        CUDA_TRY(cudaEventRecord(end, kernels_stream));
+        CUDA_TRY(cudaEventSynchronize(end));
+        CUDA_TRY(cudaEventElapsedTime(&milliseconds, start, end));
+        double rate = 2.0 * SIDE * SIDE * SIDE / milliseconds / 1e6;
+        if (run >= WARM && rate > best) best = rate;
+    }
+    CUDA_TRY(cudaEventDestroy(start));
+    CUDA_TRY(cudaEventDestroy(end));
+    CUDA_TRY(cudaFree(x));
+    CUDA_TRY(cudaFree(w));
+    CUDA_TRY(cudaFree(y));
+    return best;
+}
+
+/* == Start and end ================================================================================================ */
+
+void linear_open(void) {
+    CUBLAS_TRY(cublasLtCreate(&handle));
+    workspace = device_malloc(WORKSPACE_BYTES, "matrix products");
+}
+
+void linear_close(void) {
+    for (int i = 0; i < PRODUCTS; i++) product_destroy(&products[i]);
+    product_next = 0;
+    device_free(workspace);
+    CUBLAS_TRY(cublasLtDestroy(handle));
+    handle = NULL;
+}

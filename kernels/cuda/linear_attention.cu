@@ -1,0 +1,659 @@
+/* Linear attention on non-negative features; the formulas are those of kernels/cpu/linear_attention.c.
+ *   forward   sums     S = sum_m phi(k_m) [v_m, 1]^T            a block for each (head, chunk of tokens)
+ *             rows     [num_n, den_n] = phi(q_n)^T S,  y_n = num_n / den_n
+ *   backward  queries  dphi(q_n) = S [dy_n, -dy_n.y_n] / den_n,  dS = sum_n (phi(q_n) / den_n) [dy_n, -dy_n.y_n]^T
+ *             keys     dphi(k_m) = dS [v_m, 1],  dv_m = dS^T phi(k_m)
+ *   saves     den, S.
+ *
+ * Each pass reads its activations once, and memory is the bound by far: the products cost nothing that can be seen.  That
+ * pays for precision: S and dS enter products as the sum of two bfloat16 tiles, high and low; of what is not an activation
+ * only phi / den is rounded.  The chunks' sums of few heads lie in the workspace until a third kernel adds them in order.
+ *
+ * In shared memory F and D are padded with zeros to P and W, and the one beside v has column W of W + 16. */
+#include "kernels/cuda/tiles.cuh"
+#include "kernels/kernels.h"
+
+enum { THREADS = 128, WARPS = THREADS / WARP, TOKENS = WARPS * TILE_M };
+
+/* The largest F or D whose tiles fit in shared memory. */
+static constexpr int WIDEST = sizeof(real) == 2 ? 128 : 64;
+
+/* Blocks to fill a large device with: what few heads are cut into. */
+enum { BLOCKS = 1024 };
+
+static const float EPSILON = 1e-6f;
+
+/* Is a float matrix held as two tiles? */
+static constexpr bool SPLIT = sizeof(real) == 2;
+
+typedef struct {
+    int N, H, D, F;
+    int first_head;  /* of all B*H, where this launch starts */
+    unsigned heads;  /* of this launch */
+    int chunks;      /* a head's */
+    bool wide_phi, wide_v, wide_y;
+} Shape;
+
+/* One head's first rows and the distances of the next ones, in elements; chunk: tokens first .. end-1. */
+typedef struct {
+    size_t phi, v, y, den, M, phi_row, k; /* k: from phi(q) to phi(k) */
+    size_t in_launch;                     /* of the heads of this launch */
+    int chunk, first, end;
+} Place;
+
+DEVICE Place place_of(size_t in_launch, int chunk, Shape s) {
+    size_t head = s.first_head + in_launch, b = head / s.H, h = head % s.H, M = (size_t)s.H * s.D;
+    int tiles = (s.N + TOKENS - 1) / TOKENS;
+    Place at = {b * s.N * 2 * s.H * s.F + h * s.F, (b * s.N * 3 + 2) * M + h * s.D, b * s.N * M + h * s.D,
+                b * s.N * s.H + h, M, (size_t)2 * s.H * s.F, (size_t)s.H * s.F, in_launch, chunk, 0, 0};
+    at.first = (int)((size_t)tiles * chunk / s.chunks) * TOKENS;
+    at.end = (int)((size_t)tiles * (chunk + 1) / s.chunks) * TOKENS;
+    if (at.end > s.N) at.end = s.N;
+    return at;
+}
+
+/* Neighbouring heads at the same time: their rows lie side by side. */
+DEVICE Place place_of_block(Shape s) { return place_of(blockIdx.x % s.heads, (int)(blockIdx.x / s.heads), s); }
+
+/* Tiles [.., x_ld] hold [x, 1]: W columns and one more product's worth. */
+static constexpr int x_ld(int W) { return tile_ld(W + TILE_K); }
+
+template <int ROWS, int COLUMNS, int COUNT>
+DEVICE void load_rows(real *tile, int ld, const real *rows, size_t stride, int first, int end, int columns, bool wide,
+                      int thread) {
+    const real *from = rows + first * stride;
+    tile_load<ROWS, COLUMNS, COUNT>(
+        tile, ld, [=](int i) { return from + i * stride; }, end - first, columns, wide, thread);
+}
+
+/* The warp's own rows of a tile. */
+template <int COLUMNS>
+DEVICE void store_rows(real *rows, size_t stride, const real *tile, int ld, int first, int end, int columns, bool wide) {
+    real *to = rows + first * stride;
+    tile_store<TILE_M, COLUMNS, WARP>(
+        [=](int i) { return to + i * stride; }, tile, ld, end - first, columns, wide, lane_id());
+}
+
+/* Columns W .. W+15 of `rows` rows: one, then zeros. */
+template <int W>
+DEVICE void fill_ones(real *tile, int rows, float one) {
+    for (int i = (int)threadIdx.x; i < rows * TILE_K; i += THREADS)
+        tile[i / TILE_K * x_ld(W) + W + i % TILE_K] = to_real(i % TILE_K ? 0 : one);
+}
+
+/* tile [P,x_ld], and a second one with what rounding took, = sums [F,D+1]. */
+template <int P, int W>
+DEVICE void load_sums(real *tile, const float *sums, Shape s) {
+    for (int i = (int)threadIdx.x; i < P * (W + TILE_K); i += THREADS) {
+        int f = i / (W + TILE_K), c = i % (W + TILE_K), from = c < W ? c : s.D;
+        bool inside = f < s.F && (c < W ? c < s.D : c == W);
+        float x = inside ? sums[(size_t)f * (s.D + 1) + from] : 0;
+        real high = to_real(x);
+        tile[f * x_ld(W) + c] = high;
+        if (SPLIT) tile[(P + f) * x_ld(W) + c] = to_real(x - to_float(high));
+    }
+}
+
+/* c += a b and c += a b^T for the pair of B tiles at p of such a matrix, K row tiles deep. */
+template <int P, int W, int K>
+DEVICE void multiply(FragmentC (&c)[2], const FragmentA (&a)[K], const real *p) {
+#pragma unroll
+    for (int part = 0; part <= SPLIT; part++)
+#pragma unroll
+        for (int k = 0; k < K; k++) {
+            FragmentB b[2];
+            load_b(b, p + (part * P + k * TILE_K) * x_ld(W), x_ld(W));
+            mma(c[0], a[k], b[0]);
+            mma(c[1], a[k], b[1]);
+        }
+}
+template <int P, int W, int K>
+DEVICE void multiply_transposed(FragmentC (&c)[2], const FragmentA (&a)[K], const real *p) {
+#pragma unroll
+    for (int part = 0; part <= SPLIT; part++)
+#pragma unroll
+        for (int k = 0; k < K; k++) {
+            FragmentB b[2];
+            load_b_transposed(b, p + part * P * x_ld(W) + k * TILE_K, x_ld(W));
+            mma(c[0], a[k], b[0]);
+            mma(c[1], a[k], b[1]);
+        }
+}
+
+template <int K>
+DEVICE void load_owned(FragmentA (&a)[K], const real *rows, int ld) {
+#pragma unroll
+    for (int k = 0; k < K; k++) a[k] = load_a(rows + k * TILE_K, ld);
+}
+
+/* == Sums over tokens ============================================================================================= */
+
+/* A warp's share of S: 32 features by all columns, over every TOKEN_GROUPS-th slice of 16 tokens. */
+template <int P, int W>
+struct Outer {
+    static constexpr int FEATURE_GROUPS = P / 32, TOKEN_GROUPS = WARPS / FEATURE_GROUPS, COLUMNS = W + TILE_N;
+    FragmentC sum[2][COLUMNS / TILE_N];
+
+    __device__ __forceinline__ Outer() {
+#pragma unroll
+        for (int n = 0; n < COLUMNS / TILE_N; n++) {
+            fragment_zero(sum[0][n]);
+            fragment_zero(sum[1][n]);
+        }
+    }
+
+    /* sum += phi^T x over one tile of tokens: phi [TOKENS,tile_ld(P)], x [TOKENS,x_ld(W)]. */
+    __device__ __forceinline__ void add(const real *phi, const real *x) {
+        phi += warp_id() % FEATURE_GROUPS * 32;
+#pragma unroll
+        for (int slice = 0; slice < TOKENS / TILE_K / TOKEN_GROUPS; slice++) {
+            int token = (slice * TOKEN_GROUPS + warp_id() / FEATURE_GROUPS) * TILE_K;
+            FragmentA a[2];
+            a[0] = load_a_transposed(phi + token * tile_ld(P), tile_ld(P));
+            a[1] = load_a_transposed(phi + token * tile_ld(P) + TILE_M, tile_ld(P));
+#pragma unroll
+            for (int n = 0; n < COLUMNS / TILE_N; n += 2) {
+                FragmentB b[2];
+                load_b(b, x + token * x_ld(W) + n * TILE_N, x_ld(W));
+#pragma unroll
+                for (int j = 0; j < 2; j++)
+                    if (n + j < COLUMNS / TILE_N) {
+                        mma(sum[0][n + j], a[0], b[j]);
+                        mma(sum[1][n + j], a[1], b[j]);
+                    }
+            }
+        }
+    }
+
+    /* to [F,D+1] = the warps' sums in order, columns W and W+1 together last; parts [TOKEN_GROUPS,P,COLUMNS] shared. */
+    __device__ __forceinline__ void store(float *to, float *parts, Shape s) {
+        int feature = warp_id() % FEATURE_GROUPS * 32, group = warp_id() / FEATURE_GROUPS;
+#pragma unroll
+        for (int r = 0; r < 2; r++)
+#pragma unroll
+            for (int n = 0; n < COLUMNS / TILE_N; n++)
+#pragma unroll
+                for (int i = 0; i < 4; i++)
+                    parts[(group * P + feature + r * TILE_M + fragment_c_row(i)) * COLUMNS + n * TILE_N +
+                          fragment_c_column(i)] = sum[r][n].x[i];
+        block_sync();
+        for (int at = (int)threadIdx.x; at < s.F * (s.D + 1); at += THREADS) {
+            int f = at / (s.D + 1), c = at % (s.D + 1);
+            float total = 0;
+            for (int g = 0; g < TOKEN_GROUPS; g++) {
+                const float *row = parts + (g * P + f) * COLUMNS;
+                total += c < s.D ? row[c] : row[W] + row[W + 1];
+            }
+            to[at] = total;
+        }
+    }
+};
+
+template <int P, int W>
+static constexpr size_t parts_bytes() {
+    return sizeof(float) * Outer<P, W>::TOKEN_GROUPS * P * Outer<P, W>::COLUMNS;
+}
+static constexpr size_t larger(size_t a, size_t b) { return a > b ? a : b; }
+
+template <int P, int W>
+static constexpr size_t sums_bytes() {
+    return larger(2 * TOKENS * (tile_ld(P) + x_ld(W)) * sizeof(real), parts_bytes<P, W>());
+}
+
+/* sums [heads of the launch][chunks][F,D+1]. */
+template <int P, int W>
+__global__ void __launch_bounds__(THREADS) linear_sums_kernel(float *sums, const real *phi, const real *qkv, Shape s) {
+    SHARED(real, phi_tile);                           /* [2][TOKENS,tile_ld(P)] */
+    real *x_tile = phi_tile + 2 * TOKENS * tile_ld(P); /* [2][TOKENS,x_ld(W)] */
+    Place at = place_of_block(s);
+    phi += at.phi + at.k;
+    qkv += at.v;
+    auto fetch = [&](int first, int stage) {
+        load_rows<TOKENS, P, THREADS>(phi_tile + stage * TOKENS * tile_ld(P), tile_ld(P), phi, at.phi_row, first, at.end,
+                                      s.F, s.wide_phi, (int)threadIdx.x);
+        load_rows<TOKENS, W, THREADS>(x_tile + stage * TOKENS * x_ld(W), x_ld(W), qkv, 3 * at.M, first, at.end, s.D,
+                                      s.wide_v, (int)threadIdx.x);
+    };
+    fill_ones<W>(x_tile, 2 * TOKENS, 1);
+    fetch(at.first, 0);
+    copy_commit();
+    Outer<P, W> outer;
+    for (int first = at.first, stage = 0; first < at.end; first += TOKENS, stage ^= 1) {
+        copy_wait<0>();
+        block_sync();
+        if (first + TOKENS < at.end) fetch(first + TOKENS, stage ^ 1);
+        copy_commit();
+        outer.add(phi_tile + stage * TOKENS * tile_ld(P), x_tile + stage * TOKENS * x_ld(W));
+    }
+    block_sync();
+    outer.store(sums + (at.in_launch * s.chunks + at.chunk) * s.F * (s.D + 1), reinterpret_cast<float *>(phi_tile), s);
+}
+
+/* sums [heads][size] = parts [heads][chunks][size], chunk by chunk. */
+__global__ void __launch_bounds__(THREADS) linear_join_kernel(float *sums, const float *parts, size_t count, int size,
+                                                              int chunks) {
+    size_t i = (size_t)blockIdx.x * THREADS + threadIdx.x;
+    if (i >= count) return;
+    const float *from = parts + i / size * chunks * size + i % size;
+    float sum = 0;
+#pragma unroll 8
+    for (int c = 0; c < chunks; c++) sum += from[(size_t)c * size];
+    sums[i] = sum;
+}
+
+/* == Rows ========================================================================================================= */
+
+/* Below, a warp takes every fourth slice of 16 tokens of its block's chunk from memory to memory, and the next slice is on
+ * its way meanwhile. */
+
+template <int P, int W>
+static constexpr size_t forward_bytes() {
+    return ((1 + SPLIT) * P * x_ld(W) + TOKENS * (2 * tile_ld(P) + tile_ld(W))) * sizeof(real);
+}
+
+template <int P, int W>
+__global__ void __launch_bounds__(THREADS)
+    linear_forward_kernel(real *y, float *den, const float *kv, const real *phi, Shape s) {
+    constexpr int SLICE = TILE_M * tile_ld(P);
+    SHARED(real, sums);                                                   /* [1 + SPLIT][P,x_ld(W)] */
+    real *phi_tile = sums + (1 + SPLIT) * P * x_ld(W) + warp_id() * 2 * SLICE; /* the warp's [2][TILE_M,tile_ld(P)] */
+    real *y_tile = sums + (1 + SPLIT) * P * x_ld(W) + WARPS * 2 * SLICE + warp_id() * TILE_M * tile_ld(W);
+    Place at = place_of_block(s);
+    auto fetch = [&](int first, int stage) {
+        load_rows<TILE_M, P, WARP>(phi_tile + stage * SLICE, tile_ld(P), phi + at.phi, at.phi_row, first, at.end, s.F,
+                                   s.wide_phi, lane_id());
+    };
+    int mine = at.first + warp_id() * TILE_M;
+    fetch(mine, 0);
+    copy_commit();
+    load_sums<P, W>(sums, kv + (s.first_head + at.in_launch) * s.F * (s.D + 1), s);
+    block_sync();
+    for (int first = mine, stage = 0; first < at.end; first += TOKENS, stage ^= 1) {
+        copy_wait<0>();
+        warp_sync();
+        if (first + TOKENS < at.end) fetch(first + TOKENS, stage ^ 1);
+        copy_commit();
+        FragmentA a[P / TILE_K];
+        FragmentC c[2];
+        load_owned(a, phi_tile + stage * SLICE, tile_ld(P));
+        fragment_zero(c[0]);
+        fragment_zero(c[1]);
+        multiply<P, W>(c, a, sums + W);
+        float inverse[2];
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            float sum = warp_shuffle(c[0].x[2 * half], lane_id() & ~3) + EPSILON;
+            int row = first + fragment_c_row(2 * half);
+            if (lane_id() % 4 == 0 && row < at.end) den[at.den + (size_t)row * s.H] = sum;
+            inverse[half] = 1 / sum;
+        }
+#pragma unroll
+        for (int n = 0; n < W; n += 2 * TILE_N) {
+            fragment_zero(c[0]);
+            fragment_zero(c[1]);
+            multiply<P, W>(c, a, sums + n);
+#pragma unroll
+            for (int j = 0; j < 2; j++) {
+#pragma unroll
+                for (int i = 0; i < 4; i++) c[j].x[i] *= inverse[i / 2];
+                tile_put(y_tile + n + j * TILE_N, tile_ld(W), c[j], 1);
+            }
+        }
+        warp_sync();
+        store_rows<W>(y + at.y, at.M, y_tile, tile_ld(W), first, at.end, s.D, s.wide_y);
+    }
+}
+
+template <int P, int W>
+static constexpr size_t queries_bytes() {
+    size_t tiles = TOKENS * (2 * x_ld(W) + 3 * tile_ld(P)) * sizeof(real);
+    return P * sizeof(float) + (1 + SPLIT) * P * x_ld(W) * sizeof(real) + larger(tiles, parts_bytes<P, W>());
+}
+
+/* The warp's 16 rows h = S dy: out = dphi = (h - z dy.y) / den, and what dS is the product of: phi / den, and -dy.y beside
+ * dy, its own rounding in the next column.  dy.y comes from h, as phi.h / den: more exact than y, which has been rounded,
+ * and not read either. */
+template <int P, int W>
+DEVICE void query_gradients(real *out, real *phi, real *x, const FragmentC (&h)[P / TILE_N], const float *z,
+                            const float (&inverse)[2]) {
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        int row = fragment_c_row(2 * half), column = fragment_c_column(0);
+        float dot = 0, features[P / TILE_N][2];
+#pragma unroll
+        for (int n = 0; n < P / TILE_N; n++) {
+            load<2>(features[n], phi + row * tile_ld(P) + n * TILE_N + column);
+            dot += features[n][0] * h[n].x[2 * half] + features[n][1] * h[n].x[2 * half + 1];
+        }
+        dot = row_sum(dot) * inverse[half];
+#pragma unroll
+        for (int n = 0; n < P / TILE_N; n++) {
+            float dphi[2];
+#pragma unroll
+            for (int i = 0; i < 2; i++) {
+                dphi[i] = (h[n].x[2 * half + i] - z[n * TILE_N + column + i] * dot) * inverse[half];
+                features[n][i] *= inverse[half];
+            }
+            store<2>(out + row * tile_ld(P) + n * TILE_N + column, dphi);
+            store<2>(phi + row * tile_ld(P) + n * TILE_N + column, features[n]);
+        }
+        if (lane_id() % 4 == 0) {
+            real high = to_real(-dot);
+            x[row * x_ld(W) + W] = high;
+            x[row * x_ld(W) + W + 1] = to_real(-dot - to_float(high));
+        }
+    }
+}
+
+/* dphi of q, and dS [heads of the launch][chunks][F,D+1]. */
+template <int P, int W>
+__global__ void __launch_bounds__(THREADS)
+    linear_backward_queries_kernel(float *ds, real *dphi, const real *dy, const float *den, const float *kv,
+                                   const real *phi, Shape s) {
+    SHARED(float, z);                                   /* [P], the last column of S */
+    real *sums = reinterpret_cast<real *>(z + P);       /* [1 + SPLIT][P,x_ld(W)] */
+    real *phi_tile = sums + (1 + SPLIT) * P * x_ld(W);  /* [2][TOKENS,tile_ld(P)]: phi, then phi / den */
+    real *x_tile = phi_tile + 2 * TOKENS * tile_ld(P);  /* [2][TOKENS,x_ld(W)]: [dy, -dy.y] */
+    real *out_tile = x_tile + 2 * TOKENS * x_ld(W);     /* [TOKENS,tile_ld(P)] */
+    Place at = place_of_block(s);
+    int owned = warp_id() * TILE_M;
+    auto fetch = [&](int first, int stage) {
+        load_rows<TOKENS, P, THREADS>(phi_tile + stage * TOKENS * tile_ld(P), tile_ld(P), phi + at.phi, at.phi_row, first,
+                                      at.end, s.F, s.wide_phi, (int)threadIdx.x);
+        load_rows<TOKENS, W, THREADS>(x_tile + stage * TOKENS * x_ld(W), x_ld(W), dy + at.y, at.M, first, at.end, s.D,
+                                      s.wide_y, (int)threadIdx.x);
+    };
+    auto fetch_den = [&](int first, int half) {
+        int row = first + owned + fragment_c_row(2 * half);
+        return row < at.end ? den[at.den + (size_t)row * s.H] : 1;
+    };
+    fetch(at.first, 0);
+    copy_commit();
+    float held[2] = {fetch_den(at.first, 0), fetch_den(at.first, 1)};
+    kv += (s.first_head + at.in_launch) * s.F * (s.D + 1);
+    load_sums<P, W>(sums, kv, s);
+    for (int f = (int)threadIdx.x; f < P; f += THREADS) z[f] = f < s.F ? kv[(size_t)f * (s.D + 1) + s.D] : 0;
+    fill_ones<W>(x_tile, 2 * TOKENS, 0);
+    Outer<P, W> outer;
+    for (int first = at.first, stage = 0; first < at.end; first += TOKENS, stage ^= 1) {
+        real *phi_rows = phi_tile + stage * TOKENS * tile_ld(P), *x_rows = x_tile + stage * TOKENS * x_ld(W);
+        real *out = out_tile + owned * tile_ld(P);
+        float inverse[2] = {1 / held[0], 1 / held[1]};
+        copy_wait<0>();
+        block_sync();
+        if (first + TOKENS < at.end) {
+            fetch(first + TOKENS, stage ^ 1);
+            held[0] = fetch_den(first + TOKENS, 0);
+            held[1] = fetch_den(first + TOKENS, 1);
+        }
+        copy_commit();
+        FragmentA a[W / TILE_K];
+        FragmentC h[P / TILE_N];
+        load_owned(a, x_rows + owned * x_ld(W), x_ld(W));
+#pragma unroll
+        for (int n = 0; n < P / TILE_N; n += 2) {
+            FragmentC c[2];
+            fragment_zero(c[0]);
+            fragment_zero(c[1]);
+            multiply_transposed<P, W>(c, a, sums + n * TILE_N * x_ld(W));
+            h[n] = c[0];
+            h[n + 1] = c[1];
+        }
+        query_gradients<P, W>(out, phi_rows + owned * tile_ld(P), x_rows + owned * x_ld(W), h, z, inverse);
+        block_sync();
+        outer.add(phi_rows, x_rows);
+        store_rows<P>(dphi + at.phi, at.phi_row, out, tile_ld(P), first + owned, at.end, s.F, s.wide_phi);
+    }
+    block_sync();
+    outer.store(ds + (at.in_launch * s.chunks + at.chunk) * s.F * (s.D + 1), reinterpret_cast<float *>(phi_tile), s);
+}
+
+template <int P, int W>
+static constexpr size_t keys_bytes() {
+    return ((1 + SPLIT) * P * x_ld(W) + 2 * TOKENS * (tile_ld(P) + x_ld(W))) * sizeof(real);
+}
+
+/* dphi of k, and dv. */
+template <int P, int W>
+__global__ void __launch_bounds__(THREADS)
+    linear_backward_keys_kernel(real *dqkv, real *dphi, const float *ds, const real *phi, const real *qkv, Shape s) {
+    constexpr int PHI_SLICE = TILE_M * tile_ld(P), X_SLICE = TILE_M * x_ld(W);
+    SHARED(real, sums);                                              /* [1 + SPLIT][P,x_ld(W)] */
+    real *x_tiles = sums + (1 + SPLIT) * P * x_ld(W);                /* [WARPS][2][TILE_M,x_ld(W)]: [v, 1], then dv */
+    real *x_tile = x_tiles + warp_id() * 2 * X_SLICE;
+    real *phi_tile = x_tiles + WARPS * 2 * X_SLICE + warp_id() * 2 * PHI_SLICE; /* [2][TILE_M,tile_ld(P)], then dphi */
+    Place at = place_of_block(s);
+    auto fetch = [&](int first, int stage) {
+        load_rows<TILE_M, P, WARP>(phi_tile + stage * PHI_SLICE, tile_ld(P), phi + at.phi + at.k, at.phi_row, first, at.end,
+                                   s.F, s.wide_phi, lane_id());
+        load_rows<TILE_M, W, WARP>(x_tile + stage * X_SLICE, x_ld(W), qkv + at.v, 3 * at.M, first, at.end, s.D, s.wide_v,
+                                   lane_id());
+    };
+    int mine = at.first + warp_id() * TILE_M;
+    fetch(mine, 0);
+    copy_commit();
+    fill_ones<W>(x_tiles, 2 * TOKENS, 1);
+    load_sums<P, W>(sums, ds + at.in_launch * s.F * (s.D + 1), s);
+    block_sync();
+    for (int first = mine, stage = 0; first < at.end; first += TOKENS, stage ^= 1) {
+        real *phi_rows = phi_tile + stage * PHI_SLICE, *x_rows = x_tile + stage * X_SLICE;
+        copy_wait<0>();
+        warp_sync();
+        if (first + TOKENS < at.end) fetch(first + TOKENS, stage ^ 1);
+        copy_commit();
+        FragmentA features[P / TILE_K], x[W / TILE_K + 1];
+        load_owned(features, phi_rows, tile_ld(P));
+        load_owned(x, x_rows, x_ld(W));
+        warp_sync();
+#pragma unroll
+        for (int n = 0; n < P; n += 2 * TILE_N) {
+            FragmentC c[2];
+            fragment_zero(c[0]);
+            fragment_zero(c[1]);
+            multiply_transposed<P, W>(c, x, sums + n * x_ld(W));
+            tile_put(phi_rows + n, tile_ld(P), c[0], 1);
+            tile_put(phi_rows + n + TILE_N, tile_ld(P), c[1], 1);
+        }
+#pragma unroll
+        for (int n = 0; n < W; n += 2 * TILE_N) {
+            FragmentC c[2];
+            fragment_zero(c[0]);
+            fragment_zero(c[1]);
+            multiply<P, W>(c, features, sums + n);
+            tile_put(x_rows + n, x_ld(W), c[0], 1);
+            tile_put(x_rows + n + TILE_N, x_ld(W), c[1], 1);
+        }
+        warp_sync();
+        store_rows<P>(dphi + at.phi + at.k, at.phi_row, phi_rows, tile_ld(P), first, at.end, s.F, s.wide_phi);
+        store_rows<W>(dqkv + at.v, 3 * at.M, x_rows, x_ld(W), first, at.end, s.D, s.wide_v);
+    }
+}
+
+/* == More features or columns than WIDEST ============================================================================ */
+
+/* Element c of [v, 1], or of g: token's gradient row, whose last column is -dy.y. */
+DEVICE float plain_value(const real *v, int c, int D) { return c < D ? to_float(v[c]) : 1; }
+
+DEVICE float plain_gradient(const real *dy, const real *y, float den, int c, int D) {
+    if (c < D) return to_float(dy[c]) / den;
+    float dot = 0;
+    for (int i = 0; i < D; i++) dot += to_float(dy[i]) * to_float(y[i]);
+    return -dot / den;
+}
+
+/* Head and token of a block that has one row. */
+DEVICE Place place_of_row(Shape s) {
+    Place at = place_of(blockIdx.x % s.heads, 0, s);
+    at.first = (int)(blockIdx.x / s.heads);
+    return at;
+}
+
+/* S when dy is NULL, else dS: a thread for each element. */
+__global__ void __launch_bounds__(THREADS)
+    linear_sums_plain_kernel(float *sums, const real *dy, const real *y, const float *den, const real *phi, const real *qkv,
+                             Shape s) {
+    size_t i = (size_t)blockIdx.x * THREADS + threadIdx.x, size = (size_t)s.F * (s.D + 1);
+    if (i >= s.heads * size) return;
+    Place at = place_of(i / size, 0, s);
+    int f = (int)(i % size / (s.D + 1)), c = (int)(i % size % (s.D + 1));
+    phi += at.phi + (dy ? 0 : at.k) + f;
+    float sum = 0;
+    for (size_t t = 0; t < (size_t)s.N; t++) {
+        float x = dy ? plain_gradient(dy + at.y + t * at.M, y + at.y + t * at.M, den[at.den + t * s.H], c, s.D)
+                     : plain_value(qkv + at.v + t * 3 * at.M, c, s.D);
+        sum += to_float(phi[t * at.phi_row]) * x;
+    }
+    sums[i] = sum;
+}
+
+__global__ void __launch_bounds__(THREADS)
+    linear_forward_plain_kernel(real *y, float *den, const float *kv, const real *phi, Shape s) {
+    SHARED(float, scratch); /* [WARPS] */
+    Place at = place_of_row(s);
+    kv += at.in_launch * s.F * (s.D + 1);
+    phi += at.phi + at.first * at.phi_row;
+    float part = 0;
+    for (int f = (int)threadIdx.x; f < s.F; f += THREADS) part += to_float(phi[f]) * kv[(size_t)f * (s.D + 1) + s.D];
+    float sum = block_sum(part, scratch) + EPSILON;
+    if (threadIdx.x == 0) den[at.den + (size_t)at.first * s.H] = sum;
+    for (int c = (int)threadIdx.x; c < s.D; c += THREADS) {
+        float num = 0;
+        for (int f = 0; f < s.F; f++) num += to_float(phi[f]) * kv[(size_t)f * (s.D + 1) + c];
+        y[at.y + at.first * at.M + c] = to_real(num / sum);
+    }
+}
+
+__global__ void __launch_bounds__(THREADS)
+    linear_backward_queries_plain_kernel(real *dphi, const real *dy, const real *y, const float *den, const float *kv,
+                                         Shape s) {
+    SHARED(float, scratch); /* [WARPS] */
+    Place at = place_of_row(s);
+    kv += (s.first_head + at.in_launch) * s.F * (s.D + 1);
+    dy += at.y + at.first * at.M;
+    y += at.y + at.first * at.M;
+    float part = 0, inverse = 1 / den[at.den + (size_t)at.first * s.H];
+    for (int c = (int)threadIdx.x; c < s.D; c += THREADS) part += to_float(dy[c]) * to_float(y[c]);
+    float dot = block_sum(part, scratch);
+    for (int f = (int)threadIdx.x; f < s.F; f += THREADS) {
+        const float *row = kv + (size_t)f * (s.D + 1);
+        float sum = -dot * row[s.D];
+        for (int c = 0; c < s.D; c++) sum += to_float(dy[c]) * row[c];
+        dphi[at.phi + at.first * at.phi_row + f] = to_real(inverse * sum);
+    }
+}
+
+__global__ void __launch_bounds__(THREADS)
+    linear_backward_keys_plain_kernel(real *dqkv, real *dphi, const float *ds, const real *phi, const real *qkv, Shape s) {
+    Place at = place_of_row(s);
+    size_t phi_at = at.phi + at.k + at.first * at.phi_row, v_at = at.v + at.first * 3 * at.M;
+    ds += at.in_launch * s.F * (s.D + 1);
+    for (int f = (int)threadIdx.x; f < s.F; f += THREADS) {
+        const float *row = ds + (size_t)f * (s.D + 1);
+        float sum = row[s.D];
+        for (int c = 0; c < s.D; c++) sum += to_float(qkv[v_at + c]) * row[c];
+        dphi[phi_at + f] = to_real(sum);
+    }
+    for (int c = (int)threadIdx.x; c < s.D; c += THREADS) {
+        float sum = 0;
+        for (int f = 0; f < s.F; f++) sum += to_float(phi[phi_at + f]) * ds[(size_t)f * (s.D + 1) + c];
+        dqkv[v_at + c] = to_real(sum);
+    }
+}
+
+/* == Launches ===================================================================================================== */
+
+template <int n>
+struct Constant {
+    static constexpr int value = n;
+};
+
+/* launch(P, W) for the padded sizes that hold F and D <= WIDEST. */
+template <typename Launch>
+static void with_sizes(int F, int D, Launch launch) {
+    if (F <= 32 && D <= 32) launch(Constant<32>(), Constant<32>());
+    else if (F <= 32 && D <= 64) launch(Constant<32>(), Constant<64>());
+    else if (F <= 64 && D <= 32) launch(Constant<64>(), Constant<32>());
+    else if (F <= 64 && D <= 64) launch(Constant<64>(), Constant<64>());
+    else launch(Constant<WIDEST>(), Constant<WIDEST>());
+}
+
+static bool is_plain(int F, int D) { return F > WIDEST || D > WIDEST; }
+
+static size_t sums_size(int D, int F) { return (size_t)F * (D + 1); }
+
+/* How many [F,D+1] the workspace has room for: dS of a group of heads, or of a quarter as many heads with as many parts
+ * as half of it holds. */
+static size_t slots(int D, int F) {
+    size_t fit = ((size_t)1 << 24) / sums_size(D, F);
+    return fit < 16 ? 16 : fit < 2 * BLOCKS ? fit : 2 * BLOCKS;
+}
+
+size_t linear_attention_workspace(int D, int F) { return slots(D, F) * sums_size(D, F) * sizeof(float); }
+
+/* In how many chunks the tokens of each of so many heads are cut. */
+static int chunks_of(size_t heads, int N, int D, int F) {
+    size_t chunks = slots(D, F) / 2 / heads, tiles = ceil_div(N, TOKENS);
+    return chunks < 2 || is_plain(F, D) ? 1 : (int)(chunks < tiles ? chunks : tiles);
+}
+
+static void join(float *sums, const float *parts, Shape s) {
+    size_t size = sums_size(s.D, s.F), count = s.heads * size;
+    LAUNCH(linear_join_kernel, (unsigned)ceil_div(count, THREADS), THREADS, 0, sums, parts, count, (int)size, s.chunks);
+}
+
+void linear_attention_forward(real *y, float *den, float *kv, const real *phi, const real *qkv, int B, int N, int H,
+                              int D, int F) {
+    size_t heads = (size_t)B * H;
+    Shape s = {N, H, D, F, 0, (unsigned)heads, chunks_of(heads, N, D, F), is_wide(F, phi), is_wide(D, qkv), is_wide(D, y)};
+    if (is_plain(F, D)) {
+        LAUNCH(linear_sums_plain_kernel, (unsigned)ceil_div(heads * sums_size(D, F), THREADS), THREADS, 0, kv,
+               static_cast<const real *>(NULL), static_cast<const real *>(NULL), static_cast<const float *>(NULL), phi, qkv,
+               s);
+        LAUNCH(linear_forward_plain_kernel, (unsigned)(heads * N), THREADS, WARPS * sizeof(float), y, den, kv, phi, s);
+        return;
+    }
+    float *parts = s.chunks > 1 ? static_cast<float *>(kernels_workspace(linear_attention_workspace(D, F))) : kv;
+    with_sizes(F, D, [&](auto features, auto width) {
+        constexpr int P = features.value, W = width.value;
+        unsigned grid = s.heads * s.chunks;
+        LAUNCH((linear_sums_kernel<P, W>), grid, THREADS, (sums_bytes<P, W>()), parts, phi, qkv, s);
+        if (s.chunks > 1) join(kv, parts, s);
+        LAUNCH((linear_forward_kernel<P, W>), grid, THREADS, (forward_bytes<P, W>()), y, den, kv, phi, s);
+    });
+}
+
+static void backward_plain(real *dqkv, real *dphi, const real *dy, const real *y, const float *den, const float *kv,
+                           const real *phi, const real *qkv, float *ds, Shape s) {
+    unsigned rows = s.heads * (unsigned)s.N;
+    LAUNCH(linear_sums_plain_kernel, (unsigned)ceil_div(s.heads * sums_size(s.D, s.F), THREADS), THREADS, 0, ds, dy, y, den,
+           phi, qkv, s);
+    LAUNCH(linear_backward_queries_plain_kernel, rows, THREADS, WARPS * sizeof(float), dphi, dy, y, den, kv, s);
+    LAUNCH(linear_backward_keys_plain_kernel, rows, THREADS, 0, dqkv, dphi, ds, phi, qkv, s);
+}
+
+static void backward(real *dqkv, real *dphi, const real *dy, const float *den, const float *kv, const real *phi,
+                     const real *qkv, float *ds, Shape s) {
+    float *parts = s.chunks > 1 ? ds + s.heads * sums_size(s.D, s.F) : ds;
+    with_sizes(s.F, s.D, [&](auto features, auto width) {
+        constexpr int P = features.value, W = width.value;
+        static_assert(queries_bytes<P, W>() <= 227 * 1024, "the largest of these kernels fits");
+        unsigned grid = s.heads * s.chunks;
+        LAUNCH((linear_backward_queries_kernel<P, W>), grid, THREADS, (queries_bytes<P, W>()), parts, dphi, dy, den, kv, phi,
+               s);
+        if (s.chunks > 1) join(ds, parts, s);
+        LAUNCH((linear_backward_keys_kernel<P, W>), grid, THREADS, (keys_bytes<P, W>()), dqkv, dphi, ds, phi, qkv, s);
+    });
+}
+
+void linear_attention_backward(real *dqkv, real *dphi, const real *dy, const real *y, const float *den, const float *kv,
+                               const real *phi, const real *qkv, int B, int N, int H, int D, int F) {
+    size_t heads = (size_t)B * H, groups = ceil_div(heads, slots(D, F)), most = ceil_div(heads, groups);
+    float *ds = static_cast<float *>(kernels_workspace(linear_attention_workspace(D, F)));
+    for (size_t first = 0; first < heads; first += most) {
+        size_t count = heads - first < most ? heads - first : most;
+        Shape s = {N, H, D, F, (int)first, (unsigned)count, chunks_of(count, N, D, F), is_wide(F, dphi, phi),
+                   is_wide(D, dqkv, qkv), is_wide(D, dy)};
+        if (is_plain(F, D)) backward_plain(dqkv, dphi, dy, y, den, kv, phi, qkv, ds, s);
+        else backward(dqkv, dphi, dy, den, kv, phi, qkv, ds, s);
+    }
+}

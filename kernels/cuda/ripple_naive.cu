@@ -1,0 +1,170 @@
+/* Ripple attention as the paper writes it, a thread for a few columns of one query or one key: ring after ring, token after
+ * token, sums in double, nothing reused, any size.  The formulas are those of kernels/cpu/ripple_naive.c; the gradients of
+ * keys and values use that n is in ring r of m exactly when m is in ring r of n.  Dense and window come here for heads and
+ * features wider than their tiles. */
+#include "kernels/cuda/ripple.cuh"
+#include "kernels/cuda/rows.cuh"
+
+/* COLUMNS of a result are summed in registers; who wants more of them asks more threads. */
+enum { COLUMNS = 16, THREADS = 128 };
+
+struct Shape {
+    RippleRings rings;
+    int N, H, D, F;
+};
+
+/* The square ring r around token n, clipped to the grid: a box without the tokens closer than `inner`. */
+struct Ring {
+    int y, x, inner, y0, y1, x0, x1;
+};
+
+DEVICE int clip(int i, int low, int high) { return i < low ? low : i > high ? high : i; }
+
+DEVICE Ring ring_around(const RippleRings &rings, int n, int r) {
+    int y = n / rings.Wg, x = n % rings.Wg, Hg = rings.Hg, Wg = rings.Wg;
+    int outer = r + 1 < rings.G ? clip(rings.bound[r + 1] - 1, 0, Hg + Wg) : Hg + Wg;
+    return {y, x, rings.bound[r], clip(y - outer, 0, y), clip(y + outer, y, Hg - 1), clip(x - outer, 0, x),
+            clip(x + outer, x, Wg - 1)};
+}
+
+/* Calls visit(m) for the tokens of ring r around n, row by row. */
+template <typename Visit>
+DEVICE void for_ring(const RippleRings &rings, int n, int r, Visit visit) {
+    Ring ring = ring_around(rings, n, r);
+    for (int i = ring.y0; i <= ring.y1; i++)
+        for (int j = ring.x0; j <= ring.x1; j++) {
+            int dy = i > ring.y ? i - ring.y : ring.y - i, dx = j > ring.x ? j - ring.x : ring.x - j;
+            if ((dy > dx ? dy : dx) >= ring.inner) visit((size_t)i * rings.Wg + j);
+        }
+}
+
+DEVICE double dot(const real *a, const real *b, int n) {
+    double sum = 0;
+    for (int i = 0; i < n; i++) sum += (double)to_float(a[i]) * to_float(b[i]);
+    return sum;
+}
+
+/* sum += scale x for at most COLUMNS of n columns. */
+DEVICE void add_row(double (&sum)[COLUMNS], double scale, const real *x, int n) {
+#pragma unroll
+    for (int i = 0; i < COLUMNS; i++)
+        if (i < n) sum[i] += scale * to_float(x[i]);
+}
+
+DEVICE void put_row(real *y, const double (&sum)[COLUMNS], double scale, int n) {
+#pragma unroll
+    for (int i = 0; i < COLUMNS; i++)
+        if (i < n) y[i] = to_real((float)(scale * sum[i]));
+}
+
+/* This thread's head, slice of columns and token; false when there is none. */
+DEVICE bool find_work(int *head, int *slice, int *n, const Shape &s, int slices, size_t count) {
+    size_t at = (size_t)blockIdx.x * THREADS + threadIdx.x;
+    if (at >= count) return false;
+    *n = (int)(at % s.N);
+    *slice = (int)(at / s.N % slices);
+    *head = (int)(at / s.N / slices);
+    return true;
+}
+
+__global__ void __launch_bounds__(THREADS)
+    ripple_naive_forward_kernel(real *y, float *den, const float *alpha, const real *phi, const real *qkv, Shape s, int slices, size_t count) {
+    int head, slice, n;
+    if (!find_work(&head, &slice, &n, s, slices, count)) return;
+    RippleHead o = ripple_head(head, s.N, s.H, s.D, s.F, s.rings.G);
+    const real *q = phi + o.q + n * o.phi_row;
+    int first = slice * COLUMNS, columns = s.D - first;
+    double num[COLUMNS] = {}, total = RIPPLE_EPSILON;
+    for (int r = 0; r < s.rings.G; r++) {
+        double weight = alpha[o.alpha + n * o.alpha_row + r];
+        for_ring(s.rings, n, r, [&](size_t m) {
+            double wa = weight * dot(q, phi + o.k + m * o.phi_row, s.F);
+            total += wa;
+            add_row(num, wa, qkv + o.v + m * o.qkv_row + first, columns);
+        });
+    }
+    put_row(y + o.y + n * o.y_row + first, num, 1 / total, columns);
+    if (slice == 0) den[o.den + n * o.den_row] = (float)total;
+}
+
+/* dphi(q) by slices of F; the first slice also takes dalpha. */
+__global__ void __launch_bounds__(THREADS)
+    ripple_naive_queries_kernel(real *dphi, float *dalpha, const real *dy, const real *y, const float *den, const float *alpha,
+                   const real *phi, const real *qkv, Shape s, int slices, size_t count) {
+    int head, slice, n;
+    if (!find_work(&head, &slice, &n, s, slices, count)) return;
+    RippleHead o = ripple_head(head, s.N, s.H, s.D, s.F, s.rings.G);
+    const real *q = phi + o.q + n * o.phi_row, *gradient = dy + o.y + n * o.y_row;
+    int first = slice * COLUMNS, columns = s.F - first;
+    double inverse = 1.0 / den[o.den + n * o.den_row], delta = dot(gradient, y + o.y + n * o.y_row, s.D);
+    double dq[COLUMNS] = {};
+    for (int r = 0; r < s.rings.G; r++) {
+        size_t at = o.alpha + n * o.alpha_row + r;
+        double weight = alpha[at], sum = 0;
+        for_ring(s.rings, n, r, [&](size_t m) {
+            const real *k = phi + o.k + m * o.phi_row;
+            double t = dot(gradient, qkv + o.v + m * o.qkv_row, s.D) - delta;
+            add_row(dq, weight * t, k + first, columns);
+            if (slice == 0) sum += dot(q, k, s.F) * t;
+        });
+        if (slice == 0) dalpha[at] = (float)(sum * inverse);
+    }
+    put_row(dphi + o.q + n * o.phi_row + first, dq, inverse, columns);
+}
+
+/* dphi(k) by slices of F, then dv by slices of D. */
+__global__ void __launch_bounds__(THREADS)
+    ripple_naive_keys_kernel(real *dqkv, real *dphi, const real *dy, const real *y, const float *den, const float *alpha, const real *phi,
+                const real *qkv, Shape s, int feature_slices, int slices, size_t count) {
+    int head, slice, m;
+    if (!find_work(&head, &slice, &m, s, slices, count)) return;
+    RippleHead o = ripple_head(head, s.N, s.H, s.D, s.F, s.rings.G);
+    const real *k = phi + o.k + m * o.phi_row, *v = qkv + o.v + m * o.qkv_row;
+    bool features = slice < feature_slices;
+    int first = (features ? slice : slice - feature_slices) * COLUMNS, columns = (features ? s.F : s.D) - first;
+    double sum[COLUMNS] = {};
+    for (int r = 0; r < s.rings.G; r++)
+        for_ring(s.rings, m, r, [&](size_t n) {
+            const real *q = phi + o.q + n * o.phi_row, *gradient = dy + o.y + n * o.y_row;
+            double weight = (double)alpha[o.alpha + n * o.alpha_row + r] / den[o.den + n * o.den_row];
+            if (features)
+                add_row(sum, weight * (dot(gradient, v, s.D) - dot(gradient, y + o.y + n * o.y_row, s.D)), q + first, columns);
+            else add_row(sum, weight * dot(q, k, s.F), gradient + first, columns);
+        });
+    put_row(features ? dphi + o.k + m * o.phi_row + first : dqkv + o.v + m * o.qkv_row + first, sum, 1, columns);
+}
+
+/* == Launches ===================================================================================================== */
+
+size_t ripple_naive_workspace(const RippleRings *, int, int) { return 0; }
+
+static Shape shape_of(const RippleRings *rings, int H, int D, int F) {
+    return {*rings, rings->Hg * rings->Wg, H, D, F};
+}
+
+static unsigned blocks_of(size_t count) { return (unsigned)ceil_div(count, THREADS); }
+
+RIPPLE_FORWARD(naive) {
+    Shape s = shape_of(rings, H, D, F);
+    int slices = (int)ceil_div(D, COLUMNS);
+    size_t count = (size_t)B * H * slices * s.N;
+    LAUNCH(ripple_naive_forward_kernel, blocks_of(count), THREADS, 0, y, den, alpha, phi, qkv, s, slices, count);
+}
+
+RIPPLE_BACKWARD(naive) {
+    Shape s = shape_of(rings, H, D, F);
+    int features = (int)ceil_div(F, COLUMNS), slices = features + (int)ceil_div(D, COLUMNS);
+    size_t tokens = (size_t)B * H * s.N;
+    LAUNCH(ripple_naive_queries_kernel, blocks_of(tokens * features), THREADS, 0, dphi, dalpha, dy, y, den, alpha, phi, qkv, s, features,
+           tokens * features);
+    LAUNCH(ripple_naive_keys_kernel, blocks_of(tokens * slices), THREADS, 0, dqkv, dphi, dy, y, den, alpha, phi, qkv, s, features, slices,
+           tokens * slices);
+}
+
+/* Predicted, not measured: every slice forms its own dot products, in double, at a tenth of the 64 multiply-adds a clock
+ * that a multiprocessor has: the loads are not coalesced. */
+double ripple_naive_cost(const RippleRings *rings, int D, int F) {
+    double N = (double)rings->Hg * rings->Wg, by_D = (double)ceil_div(D, COLUMNS), by_F = (double)ceil_div(F, COLUMNS);
+    double products = by_D * (F + COLUMNS) + by_F * (D + COLUMNS) + F + by_F * (2 * D + COLUMNS) + by_D * (F + COLUMNS);
+    return N * N * products / (6.4 * RIPPLE_CLOCKS);
+}

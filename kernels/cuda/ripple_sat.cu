@@ -1,0 +1,358 @@
+/* Ripple attention by summed-area tables: the paper's Algorithm 1, and Appendix B for the gradient.  The formulas are those of
+ * kernels/cpu/ripple_sat.c: with W_r(n) the sum over the square of tokens closer than bound[r+1], ring r is W_r - W_{r-1}, a
+ * square costs four table entries whatever its size, and c_r = alpha_r - alpha_{r+1}, c_{G-1} = alpha_{G-1}.
+ *
+ * A table belongs to one feature f and one column d of [v, 1]; a block keeps those of as many columns as shared memory holds
+ * (all of them on a 14 x 14 grid, two at 100 x 100, in workspace beyond 130 x 130) and a thread the same tokens throughout.
+ *   forward   blocks of columns: the column of ones first, which gives den, then y; every feature in turn
+ *   backward  blocks of features: dphi(q), dphi(k) and this block's share of dalpha and dv, joined in order by a last kernel
+ * Tables are double: a prefix sum over 10^4 tokens minus another leaves a ring of eight. */
+#include "kernels/cuda/ripple.cuh"
+#include "kernels/cuda/rows.cuh"
+
+enum {
+    THREADS = 256,
+    FEATURE_BLOCKS = 4,        /* blocks of one head backward: 66 heads fill two blocks a multiprocessor of an H200 */
+    SHARED_WANTED = 100 * 1024, /* two blocks in a multiprocessor */
+    SHARED_LIMIT = 160 * 1024
+};
+static const size_t BUDGET = (size_t)256 << 20;
+
+struct Shape {
+    RippleRings rings;
+    int N, H, D, F, G;
+    int row, plane;         /* of a table: [Hg+1,row], row and column 0 are zero, rows odd for the banks */
+    int columns;            /* of [v, 1] at once */
+    int groups;             /* of features, in blocks of their own */
+    bool shared;
+    size_t area;            /* bytes of a block's tables and rows */
+};
+
+/* What a block works on, in shared memory or in workspace. */
+struct Area {
+    double *table;     /* [columns,plane] */
+    float *x;          /* [columns,N] */
+    float *sum, *delta; /* [N] */
+};
+
+DEVICE Area area_of(const Shape &s, void *base) {
+    Area w;
+    w.table = static_cast<double *>(base);
+    w.x = reinterpret_cast<float *>(w.table + (size_t)s.columns * s.plane);
+    w.sum = w.x + (size_t)s.columns * s.N;
+    w.delta = w.sum + s.N;
+    return w;
+}
+
+/* == Tables ======================================================================================================= */
+
+DEVICE void clear_borders(const Shape &s, double *table) {
+    for (int at = threadIdx.x; at < s.columns * s.plane; at += THREADS) {
+        int in = at % s.plane;
+        if (in < s.row || in % s.row == 0) table[at] = 0;
+    }
+}
+
+/* table[d][y+1][x+1] = sum of value(m, d) over the tokens m up to row y and column x, for d < columns. */
+template <typename Value>
+DEVICE void build_tables(const Shape &s, double *table, int columns, Value value) {
+    int Hg = s.rings.Hg, Wg = s.rings.Wg;
+    block_sync();
+    for (int d = 0; d < columns; d++)
+        for (int m = threadIdx.x; m < s.N; m += THREADS)
+            table[(size_t)d * s.plane + (m / Wg + 1) * s.row + m % Wg + 1] = value(m, d);
+    block_sync();
+    for (int at = threadIdx.x; at < columns * Hg; at += THREADS) {
+        double *entry = table + (size_t)(at / Hg) * s.plane + (at % Hg + 1) * s.row + 1, running = 0;
+        for (int x = 0; x < Wg; x++) entry[x] = running += entry[x];
+    }
+    block_sync();
+    for (int at = threadIdx.x; at < columns * Wg; at += THREADS) {
+        double *entry = table + (size_t)(at / Wg) * s.plane + s.row + at % Wg + 1, running = 0;
+        for (int y = 0; y < Hg; y++) entry[y * s.row] = running += entry[y * s.row];
+    }
+    block_sync();
+}
+
+/* The corners of the square of ring r's tokens and all closer ones around n, clipped to the grid. */
+struct Square {
+    int low, low_right, high, high_right;
+};
+
+DEVICE Square square_around(const Shape &s, int n, int r) {
+    int y = n / s.rings.Wg, x = n % s.rings.Wg, Hg = s.rings.Hg, Wg = s.rings.Wg;
+    int reach = r + 1 < s.G && s.rings.bound[r + 1] <= Hg + Wg ? s.rings.bound[r + 1] - 1 : Hg + Wg;
+    int y0 = y > reach ? y - reach : 0, y1 = y + reach < Hg ? y + reach + 1 : Hg;
+    int x0 = x > reach ? x - reach : 0, x1 = x + reach < Wg ? x + reach + 1 : Wg;
+    return {y0 * s.row + x0, y0 * s.row + x1, y1 * s.row + x0, y1 * s.row + x1};
+}
+
+DEVICE double square_sum(const double *table, const Square &q) {
+    return (table[q.high_right] - table[q.low_right]) - (table[q.high] - table[q.low]);
+}
+
+/* c_r of a token, whose weights these are. */
+DEVICE double ring_weight(const float *alpha, int r, int G) { return alpha[r] - (r + 1 < G ? (double)alpha[r + 1] : 0.0); }
+
+/* == Forward ====================================================================================================== */
+
+/* Columns first .. first+columns-1 of [v, 1] in each block: den where `ones` (first is D then), else y. */
+template <bool SHARED_TABLES>
+__global__ void __launch_bounds__(THREADS, 2)
+    ripple_sat_forward_kernel(real *y, float *den, unsigned char *workspace, const float *alpha, const real *phi,
+                              const real *qkv, Shape s, int first_head, int blocks, bool ones) {
+    SHARED(unsigned char, shared);
+    Area w = area_of(s, SHARED_TABLES ? shared : workspace + blockIdx.x * s.area);
+    RippleHead o = ripple_head(first_head + (int)(blockIdx.x / blocks), s.N, s.H, s.D, s.F, s.G);
+    int first = ones ? s.D : (int)(blockIdx.x % blocks) * s.columns, left = s.D + ones - first;
+    int columns = left < s.columns ? left : s.columns;
+    clear_borders(s, w.table);
+    for (int d = 0; d < columns; d++)
+        for (int n = threadIdx.x; n < s.N; n += THREADS) w.x[(size_t)d * s.N + n] = 0;
+    for (int f = 0; f < s.F; f++) {
+        build_tables(s, w.table, columns, [&](int m, int d) {
+            double k = to_float(phi[o.k + m * o.phi_row + f]);
+            return ones ? k : k * to_float(qkv[o.v + m * o.qkv_row + first + d]);
+        });
+        for (int n = threadIdx.x; n < s.N; n += THREADS) {
+            const float *own = alpha + o.alpha + n * o.alpha_row;
+            double q = to_float(phi[o.q + n * o.phi_row + f]);
+            for (int r = 0; r < s.G; r++) {
+                double weight = q * ring_weight(own, r, s.G);
+                Square square = square_around(s, n, r);
+                for (int d = 0; d < columns; d++)
+                    w.x[(size_t)d * s.N + n] += (float)(weight * square_sum(w.table + (size_t)d * s.plane, square));
+            }
+        }
+    }
+    for (int n = threadIdx.x; n < s.N; n += THREADS) {
+        float *total = den + o.den + n * o.den_row;
+        if (ones) *total = w.x[n] + RIPPLE_EPSILON;
+        for (int d = 0; !ones && d < columns; d++)
+            y[o.y + n * o.y_row + first + d] = to_real(w.x[(size_t)d * s.N + n] / *total);
+    }
+}
+
+/* == Backward ===================================================================================================== */
+
+/* delta_n = dy_n.y_n */
+DEVICE void load_delta(const Shape &s, const Area &w, const RippleHead &o, const real *dy, const real *y) {
+    for (int n = threadIdx.x; n < s.N; n += THREADS) {
+        float sum = 0;
+        for (int d = 0; d < s.D; d++) sum += to_float(dy[o.y + n * o.y_row + d]) * to_float(y[o.y + n * o.y_row + d]);
+        w.delta[n] = sum;
+    }
+}
+
+/* This block's place: its head, and the features it takes. */
+struct Part {
+    RippleHead o;
+    int first, end;
+};
+
+DEVICE Part part_of(const Shape &s, int first_head) {
+    int head = (int)(blockIdx.x / s.groups), group = (int)(blockIdx.x % s.groups);
+    return {ripple_head(first_head + head, s.N, s.H, s.D, s.F, s.G), group * s.F / s.groups, (group + 1) * s.F / s.groups};
+}
+
+/* dphi(q), and this block's share of dalpha times den: part [blocks,N,G]. */
+template <bool SHARED_TABLES>
+__global__ void __launch_bounds__(THREADS, 2)
+    ripple_sat_queries_kernel(real *dphi, float *part, unsigned char *workspace, const real *dy, const real *y,
+                              const float *den, const float *alpha, const real *phi, const real *qkv, Shape s,
+                              int first_head) {
+    SHARED(unsigned char, shared);
+    Area w = area_of(s, SHARED_TABLES ? shared : workspace + blockIdx.x * s.area);
+    Part at = part_of(s, first_head);
+    const RippleHead &o = at.o;
+    clear_borders(s, w.table);
+    load_delta(s, w, o, dy, y);
+    for (int f = at.first; f < at.end; f++) {
+        for (int n = threadIdx.x; n < s.N; n += THREADS) w.sum[n] = 0;
+        for (int first = 0; first <= s.D; first += s.columns) {
+            int left = s.D + 1 - first, columns = left < s.columns ? left : s.columns;
+            bool fresh = f == at.first && first == 0;
+            build_tables(s, w.table, columns, [&](int m, int d) {
+                double k = to_float(phi[o.k + m * o.phi_row + f]);
+                return first + d == s.D ? k : k * to_float(qkv[o.v + m * o.qkv_row + first + d]);
+            });
+            for (int n = threadIdx.x; n < s.N; n += THREADS) {
+                const float *own = alpha + o.alpha + n * o.alpha_row;
+                const real *gradient = dy + o.y + n * o.y_row + first;
+                float *share = part + ((size_t)blockIdx.x * s.N + n) * s.G;
+                double q = to_float(phi[o.q + n * o.phi_row + f]), closer = 0, dq = 0;
+                for (int r = 0; r < s.G; r++) {
+                    Square square = square_around(s, n, r);
+                    double p = 0;
+                    for (int d = 0; d < columns; d++) {
+                        double e = first + d == s.D ? -w.delta[n] : to_float(gradient[d]);
+                        p += e * square_sum(w.table + (size_t)d * s.plane, square);
+                    }
+                    share[r] = (fresh ? 0 : share[r]) + (float)(q * (p - closer));
+                    dq += ring_weight(own, r, s.G) * p;
+                    closer = p;
+                }
+                w.sum[n] += (float)dq;
+            }
+        }
+        for (int n = threadIdx.x; n < s.N; n += THREADS)
+            dphi[o.q + n * o.phi_row + f] = to_real(w.sum[n] / den[o.den + n * o.den_row]);
+    }
+}
+
+/* dphi(k), and this block's share of dv: part [blocks,N,D]. */
+template <bool SHARED_TABLES>
+__global__ void __launch_bounds__(THREADS, 2)
+    ripple_sat_keys_kernel(real *dphi, float *part, unsigned char *workspace, const real *dy, const real *y, const float *den,
+                           const float *alpha, const real *phi, const real *qkv, Shape s, int first_head) {
+    SHARED(unsigned char, shared);
+    Area w = area_of(s, SHARED_TABLES ? shared : workspace + blockIdx.x * s.area);
+    Part at = part_of(s, first_head);
+    const RippleHead &o = at.o;
+    clear_borders(s, w.table);
+    load_delta(s, w, o, dy, y);
+    for (int f = at.first; f < at.end; f++) {
+        for (int m = threadIdx.x; m < s.N; m += THREADS) w.sum[m] = 0;
+        for (int first = 0; first <= s.D; first += s.columns) {
+            int left = s.D + 1 - first, columns = left < s.columns ? left : s.columns;
+            for (int r = 0; r < s.G; r++) {
+                build_tables(s, w.table, columns, [&](int n, int d) {
+                    double weight = ring_weight(alpha + o.alpha + n * o.alpha_row, r, s.G) / den[o.den + n * o.den_row];
+                    double e = first + d == s.D ? -w.delta[n] : to_float(dy[o.y + n * o.y_row + first + d]);
+                    return weight * to_float(phi[o.q + n * o.phi_row + f]) * e;
+                });
+                for (int m = threadIdx.x; m < s.N; m += THREADS) {
+                    Square square = square_around(s, m, r);
+                    for (int d = 0; d < columns; d++) {
+                        float *x = w.x + (size_t)d * s.N + m;
+                        *x = (r ? *x : 0) + (float)square_sum(w.table + (size_t)d * s.plane, square);
+                    }
+                }
+            }
+            for (int m = threadIdx.x; m < s.N; m += THREADS) {
+                const real *v = qkv + o.v + m * o.qkv_row + first;
+                float *share = part + ((size_t)blockIdx.x * s.N + m) * s.D + first;
+                float k = to_float(phi[o.k + m * o.phi_row + f]), sum = 0;
+                for (int d = 0; d < columns; d++) {
+                    float x = w.x[(size_t)d * s.N + m];
+                    sum += first + d == s.D ? x : x * to_float(v[d]);
+                    if (first + d < s.D) share[d] = (f == at.first ? 0 : share[d]) + k * x;
+                }
+                w.sum[m] += sum;
+            }
+        }
+        for (int m = threadIdx.x; m < s.N; m += THREADS) dphi[o.k + m * o.phi_row + f] = to_real(w.sum[m]);
+    }
+}
+
+/* dalpha and dv from the shares of the blocks of a head, in order. */
+__global__ void __launch_bounds__(THREADS)
+    ripple_sat_join_kernel(real *dqkv, float *dalpha, const float *alpha_part, const float *v_part, const float *den, Shape s,
+                           int first_head, size_t count) {
+    size_t at = (size_t)blockIdx.x * THREADS + threadIdx.x;
+    if (at >= count) return;
+    int width = s.G + s.D, j = (int)(at % width), n = (int)(at / width % s.N), head = (int)(at / width / s.N);
+    RippleHead o = ripple_head(first_head + head, s.N, s.H, s.D, s.F, s.G);
+    bool weights = j < s.G;
+    const float *part = weights ? alpha_part : v_part;
+    int row = weights ? s.G : s.D, column = weights ? j : j - s.G;
+    float sum = 0;
+    for (int g = 0; g < s.groups; g++) sum += part[(((size_t)head * s.groups + g) * s.N + n) * row + column];
+    if (weights) dalpha[o.alpha + n * o.alpha_row + column] = sum / den[o.den + n * o.den_row];
+    else dqkv[o.v + n * o.qkv_row + column] = to_real(sum);
+}
+
+/* == Launches ===================================================================================================== */
+
+static size_t area_bytes(const Shape &s, int columns) {
+    size_t bytes = columns * (s.plane * sizeof(double) + s.N * sizeof(float)) + 2 * s.N * sizeof(float);
+    return ceil_div(bytes, 16) * 16;
+}
+
+static Shape shape_of(const RippleRings *rings, int H, int D, int F) {
+    Shape s = {};
+    s.rings = *rings;
+    s.N = rings->Hg * rings->Wg;
+    s.H = H;
+    s.D = D;
+    s.F = F;
+    s.G = rings->G;
+    s.row = (rings->Wg + 1) | 1;
+    s.plane = (rings->Hg + 1) * s.row;
+    s.groups = F < FEATURE_BLOCKS ? F : FEATURE_BLOCKS;
+    s.columns = D + 1;
+    while (s.columns > 1 && area_bytes(s, s.columns) > SHARED_WANTED) s.columns--;
+    s.area = area_bytes(s, s.columns);
+    s.shared = s.area <= SHARED_LIMIT;
+    return s;
+}
+
+static int column_blocks(const Shape &s) { return (int)ceil_div(s.D, s.columns); }
+
+/* Workspace of one head: shares of dalpha and dv backward, and the tables where shared memory does not hold them. */
+static size_t forward_bytes(const Shape &s) { return s.shared ? 0 : column_blocks(s) * s.area; }
+static size_t shares(const Shape &s) { return (size_t)s.groups * s.N * (s.G + s.D); }
+static size_t backward_bytes(const Shape &s) {
+    return ceil_div(shares(s) * sizeof(float), 16) * 16 + (s.shared ? 0 : s.groups * s.area);
+}
+
+size_t ripple_sat_workspace(const RippleRings *rings, int D, int F) {
+    Shape s = shape_of(rings, 1, D, F);
+    size_t forward = forward_bytes(s), backward = backward_bytes(s), one = forward > backward ? forward : backward;
+    return one > BUDGET ? one : BUDGET;
+}
+
+RIPPLE_FORWARD(sat) {
+    Shape s = shape_of(rings, H, D, F);
+    int heads = B * H, blocks = column_blocks(s);
+    int most = s.shared ? heads : ripple_heads_at_once(heads, forward_bytes(s), BUDGET);
+    for (int first = 0; first < heads; first += most) {
+        int now = heads - first < most ? heads - first : most;
+        void *workspace = s.shared ? NULL : kernels_workspace(now * forward_bytes(s));
+        unsigned char *tables = static_cast<unsigned char *>(workspace);
+        for (int ones = 1; ones >= 0; ones--) {
+            unsigned grid = (unsigned)now * (ones ? 1 : blocks);
+            if (s.shared)
+                LAUNCH(ripple_sat_forward_kernel<true>, grid, THREADS, s.area, y, den, tables, alpha, phi, qkv, s, first,
+                       ones ? 1 : blocks, ones);
+            else
+                LAUNCH(ripple_sat_forward_kernel<false>, grid, THREADS, 0, y, den, tables, alpha, phi, qkv, s, first,
+                       ones ? 1 : blocks, ones);
+        }
+    }
+}
+
+RIPPLE_BACKWARD(sat) {
+    Shape s = shape_of(rings, H, D, F);
+    int heads = B * H, most = ripple_heads_at_once(heads, backward_bytes(s), BUDGET);
+    for (int first = 0; first < heads; first += most) {
+        int now = heads - first < most ? heads - first : most;
+        unsigned grid = (unsigned)now * s.groups;
+        unsigned char *tables = static_cast<unsigned char *>(kernels_workspace(now * backward_bytes(s)));
+        float *alpha_part = reinterpret_cast<float *>(tables + (s.shared ? 0 : grid * s.area));
+        float *v_part = alpha_part + (size_t)grid * s.N * s.G;
+        if (s.shared) {
+            LAUNCH(ripple_sat_queries_kernel<true>, grid, THREADS, s.area, dphi, alpha_part, tables, dy, y, den, alpha, phi,
+                   qkv, s, first);
+            LAUNCH(ripple_sat_keys_kernel<true>, grid, THREADS, s.area, dphi, v_part, tables, dy, y, den, alpha, phi, qkv, s,
+                   first);
+        } else {
+            LAUNCH(ripple_sat_queries_kernel<false>, grid, THREADS, 0, dphi, alpha_part, tables, dy, y, den, alpha, phi, qkv,
+                   s, first);
+            LAUNCH(ripple_sat_keys_kernel<false>, grid, THREADS, 0, dphi, v_part, tables, dy, y, den, alpha, phi, qkv, s,
+                   first);
+        }
+        size_t count = (size_t)now * s.N * (s.G + D);
+        LAUNCH(ripple_sat_join_kernel, (unsigned)ceil_div(count, THREADS), THREADS, 0, dqkv, dalpha, alpha_part, v_part, den, s,
+               first, count);
+    }
+}
+
+/* Predicted, not measured: clocks of shared memory for thirty-two entries.  Forward, and backward twice, a square is four
+ * reads of eight bytes, two clocks each; a table is written, read and written twice more, once forward and once for the
+ * queries, but for every group for the keys.  In workspace the same passes at memory speed, eight bytes at a time. */
+double ripple_sat_cost(const RippleRings *rings, int D, int F) {
+    Shape s = shape_of(rings, 1, D, F);
+    double entries = (double)s.N * (D + 1) * F, reads = entries * (3 * 4.0 * s.G + 5 * (2.0 + s.G));
+    return reads * (s.shared ? 2.0 / 32 / RIPPLE_CLOCKS : 8 / RIPPLE_BANDWIDTH);
+}

@@ -1,0 +1,116 @@
+/* What the kernels share that only pass over memory: activations 16 bytes at a time, and sums over many rows in a fixed
+ * order, the same bits every run. */
+#ifndef VIT_KERNELS_CUDA_ROWS_CUH
+#define VIT_KERNELS_CUDA_ROWS_CUH
+
+#include <device.cuh>
+
+#include <stddef.h>
+#include <string.h>
+
+/* Activations in 16 bytes: the widest access there is, and what a warp needs to keep memory busy. */
+enum { WIDE = 16 / sizeof(real) };
+
+/* == Pieces of a row ============================================================================================== */
+
+/* May rows of `length` activations be read WIDE at a time at all of these addresses?  NULL may. */
+template <typename... T>
+static inline bool is_wide(size_t length, const T *...p) {
+    return length % WIDE == 0 && (((uintptr_t)p % 16 == 0) && ...);
+}
+
+template <typename T, int N>
+struct alignas(N * sizeof(T)) Piece {
+    T x[N];
+};
+
+/* N elements as they are, in one access; both addresses aligned to it. */
+template <int N, typename T>
+DEVICE void copy(T *to, const T *from) {
+    if constexpr (N * sizeof(T) == 16) copy_16(to, from);
+    else *reinterpret_cast<Piece<T, N> *>(to) = *reinterpret_cast<const Piece<T, N> *>(from);
+}
+
+/* How many of W numbers one access holds. */
+template <int W, typename T>
+constexpr int per_access() {
+    return W * sizeof(T) < 16 ? W : (int)(16 / sizeof(T));
+}
+
+DEVICE float rounded(float x, const float *) { return x; }
+#ifndef VIT_FP32
+DEVICE real rounded(float x, const real *) { return to_real(x); }
+#endif
+
+/* W numbers from memory that is aligned to min(W * sizeof(T), 16) bytes; T is real or float. */
+template <int W, typename T>
+DEVICE void load(float (&v)[W], const T *p) {
+    constexpr int N = per_access<W, T>();
+#pragma unroll
+    for (int i = 0; i < W; i += N) {
+        Piece<T, N> piece;
+        copy<N>(piece.x, p + i);
+#pragma unroll
+        for (int j = 0; j < N; j++) v[i + j] = to_float(piece.x[j]);
+    }
+}
+
+/* The reverse, rounded; bfloat16 two at a time. */
+template <int W, typename T>
+DEVICE void store(T *p, const float (&v)[W]) {
+    constexpr int N = per_access<W, T>();
+    if constexpr (N * sizeof(T) == 16) {
+#pragma unroll
+        for (int i = 0; i < W; i += N) {
+            uint32_t word[4];
+#pragma unroll
+            for (int k = 0; k < 4; k++) {
+                if constexpr (sizeof(T) == 2) word[k] = bf16_pair(v[i + 2 * k], v[i + 2 * k + 1]);
+                else memcpy(&word[k], &v[i + k], sizeof word[k]);
+            }
+            store_16(p + i, word);
+        }
+    } else {
+#pragma unroll
+        for (int i = 0; i < W; i++) p[i] = rounded(v[i], p);
+    }
+}
+
+/* i / d where 64 bits are rarely needed and cost five times as much. */
+DEVICE size_t quotient(size_t i, int d) { return i >> 32 ? i / (size_t)d : (unsigned)i / (unsigned)d; }
+
+static inline size_t ceil_div(size_t a, size_t b) { return (a + b - 1) / b; }
+static inline unsigned blocks_for(size_t work, size_t each, size_t most) {
+    size_t blocks = ceil_div(work, each);
+    return (unsigned)(blocks < most ? blocks : most);
+}
+
+/* == Sums over rows =============================================================================================== */
+
+/* a[j] += sum_p parts[p][j] for the first M columns, b likewise for the next M; parts [count, columns].
+ * A warp adds every eighth part of 32 columns, then the eight sums join in order. */
+template <int WARPS>
+__global__ void __launch_bounds__(WARPS *WARP)
+    add_parts_kernel(float *a, float *b, const float *__restrict__ parts, int count, int M, int columns) {
+    SHARED(float, sums); /* [WARPS][WARP] */
+    int j = (int)blockIdx.x * WARP + lane_id();
+    float sum = 0;
+    if (j < columns)
+#pragma unroll 8
+        for (int p = warp_id(); p < count; p += WARPS) sum += parts[(size_t)p * columns + j];
+    sums[threadIdx.x] = sum;
+    block_sync();
+    if (warp_id() || j >= columns) return;
+    for (int w = 1; w < WARPS; w++) sum += sums[w * WARP + lane_id()];
+    if (j < M) a[j] += sum;
+    else b[j - M] += sum;
+}
+
+static inline void add_parts(float *a, float *b, const float *parts, int count, int M) {
+    constexpr int WARPS = 8;
+    int columns = b ? 2 * M : M;
+    LAUNCH((add_parts_kernel<WARPS>), (unsigned)ceil_div(columns, WARP), WARPS * WARP, WARPS * WARP * sizeof(float), a,
+           b, parts, count, M, columns);
+}
+
+#endif

@@ -1,0 +1,326 @@
+/* The device and its memory: one GPU, one stream.  Kernels and copies run in the order they are asked for, so only what
+ * comes back to the host waits.
+ *
+ * Uploads go through a ring of pinned slots: the call returns as soon as the host's bytes are in a slot, and the copy
+ * follows when the stream gets there.  The host waits only for a slot that is still on its way, sixteen slots ago.
+ *
+ * Matrix products read bfloat16 parameters; the optimizer keeps float ones.  A block of device memory that holds
+ * parameters has a rounded copy beside it, made by one kernel when a product first asks after a change: once a step for
+ * the whole model instead of once for each product of each micro-batch. */
+#include <device.cuh>
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/cuda/rows.cuh"
+#include "kernels/cuda/runtime.h"
+
+extern "C" {
+#include "core/die.h"
+}
+#include "kernels/kernels.h"
+
+cudaStream_t kernels_stream;
+
+static struct cudaDeviceProp gpu;
+
+/* == Errors and launches ========================================================================================== */
+
+void cuda_fail(const char *call, const char *file, int line, const char *message) {
+    die("%s: %s (%s:%d)", call, message, file, line);
+}
+
+void launch_check(const char *kernel, const char *file, int line) {
+    cudaError_t status = cudaGetLastError();
+#ifdef VIT_DEBUG
+    if (status == cudaSuccess) status = cudaStreamSynchronize(kernels_stream);
+#endif
+    if (status == cudaSuccess) return;
+    if (status == cudaErrorNoKernelImageForDevice)
+        die("this program has no code for the %s: build it again with make cuda CUDA_ARCH=sm_%d%d", gpu.name, gpu.major,
+            gpu.minor);
+    cuda_fail(kernel, file, line, cudaGetErrorString(status));
+}
+
+/* The kernels that were allowed more shared memory, and how much. */
+enum { LARGE_KERNELS = 256, FREE_SHARED = 48 * 1024 };
+static struct {
+    const void *kernel;
+    size_t bytes;
+} large[LARGE_KERNELS];
+
+void launch_prepare(const void *kernel, size_t shared_bytes) {
+    if (shared_bytes <= FREE_SHARED) return;
+    int i = 0;
+    while (i < LARGE_KERNELS - 1 && large[i].kernel && large[i].kernel != kernel) i++;
+    if (large[i].kernel == kernel && large[i].bytes >= shared_bytes) return;
+    if (shared_bytes > gpu.sharedMemPerBlockOptin)
+        die("a kernel needs %zu bytes of shared memory and the %s gives a block %zu: a smaller model, or another GPU",
+            shared_bytes, gpu.name, gpu.sharedMemPerBlockOptin);
+    CUDA_TRY(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared_bytes));
+    large[i].kernel = kernel;
+    large[i].bytes = shared_bytes;
+}
+
+/* == Memory ======================================================================================================= */
+
+/* What device_malloc gave, and the rounded copy of it where it is read as parameters. */
+struct Block {
+    char *base;
+    size_t bytes;
+    real *copy;
+    bool copy_is_old;
+};
+static Block *blocks;
+static int block_count, block_capacity;
+static size_t bytes_held, bytes_peak;
+
+static void *device_take(size_t bytes, const char *what) {
+    void *p;
+    cudaError_t status = cudaMalloc(&p, bytes ? bytes : 1);
+    if (status == cudaErrorMemoryAllocation) {
+        size_t free_bytes = 0, all_bytes = 0;
+        cudaGetLastError();
+        cudaMemGetInfo(&free_bytes, &all_bytes);
+        die("out of memory on the %s: %.1f MiB for %s, and %.1f of its %.1f MiB are free: try a smaller micro_batch",
+            gpu.name, (double)bytes / (1 << 20), what, (double)free_bytes / (1 << 20), (double)all_bytes / (1 << 20));
+    }
+    if (status != cudaSuccess) cuda_fail("cudaMalloc", __FILE__, __LINE__, cudaGetErrorString(status));
+    bytes_held += bytes;
+    if (bytes_held > bytes_peak) bytes_peak = bytes_held;
+    return p;
+}
+
+void *device_malloc(size_t bytes, const char *what) {
+    if (block_count == block_capacity) {
+        block_capacity = block_capacity ? 2 * block_capacity : 64;
+        blocks = static_cast<Block *>(realloc(blocks, (size_t)block_capacity * sizeof *blocks));
+        if (!blocks) die("out of memory: table of %d blocks of device memory", block_capacity);
+    }
+    void *p = device_take(bytes, what);
+    blocks[block_count++] = {static_cast<char *>(p), bytes, NULL, false};
+    CUDA_TRY(cudaMemsetAsync(p, 0, bytes, kernels_stream));
+    return p;
+}
+
+static Block *block_of(const void *p) {
+    const char *at = static_cast<const char *>(p);
+    for (int i = 0; i < block_count; i++)
+        if (at >= blocks[i].base && at < blocks[i].base + blocks[i].bytes) return &blocks[i];
+    return NULL;
+}
+
+void device_synchronize(void) { CUDA_TRY(cudaStreamSynchronize(kernels_stream)); }
+
+void device_free(void *p) {
+    for (int i = 0; p && i < block_count; i++) {
+        if (blocks[i].base != p) continue;
+        device_synchronize();
+        bytes_held -= blocks[i].bytes + (blocks[i].copy ? blocks[i].bytes / 2 : 0);
+        CUDA_TRY(cudaFree(blocks[i].copy));
+        CUDA_TRY(cudaFree(p));
+        blocks[i] = blocks[--block_count];
+        return;
+    }
+}
+
+size_t device_peak_bytes(void) { return bytes_peak; }
+
+void device_zero(void *p, size_t bytes) {
+    CUDA_TRY(cudaMemsetAsync(p, 0, bytes, kernels_stream));
+    memory_changed(p);
+}
+
+void device_copy(void *to, const void *from, size_t bytes) {
+    CUDA_TRY(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, kernels_stream));
+    memory_changed(to);
+}
+
+static void *workspace;
+static size_t workspace_bytes;
+
+void kernels_reserve(size_t bytes) {
+    if (bytes <= workspace_bytes) return;
+    device_free(workspace);
+    workspace = device_malloc(bytes, "kernel workspace");
+    workspace_bytes = bytes;
+}
+
+void *kernels_workspace(size_t bytes) {
+    if (bytes > workspace_bytes) die("kernel workspace: %zu bytes wanted, %zu reserved", bytes, workspace_bytes);
+    return workspace;
+}
+
+/* == Parameters as matrix products read them ====================================================================== */
+
+void memory_changed(const void *p) {
+    Block *block = block_of(p);
+    if (block) block->copy_is_old = true;
+}
+
+#ifdef VIT_FP32
+
+const real *real_copy(const float *p) { return p; }
+
+#else
+
+enum { ROUND_THREADS = 256, ROUND_EACH = 8 };
+
+/* Memory from cudaMalloc is aligned to 256 bytes; n is a multiple of nothing. */
+__global__ void __launch_bounds__(ROUND_THREADS) round_kernel(real *to, const float *__restrict__ from, size_t n) {
+    size_t i = ((size_t)blockIdx.x * ROUND_THREADS + threadIdx.x) * ROUND_EACH;
+    if (i + ROUND_EACH > n) {
+        for (; i < n; i++) to[i] = to_real(from[i]);
+        return;
+    }
+    float v[ROUND_EACH];
+    load(v, from + i);
+    store(to + i, v);
+}
+
+const real *real_copy(const float *p) {
+    Block *block = block_of(p);
+    if (!block) die("a matrix product was given parameters that are not in memory from device_malloc");
+    size_t n = block->bytes / sizeof(float);
+    if (!block->copy) {
+        block->copy = static_cast<real *>(device_take(block->bytes / 2, "rounded parameters"));
+        block->copy_is_old = true;
+    }
+    if (block->copy_is_old)
+        LAUNCH(round_kernel, (unsigned)ceil_div(n, ROUND_THREADS * ROUND_EACH), ROUND_THREADS, 0, block->copy,
+               reinterpret_cast<const float *>(block->base), n);
+    block->copy_is_old = false;
+    return block->copy + (p - reinterpret_cast<const float *>(block->base));
+}
+
+#endif
+
+/* == To the device and back ======================================================================================= */
+
+/* 2 MiB: the pixels of 512 images of 32 x 32 in one slot, and long enough to reach the bus's speed. */
+enum { SLOTS = 16 };
+static const size_t SLOT_BYTES = 2 << 20;
+struct Slot {
+    char *host;
+    cudaEvent_t arrived;
+};
+static Slot slots[SLOTS];
+static unsigned slot_next;
+
+/* A slot whose last content has arrived. */
+static Slot *slot_take(void) {
+    Slot *slot = &slots[slot_next++ % SLOTS];
+    CUDA_TRY(cudaEventSynchronize(slot->arrived));
+    return slot;
+}
+
+static void slot_send(Slot *slot, void *device, size_t bytes) {
+    CUDA_TRY(cudaMemcpyAsync(device, slot->host, bytes, cudaMemcpyHostToDevice, kernels_stream));
+    CUDA_TRY(cudaEventRecord(slot->arrived, kernels_stream));
+}
+
+void device_upload(void *device, const void *host, size_t bytes) {
+    for (size_t at = 0; at < bytes; at += SLOT_BYTES) {
+        size_t part = bytes - at < SLOT_BYTES ? bytes - at : SLOT_BYTES;
+        Slot *slot = slot_take();
+        memcpy(slot->host, static_cast<const char *>(host) + at, part);
+        slot_send(slot, static_cast<char *>(device) + at, part);
+    }
+    memory_changed(device);
+}
+
+void device_download(void *host, const void *device, size_t bytes) {
+    CUDA_TRY(cudaMemcpyAsync(host, device, bytes, cudaMemcpyDeviceToHost, kernels_stream));
+    device_synchronize();
+}
+
+#ifdef VIT_FP32
+
+void real_upload(real *device, const float *host, size_t n) { device_upload(device, host, n * sizeof *host); }
+void real_download(float *host, const real *device, size_t n) { device_download(host, device, n * sizeof *host); }
+
+#else
+
+static real host_round(float x) {
+    uint32_t word;
+    memcpy(&word, &x, sizeof word);
+    if (x != x) return {(unsigned short)(word >> 16 | 0x40)};
+    return {(unsigned short)((word + 0x7fff + (word >> 16 & 1)) >> 16)};
+}
+
+static float host_widen(real x) {
+    uint32_t word = (uint32_t)x.bits << 16;
+    float wide;
+    memcpy(&wide, &word, sizeof wide);
+    return wide;
+}
+
+static const size_t SLOT_REALS = SLOT_BYTES / sizeof(real);
+
+void real_upload(real *device, const float *host, size_t n) {
+    for (size_t at = 0; at < n; at += SLOT_REALS) {
+        size_t part = n - at < SLOT_REALS ? n - at : SLOT_REALS;
+        Slot *slot = slot_take();
+        real *narrow = reinterpret_cast<real *>(slot->host);
+        for (size_t i = 0; i < part; i++) narrow[i] = host_round(host[at + i]);
+        slot_send(slot, device + at, part * sizeof(real));
+    }
+}
+
+void real_download(float *host, const real *device, size_t n) {
+    for (size_t at = 0; at < n; at += SLOT_REALS) {
+        size_t part = n - at < SLOT_REALS ? n - at : SLOT_REALS;
+        Slot *slot = slot_take();
+        const real *narrow = reinterpret_cast<const real *>(slot->host);
+        device_download(slot->host, device + at, part * sizeof(real));
+        for (size_t i = 0; i < part; i++) host[at + i] = host_widen(narrow[i]);
+    }
+}
+
+#endif
+
+/* == Start and end ================================================================================================ */
+
+void kernels_init(void) {
+    int count = 0;
+    cudaError_t status = cudaGetDeviceCount(&count);
+    if (status == cudaErrorInsufficientDriver)
+        die("no GPU to run on: no NVIDIA driver, or one older than CUDA %d.%d (make builds for the CPU)",
+            CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10);
+    if (status != cudaSuccess) die("no GPU to run on: %s (make builds for the CPU)", cudaGetErrorString(status));
+    CUDA_TRY(cudaSetDevice(0));
+    CUDA_TRY(cudaGetDeviceProperties(&gpu, 0));
+    if (gpu.major < 8)
+        die("the %s has compute capability %d.%d, and 8.0 or newer is needed (CUDA_VISIBLE_DEVICES chooses among GPUs)",
+            gpu.name, gpu.major, gpu.minor);
+    CUDA_TRY(cudaStreamCreateWithFlags(&kernels_stream, cudaStreamNonBlocking));
+    for (int i = 0; i < SLOTS; i++) {
+        CUDA_TRY(cudaHostAlloc(reinterpret_cast<void **>(&slots[i].host), SLOT_BYTES, cudaHostAllocDefault));
+        CUDA_TRY(cudaEventCreateWithFlags(&slots[i].arrived, cudaEventDisableTiming));
+    }
+    linear_open();
+}
+
+void kernels_exit(void) {
+    device_synchronize();
+    linear_close();
+    device_free(workspace);
+    workspace = NULL;
+    workspace_bytes = 0;
+    for (int i = 0; i < SLOTS; i++) {
+        CUDA_TRY(cudaFreeHost(slots[i].host));
+        CUDA_TRY(cudaEventDestroy(slots[i].arrived));
+    }
+    CUDA_TRY(cudaStreamDestroy(kernels_stream));
+    kernels_stream = NULL;
+}
+
+const char *kernels_device(void) {
+    static char text[400];
+    int version = 0;
+    CUDA_TRY(cudaRuntimeGetVersion(&version));
+    snprintf(text, sizeof text, "%s, %d multiprocessors, %s, CUDA %d.%d", gpu.name, gpu.multiProcessorCount,
+             sizeof(real) == 2 ? "bf16" : "fp32", version / 1000, version % 1000 / 10);
+    return text;
+}

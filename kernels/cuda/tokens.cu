@@ -1,0 +1,214 @@
+/* From pixels to tokens and back to one vector: normalisation, patches, class token and positions, mean pooling.
+ * An image's tokens are taken as one stretch of N*M numbers wherever that spares divisions. */
+#include "kernels/cuda/rows.cuh"
+#include "kernels/kernels.h"
+
+enum { THREADS = 256, WARPS = THREADS / WARP };
+
+/* The blocks of all images lie along x, `tiles` to an image. */
+struct Place {
+    size_t image;
+    unsigned tile;
+};
+DEVICE Place place(unsigned tiles) { return {blockIdx.x / tiles, blockIdx.x % tiles}; }
+
+/* == Pixels ======================================================================================================= */
+
+struct Channels {
+    float scale[3], shift[3];
+};
+
+/* W pixels a thread: 3 W bytes in, W activations to each of three planes. */
+template <int W>
+__global__ void __launch_bounds__(THREADS) images_normalize_kernel(real *y, const uint8_t *__restrict__ x, Channels c,
+                                                                   size_t pixels, unsigned tiles) {
+    Place at = place(tiles);
+    const uint8_t *image = x + at.image * 3 * pixels;
+    real *planes = y + at.image * 3 * pixels;
+    size_t i = ((size_t)at.tile * THREADS + threadIdx.x) * W;
+    if (i >= pixels) return;
+    uint8_t in[3 * W];
+#pragma unroll
+    for (int k = 0; k < 3; k++) copy<W>(in + k * W, image + 3 * i + k * W);
+#pragma unroll
+    for (int k = 0; k < 3; k++) {
+        float v[W];
+#pragma unroll
+        for (int e = 0; e < W; e++) v[e] = in[3 * e + k] * c.scale[k] + c.shift[k];
+        store(planes + k * pixels + i, v);
+    }
+}
+
+void images_normalize(real *y, const uint8_t *x, const float *mean, const float *std, int B, int Hi, int Wi) {
+    size_t pixels = (size_t)Hi * Wi;
+    Channels c;
+    for (int k = 0; k < 3; k++) {
+        c.scale[k] = 1 / (255 * std[k]);
+        c.shift[k] = -mean[k] / std[k];
+    }
+    bool wide = is_wide(pixels, y, x);
+    unsigned tiles = (unsigned)ceil_div(pixels, wide ? THREADS * WIDE : THREADS), blocks = (unsigned)B * tiles;
+    if (wide) LAUNCH((images_normalize_kernel<WIDE>), blocks, THREADS, 0, y, x, c, pixels, tiles);
+    else LAUNCH((images_normalize_kernel<1>), blocks, THREADS, 0, y, x, c, pixels, tiles);
+}
+
+/* W neighbours of a patch's row a thread, in the order of cols: writes are whole lines, and the reads of neighbouring
+ * patches fill lines between them.  size = numbers of an image in cols. */
+template <int W>
+__global__ void __launch_bounds__(THREADS)
+    patchify_kernel(real *cols, const real *__restrict__ x, int Hi, int Wi, int P, size_t size, unsigned tiles) {
+    Place at = place(tiles);
+    size_t i = ((size_t)at.tile * THREADS + threadIdx.x) * W;
+    if (i >= size) return;
+    size_t line = quotient(i, P), plane = quotient(line, P), patch = quotient(plane, 3); /* i = (patch, c, r, column) */
+    int column = (int)(i - line * P), r = (int)(line - plane * P), c = (int)(plane - patch * 3);
+    size_t down = quotient(patch, Wi / P), right = patch - down * (Wi / P);
+    const real *image = x + at.image * 3 * Hi * Wi;
+    copy<W>(cols + at.image * size + i, image + ((size_t)c * Hi + down * P + r) * Wi + right * P + column);
+}
+
+void patchify(real *cols, const real *x, int B, int Hi, int Wi, int P) {
+    constexpr int HALF = WIDE / 2;
+    size_t size = (size_t)(Hi / P) * (Wi / P) * 3 * P * P;
+#define PATCHIFY(W)                                                                                          \
+    do {                                                                                                     \
+        unsigned tiles = (unsigned)ceil_div(size, THREADS * W);                                              \
+        LAUNCH((patchify_kernel<W>), (unsigned)B * tiles, THREADS, 0, cols, x, Hi, Wi, P, size, tiles);      \
+    } while (0)
+    if (P % WIDE == 0 && is_wide(Wi, cols, x)) PATCHIFY(WIDE);
+    else if (P % HALF == 0 && Wi % HALF == 0 && is_wide(0, cols, x)) PATCHIFY(HALF);
+    else PATCHIFY(1);
+#undef PATCHIFY
+}
+
+/* == Embedding ==================================================================================================== */
+
+/* size = N*M numbers of an image, of which the first `front` = prefix*M are the class token's. */
+template <int W>
+__global__ void __launch_bounds__(THREADS)
+    embed_forward_kernel(real *x, const real *__restrict__ patches, const float *__restrict__ cls,
+                         const float *__restrict__ pos, size_t size, size_t front, unsigned tiles) {
+    Place at = place(tiles);
+    size_t i = ((size_t)at.tile * THREADS + threadIdx.x) * W;
+    if (i >= size) return;
+    float v[W], p[W] = {};
+    if (pos) load(p, pos + i);
+    if (i < front) load(v, cls + i);
+    else load(v, patches + at.image * (size - front) + (i - front));
+#pragma unroll
+    for (int e = 0; e < W; e++) v[e] += p[e];
+    store(x + at.image * size + i, v);
+}
+
+void embed_forward(real *x, const real *patches, const float *cls, const float *pos, int B, int N, int M, int prefix) {
+    size_t size = (size_t)N * M, front = (size_t)prefix * M;
+    bool wide = is_wide(M, x, patches, cls, pos);
+    unsigned tiles = (unsigned)ceil_div(size, wide ? THREADS * WIDE : THREADS), blocks = (unsigned)B * tiles;
+    if (wide) LAUNCH((embed_forward_kernel<WIDE>), blocks, THREADS, 0, x, patches, cls, pos, size, front, tiles);
+    else LAUNCH((embed_forward_kernel<1>), blocks, THREADS, 0, x, patches, cls, pos, size, front, tiles);
+}
+
+/* A lane to W of an image's numbers, the block's warps to the images by turns: copies and sums in one pass.  Many
+ * warps, since there are only N*M / (32 W) blocks. */
+enum { EMBED_WARPS = 32 };
+
+template <int W>
+__global__ void __launch_bounds__(EMBED_WARPS *WARP)
+    embed_backward_kernel(real *dpatches, float *dcls, float *dpos, const real *__restrict__ dx, int B, size_t size,
+                          size_t front) {
+    SHARED(float, sums); /* [EMBED_WARPS][WARP * W] */
+    size_t i = ((size_t)blockIdx.x * WARP + lane_id()) * W;
+    float sum[W] = {};
+    if (i < size)
+#pragma unroll 4
+        for (int b = warp_id(); b < B; b += EMBED_WARPS) {
+            float v[W];
+            load(v, dx + b * size + i);
+            if (i >= front) copy<W>(dpatches + b * (size - front) + (i - front), dx + b * size + i);
+#pragma unroll
+            for (int e = 0; e < W; e++) sum[e] += v[e];
+        }
+    if (!dpos && (!dcls || (size_t)blockIdx.x * WARP * W >= front)) return;
+    store(sums + (warp_id() * WARP + lane_id()) * W, sum);
+    block_sync();
+    size_t column = (size_t)blockIdx.x * WARP * W + threadIdx.x;
+    if (threadIdx.x >= WARP * W || column >= size) return;
+    float total = 0;
+    for (int v = 0; v < EMBED_WARPS; v++) total += sums[v * WARP * W + threadIdx.x];
+    if (dpos) dpos[column] += total;
+    if (dcls && column < front) dcls[column] += total;
+}
+
+void embed_backward(real *dpatches, float *dcls, float *dpos, const real *dx, int B, int N, int M, int prefix) {
+    size_t size = (size_t)N * M, front = (size_t)prefix * M;
+#define EMBED_BACKWARD(W)                                                                                             \
+    LAUNCH((embed_backward_kernel<W>), (unsigned)ceil_div(size, WARP * W), EMBED_WARPS * WARP,                        \
+           EMBED_WARPS * WARP * W * sizeof(float), dpatches, dcls, dpos, dx, B, size, front)
+    if (is_wide(M, dpatches, dx)) EMBED_BACKWARD(WIDE);
+    else EMBED_BACKWARD(1);
+#undef EMBED_BACKWARD
+}
+
+/* == Pooling ====================================================================================================== */
+
+/* A lane to W columns of one image, the block's warps to its tokens by turns. */
+template <int W>
+__global__ void __launch_bounds__(THREADS)
+    pool_forward_kernel(real *y, const real *__restrict__ x, int N, int M, int first, int count) {
+    SHARED(float, sums); /* [WARPS][WARP * W] */
+    int m = ((int)blockIdx.y * WARP + lane_id()) * W;
+    const real *in = x + ((size_t)blockIdx.x * N + first) * M + m;
+    float sum[W] = {};
+    if (m < M)
+#pragma unroll 4
+        for (int t = warp_id(); t < count; t += WARPS) {
+            float v[W];
+            load(v, in + (size_t)t * M);
+#pragma unroll
+            for (int e = 0; e < W; e++) sum[e] += v[e];
+        }
+    store(sums + (warp_id() * WARP + lane_id()) * W, sum);
+    block_sync();
+    int column = (int)blockIdx.y * WARP * W + (int)threadIdx.x;
+    if ((int)threadIdx.x >= WARP * W || column >= M) return;
+    float total = 0;
+#pragma unroll
+    for (int v = 0; v < WARPS; v++) total += sums[v * WARP * W + threadIdx.x];
+    y[(size_t)blockIdx.x * M + column] = to_real(total / count);
+}
+
+void pool_forward(real *y, const real *x, int B, int N, int M, int first, int count) {
+#define POOL_FORWARD(W)                                                                                                \
+    LAUNCH((pool_forward_kernel<W>), dim3((unsigned)B, (unsigned)ceil_div(M, WARP * W)), THREADS,                      \
+           THREADS * W * sizeof(float), y, x, N, M, first, count)
+    if (is_wide(M, x)) POOL_FORWARD(WIDE);
+    else POOL_FORWARD(1);
+#undef POOL_FORWARD
+}
+
+/* A warp writes one token. */
+template <int W>
+__global__ void __launch_bounds__(THREADS) pool_backward_kernel(real *dx, const real *__restrict__ dy, int N, int M,
+                                                                int first, int count, float share, unsigned tiles) {
+    Place at = place(tiles);
+    int t = (int)at.tile * WARPS + warp_id();
+    if (t >= N) return;
+    const real *in = dy + at.image * M;
+    real *out = dx + (at.image * N + t) * M;
+    for (int m = lane_id() * W; m < M; m += WARP * W) {
+        float v[W] = {};
+        if (t >= first && t < first + count) load(v, in + m);
+#pragma unroll
+        for (int e = 0; e < W; e++) v[e] *= share;
+        store(out + m, v);
+    }
+}
+
+void pool_backward(real *dx, const real *dy, int B, int N, int M, int first, int count) {
+    unsigned tiles = (unsigned)ceil_div(N, WARPS), blocks = (unsigned)B * tiles;
+    float share = 1.0f / count;
+    if (is_wide(M, dx, dy))
+        LAUNCH((pool_backward_kernel<WIDE>), blocks, THREADS, 0, dx, dy, N, M, first, count, share, tiles);
+    else
+        LAUNCH((pool_backward_kernel<1>), blocks, THREADS, 0, dx, dy, N, M, first, count, share, tiles);
+}
