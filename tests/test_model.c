@@ -202,26 +202,24 @@ static void smoothen(Case *c, float *values) {
 }
 
 /* Slope of the loss along `direction`: central differences at widths that halve, each pair extrapolated to the fourth
- * order.  Wide steps suffer from curvature, narrow ones from the loss's rounding, so the estimate is the one of the
- * narrowest width whose rounding is still below a fifth of the tolerance; where the slope is too small for any, the one
- * that agrees best with its neighbour (Ridders).  *noise: what a rounding of the loss by four float epsilons does to it. */
+ * order.  Wide steps suffer from curvature, narrow ones from the loss's rounding; the estimate taken is the one whose
+ * two errors together look smallest, curvature being judged by how far the last two estimates moved (Ridders).
+ * *noise: what a rounding of the loss by four float epsilons does to it. */
 static double slope_by_differences(Case *c, float *values, const float *base, const float *direction, const Param *p,
                                    double widest, double *noise) {
-    enum { WIDTHS = 9 };
-    double central[WIDTHS], previous = 0, best = 0, best_gap = INFINITY;
+    enum { WIDTHS = 12 };
+    double central[WIDTHS], estimate[WIDTHS], best = 0, least = INFINITY;
     double rounding = 4 * FLT_EPSILON * case_forward(c, 0, c->B) / c->B;
     for (int i = 0; i < WIDTHS; i++) {
         double h = ldexp(widest, -i);
         central[i] = (loss_at(c, values, base, direction, p, h) - loss_at(c, values, base, direction, p, -h)) / (2 * h);
-        if (i == 0) continue;
-        double estimate = (4 * central[i] - central[i - 1]) / 3;
-        double gap = rounding / h < 2e-4 * fabs(estimate) ? 0 : fabs(estimate - previous);
-        if (i > 1 && (gap == 0 || gap < best_gap)) {
-            best_gap = gap;
-            best = estimate;
-            *noise = rounding / h;
-        }
-        previous = estimate;
+        if (i > 0) estimate[i] = (4 * central[i] - central[i - 1]) / 3;
+        if (i < 3) continue;
+        double moved = fmax(fabs(estimate[i] - estimate[i - 1]), fabs(estimate[i - 1] - estimate[i - 2]));
+        if (moved + rounding / h >= least) continue;
+        least = moved + rounding / h;
+        best = estimate[i];
+        *noise = rounding / h;
     }
     return best;
 }

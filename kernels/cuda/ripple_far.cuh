@@ -1,5 +1,6 @@
-/* The far part of `window` ripple attention, which is linear attention: the sums S and dS over all tokens, and the products
- * of a warp's patch with them.  S and dS are used as two bfloat16 terms, so that window keeps the digits of dense. */
+/* The far part of `window` ripple attention, which is linear attention: the sums S and dS over all tokens, and the
+ * products of a warp's patch with them.  S and dS are used as two bfloat16 terms, so that window keeps the digits of
+ * dense. */
 #ifndef VIT_KERNELS_CUDA_RIPPLE_FAR_CUH
 #define VIT_KERNELS_CUDA_RIPPLE_FAR_CUH
 
@@ -98,8 +99,8 @@ DEVICE void add_outer(FragmentC (&sum)[P / TILE_M][P / TILE_N + 1], const real *
         }
 }
 
-/* part [heads,parts,P,P+8]: S of a stretch of tokens, or dS (BACKWARD: values is dy).  Each warp sums `span` tokens, the
- * warps of a block join in order. */
+/* part [heads,parts,P,P+8]: S of a stretch of tokens, or dS (BACKWARD: values is dy).  Each warp sums `span` tokens,
+ * the warps of a block join in order. */
 template <int P, bool BACKWARD>
 __global__ void __launch_bounds__(FAR_WARPS *WARP)
     ripple_far_sums_kernel(float *part, const real *phi, const real *values, const float *delta, const float *den,
@@ -142,16 +143,19 @@ __global__ void __launch_bounds__(FAR_WARPS *WARP)
                 for (int n = 0; n <= P / TILE_N; n++)
 #pragma unroll
                     for (int i = 0; i < 4; i++) {
-                        float *to = joined + (m * TILE_M + fragment_c_row(i)) * far_ld(P) + n * TILE_N + fragment_c_column(i);
+                        int f = m * TILE_M + fragment_c_row(i), d = n * TILE_N + fragment_c_column(i);
+                        float *to = joined + f * far_ld(P) + d;
                         *to = (w ? *to : 0) + sum[m][n].x[i];
                     }
         block_sync();
     }
-    for (int at = threadIdx.x; at < far_size(P); at += blockDim.x) part[(size_t)blockIdx.x * far_size(P) + at] = joined[at];
+    for (int at = threadIdx.x; at < far_size(P); at += blockDim.x)
+        part[(size_t)blockIdx.x * far_size(P) + at] = joined[at];
 }
 
 /* S [heads,size] = sum of part [heads,parts,size], in order. */
-__global__ void __launch_bounds__(256) ripple_join_far_kernel(float *S, const float *part, int parts, int size, size_t count) {
+__global__ void __launch_bounds__(256)
+    ripple_join_far_kernel(float *S, const float *part, int parts, int size, size_t count) {
     size_t at = (size_t)blockIdx.x * 256 + threadIdx.x;
     if (at >= count) return;
     const float *from = part + at / size * parts * size + at % size;
@@ -192,8 +196,8 @@ static void sum_far(float *S, const real *phi, const real *values, const float *
                     const Shape &s, int first, int heads) {
     size_t shared = (size_t)FAR_WARPS * 2 * FAR_STEP * tile_ld(P) * sizeof(real) + far_size(P) * sizeof(float);
     float *part = far.parts > 1 ? far.part : S;
-    LAUNCH((ripple_far_sums_kernel<P, BACKWARD>), (unsigned)heads * far.parts, FAR_WARPS *WARP, shared, part, phi, values,
-           far.delta, den, alpha, s, first, far.parts, far.span);
+    LAUNCH((ripple_far_sums_kernel<P, BACKWARD>), (unsigned)heads * far.parts, FAR_WARPS * WARP, shared, part, phi,
+           values, far.delta, den, alpha, s, first, far.parts, far.span);
     size_t count = (size_t)heads * far_size(P);
     if (far.parts > 1)
         LAUNCH(ripple_join_far_kernel, (unsigned)ceil_div(count, 256), 256, 0, S, part, far.parts, far_size(P), count);

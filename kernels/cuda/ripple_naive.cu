@@ -1,7 +1,7 @@
-/* Ripple attention as the paper writes it, a thread for a few columns of one query or one key: ring after ring, token after
- * token, sums in double, nothing reused, any size.  The formulas are those of kernels/cpu/ripple_naive.c; the gradients of
- * keys and values use that n is in ring r of m exactly when m is in ring r of n.  Dense and window come here for heads and
- * features wider than their tiles. */
+/* Ripple attention as the paper writes it, a thread for a few columns of one query or one key: ring after ring, token
+ * after token, sums in double, nothing reused, any size.  The formulas are those of kernels/cpu/ripple_naive.c; the
+ * gradients of keys and values use that n is in ring r of m exactly when m is in ring r of n.  Dense and window come
+ * here for heads and features wider than their tiles. */
 #include "kernels/cuda/ripple.cuh"
 #include "kernels/cuda/rows.cuh"
 
@@ -23,8 +23,9 @@ DEVICE int clip(int i, int low, int high) { return i < low ? low : i > high ? hi
 DEVICE Ring ring_around(const RippleRings &rings, int n, int r) {
     int y = n / rings.Wg, x = n % rings.Wg, Hg = rings.Hg, Wg = rings.Wg;
     int outer = r + 1 < rings.G ? clip(rings.bound[r + 1] - 1, 0, Hg + Wg) : Hg + Wg;
-    return {y, x, rings.bound[r], clip(y - outer, 0, y), clip(y + outer, y, Hg - 1), clip(x - outer, 0, x),
-            clip(x + outer, x, Wg - 1)};
+    int y0 = clip(y - outer, 0, y), y1 = clip(y + outer, y, Hg - 1);
+    int x0 = clip(x - outer, 0, x), x1 = clip(x + outer, x, Wg - 1);
+    return {y, x, rings.bound[r], y0, y1, x0, x1};
 }
 
 /* Calls visit(m) for the tokens of ring r around n, row by row. */
@@ -68,7 +69,8 @@ DEVICE bool find_work(int *head, int *slice, int *n, const Shape &s, int slices,
 }
 
 __global__ void __launch_bounds__(THREADS)
-    ripple_naive_forward_kernel(real *y, float *den, const float *alpha, const real *phi, const real *qkv, Shape s, int slices, size_t count) {
+    ripple_naive_forward_kernel(real *y, float *den, const float *alpha, const real *phi, const real *qkv, Shape s,
+                                int slices, size_t count) {
     int head, slice, n;
     if (!find_work(&head, &slice, &n, s, slices, count)) return;
     RippleHead o = ripple_head(head, s.N, s.H, s.D, s.F, s.rings.G);
@@ -89,8 +91,9 @@ __global__ void __launch_bounds__(THREADS)
 
 /* dphi(q) by slices of F; the first slice also takes dalpha. */
 __global__ void __launch_bounds__(THREADS)
-    ripple_naive_queries_kernel(real *dphi, float *dalpha, const real *dy, const real *y, const float *den, const float *alpha,
-                   const real *phi, const real *qkv, Shape s, int slices, size_t count) {
+    ripple_naive_queries_kernel(real *dphi, float *dalpha, const real *dy, const real *y, const float *den,
+                                const float *alpha, const real *phi, const real *qkv, Shape s, int slices,
+                                size_t count) {
     int head, slice, n;
     if (!find_work(&head, &slice, &n, s, slices, count)) return;
     RippleHead o = ripple_head(head, s.N, s.H, s.D, s.F, s.rings.G);
@@ -114,8 +117,9 @@ __global__ void __launch_bounds__(THREADS)
 
 /* dphi(k) by slices of F, then dv by slices of D. */
 __global__ void __launch_bounds__(THREADS)
-    ripple_naive_keys_kernel(real *dqkv, real *dphi, const real *dy, const real *y, const float *den, const float *alpha, const real *phi,
-                const real *qkv, Shape s, int feature_slices, int slices, size_t count) {
+    ripple_naive_keys_kernel(real *dqkv, real *dphi, const real *dy, const real *y, const float *den,
+                             const float *alpha, const real *phi, const real *qkv, Shape s, int feature_slices,
+                             int slices, size_t count) {
     int head, slice, m;
     if (!find_work(&head, &slice, &m, s, slices, count)) return;
     RippleHead o = ripple_head(head, s.N, s.H, s.D, s.F, s.rings.G);
@@ -128,7 +132,8 @@ __global__ void __launch_bounds__(THREADS)
             const real *q = phi + o.q + n * o.phi_row, *gradient = dy + o.y + n * o.y_row;
             double weight = (double)alpha[o.alpha + n * o.alpha_row + r] / den[o.den + n * o.den_row];
             if (features)
-                add_row(sum, weight * (dot(gradient, v, s.D) - dot(gradient, y + o.y + n * o.y_row, s.D)), q + first, columns);
+                add_row(sum, weight * (dot(gradient, v, s.D) - dot(gradient, y + o.y + n * o.y_row, s.D)), q + first,
+                        columns);
             else add_row(sum, weight * dot(q, k, s.F), gradient + first, columns);
         });
     put_row(features ? dphi + o.k + m * o.phi_row + first : dqkv + o.v + m * o.qkv_row + first, sum, 1, columns);
@@ -155,14 +160,14 @@ RIPPLE_BACKWARD(naive) {
     Shape s = shape_of(rings, H, D, F);
     int features = (int)ceil_div(F, COLUMNS), slices = features + (int)ceil_div(D, COLUMNS);
     size_t tokens = (size_t)B * H * s.N;
-    LAUNCH(ripple_naive_queries_kernel, blocks_of(tokens * features), THREADS, 0, dphi, dalpha, dy, y, den, alpha, phi, qkv, s, features,
-           tokens * features);
-    LAUNCH(ripple_naive_keys_kernel, blocks_of(tokens * slices), THREADS, 0, dqkv, dphi, dy, y, den, alpha, phi, qkv, s, features, slices,
-           tokens * slices);
+    LAUNCH(ripple_naive_queries_kernel, blocks_of(tokens * features), THREADS, 0, dphi, dalpha, dy, y, den, alpha, phi,
+           qkv, s, features, tokens * features);
+    LAUNCH(ripple_naive_keys_kernel, blocks_of(tokens * slices), THREADS, 0, dqkv, dphi, dy, y, den, alpha, phi, qkv, s,
+           features, slices, tokens * slices);
 }
 
-/* Predicted, not measured: every slice forms its own dot products, in double, at a tenth of the 64 multiply-adds a clock
- * that a multiprocessor has: the loads are not coalesced. */
+/* Predicted, not measured: every slice forms its own dot products, in double, at a tenth of the 64 multiply-adds a
+ * clock that a multiprocessor has: the loads are not coalesced. */
 double ripple_naive_cost(const RippleRings *rings, int D, int F) {
     double N = (double)rings->Hg * rings->Wg, by_D = (double)ceil_div(D, COLUMNS), by_F = (double)ceil_div(F, COLUMNS);
     double products = by_D * (F + COLUMNS) + by_F * (D + COLUMNS) + F + by_F * (2 * D + COLUMNS) + by_D * (F + COLUMNS);

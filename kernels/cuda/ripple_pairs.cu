@@ -1,11 +1,11 @@
-/* Ripple attention over pairs of tokens on tensor cores: `dense` meets every pair, `window` only those inside the last bound
- * and treats what lies outside as linear attention.  The formulas are those of kernels/cpu/ripple_pairs.c; here with
- *   c_nm  = weight of the pair: alpha_g(n,m)(n), in `window` less base_n = alpha_{G-1}(n) (0 where nothing is outside)
+/* Ripple attention over pairs of tokens on tensor cores: `dense` meets every pair, `window` only those inside the last
+ * bound and treats what lies outside as linear attention.  The formulas are those of kernels/cpu/ripple_pairs.c; with
+ *   c_nm  the weight of a pair: alpha_g(n,m)(n), in `window` less base_n = alpha_{G-1}(n) (0 where nothing is outside)
  *   delta_n = dy_n.y_n,  i_n = 1 / den_n,  t_nm = dy_n.v_m - delta_n
- * so that dy enters the products as it is and i_n joins the weights:
- *   dphi(q_n) = sum_m (i c t) phi(k_m),  dalpha_r(n) = i_n sum_{m in r} a t      queries_kernel
- *   dphi(k_m) = sum_n (i c t) phi(q_n),  dv_m = sum_n (i c a) dy_n                keys_kernel
- *   S = sum_m phi(k_m) [v_m, 1],  dS = sum_n i_n base_n phi(q_n) [dy_n, -delta_n]  far_sums_kernel
+ * dy enters the products as it is, and i_n joins the weights:
+ *   queries   dphi(q_n) = sum_m (i c t) phi(k_m),  dalpha_r(n) = i_n sum_{m in r} a t
+ *   keys      dphi(k_m) = sum_n (i c t) phi(q_n),  dv_m = sum_n (i c a) dy_n
+ *   far       S = sum_m phi(k_m) [v_m, 1],  dS = sum_n i_n base_n phi(q_n) [dy_n, -delta_n]
  * Patches, weights and products are in ripple_patches.cuh, the far part in ripple_far.cuh; nothing as large as N x N is
  * stored. */
 #include "kernels/cuda/ripple_far.cuh"
@@ -17,8 +17,8 @@ static const size_t BUDGET = (size_t)64 << 20;
 
 template <int P>
 __global__ void __launch_bounds__(MOST_WARPS *WARP)
-    ripple_pairs_forward_kernel(real *y, float *den, const float *S, const float *alpha, const real *phi, const real *qkv,
-                                Shape s, int first_head) {
+    ripple_pairs_forward_kernel(real *y, float *den, const float *S, const float *alpha, const real *phi,
+                                const real *qkv, Shape s, int first_head) {
     constexpr int LD = tile_ld(P), TILE = STAGED * LD;
     SHARED(unsigned char, shared);
     real *staged = reinterpret_cast<real *>(shared); /* [2]: keys [STAGED,LD], values [STAGED,LD] */
@@ -36,7 +36,8 @@ __global__ void __launch_bounds__(MOST_WARPS *WARP)
     };
     if (at.box.columns) stage({0, 0}, 0);
     load_groups(group, s);
-    load_weights(weight, alpha, NULL, o, s, [&](int i) { return own_token(s, at, i); }, PATCH, lane_id(), WARP);
+    load_weights(
+        weight, alpha, NULL, o, s, [&](int i) { return own_token(s, at, i); }, PATCH, lane_id(), WARP);
 
     FragmentA q[P / TILE_K];
     FragmentC num[P / TILE_N], part[P / TILE_N]; /* part: of a stretch of keys */
@@ -103,8 +104,8 @@ __global__ void __launch_bounds__(MOST_WARPS *WARP)
 /* == Backward ===================================================================================================== */
 
 /* delta and 1 / den of the warp's sixteen queries, two lanes each. */
-DEVICE void load_delta(float *delta, float *inverse, const real *dy, const real *y, const float *den, const RippleHead &o,
-                       const Shape &s, const Place &at) {
+DEVICE void load_delta(float *delta, float *inverse, const real *dy, const real *y, const float *den,
+                       const RippleHead &o, const Shape &s, const Place &at) {
     int i = lane_id() / 2, half = lane_id() % 2, n = own_token(s, at, i);
     float sum = 0;
     if (n >= 0) {
@@ -142,9 +143,9 @@ DEVICE void settle(float *sums, float (&sum)[2][2][2], const Held &held, int ld)
 /* dphi(q) and dalpha; delta_out [heads,N] for the other kernels. */
 template <int P>
 __global__ void __launch_bounds__(MOST_WARPS *WARP)
-    ripple_pairs_queries_kernel(real *dphi, float *dalpha, float *delta_out, const real *dy, const real *y, const float *den,
-                                const float *S, const float *alpha, const real *phi, const real *qkv, Shape s,
-                                int first_head) {
+    ripple_pairs_queries_kernel(real *dphi, float *dalpha, float *delta_out, const real *dy, const real *y,
+                                const float *den, const float *S, const float *alpha, const real *phi, const real *qkv,
+                                Shape s, int first_head) {
     constexpr int LD = tile_ld(P), TILE = STAGED * LD;
     SHARED(unsigned char, shared);
     real *staged = reinterpret_cast<real *>(shared); /* [2]: keys [STAGED,LD], values [STAGED,LD] */
@@ -165,7 +166,8 @@ __global__ void __launch_bounds__(MOST_WARPS *WARP)
     };
     if (at.box.columns) stage({0, 0}, 0);
     load_groups(group, s);
-    load_weights(weight, alpha, den, o, s, [&](int i) { return own_token(s, at, i); }, PATCH, lane_id(), WARP);
+    load_weights(
+        weight, alpha, den, o, s, [&](int i) { return own_token(s, at, i); }, PATCH, lane_id(), WARP);
     load_delta(delta, inverse, dy, y, den, o, s, at);
     for (int i = lane_id(); i < PATCH * s.ld * 4; i += WARP) sums[i] = 0;
 
@@ -257,8 +259,9 @@ __global__ void __launch_bounds__(MOST_WARPS *WARP)
 /* dphi(k) and dv: the warp owns a patch of keys, the staged patches are queries with their weights. */
 template <int P>
 __global__ void __launch_bounds__(MOST_WARPS *WARP)
-    ripple_pairs_keys_kernel(real *dqkv, real *dphi, const float *delta_in, const real *dy, const float *den, const float *dS,
-                             const float *alpha, const real *phi, const real *qkv, Shape s, int first_head) {
+    ripple_pairs_keys_kernel(real *dqkv, real *dphi, const float *delta_in, const real *dy, const float *den,
+                             const float *dS, const float *alpha, const real *phi, const real *qkv, Shape s,
+                             int first_head) {
     constexpr int LD = tile_ld(P), TILE = STAGED * LD;
     SHARED(unsigned char, shared);
     real *staged = reinterpret_cast<real *>(shared); /* [2]: queries [STAGED,LD], dy [STAGED,LD] */
@@ -422,7 +425,8 @@ size_t ripple_dense_workspace(const RippleRings *rings, int D, int F) { return p
 size_t ripple_window_workspace(const RippleRings *rings, int D, int F) { return pairs_workspace(rings, D, F, true); }
 
 template <int P>
-static void pairs_forward(real *y, float *den, const float *alpha, const real *phi, const real *qkv, Shape s, int heads) {
+static void pairs_forward(real *y, float *den, const float *alpha, const real *phi, const real *qkv, Shape s,
+                          int heads) {
     s.at = areas_of(s, P, FORWARD);
     s.wide = is_wide(s.F, phi) && is_wide(s.D, qkv, y);
     size_t bytes;
@@ -434,8 +438,8 @@ static void pairs_forward(real *y, float *den, const float *alpha, const real *p
             far = far_of(s, P, now, static_cast<float *>(kernels_workspace(bytes)), &bytes);
             sum_far<P, false>(far.S, phi, qkv, den, alpha, far, s, first, now);
         }
-        LAUNCH(ripple_pairs_forward_kernel<P>, (unsigned)now * s.blocks, s.warps * WARP, s.at.bytes, y, den, far.S, alpha, phi,
-               qkv, s, first);
+        LAUNCH(ripple_pairs_forward_kernel<P>, (unsigned)now * s.blocks, s.warps * WARP, s.at.bytes, y, den, far.S,
+               alpha, phi, qkv, s, first);
     }
 }
 
@@ -451,21 +455,21 @@ static void pairs_backward(real *dqkv, real *dphi, float *dalpha, const real *dy
         Far far = far_of(s, P, now, static_cast<float *>(kernels_workspace(bytes)), &bytes);
         if (s.far) sum_far<P, false>(far.S, phi, qkv, den, alpha, far, s, first, now);
         s.at = areas_of(s, P, QUERIES);
-        LAUNCH(ripple_pairs_queries_kernel<P>, (unsigned)now * s.blocks, s.warps * WARP, s.at.bytes, dphi, dalpha, far.delta,
-               dy, y, den, far.S, alpha, phi, qkv, s, first);
+        LAUNCH(ripple_pairs_queries_kernel<P>, (unsigned)now * s.blocks, s.warps * WARP, s.at.bytes, dphi, dalpha,
+               far.delta, dy, y, den, far.S, alpha, phi, qkv, s, first);
         if (s.far) sum_far<P, true>(far.dS, phi, dy, den, alpha, far, s, first, now);
         s.at = areas_of(s, P, KEYS);
-        LAUNCH(ripple_pairs_keys_kernel<P>, (unsigned)now * s.blocks, s.warps * WARP, s.at.bytes, dqkv, dphi, far.delta, dy,
-               den, far.dS, alpha, phi, qkv, s, first);
+        LAUNCH(ripple_pairs_keys_kernel<P>, (unsigned)now * s.blocks, s.warps * WARP, s.at.bytes, dqkv, dphi, far.delta,
+               dy, den, far.dS, alpha, phi, qkv, s, first);
     }
 }
 
 /* The tiles' width is a template argument: sixteen, thirty-two, sixty-four. */
-#define FOR_WIDTH(function, ...)                                        \
-    switch (padded(D, F)) {                                             \
-    case 16: function<16>(__VA_ARGS__); break;                          \
-    case 32: function<32>(__VA_ARGS__); break;                          \
-    default: function<64>(__VA_ARGS__);                                 \
+#define FOR_WIDTH(function, ...)               \
+    switch (padded(D, F)) {                    \
+    case 16: function<16>(__VA_ARGS__); break; \
+    case 32: function<32>(__VA_ARGS__); break; \
+    default: function<64>(__VA_ARGS__);        \
     }
 
 RIPPLE_FORWARD(dense) {
@@ -496,10 +500,10 @@ RIPPLE_BACKWARD(window) {
 
 /* == Cost ========================================================================================================= */
 
-/* Predicted, not measured: clocks of a multiprocessor for two patches of P columns, forward and backward.  Nine products,
- * P/8 matrix instructions each at 4 to 6 clocks of one of four tensor cores, and nine P/16 loads of 512 bytes at 4 clocks of
- * shared memory run beside each other; weights, sums and conversions take 60.  Memory traffic: fourteen rows of activations
- * and three of weights a token, and for the far part two more readings of features and values. */
+/* Predicted, not measured: clocks of a multiprocessor for two patches of P columns, forward and backward.  Nine
+ * products, P/8 matrix instructions each at 4 to 6 clocks of one of four tensor cores, and nine P/16 loads of 512 bytes
+ * at 4 clocks of shared memory run beside each other; weights, sums and conversions take 60.  Memory traffic: fourteen
+ * rows of activations and three of weights a token, and for the far part two more readings of features and values. */
 static double pairs_cost(const RippleRings *rings, int D, int F, bool window) {
     Shape s;
     if (!shape_of(&s, rings, 1, D, F, window)) return ripple_naive_cost(rings, D, F);

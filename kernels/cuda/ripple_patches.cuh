@@ -1,10 +1,10 @@
 /* Patches of tokens for ripple attention over pairs, and what one warp does with two of them.
  *
- * Tokens come in patches of two rows of eight: one tile of sixteen.  Between two patches the distance of a pair needs three
- * row distances, the same for the whole warp, and two column distances a lane, the same for all patches below each other.
- * Hence a warp owns a patch and walks the others column by column; its weights, looked up as
- * weight[token][max(row group, column group)], stay in registers as long as the row groups stay the same, and so do the
- * sums that belong to one group.  The result of one product is the left factor of the next without leaving the registers. */
+ * Tokens come in patches of two rows of eight: one tile of sixteen.  Between two patches the distance of a pair needs
+ * three row distances, the same for the whole warp, and two column distances a lane, the same for all patches below
+ * each other.  Hence a warp owns a patch and walks the others column by column; its weights, looked up as
+ * weight[token][max(row group, column group)], stay in registers as long as the row groups stay the same, and so do
+ * the sums that belong to one group.  The result of one product is the left factor of the next in registers. */
 #ifndef VIT_KERNELS_CUDA_RIPPLE_PATCHES_CUH
 #define VIT_KERNELS_CUDA_RIPPLE_PATCHES_CUH
 
@@ -28,9 +28,9 @@ struct Areas {
 struct Shape {
     RippleRings rings;
     int N, H, D, F;
-    int reach;  /* the farthest distance with a weight of its own: all of them for dense */
-    int limit;  /* distances from here on are one group */
-    int ld;     /* floats of a token's row of weights: odd, for the banks */
+    int reach;         /* the farthest distance with a weight of its own: all of them for dense */
+    int limit;         /* distances from here on are one group */
+    int ld;            /* floats of a token's row of weights: odd, for the banks */
     int warps, blocks; /* of a block; of a head */
     bool far, wide;
     Areas at;
@@ -99,8 +99,8 @@ DEVICE int own_token(const Shape &s, const Place &at, int i) {
 
 /* tile [rows,P] = the rows of tokens token(i), zeros for -1 and right of `columns`. */
 template <int P, typename Token>
-DEVICE void load_tokens(real *tile, const real *x, size_t row, int columns, bool wide, Token token, int rows, int thread,
-                        int threads) {
+DEVICE void load_tokens(real *tile, const real *x, size_t row, int columns, bool wide, Token token, int rows,
+                        int thread, int threads) {
     constexpr int PIECES = P / WIDE;
     if (wide) {
         for (int at = thread; at < rows * PIECES; at += threads) {
@@ -120,7 +120,8 @@ DEVICE void load_tokens(real *tile, const real *x, size_t row, int columns, bool
 template <int P>
 DEVICE void load_own(FragmentA (&a)[P / TILE_K], real *own, const real *x, size_t row, int columns, const Shape &s,
                      const Place &at) {
-    load_tokens<P>(own, x, row, columns, s.wide, [&](int i) { return own_token(s, at, i); }, PATCH, lane_id(), WARP);
+    load_tokens<P>(
+        own, x, row, columns, s.wide, [&](int i) { return own_token(s, at, i); }, PATCH, lane_id(), WARP);
     copy_commit();
     copy_wait<0>();
     warp_sync();
@@ -162,8 +163,8 @@ DEVICE float base_of(const Shape &s, const RippleHead &o, const float *alpha, in
 
 /* weight [rows,ld] = c of every group for the tokens token(i), times 1 / den where that is given. */
 template <typename Token>
-DEVICE void load_weights(float *weight, const float *alpha, const float *den, const RippleHead &o, const Shape &s, Token token,
-                         int rows, int thread, int threads) {
+DEVICE void load_weights(float *weight, const float *alpha, const float *den, const RippleHead &o, const Shape &s,
+                         Token token, int rows, int thread, int threads) {
     for (int at = thread; at < rows * s.rings.G; at += threads) {
         int i = at / s.rings.G, r = at % s.rings.G, n = token(i);
         float w = 0;
@@ -182,7 +183,7 @@ DEVICE int group_at(const unsigned char *group, const Shape &s, int difference) 
     return group[distance < s.limit ? distance : s.limit];
 }
 
-/* Groups of the row distances between two patches dy apart, a byte each: of row j of the other and row i of one's own. */
+/* Groups of the row distances between two patches dy apart, a byte each: of row j of the other and row i of the own. */
 DEVICE unsigned row_groups(const unsigned char *group, const Shape &s, int dy) {
     return (unsigned)group_at(group, s, dy) | (unsigned)group_at(group, s, dy + 1) << 8 |
            (unsigned)group_at(group, s, dy - 1) << 16;

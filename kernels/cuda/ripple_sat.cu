@@ -1,18 +1,20 @@
-/* Ripple attention by summed-area tables: the paper's Algorithm 1, and Appendix B for the gradient.  The formulas are those of
- * kernels/cpu/ripple_sat.c: with W_r(n) the sum over the square of tokens closer than bound[r+1], ring r is W_r - W_{r-1}, a
- * square costs four table entries whatever its size, and c_r = alpha_r - alpha_{r+1}, c_{G-1} = alpha_{G-1}.
+/* Ripple attention by summed-area tables: the paper's Algorithm 1, and Appendix B for the gradient.  The formulas are
+ * those of kernels/cpu/ripple_sat.c: with W_r(n) the sum over the square of tokens closer than bound[r+1], ring r is
+ * W_r - W_{r-1}, a square costs four table entries whatever its size, and c_r = alpha_r - alpha_{r+1},
+ * c_{G-1} = alpha_{G-1}.
  *
- * A table belongs to one feature f and one column d of [v, 1]; a block keeps those of as many columns as shared memory holds
- * (all of them on a 14 x 14 grid, two at 100 x 100, in workspace beyond 130 x 130) and a thread the same tokens throughout.
+ * A table belongs to one feature f and one column d of [v, 1]; a block keeps those of as many columns as shared memory
+ * holds (all thirty-three on a 14 x 14 grid, one at 64 x 64; larger grids use workspace: for the sums beyond 90 x 90,
+ * for the tables too beyond 140 x 140), and a thread the same tokens throughout.
  *   forward   blocks of columns: the column of ones first, which gives den, then y; every feature in turn
- *   backward  blocks of features: dphi(q), dphi(k) and this block's share of dalpha and dv, joined in order by a last kernel
+ *   backward  blocks of features: dphi(q), dphi(k) and this block's share of dalpha and dv, which a last kernel joins
  * Tables are double: a prefix sum over 10^4 tokens minus another leaves a ring of eight. */
 #include "kernels/cuda/ripple.cuh"
 #include "kernels/cuda/rows.cuh"
 
 enum {
     THREADS = 256,
-    FEATURE_BLOCKS = 4,        /* blocks of one head backward: 66 heads fill two blocks a multiprocessor of an H200 */
+    FEATURE_BLOCKS = 4,         /* blocks of one head backward: 66 heads fill two blocks a multiprocessor of an H200 */
     SHARED_WANTED = 100 * 1024, /* two blocks in a multiprocessor */
     SHARED_LIMIT = 160 * 1024
 };
@@ -21,24 +23,30 @@ static const size_t BUDGET = (size_t)256 << 20;
 struct Shape {
     RippleRings rings;
     int N, H, D, F, G;
-    int row, plane;         /* of a table: [Hg+1,row], row and column 0 are zero, rows odd for the banks */
-    int columns;            /* of [v, 1] at once */
-    int groups;             /* of features, in blocks of their own */
-    bool shared;
-    size_t area;            /* bytes of a block's tables and rows */
+    int row, plane; /* of a table: [Hg+1,row], row and column 0 are zero, rows odd for the banks */
+    int columns;    /* of [v, 1] at once */
+    int groups;     /* of features, in blocks of their own */
+    bool tables_shared, rows_shared;
+    size_t table_bytes, row_bytes; /* of a block */
 };
 
 /* What a block works on, in shared memory or in workspace. */
 struct Area {
-    double *table;     /* [columns,plane] */
-    float *x;          /* [columns,N] */
+    double *table;      /* [columns,plane] */
+    float *x;           /* [columns,N] */
     float *sum, *delta; /* [N] */
 };
 
-DEVICE Area area_of(const Shape &s, void *base) {
+static __host__ __device__ size_t workspace_of_block(const Shape &s) {
+    return (s.tables_shared ? 0 : s.table_bytes) + (s.rows_shared ? 0 : s.row_bytes);
+}
+
+DEVICE Area area_of(const Shape &s, unsigned char *shared, unsigned char *workspace) {
     Area w;
-    w.table = static_cast<double *>(base);
-    w.x = reinterpret_cast<float *>(w.table + (size_t)s.columns * s.plane);
+    unsigned char *next = workspace + blockIdx.x * workspace_of_block(s);
+    w.table = reinterpret_cast<double *>(s.tables_shared ? shared : next);
+    if (!s.tables_shared) next += s.table_bytes;
+    w.x = reinterpret_cast<float *>(s.rows_shared ? shared + s.table_bytes : next);
     w.sum = w.x + (size_t)s.columns * s.N;
     w.delta = w.sum + s.N;
     return w;
@@ -92,17 +100,18 @@ DEVICE double square_sum(const double *table, const Square &q) {
 }
 
 /* c_r of a token, whose weights these are. */
-DEVICE double ring_weight(const float *alpha, int r, int G) { return alpha[r] - (r + 1 < G ? (double)alpha[r + 1] : 0.0); }
+DEVICE double ring_weight(const float *alpha, int r, int G) {
+    return alpha[r] - (r + 1 < G ? (double)alpha[r + 1] : 0.0);
+}
 
 /* == Forward ====================================================================================================== */
 
 /* Columns first .. first+columns-1 of [v, 1] in each block: den where `ones` (first is D then), else y. */
-template <bool SHARED_TABLES>
 __global__ void __launch_bounds__(THREADS, 2)
     ripple_sat_forward_kernel(real *y, float *den, unsigned char *workspace, const float *alpha, const real *phi,
                               const real *qkv, Shape s, int first_head, int blocks, bool ones) {
     SHARED(unsigned char, shared);
-    Area w = area_of(s, SHARED_TABLES ? shared : workspace + blockIdx.x * s.area);
+    Area w = area_of(s, shared, workspace);
     RippleHead o = ripple_head(first_head + (int)(blockIdx.x / blocks), s.N, s.H, s.D, s.F, s.G);
     int first = ones ? s.D : (int)(blockIdx.x % blocks) * s.columns, left = s.D + ones - first;
     int columns = left < s.columns ? left : s.columns;
@@ -152,17 +161,17 @@ struct Part {
 
 DEVICE Part part_of(const Shape &s, int first_head) {
     int head = (int)(blockIdx.x / s.groups), group = (int)(blockIdx.x % s.groups);
-    return {ripple_head(first_head + head, s.N, s.H, s.D, s.F, s.G), group * s.F / s.groups, (group + 1) * s.F / s.groups};
+    return {ripple_head(first_head + head, s.N, s.H, s.D, s.F, s.G), group * s.F / s.groups,
+            (group + 1) * s.F / s.groups};
 }
 
 /* dphi(q), and this block's share of dalpha times den: part [blocks,N,G]. */
-template <bool SHARED_TABLES>
 __global__ void __launch_bounds__(THREADS, 2)
     ripple_sat_queries_kernel(real *dphi, float *part, unsigned char *workspace, const real *dy, const real *y,
                               const float *den, const float *alpha, const real *phi, const real *qkv, Shape s,
                               int first_head) {
     SHARED(unsigned char, shared);
-    Area w = area_of(s, SHARED_TABLES ? shared : workspace + blockIdx.x * s.area);
+    Area w = area_of(s, shared, workspace);
     Part at = part_of(s, first_head);
     const RippleHead &o = at.o;
     clear_borders(s, w.table);
@@ -201,12 +210,12 @@ __global__ void __launch_bounds__(THREADS, 2)
 }
 
 /* dphi(k), and this block's share of dv: part [blocks,N,D]. */
-template <bool SHARED_TABLES>
 __global__ void __launch_bounds__(THREADS, 2)
-    ripple_sat_keys_kernel(real *dphi, float *part, unsigned char *workspace, const real *dy, const real *y, const float *den,
-                           const float *alpha, const real *phi, const real *qkv, Shape s, int first_head) {
+    ripple_sat_keys_kernel(real *dphi, float *part, unsigned char *workspace, const real *dy, const real *y,
+                           const float *den, const float *alpha, const real *phi, const real *qkv, Shape s,
+                           int first_head) {
     SHARED(unsigned char, shared);
-    Area w = area_of(s, SHARED_TABLES ? shared : workspace + blockIdx.x * s.area);
+    Area w = area_of(s, shared, workspace);
     Part at = part_of(s, first_head);
     const RippleHead &o = at.o;
     clear_borders(s, w.table);
@@ -247,8 +256,8 @@ __global__ void __launch_bounds__(THREADS, 2)
 
 /* dalpha and dv from the shares of the blocks of a head, in order. */
 __global__ void __launch_bounds__(THREADS)
-    ripple_sat_join_kernel(real *dqkv, float *dalpha, const float *alpha_part, const float *v_part, const float *den, Shape s,
-                           int first_head, size_t count) {
+    ripple_sat_join_kernel(real *dqkv, float *dalpha, const float *alpha_part, const float *v_part, const float *den,
+                           Shape s, int first_head, size_t count) {
     size_t at = (size_t)blockIdx.x * THREADS + threadIdx.x;
     if (at >= count) return;
     int width = s.G + s.D, j = (int)(at % width), n = (int)(at / width % s.N), head = (int)(at / width / s.N);
@@ -264,9 +273,10 @@ __global__ void __launch_bounds__(THREADS)
 
 /* == Launches ===================================================================================================== */
 
-static size_t area_bytes(const Shape &s, int columns) {
-    size_t bytes = columns * (s.plane * sizeof(double) + s.N * sizeof(float)) + 2 * s.N * sizeof(float);
-    return ceil_div(bytes, 16) * 16;
+static void set_columns(Shape *s, int columns) {
+    s->columns = columns;
+    s->table_bytes = ceil_div((size_t)columns * s->plane * sizeof(double), 16) * 16;
+    s->row_bytes = ceil_div((size_t)(columns + 2) * s->N * sizeof(float), 16) * 16;
 }
 
 static Shape shape_of(const RippleRings *rings, int H, int D, int F) {
@@ -280,20 +290,24 @@ static Shape shape_of(const RippleRings *rings, int H, int D, int F) {
     s.row = (rings->Wg + 1) | 1;
     s.plane = (rings->Hg + 1) * s.row;
     s.groups = F < FEATURE_BLOCKS ? F : FEATURE_BLOCKS;
-    s.columns = D + 1;
-    while (s.columns > 1 && area_bytes(s, s.columns) > SHARED_WANTED) s.columns--;
-    s.area = area_bytes(s, s.columns);
-    s.shared = s.area <= SHARED_LIMIT;
+    set_columns(&s, D + 1);
+    while (s.columns > 1 && s.table_bytes + s.row_bytes > SHARED_WANTED) set_columns(&s, s.columns - 1);
+    s.tables_shared = s.table_bytes <= SHARED_LIMIT;
+    s.rows_shared = s.table_bytes + s.row_bytes <= SHARED_LIMIT;
     return s;
+}
+
+static size_t shared_bytes(const Shape &s) {
+    return (s.tables_shared ? s.table_bytes : 0) + (s.rows_shared ? s.row_bytes : 0);
 }
 
 static int column_blocks(const Shape &s) { return (int)ceil_div(s.D, s.columns); }
 
-/* Workspace of one head: shares of dalpha and dv backward, and the tables where shared memory does not hold them. */
-static size_t forward_bytes(const Shape &s) { return s.shared ? 0 : column_blocks(s) * s.area; }
-static size_t shares(const Shape &s) { return (size_t)s.groups * s.N * (s.G + s.D); }
+/* Workspace of one head: what its blocks keep there, and backward the shares of dalpha and dv. */
+static size_t forward_bytes(const Shape &s) { return column_blocks(s) * workspace_of_block(s); }
 static size_t backward_bytes(const Shape &s) {
-    return ceil_div(shares(s) * sizeof(float), 16) * 16 + (s.shared ? 0 : s.groups * s.area);
+    size_t shares = (size_t)s.groups * s.N * (s.G + s.D) * sizeof(float);
+    return ceil_div(shares, 16) * 16 + s.groups * workspace_of_block(s);
 }
 
 size_t ripple_sat_workspace(const RippleRings *rings, int D, int F) {
@@ -304,20 +318,15 @@ size_t ripple_sat_workspace(const RippleRings *rings, int D, int F) {
 
 RIPPLE_FORWARD(sat) {
     Shape s = shape_of(rings, H, D, F);
-    int heads = B * H, blocks = column_blocks(s);
-    int most = s.shared ? heads : ripple_heads_at_once(heads, forward_bytes(s), BUDGET);
+    size_t head_bytes = forward_bytes(s);
+    int heads = B * H, most = head_bytes ? ripple_heads_at_once(heads, head_bytes, BUDGET) : heads;
     for (int first = 0; first < heads; first += most) {
         int now = heads - first < most ? heads - first : most;
-        void *workspace = s.shared ? NULL : kernels_workspace(now * forward_bytes(s));
-        unsigned char *tables = static_cast<unsigned char *>(workspace);
+        void *workspace = head_bytes ? kernels_workspace(now * head_bytes) : NULL;
         for (int ones = 1; ones >= 0; ones--) {
-            unsigned grid = (unsigned)now * (ones ? 1 : blocks);
-            if (s.shared)
-                LAUNCH(ripple_sat_forward_kernel<true>, grid, THREADS, s.area, y, den, tables, alpha, phi, qkv, s, first,
-                       ones ? 1 : blocks, ones);
-            else
-                LAUNCH(ripple_sat_forward_kernel<false>, grid, THREADS, 0, y, den, tables, alpha, phi, qkv, s, first,
-                       ones ? 1 : blocks, ones);
+            int blocks = ones ? 1 : column_blocks(s);
+            LAUNCH(ripple_sat_forward_kernel, (unsigned)now * blocks, THREADS, shared_bytes(s), y, den,
+                   static_cast<unsigned char *>(workspace), alpha, phi, qkv, s, first, blocks, ones);
         }
     }
 }
@@ -328,31 +337,24 @@ RIPPLE_BACKWARD(sat) {
     for (int first = 0; first < heads; first += most) {
         int now = heads - first < most ? heads - first : most;
         unsigned grid = (unsigned)now * s.groups;
-        unsigned char *tables = static_cast<unsigned char *>(kernels_workspace(now * backward_bytes(s)));
-        float *alpha_part = reinterpret_cast<float *>(tables + (s.shared ? 0 : grid * s.area));
+        unsigned char *workspace = static_cast<unsigned char *>(kernels_workspace(now * backward_bytes(s)));
+        float *alpha_part = reinterpret_cast<float *>(workspace + grid * workspace_of_block(s));
         float *v_part = alpha_part + (size_t)grid * s.N * s.G;
-        if (s.shared) {
-            LAUNCH(ripple_sat_queries_kernel<true>, grid, THREADS, s.area, dphi, alpha_part, tables, dy, y, den, alpha, phi,
-                   qkv, s, first);
-            LAUNCH(ripple_sat_keys_kernel<true>, grid, THREADS, s.area, dphi, v_part, tables, dy, y, den, alpha, phi, qkv, s,
-                   first);
-        } else {
-            LAUNCH(ripple_sat_queries_kernel<false>, grid, THREADS, 0, dphi, alpha_part, tables, dy, y, den, alpha, phi, qkv,
-                   s, first);
-            LAUNCH(ripple_sat_keys_kernel<false>, grid, THREADS, 0, dphi, v_part, tables, dy, y, den, alpha, phi, qkv, s,
-                   first);
-        }
+        LAUNCH(ripple_sat_queries_kernel, grid, THREADS, shared_bytes(s), dphi, alpha_part, workspace, dy, y, den, alpha,
+               phi, qkv, s, first);
+        LAUNCH(ripple_sat_keys_kernel, grid, THREADS, shared_bytes(s), dphi, v_part, workspace, dy, y, den, alpha, phi,
+               qkv, s, first);
         size_t count = (size_t)now * s.N * (s.G + D);
-        LAUNCH(ripple_sat_join_kernel, (unsigned)ceil_div(count, THREADS), THREADS, 0, dqkv, dalpha, alpha_part, v_part, den, s,
-               first, count);
+        LAUNCH(ripple_sat_join_kernel, (unsigned)ceil_div(count, THREADS), THREADS, 0, dqkv, dalpha, alpha_part, v_part,
+               den, s, first, count);
     }
 }
 
-/* Predicted, not measured: clocks of shared memory for thirty-two entries.  Forward, and backward twice, a square is four
- * reads of eight bytes, two clocks each; a table is written, read and written twice more, once forward and once for the
- * queries, but for every group for the keys.  In workspace the same passes at memory speed, eight bytes at a time. */
+/* Predicted, not measured: clocks of shared memory for thirty-two entries.  Forward, and backward twice, a square is
+ * four reads of eight bytes, two clocks each; a table is written and read and written twice more, once forward and once
+ * for the queries, but for every group for the keys.  In workspace the same passes at memory speed. */
 double ripple_sat_cost(const RippleRings *rings, int D, int F) {
     Shape s = shape_of(rings, 1, D, F);
     double entries = (double)s.N * (D + 1) * F, reads = entries * (3 * 4.0 * s.G + 5 * (2.0 + s.G));
-    return reads * (s.shared ? 2.0 / 32 / RIPPLE_CLOCKS : 8 / RIPPLE_BANDWIDTH);
+    return reads * (s.tables_shared ? 2.0 / 32 / RIPPLE_CLOCKS : 8 / RIPPLE_BANDWIDTH);
 }

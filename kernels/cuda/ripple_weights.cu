@@ -1,20 +1,21 @@
 /* The spatial weights of ripple attention: stick breaking, softmax, fixed.  The formulas are those of
- * kernels/cpu/ripple_weights.c: the projection is never formed, o_r = c_r.v + e_r with c_r = wp^T sticks_r, e_r = sticks_r.bp,
- * and the gradients of the parameters come from dc_r = sum do_r v and de_r = sum do_r over tokens.
+ * kernels/cpu/ripple_weights.c: the projection is never formed, o_r = c_r.v + e_r with c_r = wp^T sticks_r and
+ * e_r = sticks_r.bp, and the gradients of the parameters come from dc_r = sum do_r v and de_r = sum do_r over tokens.
  *
- * A warp takes thirty-two tokens and one head.  Forward a lane is a token: its v in registers, c the same address for all.
- * Backward a lane is a column of v: dv and dc of thirty-two tokens are products with the rows of do in shared memory, and
- * every access to v and dv is a row.  A block adds its tiles' dc and de in workspace; add_parts joins the blocks. */
+ * A warp takes thirty-two tokens and one head.  Forward a lane is a token: its v in registers, c the same address for
+ * all.  Backward a lane is a column of v: dv and dc of thirty-two tokens are products with the rows of do in shared
+ * memory, and every access to v and dv is a row.  A block adds its tiles' dc and de in workspace; add_parts joins the
+ * blocks. */
 #include "kernels/cuda/rows.cuh"
 #include "kernels/kernels.h"
 
 enum {
     TOKENS = WARP,
-    ROW = TOKENS + 4,             /* of a logit or weight in shared memory, a token each: aligned, not all in one bank */
-    COLUMNS = WARP,               /* of v at once */
+    ROW = TOKENS + 4, /* of a logit or weight in shared memory, a token each: aligned, not all in one bank */
+    COLUMNS = WARP,   /* of v at once */
     MOST_WARPS = 8,
-    MOST_PARTS = 264,             /* two blocks for each multiprocessor of an H200 */
-    SHARED_LIMIT = 96 * 1024      /* two blocks in a multiprocessor */
+    MOST_PARTS = 264,        /* two blocks for each multiprocessor of an H200 */
+    SHARED_LIMIT = 96 * 1024 /* two blocks in a multiprocessor */
 };
 static const size_t MOST_PART_BYTES = (size_t)16 << 20;
 
@@ -26,7 +27,7 @@ struct Shape {
     bool truncate, softmax;
 };
 
-/* Workspace: c [H,R,columns], e [H,R], dc [H,R,D+1] with de as the last column, and as many of those as there are blocks. */
+/* Workspace: c [H,R,columns], e [H,R], dc [H,R,D+1] with de as the last column, and one of those for every block. */
 struct Buffers {
     float *c, *e, *dc, *parts;
     int most_parts;
@@ -63,8 +64,8 @@ static Buffers workspace_of(const Shape &s) {
 }
 
 /* c and e, zeros behind, and dc = 0.  A block for each stick. */
-__global__ void __launch_bounds__(128) ripple_project_kernel(float *c, float *e, float *dc, const float *wp, const float *bp,
-                                                              const float *sticks, int D, int columns) {
+__global__ void __launch_bounds__(128) ripple_project_kernel(float *c, float *e, float *dc, const float *wp,
+                                                             const float *bp, const float *sticks, int D, int columns) {
     size_t i = blockIdx.x;
     const float *stick = sticks + i * D;
     for (int d = threadIdx.x; d < columns; d += blockDim.x) {
@@ -224,7 +225,8 @@ DEVICE void logit_gradients(float *own, float *other, const float *dalpha, const
 }
 
 /* Column d of dv += do c, for the first `tokens` of the tile. */
-DEVICE void add_value_gradient(real *dv, int row, int tokens, const float *own, const float *c, const Shape &s, int h, int d) {
+DEVICE void add_value_gradient(real *dv, int row, int tokens, const float *own, const float *c, const Shape &s, int h,
+                               int d) {
     float sum[TOKENS];
 #pragma unroll
     for (int i = 0; i < TOKENS; i++) sum[i] = i < tokens ? to_float(dv[i * row]) : 0;
@@ -241,8 +243,8 @@ DEVICE void add_value_gradient(real *dv, int row, int tokens, const float *own, 
 }
 
 /* Column d of dc += do^T v, the block's share; with `fresh` it is the first to write there. */
-DEVICE void add_stick_gradient(float *part, const real *v, int row, int tokens, const float *own, const Shape &s, int h, int d,
-                               bool fresh) {
+DEVICE void add_stick_gradient(float *part, const real *v, int row, int tokens, const float *own, const Shape &s, int h,
+                               int d, bool fresh) {
     float value[TOKENS];
 #pragma unroll
     for (int i = 0; i < TOKENS; i++) value[i] = i < tokens ? to_float(v[i * row]) : 0;
@@ -286,8 +288,8 @@ __global__ void __launch_bounds__(MOST_WARPS *WARP)
 
 /* A thread for each element of dwp, dbp and dsticks, one after the other. */
 __global__ void __launch_bounds__(128)
-    ripple_weights_parameters_kernel(float *dwp, float *dbp, float *dsticks, const float *dc, const float *wp, const float *bp,
-                                     const float *sticks, int D, int count) {
+    ripple_weights_parameters_kernel(float *dwp, float *dbp, float *dsticks, const float *dc, const float *wp,
+                                     const float *bp, const float *sticks, int D, int count) {
     size_t at = (size_t)blockIdx.x * 128 + threadIdx.x, square = (size_t)D * D;
     double sum = 0;
     if (at < square + D) {
@@ -328,55 +330,55 @@ static void project(const Buffers &w, const Shape &s, const float *wp, const flo
     LAUNCH(ripple_project_kernel, s.H * s.R, 128, 0, w.c, w.e, w.dc, wp, bp, sticks, s.D, s.columns);
 }
 
-static void weights_forward(float *alpha, float *o, const real *qkv, const float *wp, const float *bp, const float *sticks,
-                            const Shape &s) {
+static void weights_forward(float *alpha, float *o, const real *qkv, const float *wp, const float *bp,
+                            const float *sticks, const Shape &s) {
     Buffers w = workspace_of(s);
     size_t floats = forward_floats(s.G);
     int warps = warps_for(s, floats);
     project(w, s, wp, bp, sticks);
-    LAUNCH(ripple_weights_forward_kernel, (unsigned)ceil_div(s.n, TOKENS), warps * WARP, warps * floats * sizeof(float), alpha,
-           o, qkv, w.c, w.e, s);
+    LAUNCH(ripple_weights_forward_kernel, (unsigned)ceil_div(s.n, TOKENS), warps * WARP, warps * floats * sizeof(float),
+           alpha, o, qkv, w.c, w.e, s);
 }
 
-static void weights_backward(real *dqkv, float *dwp, float *dbp, float *dsticks, const float *dalpha, const float *alpha,
-                             const float *o, const real *qkv, const float *wp, const float *bp, const float *sticks,
-                             const Shape &s) {
+static void weights_backward(real *dqkv, float *dwp, float *dbp, float *dsticks, const float *dalpha,
+                             const float *alpha, const float *o, const real *qkv, const float *wp, const float *bp,
+                             const float *sticks, const Shape &s) {
     Buffers w = workspace_of(s);
     size_t floats = backward_floats(s.G), elements = (size_t)s.D * (s.D + 1) + (size_t)s.H * s.R * s.D;
     int warps = warps_for(s, floats), parts = (int)blocks_for(s.n, TOKENS, w.most_parts);
     project(w, s, wp, bp, sticks);
-    LAUNCH(ripple_weights_backward_kernel, parts, warps * WARP, warps * floats * sizeof(float), dqkv, w.parts, dalpha, alpha, o,
-           qkv, w.c, s);
+    LAUNCH(ripple_weights_backward_kernel, parts, warps * WARP, warps * floats * sizeof(float), dqkv, w.parts, dalpha,
+           alpha, o, qkv, w.c, s);
     add_parts(w.dc, NULL, w.parts, parts, s.H * s.R * (s.D + 1));
-    LAUNCH(ripple_weights_parameters_kernel, (unsigned)ceil_div(elements, 128), 128, 0, dwp, dbp, dsticks, w.dc, wp, bp, sticks,
-           s.D, s.H * s.R);
+    LAUNCH(ripple_weights_parameters_kernel, (unsigned)ceil_div(elements, 128), 128, 0, dwp, dbp, dsticks, w.dc, wp, bp,
+           sticks, s.D, s.H * s.R);
 }
 
-void stick_breaking_forward(float *alpha, float *o, const real *qkv, const float *wp, const float *bp, const float *sticks,
-                            size_t n, int H, int D, int R, float tau, bool truncate) {
+void stick_breaking_forward(float *alpha, float *o, const real *qkv, const float *wp, const float *bp,
+                            const float *sticks, size_t n, int H, int D, int R, float tau, bool truncate) {
     Shape s = shape_of(n, H, D, R, false);
     s.tau = tau;
     s.truncate = truncate;
     weights_forward(alpha, o, qkv, wp, bp, sticks, s);
 }
 
-void stick_breaking_backward(real *dqkv, float *dwp, float *dbp, float *dsticks, const float *dalpha, const float *alpha,
-                             const float *o, const real *qkv, const float *wp, const float *bp, const float *sticks, size_t n,
-                             int H, int D, int R, float tau, bool truncate) {
+void stick_breaking_backward(real *dqkv, float *dwp, float *dbp, float *dsticks, const float *dalpha,
+                             const float *alpha, const float *o, const real *qkv, const float *wp, const float *bp,
+                             const float *sticks, size_t n, int H, int D, int R, float tau, bool truncate) {
     Shape s = shape_of(n, H, D, R, false);
     s.tau = tau;
     s.truncate = truncate;
     weights_backward(dqkv, dwp, dbp, dsticks, dalpha, alpha, o, qkv, wp, bp, sticks, s);
 }
 
-void softmax_weights_forward(float *alpha, const real *qkv, const float *wp, const float *bp, const float *sticks, size_t n,
-                             int H, int D, int G) {
+void softmax_weights_forward(float *alpha, const real *qkv, const float *wp, const float *bp, const float *sticks,
+                             size_t n, int H, int D, int G) {
     weights_forward(alpha, NULL, qkv, wp, bp, sticks, shape_of(n, H, D, G, true));
 }
 
-void softmax_weights_backward(real *dqkv, float *dwp, float *dbp, float *dsticks, const float *dalpha, const float *alpha,
-                              const real *qkv, const float *wp, const float *bp, const float *sticks, size_t n, int H, int D,
-                              int G) {
+void softmax_weights_backward(real *dqkv, float *dwp, float *dbp, float *dsticks, const float *dalpha,
+                              const float *alpha, const real *qkv, const float *wp, const float *bp,
+                              const float *sticks, size_t n, int H, int D, int G) {
     weights_backward(dqkv, dwp, dbp, dsticks, dalpha, alpha, NULL, qkv, wp, bp, sticks, shape_of(n, H, D, G, true));
 }
 
