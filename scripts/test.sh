@@ -35,10 +35,12 @@ check() { # name, command...
 }
 
 # A suite that ends without adding its totals is itself a failure.
-suite() { # build folder
+suite() { # build folder, names of tests (all)
     before=$(wc -l <"$TOTALS")
-    BUILD=$1 sh tests/run.sh
-    [ "$(wc -l <"$TOTALS")" -gt "$before" ] || check "tests/run.sh on $1" false
+    build=$1
+    shift
+    BUILD=$build sh tests/run.sh "$@"
+    [ "$(wc -l <"$TOTALS")" -gt "$before" ] || check "tests/run.sh on $build" false
 }
 
 # == Style ============================================================================================================
@@ -109,6 +111,10 @@ if check "scripts/deps.sh" sh scripts/deps.sh test; then
         name=$(basename "$source" .c)
         check "$name" fuzz "build/fuzz/$name"
     done
+
+    echo "-- build/emulate-FP32: the CUDA kernels on the CPU, every thread a fiber (make emulate builds all of them)"
+    check "make BACKEND=emulate" make -k -j"$JOBS" BACKEND=emulate PRECISION=FP32 tests
+    suite build/emulate-FP32 test_layers test_attention
 
     if grep -q '^cuda[ :]' Makefile; then
         PATH=$PATH:${CUDA_HOME:-/usr/local/cuda}/bin
