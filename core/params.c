@@ -9,8 +9,6 @@
 #include "core/rng.h"
 #include "kernels/kernels.h"
 
-enum { PARAM_ALIGN = 16 }; /* floats: one cache line */
-
 static Param *params_append(Params *params) {
     if (params->count == params->capacity) {
         params->capacity = params->capacity ? 2 * params->capacity : 64;
@@ -43,7 +41,7 @@ void params_declare(Params *params, float **value, float **grad, const char *pre
     p->value = value;
     p->grad = grad;
     p->offset = params->total;
-    params->total += (p->size + PARAM_ALIGN - 1) / PARAM_ALIGN * PARAM_ALIGN;
+    params->total += (p->size + ARENA_PIECE - 1) / ARENA_PIECE * ARENA_PIECE;
     params->parameters += p->size;
 }
 
@@ -56,11 +54,26 @@ void params_allocate(Params *params, bool training) {
         *params->items[i].grad = training ? params->grads + params->items[i].offset : NULL;
 }
 
+static void kinds_allocate(Params *params) {
+    size_t pieces = params->total / ARENA_PIECE;
+    uint8_t *host = xcalloc(pieces, 1, "the optimizer's table");
+    for (int i = 0; i < params->count; i++) {
+        const Param *p = &params->items[i];
+        size_t end = i + 1 < params->count ? p[1].offset : params->total;
+        int kind = p->frozen ? PIECE_FROZEN : p->decay ? PIECE_DECAYED : PIECE_PLAIN;
+        memset(host + p->offset / ARENA_PIECE, kind, (end - p->offset) / ARENA_PIECE);
+    }
+    params->kinds = device_malloc(pieces, "the optimizer's table");
+    device_upload(params->kinds, host, pieces);
+    free(host);
+}
+
 void params_allocate_optimizer(Params *params, bool ema) {
     size_t bytes = params->total * sizeof(float);
     params->exp_avg = device_malloc(bytes, "first moments");
     params->exp_avg_sq = device_malloc(bytes, "second moments");
     params->ema = ema ? device_malloc(bytes, "averaged parameters") : NULL;
+    kinds_allocate(params);
 }
 
 void params_view(Params *params, float *arena) {
@@ -125,6 +138,7 @@ void params_free(Params *params) {
     device_free(params->exp_avg);
     device_free(params->exp_avg_sq);
     device_free(params->ema);
+    device_free(params->kinds);
     free(params->items);
     memset(params, 0, sizeof *params);
 }

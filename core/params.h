@@ -26,6 +26,7 @@ typedef struct {
     ParamInit init;
     int fan; /* for INIT_FAN_IN_UNIFORM */
     bool decay;
+    bool frozen; /* stored and loaded like the others, but never trained */
     float **value, **grad; /* where the layer keeps its views; filled by params_allocate and params_view */
 } Param;
 
@@ -37,6 +38,7 @@ typedef struct {
     float *values, *grads;    /* device memory */
     float *exp_avg, *exp_avg_sq; /* AdamW's moments, NULL before params_allocate_optimizer */
     float *ema;               /* NULL without EMA */
+    uint8_t *kinds;           /* device: what the optimizer does with each ARENA_PIECE floats */
 } Params;
 
 /* Declares the tensor `prefix` + `name` ("blocks.3.attn." + "qkv.weight").  *value and *grad point to it from
@@ -51,7 +53,8 @@ void params_declare_fan(Params *params, float **value, float **grad, const char 
 /* Allocates values and (if training) gradients on the device, zeroed, and fills all views. */
 void params_allocate(Params *params, bool training);
 
-/* Allocates the moments, and the EMA if asked for, zeroed (the EMA starts as a copy by the caller). */
+/* Allocates the moments, and the EMA if asked for, zeroed (the EMA starts as a copy by the caller), and tells the
+ * optimizer which tensors decay and which are frozen. */
 void params_allocate_optimizer(Params *params, bool ema);
 
 /* Points every layer's *value into `arena` (values or ema): evaluation under the EMA costs no copy. */

@@ -224,13 +224,23 @@ void cross_entropy(float *loss, real *dlogits, const real *logits, const float *
 /* sum_i x_i^2 in double, in a fixed order; host result. */
 double sum_of_squares(const float *x, size_t n);
 
-/* One AdamW step (Loshchilov and Hutter 2019, decoupled decay as in PyTorch): g' = scale g,
- * m = b1 m + (1-b1) g', v = b2 v + (1-b2) g'^2, w -= lr wd w, w -= lr (m / (1-b1^t)) / (sqrt(v / (1-b2^t)) + eps).  g is left as it is. */
-void adamw_update(float *w, float *m, float *v, const float *g, size_t n, float lr, float beta1, float beta2, float eps,
-                  float weight_decay, float scale, int t);
-
-/* ema = decay ema + (1 - decay) w. */
-void ema_update(float *ema, const float *w, size_t n, float decay);
+/* One AdamW step (Loshchilov and Hutter 2019, decoupled decay as in PyTorch) over a whole arena, in one pass:
+ *   g' = scale g, m = b1 m + (1-b1) g', v = b2 v + (1-b2) g'^2,
+ *   w = w - lr wd w - lr (m / (1-b1^t)) / (sqrt(v / (1-b2^t)) + eps), ema = d ema + (1-d) w.
+ * w, m, v, ema [n] updated, ema may be NULL;  g [n] is left as it is;
+ * kinds [ceil(n / ARENA_PIECE)]: what happens to each piece of the arena. */
+enum { ARENA_PIECE = 16 };
+enum {
+    PIECE_PLAIN,   /* no weight decay */
+    PIECE_DECAYED,
+    PIECE_FROZEN   /* w, m and v stay, and ema = w */
+};
+typedef struct {
+    float lr, beta1, beta2, eps, weight_decay, scale, ema_decay;
+    int t; /* the step's number, from 1 */
+} AdamWStep;
+void adamw_update(float *w, float *m, float *v, float *ema, const float *g, const uint8_t *kinds, size_t n,
+                  const AdamWStep *step);
 
 #ifdef __cplusplus
 }

@@ -318,23 +318,32 @@ static void test_cross_entropy_nan(void **state) {
 
 static void test_adamw(void **state) {
     (void)state;
-    enum { N = 1003, STEPS = 10 };
-    const float lr = 0.01f, beta1 = 0.9f, beta2 = 0.999f, eps = 0.03f, decay = 0.05f, scale = 0.37f;
-    float *start = normals(N, 0.1f), *none = download(upload(normals(N, 0), N), N);
-    float *d_w = upload(start, N), *d_m = upload(none, N), *d_v = upload(none, N), *d_ema = upload(start, N);
-    double *w = widened(start, N), *m = zeros(N), *v = zeros(N), *ema = widened(start, N), *moved = zeros(N);
-    for (int t = 1; t <= STEPS; t++) {
+    enum { N = 1003, STEPS = 10, PIECES = (N + ARENA_PIECE - 1) / ARENA_PIECE };
+    AdamWStep step = {.lr = 0.01f, .beta1 = 0.9f, .beta2 = 0.999f, .eps = 0.03f, .weight_decay = 0.05f, .scale = 0.37f,
+                      .ema_decay = 0.9f};
+    float *start = normals(N, 0.1f), *none = download(upload(normals(N, 0), N), N), *average = normals(N, 0.1f);
+    float *d_w = upload(start, N), *d_m = upload(none, N), *d_v = upload(none, N), *d_ema = upload(average, N);
+    double *w = widened(start, N), *m = zeros(N), *v = zeros(N), *ema = widened(average, N), *moved = zeros(N);
+    uint8_t kinds[PIECES], *d_kinds = device_malloc(PIECES, "test");
+    for (int i = 0; i < PIECES; i++) kinds[i] = (uint8_t)(i % 7 == 3 ? PIECE_FROZEN : i % 2 ? PIECE_DECAYED : PIECE_PLAIN);
+    device_upload(d_kinds, kinds, PIECES);
+    for (step.t = 1; step.t <= STEPS; step.t++) {
         float *g = normals(N, 1), *d_g = upload(g, N);
-        adamw_update(d_w, d_m, d_v, d_g, N, lr, beta1, beta2, eps, decay, scale, t);
-        ema_update(d_ema, d_w, N, 0.9f);
+        adamw_update(d_w, d_m, d_v, d_ema, d_g, d_kinds, N, &step);
         assert_memory_equal(download(d_g, N), g, N * sizeof *g);
         for (int i = 0; i < N; i++) {
-            double gi = (double)scale * g[i];
-            w[i] -= (double)lr * decay * w[i];
-            m[i] = beta1 * m[i] + (1 - (double)beta1) * gi;
-            v[i] = beta2 * v[i] + (1 - (double)beta2) * gi * gi;
-            w[i] -= lr / (1 - pow(beta1, t)) * m[i] / (sqrt(v[i]) / sqrt(1 - pow(beta2, t)) + eps);
-            ema[i] = 0.9f * ema[i] + (1 - 0.9f) * w[i];
+            double gi = (double)step.scale * g[i], lr = step.lr, decay = step.ema_decay;
+            int kind = kinds[i / ARENA_PIECE];
+            if (kind == PIECE_FROZEN) {
+                ema[i] = w[i];
+                continue;
+            }
+            if (kind == PIECE_DECAYED) w[i] -= lr * (double)step.weight_decay * w[i];
+            m[i] = step.beta1 * m[i] + (1 - (double)step.beta1) * gi;
+            v[i] = step.beta2 * v[i] + (1 - (double)step.beta2) * gi * gi;
+            w[i] -= lr / (1 - pow(step.beta1, step.t)) * m[i] /
+                    (sqrt(v[i]) / sqrt(1 - pow(step.beta2, step.t)) + (double)step.eps);
+            ema[i] = decay * ema[i] + (1 - decay) * w[i];
         }
     }
     float *got = download(d_w, N);
@@ -347,6 +356,10 @@ static void test_adamw(void **state) {
     assert_true(close_float("m", d_m, m, N));
     assert_true(close_float("v", d_v, v, N));
     assert_true(close_float("ema", d_ema, ema, N));
+
+    adamw_update(d_w, d_m, d_v, NULL, upload(none, N), d_kinds, N, &step);
+    assert_true(close_float("ema", d_ema, ema, N));
+    device_free(d_kinds);
     release_all();
 }
 

@@ -1,4 +1,4 @@
-/* The optimizer's loops over flat memory: gradient norm, AdamW, moving average. */
+/* The optimizer's loops over flat memory: the gradient's norm, and AdamW with the moving average. */
 #include <math.h>
 
 #include "kernels/kernels.h"
@@ -28,12 +28,11 @@ double sum_of_squares(const float *x, size_t n) {
     return sum;
 }
 
-void adamw_update(float *w, float *m, float *v, const float *g, size_t n, float lr, float beta1, float beta2, float eps,
-                  float weight_decay, float scale, int t) {
-    float keep = (float)(1 - (double)lr * weight_decay), step = (float)(lr / (1 - pow(beta1, t)));
-    float inverse = (float)(1 / sqrt(1 - pow(beta2, t)));
-#pragma omp parallel for simd schedule(static)
-    for (size_t i = 0; i < n; i++) {
+static void adamw_piece(float *w, float *m, float *v, const float *g, int n, const AdamWStep *s, float keep, float step,
+                        float inverse) {
+    float beta1 = s->beta1, beta2 = s->beta2, eps = s->eps, scale = s->scale;
+#pragma omp simd
+    for (int i = 0; i < n; i++) {
         float gi = scale * g[i];
         m[i] = beta1 * m[i] + (1 - beta1) * gi;
         v[i] = beta2 * v[i] + (1 - beta2) * gi * gi;
@@ -41,7 +40,21 @@ void adamw_update(float *w, float *m, float *v, const float *g, size_t n, float 
     }
 }
 
-void ema_update(float *ema, const float *w, size_t n, float decay) {
-#pragma omp parallel for simd schedule(static)
-    for (size_t i = 0; i < n; i++) ema[i] = decay * ema[i] + (1 - decay) * w[i];
+static void ema_piece(float *ema, const float *w, int n, float decay) {
+#pragma omp simd
+    for (int i = 0; i < n; i++) ema[i] = decay * ema[i] + (1 - decay) * w[i];
+}
+
+void adamw_update(float *w, float *m, float *v, float *ema, const float *g, const uint8_t *kinds, size_t n,
+                  const AdamWStep *s) {
+    float decayed = (float)(1 - (double)s->lr * s->weight_decay), step = (float)(s->lr / (1 - pow(s->beta1, s->t)));
+    float inverse = (float)(1 / sqrt(1 - pow(s->beta2, s->t)));
+#pragma omp parallel for schedule(static)
+    for (size_t piece = 0; piece < (n + ARENA_PIECE - 1) / ARENA_PIECE; piece++) {
+        size_t i = piece * ARENA_PIECE;
+        int length = n - i < ARENA_PIECE ? (int)(n - i) : ARENA_PIECE, kind = kinds[piece];
+        if (kind != PIECE_FROZEN)
+            adamw_piece(w + i, m + i, v + i, g + i, length, s, kind == PIECE_DECAYED ? decayed : 1, step, inverse);
+        if (ema) ema_piece(ema + i, w + i, length, kind == PIECE_FROZEN ? 0 : s->ema_decay);
+    }
 }

@@ -1,5 +1,5 @@
-/* The optimizer's loops over flat memory: gradient norm, AdamW, moving average.  Nothing here is computed that memory
- * does not hide: 28 bytes a parameter and step for AdamW, 12 for the average, 4 for the norm. */
+/* The optimizer's loops over flat memory: the gradient's norm, and AdamW with the moving average.  Nothing is computed
+ * here that memory does not hide: 28 bytes a parameter and step for AdamW, 8 for the average, 4 for the norm. */
 #include <math.h>
 
 #include "kernels/cuda/rows.cuh"
@@ -46,73 +46,73 @@ double sum_of_squares(const float *x, size_t n) {
     return sum;
 }
 
-/* One step's constants: keep = 1 - lr wd, step = lr / (1 - b1^t), inverse = 1 / sqrt(1 - b2^t). */
-struct AdamWStep {
-    float beta1, beta2, eps, scale, keep, step, inverse;
+/* One step's constants: decayed = 1 - lr wd, step = lr / (1 - b1^t), inverse = 1 / sqrt(1 - b2^t). */
+struct AdamWConstants {
+    float beta1, beta2, eps, scale, decayed, step, inverse, ema_decay;
 };
 
-DEVICE void adamw(float &w, float &m, float &v, float g, AdamWStep s) {
-    g *= s.scale;
-    m = s.beta1 * m + (1 - s.beta1) * g;
-    v = s.beta2 * v + (1 - s.beta2) * g * g;
-    w = s.keep * w - s.step * m / (sqrtf(v) * s.inverse + s.eps);
+DEVICE void adamw(float &w, float &m, float &v, float g, float keep, AdamWConstants c) {
+    g *= c.scale;
+    m = c.beta1 * m + (1 - c.beta1) * g;
+    v = c.beta2 * v + (1 - c.beta2) * g * g;
+    w = keep * w - c.step * m / (sqrtf(v) * c.inverse + c.eps);
 }
 
+/* W floats a thread, all of one piece. */
 template <int W>
 __global__ void __launch_bounds__(THREADS)
-    adamw_kernel(float *w, float *m, float *v, const float *__restrict__ g, size_t n, AdamWStep s) {
+    adamw_kernel(float *w, float *m, float *v, float *ema, const float *__restrict__ g,
+                 const uint8_t *__restrict__ kinds, size_t n, AdamWConstants c) {
+    static_assert(ARENA_PIECE % W == 0);
     size_t i = ((size_t)blockIdx.x * THREADS + threadIdx.x) * W;
+    if (i >= n) return;
+    uint8_t kind = kinds[i / ARENA_PIECE];
+    float keep = kind == PIECE_DECAYED ? c.decayed : 1, ema_decay = kind == PIECE_FROZEN ? 0 : c.ema_decay;
     if (i + W > n) {
-        for (; i < n; i++) adamw(w[i], m[i], v[i], g[i], s);
+        for (; i < n; i++) {
+            if (kind != PIECE_FROZEN) adamw(w[i], m[i], v[i], g[i], keep, c);
+            if (ema) ema[i] = ema_decay * ema[i] + (1 - ema_decay) * w[i];
+        }
         return;
     }
-    float wi[W], mi[W], vi[W], gi[W];
+    float wi[W];
     load(wi, w + i);
-    load(mi, m + i);
-    load(vi, v + i);
-    load(gi, g + i);
+    if (kind != PIECE_FROZEN) {
+        float mi[W], vi[W], gi[W];
+        load(mi, m + i);
+        load(vi, v + i);
+        load(gi, g + i);
 #pragma unroll
-    for (int j = 0; j < W; j++) adamw(wi[j], mi[j], vi[j], gi[j], s);
-    store(w + i, wi);
-    store(m + i, mi);
-    store(v + i, vi);
-}
-
-void adamw_update(float *w, float *m, float *v, const float *g, size_t n, float lr, float beta1, float beta2, float eps,
-                  float weight_decay, float scale, int t) {
-    AdamWStep s = {beta1,
-                   beta2,
-                   eps,
-                   scale,
-                   (float)(1 - (double)lr * weight_decay),
-                   (float)(lr / (1 - pow((double)beta1, t))),
-                   (float)(1 / sqrt(1 - pow((double)beta2, t)))};
-    if (((uintptr_t)w | (uintptr_t)m | (uintptr_t)v | (uintptr_t)g) % 16 == 0)
-        LAUNCH((adamw_kernel<FOUR>), (unsigned)ceil_div(n, THREADS * FOUR), THREADS, 0, w, m, v, g, n, s);
-    else
-        LAUNCH((adamw_kernel<1>), (unsigned)ceil_div(n, THREADS), THREADS, 0, w, m, v, g, n, s);
-    memory_changed(w);
-}
-
-template <int W>
-__global__ void __launch_bounds__(THREADS) ema_kernel(float *ema, const float *__restrict__ w, size_t n, float decay) {
-    size_t i = ((size_t)blockIdx.x * THREADS + threadIdx.x) * W;
-    if (i + W > n) {
-        for (; i < n; i++) ema[i] = decay * ema[i] + (1 - decay) * w[i];
-        return;
+        for (int j = 0; j < W; j++) adamw(wi[j], mi[j], vi[j], gi[j], keep, c);
+        store(w + i, wi);
+        store(m + i, mi);
+        store(v + i, vi);
     }
-    float average[W], now[W];
-    load(average, ema + i);
-    load(now, w + i);
+    if (ema) {
+        float average[W];
+        load(average, ema + i);
 #pragma unroll
-    for (int j = 0; j < W; j++) average[j] = decay * average[j] + (1 - decay) * now[j];
-    store(ema + i, average);
+        for (int j = 0; j < W; j++) average[j] = ema_decay * average[j] + (1 - ema_decay) * wi[j];
+        store(ema + i, average);
+    }
 }
 
-void ema_update(float *ema, const float *w, size_t n, float decay) {
-    if (((uintptr_t)ema | (uintptr_t)w) % 16 == 0)
-        LAUNCH((ema_kernel<FOUR>), (unsigned)ceil_div(n, THREADS * FOUR), THREADS, 0, ema, w, n, decay);
+void adamw_update(float *w, float *m, float *v, float *ema, const float *g, const uint8_t *kinds, size_t n,
+                  const AdamWStep *s) {
+    AdamWConstants c = {s->beta1,
+                        s->beta2,
+                        s->eps,
+                        s->scale,
+                        (float)(1 - (double)s->lr * s->weight_decay),
+                        (float)(s->lr / (1 - pow((double)s->beta1, s->t))),
+                        (float)(1 / sqrt(1 - pow((double)s->beta2, s->t))),
+                        s->ema_decay};
+    uintptr_t addresses = (uintptr_t)w | (uintptr_t)m | (uintptr_t)v | (uintptr_t)ema | (uintptr_t)g;
+    if (!n) return;
+    if (addresses % 16 == 0)
+        LAUNCH((adamw_kernel<FOUR>), (unsigned)ceil_div(n, THREADS * FOUR), THREADS, 0, w, m, v, ema, g, kinds, n, c);
     else
-        LAUNCH((ema_kernel<1>), (unsigned)ceil_div(n, THREADS), THREADS, 0, ema, w, n, decay);
-    memory_changed(ema);
+        LAUNCH((adamw_kernel<1>), (unsigned)ceil_div(n, THREADS), THREADS, 0, w, m, v, ema, g, kinds, n, c);
+    memory_changed(w);
+    if (ema) memory_changed(ema);
 }
