@@ -8,6 +8,7 @@
 #   make SANITIZE=1 everything under AddressSanitizer and UBSan, in build/cpu-asan
 #   make WERROR=1   warnings are errors, as in CI
 #   make ARCH=x86-64-v3   code for another machine than this one
+#   make MPI=0      a single process, where MPI is there but not wanted
 #
 # scripts/deps.sh installs what is missing.
 
@@ -28,7 +29,15 @@ ifeq ($(SANITIZE),1)
 CFLAGS_SANITIZE := -O1 -g -fsanitize=address,undefined -fno-sanitize-recover=undefined
 endif
 KERNELS := $(if $(filter cpu,$(BACKEND)),kernels/cpu,kernels/cuda)
-CPPFLAGS_ALL := -I. -I$(KERNELS) -D_GNU_SOURCE $(if $(filter FP32,$(PRECISION)),-DVIT_FP32) $(CPPFLAGS)
+
+# MPI, for several processes, where its compiler wrapper is.
+MPICC ?= mpicc
+MPI ?= $(if $(filter emulate,$(BACKEND)),0,$(shell command -v $(MPICC) >/dev/null 2>&1 && echo 1 || echo 0))
+ifeq ($(MPI),1)
+MPI_CPPFLAGS := -DVIT_MPI $(patsubst -I%,-isystem %,$(filter -I%,$(shell $(MPICC) --showme:compile 2>/dev/null || $(MPICC) -compile-info)))
+MPI_LIBRARIES := $(filter -L% -l%,$(shell $(MPICC) --showme:link 2>/dev/null || $(MPICC) -link-info))
+endif
+CPPFLAGS_ALL := -I. -I$(KERNELS) -D_GNU_SOURCE $(if $(filter FP32,$(PRECISION)),-DVIT_FP32) $(MPI_CPPFLAGS) $(CPPFLAGS)
 FLAGS := $(CFLAGS_BASE) $(CFLAGS_WARN) $(CFLAGS_SANITIZE) $(CPPFLAGS_ALL) $(CFLAGS)
 
 SOURCES := $(wildcard core/*.c data/*.c layers/*.c layers/attention/*.c)
@@ -36,7 +45,7 @@ TESTS := $(patsubst tests/%.c,$(BUILD)/tests/%,$(wildcard tests/test_*.c))
 BENCHES := $(patsubst tests/%.c,$(BUILD)/tests/%,$(wildcard tests/bench_*.c))
 FUZZERS := $(patsubst tests/%.c,build/fuzz/%,$(wildcard tests/fuzz_*.c))
 LINK := $(CC)
-LIBRARIES := -linih -lcjson -lm
+LIBRARIES := -linih -lcjson -lm $(MPI_LIBRARIES)
 
 ifeq ($(BACKEND),cpu)
 SOURCES += $(wildcard kernels/cpu/*.c)
@@ -57,6 +66,14 @@ NVCC_FLAGS := -std=c++17 -O3 $(GENCODE) --expt-relaxed-constexpr -lineinfo $(CPP
 CU_SOURCES := $(wildcard kernels/cuda/*.cu)
 LINK := $(NVCC)
 LIBRARIES += -lcublasLt -lcufft -lcudart -lgomp
+
+# NCCL, for several GPUs: NCCL_HOME, else the toolkit's.  Ranks come from MPI, so there is no use for one without the other.
+NCCL_HOME ?= $(CUDA_HOME)
+NCCL ?= $(if $(wildcard $(NCCL_HOME)/include/nccl.h /usr/include/nccl.h),$(MPI),0)
+ifeq ($(NCCL),1)
+NVCC_FLAGS += -DVIT_NCCL -I$(NCCL_HOME)/include
+LIBRARIES += -L$(NCCL_HOME)/lib -lnccl
+endif
 endif
 
 # The same kernels on the CPU: every thread of a block a fiber (tests/emulate/device.cuh).
@@ -66,7 +83,7 @@ FLAGS := $(FLAGS) -Itests/emulate
 CXXFLAGS_ALL := -std=c++17 -O1 -g -fsanitize=address,undefined -fno-sanitize-recover=undefined -fopenmp -Wall -Wextra \
                 -Wno-unknown-pragmas $(if $(filter 1,$(WERROR)),-Werror) $(CPPFLAGS_ALL)
 CFLAGS_SANITIZE := -O1 -g -fsanitize=address,undefined -fno-sanitize-recover=undefined
-CU_SOURCES := $(filter-out kernels/cuda/runtime.cu kernels/cuda/linear.cu,$(wildcard kernels/cuda/*.cu))
+CU_SOURCES := $(filter-out kernels/cuda/runtime.cu kernels/cuda/linear.cu kernels/cuda/collective.cu,$(wildcard kernels/cuda/*.cu))
 EMULATOR := $(BUILD)/tests/emulate/emulate.o
 TESTS := $(patsubst %,$(BUILD)/tests/test_%,attention layers ripple model)
 LINK := g++
@@ -89,6 +106,7 @@ report:
 	$(call line,$(call found,inih,'#include <ini.h>'),"inih","config files; apt-get install libinih-dev")
 	$(call line,$(call found,cjson,'#include <cjson/cJSON.h>'),"cJSON","checkpoints; apt-get install libcjson-dev")
 	$(call line,$(call found,stb,'#include <stb/stb_image.h>'),"stb_image","pictures; apt-get install libstb-dev")
+	$(if $(filter 1,$(MPI)),@echo "  found    MPI",@echo "  without  MPI: one process only; apt-get install libopenmpi-dev openmpi-bin")
 	$(call line,$(call found,cmocka,'#include <stddef.h>' '#include <stdarg.h>' '#include <setjmp.h>' '#include <stdint.h>' '#include <cmocka.h>'),"cmocka","the tests only; apt-get install libcmocka-dev")
 
 # == Building ========================================================================================================

@@ -2,29 +2,27 @@
  *
  * Read it top to bottom: settings, what a run holds, one training step, evaluation, the training loop, the other modes,
  * main.  The layers are in layers/, the arithmetic in kernels/, what is neither vision nor the loop in core/. */
-#include <errno.h>
 #include <math.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
-#include <unistd.h>
 
 #include "core/adamw.h"
 #include "core/checkpoint.h"
 #include "core/config.h"
 #include "core/die.h"
-#include "core/files.h"
+#include "core/distributed.h"
 #include "core/progress.h"
 #include "core/rng.h"
+#include "core/run_folder.h"
 #include "core/schedule.h"
+#include "core/signals.h"
 #include "data/image.h"
 #include "data/loader.h"
 #include "layers/attention/feature_map.h"
 #include "layers/vit.h"
 
-enum { PATH_SIZE = 4096, ERROR_SIZE = 512 };
+enum { ERROR_SIZE = 512 };
 
 /* == Settings ===================================================================================================== */
 
@@ -130,8 +128,7 @@ typedef struct {
     AdamW adamw;
     Schedule schedule;
     RunState state;
-    FILE *log;
-    char log_path[PATH_SIZE];
+    RunFolder folder;
     uint8_t *pixels; /* host [micro_batch,Hi,Wi,3] */
     int *labels;     /* host [micro_batch] */
     float *targets;  /* host [micro_batch,C] */
@@ -141,20 +138,8 @@ typedef struct {
     Accuracy accuracy;   /* of the last evaluation */
     double started;      /* when this process began to train */
     uint64_t first_step;
+    bool stopping; /* all ranks know that a signal came to one */
 } Run;
-
-static volatile sig_atomic_t stop_signal;
-
-static void on_signal(int signal_number) { stop_signal = signal_number; }
-
-/* A second signal ends the program at once.  A file that outgrows `ulimit -f` is an error of that write, with its
- * message, and not the end of the process. */
-static void catch_signals(void) {
-    struct sigaction action = {.sa_handler = on_signal, .sa_flags = (int)(SA_RESETHAND | SA_RESTART)};
-    sigaction(SIGINT, &action, NULL);
-    sigaction(SIGTERM, &action, NULL);
-    signal(SIGXFSZ, SIG_IGN);
-}
 
 static VitConfig vit_config(const Run *run) {
     const Settings *s = &run->s;
@@ -187,6 +172,9 @@ static void check_settings(Run *run) {
         if (s->img_size[side] % s->patch_size)
             config_reject(&run->config, "patch_size", "%d does not divide img_size %dx%d", s->patch_size, s->img_size[0],
                           s->img_size[1]);
+    if (s->batch_size % distributed_ranks())
+        config_reject(&run->config, "batch_size", "%d images cannot be shared equally by %d ranks", s->batch_size,
+                      distributed_ranks());
     if (s->dim % s->heads) config_reject(&run->config, "heads", "%d does not divide dim %d", s->heads, s->dim);
     if (attention_operators[s->attn]->needs_grid && s->pool == POOL_CLS)
         config_reject(&run->config, "pool", "attn %s has no place for a class token: use pool gap",
@@ -224,16 +212,19 @@ static void data_open(Run *run, bool train) {
     loader_open(&run->test_loader, &run->test, s->seed, s->batch_size, false, augment);
 }
 
-/* Enough rows for full-speed products, few enough for a layer's activations to stay in cache: eight images of DeiT-tiny at
- * 256 tokens, measured (docs/performance.md). */
+/* The images of a global batch that this rank computes, and the first of them. */
+static int local_batch(const Run *run) { return run->s.batch_size / distributed_ranks(); }
+static int local_first(const Run *run) { return local_batch(run) * distributed_rank(); }
+
+/* As few passes over the batch as keep the device busy and its memory free, of nearly equal size. */
 static int micro_batch_choose(const Run *run) {
-    enum { NUMBERS = 8 * 256 * 192 };
     const Settings *s = &run->s;
-    if (s->micro_batch > 0) return s->micro_batch < s->batch_size ? s->micro_batch : s->batch_size;
+    int local = local_batch(run);
+    if (s->micro_batch > 0) return s->micro_batch < local ? s->micro_batch : local;
     int tokens = s->img_size[0] / s->patch_size * (s->img_size[1] / s->patch_size);
-    size_t image = (size_t)tokens * (size_t)s->dim;
-    int images = NUMBERS / image > 1 ? (int)(NUMBERS / image) : 1;
-    return images < s->batch_size ? images : s->batch_size;
+    size_t image = (size_t)tokens * (size_t)s->dim, most = activations_at_once() / image;
+    int passes = most < 1 ? local : (int)(((size_t)local + most - 1) / most);
+    return (local + passes - 1) / passes;
 }
 
 /* Builds the model for `batch` images at a time and gives it its first weights. */
@@ -262,7 +253,7 @@ static void buffers_open(Run *run, int batch) {
 
 /* Before anything that is not a number is saved over good weights. */
 static void stop_on_bad(const Run *run, uint64_t step, const char *what, double value) {
-    char kept[PATH_SIZE + 64] = "nothing has been saved yet";
+    char kept[RUN_PATH_SIZE + 64] = "nothing has been saved yet";
     if (isfinite(value)) return;
     if (run->state.log_bytes) snprintf(kept, sizeof kept, "the last good state is in %s", run->s.run_dir);
     progress_end();
@@ -276,30 +267,46 @@ static void stop_on_bad_weights(const Run *run) {
     if (p) stop_on_bad(run, run->state.step, p->name, NAN);
 }
 
+/* Forward and backward of the B images at place `first` of the global batch that the buffers hold; their gradients are
+ * added to those of the images before, and after the last ones to those of the other ranks. */
+static void micro_step(Run *run, int first, int B, bool last) {
+    Vit *vit = &run->vit;
+    vit_load_pixels(vit, run->pixels, run->train.mean, run->train.std, B);
+    vit_draw_drop_path(vit, run->s.seed, (uint32_t)run->state.step, (size_t)first, B);
+    vit_forward(vit, B, true);
+    vit_loss(vit, run->targets, B, 1.0f / (float)run->s.batch_size);
+    vit_backward(vit, B, true, last ? all_reduce_start : NULL);
+}
+
+/* Sums over ranks of what a step has to tell: the loss, and whether to stop. */
+static double step_agree(Run *run, double loss) {
+    double sums[2] = {loss, stop_signal != 0};
+    distributed_sum(sums, 2);
+    run->stopping = sums[1] > 0;
+    return sums[0] / run->s.batch_size;
+}
+
 /* Batch number `batch` of the loader's epoch, micro-batch by micro-batch, then one update.  Returns the mean loss. */
 static double train_step(Run *run, uint64_t batch) {
     Vit *vit = &run->vit;
-    int size = run->s.batch_size;
-    uint32_t step = (uint32_t)run->state.step;
+    int begin = local_first(run), end = begin + local_batch(run);
+    uint64_t step = run->state.step + 1;
     double loss = 0;
     device_zero(vit->params.grads, vit->params.total * sizeof(float));
-    for (int first = 0; first < size; first += vit->batch) {
-        int B = size - first < vit->batch ? size - first : vit->batch;
-        loader_fill(&run->loader, batch * (uint64_t)size + (uint64_t)first, B, run->pixels, run->labels);
+    for (int first = begin, B; first < end; first += B) {
+        B = end - first < vit->batch ? end - first : vit->batch;
+        loader_fill(&run->loader, batch * (uint64_t)run->s.batch_size + (uint64_t)first, B, run->pixels, run->labels);
         loader_targets(run->targets, run->labels, B, run->s.num_classes, run->s.label_smoothing);
-        vit_load_pixels(vit, run->pixels, run->train.mean, run->train.std, B);
-        vit_draw_drop_path(vit, run->s.seed, step, (size_t)first, B);
-        vit_forward(vit, B, true);
-        vit_loss(vit, run->losses, run->targets, B, 1.0f / (float)size);
-        for (int b = 0; b < B; b++) {
-            stop_on_bad(run, run->state.step + 1, "the loss", (double)run->losses[b]);
-            loss += run->losses[b];
-        }
-        vit_backward(vit, B, true);
+        micro_step(run, first, B, first + B == end);
+        vit_losses(vit, run->losses, B);
+        for (int b = 0; b < B; b++) loss += run->losses[b];
     }
-    run->state.gradient_norm = adamw_step(&run->adamw, &vit->params, run->state.lr, (int)run->state.step + 1);
-    stop_on_bad(run, run->state.step + 1, "the norm of the gradient", (double)run->state.gradient_norm);
-    return loss / size;
+    all_reduce_finish();
+    loss = step_agree(run, loss);
+    stop_on_bad(run, step, "the loss", loss);
+    run->state.gradient_norm = adamw_step(&run->adamw, &vit->params, run->state.lr, (int)step);
+    stop_on_bad(run, step, "the norm of the gradient", (double)run->state.gradient_norm);
+    return loss;
 }
 
 /* == Evaluation =================================================================================================== */
@@ -312,167 +319,51 @@ static int rank_of(const float *logits, int classes, int label) {
     return rank;
 }
 
+/* Each rank takes its share of the images. */
 static Accuracy evaluate(Run *run) {
     Vit *vit = &run->vit;
-    size_t count = run->test.count, top1 = 0, top5 = 0;
+    size_t count = run->test.count, ranks = (size_t)distributed_ranks(), rank = (size_t)distributed_rank();
+    size_t first = count * rank / ranks, end = count * (rank + 1) / ranks;
+    double hits[3] = {0}; /* top-1, top-5, ranks that were stopped */
     int C = run->s.num_classes;
-    Accuracy result = {.complete = true};
     if (vit->params.ema) params_view(&vit->params, vit->params.ema);
     vit_set_training(vit, false);
-    for (size_t first = 0; first < count && result.complete; first += (size_t)vit->batch) {
-        int B = count - first < (size_t)vit->batch ? (int)(count - first) : vit->batch;
+    for (int B; first < end && !stop_signal; first += (size_t)B) {
+        B = end - first < (size_t)vit->batch ? (int)(end - first) : vit->batch;
         loader_fill(&run->test_loader, first, B, run->pixels, run->labels);
         vit_load_pixels(vit, run->pixels, run->test.mean, run->test.std, B);
         vit_forward(vit, B, false);
         real_download(run->logits, vit->logits, (size_t)B * (size_t)C);
         for (int b = 0; b < B; b++) {
-            int rank = rank_of(run->logits + (size_t)b * (size_t)C, C, run->labels[b]);
-            top1 += rank < 1;
-            top5 += rank < 5;
+            int place = rank_of(run->logits + (size_t)b * (size_t)C, C, run->labels[b]);
+            hits[0] += place < 1;
+            hits[1] += place < 5;
         }
-        progress_show(false, "evaluating %zu/%zu", first + (size_t)B, count);
-        result.complete = !stop_signal;
+        progress_show(false, "evaluating %zu/%zu", (first + (size_t)B) * ranks, count);
     }
+    hits[2] = stop_signal != 0;
+    distributed_sum(hits, 3);
+    run->stopping = hits[2] > 0;
     if (vit->training.count) vit_set_training(vit, true);
     params_view(&vit->params, vit->params.values);
-    result.top1 = 100.0 * (double)top1 / (double)count;
-    result.top5 = 100.0 * (double)top5 / (double)count;
-    return result;
-}
-
-/* == The run directory ============================================================================================ */
-
-static void run_file(const Run *run, char *path, const char *name) { path_join(path, PATH_SIZE, run->s.run_dir, name); }
-
-/* What travels with a checkpoint, so that --eval and --predict need no config. */
-static int metadata_fill(const Run *run, SafeMetadata *metadata, char **owned) {
-    size_t size = 1;
-    const Dataset *d = &run->train;
-    for (int c = 0; d->class_names && c < d->classes; c++) size += strlen(d->class_names[c]) + 1;
-    owned[0] = config_text(&run->config);
-    owned[1] = xcalloc(size, 1, "class names");
-    for (int c = 0; d->class_names && c < d->classes; c++) {
-        strcat(owned[1], d->class_names[c]);
-        strcat(owned[1], "\n");
-    }
-    metadata[0] = (SafeMetadata){"format", "pt"};
-    metadata[1] = (SafeMetadata){"vit.c.config", owned[0]};
-    metadata[2] = (SafeMetadata){"vit.c.classes", owned[1]};
-    return 3;
-}
-
-/* The weights that were evaluated: the average where there is one. */
-static const float *evaluated_weights(const Run *run) {
-    return run->vit.params.ema ? run->vit.params.ema : run->vit.params.values;
-}
-
-static void save_weights(const Run *run, const char *name) {
-    SafeMetadata metadata[3];
-    char *owned[2], path[PATH_SIZE];
-    int count = metadata_fill(run, metadata, owned);
-    run_file(run, path, name);
-    checkpoint_save_weights(&run->vit.params, evaluated_weights(run), path, metadata, count);
-    free(owned[0]);
-    free(owned[1]);
-}
-
-/* The state goes last: until it is there, --resume finds the state before, and repeats what came since. */
-static void save(Run *run) {
-    SafeMetadata metadata[3];
-    char *owned[2], path[PATH_SIZE];
-    long length = ftell(run->log);
-    if (fsync(fileno(run->log)) != 0 && errno != EINVAL) die("%s: cannot write: %s", run->log_path, strerror(errno));
-    save_weights(run, "last.safetensors");
-    run->state.log_bytes = length > 0 ? (uint64_t)length : 0;
-    int count = metadata_fill(run, metadata, owned);
-    run_file(run, path, "state.safetensors");
-    checkpoint_save_state(&run->vit.params, &run->state, path, metadata, count);
-    free(owned[0]);
-    free(owned[1]);
-}
-
-static void log_row(Run *run, const Accuracy *accuracy) {
-    const RunState *state = &run->state;
-    double loss = state->loss_count ? state->loss_sum / (double)state->loss_count : NAN;
-    fprintf(run->log, "%llu,%llu,%.6f,%.8g,%.6g,%.1f", (unsigned long long)state->step,
-            (unsigned long long)state->epoch + 1, loss, (double)state->lr, (double)state->gradient_norm,
-            run->images_per_s);
-    if (accuracy)
-        fprintf(run->log, ",%.3f,%.3f\n", accuracy->top1, accuracy->top5);
-    else
-        fprintf(run->log, ",,\n");
-    if (fflush(run->log) != 0) die("%s: cannot write: %s", run->log_path, strerror(errno));
-    run->state.loss_sum = 0;
-    run->state.loss_count = 0;
-}
-
-/* Two processes in one folder would mix their rows and checkpoints.  File systems without locks do without. */
-static void log_lock(const Run *run) {
-    if (flock(fileno(run->log), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK)
-        die("%s: another process is training in this folder", run->log_path);
-}
-
-/* A new log never replaces another run's, not even when two start at the same moment. */
-static void log_create(Run *run) {
-    char state[PATH_SIZE];
-    run->log = fopen(run->log_path, "wx");
-    if (!run->log && errno == EEXIST) {
-        run_file(run, state, "state.safetensors");
-        if (file_exists(state))
-            die("%s: there is a run in this folder already: --resume %s continues it, another --run-dir starts afresh",
-                run->log_path, run->s.run_dir);
-        die("%s: here a run ended before it saved anything: remove the folder or choose another --run-dir",
-            run->log_path);
-    }
-    if (!run->log) die("%s: cannot open: %s", run->log_path, strerror(errno));
-    log_lock(run);
-    fprintf(run->log, "step,epoch,loss,lr,grad_norm,images_per_s,top1,top5\n");
-    if (fflush(run->log) != 0) die("%s: cannot write: %s", run->log_path, strerror(errno));
-}
-
-/* A resumed run forgets the rows written after its state was saved. */
-static void log_reopen(Run *run) {
-    run->log = fopen(run->log_path, "r+");
-    if (!run->log) die("%s: cannot open: %s", run->log_path, strerror(errno));
-    log_lock(run);
-    bool ok = fseek(run->log, 0, SEEK_END) == 0;
-    long length = ok ? ftell(run->log) : -1;
-    if (ok && (uint64_t)length < run->state.log_bytes)
-        warn("%s: %ld bytes, but it had %llu when the state was saved: rows are missing", run->log_path, length,
-             (unsigned long long)run->state.log_bytes);
-    else
-        ok = ok && ftruncate(fileno(run->log), (off_t)run->state.log_bytes) == 0 && fseek(run->log, 0, SEEK_END) == 0;
-    if (!ok) die("%s: cannot cut back to the saved state: %s", run->log_path, strerror(errno));
-}
-
-/* The next free runs/<data>-<attn>-<number>. */
-static void run_dir_choose(Run *run) {
-    char path[PATH_SIZE], error[ERROR_SIZE];
-    for (int number = 1; !*run->s.run_dir; number++) {
-        snprintf(path, sizeof path, "runs/%s-%s-%03d", run->train.name, attention_operators[run->s.attn]->name, number);
-        if (!file_exists(path) && !config_try_set(&run->config, "run_dir", path, "the default", error, sizeof error))
-            die("%s", error);
-    }
-}
-
-static void run_dir_open(Run *run, bool resumed) {
-    char path[PATH_SIZE];
-    run_dir_choose(run);
-    make_folders(run->s.run_dir);
-    run_file(run, run->log_path, "log.csv");
-    if (resumed)
-        log_reopen(run);
-    else
-        log_create(run);
-    char *text = config_text(&run->config);
-    run_file(run, path, "config.ini");
-    write_text(path, text);
-    free(text);
+    return (Accuracy){100 * hits[0] / (double)count, 100 * hits[1] / (double)count, !run->stopping};
 }
 
 /* == Training ===================================================================================================== */
 
 static uint64_t batches_per_epoch(const Run *run) { return run->train.count / (uint64_t)run->s.batch_size; }
+
+static void log_row(Run *run, const Accuracy *accuracy) {
+    RunState *state = &run->state;
+    double loss = state->loss_count ? state->loss_sum / (double)state->loss_count : NAN;
+    char tops[64] = ",";
+    if (accuracy) snprintf(tops, sizeof tops, "%.3f,%.3f", accuracy->top1, accuracy->top5);
+    run_folder_log(&run->folder, "%llu,%llu,%.6f,%.8g,%.6g,%.1f,%s", (unsigned long long)state->step,
+                   (unsigned long long)state->epoch + 1, loss, (double)state->lr, (double)state->gradient_norm,
+                   run->images_per_s, tops);
+    state->loss_sum = 0;
+    state->loss_count = 0;
+}
 
 static void show_progress(const Run *run, bool finish) {
     const RunState *state = &run->state;
@@ -503,20 +394,33 @@ static bool train_epoch(Run *run) {
         images += run->s.batch_size;
         run->images_per_s = images / seconds;
         bool last = state->batch == batches;
-        show_progress(run, last || stop_signal);
+        show_progress(run, last || run->stopping);
         if (!last && state->step % (uint64_t)run->s.log_every == 0) {
             log_row(run, NULL);
             seconds = images = 0;
         }
-        if (stop_signal) return false;
+        if (run->stopping) return false;
     }
     return true;
+}
+
+/* Ranks update their own copies of the parameters, with the same gradients: anything else is a fault of a machine. */
+static void check_ranks_agree(const Run *run) {
+    const Params *params = &run->vit.params;
+    double sum = 0;
+    if (distributed_ranks() < 2) return;
+    for (int i = 0; i < params->count; i++)
+        sum += sum_of_squares(params->values + params->items[i].offset, params->items[i].size);
+    if (!distributed_agree(sum))
+        die("the ranks' parameters differ after step %llu: a machine computes wrongly, or the builds are not the same",
+            (unsigned long long)run->state.step);
 }
 
 /* The end of an epoch: accuracy if it is due, a row in the log, checkpoints.  False when a signal came meanwhile. */
 static bool finish_epoch(Run *run) {
     RunState *state = &run->state;
     stop_on_bad_weights(run);
+    check_ranks_agree(run);
     bool due = (state->epoch + 1) % (uint64_t)run->s.eval_every == 0 || state->epoch + 1 == (uint64_t)run->s.epochs;
     if (due) {
         Accuracy accuracy = evaluate(run);
@@ -526,7 +430,7 @@ static bool finish_epoch(Run *run) {
         log_row(run, &accuracy);
         if (accuracy.top1 > state->best_top1) {
             state->best_top1 = accuracy.top1;
-            save_weights(run, "best.safetensors");
+            run_folder_save_weights(&run->folder, &run->vit.params, "best.safetensors");
         }
         run->accuracy = accuracy;
     } else {
@@ -534,14 +438,29 @@ static bool finish_epoch(Run *run) {
     }
     state->epoch++;
     state->batch = 0;
-    save(run);
+    run_folder_save(&run->folder, &run->vit.params, state);
     return true;
+}
+
+static void folder_open(Run *run, bool resumed) {
+    static char path[RUN_PATH_SIZE], words[RUN_PATH_SIZE + 128];
+    char stem[128], error[ERROR_SIZE];
+    if (!*run->s.run_dir) {
+        snprintf(stem, sizeof stem, "%s-%s", run->train.name, attention_operators[run->s.attn]->name);
+        run_folder_choose(path, stem);
+        distributed_broadcast(path, sizeof path);
+        if (!config_try_set(&run->config, "run_dir", path, "the default", error, sizeof error)) die("%s", error);
+    }
+    run_folder_open(&run->folder, run->s.run_dir, &run->config, run->train.class_names, run->train.classes,
+                    "step,epoch,loss,lr,grad_norm,images_per_s,top1,top5", resumed ? &run->state : NULL);
+    snprintf(words, sizeof words, "train_vit --resume %s goes on from the last checkpoint", run->s.run_dir);
+    distributed_last_words(words);
 }
 
 static void training_open(Run *run) {
     const Settings *s = &run->s;
     bool resumed = *s->resume != 0;
-    char path[PATH_SIZE];
+    char path[RUN_PATH_SIZE];
     run->state.best_top1 = -1;
     run->adamw = (AdamW){s->beta1, s->beta2, s->eps, s->weight_decay, s->clip_grad, s->ema_decay};
     float scale = s->lr_base_batch ? (float)s->batch_size / (float)s->lr_base_batch : 1;
@@ -549,12 +468,12 @@ static void training_open(Run *run) {
                                s->warmup_epochs, (float)s->epochs,  s->lr_schedule == SCHEDULE_EPOCH};
     params_allocate_optimizer(&run->vit.params, s->ema_decay > 0);
     if (resumed) {
-        run_file(run, path, "state.safetensors");
+        run_folder_file(path, s->run_dir, "state.safetensors");
         checkpoint_load_state(&run->vit.params, &run->state, path);
     } else if (run->vit.params.ema) {
         device_copy(run->vit.params.ema, run->vit.params.values, run->vit.params.total * sizeof(float));
     }
-    run_dir_open(run, resumed);
+    folder_open(run, resumed);
     catch_signals();
     run->started = now_seconds();
     run->first_step = run->state.step;
@@ -562,7 +481,10 @@ static void training_open(Run *run) {
 
 static void announce(const Run *run) {
     const Settings *s = &run->s;
+    if (distributed_rank() > 0) return;
     printf("%s\n", kernels_device());
+    if (distributed_ranks() > 1)
+        printf("%d ranks, %d images of each batch on every one\n", distributed_ranks(), local_batch(run));
     printf("%s: %zu training and %zu test images, %d classes\n", run->train.name, run->train.count, run->test.count,
            run->train.classes);
     printf("%s: %zu parameters, %.1f million multiply-adds an image, %.0f MiB of activations\n",
@@ -580,11 +502,12 @@ static void announce(const Run *run) {
 static int stop_early(Run *run) {
     progress_end();
     stop_on_bad_weights(run);
-    save(run);
-    printf("stopped by %s after step %llu, in epoch %llu of %d, and saved: train_vit --resume %s continues\n",
-           stop_signal == SIGINT ? "SIGINT" : "SIGTERM", (unsigned long long)run->state.step,
-           (unsigned long long)run->state.epoch + 1, run->s.epochs, run->s.run_dir);
-    return 128 + (int)stop_signal;
+    run_folder_save(&run->folder, &run->vit.params, &run->state);
+    if (distributed_rank() == 0)
+        printf("stopped by %s after step %llu, in epoch %llu of %d, and saved: train_vit --resume %s continues\n",
+               stop_signal_name(), (unsigned long long)run->state.step, (unsigned long long)run->state.epoch + 1,
+               run->s.epochs, run->s.run_dir);
+    return 128 + (stop_signal ? (int)stop_signal : SIGTERM);
 }
 
 static int mode_train(Run *run) {
@@ -595,12 +518,14 @@ static int mode_train(Run *run) {
     training_open(run);
     announce(run);
     if (run->state.epoch >= (uint64_t)run->s.epochs) {
+        if (distributed_rank() > 0) return 0;
         printf("all %d epochs are done, best top-1 %.2f %%: a higher --epochs trains on\n", run->s.epochs,
                run->state.best_top1);
         return 0;
     }
     while (run->state.epoch < (uint64_t)run->s.epochs)
         if (!train_epoch(run) || !finish_epoch(run)) return stop_early(run);
+    if (distributed_rank() > 0) return 0;
     char elapsed[32];
     duration_text(elapsed, sizeof elapsed, now_seconds() - run->started);
     printf("done in %s: top-1 %.2f %%, best %.2f %%; checkpoints and log.csv are in %s\n", elapsed, run->accuracy.top1,
@@ -624,24 +549,27 @@ static int mode_eval(Run *run) {
     model_open(run, batch, false);
     buffers_open(run, batch);
     Accuracy accuracy = evaluate(run);
+    if (distributed_rank() > 0) return 0;
     progress_show(true, "%zu test images of %s", run->test.count, run->test.name);
     printf("top1: %.4f top5: %.4f\n", accuracy.top1, accuracy.top5);
     return 0;
 }
 
-static void bench_batch(Run *run, int size, bool training) {
+static void bench_batch(Run *run, bool training) {
     Vit *vit = &run->vit;
-    float mean[3] = {0.5f, 0.5f, 0.5f}, std[3] = {0.25f, 0.25f, 0.25f};
+    int begin = local_first(run), end = begin + local_batch(run);
     if (training) device_zero(vit->params.grads, vit->params.total * sizeof(float));
-    for (int first = 0; first < size; first += vit->batch) {
-        int B = size - first < vit->batch ? size - first : vit->batch;
-        vit_load_pixels(vit, run->pixels, mean, std, B);
-        if (training) vit_draw_drop_path(vit, run->s.seed, (uint32_t)run->state.step, (size_t)first, B);
-        vit_forward(vit, B, training);
-        if (!training) continue;
-        vit_loss(vit, run->losses, run->targets, B, 1.0f / (float)size);
-        vit_backward(vit, B, true);
+    for (int first = begin, B; first < end; first += B) {
+        B = end - first < vit->batch ? end - first : vit->batch;
+        if (training) {
+            micro_step(run, first, B, first + B == end);
+            vit_losses(vit, run->losses, B);
+        } else {
+            vit_load_pixels(vit, run->pixels, run->train.mean, run->train.std, B);
+            vit_forward(vit, B, false);
+        }
     }
+    all_reduce_finish();
     if (training) adamw_step(&run->adamw, &vit->params, 1e-4f, (int)++run->state.step);
     device_synchronize();
 }
@@ -650,19 +578,20 @@ static void bench_batch(Run *run, int size, bool training) {
 static double bench_rate(Run *run, bool training) {
     enum { MAX_BATCHES = 4096 };
     static double seconds[MAX_BATCHES];
-    int size = run->s.batch_size, count = 0;
+    int count = 0;
     vit_set_training(&run->vit, training);
-    bench_batch(run, size, training);
+    bench_batch(run, training);
     double begin = now_seconds();
-    while (count < MAX_BATCHES && (count < 3 || now_seconds() - begin < (double)run->s.bench_seconds)) {
+    while (count < MAX_BATCHES &&
+           !distributed_any(count >= 3 && now_seconds() - begin >= (double)run->s.bench_seconds)) {
         double start = now_seconds();
-        bench_batch(run, size, training);
+        bench_batch(run, training);
         double took = now_seconds() - start;
         int i = count++;
         for (; i > 0 && seconds[i - 1] > took; i--) seconds[i] = seconds[i - 1];
         seconds[i] = took;
     }
-    return size / seconds[count / 2];
+    return run->s.batch_size / seconds[count / 2];
 }
 
 static int mode_bench(Run *run) {
@@ -679,13 +608,14 @@ static int mode_bench(Run *run) {
     double peak = gemm_peak_gflops();
     double train = bench_rate(run, true), infer = bench_rate(run, false), again = gemm_peak_gflops();
     if (again > peak) peak = again;
-    double gflops = 3 * 2 * (double)vit_macs(&run->vit) * train / 1e9;
+    double gflops = 3 * 2 * (double)vit_macs(&run->vit) * train / 1e9 / distributed_ranks();
+    if (distributed_rank() > 0) return 0;
     const Attention *a = &run->vit.blocks[0].attention;
-    printf("{\"attn\": \"%s\", \"algorithm\": \"%s\", \"device\": \"%s\", \"tokens\": %d, \"batch_size\": %d, "
-           "\"micro_batch\": %d, \"params\": %zu, \"macs\": %zu, \"train_images_per_s\": %.2f, "
+    printf("{\"attn\": \"%s\", \"algorithm\": \"%s\", \"device\": \"%s\", \"tokens\": %d, \"ranks\": %d, "
+           "\"batch_size\": %d, \"micro_batch\": %d, \"params\": %zu, \"macs\": %zu, \"train_images_per_s\": %.2f, "
            "\"infer_images_per_s\": %.2f, \"peak_bytes\": %zu, \"gemm_peak_gflops\": %.1f, \"mfu\": %.4f}\n",
            attention_operators[s->attn]->name, a->op->path ? a->op->path(a) : a->op->name, kernels_device(), run->vit.N,
-           s->batch_size, batch, run->vit.params.parameters, vit_macs(&run->vit), train, infer, device_peak_bytes(), peak,
+           distributed_ranks(), s->batch_size, batch, run->vit.params.parameters, vit_macs(&run->vit), train, infer, device_peak_bytes(), peak,
            gflops / peak);
     return 0;
 }
@@ -871,8 +801,9 @@ static int mode_parity(Run *run) {
     real_upload(vit->images, pixels, images->size);
     vit_forward(vit, B, false);
     real_download(run->logits, vit->logits, (size_t)B * (size_t)C);
-    vit_loss(vit, run->losses, run->targets, B, 1.0f / (float)B);
-    vit_backward(vit, B, false);
+    vit_loss(vit, run->targets, B, 1.0f / (float)B);
+    vit_losses(vit, run->losses, B);
+    vit_backward(vit, B, false, NULL);
     for (int b = 0; b < B; b++) loss += run->losses[b];
     parity_write(run, (float)(loss / B), B);
     free(wanted);
@@ -905,31 +836,12 @@ static void settings_read(Run *run, const char *base, const char *where, int arg
     config_read_arguments(&run->config, argc, argv);
 }
 
-static char *config_of_checkpoint(const char *path) {
-    char error[ERROR_SIZE], *copy = NULL;
-    SafeTensors st;
-    if (!safetensors_open(&st, path, error, sizeof error)) die("%s", error);
-    const char *text = safetensors_metadata(&st, "vit.c.config");
-    if (text) copy = strdup(text);
-    safetensors_close(&st);
-    return copy;
-}
-
-/* --resume takes the run's folder or any checkpoint in it.  Training goes on from the state; the modes that only look
- * take the last weights. */
+/* Training goes on from the state; the modes that only look take the last weights. */
 static void resume_resolve(Run *run, bool training) {
-    static char folder[PATH_SIZE], last[PATH_SIZE];
-    char state[PATH_SIZE], error[ERROR_SIZE];
-    snprintf(folder, sizeof folder, "%s", run->s.resume);
-    size_t length = strlen(folder), ending = strlen(".safetensors");
-    if (length > ending && !strcmp(folder + length - ending, ".safetensors")) {
-        char *slash = strrchr(folder, '/');
-        snprintf(slash ? slash : folder, 2, slash ? "" : ".");
-    }
-    path_join(state, sizeof state, folder, "state.safetensors");
-    path_join(last, sizeof last, folder, "last.safetensors");
-    if (!file_exists(state))
-        die("%s: no such file: --resume wants the folder of a run that has saved its state", state);
+    static char folder[RUN_PATH_SIZE], last[RUN_PATH_SIZE];
+    char error[ERROR_SIZE];
+    run_folder_of(folder, run->s.resume);
+    run_folder_file(last, folder, "last.safetensors");
     const char *given = config_origin(&run->config, "run_dir");
     if (training && given && !strncmp(given, "--run", 5) && strcmp(run->s.run_dir, folder))
         config_reject(&run->config, "run_dir", "%s, but --resume goes on in %s: copy that folder to fork a run",
@@ -970,9 +882,9 @@ static void settings_open(Run *run, int argc, char **argv) {
     if (*s->resume) resume_resolve(run, !looking);
     const char *base_file = *s->config ? "" : *s->resume && !looking ? s->run_dir : looking ? s->init : "";
     if (*base_file) {
-        char path[PATH_SIZE];
+        char path[RUN_PATH_SIZE + 32];
         snprintf(path, sizeof path, *s->resume && !looking ? "%s/state.safetensors" : "%s", base_file);
-        char *text = config_of_checkpoint(path);
+        char *text = run_folder_config(path);
         if (text) {
             config_free(&run->config);
             settings_read(run, text, path, argc, argv);
@@ -986,6 +898,8 @@ static void settings_open(Run *run, int argc, char **argv) {
 
 static int run_mode(Run *run) {
     const Settings *s = &run->s;
+    bool alone = s->help || s->help_markdown || s->describe || *s->parity || s->predict.count;
+    if (alone && distributed_rank() > 0) return 0;
     if (s->help) return print_help(run), 0;
     if (s->help_markdown) return config_markdown(&run->config, stdout), 0;
     check_mode(s);
@@ -994,14 +908,18 @@ static int run_mode(Run *run) {
     kernels_init();
     if (s->describe) return mode_describe(run);
     if (*s->parity) return mode_parity(run);
-    if (s->bench) return mode_bench(run);
-    if (s->eval) return mode_eval(run);
     if (s->predict.count) return mode_predict(run);
-    return mode_train(run);
+    distributed_open();
+    collective_open();
+    int status = s->bench ? mode_bench(run) : s->eval ? mode_eval(run) : mode_train(run);
+    collective_close();
+    distributed_close();
+    return status;
 }
 
 int main(int argc, char **argv) {
     static Run run;
+    distributed_begin();
     settings_open(&run, argc, argv);
     int status = run_mode(&run);
     if (fflush(stdout) != 0 || ferror(stdout)) die("standard output: cannot write all of it");

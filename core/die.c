@@ -9,11 +9,23 @@
 
 extern char *program_invocation_short_name;
 
+static int own_rank, all_ranks = 1;
+static void (*leave)(int status) = exit;
+
+void die_as_rank(int rank, int ranks, void (*how)(int status)) {
+    own_rank = rank;
+    all_ranks = ranks;
+    leave = how;
+}
+
+/* One write, so that the lines of several ranks do not mix. */
 static void say(const char *format, va_list arguments) {
+    char line[8192];
+    int at = snprintf(line, sizeof line, "%s: ", program_invocation_short_name);
+    if (all_ranks > 1) at += snprintf(line + at, sizeof line - (size_t)at, "rank %d: ", own_rank);
+    vsnprintf(line + at, sizeof line - (size_t)at, format, arguments);
     fflush(stdout);
-    fprintf(stderr, "%s: ", program_invocation_short_name);
-    vfprintf(stderr, format, arguments);
-    fputc('\n', stderr);
+    fprintf(stderr, "%s\n", line);
 }
 
 void die(const char *format, ...) {
@@ -21,15 +33,17 @@ void die(const char *format, ...) {
     va_start(arguments, format);
     say(format, arguments);
     va_end(arguments);
-    exit(1);
+    leave(1);
+    abort();
 }
 
 void die_usage(const char *format, ...) {
     va_list arguments;
     va_start(arguments, format);
-    say(format, arguments);
+    if (own_rank == 0) say(format, arguments);
     va_end(arguments);
-    exit(2);
+    leave(2);
+    abort();
 }
 
 void warn(const char *format, ...) {

@@ -6,6 +6,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "core/distributed.h"
+
 static const double TERMINAL_INTERVAL = 0.2, FILE_INTERVAL = 30; /* seconds */
 
 double now_seconds(void) {
@@ -26,6 +28,7 @@ void progress_show(bool finish, const char *format, ...) {
     static double shown = -INFINITY;
     bool terminal = isatty(STDOUT_FILENO);
     double now = now_seconds();
+    if (distributed_rank() > 0) return;
     if (!finish && now - shown < (terminal ? TERMINAL_INTERVAL : FILE_INTERVAL)) return;
     shown = now;
     va_list arguments;

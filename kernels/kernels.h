@@ -54,6 +54,9 @@ size_t device_peak_bytes(void);
 void real_upload(real *device, const float *host, size_t n);
 void real_download(float *host, const real *device, size_t n);
 
+/* Numbers of one activation [B,N,M] that are enough to keep this device busy: what a micro-batch is chosen by. */
+size_t activations_at_once(void);
+
 /* Multiply-adds a second, in 1e9 floating point operations (two each), of a large product: the peak a step is held against. */
 double gemm_peak_gflops(void);
 
@@ -241,6 +244,18 @@ typedef struct {
 } AdamWStep;
 void adamw_update(float *w, float *m, float *v, float *ema, const float *g, const uint8_t *kinds, size_t n,
                   const AdamWStep *step);
+
+/* == Between ranks: sums of gradients ============================================================================= */
+
+/* Joins the devices of all ranks (core/distributed.h), and shares a machine's cores among its ranks. */
+void collective_open(void);
+void collective_close(void);
+
+/* x = sum of x over all ranks: begins once everything asked for so far is done, and runs beside what is asked for next.
+ * Nobody touches x before all_reduce_finish.  All ranks ask for the same sums in the same order.  x [n] float (updated). */
+void all_reduce_start(float *x, size_t n);
+/* What is asked for from here on sees the sums. */
+void all_reduce_finish(void);
 
 #ifdef __cplusplus
 }

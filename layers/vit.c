@@ -209,16 +209,28 @@ void vit_forward(Vit *vit, int B, bool drop) {
     projection_forward(&vit->head, vit->logits, vit->pooled, (size_t)B);
 }
 
-void vit_loss(Vit *vit, float *losses, const float *targets, int B, float scale) {
+void vit_loss(Vit *vit, const float *targets, int B, float scale) {
     int C = vit->config.num_classes;
     device_upload(vit->targets, targets, (size_t)B * (size_t)C * sizeof *targets);
     cross_entropy(vit->loss, vit->dlogits, vit->logits, vit->targets, scale, B, C);
-    device_download(losses, vit->loss, (size_t)B * sizeof *losses);
 }
 
-void vit_backward(Vit *vit, int B, bool drop) {
+void vit_losses(const Vit *vit, float *losses, int B) { device_download(losses, vit->loss, (size_t)B * sizeof *losses); }
+
+/* Large enough for a network to be busy with, small enough that the last one is soon over: 4 MiB. */
+enum { GRADIENTS_AT_ONCE = 1 << 20 };
+
+/* The arena holds the layers in order and a layer begins with its norm: behind station s everything is done. */
+static void gradients_final(const Vit *vit, size_t *end, const Station *s, void (*final)(float *, size_t)) {
+    size_t from = s ? (size_t)(s->dw - vit->params.grads) : 0;
+    if (!final || (s && *end - from < GRADIENTS_AT_ONCE)) return;
+    final(vit->params.grads + from, *end - from);
+    *end = from;
+}
+
+void vit_backward(Vit *vit, int B, bool drop, void (*final)(float *gradients, size_t n)) {
     int N = vit->N, M = vit->config.dim, depth = vit->config.depth;
-    size_t rows = (size_t)B * (size_t)N;
+    size_t rows = (size_t)B * (size_t)N, end = vit->params.total;
     Station *s = &vit->stations[2 * depth];
     const real *dres = NULL;
 
@@ -230,6 +242,7 @@ void vit_backward(Vit *vit, int B, bool drop) {
         const real *df = scale ? vit->df : vit->dx;
         add_layernorm_backward(vit->dx, vit->df, s->dw, s->db, dres, vit->dh, s->x, scale, N, s->w, s->mean, s->rstd,
                                rows, M);
+        if (half % 2) gradients_final(vit, &end, s, final);
         if (half % 2 == 0)
             block->attention.op->backward(&block->attention, vit->dh, df, s[-1].h, B);
         else
@@ -239,6 +252,7 @@ void vit_backward(Vit *vit, int B, bool drop) {
     add_layernorm_backward(vit->dx, NULL, s->dw, s->db, dres, vit->dh, s->x, NULL, N, s->w, s->mean, s->rstd, rows, M);
     embed_backward(vit->dh, vit->dcls, vit->dpos, vit->dx, B, N, M, vit->config.class_token);
     projection_backward(&vit->patch, NULL, vit->dh, vit->cols, (size_t)B * (size_t)(vit->Hg * vit->Wg));
+    gradients_final(vit, &end, NULL, final);
 }
 
 /* == Description ================================================================================================== */

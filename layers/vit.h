@@ -80,12 +80,17 @@ void vit_draw_drop_path(Vit *vit, uint64_t seed, uint32_t step, size_t first, in
 /* images -> logits.  Drop path is applied when the training plan is in force and `drop` is set. */
 void vit_forward(Vit *vit, int B, bool drop);
 
-/* Soft-target cross entropy of the logits against host targets [B,C]; host losses [B].  dlogits get `scale` times the
- * gradient: 1 / global batch makes their sum over micro-batches the gradient of the mean loss. */
-void vit_loss(Vit *vit, float *losses, const float *targets, int B, float scale);
+/* Soft-target cross entropy of the logits against host targets [B,C].  dlogits get `scale` times the gradient:
+ * 1 / global batch makes their sum over micro-batches and ranks the gradient of the mean loss. */
+void vit_loss(Vit *vit, const float *targets, int B, float scale);
 
-/* dlogits -> every parameter's gradient (+=).  After vit_forward with the training plan, same B and drop. */
-void vit_backward(Vit *vit, int B, bool drop);
+/* The losses [B] of the last vit_loss, to the host.  Waits for the device: ask when everything else is under way. */
+void vit_losses(const Vit *vit, float *losses, int B);
+
+/* dlogits -> every parameter's gradient (+=).  After vit_forward with the training plan, same B and drop.
+ * `final` hears of gradients [n] that this pass will not touch again, the last layers' first, so that sums over ranks
+ * run beside what is left of the pass; NULL when more micro-batches follow. */
+void vit_backward(Vit *vit, int B, bool drop, void (*final)(float *gradients, size_t n));
 
 /* Multiply-adds of one image's forward pass: products of the linear layers and of attention. */
 size_t vit_macs(const Vit *vit);

@@ -91,7 +91,8 @@ static double case_forward(Case *c, int first, int B) {
     real_upload(c->vit.images, c->images + (size_t)first * image, (size_t)B * image);
     vit_forward(&c->vit, B, false);
     real_download(c->logits + first * c->C, c->vit.logits, (size_t)(B * c->C));
-    vit_loss(&c->vit, c->losses, c->targets + first * c->C, B, 1.0f / (float)c->B);
+    vit_loss(&c->vit, c->targets + first * c->C, B, 1.0f / (float)c->B);
+    vit_losses(&c->vit, c->losses, B);
     for (int b = 0; b < B; b++) loss += c->losses[b];
     return loss;
 }
@@ -133,7 +134,7 @@ static int compare_with_reference(const char *path, const char *algorithm) {
     case_open(&c, path, algorithm);
     printf("%s, ripple_algo %s\n", path, algorithm);
     float loss = (float)(case_forward(&c, 0, c.B) / c.B);
-    vit_backward(&c.vit, c.B, false);
+    vit_backward(&c.vit, c.B, false, NULL);
     const char *overrun = plan_overrun(&c.vit.training);
     if (overrun) fail_msg("%s: written beyond its end", overrun);
     int ok = compare(&c, "logits", c.logits, (size_t)(c.B * c.C)) & compare(&c, "loss", &loss, 1);
@@ -234,7 +235,7 @@ static int differences_agree(const char *path) {
     device_download(base, params->values, params->total * sizeof *base);
     smoothen(&c, base);
     case_forward(&c, 0, c.B);
-    vit_backward(&c.vit, c.B, false);
+    vit_backward(&c.vit, c.B, false, NULL);
     float *grads = case_gradients(&c);
     int ok = 1;
     for (int t = 0; t < params->count; t++) {
@@ -298,12 +299,12 @@ static int micro_batches_add_up(const char *path) {
     Case c;
     case_open(&c, path, "auto");
     case_forward(&c, 0, c.B);
-    vit_backward(&c.vit, c.B, false);
+    vit_backward(&c.vit, c.B, false, NULL);
     float *whole = case_gradients(&c);
     device_zero(c.vit.params.grads, c.vit.params.total * sizeof(float));
     for (int b = 0; b < c.B; b++) {
         case_forward(&c, b, 1);
-        vit_backward(&c.vit, 1, false);
+        vit_backward(&c.vit, 1, false, NULL);
     }
     float *parts = case_gradients(&c);
     int ok = 1;

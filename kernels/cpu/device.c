@@ -81,5 +81,9 @@ size_t device_peak_bytes(void) {
     return (size_t)usage.ru_maxrss * 1024;
 }
 
+/* Enough rows for full-speed products, few enough for a layer's activations to stay in cache: eight images of DeiT-tiny at
+ * 256 tokens, measured (docs/performance.md). */
+size_t activations_at_once(void) { return 8 * 256 * 192; }
+
 void real_upload(real *device, const float *host, size_t n) { memcpy(device, host, n * sizeof *host); }
 void real_download(float *host, const real *device, size_t n) { memcpy(host, device, n * sizeof *host); }

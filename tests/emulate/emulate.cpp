@@ -330,3 +330,10 @@ void linear_backward_weight(float *dw, float *db, const real *dy, const real *x,
         }
     }
 }
+
+/* == One rank ===================================================================================================== */
+
+void collective_open(void) {}
+void collective_close(void) {}
+void all_reduce_start(float *, size_t) {}
+void all_reduce_finish(void) {}

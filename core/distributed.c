@@ -1,0 +1,323 @@
+/* MPI and the lifeline.  The lifeline is TCP: the operating system closes a dead process's sockets at once, and its
+ * keep-alive packets notice a machine that no longer answers; a process that is only slow, or stopped by a debugger,
+ * stays alive. */
+#include "core/distributed.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/die.h"
+
+static int rank, ranks = 1, local_rank;
+
+int distributed_rank(void) { return rank; }
+int distributed_ranks(void) { return ranks; }
+int distributed_local_rank(void) { return local_rank; }
+
+/* The first of these variables that holds a number, or `otherwise`. */
+static int environment_number(const char *const *names, int otherwise) {
+    for (; *names; names++) {
+        const char *text = getenv(*names);
+        char *end;
+        long value = text ? strtol(text, &end, 10) : -1;
+        if (text && *text && !*end && value >= 0 && value < 1 << 24) return (int)value;
+    }
+    return otherwise;
+}
+
+/* Open MPI's mpirun, MPICH's and Intel's (Hydra), Slurm's srun with PMIx or PMI2.  A batch script of Slurm's has
+ * SLURM_NTASKS too, but no step of its own. */
+static bool launched(void) {
+    static const char *const sizes[] = {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMIX_RANK", NULL};
+    if (environment_number(sizes, -1) >= 0) return true;
+    return getenv("SLURM_STEP_ID") && getenv("SLURM_PROCID") && !getenv("SLURM_PTY_PORT") &&
+           environment_number((const char *const[]){"SLURM_STEP_NUM_TASKS", NULL}, 1) > 1;
+}
+
+#ifdef VIT_MPI
+
+#include <errno.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <mpi.h>
+
+enum { HOST_SIZE = MPI_MAX_PROCESSOR_NAME };
+
+static int core_share = 1;
+static const char *last_words = "";
+static char (*hosts)[HOST_SIZE]; /* [ranks] */
+
+int distributed_core_share(void) { return core_share; }
+void distributed_last_words(const char *text) { last_words = text; }
+
+/* == The lifeline ================================================================================================= */
+
+static atomic_bool closing;
+static int *lines;      /* rank 0: a socket for each rank, its own -1; others: one, to rank 0 */
+static int line_count;
+static pthread_t watcher;
+static bool watching;
+
+/* Half a minute of silence ends a connection. */
+static void keep_alive(int line) {
+    int on = 1, idle = 10, interval = 5, count = 4, milliseconds = 30000;
+    setsockopt(line, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
+    setsockopt(line, IPPROTO_TCP, TCP_KEEPIDLE, &idle, sizeof idle);
+    setsockopt(line, IPPROTO_TCP, TCP_KEEPINTVL, &interval, sizeof interval);
+    setsockopt(line, IPPROTO_TCP, TCP_KEEPCNT, &count, sizeof count);
+    setsockopt(line, IPPROTO_TCP, TCP_USER_TIMEOUT, &milliseconds, sizeof milliseconds);
+}
+
+/* What travels on the lines: the number of a rank that has died without a word, or that one has said why it ends. */
+enum { HAS_SPOKEN = -1 };
+
+static void tell(int32_t message) {
+    for (int i = 0; i < line_count; i++)
+        if (lines[i] >= 0 && send(lines[i], &message, sizeof message, MSG_NOSIGNAL | MSG_DONTWAIT) < 0) continue;
+}
+
+/* Rank 0 passes on what it hears. */
+static void end_without(int32_t dead) {
+    if (rank == 0) tell(dead);
+    if (dead >= 0 && dead < ranks)
+        warn("rank %d of %d (on %s) has died%s%s", dead, ranks, hosts[dead], *last_words ? ": " : "", last_words);
+    _exit(1);
+}
+
+static void *watch(void *unused) {
+    (void)unused;
+    struct pollfd *polled = xcalloc((size_t)line_count, sizeof *polled, "lifelines");
+    for (int i = 0; i < line_count; i++) polled[i] = (struct pollfd){.fd = lines[i], .events = POLLIN};
+    while (!closing) {
+        if (poll(polled, (nfds_t)line_count, 200) <= 0) continue;
+        for (int i = 0; i < line_count && !closing; i++) {
+            if (!polled[i].revents) continue;
+            int32_t dead = rank == 0 ? i : 0, told;
+            if (recv(polled[i].fd, &told, sizeof told, MSG_DONTWAIT) == sizeof told) dead = told;
+            if (!closing) end_without(dead);
+        }
+    }
+    free(polled);
+    return NULL;
+}
+
+/* Rank 0 listens; port in *port, or 0. */
+static int listen_for_ranks(uint16_t *port) {
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_ANY)};
+    socklen_t size = sizeof address;
+    int door = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    *port = 0;
+    if (door >= 0 && bind(door, (struct sockaddr *)&address, size) == 0 && listen(door, ranks) == 0 &&
+        getsockname(door, (struct sockaddr *)&address, &size) == 0)
+        *port = ntohs(address.sin_port);
+    return door;
+}
+
+static bool receive_all(int line, void *data, size_t bytes) {
+    struct pollfd polled = {.fd = line, .events = POLLIN};
+    return poll(&polled, 1, 10000) > 0 && recv(line, data, bytes, MSG_WAITALL) == (ssize_t)bytes;
+}
+
+/* A caller shows the run's secret, so that a stranger's connection is not taken for a rank's. */
+typedef struct {
+    uint64_t secret;
+    int32_t rank;
+} Greeting;
+
+static bool accept_ranks(int door, uint64_t secret) {
+    for (int missing = ranks - 1; missing > 0;) {
+        struct pollfd polled = {.fd = door, .events = POLLIN};
+        Greeting greeting;
+        if (poll(&polled, 1, 20000) <= 0) return false;
+        int line = accept(door, NULL, NULL);
+        if (line < 0) continue;
+        if (!receive_all(line, &greeting, sizeof greeting) || greeting.secret != secret || greeting.rank < 1 ||
+            greeting.rank >= ranks || lines[greeting.rank] >= 0) {
+            close(line);
+            continue;
+        }
+        keep_alive(line);
+        lines[greeting.rank] = line;
+        missing--;
+    }
+    return true;
+}
+
+static bool call_rank_0(const char *host, uint16_t port, uint64_t secret) {
+    char service[8];
+    struct addrinfo hints = {.ai_family = AF_INET, .ai_socktype = SOCK_STREAM}, *found = NULL;
+    Greeting greeting;
+    memset(&greeting, 0, sizeof greeting);
+    greeting.secret = secret;
+    greeting.rank = rank;
+    snprintf(service, sizeof service, "%u", (unsigned)port);
+    if (!port || getaddrinfo(host, service, &hints, &found) != 0) return false;
+    int line = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    bool ok = line >= 0 && connect(line, found->ai_addr, found->ai_addrlen) == 0 &&
+              send(line, &greeting, sizeof greeting, MSG_NOSIGNAL) == sizeof greeting;
+    freeaddrinfo(found);
+    if (ok) keep_alive(line);
+    lines[0] = ok ? line : -1;
+    return ok;
+}
+
+/* Where machines cannot reach each other by name, mpirun's own watch must do. */
+static void lifeline_open(void) {
+    struct {
+        uint64_t secret;
+        uint16_t port;
+    } meeting = {0};
+    int door = -1;
+    line_count = rank == 0 ? ranks : 1;
+    lines = xcalloc((size_t)line_count, sizeof *lines, "lifelines");
+    for (int i = 0; i < line_count; i++) lines[i] = -1;
+    if (rank == 0) {
+        door = listen_for_ranks(&meeting.port);
+        meeting.secret = (uint64_t)(MPI_Wtime() * 1e6) * 0x9E3779B97F4A7C15u ^ (uint64_t)getpid();
+    }
+    distributed_broadcast(&meeting, sizeof meeting);
+    bool near = strcmp(hosts[0], hosts[rank]) == 0;
+    bool ok = rank == 0 || call_rank_0(near ? "127.0.0.1" : hosts[0], meeting.port, meeting.secret);
+    bool all = !distributed_any(!ok);
+    if (rank == 0 && all) all = accept_ranks(door, meeting.secret);
+    if (door >= 0) close(door);
+    all = !distributed_any(!all);
+    if (!all) {
+        if (rank == 0) warn("the machines cannot reach each other: only the launcher will notice a rank that dies");
+        return;
+    }
+    sigset_t every, before;
+    sigfillset(&every);
+    pthread_sigmask(SIG_SETMASK, &every, &before); /* signals are the main thread's */
+    watching = pthread_create(&watcher, NULL, watch, NULL) == 0;
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+}
+
+/* == MPI ========================================================================================================== */
+
+static bool mpi_running(void) {
+    int started = 0, finished = 0;
+    MPI_Initialized(&started);
+    MPI_Finalized(&finished);
+    return started && !finished;
+}
+
+/* The end of a rank is the end of all.  A launcher ends everybody when the first process leaves: of a wrong command line,
+ * which all ranks see, rank 0 must have spoken by then. */
+static void leave(int status) {
+    closing = true;
+    if (watching) tell(HAS_SPOKEN);
+    if (mpi_running()) MPI_Abort(MPI_COMM_WORLD, status);
+    if (rank > 0 && status == 2) sleep(3);
+    exit(status);
+}
+
+void distributed_begin(void) {
+    static const char *const rank_names[] = {"OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "SLURM_PROCID", NULL};
+    static const char *const size_names[] = {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS", NULL};
+    static const char *const local_names[] = {"OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID", NULL};
+    if (!launched()) return;
+    rank = environment_number(rank_names, 0);
+    ranks = environment_number(size_names, 1);
+    local_rank = environment_number(local_names, 0);
+    die_as_rank(rank, ranks, leave);
+}
+
+/* Ranks that a launcher bound to cores of their own share with nobody. */
+static void cores_compare(MPI_Comm machine) {
+    cpu_set_t mine;
+    int count;
+    MPI_Comm_size(machine, &count);
+    cpu_set_t *all = xcalloc((size_t)count, sizeof *all, "core masks");
+    CPU_ZERO(&mine);
+    if (sched_getaffinity(0, sizeof mine, &mine) == 0) {
+        MPI_Allgather(&mine, sizeof mine, MPI_BYTE, all, sizeof mine, MPI_BYTE, machine);
+        core_share = 0;
+        for (int i = 0; i < count; i++) core_share += CPU_EQUAL(&mine, &all[i]) != 0;
+    }
+    free(all);
+}
+
+void distributed_open(void) {
+    int provided, length;
+    MPI_Comm machine;
+    if (!launched()) return;
+    if (MPI_Init_thread(NULL, NULL, MPI_THREAD_FUNNELED, &provided) != MPI_SUCCESS) die("MPI does not start");
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    MPI_Comm_size(MPI_COMM_WORLD, &ranks);
+    die_as_rank(rank, ranks, leave);
+    MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, rank, MPI_INFO_NULL, &machine);
+    MPI_Comm_rank(machine, &local_rank);
+    cores_compare(machine);
+    MPI_Comm_free(&machine);
+    hosts = xcalloc((size_t)ranks, sizeof *hosts, "host names");
+    MPI_Get_processor_name(hosts[rank], &length);
+    MPI_Allgather(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, hosts, HOST_SIZE, MPI_CHAR, MPI_COMM_WORLD);
+    if (ranks > 1) lifeline_open();
+}
+
+void distributed_close(void) {
+    if (!mpi_running()) return;
+    closing = true;
+    MPI_Barrier(MPI_COMM_WORLD);
+    if (watching) pthread_join(watcher, NULL);
+    for (int i = 0; i < line_count; i++)
+        if (lines[i] >= 0) close(lines[i]);
+    free(lines);
+    free(hosts);
+    MPI_Finalize();
+}
+
+void distributed_sum(double *values, int count) {
+    if (ranks > 1) MPI_Allreduce(MPI_IN_PLACE, values, count, MPI_DOUBLE, MPI_SUM, MPI_COMM_WORLD);
+}
+
+bool distributed_agree(double value) {
+    double ends[2] = {value, -value};
+    if (ranks > 1) MPI_Allreduce(MPI_IN_PLACE, ends, 2, MPI_DOUBLE, MPI_MAX, MPI_COMM_WORLD);
+    return ends[0] == -ends[1];
+}
+
+void distributed_broadcast(void *data, size_t bytes) {
+    enum { MOST = 1 << 30 };
+    for (size_t at = 0; ranks > 1 && at < bytes; at += MOST)
+        MPI_Bcast((char *)data + at, bytes - at < MOST ? (int)(bytes - at) : MOST, MPI_BYTE, 0, MPI_COMM_WORLD);
+}
+
+#else /* without MPI */
+
+void distributed_begin(void) {
+    static const char *const sizes[] = {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS", NULL};
+    static const char *const rank_names[] = {"OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID", NULL};
+    int started = launched() ? environment_number(sizes, 1) : 1;
+    if (started < 2) return;
+    die_as_rank(environment_number(rank_names, 0), started, exit);
+    die_usage("%d processes were started, but this build has no MPI: install libopenmpi-dev and run make again", started);
+}
+
+void distributed_open(void) {}
+void distributed_close(void) {}
+int distributed_core_share(void) { return 1; }
+void distributed_last_words(const char *text) { (void)text; }
+void distributed_sum(double *values, int count) { (void)values, (void)count; }
+bool distributed_agree(double value) { return value == value; }
+void distributed_broadcast(void *data, size_t bytes) { (void)data, (void)bytes; }
+
+#endif
+
+bool distributed_any(bool condition) {
+    double count = condition;
+    distributed_sum(&count, 1);
+    return count > 0;
+}

@@ -1,0 +1,171 @@
+# What the tests of whole programs share: a scratch folder, results in TAP (evidence behind '# '), runs and their files.
+# Sourced, not run.
+
+# shellcheck shell=sh disable=SC2012,SC2013,SC2015,SC2034,SC2046,SC2086
+set -u
+root=$(cd "$(dirname "$0")/.." && pwd)
+build=${BUILD:-build/cpu}
+case $build in /*) ;; *) build=$root/$build ;; esac
+vit=$build/train_vit
+slow=${SLOW:-${VIT_TEST_QUICK:-0}}
+LC_ALL=C
+OMP_NUM_THREADS=${OMP_NUM_THREADS:-1}
+OMP_WAIT_POLICY=passive
+export LC_ALL OMP_NUM_THREADS OMP_WAIT_POLICY
+[ -x "$vit" ] || { echo "Bail out! $vit is not there: run make first"; exit 1; }
+python= # one that has numpy: the system's own often has where the first in PATH has not
+for candidate in ${PYTHON:-python3 /usr/bin/python3}; do
+    [ -n "$python" ] || ! "$candidate" -c 'import numpy' 2>/dev/null || python=$candidate
+done
+
+work=$(mktemp -d) || exit 1
+cleanup() {
+    umount "$work/disk" 2>/dev/null
+    rm -rf "$work"
+}
+trap cleanup EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM
+cd "$work" || exit 1
+
+# == Telling =========================================================================================================
+
+count=0
+failures=0
+
+# check NAME STATUS [EVIDENCE]: passes when STATUS is 0.
+check() {
+    count=$((count + 1))
+    verdict=ok
+    [ "$2" -eq 0 ] || { verdict='not ok'; failures=$((failures + 1)); }
+    echo "$verdict $count - $1${3:+ # $3}"
+}
+
+skip() {
+    count=$((count + 1))
+    echo "ok $count - $1 # SKIP $2"
+}
+
+# run ARGUMENTS: the program's output in the files out and err, its exit status in $status.
+run() {
+    "$vit" "$@" >out 2>err
+    status=$?
+}
+
+# complains STATUS WORDS: was that the exit status, and the output on stderr one line that holds every one of the words,
+# which are separated by '|'?
+complains() {
+    [ "$status" -eq "$1" ] && [ "$(wc -l <err)" -eq 1 ] || return 1
+    rest=$2
+    while [ -n "$rest" ]; do
+        grep -qF -e "${rest%%|*}" err || return 1
+        case $rest in *'|'*) rest=${rest#*|} ;; *) rest= ;; esac
+    done
+}
+
+# refuses NAME STATUS WORDS ARGUMENTS...
+refuses() {
+    name=$1 wanted=$2 words=$3
+    shift 3
+    run "$@"
+    complains "$wanted" "$words"
+    check "$name" $? "status $status, $(wc -l <err) line: $(head -n 1 err)"
+}
+
+# succeeds NAME ARGUMENTS...: exit status 0 and nothing on stderr.
+succeeds() {
+    name=$1
+    shift
+    run "$@"
+    [ "$status" -eq 0 ] && [ ! -s err ]
+    check "$name" $? "status $status $(head -n 1 err)"
+}
+
+# == Files ===========================================================================================================
+
+# Eight bytes, little end first.
+number() {
+    n=$1
+    for _ in 1 2 3 4 5 6 7 8; do
+        printf '%b' "\\0$(printf %o $((n % 256)))"
+        n=$((n / 256))
+    done
+}
+
+# safetensors FILE HEADER ZEROS [BYTES]: a file with that JSON, so many zero bytes of data, and BYTES (for printf %b).
+safetensors() {
+    { number ${#2}; printf %s "$2"; head -c "$3" /dev/zero; printf '%b' "${4-}"; } >"$1"
+}
+
+header_size() { echo $((0 + $(head -c 8 "$1" | od -An -tu8))); }
+
+# The bytes behind the header, which holds names of folders and the length of a log with timings in it.
+tensors() { tail -c +$((9 + $(header_size "$1"))) "$1"; }
+
+# The run's place as state.safetensors has it, without the length of the log.
+place() {
+    head -c $((8 + $(header_size "$1"))) "$1" | sed 's/.*"vit\.c\.run":"\([^"]*\)".*/\1/' | cut -d ' ' -f 1-6,8-
+}
+
+# The log without images_per_s.
+curve() { cut -d , -f 1-5,7- "$1/log.csv"; }
+
+last_row() { tail -n 1 "$1/log.csv"; }
+
+# same_run A B: weights, moments, average, place and log are the same bit for bit.
+same_run() {
+    for file in last best state; do
+        tensors "$1/$file.safetensors" >tensors.1 && tensors "$2/$file.safetensors" >tensors.2 || return 1
+        [ -s tensors.1 ] && cmp -s tensors.1 tensors.2 || { differs="$file.safetensors"; return 1; }
+    done
+    differs=log.csv
+    curve "$1" >curve.1 && curve "$2" >curve.2 && cmp -s curve.1 curve.2 || return 1
+    differs='place in the run'
+    [ -n "$(place "$1/state.safetensors")" ] || return 1
+    [ "$(place "$1/state.safetensors")" = "$(place "$2/state.safetensors")" ] || return 1
+    differs=nothing
+}
+
+# curves_agree A B TOLERANCE: same rows, losses and gradient norms near each other; prints the worst.
+curves_agree() {
+    curve "$1" >curve.1
+    curve "$2" >curve.2
+    paste -d , curve.1 curve.2 | awk -F , -v tolerance="$3" '
+        NR > 1 {
+            rows++
+            if ($1 != $8 || $2 != $9 || $4 != $11) wrong = 1
+            for (i = 3; i <= 5; i += 2) { # loss, gradient norm
+                error = ($i - $(i + 7)) / $(i + 7); if (error < 0) error = -error
+                if (error > worst) worst = error
+            }
+        }
+        END { printf "%d rows, worst loss or norm off by %.1e of itself, allowed %g", rows, worst, tolerance
+              exit !(rows > 0 && !wrong && worst <= tolerance) }'
+}
+
+moment() { sleep 0.01 2>/dev/null || sleep 1; }
+
+# wait_for PID PATTERN FILE: until the file has the line; false when the process ends first.
+wait_for() {
+    until grep -q "$2" "$3" 2>/dev/null; do
+        kill -0 "$1" 2>/dev/null || return 1
+        moment
+    done
+}
+
+# stop_run SIGNAL PATTERN FILE ARGUMENTS: starts the program and sends the signal when FILE has the line; its exit
+# status in $status.
+stop_run() {
+    stop_with=$1 stop_pattern=$2 stop_file=$3
+    shift 3
+    : >out
+    "$vit" "$@" >out 2>err &
+    pid=$!
+    wait_for $pid "$stop_pattern" "$stop_file"
+    kill -s "$stop_with" $pid 2>/dev/null
+    wait $pid 2>/dev/null
+    status=$?
+}
+
+model='--dim 16 --depth 2 --heads 2 --patch-size 8'
+tiny="$model --train-limit 64 --test-limit 32 --batch-size 16 --warmup-epochs 0"
