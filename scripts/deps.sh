@@ -3,7 +3,8 @@
 #
 #   sh scripts/deps.sh          compiler and libraries of train_vit
 #   sh scripts/deps.sh demo     and matplotlib, for the plots
-#   sh scripts/deps.sh test     and cmocka and clang's fuzzer, for scripts/test.sh
+#   sh scripts/deps.sh mpi      and Open MPI, for several processes
+#   sh scripts/deps.sh test     and Open MPI, cmocka and clang's fuzzer, for scripts/test.sh
 #
 # Libraries are looked for by compiling and linking a program with them, so a copy in /usr/local, or in CPPFLAGS and
 # LDFLAGS, counts.  apt-get runs only when something is missing; on systems without it the missing names are printed.
@@ -75,6 +76,10 @@ look() {
     if [ "$demo" ]; then
         has_matplotlib || missing matplotlib "the plots" python3-matplotlib
     fi
+    if [ "$mpi" ]; then
+        has_program mpicc || missing "MPI's compiler" "several processes" libopenmpi-dev
+        has_program mpirun || missing mpirun "several processes" openmpi-bin
+    fi
     if [ "$test" ]; then
         has_library cmocka.h -lcmocka || missing cmocka "the tests" libcmocka-dev
         has_program clang || missing clang "the fuzzers" clang
@@ -120,12 +125,14 @@ install_packages() {
 }
 
 demo=
+mpi=
 test=
 for argument; do
     case $argument in
     demo) demo=yes ;;
-    test) test=yes ;;
-    *) fail "$argument: expected nothing, demo or test" ;;
+    mpi) mpi=yes ;;
+    test) test=yes mpi=yes ;;
+    *) fail "$argument: expected nothing, demo, mpi or test" ;;
     esac
 done
 

@@ -99,6 +99,10 @@ if check "scripts/deps.sh" sh scripts/deps.sh test; then
     check "make WERROR=1" make -k -j"$JOBS" WERROR=1 all tests benches
     suite build/cpu
 
+    echo "-- build/cpu-single: without MPI"
+    check "make MPI=0" make -k -j"$JOBS" WERROR=1 MPI=0 BUILD=build/cpu-single all
+    suite build/cpu-single test_mpi
+
     echo "-- build/cpu-asan: AddressSanitizer and UBSan, without what takes long"
     # Not WERROR=1: instrumented code makes gcc guess wrong about the lengths of strings.
     check "make SANITIZE=1" make -k -j"$JOBS" SANITIZE=1 all tests
