@@ -138,6 +138,7 @@ typedef struct {
     Accuracy accuracy;   /* of the last evaluation */
     double started;      /* when this process began to train */
     uint64_t first_step;
+    int last_micro_batch; /* its activations are still there */
     bool stopping; /* all ranks know that a signal came to one */
 } Run;
 
@@ -276,6 +277,7 @@ static void micro_step(Run *run, int first, int B, bool last) {
     vit_forward(vit, B, true);
     vit_loss(vit, run->targets, B, 1.0f / (float)run->s.batch_size);
     vit_backward(vit, B, true, last ? all_reduce_start : NULL);
+    run->last_micro_batch = B;
 }
 
 /* Sums over ranks of what a step has to tell: the loss, and whether to stop. */
@@ -356,11 +358,12 @@ static uint64_t batches_per_epoch(const Run *run) { return run->train.count / (u
 static void log_row(Run *run, const Accuracy *accuracy) {
     RunState *state = &run->state;
     double loss = state->loss_count ? state->loss_sum / (double)state->loss_count : NAN;
-    char tops[64] = ",";
+    char tops[64] = ",", divergence[32] = "";
+    if (isfinite(state->divergence)) snprintf(divergence, sizeof divergence, "%.6f", state->divergence);
     if (accuracy) snprintf(tops, sizeof tops, "%.3f,%.3f", accuracy->top1, accuracy->top5);
-    run_folder_log(&run->folder, "%llu,%llu,%.6f,%.8g,%.6g,%.1f,%s", (unsigned long long)state->step,
+    run_folder_log(&run->folder, "%llu,%llu,%.6f,%.8g,%.6g,%.1f,%s,%s", (unsigned long long)state->step,
                    (unsigned long long)state->epoch + 1, loss, (double)state->lr, (double)state->gradient_norm,
-                   run->images_per_s, tops);
+                   run->images_per_s, tops, divergence);
     state->loss_sum = 0;
     state->loss_count = 0;
 }
@@ -393,9 +396,10 @@ static bool train_epoch(Run *run) {
         seconds += now_seconds() - start;
         images += run->s.batch_size;
         run->images_per_s = images / seconds;
-        bool last = state->batch == batches;
+        bool last = state->batch == batches, due = last || state->step % (uint64_t)run->s.log_every == 0;
+        if (due) state->divergence = vit_divergence(&run->vit, run->last_micro_batch);
         show_progress(run, last || run->stopping);
-        if (!last && state->step % (uint64_t)run->s.log_every == 0) {
+        if (due && !last) {
             log_row(run, NULL);
             seconds = images = 0;
         }
@@ -452,7 +456,7 @@ static void folder_open(Run *run, bool resumed) {
         if (!config_try_set(&run->config, "run_dir", path, "the default", error, sizeof error)) die("%s", error);
     }
     run_folder_open(&run->folder, run->s.run_dir, &run->config, run->train.class_names, run->train.classes,
-                    "step,epoch,loss,lr,grad_norm,images_per_s,top1,top5", resumed ? &run->state : NULL);
+                    "step,epoch,loss,lr,grad_norm,images_per_s,top1,top5,jsd", resumed ? &run->state : NULL);
     snprintf(words, sizeof words, "train_vit --resume %s goes on from the last checkpoint", run->s.run_dir);
     distributed_last_words(words);
 }
@@ -462,9 +466,10 @@ static void training_open(Run *run) {
     bool resumed = *s->resume != 0;
     char path[RUN_PATH_SIZE];
     run->state.best_top1 = -1;
+    run->state.divergence = NAN;
     run->adamw = (AdamW){s->beta1, s->beta2, s->eps, s->weight_decay, s->clip_grad, s->ema_decay};
     float scale = s->lr_base_batch ? (float)s->batch_size / (float)s->lr_base_batch : 1;
-    run->schedule = (Schedule){s->lr * scale,    s->lr_min * scale, s->lr_warmup * scale,
+    run->schedule = (Schedule){s->lr * scale,    s->lr_min,         s->lr_warmup,
                                s->warmup_epochs, (float)s->epochs,  s->lr_schedule == SCHEDULE_EPOCH};
     params_allocate_optimizer(&run->vit.params, s->ema_decay > 0);
     if (resumed) {
@@ -674,14 +679,16 @@ static const char *const *class_names(const Run *run, char **owned) {
     return count == run->s.num_classes ? names : NULL;
 }
 
-/* What each head of each layer weighs from a few query tokens of the first image: weights [depth,heads,queries,N],
- * queries [queries] as token numbers, image [Hi,Wi,3].  Layers whose operator has no such matrix stay NaN. */
+/* What each head of each layer weighs from a few query tokens of the first image: weights and spatial (what the distance
+ * alone decides) [depth,heads,queries,N], queries [queries] as token numbers, image [Hi,Wi,3].  Layers whose operator has
+ * no such matrix stay NaN. */
 static void attention_write(Run *run) {
     enum { QUERIES = 4 };
     Vit *vit = &run->vit;
     int depth = run->s.depth, H = run->s.heads, N = vit->N, prefix = vit->config.class_token;
     size_t rows = (size_t)depth * (size_t)H * QUERIES;
     float *weights = xcalloc(rows * (size_t)N, sizeof *weights, "attention picture");
+    float *spatial = xcalloc(rows * (size_t)N, sizeof *spatial, "attention picture");
     float *image = xcalloc(3 * (size_t)run->s.img_size[0], (size_t)run->s.img_size[1] * sizeof *image, "attention picture");
     int64_t queries[QUERIES];
     char error[ERROR_SIZE], grid[32];
@@ -689,21 +696,25 @@ static void attention_write(Run *run) {
         queries[q] = prefix + (vit->Hg * (1 + 2 * (q / 2)) / 4) * vit->Wg + vit->Wg * (1 + 2 * (q % 2)) / 4;
     for (size_t row = 0; row < rows; row++) {
         const Attention *a = &vit->blocks[row / (size_t)(H * QUERIES)].attention;
-        float *out = weights + row * (size_t)N;
-        for (int m = 0; m < N; m++) out[m] = NAN;
-        if (a->op->weights) a->op->weights(a, out, 0, (int)(row / QUERIES) % H, (int)queries[row % QUERIES]);
+        float *all = weights + row * (size_t)N, *place = spatial + row * (size_t)N;
+        int head = (int)(row / QUERIES) % H, query = (int)queries[row % QUERIES];
+        for (int m = 0; m < N; m++) all[m] = place[m] = NAN;
+        if (a->op->weights) a->op->weights(a, all, 0, head, query);
+        if (a->op->spatial) a->op->spatial(a, place, 0, head, query);
     }
     for (size_t i = 0; i < 3 * (size_t)run->s.img_size[0] * (size_t)run->s.img_size[1]; i++)
         image[i] = (float)run->pixels[i] / 255;
     snprintf(grid, sizeof grid, "%dx%d", vit->Hg, vit->Wg);
     SafeTensorEntry out[] = {
         {"weights", SAFE_F32, 4, {(size_t)depth, (size_t)H, QUERIES, (size_t)N}, weights},
+        {"spatial", SAFE_F32, 4, {(size_t)depth, (size_t)H, QUERIES, (size_t)N}, spatial},
         {"image", SAFE_F32, 3, {(size_t)run->s.img_size[0], (size_t)run->s.img_size[1], 3}, image},
         {"queries", SAFE_I64, 1, {QUERIES}, queries},
     };
     SafeMetadata metadata[] = {{"grid", grid}, {"attn", attention_operators[run->s.attn]->name}};
-    if (!safetensors_write(run->s.attention, out, 3, metadata, 2, error, sizeof error)) die("%s", error);
+    if (!safetensors_write(run->s.attention, out, 4, metadata, 2, error, sizeof error)) die("%s", error);
     free(image);
+    free(spatial);
     free(weights);
 }
 

@@ -16,6 +16,7 @@ typedef struct {
     double best_top1;   /* percent; -1 before the first evaluation */
     uint64_t log_bytes; /* length of log.csv at that moment */
     float lr, gradient_norm; /* of the last step: a run stopped before its row of the log still owes them */
+    double divergence;       /* as of the last step that was measured; NaN: none */
 } RunState;
 
 /* Writes `arena` (values or ema) as path; metadata travels along.  Dies with the operation, the path and the reason. */

@@ -255,6 +255,18 @@ void vit_backward(Vit *vit, int B, bool drop, void (*final)(float *gradients, si
     gradients_final(vit, &end, NULL, final);
 }
 
+double vit_divergence(const Vit *vit, int B) {
+    double sum = 0;
+    int count = 0;
+    for (int i = 0; i < vit->config.depth; i++) {
+        const Attention *a = &vit->blocks[i].attention;
+        if (!a->op->divergence) continue;
+        sum += a->op->divergence(a, B);
+        count++;
+    }
+    return sum / count;
+}
+
 /* == Description ================================================================================================== */
 
 size_t vit_macs(const Vit *vit) {

@@ -92,6 +92,9 @@ void vit_losses(const Vit *vit, float *losses, int B);
  * run beside what is left of the pass; NULL when more micro-batches follow. */
 void vit_backward(Vit *vit, int B, bool drop, void (*final)(float *gradients, size_t n));
 
+/* The mean of AttentionOp.divergence over the blocks that have one, of the last forward pass with B images; NaN: none has. */
+double vit_divergence(const Vit *vit, int B);
+
 /* Multiply-adds of one image's forward pass: products of the linear layers and of attention. */
 size_t vit_macs(const Vit *vit);
 

@@ -4,8 +4,9 @@ column a head, and beside them the image with the token that is looking.
     ./build/cpu/train_vit --init runs/demo/best.safetensors --predict test:3 --attention attention.safetensors
     python3 scripts/plot_attention.py attention.safetensors --out attention.png
     python3 scripts/plot_attention.py attention.safetensors --out attention.png --queries 0,3
+    python3 scripts/plot_attention.py attention.safetensors --out spatial.png --spatial --layers 1,5,9 --heads 1,2
 
-Each map is scaled to its own largest weight; that weight is written beneath it.  Needs matplotlib.
+--spatial draws what the distance alone decides (ripple's alpha), before queries and keys have their say.  Each map is scaled to its own largest weight; that weight is written beneath it.  Needs matplotlib.
 """
 
 import argparse
@@ -81,18 +82,17 @@ def draw_map(axes, weights, grid, position, title):
 CELL, SPACE, LINES, IMAGE, MARGIN = 1.05, 0.12, 0.40, 2.0, 0.3
 
 
-def draw(tensors, metadata, queries, out):
-    """A group for each query, two groups side by side: the image, and right of it the maps."""
-    weights, image, tokens = tensors["weights"], np.clip(tensors["image"], 0, 1), tensors["queries"]
-    depth, heads, count, N = weights.shape
+def draw(tensors, metadata, which, queries, layers, heads, out):
+    """A group for each query, two groups side by side: the image, and right of it the maps, a row for each layer."""
+    weights, image, tokens = tensors[which], np.clip(tensors["image"], 0, 1), tensors["queries"]
+    N = weights.shape[3]
     grid = tuple(int(side) for side in metadata["grid"].split("x"))
     prefix = N - grid[0] * grid[1]  # a class token has no place on the grid
-    queries = range(count) if queries is None else queries
     tall = grid[0] / grid[1]
     across = min(len(queries), 2)
     down = -(-len(queries) // across)
-    group_width = IMAGE + 2 * SPACE + heads * (CELL + SPACE)
-    group_height = max(depth * (CELL * tall + LINES), IMAGE * tall) + 0.1
+    group_width = IMAGE + 2 * SPACE + len(heads) * (CELL + SPACE)
+    group_height = max(len(layers) * (CELL * tall + LINES), IMAGE * tall) + 0.1
     width = across * (group_width + MARGIN) + MARGIN
     height = 0.95 + down * group_height + (down - 1) * MARGIN
     figure = plt.figure(figsize=(width, height))
@@ -105,17 +105,28 @@ def draw(tensors, metadata, queries, out):
         position = divmod(int(tokens[query]) - prefix, grid[1])
         x, y = MARGIN + i % across * (group_width + MARGIN), 0.95 + i // across * (group_height + MARGIN)
         draw_image(place(x, y, IMAGE, IMAGE * tall), image, grid, position)
-        for layer in range(depth):
-            for head in range(heads):
-                axes = place(x + IMAGE + 2 * SPACE + head * (CELL + SPACE), y + layer * (CELL * tall + LINES), CELL,
+        for row, layer in enumerate(layers):
+            for column, head in enumerate(heads):
+                axes = place(x + IMAGE + 2 * SPACE + column * (CELL + SPACE), y + row * (CELL * tall + LINES), CELL,
                              CELL * tall)
                 draw_map(axes, weights[layer, head, query, prefix:], grid, position,
                          f"layer {layer + 1} head {head + 1}")
-    title = f"What the marked token looks at: {metadata.get('attn', 'attention')}"
+    what = {"weights": "What the marked token looks at", "spatial": "What its place alone makes it look at"}[which]
+    title = f"{what}: {metadata.get('attn', 'attention')}"
     figure.text(MARGIN / width, 1 - 0.15 / height, title, va="top", fontsize=13, fontweight="bold")
     figure.text(MARGIN / width, 1 - 0.42 / height, "bright: much weight; beneath each map, its largest", va="top",
                 fontsize=9, color="#666666")
     figure.savefig(out, dpi=120)
+
+
+def chosen(option, text, count, first):
+    """The numbers of a list like 1,3 as indices; all of them when it was not given."""
+    if not text:
+        return list(range(count))
+    indices = [int(number) - first for number in text.split(",")]
+    if not all(0 <= index < count for index in indices):
+        raise ValueError(f"{option} {text}: expected numbers from {first} to {count - 1 + first}")
+    return indices
 
 
 def main():
@@ -123,14 +134,16 @@ def main():
     parser.add_argument("file", help="what --attention wrote")
     parser.add_argument("--out", required=True, metavar="PNG", help="picture to write")
     parser.add_argument("--queries", metavar="N,N", help="which of the query tokens in the file, from 0 (default: all)")
+    parser.add_argument("--layers", metavar="N,N", help="which layers, from 1 (default: all)")
+    parser.add_argument("--heads", metavar="N,N", help="which heads, from 1 (default: all)")
+    parser.add_argument("--spatial", action="store_true", help="the spatial weights instead of the whole attention")
     arguments = parser.parse_args()
+    which = "spatial" if arguments.spatial else "weights"
     try:
         tensors, metadata = read_safetensors(arguments.file)
-        count = len(tensors["queries"])
-        queries = [int(query) for query in arguments.queries.split(",")] if arguments.queries else None
-        if queries and not all(0 <= query < count for query in queries):
-            raise ValueError(f"--queries {arguments.queries}: expected numbers from 0 to {count - 1}")
-        draw(tensors, metadata, queries, arguments.out)
+        depth, heads, count, _ = tensors[which].shape
+        draw(tensors, metadata, which, chosen("--queries", arguments.queries, count, 0),
+             chosen("--layers", arguments.layers, depth, 1), chosen("--heads", arguments.heads, heads, 1), arguments.out)
     except (OSError, KeyError, ValueError) as error:
         sys.exit(f"plot_attention.py: {os.path.basename(arguments.file)}: {error}")
     print(arguments.out)

@@ -3,8 +3,13 @@
     python3 scripts/plot_run.py runs/demo                                   -> runs/demo/curve.png
     python3 scripts/plot_run.py runs/cifar100-softmax-001 runs/cifar100-ripple-001 --out compare.png
 
+    python3 scripts/plot_run.py runs/cifar100-ripple-001 --jsd --out jsd.png    the ripple paper's Figure 3
+
+--jsd draws how far the spatial weights are from weights that halve from ring to ring (mean Jensen-Shannon divergence,
+nats) instead of the curves; the dashed line is where uniform weights would be.
+
 Reads log.csv of each folder: step, epoch, loss, lr, grad_norm, images_per_s, top1, top5 (the last two only in rows with
-an evaluation).  A run that is still going on can be drawn too.  Needs matplotlib.
+an evaluation), jsd.  A run that is still going on can be drawn too.  Needs matplotlib.
 """
 
 import argparse
@@ -41,7 +46,7 @@ def read_log(folder):
     path = os.path.join(folder, "log.csv")
     try:
         with open(path, newline="") as file:
-            rows = [{key: number(row, key) for key in ("step", "epoch", "loss", "top1", "top5")}
+            rows = [{key: number(row, key) for key in ("step", "epoch", "loss", "top1", "top5", "jsd")}
                     for row in csv.DictReader(file)]
     except (OSError, csv.Error, UnicodeDecodeError) as error:
         sys.exit(f"plot_run.py: {path}: {error}")
@@ -144,14 +149,50 @@ def draw(folders, out):
     figure.savefig(out, dpi=144)
 
 
+def uniform_divergence(folder):
+    """Of uniform from halving weights, for as many rings as the run has; NaN where config.ini does not say."""
+    try:
+        with open(os.path.join(folder, "config.ini")) as file:
+            settings = dict(line.replace(" ", "").strip().split("=", 1) for line in file if "=" in line)
+        rings = int(settings["r_max"])
+    except (OSError, KeyError, ValueError):
+        return math.nan
+    halving = [2.0 ** -(r + 1) for r in range(rings)] + [2.0 ** -rings]
+    p, total = 1 / (rings + 1), 0
+    for q in halving:
+        total += (p * math.log(2 * p / (p + q)) + q * math.log(2 * q / (p + q))) / 2
+    return total
+
+
+def draw_divergence(folders, out):
+    figure, axes = plt.subplots(figsize=(6.4, 4.2))
+    for i, (folder, name) in enumerate(zip(folders, names_of(folders))):
+        rows, colour = read_log(folder), COLOURS[i % len(COLOURS)]
+        points = [(row["step"], row["jsd"]) for row in rows if math.isfinite(row["jsd"])]
+        if not points:
+            raise ValueError(f"{folder}: no spatial weights in this run's log")
+        axes.plot(*zip(*points), color=colour, linewidth=1.8, label=name)
+        uniform = uniform_divergence(folder)
+        if math.isfinite(uniform):
+            axes.axhline(uniform, color=colour, linestyle="--", linewidth=1, label="uniform weights")
+    axes.set_title("Jensen-Shannon divergence from halving weights, nats")
+    axes.set_xlabel("step")
+    axes.set_xlim(left=0)
+    axes.set_ylim(bottom=0)
+    axes.legend()
+    figure.tight_layout()
+    figure.savefig(out, dpi=144)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("runs", nargs="+", metavar="RUN_DIR", help="folder with a log.csv")
     parser.add_argument("--out", metavar="FILE", help="picture to write (default: curve.png in the first folder)")
+    parser.add_argument("--jsd", action="store_true", help="the divergence of the spatial weights instead")
     arguments = parser.parse_args()
-    out = arguments.out or os.path.join(arguments.runs[0], "curve.png")
+    out = arguments.out or os.path.join(arguments.runs[0], "jsd.png" if arguments.jsd else "curve.png")
     try:
-        draw(arguments.runs, out)
+        (draw_divergence if arguments.jsd else draw)(arguments.runs, out)
     except (OSError, ValueError) as error:
         sys.exit(f"plot_run.py: {out}: {error}")
     print(out)

@@ -133,9 +133,9 @@ curves_agree() {
     paste -d , curve.1 curve.2 | awk -F , -v tolerance="$3" '
         NR > 1 {
             rows++
-            if ($1 != $8 || $2 != $9 || $4 != $11) wrong = 1
+            if ($1 != $9 || $2 != $10 || $4 != $12) wrong = 1
             for (i = 3; i <= 5; i += 2) { # loss, gradient norm
-                error = ($i - $(i + 7)) / $(i + 7); if (error < 0) error = -error
+                error = ($i - $(i + 8)) / $(i + 8); if (error < 0) error = -error
                 if (error > worst) worst = error
             }
         }

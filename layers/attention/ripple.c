@@ -112,19 +112,18 @@ static void ripple_plan(Attention *a, Plan *plan, int B) {
 }
 
 /* alpha_r = 2^-(r+1), and what is left, 2^-R, for the last group. */
-static void halving_weights(const Ripple *s, size_t rows) {
-    float weights[RIPPLE_MAX_GROUPS];
-    int R = s->rings.G - 1;
-    for (int r = 0; r < R; r++) weights[r] = ldexpf(1, -(r + 1));
-    weights[R] = ldexpf(1, -R);
-    fixed_weights(s->alpha, weights, rows, s->rings.G);
+static void halving_weights(float *weights, int G) {
+    for (int r = 0; r < G - 1; r++) weights[r] = ldexpf(1, -(r + 1));
+    weights[G - 1] = ldexpf(1, -(G - 1));
 }
 
 static void weights_forward(const Ripple *s, const Attention *a, int B) {
     size_t n = (size_t)B * (size_t)a->N;
     const real *qkv = s->frame.qkv_act;
+    float halving[RIPPLE_MAX_GROUPS];
+    halving_weights(halving, s->rings.G);
     if (!learned(s))
-        halving_weights(s, n * (size_t)a->H);
+        fixed_weights(s->alpha, halving, n * (size_t)a->H, s->rings.G);
     else if (s->weights == WEIGHTS_SOFTMAX)
         softmax_weights_forward(s->alpha, qkv, s->wp, s->bp, s->sticks, n, a->H, a->D, s->rings.G);
     else
@@ -195,14 +194,48 @@ static int ring_of(const RippleRings *rings, int n, int m) {
     return r;
 }
 
+static void ripple_spatial(const Attention *a, float *weights, int b, int head, int query) {
+    const Ripple *s = a->state;
+    float alpha[RIPPLE_MAX_GROUPS];
+    size_t row = ((size_t)b * (size_t)a->N + (size_t)query) * (size_t)a->H + (size_t)head, G = (size_t)s->rings.G;
+    device_download(alpha, s->alpha + row * G, G * sizeof *alpha);
+    for (int m = 0; m < a->N; m++) weights[m] = alpha[ring_of(&s->rings, query, m)];
+}
+
 static void ripple_weights(const Attention *a, float *weights, int b, int head, int query) {
     const Ripple *s = a->state;
-    float alpha[RIPPLE_MAX_GROUPS], sum = 1e-6f;
-    size_t row = ((size_t)b * (size_t)a->N + (size_t)query) * (size_t)a->H + (size_t)head, G = (size_t)s->rings.G;
-    feature_map_scores(&s->map, a, weights, b, head, query);
-    device_download(alpha, s->alpha + row * G, G * sizeof *alpha);
-    for (int m = 0; m < a->N; m++) sum += weights[m] *= alpha[ring_of(&s->rings, query, m)];
+    float *scores = xcalloc((size_t)a->N, sizeof *scores, "attention picture"), sum = 1e-6f;
+    feature_map_scores(&s->map, a, scores, b, head, query);
+    ripple_spatial(a, weights, b, head, query);
+    for (int m = 0; m < a->N; m++) sum += weights[m] *= scores[m];
     for (int m = 0; m < a->N; m++) weights[m] /= sum;
+    free(scores);
+}
+
+/* Jensen and Shannon: half the Kullback-Leibler divergences of p and q from their mean.  p need not sum to one. */
+static double jensen_shannon(const float *p, const float *q, int n) {
+    double sum = 0, divergence = 0;
+    for (int i = 0; i < n; i++) sum += (double)p[i];
+    for (int i = 0; i < n; i++) {
+        double x = (double)p[i] / sum, y = (double)q[i], mean = (x + y) / 2;
+        divergence += (x > 0 ? x * log(x / mean) : 0) / 2 + (y > 0 ? y * log(y / mean) : 0) / 2;
+    }
+    return divergence;
+}
+
+static double ripple_divergence(const Attention *a, int B) {
+    const Ripple *s = a->state;
+    int G = s->rings.G;
+    size_t rows = (size_t)a->N * (size_t)a->H;
+    float halving[RIPPLE_MAX_GROUPS], *alpha = xcalloc(rows * (size_t)G, sizeof *alpha, "spatial weights");
+    double sum = 0;
+    halving_weights(halving, G);
+    for (int b = 0; b < B; b++) {
+        device_download(alpha, s->alpha + (size_t)b * rows * (size_t)G, rows * (size_t)G * sizeof *alpha);
+        for (size_t row = 0; row < rows; row++) sum += jensen_shannon(alpha + row * (size_t)G, halving, G);
+    }
+    free(alpha);
+    return sum / (double)(rows * (size_t)B);
 }
 
 static const char *ripple_in_block(const AttentionConfig *config, int block) {
@@ -230,6 +263,8 @@ static void dense_declare(Attention *a, Params *p) { declare(a, p, WEIGHTS_STICK
         .macs = ripple_macs,                                                                                    \
         .path = ripple_path,                                                                                    \
         .weights = ripple_weights,                                                                              \
+        .spatial = ripple_spatial,                                                                              \
+        .divergence = ripple_divergence,                                                                        \
     }
 
 RIPPLE_OP(ripple_op, "ripple", "ripple attention: distance weights by stick breaking, r_max rings", ripple_declare);

@@ -1,0 +1,78 @@
+#!/bin/sh
+# Runs a table of a paper, row by row: what is finished is skipped, what was interrupted goes on where it stopped.
+#
+#   sh scripts/reproduce.sh ripple-2                     all rows of CIFAR-100's Table 2, into runs/paper
+#   sh scripts/reproduce.sh ripple-4 ripple-log          one row of Table 4
+#   SEEDS="0 1 2" sh scripts/reproduce.sh study          three seeds of every row
+#   sh scripts/reproduce.sh --bench ripple-4             only the speed of every row: bench.json
+#   python3 scripts/tables.py --help                     the tables there are; tables.py runs/paper prints them
+#
+# TRAIN_VIT  the program, with a launcher before it if you like (default build/cuda/train_vit where that is, else
+#            build/cpu/train_vit):  TRAIN_VIT="mpirun -np 8 build/cuda/train_vit"
+# RUNS       where the runs go (default runs/paper)
+# EXTRA      settings for every row, as in EXTRA="--data-dir somewhere --epochs 2"
+set -u
+cd "$(dirname "$0")/.." || exit 1
+
+fail() {
+    printf 'scripts/reproduce.sh: %s\n' "$*" >&2
+    exit 1
+}
+
+bench=
+[ "${1:-}" != --bench ] || { bench=yes; shift; }
+[ $# -ge 1 ] || fail "which table? python3 scripts/tables.py --help names them"
+table=$1
+shift
+PYTHON=${PYTHON:-python3}
+RUNS=${RUNS:-runs/paper}
+SEEDS=${SEEDS:-0}
+EXTRA=${EXTRA:-}
+[ -n "${TRAIN_VIT:-}" ] || for TRAIN_VIT in build/cuda/train_vit build/cpu/train_vit; do [ ! -x "$TRAIN_VIT" ] || break; done
+rows=$("$PYTHON" scripts/tables.py --rows "$table") || exit 1
+for wanted; do
+    echo "$rows" | cut -d ' ' -f 1 | grep -qE "^[a-z0-9]*-?$wanted\$" || fail "$table has no row $wanted"
+done
+mkdir -p "$RUNS" || exit 1
+
+finished() { # folder
+    [ -f "$1/state.safetensors" ] && [ -f "$1/config.ini" ] || return 1
+    epochs=$(sed -n 's/^epochs *= *//p' "$1/config.ini")
+    last=$(tail -n 1 "$1/log.csv" | cut -d , -f 2,7)
+    [ "${last%,*}" = "$epochs" ] && [ -n "${last#*,}" ]
+}
+
+# Names and settings hold no spaces.
+# shellcheck disable=SC2086
+echo "$rows" | while read -r name arguments; do
+    for wanted; do
+        case $name in "$wanted" | *-"$wanted") break ;; esac
+        wanted=
+    done
+    [ $# -eq 0 ] || [ -n "$wanted" ] || continue
+    config=${arguments#--config }
+    config=${config%% *}
+    [ -f "$config" ] || { echo "$name: $config is not there"; continue; }
+    if [ "$bench" ]; then
+        mkdir -p "$RUNS/$name"
+        $TRAIN_VIT $arguments $EXTRA --bench --batch-size 64 </dev/null >"$RUNS/$name/bench.json.part" || exit 1
+        mv "$RUNS/$name/bench.json.part" "$RUNS/$name/bench.json"
+        echo "$name: $(sed 's/.*"train_images_per_s": \([0-9.]*\), "infer_images_per_s": \([0-9.]*\).*/\1 and \2/' \
+            "$RUNS/$name/bench.json") images/s in training and inference"
+        continue
+    fi
+    for seed in $SEEDS; do
+        folder=$RUNS/$name
+        [ "$SEEDS" = 0 ] || folder=$folder-seed$seed
+        if finished "$folder"; then
+            echo "$name, seed $seed: done before, $(tail -n 1 "$folder/log.csv" | cut -d , -f 7) %"
+        elif [ -f "$folder/state.safetensors" ]; then
+            echo "$name, seed $seed: goes on"
+            $TRAIN_VIT --resume "$folder" </dev/null || exit
+        else
+            echo "$name, seed $seed"
+            rm -f "$folder/log.csv" # of a run that ended before its first epoch did
+            $TRAIN_VIT $arguments $EXTRA --seed "$seed" --run-dir "$folder" </dev/null || exit
+        fi
+    done
+done

@@ -1,0 +1,232 @@
+#!/usr/bin/env python3
+"""The papers' tables with the paper's number, ours and the difference, row by row.
+
+    python3 scripts/tables.py runs/paper                     every table, with the runs in that folder
+    python3 scripts/tables.py --table ripple-2 runs/a runs/b one table
+    python3 scripts/tables.py --rows ripple-2                what scripts/reproduce.sh has to run: name, then arguments
+
+A run belongs to a row by the name of its folder: `cifar100-ripple`, or `cifar100-ripple-seed3`; several seeds become a
+mean and its standard error.  Accuracy is that of the last epoch in log.csv; a run that is still going is marked with
+its epoch.  Parameters and multiply-adds come from `train_vit --describe`, speeds from bench.json in the run's folder
+(scripts/reproduce.sh writes it).  The papers' numbers are docs/paper_tables.csv; a row that nobody has run stays as
+such.  Needs nothing but Python.
+"""
+
+import argparse
+import csv
+import json
+import math
+import os
+import re
+import subprocess
+import sys
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+TRAIN_VIT = os.environ.get("TRAIN_VIT", os.path.join(ROOT, "build", "cpu", "train_vit"))
+
+
+class Row:
+    """One row: the paper's name for it, and our run: a config and settings on top of it."""
+
+    def __init__(self, paper, config, *arguments, run=None):
+        self.paper, self.config, self.arguments = paper, config, list(arguments)
+        self.run = run or config.replace("/", "-")
+
+
+def imagenet(*names):
+    return [Row(paper, "imagenet/" + config) for paper, config in names]
+
+
+def cifar(*names):
+    return [Row(paper, "cifar100/" + config) for paper, config in names]
+
+
+def study(name, *arguments):
+    return Row(name, "cpu/study", *arguments, run="study-" + name)
+
+
+# name: (title, the paper's table in docs/paper_tables.csv or None, rows)
+TABLES = {
+    "ripple-1": ("Ripple attention, Table 1: ImageNet-1k", "ripple,1 imagenet1k", imagenet(
+        ("deit", "deit"), ("convit", "convit"), ("deit-la", "deit-la"), ("deit-la+sincspe", "deit-la-sincspe"),
+        ("deit-la+convspe", "deit-la-convspe"), ("deit-la+rope", "deit-la-rope"), ("permuteformer", "permuteformer"),
+        ("ripple", "ripple"))),
+    "ripple-2": ("Ripple attention, Table 2: CIFAR-100", "ripple,2 cifar100", cifar(
+        ("deit-la", "deit-la"), ("deit", "deit"), ("convit", "convit"), ("ripple", "ripple"))),
+    "ripple-2-no-ape": ("Ripple attention, Table 2: CIFAR-100 without position embedding",
+                        "ripple,2 cifar100 no-ape", cifar(
+                            ("deit-la", "deit-la-no-ape"), ("deit", "deit-no-ape"), ("convit", "convit-no-ape"),
+                            ("ripple", "ripple-no-ape"))),
+    "ripple-4": ("Ripple attention, Table 4: the rippling process, CIFAR-100", "ripple,4 cifar100 rippling", cifar(
+        ("ripple rmax=2", "ripple-rmax-2"), ("ripple rmax=4", "ripple"), ("ripple rmax=8", "ripple-rmax-8"),
+        ("ripple rmax=16", "ripple-rmax-16"), ("ripple-fixed", "ripple-fixed"), ("ripple-log", "ripple-log"),
+        ("ripple-truncated", "ripple-truncated"), ("ripple-softmax-weights", "ripple-softmax-weights"),
+        ("deit-la", "deit-la"))),
+    "ripple-6": ("Ripple attention, Table 6: feature maps, ImageNet-1k",
+                 "ripple,6 imagenet1k feature maps (deit-la)", imagenet(
+                     ("rfa", "deit-la-rfa"), ("performer", "deit-la-performer"), ("dpfp", "deit-la-dpfp"),
+                     ("t2r", "deit-la-t2r"), ("ours", "deit-la"), ("ours random-w1", "deit-la-random-w1"),
+                     ("ours no-fc", "deit-la-no-fc"))),
+    "ripple-7": ("Ripple attention, Table 7: number of ripple layers, ImageNet-1k",
+                 "ripple,7 imagenet1k ripple layers", imagenet(
+                     ("0", "deit-la"), ("3", "ripple-layers-3"), ("6", "ripple-layers-6"), ("9", "ripple"),
+                     ("12", "ripple-layers-12"))),
+    "ripple-8": ("Ripple attention, Table 8: equal speed, CIFAR-100", "ripple,8 cifar100 equal speed", cifar(
+        ("deit-la 4-layer", "deit-la-4-layers"), ("deit-la", "deit-la"), ("ripple 4-layer", "ripple-4-layers"),
+        ("ripple", "ripple"))),
+    "study": ("The claims at a small size: CIFAR-100, no position embedding (configs/cpu/study.ini)", None, [
+        study("softmax", "--attn", "softmax"),
+        study("linear", "--attn", "linear"),
+        study("convit", "--attn", "convit", "--convit-local-layers", "5"),
+        study("ripple", "--attn", "ripple"),
+        study("ripple-rmax-2", "--attn", "ripple", "--r-max", "2"),
+        study("ripple-fixed", "--attn", "ripple-fixed"),
+        study("ripple-softmax-weights", "--attn", "ripple-softmax-weights"),
+        study("ripple-truncated", "--attn", "ripple-truncated"),
+        study("ripple-log", "--attn", "ripple-log"),
+        study("ripple-all-layers", "--attn", "ripple", "--ripple-layers", "6"),
+    ]),
+}
+
+# What is shown of a row: the paper's metric, the heading, our key, decimals.
+SHOWN = [("params_M", "params, M", "params", 2), ("gmacs", "GMACs", "gmacs", 2), ("top1", "top-1, %", "top1", 2),
+         ("top5", "top-5, %", "top5", 2), ("speed", "images/s", "speed", 0)]
+
+
+def paper_numbers(table):
+    """{row: {metric: value}} of one table; any img_s metric is the speed."""
+    numbers = {}
+    if not table:
+        return numbers
+    with open(os.path.join(ROOT, "docs", "paper_tables.csv"), newline="") as file:
+        for source, name, row, metric, value in csv.reader(file):
+            if f"{source},{name}" == table:
+                metric = "speed" if metric.startswith("img_s") else "gmacs" if metric == "gflops" else metric
+                numbers.setdefault(row, {})[metric] = float(value)
+    return numbers
+
+
+def describe(row, cache={}):
+    """params and macs by --describe, or {} where the program is missing or refuses."""
+    path = os.path.join(ROOT, "configs", row.config + ".ini")
+    key = (path, tuple(row.arguments))
+    if key not in cache:
+        cache[key] = {}
+        if os.path.exists(path) and os.access(TRAIN_VIT, os.X_OK):
+            result = subprocess.run([TRAIN_VIT, "--config", path, *row.arguments, "--describe"], text=True,
+                                    capture_output=True)
+            found = dict(re.findall(r"^(params|macs): (\d+)$", result.stdout, re.M))
+            if result.returncode:
+                sys.stderr.write(result.stderr)
+            elif found:
+                cache[key] = {"params": int(found["params"]) / 1e6, "gmacs": int(found["macs"]) / 1e9}
+    return cache[key]
+
+
+def read_run(folder):
+    """{'top1', 'top5', 'epoch', 'epochs', 'speed'} of one run's folder, as far as it has them."""
+    run = {}
+    with open(os.path.join(folder, "log.csv"), newline="") as file:
+        for line in csv.DictReader(file):
+            if line.get("top1"):
+                run.update(top1=float(line["top1"]), top5=float(line["top5"]), epoch=int(line["epoch"]))
+    with open(os.path.join(folder, "config.ini")) as file:
+        epochs = re.search(r"^epochs *= *(\d+)", file.read(), re.M)
+        run["epochs"] = int(epochs.group(1)) if epochs else None
+    bench = os.path.join(folder, "bench.json")
+    if os.path.exists(bench):
+        with open(bench) as file:
+            run["speed"] = json.load(file)["infer_images_per_s"]
+    return run
+
+
+def find_runs(folders):
+    """{name without -seedN: [run]} of the folders and of the folders in them."""
+    runs = {}
+    for given in folders:
+        inside = [os.path.join(given, name) for name in sorted(os.listdir(given))]
+        for folder in [given] + inside:
+            if os.path.exists(os.path.join(folder, "log.csv")):
+                name = re.sub(r"-seed\d+$", "", os.path.basename(os.path.normpath(folder)))
+                runs.setdefault(name, []).append(read_run(folder))
+    return runs
+
+
+def mean_and_error(values):
+    mean = sum(values) / len(values)
+    if len(values) < 2:
+        return mean, None
+    return mean, math.sqrt(sum((v - mean) ** 2 for v in values) / (len(values) - 1) / len(values))
+
+
+def ours(row, runs, key):
+    """(value or None, its standard error or None) of what this project has for the row."""
+    if key in ("params", "gmacs"):
+        return describe(row).get(key), None
+    values = [run[key] for run in runs.get(row.run, []) if key in run]
+    return mean_and_error(values) if values else (None, None)
+
+
+def status(row, runs):
+    found = runs.get(row.run, [])
+    if not found:
+        return "not run"
+    going = [run for run in found if run.get("epoch") != run.get("epochs")]
+    if going:
+        return f"at epoch {going[0].get('epoch', 0)} of {going[0].get('epochs')}"
+    return f"{len(found)} seeds" if len(found) > 1 else "one seed"
+
+
+def cell(paper, value, error, decimals):
+    """paper / ours (difference)"""
+    left = f"{paper:.{decimals}f}" if paper is not None else "–"
+    right = f"{value:.{decimals}f}" if value is not None else "–"
+    if error is not None:
+        right += f" ± {error:.{decimals}f}"
+    if paper is None or value is None:
+        return left, right, ""
+    return left, right, f"{value - paper:+.{decimals}f}"
+
+
+def print_table(name, runs):
+    title, table, rows = TABLES[name]
+    paper = paper_numbers(table)
+    lost = sorted(set(paper) - {row.paper for row in rows})
+    shown = [column for column in SHOWN
+             if any(column[0] in numbers for numbers in paper.values())
+             or any(ours(row, runs, column[2])[0] is not None for row in rows)]
+    print(f"## {title}  (`--table {name}`)\n")
+    print("| model | " + " | ".join(f"{heading}: paper | ours | diff." if paper else heading
+                                    for _, heading, _, _ in shown) + " | runs |")
+    print("|---|" + "--:|" * (len(shown) * (3 if paper else 1)) + "---|")
+    for row in rows:
+        cells = []
+        for metric, _, key, decimals in shown:
+            left, right, difference = cell(paper.get(row.paper, {}).get(metric), *ours(row, runs, key), decimals)
+            cells += [left, right, difference] if paper else [right]
+        print(f"| {row.paper} | " + " | ".join(cells) + f" | {status(row, runs)} |")
+    for row in lost:
+        print(f"| {row} | in the paper, no config here |")
+    print()
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("runs", nargs="*", metavar="RUN", help="folders of runs, or folders that hold them")
+    parser.add_argument("--table", choices=TABLES, help="only this one")
+    parser.add_argument("--rows", choices=TABLES, help="print the runs of a table and their arguments")
+    arguments = parser.parse_args()
+    if arguments.rows:
+        for row in TABLES[arguments.rows][2]:
+            print(row.run, "--config", f"configs/{row.config}.ini", *row.arguments)
+        return
+    for folder in arguments.runs:
+        if not os.path.isdir(folder):
+            sys.exit(f"{folder}: no such folder")
+    runs = find_runs(arguments.runs)
+    for name in [arguments.table] if arguments.table else TABLES:
+        print_table(name, runs)
+
+
+if __name__ == "__main__":
+    main()
