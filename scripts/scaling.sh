@@ -1,0 +1,58 @@
+#!/bin/sh
+# Time and memory against the number of tokens: the ripple paper's Figures 2 and 4 (its appendix E: width 96, batch 4,
+# otherwise DeiT-tiny with six heads), as CSV and PNG.
+#
+#   sh scripts/scaling.sh                                docs/scaling.csv and docs/images/scaling.png
+#   SIDES="8 16 32 64 128" TRAIN_VIT=build/cuda/train_vit OUT=runs/scaling sh scripts/scaling.sh
+#
+# SIDES    sides of the token grids (default 8 16 24 32 48 64)
+# OUT      what is written: OUT.csv, OUT.png; rows that are in OUT.csv already are not measured again
+# LIMIT    an operator is not measured on larger grids once a training batch took so many seconds (default 20)
+set -u
+cd "$(dirname "$0")/.." || exit 1
+
+TRAIN_VIT=${TRAIN_VIT:-build/cpu/train_vit}
+SIDES=${SIDES:-8 16 24 32 48 64}
+OUT=${OUT:-docs/scaling}
+LIMIT=${LIMIT:-20}
+PYTHON=${PYTHON:-python3}
+csv=$OUT.csv
+header=model,tokens,train_seconds,infer_seconds,activation_bytes,device
+
+mkdir -p "$(dirname "$csv")" || exit 1
+[ -s "$csv" ] || echo "$header" >"$csv"
+[ "$(head -n 1 "$csv")" = "$header" ] || { echo "scripts/scaling.sh: $csv: is something else" >&2; exit 1; }
+
+value() { sed -n "s/.*\"$1\": \"*\([^,\"}]*\).*/\1/p"; }
+
+# measure NAME ARGUMENTS...
+measure() {
+    name=$1
+    shift
+    for side in $SIDES; do
+        tokens=$((side * side))
+        row=$(grep "^$name,$tokens," "$csv")
+        if [ -z "$row" ]; then
+            model="--img-size $((side * 4)) --patch-size 4 --dim 96 --heads 6 --num-classes 1000 --batch-size 4
+                   --micro-batch 4 --ripple-layers 12"
+            # shellcheck disable=SC2086 # a list
+            bench=$("$TRAIN_VIT" $model "$@" --bench --bench-seconds 0.5) || exit 1
+            # shellcheck disable=SC2086
+            bytes=$("$TRAIN_VIT" $model "$@" --describe | sed -n 's/^activation_bytes: //p')
+            row=$(echo "$bench" | awk -v train="$(echo "$bench" | value train_images_per_s)" \
+                -v infer="$(echo "$bench" | value infer_images_per_s)" -v name="$name" -v tokens="$tokens" \
+                -v bytes="$bytes" '{ printf "%s,%d,%.6f,%.6f,%s", name, tokens, 4 / train, 4 / infer, bytes }')
+            row="$row,\"$(echo "$bench" | sed -n 's/.*"device": "\([^"]*\)".*/\1/p')\""
+            echo "$row" >>"$csv"
+        fi
+        echo "$row"
+        [ "$(echo "$row" | awk -F , -v limit="$LIMIT" '{ print ($3 > limit) }')" = 0 ] || break
+    done
+}
+
+measure softmax --attn softmax
+measure linear --attn linear
+for algorithm in naive window sat dense; do measure "ripple $algorithm" --attn ripple --ripple-algo $algorithm; done
+measure "ripple-log" --attn ripple-log
+measure "ripple-dense" --attn ripple-dense
+"$PYTHON" scripts/plot_scaling.py "$csv" --out "$OUT.png"
