@@ -15,10 +15,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { BITS = 32 - 8 - 2, LANES = 16 };
+/* STEP: the sums that fill the widest vector there is. */
+enum { BITS = 32 - 8 - 2, HALF = 1 << (BITS - 1), LANES = 16, STEP = __BIGGEST_ALIGNMENT__ / 4 };
 
 typedef uint8_t Bytes __attribute__((vector_size(LANES)));
-typedef int32_t Sums __attribute__((vector_size(4 * LANES)));
+typedef int32_t Sums __attribute__((vector_size(4 * STEP)));
 
 /* == Weights ====================================================================================================== */
 
@@ -122,16 +123,17 @@ static bool table_make(Table *table, Resampler *r, int axis_number, const Resamp
 /* gcc 12 turns this loop into one instruction, and __builtin_convertvector into sixteen. */
 static inline Sums widen(const uint8_t *x) {
     Sums wide;
-    for (int i = 0; i < LANES; i++) wide[i] = x[i];
+    for (int i = 0; i < STEP; i++) wide[i] = x[i];
     return wide;
 }
 
 /* To [0,255], without the bits behind the point. */
-static inline Bytes narrow(Sums sums) {
+static inline void narrow(uint8_t *out, Sums sums) {
     sums >>= BITS;
     sums &= ~(sums < 0);
     Sums over = sums > 255;
-    return __builtin_convertvector((sums & ~over) | (over & 255), Bytes);
+    sums = (sums & ~over) | (over & 255);
+    for (int i = 0; i < STEP; i++) out[i] = (uint8_t)sums[i];
 }
 
 /* m[i][j] = m[j][i]: four rounds, each of which interleaves the first half of the rows with the second. */
@@ -179,32 +181,30 @@ static void scatter_columns(uint8_t *rows, size_t stride, const uint8_t *columns
 
 /* out [count,3,16] from in [n,3,16]; first counts from `origin`. */
 static void resample_columns(uint8_t *out, const uint8_t *in, const Table *table, int count, int origin, int end) {
-    const Sums half = (Sums){0} + (1 << (BITS - 1));
+    enum { SUMS = 3 * LANES / STEP };
     for (int j = 0; j < count; j++, out += 3 * LANES) {
         const int32_t *w = table->weights + (size_t)j * (size_t)table->taps;
         int first = table->first[j], taps = end - first < table->taps ? end - first : table->taps;
         const uint8_t *x = in + (size_t)(first - origin) * 3 * LANES;
-        Sums sum[3] = {half, half, half};
+        Sums sum[SUMS];
+        for (int v = 0; v < SUMS; v++) sum[v] = (Sums){0} + HALF;
         for (int i = 0; i < taps; i++, x += 3 * LANES)
-            for (int c = 0; c < 3; c++) sum[c] += w[i] * widen(x + c * LANES);
-        for (int c = 0; c < 3; c++) {
-            Bytes bytes = narrow(sum[c]);
-            memcpy(out + c * LANES, &bytes, LANES);
-        }
+            for (int v = 0; v < SUMS; v++) sum[v] += w[i] * widen(x + v * STEP);
+        for (int v = 0; v < SUMS; v++) narrow(out + v * STEP, sum[v]);
     }
 }
 
 /* One row of `n` bytes from `taps` rows, `stride` apart and padded to whole vectors. */
 static void resample_row(uint8_t *out, const uint8_t *in, size_t stride, const int32_t *w, int taps, size_t n) {
-    enum { AT_ONCE = 4 };
-    const Sums half = (Sums){0} + (1 << (BITS - 1));
-    for (size_t x = 0; x < n; x += AT_ONCE * LANES) {
+    enum { SUMS = 4 };
+    for (size_t x = 0; x < n; x += SUMS * STEP) {
         const uint8_t *from = in + x;
-        Sums sum[AT_ONCE] = {half, half, half, half};
+        uint8_t bytes[SUMS * STEP];
+        Sums sum[SUMS];
+        for (int v = 0; v < SUMS; v++) sum[v] = (Sums){0} + HALF;
         for (int i = 0; i < taps; i++, from += stride)
-            for (int v = 0; v < AT_ONCE; v++) sum[v] += w[i] * widen(from + v * LANES);
-        Bytes bytes[AT_ONCE];
-        for (int v = 0; v < AT_ONCE; v++) bytes[v] = narrow(sum[v]);
+            for (int v = 0; v < SUMS; v++) sum[v] += w[i] * widen(from + v * STEP);
+        for (int v = 0; v < SUMS; v++) narrow(bytes + v * STEP, sum[v]);
         memcpy(out + x, bytes, n - x < sizeof bytes ? n - x : sizeof bytes);
     }
 }
