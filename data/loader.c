@@ -7,7 +7,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "core/die.h"
 #include "core/progress.h"
@@ -29,6 +28,7 @@ struct LoaderRing {
     Slot *slots;
     int count, room; /* room: images a part */
     uint64_t opened, next, released;
+    size_t begun; /* the batch of loader_start */
     size_t batch; /* where the part after the last one opened begins: its batch, and its place in it */
     int first;
     bool running;
@@ -227,11 +227,12 @@ static void *worker(void *argument) {
     return NULL;
 }
 
+int loader_cores(void) { return omp_get_num_procs(); }
+
 LoaderPool *loader_pool_open(int workers) {
     LoaderPool *pool = xcalloc(1, sizeof *pool, "the loader's threads");
     sigset_t all, before;
-    long cores = sysconf(_SC_NPROCESSORS_ONLN);
-    pool->workers = workers > 0 ? workers : cores > 1 ? (int)cores : 1;
+    pool->workers = workers > 0 ? workers : loader_cores();
     pool->threads = xcalloc((size_t)pool->workers, sizeof *pool->threads, "the loader's threads");
     pthread_mutex_init(&pool->mutex, NULL);
     pthread_cond_init(&pool->work, NULL);
@@ -260,8 +261,6 @@ void loader_pool_close(LoaderPool *pool) {
     free(pool->threads);
     free(pool);
 }
-
-int loader_pool_workers(const LoaderPool *pool) { return pool->workers; }
 
 /* == A loader ===================================================================================================== */
 
@@ -348,17 +347,18 @@ void loader_close(Loader *loader) {
 void loader_epoch(Loader *loader, uint32_t epoch) {
     if (epoch == loader->epoch) return;
     loader->epoch = epoch;
-    loader->ring->damaged_epoch = 0;
     if (loader->config.train) shuffle(loader);
 }
 
 void loader_start(Loader *loader, uint32_t epoch, size_t batch) {
     LoaderRing *r = loader->ring;
+    if (r->running && loader->epoch == epoch && r->begun == batch && r->next == 0) return;
     pthread_mutex_lock(mutex_of(loader));
     halt(loader);
     loader_epoch(loader, epoch);
     r->opened = r->next = r->released = 0;
-    r->batch = batch;
+    r->damaged_epoch = 0;
+    r->begun = r->batch = batch;
     r->first = -1;
     r->running = true;
     if (loader->config.pool) pthread_cond_broadcast(&loader->config.pool->work);

@@ -59,11 +59,13 @@ typedef struct {
     LoaderRing *ring;
 } Loader;
 
-/* workers 0: as many as the machine has cores.  Threads that die with the process; they take no signals. */
+/* How many cores this process may use. */
+int loader_cores(void);
+
+/* workers 0: one a core.  They take no signals. */
 LoaderPool *loader_pool_open(int workers);
 /* After the loaders that use it. */
 void loader_pool_close(LoaderPool *pool);
-int loader_pool_workers(const LoaderPool *pool);
 
 /* Starts at epoch 0.  Ends the run when a training set does not fill one batch. */
 void loader_open(Loader *loader, const Dataset *dataset, const LoaderConfig *config);
@@ -73,7 +75,8 @@ void loader_close(Loader *loader);
 /* Draws the order of that epoch; does nothing when it is the current one. */
 void loader_epoch(Loader *loader, uint32_t epoch);
 
-/* The pool begins to load from that batch on; what was loaded for another place is dropped. */
+/* The pool begins to load from that batch on; what was loaded for another place is dropped.  Does nothing when that is
+ * where it began and nothing has been taken yet. */
 void loader_start(Loader *loader, uint32_t epoch, size_t batch);
 
 /* The next part, until the call after it; false at the end of the epoch.  Ends the run when too many images are damaged. */
