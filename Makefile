@@ -1,6 +1,6 @@
 # vit.c
 #
-#   make            build/cpu/train_vit
+#   make            build/cpu/train_vit and build/cpu/pack_dataset
 #   make test       builds and runs every test
 #   make cuda       build/cuda/train_vit (PRECISION=BF16, or FP32 for comparisons; CUDA_ARCH=sm_90 ...)
 #   make emulate    the tests of the CUDA kernels, emulated on the CPU under AddressSanitizer and UBSan
@@ -91,7 +91,7 @@ endif
 
 OBJECTS := $(SOURCES:%.c=$(BUILD)/%.o) $(CU_SOURCES:%.cu=$(BUILD)/%.o) $(EMULATOR)
 
-all: $(BUILD)/train_vit
+all: $(BUILD)/train_vit $(BUILD)/pack_dataset
 .PHONY: all cuda emulate test tests benches fuzz clean report FORCE
 .SECONDARY:
 
@@ -143,6 +143,10 @@ $(BUILD)/train_%: $(BUILD)/train_%.o $(OBJECTS)
 	@echo "LINK $@"
 	@$(LINK) $(LINK_FLAGS) $^ -o $@ $(LIBRARIES)
 
+$(BUILD)/pack_%: $(BUILD)/pack_%.o $(OBJECTS)
+	@echo "LINK $@"
+	@$(LINK) $(LINK_FLAGS) $^ -o $@ $(LIBRARIES)
+
 $(BUILD)/tests/%: $(BUILD)/tests/%.o $(OBJECTS)
 	@echo "LINK $@"
 	@$(LINK) $(LINK_FLAGS) $^ -o $@ $(LIBRARIES) -lcmocka
@@ -157,7 +161,7 @@ emulate:
 
 tests: $(TESTS)
 benches: $(BENCHES)
-test: $(BUILD)/train_vit $(TESTS)
+test: $(BUILD)/train_vit $(BUILD)/pack_dataset $(TESTS)
 	@BUILD=$(BUILD) sh tests/run.sh
 
 # == Fuzzing: clang's libFuzzer, the parsers alone ===================================================================

@@ -132,7 +132,7 @@ static int open_or_die(const char *path) {
     return fd;
 }
 
-static void read_header(const char *path, RecordHeader *header) {
+void record_read_header(const char *path, RecordHeader *header) {
     uint8_t bytes[sizeof *header];
     char error[FILE_ERROR];
     int fd = open_or_die(path);
@@ -145,7 +145,7 @@ static void read_header(const char *path, RecordHeader *header) {
 /* `path`, or the file of the other split beside it. */
 static void find_split(char found[PATH_ROOM], const char *path, bool train) {
     RecordHeader header;
-    read_header(path, &header);
+    record_read_header(path, &header);
     if ((size_t)snprintf(found, PATH_ROOM, "%s", path) >= PATH_ROOM) die("%s: path too long", path);
     if ((header.split == 0) == train) return;
     const char *from = split_name(!train), *name = strrchr(path, '/') ? strrchr(path, '/') + 1 : path, *at = NULL;
@@ -155,7 +155,7 @@ static void find_split(char found[PATH_ROOM], const char *path, bool train) {
             split_name(train));
     snprintf(found, PATH_ROOM, "%.*s%s%s", (int)(at - path), path, split_name(train), at + strlen(from));
     if (!file_exists(found)) die("%s: holds the %s split, and there is no %s beside it", path, from, found);
-    read_header(found, &header);
+    record_read_header(found, &header);
     if ((header.split == 0) != train) die("%s: does not hold the %s split", found, split_name(train));
 }
 
@@ -168,7 +168,7 @@ static void describe(Dataset *dataset, const RecordHeader *h) {
 
 void record_describe(Dataset *dataset, const char *path) {
     RecordHeader header;
-    read_header(path, &header);
+    record_read_header(path, &header);
     describe(dataset, &header);
 }
 
@@ -283,6 +283,24 @@ static int open_to_write(const char *path) {
     return fd;
 }
 
+/* Of a path only class and file: where a data set lay when it was packed is nobody's business. */
+static const char *last_two(const char *name) {
+    const char *slash = strrchr(name, '/');
+    while (slash && slash > name && slash[-1] != '/') slash--;
+    return slash ? slash : name;
+}
+
+/* The recipe and the names of all images. */
+static uint64_t fingerprint(const Dataset *dataset, uint64_t recipe) {
+    char name[PATH_ROOM + 512];
+    uint64_t sum = recipe;
+    for (size_t i = 0; i < dataset->count; i++) {
+        dataset_name_image(dataset, i, name, sizeof name);
+        sum = XXH3_64bits_withSeed(last_two(name), strlen(last_two(name)), sum);
+    }
+    return sum;
+}
+
 /* Entries of the journal whose images are there; what power failure left behind them is written again. */
 static size_t journal_read(RecordWriter *w, uint64_t recipe) {
     Journal begun, want = {.recipe = recipe, .count = w->header.count};
@@ -339,7 +357,7 @@ RecordWriter *record_create(const char *path, const Dataset *dataset, bool train
     w->end = sizeof w->header;
     w->fd = open_to_write(w->partial);
     w->journal_fd = open_to_write(w->journal);
-    w->appended = journal_verify(w, journal_read(w, recipe));
+    w->appended = journal_verify(w, journal_read(w, fingerprint(dataset, recipe)));
     w->flushed = w->appended;
     if (ftruncate(w->journal_fd, (off_t)(sizeof(Journal) + w->flushed * sizeof(RecordEntry))) ||
         ftruncate(w->fd, (off_t)w->end))
@@ -384,13 +402,6 @@ static size_t text_add(Text *text, const char *line) {
     memcpy(text->bytes + at, line, length);
     text->size += length;
     return at;
-}
-
-/* Of a path only class and file: where a data set lay when it was packed is nobody's business. */
-static const char *last_two(const char *name) {
-    const char *slash = strrchr(name, '/');
-    while (slash && slash > name && slash[-1] != '/') slash--;
-    return slash ? slash : name;
 }
 
 /* Index and names. */

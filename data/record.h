@@ -52,6 +52,9 @@ const char *record_image_name(const RecordFile *file, size_t index);
 /* Does the file begin with the magic word? */
 bool record_is(const char *path);
 
+/* Of a file; dies when it has no sound one. */
+void record_read_header(const char *path, RecordHeader *header);
+
 /* See dataset_describe: reads the header. */
 void record_describe(Dataset *dataset, const char *path);
 
@@ -65,8 +68,8 @@ void record_open(Dataset *dataset, const char *path, bool train, size_t limit);
  * told in <path>.partial.index, so that an interrupted packing goes on from there. */
 typedef struct RecordWriter RecordWriter;
 
-/* Begins or goes on with a file of that data set's split.  `recipe` stands for everything that decides about its bytes: what
- * was begun with another is refused.  *done: images that are in it already.  Dies when it cannot. */
+/* Begins or goes on with a file of that data set's split.  `recipe` stands for how its images are made: what was begun with
+ * another, or from other images, is refused.  *done: images that are in it already.  Dies when it cannot. */
 RecordWriter *record_create(const char *path, const Dataset *dataset, bool train, uint64_t recipe, size_t *done);
 
 /* Appends the next image: bytes of an encoded picture (height 0), pixels, or size 0 for a damaged one. */

@@ -87,7 +87,9 @@ bool sheet_write(const char *path, const uint8_t *pixels, int n, int height, int
     int shorter = height < width ? height : width, zoom = (SMALLEST + shorter - 1) / shorter;
     int size = width * zoom >= 2 * SMALLEST ? 2 : 1, text_height = (LETTER_HEIGHT + 2) * size;
     int cell_height = height * zoom + text_height + GAP, cell_width = width * zoom + GAP;
-    int across = (int)ceil(sqrt((double)n * cell_height / cell_width)), down = (n + across - 1) / across;
+    int across = (int)ceil(sqrt((double)n * cell_height / cell_width) - 0.5), down;
+    if (across < 1) across = 1;
+    down = (n + across - 1) / across;
     if ((size_t)(across * cell_width) * (size_t)(down * cell_height) > IMAGE_MAX_PIXELS) {
         snprintf(error, FILE_ERROR, "%d images of %d x %d are too many for one picture", n, height, width);
         return false;
