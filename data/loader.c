@@ -109,10 +109,10 @@ static void count_damaged(Loader *loader) {
     LoaderRing *ring = loader->ring;
     size_t count = loader->dataset->count / (size_t)loader->config.ranks;
     pthread_mutex_lock(mutex_of(loader));
-    double share_damaged = (double)++ring->damaged_epoch / (double)(count ? count : 1);
-    if (share_damaged > (double)loader->config.max_damaged && !*ring->failure)
+    float damaged = (float)++ring->damaged_epoch;
+    if (damaged / (float)(count ? count : 1) > loader->config.max_damaged && !*ring->failure)
         snprintf(ring->failure, sizeof ring->failure,
-                 "%s: %zu damaged images in one epoch of %zu are more than max_damaged %g allows", loader->dataset->name,
+                 "%s: damaged images: %zu in one epoch of %zu, more than max_damaged %g allows", loader->dataset->name,
                  ring->damaged_epoch, count, (double)loader->config.max_damaged);
     pthread_mutex_unlock(mutex_of(loader));
 }

@@ -61,10 +61,13 @@ static const char *const file_names[2][2] = {{"t10k-images-idx3-ubyte", "t10k-la
 
 /* The folder of the files: `path`, or where torchvision puts them below it. */
 static bool find(char folder[4096], const char *path) {
-    static const char *const below[] = {".", "mnist", "MNIST/raw"};
+    static const char *const below[] = {NULL, "mnist", "MNIST/raw"};
     char file[4200];
     for (int i = 0; i < 3; i++) {
-        path_join(folder, 4096, path, below[i]);
+        if (below[i])
+            path_join(folder, 4096, path, below[i]);
+        else
+            snprintf(folder, 4096, "%s", path);
         for (int train = 0; train < 2; train++) {
             path_join(file, sizeof file, folder, file_names[train][0]);
             if (file_exists(file)) return true;
