@@ -19,6 +19,7 @@
 #include "core/signals.h"
 #include "data/image.h"
 #include "data/loader.h"
+#include "data/sheet.h"
 #include "layers/attention/feature_map.h"
 #include "layers/vit.h"
 
@@ -30,8 +31,10 @@ typedef struct {
     const char *config, *data, *data_dir, *init, *resume, *run_dir, *parity, *out, *attention;
     ConfigList predict;
     bool help, help_markdown, describe, eval, bench;
-    int train_limit, test_limit, crop_padding;
-    bool flip;
+    const char *show_batch;
+    int train_limit, test_limit, crop_padding, eval_resize, interpolation, workers;
+    float crop_area_min, crop_area_max, crop_ratio_min, crop_ratio_max, max_damaged;
+    bool flip, exact_decode;
     int attn, feature_map, ripple_algo, pool, pos_embed, lr_schedule; /* indices of choices */
     int img_size[2], patch_size, num_classes, dim, depth, heads, r_max, ripple_layers;
     float mlp_ratio, drop_path, tau;
@@ -55,17 +58,27 @@ static const ConfigEntry entries[] = {
     {F(BOOL, describe), .command_line_only = true, .help = "Print layers, parameters, multiply-adds and memory, and stop"},
     {F(BOOL, eval), .command_line_only = true, .help = "Measure the accuracy of --init or --resume on the test split, and stop"},
     {F(BOOL, bench), .command_line_only = true, .help = "Measure training and inference speed on random images, print one line of JSON, and stop"},
+    {F(STRING, show_batch), .command_line_only = true, .argument = "FILE", .help = "Write the first training images as the model sees them, with their labels, to this PNG file, and stop"},
     {F(LIST, predict), .command_line_only = true, .argument = "IMAGE...", .help = "Name what these images show: PNG or JPEG files, or test:17 for an image of the test split"},
     {F(STRING, attention), .command_line_only = true, .argument = "FILE", .help = "With --predict: write where each head of each layer looks (safetensors; scripts/plot_attention.py draws it)"},
     {F(STRING, parity), .command_line_only = true, .argument = "IN", .help = "One forward and backward pass on the images and labels of this safetensors file; parameters in it replace the model's"},
     {F(STRING, out), .command_line_only = true, .argument = "FILE", .help = "Where --parity writes logits, loss and grad.<parameter>"},
 
-    {F(STRING, data), "shapes", .section = "data", .help = "shapes (drawn on the spot, no files needed), cifar10, cifar100, or a folder with one of the CIFAR layouts"},
-    {F(STRING, data_dir), "datasets", .argument = "FOLDER", .help = "Where cifar10 and cifar100 are looked for (scripts/fetch_cifar.sh puts them there)"},
-    {F(INT, train_limit), "0", .min = 0, .max = 1e8, .help = "Use only the first so many training images (0: all)"},
-    {F(INT, test_limit), "0", .min = 0, .max = 1e8, .help = "Use only the first so many test images (0: all)"},
-    {F(INT, crop_padding), "4", .min = 0, .max = 64, .help = "Random crop after padding with so many black pixels on every side"},
+    {F(STRING, data), "shapes", .section = "data", .help = "shapes (drawn on the spot, no files needed), cifar10, cifar100, mnist, imagenet, a folder with the files of one of them or with train/<class>/ and val/<class>/, or a file made by pack_dataset"},
+    {F(STRING, data_dir), "datasets", .argument = "FOLDER", .help = "Where cifar10, cifar100, mnist and imagenet are looked for (scripts/fetch_cifar.sh puts the first two there)"},
+    {F(INT, train_limit), "0", .min = 0, .max = 1e8, .help = "Use only so many training images (0: all)"},
+    {F(INT, test_limit), "0", .min = 0, .max = 1e8, .help = "Use only so many test images (0: all)"},
+    {F(INT, crop_padding), "4", .min = 0, .max = 64, .help = "Random crop after padding with so many black pixels on every side, where the images have the model's size already"},
+    {F(FLOAT, crop_area_min), "0.08", .min = 1e-4, .max = 1, .help = "Random resized crop, where they have not: the smallest share of the picture's area"},
+    {F(FLOAT, crop_area_max), "1", .min = 1e-4, .max = 1, .help = "And the largest"},
+    {F(FLOAT, crop_ratio_min), "0.75", .min = 0.01, .max = 100, .help = "The smallest width / height of the crop"},
+    {F(FLOAT, crop_ratio_max), "1.3333334", .min = 0.01, .max = 100, .help = "And the largest"},
+    {F(INT, eval_resize), "0", .min = 0, .max = 16384, .help = "Test pictures are resized to this short side before the centre is cut out (0: 256/224 of img_size)"},
+    {F(CHOICE, interpolation), "bicubic", CONFIG_CHOICES("bicubic", "bilinear"), .help = "Filter that pictures are resized with, the same as Pillow's"},
+    {F(BOOL, exact_decode), "false", .help = "Decode JPEGs as Pillow does, not at a fraction of their size where that is enough"},
     {F(BOOL, flip), "true", .help = "Mirror half of the training images"},
+    {F(INT, workers), "0", .min = 0, .max = 1024, .help = "Threads that load images ahead (0: one beside a CPU that trains, all cores beside a GPU)"},
+    {F(FLOAT, max_damaged), "0.01", .min = 0, .max = 1, .help = "Larger share of damaged images in an epoch that ends the run; below it they are named and replaced"},
 
     {F(CHOICE, attn), "softmax", .section = "model", .choices_of = attention_names, .noun = "operator", .help = "Attention operator of the blocks"},
     {F(SIZE, img_size), "32", .min = 1, .max = 4096, .help = "Image height and width"},
@@ -124,6 +137,7 @@ typedef struct {
     Settings s;
     Vit vit;
     Dataset train, test; /* train is open only in a training run */
+    LoaderPool *workers;
     Loader loader, test_loader;
     AdamW adamw;
     Schedule schedule;
@@ -135,6 +149,7 @@ typedef struct {
     float *losses;   /* host [micro_batch] */
     float *logits;   /* host [micro_batch,C] */
     double images_per_s; /* since the last row of the log */
+    double stall;        /* share of that time in which the next images were not there */
     Accuracy accuracy;   /* of the last evaluation */
     double started;      /* when this process began to train */
     uint64_t first_step;
@@ -182,6 +197,15 @@ static void check_settings(Run *run) {
                       attention_operators[s->attn]->name);
     if ((int)((float)s->dim * s->mlp_ratio) < 1)
         config_reject(&run->config, "mlp_ratio", "%g of dim %d leaves no hidden unit", (double)s->mlp_ratio, s->dim);
+    if (s->crop_area_min > s->crop_area_max)
+        config_reject(&run->config, "crop_area_min", "%g is more than crop_area_max %g", (double)s->crop_area_min,
+                      (double)s->crop_area_max);
+    if (s->crop_ratio_min > s->crop_ratio_max)
+        config_reject(&run->config, "crop_ratio_min", "%g is more than crop_ratio_max %g", (double)s->crop_ratio_min,
+                      (double)s->crop_ratio_max);
+    if (s->eval_resize && s->eval_resize < (s->img_size[0] < s->img_size[1] ? s->img_size[0] : s->img_size[1]))
+        config_reject(&run->config, "eval_resize", "%d is less than img_size %dx%d", s->eval_resize, s->img_size[0],
+                      s->img_size[1]);
     if (!config_origin(&run->config, "warmup_epochs"))
         s->warmup_epochs = fminf(s->warmup_epochs, (float)(s->epochs / 10));
     if (s->warmup_epochs > (float)s->epochs)
@@ -191,26 +215,8 @@ static void check_settings(Run *run) {
 /* Everything known of the data without its files: size, classes, statistics. */
 static void data_describe(Run *run) {
     Settings *s = &run->s;
-    dataset_describe(&run->train, s->data);
+    dataset_describe(&run->train, s->data, s->data_dir);
     if (!s->num_classes) s->num_classes = run->train.classes;
-}
-
-static void data_open(Run *run, bool train) {
-    Settings *s = &run->s;
-    if (s->img_size[0] != run->train.height || s->img_size[1] != run->train.width)
-        config_reject(&run->config, "img_size", "%dx%d, but images of %s are %dx%d", s->img_size[0], s->img_size[1],
-                      run->train.name, run->train.height, run->train.width);
-    if (s->num_classes < run->train.classes)
-        config_reject(&run->config, "num_classes", "%d, but %s has %d", s->num_classes, run->train.name,
-                      run->train.classes);
-    Augment augment = {.pad = s->crop_padding, .flip = s->flip};
-    if (train) dataset_open(&run->train, s->data, s->data_dir, true, (size_t)s->train_limit);
-    dataset_open(&run->test, s->data, s->data_dir, false, (size_t)s->test_limit);
-    if (train && run->train.count < (size_t)s->batch_size)
-        config_reject(&run->config, "batch_size", "%d is more than the %zu training images", s->batch_size,
-                      run->train.count);
-    if (train) loader_open(&run->loader, &run->train, s->seed, s->batch_size, true, augment);
-    loader_open(&run->test_loader, &run->test, s->seed, s->batch_size, false, augment);
 }
 
 /* The images of a global batch that this rank computes, and the first of them. */
@@ -226,6 +232,63 @@ static int micro_batch_choose(const Run *run) {
     size_t image = (size_t)tokens * (size_t)s->dim, most = activations_at_once() / image;
     int passes = most < 1 ? local : (int)(((size_t)local + most - 1) / most);
     return (local + passes - 1) / passes;
+}
+
+static Transform transform_of(const Settings *s, bool train) {
+    return (Transform){.height = s->img_size[0],
+                       .width = s->img_size[1],
+                       .train = train,
+                       .augment = {.pad = s->crop_padding, .flip = s->flip},
+                       .area = {s->crop_area_min, s->crop_area_max},
+                       .ratio = {s->crop_ratio_min, s->crop_ratio_max},
+                       .eval_resize = s->eval_resize,
+                       .filter = s->interpolation == 0 ? RESAMPLE_BICUBIC : RESAMPLE_BILINEAR,
+                       .exact_decode = s->exact_decode};
+}
+
+/* One micro-batch at a time; a rank evaluates its share of each group of them. */
+static void loading_open(Run *run, Loader *loader, const Dataset *dataset, bool train) {
+    const Settings *s = &run->s;
+    int share = device_shares_cores() ? 1 : loader_cores() / distributed_core_share(), micro = micro_batch_choose(run);
+    if (!run->workers) run->workers = loader_pool_open(s->workers ? s->workers : share > 1 ? share : 1);
+    LoaderConfig config = {.seed = s->seed,
+                           .batch_size = train ? s->batch_size : micro * distributed_ranks(),
+                           .train = train,
+                           .rank = distributed_rank(),
+                           .ranks = distributed_ranks(),
+                           .part = micro,
+                           .max_damaged = s->max_damaged,
+                           .transform = transform_of(s, train),
+                           .pool = run->workers};
+    loader_open(loader, dataset, &config);
+}
+
+static void loading_close(Run *run) {
+    loader_close(&run->loader);
+    loader_close(&run->test_loader);
+    loader_pool_close(run->workers);
+}
+
+static void check_data(const Run *run) {
+    const Settings *s = &run->s;
+    const Dataset *d = &run->train;
+    if (d->height && (s->img_size[0] != d->height || s->img_size[1] != d->width))
+        config_reject(&run->config, "img_size", "%dx%d, but images of %s are %dx%d", s->img_size[0], s->img_size[1],
+                      d->name, d->height, d->width);
+    if (s->num_classes < d->classes)
+        config_reject(&run->config, "num_classes", "%d, but %s has %d", s->num_classes, d->name, d->classes);
+}
+
+static void data_open(Run *run, bool train) {
+    Settings *s = &run->s;
+    check_data(run);
+    if (train) dataset_open(&run->train, s->data, s->data_dir, true, (size_t)s->train_limit);
+    dataset_open(&run->test, s->data, s->data_dir, false, (size_t)s->test_limit);
+    if (train && run->train.count < (size_t)s->batch_size)
+        config_reject(&run->config, "batch_size", "%d is more than the %zu training images", s->batch_size,
+                      run->train.count);
+    if (train) loading_open(run, &run->loader, &run->train, true);
+    loading_open(run, &run->test_loader, &run->test, false);
 }
 
 /* Builds the model for `batch` images at a time and gives it its first weights. */
@@ -268,11 +331,11 @@ static void stop_on_bad_weights(const Run *run) {
     if (p) stop_on_bad(run, run->state.step, p->name, NAN);
 }
 
-/* Forward and backward of the B images at place `first` of the global batch that the buffers hold; their gradients are
- * added to those of the images before, and after the last ones to those of the other ranks. */
-static void micro_step(Run *run, int first, int B, bool last) {
+/* Forward and backward of B images, which have place `first` in the global batch, and of the targets in their buffer; their
+ * gradients are added to those of the images before, and after the last ones to those of the other ranks. */
+static void micro_step(Run *run, const uint8_t *pixels, int first, int B, bool last) {
     Vit *vit = &run->vit;
-    vit_load_pixels(vit, run->pixels, run->train.mean, run->train.std, B);
+    vit_load_pixels(vit, pixels, run->train.mean, run->train.std, B);
     vit_draw_drop_path(vit, run->s.seed, (uint32_t)run->state.step, (size_t)first, B);
     vit_forward(vit, B, true);
     vit_loss(vit, run->targets, B, 1.0f / (float)run->s.batch_size);
@@ -288,20 +351,20 @@ static double step_agree(Run *run, double loss) {
     return sums[0] / run->s.batch_size;
 }
 
-/* Batch number `batch` of the loader's epoch, micro-batch by micro-batch, then one update.  Returns the mean loss. */
-static double train_step(Run *run, uint64_t batch) {
+/* The loader's next batch, micro-batch by micro-batch, then one update.  Returns the mean loss. */
+static double train_step(Run *run) {
     Vit *vit = &run->vit;
     int begin = local_first(run), end = begin + local_batch(run);
     uint64_t step = run->state.step + 1;
+    LoaderPart images;
     double loss = 0;
     device_zero(vit->params.grads, vit->params.total * sizeof(float));
-    for (int first = begin, B; first < end; first += B) {
-        B = end - first < vit->batch ? end - first : vit->batch;
-        loader_fill(&run->loader, batch * (uint64_t)run->s.batch_size + (uint64_t)first, B, run->pixels, run->labels);
-        loader_targets(run->targets, run->labels, B, run->s.num_classes, run->s.label_smoothing);
-        micro_step(run, first, B, first + B == end);
-        vit_losses(vit, run->losses, B);
-        for (int b = 0; b < B; b++) loss += run->losses[b];
+    for (int first = begin; first < end; first += images.n) {
+        loader_next(&run->loader, &images);
+        loader_targets(run->targets, images.labels, images.n, run->s.num_classes, run->s.label_smoothing);
+        micro_step(run, images.pixels, first, images.n, first + images.n == end);
+        vit_losses(vit, run->losses, images.n);
+        for (int b = 0; b < images.n; b++) loss += run->losses[b];
     }
     all_reduce_finish();
     loss = step_agree(run, loss);
@@ -324,24 +387,24 @@ static int rank_of(const float *logits, int classes, int label) {
 /* Each rank takes its share of the images. */
 static Accuracy evaluate(Run *run) {
     Vit *vit = &run->vit;
-    size_t count = run->test.count, ranks = (size_t)distributed_ranks(), rank = (size_t)distributed_rank();
-    size_t first = count * rank / ranks, end = count * (rank + 1) / ranks;
+    LoaderPart images;
+    size_t count = run->test.count, done = 0;
     double hits[3] = {0}; /* top-1, top-5, ranks that were stopped */
     int C = run->s.num_classes;
     if (vit->params.ema) params_view(&vit->params, vit->params.ema);
     vit_set_training(vit, false);
-    for (int B; first < end && !stop_signal; first += (size_t)B) {
-        B = end - first < (size_t)vit->batch ? (int)(end - first) : vit->batch;
-        loader_fill(&run->test_loader, first, B, run->pixels, run->labels);
-        vit_load_pixels(vit, run->pixels, run->test.mean, run->test.std, B);
-        vit_forward(vit, B, false);
-        real_download(run->logits, vit->logits, (size_t)B * (size_t)C);
-        for (int b = 0; b < B; b++) {
-            int place = rank_of(run->logits + (size_t)b * (size_t)C, C, run->labels[b]);
+    loader_start(&run->test_loader, 0, 0);
+    while (!stop_signal && loader_next(&run->test_loader, &images)) {
+        vit_load_pixels(vit, images.pixels, run->test.mean, run->test.std, images.n);
+        vit_forward(vit, images.n, false);
+        real_download(run->logits, vit->logits, (size_t)images.n * (size_t)C);
+        for (int b = 0; b < images.n; b++) {
+            int place = rank_of(run->logits + (size_t)b * (size_t)C, C, images.labels[b]);
             hits[0] += place < 1;
             hits[1] += place < 5;
         }
-        progress_show(false, "evaluating %zu/%zu", (first + (size_t)B) * ranks, count);
+        done += (size_t)images.n;
+        progress_show(false, "evaluating %zu/%zu", done * (size_t)distributed_ranks(), count);
     }
     hits[2] = stop_signal != 0;
     distributed_sum(hits, 3);
@@ -361,9 +424,9 @@ static void log_row(Run *run, const Accuracy *accuracy) {
     char tops[64] = ",", divergence[32] = "";
     if (isfinite(state->divergence)) snprintf(divergence, sizeof divergence, "%.6f", state->divergence);
     if (accuracy) snprintf(tops, sizeof tops, "%.3f,%.3f", accuracy->top1, accuracy->top5);
-    run_folder_log(&run->folder, "%llu,%llu,%.6f,%.8g,%.6g,%.1f,%s,%s", (unsigned long long)state->step,
+    run_folder_log(&run->folder, "%llu,%llu,%.6f,%.8g,%.6g,%.1f,%s,%s,%.3f", (unsigned long long)state->step,
                    (unsigned long long)state->epoch + 1, loss, (double)state->lr, (double)state->gradient_norm,
-                   run->images_per_s, tops, divergence);
+                   run->images_per_s, tops, divergence, run->stall);
     state->loss_sum = 0;
     state->loss_count = 0;
 }
@@ -384,24 +447,26 @@ static void show_progress(const Run *run, bool finish) {
 static bool train_epoch(Run *run) {
     RunState *state = &run->state;
     uint64_t batches = batches_per_epoch(run);
-    double seconds = 0, images = 0;
-    loader_epoch(&run->loader, state->epoch);
+    double seconds = 0, images = 0, waited = 0;
+    loader_start(&run->loader, (uint32_t)state->epoch, state->batch);
     while (state->batch < batches) {
-        double start = now_seconds();
+        double start = now_seconds(), stalled = loader_stats(&run->loader).stalled;
         state->lr = schedule_lr(&run->schedule, (double)state->epoch + (double)state->batch / (double)batches);
-        state->loss_sum += train_step(run, state->batch);
+        state->loss_sum += train_step(run);
         state->loss_count++;
         state->step++;
         state->batch++;
         seconds += now_seconds() - start;
         images += run->s.batch_size;
+        waited += loader_stats(&run->loader).stalled - stalled;
         run->images_per_s = images / seconds;
+        run->stall = waited / seconds;
         bool last = state->batch == batches, due = last || state->step % (uint64_t)run->s.log_every == 0;
         if (due) state->divergence = vit_divergence(&run->vit, run->last_micro_batch);
         show_progress(run, last || run->stopping);
         if (due && !last) {
             log_row(run, NULL);
-            seconds = images = 0;
+            seconds = images = waited = 0;
         }
         if (run->stopping) return false;
     }
@@ -426,6 +491,7 @@ static bool finish_epoch(Run *run) {
     stop_on_bad_weights(run);
     check_ranks_agree(run);
     bool due = (state->epoch + 1) % (uint64_t)run->s.eval_every == 0 || state->epoch + 1 == (uint64_t)run->s.epochs;
+    if (state->epoch + 1 < (uint64_t)run->s.epochs) loader_start(&run->loader, (uint32_t)state->epoch + 1, 0);
     if (due) {
         Accuracy accuracy = evaluate(run);
         if (!accuracy.complete) return false;
@@ -456,7 +522,7 @@ static void folder_open(Run *run, bool resumed) {
         if (!config_try_set(&run->config, "run_dir", path, "the default", error, sizeof error)) die("%s", error);
     }
     run_folder_open(&run->folder, run->s.run_dir, &run->config, run->train.class_names, run->train.classes,
-                    "step,epoch,loss,lr,grad_norm,images_per_s,top1,top5,jsd", resumed ? &run->state : NULL);
+                    "step,epoch,loss,lr,grad_norm,images_per_s,top1,top5,jsd,stall", resumed ? &run->state : NULL);
     snprintf(words, sizeof words, "train_vit --resume %s goes on from the last checkpoint", run->s.run_dir);
     distributed_last_words(words);
 }
@@ -548,6 +614,31 @@ static int mode_describe(Run *run) {
     return 0;
 }
 
+/* What training will see first, before anything that is done to whole batches. */
+static int mode_show_batch(Run *run) {
+    enum { MOST = 64 };
+    const Settings *s = &run->s;
+    char error[ERROR_SIZE];
+    int labels[MOST];
+    check_data(run);
+    dataset_open(&run->train, s->data, s->data_dir, true, (size_t)s->train_limit);
+    int n = run->train.count < MOST ? (int)run->train.count : MOST;
+    LoaderConfig config = {.seed = s->seed,
+                           .batch_size = n,
+                           .train = true,
+                           .max_damaged = 1,
+                           .transform = transform_of(s, true)};
+    loader_open(&run->loader, &run->train, &config);
+    uint8_t *pixels = xcalloc((size_t)n * 3, (size_t)s->img_size[0] * (size_t)s->img_size[1], "a batch");
+    loader_fill(&run->loader, 0, n, pixels, labels);
+    if (!sheet_write(s->show_batch, pixels, n, s->img_size[0], s->img_size[1], labels, run->train.class_names, error))
+        die("%s: %s", s->show_batch, error);
+    printf("%s: the first %d training images of %s\n", s->show_batch, n, run->train.name);
+    free(pixels);
+    loading_close(run);
+    return 0;
+}
+
 static int mode_eval(Run *run) {
     data_open(run, false);
     int batch = micro_batch_choose(run);
@@ -567,7 +658,7 @@ static void bench_batch(Run *run, bool training) {
     for (int first = begin, B; first < end; first += B) {
         B = end - first < vit->batch ? end - first : vit->batch;
         if (training) {
-            micro_step(run, first, B, first + B == end);
+            micro_step(run, run->pixels, first, B, first + B == end);
             vit_losses(vit, run->losses, B);
         } else {
             vit_load_pixels(vit, run->pixels, run->train.mean, run->train.std, B);
@@ -625,22 +716,37 @@ static int mode_bench(Run *run) {
     return 0;
 }
 
-/* Pixels of an image file or of test:INDEX, at the model's size. */
+/* Pixels of an image file or of test:INDEX, at the model's size: what evaluation would see, or where the data set has
+ * no larger pictures all of the file, squeezed. */
 static void prediction_pixels(Run *run, const char *name, uint8_t *pixels) {
     char error[ERROR_SIZE], *end;
+    static TransformScratch scratch;
+    static SampleBuffer file;
+    Transform transform = transform_of(&run->s, false);
+    Sample sample = {0};
+    bool ok;
     if (!strncmp(name, "test:", 5)) {
         unsigned long long index = strtoull(name + 5, &end, 10);
-        if (!run->test.get) data_open(run, false);
+        if (!run->test.count) {
+            check_data(run);
+            dataset_open(&run->test, run->s.data, run->s.data_dir, false, (size_t)run->s.test_limit);
+        }
         if (end == name + 5 || *end || index >= run->test.count)
             die_usage("--predict %s: expected test:INDEX with an index below %zu", name, run->test.count);
-        int label;
-        run->test.get(&run->test, (size_t)index, pixels, &label);
-        return;
+        ok = dataset_read(&run->test, (size_t)index, &scratch.bytes, &sample, error);
+    } else {
+        ok = file_read_again(name, IMAGE_MAX_BYTES, &file.bytes, &file.room, &sample.size, error);
+        sample.bytes = file.bytes;
+        Image image;
+        if (ok && run->train.height) {
+            if (!image_decode(&image, file.bytes, sample.size, IMAGE_MAX_PIXELS, error)) die("%s: %s", name, error);
+            image_resize(pixels, run->s.img_size[0], run->s.img_size[1], image.pixels, image.height, image.width);
+            image_free(&image);
+            return;
+        }
     }
-    Image image;
-    if (!image_read(&image, name, error)) die("%s: %s", name, error);
-    image_resize(pixels, run->s.img_size[0], run->s.img_size[1], image.pixels, image.height, image.width);
-    image_free(&image);
+    ok = ok && transform_sample(&scratch, pixels, &sample, run->train.height > 0, &transform, (TransformKey){0}, error);
+    if (!ok) die("%s: %s", name, error);
 }
 
 /* Softmax in place, then the five likeliest classes. */
@@ -869,6 +975,7 @@ static void check_mode(const Settings *s) {
     } modes[] = {{"describe", s->describe},
                  {"eval", s->eval},
                  {"bench", s->bench},
+                 {"show_batch", *s->show_batch != 0},
                  {"predict", s->predict.count > 0},
                  {"parity", *s->parity != 0}};
     const char *first = NULL;
@@ -889,7 +996,7 @@ static void check_mode(const Settings *s) {
 static void settings_open(Run *run, int argc, char **argv) {
     settings_read(run, NULL, NULL, argc, argv);
     Settings *s = &run->s;
-    bool looking = s->eval || s->bench || s->describe || s->predict.count || *s->parity;
+    bool looking = s->eval || s->bench || s->describe || s->predict.count || *s->parity || *s->show_batch;
     if (*s->resume) resume_resolve(run, !looking);
     const char *base_file = *s->config ? "" : *s->resume && !looking ? s->run_dir : looking ? s->init : "";
     if (*base_file) {
@@ -909,7 +1016,7 @@ static void settings_open(Run *run, int argc, char **argv) {
 
 static int run_mode(Run *run) {
     const Settings *s = &run->s;
-    bool alone = s->help || s->help_markdown || s->describe || *s->parity || s->predict.count;
+    bool alone = s->help || s->help_markdown || s->describe || *s->parity || s->predict.count || *s->show_batch;
     if (alone && distributed_rank() > 0) return 0;
     if (s->help) return print_help(run), 0;
     if (s->help_markdown) return config_markdown(&run->config, stdout), 0;
@@ -920,9 +1027,11 @@ static int run_mode(Run *run) {
     if (s->describe) return mode_describe(run);
     if (*s->parity) return mode_parity(run);
     if (s->predict.count) return mode_predict(run);
+    if (*s->show_batch) return mode_show_batch(run);
     distributed_open();
     collective_open();
     int status = s->bench ? mode_bench(run) : s->eval ? mode_eval(run) : mode_train(run);
+    loading_close(run);
     collective_close();
     distributed_close();
     return status;

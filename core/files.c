@@ -46,7 +46,7 @@ static bool refuse(char *error, const char *what) {
 }
 
 /* The size is asked of the open file, so it belongs to what is read; a file that shrinks meanwhile is a short read. */
-static bool read_open(int fd, size_t most, uint8_t **bytes, size_t *size, char *error) {
+static bool read_open(int fd, size_t most, uint8_t **bytes, size_t *room, size_t *size, char *error) {
     struct stat status;
     if (fstat(fd, &status)) return refuse(error, "cannot read");
     if (!S_ISREG(status.st_mode)) {
@@ -58,29 +58,42 @@ static bool read_open(int fd, size_t most, uint8_t **bytes, size_t *size, char *
         return false;
     }
     size_t want = (size_t)status.st_size, have = 0;
-    uint8_t *buffer = malloc(want ? want : 1);
-    if (!buffer) return refuse(error, "cannot read");
+    if (want >= *room) {
+        free(*bytes);
+        *room = 0;
+        *bytes = malloc(want + 1);
+        if (!*bytes) return refuse(error, "cannot read");
+        *room = want + 1;
+    }
     while (have < want) {
-        ssize_t got = read(fd, buffer + have, want - have);
+        ssize_t got = read(fd, *bytes + have, want - have);
         if (got < 0 && errno == EINTR) continue;
         if (got <= 0) {
             if (got < 0) refuse(error, "cannot read");
             else snprintf(error, FILE_ERROR, "ended after %zu of %zu bytes while it was read", have, want);
-            free(buffer);
             return false;
         }
         have += (size_t)got;
     }
-    *bytes = buffer;
     *size = want;
     return true;
 }
 
-bool file_read(const char *path, size_t most, uint8_t **bytes, size_t *size, char error[FILE_ERROR]) {
+bool file_read_again(const char *path, size_t most, uint8_t **bytes, size_t *room, size_t *size,
+                     char error[FILE_ERROR]) {
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0) return refuse(error, "cannot open");
-    bool ok = read_open(fd, most, bytes, size, error);
+    bool ok = read_open(fd, most, bytes, room, size, error);
     close(fd);
+    return ok;
+}
+
+bool file_read(const char *path, size_t most, uint8_t **bytes, size_t *size, char error[FILE_ERROR]) {
+    uint8_t *buffer = NULL;
+    size_t room = 0;
+    bool ok = file_read_again(path, most, &buffer, &room, size, error);
+    if (!ok) free(buffer);
+    if (ok) *bytes = buffer;
     return ok;
 }
 

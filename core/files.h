@@ -20,6 +20,10 @@ enum { FILE_ERROR = 256 };
 /* Reads all of a regular file of at most `most` bytes into *bytes, which the caller frees.  False: `error` says why. */
 bool file_read(const char *path, size_t most, uint8_t **bytes, size_t *size, char error[FILE_ERROR]);
 
+/* The same into a buffer that is used again: *bytes has *room bytes (NULL and 0 at first) and grows as it has to. */
+bool file_read_again(const char *path, size_t most, uint8_t **bytes, size_t *room, size_t *size,
+                     char error[FILE_ERROR]);
+
 /* Replaces the file as a whole: a temporary name in the same folder, flushed to the disk, renamed.  False: `error` says
  * why, and what was there before is untouched. */
 bool file_write(const char *path, const void *bytes, size_t size, char error[FILE_ERROR]);

@@ -1,4 +1,5 @@
-/* Pictures as files: JPEG, PNG and BMP in, PNG out, and resizing in between. */
+/* Pictures as files: JPEG, PNG and BMP in, PNG out, and resizing in between.  What a file is, its bytes say and not its
+ * name. */
 #ifndef VIT_DATA_IMAGE_H
 #define VIT_DATA_IMAGE_H
 
@@ -8,6 +9,13 @@ typedef struct {
     int height, width;
     uint8_t *pixels; /* [height,width,3] */
 } Image;
+
+/* A rectangle of a larger picture: its first pixel is pixel (top, left) there. */
+typedef struct {
+    const uint8_t *pixels; /* [height,width,3], rows `stride` bytes apart */
+    size_t stride;
+    int top, left, height, width;
+} ImagePart;
 
 /* Sides and pixels beyond which a picture is refused before anything is decoded. */
 enum { IMAGE_MAX_SIDE = 32768, IMAGE_MAX_PIXELS = 1 << 26, IMAGE_MAX_BYTES = 1 << 28 };
@@ -21,8 +29,8 @@ bool image_read(Image *image, const char *path, char error[FILE_ERROR]);
 
 void image_free(Image *image);
 
-/* out [out_height,out_width,3] from in [height,width,3], bicubic with the filter widened when it shrinks: Pillow's
- * Image.resize(BICUBIC) within 1 of 255.  out and in do not overlap. */
+/* out [out_height,out_width,3] from in [height,width,3]: Pillow's Image.resize(BICUBIC) bit for bit.  out and in do not
+ * overlap. */
 void image_resize(uint8_t *out, int out_height, int out_width, const uint8_t *in, int height, int width);
 
 /* pixels [height,width,3] to a PNG file, replaced as a whole. */

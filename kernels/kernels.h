@@ -57,6 +57,9 @@ void real_download(float *host, const real *device, size_t n);
 /* Numbers of one activation [B,N,M] that are enough to keep this device busy: what a micro-batch is chosen by. */
 size_t activations_at_once(void);
 
+/* Does it compute on the host's own cores, so that threads beside it take some away? */
+bool device_shares_cores(void);
+
 /* Multiply-adds a second, in 1e9 floating point operations (two each), of a large product: the peak a step is held against. */
 double gemm_peak_gflops(void);
 

@@ -73,6 +73,8 @@ look() {
     has_library ini.h -linih || missing inih "config files" libinih-dev
     has_library cjson/cJSON.h -lcjson || missing cJSON "headers of checkpoints" libcjson-dev
     has_library stb/stb_image.h || missing stb_image "reading and writing pictures" libstb-dev
+    has_library jpeglib.h -ljpeg || missing libjpeg-turbo "reading JPEG" libjpeg62-turbo-dev
+    has_library xxhash.h -lxxhash || missing xxHash "checksums of packed data sets" libxxhash-dev
     if [ "$demo" ]; then
         has_matplotlib || missing matplotlib "the plots" python3-matplotlib
     fi

@@ -107,8 +107,8 @@ place() {
     head -c $((8 + $(header_size "$1"))) "$1" | sed 's/.*"vit\.c\.run":"\([^"]*\)".*/\1/' | cut -d ' ' -f 1-6,8-
 }
 
-# The log without images_per_s.
-curve() { cut -d , -f 1-5,7- "$1/log.csv"; }
+# The log without images_per_s and stall, which are timings.
+curve() { cut -d , -f 1-5,7-9 "$1/log.csv"; }
 
 last_row() { tail -n 1 "$1/log.csv"; }
 

@@ -226,7 +226,7 @@ static void unknown_data_sets_are_refused(void **state) {
     (void)state;
     opening_dies((Opening){"shape", NULL, true}, 2, WORDS("'shape'", "'shapes'"));
     opening_dies((Opening){"mnist-of-fashion", NULL, true}, 2,
-                 WORDS("shapes, cifar10 or cifar100", "mnist-of-fashion"));
+                 WORDS("shapes, cifar10, cifar100, mnist or imagenet", "mnist-of-fashion"));
 }
 
 /* == CIFAR ======================================================================================================== */
@@ -582,6 +582,18 @@ static void draws_are_uniform_and_switchable(void **state) {
 
 /* == Batches ====================================================================================================== */
 
+/* A loader without threads for a data set of images of one size. */
+static void open_plain(Loader *loader, const Dataset *dataset, uint64_t seed, int batch_size, bool train,
+                       Augment augment) {
+    LoaderConfig config = {
+        .seed = seed,
+        .batch_size = batch_size,
+        .train = train,
+        .transform = {.height = dataset->height, .width = dataset->width, .augment = augment},
+    };
+    loader_open(loader, dataset, &config);
+}
+
 /* A data set whose pixels spell out their index. */
 static void spelled_get(const Dataset *dataset, size_t index, uint8_t *pixels, int *label) {
     for (int i = 0; i < dataset->height * dataset->width * 3; i++) pixels[i] = (uint8_t)(index >> (i % 3 * 8));
@@ -599,7 +611,7 @@ static void epochs_are_permutations(void **state) {
     (void)state;
     Loader loader;
     uint32_t first[1003];
-    loader_open(&loader, &spelled, check_seed(), 100, true, (Augment){0, false});
+    open_plain(&loader, &spelled, check_seed(), 100, true, (Augment){0, false});
     assert_int_equal(loader.batches, 10);
     for (uint32_t epoch = 0; epoch < 4; epoch++) {
         bool seen[1003] = {0};
@@ -617,7 +629,7 @@ static void epochs_are_permutations(void **state) {
     loader_epoch(&loader, 0);
     assert_memory_equal(loader.order, first, sizeof first);
     loader_close(&loader);
-    loader_open(&loader, &spelled, check_seed() + 1, 100, true, (Augment){0, false});
+    open_plain(&loader, &spelled, check_seed() + 1, 100, true, (Augment){0, false});
     assert_memory_not_equal(loader.order, first, sizeof first);
     loader_close(&loader);
 }
@@ -629,7 +641,7 @@ static void small_permutations_are_equally_likely(void **state) {
     Loader loader;
     int seen[256] = {0}, orders = 0;
     four.count = 4;
-    loader_open(&loader, &four, check_seed(), 1, true, (Augment){0, false});
+    open_plain(&loader, &four, check_seed(), 1, true, (Augment){0, false});
     for (uint32_t epoch = 1; epoch <= 24000; epoch++) {
         loader_epoch(&loader, epoch);
         seen[loader.order[0] | loader.order[1] << 2 | loader.order[2] << 4 | loader.order[3] << 6]++;
@@ -649,7 +661,7 @@ static void training_visits_each_image_at_most_once(void **state) {
     uint8_t pixels[100 * 45];
     int labels[100];
     bool seen[1003] = {0};
-    loader_open(&loader, &spelled, check_seed(), 100, true, (Augment){0, true});
+    open_plain(&loader, &spelled, check_seed(), 100, true, (Augment){0, true});
     for (size_t b = 0; b < loader.batches; b++) {
         assert_int_equal(loader_batch(&loader, b, pixels, labels), 100);
         for (int i = 0; i < 100; i++) {
@@ -667,7 +679,7 @@ static void evaluation_walks_in_order_to_the_end(void **state) {
     Loader loader;
     uint8_t pixels[100 * 45];
     int labels[100];
-    loader_open(&loader, &spelled, check_seed(), 100, false, (Augment){4, true});
+    open_plain(&loader, &spelled, check_seed(), 100, false, (Augment){4, true});
     assert_int_equal(loader.batches, 11);
     for (size_t b = loader.batches; b-- > 0;) {
         memset(pixels, 0xAA, sizeof pixels);
@@ -688,13 +700,13 @@ static void batches_do_not_depend_on_threads_or_history(void **state) {
     Loader loader;
     shapes_open(&dataset, true, check_seed(), 300);
     omp_set_num_threads(1);
-    loader_open(&loader, &dataset, check_seed(), B, true, (Augment){4, true});
+    open_plain(&loader, &dataset, check_seed(), B, true, (Augment){4, true});
     loader_epoch(&loader, 2);
     loader_batch(&loader, 5, want, want_labels);
     loader_close(&loader);
     for (int t = 2; t <= 7; t += 5) {
         omp_set_num_threads(t);
-        loader_open(&loader, &dataset, check_seed(), B, true, (Augment){4, true});
+        open_plain(&loader, &dataset, check_seed(), B, true, (Augment){4, true});
         for (uint32_t epoch = 0; epoch < 3; epoch++) {
             loader_epoch(&loader, epoch);
             for (size_t b = 0; b < (epoch == 2 ? 6 : loader.batches); b++) loader_batch(&loader, b, got, labels);

@@ -83,6 +83,8 @@ size_t device_peak_bytes(void) {
 
 /* Enough rows for full-speed products, few enough for a layer's activations to stay in cache: eight images of DeiT-tiny at
  * 256 tokens, measured (docs/performance.md). */
+bool device_shares_cores(void) { return true; }
+
 size_t activations_at_once(void) { return 8 * 256 * 192; }
 
 void real_upload(real *device, const float *host, size_t n) { memcpy(device, host, n * sizeof *host); }

@@ -1,0 +1,453 @@
+#include "data/record.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <xxhash.h>
+
+#include "core/die.h"
+
+enum { PATH_ROOM = 4096, ALIGN = 8 };
+
+_Static_assert(sizeof(RecordHeader) == 144 && sizeof(RecordEntry) == 40, "these are a file format");
+_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "packed files are read as they lie in memory");
+
+static const char *split_name(bool train) { return train ? "train" : "val"; }
+
+/* == Reading ====================================================================================================== */
+
+static bool refuse(char *error, const char *what) {
+    snprintf(error, FILE_ERROR, "%s", what);
+    return false;
+}
+
+static bool header_parse(RecordHeader *header, const uint8_t *bytes, size_t size, char *error) {
+    if (size < sizeof *header || memcmp(bytes, RECORD_MAGIC, sizeof header->magic))
+        return refuse(error, "not a packed data set");
+    memcpy(header, bytes, sizeof *header);
+    if (header->version != RECORD_VERSION) {
+        snprintf(error, FILE_ERROR, "packed in version %u of the format, expected %d: pack it again", header->version,
+                 RECORD_VERSION);
+        return false;
+    }
+    if (header->header_checksum != XXH3_64bits(bytes, offsetof(RecordHeader, header_checksum)))
+        return refuse(error, "the header is damaged (its checksum differs): pack it again");
+    return true;
+}
+
+/* Sizes in a file with the right checksum are wrong only by intent; they are checked all the same. */
+static bool header_sound(const RecordHeader *h, size_t size, char *error) {
+    if (size < h->size) {
+        snprintf(error, FILE_ERROR, "%zu bytes, but it was packed with %llu: the file is cut short", size,
+                 (unsigned long long)h->size);
+        return false;
+    }
+    bool sound = size == h->size && h->count > 0 && h->count < UINT32_MAX && h->classes > 0 && h->classes <= 1000000 &&
+                 h->split <= 1 && h->height <= 65536 && h->width <= 65536 && !h->height == !h->width &&
+                 h->index >= sizeof *h && h->index % ALIGN == 0 && h->index <= size &&
+                 h->count <= (size - h->index) / sizeof(RecordEntry) &&
+                 h->class_names == h->index + h->count * sizeof(RecordEntry) && h->image_names > h->class_names &&
+                 h->image_names < size && memchr(h->name, 0, sizeof h->name);
+    return sound || refuse(error, "the header contradicts itself: pack it again");
+}
+
+static bool names_sound(const RecordFile *file, char *error) {
+    const RecordHeader *h = &file->header;
+    size_t names = 0;
+    for (uint64_t at = h->class_names; at < h->image_names; at++) names += file->bytes[at] == 0;
+    bool sound = names == h->classes && file->bytes[h->image_names - 1] == 0 && file->bytes[h->size - 1] == 0;
+    return sound || refuse(error, "the class names are damaged: pack it again");
+}
+
+static bool entry_sound(const RecordHeader *h, const RecordEntry *e) {
+    uint64_t pixels = (uint64_t)e->height * e->width * 3;
+    return e->offset >= sizeof *h && e->offset <= h->index && e->size <= h->index - e->offset && e->label < h->classes &&
+           e->name < h->size - h->image_names && e->height <= 65536 && e->width <= 65536 && !e->height == !e->width &&
+           (!e->height || !e->size || e->size == pixels) &&
+           (!h->height || !e->size || (e->height == h->height && e->width == h->width));
+}
+
+bool record_parse(RecordFile *file, const uint8_t *bytes, size_t size, char error[FILE_ERROR]) {
+    RecordHeader *h = &file->header;
+    file->bytes = bytes;
+    if (!header_parse(h, bytes, size, error) || !header_sound(h, size, error)) return false;
+    if (h->tail_checksum != XXH3_64bits(bytes + h->index, h->size - h->index))
+        return refuse(error, "the index is damaged (its checksum differs): pack it again");
+    if (!names_sound(file, error)) return false;
+    file->entries = (const RecordEntry *)(const void *)(bytes + h->index);
+    file->image_names = (const char *)bytes + h->image_names;
+    for (size_t i = 0; i < h->count; i++) {
+        if (entry_sound(h, &file->entries[i])) continue;
+        snprintf(error, FILE_ERROR, "the index contradicts itself at image %zu: pack it again", i);
+        return false;
+    }
+    return true;
+}
+
+bool record_sample(const RecordFile *file, size_t index, Sample *sample, char error[FILE_ERROR]) {
+    const RecordEntry *e = &file->entries[index];
+    *sample = (Sample){.bytes = file->bytes + e->offset,
+                       .size = e->size,
+                       .height = (int)e->height,
+                       .width = (int)e->width,
+                       .label = (int)e->label};
+    if (!e->size) return refuse(error, "it was damaged when the file was packed");
+    if (e->checksum == XXH3_64bits(sample->bytes, sample->size)) return true;
+    return refuse(error, "its checksum differs");
+}
+
+const char *record_image_name(const RecordFile *file, size_t index) {
+    return file->image_names + file->entries[index].name;
+}
+
+/* == Data set ===================================================================================================== */
+
+typedef struct {
+    char path[PATH_ROOM];
+    RecordFile file;
+    size_t stride; /* every so manyth in 1/limit, when limited */
+    size_t limit;
+    const char **class_names;
+} Record;
+
+bool record_is(const char *path) {
+    char magic[sizeof RECORD_MAGIC - 1];
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (fd < 0) return false;
+    bool is = pread(fd, magic, sizeof magic, 0) == (ssize_t)sizeof magic && !memcmp(magic, RECORD_MAGIC, sizeof magic);
+    close(fd);
+    return is;
+}
+
+static int open_or_die(const char *path) {
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (fd < 0) die("%s: cannot open: %s", path, strerror(errno));
+    return fd;
+}
+
+void record_read_header(const char *path, RecordHeader *header) {
+    uint8_t bytes[sizeof *header];
+    char error[FILE_ERROR];
+    int fd = open_or_die(path);
+    ssize_t got = pread(fd, bytes, sizeof bytes, 0);
+    close(fd);
+    if (got < 0) die("%s: cannot read: %s", path, strerror(errno));
+    if (!header_parse(header, bytes, (size_t)got, error)) die("%s: %s", path, error);
+}
+
+/* `path`, or the file of the other split beside it. */
+static void find_split(char found[PATH_ROOM], const char *path, bool train) {
+    RecordHeader header;
+    record_read_header(path, &header);
+    if ((size_t)snprintf(found, PATH_ROOM, "%s", path) >= PATH_ROOM) die("%s: path too long", path);
+    if ((header.split == 0) == train) return;
+    const char *from = split_name(!train), *name = strrchr(path, '/') ? strrchr(path, '/') + 1 : path, *at = NULL;
+    for (const char *next = name; (next = strstr(next, from)); next++) at = next;
+    if (!at)
+        die("%s: holds the %s split, and without '%s' in its name the %s split cannot be found", path, from, from,
+            split_name(train));
+    snprintf(found, PATH_ROOM, "%.*s%s%s", (int)(at - path), path, split_name(train), at + strlen(from));
+    if (!file_exists(found)) die("%s: holds the %s split, and there is no %s beside it", path, from, found);
+    record_read_header(found, &header);
+    if ((header.split == 0) != train) die("%s: does not hold the %s split", found, split_name(train));
+}
+
+static void describe(Dataset *dataset, const RecordHeader *h) {
+    *dataset = (Dataset){.height = (int)h->height, .width = (int)h->width, .classes = (int)h->classes};
+    snprintf(dataset->name, sizeof dataset->name, "%.31s", h->name);
+    memcpy(dataset->mean, h->mean, sizeof h->mean);
+    memcpy(dataset->std, h->std, sizeof h->std);
+}
+
+void record_describe(Dataset *dataset, const char *path) {
+    RecordHeader header;
+    record_read_header(path, &header);
+    describe(dataset, &header);
+}
+
+static size_t place_of(const Record *record, size_t index) {
+    return record->limit ? index * record->file.header.count / record->limit : index;
+}
+
+static bool record_read(const Dataset *dataset, size_t index, SampleBuffer *buffer, Sample *sample,
+                        char error[FILE_ERROR]) {
+    const Record *record = dataset->state;
+    (void)buffer;
+    return record_sample(&record->file, place_of(record, index), sample, error);
+}
+
+static void record_describe_image(const Dataset *dataset, size_t index, char *text, size_t size) {
+    const Record *record = dataset->state;
+    size_t place = place_of(record, index);
+    snprintf(text, size, "%s: image %zu (%s)", record->path, place, record_image_name(&record->file, place));
+}
+
+static void record_close(Dataset *dataset) {
+    Record *record = dataset->state;
+    munmap((void *)(uintptr_t)record->file.bytes, record->file.header.size);
+    free(record->class_names);
+    free(record);
+}
+
+static const uint8_t *map_file(const char *path, size_t *size) {
+    struct stat info;
+    int fd = open_or_die(path);
+    if (fstat(fd, &info)) die("%s: cannot read: %s", path, strerror(errno));
+    *size = (size_t)info.st_size;
+    if (*size < sizeof(RecordHeader)) die("%s: %zu bytes: the file is cut short", path, *size);
+    void *bytes = mmap(NULL, *size, PROT_READ, MAP_SHARED, fd, 0);
+    if (bytes == MAP_FAILED) die("%s: cannot map: %s", path, strerror(errno));
+    close(fd);
+    return bytes;
+}
+
+void record_open(Dataset *dataset, const char *path, bool train, size_t limit) {
+    char error[FILE_ERROR];
+    size_t size;
+    Record *record = xcalloc(1, sizeof *record, "a packed data set");
+    find_split(record->path, path, train);
+    const uint8_t *bytes = map_file(record->path, &size);
+    if (!record_parse(&record->file, bytes, size, error)) die("%s: %s", record->path, error);
+    const RecordHeader *h = &record->file.header;
+    record->class_names = xcalloc(h->classes, sizeof *record->class_names, "class names");
+    const char *name = (const char *)bytes + h->class_names;
+    for (uint32_t c = 0; c < h->classes; c++, name += strlen(name) + 1) record->class_names[c] = name;
+    describe(dataset, h);
+    record->limit = limit && limit < h->count ? limit : 0;
+    dataset->count = record->limit ? record->limit : h->count;
+    dataset->class_names = record->class_names;
+    dataset->read = record_read;
+    dataset->describe = record_describe_image;
+    dataset->close = record_close;
+    dataset->state = record;
+}
+
+/* == Writing ====================================================================================================== */
+
+struct RecordWriter {
+    char path[PATH_ROOM], partial[PATH_ROOM + 16], journal[PATH_ROOM + 16];
+    const Dataset *dataset;
+    RecordHeader header;
+    int fd, journal_fd;
+    RecordEntry *entries; /* [count] */
+    size_t appended, flushed;
+    uint64_t end; /* of the images */
+};
+
+/* What the journal begins with: entries of another recipe or data set would be of no use. */
+typedef struct {
+    char magic[8];
+    uint64_t recipe, count;
+} Journal;
+
+static void put(int fd, const char *path, const void *bytes, size_t size, uint64_t at) {
+    const uint8_t *from = bytes;
+    while (size) {
+        ssize_t done = pwrite(fd, from, size, (off_t)at);
+        if (done < 0 && errno == EINTR) continue;
+        if (done < 0) die("%s: cannot write: %s", path, strerror(errno));
+        from += done;
+        at += (uint64_t)done;
+        size -= (size_t)done;
+    }
+}
+
+static bool get(int fd, void *bytes, size_t size, uint64_t at) {
+    uint8_t *to = bytes;
+    while (size) {
+        ssize_t done = pread(fd, to, size, (off_t)at);
+        if (done < 0 && errno == EINTR) continue;
+        if (done <= 0) return false;
+        to += done;
+        at += (uint64_t)done;
+        size -= (size_t)done;
+    }
+    return true;
+}
+
+static void make_lasting(int fd, const char *path) {
+    if (fdatasync(fd) && errno != EINVAL) die("%s: cannot write: %s", path, strerror(errno));
+}
+
+static int open_to_write(const char *path) {
+    int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+    if (fd < 0) die("%s: cannot open: %s", path, strerror(errno));
+    if (flock(fd, LOCK_EX | LOCK_NB) && errno == EWOULDBLOCK) die("%s: another process is packing this file", path);
+    return fd;
+}
+
+/* Of a path only class and file: where a data set lay when it was packed is nobody's business. */
+static const char *last_two(const char *name) {
+    const char *slash = strrchr(name, '/');
+    while (slash && slash > name && slash[-1] != '/') slash--;
+    return slash ? slash : name;
+}
+
+/* The recipe and the names of all images. */
+static uint64_t fingerprint(const Dataset *dataset, uint64_t recipe) {
+    char name[PATH_ROOM + 512];
+    uint64_t sum = recipe;
+    for (size_t i = 0; i < dataset->count; i++) {
+        dataset_name_image(dataset, i, name, sizeof name);
+        sum = XXH3_64bits_withSeed(last_two(name), strlen(last_two(name)), sum);
+    }
+    return sum;
+}
+
+/* Entries of the journal whose images are there; what power failure left behind them is written again. */
+static size_t journal_read(RecordWriter *w, uint64_t recipe) {
+    Journal begun, want = {.recipe = recipe, .count = w->header.count};
+    struct stat info;
+    memcpy(want.magic, RECORD_MAGIC, sizeof want.magic);
+    if (fstat(w->fd, &info)) die("%s: cannot read: %s", w->partial, strerror(errno));
+    if (!get(w->journal_fd, &begun, sizeof begun, 0)) {
+        put(w->journal_fd, w->journal, &want, sizeof want, 0);
+        return 0;
+    }
+    if (memcmp(&begun, &want, sizeof want))
+        die("%s: was begun from other images or with other options: remove it to start afresh", w->partial);
+    size_t n = 0;
+    for (RecordEntry e; n < want.count && get(w->journal_fd, &e, sizeof e, sizeof want + n * sizeof e); n++) {
+        if (e.offset != w->end || e.size > UINT64_MAX - e.offset || e.offset + e.size > (uint64_t)info.st_size) break;
+        w->entries[n] = e;
+        w->end += e.size;
+    }
+    return n;
+}
+
+/* The images of the last flush are the ones that a crash could have lost: from the end back, those that do not have their
+ * checksum are forgotten. */
+static size_t journal_verify(RecordWriter *w, size_t n) {
+    enum { LOOK_BACK = 4096 };
+    size_t first = n > LOOK_BACK ? n - LOOK_BACK : 0;
+    for (size_t i = first; i < n; i++) {
+        const RecordEntry *e = &w->entries[i];
+        uint8_t *bytes = xcalloc(1, e->size, "an image");
+        bool ok = get(w->fd, bytes, e->size, e->offset) && XXH3_64bits(bytes, e->size) == e->checksum;
+        free(bytes);
+        if (ok) continue;
+        w->end = e->offset;
+        return i;
+    }
+    return n;
+}
+
+RecordWriter *record_create(const char *path, const Dataset *dataset, bool train, uint64_t recipe, size_t *done) {
+    RecordWriter *w = xcalloc(1, sizeof *w, "packing");
+    if ((size_t)snprintf(w->path, sizeof w->path, "%s", path) >= sizeof w->path) die("%s: path too long", path);
+    snprintf(w->partial, sizeof w->partial, "%s.partial", w->path);
+    snprintf(w->journal, sizeof w->journal, "%s.partial.index", w->path);
+    w->dataset = dataset;
+    w->header = (RecordHeader){.version = RECORD_VERSION,
+                               .split = !train,
+                               .count = dataset->count,
+                               .classes = (uint32_t)dataset->classes};
+    memcpy(w->header.magic, RECORD_MAGIC, sizeof w->header.magic);
+    memcpy(w->header.mean, dataset->mean, sizeof dataset->mean);
+    memcpy(w->header.std, dataset->std, sizeof dataset->std);
+    snprintf(w->header.name, sizeof w->header.name, "%s", dataset->name);
+    w->entries = xcalloc(dataset->count, sizeof *w->entries, "the index");
+    w->end = sizeof w->header;
+    w->fd = open_to_write(w->partial);
+    w->journal_fd = open_to_write(w->journal);
+    w->appended = journal_verify(w, journal_read(w, fingerprint(dataset, recipe)));
+    w->flushed = w->appended;
+    if (ftruncate(w->journal_fd, (off_t)(sizeof(Journal) + w->flushed * sizeof(RecordEntry))) ||
+        ftruncate(w->fd, (off_t)w->end))
+        die("%s: cannot write: %s", w->partial, strerror(errno));
+    *done = w->appended;
+    return w;
+}
+
+void record_append(RecordWriter *w, const Sample *sample) {
+    RecordEntry *e = &w->entries[w->appended++];
+    *e = (RecordEntry){.offset = w->end,
+                       .checksum = XXH3_64bits(sample->bytes, sample->size),
+                       .size = (uint32_t)sample->size,
+                       .label = (uint32_t)sample->label,
+                       .height = sample->size ? (uint32_t)sample->height : 0,
+                       .width = sample->size ? (uint32_t)sample->width : 0};
+    put(w->fd, w->partial, sample->bytes, sample->size, e->offset);
+    w->end += e->size;
+}
+
+void record_flush(RecordWriter *w) {
+    size_t n = w->appended - w->flushed;
+    make_lasting(w->fd, w->partial);
+    put(w->journal_fd, w->journal, w->entries + w->flushed, n * sizeof *w->entries,
+        sizeof(Journal) + w->flushed * sizeof *w->entries);
+    make_lasting(w->journal_fd, w->journal);
+    w->flushed = w->appended;
+}
+
+typedef struct {
+    char *bytes;
+    size_t size, room;
+} Text;
+
+static size_t text_add(Text *text, const char *line) {
+    size_t length = strlen(line) + 1, at = text->size;
+    if (at + length > text->room) {
+        text->room = 2 * text->room + length;
+        text->bytes = realloc(text->bytes, text->room);
+        if (!text->bytes) die("out of memory: %zu bytes for names", text->room);
+    }
+    memcpy(text->bytes + at, line, length);
+    text->size += length;
+    return at;
+}
+
+/* Index and names. */
+static void write_tail(RecordWriter *w) {
+    RecordHeader *h = &w->header;
+    const Dataset *d = w->dataset;
+    Text classes = {0}, images = {0};
+    char name[PATH_ROOM + 512];
+    for (int c = 0; c < d->classes; c++) {
+        snprintf(name, sizeof name, "%d", c);
+        text_add(&classes, d->class_names ? d->class_names[c] : name);
+    }
+    for (size_t i = 0; i < h->count; i++) {
+        dataset_name_image(d, i, name, sizeof name);
+        w->entries[i].name = text_add(&images, last_two(name));
+    }
+    h->index = (w->end + ALIGN - 1) / ALIGN * ALIGN;
+    h->class_names = h->index + h->count * sizeof *w->entries;
+    h->image_names = h->class_names + classes.size;
+    h->size = h->image_names + images.size;
+    put(w->fd, w->partial, w->entries, h->count * sizeof *w->entries, h->index);
+    put(w->fd, w->partial, classes.bytes, classes.size, h->class_names);
+    put(w->fd, w->partial, images.bytes, images.size, h->image_names);
+    XXH3_state_t *state = XXH3_createState();
+    if (!state) die("out of memory for a checksum");
+    XXH3_64bits_reset(state);
+    XXH3_64bits_update(state, w->entries, h->count * sizeof *w->entries);
+    XXH3_64bits_update(state, classes.bytes, classes.size);
+    XXH3_64bits_update(state, images.bytes, images.size);
+    h->tail_checksum = XXH3_64bits_digest(state);
+    XXH3_freeState(state);
+    free(classes.bytes);
+    free(images.bytes);
+}
+
+void record_finish(RecordWriter *w, int height, int width) {
+    w->header.height = (uint32_t)height;
+    w->header.width = (uint32_t)width;
+    write_tail(w);
+    w->header.header_checksum = XXH3_64bits(&w->header, offsetof(RecordHeader, header_checksum));
+    put(w->fd, w->partial, &w->header, sizeof w->header, 0);
+    make_lasting(w->fd, w->partial);
+    if (rename(w->partial, w->path)) die("%s: cannot rename to %s: %s", w->partial, w->path, strerror(errno));
+    unlink(w->journal);
+    close(w->fd);
+    close(w->journal_fd);
+    free(w->entries);
+    free(w);
+}

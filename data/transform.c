@@ -1,0 +1,193 @@
+/* Training, RandomResizedCrop of a picture [Hi,Wi] (torchvision, timm's transforms.py):
+ *   area = Hi Wi U(area),  ratio = exp(U(log ratio)),  w = round(sqrt(area ratio)),  h = round(sqrt(area / ratio))
+ *   the first of ten draws with w <= Wi and h <= Hi, at a uniform place
+ * Evaluation: short side to S, long side to floor(S long / short), centre crop from round((long - size) / 2).
+ *
+ * A JPEG is decoded at m/8 of its size, m the smallest of 1, 2, 4, 8 that leaves the crop no smaller than what it becomes,
+ * and only where the crop lies; the crop is then a box with fractions in the smaller picture. */
+#include "data/transform.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/rng.h"
+#include "data/image.h"
+#include "data/jpeg.h"
+
+/* == Draws ======================================================================================================== */
+
+static double between(double low, double high, double u) { return low + (high - low) * u; }
+
+static Crop centre_crop(int height, int width, double low, double high) {
+    Crop crop = {.height = height, .width = width};
+    double ratio = (double)width / height;
+    if (ratio < low) crop.height = (int)lrint(width / low);
+    if (ratio > high) crop.width = (int)lrint(height * high);
+    crop.height = crop.height < 1 ? 1 : crop.height > height ? height : crop.height;
+    crop.width = crop.width < 1 ? 1 : crop.width > width ? width : crop.width;
+    crop.top = (height - crop.height) / 2;
+    crop.left = (width - crop.width) / 2;
+    return crop;
+}
+
+Crop transform_crop(const Transform *t, TransformKey key, int height, int width) {
+    bool set = t->area[1] > 0, ratio_set = t->ratio[1] > 0;
+    double area[2] = {set ? (double)t->area[0] : 0.08, set ? (double)t->area[1] : 1.0};
+    double ratio[2] = {ratio_set ? (double)t->ratio[0] : 3.0 / 4, ratio_set ? (double)t->ratio[1] : 4.0 / 3};
+    for (uint64_t attempt = 0; attempt < 40; attempt += 4) {
+        double u = (double)rng_uniform(key.seed, RNG_CROP, key.epoch, key.index, attempt);
+        double v = (double)rng_uniform(key.seed, RNG_CROP, key.epoch, key.index, attempt + 1);
+        double pixels = (double)height * width * between(area[0], area[1], u);
+        double aspect = exp(between(log(ratio[0]), log(ratio[1]), v));
+        Crop crop = {.height = (int)lrint(sqrt(pixels / aspect)), .width = (int)lrint(sqrt(pixels * aspect))};
+        if (crop.height < 1 || crop.width < 1 || crop.height > height || crop.width > width) continue;
+        uint32_t tops = (uint32_t)(height - crop.height) + 1, lefts = (uint32_t)(width - crop.width) + 1;
+        crop.top = (int)rng_below(key.seed, RNG_CROP, key.epoch, key.index, attempt + 2, tops);
+        crop.left = (int)rng_below(key.seed, RNG_CROP, key.epoch, key.index, attempt + 3, lefts);
+        return crop;
+    }
+    return centre_crop(height, width, ratio[0], ratio[1]);
+}
+
+/* The size that covers (S,S), or for models that are not square what S is to their shorter side. */
+Crop transform_centre(const Transform *t, int height, int width, int *resized_height, int *resized_width) {
+    int shorter = t->height < t->width ? t->height : t->width;
+    int64_t h = t->eval_resize ? (int64_t)t->eval_resize * t->height / shorter : (int64_t)t->height * 256 / 224;
+    int64_t w = t->eval_resize ? (int64_t)t->eval_resize * t->width / shorter : (int64_t)t->width * 256 / 224;
+    bool by_width = width * h <= height * w;
+    *resized_height = (int)(by_width ? w * height / width : h);
+    *resized_width = (int)(by_width ? w : h * width / height);
+    return (Crop){.top = (int)lrint((*resized_height - t->height) / 2.0),
+                  .left = (int)lrint((*resized_width - t->width) / 2.0),
+                  .height = t->height,
+                  .width = t->width};
+}
+
+/* == One axis ===================================================================================================== */
+
+/* Samples [begin, begin + length) become `out`; *origin is the first that counts at m/8 of the size. */
+static ResampleAxis axis_of_crop(int begin, int length, int out, int m, int *origin) {
+    double start = begin * (double)m / 8;
+    *origin = (int)start;
+    return (ResampleAxis){.in = jpeg_scaled(begin + length, m) - *origin,
+                          .start = start - *origin,
+                          .length = length * (double)m / 8,
+                          .out = out,
+                          .count = out};
+}
+
+/* All n samples become `resized`, of which `count` are kept. */
+static ResampleAxis axis_of_centre(int n, int resized, int first, int count, int m) {
+    return (ResampleAxis){
+        .in = jpeg_scaled(n, m), .length = n * (double)m / 8, .out = resized, .first = first, .count = count};
+}
+
+typedef struct {
+    ResampleAxis rows, columns;
+    int top, left; /* of the picture at m/8 of its size, where the axes begin */
+    int m;
+} Plan;
+
+static Plan plan_training(const Transform *t, TransformKey key, int height, int width, bool scaled) {
+    Crop crop = transform_crop(t, key, height, width);
+    Plan plan = {.m = scaled ? jpeg_eighths(crop.height, crop.width, t->height, t->width) : 8};
+    plan.rows = axis_of_crop(crop.top, crop.height, t->height, plan.m, &plan.top);
+    plan.columns = axis_of_crop(crop.left, crop.width, t->width, plan.m, &plan.left);
+    plan.columns.mirror = t->augment.flip && rng_bits(key.seed, RNG_FLIP, key.epoch, key.index, 0) >> 31;
+    return plan;
+}
+
+static Plan plan_evaluation(const Transform *t, int height, int width, bool scaled) {
+    int h, w;
+    Crop crop = transform_centre(t, height, width, &h, &w);
+    Plan plan = {.m = scaled ? jpeg_eighths(height, width, h, w) : 8};
+    plan.rows = axis_of_centre(height, h, crop.top, t->height, plan.m);
+    plan.columns = axis_of_centre(width, w, crop.left, t->width, plan.m);
+    return plan;
+}
+
+/* == A sample ===================================================================================================== */
+
+/* A picture that is open: its size, and its pixels unless it is a JPEG. */
+typedef struct {
+    int height, width;
+    ImagePart part;
+    Image decoded;
+} Picture;
+
+static bool picture_open(Picture *picture, TransformScratch *scratch, const Sample *sample, char *error) {
+    *picture = (Picture){.height = sample->height, .width = sample->width};
+    const uint8_t *pixels = sample->bytes;
+    if (!sample->height) {
+        if (jpeg_is(sample->bytes, sample->size)) {
+            if (!scratch->jpeg && !(scratch->jpeg = jpeg_open())) {
+                snprintf(error, FILE_ERROR, "out of memory for a JPEG decoder");
+                return false;
+            }
+            return jpeg_begin(scratch->jpeg, sample->bytes, sample->size, JPEG_MAX_PIXELS, &picture->height,
+                              &picture->width, error);
+        }
+        if (!image_decode(&picture->decoded, sample->bytes, sample->size, IMAGE_MAX_PIXELS, error)) return false;
+        picture->height = picture->decoded.height;
+        picture->width = picture->decoded.width;
+        pixels = picture->decoded.pixels;
+    }
+    picture->part = (ImagePart){.pixels = pixels,
+                                .stride = (size_t)picture->width * 3,
+                                .height = picture->height,
+                                .width = picture->width};
+    return true;
+}
+
+/* The part of a JPEG that the plan reads. */
+static bool picture_decode(Picture *picture, TransformScratch *scratch, const Plan *plan, ResampleFilter filter,
+                           char *error) {
+    int rows[2], columns[2];
+    resample_range(&plan->rows, filter, rows);
+    resample_range(&plan->columns, filter, columns);
+    for (int end = 0; end < 2; end++) {
+        rows[end] += plan->top;
+        columns[end] += plan->left;
+    }
+    return jpeg_region(scratch->jpeg, plan->m, rows, columns, &picture->part, error);
+}
+
+static bool resized_crop(TransformScratch *scratch, uint8_t *out, const Sample *sample, const Transform *t,
+                         TransformKey key, char *error) {
+    Picture picture;
+    if (!picture_open(&picture, scratch, sample, error)) return false;
+    bool jpeg = !picture.part.pixels, scaled = jpeg && !t->exact_decode;
+    Plan plan = t->train ? plan_training(t, key, picture.height, picture.width, scaled)
+                         : plan_evaluation(t, picture.height, picture.width, scaled);
+    bool ok = !jpeg || picture_decode(&picture, scratch, &plan, t->filter, error);
+    picture.part.top -= plan.top;
+    picture.part.left -= plan.left;
+    if (ok && !resample(&scratch->resampler, out, &picture.part, &plan.rows, &plan.columns, t->filter)) {
+        snprintf(error, FILE_ERROR, "out of memory for resizing %d x %d pixels", picture.height, picture.width);
+        ok = false;
+    }
+    if (picture.decoded.pixels) image_free(&picture.decoded);
+    return ok;
+}
+
+bool transform_sample(TransformScratch *scratch, uint8_t *out, const Sample *sample, bool fixed,
+                      const Transform *t, TransformKey key, char error[FILE_ERROR]) {
+    bool ready = fixed && sample->height == t->height && sample->width == t->width;
+    if (!ready) return resized_crop(scratch, out, sample, t, key, error);
+    if (t->train && (t->augment.pad || t->augment.flip)) {
+        AugmentDraw draw = augment_draw(t->augment, key.seed, key.epoch, key.index);
+        augment_apply(out, sample->bytes, t->height, t->width, draw);
+    } else {
+        memcpy(out, sample->bytes, (size_t)t->height * (size_t)t->width * 3);
+    }
+    return true;
+}
+
+void transform_scratch_free(TransformScratch *scratch) {
+    jpeg_close(scratch->jpeg);
+    resampler_free(&scratch->resampler);
+    free(scratch->bytes.bytes);
+    *scratch = (TransformScratch){0};
+}

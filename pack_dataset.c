@@ -1,0 +1,298 @@
+/* pack_dataset: a split of any data set that train_vit reads, in one file that it reads faster (data/record.h).
+ *
+ *   pack_dataset --data datasets/imagenet --split train --out datasets/imagenet/train.pack
+ *   pack_dataset --check datasets/imagenet/train.pack
+ *
+ * Read it top to bottom: settings, what becomes of one image, the windows of images that are made in parallel and written
+ * in order, checking, main. */
+#include <omp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/config.h"
+#include "core/die.h"
+#include "core/progress.h"
+#include "core/signals.h"
+#include "data/jpeg.h"
+#include "data/record.h"
+#include "data/transform.h"
+
+/* == Settings ===================================================================================================== */
+
+typedef struct {
+    bool help, raw;
+    const char *data, *data_dir, *out, *check;
+    int split, resize, quality, limit, threads;
+} Settings;
+
+#define F(KIND, field) CONFIG_FIELD(KIND, Settings, field)
+static const ConfigEntry entries[] = {
+    {F(BOOL, help), .section = "pack", .command_line_only = true, .help = "Print this help"},
+    {F(STRING, data), .help = "The data set, as train_vit's --data: a folder with train/<class>/ and val/<class>/, a packed file, cifar10 ..."},
+    {F(STRING, data_dir), "datasets", .argument = "FOLDER", .help = "Where data sets that have a name are looked for"},
+    {F(CHOICE, split), "train", CONFIG_CHOICES("train", "val"), .help = "Which split of it"},
+    {F(STRING, out), .argument = "FILE", .help = "The file to be made; train_vit looks for train.pack and val.pack in a folder"},
+    {F(INT, resize), "0", .min = 0, .max = 16384, .help = "Shrink pictures to this shorter side (bicubic); smaller ones stay as they are (0: keep all)"},
+    {F(INT, quality), "95", .min = 1, .max = 100, .help = "Quality of the JPEGs that shrunk pictures become"},
+    {F(BOOL, raw), "false", .help = "Store pixels, not JPEGs: larger, and nothing is left to decode"},
+    {F(INT, limit), "0", .min = 0, .max = 1e9, .help = "Pack only so many images (0: all)"},
+    {F(INT, threads), "0", .min = 0, .max = 1024, .help = "Threads (0: one a core)"},
+    {F(STRING, check), .argument = "FILE", .help = "Instead: verify all checksums of a packed file and decode all its pictures"},
+};
+#undef F
+
+/* == One image ==================================================================================================== */
+
+typedef struct {
+    Sample sample; /* bytes are this image's own memory */
+    uint8_t *memory;
+    bool damaged;
+    char error[FILE_ERROR];
+} Packed;
+
+typedef struct {
+    JpegReader *jpeg;
+    Resampler resampler;
+    SampleBuffer bytes;
+} Scratch;
+
+/* All pixels of a sample; *owned is to be freed. */
+static bool decode(Scratch *scratch, const Sample *sample, ImagePart *part, Image *owned, char *error) {
+    int height = sample->height, width = sample->width;
+    const uint8_t *pixels = sample->bytes;
+    *owned = (Image){0};
+    if (!height && jpeg_is(sample->bytes, sample->size))
+        return jpeg_begin(scratch->jpeg, sample->bytes, sample->size, JPEG_MAX_PIXELS, &height, &width, error) &&
+               jpeg_region(scratch->jpeg, 8, (int[]){0, height}, (int[]){0, width}, part, error);
+    if (!height) {
+        if (!image_decode(owned, sample->bytes, sample->size, IMAGE_MAX_PIXELS, error)) return false;
+        height = owned->height;
+        width = owned->width;
+        pixels = owned->pixels;
+    }
+    *part = (ImagePart){.pixels = pixels, .stride = (size_t)width * 3, .height = height, .width = width};
+    return true;
+}
+
+static bool take_memory(Packed *packed, size_t size) {
+    packed->memory = malloc(size ? size : 1);
+    if (!packed->memory) snprintf(packed->error, FILE_ERROR, "out of memory for %zu bytes", size);
+    packed->sample.bytes = packed->memory;
+    packed->sample.size = packed->memory ? size : 0;
+    return packed->memory != NULL;
+}
+
+static bool keep_bytes(Packed *packed, const Sample *sample) {
+    if (!take_memory(packed, sample->size)) return false;
+    memcpy(packed->memory, sample->bytes, sample->size);
+    packed->sample.height = sample->height;
+    packed->sample.width = sample->width;
+    return true;
+}
+
+/* The whole picture with its shorter side `shorter`, as torchvision's Resize makes it. */
+static bool shrink(Packed *packed, Scratch *scratch, const ImagePart *part, int shorter) {
+    int64_t h = part->height, w = part->width;
+    int height = h <= w ? shorter : (int)(h * shorter / w), width = w <= h ? shorter : (int)(w * shorter / h);
+    ResampleAxis rows = resample_whole(part->height, height), columns = resample_whole(part->width, width);
+    if (!take_memory(packed, (size_t)height * (size_t)width * 3)) return false;
+    packed->sample.height = height;
+    packed->sample.width = width;
+    if (resample(&scratch->resampler, packed->memory, part, &rows, &columns, RESAMPLE_BICUBIC)) return true;
+    snprintf(packed->error, FILE_ERROR, "out of memory for resizing");
+    return false;
+}
+
+static bool keep_pixels(Packed *packed, const ImagePart *part) {
+    size_t row = (size_t)part->width * 3;
+    if (!take_memory(packed, (size_t)part->height * row)) return false;
+    for (int y = 0; y < part->height; y++)
+        memcpy(packed->memory + (size_t)y * row, part->pixels + (size_t)y * part->stride, row);
+    packed->sample.height = part->height;
+    packed->sample.width = part->width;
+    return true;
+}
+
+static bool compress(Packed *packed, int quality) {
+    uint8_t *pixels = packed->memory;
+    packed->memory = NULL;
+    bool ok = jpeg_encode(pixels, packed->sample.height, packed->sample.width, quality, &packed->memory,
+                          &packed->sample.size, packed->error);
+    free(pixels);
+    packed->sample.bytes = packed->memory;
+    packed->sample.height = packed->sample.width = 0;
+    return ok;
+}
+
+/* Everything is decoded, so that what is damaged is known now. */
+static bool pack_sample(Packed *packed, Scratch *scratch, const Sample *sample, const Settings *s) {
+    ImagePart part;
+    Image owned;
+    if (!decode(scratch, sample, &part, &owned, packed->error)) return false;
+    int shorter = part.height < part.width ? part.height : part.width;
+    bool small = !s->resize || shorter <= s->resize, ok;
+    if (small && s->raw) ok = keep_pixels(packed, &part);
+    else if (small) ok = keep_bytes(packed, sample);
+    else ok = shrink(packed, scratch, &part, s->resize) && (s->raw || compress(packed, s->quality));
+    if (owned.pixels) image_free(&owned);
+    return ok;
+}
+
+static void pack_image(Packed *packed, Scratch *scratch, const Dataset *dataset, size_t index, const Settings *s) {
+    Sample sample = {0};
+    *packed = (Packed){0};
+    packed->damaged = !dataset_read(dataset, index, &scratch->bytes, &sample, packed->error) ||
+                      !pack_sample(packed, scratch, &sample, s);
+    packed->sample.label = sample.label;
+    if (!packed->damaged) return;
+    free(packed->memory);
+    packed->memory = NULL;
+    packed->sample = (Sample){.label = sample.label};
+}
+
+/* == All of them ================================================================================================== */
+
+static Scratch *scratch_open(int threads) {
+    Scratch *scratch = xcalloc((size_t)threads, sizeof *scratch, "packing");
+    for (int i = 0; i < threads; i++)
+        if (!(scratch[i].jpeg = jpeg_open())) die("out of memory for a JPEG decoder");
+    return scratch;
+}
+
+static void scratch_close(Scratch *scratch, int threads) {
+    for (int i = 0; i < threads; i++) {
+        jpeg_close(scratch[i].jpeg);
+        resampler_free(&scratch[i].resampler);
+        free(scratch[i].bytes.bytes);
+    }
+    free(scratch);
+}
+
+static void show(const char *what, size_t done, size_t count, size_t before, double started, bool last) {
+    double rate = (double)(done - before) / (now_seconds() - started);
+    char left[32];
+    duration_text(left, sizeof left, (double)(count - done) / rate);
+    progress_show(last, "%s %zu/%zu  %.1f %%  %.0f images/s  ETA %s", what, done, count,
+                  100 * (double)done / (double)count, rate, left);
+}
+
+/* Images [first, first + n) by all threads, then into the file in order.  Returns how many are damaged. */
+static size_t pack_window(RecordWriter *writer, Packed *packed, Scratch *scratch, const Dataset *dataset, size_t first,
+                          int n, const Settings *s) {
+    size_t damaged = 0;
+    char name[4096 + 512];
+#pragma omp parallel for schedule(dynamic) num_threads(s->threads)
+    for (int i = 0; i < n; i++)
+        pack_image(&packed[i], &scratch[omp_get_thread_num()], dataset, first + (size_t)i, s);
+    for (int i = 0; i < n; i++) {
+        if (packed[i].damaged) {
+            dataset_name_image(dataset, first + (size_t)i, name, sizeof name);
+            progress_end();
+            warn("%s: %s: packed as damaged", name, packed[i].error);
+            damaged++;
+        }
+        record_append(writer, &packed[i].sample);
+        free(packed[i].memory);
+    }
+    return damaged;
+}
+
+static int pack(const Settings *s) {
+    enum { WINDOW = 256 };
+    static Packed packed[WINDOW];
+    static const double FLUSH_SECONDS = 10;
+    Dataset dataset;
+    size_t begun, damaged = 0;
+    int options[] = {s->resize, s->resize && !s->raw ? s->quality : 0, s->raw};
+    uint64_t recipe = 0;
+    for (int i = 0; i < 3; i++) recipe = recipe << 16 | (uint64_t)options[i];
+
+    if (file_exists(s->out)) die("%s: is there already: remove it first, or give another --out", s->out);
+    dataset_open(&dataset, s->data, s->data_dir, s->split == 0, (size_t)s->limit);
+    RecordWriter *writer = record_create(s->out, &dataset, s->split == 0, recipe, &begun);
+    if (begun) printf("%s: goes on after %zu of %zu images\n", s->out, begun, dataset.count);
+    Scratch *scratch = scratch_open(s->threads);
+    double started = now_seconds(), flushed = started;
+    catch_signals();
+    for (size_t i = begun; i < dataset.count && !stop_signal; i += WINDOW) {
+        size_t left = dataset.count - i;
+        int n = left < WINDOW ? (int)left : WINDOW;
+        damaged += pack_window(writer, packed, scratch, &dataset, i, n, s);
+        if (now_seconds() - flushed > FLUSH_SECONDS || stop_signal) {
+            record_flush(writer);
+            flushed = now_seconds();
+        }
+        show("packing", i + (size_t)n, dataset.count, begun, started, i + (size_t)n == dataset.count || stop_signal);
+    }
+    scratch_close(scratch, s->threads);
+    if (stop_signal) {
+        printf("stopped by %s: the same command goes on from here\n", stop_signal_name());
+        return 128 + (int)stop_signal;
+    }
+    record_flush(writer);
+    record_finish(writer, dataset.height, dataset.width);
+    printf("%s: %zu images of %d classes", s->out, dataset.count, dataset.classes);
+    if (damaged) printf(", %zu of them damaged", damaged);
+    printf("\n");
+    dataset_close(&dataset);
+    return 0;
+}
+
+/* == Checking ===================================================================================================== */
+
+static int check(const Settings *s) {
+    RecordHeader header;
+    Dataset dataset;
+    size_t damaged = 0, done = 0;
+    double started = now_seconds();
+    record_read_header(s->check, &header);
+    record_open(&dataset, s->check, header.split == 0, 0);
+    Scratch *scratch = scratch_open(s->threads);
+#pragma omp parallel for schedule(dynamic) num_threads(s->threads) reduction(+ : damaged)
+    for (size_t i = 0; i < dataset.count; i++) {
+        Scratch *own = &scratch[omp_get_thread_num()];
+        char error[FILE_ERROR], name[4096 + 512];
+        Sample sample;
+        ImagePart part;
+        Image owned = {0};
+        bool ok = dataset_read(&dataset, i, &own->bytes, &sample, error) && decode(own, &sample, &part, &owned, error);
+        if (owned.pixels) image_free(&owned);
+        if (!ok) dataset_name_image(&dataset, i, name, sizeof name);
+#pragma omp critical
+        {
+            if (!ok) progress_end();
+            if (!ok) warn("%s: %s", name, error);
+            if (++done % 256 == 0 || done == dataset.count)
+                show("checking", done, dataset.count, 0, started, done == dataset.count);
+        }
+        damaged += !ok;
+    }
+    scratch_close(scratch, s->threads);
+    if (damaged) die("%s: %zu of %zu images are damaged", s->check, damaged, dataset.count);
+    printf("%s: all %zu images of %d classes are sound\n", s->check, dataset.count, dataset.classes);
+    dataset_close(&dataset);
+    return 0;
+}
+
+/* == Main ========================================================================================================= */
+
+int main(int argc, char **argv) {
+    Config config;
+    Settings s;
+    config_init(&config, entries, sizeof entries / sizeof *entries, &s, NULL);
+    config_read_arguments(&config, argc, argv);
+    if (s.help) {
+        printf("pack_dataset puts a split of a data set into one file for train_vit.\n\n");
+        config_help(&config, stdout);
+        return 0;
+    }
+    if (*s.check && (*s.out || *s.data)) die_usage("--check: not together with --data or --out");
+    if (!*s.check && !*s.data) die_usage("--data: which data set? (pack_dataset --help)");
+    if (!*s.check && !*s.out) die_usage("--out: which file is to be made? (pack_dataset --help)");
+    if (!s.threads) s.threads = omp_get_max_threads();
+    int status = *s.check ? check(&s) : pack(&s);
+    if (fflush(stdout) != 0 || ferror(stdout)) die("standard output: cannot write all of it");
+    config_free(&config);
+    return status;
+}
