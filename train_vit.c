@@ -17,8 +17,11 @@
 #include "core/run_folder.h"
 #include "core/schedule.h"
 #include "core/signals.h"
+#include "data/erasing.h"
 #include "data/image.h"
 #include "data/loader.h"
+#include "data/mixup.h"
+#include "data/sampler.h"
 #include "layers/attention/feature_map.h"
 #include "layers/vit.h"
 
@@ -31,7 +34,10 @@ typedef struct {
     ConfigList predict;
     bool help, help_markdown, describe, eval, bench;
     int train_limit, test_limit, crop_padding;
-    bool flip;
+    bool flip, repeated_aug;
+    const char *aa;
+    int train_interpolation, remode; /* indices of choices */
+    float color_jitter, reprob, mixup, cutmix, mixup_prob, mixup_switch_prob;
     int attn, feature_map, ripple_algo, pool, pos_embed, lr_schedule; /* indices of choices */
     int img_size[2], patch_size, num_classes, dim, depth, heads, r_max, ripple_layers;
     float mlp_ratio, drop_path, tau;
@@ -66,6 +72,16 @@ static const ConfigEntry entries[] = {
     {F(INT, test_limit), "0", .min = 0, .max = 1e8, .help = "Use only the first so many test images (0: all)"},
     {F(INT, crop_padding), "4", .min = 0, .max = 64, .help = "Random crop after padding with so many black pixels on every side"},
     {F(BOOL, flip), "true", .help = "Mirror half of the training images"},
+    {F(STRING, aa), .section = "augmentation", .argument = "POLICY", .help = "RandAugment by timm's name, as rand-m9-mstd0.5-inc1 (empty: off)"},
+    {F(CHOICE, train_interpolation), "random", CONFIG_CHOICES("random", "bilinear", "bicubic"), .help = "Resampling of RandAugment's geometric operations"},
+    {F(FLOAT, color_jitter), "0", .min = 0, .max = 10, .help = "Strength of random brightness, contrast and saturation; not used with aa (0: off)"},
+    {F(FLOAT, reprob), "0", .min = 0, .max = 1, .help = "Share of images in which random erasing overwrites a box"},
+    {F(CHOICE, remode), "pixel", CONFIG_CHOICES("const", "rand", "pixel"), .help = "What erased boxes hold: zero, one random colour, or random numbers"},
+    {F(FLOAT, mixup), "0", .min = 0, .max = 1000, .help = "Alpha of mixup, which blends the images and targets of a batch in pairs (0: off)"},
+    {F(FLOAT, cutmix), "0", .min = 0, .max = 1000, .help = "Alpha of cutmix, which copies a box from one image of a pair to the other (0: off)"},
+    {F(FLOAT, mixup_prob), "1", .min = 0, .max = 1, .help = "Share of batches that are mixed, where mixup or cutmix is on"},
+    {F(FLOAT, mixup_switch_prob), "0.5", .min = 0, .max = 1, .help = "Share of cutmix among them, where both are on"},
+    {F(BOOL, repeated_aug), "false", .help = "Repeated augmentation: a third of the images each epoch, three times with different draws"},
 
     {F(CHOICE, attn), "softmax", .section = "model", .choices_of = attention_names, .noun = "operator", .help = "Attention operator of the blocks"},
     {F(SIZE, img_size), "32", .min = 1, .max = 4096, .help = "Image height and width"},
@@ -129,8 +145,11 @@ typedef struct {
     Schedule schedule;
     RunState state;
     RunFolder folder;
-    uint8_t *pixels; /* host [micro_batch,Hi,Wi,3] */
-    int *labels;     /* host [micro_batch] */
+    uint8_t *pixels; /* host [micro_batch + 2,Hi,Wi,3] */
+    int *labels;     /* host [micro_batch + 2] */
+    int *pairs;      /* host [micro_batch,2] */
+    int *boxes;      /* host [micro_batch + 2,4] */
+    uint32_t *draws; /* host [micro_batch + 2] */
     float *targets;  /* host [micro_batch,C] */
     float *losses;   /* host [micro_batch] */
     float *logits;   /* host [micro_batch,C] */
@@ -166,6 +185,23 @@ static VitConfig vit_config(const Run *run) {
     };
 }
 
+static bool is_mixing(const Settings *s) { return s->mixup > 0 || s->cutmix > 0; }
+
+/* Ends the run when aa makes no sense. */
+static Augment augmentation(Run *run) {
+    static const RandAugmentResample resamples[] = {RESAMPLE_RANDOM, RESAMPLE_BILINEAR, RESAMPLE_BICUBIC};
+    const Settings *s = &run->s;
+    char error[FILE_ERROR];
+    Augment augment = {.pad = s->crop_padding,
+                       .flip = s->flip,
+                       .jitter = s->color_jitter,
+                       .repeats = s->repeated_aug ? SAMPLER_REPEATS : 1,
+                       .pairs = is_mixing(s)};
+    if (!randaugment_parse(&augment.randaugment, s->aa, error)) config_reject(&run->config, "aa", "%s", error);
+    augment.randaugment.resample = resamples[s->train_interpolation];
+    return augment;
+}
+
 /* What the table cannot check because it takes two settings, or one and the data set. */
 static void check_settings(Run *run) {
     Settings *s = &run->s;
@@ -182,6 +218,7 @@ static void check_settings(Run *run) {
                       attention_operators[s->attn]->name);
     if ((int)((float)s->dim * s->mlp_ratio) < 1)
         config_reject(&run->config, "mlp_ratio", "%g of dim %d leaves no hidden unit", (double)s->mlp_ratio, s->dim);
+    augmentation(run);
     if (!config_origin(&run->config, "warmup_epochs"))
         s->warmup_epochs = fminf(s->warmup_epochs, (float)(s->epochs / 10));
     if (s->warmup_epochs > (float)s->epochs)
@@ -203,12 +240,12 @@ static void data_open(Run *run, bool train) {
     if (s->num_classes < run->train.classes)
         config_reject(&run->config, "num_classes", "%d, but %s has %d", s->num_classes, run->train.name,
                       run->train.classes);
-    Augment augment = {.pad = s->crop_padding, .flip = s->flip};
+    Augment augment = augmentation(run);
     if (train) dataset_open(&run->train, s->data, s->data_dir, true, (size_t)s->train_limit);
     dataset_open(&run->test, s->data, s->data_dir, false, (size_t)s->test_limit);
-    if (train && run->train.count < (size_t)s->batch_size)
-        config_reject(&run->config, "batch_size", "%d is more than the %zu training images", s->batch_size,
-                      run->train.count);
+    if (train && sampler_length(run->train.count, augment.repeats) < (size_t)s->batch_size)
+        config_reject(&run->config, "batch_size", "%d is more than the %zu training images of an epoch", s->batch_size,
+                      sampler_length(run->train.count, augment.repeats));
     if (train) loader_open(&run->loader, &run->train, s->seed, s->batch_size, true, augment);
     loader_open(&run->test_loader, &run->test, s->seed, s->batch_size, false, augment);
 }
@@ -243,8 +280,11 @@ static void model_open(Run *run, int batch, bool training) {
 
 static void buffers_open(Run *run, int batch) {
     size_t B = (size_t)batch, C = (size_t)run->s.num_classes;
-    run->pixels = xcalloc(B * 3 * (size_t)run->s.img_size[0], (size_t)run->s.img_size[1], "a batch");
-    run->labels = xcalloc(B, sizeof *run->labels, "a batch");
+    run->pairs = xcalloc(2 * B, sizeof *run->pairs, "a batch");
+    run->boxes = xcalloc(4 * (B + 2), sizeof *run->boxes, "a batch");
+    run->draws = xcalloc(B + 2, sizeof *run->draws, "a batch");
+    run->pixels = xcalloc((B + 2) * 3 * (size_t)run->s.img_size[0], (size_t)run->s.img_size[1], "a batch");
+    run->labels = xcalloc(B + 2, sizeof *run->labels, "a batch");
     run->targets = xcalloc(B * C, sizeof *run->targets, "a batch");
     run->losses = xcalloc(B, sizeof *run->losses, "a batch");
     run->logits = xcalloc(B * C, sizeof *run->logits, "a batch");
@@ -268,11 +308,44 @@ static void stop_on_bad_weights(const Run *run) {
     if (p) stop_on_bad(run, run->state.step, p->name, NAN);
 }
 
-/* Forward and backward of the B images at place `first` of the global batch that the buffers hold; their gradients are
+/* Images and targets first .. first+B-1 of a batch, plain. */
+static void load_plain(Run *run, uint64_t batch, int first, int B) {
+    const Settings *s = &run->s;
+    loader_fill(&run->loader, batch * (uint64_t)s->batch_size + (uint64_t)first, B, run->pixels, run->labels);
+    loader_targets(run->targets, run->labels, B, s->num_classes, s->label_smoothing);
+    vit_load_pixels(&run->vit, run->pixels, run->train.mean, run->train.std, B);
+}
+
+/* The same, erased and mixed with their partners. */
+static void load_mixed(Run *run, uint64_t batch, int first, int B) {
+    static const ImageNoise noises[] = {NOISE_CONST, NOISE_RAND, NOISE_PIXEL};
+    const Settings *s = &run->s;
+    int H = s->img_size[0], W = s->img_size[1];
+    uint32_t epoch = (uint32_t)run->state.epoch;
+    Mixup mixup = {s->mixup, s->cutmix, s->mixup_prob, s->mixup_switch_prob};
+    MixupDraw draw = mixup_draw(&mixup, s->seed, run->state.step, H, W);
+    size_t begin;
+    int count = mixup_part(&begin, run->pairs, (size_t)first, B, (size_t)s->batch_size);
+    begin += batch * (size_t)s->batch_size;
+    for (int i = 0; i < count; i++) {
+        run->draws[i] = loader_draw(&run->loader, begin + (size_t)i);
+        erasing_draw(run->boxes + 4 * i, s->reprob, s->seed, epoch, run->draws[i], H, W);
+    }
+    MixedImages mixed = {.count = count,
+                         .pairs = run->pairs,
+                         .boxes = run->boxes,
+                         .draws = run->draws,
+                         .mix = {.lam = draw.lam, .noise = noises[s->remode], .seed = s->seed, .epoch = epoch}};
+    memcpy(mixed.mix.box, draw.box, sizeof mixed.mix.box);
+    loader_fill(&run->loader, begin, count, run->pixels, run->labels);
+    mixup_targets(run->targets, run->labels, run->pairs, B, s->num_classes, s->label_smoothing, draw.lam);
+    vit_load_mixed(&run->vit, run->pixels, &mixed, run->train.mean, run->train.std, B);
+}
+
+/* Forward and backward of the B images at place `first` of the global batch that the model holds; their gradients are
  * added to those of the images before, and after the last ones to those of the other ranks. */
 static void micro_step(Run *run, int first, int B, bool last) {
     Vit *vit = &run->vit;
-    vit_load_pixels(vit, run->pixels, run->train.mean, run->train.std, B);
     vit_draw_drop_path(vit, run->s.seed, (uint32_t)run->state.step, (size_t)first, B);
     vit_forward(vit, B, true);
     vit_loss(vit, run->targets, B, 1.0f / (float)run->s.batch_size);
@@ -297,8 +370,8 @@ static double train_step(Run *run, uint64_t batch) {
     device_zero(vit->params.grads, vit->params.total * sizeof(float));
     for (int first = begin, B; first < end; first += B) {
         B = end - first < vit->batch ? end - first : vit->batch;
-        loader_fill(&run->loader, batch * (uint64_t)run->s.batch_size + (uint64_t)first, B, run->pixels, run->labels);
-        loader_targets(run->targets, run->labels, B, run->s.num_classes, run->s.label_smoothing);
+        if (is_mixing(&run->s) || run->s.reprob > 0) load_mixed(run, batch, first, B);
+        else load_plain(run, batch, first, B);
         micro_step(run, first, B, first + B == end);
         vit_losses(vit, run->losses, B);
         for (int b = 0; b < B; b++) loss += run->losses[b];
@@ -353,7 +426,7 @@ static Accuracy evaluate(Run *run) {
 
 /* == Training ===================================================================================================== */
 
-static uint64_t batches_per_epoch(const Run *run) { return run->train.count / (uint64_t)run->s.batch_size; }
+static uint64_t batches_per_epoch(const Run *run) { return run->loader.batches; }
 
 static void log_row(Run *run, const Accuracy *accuracy) {
     RunState *state = &run->state;
@@ -566,11 +639,11 @@ static void bench_batch(Run *run, bool training) {
     if (training) device_zero(vit->params.grads, vit->params.total * sizeof(float));
     for (int first = begin, B; first < end; first += B) {
         B = end - first < vit->batch ? end - first : vit->batch;
+        vit_load_pixels(vit, run->pixels, run->train.mean, run->train.std, B);
         if (training) {
             micro_step(run, first, B, first + B == end);
             vit_losses(vit, run->losses, B);
         } else {
-            vit_load_pixels(vit, run->pixels, run->train.mean, run->train.std, B);
             vit_forward(vit, B, false);
         }
     }

@@ -1,10 +1,13 @@
 #include "data/loader.h"
 
 #include <assert.h>
+#include <omp.h>
 #include <stdlib.h>
 
 #include "core/die.h"
 #include "core/rng.h"
+#include "data/mixup.h"
+#include "data/sampler.h"
 
 /* Fisher and Yates: place i takes one of the i + 1 images not placed yet, so each of the n! orders is equally likely
  * to the bias of rng_below.  One thread, some 10 ns an image. */
@@ -27,15 +30,19 @@ void loader_open(Loader *loader, const Dataset *dataset, uint64_t seed, int batc
             dataset->count);
     }
     *loader = (Loader){.dataset = dataset, .seed = seed, .batch_size = batch_size, .train = train, .augment = augment};
-    loader->batches = train ? dataset->count / batch : (dataset->count + batch - 1) / batch;
+    loader->batches = train ? sampler_length(dataset->count, augment.repeats) / batch : (dataset->count + batch - 1) / batch;
     loader->order = xcalloc(dataset->count, sizeof *loader->order, "the order of an epoch");
-    loader->raw = xcalloc(batch, image, "images before augmentation");
+    loader->raw = xcalloc(batch + 2, image, "images before augmentation");
+    loader->threads = omp_get_max_threads();
+    if (train && augment_has_pixels(&augment))
+        loader->scratch = xcalloc((size_t)loader->threads, pillow_scratch(dataset->height, dataset->width), "augmentation");
     shuffle(loader);
 }
 
 void loader_close(Loader *loader) {
     free(loader->order);
     free(loader->raw);
+    free(loader->scratch);
     *loader = (Loader){.batches = 0};
 }
 
@@ -45,20 +52,36 @@ void loader_epoch(Loader *loader, uint32_t epoch) {
     if (loader->train) shuffle(loader);
 }
 
+/* Where in the epoch's order a position lies: mixup's partners are neighbours (mixup.h). */
+static size_t place_of(const Loader *loader, size_t position) {
+    size_t n = (size_t)loader->batch_size, batch = position / n;
+    if (!loader->train || !loader->augment.pairs) return position;
+    return batch * n + mixup_sample(position % n, n);
+}
+
+uint32_t loader_draw(const Loader *loader, size_t position) {
+    return sampler_draw(loader->order, loader->dataset->count, loader->train ? loader->augment.repeats : 1,
+                        place_of(loader, position));
+}
+
 void loader_fill(Loader *loader, size_t first, int n, uint8_t *pixels, int *labels) {
     const Dataset *dataset = loader->dataset;
     size_t image = (size_t)dataset->height * (size_t)dataset->width * 3;
-    bool augmented = loader->train && (loader->augment.pad || loader->augment.flip);
-    assert(n <= loader->batch_size && first + (size_t)n <= dataset->count);
+    bool moved = loader->train && (loader->augment.pad || loader->augment.flip);
+    int threads = loader->threads < n ? loader->threads : n;
+    assert(n <= loader->batch_size + 2 && first + (size_t)n <= sampler_length(dataset->count, loader->augment.repeats));
 
-#pragma omp parallel for schedule(static)
+#pragma omp parallel for schedule(dynamic) num_threads(threads)
     for (int i = 0; i < n; i++) {
-        uint32_t index = loader->order[first + (size_t)i];
-        uint8_t *out = pixels + (size_t)i * image, *raw = augmented ? loader->raw + (size_t)i * image : out;
-        dataset->get(dataset, index, raw, &labels[i]);
-        if (!augmented) continue;
-        AugmentDraw draw = augment_draw(loader->augment, loader->seed, loader->epoch, index);
-        augment_apply(out, raw, dataset->height, dataset->width, draw);
+        uint32_t key = loader_draw(loader, first + (size_t)i);
+        uint8_t *out = pixels + (size_t)i * image, *raw = moved ? loader->raw + (size_t)i * image : out;
+        dataset->get(dataset, key % dataset->count, raw, &labels[i]);
+        if (!loader->train) continue;
+        AugmentDraw draw = augment_draw(loader->augment, loader->seed, loader->epoch, key);
+        if (moved) augment_apply(out, raw, dataset->height, dataset->width, draw);
+        if (!loader->scratch) continue;
+        size_t scratch = (size_t)omp_get_thread_num() * pillow_scratch(dataset->height, dataset->width);
+        augment_pixels(out, loader->scratch + scratch, dataset->height, dataset->width, &draw);
     }
 }
 

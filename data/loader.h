@@ -2,7 +2,8 @@
  * alone, so a resumed run goes on in the middle of an epoch with the bytes it would have seen.
  *
  *   training     order = a uniformly random permutation of all images keyed by (seed, epoch);
- *                batches = count / batch_size: the images left over sit this epoch out, as in DeiT
+ *                batches = count / batch_size: the images left over sit this epoch out, as in DeiT;
+ *                with repeated augmentation see sampler.h, for the order within a batch that mixup asks for, mixup.h
  *   evaluation   order = the data set's; batches = count / batch_size rounded up; the last may be short */
 #ifndef VIT_DATA_LOADER_H
 #define VIT_DATA_LOADER_H
@@ -19,7 +20,9 @@ typedef struct {
     size_t batches;  /* per epoch */
     uint32_t epoch;
     uint32_t *order; /* [count] */
-    uint8_t *raw;    /* [batch_size,height,width,3]: images before augmentation */
+    uint8_t *raw;    /* [batch_size + 2,height,width,3]: images before augmentation */
+    uint8_t *scratch; /* [threads] pieces of pillow_scratch bytes, or NULL */
+    int threads;
 } Loader;
 
 /* Starts at epoch 0.  Ends the run when a training set does not fill one batch. */
@@ -29,8 +32,11 @@ void loader_close(Loader *loader);
 /* Draws the order of that epoch; does nothing in evaluation or when it is the current one. */
 void loader_epoch(Loader *loader, uint32_t epoch);
 
-/* Fills pixels [n,height,width,3] and labels [n] with the images at places first .. first+n-1 of the epoch's order: a
- * batch or a part of one, n <= batch_size.  Same bytes for any number of threads. */
+/* The number by which the random draws of the sample at a position of the epoch are keyed. */
+uint32_t loader_draw(const Loader *loader, size_t position);
+
+/* Fills pixels [n,height,width,3] and labels [n] with the images at positions first .. first+n-1 of the epoch: a batch
+ * or a part of one, n <= batch_size + 2.  Same bytes for any number of threads. */
 void loader_fill(Loader *loader, size_t first, int n, uint8_t *pixels, int *labels);
 
 /* Fills pixels [batch_size,height,width,3] and labels [batch_size] and returns how many images that are; what lies
