@@ -166,7 +166,7 @@ build/fuzz/fuzz_image: FUZZ_FLAGS += -fwrapv -fno-sanitize=nonnull-attribute,shi
 $(BUILD)/data/image.o: CFLAGS += -fwrapv
 
 # Pillow's arithmetic, where a fused multiply-add would round once instead of twice.
-$(BUILD)/data/pillow.o $(BUILD)/data/randaugment.o: private FLAGS += -ffp-contract=off
+$(BUILD)/data/pillow.o $(BUILD)/data/randaugment.o $(BUILD)/tests/test_randaugment.o: private FLAGS += -ffp-contract=off
 
 fuzz: $(FUZZERS)
 build/fuzz/%: tests/%.c $(FUZZ_SOURCES)

@@ -190,6 +190,7 @@ bool randaugment_parse(RandAugment *ra, const char *text, char error[FILE_ERROR]
     for (int i = 0; i < RANDAUGMENT_CHOICES; i++) possible += ra->weights[i] > 0;
     if (ra->weighted && ra->layers > possible) {
         snprintf(error, FILE_ERROR, "n%d: weights draw without replacement, from %d operations", ra->layers, possible);
+        ra->layers = 0;
         return false;
     }
     return true;
