@@ -73,7 +73,7 @@ static const ConfigEntry entries[] = {
     {F(INT, crop_padding), "4", .min = 0, .max = 64, .help = "Random crop after padding with so many black pixels on every side"},
     {F(BOOL, flip), "true", .help = "Mirror half of the training images"},
     {F(STRING, aa), .section = "augmentation", .argument = "POLICY", .help = "RandAugment by timm's name, as rand-m9-mstd0.5-inc1 (empty: off)"},
-    {F(CHOICE, train_interpolation), "random", CONFIG_CHOICES("random", "bilinear", "bicubic"), .help = "Resampling of RandAugment's geometric operations"},
+    {F(CHOICE, train_interpolation), "random", CONFIG_CHOICES("random", "bilinear", "bicubic"), .help = "Resampling of RandAugment's geometric operations: drawn for each, or always the one (DeiT: bicubic)"},
     {F(FLOAT, color_jitter), "0", .min = 0, .max = 10, .help = "Strength of random brightness, contrast and saturation; not used with aa (0: off)"},
     {F(FLOAT, reprob), "0", .min = 0, .max = 1, .help = "Share of images in which random erasing overwrites a box"},
     {F(CHOICE, remode), "pixel", CONFIG_CHOICES("const", "rand", "pixel"), .help = "What erased boxes hold: zero, one random colour, or random numbers"},
