@@ -17,8 +17,11 @@
 #include "core/run_folder.h"
 #include "core/schedule.h"
 #include "core/signals.h"
+#include "data/erasing.h"
 #include "data/image.h"
 #include "data/loader.h"
+#include "data/mixup.h"
+#include "data/sampler.h"
 #include "data/sheet.h"
 #include "layers/attention/feature_map.h"
 #include "layers/vit.h"
@@ -34,7 +37,10 @@ typedef struct {
     const char *show_batch;
     int train_limit, test_limit, crop_padding, eval_resize, interpolation, workers;
     float crop_area_min, crop_area_max, crop_ratio_min, crop_ratio_max, max_damaged;
-    bool flip, exact_decode;
+    bool flip, exact_decode, repeated_aug;
+    const char *aa;
+    int train_interpolation, remode; /* indices of choices */
+    float color_jitter, reprob, mixup, cutmix, mixup_prob, mixup_switch_prob;
     int attn, feature_map, ripple_algo, pool, pos_embed, lr_schedule; /* indices of choices */
     int img_size[2], patch_size, num_classes, dim, depth, heads, r_max, ripple_layers;
     float mlp_ratio, drop_path, tau;
@@ -79,6 +85,16 @@ static const ConfigEntry entries[] = {
     {F(BOOL, flip), "true", .help = "Mirror half of the training images"},
     {F(INT, workers), "0", .min = 0, .max = 1024, .help = "Threads that load images ahead (0: one beside a CPU that trains, all cores beside a GPU)"},
     {F(FLOAT, max_damaged), "0.01", .min = 0, .max = 1, .help = "Larger share of damaged images in an epoch that ends the run; below it they are named and replaced"},
+    {F(STRING, aa), .section = "augmentation", .argument = "POLICY", .help = "RandAugment by timm's name, as rand-m9-mstd0.5-inc1 (empty: off)"},
+    {F(CHOICE, train_interpolation), "random", CONFIG_CHOICES("random", "bilinear", "bicubic"), .help = "Resampling of RandAugment's geometric operations"},
+    {F(FLOAT, color_jitter), "0", .min = 0, .max = 10, .help = "Strength of random brightness, contrast and saturation; not used with aa (0: off)"},
+    {F(FLOAT, reprob), "0", .min = 0, .max = 1, .help = "Share of images in which random erasing overwrites a box"},
+    {F(CHOICE, remode), "pixel", CONFIG_CHOICES("const", "rand", "pixel"), .help = "What erased boxes hold: zero, one random colour, or random numbers"},
+    {F(FLOAT, mixup), "0", .min = 0, .max = 1000, .help = "Alpha of mixup, which blends the images and targets of a batch in pairs (0: off)"},
+    {F(FLOAT, cutmix), "0", .min = 0, .max = 1000, .help = "Alpha of cutmix, which copies a box from one image of a pair to the other (0: off)"},
+    {F(FLOAT, mixup_prob), "1", .min = 0, .max = 1, .help = "Share of batches that are mixed, where mixup or cutmix is on"},
+    {F(FLOAT, mixup_switch_prob), "0.5", .min = 0, .max = 1, .help = "Share of cutmix among them, where both are on"},
+    {F(BOOL, repeated_aug), "false", .help = "Repeated augmentation: a third of the images each epoch, three times with different draws"},
 
     {F(CHOICE, attn), "softmax", .section = "model", .choices_of = attention_names, .noun = "operator", .help = "Attention operator of the blocks"},
     {F(SIZE, img_size), "32", .min = 1, .max = 4096, .help = "Image height and width"},
@@ -136,6 +152,7 @@ typedef struct {
     Config config;
     Settings s;
     Vit vit;
+    RandAugment randaugment;
     Dataset train, test; /* train is open only in a training run */
     LoaderPool *workers;
     Loader loader, test_loader;
@@ -148,6 +165,7 @@ typedef struct {
     float *targets;  /* host [micro_batch,C] */
     float *losses;   /* host [micro_batch] */
     float *logits;   /* host [micro_batch,C] */
+    int *boxes;      /* host [micro_batch + 2,4]: what is erased */
     double images_per_s; /* since the last row of the log */
     double stall;        /* share of that time in which the next images were not there */
     Accuracy accuracy;   /* of the last evaluation */
@@ -181,9 +199,12 @@ static VitConfig vit_config(const Run *run) {
     };
 }
 
+static bool is_mixing(const Settings *s) { return s->mixup > 0 || s->cutmix > 0; }
+
 /* What the table cannot check because it takes two settings, or one and the data set. */
 static void check_settings(Run *run) {
     Settings *s = &run->s;
+    char error[FILE_ERROR];
     for (int side = 0; side < 2; side++)
         if (s->img_size[side] % s->patch_size)
             config_reject(&run->config, "patch_size", "%d does not divide img_size %dx%d", s->patch_size, s->img_size[0],
@@ -197,6 +218,9 @@ static void check_settings(Run *run) {
                       attention_operators[s->attn]->name);
     if ((int)((float)s->dim * s->mlp_ratio) < 1)
         config_reject(&run->config, "mlp_ratio", "%g of dim %d leaves no hidden unit", (double)s->mlp_ratio, s->dim);
+    if (!randaugment_parse(&run->randaugment, s->aa, error)) config_reject(&run->config, "aa", "%s", error);
+    run->randaugment.resample = (RandAugmentResample[]){RANDAUGMENT_RANDOM, RANDAUGMENT_BILINEAR,
+                                                        RANDAUGMENT_BICUBIC}[s->train_interpolation];
     if (s->crop_area_min > s->crop_area_max)
         config_reject(&run->config, "crop_area_min", "%g is more than crop_area_max %g", (double)s->crop_area_min,
                       (double)s->crop_area_max);
@@ -234,11 +258,15 @@ static int micro_batch_choose(const Run *run) {
     return (local + passes - 1) / passes;
 }
 
-static Transform transform_of(const Settings *s, bool train) {
+static Transform transform_of(const Run *run, bool train) {
+    const Settings *s = &run->s;
     return (Transform){.height = s->img_size[0],
                        .width = s->img_size[1],
                        .train = train,
-                       .augment = {.pad = s->crop_padding, .flip = s->flip},
+                       .augment = {.pad = s->crop_padding,
+                                   .flip = s->flip,
+                                   .randaugment = run->randaugment,
+                                   .jitter = s->color_jitter},
                        .area = {s->crop_area_min, s->crop_area_max},
                        .ratio = {s->crop_ratio_min, s->crop_ratio_max},
                        .eval_resize = s->eval_resize,
@@ -257,8 +285,10 @@ static void loading_open(Run *run, Loader *loader, const Dataset *dataset, bool 
                            .rank = distributed_rank(),
                            .ranks = distributed_ranks(),
                            .part = micro,
+                           .repeats = s->repeated_aug ? SAMPLER_REPEATS : 1,
+                           .pairs = is_mixing(s),
                            .max_damaged = s->max_damaged,
-                           .transform = transform_of(s, train),
+                           .transform = transform_of(run, train),
                            .pool = run->workers};
     loader_open(loader, dataset, &config);
 }
@@ -284,9 +314,9 @@ static void data_open(Run *run, bool train) {
     check_data(run);
     if (train) dataset_open(&run->train, s->data, s->data_dir, true, (size_t)s->train_limit);
     dataset_open(&run->test, s->data, s->data_dir, false, (size_t)s->test_limit);
-    if (train && run->train.count < (size_t)s->batch_size)
-        config_reject(&run->config, "batch_size", "%d is more than the %zu training images", s->batch_size,
-                      run->train.count);
+    size_t epoch = train ? sampler_length(run->train.count, s->repeated_aug ? SAMPLER_REPEATS : 1) : 0;
+    if (train && epoch < (size_t)s->batch_size)
+        config_reject(&run->config, "batch_size", "%d is more than the %zu training images", s->batch_size, epoch);
     if (train) loading_open(run, &run->loader, &run->train, true);
     loading_open(run, &run->test_loader, &run->test, false);
 }
@@ -311,6 +341,7 @@ static void buffers_open(Run *run, int batch) {
     run->targets = xcalloc(B * C, sizeof *run->targets, "a batch");
     run->losses = xcalloc(B, sizeof *run->losses, "a batch");
     run->logits = xcalloc(B * C, sizeof *run->logits, "a batch");
+    run->boxes = xcalloc(B + 2, 4 * sizeof *run->boxes, "a batch");
 }
 
 /* == One step ===================================================================================================== */
@@ -331,11 +362,35 @@ static void stop_on_bad_weights(const Run *run) {
     if (p) stop_on_bad(run, run->state.step, p->name, NAN);
 }
 
-/* Forward and backward of B images, which have place `first` in the global batch, and of the targets in their buffer; their
- * gradients are added to those of the images before, and after the last ones to those of the other ranks. */
-static void micro_step(Run *run, const uint8_t *pixels, int first, int B, bool last) {
+/* Images and soft targets into the model, erased and mixed with their partners where the recipe says so. */
+static void load_images(Run *run, const LoaderPart *part) {
+    static const ImageNoise noises[] = {NOISE_CONST, NOISE_RAND, NOISE_PIXEL};
+    const Settings *s = &run->s;
+    int H = s->img_size[0], W = s->img_size[1];
+    uint32_t epoch = (uint32_t)run->state.epoch;
+    if (!is_mixing(s) && s->reprob <= 0) {
+        loader_targets(run->targets, part->labels, part->n, s->num_classes, s->label_smoothing);
+        vit_load_pixels(&run->vit, part->pixels, run->train.mean, run->train.std, part->n);
+        return;
+    }
+    Mixup mixup = {s->mixup, s->cutmix, s->mixup_prob, s->mixup_switch_prob};
+    MixupDraw draw = mixup_draw(&mixup, s->seed, run->state.step, H, W);
+    for (int i = 0; i < part->count; i++)
+        erasing_draw(run->boxes + 4 * i, s->reprob, s->seed, epoch, part->draws[i], H, W);
+    MixedImages mixed = {.count = part->count,
+                         .pairs = part->pairs,
+                         .boxes = run->boxes,
+                         .draws = part->draws,
+                         .mix = {.lam = draw.lam, .noise = noises[s->remode], .seed = s->seed, .epoch = epoch}};
+    memcpy(mixed.mix.box, draw.box, sizeof mixed.mix.box);
+    mixup_targets(run->targets, part->labels, part->pairs, part->n, s->num_classes, s->label_smoothing, draw.lam);
+    vit_load_mixed(&run->vit, part->pixels, &mixed, run->train.mean, run->train.std, part->n);
+}
+
+/* Forward and backward of the B images at place `first` of the global batch that the model holds; their gradients are
+ * added to those of the images before, and after the last ones to those of the other ranks. */
+static void micro_step(Run *run, int first, int B, bool last) {
     Vit *vit = &run->vit;
-    vit_load_pixels(vit, pixels, run->train.mean, run->train.std, B);
     vit_draw_drop_path(vit, run->s.seed, (uint32_t)run->state.step, (size_t)first, B);
     vit_forward(vit, B, true);
     vit_loss(vit, run->targets, B, 1.0f / (float)run->s.batch_size);
@@ -361,8 +416,8 @@ static double train_step(Run *run) {
     device_zero(vit->params.grads, vit->params.total * sizeof(float));
     for (int first = begin; first < end; first += images.n) {
         loader_next(&run->loader, &images);
-        loader_targets(run->targets, images.labels, images.n, run->s.num_classes, run->s.label_smoothing);
-        micro_step(run, images.pixels, first, images.n, first + images.n == end);
+        load_images(run, &images);
+        micro_step(run, first, images.n, first + images.n == end);
         vit_losses(vit, run->losses, images.n);
         for (int b = 0; b < images.n; b++) loss += run->losses[b];
     }
@@ -416,7 +471,7 @@ static Accuracy evaluate(Run *run) {
 
 /* == Training ===================================================================================================== */
 
-static uint64_t batches_per_epoch(const Run *run) { return run->train.count / (uint64_t)run->s.batch_size; }
+static uint64_t batches_per_epoch(const Run *run) { return run->loader.batches; }
 
 static void log_row(Run *run, const Accuracy *accuracy) {
     RunState *state = &run->state;
@@ -627,7 +682,7 @@ static int mode_show_batch(Run *run) {
                            .batch_size = n,
                            .train = true,
                            .max_damaged = 1,
-                           .transform = transform_of(s, true)};
+                           .transform = transform_of(run, true)};
     loader_open(&run->loader, &run->train, &config);
     uint8_t *pixels = xcalloc((size_t)n * 3, (size_t)s->img_size[0] * (size_t)s->img_size[1], "a batch");
     loader_fill(&run->loader, 0, n, pixels, labels);
@@ -657,11 +712,11 @@ static void bench_batch(Run *run, bool training) {
     if (training) device_zero(vit->params.grads, vit->params.total * sizeof(float));
     for (int first = begin, B; first < end; first += B) {
         B = end - first < vit->batch ? end - first : vit->batch;
+        vit_load_pixels(vit, run->pixels, run->train.mean, run->train.std, B);
         if (training) {
-            micro_step(run, run->pixels, first, B, first + B == end);
+            micro_step(run, first, B, first + B == end);
             vit_losses(vit, run->losses, B);
         } else {
-            vit_load_pixels(vit, run->pixels, run->train.mean, run->train.std, B);
             vit_forward(vit, B, false);
         }
     }
@@ -722,7 +777,7 @@ static void prediction_pixels(Run *run, const char *name, uint8_t *pixels) {
     char error[ERROR_SIZE], *end;
     static TransformScratch scratch;
     static SampleBuffer file;
-    Transform transform = transform_of(&run->s, false);
+    Transform transform = transform_of(run, false);
     Sample sample = {0};
     bool ok;
     if (!strncmp(name, "test:", 5)) {

@@ -6,16 +6,22 @@
 
 #include <math.h>
 #include <stdint.h>
+#include <string.h>
 
 /* What a number is drawn for.  Values are part of the file format of reproducibility: append, never renumber. */
 typedef enum {
-    RNG_INIT = 1,  /* parameter initialisation: a = tensor index, b = 0 */
-    RNG_SHUFFLE,   /* order of an epoch: a = epoch, b = round of the permutation */
-    RNG_CROP,      /* random crop: a = epoch, b = sample index */
-    RNG_FLIP,      /* horizontal flip: a = epoch, b = sample index */
-    RNG_DROP_PATH, /* stochastic depth: a = step, b = layer; element = sample within the global batch */
-    RNG_SHAPES,    /* the embedded data set: a = split, b = sample index */
-    RNG_TEST       /* tests */
+    RNG_INIT = 1,      /* parameter initialisation: a = tensor index, b = 0 */
+    RNG_SHUFFLE,       /* order of an epoch: a = epoch, b = round of the permutation */
+    RNG_CROP,          /* random crop: a = epoch, b = draw: the sample's index + its repeat * samples (data/augment.h) */
+    RNG_FLIP,          /* horizontal flip: a = epoch, b = draw */
+    RNG_DROP_PATH,     /* stochastic depth: a = step, b = layer; element = sample within the global batch */
+    RNG_SHAPES,        /* the embedded data set: a = split, b = sample index */
+    RNG_TEST,          /* tests */
+    RNG_RANDAUGMENT,   /* operations and their strengths: a = epoch, b = draw */
+    RNG_JITTER,        /* colour jitter: a = epoch, b = draw */
+    RNG_ERASING,       /* box of random erasing: a = epoch, b = draw */
+    RNG_ERASING_NOISE, /* what fills it: a = epoch, b = draw; element = number within the image */
+    RNG_MIXUP          /* mixup or cutmix of a batch: a = low word of the step, b = high word */
 } RngPurpose;
 
 typedef struct {
@@ -68,6 +74,44 @@ RNG_INLINE float rng_normal(uint64_t seed, RngPurpose purpose, uint32_t a, uint3
     uint32_t u = rng_bits(seed, purpose, a, b, 2 * i), v = rng_bits(seed, purpose, a, b, 2 * i + 1);
     float radius = sqrtf(-2.0f * logf(((float)(u >> 8) + 0.5f) * (1.0f / 16777216.0f)));
     return radius * cosf(6.283185307179586f * ((float)(v >> 8) * (1.0f / 16777216.0f)));
+}
+
+/* ln(v / 2^24) for a whole number 1 <= v < 2^24: v = 2^e (1 + f), 1 + f in [sqrt 1/2, sqrt 2). */
+RNG_INLINE float rng_log(uint32_t v) {
+    float whole = (float)v, f;
+    uint32_t bits;
+    memcpy(&bits, &whole, sizeof bits);
+    int e = (int)(bits - 0x3f3504f3u) >> 23;
+    bits -= (uint32_t)e << 23;
+    memcpy(&f, &bits, sizeof f);
+    f -= 1;
+    float p = fmaf(-0.0763443792f, f, 0.127615629f);
+    p = fmaf(p, f, -0.13160198f);
+    p = fmaf(p, f, 0.14201761f);
+    p = fmaf(p, f, -0.16623356f);
+    p = fmaf(p, f, 0.200012267f);
+    p = fmaf(p, f, -0.250008211f);
+    p = fmaf(p, f, 0.333333317f);
+    float square = f * f, tail = fmaf(p, square * f, -0.5f * square);
+    float n = (float)(e - 24);
+    return fmaf(n, 0.693359375f, fmaf(n, -2.12194440e-4f, tail) + f);
+}
+
+/* cos(2 pi k / 2^24), k < 2^24: the nearest quarter turn and the rest, |r| <= pi / 4. */
+RNG_INLINE float rng_cosine(uint32_t k) {
+    uint32_t quarter = (k + (1u << 21)) >> 22;
+    float r = (float)((int32_t)k - (int32_t)(quarter << 22)) * (1.5707963267948966f / 4194304), z = r * r;
+    float sine = fmaf(fmaf(fmaf(-1.95172971e-4f, z, 8.33217813e-3f), z, -0.166666549f), z * r, r);
+    float cosine = fmaf(fmaf(fmaf(2.4438449e-5f, z, -1.38873675e-3f), z, 0.0416666469f), z * z, fmaf(-0.5f, z, 1.0f));
+    float value = quarter & 1 ? sine : cosine;
+    return (quarter + 1) & 2 ? -value : value;
+}
+
+/* A standard normal number with the same bits on every device: rng_normal asks the library for ln and cos, whose last
+ * bits differ.  No sum of a product stands here but in fmaf, which leaves a compiler no choice of rounding. */
+RNG_INLINE float rng_normal_exact(uint64_t seed, RngPurpose purpose, uint32_t a, uint32_t b, uint64_t i) {
+    uint32_t u = rng_bits(seed, purpose, a, b, 2 * i), v = rng_bits(seed, purpose, a, b, 2 * i + 1);
+    return sqrtf(-2.0f * rng_log(u >> 8 | 1)) * rng_cosine(v >> 8);
 }
 
 #endif

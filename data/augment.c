@@ -9,8 +9,13 @@ AugmentDraw augment_draw(Augment augment, uint64_t seed, uint32_t epoch, uint32_
     AugmentDraw draw = {.mirror = augment.flip && rng_bits(seed, RNG_FLIP, epoch, index, 0) >> 31};
     draw.dy = (int)rng_below(seed, RNG_CROP, epoch, index, 0, places) - augment.pad;
     draw.dx = (int)rng_below(seed, RNG_CROP, epoch, index, 1, places) - augment.pad;
+    draw.randaugment = randaugment_draw(&augment.randaugment, seed, epoch, index);
+    draw.jittered = augment.jitter > 0 && !augment.randaugment.layers;
+    if (draw.jittered) draw.jitter = jitter_draw(augment.jitter, seed, epoch, index);
     return draw;
 }
+
+bool augment_has_pixels(const Augment *augment) { return augment->jitter > 0 || augment->randaugment.layers > 0; }
 
 static void mirror_row(uint8_t *row, int width) {
     for (uint8_t *a = row, *b = row + (width - 1) * 3; a < b; a += 3, b -= 3) {
@@ -40,4 +45,9 @@ void augment_apply(uint8_t *out, const uint8_t *in, int height, int width, Augme
         memset(out + last * 3, 0, (size_t)(width - last) * 3);
         if (draw.mirror) mirror_row(out, width);
     }
+}
+
+void augment_pixels(uint8_t *pixels, uint8_t *scratch, int height, int width, const AugmentDraw *draw) {
+    randaugment_apply(pixels, scratch, height, width, &draw->randaugment);
+    if (draw->jittered) jitter_apply(pixels, (size_t)height * (size_t)width, &draw->jitter);
 }

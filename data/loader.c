@@ -11,13 +11,15 @@
 #include "core/die.h"
 #include "core/progress.h"
 #include "core/rng.h"
+#include "data/mixup.h"
+#include "data/sampler.h"
 
 enum { FAILURE_ROOM = 1024 };
 
 /* One part and how far it is. */
 typedef struct {
     LoaderPart part;
-    size_t place;  /* of its first image in the epoch's order */
+    size_t position; /* of its first image in the epoch */
     int taken;     /* images that some thread has begun */
     int done;
 } Slot;
@@ -63,12 +65,10 @@ static pthread_mutex_t *mutex_of(const Loader *loader) {
 /* == Order ======================================================================================================== */
 
 /* Fisher and Yates: place i takes one of the i + 1 images not placed yet, so each of the n! orders is equally likely
- * to the bias of rng_below.  One thread, some 10 ns an image.  Repeats then stand next to each other, and the images at the
- * end of the permutation give way to them. */
+ * to the bias of rng_below.  One thread, some 10 ns an image. */
 static void shuffle(Loader *loader) {
     uint64_t seed = loader->config.seed;
     uint32_t *order = loader->order;
-    size_t repeats = (size_t)loader->config.repeats;
     for (size_t i = 0; i < loader->dataset->count; i++) order[i] = (uint32_t)i;
     if (!loader->config.train) return;
     for (size_t i = loader->dataset->count - 1; i > 0; i--) {
@@ -77,7 +77,23 @@ static void shuffle(Loader *loader) {
         order[i] = order[j];
         order[j] = swap;
     }
-    for (size_t i = loader->dataset->count; repeats > 1 && i-- > 0;) order[i] = order[i / repeats];
+}
+
+/* Images of an epoch. */
+static size_t length_of(const Loader *loader) {
+    return loader->config.train ? sampler_length(loader->dataset->count, loader->config.repeats) : loader->dataset->count;
+}
+
+/* Where in the epoch's order a position lies: mixup's partners are neighbours (mixup.h). */
+static size_t place_of(const Loader *loader, size_t position) {
+    size_t n = (size_t)loader->config.batch_size, batch = position / n;
+    if (!loader->config.train || !loader->config.pairs) return position;
+    return batch * n + mixup_sample(position % n, n);
+}
+
+uint32_t loader_draw(const Loader *loader, size_t position) {
+    int repeats = loader->config.train ? loader->config.repeats : 1;
+    return sampler_draw(loader->order, loader->dataset->count, repeats, place_of(loader, position));
 }
 
 /* Images of that batch, all ranks'. */
@@ -130,15 +146,14 @@ static bool failed(const Loader *loader) {
     return yes;
 }
 
-/* The image at that place of the order, or in place of a damaged one the next of the data set, drawn as the first would
+/* The image at that position of the epoch, or in place of a damaged one the next of the data set, drawn as the first would
  * have been. */
-static void load_image(Loader *loader, TransformScratch *scratch, size_t place, uint8_t *out, int *label) {
+static void load_image(Loader *loader, TransformScratch *scratch, size_t position, uint8_t *out, int *label) {
     const Dataset *dataset = loader->dataset;
     const LoaderConfig *c = &loader->config;
-    uint32_t repeats = c->train ? (uint32_t)c->repeats : 1, copy = (uint32_t)(place % repeats);
-    TransformKey key = {c->seed, loader->epoch * repeats + copy, loader->order[place]};
+    TransformKey key = {c->seed, loader->epoch, loader_draw(loader, position)};
     for (size_t tried = 0; tried < dataset->count && !failed(loader); tried++) {
-        size_t index = (loader->order[place] + tried) % dataset->count;
+        size_t index = (key.draw + tried) % dataset->count;
         char error[FILE_ERROR];
         Sample sample;
         if (dataset_read(dataset, index, &scratch->bytes, &sample, error) &&
@@ -154,6 +169,17 @@ static void load_image(Loader *loader, TransformScratch *scratch, size_t place, 
 
 /* == The pool ===================================================================================================== */
 
+/* Which images the samples of an opened part need, of a batch of n. */
+static void slot_pair(const Loader *loader, Slot *slot, size_t n) {
+    LoaderPart *p = &slot->part;
+    size_t begin = (size_t)p->first;
+    p->count = p->n;
+    for (int i = 0; i < 2 * p->n; i++) p->pairs[i] = i / 2;
+    if (loader->config.train && loader->config.pairs) p->count = mixup_part(&begin, p->pairs, begin, p->n, n);
+    slot->position = p->batch * (size_t)loader->config.batch_size + begin;
+    for (int i = 0; i < p->count; i++) p->draws[i] = loader_draw(loader, slot->position + (size_t)i);
+}
+
 /* Opens the next part of the epoch if there is one and room for it. */
 static Slot *open_part(Loader *loader) {
     LoaderRing *r = loader->ring;
@@ -167,7 +193,7 @@ static Slot *open_part(Loader *loader) {
         slot->part.n = end - r->first < r->room ? end - r->first : r->room;
         slot->part.batch = r->batch;
         slot->part.first = r->first;
-        slot->place = r->batch * (size_t)loader->config.batch_size + (size_t)r->first;
+        slot_pair(loader, slot, (size_t)n);
         slot->taken = slot->done = 0;
         r->first += slot->part.n;
         return slot;
@@ -181,7 +207,7 @@ static Slot *open_slot(Loader *loader) {
     if (!r->running || *r->failure) return NULL;
     if (r->opened > r->next) {
         Slot *last = &r->slots[(r->opened - 1) % (uint64_t)r->count];
-        if (last->taken < last->part.n) return last;
+        if (last->taken < last->part.count) return last;
     }
     return open_part(loader);
 }
@@ -190,13 +216,13 @@ static void work(LoaderPool *pool, Loader *loader, Slot *slot, TransformScratch 
     LoaderRing *r = loader->ring;
     const Transform *t = &loader->config.transform;
     size_t image = (size_t)t->height * (size_t)t->width * 3;
-    int first = slot->taken, left = slot->part.n - first, n = left < r->chunk ? left : r->chunk;
+    int first = slot->taken, left = slot->part.count - first, n = left < r->chunk ? left : r->chunk;
     slot->taken += n;
     r->busy++;
     pthread_mutex_unlock(&pool->mutex);
     double begin = now_seconds();
     for (int i = first; i < first + n; i++)
-        load_image(loader, scratch, slot->place + (size_t)i, slot->part.pixels + (size_t)i * image,
+        load_image(loader, scratch, slot->position + (size_t)i, slot->part.pixels + (size_t)i * image,
                    &slot->part.labels[i]);
     double took = now_seconds() - begin;
     pthread_mutex_lock(&pool->mutex);
@@ -204,7 +230,7 @@ static void work(LoaderPool *pool, Loader *loader, Slot *slot, TransformScratch 
     r->stats.worked += took;
     r->stats.images += (uint64_t)n;
     slot->done += n;
-    if (slot->done == slot->part.n || *r->failure || !r->running) pthread_cond_broadcast(&pool->filled);
+    if (slot->done == slot->part.count || *r->failure || !r->running) pthread_cond_broadcast(&pool->filled);
 }
 
 static void *worker(void *argument) {
@@ -278,8 +304,12 @@ static void ring_open(Loader *loader) {
     r->count = workers ? 2 + (4 * workers * r->chunk + r->room - 1) / r->room : 1;
     r->slots = xcalloc((size_t)r->count, sizeof *r->slots, "batches");
     for (int i = 0; i < r->count; i++) {
-        r->slots[i].part.pixels = c->allocate((size_t)r->room * image, "a batch of images");
-        r->slots[i].part.labels = xcalloc((size_t)r->room, sizeof(int), "a batch of labels");
+        LoaderPart *part = &r->slots[i].part;
+        size_t most_images = (size_t)r->room + 2;
+        part->pixels = c->allocate(most_images * image, "a batch of images");
+        part->labels = xcalloc(most_images, sizeof *part->labels, "a batch of labels");
+        part->draws = xcalloc(most_images, sizeof *part->draws, "a batch of draws");
+        part->pairs = xcalloc((size_t)r->room, 2 * sizeof *part->pairs, "a batch of pairs");
     }
     r->damaged = xcalloc(loader->dataset->count, 1, "damaged images");
     r->threads = omp_get_max_threads();
@@ -289,18 +319,17 @@ static void ring_open(Loader *loader) {
 void loader_open(Loader *loader, const Dataset *dataset, const LoaderConfig *config) {
     size_t batch = (size_t)config->batch_size;
     assert(config->batch_size > 0 && dataset->count > 0 && dataset->count < UINT32_MAX);
-    if (config->train && dataset->count < batch) {
-        die("batch_size %d: the training split of %s has only %zu images: lower batch_size", config->batch_size,
-            dataset->name, dataset->count);
-    }
     *loader = (Loader){.dataset = dataset, .config = *config};
+    if (config->train && length_of(loader) < batch)
+        die("batch_size %d: the training split of %s has only %zu images: lower batch_size", config->batch_size,
+            dataset->name, length_of(loader));
     LoaderConfig *c = &loader->config;
     if (c->ranks < 1) c->ranks = 1;
     if (c->repeats < 1) c->repeats = 1;
     if (!c->allocate) c->allocate = allocate_pixels;
     if (!c->release) c->release = free_pixels;
     c->transform.train = c->train;
-    loader->batches = c->train ? dataset->count / batch : (dataset->count + batch - 1) / batch;
+    loader->batches = c->train ? length_of(loader) / batch : (dataset->count + batch - 1) / batch;
     loader->order = xcalloc(dataset->count, sizeof *loader->order, "the order of an epoch");
     shuffle(loader);
     ring_open(loader);
@@ -332,8 +361,11 @@ void loader_close(Loader *loader) {
         pthread_mutex_unlock(&pool->mutex);
     }
     for (int i = 0; i < r->count; i++) {
-        loader->config.release(r->slots[i].part.pixels);
-        free(r->slots[i].part.labels);
+        LoaderPart *part = &r->slots[i].part;
+        loader->config.release(part->pixels);
+        free(part->labels);
+        free(part->draws);
+        free(part->pairs);
     }
     for (int i = 0; i < r->threads; i++) transform_scratch_free(&r->scratch[i]);
     free(r->scratch);
@@ -374,7 +406,7 @@ static Slot *wait_for_part(Loader *loader) {
     Slot *slot = &r->slots[r->next % (uint64_t)r->count];
     double begin = now_seconds();
     bool waited = false;
-    while (slot->done < slot->part.n && !*r->failure) {
+    while (slot->done < slot->part.count && !*r->failure) {
         pthread_cond_wait(&pool->filled, &pool->mutex);
         waited = true;
     }
@@ -392,7 +424,7 @@ bool loader_next(Loader *loader, LoaderPart *part) {
     pthread_mutex_unlock(mutex_of(loader));
     if (slot && !loader->config.pool) {
         double begin = now_seconds();
-        loader_fill(loader, slot->place, slot->part.n, slot->part.pixels, slot->part.labels);
+        loader_fill(loader, slot->position, slot->part.count, slot->part.pixels, slot->part.labels);
         r->stats.stalled += now_seconds() - begin;
     }
     if (*r->failure) die("%s", r->failure);
@@ -404,7 +436,7 @@ void loader_fill(Loader *loader, size_t first, int n, uint8_t *pixels, int *labe
     LoaderRing *r = loader->ring;
     const Transform *t = &loader->config.transform;
     size_t image = (size_t)t->height * (size_t)t->width * 3;
-    assert(first + (size_t)n <= loader->dataset->count);
+    assert(first + (size_t)n <= length_of(loader));
 
 #pragma omp parallel for schedule(dynamic) num_threads(r->threads)
     for (int i = 0; i < n; i++)

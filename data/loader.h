@@ -2,7 +2,8 @@
  * the middle of an epoch with the bytes it would have seen, and image j of a batch is the same on any number of ranks.
  *
  *   training     order = a uniformly random permutation of all images keyed by (seed, epoch);
- *                batches = count / batch_size: the images left over sit this epoch out, as in DeiT
+ *                batches = count / batch_size: the images left over sit this epoch out, as in DeiT;
+ *                sampler.h has repeated augmentation, mixup.h the order within a batch that mixup asks for
  *   evaluation   order = the data set's; batches = count / batch_size rounded up; the last may be short
  *   ranks        of the n images of a batch, rank r of R has those at [r n / R, (r+1) n / R)
  *
@@ -22,8 +23,8 @@ typedef struct {
     bool train;
     int rank, ranks;   /* ranks 0: one */
     int part;          /* images that loader_next gives at a time, 0: this rank's share of a batch */
-    int repeats;       /* training: each image so many times in a row, augmented afresh, and only count / repeats of them in
-                          an epoch (DeiT's repeated augmentation has 3); 0: once */
+    int repeats;       /* training: repeated augmentation, places in a row for every image (sampler.h); 0 or 1: one */
+    bool pairs;        /* training: the samples of a batch in mixup's order (mixup.h) */
     float max_damaged; /* more than this share of an epoch's images damaged ends the run */
     Transform transform;
     LoaderPool *pool; /* NULL: loader_next fills its part itself, with OpenMP */
@@ -31,13 +32,16 @@ typedef struct {
     void (*release)(void *memory);
 } LoaderConfig;
 
-/* Images next to each other in a batch: pixels [n,height,width,3], labels [n]. */
+/* n samples next to each other in a batch, and before or behind them the partners that mixup pairs them with: count images
+ * in all, at most n + 2. */
 typedef struct {
-    uint8_t *pixels;
-    int *labels;
-    int n;
+    uint8_t *pixels; /* [count,height,width,3] */
+    int *labels;     /* [count] */
+    uint32_t *draws; /* [count]: what their random draws are keyed by */
+    int *pairs;      /* [n,2]: which of the images a sample and its partner are; without `pairs` both the same */
+    int n, count;
     size_t batch; /* of the epoch */
-    int first;    /* place of the first in the global batch */
+    int first;    /* position of the first sample in the global batch */
 } LoaderPart;
 
 /* Sums since loader_open. */
@@ -55,7 +59,7 @@ typedef struct {
     LoaderConfig config;
     size_t batches; /* per epoch */
     uint32_t epoch;
-    uint32_t *order; /* [count] */
+    uint32_t *order; /* [count]: a permutation of the images */
     LoaderRing *ring;
 } Loader;
 
@@ -82,7 +86,11 @@ void loader_start(Loader *loader, uint32_t epoch, size_t batch);
 /* The next part, until the call after it; false at the end of the epoch.  Ends the run when too many images are damaged. */
 bool loader_next(Loader *loader, LoaderPart *part);
 
-/* Fills pixels [n,height,width,3] and labels [n] with the images at places first .. first+n-1 of the epoch's order.  Same
+/* The number by which the random draws of the sample at a position of the epoch are keyed: the image's, plus the data
+ * set's size for each time it was repeated. */
+uint32_t loader_draw(const Loader *loader, size_t position);
+
+/* Fills pixels [n,height,width,3] and labels [n] with the images at positions first .. first+n-1 of the epoch.  Same
  * bytes for any number of threads (OpenMP).  One call at a time, and not while the pool loads for this loader. */
 void loader_fill(Loader *loader, size_t first, int n, uint8_t *pixels, int *labels);
 

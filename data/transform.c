@@ -37,15 +37,15 @@ Crop transform_crop(const Transform *t, TransformKey key, int height, int width)
     double area[2] = {set ? (double)t->area[0] : 0.08, set ? (double)t->area[1] : 1.0};
     double ratio[2] = {ratio_set ? (double)t->ratio[0] : 3.0 / 4, ratio_set ? (double)t->ratio[1] : 4.0 / 3};
     for (uint64_t attempt = 0; attempt < 40; attempt += 4) {
-        double u = (double)rng_uniform(key.seed, RNG_CROP, key.epoch, key.index, attempt);
-        double v = (double)rng_uniform(key.seed, RNG_CROP, key.epoch, key.index, attempt + 1);
+        double u = (double)rng_uniform(key.seed, RNG_CROP, key.epoch, key.draw, attempt);
+        double v = (double)rng_uniform(key.seed, RNG_CROP, key.epoch, key.draw, attempt + 1);
         double pixels = (double)height * width * between(area[0], area[1], u);
         double aspect = exp(between(log(ratio[0]), log(ratio[1]), v));
         Crop crop = {.height = (int)lrint(sqrt(pixels / aspect)), .width = (int)lrint(sqrt(pixels * aspect))};
         if (crop.height < 1 || crop.width < 1 || crop.height > height || crop.width > width) continue;
         uint32_t tops = (uint32_t)(height - crop.height) + 1, lefts = (uint32_t)(width - crop.width) + 1;
-        crop.top = (int)rng_below(key.seed, RNG_CROP, key.epoch, key.index, attempt + 2, tops);
-        crop.left = (int)rng_below(key.seed, RNG_CROP, key.epoch, key.index, attempt + 3, lefts);
+        crop.top = (int)rng_below(key.seed, RNG_CROP, key.epoch, key.draw, attempt + 2, tops);
+        crop.left = (int)rng_below(key.seed, RNG_CROP, key.epoch, key.draw, attempt + 3, lefts);
         return crop;
     }
     return centre_crop(height, width, ratio[0], ratio[1]);
@@ -95,7 +95,7 @@ static Plan plan_training(const Transform *t, TransformKey key, int height, int 
     Plan plan = {.m = scaled ? jpeg_eighths(crop.height, crop.width, t->height, t->width) : 8};
     plan.rows = axis_of_crop(crop.top, crop.height, t->height, plan.m, &plan.top);
     plan.columns = axis_of_crop(crop.left, crop.width, t->width, plan.m, &plan.left);
-    plan.columns.mirror = t->augment.flip && rng_bits(key.seed, RNG_FLIP, key.epoch, key.index, 0) >> 31;
+    plan.columns.mirror = t->augment.flip && rng_bits(key.seed, RNG_FLIP, key.epoch, key.draw, 0) >> 31;
     return plan;
 }
 
@@ -175,13 +175,19 @@ static bool resized_crop(TransformScratch *scratch, uint8_t *out, const Sample *
 bool transform_sample(TransformScratch *scratch, uint8_t *out, const Sample *sample, bool fixed,
                       const Transform *t, TransformKey key, char error[FILE_ERROR]) {
     bool ready = fixed && sample->height == t->height && sample->width == t->width;
-    if (!ready) return resized_crop(scratch, out, sample, t, key, error);
-    if (t->train && (t->augment.pad || t->augment.flip)) {
-        AugmentDraw draw = augment_draw(t->augment, key.seed, key.epoch, key.index);
+    size_t room = t->train && augment_has_pixels(&t->augment) ? pillow_scratch(t->height, t->width) : 0;
+    AugmentDraw draw = augment_draw(t->augment, key.seed, key.epoch, key.draw);
+    if (!ready && !resized_crop(scratch, out, sample, t, key, error)) return false;
+    if (ready && t->train && (t->augment.pad || t->augment.flip))
         augment_apply(out, sample->bytes, t->height, t->width, draw);
-    } else {
+    else if (ready)
         memcpy(out, sample->bytes, (size_t)t->height * (size_t)t->width * 3);
+    if (!room) return true;
+    if (!sample_buffer_grow(&scratch->pixels, room)) {
+        snprintf(error, FILE_ERROR, "out of memory for augmentation");
+        return false;
     }
+    augment_pixels(out, scratch->pixels.bytes, t->height, t->width, &draw);
     return true;
 }
 
@@ -189,5 +195,6 @@ void transform_scratch_free(TransformScratch *scratch) {
     jpeg_close(scratch->jpeg);
     resampler_free(&scratch->resampler);
     free(scratch->bytes.bytes);
+    free(scratch->pixels.bytes);
     *scratch = (TransformScratch){0};
 }

@@ -1,7 +1,9 @@
 /* From a sample to pixels of the model's size: what is decoded, cut out, resized and mirrored.  Every draw is a pure
- * function of (seed, epoch, index).
+ * function of (seed, epoch, draw).
  *
- *   images of the model's size already   crop after padding, flip (data/augment.h); evaluation: as they are
+ * RandAugment or colour jitter follow in training (data/augment.h).
+ *
+ *   images of the model's size already   crop after padding, flip; evaluation: as they are
  *   all others, training                 RandomResizedCrop, flip
  *   all others, evaluation               resize so that the short side is eval_resize, cut out the centre */
 #ifndef VIT_DATA_TRANSFORM_H
@@ -26,7 +28,7 @@ typedef struct {
 /* What a draw depends on. */
 typedef struct {
     uint64_t seed;
-    uint32_t epoch, index;
+    uint32_t epoch, draw; /* draw: the image's number, or sampler.h's */
 } TransformKey;
 
 typedef struct {
@@ -45,7 +47,7 @@ Crop transform_centre(const Transform *transform, int height, int width, int *re
 typedef struct {
     JpegReader *jpeg;
     Resampler resampler;
-    SampleBuffer bytes;
+    SampleBuffer bytes, pixels;
 } TransformScratch;
 
 void transform_scratch_free(TransformScratch *scratch);

@@ -68,6 +68,26 @@ double gemm_peak_gflops(void);
 /* y = (x / 255 - mean) / std.  y [B,3,Hi,Wi] real;  x [B,Hi,Wi,3] uint8;  mean, std host [3]. */
 void images_normalize(real *y, const uint8_t *x, const float *mean, const float *std, int B, int Hi, int Wi);
 
+/* What fills a box of images_mix: 0, one normal number for each channel, or one for each number of the box. */
+typedef enum { NOISE_CONST, NOISE_RAND, NOISE_PIXEL } ImageNoise;
+
+typedef struct {
+    float lam;  /* mixup's share of an image itself; where box is not empty, nothing but that counts */
+    int box[4]; /* cutmix: top, left, bottom, right, the last two exclusive */
+    ImageNoise noise;
+    uint64_t seed;
+    uint32_t epoch;
+} ImageMix;
+
+/* Random erasing, then mixup or cutmix, on the way of images_normalize.  e(r) is x[r] normalised, but noise inside
+ * boxes[r]: number i of the image is rng_normal_exact(seed, RNG_ERASING_NOISE, epoch, draws[r], i), with NOISE_RAND its
+ * channel for i.  With (j, k) = pairs[b]
+ *   y[b] = lam e(j) + (1 - lam) e(k), or, where mix's box is not empty, e(k) inside and e(j) outside.
+ * y [B,3,Hi,Wi] real;  x [rows,Hi,Wi,3] uint8;  pairs [B,2] int: rows of x;  boxes [rows,4] int as in ImageMix and draws
+ * [rows], or both NULL: nothing is erased;  mean, std host [3];  mix host.  In float32 the same bits on every device. */
+void images_mix(real *y, const uint8_t *x, const int *pairs, const int *boxes, const uint32_t *draws, const float *mean,
+                const float *std, const ImageMix *mix, int B, int Hi, int Wi);
+
 /* The patches of an image as rows, so that the patch convolution is a linear layer.
  * cols [B*(Hi/P)*(Wi/P), 3*P*P] real, columns ordered (channel, row, column) as a [M,3,P,P] weight;  x [B,3,Hi,Wi] real. */
 void patchify(real *cols, const real *x, int B, int Hi, int Wi, int P);

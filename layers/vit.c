@@ -100,7 +100,7 @@ static void activations_plan(Vit *vit, Plan *plan, int batch, bool training) {
     size_t B = (size_t)batch, rows = B * (size_t)vit->N, bytes = rows * (size_t)c->dim * sizeof(real);
     size_t image = 3 * (size_t)c->img_h * (size_t)c->img_w, C = (size_t)c->num_classes;
     plan_start(plan, training);
-    plan_keep(plan, "", "pixels", &vit->pixels, B * image);
+    plan_keep(plan, "", "pixels", &vit->pixels, (B + (training ? 2 : 0)) * image);
     plan_keep(plan, "", "images", &vit->images, B * image * sizeof(real));
     plan_keep(plan, "", "cols", &vit->cols, B * image * sizeof(real));
     plan_keep(plan, "", "keep", &vit->keep, 2 * (size_t)c->depth * B * sizeof(float));
@@ -112,6 +112,9 @@ static void activations_plan(Vit *vit, Plan *plan, int batch, bool training) {
     stations_plan(vit, plan, rows);
     plan_workspace(plan, layernorm_workspace(c->dim));
     if (training) {
+        plan_keep(plan, "", "pairs", &vit->pairs, 2 * B * sizeof *vit->pairs);
+        plan_keep(plan, "", "boxes", &vit->boxes, 4 * (B + 2) * sizeof *vit->boxes);
+        plan_keep(plan, "", "draws", &vit->draws, (B + 2) * sizeof *vit->draws);
         plan_borrow(plan, "", "dlogits", &vit->dlogits, B * C * sizeof(real));
         plan_borrow(plan, "", "dpooled", &vit->dpooled, B * (size_t)c->dim * sizeof(real));
         plan_borrow(plan, "", "dx", &vit->dx, bytes);
@@ -159,6 +162,18 @@ void vit_load_pixels(Vit *vit, const uint8_t *pixels, const float *mean, const f
     const VitConfig *c = &vit->config;
     device_upload(vit->pixels, pixels, (size_t)B * 3 * (size_t)c->img_h * (size_t)c->img_w);
     images_normalize(vit->images, vit->pixels, mean, std, B, c->img_h, c->img_w);
+}
+
+void vit_load_mixed(Vit *vit, const uint8_t *pixels, const MixedImages *mixed, const float *mean, const float *std,
+                    int B) {
+    const VitConfig *c = &vit->config;
+    size_t count = (size_t)mixed->count;
+    device_upload(vit->pixels, pixels, count * 3 * (size_t)c->img_h * (size_t)c->img_w);
+    device_upload(vit->pairs, mixed->pairs, 2 * (size_t)B * sizeof *vit->pairs);
+    device_upload(vit->boxes, mixed->boxes, 4 * count * sizeof *vit->boxes);
+    device_upload(vit->draws, mixed->draws, count * sizeof *vit->draws);
+    images_mix(vit->images, vit->pixels, vit->pairs, vit->boxes, vit->draws, mean, std, &mixed->mix, B, c->img_h,
+               c->img_w);
 }
 
 void vit_draw_drop_path(Vit *vit, uint64_t seed, uint32_t step, size_t first, int B) {

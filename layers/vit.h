@@ -46,7 +46,9 @@ typedef struct {
     void *memory;
     int batch; /* images the plans have room for */
 
-    uint8_t *pixels;     /* [B,Hi,Wi,3] */
+    uint8_t *pixels;     /* [B,Hi,Wi,3]; two more in training */
+    int *pairs, *boxes;  /* [B,2], [B+2,4] of images_mix; training only, as are: */
+    uint32_t *draws;     /* [B+2] */
     real *images;        /* [B,3,Hi,Wi] normalised */
     real *cols;          /* [B,Hg*Wg,3*P*P] */
     real *f;             /* [B,N,M] what a half-block adds to the stream */
@@ -73,6 +75,19 @@ void vit_set_training(Vit *vit, bool training);
 
 /* Fills images from host pixels [B,Hi,Wi,3]. */
 void vit_load_pixels(Vit *vit, const uint8_t *pixels, const float *mean, const float *std, int B);
+
+/* Images that are erased and mixed on their way (kernels.h, images_mix); host arrays. */
+typedef struct {
+    int count;             /* images that were loaded, at most B + 2 */
+    const int *pairs;      /* [B,2] */
+    const int *boxes;      /* [count,4] */
+    const uint32_t *draws; /* [count] */
+    ImageMix mix;
+} MixedImages;
+
+/* Fills B images from host pixels [count,Hi,Wi,3].  The training plan must be in force. */
+void vit_load_mixed(Vit *vit, const uint8_t *pixels, const MixedImages *mixed, const float *mean, const float *std,
+                    int B);
 
 /* Draws the drop path of this step for samples first .. first+B-1 of the global batch.  Before a training forward pass. */
 void vit_draw_drop_path(Vit *vit, uint64_t seed, uint32_t step, size_t first, int B);

@@ -706,31 +706,6 @@ static void loaders_end_at_any_moment(void **state) {
     dataset_close(&val);
 }
 
-/* Images of one size and at hand go the short way, and repeats stand next to each other, augmented afresh. */
-static void repeats_are_augmented_afresh(void **state) {
-    (void)state;
-    enum { N = 30, SHAPE = SHAPES_SIDE * SHAPES_SIDE * 3 };
-    Dataset dataset;
-    Loader loader;
-    static uint8_t pixels[N * SHAPE];
-    int labels[N], same = 0, seen[N] = {0};
-    shapes_open(&dataset, true, check_seed(), N);
-    LoaderConfig config = {.seed = check_seed(), .batch_size = N, .train = true, .repeats = 3,
-                           .transform = {.height = SHAPES_SIDE, .width = SHAPES_SIDE, .augment = {4, true}}};
-    loader_open(&loader, &dataset, &config);
-    loader_batch(&loader, 0, pixels, labels);
-    for (int i = 0; i < N; i++) {
-        seen[loader.order[i]]++;
-        if (i % 3 == 0) continue;
-        assert_int_equal(loader.order[i], loader.order[i - 1]);
-        same += !memcmp(pixels + i * SHAPE, pixels + (i - 1) * SHAPE, SHAPE);
-    }
-    for (int i = 0; i < N; i++) assert_true(seen[i] == 0 || seen[i] == 3);
-    assert_true(same < 5); /* one in 162 by chance */
-    loader_close(&loader);
-    dataset_close(&dataset);
-}
-
 /* == Damage ======================================================================================================= */
 
 /* Named once, replaced by the next image that can be read, whoever loads it. */
@@ -841,7 +816,6 @@ int main(void) {
         cmocka_unit_test(packed_and_folder_give_the_same_bytes),
         cmocka_unit_test(a_resumed_epoch_goes_on),
         cmocka_unit_test(loaders_end_at_any_moment),
-        cmocka_unit_test(repeats_are_augmented_afresh),
         cmocka_unit_test(damaged_images_are_named_and_replaced),
         cmocka_unit_test(too_many_damaged_end_the_run),
     };

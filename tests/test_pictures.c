@@ -1,4 +1,4 @@
-/* Decoding, resizing and the transforms: the bytes of Pillow (tests/fixtures/pillow.safetensors), parts against the whole,
+/* Decoding, resizing and the transforms: the bytes of Pillow (tests/fixtures/data/pillow.safetensors), parts against the whole,
  * and files that must be refused. */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -31,7 +31,7 @@ static SafeTensors fixture;
 static int open_fixture(void **state) {
     char error[256];
     (void)state;
-    if (safetensors_open(&fixture, "tests/fixtures/pillow.safetensors", error, sizeof error)) return 0;
+    if (safetensors_open(&fixture, "tests/fixtures/data/pillow.safetensors", error, sizeof error)) return 0;
     printf("%s\n", error);
     return 1;
 }
@@ -371,7 +371,7 @@ static void training_is_crop_resize_flip(void **state) {
             uint8_t *part = cut(image.pixels, WIDTH, (int[]){crop.top, crop.top + crop.height},
                                 (int[]){crop.left, crop.left + crop.width});
             image_resize(want, 24, 20, part, crop.height, crop.width);
-            if (augment_draw(transform.augment, key.seed, key.epoch, key.index).mirror) {
+            if (augment_draw(transform.augment, key.seed, key.epoch, key.draw).mirror) {
                 AugmentDraw flip = {.mirror = true};
                 uint8_t *copy = cut(want, 20, (int[]){0, 24}, (int[]){0, 20});
                 augment_apply(want, copy, 24, 20, flip);

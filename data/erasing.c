@@ -1,0 +1,27 @@
+#include "data/erasing.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "core/rng.h"
+
+bool erasing_draw(int box[4], float probability, uint64_t seed, uint32_t epoch, uint32_t draw, int height, int width) {
+    enum { TRIES = 10 };
+    double least = 0.02, most = 1.0 / 3, log_aspect = log(0.3);
+    memset(box, 0, 4 * sizeof *box);
+    if (rng_uniform(seed, RNG_ERASING, epoch, draw, 0) >= probability) return false;
+    for (uint64_t first = 4; first <= 4 * TRIES; first += 4) {
+        double u = (double)rng_uniform(seed, RNG_ERASING, epoch, draw, first);
+        double v = (double)rng_uniform(seed, RNG_ERASING, epoch, draw, first + 1);
+        double area = (least + (most - least) * u) * height * width, aspect = exp(log_aspect * (1 - 2 * v));
+        int h = (int)rint(sqrt(area * aspect)), w = (int)rint(sqrt(area / aspect));
+        if (h >= height || w >= width) continue;
+        if (h == 0 || w == 0) return false;
+        box[0] = (int)rng_below(seed, RNG_ERASING, epoch, draw, first + 2, (uint32_t)(height - h + 1));
+        box[1] = (int)rng_below(seed, RNG_ERASING, epoch, draw, first + 3, (uint32_t)(width - w + 1));
+        box[2] = box[0] + h;
+        box[3] = box[1] + w;
+        return true;
+    }
+    return false;
+}

@@ -1,0 +1,84 @@
+#include "data/mixup.h"
+
+#include <math.h>
+
+#include "core/rng.h"
+
+/* == The draw ===================================================================================================== */
+
+/* Elements of a step's stream. */
+enum { DRAW_MIX, DRAW_SWITCH, DRAW_Y, DRAW_X, DRAW_BETA = 16 };
+
+static double uniform(uint64_t seed, uint64_t step, uint64_t element) {
+    return ((double)rng_bits(seed, RNG_MIXUP, (uint32_t)step, (uint32_t)(step >> 32), element) + 0.5) / 4294967296.0;
+}
+
+/* ln of a Gamma(a) number (Marsaglia and Tsang 2000, section 6 for a < 1): in logarithms, since for small a the number
+ * itself is below anything a double can hold.  Takes elements from `first` on. */
+static double log_gamma_number(double a, uint64_t seed, uint64_t step, uint64_t first) {
+    double boost = a < 1 ? log(uniform(seed, step, first)) / a : 0;
+    double d = (a < 1 ? a + 1 : a) - 1.0 / 3, c = 1 / sqrt(9 * d);
+    for (uint64_t i = first + 1;; i += 3) { /* accepted 95 times in 100 */
+        double radius = sqrt(-2 * log(uniform(seed, step, i))), turn = 2 * M_PI * uniform(seed, step, i + 1);
+        double x = radius * cos(turn), v = 1 + c * x;
+        if (v <= 0) continue;
+        double log_v = 3 * log(v);
+        if (log(uniform(seed, step, i + 2)) < x * x / 2 + d * (1 - v * v * v + log_v)) return log(d) + log_v + boost;
+    }
+}
+
+double mixup_beta(double a, uint64_t seed, uint64_t step) {
+    double g = log_gamma_number(a, seed, step, DRAW_BETA);
+    double h = log_gamma_number(a, seed, step, DRAW_BETA + (1 << 20));
+    return 1 / (1 + exp(h - g));
+}
+
+static int below(int n, uint64_t seed, uint64_t step, uint64_t element) {
+    return (int)rng_below(seed, RNG_MIXUP, (uint32_t)step, (uint32_t)(step >> 32), element, (uint32_t)n);
+}
+
+static int clip(int x, int most) { return x < 0 ? 0 : x > most ? most : x; }
+
+MixupDraw mixup_draw(const Mixup *mixup, uint64_t seed, uint64_t step, int height, int width) {
+    MixupDraw drawn = {.lam = 1};
+    bool mix = mixup->mixup > 0, cut = mixup->cutmix > 0;
+    if ((!mix && !cut) || uniform(seed, step, DRAW_MIX) >= (double)mixup->probability) return drawn;
+    if (mix && cut) cut = uniform(seed, step, DRAW_SWITCH) < (double)mixup->switching;
+    double lam = mixup_beta((double)(cut ? mixup->cutmix : mixup->mixup), seed, step);
+    if (cut) {
+        int half_h = (int)(height * sqrt(1 - lam)) / 2, half_w = (int)(width * sqrt(1 - lam)) / 2;
+        int y = below(height, seed, step, DRAW_Y), x = below(width, seed, step, DRAW_X), *box = drawn.box;
+        box[0] = clip(y - half_h, height);
+        box[1] = clip(x - half_w, width);
+        box[2] = clip(y + half_h, height);
+        box[3] = clip(x + half_w, width);
+        lam = 1 - (double)(box[2] - box[0]) * (box[3] - box[1]) / ((double)height * width);
+    }
+    drawn.lam = (float)lam;
+    return drawn;
+}
+
+/* == Parts of a batch ============================================================================================= */
+
+size_t mixup_sample(size_t position, size_t n) { return position % 2 ? n - 1 - position / 2 : position / 2; }
+
+int mixup_part(size_t *begin, int *pairs, size_t first, int n_part, size_t n) {
+    size_t end = first + (size_t)n_part;
+    *begin = first - first % 2;
+    end += end % 2 && end < n;
+    for (size_t p = first; p < first + (size_t)n_part; p++) {
+        size_t partner = (p ^ 1) < n ? p ^ 1 : p;
+        *pairs++ = (int)(p - *begin);
+        *pairs++ = (int)(partner - *begin);
+    }
+    return (int)(end - *begin);
+}
+
+void mixup_targets(float *targets, const int *labels, const int *pairs, int n_part, int classes, float smoothing,
+                   float lam) {
+    float off = smoothing / (float)classes, on = 1 - smoothing + off, rest = 1 - lam;
+    for (int i = 0; i < n_part; i++, targets += classes, pairs += 2) {
+        int own = labels[pairs[0]], other = labels[pairs[1]];
+        for (int c = 0; c < classes; c++) targets[c] = (c == own ? on : off) * lam + (c == other ? on : off) * rest;
+    }
+}
