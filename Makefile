@@ -167,7 +167,8 @@ test: $(BUILD)/train_vit $(BUILD)/pack_dataset $(TESTS)
 # == Fuzzing: clang's libFuzzer, the parsers alone ===================================================================
 
 FUZZ_FLAGS := -std=gnu11 -g -O1 -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=undefined $(CPPFLAGS_ALL)
-FUZZ_SOURCES := core/config.c core/safetensors.c core/die.c core/files.c data/cifar.c data/image.c data/jpeg.c data/resample.c
+FUZZ_SOURCES := core/config.c core/safetensors.c core/die.c core/files.c data/cifar.c data/dataset.c data/folder.c data/image.c \
+                data/jpeg.c data/mnist.c data/record.c data/resample.c data/shapes.c
 
 # stb_image copies zero bytes from NULL.
 build/fuzz/fuzz_image: FUZZ_FLAGS += -fno-sanitize=nonnull-attribute
