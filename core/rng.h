@@ -12,7 +12,7 @@
 typedef enum {
     RNG_INIT = 1,      /* parameter initialisation: a = tensor index, b = 0 */
     RNG_SHUFFLE,       /* order of an epoch: a = epoch, b = round of the permutation */
-    RNG_CROP,          /* random crop: a = epoch, b = draw: the sample's index + its repeat * samples (data/augment.h) */
+    RNG_CROP,          /* random crop: a = epoch, b = draw: sample index, or data/sampler.h's number */
     RNG_FLIP,          /* horizontal flip: a = epoch, b = draw */
     RNG_DROP_PATH,     /* stochastic depth: a = step, b = layer; element = sample within the global batch */
     RNG_SHAPES,        /* the embedded data set: a = split, b = sample index */

@@ -1,6 +1,7 @@
-/* Training transforms, in this order: crop, mirror, then RandAugment or colour jitter.  Normalisation, random erasing and
- * mixup follow on the device (kernels.h, images_mix).  Each is a pure function of (seed, epoch, draw), draw being the
- * sample's index, or with repeated augmentation sampler.h's number: threads, ranks and a resumed run change nothing. */
+/* Training transforms, in this order: crop, mirror, then RandAugment or colour jitter.  Normalisation, random erasing
+ * and mixup follow on the device (kernels.h, images_mix).  Each is a pure function of (seed, epoch, draw), draw being
+ * the sample's index, or with repeated augmentation sampler.h's number: threads, ranks and a resumed run change
+ * nothing. */
 #ifndef VIT_DATA_AUGMENT_H
 #define VIT_DATA_AUGMENT_H
 

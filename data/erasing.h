@@ -7,7 +7,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* box: top, left, bottom, right, the last two exclusive; all 0 when nothing is erased.  Returns whether something is. */
+/* box: top, left, bottom, right, the last two exclusive; all 0 when nothing is erased.  Returns whether one is. */
 bool erasing_draw(int box[4], float probability, uint64_t seed, uint32_t epoch, uint32_t draw, int height, int width);
 
 #endif

@@ -18,6 +18,7 @@ JitterDraw jitter_draw(float strength, uint64_t seed, uint32_t epoch, uint32_t d
 }
 
 void jitter_apply(uint8_t *pixels, size_t n, const JitterDraw *draw) {
-    static void (*const enhance[JITTERS])(uint8_t *, size_t, float) = {pillow_brightness, pillow_contrast, pillow_color};
+    static void (*const enhance[JITTERS])(uint8_t *, size_t, float) = {pillow_brightness, pillow_contrast,
+                                                                       pillow_color};
     for (int i = 0; i < JITTERS; i++) enhance[draw->order[i]](pixels, n, draw->factor[draw->order[i]]);
 }

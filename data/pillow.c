@@ -168,7 +168,8 @@ static int clamp(int x, int low, int high) { return x < low ? low : x > high ? h
 static Map map_open(uint8_t *scratch, const uint8_t *pixels, int height, int width, PillowFilter filter,
                     const uint8_t *fill) {
     size_t line = (size_t)width * 3, numbers = aligned((size_t)width * sizeof(double));
-    uint8_t *start = scratch + (ALIGN - (uintptr_t)scratch % ALIGN) % ALIGN, *arrays = start + source_size(height, width);
+    uint8_t *start = scratch + (ALIGN - (uintptr_t)scratch % ALIGN) % ALIGN;
+    uint8_t *arrays = start + source_size(height, width);
     float *out = (float *)start;
     Map map = {height, width, filter, fill, .stride = (ptrdiff_t)line + 2 * BORDER * 3};
     map.first = out + BORDER * map.stride + BORDER * 3;
@@ -197,6 +198,7 @@ typedef uint8_t FourBytes __attribute__((vector_size(4)));
 #define CUBIC(v0, v1, v2, v3, d) \
     ((v1) + (d) * ((v2) - (v0) + (d) * (2 * ((v0) - (v1)) + (v2) - (v3) + (d) * ((v1) - (v0) - (v2) + (v3)))))
 #define LINEAR(v0, v1, d) ((v0) + ((v1) - (v0)) * (d))
+
 /* A pixel and one number more. */
 static inline Four load(const float *p) {
     FourFloats v;
@@ -237,9 +239,12 @@ static inline void store_pixel(uint8_t *out, Four v) {
 /* Any map, pixel by pixel. */
 static void sample_row(const Map *map, uint8_t *out) {
     for (int x = 0; x < map->width; x++, out += 3) {
+        if (map->row[x] == OUTSIDE) {
+            memcpy(out, map->fill, 3);
+            continue;
+        }
         const float *p = map->first + (ptrdiff_t)map->row[x] * map->stride + (ptrdiff_t)map->column[x] * 3;
-        if (map->row[x] == OUTSIDE) memcpy(out, map->fill, 3);
-        else if (map->filter == PILLOW_BICUBIC) store_pixel(out, cubic_at(p, map->stride, map->dx[x], map->dy[x]));
+        if (map->filter == PILLOW_BICUBIC) store_pixel(out, cubic_at(p, map->stride, map->dx[x], map->dy[x]));
         else store_pixel(out, linear_at(p, map->stride, map->dx[x], map->dy[x]));
     }
 }
@@ -255,6 +260,20 @@ static void place_row(Map *map, int y, const double m[6]) {
         map->dy[x] = v - 0.5 - row;
         map->column[x] = inside ? (int)column : 0;
         map->row[x] = inside ? (int)row : OUTSIDE;
+    }
+}
+
+/* n bytes, each from its neighbours `next` numbers apart. */
+static void slide_numbers(uint8_t *out, const float *in, ptrdiff_t next, const double *d, int n, PillowFilter filter) {
+    for (int i = 0; i < n && filter == PILLOW_BILINEAR; i++) {
+        double v0 = in[i], v1 = in[i + next];
+        out[i] = (uint8_t)(int)LINEAR(v0, v1, d[i]);
+    }
+    for (int i = 0; i < n && filter == PILLOW_BICUBIC; i++) {
+        double v0 = in[i - next], v1 = in[i], v2 = in[i + next], v3 = in[i + 2 * next], v = CUBIC(v0, v1, v2, v3, d[i]);
+        v = v > 0 ? v : 0;
+        v = v < 255 ? v : 255;
+        out[i] = (uint8_t)(int)v;
     }
 }
 
@@ -275,25 +294,10 @@ static bool slide_row(Map *map, uint8_t *out) {
     for (int x = last; x < map->width; x++) memcpy(out + x * 3, map->fill, 3);
     if (first == last) return true;
     const float *in = map->first + (ptrdiff_t)map->row[first] * map->stride + (ptrdiff_t)map->column[first] * 3;
-    ptrdiff_t next = across ? 3 : map->stride;
     double *d = map->slide;
     for (int x = first; x < last; x++)
         for (int c = 0; c < 3; c++) *d++ = across ? map->dx[x] : map->dy[x];
-    d = map->slide;
-    out += first * 3;
-    if (map->filter == PILLOW_BILINEAR) {
-        for (int i = 0; i < (last - first) * 3; i++) {
-            double v0 = in[i], v1 = in[i + next];
-            out[i] = (uint8_t)(int)LINEAR(v0, v1, d[i]);
-        }
-        return true;
-    }
-    for (int i = 0; i < (last - first) * 3; i++) {
-        double v0 = in[i - next], v1 = in[i], v2 = in[i + next], v3 = in[i + 2 * next], v = CUBIC(v0, v1, v2, v3, d[i]);
-        v = v > 0 ? v : 0;
-        v = v < 255 ? v : 255;
-        out[i] = (uint8_t)(int)v;
-    }
+    slide_numbers(out + first * 3, in, across ? 3 : map->stride, map->slide, (last - first) * 3, map->filter);
     return true;
 }
 

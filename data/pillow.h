@@ -1,5 +1,5 @@
-/* Pixel operations with Pillow's arithmetic: same bytes as Pillow on x86-64 (tests/test_randaugment.c holds them
- * against fixtures).  All work in place on pixels [height,width,3]; `scratch` is pillow_scratch(height, width) bytes. */
+/* Pixel operations with Pillow's arithmetic, byte for byte (tests/test_randaugment.c).  All work in place on pixels
+ * [height,width,3]; `scratch` is pillow_scratch(height, width) bytes, of any alignment. */
 #ifndef VIT_DATA_PILLOW_H
 #define VIT_DATA_PILLOW_H
 
@@ -10,9 +10,8 @@ typedef enum { PILLOW_BILINEAR, PILLOW_BICUBIC } PillowFilter;
 
 size_t pillow_scratch(int height, int width);
 
-/* ImageOps, on n pixels.  Posterize keeps `bits` (none
- * from 0 down, all from 8 up); solarize inverts from `threshold` 0..256 up; solarize_add is
- * timm's: values below 128 grow by `add` >= 0. */
+/* ImageOps, on n pixels.  Posterize keeps `bits` (none from 0 down, all from 8 up); solarize inverts from `threshold`
+ * 0..256 up; solarize_add is timm's: values below 128 grow by `add` >= 0. */
 void pillow_autocontrast(uint8_t *pixels, size_t n);
 void pillow_equalize(uint8_t *pixels, size_t n);
 void pillow_invert(uint8_t *pixels, size_t n);

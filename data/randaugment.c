@@ -199,7 +199,14 @@ bool randaugment_parse(RandAugment *ra, const char *text, char error[FILE_ERROR]
 /* == The draw ===================================================================================================== */
 
 /* Numbers of one operation within the sample's stream. */
-enum { DRAW_CHOICE, DRAW_APPLY, DRAW_STRENGTH, /* and the next: a normal number takes two */ DRAW_SIGN = 4, DRAW_FILTER, DRAWS = 8 };
+enum {
+    DRAW_CHOICE,
+    DRAW_APPLY,
+    DRAW_STRENGTH, /* and the next: a normal number takes two */
+    DRAW_SIGN = 4,
+    DRAW_FILTER,
+    DRAWS = 8
+};
 
 /* By weight, from what is left: numpy.random.choice(replace=False). */
 static int choice_by_weight(double left[RANDAUGMENT_CHOICES], double u) {
@@ -229,7 +236,8 @@ RandAugmentDraw randaugment_draw(const RandAugment *ra, uint64_t seed, uint32_t 
         if (isinf(ra->deviation))
             strength *= (double)u[DRAW_STRENGTH];
         else if (ra->deviation > 0)
-            strength += ra->deviation * (double)rng_normal(seed, RNG_RANDAUGMENT, epoch, draw, (first + DRAW_STRENGTH) / 2);
+            strength += ra->deviation *
+                        (double)rng_normal(seed, RNG_RANDAUGMENT, epoch, draw, (first + DRAW_STRENGTH) / 2);
         PillowFilter random = u[DRAW_FILTER] < 0.5f ? PILLOW_BILINEAR : PILLOW_BICUBIC;
         drawn.steps[drawn.count++] = (RandAugmentStep){
             .operation = ra->choices[choice],

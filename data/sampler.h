@@ -1,6 +1,6 @@
 /* Which image stands where in an epoch of training, and by what number its random draws are keyed.
  *
- * Without repeats place p of the epoch holds image order[p].  With repeated augmentation (Hoffer et al. 2019) each image
+ * Without repeats place p of the epoch holds image order[p].  With repeated augmentation (Hoffer et al. 2019) an image
  * stands `repeats` times in a row, each time with draws of its own, as in DeiT's RASampler (samples are dealt to ranks
  * in turn there, so that a global batch is a range of places here), and an epoch sees as many images as before, rounded
  * down to a multiple of 256: the places behind that are not reached. */

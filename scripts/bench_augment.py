@@ -1,4 +1,4 @@
-"""Microseconds an image for DeiT's crop, flip and RandAugment: timm and torchvision on Pillow against tests/bench_augment.c.
+"""Microseconds an image for DeiT's crop, flip and RandAugment: timm on Pillow against tests/bench_augment.c.
 
     make build/cpu/tests/bench_augment
     chrt -r 1 python3 scripts/bench_augment.py FOLDER [--policy rand-m9-mstd0.5-inc1]
@@ -68,9 +68,10 @@ def main():
             file.flush()
             for _ in range(options.turns):
                 theirs.append(timm_round(transform, images))
-                ours.append(float(subprocess.run([options.binary, options.policy, str(side), str(len(images)), file.name],
-                                                 check=True, capture_output=True, text=True).stdout))
-        print(f"{side}x{side}: timm {min(theirs):.1f} us, vit.c {min(ours):.1f} us an image: {min(theirs) / min(ours):.2f} times")
+                command = [options.binary, options.policy, str(side), str(len(images)), file.name]
+                ours.append(float(subprocess.run(command, check=True, capture_output=True, text=True).stdout))
+        ratio = min(theirs) / min(ours)
+        print(f"{side}x{side}: timm {min(theirs):.1f} us, vit.c {min(ours):.1f} us an image: {ratio:.2f} times")
 
 
 if __name__ == "__main__":

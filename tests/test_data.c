@@ -698,15 +698,18 @@ static void batches_do_not_depend_on_threads_or_history(void **state) {
     int want_labels[B], labels[B], threads = omp_get_max_threads();
     Dataset dataset;
     Loader loader;
+    Augment augment = {.pad = 4, .flip = true};
+    char error[FILE_ERROR];
+    assert_true(randaugment_parse(&augment.randaugment, "rand-m9-mstd0.5-inc1", error));
     shapes_open(&dataset, true, check_seed(), 300);
     omp_set_num_threads(1);
-    open_plain(&loader, &dataset, check_seed(), B, true, (Augment){.pad = 4, .flip = true});
+    open_plain(&loader, &dataset, check_seed(), B, true, augment);
     loader_epoch(&loader, 2);
     loader_batch(&loader, 5, want, want_labels);
     loader_close(&loader);
     for (int t = 2; t <= 7; t += 5) {
         omp_set_num_threads(t);
-        open_plain(&loader, &dataset, check_seed(), B, true, (Augment){.pad = 4, .flip = true});
+        open_plain(&loader, &dataset, check_seed(), B, true, augment);
         for (uint32_t epoch = 0; epoch < 3; epoch++) {
             loader_epoch(&loader, epoch);
             for (size_t b = 0; b < (epoch == 2 ? 6 : loader.batches); b++) loader_batch(&loader, b, got, labels);

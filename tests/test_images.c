@@ -53,9 +53,11 @@ static void random_box(int box[4], int Hi, int Wi) {
 static void images_mix_case(int B, int rows, int Hi, int Wi, bool erase, int how, ImageNoise noise) {
     size_t pixels = (size_t)Hi * (size_t)Wi, n = (size_t)B * 3 * pixels;
     uint8_t *x = keep(malloc((size_t)rows * 3 * pixels), false);
-    int *pairs = keep(malloc((size_t)B * 2 * sizeof *pairs), false), *boxes = keep(calloc((size_t)rows, 4 * sizeof *boxes), false);
+    int *pairs = keep(malloc((size_t)B * 2 * sizeof *pairs), false);
+    int *boxes = keep(calloc((size_t)rows, 4 * sizeof *boxes), false);
     uint32_t *draws = keep(malloc((size_t)rows * sizeof *draws), false);
-    ImageMix mix = {.lam = how == 0 ? 1 : (float)(1 + below(98)) / 100, .noise = noise, .seed = check_seed(), .epoch = below(300)};
+    ImageMix mix = {.lam = how == 0 ? 1 : (float)(1 + below(98)) / 100, .noise = noise, .seed = check_seed()};
+    mix.epoch = below(300);
     for (size_t i = 0; i < (size_t)rows * 3 * pixels; i++) x[i] = (uint8_t)below(256);
     for (int b = 0; b < 2 * B; b++) pairs[b] = (int)below((uint32_t)rows);
     for (int r = 0; r < rows; r++) {
@@ -82,11 +84,12 @@ static void images_mix_case(int B, int rows, int Hi, int Wi, bool erase, int how
                     float other = plain_number(x, p, draws, &mix, pairs[2 * b + 1], c, row, column, Hi, Wi);
                     float mixed = mix.lam < 1 ? fmaf(mix.lam, own, (1 - mix.lam) * other) : own;
                     if (how == 2) mixed = inside(mix.box, row, column) ? other : own;
-                    want[(((size_t)b * 3 + (size_t)c) * (size_t)Hi + (size_t)row) * (size_t)Wi + (size_t)column] = (double)mixed;
+                    want[((size_t)b * 3 + (size_t)c) * pixels + (size_t)(row * Wi + column)] = (double)mixed;
                 }
     char name[96];
     static const char *const hows[] = {"plain", "mixup", "cutmix"}, *const noises[] = {"const", "rand", "pixel"};
-    snprintf(name, sizeof name, "B %d of %d, %dx%d %s%s%s", B, rows, Hi, Wi, hows[how], erase ? ", erased " : "", erase ? noises[noise] : "");
+    snprintf(name, sizeof name, "B %d of %d, %dx%d %s%s%s", B, rows, Hi, Wi, hows[how], erase ? ", erased " : "",
+             erase ? noises[noise] : "");
     assert_true(close_real(name, y, want, n));
     const float *got = download_real(y, n), *twice = download_real(again, n);
     assert_memory_equal(got, twice, n * sizeof *got);
@@ -133,7 +136,8 @@ static void part_of_batch(float *y, float *targets, Loader *loader, MixupDraw dr
     size_t begin;
     int *pairs = keep(malloc(2 * (size_t)n * sizeof *pairs), false);
     int count = mixup_part(&begin, pairs, (size_t)first, n, (size_t)size);
-    int *boxes = keep(malloc(4 * (size_t)count * sizeof *boxes), false), *labels = keep(malloc((size_t)count * sizeof *labels), false);
+    int *boxes = keep(malloc(4 * (size_t)count * sizeof *boxes), false);
+    int *labels = keep(malloc((size_t)count * sizeof *labels), false);
     uint32_t *draws = keep(malloc((size_t)count * sizeof *draws), false);
     uint8_t *x = keep(malloc((size_t)count * IMAGE), false);
     begin += (size_t)size; /* the second batch of the epoch */
@@ -147,7 +151,8 @@ static void part_of_batch(float *y, float *targets, Loader *loader, MixupDraw dr
     memcpy(mix.box, draw.box, sizeof mix.box);
     real *d_y = poisoned_real((size_t)n * IMAGE);
     images_mix(d_y, upload_bytes(x, (size_t)count * IMAGE), upload_bytes(pairs, 2 * (size_t)n * sizeof *pairs),
-               upload_bytes(boxes, 4 * (size_t)count * sizeof *boxes), upload_bytes(draws, (size_t)count * sizeof *draws),
+               upload_bytes(boxes, 4 * (size_t)count * sizeof *boxes),
+               upload_bytes(draws, (size_t)count * sizeof *draws),
                mean, std, &mix, n, SHAPES_SIDE, SHAPES_SIDE);
     memcpy(y, download_real(d_y, (size_t)n * IMAGE), (size_t)n * IMAGE * sizeof *y);
     release_all();

@@ -164,7 +164,8 @@ static void erasing_draws(void **state) {
             bool is = erasing_draw(box, 1, check_seed(), 3, (uint32_t)i, H, W);
             erased += erasing_draw(plain, 0.25f, check_seed(), 3, (uint32_t)i, H, W);
             assert_true(is == (box[2] > 0));
-            assert_true(box[0] >= 0 && box[0] <= box[2] && box[2] <= H && box[1] >= 0 && box[1] <= box[3] && box[3] <= W);
+            assert_true(0 <= box[0] && box[0] <= box[2] && box[2] <= H);
+            assert_true(0 <= box[1] && box[1] <= box[3] && box[3] <= W);
             plain_erase(plain, 1, H, W);
             const int *boxes[2] = {box, plain};
             for (int k = 0; k < 2; k++) {
@@ -219,7 +220,8 @@ static void targets_are_timms(void **state) {
     for (int i = 0; i < 3; i++) {
         float sum = 0;
         for (int c = 0; c < 5; c++) {
-            float t = lam * (c == labels[pairs[2 * i]] ? on : off) + (1 - lam) * (c == labels[pairs[2 * i + 1]] ? on : off);
+            int own = labels[pairs[2 * i]], other = labels[pairs[2 * i + 1]];
+            float t = lam * (c == own ? on : off) + (1 - lam) * (c == other ? on : off);
             assert_true(fabsf(targets[5 * i + c] - t) < 1e-6f);
             sum += targets[5 * i + c];
         }

@@ -52,6 +52,15 @@ for number in 2 3 4; do
     [ "$(cut -d , -f 7,8 one/log.csv)" = "$(cut -d , -f 7,8 several$number/log.csv)" ]
     check "and its accuracies" $? "$(last_row several$number)"
 done
+# Mixed batches of 18: on two ranks, and in micro-batches of 5, partners are cut apart.
+mixed="$model --batch-size 18 --epochs 2 --aa rand-m9-mstd0.5-inc1 --reprob 0.5 --mixup 0.8 --cutmix 1 --repeated-aug"
+run $mixed --run-dir mixed
+for number in 2 3; do
+    ranks $number $mixed --micro-batch 5 --run-dir mixed$number
+    worst=$(curves_agree mixed mixed$number 2e-5)
+    check "$number ranks mix the batches of one" $? "$worst"
+done
+
 ranks 2 $model --epochs 3 --run-dir again
 same_run several2 again
 check "two ranks give the same bits again" $? "differs: $differs"

@@ -98,6 +98,33 @@ static void normal_moments(void **state) {
     mean_is("normal: x^4", sum[4], DRAWS, 3, sqrt(96));
 }
 
+static void exact_normals_are_normal(void **state) {
+    (void)state;
+    uint64_t seed = check_seed();
+    double sum[5] = {0}, worst = 0;
+    for (size_t i = 0; i < DRAWS; i++) {
+        double x = rng_normal_exact(seed, RNG_TEST, 14, 0, i), power = 1;
+        uint32_t u = rng_bits(seed, RNG_TEST, 14, 0, 2 * i) >> 8 | 1, v = rng_bits(seed, RNG_TEST, 14, 0, 2 * i + 1) >> 8;
+        double want = sqrt(-2 * log(u / 16777216.0)) * cos(2 * M_PI * v / 16777216.0);
+        worst = fmax(worst, fabs(x - want));
+        for (int k = 1; k <= 4; k++) sum[k] += power *= x;
+    }
+    printf("  exact normal against the library: at most %.2g apart\n", worst);
+    assert_true(worst < 1e-6);
+    mean_is("exact normal: x", sum[1], DRAWS, 0, 1);
+    mean_is("exact normal: x^2", sum[2], DRAWS, 1, sqrt(2));
+    mean_is("exact normal: x^3", sum[3], DRAWS, 0, sqrt(15));
+    mean_is("exact normal: x^4", sum[4], DRAWS, 3, sqrt(96));
+    uint32_t sum_of_bits = 0; /* the same on every machine */
+    for (uint64_t i = 0; i < 4096; i++) {
+        float x = rng_normal_exact(1, RNG_TEST, 2, 3, i);
+        uint32_t bits;
+        memcpy(&bits, &x, sizeof bits);
+        sum_of_bits = sum_of_bits * 31 + bits;
+    }
+    assert_int_equal(sum_of_bits, 0x259cd520);
+}
+
 static void below_is_uniform(void **state) {
     (void)state;
     uint64_t seed = check_seed();
@@ -115,7 +142,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(philox_known_answers), cmocka_unit_test(elements_are_words_of_blocks),
         cmocka_unit_test(every_argument_matters), cmocka_unit_test(uniform_moments),
-        cmocka_unit_test(normal_moments),       cmocka_unit_test(below_is_uniform),
+        cmocka_unit_test(normal_moments),       cmocka_unit_test(exact_normals_are_normal),
+        cmocka_unit_test(below_is_uniform),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

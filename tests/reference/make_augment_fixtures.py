@@ -35,12 +35,12 @@ FILL = (124, 116, 104)
 
 # data/randaugment.h
 NAMES = ["AutoContrast", "Equalize", "Invert", "Rotate", "Posterize", "PosterizeIncreasing", "Solarize",
-         "SolarizeIncreasing", "SolarizeAdd", "Color", "ColorIncreasing", "Contrast", "ContrastIncreasing", "Brightness",
-         "BrightnessIncreasing", "Sharpness", "SharpnessIncreasing", "ShearX", "ShearY", "TranslateXRel",
+         "SolarizeIncreasing", "SolarizeAdd", "Color", "ColorIncreasing", "Contrast", "ContrastIncreasing",
+         "Brightness", "BrightnessIncreasing", "Sharpness", "SharpnessIncreasing", "ShearX", "ShearY", "TranslateXRel",
          "TranslateYRel"]
 JITTER = len(NAMES)
 GEOMETRIC = {"Rotate", "ShearX", "ShearY", "TranslateXRel", "TranslateYRel"}
-SIGNED = GEOMETRIC | {name for name in NAMES if name.endswith("Increasing")} - {"PosterizeIncreasing", "SolarizeIncreasing"}
+SIGNED = GEOMETRIC | {"ColorIncreasing", "ContrastIncreasing", "BrightnessIncreasing", "SharpnessIncreasing"}
 PLAIN = {"AutoContrast", "Equalize", "Invert"}
 
 # picture -> strengths that every operation is tried with
@@ -59,13 +59,13 @@ def pictures():
 
 
 def randaugment_case(picture, name, strength, negative, bicubic):
+    image, filters = Image.fromarray(picture), (Image.BILINEAR, Image.BICUBIC)
     auto_augment._randomly_negate = lambda v: -v if negative else v
     level = auto_augment.LEVEL_TO_ARG[name]
     arguments = level(strength, {}) if level else ()
-    filters = (Image.BILINEAR, Image.BICUBIC)
-    if name.startswith("Posterize") and arguments[0] == 0:  # Pillow refuses this in late releases; before, it made all black
+    if name.startswith("Posterize") and arguments[0] == 0:  # late releases of Pillow refuse; before, all became black
         return 0, np.zeros_like(picture)
-    out = auto_augment.NAME_TO_OP[name](Image.fromarray(picture), *arguments, fillcolor=FILL, resample=filters[bicubic])
+    out = auto_augment.NAME_TO_OP[name](image, *arguments, fillcolor=FILL, resample=filters[bicubic])
     return arguments[0] if arguments else 0, np.asarray(out)
 
 
