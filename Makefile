@@ -40,12 +40,12 @@ endif
 CPPFLAGS_ALL := -I. -I$(KERNELS) -D_GNU_SOURCE $(if $(filter FP32,$(PRECISION)),-DVIT_FP32) $(MPI_CPPFLAGS) $(CPPFLAGS)
 FLAGS := $(CFLAGS_BASE) $(CFLAGS_WARN) $(CFLAGS_SANITIZE) $(CPPFLAGS_ALL) $(CFLAGS)
 
-SOURCES := $(wildcard core/*.c data/*.c layers/*.c layers/attention/*.c)
+SOURCES := $(wildcard core/*.c data/*.c detection/*.c layers/*.c layers/attention/*.c)
 TESTS := $(patsubst tests/%.c,$(BUILD)/tests/%,$(wildcard tests/test_*.c))
 BENCHES := $(patsubst tests/%.c,$(BUILD)/tests/%,$(wildcard tests/bench_*.c))
 FUZZERS := $(patsubst tests/%.c,build/fuzz/%,$(wildcard tests/fuzz_*.c))
 LINK := $(CC)
-LIBRARIES := -linih -lcjson -lm $(MPI_LIBRARIES)
+LIBRARIES := -linih -lcjson -lyajl -lm $(MPI_LIBRARIES)
 
 ifeq ($(BACKEND),cpu)
 SOURCES += $(wildcard kernels/cpu/*.c)
@@ -105,6 +105,7 @@ report:
 	$(call line,$(call found,dnnl,'#include <dnnl.h>'),"oneDNN","the matrix products; apt-get install libdnnl-dev")
 	$(call line,$(call found,inih,'#include <ini.h>'),"inih","config files; apt-get install libinih-dev")
 	$(call line,$(call found,cjson,'#include <cjson/cJSON.h>'),"cJSON","checkpoints; apt-get install libcjson-dev")
+	$(call line,$(call found,yajl,'#include <yajl/yajl_parse.h>'),"yajl","COCO's annotations; apt-get install libyajl-dev")
 	$(call line,$(call found,stb,'#include <stb/stb_image.h>'),"stb_image","pictures; apt-get install libstb-dev")
 	$(if $(filter 1,$(MPI)),@echo "  found    MPI",@echo "  without  MPI: one process only; apt-get install libopenmpi-dev openmpi-bin")
 	$(call line,$(call found,cmocka,'#include <stddef.h>' '#include <stdarg.h>' '#include <setjmp.h>' '#include <stdint.h>' '#include <cmocka.h>'),"cmocka","the tests only; apt-get install libcmocka-dev")
@@ -158,18 +159,19 @@ test: $(BUILD)/train_vit $(TESTS)
 # == Fuzzing: clang's libFuzzer, the parsers alone ===================================================================
 
 FUZZ_FLAGS := -std=gnu11 -g -O1 -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=undefined $(CPPFLAGS_ALL)
-FUZZ_SOURCES := core/config.c core/safetensors.c core/die.c core/files.c data/cifar.c data/image.c
+FUZZ_SOURCES := core/config.c core/safetensors.c core/die.c core/files.c data/cifar.c data/image.c core/json_lists.c \
+                data/coco.c
 
 # stb_image's JPEG arithmetic wraps on purpose; it copies zero bytes from NULL, and shifts by 32 where a damaged stream has
 # run out of bits (whatever that gives is one more wrong pixel).
 build/fuzz/fuzz_image: FUZZ_FLAGS += -fwrapv -fno-sanitize=nonnull-attribute,shift-exponent
-$(BUILD)/data/image.o: CFLAGS += -fwrapv
+$(BUILD)/data/image.o: FLAGS += -fwrapv
 
 fuzz: $(FUZZERS)
 build/fuzz/%: tests/%.c $(FUZZ_SOURCES)
 	@mkdir -p $(@D)
 	@echo "FUZZ $@"
-	@clang $(FUZZ_FLAGS) $^ -o $@ -linih -lcjson -lm
+	@clang $(FUZZ_FLAGS) $^ -o $@ -linih -lcjson -lyajl -lm
 
 clean:
 	rm -rf build

@@ -72,6 +72,7 @@ look() {
     has_library dnnl.h -ldnnl || missing oneDNN "matrix products and convolutions" libdnnl-dev
     has_library ini.h -linih || missing inih "config files" libinih-dev
     has_library cjson/cJSON.h -lcjson || missing cJSON "headers of checkpoints" libcjson-dev
+    has_library yajl/yajl_parse.h -lyajl || missing yajl "COCO's annotations" libyajl-dev
     has_library stb/stb_image.h || missing stb_image "reading and writing pictures" libstb-dev
     if [ "$demo" ]; then
         has_matplotlib || missing matplotlib "the plots" python3-matplotlib
