@@ -160,12 +160,15 @@ test: $(BUILD)/train_vit $(TESTS)
 
 FUZZ_FLAGS := -std=gnu11 -g -O1 -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=undefined $(CPPFLAGS_ALL)
 FUZZ_SOURCES := core/config.c core/safetensors.c core/die.c core/files.c data/cifar.c data/image.c core/json_lists.c \
-                data/coco.c
+                data/coco.c detection/coco_results.c detection/coco_eval.c
 
 # stb_image's JPEG arithmetic wraps on purpose; it copies zero bytes from NULL, and shifts by 32 where a damaged stream has
 # run out of bits (whatever that gives is one more wrong pixel).
 build/fuzz/fuzz_image: FUZZ_FLAGS += -fwrapv -fno-sanitize=nonnull-attribute,shift-exponent
-$(BUILD)/data/image.o: FLAGS += -fwrapv
+$(BUILD)/data/image.o: private FLAGS += -fwrapv
+
+# pycocotools' numbers to the last bit, and torchvision's boxes: no product is fused into a sum.
+$(BUILD)/detection/coco_eval.o $(BUILD)/data/detection_augment.o: private FLAGS += -ffp-contract=off
 
 fuzz: $(FUZZERS)
 build/fuzz/%: tests/%.c $(FUZZ_SOURCES)
