@@ -167,8 +167,8 @@ FUZZ_SOURCES := core/config.c core/safetensors.c core/die.c core/files.c data/ci
 build/fuzz/fuzz_image: FUZZ_FLAGS += -fwrapv -fno-sanitize=nonnull-attribute,shift-exponent
 $(BUILD)/data/image.o: private FLAGS += -fwrapv
 
-# pycocotools' numbers to the last bit, and torchvision's boxes: no product is fused into a sum.
-$(BUILD)/detection/coco_eval.o $(BUILD)/data/detection_augment.o: private FLAGS += -ffp-contract=off
+# The last bits of pycocotools' numbers and of the official code's boxes: no product is fused into a sum.
+$(patsubst %,$(BUILD)/%.o,detection/coco_eval detection/postprocess data/detection_augment): private FLAGS += -ffp-contract=off
 
 fuzz: $(FUZZERS)
 build/fuzz/%: tests/%.c $(FUZZ_SOURCES)
