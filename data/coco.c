@@ -57,8 +57,8 @@ void coco_add_category(Coco *coco, int64_t id, const char *name) {
     coco->categories[coco->category_count++] = (CocoCategory){id, keep_text(coco, name)};
 }
 
-void coco_add_annotation(Coco *coco, int64_t id, int64_t image_id, int64_t category_id, const double box[4], double area,
-                         bool crowd) {
+void coco_add_annotation(Coco *coco, int64_t id, int64_t image_id, int64_t category_id, const double box[4],
+                         double area, bool crowd) {
     coco->annotations = grown(coco->annotations, coco->annotation_count, &coco->annotation_room,
                               sizeof *coco->annotations, "annotations");
     coco->annotations[coco->annotation_count++] =

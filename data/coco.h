@@ -62,8 +62,8 @@ void coco_close(Coco *coco);
 /* The same tables from elsewhere: zero a Coco, add in any order, finish.  Texts are copied. */
 void coco_add_image(Coco *coco, int64_t id, const char *file_name, int width, int height);
 void coco_add_category(Coco *coco, int64_t id, const char *name);
-void coco_add_annotation(Coco *coco, int64_t id, int64_t image_id, int64_t category_id, const double box[4], double area,
-                         bool crowd);
+void coco_add_annotation(Coco *coco, int64_t id, int64_t image_id, int64_t category_id, const double box[4],
+                         double area, bool crowd);
 bool coco_finish(Coco *coco, char error[FILE_ERROR]); /* false: closed */
 
 /* Every picture is there, in `folder`.  False: `error` names the first that is not and counts the others. */

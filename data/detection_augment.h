@@ -3,8 +3,8 @@
  *
  *   training    mirror with probability 1/2; then, with probability 1/2 each,
  *               A  resize: the short side to one of `scale`, the long one to at most max_size
- *               B  resize: the short side to one of `crop_scale`; crop with sides uniform in crop_min .. crop_max, or to
- *                  the picture's side where that is shorter; then A
+ *               B  resize: the short side to one of `crop_scale`; crop with sides uniform in crop_min .. crop_max, or
+ *                  to the picture's side where that is shorter; then A
  *   evaluation  resize */
 #ifndef VIT_DATA_DETECTION_AUGMENT_H
 #define VIT_DATA_DETECTION_AUGMENT_H
@@ -43,8 +43,8 @@ DetectionDraw detection_draw(const DetectionAugment *augment, int width, int hei
 DetectionDraw detection_resize(int width, int height, int scale, int max_size);
 
 /* Boxes of the original picture, box [count,4] x0, y0, x1, y1 within it, become those of the result, cx, cy, w, h
- * relative to its size; those that a crop leaves nothing of are dropped, whatever is left of the others keeps its label.
- * In place; returns how many are left. */
+ * relative to its size; those that a crop leaves nothing of are dropped, whatever is left of the others keeps its
+ * label.  In place; returns how many are left. */
 int detection_boxes(float (*box)[4], int *label, int count, const DetectionDraw *draw);
 
 #endif

@@ -179,7 +179,8 @@ void scenes_coco(Coco *coco, uint64_t seed, uint32_t split, int count, int side)
     for (int c = 0; c < SHAPES_CLASSES; c++) coco_add_category(coco, c + 1, shapes.class_names[c]);
     for (int i = 0; i < count; i++) {
         char name[32];
-        int label[SCENES_MOST], box[SCENES_MOST][4], figures = scenes_draw(seed, split, (uint32_t)i, side, NULL, label, box);
+        int label[SCENES_MOST], box[SCENES_MOST][4];
+        int figures = scenes_draw(seed, split, (uint32_t)i, side, NULL, label, box);
         snprintf(name, sizeof name, "scene-%06d", i);
         coco_add_image(coco, i + 1, name, side, side);
         for (int j = 0; j < figures; j++) {

@@ -1,9 +1,9 @@
-/* A window of n batches is sorted by width and cut into about sqrt(n) strips, each of whole batches; a strip is sorted by
- * height, every other one from the tallest down so that the seams fit too.
+/* A window of n batches is sorted by width and cut into about sqrt(n) strips, each of whole batches; a strip is sorted
+ * by height, every other one from the tallest down so that the seams fit too.
  *
- * Padding, simulated with COCO's sizes and DETR's augmentation: batches of 16 without a window 53 %; window 32, sorted by
- * area 35 %, by width 24 %, by strips 13 %; window 128, strips 6 %.  Batches of 16 dealt to ranks as 8 x 2 and padded
- * there: 20 % without a window, 3 % with strips and window 16. */
+ * Padding, simulated with COCO's sizes and DETR's augmentation: batches of 16 without a window 53 %; window 32, sorted
+ * by area 35 %, by width 24 %, by strips 13 %; window 128, strips 6 %.  Batches of 16 dealt to ranks as 8 x 2 and
+ * padded there: 20 % without a window, 3 % with strips and window 16. */
 #include "data/size_buckets.h"
 
 #include <math.h>
@@ -53,7 +53,8 @@ static int by_falling_height(const void *left, const void *right) {
 
 /* n batches of the order; window [n batch] is scratch. */
 static void regroup(uint32_t *order, Picture *window, const int (*size)[2], size_t n, size_t batch) {
-    size_t count = n * batch, strips = (size_t)fmax(rint(sqrt((double)n)), 1), strip = (n + strips - 1) / strips * batch;
+    size_t count = n * batch, strips = (size_t)fmax(rint(sqrt((double)n)), 1);
+    size_t strip = (n + strips - 1) / strips * batch;
     bool falling = false;
     for (size_t i = 0; i < count; i++) window[i] = (Picture){size[order[i]][0], size[order[i]][1], order[i]};
     qsort(window, count, sizeof *window, by_width);

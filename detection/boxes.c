@@ -20,7 +20,8 @@ static void axis_backward(float *dlow, float *dhigh, float low, float high, floa
 float box_giou_backward(float da[4], const float a[4], const float b[4]) {
     BoxOverlap o = box_overlap(a, b);
     float over_u = 1 / o.u, over_a = 1 / o.a;
-    float di = over_u + o.i * over_u * over_u - over_a, ds = over_a - o.i * over_u * over_u, dhull = -o.u * over_a * over_a;
+    float di = over_u + o.i * over_u * over_u - over_a, ds = over_a - o.i * over_u * over_u,
+          dhull = -o.u * over_a * over_a;
     float w = a[2] - a[0], h = a[3] - a[1];
     axis_backward(&da[0], &da[2], a[0], a[2], b[0], b[2], di * o.ih, dhull * o.ah, ds * h);
     axis_backward(&da[1], &da[3], a[1], a[3], b[1], b[3], di * o.iw, dhull * o.aw, ds * w);

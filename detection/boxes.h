@@ -19,8 +19,8 @@ static inline void box_centre(float out[4], const float box[4]) {
     out[3] = y1 - y0;
 }
 
-/* Intersection i, union u and the smallest box around both, a, of two boxes by corners, x0 <= x1 and y0 <= y1; each also
- * by its sides.  Selections instead of fminf, so that loops of it stay in vectors. */
+/* Intersection i, union u and the smallest box around both, a, of two boxes by corners, x0 <= x1 and y0 <= y1; each
+ * also by its sides.  Selections instead of fminf, so that loops of it stay in vectors. */
 typedef struct {
     float iw, ih, aw, ah;
     float i, u, a;

@@ -345,7 +345,9 @@ static void summarize(double numbers[COCO_NUMBERS], double *category_ap, const C
     for (int c = SMALL; c <= LARGE; c++) {
         numbers[COCO_AP_SMALL + c - SMALL] = mean_of(curves, categories, c, true, 0, THRESHOLDS);
     }
-    for (int i = 0; i < 6; i++) numbers[COCO_AR1 + i] = mean_of(curves, categories, recall_curve[i], false, 0, THRESHOLDS);
+    for (int i = 0; i < 6; i++) {
+        numbers[COCO_AR1 + i] = mean_of(curves, categories, recall_curve[i], false, 0, THRESHOLDS);
+    }
     for (int k = 0; category_ap && k < categories; k++) {
         category_ap[k] = mean_of(curves + (size_t)k * CURVES, 1, ALL, true, 0, THRESHOLDS);
     }

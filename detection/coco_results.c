@@ -69,9 +69,10 @@ static bool write_detections(FILE *file, const CocoDetection *detections, size_t
     fputc('[', file);
     for (size_t i = 0; i < count; i++) {
         const CocoDetection *d = &detections[i];
-        fprintf(file, "%s{\"image_id\": %" PRId64 ", \"category_id\": %" PRId64 ", \"bbox\": [%.17g, %.17g, %.17g, %.17g], "
-                "\"score\": %.17g}", i ? ",\n" : "", d->image_id, d->category_id, d->box[0], d->box[1], d->box[2],
-                d->box[3], d->score);
+        fprintf(file,
+                "%s{\"image_id\": %" PRId64 ", \"category_id\": %" PRId64 ", \"bbox\": [%.17g, %.17g, %.17g, %.17g], "
+                "\"score\": %.17g}",
+                i ? ",\n" : "", d->image_id, d->category_id, d->box[0], d->box[1], d->box[2], d->box[3], d->score);
     }
     fputs("]\n", file);
     return fflush(file) == 0 && !ferror(file) && fsync(fileno(file)) == 0;

@@ -47,20 +47,20 @@ DrawColour draw_colour(int64_t id) {
 
 enum { GLYPH_WIDTH = 5, GLYPH_HEIGHT = 8, GLYPH_STEP = 6 };
 
-/* Drawn for this project.  Eight rows a glyph from the top, each one digit to base 32 (0-9, a-v) whose five bits are the
- * cells, the left one highest; the last row is for what hangs below the line. */
+/* Drawn for this project.  Eight rows a glyph from the top, each one digit to base 32 (0-9, a-v) whose five bits are
+ * the cells, the left one highest; the last row is for what hangs below the line. */
 static const char font[][GLYPH_HEIGHT + 1] = {
-    "00000000", "44444040", "aa000000", "aavavaa0", "4fke5u40", "pp248jj0", "cik8lid0", "44000000", /*   ! " # $ % & ' */
-    "24888420", "84222480", "04lel400", "044v4400", "00000448", "000v0000", "00000cc0", "11248gg0", /* ( ) * + , - . / */
-    "ehjlphe0", "4c4444e0", "eh1248v0", "v2421he0", "26aiv220", "vgu11he0", "68guhhe0", "v1244440", /* 0 1 2 3 4 5 6 7 */
-    "ehhehhe0", "ehhf12c0", "00400400", "00400448", "248g8420", "00v0v000", "84212480", "eh124040", /* 8 9 : ; < = > ? */
-    "ehnlmge0", "4ahhvhh0", "uhhuhhu0", "ehggghe0", "sihhhis0", "vgguggv0", "vgguggg0", "ehgnhhf0", /* @ A B C D E F G */
-    "hhhvhhh0", "e44444e0", "72222ic0", "hikokih0", "ggggggv0", "hrllhhh0", "hpljhhh0", "ehhhhhe0", /* H I J K L M N O */
-    "uhhuggg0", "ehhhlid0", "uhhukih0", "fgge11u0", "v4444440", "hhhhhhe0", "hhhhaa40", "hhhllrh0", /* P Q R S T U V W */
-    "hha4ahh0", "hha44440", "v1248gv0", "e88888e0", "gg842110", "e22222e0", "4ah00000", "0000000v", /* X Y Z [ \ ] ^ _ */
-    "84000000", "00e1fhf0", "gguhhhu0", "00eggge0", "11fhhhf0", "00ehvge0", "68u88880", "00fhhhfe", /* ` a b c d e f g */
-    "gguhhhh0", "40c444e0", "2062222c", "ggikoki0", "c44444e0", "00qllll0", "00uhhhh0", "00ehhhe0", /* h i j k l m n o */
-    "00uhhugg", "00fhhf11", "00mpggg0", "00fge1u0", "88u88860", "00hhhjd0", "00hhha40", "00hllla0", /* p q r s t u v w */
+    "00000000", "44444040", "aa000000", "aavavaa0", "4fke5u40", "pp248jj0", "cik8lid0", "44000000",/*   ! " # $ % & ' */
+    "24888420", "84222480", "04lel400", "044v4400", "00000448", "000v0000", "00000cc0", "11248gg0",/* ( ) * + , - . / */
+    "ehjlphe0", "4c4444e0", "eh1248v0", "v2421he0", "26aiv220", "vgu11he0", "68guhhe0", "v1244440",/* 0 1 2 3 4 5 6 7 */
+    "ehhehhe0", "ehhf12c0", "00400400", "00400448", "248g8420", "00v0v000", "84212480", "eh124040",/* 8 9 : ; < = > ? */
+    "ehnlmge0", "4ahhvhh0", "uhhuhhu0", "ehggghe0", "sihhhis0", "vgguggv0", "vgguggg0", "ehgnhhf0",/* @ A B C D E F G */
+    "hhhvhhh0", "e44444e0", "72222ic0", "hikokih0", "ggggggv0", "hrllhhh0", "hpljhhh0", "ehhhhhe0",/* H I J K L M N O */
+    "uhhuggg0", "ehhhlid0", "uhhukih0", "fgge11u0", "v4444440", "hhhhhhe0", "hhhhaa40", "hhhllrh0",/* P Q R S T U V W */
+    "hha4ahh0", "hha44440", "v1248gv0", "e88888e0", "gg842110", "e22222e0", "4ah00000", "0000000v",/* X Y Z [ \ ] ^ _ */
+    "84000000", "00e1fhf0", "gguhhhu0", "00eggge0", "11fhhhf0", "00ehvge0", "68u88880", "00fhhhfe",/* ` a b c d e f g */
+    "gguhhhh0", "40c444e0", "2062222c", "ggikoki0", "c44444e0", "00qllll0", "00uhhhh0", "00ehhhe0",/* h i j k l m n o */
+    "00uhhugg", "00fhhf11", "00mpggg0", "00fge1u0", "88u88860", "00hhhjd0", "00hhha40", "00hllla0",/* p q r s t u v w */
     "00ha4ah0", "00hhhf1e", "00v248v0", "24484420", "44444444", "84424480", "008l2000" /* x y z { | } ~ */
 };
 

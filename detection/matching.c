@@ -1,8 +1,8 @@
 /* Shortest augmenting paths (Jonker and Volgenant 1987, for rectangular matrices as in Crouse 2016), rows <= columns.
  *
  * Potentials u_i, v_j keep c_ij - u_i - v_j >= 0, with equality on matched pairs and v_j = 0 on free columns: then the
- * pairs are optimal.  Rows are added one by one: from the new row, Dijkstra's algorithm over the reduced costs finds the
- * nearest free column along rows and their present columns; the pairs on that path change sides, and
+ * pairs are optimal.  Rows are added one by one: from the new row, Dijkstra's algorithm over the reduced costs finds
+ * the nearest free column along rows and their present columns; the pairs on that path change sides, and
  *   u_i += d - d_col(i)  for the rows on the way (the new one: += d),   v_j -= d - d_j  for the columns settled,
  * where d_j is the distance of column j and d that of the free one.  O(rows^2 columns) at worst.
  *

@@ -1,5 +1,5 @@
-/* score = 1 / (1 + e^-x);  box: corners of (cx, cy, w, h), times the image's size, then x, y, w, h.  All in float, in this
- * order and without fused products (see the Makefile), and only then widened: evaluation sees the official code's
+/* score = 1 / (1 + e^-x);  box: corners of (cx, cy, w, h), times the image's size, then x, y, w, h.  All in float, in
+ * this order and without fused products (see the Makefile), and only then widened: evaluation sees the official code's
  * numbers. */
 #include "detection/postprocess.h"
 

@@ -113,7 +113,8 @@ static float distance_l1(const float a[4], const float b[4]) {
 }
 
 /* cost [Q] (=) of giving each query a target with that label. */
-static void class_costs(float *cost, const SetLossWeights *w, const float *logits, int queries, int columns, int label) {
+static void class_costs(float *cost, const SetLossWeights *w, const float *logits, int queries, int columns,
+                        int label) {
     for (int i = 0; i < queries; i++) {
         float p = 1 / (1 + expf(-logits[(size_t)i * (size_t)columns + (size_t)label]));
         float yes = w->alpha * (1 - p) * (1 - p) * -logf(p + 1e-8f), no = (1 - w->alpha) * p * p * -logf(1 - p + 1e-8f);
@@ -142,8 +143,11 @@ static void fill_costs(float *cost, const SetLossWork *work, const float *logits
     for (int j = 0; j < count; j++) {
         int same = 0;
         while (labels[same] != labels[j]) same++;
-        if (same < j) memcpy(cost + (size_t)j * Q, cost + (size_t)same * Q, Q * sizeof *cost);
-        else class_costs(cost + (size_t)j * Q, &work->weights, logits, work->size.queries, work->size.columns, labels[j]);
+        if (same < j) {
+            memcpy(cost + (size_t)j * Q, cost + (size_t)same * Q, Q * sizeof *cost);
+        } else {
+            class_costs(cost + (size_t)j * Q, &work->weights, logits, (int)Q, work->size.columns, labels[j]);
+        }
     }
     for (int j = 0; j < count; j++) {
         box_costs(cost + (size_t)j * Q, &work->weights, boxes, work->size.queries, target[j]);
@@ -155,7 +159,8 @@ static float sign(float x) {
 }
 
 /* A matched box: dbox (=) of l1 |b - t|_1 + giou (1 - GIoU). */
-static void box_loss(float dbox[4], double parts[PARTS], const float box[4], const float target[4], float l1, float giou) {
+static void box_loss(float dbox[4], double parts[PARTS], const float box[4], const float target[4], float l1,
+                     float giou) {
     float mine[4], corners[4], d[4];
     box_corners(mine, box);
     box_corners(corners, target);
@@ -174,9 +179,9 @@ static bool largest_is(const float *logits, int columns, int label) {
     return true;
 }
 
-static bool image_loss(double parts[PARTS], int *query, float *dlogits, float *dboxes, const SetLossWork *work, char *memory,
-                       const float *logits, const float *boxes, const float (*target)[4], const int *labels, int count,
-                       float scale) {
+static bool image_loss(double parts[PARTS], int *query, float *dlogits, float *dboxes, const SetLossWork *work,
+                       char *memory, const float *logits, const float *boxes, const float (*target)[4],
+                       const int *labels, int count, float scale) {
     const SetLossWeights *w = &work->weights;
     int Q = work->size.queries, C = work->size.columns;
     float *cost = (float *)memory;
@@ -233,11 +238,11 @@ bool set_loss(SetLoss *loss, float *dlogits, float *dboxes, SetLossWork *work, c
         int b = task % images, first = targets->first[b], count = targets->first[b + 1] - first;
         size_t at = (size_t)task;
         assert(count <= s->most_targets);
-        if (!image_loss(work->parts + at * PARTS, work->query + at * (size_t)s->most_targets, dlogits + at * logit_count,
-                        dboxes + at * box_floats, work, work->memory + (size_t)omp_get_thread_num() * work->room,
-                        logits + at * logit_count, boxes + at * box_floats,
-                        (const float(*)[4])(const void *)(targets->boxes + (size_t)first * 4), targets->labels + first,
-                        count, scale)) {
+        if (!image_loss(work->parts + at * PARTS, work->query + at * (size_t)s->most_targets,
+                        dlogits + at * logit_count, dboxes + at * box_floats, work,
+                        work->memory + (size_t)omp_get_thread_num() * work->room, logits + at * logit_count,
+                        boxes + at * box_floats, (const float(*)[4])(const void *)(targets->boxes + (size_t)first * 4),
+                        targets->labels + first, count, scale)) {
             failed = task < failed ? task : failed;
         }
     }

@@ -1,10 +1,10 @@
-/* DETR's set loss: in every decoder layer each target is given to one query, the cheapest assignment of all; the loss is
- * focal on the class logits of all queries, L1 and generalised IoU on the boxes of those that have a target.
+/* DETR's set loss: in every decoder layer each target is given to one query, the cheapest assignment of all; the loss
+ * is focal on the class logits of all queries, L1 and generalised IoU on the boxes of those that have a target.
  *
- * Letters: L layers, B images, Q queries, C columns (classes), T targets of an image.  All memory is the host's: matching
- * needs the logits here anyway (6 x 16 x 300 x 92 floats are 11 MB), and the rest is cheap.  One Zen 5 thread takes
- * 0.02 ms an image and layer without targets, 0.055 ms with 7 and 0.35 ms with 100: a batch of 16 images with six layers
- * 5 ms, shared by all threads. */
+ * Letters: L layers, B images, Q queries, C columns (classes), T targets of an image.  All memory is the host's:
+ * matching needs the logits here anyway (6 x 16 x 300 x 92 floats are 11 MB), and the rest is cheap.  One Zen 5 thread
+ * takes 0.02 ms an image and layer without targets, 0.055 ms with 7 and 0.35 ms with 100: a batch of 16 images with six
+ * layers 5 ms, shared by all threads. */
 #ifndef VIT_DETECTION_SET_LOSS_H
 #define VIT_DETECTION_SET_LOSS_H
 

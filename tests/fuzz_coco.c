@@ -1,6 +1,6 @@
-/* libFuzzer: an annotation file, and behind its first zero byte perhaps a file of results.  Any bytes are either refused
- * with a message or give tables in order; the size of the pieces in which they are parsed changes nothing; and what both
- * files hold can be evaluated. */
+/* libFuzzer: an annotation file, and behind its first zero byte perhaps a file of results.  Any bytes are either
+ * refused with a message or give tables in order; the size of the pieces in which they are parsed changes nothing; and
+ * what both files hold can be evaluated. */
 #include <stdlib.h>
 #include <string.h>
 

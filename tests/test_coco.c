@@ -32,10 +32,11 @@ static const char *file_of(const char *images, const char *annotations, const ch
     "{\"id\": 30, \"file_name\": \"c.jpg\", \"width\": 100, \"height\": 50, \"license\": 1},"           \
     "{\"height\": 480, \"id\": 10, \"coco_url\": \"http://\\u00e9\", \"file_name\": \"a.jpg\", \"width\": 640}," \
     "{\"id\": 20, \"file_name\": \"b.jpg\", \"width\": 7, \"height\": 9}"
-#define CATEGORIES "{\"id\": 90, \"name\": \"toothbrush\", \"supercategory\": \"indoor\"}, {\"id\": 1, \"name\": \"person\"}"
-#define BOX(id, image, category, x, y, w, h)                                                                        \
-    "{\"id\": " #id ", \"image_id\": " #image ", \"category_id\": " #category ", \"bbox\": [" #x ", " #y ", " #w ", " #h \
-    "]}"
+#define CATEGORIES                                                                                                     \
+    "{\"id\": 90, \"name\": \"toothbrush\", \"supercategory\": \"indoor\"}, {\"id\": 1, \"name\": \"person\"}"
+#define BOX(id, image, category, x, y, w, h)                                                                           \
+    "{\"id\": " #id ", \"image_id\": " #image ", \"category_id\": " #category ", \"bbox\": [" #x ", " #y ", " #w       \
+    ", " #h "]}"
 
 static void parses(Coco *coco, const char *text) {
     char error[FILE_ERROR] = "";
@@ -128,12 +129,13 @@ static void drawn_files_give_the_tables_of_a_plain_reading(void **state) {
 static void targets_are_clipped_and_slivers_kept(void **state) {
     (void)state;
     Coco coco;
-    parses(&coco, file_of(IMAGES,
-                          BOX(1, 30, 90, -5, 10, 20.5, 60) "," BOX(2, 30, 1, 99.5, 49.5, 3, 3) "," BOX(
-                              3, 30, 1, 100, 0, 5, 5) "," BOX(4, 30, 1, 10, 10, 0, 5) "," BOX(5, 30, 1, 20, 10, -4, 5) ","
-                          "{\"id\": 6, \"image_id\": 30, \"category_id\": 1, \"bbox\": [0, 0, 9, 9], \"iscrowd\": 1}," BOX(
-                              7, 30, 1, 3, 4, 5, 6),
-                          CATEGORIES));
+    static const char crowd[] =
+        "{\"id\": 6, \"image_id\": 30, \"category_id\": 1, \"bbox\": [0, 0, 9, 9], \"iscrowd\": 1}";
+    char boxes[2048];
+    snprintf(boxes, sizeof boxes, "%s, %s, %s, %s, %s, %s, %s", BOX(1, 30, 90, -5, 10, 20.5, 60),
+             BOX(2, 30, 1, 99.5, 49.5, 3, 3), BOX(3, 30, 1, 100, 0, 5, 5), BOX(4, 30, 1, 10, 10, 0, 5),
+             BOX(5, 30, 1, 20, 10, -4, 5), crowd, BOX(7, 30, 1, 3, 4, 5, 6));
+    parses(&coco, file_of(IMAGES, boxes, CATEGORIES));
     float box[7][4];
     int label[7];
     const float want[3][4] = {{0, 10, 15.5f, 50}, {99.5f, 49.5f, 100, 50}, {3, 4, 8, 10}};
@@ -190,7 +192,8 @@ static void broken_json_is_refused(void **state) {
 static void wrong_types_are_refused(void **state) {
     (void)state;
     static const char image[] = "{\"id\": %s, \"file_name\": %s, \"width\": %s, \"height\": 5}";
-    static const char box[] = "{\"id\": 1, \"image_id\": 10, \"category_id\": 1, \"bbox\": %s, \"iscrowd\": %s, \"area\": %s}";
+    static const char box[] =
+        "{\"id\": 1, \"image_id\": 10, \"category_id\": 1, \"bbox\": %s, \"iscrowd\": %s, \"area\": %s}";
     static const struct {
         const char *value[3], *words;
     } images[] = {{{"\"1\"", "\"a\"", "5"}, "images[0].id: expected an integer"},
@@ -261,8 +264,10 @@ static void missing_and_doubled_things_are_refused(void **state) {
 static void the_last_of_a_doubled_field_counts(void **state) {
     (void)state;
     Coco coco;
-    parses(&coco, file_of(IMAGES, "{\"id\": 0, \"id\": 0, \"image_id\": 10, \"category_id\": 1, \"bbox\": [9, 9, 9, 9], "
-                                  "\"bbox\": [1, 2, 3, 4]}", CATEGORIES));
+    parses(&coco, file_of(IMAGES,
+                          "{\"id\": 0, \"id\": 0, \"image_id\": 10, \"category_id\": 1, \"bbox\": [9, 9, 9, 9], "
+                          "\"bbox\": [1, 2, 3, 4]}",
+                          CATEGORIES));
     assert_true(coco.annotations[0].box[0] == 1 && coco.annotations[0].area == 12);
     assert_int_equal(coco.zero_ids, 1);
     coco_close(&coco);

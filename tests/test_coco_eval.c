@@ -1,5 +1,5 @@
-/* COCO's twelve numbers against pycocotools' (tests/fixtures/coco_eval, made by tests/reference/check_coco_eval.py), and
- * the files of results.
+/* COCO's twelve numbers against pycocotools' (tests/fixtures/coco_eval, made by tests/reference/check_coco_eval.py),
+ * and the files of results.
  *
  *   test_coco_eval ANNOTATIONS RESULTS    prints the numbers of two files, for check_coco_eval.py */
 #include <setjmp.h>
@@ -212,8 +212,10 @@ static void damaged_results_are_refused(void **state) {
         {"{\"image_id\": 1}", "expected an array"},
         {"[1]", "[0]: expected an object"},
         {"[{\"image_id\": 1, \"category_id\": 1, \"bbox\": [1,2,3,4]}]", "[0]: no \"score\""},
-        {"[{\"image_id\": 1, \"category_id\": 1, \"bbox\": [1,2,3], \"score\": 1}]", "[0].bbox: expected an array of four"},
-        {"[{\"image_id\": 1, \"category_id\": 1, \"bbox\": [1,2,3,4], \"score\": \"1\"}]", "[0].score: expected a number"},
+        {"[{\"image_id\": 1, \"category_id\": 1, \"bbox\": [1,2,3], \"score\": 1}]",
+         "[0].bbox: expected an array of four"},
+        {"[{\"image_id\": 1, \"category_id\": 1, \"bbox\": [1,2,3,4], \"score\": \"1\"}]",
+         "[0].score: expected a number"},
         {"[{\"image_id\": \"a.jpg\"}]", "[0].image_id: expected an integer"},
         {"[{\"score\": NaN}]", "not JSON at byte"},
         {"[", "cut short"}};

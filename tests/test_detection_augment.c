@@ -193,7 +193,8 @@ static int (*drawn_sizes(void))[2] {
     int(*size)[2] = malloc(PICTURES * sizeof *size);
     for (uint32_t i = 0; i < PICTURES; i++) {
         bool tall = rng_below(check_seed(), RNG_TEST, 7, 0, i, 4) == 0;
-        DetectionDraw d = detection_draw(&detection_augment_coco, tall ? 480 : 640, tall ? 640 : 480, check_seed(), 0, i);
+        DetectionDraw d =
+            detection_draw(&detection_augment_coco, tall ? 480 : 640, tall ? 640 : 480, check_seed(), 0, i);
         size[i][0] = d.width;
         size[i][1] = d.height;
     }

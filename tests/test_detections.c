@@ -197,7 +197,8 @@ static bool has_colour(const Image *image, int x, int y, DrawColour colour) {
 static void frames_are_drawn_and_cut(void **state) {
     (void)state;
     const DrawColour red = {{255, 0, 0}};
-    const int boxes[][4] = {{3, 4, 15, 12}, {-5, -5, 8, 8}, {10, 10, 100, 100}, {6, 6, 7, 7}, {9, 9, 9, 12}, {30, 30, 40, 40}};
+    const int boxes[][4] = {{3, 4, 15, 12}, {-5, -5, 8, 8}, {10, 10, 100, 100},
+                            {6, 6, 7, 7},   {9, 9, 9, 12},  {30, 30, 40, 40}};
     for (size_t n = 0; n < sizeof boxes / sizeof *boxes; n++) {
         const int *b = boxes[n];
         Image image = grey_image(20, 17);

@@ -121,7 +121,8 @@ static void large_matrices_cost_what_scipy_pays(void **state) {
         float *cost = malloc((size_t)rows * (size_t)columns * sizeof *cost);
         int *column = malloc((size_t)rows * sizeof *column);
         for (int i = 0; i < rows; i++) {
-            for (int j = 0; j < columns; j++) cost[i * columns + j] = (float)cost_of(kind, seed, (uint32_t)i, (uint32_t)j);
+            for (int j = 0; j < columns; j++)
+                cost[i * columns + j] = (float)cost_of(kind, seed, (uint32_t)i, (uint32_t)j);
         }
         double got = match(column, cost, rows, columns);
         if (!(fabs(got - want) <= 1e-9 * fabs(want))) {

@@ -77,7 +77,8 @@ static void equals_the_reference(const char *name) {
     for (int l = 0; l < L; l++) {
         for (int b = 0; b < B; b++) {
             const int *query = work.query + (size_t)(l * B + b) * (size_t)most;
-            for (int j = first[b]; j < first[b + 1]; j++) assert_int_equal(query[j - first[b]], want_query[l * first[B] + j]);
+            for (int j = first[b]; j < first[b + 1]; j++)
+                assert_int_equal(query[j - first[b]], want_query[l * first[B] + j]);
         }
     }
     float got[5] = {(float)loss.total, (float)loss.focal, (float)loss.l1, (float)loss.giou, (float)loss.wrong};
@@ -91,7 +92,8 @@ static void equals_the_reference(const char *name) {
 
     set_loss_close(&work);
     safetensors_close(&file);
-    void *all[] = {logits, boxes, target_boxes, want, want_logits, want_boxes, labels, first, want_query, dlogits, dboxes};
+    void *all[] = {logits, boxes, target_boxes, want,    want_logits, want_boxes,
+                   labels, first, want_query,   dlogits, dboxes};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) free(all[i]);
 }
 
@@ -137,8 +139,10 @@ static Batch batch_new(SetLossSize size, const int *counts) {
     c.target_boxes = malloc((4 * count + 1) * sizeof *c.target_boxes);
     c.labels = malloc((count + 1) * sizeof *c.labels);
     for (size_t i = 0; i < c.m; i++) c.boxes[i] = 0.1f + 0.7f * rng_uniform(check_seed(), RNG_TEST, 2, 0, i);
-    for (size_t i = 0; i < 4 * count; i++) c.target_boxes[i] = 0.1f + 0.7f * rng_uniform(check_seed(), RNG_TEST, 3, 0, i);
-    for (size_t i = 0; i < count; i++) c.labels[i] = (int)rng_below(check_seed(), RNG_TEST, 4, 0, i, (uint32_t)size.columns);
+    for (size_t i = 0; i < 4 * count; i++)
+        c.target_boxes[i] = 0.1f + 0.7f * rng_uniform(check_seed(), RNG_TEST, 3, 0, i);
+    for (size_t i = 0; i < count; i++)
+        c.labels[i] = (int)rng_below(check_seed(), RNG_TEST, 4, 0, i, (uint32_t)size.columns);
     c.dlogits = check_poison(c.n);
     c.dboxes = check_poison(c.m);
     c.targets = (SetTargets){c.target_boxes, c.labels, c.first};
@@ -164,7 +168,8 @@ static void batch_free(Batch *c) {
  * that a step changes the pairs. */
 static bool difference_along(Batch *c, float *x, const float *dx, size_t n, uint32_t stream, const char *what) {
     const float h = 2e-4f;
-    size_t bytes = (size_t)c->work.size.layers * (size_t)c->work.size.images * (size_t)c->work.size.most_targets * sizeof(int);
+    size_t bytes =
+        (size_t)c->work.size.layers * (size_t)c->work.size.images * (size_t)c->work.size.most_targets * sizeof(int);
     int *query = malloc(bytes);
     float *start = malloc(n * sizeof *start), *d = check_normal(n, 1, stream);
     double slope = 0, square = 0, value[2];
@@ -243,8 +248,8 @@ static void images_are_independent(void **state) {
         SetTargets own = {c.target_boxes, c.labels, c.first + b};
         SetLoss loss;
         int layer, image;
-        assert_true(set_loss(&loss, c.dlogits, c.dboxes, &c.work, c.logits + b * 180, c.boxes + b * 120, &own, 1, 11, &layer,
-                             &image));
+        assert_true(set_loss(&loss, c.dlogits, c.dboxes, &c.work, c.logits + b * 180, c.boxes + b * 120, &own, 1, 11,
+                             &layer, &image));
         sum += loss.total;
         assert_memory_equal(c.dlogits, dlogits + b * 180, 180 * sizeof *dlogits);
     }
@@ -296,7 +301,8 @@ static void corners_and_centres_are_inverse(void **state) {
 
 static void giou_has_its_known_values(void **state) {
     (void)state;
-    const float unit[4] = {0, 0, 1, 1}, far[4] = {3, 0, 4, 1}, half[4] = {0.5f, 0, 1.5f, 1}, point[4] = {0.5f, 0.5f, 0.5f, 0.5f};
+    const float unit[4] = {0, 0, 1, 1}, far[4] = {3, 0, 4, 1}, half[4] = {0.5f, 0, 1.5f, 1},
+                point[4] = {0.5f, 0.5f, 0.5f, 0.5f};
     assert_true(box_giou(unit, unit) == 1);
     assert_true(box_giou(unit, far) == -0.5f);
     assert_true(fabsf(box_giou(unit, half) - 1.0f / 3) < 1e-7f);
