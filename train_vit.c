@@ -3,6 +3,7 @@
  * Read it top to bottom: settings, what a run holds, one training step, evaluation, the training loop, the other modes,
  * main.  The layers are in layers/, the arithmetic in kernels/, what is neither vision nor the loop in core/. */
 #include <math.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -633,7 +634,7 @@ static int stop_early(Run *run) {
         printf("stopped by %s after step %llu, in epoch %llu of %d, and saved: train_vit --resume %s continues\n",
                stop_signal_name(), (unsigned long long)run->state.step, (unsigned long long)run->state.epoch + 1,
                run->s.epochs, run->s.run_dir);
-    return 128 + (stop_signal ? (int)stop_signal : SIGTERM);
+    return 128 + (stop_signal ? stop_signal : SIGTERM);
 }
 
 static int mode_train(Run *run) {
@@ -1083,6 +1084,7 @@ static int run_mode(Run *run) {
     if (*s->parity) return mode_parity(run);
     if (s->predict.count) return mode_predict(run);
     if (*s->show_batch) return mode_show_batch(run);
+    signals_open();
     distributed_open();
     collective_open();
     int status = s->bench ? mode_bench(run) : s->eval ? mode_eval(run) : mode_train(run);

@@ -1,10 +1,14 @@
 #include "core/signals.h"
 
+#include <pthread.h>
+#include <signal.h>
+#include <stdbool.h>
 #include <stddef.h>
+#include <string.h>
 
-volatile sig_atomic_t stop_signal;
+#include "core/die.h"
 
-static void on_signal(int number) { stop_signal = number; }
+atomic_int stop_signal;
 
 static const struct {
     int number;
@@ -12,17 +16,47 @@ static const struct {
 } caught[] = {{SIGINT, "SIGINT"}, {SIGTERM, "SIGTERM"}, {SIGHUP, "SIGHUP"}, {SIGUSR1, "SIGUSR1"}};
 enum { CAUGHT = sizeof caught / sizeof *caught };
 
-/* nohup's SIGHUP stays ignored.  A file that outgrows `ulimit -f` is an error of that write, with its message, and not
- * the end of the process. */
-void catch_signals(void) {
-    struct sigaction action = {.sa_handler = on_signal, .sa_flags = (int)(SA_RESETHAND | SA_RESTART)}, before;
-    for (int i = 0; i < CAUGHT; i++) {
-        sigaction(caught[i].number, NULL, &before);
-        if (caught[i].number == SIGHUP && before.sa_handler == SIG_IGN) continue;
-        sigaction(caught[i].number, &action, NULL);
-    }
-    signal(SIGXFSZ, SIG_IGN);
+static sigset_t awaited;
+static atomic_bool catching;
+
+/* As if nobody had asked for the signal. */
+static void end_by(int number) {
+    signal(number, SIG_DFL);
+    pthread_sigmask(SIG_UNBLOCK, &awaited, NULL);
+    raise(number);
 }
+
+static void *wait_for_signals(void *unused) {
+    (void)unused;
+    for (int number;;) {
+        if (sigwait(&awaited, &number) != 0) continue;
+        if (catching && !stop_signal)
+            stop_signal = number;
+        else
+            end_by(number);
+    }
+    return NULL;
+}
+
+/* nohup's SIGHUP stays ignored; a shell's background jobs come with SIGINT ignored, which kill -INT may still send.  A file
+ * that outgrows `ulimit -f` is an error of that write, with its message, and not the end of the process. */
+void signals_open(void) {
+    pthread_t thread;
+    struct sigaction before;
+    signal(SIGXFSZ, SIG_IGN);
+    sigemptyset(&awaited);
+    for (int i = 0; i < CAUGHT; i++) {
+        sigaddset(&awaited, caught[i].number);
+        sigaction(caught[i].number, NULL, &before);
+        if (before.sa_handler == SIG_IGN && caught[i].number != SIGHUP) signal(caught[i].number, SIG_DFL);
+    }
+    pthread_sigmask(SIG_BLOCK, &awaited, NULL);
+    int trouble = pthread_create(&thread, NULL, wait_for_signals, NULL);
+    if (trouble) die("cannot start a thread: %s", strerror(trouble));
+    pthread_detach(thread);
+}
+
+void catch_signals(void) { catching = true; }
 
 const char *stop_signal_name(void) {
     for (int i = 0; i < CAUGHT; i++)

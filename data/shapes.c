@@ -101,8 +101,12 @@ static float (*const figures[SHAPES_CLASSES + 1])(float x, float y) = {
     disc, ring, square, triangle, cross, star, heart, crescent, arrow, hourglass, bar};
 static const char *const names[SHAPES_CLASSES] = {"disc", "ring",  "square",   "triangle", "cross",
                                                   "star", "heart", "crescent", "arrow",    "hourglass"};
-/* No figure reaches further from its centre than this many radii. */
-static const float reach = 1.14f, bar_reach = 2.52f;
+const float shapes_reach = 1.14f;
+static const float bar_reach = 2.52f;
+
+float shapes_distance(int label, float x, float y) {
+    return figures[label](x, y);
+}
 
 /* == One image ==================================================================================================== */
 
@@ -134,7 +138,7 @@ static void angle(Stream *s, float *cosine, float *sine) {
 static Figure place_shape(Stream *s) {
     Figure f = {.kind = (int)(s->index % SHAPES_CLASSES)};
     f.radius = uniform(s, 7, 12);
-    float margin = reach * f.radius + 0.5f;
+    float margin = shapes_reach * f.radius + 0.5f;
     f.x = uniform(s, margin, SIDE - margin);
     f.y = uniform(s, margin, SIDE - margin);
     angle(s, &f.cosine, &f.sine);
@@ -152,7 +156,7 @@ static Figure place_clutter(Stream *s) {
 
 /* cover [SIDE,SIDE]: how much of each pixel lies inside the figure; box: the pixels where that is not nothing. */
 static void cover_figure(float *cover, int box[4], const Figure *f) {
-    float radius = f->radius, far = radius * (f->kind == SHAPES_CLASSES ? bar_reach : reach) + 1;
+    float radius = f->radius, far = radius * (f->kind == SHAPES_CLASSES ? bar_reach : shapes_reach) + 1;
     int x0 = (int)fmaxf(f->x - far, 0), x1 = (int)fminf(f->x + far + 1, SIDE);
     int y0 = (int)fmaxf(f->y - far, 0), y1 = (int)fminf(f->y + far + 1, SIDE);
     float cosine = f->cosine / radius, sine = f->sine / radius;

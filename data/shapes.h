@@ -15,6 +15,11 @@ void shapes_draw(uint64_t seed, uint32_t split, uint32_t index, uint8_t *pixels,
 /* How much of each pixel of that image the shape covers: mask [32,32], 0 outside, 255 inside. */
 void shapes_mask(uint64_t seed, uint32_t split, uint32_t index, uint8_t *mask);
 
+/* The signed distance of (x, y) from the outline of a class's figure, in units of its radius, negative inside; x to the
+ * right, y down, the figure upright around the origin.  No figure reaches further from there than shapes_reach. */
+float shapes_distance(int label, float x, float y);
+extern const float shapes_reach;
+
 /* See dataset_describe. */
 void shapes_describe(Dataset *dataset);
 

@@ -1,0 +1,138 @@
+/* Every rounding is that of facebookresearch/detr (datasets/transforms.py, datasets/coco.py): sizes in Python's double
+ * arithmetic, boxes in float, one operation at a time (-ffp-contract=off in the Makefile). */
+#include "data/detection_augment.h"
+
+#include <math.h>
+
+#include "core/rng.h"
+
+const DetectionAugment detection_augment_coco = {.flip = true,
+                                                 .crop = true,
+                                                 .scale = {480, 512, 544, 576, 608, 640, 672, 704, 736, 768, 800},
+                                                 .scales = 11,
+                                                 .max_size = 1333,
+                                                 .crop_scale = {400, 500, 600},
+                                                 .crop_scales = 3,
+                                                 .crop_min = 384,
+                                                 .crop_max = 600};
+
+/* == Draws ======================================================================================================== */
+
+static int smaller(int a, int b) {
+    return a < b ? a : b;
+}
+
+/* The short side becomes `scale`, the long one is cut to a whole number; where that would be more than max_size, the
+ * short side is rounded, half to even, so that it is not. */
+static DetectionStep resized(int width, int height, int scale, int max_size) {
+    int small = smaller(width, height), large = width + height - small;
+    if (max_size && (double)large / small * scale > max_size) {
+        scale = (int)rint((double)((int64_t)max_size * small) / large);
+        if (scale < 1) scale = 1; /* a picture more than 2 max_size times as long as wide */
+    }
+    int other = small == scale ? large : (int)((int64_t)scale * large / small);
+    DetectionStep step = {.width = width < height ? scale : other, .height = width < height ? other : scale};
+    step.crop_width = step.width;
+    step.crop_height = step.height;
+    return step;
+}
+
+static void add_step(DetectionDraw *draw, DetectionStep step) {
+    draw->step[draw->steps++] = step;
+    draw->width = step.crop_width;
+    draw->height = step.crop_height;
+}
+
+/* Each draw has an element of its own in the sample's stream. */
+enum { CHOICE, SCALE, CROP_SCALE, CROP_WIDTH, CROP_HEIGHT, LEFT, TOP };
+
+typedef struct {
+    uint64_t seed;
+    uint32_t epoch, index;
+} Sample;
+
+/* Uniform in low .. high. */
+static int between(const Sample *s, uint64_t element, int low, int high) {
+    return low + (int)rng_below(s->seed, RNG_CROP, s->epoch, s->index, element, (uint32_t)(high - low) + 1);
+}
+
+static DetectionStep cropped(const DetectionAugment *a, const Sample *s, int width, int height) {
+    DetectionStep step = resized(width, height, a->crop_scale[between(s, CROP_SCALE, 0, a->crop_scales - 1)], 0);
+    int most_width = smaller(step.width, a->crop_max), most_height = smaller(step.height, a->crop_max);
+    step.crop_width = between(s, CROP_WIDTH, smaller(a->crop_min, most_width), most_width);
+    step.crop_height = between(s, CROP_HEIGHT, smaller(a->crop_min, most_height), most_height);
+    step.left = between(s, LEFT, 0, step.width - step.crop_width);
+    step.top = between(s, TOP, 0, step.height - step.crop_height);
+    return step;
+}
+
+DetectionDraw detection_draw(const DetectionAugment *augment, int width, int height, uint64_t seed, uint32_t epoch,
+                             uint32_t index) {
+    Sample s = {seed, epoch, index};
+    DetectionDraw draw = {.from_width = width, .from_height = height, .width = width, .height = height};
+    draw.mirror = augment->flip && rng_bits(seed, RNG_FLIP, epoch, index, 0) >> 31;
+    if (augment->crop && between(&s, CHOICE, 0, 1)) add_step(&draw, cropped(augment, &s, width, height));
+    int scale = augment->scale[between(&s, SCALE, 0, augment->scales - 1)];
+    add_step(&draw, resized(draw.width, draw.height, scale, augment->max_size));
+    return draw;
+}
+
+DetectionDraw detection_resize(int width, int height, int scale, int max_size) {
+    DetectionDraw draw = {.from_width = width, .from_height = height};
+    add_step(&draw, resized(width, height, scale, max_size));
+    return draw;
+}
+
+/* == Boxes ======================================================================================================== */
+
+static float clip(float x, int high) {
+    float most = (float)high;
+    x = x > most ? most : x;
+    return x < 0 ? 0 : x;
+}
+
+/* From a picture of width x height; false: nothing is left. */
+static bool step_box(float box[4], const DetectionStep *step, int width, int height, bool crops) {
+    float right = (float)((double)step->width / width), down = (float)((double)step->height / height);
+    for (int k = 0; k < 4; k += 2) {
+        box[k] *= right;
+        box[k + 1] *= down;
+    }
+    if (!crops) return true;
+    for (int k = 0; k < 4; k += 2) {
+        box[k] = clip(box[k] - (float)step->left, step->crop_width);
+        box[k + 1] = clip(box[k + 1] - (float)step->top, step->crop_height);
+    }
+    return box[2] > box[0] && box[3] > box[1];
+}
+
+/* One box all the way; false: a crop lost it. */
+static bool move_box(float box[4], const DetectionDraw *draw) {
+    int width = draw->from_width, height = draw->from_height;
+    if (draw->mirror) {
+        float x0 = box[0];
+        box[0] = (float)width - box[2];
+        box[2] = (float)width - x0;
+    }
+    for (int i = 0; i < draw->steps; i++) {
+        if (!step_box(box, &draw->step[i], width, height, i < draw->steps - 1)) return false;
+        width = draw->step[i].crop_width;
+        height = draw->step[i].crop_height;
+    }
+    float x0 = box[0], y0 = box[1], x1 = box[2], y1 = box[3], w = (float)width, h = (float)height;
+    box[0] = (x0 + x1) / 2 / w;
+    box[1] = (y0 + y1) / 2 / h;
+    box[2] = (x1 - x0) / w;
+    box[3] = (y1 - y0) / h;
+    return true;
+}
+
+int detection_boxes(float (*box)[4], int *label, int count, const DetectionDraw *draw) {
+    int kept = 0;
+    for (int i = 0; i < count; i++) {
+        if (!move_box(box[i], draw)) continue;
+        for (int k = 0; k < 4; k++) box[kept][k] = box[i][k];
+        label[kept++] = label[i];
+    }
+    return kept;
+}

@@ -1,0 +1,37 @@
+/* COCO's twelve numbers for boxes: those of pycocotools' COCOeval, of which this follows every rule, ties, ignored
+ * regions and rounding included. */
+#ifndef VIT_DETECTION_COCO_EVAL_H
+#define VIT_DETECTION_COCO_EVAL_H
+
+#include "data/coco.h"
+#include "detection/coco_results.h"
+
+enum {
+    COCO_AP,     /* mean over IoU thresholds .50, .55, ... .95; this and what follows, up to 100 detections an image and
+                    category where not said otherwise */
+    COCO_AP50,   /* at IoU .50 */
+    COCO_AP75,   /* at IoU .75 */
+    COCO_AP_SMALL, /* area up to 32^2 */
+    COCO_AP_MEDIUM,
+    COCO_AP_LARGE, /* area from 96^2 */
+    COCO_AR1,    /* recall with one detection an image and category */
+    COCO_AR10,
+    COCO_AR100,
+    COCO_AR_SMALL,
+    COCO_AR_MEDIUM,
+    COCO_AR_LARGE,
+    COCO_NUMBERS
+};
+
+/* "AP", "AP50", ... */
+extern const char *const coco_number_names[COCO_NUMBERS];
+
+/* Evaluates the detections of the images marked in `evaluated` [truth->image_count], or of all (NULL).  Detections of
+ * other images and of categories that `truth` does not know count for nothing; those of an image it does not know are
+ * an error, as in pycocotools.  A number without any ground truth is -1.  category_ap [truth->category_count], or NULL:
+ * COCO_AP of each category alone.  OpenMP over (category, image); same bits for any number of threads.
+ * False: `error` says why. */
+bool coco_eval(double numbers[COCO_NUMBERS], double *category_ap, const Coco *truth, const CocoDetection *detections,
+               size_t count, const bool *evaluated, char error[FILE_ERROR]);
+
+#endif

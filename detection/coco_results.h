@@ -1,0 +1,31 @@
+/* Detections, and COCO's file of them: [{"image_id": 42, "category_id": 18, "bbox": [x, y, w, h], "score": 0.236}, ...]
+ * (https://cocodataset.org/#format-results). */
+#ifndef VIT_DETECTION_COCO_RESULTS_H
+#define VIT_DETECTION_COCO_RESULTS_H
+
+#include "core/files.h"
+
+typedef struct {
+    int64_t image_id, category_id;
+    double box[4]; /* x, y of the upper left corner, width, height, in pixels of the original image */
+    double score;
+} CocoDetection;
+
+typedef struct {
+    CocoDetection *detections; /* [count], in the order of the file */
+    size_t count, room;
+} CocoResults;
+
+/* Anything but these four fields is skipped.  False: `error` says what is wrong, nothing to free. */
+bool coco_results_read(CocoResults *results, const char *path, char error[FILE_ERROR]);
+
+/* The same for a file in memory; `piece` as in json_lists_parse. */
+bool coco_results_parse(CocoResults *results, const void *bytes, size_t size, size_t piece, char error[FILE_ERROR]);
+
+void coco_results_add(CocoResults *results, CocoDetection detection);
+void coco_results_free(CocoResults *results);
+
+/* Replaces the file as a whole, with all digits: read again, every number is the same.  Numbers must be finite. */
+bool coco_results_write(const char *path, const CocoDetection *detections, size_t count, char error[FILE_ERROR]);
+
+#endif

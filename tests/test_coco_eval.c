@@ -1,0 +1,252 @@
+/* COCO's twelve numbers against pycocotools' (tests/fixtures/coco_eval, made by tests/reference/check_coco_eval.py),
+ * and the files of results.
+ *
+ *   test_coco_eval ANNOTATIONS RESULTS    prints the numbers of two files, for check_coco_eval.py */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <omp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "detection/coco_eval.h"
+#include "tests/check.h"
+
+typedef struct {
+    Coco truth;
+    CocoResults results;
+} Case;
+
+static void open_files(Case *c, const char *truth, const char *results) {
+    char error[FILE_ERROR] = "";
+    if (!coco_read(&c->truth, truth, error)) fail_msg("%s: %s", truth, error);
+    if (!coco_results_read(&c->results, results, error)) fail_msg("%s: %s", results, error);
+}
+
+static void open_case(Case *c, const char *name) {
+    char truth[128], results[128];
+    snprintf(truth, sizeof truth, "tests/fixtures/coco_eval/%s.truth.json", name);
+    snprintf(results, sizeof results, "tests/fixtures/coco_eval/%s.results.json", name);
+    open_files(c, truth, results);
+}
+
+static void close_case(Case *c) {
+    coco_close(&c->truth);
+    coco_results_free(&c->results);
+}
+
+static void evaluate(double numbers[COCO_NUMBERS], double *category_ap, const Case *c, const bool *evaluated) {
+    char error[FILE_ERROR] = "";
+    for (int i = 0; i < COCO_NUMBERS; i++) numbers[i] = NAN;
+    if (!coco_eval(numbers, category_ap, &c->truth, c->results.detections, c->results.count, evaluated, error)) {
+        fail_msg("%s", error);
+    }
+}
+
+/* == The numbers ================================================================================================== */
+
+static void the_numbers_are_pycocotools(void **state) {
+    (void)state;
+    FILE *file = fopen("tests/fixtures/coco_eval/numbers.txt", "r");
+    char name[64];
+    int cases = 0;
+    double worst = 0;
+    assert_non_null(file);
+    for (; fscanf(file, "%63s", name) == 1; cases++) {
+        double want[COCO_NUMBERS], got[COCO_NUMBERS];
+        Case c;
+        for (int i = 0; i < COCO_NUMBERS; i++) assert_int_equal(fscanf(file, "%lf", &want[i]), 1);
+        open_case(&c, name);
+        evaluate(got, NULL, &c, NULL);
+        for (int i = 0; i < COCO_NUMBERS; i++) {
+            if (!(fabs(got[i] - want[i]) <= 1e-12)) {
+                fail_msg("%s: %s is %.17g, expected %.17g", name, coco_number_names[i], got[i], want[i]);
+            }
+            worst = fmax(worst, fabs(got[i] - want[i]));
+        }
+        close_case(&c);
+    }
+    fclose(file);
+    printf("  %d cases, largest difference %.3g\n", cases, worst);
+    assert_true(cases >= 14);
+}
+
+static void threads_change_no_bit(void **state) {
+    (void)state;
+    double one[COCO_NUMBERS], many[COCO_NUMBERS];
+    int threads = omp_get_max_threads();
+    Case c;
+    open_case(&c, "drawn-7");
+    omp_set_num_threads(1);
+    evaluate(one, NULL, &c, NULL);
+    for (int t = 2; t < 8; t += 3) {
+        omp_set_num_threads(t);
+        evaluate(many, NULL, &c, NULL);
+        assert_memory_equal(one, many, sizeof one);
+    }
+    omp_set_num_threads(threads);
+    close_case(&c);
+}
+
+static void the_mean_over_categories_is_the_ap(void **state) {
+    (void)state;
+    Case c;
+    open_case(&c, "drawn-7");
+    double numbers[COCO_NUMBERS], sum = 0, *ap = malloc((size_t)c.truth.category_count * sizeof *ap);
+    int counted = 0;
+    evaluate(numbers, ap, &c, NULL);
+    for (int k = 0; k < c.truth.category_count; k++) {
+        bool truths = false;
+        for (size_t i = 0; i < c.truth.annotation_count; i++) {
+            truths |= c.truth.annotations[i].category == k && !c.truth.annotations[i].crowd;
+        }
+        assert_true(truths ? ap[k] >= 0 && ap[k] <= 1 : ap[k] == -1);
+        counted += truths;
+        sum += truths ? ap[k] : 0;
+    }
+    assert_true(counted > 1 && fabs(sum / counted - numbers[COCO_AP]) < 1e-12);
+    free(ap);
+    close_case(&c);
+}
+
+/* Evaluating some images is evaluating files that hold only those. */
+static void some_images_are_their_own_files(void **state) {
+    (void)state;
+    Case c, part = {.truth = {.image_count = 0}, .results = {.count = 0}};
+    char error[FILE_ERROR];
+    double want[COCO_NUMBERS], got[COCO_NUMBERS], all[COCO_NUMBERS];
+    open_case(&c, "drawn-7");
+    bool *evaluated = calloc((size_t)c.truth.image_count, sizeof *evaluated);
+    for (int k = 0; k < c.truth.category_count; k++) {
+        coco_add_category(&part.truth, c.truth.categories[k].id, c.truth.categories[k].name);
+    }
+    for (int i = 0; i < c.truth.image_count; i += 2) {
+        const CocoImage *image = &c.truth.images[i];
+        evaluated[i] = true;
+        coco_add_image(&part.truth, image->id, image->file_name, image->width, image->height);
+        for (size_t j = image->first; j < image->first + (size_t)image->count; j++) {
+            const CocoAnnotation *a = &c.truth.annotations[j];
+            coco_add_annotation(&part.truth, a->id, a->image_id, a->category_id, a->box, a->area, a->crowd);
+        }
+    }
+    assert_true(coco_finish(&part.truth, error));
+    for (size_t i = 0; i < c.results.count; i++) {
+        CocoDetection d = c.results.detections[i];
+        if (coco_find_image(&part.truth, d.image_id) >= 0) coco_results_add(&part.results, d);
+    }
+    evaluate(got, NULL, &c, evaluated);
+    evaluate(want, NULL, &part, NULL);
+    evaluate(all, NULL, &c, NULL);
+    assert_memory_equal(got, want, sizeof got);
+    assert_memory_not_equal(got, all, sizeof got);
+    free(evaluated);
+    close_case(&c);
+    close_case(&part);
+}
+
+static void detections_of_unknown_images_are_refused(void **state) {
+    (void)state;
+    char error[FILE_ERROR] = "";
+    double numbers[COCO_NUMBERS];
+    Case c;
+    open_case(&c, "drawn-11");
+    coco_results_add(&c.results, (CocoDetection){.image_id = 123456, .category_id = 1, .score = 0.5});
+    assert_false(coco_eval(numbers, NULL, &c.truth, c.results.detections, c.results.count, NULL, error));
+    printf("  %s\n", error);
+    assert_non_null(strstr(error, "image_id 123456 is not among the images"));
+    c.results.detections[c.results.count - 1] = (CocoDetection){.image_id = c.truth.images[0].id, .score = NAN};
+    assert_false(coco_eval(numbers, NULL, &c.truth, c.results.detections, c.results.count, NULL, error));
+    assert_non_null(strstr(error, "score is not finite"));
+    close_case(&c);
+}
+
+static void without_detections_every_number_is_zero_or_none(void **state) {
+    (void)state;
+    double numbers[COCO_NUMBERS];
+    Case c;
+    open_case(&c, "drawn-7");
+    c.results.count = 0;
+    evaluate(numbers, NULL, &c, NULL);
+    for (int i = 0; i < COCO_NUMBERS; i++) assert_true(numbers[i] == 0);
+    close_case(&c);
+}
+
+/* == Files of results ============================================================================================= */
+
+static void results_come_back_as_they_were_written(void **state) {
+    (void)state;
+    enum { COUNT = 5000 }; /* several pieces of the reader */
+    char path[] = "/tmp/vit_test_results_XXXXXX", error[FILE_ERROR] = "";
+    CocoResults wrote = {.count = 0}, got;
+    close(mkstemp(path));
+    for (uint64_t i = 0; i < COUNT; i++) {
+        CocoDetection d = {.image_id = (int64_t)rng_bits(check_seed(), RNG_TEST, 1, 0, i) << 20, .category_id = 17};
+        for (uint64_t k = 0; k < 4; k++) d.box[k] = rng_normal(check_seed(), RNG_TEST, 2, 0, 4 * i + k) * 1e3f;
+        d.score = rng_uniform(check_seed(), RNG_TEST, 3, 0, i) / 3.0;
+        coco_results_add(&wrote, d);
+    }
+    assert_true(coco_results_write(path, wrote.detections, wrote.count, error));
+    assert_true(coco_results_read(&got, path, error));
+    assert_int_equal(got.count, COUNT);
+    assert_memory_equal(got.detections, wrote.detections, COUNT * sizeof *got.detections);
+    coco_results_free(&got);
+    assert_true(coco_results_write(path, NULL, 0, error));
+    assert_true(coco_results_read(&got, path, error));
+    assert_int_equal(got.count, 0);
+    coco_results_free(&got);
+    coco_results_free(&wrote);
+    unlink(path);
+    assert_false(coco_results_write("/nowhere/results.json", NULL, 0, error));
+    assert_non_null(strstr(error, "cannot write: No such file"));
+}
+
+static void damaged_results_are_refused(void **state) {
+    (void)state;
+    static const char *const cases[][2] = {
+        {"{\"image_id\": 1}", "expected an array"},
+        {"[1]", "[0]: expected an object"},
+        {"[{\"image_id\": 1, \"category_id\": 1, \"bbox\": [1,2,3,4]}]", "[0]: no \"score\""},
+        {"[{\"image_id\": 1, \"category_id\": 1, \"bbox\": [1,2,3], \"score\": 1}]",
+         "[0].bbox: expected an array of four"},
+        {"[{\"image_id\": 1, \"category_id\": 1, \"bbox\": [1,2,3,4], \"score\": \"1\"}]",
+         "[0].score: expected a number"},
+        {"[{\"image_id\": \"a.jpg\"}]", "[0].image_id: expected an integer"},
+        {"[{\"score\": NaN}]", "not JSON at byte"},
+        {"[", "cut short"}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char error[FILE_ERROR] = "";
+        CocoResults results;
+        assert_false(coco_results_parse(&results, cases[i][0], strlen(cases[i][0]), 0, error));
+        printf("  %s\n", error);
+        if (!strstr(error, cases[i][1])) fail_msg("'%s' is missing in '%s'", cases[i][1], error);
+    }
+}
+
+int main(int argc, char **argv) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_numbers_are_pycocotools),
+        cmocka_unit_test(threads_change_no_bit),
+        cmocka_unit_test(the_mean_over_categories_is_the_ap),
+        cmocka_unit_test(some_images_are_their_own_files),
+        cmocka_unit_test(detections_of_unknown_images_are_refused),
+        cmocka_unit_test(without_detections_every_number_is_zero_or_none),
+        cmocka_unit_test(results_come_back_as_they_were_written),
+        cmocka_unit_test(damaged_results_are_refused),
+    };
+    if (argc == 3) {
+        double numbers[COCO_NUMBERS];
+        Case c;
+        open_files(&c, argv[1], argv[2]);
+        evaluate(numbers, NULL, &c, NULL);
+        for (int i = 0; i < COCO_NUMBERS; i++) printf("%.17g\n", numbers[i]);
+        close_case(&c);
+        return 0;
+    }
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
