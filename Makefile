@@ -168,37 +168,22 @@ test: $(BUILD)/train_vit $(BUILD)/pack_dataset $(TESTS)
 # == Fuzzing: clang's libFuzzer, the parsers alone ===================================================================
 
 FUZZ_FLAGS := -std=gnu11 -g -O1 -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=undefined $(CPPFLAGS_ALL)
-<<<<<<< HEAD
-FUZZ_SOURCES := core/config.c core/safetensors.c core/die.c core/files.c data/cifar.c data/dataset.c data/folder.c data/image.c \
-                data/jpeg.c data/mnist.c data/record.c data/resample.c data/shapes.c
+FUZZ_SOURCES := core/config.c core/safetensors.c core/die.c core/files.c core/json_lists.c data/cifar.c data/coco.c \
+                data/dataset.c data/folder.c data/image.c data/jpeg.c data/mnist.c data/record.c data/resample.c \
+                data/shapes.c detection/coco_results.c detection/coco_eval.c
 
 # stb_image copies zero bytes from NULL.
 build/fuzz/fuzz_image: FUZZ_FLAGS += -fno-sanitize=nonnull-attribute
 
-# Pillow's arithmetic, where a fused multiply-add would round once instead of twice.
-$(BUILD)/data/pillow.o $(BUILD)/data/randaugment.o $(BUILD)/tests/test_randaugment.o: private FLAGS += -ffp-contract=off
-=======
-FUZZ_SOURCES := core/config.c core/safetensors.c core/die.c core/files.c data/cifar.c data/image.c core/json_lists.c \
-                data/coco.c detection/coco_results.c detection/coco_eval.c
-
-# stb_image's JPEG arithmetic wraps on purpose; it copies zero bytes from NULL, and shifts by 32 where a damaged stream has
-# run out of bits (whatever that gives is one more wrong pixel).
-build/fuzz/fuzz_image: FUZZ_FLAGS += -fwrapv -fno-sanitize=nonnull-attribute,shift-exponent
-$(BUILD)/data/image.o: private FLAGS += -fwrapv
-
-# The last bits of pycocotools' numbers and of the official code's boxes: no product is fused into a sum.
-$(patsubst %,$(BUILD)/%.o,detection/coco_eval detection/postprocess data/detection_augment): private FLAGS += -ffp-contract=off
->>>>>>> 63c779c30d87586e753a7cbde765a47e71e591cb
+# Where the last bit is somebody else's - Pillow's, pycocotools', DETR's - no product is fused into a sum.
+$(patsubst %,$(BUILD)/%.o,data/pillow data/randaugment data/detection_augment detection/coco_eval detection/postprocess \
+    tests/test_randaugment): private FLAGS += -ffp-contract=off
 
 fuzz: $(FUZZERS)
 build/fuzz/%: tests/%.c $(FUZZ_SOURCES)
 	@mkdir -p $(@D)
 	@echo "FUZZ $@"
-<<<<<<< HEAD
-	@clang $(FUZZ_FLAGS) $^ -o $@ -linih -lcjson -ljpeg -lxxhash -lm
-=======
-	@clang $(FUZZ_FLAGS) $^ -o $@ -linih -lcjson -lyajl -lm
->>>>>>> 63c779c30d87586e753a7cbde765a47e71e591cb
+	@clang $(FUZZ_FLAGS) $^ -o $@ -linih -lcjson -lyajl -ljpeg -lxxhash -lm
 
 clean:
 	rm -rf build
