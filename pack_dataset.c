@@ -3,8 +3,8 @@
  *   pack_dataset --data datasets/imagenet --split train --out datasets/imagenet/train.pack
  *   pack_dataset --check datasets/imagenet/train.pack
  *
- * Read it top to bottom: settings, what becomes of one image, the windows of images that are made in parallel and written
- * in order, checking, main. */
+ * Read it top to bottom: settings, what becomes of one image, the windows of images that are made in parallel and
+ * written in order, checking, main. */
 #include <omp.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,13 +1,14 @@
-/* Batches.  Any batch of any epoch is a function of (seed, epoch, batch) alone, whatever loads it: a resumed run goes on in
- * the middle of an epoch with the bytes it would have seen, and image j of a batch is the same on any number of ranks.
+/* Batches.  Any batch of any epoch is a function of (seed, epoch, batch) alone, whatever loads it: a resumed run goes
+ * on in the middle of an epoch with the bytes it would have seen, and image j of a batch is the same on any number of
+ * ranks.
  *
  *   training     order = a uniformly random permutation of all images keyed by (seed, epoch);
  *                batches = count / batch_size: the images left over sit this epoch out, as in DeiT
  *   evaluation   order = the data set's; batches = count / batch_size rounded up; the last may be short
  *   ranks        of the n images of a batch, rank r of R has those at [r n / R, (r+1) n / R)
  *
- * A pool of threads works ahead, in any order; loader_next hands out in order what they have filled.  An image that cannot
- * be read is named on stderr once, and the next one of the data set that can be takes its place. */
+ * A pool of threads works ahead, in any order; loader_next hands out in order what they have filled.  An image that
+ * cannot be read is named on stderr once, and the next one of the data set that can be takes its place. */
 #ifndef VIT_DATA_LOADER_H
 #define VIT_DATA_LOADER_H
 
@@ -22,8 +23,8 @@ typedef struct {
     bool train;
     int rank, ranks;   /* ranks 0: one */
     int part;          /* images that loader_next gives at a time, 0: this rank's share of a batch */
-    int repeats;       /* training: each image so many times in a row, augmented afresh, and only count / repeats of them in
-                          an epoch (DeiT's repeated augmentation has 3); 0: once */
+    int repeats;       /* training: each image so many times in a row, augmented afresh, and only count / repeats of
+                          them in an epoch (DeiT's repeated augmentation has 3); 0: once */
     float max_damaged; /* more than this share of an epoch's images damaged ends the run */
     Transform transform;
     LoaderPool *pool; /* NULL: loader_next fills its part itself, with OpenMP */
@@ -79,11 +80,12 @@ void loader_epoch(Loader *loader, uint32_t epoch);
  * where it began and nothing has been taken yet. */
 void loader_start(Loader *loader, uint32_t epoch, size_t batch);
 
-/* The next part, until the call after it; false at the end of the epoch.  Ends the run when too many images are damaged. */
+/* The next part, until the call after it; false at the end of the epoch.  Ends the run when too many images are
+ * damaged. */
 bool loader_next(Loader *loader, LoaderPart *part);
 
-/* Fills pixels [n,height,width,3] and labels [n] with the images at places first .. first+n-1 of the epoch's order.  Same
- * bytes for any number of threads (OpenMP).  One call at a time, and not while the pool loads for this loader. */
+/* Fills pixels [n,height,width,3] and labels [n] with the images at places first .. first+n-1 of the epoch's order.
+ * Same bytes for any number of threads (OpenMP).  One call at a time, and not while the pool loads for this loader. */
 void loader_fill(Loader *loader, size_t first, int n, uint8_t *pixels, int *labels);
 
 /* The whole global batch, of which it returns the size; what lies behind it in pixels is left as it was. */

@@ -1,4 +1,4 @@
-"""Writes what Pillow makes of pictures: tests/fixtures/pillow.safetensors, and the pictures in tests/corpus/jpeg.
+"""Writes what Pillow makes of pictures: tests/fixtures/pictures/pillow.safetensors, and the pictures in tests/corpus/jpeg.
 
     /usr/bin/python3 tests/reference/make_pillow.py           (Debian 12's Pillow 9.4; 11.3 gives the same bytes)
 
@@ -134,7 +134,7 @@ def main():
         left, top = round((large.width - size) / 2), round((large.height - size) / 2)
         tensors[f"evaluate.{n}"] = np.array(large.crop((left, top, left + size, top + size)))
         tensors[f"evaluate.{n}.sizes"] = np.array([short], np.int32)
-    safetensors_io.write(os.path.join(TESTS, "fixtures", "pillow.safetensors"), tensors)
+    safetensors_io.write(os.path.join(TESTS, "fixtures", "pictures", "pillow.safetensors"), tensors)
 
 
 if __name__ == "__main__":
