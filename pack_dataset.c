@@ -3,8 +3,8 @@
  *   pack_dataset --data datasets/imagenet --split train --out datasets/imagenet/train.pack
  *   pack_dataset --check datasets/imagenet/train.pack
  *
- * Read it top to bottom: settings, what becomes of one image, the windows of images that are made in parallel and written
- * in order, checking, main. */
+ * Read it top to bottom: settings, what becomes of one image, the windows of images that are made in parallel and
+ * written in order, checking, main. */
 #include <omp.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -214,6 +214,7 @@ static int pack(const Settings *s) {
     if (begun) printf("%s: goes on after %zu of %zu images\n", s->out, begun, dataset.count);
     Scratch *scratch = scratch_open(s->threads);
     double started = now_seconds(), flushed = started;
+    signals_open();
     catch_signals();
     for (size_t i = begun; i < dataset.count && !stop_signal; i += WINDOW) {
         size_t left = dataset.count - i;

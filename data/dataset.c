@@ -82,8 +82,8 @@ static Kind find_imagenet(char path[PATH_ROOM]) {
     char data[PATH_ROOM];
     path_join(data, sizeof data, path, "imagenet");
     if (!file_exists(data))
-        die("%s: no such folder: put ImageNet's train and val there, or train.pack and val.pack, or give their folder as "
-            "data", data);
+        die("%s: no such folder: put ImageNet's train and val there, or train.pack and val.pack, or give their folder "
+            "as data", data);
     Kind kind = kind_of_path(data, path);
     if (kind != FOLDER && kind != PACKED) die("%s: not ImageNet: expected train/<class>/ and val/<class>/", data);
     return kind;

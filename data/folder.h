@@ -1,5 +1,5 @@
-/* ImageNet's layout: <folder>/train/<class>/<image> and <folder>/val/<class>/<image>.  Classes are numbered in the order of
- * their names (strcmp), images by class and name. */
+/* ImageNet's layout: <folder>/train/<class>/<image> and <folder>/val/<class>/<image>.  Classes are numbered in the
+ * order of their names (strcmp), images by class and name. */
 #ifndef VIT_DATA_FOLDER_H
 #define VIT_DATA_FOLDER_H
 

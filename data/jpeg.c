@@ -209,8 +209,8 @@ static void read_rows(JpegReader *reader, uint8_t *first, size_t stride, int row
     }
 }
 
-/* Columns are cut at whole blocks, and the first and last of what is cut are upsampled without their neighbours, so a few
- * more are read on either side. */
+/* Columns are cut at whole blocks, and the first and last of what is cut are upsampled without their neighbours, so a
+ * few more are read on either side. */
 static void read_region(JpegReader *reader) {
     enum { MARGIN = 8 };
     struct jpeg_decompress_struct *jpeg = &reader->jpeg;
@@ -227,8 +227,12 @@ static void read_region(JpegReader *reader) {
     size_t stride = (size_t)jpeg->output_width * 3;
     uint8_t *pixels = grow(reader, &reader->pixels, &reader->room, stride * (size_t)rows);
     read_rows(reader, pixels, stride, rows, (int)jpeg->output_width);
-    reader->part = (ImagePart){
-        .pixels = pixels, .stride = stride, .top = top, .left = (int)left, .height = rows, .width = (int)jpeg->output_width};
+    reader->part = (ImagePart){.pixels = pixels,
+                               .stride = stride,
+                               .top = top,
+                               .left = (int)left,
+                               .height = rows,
+                               .width = (int)jpeg->output_width};
     jpeg_abort_decompress(jpeg);
 }
 

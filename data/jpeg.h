@@ -1,13 +1,13 @@
-/* JPEG through libjpeg-turbo: the header alone, then only the pixels that are wanted, at a size that the inverse DCT can
- * give by itself.  Baseline, progressive and arithmetic-coded files; grey, YCbCr, RGB, CMYK and YCCK become RGB as
+/* JPEG through libjpeg-turbo: the header alone, then only the pixels that are wanted, at a size that the inverse DCT
+ * can give by itself.  Baseline, progressive and arithmetic-coded files; grey, YCbCr, RGB, CMYK and YCCK become RGB as
  * Pillow's convert("RGB") makes them.  The EXIF orientation is left alone, as torchvision does. */
 #ifndef VIT_DATA_JPEG_H
 #define VIT_DATA_JPEG_H
 
 #include "data/image.h"
 
-/* Pillow's own limit: twice the 2^30 / 4 / 3 pixels that it warns of.  What could be read when a data set was made can be
- * read here, and 500 bytes that announce 4e9 pixels cannot. */
+/* Pillow's own limit: twice the 2^30 / 4 / 3 pixels that it warns of.  What could be read when a data set was made can
+ * be read here, and 500 bytes that announce 4e9 pixels cannot. */
 enum { JPEG_MAX_PIXELS = 178956970 };
 
 /* libjpeg's state and the pixels of the last region; one for each thread, kept from picture to picture. */

@@ -24,8 +24,8 @@ typedef struct {
     int done;
 } Slot;
 
-/* Parts between `released` and `opened` are in memory, part number i in slots[i % count]; next is the one that loader_next
- * gives out.  Everything here is the pool's mutex's. */
+/* Parts between `released` and `opened` are in memory, part number i in slots[i % count]; next is the one that
+ * loader_next gives out.  Everything here is the pool's mutex's. */
 struct LoaderRing {
     Slot *slots;
     int count, room; /* room: images a part */
@@ -439,8 +439,10 @@ void loader_fill(Loader *loader, size_t first, int n, uint8_t *pixels, int *labe
     assert(first + (size_t)n <= length_of(loader));
 
 #pragma omp parallel for schedule(dynamic) num_threads(r->threads)
-    for (int i = 0; i < n; i++)
-        load_image(loader, &r->scratch[omp_get_thread_num()], first + (size_t)i, pixels + (size_t)i * image, &labels[i]);
+    for (int i = 0; i < n; i++) {
+        TransformScratch *scratch = &r->scratch[omp_get_thread_num()];
+        load_image(loader, scratch, first + (size_t)i, pixels + (size_t)i * image, &labels[i]);
+    }
     r->stats.images += (uint64_t)n;
     if (*r->failure) die("%s", r->failure);
 }

@@ -1,5 +1,6 @@
-/* Batches.  Any batch of any epoch is a function of (seed, epoch, batch) alone, whatever loads it: a resumed run goes on in
- * the middle of an epoch with the bytes it would have seen, and image j of a batch is the same on any number of ranks.
+/* Batches.  Any batch of any epoch is a function of (seed, epoch, batch) alone, whatever loads it: a resumed run goes
+ * on in the middle of an epoch with the bytes it would have seen, and image j of a batch is the same on any number of
+ * ranks.
  *
  *   training     order = a uniformly random permutation of all images keyed by (seed, epoch);
  *                batches = count / batch_size: the images left over sit this epoch out, as in DeiT;
@@ -7,8 +8,8 @@
  *   evaluation   order = the data set's; batches = count / batch_size rounded up; the last may be short
  *   ranks        of the n images of a batch, rank r of R has those at [r n / R, (r+1) n / R)
  *
- * A pool of threads works ahead, in any order; loader_next hands out in order what they have filled.  An image that cannot
- * be read is named on stderr once, and the next one of the data set that can be takes its place. */
+ * A pool of threads works ahead, in any order; loader_next hands out in order what they have filled.  An image that
+ * cannot be read is named on stderr once, and the next one of the data set that can be takes its place. */
 #ifndef VIT_DATA_LOADER_H
 #define VIT_DATA_LOADER_H
 
@@ -83,7 +84,8 @@ void loader_epoch(Loader *loader, uint32_t epoch);
  * where it began and nothing has been taken yet. */
 void loader_start(Loader *loader, uint32_t epoch, size_t batch);
 
-/* The next part, until the call after it; false at the end of the epoch.  Ends the run when too many images are damaged. */
+/* The next part, until the call after it; false at the end of the epoch.  Ends the run when too many images are
+ * damaged. */
 bool loader_next(Loader *loader, LoaderPart *part);
 
 /* The number by which the random draws of the sample at a position of the epoch are keyed: the image's, plus the data

@@ -68,8 +68,8 @@ static bool names_sound(const RecordFile *file, char *error) {
 
 static bool entry_sound(const RecordHeader *h, const RecordEntry *e) {
     uint64_t pixels = (uint64_t)e->height * e->width * 3;
-    return e->offset >= sizeof *h && e->offset <= h->index && e->size <= h->index - e->offset && e->label < h->classes &&
-           e->name < h->size - h->image_names && e->height <= 65536 && e->width <= 65536 && !e->height == !e->width &&
+    return e->offset >= sizeof *h && e->offset <= h->index && e->size <= h->index - e->offset &&
+           e->label < h->classes && e->name < h->size - h->image_names && e->height <= 65536 && e->width <= 65536 && !e->height == !e->width &&
            (!e->height || !e->size || e->size == pixels) &&
            (!h->height || !e->size || (e->height == h->height && e->width == h->width));
 }
@@ -322,8 +322,8 @@ static size_t journal_read(RecordWriter *w, uint64_t recipe) {
     return n;
 }
 
-/* The images of the last flush are the ones that a crash could have lost: from the end back, those that do not have their
- * checksum are forgotten. */
+/* The images of the last flush are the ones that a crash could have lost: from the end back, those that do not have
+ * their checksum are forgotten. */
 static size_t journal_verify(RecordWriter *w, size_t n) {
     enum { LOOK_BACK = 4096 };
     size_t first = n > LOOK_BACK ? n - LOOK_BACK : 0;

@@ -5,8 +5,8 @@
  *     index    RecordEntry for each image: where it lies, its label, its checksum
  *     names    of the classes, then of the images, each ended by a 0
  *
- * Little-endian.  Index and names have a checksum, so has the header, and so has each image, which is compared whenever the
- * image is read: a flipped bit is a damaged image and never a wrong one.  Checksums are XXH3. */
+ * Little-endian.  Index and names have a checksum, so has the header, and so has each image, which is compared whenever
+ * the image is read: a flipped bit is a damaged image and never a wrong one.  Checksums are XXH3. */
 #ifndef VIT_DATA_RECORD_H
 #define VIT_DATA_RECORD_H
 
@@ -58,8 +58,8 @@ void record_read_header(const char *path, RecordHeader *header);
 /* See dataset_describe: reads the header. */
 void record_describe(Dataset *dataset, const char *path);
 
-/* See dataset_open.  When the file holds the other split, the wanted one is looked for beside it, under its name with train
- * and val exchanged. */
+/* See dataset_open.  When the file holds the other split, the wanted one is looked for beside it, under its name with
+ * train and val exchanged. */
 void record_open(Dataset *dataset, const char *path, bool train, size_t limit);
 
 /* == Writing ====================================================================================================== */
@@ -68,8 +68,8 @@ void record_open(Dataset *dataset, const char *path, bool train, size_t limit);
  * told in <path>.partial.index, so that an interrupted packing goes on from there. */
 typedef struct RecordWriter RecordWriter;
 
-/* Begins or goes on with a file of that data set's split.  `recipe` stands for how its images are made: what was begun with
- * another, or from other images, is refused.  *done: images that are in it already.  Dies when it cannot. */
+/* Begins or goes on with a file of that data set's split.  `recipe` stands for how its images are made: what was begun
+ * with another, or from other images, is refused.  *done: images that are in it already.  Dies when it cannot. */
 RecordWriter *record_create(const char *path, const Dataset *dataset, bool train, uint64_t recipe, size_t *done);
 
 /* Appends the next image: bytes of an encoded picture (height 0), pixels, or size 0 for a damaged one. */

@@ -6,8 +6,8 @@
  * Source: Keys 1981.  a, which i belong to j, the order of operations and weights of 22 bits are those of Pillow's
  * src/libImaging/Resample.c, and the bits of the result with them; this file is built without fused multiply-adds.
  *
- * Both passes are the same loop over 16 neighbours: sum_i w_i x[i][0..15].  For the columns the neighbours lie in one row
- * of pixels; for the rows, 16 rows are transposed first, and what comes out is transposed back. */
+ * Both passes are the same loop over 16 neighbours: sum_i w_i x[i][0..15].  For the columns the neighbours lie in one
+ * row of pixels; for the rows, 16 rows are transposed first, and what comes out is transposed back. */
 #include "data/resample.h"
 
 #include <assert.h>
@@ -223,8 +223,8 @@ bool resample(Resampler *r, uint8_t *out, const ImagePart *in, const ResampleAxi
     size_t columns_in = (width + LANES - 1) / LANES * LANES * LANES, columns_out = stride * LANES;
     r->rows = grow(r->rows, &r->rows_room, stride * whole);
     r->columns = grow(r->columns, &r->columns_room, columns_in + columns_out);
-    if (!r->rows || !r->columns || !table_make(&across, r, 0, columns, filter) || !table_make(&down, r, 1, rows, filter))
-        return false;
+    if (!r->rows || !r->columns) return false;
+    if (!table_make(&across, r, 0, columns, filter) || !table_make(&down, r, 1, rows, filter)) return false;
     memset(r->columns + columns_in, 0, columns_out);
 
     /* 2. Across: 16 rows at a time, the last one again where there are fewer. */

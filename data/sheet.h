@@ -4,8 +4,8 @@
 
 #include "core/files.h"
 
-/* Writes pixels [n,height,width,3] with their labels as a PNG file, about as wide as high.  names [classes]; NULL: labels
- * are written as numbers.  False: `error` says why not. */
+/* Writes pixels [n,height,width,3] with their labels as a PNG file, about as wide as high.  names [classes]; NULL:
+ * labels are written as numbers.  False: `error` says why not. */
 bool sheet_write(const char *path, const uint8_t *pixels, int n, int height, int width, const int *labels,
                  const char *const *names, char error[FILE_ERROR]);
 

@@ -3,8 +3,8 @@
  *   the first of ten draws with w <= Wi and h <= Hi, at a uniform place
  * Evaluation: short side to S, long side to floor(S long / short), centre crop from round((long - size) / 2).
  *
- * A JPEG is decoded at m/8 of its size, m the smallest of 1, 2, 4, 8 that leaves the crop no smaller than what it becomes,
- * and only where the crop lies; the crop is then a box with fractions in the smaller picture. */
+ * A JPEG is decoded at m/8 of its size, m the smallest of 1, 2, 4, 8 that leaves the crop no smaller than what it
+ * becomes, and only where the crop lies; the crop is then a box with fractions in the smaller picture. */
 #include "data/transform.h"
 
 #include <math.h>

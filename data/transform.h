@@ -35,8 +35,8 @@ typedef struct {
     int top, left, height, width;
 } Crop;
 
-/* Which part of a picture [height,width] training sees: torchvision's RandomResizedCrop.  Ten times an area and an aspect
- * ratio (uniform in its logarithm) until they fit, then the largest centre crop within the ratios. */
+/* Which part of a picture [height,width] training sees: torchvision's RandomResizedCrop.  Ten times an area and an
+ * aspect ratio (uniform in its logarithm) until they fit, then the largest centre crop within the ratios. */
 Crop transform_crop(const Transform *transform, TransformKey key, int height, int width);
 
 /* What evaluation resizes a picture [height,width] to, and which part of that it keeps: torchvision's Resize and

@@ -9,7 +9,7 @@
 nats) instead of the curves; the dashed line is where uniform weights would be.
 
 Reads log.csv of each folder: step, epoch, loss, lr, grad_norm, images_per_s, top1, top5 (the last two only in rows with
-an evaluation), jsd.  A run that is still going on can be drawn too.  Needs matplotlib.
+an evaluation), jsd, stall.  A run that is still going on can be drawn too.  Needs matplotlib.
 """
 
 import argparse

@@ -1,5 +1,5 @@
-/* libFuzzer target: JPEGs as the loader reads them: a part, at a scale.  The last three bytes choose both.  Pictures are
- * kept below 2^18 pixels: beyond, a few bytes can ask for seconds of honest work. */
+/* libFuzzer target: JPEGs as the loader reads them: a part, at a scale.  The last three bytes choose both.  Pictures
+ * are kept below 2^18 pixels: beyond, a few bytes can ask for seconds of honest work. */
 #include <stdlib.h>
 
 #include "data/jpeg.h"

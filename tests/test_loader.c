@@ -1,5 +1,5 @@
-/* Folders, MNIST and packed files as data sets, and the pool that loads them: the same bytes for any number of workers and
- * ranks, every kind of damage named, and an end at any moment. */
+/* Folders, MNIST and packed files as data sets, and the pool that loads them: the same bytes for any number of workers
+ * and ranks, every kind of damage named, and an end at any moment. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -94,7 +94,8 @@ static int remove_folder(void **state) {
     return system(command);
 }
 
-/* A child that runs it ends with that status, and its last line on stderr holds every word; warnings may stand before it. */
+/* A child that runs it ends with that status, and its last line on stderr holds every word; warnings may stand before
+ * it. */
 static void ends_with(void (*run)(void *), void *argument, int status, const char *const *words) {
     int pipes[2], ended;
     assert_int_equal(pipe(pipes), 0);
@@ -686,7 +687,8 @@ static void loaders_end_at_any_moment(void **state) {
         Loader loaders[2];
         LoaderPart part;
         LoaderConfig config = {.seed = check_seed(), .batch_size = 6, .train = true, .max_damaged = 0.5f,
-                               .part = 1 + (int)(i % 4), .transform = SMALL, .pool = loader_pool_open(1 + (int)(i % 5))};
+                               .part = 1 + (int)(i % 4), .transform = SMALL,
+                               .pool = loader_pool_open(1 + (int)(i % 5))};
         loader_open(&loaders[0], &train, &config);
         config.train = false;
         loader_open(&loaders[1], &val, &config);

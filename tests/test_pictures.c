@@ -208,10 +208,11 @@ static void regions_are_parts_of_the_whole(void **state) {
                 assert_true(jpeg_region(reader, m, rows, columns, &part, error));
                 assert_true(part.top <= rows[0] && rows[1] <= part.top + part.height);
                 assert_true(part.left <= columns[0] && columns[1] <= part.left + part.width);
-                for (int y = rows[0]; y < rows[1]; y++)
-                    assert_same_pixels(sound[i],
-                                       part.pixels + (size_t)(y - part.top) * part.stride + (columns[0] - part.left) * 3,
-                                       whole + (y * w + columns[0]) * 3, (size_t)(columns[1] - columns[0]) * 3);
+                for (int y = rows[0]; y < rows[1]; y++) {
+                    const uint8_t *row = part.pixels + (size_t)(y - part.top) * part.stride;
+                    assert_same_pixels(sound[i], row + (columns[0] - part.left) * 3, whole + (y * w + columns[0]) * 3,
+                                       (size_t)(columns[1] - columns[0]) * 3);
+                }
             }
             free(whole);
         }
@@ -476,7 +477,8 @@ static void crops_are_drawn_as_specified(void **state) {
     /* Large areas seldom fit: 60,000 of torchvision's own crops of such a picture have a mean area of 0.4329 +- 0.0009,
      * and 0.579 of them are wider than high. */
     double mean = area_sum / N, error = sqrt((squares / N - mean * mean) / N);
-    printf("  mean area %.4f +- %.4f, wider than high %.3f, mean place %.4f\n", mean, error, (double)wide / N, left_sum / N);
+    printf("  mean area %.4f +- %.4f, wider than high %.3f, mean place %.4f\n", mean, error, (double)wide / N,
+           left_sum / N);
     assert_true(fabs(mean - 0.4329) < 5 * (error + 0.0009));
     assert_true(fabs((double)wide / N - 0.579) < 5 * (0.0035 + 0.002));
     assert_true(fabs(left_sum / N - 0.5) < 5 * 0.29 / sqrt(N));
@@ -491,7 +493,8 @@ static void crops_are_drawn_as_specified(void **state) {
     }
 }
 
-/* A smooth picture large enough for every scale: what the DCT shrinks differs from what the filter shrinks by little. */
+/* A smooth picture large enough for every scale: what the DCT shrinks differs from what the filter shrinks by little.
+ * */
 static void scaled_decoding_stays_close(void **state) {
     (void)state;
     enum { H = 500, W = 700, S = 48 };

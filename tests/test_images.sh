@@ -1,0 +1,162 @@
+#!/bin/sh
+# Pictures in folders and packed files, as a user meets them: pack_dataset, and train_vit on what it makes.
+#
+#   BUILD=build/cpu sh tests/test_images.sh
+
+# shellcheck disable=SC2015,SC2046,SC2086,SC2154 # settings are lists of words; no name here holds a space
+. "$(dirname "$0")/tap.sh"
+
+pack=$build/pack_dataset
+[ -x "$pack" ] || { echo "Bail out! $pack is not there: run make first"; exit 1; }
+
+# images/{train,val}/{ape,bee,cat} of the corpus's sound pictures
+sound="colour444.jpg colour422.jpg colour420.jpg progressive.jpg grey.jpg cmyk.jpg ycck.jpg arithmetic.jpg exif.jpg
+       trailing.jpg png.JPEG"
+for class in ape bee cat; do
+    mkdir -p images/train/$class images/val/$class
+    for picture in $sound; do cp "$root/tests/corpus/jpeg/$picture" images/train/$class/; done
+    cp "$root/tests/corpus/jpeg/colour420.jpg" "$root/tests/corpus/jpeg/grey.jpg" images/val/$class/
+done
+
+packs() { # ARGUMENTS: as run
+    "$pack" "$@" >out 2>err
+    status=$?
+}
+
+refuses_to_pack() { # NAME STATUS WORDS ARGUMENTS...
+    name=$1 wanted=$2 words=$3
+    shift 3
+    packs "$@"
+    complains "$wanted" "$words"
+    check "$name" $? "status $status, $(wc -l <err) line: $(head -n 1 err)"
+}
+
+# == Packing =========================================================================================================
+
+for split in train val; do
+    packs --data images --split $split --out $split.pack
+    [ "$status" -eq 0 ] && [ ! -s err ]
+    check "pack the $split split" $? "$(tail -n 1 out) $(head -n 1 err)"
+done
+packs --check train.pack
+[ "$status" -eq 0 ] && grep -q 'all 33 images of 3 classes are sound' out
+check "--check of a sound file" $? "$(tail -n 1 out)"
+packs --data images --out one-train.pack --threads 1
+packs --data images --out seven-train.pack --threads 7
+cmp -s train.pack one-train.pack && cmp -s train.pack seven-train.pack
+check "the same file with 1 and 7 threads" $?
+
+packs --data images --out small-train.pack --resize 20
+[ "$status" -eq 0 ] && [ "$(wc -c <small-train.pack)" -lt "$(wc -c <train.pack)" ] && "$pack" --check small-train.pack >out
+check "--resize" $? "$(wc -c <small-train.pack) bytes of $(wc -c <train.pack)"
+packs --data images --out raw-train.pack --resize 20 --raw
+[ "$status" -eq 0 ] && [ "$(wc -c <raw-train.pack)" -gt $((33 * 20 * 28 * 3)) ]
+check "--resize --raw" $? "$(wc -c <raw-train.pack) bytes"
+packs --data shapes --limit 30 --split val --out shapes-val.pack && packs --check shapes-val.pack
+check "drawn images can be packed" $? "$(tail -n 1 out)"
+packs --data small-train.pack --out again-train.pack && packs --check again-train.pack
+check "and packed ones" $? "$(tail -n 1 out)"
+
+head -c 3000 train.pack >cut-train.pack
+refuses_to_pack "a file cut short" 1 'cut-train.pack|3000 bytes|cut short' --check cut-train.pack
+cp train.pack flipped-train.pack
+printf '\125' | dd of=flipped-train.pack bs=1 seek=400 conv=notrunc 2>/dev/null
+packs --check flipped-train.pack
+[ "$status" -eq 1 ] && [ "$(wc -l <err)" -eq 2 ] && grep -q 'image 0 (ape/arithmetic.jpg): its checksum differs' err &&
+    grep -q '1 of 33 images are damaged' err
+check "a changed byte is found, and told where" $? "$(head -n 1 err)"
+refuses_to_pack "a file that is there" 1 'train.pack|remove it first' --data images --out train.pack
+refuses_to_pack "no data set" 2 '--data' --out x.pack
+refuses_to_pack "no file to write" 2 '--out' --data images
+refuses_to_pack "something else than a packed file" 1 'out|not a packed data set' --check out
+refuses_to_pack "a folder that is not there" 1 'nowhere/x.pack.partial|No such file' --data images --out nowhere/x.pack
+refuses_to_pack "an unknown setting" 2 '--qualty|quality' --data images --out x.pack --qualty 90
+
+cp -R images holes
+cp "$root/tests/corpus/jpeg/cut.jpg" holes/train/bee/z.jpg
+packs --data holes --out holes-train.pack
+[ "$status" -eq 0 ] && [ "$(wc -l <err)" -eq 1 ] && grep -q 'holes/train/bee/z.jpg: a JPEG cut short: packed as damaged' err
+check "damaged pictures are named" $? "$(head -n 1 err)"
+packs --check holes-train.pack
+grep -q 'image 22 (bee/z.jpg): it was damaged when the file was packed' err && [ "$status" -eq 1 ]
+check "and stay damaged" $? "$(head -n 1 err)"
+
+# == Interrupted =====================================================================================================
+
+many="--data shapes --limit 12000 --split train"
+packs $many --out whole-train.pack
+check "pack many" $status "$(tail -n 1 out)"
+for _ in 1 2 3 4 5; do # one that was quicker than the signal is tried again
+    rm -f many-train.pack*
+    "$pack" $many --out many-train.pack >out 2>err &
+    process=$!
+    for _ in $(seq 200); do
+        [ -s many-train.pack.partial ] && [ "$(wc -c <many-train.pack.partial)" -gt 3000000 ] && break
+        sleep 0.02
+    done
+    kill -INT $process
+    wait $process
+    status=$?
+    [ "$status" -eq 130 ] && break
+done
+[ "$status" -eq 130 ] && [ ! -e many-train.pack ] && grep -q 'goes on from here' out
+check "SIGINT while packing" $? "status $status: $(tail -n 1 out)"
+refuses_to_pack "going on with other options" 1 'many-train.pack.partial|other options' $many --out many-train.pack --resize 16
+packs $many --out many-train.pack
+[ "$status" -eq 0 ] && grep -qE 'goes on after [0-9]{3,} of 12000' out && cmp -s whole-train.pack many-train.pack
+check "and going on with the same: the same file" $? "$(head -n 1 out)"
+
+# == Training ========================================================================================================
+
+model="--img-size 16 --patch-size 8 --dim 16 --depth 1 --heads 2 --batch-size 11 --epochs 2 --warmup-epochs 0 --log-every 1"
+run --data images $model --run-dir folder
+[ "$status" -eq 0 ] && [ ! -s err ]
+check "train on a folder" $? "$(last_row folder) $(head -n 1 err)"
+run --data train.pack $model --run-dir packed
+same_run folder packed
+check "on the packed file: the same run bit for bit" $? "differs: $differs"
+run --data . $model --run-dir found
+same_run folder found
+check "on the folder with train.pack and val.pack too" $? "differs: $differs"
+for workers in 1 3; do
+    run --data images $model --workers $workers --run-dir workers$workers
+    same_run folder workers$workers
+    check "with $workers workers too" $? "differs: $differs"
+done
+run --data images $model --exact-decode --interpolation bilinear --run-dir other
+[ "$status" -eq 0 ] && ! { curve folder >curve.1 && curve other >curve.2 && cmp -s curve.1 curve.2; }
+check "another filter is another run" $? "$(last_row other)"
+mkdir halves
+cp raw-train.pack halves/train.pack
+cp val.pack halves/val.pack
+run --data halves $model --run-dir pixels
+[ "$status" -eq 0 ] && [ ! -s err ]
+check "train on pixels" $? "$(last_row pixels) $(head -n 1 err)"
+run --eval --init folder/last.safetensors
+[ "$status" -eq 0 ] && grep -q '6 test images of images' out
+check "evaluate" $? "$(tail -n 1 out) $(head -n 1 err)"
+run --init folder/last.safetensors --predict images/val/ape/grey.jpg test:0
+[ "$status" -eq 0 ] && [ "$(wc -l <out)" -eq 2 ] && grep -q ape out
+check "predict" $? "$(head -n 1 out) $(head -n 1 err)"
+run --data images $model --show-batch sheet.png
+[ "$status" -eq 0 ] && [ "$(head -c 4 sheet.png | tail -c 3)" = PNG ]
+check "--show-batch" $? "$(tail -n 1 out)"
+refuses "--show-batch into no folder" 1 'nowhere/sheet.png|No such file' --data images $model --show-batch nowhere/sheet.png
+run --data imagenet --img-size 224 --patch-size 16 --describe
+[ "$status" -eq 0 ] && grep -q params out
+check "--describe needs no files" $? "$(grep params out)"
+
+run --data holes $model --max-damaged 0.1 --run-dir holes.run
+[ "$status" -eq 0 ] && [ "$(wc -l <err)" -eq 1 ] && grep -q 'holes/train/bee/z.jpg: a JPEG cut short' err
+check "a damaged picture is named and replaced" $? "$(head -n 1 err)"
+run --data holes $model --batch-size 34 --max-damaged 0.01 --run-dir holes.run2
+[ "$status" -eq 1 ] && tail -n 1 err | grep -q 'damaged images: 1 in one epoch of 34, more than max_damaged 0.01'
+check "more than max_damaged end the run" $? "$(tail -n 1 err)"
+refuses "a class that val lacks" 1 'holes|class dog is in train but not in val' $(mkdir -p holes/train/dog; cp images/val/ape/grey.jpg holes/train/dog/; echo) --data holes $model
+refuses "too few classes in the model" 2 '--num-classes|2|3' --data images $model --num-classes 2
+refuses "eval_resize below img_size" 2 '--eval-resize|8|16x16' --data images $model --eval-resize 8
+refuses "a crop with no area" 2 '--crop-area-min|0.9|0.5' --data images $model --crop-area-min 0.9 --crop-area-max 0.5
+refuses "a packed file cut short in training" 1 'cut-train.pack|cut short' --data cut-train.pack $model
+
+echo "1..$count"
+[ $failures -eq 0 ]
