@@ -111,18 +111,26 @@ static size_t convit_macs(const Attention *a) {
     return qkv_macs(&s->frame, a) + pairs * (size_t)a->M;
 }
 
+/* A row of P. */
+static void convit_spatial(const Attention *a, float *weights, int b, int head, int query) {
+    const Convit *s = a->state;
+    size_t rows = (size_t)a->Hg * (size_t)a->Hg, squares = rows + (size_t)a->Wg * (size_t)a->Wg;
+    float *axes = xcalloc(squares, sizeof *axes, "attention picture");
+    (void)b;
+    device_download(axes, s->axes + (size_t)head * squares, squares * sizeof *axes);
+    const float *row = axes + query / a->Wg * a->Hg, *column = axes + rows + query % a->Wg * a->Wg;
+    for (int m = 0; m < a->N; m++) weights[m] = row[m / a->Wg] * column[m % a->Wg];
+    free(axes);
+}
+
 static void convit_weights(const Attention *a, float *weights, int b, int head, int query) {
     const Convit *s = a->state;
-    int Hg = a->Hg, Wg = a->Wg;
-    size_t squares = (size_t)Hg * (size_t)Hg + (size_t)Wg * (size_t)Wg;
-    float *axes = xcalloc(squares, sizeof *axes, "attention picture"), gating;
-    device_download(axes, s->axes + (size_t)head * squares, squares * sizeof *axes);
+    float *position = xcalloc((size_t)a->N, sizeof *position, "attention picture"), gating;
     device_download(&gating, s->gating + head, sizeof gating);
+    convit_spatial(a, position, b, head, query);
     qkv_softmax_row(&s->frame, a, weights, b, head, query);
-    const float *row = axes + query / Wg * Hg, *column = axes + Hg * Hg + query % Wg * Wg;
-    float g = 1 / (1 + expf(-gating)), keep = 1 / (1 + expf(gating));
-    for (int m = 0; m < a->N; m++) weights[m] = keep * weights[m] + g * row[m / Wg] * column[m % Wg];
-    free(axes);
+    for (int m = 0; m < a->N; m++) weights[m] = weights[m] / (1 + expf(gating)) + position[m] / (1 + expf(-gating));
+    free(position);
 }
 
 static const char *convit_in_block(const AttentionConfig *config, int block) {
@@ -145,4 +153,5 @@ const AttentionOp convit_op = {
     .backward = convit_backward,
     .macs = convit_macs,
     .weights = convit_weights,
+    .spatial = convit_spatial,
 };
