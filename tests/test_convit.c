@@ -100,6 +100,19 @@ static void position_reference(PositionReference r, const float *dqkv, const flo
     free(dP);
 }
 
+/* dq, dk or dv alone: the last is the largest. */
+static int close_third(int part, const real *d_got, const double *want, size_t n, size_t M) {
+    const char *names[] = {"dq", "dk", "dv"};
+    float *got = download_real(d_got, 3 * n), *got_part = normals(n, 1);
+    double *want_part = zeros(n);
+    for (size_t i = 0; i < n; i++) {
+        size_t from = (i / M * 3 + (size_t)part) * M + i % M;
+        got_part[i] = got[from];
+        want_part[i] = want[from];
+    }
+    return check_close_step(names[part], got_part, want_part, n, REAL_TOLERANCE, REAL_STEP);
+}
+
 static void position_case(PositionCase k) {
     int N = k.Hg * k.Wg, longest = k.Hg > k.Wg ? k.Hg : k.Wg;
     size_t n = (size_t)k.B * N * k.H * k.D, squares = (size_t)k.Hg * k.Hg + (size_t)k.Wg * k.Wg;
@@ -123,7 +136,7 @@ static void position_case(PositionCase k) {
     position_attention_forward(d_y, d_content, d_qkv, d_axes, d_gating, k.B, k.Hg, k.Wg, k.H, k.D);
     assert_true(close_real("y", d_y, r.y, n));
     position_attention_backward(d_dqkv, d_daxes, d_dy, d_content, d_qkv, d_axes, d_gating, k.B, k.Hg, k.Wg, k.H, k.D);
-    assert_true(close_real("dqkv", d_dqkv, r.dqkv, 3 * n));
+    for (int part = 0; part < 3; part++) assert_true(close_third(part, d_dqkv, r.dqkv, n, (size_t)k.H * k.D));
     position_axes_backward(d_dw, d_dgating, d_daxes, d_axes, d_gating, k.B, k.H, k.Hg, k.Wg);
     assert_true(close_float("dpos_proj", d_dw, r.dpos_proj, n_w));
     assert_true(close_float("dgating", d_dgating, r.dgating, k.H));
@@ -230,7 +243,7 @@ static void test_class_token_joins_late(void **state) {
     vit_destroy(&vit);
 }
 
-/* A picture's row is what was applied to v: weights times v is the mix. */
+/* A picture's row is what was applied to v: weights times v is the mix.  Its spatial part is P. */
 static void test_pictured_weights(void **state) {
     (void)state;
     enum { B = 2, N = 35, M = 36, H = 6, D = 6 };
@@ -242,17 +255,22 @@ static void test_pictured_weights(void **state) {
     params_allocate(&vit.params, true);
     params_initialize(&vit.params, 3);
     Attention *a = &vit.blocks[0].attention;
-    float *x = normals(B * N * M, 10), weights[N], *v_w = first_values(&vit, "blocks.0.attn.v.weight", M * M);
+    float *x = normals(B * N * M, 10), weights[N], place[N];
+    const float *v_w = first_values(&vit, "blocks.0.attn.v.weight", M * M),
+                *pos_w = first_values(&vit, "blocks.0.attn.pos_proj.weight", 3 * H);
     real *d_x = upload_real(x, B * N * M), *d_y = poisoned_real(B * N * M);
     const Param *proj = params_find(&vit.params, "blocks.0.attn.proj.weight");
     device_upload(vit.params.values + proj->offset, v_w, M * M * sizeof(float)); /* the identity: y is the mix */
     a->op->forward(a, d_y, d_x, B);
-    double *want = zeros(B * N * M);
+    double *want = zeros(B * N * M), *P = zeros(N * N);
     for (int b = 0; b < B; b++)
-        for (int h = 0; h < H; h++)
+        for (int h = 0; h < H; h++) {
+            weights_reference(P, pos_w + 3 * h, (PositionCase){B, 5, 7, H, D});
             for (int n = 0; n < N; n++) {
                 double sum = 0;
                 a->op->weights(a, weights, b, h, n);
+                a->op->spatial(a, place, b, h, n);
+                for (int m = 0; m < N; m++) assert_true(fabs(place[m] - P[n * N + m]) < 1e-5);
                 for (int m = 0; m < N; m++) {
                     sum += weights[m];
                     for (int c = h * D; c < (h + 1) * D; c++)
@@ -260,6 +278,7 @@ static void test_pictured_weights(void **state) {
                 }
                 assert_true(fabs(sum - 1) < 1e-5);
             }
+        }
     assert_true(close_real("weights times v", d_y, want, B * N * M));
     vit_destroy(&vit);
     release_all();

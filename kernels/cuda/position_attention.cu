@@ -2,17 +2,19 @@
  *   forward   a block takes one (image, head) after the other: columns v along the lines, rows of that across them, mixed
  *             with content as it is written
  *   backward  u = rows v, t = columns^T dy;  drows = sum t v^T, dcolumns = sum dy u^T;  dv from rows^T t
- * What lies between two products is a plane [N,COLUMNS] of the workspace, a block's own.  The planes of all blocks that run
- * at a time stay in the second-level cache, so memory sees every activation once.
+ * What lies between two products is a plane [N,COLUMNS] of floats in the workspace, a block's own.  The planes of all blocks
+ * that run at a time stay in the second-level cache, so memory sees every activation once.
  *
- * A warp multiplies one line of the grid at a time, 16 x 16 of the axis' weights by 16 rows of COLUMNS channels. */
+ * A warp multiplies one line of the grid at a time, 16 x 16 of an axis' weights by 16 rows of COLUMNS channels.  Weights
+ * and planes enter as the sum of two bfloat16 tiles, high and low, so that only activations are ever rounded: the products
+ * are few, and a head that looks at one token would see a weight's rounding whole. */
 #include "kernels/cuda/tiles.cuh"
 #include "kernels/kernels.h"
 
 enum { THREADS = 128, WARPS = THREADS / WARP, COLUMNS = 32, LD = tile_ld(COLUMNS), STAGE_LD = COLUMNS + 4 };
 
-/* Blocks to fill a large device with, and the tokens of all their planes together: 64 bytes each, twice. */
-static const size_t MOST_BLOCKS = 1024, MOST_TOKENS = (size_t)1 << 19;
+/* Blocks to fill a large device with, and the tokens of all their planes together: 128 bytes each, twice. */
+static const size_t MOST_BLOCKS = 512, MOST_TOKENS = (size_t)1 << 18;
 
 typedef struct {
     int Hg, Wg, H, D;
@@ -33,7 +35,7 @@ static unsigned blocks_of(Shape s) {
 
 size_t position_attention_workspace(int Hg, int Wg, int H, int D) {
     Shape s = shape_of((int)MOST_BLOCKS, Hg, Wg, H, D, false);
-    size_t planes = blocks_of(s) * 2 * s.N * COLUMNS * sizeof(real), sums = H * (s.squares + 1) * sizeof(float);
+    size_t planes = blocks_of(s) * 2 * s.N * COLUMNS * sizeof(float), sums = H * (s.squares + 1) * sizeof(float);
     return planes > sums ? planes : sums;
 }
 
@@ -105,47 +107,73 @@ void position_axes_backward(float *dpos_proj, float *dgating, const float *daxes
 
 /* == Products along an axis ======================================================================================= */
 
+/* Is a float held as two numbers? */
+static constexpr bool SPLIT = sizeof(real) == 2;
+
 /* Where a warp works, in shared memory. */
 typedef struct {
-    real *a, *b;  /* [TILE_M,LD] each */
-    float *stage; /* [TILE_M,STAGE_LD] */
+    float *stage;           /* [TILE_M,STAGE_LD] */
+    real *x, *high, *low;   /* [TILE_M,LD] each: of activations, and of a plane */
 } Work;
 
-enum { WARP_STAGE = TILE_M * STAGE_LD * sizeof(float), WARP_BYTES = WARP_STAGE + 2 * TILE_M * LD * sizeof(real) };
+enum { STAGE_BYTES = TILE_M * STAGE_LD * sizeof(float), WARP_BYTES = STAGE_BYTES + 3 * TILE_M * LD * sizeof(real) };
 
 DEVICE Work work_of(unsigned char *shared, int warp) {
     unsigned char *mine = shared + warp * WARP_BYTES;
-    real *tiles = reinterpret_cast<real *>(mine + WARP_STAGE);
-    return {tiles, tiles + TILE_M * LD, reinterpret_cast<float *>(mine)};
+    real *tiles = reinterpret_cast<real *>(mine + STAGE_BYTES);
+    return {reinterpret_cast<float *>(mine), tiles, tiles + TILE_M * LD, tiles + 2 * TILE_M * LD};
 }
 
 /* A grid of tokens as lines: row i of line l is at first + l line + i row. */
-typedef struct {
-    real *first;
+struct Lines {
+    static constexpr bool HAS_LOW = false;
+    const real *first;
     size_t line, row;
     int columns;
     bool wide;
-} Lines;
+};
+struct Plane {
+    static constexpr bool HAS_LOW = SPLIT;
+    float *first;
+    size_t line, row;
+};
 
 /* Tokens `stride` apart, taken along the lines of the grid or across them. */
-DEVICE Lines along(const real *first, size_t stride, int columns, bool wide, Shape s) {
-    return {const_cast<real *>(first), s.Wg * stride, stride, columns, wide};
+DEVICE Lines along(const real *first, size_t stride, int columns, Shape s) {
+    return {first, s.Wg * stride, stride, columns, s.wide};
 }
-DEVICE Lines across(const real *first, size_t stride, int columns, bool wide, Shape s) {
-    return {const_cast<real *>(first), stride, s.Wg * stride, columns, wide};
+DEVICE Lines across(const real *first, size_t stride, int columns, Shape s) {
+    return {first, stride, s.Wg * stride, columns, s.wide};
 }
-DEVICE Lines plane_along(real *plane, Shape s) { return along(plane, COLUMNS, COLUMNS, true, s); }
-DEVICE Lines plane_across(real *plane, Shape s) { return across(plane, COLUMNS, COLUMNS, true, s); }
+DEVICE Plane along(float *plane, Shape s) { return {plane, (size_t)s.Wg * COLUMNS, COLUMNS}; }
+DEVICE Plane across(float *plane, Shape s) { return {plane, COLUMNS, (size_t)s.Wg * COLUMNS}; }
 
-/* tile = rows first.. of n. */
-DEVICE void load_line(real *tile, Lines x, int line, int first, int n) {
+DEVICE const real *tile_of(Work w, const Lines &) { return w.x; }
+DEVICE const real *tile_of(Work w, const Plane &) { return w.high; }
+
+/* The tiles get rows first.. of n, zeros beyond. */
+DEVICE void load_line(Work w, Lines x, int line, int first, int n) {
     const real *from = x.first + line * x.line + first * x.row;
     tile_load<TILE_M, COLUMNS, WARP>(
-        tile, LD, [=](int i) { return from + i * x.row; }, n - first, x.columns, x.wide, lane_id());
+        w.x, LD, [=](int i) { return from + i * x.row; }, n - first, x.columns, x.wide, lane_id());
+    copy_commit();
+}
+DEVICE void load_line(Work w, Plane x, int line, int first, int n) {
+    const float *from = x.first + line * x.line + first * x.row;
+    for (int at = lane_id(); at < TILE_M * COLUMNS / WIDE; at += WARP) {
+        int i = at / (COLUMNS / WIDE), j = at % (COLUMNS / WIDE) * WIDE;
+        float v[WIDE] = {};
+        if (first + i < n) load(v, from + i * x.row + j);
+        store(w.high + i * LD + j, v);
+        if constexpr (SPLIT) {
+#pragma unroll
+            for (int e = 0; e < WIDE; e++) v[e] -= to_float(to_real(v[e]));
+            store(w.low + i * LD + j, v);
+        }
+    }
 }
 
 DEVICE void arrive() {
-    copy_commit();
     copy_wait<0>();
     warp_sync();
 }
@@ -156,33 +184,39 @@ typedef struct {
     bool transposed;
 } Axis;
 
-DEVICE FragmentA axis_tile(Axis axis, int row, int column) {
-    FragmentA a = {};
+DEVICE void axis_tile(FragmentA &high, FragmentA &low, Axis axis, int row, int column) {
 #pragma unroll
     for (int i = 0; i < 8; i++) {
         int r = row + lane_id() / 4 + 8 * (i / 2 % 2), c = column + 2 * (lane_id() % 4) + i % 2 + 8 * (i / 4);
         size_t at = axis.transposed ? (size_t)c * axis.n + r : (size_t)r * axis.n + c;
-        fragment_put(a, i, r < axis.n && c < axis.n ? axis.p[at] : 0);
+        float p = r < axis.n && c < axis.n ? axis.p[at] : 0;
+        fragment_put(high, i, p);
+        if (SPLIT) fragment_put(low, i, p - to_float(to_real(p)));
     }
-    return a;
 }
 
 /* Rows row.. of the axis times a line of x; use(i, j, v) gets columns j .. j+W-1 of row row + i. */
-template <int W, typename Use>
-DEVICE void line_product(Axis axis, int row, Lines x, int line, int columns, Work w, Use use) {
+template <int W, typename X, typename Use>
+DEVICE void line_product(Axis axis, int row, X x, int line, int columns, Work w, Use use) {
     FragmentC sum[COLUMNS / TILE_N];
 #pragma unroll
     for (int n = 0; n < COLUMNS / TILE_N; n++) fragment_zero(sum[n]);
     for (int j = 0; j < axis.n; j += TILE_K) {
-        load_line(w.a, x, line, j, axis.n);
-        FragmentA a = axis_tile(axis, row, j);
+        load_line(w, x, line, j, axis.n);
+        FragmentA high = {}, low = {};
+        axis_tile(high, low, axis, row, j);
         arrive();
 #pragma unroll
         for (int n = 0; n < COLUMNS / TILE_N; n += 2) {
-            FragmentB b[2];
-            load_b(b, w.a + n * TILE_N, LD);
-            mma(sum[n], a, b[0]);
-            mma(sum[n + 1], a, b[1]);
+            FragmentB b[2], b_low[2];
+            load_b(b, tile_of(w, x) + n * TILE_N, LD);
+            if (X::HAS_LOW) load_b(b_low, w.low + n * TILE_N, LD);
+#pragma unroll
+            for (int k = 0; k < 2; k++) {
+                mma(sum[n + k], high, b[k]);
+                if (SPLIT) mma(sum[n + k], low, b[k]);
+                if (X::HAS_LOW) mma(sum[n + k], high, b_low[k]);
+            }
         }
         warp_sync();
     }
@@ -202,17 +236,18 @@ DEVICE void line_product(Axis axis, int row, Lines x, int line, int columns, Wor
 }
 
 /* plane = the axis times every line of x, padding included. */
-DEVICE void transform(Lines plane, Axis axis, Lines x, int lines, Work w) {
+DEVICE void transform(Plane plane, Axis axis, Lines x, int lines, Work w) {
     for (int line = warp_id(); line < lines; line += WARPS)
         for (int row = 0; row < axis.n; row += TILE_M) {
-            real *to = plane.first + line * plane.line + row * plane.row;
-            line_product<WIDE>(axis, row, x, line, COLUMNS, w,
-                               [=](int i, int j, float(&v)[WIDE]) { store(to + i * plane.row + j, v); });
+            float *to = plane.first + line * plane.line + row * plane.row;
+            line_product<4>(axis, row, x, line, COLUMNS, w,
+                            [=](int i, int j, float(&v)[4]) { store(to + i * plane.row + j, v); });
         }
 }
 
 /* out [n,n] = or += sum over lines of a b^T: the warps share the lines, and their sums meet in order. */
-DEVICE void outer_products(float *out, bool add, Lines a, Lines b, int n, int lines, unsigned char *shared) {
+template <typename A, typename B>
+DEVICE void outer_products(float *out, bool add, A a, B b, int n, int lines, unsigned char *shared) {
     Work w = work_of(shared, warp_id());
     for (int row = 0; row < n; row += TILE_M)
         for (int column = 0; column < n; column += 2 * TILE_N) {
@@ -220,16 +255,22 @@ DEVICE void outer_products(float *out, bool add, Lines a, Lines b, int n, int li
             fragment_zero(sum[0]);
             fragment_zero(sum[1]);
             for (int line = warp_id(); line < lines; line += WARPS) {
-                load_line(w.a, a, line, row, n);
-                load_line(w.b, b, line, column, n);
+                load_line(w, a, line, row, n);
+                load_line(w, b, line, column, n);
                 arrive();
 #pragma unroll
                 for (int k = 0; k < COLUMNS; k += TILE_K) {
-                    FragmentA left = load_a(w.a + k, LD);
-                    FragmentB right[2];
-                    load_b_transposed(right, w.b + k, LD);
-                    mma(sum[0], left, right[0]);
-                    mma(sum[1], left, right[1]);
+                    FragmentA left = load_a(tile_of(w, a) + k, LD), left_low;
+                    FragmentB right[2], right_low[2];
+                    load_b_transposed(right, tile_of(w, b) + k, LD);
+                    if (A::HAS_LOW) left_low = load_a(w.low + k, LD);
+                    if (B::HAS_LOW) load_b_transposed(right_low, w.low + k, LD);
+#pragma unroll
+                    for (int t = 0; t < 2; t++) {
+                        mma(sum[t], left, right[t]);
+                        if (A::HAS_LOW) mma(sum[t], left_low, right[t]);
+                        if (B::HAS_LOW) mma(sum[t], left, right_low[t]);
+                    }
                 }
                 warp_sync();
             }
@@ -271,21 +312,21 @@ DEVICE Axis transposed(Axis axis) { return {axis.p, axis.n, true}; }
 /* W: numbers at a time where rows allow it, or 1. */
 template <int W>
 __global__ void __launch_bounds__(THREADS)
-    position_forward_kernel(real *y, real *planes, const real *content, const real *qkv, const float *axes,
+    position_forward_kernel(real *y, float *planes, const real *content, const real *qkv, const float *axes,
                             const float *gating, Shape s) {
     SHARED(unsigned char, shared);
     Work w = work_of(shared, warp_id());
-    real *plane = planes + blockIdx.x * s.N * COLUMNS;
+    float *plane = planes + blockIdx.x * s.N * COLUMNS;
     for (size_t unit = blockIdx.x; unit < s.units; unit += gridDim.x) {
         Place at = place_of(unit, axes, gating, s);
         for (int c = 0; c < s.D; c += COLUMNS) {
             int columns = s.D - c < COLUMNS ? s.D - c : COLUMNS;
-            Lines v = along(qkv + at.q + 2 * s.M + c, 3 * s.M, columns, s.wide, s);
-            transform(plane_along(plane, s), at.columns, v, s.Hg, w);
+            Lines v = along(qkv + at.q + 2 * s.M + c, 3 * s.M, columns, s);
+            transform(along(plane, s), at.columns, v, s.Hg, w);
             block_sync();
             for (int x = warp_id(); x < s.Wg; x += WARPS)
                 for (int row = 0; row < s.Hg; row += TILE_M)
-                    line_product<W>(at.rows, row, plane_across(plane, s), x, columns, w, [=](int i, int j, float(&p)[W]) {
+                    line_product<W>(at.rows, row, across(plane, s), x, columns, w, [=](int i, int j, float(&p)[W]) {
                         size_t token = (size_t)(row + i) * s.Wg + x, here = at.y + token * s.M + c + j;
                         float mixed[W];
                         load(mixed, content + here);
@@ -310,26 +351,26 @@ DEVICE void scale_and_add(real *x, float keep, const float (&added)[W]) {
 
 template <int W>
 __global__ void __launch_bounds__(THREADS)
-    position_backward_kernel(real *dqkv, float *daxes, real *planes, const real *dy, const real *content,
+    position_backward_kernel(real *dqkv, float *daxes, float *planes, const real *dy, const real *content,
                              const real *qkv, const float *axes, const float *gating, Shape s) {
     SHARED(unsigned char, shared);
     Work w = work_of(shared, warp_id());
-    real *u = planes + blockIdx.x * 2 * s.N * COLUMNS, *t = u + s.N * COLUMNS;
+    float *u = planes + blockIdx.x * 2 * s.N * COLUMNS, *t = u + s.N * COLUMNS;
     for (size_t unit = blockIdx.x; unit < s.units; unit += gridDim.x) {
         Place at = place_of(unit, axes, gating, s);
         float *drows = daxes + unit * (s.squares + 1), *dcolumns = drows + (size_t)s.Hg * s.Hg, dot = 0;
         for (int c = 0; c < s.D; c += COLUMNS) {
             int columns = s.D - c < COLUMNS ? s.D - c : COLUMNS;
             const real *v = qkv + at.q + 2 * s.M + c, *d = dy + at.y + c;
-            Lines v_across = across(v, 3 * s.M, columns, s.wide, s), d_along = along(d, s.M, columns, s.wide, s);
-            transform(plane_across(u, s), at.rows, v_across, s.Wg, w);
-            transform(plane_along(t, s), transposed(at.columns), d_along, s.Hg, w);
+            Lines v_across = across(v, 3 * s.M, columns, s), d_along = along(d, s.M, columns, s);
+            transform(across(u, s), at.rows, v_across, s.Wg, w);
+            transform(along(t, s), transposed(at.columns), d_along, s.Hg, w);
             block_sync();
-            outer_products(dcolumns, c > 0, d_along, plane_along(u, s), s.Wg, s.Hg, shared);
-            outer_products(drows, c > 0, plane_across(t, s), v_across, s.Hg, s.Wg, shared);
+            outer_products(dcolumns, c > 0, d_along, along(u, s), s.Wg, s.Hg, shared);
+            outer_products(drows, c > 0, across(t, s), v_across, s.Hg, s.Wg, shared);
             for (int x = warp_id(); x < s.Wg; x += WARPS)
                 for (int row = 0; row < s.Hg; row += TILE_M)
-                    line_product<W>(transposed(at.rows), row, plane_across(t, s), x, columns, w,
+                    line_product<W>(transposed(at.rows), row, across(t, s), x, columns, w,
                                     [=](int i, int j, float(&p)[W]) {
                                         size_t token = (size_t)(row + i) * s.Wg + x;
                                         real *dq = dqkv + at.q + 3 * token * s.M + c + j;
@@ -356,7 +397,7 @@ __global__ void __launch_bounds__(THREADS)
 void position_attention_forward(real *y, const real *content, const real *qkv, const float *axes, const float *gating,
                                 int B, int Hg, int Wg, int H, int D) {
     Shape s = shape_of(B, Hg, Wg, H, D, is_wide(D, y, content, qkv));
-    real *planes = static_cast<real *>(kernels_workspace(position_attention_workspace(Hg, Wg, H, D)));
+    float *planes = static_cast<float *>(kernels_workspace(position_attention_workspace(Hg, Wg, H, D)));
     if (s.wide)
         LAUNCH((position_forward_kernel<WIDE>), blocks_of(s), THREADS, WARPS * WARP_BYTES, y, planes, content, qkv, axes,
                gating, s);
@@ -368,7 +409,7 @@ void position_attention_forward(real *y, const real *content, const real *qkv, c
 void position_attention_backward(real *dqkv, float *daxes, const real *dy, const real *content, const real *qkv,
                                  const float *axes, const float *gating, int B, int Hg, int Wg, int H, int D) {
     Shape s = shape_of(B, Hg, Wg, H, D, is_wide(D, dqkv, dy, content, qkv));
-    real *planes = static_cast<real *>(kernels_workspace(position_attention_workspace(Hg, Wg, H, D)));
+    float *planes = static_cast<float *>(kernels_workspace(position_attention_workspace(Hg, Wg, H, D)));
     if (s.wide)
         LAUNCH((position_backward_kernel<WIDE>), blocks_of(s), THREADS, WARPS * WARP_BYTES, dqkv, daxes, planes, dy,
                content, qkv, axes, gating, s);
