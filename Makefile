@@ -85,7 +85,7 @@ CXXFLAGS_ALL := -std=c++17 -O1 -g -fsanitize=address,undefined -fno-sanitize-rec
 CFLAGS_SANITIZE := -O1 -g -fsanitize=address,undefined -fno-sanitize-recover=undefined
 CU_SOURCES := $(filter-out kernels/cuda/runtime.cu kernels/cuda/linear.cu kernels/cuda/collective.cu,$(wildcard kernels/cuda/*.cu))
 EMULATOR := $(BUILD)/tests/emulate/emulate.o
-TESTS := $(patsubst %,$(BUILD)/tests/test_%,attention layers ripple model images)
+TESTS := $(patsubst %,$(BUILD)/tests/test_%,attention convit layers ripple model images)
 LINK := g++
 endif
 

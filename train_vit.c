@@ -43,7 +43,8 @@ typedef struct {
     int train_interpolation, remode; /* indices of choices */
     float color_jitter, reprob, mixup, cutmix, mixup_prob, mixup_switch_prob;
     int attn, feature_map, ripple_algo, pool, pos_embed, lr_schedule; /* indices of choices */
-    int img_size[2], patch_size, num_classes, dim, depth, heads, r_max, ripple_layers;
+    int img_size[2], patch_size, num_classes, dim, depth, heads, r_max, ripple_layers,
+        convit_local_layers;
     float mlp_ratio, drop_path, tau;
     int epochs, batch_size, micro_batch, lr_base_batch, eval_every, log_every;
     float lr, lr_min, lr_warmup, warmup_epochs, weight_decay, beta1, beta2, eps, clip_grad, ema_decay, label_smoothing;
@@ -114,6 +115,7 @@ static const ConfigEntry entries[] = {
     {F(FLOAT, tau), "0.001", .min = 0, .max = 1, .help = "Stick breaking ends when less than this is left (0: never)"},
     {F(INT, ripple_layers), "9", .min = 0, .max = 256, .help = "The first so many blocks ripple, the others use linear attention"},
     {F(CHOICE, ripple_algo), "auto", .choices = ripple_algos, .choice_count = 5, .noun = "algorithm", .help = "All four compute the same numbers; auto takes the one expected to be fastest"},
+    {F(INT, convit_local_layers), "10", .min = 1, .max = 256, .help = "The first so many blocks of convit mix content and position; the others are plain softmax attention, and there the class token joins"},
 
     {F(INT, epochs), "300", .section = "training", .min = 1, .max = 1e6, .help = "Passes over the training images"},
     {F(INT, batch_size), "512", .min = 1, .max = 1e6, .help = "Images between two updates of the parameters"},
@@ -196,7 +198,8 @@ static VitConfig vit_config(const Run *run) {
                       .r_max = s->r_max,
                       .tau = s->tau,
                       .ripple_layers = s->ripple_layers,
-                      .ripple_algo = ripple_algos[s->ripple_algo]},
+                      .ripple_algo = ripple_algos[s->ripple_algo],
+                      .convit_local_layers = s->convit_local_layers},
     };
 }
 
@@ -214,9 +217,14 @@ static void check_settings(Run *run) {
         config_reject(&run->config, "batch_size", "%d images cannot be shared equally by %d ranks", s->batch_size,
                       distributed_ranks());
     if (s->dim % s->heads) config_reject(&run->config, "heads", "%d does not divide dim %d", s->heads, s->dim);
-    if (attention_operators[s->attn]->needs_grid && s->pool == POOL_CLS)
-        config_reject(&run->config, "pool", "attn %s has no place for a class token: use pool gap",
-                      attention_operators[s->attn]->name);
+    const AttentionOp *op = attention_operators[s->attn];
+    AttentionConfig attention = vit_config(run).attention;
+    if (op->needs_grid && !op->class_block && s->pool == POOL_CLS)
+        config_reject(&run->config, "pool", "attn %s has no place for a class token: use pool gap", op->name);
+    if (op->class_block && s->pool == POOL_CLS && op->class_block(&attention) >= s->depth)
+        config_reject(&run->config, "pool",
+                      "with attn %s the class token joins before block %d, and depth %d ends with block %d: use pool gap",
+                      op->name, op->class_block(&attention), s->depth, s->depth - 1);
     if ((int)((float)s->dim * s->mlp_ratio) < 1)
         config_reject(&run->config, "mlp_ratio", "%g of dim %d leaves no hidden unit", (double)s->mlp_ratio, s->dim);
     if (!randaugment_parse(&run->randaugment, s->aa, error)) config_reject(&run->config, "aa", "%s", error);
@@ -843,7 +851,7 @@ static const char *const *class_names(const Run *run, char **owned) {
 
 /* What each head of each layer weighs from a few query tokens of the first image: weights and spatial (what the distance
  * alone decides) [depth,heads,queries,N], queries [queries] as token numbers, image [Hi,Wi,3].  Layers whose operator has
- * no such matrix stay NaN. */
+ * no such matrix stay NaN, and so does the class token in layers before it joins. */
 static void attention_write(Run *run) {
     enum { QUERIES = 4 };
     Vit *vit = &run->vit;
@@ -859,10 +867,11 @@ static void attention_write(Run *run) {
     for (size_t row = 0; row < rows; row++) {
         const Attention *a = &vit->blocks[row / (size_t)(H * QUERIES)].attention;
         float *all = weights + row * (size_t)N, *place = spatial + row * (size_t)N;
-        int head = (int)(row / QUERIES) % H, query = (int)queries[row % QUERIES];
+        int absent = N - a->N; /* tokens that join later */
+        int head = (int)(row / QUERIES) % H, query = (int)queries[row % QUERIES] - absent;
         for (int m = 0; m < N; m++) all[m] = place[m] = NAN;
-        if (a->op->weights) a->op->weights(a, all, 0, head, query);
-        if (a->op->spatial) a->op->spatial(a, place, 0, head, query);
+        if (a->op->weights) a->op->weights(a, all + absent, 0, head, query);
+        if (a->op->spatial) a->op->spatial(a, place + absent, 0, head, query);
     }
     for (size_t i = 0; i < 3 * (size_t)run->s.img_size[0] * (size_t)run->s.img_size[1]; i++)
         image[i] = (float)run->pixels[i] / 255;

@@ -45,6 +45,10 @@ void params_declare(Params *params, float **value, float **grad, const char *pre
     params->parameters += p->size;
 }
 
+void params_start_with(Params *params, float (*start)(const Param *p, size_t i)) {
+    params->items[params->count - 1].start = start;
+}
+
 void params_allocate(Params *params, bool training) {
     size_t bytes = params->total * sizeof(float);
     params->values = device_malloc(bytes, "parameters");
@@ -107,7 +111,10 @@ void params_initialize(Params *params, uint64_t seed) {
     float *host = xcalloc(params->total, sizeof *host, "initial parameters");
     for (int t = 0; t < params->count; t++) {
         const Param *p = &params->items[t];
-        for (size_t i = 0; i < p->size; i++) host[p->offset + i] = draw(p, seed, (uint32_t)t, i);
+        for (size_t i = 0; i < p->size; i++) {
+            float known = p->start ? p->start(p, i) : NAN;
+            host[p->offset + i] = isnan(known) ? draw(p, seed, (uint32_t)t, i) : known;
+        }
     }
     device_upload(params->values, host, params->total * sizeof *host);
     free(host);

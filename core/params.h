@@ -19,12 +19,13 @@ typedef enum {
     INIT_FAN_IN_UNIFORM  /* bound 1/sqrt(fan): PyTorch's Conv2d; for a bias the fan is given in Param.fan */
 } ParamInit;
 
-typedef struct {
+typedef struct Param {
     char name[PARAM_NAME_SIZE]; /* timm's: blocks.3.attn.qkv.weight */
     int shape[PARAM_MAX_DIMS], ndim;
     size_t offset, size; /* in floats, into every arena that mirrors the table */
     ParamInit init;
     int fan; /* for INIT_FAN_IN_UNIFORM */
+    float (*start)(const struct Param *p, size_t i); /* element i at first, NaN where `init` draws it; NULL: all drawn */
     bool decay;
     bool frozen; /* stored and loaded like the others, but never trained */
     float **value, **grad; /* where the layer keeps its views; filled by params_allocate and params_view */
@@ -49,6 +50,9 @@ void params_declare(Params *params, float **value, float **grad, const char *pre
 /* The same, with the fan of INIT_FAN_IN_UNIFORM. */
 void params_declare_fan(Params *params, float **value, float **grad, const char *prefix, const char *name, int fan,
                         bool decay, int ndim, const int *shape);
+
+/* The tensor declared last starts with known values: start(p, i) is element i, or NaN where its ParamInit draws it. */
+void params_start_with(Params *params, float (*start)(const Param *p, size_t i));
 
 /* Allocates values and (if training) gradients on the device, zeroed, and fills all views. */
 void params_allocate(Params *params, bool training);

@@ -95,7 +95,7 @@ void patchify(real *cols, const real *x, int B, int Hi, int Wi, int P);
 /* x[b,0] = cls, x[b,t + prefix] = patches[b,t], then x[b] += pos.  prefix is 1 with a class token, else 0.
  * x [B,N,M] real, N = prefix + tokens;  patches [B,N-prefix,M] real;  cls [M] float if prefix;  pos [N,M] float or NULL. */
 void embed_forward(real *x, const real *patches, const float *cls, const float *pos, int B, int N, int M, int prefix);
-/* dpatches [B,N-prefix,M] (=);  dcls [M] (+=) if prefix;  dpos [N,M] (+=) or NULL;  dx [B,N,M]. */
+/* dpatches [B,N-prefix,M] (=);  dcls [M] (+=) or NULL;  dpos [N,M] (+=) or NULL;  dx [B,N,M]. */
 void embed_backward(real *dpatches, float *dcls, float *dpos, const real *dx, int B, int N, int M, int prefix);
 
 /* y[b] = mean of x[b, first .. first+count-1].  y [B,M] real;  x [B,N,M] real. */
@@ -146,6 +146,26 @@ void softmax_attention_forward(real *y, float *lse, const real *qkv, int B, int 
 void softmax_attention_backward(real *dqkv, const real *dy, const real *y, const float *lse, const real *qkv, int B,
                                 int N, int H, int D);
 size_t softmax_attention_workspace(int N, int D);
+
+/* == Gated positional attention (ConViT) ========================================================================== */
+
+/* Token n looks at token m, (dx, dy) away on the grid, with weight P_nm = softmax_m(w.(dx, dy, dx^2 + dy^2)),
+ * w = pos_proj[h], in every image.  The exponent is a sum over the two axes, so P_nm = rows[yn,ym] columns[xn,xm], each a
+ * softmax of its own, and there is no N x N.  axes [H, Hg*Hg + Wg*Wg] float: rows, then columns (saved);  pos_proj [H,3]. */
+void position_axes_forward(float *axes, const float *pos_proj, int H, int Hg, int Wg);
+/* y_n = (1-g) content_n + g sum_m P_nm v_m, g = sigmoid(gating[h]).
+ * y, content [B,N,H,D] real, N = Hg*Wg;  qkv [B,N,3,H,D], only v read;  gating [H].  y may be content. */
+void position_attention_forward(real *y, const real *content, const real *qkv, const float *axes, const float *gating,
+                                int B, int Hg, int Wg, int H, int D);
+/* dqkv [B,N,3,H,D]: what content's backward made of dy on entry; (1-g) times that, plus g P^T dy in its v third, on return.
+ * daxes [B, H, Hg*Hg + Wg*Wg + 1] float (=): the gradient of sum_n dy_n.(P v)_n in the order of axes, then
+ * sum_n dy_n.content_n, which is what position_axes_backward makes the parameters' gradients from. */
+void position_attention_backward(real *dqkv, float *daxes, const real *dy, const real *content, const real *qkv,
+                                 const float *axes, const float *gating, int B, int Hg, int Wg, int H, int D);
+/* dpos_proj [H,3], dgating [H] (+=). */
+void position_axes_backward(float *dpos_proj, float *dgating, const float *daxes, const float *axes,
+                            const float *gating, int B, int H, int Hg, int Wg);
+size_t position_attention_workspace(int Hg, int Wg, int H, int D);
 
 /* == Feature maps ================================================================================================= */
 

@@ -14,14 +14,21 @@ typedef struct {
     float *b, *db; /* [out], NULL without bias */
 } Projection;
 
-/* Declares prefix + name + ".weight" (truncated normal 0.02) and ".bias" (zeros). */
-static inline void projection_declare(Projection *p, Params *params, const char *prefix, const char *name, int in,
-                                      int out) {
+/* Declares prefix + name + ".weight" (truncated normal 0.02): a projection without bias. */
+static inline void projection_declare_weight(Projection *p, Params *params, const char *prefix, const char *name,
+                                             int in, int out) {
     char tensor[PARAM_NAME_SIZE];
     p->in = in;
     p->out = out;
     snprintf(tensor, sizeof tensor, "%s.weight", name);
     params_declare(params, &p->w, &p->dw, prefix, tensor, INIT_TRUNC_NORMAL, true, 2, (int[]){out, in});
+}
+
+/* The same and ".bias" (zeros). */
+static inline void projection_declare(Projection *p, Params *params, const char *prefix, const char *name, int in,
+                                      int out) {
+    char tensor[PARAM_NAME_SIZE];
+    projection_declare_weight(p, params, prefix, name, in, out);
     snprintf(tensor, sizeof tensor, "%s.bias", name);
     params_declare(params, &p->b, &p->db, prefix, tensor, INIT_ZEROS, false, 1, (int[]){out});
 }

@@ -1,5 +1,6 @@
 /* Vision transformer.  images [B,3,Hi,Wi] -> logits [B,C]
  * forward   1. patches as rows, projected; class token in front; position embedding      x_0 [B,N,M]
+ *              (an operator may have the class token join later, before one of the blocks, without a position)
  *           2. for every block: x += keep attention(norm1(x));  x += keep mlp(norm2(x))
  *           3. logits = head(pool(norm(x)))
  * Each residual addition is fused with the norm that follows it, so the stream has 2*depth + 1 stations and a half-block
@@ -35,12 +36,20 @@ static void patch_declare(Vit *vit) {
                        (int[]){M});
 }
 
+/* The class token stands in front of the tokens from this block on. */
+static int class_block(const VitConfig *c) {
+    const AttentionOp *op = attention_find(c->attention.attn);
+    return op && op->class_block ? op->class_block(&c->attention) : 0;
+}
+
 static void block_declare(Vit *vit, int i) {
     char prefix[PARAM_NAME_SIZE];
     Block *block = &vit->blocks[i];
     const VitConfig *c = &vit->config;
+    bool class_token = c->class_token && i >= class_block(c);
     snprintf(block->prefix, sizeof block->prefix, "blocks.%d.", i);
-    attention_create(&block->attention, &c->attention, i, vit->Hg, vit->Wg, c->class_token, c->dim);
+    attention_create(&block->attention, &c->attention, i, vit->Hg, vit->Wg, class_token, c->dim);
+    vit->stations[2 * i].N = vit->stations[2 * i + 1].N = block->attention.N;
     station_declare(&vit->stations[2 * i], &vit->params, block->prefix, "norm1", c->dim);
     block->attention.op->declare(&block->attention, &vit->params);
     station_declare(&vit->stations[2 * i + 1], &vit->params, block->prefix, "norm2", c->dim);
@@ -56,6 +65,9 @@ void vit_create(Vit *vit, const VitConfig *config) {
     vit->Hg = config->img_h / config->patch_size;
     vit->Wg = config->img_w / config->patch_size;
     vit->N = vit->Hg * vit->Wg + config->class_token;
+    if (config->class_token && class_block(config) >= config->depth)
+        die_usage("pool cls: with attn %s the class token joins before block %d, and the last of depth %d is block %d",
+                  config->attention.attn, class_block(config), config->depth, config->depth - 1);
     vit->blocks = xcalloc((size_t)config->depth, sizeof *vit->blocks, "blocks");
     vit->stations = xcalloc(2 * (size_t)config->depth + 1, sizeof *vit->stations, "blocks");
 
@@ -65,20 +77,21 @@ void vit_create(Vit *vit, const VitConfig *config) {
                        (int[]){1, 1, M});
     if (config->pos_embed)
         params_declare(&vit->params, &vit->pos, &vit->dpos, "", "pos_embed", INIT_TRUNC_NORMAL, false, 3,
-                       (int[]){1, vit->N, M});
+                       (int[]){1, vit->N - (config->class_token && class_block(config) > 0), M});
     patch_declare(vit);
     for (int i = 0; i < config->depth; i++) block_declare(vit, i);
+    vit->stations[2 * config->depth].N = vit->N;
     station_declare(&vit->stations[2 * config->depth], &vit->params, "", "norm", M);
     projection_declare(&vit->head, &vit->params, "", "head", M, config->num_classes);
 }
 
 /* == Activations ================================================================================================== */
 
-static void stations_plan(Vit *vit, Plan *plan, size_t rows) {
+static void stations_plan(Vit *vit, Plan *plan, size_t B) {
     int last = 2 * vit->config.depth;
-    size_t bytes = rows * (size_t)vit->config.dim * sizeof(real);
     for (int i = 0; i <= last; i++) {
         Station *s = &vit->stations[i], *first = &vit->stations[0];
+        size_t rows = B * (size_t)(plan->training ? s->N : vit->N), bytes = rows * (size_t)vit->config.dim * sizeof(real);
         char prefix[PARAM_NAME_SIZE];
         snprintf(prefix, sizeof prefix, i == last ? "norm." : "blocks.%d.norm%d.", i / 2, i % 2 + 1);
         if (plan->training || i == 0) {
@@ -97,7 +110,7 @@ static void stations_plan(Vit *vit, Plan *plan, size_t rows) {
 
 static void activations_plan(Vit *vit, Plan *plan, int batch, bool training) {
     const VitConfig *c = &vit->config;
-    size_t B = (size_t)batch, rows = B * (size_t)vit->N, bytes = rows * (size_t)c->dim * sizeof(real);
+    size_t B = (size_t)batch, bytes = B * (size_t)vit->N * (size_t)c->dim * sizeof(real);
     size_t image = 3 * (size_t)c->img_h * (size_t)c->img_w, C = (size_t)c->num_classes;
     plan_start(plan, training);
     plan_keep(plan, "", "pixels", &vit->pixels, (B + (training ? 2 : 0)) * image);
@@ -109,7 +122,8 @@ static void activations_plan(Vit *vit, Plan *plan, int batch, bool training) {
     plan_keep(plan, "", "logits", &vit->logits, B * C * sizeof(real));
     plan_keep(plan, "", "pooled", &vit->pooled, B * (size_t)c->dim * sizeof(real));
     plan_borrow(plan, "", "f", &vit->f, bytes);
-    stations_plan(vit, plan, rows);
+    plan_borrow(plan, "", "sum", &vit->sum, vit->stations[0].N < vit->N ? bytes : 0);
+    stations_plan(vit, plan, B);
     plan_workspace(plan, layernorm_workspace(c->dim));
     if (training) {
         plan_keep(plan, "", "pairs", &vit->pairs, 2 * B * sizeof *vit->pairs);
@@ -126,7 +140,7 @@ static void activations_plan(Vit *vit, Plan *plan, int batch, bool training) {
         Block *block = &vit->blocks[i];
         block->attention.op->plan(&block->attention, plan, batch);
         snprintf(prefix, sizeof prefix, "blocks.%d.mlp.", i);
-        mlp_plan(&block->mlp, plan, prefix, rows);
+        mlp_plan(&block->mlp, plan, prefix, B * (size_t)block->attention.N);
     }
 }
 
@@ -201,26 +215,58 @@ static void embed(Vit *vit, int B) {
     size_t patches = (size_t)B * (size_t)(vit->Hg * vit->Wg);
     patchify(vit->cols, vit->images, B, c->img_h, c->img_w, c->patch_size);
     projection_forward(&vit->patch, vit->f, vit->cols, patches);
-    embed_forward(vit->stations[0].x, vit->f, vit->cls, vit->pos, B, vit->N, c->dim, c->class_token);
+    int N = vit->stations[0].N;
+    embed_forward(vit->stations[0].x, vit->f, vit->cls, vit->pos, B, N, c->dim, N - vit->Hg * vit->Wg);
+}
+
+/* From station s to the next, where the class token joins.  It moves every row, so the sum and the norm are not one
+ * pass here; the norm of the sum goes unread. */
+static void class_joins(Vit *vit, const Station *s, const float *scale, int B) {
+    int M = vit->config.dim;
+    size_t rows = (size_t)B * (size_t)s->N, joined = (size_t)B * (size_t)s[1].N;
+    add_layernorm_forward(vit->sum, vit->f, s[1].mean, s[1].rstd, s->x, vit->f, scale, s->N, s[1].w, s[1].b, rows, M,
+                          LAYERNORM_EPS);
+    embed_forward(s[1].x, vit->sum, vit->cls, NULL, B, s[1].N, M, 1);
+    layernorm_forward(s[1].h, s[1].mean, s[1].rstd, s[1].x, s[1].w, s[1].b, joined, M, LAYERNORM_EPS);
+}
+
+static void exchange(real **a, real **b) {
+    real *kept = *a;
+    *a = *b;
+    *b = kept;
+}
+
+/* Takes the class token's rows out of dx, and out of df where there is one.  dh, already used, makes room. */
+static void class_leaves(Vit *vit, const Station *s, bool df, int B) {
+    int M = vit->config.dim;
+    embed_backward(vit->dh, vit->dcls, NULL, vit->dx, B, s->N, M, 1);
+    exchange(&vit->dh, &vit->dx);
+    if (!df) return;
+    embed_backward(vit->dh, NULL, NULL, vit->df, B, s->N, M, 1);
+    exchange(&vit->dh, &vit->df);
 }
 
 void vit_forward(Vit *vit, int B, bool drop) {
-    int N = vit->N, M = vit->config.dim, depth = vit->config.depth;
-    size_t rows = (size_t)B * (size_t)N;
+    int M = vit->config.dim, depth = vit->config.depth;
     Station *s = vit->stations;
 
     embed(vit, B);
-    layernorm_forward(s->h, s->mean, s->rstd, s->x, s->w, s->b, rows, M, LAYERNORM_EPS);
+    layernorm_forward(s->h, s->mean, s->rstd, s->x, s->w, s->b, (size_t)B * (size_t)s->N, M, LAYERNORM_EPS);
     for (int half = 0; half < 2 * depth; half++, s++) {
         Block *block = &vit->blocks[half / 2];
+        const float *scale = drop_path_scale(vit, half, B, drop);
+        size_t rows = (size_t)B * (size_t)s->N;
         if (half % 2 == 0)
             block->attention.op->forward(&block->attention, vit->f, s->h, B);
         else
             mlp_forward(&block->mlp, vit->f, s->h, rows);
-        add_layernorm_forward(s[1].x, s[1].h, s[1].mean, s[1].rstd, s->x, vit->f, drop_path_scale(vit, half, B, drop), N,
-                              s[1].w, s[1].b, rows, M, LAYERNORM_EPS);
+        if (s[1].N > s->N)
+            class_joins(vit, s, scale, B);
+        else
+            add_layernorm_forward(s[1].x, s[1].h, s[1].mean, s[1].rstd, s->x, vit->f, scale, s->N, s[1].w, s[1].b, rows,
+                                  M, LAYERNORM_EPS);
     }
-    pool_forward(vit->pooled, s->h, B, N, M, 0, pooled_tokens(vit));
+    pool_forward(vit->pooled, s->h, B, s->N, M, 0, pooled_tokens(vit));
     projection_forward(&vit->head, vit->logits, vit->pooled, (size_t)B);
 }
 
@@ -244,28 +290,30 @@ static void gradients_final(const Vit *vit, size_t *end, const Station *s, void 
 }
 
 void vit_backward(Vit *vit, int B, bool drop, void (*final)(float *gradients, size_t n)) {
-    int N = vit->N, M = vit->config.dim, depth = vit->config.depth;
-    size_t rows = (size_t)B * (size_t)N, end = vit->params.total;
+    int M = vit->config.dim, depth = vit->config.depth;
+    size_t end = vit->params.total;
     Station *s = &vit->stations[2 * depth];
     const real *dres = NULL;
 
     projection_backward(&vit->head, vit->dpooled, vit->dlogits, vit->pooled, (size_t)B);
-    pool_backward(vit->dh, vit->dpooled, B, N, M, 0, pooled_tokens(vit));
+    pool_backward(vit->dh, vit->dpooled, B, s->N, M, 0, pooled_tokens(vit));
     for (int half = 2 * depth - 1; half >= 0; half--, s--) {
         Block *block = &vit->blocks[half / 2];
         const float *scale = drop_path_scale(vit, half, B, drop);
+        add_layernorm_backward(vit->dx, vit->df, s->dw, s->db, dres, vit->dh, s->x, scale, s->N, s->w, s->mean, s->rstd,
+                               (size_t)B * (size_t)s->N, M);
+        if (s->N > s[-1].N) class_leaves(vit, s, scale != NULL, B);
         const real *df = scale ? vit->df : vit->dx;
-        add_layernorm_backward(vit->dx, vit->df, s->dw, s->db, dres, vit->dh, s->x, scale, N, s->w, s->mean, s->rstd,
-                               rows, M);
         if (half % 2) gradients_final(vit, &end, s, final);
         if (half % 2 == 0)
             block->attention.op->backward(&block->attention, vit->dh, df, s[-1].h, B);
         else
-            mlp_backward(&block->mlp, vit->dh, df, s[-1].h, rows);
+            mlp_backward(&block->mlp, vit->dh, df, s[-1].h, (size_t)B * (size_t)s[-1].N);
         dres = vit->dx;
     }
-    add_layernorm_backward(vit->dx, NULL, s->dw, s->db, dres, vit->dh, s->x, NULL, N, s->w, s->mean, s->rstd, rows, M);
-    embed_backward(vit->dh, vit->dcls, vit->dpos, vit->dx, B, N, M, vit->config.class_token);
+    add_layernorm_backward(vit->dx, NULL, s->dw, s->db, dres, vit->dh, s->x, NULL, s->N, s->w, s->mean, s->rstd,
+                           (size_t)B * (size_t)s->N, M);
+    embed_backward(vit->dh, vit->dcls, vit->dpos, vit->dx, B, s->N, M, s->N - vit->Hg * vit->Wg);
     projection_backward(&vit->patch, NULL, vit->dh, vit->cols, (size_t)B * (size_t)(vit->Hg * vit->Wg));
     gradients_final(vit, &end, NULL, final);
 }
@@ -288,7 +336,7 @@ size_t vit_macs(const Vit *vit) {
     size_t macs = projection_macs(&vit->patch, (size_t)(vit->Hg * vit->Wg)) + projection_macs(&vit->head, 1);
     for (int i = 0; i < vit->config.depth; i++) {
         const Block *block = &vit->blocks[i];
-        macs += block->attention.op->macs(&block->attention) + mlp_macs(&block->mlp, (size_t)vit->N);
+        macs += block->attention.op->macs(&block->attention) + mlp_macs(&block->mlp, (size_t)block->attention.N);
     }
     return macs;
 }
@@ -329,7 +377,7 @@ void vit_describe(const Vit *vit, FILE *out) {
         snprintf(what, sizeof what, a->op->path ? "%s (%s)" : "%s", a->op->name, a->op->path ? a->op->path(a) : "");
         describe_row(vit, out, a->prefix, what, a->op->macs(a));
         snprintf(prefix, sizeof prefix, "blocks.%d.mlp.", i);
-        describe_row(vit, out, prefix, "MLP", mlp_macs(&vit->blocks[i].mlp, (size_t)vit->N));
+        describe_row(vit, out, prefix, "MLP", mlp_macs(&vit->blocks[i].mlp, (size_t)a->N));
         snprintf(prefix, sizeof prefix, "blocks.%d.norm", i);
         describe_row(vit, out, prefix, "residual stream, two norms", 0);
     }

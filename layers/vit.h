@@ -20,6 +20,7 @@ typedef struct {
 
 /* The residual stream x at one of its 2*depth + 1 stations, and its norm h, which the next half-block reads. */
 typedef struct {
+    int N;                  /* tokens here: one more from the class token on */
     float *w, *dw, *b, *db; /* [M] */
     real *x, *h;            /* [B,N,M] */
     float *mean, *rstd;     /* [B,N] */
@@ -33,12 +34,12 @@ typedef struct {
 
 typedef struct {
     VitConfig config;
-    int Hg, Wg, N; /* token grid; tokens, class token included */
+    int Hg, Wg, N; /* token grid; tokens at the end, class token included */
     Params params;
 
     Projection patch, head;
     float *cls, *dcls; /* [M] */
-    float *pos, *dpos; /* [N,M] */
+    float *pos, *dpos; /* [N of the first station,M] */
     Block *blocks;     /* [depth] */
     Station *stations; /* [2*depth + 1]: 2i before block i's attention, 2i+1 before its MLP, the last before the head */
 
@@ -52,6 +53,7 @@ typedef struct {
     real *images;        /* [B,3,Hi,Wi] normalised */
     real *cols;          /* [B,Hg*Wg,3*P*P] */
     real *f;             /* [B,N,M] what a half-block adds to the stream */
+    real *sum;           /* [B,N-1,M] the stream before a class token that joins late */
     real *pooled;        /* [B,M] */
     real *logits;        /* [B,C] */
     float *targets;      /* [B,C] */

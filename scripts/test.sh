@@ -118,7 +118,7 @@ if check "scripts/deps.sh" sh scripts/deps.sh test; then
 
     echo "-- build/emulate-FP32: the CUDA kernels on the CPU, every thread a fiber (make emulate builds all of them)"
     check "make BACKEND=emulate" make -k -j"$JOBS" BACKEND=emulate PRECISION=FP32 tests
-    suite build/emulate-FP32 test_layers test_attention test_images
+    suite build/emulate-FP32 test_layers test_attention test_convit test_images
 
     if grep -q '^cuda[ :]' Makefile; then
         PATH=$PATH:${CUDA_HOME:-/usr/local/cuda}/bin

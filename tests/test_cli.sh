@@ -41,6 +41,7 @@ done <<END
 --attn+softmax+--heads+3+--pool+cls 5717416
 --attn+linear+--heads+6+--pool+gap 5754280
 --attn+ripple+--heads+6+--pool+gap 5770696
+--attn+convit+--heads+6+--pool+cls 5710612
 END
 
 run --patch-size 8 --drop-path 0.1 --mlp-ratio=2 --describe
@@ -91,6 +92,8 @@ refuses "a negative alpha" 2 '--cutmix|-1' --cutmix -1
 refuses "value missing" 2 '--lr|expected' --lr
 refuses "stray argument" 2 "'ripple'|--help" ripple
 refuses "class token with ripple" 2 '--pool|ripple|gap' --attn ripple --pool cls
+refuses "class token that would never join" 2 '--pool|convit|block 10|block 3|gap' --attn convit --pool cls --depth 4
+refuses "width that convit cannot do" 2 'convit|10|multiple of 4' --attn convit --dim 10 --heads 2 --describe
 refuses "heads that do not divide dim" 2 '--heads|5|192' --heads 5
 refuses "patch_size that does not divide img_size" 2 '--patch-size|5|32x32' --patch-size 5
 refuses "longer warm-up than training" 2 '--warmup-epochs|9|5' --epochs 5 --warmup-epochs 9
@@ -179,6 +182,9 @@ succeeds "--predict of a picture of another size, and where it looked" --init a/
     --attention weights.safetensors
 [ -s weights.safetensors ]
 check "--attention writes its file" $?
+run $tiny --attn convit --pool cls --convit-local-layers 1 --drop-path 0.2 --epochs 1 --run-dir late
+succeeds "--attention where the class token joins late" --init late/last.safetensors --predict test:0 \
+    --attention late.safetensors
 run $tiny --num-classes 12 --epochs 1 --run-dir twelve
 run --init twelve/last.safetensors --predict test:1
 [ "$status" -eq 0 ] && grep -qE '^test:1: class [0-9]+ [0-9.]+ %, class [0-9]+' out
@@ -443,7 +449,7 @@ evidence=$(curves_agree seed.1 seed.2 1e-4)
 [ $? -eq 1 ]
 check "curves of two seeds do not count as the same" $? "$evidence"
 
-for attn in softmax linear ripple; do
+for attn in softmax linear ripple convit; do
     OMP_NUM_THREADS=1 "$vit" $seeded --attn $attn --run-dir one.$attn >out 2>err
     OMP_NUM_THREADS=2 "$vit" $seeded --attn $attn --run-dir two.$attn >out 2>err
     evidence=$(curves_agree one.$attn two.$attn 1e-4)

@@ -51,7 +51,7 @@ void embed_backward(real *dpatches, float *dcls, float *dpos, const real *dx, in
         for (int b = 0; b < B; b++) {
             const real *in = dx + ((size_t)b * N + t) * M;
             if (t >= prefix) memcpy(dpatches + ((size_t)b * (N - prefix) + t - prefix) * M, in, M * sizeof *in);
-            else
+            else if (dcls)
                 for (int m = 0; m < M; m++) dcls[m] += in[m];
             if (dpos)
                 for (int m = 0; m < M; m++) dpos[(size_t)t * M + m] += in[m];

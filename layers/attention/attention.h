@@ -18,16 +18,21 @@ typedef struct {
     float tau;
     int ripple_layers;
     const char *ripple_algo;
+    int convit_local_layers;
 } AttentionConfig;
 
 typedef struct Attention Attention;
 
 typedef struct {
     const char *name, *summary;
-    bool needs_grid; /* every token has a place on the grid: no class token */
+    bool needs_grid;  /* every token has a place on the grid: no class token */
+    bool no_qkv_bias; /* in none of its blocks, given away or not */
     size_t state_size;
     /* An operator that gives its place to another one in some blocks says here to which. */
     const char *(*in_block)(const AttentionConfig *config, int block);
+    /* The class token joins in front of the others before this block, and has no position embedding.  NULL: before the
+     * first block, and it has one. */
+    int (*class_block)(const AttentionConfig *config);
     void (*declare)(Attention *a, Params *params);
     void (*plan)(Attention *a, Plan *plan, int B);
     /* y [B,N,M], x [B,N,M]: x is kept by the caller until backward. */
@@ -53,6 +58,7 @@ struct Attention {
     char prefix[PARAM_NAME_SIZE]; /* "blocks.3.attn." */
     int N, M, H, D;               /* tokens, width, heads, head width */
     int Hg, Wg;                   /* grid; N = Hg*Wg, plus one with a class token */
+    bool qkv_bias;
     void *state;
 };
 
@@ -83,5 +89,7 @@ void qkv_forward_out(const QkvFrame *f, const Attention *a, real *y, int B);
 void qkv_backward_out(const QkvFrame *f, const Attention *a, const real *dy, int B);
 void qkv_backward_in(const QkvFrame *f, const Attention *a, real *dx, const real *x, int B);
 size_t qkv_macs(const QkvFrame *f, const Attention *a);
+/* Row `query` of softmax(q k^T / sqrt D) as the last forward pass had it: host weights [N], for AttentionOp.weights. */
+void qkv_softmax_row(const QkvFrame *f, const Attention *a, float *weights, int b, int head, int query);
 
 #endif

@@ -1,4 +1,5 @@
 /* The operator table: one line an operator. */
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -7,7 +8,7 @@
 #include "layers/attention/attention.h"
 
 extern const AttentionOp softmax_op, linear_op, ripple_op, ripple_fixed_op, ripple_softmax_weights_op,
-    ripple_truncated_op, ripple_log_op, ripple_dense_op;
+    ripple_truncated_op, ripple_log_op, ripple_dense_op, convit_op;
 
 const AttentionOp *const attention_operators[] = {
     &softmax_op,
@@ -18,6 +19,7 @@ const AttentionOp *const attention_operators[] = {
     &ripple_truncated_op,
     &ripple_log_op,
     &ripple_dense_op,
+    &convit_op,
     NULL,
 };
 
@@ -38,11 +40,11 @@ const char *const *attention_names(int *count) {
 
 void attention_create(Attention *a, const AttentionConfig *config, int block, int Hg, int Wg, bool class_token, int M) {
     memset(a, 0, sizeof *a);
-    a->op = attention_find(config->attn);
-    if (!a->op) die_usage("attn: unknown operator '%s'", config->attn);
+    const AttentionOp *chosen = attention_find(config->attn);
+    if (!chosen) die_usage("attn: unknown operator '%s'", config->attn);
+    a->op = chosen->in_block ? attention_find(chosen->in_block(config, block)) : chosen;
     if (a->op->needs_grid && class_token)
         die_usage("attn %s works on the token grid and has no place for a class token: use pool = gap", config->attn);
-    if (a->op->in_block) a->op = attention_find(a->op->in_block(config, block));
     if (M % config->heads) die_usage("dim %d is not a multiple of heads %d", M, config->heads);
     a->config = *config;
     snprintf(a->prefix, sizeof a->prefix, "blocks.%d.attn.", block);
@@ -52,6 +54,7 @@ void attention_create(Attention *a, const AttentionConfig *config, int block, in
     a->M = M;
     a->H = config->heads;
     a->D = M / config->heads;
+    a->qkv_bias = !chosen->no_qkv_bias;
     a->state = xcalloc(1, a->op->state_size, "attention");
 }
 
@@ -63,7 +66,7 @@ void attention_destroy(Attention *a) {
 /* == Queries, keys, values ======================================================================================== */
 
 void qkv_declare(QkvFrame *f, const Attention *a, Params *params) {
-    projection_declare(&f->qkv, params, a->prefix, "qkv", a->M, 3 * a->M);
+    (a->qkv_bias ? projection_declare : projection_declare_weight)(&f->qkv, params, a->prefix, "qkv", a->M, 3 * a->M);
     projection_declare(&f->proj, params, a->prefix, "proj", a->M, a->M);
 }
 
@@ -95,4 +98,21 @@ void qkv_backward_in(const QkvFrame *f, const Attention *a, real *dx, const real
 
 size_t qkv_macs(const QkvFrame *f, const Attention *a) {
     return projection_macs(&f->qkv, (size_t)a->N) + projection_macs(&f->proj, (size_t)a->N);
+}
+
+void qkv_softmax_row(const QkvFrame *f, const Attention *a, float *weights, int b, int head, int query) {
+    size_t row = 3 * (size_t)a->M;
+    float *qkv = xcalloc((size_t)a->N, row * sizeof *qkv, "attention picture");
+    float scale = 1 / sqrtf((float)a->D), sum = 0, largest = -INFINITY;
+    real_download(qkv, f->qkv_act + (size_t)b * (size_t)a->N * row, (size_t)a->N * row);
+    const float *q = qkv + (size_t)query * row + (size_t)(head * a->D);
+    for (int m = 0; m < a->N; m++) {
+        const float *k = qkv + (size_t)m * row + (size_t)(a->M + head * a->D);
+        weights[m] = 0;
+        for (int d = 0; d < a->D; d++) weights[m] += scale * q[d] * k[d];
+        if (weights[m] > largest) largest = weights[m];
+    }
+    for (int m = 0; m < a->N; m++) sum += weights[m] = expf(weights[m] - largest);
+    for (int m = 0; m < a->N; m++) weights[m] /= sum;
+    free(qkv);
 }

@@ -2,10 +2,6 @@
  * forward   1. q,k,v = x Wqkv^T + b   2. mix_n = sum_m softmax_m(q_n.k_m / sqrt D) v_m   3. y = mix Wproj^T + b
  * backward  3. dmix   2. dq, dk, dv from the saved log-sum-exp, tile by tile   1. dx
  * saves     qkv, mix, lse [B,H,N].  Parameter names are timm's. */
-#include <math.h>
-#include <stdlib.h>
-
-#include "core/die.h"
 #include "layers/attention/attention.h"
 
 typedef struct {
@@ -49,20 +45,7 @@ static size_t softmax_macs(const Attention *a) {
 
 static void softmax_weights(const Attention *a, float *weights, int b, int head, int query) {
     const Softmax *s = a->state;
-    size_t row = 3 * (size_t)a->M;
-    float *qkv = xcalloc((size_t)a->N, row * sizeof *qkv, "attention picture");
-    float scale = 1 / sqrtf((float)a->D), sum = 0, largest = -INFINITY;
-    real_download(qkv, s->frame.qkv_act + (size_t)b * (size_t)a->N * row, (size_t)a->N * row);
-    const float *q = qkv + (size_t)query * row + (size_t)(head * a->D);
-    for (int m = 0; m < a->N; m++) {
-        const float *k = qkv + (size_t)m * row + (size_t)(a->M + head * a->D);
-        weights[m] = 0;
-        for (int d = 0; d < a->D; d++) weights[m] += scale * q[d] * k[d];
-        if (weights[m] > largest) largest = weights[m];
-    }
-    for (int m = 0; m < a->N; m++) sum += weights[m] = expf(weights[m] - largest);
-    for (int m = 0; m < a->N; m++) weights[m] /= sum;
-    free(qkv);
+    qkv_softmax_row(&s->frame, a, weights, b, head, query);
 }
 
 const AttentionOp softmax_op = {

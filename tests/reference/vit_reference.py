@@ -5,6 +5,7 @@ M model width, H heads, D head width (M = H D), R sticks, grid Hg x Wg.  Paramet
 (huggingface/pytorch-image-models, vision_transformer.py); an operator's own stand below blocks.i.attn.
 
     x   = [cls;] patches (+ pos)              patches: convolution with kernel and stride P, row-major
+                                              (convit's class token joins later, without a position)
     x  += attn(norm1(x)),  x += mlp(norm2(x)) mlp = fc2 gelu(fc1), exact GELU; layer norm eps 1e-6
     pool cls: head(norm(x)[:, 0])             pool gap: head(mean over tokens of norm(x))
     loss = mean over images of -log softmax(logits)[label]
@@ -36,13 +37,15 @@ class Config:
     r_max: int = 4
     tau: float = 0.001
     ripple_layers: int = 2
+    convit_local_layers: int = 1
 
     @property
     def grid(self):
         return self.img_size[0] // self.patch_size, self.img_size[1] // self.patch_size
 
     def metadata(self):
-        strings = {key: str(value) for key, value in vars(self).items()}
+        strings = {key: str(value) for key, value in vars(self).items()
+                   if self.attn == "convit" or not key.startswith("convit")}
         strings["img_size"] = "%dx%d" % self.img_size
         return strings
 
@@ -52,13 +55,21 @@ class Config:
         values = {"img_size": (int(height), int(width))}
         for key, default in vars(Config()).items():
             if key != "img_size":
-                values[key] = type(default)(strings[key])
+                values[key] = type(default)(strings.get(key, default))
         return Config(**values)
 
 
 def block_operator(config, block):
-    """Only the first ripple_layers blocks of a ripple model use ripple attention; the others are linear."""
+    """Only the first ripple_layers blocks of a ripple model use ripple attention; the others are linear.  Only the first
+    convit_local_layers of convit are gated; the others are softmax."""
+    if config.attn == "convit" and block >= config.convit_local_layers:
+        return "softmax"
     return "linear" if config.attn in RIPPLE and block >= config.ripple_layers else config.attn
+
+
+def class_block(config):
+    """The block before which the class token joins.  A late one has no position embedding."""
+    return config.convit_local_layers if config.attn == "convit" else 0
 
 
 # == Vicinal groups ====================================================================================================
@@ -85,7 +96,7 @@ def grid_groups(grid, bounds):
 
 def parameter_shapes(config):
     M, D = config.dim, config.dim // config.heads
-    N = config.grid[0] * config.grid[1] + (config.pool == "cls")
+    N = config.grid[0] * config.grid[1] + (config.pool == "cls" and class_block(config) == 0)
     hidden = config.mlp_ratio * M
     shapes = {"patch_embed.proj.weight": (M, 3, config.patch_size, config.patch_size), "patch_embed.proj.bias": (M,)}
     if config.pool == "cls":
@@ -96,7 +107,14 @@ def parameter_shapes(config):
         operator = block_operator(config, i)
         block = {"norm1.weight": (M,), "norm1.bias": (M,), "attn.qkv.weight": (3 * M, M), "attn.qkv.bias": (3 * M,),
                  "attn.proj.weight": (M, M), "attn.proj.bias": (M,)}
-        if operator != "softmax":
+        if config.attn == "convit":
+            del block["attn.qkv.bias"]
+        if operator == "convit":
+            del block["attn.qkv.weight"]
+            block.update({"attn.qk.weight": (2 * M, M), "attn.v.weight": (M, M),
+                          "attn.pos_proj.weight": (config.heads, 3), "attn.pos_proj.bias": (config.heads,),
+                          "attn.gating_param": (config.heads,)})
+        elif operator != "softmax":
             block.update({"attn.feature.w1": (D, D), "attn.feature.w2": (D, 2 * D), "attn.feature.b2": (D,)})
         if operator in RIPPLE and operator != "ripple-fixed":
             groups = len(group_bounds(config, operator))
@@ -109,6 +127,27 @@ def parameter_shapes(config):
     shapes.update({"norm.weight": (M,), "norm.bias": (M,), "head.weight": (config.num_classes, M),
                    "head.bias": (config.num_classes,)})
     return shapes
+
+
+def cancels(name):
+    """Is this a parameter that no output depends on?  One number for all keys of a query drops out of their softmax."""
+    return name.endswith("pos_proj.bias")
+
+
+# == Gated positional attention ========================================================================================
+
+
+def gated_positional_weights(params, prefix, grid, q, k):
+    """[B,H,N,N] of facebookresearch/convit from q, k [B,H,N,D]."""
+    y, x = torch.meshgrid(torch.arange(grid[0], dtype=q.dtype), torch.arange(grid[1], dtype=q.dtype), indexing="ij")
+    y, x = y.flatten(), x.flatten()
+    dx, dy = x[None, :] - x[:, None], y[None, :] - y[:, None]  # from the query to the key
+    position = F.linear(torch.stack([dx, dy, dx ** 2 + dy ** 2], dim=-1), params[prefix + "pos_proj.weight"],
+                        params[prefix + "pos_proj.bias"]).permute(2, 0, 1).softmax(-1)  # [H,N,N]
+    content = (q @ k.transpose(-1, -2) / math.sqrt(q.shape[-1])).softmax(-1)
+    g = params[prefix + "gating_param"].sigmoid()[:, None, None]
+    a = (1 - g) * content + g * position
+    return a / a.sum(-1, keepdim=True)
 
 
 # == Spatial weights of ripple attention ===============================================================================
@@ -178,10 +217,15 @@ class Vit:
         operator = block_operator(config, block)
         B, N, M = x.shape
         H, D = config.heads, M // config.heads
-        qkv = F.linear(x, params[prefix + "qkv.weight"], params[prefix + "qkv.bias"])
+        if operator == "convit":
+            qkv = F.linear(x, torch.cat([params[prefix + "qk.weight"], params[prefix + "v.weight"]]))
+        else:
+            qkv = F.linear(x, params[prefix + "qkv.weight"], params.get(prefix + "qkv.bias"))
         q, k, v = qkv.reshape(B, N, 3, H, D).permute(2, 0, 3, 1, 4)  # each [B,H,N,D]
         if operator == "softmax":
             y = (q @ k.transpose(-1, -2) / math.sqrt(D)).softmax(-1) @ v
+        elif operator == "convit":
+            y = gated_positional_weights(params, prefix, config.grid, q, k) @ v
         else:
             a = (feature_map(params, prefix, q, self.preactivations)
                  @ feature_map(params, prefix, k, self.preactivations).transpose(-1, -2))  # [B,H,N,N]
@@ -207,11 +251,14 @@ class Vit:
         self.preactivations, self.tails, self.alphas = [], [], []
         x = F.conv2d(images, params["patch_embed.proj.weight"], params["patch_embed.proj.bias"],
                      stride=config.patch_size).flatten(2).transpose(1, 2)
-        if config.pool == "cls":
+        late = class_block(config)
+        if config.pool == "cls" and late == 0:
             x = torch.cat([params["cls_token"].expand(len(x), 1, -1), x], dim=1)
         if config.pos_embed == "learned":
             x = x + params["pos_embed"]
         for i in range(config.depth):
+            if config.pool == "cls" and i == late > 0:
+                x = torch.cat([params["cls_token"].expand(len(x), 1, -1), x], dim=1)
             x = x + self.attention(i, self.norm(f"blocks.{i}.norm1", x))
             x = x + self.mlp(f"blocks.{i}.mlp.", self.norm(f"blocks.{i}.norm2", x))
         x = self.norm("norm", x)
@@ -255,6 +302,9 @@ def check_finite_differences(config, seed):
                 losses.append(F.cross_entropy(model.forward(images), labels))
             numeric = ((losses[0] - losses[1]) / (2 * step)).item()
             exact = (gradients[name] * direction).sum().item()
+            if cancels(name):
+                assert gradients[name].abs().max() < 1e-15, name
+                continue
             assert gradients[name].abs().max() > 0, name
             worst = max(worst, abs(numeric - exact) / gradients[name].norm().item())
     assert worst < 1e-6, (config, worst)
@@ -268,7 +318,9 @@ def self_check():
              Config(**{**small, "attn": "softmax", "pos_embed": "none"}),
              Config(**{**small, "attn": "linear", "pool": "cls"}), Config(**{**small, "attn": "linear"}),
              Config(**{**small, "attn": "ripple", "tau": 0.05}), Config(**{**small, "attn": "ripple", "r_max": 9}),
-             Config(**{**small, "attn": "ripple", "ripple_layers": 1})]
+             Config(**{**small, "attn": "ripple", "ripple_layers": 1}),
+             Config(**{**small, "attn": "convit", "pool": "cls"}),
+             Config(**{**small, "attn": "convit", "convit_local_layers": 2, "heads": 3})]
     cases += [Config(**{**small, "attn": attn}) for attn in RIPPLE[1:]]
     for seed, config in enumerate(cases):
         worst = check_finite_differences(config, seed)

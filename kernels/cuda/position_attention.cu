@@ -1,0 +1,419 @@
+/* Gated positional attention; the formulas are those of kernels/cpu/position_attention.c.
+ *   forward   a block takes one (image, head) after the other: columns v along the lines, rows of that across them, mixed
+ *             with content as it is written
+ *   backward  u = rows v, t = columns^T dy;  drows = sum t v^T, dcolumns = sum dy u^T;  dv from rows^T t
+ * What lies between two products is a plane [N,COLUMNS] of floats in the workspace, a block's own.  The planes of all blocks
+ * that run at a time stay in the second-level cache, so memory sees every activation once.
+ *
+ * A warp multiplies one line of the grid at a time, 16 x 16 of an axis' weights by 16 rows of COLUMNS channels.  Weights
+ * and planes enter as the sum of two bfloat16 tiles, high and low, so that only activations are ever rounded: the products
+ * are few, and a head that looks at one token would see a weight's rounding whole. */
+#include "kernels/cuda/tiles.cuh"
+#include "kernels/kernels.h"
+
+enum { THREADS = 128, WARPS = THREADS / WARP, COLUMNS = 32, LD = tile_ld(COLUMNS), STAGE_LD = COLUMNS + 4 };
+
+/* Blocks to fill a large device with, and the tokens of all their planes together: 128 bytes each, twice. */
+static const size_t MOST_BLOCKS = 512, MOST_TOKENS = (size_t)1 << 18;
+
+typedef struct {
+    int Hg, Wg, H, D;
+    size_t units; /* (image, head) */
+    size_t M, N, squares;
+    bool wide;
+} Shape;
+
+static Shape shape_of(int B, int Hg, int Wg, int H, int D, bool wide) {
+    size_t squares = (size_t)Hg * Hg + (size_t)Wg * Wg;
+    return {Hg, Wg, H, D, (size_t)B * H, (size_t)H * D, (size_t)Hg * Wg, squares, wide};
+}
+
+static unsigned blocks_of(Shape s) {
+    size_t most = MOST_TOKENS / s.N > 0 ? MOST_TOKENS / s.N : 1;
+    return blocks_for(s.units, 1, most < MOST_BLOCKS ? most : MOST_BLOCKS);
+}
+
+size_t position_attention_workspace(int Hg, int Wg, int H, int D) {
+    Shape s = shape_of((int)MOST_BLOCKS, Hg, Wg, H, D, false);
+    size_t planes = blocks_of(s) * 2 * s.N * COLUMNS * sizeof(float), sums = H * (s.squares + 1) * sizeof(float);
+    return planes > sums ? planes : sums;
+}
+
+/* == The weights of an axis ======================================================================================= */
+
+/* A thread to a row of the weights of an axis. */
+__global__ void __launch_bounds__(THREADS) position_axes_forward_kernel(float *axes, const float *pos_proj, Shape s) {
+    const float *w = pos_proj + 3 * blockIdx.x;
+    double curve = w[2];
+    for (int row = (int)threadIdx.x; row < s.Hg + s.Wg; row += THREADS) {
+        bool down = row < s.Hg;
+        int n = down ? s.Hg : s.Wg, i = down ? row : row - s.Hg;
+        double slope = w[down ? 1 : 0], most = -INFINITY, sum = 0;
+        float *p = axes + blockIdx.x * s.squares + (down ? 0 : (size_t)s.Hg * s.Hg) + (size_t)i * n;
+        for (int j = 0; j < n; j++) most = fmax(most, (slope + curve * (j - i)) * (j - i));
+        for (int j = 0; j < n; j++) sum += exp((slope + curve * (j - i)) * (j - i) - most);
+        for (int j = 0; j < n; j++) p[j] = (float)(exp((slope + curve * (j - i)) * (j - i) - most) / sum);
+    }
+}
+
+void position_axes_forward(float *axes, const float *pos_proj, int H, int Hg, int Wg) {
+    LAUNCH(position_axes_forward_kernel, (unsigned)H, THREADS, 0, axes, pos_proj, shape_of(1, Hg, Wg, H, 1, false));
+}
+
+/* sums [H,squares+1]: daxes over all images. */
+__global__ void __launch_bounds__(THREADS)
+    position_axes_backward_kernel(float *dpos_proj, float *dgating, const float *sums, const float *axes,
+                                  const float *gating, Shape s) {
+    SHARED(double, parts); /* [4][THREADS]: dw, and the sum of dy.(P v) */
+    const float *d = sums + blockIdx.x * (s.squares + 1);
+    double dw[2] = {}, dcurve = 0, position = 0; /* dw: of x, of y */
+    for (int row = (int)threadIdx.x; row < s.Hg + s.Wg; row += THREADS) {
+        bool down = row < s.Hg;
+        int n = down ? s.Hg : s.Wg, i = down ? row : row - s.Hg;
+        size_t first = (down ? 0 : (size_t)s.Hg * s.Hg) + (size_t)i * n;
+        const float *p = axes + blockIdx.x * s.squares + first;
+        double m[3] = {}, dm[3] = {}; /* moments of the distance under p, and under p d */
+        for (int j = 0; j < n; j++) {
+            double distance = j - i, weight = p[j];
+            for (int k = 0; k < 3; k++, weight *= distance) {
+                m[k] += weight;
+                dm[k] += weight * d[first + j];
+            }
+        }
+        dw[down] += dm[1] - dm[0] * m[1] / m[0];
+        dcurve += dm[2] - dm[0] * m[2] / m[0];
+        if (down) position += dm[0];
+    }
+    double mine[4] = {dw[0], dw[1], dcurve, position};
+    for (int k = 0; k < 4; k++) parts[k * THREADS + threadIdx.x] = mine[k];
+    block_sync();
+    if (threadIdx.x >= 4) return;
+    double total = 0, gate = gating[blockIdx.x], g = 1 / (1 + exp(-gate));
+    for (int t = 0; t < THREADS; t++) total += parts[threadIdx.x * THREADS + t];
+    if (threadIdx.x < 3) dpos_proj[3 * blockIdx.x + threadIdx.x] += (float)(g * total);
+    else dgating[blockIdx.x] += (float)(g / (1 + exp(gate)) * (total - d[s.squares]));
+}
+
+void position_axes_backward(float *dpos_proj, float *dgating, const float *daxes, const float *axes,
+                            const float *gating, int B, int H, int Hg, int Wg) {
+    Shape s = shape_of(B, Hg, Wg, H, 1, false);
+    size_t columns = H * (s.squares + 1), bytes = columns * sizeof(float);
+    float *sums = static_cast<float *>(kernels_workspace(bytes));
+    device_zero(sums, bytes);
+    add_parts(sums, NULL, daxes, B, (int)columns);
+    LAUNCH(position_axes_backward_kernel, (unsigned)H, THREADS, 4 * THREADS * sizeof(double), dpos_proj, dgating, sums,
+           axes, gating, s);
+}
+
+/* == Products along an axis ======================================================================================= */
+
+/* Is a float held as two numbers? */
+static constexpr bool SPLIT = sizeof(real) == 2;
+
+/* Where a warp works, in shared memory. */
+typedef struct {
+    float *stage;           /* [TILE_M,STAGE_LD] */
+    real *x, *high, *low;   /* [TILE_M,LD] each: of activations, and of a plane */
+} Work;
+
+enum { STAGE_BYTES = TILE_M * STAGE_LD * sizeof(float), WARP_BYTES = STAGE_BYTES + 3 * TILE_M * LD * sizeof(real) };
+
+DEVICE Work work_of(unsigned char *shared, int warp) {
+    unsigned char *mine = shared + warp * WARP_BYTES;
+    real *tiles = reinterpret_cast<real *>(mine + STAGE_BYTES);
+    return {reinterpret_cast<float *>(mine), tiles, tiles + TILE_M * LD, tiles + 2 * TILE_M * LD};
+}
+
+/* A grid of tokens as lines: row i of line l is at first + l line + i row. */
+struct Lines {
+    static constexpr bool HAS_LOW = false;
+    const real *first;
+    size_t line, row;
+    int columns;
+    bool wide;
+};
+struct Plane {
+    static constexpr bool HAS_LOW = SPLIT;
+    float *first;
+    size_t line, row;
+};
+
+/* Tokens `stride` apart, taken along the lines of the grid or across them. */
+DEVICE Lines along(const real *first, size_t stride, int columns, Shape s) {
+    return {first, s.Wg * stride, stride, columns, s.wide};
+}
+DEVICE Lines across(const real *first, size_t stride, int columns, Shape s) {
+    return {first, stride, s.Wg * stride, columns, s.wide};
+}
+DEVICE Plane along(float *plane, Shape s) { return {plane, (size_t)s.Wg * COLUMNS, COLUMNS}; }
+DEVICE Plane across(float *plane, Shape s) { return {plane, COLUMNS, (size_t)s.Wg * COLUMNS}; }
+
+DEVICE const real *tile_of(Work w, const Lines &) { return w.x; }
+DEVICE const real *tile_of(Work w, const Plane &) { return w.high; }
+
+/* The tiles get rows first.. of n, zeros beyond. */
+DEVICE void load_line(Work w, Lines x, int line, int first, int n) {
+    const real *from = x.first + line * x.line + first * x.row;
+    tile_load<TILE_M, COLUMNS, WARP>(
+        w.x, LD, [=](int i) { return from + i * x.row; }, n - first, x.columns, x.wide, lane_id());
+    copy_commit();
+}
+DEVICE void load_line(Work w, Plane x, int line, int first, int n) {
+    const float *from = x.first + line * x.line + first * x.row;
+    for (int at = lane_id(); at < TILE_M * COLUMNS / WIDE; at += WARP) {
+        int i = at / (COLUMNS / WIDE), j = at % (COLUMNS / WIDE) * WIDE;
+        float v[WIDE] = {};
+        if (first + i < n) load(v, from + i * x.row + j);
+        store(w.high + i * LD + j, v);
+        if constexpr (SPLIT) {
+#pragma unroll
+            for (int e = 0; e < WIDE; e++) v[e] -= to_float(to_real(v[e]));
+            store(w.low + i * LD + j, v);
+        }
+    }
+}
+
+DEVICE void arrive() {
+    copy_wait<0>();
+    warp_sync();
+}
+
+typedef struct {
+    const float *p; /* [n,n] */
+    int n;
+    bool transposed;
+} Axis;
+
+DEVICE void axis_tile(FragmentA &high, FragmentA &low, Axis axis, int row, int column) {
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+        int r = row + lane_id() / 4 + 8 * (i / 2 % 2), c = column + 2 * (lane_id() % 4) + i % 2 + 8 * (i / 4);
+        size_t at = axis.transposed ? (size_t)c * axis.n + r : (size_t)r * axis.n + c;
+        float p = r < axis.n && c < axis.n ? axis.p[at] : 0;
+        fragment_put(high, i, p);
+        if (SPLIT) fragment_put(low, i, p - to_float(to_real(p)));
+    }
+}
+
+/* Rows row.. of the axis times a line of x; use(i, j, v) gets columns j .. j+W-1 of row row + i. */
+template <int W, typename X, typename Use>
+DEVICE void line_product(Axis axis, int row, X x, int line, int columns, Work w, Use use) {
+    FragmentC sum[COLUMNS / TILE_N];
+#pragma unroll
+    for (int n = 0; n < COLUMNS / TILE_N; n++) fragment_zero(sum[n]);
+    for (int j = 0; j < axis.n; j += TILE_K) {
+        load_line(w, x, line, j, axis.n);
+        FragmentA high = {}, low = {};
+        axis_tile(high, low, axis, row, j);
+        arrive();
+#pragma unroll
+        for (int n = 0; n < COLUMNS / TILE_N; n += 2) {
+            FragmentB b[2], b_low[2];
+            load_b(b, tile_of(w, x) + n * TILE_N, LD);
+            if (X::HAS_LOW) load_b(b_low, w.low + n * TILE_N, LD);
+#pragma unroll
+            for (int k = 0; k < 2; k++) {
+                mma(sum[n + k], high, b[k]);
+                if (SPLIT) mma(sum[n + k], low, b[k]);
+                if (X::HAS_LOW) mma(sum[n + k], high, b_low[k]);
+            }
+        }
+        warp_sync();
+    }
+#pragma unroll
+    for (int n = 0; n < COLUMNS / TILE_N; n++)
+#pragma unroll
+        for (int i = 0; i < 4; i++) w.stage[fragment_c_row(i) * STAGE_LD + n * TILE_N + fragment_c_column(i)] = sum[n].x[i];
+    warp_sync();
+    for (int at = lane_id(); at < TILE_M * COLUMNS / W; at += WARP) {
+        int i = at / (COLUMNS / W), j = at % (COLUMNS / W) * W;
+        float v[W];
+        if (row + i >= axis.n || j >= columns) continue;
+        load(v, w.stage + i * STAGE_LD + j);
+        use(i, j, v);
+    }
+    warp_sync();
+}
+
+/* plane = the axis times every line of x, padding included. */
+DEVICE void transform(Plane plane, Axis axis, Lines x, int lines, Work w) {
+    for (int line = warp_id(); line < lines; line += WARPS)
+        for (int row = 0; row < axis.n; row += TILE_M) {
+            float *to = plane.first + line * plane.line + row * plane.row;
+            line_product<4>(axis, row, x, line, COLUMNS, w,
+                            [=](int i, int j, float(&v)[4]) { store(to + i * plane.row + j, v); });
+        }
+}
+
+/* out [n,n] = or += sum over lines of a b^T: the warps share the lines, and their sums meet in order. */
+template <typename A, typename B>
+DEVICE void outer_products(float *out, bool add, A a, B b, int n, int lines, unsigned char *shared) {
+    Work w = work_of(shared, warp_id());
+    for (int row = 0; row < n; row += TILE_M)
+        for (int column = 0; column < n; column += 2 * TILE_N) {
+            FragmentC sum[2];
+            fragment_zero(sum[0]);
+            fragment_zero(sum[1]);
+            for (int line = warp_id(); line < lines; line += WARPS) {
+                load_line(w, a, line, row, n);
+                load_line(w, b, line, column, n);
+                arrive();
+#pragma unroll
+                for (int k = 0; k < COLUMNS; k += TILE_K) {
+                    FragmentA left = load_a(tile_of(w, a) + k, LD), left_low;
+                    FragmentB right[2], right_low[2];
+                    load_b_transposed(right, tile_of(w, b) + k, LD);
+                    if (A::HAS_LOW) left_low = load_a(w.low + k, LD);
+                    if (B::HAS_LOW) load_b_transposed(right_low, w.low + k, LD);
+#pragma unroll
+                    for (int t = 0; t < 2; t++) {
+                        mma(sum[t], left, right[t]);
+                        if (A::HAS_LOW) mma(sum[t], left_low, right[t]);
+                        if (B::HAS_LOW) mma(sum[t], left, right_low[t]);
+                    }
+                }
+                warp_sync();
+            }
+#pragma unroll
+            for (int t = 0; t < 2; t++)
+#pragma unroll
+                for (int i = 0; i < 4; i++)
+                    w.stage[fragment_c_row(i) * TILE_M + t * TILE_N + fragment_c_column(i)] = sum[t].x[i];
+            block_sync();
+            for (int at = (int)threadIdx.x; at < TILE_M * TILE_M; at += THREADS) {
+                int i = row + at / TILE_M, j = column + at % TILE_M;
+                if (i >= n || j >= n) continue;
+                float total = add ? out[(size_t)i * n + j] : 0;
+                for (int v = 0; v < WARPS; v++) total += work_of(shared, v).stage[at];
+                out[(size_t)i * n + j] = total;
+            }
+            block_sync();
+        }
+}
+
+/* == Forward and backward ========================================================================================= */
+
+/* One head of one image, channels c.. of it. */
+typedef struct {
+    size_t y, q;     /* element of its first token in [B,N,H,D] and in [B,N,3,H,D] */
+    Axis rows, columns;
+    float g, keep;   /* g, 1 - g */
+} Place;
+
+DEVICE Place place_of(size_t unit, const float *axes, const float *gating, Shape s) {
+    size_t b = quotient(unit, s.H), h = unit - b * s.H, at = b * s.N * s.M;
+    const float *p = axes + h * s.squares;
+    return {at + h * s.D, 3 * at + h * s.D, {p, s.Hg, false}, {p + (size_t)s.Hg * s.Hg, s.Wg, false},
+            1 / (1 + expf(-gating[h])), 1 / (1 + expf(gating[h]))};
+}
+
+DEVICE Axis transposed(Axis axis) { return {axis.p, axis.n, true}; }
+
+/* W: numbers at a time where rows allow it, or 1. */
+template <int W>
+__global__ void __launch_bounds__(THREADS)
+    position_forward_kernel(real *y, float *planes, const real *content, const real *qkv, const float *axes,
+                            const float *gating, Shape s) {
+    SHARED(unsigned char, shared);
+    Work w = work_of(shared, warp_id());
+    float *plane = planes + blockIdx.x * s.N * COLUMNS;
+    for (size_t unit = blockIdx.x; unit < s.units; unit += gridDim.x) {
+        Place at = place_of(unit, axes, gating, s);
+        for (int c = 0; c < s.D; c += COLUMNS) {
+            int columns = s.D - c < COLUMNS ? s.D - c : COLUMNS;
+            Lines v = along(qkv + at.q + 2 * s.M + c, 3 * s.M, columns, s);
+            transform(along(plane, s), at.columns, v, s.Hg, w);
+            block_sync();
+            for (int x = warp_id(); x < s.Wg; x += WARPS)
+                for (int row = 0; row < s.Hg; row += TILE_M)
+                    line_product<W>(at.rows, row, across(plane, s), x, columns, w, [=](int i, int j, float(&p)[W]) {
+                        size_t token = (size_t)(row + i) * s.Wg + x, here = at.y + token * s.M + c + j;
+                        float mixed[W];
+                        load(mixed, content + here);
+#pragma unroll
+                        for (int e = 0; e < W; e++) mixed[e] = at.keep * mixed[e] + at.g * p[e];
+                        store(y + here, mixed);
+                    });
+            block_sync();
+        }
+    }
+}
+
+/* x = keep x + added, W numbers of it. */
+template <int W>
+DEVICE void scale_and_add(real *x, float keep, const float (&added)[W]) {
+    float v[W];
+    load(v, x);
+#pragma unroll
+    for (int e = 0; e < W; e++) v[e] = keep * v[e] + added[e];
+    store(x, v);
+}
+
+template <int W>
+__global__ void __launch_bounds__(THREADS)
+    position_backward_kernel(real *dqkv, float *daxes, float *planes, const real *dy, const real *content,
+                             const real *qkv, const float *axes, const float *gating, Shape s) {
+    SHARED(unsigned char, shared);
+    Work w = work_of(shared, warp_id());
+    float *u = planes + blockIdx.x * 2 * s.N * COLUMNS, *t = u + s.N * COLUMNS;
+    for (size_t unit = blockIdx.x; unit < s.units; unit += gridDim.x) {
+        Place at = place_of(unit, axes, gating, s);
+        float *drows = daxes + unit * (s.squares + 1), *dcolumns = drows + (size_t)s.Hg * s.Hg, dot = 0;
+        for (int c = 0; c < s.D; c += COLUMNS) {
+            int columns = s.D - c < COLUMNS ? s.D - c : COLUMNS;
+            const real *v = qkv + at.q + 2 * s.M + c, *d = dy + at.y + c;
+            Lines v_across = across(v, 3 * s.M, columns, s), d_along = along(d, s.M, columns, s);
+            transform(across(u, s), at.rows, v_across, s.Wg, w);
+            transform(along(t, s), transposed(at.columns), d_along, s.Hg, w);
+            block_sync();
+            outer_products(dcolumns, c > 0, d_along, along(u, s), s.Wg, s.Hg, shared);
+            outer_products(drows, c > 0, across(t, s), v_across, s.Hg, s.Wg, shared);
+            for (int x = warp_id(); x < s.Wg; x += WARPS)
+                for (int row = 0; row < s.Hg; row += TILE_M)
+                    line_product<W>(transposed(at.rows), row, across(t, s), x, columns, w,
+                                    [=](int i, int j, float(&p)[W]) {
+                                        size_t token = (size_t)(row + i) * s.Wg + x;
+                                        real *dq = dqkv + at.q + 3 * token * s.M + c + j;
+                                        const float nothing[W] = {};
+#pragma unroll
+                                        for (int e = 0; e < W; e++) p[e] *= at.g;
+                                        scale_and_add(dq, at.keep, nothing);
+                                        scale_and_add(dq + s.M, at.keep, nothing);
+                                        scale_and_add(dq + 2 * s.M, at.keep, p);
+                                    });
+            if (lane_id() < columns)
+#pragma unroll 4
+                for (size_t n = warp_id(); n < s.N; n += WARPS) {
+                    size_t here = n * s.M + c + lane_id();
+                    dot += to_float(dy[at.y + here]) * to_float(content[at.y + here]);
+                }
+            block_sync();
+        }
+        dot = block_sum(dot, reinterpret_cast<float *>(shared));
+        if (threadIdx.x == 0) drows[s.squares] = dot;
+    }
+}
+
+void position_attention_forward(real *y, const real *content, const real *qkv, const float *axes, const float *gating,
+                                int B, int Hg, int Wg, int H, int D) {
+    Shape s = shape_of(B, Hg, Wg, H, D, is_wide(D, y, content, qkv));
+    float *planes = static_cast<float *>(kernels_workspace(position_attention_workspace(Hg, Wg, H, D)));
+    if (s.wide)
+        LAUNCH((position_forward_kernel<WIDE>), blocks_of(s), THREADS, WARPS * WARP_BYTES, y, planes, content, qkv, axes,
+               gating, s);
+    else
+        LAUNCH((position_forward_kernel<1>), blocks_of(s), THREADS, WARPS * WARP_BYTES, y, planes, content, qkv, axes,
+               gating, s);
+}
+
+void position_attention_backward(real *dqkv, float *daxes, const real *dy, const real *content, const real *qkv,
+                                 const float *axes, const float *gating, int B, int Hg, int Wg, int H, int D) {
+    Shape s = shape_of(B, Hg, Wg, H, D, is_wide(D, dqkv, dy, content, qkv));
+    float *planes = static_cast<float *>(kernels_workspace(position_attention_workspace(Hg, Wg, H, D)));
+    if (s.wide)
+        LAUNCH((position_backward_kernel<WIDE>), blocks_of(s), THREADS, WARPS * WARP_BYTES, dqkv, daxes, planes, dy,
+               content, qkv, axes, gating, s);
+    else
+        LAUNCH((position_backward_kernel<1>), blocks_of(s), THREADS, WARPS * WARP_BYTES, dqkv, daxes, planes, dy, content,
+               qkv, axes, gating, s);
+}

@@ -1,0 +1,157 @@
+/* Gated positional self-attention (d'Ascoli et al. 2021, ConViT), per head.  x [B,N,M] -> y [B,N,M]
+ * forward   1. q,k = x Wqk^T, v = x Wv^T   2. content_n = sum_m softmax_m(q_n.k_m / sqrt D) v_m
+ *           3. mix_n = (1-g) content_n + g sum_m P_nm v_m, g = sigmoid(gating),
+ *              P_nm = softmax_m(w.(dx, dy, dx^2 + dy^2) + b), (dx, dy) from n to m on the grid   4. y = mix Wproj^T + bproj
+ * backward  4. dmix   3.-2. dq, dk, dv = (1-g) times content's, dv += g P^T dmix;
+ *              dgating = g (1-g) sum (P v - content).dmix, dP = g dmix v^T and on to w   1. dx
+ * saves     qkv, mix, content, lse [B,H,N], and P as its two factors (kernels.h).  Names are facebookresearch/convit's.
+ *
+ * The published code divides the mixed weights by their row sum.  Both softmaxes sum to one over m, so the sum is
+ * (1-g) + g = 1 whatever the parameters, and its gradient vanishes with it: nothing is left out here.  The bias b is the
+ * same for all m, so no output depends on it; it is there for its name, and its gradient is zero.
+ *
+ * Blocks from convit_local_layers on are plain softmax attention, and there the class token joins.  No block has biases
+ * on q, k and v. */
+#include <math.h>
+#include <stdlib.h>
+
+#include "core/die.h"
+#include "layers/attention/attention.h"
+
+typedef struct {
+    QkvFrame frame;
+    float *v_w, *dv_w;           /* [M,M], right behind qk's [2M,M]: frame.qkv reads both as one matrix */
+    float *pos_w, *dpos_w;       /* [H,3] */
+    float *pos_b, *dpos_b;       /* [H] */
+    float *gating, *dgating;     /* [H] */
+    real *content;               /* [B,N,H,D] */
+    float *lse;                  /* [B,H,N] */
+    float *axes;                 /* [H,Hg*Hg+Wg*Wg] */
+    float *daxes;                /* scratch [B,H,Hg*Hg+Wg*Wg+1] */
+} Convit;
+
+/* == Parameters =================================================================================================== */
+
+static float identity(const Param *p, size_t i) {
+    size_t columns = (size_t)p->shape[1];
+    return i / columns == i % columns;
+}
+
+/* The first K x K heads begin as a K x K convolution: head h1 + K h2 looks at the token at (h2 - c, h1 - c), with
+ * exponent -|distance|^2 and a constant.  The other heads are drawn. */
+static float convolution(const Param *p, size_t i) {
+    int K = (int)sqrt((double)p->shape[0]), head = (int)(i / 3);
+    float c = (float)(K - 1) / 2;
+    if (head >= K * K) return NAN;
+    if (i % 3 == 2) return -1;
+    return 2 * ((float)(i % 3 == 0 ? head / K : head % K) - c);
+}
+
+static void convit_declare(Attention *a, Params *params) {
+    Convit *s = a->state;
+    int M = a->M, H = a->H;
+    if (M % 4) die_usage("attn convit: dim %d is not a multiple of 4", M); /* no gap in the arena between qk and v */
+    projection_declare_weight(&s->frame.qkv, params, a->prefix, "qk", M, 2 * M);
+    s->frame.qkv.out = 3 * M;
+    params_declare(params, &s->v_w, &s->dv_w, a->prefix, "v.weight", INIT_TRUNC_NORMAL, true, 2, (int[]){M, M});
+    params_start_with(params, identity);
+    projection_declare(&s->frame.proj, params, a->prefix, "proj", M, M);
+    params_declare(params, &s->pos_w, &s->dpos_w, a->prefix, "pos_proj.weight", INIT_TRUNC_NORMAL, true, 2, (int[]){H, 3});
+    params_start_with(params, convolution);
+    params_declare(params, &s->pos_b, &s->dpos_b, a->prefix, "pos_proj.bias", INIT_ZEROS, false, 1, (int[]){H});
+    params_declare(params, &s->gating, &s->dgating, a->prefix, "gating_param", INIT_ONES, false, 1, (int[]){H});
+}
+
+/* == Activations ================================================================================================== */
+
+static void convit_plan(Attention *a, Plan *plan, int B) {
+    Convit *s = a->state;
+    size_t tokens = (size_t)B * (size_t)a->N, H = (size_t)a->H;
+    size_t squares = (size_t)a->Hg * (size_t)a->Hg + (size_t)a->Wg * (size_t)a->Wg;
+    PlanMark mark = plan_mark(plan);
+    qkv_plan(&s->frame, a, plan, B);
+    plan_keep(plan, a->prefix, "content", &s->content, tokens * (size_t)a->M * sizeof(real));
+    plan_keep(plan, a->prefix, "lse", &s->lse, tokens * H * sizeof(float));
+    plan_keep(plan, a->prefix, "axes", &s->axes, H * squares * sizeof(float));
+    if (plan->training)
+        plan_borrow(plan, a->prefix, "daxes", &s->daxes, (size_t)B * H * (squares + 1) * sizeof(float));
+    plan_workspace(plan, softmax_attention_workspace(a->N, a->D));
+    plan_workspace(plan, position_attention_workspace(a->Hg, a->Wg, a->H, a->D));
+    plan_release(plan, mark);
+}
+
+/* == Forward and backward ========================================================================================= */
+
+static void convit_forward(const Attention *a, real *y, const real *x, int B) {
+    const Convit *s = a->state;
+    const QkvFrame *f = &s->frame;
+    qkv_forward_in(f, a, x, B);
+    softmax_attention_forward(s->content, s->lse, f->qkv_act, B, a->N, a->H, a->D);
+    position_axes_forward(s->axes, s->pos_w, a->H, a->Hg, a->Wg);
+    position_attention_forward(f->mix, s->content, f->qkv_act, s->axes, s->gating, B, a->Hg, a->Wg, a->H, a->D);
+    qkv_forward_out(f, a, y, B);
+}
+
+static void convit_backward(const Attention *a, real *dx, const real *dy, const real *x, int B) {
+    const Convit *s = a->state;
+    const QkvFrame *f = &s->frame;
+    qkv_backward_out(f, a, dy, B);
+    softmax_attention_backward(f->dqkv, f->dmix, s->content, s->lse, f->qkv_act, B, a->N, a->H, a->D);
+    position_attention_backward(f->dqkv, s->daxes, f->dmix, s->content, f->qkv_act, s->axes, s->gating, B, a->Hg, a->Wg,
+                                a->H, a->D);
+    position_axes_backward(s->dpos_w, s->dgating, s->daxes, s->axes, s->gating, B, a->H, a->Hg, a->Wg);
+    qkv_backward_in(f, a, dx, x, B);
+}
+
+/* == Description ================================================================================================== */
+
+static size_t convit_macs(const Attention *a) {
+    const Convit *s = a->state;
+    size_t pairs = (size_t)a->N * (size_t)(2 * a->N + a->Hg + a->Wg);
+    return qkv_macs(&s->frame, a) + pairs * (size_t)a->M;
+}
+
+/* A row of P. */
+static void convit_spatial(const Attention *a, float *weights, int b, int head, int query) {
+    const Convit *s = a->state;
+    size_t rows = (size_t)a->Hg * (size_t)a->Hg, squares = rows + (size_t)a->Wg * (size_t)a->Wg;
+    float *axes = xcalloc(squares, sizeof *axes, "attention picture");
+    (void)b;
+    device_download(axes, s->axes + (size_t)head * squares, squares * sizeof *axes);
+    const float *row = axes + query / a->Wg * a->Hg, *column = axes + rows + query % a->Wg * a->Wg;
+    for (int m = 0; m < a->N; m++) weights[m] = row[m / a->Wg] * column[m % a->Wg];
+    free(axes);
+}
+
+static void convit_weights(const Attention *a, float *weights, int b, int head, int query) {
+    const Convit *s = a->state;
+    float *position = xcalloc((size_t)a->N, sizeof *position, "attention picture"), gating;
+    device_download(&gating, s->gating + head, sizeof gating);
+    convit_spatial(a, position, b, head, query);
+    qkv_softmax_row(&s->frame, a, weights, b, head, query);
+    for (int m = 0; m < a->N; m++) weights[m] = weights[m] / (1 + expf(gating)) + position[m] / (1 + expf(-gating));
+    free(position);
+}
+
+static const char *convit_in_block(const AttentionConfig *config, int block) {
+    return block < config->convit_local_layers ? "convit" : "softmax";
+}
+
+static int convit_class_block(const AttentionConfig *config) { return config->convit_local_layers; }
+
+const AttentionOp convit_op = {
+    .name = "convit",
+    .summary = "softmax attention and attention by position, mixed by a gate (ConViT)",
+    .needs_grid = true,
+    .no_qkv_bias = true,
+    .state_size = sizeof(Convit),
+    .in_block = convit_in_block,
+    .class_block = convit_class_block,
+    .declare = convit_declare,
+    .plan = convit_plan,
+    .forward = convit_forward,
+    .backward = convit_backward,
+    .macs = convit_macs,
+    .weights = convit_weights,
+    .spatial = convit_spatial,
+};
