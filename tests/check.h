@@ -66,7 +66,7 @@ static inline int check_close(const char *what, const float *got, const double *
 }
 
 static inline int check_close_float(const char *what, const float *got, const float *want, size_t n, double tolerance) {
-    double *wide = malloc((n ? n : 1) * sizeof *wide);
+    double *wide = calloc(n ? n : 1, sizeof *wide);
     for (size_t i = 0; i < n; i++) wide[i] = want[i];
     int ok = check_close(what, got, wide, n, tolerance);
     free(wide);
