@@ -84,7 +84,8 @@ CXXFLAGS_ALL := -std=c++17 -O1 -g -fsanitize=address,undefined -fno-sanitize-rec
                 -Wno-unknown-pragmas $(if $(filter 1,$(WERROR)),-Werror) $(CPPFLAGS_ALL)
 CFLAGS_SANITIZE := -O1 -g -fsanitize=address,undefined -fno-sanitize-recover=undefined
 CU_SOURCES := $(filter-out kernels/cuda/runtime.cu kernels/cuda/linear.cu kernels/cuda/collective.cu,$(wildcard kernels/cuda/*.cu))
-EMULATOR := $(BUILD)/tests/emulate/emulate.o
+EMULATOR := $(BUILD)/tests/emulate/emulate.o $(BUILD)/tests/emulate/fibers.o
+$(BUILD)/tests/emulate/fibers.o: CXXFLAGS_ALL := $(filter-out -fsanitize%,$(CXXFLAGS_ALL)) -O3
 TESTS := $(patsubst %,$(BUILD)/tests/test_%,attention layers ripple model)
 LINK := g++
 endif
