@@ -13,6 +13,23 @@
 /* Storing a bfloat16 moves it by up to 1/512 of itself; a sum that lands on the other side of a tie by twice that. */
 #define REAL_STEP (sizeof(real) == 4 ? 0 : 1.0 / 256)
 
+/* `full`, or less where the kernels are emulated and a GPU's worth of work would take minutes; a test that runs reduced
+ * says so. */
+static inline int full_or_emulated(const char *what, int full, int emulated) {
+    if (!strstr(kernels_device(), "emulated")) return full;
+    printf("  reduced, since the device is emulated: %s %d instead of %d\n", what, emulated, full);
+    return emulated;
+}
+
+/* x as the device holds it. */
+static inline float *rounded_real(float *x, size_t n) {
+    real *d = (real *)device_malloc(n * sizeof *d, "test");
+    real_upload(d, x, n);
+    real_download(x, d, n);
+    device_free(d);
+    return x;
+}
+
 typedef struct {
     void *p;
     bool device;
