@@ -271,20 +271,6 @@ static int thirds_untouched(const Problem *p, float *dqkv, double *want, double 
     return 1;
 }
 
-/* rms(got - want) <= tolerance * rms(want). */
-static int check_rms(const char *what, const float *got, const double *want, size_t n, double tolerance) {
-    double error = 0, size = 0;
-    for (size_t i = 0; i < n; i++) {
-        error += (got[i] - want[i]) * (got[i] - want[i]);
-        size += want[i] * want[i];
-    }
-    double relative = sqrt(error / size);
-    int ok = relative <= tolerance;
-    printf("  %-52s root mean square of the error %.2g of its own, %.2f of allowed  %s\n", what, relative,
-           relative / tolerance, ok ? "ok" : "FAILED");
-    return ok;
-}
-
 /* Every element is held to the size of the sums its tensor comes from, and the tensor to its own root mean square where
  * that is more than what cancellation leaves: not on a grid of one token, not for the one weight of a single group. */
 static int check_result(const char *algorithm, const Problem *p, const Result *r, const Reference *want,
