@@ -136,6 +136,13 @@ void device_download(void *host, const void *device, size_t bytes) { memcpy(host
 void device_copy(void *to, const void *from, size_t bytes) { memcpy(to, from, bytes); }
 void device_synchronize(void) {}
 size_t device_peak_bytes(void) { return 0; }
+void *host_malloc(size_t bytes, const char *what) { return device_malloc(bytes, what); }
+void host_free(void *p) { free(p); }
+void device_upload_async(void *device, const void *host, size_t bytes) { memcpy(device, host, bytes); }
+bool device_graph_begin(DeviceGraph **graph) { return (void)graph, true; }
+void device_graph_end(DeviceGraph **graph) { (void)graph; }
+void device_graph_free(DeviceGraph **graph) { *graph = NULL; }
+double memory_peak_gbytes(void) { return 1; }
 void real_upload(real *device, const float *host, size_t n) {
     for (size_t i = 0; i < n; i++) device[i] = to_real(host[i]);
 }
