@@ -291,7 +291,7 @@ static void test_differences(void **state) {
         printf("the loss of bfloat16 activations is too coarse to be differentiated by differences\n");
         skip();
     }
-    each_fixture(differences_agree, full_or_emulated("every n-th fixture, n =", 1, 7));
+    each_fixture(differences_agree, full_or_reduced("every n-th fixture, n =", 1, 7));
 }
 
 /* == The model against itself ===================================================================================== */

@@ -324,7 +324,7 @@ static void algorithms_match_formulas(void **state) {
  * elements lies five times as far out. */
 static void many_tokens_keep_their_digits(void **state) {
     (void)state;
-    int side = full_or_emulated("grid side", 100, 30);
+    int side = full_or_reduced("grid side", 100, 30);
     const Case large[] = {{side, side, 1, 1, 3, 2, 5, {0, 1, 2, 3, 4}, PLAIN},
                           {side, side, 1, 1, 2, 3, 5, {0, 1, 2, 4, 8}, PLAIN}};
     for (size_t c = 0; c < sizeof large / sizeof *large; c++) {
