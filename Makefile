@@ -2,13 +2,19 @@
 #
 #   make            build/cpu/train_vit and build/cpu/pack_dataset
 #   make test       builds and runs every test
-#   make cuda       build/cuda/train_vit (PRECISION=BF16, or FP32 for comparisons; CUDA_ARCH=sm_90 ...)
+#   make cuda       build/cuda/train_vit; with PRECISION=FP32, for comparisons, build/cuda-fp32/train_vit
+#   make test-cuda  builds and runs the kernel tests in both precisions, and CUDA against CPU, on this machine's GPU
+#   make sanitize-cuda   the same kernel tests under compute-sanitizer's memcheck and racecheck
 #   make emulate    the tests of the CUDA kernels, emulated on the CPU under AddressSanitizer and UBSan
 #   make fuzz       builds the fuzz targets (clang) into build/fuzz
 #   make SANITIZE=1 everything under AddressSanitizer and UBSan, in build/cpu-asan
 #   make WERROR=1   warnings are errors, as in CI
 #   make ARCH=x86-64-v3   code for another machine than this one
 #   make MPI=0      a single process, where MPI is there but not wanted
+#   make report     what was found; make BACKEND=cuda report likewise
+#
+# For CUDA: CUDA_HOME, NCCL_HOME, CUDA_ARCH="sm_80 sm_90", NCCL=0.  To copy the program to another machine, build it with
+# ARCH=x86-64-v3 MPI=0 NCCL=0: it then needs the driver, libcublasLt and libcjson (beside it, or in LD_LIBRARY_PATH).
 #
 # scripts/deps.sh installs what is missing.
 
@@ -20,7 +26,7 @@ ARCH ?= native
 CC := $(if $(filter default,$(origin CC)),gcc,$(CC))
 X86 := $(filter x86_64,$(shell uname -m))
 
-BUILD := build/$(BACKEND)$(if $(filter emulate,$(BACKEND)),-$(PRECISION))$(if $(filter 1,$(SANITIZE)),-asan)
+BUILD := build/$(BACKEND)$(if $(filter emulate,$(BACKEND)),-$(PRECISION))$(if $(filter cuda-FP32,$(BACKEND)-$(PRECISION)),-fp32)$(if $(filter 1,$(SANITIZE)),-asan)
 
 CFLAGS_BASE := -std=gnu11 -O3 -march=$(ARCH) $(if $(X86),-mprefer-vector-width=512) -ffp-contract=fast \
                -fno-math-errno -fno-trapping-math -fopenmp
@@ -65,7 +71,12 @@ NVCC_FLAGS := -std=c++17 -O3 $(GENCODE) --expt-relaxed-constexpr -lineinfo $(CPP
               -Xcompiler -Wall,-Wextra $(if $(filter 1,$(WERROR)),-Werror all-warnings) $(NVCCFLAGS)
 CU_SOURCES := $(wildcard kernels/cuda/*.cu)
 LINK := $(NVCC)
-LIBRARIES += -lcublasLt -lcufft -lcudart -lgomp
+# The static library where there is one: what is left to find on another machine should be little.
+archive = $(if $(filter /%,$(shell $(CC) -print-file-name=lib$(1).a)),-l:lib$(1).a,-l$(1))
+CUDA_LIBRARIES := $(firstword $(wildcard $(CUDA_HOME)/lib64 $(CUDA_HOME)/targets/*/lib $(CUDA_HOME)/lib))
+LIBRARIES := $(call archive,inih) $(call archive,cjson) $(MPI_LIBRARIES) -lcublasLt $(call archive,gomp) -lm -ldl -lpthread
+LINK_FLAGS := -cudart static -L$(CUDA_LIBRARIES) -Xlinker --as-needed -Xlinker -rpath='$$ORIGIN:$(CUDA_LIBRARIES)' \
+              -Xcompiler -static-libgcc,-static-libstdc++
 
 # NCCL, for several GPUs: NCCL_HOME, else the toolkit's.  Ranks come from MPI, so there is no use for one without the other.
 NCCL_HOME ?= $(CUDA_HOME)
@@ -84,15 +95,21 @@ CXXFLAGS_ALL := -std=c++17 -O1 -g -fsanitize=address,undefined -fno-sanitize-rec
                 -Wno-unknown-pragmas $(if $(filter 1,$(WERROR)),-Werror) $(CPPFLAGS_ALL)
 CFLAGS_SANITIZE := -O1 -g -fsanitize=address,undefined -fno-sanitize-recover=undefined
 CU_SOURCES := $(filter-out kernels/cuda/runtime.cu kernels/cuda/linear.cu kernels/cuda/collective.cu,$(wildcard kernels/cuda/*.cu))
-EMULATOR := $(BUILD)/tests/emulate/emulate.o
-TESTS := $(patsubst %,$(BUILD)/tests/test_%,attention convit layers ripple model images)
+EMULATOR := $(BUILD)/tests/emulate/emulate.o $(BUILD)/tests/emulate/fibers.o
+$(BUILD)/tests/emulate/fibers.o: CXXFLAGS_ALL := $(filter-out -fsanitize%,$(CXXFLAGS_ALL)) -O3
 LINK := g++
+endif
+
+# The tests that ask a device for something; the others are the same on every backend.
+DEVICE_TESTS := test_layers test_attention test_convit test_images test_ripple test_model
+ifneq ($(BACKEND),cpu)
+TESTS := $(DEVICE_TESTS:%=$(BUILD)/tests/%)
 endif
 
 OBJECTS := $(SOURCES:%.c=$(BUILD)/%.o) $(CU_SOURCES:%.cu=$(BUILD)/%.o) $(EMULATOR)
 
 all: $(BUILD)/train_vit $(BUILD)/pack_dataset
-.PHONY: all cuda emulate test tests benches fuzz clean report FORCE
+.PHONY: all cuda test-cuda sanitize-cuda need-nvcc need-gpu emulate test tests benches fuzz clean report report-device FORCE
 .SECONDARY:
 
 # == What was found ==================================================================================================
@@ -100,9 +117,19 @@ all: $(BUILD)/train_vit $(BUILD)/pack_dataset
 found = $(shell printf '%s\n' $(2) | $(CC) -I. $(CPPFLAGS) -E -x c - >/dev/null 2>&1 && echo yes)
 line = $(if $(1),@printf '  found    %s\n' $(2),@printf '  MISSING  %s: %s\n' $(2) $(3))
 
-report:
+ifeq ($(BACKEND),cuda)
+report-device:
+	@echo "vit.c for CUDA, $(PRECISION), $(or $(shell $(NVCC) --version 2>/dev/null | sed -n 's/.*release \([^,]*\),.*/nvcc \1/p'),no nvcc) in $(CUDA_HOME), $(CUDA_ARCH)"
+	$(call line,$(wildcard $(CUDA_HOME)/include/cublasLt.h),"cuBLASLt","the matrix products; part of the CUDA toolkit (CUDA_HOME)")
+	$(if $(filter 1,$(NCCL)),@echo "  found    NCCL",@echo "  without  NCCL: one GPU only; NCCL_HOME says where it is; it needs MPI")
+	@echo "  unused   cuDNN, cuFFT: no kernel here calls them"
+else
+report-device:
 	@echo "vit.c for the CPU, $(CC), -march=$(ARCH)"
 	$(call line,$(call found,dnnl,'#include <dnnl.h>'),"oneDNN","the matrix products; apt-get install libdnnl-dev")
+endif
+
+report: report-device
 	$(call line,$(call found,inih,'#include <ini.h>'),"inih","config files; apt-get install libinih-dev")
 	$(call line,$(call found,cjson,'#include <cjson/cJSON.h>'),"cJSON","checkpoints; apt-get install libcjson-dev")
 	$(call line,$(call found,yajl,'#include <yajl/yajl_parse.h>'),"yajl","COCO's annotations; apt-get install libyajl-dev")
@@ -138,7 +165,7 @@ $(BUILD)/%.o: %.cpp $(BUILD)/flags
 	@echo "C++ $<"
 	@g++ $(CXXFLAGS_ALL) -MMD -MP -c $< -o $@
 
-LINK_FLAGS := $(if $(NVCC),$(GENCODE),$(if $(CXXFLAGS_ALL),$(CXXFLAGS_ALL),$(FLAGS)))
+LINK_FLAGS := $(if $(NVCC),$(GENCODE) $(LINK_FLAGS),$(if $(CXXFLAGS_ALL),$(CXXFLAGS_ALL),$(FLAGS)))
 
 $(BUILD)/train_%: $(BUILD)/train_%.o $(OBJECTS)
 	@echo "LINK $@"
@@ -152,8 +179,35 @@ $(BUILD)/tests/%: $(BUILD)/tests/%.o $(OBJECTS)
 	@echo "LINK $@"
 	@$(LINK) $(LINK_FLAGS) $^ -o $@ $(LIBRARIES) -lcmocka
 
-cuda:
+cuda: need-nvcc
+	@$(MAKE) --no-print-directory BACKEND=cuda report
 	@$(MAKE) --no-print-directory BACKEND=cuda
+
+need-nvcc:
+	@command -v nvcc >/dev/null || [ -x "$(or $(CUDA_HOME),/usr/local/cuda)/bin/nvcc" ] || \
+		{ echo "there is no nvcc here: install the CUDA toolkit, or say CUDA_HOME=where/it/is"; exit 1; }
+need-gpu:
+	@[ -e /dev/nvidiactl ] || nvidia-smi -L >/dev/null 2>&1 || \
+		{ echo "make $(MAKECMDGOALS) needs an NVIDIA GPU, and there is none here"; exit 1; }
+
+test-cuda: need-gpu need-nvcc
+	@$(MAKE) --no-print-directory BACKEND=cuda PRECISION=FP32 all tests
+	@$(MAKE) --no-print-directory BACKEND=cuda PRECISION=BF16 all tests
+	@$(MAKE) --no-print-directory all
+	@BUILD=build/cuda-fp32 sh tests/run.sh $(DEVICE_TESTS)
+	@BUILD=build/cuda sh tests/run.sh $(DEVICE_TESTS)
+	@sh tests/cuda_vs_cpu.sh
+
+# Under racecheck a launch takes some hundred times as long: the reduced cases of the emulator.
+sanitize-cuda: need-gpu need-nvcc
+	@command -v compute-sanitizer >/dev/null || { echo "there is no compute-sanitizer here (CUDA toolkit)"; exit 1; }
+	@$(MAKE) --no-print-directory BACKEND=cuda PRECISION=BF16 tests
+	@for tool in memcheck racecheck; do for test in $(or $(SANITIZE_TESTS),$(DEVICE_TESTS)); do \
+		echo "-- compute-sanitizer --tool $$tool build/cuda/tests/$$test"; \
+		VIT_TEST_REDUCED=1 compute-sanitizer --tool $$tool --error-exitcode 9 build/cuda/tests/$$test \
+			>build/cuda/tests/$$test.$$tool.log 2>&1 || { tail -n 40 build/cuda/tests/$$test.$$tool.log; exit 1; }; \
+		tail -n 1 build/cuda/tests/$$test.$$tool.log; \
+	done; done
 
 # Both precisions; the kernels see tiny odd sizes.
 emulate:

@@ -4,8 +4,13 @@
     python scripts/bench_torch.py --check        the same numbers as tests/reference/vit_reference.py?
 
 A training step is forward, cross entropy with soft targets, backward, AdamW (fused) and zero_grad(set_to_none), in
-float32; the median of --steps steps after a warm-up.  Prints one JSON line for each model and mode.
+float32, or with --device cuda under autocast to bfloat16 with channels-last images; the median of --steps steps after a
+warm-up.  Prints one JSON line for each model and mode.
 
+    python scripts/bench_torch.py --device cuda --models timm,linear,ripple-weights --batch 512
+    python scripts/bench_torch.py --device cuda --attention      F.scaled_dot_product_attention alone, bfloat16
+
+    timm             timm's VisionTransformer: DeiT as people train it
     softmax          DeiT: F.scaled_dot_product_attention, class token
     linear           phi(q) (phi(k)^T v) / (phi(q) . sum phi(k)), phi = relu(W2 [sin W1 x; cos W1 x] + b2)
     ripple-groups    ripple attention group by group: masked scores times v, scaled by alpha_r (the paper's naive form)
@@ -25,7 +30,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-MODELS = ("softmax", "linear", "ripple-groups", "ripple-weights", "ripple-sat")
+MODELS = ("timm", "softmax", "linear", "ripple-groups", "ripple-weights", "ripple-sat")
 
 
 # == Attention operators ===============================================================================================
@@ -199,29 +204,51 @@ def adamw(model):
         return torch.optim.AdamW(groups, lr=5e-4, foreach=True)
 
 
-def median_seconds(step, warmup, steps):
+def wait(device):
+    if device == "cuda":
+        torch.cuda.synchronize()
+
+
+def median_seconds(step, warmup, steps, device="cpu"):
     for _ in range(warmup):
         step()
     times = []
     for _ in range(steps):
+        wait(device)
         start = time.perf_counter()
         step()
+        wait(device)
         times.append(time.perf_counter() - start)
     return statistics.median(times)
+
+
+def build(arguments, kind, pool):
+    if kind != "timm":
+        return Vit(kind, arguments.img_size, arguments.patch_size, arguments.dim, arguments.depth, arguments.heads,
+                   arguments.num_classes, pool, arguments.r_max, arguments.ripple_layers)
+    from timm.models.vision_transformer import VisionTransformer
+    return VisionTransformer(img_size=arguments.img_size, patch_size=arguments.patch_size, embed_dim=arguments.dim,
+                             depth=arguments.depth, num_heads=arguments.heads, num_classes=arguments.num_classes,
+                             class_token=pool == "cls", global_pool="token" if pool == "cls" else "avg", fc_norm=False)
 
 
 def measure(arguments, kind, mode):
     torch.manual_seed(0)
     torch.compiler.reset()
-    pool = arguments.pool or ("cls" if kind == "softmax" else "gap")
-    model = Vit(kind, arguments.img_size, arguments.patch_size, arguments.dim, arguments.depth, arguments.heads,
-                arguments.num_classes, pool, arguments.r_max, arguments.ripple_layers)
-    images = torch.randn(arguments.batch, 3, arguments.img_size, arguments.img_size)
-    targets = torch.randn(arguments.batch, arguments.num_classes).softmax(-1)
+    device = arguments.device
+    pool = arguments.pool or ("cls" if kind in ("softmax", "timm") else "gap")
+    layout = torch.channels_last if device == "cuda" else torch.contiguous_format
+    model = build(arguments, kind, pool).to(device, memory_format=layout)
+    images = torch.randn(arguments.batch, 3, arguments.img_size, arguments.img_size, device=device).to(memory_format=layout)
+    targets = torch.randn(arguments.batch, arguments.num_classes, device=device).softmax(-1)
     optimizer = adamw(model)
 
+    def autocast():
+        return torch.autocast(device, dtype=torch.bfloat16, enabled=device == "cuda")
+
     def forward_loss(images, targets):
-        return F.cross_entropy(model(images), targets)
+        with autocast():
+            return F.cross_entropy(model(images), targets)
 
     compiled = mode == "compile"
     train_loss = torch.compile(forward_loss) if compiled else forward_loss
@@ -234,17 +261,47 @@ def measure(arguments, kind, mode):
         return loss
 
     model.train()
-    train = median_seconds(train_step, arguments.warmup, arguments.steps)
+    if device == "cuda":
+        torch.cuda.reset_peak_memory_stats()
+    train = median_seconds(train_step, arguments.warmup, arguments.steps, device)
+    peak = torch.cuda.max_memory_allocated() if device == "cuda" else None
     model.eval()
     # Constant weights folded and packed, as for serving; no_grad because freezing asks for it.
-    infer_model = torch.compile(model, options={"freezing": True}) if compiled else model
-    with torch.no_grad():
-        infer = median_seconds(lambda: infer_model(images), arguments.warmup, arguments.steps)
+    infer_model = torch.compile(model, options={"freezing": device == "cpu"}) if compiled else model
+    with torch.no_grad(), autocast():
+        infer = median_seconds(lambda: infer_model(images), arguments.warmup, arguments.steps, device)
     return {"model": kind, "mode": mode, "train_images_per_s": round(arguments.batch / train, 2),
             "infer_images_per_s": round(arguments.batch / infer, 2), "batch": arguments.batch,
             "threads": torch.get_num_threads(), "torch": torch.__version__, "pool": pool,
+            "device": torch.cuda.get_device_name() if device == "cuda" else "cpu", "peak_bytes": peak,
             "optimizer": "fused" if optimizer.defaults.get("fused") else "foreach",
             "parameters": sum(p.numel() for p in model.parameters())}
+
+
+def measure_attention(arguments):
+    """Milliseconds of forward and backward of F.scaled_dot_product_attention, by device events."""
+    for N, B, D in ((256, 512, 32), (256, 512, 64), (1024, 64, 32), (1024, 64, 64), (4096, 8, 32), (4096, 8, 64)):
+        H = 192 // D
+        q, k, v = (torch.randn(B, H, N, D, device="cuda", dtype=torch.bfloat16, requires_grad=True) for _ in range(3))
+        dy = torch.randn_like(q)
+        y = F.scaled_dot_product_attention(q, k, v)
+
+        def timed(work):
+            times = []
+            for i in range(arguments.warmup + arguments.steps):
+                start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+                start.record()
+                work()
+                end.record()
+                torch.cuda.synchronize()
+                times.append(start.elapsed_time(end))
+            return statistics.median(times[arguments.warmup:])
+
+        with torch.no_grad():
+            forward = timed(lambda: F.scaled_dot_product_attention(q, k, v))
+        backward = timed(lambda: torch.autograd.grad(y, (q, k, v), dy, retain_graph=True))
+        print(json.dumps({"tokens": N, "images": B, "heads": H, "head_dim": D, "forward_ms": round(forward, 4),
+                          "backward_ms": round(backward, 4)}), flush=True)
 
 
 # == Do the opponents compute the same function? =======================================================================
@@ -256,7 +313,7 @@ def check():
 
     failures = 0
     torch.set_default_dtype(torch.float64)
-    for kind in MODELS:
+    for kind in MODELS[1:]:
         torch.manual_seed(1)
         pool = "cls" if kind == "softmax" else "gap"
         model = Vit(kind, 14, 2, 24, 2, 3, 7, pool, 4, 1)
@@ -295,9 +352,15 @@ def main():
     parser.add_argument("--pool", choices=("cls", "gap"), help="default: cls for softmax, gap for the others")
     parser.add_argument("--r-max", type=int, default=4)
     parser.add_argument("--ripple-layers", type=int, default=9)
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--attention", action="store_true", help="time scaled_dot_product_attention alone, on CUDA")
     parser.add_argument("--check", action="store_true", help="compare with the float64 reference, time nothing")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
+    if arguments.device == "cuda":
+        torch.set_float32_matmul_precision("high")
+    if arguments.attention:
+        return measure_attention(arguments)
     if arguments.check:
         sys.exit(check() > 0)
     for kind in arguments.models.split(","):

@@ -34,6 +34,10 @@ check() { # name, command...
     fi
 }
 
+# Debian's Python has numpy where another one may come first.
+numpy=python3
+python3 -c 'import numpy' 2>/dev/null || numpy=/usr/bin/python3
+
 # A suite that ends without adding its totals is itself a failure.
 suite() { # build folder, names of tests (all)
     before=$(wc -l <"$TOTALS")
@@ -116,16 +120,27 @@ if check "scripts/deps.sh" sh scripts/deps.sh test; then
         check "$name" fuzz "build/fuzz/$name"
     done
 
-    echo "-- build/emulate-FP32: the CUDA kernels on the CPU, every thread a fiber (make emulate builds all of them)"
-    check "make BACKEND=emulate" make -k -j"$JOBS" BACKEND=emulate PRECISION=FP32 tests
-    suite build/emulate-FP32 test_layers test_attention test_convit test_images
+    echo "-- build/emulate-*: the CUDA kernels on the CPU, every thread a fiber"
+    for precision in FP32 BF16; do
+        check "make emulate, $precision" make -k -j"$JOBS" BACKEND=emulate PRECISION=$precision all tests
+        suite build/emulate-$precision test_layers test_attention test_convit test_images test_ripple test_model
+    done
+    if "$numpy" -c 'import numpy' 2>/dev/null; then
+        check "cuda_vs_cpu, emulated" env PYTHON="$numpy" ASAN_OPTIONS=detect_leaks=0 \
+            CUDA_FP32=build/emulate-FP32/train_vit CUDA_BF16=build/emulate-BF16/train_vit sh tests/cuda_vs_cpu.sh
+    else
+        echo "-- tests/cuda_vs_cpu.sh: not run, no python3 with numpy"
+    fi
 
-    if grep -q '^cuda[ :]' Makefile; then
-        PATH=$PATH:${CUDA_HOME:-/usr/local/cuda}/bin
-        if command -v nvcc >/dev/null 2>&1; then
-            check "make cuda" make -k -j"$JOBS" cuda
+    PATH=$PATH:${CUDA_HOME:-/usr/local/cuda}/bin
+    if ! command -v nvcc >/dev/null 2>&1; then
+        echo "-- build/cuda: not built, no nvcc here"
+    elif check "make cuda" make -k -j"$JOBS" WERROR=1 cuda; then
+        check "--help without a GPU" build/cuda/train_vit --help
+        if make need-gpu >/dev/null 2>&1; then
+            check "make test-cuda" make -j"$JOBS" test-cuda
         else
-            echo "-- build/cuda: not built, no nvcc here"
+            echo "-- build/cuda: not run, no NVIDIA GPU here"
         fi
     fi
 fi

@@ -65,6 +65,20 @@ static inline int check_close(const char *what, const float *got, const double *
     return check_close_step(what, got, want, n, tolerance, 0);
 }
 
+/* rms(got - want) <= tolerance * rms(want). */
+static inline int check_rms(const char *what, const float *got, const double *want, size_t n, double tolerance) {
+    double error = 0, size = 0;
+    for (size_t i = 0; i < n; i++) {
+        error += (got[i] - want[i]) * (got[i] - want[i]);
+        size += want[i] * want[i];
+    }
+    double relative = sqrt(error / size);
+    int ok = relative <= tolerance;
+    printf("  %-52s root mean square of the error %.2g of its own, %.2f of allowed  %s\n", what, relative,
+           relative / tolerance, ok ? "ok" : "FAILED");
+    return ok;
+}
+
 static inline int check_close_float(const char *what, const float *got, const float *want, size_t n, double tolerance) {
     double *wide = calloc(n ? n : 1, sizeof *wide);
     for (size_t i = 0; i < n; i++) wide[i] = want[i];

@@ -13,6 +13,23 @@
 /* Storing a bfloat16 moves it by up to 1/512 of itself; a sum that lands on the other side of a tie by twice that. */
 #define REAL_STEP (sizeof(real) == 4 ? 0 : 1.0 / 256)
 
+/* `full`, or less where a GPU's worth of work would take minutes: the kernels are emulated, or a tool watches them
+ * (VIT_TEST_REDUCED=1).  A test that runs reduced says so. */
+static inline int full_or_reduced(const char *what, int full, int reduced) {
+    if (!getenv("VIT_TEST_REDUCED") && !strstr(kernels_device(), "emulated")) return full;
+    printf("  reduced: %s %d instead of %d\n", what, reduced, full);
+    return reduced;
+}
+
+/* x as the device holds it. */
+static inline float *rounded_real(float *x, size_t n) {
+    real *d = (real *)device_malloc(n * sizeof *d, "test");
+    real_upload(d, x, n);
+    real_download(x, d, n);
+    device_free(d);
+    return x;
+}
+
 typedef struct {
     void *p;
     bool device;

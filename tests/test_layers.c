@@ -124,6 +124,99 @@ static void test_layernorm(void **state) {
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) norm_case(cases[i]);
 }
 
+/* == Linear layer ================================================================================================= */
+
+/* Parameters are numbers that an activation can hold too, so that a backend that rounds them loses nothing. */
+static void linear_case(size_t n, int in, int out, bool bias) {
+    size_t size = (size_t)in * (size_t)out;
+    printf("linear n %zu in %d out %d%s\n", n, in, out, bias ? ", bias" : "");
+    float *x = normals(n * in, 1), *dy = normals(n * out, 1), *w = rounded_real(normals(size, 1), size),
+          *b = rounded_real(normals(out, 1), out), *dw = normals(size, 1), *db = normals(out, 1);
+    real *d_x = upload_real(x, n * in), *d_dy = upload_real(dy, n * out), *d_y = poisoned_real(n * out),
+         *d_dx = poisoned_real(n * in);
+    float *d_w = upload(w, size), *d_b = upload(b, out), *d_dw = upload(dw, size), *d_db = upload(db, out);
+    double *y = zeros(n * out), *dx = zeros(n * in), *want_dw = widened(dw, size), *want_db = widened(db, out);
+    for (size_t i = 0; i < n; i++)
+        for (int o = 0; o < out; o++) {
+            double g = dy[i * out + o];
+            y[i * out + o] = bias ? b[o] : 0;
+            want_db[o] += g;
+            for (int k = 0; k < in; k++) {
+                y[i * out + o] += (double)x[i * in + k] * w[(size_t)o * in + k];
+                dx[i * in + k] += g * w[(size_t)o * in + k];
+                want_dw[(size_t)o * in + k] += g * x[i * in + k];
+            }
+        }
+    linear_forward(d_y, d_x, d_w, bias ? d_b : NULL, n, in, out);
+    linear_backward_input(d_dx, d_dy, d_w, n, in, out);
+    linear_backward_weight(d_dw, bias ? d_db : NULL, d_dy, d_x, n, in, out);
+    assert_true(close_real("y", d_y, y, n * out));
+    assert_true(close_real("dx", d_dx, dx, n * in));
+    assert_true(close_float("dw", d_dw, want_dw, size));
+    if (bias) assert_true(close_float("db", d_db, want_db, out));
+    else assert_memory_equal(download(d_db, out), db, out * sizeof *db);
+    release_all();
+}
+
+static void test_linear(void **state) {
+    (void)state;
+    const int sizes[][3] = {{1, 1, 1}, {7, 5, 3}, {33, 20, 17}, {130, 192, 64}, {64, 8, 16}, {3, 768, 10}, {1000, 24, 72}};
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+        for (int bias = 0; bias < 2; bias++) linear_case((size_t)sizes[i][0], sizes[i][1], sizes[i][2], bias);
+}
+
+/* == Graphs ======================================================================================================= */
+
+/* The same products again and again, of other numbers every time: inputs, and parameters that change before, between
+ * and after. */
+static void test_graph(void **state) {
+    (void)state;
+    enum { N = 12, IN = 24, OUT = 16, CALLS = 9 };
+    DeviceGraph *graph = NULL;
+    real *d_x = poisoned_real(N * IN), *d_y = poisoned_real(N * OUT), *d_z = poisoned_real(N * OUT);
+    float *d_w = poisoned(OUT * IN), *pinned = host_malloc(OUT * IN * sizeof *pinned, "test");
+    for (int call = 0; call < CALLS; call++) {
+        float *x = normals(N * IN, 1), *w = rounded_real(normals(OUT * IN, 1), OUT * IN);
+        double *y = zeros(N * OUT), *z = zeros(N * OUT);
+        real_upload(d_x, x, N * IN);
+        real_download(x, d_x, N * IN);
+        memcpy(pinned, w, OUT * IN * sizeof *w);
+        device_upload_async(d_w, pinned, OUT * IN * sizeof *w);
+        if (call == 6) kernels_reserve((size_t)1 << 20); /* graphs may hold the workspace's address */
+        if (device_graph_begin(&graph)) {
+            linear_forward(d_y, d_x, d_w, NULL, N, IN, OUT);
+            linear_forward(d_z, d_x, d_w, NULL, N, IN, OUT);
+            device_graph_end(&graph);
+        }
+        for (int i = 0; i < N * OUT; i++)
+            for (int k = 0; k < IN; k++) y[i] += (double)x[i / OUT * IN + k] * w[i % OUT * IN + k];
+        printf("call %d\n", call);
+        assert_true(close_real("in the graph", d_y, y, N * OUT));
+        assert_true(close_real("in the graph, again", d_z, y, N * OUT));
+
+        /* Parameters change after the graph, and a product outside asks for them. */
+        float *changed = rounded_real(normals(OUT * IN, 1), OUT * IN);
+        device_upload(d_w, changed, OUT * IN * sizeof *changed);
+        linear_forward(d_z, d_x, d_w, NULL, N, IN, OUT);
+        for (int i = 0; i < N * OUT; i++)
+            for (int k = 0; k < IN; k++) z[i] += (double)x[i / OUT * IN + k] * changed[i % OUT * IN + k];
+        assert_true(close_real("after the graph", d_z, z, N * OUT));
+    }
+    device_graph_free(&graph);
+    assert_null(graph);
+    host_free(pinned);
+    release_all();
+}
+
+/* == Measurements ================================================================================================= */
+
+static void test_memory_peak(void **state) {
+    (void)state;
+    double rate = memory_peak_gbytes();
+    printf("  %.1f GB/s\n", rate);
+    assert_true(rate > 0.1 && rate < 1e5);
+}
+
 /* == GELU ========================================================================================================= */
 
 static void test_gelu(void **state) {
@@ -384,6 +477,8 @@ int main(void) {
     kernels_init();
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_layernorm),          cmocka_unit_test(test_gelu),
+        cmocka_unit_test(test_linear),             cmocka_unit_test(test_graph),
+        cmocka_unit_test(test_memory_peak),
         cmocka_unit_test(test_gelu_nan),           cmocka_unit_test(test_images),
         cmocka_unit_test(test_embed),              cmocka_unit_test(test_pool),
         cmocka_unit_test(test_cross_entropy),      cmocka_unit_test(test_cross_entropy_nan),

@@ -12,7 +12,7 @@
 
 #include "core/checkpoint.h"
 #include "layers/vit.h"
-#include "tests/check.h"
+#include "tests/on_device.h"
 
 typedef struct {
     SafeTensors file;
@@ -137,10 +137,36 @@ static int all_zero(const char *name, const float *got, size_t n) {
     return ok;
 }
 
-static int compare(const Case *c, const char *name, const float *got, size_t n) {
+/* With bfloat16 activations one tensor's gradient may be the small difference of large ones: PyTorch's own autocast is
+ * 0.27 off on the worst of these (make_fixtures.py --bf16).  Logits, loss and the gradient as a whole are held to 2e-2. */
+static const double ONE_TENSOR = sizeof(real) == 4 ? 1e-5 : 0.27;
+
+static int compare(const Case *c, const char *name, const float *got, size_t n, double tolerance) {
     double *wanted = wanted_tensor(c, name);
-    int ok = check_close(name, got, wanted, n, 1e-5);
+    int ok = sizeof(real) == 4 ? check_close(name, got, wanted, n, tolerance) : check_rms(name, got, wanted, n, tolerance);
     free(wanted);
+    return ok;
+}
+
+/* Every tensor's gradient, and all of them as one vector. */
+static int compare_gradients(Case *c) {
+    const Params *params = &c->vit.params;
+    float *grads = case_gradients(c);
+    double *wanted = calloc(params->total, sizeof *wanted);
+    int ok = 1;
+    for (int i = 0; i < params->count; i++) {
+        const Param *p = &params->items[i];
+        char name[PARAM_NAME_SIZE + 8];
+        snprintf(name, sizeof name, "grad.%s", p->name);
+        double *one = wanted_tensor(c, name);
+        memcpy(wanted + p->offset, one, p->size * sizeof *one);
+        free(one);
+        ok &= cancels(name) ? all_zero(name, grads + p->offset, p->size)
+                            : compare(c, name, grads + p->offset, p->size, ONE_TENSOR);
+    }
+    ok &= check_rms("all gradients", grads, wanted, params->total, REAL_TOLERANCE);
+    free(wanted);
+    free(grads);
     return ok;
 }
 
@@ -154,25 +180,20 @@ static int compare_with_reference(const char *path, const char *algorithm) {
     vit_backward(&c.vit, c.B, false, NULL);
     const char *overrun = plan_overrun(&c.vit.training);
     if (overrun) fail_msg("%s: written beyond its end", overrun);
-    int ok = compare(&c, "logits", c.logits, (size_t)(c.B * c.C)) & compare(&c, "loss", &loss, 1);
-    float *grads = case_gradients(&c);
-    for (int i = 0; i < c.vit.params.count; i++) {
-        const Param *p = &c.vit.params.items[i];
-        char name[PARAM_NAME_SIZE + 8];
-        snprintf(name, sizeof name, "grad.%s", p->name);
-        ok &= cancels(name) ? all_zero(name, grads + p->offset, p->size) : compare(&c, name, grads + p->offset, p->size);
-    }
-    free(grads);
+    int ok = compare(&c, "logits", c.logits, (size_t)(c.B * c.C), REAL_TOLERANCE);
+    ok &= compare(&c, "loss", &loss, 1, REAL_TOLERANCE);
+    ok &= compare_gradients(&c);
     case_close(&c);
     return ok;
 }
 
-static void each_fixture(int (*check)(const char *path)) {
+/* Every `step`th fixture. */
+static void each_fixture(int (*check)(const char *path), int step) {
     glob_t paths;
     assert_int_equal(glob("tests/fixtures/*.safetensors", 0, NULL, &paths), 0);
     assert_true(paths.gl_pathc >= 10);
     int ok = 1;
-    for (size_t i = 0; i < paths.gl_pathc; i++) ok &= check(paths.gl_pathv[i]);
+    for (size_t i = 0; i < paths.gl_pathc; i += (size_t)step) ok &= check(paths.gl_pathv[i]);
     globfree(&paths);
     assert_true(ok);
 }
@@ -180,7 +201,7 @@ static void each_fixture(int (*check)(const char *path)) {
 static int auto_equals_reference(const char *path) { return compare_with_reference(path, "auto"); }
 static void test_reference(void **state) {
     (void)state;
-    each_fixture(auto_equals_reference);
+    each_fixture(auto_equals_reference, 1);
 }
 
 static int algorithms_equal_reference(const char *path) {
@@ -195,7 +216,7 @@ static int algorithms_equal_reference(const char *path) {
 
 static void test_algorithms(void **state) {
     (void)state;
-    each_fixture(algorithms_equal_reference);
+    each_fixture(algorithms_equal_reference, 1);
 }
 
 /* == Central differences, signed, per parameter tensor ============================================================ */
@@ -290,7 +311,11 @@ static int differences_agree(const char *path) {
 
 static void test_differences(void **state) {
     (void)state;
-    each_fixture(differences_agree);
+    if (sizeof(real) != 4) {
+        printf("the loss of bfloat16 activations is too coarse to be differentiated by differences\n");
+        skip();
+    }
+    each_fixture(differences_agree, full_or_reduced("every n-th fixture, n =", 1, 7));
 }
 
 /* Draws the drop path so that the first image goes through every block, and every half-block from block 1 on drops
@@ -302,9 +327,9 @@ static void draw_mixed(Case *c) {
         mixed = true;
         for (int half = 2; half < 2 * c->vit.config.depth; half++) {
             const float *keep = c->vit.keep_host + half * c->B;
-            int kept = 0;
-            for (int b = 0; b < c->B; b++) kept += keep[b] > 0;
-            mixed &= keep[0] > 0 && kept < c->B;
+            int alive = 0;
+            for (int b = 0; b < c->B; b++) alive += keep[b] > 0;
+            mixed &= keep[0] > 0 && alive < c->B;
         }
     }
 }
@@ -323,7 +348,8 @@ static int differences_agree_dropping(const char *path) {
 
 static void test_drop_path(void **state) {
     (void)state;
-    each_fixture(differences_agree_dropping);
+    if (sizeof(real) != 4) skip();
+    each_fixture(differences_agree_dropping, full_or_reduced("every n-th fixture, n =", 1, 5));
 }
 
 /* == The model against itself ===================================================================================== */
@@ -348,7 +374,7 @@ static int plans_agree(const char *path) {
 
 static void test_inference_plan(void **state) {
     (void)state;
-    each_fixture(plans_agree);
+    each_fixture(plans_agree, 1);
 }
 
 static int micro_batches_add_up(const char *path) {
@@ -368,7 +394,7 @@ static int micro_batches_add_up(const char *path) {
     for (int i = 0; i < c.vit.params.count; i++) {
         const Param *p = &c.vit.params.items[i];
         ok &= cancels(p->name) ? all_zero(p->name, parts + p->offset, p->size)
-                               : check_close_float(p->name, parts + p->offset, whole + p->offset, p->size, 1e-5);
+                               : check_close_float(p->name, parts + p->offset, whole + p->offset, p->size, REAL_TOLERANCE);
     }
     free(parts);
     free(whole);
@@ -378,7 +404,7 @@ static int micro_batches_add_up(const char *path) {
 
 static void test_micro_batches(void **state) {
     (void)state;
-    each_fixture(micro_batches_add_up);
+    each_fixture(micro_batches_add_up, 1);
 }
 
 int main(void) {

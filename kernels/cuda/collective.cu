@@ -28,6 +28,7 @@ static bool summing;
 void collective_open(void) {
     ncclUniqueId id;
     if (distributed_ranks() < 2) return;
+    device_open(); /* NCCL joins the GPU that is chosen */
     if (distributed_rank() == 0) NCCL_TRY(ncclGetUniqueId(&id));
     distributed_broadcast(&id, sizeof id);
     NCCL_TRY(ncclCommInitRank(&communicator, distributed_ranks(), id, distributed_rank()));

@@ -4,40 +4,39 @@
  *             du = df_sin cos u - df_cos sin u,  dw1 += du z'^T,  dz = D^-1/4 w1^T du
  *   saves     nothing.
  *
- * A row is one (token, q or k, head) triple.  Blocks keep the weights in shared memory, padded with zeros to W for D and
- * E and to P for F, and take rows until none are left; from z to phi nothing leaves the chip.
- *   Precision.  u is an angle: an error of it is an error of sin u as large, however large u itself is, and bfloat16
- * weights (relative error 2^-9) would shift an angle of 10 by 0.02.  So w1, times D^-1/4, is the sum of two bfloat16
- * tiles, which together keep 16 bits of it; z is exact as it is, and u is then good to about 1e-4 at 10.  What follows is
+ * A row is one (token, q or k, head) triple.  Blocks keep the weights in shared memory, padded with zeros to W for D
+ * and E and to P for F, and take rows until none are left; from z to phi nothing leaves the chip.
+ *
+ * Precision: an error of the angle u is as large an error of sin u, however large u is itself, and weights rounded to
+ * bfloat16 (by up to 2^-9 of themselves) would shift an angle of 10 by 0.02.  So w1, times D^-1/4, is the sum of two
+ * bfloat16 tiles that keep 16 bits of it together; z is exact as it is, and u good to 1e-4 at 10.  What follows is
  * bounded by one and is rounded like any other activation.
- *   Backward turns the products over, u^T = w1 z^T with the rows as columns: sin, cos and du then are the left factors of
- * the weights' gradients as they leave the matrix unit, and only du goes through shared memory once, for dz.  Every
- * block sums its own rows in registers; rows.cuh adds the blocks' sums in order. */
+ *
+ * Backward turns the products over, u^T = w1 z^T with the rows as columns: sin, cos and du leave the matrix unit as the
+ * left factors of the weights' gradients, and only du goes through shared memory once, for dz.  Every block sums its
+ * own rows in registers; rows.cuh adds the blocks' sums in order. */
 #include "kernels/cuda/tiles.cuh"
 #include "kernels/kernels.h"
 
 enum { THREADS = 128, WARPS = THREADS / WARP, WIDEST = 64 };
 
-/* Blocks stay and share the rows evenly, so there are as many as fit at once: what registers allow on each of an H200's 132
- * multiprocessors.  The number is part of the result's bits and so the same on every device. */
+/* Blocks stay and share the rows evenly, so there are as many as fit at once: what registers allow on each of an H200's
+ * 132 multiprocessors.  The number is part of the result's bits and so the same on every device. */
 enum { MULTIPROCESSORS = 132 };
 static constexpr int forward_residents(int W, int P) { return W + P <= 64 ? 5 : W <= 32 ? 4 : 3; }
 static constexpr int backward_residents(int W, int P) { return W + P <= 64 ? 3 : 2; }
 enum { FORWARD_BLOCKS = 5 * MULTIPROCESSORS, BACKWARD_BLOCKS = 3 * MULTIPROCESSORS };
 
-/* Row tiles of 16 of a warp in forward: what is fetched from shared memory is then used twice.  Floats take more room. */
+/* Row tiles of 16 of a warp in forward: what is fetched from shared memory serves twice.  Floats take more room. */
 static constexpr int T = sizeof(real) == 2 ? 2 : 1;
 
 /* Rows of a block in one step of backward. */
 enum { ROWS = WARPS * TILE_M };
 
-/* Is w1 held as two tiles? */
-static constexpr bool SPLIT = sizeof(real) == 2;
-
 typedef struct {
     int H, D, E, F;
-    size_t rows;      /* n * 2H */
-    float scale;      /* D^-1/4 */
+    size_t rows; /* n * 2H */
+    float scale; /* D^-1/4 */
     bool wide_z, wide_phi;
 } Shape;
 
@@ -60,7 +59,7 @@ DEVICE void load_weights(real *w1_tile, real *w2_tile, const float *w1, const fl
     }
 }
 
-/* Where the rows of q and k that a warp works on lie in [n,3,H,D]: every lane knows one, and one division does for all. */
+/* Where the rows of q and k that a warp works on lie in [n,3,H,D]: every lane knows one; one division does for all. */
 typedef struct {
     size_t base;
     int offset; /* of row `lane` from there */
@@ -96,12 +95,7 @@ static constexpr size_t forward_bytes(int W, int P) {
 /* u, then sin u and cos u, of 16 elements of E for the warp's rows, as left factors. */
 template <int W>
 DEVICE void angles(FragmentA (&sine)[T], FragmentA (&cosine)[T], const FragmentA (&z)[T][W / TILE_K], const real *w1) {
-    FragmentC u[T][2];
-#pragma unroll
-    for (int r = 0; r < T; r++) {
-        fragment_zero(u[r][0]);
-        fragment_zero(u[r][1]);
-    }
+    FragmentC u[T][2] = {};
 #pragma unroll
     for (int part = 0; part <= SPLIT; part++)
 #pragma unroll
@@ -130,9 +124,9 @@ template <int W, int P>
 __global__ void __launch_bounds__(THREADS, sizeof(real) == 2 ? forward_residents(W, P) : 1)
     feature_forward_kernel(real *phi, const real *qkv, const float *w1, const float *w2, const float *b2, Shape s) {
     constexpr int LD = tile_ld(wider(W, P)), COUNT = T * TILE_M;
-    SHARED(float, bias);                              /* [P] */
-    real *w1_tile = reinterpret_cast<real *>(bias + P); /* [1 + SPLIT][W,tile_ld(W)] */
-    real *w2_tile = w1_tile + w1_size(W);             /* [P,tile_ld(2 W)] */
+    SHARED(float, bias);                                                /* [P] */
+    real *w1_tile = reinterpret_cast<real *>(bias + P);                 /* [1 + SPLIT][W,tile_ld(W)] */
+    real *w2_tile = w1_tile + w1_size(W);                               /* [P,tile_ld(2 W)] */
     real *tiles = w2_tile + w2_size(W, P) + warp_id() * 2 * COUNT * LD; /* the warp's [2][COUNT,LD]: z, then phi */
     size_t step = (size_t)gridDim.x * WARPS * COUNT, first = ((size_t)blockIdx.x * WARPS + warp_id()) * COUNT;
     load_z<COUNT, W>(tiles, LD, qkv, rows_from(first, s), rows_left(first, COUNT, s), s);
@@ -186,8 +180,8 @@ __global__ void __launch_bounds__(THREADS, sizeof(real) == 2 ? forward_residents
             }
         warp_sync();
         real *to = phi + first * s.F;
-        tile_store<COUNT, P, WARP>(
-            [=](int i) { return to + (size_t)i * s.F; }, tile, LD, rows_left(first, COUNT, s), s.F, s.wide_phi, lane_id());
+        tile_store<COUNT, P, WARP>([=](int i) { return to + (size_t)i * s.F; }, tile, LD, rows_left(first, COUNT, s),
+                                   s.F, s.wide_phi, lane_id());
     }
 }
 
@@ -268,13 +262,7 @@ DEVICE void load_factors(Factors<W, P> &a, const real *w1, const real *w2, int e
 /* The gradients of 16 rows z [16,tile_ld(W)], dp [16,tile_ld(P)]; du [16,DU_LD] = those of u^T. */
 template <int W, int P>
 DEVICE void add_gradients(Gradients<W, P> &sum, real *du, const Factors<W, P> &a, const real *z, const real *dp) {
-    FragmentC u[2], df[2][2];
-#pragma unroll
-    for (int j = 0; j < 2; j++) {
-        fragment_zero(u[j]);
-        fragment_zero(df[0][j]);
-        fragment_zero(df[1][j]);
-    }
+    FragmentC u[2] = {}, df[2][2] = {};
 #pragma unroll
     for (int part = 0; part <= SPLIT; part++) multiply_rows(u, a.w1[part], z, tile_ld(W));
     multiply_rows(df[0], a.w2[0], dp, tile_ld(P));
@@ -318,9 +306,7 @@ DEVICE void input_gradients(real *z, const real *du, const real *w1) {
     for (int k = 0; k < W / TILE_K; k++) a[k] = load_a_transposed(du + k * TILE_K * DU_LD, DU_LD);
 #pragma unroll
     for (int n = 0; n < W; n += 2 * TILE_N) {
-        FragmentC c[2];
-        fragment_zero(c[0]);
-        fragment_zero(c[1]);
+        FragmentC c[2] = {};
 #pragma unroll
         for (int part = 0; part <= SPLIT; part++)
 #pragma unroll
@@ -379,21 +365,22 @@ DEVICE void store_parts(Parts parts, float *sums, const Gradients<W, P> &sum, co
 
 template <int W, int P>
 __global__ void __launch_bounds__(THREADS, sizeof(real) == 2 ? backward_residents(W, P) : 1)
-    feature_backward_kernel(real *dqkv, Parts parts, const real *dphi, const real *phi, const real *qkv, const float *w1,
-                            const float *w2, Shape s) {
+    feature_backward_kernel(real *dqkv, Parts parts, const real *dphi, const real *phi, const real *qkv,
+                            const float *w1, const float *w2, Shape s) {
     constexpr int Z = ROWS * tile_ld(W), F_TILE = ROWS * tile_ld(P);
-    SHARED(real, w1_tile);                                       /* [1 + SPLIT][W,tile_ld(W)] */
-    real *w2_tile = w1_tile + w1_size(W), *z_tile = w2_tile + w2_size(W, P); /* [P,tile_ld(2 W)], [2][ROWS,tile_ld(W)] */
-    real *dp_tile = z_tile + 2 * Z, *phi_tile = dp_tile + 2 * F_TILE;       /* [2][ROWS,tile_ld(P)] each */
-    real *du_tile = phi_tile + 2 * F_TILE;                                 /* [W,DU_LD] */
+    SHARED(real, w1_tile); /* [1 + SPLIT][W,tile_ld(W)] */
+    real *w2_tile = w1_tile + w1_size(W);                             /* [P,tile_ld(2 W)] */
+    real *z_tile = w2_tile + w2_size(W, P);                           /* [2][ROWS,tile_ld(W)] */
+    real *dp_tile = z_tile + 2 * Z, *phi_tile = dp_tile + 2 * F_TILE; /* [2][ROWS,tile_ld(P)] each */
+    real *du_tile = phi_tile + 2 * F_TILE;                            /* [W,DU_LD] */
     int owned = warp_id() * TILE_M, e = warp_id() % e_groups(W) * TILE_M, group = warp_id() / e_groups(W);
     auto fetch = [&](size_t first, Rows at, int stage) {
         int left = rows_left(first + owned, TILE_M, s);
         const real *from = dphi + (first + owned) * s.F, *values = phi + (first + owned) * s.F;
         load_z<TILE_M, W>(z_tile + stage * Z + owned * tile_ld(W), tile_ld(W), qkv, at, left, s);
         tile_load<TILE_M, P, WARP>(
-            dp_tile + stage * F_TILE + owned * tile_ld(P), tile_ld(P), [=](int i) { return from + (size_t)i * s.F; }, left,
-            s.F, s.wide_phi, lane_id());
+            dp_tile + stage * F_TILE + owned * tile_ld(P), tile_ld(P), [=](int i) { return from + (size_t)i * s.F; },
+            left, s.F, s.wide_phi, lane_id());
         tile_load<TILE_M, P, WARP>(
             phi_tile + stage * F_TILE + owned * tile_ld(P), tile_ld(P), [=](int i) { return values + (size_t)i * s.F; },
             left, s.F, s.wide_phi, lane_id());
@@ -406,14 +393,7 @@ __global__ void __launch_bounds__(THREADS, sizeof(real) == 2 ? backward_resident
     block_sync();
     Factors<W, P> factors;
     load_factors(factors, w1_tile, w2_tile, e);
-    Gradients<W, P> sum;
-#pragma unroll
-    for (int n = 0; n < W / TILE_N; n++) fragment_zero(sum.w1[n]);
-#pragma unroll
-    for (int n = 0; n < P / TILE_N; n++) {
-        fragment_zero(sum.w2[0][n]);
-        fragment_zero(sum.w2[1][n]);
-    }
+    Gradients<W, P> sum = {};
     float db2[4] = {};
     for (int stage = 0; first < s.rows; first += step, stage ^= 1) {
         real *z = z_tile + stage * Z, *dp = dp_tile + stage * F_TILE;
@@ -435,9 +415,8 @@ __global__ void __launch_bounds__(THREADS, sizeof(real) == 2 ? backward_resident
         input_gradients<W>(z + owned * tile_ld(W), du_tile + owned, w1_tile);
         warp_sync();
         real *to = dqkv + at.base;
-        tile_store<TILE_M, W, WARP>(
-            [=](int i) { return to + warp_shuffle(at.offset, i); }, z + owned * tile_ld(W), tile_ld(W),
-            rows_left(first + owned, TILE_M, s), s.D, s.wide_z, lane_id());
+        tile_store<TILE_M, W, WARP>([=](int i) { return to + warp_shuffle(at.offset, i); }, z + owned * tile_ld(W),
+                                    tile_ld(W), rows_left(first + owned, TILE_M, s), s.D, s.wide_z, lane_id());
     }
     block_sync();
     store_parts(parts, reinterpret_cast<float *>(z_tile), sum, db2, s);
@@ -478,10 +457,11 @@ __global__ void __launch_bounds__(THREADS) feature_forward_plain_kernel(real *ph
 __global__ void __launch_bounds__(THREADS)
     feature_backward_plain_kernel(real *dqkv, Parts parts, const real *dphi, const real *phi, const real *qkv,
                                   const float *w1, const float *w2, Shape s) {
-    SHARED(float, f);                         /* [2E] */
-    float *du = f + 2 * s.E, *dp = du + s.E;  /* [E], [F] */
+    SHARED(float, f);                        /* [2E] */
+    float *du = f + 2 * s.E, *dp = du + s.E; /* [E], [F] */
     size_t n1 = (size_t)s.E * s.D, n2 = (size_t)s.F * 2 * s.E;
-    float *dw1 = parts.w1 + blockIdx.x * n1, *dw2 = parts.w2 + blockIdx.x * n2, *db2 = parts.b2 + (size_t)blockIdx.x * s.F;
+    float *dw1 = parts.w1 + blockIdx.x * n1, *dw2 = parts.w2 + blockIdx.x * n2,
+          *db2 = parts.b2 + (size_t)blockIdx.x * s.F;
     for (size_t i = threadIdx.x; i < n1; i += THREADS) dw1[i] = 0;
     for (size_t i = threadIdx.x; i < n2; i += THREADS) dw2[i] = 0;
     for (int j = (int)threadIdx.x; j < s.F; j += THREADS) db2[j] = 0;
@@ -514,11 +494,6 @@ __global__ void __launch_bounds__(THREADS)
 }
 
 /* == Launches ===================================================================================================== */
-
-template <int n>
-struct Constant {
-    static constexpr int value = n;
-};
 
 static bool is_plain(int D, int E, int F) { return D > WIDEST || E > WIDEST || F > WIDEST; }
 
@@ -565,12 +540,12 @@ size_t feature_mlp_workspace(int D, int E, int F) {
     return most_parts(D, E, F) * gradient_floats(D, E, F) * sizeof(float);
 }
 
-static void launch_backward(real *dqkv, Parts parts, unsigned blocks, const real *dphi, const real *phi, const real *qkv,
-                            const float *w1, const float *w2, Shape s) {
+static void launch_backward(real *dqkv, Parts parts, unsigned blocks, const real *dphi, const real *phi,
+                            const real *qkv, const float *w1, const float *w2, Shape s) {
     with_sizes(s.D, s.E, s.F, [&](auto width, auto features) {
         constexpr int W = width.value, P = features.value;
-        LAUNCH((feature_backward_kernel<W, P>), blocks, THREADS, backward_bytes(W, P), dqkv, parts, dphi, phi, qkv, w1, w2,
-               s);
+        LAUNCH((feature_backward_kernel<W, P>), blocks, THREADS, backward_bytes(W, P), dqkv, parts, dphi, phi, qkv, w1,
+               w2, s);
     });
 }
 
@@ -595,8 +570,8 @@ void feature_mlp_backward(real *dqkv, float *dw1, float *dw2, float *db2, const 
     size_t n1 = (size_t)E * D, n2 = (size_t)F * 2 * E;
     Parts parts = {sums, sums + blocks * n1, sums + blocks * (n1 + n2)};
     if (is_plain(D, E, F))
-        LAUNCH(feature_backward_plain_kernel, blocks, THREADS, (3 * E + F) * sizeof(float), dqkv, parts, dphi, phi, qkv, w1,
-               w2, s);
+        LAUNCH(feature_backward_plain_kernel, blocks, THREADS, (3 * E + F) * sizeof(float), dqkv, parts, dphi, phi, qkv,
+               w1, w2, s);
     else launch_backward(dqkv, parts, blocks, dphi, phi, qkv, w1, w2, s);
     add_parts(dw1, NULL, parts.w1, (int)blocks, E * D);
     add_parts(dw2, NULL, parts.w2, (int)blocks, F * 2 * E);

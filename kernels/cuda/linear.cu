@@ -284,6 +284,7 @@ static real *peak_numbers(size_t n, uint32_t seed) {
  * the model. */
 double gemm_peak_gflops(void) {
     enum { SIDE = sizeof(real) == 2 ? 8192 : 4096, WARM = 3, RUNS = 12 };
+    device_open();
     size_t n = (size_t)SIDE * SIDE;
     real *x = peak_numbers(n, 1), *w = peak_numbers(n, 2), *y = peak_numbers(n, 3);
     cudaEvent_t start, end;

@@ -5,9 +5,10 @@
  *             keys     dphi(k_m) = dS [v_m, 1],  dv_m = dS^T phi(k_m)
  *   saves     den, S.
  *
- * Each pass reads its activations once, and memory is the bound by far: the products cost nothing that can be seen.  That
- * pays for precision: S and dS enter products as the sum of two bfloat16 tiles, high and low; of what is not an activation
- * only phi / den is rounded.  The chunks' sums of few heads lie in the workspace until a third kernel adds them in order.
+ * Each pass reads its activations once, and memory is the bound by far: the products cost nothing that can be seen.
+ * That pays for precision: S and dS enter products as the sum of two bfloat16 tiles, high and low; of what is not an
+ * activation only phi / den is rounded.  The chunks' sums of few heads lie in the workspace until a third kernel adds
+ * them in order.
  *
  * In shared memory F and D are padded with zeros to P and W, and the one beside v has column W of W + 16. */
 #include "kernels/cuda/tiles.cuh"
@@ -23,14 +24,11 @@ enum { BLOCKS = 1024 };
 
 static const float EPSILON = 1e-6f;
 
-/* Is a float matrix held as two tiles? */
-static constexpr bool SPLIT = sizeof(real) == 2;
-
 typedef struct {
     int N, H, D, F;
-    int first_head;  /* of all B*H, where this launch starts */
-    unsigned heads;  /* of this launch */
-    int chunks;      /* a head's */
+    int first_head; /* of all B*H, where this launch starts */
+    unsigned heads; /* of this launch */
+    int chunks;     /* a head's */
     bool wide_phi, wide_v, wide_y;
 } Shape;
 
@@ -44,8 +42,16 @@ typedef struct {
 DEVICE Place place_of(size_t in_launch, int chunk, Shape s) {
     size_t head = s.first_head + in_launch, b = head / s.H, h = head % s.H, M = (size_t)s.H * s.D;
     int tiles = (s.N + TOKENS - 1) / TOKENS;
-    Place at = {b * s.N * 2 * s.H * s.F + h * s.F, (b * s.N * 3 + 2) * M + h * s.D, b * s.N * M + h * s.D,
-                b * s.N * s.H + h, M, (size_t)2 * s.H * s.F, (size_t)s.H * s.F, in_launch, chunk, 0, 0};
+    Place at;
+    at.phi = (b * s.N * 2 * s.H + h) * s.F;
+    at.v = (b * s.N * 3 + 2) * M + h * s.D;
+    at.y = b * s.N * M + h * s.D;
+    at.den = b * s.N * s.H + h;
+    at.M = M;
+    at.k = (size_t)s.H * s.F;
+    at.phi_row = 2 * at.k;
+    at.in_launch = in_launch;
+    at.chunk = chunk;
     at.first = (int)((size_t)tiles * chunk / s.chunks) * TOKENS;
     at.end = (int)((size_t)tiles * (chunk + 1) / s.chunks) * TOKENS;
     if (at.end > s.N) at.end = s.N;
@@ -68,10 +74,11 @@ DEVICE void load_rows(real *tile, int ld, const real *rows, size_t stride, int f
 
 /* The warp's own rows of a tile. */
 template <int COLUMNS>
-DEVICE void store_rows(real *rows, size_t stride, const real *tile, int ld, int first, int end, int columns, bool wide) {
+DEVICE void store_rows(real *rows, size_t stride, const real *tile, int ld, int first, int end, int columns,
+                       bool wide) {
     real *to = rows + first * stride;
-    tile_store<TILE_M, COLUMNS, WARP>(
-        [=](int i) { return to + i * stride; }, tile, ld, end - first, columns, wide, lane_id());
+    tile_store<TILE_M, COLUMNS, WARP>([=](int i) { return to + i * stride; }, tile, ld, end - first, columns, wide,
+                                      lane_id());
 }
 
 /* Columns W .. W+15 of `rows` rows: one, then zeros. */
@@ -203,14 +210,14 @@ static constexpr size_t sums_bytes() {
 /* sums [heads of the launch][chunks][F,D+1]. */
 template <int P, int W>
 __global__ void __launch_bounds__(THREADS) linear_sums_kernel(float *sums, const real *phi, const real *qkv, Shape s) {
-    SHARED(real, phi_tile);                           /* [2][TOKENS,tile_ld(P)] */
+    SHARED(real, phi_tile);                            /* [2][TOKENS,tile_ld(P)] */
     real *x_tile = phi_tile + 2 * TOKENS * tile_ld(P); /* [2][TOKENS,x_ld(W)] */
     Place at = place_of_block(s);
     phi += at.phi + at.k;
     qkv += at.v;
     auto fetch = [&](int first, int stage) {
-        load_rows<TOKENS, P, THREADS>(phi_tile + stage * TOKENS * tile_ld(P), tile_ld(P), phi, at.phi_row, first, at.end,
-                                      s.F, s.wide_phi, (int)threadIdx.x);
+        load_rows<TOKENS, P, THREADS>(phi_tile + stage * TOKENS * tile_ld(P), tile_ld(P), phi, at.phi_row, first,
+                                      at.end, s.F, s.wide_phi, (int)threadIdx.x);
         load_rows<TOKENS, W, THREADS>(x_tile + stage * TOKENS * x_ld(W), x_ld(W), qkv, 3 * at.M, first, at.end, s.D,
                                       s.wide_v, (int)threadIdx.x);
     };
@@ -230,8 +237,8 @@ __global__ void __launch_bounds__(THREADS) linear_sums_kernel(float *sums, const
 }
 
 /* sums [heads][size] = parts [heads][chunks][size], chunk by chunk. */
-__global__ void __launch_bounds__(THREADS) linear_join_kernel(float *sums, const float *parts, size_t count, int size,
-                                                              int chunks) {
+__global__ void __launch_bounds__(THREADS)
+    linear_join_kernel(float *sums, const float *parts, size_t count, int size, int chunks) {
     size_t i = (size_t)blockIdx.x * THREADS + threadIdx.x;
     if (i >= count) return;
     const float *from = parts + i / size * chunks * size + i % size;
@@ -243,8 +250,8 @@ __global__ void __launch_bounds__(THREADS) linear_join_kernel(float *sums, const
 
 /* == Rows ========================================================================================================= */
 
-/* Below, a warp takes every fourth slice of 16 tokens of its block's chunk from memory to memory, and the next slice is on
- * its way meanwhile. */
+/* Below, a warp takes every fourth slice of 16 tokens of its block's chunk from memory to memory, and the next slice is
+ * on its way meanwhile. */
 
 template <int P, int W>
 static constexpr size_t forward_bytes() {
@@ -255,7 +262,7 @@ template <int P, int W>
 __global__ void __launch_bounds__(THREADS)
     linear_forward_kernel(real *y, float *den, const float *kv, const real *phi, Shape s) {
     constexpr int SLICE = TILE_M * tile_ld(P);
-    SHARED(real, sums);                                                   /* [1 + SPLIT][P,x_ld(W)] */
+    SHARED(real, sums);                                                        /* [1 + SPLIT][P,x_ld(W)] */
     real *phi_tile = sums + (1 + SPLIT) * P * x_ld(W) + warp_id() * 2 * SLICE; /* the warp's [2][TILE_M,tile_ld(P)] */
     real *y_tile = sums + (1 + SPLIT) * P * x_ld(W) + WARPS * 2 * SLICE + warp_id() * TILE_M * tile_ld(W);
     Place at = place_of_block(s);
@@ -310,9 +317,9 @@ static constexpr size_t queries_bytes() {
     return P * sizeof(float) + (1 + SPLIT) * P * x_ld(W) * sizeof(real) + larger(tiles, parts_bytes<P, W>());
 }
 
-/* The warp's 16 rows h = S dy: out = dphi = (h - z dy.y) / den, and what dS is the product of: phi / den, and -dy.y beside
- * dy, its own rounding in the next column.  dy.y comes from h, as phi.h / den: more exact than y, which has been rounded,
- * and not read either. */
+/* The warp's 16 rows h = S dy: out = dphi = (h - z dy.y) / den, and what dS is the product of: phi / den, and -dy.y
+ * beside dy, its own rounding in the next column.  dy.y comes from h, as phi.h / den: more exact than y, which has been
+ * rounded, and not read either. */
 template <int P, int W>
 DEVICE void query_gradients(real *out, real *phi, real *x, const FragmentC (&h)[P / TILE_N], const float *z,
                             const float (&inverse)[2]) {
@@ -350,16 +357,16 @@ template <int P, int W>
 __global__ void __launch_bounds__(THREADS)
     linear_backward_queries_kernel(float *ds, real *dphi, const real *dy, const float *den, const float *kv,
                                    const real *phi, Shape s) {
-    SHARED(float, z);                                   /* [P], the last column of S */
-    real *sums = reinterpret_cast<real *>(z + P);       /* [1 + SPLIT][P,x_ld(W)] */
-    real *phi_tile = sums + (1 + SPLIT) * P * x_ld(W);  /* [2][TOKENS,tile_ld(P)]: phi, then phi / den */
-    real *x_tile = phi_tile + 2 * TOKENS * tile_ld(P);  /* [2][TOKENS,x_ld(W)]: [dy, -dy.y] */
-    real *out_tile = x_tile + 2 * TOKENS * x_ld(W);     /* [TOKENS,tile_ld(P)] */
+    SHARED(float, z);                                  /* [P], the last column of S */
+    real *sums = reinterpret_cast<real *>(z + P);      /* [1 + SPLIT][P,x_ld(W)] */
+    real *phi_tile = sums + (1 + SPLIT) * P * x_ld(W); /* [2][TOKENS,tile_ld(P)]: phi, then phi / den */
+    real *x_tile = phi_tile + 2 * TOKENS * tile_ld(P); /* [2][TOKENS,x_ld(W)]: [dy, -dy.y] */
+    real *out_tile = x_tile + 2 * TOKENS * x_ld(W);    /* [TOKENS,tile_ld(P)] */
     Place at = place_of_block(s);
     int owned = warp_id() * TILE_M;
     auto fetch = [&](int first, int stage) {
-        load_rows<TOKENS, P, THREADS>(phi_tile + stage * TOKENS * tile_ld(P), tile_ld(P), phi + at.phi, at.phi_row, first,
-                                      at.end, s.F, s.wide_phi, (int)threadIdx.x);
+        load_rows<TOKENS, P, THREADS>(phi_tile + stage * TOKENS * tile_ld(P), tile_ld(P), phi + at.phi, at.phi_row,
+                                      first, at.end, s.F, s.wide_phi, (int)threadIdx.x);
         load_rows<TOKENS, W, THREADS>(x_tile + stage * TOKENS * x_ld(W), x_ld(W), dy + at.y, at.M, first, at.end, s.D,
                                       s.wide_y, (int)threadIdx.x);
     };
@@ -392,9 +399,7 @@ __global__ void __launch_bounds__(THREADS)
         load_owned(a, x_rows + owned * x_ld(W), x_ld(W));
 #pragma unroll
         for (int n = 0; n < P / TILE_N; n += 2) {
-            FragmentC c[2];
-            fragment_zero(c[0]);
-            fragment_zero(c[1]);
+            FragmentC c[2] = {};
             multiply_transposed<P, W>(c, a, sums + n * TILE_N * x_ld(W));
             h[n] = c[0];
             h[n + 1] = c[1];
@@ -418,16 +423,16 @@ template <int P, int W>
 __global__ void __launch_bounds__(THREADS)
     linear_backward_keys_kernel(real *dqkv, real *dphi, const float *ds, const real *phi, const real *qkv, Shape s) {
     constexpr int PHI_SLICE = TILE_M * tile_ld(P), X_SLICE = TILE_M * x_ld(W);
-    SHARED(real, sums);                                              /* [1 + SPLIT][P,x_ld(W)] */
-    real *x_tiles = sums + (1 + SPLIT) * P * x_ld(W);                /* [WARPS][2][TILE_M,x_ld(W)]: [v, 1], then dv */
+    SHARED(real, sums);                               /* [1 + SPLIT][P,x_ld(W)] */
+    real *x_tiles = sums + (1 + SPLIT) * P * x_ld(W); /* [WARPS][2][TILE_M,x_ld(W)]: [v, 1], then dv */
     real *x_tile = x_tiles + warp_id() * 2 * X_SLICE;
     real *phi_tile = x_tiles + WARPS * 2 * X_SLICE + warp_id() * 2 * PHI_SLICE; /* [2][TILE_M,tile_ld(P)], then dphi */
     Place at = place_of_block(s);
     auto fetch = [&](int first, int stage) {
-        load_rows<TILE_M, P, WARP>(phi_tile + stage * PHI_SLICE, tile_ld(P), phi + at.phi + at.k, at.phi_row, first, at.end,
-                                   s.F, s.wide_phi, lane_id());
-        load_rows<TILE_M, W, WARP>(x_tile + stage * X_SLICE, x_ld(W), qkv + at.v, 3 * at.M, first, at.end, s.D, s.wide_v,
-                                   lane_id());
+        load_rows<TILE_M, P, WARP>(phi_tile + stage * PHI_SLICE, tile_ld(P), phi + at.phi + at.k, at.phi_row, first,
+                                   at.end, s.F, s.wide_phi, lane_id());
+        load_rows<TILE_M, W, WARP>(x_tile + stage * X_SLICE, x_ld(W), qkv + at.v, 3 * at.M, first, at.end, s.D,
+                                   s.wide_v, lane_id());
     };
     int mine = at.first + warp_id() * TILE_M;
     fetch(mine, 0);
@@ -447,18 +452,14 @@ __global__ void __launch_bounds__(THREADS)
         warp_sync();
 #pragma unroll
         for (int n = 0; n < P; n += 2 * TILE_N) {
-            FragmentC c[2];
-            fragment_zero(c[0]);
-            fragment_zero(c[1]);
+            FragmentC c[2] = {};
             multiply_transposed<P, W>(c, x, sums + n * x_ld(W));
             tile_put(phi_rows + n, tile_ld(P), c[0], 1);
             tile_put(phi_rows + n + TILE_N, tile_ld(P), c[1], 1);
         }
 #pragma unroll
         for (int n = 0; n < W; n += 2 * TILE_N) {
-            FragmentC c[2];
-            fragment_zero(c[0]);
-            fragment_zero(c[1]);
+            FragmentC c[2] = {};
             multiply<P, W>(c, features, sums + n);
             tile_put(x_rows + n, x_ld(W), c[0], 1);
             tile_put(x_rows + n + TILE_N, x_ld(W), c[1], 1);
@@ -469,7 +470,7 @@ __global__ void __launch_bounds__(THREADS)
     }
 }
 
-/* == More features or columns than WIDEST ============================================================================ */
+/* == More features or columns than WIDEST ========================================================================== */
 
 /* Element c of [v, 1], or of g: token's gradient row, whose last column is -dy.y. */
 DEVICE float plain_value(const real *v, int c, int D) { return c < D ? to_float(v[c]) : 1; }
@@ -490,8 +491,8 @@ DEVICE Place place_of_row(Shape s) {
 
 /* S when dy is NULL, else dS: a thread for each element. */
 __global__ void __launch_bounds__(THREADS)
-    linear_sums_plain_kernel(float *sums, const real *dy, const real *y, const float *den, const real *phi, const real *qkv,
-                             Shape s) {
+    linear_sums_plain_kernel(float *sums, const real *dy, const real *y, const float *den, const real *phi,
+                             const real *qkv, Shape s) {
     size_t i = (size_t)blockIdx.x * THREADS + threadIdx.x, size = (size_t)s.F * (s.D + 1);
     if (i >= s.heads * size) return;
     Place at = place_of(i / size, 0, s);
@@ -524,26 +525,28 @@ __global__ void __launch_bounds__(THREADS)
 }
 
 __global__ void __launch_bounds__(THREADS)
-    linear_backward_queries_plain_kernel(real *dphi, const real *dy, const real *y, const float *den, const float *kv,
+    linear_backward_queries_plain_kernel(real *dphi, const real *dy, const float *den, const float *kv, const real *phi,
                                          Shape s) {
-    SHARED(float, scratch); /* [WARPS] */
+    SHARED(float, scratch); /* [WARPS], then h = S dy [F] */
+    float *h = scratch + WARPS, part = 0;
     Place at = place_of_row(s);
     kv += (s.first_head + at.in_launch) * s.F * (s.D + 1);
     dy += at.y + at.first * at.M;
-    y += at.y + at.first * at.M;
-    float part = 0, inverse = 1 / den[at.den + (size_t)at.first * s.H];
-    for (int c = (int)threadIdx.x; c < s.D; c += THREADS) part += to_float(dy[c]) * to_float(y[c]);
-    float dot = block_sum(part, scratch);
+    size_t row = at.phi + at.first * at.phi_row;
+    float inverse = 1 / den[at.den + (size_t)at.first * s.H];
     for (int f = (int)threadIdx.x; f < s.F; f += THREADS) {
-        const float *row = kv + (size_t)f * (s.D + 1);
-        float sum = -dot * row[s.D];
-        for (int c = 0; c < s.D; c++) sum += to_float(dy[c]) * row[c];
-        dphi[at.phi + at.first * at.phi_row + f] = to_real(inverse * sum);
+        h[f] = 0;
+        for (int c = 0; c < s.D; c++) h[f] += to_float(dy[c]) * kv[(size_t)f * (s.D + 1) + c];
+        part += to_float(phi[row + f]) * h[f];
     }
+    float dot = block_sum(part, scratch) * inverse;
+    for (int f = (int)threadIdx.x; f < s.F; f += THREADS)
+        dphi[row + f] = to_real(inverse * (h[f] - dot * kv[(size_t)f * (s.D + 1) + s.D]));
 }
 
 __global__ void __launch_bounds__(THREADS)
-    linear_backward_keys_plain_kernel(real *dqkv, real *dphi, const float *ds, const real *phi, const real *qkv, Shape s) {
+    linear_backward_keys_plain_kernel(real *dqkv, real *dphi, const float *ds, const real *phi, const real *qkv,
+                                      Shape s) {
     Place at = place_of_row(s);
     size_t phi_at = at.phi + at.k + at.first * at.phi_row, v_at = at.v + at.first * 3 * at.M;
     ds += at.in_launch * s.F * (s.D + 1);
@@ -561,11 +564,6 @@ __global__ void __launch_bounds__(THREADS)
 }
 
 /* == Launches ===================================================================================================== */
-
-template <int n>
-struct Constant {
-    static constexpr int value = n;
-};
 
 /* launch(P, W) for the padded sizes that hold F and D <= WIDEST. */
 template <typename Launch>
@@ -604,11 +602,12 @@ static void join(float *sums, const float *parts, Shape s) {
 void linear_attention_forward(real *y, float *den, float *kv, const real *phi, const real *qkv, int B, int N, int H,
                               int D, int F) {
     size_t heads = (size_t)B * H;
-    Shape s = {N, H, D, F, 0, (unsigned)heads, chunks_of(heads, N, D, F), is_wide(F, phi), is_wide(D, qkv), is_wide(D, y)};
+    Shape s = {N, H, D, F, 0, (unsigned)heads, chunks_of(heads, N, D, F), is_wide(F, phi), is_wide(D, qkv),
+               is_wide(D, y)};
     if (is_plain(F, D)) {
         LAUNCH(linear_sums_plain_kernel, (unsigned)ceil_div(heads * sums_size(D, F), THREADS), THREADS, 0, kv,
-               static_cast<const real *>(NULL), static_cast<const real *>(NULL), static_cast<const float *>(NULL), phi, qkv,
-               s);
+               static_cast<const real *>(NULL), static_cast<const real *>(NULL), static_cast<const float *>(NULL), phi,
+               qkv, s);
         LAUNCH(linear_forward_plain_kernel, (unsigned)(heads * N), THREADS, WARPS * sizeof(float), y, den, kv, phi, s);
         return;
     }
@@ -625,9 +624,10 @@ void linear_attention_forward(real *y, float *den, float *kv, const real *phi, c
 static void backward_plain(real *dqkv, real *dphi, const real *dy, const real *y, const float *den, const float *kv,
                            const real *phi, const real *qkv, float *ds, Shape s) {
     unsigned rows = s.heads * (unsigned)s.N;
-    LAUNCH(linear_sums_plain_kernel, (unsigned)ceil_div(s.heads * sums_size(s.D, s.F), THREADS), THREADS, 0, ds, dy, y, den,
-           phi, qkv, s);
-    LAUNCH(linear_backward_queries_plain_kernel, rows, THREADS, WARPS * sizeof(float), dphi, dy, y, den, kv, s);
+    LAUNCH(linear_sums_plain_kernel, (unsigned)ceil_div(s.heads * sums_size(s.D, s.F), THREADS), THREADS, 0, ds, dy, y,
+           den, phi, qkv, s);
+    LAUNCH(linear_backward_queries_plain_kernel, rows, THREADS, (WARPS + s.F) * sizeof(float), dphi, dy, den, kv, phi,
+           s);
     LAUNCH(linear_backward_keys_plain_kernel, rows, THREADS, 0, dqkv, dphi, ds, phi, qkv, s);
 }
 
@@ -638,8 +638,8 @@ static void backward(real *dqkv, real *dphi, const real *dy, const float *den, c
         constexpr int P = features.value, W = width.value;
         static_assert(queries_bytes<P, W>() <= 227 * 1024, "the largest of these kernels fits");
         unsigned grid = s.heads * s.chunks;
-        LAUNCH((linear_backward_queries_kernel<P, W>), grid, THREADS, (queries_bytes<P, W>()), parts, dphi, dy, den, kv, phi,
-               s);
+        LAUNCH((linear_backward_queries_kernel<P, W>), grid, THREADS, (queries_bytes<P, W>()), parts, dphi, dy, den, kv,
+               phi, s);
         if (s.chunks > 1) join(ds, parts, s);
         LAUNCH((linear_backward_keys_kernel<P, W>), grid, THREADS, (keys_bytes<P, W>()), dqkv, dphi, ds, phi, qkv, s);
     });

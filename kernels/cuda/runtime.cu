@@ -6,7 +6,10 @@
  *
  * Matrix products read bfloat16 parameters; the optimizer keeps float ones.  A block of device memory that holds
  * parameters has a rounded copy beside it, made by one kernel when a product first asks after a change: once a step for
- * the whole model instead of once for each product of each micro-batch. */
+ * the whole model instead of once for each product of each micro-batch.
+ *
+ * A graph replays what was asked for at its capture, the rounding of parameters included: at capture every copy counts as
+ * old, and after a replay too, since the host cannot know what the replay left. */
 #include <device.cuh>
 
 #include <stdio.h>
@@ -18,6 +21,7 @@
 
 extern "C" {
 #include "core/die.h"
+#include "core/distributed.h"
 }
 #include "kernels/kernels.h"
 
@@ -78,6 +82,7 @@ static size_t bytes_held, bytes_peak;
 
 static void *device_take(size_t bytes, const char *what) {
     void *p;
+    device_open();
     cudaError_t status = cudaMalloc(&p, bytes ? bytes : 1);
     if (status == cudaErrorMemoryAllocation) {
         size_t free_bytes = 0, all_bytes = 0;
@@ -139,12 +144,14 @@ void device_copy(void *to, const void *from, size_t bytes) {
 
 static void *workspace;
 static size_t workspace_bytes;
+static unsigned graph_generation; /* of the workspace: graphs hold its address */
 
 void kernels_reserve(size_t bytes) {
     if (bytes <= workspace_bytes) return;
     device_free(workspace);
     workspace = device_malloc(bytes, "kernel workspace");
     workspace_bytes = bytes;
+    graph_generation++;
 }
 
 void *kernels_workspace(size_t bytes) {
@@ -157,6 +164,10 @@ void *kernels_workspace(size_t bytes) {
 void memory_changed(const void *p) {
     Block *block = block_of(p);
     if (block) block->copy_is_old = true;
+}
+
+static void copies_are_old(void) {
+    for (int i = 0; i < block_count; i++) blocks[i].copy_is_old = true;
 }
 
 #ifdef VIT_FP32
@@ -196,6 +207,68 @@ const real *real_copy(const float *p) {
 
 #endif
 
+/* == Graphs ======================================================================================================= */
+
+/* Twice as it is asked for, which allocates and chooses all there is to allocate and choose; then captured. */
+enum { EAGER_CALLS = 2 };
+
+struct DeviceGraph {
+    int calls;
+    unsigned generation;
+    cudaGraphExec_t replay;
+};
+static DeviceGraph *capturing;
+
+#ifdef VIT_DEBUG /* waits after every launch, which a capture cannot */
+static const bool GRAPHS = false;
+#else
+static const bool GRAPHS = true;
+#endif
+
+static void graph_forget(DeviceGraph *g) {
+    if (g->replay) CUDA_TRY(cudaGraphExecDestroy(g->replay));
+    *g = {};
+}
+
+static void graph_replay(DeviceGraph *g) {
+    CUDA_TRY(cudaGraphLaunch(g->replay, kernels_stream));
+    copies_are_old();
+}
+
+bool device_graph_begin(DeviceGraph **graph) {
+    if (!*graph) *graph = static_cast<DeviceGraph *>(calloc(1, sizeof **graph));
+    DeviceGraph *g = *graph;
+    if (!g) die("out of memory: a graph of kernels");
+    if (capturing) die("a graph of kernels begins inside another");
+    if (g->calls && g->generation != graph_generation) graph_forget(g);
+    g->generation = graph_generation;
+    if (g->replay) return graph_replay(g), false;
+    if (g->calls++ < EAGER_CALLS || !GRAPHS) return true;
+    copies_are_old();
+    CUDA_TRY(cudaStreamBeginCapture(kernels_stream, cudaStreamCaptureModeThreadLocal));
+    capturing = g;
+    return true;
+}
+
+void device_graph_end(DeviceGraph **graph) {
+    DeviceGraph *g = *graph;
+    cudaGraph_t captured;
+    if (capturing != g) return;
+    CUDA_TRY(cudaStreamEndCapture(kernels_stream, &captured));
+    capturing = NULL;
+    CUDA_TRY(cudaGraphInstantiate(&g->replay, captured, 0));
+    CUDA_TRY(cudaGraphDestroy(captured));
+    graph_replay(g);
+}
+
+void device_graph_free(DeviceGraph **graph) {
+    if (!*graph) return;
+    device_synchronize();
+    graph_forget(*graph);
+    free(*graph);
+    *graph = NULL;
+}
+
 /* == To the device and back ======================================================================================= */
 
 /* 2 MiB: the pixels of 512 images of 32 x 32 in one slot, and long enough to reach the bus's speed. */
@@ -210,6 +283,7 @@ static unsigned slot_next;
 
 /* A slot whose last content has arrived. */
 static Slot *slot_take(void) {
+    if (capturing) die("a graph of kernels cannot hold a copy between host and device");
     Slot *slot = &slots[slot_next++ % SLOTS];
     CUDA_TRY(cudaEventSynchronize(slot->arrived));
     return slot;
@@ -230,7 +304,27 @@ void device_upload(void *device, const void *host, size_t bytes) {
     memory_changed(device);
 }
 
+void *host_malloc(size_t bytes, const char *what) {
+    void *p;
+    device_open();
+    if (cudaHostAlloc(&p, bytes ? bytes : 1, cudaHostAllocDefault) != cudaSuccess)
+        die("out of memory: %.1f MiB of the host's, held in place, for %s", (double)bytes / (1 << 20), what);
+    memset(p, 0, bytes);
+    return p;
+}
+
+void host_free(void *p) {
+    if (p) CUDA_TRY(cudaFreeHost(p));
+}
+
+void device_upload_async(void *device, const void *host, size_t bytes) {
+    if (capturing) die("a graph of kernels cannot hold a copy between host and device");
+    CUDA_TRY(cudaMemcpyAsync(device, host, bytes, cudaMemcpyHostToDevice, kernels_stream));
+    memory_changed(device);
+}
+
 void device_download(void *host, const void *device, size_t bytes) {
+    if (capturing) die("a graph of kernels cannot hold a copy between host and device");
     CUDA_TRY(cudaMemcpyAsync(host, device, bytes, cudaMemcpyDeviceToHost, kernels_stream));
     device_synchronize();
 }
@@ -286,20 +380,62 @@ bool device_shares_cores(void) { return false; }
 
 size_t activations_at_once(void) { return (size_t)768 << 16; }
 
+/* == The peak ===================================================================================================== */
+
+/* Twice 512 MiB, beyond any cache, and not in device_peak_bytes; the best of a few copies. */
+double memory_peak_gbytes(void) {
+    enum { RUNS = 10 };
+    const size_t bytes = (size_t)512 << 20;
+    void *from, *to;
+    cudaEvent_t start, end;
+    double best = 0;
+    device_open();
+    CUDA_TRY(cudaMalloc(&from, bytes));
+    CUDA_TRY(cudaMalloc(&to, bytes));
+    CUDA_TRY(cudaEventCreate(&start));
+    CUDA_TRY(cudaEventCreate(&end));
+    CUDA_TRY(cudaMemsetAsync(from, 0x5A, bytes, kernels_stream));
+    for (int run = 0; run < RUNS; run++) {
+        float milliseconds;
+        CUDA_TRY(cudaEventRecord(start, kernels_stream));
+        CUDA_TRY(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, kernels_stream));
+        CUDA_TRY(cudaEventRecord(end, kernels_stream));
+        CUDA_TRY(cudaEventSynchronize(end));
+        CUDA_TRY(cudaEventElapsedTime(&milliseconds, start, end));
+        double rate = 2 * (double)bytes / milliseconds / 1e6;
+        if (rate > best) best = rate;
+    }
+    CUDA_TRY(cudaEventDestroy(start));
+    CUDA_TRY(cudaEventDestroy(end));
+    CUDA_TRY(cudaFree(from));
+    CUDA_TRY(cudaFree(to));
+    return best;
+}
+
 /* == Start and end ================================================================================================ */
 
-void kernels_init(void) {
+void kernels_init(void) {}
+
+/* Every rank of a machine takes one of its GPUs, unless the launcher shows each rank only its own. */
+static void gpu_choose(int count) {
+    int device = count == 1 ? 0 : distributed_local_rank();
+    if (device >= count) die("%d GPUs for more ranks than that on one machine: every rank needs its own", count);
+    CUDA_TRY(cudaSetDevice(device));
+    CUDA_TRY(cudaGetDeviceProperties(&gpu, device));
+    if (gpu.major < 8)
+        die("the %s has compute capability %d.%d, and 8.0 or newer is needed (CUDA_VISIBLE_DEVICES chooses among GPUs)",
+            gpu.name, gpu.major, gpu.minor);
+}
+
+void device_open(void) {
     int count = 0;
+    if (kernels_stream) return;
     cudaError_t status = cudaGetDeviceCount(&count);
     if (status == cudaErrorInsufficientDriver)
         die("no GPU to run on: no NVIDIA driver, or one older than CUDA %d.%d (make builds for the CPU)",
             CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10);
     if (status != cudaSuccess) die("no GPU to run on: %s (make builds for the CPU)", cudaGetErrorString(status));
-    CUDA_TRY(cudaSetDevice(0));
-    CUDA_TRY(cudaGetDeviceProperties(&gpu, 0));
-    if (gpu.major < 8)
-        die("the %s has compute capability %d.%d, and 8.0 or newer is needed (CUDA_VISIBLE_DEVICES chooses among GPUs)",
-            gpu.name, gpu.major, gpu.minor);
+    gpu_choose(count);
     CUDA_TRY(cudaStreamCreateWithFlags(&kernels_stream, cudaStreamNonBlocking));
     for (int i = 0; i < SLOTS; i++) {
         CUDA_TRY(cudaHostAlloc(reinterpret_cast<void **>(&slots[i].host), SLOT_BYTES, cudaHostAllocDefault));
@@ -309,6 +445,7 @@ void kernels_init(void) {
 }
 
 void kernels_exit(void) {
+    if (!kernels_stream) return;
     device_synchronize();
     linear_close();
     device_free(workspace);
@@ -325,6 +462,7 @@ void kernels_exit(void) {
 const char *kernels_device(void) {
     static char text[400];
     int version = 0;
+    device_open();
     CUDA_TRY(cudaRuntimeGetVersion(&version));
     snprintf(text, sizeof text, "%s, %d multiprocessors, %s, CUDA %d.%d", gpu.name, gpu.multiProcessorCount,
              sizeof(real) == 2 ? "bf16" : "fp32", version / 1000, version % 1000 / 10);

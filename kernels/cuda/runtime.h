@@ -7,7 +7,12 @@
 
 #include "real.h"
 
+/* NULL until device_open. */
 extern cudaStream_t kernels_stream;
+
+/* Takes this rank's GPU, once; dies with one line where there is none.  Everything that gives out device memory or
+ * measures calls it, so that a program which uses no device needs none. */
+void device_open(void);
 
 /* The workspace reserved with kernels_reserve; dies when `bytes` were not reserved. */
 void *kernels_workspace(size_t bytes);
@@ -27,7 +32,7 @@ const real *real_copy(const float *p);
 /* Whoever writes float parameters says so: p is anywhere in the memory that device_malloc gave for them. */
 void memory_changed(const void *p);
 
-/* linear.cu's library handle and memory, between kernels_init and kernels_exit. */
+/* linear.cu's library handle and memory, between device_open and kernels_exit. */
 void linear_open(void);
 void linear_close(void);
 

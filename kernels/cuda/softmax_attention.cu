@@ -32,10 +32,10 @@ static constexpr size_t shared_bytes(int W, int T, int owned) {
 
 typedef struct {
     int N, H, D;
-    int first_head;   /* of all B*H, where this launch starts */
-    unsigned blocks;  /* a head's */
+    int first_head;  /* of all B*H, where this launch starts */
+    unsigned blocks; /* a head's */
     bool wide;
-    float scale;      /* 1 / sqrt D */
+    float scale; /* 1 / sqrt D */
 } Shape;
 
 /* What a block works on: rows first.. of one head. */
@@ -187,7 +187,7 @@ DEVICE void mask_keys(FragmentC (*score)[T], int keys) {
 template <int W, int T>
 __global__ void __launch_bounds__(THREADS) softmax_forward_kernel(real *y, float *lse, const real *qkv, Shape s) {
     constexpr int LD = tile_ld(W), ROWS = owned_rows(T), STAGE = STREAM * LD;
-    SHARED(real, q_tile); /* [ROWS,LD] */
+    SHARED(real, q_tile);                                            /* [ROWS,LD] */
     real *k_tile = q_tile + ROWS * LD, *v_tile = k_tile + 2 * STAGE; /* [2][STREAM,LD] each */
     Place at = place_of_block(ROWS, s);
     const real *q = qkv + at.qkv, *k = q + at.M, *v = k + at.M;
@@ -252,9 +252,9 @@ __global__ void __launch_bounds__(THREADS)
     softmax_backward_queries_kernel(real *dqkv, float *delta, const real *dy, const real *y, const float *lse,
                                     const real *qkv, Shape s) {
     constexpr int LD = tile_ld(W), ROWS = owned_rows(T), STAGE = STREAM * LD;
-    SHARED(real, q_tile);                                            /* [ROWS,LD] */
+    SHARED(real, q_tile);                                              /* [ROWS,LD] */
     real *dy_tile = q_tile + ROWS * LD, *k_tile = dy_tile + ROWS * LD; /* [ROWS,LD], [2][STREAM,LD] */
-    real *v_tile = k_tile + 2 * STAGE;                               /* [2][STREAM,LD] */
+    real *v_tile = k_tile + 2 * STAGE;                                 /* [2][STREAM,LD] */
     Place at = place_of_block(ROWS, s);
     const real *q = qkv + at.qkv, *k = q + at.M, *v = k + at.M;
     load_rows<ROWS, W>(q_tile, q, 3 * at.M, at.first, s);
@@ -279,7 +279,8 @@ __global__ void __launch_bounds__(THREADS)
             const real *y_row = y + at.y + row * at.M;
             float dot = 0;
             if (row < s.N)
-                for (int c = lane_id() % 4; c < s.D; c += 4) dot += to_float(dy_tile[owned * LD + c]) * to_float(y_row[c]);
+                for (int c = lane_id() % 4; c < s.D; c += 4)
+                    dot += to_float(dy_tile[owned * LD + c]) * to_float(y_row[c]);
             row_delta[r][half] = row_sum(dot);
             shift[r][half] = row < s.N ? LOG2_E * lse[at.lse + row] : 0;
             if (row < s.N && lane_id() % 4 == 0) delta[at.in_launch + row] = row_delta[r][half];
@@ -328,14 +329,13 @@ DEVICE float query_statistic(const float *lse, const float *delta, int first, in
 
 /* dk and dv. */
 template <int W, int T>
-__global__ void __launch_bounds__(THREADS)
-    softmax_backward_keys_kernel(real *dqkv, const float *delta, const real *dy, const float *lse, const real *qkv,
-                                 Shape s) {
+__global__ void __launch_bounds__(THREADS) softmax_backward_keys_kernel(real *dqkv, const float *delta, const real *dy,
+                                                                        const float *lse, const real *qkv, Shape s) {
     static_assert(THREADS == 2 * STREAM, "a thread holds one statistic of one query");
     constexpr int LD = tile_ld(W), ROWS = owned_rows(T), STAGE = STREAM * LD;
-    SHARED(real, k_tile);                                           /* [ROWS,LD] */
-    real *v_tile = k_tile + ROWS * LD, *q_tile = v_tile + ROWS * LD; /* [ROWS,LD], [2][STREAM,LD] */
-    real *dy_tile = q_tile + 2 * STAGE;                             /* [2][STREAM,LD] */
+    SHARED(real, k_tile);                                               /* [ROWS,LD] */
+    real *v_tile = k_tile + ROWS * LD, *q_tile = v_tile + ROWS * LD;    /* [ROWS,LD], [2][STREAM,LD] */
+    real *dy_tile = q_tile + 2 * STAGE;                                 /* [2][STREAM,LD] */
     float *statistics = reinterpret_cast<float *>(dy_tile + 2 * STAGE); /* [2][lse, delta][STREAM] */
     Place at = place_of_block(ROWS, s);
     const real *q = qkv + at.qkv, *k = q + at.M, *v = k + at.M;
@@ -482,11 +482,6 @@ __global__ void __launch_bounds__(THREADS)
 
 /* == Launches ===================================================================================================== */
 
-template <int n>
-struct Constant {
-    static constexpr int value = n;
-};
-
 /* launch(W) for the width that holds D <= WIDEST. */
 template <typename Launch>
 static void with_width(int D, Launch launch) {
@@ -527,7 +522,8 @@ void softmax_attention_forward(real *y, float *lse, const real *qkv, int B, int 
     with_tiles<HELD_FORWARD>(N, D, [&](auto width, auto tiles) {
         constexpr int W = width.value, T = tiles.value;
         s = blocks_of(s, owned_rows(T));
-        LAUNCH((softmax_forward_kernel<W, T>), (unsigned)(heads * s.blocks), THREADS, shared_bytes(W, T, 1), y, lse, qkv, s);
+        LAUNCH((softmax_forward_kernel<W, T>), (unsigned)(heads * s.blocks), THREADS, shared_bytes(W, T, 1), y, lse,
+               qkv, s);
     });
 }
 
@@ -541,7 +537,8 @@ size_t softmax_attention_workspace(int N, int D) {
 static void backward_wide(real *dqkv, float *delta, const real *dy, const real *y, const float *lse, const real *qkv,
                           size_t heads, Shape s) {
     s = blocks_of(s, WARPS);
-    LAUNCH(softmax_backward_queries_wide_kernel, (unsigned)(heads * s.blocks), THREADS, 0, dqkv, delta, dy, y, lse, qkv, s);
+    LAUNCH(softmax_backward_queries_wide_kernel, (unsigned)(heads * s.blocks), THREADS, 0, dqkv, delta, dy, y, lse, qkv,
+           s);
     LAUNCH(softmax_backward_keys_wide_kernel, (unsigned)(heads * s.blocks), THREADS, 0, dqkv, delta, dy, lse, qkv, s);
 }
 
@@ -550,8 +547,8 @@ static void backward(real *dqkv, float *delta, const real *dy, const real *y, co
     with_tiles<HELD_QUERIES>(s.N, s.D, [&](auto width, auto tiles) {
         constexpr int W = width.value, T = tiles.value;
         s = blocks_of(s, owned_rows(T));
-        LAUNCH((softmax_backward_queries_kernel<W, T>), (unsigned)(heads * s.blocks), THREADS, shared_bytes(W, T, 2), dqkv,
-               delta, dy, y, lse, qkv, s);
+        LAUNCH((softmax_backward_queries_kernel<W, T>), (unsigned)(heads * s.blocks), THREADS, shared_bytes(W, T, 2),
+               dqkv, delta, dy, y, lse, qkv, s);
     });
     with_tiles<HELD_KEYS>(s.N, s.D, [&](auto width, auto tiles) {
         constexpr int W = width.value, T = tiles.value;

@@ -6,11 +6,20 @@
 #include "kernels/cuda/fragments.cuh"
 #include "kernels/cuda/rows.cuh"
 
-constexpr int tile_ld(int columns) { return columns + 8; }
+static constexpr int tile_ld(int columns) { return columns + 8; }
 
-/* tile [ROWS,COLUMNS] = the first `columns` columns of `rows` rows, zeros beyond; row(i) is where row i begins, asked by
- * all threads at once, for rows that are not there too.  `wide`: 16 bytes at a time (is_wide), complete after copy_wait.
- * thread 0 .. THREADS-1: a block's or a warp's. */
+/* Is a matrix of floats held as the sum of two tiles, what is left of the rounding in the second? */
+static constexpr bool SPLIT = sizeof(real) == 2;
+
+/* A size for a generic lambda to make a template argument of: constexpr int W = width.value. */
+template <int n>
+struct Constant {
+    static constexpr int value = n;
+};
+
+/* tile [ROWS,COLUMNS] = the first `columns` columns of `rows` rows, zeros beyond; row(i) is where row i begins, asked
+ * by all threads at once, for rows that are not there too.  `wide`: 16 bytes at a time (is_wide), complete after
+ * copy_wait.  thread 0 .. THREADS-1: a block's or a warp's. */
 template <int ROWS, int COLUMNS, int THREADS, typename Row>
 DEVICE void tile_load(real *tile, int ld, Row row, int rows, int columns, bool wide, int thread) {
     constexpr int PIECES = COLUMNS / WIDE;

@@ -21,15 +21,9 @@ import timm
 import torch
 
 import safetensors_io
-from compare_parity import compare
+from compare_parity import compare, norm_error
 
 TOLERANCE = 1e-4  # of the root mean square, after twelve blocks in float32
-
-
-def norm_error(got, want):
-    """|got - want| / |want| over a whole tensor: with 1000 classes and 2 labels a gradient's largest entry is 20 times
-    its root mean square, so the worst entry would measure the labels."""
-    return np.linalg.norm(np.float64(got) - want) / np.linalg.norm(want)
 
 
 def timm_options(pool):

@@ -1,0 +1,79 @@
+/* Milliseconds of softmax attention alone, forward and backward, as JSON lines; scripts/bench_torch.py --attention prints
+ * the same of PyTorch's.  The median of RUNS times, each of as many calls as hide the wait. */
+#include <time.h>
+
+#include "kernels/kernels.h"
+#include "tests/check.h"
+
+enum { M = 192, RUNS = 15 };
+
+static double seconds(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+typedef struct {
+    int N, B, D;
+    real *qkv, *y, *dy, *dqkv;
+    float *lse;
+} Problem;
+
+static void forward(const Problem *p) { softmax_attention_forward(p->y, p->lse, p->qkv, p->B, p->N, M / p->D, p->D); }
+static void backward(const Problem *p) {
+    softmax_attention_backward(p->dqkv, p->dy, p->y, p->lse, p->qkv, p->B, p->N, M / p->D, p->D);
+}
+
+static int ascending(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static double milliseconds(void (*work)(const Problem *), const Problem *p) {
+    double times[RUNS];
+    int calls = 1;
+    for (int run = -2; run < RUNS; run++) {
+        device_synchronize();
+        double start = seconds();
+        for (int i = 0; i < calls; i++) work(p);
+        device_synchronize();
+        double took = seconds() - start;
+        if (run < 0) calls = took < 5e-3 ? (int)(5e-3 / (took + 1e-6) * calls) + 1 : calls;
+        else times[run] = took / calls * 1e3;
+    }
+    qsort(times, RUNS, sizeof *times, ascending);
+    return times[RUNS / 2];
+}
+
+static real *drawn(size_t n, uint32_t stream) {
+    float *x = check_normal(n, 1, stream);
+    real *d = device_malloc(n * sizeof *d, "bench");
+    real_upload(d, x, n);
+    free(x);
+    return d;
+}
+
+int main(int argc, char **argv) {
+    static const int sizes[][3] = {{256, 512, 32}, {256, 512, 64}, {1024, 64, 32},
+                                   {1024, 64, 64}, {4096, 8, 32},  {4096, 8, 64}};
+    int share = argc > 1 ? atoi(argv[1]) : 1; /* of the images: a CPU wants 64 or so */
+    kernels_init();
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        Problem p = {.N = sizes[i][0], .B = sizes[i][1] / share ? sizes[i][1] / share : 1, .D = sizes[i][2]};
+        size_t tokens = (size_t)p.B * (size_t)p.N;
+        p.qkv = drawn(tokens * 3 * M, 1);
+        p.dy = drawn(tokens * M, 2);
+        p.y = device_malloc(tokens * M * sizeof(real), "bench");
+        p.dqkv = device_malloc(tokens * 3 * M * sizeof(real), "bench");
+        p.lse = device_malloc(tokens * (size_t)(M / p.D) * sizeof(float), "bench");
+        kernels_reserve(softmax_attention_workspace(p.N, p.D));
+        double f = milliseconds(forward, &p), b = milliseconds(backward, &p);
+        printf("{\"tokens\": %d, \"images\": %d, \"heads\": %d, \"head_dim\": %d, \"forward_ms\": %.4f, "
+               "\"backward_ms\": %.4f}\n",
+               p.N, p.B, M / p.D, p.D, f, b);
+        fflush(stdout);
+        void *all[] = {p.qkv, p.dy, p.y, p.dqkv, p.lse};
+        for (size_t k = 0; k < sizeof all / sizeof *all; k++) device_free(all[k]);
+    }
+    kernels_exit();
+}

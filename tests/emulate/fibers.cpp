@@ -1,0 +1,305 @@
+/* The threads of a block as fibers of one CPU thread; see device.cuh.  A fiber runs until it waits at a barrier; when the
+ * last one that lives arrives, all line up again, in an order that changes from barrier to barrier.
+ *
+ * This file is compiled without the sanitizers, since nothing here touches a kernel's memory: what it does happens some
+ * millions of times a second. */
+#include "tests/emulate/emulate.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#ifndef __x86_64__
+#include <ucontext.h>
+#endif
+
+/* There when the kernels are built with AddressSanitizer, which must know where the stack is. */
+extern "C" {
+__attribute__((weak)) void __sanitizer_start_switch_fiber(void **fake_stack, const void *bottom, size_t size);
+__attribute__((weak)) void __sanitizer_finish_switch_fiber(void *fake_stack, const void **bottom, size_t *size);
+}
+
+dim3 emulate_thread, emulate_block, emulate_block_dim, emulate_grid_dim;
+void *emulate_shared;
+
+void emulate_fail(const char *what, const char *why) {
+    fprintf(stderr, "emulated %s: %s\n", what, why);
+    abort();
+}
+
+/* == Fibers ======================================================================================================= */
+
+enum { STACK_BYTES = 256 * 1024, MAX_THREADS = 1024, MAX_WARPS = MAX_THREADS / WARP };
+enum State { RUNNABLE, AT_WARP, AT_BLOCK, DONE };
+
+#ifdef __x86_64__
+/* A context is its stack pointer: a call preserves these six registers, and they lie on the stack. */
+typedef void *Context;
+extern "C" void emulate_switch(Context *from, Context to);
+asm(".text\n.type emulate_switch, @function\nemulate_switch:\n"
+    "pushq %rbp\npushq %rbx\npushq %r12\npushq %r13\npushq %r14\npushq %r15\n"
+    "movq %rsp, (%rdi)\nmovq %rsi, %rsp\n"
+    "popq %r15\npopq %r14\npopq %r13\npopq %r12\npopq %rbx\npopq %rbp\nretq\n"
+    ".size emulate_switch, . - emulate_switch\n");
+
+static void context_create(Context *c, char *stack, void (*enter)()) {
+    void **top = reinterpret_cast<void **>(stack + STACK_BYTES);
+    *--top = NULL; /* where `enter` would return to: a function starts 8 bytes off a multiple of 16 */
+    *--top = reinterpret_cast<void *>(enter);
+    *c = top - 6;
+}
+static void context_switch(Context *from, Context *to) { emulate_switch(from, *to); }
+#else
+typedef ucontext_t Context;
+static void context_create(Context *c, char *stack, void (*enter)()) {
+    getcontext(c);
+    c->uc_stack.ss_sp = stack;
+    c->uc_stack.ss_size = STACK_BYTES;
+    c->uc_link = NULL;
+    makecontext(c, enter, 0);
+}
+static void context_switch(Context *from, Context *to) { swapcontext(from, to); }
+#endif
+
+struct Fiber {
+    Context context;
+    char *stack;
+    void *fake_stack;
+    State state;
+    dim3 thread;
+    int exchanges;
+};
+
+/* Threads that live, and those of them that wait at the barrier. */
+struct Group {
+    int live, waiting;
+};
+
+static Fiber fibers[MAX_THREADS];
+static Context launcher;
+static void *launcher_fake_stack;
+static const void *launcher_stack;
+static size_t launcher_stack_size;
+static int current, thread_count, turn;
+static Group block, warps[MAX_WARPS];
+static int last_product[MAX_WARPS]; /* at which of its exchanges a warp last multiplied */
+static const std::function<void()> *kernel_body;
+
+/* Who may run, first come first served: a ring. */
+static int queue[MAX_THREADS], queue_first, queue_count;
+
+static void enqueue(int i) {
+    fibers[i].state = RUNNABLE;
+    queue[(queue_first + queue_count++) % MAX_THREADS] = i;
+}
+
+/* Threads first .. first+n-1 that are in `state` line up: forwards, backwards or from somewhere in the middle. */
+static void line_up(int first, int n, State state) {
+    turn++;
+    for (int k = 0; k < n; k++) {
+        int i = first + (turn % 2 ? n - 1 - k : (k + 7 * turn) % n);
+        if (fibers[i].state == state) enqueue(i);
+    }
+}
+
+static int warp_first(int i) { return i / WARP * WARP; }
+static int warp_size(int i) { return thread_count - warp_first(i) < WARP ? thread_count - warp_first(i) : WARP; }
+
+static void open_barriers(int i) {
+    Group *warp = &warps[i / WARP];
+    if (warp->live && warp->waiting == warp->live) {
+        warp->waiting = 0;
+        line_up(warp_first(i), warp_size(i), AT_WARP);
+    }
+    if (block.live && block.waiting == block.live) {
+        block.waiting = 0;
+        line_up(0, thread_count, AT_BLOCK);
+    }
+}
+
+/* The next in the queue takes over; the launcher when all threads are done, or none can go on. */
+static void switch_from(int me) {
+    Fiber *f = &fibers[me];
+    bool done = f->state == DONE;
+    Context *to = &launcher;
+    const void *stack = launcher_stack;
+    size_t size = launcher_stack_size;
+    if (queue_count) {
+        current = queue[queue_first];
+        queue_first = (queue_first + 1) % MAX_THREADS;
+        queue_count--;
+        if (current == me) return;
+        to = &fibers[current].context;
+        stack = fibers[current].stack;
+        size = STACK_BYTES;
+        emulate_thread = fibers[current].thread;
+    }
+    if (__sanitizer_start_switch_fiber) __sanitizer_start_switch_fiber(done ? NULL : &f->fake_stack, stack, size);
+    context_switch(&f->context, to);
+    if (__sanitizer_finish_switch_fiber) __sanitizer_finish_switch_fiber(f->fake_stack, NULL, NULL);
+}
+
+static void wait_at(State state) {
+    int me = current;
+    fibers[me].state = state;
+    if (state == AT_WARP) warps[me / WARP].waiting++;
+    if (state == AT_BLOCK) block.waiting++;
+    if (state == DONE) {
+        warps[me / WARP].live--;
+        block.live--;
+    }
+    open_barriers(me);
+    switch_from(me);
+}
+
+void block_sync() { wait_at(AT_BLOCK); }
+void warp_sync() { wait_at(AT_WARP); }
+
+int emulate_current() { return current; }
+
+static void fiber_main() {
+    /* The first fiber of a block comes from the launcher, whose stack is learnt here. */
+    const void *stack;
+    size_t size;
+    if (__sanitizer_finish_switch_fiber) {
+        __sanitizer_finish_switch_fiber(NULL, &stack, &size);
+        if (!launcher_stack) {
+            launcher_stack = stack;
+            launcher_stack_size = size;
+        }
+    }
+    (*kernel_body)();
+    wait_at(DONE);
+    abort();
+}
+
+static void run_block(const char *kernel) {
+    block = {thread_count, 0};
+    queue_first = queue_count = 0;
+    for (int i = 0; i < thread_count; i++) {
+        Fiber *f = &fibers[i];
+        dim3 b = emulate_block_dim;
+        if (!f->stack && !(f->stack = static_cast<char *>(malloc(STACK_BYTES)))) emulate_fail(kernel, "no memory");
+        context_create(&f->context, f->stack, fiber_main);
+        f->state = RUNNABLE;
+        f->exchanges = 0;
+        f->thread = dim3(i % b.x, i / b.x % b.y, i / (b.x * b.y));
+        if (i % WARP == 0) {
+            warps[i / WARP] = {0, 0};
+            last_product[i / WARP] = 0;
+        }
+        warps[i / WARP].live++;
+    }
+    emulate_copies_reset(thread_count);
+    line_up(0, thread_count, RUNNABLE);
+    current = queue[queue_first];
+    queue_first = (queue_first + 1) % MAX_THREADS;
+    queue_count--;
+    emulate_thread = fibers[current].thread;
+    launcher_stack = NULL;
+    if (__sanitizer_start_switch_fiber)
+        __sanitizer_start_switch_fiber(&launcher_fake_stack, fibers[current].stack, STACK_BYTES);
+    context_switch(&launcher, &fibers[current].context);
+    if (__sanitizer_finish_switch_fiber) __sanitizer_finish_switch_fiber(launcher_fake_stack, NULL, NULL);
+    if (block.live) emulate_fail(kernel, "some threads wait at a barrier that others never reach");
+}
+
+void emulate_launch(const char *kernel, dim3 grid, dim3 threads, size_t shared_bytes,
+                    const std::function<void()> &body) {
+    thread_count = (int)(threads.x * threads.y * threads.z);
+    if (thread_count < 1 || thread_count > MAX_THREADS) emulate_fail(kernel, "more than 1024 threads in a block, or none");
+    if (grid.x < 1 || grid.y < 1 || grid.z < 1 || grid.x > 0x7fffffff || grid.y > 65535 || grid.z > 65535)
+        emulate_fail(kernel, "impossible grid");
+    if (shared_bytes > 227 * 1024) emulate_fail(kernel, "more shared memory than a multiprocessor has");
+    if (posix_memalign(&emulate_shared, 128, shared_bytes ? shared_bytes : 1)) emulate_fail(kernel, "no memory");
+    kernel_body = &body;
+    emulate_grid_dim = grid;
+    emulate_block_dim = threads;
+    for (unsigned z = 0; z < grid.z; z++)
+        for (unsigned y = 0; y < grid.y; y++)
+            for (unsigned x = 0; x < grid.x; x++) {
+                emulate_block = dim3(x, y, z);
+                memset(emulate_shared, 0xFF, shared_bytes);
+                run_block(kernel);
+            }
+    free(emulate_shared);
+}
+
+/* == Warp exchange, the matrix instruction ========================================================================== */
+
+/* Two sets of slots by turns: a lane that writes its next value cannot disturb one that still reads this one. */
+alignas(16) static unsigned char slots[2][MAX_THREADS][SLOT_BYTES];
+
+/* The current warp's slots after all lanes have filled theirs. */
+static unsigned char (*exchange(const void *mine, size_t bytes))[SLOT_BYTES] {
+    int me = current, set = fibers[me].exchanges++ % 2;
+    memcpy(slots[set][me], mine, bytes);
+    warp_sync();
+    return &slots[set][warp_first(me)];
+}
+
+const void *emulate_exchange(const void *mine, size_t bytes, int lane) { return exchange(mine, bytes)[lane]; }
+
+/* Row, then column, of element i of lane `lane` of A [16,16], B [16,8] and C [16,8] (kernels/cuda/fragments.cuh). */
+static int a_row(int lane, int i) { return lane / 4 + 8 * (i / 2 % 2); }
+static int a_column(int lane, int i) { return 2 * (lane % 4) + i % 2 + 8 * (i / 4); }
+static int b_row(int lane, int i) { return 2 * (lane % 4) + i % 2 + 8 * (i / 2); }
+static int b_column(int lane) { return lane / 4; }
+static int c_row(int lane, int i) { return lane / 4 + 8 * (i / 2); }
+static int c_column(int lane, int i) { return 2 * (lane % 4) + i % 2; }
+
+/* What a lane brings, and in c takes away. */
+struct FloatOperands {
+    float c[4], a[8], b[4];
+};
+struct Bf16Operands {
+    float c[4];
+    uint16_t a[8], b[4];
+};
+static float widened(float x) { return x; }
+static float widened(uint16_t x) { return bf16_value(x); }
+
+/* C += A B for the whole warp, by the first lane that comes: the others find their part in their slots. */
+template <typename T>
+static void multiply(unsigned char (*lanes)[SLOT_BYTES]) {
+    float a[16][16], b[16][8], c[16][8];
+    for (int lane = 0; lane < WARP; lane++) {
+        const T *from = reinterpret_cast<const T *>(lanes[lane]);
+        for (int i = 0; i < 8; i++) a[a_row(lane, i)][a_column(lane, i)] = widened(from->a[i]);
+        for (int i = 0; i < 4; i++) b[b_row(lane, i)][b_column(lane)] = widened(from->b[i]);
+        for (int i = 0; i < 4; i++) c[c_row(lane, i)][c_column(lane, i)] = from->c[i];
+    }
+    for (int i = 0; i < 16; i++)
+        for (int k = 0; k < 16; k++)
+            for (int j = 0; j < 8; j++) c[i][j] += a[i][k] * b[k][j];
+    for (int lane = 0; lane < WARP; lane++) {
+        T *to = reinterpret_cast<T *>(lanes[lane]);
+        for (int i = 0; i < 4; i++) to->c[i] = c[c_row(lane, i)][c_column(lane, i)];
+    }
+}
+
+template <typename T>
+static void multiply_once(float *c, const T &mine) {
+    static_assert(sizeof mine <= SLOT_BYTES, "fits its slot");
+    int me = current, lane = me % WARP, *last = &last_product[me / WARP];
+    if (warp_size(me) != WARP) emulate_fail("matrix instruction", "asked for by a warp of fewer than 32 threads");
+    unsigned char(*lanes)[SLOT_BYTES] = exchange(&mine, sizeof mine);
+    if (*last != fibers[me].exchanges) multiply<T>(lanes);
+    *last = fibers[me].exchanges;
+    memcpy(c, reinterpret_cast<const T *>(lanes[lane])->c, 4 * sizeof *c);
+}
+
+void emulate_mma(float *c, const uint32_t *a, const uint32_t *b) {
+    Bf16Operands mine;
+    memcpy(mine.c, c, sizeof mine.c);
+    memcpy(mine.a, a, sizeof mine.a);
+    memcpy(mine.b, b, sizeof mine.b);
+    multiply_once(c, mine);
+}
+
+void emulate_mma_float(float *c, const float *a, const float *b) {
+    FloatOperands mine;
+    memcpy(mine.c, c, sizeof mine.c);
+    memcpy(mine.a, a, sizeof mine.a);
+    memcpy(mine.b, b, sizeof mine.b);
+    multiply_once(c, mine);
+}
