@@ -22,6 +22,7 @@
 #include "data/image.h"
 #include "data/loader.h"
 #include "layers/attention/feature_map.h"
+#include "layers/attention/relative.h"
 #include "layers/vit.h"
 
 enum { PATH_SIZE = 4096, ERROR_SIZE = 512 };
@@ -34,7 +35,7 @@ typedef struct {
     bool help, help_markdown, describe, eval, bench;
     int train_limit, test_limit, crop_padding;
     bool flip;
-    int attn, feature_map, ripple_algo, pool, pos_embed, lr_schedule; /* indices of choices */
+    int attn, feature_map, relative, ripple_algo, pool, pos_embed, lr_schedule; /* indices of choices */
     int img_size[2], patch_size, num_classes, dim, depth, heads, r_max, ripple_layers;
     float mlp_ratio, drop_path, tau;
     int epochs, batch_size, micro_batch, lr_base_batch, eval_every, log_every;
@@ -81,7 +82,8 @@ static const ConfigEntry entries[] = {
     {F(CHOICE, pos_embed), "learned", CONFIG_CHOICES("learned", "none"), .help = "Position embedding"},
     {F(FLOAT, drop_path), "0", .min = 0, .max = 0.99, .help = "Rate of stochastic depth in the last block; grows linearly from 0 in the first"},
 
-    {F(CHOICE, feature_map), "mlp", .section = "attention", .choices_of = feature_map_names, .help = "Feature map of linear and ripple attention"},
+    {F(CHOICE, feature_map), "mlp", .section = "attention", .choices_of = feature_map_names, .noun = "map", .help = "Feature map of linear and ripple attention"},
+    {F(CHOICE, relative), "none", .choices_of = relative_names, .noun = "encoding", .help = "Relative positions in linear attention"},
     {F(INT, r_max), "4", .min = 1, .max = RIPPLE_MAX_GROUPS - 1, .help = "Rings of ripple attention; tokens at this distance and beyond share one weight"},
     {F(FLOAT, tau), "0.001", .min = 0, .max = 1, .help = "Stick breaking ends when less than this is left (0: never)"},
     {F(INT, ripple_layers), "9", .min = 0, .max = 256, .help = "The first so many blocks ripple, the others use linear attention"},
@@ -173,6 +175,7 @@ static VitConfig vit_config(const Run *run) {
         .attention = {.attn = attention_operators[s->attn]->name,
                       .heads = s->heads,
                       .feature_map = feature_map_names(&count)[s->feature_map],
+                      .relative = relative_names(&count)[s->relative],
                       .r_max = s->r_max,
                       .tau = s->tau,
                       .ripple_layers = s->ripple_layers,
@@ -190,6 +193,12 @@ static void check_settings(Run *run) {
     if (s->dim % s->heads) config_reject(&run->config, "heads", "%d does not divide dim %d", s->heads, s->dim);
     if (attention_operators[s->attn]->needs_grid && s->pool == POOL_CLS)
         config_reject(&run->config, "pool", "attn %s has no place for a class token: use pool gap",
+                      attention_operators[s->attn]->name);
+    if (attention_operators[s->attn]->needs_positive && feature_maps[s->feature_map]->negative)
+        config_reject(&run->config, "feature_map", "attn %s cannot weigh features that may be negative, as those of %s",
+                      attention_operators[s->attn]->name, feature_maps[s->feature_map]->name);
+    if (!attention_operators[s->attn]->takes_relative && strcmp(relative_kinds[s->relative]->name, "none"))
+        config_reject(&run->config, "relative", "%s goes with attn linear, not with %s", relative_kinds[s->relative]->name,
                       attention_operators[s->attn]->name);
     if ((int)((float)s->dim * s->mlp_ratio) < 1)
         config_reject(&run->config, "mlp_ratio", "%g of dim %d leaves no hidden unit", (double)s->mlp_ratio, s->dim);
@@ -243,10 +252,12 @@ static void model_open(Run *run, int batch, bool training) {
     vit_plan(&run->vit, batch, training);
     vit_allocate(&run->vit);
     params_allocate(&run->vit.params, training);
-    if (*run->s.init)
+    if (*run->s.init) {
         checkpoint_load_weights(&run->vit.params, run->s.init);
-    else
+    } else {
         params_initialize(&run->vit.params, run->s.seed);
+        vit_draw_buffers(&run->vit, run->s.seed, 0);
+    }
 }
 
 static void buffers_open(Run *run, int batch) {
@@ -283,6 +294,7 @@ static double train_step(Run *run, uint64_t batch) {
     uint32_t step = (uint32_t)run->state.step;
     double loss = 0;
     device_zero(vit->params.grads, vit->params.total * sizeof(float));
+    vit_draw_buffers(vit, run->s.seed, step);
     for (int first = 0; first < size; first += vit->batch) {
         int B = size - first < vit->batch ? size - first : vit->batch;
         loader_fill(&run->loader, batch * (uint64_t)size + (uint64_t)first, B, run->pixels, run->labels);
@@ -633,6 +645,7 @@ static void bench_batch(Run *run, int size, bool training) {
     Vit *vit = &run->vit;
     float mean[3] = {0.5f, 0.5f, 0.5f}, std[3] = {0.25f, 0.25f, 0.25f};
     if (training) device_zero(vit->params.grads, vit->params.total * sizeof(float));
+    if (training) vit_draw_buffers(vit, run->s.seed, (uint32_t)run->state.step);
     for (int first = 0; first < size; first += vit->batch) {
         int B = size - first < vit->batch ? size - first : vit->batch;
         vit_load_pixels(vit, run->pixels, mean, std, B);
@@ -814,7 +827,7 @@ static int parity_shapes(Run *run, const SafeTensor *images, const SafeTensor *l
     return (int)images->shape[0];
 }
 
-/* Parameters that travel in the file replace the model's; all of them or none. */
+/* Parameters and buffers that travel in the file replace the model's; all of them or none. */
 static void parity_parameters(Run *run, const SafeTensors *st) {
     Params *params = &run->vit.params;
     char error[ERROR_SIZE];
@@ -825,18 +838,20 @@ static void parity_parameters(Run *run, const SafeTensors *st) {
 
 static void parity_write(Run *run, float loss, int B) {
     const Params *params = &run->vit.params;
-    int count = params->count + 2;
-    SafeTensorEntry *out = xcalloc((size_t)count, sizeof *out, "parity");
-    char(*names)[PARAM_NAME_SIZE + 8] = xcalloc((size_t)count, sizeof *names, "parity"), error[ERROR_SIZE];
+    int count = 2;
+    SafeTensorEntry *out = xcalloc((size_t)params->count + 2, sizeof *out, "parity");
+    char(*names)[PARAM_NAME_SIZE + 8] = xcalloc((size_t)params->count + 2, sizeof *names, "parity"), error[ERROR_SIZE];
     float *grads = xcalloc(params->total, sizeof *grads, "parity");
     device_download(grads, params->grads, params->total * sizeof *grads);
     out[0] = (SafeTensorEntry){"logits", SAFE_F32, 2, {(size_t)B, (size_t)run->s.num_classes}, run->logits};
     out[1] = (SafeTensorEntry){"loss", SAFE_F32, 1, {1}, &loss};
     for (int i = 0; i < params->count; i++) {
         const Param *p = &params->items[i];
-        snprintf(names[i], sizeof names[i], "grad.%s", p->name);
-        out[i + 2] = (SafeTensorEntry){.name = names[i], .dtype = SAFE_F32, .ndim = p->ndim, .data = grads + p->offset};
-        for (int d = 0; d < p->ndim; d++) out[i + 2].shape[d] = (size_t)p->shape[d];
+        SafeTensorEntry *to = &out[count];
+        if (p->frozen) continue;
+        snprintf(names[count], sizeof names[count], "grad.%s", p->name);
+        *to = (SafeTensorEntry){.name = names[count++], .dtype = SAFE_F32, .ndim = p->ndim, .data = grads + p->offset};
+        for (int d = 0; d < p->ndim; d++) to->shape[d] = (size_t)p->shape[d];
     }
     if (!safetensors_write(run->s.out, out, count, NULL, 0, error, sizeof error)) die("%s", error);
     free(grads);
@@ -895,6 +910,10 @@ static void print_help(const Run *run) {
            "Attention operators (--attn):\n");
     for (int i = 0; attention_operators[i]; i++)
         printf("  %-24s %s\n", attention_operators[i]->name, attention_operators[i]->summary);
+    printf("\nFeature maps of linear and ripple attention (--feature-map):\n");
+    for (int i = 0; feature_maps[i]; i++) printf("  %-24s %s\n", feature_maps[i]->name, feature_maps[i]->summary);
+    printf("\nRelative positions in linear attention (--relative):\n");
+    for (int i = 0; relative_kinds[i]; i++) printf("  %-24s %s\n", relative_kinds[i]->name, relative_kinds[i]->summary);
     printf("\n");
     config_help(&run->config, stdout);
 }

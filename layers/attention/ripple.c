@@ -144,6 +144,10 @@ static void weights_backward(const Ripple *s, const Attention *a, int B) {
                                 s->sticks, n, a->H, a->D, s->sticks_per_head, a->config.tau, s->truncate);
 }
 
+static void ripple_draw(const Attention *a, uint64_t seed, uint32_t step) {
+    feature_map_draw(&((const Ripple *)a->state)->map, a, seed, step);
+}
+
 static void ripple_forward(const Attention *a, real *y, const real *x, int B) {
     const Ripple *s = a->state;
     qkv_forward_in(&s->frame, a, x, B);
@@ -199,7 +203,7 @@ static void ripple_weights(const Attention *a, float *weights, int b, int head, 
     const Ripple *s = a->state;
     float alpha[RIPPLE_MAX_GROUPS], sum = 1e-6f;
     size_t row = ((size_t)b * (size_t)a->N + (size_t)query) * (size_t)a->H + (size_t)head, G = (size_t)s->rings.G;
-    feature_map_scores(&s->map, a, weights, b, head, query);
+    feature_map_scores(s->map.phi, s->map.F, a, weights, b, head, query);
     device_download(alpha, s->alpha + row * G, G * sizeof *alpha);
     for (int m = 0; m < a->N; m++) sum += weights[m] *= alpha[ring_of(&s->rings, query, m)];
     for (int m = 0; m < a->N; m++) weights[m] /= sum;
@@ -221,10 +225,12 @@ static void dense_declare(Attention *a, Params *p) { declare(a, p, WEIGHTS_STICK
         .name = label,                                                                                          \
         .summary = text,                                                                                        \
         .needs_grid = true,                                                                                     \
+        .needs_positive = true,                                                                                 \
         .state_size = sizeof(Ripple),                                                                           \
         .in_block = ripple_in_block,                                                                            \
         .declare = declare_function,                                                                            \
         .plan = ripple_plan,                                                                                    \
+        .draw = ripple_draw,                                                                                    \
         .forward = ripple_forward,                                                                              \
         .backward = ripple_backward,                                                                            \
         .macs = ripple_macs,                                                                                    \
