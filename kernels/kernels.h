@@ -299,6 +299,16 @@ RIPPLE_FORWARD(sat);
 RIPPLE_BACKWARD(sat);
 size_t ripple_sat_workspace(const RippleRings *rings, int D, int F);
 
+/* The paper's Appendix A: softmax inside each vicinal group, the groups mixed.  A reference for small N: N^2 work.
+ * y_n = sum_r alpha_r(n) sum_{m: g(n,m)=r} exp(q_n.k_m / sqrt D - lse_r(n)) v_m; a group without tokens adds nothing.
+ * y [B,N,H,D] real;  lse [B,N,H,G] float: log-sum-exp of a group's scaled scores (saved);  alpha [B,N,H,G]. */
+void ripple_explicit_forward(real *y, float *lse, const float *alpha, const real *qkv, const RippleRings *rings, int B,
+                             int H, int D);
+/* dqkv [B,N,3,H,D] (=);  dalpha [B,N,H,G] (=). */
+void ripple_explicit_backward(real *dqkv, float *dalpha, const real *dy, const float *lse, const float *alpha,
+                              const real *qkv, const RippleRings *rings, int B, int H, int D);
+size_t ripple_explicit_workspace(const RippleRings *rings, int D);
+
 /* Estimated seconds of forward and backward for one image and one head on this device: what `auto` compares.
  * The constants come from tests/bench_ripple.c; docs/performance.md has the table. */
 double ripple_naive_cost(const RippleRings *rings, int D, int F);

@@ -7,7 +7,7 @@
 #include "layers/attention/feature_map.h"
 
 extern const AttentionOp softmax_op, linear_op, ripple_op, ripple_fixed_op, ripple_softmax_weights_op,
-    ripple_truncated_op, ripple_log_op, ripple_dense_op;
+    ripple_truncated_op, ripple_log_op, ripple_dense_op, ripple_explicit_softmax_op;
 
 const AttentionOp *const attention_operators[] = {
     &softmax_op,
@@ -18,6 +18,7 @@ const AttentionOp *const attention_operators[] = {
     &ripple_truncated_op,
     &ripple_log_op,
     &ripple_dense_op,
+    &ripple_explicit_softmax_op,
     NULL,
 };
 

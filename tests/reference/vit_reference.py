@@ -64,8 +64,10 @@ class Config:
 
 
 def block_operator(config, block):
-    """Only the first ripple_layers blocks of a ripple model use ripple attention; the others are linear."""
-    return "linear" if config.attn in RIPPLE and block >= config.ripple_layers else config.attn
+    """Only the first ripple_layers blocks of a ripple model use ripple attention; the others are linear, or softmax."""
+    if config.attn not in RIPPLE or block < config.ripple_layers:
+        return config.attn
+    return "softmax" if config.attn == "ripple-explicit-softmax" else "linear"
 
 
 # == Vicinal groups ====================================================================================================
