@@ -68,7 +68,7 @@ CXXFLAGS_ALL := -std=c++17 -O1 -g -fsanitize=address,undefined -fno-sanitize-rec
 CFLAGS_SANITIZE := -O1 -g -fsanitize=address,undefined -fno-sanitize-recover=undefined
 CU_SOURCES := $(filter-out kernels/cuda/runtime.cu kernels/cuda/linear.cu,$(wildcard kernels/cuda/*.cu))
 EMULATOR := $(BUILD)/tests/emulate/emulate.o
-TESTS := $(patsubst %,$(BUILD)/tests/test_%,attention layers ripple model)
+TESTS := $(patsubst %,$(BUILD)/tests/test_%,attention features layers ripple model)
 LINK := g++
 endif
 
