@@ -25,6 +25,7 @@
 #include "data/sampler.h"
 #include "data/sheet.h"
 #include "layers/attention/feature_map.h"
+#include "layers/attention/relative.h"
 #include "layers/vit.h"
 
 enum { ERROR_SIZE = 512 };
@@ -42,9 +43,8 @@ typedef struct {
     const char *aa;
     int train_interpolation, remode; /* indices of choices */
     float color_jitter, reprob, mixup, cutmix, mixup_prob, mixup_switch_prob;
-    int attn, feature_map, ripple_algo, pool, pos_embed, lr_schedule; /* indices of choices */
-    int img_size[2], patch_size, num_classes, dim, depth, heads, r_max, ripple_layers,
-        convit_local_layers;
+    int attn, feature_map, relative, ripple_algo, pool, pos_embed, lr_schedule; /* indices of choices */
+    int img_size[2], patch_size, num_classes, dim, depth, heads, r_max, ripple_layers, convit_local_layers;
     float mlp_ratio, drop_path, tau;
     int epochs, batch_size, micro_batch, lr_base_batch, eval_every, log_every;
     float lr, lr_min, lr_warmup, warmup_epochs, weight_decay, beta1, beta2, eps, clip_grad, ema_decay, label_smoothing;
@@ -110,7 +110,8 @@ static const ConfigEntry entries[] = {
     {F(CHOICE, pos_embed), "learned", CONFIG_CHOICES("learned", "none"), .help = "Position embedding"},
     {F(FLOAT, drop_path), "0", .min = 0, .max = 0.99, .help = "Rate of stochastic depth in the last block; grows linearly from 0 in the first"},
 
-    {F(CHOICE, feature_map), "mlp", .section = "attention", .choices_of = feature_map_names, .help = "Feature map of linear and ripple attention"},
+    {F(CHOICE, feature_map), "mlp", .section = "attention", .choices_of = feature_map_names, .noun = "map", .help = "Feature map of linear and ripple attention"},
+    {F(CHOICE, relative), "none", .choices_of = relative_names, .noun = "encoding", .help = "Relative positions in linear attention"},
     {F(INT, r_max), "4", .min = 1, .max = RIPPLE_MAX_GROUPS - 1, .help = "Rings of ripple attention; tokens at this distance and beyond share one weight"},
     {F(FLOAT, tau), "0.001", .min = 0, .max = 1, .help = "Stick breaking ends when less than this is left (0: never)"},
     {F(INT, ripple_layers), "9", .min = 0, .max = 256, .help = "The first so many blocks ripple, the others use linear attention"},
@@ -195,6 +196,7 @@ static VitConfig vit_config(const Run *run) {
         .attention = {.attn = attention_operators[s->attn]->name,
                       .heads = s->heads,
                       .feature_map = feature_map_names(&count)[s->feature_map],
+                      .relative = relative_names(&count)[s->relative],
                       .r_max = s->r_max,
                       .tau = s->tau,
                       .ripple_layers = s->ripple_layers,
@@ -225,6 +227,12 @@ static void check_settings(Run *run) {
         config_reject(&run->config, "pool",
                       "with attn %s the class token joins before block %d, and depth %d ends with block %d: use pool gap",
                       op->name, op->class_block(&attention), s->depth, s->depth - 1);
+    if (op->needs_positive && feature_maps[s->feature_map]->negative)
+        config_reject(&run->config, "feature_map", "attn %s cannot weigh features that may be negative, as those of %s",
+                      op->name, feature_maps[s->feature_map]->name);
+    if (!op->takes_relative && strcmp(relative_kinds[s->relative]->name, "none"))
+        config_reject(&run->config, "relative", "%s goes with attn linear, not with %s", relative_kinds[s->relative]->name,
+                      op->name);
     if ((int)((float)s->dim * s->mlp_ratio) < 1)
         config_reject(&run->config, "mlp_ratio", "%g of dim %d leaves no hidden unit", (double)s->mlp_ratio, s->dim);
     if (!randaugment_parse(&run->randaugment, s->aa, error)) config_reject(&run->config, "aa", "%s", error);
@@ -337,10 +345,12 @@ static void model_open(Run *run, int batch, bool training) {
     vit_plan(&run->vit, batch, training);
     vit_allocate(&run->vit);
     params_allocate(&run->vit.params, training);
-    if (*run->s.init)
+    if (*run->s.init) {
         checkpoint_load_weights(&run->vit.params, run->s.init);
-    else
+    } else {
         params_initialize(&run->vit.params, run->s.seed);
+        vit_draw_buffers(&run->vit, run->s.seed, 0);
+    }
 }
 
 static void buffers_open(Run *run, int batch) {
@@ -423,6 +433,7 @@ static double train_step(Run *run) {
     LoaderPart images;
     double loss = 0;
     device_zero(vit->params.grads, vit->params.total * sizeof(float));
+    vit_draw_buffers(vit, run->s.seed, (uint32_t)run->state.step);
     for (int first = begin; first < end; first += images.n) {
         loader_next(&run->loader, &images);
         load_images(run, &images);
@@ -719,6 +730,7 @@ static void bench_batch(Run *run, bool training) {
     Vit *vit = &run->vit;
     int begin = local_first(run), end = begin + local_batch(run);
     if (training) device_zero(vit->params.grads, vit->params.total * sizeof(float));
+    if (training) vit_draw_buffers(vit, run->s.seed, (uint32_t)run->state.step);
     for (int first = begin, B; first < end; first += B) {
         B = end - first < vit->batch ? end - first : vit->batch;
         vit_load_pixels(vit, run->pixels, run->train.mean, run->train.std, B);
@@ -926,7 +938,7 @@ static int parity_shapes(Run *run, const SafeTensor *images, const SafeTensor *l
     return (int)images->shape[0];
 }
 
-/* Parameters that travel in the file replace the model's; all of them or none. */
+/* Parameters and buffers that travel in the file replace the model's; all of them or none. */
 static void parity_parameters(Run *run, const SafeTensors *st) {
     Params *params = &run->vit.params;
     char error[ERROR_SIZE];
@@ -937,18 +949,20 @@ static void parity_parameters(Run *run, const SafeTensors *st) {
 
 static void parity_write(Run *run, float loss, int B) {
     const Params *params = &run->vit.params;
-    int count = params->count + 2;
-    SafeTensorEntry *out = xcalloc((size_t)count, sizeof *out, "parity");
-    char(*names)[PARAM_NAME_SIZE + 8] = xcalloc((size_t)count, sizeof *names, "parity"), error[ERROR_SIZE];
+    int count = 2;
+    SafeTensorEntry *out = xcalloc((size_t)params->count + 2, sizeof *out, "parity");
+    char(*names)[PARAM_NAME_SIZE + 8] = xcalloc((size_t)params->count + 2, sizeof *names, "parity"), error[ERROR_SIZE];
     float *grads = xcalloc(params->total, sizeof *grads, "parity");
     device_download(grads, params->grads, params->total * sizeof *grads);
     out[0] = (SafeTensorEntry){"logits", SAFE_F32, 2, {(size_t)B, (size_t)run->s.num_classes}, run->logits};
     out[1] = (SafeTensorEntry){"loss", SAFE_F32, 1, {1}, &loss};
     for (int i = 0; i < params->count; i++) {
         const Param *p = &params->items[i];
-        snprintf(names[i], sizeof names[i], "grad.%s", p->name);
-        out[i + 2] = (SafeTensorEntry){.name = names[i], .dtype = SAFE_F32, .ndim = p->ndim, .data = grads + p->offset};
-        for (int d = 0; d < p->ndim; d++) out[i + 2].shape[d] = (size_t)p->shape[d];
+        SafeTensorEntry *to = &out[count];
+        if (p->frozen) continue;
+        snprintf(names[count], sizeof names[count], "grad.%s", p->name);
+        *to = (SafeTensorEntry){.name = names[count++], .dtype = SAFE_F32, .ndim = p->ndim, .data = grads + p->offset};
+        for (int d = 0; d < p->ndim; d++) to->shape[d] = (size_t)p->shape[d];
     }
     if (!safetensors_write(run->s.out, out, count, NULL, 0, error, sizeof error)) die("%s", error);
     free(grads);
@@ -1008,6 +1022,10 @@ static void print_help(const Run *run) {
            "Attention operators (--attn):\n");
     for (int i = 0; attention_operators[i]; i++)
         printf("  %-24s %s\n", attention_operators[i]->name, attention_operators[i]->summary);
+    printf("\nFeature maps of linear and ripple attention (--feature-map):\n");
+    for (int i = 0; feature_maps[i]; i++) printf("  %-24s %s\n", feature_maps[i]->name, feature_maps[i]->summary);
+    printf("\nRelative positions in linear attention (--relative):\n");
+    for (int i = 0; relative_kinds[i]; i++) printf("  %-24s %s\n", relative_kinds[i]->name, relative_kinds[i]->summary);
     printf("\n");
     config_help(&run->config, stdout);
 }

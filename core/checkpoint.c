@@ -14,29 +14,38 @@ enum { ERROR_SIZE = 512, MAX_METADATA = 16 };
 
 /* == Writing ====================================================================================================== */
 
-/* Appends all tensors of `arena` under `prefix`; names and host copies go to `names` and `host`. */
-static void entries_append(SafeTensorEntry *entries, char (*names)[PARAM_NAME_SIZE + 16], float *host,
-                           const Params *params, const float *arena, const char *prefix) {
+/* Buffers have no moments. */
+static bool is_stored(const Params *params, const float *arena, const Param *p) {
+    return !p->frozen || (arena != params->exp_avg && arena != params->exp_avg_sq);
+}
+
+/* Appends all tensors of `arena` under `prefix`; names and host copies go to `names` and `host`.  Returns how many. */
+static int entries_append(SafeTensorEntry *entries, char (*names)[PARAM_NAME_SIZE + 16], float *host,
+                          const Params *params, const float *arena, const char *prefix) {
+    int n = 0;
     device_download(host, arena, params->total * sizeof *host);
     for (int i = 0; i < params->count; i++) {
         const Param *p = &params->items[i];
-        snprintf(names[i], sizeof names[i], "%s%s", prefix, p->name);
-        entries[i] = (SafeTensorEntry){.name = names[i], .dtype = SAFE_F32, .ndim = p->ndim, .data = host + p->offset};
-        for (int d = 0; d < p->ndim; d++) entries[i].shape[d] = (size_t)p->shape[d];
+        if (!is_stored(params, arena, p)) continue;
+        snprintf(names[n], sizeof names[n], "%s%s", prefix, p->name);
+        entries[n] = (SafeTensorEntry){.name = names[n], .dtype = SAFE_F32, .ndim = p->ndim, .data = host + p->offset};
+        for (int d = 0; d < p->ndim; d++) entries[n].shape[d] = (size_t)p->shape[d];
+        n++;
     }
+    return n;
 }
 
 static void arenas_save(const Params *params, const float *const *arenas, const char *const *prefixes, int arena_count,
                         const char *path, const SafeMetadata *metadata, int metadata_count) {
-    size_t n = (size_t)(arena_count * params->count);
-    SafeTensorEntry *entries = xcalloc(n, sizeof *entries, "checkpoint");
-    char(*names)[PARAM_NAME_SIZE + 16] = xcalloc(n, sizeof *names, "checkpoint");
+    size_t most = (size_t)(arena_count * params->count);
+    SafeTensorEntry *entries = xcalloc(most, sizeof *entries, "checkpoint");
+    char(*names)[PARAM_NAME_SIZE + 16] = xcalloc(most, sizeof *names, "checkpoint");
     float *host = xcalloc((size_t)arena_count * params->total, sizeof *host, "checkpoint");
     char error[ERROR_SIZE];
+    int n = 0;
     for (int i = 0; i < arena_count; i++)
-        entries_append(entries + i * params->count, names + i * params->count, host + (size_t)i * params->total, params,
-                       arenas[i], prefixes[i]);
-    if (!safetensors_write(path, entries, (int)n, metadata, metadata_count, error, sizeof error))
+        n += entries_append(entries + n, names + n, host + (size_t)i * params->total, params, arenas[i], prefixes[i]);
+    if (!safetensors_write(path, entries, n, metadata, metadata_count, error, sizeof error))
         die("%s%s", error, file_exists(path) ? ": the file saved before is still whole" : "");
     free(host);
     free(names);
@@ -94,6 +103,7 @@ bool checkpoint_read_weights(Params *params, float *arena, const SafeTensors *st
     for (int i = 0; ok && i < params->count; i++) {
         const Param *p = &params->items[i];
         char name[PARAM_NAME_SIZE + 16];
+        if (!is_stored(params, arena, p)) continue;
         snprintf(name, sizeof name, "%s%s", prefix, p->name);
         const SafeTensor *tensor = safetensors_find(st, name);
         ok = tensor != NULL;
@@ -118,7 +128,7 @@ void checkpoint_load_weights(Params *params, const char *path) {
     if (!checkpoint_read_weights(params, params->values, &st, "", error, sizeof error)) die("%s", error);
     for (int i = 0; i < st.count; i++)
         if (!params_find(params, st.tensors[i].name))
-            die("%s: tensor '%s' has no place in this model: another attn, pool, pos_embed or depth?", path,
+            die("%s: tensor '%s' has no place in this model: another attn, feature_map, relative, pool, pos_embed or depth?", path,
                 st.tensors[i].name);
     safetensors_close(&st);
 }

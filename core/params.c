@@ -15,9 +15,23 @@ static Param *params_append(Params *params) {
         params->items = realloc(params->items, (size_t)params->capacity * sizeof *params->items);
         if (!params->items) die("out of memory: table of %d tensors", params->capacity);
     }
-    Param *p = &params->items[params->count++];
-    memset(p, 0, sizeof *p);
-    return p;
+    return &params->items[params->count++];
+}
+
+static void params_add(Params *params, Param declared, const char *prefix, const char *name, int ndim,
+                       const int *shape) {
+    Param *p = params_append(params);
+    *p = declared;
+    snprintf(p->name, sizeof p->name, "%s%s", prefix, name);
+    p->ndim = ndim;
+    p->size = 1;
+    for (int i = 0; i < ndim; i++) {
+        p->shape[i] = shape[i];
+        p->size *= (size_t)shape[i];
+    }
+    p->offset = params->total;
+    params->total += (p->size + ARENA_PIECE - 1) / ARENA_PIECE * ARENA_PIECE;
+    if (!p->frozen) params->parameters += p->size;
 }
 
 void params_declare_fan(Params *params, float **value, float **grad, const char *prefix, const char *name, int fan,
@@ -28,21 +42,14 @@ void params_declare_fan(Params *params, float **value, float **grad, const char 
 
 void params_declare(Params *params, float **value, float **grad, const char *prefix, const char *name, ParamInit init,
                     bool decay, int ndim, const int *shape) {
-    Param *p = params_append(params);
-    snprintf(p->name, sizeof p->name, "%s%s", prefix, name);
-    p->ndim = ndim;
-    p->size = 1;
-    for (int i = 0; i < ndim; i++) {
-        p->shape[i] = shape[i];
-        p->size *= (size_t)shape[i];
-    }
-    p->init = init;
-    p->decay = decay;
-    p->value = value;
-    p->grad = grad;
-    p->offset = params->total;
-    params->total += (p->size + ARENA_PIECE - 1) / ARENA_PIECE * ARENA_PIECE;
-    params->parameters += p->size;
+    Param p = {.init = init, .decay = decay, .value = value, .grad = grad};
+    params_add(params, p, prefix, name, ndim, shape);
+}
+
+void params_declare_buffer(Params *params, float **value, float **host, const char *prefix, const char *name,
+                           ParamInit init, int ndim, const int *shape) {
+    Param p = {.init = init, .frozen = true, .value = value, .host = host};
+    params_add(params, p, prefix, name, ndim, shape);
 }
 
 void params_start_with(Params *params, float (*start)(const Param *p, size_t i)) {
@@ -54,8 +61,11 @@ void params_allocate(Params *params, bool training) {
     params->values = device_malloc(bytes, "parameters");
     params->grads = training ? device_malloc(bytes, "gradients") : NULL;
     params_view(params, params->values);
-    for (int i = 0; i < params->count; i++)
-        *params->items[i].grad = training ? params->grads + params->items[i].offset : NULL;
+    for (int i = 0; i < params->count; i++) {
+        Param *p = &params->items[i];
+        if (p->grad) *p->grad = training ? params->grads + p->offset : NULL;
+        if (p->host) *p->host = p->staging = xcalloc(p->size, sizeof *p->staging, p->name);
+    }
 }
 
 static void kinds_allocate(Params *params) {
@@ -84,6 +94,8 @@ void params_view(Params *params, float *arena) {
     for (int i = 0; i < params->count; i++) *params->items[i].value = arena + params->items[i].offset;
 }
 
+static size_t row_of(const Param *p) { return (size_t)p->shape[p->ndim - 1]; }
+
 /* Element i of tensor t; rejection keeps the truncated normal exact, with a fresh stream for every attempt. */
 static float draw(const Param *p, uint64_t seed, uint32_t t, size_t i) {
     switch (p->init) {
@@ -103,8 +115,28 @@ static float draw(const Param *p, uint64_t seed, uint32_t t, size_t i) {
         float bound = 1 / sqrtf((float)p->fan);
         return bound * (2 * rng_uniform(seed, RNG_INIT, t, 0, i) - 1);
     }
+    case INIT_NORMAL_LOW: return rng_normal(seed, RNG_INIT, t, 0, i) - 4;
+    case INIT_NORMAL_ROWS: {
+        double squares = 0;
+        size_t n = row_of(p), row = i / n * n;
+        for (size_t j = row; j < row + n; j++) squares += pow((double)rng_normal(seed, RNG_INIT, t, 0, j), 2);
+        return rng_normal(seed, RNG_INIT, t, 0, i) * (float)(2 / pow(squares, 0.25));
+    }
+    case INIT_UNIFORM_KERNEL: return rng_uniform(seed, RNG_INIT, t, 0, i) * sqrtf(2 / (float)row_of(p));
+    case INIT_PERMUTATIONS: return (float)(i % row_of(p)); /* the order comes with params_initialize */
     }
     return 0;
+}
+
+/* Fisher and Yates on every row. */
+static void shuffle_rows(const Param *p, float *x, uint64_t seed, uint32_t t) {
+    size_t n = row_of(p);
+    for (size_t i = 0; i < p->size; i++) {
+        size_t left = n - i % n, other = i + rng_below(seed, RNG_INIT, t, 0, i, (uint32_t)left);
+        float kept = x[i];
+        x[i] = x[other];
+        x[other] = kept;
+    }
 }
 
 void params_initialize(Params *params, uint64_t seed) {
@@ -115,6 +147,7 @@ void params_initialize(Params *params, uint64_t seed) {
             float known = p->start ? p->start(p, i) : NAN;
             host[p->offset + i] = isnan(known) ? draw(p, seed, (uint32_t)t, i) : known;
         }
+        if (p->init == INIT_PERMUTATIONS) shuffle_rows(p, host + p->offset, seed, (uint32_t)t);
     }
     device_upload(params->values, host, params->total * sizeof *host);
     free(host);
@@ -146,6 +179,7 @@ void params_free(Params *params) {
     device_free(params->exp_avg_sq);
     device_free(params->ema);
     device_free(params->kinds);
+    for (int i = 0; i < params->count; i++) free(params->items[i].staging);
     free(params->items);
     memset(params, 0, sizeof *params);
 }

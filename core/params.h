@@ -1,6 +1,7 @@
 /* The parameter arena: every learnable tensor is declared once - name, shape, initialisation, decays or not - and from
  * that table come memory, views, AdamW groups, clipping, all-reduce ranges, checkpoint entries and --describe.
- * Gradients, moments and the EMA mirror its offsets, so they are loops over flat float32 memory. */
+ * Gradients, moments and the EMA mirror its offsets, so they are loops over flat float32 memory.
+ * A buffer is a tensor of the same arena that is drawn instead of learned: random features, codes, permutations. */
 #ifndef VIT_CORE_PARAMS_H
 #define VIT_CORE_PARAMS_H
 
@@ -16,7 +17,11 @@ typedef enum {
     INIT_TRUNC_NORMAL,   /* std 0.02, cut at +-2 (timm's bounds are values, not deviations) */
     INIT_NORMAL,         /* standard normal */
     INIT_XAVIER_UNIFORM, /* bound sqrt(6 / (fan in + fan out)) of a [out,in] matrix */
-    INIT_FAN_IN_UNIFORM  /* bound 1/sqrt(fan): PyTorch's Conv2d; for a bias the fan is given in Param.fan */
+    INIT_FAN_IN_UNIFORM, /* bound 1/sqrt(fan): PyTorch's Conv2d; for a bias the fan is given in Param.fan */
+    INIT_NORMAL_LOW,     /* standard normal less 4: the logits of low frequencies (stochastic positional encoding) */
+    INIT_NORMAL_ROWS,    /* standard normal, each row (last dimension) times 2/sqrt(its norm): that paper's gains */
+    INIT_UNIFORM_KERNEL, /* uniform in [0, sqrt(2/n)) for rows of n: that paper's convolutions */
+    INIT_PERMUTATIONS    /* each row a random order of 0 .. n-1 */
 } ParamInit;
 
 typedef struct Param {
@@ -27,15 +32,16 @@ typedef struct Param {
     int fan; /* for INIT_FAN_IN_UNIFORM */
     float (*start)(const struct Param *p, size_t i); /* element i at first, NaN where `init` draws it; NULL: all drawn */
     bool decay;
-    bool frozen; /* stored and loaded like the others, but never trained */
+    bool frozen; /* a buffer: stored and loaded like the others, but never trained, and no parameter */
     float **value, **grad; /* where the layer keeps its views; filled by params_allocate and params_view */
+    float **host, *staging; /* buffers: host memory of the same size, and where the layer keeps its view of that */
 } Param;
 
 typedef struct {
     Param *items;
     int count, capacity;
     size_t total;       /* floats in one arena; each tensor starts on a 64-byte boundary, the gaps stay zero */
-    size_t parameters;  /* floats that are parameters */
+    size_t parameters;  /* floats that are parameters: no gaps, no buffers */
     float *values, *grads;    /* device memory */
     float *exp_avg, *exp_avg_sq; /* AdamW's moments, NULL before params_allocate_optimizer */
     float *ema;               /* NULL without EMA */
@@ -53,6 +59,11 @@ void params_declare_fan(Params *params, float **value, float **grad, const char 
 
 /* The tensor declared last starts with known values: start(p, i) is element i, or NaN where its ParamInit draws it. */
 void params_start_with(Params *params, float (*start)(const Param *p, size_t i));
+
+/* Declares a buffer.  Its gradient stays zero, so that the optimizer and clipping do not see it; the EMA copies it.
+ * host, where it is not NULL, becomes a view of host memory in which the layer prepares what it uploads to *value. */
+void params_declare_buffer(Params *params, float **value, float **host, const char *prefix, const char *name,
+                           ParamInit init, int ndim, const int *shape);
 
 /* Allocates values and (if training) gradients on the device, zeroed, and fills all views. */
 void params_allocate(Params *params, bool training);

@@ -5,6 +5,7 @@
 #define VIT_CORE_RNG_H
 
 #include <math.h>
+#include <stddef.h>
 #include <stdint.h>
 #include <string.h>
 
@@ -21,7 +22,9 @@ typedef enum {
     RNG_JITTER,        /* colour jitter: a = epoch, b = draw */
     RNG_ERASING,       /* box of random erasing: a = epoch, b = draw */
     RNG_ERASING_NOISE, /* what fills it: a = epoch, b = draw; element = number within the image */
-    RNG_MIXUP          /* mixup or cutmix of a batch: a = low word of the step, b = high word */
+    RNG_MIXUP,         /* mixup or cutmix of a batch: a = low word of the step, b = high word */
+    RNG_FEATURES,      /* random feature maps: a = step, b = block; element within the heads' matrices, head by head */
+    RNG_CODES          /* stochastic positional codes: a = step, b = block */
 } RngPurpose;
 
 typedef struct {
@@ -69,12 +72,22 @@ RNG_INLINE uint32_t rng_below(uint64_t seed, RngPurpose purpose, uint32_t a, uin
     return (uint32_t)((uint64_t)rng_bits(seed, purpose, a, b, i) * n >> 32);
 }
 
-/* Standard normal by Box and Muller: element i uses the uniforms 2i and 2i + 1. */
-RNG_INLINE float rng_normal(uint64_t seed, RngPurpose purpose, uint32_t a, uint32_t b, uint64_t i) {
-    uint32_t u = rng_bits(seed, purpose, a, b, 2 * i), v = rng_bits(seed, purpose, a, b, 2 * i + 1);
+/* Standard normal from two words of bits, by Box and Muller. */
+RNG_INLINE float rng_normal_of(uint32_t u, uint32_t v) {
     float radius = sqrtf(-2.0f * logf(((float)(u >> 8) + 0.5f) * (1.0f / 16777216.0f)));
     return radius * cosf(6.283185307179586f * ((float)(v >> 8) * (1.0f / 16777216.0f)));
 }
+
+/* Standard normal: element i uses the uniforms 2i and 2i + 1. */
+RNG_INLINE float rng_normal(uint64_t seed, RngPurpose purpose, uint32_t a, uint32_t b, uint64_t i) {
+    return rng_normal_of(rng_bits(seed, purpose, a, b, 2 * i), rng_bits(seed, purpose, a, b, 2 * i + 1));
+}
+
+/* x [n] = rng_normal of the elements 0 .. n-1, host memory.  Each block of bits is made once, and by all threads. */
+#ifdef __cplusplus
+extern "C"
+#endif
+void rng_normals(float *x, size_t n, uint64_t seed, RngPurpose purpose, uint32_t a, uint32_t b);
 
 /* ln(v / 2^24) for a whole number 1 <= v < 2^24: v = 2^e (1 + f), 1 + f in [sqrt 1/2, sqrt 2). */
 RNG_INLINE float rng_log(uint32_t v) {

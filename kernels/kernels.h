@@ -196,22 +196,115 @@ size_t position_attention_workspace(int Hg, int Wg, int H, int D);
  * phi [B,N,2,H,F] real, q's features then k's;  qkv [B,N,3,H,D], v not read;  w1 [E,D];  w2 [F,2E];  b2 [F];  n = B*N. */
 void feature_mlp_forward(real *phi, const real *qkv, const float *w1, const float *w2, const float *b2, size_t n, int H,
                          int D, int E, int F);
-/* dqkv [B,N,3,H,D] (=) in its q and k thirds, v untouched;  dw1, dw2, db2 (+=);  dphi, phi [B,N,2,H,F]. */
+/* dqkv [B,N,3,H,D] (=) in its q and k thirds, v untouched;  dw1, dw2, db2 (+=), dw1 may be NULL;  dphi, phi [B,N,2,H,F]. */
 void feature_mlp_backward(real *dqkv, float *dw1, float *dw2, float *db2, const real *dphi, const real *phi,
                           const real *qkv, const float *w1, const float *w2, const float *b2, size_t n, int H, int D,
                           int E, int F);
 size_t feature_mlp_workspace(int D, int E, int F);
 
+/* The maps below read and write the same tensors, and scale alike: z' = D^-1/4 z. */
+
+/* phi(z) = relu(w z' + b).  w [F,D];  b [F]. */
+void feature_relu_forward(real *phi, const real *qkv, const float *w, const float *b, size_t n, int H, int D, int F);
+/* dw, db (+=). */
+void feature_relu_backward(real *dqkv, float *dw, float *db, const real *dphi, const real *phi, const real *qkv,
+                           const float *w, size_t n, int H, int D, int F);
+size_t feature_relu_workspace(int D, int F);
+
+/* phi(z)_i = u_i u_(i-1), u = relu([z'; -z']), indices modulo F = 2D (Schlag et al. 2021, with nu = 1). */
+void feature_dpfp_forward(real *phi, const real *qkv, size_t n, int H, int D);
+void feature_dpfp_backward(real *dqkv, const real *dphi, const real *qkv, size_t n, int H, int D);
+
+/* Random features with a matrix for each head, w [H,E,D].
+ *   rfa        phi(z) = exp(|z'|^2/2 - c) / sqrt E [sin(w z'); cos(w z')], c = max |z'|^2/2 over the tokens of an image, a
+ *              head, q or k; F = 2E (Peng et al. 2021)
+ *   performer  phi(z) = (exp(w z' - |z'|^2/2 - c) + 1e-4) / sqrt E, c = max of w z' over a query's features, or over all
+ *              keys' of an image and head; F = E (Choromanski et al. 2020)
+ * c is a constant of the backward pass. */
+void feature_rfa_forward(real *phi, const real *qkv, const float *w, int B, int N, int H, int D, int E);
+void feature_rfa_backward(real *dqkv, const real *dphi, const real *phi, const real *qkv, const float *w, int B, int N,
+                          int H, int D, int E);
+void feature_performer_forward(real *phi, const real *qkv, const float *w, int B, int N, int H, int D, int E);
+void feature_performer_backward(real *dqkv, const real *dphi, const real *phi, const real *qkv, const float *w, int B,
+                                int N, int H, int D, int E);
+size_t feature_random_workspace(int D, int E);
+
 /* == Linear attention ============================================================================================= */
 
-/* y_n = phi(q_n)^T S / den_n, den_n = phi(q_n).z + 1e-6, S = sum_m phi(k_m) v_m^T, z = sum_m phi(k_m).
- * y [B,N,H,D] real;  den [B,N,H] float, kv [B,H,F,D+1] float: S with z as last column (both saved). */
+/* What the sum over keys becomes before it divides. */
+typedef enum {
+    DENOMINATOR_EPSILON, /* 1e-6 is added: features that are nowhere negative */
+    DENOMINATOR_CLAMP,   /* kept 1e-2 away from zero, a constant where that happens: features of either sign */
+    DENOMINATOR_GIVEN    /* den is an input, made from other features (denominator_forward) */
+} Denominator;
+
+/* y_n = phi(q_n)^T S / den_n, den_n = rule(phi(q_n).z), S = sum_m phi(k_m) v_m^T, z = sum_m phi(k_m).
+ * y [B,N,H,D] real;  den [B,N,H] float, kv [B,H,F,D+1] float: S with z as last column (both saved).
+ * DENOMINATOR_GIVEN reads den, and kv's last column is zero. */
 void linear_attention_forward(real *y, float *den, float *kv, const real *phi, const real *qkv, int B, int N, int H,
-                              int D, int F);
-/* dqkv [B,N,3,H,D] (=) in its v third, q and k untouched;  dphi [B,N,2,H,F] (=). */
+                              int D, int F, Denominator rule);
+/* dqkv [B,N,3,H,D] (=) in its v third, q and k untouched;  dphi [B,N,2,H,F] (=), of DENOMINATOR_GIVEN the numerator's
+ * part alone: denominator_backward has the rest. */
 void linear_attention_backward(real *dqkv, real *dphi, const real *dy, const real *y, const float *den, const float *kv,
-                               const real *phi, const real *qkv, int B, int N, int H, int D, int F);
+                               const real *phi, const real *qkv, int B, int N, int H, int D, int F, Denominator rule);
 size_t linear_attention_workspace(int D, int F);
+
+/* den_n = rule(phi(q_n).z), z = sum_m phi(k_m).  den [B,N,H] float, z [B,H,F] float (both saved);  phi [B,N,2,H,F]. */
+void denominator_forward(float *den, float *z, const real *phi, int B, int N, int H, int F, Denominator rule);
+/* dphi [B,N,2,H,F] (+=): numerator and denominator read the same features;  dy, y [B,N,H,D]. */
+void denominator_backward(real *dphi, const real *dy, const real *y, const float *den, const float *z, const real *phi,
+                          int B, int N, int H, int D, int F, Denominator rule);
+size_t denominator_workspace(int F);
+
+/* == Relative positions =========================================================================================== */
+
+/* Rotary embedding: feature pairs (2p, 2p+1) of token n turn by an angle.  turns [N,F/2,2] float: cosine and sine.
+ *   Wg = 0   one axis: angle n theta_p, theta_p = 10000^(-2p/F)
+ *   else     two axes: of F/4 pairs each, by row and then by column of the grid, theta_p = 10000^(-4p/F); pairs and
+ *            tokens beyond (the first N - Hg Wg: a class token) stay. */
+void rope_table(float *turns, int N, int F, int Hg, int Wg);
+/* y = phi turned, backward turned back: the transpose.  y, phi [B,N,2,H,F] real;  an odd last feature is copied. */
+void rope_forward(real *y, const real *phi, const float *turns, int B, int N, int H, int F);
+void rope_backward(real *dphi, const real *dy, const float *turns, int B, int N, int H, int F);
+
+/* order [H,N,F]: where token n's feature f comes from, the n-fold composition of the head's permutation with itself,
+ * order_0 = f, order_(n+1)(f) = permutation(order_n(f)).  permutation [H,F] float: whole numbers 0 .. F-1, each once. */
+void permute_table(int *order, const float *permutation, int N, int H, int F);
+/* y_f = phi_order(f) for q and k alike.  y, phi [B,N,2,H,F] real. */
+void permute_forward(real *y, const real *phi, const int *order, int B, int N, int H, int F);
+void permute_backward(real *dphi, const real *dy, const int *order, int B, int N, int H, int F);
+
+/* Stochastic positional encoding (Liutkus et al. 2021): coded q'_r = sum_d q_d C_(n,h,d,r) and k' likewise, with codes that
+ * all images share, as many realisations r as there are columns d, and a gate g = sigmoid(gate) [H,D]:
+ *   C = D^-1/2 (sqrt(1 - g) c + sqrt(g) e),  e [H,D,D], the same for q and k and every token.
+ *   sine   c_(n,d,r) = (2K)^-1/2 sum_k softplus(gains)_k (cos(a_k) z_(d,k,r) + sin(a_k) z_(d,K+k,r)),
+ *          a_k = 2 pi n sigmoid(freqs)_k / 2, for q plus offsets_k;  freqs, offsets, gains [H,D,K];  z [H,D,2K,D]
+ *   conv   c_(n,d,r) = sum_j w_(d,j) x_(d,n+j,r), w = wq or wk [H,D,K];  x [H,D,N+K-1,D]
+ * z, x and e are standard normal numbers.  No tensor is as large as a code for every image. */
+typedef struct {
+    int K;
+    const float *freqs, *offsets, *gains, *gate, *z, *e;
+} SpeSine;
+typedef struct {
+    float *freqs, *offsets, *gains, *gate;
+} SpeSineGradients;
+typedef struct {
+    int K;
+    const float *wq, *wk, *gate, *x, *e;
+} SpeConv;
+typedef struct {
+    float *wq, *wk, *gate;
+} SpeConvGradients;
+/* coded, qkv [B,N,3,H,D] real: q and k thirds, v neither read nor written. */
+void spe_sine_forward(real *coded, const real *qkv, const SpeSine *spe, int B, int N, int H, int D);
+void spe_conv_forward(real *coded, const real *qkv, const SpeConv *spe, int B, int N, int H, int D);
+/* dqkv (=) in its q and k thirds;  the gradients of parameters (+=). */
+void spe_sine_backward(real *dqkv, const SpeSineGradients *d, const real *dcoded, const real *qkv, const SpeSine *spe,
+                       int B, int N, int H, int D);
+void spe_conv_backward(real *dqkv, const SpeConvGradients *d, const real *dcoded, const real *qkv, const SpeConv *spe,
+                       int B, int N, int H, int D);
+size_t spe_sine_workspace(int N, int H, int D, int K);
+size_t spe_conv_workspace(int N, int H, int D, int K);
 
 /* == Ripple attention ============================================================================================= */
 
@@ -274,6 +367,16 @@ size_t ripple_window_workspace(const RippleRings *rings, int D, int F);
 RIPPLE_FORWARD(sat);
 RIPPLE_BACKWARD(sat);
 size_t ripple_sat_workspace(const RippleRings *rings, int D, int F);
+
+/* The paper's Appendix A: softmax inside each vicinal group, the groups mixed.  A reference for small N: N^2 work.
+ * y_n = sum_r alpha_r(n) sum_{m: g(n,m)=r} exp(q_n.k_m / sqrt D - lse_r(n)) v_m; a group without tokens adds nothing.
+ * y [B,N,H,D] real;  lse [B,N,H,G] float: log-sum-exp of a group's scaled scores (saved);  alpha [B,N,H,G]. */
+void ripple_explicit_forward(real *y, float *lse, const float *alpha, const real *qkv, const RippleRings *rings, int B,
+                             int H, int D);
+/* dqkv [B,N,3,H,D] (=);  dalpha [B,N,H,G] (=). */
+void ripple_explicit_backward(real *dqkv, float *dalpha, const real *dy, const float *lse, const float *alpha,
+                              const real *qkv, const RippleRings *rings, int B, int H, int D);
+size_t ripple_explicit_workspace(const RippleRings *rings, int D);
 
 /* Estimated seconds of forward and backward for one image and one head on this device: what `auto` compares.
  * The constants come from tests/bench_ripple.c; docs/performance.md has the table. */

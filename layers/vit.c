@@ -203,6 +203,13 @@ void vit_draw_drop_path(Vit *vit, uint64_t seed, uint32_t step, size_t first, in
     device_upload(vit->keep, vit->keep_host, 2 * (size_t)depth * (size_t)B * sizeof(float));
 }
 
+void vit_draw_buffers(const Vit *vit, uint64_t seed, uint32_t step) {
+    for (int i = 0; i < vit->config.depth; i++) {
+        const Attention *a = &vit->blocks[i].attention;
+        if (a->op->draw) a->op->draw(a, seed, step);
+    }
+}
+
 static const float *drop_path_scale(const Vit *vit, int half, int B, bool drop) {
     return drop && vit->config.drop_path > 0 ? vit->keep + (size_t)half * (size_t)B : NULL;
 }
@@ -344,7 +351,8 @@ size_t vit_macs(const Vit *vit) {
 static size_t params_below(const Vit *vit, const char *prefix) {
     size_t total = 0;
     for (int i = 0; i < vit->params.count; i++)
-        if (!strncmp(vit->params.items[i].name, prefix, strlen(prefix))) total += vit->params.items[i].size;
+        if (!vit->params.items[i].frozen && !strncmp(vit->params.items[i].name, prefix, strlen(prefix)))
+            total += vit->params.items[i].size;
     return total;
 }
 

@@ -94,6 +94,10 @@ void vit_load_mixed(Vit *vit, const uint8_t *pixels, const MixedImages *mixed, c
 /* Draws the drop path of this step for samples first .. first+B-1 of the global batch.  Before a training forward pass. */
 void vit_draw_drop_path(Vit *vit, uint64_t seed, uint32_t step, size_t first, int B);
 
+/* Draws the random features and codes of this step, where the operator has any: before its first micro-batch, and once
+ * before weights that were never trained are used. */
+void vit_draw_buffers(const Vit *vit, uint64_t seed, uint32_t step);
+
 /* images -> logits.  Drop path is applied when the training plan is in force and `drop` is set. */
 void vit_forward(Vit *vit, int B, bool drop);
 

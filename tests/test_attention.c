@@ -209,11 +209,13 @@ static void linear_case(LinearCase k) {
     for (size_t i = 0; i < 3 * n; i++) /* the q and k thirds stay as they were */
         if (i / (k.H * k.D) % 3 != 2) r.dqkv[i] = before[i];
     kernels_reserve(linear_attention_workspace(k.D, k.F));
-    linear_attention_forward(d_y, d_den, d_kv, d_phi, d_qkv, k.B, k.N, k.H, k.D, k.F);
+    linear_attention_forward(d_y, d_den, d_kv, d_phi, d_qkv, k.B, k.N, k.H, k.D, k.F,
+                             DENOMINATOR_EPSILON);
     assert_true(close_real("y", d_y, r.y, n));
     assert_true(close_float("den", d_den, r.den, tokens * k.H));
     assert_true(close_float("kv", d_kv, r.kv, n_kv));
-    linear_attention_backward(d_dqkv, d_dphi, d_dy, d_y, d_den, d_kv, d_phi, d_qkv, k.B, k.N, k.H, k.D, k.F);
+    linear_attention_backward(d_dqkv, d_dphi, d_dy, d_y, d_den, d_kv, d_phi, d_qkv, k.B, k.N, k.H, k.D, k.F,
+                              DENOMINATOR_EPSILON);
     assert_true(close_real("dqkv", d_dqkv, r.dqkv, 3 * n));
     float *dphi = download_real(d_dphi, n_phi);
     if (k.N > 1) assert_true(close_real("dphi", d_dphi, r.dphi, n_phi));

@@ -28,6 +28,12 @@ static const char *setting(const Case *c, const char *key) {
     return value;
 }
 
+/* Older fixtures do not say what is the default. */
+static const char *setting_or(const Case *c, const char *key, const char *otherwise) {
+    const char *value = safetensors_metadata(&c->file, key);
+    return value ? value : otherwise;
+}
+
 static VitConfig case_config(const Case *c, const char *algorithm) {
     const char *optional = safetensors_metadata(&c->file, "convit_local_layers");
     VitConfig config = {
@@ -40,7 +46,8 @@ static VitConfig case_config(const Case *c, const char *algorithm) {
         .pos_embed = !strcmp(setting(c, "pos_embed"), "learned"),
         .attention = {.attn = setting(c, "attn"),
                       .heads = atoi(setting(c, "heads")),
-                      .feature_map = "mlp",
+                      .feature_map = setting_or(c, "feature_map", "mlp"),
+                      .relative = setting_or(c, "relative", "none"),
                       .r_max = atoi(setting(c, "r_max")),
                       .tau = (float)atof(setting(c, "tau")),
                       .ripple_layers = atoi(setting(c, "ripple_layers")),
@@ -157,6 +164,7 @@ static int compare_gradients(Case *c) {
     for (int i = 0; i < params->count; i++) {
         const Param *p = &params->items[i];
         char name[PARAM_NAME_SIZE + 8];
+        if (p->frozen) continue;
         snprintf(name, sizeof name, "grad.%s", p->name);
         double *one = wanted_tensor(c, name);
         memcpy(wanted + p->offset, one, p->size * sizeof *one);
@@ -233,7 +241,7 @@ static double loss_at(Case *c, float *values, const float *base, const float *di
 static void smoothen(Case *c, float *values) {
     for (int t = 0; t < c->vit.params.count; t++) {
         const Param *p = &c->vit.params.items[t];
-        if (!strstr(p->name, "feature.b2")) continue;
+        if (!strstr(p->name, "feature.b2") && !strstr(p->name, "feature.bias")) continue;
         for (size_t i = 0; i < p->size; i++) values[p->offset + i] = i % 2 ? -8 : 8;
     }
     for (int i = 0; i < c->vit.config.depth; i++) c->vit.blocks[i].attention.config.tau = 0;
@@ -263,6 +271,13 @@ static double slope_by_differences(Case *c, float *values, const float *base, co
     return best;
 }
 
+/* dpfp has a kink at zero in every column, and nothing moves it.  The maximum in performer, and in rfa where a denominator
+ * is clamped, does not cancel entirely, but is a constant of the backward pass.  The reference compares all three with
+ * differences in double, with narrow steps and the constants held. */
+static bool is_smooth(const char *path) {
+    return !strstr(path, "dpfp") && !strstr(path, "performer") && !strstr(path, "clamp");
+}
+
 /* Along the gradient of each tensor with as much noise. */
 static int differences_of(Case *c) {
     const Params *params = &c->vit.params;
@@ -275,7 +290,7 @@ static int differences_of(Case *c) {
     int ok = 1;
     for (int t = 0; t < params->count; t++) {
         const Param *p = &params->items[t];
-        if (cancels(p->name)) continue;
+        if (cancels(p->name) || p->frozen) continue;
         float *direction = check_normal(p->size, 1, (uint32_t)t);
         double slope = 0, norm = 0, along = 0, noise;
         for (size_t i = 0; i < p->size; i++) norm += (double)grads[p->offset + i] * grads[p->offset + i];
@@ -302,6 +317,7 @@ static int differences_of(Case *c) {
 
 static int differences_agree(const char *path) {
     Case c;
+    if (!is_smooth(path)) return 1;
     case_open(&c, path, "auto");
     printf("%s, central differences\n", path);
     int ok = differences_of(&c);
@@ -393,6 +409,7 @@ static int micro_batches_add_up(const char *path) {
     printf("%s, one image at a time\n", path);
     for (int i = 0; i < c.vit.params.count; i++) {
         const Param *p = &c.vit.params.items[i];
+        if (p->frozen) continue;
         ok &= cancels(p->name) ? all_zero(p->name, parts + p->offset, p->size)
                                : check_close_float(p->name, parts + p->offset, whole + p->offset, p->size, REAL_TOLERANCE);
     }

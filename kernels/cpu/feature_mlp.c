@@ -6,7 +6,7 @@
  *
  * A row is one (token, q or k, head) triple; ROWS of them at a time stay in the first-level cache from z to phi.
  * Each thread packs its own copy of the weights, padded to whole vectors; the scale D^-1/4 is folded into w1. */
-#include "kernels/cpu/vecmath.h"
+#include "kernels/cpu/feature_rows.h"
 #include "kernels/cpu/workspace.h"
 #include "kernels/kernels.h"
 
@@ -86,38 +86,15 @@ static void pack_backward(Work *w, const float *w1, const float *w2, Sizes s) {
     }
 }
 
-/* Copies n floats, n a run-time number that is nearly always a multiple of TILE. */
-TILE_INLINE void copy_row(float *to, const float *from, int n) {
-    for (int j = 0; j < n; j += TILE) vec_store_part(to + j, vec_load_part(from + j, n - j), n - j);
-}
-
-/* Walks the rows of q and k in qkv [n,3,H,D]: after the last head of k it steps over v. */
-typedef struct {
-    size_t offset;
-    int head;
-} Walk;
-
-static Walk walk_from(size_t row, Sizes s) {
-    size_t token = row / (2 * (size_t)s.H), head = row % (2 * (size_t)s.H);
-    return (Walk){(token * 3 * s.H + head) * s.D, (int)head};
-}
-
-TILE_INLINE void walk_on(Walk *at, Sizes s) {
-    at->offset += s.D;
-    if (++at->head < 2 * s.H) return;
-    at->head = 0;
-    at->offset += (size_t)s.H * s.D;
-}
-
 /* z, u and f of the tile. */
 static void features(Work *w, const real *qkv, Walk at, int rows, Sizes s) {
-    for (int i = 0; i < rows; i++, walk_on(&at, s)) copy_row(w->z + i * s.Dp, qkv + at.offset, s.D);
+    for (int i = 0; i < rows; i++, walk_on(&at, s.H, s.D)) copy_row(w->z + i * s.Dp, qkv + at.offset, s.D);
     tile_gemm(w->u, s.Ep, w->z, s.Dp, 1, w->w1t, s.Ep, rows, s.Ep, s.D, 0);
     sincos_tile(w->f, w->f + s.Ep, 2 * s.Ep, w->u, s.Ep, rows, s.Ep);
 }
 
 static void forward_tile(real *phi, Work *w, const real *qkv, size_t first, int rows, Sizes s) {
-    features(w, qkv, walk_from(first, s), rows, s);
+    features(w, qkv, walk_from(first, s.H, s.D), rows, s);
     tile_gemm(w->p, s.Fp, w->f, 2 * s.Ep, 1, w->w2t, s.Fp, rows, s.Fp, 2 * s.Ep, 0);
     for (int i = 0; i < rows; i++)
         for (int j = 0; j < s.F; j += TILE) {
@@ -151,10 +128,10 @@ static void sincos_backward(Work *w, int rows, Sizes s) {
         }
 }
 
-static void backward_tile(real *dqkv, Work *w, const real *dphi, const real *phi, const real *qkv, size_t first,
-                          int rows, Sizes s) {
+static void backward_tile(real *dqkv, Work *w, bool learns_w1, const real *dphi, const real *phi, const real *qkv,
+                          size_t first, int rows, Sizes s) {
     float *dw1 = w->chunk, *dw2 = dw1 + (size_t)s.E * s.Dp, *db2 = dw2 + (size_t)s.F * 2 * s.Ep, *dp = w->p, *dz = w->z;
-    Walk at = walk_from(first, s);
+    Walk at = walk_from(first, s.H, s.D);
     features(w, qkv, at, rows, s);
     for (int j = 0; j < s.F; j += TILE) {
         vec sum = vec_load(db2 + j);
@@ -170,9 +147,9 @@ static void backward_tile(real *dqkv, Work *w, const real *dphi, const real *phi
     tile_gemm(dw2, 2 * s.Ep, dp, 1, s.Fp, w->f, 2 * s.Ep, s.F, 2 * s.Ep, rows, 1);
     tile_gemm(w->df, 2 * s.Ep, dp, s.Fp, 1, w->w2, 2 * s.Ep, rows, 2 * s.Ep, s.F, 0);
     sincos_backward(w, rows, s);
-    tile_gemm(dw1, s.Dp, w->u, 1, s.Ep, w->z, s.Dp, s.E, s.Dp, rows, 1);
+    if (learns_w1) tile_gemm(dw1, s.Dp, w->u, 1, s.Ep, w->z, s.Dp, s.E, s.Dp, rows, 1);
     tile_gemm(dz, s.Dp, w->u, s.Ep, 1, w->w1, s.Dp, rows, s.Dp, s.E, 0);
-    for (int i = 0; i < rows; i++, walk_on(&at, s)) copy_row(dqkv + at.offset, dz + i * s.Dp, s.D);
+    for (int i = 0; i < rows; i++, walk_on(&at, s.H, s.D)) copy_row(dqkv + at.offset, dz + i * s.Dp, s.D);
 }
 
 static void flush(Work *w, Sizes s) {
@@ -212,13 +189,13 @@ void feature_mlp_backward(real *dqkv, float *dw1, float *dw2, float *db2, const 
 #pragma omp for schedule(static)
         for (size_t t = 0; t < tiles; t++) {
             size_t first = t * ROWS, rows = total - first < ROWS ? total - first : ROWS;
-            backward_tile(dqkv, &w, dphi, phi, qkv, first, (int)rows, s);
+            backward_tile(dqkv, &w, dw1 != NULL, dphi, phi, qkv, first, (int)rows, s);
             if (++done % CHUNK == 0) flush(&w, s);
         }
         flush(&w, s);
 #pragma omp barrier
         size_t at_w2 = (size_t)E * s.Dp, at_b2 = at_w2 + (size_t)F * 2 * s.Ep;
-        reduce(dw1, D, s.scale, 0, s.Dp, E, D, s);
+        if (dw1) reduce(dw1, D, s.scale, 0, s.Dp, E, D, s);
         reduce(dw2, 2 * E, 1, at_w2, 2 * s.Ep, F, E, s);
         reduce(dw2 + E, 2 * E, 1, at_w2 + s.Ep, 2 * s.Ep, F, E, s);
         reduce(db2, F, 1, at_b2, s.Fp, 1, F, s);

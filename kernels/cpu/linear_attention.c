@@ -1,8 +1,9 @@
-/* Linear attention on non-negative features, one (image, head) at a time.
- *   forward   S = sum_m phi(k_m) [v_m, 1]^T,  [num_n, den_n] = phi(q_n)^T S + [0, 1e-6],  y_n = num_n / den_n
- *   backward  g_n = [dy_n, -dy_n.y_n] / den_n,  dS = sum_n phi(q_n) g_n^T,
+/* Linear attention, one (image, head) at a time.
+ *   forward   S = sum_m phi(k_m) [v_m, 1]^T,  [num_n, s_n] = phi(q_n)^T S,  den_n = rule(s_n),  y_n = num_n / den_n
+ *   backward  g_n = [dy_n, -dy_n.y_n] / den_n, its last element 0 where the rule is constant,  dS = sum_n phi(q_n) g_n^T,
  *             dphi(q_n) = S g_n,  dphi(k_m) = dS [v_m, 1],  dv_m = dS^T phi(k_m)
  *   saves     den, S.   Source: Katharopoulos et al. 2020, section 3.
+ * A denominator that is given has a 0 in place of that 1 and of that last element.
  *
  * The one beside v makes the denominator one more column of the same products: S is [F,D+1].  Tokens go by in blocks;
  * each block's sum is formed by itself before it joins S, so that the rounding error does not grow with N. */
@@ -12,18 +13,27 @@
 
 enum { BLOCK = 32 };
 
-static const float EPSILON = 1e-6f;
+static const float EPSILON = 1e-6f, NEAREST = 1e-2f;
+
+static float denominator(float sum, Denominator rule) {
+    if (rule == DENOMINATOR_EPSILON) return sum + EPSILON;
+    return fabsf(sum) < NEAREST ? copysignf(NEAREST, sum) : sum;
+}
+
+/* Does den follow its sum, or has the rule made it a constant? */
+static bool follows(float den, Denominator rule) { return rule == DENOMINATOR_EPSILON || !(fabsf(den) <= NEAREST); }
 
 /* D1 = D+1 columns of [v, 1]; the others are rounded up to whole vectors. */
 typedef struct {
     int N, F, D, D1, Fp, D1p;
     size_t phi_row, qkv_row, y_row; /* floats from one token to the next */
     int H;
+    Denominator rule;
 } Sizes;
 
-static Sizes sizes_of(int N, int H, int D, int F) {
+static Sizes sizes_of(int N, int H, int D, int F, Denominator rule) {
     size_t M = (size_t)H * D;
-    return (Sizes){N, F, D, D + 1, tile_round_up(F), tile_round_up(D + 1), (size_t)2 * H * F, 3 * M, M, H};
+    return (Sizes){N, F, D, D + 1, tile_round_up(F), tile_round_up(D + 1), (size_t)2 * H * F, 3 * M, M, H, rule};
 }
 
 typedef struct {
@@ -37,7 +47,7 @@ static size_t work_floats(Sizes s) {
     return (size_t)3 * s.F * s.D1p + (size_t)2 * s.D1 * s.Fp + (size_t)BLOCK * (2 * s.D1p + s.Fp);
 }
 
-size_t linear_attention_workspace(int D, int F) { return workspace_bytes(work_floats(sizes_of(1, 1, D, F))); }
+size_t linear_attention_workspace(int D, int F) { return workspace_bytes(work_floats(sizes_of(1, 1, D, F, DENOMINATOR_EPSILON))); }
 
 static Work work_take(Sizes s) {
     float *next = kernels_workspace(work_floats(s));
@@ -80,10 +90,10 @@ static void add_outer(float *sum, float *part, const float *phi, const float *x,
     for (size_t i = 0; i < (size_t)s.F * s.D1p; i += TILE) vec_store(sum + i, vec_load(sum + i) + vec_load(part + i));
 }
 
-/* [v, 1] of a block. */
+/* [v, 1] of a block, or [v, 0]. */
 static void gather_v(float *to, const float *v, int rows, Sizes s) {
     gather(to, s.D1p, v, s.qkv_row, rows, s.D);
-    for (int i = 0; i < rows; i++) to[(size_t)i * s.D1p + s.D] = 1;
+    for (int i = 0; i < rows; i++) to[(size_t)i * s.D1p + s.D] = s.rule != DENOMINATOR_GIVEN;
 }
 
 /* Rows of the block at `first`; none past the end. */
@@ -119,8 +129,9 @@ static void forward_head(real *y, float *den, float *kv, const real *phi_q, cons
         prefetch(y, s.y_row, i, rows, s.D, true);
         tile_gemm(w.g, s.D1p, phi_q + i * s.phi_row, s.phi_row, 1, w.s, s.D1p, rows, s.D1p, s.F, 0);
         for (int r = 0; r < rows; r++) {
-            float *num = w.g + (size_t)r * s.D1p, sum = num[s.D] + EPSILON, inverse = 1 / sum;
-            den[(size_t)(i + r) * s.H] = sum;
+            float *num = w.g + (size_t)r * s.D1p, *own = den + (size_t)(i + r) * s.H;
+            if (s.rule != DENOMINATOR_GIVEN) *own = denominator(num[s.D], s.rule);
+            float inverse = 1 / *own;
             for (int j = 0; j < s.D; j += TILE)
                 vec_store_part(y + (i + r) * s.y_row + j, inverse * vec_load(num + j), s.D - j);
         }
@@ -129,8 +140,8 @@ static void forward_head(real *y, float *den, float *kv, const real *phi_q, cons
 
 /* q's features of token 0 and head h are at phi + h F, k's at H F further; v of qkv is its third third. */
 void linear_attention_forward(real *y, float *den, float *kv, const real *phi, const real *qkv, int B, int N, int H,
-                              int D, int F) {
-    Sizes s = sizes_of(N, H, D, F);
+                              int D, int F, Denominator rule) {
+    Sizes s = sizes_of(N, H, D, F, rule);
 #pragma omp parallel for collapse(2) schedule(static)
     for (int b = 0; b < B; b++)
         for (int h = 0; h < H; h++) {
@@ -152,7 +163,8 @@ static void gather_g(float *g, const float *dy, const float *y, const float *den
             dot += dyj * vec_load_part(y + i * s.y_row + j, s.D - j);
             vec_store(row + j, inverse * dyj);
         }
-        row[s.D] = -inverse * vec_sum(dot);
+        bool both = s.rule != DENOMINATOR_GIVEN && follows(den[(size_t)i * s.H], s.rule);
+        row[s.D] = both ? -inverse * vec_sum(dot) : 0;
     }
 }
 
@@ -188,8 +200,8 @@ static void backward_head(real *dv, real *dphi_q, real *dphi_k, const real *dy, 
 }
 
 void linear_attention_backward(real *dqkv, real *dphi, const real *dy, const real *y, const float *den, const float *kv,
-                               const real *phi, const real *qkv, int B, int N, int H, int D, int F) {
-    Sizes s = sizes_of(N, H, D, F);
+                               const real *phi, const real *qkv, int B, int N, int H, int D, int F, Denominator rule) {
+    Sizes s = sizes_of(N, H, D, F, rule);
 #pragma omp parallel for collapse(2) schedule(static)
     for (int b = 0; b < B; b++)
         for (int h = 0; h < H; h++) {
@@ -198,5 +210,65 @@ void linear_attention_backward(real *dqkv, real *dphi, const real *dy, const rea
             size_t at_k = at_q + (size_t)H * F, at_v = token * s.qkv_row + 2 * s.y_row + (size_t)h * D;
             backward_head(dqkv + at_v, dphi + at_q, dphi + at_k, dy + at_y, y + at_y, den + token * H + h,
                           kv + ((size_t)b * H + h) * F * s.D1, phi + at_q, phi + at_k, qkv + at_v, s);
+        }
+}
+
+/* == The denominator alone ======================================================================================== */
+
+/* y += a x. */
+static void add_scaled(float *y, float a, const float *x, int n) {
+    for (int j = 0; j < n; j += TILE)
+        vec_store_part(y + j, vec_load_part(y + j, n - j) + a * vec_load_part(x + j, n - j), n - j);
+}
+
+size_t denominator_workspace(int F) { return workspace_bytes(workspace_line_up(F) + F); }
+
+/* sum [F] of N rows, block by block. */
+static void sum_rows(float *sum, float *part, const float *rows, size_t stride, int N, int F) {
+    memset(sum, 0, (size_t)F * sizeof *sum);
+    for (int first = 0; first < N; first += BLOCK) {
+        memset(part, 0, (size_t)F * sizeof *part);
+        for (int n = first; n < N && n < first + BLOCK; n++)
+            add_scaled(part, 1, rows + n * stride, F);
+        add_scaled(sum, 1, part, F);
+    }
+}
+
+void denominator_forward(float *den, float *z, const real *phi, int B, int N, int H, int F, Denominator rule) {
+    size_t row = (size_t)2 * H * F;
+#pragma omp parallel for collapse(2) schedule(static)
+    for (int b = 0; b < B; b++)
+        for (int h = 0; h < H; h++) {
+            const real *q = phi + (size_t)b * N * row + (size_t)h * F;
+            float *sums = z + ((size_t)b * H + h) * F, *part = kernels_workspace(workspace_line_up(F) + F);
+            sum_rows(sums, part, q + (size_t)H * F, row, N, F);
+            for (int n = 0; n < N; n++)
+                den[((size_t)b * N + n) * H + h] = denominator(vec_dot(q + n * row, sums, F), rule);
+        }
+}
+
+void denominator_backward(real *dphi, const real *dy, const real *y, const float *den, const float *z, const real *phi,
+                          int B, int N, int H, int D, int F, Denominator rule) {
+    size_t row = (size_t)2 * H * F, M = (size_t)H * D;
+#pragma omp parallel for collapse(2) schedule(static)
+    for (int b = 0; b < B; b++)
+        for (int h = 0; h < H; h++) {
+            size_t at = (size_t)b * N * row + (size_t)h * F, token = (size_t)b * N;
+            const float *sums = z + ((size_t)b * H + h) * F;
+            float *part = kernels_workspace(workspace_line_up(F) + F), *dz = part + workspace_line_up(F);
+            memset(dz, 0, (size_t)F * sizeof *dz);
+            for (int first = 0; first < N; first += BLOCK) {
+                memset(part, 0, (size_t)F * sizeof *part);
+                for (int n = first; n < N && n < first + BLOCK; n++) {
+                    size_t at_y = (token + n) * M + (size_t)h * D, at_q = at + n * row;
+                    float own = den[(token + n) * H + h];
+                    if (!follows(own, rule)) continue;
+                    float dden = -vec_dot(dy + at_y, y + at_y, D) / own;
+                    add_scaled(dphi + at_q, dden, sums, F);
+                    add_scaled(part, dden, phi + at_q, F);
+                }
+                add_scaled(dz, 1, part, F);
+            }
+            for (int n = 0; n < N; n++) add_scaled(dphi + at + (size_t)H * F + n * row, 1, dz, F);
         }
 }

@@ -32,6 +32,13 @@ TILE_INLINE void vec_store_part(float *p, vec x, size_t n) {
     else memcpy(p, &x, n * sizeof *p);
 }
 
+/* a.b, n of each. */
+TILE_INLINE float vec_dot(const float *a, const float *b, int n) {
+    vec sum = {0};
+    for (int j = 0; j < n; j += TILE) sum += vec_load_part(a + j, n - j) * vec_load_part(b + j, n - j);
+    return vec_sum(sum);
+}
+
 TILE_INLINE vec vec_abs(vec x) { return (vec)((uvec)x & 0x7fffffffu); }
 
 /* b where either is NaN: vec_max(limit, x) keeps it, vec_max(x, limit) drops it. */

@@ -573,7 +573,7 @@ void feature_mlp_backward(real *dqkv, float *dw1, float *dw2, float *db2, const 
         LAUNCH(feature_backward_plain_kernel, blocks, THREADS, (3 * E + F) * sizeof(float), dqkv, parts, dphi, phi, qkv,
                w1, w2, s);
     else launch_backward(dqkv, parts, blocks, dphi, phi, qkv, w1, w2, s);
-    add_parts(dw1, NULL, parts.w1, (int)blocks, E * D);
+    if (dw1) add_parts(dw1, NULL, parts.w1, (int)blocks, E * D);
     add_parts(dw2, NULL, parts.w2, (int)blocks, F * 2 * E);
     add_parts(db2, NULL, parts.b2, (int)blocks, F);
 }

@@ -1,6 +1,6 @@
-/* Linear attention on non-negative features; the formulas are those of kernels/cpu/linear_attention.c.
+/* Linear attention; the formulas are those of kernels/cpu/linear_attention.c.
  *   forward   sums     S = sum_m phi(k_m) [v_m, 1]^T            a block for each (head, chunk of tokens)
- *             rows     [num_n, den_n] = phi(q_n)^T S,  y_n = num_n / den_n
+ *             rows     [num_n, s_n] = phi(q_n)^T S,  den_n = rule(s_n),  y_n = num_n / den_n
  *   backward  queries  dphi(q_n) = S [dy_n, -dy_n.y_n] / den_n,  dS = sum_n (phi(q_n) / den_n) [dy_n, -dy_n.y_n]^T
  *             keys     dphi(k_m) = dS [v_m, 1],  dv_m = dS^T phi(k_m)
  *   saves     den, S.
@@ -22,7 +22,14 @@ static constexpr int WIDEST = sizeof(real) == 2 ? 128 : 64;
 /* Blocks to fill a large device with: what few heads are cut into. */
 enum { BLOCKS = 1024 };
 
-static const float EPSILON = 1e-6f;
+DEVICE float denominator(float sum, Denominator rule) {
+    const float epsilon = 1e-6f, nearest = 1e-2f;
+    if (rule == DENOMINATOR_EPSILON) return sum + epsilon;
+    return fabsf(sum) < nearest ? copysignf(nearest, sum) : sum;
+}
+
+/* Does den follow its sum, or has the rule made it a constant? */
+DEVICE bool follows(float den, Denominator rule) { return rule == DENOMINATOR_EPSILON || !(fabsf(den) <= 1e-2f); }
 
 typedef struct {
     int N, H, D, F;
@@ -30,6 +37,8 @@ typedef struct {
     unsigned heads; /* of this launch */
     int chunks;     /* a head's */
     bool wide_phi, wide_v, wide_y;
+    Denominator rule;
+    float one; /* what stands beside v: 0 for a denominator that is given */
 } Shape;
 
 /* One head's first rows and the distances of the next ones, in elements; chunk: tokens first .. end-1. */
@@ -221,7 +230,7 @@ __global__ void __launch_bounds__(THREADS) linear_sums_kernel(float *sums, const
         load_rows<TOKENS, W, THREADS>(x_tile + stage * TOKENS * x_ld(W), x_ld(W), qkv, 3 * at.M, first, at.end, s.D,
                                       s.wide_v, (int)threadIdx.x);
     };
-    fill_ones<W>(x_tile, 2 * TOKENS, 1);
+    fill_ones<W>(x_tile, 2 * TOKENS, s.one);
     fetch(at.first, 0);
     copy_commit();
     Outer<P, W> outer;
@@ -289,9 +298,12 @@ __global__ void __launch_bounds__(THREADS)
         float inverse[2];
 #pragma unroll
         for (int half = 0; half < 2; half++) {
-            float sum = warp_shuffle(c[0].x[2 * half], lane_id() & ~3) + EPSILON;
+            float sum = warp_shuffle(c[0].x[2 * half], lane_id() & ~3);
             int row = first + fragment_c_row(2 * half);
-            if (lane_id() % 4 == 0 && row < at.end) den[at.den + (size_t)row * s.H] = sum;
+            float *own = den + at.den + (size_t)(row < at.end ? row : first) * s.H;
+            if (s.rule != DENOMINATOR_GIVEN) sum = denominator(sum, s.rule);
+            else sum = *own;
+            if (s.rule != DENOMINATOR_GIVEN && lane_id() % 4 == 0 && row < at.end) *own = sum;
             inverse[half] = 1 / sum;
         }
 #pragma unroll
@@ -317,14 +329,15 @@ static constexpr size_t queries_bytes() {
     return P * sizeof(float) + (1 + SPLIT) * P * x_ld(W) * sizeof(real) + larger(tiles, parts_bytes<P, W>());
 }
 
-/* The warp's 16 rows h = S dy: out = dphi = (h - z dy.y) / den, and what dS is the product of: phi / den, and -dy.y
- * beside dy, its own rounding in the next column.  dy.y comes from h, as phi.h / den: more exact than y, which has been
- * rounded, and not read either. */
+/* The warp's 16 rows h = S dy: out = dphi = (h - z dy.y) / den, without z where den is a constant, and what dS is the
+ * product of: phi / den, and -dy.y beside dy, its own rounding in the next column.  dy.y comes from h, as phi.h / den:
+ * more exact than y, which has been rounded, and not read either. */
 template <int P, int W>
 DEVICE void query_gradients(real *out, real *phi, real *x, const FragmentC (&h)[P / TILE_N], const float *z,
-                            const float (&inverse)[2]) {
+                            const float (&den)[2], Denominator rule) {
 #pragma unroll
     for (int half = 0; half < 2; half++) {
+        float inverse = 1 / den[half];
         int row = fragment_c_row(2 * half), column = fragment_c_column(0);
         float dot = 0, features[P / TILE_N][2];
 #pragma unroll
@@ -332,14 +345,15 @@ DEVICE void query_gradients(real *out, real *phi, real *x, const FragmentC (&h)[
             load<2>(features[n], phi + row * tile_ld(P) + n * TILE_N + column);
             dot += features[n][0] * h[n].x[2 * half] + features[n][1] * h[n].x[2 * half + 1];
         }
-        dot = row_sum(dot) * inverse[half];
+        dot = row_sum(dot) * inverse;
+        if (rule == DENOMINATOR_GIVEN || !follows(den[half], rule)) dot = 0;
 #pragma unroll
         for (int n = 0; n < P / TILE_N; n++) {
             float dphi[2];
 #pragma unroll
             for (int i = 0; i < 2; i++) {
-                dphi[i] = (h[n].x[2 * half + i] - z[n * TILE_N + column + i] * dot) * inverse[half];
-                features[n][i] *= inverse[half];
+                dphi[i] = (h[n].x[2 * half + i] - z[n * TILE_N + column + i] * dot) * inverse;
+                features[n][i] *= inverse;
             }
             store<2>(out + row * tile_ld(P) + n * TILE_N + column, dphi);
             store<2>(phi + row * tile_ld(P) + n * TILE_N + column, features[n]);
@@ -385,7 +399,7 @@ __global__ void __launch_bounds__(THREADS)
     for (int first = at.first, stage = 0; first < at.end; first += TOKENS, stage ^= 1) {
         real *phi_rows = phi_tile + stage * TOKENS * tile_ld(P), *x_rows = x_tile + stage * TOKENS * x_ld(W);
         real *out = out_tile + owned * tile_ld(P);
-        float inverse[2] = {1 / held[0], 1 / held[1]};
+        float own[2] = {held[0], held[1]};
         copy_wait<0>();
         block_sync();
         if (first + TOKENS < at.end) {
@@ -404,7 +418,7 @@ __global__ void __launch_bounds__(THREADS)
             h[n] = c[0];
             h[n + 1] = c[1];
         }
-        query_gradients<P, W>(out, phi_rows + owned * tile_ld(P), x_rows + owned * x_ld(W), h, z, inverse);
+        query_gradients<P, W>(out, phi_rows + owned * tile_ld(P), x_rows + owned * x_ld(W), h, z, own, s.rule);
         block_sync();
         outer.add(phi_rows, x_rows);
         store_rows<P>(dphi + at.phi, at.phi_row, out, tile_ld(P), first + owned, at.end, s.F, s.wide_phi);
@@ -437,7 +451,7 @@ __global__ void __launch_bounds__(THREADS)
     int mine = at.first + warp_id() * TILE_M;
     fetch(mine, 0);
     copy_commit();
-    fill_ones<W>(x_tiles, 2 * TOKENS, 1);
+    fill_ones<W>(x_tiles, 2 * TOKENS, s.one);
     load_sums<P, W>(sums, ds + at.in_launch * s.F * (s.D + 1), s);
     block_sync();
     for (int first = mine, stage = 0; first < at.end; first += TOKENS, stage ^= 1) {
@@ -473,12 +487,13 @@ __global__ void __launch_bounds__(THREADS)
 /* == More features or columns than WIDEST ========================================================================== */
 
 /* Element c of [v, 1], or of g: token's gradient row, whose last column is -dy.y. */
-DEVICE float plain_value(const real *v, int c, int D) { return c < D ? to_float(v[c]) : 1; }
+DEVICE float plain_value(const real *v, int c, Shape s) { return c < s.D ? to_float(v[c]) : s.one; }
 
-DEVICE float plain_gradient(const real *dy, const real *y, float den, int c, int D) {
-    if (c < D) return to_float(dy[c]) / den;
+DEVICE float plain_gradient(const real *dy, const real *y, float den, int c, Shape s) {
+    if (c < s.D) return to_float(dy[c]) / den;
+    if (s.rule == DENOMINATOR_GIVEN || !follows(den, s.rule)) return 0;
     float dot = 0;
-    for (int i = 0; i < D; i++) dot += to_float(dy[i]) * to_float(y[i]);
+    for (int i = 0; i < s.D; i++) dot += to_float(dy[i]) * to_float(y[i]);
     return -dot / den;
 }
 
@@ -500,8 +515,8 @@ __global__ void __launch_bounds__(THREADS)
     phi += at.phi + (dy ? 0 : at.k) + f;
     float sum = 0;
     for (size_t t = 0; t < (size_t)s.N; t++) {
-        float x = dy ? plain_gradient(dy + at.y + t * at.M, y + at.y + t * at.M, den[at.den + t * s.H], c, s.D)
-                     : plain_value(qkv + at.v + t * 3 * at.M, c, s.D);
+        float x = dy ? plain_gradient(dy + at.y + t * at.M, y + at.y + t * at.M, den[at.den + t * s.H], c, s)
+                     : plain_value(qkv + at.v + t * 3 * at.M, c, s);
         sum += to_float(phi[t * at.phi_row]) * x;
     }
     sums[i] = sum;
@@ -515,8 +530,9 @@ __global__ void __launch_bounds__(THREADS)
     phi += at.phi + at.first * at.phi_row;
     float part = 0;
     for (int f = (int)threadIdx.x; f < s.F; f += THREADS) part += to_float(phi[f]) * kv[(size_t)f * (s.D + 1) + s.D];
-    float sum = block_sum(part, scratch) + EPSILON;
-    if (threadIdx.x == 0) den[at.den + (size_t)at.first * s.H] = sum;
+    float sum = block_sum(part, scratch), *own = den + at.den + (size_t)at.first * s.H;
+    sum = s.rule == DENOMINATOR_GIVEN ? *own : denominator(sum, s.rule);
+    if (threadIdx.x == 0 && s.rule != DENOMINATOR_GIVEN) *own = sum;
     for (int c = (int)threadIdx.x; c < s.D; c += THREADS) {
         float num = 0;
         for (int f = 0; f < s.F; f++) num += to_float(phi[f]) * kv[(size_t)f * (s.D + 1) + c];
@@ -533,13 +549,14 @@ __global__ void __launch_bounds__(THREADS)
     kv += (s.first_head + at.in_launch) * s.F * (s.D + 1);
     dy += at.y + at.first * at.M;
     size_t row = at.phi + at.first * at.phi_row;
-    float inverse = 1 / den[at.den + (size_t)at.first * s.H];
+    float own = den[at.den + (size_t)at.first * s.H], inverse = 1 / own;
     for (int f = (int)threadIdx.x; f < s.F; f += THREADS) {
         h[f] = 0;
         for (int c = 0; c < s.D; c++) h[f] += to_float(dy[c]) * kv[(size_t)f * (s.D + 1) + c];
         part += to_float(phi[row + f]) * h[f];
     }
     float dot = block_sum(part, scratch) * inverse;
+    if (s.rule == DENOMINATOR_GIVEN || !follows(own, s.rule)) dot = 0;
     for (int f = (int)threadIdx.x; f < s.F; f += THREADS)
         dphi[row + f] = to_real(inverse * (h[f] - dot * kv[(size_t)f * (s.D + 1) + s.D]));
 }
@@ -552,7 +569,7 @@ __global__ void __launch_bounds__(THREADS)
     ds += at.in_launch * s.F * (s.D + 1);
     for (int f = (int)threadIdx.x; f < s.F; f += THREADS) {
         const float *row = ds + (size_t)f * (s.D + 1);
-        float sum = row[s.D];
+        float sum = s.one * row[s.D];
         for (int c = 0; c < s.D; c++) sum += to_float(qkv[v_at + c]) * row[c];
         dphi[phi_at + f] = to_real(sum);
     }
@@ -600,10 +617,10 @@ static void join(float *sums, const float *parts, Shape s) {
 }
 
 void linear_attention_forward(real *y, float *den, float *kv, const real *phi, const real *qkv, int B, int N, int H,
-                              int D, int F) {
+                              int D, int F, Denominator rule) {
     size_t heads = (size_t)B * H;
     Shape s = {N, H, D, F, 0, (unsigned)heads, chunks_of(heads, N, D, F), is_wide(F, phi), is_wide(D, qkv),
-               is_wide(D, y)};
+               is_wide(D, y), rule, rule == DENOMINATOR_GIVEN ? 0.0f : 1.0f};
     if (is_plain(F, D)) {
         LAUNCH(linear_sums_plain_kernel, (unsigned)ceil_div(heads * sums_size(D, F), THREADS), THREADS, 0, kv,
                static_cast<const real *>(NULL), static_cast<const real *>(NULL), static_cast<const float *>(NULL), phi,
@@ -646,14 +663,124 @@ static void backward(real *dqkv, real *dphi, const real *dy, const float *den, c
 }
 
 void linear_attention_backward(real *dqkv, real *dphi, const real *dy, const real *y, const float *den, const float *kv,
-                               const real *phi, const real *qkv, int B, int N, int H, int D, int F) {
+                               const real *phi, const real *qkv, int B, int N, int H, int D, int F, Denominator rule) {
     size_t heads = (size_t)B * H, groups = ceil_div(heads, slots(D, F)), most = ceil_div(heads, groups);
     float *ds = static_cast<float *>(kernels_workspace(linear_attention_workspace(D, F)));
     for (size_t first = 0; first < heads; first += most) {
         size_t count = heads - first < most ? heads - first : most;
         Shape s = {N, H, D, F, (int)first, (unsigned)count, chunks_of(count, N, D, F), is_wide(F, dphi, phi),
-                   is_wide(D, dqkv, qkv), is_wide(D, dy)};
+                   is_wide(D, dqkv, qkv), is_wide(D, dy), rule, rule == DENOMINATOR_GIVEN ? 0.0f : 1.0f};
         if (is_plain(F, D)) backward_plain(dqkv, dphi, dy, y, den, kv, phi, qkv, ds, s);
         else backward(dqkv, dphi, dy, den, kv, phi, qkv, ds, s);
     }
+}
+
+/* == The denominator alone ======================================================================================== */
+
+/* A block takes a head; each warp takes every fourth token, each lane LANE_FEATURES features, and those that are more than
+ * PASS go round again. */
+enum { LANE_FEATURES = 4, PASS = LANE_FEATURES * WARP };
+
+size_t denominator_workspace(int) { return 0; }
+
+/* total [PASS] in shared memory = the warps' sums in order; sums [WARPS][PASS]. */
+DEVICE void join_warps(float *total, float *sums, const float (&own)[LANE_FEATURES]) {
+    for (int j = 0; j < LANE_FEATURES; j++) sums[warp_id() * PASS + j * WARP + lane_id()] = own[j];
+    block_sync();
+    for (int f = (int)threadIdx.x; f < PASS; f += THREADS) {
+        total[f] = 0;
+        for (int w = 0; w < WARPS; w++) total[f] += sums[w * PASS + f];
+    }
+    block_sync();
+}
+
+__global__ void __launch_bounds__(THREADS) denominator_forward_kernel(float *den, float *z, const real *phi, Shape s) {
+    SHARED(float, sums);                /* [WARPS][PASS] */
+    float *total = sums + WARPS * PASS; /* [PASS] */
+    Place at = place_of(blockIdx.x, 0, s);
+    z += (size_t)blockIdx.x * s.F;
+    phi += at.phi;
+    for (int base = 0; base < s.F; base += PASS) {
+        float own[LANE_FEATURES] = {};
+        for (int n = warp_id(); n < s.N; n += WARPS)
+            for (int j = 0; j < LANE_FEATURES; j++) {
+                int f = base + j * WARP + lane_id();
+                if (f < s.F) own[j] += to_float(phi[at.k + n * at.phi_row + f]);
+            }
+        join_warps(total, sums, own);
+        for (int f = (int)threadIdx.x; f < PASS && base + f < s.F; f += THREADS) z[base + f] = total[f];
+        for (int n = warp_id(); n < s.N; n += WARPS) {
+            float part = 0, *to = den + at.den + (size_t)n * s.H;
+            for (int j = 0; j < LANE_FEATURES; j++) {
+                int f = j * WARP + lane_id();
+                if (base + f < s.F) part += to_float(phi[n * at.phi_row + base + f]) * total[f];
+            }
+            part = warp_sum(part) + (base ? *to : 0);
+            warp_sync();
+            if (lane_id() == 0) *to = base + PASS < s.F ? part : denominator(part, s.rule);
+            warp_sync();
+        }
+        block_sync();
+    }
+}
+
+__global__ void __launch_bounds__(THREADS)
+    denominator_backward_kernel(real *dphi, const real *dy, const real *y, const float *den, const float *z,
+                                const real *phi, Shape s) {
+    SHARED(float, sums);
+    float *total = sums + WARPS * PASS;
+    Place at = place_of(blockIdx.x, 0, s);
+    z += (size_t)blockIdx.x * s.F;
+    dphi += at.phi;
+    phi += at.phi;
+    for (int base = 0; base < s.F; base += PASS) {
+        float own[LANE_FEATURES] = {};
+        for (int n = warp_id(); n < s.N; n += WARPS) {
+            float dot = 0, value = den[at.den + (size_t)n * s.H];
+            size_t row = at.y + n * at.M;
+            for (int c = lane_id(); c < s.D; c += WARP) dot += to_float(dy[row + c]) * to_float(y[row + c]);
+            dot = warp_sum(dot);
+            if (!follows(value, s.rule)) continue;
+            float dden = -dot / value;
+            for (int j = 0; j < LANE_FEATURES; j++) {
+                int f = base + j * WARP + lane_id();
+                if (f >= s.F) continue;
+                real *to = dphi + n * at.phi_row + f;
+                *to = to_real(to_float(*to) + dden * z[f]);
+                own[j] += dden * to_float(phi[n * at.phi_row + f]);
+            }
+        }
+        join_warps(total, sums, own);
+        for (size_t i = threadIdx.x; i < (size_t)s.N * PASS; i += THREADS) {
+            int f = base + (int)(i % PASS);
+            if (f >= s.F) continue;
+            real *to = dphi + at.k + i / PASS * at.phi_row + f;
+            *to = to_real(to_float(*to) + total[i % PASS]);
+        }
+        block_sync();
+    }
+}
+
+static Shape denominator_shape(int B, int N, int H, int D, int F, Denominator rule) {
+    Shape s = {};
+    s.N = N;
+    s.H = H;
+    s.D = D;
+    s.F = F;
+    s.heads = (unsigned)B * (unsigned)H;
+    s.chunks = 1;
+    s.rule = rule;
+    return s;
+}
+
+void denominator_forward(float *den, float *z, const real *phi, int B, int N, int H, int F, Denominator rule) {
+    Shape s = denominator_shape(B, N, H, 1, F, rule);
+    LAUNCH(denominator_forward_kernel, s.heads, THREADS, (WARPS + 1) * PASS * sizeof(float), den, z, phi, s);
+}
+
+void denominator_backward(real *dphi, const real *dy, const real *y, const float *den, const float *z, const real *phi,
+                          int B, int N, int H, int D, int F, Denominator rule) {
+    Shape s = denominator_shape(B, N, H, D, F, rule);
+    LAUNCH(denominator_backward_kernel, s.heads, THREADS, (WARPS + 1) * PASS * sizeof(float), dphi, dy, y, den, z, phi,
+           s);
 }

@@ -14,6 +14,7 @@ typedef struct {
     const char *attn; /* operator's name */
     int heads;
     const char *feature_map;
+    const char *relative;
     int r_max;
     float tau;
     int ripple_layers;
@@ -25,8 +26,10 @@ typedef struct Attention Attention;
 
 typedef struct {
     const char *name, *summary;
-    bool needs_grid;  /* every token has a place on the grid: no class token */
-    bool no_qkv_bias; /* in none of its blocks, given away or not */
+    bool needs_grid;     /* every token has a place on the grid: no class token */
+    bool no_qkv_bias;    /* in none of its blocks, given away or not */
+    bool needs_positive; /* feature maps that can be negative will not do */
+    bool takes_relative; /* relative positions other than `none` */
     size_t state_size;
     /* An operator that gives its place to another one in some blocks says here to which. */
     const char *(*in_block)(const AttentionConfig *config, int block);
@@ -35,6 +38,9 @@ typedef struct {
     int (*class_block)(const AttentionConfig *config);
     void (*declare)(Attention *a, Params *params);
     void (*plan)(Attention *a, Plan *plan, int B);
+    /* Draws the buffers that are new in every training step, the same for all its micro-batches, and uploads them to the
+     * parameters in view.  NULL: there are none. */
+    void (*draw)(const Attention *a, uint64_t seed, uint32_t step);
     /* y [B,N,M], x [B,N,M]: x is kept by the caller until backward. */
     void (*forward)(const Attention *a, real *y, const real *x, int B);
     /* dx (=), may be dy; parameters (+=). */
@@ -56,6 +62,7 @@ struct Attention {
     const AttentionOp *op;
     AttentionConfig config;
     char prefix[PARAM_NAME_SIZE]; /* "blocks.3.attn." */
+    int block;                    /* 3 */
     int N, M, H, D;               /* tokens, width, heads, head width */
     int Hg, Wg;                   /* grid; N = Hg*Wg, plus one with a class token */
     bool qkv_bias;

@@ -1,60 +1,79 @@
-/* The ripple paper's deterministic adaptive feature map (its equation 13).  z: a row q or k of one head, z' = D^-1/4 z
- * forward   1. u = W1 z'   2. f = [sin u; cos u]   3. phi = relu(W2 f + b2)
- * backward  3. dp = dphi [phi > 0], dW2 += dp f^T, db2 += dp   2. du = cos u df_sin - sin u df_cos
- *           1. dW1 += du z'^T, dz = D^-1/4 W1^T du
- * saves     phi [B,N,2,H,F]; u and f are formed again.
- * W1 starts standard normal, as the random features that it generalises, and is learned without decay. */
+/* The table of feature maps, and what they share. */
 #include "layers/attention/feature_map.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "core/die.h"
 
+extern const FeatureMapKind feature_map_mlp, feature_map_rfa, feature_map_performer, feature_map_dpfp, feature_map_t2r,
+    feature_map_mlp_random_w1, feature_map_mlp_no_fc;
+
+const FeatureMapKind *const feature_maps[] = {
+    &feature_map_mlp,
+    &feature_map_rfa,
+    &feature_map_performer,
+    &feature_map_dpfp,
+    &feature_map_t2r,
+    &feature_map_mlp_random_w1,
+    &feature_map_mlp_no_fc,
+    NULL,
+};
+
+enum { MAPS = sizeof feature_maps / sizeof *feature_maps - 1 };
+
 const char *const *feature_map_names(int *count) {
-    static const char *const names[] = {"mlp"};
-    *count = sizeof names / sizeof *names;
+    static const char *names[MAPS];
+    for (int i = 0; i < MAPS; i++) names[i] = feature_maps[i]->name;
+    *count = MAPS;
     return names;
 }
 
+const FeatureMapKind *feature_map_find(const char *name) {
+    for (int i = 0; i < MAPS; i++)
+        if (!strcmp(feature_maps[i]->name, name)) return feature_maps[i];
+    return NULL;
+}
+
 void feature_map_declare(FeatureMap *map, const Attention *a, Params *params) {
-    int D = a->D;
-    map->F = D;
-    params_declare(params, &map->w1, &map->dw1, a->prefix, "feature.w1", INIT_NORMAL, false, 2, (int[]){D, D});
-    params_declare(params, &map->w2, &map->dw2, a->prefix, "feature.w2", INIT_XAVIER_UNIFORM, true, 2,
-                   (int[]){map->F, 2 * D});
-    params_declare(params, &map->b2, &map->db2, a->prefix, "feature.b2", INIT_ZEROS, false, 1, (int[]){map->F});
+    map->kind = feature_map_find(a->config.feature_map);
+    if (!map->kind) die_usage("feature_map: unknown map '%s'", a->config.feature_map);
+    map->F = map->kind->features(a->D);
+    map->kind->declare(map, a, params);
 }
 
 void feature_map_plan(FeatureMap *map, const Attention *a, Plan *plan, int B) {
     size_t bytes = (size_t)B * (size_t)a->N * 2 * (size_t)a->H * (size_t)map->F * sizeof(real);
     plan_keep(plan, a->prefix, "phi", &map->phi, bytes);
     if (plan->training) plan_borrow(plan, a->prefix, "dphi", &map->dphi, bytes);
-    plan_workspace(plan, feature_mlp_workspace(a->D, a->D, map->F));
+    plan_workspace(plan, map->kind->workspace(map, a));
+}
+
+void feature_map_draw(const FeatureMap *map, const Attention *a, uint64_t seed, uint32_t step) {
+    if (map->kind->draw) map->kind->draw(map, a, seed, step);
 }
 
 void feature_map_forward(const FeatureMap *map, const Attention *a, const real *qkv, int B) {
-    feature_mlp_forward(map->phi, qkv, map->w1, map->w2, map->b2, (size_t)B * (size_t)a->N, a->H, a->D, a->D, map->F);
+    map->kind->forward(map, a, qkv, B);
 }
 
 void feature_map_backward(const FeatureMap *map, const Attention *a, real *dqkv, const real *qkv, int B) {
-    feature_mlp_backward(dqkv, map->dw1, map->dw2, map->db2, map->dphi, map->phi, qkv, map->w1, map->w2, map->b2,
-                         (size_t)B * (size_t)a->N, a->H, a->D, a->D, map->F);
+    map->kind->backward(map, a, dqkv, qkv, B);
 }
 
-void feature_map_scores(const FeatureMap *map, const Attention *a, float *scores, int b, int head, int query) {
-    size_t F = (size_t)map->F, row = 2 * (size_t)a->H * F;
-    float *phi = xcalloc((size_t)a->N, row * sizeof *phi, "attention picture");
-    real_download(phi, map->phi + (size_t)b * (size_t)a->N * row, (size_t)a->N * row);
-    const float *q = phi + (size_t)query * row + (size_t)head * F;
+void feature_map_scores(const real *phi, int F, const Attention *a, float *scores, int b, int head, int query) {
+    size_t row = 2 * (size_t)a->H * (size_t)F;
+    float *host = xcalloc((size_t)a->N, row * sizeof *host, "attention picture");
+    real_download(host, phi + (size_t)b * (size_t)a->N * row, (size_t)a->N * row);
+    const float *q = host + (size_t)query * row + (size_t)head * (size_t)F;
     for (int m = 0; m < a->N; m++) {
-        const float *k = phi + (size_t)m * row + (size_t)(a->H + head) * F;
+        const float *k = host + (size_t)m * row + (size_t)(a->H + head) * (size_t)F;
         scores[m] = 0;
-        for (size_t f = 0; f < F; f++) scores[m] += q[f] * k[f];
+        for (int f = 0; f < F; f++) scores[m] += q[f] * k[f];
     }
-    free(phi);
+    free(host);
 }
 
 size_t feature_map_macs(const FeatureMap *map, const Attention *a) {
-    size_t rows = 2 * (size_t)a->N * (size_t)a->H, D = (size_t)a->D;
-    return rows * (D * D + 2 * D * (size_t)map->F);
+    return 2 * (size_t)a->N * (size_t)a->H * map->kind->row_macs((size_t)a->D, (size_t)map->F);
 }

@@ -1,29 +1,51 @@
-/* The map phi that replaces the exponential of softmax: exp(q.k) ~ phi(q).phi(k).  One map for q and k and all heads. */
+/* The map phi that replaces the exponential of softmax: exp(q.k) ~ phi(q).phi(k), with z' = D^-1/4 z for both.  Adding
+ * one is a file that ends in a const FeatureMapKind, a line in feature_map.c, and a fixture. */
 #ifndef VIT_LAYERS_FEATURE_MAP_H
 #define VIT_LAYERS_FEATURE_MAP_H
 
 #include "layers/attention/attention.h"
 
-typedef struct {
-    int F;                 /* features */
-    float *w1, *dw1;       /* [D,D] */
-    float *w2, *dw2;       /* [F,2D] */
-    float *b2, *db2;       /* [F] */
-    real *phi;             /* [B,N,2,H,F] kept: q's features, then k's */
-    real *dphi;            /* [B,N,2,H,F] scratch */
-} FeatureMap;
+typedef struct FeatureMap FeatureMap;
 
-/* The names `feature_map` can take, count in *count. */
+typedef struct FeatureMapKind {
+    const char *name, *summary;
+    bool negative; /* features may be negative: the denominator is kept off zero, and ripple's weights mean nothing */
+    int (*features)(int D); /* F */
+    void (*declare)(FeatureMap *map, const Attention *a, Params *params);
+    size_t (*workspace)(const FeatureMap *map, const Attention *a);
+    /* Draws what is random of it for a training step: the same for all its micro-batches.  NULL: nothing is. */
+    void (*draw)(const FeatureMap *map, const Attention *a, uint64_t seed, uint32_t step);
+    void (*forward)(const FeatureMap *map, const Attention *a, const real *qkv, int B);
+    void (*backward)(const FeatureMap *map, const Attention *a, real *dqkv, const real *qkv, int B);
+    size_t (*row_macs)(size_t D, size_t F); /* multiply-adds of one row of q or k */
+} FeatureMapKind;
+
+struct FeatureMap {
+    const FeatureMapKind *kind;
+    int F;
+    float *w1, *dw1; /* mlp [D,D], t2r [F,D];  rfa and performer [H,D,D], a buffer, as mlp-random-w1's [D,D] */
+    float *w2, *dw2; /* mlp [F,2D] */
+    float *b, *db;   /* mlp, t2r [F] */
+    float *host;     /* of a buffer w1 */
+    real *phi;       /* [B,N,2,H,F] kept: q's features, then k's */
+    real *dphi;      /* [B,N,2,H,F] scratch */
+};
+
+/* The table, NULL-terminated; the names `feature_map` can take, count in *count; NULL for an unknown name. */
+extern const FeatureMapKind *const feature_maps[];
 const char *const *feature_map_names(int *count);
+const FeatureMapKind *feature_map_find(const char *name);
 
 void feature_map_declare(FeatureMap *map, const Attention *a, Params *params);
 /* dphi lives until the caller's plan_release. */
 void feature_map_plan(FeatureMap *map, const Attention *a, Plan *plan, int B);
+void feature_map_draw(const FeatureMap *map, const Attention *a, uint64_t seed, uint32_t step);
 void feature_map_forward(const FeatureMap *map, const Attention *a, const real *qkv, int B);
 /* dphi -> the q and k thirds of dqkv (=), parameters (+=). */
 void feature_map_backward(const FeatureMap *map, const Attention *a, real *dqkv, const real *qkv, int B);
-/* scores[m] = phi(q_query).phi(k_m) of one image and head after a forward pass; host scores [N]. */
-void feature_map_scores(const FeatureMap *map, const Attention *a, float *scores, int b, int head, int query);
+/* scores[m] = phi(q_query).phi(k_m) of one image and head after a forward pass, from phi or what was made of it; host
+ * scores [N]. */
+void feature_map_scores(const real *phi, int F, const Attention *a, float *scores, int b, int head, int query);
 size_t feature_map_macs(const FeatureMap *map, const Attention *a);
 
 #endif

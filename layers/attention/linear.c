@@ -1,21 +1,28 @@
 /* Linear attention (Katharopoulos et al. 2020) with a feature map, per head.  x [B,N,M] -> y [B,N,M]
- * forward   1. q,k,v = x Wqkv^T + b   2. phi(q), phi(k)   3. S = sum_m phi(k_m) v_m^T, z = sum_m phi(k_m)
- *           4. den_n = phi(q_n).z + 1e-6, mix_n = phi(q_n)^T S / den_n   5. y = mix Wproj^T + b
- * backward  5. dmix   4.-3. dphi(q), dphi(k), dv   2. dq, dk   1. dx
- * saves     qkv, phi, mix, den [B,N,H], kv [B,H,F,D+1] (S with z as last column). */
+ * forward   1. q,k,v = x Wqkv^T + b   2. q,k coded by position, or as they are   3. phi(q), phi(k)
+ *           4. psi = phi turned by position, or phi itself
+ *           5. S = sum_m psi(k_m) v_m^T, z = sum_m psi(k_m), or of phi where only the numerator is turned
+ *           6. den_n = rule(psi(q_n).z), mix_n = psi(q_n)^T S / den_n   7. y = mix Wproj^T + b
+ * backward  7. dmix   6.-5. dpsi, dv   4. dphi   3.-2. dq, dk   1. dx
+ * saves     qkv, phi, mix, den [B,N,H], kv [B,H,F,D+1] (S with z as last column), and what the positions save.
+ * The rule adds 1e-6, or keeps the denominator 1e-2 from zero where features may be negative. */
 #include "layers/attention/feature_map.h"
+#include "layers/attention/relative.h"
 
 typedef struct {
     QkvFrame frame;
     FeatureMap map;
+    Relative relative;
     float *den; /* [B,N,H] */
     float *kv;  /* [B,H,F,D+1] */
+    float *z;   /* [B,H,F], where it is not the last column of kv */
 } Linear;
 
 static void linear_declare(Attention *a, Params *params) {
     Linear *s = a->state;
     qkv_declare(&s->frame, a, params);
     feature_map_declare(&s->map, a, params);
+    relative_declare(&s->relative, a, params, s->map.F);
 }
 
 static void linear_plan(Attention *a, Plan *plan, int B) {
@@ -24,49 +31,78 @@ static void linear_plan(Attention *a, Plan *plan, int B) {
     PlanMark mark = plan_mark(plan);
     qkv_plan(&s->frame, a, plan, B);
     feature_map_plan(&s->map, a, plan, B);
+    relative_plan(&s->relative, a, plan, B);
     plan_keep(plan, a->prefix, "den", &s->den, heads * (size_t)a->N * sizeof(float));
     plan_keep(plan, a->prefix, "kv", &s->kv, heads * (size_t)s->map.F * (size_t)(a->D + 1) * sizeof(float));
+    if (s->relative.kind->numerator) plan_keep(plan, a->prefix, "z", &s->z, heads * (size_t)s->map.F * sizeof(float));
     plan_workspace(plan, linear_attention_workspace(a->D, s->map.F));
+    plan_workspace(plan, denominator_workspace(s->map.F));
     plan_release(plan, mark);
 }
 
+static void linear_draw(const Attention *a, uint64_t seed, uint32_t step) {
+    const Linear *s = a->state;
+    feature_map_draw(&s->map, a, seed, step);
+    relative_draw(&s->relative, a, seed, step);
+}
+
+static Denominator rule_of(const Linear *s) { return s->map.kind->negative ? DENOMINATOR_CLAMP : DENOMINATOR_EPSILON; }
+
 static void linear_op_forward(const Attention *a, real *y, const real *x, int B) {
     const Linear *s = a->state;
+    Denominator rule = rule_of(s);
     qkv_forward_in(&s->frame, a, x, B);
-    feature_map_forward(&s->map, a, s->frame.qkv_act, B);
-    linear_attention_forward(s->frame.mix, s->den, s->kv, s->map.phi, s->frame.qkv_act, B, a->N, a->H, a->D, s->map.F);
+    feature_map_forward(&s->map, a, relative_code(&s->relative, a, s->frame.qkv_act, B), B);
+    const real *psi = relative_turn(&s->relative, a, s->map.phi, B);
+    if (s->relative.kind->numerator) {
+        denominator_forward(s->den, s->z, s->map.phi, B, a->N, a->H, s->map.F, rule);
+        rule = DENOMINATOR_GIVEN;
+    }
+    linear_attention_forward(s->frame.mix, s->den, s->kv, psi, s->frame.qkv_act, B, a->N, a->H, a->D, s->map.F, rule);
     qkv_forward_out(&s->frame, a, y, B);
 }
 
 static void linear_op_backward(const Attention *a, real *dx, const real *dy, const real *x, int B) {
     const Linear *s = a->state;
+    const Relative *r = &s->relative;
+    const real *qkv = s->frame.qkv_act;
+    bool apart = r->kind->numerator;
     qkv_backward_out(&s->frame, a, dy, B);
-    linear_attention_backward(s->frame.dqkv, s->map.dphi, s->frame.dmix, s->frame.mix, s->den, s->kv, s->map.phi,
-                              s->frame.qkv_act, B, a->N, a->H, a->D, s->map.F);
-    feature_map_backward(&s->map, a, s->frame.dqkv, s->frame.qkv_act, B);
+    linear_attention_backward(s->frame.dqkv, relative_turn_slot(r, s->map.dphi), s->frame.dmix, s->frame.mix, s->den,
+                              s->kv, r->kind->turn ? r->turned : s->map.phi, qkv, B, a->N, a->H, a->D, s->map.F,
+                              apart ? DENOMINATOR_GIVEN : rule_of(s));
+    relative_turn_backward(r, a, s->map.dphi, B);
+    if (apart)
+        denominator_backward(s->map.dphi, s->frame.dmix, s->frame.mix, s->den, s->z, s->map.phi, B, a->N, a->H, a->D,
+                             s->map.F, rule_of(s));
+    feature_map_backward(&s->map, a, relative_code_slot(r, s->frame.dqkv), r->kind->code ? r->coded : qkv, B);
+    relative_code_backward(r, a, s->frame.dqkv, qkv, B);
     qkv_backward_in(&s->frame, a, dx, x, B);
 }
 
 static size_t linear_macs(const Attention *a) {
     const Linear *s = a->state;
     size_t features = (size_t)a->N * (size_t)a->H * (size_t)s->map.F;
-    return qkv_macs(&s->frame, a) + feature_map_macs(&s->map, a) + 2 * features * (size_t)(a->D + 1);
+    return qkv_macs(&s->frame, a) + feature_map_macs(&s->map, a) + relative_macs(&s->relative, a) +
+           2 * features * (size_t)(a->D + 1);
 }
 
 static void linear_weights(const Attention *a, float *weights, int b, int head, int query) {
     const Linear *s = a->state;
-    feature_map_scores(&s->map, a, weights, b, head, query);
-    float sum = 1e-6f;
-    for (int m = 0; m < a->N; m++) sum += weights[m];
-    for (int m = 0; m < a->N; m++) weights[m] /= sum;
+    float den;
+    feature_map_scores(s->relative.kind->turn ? s->relative.turned : s->map.phi, s->map.F, a, weights, b, head, query);
+    device_download(&den, s->den + ((size_t)b * (size_t)a->N + (size_t)query) * (size_t)a->H + (size_t)head, sizeof den);
+    for (int m = 0; m < a->N; m++) weights[m] /= den;
 }
 
 const AttentionOp linear_op = {
     .name = "linear",
     .summary = "linear attention with a learned feature map (DeiT-LA)",
+    .takes_relative = true,
     .state_size = sizeof(Linear),
     .declare = linear_declare,
     .plan = linear_plan,
+    .draw = linear_draw,
     .forward = linear_op_forward,
     .backward = linear_op_backward,
     .macs = linear_macs,

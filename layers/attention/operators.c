@@ -5,10 +5,10 @@
 #include <string.h>
 
 #include "core/die.h"
-#include "layers/attention/attention.h"
+#include "layers/attention/feature_map.h"
 
 extern const AttentionOp softmax_op, linear_op, ripple_op, ripple_fixed_op, ripple_softmax_weights_op,
-    ripple_truncated_op, ripple_log_op, ripple_dense_op, convit_op;
+    ripple_truncated_op, ripple_log_op, ripple_dense_op, ripple_explicit_softmax_op, convit_op;
 
 const AttentionOp *const attention_operators[] = {
     &softmax_op,
@@ -19,6 +19,7 @@ const AttentionOp *const attention_operators[] = {
     &ripple_truncated_op,
     &ripple_log_op,
     &ripple_dense_op,
+    &ripple_explicit_softmax_op,
     &convit_op,
     NULL,
 };
@@ -45,8 +46,15 @@ void attention_create(Attention *a, const AttentionConfig *config, int block, in
     a->op = chosen->in_block ? attention_find(chosen->in_block(config, block)) : chosen;
     if (a->op->needs_grid && class_token)
         die_usage("attn %s works on the token grid and has no place for a class token: use pool = gap", config->attn);
+    const FeatureMapKind *map = feature_map_find(config->feature_map);
+    if (a->op->needs_positive && map && map->negative)
+        die_usage("attn %s cannot weigh features that may be negative, as those of feature_map %s", a->op->name, map->name);
+    if (!a->op->takes_relative && strcmp(config->relative, "none"))
+        die_usage("attn %s has no place for relative %s: it goes with attn linear", a->op->name, config->relative);
+    if (a->op->in_block) a->op = attention_find(a->op->in_block(config, block));
     if (M % config->heads) die_usage("dim %d is not a multiple of heads %d", M, config->heads);
     a->config = *config;
+    a->block = block;
     snprintf(a->prefix, sizeof a->prefix, "blocks.%d.attn.", block);
     a->Hg = Hg;
     a->Wg = Wg;

@@ -49,6 +49,7 @@ typedef struct {
     float *o;                /* [B,N,H,R] kept */
     float *den;              /* [B,N,H] kept */
     float *dalpha;           /* [B,N,H,G] scratch */
+    float *lse;              /* [B,N,H,G] kept, of ripple-explicit-softmax alone */
 } Ripple;
 
 /* Group r begins at distance r, or at 2^(r-1) in the logarithmic variant; the last one has no end. */
@@ -78,16 +79,13 @@ static const Algorithm *algorithm_choose(const char *name, const RippleRings *ri
 /* Fixed weights learn nothing, and a single group has nothing to weigh. */
 static bool learned(const Ripple *s) { return s->weights != WEIGHTS_FIXED && s->sticks_per_head > 0; }
 
-static void declare(Attention *a, Params *params, Weights weights, Rings kind, bool truncate) {
+static void weights_declare(Attention *a, Params *params, Weights weights, Rings kind, bool truncate) {
     Ripple *s = a->state;
     int D = a->D;
-    qkv_declare(&s->frame, a, params);
-    feature_map_declare(&s->map, a, params);
     rings_set(&s->rings, a, kind);
     s->weights = weights;
     s->truncate = truncate;
     s->sticks_per_head = weights == WEIGHTS_STICKS ? s->rings.G - 1 : s->rings.G;
-    s->algorithm = algorithm_choose(a->config.ripple_algo, &s->rings, D, s->map.F);
     if (!learned(s)) return;
     params_declare(params, &s->wp, &s->dwp, a->prefix, "ripple.proj.weight", INIT_TRUNC_NORMAL, true, 2,
                    (int[]){D, D});
@@ -96,18 +94,34 @@ static void declare(Attention *a, Params *params, Weights weights, Rings kind, b
                    (int[]){a->H, s->sticks_per_head, D});
 }
 
+static void declare(Attention *a, Params *params, Weights weights, Rings kind, bool truncate) {
+    Ripple *s = a->state;
+    qkv_declare(&s->frame, a, params);
+    feature_map_declare(&s->map, a, params);
+    weights_declare(a, params, weights, kind, truncate);
+    s->algorithm = algorithm_choose(a->config.ripple_algo, &s->rings, a->D, s->map.F);
+}
+
+static size_t row_bytes(const Attention *a, int B) {
+    return (size_t)B * (size_t)a->N * (size_t)a->H * sizeof(float);
+}
+
+static void weights_plan(Ripple *s, const Attention *a, Plan *plan, int B) {
+    size_t rows = row_bytes(a, B);
+    plan_keep(plan, a->prefix, "alpha", &s->alpha, rows * (size_t)s->rings.G);
+    if (s->weights == WEIGHTS_STICKS) plan_keep(plan, a->prefix, "o", &s->o, rows * (size_t)s->sticks_per_head);
+    if (plan->training) plan_borrow(plan, a->prefix, "dalpha", &s->dalpha, rows * (size_t)s->rings.G);
+    plan_workspace(plan, ripple_weights_workspace(a->H, a->D, s->rings.G));
+}
+
 static void ripple_plan(Attention *a, Plan *plan, int B) {
     Ripple *s = a->state;
-    size_t rows = (size_t)B * (size_t)a->N * (size_t)a->H * sizeof(float);
     PlanMark mark = plan_mark(plan);
     qkv_plan(&s->frame, a, plan, B);
     feature_map_plan(&s->map, a, plan, B);
-    plan_keep(plan, a->prefix, "alpha", &s->alpha, rows * (size_t)s->rings.G);
-    plan_keep(plan, a->prefix, "den", &s->den, rows);
-    if (s->weights == WEIGHTS_STICKS) plan_keep(plan, a->prefix, "o", &s->o, rows * (size_t)s->sticks_per_head);
-    if (plan->training) plan_borrow(plan, a->prefix, "dalpha", &s->dalpha, rows * (size_t)s->rings.G);
+    weights_plan(s, a, plan, B);
+    plan_keep(plan, a->prefix, "den", &s->den, row_bytes(a, B));
     plan_workspace(plan, s->algorithm->workspace(&s->rings, a->D, s->map.F));
-    plan_workspace(plan, ripple_weights_workspace(a->H, a->D, s->rings.G));
     plan_release(plan, mark);
 }
 
@@ -143,6 +157,10 @@ static void weights_backward(const Ripple *s, const Attention *a, int B) {
                                 s->sticks, n, a->H, a->D, s->sticks_per_head, a->config.tau, s->truncate);
 }
 
+static void ripple_draw(const Attention *a, uint64_t seed, uint32_t step) {
+    feature_map_draw(&((const Ripple *)a->state)->map, a, seed, step);
+}
+
 static void ripple_forward(const Attention *a, real *y, const real *x, int B) {
     const Ripple *s = a->state;
     qkv_forward_in(&s->frame, a, x, B);
@@ -175,13 +193,18 @@ static size_t window_pairs(const RippleRings *rings) {
     return pairs[0] * pairs[1];
 }
 
+static size_t weights_macs(const Attention *a) {
+    const Ripple *s = a->state;
+    size_t D = (size_t)a->D;
+    return learned(s) ? (size_t)a->N * (size_t)a->H * (D * D + (size_t)s->sticks_per_head * D) : 0;
+}
+
 /* Counted for the window algorithm, the cheapest exact one, whichever runs: linear attention, the pairs of the window,
  * and the weights' logits. */
 static size_t ripple_macs(const Attention *a) {
     const Ripple *s = a->state;
     size_t rows = (size_t)a->N * (size_t)a->H, F = (size_t)s->map.F, D = (size_t)a->D;
-    size_t weights = learned(s) ? rows * (D * D + (size_t)s->sticks_per_head * D) : 0;
-    return qkv_macs(&s->frame, a) + feature_map_macs(&s->map, a) + 2 * rows * F * (D + 1) + weights +
+    return qkv_macs(&s->frame, a) + feature_map_macs(&s->map, a) + 2 * rows * F * (D + 1) + weights_macs(a) +
            (size_t)a->H * window_pairs(&s->rings) * (F + D);
 }
 
@@ -205,7 +228,7 @@ static void ripple_spatial(const Attention *a, float *weights, int b, int head, 
 static void ripple_weights(const Attention *a, float *weights, int b, int head, int query) {
     const Ripple *s = a->state;
     float *scores = xcalloc((size_t)a->N, sizeof *scores, "attention picture"), sum = 1e-6f;
-    feature_map_scores(&s->map, a, scores, b, head, query);
+    feature_map_scores(s->map.phi, s->map.F, a, scores, b, head, query);
     ripple_spatial(a, weights, b, head, query);
     for (int m = 0; m < a->N; m++) sum += weights[m] *= scores[m];
     for (int m = 0; m < a->N; m++) weights[m] /= sum;
@@ -254,10 +277,12 @@ static void dense_declare(Attention *a, Params *p) { declare(a, p, WEIGHTS_STICK
         .name = label,                                                                                          \
         .summary = text,                                                                                        \
         .needs_grid = true,                                                                                     \
+        .needs_positive = true,                                                                                 \
         .state_size = sizeof(Ripple),                                                                           \
         .in_block = ripple_in_block,                                                                            \
         .declare = declare_function,                                                                            \
         .plan = ripple_plan,                                                                                    \
+        .draw = ripple_draw,                                                                                    \
         .forward = ripple_forward,                                                                              \
         .backward = ripple_backward,                                                                            \
         .macs = ripple_macs,                                                                                    \
@@ -276,3 +301,64 @@ RIPPLE_OP(ripple_truncated_op, "ripple-truncated", "ripple that sees nothing at 
           truncated_declare);
 RIPPLE_OP(ripple_log_op, "ripple-log", "ripple with rings that double in width", log_declare);
 RIPPLE_OP(ripple_dense_op, "ripple-dense", "ripple with a ring for every distance", dense_declare);
+
+/* == Explicit softmax ============================================================================================= */
+
+/* The paper's Appendix A, a reference for small grids: step 4 above becomes, without feature maps,
+ *   mix_n = sum_r alpha_r(n) sum_{m: g(n,m)=r} softmax_m(q_n.k_m / sqrt D within the group) v_m
+ * and the blocks that do not ripple are softmax attention. */
+
+static void explicit_declare(Attention *a, Params *params) {
+    Ripple *s = a->state;
+    qkv_declare(&s->frame, a, params);
+    weights_declare(a, params, WEIGHTS_STICKS, RINGS_CAPPED, false);
+}
+
+static void explicit_plan(Attention *a, Plan *plan, int B) {
+    Ripple *s = a->state;
+    PlanMark mark = plan_mark(plan);
+    qkv_plan(&s->frame, a, plan, B);
+    weights_plan(s, a, plan, B);
+    plan_keep(plan, a->prefix, "lse", &s->lse, row_bytes(a, B) * (size_t)s->rings.G);
+    plan_workspace(plan, ripple_explicit_workspace(&s->rings, a->D));
+    plan_release(plan, mark);
+}
+
+static void explicit_forward(const Attention *a, real *y, const real *x, int B) {
+    const Ripple *s = a->state;
+    qkv_forward_in(&s->frame, a, x, B);
+    weights_forward(s, a, B);
+    ripple_explicit_forward(s->frame.mix, s->lse, s->alpha, s->frame.qkv_act, &s->rings, B, a->H, a->D);
+    qkv_forward_out(&s->frame, a, y, B);
+}
+
+static void explicit_backward(const Attention *a, real *dx, const real *dy, const real *x, int B) {
+    const Ripple *s = a->state;
+    qkv_backward_out(&s->frame, a, dy, B);
+    ripple_explicit_backward(s->frame.dqkv, s->dalpha, s->frame.dmix, s->lse, s->alpha, s->frame.qkv_act, &s->rings, B,
+                             a->H, a->D);
+    weights_backward(s, a, B);
+    qkv_backward_in(&s->frame, a, dx, x, B);
+}
+
+static size_t explicit_macs(const Attention *a) {
+    const Ripple *s = a->state;
+    return qkv_macs(&s->frame, a) + weights_macs(a) + 2 * (size_t)a->N * (size_t)a->N * (size_t)a->M;
+}
+
+static const char *explicit_in_block(const AttentionConfig *config, int block) {
+    return block < config->ripple_layers ? config->attn : "softmax";
+}
+
+const AttentionOp ripple_explicit_softmax_op = {
+    .name = "ripple-explicit-softmax",
+    .summary = "softmax inside each ring, the rings mixed as in ripple: a reference for small grids",
+    .needs_grid = true,
+    .state_size = sizeof(Ripple),
+    .in_block = explicit_in_block,
+    .declare = explicit_declare,
+    .plan = explicit_plan,
+    .forward = explicit_forward,
+    .backward = explicit_backward,
+    .macs = explicit_macs,
+};

@@ -4,9 +4,9 @@
     python3 tests/reference/make_fixtures.py --check   recomputes and compares with the files there
     python3 tests/reference/make_fixtures.py --bf16    how far PyTorch's autocast to bfloat16 is from the files
 
-A file holds images [3,3,Hi,Wi] and every parameter under its own name in float32, labels [3] in int64, and logits,
-loss [1] and grad.<name> in float64, computed from exactly those float32 values; its metadata are the settings.  The
-gradient of a parameter that no output depends on is zero, not what rounding leaves of zero.
+A file holds images [3,3,Hi,Wi], every parameter and every buffer under its own name in float32, labels [3] in int64, and
+logits, loss [1] and the parameters' grad.<name> in float64, computed from exactly those float32 values; its metadata are
+the settings.  The gradient of a parameter that no output depends on is zero, not what rounding leaves of zero.
 
 Parameters are drawn so that each one matters, and drawn again until a float32 program can be held to 1e-5: no ReLU of
 a feature map flips by rounding, no stick-breaking process ends by rounding, and this reference run in float32 stays
@@ -22,7 +22,8 @@ import torch
 
 import safetensors_io
 from compare_parity import relative_error
-from vit_reference import Config, Vit, cancels, parameter_shapes
+from linear_reference import MAY_BE_NEGATIVE
+from vit_reference import Config, Vit, buffer_shapes, cancels, parameter_shapes
 
 FIXTURES = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "fixtures")
 BATCH = 3
@@ -50,28 +51,58 @@ CASES = {
                                convit_local_layers=2), 0, 0),
     "convit-gap": (Config(attn="convit", img_size=(14, 10), heads=5, convit_local_layers=2), 0, 0),
 }
+SMALL = dict(img_size=(10, 14), dim=15, heads=3, depth=1, mlp_ratio=2, num_classes=5, ripple_layers=1)
+CASES.update({
+    **{f"linear-{name}": (Config(**SMALL, attn="linear", feature_map=name), 0.5, 0)
+       for name in ("rfa", "performer", "dpfp", "t2r", "mlp-random-w1")},
+    "linear-rfa-clamp": (Config(**{**SMALL, "img_size": (6, 10), "dim": 10, "heads": 2}, attn="linear",
+                                feature_map="rfa", pool="cls"), 0.5, 0),
+    **{f"linear-{name}": (Config(**SMALL, attn="linear", relative=name), 0.5, 0)
+       for name in ("sincspe", "convspe", "rope", "permute")},
+    "linear-rope-2d-dpfp": (Config(**SMALL, attn="linear", relative="rope-2d", feature_map="dpfp", pool="cls"), 0.5, 0),
+    "linear-rope-rfa": (Config(**SMALL, attn="linear", relative="rope", feature_map="rfa", pool="cls"), 0.5, 0),
+    "linear-sincspe-performer": (Config(**SMALL, attn="linear", relative="sincspe", feature_map="performer",
+                                        pool="cls"), 0.5, 0),
+    "ripple-performer": (Config(**SMALL, attn="ripple", feature_map="performer", r_max=2), 0.5, 2e-5),
+    "ripple-dpfp": (Config(**SMALL, attn="ripple", feature_map="dpfp", r_max=3), 0.5, 2e-5),
+    "ripple-explicit-softmax": (Config(**SMALL, attn="ripple-explicit-softmax", tau=0.01), 1.0, 2e-5),
+})
 
 
-def deviation(name, stick_scale):
+def deviation(case, name, stick_scale):
     """Chosen so that every part of the model has a say and no layer amplifies rounding."""
     last = name.split(".attn.")[-1]
+    if case.endswith("-clamp") and last == "qkv.weight":
+        return 0.3  # some tokens' features are next to nothing
     scales = {"pos_embed": 1.0, "cls_token": 1.0, "patch_embed.proj.weight": 0.7, "head.weight": 0.3,
               "feature.w1": 1.0, "feature.w2": 0.4, "proj.weight": 0.4, "ripple.proj.weight": 0.3,
-              "ripple.proj.bias": 0.3, "ripple.sticks": stick_scale, "pos_proj.weight": 0.15, "gating_param": 1.0}
+              "ripple.proj.bias": 0.3, "ripple.sticks": stick_scale, "feature.weight": 1.0, "relative.noise": 1.0,
+              "relative.common": 1.0, "relative.freqs": 1.0, "relative.offsets": 1.0, "relative.gains": 1.0,
+              "relative.gate": 1.0, "relative.conv_q": 0.06, "relative.conv_k": 0.06, "pos_proj.weight": 0.15,
+              "gating_param": 1.0}
     return 0.1 if ".mlp." in name and name.endswith("weight") else scales.get(last, 0.2)
 
 
-def draw_parameter(name, shape, random, stick_scale):
-    x = deviation(name, stick_scale) * random.standard_normal(shape)
+def draw_parameter(case, name, shape, random, stick_scale):
+    if name.endswith("permutation"):
+        return np.stack([random.permutation(shape[1]) for _ in range(shape[0])])
+    x = deviation(case, name, stick_scale) * random.standard_normal(shape)
     if "norm" in name and name.endswith("weight"):
         return 1 + x
-    return 0.3 + x if name.endswith("feature.b2") else x  # a good half of the features is alive
+    if name.endswith("freqs"):
+        return x - 3
+    return 0.3 + x if name.endswith(("feature.b2", "feature.bias")) else x  # a good half of the features is alive
 
 
-def draw(config, stick_scale, seed):
+def tensor_shapes(config):
+    return {**parameter_shapes(config), **buffer_shapes(config)}
+
+
+def draw(case, seed):
+    config, stick_scale, _ = CASES[case]
     random = np.random.RandomState(seed)  # numpy promises this generator's numbers for good
-    tensors = {name: draw_parameter(name, shape, random, stick_scale).astype(np.float32)
-               for name, shape in parameter_shapes(config).items()}
+    tensors = {name: draw_parameter(case, name, shape, random, stick_scale).astype(np.float32)
+               for name, shape in tensor_shapes(config).items()}
     tensors["images"] = random.standard_normal((BATCH, 3, *config.img_size)).astype(np.float32)
     tensors["labels"] = random.randint(0, config.num_classes, BATCH).astype(np.int64)
     return tensors
@@ -79,7 +110,7 @@ def draw(config, stick_scale, seed):
 
 def compute(config, inputs, dtype):
     """Returns the model after its run and {logits, loss, grad.*} as numpy arrays."""
-    params = {name: torch.from_numpy(inputs[name].copy()).to(dtype) for name in parameter_shapes(config)}
+    params = {name: torch.from_numpy(inputs[name].copy()).to(dtype) for name in tensor_shapes(config)}
     model = Vit(config, params)
     logits, loss, gradients = model.loss_and_gradients(torch.from_numpy(inputs["images"].copy()).to(dtype),
                                                        torch.from_numpy(inputs["labels"].copy()))
@@ -88,10 +119,18 @@ def compute(config, inputs, dtype):
     return model, outputs
 
 
-def objection(config, tau_margin, inputs, model, outputs):
+def objection(case, inputs, model, outputs):
     """What is wrong with this draw, or None."""
-    if any(pre.abs().min() < RELU_MARGIN for pre in model.preactivations):
+    config, _, tau_margin = CASES[case]
+    if any(pre.abs().min() < RELU_MARGIN for pre in model.notes.kinks):
         return "a ReLU is too near zero"
+    if config.feature_map in MAY_BE_NEGATIVE:
+        sums = torch.cat([total.abs().flatten() for total in model.notes.denominators])
+        clamped = (sums < 1e-2).double().mean()
+        if ((sums > 0.99e-2) & (sums < 3e-2)).any():
+            return "a denominator is too near the clamp"
+        if not (0.03 < clamped < 0.5 if case.endswith("-clamp") else clamped == 0):
+            return f"{clamped:.0%} of the denominators are clamped"
     if config.tau > 0 and any((tail - config.tau).abs().min() < tau_margin for tail in model.tails):
         return "a stick-breaking process is too near its end"
     if tau_margin >= 1e-3:
@@ -113,12 +152,12 @@ def objection(config, tau_margin, inputs, model, outputs):
 
 def make(case):
     """Returns the case's tensors, the seed that drew them and the model after its run."""
-    config, stick_scale, tau_margin = CASES[case]
+    config = CASES[case][0]
     reasons = {}
     for seed in range(10000 * list(CASES).index(case), 10000 * (list(CASES).index(case) + 1)):
-        inputs = draw(config, stick_scale, seed)
+        inputs = draw(case, seed)
         model, outputs = compute(config, inputs, torch.float64)
-        reason = objection(config, tau_margin, inputs, model, outputs)
+        reason = objection(case, inputs, model, outputs)
         if reason is None:
             return {**inputs, **outputs}, seed, model
         reasons[reason] = reasons.get(reason, 0) + 1
@@ -129,9 +168,9 @@ def summary(case, seed, model, tensors):
     config = CASES[case][0]
     _, single = compute(config, tensors, torch.float32)
     worst = max(relative_error(value, tensors[name]) for name, value in single.items())
-    text = f"{case:23s} seed {seed:6d}  {len(tensors):3d} tensors  float32 {worst:.1e}"
-    if model.preactivations:
-        text += f"  ReLU margin {min(pre.abs().min().item() for pre in model.preactivations):.1e}"
+    text = f"{case:24s} seed {seed:6d}  {len(tensors):3d} tensors  float32 {worst:.1e}"
+    if model.notes.kinks:
+        text += f"  ReLU margin {min(pre.abs().min().item() for pre in model.notes.kinks):.1e}"
     if config.tau > 0 and model.tails:
         margin = min((tail - config.tau).abs().min().item() for tail in model.tails)
         ended = torch.cat([(tail[..., -1] < config.tau).flatten() for tail in model.tails]).double().mean().item()
@@ -147,13 +186,13 @@ def check(case, path):
         print(f"{case}: its settings are {metadata}, make_fixtures.py has {CASES[case][0].metadata()}")
         return 1
     _, outputs = compute(config, tensors, torch.float64)
-    expected = set(outputs) | set(parameter_shapes(config)) | {"images", "labels"}
+    expected = set(outputs) | set(tensor_shapes(config)) | {"images", "labels"}
     if set(tensors) != expected:
         print(f"{case}: tensors missing or too many: {sorted(set(tensors) ^ expected)}")
         return 1
     # Two versions of PyTorch sum in different orders; float64 leaves about 1e-13 of that.
     worst = max(relative_error(tensors[name], value) for name, value in outputs.items())
-    print(f"{case:23s} worst {worst:.1e}   {'ok' if worst < 1e-10 else 'FAILED'}")
+    print(f"{case:24s} worst {worst:.1e}   {'ok' if worst < 1e-10 else 'FAILED'}")
     return int(not worst < 1e-10)
 
 

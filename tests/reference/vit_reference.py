@@ -19,7 +19,10 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 
-RIPPLE = ("ripple", "ripple-fixed", "ripple-softmax-weights", "ripple-truncated", "ripple-log", "ripple-dense")
+import linear_reference as linear
+
+RIPPLE = ("ripple", "ripple-fixed", "ripple-softmax-weights", "ripple-truncated", "ripple-log", "ripple-dense",
+          "ripple-explicit-softmax")
 
 
 @dataclass(frozen=True)
@@ -37,6 +40,8 @@ class Config:
     r_max: int = 4
     tau: float = 0.001
     ripple_layers: int = 2
+    feature_map: str = "mlp"
+    relative: str = "none"
     convit_local_layers: int = 1
 
     @property
@@ -44,8 +49,10 @@ class Config:
         return self.img_size[0] // self.patch_size, self.img_size[1] // self.patch_size
 
     def metadata(self):
+        """Settings that came later stand there where they are not the default."""
         strings = {key: str(value) for key, value in vars(self).items()
-                   if self.attn == "convit" or not key.startswith("convit")}
+                   if key not in ("feature_map", "relative", "convit_local_layers") or value != getattr(Config, key)
+                   or (self.attn == "convit" and key == "convit_local_layers")}
         strings["img_size"] = "%dx%d" % self.img_size
         return strings
 
@@ -60,11 +67,13 @@ class Config:
 
 
 def block_operator(config, block):
-    """Only the first ripple_layers blocks of a ripple model use ripple attention; the others are linear.  Only the first
-    convit_local_layers of convit are gated; the others are softmax."""
+    """Only the first ripple_layers blocks of a ripple model use ripple attention; the others are linear, or softmax.  Only
+    the first convit_local_layers of convit are gated; the others are softmax."""
     if config.attn == "convit" and block >= config.convit_local_layers:
         return "softmax"
-    return "linear" if config.attn in RIPPLE and block >= config.ripple_layers else config.attn
+    if config.attn not in RIPPLE or block < config.ripple_layers:
+        return config.attn
+    return "softmax" if config.attn == "ripple-explicit-softmax" else "linear"
 
 
 def class_block(config):
@@ -114,8 +123,11 @@ def parameter_shapes(config):
             block.update({"attn.qk.weight": (2 * M, M), "attn.v.weight": (M, M),
                           "attn.pos_proj.weight": (config.heads, 3), "attn.pos_proj.bias": (config.heads,),
                           "attn.gating_param": (config.heads,)})
-        elif operator != "softmax":
-            block.update({"attn.feature.w1": (D, D), "attn.feature.w2": (D, 2 * D), "attn.feature.b2": (D,)})
+        if operator not in ("softmax", "ripple-explicit-softmax", "convit"):
+            block.update({"attn." + name: shape for name, shape in linear.map_shapes(config.feature_map, D).items()})
+        if operator == "linear":
+            relative = linear.relative_shapes(config.relative, config.heads, D)
+            block.update({"attn." + name: shape for name, shape in relative.items()})
         if operator in RIPPLE and operator != "ripple-fixed":
             groups = len(group_bounds(config, operator))
             sticks = groups if operator == "ripple-softmax-weights" else groups - 1
@@ -129,12 +141,6 @@ def parameter_shapes(config):
     return shapes
 
 
-def cancels(name):
-    """Is this a parameter that no output depends on?  One number for all keys of a query drops out of their softmax."""
-    return name.endswith("pos_proj.bias")
-
-
-# == Gated positional attention ========================================================================================
 
 
 def gated_positional_weights(params, prefix, grid, q, k):
@@ -148,7 +154,28 @@ def gated_positional_weights(params, prefix, grid, q, k):
     g = params[prefix + "gating_param"].sigmoid()[:, None, None]
     a = (1 - g) * content + g * position
     return a / a.sum(-1, keepdim=True)
+=======
+def buffer_shapes(config):
+    """Tensors that are drawn instead of learned."""
+    H, D = config.heads, config.dim // config.heads
+    N = config.grid[0] * config.grid[1] + (config.pool == "cls")
+    shapes = {}
+    for i in range(config.depth):
+        operator, block = block_operator(config, i), {}
+        if operator not in ("softmax", "ripple-explicit-softmax", "convit"):
+            block.update(linear.map_buffers(config.feature_map, H, D))
+        if operator == "linear":
+            block.update(linear.relative_buffers(config.relative, H, D, N, linear.feature_count(config.feature_map, D)))
+        shapes.update({f"blocks.{i}.attn.{name}": shape for name, shape in block.items()})
+    return shapes
 
+
+def cancels(name):
+    """Is this a parameter that no output depends on?  One number for all keys of a query drops out of their softmax."""
+    return name.endswith("pos_proj.bias")
+
+
+# == Gated positional attention =================================================================================
 
 # == Spatial weights of ripple attention ===============================================================================
 
@@ -194,23 +221,24 @@ def spatial_weights(params, prefix, operator, config, v, tails=None):
 # == Model =============================================================================================================
 
 
-def feature_map(params, prefix, z, preactivations=None):
-    """phi(z) = relu(w2 [sin(w1 z'); cos(w1 z')] + b2), z' = D^-1/4 z: the same map for q and k and for all heads."""
-    angle = F.linear(z * z.shape[-1] ** -0.25, params[prefix + "feature.w1"])
-    pre = F.linear(torch.cat([angle.sin(), angle.cos()], dim=-1), params[prefix + "feature.w2"],
-                   params[prefix + "feature.b2"])
-    if preactivations is not None:
-        preactivations.append(pre.detach())
-    return pre.relu()
+def explicit_softmax(scores, groups, alpha, v):
+    """Softmax attention within each group of each query, the groups' results weighed by alpha [B,H,N,G].  A group in
+    which a query has no tokens adds nothing."""
+    y = torch.zeros_like(v)
+    for r in range(alpha.shape[-1]):
+        inside = groups == r
+        share = scores.masked_fill(~inside, -math.inf).softmax(-1)
+        y = y + alpha[..., r:r + 1] * torch.where(inside, share, torch.zeros_like(share)) @ v
+    return y
 
 
 class Vit:
-    """params {name: tensor}.  After a forward, `preactivations` holds what entered the ReLUs of the feature maps,
-    `tails` the 1 - sum_{r'<=r} alpha_r' that tau is compared with, `alphas` the spatial weights [B,H,N,G]."""
+    """params {name: tensor}, buffers included.  After a forward, `notes` tells of the feature maps, `tails` holds the
+    1 - sum_{r'<=r} alpha_r' that tau is compared with, `alphas` the spatial weights [B,H,N,G]."""
 
     def __init__(self, config, params):
         self.config, self.params = config, params
-        self.preactivations, self.tails, self.alphas = [], [], []
+        self.notes, self.tails, self.alphas = linear.Notes(), [], []
 
     def attention(self, block, x):
         config, params, prefix = self.config, self.params, f"blocks.{block}.attn."
@@ -226,15 +254,19 @@ class Vit:
             y = (q @ k.transpose(-1, -2) / math.sqrt(D)).softmax(-1) @ v
         elif operator == "convit":
             y = gated_positional_weights(params, prefix, config.grid, q, k) @ v
+        elif operator == "linear":
+            y = linear.linear_attention(config, params, prefix, q, k, v, self.notes)
         else:
-            a = (feature_map(params, prefix, q, self.preactivations)
-                 @ feature_map(params, prefix, k, self.preactivations).transpose(-1, -2))  # [B,H,N,N]
-            if operator != "linear":
-                alpha = spatial_weights(params, prefix, operator, config, v, self.tails)
-                self.alphas.append(alpha.detach())
-                groups = grid_groups(config.grid, group_bounds(config, operator))
+            alpha = spatial_weights(params, prefix, operator, config, v, self.tails)
+            self.alphas.append(alpha.detach())
+            groups = grid_groups(config.grid, group_bounds(config, operator))
+            if operator == "ripple-explicit-softmax":
+                y = explicit_softmax(q @ k.transpose(-1, -2) / math.sqrt(D), groups, alpha, v)
+            else:
+                a = (linear.features(config.feature_map, params, prefix, q, False, self.notes)
+                     @ linear.features(config.feature_map, params, prefix, k, True, self.notes).transpose(-1, -2))
                 a = a * alpha.gather(-1, groups.expand(B, H, N, N))
-            y = a @ v / (a.sum(-1, keepdim=True) + 1e-6)
+                y = a @ v / (a.sum(-1, keepdim=True) + 1e-6)
         y = y.transpose(1, 2).reshape(B, N, M)
         return F.linear(y, params[prefix + "proj.weight"], params[prefix + "proj.bias"])
 
@@ -245,10 +277,10 @@ class Vit:
         x = F.gelu(F.linear(x, self.params[prefix + "fc1.weight"], self.params[prefix + "fc1.bias"]))
         return F.linear(x, self.params[prefix + "fc2.weight"], self.params[prefix + "fc2.bias"])
 
-    def forward(self, images):
-        """images [B,3,Hi,Wi] -> logits [B,C]"""
+    def forward(self, images, constants=None):
+        """images [B,3,Hi,Wi] -> logits [B,C]; constants: the notes' of another pass."""
         config, params = self.config, self.params
-        self.preactivations, self.tails, self.alphas = [], [], []
+        self.notes, self.tails, self.alphas = linear.Notes(constants), [], []
         x = F.conv2d(images, params["patch_embed.proj.weight"], params["patch_embed.proj.bias"],
                      stride=config.patch_size).flatten(2).transpose(1, 2)
         late = class_block(config)
@@ -266,9 +298,10 @@ class Vit:
         return F.linear(x, params["head.weight"], params["head.bias"])
 
     def loss_and_gradients(self, images, labels):
-        """Returns logits, loss (mean cross entropy, no smoothing) and {name: gradient}."""
-        leaves = {name: value.detach().requires_grad_() for name, value in self.params.items()}
-        self.params, kept = leaves, self.params
+        """Returns logits, loss (mean cross entropy, no smoothing) and {name: gradient}, buffers left out."""
+        learned = parameter_shapes(self.config)
+        leaves = {name: value.detach().requires_grad_() for name, value in self.params.items() if name in learned}
+        self.params, kept = {**self.params, **leaves}, self.params
         logits = self.forward(images)
         loss = F.cross_entropy(logits, labels)
         gradients = torch.autograd.grad(loss, list(leaves.values()))
@@ -281,7 +314,12 @@ class Vit:
 
 def random_params(config, generator, scale=0.4):
     params = {name: scale * torch.randn(shape, generator=generator, dtype=torch.float64)
-              for name, shape in parameter_shapes(config).items()}
+              for name, shape in {**parameter_shapes(config), **buffer_shapes(config)}.items()}
+    for name, value in params.items():
+        if name.endswith(("feature.b2", "feature.bias")):
+            params[name] = value + 1  # no head is dead
+        if name.endswith("permutation"):
+            params[name] = torch.stack([torch.randperm(value.shape[1], generator=generator) for _ in value]).double()
     return {name: value + 1 if "norm" in name and "weight" in name else value for name, value in params.items()}
 
 
@@ -291,15 +329,19 @@ def check_finite_differences(config, seed):
     params = random_params(config, generator)
     images = torch.randn(2, 3, *config.img_size, generator=generator, dtype=torch.float64)
     labels = torch.tensor([1, 4])
-    _, _, gradients = Vit(config, params).loss_and_gradients(images, labels)
+    model = Vit(config, params)
+    _, _, gradients = model.loss_and_gradients(images, labels)
+    constants = model.notes.constants
     worst, step = 0.0, 1e-6
     with torch.no_grad():
         for name, value in params.items():
+            if name not in gradients:
+                continue
             direction = torch.randn(value.shape, generator=generator, dtype=torch.float64)
             losses = []
             for sign in (1, -1):
                 model = Vit(config, {**params, name: value + sign * step * direction})
-                losses.append(F.cross_entropy(model.forward(images), labels))
+                losses.append(F.cross_entropy(model.forward(images, constants), labels))
             numeric = ((losses[0] - losses[1]) / (2 * step)).item()
             exact = (gradients[name] * direction).sum().item()
             if cancels(name):
@@ -322,10 +364,15 @@ def self_check():
              Config(**{**small, "attn": "convit", "pool": "cls"}),
              Config(**{**small, "attn": "convit", "convit_local_layers": 2, "heads": 3})]
     cases += [Config(**{**small, "attn": attn}) for attn in RIPPLE[1:]]
+    cases += [Config(**{**small, "attn": "linear", "feature_map": name})
+              for name in ("rfa", "performer", "dpfp", "t2r", "mlp-random-w1")]
+    cases += [Config(**{**small, "attn": "linear", "relative": name, "pool": "cls"})
+              for name in ("sincspe", "convspe", "rope", "rope-2d", "permute")]
+    cases += [Config(**{**small, "attn": "linear", "relative": "rope", "feature_map": "rfa"})]
     for seed, config in enumerate(cases):
         worst = check_finite_differences(config, seed)
         print(f"gradients == central differences   {config.attn:23s} {config.pool} {config.pos_embed:8s} "
-              f"R {config.r_max} tau {config.tau:<5g} worst {worst:.1e}   ok")
+              f"R {config.r_max} tau {config.tau:<5g} {config.feature_map:13s} {config.relative:8s} worst {worst:.1e}   ok")
 
     generator = torch.Generator().manual_seed(99)
     o = 3 * torch.randn(2, 2, 15, 4, generator=generator, dtype=torch.float64)
@@ -355,6 +402,18 @@ def self_check():
             assert (total < 1).any() if attn == "ripple-truncated" else (total - 1).abs().max() < 1e-14, attn
             assert (alpha >= 0).all()
     print("alpha of every variant sums to one, ripple-truncated to less   ok")
+
+    phi = torch.randn(6, generator=generator, dtype=torch.float64)
+    for relative in ("rope", "permute"):
+        same = phi.expand(1, 2, 15, 6)  # every token has these features
+        if relative == "rope":
+            psi = torch.einsum("nfg,bhng->bhnf", linear.rotations("rope", Config(), 15, 6, torch.float64), same)
+        else:
+            psi = linear.permuted(same, torch.stack([torch.randperm(6, generator=generator) for _ in range(2)]))
+        products = psi @ psi.transpose(-1, -2)
+        assert (products[..., 1:, 1:] - products[..., :-1, :-1]).abs().max() < 1e-12
+        assert (products[..., 0, :] - products[..., 0, :1]).abs().max() > 1e-3
+    print("rope and permute: products depend on n - m alone   ok")
 
     assert group_bounds(Config(), "ripple-log") == [0, 1, 2, 4, 8] and len(group_bounds(Config(), "ripple-dense")) == 9
     assert grid_groups((1, 5), [0, 1, 2, 4])[0].tolist() == [0, 1, 2, 2, 3]

@@ -1,0 +1,63 @@
+/* The deterministic parameter-free projection with nu = 1, for q and k of every head.  F = 2D.
+ *   forward   u = relu([z'; -z']),  phi_i = u_i u_(i-1),  z' = D^-1/4 z, indices modulo F
+ *   backward  du_i = dphi_i u_(i-1) + dphi_(i+1) u_(i+1),  dz = D^-1/4 (du_i [z > 0] - du_(D+i) [z < 0])
+ *   saves     nothing.   Source: Schlag et al. 2021, section 5.3. */
+#include "kernels/cpu/feature_rows.h"
+#include "kernels/kernels.h"
+
+static float positive(float x) { return x < 0 ? 0 : x; }
+
+/* The halves of u are u_i = positive(s z_i): s = 1 for the first, -1 for the second; before the first element of a half
+ * stands the last of the other. */
+static void forward_half(real *phi, const real *z, float s, float scale, int D) {
+    phi[0] = scale * positive(s * z[0]) * positive(-s * z[D - 1]);
+#pragma omp simd
+    for (int i = 1; i < D; i++) phi[i] = scale * positive(s * z[i]) * positive(s * z[i - 1]);
+}
+
+void feature_dpfp_forward(real *phi, const real *qkv, size_t n, int H, int D) {
+    float scale = 1 / sqrtf((float)D); /* D^-1/4 twice */
+#pragma omp parallel for schedule(static)
+    for (size_t token = 0; token < n; token++)
+        for (int row = 0; row < 2 * H; row++) {
+            const real *z = qkv + (token * 3 * H + row) * D;
+            real *to = phi + (token * 2 * H + row) * 2 * D;
+            forward_half(to, z, 1, scale, D);
+            forward_half(to + D, z, -1, scale, D);
+        }
+}
+
+/* du of element i of a half; next: dphi of the element behind it, which is in the other half when i is the last. */
+static float slope(const real *dphi, float next, const real *z, float s, int i, int D) {
+    float before = i > 0 ? positive(s * z[i - 1]) : positive(-s * z[D - 1]);
+    float behind = i + 1 < D ? positive(s * z[i + 1]) : positive(-s * z[0]);
+    return dphi[i] * before + next * behind;
+}
+
+static float slope_of_z(const real *dphi, const real *z, int i, int D) {
+    bool last = i == D - 1;
+    if (z[i] > 0) return slope(dphi, dphi[i + 1], z, 1, i, D);
+    if (z[i] < 0) return -slope(dphi + D, last ? dphi[0] : dphi[D + i + 1], z, -1, i, D);
+    return z[i] * 0;
+}
+
+static void backward_row(real *dz, const real *dphi, const real *z, float scale, int D) {
+    dz[0] = scale * slope_of_z(dphi, z, 0, D);
+    dz[D - 1] = scale * slope_of_z(dphi, z, D - 1, D);
+#pragma omp simd
+    for (int i = 1; i < D - 1; i++) {
+        float up = dphi[i] * positive(z[i - 1]) + dphi[i + 1] * positive(z[i + 1]);
+        float down = dphi[D + i] * positive(-z[i - 1]) + dphi[D + i + 1] * positive(-z[i + 1]);
+        dz[i] = scale * (z[i] > 0 ? up : z[i] < 0 ? -down : z[i] * 0);
+    }
+}
+
+void feature_dpfp_backward(real *dqkv, const real *dphi, const real *qkv, size_t n, int H, int D) {
+    float scale = 1 / sqrtf((float)D);
+#pragma omp parallel for schedule(static)
+    for (size_t token = 0; token < n; token++)
+        for (int row = 0; row < 2 * H; row++) {
+            size_t at = (token * 3 * H + row) * D;
+            backward_row(dqkv + at, dphi + (token * 2 * H + row) * 2 * D, qkv + at, scale, D);
+        }
+}

@@ -1,0 +1,103 @@
+/* What the two kinds of stochastic positional codes share: q' = q C and its gradients, for a head's codes of a few tokens
+ * at a time, which are made, used for all images and forgotten. */
+#ifndef VIT_KERNELS_CPU_SPE_H
+#define VIT_KERNELS_CPU_SPE_H
+
+#include "kernels/cpu/vecmath.h"
+#include "kernels/cpu/workspace.h"
+#include "kernels/kernels.h"
+
+/* Codes of BLOCK tokens exist at a time; a thread takes CHUNK tokens of a head before it looks for others. */
+enum { SPE_BLOCK = 16, SPE_CHUNK = 64, SPE_IMAGES = 32 };
+
+typedef struct {
+    int B, N, H, D, K, Dp, Kp; /* Dp, Kp rounded up to whole vectors */
+    int chunks;                /* of a head's tokens */
+    float scale;               /* D^-1/2 */
+} SpeSizes;
+
+static inline SpeSizes spe_sizes(int B, int N, int H, int D, int K) {
+    return (SpeSizes){B, N, H, D, K, tile_round_up(D), tile_round_up(K), (N + SPE_CHUNK - 1) / SPE_CHUNK,
+                      1 / sqrtf((float)D)};
+}
+
+/* code, dcode [BLOCK,D,Dp];  images, turned, slopes: rows of q' or dq', and columns. */
+typedef struct {
+    float *code, *dcode;
+    float *images;          /* [IMAGES,Dp] */
+    float *turned, *slopes; /* [D,IMAGES] each */
+} SpeBlock;
+
+static inline size_t spe_block_floats(SpeSizes s) {
+    return 2 * (size_t)SPE_BLOCK * s.D * s.Dp + (size_t)SPE_IMAGES * (s.Dp + 2 * s.D);
+}
+
+static inline SpeBlock spe_block_take(float **next, SpeSizes s) {
+    SpeBlock w;
+    w.code = workspace_take(next, (size_t)SPE_BLOCK * s.D * s.Dp);
+    w.dcode = workspace_take(next, (size_t)SPE_BLOCK * s.D * s.Dp);
+    w.images = workspace_take(next, (size_t)SPE_IMAGES * s.Dp);
+    w.turned = workspace_take(next, (size_t)SPE_IMAGES * s.D);
+    w.slopes = workspace_take(next, (size_t)SPE_IMAGES * s.D);
+    return w;
+}
+
+static inline int spe_smaller(int a, int b) { return a < b ? a : b; }
+
+/* q (part 0) or k (part 1) of image b, token n, head h in [B,N,3,H,D]. */
+static inline size_t spe_at(SpeSizes s, int b, int n, int part, int h) {
+    return ((((size_t)b * s.N + n) * 3 + part) * s.H + h) * s.D;
+}
+
+/* q' of every image for tokens first .. first+rows-1. */
+static inline void spe_apply(real *coded, const real *qkv, const SpeBlock *w, SpeSizes s, int part, int h, int first,
+                             int rows) {
+    size_t image = spe_at(s, 1, 0, 0, 0);
+    for (int t = 0; t < rows; t++)
+        for (int b = 0; b < s.B; b += SPE_IMAGES) {
+            int images = spe_smaller(SPE_IMAGES, s.B - b);
+            size_t at = spe_at(s, b, first + t, part, h);
+            tile_gemm(w->images, s.Dp, qkv + at, image, 1, w->code + (size_t)t * s.D * s.Dp, s.Dp, images, s.Dp, s.D, 0);
+            for (int i = 0; i < images; i++)
+                for (int j = 0; j < s.D; j += TILE)
+                    vec_store_part(coded + at + i * image + j, vec_load(w->images + i * s.Dp + j), s.D - j);
+        }
+}
+
+/* dq = dq' C^T, and dC = sum over images of q^T dq'. */
+static inline void spe_apply_backward(real *dqkv, const real *dcoded, const real *qkv, const SpeBlock *w, SpeSizes s,
+                                      int part, int h, int first, int rows) {
+    size_t image = spe_at(s, 1, 0, 0, 0);
+    for (int t = 0; t < rows; t++)
+        for (int b = 0; b < s.B; b += SPE_IMAGES) {
+            int images = spe_smaller(SPE_IMAGES, s.B - b), columns = tile_round_up(images);
+            size_t at = spe_at(s, b, first + t, part, h);
+            const float *code = w->code + (size_t)t * s.D * s.Dp;
+            for (int i = 0; i < columns; i++)
+                for (int r = 0; r < s.D; r++)
+                    w->turned[r * columns + i] = i < images ? dcoded[at + i * image + r] : 0;
+            for (int i = 0; i < images; i++)
+                for (int j = 0; j < s.D; j += TILE)
+                    vec_store(w->images + i * s.Dp + j, vec_load_part(dcoded + at + i * image + j, s.D - j));
+            tile_gemm(w->dcode + (size_t)t * s.D * s.Dp, s.Dp, qkv + at, 1, image, w->images, s.Dp, s.D, s.Dp, images,
+                      b > 0);
+            tile_gemm(w->slopes, columns, code, s.Dp, 1, w->turned, columns, s.D, columns, s.D, 0);
+            for (int i = 0; i < images; i++)
+                for (int d = 0; d < s.D; d++) dqkv[at + i * image + d] = w->slopes[d * columns + i];
+        }
+}
+
+static inline float spe_sigmoid(float x) { return x < 0 ? expf(x) / (1 + expf(x)) : 1 / (1 + expf(-x)); }
+
+/* d += the threads' sums [n] in their order, which lie `offset` floats into their slices. */
+static inline void spe_reduce(float *d, size_t n, size_t offset, size_t floats) {
+    int threads = omp_get_num_threads();
+#pragma omp for schedule(static)
+    for (size_t i = 0; i < n; i++) {
+        float sum = 0;
+        for (int t = 0; t < threads; t++) sum += workspace_of(t, floats)[offset + i];
+        d[i] += sum;
+    }
+}
+
+#endif

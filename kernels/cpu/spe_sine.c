@@ -1,0 +1,283 @@
+/* Codes that are sums of sinusoids.  Per head and column d, with a = D^-1/2 sqrt(1 - g), t = D^-1/2 sqrt(g)
+ *   forward   1. G_k = a (2K)^-1/2 softplus(gains_k) z_k for the cosines k and the sines K + k
+ *             2. C_(n,r) = t e_r + sum_k cos(a_k(n)) G_(k,r) + sin(a_k(n)) G_(K+k,r)
+ *             3. q'_r = sum_d q_d C_(d,r)
+ *   backward  3. dC = sum_b q dq', dq   2. dG, da_k = cos(a_k) dsin_k - sin(a_k) dcos_k, doffsets = sum_n da of q,
+ *             df = 2 pi sum_n n da, dfreqs = df sigma'(freqs) / 2
+ *             1. dgains = softplus' a (2K)^-1/2 sum_r dG z, dgate = (1 - g)/2 sum dC t e - g/2 sum dG G
+ *   saves     nothing.   Source: Liutkus et al. 2021, and the authors' SineSPE.
+ *
+ * Angles of a block of tokens are those of its first one, turned by the angles of tokens 0 .. 15, and q's are k's turned
+ * by the offsets: two roundings each instead of a sine. */
+#include "kernels/cpu/spe.h"
+
+/* Cosines and sines, one plane after the other: [D,Kp] each. */
+typedef struct {
+    float *cosine, *sine;
+} Turn;
+
+typedef struct {
+    SpeBlock block;
+    double *turns;      /* [D,Kp] turns a token */
+    float *g, *gt;      /* [D,2K,Dp], [D,Dp,2Kp] */
+    float *e, *de;      /* [D,Dp]: t e, and the sum of dC over tokens, q and k */
+    float *dg;          /* [D,2K,Dp] */
+    float *domega;      /* [BLOCK,2Kp] */
+    float *da, *dna;    /* [D,Kp]: sums of da of q, and of n da */
+    Turn steps;         /* [BLOCK][D,Kp] each: the angles of tokens 0 .. 15 */
+    Turn start, offset; /* [D,Kp]: of the block's first token; q's */
+    Turn omega;         /* [BLOCK][D,Kp] */
+    float *totals;      /* dfreqs, doffsets, dgains [H,D,K], dgate [H,D] */
+} Work;
+
+static size_t total_floats(SpeSizes s) { return (size_t)s.H * s.D * (3 * s.K + 1); }
+
+static size_t work_floats(SpeSizes s) {
+    size_t angles = (size_t)s.D * s.Kp, square = (size_t)s.D * s.Dp;
+    return spe_block_floats(s) + 2 * angles + 4 * s.K * square + 2 * s.Kp * square + 2 * square +
+           (size_t)SPE_BLOCK * 2 * s.Kp + 2 * angles + 4 * angles + 4 * SPE_BLOCK * angles + total_floats(s);
+}
+
+size_t spe_sine_workspace(int N, int H, int D, int K) { return workspace_bytes(work_floats(spe_sizes(1, N, H, D, K))); }
+
+static Turn turn_take(float **next, size_t n) {
+    Turn turn;
+    turn.cosine = workspace_take(next, n);
+    turn.sine = workspace_take(next, n);
+    return turn;
+}
+
+static Work work_take(SpeSizes s) {
+    size_t angles = (size_t)s.D * s.Kp, square = (size_t)s.D * s.Dp;
+    float *next = kernels_workspace(work_floats(s));
+    Work w;
+    w.totals = workspace_take(&next, total_floats(s)); /* first, where spe_reduce finds it */
+    w.block = spe_block_take(&next, s);
+    w.turns = (double *)workspace_take(&next, 2 * angles);
+    w.g = workspace_take(&next, 2 * s.K * square);
+    w.gt = workspace_take(&next, 2 * s.Kp * square);
+    w.e = workspace_take(&next, square);
+    w.de = workspace_take(&next, square);
+    w.dg = workspace_take(&next, 2 * s.K * square);
+    w.domega = workspace_take(&next, (size_t)SPE_BLOCK * 2 * s.Kp);
+    w.da = workspace_take(&next, angles);
+    w.dna = workspace_take(&next, angles);
+    w.start = turn_take(&next, angles);
+    w.offset = turn_take(&next, angles);
+    w.steps = turn_take(&next, SPE_BLOCK * angles);
+    w.omega = turn_take(&next, SPE_BLOCK * angles);
+    return w;
+}
+
+/* == A head's codes =============================================================================================== */
+
+/* Cosine and sine of 2 pi turns n, the turns reduced in double: n may be large. */
+static void turns_at(Turn to, const double *turns, int n, size_t count) {
+    for (size_t i = 0; i < count; i++) {
+        double angle = turns[i] * n;
+        to.sine[i] = (float)(6.283185307179586 * (angle - rint(angle)));
+    }
+    for (size_t i = 0; i < count; i += TILE) {
+        vec sine, cosine;
+        vec_sincos(&sine, &cosine, vec_load(to.sine + i));
+        vec_store(to.sine + i, sine);
+        vec_store(to.cosine + i, cosine);
+    }
+}
+
+/* to = a and b, one after the other; to may be either. */
+static void turn_by(Turn to, Turn a, Turn b, size_t count) {
+    for (size_t i = 0; i < count; i += TILE) {
+        vec c = vec_load(a.cosine + i), s = vec_load(a.sine + i), c2 = vec_load(b.cosine + i), s2 = vec_load(b.sine + i);
+        vec_store(to.cosine + i, c * c2 - s * s2);
+        vec_store(to.sine + i, s * c2 + c * s2);
+    }
+}
+
+static Turn turn_of(Turn turn, size_t i, size_t count) { return (Turn){turn.cosine + i * count, turn.sine + i * count}; }
+
+static float softplus(float x) { return log1pf(expf(-fabsf(x))) + (x > 0 ? x : 0); }
+
+/* a of column i of all heads. */
+static float loudness(const SpeSine *p, SpeSizes s, size_t i) {
+    return s.scale * sqrtf(spe_sigmoid(-p->gate[i]) / (2 * (float)s.K));
+}
+
+/* Step 1 for column d of head h: G and its transpose. */
+static void column_prepare(const Work *w, const SpeSine *p, SpeSizes s, int h, int d) {
+    size_t i = (size_t)h * s.D + d;
+    float loud = loudness(p, s, i), *g = w->g + (size_t)d * 2 * s.K * s.Dp, *gt = w->gt + (size_t)d * s.Dp * 2 * s.Kp;
+    memset(g, 0, (size_t)2 * s.K * s.Dp * sizeof *g);
+    memset(gt, 0, (size_t)s.Dp * 2 * s.Kp * sizeof *gt);
+    for (int k = 0; k < 2 * s.K; k++) {
+        int column = k < s.K ? k : s.Kp + k - s.K;
+        float gain = loud * softplus(p->gains[i * s.K + k % s.K]);
+        const float *z = p->z + (i * 2 * s.K + k) * s.D;
+        for (int r = 0; r < s.D; r++) gt[(size_t)r * 2 * s.Kp + column] = g[(size_t)k * s.Dp + r] = gain * z[r];
+    }
+}
+
+static void head_prepare(const Work *w, const SpeSine *p, SpeSizes s, int h) {
+    size_t angles = (size_t)s.D * s.Kp;
+    memset(w->turns, 0, angles * sizeof *w->turns);
+    memset(w->offset.cosine, 0, angles * sizeof(float));
+    memset(w->offset.sine, 0, angles * sizeof(float));
+    memset(w->e, 0, (size_t)s.D * s.Dp * sizeof(float));
+    for (int d = 0; d < s.D; d++) {
+        size_t i = (size_t)h * s.D + d;
+        float mix = s.scale * sqrtf(spe_sigmoid(p->gate[i]));
+        column_prepare(w, p, s, h, d);
+        for (int r = 0; r < s.D; r++) w->e[(size_t)d * s.Dp + r] = mix * p->e[i * s.D + r];
+        for (int k = 0; k < s.K; k++) {
+            w->turns[d * s.Kp + k] = 0.5 / (1 + exp(-(double)p->freqs[i * s.K + k]));
+            w->offset.cosine[d * s.Kp + k] = cosf(p->offsets[i * s.K + k]);
+            w->offset.sine[d * s.Kp + k] = sinf(p->offsets[i * s.K + k]);
+        }
+    }
+    for (int t = 0; t < SPE_BLOCK; t++) turns_at(turn_of(w->steps, t, angles), w->turns, t, angles);
+}
+
+/* omega of the keys first .. first+rows-1. */
+static void key_angles(const Work *w, SpeSizes s, int first, int rows) {
+    size_t angles = (size_t)s.D * s.Kp;
+    turns_at(w->start, w->turns, first, angles);
+    for (int t = 0; t < rows; t++) turn_by(turn_of(w->omega, t, angles), w->start, turn_of(w->steps, t, angles), angles);
+}
+
+/* The same tokens' queries, from the keys'. */
+static void query_angles(const Work *w, SpeSizes s, int rows) {
+    size_t angles = (size_t)s.D * s.Kp;
+    for (int t = 0; t < rows; t++) turn_by(turn_of(w->omega, t, angles), turn_of(w->omega, t, angles), w->offset, angles);
+}
+
+/* Step 2. */
+static void make_codes(const Work *w, SpeSizes s, int rows) {
+    size_t square = (size_t)s.D * s.Dp, angles = (size_t)s.D * s.Kp;
+    for (int t = 0; t < rows; t++) memcpy(w->block.code + t * square, w->e, square * sizeof(float));
+    for (int d = 0; d < s.D; d++) {
+        float *code = w->block.code + (size_t)d * s.Dp;
+        const float *g = w->g + (size_t)d * 2 * s.K * s.Dp;
+        tile_gemm(code, square, w->omega.cosine + d * s.Kp, angles, 1, g, s.Dp, rows, s.Dp, s.K, 1);
+        tile_gemm(code, square, w->omega.sine + d * s.Kp, angles, 1, g + (size_t)s.K * s.Dp, s.Dp, rows, s.Dp, s.K, 1);
+    }
+}
+
+/* == Forward ====================================================================================================== */
+
+void spe_sine_forward(real *coded, const real *qkv, const SpeSine *spe, int B, int N, int H, int D) {
+    SpeSizes s = spe_sizes(B, N, H, D, spe->K);
+#pragma omp parallel
+    {
+        Work w = work_take(s);
+#pragma omp for schedule(static)
+        for (int item = 0; item < H * s.chunks; item++) {
+            int h = item / s.chunks, begin = item % s.chunks * SPE_CHUNK, end = spe_smaller(begin + SPE_CHUNK, N);
+            head_prepare(&w, spe, s, h);
+            for (int first = begin; first < end; first += SPE_BLOCK) {
+                int rows = spe_smaller(SPE_BLOCK, end - first);
+                key_angles(&w, s, first, rows);
+                make_codes(&w, s, rows);
+                spe_apply(coded, qkv, &w.block, s, 1, h, first, rows);
+                query_angles(&w, s, rows);
+                make_codes(&w, s, rows);
+                spe_apply(coded, qkv, &w.block, s, 0, h, first, rows);
+            }
+        }
+    }
+}
+
+/* == Backward ===================================================================================================== */
+
+/* da of column d: q's and n times all. */
+static void angle_gradients(const Work *w, SpeSizes s, int part, int d, int first, int rows) {
+    size_t angles = (size_t)s.D * s.Kp;
+    for (int j = 0; j < s.Kp; j += TILE) {
+        vec da = vec_load(w->da + d * s.Kp + j), dna = vec_load(w->dna + d * s.Kp + j);
+        for (int t = 0; t < rows; t++) {
+            size_t at = t * angles + d * s.Kp + j;
+            const float *slope = w->domega + (size_t)t * 2 * s.Kp + j;
+            vec own = vec_load(w->omega.cosine + at) * vec_load(slope + s.Kp) - vec_load(w->omega.sine + at) * vec_load(slope);
+            if (part == 0) da += own;
+            dna += (float)(first + t) * own;
+        }
+        vec_store(w->da + d * s.Kp + j, da);
+        vec_store(w->dna + d * s.Kp + j, dna);
+    }
+}
+
+/* Step 2 from dC in the block. */
+static void code_gradients(const Work *w, SpeSizes s, int part, int first, int rows) {
+    size_t square = (size_t)s.D * s.Dp, angles = (size_t)s.D * s.Kp;
+    for (size_t i = 0; i < square; i += TILE) {
+        vec sum = vec_load(w->de + i);
+        for (int t = 0; t < rows; t++) sum += vec_load(w->block.dcode + t * square + i);
+        vec_store(w->de + i, sum);
+    }
+    for (int d = 0; d < s.D; d++) {
+        const float *dcode = w->block.dcode + (size_t)d * s.Dp;
+        float *dg = w->dg + (size_t)d * 2 * s.K * s.Dp;
+        tile_gemm(dg, s.Dp, w->omega.cosine + d * s.Kp, 1, angles, dcode, square, s.K, s.Dp, rows, 1);
+        tile_gemm(dg + (size_t)s.K * s.Dp, s.Dp, w->omega.sine + d * s.Kp, 1, angles, dcode, square, s.K, s.Dp, rows, 1);
+        tile_gemm(w->domega, 2 * s.Kp, dcode, square, 1, w->gt + (size_t)d * s.Dp * 2 * s.Kp, 2 * s.Kp, rows, 2 * s.Kp,
+                  s.D, 0);
+        angle_gradients(w, s, part, d, first, rows);
+    }
+}
+
+/* Step 1: what a chunk of tokens has gathered joins the thread's totals. */
+static void head_gradients(const Work *w, const SpeSine *p, SpeSizes s, int h) {
+    size_t all = (size_t)s.H * s.D * s.K;
+    float *dfreqs = w->totals, *doffsets = dfreqs + all, *dgains = doffsets + all, *dgate = dgains + all;
+    for (int d = 0; d < s.D; d++) {
+        size_t i = (size_t)h * s.D + d;
+        const float *g = w->g + (size_t)d * 2 * s.K * s.Dp, *dg = w->dg + (size_t)d * 2 * s.K * s.Dp;
+        const float *z = p->z + i * 2 * s.K * s.D;
+        float open = spe_sigmoid(p->gate[i]), loud = loudness(p, s, i), dmix, dloud = 0;
+        dmix = vec_dot(w->de + (size_t)d * s.Dp, w->e + (size_t)d * s.Dp, s.D);
+        for (int k = 0; k < s.K; k++) {
+            const float *cosine = dg + (size_t)k * s.Dp, *sine = cosine + (size_t)s.K * s.Dp;
+            float frequency = spe_sigmoid(p->freqs[i * s.K + k]), rest = spe_sigmoid(-p->freqs[i * s.K + k]);
+            dloud += vec_dot(cosine, g + (size_t)k * s.Dp, s.D) + vec_dot(sine, g + (size_t)(s.K + k) * s.Dp, s.D);
+            dgains[i * s.K + k] += spe_sigmoid(p->gains[i * s.K + k]) * loud *
+                                   (vec_dot(cosine, z + (size_t)k * s.D, s.D) + vec_dot(sine, z + (size_t)(s.K + k) * s.D, s.D));
+            doffsets[i * s.K + k] += w->da[d * s.Kp + k];
+            dfreqs[i * s.K + k] += 3.14159265f * w->dna[d * s.Kp + k] * frequency * rest;
+        }
+        dgate[i] += 0.5f * (spe_sigmoid(-p->gate[i]) * dmix - open * dloud);
+    }
+}
+
+void spe_sine_backward(real *dqkv, const SpeSineGradients *d, const real *dcoded, const real *qkv, const SpeSine *spe,
+                       int B, int N, int H, int D) {
+    SpeSizes s = spe_sizes(B, N, H, D, spe->K);
+    size_t square = (size_t)D * s.Dp, angles = (size_t)D * s.Kp, all = (size_t)H * D * s.K, floats = work_floats(s);
+#pragma omp parallel
+    {
+        Work w = work_take(s);
+        memset(w.totals, 0, total_floats(s) * sizeof(float));
+#pragma omp for schedule(static)
+        for (int item = 0; item < H * s.chunks; item++) {
+            int h = item / s.chunks, begin = item % s.chunks * SPE_CHUNK, end = spe_smaller(begin + SPE_CHUNK, N);
+            head_prepare(&w, spe, s, h);
+            memset(w.dg, 0, 2 * s.K * square * sizeof(float));
+            memset(w.de, 0, square * sizeof(float));
+            memset(w.da, 0, angles * sizeof(float));
+            memset(w.dna, 0, angles * sizeof(float));
+            for (int first = begin; first < end; first += SPE_BLOCK) {
+                int rows = spe_smaller(SPE_BLOCK, end - first);
+                key_angles(&w, s, first, rows);
+                for (int part = 1; part >= 0; part--) {
+                    if (part == 0) query_angles(&w, s, rows);
+                    make_codes(&w, s, rows);
+                    spe_apply_backward(dqkv, dcoded, qkv, &w.block, s, part, h, first, rows);
+                    code_gradients(&w, s, part, first, rows);
+                }
+            }
+            head_gradients(&w, spe, s, h);
+        }
+        spe_reduce(d->freqs, all, 0, floats);
+        spe_reduce(d->offsets, all, all, floats);
+        spe_reduce(d->gains, all, 2 * all, floats);
+        spe_reduce(d->gate, (size_t)H * D, 3 * all, floats);
+    }
+}

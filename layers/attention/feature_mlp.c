@@ -1,0 +1,65 @@
+/* The ripple paper's deterministic adaptive feature map (its equation 13), shared by heads.  z: a row q or k of one head
+ * forward   1. u = W1 z'   2. f = [sin u; cos u]   3. phi = relu(W2 f + b2)
+ * backward  3. dp = dphi [phi > 0], dW2 += dp f^T, db2 += dp   2. du = cos u df_sin - sin u df_cos
+ *           1. dW1 += du z'^T, dz = D^-1/4 W1^T du
+ * saves     phi [B,N,2,H,F]; u and f are formed again.
+ * W1 starts standard normal, as the random features that it generalises, and is learned without decay; with
+ * mlp-random-w1 it stays random and is drawn again in every step. */
+#include "core/rng.h"
+#include "layers/attention/feature_map.h"
+
+static int mlp_features(int D) { return D; }
+
+static void declare_layer(FeatureMap *map, const Attention *a, Params *params) {
+    params_declare(params, &map->w2, &map->dw2, a->prefix, "feature.w2", INIT_XAVIER_UNIFORM, true, 2,
+                   (int[]){map->F, 2 * a->D});
+    params_declare(params, &map->b, &map->db, a->prefix, "feature.b2", INIT_ZEROS, false, 1, (int[]){map->F});
+}
+
+static void mlp_declare(FeatureMap *map, const Attention *a, Params *params) {
+    params_declare(params, &map->w1, &map->dw1, a->prefix, "feature.w1", INIT_NORMAL, false, 2, (int[]){a->D, a->D});
+    declare_layer(map, a, params);
+}
+
+static void random_declare(FeatureMap *map, const Attention *a, Params *params) {
+    params_declare_buffer(params, &map->w1, &map->host, a->prefix, "feature.w1", INIT_NORMAL, 2, (int[]){a->D, a->D});
+    declare_layer(map, a, params);
+}
+
+static void random_draw(const FeatureMap *map, const Attention *a, uint64_t seed, uint32_t step) {
+    size_t n = (size_t)a->D * (size_t)a->D;
+    rng_normals(map->host, n, seed, RNG_FEATURES, step, (uint32_t)a->block);
+    device_upload(map->w1, map->host, n * sizeof *map->host);
+}
+
+static size_t mlp_workspace(const FeatureMap *map, const Attention *a) {
+    return feature_mlp_workspace(a->D, a->D, map->F);
+}
+
+static void mlp_forward(const FeatureMap *map, const Attention *a, const real *qkv, int B) {
+    feature_mlp_forward(map->phi, qkv, map->w1, map->w2, map->b, (size_t)B * (size_t)a->N, a->H, a->D, a->D, map->F);
+}
+
+static void mlp_backward(const FeatureMap *map, const Attention *a, real *dqkv, const real *qkv, int B) {
+    feature_mlp_backward(dqkv, map->dw1, map->dw2, map->db, map->dphi, map->phi, qkv, map->w1, map->w2, map->b,
+                         (size_t)B * (size_t)a->N, a->H, a->D, a->D, map->F);
+}
+
+static size_t mlp_row_macs(size_t D, size_t F) { return D * D + 2 * D * F; }
+
+#define MLP_MAP(id, label, text, declare_function, draw_function) \
+    const FeatureMapKind id = {                                   \
+        .name = label,                                            \
+        .summary = text,                                          \
+        .features = mlp_features,                                 \
+        .declare = declare_function,                              \
+        .draw = draw_function,                                    \
+        .workspace = mlp_workspace,                               \
+        .forward = mlp_forward,                                   \
+        .backward = mlp_backward,                                 \
+        .row_macs = mlp_row_macs,                                 \
+    }
+
+MLP_MAP(feature_map_mlp, "mlp", "learned sinusoids and a layer on them: the ripple paper's", mlp_declare, NULL);
+MLP_MAP(feature_map_mlp_random_w1, "mlp-random-w1", "mlp with random sinusoids, redrawn every step", random_declare,
+        random_draw);

@@ -1,0 +1,107 @@
+/* Random features, redrawn in every training step; evaluation uses the last step's, which the checkpoint holds.
+ * u = w z', s = |z'|^2/2, w [H,D,D]: rows standard normal (rfa), or orthogonal with the norms of such rows (performer)
+ *   rfa        phi = exp(s - c) / sqrt D [sin u; cos u], c = max of s over tokens; F = 2D      (Peng et al. 2021)
+ *   performer  phi = (exp(u - s - c) + 1e-4) / sqrt D, c = max of u over features, for keys over tokens too; F = D
+ *              (FAVOR+, Choromanski et al. 2020)
+ * backward  c is a constant; w has no gradient
+ * saves     phi [B,N,2,H,F]. */
+#include <math.h>
+
+#include "core/rng.h"
+#include "layers/attention/feature_map.h"
+
+static int rfa_features(int D) { return 2 * D; }
+static int performer_features(int D) { return D; }
+
+static void random_declare(FeatureMap *map, const Attention *a, Params *params) {
+    params_declare_buffer(params, &map->w1, &map->host, a->prefix, "feature.weight", INIT_NORMAL, 3,
+                          (int[]){a->H, a->D, a->D});
+}
+
+static size_t random_workspace(const FeatureMap *map, const Attention *a) {
+    (void)map;
+    return feature_random_workspace(a->D, a->D);
+}
+
+static void upload(const FeatureMap *map, const Attention *a) {
+    device_upload(map->w1, map->host, (size_t)a->H * (size_t)a->D * (size_t)a->D * sizeof *map->host);
+}
+
+/* == RFA ========================================================================================================== */
+
+static void rfa_draw(const FeatureMap *map, const Attention *a, uint64_t seed, uint32_t step) {
+    rng_normals(map->host, (size_t)a->H * (size_t)a->D * (size_t)a->D, seed, RNG_FEATURES, step, (uint32_t)a->block);
+    upload(map, a);
+}
+
+static void rfa_forward(const FeatureMap *map, const Attention *a, const real *qkv, int B) {
+    feature_rfa_forward(map->phi, qkv, map->w1, B, a->N, a->H, a->D, a->D);
+}
+
+static void rfa_backward(const FeatureMap *map, const Attention *a, real *dqkv, const real *qkv, int B) {
+    feature_rfa_backward(dqkv, map->dphi, map->phi, qkv, map->w1, B, a->N, a->H, a->D, a->D);
+}
+
+/* == Performer ==================================================================================================== */
+
+static double dot(const float *x, const float *y, int n) {
+    double sum = 0;
+    for (int i = 0; i < n; i++) sum += (double)x[i] * (double)y[i];
+    return sum;
+}
+
+/* Gram and Schmidt on the rows of w [n,n], which keep their lengths; each is made orthogonal twice, against rounding.  The
+ * length of a normal row says nothing about its direction, so these are as good as lengths drawn by themselves. */
+static void orthogonalize(float *w, int n) {
+    for (int i = 0; i < n; i++) {
+        float *row = w + (size_t)i * (size_t)n;
+        double length = sqrt(dot(row, row, n));
+        for (int j = 0; j < 2 * i; j++) {
+            const float *other = w + (size_t)(j % i) * (size_t)n;
+            double share = dot(row, other, n) / dot(other, other, n);
+            for (int d = 0; d < n; d++) row[d] -= (float)(share * (double)other[d]);
+        }
+        double scale = length / sqrt(dot(row, row, n));
+        for (int d = 0; d < n; d++) row[d] = (float)(scale * (double)row[d]);
+    }
+}
+
+static void performer_draw(const FeatureMap *map, const Attention *a, uint64_t seed, uint32_t step) {
+    size_t square = (size_t)a->D * (size_t)a->D;
+    rng_normals(map->host, (size_t)a->H * square, seed, RNG_FEATURES, step, (uint32_t)a->block);
+    for (int h = 0; h < a->H; h++) orthogonalize(map->host + (size_t)h * square, a->D);
+    upload(map, a);
+}
+
+static void performer_forward(const FeatureMap *map, const Attention *a, const real *qkv, int B) {
+    feature_performer_forward(map->phi, qkv, map->w1, B, a->N, a->H, a->D, a->D);
+}
+
+static void performer_backward(const FeatureMap *map, const Attention *a, real *dqkv, const real *qkv, int B) {
+    feature_performer_backward(dqkv, map->dphi, map->phi, qkv, map->w1, B, a->N, a->H, a->D, a->D);
+}
+
+/* == The maps ===================================================================================================== */
+
+static size_t random_row_macs(size_t D, size_t F) {
+    (void)F;
+    return D * D;
+}
+
+#define RANDOM_MAP(id, label, text, prefix, signs)  \
+    const FeatureMapKind id = {                     \
+        .name = label,                              \
+        .summary = text,                            \
+        .negative = signs,                          \
+        .features = prefix##_features,              \
+        .declare = random_declare,                  \
+        .draw = prefix##_draw,                      \
+        .workspace = random_workspace,              \
+        .forward = prefix##_forward,                \
+        .backward = prefix##_backward,              \
+        .row_macs = random_row_macs,                \
+    }
+
+RANDOM_MAP(feature_map_rfa, "rfa", "random sinusoids, redrawn every step (Peng et al. 2021)", rfa, true);
+RANDOM_MAP(feature_map_performer, "performer", "random exponentials, redrawn every step (Choromanski et al. 2020)",
+           performer, false);

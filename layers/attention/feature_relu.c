@@ -1,0 +1,42 @@
+/* T2R's feature map (Kasai et al. 2021), shared by heads.  z: a row q or k of one head
+ * forward   phi = relu(W z' + b)
+ * backward  dp = dphi [phi > 0], dW += dp z'^T, db += dp, dz = D^-1/4 W^T dp
+ * saves     phi [B,N,2,H,F].
+ * The ripple paper's map without its fully connected layer is this one (its Table 6), so that mlp-no-fc is another name. */
+#include "layers/attention/feature_map.h"
+
+static int relu_features(int D) { return D; }
+
+static void relu_declare(FeatureMap *map, const Attention *a, Params *params) {
+    params_declare(params, &map->w1, &map->dw1, a->prefix, "feature.weight", INIT_XAVIER_UNIFORM, true, 2,
+                   (int[]){map->F, a->D});
+    params_declare(params, &map->b, &map->db, a->prefix, "feature.bias", INIT_ZEROS, false, 1, (int[]){map->F});
+}
+
+static size_t relu_workspace(const FeatureMap *map, const Attention *a) { return feature_relu_workspace(a->D, map->F); }
+
+static void relu_forward(const FeatureMap *map, const Attention *a, const real *qkv, int B) {
+    feature_relu_forward(map->phi, qkv, map->w1, map->b, (size_t)B * (size_t)a->N, a->H, a->D, map->F);
+}
+
+static void relu_backward(const FeatureMap *map, const Attention *a, real *dqkv, const real *qkv, int B) {
+    feature_relu_backward(dqkv, map->dw1, map->db, map->dphi, map->phi, qkv, map->w1, (size_t)B * (size_t)a->N, a->H,
+                          a->D, map->F);
+}
+
+static size_t relu_row_macs(size_t D, size_t F) { return D * F; }
+
+#define RELU_MAP(id, label, text)      \
+    const FeatureMapKind id = {        \
+        .name = label,                 \
+        .summary = text,               \
+        .features = relu_features,     \
+        .declare = relu_declare,       \
+        .workspace = relu_workspace,   \
+        .forward = relu_forward,       \
+        .backward = relu_backward,     \
+        .row_macs = relu_row_macs,     \
+    }
+
+RELU_MAP(feature_map_t2r, "t2r", "relu of a learned layer (Kasai et al. 2021)");
+RELU_MAP(feature_map_mlp_no_fc, "mlp-no-fc", "another name of t2r: the paper says mlp without its layer is the same");

@@ -1,0 +1,74 @@
+/* The table of relative positions, and what they share. */
+#include "layers/attention/relative.h"
+
+#include <string.h>
+
+#include "core/die.h"
+
+extern const RelativeKind relative_sincspe, relative_convspe, relative_rope, relative_rope_2d, relative_permute;
+
+static const RelativeKind relative_none = {.name = "none", .summary = "positions only where the embedding says them"};
+
+const RelativeKind *const relative_kinds[] = {
+    &relative_none, &relative_sincspe, &relative_convspe, &relative_rope, &relative_rope_2d, &relative_permute, NULL,
+};
+
+enum { KINDS = sizeof relative_kinds / sizeof *relative_kinds - 1 };
+
+const char *const *relative_names(int *count) {
+    static const char *names[KINDS];
+    for (int i = 0; i < KINDS; i++) names[i] = relative_kinds[i]->name;
+    *count = KINDS;
+    return names;
+}
+
+void relative_declare(Relative *r, const Attention *a, Params *params, int F) {
+    for (int i = 0; i < KINDS; i++)
+        if (!strcmp(relative_kinds[i]->name, a->config.relative)) r->kind = relative_kinds[i];
+    if (!r->kind) die_usage("relative: unknown encoding '%s'", a->config.relative);
+    r->F = F;
+    if (r->kind->declare) r->kind->declare(r, a, params);
+}
+
+void relative_plan(Relative *r, const Attention *a, Plan *plan, int B) {
+    size_t tokens = (size_t)B * (size_t)a->N, features = tokens * 2 * (size_t)a->H * (size_t)r->F * sizeof(real);
+    size_t codes = 3 * tokens * (size_t)a->M * sizeof(real);
+    if (r->kind->code) {
+        plan_keep(plan, a->prefix, "coded", &r->coded, codes);
+        if (plan->training) plan_borrow(plan, a->prefix, "dcoded", &r->dcoded, codes);
+    }
+    if (r->kind->turn) {
+        plan_keep(plan, a->prefix, "turned", &r->turned, features);
+        if (plan->training) plan_borrow(plan, a->prefix, "dturned", &r->dturned, features);
+    }
+    if (r->kind->plan) r->kind->plan(r, a, plan, B);
+}
+
+void relative_draw(const Relative *r, const Attention *a, uint64_t seed, uint32_t step) {
+    if (r->kind->draw) r->kind->draw(r, a, seed, step);
+}
+
+const real *relative_code(const Relative *r, const Attention *a, const real *qkv, int B) {
+    if (!r->kind->code) return qkv;
+    r->kind->code(r, a, qkv, B);
+    return r->coded;
+}
+
+const real *relative_turn(const Relative *r, const Attention *a, const real *phi, int B) {
+    if (!r->kind->turn) return phi;
+    r->kind->turn(r, a, phi, B);
+    return r->turned;
+}
+
+real *relative_turn_slot(const Relative *r, real *dphi) { return r->kind->turn ? r->dturned : dphi; }
+real *relative_code_slot(const Relative *r, real *dqkv) { return r->kind->code ? r->dcoded : dqkv; }
+
+void relative_turn_backward(const Relative *r, const Attention *a, real *dphi, int B) {
+    if (r->kind->turn) r->kind->turn_backward(r, a, dphi, B);
+}
+
+void relative_code_backward(const Relative *r, const Attention *a, real *dqkv, const real *qkv, int B) {
+    if (r->kind->code) r->kind->code_backward(r, a, dqkv, qkv, B);
+}
+
+size_t relative_macs(const Relative *r, const Attention *a) { return r->kind->macs ? r->kind->macs(r, a) : 0; }

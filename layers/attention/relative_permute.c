@@ -1,0 +1,34 @@
+/* PermuteFormer (Chen 2021) on the features: each head has a random permutation pi of its F features.
+ * forward   y_(n,f) = phi_(n, pi^n(f)), for q and k alike, so that y(q_n).y(k_m) depends on n - m
+ * backward  dphi_(n, pi^n(f)) = dy_(n,f)
+ * saves     turned, order [H,N,F]: the powers of pi.
+ * pi [H,F] is a buffer that initialisation draws once: it belongs to the weights, whatever seed reads them. */
+#include "layers/attention/relative.h"
+
+static void permute_declare(Relative *r, const Attention *a, Params *params) {
+    params_declare_buffer(params, &r->permutation, NULL, a->prefix, "relative.permutation", INIT_PERMUTATIONS, 2,
+                          (int[]){a->H, r->F});
+}
+
+static void permute_plan(Relative *r, const Attention *a, Plan *plan, int B) {
+    (void)B;
+    plan_keep(plan, a->prefix, "order", &r->order, (size_t)a->H * (size_t)a->N * (size_t)r->F * sizeof *r->order);
+}
+
+static void turn(const Relative *r, const Attention *a, const real *phi, int B) {
+    permute_table(r->order, r->permutation, a->N, a->H, r->F);
+    permute_forward(r->turned, phi, r->order, B, a->N, a->H, r->F);
+}
+
+static void turn_backward(const Relative *r, const Attention *a, real *dphi, int B) {
+    permute_backward(dphi, r->dturned, r->order, B, a->N, a->H, r->F);
+}
+
+const RelativeKind relative_permute = {
+    .name = "permute",
+    .summary = "each token permutes its features once more (PermuteFormer, Chen 2021)",
+    .declare = permute_declare,
+    .plan = permute_plan,
+    .turn = turn,
+    .turn_backward = turn_backward,
+};

@@ -1,0 +1,43 @@
+/* Rotary position embedding (Su et al. 2021) on the features, in the numerator only.  phi [B,N,2,H,F]
+ * forward   y_(2p), y_(2p+1) = phi_(2p), phi_(2p+1) turned by the angle n theta_p, theta_p = 10000^(-2p/F)
+ * backward  the same turns the other way
+ * saves     turned, turns [N,F/2,2].
+ * rope-2d turns half of the pairs by the token's row and half by its column; a class token is not turned. */
+#include "layers/attention/relative.h"
+
+static void rope_plan(Relative *r, const Attention *a, Plan *plan, int B) {
+    (void)B;
+    plan_keep(plan, a->prefix, "turns", &r->turns, (size_t)a->N * (size_t)(r->F / 2) * 2 * sizeof *r->turns);
+}
+
+static void turn(const Relative *r, const Attention *a, const real *phi, int B) {
+    rope_table(r->turns, a->N, r->F, 0, 0);
+    rope_forward(r->turned, phi, r->turns, B, a->N, a->H, r->F);
+}
+
+static void turn_2d(const Relative *r, const Attention *a, const real *phi, int B) {
+    rope_table(r->turns, a->N, r->F, a->Hg, a->Wg);
+    rope_forward(r->turned, phi, r->turns, B, a->N, a->H, r->F);
+}
+
+static void turn_backward(const Relative *r, const Attention *a, real *dphi, int B) {
+    rope_backward(dphi, r->dturned, r->turns, B, a->N, a->H, r->F);
+}
+
+static size_t rope_macs(const Relative *r, const Attention *a) {
+    return 2 * (size_t)a->N * (size_t)a->H * 2 * (size_t)r->F;
+}
+
+#define ROPE(id, label, text, turn_function)  \
+    const RelativeKind id = {                 \
+        .name = label,                        \
+        .summary = text,                      \
+        .numerator = true,                    \
+        .plan = rope_plan,                    \
+        .turn = turn_function,                \
+        .turn_backward = turn_backward,       \
+        .macs = rope_macs,                    \
+    }
+
+ROPE(relative_rope, "rope", "pairs of features turn with the token's number (Su et al. 2021)", turn);
+ROPE(relative_rope_2d, "rope-2d", "half of the pairs turn with the row, half with the column", turn_2d);

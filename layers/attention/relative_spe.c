@@ -1,0 +1,126 @@
+/* Stochastic positional encoding (Liutkus et al. 2021) of q and k before the feature map, per head.
+ * forward   1. codes C_(n,d,r) for q and k from learned parameters and noise: kernels.h has the formulas
+ *           2. q'_(n,r) = sum_d q_(n,d) C_(n,d,r), k' likewise: the products' expectation is a learned function of n - m
+ * backward  2. dC, dq, dk   1. dfreqs, doffsets, dgains or dwq, dwk; dgate
+ * saves     coded [B,N,3,H,D]; the codes are formed again.
+ * The noise is new in every training step; evaluation uses the last step's, which the checkpoint holds. */
+#include "core/rng.h"
+#include "layers/attention/relative.h"
+
+enum { SINES = 12, TAPS = 200 };
+
+static void learned(Params *params, const Attention *a, float **value, float **grad, const char *name, ParamInit init,
+                    int K) {
+    params_declare(params, value, grad, a->prefix, name, init, false, 3, (int[]){a->H, a->D, K});
+}
+
+static void shared_declare(Relative *r, const Attention *a, Params *params, int rows) {
+    params_declare(params, &r->gate, &r->dgate, a->prefix, "relative.gate", INIT_NORMAL, false, 2, (int[]){a->H, a->D});
+    params_declare_buffer(params, &r->noise, &r->noise_host, a->prefix, "relative.noise", INIT_NORMAL, 4,
+                          (int[]){a->H, a->D, rows, a->D});
+    params_declare_buffer(params, &r->common, &r->common_host, a->prefix, "relative.common", INIT_NORMAL, 3,
+                          (int[]){a->H, a->D, a->D});
+}
+
+/* Two streams a block: the second is the noise common to all tokens. */
+static void draw(const Relative *r, const Attention *a, uint64_t seed, uint32_t step, int rows) {
+    enum { STREAMS = 2 };
+    size_t square = (size_t)a->H * (size_t)a->D * (size_t)a->D, n = square * (size_t)rows;
+    rng_normals(r->noise_host, n, seed, RNG_CODES, step, STREAMS * (uint32_t)a->block);
+    rng_normals(r->common_host, square, seed, RNG_CODES, step, STREAMS * (uint32_t)a->block + 1);
+    device_upload(r->noise, r->noise_host, n * sizeof(float));
+    device_upload(r->common, r->common_host, square * sizeof(float));
+}
+
+/* == Sines ======================================================================================================== */
+
+static void sine_declare(Relative *r, const Attention *a, Params *params) {
+    learned(params, a, &r->freqs, &r->dfreqs, "relative.freqs", INIT_NORMAL_LOW, SINES);
+    learned(params, a, &r->offsets, &r->doffsets, "relative.offsets", INIT_NORMAL, SINES);
+    learned(params, a, &r->gains, &r->dgains, "relative.gains", INIT_NORMAL_ROWS, SINES);
+    shared_declare(r, a, params, 2 * SINES);
+}
+
+static void sine_plan(Relative *r, const Attention *a, Plan *plan, int B) {
+    (void)r, (void)B;
+    plan_workspace(plan, spe_sine_workspace(a->N, a->H, a->D, SINES));
+}
+
+static void sine_draw(const Relative *r, const Attention *a, uint64_t seed, uint32_t step) {
+    draw(r, a, seed, step, 2 * SINES);
+}
+
+static SpeSine sine_of(const Relative *r) {
+    return (SpeSine){SINES, r->freqs, r->offsets, r->gains, r->gate, r->noise, r->common};
+}
+
+static void sine_code(const Relative *r, const Attention *a, const real *qkv, int B) {
+    SpeSine spe = sine_of(r);
+    spe_sine_forward(r->coded, qkv, &spe, B, a->N, a->H, a->D);
+}
+
+static void sine_code_backward(const Relative *r, const Attention *a, real *dqkv, const real *qkv, int B) {
+    SpeSine spe = sine_of(r);
+    SpeSineGradients d = {r->dfreqs, r->doffsets, r->dgains, r->dgate};
+    spe_sine_backward(dqkv, &d, r->dcoded, qkv, &spe, B, a->N, a->H, a->D);
+}
+
+/* Of one image; the codes, which all images share, are not counted. */
+static size_t spe_macs(const Relative *r, const Attention *a) {
+    (void)r;
+    return 2 * (size_t)a->N * (size_t)a->H * (size_t)a->D * (size_t)a->D;
+}
+
+const RelativeKind relative_sincspe = {
+    .name = "sincspe",
+    .summary = "q and k through random codes made of learned sines (Liutkus et al. 2021)",
+    .declare = sine_declare,
+    .plan = sine_plan,
+    .draw = sine_draw,
+    .code = sine_code,
+    .code_backward = sine_code_backward,
+    .macs = spe_macs,
+};
+
+/* == Convolutions ================================================================================================= */
+
+static int noise_rows(const Attention *a) { return a->N + TAPS - 1; }
+
+static void conv_declare(Relative *r, const Attention *a, Params *params) {
+    learned(params, a, &r->wq, &r->dwq, "relative.conv_q", INIT_UNIFORM_KERNEL, TAPS);
+    learned(params, a, &r->wk, &r->dwk, "relative.conv_k", INIT_UNIFORM_KERNEL, TAPS);
+    shared_declare(r, a, params, noise_rows(a));
+}
+
+static void conv_plan(Relative *r, const Attention *a, Plan *plan, int B) {
+    (void)r, (void)B;
+    plan_workspace(plan, spe_conv_workspace(a->N, a->H, a->D, TAPS));
+}
+
+static void conv_draw(const Relative *r, const Attention *a, uint64_t seed, uint32_t step) {
+    draw(r, a, seed, step, noise_rows(a));
+}
+
+static SpeConv conv_of(const Relative *r) { return (SpeConv){TAPS, r->wq, r->wk, r->gate, r->noise, r->common}; }
+
+static void conv_code(const Relative *r, const Attention *a, const real *qkv, int B) {
+    SpeConv spe = conv_of(r);
+    spe_conv_forward(r->coded, qkv, &spe, B, a->N, a->H, a->D);
+}
+
+static void conv_code_backward(const Relative *r, const Attention *a, real *dqkv, const real *qkv, int B) {
+    SpeConv spe = conv_of(r);
+    SpeConvGradients d = {r->dwq, r->dwk, r->dgate};
+    spe_conv_backward(dqkv, &d, r->dcoded, qkv, &spe, B, a->N, a->H, a->D);
+}
+
+const RelativeKind relative_convspe = {
+    .name = "convspe",
+    .summary = "q and k through random codes made by learned filters (Liutkus et al. 2021)",
+    .declare = conv_declare,
+    .plan = conv_plan,
+    .draw = conv_draw,
+    .code = conv_code,
+    .code_backward = conv_code_backward,
+    .macs = spe_macs,
+};
