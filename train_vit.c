@@ -170,6 +170,7 @@ typedef struct {
     float *losses;   /* host [micro_batch] */
     float *logits;   /* host [micro_batch,C] */
     int *boxes;      /* host [micro_batch + 2,4]: what is erased */
+    DeviceGraph *graph; /* of a step that is one micro-batch on one rank */
     double images_per_s; /* since the last row of the log */
     double stall;        /* share of that time in which the next images were not there */
     Accuracy accuracy;   /* of the last evaluation */
@@ -306,7 +307,9 @@ static void loading_open(Run *run, Loader *loader, const Dataset *dataset, bool 
                            .pairs = is_mixing(s),
                            .max_damaged = s->max_damaged,
                            .transform = transform_of(run, train),
-                           .pool = run->workers};
+                           .pool = run->workers,
+                           .allocate = host_malloc,
+                           .release = host_free};
     loader_open(loader, dataset, &config);
 }
 
@@ -411,9 +414,14 @@ static void load_images(Run *run, const LoaderPart *part) {
 static void micro_step(Run *run, int first, int B, bool last) {
     Vit *vit = &run->vit;
     vit_draw_drop_path(vit, run->s.seed, (uint32_t)run->state.step, (size_t)first, B);
-    vit_forward(vit, B, true);
-    vit_loss(vit, run->targets, B, 1.0f / (float)run->s.batch_size);
-    vit_backward(vit, B, true, last ? all_reduce_start : NULL);
+    vit_load_targets(vit, run->targets, B);
+    bool whole = B == run->s.batch_size; /* every step launches the same kernels */
+    if (!whole || device_graph_begin(&run->graph)) {
+        vit_forward(vit, B, true);
+        vit_loss(vit, B, 1.0f / (float)run->s.batch_size);
+        vit_backward(vit, B, true, last ? all_reduce_start : NULL);
+        if (whole) device_graph_end(&run->graph);
+    }
     run->last_micro_batch = B;
 }
 
@@ -778,6 +786,7 @@ static int mode_bench(Run *run) {
     for (int b = 0; b < batch; b++) run->labels[b] = b % C;
     loader_targets(run->targets, run->labels, batch, C, s->label_smoothing);
     double peak = gemm_peak_gflops();
+    double memory = memory_peak_gbytes(), moved = vit_moved_bytes(&run->vit, local_batch(run));
     double train = bench_rate(run, true), infer = bench_rate(run, false), again = gemm_peak_gflops();
     if (again > peak) peak = again;
     double gflops = 3 * 2 * (double)vit_macs(&run->vit) * train / 1e9 / distributed_ranks();
@@ -785,10 +794,12 @@ static int mode_bench(Run *run) {
     const Attention *a = &run->vit.blocks[0].attention;
     printf("{\"attn\": \"%s\", \"algorithm\": \"%s\", \"device\": \"%s\", \"tokens\": %d, \"ranks\": %d, "
            "\"batch_size\": %d, \"micro_batch\": %d, \"params\": %zu, \"macs\": %zu, \"train_images_per_s\": %.2f, "
-           "\"infer_images_per_s\": %.2f, \"peak_bytes\": %zu, \"gemm_peak_gflops\": %.1f, \"mfu\": %.4f}\n",
+           "\"infer_images_per_s\": %.2f, \"peak_bytes\": %zu, \"gemm_peak_gflops\": %.1f, \"mfu\": %.4f, "
+           "\"moved_bytes\": %.0f, \"memory_peak_gbytes\": %.1f, \"bandwidth_fraction\": %.4f}\n",
            attention_operators[s->attn]->name, a->op->path ? a->op->path(a) : a->op->name, kernels_device(), run->vit.N,
-           distributed_ranks(), s->batch_size, batch, run->vit.params.parameters, vit_macs(&run->vit), train, infer, device_peak_bytes(), peak,
-           gflops / peak);
+           distributed_ranks(), s->batch_size, batch, run->vit.params.parameters, vit_macs(&run->vit), train, infer,
+           device_peak_bytes(), peak, gflops / peak, moved, memory,
+           moved * train / s->batch_size / (memory * 1e9));
     return 0;
 }
 
@@ -997,7 +1008,8 @@ static int mode_parity(Run *run) {
     real_upload(vit->images, pixels, images->size);
     vit_forward(vit, B, false);
     real_download(run->logits, vit->logits, (size_t)B * (size_t)C);
-    vit_loss(vit, run->targets, B, 1.0f / (float)B);
+    vit_load_targets(vit, run->targets, B);
+    vit_loss(vit, B, 1.0f / (float)B);
     vit_losses(vit, run->losses, B);
     vit_backward(vit, B, false, NULL);
     for (int b = 0; b < B; b++) loss += run->losses[b];

@@ -277,10 +277,12 @@ void vit_forward(Vit *vit, int B, bool drop) {
     projection_forward(&vit->head, vit->logits, vit->pooled, (size_t)B);
 }
 
-void vit_loss(Vit *vit, const float *targets, int B, float scale) {
-    int C = vit->config.num_classes;
-    device_upload(vit->targets, targets, (size_t)B * (size_t)C * sizeof *targets);
-    cross_entropy(vit->loss, vit->dlogits, vit->logits, vit->targets, scale, B, C);
+void vit_load_targets(Vit *vit, const float *targets, int B) {
+    device_upload(vit->targets, targets, (size_t)B * (size_t)vit->config.num_classes * sizeof *targets);
+}
+
+void vit_loss(Vit *vit, int B, float scale) {
+    cross_entropy(vit->loss, vit->dlogits, vit->logits, vit->targets, scale, B, vit->config.num_classes);
 }
 
 void vit_losses(const Vit *vit, float *losses, int B) { device_download(losses, vit->loss, (size_t)B * sizeof *losses); }
@@ -346,6 +348,13 @@ size_t vit_macs(const Vit *vit) {
         macs += block->attention.op->macs(&block->attention) + mlp_macs(&block->mlp, (size_t)block->attention.N);
     }
     return macs;
+}
+
+double vit_moved_bytes(const Vit *vit, int B) {
+    double bytes = 0;
+    for (int i = 0; i < vit->training.count; i++)
+        bytes += (double)vit->training.items[i].bytes * (vit->training.items[i].scratch ? 2 : 3);
+    return bytes * B / vit->batch + 10 * sizeof(float) * (double)vit->params.total;
 }
 
 static size_t params_below(const Vit *vit, const char *prefix) {

@@ -101,9 +101,12 @@ void vit_draw_buffers(const Vit *vit, uint64_t seed, uint32_t step);
 /* images -> logits.  Drop path is applied when the training plan is in force and `drop` is set. */
 void vit_forward(Vit *vit, int B, bool drop);
 
-/* Soft-target cross entropy of the logits against host targets [B,C].  dlogits get `scale` times the gradient:
- * 1 / global batch makes their sum over micro-batches and ranks the gradient of the mean loss. */
-void vit_loss(Vit *vit, const float *targets, int B, float scale);
+/* Host targets [B,C], each row summing to one, for vit_loss. */
+void vit_load_targets(Vit *vit, const float *targets, int B);
+
+/* Soft-target cross entropy of the logits against the targets.  dlogits get `scale` times the gradient: 1 / global batch
+ * makes their sum over micro-batches and ranks the gradient of the mean loss. */
+void vit_loss(Vit *vit, int B, float scale);
 
 /* The losses [B] of the last vit_loss, to the host.  Waits for the device: ask when everything else is under way. */
 void vit_losses(const Vit *vit, float *losses, int B);
@@ -118,6 +121,11 @@ double vit_divergence(const Vit *vit, int B);
 
 /* Multiply-adds of one image's forward pass: products of the linear layers and of attention. */
 size_t vit_macs(const Vit *vit);
+
+/* An estimate of the bytes that one training step of B images moves through memory when nothing stays in a cache: every
+ * planned tensor is written once and read once, and what is kept is read a second time in the backward pass; ten floats
+ * a parameter for gradient, norm and AdamW. */
+double vit_moved_bytes(const Vit *vit, int B);
 
 /* Bytes of activations, scratch and workspace. */
 size_t vit_activation_bytes(const Vit *vit);

@@ -105,7 +105,8 @@ static double case_forward(Case *c, int first, int B) {
     real_upload(c->vit.images, c->images + (size_t)first * image, (size_t)B * image);
     vit_forward(&c->vit, B, c->drop);
     real_download(c->logits + first * c->C, c->vit.logits, (size_t)(B * c->C));
-    vit_loss(&c->vit, c->targets + first * c->C, B, 1.0f / (float)c->B);
+    vit_load_targets(&c->vit, c->targets + first * c->C, B);
+    vit_loss(&c->vit, B, 1.0f / (float)c->B);
     vit_losses(&c->vit, c->losses, B);
     for (int b = 0; b < B; b++) loss += c->losses[b];
     return loss;

@@ -1,7 +1,7 @@
 #!/bin/sh
 # Pictures in folders and packed files, as a user meets them: pack_dataset, and train_vit on what it makes.
 #
-#   BUILD=build/cpu sh tests/test_images.sh
+#   BUILD=build/cpu sh tests/test_imagenet.sh
 
 # shellcheck disable=SC2015,SC2046,SC2086,SC2154 # settings are lists of words; no name here holds a space
 . "$(dirname "$0")/tap.sh"
