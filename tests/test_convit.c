@@ -179,7 +179,7 @@ static VitConfig config_of(int heads) {
     return (VitConfig){
         .img_h = 5, .img_w = 7, .patch_size = 1, .dim = 36, .depth = 3, .num_classes = 4, .mlp_ratio = 2,
         .class_token = true, .pos_embed = true,
-        .attention = {.attn = "convit", .heads = heads, .feature_map = "mlp", .convit_local_layers = 2},
+        .attention = {.attn = "convit", .heads = heads, .feature_map = "mlp", .relative = "none", .convit_local_layers = 2},
     };
 }
 
