@@ -226,8 +226,8 @@ FUZZ_SOURCES := core/config.c core/safetensors.c core/die.c core/files.c core/js
                 data/dataset.c data/folder.c data/image.c data/jpeg.c data/mnist.c data/record.c data/resample.c \
                 data/shapes.c detection/coco_results.c detection/coco_eval.c
 
-# stb_image copies zero bytes from NULL.
-build/fuzz/fuzz_image: FUZZ_FLAGS += -fno-sanitize=nonnull-attribute
+# stb_image copies zero bytes from NULL and adds zero to it.
+build/fuzz/fuzz_image: FUZZ_FLAGS += -fno-sanitize=nonnull-attribute,pointer-overflow
 
 # Where the last bit is somebody else's - Pillow's, pycocotools', DETR's - no product is fused into a sum.
 $(patsubst %,$(BUILD)/%.o,data/pillow data/randaugment data/detection_augment detection/coco_eval detection/postprocess \
