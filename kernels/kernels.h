@@ -158,6 +158,23 @@ void gelu_forward(real *y, const real *x, size_t n);
 /* dx = dy gelu'(x), and y = gelu(x) once more, so that it need not be kept.  dx (=), may be dy;  y (=). */
 void gelu_backward(real *dx, real *y, const real *dy, const real *x, size_t n);
 
+/* == Depthwise convolution on the token grid ====================================================================== */
+
+typedef struct {
+    int Hg, Wg, C, k; /* k odd, at most 7; zeros k/2 deep around the grid */
+    int period;       /* channels c, c + period, ... share their weights: C, or D where all heads have the same */
+    int x_row, y_row; /* numbers from one token of x or y to the next, at least C; 3*M within qkv */
+} Depthwise;
+
+/* y_t = add_t + b + sum_o w_o x_t+o over the k x k offsets o.  y, x channels last, [B,Hg*Wg,C] with rows y_row, x_row apart;
+ * add like y, may be y, or NULL;  w [period,k,k];  b [period] or NULL. */
+void depthwise_forward(real *y, const real *add, const real *x, const float *w, const float *b, const Depthwise *shape,
+                       int B);
+/* dx (=) add + sum_o w_o dy_t-o, rows x_row apart;  add like dx, may be dx, or NULL;  dw (+=);  db (+=) or NULL. */
+void depthwise_backward(real *dx, const real *add, float *dw, float *db, const real *dy, const real *x, const float *w,
+                        const Depthwise *shape, int B);
+size_t depthwise_workspace(const Depthwise *shape);
+
 /* == Softmax attention ============================================================================================ */
 
 /* qkv is the output of the fused projection everywhere: [B,N,3,H,D], so its rows are 3*M long: q, k, v, head by head.

@@ -1,0 +1,192 @@
+/* Depthwise convolution over the token grid; kernels/cpu/depthwise.c has the formulas.  A block takes 8 x 8 tokens of 32
+ * channels with their border into shared memory, a lane to a channel and a warp to a line of tokens, whose eight sums
+ * share what is read.  Weight gradients: each block sums its share of all tiles, and a second kernel joins the blocks'
+ * parts, and the channels that share a weight, in a fixed order. */
+#include "kernels/cuda/fragments.cuh"
+#include "kernels/cuda/rows.cuh"
+#include "kernels/kernels.h"
+
+enum { SIDE = 8, THREADS = SIDE * WARP, PARTS = 128 };
+
+struct Tiles {
+    unsigned across, down, channels; /* of an image; groups of 32 channels */
+};
+
+static Tiles tiles_of(const Depthwise *s) {
+    return {(unsigned)ceil_div(s->Wg, SIDE), (unsigned)ceil_div(s->Hg, SIDE), (unsigned)ceil_div(s->C, WARP)};
+}
+
+/* Tile `index` of all images: image, first line, first column. */
+struct Place {
+    size_t image;
+    int y, x;
+};
+DEVICE Place place_of(size_t index, Tiles t) {
+    size_t line = quotient(index, (int)t.across), image = quotient(line, (int)t.down);
+    return {image, (int)(line - image * t.down) * SIDE, (int)(index - line * t.across) * SIDE};
+}
+
+/* tile [LINE,LINE,WARP] = tokens y - border .. of channel c, zeros outside. */
+template <int LINE>
+DEVICE void load_tile(real *tile, const real *x, size_t row, Place at, int border, int c, const Depthwise &s) {
+    x += at.image * s.Hg * s.Wg * row + c;
+    for (int i = warp_id(); i < LINE * LINE; i += SIDE) {
+        int yi = at.y + i / LINE - border, xi = at.x + i % LINE - border;
+        bool inside = c < s.C && yi >= 0 && yi < s.Hg && xi >= 0 && xi < s.Wg;
+        tile[i * WARP + lane_id()] = inside ? x[((size_t)yi * s.Wg + xi) * row] : to_real(0);
+    }
+}
+
+/* y = add + b + the window's sum; `reverse` turns the weights round, which is the gradient of x. */
+template <int K>
+__global__ void __launch_bounds__(THREADS)
+    depthwise_kernel(real *y, const real *add, const real *__restrict__ x, const float *__restrict__ w,
+                     const float *__restrict__ b, Depthwise s, Tiles t, bool reverse) {
+    constexpr int LINE = SIDE + K - 1, BORDER = K / 2;
+    SHARED(real, tile); /* [LINE,LINE,WARP] */
+    Place at = place_of(blockIdx.x / t.channels, t);
+    int c = (int)(blockIdx.x % t.channels) * WARP + lane_id();
+    load_tile<LINE>(tile, x, s.x_row, at, BORDER, c, s);
+    block_sync();
+    int yi = at.y + warp_id();
+    if (c >= s.C || yi >= s.Hg) return;
+    w += c % s.period * K * K;
+    float sum[SIDE];
+#pragma unroll
+    for (int p = 0; p < SIDE; p++) sum[p] = b ? b[c % s.period] : 0;
+#pragma unroll
+    for (int i = 0; i < K; i++) {
+        float in[LINE];
+#pragma unroll
+        for (int j = 0; j < LINE; j++) in[j] = to_float(tile[((warp_id() + i) * LINE + j) * WARP + lane_id()]);
+#pragma unroll
+        for (int j = 0; j < K; j++) {
+            float tap = w[reverse ? K * K - 1 - (i * K + j) : i * K + j];
+#pragma unroll
+            for (int p = 0; p < SIDE; p++) sum[p] += tap * in[p + j];
+        }
+    }
+    size_t first = (at.image * s.Hg + yi) * s.Wg;
+#pragma unroll
+    for (int p = 0; p < SIDE; p++) {
+        if (at.x + p >= s.Wg) break;
+        size_t to = (first + at.x + p) * s.y_row + c;
+        y[to] = to_real(sum[p] + (add ? to_float(add[to]) : 0));
+    }
+}
+
+/* parts [gridDim.x / channel groups][K*K + 1,C]: what each block's tiles give. */
+template <int K>
+__global__ void __launch_bounds__(THREADS)
+    depthwise_weight_kernel(float *parts, const real *__restrict__ dy, const real *__restrict__ x, Depthwise s, Tiles t,
+                            size_t tiles) {
+    constexpr int LINE = SIDE + K - 1, BORDER = K / 2;
+    SHARED(float, sums);                                              /* [SIDE][WARP] */
+    real *x_tile = reinterpret_cast<real *>(sums + SIDE * WARP);      /* [LINE,LINE,WARP] */
+    real *dy_tile = x_tile + LINE * LINE * WARP;                      /* [SIDE,SIDE,WARP] */
+    unsigned part = blockIdx.x / t.channels, count = gridDim.x / t.channels;
+    int c = (int)(blockIdx.x % t.channels) * WARP + lane_id();
+    float sum[K * K + 1] = {};
+    for (size_t i = part; i < tiles; i += count) {
+        Place at = place_of(i, t);
+        block_sync();
+        load_tile<LINE>(x_tile, x, s.x_row, at, BORDER, c, s);
+        load_tile<SIDE>(dy_tile, dy, s.y_row, at, 0, c, s);
+        block_sync();
+        float d[SIDE];
+#pragma unroll
+        for (int p = 0; p < SIDE; p++) {
+            d[p] = to_float(dy_tile[(warp_id() * SIDE + p) * WARP + lane_id()]);
+            sum[K * K] += d[p];
+        }
+#pragma unroll
+        for (int r = 0; r < K; r++) {
+            float in[LINE];
+#pragma unroll
+            for (int j = 0; j < LINE; j++) in[j] = to_float(x_tile[((warp_id() + r) * LINE + j) * WARP + lane_id()]);
+#pragma unroll
+            for (int q = 0; q < K; q++)
+#pragma unroll
+                for (int p = 0; p < SIDE; p++) sum[r * K + q] += d[p] * in[p + q];
+        }
+    }
+    parts += (size_t)part * (K * K + 1) * s.C;
+#pragma unroll
+    for (int tap = 0; tap <= K * K; tap++) {
+        block_sync();
+        sums[threadIdx.x] = sum[tap];
+        block_sync();
+        if (warp_id() || c >= s.C) continue;
+        float total = 0;
+        for (int i = 0; i < SIDE; i++) total += sums[i * WARP + lane_id()];
+        parts[(size_t)tap * s.C + c] = total;
+    }
+}
+
+/* A warp to each weight. */
+__global__ void __launch_bounds__(THREADS)
+    depthwise_join_kernel(float *dw, float *db, const float *__restrict__ parts, int count, Depthwise s) {
+    int taps = s.k * s.k, weight = (int)blockIdx.x * SIDE + warp_id(), p = weight / (taps + 1), tap = weight % (taps + 1);
+    if (p >= s.period) return;
+    int channels = (s.C - p + s.period - 1) / s.period;
+    float sum = 0;
+    for (int i = lane_id(); i < count * channels; i += WARP)
+        sum += parts[((size_t)(i / channels) * (taps + 1) + tap) * s.C + p + i % channels * s.period];
+    sum = warp_sum(sum);
+    if (lane_id()) return;
+    if (tap < taps) dw[p * taps + tap] += sum;
+    else if (db) db[p] += sum;
+}
+
+/* == Launches ===================================================================================================== */
+
+template <int n>
+struct Constant {
+    static constexpr int value = n;
+};
+
+template <typename Launch>
+static void with_size(int k, Launch launch) {
+    if (k == 1) launch(Constant<1>());
+    else if (k == 3) launch(Constant<3>());
+    else if (k == 5) launch(Constant<5>());
+    else launch(Constant<7>());
+}
+
+static void convolve(real *y, const real *add, const real *x, const float *w, const float *b, Depthwise s, int B,
+                     bool reverse) {
+    Tiles t = tiles_of(&s);
+    with_size(s.k, [&](auto size) {
+        constexpr int K = size.value, LINE = SIDE + K - 1;
+        LAUNCH((depthwise_kernel<K>), (unsigned)B * t.down * t.across * t.channels, THREADS,
+               LINE * LINE * WARP * sizeof(real), y, add, x, w, b, s, t, reverse);
+    });
+}
+
+void depthwise_forward(real *y, const real *add, const real *x, const float *w, const float *b, const Depthwise *shape,
+                       int B) {
+    convolve(y, add, x, w, b, *shape, B, false);
+}
+
+size_t depthwise_workspace(const Depthwise *shape) {
+    return (size_t)PARTS * (shape->k * shape->k + 1) * shape->C * sizeof(float);
+}
+
+void depthwise_backward(real *dx, const real *add, float *dw, float *db, const real *dy, const real *x, const float *w,
+                        const Depthwise *shape, int B) {
+    Depthwise s = *shape, turned = s;
+    Tiles t = tiles_of(shape);
+    size_t tiles = (size_t)B * t.down * t.across;
+    unsigned count = blocks_for(tiles, 1, PARTS);
+    float *parts = static_cast<float *>(kernels_workspace(depthwise_workspace(shape)));
+    turned.x_row = s.y_row;
+    turned.y_row = s.x_row;
+    with_size(s.k, [&](auto size) {
+        constexpr int K = size.value, LINE = SIDE + K - 1;
+        LAUNCH((depthwise_weight_kernel<K>), count * t.channels, THREADS,
+               THREADS * sizeof(float) + (LINE * LINE + SIDE * SIDE) * WARP * sizeof(real), parts, dy, x, s, t, tiles);
+    });
+    LAUNCH(depthwise_join_kernel, (unsigned)ceil_div((size_t)s.period * (s.k * s.k + 1), SIDE), THREADS, 0, dw, db, parts,
+           (int)count, s);
+    convolve(dx, add, dy, w, NULL, turned, B, true);
+}

@@ -1,0 +1,90 @@
+/* The depthwise convolution of the token grid against its formula in double. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include "tests/on_device.h"
+
+typedef struct {
+    int B;
+    Depthwise shape;
+    bool bias, add;
+} Case;
+
+typedef struct {
+    double *y, *dx, *dw, *db;
+} Reference;
+
+/* Every pair of a token and its neighbour once. */
+static void reference(Reference r, const float *x, const float *dy, const float *w, const float *b, Case k) {
+    const Depthwise *s = &k.shape;
+    for (int image = 0; image < k.B; image++)
+        for (int t = 0; t < s->Hg * s->Wg; t++)
+            for (int c = 0; c < s->C; c++) {
+                size_t N = (size_t)s->Hg * s->Wg, out = (image * N + t) * s->y_row + c;
+                int p = c % s->period;
+                if (b) r.y[out] += b[p];
+                r.db[p] += dy[out];
+                for (int tap = 0; tap < s->k * s->k; tap++) {
+                    int i = t / s->Wg + tap / s->k - s->k / 2, j = t % s->Wg + tap % s->k - s->k / 2;
+                    if (i < 0 || i >= s->Hg || j < 0 || j >= s->Wg) continue;
+                    size_t in = (image * N + (size_t)i * s->Wg + j) * s->x_row + c, at = (size_t)p * s->k * s->k + tap;
+                    r.y[out] += (double)w[at] * x[in];
+                    r.dx[in] += (double)w[at] * dy[out];
+                    r.dw[at] += (double)x[in] * dy[out];
+                }
+            }
+}
+
+static void depthwise_case(Case k) {
+    const Depthwise *s = &k.shape;
+    size_t tokens = (size_t)k.B * s->Hg * s->Wg, nx = tokens * s->x_row, ny = tokens * s->y_row;
+    size_t nw = (size_t)s->period * s->k * s->k;
+    printf("depthwise B %d grid %dx%d C %d k %d period %d rows %d %d%s%s\n", k.B, s->Hg, s->Wg, s->C, s->k, s->period,
+           s->x_row, s->y_row, k.bias ? ", bias" : "", k.add ? ", added to" : "");
+    float *x = normals(nx, 1), *dy = normals(ny, 1), *w = normals(nw, 1), *b = normals(s->period, 1);
+    float *y_before = normals(ny, 1), *dx_before = normals(nx, 1), *dw = normals(nw, 1), *db = normals(s->period, 1);
+    real *d_x = upload_real(x, nx), *d_dy = upload_real(dy, ny), *d_y = upload_real(y_before, ny),
+         *d_dx = upload_real(dx_before, nx);
+    float *d_w = upload(w, nw), *d_b = upload(b, s->period), *d_dw = upload(dw, nw), *d_db = upload(db, s->period);
+    Reference r = {zeros(ny), zeros(nx), zeros(nw), zeros(s->period)};
+    for (size_t i = 0; i < nw; i++) r.dw[i] = dw[i];
+    for (int i = 0; i < s->period; i++) r.db[i] = db[i];
+    reference(r, x, dy, w, k.bias ? b : NULL, k);
+    for (size_t i = 0; i < ny; i++) /* what lies between the rows stays as it was */
+        if (k.add || i % s->y_row >= (size_t)s->C) r.y[i] += y_before[i];
+    for (size_t i = 0; i < nx; i++)
+        if (k.add || i % s->x_row >= (size_t)s->C) r.dx[i] += dx_before[i];
+    kernels_reserve(depthwise_workspace(s));
+    depthwise_forward(d_y, k.add ? d_y : NULL, d_x, d_w, k.bias ? d_b : NULL, s, k.B);
+    depthwise_backward(d_dx, k.add ? d_dx : NULL, d_dw, k.bias ? d_db : NULL, d_dy, d_x, d_w, s, k.B);
+    assert_true(close_real("y", d_y, r.y, ny));
+    assert_true(close_real("dx", d_dx, r.dx, nx));
+    assert_true(close_float("dw", d_dw, r.dw, nw));
+    if (k.bias) assert_true(close_float("db", d_db, r.db, s->period));
+    float *again_dw = upload(dw, nw);
+    depthwise_backward(d_dx, NULL, again_dw, NULL, d_dy, d_x, d_w, s, k.B);
+    assert_memory_equal(download(again_dw, nw), download(d_dw, nw), nw * sizeof(float));
+    release_all();
+}
+
+static void test_depthwise(void **state) {
+    (void)state;
+    const Case cases[] = {
+        {3, {5, 7, 15, 5, 5, 45, 15}, true, true},  {2, {5, 7, 12, 3, 12, 12, 12}, false, false},
+        {1, {1, 1, 1, 7, 1, 1, 1}, true, false},    {2, {9, 17, 40, 7, 40, 40, 43}, true, true},
+        {1, {3, 2, 33, 1, 33, 33, 33}, true, false}, {2, {16, 16, 48, 3, 16, 50, 48}, true, true},
+        {1, {1, 20, 5, 5, 5, 5, 5}, false, true},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) depthwise_case(cases[i]);
+}
+
+int main(void) {
+    kernels_init();
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_depthwise)};
+    int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    kernels_exit();
+    return failed;
+}
