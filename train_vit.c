@@ -43,8 +43,9 @@ typedef struct {
     const char *aa;
     int train_interpolation, remode; /* indices of choices */
     float color_jitter, reprob, mixup, cutmix, mixup_prob, mixup_switch_prob;
-    int attn, feature_map, relative, ripple_algo, pool, pos_embed, lr_schedule; /* indices of choices */
-    int img_size[2], patch_size, num_classes, dim, depth, heads, r_max, ripple_layers, convit_local_layers;
+    int attn, feature_map, relative, ripple_algo, rpe, sparse_heads, pool, pos_embed, lr_schedule; /* indices of choices */
+    int img_size[2], patch_size, num_classes, dim, depth, heads, r_max, ripple_layers, convit_local_layers, focused_p,
+        sparse_stride, sparse_c;
     float mlp_ratio, drop_path, tau;
     int epochs, batch_size, micro_batch, lr_base_batch, eval_every, log_every;
     float lr, lr_min, lr_warmup, warmup_epochs, weight_decay, beta1, beta2, eps, clip_grad, ema_decay, label_smoothing;
@@ -56,6 +57,8 @@ enum { POOL_CLS, POOL_GAP };
 enum { POS_LEARNED, POS_NONE };
 enum { SCHEDULE_EPOCH, SCHEDULE_STEP };
 static const char *const ripple_algos[] = {"auto", "dense", "window", "sat", "naive"};
+static const char *const rpe_kinds[] = {"none", "shared", "heads"};
+static const char *const sparse_ways[] = {"alternate", "union", "split"};
 
 #define F(KIND, field) CONFIG_FIELD(KIND, Settings, field)
 static const ConfigEntry entries[] = {
@@ -117,6 +120,11 @@ static const ConfigEntry entries[] = {
     {F(INT, ripple_layers), "9", .min = 0, .max = 256, .help = "The first so many blocks ripple, the others use linear attention"},
     {F(CHOICE, ripple_algo), "auto", .choices = ripple_algos, .choice_count = 5, .noun = "algorithm", .help = "All four compute the same numbers; auto takes the one expected to be fastest"},
     {F(INT, convit_local_layers), "10", .min = 1, .max = 256, .help = "The first so many blocks of convit mix content and position; the others are plain softmax attention, and there the class token joins"},
+    {F(CHOICE, rpe), "none", .choices = rpe_kinds, .choice_count = 3, .help = "Relative position bias of softmax attention: one table for all heads, or one for each"},
+    {F(CHOICE, sparse_heads), "alternate", .choices = sparse_ways, .choice_count = 3, .help = "How sparse attention uses its two sets of keys: by turns in the blocks, both in every head, or each in half of the heads"},
+    {F(INT, sparse_stride), "0", .min = 0, .max = 1e6, .help = "Tokens in a row or block of sparse attention (0: the grid's width)"},
+    {F(INT, sparse_c), "2", .min = 1, .max = 1e6, .help = "Tokens at the end of a block of sparse-fixed that all others see"},
+    {F(INT, focused_p), "3", .min = 1, .max = 64, .help = "Power of the features of focused attention"},
 
     {F(INT, epochs), "300", .section = "training", .min = 1, .max = 1e6, .help = "Passes over the training images"},
     {F(INT, batch_size), "512", .min = 1, .max = 1e6, .help = "Images between two updates of the parameters"},
@@ -202,7 +210,12 @@ static VitConfig vit_config(const Run *run) {
                       .tau = s->tau,
                       .ripple_layers = s->ripple_layers,
                       .ripple_algo = ripple_algos[s->ripple_algo],
-                      .convit_local_layers = s->convit_local_layers},
+                      .convit_local_layers = s->convit_local_layers,
+                      .focused_p = s->focused_p,
+                      .rpe = rpe_kinds[s->rpe],
+                      .sparse_heads = sparse_ways[s->sparse_heads],
+                      .sparse_stride = s->sparse_stride,
+                      .sparse_c = s->sparse_c},
     };
 }
 
@@ -233,6 +246,9 @@ static void check_settings(Run *run) {
                       op->name, feature_maps[s->feature_map]->name);
     if (!op->takes_relative && strcmp(relative_kinds[s->relative]->name, "none"))
         config_reject(&run->config, "relative", "%s goes with attn linear, not with %s", relative_kinds[s->relative]->name,
+                      op->name);
+    if (s->rpe && !op->takes_rpe)
+        config_reject(&run->config, "rpe", "attn %s has no relative position bias: use attn softmax, or rpe none",
                       op->name);
     if ((int)((float)s->dim * s->mlp_ratio) < 1)
         config_reject(&run->config, "mlp_ratio", "%g of dim %d leaves no hidden unit", (double)s->mlp_ratio, s->dim);

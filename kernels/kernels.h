@@ -166,7 +166,7 @@ typedef struct {
     int x_row, y_row; /* numbers from one token of x or y to the next, at least C; 3*M within qkv */
 } Depthwise;
 
-/* y_t = add_t + b + sum_o w_o x_t+o over the k x k offsets o.  y, x channels last, [B,Hg*Wg,C] with rows y_row, x_row apart;
+/* y_t = add_t + b + sum_o w_o x_t+o over the k x k offsets o.  y, x channels last, [B,Hg*Wg,C], rows y_row, x_row apart;
  * add like y, may be y, or NULL;  w [period,k,k];  b [period] or NULL. */
 void depthwise_forward(real *y, const real *add, const real *x, const float *w, const float *b, const Depthwise *shape,
                        int B);
@@ -186,6 +186,38 @@ void softmax_attention_forward(real *y, float *lse, const real *qkv, int B, int 
 void softmax_attention_backward(real *dqkv, const real *dy, const real *y, const float *lse, const real *qkv, int B,
                                 int N, int H, int D);
 size_t softmax_attention_workspace(int N, int D);
+
+/* A number for each offset of a key from its query on the grid is added to the score q.k / sqrt D: table
+ * [tables,2Hg-1,2Wg-1], by (row of the key - row of the query + Hg-1, the same of the columns + Wg-1).  The first
+ * `prefix` tokens (a class token) have no place on the grid and no bias.  N = prefix + Hg*Wg. */
+typedef struct {
+    int Hg, Wg, prefix;
+    int tables; /* H, or 1 that the heads share */
+} RelativeBias;
+/* As softmax_attention_forward. */
+void biased_attention_forward(real *y, float *lse, const real *qkv, const float *table, const RelativeBias *bias, int B,
+                              int H, int D);
+/* dqkv (=);  dtable (+=). */
+void biased_attention_backward(real *dqkv, float *dtable, const real *dy, const real *y, const float *lse,
+                               const real *qkv, const float *table, const RelativeBias *bias, int B, int H, int D);
+size_t biased_attention_workspace(const RelativeBias *bias, int D);
+
+/* Sparse attention (Child et al. 2019), in both directions: token n sees only the tokens m of a set,
+ *   strided   first |n - m| <= stride,              second n = m modulo stride
+ *   fixed     first n / stride = m / stride,        second m modulo stride >= stride - summary
+ * 1 <= summary <= stride <= N.  Pairs outside the sets cost nothing but what it takes to fill up tiles. */
+typedef struct {
+    bool fixed;
+    int stride, summary;
+    int first, second; /* the first so many heads see the first set, the last so many the second, or the union */
+} SparsePattern;
+/* As softmax_attention_forward.  Every head sees one set at least. */
+void sparse_attention_forward(real *y, float *lse, const real *qkv, const SparsePattern *pattern, int B, int N, int H,
+                              int D);
+/* dqkv (=). */
+void sparse_attention_backward(real *dqkv, const real *dy, const real *y, const float *lse, const real *qkv,
+                               const SparsePattern *pattern, int B, int N, int H, int D);
+size_t sparse_attention_workspace(const SparsePattern *pattern, int N, int D);
 
 /* == Gated positional attention (ConViT) ========================================================================== */
 
@@ -322,6 +354,55 @@ void spe_conv_backward(real *dqkv, const SpeConvGradients *d, const real *dcoded
                        int B, int N, int H, int D);
 size_t spe_sine_workspace(int N, int H, int D, int K);
 size_t spe_conv_workspace(int N, int H, int D, int K);
+/* == Features of other operators ================================================================================== */
+
+/* What linear attention takes in place of a feature map; phi as there, [B,N,2,M] where heads do not matter. */
+
+/* Focused linear attention's: r = relu(z) + 1e-6, u = r / softplus(scale), phi = |u| u^p / |u^p|, norms over a token,
+ * for z = q, and for z = k + pos; k's are then divided by N, so that sums over keys are means.
+ * phi [B,N,2,M] real;  qkv [B,N,3,M], v not read;  pos [N,M];  scale [M];  p >= 1. */
+void focused_features_forward(real *phi, const real *qkv, const float *pos, const float *scale, int B, int N, int M,
+                              int p);
+/* dqkv (=) in its q and k thirds, v untouched;  dpos, dscale (+=). */
+void focused_features_backward(real *dqkv, float *dpos, float *dscale, const real *dphi, const real *qkv,
+                               const float *pos, const float *scale, int B, int N, int M, int p);
+size_t focused_features_workspace(int M);
+
+/* Efficient attention's: softmax of q over the D channels of a head, of k over the N tokens of an image.
+ * phi [B,N,2,H,D] real;  qkv [B,N,3,H,D], v not read. */
+void efficient_features_forward(real *phi, const real *qkv, int B, int N, int H, int D);
+/* dqkv (=) in its q and k thirds, v untouched. */
+void efficient_features_backward(real *dqkv, const real *dphi, const real *phi, int B, int N, int H, int D);
+
+/* Castling-ViT's: phi(z) = [z / (|z| sqrt pi); 1 / sqrt 2] for q and k of every head; |z| is taken as 1e-6 at least.
+ * phi [B,N,2,H,D+1] real;  qkv [B,N,3,H,D], v not read;  n = B*N. */
+void angular_features_forward(real *phi, const real *qkv, size_t n, int H, int D);
+/* dqkv (=) in its q and k thirds, v untouched. */
+void angular_features_backward(real *dqkv, const real *dphi, const real *qkv, size_t n, int H, int D);
+
+/* relu of q and k.  phi [n,2,M] real;  qkv [n,3,M], v not read. */
+void relu_features_forward(real *phi, const real *qkv, size_t n, int M);
+/* dqkv (=) in its q and k thirds, v untouched. */
+void relu_features_backward(real *dqkv, const real *dphi, const real *phi, size_t n, int M);
+
+/* EfficientViT's two scales beside each other, the second after a matrix for each head of q, k and v:
+ * all[n,part,h] = qkv[n,part,h], all[n,part,H+h] = w[part,h] wide[n,part,h].
+ * all [n,3,2*H,D] real;  qkv, wide [n,3,H,D];  w [3,H,D,D]. */
+void multiscale_forward(real *all, const real *qkv, const real *wide, const float *w, size_t n, int H, int D);
+/* dqkv, dwide [n,3,H,D] (=);  dw (+=). */
+void multiscale_backward(real *dqkv, real *dwide, float *dw, const real *dall, const real *wide, const float *w,
+                         size_t n, int H, int D);
+size_t multiscale_workspace(int H, int D);
+
+/* == Hydra attention ============================================================================================== */
+
+/* y_n = q^_n * sum_m k^_m * v_m channel by channel, q^ = q / |q| and k^ = k / |k| over the whole token, lengths taken
+ * as 1e-6 at least.  y [B,N,M] real;  inverse [B,N,2] float: 1/|q|, 1/|k|, kv [B,M] float: the sum (both saved);
+ * qkv [B,N,3,M]. */
+void hydra_attention_forward(real *y, float *inverse, float *kv, const real *qkv, int B, int N, int M);
+/* dqkv (=);  dkv [B,M] float (=), the sum's gradient. */
+void hydra_attention_backward(real *dqkv, float *dkv, const real *dy, const float *inverse, const float *kv,
+                              const real *qkv, int B, int N, int M);
 
 /* == Ripple attention ============================================================================================= */
 

@@ -123,7 +123,7 @@ if check "scripts/deps.sh" sh scripts/deps.sh test; then
     echo "-- build/emulate-*: the CUDA kernels on the CPU, every thread a fiber"
     for precision in FP32 BF16; do
         check "make emulate, $precision" make -k -j"$JOBS" BACKEND=emulate PRECISION=$precision all tests
-        suite build/emulate-$precision test_layers test_attention test_convit test_depthwise test_features test_images test_ripple test_model
+        suite build/emulate-$precision test_layers test_attention test_convit test_depthwise test_features test_images test_ripple test_softmax test_model
     done
     if "$numpy" -c 'import numpy' 2>/dev/null; then
         check "cuda_vs_cpu, emulated" env PYTHON="$numpy" ASAN_OPTIONS=detect_leaks=0 \

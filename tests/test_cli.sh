@@ -39,6 +39,8 @@ while read -r flags params; do
     check "--describe counts $(echo "$flags" | tr + ' ')" $? "$(tail -n 3 out | tr '\n' ' ')"
 done <<END
 --attn+softmax+--heads+3+--pool+cls 5717416
+--attn+softmax+--heads+12+--pool+gap+--rpe+shared 5725780
+--attn+softmax+--heads+12+--pool+gap+--rpe+heads 5822008
 --attn+linear+--heads+6+--pool+gap 5754280
 --attn+ripple+--heads+6+--pool+gap 5770696
 --attn+convit+--heads+6+--pool+cls 5710612
@@ -94,6 +96,11 @@ refuses "stray argument" 2 "'ripple'|--help" ripple
 refuses "class token with ripple" 2 '--pool|ripple|gap' --attn ripple --pool cls
 refuses "class token that would never join" 2 '--pool|convit|block 10|block 3|gap' --attn convit --pool cls --depth 4
 refuses "width that convit cannot do" 2 'convit|10|multiple of 4' --attn convit --dim 10 --heads 2 --describe
+refuses "class token with focused" 2 '--pool|focused|gap' --attn focused --pool cls
+refuses "position bias without softmax" 2 '--rpe|linear|softmax' --attn linear --rpe heads
+refuses "sparse stride beyond the grid" 2 'sparse_stride|65|64' --attn sparse-strided --sparse-stride 65 --describe
+refuses "summary longer than its block" 2 'sparse_c|9|8' --attn sparse-fixed --sparse-c 9 --describe
+refuses "one head split" 2 'sparse_heads|union' --attn sparse-fixed --sparse-heads split --heads 1 --describe
 refuses "heads that do not divide dim" 2 '--heads|5|192' --heads 5
 refuses "patch_size that does not divide img_size" 2 '--patch-size|5|32x32' --patch-size 5
 refuses "longer warm-up than training" 2 '--warmup-epochs|9|5' --epochs 5 --warmup-epochs 9

@@ -35,7 +35,6 @@ static const char *setting_or(const Case *c, const char *key, const char *otherw
 }
 
 static VitConfig case_config(const Case *c, const char *algorithm) {
-    const char *optional = safetensors_metadata(&c->file, "convit_local_layers");
     VitConfig config = {
         .patch_size = atoi(setting(c, "patch_size")),
         .dim = atoi(setting(c, "dim")),
@@ -52,7 +51,12 @@ static VitConfig case_config(const Case *c, const char *algorithm) {
                       .tau = (float)atof(setting(c, "tau")),
                       .ripple_layers = atoi(setting(c, "ripple_layers")),
                       .ripple_algo = algorithm,
-                      .convit_local_layers = optional ? atoi(optional) : 1},
+                      .convit_local_layers = atoi(setting_or(c, "convit_local_layers", "1")),
+                      .focused_p = atoi(setting_or(c, "focused_p", "3")),
+                      .rpe = setting_or(c, "rpe", "none"),
+                      .sparse_heads = setting_or(c, "sparse_heads", "alternate"),
+                      .sparse_stride = atoi(setting_or(c, "sparse_stride", "0")),
+                      .sparse_c = atoi(setting_or(c, "sparse_c", "2"))},
     };
     assert_int_equal(sscanf(setting(c, "img_size"), "%dx%d", &config.img_h, &config.img_w), 2);
     return config;
@@ -237,13 +241,26 @@ static double loss_at(Case *c, float *values, const float *base, const float *di
     return case_forward(c, 0, c->B) / c->B;
 }
 
-/* Differences want a smooth function: the feature map's ReLUs are moved away from their kinks, half of them on and half
- * off, and stick breaking does not end early.  (Kinks and early ends are in the fixtures.) */
+/* Operators with ReLUs on q and k themselves. */
+static bool rectifies(const char *attn) { return !strcmp(attn, "focused") || !strcmp(attn, "relu-linear"); }
+
+/* A convolution [C,1,k,k] or matrices [C,D,1,1] for D channels each that nearly leave their input as it is. */
+static void near_identity(float *w, const Param *p) {
+    size_t row = p->size / (size_t)p->shape[0];
+    for (size_t i = 0; i < p->size; i++)
+        w[i] = 0.05f * w[i] + (i % row == (p->shape[1] == 1 ? row / 2 : i / row % row));
+}
+
+/* Differences want a smooth function: ReLUs are moved away from their kinks, half of them on and half off, and stick
+ * breaking does not end early.  (Kinks and early ends are in the fixtures.) */
 static void smoothen(Case *c, float *values) {
+    bool rectified = rectifies(c->vit.config.attention.attn);
     for (int t = 0; t < c->vit.params.count; t++) {
         const Param *p = &c->vit.params.items[t];
-        if (!strstr(p->name, "feature.b2") && !strstr(p->name, "feature.bias")) continue;
-        for (size_t i = 0; i < p->size; i++) values[p->offset + i] = i % 2 ? -8 : 8;
+        size_t moved = strstr(p->name, "feature.b2") || strstr(p->name, "feature.bias") ? p->size : 0, third = p->size;
+        if (rectified && strstr(p->name, "qkv.bias")) moved = 2 * (third = p->size / 3); /* q's and k's alike */
+        for (size_t i = 0; i < moved; i++) values[p->offset + i] = i % third % 2 ? -8 : 8;
+        if (strstr(p->name, "aggreg")) near_identity(values + p->offset, p);
     }
     for (int i = 0; i < c->vit.config.depth; i++) c->vit.blocks[i].attention.config.tau = 0;
     device_upload(c->vit.params.values, values, c->vit.params.total * sizeof *values);

@@ -116,7 +116,8 @@ void depthwise_forward(real *y, const real *add, const real *x, const float *w, 
 #pragma omp parallel for collapse(2) schedule(static)
     for (int image = 0; image < B; image++)
         for (int c = 0; c < s->C; c += TILE) {
-            float *next = kernels_workspace(work_floats(s)), *plane = workspace_take(&next, plane_floats(s)), *taps = next;
+            float *next = kernels_workspace(work_floats(s)), *plane = workspace_take(&next, plane_floats(s)),
+                  *taps = next;
             int channels = s->C - c < TILE ? s->C - c : TILE;
             size_t at = image * N * s->y_row + c;
             vec bias = {0};

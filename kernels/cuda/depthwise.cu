@@ -1,9 +1,8 @@
-/* Depthwise convolution over the token grid; kernels/cpu/depthwise.c has the formulas.  A block takes 8 x 8 tokens of 32
- * channels with their border into shared memory, a lane to a channel and a warp to a line of tokens, whose eight sums
- * share what is read.  Weight gradients: each block sums its share of all tiles, and a second kernel joins the blocks'
- * parts, and the channels that share a weight, in a fixed order. */
-#include "kernels/cuda/fragments.cuh"
-#include "kernels/cuda/rows.cuh"
+/* Depthwise convolution over the token grid; kernels/cpu/depthwise.c has the formulas.  A block takes 8 x 8 tokens of
+ * 32 channels with their border into shared memory, a lane to a channel and a warp to a line of tokens, whose eight
+ * sums share what is read.  Weight gradients: each block sums its share of all tiles, and a second kernel joins the
+ * blocks' parts, and the channels that share a weight, in a fixed order. */
+#include "kernels/cuda/tiles.cuh"
 #include "kernels/kernels.h"
 
 enum { SIDE = 8, THREADS = SIDE * WARP, PARTS = 128 };
@@ -126,7 +125,8 @@ __global__ void __launch_bounds__(THREADS)
 /* A warp to each weight. */
 __global__ void __launch_bounds__(THREADS)
     depthwise_join_kernel(float *dw, float *db, const float *__restrict__ parts, int count, Depthwise s) {
-    int taps = s.k * s.k, weight = (int)blockIdx.x * SIDE + warp_id(), p = weight / (taps + 1), tap = weight % (taps + 1);
+    int taps = s.k * s.k, weight = (int)blockIdx.x * SIDE + warp_id(), p = weight / (taps + 1),
+        tap = weight % (taps + 1);
     if (p >= s.period) return;
     int channels = (s.C - p + s.period - 1) / s.period;
     float sum = 0;
@@ -139,11 +139,6 @@ __global__ void __launch_bounds__(THREADS)
 }
 
 /* == Launches ===================================================================================================== */
-
-template <int n>
-struct Constant {
-    static constexpr int value = n;
-};
 
 template <typename Launch>
 static void with_size(int k, Launch launch) {
@@ -186,7 +181,7 @@ void depthwise_backward(real *dx, const real *add, float *dw, float *db, const r
         LAUNCH((depthwise_weight_kernel<K>), count * t.channels, THREADS,
                THREADS * sizeof(float) + (LINE * LINE + SIDE * SIDE) * WARP * sizeof(real), parts, dy, x, s, t, tiles);
     });
-    LAUNCH(depthwise_join_kernel, (unsigned)ceil_div((size_t)s.period * (s.k * s.k + 1), SIDE), THREADS, 0, dw, db, parts,
-           (int)count, s);
+    LAUNCH(depthwise_join_kernel, (unsigned)ceil_div((size_t)s.period * (s.k * s.k + 1), SIDE), THREADS, 0, dw, db,
+           parts, (int)count, s);
     convolve(dx, add, dy, w, NULL, turned, B, true);
 }

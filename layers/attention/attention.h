@@ -20,6 +20,10 @@ typedef struct {
     int ripple_layers;
     const char *ripple_algo;
     int convit_local_layers;
+    int focused_p;
+    const char *rpe;          /* none (or NULL), shared, heads */
+    const char *sparse_heads; /* alternate, union, split */
+    int sparse_stride, sparse_c;
 } AttentionConfig;
 
 typedef struct Attention Attention;
@@ -30,6 +34,7 @@ typedef struct {
     bool no_qkv_bias;    /* in none of its blocks, given away or not */
     bool needs_positive; /* feature maps that can be negative will not do */
     bool takes_relative; /* relative positions other than `none` */
+    bool takes_rpe;      /* relative position bias */
     size_t state_size;
     /* An operator that gives its place to another one in some blocks says here to which. */
     const char *(*in_block)(const AttentionConfig *config, int block);

@@ -8,7 +8,8 @@
 #include "layers/attention/feature_map.h"
 
 extern const AttentionOp softmax_op, linear_op, ripple_op, ripple_fixed_op, ripple_softmax_weights_op,
-    ripple_truncated_op, ripple_log_op, ripple_dense_op, ripple_explicit_softmax_op, convit_op;
+    ripple_truncated_op, ripple_log_op, ripple_dense_op, ripple_explicit_softmax_op, convit_op, focused_op,
+    sparse_strided_op, sparse_fixed_op, efficient_op, hydra_op, relu_linear_op, castling_op;
 
 const AttentionOp *const attention_operators[] = {
     &softmax_op,
@@ -21,6 +22,13 @@ const AttentionOp *const attention_operators[] = {
     &ripple_dense_op,
     &ripple_explicit_softmax_op,
     &convit_op,
+    &focused_op,
+    &sparse_strided_op,
+    &sparse_fixed_op,
+    &efficient_op,
+    &hydra_op,
+    &relu_linear_op,
+    &castling_op,
     NULL,
 };
 

@@ -1,17 +1,34 @@
 /* Scaled dot-product attention (Vaswani et al. 2017), per head.  x [B,N,M] -> y [B,N,M]
  * forward   1. q,k,v = x Wqkv^T + b   2. mix_n = sum_m softmax_m(q_n.k_m / sqrt D) v_m   3. y = mix Wproj^T + b
  * backward  3. dmix   2. dq, dk, dv from the saved log-sum-exp, tile by tile   1. dx
- * saves     qkv, mix, lse [B,H,N].  Parameter names are timm's. */
+ * saves     qkv, mix, lse [B,H,N].  Parameter names are timm's.
+ * rpe shared or heads: a learned number for every offset on the grid joins the scores, one table for all heads or one
+ * for each; the class token has no offset and no number. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/die.h"
 #include "layers/attention/attention.h"
 
 typedef struct {
     QkvFrame frame;
-    float *lse; /* [B,H,N] */
+    float *lse;           /* [B,H,N] */
+    RelativeBias bias;
+    bool has_table;
+    float *table, *dtable; /* [tables,2Hg-1,2Wg-1], without tables NULL */
 } Softmax;
 
 static void softmax_declare(Attention *a, Params *params) {
     Softmax *s = a->state;
+    const char *rpe = a->config.rpe ? a->config.rpe : "none";
+    bool shared = !strcmp(rpe, "shared"), heads = !strcmp(rpe, "heads");
     qkv_declare(&s->frame, a, params);
+    s->bias = (RelativeBias){a->Hg, a->Wg, a->N - a->Hg * a->Wg, shared ? 1 : a->H};
+    if (shared || heads)
+        params_declare(params, &s->table, &s->dtable, a->prefix, "rpe.weight", INIT_TRUNC_NORMAL, false, 3,
+                       (int[]){s->bias.tables, 2 * a->Hg - 1, 2 * a->Wg - 1});
+    s->has_table = shared || heads;
 }
 
 static void softmax_plan(Attention *a, Plan *plan, int B) {
@@ -19,22 +36,30 @@ static void softmax_plan(Attention *a, Plan *plan, int B) {
     PlanMark mark = plan_mark(plan);
     qkv_plan(&s->frame, a, plan, B);
     plan_keep(plan, a->prefix, "lse", &s->lse, (size_t)B * (size_t)a->H * (size_t)a->N * sizeof(float));
-    plan_workspace(plan, softmax_attention_workspace(a->N, a->D));
+    plan_workspace(plan, s->has_table ? biased_attention_workspace(&s->bias, a->D)
+                                      : softmax_attention_workspace(a->N, a->D));
     plan_release(plan, mark);
 }
 
 static void softmax_forward(const Attention *a, real *y, const real *x, int B) {
     const Softmax *s = a->state;
     qkv_forward_in(&s->frame, a, x, B);
-    softmax_attention_forward(s->frame.mix, s->lse, s->frame.qkv_act, B, a->N, a->H, a->D);
+    if (s->has_table)
+        biased_attention_forward(s->frame.mix, s->lse, s->frame.qkv_act, s->table, &s->bias, B, a->H, a->D);
+    else
+        softmax_attention_forward(s->frame.mix, s->lse, s->frame.qkv_act, B, a->N, a->H, a->D);
     qkv_forward_out(&s->frame, a, y, B);
 }
 
 static void softmax_backward(const Attention *a, real *dx, const real *dy, const real *x, int B) {
     const Softmax *s = a->state;
     qkv_backward_out(&s->frame, a, dy, B);
-    softmax_attention_backward(s->frame.dqkv, s->frame.dmix, s->frame.mix, s->lse, s->frame.qkv_act, B, a->N, a->H,
-                               a->D);
+    if (s->has_table)
+        biased_attention_backward(s->frame.dqkv, s->dtable, s->frame.dmix, s->frame.mix, s->lse, s->frame.qkv_act,
+                                  s->table, &s->bias, B, a->H, a->D);
+    else
+        softmax_attention_backward(s->frame.dqkv, s->frame.dmix, s->frame.mix, s->lse, s->frame.qkv_act, B, a->N, a->H,
+                                   a->D);
     qkv_backward_in(&s->frame, a, dx, x, B);
 }
 
@@ -45,12 +70,25 @@ static size_t softmax_macs(const Attention *a) {
 
 static void softmax_weights(const Attention *a, float *weights, int b, int head, int query) {
     const Softmax *s = a->state;
+    int prefix = s->bias.prefix, n = query - prefix, Wg = a->Wg, across = 2 * Wg - 1;
+    size_t size = (size_t)(2 * a->Hg - 1) * (size_t)across;
+    float sum = 0;
     qkv_softmax_row(&s->frame, a, weights, b, head, query);
+    qkv_softmax_row(&s->frame, a, weights, b, head, query);
+    if (!s->has_table || n < 0) return;
+    float *table = xcalloc(size, sizeof *table, "attention picture");
+    device_download(table, s->table + (s->bias.tables > 1 ? (size_t)head * size : 0), size * sizeof *table);
+    for (int m = 0; m < a->Hg * Wg; m++)
+        weights[prefix + m] *= expf(table[(m / Wg - n / Wg + a->Hg - 1) * across + m % Wg - n % Wg + Wg - 1]);
+    for (int m = 0; m < a->N; m++) sum += weights[m];
+    for (int m = 0; m < a->N; m++) weights[m] /= sum;
+    free(table);
 }
 
 const AttentionOp softmax_op = {
     .name = "softmax",
     .summary = "scaled dot-product attention (DeiT)",
+    .takes_rpe = true,
     .state_size = sizeof(Softmax),
     .declare = softmax_declare,
     .plan = softmax_plan,

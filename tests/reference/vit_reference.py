@@ -20,9 +20,11 @@ import torch
 import torch.nn.functional as F
 
 import linear_reference as linear
+from rival_operators import RIVALS, rpe_bias, rpe_shapes
 
 RIPPLE = ("ripple", "ripple-fixed", "ripple-softmax-weights", "ripple-truncated", "ripple-log", "ripple-dense",
           "ripple-explicit-softmax")
+LATER = ("feature_map", "relative", "convit", "rpe", "focused", "sparse")  # settings newer than the first fixtures
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,11 @@ class Config:
     feature_map: str = "mlp"
     relative: str = "none"
     convit_local_layers: int = 1
+    rpe: str = "none"                # none | shared | heads
+    focused_p: int = 3
+    sparse_heads: str = "alternate"  # alternate | union | split
+    sparse_stride: int = 0           # 0: the grid's width
+    sparse_c: int = 2
 
     @property
     def grid(self):
@@ -51,7 +58,7 @@ class Config:
     def metadata(self):
         """Settings that came later stand there where they are not the default."""
         strings = {key: str(value) for key, value in vars(self).items()
-                   if key not in ("feature_map", "relative", "convit_local_layers") or value != getattr(Config, key)
+                   if not key.startswith(LATER) or value != getattr(Config, key)
                    or (self.attn == "convit" and key == "convit_local_layers")}
         strings["img_size"] = "%dx%d" % self.img_size
         return strings
@@ -123,7 +130,11 @@ def parameter_shapes(config):
             block.update({"attn.qk.weight": (2 * M, M), "attn.v.weight": (M, M),
                           "attn.pos_proj.weight": (config.heads, 3), "attn.pos_proj.bias": (config.heads,),
                           "attn.gating_param": (config.heads,)})
-        if operator not in ("softmax", "ripple-explicit-softmax", "convit"):
+        elif operator == "softmax":
+            block.update({f"attn.{name}": shape for name, shape in rpe_shapes(config).items()})
+        elif operator in RIVALS:
+            block.update({f"attn.{name}": shape for name, shape in RIVALS[operator][0](config).items()})
+        elif operator != "ripple-explicit-softmax":
             block.update({"attn." + name: shape for name, shape in linear.map_shapes(config.feature_map, D).items()})
         if operator == "linear":
             relative = linear.relative_shapes(config.relative, config.heads, D)
@@ -141,6 +152,27 @@ def parameter_shapes(config):
     return shapes
 
 
+def buffer_shapes(config):
+    """Tensors that are drawn instead of learned."""
+    H, D = config.heads, config.dim // config.heads
+    N = config.grid[0] * config.grid[1] + (config.pool == "cls")
+    shapes = {}
+    for i in range(config.depth):
+        operator, block = block_operator(config, i), {}
+        if operator not in ("softmax", "ripple-explicit-softmax", "convit", *RIVALS):
+            block.update(linear.map_buffers(config.feature_map, H, D))
+        if operator == "linear":
+            block.update(linear.relative_buffers(config.relative, H, D, N, linear.feature_count(config.feature_map, D)))
+        shapes.update({f"blocks.{i}.attn.{name}": shape for name, shape in block.items()})
+    return shapes
+
+
+def cancels(name):
+    """Is this a parameter that no output depends on?  One number for all keys of a query drops out of their softmax."""
+    return name.endswith("pos_proj.bias")
+
+
+# == Gated positional attention ========================================================================================
 
 
 def gated_positional_weights(params, prefix, grid, q, k):
@@ -154,28 +186,7 @@ def gated_positional_weights(params, prefix, grid, q, k):
     g = params[prefix + "gating_param"].sigmoid()[:, None, None]
     a = (1 - g) * content + g * position
     return a / a.sum(-1, keepdim=True)
-=======
-def buffer_shapes(config):
-    """Tensors that are drawn instead of learned."""
-    H, D = config.heads, config.dim // config.heads
-    N = config.grid[0] * config.grid[1] + (config.pool == "cls")
-    shapes = {}
-    for i in range(config.depth):
-        operator, block = block_operator(config, i), {}
-        if operator not in ("softmax", "ripple-explicit-softmax", "convit"):
-            block.update(linear.map_buffers(config.feature_map, H, D))
-        if operator == "linear":
-            block.update(linear.relative_buffers(config.relative, H, D, N, linear.feature_count(config.feature_map, D)))
-        shapes.update({f"blocks.{i}.attn.{name}": shape for name, shape in block.items()})
-    return shapes
 
-
-def cancels(name):
-    """Is this a parameter that no output depends on?  One number for all keys of a query drops out of their softmax."""
-    return name.endswith("pos_proj.bias")
-
-
-# == Gated positional attention =================================================================================
 
 # == Spatial weights of ripple attention ===============================================================================
 
@@ -251,11 +262,16 @@ class Vit:
             qkv = F.linear(x, params[prefix + "qkv.weight"], params.get(prefix + "qkv.bias"))
         q, k, v = qkv.reshape(B, N, 3, H, D).permute(2, 0, 3, 1, 4)  # each [B,H,N,D]
         if operator == "softmax":
-            y = (q @ k.transpose(-1, -2) / math.sqrt(D)).softmax(-1) @ v
+            scores = q @ k.transpose(-1, -2) / math.sqrt(D)
+            if config.rpe != "none":
+                scores = scores + rpe_bias(config, params[prefix + "rpe.weight"])
+            y = scores.softmax(-1) @ v
         elif operator == "convit":
             y = gated_positional_weights(params, prefix, config.grid, q, k) @ v
         elif operator == "linear":
             y = linear.linear_attention(config, params, prefix, q, k, v, self.notes)
+        elif operator in RIVALS:
+            y = RIVALS[operator][1](self, lambda name: params[prefix + name], q, k, v, block)
         else:
             alpha = spatial_weights(params, prefix, operator, config, v, self.tails)
             self.alphas.append(alpha.detach())
@@ -267,7 +283,8 @@ class Vit:
                      @ linear.features(config.feature_map, params, prefix, k, True, self.notes).transpose(-1, -2))
                 a = a * alpha.gather(-1, groups.expand(B, H, N, N))
                 y = a @ v / (a.sum(-1, keepdim=True) + 1e-6)
-        y = y.transpose(1, 2).reshape(B, N, M)
+        if operator not in RIVALS:
+            y = y.transpose(1, 2).reshape(B, N, M)
         return F.linear(y, params[prefix + "proj.weight"], params[prefix + "proj.bias"])
 
     def norm(self, name, x):
@@ -362,7 +379,11 @@ def self_check():
              Config(**{**small, "attn": "ripple", "tau": 0.05}), Config(**{**small, "attn": "ripple", "r_max": 9}),
              Config(**{**small, "attn": "ripple", "ripple_layers": 1}),
              Config(**{**small, "attn": "convit", "pool": "cls"}),
-             Config(**{**small, "attn": "convit", "convit_local_layers": 2, "heads": 3})]
+             Config(**{**small, "attn": "convit", "convit_local_layers": 2, "heads": 3}),
+             Config(**{**small, "attn": "softmax", "rpe": "heads"}),
+             Config(**{**small, "attn": "sparse-strided", "sparse_heads": "union", "sparse_stride": 4}),
+             Config(**{**small, "attn": "sparse-fixed", "sparse_heads": "split", "sparse_stride": 4})]
+    cases += [Config(**{**small, "attn": attn}) for attn in RIVALS]
     cases += [Config(**{**small, "attn": attn}) for attn in RIPPLE[1:]]
     cases += [Config(**{**small, "attn": "linear", "feature_map": name})
               for name in ("rfa", "performer", "dpfp", "t2r", "mlp-random-w1")]
@@ -387,9 +408,9 @@ def self_check():
     for name in params:
         if name.endswith("sticks"):
             params[name] = torch.zeros_like(params[name])
-    ripple, linear = (Vit(Config(**{**small, "attn": attn}), params) for attn in ("ripple", "linear"))
+    ripple, plain = (Vit(Config(**{**small, "attn": attn}), params) for attn in ("ripple", "linear"))
     # Weights 1/G divide num and den alike, so that only the 1e-6 in the denominator tells the two apart.
-    difference = (ripple.forward(images) - linear.forward(images)).abs().max().item()
+    difference = (ripple.forward(images) - plain.forward(images)).abs().max().item()
     assert difference < 1e-5, difference
     print(f"equal weights == linear attention   worst {difference:.1e}   ok")
 

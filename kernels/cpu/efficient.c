@@ -1,0 +1,80 @@
+/* Efficient attention's features (Shen et al. 2021): softmax of q over the channels of a head, of k over the tokens.
+ *   forward   p_i = exp(z_i - max z) / sum_j exp(z_j - max z)
+ *   backward  dz_i = p_i (dp_i - sum_j p_j dp_j)
+ * Tokens go by sixteen channels at a time for k, whole heads at a time for q. */
+#include "kernels/cpu/vecmath.h"
+#include "kernels/kernels.h"
+
+static void softmax_row(real *p, const real *z, int D) {
+    float largest = -INFINITY;
+    vec sum = {0};
+    for (int d = 0; d < D; d++) largest = z[d] > largest ? z[d] : largest;
+    for (int d = 0; d < D; d += TILE) {
+        vec_store_part(p + d, vec_exp_floored(vec_load_part(z + d, D - d) - largest), D - d);
+        sum += vec_load_part(p + d, D - d);
+    }
+    vec share = vec_set(1 / vec_sum(sum));
+    for (int d = 0; d < D; d += TILE) vec_store_part(p + d, share * vec_load_part(p + d, D - d), D - d);
+}
+
+/* p and z are the first token's, rows 2*M and 3*M apart; a group of tokens is summed by itself before it joins. */
+static void softmax_columns(real *p, const real *z, int N, size_t M, int channels) {
+    enum { GROUP = 64 };
+    vec largest = vec_set(-INFINITY), sum = {0};
+    for (int n = 0; n < N; n++) largest = vec_max(largest, vec_load_part(z + n * 3 * M, channels));
+    for (int first = 0; first < N; first += GROUP) {
+        vec part = {0};
+        for (int n = first; n < N && n < first + GROUP; n++) {
+            vec e = vec_exp_floored(vec_load_part(z + n * 3 * M, channels) - largest);
+            vec_store_part(p + n * 2 * M, e, channels);
+            part += e;
+        }
+        sum += part;
+    }
+    for (int n = 0; n < N; n++) vec_store_part(p + n * 2 * M, vec_load_part(p + n * 2 * M, channels) / sum, channels);
+}
+
+/* Calls `rows` for every token and head of q, `columns` for every image and sixteen channels of k. */
+#define EACH_PART(rows, columns)                                                             \
+    do {                                                                                     \
+        _Pragma("omp parallel for schedule(static)") for (size_t n = 0; n < (size_t)B * N; n++) \
+            for (int h = 0; h < H; h++) {                                                    \
+                size_t at_phi = n * 2 * M + (size_t)h * D, at_qkv = n * 3 * M + (size_t)h * D; \
+                rows;                                                                        \
+            }                                                                                \
+        _Pragma("omp parallel for collapse(2) schedule(static)") for (int b = 0; b < B; b++) \
+            for (int c = 0; c < H * D; c += TILE) {                                          \
+                size_t at_phi = (size_t)b * N * 2 * M + M + c, at_qkv = (size_t)b * N * 3 * M + M + c; \
+                int channels = H * D - c < TILE ? H * D - c : TILE;                          \
+                columns;                                                                     \
+            }                                                                                \
+    } while (0)
+
+void efficient_features_forward(real *phi, const real *qkv, int B, int N, int H, int D) {
+    size_t M = (size_t)H * D;
+    EACH_PART(softmax_row(phi + at_phi, qkv + at_qkv, D), softmax_columns(phi + at_phi, qkv + at_qkv, N, M, channels));
+}
+
+static void row_backward(real *dz, const real *dp, const real *p, int D) {
+    vec dot = {0};
+    for (int d = 0; d < D; d += TILE) dot += vec_load_part(p + d, D - d) * vec_load_part(dp + d, D - d);
+    vec mean = vec_set(vec_sum(dot));
+    for (int d = 0; d < D; d += TILE)
+        vec_store_part(dz + d, vec_load_part(p + d, D - d) * (vec_load_part(dp + d, D - d) - mean), D - d);
+}
+
+static void columns_backward(real *dz, const real *dp, const real *p, int N, size_t M, int channels) {
+    vec mean = {0};
+    for (int n = 0; n < N; n++)
+        mean += vec_load_part(p + n * 2 * M, channels) * vec_load_part(dp + n * 2 * M, channels);
+    for (int n = 0; n < N; n++)
+        vec_store_part(dz + n * 3 * M,
+                       vec_load_part(p + n * 2 * M, channels) * (vec_load_part(dp + n * 2 * M, channels) - mean),
+                       channels);
+}
+
+void efficient_features_backward(real *dqkv, const real *dphi, const real *phi, int B, int N, int H, int D) {
+    size_t M = (size_t)H * D;
+    EACH_PART(row_backward(dqkv + at_qkv, dphi + at_phi, phi + at_phi, D),
+              columns_backward(dqkv + at_qkv, dphi + at_phi, phi + at_phi, N, M, channels));
+}

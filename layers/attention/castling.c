@@ -1,0 +1,79 @@
+/* Linear angular attention (You et al. 2023, Castling-ViT), per head.  x [B,N,M] -> y [B,N,M]
+ * forward   1. q,k,v = x Wqkv^T + b   2. phi(z) = [z / (|z| sqrt pi); 1 / sqrt 2]
+ *           3. mix_n = sum_m s_nm v_m / sum_m s_nm, s_nm = phi(q_n).phi(k_m) = 1/2 + cos(q_n, k_m) / pi
+ *           4. mix += depthwise 3x3 of v over the grid   5. y = mix Wproj^T + b
+ * backward  5. dmix   3. dphi, dv   4. dv += reversed depthwise of dmix   2. dq, dk   1. dx
+ * saves     qkv, phi, den, kv, and linear attention's mix before step 4.
+ * s is the first two terms of the angle's kernel 1 - angle / pi; the original stands in for the others with a masked
+ * softmax that is dropped after training, which is not here. */
+#include "layers/attention/linear_core.h"
+#include "layers/depthwise.h"
+
+typedef struct {
+    QkvFrame frame;
+    LinearCore core;
+    DepthwiseLayer conv;
+    real *linear; /* [B,N,M] kept: step 3's mix */
+} Castling;
+
+static void castling_declare(Attention *a, Params *params) {
+    Castling *s = a->state;
+    qkv_declare(&s->frame, a, params);
+    depthwise_declare(&s->conv, params, a->prefix, "dconv", (Depthwise){a->Hg, a->Wg, a->M, 3, a->M, 3 * a->M, a->M},
+                      false);
+}
+
+static void castling_plan(Attention *a, Plan *plan, int B) {
+    Castling *s = a->state;
+    PlanMark mark = plan_mark(plan);
+    qkv_plan(&s->frame, a, plan, B);
+    linear_core_plan(&s->core, a, plan, B, a->H, a->D + 1);
+    plan_keep(plan, a->prefix, "linear", &s->linear, (size_t)B * (size_t)a->N * (size_t)a->M * sizeof(real));
+    plan_workspace(plan, depthwise_workspace(&s->conv.shape));
+    plan_release(plan, mark);
+}
+
+static void castling_forward(const Attention *a, real *y, const real *x, int B) {
+    const Castling *s = a->state;
+    const real *qkv = s->frame.qkv_act;
+    qkv_forward_in(&s->frame, a, x, B);
+    angular_features_forward(s->core.phi, qkv, (size_t)B * (size_t)a->N, a->H, a->D);
+    linear_core_forward(&s->core, a, s->linear, qkv, B);
+    depthwise_forward(s->frame.mix, s->linear, qkv + 2 * a->M, s->conv.w, NULL, &s->conv.shape, B);
+    qkv_forward_out(&s->frame, a, y, B);
+}
+
+static void castling_backward(const Attention *a, real *dx, const real *dy, const real *x, int B) {
+    const Castling *s = a->state;
+    const real *qkv = s->frame.qkv_act;
+    real *dqkv = s->frame.dqkv, *dv = dqkv + 2 * a->M;
+    qkv_backward_out(&s->frame, a, dy, B);
+    linear_core_backward(&s->core, a, dqkv, s->frame.dmix, s->linear, qkv, B);
+    depthwise_backward(dv, dv, s->conv.dw, NULL, s->frame.dmix, qkv + 2 * a->M, s->conv.w, &s->conv.shape, B);
+    angular_features_backward(dqkv, s->core.dphi, qkv, (size_t)B * (size_t)a->N, a->H, a->D);
+    qkv_backward_in(&s->frame, a, dx, x, B);
+}
+
+static size_t castling_macs(const Attention *a) {
+    const Castling *s = a->state;
+    return qkv_macs(&s->frame, a) + linear_core_macs(&s->core, a) + depthwise_macs(&s->conv.shape);
+}
+
+/* Of linear attention alone: the convolution weighs each channel in its own way. */
+static void castling_weights(const Attention *a, float *weights, int b, int head, int query) {
+    const Castling *s = a->state;
+    linear_core_weights(&s->core, a, weights, b, head, query);
+}
+
+const AttentionOp castling_op = {
+    .name = "castling",
+    .summary = "linear angular attention, depthwise 3x3 on v (Castling-ViT)",
+    .needs_grid = true,
+    .state_size = sizeof(Castling),
+    .declare = castling_declare,
+    .plan = castling_plan,
+    .forward = castling_forward,
+    .backward = castling_backward,
+    .macs = castling_macs,
+    .weights = castling_weights,
+};

@@ -1,0 +1,63 @@
+/* Efficient attention (Shen et al. 2021), per head.  x [B,N,M] -> y [B,N,M]
+ * forward   1. q,k,v = x Wqkv^T + b   2. rho = softmax of q over its channels, kappa = softmax of k over the tokens
+ *           3. mix_n = rho_n^T sum_m kappa_m v_m^T   4. y = mix Wproj^T + b
+ * backward  4. dmix   3. drho, dkappa, dv   2. dq, dk   1. dx
+ * saves     qkv, phi = [rho, kappa], mix, den, kv.
+ * Step 3 is linear attention whose denominator is one: rho sums to one over channels, kappa over tokens. */
+#include "layers/attention/linear_core.h"
+
+typedef struct {
+    QkvFrame frame;
+    LinearCore core;
+} Efficient;
+
+static void efficient_declare(Attention *a, Params *params) {
+    Efficient *s = a->state;
+    qkv_declare(&s->frame, a, params);
+}
+
+static void efficient_plan(Attention *a, Plan *plan, int B) {
+    Efficient *s = a->state;
+    PlanMark mark = plan_mark(plan);
+    qkv_plan(&s->frame, a, plan, B);
+    linear_core_plan(&s->core, a, plan, B, a->H, a->D);
+    plan_release(plan, mark);
+}
+
+static void efficient_forward(const Attention *a, real *y, const real *x, int B) {
+    const Efficient *s = a->state;
+    qkv_forward_in(&s->frame, a, x, B);
+    efficient_features_forward(s->core.phi, s->frame.qkv_act, B, a->N, a->H, a->D);
+    linear_core_forward(&s->core, a, s->frame.mix, s->frame.qkv_act, B);
+    qkv_forward_out(&s->frame, a, y, B);
+}
+
+static void efficient_backward(const Attention *a, real *dx, const real *dy, const real *x, int B) {
+    const Efficient *s = a->state;
+    qkv_backward_out(&s->frame, a, dy, B);
+    linear_core_backward(&s->core, a, s->frame.dqkv, s->frame.dmix, s->frame.mix, s->frame.qkv_act, B);
+    efficient_features_backward(s->frame.dqkv, s->core.dphi, s->core.phi, B, a->N, a->H, a->D);
+    qkv_backward_in(&s->frame, a, dx, x, B);
+}
+
+static size_t efficient_macs(const Attention *a) {
+    const Efficient *s = a->state;
+    return qkv_macs(&s->frame, a) + linear_core_macs(&s->core, a);
+}
+
+static void efficient_weights(const Attention *a, float *weights, int b, int head, int query) {
+    const Efficient *s = a->state;
+    linear_core_weights(&s->core, a, weights, b, head, query);
+}
+
+const AttentionOp efficient_op = {
+    .name = "efficient",
+    .summary = "efficient attention: softmax of q over channels, of k over tokens",
+    .state_size = sizeof(Efficient),
+    .declare = efficient_declare,
+    .plan = efficient_plan,
+    .forward = efficient_forward,
+    .backward = efficient_backward,
+    .macs = efficient_macs,
+    .weights = efficient_weights,
+};

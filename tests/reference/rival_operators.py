@@ -1,0 +1,159 @@
+"""Focused, sparse and kernel attention in plain PyTorch, from their definitions: see vit_reference.py for the letters.
+
+An operator here is a pair of functions: the shapes of its own parameters (below blocks.i.attn.), and the map from q, k, v
+[B,H,N,D] to what the output projection takes [B,N,M].  `model` is the Vit, whose `notes.kinks` collect what enters a
+ReLU; p(name) is the block's parameter.
+"""
+
+import math
+
+import torch
+import torch.nn.functional as F
+
+
+def join_heads(x):
+    """[B,H,N,D] -> [B,N,M]"""
+    return x.transpose(1, 2).flatten(2)
+
+
+def split_heads(x, heads):
+    return x.unflatten(-1, (heads, -1)).transpose(1, 2)
+
+
+def depthwise(x, grid, weight, bias=None):
+    """x [B,N,C] as an image of C channels; weight [C,1,k,k]."""
+    image = x.transpose(1, 2).unflatten(-1, grid)
+    y = F.conv2d(image, weight, bias, padding=weight.shape[-1] // 2, groups=image.shape[1])
+    return y.flatten(2).transpose(1, 2)
+
+
+def relu(model, x):
+    model.notes.kinks.append(x.detach())
+    return x.relu()
+
+
+# == Relative position bias of softmax attention =======================================================================
+
+
+def rpe_shapes(config):
+    tables = {"none": 0, "shared": 1, "heads": config.heads}[config.rpe]
+    sides = tuple(2 * side - 1 for side in config.grid)
+    return {"rpe.weight": (tables, *sides)} if tables else {}
+
+
+def rpe_bias(config, table):
+    """[1 or H,N,N]: by (row, column) of the key less those of the query; zero for the class token."""
+    height, width = config.grid
+    y, x = torch.meshgrid(torch.arange(height), torch.arange(width), indexing="ij")
+    y, x = y.flatten(), x.flatten()
+    bias = table[:, y[None, :] - y[:, None] + height - 1, x[None, :] - x[:, None] + width - 1]
+    return F.pad(bias, (1, 0, 1, 0)) if config.pool == "cls" else bias
+
+
+# == Focused linear attention (LeapLabTHU/FLatten-Transformer) ==========================================================
+
+
+def focused_shapes(config):
+    N, M, D = config.grid[0] * config.grid[1], config.dim, config.dim // config.heads
+    return {"positional_encoding": (1, N, M), "scale": (1, 1, M), "dwc.weight": (D, 1, 5, 5), "dwc.bias": (D,)}
+
+
+def focused(model, p, q, k, v, block):
+    def focus(x):
+        x = (relu(model, x) + 1e-6) / F.softplus(p("scale"))
+        power = x ** model.config.focused_p
+        return power / power.norm(dim=-1, keepdim=True) * x.norm(dim=-1, keepdim=True)
+
+    heads, N = q.shape[1], q.shape[2]
+    a, b = split_heads(focus(join_heads(q)), heads), split_heads(focus(join_heads(k) + p("positional_encoding")), heads)
+    z = 1 / (a @ b.mean(-2, keepdim=True).transpose(-1, -2) + 1e-6)
+    y = a @ (b.transpose(-1, -2) @ v / N) * z
+    local = depthwise(v.flatten(0, 1), model.config.grid, p("dwc.weight"), p("dwc.bias"))
+    return join_heads(y + local.unflatten(0, v.shape[:2]))
+
+
+# == Sparse attention (Child et al. 2019), in both directions ==========================================================
+
+
+def sparse_sets(config):
+    """The two sets of pairs (query, key) between which heads or blocks alternate.  Two masks [N,N]."""
+    N = config.grid[0] * config.grid[1]
+    stride = config.sparse_stride or config.grid[1]
+    i, j = torch.arange(N)[:, None], torch.arange(N)[None, :]
+    if config.attn == "sparse-strided":
+        return (i - j).abs() <= stride, (i - j) % stride == 0
+    return i // stride == j // stride, (j % stride >= stride - config.sparse_c).expand(N, N)
+
+
+def sparse(model, p, q, k, v, block):
+    first, second = sparse_sets(model.config)
+    heads = q.shape[1]
+    of_head = {"alternate": [(first, second)[block % 2]] * heads, "union": [first | second] * heads,
+               "split": [first if h < (heads + 1) // 2 else second for h in range(heads)]}[model.config.sparse_heads]
+    scores = q @ k.transpose(-1, -2) / math.sqrt(q.shape[-1])
+    return join_heads(scores.masked_fill(~torch.stack(of_head), -math.inf).softmax(-1) @ v)
+
+
+# == Efficient attention (Shen et al. 2021), hydra attention (Bolya et al. 2022) =======================================
+
+
+def efficient(model, p, q, k, v, block):
+    return join_heads(q.softmax(-1) @ (k.softmax(-2).transpose(-1, -2) @ v))
+
+
+def unit(x):
+    return x / x.norm(dim=-1, keepdim=True).clamp(min=1e-6)
+
+
+def hydra(model, p, q, k, v, block):
+    q, k, v = join_heads(q), join_heads(k), join_heads(v)
+    return unit(q) * (unit(k) * v).sum(-2, keepdim=True)
+
+
+# == Multi-scale ReLU linear attention (Cai et al. 2023, EfficientViT) =================================================
+
+
+def relu_linear_shapes(config):
+    M, D = config.dim, config.dim // config.heads
+    return {"aggreg.0.0.weight": (3 * M, 1, 5, 5), "aggreg.0.1.weight": (3 * M, D, 1, 1), "proj.weight": (M, 2 * M)}
+
+
+def relu_linear(model, p, q, k, v, block):
+    heads = q.shape[1]
+    qkv = torch.cat([join_heads(x) for x in (q, k, v)], dim=-1)
+    wide = depthwise(qkv, model.config.grid, p("aggreg.0.0.weight"))
+    wide = F.conv1d(wide.transpose(1, 2), p("aggreg.0.1.weight").squeeze(-1), groups=3 * heads).transpose(1, 2)
+    outputs = []
+    for scale in (qkv, wide):
+        a, b, c = (split_heads(x, heads) for x in scale.chunk(3, dim=-1))
+        weights = relu(model, a) @ relu(model, b).transpose(-1, -2)
+        outputs.append(join_heads(weights @ c / (weights.sum(-1, keepdim=True) + 1e-6)))
+    return torch.cat(outputs, dim=-1)
+
+
+# == Linear angular attention (You et al. 2023, Castling-ViT) ==========================================================
+
+
+def castling(model, p, q, k, v, block):
+    similarity = 0.5 + unit(q) @ unit(k).transpose(-1, -2) / math.pi
+    y = join_heads(similarity @ v / similarity.sum(-1, keepdim=True))
+    return y + depthwise(join_heads(v), model.config.grid, p("dconv.weight"))
+
+
+# ======================================================================================================================
+
+
+def nothing(config):
+    return {}
+
+
+# name -> shapes, map
+RIVALS = {
+    "focused": (focused_shapes, focused),
+    "sparse-strided": (nothing, sparse),
+    "sparse-fixed": (nothing, sparse),
+    "efficient": (nothing, efficient),
+    "hydra": (nothing, hydra),
+    "relu-linear": (relu_linear_shapes, relu_linear),
+    "castling": (lambda config: {"dconv.weight": (config.dim, 1, 3, 3)}, castling),
+}
