@@ -107,9 +107,6 @@ void position_axes_backward(float *dpos_proj, float *dgating, const float *daxes
 
 /* == Products along an axis ======================================================================================= */
 
-/* Is a float held as two numbers? */
-static constexpr bool SPLIT = sizeof(real) == 2;
-
 /* Where a warp works, in shared memory. */
 typedef struct {
     float *stage;           /* [TILE_M,STAGE_LD] */
