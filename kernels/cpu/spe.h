@@ -1,5 +1,5 @@
-/* What the two kinds of stochastic positional codes share: q' = q C and its gradients, for a head's codes of a few tokens
- * at a time, which are made, used for all images and forgotten. */
+/* What the two kinds of stochastic positional codes share: q' = q C and its gradients, for a head's codes of a few
+ * tokens at a time, which are made, used for all images and forgotten. */
 #ifndef VIT_KERNELS_CPU_SPE_H
 #define VIT_KERNELS_CPU_SPE_H
 
@@ -79,7 +79,8 @@ static inline void spe_apply(real *coded, const real *qkv, const SpeBlock *w, Sp
                 spe_prefetch(qkv + next, image, images, s.D, false);
                 spe_prefetch(coded + next, image, images, s.D, true);
             }
-            tile_gemm(w->images, s.Dp, qkv + at, image, 1, w->code + (size_t)t * s.D * s.Dp, s.Dp, images, s.Dp, s.D, 0);
+            tile_gemm(w->images, s.Dp, qkv + at, image, 1, w->code + (size_t)t * s.D * s.Dp, s.Dp, images, s.Dp, s.D,
+                      0);
             spe_store(coded + at, image, w, s, images);
         }
 }

@@ -7,8 +7,9 @@
  *             1. dgains = softplus' a (2K)^-1/2 sum_r dG z, dgate = (1 - g)/2 sum dC t e - g/2 sum dG G
  *   saves     nothing.   Source: Liutkus et al. 2021, and the authors' SineSPE.
  *
- * Angles of a block of tokens are those of its first one, turned by the angles of tokens 0 .. 15: two roundings instead of
- * a sine.  The gated noise t e is one more row of G, with the factor one in place of a sine: P = 2K + 1 rows. */
+ * Angles of a block of tokens are those of its first one, turned by the angles of tokens 0 .. 15: two roundings
+ * instead of a sine.  The gated noise t e is one more row of G, with the factor one in place of a sine: P = 2K + 1
+ * rows. */
 #include "kernels/cpu/spe.h"
 
 /* Cosines and sines, one plane after the other: [D,Kp] each. */
@@ -92,13 +93,16 @@ static void turns_at(Turn to, const double *turns, int n, size_t count) {
 /* to = a and b, one after the other; to may be either. */
 static void turn_by(Turn to, Turn a, Turn b, size_t count) {
     for (size_t i = 0; i < count; i += TILE) {
-        vec c = vec_load(a.cosine + i), s = vec_load(a.sine + i), c2 = vec_load(b.cosine + i), s2 = vec_load(b.sine + i);
+        vec c = vec_load(a.cosine + i), s = vec_load(a.sine + i);
+        vec c2 = vec_load(b.cosine + i), s2 = vec_load(b.sine + i);
         vec_store(to.cosine + i, c * c2 - s * s2);
         vec_store(to.sine + i, s * c2 + c * s2);
     }
 }
 
-static Turn turn_of(Turn turn, size_t i, size_t count) { return (Turn){turn.cosine + i * count, turn.sine + i * count}; }
+static Turn turn_of(Turn turn, size_t i, size_t count) {
+    return (Turn){turn.cosine + i * count, turn.sine + i * count};
+}
 
 static float softplus(float x) { return log1pf(expf(-fabsf(x))) + (x > 0 ? x : 0); }
 
@@ -152,7 +156,7 @@ static void angles_at(const Work *w, SpeSizes s, int part, int first, int rows) 
         Turn step = turn_of(w->steps, t, angles);
         for (int d = 0; d < s.D; d++) {
             float *to = w->omega + ((size_t)t * s.D + d) * rows_of_g(s);
-            for (int j = 0; j < s.K; j += TILE) { /* all cosines of a column before its sines, which lie across their ends */
+            for (int j = 0; j < s.K; j += TILE) { /* all cosines before the sines, which lie across their ends */
                 size_t i = (size_t)d * s.Kp + j;
                 vec_store(to + j, vec_load(w->start.cosine + i) * vec_load(step.cosine + i) -
                                       vec_load(w->start.sine + i) * vec_load(step.sine + i));
@@ -224,8 +228,8 @@ static void code_gradients(const Work *w, SpeSizes s, int part, int first, int r
     int ld = columns_of_gt(s), P = rows_of_g(s);
     for (int d = 0; d < s.D; d++) {
         const float *dcode = w->block.dcode + (size_t)d * s.Dp;
-        tile_gemm(w->dg + (size_t)d * P * s.Dp, s.Dp, w->omega + (size_t)d * P, 1, (size_t)s.D * P, dcode, square, P, s.Dp,
-                  rows, 1);
+        tile_gemm(w->dg + (size_t)d * P * s.Dp, s.Dp, w->omega + (size_t)d * P, 1, (size_t)s.D * P, dcode, square, P,
+                  s.Dp, rows, 1);
         tile_gemm(w->domega, ld, dcode, square, 1, w->gt + (size_t)d * s.Dp * ld, ld, rows, ld, s.D, 0);
         angle_gradients(w, s, part, d, first, rows);
     }
@@ -251,8 +255,8 @@ static void head_gradients(const Work *w, const SpeSine *p, SpeSizes s, int h) {
             const float *cosine = dg + (size_t)k * s.Dp, *sine = cosine + (size_t)s.K * s.Dp;
             float frequency = spe_sigmoid(p->freqs[i * s.K + k]), rest = spe_sigmoid(-p->freqs[i * s.K + k]);
             dloud += vec_dot(cosine, g + (size_t)k * s.Dp, s.D) + vec_dot(sine, g + (size_t)(s.K + k) * s.Dp, s.D);
-            dgains[i * s.K + k] += spe_sigmoid(p->gains[i * s.K + k]) * loud *
-                                   (vec_dot(cosine, z + (size_t)k * s.D, s.D) + vec_dot(sine, z + (size_t)(s.K + k) * s.D, s.D));
+            float dgain = vec_dot(cosine, z + (size_t)k * s.D, s.D) + vec_dot(sine, z + (size_t)(s.K + k) * s.D, s.D);
+            dgains[i * s.K + k] += spe_sigmoid(p->gains[i * s.K + k]) * loud * dgain;
             doffsets[i * s.K + k] += w->da[d * s.Kp + k];
             dfreqs[i * s.K + k] += 3.14159265f * w->dna[d * s.Kp + k] * frequency * rest;
         }
