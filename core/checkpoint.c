@@ -128,8 +128,9 @@ void checkpoint_load_weights(Params *params, const char *path) {
     if (!checkpoint_read_weights(params, params->values, &st, "", error, sizeof error)) die("%s", error);
     for (int i = 0; i < st.count; i++)
         if (!params_find(params, st.tensors[i].name))
-            die("%s: tensor '%s' has no place in this model: another attn, feature_map, relative, pool, pos_embed or depth?", path,
-                st.tensors[i].name);
+            die("%s: tensor '%s' has no place in this model: another attn, feature_map, relative, pool, pos_embed or "
+                "depth?",
+                path, st.tensors[i].name);
     safetensors_close(&st);
 }
 

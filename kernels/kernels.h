@@ -245,7 +245,8 @@ size_t position_attention_workspace(int Hg, int Wg, int H, int D);
  * phi [B,N,2,H,F] real, q's features then k's;  qkv [B,N,3,H,D], v not read;  w1 [E,D];  w2 [F,2E];  b2 [F];  n = B*N. */
 void feature_mlp_forward(real *phi, const real *qkv, const float *w1, const float *w2, const float *b2, size_t n, int H,
                          int D, int E, int F);
-/* dqkv [B,N,3,H,D] (=) in its q and k thirds, v untouched;  dw1, dw2, db2 (+=), dw1 may be NULL;  dphi, phi [B,N,2,H,F]. */
+/* dqkv [B,N,3,H,D] (=) in its q and k thirds, v untouched;  dw1, dw2, db2 (+=), dw1 may be NULL;
+ * dphi, phi [B,N,2,H,F]. */
 void feature_mlp_backward(real *dqkv, float *dw1, float *dw2, float *db2, const real *dphi, const real *phi,
                           const real *qkv, const float *w1, const float *w2, const float *b2, size_t n, int H, int D,
                           int E, int F);
@@ -265,10 +266,10 @@ void feature_dpfp_forward(real *phi, const real *qkv, size_t n, int H, int D);
 void feature_dpfp_backward(real *dqkv, const real *dphi, const real *qkv, size_t n, int H, int D);
 
 /* Random features with a matrix for each head, w [H,E,D].
- *   rfa        phi(z) = exp(|z'|^2/2 - c) / sqrt E [sin(w z'); cos(w z')], c = max |z'|^2/2 over the tokens of an image, a
- *              head, q or k; F = 2E (Peng et al. 2021)
- *   performer  phi(z) = (exp(w z' - |z'|^2/2 - c) + 1e-4) / sqrt E, c = max of w z' over a query's features, or over all
- *              keys' of an image and head; F = E (Choromanski et al. 2020)
+ *   rfa        phi(z) = exp(|z'|^2/2 - c) / sqrt E [sin(w z'); cos(w z')], c = max |z'|^2/2 over the tokens of q or k
+ *              of an image and head; F = 2E (Peng et al. 2021)
+ *   performer  phi(z) = (exp(w z' - |z'|^2/2 - c) + 1e-4) / sqrt E, c = max of w z' over a query's features, or over
+ *              all keys' of an image and head; F = E (Choromanski et al. 2020)
  * c is a constant of the backward pass. */
 void feature_rfa_forward(real *phi, const real *qkv, const float *w, int B, int N, int H, int D, int E);
 void feature_rfa_backward(real *dqkv, const real *dphi, const real *phi, const real *qkv, const float *w, int B, int N,
@@ -317,14 +318,14 @@ void rope_forward(real *y, const real *phi, const float *turns, int B, int N, in
 void rope_backward(real *dphi, const real *dy, const float *turns, int B, int N, int H, int F);
 
 /* order [H,N,F]: where token n's feature f comes from, the n-fold composition of the head's permutation with itself,
- * order_0 = f, order_(n+1)(f) = permutation(order_n(f)).  permutation [H,F] float: whole numbers 0 .. F-1, each once. */
+ * order_0 = f, order_(n+1)(f) = permutation(order_n(f)).  permutation [H,F] float: 0 .. F-1, each once. */
 void permute_table(int *order, const float *permutation, int N, int H, int F);
 /* y_f = phi_order(f) for q and k alike.  y, phi [B,N,2,H,F] real. */
 void permute_forward(real *y, const real *phi, const int *order, int B, int N, int H, int F);
 void permute_backward(real *dphi, const real *dy, const int *order, int B, int N, int H, int F);
 
-/* Stochastic positional encoding (Liutkus et al. 2021): coded q'_r = sum_d q_d C_(n,h,d,r) and k' likewise, with codes that
- * all images share, as many realisations r as there are columns d, and a gate g = sigmoid(gate) [H,D]:
+/* Stochastic positional encoding (Liutkus et al. 2021): coded q'_r = sum_d q_d C_(n,h,d,r) and k' likewise, with codes
+ * that all images share, as many realisations r as there are columns d, and a gate g = sigmoid(gate) [H,D]:
  *   C = D^-1/2 (sqrt(1 - g) c + sqrt(g) e),  e [H,D,D], the same for q and k and every token.
  *   sine   c_(n,d,r) = (2K)^-1/2 sum_k softplus(gains)_k (cos(a_k) z_(d,k,r) + sin(a_k) z_(d,K+k,r)),
  *          a_k = 2 pi n sigmoid(freqs)_k / 2, for q plus offsets_k;  freqs, offsets, gains [H,D,K];  z [H,D,2K,D]

@@ -27,6 +27,19 @@ check "--help names every operator and each describes itself" $? "$operators ope
 [ "$(awk 'length > 100' out | grep -vc '^  [a-z-]* ')" -eq 0 ]
 check "--help keeps to 100 columns" $?
 
+missing=
+run --help
+maps=$(sed -n '/^Feature maps/,/^$/s/^  \([a-z0-9-]*\) .*/\1/p' out)
+kinds=$(sed -n '/^Relative positions/,/^$/s/^  \([a-z0-9-]*\) .*/\1/p' out)
+for map in $maps; do
+    run --attn linear --feature-map $map --describe $model && [ "$status" -eq 0 ] || missing="$missing $map"
+done
+for kind in $kinds; do
+    run --attn linear --relative $kind --describe $model && [ "$status" -eq 0 ] || missing="$missing $kind"
+done
+[ -z "$missing" ] && [ "$(echo $maps | wc -w)" -eq 7 ] && [ "$(echo $kinds | wc -w)" -eq 6 ]
+check "--help names every feature map and relative encoding, and each describes itself" $? "missing:${missing:- none}"
+
 # The commands that --help shows must work.
 run --attn ripple --epochs 3 $model --train-limit 512 --test-limit 32 --run-dir helped
 [ "$status" -eq 0 ]
@@ -44,6 +57,12 @@ done <<END
 --attn+linear+--heads+6+--pool+gap 5754280
 --attn+ripple+--heads+6+--pool+gap 5770696
 --attn+convit+--heads+6+--pool+cls 5710612
+--attn+linear+--pool+cls+--feature-map+rfa 5717416
+--attn+linear+--pool+cls+--feature-map+t2r 5730088
+--attn+linear+--pool+cls+--feature-map+mlp-random-w1 5742376
+--attn+linear+--pool+cls+--relative+sincspe 5839912
+--attn+linear+--pool+cls+--relative+convspe 6678568
+--attn+linear+--pool+cls+--relative+permute 5754664
 END
 
 run --patch-size 8 --drop-path 0.1 --mlp-ratio=2 --describe
@@ -101,6 +120,10 @@ refuses "position bias without softmax" 2 '--rpe|linear|softmax' --attn linear -
 refuses "sparse stride beyond the grid" 2 'sparse_stride|65|64' --attn sparse-strided --sparse-stride 65 --describe
 refuses "summary longer than its block" 2 'sparse_c|9|8' --attn sparse-fixed --sparse-c 9 --describe
 refuses "one head split" 2 'sparse_heads|union' --attn sparse-fixed --sparse-heads split --heads 1 --describe
+refuses "unknown feature map, with the nearest" 2 "--feature-map|'performr'|'performer'" --feature-map performr
+refuses "unknown relative encoding, with the nearest" 2 "--relative|'ropes'|'rope'" --relative ropes
+refuses "ripple with features that may be negative" 2 '--feature-map|ripple|rfa' --attn ripple --feature-map rfa
+refuses "relative positions without linear attention" 2 '--relative|rope|linear|ripple' --attn ripple --relative rope
 refuses "heads that do not divide dim" 2 '--heads|5|192' --heads 5
 refuses "patch_size that does not divide img_size" 2 '--patch-size|5|32x32' --patch-size 5
 refuses "longer warm-up than training" 2 '--warmup-epochs|9|5' --epochs 5 --warmup-epochs 9
@@ -387,6 +410,16 @@ cd ..
 same_run examined/run examined.stopped/run
 check "stopped while evaluating and resumed: the same run bit for bit" $? "differs: $differs"
 
+# Random features and codes, drawn anew in every step: all of them stand in the state.
+rich="$rich --attn linear --feature-map performer --relative sincspe --log-every 5"
+mkdir whole.random
+(cd whole.random && "$vit" $rich >out 2>err)
+stopped int.random INT 130 '^40,' run/log.csv ""
+run --resume run
+cd ..
+same_run whole.random/run int.random/run
+check "random features and codes, stopped and resumed: the same run bit for bit" $? "differs: $differs"
+
 # == Disk full, numbers lost =========================================================================================
 
 mkdir plain && cp -R whole.5/run plain/run
@@ -464,6 +497,39 @@ for attn in softmax linear ripple convit; do
     run $seeded --attn $attn --micro-batch 5 --run-dir micro.$attn
     evidence=$(curves_agree one.$attn micro.$attn 1e-4)
     check "batches of 16 at once and of 5 at a time agree, with drop path: $attn" $? "$evidence"
+done
+
+# == Random features and codes =======================================================================================
+
+# A black picture of the training images' size.
+labels='"labels":{"dtype":"I64","shape":[1],"data_offsets":[12288,12296]}'
+safetensors black.safetensors '{"images":{"dtype":"F32","shape":[1,3,32,32],"data_offsets":[0,12288]},'"$labels}" 12296
+
+# outputs NAME FLAGS: what a model makes of it, and every gradient, all digits.
+outputs() {
+    name=$1
+    shift
+    run "$@" --parity black.safetensors --out "$name.out"
+    [ "$status" -eq 0 ] && tensors "$name.out" >"$name.numbers" && [ -s "$name.numbers" ]
+}
+
+drawn="$seeded --attn linear --ema-decay 0.5"
+for what in '--feature-map rfa' '--feature-map performer' '--feature-map mlp-random-w1' '--relative sincspe' \
+    '--relative convspe' '--relative permute'; do
+    rm -rf drawn drawn.again drawn.micro
+    run $drawn $what --seed 1 --run-dir drawn
+    run $drawn $what --seed 1 --run-dir drawn.again
+    same_run drawn drawn.again
+    check "the same seed gives the same run: $what" $? "differs: $differs"
+    run $drawn $what --seed 1 --micro-batch 5 --run-dir drawn.micro
+    evidence=$(curves_agree drawn drawn.micro 1e-4)
+    check "micro-batches share a step's draw: $what" $? "$evidence"
+    outputs one --init drawn/last.safetensors --seed 1 && outputs two --init drawn/last.safetensors --seed 99 &&
+        cmp -s one.numbers two.numbers
+    check "weights bring the draw that they were trained with: $what" $? "$(head -n 1 err)"
+    run --eval --init drawn/last.safetensors --seed 99
+    [ "$(tail -n 1 out | awk '{ printf "%.3f,%.3f", $2, $4 }')" = "$(last_row drawn | cut -d , -f 7,8)" ]
+    check "and evaluate with it: $what" $? "$(tail -n 1 out)"
 done
 
 # == The average, learning ===========================================================================================

@@ -39,7 +39,8 @@ static double slope_by_difference(double *x, const Function *f) {
 }
 
 /* got [n] on the host: the gradient by x [n], less what was there before, at a sample of its elements. */
-static int slopes_agree(const char *what, const float *got, const float *before, double *x, size_t n, const Function *f) {
+static int slopes_agree(const char *what, const float *got, const float *before, double *x, size_t n,
+                        const Function *f) {
     enum { SAMPLE = 40 };
     float mine[SAMPLE] = {0};
     double want[SAMPLE] = {0};
@@ -47,7 +48,8 @@ static int slopes_agree(const char *what, const float *got, const float *before,
     int count = n < SAMPLE ? (int)n : SAMPLE;
     stream++;
     for (int i = 0; i < count; i++) {
-        size_t at = n < SAMPLE ? (size_t)i : rng_below(check_seed(), RNG_TEST, 1u << 20, stream, (uint64_t)i, (uint32_t)n);
+        uint32_t any = rng_below(check_seed(), RNG_TEST, 1u << 20, stream, (uint64_t)i, (uint32_t)n);
+        size_t at = n < SAMPLE ? (size_t)i : any;
         want[i] = slope_by_difference(&x[at], f) + (before ? before[at] : 0);
         mine[i] = got[at];
     }

@@ -289,9 +289,9 @@ static double slope_by_differences(Case *c, float *values, const float *base, co
     return best;
 }
 
-/* dpfp has a kink at zero in every column, and nothing moves it.  The maximum in performer, and in rfa where a denominator
- * is clamped, does not cancel entirely, but is a constant of the backward pass.  The reference compares all three with
- * differences in double, with narrow steps and the constants held. */
+/* dpfp has a kink at zero in every column, and nothing moves it.  The maximum in performer, and in rfa where a
+ * denominator is clamped, does not cancel entirely, but is a constant of the backward pass.  The reference compares
+ * all three with differences in double, with narrow steps and the constants held. */
 static bool is_smooth(const char *path) {
     return !strstr(path, "dpfp") && !strstr(path, "performer") && !strstr(path, "clamp");
 }

@@ -138,12 +138,29 @@ static void below_is_uniform(void **state) {
     assert_int_equal(rng_below(seed, RNG_TEST, 13, 0, 0, 1), 0);
 }
 
+/* Many at once are the same numbers, whatever their count. */
+static void normals_in_bulk(void **state) {
+    (void)state;
+    static const size_t counts[] = {0, 1, 2, 63, 64, 65, 1001};
+    for (size_t c = 0; c < sizeof counts / sizeof *counts; c++) {
+        float x[1002];
+        for (size_t i = 0; i < 1002; i++) x[i] = -77;
+        rng_normals(x, counts[c], check_seed(), RNG_FEATURES, 5, 11);
+        for (size_t i = 0; i < counts[c]; i++) {
+            float alone = rng_normal(check_seed(), RNG_FEATURES, 5, 11, i);
+            assert_memory_equal(&x[i], &alone, sizeof alone);
+        }
+        assert_true(x[counts[c]] == -77);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(philox_known_answers), cmocka_unit_test(elements_are_words_of_blocks),
         cmocka_unit_test(every_argument_matters), cmocka_unit_test(uniform_moments),
         cmocka_unit_test(normal_moments),       cmocka_unit_test(exact_normals_are_normal),
         cmocka_unit_test(below_is_uniform),
+        cmocka_unit_test(normals_in_bulk),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -175,7 +175,8 @@ typedef struct {
 
 static Place place_of(size_t i, Sizes s) {
     size_t b = i / (2 * (size_t)s.H), row = i % (2 * (size_t)s.H);
-    return (Place){b * s.N * s.qkv_row + row * s.D, b * s.N * s.phi_row + row * s.F, (int)(row / s.H), (int)(row % s.H)};
+    size_t token = b * s.N;
+    return (Place){token * s.qkv_row + row * s.D, token * s.phi_row + row * s.F, (int)(row / s.H), (int)(row % s.H)};
 }
 
 void feature_rfa_forward(real *phi, const real *qkv, const float *w, int B, int N, int H, int D, int E) {

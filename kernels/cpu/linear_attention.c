@@ -1,7 +1,7 @@
 /* Linear attention, one (image, head) at a time.
  *   forward   S = sum_m phi(k_m) [v_m, 1]^T,  [num_n, s_n] = phi(q_n)^T S,  den_n = rule(s_n),  y_n = num_n / den_n
- *   backward  g_n = [dy_n, -dy_n.y_n] / den_n, its last element 0 where the rule is constant,  dS = sum_n phi(q_n) g_n^T,
- *             dphi(q_n) = S g_n,  dphi(k_m) = dS [v_m, 1],  dv_m = dS^T phi(k_m)
+ *   backward  g_n = [dy_n, -dy_n.y_n] / den_n, its last element 0 where the rule is constant,
+ *             dS = sum_n phi(q_n) g_n^T,  dphi(q_n) = S g_n,  dphi(k_m) = dS [v_m, 1],  dv_m = dS^T phi(k_m)
  *   saves     den, S.   Source: Katharopoulos et al. 2020, section 3.
  * A denominator that is given has a 0 in place of that 1 and of that last element.
  *
@@ -47,7 +47,9 @@ static size_t work_floats(Sizes s) {
     return (size_t)3 * s.F * s.D1p + (size_t)2 * s.D1 * s.Fp + (size_t)BLOCK * (2 * s.D1p + s.Fp);
 }
 
-size_t linear_attention_workspace(int D, int F) { return workspace_bytes(work_floats(sizes_of(1, 1, D, F, DENOMINATOR_EPSILON))); }
+size_t linear_attention_workspace(int D, int F) {
+    return workspace_bytes(work_floats(sizes_of(1, 1, D, F, DENOMINATOR_EPSILON)));
+}
 
 static Work work_take(Sizes s) {
     float *next = kernels_workspace(work_floats(s));

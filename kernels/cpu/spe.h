@@ -1,5 +1,5 @@
-/* What the two kinds of stochastic positional codes share: q' = q C and its gradients, for a head's codes of a few tokens
- * at a time, which are made, used for all images and forgotten. */
+/* What the two kinds of stochastic positional codes share: q' = q C and its gradients, for a head's codes of a few
+ * tokens at a time, which are made, used for all images and forgotten. */
 #ifndef VIT_KERNELS_CPU_SPE_H
 #define VIT_KERNELS_CPU_SPE_H
 
@@ -21,24 +21,23 @@ static inline SpeSizes spe_sizes(int B, int N, int H, int D, int K) {
                       1 / sqrtf((float)D)};
 }
 
-/* code, dcode [BLOCK,D,Dp];  images, turned, slopes: rows of q' or dq', and columns. */
+/* A whole tile may be read beyond the last code. */
 typedef struct {
-    float *code, *dcode;
-    float *images;          /* [IMAGES,Dp] */
-    float *turned, *slopes; /* [D,IMAGES] each */
+    float *code, *dcode; /* [BLOCK,D,Dp] */
+    float *turned;       /* [Dp,Dp]: one code transposed */
+    float *images;       /* [IMAGES,Dp]: rows of q', dq' or dq */
 } SpeBlock;
 
 static inline size_t spe_block_floats(SpeSizes s) {
-    return 2 * (size_t)SPE_BLOCK * s.D * s.Dp + (size_t)SPE_IMAGES * (s.Dp + 2 * s.D);
+    return (2 * (size_t)SPE_BLOCK * s.D + 2 * TILE + s.Dp + SPE_IMAGES) * s.Dp;
 }
 
 static inline SpeBlock spe_block_take(float **next, SpeSizes s) {
     SpeBlock w;
-    w.code = workspace_take(next, (size_t)SPE_BLOCK * s.D * s.Dp);
-    w.dcode = workspace_take(next, (size_t)SPE_BLOCK * s.D * s.Dp);
+    w.code = workspace_take(next, ((size_t)SPE_BLOCK * s.D + TILE) * s.Dp);
+    w.dcode = workspace_take(next, ((size_t)SPE_BLOCK * s.D + TILE) * s.Dp);
+    w.turned = workspace_take(next, (size_t)s.Dp * s.Dp);
     w.images = workspace_take(next, (size_t)SPE_IMAGES * s.Dp);
-    w.turned = workspace_take(next, (size_t)SPE_IMAGES * s.D);
-    w.slopes = workspace_take(next, (size_t)SPE_IMAGES * s.D);
     return w;
 }
 
@@ -49,6 +48,24 @@ static inline size_t spe_at(SpeSizes s, int b, int n, int part, int h) {
     return ((((size_t)b * s.N + n) * 3 + part) * s.H + h) * s.D;
 }
 
+/* Asks for the rows of one token in all images: they lie far apart, and nobody foresees them. */
+TILE_INLINE void spe_prefetch(const real *x, size_t image, int images, int D, bool write) {
+    for (int b = 0; b < images; b++)
+        for (int j = 0; j < D; j += TILE) {
+            if (write) __builtin_prefetch(x + b * image + j, 1);
+            else __builtin_prefetch(x + b * image + j, 0);
+        }
+}
+
+enum { SPE_AHEAD = 2 }; /* tokens between asking and reading */
+
+/* to = the rows of w->images. */
+TILE_INLINE void spe_store(real *to, size_t image, const SpeBlock *w, SpeSizes s, int images) {
+    for (int i = 0; i < images; i++)
+        for (int j = 0; j < s.D; j += TILE)
+            vec_store_part(to + i * image + j, vec_load(w->images + i * s.Dp + j), s.D - j);
+}
+
 /* q' of every image for tokens first .. first+rows-1. */
 static inline void spe_apply(real *coded, const real *qkv, const SpeBlock *w, SpeSizes s, int part, int h, int first,
                              int rows) {
@@ -57,34 +74,44 @@ static inline void spe_apply(real *coded, const real *qkv, const SpeBlock *w, Sp
         for (int b = 0; b < s.B; b += SPE_IMAGES) {
             int images = spe_smaller(SPE_IMAGES, s.B - b);
             size_t at = spe_at(s, b, first + t, part, h);
-            tile_gemm(w->images, s.Dp, qkv + at, image, 1, w->code + (size_t)t * s.D * s.Dp, s.Dp, images, s.Dp, s.D, 0);
-            for (int i = 0; i < images; i++)
-                for (int j = 0; j < s.D; j += TILE)
-                    vec_store_part(coded + at + i * image + j, vec_load(w->images + i * s.Dp + j), s.D - j);
+            if (t + SPE_AHEAD < rows) {
+                size_t next = spe_at(s, b, first + t + SPE_AHEAD, part, h);
+                spe_prefetch(qkv + next, image, images, s.D, false);
+                spe_prefetch(coded + next, image, images, s.D, true);
+            }
+            tile_gemm(w->images, s.Dp, qkv + at, image, 1, w->code + (size_t)t * s.D * s.Dp, s.Dp, images, s.Dp, s.D,
+                      0);
+            spe_store(coded + at, image, w, s, images);
         }
 }
 
-/* dq = dq' C^T, and dC = sum over images of q^T dq'. */
+/* dC = sum over images of q^T dq', dq = dq' C^T. */
 static inline void spe_apply_backward(real *dqkv, const real *dcoded, const real *qkv, const SpeBlock *w, SpeSizes s,
                                       int part, int h, int first, int rows) {
     size_t image = spe_at(s, 1, 0, 0, 0);
-    for (int t = 0; t < rows; t++)
+    for (int t = 0; t < rows; t++) {
+        const float *code = w->code + (size_t)t * s.D * s.Dp;
+        for (int i = 0; i < s.Dp; i += TILE)
+            for (int j = 0; j < s.Dp; j += TILE)
+                tile_transpose(w->turned + (size_t)j * s.Dp + i, s.Dp, code + (size_t)i * s.Dp + j, s.Dp);
         for (int b = 0; b < s.B; b += SPE_IMAGES) {
-            int images = spe_smaller(SPE_IMAGES, s.B - b), columns = tile_round_up(images);
+            int images = spe_smaller(SPE_IMAGES, s.B - b);
             size_t at = spe_at(s, b, first + t, part, h);
-            const float *code = w->code + (size_t)t * s.D * s.Dp;
-            for (int i = 0; i < columns; i++)
-                for (int r = 0; r < s.D; r++)
-                    w->turned[r * columns + i] = i < images ? dcoded[at + i * image + r] : 0;
+            if (t + SPE_AHEAD < rows) {
+                size_t next = spe_at(s, b, first + t + SPE_AHEAD, part, h);
+                spe_prefetch(qkv + next, image, images, s.D, false);
+                spe_prefetch(dcoded + next, image, images, s.D, false);
+                spe_prefetch(dqkv + next, image, images, s.D, true);
+            }
             for (int i = 0; i < images; i++)
                 for (int j = 0; j < s.D; j += TILE)
                     vec_store(w->images + i * s.Dp + j, vec_load_part(dcoded + at + i * image + j, s.D - j));
             tile_gemm(w->dcode + (size_t)t * s.D * s.Dp, s.Dp, qkv + at, 1, image, w->images, s.Dp, s.D, s.Dp, images,
                       b > 0);
-            tile_gemm(w->slopes, columns, code, s.Dp, 1, w->turned, columns, s.D, columns, s.D, 0);
-            for (int i = 0; i < images; i++)
-                for (int d = 0; d < s.D; d++) dqkv[at + i * image + d] = w->slopes[d * columns + i];
+            tile_gemm(w->images, s.Dp, dcoded + at, image, 1, w->turned, s.Dp, images, s.Dp, s.D, 0);
+            spe_store(dqkv + at, image, w, s, images);
         }
+    }
 }
 
 static inline float spe_sigmoid(float x) { return x < 0 ? expf(x) / (1 + expf(x)) : 1 / (1 + expf(-x)); }

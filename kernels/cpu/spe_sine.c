@@ -7,8 +7,9 @@
  *             1. dgains = softplus' a (2K)^-1/2 sum_r dG z, dgate = (1 - g)/2 sum dC t e - g/2 sum dG G
  *   saves     nothing.   Source: Liutkus et al. 2021, and the authors' SineSPE.
  *
- * Angles of a block of tokens are those of its first one, turned by the angles of tokens 0 .. 15, and q's are k's turned
- * by the offsets: two roundings each instead of a sine. */
+ * Angles of a block of tokens are those of its first one, turned by the angles of tokens 0 .. 15: two roundings
+ * instead of a sine.  The gated noise t e is one more row of G, with the factor one in place of a sine: P = 2K + 1
+ * rows. */
 #include "kernels/cpu/spe.h"
 
 /* Cosines and sines, one plane after the other: [D,Kp] each. */
@@ -19,23 +20,29 @@ typedef struct {
 typedef struct {
     SpeBlock block;
     double *turns;      /* [D,Kp] turns a token */
-    float *g, *gt;      /* [D,2K,Dp], [D,Dp,2Kp] */
-    float *e, *de;      /* [D,Dp]: t e, and the sum of dC over tokens, q and k */
-    float *dg;          /* [D,2K,Dp] */
-    float *domega;      /* [BLOCK,2Kp] */
+    float *g, *gt;      /* [D,P,Dp], [D,Dp,Pp], Pp: P rounded up */
+    float *dg;          /* [D,P,Dp] */
+    float *domega;      /* [BLOCK,Pp], and a vector more */
     float *da, *dna;    /* [D,Kp]: sums of da of q, and of n da */
     Turn steps;         /* [BLOCK][D,Kp] each: the angles of tokens 0 .. 15 */
     Turn start, offset; /* [D,Kp]: of the block's first token; q's */
-    Turn omega;         /* [BLOCK][D,Kp] */
+    float *omega;       /* [BLOCK][D,P]: a column's cosines, its sines, and one */
     float *totals;      /* dfreqs, doffsets, dgains [H,D,K], dgate [H,D] */
 } Work;
+
+static size_t angle_floats(SpeSizes s) { return (size_t)s.D * s.Kp; }
+static int rows_of_g(SpeSizes s) { return 2 * s.K + 1; }
+static int columns_of_gt(SpeSizes s) { return tile_round_up(rows_of_g(s)); }
+/* A vector of a column's last sines reaches beyond it. */
+static size_t omega_floats(SpeSizes s) { return (size_t)SPE_BLOCK * s.D * rows_of_g(s) + TILE; }
 
 static size_t total_floats(SpeSizes s) { return (size_t)s.H * s.D * (3 * s.K + 1); }
 
 static size_t work_floats(SpeSizes s) {
-    size_t angles = (size_t)s.D * s.Kp, square = (size_t)s.D * s.Dp;
-    return spe_block_floats(s) + 2 * angles + 4 * s.K * square + 2 * s.Kp * square + 2 * square +
-           (size_t)SPE_BLOCK * 2 * s.Kp + 2 * angles + 4 * angles + 4 * SPE_BLOCK * angles + total_floats(s);
+    size_t angles = angle_floats(s), square = (size_t)s.D * s.Dp;
+    return workspace_line_up(total_floats(s)) + spe_block_floats(s) + (2 * rows_of_g(s) + columns_of_gt(s)) * square +
+           (size_t)SPE_BLOCK * columns_of_gt(s) + TILE + (8 + 2 * SPE_BLOCK) * angles +
+           workspace_line_up(omega_floats(s));
 }
 
 size_t spe_sine_workspace(int N, int H, int D, int K) { return workspace_bytes(work_floats(spe_sizes(1, N, H, D, K))); }
@@ -48,24 +55,22 @@ static Turn turn_take(float **next, size_t n) {
 }
 
 static Work work_take(SpeSizes s) {
-    size_t angles = (size_t)s.D * s.Kp, square = (size_t)s.D * s.Dp;
+    size_t angles = angle_floats(s), square = (size_t)s.D * s.Dp;
     float *next = kernels_workspace(work_floats(s));
     Work w;
     w.totals = workspace_take(&next, total_floats(s)); /* first, where spe_reduce finds it */
     w.block = spe_block_take(&next, s);
     w.turns = (double *)workspace_take(&next, 2 * angles);
-    w.g = workspace_take(&next, 2 * s.K * square);
-    w.gt = workspace_take(&next, 2 * s.Kp * square);
-    w.e = workspace_take(&next, square);
-    w.de = workspace_take(&next, square);
-    w.dg = workspace_take(&next, 2 * s.K * square);
-    w.domega = workspace_take(&next, (size_t)SPE_BLOCK * 2 * s.Kp);
+    w.g = workspace_take(&next, rows_of_g(s) * square);
+    w.gt = workspace_take(&next, columns_of_gt(s) * square);
+    w.dg = workspace_take(&next, rows_of_g(s) * square);
+    w.domega = workspace_take(&next, (size_t)SPE_BLOCK * columns_of_gt(s) + TILE);
     w.da = workspace_take(&next, angles);
     w.dna = workspace_take(&next, angles);
     w.start = turn_take(&next, angles);
     w.offset = turn_take(&next, angles);
     w.steps = turn_take(&next, SPE_BLOCK * angles);
-    w.omega = turn_take(&next, SPE_BLOCK * angles);
+    w.omega = workspace_take(&next, omega_floats(s));
     return w;
 }
 
@@ -88,13 +93,16 @@ static void turns_at(Turn to, const double *turns, int n, size_t count) {
 /* to = a and b, one after the other; to may be either. */
 static void turn_by(Turn to, Turn a, Turn b, size_t count) {
     for (size_t i = 0; i < count; i += TILE) {
-        vec c = vec_load(a.cosine + i), s = vec_load(a.sine + i), c2 = vec_load(b.cosine + i), s2 = vec_load(b.sine + i);
+        vec c = vec_load(a.cosine + i), s = vec_load(a.sine + i);
+        vec c2 = vec_load(b.cosine + i), s2 = vec_load(b.sine + i);
         vec_store(to.cosine + i, c * c2 - s * s2);
         vec_store(to.sine + i, s * c2 + c * s2);
     }
 }
 
-static Turn turn_of(Turn turn, size_t i, size_t count) { return (Turn){turn.cosine + i * count, turn.sine + i * count}; }
+static Turn turn_of(Turn turn, size_t i, size_t count) {
+    return (Turn){turn.cosine + i * count, turn.sine + i * count};
+}
 
 static float softplus(float x) { return log1pf(expf(-fabsf(x))) + (x > 0 ? x : 0); }
 
@@ -106,15 +114,20 @@ static float loudness(const SpeSine *p, SpeSizes s, size_t i) {
 /* Step 1 for column d of head h: G and its transpose. */
 static void column_prepare(const Work *w, const SpeSine *p, SpeSizes s, int h, int d) {
     size_t i = (size_t)h * s.D + d;
-    float loud = loudness(p, s, i), *g = w->g + (size_t)d * 2 * s.K * s.Dp, *gt = w->gt + (size_t)d * s.Dp * 2 * s.Kp;
-    memset(g, 0, (size_t)2 * s.K * s.Dp * sizeof *g);
-    memset(gt, 0, (size_t)s.Dp * 2 * s.Kp * sizeof *gt);
-    for (int k = 0; k < 2 * s.K; k++) {
-        int column = k < s.K ? k : s.Kp + k - s.K;
-        float gain = loud * softplus(p->gains[i * s.K + k % s.K]);
-        const float *z = p->z + (i * 2 * s.K + k) * s.D;
-        for (int r = 0; r < s.D; r++) gt[(size_t)r * 2 * s.Kp + column] = g[(size_t)k * s.Dp + r] = gain * z[r];
+    int ld = columns_of_gt(s), P = rows_of_g(s);
+    float loud = loudness(p, s, i), mix = s.scale * sqrtf(spe_sigmoid(p->gate[i]));
+    float *g = w->g + (size_t)d * P * s.Dp, *gt = w->gt + (size_t)d * s.Dp * ld;
+    memset(g, 0, (size_t)P * s.Dp * sizeof *g);
+    memset(gt, 0, (size_t)s.Dp * ld * sizeof *gt);
+    for (int k = 0; k < s.K; k++) {
+        float gain = loud * softplus(p->gains[i * s.K + k]);
+        for (int sine = 0; sine < 2; sine++) {
+            const float *z = p->z + ((i * 2 + sine) * s.K + k) * s.D;
+            float *row = g + ((size_t)sine * s.K + k) * s.Dp, *column = gt + sine * s.K + k;
+            for (int r = 0; r < s.D; r++) column[(size_t)r * ld] = row[r] = gain * z[r];
+        }
     }
+    for (int r = 0; r < s.D; r++) g[(size_t)2 * s.K * s.Dp + r] = mix * p->e[i * s.D + r];
 }
 
 static void head_prepare(const Work *w, const SpeSine *p, SpeSizes s, int h) {
@@ -122,12 +135,9 @@ static void head_prepare(const Work *w, const SpeSine *p, SpeSizes s, int h) {
     memset(w->turns, 0, angles * sizeof *w->turns);
     memset(w->offset.cosine, 0, angles * sizeof(float));
     memset(w->offset.sine, 0, angles * sizeof(float));
-    memset(w->e, 0, (size_t)s.D * s.Dp * sizeof(float));
     for (int d = 0; d < s.D; d++) {
         size_t i = (size_t)h * s.D + d;
-        float mix = s.scale * sqrtf(spe_sigmoid(p->gate[i]));
         column_prepare(w, p, s, h, d);
-        for (int r = 0; r < s.D; r++) w->e[(size_t)d * s.Dp + r] = mix * p->e[i * s.D + r];
         for (int k = 0; k < s.K; k++) {
             w->turns[d * s.Kp + k] = 0.5 / (1 + exp(-(double)p->freqs[i * s.K + k]));
             w->offset.cosine[d * s.Kp + k] = cosf(p->offsets[i * s.K + k]);
@@ -137,29 +147,36 @@ static void head_prepare(const Work *w, const SpeSine *p, SpeSizes s, int h) {
     for (int t = 0; t < SPE_BLOCK; t++) turns_at(turn_of(w->steps, t, angles), w->turns, t, angles);
 }
 
-/* omega of the keys first .. first+rows-1. */
-static void key_angles(const Work *w, SpeSizes s, int first, int rows) {
-    size_t angles = (size_t)s.D * s.Kp;
+/* omega of k (part 1) or q of the tokens first .. first+rows-1. */
+static void angles_at(const Work *w, SpeSizes s, int part, int first, int rows) {
+    size_t angles = angle_floats(s);
     turns_at(w->start, w->turns, first, angles);
-    for (int t = 0; t < rows; t++) turn_by(turn_of(w->omega, t, angles), w->start, turn_of(w->steps, t, angles), angles);
-}
-
-/* The same tokens' queries, from the keys'. */
-static void query_angles(const Work *w, SpeSizes s, int rows) {
-    size_t angles = (size_t)s.D * s.Kp;
-    for (int t = 0; t < rows; t++) turn_by(turn_of(w->omega, t, angles), turn_of(w->omega, t, angles), w->offset, angles);
+    if (part == 0) turn_by(w->start, w->start, w->offset, angles);
+    for (int t = 0; t < rows; t++) {
+        Turn step = turn_of(w->steps, t, angles);
+        for (int d = 0; d < s.D; d++) {
+            float *to = w->omega + ((size_t)t * s.D + d) * rows_of_g(s);
+            for (int j = 0; j < s.K; j += TILE) { /* all cosines before the sines, which lie across their ends */
+                size_t i = (size_t)d * s.Kp + j;
+                vec_store(to + j, vec_load(w->start.cosine + i) * vec_load(step.cosine + i) -
+                                      vec_load(w->start.sine + i) * vec_load(step.sine + i));
+            }
+            for (int j = 0; j < s.K; j += TILE) {
+                size_t i = (size_t)d * s.Kp + j;
+                vec_store(to + s.K + j, vec_load(w->start.sine + i) * vec_load(step.cosine + i) +
+                                            vec_load(w->start.cosine + i) * vec_load(step.sine + i));
+            }
+            to[2 * s.K] = 1;
+        }
+    }
 }
 
 /* Step 2. */
 static void make_codes(const Work *w, SpeSizes s, int rows) {
-    size_t square = (size_t)s.D * s.Dp, angles = (size_t)s.D * s.Kp;
-    for (int t = 0; t < rows; t++) memcpy(w->block.code + t * square, w->e, square * sizeof(float));
-    for (int d = 0; d < s.D; d++) {
-        float *code = w->block.code + (size_t)d * s.Dp;
-        const float *g = w->g + (size_t)d * 2 * s.K * s.Dp;
-        tile_gemm(code, square, w->omega.cosine + d * s.Kp, angles, 1, g, s.Dp, rows, s.Dp, s.K, 1);
-        tile_gemm(code, square, w->omega.sine + d * s.Kp, angles, 1, g + (size_t)s.K * s.Dp, s.Dp, rows, s.Dp, s.K, 1);
-    }
+    int P = rows_of_g(s);
+    for (int d = 0; d < s.D; d++)
+        tile_gemm(w->block.code + (size_t)d * s.Dp, (size_t)s.D * s.Dp, w->omega + (size_t)d * P, (size_t)s.D * P, 1,
+                  w->g + (size_t)d * P * s.Dp, s.Dp, rows, s.Dp, P, 0);
 }
 
 /* == Forward ====================================================================================================== */
@@ -169,18 +186,19 @@ void spe_sine_forward(real *coded, const real *qkv, const SpeSine *spe, int B, i
 #pragma omp parallel
     {
         Work w = work_take(s);
+        int ready = -1; /* the head that is prepared */
 #pragma omp for schedule(static)
         for (int item = 0; item < H * s.chunks; item++) {
             int h = item / s.chunks, begin = item % s.chunks * SPE_CHUNK, end = spe_smaller(begin + SPE_CHUNK, N);
-            head_prepare(&w, spe, s, h);
+            if (h != ready) head_prepare(&w, spe, s, h);
+            ready = h;
             for (int first = begin; first < end; first += SPE_BLOCK) {
                 int rows = spe_smaller(SPE_BLOCK, end - first);
-                key_angles(&w, s, first, rows);
-                make_codes(&w, s, rows);
-                spe_apply(coded, qkv, &w.block, s, 1, h, first, rows);
-                query_angles(&w, s, rows);
-                make_codes(&w, s, rows);
-                spe_apply(coded, qkv, &w.block, s, 0, h, first, rows);
+                for (int part = 0; part < 2; part++) {
+                    angles_at(&w, s, part, first, rows);
+                    make_codes(&w, s, rows);
+                    spe_apply(coded, qkv, &w.block, s, part, h, first, rows);
+                }
             }
         }
     }
@@ -190,13 +208,12 @@ void spe_sine_forward(real *coded, const real *qkv, const SpeSine *spe, int B, i
 
 /* da of column d: q's and n times all. */
 static void angle_gradients(const Work *w, SpeSizes s, int part, int d, int first, int rows) {
-    size_t angles = (size_t)s.D * s.Kp;
-    for (int j = 0; j < s.Kp; j += TILE) {
+    for (int j = 0; j < s.K; j += TILE) {
         vec da = vec_load(w->da + d * s.Kp + j), dna = vec_load(w->dna + d * s.Kp + j);
         for (int t = 0; t < rows; t++) {
-            size_t at = t * angles + d * s.Kp + j;
-            const float *slope = w->domega + (size_t)t * 2 * s.Kp + j;
-            vec own = vec_load(w->omega.cosine + at) * vec_load(slope + s.Kp) - vec_load(w->omega.sine + at) * vec_load(slope);
+            const float *omega = w->omega + ((size_t)t * s.D + d) * rows_of_g(s) + j;
+            const float *slope = w->domega + (size_t)t * columns_of_gt(s) + j;
+            vec own = vec_load(omega) * vec_load(slope + s.K) - vec_load(omega + s.K) * vec_load(slope);
             if (part == 0) da += own;
             dna += (float)(first + t) * own;
         }
@@ -207,39 +224,39 @@ static void angle_gradients(const Work *w, SpeSizes s, int part, int d, int firs
 
 /* Step 2 from dC in the block. */
 static void code_gradients(const Work *w, SpeSizes s, int part, int first, int rows) {
-    size_t square = (size_t)s.D * s.Dp, angles = (size_t)s.D * s.Kp;
-    for (size_t i = 0; i < square; i += TILE) {
-        vec sum = vec_load(w->de + i);
-        for (int t = 0; t < rows; t++) sum += vec_load(w->block.dcode + t * square + i);
-        vec_store(w->de + i, sum);
-    }
+    size_t square = (size_t)s.D * s.Dp;
+    int ld = columns_of_gt(s), P = rows_of_g(s);
     for (int d = 0; d < s.D; d++) {
         const float *dcode = w->block.dcode + (size_t)d * s.Dp;
-        float *dg = w->dg + (size_t)d * 2 * s.K * s.Dp;
-        tile_gemm(dg, s.Dp, w->omega.cosine + d * s.Kp, 1, angles, dcode, square, s.K, s.Dp, rows, 1);
-        tile_gemm(dg + (size_t)s.K * s.Dp, s.Dp, w->omega.sine + d * s.Kp, 1, angles, dcode, square, s.K, s.Dp, rows, 1);
-        tile_gemm(w->domega, 2 * s.Kp, dcode, square, 1, w->gt + (size_t)d * s.Dp * 2 * s.Kp, 2 * s.Kp, rows, 2 * s.Kp,
-                  s.D, 0);
+        tile_gemm(w->dg + (size_t)d * P * s.Dp, s.Dp, w->omega + (size_t)d * P, 1, (size_t)s.D * P, dcode, square, P,
+                  s.Dp, rows, 1);
+        tile_gemm(w->domega, ld, dcode, square, 1, w->gt + (size_t)d * s.Dp * ld, ld, rows, ld, s.D, 0);
         angle_gradients(w, s, part, d, first, rows);
     }
 }
 
-/* Step 1: what a chunk of tokens has gathered joins the thread's totals. */
+static void clear_gradients(const Work *w, SpeSizes s) {
+    memset(w->dg, 0, rows_of_g(s) * (size_t)s.D * s.Dp * sizeof(float));
+    memset(w->da, 0, angle_floats(s) * sizeof(float));
+    memset(w->dna, 0, angle_floats(s) * sizeof(float));
+}
+
+/* Step 1: what a head's tokens have gathered joins the thread's totals. */
 static void head_gradients(const Work *w, const SpeSine *p, SpeSizes s, int h) {
     size_t all = (size_t)s.H * s.D * s.K;
     float *dfreqs = w->totals, *doffsets = dfreqs + all, *dgains = doffsets + all, *dgate = dgains + all;
     for (int d = 0; d < s.D; d++) {
         size_t i = (size_t)h * s.D + d;
-        const float *g = w->g + (size_t)d * 2 * s.K * s.Dp, *dg = w->dg + (size_t)d * 2 * s.K * s.Dp;
-        const float *z = p->z + i * 2 * s.K * s.D;
-        float open = spe_sigmoid(p->gate[i]), loud = loudness(p, s, i), dmix, dloud = 0;
-        dmix = vec_dot(w->de + (size_t)d * s.Dp, w->e + (size_t)d * s.Dp, s.D);
+        size_t column = (size_t)d * rows_of_g(s) * s.Dp, last = column + (size_t)2 * s.K * s.Dp;
+        const float *g = w->g + column, *dg = w->dg + column, *z = p->z + i * 2 * s.K * s.D;
+        float open = spe_sigmoid(p->gate[i]), loud = loudness(p, s, i), dloud = 0;
+        float dmix = vec_dot(w->dg + last, w->g + last, s.D);
         for (int k = 0; k < s.K; k++) {
             const float *cosine = dg + (size_t)k * s.Dp, *sine = cosine + (size_t)s.K * s.Dp;
             float frequency = spe_sigmoid(p->freqs[i * s.K + k]), rest = spe_sigmoid(-p->freqs[i * s.K + k]);
             dloud += vec_dot(cosine, g + (size_t)k * s.Dp, s.D) + vec_dot(sine, g + (size_t)(s.K + k) * s.Dp, s.D);
-            dgains[i * s.K + k] += spe_sigmoid(p->gains[i * s.K + k]) * loud *
-                                   (vec_dot(cosine, z + (size_t)k * s.D, s.D) + vec_dot(sine, z + (size_t)(s.K + k) * s.D, s.D));
+            float dgain = vec_dot(cosine, z + (size_t)k * s.D, s.D) + vec_dot(sine, z + (size_t)(s.K + k) * s.D, s.D);
+            dgains[i * s.K + k] += spe_sigmoid(p->gains[i * s.K + k]) * loud * dgain;
             doffsets[i * s.K + k] += w->da[d * s.Kp + k];
             dfreqs[i * s.K + k] += 3.14159265f * w->dna[d * s.Kp + k] * frequency * rest;
         }
@@ -250,31 +267,34 @@ static void head_gradients(const Work *w, const SpeSine *p, SpeSizes s, int h) {
 void spe_sine_backward(real *dqkv, const SpeSineGradients *d, const real *dcoded, const real *qkv, const SpeSine *spe,
                        int B, int N, int H, int D) {
     SpeSizes s = spe_sizes(B, N, H, D, spe->K);
-    size_t square = (size_t)D * s.Dp, angles = (size_t)D * s.Kp, all = (size_t)H * D * s.K, floats = work_floats(s);
+    size_t all = (size_t)H * D * s.K, floats = work_floats(s);
 #pragma omp parallel
     {
         Work w = work_take(s);
+        int ready = -1; /* the head that is prepared */
         memset(w.totals, 0, total_floats(s) * sizeof(float));
+        clear_gradients(&w, s);
 #pragma omp for schedule(static)
         for (int item = 0; item < H * s.chunks; item++) {
             int h = item / s.chunks, begin = item % s.chunks * SPE_CHUNK, end = spe_smaller(begin + SPE_CHUNK, N);
-            head_prepare(&w, spe, s, h);
-            memset(w.dg, 0, 2 * s.K * square * sizeof(float));
-            memset(w.de, 0, square * sizeof(float));
-            memset(w.da, 0, angles * sizeof(float));
-            memset(w.dna, 0, angles * sizeof(float));
+            if (h != ready) {
+                if (ready >= 0) head_gradients(&w, spe, s, ready);
+                clear_gradients(&w, s);
+                head_prepare(&w, spe, s, h);
+                ready = h;
+            }
             for (int first = begin; first < end; first += SPE_BLOCK) {
                 int rows = spe_smaller(SPE_BLOCK, end - first);
-                key_angles(&w, s, first, rows);
-                for (int part = 1; part >= 0; part--) {
-                    if (part == 0) query_angles(&w, s, rows);
+                for (int part = 0; part < 2; part++) {
+                    angles_at(&w, s, part, first, rows);
                     make_codes(&w, s, rows);
                     spe_apply_backward(dqkv, dcoded, qkv, &w.block, s, part, h, first, rows);
                     code_gradients(&w, s, part, first, rows);
                 }
             }
-            head_gradients(&w, spe, s, h);
         }
+        if (ready >= 0) head_gradients(&w, spe, s, ready);
+#pragma omp barrier
         spe_reduce(d->freqs, all, 0, floats);
         spe_reduce(d->offsets, all, all, floats);
         spe_reduce(d->gains, all, 2 * all, floats);

@@ -34,6 +34,47 @@ TILE_INLINE float vec_sum(vec x) {
     return (s[0] + s[2]) + (s[1] + s[3]);
 }
 
+/* Swaps the blocks of S lanes beside the diagonal between a and b: a stage of a transpose. */
+#define TILE_SWAP(a, b, low, high)                          \
+    do {                                                    \
+        vec swapped_ = __builtin_shufflevector(a, b, low);  \
+        b = __builtin_shufflevector(a, b, high);            \
+        a = swapped_;                                       \
+    } while (0)
+
+/* to [16,16] = from [16,16] transposed, rows ldt and ldf floats apart. */
+TILE_INLINE void tile_transpose(float *to, size_t ldt, const float *from, size_t ldf) {
+    vec r[TILE];
+#pragma GCC unroll 16
+    for (int i = 0; i < TILE; i++) r[i] = vec_load(from + i * ldf);
+#define LOW_8 0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23
+#define HIGH_8 8, 9, 10, 11, 12, 13, 14, 15, 24, 25, 26, 27, 28, 29, 30, 31
+#define LOW_4 0, 1, 2, 3, 16, 17, 18, 19, 8, 9, 10, 11, 24, 25, 26, 27
+#define HIGH_4 4, 5, 6, 7, 20, 21, 22, 23, 12, 13, 14, 15, 28, 29, 30, 31
+#define LOW_2 0, 1, 16, 17, 4, 5, 20, 21, 8, 9, 24, 25, 12, 13, 28, 29
+#define HIGH_2 2, 3, 18, 19, 6, 7, 22, 23, 10, 11, 26, 27, 14, 15, 30, 31
+#define LOW_1 0, 16, 2, 18, 4, 20, 6, 22, 8, 24, 10, 26, 12, 28, 14, 30
+#define HIGH_1 1, 17, 3, 19, 5, 21, 7, 23, 9, 25, 11, 27, 13, 29, 15, 31
+#define STAGE(S)                                                       \
+    _Pragma("GCC unroll 16") for (int i = 0; i < TILE; i++)            \
+        if (!(i & S)) TILE_SWAP(r[i], r[i + S], LOW_##S, HIGH_##S)
+    STAGE(8);
+    STAGE(4);
+    STAGE(2);
+    STAGE(1);
+#undef STAGE
+#undef LOW_8
+#undef HIGH_8
+#undef LOW_4
+#undef HIGH_4
+#undef LOW_2
+#undef HIGH_2
+#undef LOW_1
+#undef HIGH_1
+#pragma GCC unroll 16
+    for (int i = 0; i < TILE; i++) vec_store(to + i * ldt, r[i]);
+}
+
 TILE_INLINE int tile_round_up(int n) { return (n + TILE - 1) / TILE * TILE; }
 
 /* MR rows by NV vectors of C live in registers: 8 x 2 accumulators, two loads and eight broadcasts feed

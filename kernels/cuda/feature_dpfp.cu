@@ -33,7 +33,8 @@ void feature_dpfp_forward(real *phi, const real *qkv, size_t n, int H, int D) {
 }
 
 __global__ void __launch_bounds__(THREADS)
-    feature_dpfp_backward_kernel(real *dqkv, const real *dphi, const real *qkv, size_t count, int H, int D, float scale) {
+    feature_dpfp_backward_kernel(real *dqkv, const real *dphi, const real *qkv, size_t count, int H, int D,
+                                 float scale) {
     size_t at = (size_t)blockIdx.x * THREADS + threadIdx.x;
     if (at >= count) return;
     size_t row = quotient(at, D);

@@ -1,5 +1,6 @@
-/* Random features; kernels/cpu/feature_random.c has the formulas.  A block takes q or k of one image and head: once over
- * the tokens for the maximum, where there is one over tokens, and once more for the features.  Exponents are float. */
+/* Random features; kernels/cpu/feature_random.c has the formulas.  A block takes q or k of one image and head: once
+ * over the tokens for the maximum, where there is one over tokens, and once more for the features.  Exponents are
+ * float. */
 #include <math.h>
 
 #include "kernels/cuda/plain.cuh"
@@ -90,7 +91,8 @@ DEVICE float block_max(float x, float *scratch) {
 
 /* == Forward ====================================================================================================== */
 
-__global__ void __launch_bounds__(THREADS) feature_rfa_forward_kernel(real *phi, const real *qkv, const float *w, Shape s) {
+__global__ void __launch_bounds__(THREADS)
+    feature_rfa_forward_kernel(real *phi, const real *qkv, const float *w, Shape s) {
     SHARED(float, shared);
     Place at = place_of(w, shared, s);
     float most = 0;
@@ -175,7 +177,8 @@ DEVICE void backward_rows(real *dqkv, const real *dphi, const real *phi, const r
 }
 
 __global__ void __launch_bounds__(THREADS)
-    feature_rfa_backward_kernel(real *dqkv, const real *dphi, const real *phi, const real *qkv, const float *w, Shape s) {
+    feature_rfa_backward_kernel(real *dqkv, const real *dphi, const real *phi, const real *qkv, const float *w,
+                                Shape s) {
     SHARED(float, shared);
     Place at = place_of(w, shared, s);
     backward_rows(dqkv, dphi, phi, qkv, at, s, [=](const real *value, const real *slope, int e, float &ds) {

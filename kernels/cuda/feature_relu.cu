@@ -1,5 +1,5 @@
-/* T2R's feature map; kernels/cpu/feature_relu.c has the formulas.  A block takes tiles of rows; its sums of dw and db lie in
- * workspace, each element one thread's, and add_parts joins the blocks. */
+/* T2R's feature map; kernels/cpu/feature_relu.c has the formulas.  A block takes tiles of rows; its sums of dw and
+ * db lie in workspace, each element one thread's, and add_parts joins the blocks. */
 #include "kernels/cuda/plain.cuh"
 #include "kernels/kernels.h"
 
@@ -45,8 +45,8 @@ __global__ void __launch_bounds__(THREADS)
 
 void feature_relu_forward(real *phi, const real *qkv, const float *w, const float *b, size_t n, int H, int D, int F) {
     Shape s = shape_of(n, H, D, F);
-    LAUNCH(feature_relu_forward_kernel, blocks_for(s.rows, s.tile, 8 * MOST_BLOCKS), THREADS, shared_bytes(s), phi, qkv, w,
-           b, s);
+    unsigned blocks = blocks_for(s.rows, s.tile, 8 * MOST_BLOCKS);
+    LAUNCH(feature_relu_forward_kernel, blocks, THREADS, shared_bytes(s), phi, qkv, w, b, s);
 }
 
 /* parts_w [blocks][F,D], parts_b [blocks][F]. */
@@ -100,7 +100,8 @@ void feature_relu_backward(real *dqkv, float *dw, float *db, const real *dphi, c
     unsigned blocks = blocks_for(s.rows, s.tile, most_parts(D, F));
     float *parts_w = static_cast<float *>(kernels_workspace(feature_relu_workspace(D, F)));
     float *parts_b = parts_w + (size_t)blocks * F * D;
-    LAUNCH(feature_relu_backward_kernel, blocks, THREADS, shared_bytes(s), dqkv, parts_w, parts_b, dphi, phi, qkv, w, s);
+    LAUNCH(feature_relu_backward_kernel, blocks, THREADS, shared_bytes(s), dqkv, parts_w, parts_b, dphi, phi, qkv, w,
+           s);
     add_parts(dw, NULL, parts_w, (int)blocks, F * D);
     add_parts(db, NULL, parts_b, (int)blocks, F);
 }

@@ -677,8 +677,8 @@ void linear_attention_backward(real *dqkv, real *dphi, const real *dy, const rea
 
 /* == The denominator alone ======================================================================================== */
 
-/* A block takes a head; each warp takes every fourth token, each lane LANE_FEATURES features, and those that are more than
- * PASS go round again. */
+/* A block takes a head; each warp takes every fourth token, each lane LANE_FEATURES features, and those that are
+ * more than PASS go round again. */
 enum { LANE_FEATURES = 4, PASS = LANE_FEATURES * WARP };
 
 size_t denominator_workspace(int) { return 0; }

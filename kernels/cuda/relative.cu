@@ -1,4 +1,4 @@
-/* Relative positions; kernels/cpu/relative.c has the formulas.  A thread for each pair of features, or for each feature. */
+/* Relative positions; kernels/cpu/relative.c has the formulas.  A thread for each pair of features, or each feature. */
 #include <math.h>
 
 #include "kernels/cuda/rows.cuh"
@@ -68,7 +68,8 @@ void rope_backward(real *dphi, const real *dy, const float *turns, int B, int N,
 /* == Permutation ================================================================================================== */
 
 /* A thread follows a feature from token to token. */
-__global__ void __launch_bounds__(THREADS) permute_table_kernel(int *order, const float *permutation, int N, int H, int F) {
+__global__ void __launch_bounds__(THREADS)
+    permute_table_kernel(int *order, const float *permutation, int N, int H, int F) {
     size_t at = thread_number();
     if (at >= (size_t)H * F) return;
     size_t h = at / F, f = at % F;

@@ -1,6 +1,6 @@
-/* Ripple attention with explicit softmax scores, a reference; kernels/cpu/ripple_explicit.c has the formulas.  A warp takes
- * one query, and backward, for dk and dv, one key: a score is formed again wherever it is needed, and nothing N x N is
- * kept.  dk and dv use that n is in ring r of m exactly when m is in ring r of n. */
+/* Ripple attention with explicit softmax scores, a reference; kernels/cpu/ripple_explicit.c has the formulas.  A warp
+ * takes one query, and backward, for dk and dv, one key: a score is formed again wherever it is needed, and no N x N
+ * is kept.  dk and dv use that n is in ring r of m exactly when m is in ring r of n. */
 #include <math.h>
 
 #include "kernels/cuda/fragments.cuh"
@@ -86,8 +86,8 @@ __global__ void __launch_bounds__(THREADS)
 
 /* dalpha and dq of a query. */
 __global__ void __launch_bounds__(THREADS)
-    ripple_explicit_backward_queries_kernel(real *dqkv, float *dalpha, const real *dy, const float *lse, const float *alpha,
-                                            const real *qkv, Shape s) {
+    ripple_explicit_backward_queries_kernel(real *dqkv, float *dalpha, const real *dy, const float *lse,
+                                            const float *alpha, const real *qkv, Shape s) {
     Place at = place_of(s);
     const real *q = qkv + at.q, *k = qkv + at.image + at.M, *v = k + at.M;
     alpha += at.row * s.rings.G;

@@ -1,6 +1,6 @@
 /* What the two kinds of stochastic positional codes share.  The codes of a stretch of tokens lie in workspace, code
- * [2][tokens][H,D,D], and backward their gradients behind them; images share them, so that a block takes one token's code
- * of one head to all images.  kernels/cpu/spe_*.c have the formulas. */
+ * [2][tokens][H,D,D], and backward their gradients behind them; images share them, so that a block takes one token's
+ * code of one head to all images.  kernels/cpu/spe_*.c have the formulas. */
 #ifndef VIT_KERNELS_CUDA_SPE_CUH
 #define VIT_KERNELS_CUDA_SPE_CUH
 
@@ -60,7 +60,8 @@ DEVICE SpePlace spe_place(const SpeShape &s) {
 
 /* q' = q C for all images. */
 template <int THREADS>
-__global__ void __launch_bounds__(THREADS) spe_apply_kernel(real *coded, const real *qkv, const float *code, SpeShape s) {
+__global__ void __launch_bounds__(THREADS)
+    spe_apply_kernel(real *coded, const real *qkv, const float *code, SpeShape s) {
     SHARED(float, copy); /* [D,D] */
     float *z = copy + s.copied; /* [tile,D] */
     SpePlace at = spe_place(s);
@@ -87,7 +88,8 @@ __global__ void __launch_bounds__(THREADS) spe_apply_kernel(real *coded, const r
 /* dq = dq' C^T, dC = sum over images of q^T dq'. */
 template <int THREADS>
 __global__ void __launch_bounds__(THREADS)
-    spe_apply_backward_kernel(real *dqkv, float *dcode, const real *dcoded, const real *qkv, const float *code, SpeShape s) {
+    spe_apply_backward_kernel(real *dqkv, float *dcode, const real *dcoded, const real *qkv, const float *code,
+                              SpeShape s) {
     SHARED(float, copy); /* [D,D] transposed */
     float *z = copy + s.copied, *dz = z + s.tile * s.D; /* [tile,D]: q, dq' */
     SpePlace at = spe_place(s);
@@ -117,8 +119,8 @@ __global__ void __launch_bounds__(THREADS)
 }
 
 static inline void spe_apply(real *coded, const real *qkv, const float *code, SpeShape s) {
-    LAUNCH((spe_apply_kernel<SPE_THREADS>), (unsigned)s.tokens * 2 * s.H, SPE_THREADS, (s.copied + s.tile * s.D) * sizeof(float), coded,
-           qkv, code, s);
+    LAUNCH((spe_apply_kernel<SPE_THREADS>), (unsigned)s.tokens * 2 * s.H, SPE_THREADS,
+           (s.copied + s.tile * s.D) * sizeof(float), coded, qkv, code, s);
 }
 
 static inline void spe_apply_backward(real *dqkv, float *dcode, const real *dcoded, const real *qkv, const float *code,

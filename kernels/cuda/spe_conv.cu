@@ -1,6 +1,6 @@
-/* Codes that are filtered noise; kernels/cpu/spe_conv.c has the formulas, spe.cuh what happens to the codes.  A block makes
- * the codes of sixteen tokens for a column d of a head, a few realisations at a time; for the gradients of the parameters it
- * takes all tokens of the stretch. */
+/* Codes that are filtered noise; kernels/cpu/spe_conv.c has the formulas, spe.cuh what happens to the codes.  A
+ * block makes the codes of sixteen tokens for a column d of a head, a few realisations at a time; for the gradients
+ * of the parameters it takes all tokens of the stretch. */
 #include "kernels/cuda/spe.cuh"
 
 /* Realisations at a time: what their noise for a block of tokens leaves room for.  Rows are odd: no bank conflicts. */
@@ -15,7 +15,8 @@ DEVICE int noise_ld(int columns) { return columns | 1; }
 static size_t noise_floats(SpeShape s) { return (size_t)(SPE_BLOCK + s.K - 1) * (columns_of(s) | 1); }
 
 /* noise = realisations r0 .. r0+count-1 of x for the taps of the block's tokens. */
-DEVICE void load_noise(float *noise, int ld, const SpeConv &p, const SpeShape &s, const SpeColumn &c, int r0, int count) {
+DEVICE void load_noise(float *noise, int ld, const SpeConv &p, const SpeShape &s, const SpeColumn &c, int r0,
+                       int count) {
     const float *x = p.x + (c.i * (s.N + s.K - 1) + s.first + c.first) * s.D + r0;
     for (int at = (int)threadIdx.x; at < (c.rows + s.K - 1) * count; at += SPE_THREADS)
         noise[at / count * ld + at % count] = x[(size_t)(at / count) * s.D + at % count];

@@ -1,6 +1,6 @@
-/* Codes that are sums of sinusoids; kernels/cpu/spe_sine.c has the formulas, spe.cuh what happens to the codes.  A block
- * makes the codes of sixteen tokens for a column d of a head; for the gradients of the parameters it takes all tokens of the
- * stretch, so that each gradient is one block's.  Turns are reduced in double: tokens may be many. */
+/* Codes that are sums of sinusoids; kernels/cpu/spe_sine.c has the formulas, spe.cuh what happens to the codes.  A
+ * block makes the codes of sixteen tokens for a column d of a head; for the gradients of the parameters it takes all
+ * tokens of the stretch, so that each gradient is one block's.  Turns are reduced in double: tokens may be many. */
 #include "kernels/cuda/spe.cuh"
 
 /* G [2K,D] of a column, and the angles of a block of tokens: cosines, then sines, [BLOCK,2K]. */
@@ -142,7 +142,7 @@ void spe_sine_backward(real *dqkv, const SpeSineGradients *d, const real *dcoded
         float *dcode = code + s.tokens * spe_token_floats(H, D);
         make_codes(code, spe, s);
         spe_apply_backward(dqkv, dcode, dcoded, qkv, code, s);
-        LAUNCH(spe_sine_gradients_kernel, (unsigned)(H * D), SPE_THREADS, gradient_floats(s) * sizeof(float), *d, dcode, *spe,
-               s);
+        LAUNCH(spe_sine_gradients_kernel, (unsigned)(H * D), SPE_THREADS, gradient_floats(s) * sizeof(float), *d, dcode,
+               *spe, s);
     });
 }

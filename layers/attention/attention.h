@@ -43,8 +43,8 @@ typedef struct {
     int (*class_block)(const AttentionConfig *config);
     void (*declare)(Attention *a, Params *params);
     void (*plan)(Attention *a, Plan *plan, int B);
-    /* Draws the buffers that are new in every training step, the same for all its micro-batches, and uploads them to the
-     * parameters in view.  NULL: there are none. */
+    /* Draws the buffers that are new in every training step, the same for all its micro-batches, and uploads them to
+     * the parameters in view.  NULL: there are none. */
     void (*draw)(const Attention *a, uint64_t seed, uint32_t step);
     /* y [B,N,M], x [B,N,M]: x is kept by the caller until backward. */
     void (*forward)(const Attention *a, real *y, const real *x, int B);

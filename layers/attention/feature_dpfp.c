@@ -1,4 +1,4 @@
-/* Deterministic parameter-free projection (Schlag et al. 2021) with nu = 1.  z: a row q or k of one head, F = 2D
+/* Deterministic parameter-free projection (Schlag et al. 2021) with nu = 1.  z: a row of q or k, F = 2D
  * forward   u = relu([z'; -z']), phi_i = u_i u_(i-1), indices modulo F
  * backward  du_i = dphi_i u_(i-1) + dphi_(i+1) u_(i+1), dz = D^-1/4 (du_i [z > 0] - du_(D+i) [z < 0])
  * saves     phi [B,N,2,H,F]. */

@@ -1,4 +1,4 @@
-/* The ripple paper's deterministic adaptive feature map (its equation 13), shared by heads.  z: a row q or k of one head
+/* The ripple paper's deterministic adaptive feature map (its equation 13), shared by heads.  z: a row of q or k
  * forward   1. u = W1 z'   2. f = [sin u; cos u]   3. phi = relu(W2 f + b2)
  * backward  3. dp = dphi [phi > 0], dW2 += dp f^T, db2 += dp   2. du = cos u df_sin - sin u df_cos
  *           1. dW1 += du z'^T, dz = D^-1/4 W1^T du

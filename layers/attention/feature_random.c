@@ -50,8 +50,9 @@ static double dot(const float *x, const float *y, int n) {
     return sum;
 }
 
-/* Gram and Schmidt on the rows of w [n,n], which keep their lengths; each is made orthogonal twice, against rounding.  The
- * length of a normal row says nothing about its direction, so these are as good as lengths drawn by themselves. */
+/* Gram and Schmidt on the rows of w [n,n], which keep their lengths; each is made orthogonal twice, against
+ * rounding.  The length of a normal row says nothing about its direction, so these are as good as lengths drawn by
+ * themselves. */
 static void orthogonalize(float *w, int n) {
     for (int i = 0; i < n; i++) {
         float *row = w + (size_t)i * (size_t)n;

@@ -1,8 +1,8 @@
-/* T2R's feature map (Kasai et al. 2021), shared by heads.  z: a row q or k of one head
+/* T2R's feature map (Kasai et al. 2021), shared by heads.  z: a row of q or k
  * forward   phi = relu(W z' + b)
  * backward  dp = dphi [phi > 0], dW += dp z'^T, db += dp, dz = D^-1/4 W^T dp
  * saves     phi [B,N,2,H,F].
- * The ripple paper's map without its fully connected layer is this one (its Table 6), so that mlp-no-fc is another name. */
+ * The ripple paper says of its map without the fully connected layer that it is this one: mlp-no-fc is its name. */
 #include "layers/attention/feature_map.h"
 
 static int relu_features(int D) { return D; }

@@ -89,9 +89,10 @@ static size_t linear_macs(const Attention *a) {
 
 static void linear_weights(const Attention *a, float *weights, int b, int head, int query) {
     const Linear *s = a->state;
+    size_t row = ((size_t)b * (size_t)a->N + (size_t)query) * (size_t)a->H + (size_t)head;
     float den;
     feature_map_scores(s->relative.kind->turn ? s->relative.turned : s->map.phi, s->map.F, a, weights, b, head, query);
-    device_download(&den, s->den + ((size_t)b * (size_t)a->N + (size_t)query) * (size_t)a->H + (size_t)head, sizeof den);
+    device_download(&den, s->den + row, sizeof den);
     for (int m = 0; m < a->N; m++) weights[m] /= den;
 }
 

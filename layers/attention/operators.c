@@ -56,7 +56,8 @@ void attention_create(Attention *a, const AttentionConfig *config, int block, in
         die_usage("attn %s works on the token grid and has no place for a class token: use pool = gap", config->attn);
     const FeatureMapKind *map = feature_map_find(config->feature_map);
     if (a->op->needs_positive && map && map->negative)
-        die_usage("attn %s cannot weigh features that may be negative, as those of feature_map %s", a->op->name, map->name);
+        die_usage("attn %s cannot weigh features that may be negative, as those of feature_map %s", a->op->name,
+                  map->name);
     if (!a->op->takes_relative && strcmp(config->relative, "none"))
         die_usage("attn %s has no place for relative %s: it goes with attn linear", a->op->name, config->relative);
     if (a->op->in_block) a->op = attention_find(a->op->in_block(config, block));

@@ -1,5 +1,5 @@
-/* Relative positions in linear attention: maps of q and k that stand before the feature map, or of the features.  Adding
- * one is a file that ends in a const RelativeKind, a line in relative.c, and a fixture. */
+/* Relative positions in linear attention: maps of q and k that stand before the feature map, or of the features.
+ * Adding one is a file that ends in a const RelativeKind, a line in relative.c, and a fixture. */
 #ifndef VIT_LAYERS_RELATIVE_H
 #define VIT_LAYERS_RELATIVE_H
 

@@ -1,6 +1,6 @@
 /* Stochastic positional encoding (Liutkus et al. 2021) of q and k before the feature map, per head.
  * forward   1. codes C_(n,d,r) for q and k from learned parameters and noise: kernels.h has the formulas
- *           2. q'_(n,r) = sum_d q_(n,d) C_(n,d,r), k' likewise: the products' expectation is a learned function of n - m
+ *           2. q'_(n,r) = sum_d q_(n,d) C_(n,d,r), k' likewise: q'.k' expects a learned function of n - m
  * backward  2. dC, dq, dk   1. dfreqs, doffsets, dgains or dwq, dwk; dgate
  * saves     coded [B,N,3,H,D]; the codes are formed again.
  * The noise is new in every training step; evaluation uses the last step's, which the checkpoint holds. */

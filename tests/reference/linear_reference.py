@@ -119,7 +119,8 @@ def rotations(relative, config, N, features, dtype):
         elif n >= first:
             count = features // 4
             for axis in range(2):
-                turns += [(axis * count + p, grid[n - first][axis] * 10000 ** (-4 * p / features)) for p in range(count)]
+                place = grid[n - first][axis]
+                turns += [(axis * count + p, place * 10000 ** (-4 * p / features)) for p in range(count)]
         for p, angle in turns:
             matrices[n, 2 * p:2 * p + 2, 2 * p:2 * p + 2] = torch.tensor(
                 [[math.cos(angle), -math.sin(angle)], [math.sin(angle), math.cos(angle)]], dtype=dtype)
