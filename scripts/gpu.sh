@@ -205,8 +205,8 @@ stage_table() {
         metric == "seconds" { next }
         { key = name "|" metric; if (!(key in seen)) { seen[key] = 1; order[++n] = key } }
         who == "vit.c" { ours[key] = value; next }
-        { better = metric ~ /per_s|mfu/ ? value > theirs[key] : value < theirs[key] }
-        !(key in theirs) || better { theirs[key] = value; from[key] = who }
+        key in theirs && (metric ~ /per_s/ ? value <= theirs[key] : value >= theirs[key]) { next }
+        { theirs[key] = value; from[key] = who }
         END {
             printf "%-40s %-20s %14s %14s %8s\n", "case", "metric", "vit.c", "PyTorch", "ratio"
             for (i = 1; i <= n; i++) {
