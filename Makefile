@@ -74,7 +74,9 @@ LINK := $(NVCC)
 # The static library where there is one: what is left to find on another machine should be little.
 archive = $(if $(filter /%,$(shell $(CC) -print-file-name=lib$(1).a)),-l:lib$(1).a,-l$(1))
 CUDA_LIBRARIES := $(firstword $(wildcard $(CUDA_HOME)/lib64 $(CUDA_HOME)/targets/*/lib $(CUDA_HOME)/lib))
-LIBRARIES := $(call archive,inih) $(call archive,cjson) $(MPI_LIBRARIES) -lcublasLt $(call archive,gomp) -lm -ldl -lpthread
+YAJL := $(filter -l:%,$(call archive,yajl_s))
+LIBRARIES := $(foreach l,inih cjson jpeg xxhash,$(call archive,$l)) $(or $(YAJL),-lyajl) \
+             $(MPI_LIBRARIES) -lcublasLt $(call archive,gomp) -lm -ldl -lpthread
 LINK_FLAGS := -cudart static -L$(CUDA_LIBRARIES) -Xlinker --as-needed -Xlinker -rpath='$$ORIGIN:$(CUDA_LIBRARIES)' \
               -Xcompiler -static-libgcc,-static-libstdc++
 
