@@ -136,6 +136,8 @@ void device_download(void *host, const void *device, size_t bytes) { memcpy(host
 void device_copy(void *to, const void *from, size_t bytes) { memcpy(to, from, bytes); }
 void device_synchronize(void) {}
 size_t device_peak_bytes(void) { return 0; }
+bool device_shares_cores(void) { return true; }
+
 void *host_malloc(size_t bytes, const char *what) { return device_malloc(bytes, what); }
 void host_free(void *p) { free(p); }
 void device_upload_async(void *device, const void *host, size_t bytes) { memcpy(device, host, bytes); }
