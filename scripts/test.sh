@@ -62,7 +62,7 @@ no_line() { # pattern, allowed
 # the same lines on every device, so their header asks which compiler reads it.
 style_ifdef() {
     sources -name '*.[ch]' | grep -vE '^\./(kernels/|core/distributed\.c$)' |
-        no_line '^[[:space:]]*#[[:space:]]*(if|elif)' ':#ifndef [A-Z0-9_]+_H$|^\./core/rng\.h:[0-9]*:#ifdef __CUDACC__$'
+        no_line '^[[:space:]]*#[[:space:]]*(if|elif)' ':#ifndef [A-Z0-9_]+_H$|^\./core/rng\.h:[0-9]*:#ifdef __(CUDACC__|cplusplus)$'
 }
 
 # kernels.h is the only door to a device: its libraries are included behind it.
