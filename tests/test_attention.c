@@ -313,7 +313,9 @@ static void feature_case(FeatureCase k) {
             assert_true(after[i] == before[i]);
             r.dqkv[i] = before[i];
         }
-    assert_true(close_real("phi", d_phi, r.phi, n_phi));
+    /* bfloat16: the angles' sines and cosines are rounded before they are summed, and the sum may nearly vanish */
+    assert_true(sizeof(real) == 4 ? close_real("phi", d_phi, r.phi, n_phi)
+                                  : check_rms("phi", download_real(d_phi, n_phi), r.phi, n_phi, REAL_TOLERANCE));
     assert_true(close_real("dqkv", d_dqkv, r.dqkv, 3 * n));
     assert_true(close_float("dw1", d_dw1, r.dw1, n_w1));
     assert_true(close_float("dw2", d_dw2, r.dw2, n_w2));
