@@ -43,9 +43,10 @@ typedef struct {
     const char *aa;
     int train_interpolation, remode; /* indices of choices */
     float color_jitter, reprob, mixup, cutmix, mixup_prob, mixup_switch_prob;
-    int attn, feature_map, relative, ripple_algo, rpe, sparse_heads, pool, pos_embed, lr_schedule; /* indices of choices */
+    int attn, feature_map, relative, ripple_algo, rpe, sparse_heads, lisa_kernel, lisa_fft, lisa_algo,
+        pool, pos_embed, lr_schedule; /* indices of choices */
     int img_size[2], patch_size, num_classes, dim, depth, heads, r_max, ripple_layers, convit_local_layers, focused_p,
-        sparse_stride, sparse_c;
+        sparse_stride, sparse_c, lisa_patterns;
     float mlp_ratio, drop_path, tau;
     int epochs, batch_size, micro_batch, lr_base_batch, eval_every, log_every;
     float lr, lr_min, lr_warmup, warmup_epochs, weight_decay, beta1, beta2, eps, clip_grad, ema_decay, label_smoothing;
@@ -59,6 +60,9 @@ enum { SCHEDULE_EPOCH, SCHEDULE_STEP };
 static const char *const ripple_algos[] = {"auto", "dense", "window", "sat", "naive"};
 static const char *const rpe_kinds[] = {"none", "shared", "heads"};
 static const char *const sparse_ways[] = {"alternate", "union", "split"};
+static const char *const lisa_kernels[] = {"0", "3", "5", "7"};
+static const char *const lisa_ffts[] = {"1d", "2d"};
+static const char *const lisa_algos[] = {"auto", "dense", "fft"};
 
 #define F(KIND, field) CONFIG_FIELD(KIND, Settings, field)
 static const ConfigEntry entries[] = {
@@ -125,6 +129,10 @@ static const ConfigEntry entries[] = {
     {F(INT, sparse_stride), "0", .min = 0, .max = 1e6, .help = "Tokens in a row or block of sparse attention (0: the grid's width)"},
     {F(INT, sparse_c), "2", .min = 1, .max = 1e6, .help = "Tokens at the end of a block of sparse-fixed that all others see"},
     {F(INT, focused_p), "3", .min = 1, .max = 64, .help = "Power of the features of focused attention"},
+    {F(INT, lisa_patterns), "16", .min = 1, .max = 256, .help = "Structural patterns of lisa, sa10 and sa11 (the paper's D)"},
+    {F(CHOICE, lisa_kernel), "0", .choices = lisa_kernels, .choice_count = 4, .help = "Side of the window that lisa sees around each token (0: the whole image)"},
+    {F(CHOICE, lisa_fft), "1d", .choices = lisa_ffts, .choice_count = 2, .help = "Lisa's convolutions wrap around the tokens in a row, as in the paper, or around rows and columns of the grid"},
+    {F(CHOICE, lisa_algo), "auto", .choices = lisa_algos, .choice_count = 3, .noun = "algorithm", .help = "Both compute the same numbers; auto takes the one expected to be faster"},
 
     {F(INT, epochs), "300", .section = "training", .min = 1, .max = 1e6, .help = "Passes over the training images"},
     {F(INT, batch_size), "512", .min = 1, .max = 1e6, .help = "Images between two updates of the parameters"},
@@ -215,7 +223,11 @@ static VitConfig vit_config(const Run *run) {
                       .rpe = rpe_kinds[s->rpe],
                       .sparse_heads = sparse_ways[s->sparse_heads],
                       .sparse_stride = s->sparse_stride,
-                      .sparse_c = s->sparse_c},
+                      .sparse_c = s->sparse_c,
+                      .lisa_patterns = s->lisa_patterns,
+                      .lisa_kernel = atoi(lisa_kernels[s->lisa_kernel]),
+                      .lisa_fft = lisa_ffts[s->lisa_fft],
+                      .lisa_algo = lisa_algos[s->lisa_algo]},
     };
 }
 

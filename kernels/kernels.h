@@ -2,7 +2,7 @@
  * no function table, no #ifdef above this folder, and a test cannot tell which backend it has.
  *
  * Letters.  B images, N tokens, M model width (M = H*D), H heads, D head width, F features of a feature map,
- * E inner width of that map, R sticks of ripple attention, G its vicinal groups, C classes, P patch size;
+ * E inner width of that map or patterns of LiSA, T entries of a table of relative positions, R sticks of ripple attention, G its vicinal groups, C classes, P patch size;
  * Hg x Wg the token grid (row-major, N = Hg*Wg), Hi x Wi the image; n, rows: any number of rows.
  *
  * Rules, stated once.
@@ -21,6 +21,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "kernels/offsets.h"
 #include "real.h"
 
 #ifdef __cplusplus
@@ -483,6 +484,67 @@ double ripple_naive_cost(const RippleRings *rings, int D, int F);
 double ripple_dense_cost(const RippleRings *rings, int D, int F);
 double ripple_window_cost(const RippleRings *rings, int D, int F);
 double ripple_sat_cost(const RippleRings *rings, int D, int F);
+
+/* == Structure-aware attention: LiSA and what it comes from ======================================================= */
+
+/* q^ = q / max(|q|, 1e-6), k^ likewise, head by head.
+ * qk [n,2,H,D] real: q^, k^;  inverse [n,2,H] float: what q and k were multiplied by (saved);  qkv [n,3,H,D], v not read. */
+void l2_normalize_forward(real *qk, float *inverse, const real *qkv, size_t n, int H, int D);
+/* dqkv [n,3,H,D] (=) in its q and k thirds, v untouched;  dqk, qk [n,2,H,D]. */
+void l2_normalize_backward(real *dqkv, const real *dqk, const real *qk, const float *inverse, size_t n, int H, int D);
+
+/* E patterns for each of the T = offsets_count relative positions t(i,j); per_channel: wa has one for every channel. */
+typedef struct {
+    Offsets offsets;
+    int E;
+    bool per_channel;
+} Patterns;
+
+/* S[i,e] = sum_j sum_c wa[t(i,j),c,e] q^[i,c] k^[j,c],  y[i,c] = sum_e S[i,e] (b[c,e] + sum_j wb[t(i,j),e] v[j,c]).
+ * y [B,N,H,D] real;  s [B,H,E,N] real (saved);  qk [B,N,2,H,D];  qkv [B,N,3,H,D], only v read;
+ * wa [T,D,E], or [T,E] unless per_channel;  wb [T,E];  b [D,E].
+ * Backward: dqkv (=) in its v third only;  dqk [B,N,2,H,D] (=);  dwa, dwb, db (+=).
+ * Two algorithms, the same numbers:
+ *   dense   every pair of tokens: S by table, then the matrix P[i,j] = sum_e S[i,e] wb[t(i,j),e] a few rows at a time;
+ *   fft     circles and tori only, and per_channel: the sums over j are products of discrete Fourier transforms. */
+#define LISA_FORWARD(name)                                                                                           \
+    void name(real *y, real *s, const real *qk, const real *qkv, const float *wa, const float *wb, const float *b,   \
+              const Patterns *patterns, int B, int H, int D)
+#define LISA_BACKWARD(name)                                                                                          \
+    void name(real *dqkv, real *dqk, float *dwa, float *dwb, float *db, const real *dy, const real *s,               \
+              const real *qk, const real *qkv, const float *wa, const float *wb, const float *b,                     \
+              const Patterns *patterns, int B, int H, int D)
+LISA_FORWARD(lisa_dense_forward);
+LISA_BACKWARD(lisa_dense_backward);
+size_t lisa_dense_workspace(const Patterns *patterns, int B, int H, int D);
+LISA_FORWARD(lisa_fft_forward);
+LISA_BACKWARD(lisa_fft_backward);
+size_t lisa_fft_workspace(const Patterns *patterns, int B, int H, int D);
+
+/* Estimated seconds of forward and backward for one image and one head on this device (tests/bench_lisa.c). Infinite
+ * where the algorithm has no answer: fft for other offsets than circles and tori, or for more tokens than it has room for. */
+double lisa_dense_cost(const Patterns *patterns, int D);
+double lisa_fft_cost(const Patterns *patterns, int D);
+
+/* y_i = sum_j (q^_i.k^_j) r[t(i,j),h] v_j: multiplicative position weights in place of the softmax.
+ * y [B,N,H,D] real;  r [T,tables], tables = 1 (shared by the heads) or H. */
+void weighted_attention_forward(real *y, const real *qk, const real *qkv, const float *r, const Offsets *offsets,
+                                int tables, int B, int H, int D);
+/* dqkv (=) in its v third only;  dqk [B,N,2,H,D] (=);  dr [T,tables] (+=). */
+void weighted_attention_backward(real *dqkv, real *dqk, float *dr, const real *dy, const real *qk, const real *qkv,
+                                 const float *r, const Offsets *offsets, int tables, int B, int H, int D);
+size_t weighted_attention_workspace(const Offsets *offsets, int tables, int B, int H, int D);
+
+/* == Global filter ================================================================================================ */
+
+/* y = F' (w F x) over the grid, channel by channel, F the real two-dimensional Fourier transform (GFNet; orthonormal in both
+ * directions, which is 1/N in one).  Where a frequency and its conjugate both have an entry, in the columns 0 and Wg/2, the
+ * mean of w and its partner's conjugate counts, as in an inverse real transform.
+ * y, x [B,Hg*Wg,M] real;  w [Hg,Wg/2+1,M,2] float: real and imaginary parts.  y may not be x. */
+void global_filter_forward(real *y, const real *x, const float *w, int B, int Hg, int Wg, int M);
+/* dx (=);  dw (+=). */
+void global_filter_backward(real *dx, float *dw, const real *dy, const real *x, const float *w, int B, int Hg, int Wg, int M);
+size_t global_filter_workspace(int B, int Hg, int Wg, int M);
 
 /* == Loss ========================================================================================================= */
 

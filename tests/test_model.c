@@ -34,6 +34,7 @@ static const char *setting_or(const Case *c, const char *key, const char *otherw
     return value ? value : otherwise;
 }
 
+/* `algorithm` is ripple's or lisa's. */
 static VitConfig case_config(const Case *c, const char *algorithm) {
     VitConfig config = {
         .patch_size = atoi(setting(c, "patch_size")),
@@ -56,7 +57,11 @@ static VitConfig case_config(const Case *c, const char *algorithm) {
                       .rpe = setting_or(c, "rpe", "none"),
                       .sparse_heads = setting_or(c, "sparse_heads", "alternate"),
                       .sparse_stride = atoi(setting_or(c, "sparse_stride", "0")),
-                      .sparse_c = atoi(setting_or(c, "sparse_c", "2"))},
+                      .sparse_c = atoi(setting_or(c, "sparse_c", "2")),
+                      .lisa_patterns = atoi(setting_or(c, "lisa_patterns", "16")),
+                      .lisa_kernel = atoi(setting_or(c, "lisa_kernel", "0")),
+                      .lisa_fft = setting_or(c, "lisa_fft", "1d"),
+                      .lisa_algo = algorithm},
     };
     assert_int_equal(sscanf(setting(c, "img_size"), "%dx%d", &config.img_h, &config.img_w), 2);
     return config;
@@ -188,7 +193,7 @@ static int compare_gradients(Case *c) {
 static int compare_with_reference(const char *path, const char *algorithm) {
     Case c;
     case_open(&c, path, algorithm);
-    printf("%s, ripple_algo %s\n", path, algorithm);
+    printf("%s, algorithm %s\n", path, algorithm);
     float loss = (float)(case_forward(&c, 0, c.B) / c.B);
     vit_backward(&c.vit, c.B, false, NULL);
     const char *overrun = plan_overrun(&c.vit.training);
@@ -219,7 +224,11 @@ static void test_reference(void **state) {
 
 static int algorithms_equal_reference(const char *path) {
     int ok = 1;
-    if (!strstr(path, "ripple")) return 1;
+    if (strstr(path, "lisa")) {
+        ok &= compare_with_reference(path, "dense");
+        if (!strstr(path, "local")) ok &= compare_with_reference(path, "fft");
+    }
+    if (!strstr(path, "ripple")) return ok;
     ok &= compare_with_reference(path, "dense");
     ok &= compare_with_reference(path, "window");
     ok &= compare_with_reference(path, "sat");

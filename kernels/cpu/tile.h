@@ -75,6 +75,33 @@ TILE_INLINE void tile_transpose(float *to, size_t ldt, const float *from, size_t
     for (int i = 0; i < TILE; i++) vec_store(to + i * ldt, r[i]);
 }
 
+/* The groups of n lanes of a, then those of b, each pair of neighbours added up. */
+TILE_INLINE vec vec_fold_8(vec a, vec b) {
+    return __builtin_shufflevector(a, b, 0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23) +
+           __builtin_shufflevector(a, b, 8, 9, 10, 11, 12, 13, 14, 15, 24, 25, 26, 27, 28, 29, 30, 31);
+}
+TILE_INLINE vec vec_fold_4(vec a, vec b) {
+    return __builtin_shufflevector(a, b, 0, 1, 2, 3, 8, 9, 10, 11, 16, 17, 18, 19, 24, 25, 26, 27) +
+           __builtin_shufflevector(a, b, 4, 5, 6, 7, 12, 13, 14, 15, 20, 21, 22, 23, 28, 29, 30, 31);
+}
+TILE_INLINE vec vec_fold_2(vec a, vec b) {
+    return __builtin_shufflevector(a, b, 0, 1, 4, 5, 8, 9, 12, 13, 16, 17, 20, 21, 24, 25, 28, 29) +
+           __builtin_shufflevector(a, b, 2, 3, 6, 7, 10, 11, 14, 15, 18, 19, 22, 23, 26, 27, 30, 31);
+}
+TILE_INLINE vec vec_fold_1(vec a, vec b) {
+    return __builtin_shufflevector(a, b, 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30) +
+           __builtin_shufflevector(a, b, 1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31);
+}
+
+/* The sums of x[0], ..., x[15], one a lane; x is overwritten. */
+TILE_INLINE vec vec_sums(vec *x) {
+#pragma GCC unroll 8
+    for (int i = 0; i < 8; i++) x[i] = vec_fold_8(x[2 * i], x[2 * i + 1]);
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; i++) x[i] = vec_fold_4(x[2 * i], x[2 * i + 1]);
+    return vec_fold_1(vec_fold_2(x[0], x[1]), vec_fold_2(x[2], x[3]));
+}
+
 TILE_INLINE int tile_round_up(int n) { return (n + TILE - 1) / TILE * TILE; }
 
 /* MR rows by NV vectors of C live in registers: 8 x 2 accumulators, two loads and eight broadcasts feed

@@ -24,6 +24,8 @@ typedef struct {
     const char *rpe;          /* none (or NULL), shared, heads */
     const char *sparse_heads; /* alternate, union, split */
     int sparse_stride, sparse_c;
+    int lisa_patterns, lisa_kernel; /* E; the side of a local window, 0: global */
+    const char *lisa_fft, *lisa_algo;
 } AttentionConfig;
 
 typedef struct Attention Attention;

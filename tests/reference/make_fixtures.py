@@ -82,6 +82,19 @@ CASES.update({
     "ripple-dpfp": (Config(**SMALL, attn="ripple", feature_map="dpfp", r_max=3), 0.5, 2e-5),
     "ripple-explicit-softmax": (Config(**SMALL, attn="ripple-explicit-softmax", tau=0.01), 1.0, 2e-5),
 })
+LISA = dict(**SMALL, lisa_patterns=3)
+CASES.update({
+    "lisa": (Config(attn="lisa", **LISA), 0.5, 0),
+    "lisa-one-pattern": (Config(attn="lisa", **{**LISA, "lisa_patterns": 1}), 0.5, 0),
+    "lisa-2d": (Config(attn="lisa", **LISA, lisa_fft="2d"), 0.5, 0),
+    "lisa-local": (Config(attn="lisa", **LISA, lisa_kernel=5), 0.5, 0),
+    "sa9": (Config(attn="sa9", **LISA), 0.5, 0),
+    "sa9-heads": (Config(attn="sa9-heads", **LISA), 0.5, 0),
+    "sa10": (Config(attn="sa10", **LISA), 0.5, 0),
+    "sa11": (Config(attn="sa11", **{**LISA, "img_size": (6, 10)}), 0.5, 0),
+    "gf": (Config(attn="gf", **LISA), 0.5, 0),
+    "gf-even": (Config(attn="gf", **{**LISA, "img_size": (8, 12), "dim": 18}), 0.5, 0),
+})
 
 
 def deviation(case, name, stick_scale):

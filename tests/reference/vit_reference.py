@@ -20,11 +20,13 @@ import torch
 import torch.nn.functional as F
 
 import linear_reference as linear
+import lisa_reference
 from rival_operators import RIVALS, rpe_bias, rpe_shapes
 
+RIVALS = {**RIVALS, **lisa_reference.OPERATORS}
 RIPPLE = ("ripple", "ripple-fixed", "ripple-softmax-weights", "ripple-truncated", "ripple-log", "ripple-dense",
           "ripple-explicit-softmax")
-LATER = ("feature_map", "relative", "convit", "rpe", "focused", "sparse")  # settings newer than the first fixtures
+LATER = ("feature_map", "relative", "convit", "rpe", "focused", "sparse", "lisa")  # settings newer than the first fixtures
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,9 @@ class Config:
     sparse_heads: str = "alternate"  # alternate | union | split
     sparse_stride: int = 0           # 0: the grid's width
     sparse_c: int = 2
+    lisa_patterns: int = 16
+    lisa_kernel: int = 0             # 0 | 3 | 5 | 7
+    lisa_fft: str = "1d"             # 1d | 2d
 
     @property
     def grid(self):
@@ -123,6 +128,8 @@ def parameter_shapes(config):
         operator = block_operator(config, i)
         block = {"norm1.weight": (M,), "norm1.bias": (M,), "attn.qkv.weight": (3 * M, M), "attn.qkv.bias": (3 * M,),
                  "attn.proj.weight": (M, M), "attn.proj.bias": (M,)}
+        if config.attn == "gf":
+            del block["attn.qkv.weight"], block["attn.qkv.bias"]
         if config.attn == "convit":
             del block["attn.qkv.bias"]
         if operator == "convit":
@@ -254,6 +261,9 @@ class Vit:
     def attention(self, block, x):
         config, params, prefix = self.config, self.params, f"blocks.{block}.attn."
         operator = block_operator(config, block)
+        if operator == "gf":
+            y = lisa_reference.global_filter(config, params[prefix + "filter.complex_weight"], x)
+            return F.linear(y, params[prefix + "proj.weight"], params[prefix + "proj.bias"])
         B, N, M = x.shape
         H, D = config.heads, M // config.heads
         if operator == "convit":
@@ -383,7 +393,10 @@ def self_check():
              Config(**{**small, "attn": "softmax", "rpe": "heads"}),
              Config(**{**small, "attn": "sparse-strided", "sparse_heads": "union", "sparse_stride": 4}),
              Config(**{**small, "attn": "sparse-fixed", "sparse_heads": "split", "sparse_stride": 4})]
-    cases += [Config(**{**small, "attn": attn}) for attn in RIVALS]
+    cases += [Config(**{**small, "attn": attn, "lisa_patterns": 3}) for attn in RIVALS]
+    cases += [Config(**{**small, "attn": "lisa", "lisa_patterns": 2, "lisa_fft": "2d"}),
+              Config(**{**small, "attn": "lisa", "lisa_patterns": 2, "lisa_kernel": 3}),
+              Config(**{**small, "attn": "gf", "img_size": (8, 12)})]
     cases += [Config(**{**small, "attn": attn}) for attn in RIPPLE[1:]]
     cases += [Config(**{**small, "attn": "linear", "feature_map": name})
               for name in ("rfa", "performer", "dpfp", "t2r", "mlp-random-w1")]

@@ -1,0 +1,518 @@
+/* LiSA by Fourier transforms along the tokens, one (image, head) at a time; F is the transform, F' its inverse.
+ *   forward   1. K = F k^, V = F v        2. Ga_e = F'(Wa_e K), S_e[i] = sum_c q^[i,c] Ga_e[i,c]
+ *             3. Gb_e = F'(Wb_e V), y[i,c] = sum_e S_e[i] (Gb_e[i,c] + b[c,e])
+ *   backward  3. dS_e[i] = sum_c dy[i,c] (Gb_e[i,c] + b[c,e]),  db[c,e] = sum_i dy[i,c] S_e[i]
+ *                D = F(S_e dy):     dV += conj(Wb_e) D,  dWb_e += sum_c conj(V) D
+ *             2. dq^[i,c] = sum_e dS_e[i] Ga_e[i,c]
+ *                D = F(dS_e q^):    dK += conj(Wa_e) D,  dWa_e += conj(K) D
+ *             1. dk^ = F' dK, dv = F' dV, and once all heads are done dwa = F' dWa, dwb = F' dWb
+ *   saves     S.   Source: the paper's Figure 7.
+ *
+ * The lanes are the channels of a head (fft.h), and two patterns travel as one complex transform
+ * (kernels/fft_plan.h).  A pattern is made,
+ * used and forgotten: [N,D,E] never exists, and what a head needs beside the spectra of the weights sits in the
+ * second-level cache.  FFTW was tried first: 4 to 10 times the time for one transform at 49 to 7056 tokens, because its
+ * vectors lie along a transform and not across sixteen. */
+#include "kernels/cpu/fft.h"
+
+#include <assert.h>
+#include <math.h>
+#include <string.h>
+
+#include "kernels/cpu/vecmath.h"
+#include "kernels/cpu/workspace.h"
+#include "kernels/kernels.h"
+
+typedef struct {
+    const FftPlan *fft;
+    int N, H, D, E;
+    int blocks;            /* of TILE channels */
+    int Ep, Np;            /* patterns rounded up to pairs; tokens to vectors */
+    size_t half, scalars;  /* floats of a half spectrum [pairs,2,TILE], and of one [pairs,2] */
+    size_t qk_row, qkv_row, y_row; /* floats from one token to the next */
+} Shape;
+
+static bool has_spectrum(const Patterns *p) {
+    return (p->offsets.kind == OFFSETS_CIRCLE || p->offsets.kind == OFFSETS_TORUS) && p->per_channel;
+}
+
+static Shape shape_of(const Patterns *p, int H, int D) {
+    assert(has_spectrum(p));
+    Shape s = {.fft = fft_plan(p->offsets.Hg, p->offsets.Wg, p->offsets.kind == OFFSETS_TORUS), .H = H, .D = D, .E = p->E};
+    s.N = s.fft->N;
+    s.blocks = tile_round_up(D) / TILE;
+    s.Ep = (s.E + 1) / 2 * 2;
+    s.Np = tile_round_up(s.N);
+    s.half = (size_t)s.fft->pairs * COMPLEX;
+    s.scalars = (size_t)tile_round_up(2 * s.fft->pairs);
+    s.qk_row = (size_t)2 * H * D;
+    s.qkv_row = (size_t)3 * H * D;
+    s.y_row = (size_t)H * D;
+    return s;
+}
+
+/* == Buffers ====================================================================================================== */
+
+/* Shared by the threads: the weights' spectra, divided by N. */
+typedef struct {
+    float *wa; /* [Ep,blocks,pairs,2,TILE] */
+    float *wb; /* [Ep,scalars] */
+} Weights;
+
+typedef struct {
+    float *z, *spare;              /* [N,2,TILE] */
+    float *k, *v;                  /* [blocks,pairs,2,TILE] */
+    float *dk, *dv;                /* [pairs,2,TILE] */
+    float *left, *right, *sum;     /* [Np,TILE] */
+    float *s, *ds;                 /* [Ep,Np] */
+    float *turned, *bias;          /* [TILE,Np], [E,TILE] */
+    float *dwa, *dwb, *db;         /* as Weights, and [blocks,E,TILE] */
+} Work;
+
+static size_t weights_floats(const Shape *s) {
+    return (size_t)s->Ep * (s->blocks * s->half + s->scalars);
+}
+
+static Work work_take(const Shape *s, float *base, size_t *floats) {
+    float *next = base;
+    Work w;
+    w.z = workspace_take(&next, (size_t)s->N * COMPLEX);
+    w.spare = workspace_take(&next, fft_spare(s->fft));
+    w.k = workspace_take(&next, s->blocks * s->half);
+    w.v = workspace_take(&next, s->blocks * s->half);
+    w.dk = workspace_take(&next, s->half);
+    w.dv = workspace_take(&next, s->half);
+    w.left = workspace_take(&next, (size_t)s->Np * TILE);
+    w.right = workspace_take(&next, (size_t)s->Np * TILE);
+    w.sum = workspace_take(&next, (size_t)s->Np * TILE);
+    w.s = workspace_take(&next, (size_t)s->Ep * s->Np);
+    w.ds = workspace_take(&next, (size_t)s->Ep * s->Np);
+    w.turned = workspace_take(&next, (size_t)TILE * s->Np);
+    w.bias = workspace_take(&next, (size_t)s->E * TILE);
+    w.dwa = workspace_take(&next, (size_t)s->Ep * s->blocks * s->half);
+    w.dwb = workspace_take(&next, (size_t)s->Ep * s->scalars);
+    w.db = workspace_take(&next, (size_t)s->E * s->blocks * TILE);
+    *floats = (size_t)(next - base);
+    return w;
+}
+
+static size_t work_floats(const Shape *s) {
+    size_t floats;
+    work_take(s, NULL, &floats);
+    return floats;
+}
+
+size_t lisa_fft_workspace(const Patterns *patterns, int B, int H, int D) {
+    (void)B;
+    Shape s = shape_of(patterns, H, D);
+    return workspace_bytes(work_floats(&s)) + workspace_line_up(weights_floats(&s)) * sizeof(float);
+}
+
+static Weights weights_place(const Shape *s) {
+    float *wa = (float *)kernels_workspace_base;
+    return (Weights){wa, wa + (size_t)s->Ep * s->blocks * s->half};
+}
+
+static Work work_of(const Shape *s, int thread) {
+    size_t floats = work_floats(s), first = workspace_line_up(weights_floats(s)) + thread * workspace_line_up(floats);
+    assert((first + floats) * sizeof(float) <= kernels_workspace_bytes);
+    return work_take(s, (float *)kernels_workspace_base + first, &floats);
+}
+
+/* == The weights' spectra ========================================================================================= */
+
+/* z = two columns of a table [T,columns,E], lanes `step` floats apart; only `lanes` of them, zeros beyond. */
+static void load_table(float *z, const float *first, const float *second, size_t row, size_t step, int lanes, int N) {
+    for (int t = 0; t < N; t++, z += COMPLEX, first += row, second += second ? row : 0)
+        for (int l = 0; l < TILE; l++) {
+            z[l] = l < lanes ? first[l * step] : 0;
+            z[TILE + l] = second && l < lanes ? second[l * step] : 0;
+        }
+}
+
+static int smaller(int a, int b) { return a < b ? a : b; }
+
+static void weights_transform(Weights w, const float *wa, const float *wb, const Shape *s) {
+    float scale = 1.0f / s->N;
+#pragma omp parallel for collapse(2) schedule(static)
+    for (int e = 0; e < s->Ep; e += 2)
+        for (int block = 0; block < s->blocks; block++) {
+            Work own = work_of(s, omp_get_thread_num());
+            const float *first = wa + (size_t)block * TILE * s->E + e;
+            float *out = w.wa + ((size_t)e * s->blocks + block) * s->half, *second = out + s->blocks * s->half;
+            load_table(own.z, first, e + 1 < s->E ? first + 1 : NULL, (size_t)s->D * s->E, s->E, s->D - block * TILE, s->N);
+            fft_forward(s->fft, own.z, own.spare);
+            for (int p = 0; p < s->fft->pairs; p++) {
+                vec re1, im1, re2, im2;
+                fft_part(&re1, &im1, &re2, &im2, own.z, &s->fft->pair[p]);
+                vec_store(out + (size_t)p * COMPLEX, scale * re1);
+                vec_store(out + (size_t)p * COMPLEX + TILE, scale * im1);
+                vec_store(second + (size_t)p * COMPLEX, scale * re2);
+                vec_store(second + (size_t)p * COMPLEX + TILE, scale * im2);
+            }
+        }
+    Work own = work_of(s, 0);
+    memset(w.wb, 0, (size_t)s->Ep * s->scalars * sizeof(float));
+    for (int e = 0; e < s->E; e += TILE) {
+        load_table(own.z, wb + e, NULL, s->E, 1, s->E - e, s->N);
+        fft_forward(s->fft, own.z, own.spare);
+        for (int p = 0; p < s->fft->pairs; p++) {
+            vec re, im, none1, none2;
+            fft_part(&re, &im, &none1, &none2, own.z, &s->fft->pair[p]);
+            for (int l = 0; l < smaller(TILE, s->E - e); l++) {
+                w.wb[(e + l) * s->scalars + 2 * p] = scale * re[l];
+                w.wb[(e + l) * s->scalars + 2 * p + 1] = scale * im[l];
+            }
+        }
+    }
+}
+
+/* == Steps of a head ============================================================================================== */
+
+/* to [Np,TILE] = up to TILE columns of from, zeros elsewhere. */
+static void gather(float *to, const real *from, size_t row, int columns, const Shape *s) {
+    for (int i = 0; i < s->N; i++) vec_store(to + (size_t)i * TILE, vec_load_part(from + i * row, columns));
+    memset(to + (size_t)s->N * TILE, 0, (size_t)(s->Np - s->N) * TILE * sizeof(float));
+}
+
+/* to [Ep,Np] = s of a head, [E,N], zeros beyond. */
+static void gather_patterns(float *to, const real *from, const Shape *s) {
+    memset(to, 0, (size_t)s->Ep * s->Np * sizeof *to);
+    for (int e = 0; e < s->E; e++) memcpy(to + (size_t)e * s->Np, from + (size_t)e * s->N, s->N * sizeof *to);
+}
+
+/* to [E,TILE] = the channels of b [D,E] in this block. */
+static void gather_bias(float *to, const float *b, int block, const Shape *s) {
+    for (int e = 0; e < s->E; e++)
+        for (int l = 0; l < TILE; l++) {
+            int c = block * TILE + l;
+            to[e * TILE + l] = c < s->D ? b[(size_t)c * s->E + e] : 0;
+        }
+}
+
+/* The spectra of k^ and v, TILE channels of each. */
+static void transform_keys_values(float *k, float *v, const real *keys, const real *values, int columns, Work w,
+                                  const Shape *s) {
+    for (int i = 0; i < s->N; i++) {
+        vec_store(w.z + (size_t)i * COMPLEX, vec_load_part(keys + i * s->qk_row, columns));
+        vec_store(w.z + (size_t)i * COMPLEX + TILE, vec_load_part(values + i * s->qkv_row, columns));
+    }
+    fft_forward(s->fft, w.z, w.spare);
+    for (int p = 0; p < s->fft->pairs; p++) {
+        vec re1, im1, re2, im2;
+        fft_part(&re1, &im1, &re2, &im2, w.z, &s->fft->pair[p]);
+        vec_store(k + (size_t)p * COMPLEX, re1), vec_store(k + (size_t)p * COMPLEX + TILE, im1);
+        vec_store(v + (size_t)p * COMPLEX, re2), vec_store(v + (size_t)p * COMPLEX + TILE, im2);
+    }
+}
+
+typedef struct {
+    vec re, im;
+} Complex;
+
+/* Element p of a half spectrum: of sixteen lanes, or one number for all of them. */
+TILE_INLINE Complex element(const float *x, int p, bool scalar) {
+    if (scalar) return (Complex){vec_set(x[2 * p]), vec_set(x[2 * p + 1])};
+    return (Complex){vec_load(x + (size_t)p * COMPLEX), vec_load(x + (size_t)p * COMPLEX + TILE)};
+}
+TILE_INLINE Complex product(Complex a, Complex b) {
+    return (Complex){a.re * b.re - a.im * b.im, a.re * b.im + a.im * b.re};
+}
+/* conj(a) b */
+TILE_INLINE Complex correlation(Complex a, Complex b) {
+    return (Complex){a.re * b.re + a.im * b.im, a.re * b.im - a.im * b.re};
+}
+TILE_INLINE void add_to(float *x, int p, Complex a) {
+    x += (size_t)p * COMPLEX;
+    vec_store(x, vec_load(x) + a.re);
+    vec_store(x + TILE, vec_load(x + TILE) + a.im);
+}
+
+/* z = the convolutions of x with two patterns, one in each part. */
+TILE_INLINE void convolve(Work w, const float *x, const float *w1, const float *w2, bool scalar, const Shape *s) {
+    const FftPlan *fft = s->fft;
+    for (int p = 0; p < fft->pairs; p++) {
+        Complex at = element(x, p, false), g1 = product(at, element(w1, p, scalar)), g2 = product(at, element(w2, p, scalar));
+        fft_join(w.z, &fft->pair[p], g1.re, g1.im, g2.re, g2.im);
+    }
+    fft_backward(fft, w.z, w.spare);
+}
+
+static void convolve_keys(Work w, Weights weights, int e, int block, const Shape *s) {
+    const float *w1 = weights.wa + ((size_t)e * s->blocks + block) * s->half;
+    convolve(w, w.k + block * s->half, w1, w1 + s->blocks * s->half, false, s);
+}
+
+static void convolve_values(Work w, Weights weights, int e, int block, const Shape *s) {
+    const float *w1 = weights.wb + e * s->scalars;
+    convolve(w, w.v + block * s->half, w1, w1 + s->scalars, true, s);
+}
+
+/* s1[i] += sum_c left[i,c] Re z[i,c], s2[i] likewise with Im. */
+static void sum_channels(float *s1, float *s2, const float *left, const float *z, const Shape *s) {
+    for (int i = 0; i < s->N; i += TILE) {
+        vec re[TILE], im[TILE];
+        int rows = smaller(TILE, s->N - i);
+        for (int r = 0; r < TILE; r++) {
+            const float *row = z + (size_t)(r < rows ? i + r : i) * COMPLEX; /* left is zero beyond the last token */
+            vec l = vec_load(left + (size_t)(i + r) * TILE);
+            re[r] = l * vec_load(row);
+            im[r] = l * vec_load(row + TILE);
+        }
+        vec_store(s1 + i, vec_load(s1 + i) + vec_sums(re));
+        vec_store(s2 + i, vec_load(s2 + i) + vec_sums(im));
+    }
+}
+
+/* sum[i] += s1[i] Re z[i] + s2[i] Im z[i] */
+static void sum_patterns(float *sum, const float *s1, const float *s2, const float *z, const Shape *s) {
+    for (int i = 0; i < s->N; i++, sum += TILE, z += COMPLEX)
+        vec_store(sum, vec_load(sum) + s1[i] * vec_load(z) + s2[i] * vec_load(z + TILE));
+}
+
+/* z = F(s1 x + i s2 x) */
+static void transform_outer(Work w, const float *s1, const float *s2, const float *x, const Shape *s) {
+    for (int i = 0; i < s->N; i++) {
+        vec row = vec_load(x + (size_t)i * TILE);
+        vec_store(w.z + (size_t)i * COMPLEX, s1[i] * row);
+        vec_store(w.z + (size_t)i * COMPLEX + TILE, s2[i] * row);
+    }
+    fft_forward(s->fft, w.z, w.spare);
+}
+
+TILE_INLINE void split(Complex *d1, Complex *d2, const float *z, const FftPair *p) {
+    fft_part(&d1->re, &d1->im, &d2->re, &d2->im, z, p);
+}
+
+/* From z = F(gradients of Ga_e and Ga_e+1): dK and dWa. */
+static void correlate_keys(Work w, Weights weights, int e, int block, const Shape *s) {
+    size_t at = ((size_t)e * s->blocks + block) * s->half, next = s->blocks * s->half;
+    const float *w1 = weights.wa + at, *w2 = w1 + next, *k = w.k + block * s->half;
+    float *dw1 = w.dwa + at, *dw2 = dw1 + next;
+    for (int p = 0; p < s->fft->pairs; p++) {
+        Complex d1, d2, x = element(k, p, false);
+        split(&d1, &d2, w.z, &s->fft->pair[p]);
+        add_to(dw1, p, correlation(x, d1));
+        add_to(dw2, p, correlation(x, d2));
+        Complex c1 = correlation(element(w1, p, false), d1), c2 = correlation(element(w2, p, false), d2);
+        add_to(w.dk, p, (Complex){c1.re + c2.re, c1.im + c2.im});
+    }
+}
+
+/* From z = F(gradients of Gb_e and Gb_e+1): dV and dWb, whose channels are summed eight frequencies at a time. */
+static void correlate_values(Work w, Weights weights, int e, int block, const Shape *s) {
+    const float *w1 = weights.wb + e * s->scalars, *w2 = w1 + s->scalars, *v = w.v + block * s->half;
+    float *dw1 = w.dwb + e * s->scalars, *dw2 = dw1 + s->scalars;
+    for (int first = 0; first < s->fft->pairs; first += TILE / 2) {
+        vec t1[TILE] = {0}, t2[TILE] = {0};
+        int count = smaller(TILE / 2, s->fft->pairs - first);
+        for (int i = 0; i < count; i++) {
+            int p = first + i;
+            Complex d1, d2, x = element(v, p, false);
+            split(&d1, &d2, w.z, &s->fft->pair[p]);
+            Complex a1 = correlation(x, d1), a2 = correlation(x, d2);
+            t1[2 * i] = a1.re, t1[2 * i + 1] = a1.im, t2[2 * i] = a2.re, t2[2 * i + 1] = a2.im;
+            Complex c1 = correlation(element(w1, p, true), d1), c2 = correlation(element(w2, p, true), d2);
+            add_to(w.dv, p, (Complex){c1.re + c2.re, c1.im + c2.im});
+        }
+        vec_store(dw1 + 2 * first, vec_load(dw1 + 2 * first) + vec_sums(t1));
+        vec_store(dw2 + 2 * first, vec_load(dw2 + 2 * first) + vec_sums(t2));
+    }
+}
+
+/* == Forward ====================================================================================================== */
+
+static void forward_head(real *y, real *patterns, const real *q, const real *v, const float *b, Weights weights, Work w,
+                         const Shape *s) {
+    const real *k = q + s->y_row;
+    memset(w.s, 0, (size_t)s->Ep * s->Np * sizeof(float));
+    for (int block = 0; block < s->blocks; block++) {
+        int c = block * TILE;
+        transform_keys_values(w.k + block * s->half, w.v + block * s->half, k + c, v + c, s->D - c, w, s);
+        gather(w.left, q + c, s->qk_row, s->D - c, s);
+        for (int e = 0; e < s->Ep; e += 2) {
+            convolve_keys(w, weights, e, block, s);
+            sum_channels(w.s + (size_t)e * s->Np, w.s + (size_t)(e + 1) * s->Np, w.left, w.z, s);
+        }
+    }
+    for (int e = 0; e < s->E; e++) memcpy(patterns + (size_t)e * s->N, w.s + (size_t)e * s->Np, s->N * sizeof *patterns);
+    for (int block = 0; block < s->blocks; block++) {
+        int c = block * TILE;
+        gather_bias(w.bias, b, block, s);
+        tile_gemm(w.sum, TILE, w.s, 1, s->Np, w.bias, TILE, s->N, TILE, s->E, 0);
+        for (int e = 0; e < s->Ep; e += 2) {
+            convolve_values(w, weights, e, block, s);
+            sum_patterns(w.sum, w.s + (size_t)e * s->Np, w.s + (size_t)(e + 1) * s->Np, w.z, s);
+        }
+        for (int i = 0; i < s->N; i++) vec_store_part(y + i * s->y_row + c, vec_load(w.sum + (size_t)i * TILE), s->D - c);
+    }
+}
+
+LISA_FORWARD(lisa_fft_forward) {
+    Shape shape = shape_of(patterns, H, D);
+    Weights weights = weights_place(&shape);
+    weights_transform(weights, wa, wb, &shape);
+#pragma omp parallel for collapse(2) schedule(static)
+    for (int image = 0; image < B; image++)
+        for (int h = 0; h < H; h++) {
+            size_t token = (size_t)image * shape.N, at = (size_t)h * D;
+            forward_head(y + token * shape.y_row + at, s + ((size_t)image * H + h) * shape.E * shape.N,
+                         qk + token * shape.qk_row + at, qkv + token * shape.qkv_row + 2 * shape.y_row + at, b, weights,
+                         work_of(&shape, omp_get_thread_num()), &shape);
+        }
+}
+
+/* == Backward ===================================================================================================== */
+
+/* dS of the bias, and db; w.right holds dy. */
+static void bias_backward(Work w, const float *b, int block, const Shape *s) {
+    gather_bias(w.bias, b, block, s);
+    for (int i = 0; i < s->Np; i += TILE)
+        for (int l = 0; l < TILE; l++)
+            for (int r = 0; r < TILE; r++) w.turned[(size_t)l * s->Np + i + r] = w.right[(size_t)(i + r) * TILE + l];
+    tile_gemm(w.ds, s->Np, w.bias, TILE, 1, w.turned, s->Np, s->E, s->Np, TILE, 1);
+    tile_gemm(w.db + (size_t)block * s->E * TILE, TILE, w.s, s->Np, 1, w.right, TILE, s->E, TILE, s->N, 1);
+}
+
+static void backward_head(real *dv, real *dq, const real *dy, const real *patterns, const real *q, const real *v,
+                          const float *b, Weights weights, Work w, const Shape *s) {
+    const real *k = q + s->y_row;
+    real *dk = dq + s->y_row;
+    gather_patterns(w.s, patterns, s);
+    memset(w.ds, 0, (size_t)s->Ep * s->Np * sizeof(float));
+    for (int block = 0; block < s->blocks; block++) {
+        int c = block * TILE;
+        transform_keys_values(w.k + block * s->half, w.v + block * s->half, k + c, v + c, s->D - c, w, s);
+        gather(w.right, dy + c, s->y_row, s->D - c, s);
+        bias_backward(w, b, block, s);
+        for (int e = 0; e < s->Ep; e += 2) {
+            convolve_values(w, weights, e, block, s);
+            sum_channels(w.ds + (size_t)e * s->Np, w.ds + (size_t)(e + 1) * s->Np, w.right, w.z, s);
+        }
+    }
+    for (int block = 0; block < s->blocks; block++) {
+        int c = block * TILE;
+        gather(w.left, q + c, s->qk_row, s->D - c, s);
+        gather(w.right, dy + c, s->y_row, s->D - c, s);
+        memset(w.sum, 0, (size_t)s->Np * TILE * sizeof(float));
+        memset(w.dk, 0, s->half * sizeof(float));
+        memset(w.dv, 0, s->half * sizeof(float));
+        for (int e = 0; e < s->Ep; e += 2) {
+            const float *s1 = w.s + (size_t)e * s->Np, *ds1 = w.ds + (size_t)e * s->Np;
+            transform_outer(w, s1, s1 + s->Np, w.right, s);
+            correlate_values(w, weights, e, block, s);
+            convolve_keys(w, weights, e, block, s);
+            sum_patterns(w.sum, ds1, ds1 + s->Np, w.z, s);
+            transform_outer(w, ds1, ds1 + s->Np, w.left, s);
+            correlate_keys(w, weights, e, block, s);
+        }
+        for (int p = 0; p < s->fft->pairs; p++) {
+            Complex gk = element(w.dk, p, false), gv = element(w.dv, p, false);
+            fft_join(w.z, &s->fft->pair[p], gk.re, gk.im, gv.re, gv.im);
+        }
+        fft_backward(s->fft, w.z, w.spare);
+        for (int i = 0; i < s->N; i++) {
+            vec_store_part(dq + i * s->qk_row + c, vec_load(w.sum + (size_t)i * TILE), s->D - c);
+            vec_store_part(dk + i * s->qk_row + c, vec_load(w.z + (size_t)i * COMPLEX), s->D - c);
+            vec_store_part(dv + i * s->qkv_row + c, vec_load(w.z + (size_t)i * COMPLEX + TILE), s->D - c);
+        }
+    }
+}
+
+/* Adds what z holds to two columns of a table: the reverse of load_table. */
+static void add_table(float *first, float *second, const float *z, float scale, size_t row, size_t step, int lanes, int N) {
+    for (int t = 0; t < N; t++, z += COMPLEX)
+        for (int l = 0; l < smaller(TILE, lanes); l++) {
+            first[t * row + l * step] += scale * z[l];
+            if (second) second[t * row + l * step] += scale * z[TILE + l];
+        }
+}
+
+/* The sum over the threads of element p of a half spectrum `at` floats into their dwa. */
+static Complex thread_sum(const Shape *s, int threads, size_t at, int p) {
+    Complex sum = {{0}, {0}};
+    for (int t = 0; t < threads; t++) {
+        Complex x = element(work_of(s, t).dwa + at, p, false);
+        sum.re += x.re;
+        sum.im += x.im;
+    }
+    return sum;
+}
+
+static void gradients_backward(float *dwa, float *dwb, float *db, int threads, const Shape *s) {
+    float scale = 1.0f / s->N;
+#pragma omp parallel for collapse(2) schedule(static)
+    for (int e = 0; e < s->Ep; e += 2)
+        for (int block = 0; block < s->blocks; block++) {
+            Work own = work_of(s, omp_get_thread_num());
+            size_t at = ((size_t)e * s->blocks + block) * s->half, next = s->blocks * s->half;
+            for (int p = 0; p < s->fft->pairs; p++) {
+                Complex g1 = thread_sum(s, threads, at, p), g2 = thread_sum(s, threads, at + next, p);
+                fft_join(own.z, &s->fft->pair[p], g1.re, g1.im, g2.re, g2.im);
+            }
+            fft_backward(s->fft, own.z, own.spare);
+            float *first = dwa + (size_t)block * TILE * s->E + e;
+            add_table(first, e + 1 < s->E ? first + 1 : NULL, own.z, scale, (size_t)s->D * s->E, s->E,
+                      s->D - block * TILE, s->N);
+        }
+    Work own = work_of(s, 0);
+    for (int e = 0; e < s->E; e += TILE) {
+        for (int p = 0; p < s->fft->pairs; p++) {
+            vec re = {0}, im = {0};
+            for (int t = 0; t < threads; t++)
+                for (int l = 0; l < smaller(TILE, s->E - e); l++) {
+                    const float *at = work_of(s, t).dwb + (e + l) * s->scalars + 2 * p;
+                    re[l] += at[0];
+                    im[l] += at[1];
+                }
+            fft_join(own.z, &s->fft->pair[p], re, im, (vec){0}, (vec){0});
+        }
+        fft_backward(s->fft, own.z, own.spare);
+        add_table(dwb + e, NULL, own.z, scale, s->E, 1, s->E - e, s->N);
+    }
+    for (int t = 0; t < threads; t++)
+        for (int c = 0; c < s->D; c++)
+            for (int e = 0; e < s->E; e++)
+                db[(size_t)c * s->E + e] += work_of(s, t).db[((size_t)(c / TILE) * s->E + e) * TILE + c % TILE];
+}
+
+LISA_BACKWARD(lisa_fft_backward) {
+    Shape shape = shape_of(patterns, H, D);
+    Weights weights = weights_place(&shape);
+    int threads = omp_get_max_threads();
+    weights_transform(weights, wa, wb, &shape);
+#pragma omp parallel for schedule(static)
+    for (int t = 0; t < threads; t++) {
+        Work w = work_of(&shape, t);
+        memset(w.dwa, 0, (size_t)shape.Ep * shape.blocks * shape.half * sizeof(float));
+        memset(w.dwb, 0, (size_t)shape.Ep * shape.scalars * sizeof(float));
+        memset(w.db, 0, (size_t)shape.E * shape.blocks * TILE * sizeof(float));
+    }
+#pragma omp parallel for collapse(2) schedule(static)
+    for (int image = 0; image < B; image++)
+        for (int h = 0; h < H; h++) {
+            size_t token = (size_t)image * shape.N, at = (size_t)h * D;
+            size_t at_qk = token * shape.qk_row + at, at_v = token * shape.qkv_row + 2 * shape.y_row + at;
+            backward_head(dqkv + at_v, dqk + at_qk, dy + token * shape.y_row + at,
+                          s + ((size_t)image * H + h) * shape.E * shape.N, qk + at_qk, qkv + at_v, b, weights,
+                          work_of(&shape, omp_get_thread_num()), &shape);
+        }
+    gradients_backward(dwa, dwb, db, threads, &shape);
+}
+
+/* == Cost ======================================================================================================== */
+
+/* Nanoseconds for a token, two patterns and sixteen channels, from tests/bench_lisa.c on one core of an EPYC 9005: a part
+ * that every size pays, and one for each stage of the six transforms.  A prime factor r above 7 is worth 0.65 r stages. */
+double lisa_fft_cost(const Patterns *patterns, int D) {
+    const double token = 26, stage = 9;
+    if (!has_spectrum(patterns)) return INFINITY;
+    Shape s = shape_of(patterns, 1, D);
+    double stages = 0;
+    for (int axis = 0; axis < s.fft->axes; axis++)
+        for (int i = 0; i < s.fft->axis[axis].stages; i++) {
+            int r = s.fft->axis[axis].radix[i];
+            stages += r > 8 ? 0.65 * r : 1;
+        }
+    return 1e-9 * s.N * (s.Ep / 2) * s.blocks * (token + stage * stages);
+}

@@ -1,0 +1,46 @@
+/* Tables of relative positions as matrix products read them.  For one query the keys of a grid row (of the whole circle)
+ * read consecutive entries backwards; turned round, and doubled where positions wrap, a table [U] gives them forwards:
+ * key j0 + n reads entry u + n. */
+#ifndef VIT_KERNELS_CPU_OFFSET_RUNS_H
+#define VIT_KERNELS_CPU_OFFSET_RUNS_H
+
+#include <stdbool.h>
+
+#include "kernels/offsets.h"
+
+typedef struct {
+    int j0, count, u;
+    int row; /* how many runs came before; 0 in a fresh one */
+} OffsetRun;
+
+static inline int offset_runs_entries(const Offsets *o) {
+    return o->kind == OFFSETS_CIRCLE || o->kind == OFFSETS_TORUS ? 2 * offsets_count(o) : offsets_count(o);
+}
+
+/* The table's own entry at u. */
+static inline int offset_runs_entry(const Offsets *o, int u) {
+    int N = o->Hg * o->Wg, width = o->kind == OFFSETS_LOCAL ? o->side : 2 * o->Wg - 1;
+    if (o->kind == OFFSETS_CIRCLE) return (2 * N - u) % N;
+    if (o->kind == OFFSETS_TORUS) return u / (2 * o->Wg) * o->Wg + (2 * o->Wg - u % (2 * o->Wg)) % o->Wg;
+    return u / width * width + width - 1 - u % width;
+}
+
+/* The next run of keys that query i sees; runs come in the order of their keys. */
+static inline bool offset_runs_next(const Offsets *o, int i, OffsetRun *run) {
+    int y = i / o->Wg, x = i % o->Wg, Hg = o->Hg, Wg = o->Wg, n = run->row++;
+    if (o->kind == OFFSETS_CIRCLE) {
+        *run = (OffsetRun){0, Hg * Wg, Hg * Wg - i, n + 1};
+        return n == 0;
+    }
+    if (o->kind == OFFSETS_LOCAL) {
+        int reach = o->side / 2, y0 = y > reach ? y - reach : 0, y1 = y + reach < Hg ? y + reach : Hg - 1;
+        int x0 = x > reach ? x - reach : 0, x1 = x + reach < Wg ? x + reach : Wg - 1, row = y0 + n;
+        *run = (OffsetRun){row * Wg + x0, x1 - x0 + 1, (y - row + reach) * o->side + x0 - x + reach, n + 1};
+        return row <= y1;
+    }
+    if (o->kind == OFFSETS_TORUS) *run = (OffsetRun){n * Wg, Wg, ((y - n + Hg) % Hg * 2 + 1) * Wg - x, n + 1};
+    else *run = (OffsetRun){n * Wg, Wg, (y - n + Hg - 1) * (2 * Wg - 1) + Wg - 1 - x, n + 1};
+    return n < Hg;
+}
+
+#endif

@@ -1,0 +1,132 @@
+/* The plan of a discrete Fourier transform over the N = Hg Wg tokens of an image, for every device: in a row (1d), or over
+ * the rows and the columns of the grid (2d).  In place, mixed radix: decimation in frequency forwards,
+ *     u_q[j] = W_L^(jq) sum_k x[j + k m] W_r^(kq),  m = L/r,  W_n = exp(-2 pi i / n),
+ * at j + q m, for all blocks of L numbers, then for the blocks of m; backwards the same stages in reverse with conjugate
+ * roots.  Nothing is reordered: frequency f of the result stands at a permuted place, and the pairs tell where.
+ *
+ * Real sequences travel in pairs, z = x1 + i x2.  With f' = -f,
+ *     X1[f] = (Z[f] + conj Z[f']) / 2,  X2[f] = (Z[f] - conj Z[f']) / 2i,  and X[f'] = conj X[f],
+ * so one of f and f' is enough: a half spectrum [pairs]. */
+#ifndef VIT_KERNELS_FFT_PLAN_H
+#define VIT_KERNELS_FFT_PLAN_H
+
+#include <math.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdlib.h>
+
+#ifdef __CUDACC__
+#define FFT_INLINE static inline __host__ __device__
+#else
+#define FFT_INLINE static inline
+#endif
+
+enum { FFT_MAX_STAGES = 32, FFT_LARGEST_RADIX = 8 };
+
+/* n numbers `stride` apart, and so many such sequences beside each other; all that in so many places, `step` apart. */
+typedef struct {
+    int n, stride, beside, places, step, stages;
+    int radix[FFT_MAX_STAGES];
+    int roots; /* where the turns of the first stage begin, fft_turns complex numbers a stage */
+} FftAxis;
+
+/* Where f and f' stand; the same place where they are the same frequency.  fy and fx are f's own, in 1d fy = 0. */
+typedef struct {
+    int a, b, fy, fx;
+} FftPair;
+
+typedef struct {
+    int Hg, Wg, N, axes, pairs, root_count;
+    bool grid;   /* 2d */
+    int largest; /* prime factor above 7, or 1 */
+    FftAxis axis[2];
+    const float *roots;  /* [root_count,2] */
+    const FftPair *pair; /* [pairs] */
+} FftPlan;
+
+/* Complex numbers of one stage: W_L^(jq) for j < L/r, 0 < q < r, and for a radix without a butterfly of its own W_r^k. */
+FFT_INLINE int fft_turns(int r, int L) { return L / r * (r - 1) + (r > FFT_LARGEST_RADIX ? r : 0); }
+
+/* Eights first, since the first stages are the ones that leave a near cache. */
+static inline int fft_radix(int n) {
+    const int radices[] = {8, 7, 5, 4, 3, 2};
+    if (n % 16 == 0 && n % 32) return 4; /* 16 = 4 x 4, not 8 x 2 */
+    for (int i = 0; i < 6; i++)
+        if (n % radices[i] == 0) return radices[i];
+    int p = 11;
+    while (n % p) p += 2;
+    return p;
+}
+
+static inline float *fft_put_root(float *w, int n, long long k) {
+    double angle = -2 * 3.14159265358979323846 * (double)(k % n) / n;
+    w[0] = (float)cos(angle);
+    w[1] = (float)sin(angle);
+    return w + 2;
+}
+
+/* Fills in the stages, and in at [n] where frequency f stands. */
+static inline void fft_axis_start(FftPlan *plan, FftAxis *axis, int *at) {
+    axis->roots = plan->root_count;
+    for (int L = axis->n; L > 1; axis->stages++) {
+        int r = axis->radix[axis->stages] = fft_radix(L);
+        plan->root_count += fft_turns(r, L);
+        if (r > FFT_LARGEST_RADIX && r > plan->largest) plan->largest = r;
+        L /= r;
+    }
+    for (int f = 0; f < axis->n; f++) {
+        int left = f, L = axis->n;
+        at[f] = 0;
+        for (int s = 0; s < axis->stages; s++) {
+            L /= axis->radix[s];
+            at[f] += left % axis->radix[s] * L;
+            left /= axis->radix[s];
+        }
+    }
+}
+
+static inline float *fft_axis_roots(const FftAxis *axis, float *w) {
+    for (int s = 0, L = axis->n; s < axis->stages; L /= axis->radix[s++]) {
+        int r = axis->radix[s];
+        for (int j = 0; j < L / r; j++)
+            for (int q = 1; q < r; q++) w = fft_put_root(w, L, (long long)j * q);
+        for (int k = 0; r > FFT_LARGEST_RADIX && k < r; k++) w = fft_put_root(w, r, k);
+    }
+    return w;
+}
+
+/* roots and pair are host memory of the caller's `allocate`. */
+static inline FftPlan fft_plan_make(int Hg, int Wg, bool grid, void *(*allocate)(size_t count, size_t size, const char *what)) {
+    FftPlan plan = {};
+    int N = Hg * Wg, h = grid ? Hg : 1, w = grid ? Wg : N;
+    int *at = (int *)allocate((size_t)h + w, sizeof *at, "transform plan"), *at_y = at, *at_x = at + h;
+    FftPair *pair = (FftPair *)allocate(N, sizeof *pair, "transform plan");
+    plan.Hg = Hg, plan.Wg = Wg, plan.N = N, plan.grid = grid, plan.largest = 1, plan.axes = grid ? 2 : 1;
+    FftAxis *rows = &plan.axis[plan.axes - 1];
+    rows->n = w, rows->stride = 1, rows->beside = 1, rows->places = h, rows->step = w;
+    if (grid) {
+        FftAxis *columns = &plan.axis[0];
+        columns->n = h, columns->stride = w, columns->beside = w, columns->places = 1;
+        fft_axis_start(&plan, columns, at_y);
+    }
+    fft_axis_start(&plan, rows, at_x);
+    float *roots = (float *)allocate(2 * (size_t)plan.root_count + 1, sizeof *roots, "transform plan"), *next = roots;
+    for (int i = 0; i < plan.axes; i++) next = fft_axis_roots(&plan.axis[i], next);
+    for (int x = 0; x <= w / 2; x++)
+        for (int y = 0; y < h; y++) {
+            int y2 = (h - y) % h, x2 = (w - x) % w;
+            if (x == x2 && y > y2) continue;
+            FftPair p = {at_y[y] * w + at_x[x], at_y[y2] * w + at_x[x2], y, x};
+            pair[plan.pairs++] = p;
+        }
+    free(at);
+    plan.roots = roots;
+    plan.pair = pair;
+    return plan;
+}
+
+static inline bool fft_plan_is(const FftPlan *plan, int Hg, int Wg, bool grid) {
+    return plan->grid == grid && (grid ? plan->Hg == Hg && plan->Wg == Wg : plan->N == Hg * Wg);
+}
+
+#endif

@@ -1,0 +1,62 @@
+/* Global filter (GFNet, Rao et al. 2021) in attention's place.  x [B,N,M] -> y [B,N,M], tokens on a grid
+ * forward   1. mix = F' (w F x), F the real Fourier transform over the grid, channel by channel   2. y = mix Wproj^T + b
+ * backward  2. dmix   1. dx = F' (conj(w) F dmix),  dw = conj(F x) F dmix
+ * saves     mix. */
+#include <math.h>
+
+#include "layers/attention/attention.h"
+
+typedef struct {
+    Projection proj;
+    float *w, *dw;    /* [Hg,Wg/2+1,M,2] */
+    real *mix, *dmix; /* [B,N,M] kept; scratch */
+} Gf;
+
+static void gf_declare(Attention *a, Params *params) {
+    Gf *s = a->state;
+    params_declare(params, &s->w, &s->dw, a->prefix, "filter.complex_weight", INIT_TRUNC_NORMAL, true, 4,
+                   (int[]){a->Hg, a->Wg / 2 + 1, a->M, 2});
+    projection_declare(&s->proj, params, a->prefix, "proj", a->M, a->M);
+}
+
+static void gf_plan(Attention *a, Plan *plan, int B) {
+    Gf *s = a->state;
+    size_t bytes = (size_t)B * (size_t)a->N * (size_t)a->M * sizeof(real);
+    PlanMark mark = plan_mark(plan);
+    plan_keep(plan, a->prefix, "mix", &s->mix, bytes);
+    if (plan->training) plan_borrow(plan, a->prefix, "dmix", &s->dmix, bytes);
+    plan_workspace(plan, global_filter_workspace(B, a->Hg, a->Wg, a->M));
+    plan_release(plan, mark);
+}
+
+static void gf_forward(const Attention *a, real *y, const real *x, int B) {
+    const Gf *s = a->state;
+    global_filter_forward(s->mix, x, s->w, B, a->Hg, a->Wg, a->M);
+    projection_forward(&s->proj, y, s->mix, (size_t)B * (size_t)a->N);
+}
+
+static void gf_backward(const Attention *a, real *dx, const real *dy, const real *x, int B) {
+    const Gf *s = a->state;
+    projection_backward(&s->proj, s->dmix, dy, s->mix, (size_t)B * (size_t)a->N);
+    global_filter_backward(dx, s->dw, s->dmix, x, s->w, B, a->Hg, a->Wg, a->M);
+}
+
+/* Two real transforms of N log2 N multiply-adds a channel, and the product of half spectra, four a number. */
+static size_t gf_macs(const Attention *a) {
+    const Gf *s = a->state;
+    size_t N = (size_t)a->N, M = (size_t)a->M;
+    return projection_macs(&s->proj, N) + 2 * M * (size_t)((double)N * log2((double)N)) +
+           4 * (size_t)a->Hg * (size_t)(a->Wg / 2 + 1) * M;
+}
+
+const AttentionOp gf_op = {
+    .name = "gf",
+    .summary = "global filter: a learned filter for every channel in the frequency domain (GFNet)",
+    .needs_grid = true,
+    .state_size = sizeof(Gf),
+    .declare = gf_declare,
+    .plan = gf_plan,
+    .forward = gf_forward,
+    .backward = gf_backward,
+    .macs = gf_macs,
+};

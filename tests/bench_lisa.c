@@ -1,0 +1,113 @@
+/* Times the algorithms of LiSA and softmax attention over grids, forward and backward, in microseconds for one head of one
+ * image, and prints CSV with what lisa_*_cost predicts: where the constants of the cost models come from.  Processor time,
+ * which neighbours disturb less; a GPU's is the same as the clock's, since whoever waits for it spins.
+ * Usage: OMP_NUM_THREADS=1 bench_lisa [largest grid side, default 28] [images, default 1] [patterns, default 16] */
+#include "kernels/kernels.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+
+#include "tests/check.h"
+
+enum { H = 12, D = 16 };
+
+typedef struct {
+    const char *name;
+    OffsetKind kind;
+    int side;
+    LISA_FORWARD((*forward));
+    LISA_BACKWARD((*backward));
+    size_t (*workspace)(const Patterns *, int, int, int);
+    double (*cost)(const Patterns *, int);
+} Algorithm;
+
+#define DENSE lisa_dense_forward, lisa_dense_backward, lisa_dense_workspace, lisa_dense_cost
+#define FFT lisa_fft_forward, lisa_fft_backward, lisa_fft_workspace, lisa_fft_cost
+static const Algorithm algorithms[] = {
+    {"fft-1d", OFFSETS_CIRCLE, 0, FFT},   {"fft-2d", OFFSETS_TORUS, 0, FFT},   {"dense-1d", OFFSETS_CIRCLE, 0, DENSE},
+    {"dense-2d", OFFSETS_TORUS, 0, DENSE}, {"sa11", OFFSETS_TOEPLITZ, 0, DENSE}, {"local-5", OFFSETS_LOCAL, 5, DENSE},
+};
+
+static double seconds(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
+    return now.tv_sec + 1e-9 * now.tv_nsec;
+}
+
+static real *device_copy_of(float *host, size_t n) {
+    real *device = device_malloc(n * sizeof *device, "bench");
+    real_upload(device, host, n);
+    free(host);
+    return device;
+}
+
+static float *parameters(size_t n, uint32_t stream) {
+    float *host = check_normal(n, 0.02f, stream), *device = device_malloc(n * sizeof *device, "bench");
+    device_upload(device, host, n * sizeof *device);
+    free(host);
+    return device;
+}
+
+/* Fastest of three stretches of at least `least` seconds. */
+#define TIME(result, least, call)                    \
+    do {                                             \
+        result = 1e30;                               \
+        call;                                        \
+        for (int stretch = 0; stretch < 3; stretch++) { \
+            int calls = 0;                           \
+            device_synchronize();                    \
+            double start = seconds(), spent;         \
+            do {                                     \
+                call;                                \
+                calls++;                             \
+                device_synchronize();                \
+                spent = seconds() - start;           \
+            } while (spent < (least));               \
+            if (spent / calls < result) result = spent / calls; \
+        }                                            \
+    } while (0)
+
+static void report(const char *name, int side, int E, int B, double forward, double backward, double cost) {
+    printf("%s,%d,%d,%d,%d,%.2f,%.2f,%.2f\n", name, side, side, D, E, forward / B / H * 1e6, backward / B / H * 1e6, cost * 1e6);
+    fflush(stdout);
+}
+
+static void bench(int side, int B, int E) {
+    size_t N = (size_t)side * side, rows = B * N * H, most = 4 * N;
+    real *qk = device_copy_of(check_normal(rows * 2 * D, 0.25f, 1), rows * 2 * D);
+    real *qkv = device_copy_of(check_normal(rows * 3 * D, 1, 2), rows * 3 * D);
+    real *dy = device_copy_of(check_normal(rows * D, 1, 3), rows * D);
+    real *y = device_malloc(rows * D * sizeof *y, "bench"), *s = device_malloc(rows * E * sizeof *s, "bench");
+    real *dqkv = device_malloc(rows * 3 * D * sizeof *dqkv, "bench"), *dqk = device_malloc(rows * 2 * D * sizeof *dqk, "bench");
+    float *wa = parameters(most * D * E, 4), *wb = parameters(most * E, 5), *b = parameters((size_t)D * E, 6);
+    float *dwa = parameters(most * D * E, 7), *dwb = parameters(most * E, 8), *db = parameters((size_t)D * E, 9);
+    float *lse = device_malloc(rows * sizeof *lse, "bench");
+    double forward, backward;
+    for (size_t i = 0; i < sizeof algorithms / sizeof *algorithms; i++) {
+        const Algorithm *a = &algorithms[i];
+        Patterns patterns = {{a->kind, side, side, a->side}, E, true};
+        if (!(a->cost(&patterns, D) * B * H < 2)) continue;
+        kernels_reserve(a->workspace(&patterns, B, H, D));
+        TIME(forward, 0.05, a->forward(y, s, qk, qkv, wa, wb, b, &patterns, B, H, D));
+        TIME(backward, 0.05, a->backward(dqkv, dqk, dwa, dwb, db, dy, s, qk, qkv, wa, wb, b, &patterns, B, H, D));
+        report(a->name, side, E, B, forward, backward, a->cost(&patterns, D));
+    }
+    kernels_reserve(softmax_attention_workspace((int)N, D));
+    TIME(forward, 0.05, softmax_attention_forward(y, lse, qkv, B, (int)N, H, D));
+    TIME(backward, 0.05, softmax_attention_backward(dqkv, dy, y, lse, qkv, B, (int)N, H, D));
+    report("softmax", side, 0, B, forward, backward, NAN);
+    void *all[] = {qk, qkv, dy, y, s, dqkv, dqk, wa, wb, b, dwa, dwb, db, lse};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) device_free(all[i]);
+}
+
+int main(int argc, char **argv) {
+    static const int sides[] = {7, 14, 28, 56, 84};
+    int largest = argc > 1 ? atoi(argv[1]) : 28, B = argc > 2 ? atoi(argv[2]) : 1, E = argc > 3 ? atoi(argv[3]) : 16;
+    kernels_init();
+    check_seed();
+    printf("algorithm,Hg,Wg,D,E,forward_us,backward_us,cost_us\n");
+    for (size_t i = 0; i < sizeof sides / sizeof *sides && sides[i] <= largest; i++) bench(sides[i], B, E);
+    kernels_exit();
+}

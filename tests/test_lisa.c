@@ -1,0 +1,480 @@
+/* LiSA's kernels against their sums written out in double, over every kind of offsets; fft against dense on the grids of the
+ * paper; unit lengths, position weights, and GFNet's filter, which shares the transforms. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include "tests/on_device.h"
+
+/* == The sums in double =========================================================================================== */
+
+typedef struct {
+    const char *name;
+    OffsetKind kind;
+    int Hg, Wg, side, B, H, D, E;
+    bool per_channel;
+} Case;
+
+/* Written apart from kernels/offsets.h: positions as the paper has them. */
+static int entry_of(const Case *k, int i, int j) {
+    int N = k->Hg * k->Wg, dy = i / k->Wg - j / k->Wg, dx = i % k->Wg - j % k->Wg;
+    switch (k->kind) {
+    case OFFSETS_CIRCLE: return ((i - j) % N + N) % N;
+    case OFFSETS_TORUS: return (dy + k->Hg) % k->Hg * k->Wg + (dx + k->Wg) % k->Wg;
+    case OFFSETS_TOEPLITZ: return (dy + k->Hg - 1) * (2 * k->Wg - 1) + dx + k->Wg - 1;
+    default: break;
+    }
+    if (2 * abs(dy) > k->side || 2 * abs(dx) > k->side) return -1;
+    return (dy + k->side / 2) * k->side + dx + k->side / 2;
+}
+
+static int entries_of(const Case *k) {
+    if (k->kind == OFFSETS_LOCAL) return k->side * k->side;
+    return k->kind == OFFSETS_TOEPLITZ ? (2 * k->Hg - 1) * (2 * k->Wg - 1) : k->Hg * k->Wg;
+}
+
+static Patterns patterns_of(const Case *k) { return (Patterns){{k->kind, k->Hg, k->Wg, k->side}, k->E, k->per_channel}; }
+
+/* One of each tensor; gradients of parameters hold what was there before the call. */
+typedef struct {
+    double *y, *s, *dv, *dqk, *dwa, *dwb, *db;
+} Result;
+
+typedef struct {
+    float *qk, *qkv, *dy, *wa, *wb, *b, *dwa, *dwb, *db, *before;
+    real *d_qk, *d_qkv, *d_dy;
+    float *d_wa, *d_wb, *d_b;
+    size_t tokens, n_y, n_s, n_wa, n_wb, n_b;
+} Inputs;
+
+static Inputs inputs_of(const Case *k) {
+    Inputs x = {.tokens = (size_t)k->B * k->Hg * k->Wg};
+    size_t T = entries_of(k);
+    x.n_y = x.tokens * k->H * k->D;
+    x.n_s = x.tokens * k->H * k->E;
+    x.n_wa = T * (k->per_channel ? k->D : 1) * k->E;
+    x.n_wb = T * k->E;
+    x.n_b = (size_t)k->D * k->E;
+    x.qk = normals(2 * x.n_y, 1);
+    for (size_t row = 0; row < 2 * x.n_y; row += k->D) {
+        double squares = 0;
+        for (int c = 0; c < k->D; c++) squares += (double)x.qk[row + c] * x.qk[row + c];
+        for (int c = 0; c < k->D; c++) x.qk[row + c] /= (float)sqrt(squares);
+    }
+    x.qkv = normals(3 * x.n_y, 1);
+    x.dy = normals(x.n_y, 1);
+    x.wa = normals(x.n_wa, 0.3f);
+    x.wb = normals(x.n_wb, 0.3f);
+    x.b = normals(x.n_b, 0.3f);
+    x.dwa = normals(x.n_wa, 1);
+    x.dwb = normals(x.n_wb, 1);
+    x.db = normals(x.n_b, 1);
+    x.before = normals(3 * x.n_y, 1);
+    x.d_qk = upload_real(x.qk, 2 * x.n_y);
+    x.d_qkv = upload_real(x.qkv, 3 * x.n_y);
+    x.d_dy = upload_real(x.dy, x.n_y);
+    x.d_wa = upload(x.wa, x.n_wa);
+    x.d_wb = upload(x.wb, x.n_wb);
+    x.d_b = upload(x.b, x.n_b);
+    return x;
+}
+
+static double *widened(const float *x, size_t n) {
+    double *wide = zeros(n);
+    for (size_t i = 0; i < n; i++) wide[i] = x[i];
+    return wide;
+}
+
+/* Element c of a head's row: token t of all images, `parts` parts. */
+static size_t at(size_t t, int parts, int part, const Case *k, int h, int c) {
+    return ((t * parts + part) * k->H + h) * k->D + c;
+}
+
+static const float *entry(const float *wa, const Case *k, int t, int c) {
+    return wa + ((size_t)t * (k->per_channel ? k->D : 1) + (k->per_channel ? c : 0)) * k->E;
+}
+
+/* `stored` is the S that forward left: where activations are rounded, all that follows starts from rounded patterns. */
+static void head_reference(Result r, const float *stored, const Inputs *x, const Case *k, int image, int h) {
+    int N = k->Hg * k->Wg, E = k->E, D = k->D;
+    size_t first = (size_t)image * N, patterns = ((size_t)image * k->H + h) * E * N;
+    double *exact = r.s + patterns, *ds = calloc((size_t)N * E, sizeof *ds);
+    const float *s = stored + patterns;
+    for (int i = 0; i < N; i++)
+        for (int e = 0; e < E; e++) {
+            size_t out = first + i;
+            for (int j = 0; j < N; j++) {
+                int t = entry_of(k, i, j);
+                for (int c = 0; t >= 0 && c < D; c++)
+                    exact[e * N + i] += (double)x->qk[at(out, 2, 0, k, h, c)] * x->qk[at(first + j, 2, 1, k, h, c)] *
+                                        entry(x->wa, k, t, c)[e];
+            }
+            for (int c = 0; c < D; c++) {
+                double dy = x->dy[at(out, 1, 0, k, h, c)];
+                r.y[at(out, 1, 0, k, h, c)] += (double)s[e * N + i] * x->b[c * E + e];
+                ds[i * E + e] += dy * x->b[c * E + e];
+                r.db[c * E + e] += dy * s[e * N + i];
+            }
+        }
+    for (int i = 0; i < N; i++)
+        for (int j = 0; j < N; j++) {
+            int t = entry_of(k, i, j);
+            if (t < 0) continue;
+            double p = 0, pair = 0;
+            for (int e = 0; e < E; e++) p += (double)s[e * N + i] * x->wb[(size_t)t * E + e];
+            for (int c = 0; c < D; c++) {
+                size_t v = at(first + j, 3, 2, k, h, c), y = at(first + i, 1, 0, k, h, c);
+                r.y[y] += p * x->qkv[v];
+                r.dv[y - at(first + i, 1, 0, k, h, c) + at(first + j, 1, 0, k, h, c)] += p * x->dy[y];
+                pair += (double)x->dy[y] * x->qkv[v];
+            }
+            for (int e = 0; e < E; e++) {
+                ds[i * E + e] += pair * x->wb[(size_t)t * E + e];
+                r.dwb[(size_t)t * E + e] += pair * s[e * N + i];
+            }
+        }
+    for (int i = 0; i < N; i++)
+        for (int j = 0; j < N; j++) {
+            int t = entry_of(k, i, j);
+            for (int c = 0; t >= 0 && c < D; c++) {
+                size_t q = at(first + i, 2, 0, k, h, c), key = at(first + j, 2, 1, k, h, c);
+                const float *w = entry(x->wa, k, t, c);
+                for (int e = 0; e < E; e++) {
+                    r.dqk[q] += ds[i * E + e] * w[e] * x->qk[key];
+                    r.dqk[key] += ds[i * E + e] * w[e] * x->qk[q];
+                    r.dwa[w - x->wa + e] += ds[i * E + e] * x->qk[q] * x->qk[key];
+                }
+            }
+        }
+    free(ds);
+}
+
+static Result reference(const float *stored, const Inputs *x, const Case *k) {
+    Result r = {zeros(x->n_y), zeros(x->n_s), zeros(x->n_y), zeros(2 * x->n_y), widened(x->dwa, x->n_wa),
+                widened(x->dwb, x->n_wb), widened(x->db, x->n_b)};
+    for (int image = 0; image < k->B; image++)
+        for (int h = 0; h < k->H; h++) head_reference(r, stored, x, k, image, h);
+    return r;
+}
+
+/* == The kernels ================================================================================================== */
+
+typedef struct {
+    const char *name;
+    LISA_FORWARD((*forward));
+    LISA_BACKWARD((*backward));
+    size_t (*workspace)(const Patterns *, int, int, int);
+    double (*cost)(const Patterns *, int);
+} Algorithm;
+
+static const Algorithm dense = {"dense", lisa_dense_forward, lisa_dense_backward, lisa_dense_workspace, lisa_dense_cost};
+static const Algorithm fft = {"fft", lisa_fft_forward, lisa_fft_backward, lisa_fft_workspace, lisa_fft_cost};
+
+typedef struct {
+    real *y, *s, *dqkv, *dqk;
+    float *dwa, *dwb, *db;
+} Outputs;
+
+static Outputs run(const Algorithm *a, const Inputs *x, const Case *k) {
+    Patterns patterns = patterns_of(k);
+    Outputs o = {poisoned_real(x->n_y), poisoned_real(x->n_s), upload_real(x->before, 3 * x->n_y), poisoned_real(2 * x->n_y),
+                 upload(x->dwa, x->n_wa), upload(x->dwb, x->n_wb), upload(x->db, x->n_b)};
+    kernels_reserve(a->workspace(&patterns, k->B, k->H, k->D));
+    a->forward(o.y, o.s, x->d_qk, x->d_qkv, x->d_wa, x->d_wb, x->d_b, &patterns, k->B, k->H, k->D);
+    a->backward(o.dqkv, o.dqk, o.dwa, o.dwb, o.db, x->d_dy, o.s, x->d_qk, x->d_qkv, x->d_wa, x->d_wb, x->d_b, &patterns, k->B,
+                k->H, k->D);
+    return o;
+}
+
+/* dv alone; q's and k's thirds stay as they were. */
+static int close_values(const real *d_dqkv, const double *dv, const Inputs *x, const Case *k) {
+    size_t M = (size_t)k->H * k->D;
+    float *dqkv = download_real(d_dqkv, 3 * x->n_y), *got = normals(x->n_y, 1);
+    for (size_t t = 0; t < x->tokens; t++) {
+        for (size_t c = 0; c < 2 * M; c++) assert_true(dqkv[t * 3 * M + c] == x->before[t * 3 * M + c]);
+        memcpy(got + t * M, dqkv + t * 3 * M + 2 * M, M * sizeof *got);
+    }
+    return check_close_step("dv", got, dv, x->n_y, REAL_TOLERANCE, REAL_STEP);
+}
+
+static void compare(const Algorithm *a, const Inputs *x, const Case *k) {
+    printf("%s, %s %dx%d side %d B %d H %d D %d E %d\n", a->name, k->name, k->Hg, k->Wg, k->side, k->B, k->H, k->D, k->E);
+    Outputs o = run(a, x, k), again = run(a, x, k);
+    Result r = reference(download_real(o.s, x->n_s), x, k);
+    assert_true(close_real("y", o.y, r.y, x->n_y));
+    assert_true(close_real("s", o.s, r.s, x->n_s));
+    assert_true(close_values(o.dqkv, r.dv, x, k));
+    assert_true(close_real("dqk", o.dqk, r.dqk, 2 * x->n_y));
+    assert_true(close_float("dwa", o.dwa, r.dwa, x->n_wa));
+    assert_true(close_float("dwb", o.dwb, r.dwb, x->n_wb));
+    assert_true(close_float("db", o.db, r.db, x->n_b));
+    assert_memory_equal(download(o.dwa, x->n_wa), download(again.dwa, x->n_wa), x->n_wa * sizeof(float));
+    assert_memory_equal(download(o.dwb, x->n_wb), download(again.dwb, x->n_wb), x->n_wb * sizeof(float));
+    assert_memory_equal(download_real(o.dqk, 2 * x->n_y), download_real(again.dqk, 2 * x->n_y), 2 * x->n_y * sizeof(float));
+}
+
+static void check_case(const Case *k) {
+    Inputs x = inputs_of(k);
+    compare(&dense, &x, k);
+    if (k->per_channel && (k->kind == OFFSETS_CIRCLE || k->kind == OFFSETS_TORUS)) compare(&fft, &x, k);
+    release_all();
+}
+
+/* Odd grids, one token, one pattern, more channels and patterns than a vector, prime sides with and without butterflies.  Where
+ * tokens are few, heads are many: a handful of numbers can all be small by cancellation. */
+static void test_formulas(void **state) {
+    (void)state;
+    static const Case cases[] = {
+        {"circle", OFFSETS_CIRCLE, 5, 7, 0, 3, 3, 5, 3, true},
+        {"torus", OFFSETS_TORUS, 5, 7, 0, 3, 3, 5, 3, true},
+        {"circle", OFFSETS_CIRCLE, 1, 1, 0, 8, 3, 3, 2, true},
+        {"torus", OFFSETS_TORUS, 1, 2, 0, 6, 3, 3, 2, true},
+        {"torus", OFFSETS_TORUS, 2, 3, 0, 4, 3, 4, 1, true},
+        {"circle", OFFSETS_CIRCLE, 3, 2, 0, 4, 3, 1, 4, true},
+        {"circle", OFFSETS_CIRCLE, 11, 2, 0, 1, 2, 17, 5, true},
+        {"torus", OFFSETS_TORUS, 3, 13, 0, 1, 1, 4, 17, true},
+        {"circle", OFFSETS_CIRCLE, 8, 9, 0, 1, 1, 16, 16, true},
+        {"torus", OFFSETS_TORUS, 8, 6, 0, 2, 1, 16, 4, true},
+        {"toeplitz", OFFSETS_TOEPLITZ, 5, 7, 0, 2, 3, 5, 3, true},
+        {"toeplitz, one wa", OFFSETS_TOEPLITZ, 5, 7, 0, 2, 3, 5, 3, false},
+        {"toeplitz, one wa", OFFSETS_TOEPLITZ, 2, 1, 0, 4, 3, 5, 18, false},
+        {"toeplitz", OFFSETS_TOEPLITZ, 4, 2, 0, 1, 9, 19, 2, true},
+        {"local", OFFSETS_LOCAL, 5, 7, 3, 2, 3, 5, 3, true},
+        {"local", OFFSETS_LOCAL, 4, 9, 5, 1, 2, 16, 4, true},
+        {"local", OFFSETS_LOCAL, 2, 3, 7, 1, 2, 3, 2, true},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) check_case(&cases[i]);
+}
+
+/* An emulated block takes a second where a processor or a GPU takes microseconds. */
+static bool emulated(void) { return strstr(kernels_device(), "emulated"); }
+
+static double *widened_real(const real *x, size_t n) { return widened(download_real(x, n), n); }
+
+/* The grids of the paper's Table 4 and one that is no power of anything. */
+static void test_algorithms_agree(void **state) {
+    (void)state;
+    static const int sides[][2] = {{7, 7}, {14, 14}, {28, 28}, {10, 33}, {56, 56}, {84, 84}};
+    for (int i = 0; i < (emulated() ? 1 : 6); i++)
+        for (int grid = 0; grid < 2; grid++) {
+            Case k = {grid ? "torus" : "circle", grid ? OFFSETS_TORUS : OFFSETS_CIRCLE, sides[i][0], sides[i][1], 0, 1, 1,
+                      i < 3 ? 16 : 2, i < 3 ? 4 : 6, true};
+            Inputs x = inputs_of(&k);
+            Outputs got = run(&fft, &x, &k), want = run(&dense, &x, &k);
+            printf("fft == dense, %s %dx%d D %d E %d\n", k.name, k.Hg, k.Wg, k.D, k.E);
+            assert_true(close_real("y", got.y, widened_real(want.y, x.n_y), x.n_y));
+            assert_true(close_real("s", got.s, widened_real(want.s, x.n_s), x.n_s));
+            assert_true(close_real("dqkv", got.dqkv, widened_real(want.dqkv, 3 * x.n_y), 3 * x.n_y));
+            assert_true(close_real("dqk", got.dqk, widened_real(want.dqk, 2 * x.n_y), 2 * x.n_y));
+            assert_true(close_float("dwa", got.dwa, widened(download(want.dwa, x.n_wa), x.n_wa), x.n_wa));
+            assert_true(close_float("dwb", got.dwb, widened(download(want.dwb, x.n_wb), x.n_wb), x.n_wb));
+            release_all();
+        }
+}
+
+/* A NaN in one image's v leaves the other images alone. */
+static void test_nan(void **state) {
+    (void)state;
+    Case k = {"circle", OFFSETS_CIRCLE, 3, 4, 0, 2, 2, 5, 3, true};
+    const Algorithm *both[] = {&dense, &fft};
+    for (int a = 0; a < 2; a++) {
+        Inputs x = inputs_of(&k);
+        x.qkv[at(12 + 5, 3, 2, &k, 1, 2)] = NAN;
+        x.d_qkv = upload_real(x.qkv, 3 * x.n_y);
+        Outputs o = run(both[a], &x, &k);
+        float *y = download_real(o.y, x.n_y);
+        for (size_t i = 0; i < x.n_y / 2; i++) assert_false(isnan(y[i]));
+        assert_true(isnan(y[at(12 + 5, 1, 0, &k, 1, 2)]));
+        release_all();
+    }
+}
+
+static void test_costs(void **state) {
+    (void)state;
+    Patterns circle = {{OFFSETS_CIRCLE, 14, 14, 0}, 16, true}, large = {{OFFSETS_CIRCLE, 56, 56, 0}, 16, true};
+    Patterns window = {{OFFSETS_LOCAL, 14, 14, 5}, 16, true}, shared = {{OFFSETS_TORUS, 14, 14, 0}, 16, false};
+    assert_true(lisa_dense_cost(&circle, 16) > 0 && lisa_fft_cost(&circle, 16) > 0);
+    assert_true(lisa_dense_cost(&large, 16) > 10 * lisa_fft_cost(&large, 16));
+    assert_true(isinf(lisa_fft_cost(&window, 16)) && isinf(lisa_fft_cost(&shared, 16)));
+}
+
+/* == Unit lengths ================================================================================================= */
+
+static void length_case(size_t n, int H, int D) {
+    size_t n_y = n * H * D, rows = n * 2 * H;
+    printf("unit lengths n %zu H %d D %d\n", n, H, D);
+    float *qkv = normals(3 * n_y, 1), *dqk = normals(2 * n_y, 1), *before = normals(3 * n_y, 1);
+    for (int c = 0; c < D; c++) qkv[c] = 0; /* a zero query, and one shorter than 1e-6 where there is a second token */
+    for (int c = 0; c < D && n > 1; c++) qkv[(size_t)3 * H * D + c] *= 1e-8f;
+    real *d_qkv = upload_real(qkv, 3 * n_y), *d_dqk = upload_real(dqk, 2 * n_y), *d_qk = poisoned_real(2 * n_y);
+    real *d_dqkv = upload_real(before, 3 * n_y);
+    float *d_inverse = poisoned(rows);
+    l2_normalize_forward(d_qk, d_inverse, d_qkv, n, H, D);
+    l2_normalize_backward(d_dqkv, d_dqk, d_qk, d_inverse, n, H, D);
+    double *qk = zeros(2 * n_y), *inverse = zeros(rows), *dqkv = zeros(3 * n_y);
+    float *after = download_real(d_dqkv, 3 * n_y);
+    for (size_t i = 0; i < rows; i++) {
+        size_t from = i / (2 * H) * 3 * H * D + i % (2 * H) * D;
+        double squares = 0, dot = 0;
+        for (int c = 0; c < D; c++) squares += (double)qkv[from + c] * qkv[from + c];
+        inverse[i] = 1 / fmax(sqrt(squares), 1e-6);
+        for (int c = 0; c < D; c++) dot += dqk[i * D + c] * (qk[i * D + c] = inverse[i] * qkv[from + c]);
+        if (squares < 1e-12) dot = 0;
+        for (int c = 0; c < D; c++) {
+            double gradient = inverse[i] * (dqk[i * D + c] - dot * qk[i * D + c]);
+            if (inverse[i] > 1e3) { /* in proportion, or they would hide the others */
+                gradient /= inverse[i];
+                after[from + c] /= (float)inverse[i];
+            }
+            dqkv[from + c] = gradient;
+        }
+        inverse[i] = fmin(inverse[i], 1e3);
+    }
+    float *got = download(d_inverse, rows);
+    for (size_t i = 0; i < rows; i++) got[i] = fminf(got[i], 1e3f);
+    for (size_t i = 0; i < n; i++)
+        for (int c = 2 * H * D; c < 3 * H * D; c++) {
+            size_t v = i * 3 * H * D + c;
+            assert_true(after[v] == before[v]);
+            dqkv[v] = before[v];
+        }
+    assert_true(close_real("qk", d_qk, qk, 2 * n_y));
+    assert_true(check_close("inverse", got, inverse, rows, REAL_TOLERANCE));
+    assert_true(check_close_step("dqkv", after, dqkv, 3 * n_y, REAL_TOLERANCE, REAL_STEP));
+    release_all();
+}
+
+static void test_unit_lengths(void **state) {
+    (void)state;
+    length_case(35, 3, 5);
+    length_case(1, 1, 2);
+    length_case(9, 2, 16);
+    length_case(4, 1, 37);
+}
+
+/* == Position weights ============================================================================================= */
+
+static void weighted_case(int Hg, int Wg, int B, int H, int D, int tables) {
+    Case k = {"toeplitz", OFFSETS_TOEPLITZ, Hg, Wg, 0, B, H, D, tables, false};
+    Inputs x = inputs_of(&k); /* wb [T,tables] is r */
+    Offsets offsets = patterns_of(&k).offsets;
+    int N = Hg * Wg;
+    double *y = zeros(x.n_y), *dv = zeros(x.n_y), *dqk = zeros(2 * x.n_y), *dr = widened(x.dwb, x.n_wb);
+    for (int head = 0; head < B * H; head++)
+        for (int i = 0; i < N; i++)
+            for (int j = 0; j < N; j++) {
+                size_t n = (size_t)(head / H) * N + i, m = (size_t)(head / H) * N + j;
+                size_t r = (size_t)entry_of(&k, i, j) * tables + (tables > 1 ? head % H : 0);
+                double a = 0, t = 0, weight = x.wb[r];
+                for (int c = 0; c < D; c++) {
+                    a += (double)x.qk[at(n, 2, 0, &k, head % H, c)] * x.qk[at(m, 2, 1, &k, head % H, c)];
+                    t += (double)x.dy[at(n, 1, 0, &k, head % H, c)] * x.qkv[at(m, 3, 2, &k, head % H, c)];
+                }
+                dr[r] += a * t;
+                for (int c = 0; c < D; c++) {
+                    size_t q = at(n, 2, 0, &k, head % H, c), key = at(m, 2, 1, &k, head % H, c);
+                    y[at(n, 1, 0, &k, head % H, c)] += a * weight * x.qkv[at(m, 3, 2, &k, head % H, c)];
+                    dv[at(m, 1, 0, &k, head % H, c)] += a * weight * x.dy[at(n, 1, 0, &k, head % H, c)];
+                    dqk[q] += t * weight * x.qk[key];
+                    dqk[key] += t * weight * x.qk[q];
+                }
+            }
+    printf("position weights %dx%d B %d H %d D %d tables %d\n", Hg, Wg, B, H, D, tables);
+    real *d_y = poisoned_real(x.n_y), *d_dqkv = upload_real(x.before, 3 * x.n_y), *d_dqk = poisoned_real(2 * x.n_y);
+    float *d_dr = upload(x.dwb, x.n_wb);
+    kernels_reserve(weighted_attention_workspace(&offsets, tables, B, H, D));
+    weighted_attention_forward(d_y, x.d_qk, x.d_qkv, x.d_wb, &offsets, tables, B, H, D);
+    weighted_attention_backward(d_dqkv, d_dqk, d_dr, x.d_dy, x.d_qk, x.d_qkv, x.d_wb, &offsets, tables, B, H, D);
+    assert_true(close_real("y", d_y, y, x.n_y));
+    assert_true(close_values(d_dqkv, dv, &x, &k));
+    assert_true(close_real("dqk", d_dqk, dqk, 2 * x.n_y));
+    assert_true(close_float("dr", d_dr, dr, x.n_wb));
+    release_all();
+}
+
+static void test_position_weights(void **state) {
+    (void)state;
+    weighted_case(5, 7, 3, 3, 5, 1);
+    weighted_case(5, 7, 2, 3, 5, 3);
+    weighted_case(1, 2, 6, 3, 3, 1);
+    weighted_case(3, 12, 1, 2, 17, 2);
+}
+
+/* == Global filter ================================================================================================ */
+
+typedef struct {
+    int B, Hg, Wg, M;
+} FilterCase;
+
+/* Frequency (fy, fx) of channel c of image b, by the definition. */
+static void spectrum(double *re, double *im, const float *x, const FilterCase *k, int b, int fy, int fx, int c) {
+    *re = *im = 0;
+    for (int n = 0; n < k->Hg * k->Wg; n++) {
+        double angle = -2 * M_PI * ((double)fy * (n / k->Wg) / k->Hg + (double)fx * (n % k->Wg) / k->Wg);
+        double value = x[((size_t)b * k->Hg * k->Wg + n) * k->M + c];
+        *re += value * cos(angle);
+        *im += value * sin(angle);
+    }
+}
+
+/* y = Re sum over the stored half of m_f w_f X_f exp(...) / N, m = 1 in the columns 0 and Wg/2, else 2; and its gradients,
+ * one frequency at a time. */
+static void filter_reference(double *y, double *dx, double *dw, const float *x, const float *dy, const float *w,
+                             const FilterCase *k) {
+    int N = k->Hg * k->Wg, columns = k->Wg / 2 + 1;
+    for (int b = 0; b < k->B; b++)
+        for (int c = 0; c < k->M; c++)
+            for (int f = 0; f < k->Hg * columns; f++) {
+                int fy = f / columns, fx = f % columns;
+                double many = (fx == 0 || 2 * fx == k->Wg ? 1.0 : 2.0) / N, xr, xi, gr, gi;
+                size_t at_w = ((size_t)f * k->M + c) * 2;
+                double wr = w[at_w], wi = w[at_w + 1];
+                spectrum(&xr, &xi, x, k, b, fy, fx, c);
+                spectrum(&gr, &gi, dy, k, b, fy, fx, c);
+                dw[at_w] += many * (xr * gr + xi * gi);
+                dw[at_w + 1] += many * (xr * gi - xi * gr);
+                for (int n = 0; n < N; n++) {
+                    double angle = 2 * M_PI * ((double)fy * (n / k->Wg) / k->Hg + (double)fx * (n % k->Wg) / k->Wg);
+                    size_t at_x = ((size_t)b * N + n) * k->M + c;
+                    y[at_x] += many * ((wr * xr - wi * xi) * cos(angle) - (wr * xi + wi * xr) * sin(angle));
+                    dx[at_x] += many * ((wr * gr + wi * gi) * cos(angle) - (wr * gi - wi * gr) * sin(angle));
+                }
+            }
+}
+
+static void filter_case(FilterCase k) {
+    size_t n = (size_t)k.B * k.Hg * k.Wg * k.M, n_w = (size_t)k.Hg * (k.Wg / 2 + 1) * k.M * 2;
+    printf("global filter B %d %dx%d M %d\n", k.B, k.Hg, k.Wg, k.M);
+    float *x = normals(n, 1), *dy = normals(n, 1), *w = normals(n_w, 1), *before = normals(n_w, 1);
+    real *d_x = upload_real(x, n), *d_dy = upload_real(dy, n), *d_y = poisoned_real(n), *d_dx = poisoned_real(n);
+    float *d_w = upload(w, n_w), *d_dw = upload(before, n_w);
+    double *y = zeros(n), *dx = zeros(n), *dw = widened(before, n_w);
+    filter_reference(y, dx, dw, x, dy, w, &k);
+    kernels_reserve(global_filter_workspace(k.B, k.Hg, k.Wg, k.M));
+    global_filter_forward(d_y, d_x, d_w, k.B, k.Hg, k.Wg, k.M);
+    global_filter_backward(d_dx, d_dw, d_dy, d_x, d_w, k.B, k.Hg, k.Wg, k.M);
+    assert_true(close_real("y", d_y, y, n));
+    assert_true(close_real("dx", d_dx, dx, n));
+    assert_true(close_float("dw", d_dw, dw, n_w));
+    release_all();
+}
+
+static void test_global_filter(void **state) {
+    (void)state;
+    const FilterCase cases[] = {{3, 5, 7, 5}, {2, 4, 6, 17}, {5, 1, 1, 19}, {5, 2, 1, 12}, {1, 3, 11, 2}, {4, 8, 8, 4}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) filter_case(cases[i]);
+}
+
+int main(void) {
+    kernels_init();
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_formulas),     cmocka_unit_test(test_algorithms_agree), cmocka_unit_test(test_nan),
+        cmocka_unit_test(test_costs),        cmocka_unit_test(test_unit_lengths),     cmocka_unit_test(test_position_weights),
+        cmocka_unit_test(test_global_filter),
+    };
+    int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    kernels_exit();
+    return failed;
+}
