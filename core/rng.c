@@ -1,5 +1,7 @@
 #include "core/rng.h"
 
+#include <string.h>
+
 /* Blocks that go through the rounds side by side: the compiler makes vectors of them. */
 enum { SIDE_BY_SIDE = 32 };
 
@@ -19,11 +21,13 @@ void rng_normals(float *x, size_t n, uint64_t seed, RngPurpose purpose, uint32_t
 #pragma omp parallel for schedule(static)
     for (size_t first = 0; first < blocks; first += SIDE_BY_SIDE) {
         uint32_t words[4][SIDE_BY_SIDE];
+        float pairs[2 * SIDE_BY_SIDE];
+        size_t left = n - 2 * first;
         philox_blocks(words, first, a, b, (uint32_t)purpose, seed);
-        for (size_t j = 0; j < SIDE_BY_SIDE && first + j < blocks; j++) {
-            size_t i = 2 * (first + j);
-            x[i] = rng_normal_of(words[0][j], words[1][j]);
-            if (i + 1 < n) x[i + 1] = rng_normal_of(words[2][j], words[3][j]);
+        for (int j = 0; j < SIDE_BY_SIDE; j++) {
+            pairs[2 * j] = rng_normal_of(words[0][j], words[1][j]);
+            pairs[2 * j + 1] = rng_normal_of(words[2][j], words[3][j]);
         }
+        memcpy(x + 2 * first, pairs, (left < 2 * SIDE_BY_SIDE ? left : 2 * SIDE_BY_SIDE) * sizeof *x);
     }
 }

@@ -72,22 +72,12 @@ RNG_INLINE uint32_t rng_below(uint64_t seed, RngPurpose purpose, uint32_t a, uin
     return (uint32_t)((uint64_t)rng_bits(seed, purpose, a, b, i) * n >> 32);
 }
 
-/* Standard normal from two words of bits, by Box and Muller. */
-RNG_INLINE float rng_normal_of(uint32_t u, uint32_t v) {
+/* Standard normal by Box and Muller: element i uses the uniforms 2i and 2i + 1. */
+RNG_INLINE float rng_normal(uint64_t seed, RngPurpose purpose, uint32_t a, uint32_t b, uint64_t i) {
+    uint32_t u = rng_bits(seed, purpose, a, b, 2 * i), v = rng_bits(seed, purpose, a, b, 2 * i + 1);
     float radius = sqrtf(-2.0f * logf(((float)(u >> 8) + 0.5f) * (1.0f / 16777216.0f)));
     return radius * cosf(6.283185307179586f * ((float)(v >> 8) * (1.0f / 16777216.0f)));
 }
-
-/* Standard normal: element i uses the uniforms 2i and 2i + 1. */
-RNG_INLINE float rng_normal(uint64_t seed, RngPurpose purpose, uint32_t a, uint32_t b, uint64_t i) {
-    return rng_normal_of(rng_bits(seed, purpose, a, b, 2 * i), rng_bits(seed, purpose, a, b, 2 * i + 1));
-}
-
-/* x [n] = rng_normal of the elements 0 .. n-1, host memory.  Each block of bits is made once, and by all threads. */
-#ifdef __cplusplus
-extern "C"
-#endif
-void rng_normals(float *x, size_t n, uint64_t seed, RngPurpose purpose, uint32_t a, uint32_t b);
 
 /* ln(v / 2^24) for a whole number 1 <= v < 2^24: v = 2^e (1 + f), 1 + f in [sqrt 1/2, sqrt 2). */
 RNG_INLINE float rng_log(uint32_t v) {
@@ -122,9 +112,16 @@ RNG_INLINE float rng_cosine(uint32_t k) {
 
 /* A standard normal number with the same bits on every device: rng_normal asks the library for ln and cos, whose last
  * bits differ.  No sum of a product stands here but in fmaf, which leaves a compiler no choice of rounding. */
+RNG_INLINE float rng_normal_of(uint32_t u, uint32_t v) { return sqrtf(-2.0f * rng_log(u >> 8 | 1)) * rng_cosine(v >> 8); }
+
 RNG_INLINE float rng_normal_exact(uint64_t seed, RngPurpose purpose, uint32_t a, uint32_t b, uint64_t i) {
-    uint32_t u = rng_bits(seed, purpose, a, b, 2 * i), v = rng_bits(seed, purpose, a, b, 2 * i + 1);
-    return sqrtf(-2.0f * rng_log(u >> 8 | 1)) * rng_cosine(v >> 8);
+    return rng_normal_of(rng_bits(seed, purpose, a, b, 2 * i), rng_bits(seed, purpose, a, b, 2 * i + 1));
 }
+
+/* x [n] = rng_normal_exact of the elements 0 .. n-1, host memory, by all threads. */
+#ifdef __cplusplus
+extern "C"
+#endif
+void rng_normals(float *x, size_t n, uint64_t seed, RngPurpose purpose, uint32_t a, uint32_t b);
 
 #endif
