@@ -374,10 +374,10 @@ void real_download(float *host, const real *device, size_t n) {
 
 #endif
 
-/* 64 Ki tokens 768 wide: hundreds of tiles for every multiprocessor in every product, and a few GiB of what a block of
- * DeiT keeps. */
 bool device_shares_cores(void) { return false; }
 
+/* 64 Ki tokens 768 wide: hundreds of tiles for every multiprocessor in every product, and a few GiB of what a block of
+ * DeiT keeps. */
 size_t activations_at_once(void) { return (size_t)768 << 16; }
 
 /* == The peak ===================================================================================================== */

@@ -8,7 +8,7 @@
 
 static constexpr int tile_ld(int columns) { return columns + 8; }
 
-/* Is a matrix of floats held as the sum of two tiles, what is left of the rounding in the second? */
+/* Is a float held as the sum of two activations, what is left of its rounding in the second? */
 static constexpr bool SPLIT = sizeof(real) == 2;
 
 /* A size for a generic lambda to make a template argument of: constexpr int W = width.value. */
