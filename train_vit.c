@@ -347,10 +347,15 @@ static void loading_close(Run *run) {
     loader_pool_close(run->workers);
 }
 
+/* Are the data's images used as they are, padded and cropped at most? */
+static bool has_model_size(const Run *run) {
+    return run->train.height == run->s.img_size[0] && run->train.width == run->s.img_size[1];
+}
+
 static void check_data(const Run *run) {
     const Settings *s = &run->s;
     const Dataset *d = &run->train;
-    if (d->height && (s->img_size[0] != d->height || s->img_size[1] != d->width))
+    if (d->height && !config_origin(&run->config, "img_size") && !has_model_size(run))
         config_reject(&run->config, "img_size", "%dx%d, but images of %s are %dx%d", s->img_size[0], s->img_size[1],
                       d->name, d->height, d->width);
     if (s->num_classes < d->classes)
@@ -669,6 +674,9 @@ static void announce(const Run *run) {
         printf("%d ranks, %d images of each batch on every one\n", distributed_ranks(), local_batch(run));
     printf("%s: %zu training and %zu test images, %d classes\n", run->train.name, run->train.count, run->test.count,
            run->train.classes);
+    if (run->train.height && !has_model_size(run))
+        printf("%s: images of %dx%d are resized to img_size %dx%d: cut out and scaled in training, the centre in tests\n",
+               run->train.name, run->train.height, run->train.width, s->img_size[0], s->img_size[1]);
     printf("%s: %zu parameters, %.1f million multiply-adds an image, %.0f MiB of activations\n",
            attention_operators[s->attn]->name, run->vit.params.parameters, (double)vit_macs(&run->vit) / 1e6,
            (double)vit_activation_bytes(&run->vit) / (1 << 20));
@@ -853,7 +861,7 @@ static void prediction_pixels(Run *run, const char *name, uint8_t *pixels) {
         ok = file_read_again(name, IMAGE_MAX_BYTES, &file.bytes, &file.room, &sample.size, error);
         sample.bytes = file.bytes;
         Image image;
-        if (ok && run->train.height) {
+        if (ok && has_model_size(run)) {
             if (!image_decode(&image, file.bytes, sample.size, IMAGE_MAX_PIXELS, error)) die("%s: %s", name, error);
             image_resize(pixels, run->s.img_size[0], run->s.img_size[1], image.pixels, image.height, image.width);
             image_free(&image);

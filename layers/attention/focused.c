@@ -74,7 +74,7 @@ static void focused_weights(const Attention *a, float *weights, int b, int head,
 
 const AttentionOp focused_op = {
     .name = "focused",
-    .summary = "focused linear attention: features to the power p, depthwise 5x5 on v (FLatten)",
+    .summary = "focused linear attention: features to the power p, 5x5 on v (FLatten)",
     .needs_grid = true,
     .state_size = sizeof(Focused),
     .declare = focused_declare,

@@ -279,9 +279,9 @@ static void sa9_heads_declare(Attention *a, Params *p) { weighted_declare(a, p, 
         .weights = weighted_weights,                   \
     }
 
-LISA_OP(lisa_op, "lisa", "lightweight structure-aware attention: lisa_patterns circular convolutions of keys and values",
+LISA_OP(lisa_op, "lisa", "lightweight structure-aware attention by circular convolutions (LiSA)",
         lisa_declare);
-LISA_OP(sa10_op, "sa10", "structure-aware attention on q.k, Toeplitz position weights (LiSA paper, Eq. 10)", sa10_declare);
+LISA_OP(sa10_op, "sa10", "structure-aware attention on q.k, Toeplitz weights (LiSA paper, Eq. 10)", sa10_declare);
 LISA_OP(sa11_op, "sa11", "structure-aware attention on the Hadamard products of q and k (Eq. 11)", sa11_declare);
 WEIGHTED_OP(sa9_op, "sa9", "q.k times a position weight, no softmax (Eq. 9)", sa9_declare);
 WEIGHTED_OP(sa9_heads_op, "sa9-heads", "sa9 with position weights for each head", sa9_heads_declare);
