@@ -26,6 +26,7 @@
 #include "data/sheet.h"
 #include "layers/attention/feature_map.h"
 #include "layers/attention/relative.h"
+#include "layers/resample_grid.h"
 #include "layers/vit.h"
 
 enum { ERROR_SIZE = 512 };
@@ -153,7 +154,7 @@ static const ConfigEntry entries[] = {
     {F(UINT64, seed), "0", .help = "Decides every random number of the run"},
 
     {F(STRING, run_dir), .section = "run", .argument = "FOLDER", .help = "Where config.ini, log.csv and the checkpoints go (default: the next free runs/<data>-<attn>-<number>)"},
-    {F(STRING, init), .argument = "FILE", .help = "Start from these weights (safetensors, timm's names)"},
+    {F(STRING, init), .argument = "FILE", .help = "Start from these weights (safetensors, timm's names); tables on the token grid are resampled to this img_size, and a head of other classes is drawn afresh"},
     {F(INT, eval_every), "1", .min = 1, .max = 1e6, .help = "Epochs between two evaluations; the last epoch always has one"},
     {F(INT, log_every), "50", .min = 1, .max = 1e8, .help = "Steps between two rows of log.csv"},
     {F(FLOAT, bench_seconds), "5", .min = 0.1, .max = 3600, .help = "How long --bench measures training, and again inference"},
@@ -196,8 +197,7 @@ typedef struct {
     bool stopping; /* all ranks know that a signal came to one */
 } Run;
 
-static VitConfig vit_config(const Run *run) {
-    const Settings *s = &run->s;
+static VitConfig vit_config(const Settings *s) {
     int count;
     return (VitConfig){
         .img_h = s->img_size[0],
@@ -246,7 +246,7 @@ static void check_settings(Run *run) {
                       distributed_ranks());
     if (s->dim % s->heads) config_reject(&run->config, "heads", "%d does not divide dim %d", s->heads, s->dim);
     const AttentionOp *op = attention_operators[s->attn];
-    AttentionConfig attention = vit_config(run).attention;
+    AttentionConfig attention = vit_config(&run->s).attention;
     if (op->needs_grid && !op->class_block && s->pool == POOL_CLS)
         config_reject(&run->config, "pool", "attn %s has no place for a class token: use pool gap", op->name);
     if (op->class_block && s->pool == POOL_CLS && op->class_block(&attention) >= s->depth)
@@ -374,15 +374,95 @@ static void data_open(Run *run, bool train) {
     loading_open(run, &run->test_loader, &run->test, false);
 }
 
+/* A mode that looks at a model and leaves no run behind. */
+static bool is_looking(const Settings *s) {
+    return s->eval || s->bench || s->describe || s->predict.count || *s->parity || *s->show_batch;
+}
+
+/* What --init changes on the way: tables on a grid of another size are resampled, and training starts with a new head
+ * where the classes are others. */
+typedef struct {
+    const Run *run;
+    Vit origin; /* the model that the weights are from, declared but without memory; nothing where the file does not say */
+    int resampled;
+    const Param *first; /* of those, and its grid in the file */
+    ParamGrid grid;
+    size_t classes;                   /* in the file, where the head is another one */
+} Fit;
+
+static bool fit_grid(Fit *fit, float *to, const Param *p, const SafeTensor *tensor) {
+    const Param *origin = params_find(&fit->origin.params, p->name);
+    ParamGrid grid;
+    char error[ERROR_SIZE];
+    if (!grid_of_tensor(&grid, p, origin ? &origin->grid : NULL, tensor->ndim, tensor->shape)) return false;
+    if (grid.rows == p->grid.rows && grid.columns == p->grid.columns) return false;
+    float *from = xcalloc(tensor->size, sizeof *from, "resampling");
+    if (!safetensors_to_float(tensor, from, error, sizeof error)) die("%s", error);
+    grid_resample(to, p, from, &grid);
+    free(from);
+    if (!fit->resampled++) {
+        fit->first = p;
+        fit->grid = grid;
+    }
+    return true;
+}
+
+static bool fit_head(Fit *fit, float *to, const Param *p, const SafeTensor *tensor) {
+    bool rest = tensor->ndim == p->ndim && (p->ndim < 2 || tensor->shape[1] == (size_t)p->shape[1]);
+    if (strncmp(p->name, "head.", 5) || !rest || is_looking(&fit->run->s)) return false;
+    if (tensor->shape[0] == (size_t)p->shape[0]) return false;
+    params_draw(&fit->run->vit.params, p, fit->run->s.seed, to);
+    fit->classes = tensor->shape[0];
+    return true;
+}
+
+static bool fit_tensor(float *to, const Param *p, const SafeTensor *tensor, void *context) {
+    return fit_grid(context, to, p, tensor) || fit_head(context, to, p, tensor);
+}
+
+/* The model that a checkpoint of ours was made for, so that its grids are known. */
+static void origin_create(Vit *origin, const char *checkpoint) {
+    Settings settings;
+    Config config;
+    char error[ERROR_SIZE], *text = run_folder_config(checkpoint);
+    if (!text) return;
+    config_init(&config, entries, ENTRIES, &settings, "config");
+    if (config_try_text(&config, text, strlen(text), checkpoint, error, sizeof error) && settings.num_classes > 0) {
+        VitConfig vit = vit_config(&settings);
+        vit_create(origin, &vit);
+    }
+    config_free(&config);
+    free(text);
+}
+
+static void weights_load(Run *run) {
+    const Settings *s = &run->s;
+    static Fit fit;
+    fit.run = run;
+    origin_create(&fit.origin, s->init);
+    checkpoint_load_weights(&run->vit.params, s->init, &(CheckpointFit){fit_tensor, &fit});
+    vit_destroy(&fit.origin);
+    if (distributed_rank() > 0 || s->bench) return;
+    if (fit.resampled) {
+        char more[32] = "";
+        if (fit.resampled > 1) snprintf(more, sizeof more, " and %d more", fit.resampled - 1);
+        printf("%s: resampled bicubically: %s from %dx%d to %dx%d%s\n", s->init, fit.first->name, fit.grid.rows,
+               fit.grid.columns, fit.first->grid.rows, fit.first->grid.columns, more);
+    }
+    if (fit.classes)
+        printf("%s: its head has %zu classes, this model %d: the head is drawn afresh\n", s->init, fit.classes,
+               s->num_classes);
+}
+
 /* Builds the model for `batch` images at a time and gives it its first weights. */
 static void model_open(Run *run, int batch, bool training) {
-    VitConfig config = vit_config(run);
+    VitConfig config = vit_config(&run->s);
     vit_create(&run->vit, &config);
     vit_plan(&run->vit, batch, training);
     vit_allocate(&run->vit);
     params_allocate(&run->vit.params, training);
     if (*run->s.init) {
-        checkpoint_load_weights(&run->vit.params, run->s.init);
+        weights_load(run);
     } else {
         params_initialize(&run->vit.params, run->s.seed);
         vit_draw_buffers(&run->vit, run->s.seed, 0);
@@ -726,7 +806,7 @@ static int mode_train(Run *run) {
 /* == The other modes ============================================================================================== */
 
 static int mode_describe(Run *run) {
-    VitConfig config = vit_config(run);
+    VitConfig config = vit_config(&run->s);
     vit_create(&run->vit, &config);
     vit_plan(&run->vit, micro_batch_choose(run), true);
     vit_describe(&run->vit, stdout);
@@ -991,7 +1071,7 @@ static void parity_parameters(Run *run, const SafeTensors *st) {
     char error[ERROR_SIZE];
     int present = 0;
     for (int i = 0; i < params->count; i++) present += safetensors_find(st, params->items[i].name) != NULL;
-    if (present && !checkpoint_read_weights(params, params->values, st, "", error, sizeof error)) die("%s", error);
+    if (present && !checkpoint_read_weights(params, params->values, st, "", NULL, error, sizeof error)) die("%s", error);
 }
 
 static void parity_write(Run *run, float loss, int B) {
@@ -1127,7 +1207,7 @@ static void check_mode(const Settings *s) {
 static void settings_open(Run *run, int argc, char **argv) {
     settings_read(run, NULL, NULL, argc, argv);
     Settings *s = &run->s;
-    bool looking = s->eval || s->bench || s->describe || s->predict.count || *s->parity || *s->show_batch;
+    bool looking = is_looking(s);
     if (*s->resume) resume_resolve(run, !looking);
     const char *base_file = *s->config ? "" : *s->resume && !looking ? s->run_dir : looking ? s->init : "";
     if (*base_file) {

@@ -80,15 +80,16 @@ static void shape_text(char *text, size_t size, int ndim, const size_t *shape) {
     if (used < size) snprintf(text + used, size - used, "]");
 }
 
-static bool shape_matches(const Param *p, const SafeTensor *tensor, char *error, size_t error_size) {
-    size_t wanted[PARAM_MAX_DIMS];
+static bool shape_matches(const Param *p, const SafeTensor *tensor) {
     bool same = tensor->ndim == p->ndim;
-    for (int d = 0; d < p->ndim; d++) {
-        wanted[d] = (size_t)p->shape[d];
-        same = same && tensor->shape[d] == wanted[d];
-    }
-    if (same) return true;
+    for (int d = 0; same && d < p->ndim; d++) same = tensor->shape[d] == (size_t)p->shape[d];
+    return same;
+}
+
+static bool refuse_shape(const Param *p, const SafeTensor *tensor, char *error, size_t error_size) {
+    size_t wanted[PARAM_MAX_DIMS];
     char has[128], needs[128];
+    for (int d = 0; d < p->ndim; d++) wanted[d] = (size_t)p->shape[d];
     shape_text(has, sizeof has, tensor->ndim, tensor->shape);
     shape_text(needs, sizeof needs, p->ndim, wanted);
     snprintf(error, error_size, "%s: %s has shape %s, but this model needs %s: another dim, depth, patch or class count?",
@@ -96,8 +97,16 @@ static bool shape_matches(const Param *p, const SafeTensor *tensor, char *error,
     return false;
 }
 
-bool checkpoint_read_weights(Params *params, float *arena, const SafeTensors *st, const char *prefix, char *error,
-                             size_t error_size) {
+/* One tensor to the host. */
+static bool tensor_read(float *to, const Param *p, const SafeTensor *tensor, const CheckpointFit *fit, char *error,
+                        size_t error_size) {
+    if (fit && fit->fit(to, p, tensor, fit->context)) return true;
+    if (!shape_matches(p, tensor)) return refuse_shape(p, tensor, error, error_size);
+    return safetensors_to_float(tensor, to, error, error_size);
+}
+
+bool checkpoint_read_weights(Params *params, float *arena, const SafeTensors *st, const char *prefix,
+                             const CheckpointFit *fit, char *error, size_t error_size) {
     float *host = xcalloc(params->total, sizeof *host, "checkpoint");
     bool ok = true;
     for (int i = 0; ok && i < params->count; i++) {
@@ -110,22 +119,21 @@ bool checkpoint_read_weights(Params *params, float *arena, const SafeTensors *st
         if (!ok)
             snprintf(error, error_size, "%s: no tensor '%s', which this model needs", st->file, name);
         else
-            ok = shape_matches(p, tensor, error, error_size) &&
-                 safetensors_to_float(tensor, host + p->offset, error, error_size);
+            ok = tensor_read(host + p->offset, p, tensor, fit, error, error_size);
     }
     if (ok) device_upload(arena, host, params->total * sizeof *host);
     free(host);
     return ok;
 }
 
-void checkpoint_load_weights(Params *params, const char *path) {
+void checkpoint_load_weights(Params *params, const char *path, const CheckpointFit *fit) {
     char error[ERROR_SIZE];
     SafeTensors st;
     if (!safetensors_open(&st, path, error, sizeof error)) die("%s", error);
     if (safetensors_metadata(&st, "vit.c.run"))
         die("%s: this is the state of a run: --resume continues it; --init wants last.safetensors or best.safetensors",
             path);
-    if (!checkpoint_read_weights(params, params->values, &st, "", error, sizeof error)) die("%s", error);
+    if (!checkpoint_read_weights(params, params->values, &st, "", fit, error, sizeof error)) die("%s", error);
     for (int i = 0; i < st.count; i++)
         if (!params_find(params, st.tensors[i].name))
             die("%s: tensor '%s' has no place in this model: another attn, feature_map, relative, pool, pos_embed or "
@@ -155,7 +163,8 @@ void checkpoint_load_state(Params *params, RunState *state, const char *path) {
                  {"exp_avg_sq.", params->exp_avg_sq},
                  {"ema.", params->ema}};
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
-        if (parts[i].arena && !checkpoint_read_weights(params, parts[i].arena, &st, parts[i].prefix, error, sizeof error))
+        if (parts[i].arena &&
+            !checkpoint_read_weights(params, parts[i].arena, &st, parts[i].prefix, NULL, error, sizeof error))
             die("%s", error);
     safetensors_close(&st);
 }

@@ -23,15 +23,23 @@ typedef struct {
 void checkpoint_save_weights(const Params *params, const float *arena, const char *path, const SafeMetadata *metadata,
                              int metadata_count);
 
-/* Reads every parameter from a file of weights.  Dies when one is missing, has another shape, or is left over. */
-void checkpoint_load_weights(Params *params, const char *path);
+/* What the file has for a parameter may have to change: `fit` fills `to` [p->size] from the tensor and returns true, or
+ * false where the tensor goes in as it is, or not at all. */
+typedef struct {
+    bool (*fit)(float *to, const Param *p, const SafeTensor *tensor, void *context);
+    void *context;
+} CheckpointFit;
+
+/* Reads every parameter from a file of weights.  Dies when one is missing, has a shape that nobody fits (`fit` may be
+ * NULL), or is left over. */
+void checkpoint_load_weights(Params *params, const char *path, const CheckpointFit *fit);
 
 void checkpoint_save_state(const Params *params, const RunState *state, const char *path, const SafeMetadata *metadata,
                            int metadata_count);
 void checkpoint_load_state(Params *params, RunState *state, const char *path);
 
 /* Reads every parameter from tensors that are open already, ignoring others; false when one is missing or wrong. */
-bool checkpoint_read_weights(Params *params, float *arena, const SafeTensors *st, const char *prefix, char *error,
-                             size_t error_size);
+bool checkpoint_read_weights(Params *params, float *arena, const SafeTensors *st, const char *prefix,
+                             const CheckpointFit *fit, char *error, size_t error_size);
 
 #endif

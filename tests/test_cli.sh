@@ -450,7 +450,7 @@ same_run full/run full/continued
 check "and with room it goes on as if nothing had been" $? "differs: $differs"
 
 mkdir disk
-if [ "$(id -u)" -eq 0 ] && mount -t tmpfs -o size=256k none disk 2>/dev/null; then
+if [ "$(id -u)" -eq 0 ] && mount -t tmpfs -o size=288k none disk 2>/dev/null; then
     run $tiny --epochs 4 --run-dir disk/run
     complains 1 'disk/run/|No space left on device'
     check "a full disk stops the run with one line" $? "status $status: $(head -n 1 err)"

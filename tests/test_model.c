@@ -85,7 +85,7 @@ static void case_open_dropping(Case *c, const char *path, const char *algorithm,
     vit_allocate(&c->vit);
     plan_poison(&c->vit.training);
     params_allocate(&c->vit.params, true);
-    if (!checkpoint_read_weights(&c->vit.params, c->vit.params.values, &c->file, "", error, sizeof error))
+    if (!checkpoint_read_weights(&c->vit.params, c->vit.params.values, &c->file, "", NULL, error, sizeof error))
         fail_msg("%s", error);
     c->images = malloc(images->bytes);
     c->targets = calloc((size_t)(c->B * c->C), sizeof(float));
