@@ -90,11 +90,12 @@ static int batch_images(const Loader *loader, size_t batch) {
 }
 
 /* Which images the samples of a part need. */
-static int open_part(void *argument, int number, size_t batch, int first, int n) {
+static int open_part(void *argument, int number, size_t batch, int first, int *images) {
     const Loader *loader = argument;
     LoaderSlot *slot = &loader->slots[number];
     LoaderPart *p = &slot->part;
     size_t begin = (size_t)first;
+    int n = *images;
     p->n = p->count = n;
     p->batch = batch;
     p->first = first;

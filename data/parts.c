@@ -102,7 +102,7 @@ static int open_part(Parts *p) {
         if (p->first < begin) p->first = begin;
         if (p->first >= end) continue;
         int slot = (int)(p->opened++ % (uint64_t)p->slots), images = end - p->first < p->room ? end - p->first : p->room;
-        p->slot[slot] = (PartsSlot){.count = c->open(c->loader, slot, p->batch, p->first, images)};
+        p->slot[slot] = (PartsSlot){.count = c->open(c->loader, slot, p->batch, p->first, &images)};
         p->first += images;
         return slot;
     }

@@ -41,9 +41,9 @@ typedef struct {
     float max_damaged; /* more than this share of an epoch's images damaged ends the run */
     LoaderPool *pool;  /* NULL: parts_next fills its part itself, with OpenMP */
     void *loader;
-    /* The next part is to hold n images of that batch from `first` on; returns how many images are to be filled.  One
-     * call at a time, and quick. */
-    int (*open)(void *loader, int slot, size_t batch, int first, int n);
+    /* The next part is to hold the *n images of that batch from `first` on, or fewer, at least one: *n says how many.
+     * Returns how many images are to be filled.  One call at a time, and quick. */
+    int (*open)(void *loader, int slot, size_t batch, int first, int *n);
     /* Fills image i of that slot; any thread. */
     void (*fill)(void *loader, int slot, int i, TransformScratch *scratch);
     /* What image `index` is called. */

@@ -218,8 +218,8 @@ static void resample_row(uint8_t *out, const uint8_t *in, size_t stride, const i
     }
 }
 
-bool resample(Resampler *r, uint8_t *out, const ImagePart *in, const ResampleAxis *rows, const ResampleAxis *columns,
-              ResampleFilter filter) {
+bool resample_strided(Resampler *r, uint8_t *out, size_t out_stride, const ImagePart *in, const ResampleAxis *rows,
+                      const ResampleAxis *columns, ResampleFilter filter) {
     Table across, down;
     int y[2], x[2];
     resample_range(rows, filter, y);
@@ -250,9 +250,14 @@ bool resample(Resampler *r, uint8_t *out, const ImagePart *in, const ResampleAxi
     for (int j = 0; j < rows->count; j++) {
         const int32_t *w = down.weights + (size_t)j * (size_t)down.taps;
         int first = down.first[j], taps = y[1] - first < down.taps ? y[1] - first : down.taps;
-        resample_row(out + (size_t)j * n, r->rows + (size_t)(first - y[0]) * stride, stride, w, taps, n);
+        resample_row(out + (size_t)j * out_stride, r->rows + (size_t)(first - y[0]) * stride, stride, w, taps, n);
     }
     return true;
+}
+
+bool resample(Resampler *r, uint8_t *out, const ImagePart *in, const ResampleAxis *rows, const ResampleAxis *columns,
+              ResampleFilter filter) {
+    return resample_strided(r, out, (size_t)columns->count * 3, in, rows, columns, filter);
 }
 
 void resampler_free(Resampler *r) {
