@@ -77,6 +77,7 @@ static void kinds_allocate(Params *params) {
         const Param *p = &params->items[i];
         size_t end = i + 1 < params->count ? p[1].offset : params->total;
         int kind = p->frozen ? PIECE_FROZEN : p->decay ? PIECE_DECAYED : PIECE_PLAIN;
+        if (p->slow) kind |= PIECE_SLOW;
         memset(host + p->offset / ARENA_PIECE, kind, (end - p->offset) / ARENA_PIECE);
     }
     params->kinds = device_malloc(pieces, "the optimizer's table");

@@ -39,6 +39,7 @@ typedef struct Param {
     float (*start)(const struct Param *p, size_t i); /* element i at first, NaN where `init` draws it; NULL: all drawn */
     ParamGrid grid;
     bool decay;
+    bool slow;   /* AdamW.slow times the learning rate; to be set before params_allocate_optimizer */
     bool frozen; /* a buffer: stored and loaded like the others, but never trained, and no parameter */
     float **value, **grad; /* where the layer keeps its views; filled by params_allocate and params_view */
     float **host, *staging; /* buffers: host memory of the same size, and where the layer keeps its view of that */
