@@ -15,7 +15,7 @@
 #include "core/distributed.h"
 #include "core/progress.h"
 #include "core/rng.h"
-#include "core/run_folder.h"
+#include "core/run.h"
 #include "core/schedule.h"
 #include "core/signals.h"
 #include "data/erasing.h"
@@ -481,21 +481,7 @@ static void buffers_open(Run *run, int batch) {
 
 /* == One step ===================================================================================================== */
 
-/* Before anything that is not a number is saved over good weights. */
-static void stop_on_bad(const Run *run, uint64_t step, const char *what, double value) {
-    char kept[RUN_PATH_SIZE + 64] = "nothing has been saved yet";
-    if (isfinite(value)) return;
-    if (run->state.log_bytes) snprintf(kept, sizeof kept, "the last good state is in %s", run->s.run_dir);
-    progress_end();
-    die("step %llu: %s is %s; %s (try a lower lr, a longer warm-up or clip_grad)", (unsigned long long)step, what,
-        isnan(value) ? "not a number" : "infinite", kept);
-}
-
-/* The last update before a save may overflow though its loss and gradient were still finite. */
-static void stop_on_bad_weights(const Run *run) {
-    const Param *p = params_not_finite(&run->vit.params, run->vit.params.values);
-    if (p) stop_on_bad(run, run->state.step, p->name, NAN);
-}
+static const char advice[] = "a lower lr, a longer warm-up or clip_grad";
 
 /* Images and soft targets into the model, erased and mixed with their partners where the recipe says so. */
 static void load_images(Run *run, const LoaderPart *part) {
@@ -564,9 +550,9 @@ static double train_step(Run *run) {
     }
     all_reduce_finish();
     loss = step_agree(run, loss);
-    stop_on_bad(run, step, "the loss", loss);
+    run_stop_on_bad(&run->state, &run->folder, step, "the loss", loss, advice);
     run->state.gradient_norm = adamw_step(&run->adamw, &vit->params, run->state.lr, (int)step);
-    stop_on_bad(run, step, "the norm of the gradient", (double)run->state.gradient_norm);
+    run_stop_on_bad(&run->state, &run->folder, step, "the norm of the gradient", (double)run->state.gradient_norm, advice);
     return loss;
 }
 
@@ -669,23 +655,11 @@ static bool train_epoch(Run *run) {
     return true;
 }
 
-/* Ranks update their own copies of the parameters, with the same gradients: anything else is a fault of a machine. */
-static void check_ranks_agree(const Run *run) {
-    const Params *params = &run->vit.params;
-    double sum = 0;
-    if (distributed_ranks() < 2) return;
-    for (int i = 0; i < params->count; i++)
-        sum += sum_of_squares(params->values + params->items[i].offset, params->items[i].size);
-    if (!distributed_agree(sum))
-        die("the ranks' parameters differ after step %llu: a machine computes wrongly, or the builds are not the same",
-            (unsigned long long)run->state.step);
-}
-
 /* The end of an epoch: accuracy if it is due, a row in the log, checkpoints.  False when a signal came meanwhile. */
 static bool finish_epoch(Run *run) {
     RunState *state = &run->state;
-    stop_on_bad_weights(run);
-    check_ranks_agree(run);
+    run_stop_on_bad_weights(state, &run->folder, &run->vit.params, advice);
+    run_check_ranks_agree(&run->vit.params, state->step);
     bool due = (state->epoch + 1) % (uint64_t)run->s.eval_every == 0 || state->epoch + 1 == (uint64_t)run->s.epochs;
     if (state->epoch + 1 < (uint64_t)run->s.epochs) loader_start(&run->loader, (uint32_t)state->epoch + 1, 0);
     if (due) {
@@ -694,8 +668,8 @@ static bool finish_epoch(Run *run) {
         progress_show(true, "epoch %llu/%d  top-1 %.2f %%  top-5 %.2f %%", (unsigned long long)state->epoch + 1,
                       run->s.epochs, accuracy.top1, accuracy.top5);
         log_row(run, &accuracy);
-        if (accuracy.top1 > state->best_top1) {
-            state->best_top1 = accuracy.top1;
+        if (accuracy.top1 > state->best) {
+            state->best = accuracy.top1;
             run_folder_save_weights(&run->folder, &run->vit.params, "best.safetensors");
         }
         run->accuracy = accuracy;
@@ -708,28 +682,25 @@ static bool finish_epoch(Run *run) {
     return true;
 }
 
+static RunStrings run_strings(Run *run) {
+    return (RunStrings){&run->s.config, &run->s.resume, &run->s.init, &run->s.run_dir};
+}
+
 static void folder_open(Run *run, bool resumed) {
-    static char path[RUN_PATH_SIZE], words[RUN_PATH_SIZE + 128];
-    char stem[128], error[ERROR_SIZE];
-    if (!*run->s.run_dir) {
-        snprintf(stem, sizeof stem, "%s-%s", run->train.name, attention_operators[run->s.attn]->name);
-        run_folder_choose(path, stem);
-        distributed_broadcast(path, sizeof path);
-        if (!config_try_set(&run->config, "run_dir", path, "the default", error, sizeof error)) die("%s", error);
-    }
-    run_folder_open(&run->folder, run->s.run_dir, &run->config, run->train.class_names, run->train.classes,
+    RunStrings strings = run_strings(run);
+    char stem[128];
+    snprintf(stem, sizeof stem, "%s-%s", run->train.name, attention_operators[run->s.attn]->name);
+    run_open_folder(&run->folder, &run->config, &strings, "train_vit", stem, run->train.class_names, run->train.classes,
                     "step,epoch,loss,lr,grad_norm,images_per_s,top1,top5,jsd,stall", resumed ? &run->state : NULL);
-    snprintf(words, sizeof words, "train_vit --resume %s goes on from the last checkpoint", run->s.run_dir);
-    distributed_last_words(words);
 }
 
 static void training_open(Run *run) {
     const Settings *s = &run->s;
     bool resumed = *s->resume != 0;
     char path[RUN_PATH_SIZE];
-    run->state.best_top1 = -1;
+    run->state.best = -1;
     run->state.divergence = NAN;
-    run->adamw = (AdamW){s->beta1, s->beta2, s->eps, s->weight_decay, s->clip_grad, s->ema_decay};
+    run->adamw = (AdamW){s->beta1, s->beta2, s->eps, s->weight_decay, s->clip_grad, s->ema_decay, 1};
     float scale = s->lr_base_batch ? (float)s->batch_size / (float)s->lr_base_batch : 1;
     run->schedule = (Schedule){s->lr * scale,    s->lr_min,         s->lr_warmup,
                                s->warmup_epochs, (float)s->epochs,  s->lr_schedule == SCHEDULE_EPOCH};
@@ -771,13 +742,8 @@ static void announce(const Run *run) {
 /* Saves what there is and ends as the shell expects of a program that a signal ended. */
 static int stop_early(Run *run) {
     progress_end();
-    stop_on_bad_weights(run);
-    run_folder_save(&run->folder, &run->vit.params, &run->state);
-    if (distributed_rank() == 0)
-        printf("stopped by %s after step %llu, in epoch %llu of %d, and saved: train_vit --resume %s continues\n",
-               stop_signal_name(), (unsigned long long)run->state.step, (unsigned long long)run->state.epoch + 1,
-               run->s.epochs, run->s.run_dir);
-    return 128 + (stop_signal ? stop_signal : SIGTERM);
+    run_stop_on_bad_weights(&run->state, &run->folder, &run->vit.params, advice);
+    return run_stop_early(&run->folder, &run->vit.params, &run->state, "train_vit", run->s.epochs);
 }
 
 static int mode_train(Run *run) {
@@ -790,7 +756,7 @@ static int mode_train(Run *run) {
     if (run->state.epoch >= (uint64_t)run->s.epochs) {
         if (distributed_rank() > 0) return 0;
         printf("all %d epochs are done, best top-1 %.2f %%: a higher --epochs trains on\n", run->s.epochs,
-               run->state.best_top1);
+               run->state.best);
         return 0;
     }
     while (run->state.epoch < (uint64_t)run->s.epochs)
@@ -799,7 +765,7 @@ static int mode_train(Run *run) {
     char elapsed[32];
     duration_text(elapsed, sizeof elapsed, now_seconds() - run->started);
     printf("done in %s: top-1 %.2f %%, best %.2f %%; checkpoints and log.csv are in %s\n", elapsed, run->accuracy.top1,
-           run->state.best_top1, run->s.run_dir);
+           run->state.best, run->s.run_dir);
     return 0;
 }
 
@@ -870,24 +836,12 @@ static void bench_batch(Run *run, bool training) {
     device_synchronize();
 }
 
-/* Images a second: the median over whole batches, after one that is not counted. */
+static void bench_training(void *run) { bench_batch(run, true); }
+static void bench_inference(void *run) { bench_batch(run, false); }
+
 static double bench_rate(Run *run, bool training) {
-    enum { MAX_BATCHES = 4096 };
-    static double seconds[MAX_BATCHES];
-    int count = 0;
     vit_set_training(&run->vit, training);
-    bench_batch(run, training);
-    double begin = now_seconds();
-    while (count < MAX_BATCHES &&
-           !distributed_any(count >= 3 && now_seconds() - begin >= (double)run->s.bench_seconds)) {
-        double start = now_seconds();
-        bench_batch(run, training);
-        double took = now_seconds() - start;
-        int i = count++;
-        for (; i > 0 && seconds[i - 1] > took; i--) seconds[i] = seconds[i - 1];
-        seconds[i] = took;
-    }
-    return run->s.batch_size / seconds[count / 2];
+    return run_speed(training ? bench_training : bench_inference, run, run->s.batch_size, (double)run->s.bench_seconds);
 }
 
 static int mode_bench(Run *run) {
@@ -896,7 +850,7 @@ static int mode_bench(Run *run) {
     model_open(run, batch, true);
     buffers_open(run, batch);
     params_allocate_optimizer(&run->vit.params, false);
-    run->adamw = (AdamW){s->beta1, s->beta2, s->eps, s->weight_decay, s->clip_grad, 0};
+    run->adamw = (AdamW){s->beta1, s->beta2, s->eps, s->weight_decay, s->clip_grad, 0, 1};
     for (size_t i = 0; i < (size_t)batch * 3 * (size_t)s->img_size[0] * (size_t)s->img_size[1]; i++)
         run->pixels[i] = (uint8_t)rng_bits(s->seed, RNG_TEST, 0, 0, i);
     for (int b = 0; b < batch; b++) run->labels[b] = b % C;
@@ -1065,38 +1019,6 @@ static int parity_shapes(Run *run, const SafeTensor *images, const SafeTensor *l
     return (int)images->shape[0];
 }
 
-/* Parameters and buffers that travel in the file replace the model's; all of them or none. */
-static void parity_parameters(Run *run, const SafeTensors *st) {
-    Params *params = &run->vit.params;
-    char error[ERROR_SIZE];
-    int present = 0;
-    for (int i = 0; i < params->count; i++) present += safetensors_find(st, params->items[i].name) != NULL;
-    if (present && !checkpoint_read_weights(params, params->values, st, "", NULL, error, sizeof error)) die("%s", error);
-}
-
-static void parity_write(Run *run, float loss, int B) {
-    const Params *params = &run->vit.params;
-    int count = 2;
-    SafeTensorEntry *out = xcalloc((size_t)params->count + 2, sizeof *out, "parity");
-    char(*names)[PARAM_NAME_SIZE + 8] = xcalloc((size_t)params->count + 2, sizeof *names, "parity"), error[ERROR_SIZE];
-    float *grads = xcalloc(params->total, sizeof *grads, "parity");
-    device_download(grads, params->grads, params->total * sizeof *grads);
-    out[0] = (SafeTensorEntry){"logits", SAFE_F32, 2, {(size_t)B, (size_t)run->s.num_classes}, run->logits};
-    out[1] = (SafeTensorEntry){"loss", SAFE_F32, 1, {1}, &loss};
-    for (int i = 0; i < params->count; i++) {
-        const Param *p = &params->items[i];
-        SafeTensorEntry *to = &out[count];
-        if (p->frozen) continue;
-        snprintf(names[count], sizeof names[count], "grad.%s", p->name);
-        *to = (SafeTensorEntry){.name = names[count++], .dtype = SAFE_F32, .ndim = p->ndim, .data = grads + p->offset};
-        for (int d = 0; d < p->ndim; d++) to->shape[d] = (size_t)p->shape[d];
-    }
-    if (!safetensors_write(run->s.out, out, count, NULL, 0, error, sizeof error)) die("%s", error);
-    free(grads);
-    free(names);
-    free(out);
-}
-
 static int mode_parity(Run *run) {
     Settings *s = &run->s;
     Vit *vit = &run->vit;
@@ -1114,7 +1036,7 @@ static int mode_parity(Run *run) {
 
     model_open(run, B, true);
     buffers_open(run, B);
-    parity_parameters(run, &st);
+    run_parity_parameters(&vit->params, &st);
     for (int b = 0; b < B; b++) {
         if (wanted[b] < 0 || wanted[b] >= C)
             die("%s: label %lld of image %d is outside 0..%d", s->parity, (long long)wanted[b], b, C - 1);
@@ -1129,7 +1051,10 @@ static int mode_parity(Run *run) {
     vit_losses(vit, run->losses, B);
     vit_backward(vit, B, false, NULL);
     for (int b = 0; b < B; b++) loss += run->losses[b];
-    parity_write(run, (float)(loss / B), B);
+    float mean = (float)(loss / B);
+    const SafeTensorEntry outputs[] = {{"logits", SAFE_F32, 2, {(size_t)B, (size_t)C}, run->logits},
+                                       {"loss", SAFE_F32, 1, {1}, &mean}};
+    run_parity_write(s->out, outputs, 2, &vit->params);
     free(wanted);
     free(pixels);
     safetensors_close(&st);
@@ -1158,71 +1083,26 @@ static void print_help(const Run *run) {
     config_help(&run->config, stdout);
 }
 
-static void settings_read(Run *run, const char *base, const char *where, int argc, char **argv) {
-    config_init(&run->config, entries, ENTRIES, &run->s, "config");
-    if (base) config_read_text(&run->config, base, strlen(base), where);
-    config_read_arguments(&run->config, argc, argv);
-}
-
-/* Training goes on from the state; the modes that only look take the last weights. */
-static void resume_resolve(Run *run, bool training) {
-    static char folder[RUN_PATH_SIZE], last[RUN_PATH_SIZE];
-    char error[ERROR_SIZE];
-    run_folder_of(folder, run->s.resume);
-    run_folder_file(last, folder, "last.safetensors");
-    const char *given = config_origin(&run->config, "run_dir");
-    if (training && given && !strncmp(given, "--run", 5) && strcmp(run->s.run_dir, folder))
-        config_reject(&run->config, "run_dir", "%s, but --resume goes on in %s: copy that folder to fork a run",
-                      run->s.run_dir, folder);
-    const char *key = training ? "run_dir" : "init", *value = training ? folder : last;
-    if (!config_try_set(&run->config, key, value, "--resume", error, sizeof error)) die_usage("%s", error);
-}
-
 /* One mode at a time, with what it needs and nothing that only another would use. */
 static void check_mode(const Settings *s) {
-    const struct {
-        const char *name;
-        bool chosen;
-    } modes[] = {{"describe", s->describe},
-                 {"eval", s->eval},
-                 {"bench", s->bench},
-                 {"show_batch", *s->show_batch != 0},
-                 {"predict", s->predict.count > 0},
-                 {"parity", *s->parity != 0}};
-    const char *first = NULL;
-    for (size_t i = 0; i < sizeof modes / sizeof *modes; i++) {
-        if (first && modes[i].chosen) die_usage("--%s: not together with --%s", modes[i].name, first);
-        if (modes[i].chosen) first = modes[i].name;
-    }
+    const RunMode modes[] = {{"describe", s->describe},
+                             {"eval", s->eval},
+                             {"bench", s->bench},
+                             {"show_batch", *s->show_batch != 0},
+                             {"predict", s->predict.count > 0},
+                             {"parity", *s->parity != 0}};
+    const char *mode = run_one_mode(modes, sizeof modes / sizeof *modes);
     if ((s->eval || s->predict.count) && !*s->init)
-        die_usage("--%s: needs weights: --init FILE or --resume FOLDER", first);
+        die_usage("--%s: needs weights: --init FILE or --resume FOLDER", mode);
     if (*s->parity && !*s->out) die_usage("--parity: needs --out FILE for the results");
     if (*s->out && !*s->parity) die_usage("--out: '%s' would be written by --parity only", s->out);
     if (*s->attention && !s->predict.count)
         die_usage("--attention: '%s' would be written by --predict only", s->attention);
 }
 
-/* Settings come from, last wins: defaults; the run that is resumed, or the checkpoint that is looked at; --config; the
- * command line. */
-static void settings_open(Run *run, int argc, char **argv) {
-    settings_read(run, NULL, NULL, argc, argv);
-    Settings *s = &run->s;
-    bool looking = is_looking(s);
-    if (*s->resume) resume_resolve(run, !looking);
-    const char *base_file = *s->config ? "" : *s->resume && !looking ? s->run_dir : looking ? s->init : "";
-    if (*base_file) {
-        char path[RUN_PATH_SIZE + 32];
-        snprintf(path, sizeof path, *s->resume && !looking ? "%s/state.safetensors" : "%s", base_file);
-        char *text = run_folder_config(path);
-        if (text) {
-            config_free(&run->config);
-            settings_read(run, text, path, argc, argv);
-            if (*s->resume) resume_resolve(run, !looking);
-            free(text);
-        }
-    }
-    if (*s->resume && !looking && *s->init) /* the state has later weights */
-        s->init = "";
+static bool is_looking(const void *settings) {
+    const Settings *s = settings;
+    return s->eval || s->bench || s->describe || s->predict.count || *s->parity || *s->show_batch;
 }
 
 static int run_mode(Run *run) {
@@ -1252,7 +1132,8 @@ static int run_mode(Run *run) {
 int main(int argc, char **argv) {
     static Run run;
     distributed_begin();
-    settings_open(&run, argc, argv);
+    RunStrings strings = run_strings(&run);
+    run_settings_open(&run.config, entries, ENTRIES, &run.s, &strings, is_looking, argc, argv);
     int status = run_mode(&run);
     if (fflush(stdout) != 0 || ferror(stdout)) die("standard output: cannot write all of it");
     return status;

@@ -64,7 +64,7 @@ void checkpoint_save_state(const Params *params, const RunState *state, const ch
     char run[256];
     SafeMetadata all[MAX_METADATA];
     snprintf(run, sizeof run, "%" PRIu64 " %" PRIu64 " %" PRIu64 " %.17g %" PRIu64 " %.17g %" PRIu64 " %.9g %.9g %.17g",
-             state->step, state->epoch, state->batch, state->loss_sum, state->loss_count, state->best_top1,
+             state->step, state->epoch, state->batch, state->loss_sum, state->loss_count, state->best,
              state->log_bytes, (double)state->lr, (double)state->gradient_norm, state->divergence);
     memcpy(all, metadata, (size_t)metadata_count * sizeof *metadata);
     all[metadata_count] = (SafeMetadata){"vit.c.run", run};
@@ -150,7 +150,7 @@ void checkpoint_load_state(Params *params, RunState *state, const char *path) {
     if (!run) die("%s: holds weights, not the state of a run: --init reads weights, --resume wants a run folder", path);
     if (sscanf(run, "%" SCNu64 " %" SCNu64 " %" SCNu64 " %lg %" SCNu64 " %lg %" SCNu64 " %g %g %lg",
                &state->step,
-               &state->epoch, &state->batch, &state->loss_sum, &state->loss_count, &state->best_top1,
+               &state->epoch, &state->batch, &state->loss_sum, &state->loss_count, &state->best,
                &state->log_bytes, &state->lr, &state->gradient_norm,
                &state->divergence) != 10 ||
         state->step >= INT_MAX || state->epoch >= INT_MAX)

@@ -13,7 +13,7 @@ typedef struct {
     uint64_t batch;     /* batches of it done */
     double loss_sum;    /* of those batches since the last row of the log */
     uint64_t loss_count;
-    double best_top1;   /* percent; -1 before the first evaluation */
+    double best;        /* accuracy or AP, percent; -1 before the first evaluation */
     uint64_t log_bytes; /* length of log.csv at that moment */
     float lr, gradient_norm; /* of the last step: a run stopped before its row of the log still owes them */
     double divergence;       /* as of the last step that was measured; NaN: none */
