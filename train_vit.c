@@ -375,7 +375,8 @@ static void data_open(Run *run, bool train) {
 }
 
 /* A mode that looks at a model and leaves no run behind. */
-static bool is_looking(const Settings *s) {
+static bool is_looking(const void *settings) {
+    const Settings *s = settings;
     return s->eval || s->bench || s->describe || s->predict.count || *s->parity || *s->show_batch;
 }
 
@@ -604,7 +605,7 @@ static void log_row(Run *run, const Accuracy *accuracy) {
     RunState *state = &run->state;
     double loss = state->loss_count ? state->loss_sum / (double)state->loss_count : NAN;
     char tops[64] = ",", divergence[32] = "";
-    if (isfinite(state->divergence)) snprintf(divergence, sizeof divergence, "%.6f", state->divergence);
+    if (isfinite(state->measured[0])) snprintf(divergence, sizeof divergence, "%.6f", state->measured[0]);
     if (accuracy) snprintf(tops, sizeof tops, "%.3f,%.3f", accuracy->top1, accuracy->top5);
     run_folder_log(&run->folder, "%llu,%llu,%.6f,%.8g,%.6g,%.1f,%s,%s,%.3f", (unsigned long long)state->step,
                    (unsigned long long)state->epoch + 1, loss, (double)state->lr, (double)state->gradient_norm,
@@ -644,7 +645,7 @@ static bool train_epoch(Run *run) {
         run->images_per_s = images / seconds;
         run->stall = waited / seconds;
         bool last = state->batch == batches, due = last || state->step % (uint64_t)run->s.log_every == 0;
-        if (due) state->divergence = vit_divergence(&run->vit, run->last_micro_batch);
+        if (due) state->measured[0] = vit_divergence(&run->vit, run->last_micro_batch);
         show_progress(run, last || run->stopping);
         if (due && !last) {
             log_row(run, NULL);
@@ -699,7 +700,7 @@ static void training_open(Run *run) {
     bool resumed = *s->resume != 0;
     char path[RUN_PATH_SIZE];
     run->state.best = -1;
-    run->state.divergence = NAN;
+    for (int i = 0; i < RUN_MEASURED; i++) run->state.measured[i] = NAN;
     run->adamw = (AdamW){s->beta1, s->beta2, s->eps, s->weight_decay, s->clip_grad, s->ema_decay, 1};
     float scale = s->lr_base_batch ? (float)s->batch_size / (float)s->lr_base_batch : 1;
     run->schedule = (Schedule){s->lr * scale,    s->lr_min,         s->lr_warmup,
@@ -1098,11 +1099,6 @@ static void check_mode(const Settings *s) {
     if (*s->out && !*s->parity) die_usage("--out: '%s' would be written by --parity only", s->out);
     if (*s->attention && !s->predict.count)
         die_usage("--attention: '%s' would be written by --predict only", s->attention);
-}
-
-static bool is_looking(const void *settings) {
-    const Settings *s = settings;
-    return s->eval || s->bench || s->describe || s->predict.count || *s->parity || *s->show_batch;
 }
 
 static int run_mode(Run *run) {

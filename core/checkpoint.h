@@ -7,6 +7,8 @@
 #include "core/params.h"
 #include "core/safetensors.h"
 
+enum { RUN_MEASURED = 4 };
+
 typedef struct {
     uint64_t step;      /* optimizer steps done */
     uint64_t epoch;     /* epoch in progress */
@@ -16,7 +18,7 @@ typedef struct {
     double best;        /* accuracy or AP, percent; -1 before the first evaluation */
     uint64_t log_bytes; /* length of log.csv at that moment */
     float lr, gradient_norm; /* of the last step: a run stopped before its row of the log still owes them */
-    double divergence;       /* as of the last step that was measured; NaN: none */
+    double measured[RUN_MEASURED]; /* what else the program logs, as of the last row of the log; NaN: nothing */
 } RunState;
 
 /* Writes `arena` (values or ema) as path; metadata travels along.  Dies with the operation, the path and the reason. */
@@ -33,6 +35,10 @@ typedef struct {
 /* Reads every parameter from a file of weights.  Dies when one is missing, has a shape that nobody fits (`fit` may be
  * NULL), or is left over. */
 void checkpoint_load_weights(Params *params, const char *path, const CheckpointFit *fit);
+
+/* Reads the parameters whose names begin with `prefix` from a file of weights in which they may go without it; others in
+ * that file are ignored. */
+void checkpoint_load_part(Params *params, const char *prefix, const char *path);
 
 void checkpoint_save_state(const Params *params, const RunState *state, const char *path, const SafeMetadata *metadata,
                            int metadata_count);

@@ -206,6 +206,8 @@ void detection_open(DetectionLoader *loader, const DetectionSet *set, const Dete
     if (!c->release) c->release = parts_release;
     loader->order = xcalloc(count, sizeof *loader->order, "the order of an epoch");
     loader->size = xcalloc(count, sizeof *loader->size, "the sizes of images");
+    loader->boxes = xcalloc((size_t)set->most_boxes, sizeof *loader->boxes, "an image's boxes");
+    loader->labels = xcalloc((size_t)set->most_boxes, sizeof *loader->labels, "an image's labels");
     find_largest(loader);
     order_epoch(loader);
     PartsConfig parts = {.name = set->name,
@@ -248,6 +250,8 @@ void detection_close(DetectionLoader *loader) {
     free(loader->slots);
     free(loader->order);
     free(loader->size);
+    free(loader->boxes);
+    free(loader->labels);
     *loader = (DetectionLoader){.batches = 0};
 }
 
@@ -267,6 +271,19 @@ bool detection_next(DetectionLoader *loader, DetectionPart *part) {
     gather_targets(loader, &loader->slots[number]);
     *part = loader->slots[number].part;
     return true;
+}
+
+int detection_boxes_of(const DetectionLoader *loader, size_t batch) {
+    size_t size = (size_t)loader->config.batch_size;
+    int total = 0;
+    for (size_t i = batch * size; i < (batch + 1) * size; i++) {
+        uint32_t index = loader->order[i];
+        const CocoImage *image = &loader->set->coco.images[index];
+        int count = coco_targets(&loader->set->coco, (int)index, loader->boxes, loader->labels);
+        DetectionDraw draw = draw_of(loader, index, image->width, image->height);
+        total += detection_boxes(loader->boxes, loader->labels, count, &draw);
+    }
+    return total;
 }
 
 LoaderStats detection_stats(const DetectionLoader *loader) { return parts_stats(&loader->parts); }

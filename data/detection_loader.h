@@ -53,6 +53,8 @@ typedef struct {
     uint32_t epoch;
     uint32_t *order;        /* [count]: a permutation of the images */
     int (*size)[2];         /* [count]: width and height of each in this epoch */
+    float (*boxes)[4];      /* [most_boxes] scratch of detection_boxes_of */
+    int *labels;
     DetectionSlot *slots;
     Parts parts;
 } DetectionLoader;
@@ -68,6 +70,10 @@ void detection_start(DetectionLoader *loader, uint32_t epoch, size_t batch);
 
 /* The next part, until the call after it; false at the end of the epoch.  Ends the run when too many images are damaged. */
 bool detection_next(DetectionLoader *loader, DetectionPart *part);
+
+/* The boxes of that batch of the epoch, all ranks': by what the loss is divided.  Those of pictures that are damaged count
+ * as they would have been. */
+int detection_boxes_of(const DetectionLoader *loader, size_t batch);
 
 /* The share of padding in this epoch's batches, if each were padded as a whole. */
 double detection_padding(const DetectionLoader *loader);

@@ -238,7 +238,9 @@ static int load_epoch(DetectionLoaderConfig config, const DetectionSet *set, int
     config.pool = workers ? loader_pool_open(workers) : NULL;
     detection_open(&loader, set, &config);
     detection_start(&loader, epoch, from);
+    int wanted = config.train && from < loader.batches ? detection_boxes_of(&loader, from) : 0, boxes = 0;
     while (detection_next(&loader, &part)) {
+        if (part.batch == from) boxes += part.first[part.n];
         size_t place = part.batch * (size_t)config.batch_size + (size_t)part.position;
         check_part(&loader, &part);
         assert_true(part.batch >= from && (!config.part || part.n <= config.part));
@@ -247,6 +249,7 @@ static int load_epoch(DetectionLoaderConfig config, const DetectionSet *set, int
             take(&got[place], &part, i);
         }
     }
+    if (config.ranks < 2 && !detection_stats(&loader).damaged) assert_int_equal(boxes, wanted);
     detection_close(&loader);
     loader_pool_close(config.pool);
     return images;
