@@ -138,7 +138,7 @@ bool checkpoint_read_weights(Params *params, float *arena, const SafeTensors *st
         snprintf(name, sizeof name, "%s%s", prefix, p->name);
         ok = tensor_read(p, st, name, host, fit, &missing, error, error_size);
     }
-    ok = ok && none_missing(&missing, st->file, error, error_size);
+    ok = none_missing(&missing, st->file, error, error_size) && ok;
     if (ok) device_upload(arena, host, params->total * sizeof *host);
     free(host);
     return ok;
@@ -149,6 +149,7 @@ void checkpoint_load_part(Params *params, const char *prefix, const char *path) 
     SafeTensors st;
     size_t length = strlen(prefix);
     Missing missing = {.count = 0};
+    bool ok = true;
     float *host = xcalloc(params->total, sizeof *host, "checkpoint");
     if (!safetensors_open(&st, path, error, sizeof error)) die("%s", error);
     device_download(host, params->values, params->total * sizeof *host);
@@ -156,9 +157,9 @@ void checkpoint_load_part(Params *params, const char *prefix, const char *path) 
         const Param *p = &params->items[i];
         if (strncmp(p->name, prefix, length)) continue;
         const char *name = safetensors_find(&st, p->name) ? p->name : p->name + length;
-        if (!tensor_read(p, &st, name, host, NULL, &missing, error, sizeof error)) die("%s", error);
+        ok = ok && tensor_read(p, &st, name, host, NULL, &missing, error, sizeof error);
     }
-    if (!none_missing(&missing, st.file, error, sizeof error)) die("%s", error);
+    if (!none_missing(&missing, st.file, error, sizeof error) || !ok) die("%s", error);
     device_upload(params->values, host, params->total * sizeof *host);
     safetensors_close(&st);
     free(host);
