@@ -840,7 +840,7 @@ static void bench_batch(Run *run, bool training) {
 static void bench_training(void *run) { bench_batch(run, true); }
 static void bench_inference(void *run) { bench_batch(run, false); }
 
-static double bench_rate(Run *run, bool training) {
+static RunSpeed bench_speed(Run *run, bool training) {
     vit_set_training(&run->vit, training);
     return run_speed(training ? bench_training : bench_inference, run, run->s.batch_size, (double)run->s.bench_seconds);
 }
@@ -858,19 +858,23 @@ static int mode_bench(Run *run) {
     loader_targets(run->targets, run->labels, batch, C, s->label_smoothing);
     double peak = gemm_peak_gflops();
     double memory = memory_peak_gbytes(), moved = vit_moved_bytes(&run->vit, local_batch(run));
-    double train = bench_rate(run, true), infer = bench_rate(run, false), again = gemm_peak_gflops();
+    RunSpeed train = bench_speed(run, true), infer = bench_speed(run, false);
+    double again = gemm_peak_gflops();
     if (again > peak) peak = again;
-    double gflops = 3 * 2 * (double)vit_macs(&run->vit) * train / 1e9 / distributed_ranks();
+    double gflops = 3 * 2 * (double)vit_macs(&run->vit) * train.images_per_s / 1e9 / distributed_ranks();
     if (distributed_rank() > 0) return 0;
     const Attention *a = &run->vit.blocks[0].attention;
+    const Plan *training = &run->vit.training, *inference = &run->vit.inference;
     printf("{\"attn\": \"%s\", \"algorithm\": \"%s\", \"device\": \"%s\", \"tokens\": %d, \"ranks\": %d, "
            "\"batch_size\": %d, \"micro_batch\": %d, \"params\": %zu, \"macs\": %zu, \"train_images_per_s\": %.2f, "
-           "\"infer_images_per_s\": %.2f, \"peak_bytes\": %zu, \"gemm_peak_gflops\": %.1f, \"mfu\": %.4f, "
+           "\"infer_images_per_s\": %.2f, \"train_batch_seconds\": %.6f, \"infer_batch_seconds\": %.6f, "
+           "\"train_bytes\": %zu, \"infer_bytes\": %zu, \"peak_bytes\": %zu, \"gemm_peak_gflops\": %.1f, \"mfu\": %.4f, "
            "\"moved_bytes\": %.0f, \"memory_peak_gbytes\": %.1f, \"bandwidth_fraction\": %.4f}\n",
            attention_operators[s->attn]->name, a->op->path ? a->op->path(a) : a->op->name, kernels_device(), run->vit.N,
-           distributed_ranks(), s->batch_size, batch, run->vit.params.parameters, vit_macs(&run->vit), train, infer,
-           device_peak_bytes(), peak, gflops / peak, moved, memory,
-           moved * train / s->batch_size / (memory * 1e9));
+           distributed_ranks(), s->batch_size, batch, run->vit.params.parameters, vit_macs(&run->vit),
+           train.images_per_s, infer.images_per_s, train.fastest, infer.fastest,
+           plan_bytes(training) + training->workspace, plan_bytes(inference) + inference->workspace, device_peak_bytes(),
+           peak, gflops / peak, moved, memory, moved * train.images_per_s / s->batch_size / (memory * 1e9));
     return 0;
 }
 

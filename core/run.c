@@ -119,7 +119,7 @@ int run_stop_early(const RunFolder *folder, const Params *params, RunState *stat
 
 /* == The other modes ============================================================================================== */
 
-double run_speed(void (*batch)(void *context), void *context, int images, double limit) {
+RunSpeed run_speed(void (*batch)(void *context), void *context, int images, double limit) {
     enum { MAX_BATCHES = 4096 };
     static double seconds[MAX_BATCHES];
     int count = 0;
@@ -133,7 +133,7 @@ double run_speed(void (*batch)(void *context), void *context, int images, double
         for (; i > 0 && seconds[i - 1] > took; i--) seconds[i] = seconds[i - 1];
         seconds[i] = took;
     }
-    return images / seconds[count / 2];
+    return (RunSpeed){images / seconds[count / 2], seconds[0]};
 }
 
 void run_parity_parameters(Params *params, const SafeTensors *st) {

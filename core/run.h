@@ -47,8 +47,13 @@ int run_stop_early(const RunFolder *folder, const Params *params, RunState *stat
 
 /* == The other modes ============================================================================================== */
 
-/* Images a second: the median over whole batches of so many images, after one that is not counted. */
-double run_speed(void (*batch)(void *context), void *context, int images, double seconds);
+typedef struct {
+    double images_per_s; /* of the median batch */
+    double fastest;      /* seconds of the batch that neighbours disturbed least */
+} RunSpeed;
+
+/* Over whole batches of so many images, for about so many seconds, after one batch that is not counted. */
+RunSpeed run_speed(void (*batch)(void *context), void *context, int images, double seconds);
 
 /* Parameters and buffers that travel in a file of parity replace the model's; all of them or none. */
 void run_parity_parameters(Params *params, const SafeTensors *st);
