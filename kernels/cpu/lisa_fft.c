@@ -62,7 +62,7 @@ typedef struct {
 typedef struct {
     float *z, *spare;              /* [N,2,TILE] */
     float *k, *v;                  /* [blocks,pairs,2,TILE] */
-    float *dk, *dv;                /* [pairs,2,TILE] */
+    float *dk, *dv;                /* [pairs,2,TILE], [blocks,pairs,2,TILE] */
     float *left, *right, *sum;     /* [Np,TILE] */
     float *s, *ds;                 /* [Ep,Np] */
     float *turned, *bias;          /* [TILE,Np], [E,TILE] */
@@ -81,7 +81,7 @@ static Work work_take(const Shape *s, float *base, size_t *floats) {
     w.k = workspace_take(&next, s->blocks * s->half);
     w.v = workspace_take(&next, s->blocks * s->half);
     w.dk = workspace_take(&next, s->half);
-    w.dv = workspace_take(&next, s->half);
+    w.dv = workspace_take(&next, s->blocks * s->half);
     w.left = workspace_take(&next, (size_t)s->Np * TILE);
     w.right = workspace_take(&next, (size_t)s->Np * TILE);
     w.sum = workspace_take(&next, (size_t)s->Np * TILE);
@@ -284,40 +284,45 @@ TILE_INLINE void split(Complex *d1, Complex *d2, const float *z, const FftPair *
     fft_part(&d1->re, &d1->im, &d2->re, &d2->im, z, p);
 }
 
-/* From z = F(gradients of Ga_e and Ga_e+1): dK and dWa. */
+/* From z = F(gradients of Ga_e and Ga_e+1): dK and dWa; then z = Ga_e and Ga_e+1 themselves. */
 static void correlate_keys(Work w, Weights weights, int e, int block, const Shape *s) {
     size_t at = ((size_t)e * s->blocks + block) * s->half, next = s->blocks * s->half;
     const float *w1 = weights.wa + at, *w2 = w1 + next, *k = w.k + block * s->half;
     float *dw1 = w.dwa + at, *dw2 = dw1 + next;
     for (int p = 0; p < s->fft->pairs; p++) {
-        Complex d1, d2, x = element(k, p, false);
+        Complex d1, d2, x = element(k, p, false), a1 = element(w1, p, false), a2 = element(w2, p, false);
         split(&d1, &d2, w.z, &s->fft->pair[p]);
         add_to(dw1, p, correlation(x, d1));
         add_to(dw2, p, correlation(x, d2));
-        Complex c1 = correlation(element(w1, p, false), d1), c2 = correlation(element(w2, p, false), d2);
+        Complex c1 = correlation(a1, d1), c2 = correlation(a2, d2), g1 = product(x, a1), g2 = product(x, a2);
         add_to(w.dk, p, (Complex){c1.re + c2.re, c1.im + c2.im});
+        fft_join(w.z, &s->fft->pair[p], g1.re, g1.im, g2.re, g2.im);
     }
+    fft_backward(s->fft, w.z, w.spare);
 }
 
-/* From z = F(gradients of Gb_e and Gb_e+1): dV and dWb, whose channels are summed eight frequencies at a time. */
+/* From z = F(gradients of Gb_e and Gb_e+1): dV and dWb, whose channels are summed eight frequencies at a time; then z =
+ * Gb_e and Gb_e+1 themselves. */
 static void correlate_values(Work w, Weights weights, int e, int block, const Shape *s) {
     const float *w1 = weights.wb + e * s->scalars, *w2 = w1 + s->scalars, *v = w.v + block * s->half;
-    float *dw1 = w.dwb + e * s->scalars, *dw2 = dw1 + s->scalars;
+    float *dw1 = w.dwb + e * s->scalars, *dw2 = dw1 + s->scalars, *dv = w.dv + block * s->half;
     for (int first = 0; first < s->fft->pairs; first += TILE / 2) {
         vec t1[TILE] = {0}, t2[TILE] = {0};
         int count = smaller(TILE / 2, s->fft->pairs - first);
         for (int i = 0; i < count; i++) {
             int p = first + i;
-            Complex d1, d2, x = element(v, p, false);
+            Complex d1, d2, x = element(v, p, false), b1 = element(w1, p, true), b2 = element(w2, p, true);
             split(&d1, &d2, w.z, &s->fft->pair[p]);
-            Complex a1 = correlation(x, d1), a2 = correlation(x, d2);
+            Complex a1 = correlation(x, d1), a2 = correlation(x, d2), g1 = product(x, b1), g2 = product(x, b2);
             t1[2 * i] = a1.re, t1[2 * i + 1] = a1.im, t2[2 * i] = a2.re, t2[2 * i + 1] = a2.im;
-            Complex c1 = correlation(element(w1, p, true), d1), c2 = correlation(element(w2, p, true), d2);
-            add_to(w.dv, p, (Complex){c1.re + c2.re, c1.im + c2.im});
+            Complex c1 = correlation(b1, d1), c2 = correlation(b2, d2);
+            add_to(dv, p, (Complex){c1.re + c2.re, c1.im + c2.im});
+            fft_join(w.z, &s->fft->pair[p], g1.re, g1.im, g2.re, g2.im);
         }
         vec_store(dw1 + 2 * first, vec_load(dw1 + 2 * first) + vec_sums(t1));
         vec_store(dw2 + 2 * first, vec_load(dw2 + 2 * first) + vec_sums(t2));
     }
+    fft_backward(s->fft, w.z, w.spare);
 }
 
 /* == Forward ====================================================================================================== */
@@ -367,9 +372,7 @@ LISA_FORWARD(lisa_fft_forward) {
 /* dS of the bias, and db; w.right holds dy. */
 static void bias_backward(Work w, const float *b, int block, const Shape *s) {
     gather_bias(w.bias, b, block, s);
-    for (int i = 0; i < s->Np; i += TILE)
-        for (int l = 0; l < TILE; l++)
-            for (int r = 0; r < TILE; r++) w.turned[(size_t)l * s->Np + i + r] = w.right[(size_t)(i + r) * TILE + l];
+    for (int i = 0; i < s->Np; i += TILE) tile_transpose(w.turned + i, s->Np, w.right + (size_t)i * TILE, TILE);
     tile_gemm(w.ds, s->Np, w.bias, TILE, 1, w.turned, s->Np, s->E, s->Np, TILE, 1);
     tile_gemm(w.db + (size_t)block * s->E * TILE, TILE, w.s, s->Np, 1, w.right, TILE, s->E, TILE, s->N, 1);
 }
@@ -380,34 +383,31 @@ static void backward_head(real *dv, real *dq, const real *dy, const real *patter
     real *dk = dq + s->y_row;
     gather_patterns(w.s, patterns, s);
     memset(w.ds, 0, (size_t)s->Ep * s->Np * sizeof(float));
+    memset(w.dv, 0, s->blocks * s->half * sizeof(float));
     for (int block = 0; block < s->blocks; block++) {
         int c = block * TILE;
         transform_keys_values(w.k + block * s->half, w.v + block * s->half, k + c, v + c, s->D - c, w, s);
         gather(w.right, dy + c, s->y_row, s->D - c, s);
         bias_backward(w, b, block, s);
         for (int e = 0; e < s->Ep; e += 2) {
-            convolve_values(w, weights, e, block, s);
+            transform_outer(w, w.s + (size_t)e * s->Np, w.s + (size_t)(e + 1) * s->Np, w.right, s);
+            correlate_values(w, weights, e, block, s);
             sum_channels(w.ds + (size_t)e * s->Np, w.ds + (size_t)(e + 1) * s->Np, w.right, w.z, s);
         }
     }
     for (int block = 0; block < s->blocks; block++) {
         int c = block * TILE;
         gather(w.left, q + c, s->qk_row, s->D - c, s);
-        gather(w.right, dy + c, s->y_row, s->D - c, s);
         memset(w.sum, 0, (size_t)s->Np * TILE * sizeof(float));
         memset(w.dk, 0, s->half * sizeof(float));
-        memset(w.dv, 0, s->half * sizeof(float));
         for (int e = 0; e < s->Ep; e += 2) {
-            const float *s1 = w.s + (size_t)e * s->Np, *ds1 = w.ds + (size_t)e * s->Np;
-            transform_outer(w, s1, s1 + s->Np, w.right, s);
-            correlate_values(w, weights, e, block, s);
-            convolve_keys(w, weights, e, block, s);
-            sum_patterns(w.sum, ds1, ds1 + s->Np, w.z, s);
-            transform_outer(w, ds1, ds1 + s->Np, w.left, s);
+            const float *ds1 = w.ds + (size_t)e * s->Np, *ds2 = ds1 + s->Np;
+            transform_outer(w, ds1, ds2, w.left, s);
             correlate_keys(w, weights, e, block, s);
+            sum_patterns(w.sum, ds1, ds2, w.z, s);
         }
         for (int p = 0; p < s->fft->pairs; p++) {
-            Complex gk = element(w.dk, p, false), gv = element(w.dv, p, false);
+            Complex gk = element(w.dk, p, false), gv = element(w.dv + block * s->half, p, false);
             fft_join(w.z, &s->fft->pair[p], gk.re, gk.im, gv.re, gv.im);
         }
         fft_backward(s->fft, w.z, w.spare);
