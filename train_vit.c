@@ -47,7 +47,7 @@ typedef struct {
     int attn, feature_map, relative, ripple_algo, rpe, sparse_heads, lisa_kernel, lisa_fft, lisa_algo,
         pool, pos_embed, lr_schedule; /* indices of choices */
     int img_size[2], patch_size, num_classes, dim, depth, heads, r_max, ripple_layers, convit_local_layers, focused_p,
-        sparse_stride, sparse_c, lisa_patterns;
+        landmarks, sparse_stride, sparse_c, lisa_patterns;
     float mlp_ratio, drop_path, tau;
     int epochs, batch_size, micro_batch, lr_base_batch, eval_every, log_every;
     float lr, lr_min, lr_warmup, warmup_epochs, weight_decay, beta1, beta2, eps, clip_grad, ema_decay, label_smoothing;
@@ -130,6 +130,7 @@ static const ConfigEntry entries[] = {
     {F(INT, sparse_stride), "0", .min = 0, .max = 1e6, .help = "Tokens in a row or block of sparse attention (0: the grid's width)"},
     {F(INT, sparse_c), "2", .min = 1, .max = 1e6, .help = "Tokens at the end of a block of sparse-fixed that all others see"},
     {F(INT, focused_p), "3", .min = 1, .max = 64, .help = "Power of the features of focused attention"},
+    {F(INT, landmarks), "7", .min = 1, .max = 64, .help = "Landmarks of nystrom and soft to a side of their grid"},
     {F(INT, lisa_patterns), "16", .min = 1, .max = 256, .help = "Structural patterns of lisa, sa10 and sa11 (the paper's D)"},
     {F(CHOICE, lisa_kernel), "0", .choices = lisa_kernels, .choice_count = 4, .help = "Side of the window that lisa sees around each token (0: the whole image)"},
     {F(CHOICE, lisa_fft), "1d", .choices = lisa_ffts, .choice_count = 2, .help = "Lisa's convolutions wrap around the tokens in a row, as in the paper, or around rows and columns of the grid"},
@@ -220,6 +221,7 @@ static VitConfig vit_config(const Settings *s) {
                       .ripple_algo = ripple_algos[s->ripple_algo],
                       .convit_local_layers = s->convit_local_layers,
                       .focused_p = s->focused_p,
+                      .landmarks = s->landmarks,
                       .rpe = rpe_kinds[s->rpe],
                       .sparse_heads = sparse_ways[s->sparse_heads],
                       .sparse_stride = s->sparse_stride,

@@ -54,6 +54,7 @@ static VitConfig case_config(const Case *c, const char *algorithm) {
                       .ripple_algo = algorithm,
                       .convit_local_layers = atoi(setting_or(c, "convit_local_layers", "1")),
                       .focused_p = atoi(setting_or(c, "focused_p", "3")),
+                      .landmarks = atoi(setting_or(c, "landmarks", "7")),
                       .rpe = setting_or(c, "rpe", "none"),
                       .sparse_heads = setting_or(c, "sparse_heads", "alternate"),
                       .sparse_stride = atoi(setting_or(c, "sparse_stride", "0")),

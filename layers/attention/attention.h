@@ -21,6 +21,7 @@ typedef struct {
     const char *ripple_algo;
     int convit_local_layers;
     int focused_p;
+    int landmarks; /* to a side of nystrom's and soft's grid of them */
     const char *rpe;          /* none (or NULL), shared, heads */
     const char *sparse_heads; /* alternate, union, split */
     int sparse_stride, sparse_c;

@@ -26,7 +26,7 @@ from rival_operators import RIVALS, rpe_bias, rpe_shapes
 RIVALS = {**RIVALS, **lisa_reference.OPERATORS}
 RIPPLE = ("ripple", "ripple-fixed", "ripple-softmax-weights", "ripple-truncated", "ripple-log", "ripple-dense",
           "ripple-explicit-softmax")
-LATER = ("feature_map", "relative", "convit", "rpe", "focused", "sparse", "lisa")  # settings newer than the first fixtures
+LATER = ("feature_map", "relative", "convit", "rpe", "focused", "sparse", "lisa", "landmarks")  # settings newer than the first fixtures
 
 
 @dataclass(frozen=True)
@@ -52,6 +52,7 @@ class Config:
     sparse_heads: str = "alternate"  # alternate | union | split
     sparse_stride: int = 0           # 0: the grid's width
     sparse_c: int = 2
+    landmarks: int = 7               # to a side
     lisa_patterns: int = 16
     lisa_kernel: int = 0             # 0 | 3 | 5 | 7
     lisa_fft: str = "1d"             # 1d | 2d
@@ -128,7 +129,7 @@ def parameter_shapes(config):
         operator = block_operator(config, i)
         block = {"norm1.weight": (M,), "norm1.bias": (M,), "attn.qkv.weight": (3 * M, M), "attn.qkv.bias": (3 * M,),
                  "attn.proj.weight": (M, M), "attn.proj.bias": (M,)}
-        if config.attn == "gf":
+        if config.attn in ("gf", "soft"):
             del block["attn.qkv.weight"], block["attn.qkv.bias"]
         if config.attn == "convit":
             del block["attn.qkv.bias"]
@@ -268,6 +269,9 @@ class Vit:
         H, D = config.heads, M // config.heads
         if operator == "convit":
             qkv = F.linear(x, torch.cat([params[prefix + "qk.weight"], params[prefix + "v.weight"]]))
+        elif operator == "soft":
+            q, v = F.linear(x, params[prefix + "qv.weight"], params[prefix + "qv.bias"]).chunk(2, dim=-1)
+            qkv = torch.cat([q, q, v], dim=-1)
         else:
             qkv = F.linear(x, params[prefix + "qkv.weight"], params.get(prefix + "qkv.bias"))
         q, k, v = qkv.reshape(B, N, 3, H, D).permute(2, 0, 3, 1, 4)  # each [B,H,N,D]
