@@ -48,7 +48,7 @@ typedef struct {
         pool, pos_embed, lr_schedule; /* indices of choices */
     int img_size[2], patch_size, num_classes, dim, depth, heads, r_max, ripple_layers, convit_local_layers, focused_p,
         landmarks, sparse_stride, sparse_c, lisa_patterns;
-    float mlp_ratio, drop_path, tau;
+    float mlp_ratio, drop_path, tau, castling_mask;
     int epochs, batch_size, micro_batch, lr_base_batch, eval_every, log_every;
     float lr, lr_min, lr_warmup, warmup_epochs, weight_decay, beta1, beta2, eps, clip_grad, ema_decay, label_smoothing;
     float bench_seconds;
@@ -130,6 +130,7 @@ static const ConfigEntry entries[] = {
     {F(INT, sparse_stride), "0", .min = 0, .max = 1e6, .help = "Tokens in a row or block of sparse attention (0: the grid's width)"},
     {F(INT, sparse_c), "2", .min = 1, .max = 1e6, .help = "Tokens at the end of a block of sparse-fixed that all others see"},
     {F(INT, focused_p), "3", .min = 1, .max = 64, .help = "Power of the features of focused attention"},
+    {F(FLOAT, castling_mask), "0", .min = 0, .max = 1, .help = "In training, castling has a branch of softmax attention with the weights above this (0: none; its authors: 0.02)"},
     {F(INT, landmarks), "7", .min = 1, .max = 64, .help = "Landmarks of nystrom and soft to a side of their grid"},
     {F(INT, lisa_patterns), "16", .min = 1, .max = 256, .help = "Structural patterns of lisa, sa10 and sa11 (the paper's D)"},
     {F(CHOICE, lisa_kernel), "0", .choices = lisa_kernels, .choice_count = 4, .help = "Side of the window that lisa sees around each token (0: the whole image)"},
@@ -221,6 +222,7 @@ static VitConfig vit_config(const Settings *s) {
                       .ripple_algo = ripple_algos[s->ripple_algo],
                       .convit_local_layers = s->convit_local_layers,
                       .focused_p = s->focused_p,
+                      .castling_mask = s->castling_mask,
                       .landmarks = s->landmarks,
                       .rpe = rpe_kinds[s->rpe],
                       .sparse_heads = sparse_ways[s->sparse_heads],

@@ -220,6 +220,16 @@ void sparse_attention_backward(real *dqkv, const real *dy, const real *y, const 
                                const SparsePattern *pattern, int B, int N, int H, int D);
 size_t sparse_attention_workspace(const SparsePattern *pattern, int N, int D);
 
+/* y += sum of P_nm v_m over the keys with P_nm > threshold, P = softmax(q k^T / sqrt D): the weights that are left are not
+ * scaled up (Castling-ViT's auxiliary branch).  y [B,N,H,D] (updated);  lse [B,H,N] float: log-sum-exp of the scaled
+ * scores (saved). */
+void masked_attention_forward(real *y, float *lse, const real *qkv, float threshold, int B, int N, int H, int D);
+/* dqkv (+=): other gradients of q, k and v are there.  delta [B,H,N] float (=): sum_m of what is left of P_nm times
+ * dy_n.v_m.  Which weights are left counts as a constant. */
+void masked_attention_backward(real *dqkv, float *delta, const real *dy, const float *lse, const real *qkv,
+                               float threshold, int B, int N, int H, int D);
+size_t masked_attention_workspace(int N, int D);
+
 /* == Gated positional attention (ConViT) ========================================================================== */
 
 /* Token n looks at token m, (dx, dy) away on the grid, with weight P_nm = softmax_m(w.(dx, dy, dx^2 + dy^2)),

@@ -22,6 +22,7 @@ typedef struct {
     int convit_local_layers;
     int focused_p;
     int landmarks; /* to a side of nystrom's and soft's grid of them */
+    float castling_mask; /* in training: the smallest weight of its softmax branch; 0: no branch */
     const char *rpe;          /* none (or NULL), shared, heads */
     const char *sparse_heads; /* alternate, union, split */
     int sparse_stride, sparse_c;

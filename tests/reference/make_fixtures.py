@@ -98,6 +98,7 @@ CASES.update({
 CASES.update({
     "nystrom": (Config(attn="nystrom", **{**SMALL, "landmarks": 3}), 0, 0),
     "soft": (Config(attn="soft", **{**SMALL, "landmarks": 4}), 0, 0),
+    "castling-mask": (Config(attn="castling", castling_mask=0.03, **SMALL), 0, 0),
 })
 
 

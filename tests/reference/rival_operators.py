@@ -135,9 +135,15 @@ def relu_linear(model, p, q, k, v, block):
 
 
 def castling(model, p, q, k, v, block):
+    """In training, which is all there is here."""
     similarity = 0.5 + unit(q) @ unit(k).transpose(-1, -2) / math.pi
-    y = join_heads(similarity @ v / similarity.sum(-1, keepdim=True))
-    return y + depthwise(join_heads(v), model.config.grid, p("dconv.weight"))
+    y = similarity @ v / similarity.sum(-1, keepdim=True)
+    smallest = model.config.castling_mask
+    if smallest > 0:
+        weights = (q @ k.transpose(-1, -2) / math.sqrt(q.shape[-1])).softmax(-1)
+        model.notes.kinks.append((weights / smallest).log().detach())
+        y = y + weights.masked_fill(weights <= smallest, 0) @ v
+    return join_heads(y) + depthwise(join_heads(v), model.config.grid, p("dconv.weight"))
 
 
 # == Through landmarks: Nystromformer (Xiong et al. 2021), SOFT (Lu et al. 2021) =========================================

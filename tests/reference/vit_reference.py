@@ -26,7 +26,7 @@ from rival_operators import RIVALS, rpe_bias, rpe_shapes
 RIVALS = {**RIVALS, **lisa_reference.OPERATORS}
 RIPPLE = ("ripple", "ripple-fixed", "ripple-softmax-weights", "ripple-truncated", "ripple-log", "ripple-dense",
           "ripple-explicit-softmax")
-LATER = ("feature_map", "relative", "convit", "rpe", "focused", "sparse", "lisa", "landmarks")  # settings newer than the first fixtures
+LATER = ("feature_map", "relative", "convit", "rpe", "focused", "sparse", "lisa", "landmarks", "castling")  # settings newer than the first fixtures
 
 
 @dataclass(frozen=True)
@@ -52,6 +52,7 @@ class Config:
     sparse_heads: str = "alternate"  # alternate | union | split
     sparse_stride: int = 0           # 0: the grid's width
     sparse_c: int = 2
+    castling_mask: float = 0.0
     landmarks: int = 7               # to a side
     lisa_patterns: int = 16
     lisa_kernel: int = 0             # 0 | 3 | 5 | 7
