@@ -95,6 +95,10 @@ CASES.update({
     "gf": (Config(attn="gf", **LISA), 0.5, 0),
     "gf-even": (Config(attn="gf", **{**LISA, "img_size": (8, 12), "dim": 18}), 0.5, 0),
 })
+CASES.update({
+    "dwconv7": (Config(attn="dwconv7", **SMALL), 0, 0),
+    "convattn": (Config(attn="convattn", **SMALL), 0, 0),
+})
 
 
 def deviation(case, name, stick_scale):
