@@ -548,6 +548,29 @@ void weighted_attention_backward(real *dqkv, real *dqk, float *dr, const real *d
                                  const float *r, const Offsets *offsets, int tables, int B, int H, int D);
 size_t weighted_attention_workspace(const Offsets *offsets, int tables, int B, int H, int D);
 
+/* Sums over keys by relative position t(i,j), collected into E patterns and spread from them, head by head; D channels:
+ *   collect   s[i,e] = sum_c q[i,c] (base[c,e] + sum_j w[t(i,j),c,e] k[j,c])
+ *   spread    y[i,c] = sum_e s[i,e] (base[c,e] + sum_j w[t(i,j),c,e] v[j,c])
+ * N^2 work, but no N x N in memory.  w [T,D,E], or [T,E] for all channels unless per_channel;  base [D,E], or NULL: zero;
+ * any offsets but local ones. */
+typedef struct {
+    int x, z, k; /* from one token to the next: of q, y and their gradients; of s; of k and v */
+} PatternRows;
+/* Token n of head h begins at n rows.x + h D in q and y, at n rows.z + h E in s, at n rows.k + h D in k and v. */
+void patterns_collect_forward(real *s, const real *q, const real *k, const float *w, const float *base,
+                              const Patterns *patterns, const PatternRows *rows, int B, int H, int D);
+/* dq (=);  dk (=) add + the gradient, add like dk, may be dk, or NULL;  dw (+=);  dbase (+=) or NULL. */
+void patterns_collect_backward(real *dq, real *dk, const real *add, float *dw, float *dbase, const real *ds, const real *q,
+                               const real *k, const float *w, const float *base, const Patterns *patterns,
+                               const PatternRows *rows, int B, int H, int D);
+void patterns_spread_forward(real *y, const real *s, const real *v, const float *w, const float *base,
+                             const Patterns *patterns, const PatternRows *rows, int B, int H, int D);
+/* ds (=);  dv (=) add + the gradient, as above;  dw (+=);  dbase (+=) or NULL. */
+void patterns_spread_backward(real *ds, real *dv, const real *add, float *dw, float *dbase, const real *dy, const real *s,
+                              const real *v, const float *w, const float *base, const Patterns *patterns,
+                              const PatternRows *rows, int B, int H, int D);
+size_t patterns_workspace(const Patterns *patterns, int B, int H, int D);
+
 /* == Global filter ================================================================================================ */
 
 /* y = F' (w F x) over the grid, channel by channel, F the real two-dimensional Fourier transform (GFNet; orthonormal in both

@@ -85,9 +85,103 @@ static void test_rows(void **state) {
     rows_case(1, 1, 1, 3, 0);
 }
 
+/* == Sums by relative position ==================================================================================== */
+
+typedef struct {
+    OffsetKind kind;
+    int Hg, Wg, B, H, D, E;
+    bool per_channel, base, spread; /* spread: from patterns, else collected into them */
+    int x_gap, z_gap, k_gap;        /* between the rows */
+} Sums;
+
+/* F = sum z[i,e] x[i,c] (base[c,e] + sum_j w[t,c,e] k[j,c]) and all its derivatives, term by term. */
+static void sums_reference(double *fx, double *fz, double *fk, double *fw, double *fbase, const float *x, const float *z,
+                           const float *k, const float *w, const float *base, const Offsets *o, const PatternRows *rows,
+                           Sums m) {
+    int N = m.Hg * m.Wg;
+    for (int head = 0; head < m.B * m.H; head++)
+        for (int i = 0; i < N; i++)
+            for (int c = 0; c < m.D; c++)
+                for (int e = 0; e < m.E; e++) {
+                    size_t token = (size_t)(head / m.H) * N, h = head % m.H;
+                    size_t at_x = (token + i) * rows->x + h * m.D + c, at_z = (token + i) * rows->z + h * m.E + e;
+                    double inner = m.base ? base[c * m.E + e] : 0;
+                    if (m.base) fbase[c * m.E + e] += (double)x[at_x] * z[at_z];
+                    for (int j = 0; j < N; j++) {
+                        size_t at_k = (token + j) * rows->k + h * m.D + c;
+                        size_t at_w = ((size_t)offset_of(o, i, j) * (m.per_channel ? m.D : 1) + (m.per_channel ? c : 0)) * m.E + e;
+                        inner += (double)w[at_w] * k[at_k];
+                        fk[at_k] += (double)x[at_x] * z[at_z] * w[at_w];
+                        fw[at_w] += (double)x[at_x] * z[at_z] * k[at_k];
+                    }
+                    fx[at_x] += z[at_z] * inner;
+                    fz[at_z] += x[at_x] * inner;
+                }
+}
+
+/* zero where `place` says there is an output, what was there before between the rows. */
+static double *between_rows(const float *before, size_t tokens, int row, int width) {
+    double *wide = widened(before, tokens * row);
+    for (size_t i = 0; i < tokens; i++)
+        for (int c = 0; c < width; c++) wide[i * row + c] = 0;
+    return wide;
+}
+
+static void sums_case(Sums m) {
+    int N = m.Hg * m.Wg, M = m.H * m.D;
+    Patterns patterns = {{m.kind, m.Hg, m.Wg, 0}, m.E, m.per_channel};
+    PatternRows rows = {M + m.x_gap, m.H * m.E + m.z_gap, M + m.k_gap};
+    size_t tokens = (size_t)m.B * N, nx = tokens * rows.x, nz = tokens * rows.z, nk = tokens * rows.k, nb = (size_t)m.D * m.E;
+    size_t nw = (size_t)offsets_count(&patterns.offsets) * (m.per_channel ? m.D : 1) * m.E;
+    printf("%s %dx%d kind %d B %d H %d D %d E %d%s%s gaps %d %d %d\n", m.spread ? "spread" : "collect", m.Hg, m.Wg, m.kind, m.B, m.H,
+           m.D, m.E, m.per_channel ? ", per channel" : "", m.base ? ", base" : "", m.x_gap, m.z_gap, m.k_gap);
+    float *x = normals(nx, 1), *z = normals(nz, 1), *k = normals(nk, 1), *w = normals(nw, 1), *base = normals(nb, 1);
+    float *x_before = normals(nx, 1), *z_before = normals(nz, 1), *k_before = normals(nk, 1), *w_before = normals(nw, 1),
+          *base_before = normals(nb, 1);
+    real *d_x = upload_real(x, nx), *d_z = upload_real(z, nz), *d_k = upload_real(k, nk);
+    real *d_fx = upload_real(x_before, nx), *d_fz = upload_real(z_before, nz), *d_fk = upload_real(k_before, nk);
+    float *d_w = upload(w, nw), *d_base = m.base ? upload(base, nb) : NULL;
+    float *d_fw = upload(w_before, nw), *d_fbase = m.base ? upload(base_before, nb) : NULL;
+    double *fx = between_rows(x_before, tokens, rows.x, M), *fz = between_rows(z_before, tokens, rows.z, m.H * m.E);
+    double *fk = m.base ? widened(k_before, nk) : between_rows(k_before, tokens, rows.k, M);
+    double *fw = widened(w_before, nw), *fbase = widened(base_before, nb);
+    sums_reference(fx, fz, fk, fw, fbase, x, z, k, w, base, &patterns.offsets, &rows, m);
+    real *add = m.base ? d_fk : NULL;
+    kernels_reserve(patterns_workspace(&patterns, m.B, m.H, m.D));
+    if (m.spread) {
+        patterns_spread_forward(d_fx, d_z, d_k, d_w, d_base, &patterns, &rows, m.B, m.H, m.D);
+        patterns_spread_backward(d_fz, d_fk, add, d_fw, d_fbase, d_x, d_z, d_k, d_w, d_base, &patterns, &rows, m.B, m.H, m.D);
+    } else {
+        patterns_collect_forward(d_fz, d_x, d_k, d_w, d_base, &patterns, &rows, m.B, m.H, m.D);
+        patterns_collect_backward(d_fx, d_fk, add, d_fw, d_fbase, d_z, d_x, d_k, d_w, d_base, &patterns, &rows, m.B, m.H, m.D);
+    }
+    assert_true(close_real(m.spread ? "y" : "dq", d_fx, fx, nx));
+    assert_true(close_real(m.spread ? "ds" : "s", d_fz, fz, nz));
+    assert_true(close_real(m.spread ? "dv" : "dk", d_fk, fk, nk));
+    assert_true(close_float("dw", d_fw, fw, nw));
+    if (m.base) assert_true(close_float("dbase", d_fbase, fbase, nb));
+    release_all();
+}
+
+static void test_sums(void **state) {
+    (void)state;
+    const Sums cases[] = {
+        {OFFSETS_TOEPLITZ, 5, 7, 3, 3, 5, 5, true, true, false, 30, 0, 15},
+        {OFFSETS_TOEPLITZ, 5, 7, 3, 3, 5, 4, false, true, false, 0, 2, 30},
+        {OFFSETS_TOEPLITZ, 4, 3, 2, 5, 17, 19, false, true, true, 3, 0, 7},
+        {OFFSETS_TOEPLITZ, 7, 3, 4, 3, 6, 3, false, false, true, 6, 6, 0},
+        {OFFSETS_TOEPLITZ, 2, 9, 1, 2, 3, 18, true, false, true, 0, 0, 0},
+        {OFFSETS_TORUS, 3, 6, 2, 5, 2, 3, true, true, false, 0, 0, 0},
+        {OFFSETS_CIRCLE, 5, 4, 1, 4, 3, 2, false, true, true, 0, 0, 0},
+        {OFFSETS_TOEPLITZ, 1, 1, 2, 1, 2, 2, true, true, true, 0, 0, 0},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) sums_case(cases[i]);
+}
+
 int main(void) {
     kernels_init();
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_heads_norm), cmocka_unit_test(test_rows)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_heads_norm), cmocka_unit_test(test_rows),
+                                       cmocka_unit_test(test_sums)};
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     kernels_exit();
     return failed;

@@ -82,6 +82,14 @@ static size_t convattn_macs(const Attention *a) {
     return qkv_macs(&s->frame, a) + depthwise_macs(&s->pool.shape) + 2 * (size_t)a->N * (size_t)a->N * (size_t)a->M;
 }
 
+/* Of the attention alone, without the query that joins its result. */
+static void convattn_weights(const Attention *a, float *weights, int b, int head, int query) {
+    const Convattn *s = a->state;
+    QkvFrame normed = s->frame;
+    normed.qkv_act = s->normed;
+    qkv_softmax_row(&normed, a, weights, b, head, query);
+}
+
 const AttentionOp convattn_op = {
     .name = "convattn",
     .summary = "softmax attention on q, k and v after a depthwise 3x3 and a norm, plus q (MViTv2 without strides)",
@@ -92,4 +100,5 @@ const AttentionOp convattn_op = {
     .forward = convattn_forward,
     .backward = convattn_backward,
     .macs = convattn_macs,
+    .weights = convattn_weights,
 };

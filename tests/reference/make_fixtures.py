@@ -98,6 +98,7 @@ CASES.update({
 CASES.update({
     "dwconv7": (Config(attn="dwconv7", **SMALL), 0, 0),
     "convattn": (Config(attn="convattn", **SMALL), 0, 0),
+    "lambda": (Config(attn="lambda", **SMALL), 0, 0),
 })
 
 

@@ -59,6 +59,33 @@ def convattn(model, p, x):
     return join_heads((q @ k.transpose(-1, -2) / math.sqrt(D)).softmax(-1) @ v + q)
 
 
+# == Lambda convolution (Bello 2021) ===================================================================================
+
+
+def offsets(config):
+    """t [N,N]: by (row, column) of the query less those of the key; and how many there are."""
+    Hg, Wg = config.grid
+    y, x = torch.meshgrid(torch.arange(Hg), torch.arange(Wg), indexing="ij")
+    y, x = y.flatten(), x.flatten()
+    return (y[:, None] - y[None, :] + Hg - 1) * (2 * Wg - 1) + x[:, None] - x[None, :] + Wg - 1, (2 * Hg - 1) * (2 * Wg - 1)
+
+
+def lambda_shapes(config):
+    M, D = config.dim, config.dim // config.heads
+    shapes = {"qv.weight": (2 * M, M), "embedding.weight": (offsets(config)[1], D)}
+    for part in "qv":
+        shapes.update({f"norm_{part}.weight": (D,), f"norm_{part}.bias": (D,)})
+    return shapes
+
+
+def lambda_convolution(model, p, x):
+    heads, D = model.config.heads, model.config.dim // model.config.heads
+    q, v = (F.layer_norm(split_heads(z, heads), (D,), p(f"norm_{part}.weight"), p(f"norm_{part}.bias"), 1e-6)
+            for part, z in zip("qv", F.linear(x, p("qv.weight")).chunk(2, dim=-1)))
+    lambdas = torch.einsum("nmk,bhmv->bhnkv", p("embedding.weight")[offsets(model.config)[0]], v)
+    return join_heads(torch.einsum("bhnk,bhnkv->bhnv", q, lambdas))
+
+
 # ======================================================================================================================
 
 
@@ -66,4 +93,5 @@ def convattn(model, p, x):
 MIXERS = {
     "dwconv7": (dwconv7_shapes, dwconv7),
     "convattn": (convattn_shapes, convattn),
+    "lambda": (lambda_shapes, lambda_convolution),
 }
