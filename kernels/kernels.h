@@ -189,6 +189,12 @@ void depthwise_backward(real *dx, const real *add, float *dw, float *db, const r
                         const Depthwise *shape, int B);
 size_t depthwise_workspace(const Depthwise *shape);
 
+/* y_t = the largest of the 3 x 3 tokens around t, as far as they are on the grid, channel by channel; NaN is larger than all.
+ * y [B,Hg*Wg,C] real;  at [B,Hg*Wg,C]: which of the nine, row by row, the first of equals (saved);  x rows `row` apart. */
+void max_pool_forward(real *y, uint8_t *at, const real *x, int row, int B, int Hg, int Wg, int C);
+/* dx (=), rows `row` apart;  dy [B,Hg*Wg,C]. */
+void max_pool_backward(real *dx, const real *dy, const uint8_t *at, int row, int B, int Hg, int Wg, int C);
+
 /* == Softmax attention ============================================================================================ */
 
 /* qkv is the output of the fused projection everywhere: [B,N,3,H,D], so its rows are 3*M long: q, k, v, head by head.

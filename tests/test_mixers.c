@@ -85,6 +85,50 @@ static void test_rows(void **state) {
     rows_case(1, 1, 1, 3, 0);
 }
 
+/* == Maxima ======================================================================================================= */
+
+static void max_pool_case(int B, int Hg, int Wg, int C, int row, bool equal) {
+    size_t tokens = (size_t)B * Hg * Wg, nx = tokens * row, ny = tokens * C;
+    printf("3x3 maxima B %d %dx%d C %d row %d%s\n", B, Hg, Wg, C, row, equal ? ", all equal" : "");
+    float *x = normals(nx, 1), *dy = normals(ny, 1), *before = normals(nx, 1);
+    for (size_t i = 0; equal && i < nx; i++) x[i] = 1;
+    real *d_x = upload_real(x, nx), *d_dy = upload_real(dy, ny), *d_dx = upload_real(before, nx), *d_y = poisoned_real(ny);
+    uint8_t *at = keep(device_malloc(ny, "test"), true);
+    double *y = zeros(ny), *dx = widened(before, nx);
+    for (size_t t = 0; t < tokens; t++)
+        for (int c = 0; c < C; c++) dx[t * row + c] = 0;
+    for (size_t t = 0; t < tokens; t++)
+        for (int c = 0; c < C; c++) {
+            int line = (int)(t / Wg % Hg), column = (int)(t % Wg);
+            size_t largest = SIZE_MAX;
+            for (int i = line - 1; i <= line + 1; i++)
+                for (int j = column - 1; j <= column + 1; j++) {
+                    size_t m = t + (i - line) * Wg + (j - column);
+                    if (i < 0 || i >= Hg || j < 0 || j >= Wg) continue;
+                    if (largest == SIZE_MAX || x[m * row + c] > x[largest * row + c]) largest = m;
+                }
+            y[t * C + c] = x[largest * row + c];
+            dx[largest * row + c] += dy[t * C + c];
+        }
+    max_pool_forward(d_y, at, d_x, row, B, Hg, Wg, C);
+    max_pool_backward(d_dx, d_dy, at, row, B, Hg, Wg, C);
+    assert_true(close_real("y", d_y, y, ny));
+    assert_true(close_real("dx", d_dx, dx, nx));
+    x[0] = NAN;
+    max_pool_forward(d_y, at, upload_real(x, nx), row, B, Hg, Wg, C);
+    float *got = download_real(d_y, ny);
+    for (size_t t = 0; t < tokens; t++) assert_true(isnan(got[t * C]) == (t < (size_t)Hg * Wg && t / Wg < 2 && t % Wg < 2));
+    release_all();
+}
+
+static void test_max_pool(void **state) {
+    (void)state;
+    max_pool_case(3, 5, 7, 5, 15, false);
+    max_pool_case(2, 1, 6, 33, 33, false);
+    max_pool_case(1, 1, 1, 1, 4, false);
+    max_pool_case(2, 4, 3, 2, 3, true);
+}
+
 /* == Sums by relative position ==================================================================================== */
 
 typedef struct {
@@ -180,7 +224,7 @@ static void test_sums(void **state) {
 
 int main(void) {
     kernels_init();
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_heads_norm), cmocka_unit_test(test_rows),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_heads_norm), cmocka_unit_test(test_rows), cmocka_unit_test(test_max_pool),
                                        cmocka_unit_test(test_sums)};
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     kernels_exit();

@@ -86,6 +86,44 @@ def lambda_convolution(model, p, x):
     return join_heads(torch.einsum("bhnk,bhnkv->bhnv", q, lambdas))
 
 
+# == Inception mixer (sail-sg/iFormer), keys and values not pooled =====================================================
+
+
+def inception_split(config):
+    """Channels of the convolution and of the maxima each, of attention; heads of attention."""
+    D, low = config.dim // config.heads, config.inception_heads or config.heads // 2
+    return (config.dim - low * D) // 2, low * D, low
+
+
+def inception_shapes(config):
+    C, L, _ = inception_split(config)
+    return {"high_mixer.conv1.weight": (2 * C, C), "high_mixer.proj1.weight": (2 * C, 1, 3, 3),
+            "high_mixer.proj2.weight": (2 * C, C), "high_mixer.proj2.bias": (2 * C,),
+            "low_mixer.qkv.weight": (3 * L, L), "low_mixer.qkv.bias": (3 * L,),
+            "conv_fuse.weight": (4 * C + L, 1, 3, 3), "proj.weight": (config.dim, 4 * C + L)}
+
+
+def largest_neighbour(model, x):
+    """3x3 maxima of x [B,N,C] over the grid; the two largest must not be near each other."""
+    image = F.pad(x.transpose(1, 2).unflatten(-1, model.config.grid), (1, 1, 1, 1), value=-math.inf)
+    around = image.unfold(2, 3, 1).unfold(3, 3, 1).flatten(-2)  # [B,C,Hg,Wg,9]
+    two = around.detach().topk(2).values
+    model.notes.kinks.append(two[..., 0] - two[..., 1])
+    return around.amax(-1).flatten(2).transpose(1, 2)
+
+
+def inception(model, p, x):
+    C, L, heads = inception_split(model.config)
+    first, second, last = x.split((C, C, L), dim=-1)
+    first = F.gelu(depthwise(F.linear(first, p("high_mixer.conv1.weight")), model.config.grid, p("high_mixer.proj1.weight")))
+    second = F.gelu(F.linear(largest_neighbour(model, second), p("high_mixer.proj2.weight"), p("high_mixer.proj2.bias")))
+    q, k, v = (split_heads(z, heads)
+               for z in F.linear(last, p("low_mixer.qkv.weight"), p("low_mixer.qkv.bias")).chunk(3, dim=-1))
+    last = join_heads((q @ k.transpose(-1, -2) / math.sqrt(q.shape[-1])).softmax(-1) @ v)
+    wide = torch.cat([first, second, last], dim=-1)
+    return wide + depthwise(wide, model.config.grid, p("conv_fuse.weight"))
+
+
 # ======================================================================================================================
 
 
@@ -94,4 +132,5 @@ MIXERS = {
     "dwconv7": (dwconv7_shapes, dwconv7),
     "convattn": (convattn_shapes, convattn),
     "lambda": (lambda_shapes, lambda_convolution),
+    "inception": (inception_shapes, inception),
 }

@@ -27,7 +27,7 @@ from rival_operators import RIVALS, rpe_bias, rpe_shapes
 RIVALS = {**RIVALS, **lisa_reference.OPERATORS}
 RIPPLE = ("ripple", "ripple-fixed", "ripple-softmax-weights", "ripple-truncated", "ripple-log", "ripple-dense",
           "ripple-explicit-softmax")
-LATER = ("feature_map", "relative", "convit", "rpe", "focused", "sparse", "lisa")  # settings newer than the first fixtures
+LATER = ("feature_map", "relative", "convit", "rpe", "focused", "sparse", "lisa", "inception")  # settings newer than the first fixtures
 
 
 @dataclass(frozen=True)
@@ -56,6 +56,7 @@ class Config:
     lisa_patterns: int = 16
     lisa_kernel: int = 0             # 0 | 3 | 5 | 7
     lisa_fft: str = "1d"             # 1d | 2d
+    inception_heads: int = 0         # 0: half of them
 
     @property
     def grid(self):
