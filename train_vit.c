@@ -47,7 +47,7 @@ typedef struct {
     int attn, feature_map, relative, ripple_algo, rpe, sparse_heads, lisa_kernel, lisa_fft, lisa_algo,
         pool, pos_embed, lr_schedule; /* indices of choices */
     int img_size[2], patch_size, num_classes, dim, depth, heads, r_max, ripple_layers, convit_local_layers, focused_p,
-        landmarks, sparse_stride, sparse_c, lisa_patterns;
+        landmarks, sparse_stride, sparse_c, lisa_patterns, inception_heads;
     float mlp_ratio, drop_path, tau, castling_mask;
     int epochs, batch_size, micro_batch, lr_base_batch, eval_every, log_every;
     float lr, lr_min, lr_warmup, warmup_epochs, weight_decay, beta1, beta2, eps, clip_grad, ema_decay, label_smoothing;
@@ -136,6 +136,7 @@ static const ConfigEntry entries[] = {
     {F(CHOICE, lisa_kernel), "0", .choices = lisa_kernels, .choice_count = 4, .help = "Side of the window that lisa sees around each token (0: the whole image)"},
     {F(CHOICE, lisa_fft), "1d", .choices = lisa_ffts, .choice_count = 2, .help = "Lisa's convolutions wrap around the tokens in a row, as in the paper, or around rows and columns of the grid"},
     {F(CHOICE, lisa_algo), "auto", .choices = lisa_algos, .choice_count = 3, .noun = "algorithm", .help = "Both compute the same numbers; auto takes the one expected to be faster"},
+    {F(INT, inception_heads), "0", .min = 0, .max = 256, .help = "Heads of inception that attend; the other channels are convolved and pooled (0: half of heads, rounded down)"},
 
     {F(INT, epochs), "300", .section = "training", .min = 1, .max = 1e6, .help = "Passes over the training images"},
     {F(INT, batch_size), "512", .min = 1, .max = 1e6, .help = "Images between two updates of the parameters"},
@@ -231,7 +232,8 @@ static VitConfig vit_config(const Settings *s) {
                       .lisa_patterns = s->lisa_patterns,
                       .lisa_kernel = atoi(lisa_kernels[s->lisa_kernel]),
                       .lisa_fft = lisa_ffts[s->lisa_fft],
-                      .lisa_algo = lisa_algos[s->lisa_algo]},
+                      .lisa_algo = lisa_algos[s->lisa_algo],
+                      .inception_heads = s->inception_heads},
     };
 }
 

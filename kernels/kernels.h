@@ -127,6 +127,10 @@ void pool_forward(real *y, const real *x, int B, int N, int M, int first, int co
 /* dx [B,N,M] (=), zero outside the pooled tokens;  dy [B,M]. */
 void pool_backward(real *dx, const real *dy, int B, int N, int M, int first, int count);
 
+/* y = a + b, or a where b is NULL: M numbers of each of n rows, which lie y_row, a_row and b_row apart.  y may be a or b
+ * where their rows lie alike. */
+void rows_add(real *y, const real *a, const real *b, size_t n, int M, int y_row, int a_row, int b_row);
+
 /* == Linear layer ================================================================================================= */
 
 /* y = x w^T + b.  y [n,out] real;  x [n,in] real;  w [out,in] float;  b [out] float or NULL. */
@@ -154,6 +158,15 @@ void add_layernorm_backward(real *dy, real *df, float *dw, float *db, const real
                             const float *rstd, size_t n, int M);
 size_t layernorm_workspace(int M);
 
+/* Layer norm of every head by itself, with weights that the heads share.  y, x: H*D numbers of each of n tokens, which lie
+ * `row` apart;  w [D];  b [D] or NULL.  y may be x. */
+void heads_norm_forward(real *y, const real *x, const float *w, const float *b, size_t n, int row, int H, int D,
+                        float eps);
+/* dx (=), may be dy, rows as x's;  dw (+=);  db (+=) or NULL. */
+void heads_norm_backward(real *dx, float *dw, float *db, const real *dy, const real *x, const float *w, size_t n, int row,
+                         int H, int D, float eps);
+size_t heads_norm_workspace(int D);
+
 /* y = x/2 (1 + erf(x / sqrt 2)).  y, x [n] real.  y may be x. */
 void gelu_forward(real *y, const real *x, size_t n);
 /* dx = dy gelu'(x), and y = gelu(x) once more, so that it need not be kept.  dx (=), may be dy;  y (=). */
@@ -175,6 +188,12 @@ void depthwise_forward(real *y, const real *add, const real *x, const float *w, 
 void depthwise_backward(real *dx, const real *add, float *dw, float *db, const real *dy, const real *x, const float *w,
                         const Depthwise *shape, int B);
 size_t depthwise_workspace(const Depthwise *shape);
+
+/* y_t = the largest of the 3 x 3 tokens around t, as far as they are on the grid, channel by channel; NaN is larger than all.
+ * y [B,Hg*Wg,C] real;  at [B,Hg*Wg,C]: which of the nine, row by row, the first of equals (saved);  x rows `row` apart. */
+void max_pool_forward(real *y, uint8_t *at, const real *x, int row, int B, int Hg, int Wg, int C);
+/* dx (=), rows `row` apart;  dy [B,Hg*Wg,C]. */
+void max_pool_backward(real *dx, const real *dy, const uint8_t *at, int row, int B, int Hg, int Wg, int C);
 
 /* == Softmax attention ============================================================================================ */
 
@@ -579,6 +598,29 @@ void weighted_attention_forward(real *y, const real *qk, const real *qkv, const 
 void weighted_attention_backward(real *dqkv, real *dqk, float *dr, const real *dy, const real *qk, const real *qkv,
                                  const float *r, const Offsets *offsets, int tables, int B, int H, int D);
 size_t weighted_attention_workspace(const Offsets *offsets, int tables, int B, int H, int D);
+
+/* Sums over keys by relative position t(i,j), collected into E patterns and spread from them, head by head; D channels:
+ *   collect   s[i,e] = sum_c q[i,c] (base[c,e] + sum_j w[t(i,j),c,e] k[j,c])
+ *   spread    y[i,c] = sum_e s[i,e] (base[c,e] + sum_j w[t(i,j),c,e] v[j,c])
+ * N^2 work, but no N x N in memory.  w [T,D,E], or [T,E] for all channels unless per_channel;  base [D,E], or NULL: zero;
+ * any offsets but local ones. */
+typedef struct {
+    int x, z, k; /* from one token to the next: of q, y and their gradients; of s; of k and v */
+} PatternRows;
+/* Token n of head h begins at n rows.x + h D in q and y, at n rows.z + h E in s, at n rows.k + h D in k and v. */
+void patterns_collect_forward(real *s, const real *q, const real *k, const float *w, const float *base,
+                              const Patterns *patterns, const PatternRows *rows, int B, int H, int D);
+/* dq (=);  dk (=) add + the gradient, add like dk, may be dk, or NULL;  dw (+=);  dbase (+=) or NULL. */
+void patterns_collect_backward(real *dq, real *dk, const real *add, float *dw, float *dbase, const real *ds, const real *q,
+                               const real *k, const float *w, const float *base, const Patterns *patterns,
+                               const PatternRows *rows, int B, int H, int D);
+void patterns_spread_forward(real *y, const real *s, const real *v, const float *w, const float *base,
+                             const Patterns *patterns, const PatternRows *rows, int B, int H, int D);
+/* ds (=);  dv (=) add + the gradient, as above;  dw (+=);  dbase (+=) or NULL. */
+void patterns_spread_backward(real *ds, real *dv, const real *add, float *dw, float *dbase, const real *dy, const real *s,
+                              const real *v, const float *w, const float *base, const Patterns *patterns,
+                              const PatternRows *rows, int B, int H, int D);
+size_t patterns_workspace(const Patterns *patterns, int B, int H, int D);
 
 /* == Global filter ================================================================================================ */
 

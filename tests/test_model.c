@@ -63,7 +63,8 @@ static VitConfig case_config(const Case *c, const char *algorithm) {
                       .lisa_patterns = atoi(setting_or(c, "lisa_patterns", "16")),
                       .lisa_kernel = atoi(setting_or(c, "lisa_kernel", "0")),
                       .lisa_fft = setting_or(c, "lisa_fft", "1d"),
-                      .lisa_algo = algorithm},
+                      .lisa_algo = algorithm,
+                      .inception_heads = atoi(setting_or(c, "inception_heads", "0"))},
     };
     assert_int_equal(sscanf(setting(c, "img_size"), "%dx%d", &config.img_h, &config.img_w), 2);
     return config;
@@ -304,11 +305,11 @@ static double slope_by_differences(Case *c, float *values, const float *base, co
     return best;
 }
 
-/* dpfp has a kink at zero in every column, and nothing moves it.  The maximum in performer, and in rfa where a
+/* dpfp has a kink at zero in every column, inception wherever two tokens are equal, and nothing moves them.  The maximum in performer, and in rfa where a
  * denominator is clamped, does not cancel entirely, but is a constant of the backward pass.  The reference compares
  * all three with differences in double, with narrow steps and the constants held. */
 static bool is_smooth(const char *path) {
-    return !strstr(path, "dpfp") && !strstr(path, "performer") && !strstr(path, "clamp");
+    return !strstr(path, "dpfp") && !strstr(path, "inception") && !strstr(path, "performer") && !strstr(path, "clamp");
 }
 
 /* Along the gradient of each tensor with as much noise. */

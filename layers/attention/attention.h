@@ -28,6 +28,7 @@ typedef struct {
     int sparse_stride, sparse_c;
     int lisa_patterns, lisa_kernel; /* E; the side of a local window, 0: global */
     const char *lisa_fft, *lisa_algo;
+    int inception_heads; /* that attend; 0: half of them */
 } AttentionConfig;
 
 typedef struct Attention Attention;

@@ -99,6 +99,11 @@ CASES.update({
     "nystrom": (Config(attn="nystrom", **{**SMALL, "landmarks": 3}), 0, 0),
     "soft": (Config(attn="soft", **{**SMALL, "landmarks": 4}), 0, 0),
     "castling-mask": (Config(attn="castling", castling_mask=0.03, **SMALL), 0, 0),
+    "dwconv7": (Config(attn="dwconv7", **SMALL), 0, 0),
+    "convattn": (Config(attn="convattn", **SMALL), 0, 0),
+    "lambda": (Config(attn="lambda", **SMALL), 0, 0),
+    "inception": (Config(attn="inception", **SMALL), 0, 0),
+    "inception-heads": (Config(attn="inception", **{**SMALL, "dim": 12, "heads": 6}, inception_heads=2), 0, 0),
 })
 
 
