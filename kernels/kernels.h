@@ -191,9 +191,9 @@ size_t depthwise_workspace(const Depthwise *shape);
 
 /* y_t = the largest of the 3 x 3 tokens around t, as far as they are on the grid, channel by channel; NaN is larger than all.
  * y [B,Hg*Wg,C] real;  at [B,Hg*Wg,C]: which of the nine, row by row, the first of equals (saved);  x rows `row` apart. */
-void max_pool_forward(real *y, uint8_t *at, const real *x, int row, int B, int Hg, int Wg, int C);
+void neighbour_max_forward(real *y, uint8_t *at, const real *x, int row, int B, int Hg, int Wg, int C);
 /* dx (=), rows `row` apart;  dy [B,Hg*Wg,C]. */
-void max_pool_backward(real *dx, const real *dy, const uint8_t *at, int row, int B, int Hg, int Wg, int C);
+void neighbour_max_backward(real *dx, const real *dy, const uint8_t *at, int row, int B, int Hg, int Wg, int C);
 
 /* == Softmax attention ============================================================================================ */
 
@@ -242,12 +242,12 @@ size_t sparse_attention_workspace(const SparsePattern *pattern, int N, int D);
 /* y += sum of P_nm v_m over the keys with P_nm > threshold, P = softmax(q k^T / sqrt D): the weights that are left are not
  * scaled up (Castling-ViT's auxiliary branch).  y [B,N,H,D] (updated);  lse [B,H,N] float: log-sum-exp of the scaled
  * scores (saved). */
-void masked_attention_forward(real *y, float *lse, const real *qkv, float threshold, int B, int N, int H, int D);
+void thresholded_attention_forward(real *y, float *lse, const real *qkv, float threshold, int B, int N, int H, int D);
 /* dqkv (+=): other gradients of q, k and v are there.  delta [B,H,N] float (=): sum_m of what is left of P_nm times
  * dy_n.v_m.  Which weights are left counts as a constant. */
-void masked_attention_backward(real *dqkv, float *delta, const real *dy, const float *lse, const real *qkv,
+void thresholded_attention_backward(real *dqkv, float *delta, const real *dy, const float *lse, const real *qkv,
                                float threshold, int B, int N, int H, int D);
-size_t masked_attention_workspace(int N, int D);
+size_t thresholded_attention_workspace(int N, int D);
 
 /* == Gated positional attention (ConViT) ========================================================================== */
 

@@ -87,7 +87,7 @@ static void test_rows(void **state) {
 
 /* == Maxima ======================================================================================================= */
 
-static void max_pool_case(int B, int Hg, int Wg, int C, int row, bool equal) {
+static void neighbour_max_case(int B, int Hg, int Wg, int C, int row, bool equal) {
     size_t tokens = (size_t)B * Hg * Wg, nx = tokens * row, ny = tokens * C;
     printf("3x3 maxima B %d %dx%d C %d row %d%s\n", B, Hg, Wg, C, row, equal ? ", all equal" : "");
     float *x = normals(nx, 1), *dy = normals(ny, 1), *before = normals(nx, 1);
@@ -110,23 +110,23 @@ static void max_pool_case(int B, int Hg, int Wg, int C, int row, bool equal) {
             y[t * C + c] = x[largest * row + c];
             dx[largest * row + c] += dy[t * C + c];
         }
-    max_pool_forward(d_y, at, d_x, row, B, Hg, Wg, C);
-    max_pool_backward(d_dx, d_dy, at, row, B, Hg, Wg, C);
+    neighbour_max_forward(d_y, at, d_x, row, B, Hg, Wg, C);
+    neighbour_max_backward(d_dx, d_dy, at, row, B, Hg, Wg, C);
     assert_true(close_real("y", d_y, y, ny));
     assert_true(close_real("dx", d_dx, dx, nx));
     x[0] = NAN;
-    max_pool_forward(d_y, at, upload_real(x, nx), row, B, Hg, Wg, C);
+    neighbour_max_forward(d_y, at, upload_real(x, nx), row, B, Hg, Wg, C);
     float *got = download_real(d_y, ny);
     for (size_t t = 0; t < tokens; t++) assert_true(isnan(got[t * C]) == (t < (size_t)Hg * Wg && t / Wg < 2 && t % Wg < 2));
     release_all();
 }
 
-static void test_max_pool(void **state) {
+static void test_neighbour_max(void **state) {
     (void)state;
-    max_pool_case(3, 5, 7, 5, 15, false);
-    max_pool_case(2, 1, 6, 33, 33, false);
-    max_pool_case(1, 1, 1, 1, 4, false);
-    max_pool_case(2, 4, 3, 2, 3, true);
+    neighbour_max_case(3, 5, 7, 5, 15, false);
+    neighbour_max_case(2, 1, 6, 33, 33, false);
+    neighbour_max_case(1, 1, 1, 1, 4, false);
+    neighbour_max_case(2, 4, 3, 2, 3, true);
 }
 
 /* == Sums by relative position ==================================================================================== */
@@ -224,7 +224,7 @@ static void test_sums(void **state) {
 
 int main(void) {
     kernels_init();
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_heads_norm), cmocka_unit_test(test_rows), cmocka_unit_test(test_max_pool),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_heads_norm), cmocka_unit_test(test_rows), cmocka_unit_test(test_neighbour_max),
                                        cmocka_unit_test(test_sums)};
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     kernels_exit();

@@ -272,10 +272,10 @@ static void masked_case(int B, int N, int H, int D) {
     printf("without weights up to %.3g, B %d N %d H %d D %d, %.0f %% of them\n", k.threshold, B, N, H, D,
            100.0 * dropped / (double)(rows * N));
     assert_true(N == 1 || (dropped > 0 && dropped < rows * N));
-    kernels_reserve(masked_attention_workspace(N, D));
-    masked_attention_forward(d_y, d_lse, d_qkv, (float)k.threshold, B, N, H, D);
+    kernels_reserve(thresholded_attention_workspace(N, D));
+    thresholded_attention_forward(d_y, d_lse, d_qkv, (float)k.threshold, B, N, H, D);
     assert_true(close_real("y", d_y, want, n));
-    masked_attention_backward(d_dqkv, d_delta, d_dy, d_lse, d_qkv, (float)k.threshold, B, N, H, D);
+    thresholded_attention_backward(d_dqkv, d_delta, d_dy, d_lse, d_qkv, (float)k.threshold, B, N, H, D);
     Function f = {masked_outputs, &k, n, zeros(n), dy, 1e-5};
     assert_true(slopes_agree("dqkv", download_real(d_dqkv, 3 * n), before, k.qkv, 3 * n, &f));
     double *delta = zeros(rows); /* of what is added, so y before it does not matter */
@@ -283,7 +283,7 @@ static void masked_case(int B, int N, int H, int D) {
     for (size_t i = 0; i < n; i++)
         delta[(i / (H * D) / N * H + i / D % H) * N + i / (H * D) % N] += dy[i] * (want[i] - plain[i]);
     assert_true(close_float("delta", d_delta, delta, rows));
-    masked_attention_backward(again, d_delta, d_dy, d_lse, d_qkv, (float)k.threshold, B, N, H, D);
+    thresholded_attention_backward(again, d_delta, d_dy, d_lse, d_qkv, (float)k.threshold, B, N, H, D);
     assert_memory_equal(download_real(again, 3 * n), download_real(d_dqkv, 3 * n), 3 * n * sizeof(float));
     free(k.left);
     release_all();

@@ -36,7 +36,7 @@ static void plan_branch(Attention *a, Plan *plan, int B) {
     }
     plan_keep(plan, a->prefix, "lse", &s->lse, bytes);
     plan_borrow(plan, a->prefix, "delta", &s->delta, bytes);
-    plan_workspace(plan, masked_attention_workspace(a->N, a->D));
+    plan_workspace(plan, thresholded_attention_workspace(a->N, a->D));
 }
 
 static void castling_plan(Attention *a, Plan *plan, int B) {
@@ -57,7 +57,7 @@ static void castling_forward(const Attention *a, real *y, const real *x, int B) 
     angular_features_forward(s->core.phi, qkv, (size_t)B * (size_t)a->N, a->H, a->D);
     linear_core_forward(&s->core, a, s->linear, qkv, B);
     depthwise_forward(s->frame.mix, s->linear, qkv + 2 * a->M, s->conv.w, NULL, &s->conv.shape, B);
-    if (s->lse) masked_attention_forward(s->frame.mix, s->lse, qkv, a->config.castling_mask, B, a->N, a->H, a->D);
+    if (s->lse) thresholded_attention_forward(s->frame.mix, s->lse, qkv, a->config.castling_mask, B, a->N, a->H, a->D);
     qkv_forward_out(&s->frame, a, y, B);
 }
 
@@ -70,7 +70,7 @@ static void castling_backward(const Attention *a, real *dx, const real *dy, cons
     depthwise_backward(dv, dv, s->conv.dw, NULL, s->frame.dmix, qkv + 2 * a->M, s->conv.w, &s->conv.shape, B);
     angular_features_backward(dqkv, s->core.dphi, qkv, (size_t)B * (size_t)a->N, a->H, a->D);
     if (s->lse)
-        masked_attention_backward(dqkv, s->delta, s->frame.dmix, s->lse, qkv, a->config.castling_mask, B, a->N, a->H, a->D);
+        thresholded_attention_backward(dqkv, s->delta, s->frame.dmix, s->lse, qkv, a->config.castling_mask, B, a->N, a->H, a->D);
     qkv_backward_in(&s->frame, a, dx, x, B);
 }
 

@@ -92,7 +92,7 @@ static void convattn_weights(const Attention *a, float *weights, int b, int head
 
 const AttentionOp convattn_op = {
     .name = "convattn",
-    .summary = "softmax attention on q, k and v after a depthwise 3x3 and a norm, plus q (MViTv2 without strides)",
+    .summary = "softmax after depthwise 3x3 and a norm on q, k, v, plus q (MViTv2)",
     .needs_grid = true,
     .state_size = sizeof(Convattn),
     .declare = convattn_declare,

@@ -88,7 +88,7 @@ static void inception_forward(const Attention *a, real *y, const real *x, int B)
     rows_add(s->first, x, NULL, n, C, C, M, 0);
     projection_forward(&s->conv1, s->doubled, s->first, n);
     depthwise_forward(s->high, NULL, s->doubled, s->conv.w, NULL, &s->conv.shape, B);
-    max_pool_forward(s->pooled, s->at, x + C, M, B, a->Hg, a->Wg, C);
+    neighbour_max_forward(s->pooled, s->at, x + C, M, B, a->Hg, a->Wg, C);
     projection_forward(&s->proj2, s->part, s->pooled, n);
     rows_add(s->high + 2 * C, s->part, NULL, n, 2 * C, 4 * C, 2 * C, 0);
     gelu_forward(s->part, s->high, n * 4 * (size_t)C);
@@ -120,7 +120,7 @@ static void inception_backward(const Attention *a, real *dx, const real *dy, con
     gelu_backward(s->dhigh, s->part, s->dhigh, s->high, n * 4 * (size_t)C);
     rows_add(s->ddoubled, s->dhigh + 2 * C, NULL, n, 2 * C, 2 * C, 4 * C, 0);
     projection_backward(&s->proj2, s->dslice, s->ddoubled, s->pooled, n);
-    max_pool_backward(dx + C, s->dslice, s->at, M, B, a->Hg, a->Wg, C);
+    neighbour_max_backward(dx + C, s->dslice, s->at, M, B, a->Hg, a->Wg, C);
     depthwise_backward(s->ddoubled, NULL, s->conv.dw, NULL, s->dhigh, s->doubled, s->conv.w, &s->conv.shape, B);
     projection_backward(&s->conv1, s->dslice, s->ddoubled, s->first, n);
     rows_add(dx, s->dslice, NULL, n, C, M, C, 0);
@@ -136,7 +136,7 @@ static size_t inception_macs(const Attention *a) {
 
 const AttentionOp inception_op = {
     .name = "inception",
-    .summary = "convolution, maxima and attention on a share of the channels each (iFormer's mixer)",
+    .summary = "convolution, maxima and attention share the channels (iFormer's mixer)",
     .needs_grid = true,
     .state_size = sizeof(Inception),
     .declare = inception_declare,

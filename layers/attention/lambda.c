@@ -113,7 +113,7 @@ static void lambda_weights(const Attention *a, float *weights, int b, int head, 
 
 const AttentionOp lambda_op = {
     .name = "lambda",
-    .summary = "lambda convolution: values weighed by the query's products with a learned vector for each offset (LambdaNetworks)",
+    .summary = "a learned vector for each offset times the query weighs values (lambda)",
     .needs_grid = true,
     .state_size = sizeof(Lambda),
     .declare = lambda_declare,

@@ -69,7 +69,7 @@ static size_t nystrom_macs(const Attention *a) {
 
 const AttentionOp nystrom_op = {
     .name = "nystrom",
-    .summary = "softmax attention through landmarks, means over cells of the grid (Nystromformer)",
+    .summary = "softmax attention through landmarks, means of cells (Nystromformer)",
     .needs_grid = true,
     .state_size = sizeof(Nystrom),
     .declare = nystrom_declare,

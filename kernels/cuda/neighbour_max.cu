@@ -1,4 +1,4 @@
-/* The largest of every 3x3 neighbourhood; kernels/cpu/max_pool.c has the formulas.  A thread to a channel of a token. */
+/* The largest of every 3x3 neighbourhood; kernels/cpu/neighbour_max.c has the formulas.  A thread to a channel of a token. */
 #include "kernels/cuda/rows.cuh"
 #include "kernels/kernels.h"
 
@@ -26,7 +26,7 @@ DEVICE bool neighbour(size_t &token, Place p, int tap, const Shape &s) {
     return y >= 0 && y < s.Hg && x >= 0 && x < s.Wg;
 }
 
-__global__ void __launch_bounds__(THREADS) max_pool_forward_kernel(real *y, uint8_t *at, const real *x, Shape s) {
+__global__ void __launch_bounds__(THREADS) neighbour_max_forward_kernel(real *y, uint8_t *at, const real *x, Shape s) {
     size_t i = (size_t)blockIdx.x * THREADS + threadIdx.x, token;
     if (i >= s.size) return;
     Place p = place_of(i, s);
@@ -45,7 +45,7 @@ __global__ void __launch_bounds__(THREADS) max_pool_forward_kernel(real *y, uint
 }
 
 __global__ void __launch_bounds__(THREADS)
-    max_pool_backward_kernel(real *dx, const real *dy, const uint8_t *__restrict__ at, Shape s) {
+    neighbour_max_backward_kernel(real *dx, const real *dy, const uint8_t *__restrict__ at, Shape s) {
     size_t i = (size_t)blockIdx.x * THREADS + threadIdx.x, token;
     if (i >= s.size) return;
     Place p = place_of(i, s);
@@ -61,12 +61,12 @@ __global__ void __launch_bounds__(THREADS)
 
 static Shape shape_of(int row, int B, int Hg, int Wg, int C) { return {row, Hg, Wg, C, (size_t)B * Hg * Wg * C}; }
 
-void max_pool_forward(real *y, uint8_t *at, const real *x, int row, int B, int Hg, int Wg, int C) {
+void neighbour_max_forward(real *y, uint8_t *at, const real *x, int row, int B, int Hg, int Wg, int C) {
     Shape s = shape_of(row, B, Hg, Wg, C);
-    LAUNCH(max_pool_forward_kernel, (unsigned)ceil_div(s.size, THREADS), THREADS, 0, y, at, x, s);
+    LAUNCH(neighbour_max_forward_kernel, (unsigned)ceil_div(s.size, THREADS), THREADS, 0, y, at, x, s);
 }
 
-void max_pool_backward(real *dx, const real *dy, const uint8_t *at, int row, int B, int Hg, int Wg, int C) {
+void neighbour_max_backward(real *dx, const real *dy, const uint8_t *at, int row, int B, int Hg, int Wg, int C) {
     Shape s = shape_of(row, B, Hg, Wg, C);
-    LAUNCH(max_pool_backward_kernel, (unsigned)ceil_div(s.size, THREADS), THREADS, 0, dx, dy, at, s);
+    LAUNCH(neighbour_max_backward_kernel, (unsigned)ceil_div(s.size, THREADS), THREADS, 0, dx, dy, at, s);
 }

@@ -1,4 +1,4 @@
-/* Softmax attention without its small weights; the formulas are those of kernels/cpu/masked_attention.c.  A block has ROWS
+/* Softmax attention without its small weights; the formulas are those of kernels/cpu/thresholded_attention.c.  A block has ROWS
  * tokens of one head and meets the others COLUMNS, a lane each, at a time: as queries for y and dq, as keys for dk and dv. */
 #include "kernels/cuda/fragments.cuh"
 #include "kernels/cuda/rows.cuh"
@@ -196,18 +196,18 @@ __global__ void __launch_bounds__(THREADS)
 
 /* == Launches ===================================================================================================== */
 
-size_t masked_attention_workspace(int, int) { return 0; }
+size_t thresholded_attention_workspace(int, int) { return 0; }
 
 static size_t shared_of(int rows, int columns, int tiles, int D) {
     return ((size_t)(rows * ROWS + columns * COLUMNS) * D + (size_t)tiles * ROWS * COLUMNS + ROWS) * sizeof(float);
 }
 
-void masked_attention_forward(real *y, float *lse, const real *qkv, float threshold, int B, int N, int H, int D) {
+void thresholded_attention_forward(real *y, float *lse, const real *qkv, float threshold, int B, int N, int H, int D) {
     Shape s = shape_of(threshold, N, H, D);
     LAUNCH(masked_forward_kernel, B * H * s.blocks, THREADS, shared_of(2, 2, 1, D), y, lse, qkv, s);
 }
 
-void masked_attention_backward(real *dqkv, float *delta, const real *dy, const float *lse, const real *qkv,
+void thresholded_attention_backward(real *dqkv, float *delta, const real *dy, const float *lse, const real *qkv,
                                float threshold, int B, int N, int H, int D) {
     Shape s = shape_of(threshold, N, H, D);
     LAUNCH(masked_queries_kernel, B * H * s.blocks, THREADS, shared_of(4, 2, 2, D), dqkv, delta, dy, lse, qkv, s);

@@ -16,7 +16,7 @@ static int neighbour(int y, int x, int tap, int Hg, int Wg) {
     return y < 0 || y >= Hg || x < 0 || x >= Wg ? -1 : y * Wg + x;
 }
 
-void max_pool_forward(real *y, uint8_t *at, const real *x, int row, int B, int Hg, int Wg, int C) {
+void neighbour_max_forward(real *y, uint8_t *at, const real *x, int row, int B, int Hg, int Wg, int C) {
     size_t N = (size_t)Hg * Wg;
 #pragma omp parallel for collapse(2) schedule(static)
     for (int b = 0; b < B; b++)
@@ -38,7 +38,7 @@ void max_pool_forward(real *y, uint8_t *at, const real *x, int row, int B, int H
         }
 }
 
-void max_pool_backward(real *dx, const real *dy, const uint8_t *at, int row, int B, int Hg, int Wg, int C) {
+void neighbour_max_backward(real *dx, const real *dy, const uint8_t *at, int row, int B, int Hg, int Wg, int C) {
     size_t N = (size_t)Hg * Wg;
 #pragma omp parallel for collapse(2) schedule(static)
     for (int b = 0; b < B; b++)

@@ -31,7 +31,7 @@ static size_t work_floats(int N, int D) {
     return 8 * Np * Dp + QUERIES * (2 * Np + Dp);
 }
 
-size_t masked_attention_workspace(int N, int D) { return workspace_bytes(work_floats(N, D)); }
+size_t thresholded_attention_workspace(int N, int D) { return workspace_bytes(work_floats(N, D)); }
 
 static Work work_of(const Shape *s) {
     size_t tokens = (size_t)s->Np * s->Dp, scores = (size_t)QUERIES * s->Np;
@@ -157,7 +157,7 @@ static void backward_head(real *dq, float *delta, const real *dy, const float *l
     scatter_add(dq + 2 * s->y_row, s->row, w.dv, 1, s->N, s);
 }
 
-void masked_attention_forward(real *y, float *lse, const real *qkv, float threshold, int B, int N, int H, int D) {
+void thresholded_attention_forward(real *y, float *lse, const real *qkv, float threshold, int B, int N, int H, int D) {
     Shape s = shape_of(threshold, N, H, D);
 #pragma omp parallel for collapse(2) schedule(static)
     for (int b = 0; b < B; b++)
@@ -167,7 +167,7 @@ void masked_attention_forward(real *y, float *lse, const real *qkv, float thresh
         }
 }
 
-void masked_attention_backward(real *dqkv, float *delta, const real *dy, const float *lse, const real *qkv,
+void thresholded_attention_backward(real *dqkv, float *delta, const real *dy, const float *lse, const real *qkv,
                                float threshold, int B, int N, int H, int D) {
     Shape s = shape_of(threshold, N, H, D);
 #pragma omp parallel for collapse(2) schedule(static)
