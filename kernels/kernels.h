@@ -112,6 +112,12 @@ typedef struct {
 void images_mix(real *y, const uint8_t *x, const int *pairs, const int *boxes, const uint32_t *draws, const float *mean,
                 const float *std, const ImageMix *mix, int B, int Hi, int Wi);
 
+/* Images of different sizes in one batch: y = (x / 255 - mean) / std inside, 0 beyond an image's own size.
+ * y [B,Hi,Wi,3] real, channels last;  x [B,Hi,Wi,3] uint8, anything beyond the own size;  sizes [B,2] int: own height and
+ * width;  mean, std host [3]. */
+void images_normalize_padded(real *y, const uint8_t *x, const int *sizes, const float *mean, const float *std, int B,
+                             int Hi, int Wi);
+
 /* The patches of an image as rows, so that the patch convolution is a linear layer.
  * cols [B*(Hi/P)*(Wi/P), 3*P*P] real, columns ordered (channel, row, column) as a [M,3,P,P] weight;  x [B,3,Hi,Wi] real. */
 void patchify(real *cols, const real *x, int B, int Hi, int Wi, int P);
@@ -175,6 +181,46 @@ void depthwise_forward(real *y, const real *add, const real *x, const float *w, 
 void depthwise_backward(real *dx, const real *add, float *dw, float *db, const real *dy, const real *x, const float *w,
                         const Depthwise *shape, int B);
 size_t depthwise_workspace(const Depthwise *shape);
+
+/* == Convolution with a frozen batch norm ========================================================================= */
+
+/* Images are channels last, [B,H,W,C]; zeros k/2 deep lie around them, so the output is [B,Ho,Wo,out], Ho = ceil(H/stride).
+ * Shapes may change from call to call: the first call of a shape prepares it and may allocate, the next ones do not. */
+typedef struct {
+    int in, out;   /* channels */
+    int k, stride; /* k odd */
+} Convolution;
+
+static inline int convolution_side(int side, int stride) { return (side - 1) / stride + 1; }
+
+/* scale = w / sqrt(var + eps), shift = b - mean scale.  All [n] float. */
+void batchnorm_fold(float *scale, float *shift, const float *w, const float *b, const float *mean, const float *var,
+                    int n, float eps);
+
+/* W' = scale_o w, ready for the calls below, in a layout that is the backend's secret.  folded: convolution_folded_bytes
+ * from device_malloc, and of nobody else;  w [out,in,k,k];  scale [out].  backward: also for convolution_backward_input. */
+size_t convolution_folded_bytes(const Convolution *c, bool backward);
+void convolution_fold(void *folded, const float *w, const float *scale, const Convolution *c, bool backward);
+
+/* y = conv(x, W') + shift + add, and no less than 0 with relu.  y, add [B,Ho,Wo,out], add may be y or NULL;
+ * x [B,H,W,in];  shift [out]. */
+void convolution_forward(real *y, const real *x, const real *add, const void *folded, const float *shift,
+                         const Convolution *c, bool relu, int B, int H, int W);
+/* dx (=) add + conv^T(dy, W').  dx, add [B,H,W,in], add may be dx or NULL;  dy [B,Ho,Wo,out]. */
+void convolution_backward_input(real *dx, const real *add, const real *dy, const void *folded, const Convolution *c,
+                                int B, int H, int W);
+/* dw [out,in,k,k] (+=) scale_o times the gradient of W'. */
+void convolution_backward_weight(float *dw, const real *dy, const real *x, const float *scale, const Convolution *c,
+                                 int B, int H, int W);
+/* Of all calls for images up to this size; a smaller shape that wants more reserves it at its first call. */
+size_t convolution_workspace(const Convolution *c, int B, int H, int W);
+
+/* dx = dy where y > 0, else 0.  dx (=), may be dy;  y [n] what ReLU gave. */
+void relu_backward(real *dx, const real *dy, const real *y, size_t n);
+
+/* Maximum over 3 x 3 windows, stride 2, whatever lies beyond the border left out.
+ * y [B,ceil(H/2),ceil(W/2),C];  x [B,H,W,C]. */
+void max_pool_forward(real *y, const real *x, int B, int H, int W, int C);
 
 /* == Softmax attention ============================================================================================ */
 
