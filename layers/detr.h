@@ -40,15 +40,17 @@ typedef struct {
     int most, most_h, most_w; /* images and their sides that the plans have room for */
 
     int B, H, W, h, w; /* the batch in hand */
-    Dropout dropout;   /* this step's; rate 0: none */
+    Dropout dropout;   /* this step's, but for rate and site */
 
     uint8_t *pixels;  /* [B,Hi,Wi,3] */
     int *sizes;       /* [B,2] own height and width */
-    uint8_t *padded;  /* [B,N] 1 where a cell is padding */
+    int *cells;       /* [B,2] rows and columns of the grid that are no padding */
+    int *cells_host;  /* host [B,2] */
     real *images;     /* [B,Hi,Wi,3] normalised */
     real *features;   /* [B,N,channels] C5 */
     real *x;          /* [B,N,M] what the encoder reads */
     real *pos;        /* [B,N,M] sine positions */
+    const real *encoded; /* [B,N,M] what the encoder gave */
     real *dx;         /* [B,N,M] scratch */
     real *dfeatures;  /* [B,N,channels] scratch */
 } Detr;
@@ -74,12 +76,16 @@ void detr_fold(Detr *detr);
 void detr_load(Detr *detr, const uint8_t *pixels, const int *sizes, const float *mean, const float *std, int B, int H,
                int W);
 
+/* The same without pixels, where whoever calls writes the features [B,N,channels]. */
+void detr_load_sizes(Detr *detr, const int *sizes, int B, int H, int W);
+
 /* Draws the dropout of this step for images first .. first+B-1 of the global batch; before a training forward pass.  What
  * is dropped does not depend on how images are dealt out to micro-batches and ranks. */
 void detr_draw(Detr *detr, uint64_t seed, uint32_t step, size_t first);
 
-/* The batch in hand -> predictions. */
+/* The batch in hand -> predictions; or from the features on. */
 void detr_forward(Detr *detr);
+void detr_forward_features(Detr *detr);
 
 /* L under the training plan, 1 (the last) under the inference plan. */
 int detr_predicted_layers(const Detr *detr);
@@ -94,15 +100,16 @@ void detr_load_gradients(Detr *detr, const float *dlogits, const float *dboxes);
  * `final` hears of gradients [n] that this pass will not touch again, the last layers' first; NULL when more micro-batches
  * follow. */
 void detr_backward(Detr *detr, void (*final)(float *gradients, size_t n));
+void detr_backward_features(Detr *detr, void (*final)(float *gradients, size_t n));
 
 /* Multiply-adds of one image's forward pass: convolutions, linear layers, attention. */
-size_t detr_macs(const Detr *detr, int H, int W);
+size_t detr_macs(Detr *detr, int H, int W);
 
 /* Bytes of activations, scratch and workspace. */
 size_t detr_activation_bytes(const Detr *detr);
 
 /* A table of parts with parameters and multiply-adds of an image of H x W, and three lines for programs. */
-void detr_describe(const Detr *detr, FILE *out, int H, int W);
+void detr_describe(Detr *detr, FILE *out, int H, int W);
 
 void detr_destroy(Detr *detr);
 

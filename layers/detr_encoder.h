@@ -18,7 +18,7 @@ typedef struct {
     int depth, M;
     DetrEncoderLayer *layers; /* [depth] */
     real *other;              /* [B,N,M] inference: the stream's second place */
-    real *f, *df;             /* [B,N,M] scratch: what a half-layer adds, and its gradient */
+    real *f, *df, *dsum;      /* [B,N,M] scratch: what a half-layer adds, its gradient, and that of the sum */
 } DetrEncoder;
 
 /* Where the tokens of a batch lie: B images on a grid of h x w cells, of which image b has the first cells[b][0] rows and
@@ -30,6 +30,8 @@ typedef struct {
 } TokenGrid;
 
 void detr_encoder_create(DetrEncoder *e, const AttentionConfig *attention, int depth, int M, int hidden, Params *params);
+/* Dropouts of the encoder: the next free site. */
+int detr_encoder_sites(const DetrEncoder *e);
 /* For grids of up to h x w and w x h; *x [B,h*w,M] is the stream that comes in, overwritten in inference. */
 void detr_encoder_plan(DetrEncoder *e, Plan *plan, int B, int h, int w, real **x);
 /* The stream behind the last layer. */

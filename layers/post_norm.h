@@ -32,7 +32,7 @@ void post_norm_declare(PostNorm *p, Params *params, const char *prefix, const ch
 void post_norm_plan(PostNorm *p, Plan *plan, const char *prefix, const char *name, size_t n, real **from, real **to);
 /* p->x from x and f, which is overwritten. */
 void post_norm_forward(const PostNorm *p, const real *x, real *f, Rows rows, const Dropout *dropout);
-/* dsum (=), may be dx;  df (=);  parameters (+=). */
+/* dsum, df (=);  parameters (+=). */
 void post_norm_backward(const PostNorm *p, real *dsum, real *df, const real *dx, Rows rows, const Dropout *dropout);
 
 #endif
