@@ -206,9 +206,10 @@ void convolution_fold(void *folded, const float *w, const float *scale, const Co
  * x [B,H,W,in];  shift [out]. */
 void convolution_forward(real *y, const real *x, const real *add, const void *folded, const float *shift,
                          const Convolution *c, bool relu, int B, int H, int W);
-/* dx (=) add + conv^T(dy, W').  dx, add [B,H,W,in], add may be dx or NULL;  dy [B,Ho,Wo,out]. */
-void convolution_backward_input(real *dx, const real *add, const real *dy, const void *folded, const Convolution *c,
-                                int B, int H, int W);
+/* dx (=) add + conv^T(dy, W') where below > 0, else 0: the gradient of what `below` was before its ReLU.
+ * dx, add, below [B,H,W,in], add may be dx or NULL, below NULL where there was none;  dy [B,Ho,Wo,out]. */
+void convolution_backward_input(real *dx, const real *add, const real *dy, const void *folded, const real *below,
+                                const Convolution *c, int B, int H, int W);
 /* dw [out,in,k,k] (+=) scale_o times the gradient of W'. */
 void convolution_backward_weight(float *dw, const real *dy, const real *x, const float *scale, const Convolution *c,
                                  int B, int H, int W);

@@ -40,8 +40,9 @@ typedef struct {
     size_t first[RESNET_STAGES + 1]; /* where a stage's tensors begin in the parameter arena */
     const Params *params;
     void *memory; /* scale, shift and folded of all convolutions */
-    real *stem, *pooled;           /* conv1's output, and after the max pool */
-    real *dy, *dh, *dx;            /* scratch of the backward pass */
+    real *features;                 /* [B,h*w,C]: the last block's y */
+    real *stem;                     /* [B,H/2,W/2,width] conv1's output */
+    real *d[3];                     /* scratch of the backward pass */
     size_t room[RESNET_STAGES + 1]; /* positions planned for: after conv1, and in layer1 .. layer4 */
 } ResNet;
 
@@ -61,13 +62,12 @@ bool resnet_fits(const ResNet *net, int B, int H, int W);
  * step (unless all is frozen), and after params_view.  The first call allocates; call it before the first step. */
 void resnet_fold(ResNet *net);
 
-/* features [B,h*w,C], written by the caller's choice of place;  images [B,H,W,3] (images_normalize_padded). */
-void resnet_forward(const ResNet *net, real *features, const real *images, int B, int H, int W);
-/* dfeatures -> dw (+=) of layers 2 to 4.  After resnet_forward of the same batch under a training plan; overwrites
- * dfeatures;  features as forward wrote them.  `final` hears of gradients [n] that this pass will not touch again, the last
- * stage's first; NULL when more micro-batches follow.  Nothing to do where all is frozen. */
-void resnet_backward(const ResNet *net, real *dfeatures, const real *features, int B, int H, int W,
-                     void (*final)(float *gradients, size_t n));
+/* images [B,H,W,3] (images_normalize_padded) -> net->features [B,h*w,C]. */
+void resnet_forward(const ResNet *net, const real *images, int B, int H, int W);
+/* dfeatures -> dw (+=) of layers 2 to 4, after resnet_forward of the same batch under a training plan; overwrites dfeatures.
+ * `final` hears of gradients [n] that this pass will not touch again, the last stage's first; NULL when more
+ * micro-batches follow.  Nothing to do where all is frozen. */
+void resnet_backward(const ResNet *net, real *dfeatures, int B, int H, int W, void (*final)(float *gradients, size_t n));
 
 /* Channels and grid of the features. */
 int resnet_channels(const ResNet *net);
