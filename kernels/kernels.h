@@ -227,7 +227,8 @@ void batchnorm_fold(float *scale, float *shift, const float *w, const float *b, 
                     int n, float eps);
 
 /* W' = scale_o w, ready for the calls below, in a layout that is the backend's secret.  folded: convolution_folded_bytes
- * from device_malloc, and of nobody else;  w [out,in,k,k];  scale [out].  backward: also for convolution_backward_input. */
+ * of device memory, at a multiple of 16 bytes;  w [out,in,k,k];  scale [out].  backward: also for
+ * convolution_backward_input, of all the calls for this convolution the same. */
 size_t convolution_folded_bytes(const Convolution *c, bool backward);
 void convolution_fold(void *folded, const float *w, const float *scale, const Convolution *c, bool backward);
 
@@ -235,9 +236,11 @@ void convolution_fold(void *folded, const float *w, const float *scale, const Co
  * x [B,H,W,in];  shift [out]. */
 void convolution_forward(real *y, const real *x, const real *add, const void *folded, const float *shift,
                          const Convolution *c, bool relu, int B, int H, int W);
-/* dx (=) add + conv^T(dy, W').  dx, add [B,H,W,in], add may be dx or NULL;  dy [B,Ho,Wo,out]. */
-void convolution_backward_input(real *dx, const real *add, const real *dy, const void *folded, const Convolution *c,
-                                int B, int H, int W);
+/* dx (=) add + conv^T(dy, W') where below > 0, else 0: the gradient of what `below` was before its ReLU.
+ * dx, add, below [B,H,W,in], below NULL where there was none;  add may be dx, and is NULL for 0 and for strides beyond 1;
+ * dy [B,Ho,Wo,out]. */
+void convolution_backward_input(real *dx, const real *add, const real *dy, const void *folded, const real *below,
+                                const Convolution *c, int B, int H, int W);
 /* dw [out,in,k,k] (+=) scale_o times the gradient of W'. */
 void convolution_backward_weight(float *dw, const real *dy, const real *x, const float *scale, const Convolution *c,
                                  int B, int H, int W);
@@ -245,7 +248,7 @@ void convolution_backward_weight(float *dw, const real *dy, const real *x, const
 size_t convolution_workspace(const Convolution *c, int B, int H, int W);
 
 /* dx = dy where y > 0, else 0.  dx (=), may be dy;  y [n] what ReLU gave. */
-void relu_backward(real *dx, const real *dy, const real *y, size_t n);
+void relu_gradient(real *dx, const real *dy, const real *y, size_t n);
 
 /* Maximum over 3 x 3 windows, stride 2, whatever lies beyond the border left out.
  * y [B,ceil(H/2),ceil(W/2),C];  x [B,H,W,C]. */

@@ -20,29 +20,35 @@ typedef struct {
 /* y = relu?(s conv(x, W) + t [+ add]), s = weight / sqrt(running_var + 1e-5), t = bias - running_mean s. */
 typedef struct {
     Convolution shape;
+    int halvings; /* its input has 1/2^halvings of the image's height and width */
+    bool trained;
     float *w, *dw;                                   /* [out,in,k,k];  dw NULL where frozen */
     float *bn_w, *bn_b, *running_mean, *running_var; /* [out] */
     float *scale, *shift;                            /* [out] s and t, as of the last resnet_fold: */
     void *folded;                                    /* s W as the kernels read it */
 } ResNetConv;
 
-/* y = relu(conv3(h2) + x or downsample(x)), h2 = conv2(h1), h1 = conv1(x). */
+/* y = relu(conv3(h2) + x or downsample(x)), h2 = relu(conv2(h1)), h1 = relu(conv1(x)). */
 typedef struct {
     ResNetConv conv1, conv2, conv3, downsample;
-    bool downsampled;   /* the first block of a stage */
-    real *h1, *h2, *y;  /* kept from layer2 on */
+    bool downsampled;  /* the first block of a stage */
+    real *h1, *h2, *y; /* kept for the backward pass where the stage is trained, else the stage's blocks share them */
 } Bottleneck;
 
 typedef struct {
     ResNetConfig config;
     ResNetConv conv1;
     Bottleneck *blocks[RESNET_STAGES];
-    size_t first[RESNET_STAGES + 1]; /* where a stage's tensors begin in the parameter arena */
+    ResNetConv **convs; /* all of them, in the order of their tensors: [conv_count] */
+    int conv_count;
     const Params *params;
-    void *memory; /* scale, shift and folded of all convolutions */
-    real *stem, *pooled;           /* conv1's output, and after the max pool */
-    real *dy, *dh, *dx;            /* scratch of the backward pass */
-    size_t room[RESNET_STAGES + 1]; /* positions planned for: after conv1, and in layer1 .. layer4 */
+    size_t first[RESNET_STAGES + 1]; /* where each stage's tensors begin in the parameter arena, and the last one's end */
+    void *memory;                    /* scale, shift and folded of all convolutions */
+    size_t room[RESNET_STAGES + 1];  /* positions planned for: of conv1's output, and of each stage's */
+    real *features;                  /* [B,h*w,C]: the last block's y */
+    real *stem, *pooled;             /* [B,H/2,W/2,width], [B,H/4,W/4,width]: conv1's output, and after the max pool */
+    real *dy[RESNET_STAGES];         /* scratch: the gradients of the stages' outputs but the last's, */
+    real *dh1, *dh2;                 /* and of h1 and h2 before their ReLU */
 } ResNet;
 
 /* Checks the settings (die_usage) and declares every tensor: torchvision's names below config->prefix, 53 weights and 53
@@ -61,13 +67,12 @@ bool resnet_fits(const ResNet *net, int B, int H, int W);
  * step (unless all is frozen), and after params_view.  The first call allocates; call it before the first step. */
 void resnet_fold(ResNet *net);
 
-/* features [B,h*w,C], written by the caller's choice of place;  images [B,H,W,3] (images_normalize_padded). */
-void resnet_forward(const ResNet *net, real *features, const real *images, int B, int H, int W);
-/* dfeatures -> dw (+=) of layers 2 to 4.  After resnet_forward of the same batch under a training plan; overwrites
- * dfeatures;  features as forward wrote them.  `final` hears of gradients [n] that this pass will not touch again, the last
- * stage's first; NULL when more micro-batches follow.  Nothing to do where all is frozen. */
-void resnet_backward(const ResNet *net, real *dfeatures, const real *features, int B, int H, int W,
-                     void (*final)(float *gradients, size_t n));
+/* images [B,H,W,3] (images_normalize_padded) -> net->features [B,h*w,C]. */
+void resnet_forward(const ResNet *net, const real *images, int B, int H, int W);
+/* dfeatures -> dw (+=) of layers 2 to 4, after resnet_forward of the same batch under a training plan; overwrites dfeatures.
+ * `final` hears of gradients [n] that this pass will not touch again, the last stage's first; NULL when more
+ * micro-batches follow.  Nothing to do where all is frozen. */
+void resnet_backward(const ResNet *net, real *dfeatures, int B, int H, int W, void (*final)(float *gradients, size_t n));
 
 /* Channels and grid of the features. */
 int resnet_channels(const ResNet *net);

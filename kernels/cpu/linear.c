@@ -3,27 +3,16 @@
  * At ViT-tiny's shapes the two reach the same rate (docs/performance.md). */
 #include <time.h>
 
-#include <dnnl.h>
-
-#include "core/die.h"
+#include "kernels/cpu/onednn.h"
 #include "kernels/kernels.h"
-
-#define DNNL_TRY(call)                                                                                       \
-    do {                                                                                                     \
-        dnnl_status_t status_ = (call);                                                                      \
-        if (status_ != dnnl_success) die("oneDNN: %s failed with status %d (%s:%d)", #call, (int)status_, __FILE__, __LINE__); \
-    } while (0)
-
-static dnnl_engine_t engine;
-static dnnl_stream_t stream;
 
 /* Takes over the description: in 3.x it is an object that must be given back. */
 static void memory_create(dnnl_memory_t *memory, dnnl_memory_desc_t *d) {
 #if DNNL_VERSION_MAJOR >= 3
-    DNNL_TRY(dnnl_memory_create(memory, *d, engine, DNNL_MEMORY_NONE));
+    *memory = onednn_memory(*d);
     DNNL_TRY(dnnl_memory_desc_destroy(*d));
 #else
-    DNNL_TRY(dnnl_memory_create(memory, d, engine, DNNL_MEMORY_NONE));
+    *memory = onednn_memory(d);
 #endif
 }
 
@@ -58,11 +47,11 @@ static void matmul_create(Matmul *m, size_t n, int in, int out, int row, bool bi
     memory_2d(&b, 1, out, out, 1);
     memory_2d(&y, (dnnl_dim_t)n, out, row, 1);
 #if DNNL_VERSION_MAJOR >= 3
-    DNNL_TRY(dnnl_matmul_primitive_desc_create(&pd, engine, x, w, bias ? b : NULL, y, NULL));
+    DNNL_TRY(dnnl_matmul_primitive_desc_create(&pd, onednn_engine(), x, w, bias ? b : NULL, y, NULL));
 #else
     dnnl_matmul_desc_t d;
     DNNL_TRY(dnnl_matmul_desc_init(&d, &x, &w, bias ? &b : NULL, &y));
-    DNNL_TRY(dnnl_primitive_desc_create(&pd, &d, NULL, engine, NULL));
+    DNNL_TRY(dnnl_primitive_desc_create(&pd, &d, NULL, onednn_engine(), NULL));
 #endif
     DNNL_TRY(dnnl_primitive_create(&m->primitive, pd));
     DNNL_TRY(dnnl_primitive_desc_destroy(pd));
@@ -81,10 +70,6 @@ static Matmul *matmul_find(size_t n, int in, int out, int row, bool bias) {
     for (int i = 0; i < MATMULS; i++) {
         Matmul *m = &matmuls[i];
         if (m->primitive && m->n == n && m->in == in && m->out == out && m->row == row && m->bias == bias) return m;
-    }
-    if (!engine) {
-        DNNL_TRY(dnnl_engine_create(&engine, dnnl_cpu, 0));
-        DNNL_TRY(dnnl_stream_create(&stream, engine, dnnl_stream_default_flags));
     }
     Matmul *m = &matmuls[matmul_next];
     matmul_next = (matmul_next + 1) % MATMULS;
@@ -107,8 +92,7 @@ void linear_forward_rows(real *y, int row, const real *x, const float *w, const 
     DNNL_TRY(dnnl_memory_set_data_handle(m->y, y));
     dnnl_exec_arg_t arguments[4] = {
         {DNNL_ARG_SRC, m->x}, {DNNL_ARG_WEIGHTS, m->w}, {DNNL_ARG_DST, m->y}, {DNNL_ARG_BIAS, m->b}};
-    DNNL_TRY(dnnl_primitive_execute(m->primitive, stream, b ? 4 : 3, arguments));
-    DNNL_TRY(dnnl_stream_wait(stream));
+    onednn_execute(m->primitive, b ? 4 : 3, arguments);
 }
 
 void linear_forward(real *y, const real *x, const float *w, const float *b, size_t n, int in, int out) {
