@@ -70,14 +70,18 @@ static void activations_plan(Detr *detr, Plan *plan, bool training) {
     }
     plan_keep(plan, "", "sizes", &detr->sizes, B * 2 * sizeof *detr->sizes);
     plan_keep(plan, "", "cells", &detr->cells, B * 2 * sizeof *detr->cells);
-    plan_keep(plan, "", "features", &detr->features, features);
+    if (has_backbone(detr)) {
+        resnet_plan(&detr->backbone, plan, detr->most, detr->most_h, detr->most_w);
+        plan_alias(plan, &detr->features, &detr->backbone.features);
+    } else {
+        plan_keep(plan, "", "features", &detr->features, features);
+    }
     plan_keep(plan, "", "x", &detr->x, bytes);
     plan_keep(plan, "", "pos", &detr->pos, bytes);
     if (training) {
         plan_borrow(plan, "", "dx", &detr->dx, bytes);
         plan_borrow(plan, "", "dfeatures", &detr->dfeatures, features);
     }
-    if (has_backbone(detr)) resnet_plan(&detr->backbone, plan, detr->most, detr->most_h, detr->most_w);
     detr_encoder_plan(&detr->encoder, plan, detr->most, h, w, &detr->x);
     detr_decoder_plan(&detr->decoder, plan, detr->most, h, w);
     detr_heads_plan(&detr->heads, plan, training ? c->decoder_layers : 1, B * (size_t)c->queries);
@@ -188,7 +192,7 @@ void detr_forward_features(Detr *detr) {
 }
 
 void detr_forward(Detr *detr) {
-    resnet_forward(&detr->backbone, detr->features, detr->images, detr->B, detr->H, detr->W);
+    resnet_forward(&detr->backbone, detr->images, detr->B, detr->H, detr->W);
     detr_forward_features(detr);
 }
 
@@ -236,7 +240,7 @@ void detr_backward_features(Detr *detr, void (*final)(float *gradients, size_t n
 
 void detr_backward(Detr *detr, void (*final)(float *gradients, size_t n)) {
     detr_backward_features(detr, final);
-    resnet_backward(&detr->backbone, detr->dfeatures, detr->features, detr->B, detr->H, detr->W, final);
+    resnet_backward(&detr->backbone, detr->dfeatures, detr->B, detr->H, detr->W, final);
 }
 
 /* == Description ================================================================================================== */

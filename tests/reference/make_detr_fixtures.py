@@ -8,7 +8,7 @@ A file holds features [B,N,channels], dlogits and dboxes (the loss is their prod
 float32, logits, boxes, the parameters' grad.<name> and grad.features in float64; its metadata are the settings.  With
 dropout the masks are those of seed SEED, step STEP, first image FIRST.  Draws are repeated until a float32 program can be
 held to 1e-5: no ReLU flips by rounding, no stick-breaking process ends by rounding, and this reference run in float32 stays
-within a third of the tolerance.
+within a quarter of the tolerance.
 """
 
 import os
@@ -97,7 +97,7 @@ def objection(config, inputs, model, outputs):
         return "a gradient vanishes"
     _, single = compute(config, inputs, torch.float32)
     worst = max((relative_error(single[name], value), name) for name, value in outputs.items())
-    return None if worst[0] < TOLERANCE / 3 else f"too ill-conditioned for float32: {worst[1]}"
+    return None if worst[0] < TOLERANCE / 4 else f"too ill-conditioned for float32: {worst[1]}"
 
 
 def make(case):
