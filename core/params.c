@@ -110,7 +110,7 @@ static float draw(const Param *p, uint64_t seed, uint32_t t, size_t i) {
             if (x >= -2 && x <= 2) return x;
         }
     case INIT_XAVIER_UNIFORM: {
-        float bound = sqrtf(6.0f / (float)(p->shape[0] + p->shape[1]));
+        float bound = sqrtf(6.0f / (float)(p->shape[p->ndim - 2] + p->shape[p->ndim - 1]));
         return bound * (2 * rng_uniform(seed, RNG_INIT, t, 0, i) - 1);
     }
     case INIT_FAN_IN_UNIFORM: {

@@ -16,7 +16,7 @@ typedef enum {
     INIT_ONES,
     INIT_TRUNC_NORMAL,   /* std 0.02, cut at +-2 (timm's bounds are values, not deviations) */
     INIT_NORMAL,         /* standard normal */
-    INIT_XAVIER_UNIFORM, /* bound sqrt(6 / (fan in + fan out)) of a [out,in] matrix */
+    INIT_XAVIER_UNIFORM, /* bound sqrt(6 / (fan in + fan out)) of a [out,in] matrix, or of each of several */
     INIT_FAN_IN_UNIFORM, /* bound 1/sqrt(fan): PyTorch's Conv2d; for a bias the fan is given in Param.fan */
     INIT_KAIMING_NORMAL, /* standard normal times sqrt(2 / fan): torchvision's convolutions, the fan in Param.fan */
     INIT_NORMAL_LOW,     /* standard normal less 4: the logits of low frequencies (stochastic positional encoding) */

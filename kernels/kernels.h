@@ -396,6 +396,12 @@ void feature_mlp_backward(real *dqkv, float *dw1, float *dw2, float *db2, const 
                           const real *qkv, const float *w1, const float *w2, const float *b2, size_t n, int H, int D,
                           int E, int F);
 size_t feature_mlp_workspace(int D, int E, int F);
+/* The same with a map for each head: w1 [H,E,D];  w2 [H,F,2E];  b2 [H,F], and their gradients. */
+void feature_mlp_heads_forward(real *phi, const real *qkv, const float *w1, const float *w2, const float *b2, size_t n,
+                               int H, int D, int E, int F);
+void feature_mlp_heads_backward(real *dqkv, float *dw1, float *dw2, float *db2, const real *dphi, const real *phi,
+                                const real *qkv, const float *w1, const float *w2, const float *b2, size_t n, int H,
+                                int D, int E, int F);
 
 /* The maps below read and write the same tensors, and scale alike: z' = D^-1/4 z. */
 
@@ -573,6 +579,13 @@ void stick_breaking_forward(float *alpha, float *o, const real *qkv, const float
 void stick_breaking_backward(real *dqkv, float *dwp, float *dbp, float *dsticks, const float *dalpha,
                              const float *alpha, const float *o, const real *qkv, const float *wp, const float *bp,
                              const float *sticks, size_t n, int H, int D, int R, float tau, bool truncate);
+/* The same with a projection for each head: wp [H,D,D], bp [H,D], and their gradients. */
+void stick_breaking_heads_forward(float *alpha, float *o, const real *qkv, const float *wp, const float *bp,
+                                  const float *sticks, size_t n, int H, int D, int R, float tau, bool truncate);
+void stick_breaking_heads_backward(real *dqkv, float *dwp, float *dbp, float *dsticks, const float *dalpha,
+                                   const float *alpha, const float *o, const real *qkv, const float *wp,
+                                   const float *bp, const float *sticks, size_t n, int H, int D, int R, float tau,
+                                   bool truncate);
 /* Weights as a plain softmax over G logits o_r = <sticks[h,r], wp v + bp>.  alpha [B,N,H,G] float (saved);  sticks [H,G,D]. */
 void softmax_weights_forward(float *alpha, const real *qkv, const float *wp, const float *bp, const float *sticks,
                              size_t n, int H, int D, int G);
