@@ -37,8 +37,10 @@ static void params_add(Params *params, Param declared, const char *prefix, const
 void params_declare_fan(Params *params, float **value, float **grad, const char *prefix, const char *name, int fan,
                         bool decay, int ndim, const int *shape) {
     params_declare(params, value, grad, prefix, name, INIT_FAN_IN_UNIFORM, decay, ndim, shape);
-    params->items[params->count - 1].fan = fan;
+    params_set_fan(params, fan);
 }
+
+void params_set_fan(Params *params, int fan) { params->items[params->count - 1].fan = fan; }
 
 void params_declare(Params *params, float **value, float **grad, const char *prefix, const char *name, ParamInit init,
                     bool decay, int ndim, const int *shape) {
@@ -111,13 +113,14 @@ static float draw(const Param *p, uint64_t seed, uint32_t t, size_t i) {
             if (x >= -2 && x <= 2) return x;
         }
     case INIT_XAVIER_UNIFORM: {
-        float bound = sqrtf(6.0f / (float)(p->shape[0] + p->shape[1]));
+        float bound = sqrtf(6.0f / (float)(p->shape[p->ndim - 2] + p->shape[p->ndim - 1]));
         return bound * (2 * rng_uniform(seed, RNG_INIT, t, 0, i) - 1);
     }
     case INIT_FAN_IN_UNIFORM: {
         float bound = 1 / sqrtf((float)p->fan);
         return bound * (2 * rng_uniform(seed, RNG_INIT, t, 0, i) - 1);
     }
+    case INIT_KAIMING_NORMAL: return sqrtf(2 / (float)p->fan) * rng_normal_exact(seed, RNG_INIT, t, 0, i);
     case INIT_NORMAL_LOW: return rng_normal(seed, RNG_INIT, t, 0, i) - 4;
     case INIT_NORMAL_ROWS: {
         double squares = 0;

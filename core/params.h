@@ -16,8 +16,9 @@ typedef enum {
     INIT_ONES,
     INIT_TRUNC_NORMAL,   /* std 0.02, cut at +-2 (timm's bounds are values, not deviations) */
     INIT_NORMAL,         /* standard normal */
-    INIT_XAVIER_UNIFORM, /* bound sqrt(6 / (fan in + fan out)) of a [out,in] matrix */
+    INIT_XAVIER_UNIFORM, /* bound sqrt(6 / (fan in + fan out)) of a [out,in] matrix, or of each of several */
     INIT_FAN_IN_UNIFORM, /* bound 1/sqrt(fan): PyTorch's Conv2d; for a bias the fan is given in Param.fan */
+    INIT_KAIMING_NORMAL, /* standard normal times sqrt(2 / fan): torchvision's convolutions, the fan in Param.fan */
     INIT_NORMAL_LOW,     /* standard normal less 4: the logits of low frequencies (stochastic positional encoding) */
     INIT_NORMAL_ROWS,    /* standard normal, each row (last dimension) times 2/sqrt(its norm): that paper's gains */
     INIT_UNIFORM_KERNEL, /* uniform in [0, sqrt(2/n)) for rows of n: that paper's convolutions */
@@ -35,7 +36,7 @@ typedef struct Param {
     int shape[PARAM_MAX_DIMS], ndim;
     size_t offset, size; /* in floats, into every arena that mirrors the table */
     ParamInit init;
-    int fan; /* for INIT_FAN_IN_UNIFORM */
+    int fan; /* for INIT_FAN_IN_UNIFORM and INIT_KAIMING_NORMAL */
     float (*start)(const struct Param *p, size_t i); /* element i at first, NaN where `init` draws it; NULL: all drawn */
     ParamGrid grid;
     bool decay;
@@ -61,9 +62,12 @@ typedef struct {
 void params_declare(Params *params, float **value, float **grad, const char *prefix, const char *name, ParamInit init,
                     bool decay, int ndim, const int *shape);
 
-/* The same, with the fan of INIT_FAN_IN_UNIFORM. */
+/* The same, with INIT_FAN_IN_UNIFORM and its fan. */
 void params_declare_fan(Params *params, float **value, float **grad, const char *prefix, const char *name, int fan,
                         bool decay, int ndim, const int *shape);
+
+/* The fan of the tensor declared last. */
+void params_set_fan(Params *params, int fan);
 
 /* The tensor declared last starts with known values: start(p, i) is element i, or NaN where its ParamInit draws it. */
 void params_start_with(Params *params, float (*start)(const Param *p, size_t i));

@@ -112,6 +112,12 @@ typedef struct {
 void images_mix(real *y, const uint8_t *x, const int *pairs, const int *boxes, const uint32_t *draws, const float *mean,
                 const float *std, const ImageMix *mix, int B, int Hi, int Wi);
 
+/* Images of different sizes in one batch: y = (x / 255 - mean) / std inside, 0 beyond an image's own size.
+ * y [B,Hi,Wi,3] real, channels last;  x [B,Hi,Wi,3] uint8, anything beyond the own size;  sizes [B,2] int: own height and
+ * width;  mean, std host [3]. */
+void images_normalize_padded(real *y, const uint8_t *x, const int *sizes, const float *mean, const float *std, int B,
+                             int Hi, int Wi);
+
 /* The patches of an image as rows, so that the patch convolution is a linear layer.
  * cols [B*(Hi/P)*(Wi/P), 3*P*P] real, columns ordered (channel, row, column) as a [M,3,P,P] weight;  x [B,3,Hi,Wi] real. */
 void patchify(real *cols, const real *x, int B, int Hi, int Wi, int P);
@@ -139,6 +145,11 @@ void linear_forward(real *y, const real *x, const float *w, const float *b, size
 void linear_backward_input(real *dx, const real *dy, const float *w, size_t n, int in, int out);
 /* dw += dy^T x, db += column sums of dy.  dw [out,in] (+=);  db [out] (+=) or NULL. */
 void linear_backward_weight(float *dw, float *db, const real *dy, const real *x, size_t n, int in, int out);
+
+/* The same with rows of y and dy `row` numbers apart, row >= out: a layer that fills part of a wider tensor. */
+void linear_forward_rows(real *y, int row, const real *x, const float *w, const float *b, size_t n, int in, int out);
+void linear_backward_input_rows(real *dx, const real *dy, int row, const float *w, size_t n, int in, int out);
+void linear_backward_weight_rows(float *dw, float *db, const real *dy, int row, const real *x, size_t n, int in, int out);
 
 /* == Normalisation, activation ==================================================================================== */
 
@@ -172,6 +183,30 @@ void gelu_forward(real *y, const real *x, size_t n);
 /* dx = dy gelu'(x), and y = gelu(x) once more, so that it need not be kept.  dx (=), may be dy;  y (=). */
 void gelu_backward(real *dx, real *y, const real *dy, const real *x, size_t n);
 
+/* y = a + b.  y, a, b [n] real;  y may be a or b. */
+void add_forward(real *y, const real *a, const real *b, size_t n);
+
+/* == Dropout ====================================================================================================== */
+
+/* Each number of a tensor becomes 0 with probability `rate`, and x / (1 - rate) otherwise.  Element i of an image is kept
+ * where half (i / 16) % 8 of block 16 (i / 128) + i % 16 is at least round(65536 rate): of the four words of
+ * rng_bits(seed, RNG_DROPOUT, step, site << 20 | first + image, 4 block ...) the low halves are even, the high ones odd.
+ * Nothing is stored: backward draws the same again.  Sixteen elements side by side take sixteen blocks, and one block
+ * serves eight elements. */
+typedef struct {
+    float rate; /* 0: nothing is dropped */
+    uint64_t seed;
+    uint32_t step, site; /* site: which dropout of the model, below 4096 */
+    uint32_t first;      /* the first image's number in the global batch, below 2^20 less images */
+} Dropout;
+
+/* y = drop(x), and so also dx = drop(dy).  y, x [B,n] real;  y may be x. */
+void dropout_forward(real *y, const real *x, const Dropout *dropout, int B, size_t n);
+/* y = drop(relu(x)).  y may be x. */
+void relu_dropout_forward(real *y, const real *x, const Dropout *dropout, int B, size_t n);
+/* dx = dy / (1 - rate) where y > 0, else 0.  dx (=), may be dy;  y [n] what forward gave. */
+void relu_dropout_backward(real *dx, const real *dy, const real *y, float rate, size_t n);
+
 /* == Depthwise convolution on the token grid ====================================================================== */
 
 typedef struct {
@@ -194,6 +229,48 @@ size_t depthwise_workspace(const Depthwise *shape);
 void neighbour_max_forward(real *y, uint8_t *at, const real *x, int row, int B, int Hg, int Wg, int C);
 /* dx (=), rows `row` apart;  dy [B,Hg*Wg,C]. */
 void neighbour_max_backward(real *dx, const real *dy, const uint8_t *at, int row, int B, int Hg, int Wg, int C);
+/* == Convolution with a frozen batch norm ========================================================================= */
+
+/* Images are channels last, [B,H,W,C]; zeros k/2 deep lie around them, so the output is [B,Ho,Wo,out], Ho = ceil(H/stride).
+ * Shapes may change from call to call: the first call of a shape prepares it and may allocate, the next ones do not. */
+typedef struct {
+    int in, out;   /* channels */
+    int k, stride; /* k odd */
+} Convolution;
+
+static inline int convolution_side(int side, int stride) { return (side - 1) / stride + 1; }
+
+/* scale = w / sqrt(var + eps), shift = b - mean scale.  All [n] float. */
+void batchnorm_fold(float *scale, float *shift, const float *w, const float *b, const float *mean, const float *var,
+                    int n, float eps);
+
+/* W' = scale_o w, ready for the calls below, in a layout that is the backend's secret.  folded: convolution_folded_bytes
+ * of device memory, at a multiple of 16 bytes;  w [out,in,k,k];  scale [out].  backward: also for
+ * convolution_backward_input, of all the calls for this convolution the same. */
+size_t convolution_folded_bytes(const Convolution *c, bool backward);
+void convolution_fold(void *folded, const float *w, const float *scale, const Convolution *c, bool backward);
+
+/* y = conv(x, W') + shift + add, and no less than 0 with relu.  y, add [B,Ho,Wo,out], add may be y or NULL;
+ * x [B,H,W,in];  shift [out]. */
+void convolution_forward(real *y, const real *x, const real *add, const void *folded, const float *shift,
+                         const Convolution *c, bool relu, int B, int H, int W);
+/* dx (=) add + conv^T(dy, W') where below > 0, else 0: the gradient of what `below` was before its ReLU.
+ * dx, add, below [B,H,W,in], below NULL where there was none;  add may be dx, and is NULL for 0 and for strides beyond 1;
+ * dy [B,Ho,Wo,out]. */
+void convolution_backward_input(real *dx, const real *add, const real *dy, const void *folded, const real *below,
+                                const Convolution *c, int B, int H, int W);
+/* dw [out,in,k,k] (+=) scale_o times the gradient of W'. */
+void convolution_backward_weight(float *dw, const real *dy, const real *x, const float *scale, const Convolution *c,
+                                 int B, int H, int W);
+/* Of all calls for images up to this size; a smaller shape that wants more reserves it at its first call. */
+size_t convolution_workspace(const Convolution *c, int B, int H, int W);
+
+/* dx = dy where y > 0, else 0.  dx (=), may be dy;  y [n] what ReLU gave. */
+void relu_gradient(real *dx, const real *dy, const real *y, size_t n);
+
+/* Maximum over 3 x 3 windows, stride 2, whatever lies beyond the border left out.
+ * y [B,ceil(H/2),ceil(W/2),C];  x [B,H,W,C]. */
+void max_pool_forward(real *y, const real *x, int B, int H, int W, int C);
 
 /* == Softmax attention ============================================================================================ */
 
@@ -248,6 +325,71 @@ void thresholded_attention_forward(real *y, float *lse, const real *qkv, float t
 void thresholded_attention_backward(real *dqkv, float *delta, const real *dy, const float *lse, const real *qkv,
                                float threshold, int B, int N, int H, int D);
 size_t thresholded_attention_workspace(int N, int D);
+/* == Attention with padding, dropout and spatial modulation (SMCA) ================================================= */
+
+/* Q queries of each image look at N = h*w keys on a grid, of which its first cells[b][0] rows and first cells[b][1]
+ * columns count, at least one of each; the other keys are padding, which no query sees. */
+typedef struct {
+    int B, H, D, Q, h, w;
+    int q_row, kv_row; /* numbers from one token's q, or k and v, to the next's: 3*M within qkv */
+    const int *cells;  /* device [B,2], or NULL: no padding */
+    Dropout dropout;   /* of the weights; element (head*Q + query) * N' + j, N' = N rounded up to 128, j the key's number
+                          among those that are no padding */
+    int scale_type;    /* 0: no modulation */
+} MaskedAttention;
+
+/* Modulation: a number G is added to the score of a key in cell (gx, gy).  With (dx, dy) = centre - (gx, gy)
+ *   type 1  G = -(dx^2 + dy^2) / 8
+ *   type 2  G = -z^2 (dx^2 + dy^2) / 8
+ *   type 3  G = -(zx^2 dx^2 + zy^2 dy^2) / 8
+ *   type 4  G = -(zx^2 dx^2 + zy^2 dy^2 + zw^2 dx^2 dy^2) / 8
+ * for each query and head; scales: 0, 1, 2, 3 numbers z. */
+static inline int modulation_scales(int scale_type) { return scale_type > 0 ? scale_type - 1 : 0; }
+typedef struct {
+    const float *centre; /* [B,Q,H,2]: x, y in cells */
+    const real *z;       /* [B,Q,H,scales], NULL without */
+} Modulation;
+typedef struct {
+    float *centre; /* [B,Q,H,2] (=) */
+    real *z;       /* [B,Q,H,scales] (=) */
+} ModulationGradients;
+
+/* y_n = sum_m drop(softmax_m(q_n.k_m / sqrt D + G_nm)) v_m.  No Q x N in memory.
+ * y [B,Q,H,D] real;  lse [B,H,Q] float (saved);  q [B,Q,H,D], rows q_row apart;  k, v [B,N,H,D], rows kv_row apart;
+ * m NULL without modulation. */
+void masked_attention_forward(real *y, float *lse, const real *q, const real *k, const real *v, const Modulation *m,
+                              const MaskedAttention *shape);
+/* dq rows q_row apart (=);  dk, dv rows kv_row apart (=), zero where padding;  dm NULL without modulation. */
+void masked_attention_backward(real *dq, real *dk, real *dv, const ModulationGradients *dm, const real *dy,
+                               const real *y, const float *lse, const real *q, const real *k, const real *v,
+                               const Modulation *m, const MaskedAttention *shape);
+/* Of all shapes up to this one. */
+size_t masked_attention_workspace(const MaskedAttention *shape);
+
+/* Features of padding become zero: the k half of phi, or of its gradient.  phi [B,h*w,2,H,F];  cells [B,2]. */
+void mask_features(real *phi, const int *cells, int B, int h, int w, int H, int F);
+
+/* == What the detector's queries know of places =================================================================== */
+
+/* Sine positions of DETR: with (Y, X) a cell's number, from 1, over the rows and columns of its image,
+ *   e = 2 pi Y / (rows + 1e-6),  channel i < M/2: sin(e / f_i) for even i, cos for odd, f_i = 10000^(2 floor(i/2) / (M/2)),
+ * then X likewise.  Y is 0 in a column of padding, X in a row.  pos [B,h*w,M] real, M a multiple of 4;  cells [B,2]. */
+void sine_positions(real *pos, const int *cells, int B, int h, int w, int M);
+
+/* reference = sigmoid(raw) (width, height) / 32.  reference [B,Q,2] float: x, y in cells;  raw [B,Q,2];  sizes [B,2] int:
+ * own height and width. */
+void reference_points_forward(float *reference, const real *raw, const int *sizes, int B, int Q);
+/* draw = draw_boxes + dreference times that.  draw (=) [B,Q,2] real;  draw_boxes [B,Q,2] float: the boxes' part. */
+void reference_points_backward(real *draw, const float *draw_boxes, const float *dreference, const real *raw,
+                               const int *sizes, int B, int Q);
+/* centre = reference + offset.  centre [n,H,2] float;  reference [n,2];  offset [n,H,2] real. */
+void centres_forward(float *centre, const float *reference, const real *offset, size_t n, int H);
+/* doffset [n,H,2] real (=);  dreference [n,2] (+=). */
+void centres_backward(real *doffset, float *dreference, const float *dcentre, size_t n, int H);
+/* boxes = sigmoid(u + (raw, 0, 0)) for all L layers.  boxes [L,n,4] float;  u [L,n,4];  raw [n,2]. */
+void boxes_forward(float *boxes, const real *u, const real *raw, int L, size_t n);
+/* du [L,n,4] real (=);  draw [n,2] float (=), the sum over layers. */
+void boxes_backward(real *du, float *draw, const float *dboxes, const float *boxes, int L, size_t n);
 
 /* == Gated positional attention (ConViT) ========================================================================== */
 
@@ -281,6 +423,12 @@ void feature_mlp_backward(real *dqkv, float *dw1, float *dw2, float *db2, const 
                           const real *qkv, const float *w1, const float *w2, const float *b2, size_t n, int H, int D,
                           int E, int F);
 size_t feature_mlp_workspace(int D, int E, int F);
+/* The same with a map for each head: w1 [H,E,D];  w2 [H,F,2E];  b2 [H,F], and their gradients. */
+void feature_mlp_heads_forward(real *phi, const real *qkv, const float *w1, const float *w2, const float *b2, size_t n,
+                               int H, int D, int E, int F);
+void feature_mlp_heads_backward(real *dqkv, float *dw1, float *dw2, float *db2, const real *dphi, const real *phi,
+                                const real *qkv, const float *w1, const float *w2, const float *b2, size_t n, int H,
+                                int D, int E, int F);
 
 /* The maps below read and write the same tensors, and scale alike: z' = D^-1/4 z. */
 
@@ -493,6 +641,13 @@ void stick_breaking_forward(float *alpha, float *o, const real *qkv, const float
 void stick_breaking_backward(real *dqkv, float *dwp, float *dbp, float *dsticks, const float *dalpha,
                              const float *alpha, const float *o, const real *qkv, const float *wp, const float *bp,
                              const float *sticks, size_t n, int H, int D, int R, float tau, bool truncate);
+/* The same with a projection for each head: wp [H,D,D], bp [H,D], and their gradients. */
+void stick_breaking_heads_forward(float *alpha, float *o, const real *qkv, const float *wp, const float *bp,
+                                  const float *sticks, size_t n, int H, int D, int R, float tau, bool truncate);
+void stick_breaking_heads_backward(real *dqkv, float *dwp, float *dbp, float *dsticks, const float *dalpha,
+                                   const float *alpha, const float *o, const real *qkv, const float *wp,
+                                   const float *bp, const float *sticks, size_t n, int H, int D, int R, float tau,
+                                   bool truncate);
 /* Weights as a plain softmax over G logits o_r = <sticks[h,r], wp v + bp>.  alpha [B,N,H,G] float (saved);  sticks [H,G,D]. */
 void softmax_weights_forward(float *alpha, const real *qkv, const float *wp, const float *bp, const float *sticks,
                              size_t n, int H, int D, int G);

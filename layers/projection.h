@@ -33,6 +33,21 @@ static inline void projection_declare(Projection *p, Params *params, const char 
     params_declare(params, &p->b, &p->db, prefix, tensor, INIT_ZEROS, false, 1, (int[]){out});
 }
 
+/* One of the detector's: prefix + name + "weight" and + "bias", so that name ends in a dot or in an underscore.  Each starts
+ * as said, the bias within 1/sqrt(in) where that is INIT_FAN_IN_UNIFORM; both decay. */
+static inline void projection_declare_as(Projection *p, Params *params, const char *prefix, const char *name, int in,
+                                         int out, ParamInit weight, ParamInit bias) {
+    char tensor[PARAM_NAME_SIZE + sizeof "weight"];
+    p->in = in;
+    p->out = out;
+    snprintf(tensor, sizeof tensor, "%sweight", name);
+    params_declare(params, &p->w, &p->dw, prefix, tensor, weight, true, 2, (int[]){out, in});
+    params->items[params->count - 1].fan = in;
+    snprintf(tensor, sizeof tensor, "%sbias", name);
+    params_declare(params, &p->b, &p->db, prefix, tensor, bias, true, 1, (int[]){out});
+    params->items[params->count - 1].fan = in;
+}
+
 static inline void projection_forward(const Projection *p, real *y, const real *x, size_t n) {
     linear_forward(y, x, p->w, p->b, n, p->in, p->out);
 }

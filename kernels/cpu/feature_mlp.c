@@ -4,7 +4,7 @@
  *             du = df_sin cos u - df_cos sin u,  dw1 += du z'^T,  dz = D^-1/4 w1^T du
  *   saves     nothing: u and f cost less to form again than to read back.
  *
- * A row is one (token, q or k, head) triple; ROWS of them at a time stay in the first-level cache from z to phi.
+ * A row is one (token, q or k, head) triple, of all heads, or of one where every head has a map of its own; ROWS of them at a time stay in the first-level cache from z to phi.
  * Each thread packs its own copy of the weights, padded to whole vectors; the scale D^-1/4 is folded into w1. */
 #include "kernels/cpu/feature_rows.h"
 #include "kernels/cpu/workspace.h"
@@ -17,10 +17,12 @@ enum { ROWS = 32, CHUNK = 32 };
 typedef struct {
     int H, D, E, F, Dp, Ep, Fp; /* Dp, Ep, Fp rounded up to whole vectors */
     float scale;                /* D^-1/4 */
+    size_t z_step, phi_step;    /* numbers from one row to the next, within q or k: D, F, or H times that */
 } Sizes;
 
 static Sizes sizes_of(int H, int D, int E, int F) {
-    return (Sizes){H, D, E, F, tile_round_up(D), tile_round_up(E), tile_round_up(F), 1 / sqrtf(sqrtf((float)D))};
+    return (Sizes){H, D, E, F, tile_round_up(D), tile_round_up(E), tile_round_up(F), 1 / sqrtf(sqrtf((float)D)),
+                   (size_t)D, (size_t)F};
 }
 
 /* One thread's workspace. The gradients lie one after the other: dw1 [E,Dp], dw2 [F,2Ep], db2 [Fp]. */
@@ -88,25 +90,23 @@ static void pack_backward(Work *w, const float *w1, const float *w2, Sizes s) {
 
 /* z, u and f of the tile. */
 static void features(Work *w, const real *qkv, Walk at, int rows, Sizes s) {
-    for (int i = 0; i < rows; i++, walk_on(&at, s.H, s.D)) copy_row(w->z + i * s.Dp, qkv + at.offset, s.D);
+    for (int i = 0; i < rows; i++, walk_on(&at, s.H, s.z_step)) copy_row(w->z + i * s.Dp, qkv + at.offset, s.D);
     tile_gemm(w->u, s.Ep, w->z, s.Dp, 1, w->w1t, s.Ep, rows, s.Ep, s.D, 0);
     sincos_tile(w->f, w->f + s.Ep, 2 * s.Ep, w->u, s.Ep, rows, s.Ep);
 }
 
 static void forward_tile(real *phi, Work *w, const real *qkv, size_t first, int rows, Sizes s) {
-    features(w, qkv, walk_from(first, s.H, s.D), rows, s);
+    features(w, qkv, walk_from(first, s.H, s.z_step), rows, s);
     tile_gemm(w->p, s.Fp, w->f, 2 * s.Ep, 1, w->w2t, s.Fp, rows, s.Fp, 2 * s.Ep, 0);
     for (int i = 0; i < rows; i++)
         for (int j = 0; j < s.F; j += TILE) {
             vec p = vec_load(w->p + i * s.Fp + j) + vec_load(w->b2 + j);
-            vec_store_part(phi + (first + i) * s.F + j, vec_max(vec_set(0), p), s.F - j);
+            vec_store_part(phi + (first + i) * s.phi_step + j, vec_max(vec_set(0), p), s.F - j);
         }
 }
 
-void feature_mlp_forward(real *phi, const real *qkv, const float *w1, const float *w2, const float *b2, size_t n, int H,
-                         int D, int E, int F) {
-    Sizes s = sizes_of(H, D, E, F);
-    size_t total = n * 2 * H, tiles = (total + ROWS - 1) / ROWS;
+static void forward(real *phi, const real *qkv, const float *w1, const float *w2, const float *b2, size_t n, Sizes s) {
+    size_t total = n * 2 * s.H, tiles = (total + ROWS - 1) / ROWS;
 #pragma omp parallel
     {
         Work w = work_take(s);
@@ -117,6 +117,26 @@ void feature_mlp_forward(real *phi, const real *qkv, const float *w1, const floa
             forward_tile(phi, &w, qkv, first, (int)rows, s);
         }
     }
+}
+
+void feature_mlp_forward(real *phi, const real *qkv, const float *w1, const float *w2, const float *b2, size_t n, int H,
+                         int D, int E, int F) {
+    forward(phi, qkv, w1, w2, b2, n, sizes_of(H, D, E, F));
+}
+
+/* One of H heads, whose rows are H times as far apart. */
+static Sizes head_sizes(int H, int D, int E, int F) {
+    Sizes s = sizes_of(1, D, E, F);
+    s.z_step *= H;
+    s.phi_step *= H;
+    return s;
+}
+
+void feature_mlp_heads_forward(real *phi, const real *qkv, const float *w1, const float *w2, const float *b2, size_t n,
+                               int H, int D, int E, int F) {
+    Sizes s = head_sizes(H, D, E, F);
+    for (int h = 0; h < H; h++, w1 += (size_t)E * D, w2 += (size_t)F * 2 * E, b2 += F)
+        forward(phi + (size_t)h * F, qkv + (size_t)h * D, w1, w2, b2, n, s);
 }
 
 /* du [ROWS,Ep] over u, which is not needed any more. */
@@ -131,13 +151,13 @@ static void sincos_backward(Work *w, int rows, Sizes s) {
 static void backward_tile(real *dqkv, Work *w, bool learns_w1, const real *dphi, const real *phi, const real *qkv,
                           size_t first, int rows, Sizes s) {
     float *dw1 = w->chunk, *dw2 = dw1 + (size_t)s.E * s.Dp, *db2 = dw2 + (size_t)s.F * 2 * s.Ep, *dp = w->p, *dz = w->z;
-    Walk at = walk_from(first, s.H, s.D);
+    Walk at = walk_from(first, s.H, s.z_step);
     features(w, qkv, at, rows, s);
     for (int j = 0; j < s.F; j += TILE) {
         vec sum = vec_load(db2 + j);
         for (int i = 0; i < rows; i++) {
-            vec value = vec_load_part(phi + (first + i) * s.F + j, s.F - j);
-            vec slope = vec_load_part(dphi + (first + i) * s.F + j, s.F - j);
+            vec value = vec_load_part(phi + (first + i) * s.phi_step + j, s.F - j);
+            vec slope = vec_load_part(dphi + (first + i) * s.phi_step + j, s.F - j);
             slope = vec_select(value <= 0.0f, vec_set(0), slope);
             vec_store(dp + i * s.Fp + j, slope);
             sum += slope;
@@ -149,7 +169,7 @@ static void backward_tile(real *dqkv, Work *w, bool learns_w1, const real *dphi,
     sincos_backward(w, rows, s);
     if (learns_w1) tile_gemm(dw1, s.Dp, w->u, 1, s.Ep, w->z, s.Dp, s.E, s.Dp, rows, 1);
     tile_gemm(dz, s.Dp, w->u, s.Ep, 1, w->w1, s.Dp, rows, s.Dp, s.E, 0);
-    for (int i = 0; i < rows; i++, walk_on(&at, s.H, s.D)) copy_row(dqkv + at.offset, dz + i * s.Dp, s.D);
+    for (int i = 0; i < rows; i++, walk_on(&at, s.H, s.z_step)) copy_row(dqkv + at.offset, dz + i * s.Dp, s.D);
 }
 
 static void flush(Work *w, Sizes s) {
@@ -173,11 +193,10 @@ static void reduce(float *gradient, int ldg, float scale, size_t offset, int ld,
         }
 }
 
-void feature_mlp_backward(real *dqkv, float *dw1, float *dw2, float *db2, const real *dphi, const real *phi,
-                          const real *qkv, const float *w1, const float *w2, const float *b2, size_t n, int H, int D,
-                          int E, int F) {
-    Sizes s = sizes_of(H, D, E, F);
-    size_t total = n * 2 * H, tiles = (total + ROWS - 1) / ROWS;
+static void backward(real *dqkv, float *dw1, float *dw2, float *db2, const real *dphi, const real *phi, const real *qkv,
+                     const float *w1, const float *w2, const float *b2, size_t n, Sizes s) {
+    int D = s.D, E = s.E, F = s.F;
+    size_t total = n * 2 * s.H, tiles = (total + ROWS - 1) / ROWS;
 #pragma omp parallel
     {
         Work w = work_take(s);
@@ -199,5 +218,23 @@ void feature_mlp_backward(real *dqkv, float *dw1, float *dw2, float *db2, const 
         reduce(dw2, 2 * E, 1, at_w2, 2 * s.Ep, F, E, s);
         reduce(dw2 + E, 2 * E, 1, at_w2 + s.Ep, 2 * s.Ep, F, E, s);
         reduce(db2, F, 1, at_b2, s.Fp, 1, F, s);
+    }
+}
+
+void feature_mlp_backward(real *dqkv, float *dw1, float *dw2, float *db2, const real *dphi, const real *phi,
+                          const real *qkv, const float *w1, const float *w2, const float *b2, size_t n, int H, int D,
+                          int E, int F) {
+    backward(dqkv, dw1, dw2, db2, dphi, phi, qkv, w1, w2, b2, n, sizes_of(H, D, E, F));
+}
+
+void feature_mlp_heads_backward(real *dqkv, float *dw1, float *dw2, float *db2, const real *dphi, const real *phi,
+                                const real *qkv, const float *w1, const float *w2, const float *b2, size_t n, int H,
+                                int D, int E, int F) {
+    Sizes s = head_sizes(H, D, E, F);
+    size_t n1 = (size_t)E * D, n2 = (size_t)F * 2 * E;
+    for (int h = 0; h < H; h++) {
+        size_t z = (size_t)h * D, at = (size_t)h * F;
+        backward(dqkv + z, dw1 ? dw1 + h * n1 : NULL, dw2 + h * n2, db2 + at, dphi + at, phi + at, qkv + z, w1 + h * n1,
+                 w2 + h * n2, b2 + at, n, s);
     }
 }

@@ -3,33 +3,22 @@
  * At ViT-tiny's shapes the two reach the same rate (docs/performance.md). */
 #include <time.h>
 
-#include <dnnl.h>
-
-#include "core/die.h"
+#include "kernels/cpu/onednn.h"
 #include "kernels/kernels.h"
-
-#define DNNL_TRY(call)                                                                                       \
-    do {                                                                                                     \
-        dnnl_status_t status_ = (call);                                                                      \
-        if (status_ != dnnl_success) die("oneDNN: %s failed with status %d (%s:%d)", #call, (int)status_, __FILE__, __LINE__); \
-    } while (0)
-
-static dnnl_engine_t engine;
-static dnnl_stream_t stream;
 
 /* Takes over the description: in 3.x it is an object that must be given back. */
 static void memory_create(dnnl_memory_t *memory, dnnl_memory_desc_t *d) {
 #if DNNL_VERSION_MAJOR >= 3
-    DNNL_TRY(dnnl_memory_create(memory, *d, engine, DNNL_MEMORY_NONE));
+    *memory = onednn_memory(*d);
     DNNL_TRY(dnnl_memory_desc_destroy(*d));
 #else
-    DNNL_TRY(dnnl_memory_create(memory, d, engine, DNNL_MEMORY_NONE));
+    *memory = onednn_memory(d);
 #endif
 }
 
 typedef struct {
     size_t n;
-    int in, out;
+    int in, out, row; /* row: numbers from one row of y to the next */
     bool bias;
     dnnl_primitive_t primitive;
     dnnl_memory_t x, w, b, y;
@@ -50,19 +39,19 @@ static void memory_2d(dnnl_memory_desc_t *d, dnnl_dim_t rows, dnnl_dim_t columns
 #endif
 }
 
-static void matmul_create(Matmul *m, size_t n, int in, int out, bool bias) {
+static void matmul_create(Matmul *m, size_t n, int in, int out, int row, bool bias) {
     dnnl_memory_desc_t x, w, b, y;
     dnnl_primitive_desc_t pd;
     memory_2d(&x, (dnnl_dim_t)n, in, in, 1);
     memory_2d(&w, in, out, 1, in);
     memory_2d(&b, 1, out, out, 1);
-    memory_2d(&y, (dnnl_dim_t)n, out, out, 1);
+    memory_2d(&y, (dnnl_dim_t)n, out, row, 1);
 #if DNNL_VERSION_MAJOR >= 3
-    DNNL_TRY(dnnl_matmul_primitive_desc_create(&pd, engine, x, w, bias ? b : NULL, y, NULL));
+    DNNL_TRY(dnnl_matmul_primitive_desc_create(&pd, onednn_engine(), x, w, bias ? b : NULL, y, NULL));
 #else
     dnnl_matmul_desc_t d;
     DNNL_TRY(dnnl_matmul_desc_init(&d, &x, &w, bias ? &b : NULL, &y));
-    DNNL_TRY(dnnl_primitive_desc_create(&pd, &d, NULL, engine, NULL));
+    DNNL_TRY(dnnl_primitive_desc_create(&pd, &d, NULL, onednn_engine(), NULL));
 #endif
     DNNL_TRY(dnnl_primitive_create(&m->primitive, pd));
     DNNL_TRY(dnnl_primitive_desc_destroy(pd));
@@ -73,17 +62,14 @@ static void matmul_create(Matmul *m, size_t n, int in, int out, bool bias) {
     m->n = n;
     m->in = in;
     m->out = out;
+    m->row = row;
     m->bias = bias;
 }
 
-static Matmul *matmul_find(size_t n, int in, int out, bool bias) {
+static Matmul *matmul_find(size_t n, int in, int out, int row, bool bias) {
     for (int i = 0; i < MATMULS; i++) {
         Matmul *m = &matmuls[i];
-        if (m->primitive && m->n == n && m->in == in && m->out == out && m->bias == bias) return m;
-    }
-    if (!engine) {
-        DNNL_TRY(dnnl_engine_create(&engine, dnnl_cpu, 0));
-        DNNL_TRY(dnnl_stream_create(&stream, engine, dnnl_stream_default_flags));
+        if (m->primitive && m->n == n && m->in == in && m->out == out && m->row == row && m->bias == bias) return m;
     }
     Matmul *m = &matmuls[matmul_next];
     matmul_next = (matmul_next + 1) % MATMULS;
@@ -94,29 +80,36 @@ static Matmul *matmul_find(size_t n, int in, int out, bool bias) {
         dnnl_memory_destroy(m->b);
         dnnl_memory_destroy(m->y);
     }
-    matmul_create(m, n, in, out, bias);
+    matmul_create(m, n, in, out, row, bias);
     return m;
 }
 
-void linear_forward(real *y, const real *x, const float *w, const float *b, size_t n, int in, int out) {
-    Matmul *m = matmul_find(n, in, out, b != NULL);
+void linear_forward_rows(real *y, int row, const real *x, const float *w, const float *b, size_t n, int in, int out) {
+    Matmul *m = matmul_find(n, in, out, row, b != NULL);
     DNNL_TRY(dnnl_memory_set_data_handle(m->x, (void *)x));
     DNNL_TRY(dnnl_memory_set_data_handle(m->w, (void *)w));
     DNNL_TRY(dnnl_memory_set_data_handle(m->b, (void *)b));
     DNNL_TRY(dnnl_memory_set_data_handle(m->y, y));
     dnnl_exec_arg_t arguments[4] = {
         {DNNL_ARG_SRC, m->x}, {DNNL_ARG_WEIGHTS, m->w}, {DNNL_ARG_DST, m->y}, {DNNL_ARG_BIAS, m->b}};
-    DNNL_TRY(dnnl_primitive_execute(m->primitive, stream, b ? 4 : 3, arguments));
-    DNNL_TRY(dnnl_stream_wait(stream));
+    onednn_execute(m->primitive, b ? 4 : 3, arguments);
+}
+
+void linear_forward(real *y, const real *x, const float *w, const float *b, size_t n, int in, int out) {
+    linear_forward_rows(y, out, x, w, b, n, in, out);
+}
+
+void linear_backward_input_rows(real *dx, const real *dy, int row, const float *w, size_t n, int in, int out) {
+    DNNL_TRY(dnnl_sgemm('N', 'N', (dnnl_dim_t)n, in, out, 1, dy, row, w, in, 0, dx, in));
 }
 
 void linear_backward_input(real *dx, const real *dy, const float *w, size_t n, int in, int out) {
-    DNNL_TRY(dnnl_sgemm('N', 'N', (dnnl_dim_t)n, in, out, 1, dy, out, w, in, 0, dx, in));
+    linear_backward_input_rows(dx, dy, out, w, n, in, out);
 }
 
 /* db += column sums, columns shared among the threads, so that the bits do not depend on their number.  Partial sums
  * of 64 rows keep the digits of long columns. */
-static void column_sums(float *db, const real *dy, size_t n, int out) {
+static void column_sums(float *db, const real *dy, int row, size_t n, int out) {
     enum { COLUMNS = 64, ROWS = 64 };
 #pragma omp parallel for schedule(static)
     for (int c0 = 0; c0 < out; c0 += COLUMNS) {
@@ -126,16 +119,20 @@ static void column_sums(float *db, const real *dy, size_t n, int out) {
             float sum[COLUMNS] = {0};
             size_t r1 = r0 + ROWS < n ? r0 + ROWS : n;
             for (size_t r = r0; r < r1; r++)
-                for (int c = 0; c < width; c++) sum[c] += dy[r * (size_t)out + (size_t)(c0 + c)];
+                for (int c = 0; c < width; c++) sum[c] += dy[r * (size_t)row + (size_t)(c0 + c)];
             for (int c = 0; c < width; c++) total[c] += sum[c];
         }
         for (int c = 0; c < width; c++) db[c0 + c] += (float)total[c];
     }
 }
 
+void linear_backward_weight_rows(float *dw, float *db, const real *dy, int row, const real *x, size_t n, int in, int out) {
+    DNNL_TRY(dnnl_sgemm('T', 'N', out, in, (dnnl_dim_t)n, 1, dy, row, x, in, 1, dw, in));
+    if (db) column_sums(db, dy, row, n, out);
+}
+
 void linear_backward_weight(float *dw, float *db, const real *dy, const real *x, size_t n, int in, int out) {
-    DNNL_TRY(dnnl_sgemm('T', 'N', out, in, (dnnl_dim_t)n, 1, dy, out, x, in, 1, dw, in));
-    if (db) column_sums(db, dy, n, out);
+    linear_backward_weight_rows(dw, db, dy, out, x, n, in, out);
 }
 
 static double seconds(void) {

@@ -24,6 +24,7 @@ typedef struct {
     int H, D, R, Dp, Rp; /* R logits; Dp, Rp rounded up to whole vectors */
     float tau;
     bool truncate;
+    bool heads; /* every head has a projection of its own */
 } Shape;
 
 static Shape shape_of(int H, int D, int R) {
@@ -74,11 +75,13 @@ static void project_sticks(const Shape *s, const Buffers *w, const float *wp, co
     memset(w->ct, 0, (size_t)s->H * s->D * s->Rp * sizeof *w->ct);
     for (int i = 0; i < s->H * s->R; i++) {
         const float *stick = sticks + (size_t)i * s->D;
+        size_t own = s->heads ? i / s->R : 0;
+        const float *w_own = wp + own * s->D * s->D, *b_own = bp + own * s->D;
         float *c = w->c + (size_t)i * s->Dp, *ct = w->ct + (size_t)(i / s->R) * s->D * s->Rp + i % s->R;
         double e = 0;
         for (int p = 0; p < s->D; p++) {
-            e += (double)stick[p] * bp[p];
-            for (int d = 0; d < s->D; d++) c[d] += stick[p] * wp[(size_t)p * s->D + d];
+            e += (double)stick[p] * b_own[p];
+            for (int d = 0; d < s->D; d++) c[d] += stick[p] * w_own[(size_t)p * s->D + d];
         }
         w->e[i] = (float)e;
         for (int d = 0; d < s->D; d++) ct[(size_t)d * s->Rp] = c[d];
@@ -203,6 +206,15 @@ void stick_breaking_forward(float *alpha, float *o, const real *qkv, const float
     weights_forward(&s, alpha, o, qkv, wp, bp, sticks, n);
 }
 
+void stick_breaking_heads_forward(float *alpha, float *o, const real *qkv, const float *wp, const float *bp,
+                                  const float *sticks, size_t n, int H, int D, int R, float tau, bool truncate) {
+    Shape s = shape_of(H, D, R);
+    s.tau = tau;
+    s.truncate = truncate;
+    s.heads = true;
+    weights_forward(&s, alpha, o, qkv, wp, bp, sticks, n);
+}
+
 void softmax_weights_forward(float *alpha, const real *qkv, const float *wp, const float *bp, const float *sticks,
                              size_t n, int H, int D, int G) {
     Shape s = shape_of(H, D, G);
@@ -258,18 +270,21 @@ static void finish_gradients(const Shape *s, size_t floats, int threads, float *
     }
     for (int i = 0; i < count; i++)
         for (int p = 0; p < D; p++) {
-            double sum = bp[p] * w.de[i];
-            for (int d = 0; d < D; d++) sum += wp[(size_t)p * D + d] * w.dc[(size_t)i * s->Dp + d];
+            size_t own = ((size_t)(s->heads ? i / s->R : 0) * D + p);
+            double sum = bp[own] * w.de[i];
+            for (int d = 0; d < D; d++) sum += wp[own * D + d] * w.dc[(size_t)i * s->Dp + d];
             dsticks[(size_t)i * D + p] += (float)sum;
         }
-    for (int p = 0; p < D; p++) {
+    int projections = s->heads ? s->H : 1, each = count / projections;
+    for (int row = 0; row < projections * D; row++) {
+        int first = row / D * each, p = row % D;
         double bias = 0;
-        for (int i = 0; i < count; i++) bias += sticks[(size_t)i * D + p] * w.de[i];
-        dbp[p] += (float)bias;
+        for (int i = first; i < first + each; i++) bias += sticks[(size_t)i * D + p] * w.de[i];
+        dbp[row] += (float)bias;
         for (int d = 0; d < D; d++) {
             double sum = 0;
-            for (int i = 0; i < count; i++) sum += sticks[(size_t)i * D + p] * w.dc[(size_t)i * s->Dp + d];
-            dwp[(size_t)p * D + d] += (float)sum;
+            for (int i = first; i < first + each; i++) sum += sticks[(size_t)i * D + p] * w.dc[(size_t)i * s->Dp + d];
+            dwp[(size_t)row * D + d] += (float)sum;
         }
     }
 }
@@ -324,6 +339,17 @@ void stick_breaking_backward(real *dqkv, float *dwp, float *dbp, float *dsticks,
     Shape s = shape_of(H, D, R);
     s.tau = tau;
     s.truncate = truncate;
+    weights_backward(&s, dqkv, dwp, dbp, dsticks, dalpha, alpha, o, qkv, wp, bp, sticks, n);
+}
+
+void stick_breaking_heads_backward(real *dqkv, float *dwp, float *dbp, float *dsticks, const float *dalpha,
+                                   const float *alpha, const float *o, const real *qkv, const float *wp,
+                                   const float *bp, const float *sticks, size_t n, int H, int D, int R, float tau,
+                                   bool truncate) {
+    Shape s = shape_of(H, D, R);
+    s.tau = tau;
+    s.truncate = truncate;
+    s.heads = true;
     weights_backward(&s, dqkv, dwp, dbp, dsticks, dalpha, alpha, o, qkv, wp, bp, sticks, n);
 }
 

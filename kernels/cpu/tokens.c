@@ -19,6 +19,23 @@ void images_normalize(real *y, const uint8_t *x, const float *mean, const float 
         }
 }
 
+void images_normalize_padded(real *y, const uint8_t *x, const int *sizes, const float *mean, const float *std, int B,
+                             int Hi, int Wi) {
+    float scale[3], shift[3];
+    for (int c = 0; c < 3; c++) {
+        scale[c] = 1 / (255 * std[c]);
+        shift[c] = -mean[c] / std[c];
+    }
+#pragma omp parallel for schedule(static)
+    for (size_t line = 0; line < (size_t)B * (size_t)Hi; line++) {
+        const int *size = sizes + 2 * (line / (size_t)Hi);
+        int width = (int)(line % (size_t)Hi) < size[0] ? size[1] : 0;
+        size_t first = line * (size_t)Wi * 3, inside = (size_t)width * 3, all = (size_t)Wi * 3;
+        for (size_t i = 0; i < inside; i++) y[first + i] = x[first + i] * scale[i % 3] + shift[i % 3];
+        for (size_t i = inside; i < all; i++) y[first + i] = 0;
+    }
+}
+
 void patchify(real *cols, const real *x, int B, int Hi, int Wi, int P) {
     int rows = Hi / P, columns = Wi / P;
 #pragma omp parallel for collapse(2) schedule(static)

@@ -35,6 +35,7 @@ enum { ROWS = WARPS * TILE_M };
 
 typedef struct {
     int H, D, E, F;
+    int z_step, phi_step; /* numbers from one row to the next, within q or k: D, F, or H times that where H is 1 of many */
     size_t rows; /* n * 2H */
     float scale; /* D^-1/4 */
     bool wide_z, wide_phi;
@@ -68,7 +69,7 @@ typedef struct {
 DEVICE Rows rows_from(size_t first, Shape s) {
     size_t token = quotient(first, 2 * s.H);
     unsigned row = (unsigned)(first - token * 2 * s.H) + (unsigned)lane_id(), next = row / (2u * s.H);
-    return {token * 3 * s.H * s.D, (int)((row + next * s.H) * s.D)};
+    return {token * 3 * s.H * s.z_step, (int)((row + next * s.H) * s.z_step)};
 }
 
 template <int COUNT, int W>
@@ -179,8 +180,8 @@ __global__ void __launch_bounds__(THREADS, sizeof(real) == 2 ? forward_residents
                 tile_put(tile + r * TILE_M * LD + n * TILE_N, LD, p[r][n], 1);
             }
         warp_sync();
-        real *to = phi + first * s.F;
-        tile_store<COUNT, P, WARP>([=](int i) { return to + (size_t)i * s.F; }, tile, LD, rows_left(first, COUNT, s),
+        real *to = phi + first * s.phi_step;
+        tile_store<COUNT, P, WARP>([=](int i) { return to + (size_t)i * s.phi_step; }, tile, LD, rows_left(first, COUNT, s),
                                    s.F, s.wide_phi, lane_id());
     }
 }
@@ -376,13 +377,13 @@ __global__ void __launch_bounds__(THREADS, sizeof(real) == 2 ? backward_resident
     int owned = warp_id() * TILE_M, e = warp_id() % e_groups(W) * TILE_M, group = warp_id() / e_groups(W);
     auto fetch = [&](size_t first, Rows at, int stage) {
         int left = rows_left(first + owned, TILE_M, s);
-        const real *from = dphi + (first + owned) * s.F, *values = phi + (first + owned) * s.F;
+        const real *from = dphi + (first + owned) * s.phi_step, *values = phi + (first + owned) * s.phi_step;
         load_z<TILE_M, W>(z_tile + stage * Z + owned * tile_ld(W), tile_ld(W), qkv, at, left, s);
         tile_load<TILE_M, P, WARP>(
-            dp_tile + stage * F_TILE + owned * tile_ld(P), tile_ld(P), [=](int i) { return from + (size_t)i * s.F; },
+            dp_tile + stage * F_TILE + owned * tile_ld(P), tile_ld(P), [=](int i) { return from + (size_t)i * s.phi_step; },
             left, s.F, s.wide_phi, lane_id());
         tile_load<TILE_M, P, WARP>(
-            phi_tile + stage * F_TILE + owned * tile_ld(P), tile_ld(P), [=](int i) { return values + (size_t)i * s.F; },
+            phi_tile + stage * F_TILE + owned * tile_ld(P), tile_ld(P), [=](int i) { return values + (size_t)i * s.phi_step; },
             left, s.F, s.wide_phi, lane_id());
     };
     size_t step = (size_t)gridDim.x * ROWS, first = (size_t)blockIdx.x * ROWS;
@@ -435,7 +436,7 @@ DEVICE void plain_angles(float *f, const real *z, const float *w1, Shape s) {
 
 DEVICE size_t plain_row(size_t row, Shape s) {
     size_t token = quotient(row, 2 * s.H);
-    return (row + token * s.H) * s.D;
+    return (row + token * s.H) * s.z_step;
 }
 
 __global__ void __launch_bounds__(THREADS) feature_forward_plain_kernel(real *phi, const real *qkv, const float *w1,
@@ -447,7 +448,7 @@ __global__ void __launch_bounds__(THREADS) feature_forward_plain_kernel(real *ph
         for (int j = (int)threadIdx.x; j < s.F; j += THREADS) {
             float p = b2[j];
             for (int c = 0; c < 2 * s.E; c++) p += w2[(size_t)j * 2 * s.E + c] * f[c];
-            phi[row * s.F + j] = to_real(p < 0 ? 0 : p);
+            phi[row * s.phi_step + j] = to_real(p < 0 ? 0 : p);
         }
         block_sync();
     }
@@ -469,7 +470,7 @@ __global__ void __launch_bounds__(THREADS)
         size_t at = plain_row(row, s);
         plain_angles(f, qkv + at, w1, s);
         for (int j = (int)threadIdx.x; j < s.F; j += THREADS) {
-            dp[j] = to_float(phi[row * s.F + j]) <= 0 ? 0 : to_float(dphi[row * s.F + j]);
+            dp[j] = to_float(phi[row * s.phi_step + j]) <= 0 ? 0 : to_float(dphi[row * s.phi_step + j]);
             db2[j] += dp[j];
         }
         block_sync();
@@ -508,12 +509,19 @@ static void with_sizes(int D, int E, int F, Launch launch) {
 }
 
 static Shape shape_of(size_t n, int H, int D, int E, int F) {
-    return {H, D, E, F, n * 2 * H, 1 / sqrtf(sqrtf((float)D)), false, false};
+    return {H, D, E, F, D, F, n * 2 * H, 1 / sqrtf(sqrtf((float)D)), false, false};
 }
 
-void feature_mlp_forward(real *phi, const real *qkv, const float *w1, const float *w2, const float *b2, size_t n, int H,
-                         int D, int E, int F) {
-    Shape s = shape_of(n, H, D, E, F);
+/* One of H heads, whose rows are H times as far apart. */
+static Shape head_shape(size_t n, int H, int D, int E, int F) {
+    Shape s = shape_of(n, 1, D, E, F);
+    s.z_step *= H;
+    s.phi_step *= H;
+    return s;
+}
+
+static void forward(real *phi, const real *qkv, const float *w1, const float *w2, const float *b2, Shape s) {
+    int D = s.D, E = s.E, F = s.F;
     s.wide_z = is_wide(D, qkv);
     s.wide_phi = is_wide(F, phi);
     if (is_plain(D, E, F)) {
@@ -526,6 +534,17 @@ void feature_mlp_forward(real *phi, const real *qkv, const float *w1, const floa
         unsigned blocks = blocks_for(s.rows, WARPS * T * TILE_M, forward_residents(W, P) * MULTIPROCESSORS);
         LAUNCH((feature_forward_kernel<W, P>), blocks, THREADS, forward_bytes(W, P), phi, qkv, w1, w2, b2, s);
     });
+}
+
+void feature_mlp_forward(real *phi, const real *qkv, const float *w1, const float *w2, const float *b2, size_t n, int H,
+                         int D, int E, int F) {
+    forward(phi, qkv, w1, w2, b2, shape_of(n, H, D, E, F));
+}
+
+void feature_mlp_heads_forward(real *phi, const real *qkv, const float *w1, const float *w2, const float *b2, size_t n,
+                               int H, int D, int E, int F) {
+    for (int h = 0; h < H; h++, w1 += (size_t)E * D, w2 += (size_t)F * 2 * E, b2 += F)
+        forward(phi + (size_t)h * F, qkv + (size_t)h * D, w1, w2, b2, head_shape(n, H, D, E, F));
 }
 
 static size_t gradient_floats(int D, int E, int F) { return (size_t)E * D + (size_t)F * 2 * E + F; }
@@ -558,11 +577,9 @@ static unsigned backward_blocks(Shape s) {
     return blocks_for(s.rows, ROWS, most);
 }
 
-void feature_mlp_backward(real *dqkv, float *dw1, float *dw2, float *db2, const real *dphi, const real *phi,
-                          const real *qkv, const float *w1, const float *w2, const float *b2, size_t n, int H, int D,
-                          int E, int F) {
-    (void)b2;
-    Shape s = shape_of(n, H, D, E, F);
+static void backward(real *dqkv, float *dw1, float *dw2, float *db2, const real *dphi, const real *phi, const real *qkv,
+                     const float *w1, const float *w2, Shape s) {
+    int D = s.D, E = s.E, F = s.F;
     s.wide_z = is_wide(D, dqkv, qkv);
     s.wide_phi = is_wide(F, dphi, phi);
     unsigned blocks = backward_blocks(s);
@@ -576,4 +593,23 @@ void feature_mlp_backward(real *dqkv, float *dw1, float *dw2, float *db2, const 
     if (dw1) add_parts(dw1, NULL, parts.w1, (int)blocks, E * D);
     add_parts(dw2, NULL, parts.w2, (int)blocks, F * 2 * E);
     add_parts(db2, NULL, parts.b2, (int)blocks, F);
+}
+
+void feature_mlp_backward(real *dqkv, float *dw1, float *dw2, float *db2, const real *dphi, const real *phi,
+                          const real *qkv, const float *w1, const float *w2, const float *b2, size_t n, int H, int D,
+                          int E, int F) {
+    (void)b2;
+    backward(dqkv, dw1, dw2, db2, dphi, phi, qkv, w1, w2, shape_of(n, H, D, E, F));
+}
+
+void feature_mlp_heads_backward(real *dqkv, float *dw1, float *dw2, float *db2, const real *dphi, const real *phi,
+                                const real *qkv, const float *w1, const float *w2, const float *b2, size_t n, int H,
+                                int D, int E, int F) {
+    (void)b2;
+    size_t n1 = (size_t)E * D, n2 = (size_t)F * 2 * E;
+    for (int h = 0; h < H; h++) {
+        size_t z = (size_t)h * D, at = (size_t)h * F;
+        backward(dqkv + z, dw1 ? dw1 + h * n1 : NULL, dw2 + h * n2, db2 + at, dphi + at, phi + at, qkv + z, w1 + h * n1,
+                 w2 + h * n2, head_shape(n, H, D, E, F));
+    }
 }

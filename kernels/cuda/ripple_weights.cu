@@ -25,6 +25,7 @@ struct Shape {
     int columns;    /* D rounded up: row of c */
     float tau;
     bool truncate, softmax;
+    bool heads; /* every head has a projection of its own */
 };
 
 /* Workspace: c [H,R,columns], e [H,R], dc [H,R,D+1] with de as the last column, and one of those for every block. */
@@ -63,11 +64,14 @@ static Buffers workspace_of(const Shape &s) {
     return buffers_of(s.H, s.D, s.R, static_cast<float *>(kernels_workspace(bytes)), &bytes);
 }
 
-/* c and e, zeros behind, and dc = 0.  A block for each stick. */
+/* c and e, zeros behind, and dc = 0.  A block for each stick; `each` sticks share a projection. */
 __global__ void __launch_bounds__(128) ripple_project_kernel(float *c, float *e, float *dc, const float *wp,
-                                                             const float *bp, const float *sticks, int D, int columns) {
-    size_t i = blockIdx.x;
+                                                             const float *bp, const float *sticks, int D, int columns,
+                                                             int each) {
+    size_t i = blockIdx.x, own = i / each;
     const float *stick = sticks + i * D;
+    wp += own * D * D;
+    bp += own * D;
     for (int d = threadIdx.x; d < columns; d += blockDim.x) {
         float sum = 0;
         for (int p = 0; p < D && d < D; p++) sum += stick[p] * wp[(size_t)p * D + d];
@@ -289,19 +293,20 @@ __global__ void __launch_bounds__(MOST_WARPS *WARP)
 /* A thread for each element of dwp, dbp and dsticks, one after the other. */
 __global__ void __launch_bounds__(128)
     ripple_weights_parameters_kernel(float *dwp, float *dbp, float *dsticks, const float *dc, const float *wp,
-                                     const float *bp, const float *sticks, int D, int count) {
-    size_t at = (size_t)blockIdx.x * 128 + threadIdx.x, square = (size_t)D * D;
+                                     const float *bp, const float *sticks, int D, int count, int each) {
+    size_t rows = (size_t)count / each * D, square = rows * D;
+    size_t at = (size_t)blockIdx.x * 128 + threadIdx.x;
     double sum = 0;
-    if (at < square + D) {
+    if (at < square + rows) {
         bool bias = at >= square;
-        size_t p = bias ? at - square : at / D, d = bias ? D : at % D;
-        for (size_t i = 0; i < (size_t)count; i++) sum += (double)sticks[i * D + p] * dc[i * (D + 1) + d];
-        float *to = bias ? dbp + p : dwp + at;
+        size_t row = bias ? at - square : at / D, d = bias ? D : at % D, p = row % D, first = row / D * each;
+        for (size_t i = first; i < first + each; i++) sum += (double)sticks[i * D + p] * dc[i * (D + 1) + d];
+        float *to = bias ? dbp + row : dwp + at;
         *to += (float)sum;
-    } else if ((at -= square + D) < (size_t)count * D) {
-        size_t i = at / D, p = at % D;
-        sum = (double)bp[p] * dc[i * (D + 1) + D];
-        for (int d = 0; d < D; d++) sum += (double)wp[p * D + d] * dc[i * (D + 1) + d];
+    } else if ((at -= square + rows) < (size_t)count * D) {
+        size_t i = at / D, row = i / each * D + at % D;
+        sum = (double)bp[row] * dc[i * (D + 1) + D];
+        for (int d = 0; d < D; d++) sum += (double)wp[row * D + d] * dc[i * (D + 1) + d];
         dsticks[at] += (float)sum;
     }
 }
@@ -327,7 +332,8 @@ static int warps_for(const Shape &s, size_t floats) {
 }
 
 static void project(const Buffers &w, const Shape &s, const float *wp, const float *bp, const float *sticks) {
-    LAUNCH(ripple_project_kernel, s.H * s.R, 128, 0, w.c, w.e, w.dc, wp, bp, sticks, s.D, s.columns);
+    LAUNCH(ripple_project_kernel, s.H * s.R, 128, 0, w.c, w.e, w.dc, wp, bp, sticks, s.D, s.columns,
+           s.heads ? s.R : s.H * s.R);
 }
 
 static void weights_forward(float *alpha, float *o, const real *qkv, const float *wp, const float *bp,
@@ -344,14 +350,15 @@ static void weights_backward(real *dqkv, float *dwp, float *dbp, float *dsticks,
                              const float *alpha, const float *o, const real *qkv, const float *wp, const float *bp,
                              const float *sticks, const Shape &s) {
     Buffers w = workspace_of(s);
-    size_t floats = backward_floats(s.G), elements = (size_t)s.D * (s.D + 1) + (size_t)s.H * s.R * s.D;
+    size_t floats = backward_floats(s.G), projections = s.heads ? s.H : 1,
+           elements = projections * s.D * (s.D + 1) + (size_t)s.H * s.R * s.D;
     int warps = warps_for(s, floats), parts = (int)blocks_for(s.n, TOKENS, w.most_parts);
     project(w, s, wp, bp, sticks);
     LAUNCH(ripple_weights_backward_kernel, parts, warps * WARP, warps * floats * sizeof(float), dqkv, w.parts, dalpha,
            alpha, o, qkv, w.c, s);
     add_parts(w.dc, NULL, w.parts, parts, s.H * s.R * (s.D + 1));
     LAUNCH(ripple_weights_parameters_kernel, (unsigned)ceil_div(elements, 128), 128, 0, dwp, dbp, dsticks, w.dc, wp, bp,
-           sticks, s.D, s.H * s.R);
+           sticks, s.D, s.H * s.R, s.heads ? s.R : s.H * s.R);
 }
 
 void stick_breaking_forward(float *alpha, float *o, const real *qkv, const float *wp, const float *bp,
@@ -368,6 +375,26 @@ void stick_breaking_backward(real *dqkv, float *dwp, float *dbp, float *dsticks,
     Shape s = shape_of(n, H, D, R, false);
     s.tau = tau;
     s.truncate = truncate;
+    weights_backward(dqkv, dwp, dbp, dsticks, dalpha, alpha, o, qkv, wp, bp, sticks, s);
+}
+
+void stick_breaking_heads_forward(float *alpha, float *o, const real *qkv, const float *wp, const float *bp,
+                                  const float *sticks, size_t n, int H, int D, int R, float tau, bool truncate) {
+    Shape s = shape_of(n, H, D, R, false);
+    s.tau = tau;
+    s.truncate = truncate;
+    s.heads = true;
+    weights_forward(alpha, o, qkv, wp, bp, sticks, s);
+}
+
+void stick_breaking_heads_backward(real *dqkv, float *dwp, float *dbp, float *dsticks, const float *dalpha,
+                                   const float *alpha, const float *o, const real *qkv, const float *wp,
+                                   const float *bp, const float *sticks, size_t n, int H, int D, int R, float tau,
+                                   bool truncate) {
+    Shape s = shape_of(n, H, D, R, false);
+    s.tau = tau;
+    s.truncate = truncate;
+    s.heads = true;
     weights_backward(dqkv, dwp, dbp, dsticks, dalpha, alpha, o, qkv, wp, bp, sticks, s);
 }
 

@@ -18,6 +18,15 @@ struct Channels {
     float scale[3], shift[3];
 };
 
+static Channels channels_of(const float *mean, const float *std) {
+    Channels c;
+    for (int k = 0; k < 3; k++) {
+        c.scale[k] = 1 / (255 * std[k]);
+        c.shift[k] = -mean[k] / std[k];
+    }
+    return c;
+}
+
 /* W pixels a thread: 3 W bytes in, W activations to each of three planes. */
 template <int W>
 __global__ void __launch_bounds__(THREADS) images_normalize_kernel(real *y, const uint8_t *__restrict__ x, Channels c,
@@ -41,15 +50,30 @@ __global__ void __launch_bounds__(THREADS) images_normalize_kernel(real *y, cons
 
 void images_normalize(real *y, const uint8_t *x, const float *mean, const float *std, int B, int Hi, int Wi) {
     size_t pixels = (size_t)Hi * Wi;
-    Channels c;
-    for (int k = 0; k < 3; k++) {
-        c.scale[k] = 1 / (255 * std[k]);
-        c.shift[k] = -mean[k] / std[k];
-    }
+    Channels c = channels_of(mean, std);
     bool wide = is_wide(pixels, y, x);
     unsigned tiles = (unsigned)ceil_div(pixels, wide ? THREADS * WIDE : THREADS), blocks = (unsigned)B * tiles;
     if (wide) LAUNCH((images_normalize_kernel<WIDE>), blocks, THREADS, 0, y, x, c, pixels, tiles);
     else LAUNCH((images_normalize_kernel<1>), blocks, THREADS, 0, y, x, c, pixels, tiles);
+}
+
+/* A thread to a number: the three channels of a pixel lie together in x and y. */
+__global__ void __launch_bounds__(THREADS)
+    images_normalize_padded_kernel(real *y, const uint8_t *__restrict__ x, const int *__restrict__ sizes, Channels c,
+                                   int Hi, int Wi, size_t n) {
+    size_t i = (size_t)blockIdx.x * THREADS + threadIdx.x;
+    if (i >= n) return;
+    size_t pixel = quotient(i, 3), line = quotient(pixel, Wi), image = quotient(line, Hi);
+    int k = (int)(i - 3 * pixel);
+    bool inside = (int)(line - image * Hi) < sizes[2 * image] && (int)(pixel - line * Wi) < sizes[2 * image + 1];
+    y[i] = to_real(inside ? x[i] * c.scale[k] + c.shift[k] : 0);
+}
+
+void images_normalize_padded(real *y, const uint8_t *x, const int *sizes, const float *mean, const float *std, int B,
+                             int Hi, int Wi) {
+    size_t n = (size_t)B * Hi * Wi * 3;
+    LAUNCH(images_normalize_padded_kernel, (unsigned)ceil_div(n, THREADS), THREADS, 0, y, x, sizes,
+           channels_of(mean, std), Hi, Wi, n);
 }
 
 /* W neighbours of a patch's row a thread, in the order of cols: writes are whole lines, and the reads of neighbouring

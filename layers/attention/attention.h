@@ -29,6 +29,7 @@ typedef struct {
     int lisa_patterns, lisa_kernel; /* E; the side of a local window, 0: global */
     const char *lisa_fft, *lisa_algo;
     int inception_heads; /* that attend; 0: half of them */
+    bool per_head; /* every head has a feature map and a projection of ripple's sticks of its own */
 } AttentionConfig;
 
 typedef struct Attention Attention;
@@ -40,6 +41,7 @@ typedef struct {
     bool needs_positive; /* feature maps that can be negative will not do */
     bool takes_relative; /* relative positions other than `none` */
     bool takes_rpe;      /* relative position bias */
+    bool takes_mask;     /* padding, and a grid that changes from batch to batch: the detector's encoder */
     size_t state_size;
     /* An operator that gives its place to another one in some blocks says here to which. */
     const char *(*in_block)(const AttentionConfig *config, int block);
@@ -77,6 +79,11 @@ struct Attention {
     int Hg, Wg;                   /* grid; N = Hg*Wg, plus one with a class token */
     bool qkv_bias;
     void *state;
+    /* In a detector's encoder, whoever calls says before each forward and backward pass what the batch is. */
+    bool detector;     /* nn.MultiheadAttention's names, positions in q and k */
+    const real *pos;   /* [B,N,M] q and k are made from x + pos, v from x */
+    const int *cells;  /* [B,2] of MaskedAttention: which tokens are no padding */
+    Dropout dropout;   /* of softmax's weights */
 };
 
 /* The table, NULL-terminated, and a look-up that returns NULL for an unknown name. */
@@ -86,15 +93,21 @@ const char *const *attention_names(int *count);
 
 /* Prepares the operator of one block; dies (usage) on settings the operator cannot work with. */
 void attention_create(Attention *a, const AttentionConfig *config, int block, int Hg, int Wg, bool class_token, int M);
+/* The same for a layer of a detector's encoder; the grid comes with attention_set_grid, before op->plan (the largest one)
+ * and before each batch (its own). */
+void attention_create_detector(Attention *a, const AttentionConfig *config, int layer, int M);
+void attention_set_grid(Attention *a, int Hg, int Wg);
 void attention_destroy(Attention *a);
 
 /* == What the operators on queries, keys and values share ======================================================== */
 
-/* x -> qkv [B,N,3,H,D] -> (the operator) -> mix [B,N,H,D] -> y. */
+/* x -> qkv [B,N,3,H,D] -> (the operator) -> mix [B,N,H,D] -> y.  In a detector q and k are made from x + pos; since pos
+ * is no parameter, dx is the same, and the weights of q and k alone see x + pos. */
 typedef struct {
     Projection qkv, proj;
     real *qkv_act, *mix;   /* kept */
     real *dqkv, *dmix;     /* scratch */
+    real *with_pos;        /* [B,N,M] scratch: x + pos, in a detector */
 } QkvFrame;
 
 void qkv_declare(QkvFrame *f, const Attention *a, Params *params);

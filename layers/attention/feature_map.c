@@ -38,6 +38,9 @@ const FeatureMapKind *feature_map_find(const char *name) {
 void feature_map_declare(FeatureMap *map, const Attention *a, Params *params) {
     map->kind = feature_map_find(a->config.feature_map);
     if (!map->kind) die_usage("feature_map: unknown map '%s'", a->config.feature_map);
+    if (a->config.per_head && !map->kind->per_head)
+        die_usage("feature_map %s has no weights for each head: use mlp", map->kind->name);
+    map->per_head = a->config.per_head;
     map->F = map->kind->features(a->D);
     map->kind->declare(map, a, params);
 }
@@ -55,9 +58,11 @@ void feature_map_draw(const FeatureMap *map, const Attention *a, uint64_t seed, 
 
 void feature_map_forward(const FeatureMap *map, const Attention *a, const real *qkv, int B) {
     map->kind->forward(map, a, qkv, B);
+    if (a->cells) mask_features(map->phi, a->cells, B, a->Hg, a->Wg, a->H, map->F);
 }
 
 void feature_map_backward(const FeatureMap *map, const Attention *a, real *dqkv, const real *qkv, int B) {
+    if (a->cells) mask_features(map->dphi, a->cells, B, a->Hg, a->Wg, a->H, map->F);
     map->kind->backward(map, a, dqkv, qkv, B);
 }
 

@@ -9,6 +9,7 @@ typedef struct FeatureMap FeatureMap;
 
 typedef struct FeatureMapKind {
     const char *name, *summary;
+    bool per_head; /* can have weights for each head (AttentionConfig.per_head) */
     bool negative; /* features may be negative: the denominator is kept off zero, and ripple's weights mean nothing */
     int (*features)(int D); /* F */
     void (*declare)(FeatureMap *map, const Attention *a, Params *params);
@@ -23,6 +24,7 @@ typedef struct FeatureMapKind {
 struct FeatureMap {
     const FeatureMapKind *kind;
     int F;
+    bool per_head;   /* w1, w2, b have a leading H */
     float *w1, *dw1; /* mlp [D,D], t2r [F,D];  rfa and performer [H,D,D], a buffer, as mlp-random-w1's [D,D] */
     float *w2, *dw2; /* mlp [F,2D] */
     float *b, *db;   /* mlp, t2r [F] */

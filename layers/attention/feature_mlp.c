@@ -10,14 +10,21 @@
 
 static int mlp_features(int D) { return D; }
 
+/* With per_head the tensors have a leading H. */
+static void declare_matrix(FeatureMap *map, const Attention *a, Params *params, float **value, float **grad,
+                           const char *name, ParamInit init, bool decay, int rows, int columns) {
+    int shape[] = {a->H, rows, columns}, shared = !map->per_head;
+    params_declare(params, value, grad, a->prefix, name, init, decay, 3 - shared, shape + shared);
+}
+
 static void declare_layer(FeatureMap *map, const Attention *a, Params *params) {
-    params_declare(params, &map->w2, &map->dw2, a->prefix, "feature.w2", INIT_XAVIER_UNIFORM, true, 2,
-                   (int[]){map->F, 2 * a->D});
-    params_declare(params, &map->b, &map->db, a->prefix, "feature.b2", INIT_ZEROS, false, 1, (int[]){map->F});
+    int shape[] = {a->H, map->F}, shared = !map->per_head;
+    declare_matrix(map, a, params, &map->w2, &map->dw2, "feature.w2", INIT_XAVIER_UNIFORM, true, map->F, 2 * a->D);
+    params_declare(params, &map->b, &map->db, a->prefix, "feature.b2", INIT_ZEROS, false, 2 - shared, shape + shared);
 }
 
 static void mlp_declare(FeatureMap *map, const Attention *a, Params *params) {
-    params_declare(params, &map->w1, &map->dw1, a->prefix, "feature.w1", INIT_NORMAL, false, 2, (int[]){a->D, a->D});
+    declare_matrix(map, a, params, &map->w1, &map->dw1, "feature.w1", INIT_NORMAL, false, a->D, a->D);
     declare_layer(map, a, params);
 }
 
@@ -37,21 +44,24 @@ static size_t mlp_workspace(const FeatureMap *map, const Attention *a) {
 }
 
 static void mlp_forward(const FeatureMap *map, const Attention *a, const real *qkv, int B) {
-    feature_mlp_forward(map->phi, qkv, map->w1, map->w2, map->b, (size_t)B * (size_t)a->N, a->H, a->D, a->D, map->F);
+    (map->per_head ? feature_mlp_heads_forward : feature_mlp_forward)(
+        map->phi, qkv, map->w1, map->w2, map->b, (size_t)B * (size_t)a->N, a->H, a->D, a->D, map->F);
 }
 
 static void mlp_backward(const FeatureMap *map, const Attention *a, real *dqkv, const real *qkv, int B) {
-    feature_mlp_backward(dqkv, map->dw1, map->dw2, map->db, map->dphi, map->phi, qkv, map->w1, map->w2, map->b,
-                         (size_t)B * (size_t)a->N, a->H, a->D, a->D, map->F);
+    (map->per_head ? feature_mlp_heads_backward : feature_mlp_backward)(
+        dqkv, map->dw1, map->dw2, map->db, map->dphi, map->phi, qkv, map->w1, map->w2, map->b, (size_t)B * (size_t)a->N,
+        a->H, a->D, a->D, map->F);
 }
 
 static size_t mlp_row_macs(size_t D, size_t F) { return D * D + 2 * D * F; }
 
-#define MLP_MAP(id, label, text, declare_function, draw_function) \
+#define MLP_MAP(id, label, text, declare_function, draw_function, heads) \
     const FeatureMapKind id = {                                   \
         .name = label,                                            \
         .summary = text,                                          \
         .features = mlp_features,                                 \
+        .per_head = heads,                                        \
         .declare = declare_function,                              \
         .draw = draw_function,                                    \
         .workspace = mlp_workspace,                               \
@@ -60,6 +70,6 @@ static size_t mlp_row_macs(size_t D, size_t F) { return D * D + 2 * D * F; }
         .row_macs = mlp_row_macs,                                 \
     }
 
-MLP_MAP(feature_map_mlp, "mlp", "learned sinusoids and a layer on them: the ripple paper's", mlp_declare, NULL);
+MLP_MAP(feature_map_mlp, "mlp", "learned sinusoids and a layer on them: the ripple paper's", mlp_declare, NULL, true);
 MLP_MAP(feature_map_mlp_random_w1, "mlp-random-w1", "mlp with random sinusoids, redrawn every step", random_declare,
-        random_draw);
+        random_draw, false);

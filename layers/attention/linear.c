@@ -100,6 +100,7 @@ const AttentionOp linear_op = {
     .name = "linear",
     .summary = "linear attention with a learned feature map (DeiT-LA)",
     .takes_relative = true,
+    .takes_mask = true,
     .state_size = sizeof(Linear),
     .declare = linear_declare,
     .plan = linear_plan,

@@ -60,6 +60,16 @@ const char *const *attention_names(int *count) {
     return names;
 }
 
+static void set_width(Attention *a, const AttentionConfig *config, int block, int M) {
+    if (M % config->heads) die_usage("dim %d is not a multiple of heads %d", M, config->heads);
+    a->config = *config;
+    a->block = block;
+    a->M = M;
+    a->H = config->heads;
+    a->D = M / config->heads;
+    a->state = xcalloc(1, a->op->state_size, "attention");
+}
+
 void attention_create(Attention *a, const AttentionConfig *config, int block, int Hg, int Wg, bool class_token, int M) {
     memset(a, 0, sizeof *a);
     const AttentionOp *chosen = attention_find(config->attn);
@@ -74,18 +84,48 @@ void attention_create(Attention *a, const AttentionConfig *config, int block, in
     if (!a->op->takes_relative && strcmp(config->relative, "none"))
         die_usage("attn %s has no place for relative %s: it goes with attn linear", a->op->name, config->relative);
     if (a->op->in_block) a->op = attention_find(a->op->in_block(config, block));
-    if (M % config->heads) die_usage("dim %d is not a multiple of heads %d", M, config->heads);
-    a->config = *config;
-    a->block = block;
+    set_width(a, config, block, M);
     snprintf(a->prefix, sizeof a->prefix, "blocks.%d.attn.", block);
     a->Hg = Hg;
     a->Wg = Wg;
     a->N = Hg * Wg + class_token;
-    a->M = M;
-    a->H = config->heads;
-    a->D = M / config->heads;
     a->qkv_bias = !chosen->no_qkv_bias;
-    a->state = xcalloc(1, a->op->state_size, "attention");
+}
+
+/* The names of the operators that a detector can have: "softmax, linear, ripple". */
+static const char *names_with_mask(void) {
+    static char names[256];
+    names[0] = 0;
+    for (int i = 0; i < OPERATORS; i++)
+        if (attention_operators[i]->takes_mask)
+            snprintf(names + strlen(names), sizeof names - strlen(names), "%s%s", *names ? ", " : "",
+                     attention_operators[i]->name);
+    return names;
+}
+
+void attention_create_detector(Attention *a, const AttentionConfig *config, int layer, int M) {
+    memset(a, 0, sizeof *a);
+    a->op = attention_find(config->attn);
+    if (!a->op) die_usage("attn: unknown operator '%s'", config->attn);
+    if (!a->op->takes_mask)
+        die_usage("attn %s knows no padding and no grid that changes from batch to batch: a detector takes %s", a->op->name,
+                  names_with_mask());
+    if (config->relative && strcmp(config->relative, "none"))
+        die_usage("relative %s: the grid of a detector changes from batch to batch; use none", config->relative);
+    if (config->rpe && strcmp(config->rpe, "none"))
+        die_usage("rpe %s: the grid of a detector changes from batch to batch; use none", config->rpe);
+    set_width(a, config, layer, M);
+    a->config.relative = "none";
+    a->config.ripple_layers = layer + 1;
+    snprintf(a->prefix, sizeof a->prefix, "transformer.encoder.layers.%d.self_attn.", layer);
+    a->qkv_bias = a->detector = true;
+    attention_set_grid(a, 1, 1);
+}
+
+void attention_set_grid(Attention *a, int Hg, int Wg) {
+    a->Hg = Hg;
+    a->Wg = Wg;
+    a->N = Hg * Wg;
 }
 
 void attention_destroy(Attention *a) {
@@ -96,6 +136,11 @@ void attention_destroy(Attention *a) {
 /* == Queries, keys, values ======================================================================================== */
 
 void qkv_declare(QkvFrame *f, const Attention *a, Params *params) {
+    if (a->detector) {
+        projection_declare_as(&f->qkv, params, a->prefix, "in_proj_", a->M, 3 * a->M, INIT_XAVIER_UNIFORM, INIT_ZEROS);
+        projection_declare_as(&f->proj, params, a->prefix, "out_proj.", a->M, a->M, INIT_XAVIER_UNIFORM, INIT_ZEROS);
+        return;
+    }
     (a->qkv_bias ? projection_declare : projection_declare_weight)(&f->qkv, params, a->prefix, "qkv", a->M, 3 * a->M);
     projection_declare(&f->proj, params, a->prefix, "proj", a->M, a->M);
 }
@@ -104,26 +149,44 @@ void qkv_plan(QkvFrame *f, const Attention *a, Plan *plan, int B) {
     size_t bytes = (size_t)B * (size_t)a->N * (size_t)a->M * sizeof(real);
     plan_keep(plan, a->prefix, "qkv", &f->qkv_act, 3 * bytes);
     plan_keep(plan, a->prefix, "mix", &f->mix, bytes);
+    if (a->detector) plan_borrow(plan, a->prefix, "with_pos", &f->with_pos, bytes);
     if (plan->training) {
         plan_borrow(plan, a->prefix, "dqkv", &f->dqkv, 3 * bytes);
         plan_borrow(plan, a->prefix, "dmix", &f->dmix, bytes);
     }
 }
 
+static size_t tokens_of(const Attention *a, int B) { return (size_t)B * (size_t)a->N; }
+
 void qkv_forward_in(const QkvFrame *f, const Attention *a, const real *x, int B) {
-    projection_forward(&f->qkv, f->qkv_act, x, (size_t)B * (size_t)a->N);
+    size_t n = tokens_of(a, B), two = 2 * (size_t)a->M, M = (size_t)a->M;
+    if (!a->detector) {
+        projection_forward(&f->qkv, f->qkv_act, x, n);
+        return;
+    }
+    add_forward(f->with_pos, x, a->pos, n * M);
+    linear_forward_rows(f->qkv_act, 3 * a->M, f->with_pos, f->qkv.w, f->qkv.b, n, a->M, 2 * a->M);
+    linear_forward_rows(f->qkv_act + two, 3 * a->M, x, f->qkv.w + two * M, f->qkv.b + two, n, a->M, a->M);
 }
 
 void qkv_forward_out(const QkvFrame *f, const Attention *a, real *y, int B) {
-    projection_forward(&f->proj, y, f->mix, (size_t)B * (size_t)a->N);
+    projection_forward(&f->proj, y, f->mix, tokens_of(a, B));
 }
 
 void qkv_backward_out(const QkvFrame *f, const Attention *a, const real *dy, int B) {
-    projection_backward(&f->proj, f->dmix, dy, f->mix, (size_t)B * (size_t)a->N);
+    projection_backward(&f->proj, f->dmix, dy, f->mix, tokens_of(a, B));
 }
 
 void qkv_backward_in(const QkvFrame *f, const Attention *a, real *dx, const real *x, int B) {
-    projection_backward(&f->qkv, dx, f->dqkv, x, (size_t)B * (size_t)a->N);
+    size_t n = tokens_of(a, B), two = 2 * (size_t)a->M, M = (size_t)a->M;
+    if (!a->detector) {
+        projection_backward(&f->qkv, dx, f->dqkv, x, n);
+        return;
+    }
+    add_forward(f->with_pos, x, a->pos, n * M);
+    linear_backward_input(dx, f->dqkv, f->qkv.w, n, a->M, 3 * a->M);
+    linear_backward_weight_rows(f->qkv.dw, f->qkv.db, f->dqkv, 3 * a->M, f->with_pos, n, a->M, 2 * a->M);
+    linear_backward_weight_rows(f->qkv.dw + two * M, f->qkv.db + two, f->dqkv + two, 3 * a->M, x, n, a->M, a->M);
 }
 
 size_t qkv_macs(const QkvFrame *f, const Attention *a) {

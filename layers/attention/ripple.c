@@ -42,8 +42,8 @@ typedef struct {
     RippleRings rings;
     const Algorithm *algorithm;
     int sticks_per_head;
-    float *wp, *dwp;         /* [D,D] */
-    float *bp, *dbp;         /* [D] */
+    float *wp, *dwp;         /* [D,D], per_head [H,D,D] */
+    float *bp, *dbp;         /* [D], [H,D] */
     float *sticks, *dsticks; /* [H,R,D] */
     float *alpha;            /* [B,N,H,G] kept */
     float *o;                /* [B,N,H,R] kept */
@@ -87,9 +87,11 @@ static void weights_declare(Attention *a, Params *params, Weights weights, Rings
     s->truncate = truncate;
     s->sticks_per_head = weights == WEIGHTS_STICKS ? s->rings.G - 1 : s->rings.G;
     if (!learned(s)) return;
-    params_declare(params, &s->wp, &s->dwp, a->prefix, "ripple.proj.weight", INIT_TRUNC_NORMAL, true, 2,
-                   (int[]){D, D});
-    params_declare(params, &s->bp, &s->dbp, a->prefix, "ripple.proj.bias", INIT_ZEROS, false, 1, (int[]){D});
+    int shape[] = {a->H, D, D}, shared = !a->config.per_head;
+    params_declare(params, &s->wp, &s->dwp, a->prefix, "ripple.proj.weight",
+                   a->detector ? INIT_XAVIER_UNIFORM : INIT_TRUNC_NORMAL, true, 3 - shared, shape + shared);
+    params_declare(params, &s->bp, &s->dbp, a->prefix, "ripple.proj.bias", INIT_ZEROS, false, 2 - shared,
+                   shape + shared);
     params_declare(params, &s->sticks, &s->dsticks, a->prefix, "ripple.sticks", INIT_TRUNC_NORMAL, false, 3,
                    (int[]){a->H, s->sticks_per_head, D});
 }
@@ -114,8 +116,17 @@ static void weights_plan(Ripple *s, const Attention *a, Plan *plan, int B) {
     plan_workspace(plan, ripple_weights_workspace(a->H, a->D, s->rings.G));
 }
 
+/* A detector's grid changes from batch to batch; how many rings there are is the model's. */
+static void rings_follow(const Attention *a) {
+    Ripple *s = a->state;
+    s->rings.Hg = a->Hg;
+    s->rings.Wg = a->Wg;
+}
+
 static void ripple_plan(Attention *a, Plan *plan, int B) {
     Ripple *s = a->state;
+    rings_follow(a);
+    s->algorithm = algorithm_choose(a->config.ripple_algo, &s->rings, a->D, s->map.F);
     PlanMark mark = plan_mark(plan);
     qkv_plan(&s->frame, a, plan, B);
     feature_map_plan(&s->map, a, plan, B);
@@ -141,8 +152,8 @@ static void weights_forward(const Ripple *s, const Attention *a, int B) {
     else if (s->weights == WEIGHTS_SOFTMAX)
         softmax_weights_forward(s->alpha, qkv, s->wp, s->bp, s->sticks, n, a->H, a->D, s->rings.G);
     else
-        stick_breaking_forward(s->alpha, s->o, qkv, s->wp, s->bp, s->sticks, n, a->H, a->D, s->sticks_per_head,
-                               a->config.tau, s->truncate);
+        (a->config.per_head ? stick_breaking_heads_forward : stick_breaking_forward)(
+            s->alpha, s->o, qkv, s->wp, s->bp, s->sticks, n, a->H, a->D, s->sticks_per_head, a->config.tau, s->truncate);
 }
 
 static void weights_backward(const Ripple *s, const Attention *a, int B) {
@@ -153,8 +164,9 @@ static void weights_backward(const Ripple *s, const Attention *a, int B) {
         softmax_weights_backward(s->frame.dqkv, s->dwp, s->dbp, s->dsticks, s->dalpha, s->alpha, qkv, s->wp, s->bp,
                                  s->sticks, n, a->H, a->D, s->rings.G);
     else
-        stick_breaking_backward(s->frame.dqkv, s->dwp, s->dbp, s->dsticks, s->dalpha, s->alpha, s->o, qkv, s->wp, s->bp,
-                                s->sticks, n, a->H, a->D, s->sticks_per_head, a->config.tau, s->truncate);
+        (a->config.per_head ? stick_breaking_heads_backward : stick_breaking_backward)(
+            s->frame.dqkv, s->dwp, s->dbp, s->dsticks, s->dalpha, s->alpha, s->o, qkv, s->wp, s->bp, s->sticks, n, a->H,
+            a->D, s->sticks_per_head, a->config.tau, s->truncate);
 }
 
 static void ripple_draw(const Attention *a, uint64_t seed, uint32_t step) {
@@ -163,6 +175,7 @@ static void ripple_draw(const Attention *a, uint64_t seed, uint32_t step) {
 
 static void ripple_forward(const Attention *a, real *y, const real *x, int B) {
     const Ripple *s = a->state;
+    rings_follow(a);
     qkv_forward_in(&s->frame, a, x, B);
     feature_map_forward(&s->map, a, s->frame.qkv_act, B);
     weights_forward(s, a, B);
@@ -173,6 +186,7 @@ static void ripple_forward(const Attention *a, real *y, const real *x, int B) {
 
 static void ripple_backward(const Attention *a, real *dx, const real *dy, const real *x, int B) {
     const Ripple *s = a->state;
+    rings_follow(a);
     qkv_backward_out(&s->frame, a, dy, B);
     s->algorithm->backward(s->frame.dqkv, s->map.dphi, s->dalpha, s->frame.dmix, s->frame.mix, s->den, s->alpha,
                            s->map.phi, s->frame.qkv_act, &s->rings, B, a->H, a->D, s->map.F);
@@ -203,6 +217,7 @@ static size_t weights_macs(const Attention *a) {
  * and the weights' logits. */
 static size_t ripple_macs(const Attention *a) {
     const Ripple *s = a->state;
+    rings_follow(a);
     size_t rows = (size_t)a->N * (size_t)a->H, F = (size_t)s->map.F, D = (size_t)a->D;
     return qkv_macs(&s->frame, a) + feature_map_macs(&s->map, a) + 2 * rows * F * (D + 1) + weights_macs(a) +
            (size_t)a->H * window_pairs(&s->rings) * (F + D);
@@ -272,12 +287,13 @@ static void truncated_declare(Attention *a, Params *p) { declare(a, p, WEIGHTS_S
 static void log_declare(Attention *a, Params *p) { declare(a, p, WEIGHTS_STICKS, RINGS_LOG, false); }
 static void dense_declare(Attention *a, Params *p) { declare(a, p, WEIGHTS_STICKS, RINGS_ALL, false); }
 
-#define RIPPLE_OP(id, label, text, declare_function)                                                            \
+#define RIPPLE_OP(id, label, text, declare_function, mask)                                                      \
     const AttentionOp id = {                                                                                    \
         .name = label,                                                                                          \
         .summary = text,                                                                                        \
         .needs_grid = true,                                                                                     \
         .needs_positive = true,                                                                                 \
+        .takes_mask = mask,                                                                                     \
         .state_size = sizeof(Ripple),                                                                           \
         .in_block = ripple_in_block,                                                                            \
         .declare = declare_function,                                                                            \
@@ -292,15 +308,16 @@ static void dense_declare(Attention *a, Params *p) { declare(a, p, WEIGHTS_STICK
         .divergence = ripple_divergence,                                                                        \
     }
 
-RIPPLE_OP(ripple_op, "ripple", "ripple attention: distance weights by stick breaking, r_max rings", ripple_declare);
+RIPPLE_OP(ripple_op, "ripple", "ripple attention: distance weights by stick breaking, r_max rings", ripple_declare,
+          true);
 RIPPLE_OP(ripple_fixed_op, "ripple-fixed", "ripple with weights halved from ring to ring, nothing learned",
-          fixed_declare);
+          fixed_declare, false);
 RIPPLE_OP(ripple_softmax_weights_op, "ripple-softmax-weights", "ripple with softmax instead of stick breaking",
-          softmax_weights_declare);
+          softmax_weights_declare, false);
 RIPPLE_OP(ripple_truncated_op, "ripple-truncated", "ripple that sees nothing at distance r_max and beyond",
-          truncated_declare);
-RIPPLE_OP(ripple_log_op, "ripple-log", "ripple with rings that double in width", log_declare);
-RIPPLE_OP(ripple_dense_op, "ripple-dense", "ripple with a ring for every distance", dense_declare);
+          truncated_declare, false);
+RIPPLE_OP(ripple_log_op, "ripple-log", "ripple with rings that double in width", log_declare, false);
+RIPPLE_OP(ripple_dense_op, "ripple-dense", "ripple with a ring for every distance", dense_declare, false);
 
 /* == Explicit softmax ============================================================================================= */
 

@@ -3,7 +3,8 @@
  * backward  3. dmix   2. dq, dk, dv from the saved log-sum-exp, tile by tile   1. dx
  * saves     qkv, mix, lse [B,H,N].  Parameter names are timm's.
  * rpe shared or heads: a learned number for every offset on the grid joins the scores, one table for all heads or one
- * for each; the class token has no offset and no number. */
+ * for each; the class token has no offset and no number.  In a detector padded keys count nothing, and the weights know
+ * dropout. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -32,20 +33,35 @@ static void softmax_declare(Attention *a, Params *params) {
     params_on_grid(params, (ParamGrid){1, 2, 0, 2 * a->Hg - 1, 2 * a->Wg - 1});
 }
 
+static MaskedAttention masked(const Attention *a, int B) {
+    return (MaskedAttention){.B = B, .H = a->H, .D = a->D, .Q = a->N, .h = a->Hg, .w = a->Wg, .q_row = 3 * a->M,
+                             .kv_row = 3 * a->M, .cells = a->cells, .dropout = a->dropout};
+}
+
+static size_t softmax_workspace(const Attention *a, int B) {
+    const Softmax *s = a->state;
+    MaskedAttention shape = masked(a, B);
+    if (a->detector) return masked_attention_workspace(&shape);
+    return s->has_table ? biased_attention_workspace(&s->bias, a->D) : softmax_attention_workspace(a->N, a->D);
+}
+
 static void softmax_plan(Attention *a, Plan *plan, int B) {
     Softmax *s = a->state;
     PlanMark mark = plan_mark(plan);
     qkv_plan(&s->frame, a, plan, B);
     plan_keep(plan, a->prefix, "lse", &s->lse, (size_t)B * (size_t)a->H * (size_t)a->N * sizeof(float));
-    plan_workspace(plan, s->has_table ? biased_attention_workspace(&s->bias, a->D)
-                                      : softmax_attention_workspace(a->N, a->D));
+    plan_workspace(plan, softmax_workspace(a, B));
     plan_release(plan, mark);
 }
 
 static void softmax_forward(const Attention *a, real *y, const real *x, int B) {
     const Softmax *s = a->state;
+    const real *q = s->frame.qkv_act, *k = q + a->M, *v = k + a->M;
+    MaskedAttention shape = masked(a, B);
     qkv_forward_in(&s->frame, a, x, B);
-    if (s->has_table)
+    if (a->detector)
+        masked_attention_forward(s->frame.mix, s->lse, q, k, v, NULL, &shape);
+    else if (s->has_table)
         biased_attention_forward(s->frame.mix, s->lse, s->frame.qkv_act, s->table, &s->bias, B, a->H, a->D);
     else
         softmax_attention_forward(s->frame.mix, s->lse, s->frame.qkv_act, B, a->N, a->H, a->D);
@@ -54,8 +70,13 @@ static void softmax_forward(const Attention *a, real *y, const real *x, int B) {
 
 static void softmax_backward(const Attention *a, real *dx, const real *dy, const real *x, int B) {
     const Softmax *s = a->state;
+    const real *q = s->frame.qkv_act, *k = q + a->M, *v = k + a->M;
+    real *dq = s->frame.dqkv, *dk = dq + a->M, *dv = dk + a->M;
+    MaskedAttention shape = masked(a, B);
     qkv_backward_out(&s->frame, a, dy, B);
-    if (s->has_table)
+    if (a->detector)
+        masked_attention_backward(dq, dk, dv, NULL, s->frame.dmix, s->frame.mix, s->lse, q, k, v, NULL, &shape);
+    else if (s->has_table)
         biased_attention_backward(s->frame.dqkv, s->dtable, s->frame.dmix, s->frame.mix, s->lse, s->frame.qkv_act,
                                   s->table, &s->bias, B, a->H, a->D);
     else
@@ -75,7 +96,6 @@ static void softmax_weights(const Attention *a, float *weights, int b, int head,
     size_t size = (size_t)(2 * a->Hg - 1) * (size_t)across;
     float sum = 0;
     qkv_softmax_row(&s->frame, a, weights, b, head, query);
-    qkv_softmax_row(&s->frame, a, weights, b, head, query);
     if (!s->has_table || n < 0) return;
     float *table = xcalloc(size, sizeof *table, "attention picture");
     device_download(table, s->table + (s->bias.tables > 1 ? (size_t)head * size : 0), size * sizeof *table);
@@ -90,6 +110,7 @@ const AttentionOp softmax_op = {
     .name = "softmax",
     .summary = "scaled dot-product attention (DeiT)",
     .takes_rpe = true,
+    .takes_mask = true,
     .state_size = sizeof(Softmax),
     .declare = softmax_declare,
     .plan = softmax_plan,

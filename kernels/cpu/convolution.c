@@ -1,0 +1,405 @@
+/* Convolution on oneDNN, 2.x and 3.x, channels last.  With W' = s W and p a position of the output, o one of its channels
+ *   forward          y[p,o] = sum_(tap,i) x[p*stride + tap - k/2, i] W'[o,i,tap] + t[o] + add[p,o], then ReLU
+ *   backward, input  stride 1: the same sum with dy for x, input and output channels exchanged and the taps reversed, so
+ *                    that the library's forward kernel serves (near sgemm's rate, its backward kernels at 75 % of that);
+ *                    a 1 x 1 product is sgemm, which adds to what is there; other strides are the library's own
+ *   backward, weight dW'[o, tap, i] = sum_p dy[p,o] x[p*stride + tap - k/2, i]: for a few thousand positions at a time
+ *                    the inputs of a window become a row (none of its own for 1 x 1, stride 1), and sgemm multiplies;
+ *                    the library's kernels reach 60 % of that at stride 1 and 15 % at stride 2 (docs/performance.md).
+ *
+ * A primitive belongs to a shape, and a packed copy of the weights to the layout that a primitive asks for: both are made
+ * when a shape is first seen and kept in tables in which the least recently used makes room. */
+#include <omp.h>
+#include <math.h>
+#include <string.h>
+
+#include "kernels/cpu/onednn.h"
+#include "kernels/cpu/workspace.h"
+#include "kernels/kernels.h"
+
+static size_t weight_count(const Convolution *c) { return (size_t)c->out * (size_t)c->in * (size_t)(c->k * c->k); }
+
+static bool is_product(const Convolution *c) { return c->k == 1 && c->stride == 1; }
+
+/* == Weights ====================================================================================================== */
+
+void batchnorm_fold(float *scale, float *shift, const float *w, const float *b, const float *mean, const float *var,
+                    int n, float eps) {
+    for (int i = 0; i < n; i++) {
+        scale[i] = w[i] / sqrtf(var[i] + eps);
+        shift[i] = b[i] - mean[i] * scale[i];
+    }
+}
+
+/* folded holds W' [out,in,k,k], and behind it, where the forward kernel gives the gradient of the input, the same turned
+ * round, [in,out,k,k]. */
+static bool has_reversed(const Convolution *c, bool backward) { return backward && c->stride == 1 && c->k > 1; }
+
+size_t convolution_folded_bytes(const Convolution *c, bool backward) {
+    return (has_reversed(c, backward) ? 2 : 1) * weight_count(c) * sizeof(float);
+}
+
+typedef struct {
+    const void *folded;
+    bool reversed, stale;
+    dnnl_memory_t plain, packed; /* packed owns its memory */
+    dnnl_primitive_t reorder;
+    uint64_t used;
+} PackedWeights;
+
+/* ResNet-50 has 53 convolutions and 13 that go backward; few ask for a second layout at other shapes. */
+enum { PACKED = 256, PRIMITIVES = 1024 };
+static PackedWeights packed[PACKED];
+static uint64_t clock_of_use;
+
+void convolution_fold(void *folded, const float *w, const float *scale, const Convolution *c, bool backward) {
+    size_t taps = (size_t)(c->k * c->k), row = (size_t)c->in * taps;
+    float *plain = folded, *reversed = plain + weight_count(c);
+    for (int i = 0; i < PACKED; i++)
+        if (packed[i].folded == folded) packed[i].stale = true;
+#pragma omp parallel for schedule(static)
+    for (int o = 0; o < c->out; o++) {
+        for (size_t i = 0; i < row; i++) plain[(size_t)o * row + i] = scale[o] * w[(size_t)o * row + i];
+        if (!has_reversed(c, backward)) continue;
+        for (size_t i = 0; i < (size_t)c->in; i++)
+            for (size_t tap = 0; tap < taps; tap++)
+                reversed[(i * (size_t)c->out + (size_t)o) * taps + taps - 1 - tap] = plain[(size_t)o * row + i * taps + tap];
+    }
+}
+
+static void packed_clear(PackedWeights *p) {
+    if (!p->folded) return;
+    dnnl_primitive_destroy(p->reorder);
+    dnnl_memory_destroy(p->plain);
+    dnnl_memory_destroy(p->packed);
+    *p = (PackedWeights){0};
+}
+
+static DescRef desc_of(dnnl_memory_t memory) {
+    DescRef d;
+    DNNL_TRY(dnnl_memory_get_memory_desc(memory, &d));
+    return d;
+}
+
+/* The weights at `folded` in the layout of `wanted`. */
+static dnnl_memory_t packed_find(const void *folded, bool reversed, dnnl_memory_t plain, dnnl_memory_t wanted) {
+    PackedWeights *p = NULL, *oldest = packed;
+    for (int i = 0; i < PACKED && !p; i++) {
+        PackedWeights *q = &packed[i];
+        if (q->folded == folded && q->reversed == reversed && dnnl_memory_desc_equal(desc_of(q->packed), desc_of(wanted)))
+            p = q;
+        if (q->used < oldest->used) oldest = q;
+    }
+    if (!p) {
+        dnnl_primitive_desc_t pd;
+        p = oldest;
+        packed_clear(p);
+        p->folded = folded;
+        p->reversed = reversed;
+        p->stale = true;
+        p->plain = onednn_memory(desc_of(plain));
+        DNNL_TRY(dnnl_memory_create(&p->packed, desc_of(wanted), onednn_engine(), DNNL_MEMORY_ALLOCATE));
+        DNNL_TRY(dnnl_reorder_primitive_desc_create(&pd, desc_of(plain), onednn_engine(), desc_of(wanted),
+                                                    onednn_engine(), NULL));
+        DNNL_TRY(dnnl_primitive_create(&p->reorder, pd));
+        DNNL_TRY(dnnl_primitive_desc_destroy(pd));
+    }
+    p->used = ++clock_of_use;
+    if (p->stale) {
+        void *data;
+        DNNL_TRY(dnnl_memory_get_data_handle(plain, &data));
+        DNNL_TRY(dnnl_memory_set_data_handle(p->plain, data));
+        onednn_execute(p->reorder, 2, (dnnl_exec_arg_t[]){{DNNL_ARG_FROM, p->plain}, {DNNL_ARG_TO, p->packed}});
+        p->stale = false;
+    }
+    return p->packed;
+}
+
+/* == Primitives =================================================================================================== */
+
+typedef enum { FORWARD, BACKWARD_INPUT } Direction;
+
+typedef struct {
+    Direction direction;
+    Convolution c;
+    int B, H, W;
+    bool bias, add, relu;
+    dnnl_primitive_t primitive;
+    dnnl_memory_t image, result, shift; /* [B,C,H,W] in, [B,C,H,W] out in the direction's own sense */
+    dnnl_memory_t plain, wanted;        /* the weights: as they are folded, and as the primitive reads them */
+    uint64_t used;
+} Primitive;
+
+static Primitive primitives[PRIMITIVES];
+
+#if DNNL_VERSION_MAJOR >= 3
+typedef dnnl_memory_desc_t Desc;
+#define REF(d) (d)
+static Desc desc_create(int ndims, const dnnl_dims_t dims, dnnl_format_tag_t tag) {
+    Desc d;
+    DNNL_TRY(dnnl_memory_desc_create_with_tag(&d, ndims, dims, dnnl_f32, tag));
+    return d;
+}
+static void desc_destroy(Desc *d) { DNNL_TRY(dnnl_memory_desc_destroy(*d)); }
+#else
+typedef dnnl_memory_desc_t Desc;
+#define REF(d) (&(d))
+static Desc desc_create(int ndims, const dnnl_dims_t dims, dnnl_format_tag_t tag) {
+    Desc d;
+    DNNL_TRY(dnnl_memory_desc_init_by_tag(&d, ndims, dims, dnnl_f32, tag));
+    return d;
+}
+static void desc_destroy(Desc *d) { (void)d; }
+#endif
+
+/* add comes first, then ReLU. */
+static dnnl_primitive_attr_t attributes_create(bool add, bool relu) {
+    dnnl_primitive_attr_t attributes;
+    dnnl_post_ops_t ops;
+    DNNL_TRY(dnnl_primitive_attr_create(&attributes));
+    DNNL_TRY(dnnl_post_ops_create(&ops));
+#if DNNL_VERSION_MAJOR >= 3
+    if (add) DNNL_TRY(dnnl_post_ops_append_sum(ops, 1, 0, dnnl_data_type_undef));
+    if (relu) DNNL_TRY(dnnl_post_ops_append_eltwise(ops, dnnl_eltwise_relu, 0, 0));
+#else
+    if (add) DNNL_TRY(dnnl_post_ops_append_sum(ops, 1));
+    if (relu) DNNL_TRY(dnnl_post_ops_append_eltwise(ops, 1, dnnl_eltwise_relu, 0, 0));
+#endif
+    DNNL_TRY(dnnl_primitive_attr_set_post_ops(attributes, ops));
+    DNNL_TRY(dnnl_post_ops_destroy(ops));
+    return attributes;
+}
+
+typedef struct {
+    Desc x, w, b, y;
+    dnnl_dims_t strides, dilates, before, after;
+} Shapes;
+
+static dnnl_primitive_desc_t forward_create(const Shapes *s, bool bias, bool add, bool relu) {
+    dnnl_primitive_attr_t attributes = attributes_create(add, relu);
+    dnnl_primitive_desc_t pd;
+#if DNNL_VERSION_MAJOR >= 3
+    DNNL_TRY(dnnl_convolution_forward_primitive_desc_create(&pd, onednn_engine(), dnnl_forward_training,
+                                                            dnnl_convolution_direct, s->x, s->w, bias ? s->b : NULL, s->y,
+                                                            s->strides, s->dilates, s->before, s->after, attributes));
+#else
+    dnnl_convolution_desc_t d;
+    DNNL_TRY(dnnl_convolution_forward_desc_init(&d, dnnl_forward_training, dnnl_convolution_direct, &s->x, &s->w,
+                                                bias ? &s->b : NULL, &s->y, s->strides, s->before, s->after));
+    DNNL_TRY(dnnl_primitive_desc_create(&pd, &d, attributes, onednn_engine(), NULL));
+#endif
+    DNNL_TRY(dnnl_primitive_attr_destroy(attributes));
+    return pd;
+}
+
+static dnnl_primitive_desc_t backward_create(const Shapes *s) {
+    dnnl_primitive_desc_t pd, forward = forward_create(s, false, false, false);
+#if DNNL_VERSION_MAJOR >= 3
+    DNNL_TRY(dnnl_convolution_backward_data_primitive_desc_create(&pd, onednn_engine(), dnnl_convolution_direct, s->x,
+                                                                  s->w, s->y, s->strides, s->dilates, s->before,
+                                                                  s->after, forward, NULL));
+#else
+    dnnl_convolution_desc_t d;
+    DNNL_TRY(dnnl_convolution_backward_data_desc_init(&d, dnnl_convolution_direct, &s->x, &s->w, &s->y, s->strides,
+                                                      s->before, s->after));
+    DNNL_TRY(dnnl_primitive_desc_create(&pd, &d, NULL, onednn_engine(), forward));
+#endif
+    DNNL_TRY(dnnl_primitive_desc_destroy(forward));
+    return pd;
+}
+
+static void primitive_create(Primitive *p) {
+    const Convolution *c = &p->c;
+    int Ho = convolution_side(p->H, c->stride), Wo = convolution_side(p->W, c->stride), before = c->k / 2;
+    Shapes s = {
+        .strides = {c->stride, c->stride},
+        .before = {before, before},
+        .after = {(Ho - 1) * c->stride + c->k - p->H - before, (Wo - 1) * c->stride + c->k - p->W - before},
+    };
+    s.x = desc_create(4, (dnnl_dims_t){p->B, c->in, p->H, p->W}, dnnl_nhwc);
+    s.y = desc_create(4, (dnnl_dims_t){p->B, c->out, Ho, Wo}, dnnl_nhwc);
+    s.w = desc_create(4, (dnnl_dims_t){c->out, c->in, c->k, c->k}, dnnl_format_tag_any);
+    s.b = desc_create(1, (dnnl_dims_t){c->out}, dnnl_a);
+    Desc plain = desc_create(4, (dnnl_dims_t){c->out, c->in, c->k, c->k}, dnnl_oihw);
+    bool forward = p->direction == FORWARD;
+    dnnl_primitive_desc_t pd = forward ? forward_create(&s, p->bias, p->add, p->relu) : backward_create(&s);
+    p->image = onednn_memory(forward ? REF(s.x) : REF(s.y));
+    p->result = onednn_memory(forward ? REF(s.y) : REF(s.x));
+    p->shift = onednn_memory(REF(s.b));
+    p->plain = onednn_memory(REF(plain));
+    p->wanted = onednn_memory(dnnl_primitive_desc_query_md(pd, dnnl_query_weights_md, 0));
+    DNNL_TRY(dnnl_primitive_create(&p->primitive, pd));
+    DNNL_TRY(dnnl_primitive_desc_destroy(pd));
+    Desc *made[] = {&s.x, &s.w, &s.b, &s.y, &plain};
+    for (int i = 0; i < 5; i++) desc_destroy(made[i]);
+}
+
+static void primitive_clear(Primitive *p) {
+    if (!p->primitive) return;
+    dnnl_primitive_destroy(p->primitive);
+    dnnl_memory_t made[] = {p->image, p->result, p->shift, p->plain, p->wanted};
+    for (int i = 0; i < 5; i++) dnnl_memory_destroy(made[i]);
+    *p = (Primitive){0};
+}
+
+static bool same_convolution(const Convolution *a, const Convolution *b) {
+    return a->in == b->in && a->out == b->out && a->k == b->k && a->stride == b->stride;
+}
+
+/* The one that is like `wanted` up to its objects. */
+static Primitive *primitive_find(const Primitive *wanted) {
+    Primitive *oldest = primitives;
+    for (int i = 0; i < PRIMITIVES; i++) {
+        Primitive *p = &primitives[i];
+        if (p->primitive && p->H == wanted->H && p->W == wanted->W && p->B == wanted->B &&
+            p->direction == wanted->direction && p->bias == wanted->bias && p->add == wanted->add &&
+            p->relu == wanted->relu && same_convolution(&p->c, &wanted->c)) {
+            p->used = ++clock_of_use;
+            return p;
+        }
+        if (p->used < oldest->used) oldest = p;
+    }
+    primitive_clear(oldest);
+    *oldest = *wanted;
+    oldest->used = ++clock_of_use;
+    primitive_create(oldest);
+    return oldest;
+}
+
+/* result = (its own +) the product of image with the weights at `weights`, which are `folded`'s or those turned round. */
+static void convolve(float *result, const float *image, const void *folded, const float *weights, const float *shift,
+                     const Primitive *wanted) {
+    Primitive *p = primitive_find(wanted);
+    bool forward = p->direction == FORWARD;
+    DNNL_TRY(dnnl_memory_set_data_handle(p->image, (void *)image));
+    DNNL_TRY(dnnl_memory_set_data_handle(p->result, result));
+    DNNL_TRY(dnnl_memory_set_data_handle(p->shift, (void *)shift));
+    DNNL_TRY(dnnl_memory_set_data_handle(p->plain, (void *)weights));
+    dnnl_memory_t w = packed_find(folded, weights != folded, p->plain, p->wanted);
+    dnnl_exec_arg_t arguments[] = {{forward ? DNNL_ARG_SRC : DNNL_ARG_DIFF_DST, p->image},
+                                   {DNNL_ARG_WEIGHTS, w},
+                                   {forward ? DNNL_ARG_DST : DNNL_ARG_DIFF_SRC, p->result},
+                                   {DNNL_ARG_BIAS, p->shift}};
+    onednn_execute(p->primitive, p->bias ? 4 : 3, arguments);
+}
+
+/* == Forward, and backward to the input =========================================================================== */
+
+static void copy(float *to, const float *from, size_t n) {
+    enum { PIECE = 1 << 14 };
+    size_t pieces = (n + PIECE - 1) / PIECE;
+#pragma omp parallel for schedule(static)
+    for (size_t i = 0; i < pieces; i++)
+        memcpy(to + i * PIECE, from + i * PIECE, (i + 1 < pieces ? PIECE : n - i * PIECE) * sizeof *to);
+}
+
+static size_t image_count(int B, int H, int W, int channels) {
+    return (size_t)B * (size_t)H * (size_t)W * (size_t)channels;
+}
+
+void convolution_forward(real *y, const real *x, const real *add, const void *folded, const float *shift,
+                         const Convolution *c, bool relu, int B, int H, int W) {
+    Primitive wanted = {.direction = FORWARD, .c = *c, .B = B, .H = H, .W = W, .bias = true, .add = add, .relu = relu};
+    int Ho = convolution_side(H, c->stride), Wo = convolution_side(W, c->stride);
+    if (add && add != y) copy(y, add, image_count(B, Ho, Wo, c->out));
+    convolve(y, x, folded, folded, shift, &wanted);
+}
+
+void relu_gradient(real *dx, const real *dy, const real *y, size_t n) {
+#pragma omp parallel for simd schedule(static)
+    for (size_t i = 0; i < n; i++) dx[i] = y[i] > 0 ? dy[i] : 0;
+}
+
+/* dx (+=) dy W' on rows. */
+static void product_backward(float *dx, bool accumulate, const float *dy, const float *w, const float *below, size_t n,
+                             const Convolution *c) {
+    enum { AT_ONCE = 1 << 20 }; /* floats of dx: they are masked while the third-level cache has them */
+    size_t rows = AT_ONCE / (size_t)c->in + 1;
+    for (size_t r = 0; r < n; r += rows) {
+        size_t count = n - r < rows ? n - r : rows, at = r * (size_t)c->in;
+        DNNL_TRY(dnnl_sgemm('N', 'N', (dnnl_dim_t)count, c->in, c->out, 1, dy + r * (size_t)c->out, c->out, w, c->in,
+                            accumulate, dx + at, c->in));
+        if (below) relu_gradient(dx + at, dx + at, below + at, count * (size_t)c->in);
+    }
+}
+
+void convolution_backward_input(real *dx, const real *add, const real *dy, const void *folded, const real *below,
+                                const Convolution *c, int B, int H, int W) {
+    size_t n = image_count(B, H, W, c->in);
+    const float *w = folded;
+    if (c->stride == 1) {
+        if (add && add != dx) copy(dx, add, n);
+        if (is_product(c)) {
+            product_backward(dx, add != NULL, dy, w, below, image_count(B, H, W, 1), c);
+            return;
+        }
+        Primitive wanted = {.direction = FORWARD, .B = B, .H = H, .W = W, .add = add};
+        wanted.c = (Convolution){c->out, c->in, c->k, 1};
+        convolve(dx, dy, folded, w + weight_count(c), NULL, &wanted);
+    } else {
+        Primitive wanted = {.direction = BACKWARD_INPUT, .c = *c, .B = B, .H = H, .W = W};
+        convolve(dx, dy, folded, w, NULL, &wanted);
+    }
+    if (below) relu_gradient(dx, dx, below, n);
+}
+
+/* == Backward to the weights ====================================================================================== */
+
+/* Positions at a time: so many that a product is worth reading and writing its result once more, and whole rows where
+ * there is nothing to gather. */
+enum { GATHER_FLOATS = 1 << 20, GATHER_LEAST = 512 };
+
+static size_t positions_at_once(const Convolution *c, size_t positions) {
+    size_t most = GATHER_FLOATS / (size_t)(c->in * c->k * c->k);
+    if (most < GATHER_LEAST) most = GATHER_LEAST;
+    return positions < most ? positions : most;
+}
+
+/* rows [count,k,k,in] = what the windows of the positions first .. see of x. */
+static void gather(float *rows, const float *x, size_t first, size_t count, const Convolution *c, int H, int W) {
+    size_t Ho = (size_t)convolution_side(H, c->stride), Wo = (size_t)convolution_side(W, c->stride);
+    size_t line = (size_t)c->in * sizeof(float);
+#pragma omp parallel for schedule(static)
+    for (size_t p = first; p < first + count; p++) {
+        int left = (int)(p % Wo) * c->stride - c->k / 2, top = (int)(p / Wo % Ho) * c->stride - c->k / 2;
+        const float *image = x + p / (Wo * Ho) * (size_t)H * (size_t)W * (size_t)c->in;
+        float *to = rows + (p - first) * (size_t)(c->k * c->k * c->in);
+        for (int tap = 0; tap < c->k * c->k; tap++, to += c->in) {
+            int yi = top + tap / c->k, xi = left + tap % c->k;
+            if (yi < 0 || yi >= H || xi < 0 || xi >= W) memset(to, 0, line);
+            else memcpy(to, image + ((size_t)yi * (size_t)W + (size_t)xi) * (size_t)c->in, line);
+        }
+    }
+}
+
+size_t convolution_workspace(const Convolution *c, int B, int H, int W) {
+    size_t positions = image_count(B, convolution_side(H, c->stride), convolution_side(W, c->stride), 1);
+    size_t rows = is_product(c) ? 0 : positions_at_once(c, positions) * (size_t)(c->in * c->k * c->k);
+    return (weight_count(c) + rows) * sizeof(float);
+}
+
+/* dw [out,in,taps] += scale sum [out,taps,in]. */
+static void add_scaled(float *dw, const float *sum, const float *scale, const Convolution *c) {
+    size_t in = (size_t)c->in, taps = (size_t)(c->k * c->k);
+#pragma omp parallel for schedule(static)
+    for (int o = 0; o < c->out; o++)
+        for (size_t i = 0; i < in; i++)
+            for (size_t tap = 0; tap < taps; tap++)
+                dw[((size_t)o * in + i) * taps + tap] += scale[o] * sum[((size_t)o * taps + tap) * in + i];
+}
+
+void convolution_backward_weight(float *dw, const real *dy, const real *x, const float *scale, const Convolution *c,
+                                 int B, int H, int W) {
+    size_t n = image_count(B, convolution_side(H, c->stride), convolution_side(W, c->stride), 1);
+    int row = c->in * c->k * c->k;
+    size_t at_once = is_product(c) ? n : positions_at_once(c, n);
+    kernels_reserve(convolution_workspace(c, B, H, W));
+    float *sum = (float *)kernels_workspace_base, *rows = sum + weight_count(c);
+    for (size_t p = 0; p < n; p += at_once) {
+        size_t count = n - p < at_once ? n - p : at_once;
+        if (!is_product(c)) gather(rows, x, p, count, c, H, W);
+        DNNL_TRY(dnnl_sgemm('T', 'N', c->out, row, (dnnl_dim_t)count, 1, dy + p * (size_t)c->out, c->out,
+                            is_product(c) ? x : rows, row, p > 0, sum, row));
+    }
+    add_scaled(dw, sum, scale, c);
+}

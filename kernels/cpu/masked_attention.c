@@ -1,0 +1,286 @@
+/* Softmax attention with padded keys, dropout of its weights and SMCA's modulation, one (image, head) at a time.
+ *   forward   s = q k^T / sqrt D + G,  p = softmax(s),  p' = drop(p),  y = p' v
+ *   backward  p = exp(s - lse),  delta = dy.y,  dp = drop(dy v^T),  ds = p (dp - delta),
+ *             dv = p'^T dy,  dk = ds^T q / sqrt D,  dq = ds k / sqrt D
+ *   map       G = -(ax dx^2 + ay dy^2 + aw dx^2 dy^2) / 8, a = z^2; with u = (gx, gy) - centre and sums over keys
+ *             dcentre_x = ax/4 sum ds ux + aw/4 sum ds ux uy^2,  dz_x = -z_x/4 sum ds ux^2,  the same for y,
+ *             dz_w = -z_w/4 sum ds ux^2 uy^2:  at most seven moments a row, summed where ds is made
+ *   saves     lse.   Sources: Gao et al. 2021 for G; softmax_attention.c for the loops.
+ *
+ * Padding costs nothing: only keys that count are gathered. */
+#include "kernels/cpu/dropout.h"
+#include "kernels/cpu/softmax_tiles.h"
+
+enum { MOMENTS = 7 };
+
+/* One (image, head) and what its queries see. */
+typedef struct {
+    const MaskedAttention *shape;
+    const Modulation *m;
+    int b, h;
+    int keys;    /* that count */
+    int *order;  /* [N + PANEL] which they are */
+    float *x, *y; /* [N + PANEL] their cells' columns and rows */
+    DropoutDraw draw;
+} View;
+
+static size_t keys_room(const MaskedAttention *a) { return (size_t)a->h * a->w + PANEL; }
+static size_t view_floats(const MaskedAttention *a) { return 3 * workspace_line_up(keys_room(a)); }
+
+static View view_take(float **next, const MaskedAttention *a, const Modulation *m, int b, int h) {
+    View v = {.shape = a, .m = m, .b = b, .h = h, .draw = dropout_draw(&a->dropout, b)};
+    int rows = a->cells ? a->cells[2 * b] : a->h, columns = a->cells ? a->cells[2 * b + 1] : a->w;
+    v.order = (int *)workspace_take(next, keys_room(a));
+    v.x = workspace_take(next, keys_room(a));
+    v.y = workspace_take(next, keys_room(a));
+    for (int y = 0; y < rows; y++)
+        for (int x = 0; x < columns; x++, v.keys++) {
+            v.order[v.keys] = y * a->w + x;
+            v.x[v.keys] = x;
+            v.y[v.keys] = y;
+        }
+    for (int j = v.keys; j < v.keys + PANEL; j++) v.x[j] = v.y[j] = 0;
+    return v;
+}
+
+/* A query's modulation: G = -(weight[0] dx^2 + weight[1] dy^2 + weight[2] dx^2 dy^2). */
+typedef struct {
+    float x, y, weight[3], z[3];
+} Blob;
+
+static Blob blob_of(const View *v, int query) {
+    const MaskedAttention *a = v->shape;
+    int scales = modulation_scales(a->scale_type);
+    size_t row = ((size_t)v->b * a->Q + query) * a->H + v->h;
+    Blob blob = {v->m->centre[2 * row], v->m->centre[2 * row + 1], {0}, {1, 1, 0}};
+    for (int i = 0; i < scales; i++) blob.z[i] = v->m->z[row * scales + i];
+    if (scales == 1) blob.z[1] = blob.z[0];
+    for (int i = 0; i < 3; i++) blob.weight[i] = blob.z[i] * blob.z[i] / 8;
+    return blob;
+}
+
+static void modulate(float *s, const View *v, int i, int rows, int j, int keys) {
+    for (int row = 0; row < rows; row++) {
+        Blob blob = blob_of(v, i + row);
+        for (int col = 0; col < keys; col += TILE) {
+            vec dx = blob.x - vec_load(v->x + j + col), dy = blob.y - vec_load(v->y + j + col);
+            vec xx = dx * dx, yy = dy * dy;
+            float *p = s + row * KEYS + col;
+            vec_store(p, vec_load(p) - (blob.weight[0] * xx + (blob.weight[2] * xx + blob.weight[1]) * yy));
+        }
+    }
+}
+
+/* The 128 elements of dropout where the weights of query i and keys j.. begin; j is a multiple of KEYS. */
+static uint64_t dropout_group_of(const View *v, int i, int j) {
+    const MaskedAttention *a = v->shape;
+    size_t groups = ((size_t)a->h * a->w + DROPOUT_GROUP - 1) / DROPOUT_GROUP;
+    return ((size_t)v->h * a->Q + i) * groups + (size_t)j / DROPOUT_GROUP;
+}
+
+static const real *head_of(const real *x, const View *v, int tokens, size_t row) {
+    return x + (size_t)v->b * tokens * row + (size_t)v->h * v->shape->D;
+}
+
+/* == Forward ====================================================================================================== */
+
+static size_t forward_floats(const MaskedAttention *a) {
+    int N = a->h * a->w, Dp = tile_round_up(a->D);
+    return view_floats(a) + workspace_line_up(panels_floats(N, a->D)) + (size_t)N * Dp +
+           QUERIES * (2 * (size_t)Dp + KEYS + 2);
+}
+
+static void forward_head(real *y, float *lse, const real *q, const real *k, const real *values, const Modulation *m,
+                         const MaskedAttention *a, int b, int h) {
+    int N = a->h * a->w, D = a->D, Dp = tile_round_up(D), M = a->H * D;
+    float *next = kernels_workspace(forward_floats(a));
+    View view = view_take(&next, a, m, b, h);
+    float *kt = workspace_take(&next, panels_floats(N, D)), *v = workspace_take(&next, (size_t)N * Dp);
+    float *qs = workspace_take(&next, QUERIES * (size_t)Dp), *ys = workspace_take(&next, QUERIES * (size_t)Dp);
+    float *s = workspace_take(&next, QUERIES * KEYS);
+    float *largest = workspace_take(&next, QUERIES), *l = workspace_take(&next, QUERIES);
+    const real *from = head_of(q, &view, a->Q, a->q_row);
+    real *to = (real *)head_of(y, &view, a->Q, M);
+    gather_panels(kt, head_of(k, &view, N, a->kv_row), a->kv_row, view.order, 0, view.keys, D);
+    gather(v, head_of(values, &view, N, a->kv_row), a->kv_row, view.order, 0, 1, view.keys, D, Dp);
+    for (int i = 0; i < a->Q; i += QUERIES) {
+        int rows = smaller(QUERIES, a->Q - i);
+        gather(qs, from, a->q_row, NULL, i, 1 / sqrtf((float)D), rows, D, Dp);
+        memset(ys, 0, QUERIES * (size_t)Dp * sizeof *ys);
+        for (int row = 0; row < rows; row++) {
+            largest[row] = -INFINITY;
+            l[row] = 0;
+        }
+        for (int j = 0; j < view.keys; j += KEYS) {
+            int keys = smaller(KEYS, view.keys - j);
+            scores(s, qs, kt + (size_t)j * D, rows, keys, D, Dp);
+            if (m) modulate(s, &view, i, rows, j, keys);
+            softmax_step(s, largest, l, ys, rows, keys, Dp);
+            for (int row = 0; row < rows && a->dropout.rate > 0; row++)
+                for (int col = 0; col < keys; col += DROPOUT_GROUP)
+                    dropout_group(s + row * KEYS + col, s + row * KEYS + col, &view.draw,
+                                  dropout_group_of(&view, i + row, j + col), smaller(DROPOUT_GROUP, keys - col), false);
+            tile_gemm(ys, Dp, s, KEYS, 1, v + (size_t)j * Dp, Dp, rows, Dp, keys, 1);
+        }
+        for (int row = 0; row < rows; row++) {
+            scatter(to, M, NULL, i + row, ys + (size_t)row * Dp, 1 / l[row], false, 1, D, Dp);
+            lse[((size_t)b * a->H + h) * a->Q + i + row] = largest[row] + logf(l[row]);
+        }
+    }
+}
+
+/* == Backward ===================================================================================================== */
+
+static size_t backward_floats(const MaskedAttention *a) {
+    size_t Q = a->Q, Dp = tile_round_up(a->D);
+    return view_floats(a) + 3 * Q * Dp + 2 * workspace_line_up(Q) + workspace_line_up(MOMENTS * Q) +
+           2 * workspace_line_up(panels_floats(KEYS, a->D)) + 3 * KEYS * Dp + 2 * QUERIES * KEYS;
+}
+
+/* s becomes p' = drop(p), t = dy v^T becomes ds; `group`: where the row's elements of dropout begin. */
+TILE_INLINE void score_row_backward(float *s, float *t, float lse, float delta, const View *v, uint64_t group, int keys,
+                                    bool drop) {
+    uvec word[4];
+    for (int first = 0; first < keys; first += DROPOUT_GROUP) {
+        if (drop) dropout_words(word, &v->draw, group + first / DROPOUT_GROUP);
+#pragma GCC unroll 8
+        for (int part = 0; part < 8; part++) {
+            int col = first + part * TILE;
+            if (col >= keys) break;
+            vec kept = vec_set(1);
+            if (drop) kept = vec_select(dropout_kept(word, &v->draw, part), vec_set(v->draw.scale), vec_set(0));
+            vec p = vec_exp_floored(vec_load(s + col) - lse);
+            vec_store(s + col, p * kept);
+            vec_store(t + col, p * (vec_load(t + col) * kept - delta));
+        }
+    }
+}
+
+static void scores_backward_dropped(float *s, float *t, const float *lse, const float *delta, const View *v, int i,
+                                    int rows, int j, int keys) {
+    bool drop = v->shape->dropout.rate > 0;
+    for (int row = 0; row < rows; row++) {
+        float *sr = s + row * KEYS, *tr = t + row * KEYS;
+        for (int col = keys; col < tile_round_up(keys); col++) sr[col] = -INFINITY;
+        if (drop) score_row_backward(sr, tr, lse[row], delta[row], v, dropout_group_of(v, i + row, j), keys, true);
+        else score_row_backward(sr, tr, lse[row], delta[row], v, 0, keys, false);
+    }
+}
+
+/* Adds a block's moments: sums of ds ux, ds uy, ds ux^2, ds uy^2, ds ux uy^2, ds ux^2 uy, ds ux^2 uy^2. */
+static void add_moments(float *moments, const float *ds, const View *v, int i, int rows, int j, int keys) {
+    bool mixed = v->shape->scale_type == 4;
+    for (int row = 0; row < rows; row++, moments += MOMENTS) {
+        Blob blob = blob_of(v, i + row);
+        vec sum[MOMENTS] = {{0}};
+        for (int col = 0; col < keys; col += TILE) {
+            vec ux = vec_load(v->x + j + col) - blob.x, uy = vec_load(v->y + j + col) - blob.y;
+            vec d = vec_load(ds + row * KEYS + col), dx = d * ux, dy = d * uy, dxx = dx * ux, dyy = dy * uy;
+            sum[0] += dx;
+            sum[1] += dy;
+            sum[2] += dxx;
+            sum[3] += dyy;
+            if (!mixed) continue;
+            sum[4] += dyy * ux;
+            sum[5] += dxx * uy;
+            sum[6] += dxx * (uy * uy);
+        }
+        for (int n = 0; n < (mixed ? MOMENTS : 4); n++) moments[n] += vec_sum(sum[n]);
+    }
+}
+
+static void modulation_backward(const ModulationGradients *dm, const float *moments, const View *v) {
+    int scales = modulation_scales(v->shape->scale_type), H = v->shape->H;
+    for (int i = 0; i < v->shape->Q; i++, moments += MOMENTS) {
+        Blob blob = blob_of(v, i);
+        size_t row = ((size_t)v->b * v->shape->Q + i) * H + v->h;
+        dm->centre[2 * row] = 2 * (blob.weight[0] * moments[0] + blob.weight[2] * moments[4]);
+        dm->centre[2 * row + 1] = 2 * (blob.weight[1] * moments[1] + blob.weight[2] * moments[5]);
+        float dz[3] = {-blob.z[0] / 4 * moments[2], -blob.z[1] / 4 * moments[3], -blob.z[2] / 4 * moments[6]};
+        if (scales == 1) dz[0] += dz[1];
+        for (int n = 0; n < scales; n++) dm->z[row * scales + n] = dz[n];
+    }
+}
+
+static void clear_padding(real *dk, real *dv, const MaskedAttention *a, int b) {
+    for (int n = 0; a->cells && n < a->h * a->w; n++)
+        if (n / a->w >= a->cells[2 * b] || n % a->w >= a->cells[2 * b + 1])
+            for (int d = 0; d < a->D; d++) dk[(size_t)n * a->kv_row + d] = dv[(size_t)n * a->kv_row + d] = 0;
+}
+
+/* Blocks of keys outside, so that only q, dy and dq stream past them. */
+static void backward_head(real *dq, real *dk, real *dv, const ModulationGradients *dm, const real *dy, const real *y,
+                          const float *lse, const real *q, const real *k, const real *v, const Modulation *m,
+                          const MaskedAttention *a, int b, int h) {
+    int N = a->h * a->w, Q = a->Q, D = a->D, Dp = tile_round_up(D), M = a->H * D, row_kv = a->kv_row;
+    size_t all = (size_t)Q * Dp, some = (size_t)KEYS * Dp;
+    float scale = 1 / sqrtf((float)D), *next = kernels_workspace(backward_floats(a));
+    View view = view_take(&next, a, m, b, h);
+    float *qs = workspace_take(&next, all), *dys = workspace_take(&next, all), *dqs = workspace_take(&next, all);
+    float *delta = workspace_take(&next, Q), *moments = workspace_take(&next, MOMENTS * (size_t)Q);
+    float *kt = workspace_take(&next, panels_floats(KEYS, D)), *vt = workspace_take(&next, panels_floats(KEYS, D));
+    float *ks = workspace_take(&next, some), *dks = workspace_take(&next, some), *dvs = workspace_take(&next, some);
+    float *s = workspace_take(&next, QUERIES * KEYS), *t = workspace_take(&next, QUERIES * KEYS);
+    const real *k_head = head_of(k, &view, N, row_kv), *v_head = head_of(v, &view, N, row_kv),
+               *y_head = head_of(y, &view, Q, M);
+    real *dk_head = (real *)head_of(dk, &view, N, row_kv), *dv_head = (real *)head_of(dv, &view, N, row_kv);
+    lse += ((size_t)b * a->H + h) * Q;
+    gather(qs, head_of(q, &view, Q, a->q_row), a->q_row, NULL, 0, scale, Q, D, Dp);
+    gather(dys, head_of(dy, &view, Q, M), M, NULL, 0, 1, Q, D, Dp);
+    memset(dqs, 0, all * sizeof *dqs);
+    memset(moments, 0, MOMENTS * (size_t)Q * sizeof *moments);
+    for (int i = 0; i < Q; i++) {
+        vec sum = {0};
+        for (int d = 0; d < D; d += TILE)
+            sum += vec_load(dys + (size_t)i * Dp + d) * vec_load_part(y_head + (size_t)i * M + d, D - d);
+        delta[i] = vec_sum(sum);
+    }
+    for (int j = 0; j < view.keys; j += KEYS) {
+        int keys = smaller(KEYS, view.keys - j);
+        gather_panels(kt, k_head, row_kv, view.order, j, keys, D);
+        gather_panels(vt, v_head, row_kv, view.order, j, keys, D);
+        gather(ks, k_head, row_kv, view.order, j, 1, keys, D, Dp);
+        memset(dks, 0, some * sizeof *dks);
+        memset(dvs, 0, some * sizeof *dvs);
+        for (int i = 0; i < Q; i += QUERIES) {
+            int rows = smaller(QUERIES, Q - i);
+            const float *qi = qs + (size_t)i * Dp, *dyi = dys + (size_t)i * Dp;
+            scores(s, qi, kt, rows, keys, D, Dp);
+            scores(t, dyi, vt, rows, keys, D, Dp);
+            if (m) modulate(s, &view, i, rows, j, keys);
+            scores_backward_dropped(s, t, lse + i, delta + i, &view, i, rows, j, keys);
+            if (m) add_moments(moments + MOMENTS * (size_t)i, t, &view, i, rows, j, keys);
+            tile_gemm(dvs, Dp, s, 1, KEYS, dyi, Dp, keys, Dp, rows, 1);
+            tile_gemm(dks, Dp, t, 1, KEYS, qi, Dp, keys, Dp, rows, 1);
+            tile_gemm(dqs + (size_t)i * Dp, Dp, t, KEYS, 1, ks, Dp, rows, Dp, keys, 1);
+        }
+        scatter(dk_head, row_kv, view.order, j, dks, 1, false, keys, D, Dp);
+        scatter(dv_head, row_kv, view.order, j, dvs, 1, false, keys, D, Dp);
+    }
+    scatter((real *)head_of(dq, &view, Q, a->q_row), a->q_row, NULL, 0, dqs, scale, false, Q, D, Dp);
+    clear_padding(dk_head, dv_head, a, b);
+    if (m) modulation_backward(dm, moments, &view);
+}
+
+/* == All heads ==================================================================================================== */
+
+size_t masked_attention_workspace(const MaskedAttention *shape) {
+    size_t forward = forward_floats(shape), backward = backward_floats(shape);
+    return workspace_bytes(forward > backward ? forward : backward);
+}
+
+void masked_attention_forward(real *y, float *lse, const real *q, const real *k, const real *v, const Modulation *m,
+                              const MaskedAttention *shape) {
+#pragma omp parallel for collapse(2) schedule(static)
+    for (int b = 0; b < shape->B; b++)
+        for (int h = 0; h < shape->H; h++) forward_head(y, lse, q, k, v, m, shape, b, h);
+}
+
+void masked_attention_backward(real *dq, real *dk, real *dv, const ModulationGradients *dm, const real *dy,
+                               const real *y, const float *lse, const real *q, const real *k, const real *v,
+                               const Modulation *m, const MaskedAttention *shape) {
+#pragma omp parallel for collapse(2) schedule(static)
+    for (int b = 0; b < shape->B; b++)
+        for (int h = 0; h < shape->H; h++)
+            backward_head(dq, dk, dv, dm, dy, y, lse, q, k, v, m, shape, b, h);
+}

@@ -1,0 +1,30 @@
+/* What the files on oneDNN share, 2.x and 3.x: checked calls, one engine and one stream, memory without an address. */
+#ifndef VIT_KERNELS_CPU_ONEDNN_H
+#define VIT_KERNELS_CPU_ONEDNN_H
+
+#include <dnnl.h>
+
+#include "core/die.h"
+
+#define DNNL_TRY(call)                                                                                       \
+    do {                                                                                                     \
+        dnnl_status_t status_ = (call);                                                                      \
+        if (status_ != dnnl_success) die("oneDNN: %s failed with status %d (%s:%d)", #call, (int)status_, __FILE__, __LINE__); \
+    } while (0)
+
+/* A description that somebody else owns. */
+#if DNNL_VERSION_MAJOR >= 3
+typedef const_dnnl_memory_desc_t DescRef;
+#else
+typedef const dnnl_memory_desc_t *DescRef;
+#endif
+
+dnnl_engine_t onednn_engine(void);
+dnnl_stream_t onednn_stream(void);
+
+dnnl_memory_t onednn_memory(DescRef d);
+
+/* Runs and waits. */
+void onednn_execute(dnnl_primitive_t primitive, int count, const dnnl_exec_arg_t *arguments);
+
+#endif

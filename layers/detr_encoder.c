@@ -1,0 +1,135 @@
+/* Post-norm encoder.  x [B,N,M] -> x [B,N,M], N = h*w
+ * forward   1. x = norm1(x + drop(attention(x + pos, x + pos, x)))   2. x = norm2(x + drop(W2 drop(relu(W1 x))))
+ * backward  2. dsum, df; dx = dsum + feed-forward's   1. the same with attention's
+ * Nothing stands behind the last layer.  Dropouts of layer l are sites 4 l + weights, attention, inner, feed-forward. */
+#include "layers/detr_encoder.h"
+
+#include <stdlib.h>
+
+#include "core/die.h"
+
+enum { SITE_WEIGHTS, SITE_ATTENTION, SITE_INNER, SITE_FEED_FORWARD, SITES };
+
+static Dropout site(const Dropout *dropout, int layer, int which) {
+    Dropout d = *dropout;
+    d.site = (uint32_t)(SITES * layer + which);
+    return d;
+}
+
+/* == Parameters and activations =================================================================================== */
+
+static void layer_declare(DetrEncoderLayer *layer, const AttentionConfig *attention, int l, int M, int hidden,
+                          Params *params) {
+    snprintf(layer->prefix, sizeof layer->prefix, "transformer.encoder.layers.%d.", l);
+    layer->begin = params->total;
+    attention_create_detector(&layer->attention, attention, l, M);
+    int first = params->count;
+    layer->attention.op->declare(&layer->attention, params);
+    for (int i = first; i < params->count; i++) params->items[i].decay = !params->items[i].frozen;
+    feed_forward_declare(&layer->ffn, params, layer->prefix, M, hidden);
+    post_norm_declare(&layer->norm1, params, layer->prefix, "norm1", M);
+    post_norm_declare(&layer->norm2, params, layer->prefix, "norm2", M);
+}
+
+void detr_encoder_create(DetrEncoder *e, const AttentionConfig *attention, int depth, int M, int hidden,
+                         Params *params) {
+    *e = (DetrEncoder){.depth = depth, .M = M};
+    e->layers = xcalloc((size_t)depth, sizeof *e->layers, "encoder");
+    for (int l = 0; l < depth; l++) layer_declare(&e->layers[l], attention, l, M, hidden, params);
+}
+
+int detr_encoder_sites(const DetrEncoder *e) { return SITES * e->depth; }
+
+/* Workspace for the grid lying on its side: what is planned here goes nowhere. */
+static size_t sideways_workspace(Attention *a, bool training, int B, int h, int w) {
+    Plan aside = {0};
+    plan_start(&aside, training);
+    attention_set_grid(a, w, h);
+    a->op->plan(a, &aside, B);
+    size_t bytes = aside.workspace;
+    plan_free(&aside);
+    return bytes;
+}
+
+void detr_encoder_plan(DetrEncoder *e, Plan *plan, int B, int h, int w, real **x) {
+    size_t n = (size_t)B * (size_t)h * (size_t)w, bytes = n * (size_t)e->M * sizeof(real);
+    if (!plan->training) plan_keep(plan, "transformer.encoder.", "other", &e->other, bytes);
+    plan_borrow(plan, "transformer.encoder.", "f", &e->f, bytes);
+    if (plan->training) {
+        plan_borrow(plan, "transformer.encoder.", "df", &e->df, bytes);
+        plan_borrow(plan, "transformer.encoder.", "dsum", &e->dsum, bytes);
+    }
+    for (int l = 0; l < e->depth; l++) {
+        DetrEncoderLayer *layer = &e->layers[l];
+        Attention *a = &layer->attention;
+        plan_workspace(plan, sideways_workspace(a, plan->training, B, h, w));
+        attention_set_grid(a, h, w);
+        a->op->plan(a, plan, B);
+        post_norm_plan(&layer->norm1, plan, layer->prefix, "norm1", n, x, &e->other);
+        feed_forward_plan(&layer->ffn, plan, layer->prefix, n);
+        post_norm_plan(&layer->norm2, plan, layer->prefix, "norm2", n, &e->other, x);
+    }
+}
+
+/* == Forward and backward ========================================================================================= */
+
+static void attention_set_batch(Attention *a, const TokenGrid *grid, const Dropout *dropout, int l) {
+    attention_set_grid(a, grid->h, grid->w);
+    a->pos = grid->pos;
+    a->cells = grid->cells;
+    a->dropout = site(dropout, l, SITE_WEIGHTS);
+}
+
+const real *detr_encoder_forward(DetrEncoder *e, const real *x, const TokenGrid *grid, const Dropout *dropout) {
+    Rows rows = {grid->B, grid->h * grid->w};
+    for (int l = 0; l < e->depth; l++) {
+        DetrEncoderLayer *layer = &e->layers[l];
+        Attention *a = &layer->attention;
+        Dropout branch = site(dropout, l, SITE_ATTENTION), inner = site(dropout, l, SITE_INNER),
+                last = site(dropout, l, SITE_FEED_FORWARD);
+        attention_set_batch(a, grid, dropout, l);
+        a->op->forward(a, e->f, x, grid->B);
+        post_norm_forward(&layer->norm1, x, e->f, rows, &branch);
+        feed_forward_forward(&layer->ffn, e->f, layer->norm1.x, rows, &inner);
+        post_norm_forward(&layer->norm2, layer->norm1.x, e->f, rows, &last);
+        x = layer->norm2.x;
+    }
+    return x;
+}
+
+void detr_encoder_backward(DetrEncoder *e, real *dx, const real *x, const TokenGrid *grid, const Dropout *dropout,
+                           void (*final)(size_t from, void *context), void *context) {
+    Rows rows = {grid->B, grid->h * grid->w};
+    size_t n = rows_total(rows) * (size_t)e->M;
+    for (int l = e->depth - 1; l >= 0; l--) {
+        DetrEncoderLayer *layer = &e->layers[l];
+        Attention *a = &layer->attention;
+        const real *in = l > 0 ? layer[-1].norm2.x : x;
+        Dropout branch = site(dropout, l, SITE_ATTENTION), inner = site(dropout, l, SITE_INNER),
+                last = site(dropout, l, SITE_FEED_FORWARD);
+        post_norm_backward(&layer->norm2, e->dsum, e->df, dx, rows, &last);
+        feed_forward_backward(&layer->ffn, e->df, e->df, layer->norm1.x, rows, &inner);
+        add_forward(dx, e->dsum, e->df, n);
+        post_norm_backward(&layer->norm1, e->dsum, e->df, dx, rows, &branch);
+        attention_set_batch(a, grid, dropout, l);
+        a->op->backward(a, e->df, e->df, in, grid->B);
+        add_forward(dx, e->dsum, e->df, n);
+        final(layer->begin, context);
+    }
+}
+
+size_t detr_encoder_macs(DetrEncoder *e, int h, int w) {
+    size_t macs = 0;
+    for (int l = 0; l < e->depth; l++) {
+        attention_set_grid(&e->layers[l].attention, h, w);
+        macs += e->layers[l].attention.op->macs(&e->layers[l].attention) +
+                feed_forward_macs(&e->layers[l].ffn, (size_t)h * (size_t)w);
+    }
+    return macs;
+}
+
+void detr_encoder_destroy(DetrEncoder *e) {
+    for (int l = 0; l < e->depth; l++) attention_destroy(&e->layers[l].attention);
+    free(e->layers);
+    *e = (DetrEncoder){0};
+}

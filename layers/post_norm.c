@@ -1,0 +1,38 @@
+#include "layers/post_norm.h"
+
+void post_norm_declare(PostNorm *p, Params *params, const char *prefix, const char *name, int M) {
+    char tensor[PARAM_NAME_SIZE];
+    p->M = M;
+    snprintf(tensor, sizeof tensor, "%s.weight", name);
+    params_declare(params, &p->w, &p->dw, prefix, tensor, INIT_ONES, true, 1, (int[]){M});
+    snprintf(tensor, sizeof tensor, "%s.bias", name);
+    params_declare(params, &p->b, &p->db, prefix, tensor, INIT_ZEROS, true, 1, (int[]){M});
+}
+
+void post_norm_plan(PostNorm *p, Plan *plan, const char *prefix, const char *name, size_t n, real **from, real **to) {
+    size_t bytes = n * (size_t)p->M * sizeof(real);
+    char below[PARAM_NAME_SIZE];
+    snprintf(below, sizeof below, "%s%s.", prefix, name);
+    if (plan->training) {
+        plan_keep(plan, below, "sum", &p->sum, bytes);
+        plan_keep(plan, below, "x", &p->x, bytes);
+    } else {
+        plan_alias(plan, &p->sum, from);
+        plan_alias(plan, &p->x, to);
+    }
+    plan_keep(plan, below, "mean", &p->mean, n * sizeof(float));
+    plan_keep(plan, below, "rstd", &p->rstd, n * sizeof(float));
+    plan_workspace(plan, layernorm_workspace(p->M));
+}
+
+void post_norm_forward(const PostNorm *p, const real *x, real *f, Rows rows, const Dropout *dropout) {
+    if (dropout->rate > 0) dropout_forward(f, f, dropout, rows.n, (size_t)rows.rows * (size_t)p->M);
+    add_layernorm_forward(p->sum, p->x, p->mean, p->rstd, x, f, NULL, 1, p->w, p->b, rows_total(rows), p->M,
+                          POST_NORM_EPS);
+}
+
+void post_norm_backward(const PostNorm *p, real *dsum, real *df, const real *dx, Rows rows, const Dropout *dropout) {
+    add_layernorm_backward(dsum, NULL, p->dw, p->db, NULL, dx, p->sum, NULL, 1, p->w, p->mean, p->rstd,
+                           rows_total(rows), p->M);
+    dropout_forward(df, dsum, dropout, rows.n, (size_t)rows.rows * (size_t)p->M);
+}

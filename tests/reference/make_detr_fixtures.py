@@ -1,0 +1,139 @@
+"""Writes tests/fixtures/detr/<case>.safetensors: a small SMCA-DETR above its backbone, a batch of two sizes, and what the
+float64 reference makes of them.
+
+    python3 tests/reference/make_detr_fixtures.py           writes them again
+    python3 tests/reference/make_detr_fixtures.py --check   recomputes and compares with the files there
+
+A file holds features [B,N,channels], dlogits and dboxes (the loss is their product with the outputs) and every parameter in
+float32, logits, boxes, the parameters' grad.<name> and grad.features in float64; its metadata are the settings.  With
+dropout the masks are those of seed SEED, step STEP, first image FIRST.  Draws are repeated until a float32 program can be
+held to 1e-5: no ReLU flips by rounding, no stick-breaking process ends by rounding, and this reference run in float32 stays
+within a quarter of the tolerance.
+"""
+
+import os
+import sys
+
+import numpy as np
+import torch
+
+import safetensors_io
+from compare_parity import relative_error
+from detr_reference import Config, Detr, Drop, parameter_shapes
+
+FIXTURES = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "fixtures", "detr")
+SEED, STEP, FIRST = 0x1234567890, 7, 3
+TOLERANCE, RELU_MARGIN, TAU_MARGIN = 1e-5, 1e-5, 2e-5
+
+CASES = {
+    "softmax": Config(),
+    "softmax-dropout": Config(dropout=0.1),
+    "type1": Config(scale_type=1, dim=8, heads=2, queries=3, decoder_layers=1, encoder_layers=1, sizes="40x220,150x33"),
+    "type2": Config(scale_type=2, dim=8, heads=2, queries=3, encoder_layers=1),
+    "type4": Config(scale_type=4, dim=8, heads=2, queries=3, encoder_layers=1, sizes="150x220,97x129"),
+    "linear-dropout": Config(attn="linear", dropout=0.1, decoder_layers=1),
+    "ripple": Config(attn="ripple", decoder_layers=1),
+    "ripple-rmax6": Config(attn="ripple", r_max=6, encoder_layers=1, decoder_layers=1, tau=0.0),
+}
+
+
+def deviation(name):
+    last = name.split(".")[-1]
+    if last == "w1":
+        return 1.0
+    if last in ("w2", "sticks"):
+        return 0.5
+    if last == "in_proj_weight":
+        return 0.3
+    if name == "query_embed.weight":
+        return 1.0
+    return 0.2 if "bias" in last else 0.25
+
+
+def draw(config, seed):
+    random = np.random.RandomState(seed)
+    tensors = {}
+    for name, shape in parameter_shapes(config).items():
+        x = deviation(name) * random.standard_normal(shape)
+        if ("norm" in name and name.endswith("weight")) or name.endswith("point3.bias"):
+            x = 1 + 0.3 * x
+        tensors[name] = (0.3 + x if name.endswith("b2") else x).astype(np.float32)
+    h, w = config.grid
+    B, L, Q = len(config.own), config.decoder_layers, config.queries
+    tensors["features"] = random.standard_normal((B, h * w, config.channels)).astype(np.float32)
+    tensors["dlogits"] = random.standard_normal((L, B, Q, config.columns)).astype(np.float32)
+    tensors["dboxes"] = random.standard_normal((L, B, Q, 4)).astype(np.float32)
+    return tensors
+
+
+def compute(config, inputs, dtype):
+    tensors = {name: torch.from_numpy(inputs[name].copy()).to(dtype).requires_grad_()
+               for name in [*parameter_shapes(config), "features"]}
+    model = Detr(config, tensors, Drop(config.dropout, SEED, STEP, FIRST))
+    logits, boxes = model(tensors["features"])
+    loss = (logits * torch.from_numpy(inputs["dlogits"].copy())).sum() + \
+           (boxes * torch.from_numpy(inputs["dboxes"].copy())).sum()
+    loss.backward()
+    outputs = {"logits": logits.detach().numpy(), "boxes": boxes.detach().numpy()}
+    for name, tensor in tensors.items():
+        gradient = tensor.grad.numpy()
+        if cancels(config, name):
+            gradient = np.zeros_like(gradient)
+        outputs["grad." + name] = gradient
+    return model, outputs
+
+
+def cancels(config, name):
+    """Before layer 0 t is 0, so that without dropout neither its attention's weights nor v's input matter."""
+    return name == "transformer.decoder.layers.0.self_attn.in_proj_weight" and not config.dropout
+
+
+def objection(config, inputs, model, outputs):
+    if any(pre.abs().min() < RELU_MARGIN for pre in model.kinks):
+        return "a ReLU is too near zero"
+    if config.tau and any((tail - config.tau).abs().min() < TAU_MARGIN for tail in model.tails):
+        return "a stick-breaking process is too near its end"
+    if any(not np.abs(value).max() > 1e-6 for name, value in outputs.items() if not cancels(config, name[5:])):
+        return "a gradient vanishes"
+    _, single = compute(config, inputs, torch.float32)
+    worst = max((relative_error(single[name], value), name) for name, value in outputs.items())
+    return None if worst[0] < TOLERANCE / 4 else f"too ill-conditioned for float32: {worst[1]}"
+
+
+def make(case):
+    config, reasons = CASES[case], {}
+    for seed in range(10000 * list(CASES).index(case), 10000 * list(CASES).index(case) + 3000):
+        inputs = draw(config, seed)
+        model, outputs = compute(config, inputs, torch.float64)
+        reason = objection(config, inputs, model, outputs)
+        if reason is None:
+            return {**inputs, **outputs}, seed
+        reasons[reason] = reasons.get(reason, 0) + 1
+    sys.exit(f"{case}: no draw is good enough: {reasons}")
+
+
+def check(case, path):
+    tensors, metadata = safetensors_io.read(path)
+    config = Config.from_metadata(metadata)
+    _, outputs = compute(config, tensors, torch.float64)
+    worst = max(relative_error(tensors[name], value) for name, value in outputs.items())
+    print(f"{case:24s} worst {worst:.1e}   {'ok' if config == CASES[case] and worst < 1e-10 else 'FAILED'}")
+    return int(not (config == CASES[case] and worst < 1e-10))
+
+
+def main():
+    torch.set_num_threads(1)
+    mistakes = 0
+    for case in [name for name in sys.argv[1:] if name in CASES] or CASES:
+        path = os.path.join(FIXTURES, case + ".safetensors")
+        if "--check" in sys.argv:
+            mistakes += check(case, path)
+            continue
+        tensors, seed = make(case)
+        safetensors_io.write(path, tensors, CASES[case].metadata())
+        print(f"{case:24s} seed {seed:6d}  {len(tensors):3d} tensors  {os.path.getsize(path) / 1024:.0f} KiB", flush=True)
+    sys.exit(mistakes > 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,262 @@
+/* The detector above its backbone against the float64 reference (tests/reference/detr_reference.py): every file in
+ * tests/fixtures/detr is a case.  Then against itself: padding, plans, micro-batches, and its start. */
+#include <glob.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "core/checkpoint.h"
+#include "layers/detr.h"
+#include "tests/on_device.h"
+
+/* What make_detr_fixtures.py draws dropout from. */
+static const uint64_t SEED = 0x1234567890;
+enum { STEP = 7, FIRST = 3, PREDICTED = 4096 };
+
+typedef struct {
+    SafeTensors file;
+    Detr detr;
+    int B, H, W, L;
+    int sizes[8];
+    float *features, *dlogits, *dboxes;
+} Case;
+
+static const char *setting(const Case *c, const char *key) {
+    const char *value = safetensors_metadata(&c->file, key);
+    if (!value) fail_msg("%s: no metadata '%s'", c->file.file, key);
+    return value;
+}
+
+static int number(const Case *c, const char *key) { return atoi(setting(c, key)); }
+
+static DetrConfig case_config(const Case *c, const char *algorithm) {
+    return (DetrConfig){
+        .dim = number(c, "dim"),
+        .ffn = number(c, "ffn"),
+        .encoder_layers = number(c, "encoder_layers"),
+        .decoder_layers = number(c, "decoder_layers"),
+        .queries = number(c, "queries"),
+        .columns = number(c, "columns"),
+        .channels = number(c, "channels"),
+        .scale_type = number(c, "scale_type"),
+        .dropout = (float)atof(setting(c, "dropout")),
+        .attention = {.attn = setting(c, "attn"),
+                      .heads = number(c, "heads"),
+                      .feature_map = "mlp",
+                      .relative = "none",
+                      .r_max = number(c, "r_max"),
+                      .tau = (float)atof(setting(c, "tau")),
+                      .ripple_algo = algorithm,
+                      .per_head = true},
+    };
+}
+
+static const SafeTensor *tensor_of(const Case *c, const char *name) {
+    const SafeTensor *tensor = safetensors_find(&c->file, name);
+    if (!tensor) fail_msg("%s: no tensor '%s'", c->file.file, name);
+    return tensor;
+}
+
+static float *floats_of(const Case *c, const char *name) {
+    char error[512];
+    const SafeTensor *tensor = tensor_of(c, name);
+    float *x = keep(malloc(tensor->size * sizeof *x), false);
+    assert_true(safetensors_to_float(tensor, x, error, sizeof error));
+    return x;
+}
+
+/* room_h x room_w: what is planned for.  What a layer does not write stays NaN. */
+static void case_open(Case *c, const char *path, const char *algorithm, int room_h, int room_w) {
+    char error[512];
+    memset(c, 0, sizeof *c);
+    if (!safetensors_open(&c->file, path, error, sizeof error)) fail_msg("%s", error);
+    DetrConfig config = case_config(c, algorithm);
+    for (const char *size = setting(c, "sizes"); size; size = strchr(size, ',') ? strchr(size, ',') + 1 : NULL, c->B++)
+        assert_int_equal(sscanf(size, "%dx%d", &c->sizes[2 * c->B], &c->sizes[2 * c->B + 1]), 2);
+    c->H = number(c, "height");
+    c->W = number(c, "width");
+    c->L = config.decoder_layers;
+    detr_create(&c->detr, &config);
+    c->detr.training.guarded = true;
+    detr_plan(&c->detr, c->B, room_h, room_w, true);
+    detr_allocate(&c->detr);
+    plan_poison(&c->detr.training);
+    params_allocate(&c->detr.params, true);
+    if (!checkpoint_read_weights(&c->detr.params, c->detr.params.values, &c->file, "", NULL, error, sizeof error))
+        fail_msg("%s", error);
+    detr_fold(&c->detr);
+    c->features = floats_of(c, "features");
+    c->dlogits = floats_of(c, "dlogits");
+    c->dboxes = floats_of(c, "dboxes");
+}
+
+static void case_close(Case *c) {
+    detr_destroy(&c->detr);
+    safetensors_close(&c->file);
+    release_all();
+}
+
+static size_t rows_of(const Case *c) {
+    return (size_t)detr_predicted_layers(&c->detr) * (size_t)(c->detr.B * c->detr.config.queries);
+}
+
+static float *dfeatures_of(const Case *c) {
+    size_t n = (size_t)(c->detr.B * c->detr.h * c->detr.w * c->detr.config.channels);
+    float *d = keep(malloc(n * sizeof *d), false);
+    real_download(d, c->detr.dfeatures, n);
+    return d;
+}
+
+/* Images first .. first+B-1, forward and, where the plan is for training, backward. */
+static void case_run(Case *c, int first, int B, float *logits, float *boxes) {
+    size_t image = (size_t)(resnet_grid(c->H) * resnet_grid(c->W) * c->detr.config.channels);
+    size_t queries = (size_t)c->detr.config.queries, columns = (size_t)c->detr.config.columns;
+    detr_load_sizes(&c->detr, c->sizes + 2 * first, B, c->H, c->W);
+    real_upload(c->detr.features, c->features + (size_t)first * image, (size_t)B * image);
+    detr_draw(&c->detr, SEED, STEP, (size_t)(FIRST + first));
+    detr_forward_features(&c->detr);
+    detr_predictions(&c->detr, logits, boxes);
+    if (!c->detr.plan->training) return;
+    float *dlogits = keep(malloc(rows_of(c) * columns * sizeof *dlogits), false);
+    float *dboxes = keep(malloc(rows_of(c) * 4 * sizeof *dboxes), false);
+    for (size_t l = 0; l < (size_t)c->L; l++) {
+        size_t from = (l * (size_t)c->B + (size_t)first) * queries, to = l * (size_t)B * queries, n = (size_t)B * queries;
+        memcpy(dlogits + to * columns, c->dlogits + from * columns, n * columns * sizeof *dlogits);
+        memcpy(dboxes + to * 4, c->dboxes + from * 4, n * 4 * sizeof *dboxes);
+    }
+    detr_load_gradients(&c->detr, dlogits, dboxes);
+    detr_backward_features(&c->detr, NULL);
+}
+
+/* float32 only: in bfloat16 the model is held to its parts' tests. */
+static int agrees(const Case *c, const char *name, const float *got) {
+    const SafeTensor *tensor = tensor_of(c, name);
+    const double *want = tensor->data;
+    double largest = 0;
+    for (size_t i = 0; i < tensor->size; i++) largest = fmax(largest, fabs(want[i]));
+    if (largest > 0) return check_close(name, got, want, tensor->size, 1e-5);
+    for (size_t i = 0; i < tensor->size; i++) largest = fmax(largest, fabs((double)got[i]));
+    printf("  %-52s vanishes: largest %.2g\n", name, largest);
+    return largest < 2e-6;
+}
+
+static int gradients_agree(const Case *c) {
+    const Params *params = &c->detr.params;
+    float *grads = keep(malloc(params->total * sizeof *grads), false);
+    int ok = 1;
+    device_download(grads, params->grads, params->total * sizeof *grads);
+    for (int i = 0; i < params->count; i++) {
+        char name[PARAM_NAME_SIZE + 8];
+        snprintf(name, sizeof name, "grad.%s", params->items[i].name);
+        ok &= agrees(c, name, grads + params->items[i].offset);
+    }
+    return ok;
+}
+
+/* Zero at padding, to the bit. */
+static void assert_padding_zero(const Case *c, const float *dfeatures) {
+    size_t channels = (size_t)c->detr.config.channels, zeros_seen = 0;
+    for (int b = 0; b < c->detr.B; b++)
+        for (int n = 0; n < c->detr.h * c->detr.w; n++) {
+            bool inside = n / c->detr.w < c->detr.cells_host[2 * b] && n % c->detr.w < c->detr.cells_host[2 * b + 1];
+            for (size_t i = 0; !inside && i < channels; i++, zeros_seen++)
+                assert_true(dfeatures[((size_t)(b * c->detr.h * c->detr.w + n)) * channels + i] == 0);
+        }
+    assert_true(zeros_seen > 0);
+}
+
+static void reference_case(const char *path, const char *algorithm, int room) {
+    Case c;
+    case_open(&c, path, algorithm, room, room);
+    printf("%s %s\n", path, algorithm);
+    float *logits = keep(check_poison(PREDICTED), false), *boxes = keep(check_poison(PREDICTED), false);
+    case_run(&c, 0, c.B, logits, boxes);
+    int ok = agrees(&c, "logits", logits) & agrees(&c, "boxes", boxes);
+    float *dfeatures = dfeatures_of(&c);
+    ok &= agrees(&c, "grad.features", dfeatures) & gradients_agree(&c);
+    const char *overrun = plan_overrun(&c.detr.training);
+    if (overrun) fail_msg("%s: a write behind %s", path, overrun);
+    assert_padding_zero(&c, dfeatures);
+    assert_true(ok);
+    case_close(&c);
+}
+
+static void each_fixture(void (*test)(const char *path)) {
+    glob_t found;
+    assert_int_equal(glob("tests/fixtures/detr/*.safetensors", 0, NULL, &found), 0);
+    for (size_t i = 0; i < found.gl_pathc; i++) test(found.gl_pathv[i]);
+    globfree(&found);
+}
+
+static void against_reference(const char *path) {
+    bool ripple = strstr(path, "ripple") != NULL;
+    const char *algorithms[] = {"auto", "dense", "window", "sat", "naive"};
+    for (int i = 0; i < (ripple ? 5 : 1); i++) reference_case(path, algorithms[i], i ? 224 : 300);
+}
+
+static void test_reference(void **state) {
+    (void)state;
+    if (sizeof(real) == 4) each_fixture(against_reference);
+}
+
+/* Images one after the other, and then once more: the gradients are the batch's, doubled. */
+static void in_parts(const char *path) {
+    Case c;
+    case_open(&c, path, "auto", 160, 224);
+    size_t n = c.detr.params.total;
+    float *logits = keep(check_poison(PREDICTED), false), *boxes = keep(check_poison(PREDICTED), false);
+    float *whole = keep(malloc(n * sizeof *whole), false), *parts = keep(malloc(n * sizeof *parts), false);
+    double *twice = zeros(n);
+    case_run(&c, 0, c.B, logits, boxes);
+    device_download(whole, c.detr.params.grads, n * sizeof *whole);
+    device_zero(c.detr.params.grads, n * sizeof *whole);
+    for (int b = 0; b < 2 * c.B; b++) case_run(&c, b % c.B, 1, logits, boxes);
+    device_download(parts, c.detr.params.grads, n * sizeof *parts);
+    for (size_t i = 0; i < n; i++) twice[i] = 2 * (double)whole[i];
+    printf("%s\n", path);
+    assert_true(check_rms("gradients of parts, twice", parts, twice, n, sizeof(real) == 4 ? 1e-5 : 3e-2));
+    case_close(&c);
+}
+
+static void test_parts(void **state) {
+    (void)state;
+    each_fixture(in_parts);
+}
+
+/* The inference plan gives the last layer's predictions of a training plan without dropout, to the bit. */
+static void without_keeping(const char *path) {
+    Case c;
+    case_open(&c, path, "auto", 160, 224);
+    c.detr.config.dropout = 0;
+    size_t columns = (size_t)c.detr.config.columns;
+    float *logits = keep(check_poison(PREDICTED), false), *boxes = keep(check_poison(PREDICTED), false);
+    float *only = keep(check_poison(PREDICTED), false), *only_boxes = keep(check_poison(PREDICTED), false);
+    case_run(&c, 0, c.B, logits, boxes);
+    detr_set_training(&c.detr, false);
+    assert_int_equal(detr_predicted_layers(&c.detr), 1);
+    case_run(&c, 0, c.B, only, only_boxes);
+    size_t rows = (size_t)(c.B * c.detr.config.queries), last = (size_t)(c.L - 1) * rows;
+    assert_memory_equal(only, logits + last * columns, rows * columns * sizeof *only);
+    assert_memory_equal(only_boxes, boxes + last * 4, rows * 4 * sizeof *only);
+    case_close(&c);
+}
+
+static void test_inference(void **state) {
+    (void)state;
+    each_fixture(without_keeping);
+}
+
+int main(void) {
+    kernels_init();
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_reference),
+        cmocka_unit_test(test_parts),
+        cmocka_unit_test(test_inference),
+    };
+    int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    kernels_exit();
+    return failed;
+}
