@@ -32,6 +32,7 @@ static float identity(const Param *p, size_t i) { return i / (size_t)p->shape[1]
 static void rsa_declare(Attention *a, Params *params) {
     Rsa *s = a->state;
     Offsets offsets = {OFFSETS_TOEPLITZ, a->Hg, a->Wg, 0};
+    ParamGrid grid = {0, 1, 0, 2 * a->Hg - 1, 2 * a->Wg - 1};
     int T = offsets_count(&offsets), M = a->M, D = a->D;
     qkv_declare(&s->frame, a, params);
     s->channels = (Patterns){offsets, D, true};
@@ -39,8 +40,11 @@ static void rsa_declare(Attention *a, Params *params) {
     s->rows_kernel = (PatternRows){3 * M, M, 3 * M};
     s->rows_context = (PatternRows){M, M, 3 * M};
     params_declare(params, &s->h1, &s->dh1, a->prefix, "H1.weight", INIT_TRUNC_NORMAL, true, 3, (int[]){T, D, D});
+    params_on_grid(params, grid);
     params_declare(params, &s->h2, &s->dh2, a->prefix, "H2.weight", INIT_TRUNC_NORMAL, true, 2, (int[]){T, D});
+    params_on_grid(params, grid);
     params_declare(params, &s->g, &s->dg, a->prefix, "G.weight", INIT_TRUNC_NORMAL, true, 2, (int[]){T, D});
+    params_on_grid(params, grid);
     params_declare(params, &s->p1, &s->dp1, a->prefix, "P1", INIT_TRUNC_NORMAL, true, 2, (int[]){D, D});
     params_declare(params, &s->one, &s->done, a->prefix, "I", INIT_ZEROS, false, 2, (int[]){D, D});
     params_start_with(params, identity);
