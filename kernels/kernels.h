@@ -706,11 +706,13 @@ double ripple_sat_cost(const RippleRings *rings, int D, int F);
 
 /* == Structure-aware attention: LiSA and what it comes from ======================================================= */
 
-/* q^ = q / max(|q|, 1e-6), k^ likewise, head by head.
- * qk [n,2,H,D] real: q^, k^;  inverse [n,2,H] float: what q and k were multiplied by (saved);  qkv [n,3,H,D], v not read. */
-void l2_normalize_forward(real *qk, float *inverse, const real *qkv, size_t n, int H, int D);
-/* dqkv [n,3,H,D] (=) in its q and k thirds, v untouched;  dqk, qk [n,2,H,D]. */
-void l2_normalize_backward(real *dqkv, const real *dqk, const real *qk, const float *inverse, size_t n, int H, int D);
+/* x^ = x / max(|x|, 1e-6) for x = q and k, or q, k and v: parts 2 or 3, head by head.
+ * unit [n,parts,H,D] real;  inverse [n,parts,H] float: what x was multiplied by (saved);  qkv [n,3,H,D]. */
+void l2_normalize_forward(real *unit, float *inverse, const real *qkv, size_t n, int parts, int H, int D);
+/* dqkv [n,3,H,D] (=) in its first parts, the others untouched;  dunit, unit [n,parts,H,D].  dqkv may be dunit where there
+ * are three parts. */
+void l2_normalize_backward(real *dqkv, const real *dunit, const real *unit, const float *inverse, size_t n, int parts,
+                           int H, int D);
 
 /* E patterns for each of the T = offsets_count relative positions t(i,j); per_channel: wa has one for every channel. */
 typedef struct {

@@ -119,6 +119,9 @@ refuses "class token with focused" 2 '--pool|focused|gap' --attn focused --pool 
 refuses "position bias without softmax" 2 '--rpe|linear|softmax' --attn linear --rpe heads
 refuses "sparse stride beyond the grid" 2 'sparse_stride|65|64' --attn sparse-strided --sparse-stride 65 --describe
 refuses "summary longer than its block" 2 'sparse_c|9|8' --attn sparse-fixed --sparse-c 9 --describe
+refuses "one head to share" 2 'inception|heads 1' --attn inception --pool gap --heads 1 --describe
+refuses "no channel to convolve" 2 'inception_heads|4|3' --attn inception --pool gap --heads 4 --inception-heads 4 --describe
+refuses "an odd share" 2 'inception_heads|odd' --attn inception --pool gap --dim 45 --heads 3 --inception-heads 2 --describe
 refuses "one head split" 2 'sparse_heads|union' --attn sparse-fixed --sparse-heads split --heads 1 --describe
 refuses "unknown feature map, with the nearest" 2 "--feature-map|'performr'|'performer'" --feature-map performr
 refuses "unknown relative encoding, with the nearest" 2 "--relative|'ropes'|'rope'" --relative ropes

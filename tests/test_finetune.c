@@ -94,7 +94,8 @@ static void test_models(void **state) {
         bool cls;
         int tables; /* in two blocks, and the position embedding */
     } models[] = {{"softmax", "none", true, 1}, {"softmax", "heads", true, 3}, {"lisa", "none", false, 5},
-                  {"sa10", "none", false, 5},   {"sa9", "none", false, 3},      {"focused", "none", false, 3}};
+                  {"sa10", "none", false, 5},   {"sa9", "none", false, 3},      {"focused", "none", false, 3},
+                  {"lambda", "none", false, 3}, {"rsa", "none", false, 7}};
     (void)state;
     for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
         VitConfig config = {.img_h = 32, .img_w = 48, .patch_size = 8, .dim = 8, .depth = 2, .num_classes = 3,

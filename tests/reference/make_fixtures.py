@@ -104,6 +104,7 @@ CASES.update({
     "lambda": (Config(attn="lambda", **SMALL), 0, 0),
     "inception": (Config(attn="inception", **SMALL), 0, 0),
     "inception-heads": (Config(attn="inception", **{**SMALL, "dim": 12, "heads": 6}, inception_heads=2), 0, 0),
+    "rsa": (Config(attn="rsa", **{**SMALL, "img_size": (6, 10)}), 0, 0),
 })
 
 
