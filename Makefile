@@ -13,8 +13,9 @@
 #   make MPI=0      a single process, where MPI is there but not wanted
 #   make report     what was found; make BACKEND=cuda report likewise
 #
-# For CUDA: CUDA_HOME, NCCL_HOME, CUDA_ARCH="sm_80 sm_90", NCCL=0.  To copy the program to another machine, build it with
-# ARCH=x86-64-v3 MPI=0 NCCL=0: it then needs the driver, libcublasLt and libcjson (beside it, or in LD_LIBRARY_PATH).
+# For CUDA: CUDA_HOME, CUDNN_HOME, NCCL_HOME, CUDA_ARCH="sm_80 sm_90", CUDNN=0, NCCL=0.  To copy the program to another
+# machine, build it with ARCH=x86-64-v3 MPI=0 NCCL=0: train_vit then needs the driver, libcublasLt and libcjson (beside it,
+# or in LD_LIBRARY_PATH).
 #
 # scripts/deps.sh installs what is missing.
 
@@ -80,6 +81,14 @@ LIBRARIES := $(foreach l,inih cjson jpeg xxhash,$(call archive,$l)) $(or $(YAJL)
 LINK_FLAGS := -cudart static -L$(CUDA_LIBRARIES) -Xlinker --as-needed -Xlinker -rpath='$$ORIGIN:$(CUDA_LIBRARIES)' \
               -Xcompiler -static-libgcc,-static-libstdc++
 
+# cuDNN, for the detector's convolutions: CUDNN_HOME, else the toolkit's.
+CUDNN_HOME ?= $(CUDA_HOME)
+CUDNN ?= $(if $(wildcard $(CUDNN_HOME)/include/cudnn.h /usr/include/cudnn.h),1,0)
+ifeq ($(CUDNN),1)
+NVCC_FLAGS += -DVIT_CUDNN -I$(CUDNN_HOME)/include
+LIBRARIES += $(patsubst %,-L%,$(wildcard $(CUDNN_HOME)/lib64 $(CUDNN_HOME)/lib)) -lcudnn
+endif
+
 # NCCL, for several GPUs: NCCL_HOME, else the toolkit's.  Ranks come from MPI, so there is no use for one without the other.
 NCCL_HOME ?= $(CUDA_HOME)
 NCCL ?= $(if $(wildcard $(NCCL_HOME)/include/nccl.h /usr/include/nccl.h),$(MPI),0)
@@ -96,14 +105,14 @@ FLAGS := $(FLAGS) -Itests/emulate
 CXXFLAGS_ALL := -std=c++17 -O1 -g -fsanitize=address,undefined -fno-sanitize-recover=undefined -fopenmp -Wall -Wextra \
                 -Wno-unknown-pragmas $(if $(filter 1,$(WERROR)),-Werror) $(CPPFLAGS_ALL)
 CFLAGS_SANITIZE := -O1 -g -fsanitize=address,undefined -fno-sanitize-recover=undefined
-CU_SOURCES := $(filter-out kernels/cuda/runtime.cu kernels/cuda/linear.cu kernels/cuda/collective.cu,$(wildcard kernels/cuda/*.cu))
+CU_SOURCES := $(filter-out kernels/cuda/runtime.cu kernels/cuda/linear.cu kernels/cuda/cudnn.cu kernels/cuda/collective.cu,$(wildcard kernels/cuda/*.cu))
 EMULATOR := $(BUILD)/tests/emulate/emulate.o $(BUILD)/tests/emulate/fibers.o
 $(BUILD)/tests/emulate/fibers.o: CXXFLAGS_ALL := $(filter-out -fsanitize%,$(CXXFLAGS_ALL)) -O3
 LINK := g++
 endif
 
 # The tests that ask a device for something; the others are the same on every backend.
-DEVICE_TESTS := test_layers test_attention test_convit test_depthwise test_features test_images test_lisa test_ripple test_softmax test_model
+DEVICE_TESTS := test_layers test_attention test_convit test_convolution test_depthwise test_features test_images test_lisa test_resnet test_ripple test_softmax test_model
 ifneq ($(BACKEND),cpu)
 TESTS := $(DEVICE_TESTS:%=$(BUILD)/tests/%)
 endif
@@ -124,11 +133,12 @@ report-device:
 	@echo "vit.c for CUDA, $(PRECISION), $(or $(shell $(NVCC) --version 2>/dev/null | sed -n 's/.*release \([^,]*\),.*/nvcc \1/p'),no nvcc) in $(CUDA_HOME), $(CUDA_ARCH)"
 	$(call line,$(wildcard $(CUDA_HOME)/include/cublasLt.h),"cuBLASLt","the matrix products; part of the CUDA toolkit (CUDA_HOME)")
 	$(if $(filter 1,$(NCCL)),@echo "  found    NCCL",@echo "  without  NCCL: one GPU only; NCCL_HOME says where it is; it needs MPI")
-	@echo "  unused   cuDNN, cuFFT: no kernel here calls them"
+	$(if $(filter 1,$(CUDNN)),@echo "  found    cuDNN",@echo "  without  cuDNN: the detector's convolutions take plain kernels, which are slow; CUDNN_HOME says where it is")
+	@echo "  unused   cuFFT: no kernel here calls it"
 else
 report-device:
 	@echo "vit.c for the CPU, $(CC), -march=$(ARCH)"
-	$(call line,$(call found,dnnl,'#include <dnnl.h>'),"oneDNN","the matrix products; apt-get install libdnnl-dev")
+	$(call line,$(call found,dnnl,'#include <dnnl.h>'),"oneDNN","matrix products and convolutions; apt-get install libdnnl-dev")
 endif
 
 report: report-device
@@ -169,15 +179,20 @@ $(BUILD)/%.o: %.cpp $(BUILD)/flags
 
 LINK_FLAGS := $(if $(NVCC),$(GENCODE) $(LINK_FLAGS),$(if $(CXXFLAGS_ALL),$(CXXFLAGS_ALL),$(FLAGS)))
 
-$(BUILD)/train_%: $(BUILD)/train_%.o $(OBJECTS)
+# From an archive a program takes what it needs, and the libraries that needs: train_vit no cuDNN.
+$(BUILD)/libvit.a: $(OBJECTS)
+	@rm -f $@
+	@ar rcs $@ $^
+
+$(BUILD)/train_%: $(BUILD)/train_%.o $(BUILD)/libvit.a
 	@echo "LINK $@"
 	@$(LINK) $(LINK_FLAGS) $^ -o $@ $(LIBRARIES)
 
-$(BUILD)/pack_%: $(BUILD)/pack_%.o $(OBJECTS)
+$(BUILD)/pack_%: $(BUILD)/pack_%.o $(BUILD)/libvit.a
 	@echo "LINK $@"
 	@$(LINK) $(LINK_FLAGS) $^ -o $@ $(LIBRARIES)
 
-$(BUILD)/tests/%: $(BUILD)/tests/%.o $(OBJECTS)
+$(BUILD)/tests/%: $(BUILD)/tests/%.o $(BUILD)/libvit.a
 	@echo "LINK $@"
 	@$(LINK) $(LINK_FLAGS) $^ -o $@ $(LIBRARIES) -lcmocka
 

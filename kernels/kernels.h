@@ -227,7 +227,7 @@ void batchnorm_fold(float *scale, float *shift, const float *w, const float *b, 
                     int n, float eps);
 
 /* W' = scale_o w, ready for the calls below, in a layout that is the backend's secret.  folded: convolution_folded_bytes
- * of device memory, at a multiple of 16 bytes;  w [out,in,k,k];  scale [out].  backward: also for
+ * of memory from device_malloc, at a multiple of 256 bytes;  w [out,in,k,k];  scale [out].  backward: also for
  * convolution_backward_input, of all the calls for this convolution the same. */
 size_t convolution_folded_bytes(const Convolution *c, bool backward);
 void convolution_fold(void *folded, const float *w, const float *scale, const Convolution *c, bool backward);
@@ -244,7 +244,7 @@ void convolution_backward_input(real *dx, const real *add, const real *dy, const
 /* dw [out,in,k,k] (+=) scale_o times the gradient of W'. */
 void convolution_backward_weight(float *dw, const real *dy, const real *x, const float *scale, const Convolution *c,
                                  int B, int H, int W);
-/* Of all calls for images up to this size; a smaller shape that wants more reserves it at its first call. */
+/* For all calls with images up to this size.  What a library wants beside it is reserved at a shape's first call. */
 size_t convolution_workspace(const Convolution *c, int B, int H, int W);
 
 /* dx = dy where y > 0, else 0.  dx (=), may be dy;  y [n] what ReLU gave. */

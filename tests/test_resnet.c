@@ -232,6 +232,7 @@ static void create_dies(ResNetConfig config, const char *expected) {
     int pipes[2], status;
     char line[256] = "";
     assert_int_equal(pipe(pipes), 0);
+    fflush(NULL);
     pid_t child = fork();
     if (!child) {
         ResNet net;

@@ -26,6 +26,7 @@ extern "C" {
 #include "kernels/kernels.h"
 
 cudaStream_t kernels_stream;
+void (*library_close)(void);
 
 static struct cudaDeviceProp gpu;
 
@@ -448,6 +449,7 @@ void kernels_exit(void) {
     if (!kernels_stream) return;
     device_synchronize();
     linear_close();
+    if (library_close) library_close();
     device_free(workspace);
     workspace = NULL;
     workspace_bytes = 0;

@@ -36,6 +36,9 @@ void memory_changed(const void *p);
 void linear_open(void);
 void linear_close(void);
 
+/* What kernels_exit calls before the stream is gone, where a library was opened that not every program has. */
+extern void (*library_close)(void);
+
 /* Allows a kernel more than 48 KiB of shared memory where it asks for that. */
 void launch_prepare(const void *kernel, size_t shared_bytes);
 /* Checks the launch; in a debug build (VIT_DEBUG) also waits for it. */

@@ -1,5 +1,5 @@
 /* The emulator's other half, under the sanitizers because it touches what kernels own: copies, and the device's memory,
- * which is the host's, with plain loops in place of cuBLASLt. */
+ * which is the host's, with plain loops in place of cuBLASLt and cuDNN. */
 #include "tests/emulate/emulate.h"
 
 #include <stdlib.h>
@@ -14,6 +14,7 @@ extern "C" {
 #include "core/die.h"
 #include "kernels/kernels.h"
 }
+#include "kernels/cuda/library.h"
 
 /* == Copies ======================================================================================================= */
 
@@ -181,6 +182,65 @@ void linear_backward_weight(float *dw, float *db, const real *dy, const real *x,
             dw[(size_t)o * in + k] += (float)sum;
         }
     }
+}
+
+/* == cuDNN: an even number of outputs it has an algorithm for, with some workspace ================================= */
+
+struct LibraryConvolution {
+    Convolution c;
+    int B, H, W;
+};
+
+enum { LIBRARY_WORKSPACE = 300 };
+
+const LibraryConvolution *library_convolution(LibraryDirection, const Convolution *c, int B, int H, int W) {
+    static LibraryConvolution l;
+    l = {*c, B, H, W};
+    return c->out % 2 ? NULL : &l;
+}
+
+size_t library_workspace(const LibraryConvolution *) { return LIBRARY_WORKSPACE; }
+
+/* Calls each(y's, w's, x's place) for every product there is. */
+template <typename Each>
+static void library_products(const LibraryConvolution *l, void *workspace, Each each) {
+    const Convolution &c = l->c;
+    int Ho = convolution_side(l->H, c.stride), Wo = convolution_side(l->W, c.stride), taps = c.k * c.k;
+    memset(workspace, 1, LIBRARY_WORKSPACE);
+    for (int p = 0; p < l->B * Ho * Wo; p++)
+        for (int tap = 0; tap < taps; tap++) {
+            int yi = p / Wo % Ho * c.stride + tap / c.k - c.k / 2, xi = p % Wo * c.stride + tap % c.k - c.k / 2;
+            if (yi < 0 || yi >= l->H || xi < 0 || xi >= l->W) continue;
+            size_t pixel = ((size_t)(p / Wo / Ho) * l->H + yi) * l->W + xi;
+            for (int o = 0; o < c.out; o++)
+                for (int i = 0; i < c.in; i++)
+                    each((size_t)p * c.out + o, ((size_t)o * taps + tap) * c.in + i, pixel * c.in + i);
+        }
+}
+
+static void library_round(real *to, const std::vector<double> &from, bool accumulate) {
+    for (size_t i = 0; i < from.size(); i++) to[i] = to_real((float)from[i] + (accumulate ? to_float(to[i]) : 0));
+}
+
+void library_forward(const LibraryConvolution *l, real *y, const real *x, const float *w, void *workspace) {
+    size_t n = (size_t)l->B * convolution_side(l->H, l->c.stride) * convolution_side(l->W, l->c.stride) * l->c.out;
+    std::vector<double> sum(n);
+    library_products(l, workspace, [&](size_t a, size_t b, size_t c) { sum[a] += (double)w[b] * to_float(x[c]); });
+    library_round(y, sum, false);
+}
+
+void library_input(const LibraryConvolution *l, real *dx, const float *w, const real *dy, bool accumulate,
+                   void *workspace) {
+    std::vector<double> sum((size_t)l->B * l->H * l->W * l->c.in);
+    library_products(l, workspace, [&](size_t a, size_t b, size_t c) { sum[c] += (double)w[b] * to_float(dy[a]); });
+    library_round(dx, sum, accumulate);
+}
+
+void library_weight(const LibraryConvolution *l, real *dw, const real *x, const real *dy, void *workspace) {
+    std::vector<double> sum((size_t)l->c.out * l->c.k * l->c.k * l->c.in);
+    library_products(l, workspace,
+                     [&](size_t a, size_t b, size_t c) { sum[b] += (double)to_float(dy[a]) * to_float(x[c]); });
+    library_round(dw, sum, false);
 }
 
 /* == One rank ===================================================================================================== */

@@ -1,0 +1,263 @@
+/* Convolution, channels last; kernels/cpu/convolution.c has the formulas.  folded is W' as float [out,k,k,in], which the
+ * libraries read rounded (real_copy).  A 1 x 1 convolution of stride 1 is a linear layer, whose weight gradient comes as
+ * float; the others are cuDNN's, and what that has no algorithm for a plain kernel does.  Shift, addend and ReLU are one
+ * pass of their own. */
+#include <device.cuh>
+
+#include "kernels/cuda/library.h"
+#include "kernels/cuda/fragments.cuh"
+#include "kernels/cuda/rows.cuh"
+
+enum { THREADS = 256, WARPS = THREADS / WARP };
+
+static size_t weight_count(const Convolution *c) { return (size_t)c->out * c->in * c->k * c->k; }
+
+static bool is_product(const Convolution *c) { return c->k == 1 && c->stride == 1; }
+
+static size_t positions(int B, int H, int W, int stride) {
+    return (size_t)B * convolution_side(H, stride) * convolution_side(W, stride);
+}
+
+/* == Weights ====================================================================================================== */
+
+__global__ void __launch_bounds__(THREADS)
+    batchnorm_fold_kernel(float *scale, float *shift, const float *w, const float *b, const float *mean,
+                          const float *var, int n, float eps) {
+    int i = (int)blockIdx.x * THREADS + (int)threadIdx.x;
+    if (i >= n) return;
+    scale[i] = w[i] / sqrtf(var[i] + eps);
+    shift[i] = b[i] - mean[i] * scale[i];
+}
+
+void batchnorm_fold(float *scale, float *shift, const float *w, const float *b, const float *mean, const float *var,
+                    int n, float eps) {
+    LAUNCH(batchnorm_fold_kernel, (unsigned)ceil_div(n, THREADS), THREADS, 0, scale, shift, w, b, mean, var, n, eps);
+}
+
+size_t convolution_folded_bytes(const Convolution *c, bool backward) {
+    (void)backward;
+    return weight_count(c) * sizeof(float);
+}
+
+/* folded [out,taps,in] = scale w [out,in,taps]. */
+__global__ void __launch_bounds__(THREADS)
+    fold_kernel(float *folded, const float *__restrict__ w, const float *__restrict__ scale, int in, int taps, size_t n) {
+    size_t at = (size_t)blockIdx.x * THREADS + threadIdx.x;
+    if (at >= n) return;
+    size_t row = quotient(at, in), o = quotient(row, taps), i = at - row * in, tap = row - o * taps;
+    folded[at] = scale[o] * w[(o * in + i) * taps + tap];
+}
+
+void convolution_fold(void *folded, const float *w, const float *scale, const Convolution *c, bool backward) {
+    (void)backward;
+    size_t n = weight_count(c);
+    LAUNCH(fold_kernel, (unsigned)ceil_div(n, THREADS), THREADS, 0, static_cast<float *>(folded), w, scale, c->in,
+           c->k * c->k, n);
+    memory_changed(folded);
+}
+
+/* == Without the library ========================================================================================== */
+
+struct Windows {
+    Convolution c;
+    int H, W, Ho, Wo;
+};
+
+static Windows windows_of(const Convolution *c, int H, int W) {
+    return {*c, H, W, convolution_side(H, c->stride), convolution_side(W, c->stride)};
+}
+
+/* Where output p begins to read, and which image it belongs to. */
+struct Corner {
+    size_t image;
+    int y, x;
+};
+DEVICE Corner corner_of(size_t p, const Windows &s) {
+    size_t line = quotient(p, s.Wo), image = quotient(line, s.Ho);
+    return {image, (int)(line - image * s.Ho) * s.c.stride - s.c.k / 2, (int)(p - line * s.Wo) * s.c.stride - s.c.k / 2};
+}
+
+/* A warp to a number of y. */
+__global__ void __launch_bounds__(THREADS)
+    plain_forward_kernel(real *y, const real *__restrict__ x, const float *__restrict__ w, Windows s, size_t n) {
+    size_t at = (size_t)blockIdx.x * WARPS + warp_id();
+    if (at >= n) return;
+    size_t p = quotient(at, s.c.out), o = at - p * s.c.out;
+    Corner from = corner_of(p, s);
+    float sum = 0;
+    for (int tap = 0; tap < s.c.k * s.c.k; tap++) {
+        int yi = from.y + tap / s.c.k, xi = from.x + tap % s.c.k;
+        if (yi < 0 || yi >= s.H || xi < 0 || xi >= s.W) continue;
+        const real *pixel = x + ((from.image * s.H + yi) * s.W + xi) * s.c.in;
+        const float *row = w + (o * s.c.k * s.c.k + tap) * s.c.in;
+        for (int i = lane_id(); i < s.c.in; i += WARP) sum += row[i] * to_float(pixel[i]);
+    }
+    sum = warp_sum(sum);
+    if (!lane_id()) y[at] = to_real(sum);
+}
+
+/* A thread to a number of dx, neighbours to neighbouring channels. */
+__global__ void __launch_bounds__(THREADS)
+    plain_input_kernel(real *dx, const float *__restrict__ w, const real *__restrict__ dy, Windows s, bool accumulate,
+                       size_t n) {
+    size_t at = (size_t)blockIdx.x * THREADS + threadIdx.x;
+    if (at >= n) return;
+    size_t pixel = quotient(at, s.c.in), line = quotient(pixel, s.W), image = quotient(line, s.H);
+    int i = (int)(at - pixel * s.c.in), x = (int)(pixel - line * s.W), y = (int)(line - image * s.H);
+    float sum = 0;
+    for (int tap = 0; tap < s.c.k * s.c.k; tap++) {
+        int yo = y + s.c.k / 2 - tap / s.c.k, xo = x + s.c.k / 2 - tap % s.c.k;
+        if (yo < 0 || xo < 0 || yo % s.c.stride || xo % s.c.stride) continue;
+        yo /= s.c.stride;
+        xo /= s.c.stride;
+        if (yo >= s.Ho || xo >= s.Wo) continue;
+        const real *out = dy + ((image * s.Ho + yo) * s.Wo + xo) * s.c.out;
+        for (int o = 0; o < s.c.out; o++)
+            sum += w[((size_t)o * s.c.k * s.c.k + tap) * s.c.in + i] * to_float(out[o]);
+    }
+    dx[at] = to_real(accumulate ? sum + to_float(dx[at]) : sum);
+}
+
+/* A thread to a number of dw [out,taps,in], neighbours to neighbouring channels. */
+__global__ void __launch_bounds__(THREADS)
+    plain_weight_kernel(float *dw, const real *__restrict__ x, const real *__restrict__ dy, Windows s, size_t outputs,
+                        size_t n) {
+    size_t at = (size_t)blockIdx.x * THREADS + threadIdx.x;
+    if (at >= n) return;
+    int taps = s.c.k * s.c.k;
+    size_t row = quotient(at, s.c.in), o = quotient(row, taps), i = at - row * s.c.in;
+    int tap = (int)(row - o * taps);
+    float sum = 0;
+    for (size_t p = 0; p < outputs; p++) {
+        Corner from = corner_of(p, s);
+        int yi = from.y + tap / s.c.k, xi = from.x + tap % s.c.k;
+        if (yi < 0 || yi >= s.H || xi < 0 || xi >= s.W) continue;
+        sum += to_float(dy[p * s.c.out + o]) * to_float(x[((from.image * s.H + yi) * s.W + xi) * s.c.in + i]);
+    }
+    dw[at] = sum;
+}
+
+/* == Forward ====================================================================================================== */
+
+/* y = y + shift + add, and no less than 0 with relu; W numbers of a row a thread. */
+template <int W>
+__global__ void __launch_bounds__(THREADS)
+    finish_kernel(real *y, const real *before, const real *add, const float *__restrict__ shift, bool relu, int C,
+                  size_t n) {
+    size_t i = ((size_t)blockIdx.x * THREADS + threadIdx.x) * W;
+    if (i >= n) return;
+    int c = (int)(i - quotient(i, C) * C);
+    float v[W], t[W], a[W] = {};
+    load(v, before + i);
+    if (add) load(a, add + i);
+#pragma unroll
+    for (int e = 0; e < W; e++) t[e] = shift[c + e];
+#pragma unroll
+    for (int e = 0; e < W; e++) {
+        float sum = v[e] + t[e] + a[e];
+        v[e] = relu && !(sum > 0) ? 0 : sum;
+    }
+    store(y + i, v);
+}
+
+/* The product goes to the workspace where y holds the addend. */
+void convolution_forward(real *y, const real *x, const real *add, const void *folded, const float *shift,
+                         const Convolution *c, bool relu, int B, int H, int W) {
+    size_t rows = positions(B, H, W, c->stride), n = rows * c->out, apart = y == add ? ceil_div(n * sizeof(real), 256) * 256 : 0;
+    const float *w = static_cast<const float *>(folded);
+    const LibraryConvolution *l = is_product(c) ? NULL : library_convolution(LIBRARY_FORWARD, c, B, H, W);
+    size_t bytes = apart + (l ? library_workspace(l) : 0);
+    kernels_reserve(bytes);
+    char *workspace = static_cast<char *>(kernels_workspace(bytes));
+    real *product = apart ? reinterpret_cast<real *>(workspace) : y;
+    if (is_product(c)) linear_forward(product, x, w, NULL, rows, c->in, c->out);
+    else if (l) library_forward(l, product, x, w, workspace + apart);
+    else LAUNCH(plain_forward_kernel, (unsigned)ceil_div(n, WARPS), THREADS, 0, product, x, w, windows_of(c, H, W), n);
+    if (is_wide(c->out, y, product, add))
+        LAUNCH((finish_kernel<WIDE>), (unsigned)ceil_div(n, THREADS * WIDE), THREADS, 0, y, product, add, shift, relu,
+               c->out, n);
+    else
+        LAUNCH((finish_kernel<1>), (unsigned)ceil_div(n, THREADS), THREADS, 0, y, product, add, shift, relu, c->out, n);
+}
+
+/* == Backward ===================================================================================================== */
+
+template <int W>
+__global__ void __launch_bounds__(THREADS) relu_gradient_kernel(real *dx, const real *dy, const real *y, size_t n) {
+    size_t i = ((size_t)blockIdx.x * THREADS + threadIdx.x) * W;
+    if (i >= n) return;
+    float d[W], v[W];
+    load(d, dy + i);
+    load(v, y + i);
+#pragma unroll
+    for (int e = 0; e < W; e++) d[e] = v[e] > 0 ? d[e] : 0;
+    store(dx + i, d);
+}
+
+void relu_gradient(real *dx, const real *dy, const real *y, size_t n) {
+    if (is_wide(n, dx, dy, y))
+        LAUNCH((relu_gradient_kernel<WIDE>), (unsigned)ceil_div(n, THREADS * WIDE), THREADS, 0, dx, dy, y, n);
+    else LAUNCH((relu_gradient_kernel<1>), (unsigned)ceil_div(n, THREADS), THREADS, 0, dx, dy, y, n);
+}
+
+void convolution_backward_input(real *dx, const real *add, const real *dy, const void *folded, const real *below,
+                                const Convolution *c, int B, int H, int W) {
+    size_t n = (size_t)B * H * W * c->in;
+    const float *w = static_cast<const float *>(folded);
+    const LibraryConvolution *l = library_convolution(LIBRARY_INPUT, c, B, H, W);
+    size_t bytes = l ? library_workspace(l) : 0;
+    kernels_reserve(bytes);
+    if (add && add != dx) device_copy(dx, add, n * sizeof *dx);
+    if (l) library_input(l, dx, w, dy, add, kernels_workspace(bytes));
+    else
+        LAUNCH(plain_input_kernel, (unsigned)ceil_div(n, THREADS), THREADS, 0, dx, w, dy, windows_of(c, H, W),
+               add != NULL, n);
+    if (below) relu_gradient(dx, dx, below, n);
+}
+
+size_t convolution_workspace(const Convolution *c, int B, int H, int W) {
+    (void)B;
+    (void)H;
+    (void)W;
+    return ceil_div(weight_count(c) * sizeof(float), 256) * 256;
+}
+
+/* dw [out,in,taps] += scale sum [out,taps,in]. */
+template <typename T>
+__global__ void __launch_bounds__(THREADS)
+    add_scaled_kernel(float *dw, const T *__restrict__ sum, const float *__restrict__ scale, int in, int taps, size_t n) {
+    size_t at = (size_t)blockIdx.x * THREADS + threadIdx.x;
+    if (at >= n) return;
+    size_t row = quotient(at, taps), o = quotient(row, in), tap = at - row * taps, i = row - o * in;
+    dw[at] += scale[o] * to_float(sum[(o * taps + tap) * in + i]);
+}
+
+template <typename T>
+static void add_scaled(float *dw, const T *sum, const float *scale, const Convolution *c) {
+    size_t n = weight_count(c);
+    LAUNCH((add_scaled_kernel<T>), (unsigned)ceil_div(n, THREADS), THREADS, 0, dw, sum, scale, c->in, c->k * c->k, n);
+}
+
+/* The gradient of W' goes to the workspace first: the library's as `real`, the others as float. */
+void convolution_backward_weight(float *dw, const real *dy, const real *x, const float *scale, const Convolution *c,
+                                 int B, int H, int W) {
+    size_t n = weight_count(c), rows = positions(B, H, W, c->stride);
+    const LibraryConvolution *l = is_product(c) ? NULL : library_convolution(LIBRARY_WEIGHT, c, B, H, W);
+    size_t apart = convolution_workspace(c, B, H, W), bytes = apart + (l ? library_workspace(l) : 0);
+    kernels_reserve(bytes);
+    char *workspace = static_cast<char *>(kernels_workspace(bytes));
+    float *sum = reinterpret_cast<float *>(workspace);
+    if (l) {
+        real *rounded_sum = reinterpret_cast<real *>(workspace);
+        library_weight(l, rounded_sum, x, dy, workspace + apart);
+        add_scaled(dw, rounded_sum, scale, c);
+        return;
+    }
+    if (is_product(c)) {
+        device_zero(sum, n * sizeof *sum);
+        linear_backward_weight(sum, NULL, dy, x, rows, c->in, c->out);
+    } else {
+        LAUNCH(plain_weight_kernel, (unsigned)ceil_div(n, THREADS), THREADS, 0, sum, x, dy, windows_of(c, H, W), rows, n);
+    }
+    add_scaled(dw, sum, scale, c);
+}

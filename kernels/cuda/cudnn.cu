@@ -1,0 +1,175 @@
+/* cuDNN's convolutions: bfloat16 factors and float sums; an FP32 build multiplies floats exactly, without TF32.  Which
+ * algorithm a shape gets is asked when it is first seen; only those count that give the same bits again.  A build
+ * without cuDNN has no algorithm for anything. */
+#include <device.cuh>
+
+#include "kernels/cuda/library.h"
+
+#ifdef VIT_CUDNN
+
+#include <cudnn.h>
+
+extern "C" {
+#include "core/die.h"
+}
+
+#define CUDNN_TRY(call)                                                                                \
+    do {                                                                                               \
+        cudnnStatus_t status_ = (call);                                                                \
+        if (status_ != CUDNN_STATUS_SUCCESS) cuda_fail(#call, __FILE__, __LINE__, cudnnGetErrorString(status_)); \
+    } while (0)
+
+/* Most workspace an algorithm may ask for. */
+static const size_t WORKSPACE_MOST = (size_t)512 << 20;
+
+static const cudnnDataType_t REAL_TYPE = sizeof(real) == 2 ? CUDNN_DATA_BFLOAT16 : CUDNN_DATA_FLOAT;
+
+static cudnnHandle_t handle;
+
+struct LibraryConvolution {
+    LibraryDirection direction;
+    Convolution c;
+    int B, H, W;
+    bool made, found; /* found: the library has an algorithm */
+    cudnnTensorDescriptor_t x, y;
+    cudnnFilterDescriptor_t w;
+    cudnnConvolutionDescriptor_t convolution;
+    int algorithm; /* of the direction's own enumeration */
+    size_t workspace;
+    uint64_t used;
+};
+
+/* ResNet-50 asks for some fifty at each image size.  The least recently used makes room. */
+enum { CONVOLUTIONS = 2048 };
+static LibraryConvolution convolutions[CONVOLUTIONS];
+static uint64_t clock_of_use;
+
+static void library_clear(LibraryConvolution *l) {
+    if (!l->made) return;
+    cudnnDestroyTensorDescriptor(l->x);
+    cudnnDestroyTensorDescriptor(l->y);
+    cudnnDestroyFilterDescriptor(l->w);
+    cudnnDestroyConvolutionDescriptor(l->convolution);
+    *l = {};
+}
+
+/* The first of the library's answers, which come fastest first, that is deterministic and small enough. */
+template <typename Answer>
+static void library_choose(LibraryConvolution *l, const Answer *answers, int count) {
+    for (int i = 0; i < count && !l->found; i++) {
+        const Answer &a = answers[i];
+        if (a.status != CUDNN_STATUS_SUCCESS || a.determinism != CUDNN_DETERMINISTIC || a.memory > WORKSPACE_MOST)
+            continue;
+        if (sizeof(real) == 2) CUDNN_TRY(cudnnSetConvolutionMathType(l->convolution, a.mathType));
+        l->found = true;
+        l->algorithm = (int)a.algo;
+        l->workspace = a.memory;
+    }
+}
+
+static void library_search(LibraryConvolution *l) {
+    enum { MOST = 16 };
+    int count = 0;
+    cudnnStatus_t status = CUDNN_STATUS_SUCCESS;
+    if (l->direction == LIBRARY_FORWARD) {
+        cudnnConvolutionFwdAlgoPerf_t answers[MOST];
+        status = cudnnGetConvolutionForwardAlgorithm_v7(handle, l->x, l->w, l->convolution, l->y, MOST, &count, answers);
+        if (status == CUDNN_STATUS_SUCCESS) library_choose(l, answers, count);
+    } else if (l->direction == LIBRARY_INPUT) {
+        cudnnConvolutionBwdDataAlgoPerf_t answers[MOST];
+        status = cudnnGetConvolutionBackwardDataAlgorithm_v7(handle, l->w, l->y, l->convolution, l->x, MOST, &count,
+                                                             answers);
+        if (status == CUDNN_STATUS_SUCCESS) library_choose(l, answers, count);
+    } else {
+        cudnnConvolutionBwdFilterAlgoPerf_t answers[MOST];
+        status = cudnnGetConvolutionBackwardFilterAlgorithm_v7(handle, l->x, l->y, l->convolution, l->w, MOST, &count,
+                                                               answers);
+        if (status == CUDNN_STATUS_SUCCESS) library_choose(l, answers, count);
+    }
+    if (status != CUDNN_STATUS_SUCCESS && status != CUDNN_STATUS_NOT_SUPPORTED) CUDNN_TRY(status);
+}
+
+static void close_all(void) {
+    for (int i = 0; i < CONVOLUTIONS; i++) library_clear(&convolutions[i]);
+    CUDNN_TRY(cudnnDestroy(handle));
+    handle = NULL;
+}
+
+static void library_create(LibraryConvolution *l) {
+    const Convolution *c = &l->c;
+    int Ho = convolution_side(l->H, c->stride), Wo = convolution_side(l->W, c->stride), pad = c->k / 2;
+    if (!handle) {
+        device_open();
+        CUDNN_TRY(cudnnCreate(&handle));
+        CUDNN_TRY(cudnnSetStream(handle, kernels_stream));
+        library_close = close_all;
+    }
+    CUDNN_TRY(cudnnCreateTensorDescriptor(&l->x));
+    CUDNN_TRY(cudnnCreateTensorDescriptor(&l->y));
+    CUDNN_TRY(cudnnCreateFilterDescriptor(&l->w));
+    CUDNN_TRY(cudnnCreateConvolutionDescriptor(&l->convolution));
+    l->made = true;
+    CUDNN_TRY(cudnnSetTensor4dDescriptor(l->x, CUDNN_TENSOR_NHWC, REAL_TYPE, l->B, c->in, l->H, l->W));
+    CUDNN_TRY(cudnnSetTensor4dDescriptor(l->y, CUDNN_TENSOR_NHWC, REAL_TYPE, l->B, c->out, Ho, Wo));
+    CUDNN_TRY(cudnnSetFilter4dDescriptor(l->w, REAL_TYPE, CUDNN_TENSOR_NHWC, c->out, c->in, c->k, c->k));
+    CUDNN_TRY(cudnnSetConvolution2dDescriptor(l->convolution, pad, pad, c->stride, c->stride, 1, 1,
+                                              CUDNN_CROSS_CORRELATION, CUDNN_DATA_FLOAT));
+    CUDNN_TRY(cudnnSetConvolutionMathType(l->convolution, sizeof(real) == 4 ? CUDNN_FMA_MATH : CUDNN_TENSOR_OP_MATH));
+    library_search(l);
+}
+
+const LibraryConvolution *library_convolution(LibraryDirection direction, const Convolution *c, int B, int H, int W) {
+    LibraryConvolution *l = NULL, *oldest = convolutions;
+    for (int i = 0; i < CONVOLUTIONS && !l; i++) {
+        LibraryConvolution *o = &convolutions[i];
+        if (o->made && o->direction == direction && o->B == B && o->H == H && o->W == W && o->c.in == c->in &&
+            o->c.out == c->out && o->c.k == c->k && o->c.stride == c->stride)
+            l = o;
+        if (o->used < oldest->used) oldest = o;
+    }
+    if (!l) {
+        l = oldest;
+        library_clear(l);
+        l->direction = direction;
+        l->c = *c;
+        l->B = B;
+        l->H = H;
+        l->W = W;
+        library_create(l);
+    }
+    l->used = ++clock_of_use;
+    return l->found ? l : NULL;
+}
+
+size_t library_workspace(const LibraryConvolution *l) { return l->workspace; }
+
+void library_forward(const LibraryConvolution *l, real *y, const real *x, const float *w, void *workspace) {
+    const float one = 1, zero = 0;
+    CUDNN_TRY(cudnnConvolutionForward(handle, &one, l->x, x, l->w, real_copy(w), l->convolution,
+                                      (cudnnConvolutionFwdAlgo_t)l->algorithm, workspace, l->workspace, &zero, l->y, y));
+}
+
+void library_input(const LibraryConvolution *l, real *dx, const float *w, const real *dy, bool accumulate,
+                   void *workspace) {
+    const float one = 1, keep = accumulate;
+    CUDNN_TRY(cudnnConvolutionBackwardData(handle, &one, l->w, real_copy(w), l->y, dy, l->convolution,
+                                           (cudnnConvolutionBwdDataAlgo_t)l->algorithm, workspace, l->workspace, &keep,
+                                           l->x, dx));
+}
+
+void library_weight(const LibraryConvolution *l, real *dw, const real *x, const real *dy, void *workspace) {
+    const float one = 1, zero = 0;
+    CUDNN_TRY(cudnnConvolutionBackwardFilter(handle, &one, l->x, x, l->y, dy, l->convolution,
+                                             (cudnnConvolutionBwdFilterAlgo_t)l->algorithm, workspace, l->workspace,
+                                             &zero, l->w, dw));
+}
+
+#else
+
+const LibraryConvolution *library_convolution(LibraryDirection, const Convolution *, int, int, int) { return NULL; }
+size_t library_workspace(const LibraryConvolution *) { return 0; }
+void library_forward(const LibraryConvolution *, real *, const real *, const float *, void *) {}
+void library_input(const LibraryConvolution *, real *, const float *, const real *, bool, void *) {}
+void library_weight(const LibraryConvolution *, real *, const real *, const real *, void *) {}
+
+#endif

@@ -1,0 +1,22 @@
+/* The convolutions of cuDNN: tensors channels last, filters [out,k,k,in], all of `real`. */
+#ifndef VIT_KERNELS_CUDA_LIBRARY_H
+#define VIT_KERNELS_CUDA_LIBRARY_H
+
+#include "kernels/kernels.h"
+
+enum LibraryDirection { LIBRARY_FORWARD, LIBRARY_INPUT, LIBRARY_WEIGHT };
+
+struct LibraryConvolution;
+
+/* Prepares a shape when it is first seen.  NULL: the library has no deterministic algorithm for it. */
+const LibraryConvolution *library_convolution(LibraryDirection direction, const Convolution *c, int B, int H, int W);
+
+size_t library_workspace(const LibraryConvolution *l);
+
+/* w is float, as parameters are.  `accumulate` adds to what is in dx. */
+void library_forward(const LibraryConvolution *l, real *y, const real *x, const float *w, void *workspace);
+void library_input(const LibraryConvolution *l, real *dx, const float *w, const real *dy, bool accumulate,
+                   void *workspace);
+void library_weight(const LibraryConvolution *l, real *dw, const real *x, const real *dy, void *workspace);
+
+#endif
