@@ -15,7 +15,7 @@
 #include "core/distributed.h"
 #include "core/progress.h"
 #include "core/rng.h"
-#include "core/run_folder.h"
+#include "core/run.h"
 #include "core/schedule.h"
 #include "core/signals.h"
 #include "data/erasing.h"
@@ -26,6 +26,7 @@
 #include "data/sheet.h"
 #include "layers/attention/feature_map.h"
 #include "layers/attention/relative.h"
+#include "layers/resample_grid.h"
 #include "layers/vit.h"
 
 enum { ERROR_SIZE = 512 };
@@ -46,8 +47,8 @@ typedef struct {
     int attn, feature_map, relative, ripple_algo, rpe, sparse_heads, lisa_kernel, lisa_fft, lisa_algo,
         pool, pos_embed, lr_schedule; /* indices of choices */
     int img_size[2], patch_size, num_classes, dim, depth, heads, r_max, ripple_layers, convit_local_layers, focused_p,
-        sparse_stride, sparse_c, lisa_patterns;
-    float mlp_ratio, drop_path, tau;
+        landmarks, sparse_stride, sparse_c, lisa_patterns, inception_heads;
+    float mlp_ratio, drop_path, tau, castling_mask;
     int epochs, batch_size, micro_batch, lr_base_batch, eval_every, log_every;
     float lr, lr_min, lr_warmup, warmup_epochs, weight_decay, beta1, beta2, eps, clip_grad, ema_decay, label_smoothing;
     float bench_seconds;
@@ -129,10 +130,13 @@ static const ConfigEntry entries[] = {
     {F(INT, sparse_stride), "0", .min = 0, .max = 1e6, .help = "Tokens in a row or block of sparse attention (0: the grid's width)"},
     {F(INT, sparse_c), "2", .min = 1, .max = 1e6, .help = "Tokens at the end of a block of sparse-fixed that all others see"},
     {F(INT, focused_p), "3", .min = 1, .max = 64, .help = "Power of the features of focused attention"},
+    {F(FLOAT, castling_mask), "0", .min = 0, .max = 1, .help = "In training, castling has a branch of softmax attention with the weights above this (0: none; its authors: 0.02)"},
+    {F(INT, landmarks), "7", .min = 1, .max = 64, .help = "Landmarks of nystrom and soft to a side of their grid"},
     {F(INT, lisa_patterns), "16", .min = 1, .max = 256, .help = "Structural patterns of lisa, sa10 and sa11 (the paper's D)"},
     {F(CHOICE, lisa_kernel), "0", .choices = lisa_kernels, .choice_count = 4, .help = "Side of the window that lisa sees around each token (0: the whole image)"},
     {F(CHOICE, lisa_fft), "1d", .choices = lisa_ffts, .choice_count = 2, .help = "Lisa's convolutions wrap around the tokens in a row, as in the paper, or around rows and columns of the grid"},
     {F(CHOICE, lisa_algo), "auto", .choices = lisa_algos, .choice_count = 3, .noun = "algorithm", .help = "Both compute the same numbers; auto takes the one expected to be faster"},
+    {F(INT, inception_heads), "0", .min = 0, .max = 256, .help = "Heads of inception that attend; the other channels are convolved and pooled (0: half of heads, rounded down)"},
 
     {F(INT, epochs), "300", .section = "training", .min = 1, .max = 1e6, .help = "Passes over the training images"},
     {F(INT, batch_size), "512", .min = 1, .max = 1e6, .help = "Images between two updates of the parameters"},
@@ -153,7 +157,7 @@ static const ConfigEntry entries[] = {
     {F(UINT64, seed), "0", .help = "Decides every random number of the run"},
 
     {F(STRING, run_dir), .section = "run", .argument = "FOLDER", .help = "Where config.ini, log.csv and the checkpoints go (default: the next free runs/<data>-<attn>-<number>)"},
-    {F(STRING, init), .argument = "FILE", .help = "Start from these weights (safetensors, timm's names)"},
+    {F(STRING, init), .argument = "FILE", .help = "Start from these weights (safetensors, timm's names); tables on the token grid are resampled to this img_size, and a head of other classes is drawn afresh"},
     {F(INT, eval_every), "1", .min = 1, .max = 1e6, .help = "Epochs between two evaluations; the last epoch always has one"},
     {F(INT, log_every), "50", .min = 1, .max = 1e8, .help = "Steps between two rows of log.csv"},
     {F(FLOAT, bench_seconds), "5", .min = 0.1, .max = 3600, .help = "How long --bench measures training, and again inference"},
@@ -196,8 +200,7 @@ typedef struct {
     bool stopping; /* all ranks know that a signal came to one */
 } Run;
 
-static VitConfig vit_config(const Run *run) {
-    const Settings *s = &run->s;
+static VitConfig vit_config(const Settings *s) {
     int count;
     return (VitConfig){
         .img_h = s->img_size[0],
@@ -220,6 +223,8 @@ static VitConfig vit_config(const Run *run) {
                       .ripple_algo = ripple_algos[s->ripple_algo],
                       .convit_local_layers = s->convit_local_layers,
                       .focused_p = s->focused_p,
+                      .castling_mask = s->castling_mask,
+                      .landmarks = s->landmarks,
                       .rpe = rpe_kinds[s->rpe],
                       .sparse_heads = sparse_ways[s->sparse_heads],
                       .sparse_stride = s->sparse_stride,
@@ -227,7 +232,8 @@ static VitConfig vit_config(const Run *run) {
                       .lisa_patterns = s->lisa_patterns,
                       .lisa_kernel = atoi(lisa_kernels[s->lisa_kernel]),
                       .lisa_fft = lisa_ffts[s->lisa_fft],
-                      .lisa_algo = lisa_algos[s->lisa_algo]},
+                      .lisa_algo = lisa_algos[s->lisa_algo],
+                      .inception_heads = s->inception_heads},
     };
 }
 
@@ -246,7 +252,7 @@ static void check_settings(Run *run) {
                       distributed_ranks());
     if (s->dim % s->heads) config_reject(&run->config, "heads", "%d does not divide dim %d", s->heads, s->dim);
     const AttentionOp *op = attention_operators[s->attn];
-    AttentionConfig attention = vit_config(run).attention;
+    AttentionConfig attention = vit_config(&run->s).attention;
     if (op->needs_grid && !op->class_block && s->pool == POOL_CLS)
         config_reject(&run->config, "pool", "attn %s has no place for a class token: use pool gap", op->name);
     if (op->class_block && s->pool == POOL_CLS && op->class_block(&attention) >= s->depth)
@@ -347,10 +353,15 @@ static void loading_close(Run *run) {
     loader_pool_close(run->workers);
 }
 
+/* Are the data's images used as they are, padded and cropped at most? */
+static bool has_model_size(const Run *run) {
+    return run->train.height == run->s.img_size[0] && run->train.width == run->s.img_size[1];
+}
+
 static void check_data(const Run *run) {
     const Settings *s = &run->s;
     const Dataset *d = &run->train;
-    if (d->height && (s->img_size[0] != d->height || s->img_size[1] != d->width))
+    if (d->height && !config_origin(&run->config, "img_size") && !has_model_size(run))
         config_reject(&run->config, "img_size", "%dx%d, but images of %s are %dx%d", s->img_size[0], s->img_size[1],
                       d->name, d->height, d->width);
     if (s->num_classes < d->classes)
@@ -369,15 +380,96 @@ static void data_open(Run *run, bool train) {
     loading_open(run, &run->test_loader, &run->test, false);
 }
 
+/* A mode that looks at a model and leaves no run behind. */
+static bool is_looking(const void *settings) {
+    const Settings *s = settings;
+    return s->eval || s->bench || s->describe || s->predict.count || *s->parity || *s->show_batch;
+}
+
+/* What --init changes on the way: tables on a grid of another size are resampled, and training starts with a new head
+ * where the classes are others. */
+typedef struct {
+    const Run *run;
+    Vit origin; /* the model that the weights are from, declared but without memory; nothing where the file does not say */
+    int resampled;
+    const Param *first; /* of those, and its grid in the file */
+    ParamGrid grid;
+    size_t classes;                   /* in the file, where the head is another one */
+} Fit;
+
+static bool fit_grid(Fit *fit, float *to, const Param *p, const SafeTensor *tensor) {
+    const Param *origin = params_find(&fit->origin.params, p->name);
+    ParamGrid grid;
+    char error[ERROR_SIZE];
+    if (!grid_of_tensor(&grid, p, origin ? &origin->grid : NULL, tensor->ndim, tensor->shape)) return false;
+    if (grid.rows == p->grid.rows && grid.columns == p->grid.columns) return false;
+    float *from = xcalloc(tensor->size, sizeof *from, "resampling");
+    if (!safetensors_to_float(tensor, from, error, sizeof error)) die("%s", error);
+    grid_resample(to, p, from, &grid);
+    free(from);
+    if (!fit->resampled++) {
+        fit->first = p;
+        fit->grid = grid;
+    }
+    return true;
+}
+
+static bool fit_head(Fit *fit, float *to, const Param *p, const SafeTensor *tensor) {
+    bool rest = tensor->ndim == p->ndim && (p->ndim < 2 || tensor->shape[1] == (size_t)p->shape[1]);
+    if (strncmp(p->name, "head.", 5) || !rest || is_looking(&fit->run->s)) return false;
+    if (tensor->shape[0] == (size_t)p->shape[0]) return false;
+    params_draw(&fit->run->vit.params, p, fit->run->s.seed, to);
+    fit->classes = tensor->shape[0];
+    return true;
+}
+
+static bool fit_tensor(float *to, const Param *p, const SafeTensor *tensor, void *context) {
+    return fit_grid(context, to, p, tensor) || fit_head(context, to, p, tensor);
+}
+
+/* The model that a checkpoint of ours was made for, so that its grids are known. */
+static void origin_create(Vit *origin, const char *checkpoint) {
+    Settings settings;
+    Config config;
+    char error[ERROR_SIZE], *text = run_folder_config(checkpoint);
+    if (!text) return;
+    config_init(&config, entries, ENTRIES, &settings, "config");
+    if (config_try_text(&config, text, strlen(text), checkpoint, error, sizeof error) && settings.num_classes > 0) {
+        VitConfig vit = vit_config(&settings);
+        vit_create(origin, &vit);
+    }
+    config_free(&config);
+    free(text);
+}
+
+static void weights_load(Run *run) {
+    const Settings *s = &run->s;
+    static Fit fit;
+    fit.run = run;
+    origin_create(&fit.origin, s->init);
+    checkpoint_load_weights(&run->vit.params, s->init, &(CheckpointFit){fit_tensor, &fit});
+    vit_destroy(&fit.origin);
+    if (distributed_rank() > 0 || s->bench) return;
+    if (fit.resampled) {
+        char more[32] = "";
+        if (fit.resampled > 1) snprintf(more, sizeof more, " and %d more", fit.resampled - 1);
+        printf("%s: resampled bicubically: %s from %dx%d to %dx%d%s\n", s->init, fit.first->name, fit.grid.rows,
+               fit.grid.columns, fit.first->grid.rows, fit.first->grid.columns, more);
+    }
+    if (fit.classes)
+        printf("%s: its head has %zu classes, this model %d: the head is drawn afresh\n", s->init, fit.classes,
+               s->num_classes);
+}
+
 /* Builds the model for `batch` images at a time and gives it its first weights. */
 static void model_open(Run *run, int batch, bool training) {
-    VitConfig config = vit_config(run);
+    VitConfig config = vit_config(&run->s);
     vit_create(&run->vit, &config);
     vit_plan(&run->vit, batch, training);
     vit_allocate(&run->vit);
     params_allocate(&run->vit.params, training);
     if (*run->s.init) {
-        checkpoint_load_weights(&run->vit.params, run->s.init);
+        weights_load(run);
     } else {
         params_initialize(&run->vit.params, run->s.seed);
         vit_draw_buffers(&run->vit, run->s.seed, 0);
@@ -396,21 +488,7 @@ static void buffers_open(Run *run, int batch) {
 
 /* == One step ===================================================================================================== */
 
-/* Before anything that is not a number is saved over good weights. */
-static void stop_on_bad(const Run *run, uint64_t step, const char *what, double value) {
-    char kept[RUN_PATH_SIZE + 64] = "nothing has been saved yet";
-    if (isfinite(value)) return;
-    if (run->state.log_bytes) snprintf(kept, sizeof kept, "the last good state is in %s", run->s.run_dir);
-    progress_end();
-    die("step %llu: %s is %s; %s (try a lower lr, a longer warm-up or clip_grad)", (unsigned long long)step, what,
-        isnan(value) ? "not a number" : "infinite", kept);
-}
-
-/* The last update before a save may overflow though its loss and gradient were still finite. */
-static void stop_on_bad_weights(const Run *run) {
-    const Param *p = params_not_finite(&run->vit.params, run->vit.params.values);
-    if (p) stop_on_bad(run, run->state.step, p->name, NAN);
-}
+static const char advice[] = "a lower lr, a longer warm-up or clip_grad";
 
 /* Images and soft targets into the model, erased and mixed with their partners where the recipe says so. */
 static void load_images(Run *run, const LoaderPart *part) {
@@ -479,9 +557,9 @@ static double train_step(Run *run) {
     }
     all_reduce_finish();
     loss = step_agree(run, loss);
-    stop_on_bad(run, step, "the loss", loss);
+    run_stop_on_bad(&run->state, &run->folder, step, "the loss", loss, advice);
     run->state.gradient_norm = adamw_step(&run->adamw, &vit->params, run->state.lr, (int)step);
-    stop_on_bad(run, step, "the norm of the gradient", (double)run->state.gradient_norm);
+    run_stop_on_bad(&run->state, &run->folder, step, "the norm of the gradient", (double)run->state.gradient_norm, advice);
     return loss;
 }
 
@@ -533,7 +611,7 @@ static void log_row(Run *run, const Accuracy *accuracy) {
     RunState *state = &run->state;
     double loss = state->loss_count ? state->loss_sum / (double)state->loss_count : NAN;
     char tops[64] = ",", divergence[32] = "";
-    if (isfinite(state->divergence)) snprintf(divergence, sizeof divergence, "%.6f", state->divergence);
+    if (isfinite(state->measured[0])) snprintf(divergence, sizeof divergence, "%.6f", state->measured[0]);
     if (accuracy) snprintf(tops, sizeof tops, "%.3f,%.3f", accuracy->top1, accuracy->top5);
     run_folder_log(&run->folder, "%llu,%llu,%.6f,%.8g,%.6g,%.1f,%s,%s,%.3f", (unsigned long long)state->step,
                    (unsigned long long)state->epoch + 1, loss, (double)state->lr, (double)state->gradient_norm,
@@ -573,7 +651,7 @@ static bool train_epoch(Run *run) {
         run->images_per_s = images / seconds;
         run->stall = waited / seconds;
         bool last = state->batch == batches, due = last || state->step % (uint64_t)run->s.log_every == 0;
-        if (due) state->divergence = vit_divergence(&run->vit, run->last_micro_batch);
+        if (due) state->measured[0] = vit_divergence(&run->vit, run->last_micro_batch);
         show_progress(run, last || run->stopping);
         if (due && !last) {
             log_row(run, NULL);
@@ -584,23 +662,11 @@ static bool train_epoch(Run *run) {
     return true;
 }
 
-/* Ranks update their own copies of the parameters, with the same gradients: anything else is a fault of a machine. */
-static void check_ranks_agree(const Run *run) {
-    const Params *params = &run->vit.params;
-    double sum = 0;
-    if (distributed_ranks() < 2) return;
-    for (int i = 0; i < params->count; i++)
-        sum += sum_of_squares(params->values + params->items[i].offset, params->items[i].size);
-    if (!distributed_agree(sum))
-        die("the ranks' parameters differ after step %llu: a machine computes wrongly, or the builds are not the same",
-            (unsigned long long)run->state.step);
-}
-
 /* The end of an epoch: accuracy if it is due, a row in the log, checkpoints.  False when a signal came meanwhile. */
 static bool finish_epoch(Run *run) {
     RunState *state = &run->state;
-    stop_on_bad_weights(run);
-    check_ranks_agree(run);
+    run_stop_on_bad_weights(state, &run->folder, &run->vit.params, advice);
+    run_check_ranks_agree(&run->vit.params, state->step);
     bool due = (state->epoch + 1) % (uint64_t)run->s.eval_every == 0 || state->epoch + 1 == (uint64_t)run->s.epochs;
     if (state->epoch + 1 < (uint64_t)run->s.epochs) loader_start(&run->loader, (uint32_t)state->epoch + 1, 0);
     if (due) {
@@ -609,8 +675,8 @@ static bool finish_epoch(Run *run) {
         progress_show(true, "epoch %llu/%d  top-1 %.2f %%  top-5 %.2f %%", (unsigned long long)state->epoch + 1,
                       run->s.epochs, accuracy.top1, accuracy.top5);
         log_row(run, &accuracy);
-        if (accuracy.top1 > state->best_top1) {
-            state->best_top1 = accuracy.top1;
+        if (accuracy.top1 > state->best) {
+            state->best = accuracy.top1;
             run_folder_save_weights(&run->folder, &run->vit.params, "best.safetensors");
         }
         run->accuracy = accuracy;
@@ -623,28 +689,25 @@ static bool finish_epoch(Run *run) {
     return true;
 }
 
+static RunStrings run_strings(Run *run) {
+    return (RunStrings){&run->s.config, &run->s.resume, &run->s.init, &run->s.run_dir};
+}
+
 static void folder_open(Run *run, bool resumed) {
-    static char path[RUN_PATH_SIZE], words[RUN_PATH_SIZE + 128];
-    char stem[128], error[ERROR_SIZE];
-    if (!*run->s.run_dir) {
-        snprintf(stem, sizeof stem, "%s-%s", run->train.name, attention_operators[run->s.attn]->name);
-        run_folder_choose(path, stem);
-        distributed_broadcast(path, sizeof path);
-        if (!config_try_set(&run->config, "run_dir", path, "the default", error, sizeof error)) die("%s", error);
-    }
-    run_folder_open(&run->folder, run->s.run_dir, &run->config, run->train.class_names, run->train.classes,
+    RunStrings strings = run_strings(run);
+    char stem[128];
+    snprintf(stem, sizeof stem, "%s-%s", run->train.name, attention_operators[run->s.attn]->name);
+    run_open_folder(&run->folder, &run->config, &strings, "train_vit", stem, run->train.class_names, run->train.classes,
                     "step,epoch,loss,lr,grad_norm,images_per_s,top1,top5,jsd,stall", resumed ? &run->state : NULL);
-    snprintf(words, sizeof words, "train_vit --resume %s goes on from the last checkpoint", run->s.run_dir);
-    distributed_last_words(words);
 }
 
 static void training_open(Run *run) {
     const Settings *s = &run->s;
     bool resumed = *s->resume != 0;
     char path[RUN_PATH_SIZE];
-    run->state.best_top1 = -1;
-    run->state.divergence = NAN;
-    run->adamw = (AdamW){s->beta1, s->beta2, s->eps, s->weight_decay, s->clip_grad, s->ema_decay};
+    run->state.best = -1;
+    for (int i = 0; i < RUN_MEASURED; i++) run->state.measured[i] = NAN;
+    run->adamw = (AdamW){s->beta1, s->beta2, s->eps, s->weight_decay, s->clip_grad, s->ema_decay, 1};
     float scale = s->lr_base_batch ? (float)s->batch_size / (float)s->lr_base_batch : 1;
     run->schedule = (Schedule){s->lr * scale,    s->lr_min,         s->lr_warmup,
                                s->warmup_epochs, (float)s->epochs,  s->lr_schedule == SCHEDULE_EPOCH};
@@ -669,6 +732,9 @@ static void announce(const Run *run) {
         printf("%d ranks, %d images of each batch on every one\n", distributed_ranks(), local_batch(run));
     printf("%s: %zu training and %zu test images, %d classes\n", run->train.name, run->train.count, run->test.count,
            run->train.classes);
+    if (run->train.height && !has_model_size(run))
+        printf("%s: images of %dx%d are resized to img_size %dx%d: cut out and scaled in training, the centre in tests\n",
+               run->train.name, run->train.height, run->train.width, s->img_size[0], s->img_size[1]);
     printf("%s: %zu parameters, %.1f million multiply-adds an image, %.0f MiB of activations\n",
            attention_operators[s->attn]->name, run->vit.params.parameters, (double)vit_macs(&run->vit) / 1e6,
            (double)vit_activation_bytes(&run->vit) / (1 << 20));
@@ -683,13 +749,8 @@ static void announce(const Run *run) {
 /* Saves what there is and ends as the shell expects of a program that a signal ended. */
 static int stop_early(Run *run) {
     progress_end();
-    stop_on_bad_weights(run);
-    run_folder_save(&run->folder, &run->vit.params, &run->state);
-    if (distributed_rank() == 0)
-        printf("stopped by %s after step %llu, in epoch %llu of %d, and saved: train_vit --resume %s continues\n",
-               stop_signal_name(), (unsigned long long)run->state.step, (unsigned long long)run->state.epoch + 1,
-               run->s.epochs, run->s.run_dir);
-    return 128 + (stop_signal ? stop_signal : SIGTERM);
+    run_stop_on_bad_weights(&run->state, &run->folder, &run->vit.params, advice);
+    return run_stop_early(&run->folder, &run->vit.params, &run->state, "train_vit", run->s.epochs);
 }
 
 static int mode_train(Run *run) {
@@ -702,7 +763,7 @@ static int mode_train(Run *run) {
     if (run->state.epoch >= (uint64_t)run->s.epochs) {
         if (distributed_rank() > 0) return 0;
         printf("all %d epochs are done, best top-1 %.2f %%: a higher --epochs trains on\n", run->s.epochs,
-               run->state.best_top1);
+               run->state.best);
         return 0;
     }
     while (run->state.epoch < (uint64_t)run->s.epochs)
@@ -711,14 +772,14 @@ static int mode_train(Run *run) {
     char elapsed[32];
     duration_text(elapsed, sizeof elapsed, now_seconds() - run->started);
     printf("done in %s: top-1 %.2f %%, best %.2f %%; checkpoints and log.csv are in %s\n", elapsed, run->accuracy.top1,
-           run->state.best_top1, run->s.run_dir);
+           run->state.best, run->s.run_dir);
     return 0;
 }
 
 /* == The other modes ============================================================================================== */
 
 static int mode_describe(Run *run) {
-    VitConfig config = vit_config(run);
+    VitConfig config = vit_config(&run->s);
     vit_create(&run->vit, &config);
     vit_plan(&run->vit, micro_batch_choose(run), true);
     vit_describe(&run->vit, stdout);
@@ -782,24 +843,12 @@ static void bench_batch(Run *run, bool training) {
     device_synchronize();
 }
 
-/* Images a second: the median over whole batches, after one that is not counted. */
-static double bench_rate(Run *run, bool training) {
-    enum { MAX_BATCHES = 4096 };
-    static double seconds[MAX_BATCHES];
-    int count = 0;
+static void bench_training(void *run) { bench_batch(run, true); }
+static void bench_inference(void *run) { bench_batch(run, false); }
+
+static RunSpeed bench_speed(Run *run, bool training) {
     vit_set_training(&run->vit, training);
-    bench_batch(run, training);
-    double begin = now_seconds();
-    while (count < MAX_BATCHES &&
-           !distributed_any(count >= 3 && now_seconds() - begin >= (double)run->s.bench_seconds)) {
-        double start = now_seconds();
-        bench_batch(run, training);
-        double took = now_seconds() - start;
-        int i = count++;
-        for (; i > 0 && seconds[i - 1] > took; i--) seconds[i] = seconds[i - 1];
-        seconds[i] = took;
-    }
-    return run->s.batch_size / seconds[count / 2];
+    return run_speed(training ? bench_training : bench_inference, run, run->s.batch_size, (double)run->s.bench_seconds);
 }
 
 static int mode_bench(Run *run) {
@@ -808,26 +857,30 @@ static int mode_bench(Run *run) {
     model_open(run, batch, true);
     buffers_open(run, batch);
     params_allocate_optimizer(&run->vit.params, false);
-    run->adamw = (AdamW){s->beta1, s->beta2, s->eps, s->weight_decay, s->clip_grad, 0};
+    run->adamw = (AdamW){s->beta1, s->beta2, s->eps, s->weight_decay, s->clip_grad, 0, 1};
     for (size_t i = 0; i < (size_t)batch * 3 * (size_t)s->img_size[0] * (size_t)s->img_size[1]; i++)
         run->pixels[i] = (uint8_t)rng_bits(s->seed, RNG_TEST, 0, 0, i);
     for (int b = 0; b < batch; b++) run->labels[b] = b % C;
     loader_targets(run->targets, run->labels, batch, C, s->label_smoothing);
     double peak = gemm_peak_gflops();
     double memory = memory_peak_gbytes(), moved = vit_moved_bytes(&run->vit, local_batch(run));
-    double train = bench_rate(run, true), infer = bench_rate(run, false), again = gemm_peak_gflops();
+    RunSpeed train = bench_speed(run, true), infer = bench_speed(run, false);
+    double again = gemm_peak_gflops();
     if (again > peak) peak = again;
-    double gflops = 3 * 2 * (double)vit_macs(&run->vit) * train / 1e9 / distributed_ranks();
+    double gflops = 3 * 2 * (double)vit_macs(&run->vit) * train.images_per_s / 1e9 / distributed_ranks();
     if (distributed_rank() > 0) return 0;
     const Attention *a = &run->vit.blocks[0].attention;
+    const Plan *training = &run->vit.training, *inference = &run->vit.inference;
     printf("{\"attn\": \"%s\", \"algorithm\": \"%s\", \"device\": \"%s\", \"tokens\": %d, \"ranks\": %d, "
            "\"batch_size\": %d, \"micro_batch\": %d, \"params\": %zu, \"macs\": %zu, \"train_images_per_s\": %.2f, "
-           "\"infer_images_per_s\": %.2f, \"peak_bytes\": %zu, \"gemm_peak_gflops\": %.1f, \"mfu\": %.4f, "
+           "\"infer_images_per_s\": %.2f, \"train_batch_seconds\": %.6f, \"infer_batch_seconds\": %.6f, "
+           "\"train_bytes\": %zu, \"infer_bytes\": %zu, \"peak_bytes\": %zu, \"gemm_peak_gflops\": %.1f, \"mfu\": %.4f, "
            "\"moved_bytes\": %.0f, \"memory_peak_gbytes\": %.1f, \"bandwidth_fraction\": %.4f}\n",
            attention_operators[s->attn]->name, a->op->path ? a->op->path(a) : a->op->name, kernels_device(), run->vit.N,
-           distributed_ranks(), s->batch_size, batch, run->vit.params.parameters, vit_macs(&run->vit), train, infer,
-           device_peak_bytes(), peak, gflops / peak, moved, memory,
-           moved * train / s->batch_size / (memory * 1e9));
+           distributed_ranks(), s->batch_size, batch, run->vit.params.parameters, vit_macs(&run->vit),
+           train.images_per_s, infer.images_per_s, train.fastest, infer.fastest,
+           plan_bytes(training) + training->workspace, plan_bytes(inference) + inference->workspace, device_peak_bytes(),
+           peak, gflops / peak, moved, memory, moved * train.images_per_s / s->batch_size / (memory * 1e9));
     return 0;
 }
 
@@ -853,7 +906,7 @@ static void prediction_pixels(Run *run, const char *name, uint8_t *pixels) {
         ok = file_read_again(name, IMAGE_MAX_BYTES, &file.bytes, &file.room, &sample.size, error);
         sample.bytes = file.bytes;
         Image image;
-        if (ok && run->train.height) {
+        if (ok && has_model_size(run)) {
             if (!image_decode(&image, file.bytes, sample.size, IMAGE_MAX_PIXELS, error)) die("%s: %s", name, error);
             image_resize(pixels, run->s.img_size[0], run->s.img_size[1], image.pixels, image.height, image.width);
             image_free(&image);
@@ -977,38 +1030,6 @@ static int parity_shapes(Run *run, const SafeTensor *images, const SafeTensor *l
     return (int)images->shape[0];
 }
 
-/* Parameters and buffers that travel in the file replace the model's; all of them or none. */
-static void parity_parameters(Run *run, const SafeTensors *st) {
-    Params *params = &run->vit.params;
-    char error[ERROR_SIZE];
-    int present = 0;
-    for (int i = 0; i < params->count; i++) present += safetensors_find(st, params->items[i].name) != NULL;
-    if (present && !checkpoint_read_weights(params, params->values, st, "", error, sizeof error)) die("%s", error);
-}
-
-static void parity_write(Run *run, float loss, int B) {
-    const Params *params = &run->vit.params;
-    int count = 2;
-    SafeTensorEntry *out = xcalloc((size_t)params->count + 2, sizeof *out, "parity");
-    char(*names)[PARAM_NAME_SIZE + 8] = xcalloc((size_t)params->count + 2, sizeof *names, "parity"), error[ERROR_SIZE];
-    float *grads = xcalloc(params->total, sizeof *grads, "parity");
-    device_download(grads, params->grads, params->total * sizeof *grads);
-    out[0] = (SafeTensorEntry){"logits", SAFE_F32, 2, {(size_t)B, (size_t)run->s.num_classes}, run->logits};
-    out[1] = (SafeTensorEntry){"loss", SAFE_F32, 1, {1}, &loss};
-    for (int i = 0; i < params->count; i++) {
-        const Param *p = &params->items[i];
-        SafeTensorEntry *to = &out[count];
-        if (p->frozen) continue;
-        snprintf(names[count], sizeof names[count], "grad.%s", p->name);
-        *to = (SafeTensorEntry){.name = names[count++], .dtype = SAFE_F32, .ndim = p->ndim, .data = grads + p->offset};
-        for (int d = 0; d < p->ndim; d++) to->shape[d] = (size_t)p->shape[d];
-    }
-    if (!safetensors_write(run->s.out, out, count, NULL, 0, error, sizeof error)) die("%s", error);
-    free(grads);
-    free(names);
-    free(out);
-}
-
 static int mode_parity(Run *run) {
     Settings *s = &run->s;
     Vit *vit = &run->vit;
@@ -1026,7 +1047,7 @@ static int mode_parity(Run *run) {
 
     model_open(run, B, true);
     buffers_open(run, B);
-    parity_parameters(run, &st);
+    run_parity_parameters(&vit->params, &st);
     for (int b = 0; b < B; b++) {
         if (wanted[b] < 0 || wanted[b] >= C)
             die("%s: label %lld of image %d is outside 0..%d", s->parity, (long long)wanted[b], b, C - 1);
@@ -1041,7 +1062,10 @@ static int mode_parity(Run *run) {
     vit_losses(vit, run->losses, B);
     vit_backward(vit, B, false, NULL);
     for (int b = 0; b < B; b++) loss += run->losses[b];
-    parity_write(run, (float)(loss / B), B);
+    float mean = (float)(loss / B);
+    const SafeTensorEntry outputs[] = {{"logits", SAFE_F32, 2, {(size_t)B, (size_t)C}, run->logits},
+                                       {"loss", SAFE_F32, 1, {1}, &mean}};
+    run_parity_write(s->out, outputs, 2, &vit->params);
     free(wanted);
     free(pixels);
     safetensors_close(&st);
@@ -1070,71 +1094,21 @@ static void print_help(const Run *run) {
     config_help(&run->config, stdout);
 }
 
-static void settings_read(Run *run, const char *base, const char *where, int argc, char **argv) {
-    config_init(&run->config, entries, ENTRIES, &run->s, "config");
-    if (base) config_read_text(&run->config, base, strlen(base), where);
-    config_read_arguments(&run->config, argc, argv);
-}
-
-/* Training goes on from the state; the modes that only look take the last weights. */
-static void resume_resolve(Run *run, bool training) {
-    static char folder[RUN_PATH_SIZE], last[RUN_PATH_SIZE];
-    char error[ERROR_SIZE];
-    run_folder_of(folder, run->s.resume);
-    run_folder_file(last, folder, "last.safetensors");
-    const char *given = config_origin(&run->config, "run_dir");
-    if (training && given && !strncmp(given, "--run", 5) && strcmp(run->s.run_dir, folder))
-        config_reject(&run->config, "run_dir", "%s, but --resume goes on in %s: copy that folder to fork a run",
-                      run->s.run_dir, folder);
-    const char *key = training ? "run_dir" : "init", *value = training ? folder : last;
-    if (!config_try_set(&run->config, key, value, "--resume", error, sizeof error)) die_usage("%s", error);
-}
-
 /* One mode at a time, with what it needs and nothing that only another would use. */
 static void check_mode(const Settings *s) {
-    const struct {
-        const char *name;
-        bool chosen;
-    } modes[] = {{"describe", s->describe},
-                 {"eval", s->eval},
-                 {"bench", s->bench},
-                 {"show_batch", *s->show_batch != 0},
-                 {"predict", s->predict.count > 0},
-                 {"parity", *s->parity != 0}};
-    const char *first = NULL;
-    for (size_t i = 0; i < sizeof modes / sizeof *modes; i++) {
-        if (first && modes[i].chosen) die_usage("--%s: not together with --%s", modes[i].name, first);
-        if (modes[i].chosen) first = modes[i].name;
-    }
+    const RunMode modes[] = {{"describe", s->describe},
+                             {"eval", s->eval},
+                             {"bench", s->bench},
+                             {"show_batch", *s->show_batch != 0},
+                             {"predict", s->predict.count > 0},
+                             {"parity", *s->parity != 0}};
+    const char *mode = run_one_mode(modes, sizeof modes / sizeof *modes);
     if ((s->eval || s->predict.count) && !*s->init)
-        die_usage("--%s: needs weights: --init FILE or --resume FOLDER", first);
+        die_usage("--%s: needs weights: --init FILE or --resume FOLDER", mode);
     if (*s->parity && !*s->out) die_usage("--parity: needs --out FILE for the results");
     if (*s->out && !*s->parity) die_usage("--out: '%s' would be written by --parity only", s->out);
     if (*s->attention && !s->predict.count)
         die_usage("--attention: '%s' would be written by --predict only", s->attention);
-}
-
-/* Settings come from, last wins: defaults; the run that is resumed, or the checkpoint that is looked at; --config; the
- * command line. */
-static void settings_open(Run *run, int argc, char **argv) {
-    settings_read(run, NULL, NULL, argc, argv);
-    Settings *s = &run->s;
-    bool looking = s->eval || s->bench || s->describe || s->predict.count || *s->parity || *s->show_batch;
-    if (*s->resume) resume_resolve(run, !looking);
-    const char *base_file = *s->config ? "" : *s->resume && !looking ? s->run_dir : looking ? s->init : "";
-    if (*base_file) {
-        char path[RUN_PATH_SIZE + 32];
-        snprintf(path, sizeof path, *s->resume && !looking ? "%s/state.safetensors" : "%s", base_file);
-        char *text = run_folder_config(path);
-        if (text) {
-            config_free(&run->config);
-            settings_read(run, text, path, argc, argv);
-            if (*s->resume) resume_resolve(run, !looking);
-            free(text);
-        }
-    }
-    if (*s->resume && !looking && *s->init) /* the state has later weights */
-        s->init = "";
 }
 
 static int run_mode(Run *run) {
@@ -1164,7 +1138,8 @@ static int run_mode(Run *run) {
 int main(int argc, char **argv) {
     static Run run;
     distributed_begin();
-    settings_open(&run, argc, argv);
+    RunStrings strings = run_strings(&run);
+    run_settings_open(&run.config, entries, ENTRIES, &run.s, &strings, is_looking, argc, argv);
     int status = run_mode(&run);
     if (fflush(stdout) != 0 || ferror(stdout)) die("standard output: cannot write all of it");
     return status;

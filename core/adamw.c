@@ -6,14 +6,16 @@
 
 float adamw_step(const AdamW *adamw, Params *params, float lr, int t) {
     float norm = (float)sqrt(sum_of_squares(params->grads, params->total));
+    float scale = adamw->clip_grad / (norm + 1e-6f); /* PyTorch's clip_grad_norm_ */
     if (!isfinite(norm)) return norm;
     AdamWStep step = {
         .lr = lr,
+        .slow = adamw->slow,
         .beta1 = adamw->beta1,
         .beta2 = adamw->beta2,
         .eps = adamw->eps,
         .weight_decay = adamw->weight_decay,
-        .scale = adamw->clip_grad > 0 && norm > adamw->clip_grad ? adamw->clip_grad / norm : 1,
+        .scale = adamw->clip_grad > 0 && scale < 1 ? scale : 1,
         .ema_decay = adamw->ema_decay,
         .t = t,
     };

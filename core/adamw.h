@@ -8,6 +8,7 @@ typedef struct {
     float beta1, beta2, eps, weight_decay;
     float clip_grad; /* largest norm of the whole gradient; 0: no clipping */
     float ema_decay; /* 0: no averaging */
+    float slow;      /* what the learning rate of Param.slow is a multiple of */
 } AdamW;
 
 /* One step number t >= 1 with rate lr: clips, updates parameters and moments, then the EMA if there is one.  Returns the

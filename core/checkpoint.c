@@ -2,6 +2,7 @@
 
 #include <inttypes.h>
 #include <limits.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -61,11 +62,12 @@ void checkpoint_save_state(const Params *params, const RunState *state, const ch
                            int metadata_count) {
     const float *arenas[] = {params->values, params->exp_avg, params->exp_avg_sq, params->ema};
     const char *prefixes[] = {"param.", "exp_avg.", "exp_avg_sq.", "ema."};
-    char run[256];
+    char run[512];
     SafeMetadata all[MAX_METADATA];
-    snprintf(run, sizeof run, "%" PRIu64 " %" PRIu64 " %" PRIu64 " %.17g %" PRIu64 " %.17g %" PRIu64 " %.9g %.9g %.17g",
-             state->step, state->epoch, state->batch, state->loss_sum, state->loss_count, state->best_top1,
-             state->log_bytes, (double)state->lr, (double)state->gradient_norm, state->divergence);
+    snprintf(run, sizeof run, "%" PRIu64 " %" PRIu64 " %" PRIu64 " %.17g %" PRIu64 " %.17g %" PRIu64 " %.9g %.9g %.17g %.17g %.17g %.17g",
+             state->step, state->epoch, state->batch, state->loss_sum, state->loss_count, state->best,
+             state->log_bytes, (double)state->lr, (double)state->gradient_norm, state->measured[0], state->measured[1],
+             state->measured[2], state->measured[3]);
     memcpy(all, metadata, (size_t)metadata_count * sizeof *metadata);
     all[metadata_count] = (SafeMetadata){"vit.c.run", run};
     arenas_save(params, arenas, prefixes, params->ema ? 4 : 3, path, all, metadata_count + 1);
@@ -80,15 +82,16 @@ static void shape_text(char *text, size_t size, int ndim, const size_t *shape) {
     if (used < size) snprintf(text + used, size - used, "]");
 }
 
-static bool shape_matches(const Param *p, const SafeTensor *tensor, char *error, size_t error_size) {
-    size_t wanted[PARAM_MAX_DIMS];
+static bool shape_matches(const Param *p, const SafeTensor *tensor) {
     bool same = tensor->ndim == p->ndim;
-    for (int d = 0; d < p->ndim; d++) {
-        wanted[d] = (size_t)p->shape[d];
-        same = same && tensor->shape[d] == wanted[d];
-    }
-    if (same) return true;
+    for (int d = 0; same && d < p->ndim; d++) same = tensor->shape[d] == (size_t)p->shape[d];
+    return same;
+}
+
+static bool refuse_shape(const Param *p, const SafeTensor *tensor, char *error, size_t error_size) {
+    size_t wanted[PARAM_MAX_DIMS];
     char has[128], needs[128];
+    for (int d = 0; d < p->ndim; d++) wanted[d] = (size_t)p->shape[d];
     shape_text(has, sizeof has, tensor->ndim, tensor->shape);
     shape_text(needs, sizeof needs, p->ndim, wanted);
     snprintf(error, error_size, "%s: %s has shape %s, but this model needs %s: another dim, depth, patch or class count?",
@@ -96,36 +99,80 @@ static bool shape_matches(const Param *p, const SafeTensor *tensor, char *error,
     return false;
 }
 
-bool checkpoint_read_weights(Params *params, float *arena, const SafeTensors *st, const char *prefix, char *error,
-                             size_t error_size) {
+/* A tensor that is not there, and how many more there are. */
+typedef struct {
+    char first[PARAM_NAME_SIZE + 16];
+    int count;
+} Missing;
+
+/* One tensor to the host. */
+static bool tensor_read(const Param *p, const SafeTensors *st, const char *name, float *host, const CheckpointFit *fit,
+                        Missing *missing, char *error, size_t error_size) {
+    const SafeTensor *tensor = safetensors_find(st, name);
+    if (!tensor) {
+        if (!missing->count++) snprintf(missing->first, sizeof missing->first, "%s", name);
+        return true;
+    }
+    if (fit && fit->fit(host + p->offset, p, tensor, fit->context)) return true;
+    if (!shape_matches(p, tensor)) return refuse_shape(p, tensor, error, error_size);
+    return safetensors_to_float(tensor, host + p->offset, error, error_size);
+}
+
+static bool none_missing(const Missing *missing, const char *file, char *error, size_t error_size) {
+    char others[48] = "";
+    if (missing->count > 1) snprintf(others, sizeof others, ", nor %d others", missing->count - 1);
+    if (missing->count)
+        snprintf(error, error_size, "%s: no tensor '%s'%s, which this model needs", file, missing->first, others);
+    return !missing->count;
+}
+
+bool checkpoint_read_weights(Params *params, float *arena, const SafeTensors *st, const char *prefix,
+                             const CheckpointFit *fit, char *error, size_t error_size) {
     float *host = xcalloc(params->total, sizeof *host, "checkpoint");
+    Missing missing = {.count = 0};
     bool ok = true;
     for (int i = 0; ok && i < params->count; i++) {
         const Param *p = &params->items[i];
         char name[PARAM_NAME_SIZE + 16];
         if (!is_stored(params, arena, p)) continue;
         snprintf(name, sizeof name, "%s%s", prefix, p->name);
-        const SafeTensor *tensor = safetensors_find(st, name);
-        ok = tensor != NULL;
-        if (!ok)
-            snprintf(error, error_size, "%s: no tensor '%s', which this model needs", st->file, name);
-        else
-            ok = shape_matches(p, tensor, error, error_size) &&
-                 safetensors_to_float(tensor, host + p->offset, error, error_size);
+        ok = tensor_read(p, st, name, host, fit, &missing, error, error_size);
     }
+    ok = none_missing(&missing, st->file, error, error_size) && ok;
     if (ok) device_upload(arena, host, params->total * sizeof *host);
     free(host);
     return ok;
 }
 
-void checkpoint_load_weights(Params *params, const char *path) {
+void checkpoint_load_part(Params *params, const char *prefix, const char *path) {
+    char error[ERROR_SIZE];
+    SafeTensors st;
+    size_t length = strlen(prefix);
+    Missing missing = {.count = 0};
+    bool ok = true;
+    float *host = xcalloc(params->total, sizeof *host, "checkpoint");
+    if (!safetensors_open(&st, path, error, sizeof error)) die("%s", error);
+    device_download(host, params->values, params->total * sizeof *host);
+    for (int i = 0; i < params->count; i++) {
+        const Param *p = &params->items[i];
+        if (strncmp(p->name, prefix, length)) continue;
+        const char *name = safetensors_find(&st, p->name) ? p->name : p->name + length;
+        ok = ok && tensor_read(p, &st, name, host, NULL, &missing, error, sizeof error);
+    }
+    if (!none_missing(&missing, st.file, error, sizeof error) || !ok) die("%s", error);
+    device_upload(params->values, host, params->total * sizeof *host);
+    safetensors_close(&st);
+    free(host);
+}
+
+void checkpoint_load_weights(Params *params, const char *path, const CheckpointFit *fit) {
     char error[ERROR_SIZE];
     SafeTensors st;
     if (!safetensors_open(&st, path, error, sizeof error)) die("%s", error);
     if (safetensors_metadata(&st, "vit.c.run"))
         die("%s: this is the state of a run: --resume continues it; --init wants last.safetensors or best.safetensors",
             path);
-    if (!checkpoint_read_weights(params, params->values, &st, "", error, sizeof error)) die("%s", error);
+    if (!checkpoint_read_weights(params, params->values, &st, "", fit, error, sizeof error)) die("%s", error);
     for (int i = 0; i < st.count; i++)
         if (!params_find(params, st.tensors[i].name))
             die("%s: tensor '%s' has no place in this model: another attn, feature_map, relative, pool, pos_embed or "
@@ -140,11 +187,13 @@ void checkpoint_load_state(Params *params, RunState *state, const char *path) {
     if (!safetensors_open(&st, path, error, sizeof error)) die("%s", error);
     const char *run = safetensors_metadata(&st, "vit.c.run");
     if (!run) die("%s: holds weights, not the state of a run: --init reads weights, --resume wants a run folder", path);
-    if (sscanf(run, "%" SCNu64 " %" SCNu64 " %" SCNu64 " %lg %" SCNu64 " %lg %" SCNu64 " %g %g %lg",
+    for (int i = 0; i < RUN_MEASURED; i++) state->measured[i] = NAN;
+    /* Runs of before have one measured number. */
+    if (sscanf(run, "%" SCNu64 " %" SCNu64 " %" SCNu64 " %lg %" SCNu64 " %lg %" SCNu64 " %g %g %lg %lg %lg %lg",
                &state->step,
-               &state->epoch, &state->batch, &state->loss_sum, &state->loss_count, &state->best_top1,
+               &state->epoch, &state->batch, &state->loss_sum, &state->loss_count, &state->best,
                &state->log_bytes, &state->lr, &state->gradient_norm,
-               &state->divergence) != 10 ||
+               &state->measured[0], &state->measured[1], &state->measured[2], &state->measured[3]) < 10 ||
         state->step >= INT_MAX || state->epoch >= INT_MAX)
         die("%s: vit.c.run is '%.100s', which is no place in a run", path, run);
     struct {
@@ -155,7 +204,8 @@ void checkpoint_load_state(Params *params, RunState *state, const char *path) {
                  {"exp_avg_sq.", params->exp_avg_sq},
                  {"ema.", params->ema}};
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
-        if (parts[i].arena && !checkpoint_read_weights(params, parts[i].arena, &st, parts[i].prefix, error, sizeof error))
+        if (parts[i].arena &&
+            !checkpoint_read_weights(params, parts[i].arena, &st, parts[i].prefix, NULL, error, sizeof error))
             die("%s", error);
     safetensors_close(&st);
 }

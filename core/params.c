@@ -58,6 +58,8 @@ void params_start_with(Params *params, float (*start)(const Param *p, size_t i))
     params->items[params->count - 1].start = start;
 }
 
+void params_on_grid(Params *params, ParamGrid grid) { params->items[params->count - 1].grid = grid; }
+
 void params_allocate(Params *params, bool training) {
     size_t bytes = params->total * sizeof(float);
     params->values = device_malloc(bytes, "parameters");
@@ -77,6 +79,7 @@ static void kinds_allocate(Params *params) {
         const Param *p = &params->items[i];
         size_t end = i + 1 < params->count ? p[1].offset : params->total;
         int kind = p->frozen ? PIECE_FROZEN : p->decay ? PIECE_DECAYED : PIECE_PLAIN;
+        if (p->slow) kind |= PIECE_SLOW;
         memset(host + p->offset / ARENA_PIECE, kind, (end - p->offset) / ARENA_PIECE);
     }
     params->kinds = device_malloc(pieces, "the optimizer's table");
@@ -142,16 +145,19 @@ static void shuffle_rows(const Param *p, float *x, uint64_t seed, uint32_t t) {
     }
 }
 
+void params_draw(const Params *params, const Param *p, uint64_t seed, float *host) {
+    uint32_t t = (uint32_t)(p - params->items);
+    for (size_t i = 0; i < p->size; i++) {
+        float known = p->start ? p->start(p, i) : NAN;
+        host[i] = isnan(known) ? draw(p, seed, t, i) : known;
+    }
+    if (p->init == INIT_PERMUTATIONS) shuffle_rows(p, host, seed, t);
+}
+
 void params_initialize(Params *params, uint64_t seed) {
     float *host = xcalloc(params->total, sizeof *host, "initial parameters");
-    for (int t = 0; t < params->count; t++) {
-        const Param *p = &params->items[t];
-        for (size_t i = 0; i < p->size; i++) {
-            float known = p->start ? p->start(p, i) : NAN;
-            host[p->offset + i] = isnan(known) ? draw(p, seed, (uint32_t)t, i) : known;
-        }
-        if (p->init == INIT_PERMUTATIONS) shuffle_rows(p, host + p->offset, seed, (uint32_t)t);
-    }
+    for (int t = 0; t < params->count; t++)
+        params_draw(params, &params->items[t], seed, host + params->items[t].offset);
     device_upload(params->values, host, params->total * sizeof *host);
     free(host);
 }

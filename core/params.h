@@ -25,6 +25,12 @@ typedef enum {
     INIT_PERMUTATIONS    /* each row a random order of 0 .. n-1 */
 } ParamInit;
 
+/* A tensor that has numbers for every position of a grid.  They lie along dimension `axis`, rows one after another and
+ * behind `prefix` positions that are not on the grid, or with axes = 2 along `axis` and the dimension after it. */
+typedef struct {
+    int axis, axes, prefix, rows, columns; /* axes 0: no such tensor */
+} ParamGrid;
+
 typedef struct Param {
     char name[PARAM_NAME_SIZE]; /* timm's: blocks.3.attn.qkv.weight */
     int shape[PARAM_MAX_DIMS], ndim;
@@ -32,7 +38,9 @@ typedef struct Param {
     ParamInit init;
     int fan; /* for INIT_FAN_IN_UNIFORM and INIT_KAIMING_NORMAL */
     float (*start)(const struct Param *p, size_t i); /* element i at first, NaN where `init` draws it; NULL: all drawn */
+    ParamGrid grid;
     bool decay;
+    bool slow;   /* AdamW.slow times the learning rate; to be set before params_allocate_optimizer */
     bool frozen; /* a buffer: stored and loaded like the others, but never trained, and no parameter */
     float **value, **grad; /* where the layer keeps its views; filled by params_allocate and params_view */
     float **host, *staging; /* buffers: host memory of the same size, and where the layer keeps its view of that */
@@ -64,6 +72,9 @@ void params_set_fan(Params *params, int fan);
 /* The tensor declared last starts with known values: start(p, i) is element i, or NaN where its ParamInit draws it. */
 void params_start_with(Params *params, float (*start)(const Param *p, size_t i));
 
+/* The tensor declared last lies on a grid: weights of a model for images of another size can be resampled. */
+void params_on_grid(Params *params, ParamGrid grid);
+
 /* Declares a buffer.  Its gradient stays zero, so that the optimizer and clipping do not see it; the EMA copies it.
  * host, where it is not NULL, becomes a view of host memory in which the layer prepares what it uploads to *value. */
 void params_declare_buffer(Params *params, float **value, float **host, const char *prefix, const char *name,
@@ -81,6 +92,9 @@ void params_view(Params *params, float *arena);
 
 /* Draws every tensor from (seed, tensor index); independent of threads, ranks and of the other tensors. */
 void params_initialize(Params *params, uint64_t seed);
+
+/* What params_initialize gives that one tensor, to host memory [p->size]. */
+void params_draw(const Params *params, const Param *p, uint64_t seed, float *host);
 
 /* The first tensor of `arena` (values or ema) that holds an infinity or a NaN, or NULL. */
 const Param *params_not_finite(const Params *params, const float *arena);

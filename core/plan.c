@@ -31,6 +31,7 @@ static void plan_add(Plan *plan, const char *prefix, const char *name, void *slo
     t->bytes = bytes;
     t->offset = *top;
     t->scratch = scratch;
+    t->absent = false;
     *top += (bytes + PLAN_ALIGN - 1) / PLAN_ALIGN * PLAN_ALIGN + (plan->guarded ? PLAN_GUARD : 0);
     if (*top > *peak) *peak = *top;
 }
@@ -41,6 +42,11 @@ void plan_keep(Plan *plan, const char *prefix, const char *name, void *slot, siz
 
 void plan_borrow(Plan *plan, const char *prefix, const char *name, void *slot, size_t bytes) {
     plan_add(plan, prefix, name, slot, bytes, true);
+}
+
+void plan_without(Plan *plan, void *slot) {
+    plan_add(plan, "", "", slot, 0, true);
+    plan->items[plan->count - 1].absent = true;
 }
 
 void plan_alias(Plan *plan, void *slot, const void *original) {
@@ -76,8 +82,9 @@ static char *plan_address(const Plan *plan, const PlanTensor *t) {
 void plan_bind(Plan *plan, void *memory) {
     plan->memory = memory;
     for (int i = 0; i < plan->count; i++) {
-        char *address = plan_address(plan, &plan->items[i]);
-        memcpy(plan->items[i].slot, &address, sizeof address);
+        const PlanTensor *t = &plan->items[i];
+        char *address = t->absent ? NULL : plan_address(plan, t);
+        memcpy(t->slot, &address, sizeof address);
     }
     kernels_reserve(plan->workspace);
 }

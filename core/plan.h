@@ -13,6 +13,7 @@ typedef struct {
     void *slot; /* address of the layer's pointer, whatever it points to */
     size_t offset, bytes;
     bool scratch;
+    bool absent; /* plan_without */
 } PlanTensor;
 
 typedef struct {
@@ -37,6 +38,9 @@ void plan_keep(Plan *plan, const char *prefix, const char *name, void *slot, siz
 
 /* A tensor that lives until plan_release goes back behind it. */
 void plan_borrow(Plan *plan, const char *prefix, const char *name, void *slot, size_t bytes);
+
+/* The slot is NULL while this plan is in force: what a layer does only where the other plan has a tensor for it. */
+void plan_without(Plan *plan, void *slot);
 
 /* Another name for the tensor planned for `original`'s slot. */
 void plan_alias(Plan *plan, void *slot, const void *original);

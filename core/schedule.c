@@ -12,3 +12,5 @@ float schedule_lr(const Schedule *s, double done) {
     if (t >= s->epochs) return s->lr_min;
     return s->lr_min + (s->lr - s->lr_min) * (float)(0.5 * (1 + cos(M_PI * t / s->epochs)));
 }
+
+float schedule_drop(float lr, int drop, int epoch) { return (float)(lr * pow(0.1, drop ? epoch / drop : 0)); }

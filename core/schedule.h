@@ -1,4 +1,4 @@
-/* The learning rate over a run: linear warm-up, then half a cosine, as timm's CosineLRScheduler has it. */
+/* The learning rate over a run: linear warm-up, then half a cosine, as timm's CosineLRScheduler has it; or steps. */
 #ifndef VIT_CORE_SCHEDULE_H
 #define VIT_CORE_SCHEDULE_H
 
@@ -12,5 +12,8 @@ typedef struct {
 
 /* The rate after `done` epochs (with their fraction). */
 float schedule_lr(const Schedule *schedule, double done);
+
+/* A tenth of lr for every `drop` epochs that are done; 0: lr as it is. */
+float schedule_drop(float lr, int drop, int epoch);
 
 #endif

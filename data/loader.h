@@ -1,22 +1,18 @@
-/* Batches.  Any batch of any epoch is a function of (seed, epoch, batch) alone, whatever loads it: a resumed run goes
- * on in the middle of an epoch with the bytes it would have seen, and image j of a batch is the same on any number of
- * ranks.
+/* Batches for classification.  Any batch of any epoch is a function of (seed, epoch, batch) alone, whatever loads it: a
+ * resumed run goes on in the middle of an epoch with the bytes it would have seen, and image j of a batch is the same on
+ * any number of ranks.
  *
  *   training     order = a uniformly random permutation of all images keyed by (seed, epoch);
  *                batches = count / batch_size: the images left over sit this epoch out, as in DeiT;
  *                sampler.h has repeated augmentation, mixup.h the order within a batch that mixup asks for
  *   evaluation   order = the data set's; batches = count / batch_size rounded up; the last may be short
- *   ranks        of the n images of a batch, rank r of R has those at [r n / R, (r+1) n / R)
  *
- * A pool of threads works ahead, in any order; loader_next hands out in order what they have filled.  An image that
- * cannot be read is named on stderr once, and the next one of the data set that can be takes its place. */
+ * data/parts.h shares batches among ranks and threads, and says what becomes of images that cannot be read. */
 #ifndef VIT_DATA_LOADER_H
 #define VIT_DATA_LOADER_H
 
 #include "data/dataset.h"
-#include "data/transform.h"
-
-typedef struct LoaderPool LoaderPool;
+#include "data/parts.h"
 
 typedef struct {
     uint64_t seed;
@@ -45,15 +41,7 @@ typedef struct {
     int first;    /* position of the first sample in the global batch */
 } LoaderPart;
 
-/* Sums since loader_open. */
-typedef struct {
-    uint64_t images;
-    double stalled; /* seconds that loader_next waited */
-    double worked;  /* seconds of all workers together */
-    size_t damaged; /* different images */
-} LoaderStats;
-
-typedef struct LoaderRing LoaderRing;
+typedef struct LoaderSlot LoaderSlot;
 
 typedef struct {
     const Dataset *dataset;
@@ -61,16 +49,9 @@ typedef struct {
     size_t batches; /* per epoch */
     uint32_t epoch;
     uint32_t *order; /* [count]: a permutation of the images */
-    LoaderRing *ring;
+    LoaderSlot *slots;
+    Parts parts;
 } Loader;
-
-/* How many cores this process may use. */
-int loader_cores(void);
-
-/* workers 0: one a core.  They take no signals. */
-LoaderPool *loader_pool_open(int workers);
-/* After the loaders that use it. */
-void loader_pool_close(LoaderPool *pool);
 
 /* Starts at epoch 0.  Ends the run when a training set does not fill one batch. */
 void loader_open(Loader *loader, const Dataset *dataset, const LoaderConfig *config);

@@ -66,6 +66,26 @@ void resample_range(const ResampleAxis *axis, ResampleFilter filter, int range[2
     inputs_of(axis, s, axis->first + axis->count - 1, &unused, &range[1]);
 }
 
+int resample_taps(const ResampleAxis *axis, ResampleFilter filter) {
+    int taps = (int)ceil(spread(axis, filter).support) * 2 + 1;
+    return taps < axis->in ? taps : axis->in;
+}
+
+int resample_weights(double *weights, int *first, const ResampleAxis *axis, ResampleFilter filter, int j) {
+    Spread s = spread(axis, filter);
+    double centre = centre_of(axis, s, j), sum = 0, inverse = 1.0 / s.stretch;
+    int low, high;
+    inputs_of(axis, s, j, &low, &high);
+    for (int i = 0; i < high - low; i++) {
+        double x = (i + low - centre + 0.5) * inverse;
+        weights[i] = filter == RESAMPLE_BICUBIC ? bicubic(x) : bilinear(x);
+        sum += weights[i];
+    }
+    for (int i = 0; sum != 0.0 && i < high - low; i++) weights[i] /= sum;
+    *first = low;
+    return high - low;
+}
+
 static void *grow(void *memory, size_t *room, size_t size) {
     if (size <= *room) return memory;
     free(memory);
@@ -81,31 +101,20 @@ typedef struct {
     int taps;
 } Table;
 
-/* The weights of output j, summing to 1, in units of 2^-BITS. */
-static void weigh(Table *table, int at, const ResampleAxis *axis, ResampleFilter filter, Spread s, int j,
-                  double *exact) {
-    double centre = centre_of(axis, s, j), sum = 0, inverse = 1.0 / s.stretch;
-    int low, high;
-    inputs_of(axis, s, j, &low, &high);
+/* The weights of output j in units of 2^-BITS. */
+static void weigh(Table *table, int at, const ResampleAxis *axis, ResampleFilter filter, int j, double *exact) {
+    int count = resample_weights(exact, &table->first[at], axis, filter, j);
     int32_t *weights = table->weights + (size_t)at * (size_t)table->taps;
-    for (int i = 0; i < high - low; i++) {
-        double x = (i + low - centre + 0.5) * inverse;
-        exact[i] = filter == RESAMPLE_BICUBIC ? bicubic(x) : bilinear(x);
-        sum += exact[i];
-    }
-    for (int i = 0; i < high - low; i++) {
-        double w = (sum != 0.0 ? exact[i] / sum : exact[i]) * (1 << BITS);
+    for (int i = 0; i < count; i++) {
+        double w = exact[i] * (1 << BITS);
         weights[i] = (int32_t)(w < 0 ? -0.5 + w : 0.5 + w);
     }
-    for (int i = high - low; i < table->taps; i++) weights[i] = 0;
-    table->first[at] = low;
+    for (int i = count; i < table->taps; i++) weights[i] = 0;
 }
 
 /* The exact weights are kept behind the rounded ones while they are made. */
 static bool table_make(Table *table, Resampler *r, int axis_number, const ResampleAxis *axis, ResampleFilter filter) {
-    Spread s = spread(axis, filter);
-    size_t count = (size_t)axis->count, taps = (size_t)ceil(s.support) * 2 + 1;
-    if (taps > (size_t)axis->in) taps = (size_t)axis->in;
+    size_t count = (size_t)axis->count, taps = (size_t)resample_taps(axis, filter);
     size_t numbers = (count * taps * sizeof(int32_t) + 7) / 8 * 8;
     int32_t **weights = &r->weights[axis_number];
     *weights = grow(*weights, &r->weights_room[axis_number], numbers + taps * sizeof(double));
@@ -114,7 +123,7 @@ static bool table_make(Table *table, Resampler *r, int axis_number, const Resamp
     if (!table->weights || !table->first) return false;
     double *exact = (double *)((char *)table->weights + numbers);
     for (int j = 0; j < axis->count; j++)
-        weigh(table, axis->mirror ? axis->count - 1 - j : j, axis, filter, s, axis->first + j, exact);
+        weigh(table, axis->mirror ? axis->count - 1 - j : j, axis, filter, axis->first + j, exact);
     return true;
 }
 
@@ -209,8 +218,8 @@ static void resample_row(uint8_t *out, const uint8_t *in, size_t stride, const i
     }
 }
 
-bool resample(Resampler *r, uint8_t *out, const ImagePart *in, const ResampleAxis *rows, const ResampleAxis *columns,
-              ResampleFilter filter) {
+bool resample_strided(Resampler *r, uint8_t *out, size_t out_stride, const ImagePart *in, const ResampleAxis *rows,
+                      const ResampleAxis *columns, ResampleFilter filter) {
     Table across, down;
     int y[2], x[2];
     resample_range(rows, filter, y);
@@ -241,9 +250,14 @@ bool resample(Resampler *r, uint8_t *out, const ImagePart *in, const ResampleAxi
     for (int j = 0; j < rows->count; j++) {
         const int32_t *w = down.weights + (size_t)j * (size_t)down.taps;
         int first = down.first[j], taps = y[1] - first < down.taps ? y[1] - first : down.taps;
-        resample_row(out + (size_t)j * n, r->rows + (size_t)(first - y[0]) * stride, stride, w, taps, n);
+        resample_row(out + (size_t)j * out_stride, r->rows + (size_t)(first - y[0]) * stride, stride, w, taps, n);
     }
     return true;
+}
+
+bool resample(Resampler *r, uint8_t *out, const ImagePart *in, const ResampleAxis *rows, const ResampleAxis *columns,
+              ResampleFilter filter) {
+    return resample_strided(r, out, (size_t)columns->count * 3, in, rows, columns, filter);
 }
 
 void resampler_free(Resampler *r) {

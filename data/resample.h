@@ -22,6 +22,12 @@ ResampleAxis resample_whole(int in, int out);
 /* range = [low, high): the inputs that the wanted outputs are made of. */
 void resample_range(const ResampleAxis *axis, ResampleFilter filter, int range[2]);
 
+/* The weights of output `j` and of its `count` inputs from *first on, which the caller has room for: they sum to 1. */
+int resample_weights(double *weights, int *first, const ResampleAxis *axis, ResampleFilter filter, int j);
+
+/* The most inputs an output has. */
+int resample_taps(const ResampleAxis *axis, ResampleFilter filter);
+
 /* Tables and rows between the passes; one for each thread, grown as pictures need it.  Starts as {0}. */
 typedef struct {
     uint8_t *rows, *columns;
@@ -35,5 +41,9 @@ void resampler_free(Resampler *resampler);
 /* out [rows->count,columns->count,3] from `in`, which holds at least the ranges of both axes.  False: out of memory. */
 bool resample(Resampler *resampler, uint8_t *out, const ImagePart *in, const ResampleAxis *rows,
               const ResampleAxis *columns, ResampleFilter filter);
+
+/* The same with rows of `out` so many bytes apart. */
+bool resample_strided(Resampler *resampler, uint8_t *out, size_t out_stride, const ImagePart *in,
+                      const ResampleAxis *rows, const ResampleAxis *columns, ResampleFilter filter);
 
 #endif

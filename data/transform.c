@@ -196,5 +196,6 @@ void transform_scratch_free(TransformScratch *scratch) {
     resampler_free(&scratch->resampler);
     free(scratch->bytes.bytes);
     free(scratch->pixels.bytes);
+    free(scratch->crop.bytes);
     *scratch = (TransformScratch){0};
 }

@@ -47,7 +47,7 @@ Crop transform_centre(const Transform *transform, int height, int width, int *re
 typedef struct {
     JpegReader *jpeg;
     Resampler resampler;
-    SampleBuffer bytes, pixels;
+    SampleBuffer bytes, pixels, crop;
 } TransformScratch;
 
 void transform_scratch_free(TransformScratch *scratch);

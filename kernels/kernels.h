@@ -133,6 +133,10 @@ void pool_forward(real *y, const real *x, int B, int N, int M, int first, int co
 /* dx [B,N,M] (=), zero outside the pooled tokens;  dy [B,M]. */
 void pool_backward(real *dx, const real *dy, int B, int N, int M, int first, int count);
 
+/* y = a + b, or a where b is NULL: M numbers of each of n rows, which lie y_row, a_row and b_row apart.  y may be a or b
+ * where their rows lie alike. */
+void rows_add(real *y, const real *a, const real *b, size_t n, int M, int y_row, int a_row, int b_row);
+
 /* == Linear layer ================================================================================================= */
 
 /* y = x w^T + b.  y [n,out] real;  x [n,in] real;  w [out,in] float;  b [out] float or NULL. */
@@ -164,6 +168,15 @@ void add_layernorm_backward(real *dy, real *df, float *dw, float *db, const real
                             const float *scale, int rows_per_scale, const float *w, const float *mean,
                             const float *rstd, size_t n, int M);
 size_t layernorm_workspace(int M);
+
+/* Layer norm of every head by itself, with weights that the heads share.  y, x: H*D numbers of each of n tokens, which lie
+ * `row` apart;  w [D];  b [D] or NULL.  y may be x. */
+void heads_norm_forward(real *y, const real *x, const float *w, const float *b, size_t n, int row, int H, int D,
+                        float eps);
+/* dx (=), may be dy, rows as x's;  dw (+=);  db (+=) or NULL. */
+void heads_norm_backward(real *dx, float *dw, float *db, const real *dy, const real *x, const float *w, size_t n, int row,
+                         int H, int D, float eps);
+size_t heads_norm_workspace(int D);
 
 /* y = x/2 (1 + erf(x / sqrt 2)).  y, x [n] real.  y may be x. */
 void gelu_forward(real *y, const real *x, size_t n);
@@ -253,6 +266,12 @@ void relu_gradient(real *dx, const real *dy, const real *y, size_t n);
 /* Maximum over 3 x 3 windows, stride 2, whatever lies beyond the border left out.
  * y [B,ceil(H/2),ceil(W/2),C];  x [B,H,W,C]. */
 void max_pool_forward(real *y, const real *x, int B, int H, int W, int C);
+
+/* y_t = the largest of the 3 x 3 tokens around t, as far as they are on the grid, channel by channel; NaN is larger than all.
+ * y [B,Hg*Wg,C] real;  at [B,Hg*Wg,C]: which of the nine, row by row, the first of equals (saved);  x rows `row` apart. */
+void neighbour_max_forward(real *y, uint8_t *at, const real *x, int row, int B, int Hg, int Wg, int C);
+/* dx (=), rows `row` apart;  dy [B,Hg*Wg,C]. */
+void neighbour_max_backward(real *dx, const real *dy, const uint8_t *at, int row, int B, int Hg, int Wg, int C);
 
 /* == Softmax attention ============================================================================================ */
 
@@ -363,6 +382,16 @@ void centres_backward(real *doffset, float *dreference, const float *dcentre, si
 void boxes_forward(float *boxes, const real *u, const real *raw, int L, size_t n);
 /* du [L,n,4] real (=);  draw [n,2] float (=), the sum over layers. */
 void boxes_backward(real *du, float *draw, const float *dboxes, const float *boxes, int L, size_t n);
+
+/* y += sum of P_nm v_m over the keys with P_nm > threshold, P = softmax(q k^T / sqrt D): the weights that are left are not
+ * scaled up (Castling-ViT's auxiliary branch).  y [B,N,H,D] (updated);  lse [B,H,N] float: log-sum-exp of the scaled
+ * scores (saved). */
+void thresholded_attention_forward(real *y, float *lse, const real *qkv, float threshold, int B, int N, int H, int D);
+/* dqkv (+=): other gradients of q, k and v are there.  delta [B,H,N] float (=): sum_m of what is left of P_nm times
+ * dy_n.v_m.  Which weights are left counts as a constant. */
+void thresholded_attention_backward(real *dqkv, float *delta, const real *dy, const float *lse, const real *qkv,
+                               float threshold, int B, int N, int H, int D);
+size_t thresholded_attention_workspace(int N, int D);
 
 /* == Gated positional attention (ConViT) ========================================================================== */
 
@@ -556,6 +585,41 @@ void hydra_attention_forward(real *y, float *inverse, float *kv, const real *qkv
 void hydra_attention_backward(real *dqkv, float *dkv, const real *dy, const float *inverse, const float *kv,
                               const real *qkv, int B, int N, int M);
 
+/* == Attention through landmarks ================================================================================== */
+
+/* A grid of Lh x Lw cells, L = Lh*Lw: cell (i,j) has rows i Hg/Lh up to (i+1) Hg/Lh of the tokens' grid, rounded down, and
+ * columns likewise, so that every token is in one.  1 <= Lh <= Hg, 1 <= Lw <= Wg. */
+typedef struct {
+    int Hg, Wg, Lh, Lw;
+} Cells;
+/* means [B,L,C] = the mean of each cell.  x [B,Hg*Wg,C], rows x_row apart. */
+void cell_means_forward(real *means, const real *x, const Cells *cells, int B, int C, int x_row);
+/* dx (+=): an activation's second gradient, so this runs after what wrote the first. */
+void cell_means_backward(real *dx, const real *dmeans, const Cells *cells, int B, int C, int x_row);
+
+/* Squares of r x r tokens as rows, so that a convolution of stride r that the heads share is a linear layer; rows and
+ * columns beyond the last whole square are left out.  cols [B,(Hg/r)*(Wg/r),H,D*r*r], columns ordered (channel, row,
+ * column) as a [.,D,r,r] weight;  x [B,Hg*Wg,H,D], rows x_row apart. */
+void head_patches_forward(real *cols, const real *x, int Hg, int Wg, int r, int B, int H, int D, int x_row);
+/* dx (+=). */
+void head_patches_backward(real *dx, const real *dcols, int Hg, int Wg, int r, int B, int H, int D, int x_row);
+
+/* y = A(q, b) Z A(a, k) v with landmarks a of the queries and b of the keys; Z is A(a, b)'s pseudo-inverse after six steps
+ * of a cubic scheme, Z <- Z/4 (13 - W (15 - W (7 - W))), W = A(a, b) Z, from A(a, b)^T / m, m its largest column sum.
+ *   softmax   A(x, z) = softmax of x z^T / sqrt D over its rows (Nystromformer)
+ *   gaussian  A(x, z) = exp(-|x - z|^2 / 2), tokens scaled by D^-1/4, k = q, b = a; m squared (SOFT)
+ * Gradients are those of the steps as they are taken, m's included.
+ * y [B,N,H,D] real;  tokens [B,N,3,H,D]: q, k, v, or [B,N,2,H,D]: q, v;  landmarks [B,L,2,H,D]: a, b, or [B,L,H,D]: a. */
+typedef struct {
+    int N, L, H, D;
+    bool gaussian;
+} LowRank;
+void low_rank_forward(real *y, const real *tokens, const real *landmarks, const LowRank *shape, int B);
+/* dtokens, dlandmarks (=). */
+void low_rank_backward(real *dtokens, real *dlandmarks, const real *dy, const real *tokens, const real *landmarks,
+                       const LowRank *shape, int B);
+size_t low_rank_workspace(const LowRank *shape, int B);
+
 /* == Ripple attention ============================================================================================= */
 
 enum { RIPPLE_MAX_GROUPS = 256 };
@@ -692,6 +756,29 @@ void weighted_attention_backward(real *dqkv, real *dqk, float *dr, const real *d
                                  const float *r, const Offsets *offsets, int tables, int B, int H, int D);
 size_t weighted_attention_workspace(const Offsets *offsets, int tables, int B, int H, int D);
 
+/* Sums over keys by relative position t(i,j), collected into E patterns and spread from them, head by head; D channels:
+ *   collect   s[i,e] = sum_c q[i,c] (base[c,e] + sum_j w[t(i,j),c,e] k[j,c])
+ *   spread    y[i,c] = sum_e s[i,e] (base[c,e] + sum_j w[t(i,j),c,e] v[j,c])
+ * N^2 work, but no N x N in memory.  w [T,D,E], or [T,E] for all channels unless per_channel;  base [D,E], or NULL: zero;
+ * any offsets but local ones. */
+typedef struct {
+    int x, z, k; /* from one token to the next: of q, y and their gradients; of s; of k and v */
+} PatternRows;
+/* Token n of head h begins at n rows.x + h D in q and y, at n rows.z + h E in s, at n rows.k + h D in k and v. */
+void patterns_collect_forward(real *s, const real *q, const real *k, const float *w, const float *base,
+                              const Patterns *patterns, const PatternRows *rows, int B, int H, int D);
+/* dq (=);  dk (=) add + the gradient, add like dk, may be dk, or NULL;  dw (+=);  dbase (+=) or NULL. */
+void patterns_collect_backward(real *dq, real *dk, const real *add, float *dw, float *dbase, const real *ds, const real *q,
+                               const real *k, const float *w, const float *base, const Patterns *patterns,
+                               const PatternRows *rows, int B, int H, int D);
+void patterns_spread_forward(real *y, const real *s, const real *v, const float *w, const float *base,
+                             const Patterns *patterns, const PatternRows *rows, int B, int H, int D);
+/* ds (=);  dv (=) add + the gradient, as above;  dw (+=);  dbase (+=) or NULL. */
+void patterns_spread_backward(real *ds, real *dv, const real *add, float *dw, float *dbase, const real *dy, const real *s,
+                              const real *v, const float *w, const float *base, const Patterns *patterns,
+                              const PatternRows *rows, int B, int H, int D);
+size_t patterns_workspace(const Patterns *patterns, int B, int H, int D);
+
 /* == Global filter ================================================================================================ */
 
 /* y = F' (w F x) over the grid, channel by channel, F the real two-dimensional Fourier transform (GFNet; orthonormal in both
@@ -716,17 +803,19 @@ double sum_of_squares(const float *x, size_t n);
 
 /* One AdamW step (Loshchilov and Hutter 2019, decoupled decay as in PyTorch) over a whole arena, in one pass:
  *   g' = scale g, m = b1 m + (1-b1) g', v = b2 v + (1-b2) g'^2,
- *   w = w - lr wd w - lr (m / (1-b1^t)) / (sqrt(v / (1-b2^t)) + eps), ema = d ema + (1-d) w.
+ *   w = w - lr wd w - lr (m / (1-b1^t)) / (sqrt(v / (1-b2^t)) + eps), ema = d ema + (1-d) w,
+ * with lr slow in place of lr where a piece is slow.
  * w, m, v, ema [n] updated, ema may be NULL;  g [n] is left as it is;
  * kinds [ceil(n / ARENA_PIECE)]: what happens to each piece of the arena. */
 enum { ARENA_PIECE = 16 };
 enum {
     PIECE_PLAIN,   /* no weight decay */
     PIECE_DECAYED,
-    PIECE_FROZEN   /* w, m and v stay, and ema = w */
+    PIECE_FROZEN,  /* w, m and v stay, and ema = w */
+    PIECE_SLOW = 4 /* added to one of these: the second learning rate */
 };
 typedef struct {
-    float lr, beta1, beta2, eps, weight_decay, scale, ema_decay;
+    float lr, slow, beta1, beta2, eps, weight_decay, scale, ema_decay;
     int t; /* the step's number, from 1 */
 } AdamWStep;
 void adamw_update(float *w, float *m, float *v, float *ema, const float *g, const uint8_t *kinds, size_t n,

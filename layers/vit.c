@@ -75,9 +75,12 @@ void vit_create(Vit *vit, const VitConfig *config) {
     if (config->class_token)
         params_declare(&vit->params, &vit->cls, &vit->dcls, "", "cls_token", INIT_TRUNC_NORMAL, false, 3,
                        (int[]){1, 1, M});
-    if (config->pos_embed)
+    if (config->pos_embed) {
+        int prefix = config->class_token && class_block(config) == 0;
         params_declare(&vit->params, &vit->pos, &vit->dpos, "", "pos_embed", INIT_TRUNC_NORMAL, false, 3,
-                       (int[]){1, vit->N - (config->class_token && class_block(config) > 0), M});
+                       (int[]){1, prefix + vit->Hg * vit->Wg, M});
+        params_on_grid(&vit->params, (ParamGrid){1, 1, prefix, vit->Hg, vit->Wg});
+    }
     patch_declare(vit);
     for (int i = 0; i < config->depth; i++) block_declare(vit, i);
     vit->stations[2 * config->depth].N = vit->N;

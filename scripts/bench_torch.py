@@ -17,6 +17,7 @@ warm-up.  Prints one JSON line for each model and mode.
     ripple-weights   the same with the N x N weights materialised, one product
     ripple-sat       the same by summed-area tables of phi(k) v^T (the paper's Algorithm 1); autograd keeps about
                      0.3 GB an image at the default sizes, so give it a small --batch
+    lisa             lightweight structure-aware attention as the LiSA paper's pseudo-code has it (its Figure 7)
 """
 
 import argparse
@@ -30,7 +31,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-MODELS = ("timm", "softmax", "linear", "ripple-groups", "ripple-weights", "ripple-sat")
+MODELS = ("timm", "softmax", "linear", "ripple-groups", "ripple-weights", "ripple-sat", "lisa")
 
 
 # == Attention operators ===============================================================================================
@@ -63,12 +64,31 @@ class StickBreaking(nn.Module):
         return F.pad(s, (0, 1), value=1.0) * F.pad(left, (1, 0), value=1.0)
 
 
+class Lisa(nn.Module):
+    """The paper's Figure 7, head by head: q, k, v [B,H,N,C] -> [B,H,N,C] by `patterns` circular convolutions of each."""
+
+    def __init__(self, N, C, patterns):
+        super().__init__()
+        self.wa, self.wb, self.b = (nn.Parameter(nn.init.trunc_normal_(torch.empty(shape), std=0.02))
+                                    for shape in ((N, C, patterns), (N, patterns), (C, patterns)))
+
+    def forward(self, q, k, v):
+        q, k = F.normalize(q, dim=-1, eps=1e-6), F.normalize(k, dim=-1, eps=1e-6)
+        N = k.shape[2]
+        k_wa = torch.einsum("bhmk,mkd->bhmkd", torch.fft.rfft(k, dim=2), torch.fft.rfft(self.wa, dim=0))
+        v_wb = torch.einsum("bhmv,md->bhmvd", torch.fft.rfft(v, dim=2), torch.fft.rfft(self.wb, dim=0))
+        k_wa, v_wb = torch.fft.irfft(k_wa, n=N, dim=2), torch.fft.irfft(v_wb, n=N, dim=2) + self.b
+        return torch.einsum("bhnk,bhnkd,bhnvd->bhnv", q, k_wa, v_wb)
+
+
 class Attention(nn.Module):
-    def __init__(self, kind, dim, heads, grid, r_max):
+    def __init__(self, kind, dim, heads, grid, r_max, patterns):
         super().__init__()
         self.kind, self.heads, self.grid, self.r_max = kind, heads, grid, r_max
         self.qkv, self.proj = nn.Linear(dim, 3 * dim), nn.Linear(dim, dim)
-        if kind != "softmax":
+        if kind == "lisa":
+            self.lisa, self.norm = Lisa(grid[0] * grid[1], dim // heads, patterns), nn.LayerNorm(dim, eps=1e-6)
+        elif kind != "softmax":
             self.feature = FeatureMap(dim // heads)
         if kind.startswith("ripple"):
             self.ripple = StickBreaking(heads, r_max, dim // heads)
@@ -122,6 +142,8 @@ class Attention(nn.Module):
         q, k, v = self.qkv(x).reshape(B, N, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
         if self.kind == "softmax":
             y = F.scaled_dot_product_attention(q, k, v)
+        elif self.kind == "lisa":
+            return self.proj(self.norm(self.lisa(q, k, v).transpose(1, 2).reshape(B, N, M)))
         else:
             q, k = self.feature(q), self.feature(k)
             if self.kind == "linear":
@@ -144,10 +166,10 @@ class Mlp(nn.Module):
 
 
 class Block(nn.Module):
-    def __init__(self, kind, dim, heads, grid, r_max, ratio):
+    def __init__(self, kind, dim, heads, grid, r_max, patterns, ratio):
         super().__init__()
         self.norm1, self.norm2 = nn.LayerNorm(dim, eps=1e-6), nn.LayerNorm(dim, eps=1e-6)
-        self.attn = Attention(kind, dim, heads, grid, r_max)
+        self.attn = Attention(kind, dim, heads, grid, r_max, patterns)
         self.mlp = Mlp(dim, ratio)
 
     def forward(self, x):
@@ -165,14 +187,15 @@ class PatchEmbed(nn.Module):
 
 
 class Vit(nn.Module):
-    def __init__(self, kind, img_size, patch_size, dim, depth, heads, num_classes, pool, r_max, ripple_layers):
+    def __init__(self, kind, img_size, patch_size, dim, depth, heads, num_classes, pool, r_max, ripple_layers,
+                 patterns):
         super().__init__()
         grid = (img_size // patch_size,) * 2
         self.patch_embed = PatchEmbed(patch_size, dim)
         self.cls_token = nn.Parameter(torch.zeros(1, 1, dim)) if pool == "cls" else None
         self.pos_embed = nn.Parameter(torch.zeros(1, grid[0] * grid[1] + (pool == "cls"), dim))
         kinds = ["linear" if kind.startswith("ripple") and i >= ripple_layers else kind for i in range(depth)]
-        self.blocks = nn.Sequential(*(Block(kind, dim, heads, grid, r_max, 4) for kind in kinds))
+        self.blocks = nn.Sequential(*(Block(kind, dim, heads, grid, r_max, patterns, 4) for kind in kinds))
         self.norm = nn.LayerNorm(dim, eps=1e-6)
         self.head = nn.Linear(dim, num_classes)
         for module in self.modules():
@@ -225,7 +248,7 @@ def median_seconds(step, warmup, steps, device="cpu"):
 def build(arguments, kind, pool):
     if kind != "timm":
         return Vit(kind, arguments.img_size, arguments.patch_size, arguments.dim, arguments.depth, arguments.heads,
-                   arguments.num_classes, pool, arguments.r_max, arguments.ripple_layers)
+                   arguments.num_classes, pool, arguments.r_max, arguments.ripple_layers, arguments.lisa_patterns)
     from timm.models.vision_transformer import VisionTransformer
     return VisionTransformer(img_size=arguments.img_size, patch_size=arguments.patch_size, embed_dim=arguments.dim,
                              depth=arguments.depth, num_heads=arguments.heads, num_classes=arguments.num_classes,
@@ -316,12 +339,12 @@ def check():
     for kind in MODELS[1:]:
         torch.manual_seed(1)
         pool = "cls" if kind == "softmax" else "gap"
-        model = Vit(kind, 14, 2, 24, 2, 3, 7, pool, 4, 1)
+        model = Vit(kind, 14, 2, 24, 2, 3, 7, pool, 4, 1, 5)
         with torch.no_grad():
             for parameter in model.parameters():
                 parameter.add_(torch.randn_like(parameter), alpha=0.3)
         config = reference.Config(attn=kind.split("-")[0], img_size=(14, 14), dim=24, heads=3, pool=pool, r_max=4,
-                                  tau=0.0, ripple_layers=1)
+                                  tau=0.0, ripple_layers=1, lisa_patterns=5)
         images, labels = torch.randn(3, 3, 14, 14), torch.tensor([0, 3, 6])
         logits, _, gradients = reference.Vit(config, model.state_dict()).loss_and_gradients(images, labels)
         ours = model(images)
@@ -352,6 +375,7 @@ def main():
     parser.add_argument("--pool", choices=("cls", "gap"), help="default: cls for softmax, gap for the others")
     parser.add_argument("--r-max", type=int, default=4)
     parser.add_argument("--ripple-layers", type=int, default=9)
+    parser.add_argument("--lisa-patterns", type=int, default=16)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--attention", action="store_true", help="time scaled_dot_product_attention alone, on CUDA")
     parser.add_argument("--check", action="store_true", help="compare with the float64 reference, time nothing")

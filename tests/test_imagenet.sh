@@ -158,5 +158,35 @@ refuses "eval_resize below img_size" 2 '--eval-resize|8|16x16' --data images $mo
 refuses "a crop with no area" 2 '--crop-area-min|0.9|0.5' --data images $model --crop-area-min 0.9 --crop-area-max 0.5
 refuses "a packed file cut short in training" 1 'cut-train.pack|cut short' --data cut-train.pack $model
 
+# == Fine-tuning at another resolution ===============================================================================
+
+finer="--data images $model --epochs 1"
+run $finer --img-size 24x40 --init folder/last.safetensors --run-dir finer
+[ "$status" -eq 0 ] && [ ! -s err ] &&
+    grep -q '^folder/last.safetensors: resampled bicubically: pos_embed from 2x2 to 3x5$' out
+check "--init at another img_size" $? "$(grep resampled out) $(head -n 1 err)"
+run $finer --img-size 40x24 --init finer/last.safetensors --run-dir turned
+[ "$status" -eq 0 ] && grep -q ': pos_embed from 3x5 to 5x3$' out
+check "a checkpoint knows its grid" $? "$(grep resampled out) $(head -n 1 err)"
+run --eval --init finer/last.safetensors --img-size 16
+[ "$status" -eq 0 ] && grep -q 'from 3x5 to 2x2$' out && grep -q '^top1: ' out
+check "--eval at another img_size" $? "$(grep resampled out) $(tail -n 1 out) $(head -n 1 err)"
+run $finer --attn lisa --lisa-patterns 2 --run-dir patterns
+run $finer --attn lisa --lisa-patterns 2 --img-size 24 --init patterns/best.safetensors --run-dir patterns.finer
+[ "$status" -eq 0 ] && grep -q ': pos_embed from 2x2 to 3x3 and 2 more$' out
+check "lisa's circles are resampled too" $? "$(grep resampled out) $(head -n 1 err)"
+run $finer --pool cls --run-dir token
+run $finer --pool cls --img-size 24 --init token/last.safetensors --run-dir token.finer
+[ "$status" -eq 0 ] && grep -q ': pos_embed from 2x2 to 3x3$' out
+check "a class token stays in front" $? "$(grep resampled out) $(head -n 1 err)"
+run $finer --num-classes 5 --init folder/last.safetensors --run-dir classes
+[ "$status" -eq 0 ] && grep -q '^folder/last.safetensors: its head has 3 classes, this model 5: the head is drawn afresh$' out
+check "a head of other classes is drawn afresh" $? "$(grep afresh out) $(head -n 1 err)"
+refuses "but not to be evaluated" 1 'folder/last.safetensors|head.|[3' --eval --init folder/last.safetensors --num-classes 5
+refuses "a width that differs" 1 'last.safetensors|pos_embed|[1,4,16]|[1,9,32]' $finer --img-size 24 --dim 32 --init folder/last.safetensors
+refuses "a class token that is missing" 1 'last.safetensors|cls_token' $finer --pool cls --init folder/last.safetensors
+refuses "a class token too many" 1 'last.safetensors|pos_embed|[1,5,16]|[1,9,16]' $finer --img-size 24 --init token/last.safetensors
+refuses "patches of another size" 1 'last.safetensors|patch_embed.proj.weight|[16,3,8,8]|[16,3,4,4]' $finer --patch-size 4 --init folder/last.safetensors
+
 echo "1..$count"
 [ $failures -eq 0 ]

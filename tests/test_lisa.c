@@ -253,7 +253,7 @@ static bool emulated(void) { return strstr(kernels_device(), "emulated"); }
 
 static double *widened_real(const real *x, size_t n) { return widened(download_real(x, n), n); }
 
-/* The grids of the paper's Table 4 and one that is no power of anything. */
+/* The grids of the paper's Tables 4 and 12, 49 to 7056 tokens, and one with a prime side. */
 static void test_algorithms_agree(void **state) {
     (void)state;
     static const int sides[][2] = {{7, 7}, {14, 14}, {28, 28}, {10, 33}, {56, 56}, {84, 84}};
@@ -270,6 +270,7 @@ static void test_algorithms_agree(void **state) {
             assert_true(close_real("dqk", got.dqk, widened_real(want.dqk, 2 * x.n_y), 2 * x.n_y));
             assert_true(close_float("dwa", got.dwa, widened(download(want.dwa, x.n_wa), x.n_wa), x.n_wa));
             assert_true(close_float("dwb", got.dwb, widened(download(want.dwb, x.n_wb), x.n_wb), x.n_wb));
+            assert_true(close_float("db", got.db, widened(download(want.db, x.n_b), x.n_b), x.n_b));
             release_all();
         }
 }

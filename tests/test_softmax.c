@@ -1,12 +1,13 @@
 /* Softmax attention with a relative position bias and over sparse sets of keys, against the dense formula in double:
- * every pair, its score plus the bias, or minus infinity where the query does not see the key. */
+ * every pair, its score plus the bias, or minus infinity where the query does not see the key.  And without its small
+ * weights, the gradient by differences of that formula. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 
 #include <cmocka.h>
 
-#include "tests/on_device.h"
+#include "tests/differences.h"
 
 typedef struct {
     int B, H, D, N;
@@ -210,9 +211,94 @@ static void test_sparse(void **state) {
             }
 }
 
+/* == Without the small weights ===================================================================================== */
+
+typedef struct {
+    int B, N, H, D;
+    double threshold, *qkv, *before;
+    bool *left; /* [B,H,N,N] pairs; NULL: to be found */
+    double closest; /* least |log(weight / threshold)|, where they are found */
+} Masked;
+
+/* The weights of query n of a head whose q begins at q0, in p [N]. */
+static void masked_row(double *p, const Masked *k, size_t q0, int n) {
+    size_t row = 3 * (size_t)k->H * k->D;
+    double sum = 0;
+    for (int m = 0; m < k->N; m++) {
+        double score = 0;
+        for (int c = 0; c < k->D; c++) score += k->qkv[q0 + n * row + c] * k->qkv[q0 + m * row + row / 3 + c];
+        sum += p[m] = exp(score / sqrt(k->D));
+    }
+    for (int m = 0; m < k->N; m++) p[m] /= sum;
+}
+
+static void masked_outputs(double *y, void *context) {
+    Masked *k = context;
+    size_t M = (size_t)k->H * k->D;
+    double *p = malloc(k->N * sizeof *p);
+    for (size_t i = 0; i < (size_t)k->B * k->N * M; i++) y[i] = k->before[i];
+    for (int b = 0; b < k->B; b++)
+        for (int h = 0; h < k->H; h++)
+            for (int n = 0; n < k->N; n++) {
+                size_t q0 = b * k->N * 3 * M + h * k->D, out = (b * k->N + n) * M + h * k->D;
+                bool *left = k->left + ((b * k->H + h) * k->N + n) * k->N;
+                masked_row(p, k, q0, n);
+                for (int m = 0; m < k->N; m++) {
+                    if (k->closest >= 0) {
+                        left[m] = p[m] > k->threshold;
+                        k->closest = fmin(k->closest, fabs(log(p[m] / k->threshold)));
+                    }
+                    for (int c = 0; c < k->D && left[m]; c++) y[out + c] += p[m] * k->qkv[q0 + m * 3 * M + 2 * M + c];
+                }
+            }
+    free(p);
+}
+
+static void masked_case(int B, int N, int H, int D) {
+    size_t n = (size_t)B * N * H * D, rows = (size_t)B * H * N, dropped = 0;
+    float *qkv = normals(3 * n, 1), *y = normals(n, 1), *dy = normals(n, 1), *before = normals(3 * n, 1);
+    real *d_qkv = upload_real(qkv, 3 * n), *d_y = upload_real(y, n), *d_dy = upload_real(dy, n),
+         *d_dqkv = upload_real(before, 3 * n), *again = upload_real(before, 3 * n);
+    float *d_lse = poisoned(rows), *d_delta = poisoned(rows);
+    Masked k = {B, N, H, D, 0.7 / N, wide(qkv, 3 * n), wide(y, n), calloc(rows * N, sizeof(bool)), 0};
+    double *want = zeros(n);
+    while (k.closest < 1e-5) { /* no weight that rounding could leave out or not */
+        k.closest = INFINITY;
+        k.threshold = (float)(k.threshold * 1.001);
+        masked_outputs(want, &k);
+    }
+    k.closest = -1;
+    for (size_t i = 0; i < rows * N; i++) dropped += !k.left[i];
+    printf("without weights up to %.3g, B %d N %d H %d D %d, %.0f %% of them\n", k.threshold, B, N, H, D,
+           100.0 * dropped / (double)(rows * N));
+    assert_true(N == 1 || (dropped > 0 && dropped < rows * N));
+    kernels_reserve(thresholded_attention_workspace(N, D));
+    thresholded_attention_forward(d_y, d_lse, d_qkv, (float)k.threshold, B, N, H, D);
+    assert_true(close_real("y", d_y, want, n));
+    thresholded_attention_backward(d_dqkv, d_delta, d_dy, d_lse, d_qkv, (float)k.threshold, B, N, H, D);
+    Function f = {masked_outputs, &k, n, zeros(n), dy, 1e-5};
+    assert_true(slopes_agree("dqkv", download_real(d_dqkv, 3 * n), before, k.qkv, 3 * n, &f));
+    double *delta = zeros(rows); /* of what is added, so y before it does not matter */
+    float *plain = y;
+    for (size_t i = 0; i < n; i++)
+        delta[(i / (H * D) / N * H + i / D % H) * N + i / (H * D) % N] += dy[i] * (want[i] - plain[i]);
+    assert_true(close_float("delta", d_delta, delta, rows));
+    thresholded_attention_backward(again, d_delta, d_dy, d_lse, d_qkv, (float)k.threshold, B, N, H, D);
+    assert_memory_equal(download_real(again, 3 * n), download_real(d_dqkv, 3 * n), 3 * n * sizeof(float));
+    free(k.left);
+    release_all();
+}
+
+static void test_masked(void **state) {
+    (void)state;
+    const int cases[][4] = {{2, 35, 3, 5}, {1, 1, 1, 2}, {1, 33, 2, 33}, {2, 16, 1, 16}, {1, 70, 1, 17}, {3, 4, 2, 1}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        masked_case(cases[i][0], cases[i][1], cases[i][2], cases[i][3]);
+}
+
 int main(void) {
     kernels_init();
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_bias), cmocka_unit_test(test_sparse)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_bias), cmocka_unit_test(test_sparse), cmocka_unit_test(test_masked)};
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     kernels_exit();
     return failed;

@@ -7,60 +7,68 @@
 
 static const float LARGEST = 1e6f;
 
-/* Row i of the n * 2 H rows of q^ and k^ in qkv. */
-static size_t row_in_qkv(size_t i, int H, int D) { return i / (2 * H) * 3 * H * D + i % (2 * H) * D; }
-
 /* 1 / |x| of sixteen squares; NaN stays. */
-static vec inverse_lengths(vec squares) {
+TILE_INLINE vec inverse_lengths(vec squares) {
     vec inverse;
     for (int l = 0; l < TILE; l++) inverse[l] = 1 / sqrtf(squares[l]);
     return vec_min(vec_set(LARGEST), inverse);
 }
 
-/* Rows first .. first+15 of n * 2 H, their sums together. */
-static void normalize_rows(real *qk, float *inverse, const real *qkv, size_t first, int rows, int H, int D) {
+/* Sixteen rows of D or fewer; their sums together.  D is a literal where it is TILE. */
+TILE_INLINE void rows_forward(real *qk, float *inverse, const real *x, int rows, int D) {
     vec squares[TILE] = {0};
-    for (int r = 0; r < rows; r++) {
-        const real *x = qkv + row_in_qkv(first + r, H, D);
-        for (int j = 0; j < D; j += TILE) squares[r] += vec_load_part(x + j, D - j) * vec_load_part(x + j, D - j);
-    }
+    for (int r = 0; r < rows; r++)
+        for (int j = 0; j < D; j += TILE) {
+            vec part = vec_load_part(x + (size_t)r * D + j, D - j);
+            squares[r] += part * part;
+        }
     vec scale = inverse_lengths(vec_sums(squares));
-    vec_store_part(inverse + first, scale, rows);
-    for (int r = 0; r < rows; r++) {
-        const real *x = qkv + row_in_qkv(first + r, H, D);
-        for (int j = 0; j < D; j += TILE)
-            vec_store_part(qk + (first + r) * D + j, scale[r] * vec_load_part(x + j, D - j), D - j);
-    }
+    vec_store_part(inverse, scale, rows);
+    for (int r = 0; r < rows; r++)
+        for (int j = 0; j < D; j += TILE) {
+            size_t at = (size_t)r * D + j;
+            vec_store_part(qk + at, inverse[r] * vec_load_part(x + at, D - j), D - j);
+        }
 }
 
-static void normalize_rows_backward(real *dqkv, const real *dqk, const real *qk, const float *inverse, size_t first,
-                                    int rows, int H, int D) {
+TILE_INLINE void rows_backward(real *dx, const real *dqk, const real *qk, const float *inverse, int rows, int D) {
     vec dots[TILE] = {0};
     for (int r = 0; r < rows; r++)
         for (int j = 0; j < D; j += TILE) {
-            size_t at = (first + r) * D + j;
+            size_t at = (size_t)r * D + j;
             dots[r] += vec_load_part(dqk + at, D - j) * vec_load_part(qk + at, D - j);
         }
-    vec scale = vec_load_part(inverse + first, rows), along = vec_sums(dots);
-    along = vec_select(scale < LARGEST, along, vec_set(0));
+    vec along = vec_select(vec_load_part(inverse, rows) < LARGEST, vec_sums(dots), vec_set(0));
     for (int r = 0; r < rows; r++)
         for (int j = 0; j < D; j += TILE) {
-            size_t at = (first + r) * D + j;
+            size_t at = (size_t)r * D + j;
             vec d = vec_load_part(dqk + at, D - j) - along[r] * vec_load_part(qk + at, D - j);
-            vec_store_part(dqkv + row_in_qkv(first + r, H, D) + j, scale[r] * d, D - j);
+            vec_store_part(dx + at, inverse[r] * d, D - j);
         }
 }
 
+/* The 2 H rows of a token lie in a row in qkv, too. */
 void l2_normalize_forward(real *qk, float *inverse, const real *qkv, size_t n, int H, int D) {
-    size_t all = n * 2 * H;
+    size_t row = (size_t)H * D;
 #pragma omp parallel for schedule(static)
-    for (size_t i = 0; i < all; i += TILE)
-        normalize_rows(qk, inverse, qkv, i, all - i < TILE ? (int)(all - i) : TILE, H, D);
+    for (size_t i = 0; i < n; i++)
+        for (int h = 0; h < 2 * H; h += TILE) {
+            int rows = 2 * H - h < TILE ? 2 * H - h : TILE;
+            size_t at = i * 2 * row + (size_t)h * D;
+            if (D == TILE) rows_forward(qk + at, inverse + i * 2 * H + h, qkv + at + i * row, rows, TILE);
+            else rows_forward(qk + at, inverse + i * 2 * H + h, qkv + at + i * row, rows, D);
+        }
 }
 
 void l2_normalize_backward(real *dqkv, const real *dqk, const real *qk, const float *inverse, size_t n, int H, int D) {
-    size_t all = n * 2 * H;
+    size_t row = (size_t)H * D;
 #pragma omp parallel for schedule(static)
-    for (size_t i = 0; i < all; i += TILE)
-        normalize_rows_backward(dqkv, dqk, qk, inverse, i, all - i < TILE ? (int)(all - i) : TILE, H, D);
+    for (size_t i = 0; i < n; i++)
+        for (int h = 0; h < 2 * H; h += TILE) {
+            int rows = 2 * H - h < TILE ? 2 * H - h : TILE;
+            size_t at = i * 2 * row + (size_t)h * D;
+            const float *lengths = inverse + i * 2 * H + h;
+            if (D == TILE) rows_backward(dqkv + at + i * row, dqk + at, qk + at, lengths, rows, TILE);
+            else rows_backward(dqkv + at + i * row, dqk + at, qk + at, lengths, rows, D);
+        }
 }

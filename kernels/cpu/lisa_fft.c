@@ -8,11 +8,12 @@
  *             1. dk^ = F' dK, dv = F' dV, and once all heads are done dwa = F' dWa, dwb = F' dWb
  *   saves     S.   Source: the paper's Figure 7.
  *
- * The lanes are the channels of a head (fft.h), and two patterns travel as one complex transform
- * (kernels/fft_plan.h).  A pattern is made,
- * used and forgotten: [N,D,E] never exists, and what a head needs beside the spectra of the weights sits in the
- * second-level cache.  FFTW was tried first: 4 to 10 times the time for one transform at 49 to 7056 tokens, because its
- * vectors lie along a transform and not across sixteen. */
+ * The lanes are the channels of a head (fft.h), and two patterns travel as one complex transform, w1 + i w2 and
+ * d1 + i d2: the products above hold for the pairs as they are, frequency by frequency in the order that the transform
+ * leaves them in.  Of the gradients of k^ and v, real(F' ...) is meant; what the other parts of the pairs contribute is
+ * imaginary.  A pattern is made, used and forgotten: [N,D,E] never exists, and what a head needs beside the spectra of the
+ * weights sits in the second-level cache.  FFTW was tried first: 4 to 10 times the time for one transform at 49 to 7056
+ * tokens, because its vectors lie along a transform and not across sixteen. */
 #include "kernels/cpu/fft.h"
 
 #include <assert.h>
@@ -27,8 +28,8 @@ typedef struct {
     const FftPlan *fft;
     int N, H, D, E;
     int blocks;            /* of TILE channels */
-    int Ep, Np;            /* patterns rounded up to pairs; tokens to vectors */
-    size_t half, scalars;  /* floats of a half spectrum [pairs,2,TILE], and of one [pairs,2] */
+    int Ep, Np;            /* patterns rounded up to pairs, of which there are Ep/2; tokens to vectors */
+    size_t full, scalars;  /* floats of a spectrum [N,2,TILE], and of one [N,2] */
     size_t qk_row, qkv_row, y_row; /* floats from one token to the next */
 } Shape;
 
@@ -43,8 +44,8 @@ static Shape shape_of(const Patterns *p, int H, int D) {
     s.blocks = tile_round_up(D) / TILE;
     s.Ep = (s.E + 1) / 2 * 2;
     s.Np = tile_round_up(s.N);
-    s.half = (size_t)s.fft->pairs * COMPLEX;
-    s.scalars = (size_t)tile_round_up(2 * s.fft->pairs);
+    s.full = (size_t)s.N * COMPLEX;
+    s.scalars = (size_t)tile_round_up(2 * s.N);
     s.qk_row = (size_t)2 * H * D;
     s.qkv_row = (size_t)3 * H * D;
     s.y_row = (size_t)H * D;
@@ -55,14 +56,14 @@ static Shape shape_of(const Patterns *p, int H, int D) {
 
 /* Shared by the threads: the weights' spectra, divided by N. */
 typedef struct {
-    float *wa; /* [Ep,blocks,pairs,2,TILE] */
-    float *wb; /* [Ep,scalars] */
+    float *wa; /* [Ep/2,blocks,N,2,TILE] */
+    float *wb; /* [Ep/2,scalars] */
 } Weights;
 
 typedef struct {
     float *z, *spare;              /* [N,2,TILE] */
-    float *k, *v;                  /* [blocks,pairs,2,TILE] */
-    float *dk, *dv;                /* [pairs,2,TILE] */
+    float *k, *v;                  /* [blocks,N,2,TILE] */
+    float *dk, *dv;                /* [N,2,TILE], [blocks,N,2,TILE] */
     float *left, *right, *sum;     /* [Np,TILE] */
     float *s, *ds;                 /* [Ep,Np] */
     float *turned, *bias;          /* [TILE,Np], [E,TILE] */
@@ -70,7 +71,7 @@ typedef struct {
 } Work;
 
 static size_t weights_floats(const Shape *s) {
-    return (size_t)s->Ep * (s->blocks * s->half + s->scalars);
+    return (size_t)s->Ep / 2 * (s->blocks * s->full + s->scalars);
 }
 
 static Work work_take(const Shape *s, float *base, size_t *floats) {
@@ -78,10 +79,10 @@ static Work work_take(const Shape *s, float *base, size_t *floats) {
     Work w;
     w.z = workspace_take(&next, (size_t)s->N * COMPLEX);
     w.spare = workspace_take(&next, fft_spare(s->fft));
-    w.k = workspace_take(&next, s->blocks * s->half);
-    w.v = workspace_take(&next, s->blocks * s->half);
-    w.dk = workspace_take(&next, s->half);
-    w.dv = workspace_take(&next, s->half);
+    w.k = workspace_take(&next, s->blocks * s->full);
+    w.v = workspace_take(&next, s->blocks * s->full);
+    w.dk = workspace_take(&next, s->full);
+    w.dv = workspace_take(&next, s->blocks * s->full);
     w.left = workspace_take(&next, (size_t)s->Np * TILE);
     w.right = workspace_take(&next, (size_t)s->Np * TILE);
     w.sum = workspace_take(&next, (size_t)s->Np * TILE);
@@ -89,8 +90,8 @@ static Work work_take(const Shape *s, float *base, size_t *floats) {
     w.ds = workspace_take(&next, (size_t)s->Ep * s->Np);
     w.turned = workspace_take(&next, (size_t)TILE * s->Np);
     w.bias = workspace_take(&next, (size_t)s->E * TILE);
-    w.dwa = workspace_take(&next, (size_t)s->Ep * s->blocks * s->half);
-    w.dwb = workspace_take(&next, (size_t)s->Ep * s->scalars);
+    w.dwa = workspace_take(&next, (size_t)s->Ep / 2 * s->blocks * s->full);
+    w.dwb = workspace_take(&next, (size_t)s->Ep / 2 * s->scalars);
     w.db = workspace_take(&next, (size_t)s->E * s->blocks * TILE);
     *floats = (size_t)(next - base);
     return w;
@@ -110,7 +111,7 @@ size_t lisa_fft_workspace(const Patterns *patterns, int B, int H, int D) {
 
 static Weights weights_place(const Shape *s) {
     float *wa = (float *)kernels_workspace_base;
-    return (Weights){wa, wa + (size_t)s->Ep * s->blocks * s->half};
+    return (Weights){wa, wa + (size_t)s->Ep / 2 * s->blocks * s->full};
 }
 
 static Work work_of(const Shape *s, int thread) {
@@ -121,16 +122,28 @@ static Work work_of(const Shape *s, int thread) {
 
 /* == The weights' spectra ========================================================================================= */
 
-/* z = two columns of a table [T,columns,E], lanes `step` floats apart; only `lanes` of them, zeros beyond. */
-static void load_table(float *z, const float *first, const float *second, size_t row, size_t step, int lanes, int N) {
-    for (int t = 0; t < N; t++, z += COMPLEX, first += row, second += second ? row : 0)
+/* z = columns of a table [T,columns,E], lanes `step` floats apart: `reals` lanes of the first, `imaginaries` of the second,
+ * zeros beyond. */
+static void load_table(float *z, const float *first, size_t row, size_t step, int reals, int imaginaries, int N) {
+    for (int t = 0; t < N; t++, z += COMPLEX, first += row)
         for (int l = 0; l < TILE; l++) {
-            z[l] = l < lanes ? first[l * step] : 0;
-            z[TILE + l] = second && l < lanes ? second[l * step] : 0;
+            z[l] = l < reals ? first[l * step] : 0;
+            z[TILE + l] = l < imaginaries ? first[l * step + 1] : 0;
         }
 }
 
 static int smaller(int a, int b) { return a < b ? a : b; }
+
+/* A row of scalars for each of up to TILE pairs of wb, in the lanes while they are transformed. */
+static void transform_scalars(float *to, const float *wb, int patterns, float scale, Work own, const Shape *s) {
+    load_table(own.z, wb, s->E, 2, (patterns + 1) / 2, patterns / 2, s->N);
+    fft_forward(s->fft, own.z, own.spare);
+    for (int i = 0; i < s->N; i++)
+        for (int l = 0; l < smaller(TILE, (patterns + 1) / 2); l++) {
+            to[l * s->scalars + 2 * i] = scale * own.z[i * COMPLEX + l];
+            to[l * s->scalars + 2 * i + 1] = scale * own.z[i * COMPLEX + TILE + l];
+        }
+}
 
 static void weights_transform(Weights w, const float *wa, const float *wb, const Shape *s) {
     float scale = 1.0f / s->N;
@@ -138,33 +151,15 @@ static void weights_transform(Weights w, const float *wa, const float *wb, const
     for (int e = 0; e < s->Ep; e += 2)
         for (int block = 0; block < s->blocks; block++) {
             Work own = work_of(s, omp_get_thread_num());
-            const float *first = wa + (size_t)block * TILE * s->E + e;
-            float *out = w.wa + ((size_t)e * s->blocks + block) * s->half, *second = out + s->blocks * s->half;
-            load_table(own.z, first, e + 1 < s->E ? first + 1 : NULL, (size_t)s->D * s->E, s->E, s->D - block * TILE, s->N);
-            fft_forward(s->fft, own.z, own.spare);
-            for (int p = 0; p < s->fft->pairs; p++) {
-                vec re1, im1, re2, im2;
-                fft_part(&re1, &im1, &re2, &im2, own.z, &s->fft->pair[p]);
-                vec_store(out + (size_t)p * COMPLEX, scale * re1);
-                vec_store(out + (size_t)p * COMPLEX + TILE, scale * im1);
-                vec_store(second + (size_t)p * COMPLEX, scale * re2);
-                vec_store(second + (size_t)p * COMPLEX + TILE, scale * im2);
-            }
+            int lanes = s->D - block * TILE;
+            float *out = w.wa + ((size_t)e / 2 * s->blocks + block) * s->full;
+            load_table(out, wa + (size_t)block * TILE * s->E + e, (size_t)s->D * s->E, s->E, lanes, e + 1 < s->E ? lanes : 0,
+                       s->N);
+            fft_forward(s->fft, out, own.spare);
+            for (size_t i = 0; i < s->full; i += TILE) vec_store(out + i, scale * vec_load(out + i));
         }
-    Work own = work_of(s, 0);
-    memset(w.wb, 0, (size_t)s->Ep * s->scalars * sizeof(float));
-    for (int e = 0; e < s->E; e += TILE) {
-        load_table(own.z, wb + e, NULL, s->E, 1, s->E - e, s->N);
-        fft_forward(s->fft, own.z, own.spare);
-        for (int p = 0; p < s->fft->pairs; p++) {
-            vec re, im, none1, none2;
-            fft_part(&re, &im, &none1, &none2, own.z, &s->fft->pair[p]);
-            for (int l = 0; l < smaller(TILE, s->E - e); l++) {
-                w.wb[(e + l) * s->scalars + 2 * p] = scale * re[l];
-                w.wb[(e + l) * s->scalars + 2 * p + 1] = scale * im[l];
-            }
-        }
-    }
+    memset(w.wb, 0, (size_t)s->Ep / 2 * s->scalars * sizeof(float));
+    for (int e = 0; e < s->E; e += 2 * TILE) transform_scalars(w.wb + e / 2 * s->scalars, wb + e, s->E - e, scale, work_of(s, 0), s);
 }
 
 /* == Steps of a head ============================================================================================== */
@@ -190,6 +185,27 @@ static void gather_bias(float *to, const float *b, int block, const Shape *s) {
         }
 }
 
+typedef struct {
+    vec re, im;
+} Complex;
+
+/* Number i of a spectrum: of sixteen lanes, or one for all of them. */
+TILE_INLINE Complex element(const float *x, int i, bool scalar) {
+    if (scalar) return (Complex){vec_set(x[2 * i]), vec_set(x[2 * i + 1])};
+    return (Complex){vec_load(x + (size_t)i * COMPLEX), vec_load(x + (size_t)i * COMPLEX + TILE)};
+}
+TILE_INLINE void set_element(float *x, int i, Complex a) {
+    vec_store(x + (size_t)i * COMPLEX, a.re);
+    vec_store(x + (size_t)i * COMPLEX + TILE, a.im);
+}
+TILE_INLINE Complex product(Complex a, Complex b) {
+    return (Complex){a.re * b.re - a.im * b.im, a.re * b.im + a.im * b.re};
+}
+/* c + conj(a) b */
+TILE_INLINE Complex correlation(Complex c, Complex a, Complex b) {
+    return (Complex){c.re + a.re * b.re + a.im * b.im, c.im + a.re * b.im - a.im * b.re};
+}
+
 /* The spectra of k^ and v, TILE channels of each. */
 static void transform_keys_values(float *k, float *v, const real *keys, const real *values, int columns, Work w,
                                   const Shape *s) {
@@ -199,53 +215,37 @@ static void transform_keys_values(float *k, float *v, const real *keys, const re
     }
     fft_forward(s->fft, w.z, w.spare);
     for (int p = 0; p < s->fft->pairs; p++) {
-        vec re1, im1, re2, im2;
-        fft_part(&re1, &im1, &re2, &im2, w.z, &s->fft->pair[p]);
-        vec_store(k + (size_t)p * COMPLEX, re1), vec_store(k + (size_t)p * COMPLEX + TILE, im1);
-        vec_store(v + (size_t)p * COMPLEX, re2), vec_store(v + (size_t)p * COMPLEX + TILE, im2);
+        const FftPair *pair = &s->fft->pair[p];
+        Complex x, y;
+        fft_part(&x.re, &x.im, &y.re, &y.im, w.z, pair);
+        set_element(k, pair->b, (Complex){x.re, -x.im}), set_element(k, pair->a, x);
+        set_element(v, pair->b, (Complex){y.re, -y.im}), set_element(v, pair->a, y);
     }
 }
 
-typedef struct {
-    vec re, im;
-} Complex;
-
-/* Element p of a half spectrum: of sixteen lanes, or one number for all of them. */
-TILE_INLINE Complex element(const float *x, int p, bool scalar) {
-    if (scalar) return (Complex){vec_set(x[2 * p]), vec_set(x[2 * p + 1])};
-    return (Complex){vec_load(x + (size_t)p * COMPLEX), vec_load(x + (size_t)p * COMPLEX + TILE)};
-}
-TILE_INLINE Complex product(Complex a, Complex b) {
-    return (Complex){a.re * b.re - a.im * b.im, a.re * b.im + a.im * b.re};
-}
-/* conj(a) b */
-TILE_INLINE Complex correlation(Complex a, Complex b) {
-    return (Complex){a.re * b.re + a.im * b.im, a.re * b.im - a.im * b.re};
-}
-TILE_INLINE void add_to(float *x, int p, Complex a) {
-    x += (size_t)p * COMPLEX;
-    vec_store(x, vec_load(x) + a.re);
-    vec_store(x + TILE, vec_load(x + TILE) + a.im);
+/* z = real(F' dk) + i real(F' dv) */
+static void gradients_of_keys_values(const float *dk, const float *dv, Work w, const Shape *s) {
+    for (int p = 0; p < s->fft->pairs; p++) {
+        vec none1, none2, kre, kim, vre, vim;
+        fft_part(&kre, &kim, &none1, &none2, dk, &s->fft->pair[p]);
+        fft_part(&vre, &vim, &none1, &none2, dv, &s->fft->pair[p]);
+        fft_join(w.z, &s->fft->pair[p], kre, kim, vre, vim);
+    }
+    fft_backward(s->fft, w.z, w.spare);
 }
 
 /* z = the convolutions of x with two patterns, one in each part. */
-TILE_INLINE void convolve(Work w, const float *x, const float *w1, const float *w2, bool scalar, const Shape *s) {
-    const FftPlan *fft = s->fft;
-    for (int p = 0; p < fft->pairs; p++) {
-        Complex at = element(x, p, false), g1 = product(at, element(w1, p, scalar)), g2 = product(at, element(w2, p, scalar));
-        fft_join(w.z, &fft->pair[p], g1.re, g1.im, g2.re, g2.im);
-    }
-    fft_backward(fft, w.z, w.spare);
+TILE_INLINE void convolve(Work w, const float *x, const float *pattern, bool scalar, const Shape *s) {
+    for (int i = 0; i < s->N; i++) set_element(w.z, i, product(element(x, i, false), element(pattern, i, scalar)));
+    fft_backward(s->fft, w.z, w.spare);
 }
 
 static void convolve_keys(Work w, Weights weights, int e, int block, const Shape *s) {
-    const float *w1 = weights.wa + ((size_t)e * s->blocks + block) * s->half;
-    convolve(w, w.k + block * s->half, w1, w1 + s->blocks * s->half, false, s);
+    convolve(w, w.k + block * s->full, weights.wa + ((size_t)e / 2 * s->blocks + block) * s->full, false, s);
 }
 
 static void convolve_values(Work w, Weights weights, int e, int block, const Shape *s) {
-    const float *w1 = weights.wb + e * s->scalars;
-    convolve(w, w.v + block * s->half, w1, w1 + s->scalars, true, s);
+    convolve(w, w.v + block * s->full, weights.wb + e / 2 * s->scalars, true, s);
 }
 
 /* s1[i] += sum_c left[i,c] Re z[i,c], s2[i] likewise with Im. */
@@ -280,44 +280,39 @@ static void transform_outer(Work w, const float *s1, const float *s2, const floa
     fft_forward(s->fft, w.z, w.spare);
 }
 
-TILE_INLINE void split(Complex *d1, Complex *d2, const float *z, const FftPair *p) {
-    fft_part(&d1->re, &d1->im, &d2->re, &d2->im, z, p);
-}
-
-/* From z = F(gradients of Ga_e and Ga_e+1): dK and dWa. */
+/* From z = F(gradients of Ga_e and Ga_e+1): dK and dWa; then z = Ga_e and Ga_e+1 themselves. */
 static void correlate_keys(Work w, Weights weights, int e, int block, const Shape *s) {
-    size_t at = ((size_t)e * s->blocks + block) * s->half, next = s->blocks * s->half;
-    const float *w1 = weights.wa + at, *w2 = w1 + next, *k = w.k + block * s->half;
-    float *dw1 = w.dwa + at, *dw2 = dw1 + next;
-    for (int p = 0; p < s->fft->pairs; p++) {
-        Complex d1, d2, x = element(k, p, false);
-        split(&d1, &d2, w.z, &s->fft->pair[p]);
-        add_to(dw1, p, correlation(x, d1));
-        add_to(dw2, p, correlation(x, d2));
-        Complex c1 = correlation(element(w1, p, false), d1), c2 = correlation(element(w2, p, false), d2);
-        add_to(w.dk, p, (Complex){c1.re + c2.re, c1.im + c2.im});
+    size_t at = ((size_t)e / 2 * s->blocks + block) * s->full;
+    const float *pattern = weights.wa + at, *k = w.k + block * s->full;
+    float *dwa = w.dwa + at;
+    for (int i = 0; i < s->N; i++) {
+        Complex d = element(w.z, i, false), x = element(k, i, false), a = element(pattern, i, false);
+        set_element(dwa, i, correlation(element(dwa, i, false), x, d));
+        set_element(w.dk, i, correlation(element(w.dk, i, false), a, d));
+        set_element(w.z, i, product(x, a));
     }
+    fft_backward(s->fft, w.z, w.spare);
 }
 
-/* From z = F(gradients of Gb_e and Gb_e+1): dV and dWb, whose channels are summed eight frequencies at a time. */
+/* From z = F(gradients of Gb_e and Gb_e+1): dV and dWb, whose channels are summed eight frequencies at a time; then z =
+ * Gb_e and Gb_e+1 themselves. */
 static void correlate_values(Work w, Weights weights, int e, int block, const Shape *s) {
-    const float *w1 = weights.wb + e * s->scalars, *w2 = w1 + s->scalars, *v = w.v + block * s->half;
-    float *dw1 = w.dwb + e * s->scalars, *dw2 = dw1 + s->scalars;
-    for (int first = 0; first < s->fft->pairs; first += TILE / 2) {
-        vec t1[TILE] = {0}, t2[TILE] = {0};
-        int count = smaller(TILE / 2, s->fft->pairs - first);
-        for (int i = 0; i < count; i++) {
-            int p = first + i;
-            Complex d1, d2, x = element(v, p, false);
-            split(&d1, &d2, w.z, &s->fft->pair[p]);
-            Complex a1 = correlation(x, d1), a2 = correlation(x, d2);
-            t1[2 * i] = a1.re, t1[2 * i + 1] = a1.im, t2[2 * i] = a2.re, t2[2 * i + 1] = a2.im;
-            Complex c1 = correlation(element(w1, p, true), d1), c2 = correlation(element(w2, p, true), d2);
-            add_to(w.dv, p, (Complex){c1.re + c2.re, c1.im + c2.im});
+    const float *pattern = weights.wb + e / 2 * s->scalars, *v = w.v + block * s->full;
+    float *dwb = w.dwb + e / 2 * s->scalars, *dv = w.dv + block * s->full;
+    for (int first = 0; first < s->N; first += TILE / 2) {
+        vec sums[TILE] = {0};
+        int count = smaller(TILE / 2, s->N - first);
+        for (int n = 0; n < count; n++) {
+            int i = first + n;
+            Complex d = element(w.z, i, false), x = element(v, i, false), b = element(pattern, i, true);
+            Complex gradient = correlation((Complex){{0}, {0}}, x, d);
+            sums[2 * n] = gradient.re, sums[2 * n + 1] = gradient.im;
+            set_element(dv, i, correlation(element(dv, i, false), b, d));
+            set_element(w.z, i, product(x, b));
         }
-        vec_store(dw1 + 2 * first, vec_load(dw1 + 2 * first) + vec_sums(t1));
-        vec_store(dw2 + 2 * first, vec_load(dw2 + 2 * first) + vec_sums(t2));
+        vec_store(dwb + 2 * first, vec_load(dwb + 2 * first) + vec_sums(sums));
     }
+    fft_backward(s->fft, w.z, w.spare);
 }
 
 /* == Forward ====================================================================================================== */
@@ -328,7 +323,7 @@ static void forward_head(real *y, real *patterns, const real *q, const real *v, 
     memset(w.s, 0, (size_t)s->Ep * s->Np * sizeof(float));
     for (int block = 0; block < s->blocks; block++) {
         int c = block * TILE;
-        transform_keys_values(w.k + block * s->half, w.v + block * s->half, k + c, v + c, s->D - c, w, s);
+        transform_keys_values(w.k + block * s->full, w.v + block * s->full, k + c, v + c, s->D - c, w, s);
         gather(w.left, q + c, s->qk_row, s->D - c, s);
         for (int e = 0; e < s->Ep; e += 2) {
             convolve_keys(w, weights, e, block, s);
@@ -367,9 +362,7 @@ LISA_FORWARD(lisa_fft_forward) {
 /* dS of the bias, and db; w.right holds dy. */
 static void bias_backward(Work w, const float *b, int block, const Shape *s) {
     gather_bias(w.bias, b, block, s);
-    for (int i = 0; i < s->Np; i += TILE)
-        for (int l = 0; l < TILE; l++)
-            for (int r = 0; r < TILE; r++) w.turned[(size_t)l * s->Np + i + r] = w.right[(size_t)(i + r) * TILE + l];
+    for (int i = 0; i < s->Np; i += TILE) tile_transpose(w.turned + i, s->Np, w.right + (size_t)i * TILE, TILE);
     tile_gemm(w.ds, s->Np, w.bias, TILE, 1, w.turned, s->Np, s->E, s->Np, TILE, 1);
     tile_gemm(w.db + (size_t)block * s->E * TILE, TILE, w.s, s->Np, 1, w.right, TILE, s->E, TILE, s->N, 1);
 }
@@ -380,37 +373,30 @@ static void backward_head(real *dv, real *dq, const real *dy, const real *patter
     real *dk = dq + s->y_row;
     gather_patterns(w.s, patterns, s);
     memset(w.ds, 0, (size_t)s->Ep * s->Np * sizeof(float));
+    memset(w.dv, 0, s->blocks * s->full * sizeof(float));
     for (int block = 0; block < s->blocks; block++) {
         int c = block * TILE;
-        transform_keys_values(w.k + block * s->half, w.v + block * s->half, k + c, v + c, s->D - c, w, s);
+        transform_keys_values(w.k + block * s->full, w.v + block * s->full, k + c, v + c, s->D - c, w, s);
         gather(w.right, dy + c, s->y_row, s->D - c, s);
         bias_backward(w, b, block, s);
         for (int e = 0; e < s->Ep; e += 2) {
-            convolve_values(w, weights, e, block, s);
+            transform_outer(w, w.s + (size_t)e * s->Np, w.s + (size_t)(e + 1) * s->Np, w.right, s);
+            correlate_values(w, weights, e, block, s);
             sum_channels(w.ds + (size_t)e * s->Np, w.ds + (size_t)(e + 1) * s->Np, w.right, w.z, s);
         }
     }
     for (int block = 0; block < s->blocks; block++) {
         int c = block * TILE;
         gather(w.left, q + c, s->qk_row, s->D - c, s);
-        gather(w.right, dy + c, s->y_row, s->D - c, s);
         memset(w.sum, 0, (size_t)s->Np * TILE * sizeof(float));
-        memset(w.dk, 0, s->half * sizeof(float));
-        memset(w.dv, 0, s->half * sizeof(float));
+        memset(w.dk, 0, s->full * sizeof(float));
         for (int e = 0; e < s->Ep; e += 2) {
-            const float *s1 = w.s + (size_t)e * s->Np, *ds1 = w.ds + (size_t)e * s->Np;
-            transform_outer(w, s1, s1 + s->Np, w.right, s);
-            correlate_values(w, weights, e, block, s);
-            convolve_keys(w, weights, e, block, s);
-            sum_patterns(w.sum, ds1, ds1 + s->Np, w.z, s);
-            transform_outer(w, ds1, ds1 + s->Np, w.left, s);
+            const float *ds1 = w.ds + (size_t)e * s->Np, *ds2 = ds1 + s->Np;
+            transform_outer(w, ds1, ds2, w.left, s);
             correlate_keys(w, weights, e, block, s);
+            sum_patterns(w.sum, ds1, ds2, w.z, s);
         }
-        for (int p = 0; p < s->fft->pairs; p++) {
-            Complex gk = element(w.dk, p, false), gv = element(w.dv, p, false);
-            fft_join(w.z, &s->fft->pair[p], gk.re, gk.im, gv.re, gv.im);
-        }
-        fft_backward(s->fft, w.z, w.spare);
+        gradients_of_keys_values(w.dk, w.dv + block * s->full, w, s);
         for (int i = 0; i < s->N; i++) {
             vec_store_part(dq + i * s->qk_row + c, vec_load(w.sum + (size_t)i * TILE), s->D - c);
             vec_store_part(dk + i * s->qk_row + c, vec_load(w.z + (size_t)i * COMPLEX), s->D - c);
@@ -419,57 +405,48 @@ static void backward_head(real *dv, real *dq, const real *dy, const real *patter
     }
 }
 
-/* Adds what z holds to two columns of a table: the reverse of load_table. */
-static void add_table(float *first, float *second, const float *z, float scale, size_t row, size_t step, int lanes, int N) {
-    for (int t = 0; t < N; t++, z += COMPLEX)
-        for (int l = 0; l < smaller(TILE, lanes); l++) {
-            first[t * row + l * step] += scale * z[l];
-            if (second) second[t * row + l * step] += scale * z[TILE + l];
-        }
+/* Adds what z holds to columns of a table: the reverse of load_table. */
+static void add_table(float *first, const float *z, float scale, size_t row, size_t step, int reals, int imaginaries, int N) {
+    for (int t = 0; t < N; t++, z += COMPLEX, first += row) {
+        for (int l = 0; l < smaller(TILE, reals); l++) first[l * step] += scale * z[l];
+        for (int l = 0; l < smaller(TILE, imaginaries); l++) first[l * step + 1] += scale * z[TILE + l];
+    }
 }
 
-/* The sum over the threads of element p of a half spectrum `at` floats into their dwa. */
-static Complex thread_sum(const Shape *s, int threads, size_t at, int p) {
-    Complex sum = {{0}, {0}};
-    for (int t = 0; t < threads; t++) {
-        Complex x = element(work_of(s, t).dwa + at, p, false);
-        sum.re += x.re;
-        sum.im += x.im;
-    }
-    return sum;
+/* dwb, up to TILE pairs of patterns in the lanes. */
+static void scalars_backward(float *dwb, int e, int threads, const Shape *s) {
+    Work own = work_of(s, 0);
+    int patterns = s->E - e;
+    memset(own.z, 0, s->full * sizeof(float));
+    for (int t = 0; t < threads; t++)
+        for (int l = 0; l < smaller(TILE, (patterns + 1) / 2); l++) {
+            const float *from = work_of(s, t).dwb + (e / 2 + l) * s->scalars;
+            for (int i = 0; i < s->N; i++) {
+                own.z[i * COMPLEX + l] += from[2 * i];
+                own.z[i * COMPLEX + TILE + l] += from[2 * i + 1];
+            }
+        }
+    fft_backward(s->fft, own.z, own.spare);
+    add_table(dwb + e, own.z, 1.0f / s->N, s->E, 2, (patterns + 1) / 2, patterns / 2, s->N);
 }
 
 static void gradients_backward(float *dwa, float *dwb, float *db, int threads, const Shape *s) {
-    float scale = 1.0f / s->N;
 #pragma omp parallel for collapse(2) schedule(static)
     for (int e = 0; e < s->Ep; e += 2)
         for (int block = 0; block < s->blocks; block++) {
             Work own = work_of(s, omp_get_thread_num());
-            size_t at = ((size_t)e * s->blocks + block) * s->half, next = s->blocks * s->half;
-            for (int p = 0; p < s->fft->pairs; p++) {
-                Complex g1 = thread_sum(s, threads, at, p), g2 = thread_sum(s, threads, at + next, p);
-                fft_join(own.z, &s->fft->pair[p], g1.re, g1.im, g2.re, g2.im);
+            size_t at = ((size_t)e / 2 * s->blocks + block) * s->full;
+            int lanes = s->D - block * TILE;
+            memcpy(own.z, work_of(s, 0).dwa + at, s->full * sizeof(float));
+            for (int t = 1; t < threads; t++) {
+                const float *from = work_of(s, t).dwa + at;
+                for (size_t i = 0; i < s->full; i += TILE) vec_store(own.z + i, vec_load(own.z + i) + vec_load(from + i));
             }
             fft_backward(s->fft, own.z, own.spare);
-            float *first = dwa + (size_t)block * TILE * s->E + e;
-            add_table(first, e + 1 < s->E ? first + 1 : NULL, own.z, scale, (size_t)s->D * s->E, s->E,
-                      s->D - block * TILE, s->N);
+            add_table(dwa + (size_t)block * TILE * s->E + e, own.z, 1.0f / s->N, (size_t)s->D * s->E, s->E, lanes,
+                      e + 1 < s->E ? lanes : 0, s->N);
         }
-    Work own = work_of(s, 0);
-    for (int e = 0; e < s->E; e += TILE) {
-        for (int p = 0; p < s->fft->pairs; p++) {
-            vec re = {0}, im = {0};
-            for (int t = 0; t < threads; t++)
-                for (int l = 0; l < smaller(TILE, s->E - e); l++) {
-                    const float *at = work_of(s, t).dwb + (e + l) * s->scalars + 2 * p;
-                    re[l] += at[0];
-                    im[l] += at[1];
-                }
-            fft_join(own.z, &s->fft->pair[p], re, im, (vec){0}, (vec){0});
-        }
-        fft_backward(s->fft, own.z, own.spare);
-        add_table(dwb + e, NULL, own.z, scale, s->E, 1, s->E - e, s->N);
-    }
+    for (int e = 0; e < s->E; e += 2 * TILE) scalars_backward(dwb, e, threads, s);
     for (int t = 0; t < threads; t++)
         for (int c = 0; c < s->D; c++)
             for (int e = 0; e < s->E; e++)
@@ -484,8 +461,8 @@ LISA_BACKWARD(lisa_fft_backward) {
 #pragma omp parallel for schedule(static)
     for (int t = 0; t < threads; t++) {
         Work w = work_of(&shape, t);
-        memset(w.dwa, 0, (size_t)shape.Ep * shape.blocks * shape.half * sizeof(float));
-        memset(w.dwb, 0, (size_t)shape.Ep * shape.scalars * sizeof(float));
+        memset(w.dwa, 0, (size_t)shape.Ep / 2 * shape.blocks * shape.full * sizeof(float));
+        memset(w.dwb, 0, (size_t)shape.Ep / 2 * shape.scalars * sizeof(float));
         memset(w.db, 0, (size_t)shape.E * shape.blocks * TILE * sizeof(float));
     }
 #pragma omp parallel for collapse(2) schedule(static)

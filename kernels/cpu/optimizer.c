@@ -28,6 +28,15 @@ double sum_of_squares(const float *x, size_t n) {
     return sum;
 }
 
+/* One learning rate's constants: decayed = 1 - lr wd, step = lr / (1 - b1^t). */
+typedef struct {
+    float decayed, step;
+} Rate;
+
+static Rate rate_of(const AdamWStep *s, double lr) {
+    return (Rate){(float)(1 - lr * s->weight_decay), (float)(lr / (1 - pow(s->beta1, s->t)))};
+}
+
 static void adamw_piece(float *w, float *m, float *v, const float *g, int n, const AdamWStep *s, float keep, float step,
                         float inverse) {
     float beta1 = s->beta1, beta2 = s->beta2, eps = s->eps, scale = s->scale;
@@ -47,14 +56,16 @@ static void ema_piece(float *ema, const float *w, int n, float decay) {
 
 void adamw_update(float *w, float *m, float *v, float *ema, const float *g, const uint8_t *kinds, size_t n,
                   const AdamWStep *s) {
-    float decayed = (float)(1 - (double)s->lr * s->weight_decay), step = (float)(s->lr / (1 - pow(s->beta1, s->t)));
+    const Rate fast = rate_of(s, s->lr), slow = rate_of(s, (double)s->lr * s->slow);
     float inverse = (float)(1 / sqrt(1 - pow(s->beta2, s->t)));
 #pragma omp parallel for schedule(static)
     for (size_t piece = 0; piece < (n + ARENA_PIECE - 1) / ARENA_PIECE; piece++) {
         size_t i = piece * ARENA_PIECE;
-        int length = n - i < ARENA_PIECE ? (int)(n - i) : ARENA_PIECE, kind = kinds[piece];
+        int length = n - i < ARENA_PIECE ? (int)(n - i) : ARENA_PIECE, kind = kinds[piece] % PIECE_SLOW;
+        Rate rate = kinds[piece] & PIECE_SLOW ? slow : fast;
         if (kind != PIECE_FROZEN)
-            adamw_piece(w + i, m + i, v + i, g + i, length, s, kind == PIECE_DECAYED ? decayed : 1, step, inverse);
+            adamw_piece(w + i, m + i, v + i, g + i, length, s, kind == PIECE_DECAYED ? rate.decayed : 1, rate.step,
+                        inverse);
         if (ema) ema_piece(ema + i, w + i, length, kind == PIECE_FROZEN ? 0 : s->ema_decay);
     }
 }

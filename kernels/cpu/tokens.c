@@ -104,3 +104,12 @@ void pool_backward(real *dx, const real *dy, int B, int N, int M, int first, int
                 for (int m = 0; m < M; m++) out[m] = share * in[m];
         }
 }
+
+void rows_add(real *y, const real *a, const real *b, size_t n, int M, int y_row, int a_row, int b_row) {
+#pragma omp parallel for schedule(static)
+    for (size_t i = 0; i < n; i++) {
+        real *out = y + i * y_row;
+        const real *in = a + i * a_row, *more = b ? b + i * b_row : NULL;
+        for (int m = 0; m < M; m++) out[m] = more ? in[m] + more[m] : in[m];
+    }
+}

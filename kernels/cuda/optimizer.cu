@@ -46,16 +46,17 @@ double sum_of_squares(const float *x, size_t n) {
     return sum;
 }
 
-/* One step's constants: decayed = 1 - lr wd, step = lr / (1 - b1^t), inverse = 1 / sqrt(1 - b2^t). */
+/* One step's constants, the first two for either learning rate: decayed = 1 - lr wd, step = lr / (1 - b1^t),
+ * inverse = 1 / sqrt(1 - b2^t). */
 struct AdamWConstants {
-    float beta1, beta2, eps, scale, decayed, step, inverse, ema_decay;
+    float decayed[2], step[2], beta1, beta2, eps, scale, inverse, ema_decay;
 };
 
-DEVICE void adamw(float &w, float &m, float &v, float g, float keep, AdamWConstants c) {
+DEVICE void adamw(float &w, float &m, float &v, float g, float keep, float step, AdamWConstants c) {
     g *= c.scale;
     m = c.beta1 * m + (1 - c.beta1) * g;
     v = c.beta2 * v + (1 - c.beta2) * g * g;
-    w = keep * w - c.step * m / (sqrtf(v) * c.inverse + c.eps);
+    w = keep * w - step * m / (sqrtf(v) * c.inverse + c.eps);
 }
 
 /* W floats a thread, all of one piece. */
@@ -66,11 +67,13 @@ __global__ void __launch_bounds__(THREADS)
     static_assert(ARENA_PIECE % W == 0);
     size_t i = ((size_t)blockIdx.x * THREADS + threadIdx.x) * W;
     if (i >= n) return;
-    uint8_t kind = kinds[i / ARENA_PIECE];
-    float keep = kind == PIECE_DECAYED ? c.decayed : 1, ema_decay = kind == PIECE_FROZEN ? 0 : c.ema_decay;
+    uint8_t kind = kinds[i / ARENA_PIECE] % PIECE_SLOW;
+    bool slow = kinds[i / ARENA_PIECE] & PIECE_SLOW;
+    float step = slow ? c.step[1] : c.step[0], decayed = slow ? c.decayed[1] : c.decayed[0];
+    float keep = kind == PIECE_DECAYED ? decayed : 1, ema_decay = kind == PIECE_FROZEN ? 0 : c.ema_decay;
     if (i + W > n) {
         for (; i < n; i++) {
-            if (kind != PIECE_FROZEN) adamw(w[i], m[i], v[i], g[i], keep, c);
+            if (kind != PIECE_FROZEN) adamw(w[i], m[i], v[i], g[i], keep, step, c);
             if (ema) ema[i] = ema_decay * ema[i] + (1 - ema_decay) * w[i];
         }
         return;
@@ -83,7 +86,7 @@ __global__ void __launch_bounds__(THREADS)
         load(vi, v + i);
         load(gi, g + i);
 #pragma unroll
-        for (int j = 0; j < W; j++) adamw(wi[j], mi[j], vi[j], gi[j], keep, c);
+        for (int j = 0; j < W; j++) adamw(wi[j], mi[j], vi[j], gi[j], keep, step, c);
         store(w + i, wi);
         store(m + i, mi);
         store(v + i, vi);
@@ -99,12 +102,13 @@ __global__ void __launch_bounds__(THREADS)
 
 void adamw_update(float *w, float *m, float *v, float *ema, const float *g, const uint8_t *kinds, size_t n,
                   const AdamWStep *s) {
-    AdamWConstants c = {s->beta1,
+    double rates[2] = {s->lr, (double)s->lr * s->slow}, moved = 1 - pow((double)s->beta1, s->t);
+    AdamWConstants c = {{(float)(1 - rates[0] * s->weight_decay), (float)(1 - rates[1] * s->weight_decay)},
+                        {(float)(rates[0] / moved), (float)(rates[1] / moved)},
+                        s->beta1,
                         s->beta2,
                         s->eps,
                         s->scale,
-                        (float)(1 - (double)s->lr * s->weight_decay),
-                        (float)(s->lr / (1 - pow((double)s->beta1, s->t))),
                         (float)(1 / sqrt(1 - pow((double)s->beta2, s->t))),
                         s->ema_decay};
     uintptr_t addresses = (uintptr_t)w | (uintptr_t)m | (uintptr_t)v | (uintptr_t)ema | (uintptr_t)g;

@@ -236,3 +236,24 @@ void pool_backward(real *dx, const real *dy, int B, int N, int M, int first, int
     else
         LAUNCH((pool_backward_kernel<1>), blocks, THREADS, 0, dx, dy, N, M, first, count, share, tiles);
 }
+
+template <int W>
+__global__ void __launch_bounds__(THREADS)
+    rows_add_kernel(real *y, const real *a, const real *b, size_t n, int M, int y_row, int a_row, int b_row) {
+    int pieces = M / W;
+    size_t at = (size_t)blockIdx.x * THREADS + threadIdx.x, i = quotient(at, pieces), m = (at - i * pieces) * W;
+    if (i >= n) return;
+    float v[W], more[W] = {};
+    load(v, a + i * a_row + m);
+    if (b) load(more, b + i * b_row + m);
+#pragma unroll
+    for (int e = 0; e < W; e++) v[e] += more[e];
+    store(y + i * y_row + m, v);
+}
+
+void rows_add(real *y, const real *a, const real *b, size_t n, int M, int y_row, int a_row, int b_row) {
+    bool wide = is_wide(M, y, a, b) && (y_row | a_row | (b ? b_row : 0)) % WIDE == 0;
+    unsigned blocks = (unsigned)ceil_div(n * M, wide ? THREADS * WIDE : THREADS);
+    if (wide) LAUNCH((rows_add_kernel<WIDE>), blocks, THREADS, 0, y, a, b, n, M, y_row, a_row, b_row);
+    else LAUNCH((rows_add_kernel<1>), blocks, THREADS, 0, y, a, b, n, M, y_row, a_row, b_row);
+}

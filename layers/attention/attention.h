@@ -21,12 +21,15 @@ typedef struct {
     const char *ripple_algo;
     int convit_local_layers;
     int focused_p;
+    int landmarks; /* to a side of nystrom's and soft's grid of them */
+    float castling_mask; /* in training: the smallest weight of its softmax branch; 0: no branch */
     const char *rpe;          /* none (or NULL), shared, heads */
     const char *sparse_heads; /* alternate, union, split */
     int sparse_stride, sparse_c;
     int lisa_patterns, lisa_kernel; /* E; the side of a local window, 0: global */
     const char *lisa_fft, *lisa_algo;
     bool per_head; /* every head has a feature map and a projection of ripple's sticks of its own */
+    int inception_heads; /* that attend; 0: half of them */
 } AttentionConfig;
 
 typedef struct Attention Attention;

@@ -1,11 +1,13 @@
 /* Linear angular attention (You et al. 2023, Castling-ViT), per head.  x [B,N,M] -> y [B,N,M]
  * forward   1. q,k,v = x Wqkv^T + b   2. phi(z) = [z / (|z| sqrt pi); 1 / sqrt 2]
  *           3. mix_n = sum_m s_nm v_m / sum_m s_nm, s_nm = phi(q_n).phi(k_m) = 1/2 + cos(q_n, k_m) / pi
- *           4. mix += depthwise 3x3 of v over the grid   5. y = mix Wproj^T + b
- * backward  5. dmix   3. dphi, dv   4. dv += reversed depthwise of dmix   2. dq, dk   1. dx
- * saves     qkv, phi, den, kv, and linear attention's mix before step 4.
- * s is the first two terms of the angle's kernel 1 - angle / pi; the original stands in for the others with a masked
- * softmax that is dropped after training, which is not here. */
+ *           4. mix += depthwise 3x3 of v over the grid
+ *           5. in training, if asked for: mix += softmax attention, its weights up to castling_mask left out
+ *           6. y = mix Wproj^T + b
+ * backward  6. dmix   3. dphi, dv   4. dv += reversed depthwise of dmix   2. dq, dk   5. dq, dk, dv += the branch's   1. dx
+ * saves     qkv, phi, den, kv, linear attention's mix before step 4, and step 5's lse.
+ * s is the first two terms of the angle's kernel 1 - angle / pi; step 5 stands in for the others, and is gone after
+ * training: the inference plan has no lse. */
 #include "layers/attention/linear_core.h"
 #include "layers/depthwise.h"
 
@@ -14,6 +16,8 @@ typedef struct {
     LinearCore core;
     DepthwiseLayer conv;
     real *linear; /* [B,N,M] kept: step 3's mix */
+    float *lse;   /* [B,H,N] kept, NULL where step 5 is left out */
+    float *delta; /* [B,H,N] scratch */
 } Castling;
 
 static void castling_declare(Attention *a, Params *params) {
@@ -23,6 +27,18 @@ static void castling_declare(Attention *a, Params *params) {
                       false);
 }
 
+static void plan_branch(Attention *a, Plan *plan, int B) {
+    Castling *s = a->state;
+    size_t bytes = (size_t)B * (size_t)a->H * (size_t)a->N * sizeof(float);
+    if (!plan->training || a->config.castling_mask <= 0) {
+        plan_without(plan, &s->lse);
+        return;
+    }
+    plan_keep(plan, a->prefix, "lse", &s->lse, bytes);
+    plan_borrow(plan, a->prefix, "delta", &s->delta, bytes);
+    plan_workspace(plan, thresholded_attention_workspace(a->N, a->D));
+}
+
 static void castling_plan(Attention *a, Plan *plan, int B) {
     Castling *s = a->state;
     PlanMark mark = plan_mark(plan);
@@ -30,6 +46,7 @@ static void castling_plan(Attention *a, Plan *plan, int B) {
     linear_core_plan(&s->core, a, plan, B, a->H, a->D + 1);
     plan_keep(plan, a->prefix, "linear", &s->linear, (size_t)B * (size_t)a->N * (size_t)a->M * sizeof(real));
     plan_workspace(plan, depthwise_workspace(&s->conv.shape));
+    plan_branch(a, plan, B);
     plan_release(plan, mark);
 }
 
@@ -40,6 +57,7 @@ static void castling_forward(const Attention *a, real *y, const real *x, int B) 
     angular_features_forward(s->core.phi, qkv, (size_t)B * (size_t)a->N, a->H, a->D);
     linear_core_forward(&s->core, a, s->linear, qkv, B);
     depthwise_forward(s->frame.mix, s->linear, qkv + 2 * a->M, s->conv.w, NULL, &s->conv.shape, B);
+    if (s->lse) thresholded_attention_forward(s->frame.mix, s->lse, qkv, a->config.castling_mask, B, a->N, a->H, a->D);
     qkv_forward_out(&s->frame, a, y, B);
 }
 
@@ -51,9 +69,12 @@ static void castling_backward(const Attention *a, real *dx, const real *dy, cons
     linear_core_backward(&s->core, a, dqkv, s->frame.dmix, s->linear, qkv, B);
     depthwise_backward(dv, dv, s->conv.dw, NULL, s->frame.dmix, qkv + 2 * a->M, s->conv.w, &s->conv.shape, B);
     angular_features_backward(dqkv, s->core.dphi, qkv, (size_t)B * (size_t)a->N, a->H, a->D);
+    if (s->lse)
+        thresholded_attention_backward(dqkv, s->delta, s->frame.dmix, s->lse, qkv, a->config.castling_mask, B, a->N, a->H, a->D);
     qkv_backward_in(&s->frame, a, dx, x, B);
 }
 
+/* As it is after training. */
 static size_t castling_macs(const Attention *a) {
     const Castling *s = a->state;
     return qkv_macs(&s->frame, a) + linear_core_macs(&s->core, a) + depthwise_macs(&s->conv.shape);

@@ -24,6 +24,7 @@ static void focused_declare(Attention *a, Params *params) {
     qkv_declare(&s->frame, a, params);
     params_declare(params, &s->pos, &s->dpos, a->prefix, "positional_encoding", INIT_ZEROS, false, 3,
                    (int[]){1, a->N, M});
+    params_on_grid(params, (ParamGrid){1, 1, a->N - a->Hg * a->Wg, a->Hg, a->Wg});
     params_declare(params, &s->scale, &s->dscale, a->prefix, "scale", INIT_ZEROS, false, 3, (int[]){1, 1, M});
     depthwise_declare(&s->dwc, params, a->prefix, "dwc", (Depthwise){a->Hg, a->Wg, M, 5, a->D, 3 * M, M}, true);
 }
@@ -74,7 +75,7 @@ static void focused_weights(const Attention *a, float *weights, int b, int head,
 
 const AttentionOp focused_op = {
     .name = "focused",
-    .summary = "focused linear attention: features to the power p, depthwise 5x5 on v (FLatten)",
+    .summary = "focused linear attention: features to the power p, 5x5 on v (FLatten)",
     .needs_grid = true,
     .state_size = sizeof(Focused),
     .declare = focused_declare,

@@ -74,6 +74,13 @@ static const Algorithm *algorithm_choose(const Attention *a, const Patterns *pat
     return best;
 }
 
+/* Of the tensor declared last, whose first dimension is the offsets.  A window has the same offsets on every grid. */
+static void offsets_on_grid(Params *params, const Offsets *o) {
+    bool toeplitz = o->kind == OFFSETS_TOEPLITZ;
+    ParamGrid grid = {0, 1, 0, toeplitz ? 2 * o->Hg - 1 : o->Hg, toeplitz ? 2 * o->Wg - 1 : o->Wg};
+    if (o->kind != OFFSETS_LOCAL) params_on_grid(params, grid);
+}
+
 static void declare(Attention *a, Params *params, Offsets offsets, bool per_channel, bool normed) {
     Lisa *s = a->state;
     int T = offsets_count(&offsets), D = a->D, E = a->config.lisa_patterns;
@@ -85,7 +92,9 @@ static void declare(Attention *a, Params *params, Offsets offsets, bool per_chan
         params_declare(params, &s->wa, &s->dwa, a->prefix, "lisa.wa", INIT_TRUNC_NORMAL, true, 3, (int[]){T, D, E});
     else
         params_declare(params, &s->wa, &s->dwa, a->prefix, "lisa.wa", INIT_TRUNC_NORMAL, true, 2, (int[]){T, E});
+    offsets_on_grid(params, &offsets);
     params_declare(params, &s->wb, &s->dwb, a->prefix, "lisa.wb", INIT_TRUNC_NORMAL, true, 2, (int[]){T, E});
+    offsets_on_grid(params, &offsets);
     params_declare(params, &s->b, &s->db, a->prefix, "lisa.b", INIT_TRUNC_NORMAL, true, 2, (int[]){D, E});
     if (!normed) return;
     params_declare(params, &s->norm_w, &s->dnorm_w, a->prefix, "norm.weight", INIT_ONES, false, 1, (int[]){a->M});
@@ -188,6 +197,7 @@ static void weighted_declare(Attention *a, Params *params, int tables) {
     s->tables = tables;
     params_declare(params, &s->r, &s->dr, a->prefix, "sa.rpe", INIT_TRUNC_NORMAL, false, 2,
                    (int[]){offsets_count(&s->offsets), tables});
+    offsets_on_grid(params, &s->offsets);
 }
 
 static void weighted_plan(Attention *a, Plan *plan, int B) {
@@ -279,9 +289,9 @@ static void sa9_heads_declare(Attention *a, Params *p) { weighted_declare(a, p, 
         .weights = weighted_weights,                   \
     }
 
-LISA_OP(lisa_op, "lisa", "lightweight structure-aware attention: lisa_patterns circular convolutions of keys and values",
+LISA_OP(lisa_op, "lisa", "lightweight structure-aware attention by circular convolutions (LiSA)",
         lisa_declare);
-LISA_OP(sa10_op, "sa10", "structure-aware attention on q.k, Toeplitz position weights (LiSA paper, Eq. 10)", sa10_declare);
+LISA_OP(sa10_op, "sa10", "structure-aware attention on q.k, Toeplitz weights (LiSA paper, Eq. 10)", sa10_declare);
 LISA_OP(sa11_op, "sa11", "structure-aware attention on the Hadamard products of q and k (Eq. 11)", sa11_declare);
 WEIGHTED_OP(sa9_op, "sa9", "q.k times a position weight, no softmax (Eq. 9)", sa9_declare);
 WEIGHTED_OP(sa9_heads_op, "sa9-heads", "sa9 with position weights for each head", sa9_heads_declare);

@@ -9,8 +9,8 @@
 
 extern const AttentionOp softmax_op, linear_op, ripple_op, ripple_fixed_op, ripple_softmax_weights_op,
     ripple_truncated_op, ripple_log_op, ripple_dense_op, ripple_explicit_softmax_op, convit_op, focused_op,
-    sparse_strided_op, sparse_fixed_op, efficient_op, hydra_op, relu_linear_op, castling_op, lisa_op, sa9_op,
-    sa9_heads_op, sa10_op, sa11_op, gf_op;
+    sparse_strided_op, sparse_fixed_op, efficient_op, hydra_op, relu_linear_op, castling_op, nystrom_op, soft_op,
+    lisa_op, sa9_op, sa9_heads_op, sa10_op, sa11_op, gf_op, dwconv7_op, convattn_op, lambda_op, inception_op;
 
 const AttentionOp *const attention_operators[] = {
     &softmax_op,
@@ -30,12 +30,18 @@ const AttentionOp *const attention_operators[] = {
     &hydra_op,
     &relu_linear_op,
     &castling_op,
+    &nystrom_op,
+    &soft_op,
     &lisa_op,
     &sa9_op,
     &sa9_heads_op,
     &sa10_op,
     &sa11_op,
     &gf_op,
+    &dwconv7_op,
+    &convattn_op,
+    &lambda_op,
+    &inception_op,
     NULL,
 };
 

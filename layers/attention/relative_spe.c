@@ -116,7 +116,7 @@ static void conv_code_backward(const Relative *r, const Attention *a, real *dqkv
 
 const RelativeKind relative_convspe = {
     .name = "convspe",
-    .summary = "q and k through random codes made by learned filters (Liutkus et al. 2021)",
+    .summary = "q and k by random codes made by learned filters (Liutkus et al. 2021)",
     .declare = conv_declare,
     .plan = conv_plan,
     .draw = conv_draw,

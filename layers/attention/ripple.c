@@ -369,7 +369,7 @@ static const char *explicit_in_block(const AttentionConfig *config, int block) {
 
 const AttentionOp ripple_explicit_softmax_op = {
     .name = "ripple-explicit-softmax",
-    .summary = "softmax inside each ring, the rings mixed as in ripple: a reference for small grids",
+    .summary = "softmax inside each ring, rings mixed as in ripple: for small grids",
     .needs_grid = true,
     .state_size = sizeof(Ripple),
     .in_block = explicit_in_block,

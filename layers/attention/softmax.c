@@ -26,10 +26,11 @@ static void softmax_declare(Attention *a, Params *params) {
     bool shared = !strcmp(rpe, "shared"), heads = !strcmp(rpe, "heads");
     qkv_declare(&s->frame, a, params);
     s->bias = (RelativeBias){a->Hg, a->Wg, a->N - a->Hg * a->Wg, shared ? 1 : a->H};
-    if (shared || heads)
-        params_declare(params, &s->table, &s->dtable, a->prefix, "rpe.weight", INIT_TRUNC_NORMAL, false, 3,
-                       (int[]){s->bias.tables, 2 * a->Hg - 1, 2 * a->Wg - 1});
     s->has_table = shared || heads;
+    if (!s->has_table) return;
+    params_declare(params, &s->table, &s->dtable, a->prefix, "rpe.weight", INIT_TRUNC_NORMAL, false, 3,
+                   (int[]){s->bias.tables, 2 * a->Hg - 1, 2 * a->Wg - 1});
+    params_on_grid(params, (ParamGrid){1, 2, 0, 2 * a->Hg - 1, 2 * a->Wg - 1});
 }
 
 static MaskedAttention masked(const Attention *a, int B) {

@@ -109,4 +109,4 @@ static void sparse_weights(const Attention *a, float *weights, int b, int head, 
 SPARSE_OP(sparse_strided_op, "sparse-strided",
           "softmax over neighbouring tokens and the own column (Sparse Transformers)", strided_declare);
 SPARSE_OP(sparse_fixed_op, "sparse-fixed",
-          "softmax over the own block and the ends of all blocks (Sparse Transformers)", fixed_declare);
+          "softmax over the own block and all blocks' ends (Sparse Transformers)", fixed_declare);

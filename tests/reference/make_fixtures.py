@@ -95,6 +95,16 @@ CASES.update({
     "gf": (Config(attn="gf", **LISA), 0.5, 0),
     "gf-even": (Config(attn="gf", **{**LISA, "img_size": (8, 12), "dim": 18}), 0.5, 0),
 })
+CASES.update({
+    "nystrom": (Config(attn="nystrom", **{**SMALL, "landmarks": 3}), 0, 0),
+    "soft": (Config(attn="soft", **{**SMALL, "landmarks": 4}), 0, 0),
+    "castling-mask": (Config(attn="castling", castling_mask=0.03, **SMALL), 0, 0),
+    "dwconv7": (Config(attn="dwconv7", **SMALL), 0, 0),
+    "convattn": (Config(attn="convattn", **SMALL), 0, 0),
+    "lambda": (Config(attn="lambda", **SMALL), 0, 0),
+    "inception": (Config(attn="inception", **SMALL), 0, 0),
+    "inception-heads": (Config(attn="inception", **{**SMALL, "dim": 12, "heads": 6}, inception_heads=2), 0, 0),
+})
 
 
 def deviation(case, name, stick_scale):
@@ -116,7 +126,7 @@ def draw_parameter(case, name, shape, random, stick_scale):
         return np.stack([random.permutation(shape[1]) for _ in range(shape[0])])
     x = deviation(case, name, stick_scale) * random.standard_normal(shape)
     if "norm" in name and name.endswith("weight"):
-        return 1 + x
+        return x + (2 if "landmark" in name else 1)  # landmarks apart enough that their matrix has an inverse
     if name.endswith("freqs"):
         return x - 3
     return 0.3 + x if name.endswith(("feature.b2", "feature.bias")) else x  # a good half of the features is alive

@@ -135,9 +135,71 @@ def relu_linear(model, p, q, k, v, block):
 
 
 def castling(model, p, q, k, v, block):
+    """In training, which is all there is here."""
     similarity = 0.5 + unit(q) @ unit(k).transpose(-1, -2) / math.pi
-    y = join_heads(similarity @ v / similarity.sum(-1, keepdim=True))
-    return y + depthwise(join_heads(v), model.config.grid, p("dconv.weight"))
+    y = similarity @ v / similarity.sum(-1, keepdim=True)
+    smallest = model.config.castling_mask
+    if smallest > 0:
+        weights = (q @ k.transpose(-1, -2) / math.sqrt(q.shape[-1])).softmax(-1)
+        model.notes.kinks.append((weights / smallest).log().detach())
+        y = y + weights.masked_fill(weights <= smallest, 0) @ v
+    return join_heads(y) + depthwise(join_heads(v), model.config.grid, p("dconv.weight"))
+
+
+# == Through landmarks: Nystromformer (Xiong et al. 2021), SOFT (Lu et al. 2021) =========================================
+
+
+def pseudo_inverse(a, power):
+    """Six steps of the cubic scheme from a^T / m^power, m each matrix's largest column sum.  a [...,L,L]."""
+    identity = torch.eye(a.shape[-1], dtype=a.dtype)
+    z = a.transpose(-1, -2) / a.sum(-2).amax(-1)[..., None, None] ** power
+    for _ in range(6):
+        w = a @ z
+        z = z @ (13 * identity - w @ (15 * identity - w @ (7 * identity - w))) / 4
+    return z
+
+
+def cell_means(x, grid, sides):
+    """The mean of every cell of a grid [sides] over x [B,H,N,D]: [B,H,L,D]."""
+    rows, columns = ([(i * size // side, (i + 1) * size // side) for i in range(side)] for size, side in zip(grid, sides))
+    x = x.unflatten(2, grid)
+    return torch.stack([x[:, :, top:bottom, left:right].mean((2, 3)) for top, bottom in rows for left, right in columns], 2)
+
+
+def nystrom(model, p, q, k, v, block):
+    grid, scale = model.config.grid, math.sqrt(q.shape[-1])
+    sides = [min(model.config.landmarks, side) for side in grid]
+    a, b = cell_means(q, grid, sides), cell_means(k, grid, sides)
+    to_landmarks = (q @ b.transpose(-1, -2) / scale).softmax(-1)
+    between = (a @ b.transpose(-1, -2) / scale).softmax(-1)
+    from_tokens = (a @ k.transpose(-1, -2) / scale).softmax(-1)
+    y = to_landmarks @ pseudo_inverse(between, 1) @ (from_tokens @ v)
+    return join_heads(y) + depthwise(join_heads(v), grid, p("conv.weight"))
+
+
+def soft_stride(config):
+    return min(-(-max(config.grid) // config.landmarks), *config.grid)
+
+
+def soft_shapes(config):
+    M, D, r = config.dim, config.dim // config.heads, soft_stride(config)
+    return {"qv.weight": (2 * M, M), "qv.bias": (2 * M,), "landmark.weight": (D, D, r, r), "landmark.norm.weight": (D,),
+            "landmark.norm.bias": (D,), "conv.weight": (M, 1, 3, 3)}
+
+
+def gaussian(x, z):
+    return torch.exp(-((x[..., :, None, :] - z[..., None, :, :]) ** 2).sum(-1) / 2)
+
+
+def soft(model, p, q, k, v, block):
+    """k is q."""
+    grid, D = model.config.grid, q.shape[-1]
+    image = q.flatten(0, 1).transpose(1, 2).unflatten(-1, grid)
+    a = F.conv2d(image, p("landmark.weight"), stride=soft_stride(model.config)).flatten(2).transpose(1, 2)
+    a = F.gelu(F.layer_norm(a, (D,), p("landmark.norm.weight"), p("landmark.norm.bias"), 1e-5)).unflatten(0, q.shape[:2])
+    near = gaussian(q * D ** -0.25, a)
+    y = near @ pseudo_inverse(gaussian(a, a), 2) @ (near.transpose(-1, -2) @ v)
+    return join_heads(y) + depthwise(join_heads(v), grid, p("conv.weight"))
 
 
 # ======================================================================================================================
@@ -155,5 +217,7 @@ RIVALS = {
     "efficient": (nothing, efficient),
     "hydra": (nothing, hydra),
     "relu-linear": (relu_linear_shapes, relu_linear),
+    "nystrom": (lambda config: {"conv.weight": (config.dim, 1, 3, 3)}, nystrom),
+    "soft": (soft_shapes, soft),
     "castling": (lambda config: {"dconv.weight": (config.dim, 1, 3, 3)}, castling),
 }

@@ -21,12 +21,14 @@ import torch.nn.functional as F
 
 import linear_reference as linear
 import lisa_reference
+from mixer_reference import MIXERS
 from rival_operators import RIVALS, rpe_bias, rpe_shapes
 
 RIVALS = {**RIVALS, **lisa_reference.OPERATORS}
 RIPPLE = ("ripple", "ripple-fixed", "ripple-softmax-weights", "ripple-truncated", "ripple-log", "ripple-dense",
           "ripple-explicit-softmax")
-LATER = ("feature_map", "relative", "convit", "rpe", "focused", "sparse", "lisa")  # settings newer than the first fixtures
+LATER = ("feature_map", "relative", "convit", "rpe", "focused", "sparse", "lisa", "landmarks", "castling",
+         "inception")  # settings newer than the first fixtures
 
 
 @dataclass(frozen=True)
@@ -52,9 +54,12 @@ class Config:
     sparse_heads: str = "alternate"  # alternate | union | split
     sparse_stride: int = 0           # 0: the grid's width
     sparse_c: int = 2
+    castling_mask: float = 0.0
+    landmarks: int = 7               # to a side
     lisa_patterns: int = 16
     lisa_kernel: int = 0             # 0 | 3 | 5 | 7
     lisa_fft: str = "1d"             # 1d | 2d
+    inception_heads: int = 0         # 0: half of them
 
     @property
     def grid(self):
@@ -128,7 +133,7 @@ def parameter_shapes(config):
         operator = block_operator(config, i)
         block = {"norm1.weight": (M,), "norm1.bias": (M,), "attn.qkv.weight": (3 * M, M), "attn.qkv.bias": (3 * M,),
                  "attn.proj.weight": (M, M), "attn.proj.bias": (M,)}
-        if config.attn == "gf":
+        if config.attn in ("gf", "soft") or operator in MIXERS:
             del block["attn.qkv.weight"], block["attn.qkv.bias"]
         if config.attn == "convit":
             del block["attn.qkv.bias"]
@@ -139,8 +144,8 @@ def parameter_shapes(config):
                           "attn.gating_param": (config.heads,)})
         elif operator == "softmax":
             block.update({f"attn.{name}": shape for name, shape in rpe_shapes(config).items()})
-        elif operator in RIVALS:
-            block.update({f"attn.{name}": shape for name, shape in RIVALS[operator][0](config).items()})
+        elif operator in (*RIVALS, *MIXERS):
+            block.update({f"attn.{name}": shape for name, shape in {**RIVALS, **MIXERS}[operator][0](config).items()})
         elif operator != "ripple-explicit-softmax":
             block.update({"attn." + name: shape for name, shape in linear.map_shapes(config.feature_map, D).items()})
         if operator == "linear":
@@ -166,7 +171,7 @@ def buffer_shapes(config):
     shapes = {}
     for i in range(config.depth):
         operator, block = block_operator(config, i), {}
-        if operator not in ("softmax", "ripple-explicit-softmax", "convit", *RIVALS):
+        if operator not in ("softmax", "ripple-explicit-softmax", "convit", *RIVALS, *MIXERS):
             block.update(linear.map_buffers(config.feature_map, H, D))
         if operator == "linear":
             block.update(linear.relative_buffers(config.relative, H, D, N, linear.feature_count(config.feature_map, D)))
@@ -264,10 +269,16 @@ class Vit:
         if operator == "gf":
             y = lisa_reference.global_filter(config, params[prefix + "filter.complex_weight"], x)
             return F.linear(y, params[prefix + "proj.weight"], params[prefix + "proj.bias"])
+        if operator in MIXERS:
+            y = MIXERS[operator][1](self, lambda name: params[prefix + name], x)
+            return F.linear(y, params[prefix + "proj.weight"], params[prefix + "proj.bias"])
         B, N, M = x.shape
         H, D = config.heads, M // config.heads
         if operator == "convit":
             qkv = F.linear(x, torch.cat([params[prefix + "qk.weight"], params[prefix + "v.weight"]]))
+        elif operator == "soft":
+            q, v = F.linear(x, params[prefix + "qv.weight"], params[prefix + "qv.bias"]).chunk(2, dim=-1)
+            qkv = torch.cat([q, q, v], dim=-1)
         else:
             qkv = F.linear(x, params[prefix + "qkv.weight"], params.get(prefix + "qkv.bias"))
         q, k, v = qkv.reshape(B, N, 3, H, D).permute(2, 0, 3, 1, 4)  # each [B,H,N,D]
@@ -393,7 +404,7 @@ def self_check():
              Config(**{**small, "attn": "softmax", "rpe": "heads"}),
              Config(**{**small, "attn": "sparse-strided", "sparse_heads": "union", "sparse_stride": 4}),
              Config(**{**small, "attn": "sparse-fixed", "sparse_heads": "split", "sparse_stride": 4})]
-    cases += [Config(**{**small, "attn": attn, "lisa_patterns": 3}) for attn in RIVALS]
+    cases += [Config(**{**small, "attn": attn, "lisa_patterns": 3}) for attn in (*RIVALS, *MIXERS)]
     cases += [Config(**{**small, "attn": "lisa", "lisa_patterns": 2, "lisa_fft": "2d"}),
               Config(**{**small, "attn": "lisa", "lisa_patterns": 2, "lisa_kernel": 3}),
               Config(**{**small, "attn": "gf", "img_size": (8, 12)})]

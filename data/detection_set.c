@@ -1,0 +1,186 @@
+#include "data/detection_set.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/die.h"
+#include "data/jpeg.h"
+#include "data/shape_scenes.h"
+
+enum { MOST_PATH = 4096 };
+
+/* == Tables ======================================================================================================= */
+
+static void set_finish(DetectionSet *set, const char *name) {
+    snprintf(set->name, sizeof set->name, "%s", name);
+    set->classes = coco_num_classes(&set->coco);
+    set->most_boxes = 1;
+    for (int i = 0; i < set->coco.image_count; i++)
+        if (set->coco.images[i].count > set->most_boxes) set->most_boxes = set->coco.images[i].count;
+    Dataset statistics;
+    dataset_imagenet_statistics(&statistics);
+    memcpy(set->mean, statistics.mean, sizeof set->mean);
+    memcpy(set->std, statistics.std, sizeof set->std);
+}
+
+/* One line on what the annotations hold that nobody can train on. */
+static void mention_oddities(const Coco *coco, const char *json) {
+    char text[256] = "";
+    const struct {
+        size_t count;
+        const char *what;
+    } odd[] = {{coco->degenerate, "without area in their image, left out of training"},
+               {coco->outside, "leaving their image, cut to it in training"},
+               {coco->zero_ids, "with the id 0, which evaluation takes for no match, as pycocotools does"}};
+    for (size_t i = 0, used = 0; i < sizeof odd / sizeof *odd; i++)
+        if (odd[i].count)
+            used += (size_t)snprintf(text + used, sizeof text - used, "%s%zu %s", used ? "; " : "", odd[i].count,
+                                     odd[i].what);
+    if (*text) warn("%s: annotations %s", json, text);
+}
+
+/* Images are sorted by id, annotations by image. */
+static void keep_first(Coco *coco, int limit) {
+    if (!limit || limit >= coco->image_count) return;
+    coco->annotation_count = coco->images[limit].first;
+    coco->image_count = limit;
+}
+
+void detection_set_coco(DetectionSet *set, const char *name, const char *json, const char *folder, int limit) {
+    char error[FILE_ERROR];
+    *set = (DetectionSet){.folder = folder};
+    if (!coco_read(&set->coco, json, error)) die("%s: %s", json, error);
+    keep_first(&set->coco, limit);
+    if (!coco_check_files(&set->coco, folder, error)) die("%s: %s: %s has them", folder, error, json);
+    mention_oddities(&set->coco, json);
+    set_finish(set, name);
+}
+
+void detection_set_scenes(DetectionSet *set, bool train, uint64_t seed, int side, int limit) {
+    *set = (DetectionSet){.seed = seed, .split = !train, .side = side};
+    scenes_coco(&set->coco, seed, set->split, limit ? limit : train ? SCENES_TRAIN : SCENES_TEST, side);
+    set_finish(set, "shapes");
+}
+
+void detection_set_close(DetectionSet *set) {
+    coco_close(&set->coco);
+    *set = (DetectionSet){.side = 0};
+}
+
+void detection_set_name_image(const DetectionSet *set, size_t index, char *text, size_t size) {
+    if (set->folder)
+        snprintf(text, size, "%s/%s", set->folder, set->coco.images[index].file_name);
+    else
+        snprintf(text, size, "image %zu of %s", index, set->name);
+}
+
+/* == Pictures ===================================================================================================== */
+
+static bool out_of_memory(char error[FILE_ERROR]) {
+    snprintf(error, FILE_ERROR, "out of memory for its pixels");
+    return false;
+}
+
+/* Room for a picture whose rows lie without gaps. */
+static bool picture_start(ImagePart *picture, SampleBuffer *buffer, int height, int width, char error[FILE_ERROR]) {
+    size_t stride = (size_t)width * 3;
+    if (!sample_buffer_grow(buffer, stride * (size_t)height)) return out_of_memory(error);
+    *picture = (ImagePart){.pixels = buffer->bytes, .stride = stride, .height = height, .width = width};
+    return true;
+}
+
+/* In place, row by row. */
+static void mirror_rows(uint8_t *pixels, int height, int width) {
+    for (int y = 0; y < height; y++) {
+        uint8_t *left = pixels + (size_t)y * (size_t)width * 3, *right = left + (size_t)(width - 1) * 3;
+        for (; left < right; left += 3, right -= 3) {
+            for (int c = 0; c < 3; c++) {
+                uint8_t kept = left[c];
+                left[c] = right[c];
+                right[c] = kept;
+            }
+        }
+    }
+}
+
+static void copy_rows(uint8_t *to, const ImagePart *from) {
+    size_t row = (size_t)from->width * 3;
+    for (int y = 0; y < from->height; y++) memcpy(to + (size_t)y * row, from->pixels + (size_t)y * from->stride, row);
+}
+
+static bool decode_jpeg(TransformScratch *scratch, size_t size, ImagePart *picture, char error[FILE_ERROR]) {
+    int height, width;
+    if (!scratch->jpeg && !(scratch->jpeg = jpeg_open())) return out_of_memory(error);
+    return jpeg_begin(scratch->jpeg, scratch->bytes.bytes, size, JPEG_MAX_PIXELS, &height, &width, error) &&
+           jpeg_region(scratch->jpeg, 8, (int[]){0, height}, (int[]){0, width}, picture, error);
+}
+
+/* The file's bytes in scratch->bytes become pixels in scratch->pixels. */
+static bool decode(TransformScratch *scratch, size_t size, bool mirror, ImagePart *picture, char error[FILE_ERROR]) {
+    Image image = {.pixels = NULL};
+    ImagePart decoded;
+    if (jpeg_is(scratch->bytes.bytes, size)) {
+        if (!decode_jpeg(scratch, size, &decoded, error)) return false;
+    } else {
+        if (!image_decode(&image, scratch->bytes.bytes, size, IMAGE_MAX_PIXELS, error)) return false;
+        decoded = (ImagePart){image.pixels, (size_t)image.width * 3, 0, 0, image.height, image.width};
+    }
+    bool ok = picture_start(picture, &scratch->pixels, decoded.height, decoded.width, error);
+    if (ok) copy_rows(scratch->pixels.bytes, &decoded);
+    if (ok && mirror) mirror_rows(scratch->pixels.bytes, decoded.height, decoded.width);
+    if (image.pixels) image_free(&image);
+    return ok;
+}
+
+bool detection_picture_read(const char *path, bool mirror, TransformScratch *scratch, ImagePart *picture,
+                            char error[FILE_ERROR]) {
+    size_t size;
+    return file_read_again(path, IMAGE_MAX_BYTES, &scratch->bytes.bytes, &scratch->bytes.room, &size, error) &&
+           decode(scratch, size, mirror, picture, error);
+}
+
+bool detection_set_read(const DetectionSet *set, int index, bool mirror, TransformScratch *scratch, ImagePart *picture,
+                        char error[FILE_ERROR]) {
+    const CocoImage *image = &set->coco.images[index];
+    char path[MOST_PATH];
+    if (!set->folder) {
+        int label[SCENES_MOST], box[SCENES_MOST][4];
+        if (!picture_start(picture, &scratch->pixels, set->side, set->side, error)) return false;
+        scenes_draw(set->seed, set->split, (uint32_t)index, set->side, scratch->pixels.bytes, label, box);
+        if (mirror) mirror_rows(scratch->pixels.bytes, set->side, set->side);
+        return true;
+    }
+    path_join(path, sizeof path, set->folder, image->file_name);
+    if (!detection_picture_read(path, mirror, scratch, picture, error)) return false;
+    if (picture->width == image->width && picture->height == image->height) return true;
+    snprintf(error, FILE_ERROR, "%d x %d pixels, but the annotations say %d x %d", picture->width, picture->height,
+             image->width, image->height);
+    return false;
+}
+
+/* All of `in` to width x height, of which the step keeps a part. */
+static ResampleAxis axis_of_step(int in, int out, int first, int count) {
+    ResampleAxis axis = resample_whole(in, out);
+    axis.first = first;
+    axis.count = count;
+    return axis;
+}
+
+bool detection_pixels(TransformScratch *scratch, uint8_t *out, size_t stride, const ImagePart *picture,
+                      const DetectionDraw *draw) {
+    ImagePart in = *picture;
+    for (int i = 0; i < draw->steps; i++) {
+        const DetectionStep *s = &draw->step[i];
+        bool last = i == draw->steps - 1;
+        ResampleAxis rows = axis_of_step(in.height, s->height, s->top, s->crop_height);
+        ResampleAxis columns = axis_of_step(in.width, s->width, s->left, s->crop_width);
+        size_t between = (size_t)s->crop_width * 3;
+        if (!last && !sample_buffer_grow(&scratch->crop, between * (size_t)s->crop_height)) return false;
+        if (!resample_strided(&scratch->resampler, last ? out : scratch->crop.bytes, last ? stride : between, &in, &rows,
+                              &columns, RESAMPLE_BILINEAR))
+            return false;
+        in = (ImagePart){scratch->crop.bytes, between, 0, 0, s->crop_height, s->crop_width};
+    }
+    return true;
+}

@@ -1,0 +1,77 @@
+/* What landmarks are made from: means over the cells of a grid, and squares of tokens as rows (kernels.h). */
+#include "kernels/cpu/vecmath.h"
+#include "kernels/kernels.h"
+
+/* to = scale times from, or to += that. */
+static void row_scaled(real *to, const real *from, float scale, bool add, int C) {
+    for (int c = 0; c < C; c += TILE) {
+        vec x = scale * vec_load_part(from + c, C - c);
+        if (add) x += vec_load_part(to + c, C - c);
+        vec_store_part(to + c, x, C - c);
+    }
+}
+
+/* The tokens of a cell: rows and columns from the first to before the last. */
+typedef struct {
+    int top, bottom, left, right;
+    float share; /* 1 / tokens */
+} Cell;
+
+static Cell cell_of(const Cells *c, int i, int j) {
+    Cell cell = {(int)((size_t)i * c->Hg / c->Lh), (int)((size_t)(i + 1) * c->Hg / c->Lh),
+                 (int)((size_t)j * c->Wg / c->Lw), (int)((size_t)(j + 1) * c->Wg / c->Lw), 0};
+    cell.share = 1.0f / ((float)(cell.bottom - cell.top) * (float)(cell.right - cell.left));
+    return cell;
+}
+
+void cell_means_forward(real *means, const real *x, const Cells *cells, int B, int C, int x_row) {
+    int Wg = cells->Wg;
+    size_t N = (size_t)cells->Hg * Wg, L = (size_t)cells->Lh * cells->Lw;
+#pragma omp parallel for schedule(static)
+    for (size_t at = 0; at < B * L; at++) {
+        Cell cell = cell_of(cells, (int)(at % L) / cells->Lw, (int)(at % L) % cells->Lw);
+        const real *image = x + at / L * N * x_row;
+        for (int i = cell.top; i < cell.bottom; i++)
+            for (int j = cell.left; j < cell.right; j++)
+                row_scaled(means + at * C, image + ((size_t)i * Wg + j) * x_row, cell.share,
+                           i > cell.top || j > cell.left, C);
+    }
+}
+
+void cell_means_backward(real *dx, const real *dmeans, const Cells *cells, int B, int C, int x_row) {
+    int Wg = cells->Wg;
+    size_t N = (size_t)cells->Hg * Wg, L = (size_t)cells->Lh * cells->Lw;
+#pragma omp parallel for schedule(static)
+    for (size_t at = 0; at < B * L; at++) {
+        Cell cell = cell_of(cells, (int)(at % L) / cells->Lw, (int)(at % L) % cells->Lw);
+        real *image = dx + at / L * N * x_row;
+        for (int i = cell.top; i < cell.bottom; i++)
+            for (int j = cell.left; j < cell.right; j++)
+                row_scaled(image + ((size_t)i * Wg + j) * x_row, dmeans + at * C, cell.share, true, C);
+    }
+}
+
+/* Calls `copy` for every number of cols, [columns] of them, and the one of x that it is. */
+#define EACH_NUMBER(copy)                                                                                    \
+    do {                                                                                                     \
+        int rows = Hg / r, columns = Wg / r;                                                                 \
+        _Pragma("omp parallel for schedule(static)") for (size_t at = 0; at < (size_t)B * rows * columns; at++) { \
+            size_t token = (at / columns / rows * Hg + at / columns % rows * r) * Wg + at % columns * r;     \
+            for (int h = 0; h < H; h++)                                                                      \
+                for (int c = 0; c < D; c++)                                                                  \
+                    for (int i = 0; i < r; i++)                                                              \
+                        for (int j = 0; j < r; j++) {                                                        \
+                            size_t to = (((at * H + h) * D + c) * r + i) * r + j;                            \
+                            size_t from = (token + (size_t)i * Wg + j) * x_row + (size_t)h * D + c;          \
+                            copy;                                                                            \
+                        }                                                                                    \
+        }                                                                                                    \
+    } while (0)
+
+void head_patches_forward(real *cols, const real *x, int Hg, int Wg, int r, int B, int H, int D, int x_row) {
+    EACH_NUMBER(cols[to] = x[from]);
+}
+
+void head_patches_backward(real *dx, const real *dcols, int Hg, int Wg, int r, int B, int H, int D, int x_row) {
+    EACH_NUMBER(dx[from] += dcols[to]);
+}

@@ -1,0 +1,56 @@
+/* The largest of every 3x3 neighbourhood on the token grid, channel by channel; what lies beyond the edge does not count.
+ *   forward   y_t = max_o x_t+o, o_t the first such offset, row by row; NaN is larger than everything
+ *   backward  dx_t = sum of dy_u over the neighbours u whose u + o_u is t
+ *   saves     o. */
+#include <stdbool.h>
+#include <string.h>
+
+#include "kernels/kernels.h"
+
+enum { SIDE = 3 };
+
+/* Token (y + tap / 3 - 1, x + tap % 3 - 1), -1 beyond the edge. */
+static int neighbour(int y, int x, int tap, int Hg, int Wg) {
+    y += tap / SIDE - 1;
+    x += tap % SIDE - 1;
+    return y < 0 || y >= Hg || x < 0 || x >= Wg ? -1 : y * Wg + x;
+}
+
+void neighbour_max_forward(real *y, uint8_t *at, const real *x, int row, int B, int Hg, int Wg, int C) {
+    size_t N = (size_t)Hg * Wg;
+#pragma omp parallel for collapse(2) schedule(static)
+    for (int b = 0; b < B; b++)
+        for (int t = 0; t < Hg * Wg; t++) {
+            real *out = y + (b * N + t) * C;
+            uint8_t *which = at + (b * N + t) * C;
+            bool any = false;
+            for (int tap = 0; tap < SIDE * SIDE; tap++) {
+                int m = neighbour(t / Wg, t % Wg, tap, Hg, Wg);
+                if (m < 0) continue;
+                const real *in = x + (b * N + m) * row;
+                for (int c = 0; c < C; c++) {
+                    bool larger = !any || in[c] > out[c] || (in[c] != in[c] && out[c] == out[c]);
+                    out[c] = larger ? in[c] : out[c];
+                    which[c] = larger ? (uint8_t)tap : which[c];
+                }
+                any = true;
+            }
+        }
+}
+
+void neighbour_max_backward(real *dx, const real *dy, const uint8_t *at, int row, int B, int Hg, int Wg, int C) {
+    size_t N = (size_t)Hg * Wg;
+#pragma omp parallel for collapse(2) schedule(static)
+    for (int b = 0; b < B; b++)
+        for (int t = 0; t < Hg * Wg; t++) {
+            real *out = dx + (b * N + t) * row;
+            memset(out, 0, C * sizeof *out);
+            for (int tap = 0; tap < SIDE * SIDE; tap++) {
+                int u = neighbour(t / Wg, t % Wg, SIDE * SIDE - 1 - tap, Hg, Wg);
+                if (u < 0) continue;
+                const real *d = dy + (b * N + u) * C;
+                const uint8_t *which = at + (b * N + u) * C;
+                for (int c = 0; c < C; c++) out[c] += which[c] == tap ? d[c] : 0;
+            }
+        }
+}

@@ -1,0 +1,125 @@
+/* Lambda convolution (Bello 2021, LambdaNetworks): position lambdas over the whole grid.  x [B,N,M] -> y [B,N,M]
+ * forward   1. q,v = x Wqv^T   2. layer norm of each, head by head
+ *           3. mix_n = L_n^T q_n, L_n = sum_m embedding[t(n,m)] v_m^T, t the offset on the grid   4. y = mix Wproj^T + b
+ * backward  4. dmix   3. dq, dv, dembedding   2. 1. dx
+ * saves     qv, normed (step 2), mix.
+ *
+ * No L_n is formed: mix_n = sum_m (q_n.embedding[t(n,m)]) v_m, a row of N products at a time.
+ *
+ * What the LiSA paper compares with, as far as its Table 3 tells: 5.41 M parameters and 2.41 G multiply-adds are, to the last
+ * digit, q and v as wide as the model without biases, one embedding [729,16] for all heads, an output projection, and no
+ * keys.  LambdaNetworks' whole layer, where the heads share u keys and values and a content lambda joins, would have 5.04 M
+ * with u = 1 and 5.68 M with u = 4.  It normalises q and v by batch; here the norms, whose weights the heads share, look at one
+ * token. */
+#include <stdlib.h>
+
+#include "core/die.h"
+#include "layers/attention/attention.h"
+
+static const float EPSILON = 1e-6f;
+
+enum { Q, V, PARTS };
+
+typedef struct {
+    Projection qv, proj;
+    float *w[PARTS], *dw[PARTS]; /* [D] */
+    float *b[PARTS], *db[PARTS]; /* [D] */
+    float *embedding, *dembedding; /* [T,D] */
+    Patterns patterns;
+    PatternRows rows;
+    real *qv_act, *normed; /* [B,N,2,M] kept */
+    real *mix;             /* [B,N,M] kept */
+    real *dnormed, *dmix;  /* scratch */
+} Lambda;
+
+static void lambda_declare(Attention *a, Params *params) {
+    Lambda *s = a->state;
+    int M = a->M, D = a->D;
+    const char *const w[] = {"norm_q.weight", "norm_v.weight"}, *const b[] = {"norm_q.bias", "norm_v.bias"};
+    s->patterns = (Patterns){{OFFSETS_TOEPLITZ, a->Hg, a->Wg, 0}, D, false};
+    s->rows = (PatternRows){M, 2 * M, 2 * M};
+    projection_declare_weight(&s->qv, params, a->prefix, "qv", M, 2 * M);
+    for (int i = 0; i < PARTS; i++) {
+        params_declare(params, &s->w[i], &s->dw[i], a->prefix, w[i], INIT_ONES, false, 1, (int[]){D});
+        params_declare(params, &s->b[i], &s->db[i], a->prefix, b[i], INIT_ZEROS, false, 1, (int[]){D});
+    }
+    params_declare(params, &s->embedding, &s->dembedding, a->prefix, "embedding.weight", INIT_TRUNC_NORMAL, true, 2,
+                   (int[]){offsets_count(&s->patterns.offsets), D});
+    projection_declare(&s->proj, params, a->prefix, "proj", M, M);
+}
+
+static void lambda_plan(Attention *a, Plan *plan, int B) {
+    Lambda *s = a->state;
+    size_t bytes = (size_t)B * (size_t)a->N * (size_t)a->M * sizeof(real);
+    PlanMark mark = plan_mark(plan);
+    plan_keep(plan, a->prefix, "qv", &s->qv_act, 2 * bytes);
+    plan_keep(plan, a->prefix, "normed", &s->normed, 2 * bytes);
+    plan_keep(plan, a->prefix, "mix", &s->mix, bytes);
+    if (plan->training) {
+        plan_borrow(plan, a->prefix, "dnormed", &s->dnormed, 2 * bytes);
+        plan_borrow(plan, a->prefix, "dmix", &s->dmix, bytes);
+    }
+    plan_workspace(plan, heads_norm_workspace(a->D));
+    plan_workspace(plan, patterns_workspace(&s->patterns, B, a->H, a->D));
+    plan_release(plan, mark);
+}
+
+static void lambda_forward(const Attention *a, real *y, const real *x, int B) {
+    const Lambda *s = a->state;
+    size_t n = (size_t)B * (size_t)a->N;
+    int M = a->M;
+    projection_forward(&s->qv, s->qv_act, x, n);
+    for (int i = 0; i < PARTS; i++)
+        heads_norm_forward(s->normed + i * M, s->qv_act + i * M, s->w[i], s->b[i], n, 2 * M, a->H, a->D, EPSILON);
+    patterns_spread_forward(s->mix, s->normed, s->normed + M, s->embedding, NULL, &s->patterns, &s->rows, B, a->H, a->D);
+    projection_forward(&s->proj, y, s->mix, n);
+}
+
+static void lambda_backward(const Attention *a, real *dx, const real *dy, const real *x, int B) {
+    const Lambda *s = a->state;
+    size_t n = (size_t)B * (size_t)a->N;
+    int M = a->M;
+    projection_backward(&s->proj, s->dmix, dy, s->mix, n);
+    patterns_spread_backward(s->dnormed, s->dnormed + M, NULL, s->dembedding, NULL, s->dmix, s->normed, s->normed + M,
+                             s->embedding, NULL, &s->patterns, &s->rows, B, a->H, a->D);
+    for (int i = 0; i < PARTS; i++)
+        heads_norm_backward(s->dnormed + i * M, s->dw[i], s->db[i], s->dnormed + i * M, s->qv_act + i * M, s->w[i], n, 2 * M,
+                            a->H, a->D, EPSILON);
+    projection_backward(&s->qv, dx, s->dnormed, x, n);
+}
+
+/* Counted as the paper does, as a convolution that forms the lambdas: each of v's channels with each of the embedding's. */
+static size_t lambda_macs(const Attention *a) {
+    const Lambda *s = a->state;
+    size_t N = (size_t)a->N, M = (size_t)a->M, D = (size_t)a->D;
+    return projection_macs(&s->qv, N) + projection_macs(&s->proj, N) + N * N * M * D + N * M * D;
+}
+
+/* q_query.embedding[t(query,j)]. */
+static void lambda_weights(const Attention *a, float *weights, int b, int head, int query) {
+    const Lambda *s = a->state;
+    size_t D = (size_t)a->D, T = (size_t)offsets_count(&s->patterns.offsets);
+    float *q = xcalloc(D, sizeof *q, "attention picture"), *embedding = xcalloc(T * D, sizeof *q, "attention picture");
+    real_download(q, s->normed + ((size_t)b * (size_t)a->N + (size_t)query) * 2 * (size_t)a->M + (size_t)head * D, D);
+    device_download(embedding, s->embedding, T * D * sizeof *embedding);
+    for (int j = 0; j < a->N; j++) {
+        const float *entry = embedding + (size_t)offset_of(&s->patterns.offsets, query, j) * D;
+        weights[j] = 0;
+        for (size_t c = 0; c < D; c++) weights[j] += q[c] * entry[c];
+    }
+    free(embedding);
+    free(q);
+}
+
+const AttentionOp lambda_op = {
+    .name = "lambda",
+    .summary = "a learned vector for each offset times the query weighs values (lambda)",
+    .needs_grid = true,
+    .state_size = sizeof(Lambda),
+    .declare = lambda_declare,
+    .plan = lambda_plan,
+    .forward = lambda_forward,
+    .backward = lambda_backward,
+    .macs = lambda_macs,
+    .weights = lambda_weights,
+};

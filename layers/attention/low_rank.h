@@ -1,0 +1,14 @@
+/* What the operators through landmarks share besides low_rank_forward, which has the mathematics. */
+#ifndef VIT_LAYERS_LOW_RANK_H
+#define VIT_LAYERS_LOW_RANK_H
+
+#include "layers/attention/attention.h"
+
+/* Multiply-adds of one image: four products with the tokens, two with the landmarks' features, four of L x L in each of six
+ * steps. */
+static inline size_t low_rank_macs(const LowRank *s) {
+    size_t N = (size_t)s->N, L = (size_t)s->L, D = (size_t)s->D;
+    return (size_t)s->H * (4 * N * L * D + 2 * L * L * D + 24 * L * L * L);
+}
+
+#endif

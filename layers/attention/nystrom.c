@@ -1,0 +1,80 @@
+/* Attention through landmarks (Xiong et al. 2021, Nystromformer), per head.  x [B,N,M] -> y [B,N,M], tokens on a grid
+ * forward   1. q,k,v = x Wqkv^T + b   2. a, b = means of q and of k over L cells of the grid
+ *           3. mix = softmax(q b^T / sqrt D) Z softmax(a k^T / sqrt D) v, Z the pseudo-inverse of softmax(a b^T / sqrt D)
+ *              after six steps of a cubic scheme (low_rank_forward)
+ *           4. mix += depthwise 3x3 of v over the grid   5. y = mix Wproj^T + b
+ * backward  5. dmix   3. dq, dk, dv, da, db   4. dv += reversed depthwise of dmix   2. dq, dk += da, db shared out   1. dx
+ * saves     qkv, a and b.
+ * The original's segments are runs of tokens, and its convolution runs along them with a filter for each head. */
+#include "layers/attention/low_rank.h"
+#include "layers/depthwise.h"
+
+typedef struct {
+    QkvFrame frame;
+    DepthwiseLayer conv;
+    Cells cells;
+    LowRank shape;
+    real *means, *dmeans; /* [B,L,2,H,D] kept; scratch */
+} Nystrom;
+
+static int smaller(int a, int b) { return a < b ? a : b; }
+
+static void nystrom_declare(Attention *a, Params *params) {
+    Nystrom *s = a->state;
+    int side = a->config.landmarks, M = a->M;
+    s->cells = (Cells){a->Hg, a->Wg, smaller(side, a->Hg), smaller(side, a->Wg)};
+    s->shape = (LowRank){a->N, s->cells.Lh * s->cells.Lw, a->H, a->D, false};
+    qkv_declare(&s->frame, a, params);
+    depthwise_declare(&s->conv, params, a->prefix, "conv", (Depthwise){a->Hg, a->Wg, M, 3, M, 3 * M, M}, false);
+}
+
+static void nystrom_plan(Attention *a, Plan *plan, int B) {
+    Nystrom *s = a->state;
+    size_t bytes = (size_t)B * (size_t)s->shape.L * 2 * (size_t)a->M * sizeof(real);
+    PlanMark mark = plan_mark(plan);
+    qkv_plan(&s->frame, a, plan, B);
+    plan_keep(plan, a->prefix, "means", &s->means, bytes);
+    if (plan->training) plan_borrow(plan, a->prefix, "dmeans", &s->dmeans, bytes);
+    plan_workspace(plan, low_rank_workspace(&s->shape, B));
+    plan_workspace(plan, depthwise_workspace(&s->conv.shape));
+    plan_release(plan, mark);
+}
+
+static void nystrom_forward(const Attention *a, real *y, const real *x, int B) {
+    const Nystrom *s = a->state;
+    const real *qkv = s->frame.qkv_act;
+    real *mix = s->frame.mix;
+    qkv_forward_in(&s->frame, a, x, B);
+    cell_means_forward(s->means, qkv, &s->cells, B, 2 * a->M, 3 * a->M);
+    low_rank_forward(mix, qkv, s->means, &s->shape, B);
+    depthwise_forward(mix, mix, qkv + 2 * a->M, s->conv.w, NULL, &s->conv.shape, B);
+    qkv_forward_out(&s->frame, a, y, B);
+}
+
+static void nystrom_backward(const Attention *a, real *dx, const real *dy, const real *x, int B) {
+    const Nystrom *s = a->state;
+    const real *qkv = s->frame.qkv_act, *dmix = s->frame.dmix;
+    real *dqkv = s->frame.dqkv, *dv = dqkv + 2 * a->M;
+    qkv_backward_out(&s->frame, a, dy, B);
+    low_rank_backward(dqkv, s->dmeans, dmix, qkv, s->means, &s->shape, B);
+    depthwise_backward(dv, dv, s->conv.dw, NULL, dmix, qkv + 2 * a->M, s->conv.w, &s->conv.shape, B);
+    cell_means_backward(dqkv, s->dmeans, &s->cells, B, 2 * a->M, 3 * a->M);
+    qkv_backward_in(&s->frame, a, dx, x, B);
+}
+
+static size_t nystrom_macs(const Attention *a) {
+    const Nystrom *s = a->state;
+    return qkv_macs(&s->frame, a) + low_rank_macs(&s->shape) + depthwise_macs(&s->conv.shape);
+}
+
+const AttentionOp nystrom_op = {
+    .name = "nystrom",
+    .summary = "softmax attention through landmarks, means of cells (Nystromformer)",
+    .needs_grid = true,
+    .state_size = sizeof(Nystrom),
+    .declare = nystrom_declare,
+    .plan = nystrom_plan,
+    .forward = nystrom_forward,
+    .backward = nystrom_backward,
+    .macs = nystrom_macs,
+};

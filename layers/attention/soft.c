@@ -1,0 +1,137 @@
+/* Softmax-free attention (Lu et al. 2021, SOFT), per head.  x [B,N,M] -> y [B,N,M], tokens on a grid
+ * forward   1. q,v = x Wqv^T + b; q is the key, too
+ *           2. a = gelu(norm(convolution of q, r x r with stride r)), D to D channels, the heads share it
+ *           3. mix = A(q, a) Z A(a, q) v, A(x, z) = exp(-|x - z|^2 / 2), q times D^-1/4, Z the pseudo-inverse of A(a, a)
+ *              after six steps of a cubic scheme (low_rank_forward)
+ *           4. mix += depthwise 3x3 of v over the grid   5. y = mix Wproj^T + b
+ * backward  5. dmix   3. dq, dv, da   4. dv += reversed depthwise of dmix   2. dq += what da makes of it   1. dx
+ * saves     qv, the squares of q, the convolution before its norm and after it, a.
+ * The original takes Newton's iteration, 20 steps from A(a, a) + 0.01, differentiates it as if it had converged, and
+ * convolves v with a filter for each head. */
+#include "layers/attention/low_rank.h"
+#include "layers/depthwise.h"
+
+static const float NORM_EPSILON = 1e-5f; /* PyTorch's, which the original leaves as it is */
+
+typedef struct {
+    Projection qv, proj;
+    DepthwiseLayer conv;
+    LowRank shape;
+    int r;
+    float *w, *dw;                                      /* [D,D,r,r] */
+    float *norm_w, *norm_b, *dnorm_w, *dnorm_b;         /* [D] */
+    float *mean, *rstd;                                 /* [B,L,H] kept */
+    real *qv_act, *mix;                                 /* kept, [B,N,2,H,D], [B,N,H,D] */
+    real *cols, *square, *normed, *landmarks;           /* kept, [B,L,H,D*r*r], then [B,L,H,D] three times */
+    real *dqv, *dmix, *dcols, *dlandmarks, *unused;     /* scratch */
+} Soft;
+
+static int smaller(int a, int b) { return a < b ? a : b; }
+
+/* At most `landmarks` squares to a side, where the grid is not narrower than that makes them. */
+static int stride_for(int landmarks, int Hg, int Wg) {
+    int longer = Hg > Wg ? Hg : Wg, r = (longer + landmarks - 1) / landmarks;
+    return smaller(r, smaller(Hg, Wg));
+}
+
+static void soft_declare(Attention *a, Params *params) {
+    Soft *s = a->state;
+    int M = a->M, D = a->D, r = s->r = stride_for(a->config.landmarks, a->Hg, a->Wg);
+    s->shape = (LowRank){a->N, (a->Hg / r) * (a->Wg / r), a->H, D, true};
+    projection_declare(&s->qv, params, a->prefix, "qv", M, 2 * M);
+    params_declare_fan(params, &s->w, &s->dw, a->prefix, "landmark.weight", D * r * r, true, 4, (int[]){D, D, r, r});
+    params_declare(params, &s->norm_w, &s->dnorm_w, a->prefix, "landmark.norm.weight", INIT_ONES, false, 1, (int[]){D});
+    params_declare(params, &s->norm_b, &s->dnorm_b, a->prefix, "landmark.norm.bias", INIT_ZEROS, false, 1, (int[]){D});
+    depthwise_declare(&s->conv, params, a->prefix, "conv", (Depthwise){a->Hg, a->Wg, M, 3, M, 2 * M, M}, false);
+    projection_declare(&s->proj, params, a->prefix, "proj", M, M);
+}
+
+static void soft_plan(Attention *a, Plan *plan, int B) {
+    Soft *s = a->state;
+    size_t rows = (size_t)B * (size_t)s->shape.L * (size_t)a->H, few = rows * (size_t)a->D * sizeof(real);
+    size_t bytes = (size_t)B * (size_t)a->N * (size_t)a->M * sizeof(real), squares = few * (size_t)(s->r * s->r);
+    PlanMark mark = plan_mark(plan);
+    plan_keep(plan, a->prefix, "qv", &s->qv_act, 2 * bytes);
+    plan_keep(plan, a->prefix, "mix", &s->mix, bytes);
+    plan_keep(plan, a->prefix, "squares", &s->cols, squares);
+    plan_keep(plan, a->prefix, "landmarks.conv", &s->square, few);
+    plan_keep(plan, a->prefix, "landmarks.norm", &s->normed, few);
+    plan_keep(plan, a->prefix, "landmarks", &s->landmarks, few);
+    plan_keep(plan, a->prefix, "landmarks.mean", &s->mean, rows * sizeof(float));
+    plan_keep(plan, a->prefix, "landmarks.rstd", &s->rstd, rows * sizeof(float));
+    if (plan->training) {
+        plan_borrow(plan, a->prefix, "dqv", &s->dqv, 2 * bytes);
+        plan_borrow(plan, a->prefix, "dmix", &s->dmix, bytes);
+        plan_borrow(plan, a->prefix, "dsquares", &s->dcols, squares);
+        plan_borrow(plan, a->prefix, "dlandmarks", &s->dlandmarks, few);
+        plan_borrow(plan, a->prefix, "gelu", &s->unused, few);
+    }
+    plan_workspace(plan, low_rank_workspace(&s->shape, B));
+    plan_workspace(plan, layernorm_workspace(a->D));
+    plan_workspace(plan, depthwise_workspace(&s->conv.shape));
+    plan_release(plan, mark);
+}
+
+static size_t landmark_rows(const Soft *s, int B) { return (size_t)B * (size_t)s->shape.L * (size_t)s->shape.H; }
+
+static void landmarks_forward(const Soft *s, const Attention *a, int B) {
+    int D = a->D, r = s->r;
+    size_t rows = landmark_rows(s, B);
+    head_patches_forward(s->cols, s->qv_act, a->Hg, a->Wg, r, B, a->H, D, 2 * a->M);
+    linear_forward(s->square, s->cols, s->w, NULL, rows, D * r * r, D);
+    layernorm_forward(s->normed, s->mean, s->rstd, s->square, s->norm_w, s->norm_b, rows, D, NORM_EPSILON);
+    gelu_forward(s->landmarks, s->normed, rows * (size_t)D);
+}
+
+/* Adds to dq. */
+static void landmarks_backward(const Soft *s, const Attention *a, int B) {
+    int D = a->D, r = s->r;
+    size_t rows = landmark_rows(s, B);
+    real *d = s->dlandmarks;
+    gelu_backward(d, s->unused, d, s->normed, rows * (size_t)D);
+    add_layernorm_backward(d, NULL, s->dnorm_w, s->dnorm_b, NULL, d, s->square, NULL, 1, s->norm_w, s->mean, s->rstd,
+                           rows, D);
+    linear_backward_input(s->dcols, d, s->w, rows, D * r * r, D);
+    linear_backward_weight(s->dw, NULL, d, s->cols, rows, D * r * r, D);
+    head_patches_backward(s->dqv, s->dcols, a->Hg, a->Wg, r, B, a->H, D, 2 * a->M);
+}
+
+static void soft_forward(const Attention *a, real *y, const real *x, int B) {
+    const Soft *s = a->state;
+    size_t n = (size_t)B * (size_t)a->N;
+    projection_forward(&s->qv, s->qv_act, x, n);
+    landmarks_forward(s, a, B);
+    low_rank_forward(s->mix, s->qv_act, s->landmarks, &s->shape, B);
+    depthwise_forward(s->mix, s->mix, s->qv_act + a->M, s->conv.w, NULL, &s->conv.shape, B);
+    projection_forward(&s->proj, y, s->mix, n);
+}
+
+static void soft_backward(const Attention *a, real *dx, const real *dy, const real *x, int B) {
+    const Soft *s = a->state;
+    size_t n = (size_t)B * (size_t)a->N;
+    real *dv = s->dqv + a->M;
+    projection_backward(&s->proj, s->dmix, dy, s->mix, n);
+    low_rank_backward(s->dqv, s->dlandmarks, s->dmix, s->qv_act, s->landmarks, &s->shape, B);
+    depthwise_backward(dv, dv, s->conv.dw, NULL, s->dmix, s->qv_act + a->M, s->conv.w, &s->conv.shape, B);
+    landmarks_backward(s, a, B);
+    projection_backward(&s->qv, dx, s->dqv, x, n);
+}
+
+static size_t soft_macs(const Attention *a) {
+    const Soft *s = a->state;
+    size_t N = (size_t)a->N, D = (size_t)a->D, convolution = landmark_rows(s, 1) * D * D * (size_t)(s->r * s->r);
+    return projection_macs(&s->qv, N) + convolution + low_rank_macs(&s->shape) + depthwise_macs(&s->conv.shape) +
+           projection_macs(&s->proj, N);
+}
+
+const AttentionOp soft_op = {
+    .name = "soft",
+    .summary = "Gaussian attention through landmarks, a convolution of the queries (SOFT)",
+    .needs_grid = true,
+    .state_size = sizeof(Soft),
+    .declare = soft_declare,
+    .plan = soft_plan,
+    .forward = soft_forward,
+    .backward = soft_backward,
+    .macs = soft_macs,
+};

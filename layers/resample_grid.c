@@ -1,0 +1,78 @@
+/* Bicubic resampling of tables on a grid.  from [outer,prefix + h*w,inner] -> to [outer,prefix + h'*w',inner]
+ *   to_yx = sum_ij u_yi v_xj from_ij,  weights u of the rows and v of the columns those of data/resample.c,
+ * in double.  Those weights (Keys' a = -1/2, half-pixel centres, cut off and normalised at the edges, widened when the
+ * grid shrinks) are what torch.nn.functional.interpolate(mode="bicubic", antialias=True) uses, and timm's
+ * resample_abs_pos_embed (layers/pos_embed.py) calls that. */
+#include "layers/resample_grid.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/die.h"
+#include "data/resample.h"
+
+static bool other_dimensions_match(const Param *p, const size_t *shape) {
+    for (int d = 0; d < p->ndim; d++)
+        if ((d < p->grid.axis || d >= p->grid.axis + p->grid.axes) && shape[d] != (size_t)p->shape[d]) return false;
+    return true;
+}
+
+bool grid_of_tensor(ParamGrid *grid, const Param *p, const ParamGrid *known, int ndim, const size_t *shape) {
+    if (!p->grid.axes || ndim != p->ndim || !other_dimensions_match(p, shape)) return false;
+    *grid = known && known->axes ? *known : p->grid;
+    if (grid->axis != p->grid.axis || grid->axes != p->grid.axes || grid->prefix != p->grid.prefix) return false;
+    const size_t *positions = shape + grid->axis;
+    if (positions[0] > 1 << 24 || positions[grid->axes - 1] > 1 << 24) return false;
+    if (grid->axes == 2) {
+        grid->rows = (int)positions[0];
+        grid->columns = (int)positions[1];
+        return grid->rows > 0 && grid->columns > 0;
+    }
+    int count = (int)positions[0] - grid->prefix, side = (int)lround(sqrt(count > 0 ? count : 0));
+    if (!known || !known->axes) grid->rows = grid->columns = side;
+    return count > 0 && (size_t)grid->rows * (size_t)grid->columns == (size_t)count;
+}
+
+/* y [outer,out,inner] = weights x, x [outer,in,inner]. */
+static void resample_dimension(double *y, const double *x, size_t outer, int out, int in, size_t inner) {
+    ResampleAxis axis = resample_whole(in, out);
+    double *weights = xcalloc((size_t)resample_taps(&axis, RESAMPLE_BICUBIC), sizeof *weights, "resampling");
+    for (int j = 0; j < out; j++) {
+        int first, count = resample_weights(weights, &first, &axis, RESAMPLE_BICUBIC, j);
+        for (size_t o = 0; o < outer; o++) {
+            double *to = y + (o * (size_t)out + (size_t)j) * inner;
+            memset(to, 0, inner * sizeof *to);
+            for (int i = 0; i < count; i++) {
+                const double *from = x + (o * (size_t)in + (size_t)(first + i)) * inner;
+                for (size_t k = 0; k < inner; k++) to[k] += weights[i] * from[k];
+            }
+        }
+    }
+    free(weights);
+}
+
+void grid_resample(float *to, const Param *p, const float *from, const ParamGrid *grid) {
+    size_t outer = 1, inner = 1, rows = (size_t)grid->rows, columns = (size_t)grid->columns;
+    size_t new_rows = (size_t)p->grid.rows, new_columns = (size_t)p->grid.columns;
+    for (int d = 0; d < p->grid.axis; d++) outer *= (size_t)p->shape[d];
+    for (int d = p->grid.axis + p->grid.axes; d < p->ndim; d++) inner *= (size_t)p->shape[d];
+    size_t front = (size_t)grid->prefix * inner;
+    double *whole = xcalloc(rows * columns, inner * sizeof *whole, "resampling");
+    double *wide = xcalloc(rows * new_columns, inner * sizeof *wide, "resampling");
+    double *done = xcalloc(new_rows * new_columns, inner * sizeof *done, "resampling");
+    for (size_t o = 0; o < outer; o++) {
+        memcpy(to, from, front * sizeof *to);
+        to += front;
+        from += front;
+        for (size_t i = 0; i < rows * columns * inner; i++) whole[i] = from[i];
+        resample_dimension(wide, whole, rows, p->grid.columns, grid->columns, inner);
+        resample_dimension(done, wide, 1, p->grid.rows, grid->rows, new_columns * inner);
+        for (size_t i = 0; i < new_rows * new_columns * inner; i++) to[i] = (float)done[i];
+        to += new_rows * new_columns * inner;
+        from += rows * columns * inner;
+    }
+    free(done);
+    free(wide);
+    free(whole);
+}

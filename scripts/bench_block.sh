@@ -1,0 +1,131 @@
+#!/bin/sh
+# One block of width 192 with 12 heads against the tokens, and the speed of whole models: the LiSA paper's Tables 4, 12
+# and 7 on this machine, as CSV and PNG.
+#
+#   sh scripts/bench_block.sh                            runs/block.csv, runs/block.png, runs/block-models.csv
+#   BATCH=4 OMP_NUM_THREADS=1 sh scripts/bench_block.sh  as docs/performance.md has it
+#   TORCH_PYTHON=/path/to/python GRIDS=14 MODELS=lisa sh scripts/bench_block.sh    beside LiSA in PyTorch
+#
+# GRIDS         sides of the token grids (default 7 14 28 56 84)
+# MODELS        operators of the block (default softmax convattn lisa)
+# NETS          whole models, by the names of their configs (default lisanet-b hylisanet-b; empty: none)
+# BATCH         images in memory at a time (default 32, as in the paper: some 5 GB of activations at 84 x 84)
+# ROUNDS        how often everything is measured, the operators by turns; the fastest batch of all counts (default 2)
+# SECONDS_EACH  how long training, and again inference, is measured each time (default 1; three batches at least)
+# LIMIT         an operator is not measured on larger grids once a training batch took so many seconds (default 60)
+# TORCH_PYTHON  a Python with torch: measure softmax and lisa there, too (TORCH_MODES, default "eager compile")
+# OUT           files to write, without the ending (default runs/block); operators and grids that OUT.csv has already
+#               are not measured again
+#
+# A block is measured as a whole model of depth 1 on patches of one pixel: beside it there are a product of 3 x 192 a token,
+# the mean over the tokens and a classifier of ten classes, and in training AdamW.
+set -eu
+cd "$(dirname "$0")/.."
+
+TRAIN_VIT=${TRAIN_VIT:-build/cpu/train_vit}
+GRIDS=${GRIDS:-7 14 28 56 84}
+MODELS=${MODELS:-softmax convattn lisa}
+NETS=${NETS-lisanet-b hylisanet-b}
+BATCH=${BATCH:-32}
+ROUNDS=${ROUNDS:-2}
+SECONDS_EACH=${SECONDS_EACH:-1}
+LIMIT=${LIMIT:-60}
+TORCH_PYTHON=${TORCH_PYTHON:-}
+TORCH_MODES=${TORCH_MODES:-eager compile}
+PYTHON=${PYTHON:-python3}
+OUT=${OUT:-runs/block}
+csv=$OUT.csv
+header=by,operator,algorithm,grid,tokens,batch,mmacs,infer_ms,train_ms,infer_bytes,train_bytes,device
+
+fail() { echo "scripts/bench_block.sh: $*" >&2; exit 1; }
+
+[ -x "$TRAIN_VIT" ] || fail "no $TRAIN_VIT: make first"
+for model in $MODELS; do
+    "$TRAIN_VIT" --help | grep -q "^  $model " || fail "MODELS: '$model' is no operator of $TRAIN_VIT (--help lists them)"
+done
+mkdir -p "$(dirname "$OUT")"
+[ -s "$csv" ] || echo "$header" >"$csv"
+[ "$(head -n 1 "$csv")" = "$header" ] || fail "$csv: is something else"
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+trap 'exit 130' INT TERM
+
+value() { sed -n "s/.*\"$1\": \"*\([^,\"}]*\).*/\1/p"; }
+
+# block_of MODEL GRID: the arguments
+block_of() {
+    echo "--attn $1 --img-size $2 --patch-size 1 --dim 192 --heads 12 --depth 1 --pool gap --num-classes 10" \
+        "--batch-size $BATCH --micro-batch $BATCH"
+}
+
+# Multiply-adds of one image, 10^6.
+block_mmacs() {
+    # shellcheck disable=SC2046 # a list
+    "$TRAIN_VIT" $(block_of "$1" "$2") --describe | awk '/^ *blocks\.0\./ { sum += $(NF - 1) } END { printf "%.3f", sum }'
+}
+
+# The fastest batches of the rounds, milliseconds: infer_batch_seconds and train_batch_seconds of the JSON lines in $1.
+fastest() {
+    awk -v key="\"$2\": " '{ split($0, part, key); t = part[2] + 0; if (NR == 1 || t < best) best = t } END { printf "%.3f", 1000 * best }' "$1"
+}
+
+ours() { # model, grid: a line of JSON
+    # shellcheck disable=SC2046
+    "$TRAIN_VIT" $(block_of "$1" "$2") --bench --bench-seconds "$SECONDS_EACH" | tee -a "$scratch/ours-$1"
+}
+
+theirs() { # model, grid, mode
+    "$TORCH_PYTHON" scripts/bench_torch.py --models "$1" --modes "$3" --batch "$BATCH" --threads "${OMP_NUM_THREADS:-$(nproc)}" \
+        --steps 5 --img-size "$2" --patch-size 1 --depth 1 --heads 12 --num-classes 10 --pool gap 2>/dev/null
+}
+
+has() { grep -q "^$1,$2,[^,]*,$3," "$csv"; }
+too_slow() { awk -F , -v by="$1" -v of="$2" -v limit="$LIMIT" '$1 == by && $2 == of && $9 > 1000 * limit { slow = 1 } END { exit !slow }' "$csv"; }
+
+for grid in $GRIDS; do
+    wanted=
+    for model in $MODELS; do
+        has vit.c "$model" "$grid" || too_slow vit.c "$model" || wanted="$wanted $model"
+    done
+    rm -f "$scratch"/ours-*
+    round=0
+    while [ "$round" -lt "$ROUNDS" ]; do
+        for model in $wanted; do ours "$model" "$grid" >"$scratch/last-$model"; done
+        round=$((round + 1))
+    done
+    for model in $wanted; do
+        json=$scratch/last-$model
+        echo "vit.c,$model,$(value algorithm <"$json"),$grid,$((grid * grid)),$BATCH,$(block_mmacs "$model" "$grid"),$(
+            fastest "$scratch/ours-$model" infer_batch_seconds),$(fastest "$scratch/ours-$model" train_batch_seconds),$(
+            value infer_bytes <"$json"),$(value train_bytes <"$json"),\"$(
+            sed -n 's/.*"device": "\([^"]*\)".*/\1/p' "$json")\"" | tee -a "$csv"
+    done
+    [ -n "$TORCH_PYTHON" ] || continue
+    for model in $MODELS; do
+        case $model in softmax | lisa) ;; *) continue ;; esac
+        for mode in $TORCH_MODES; do
+            by="PyTorch $mode"
+            has "$by" "$model" "$grid" || too_slow "$by" "$model" && continue
+            theirs "$model" "$grid" "$mode" >"$scratch/torch" || fail "$TORCH_PYTHON: no result for $model, $mode"
+            awk -v by="$by" -v of="$model" -v grid="$grid" -v batch="$BATCH" -v infer="$(value infer_images_per_s <"$scratch/torch")" \
+                -v train="$(value train_images_per_s <"$scratch/torch")" -v version="$(value torch <"$scratch/torch")" 'BEGIN {
+                    printf "%s,%s,,%d,%d,%d,,%.3f,%.3f,,,\"PyTorch %s\"\n", by, of, grid, grid * grid, batch,
+                           1000 * batch / infer, 1000 * batch / train, version }' | tee -a "$csv"
+        done
+    done
+done
+
+models=$OUT-models.csv
+for net in $NETS; do
+    config=configs/imagenet/$net.ini
+    [ -f "$config" ] || { echo "no $config here: left out" >&2; continue; }
+    [ -s "$models" ] || echo "model,params,gmacs,batch,infer_images_per_s,train_images_per_s,infer_bytes" >"$models"
+    if grep -q "^$net," "$models"; then continue; fi
+    "$TRAIN_VIT" --config "$config" --num-classes 1000 --batch-size "$BATCH" --micro-batch "$BATCH" --bench \
+        --bench-seconds "$SECONDS_EACH" >"$scratch/net"
+    echo "$net,$(value params <"$scratch/net"),$(value macs <"$scratch/net" | awk '{ printf "%.3f", $1 / 1e9 }'),$BATCH,$(
+        value infer_images_per_s <"$scratch/net"),$(value train_images_per_s <"$scratch/net"),$(
+        value infer_bytes <"$scratch/net")" | tee -a "$models"
+done
+
+"$PYTHON" scripts/plot_block.py "$csv" --out "$OUT.png"

@@ -1,0 +1,77 @@
+/* Gradients against central differences of a formula in double, so that no derivative is written twice. */
+#ifndef VIT_TESTS_DIFFERENCES_H
+#define VIT_TESTS_DIFFERENCES_H
+
+#include "tests/on_device.h"
+
+/* out [n] = the outputs that the inputs in `context` give. */
+typedef void Outputs(double *out, void *context);
+
+typedef struct {
+    Outputs *outputs;
+    void *context;
+    size_t n;
+    double *out;
+    const float *slopes; /* [n] of the loss by the outputs */
+    double h;            /* half the width of a difference */
+} Function;
+
+/* Slope of the loss by *x.  Outputs that do not depend on it cancel exactly, however large the loss. */
+static inline double slope_by_difference(double *x, const Function *f) {
+    double here = *x, sum = 0, *above = malloc(f->n * sizeof *above);
+    *x = here + f->h;
+    f->outputs(f->out, f->context);
+    memcpy(above, f->out, f->n * sizeof *above);
+    *x = here - f->h;
+    f->outputs(f->out, f->context);
+    *x = here;
+    for (size_t i = 0; i < f->n; i++) sum += (above[i] - f->out[i]) * f->slopes[i];
+    free(above);
+    return sum / (2 * f->h);
+}
+
+/* got [n] on the host: the gradient by x [n], less what was there before, at a sample of its elements. */
+static inline int slopes_agree(const char *what, const float *got, const float *before, double *x, size_t n,
+                        const Function *f) {
+    enum { SAMPLE = 40 };
+    float mine[SAMPLE] = {0};
+    double want[SAMPLE] = {0};
+    static uint32_t stream;
+    int count = n < SAMPLE ? (int)n : SAMPLE;
+    stream++;
+    for (int i = 0; i < count; i++) {
+        uint32_t any = rng_below(check_seed(), RNG_TEST, 1u << 20, stream, (uint64_t)i, (uint32_t)n);
+        size_t at = n < SAMPLE ? (size_t)i : any;
+        want[i] = slope_by_difference(&x[at], f) + (before ? before[at] : 0);
+        mine[i] = got[at];
+    }
+    return check_close_step(what, mine, want, (size_t)count, REAL_TOLERANCE, REAL_STEP);
+}
+
+static inline double *wide(const float *x, size_t n) {
+    double *y = zeros(n);
+    for (size_t i = 0; i < n; i++) y[i] = x[i];
+    return y;
+}
+
+/* A parameter: host values, double for the formulas, device, and a gradient that is not zero before. */
+typedef struct {
+    size_t n;
+    float *before;
+    double *x;
+    float *device, *gradient;
+} Parameter;
+
+static inline Parameter parameter(size_t n, float scale, float shift) {
+    float *x = normals(n, scale);
+    for (size_t i = 0; i < n; i++) x[i] += shift;
+    Parameter p = {n, normals(n, 0.1f), wide(x, n), upload(x, n), NULL};
+    p.gradient = upload(p.before, n);
+    return p;
+}
+
+static inline int parameter_agrees(const char *what, const Parameter *p, const Function *f) {
+    return slopes_agree(what, download(p->gradient, p->n), p->before, p->x, p->n, f);
+}
+
+#endif
