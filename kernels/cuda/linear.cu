@@ -43,7 +43,7 @@ enum Kind { FORWARD, BACKWARD_INPUT, BACKWARD_WEIGHT };
 struct Product {
     Kind kind;
     size_t n;
-    int in, out;
+    int in, out, row; /* row: numbers from one row of y, or dy, to the next */
     bool bias, found; /* found: the library has an algorithm */
     unsigned aligned; /* what all addresses are multiples of, at most 256 */
     cublasLtMatmulDesc_t matmul;
@@ -56,24 +56,25 @@ enum { PRODUCTS = 128 };
 static Product products[PRODUCTS];
 static int product_next;
 
-/* D [m,n] = op(A) op(B), the sum over k; all packed. */
+/* D [m,n] = op(A) op(B), the sum over k; columns as memory has them, those of B and D b_ld and d_ld apart, A's packed. */
 struct Shape {
     uint64_t m, n, k;
     bool a_transposed, b_transposed;
+    uint64_t b_ld, d_ld;
 };
 
-static Shape shape_of(Kind kind, size_t n, int in, int out) {
-    uint64_t I = (uint64_t)in, O = (uint64_t)out;
+static Shape shape_of(Kind kind, size_t n, int in, int out, int row) {
+    uint64_t I = (uint64_t)in, O = (uint64_t)out, R = (uint64_t)row;
     switch (kind) {
-    case FORWARD: return {O, n, I, true, false};
-    case BACKWARD_INPUT: return {I, n, O, false, false};
-    default: return {I, O, n, false, true};
+    case FORWARD: return {O, n, I, true, false, I, R};
+    case BACKWARD_INPUT: return {I, n, O, false, false, R, I};
+    default: return {I, O, n, false, true, R, I};
     }
 }
 
-static cublasLtMatrixLayout_t layout(cudaDataType_t type, uint64_t rows, uint64_t columns) {
+static cublasLtMatrixLayout_t layout(cudaDataType_t type, uint64_t rows, uint64_t columns, uint64_t ld) {
     cublasLtMatrixLayout_t l;
-    CUBLAS_TRY(cublasLtMatrixLayoutCreate(&l, type, rows, columns, (int64_t)rows));
+    CUBLAS_TRY(cublasLtMatrixLayoutCreate(&l, type, rows, columns, (int64_t)ld));
     return l;
 }
 
@@ -97,7 +98,7 @@ static void product_destroy(Product *p) {
 }
 
 static void product_create(Product *p, const real *bias) {
-    Shape s = shape_of(p->kind, p->n, p->in, p->out);
+    Shape s = shape_of(p->kind, p->n, p->in, p->out, p->row);
     CUBLAS_TRY(cublasLtMatmulDescCreate(&p->matmul, CUBLAS_COMPUTE_32F, CUDA_R_32F));
     describe(p->matmul, CUBLASLT_MATMUL_DESC_TRANSA, (int32_t)(s.a_transposed ? CUBLAS_OP_T : CUBLAS_OP_N));
     describe(p->matmul, CUBLASLT_MATMUL_DESC_TRANSB, (int32_t)(s.b_transposed ? CUBLAS_OP_T : CUBLAS_OP_N));
@@ -105,9 +106,9 @@ static void product_create(Product *p, const real *bias) {
         describe(p->matmul, CUBLASLT_MATMUL_DESC_EPILOGUE, (uint32_t)CUBLASLT_EPILOGUE_BIAS);
         describe(p->matmul, CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);
     }
-    p->a = s.a_transposed ? layout(REAL_TYPE, s.k, s.m) : layout(REAL_TYPE, s.m, s.k);
-    p->b = s.b_transposed ? layout(REAL_TYPE, s.n, s.k) : layout(REAL_TYPE, s.k, s.n);
-    p->d = layout(p->kind == BACKWARD_WEIGHT ? CUDA_R_32F : REAL_TYPE, s.m, s.n);
+    p->a = s.a_transposed ? layout(REAL_TYPE, s.k, s.m, s.k) : layout(REAL_TYPE, s.m, s.k, s.m);
+    p->b = s.b_transposed ? layout(REAL_TYPE, s.n, s.k, s.b_ld) : layout(REAL_TYPE, s.k, s.n, s.b_ld);
+    p->d = layout(p->kind == BACKWARD_WEIGHT ? CUDA_R_32F : REAL_TYPE, s.m, s.n, s.d_ld);
 
     cublasLtMatmulPreference_t preference;
     cublasLtMatmulHeuristicResult_t result;
@@ -128,11 +129,11 @@ static void product_create(Product *p, const real *bias) {
     if (p->found) p->algorithm = result.algo;
 }
 
-static Product *product_find(Kind kind, size_t n, int in, int out, const real *bias, unsigned aligned) {
+static Product *product_find(Kind kind, size_t n, int in, int out, int row, const real *bias, unsigned aligned) {
     for (int i = 0; i < PRODUCTS; i++) {
         Product *p = &products[i];
-        if (p->matmul && p->kind == kind && p->n == n && p->in == in && p->out == out && p->bias == (bias != NULL) &&
-            p->aligned == aligned)
+        if (p->matmul && p->kind == kind && p->n == n && p->in == in && p->out == out && p->row == row &&
+            p->bias == (bias != NULL) && p->aligned == aligned)
             return p;
     }
     Product *p = &products[product_next];
@@ -143,6 +144,7 @@ static Product *product_find(Kind kind, size_t n, int in, int out, const real *b
     p->n = n;
     p->in = in;
     p->out = out;
+    p->row = row;
     p->bias = bias != NULL;
     p->aligned = aligned;
     product_create(p, bias);
@@ -153,11 +155,12 @@ static Product *product_find(Kind kind, size_t n, int in, int out, const real *b
 
 enum { PLAIN_TILE = 16 };
 
-/* D(i,j) = D(i,j) keep + sum_k A(i,k) B(k,j) + bias(i); A(i,k) is at a[i ai + k ak], B(k,j) at b[k bk + j bj]. */
+/* D(i,j) = D(i,j) keep + sum_k A(i,k) B(k,j) + bias(i); A(i,k) is at a[i ai + k ak], B(k,j) at b[k bk + j bj], D(i,j) at
+ * d[i + j dj]. */
 template <typename T>
 __global__ void __launch_bounds__(PLAIN_TILE *PLAIN_TILE)
     plain_product_kernel(T *d, const real *a, const real *b, const real *bias, size_t m, size_t n, size_t k, size_t ai,
-                         size_t ak, size_t bk, size_t bj, bool keep) {
+                         size_t ak, size_t bk, size_t bj, size_t dj, bool keep) {
     SHARED(float, shared); /* A's tile, then B's, [k][i or j] */
     float *a_tile = shared, *b_tile = shared + PLAIN_TILE * PLAIN_TILE;
     int x = (int)threadIdx.x % PLAIN_TILE, y = (int)threadIdx.x / PLAIN_TILE;
@@ -172,8 +175,8 @@ __global__ void __launch_bounds__(PLAIN_TILE *PLAIN_TILE)
     }
     if (i >= m || j >= n) return;
     if (bias) sum += to_float(bias[i]);
-    if (keep) sum += to_float(d[j * m + i]);
-    d[j * m + i] = rounded(sum, d);
+    if (keep) sum += to_float(d[j * dj + i]);
+    d[j * dj + i] = rounded(sum, d);
 }
 
 template <typename T>
@@ -181,9 +184,9 @@ static void plain_product(T *d, const real *a, const real *b, const real *bias, 
     dim3 grid((unsigned)ceil_div(s.n, PLAIN_TILE), (unsigned)ceil_div(s.m, PLAIN_TILE));
     int threads = PLAIN_TILE * PLAIN_TILE;
     size_t ai = s.a_transposed ? s.k : 1, ak = s.a_transposed ? 1 : s.m;
-    size_t bk = s.b_transposed ? s.n : 1, bj = s.b_transposed ? 1 : s.k;
+    size_t bk = s.b_transposed ? s.b_ld : 1, bj = s.b_transposed ? 1 : s.b_ld;
     LAUNCH((plain_product_kernel<T>), grid, threads, 2 * threads * sizeof(float), d, a, b, bias, s.m, s.n, s.k, ai, ak,
-           bk, bj, keep);
+           bk, bj, s.d_ld, keep);
 }
 
 /* == The three products of a layer ================================================================================ */
@@ -195,11 +198,12 @@ static unsigned alignment(const void *a, const void *b, const void *bias, const 
 
 /* D = op(A) op(B) + bias, or += for the weights' gradient. */
 template <typename T>
-static void multiply(Kind kind, T *d, const real *a, const real *b, const real *bias, size_t n, int in, int out) {
+static void multiply(Kind kind, T *d, const real *a, const real *b, const real *bias, size_t n, int in, int out,
+                     int row) {
     const float one = 1, keep = kind == BACKWARD_WEIGHT;
-    Product *p = product_find(kind, n, in, out, bias, alignment(a, b, bias, d));
+    Product *p = product_find(kind, n, in, out, row, bias, alignment(a, b, bias, d));
     if (!p->found) {
-        plain_product(d, a, b, bias, shape_of(kind, n, in, out), kind == BACKWARD_WEIGHT);
+        plain_product(d, a, b, bias, shape_of(kind, n, in, out, row), kind == BACKWARD_WEIGHT);
         return;
     }
     if (bias) describe(p->matmul, CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);
@@ -207,12 +211,20 @@ static void multiply(Kind kind, T *d, const real *a, const real *b, const real *
                               workspace, WORKSPACE_BYTES, kernels_stream));
 }
 
+void linear_forward_rows(real *y, int row, const real *x, const float *w, const float *b, size_t n, int in, int out) {
+    multiply(FORWARD, y, real_copy(w), x, b ? real_copy(b) : NULL, n, in, out, row);
+}
+
 void linear_forward(real *y, const real *x, const float *w, const float *b, size_t n, int in, int out) {
-    multiply(FORWARD, y, real_copy(w), x, b ? real_copy(b) : NULL, n, in, out);
+    linear_forward_rows(y, out, x, w, b, n, in, out);
+}
+
+void linear_backward_input_rows(real *dx, const real *dy, int row, const float *w, size_t n, int in, int out) {
+    multiply(BACKWARD_INPUT, dx, real_copy(w), dy, NULL, n, in, out, row);
 }
 
 void linear_backward_input(real *dx, const real *dy, const float *w, size_t n, int in, int out) {
-    multiply(BACKWARD_INPUT, dx, real_copy(w), dy, NULL, n, in, out);
+    linear_backward_input_rows(dx, dy, out, w, n, in, out);
 }
 
 enum { SUM_WARPS = 8, SUM_BLOCKS = 512 };
@@ -220,7 +232,7 @@ enum { SUM_WARPS = 8, SUM_BLOCKS = 512 };
 /* Column sums of rows blockIdx.y * each .. : a lane to W columns, the block's warps to the rows by turns. */
 template <int W>
 __global__ void __launch_bounds__(SUM_WARPS *WARP)
-    column_sums_kernel(float *parts, const real *__restrict__ dy, size_t n, int out, size_t each) {
+    column_sums_kernel(float *parts, const real *__restrict__ dy, int row, size_t n, int out, size_t each) {
     SHARED(float, sums); /* [SUM_WARPS][WARP * W] */
     int j = ((int)blockIdx.x * WARP + lane_id()) * W;
     size_t first = blockIdx.y * each, last = first + each < n ? first + each : n;
@@ -229,7 +241,7 @@ __global__ void __launch_bounds__(SUM_WARPS *WARP)
 #pragma unroll 4
         for (size_t i = first + warp_id(); i < last; i += SUM_WARPS) {
             float v[W];
-            load(v, dy + i * out + j);
+            load(v, dy + i * row + j);
 #pragma unroll
             for (int e = 0; e < W; e++) sum[e] += v[e];
         }
@@ -245,21 +257,25 @@ __global__ void __launch_bounds__(SUM_WARPS *WARP)
 
 /* Rows are shared among so many blocks that the grid has about SUM_BLOCKS on any GPU: the bits depend on n and out. */
 template <int W>
-static void column_sums(float *db, const real *dy, size_t n, int out) {
+static void column_sums(float *db, const real *dy, int row, size_t n, int out) {
     size_t tiles = ceil_div(out, WARP * W), wanted = tiles < SUM_BLOCKS ? SUM_BLOCKS / tiles : 1;
     size_t each = ceil_div(n, wanted), count = ceil_div(n, each);
     float *parts = static_cast<float *>(workspace);
     if (count * out * sizeof(float) > WORKSPACE_BYTES) die("linear layer of width %d: too wide to train", out);
     LAUNCH((column_sums_kernel<W>), dim3((unsigned)tiles, (unsigned)count), SUM_WARPS * WARP,
-           SUM_WARPS * WARP * W * sizeof(float), parts, dy, n, out, each);
+           SUM_WARPS * WARP * W * sizeof(float), parts, dy, row, n, out, each);
     add_parts(db, NULL, parts, (int)count, out);
 }
 
-void linear_backward_weight(float *dw, float *db, const real *dy, const real *x, size_t n, int in, int out) {
-    multiply(BACKWARD_WEIGHT, dw, x, dy, NULL, n, in, out);
+void linear_backward_weight_rows(float *dw, float *db, const real *dy, int row, const real *x, size_t n, int in, int out) {
+    multiply(BACKWARD_WEIGHT, dw, x, dy, NULL, n, in, out, row);
     if (!db) return;
-    if (is_wide(out, dy)) column_sums<WIDE>(db, dy, n, out);
-    else column_sums<1>(db, dy, n, out);
+    if (is_wide(out, dy) && row % WIDE == 0) column_sums<WIDE>(db, dy, row, n, out);
+    else column_sums<1>(db, dy, row, n, out);
+}
+
+void linear_backward_weight(float *dw, float *db, const real *dy, const real *x, size_t n, int in, int out) {
+    linear_backward_weight_rows(dw, db, dy, out, x, n, in, out);
 }
 
 /* == The peak ===================================================================================================== */
@@ -294,7 +310,7 @@ double gemm_peak_gflops(void) {
     for (int run = 0; run < WARM + RUNS; run++) {
         float milliseconds;
         CUDA_TRY(cudaEventRecord(start, kernels_stream));
-        multiply(FORWARD, y, w, x, NULL, SIDE, SIDE, SIDE);
+        multiply(FORWARD, y, w, x, NULL, SIDE, SIDE, SIDE, SIDE);
         CUDA_TRY(cudaEventRecord(end, kernels_stream));
         CUDA_TRY(cudaEventSynchronize(end));
         CUDA_TRY(cudaEventElapsedTime(&milliseconds, start, end));

@@ -14,26 +14,12 @@
  * in an order that brings together those that see each other, a block streams the range of positions its rows see, and
  * what it sees beyond the set is masked.  The union of two sets is two launches, the second of which goes on from the
  * first's y and lse as a running softmax whose sum is 1. */
-#include "kernels/cuda/tiles.cuh"
+#include "kernels/cuda/softmax_tiles.cuh"
 #include "kernels/kernels.h"
 
-enum { THREADS = 128, WARPS = THREADS / WARP, STREAM = 64, WIDEST = 128 };
 
 /* delta of as many heads at a time as this many queries; a group is then far more work than its two launches. */
 static const size_t DELTA_ROWS = (size_t)1 << 22;
-
-static const float LOG2_E = 1.44269504f;
-
-/* Row tiles of 16 that a warp owns.  A pair of streamed tiles takes the time of 2.5 matrix instructions to fetch from
- * shared memory and one row tile uses it in 2: with two the matrix units are the bound again, where the operands
- * (`held` widths of them) and sums of 32 rows still fit in the registers.  Floats take twice the room. */
-static constexpr int row_tiles(int W, int held) { return sizeof(real) == 2 && W * held <= 256 ? 2 : 1; }
-enum { HELD_FORWARD = 3, HELD_QUERIES = 4, HELD_KEYS = 6 };
-
-static constexpr int owned_rows(int T) { return WARPS * TILE_M * T; }
-static constexpr size_t shared_bytes(int W, int T, int owned) {
-    return ((size_t)owned * owned_rows(T) + 4 * STREAM) * tile_ld(W) * sizeof(real);
-}
 
 enum Mode { PLAIN, BIASED, SPARSE };
 enum Set { SET_NEAR, SET_COLUMN, SET_BLOCK, SET_SUMMARY }; /* kernels/cpu/softmax_attention.c has what they are */
@@ -194,73 +180,12 @@ DEVICE void store_owned(real *head, size_t stride, real *tile, const FragmentC (
                               s.D, s.wide, lane_id());
 }
 
-/* Row half of row tile r that this lane holds, as a position. */
-template <int T>
-DEVICE int owned_row(int first, int r, int half) {
-    return first + (warp_id() * T + r) * TILE_M + fragment_c_row(2 * half);
-}
-
 template <int T, Mode mode>
 DEVICE void owned_spots(Spot (&spot)[T][2], int first, bool keys, const Shape &s) {
 #pragma unroll
     for (int r = 0; r < T; r++)
 #pragma unroll
         for (int half = 0; half < 2; half++) spot[r][half] = spot_of<mode>(owned_row<T>(first, r, half), keys, s);
-}
-
-template <int W, int T>
-DEVICE void load_owned(FragmentA (&a)[T][W / TILE_K], const real *tile) {
-#pragma unroll
-    for (int r = 0; r < T; r++)
-#pragma unroll
-        for (int k = 0; k < W / TILE_K; k++)
-            a[r][k] = load_a(tile + (warp_id() * T + r) * TILE_M * tile_ld(W) + k * TILE_K, tile_ld(W));
-}
-
-/* c [16 T, 16] = a x^T for 16 streamed rows x. */
-template <int W, int T>
-DEVICE void product(FragmentC (*c)[T], const FragmentA (&a)[T][W / TILE_K], const real *x) {
-#pragma unroll
-    for (int r = 0; r < T; r++) {
-        fragment_zero(c[0][r]);
-        fragment_zero(c[1][r]);
-    }
-#pragma unroll
-    for (int k = 0; k < W / TILE_K; k++) {
-        FragmentB b[2];
-        load_b_transposed(b, x + k * TILE_K, tile_ld(W));
-#pragma unroll
-        for (int r = 0; r < T; r++) {
-            mma(c[0][r], a[r][k], b[0]);
-            mma(c[1][r], a[r][k], b[1]);
-        }
-    }
-}
-
-/* sum [16 T, W] += p x for 16 streamed rows x. */
-template <int W, int T>
-DEVICE void accumulate(FragmentC (&sum)[T][W / TILE_N], const FragmentC (*p)[T], const real *x) {
-    FragmentA a[T];
-#pragma unroll
-    for (int r = 0; r < T; r++) a[r] = fragment_a_from_c(p[0][r], p[1][r]);
-#pragma unroll
-    for (int n = 0; n < W / TILE_N; n += 2) {
-        FragmentB b[2];
-        load_b(b, x + n * TILE_N, tile_ld(W));
-#pragma unroll
-        for (int r = 0; r < T; r++) {
-            mma(sum[r][n], a[r], b[0]);
-            mma(sum[r][n + 1], a[r], b[1]);
-        }
-    }
-}
-
-template <int W, int T>
-DEVICE void clear(FragmentC (&sum)[T][W / TILE_N]) {
-#pragma unroll
-    for (int r = 0; r < T; r++)
-#pragma unroll
-        for (int n = 0; n < W / TILE_N; n++) fragment_zero(sum[r][n]);
 }
 
 /* == Forward ====================================================================================================== */
@@ -294,18 +219,6 @@ DEVICE void softmax_step(FragmentC (*score)[T], FragmentC (&y)[W / TILE_N], floa
             y[n].x[2 * half + 1] *= shrink;
         }
     }
-}
-
-/* Keys past the last one count for nothing. */
-template <int T>
-DEVICE void mask_keys(FragmentC (*score)[T], int keys) {
-#pragma unroll
-    for (int n = 0; n < STREAM / TILE_N; n++)
-#pragma unroll
-        for (int r = 0; r < T; r++)
-#pragma unroll
-            for (int i = 0; i < 4; i++)
-                if (n * TILE_N + fragment_c_column(i) >= keys) score[n][r].x[i] = -INFINITY;
 }
 
 /* The state to go on from: lse as maximum, y as it stands, 1 as its sum, in the first of the lanes that share a row. */
@@ -406,12 +319,6 @@ __global__ void __launch_bounds__(THREADS) softmax_forward_kernel(real *y, float
 }
 
 /* == Backward ===================================================================================================== */
-
-template <int T>
-DEVICE void fill(float (&x)[T][2], float value) {
-#pragma unroll
-    for (int r = 0; r < T; r++) x[r][0] = x[r][1] = value;
-}
 
 /* dq, and delta [heads of the launch, N] for the other kernels. */
 template <int W, int T, Mode mode>
@@ -692,32 +599,6 @@ __global__ void __launch_bounds__(THREADS)
 }
 
 /* == Heads wider than 128 ========================================================================================= */
-
-/* A warp per row, this many columns of the result at a time; the scores are formed again for each such stretch. */
-enum { LANE_COLUMNS = 8, STRETCH = LANE_COLUMNS * WARP };
-
-DEVICE float warp_dot(const real *a, const real *b, int D) {
-    float sum = 0;
-    for (int c = lane_id(); c < D; c += WARP) sum += to_float(a[c]) * to_float(b[c]);
-    return warp_sum(sum);
-}
-
-/* sum += factor times columns first.. of x. */
-DEVICE void add_row(float (&sum)[LANE_COLUMNS], float factor, const real *x, int first, int D) {
-#pragma unroll
-    for (int i = 0; i < LANE_COLUMNS; i++) {
-        int c = first + i * WARP + lane_id();
-        if (c < D) sum[i] += factor * to_float(x[c]);
-    }
-}
-
-DEVICE void put_row(real *to, const float (&sum)[LANE_COLUMNS], float factor, int first, int D) {
-#pragma unroll
-    for (int i = 0; i < LANE_COLUMNS; i++) {
-        int c = first + i * WARP + lane_id();
-        if (c < D) to[c] = to_real(factor * sum[i]);
-    }
-}
 
 /* Does the query see the key?  The whole pattern, whatever the set of the launch. */
 template <Mode mode>
