@@ -953,44 +953,80 @@ static const char *const *class_names(const Run *run, char **owned) {
     return count == run->s.num_classes ? names : NULL;
 }
 
-/* What each head of each layer weighs from a few query tokens of the first image: weights and spatial (what the distance
- * alone decides) [depth,heads,queries,N], queries [queries] as token numbers, image [Hi,Wi,3].  Layers whose operator has
- * no such matrix stay NaN, and so does the class token in layers before it joins. */
+typedef void (*AttentionRow)(const Attention *a, float *weights, int b, int head, int query);
+
+/* The row of token `query` of the first image; NaN where the operator has none, and where the class token is yet to join. */
+static void attention_row(float *row, AttentionRow of, const Vit *vit, const Attention *a, int head, int query) {
+    int absent = vit->N - a->N;
+    for (int m = 0; m < vit->N; m++) row[m] = NAN;
+    if (of && query >= absent) of(a, row + absent, 0, head, query - absent);
+}
+
+/* to [depth,heads,count,N]: the rows of these queries, or of the first `count` tokens, from op->weights or op->spatial. */
+static void attention_rows(float *to, const Run *run, bool spatial, const int64_t *queries, int count) {
+    const Vit *vit = &run->vit;
+    for (int row = 0; row < run->s.depth * run->s.heads * count; row++) {
+        const Attention *a = &vit->blocks[row / (run->s.heads * count)].attention;
+        int query = queries ? (int)queries[row % count] : row % count;
+        attention_row(to + (size_t)row * (size_t)vit->N, spatial ? a->op->spatial : a->op->weights, vit, a,
+                      row / count % run->s.heads, query);
+    }
+}
+
+/* norms [depth+1,N]: the length of every token of the first image before the first block and after each. */
+static void stream_norms(float *norms, const Vit *vit) {
+    size_t M = (size_t)vit->config.dim, N = (size_t)vit->N;
+    float *x = xcalloc(N * M, sizeof *x, "attention picture");
+    for (int i = 0; i <= vit->config.depth; i++) {
+        const Station *s = &vit->stations[2 * i];
+        float *row = norms + (size_t)i * N;
+        size_t absent = N - (size_t)s->N;
+        real_download(x, s->x, (size_t)s->N * M);
+        for (size_t n = 0; n < N; n++) {
+            double squares = n < absent ? NAN : 0;
+            for (size_t c = 0; n >= absent && c < M; c++) squares += (double)x[(n - absent) * M + c] * x[(n - absent) * M + c];
+            row[n] = (float)sqrt(squares);
+        }
+    }
+    free(x);
+}
+
+/* Writes what pictures of attention are made of, for the first image: what each head of each layer weighs from a few query
+ * tokens, weights and spatial (what the distance alone decides) [depth,heads,queries,N]; matrix and spatial_matrix
+ * [depth,heads,N,N], the same from all tokens, where they stay below 64 MB; norms [depth+1,N]; queries [queries] as token
+ * numbers; image [Hi,Wi,3]. */
 static void attention_write(Run *run) {
-    enum { QUERIES = 4 };
+    enum { QUERIES = 4, MOST = 1 << 24 };
     Vit *vit = &run->vit;
-    int depth = run->s.depth, H = run->s.heads, N = vit->N, prefix = vit->config.class_token;
-    size_t rows = (size_t)depth * (size_t)H * QUERIES;
-    float *weights = xcalloc(rows * (size_t)N, sizeof *weights, "attention picture");
-    float *spatial = xcalloc(rows * (size_t)N, sizeof *spatial, "attention picture");
-    float *image = xcalloc(3 * (size_t)run->s.img_size[0], (size_t)run->s.img_size[1] * sizeof *image, "attention picture");
+    size_t depth = (size_t)run->s.depth, H = (size_t)run->s.heads, N = (size_t)vit->N, count = QUERIES;
+    size_t height = (size_t)run->s.img_size[0], width = (size_t)run->s.img_size[1];
+    bool whole = depth * H * N * N <= MOST;
+    const char *what = "attention picture";
+    int prefix = vit->config.class_token;
     int64_t queries[QUERIES];
     char error[ERROR_SIZE], grid[32];
     for (int q = 0; q < QUERIES; q++) /* the centre of each quadrant */
         queries[q] = prefix + (vit->Hg * (1 + 2 * (q / 2)) / 4) * vit->Wg + vit->Wg * (1 + 2 * (q % 2)) / 4;
-    for (size_t row = 0; row < rows; row++) {
-        const Attention *a = &vit->blocks[row / (size_t)(H * QUERIES)].attention;
-        float *all = weights + row * (size_t)N, *place = spatial + row * (size_t)N;
-        int absent = N - a->N; /* tokens that join later */
-        int head = (int)(row / QUERIES) % H, query = (int)queries[row % QUERIES] - absent;
-        for (int m = 0; m < N; m++) all[m] = place[m] = NAN;
-        if (a->op->weights) a->op->weights(a, all + absent, 0, head, query);
-        if (a->op->spatial) a->op->spatial(a, place + absent, 0, head, query);
-    }
-    for (size_t i = 0; i < 3 * (size_t)run->s.img_size[0] * (size_t)run->s.img_size[1]; i++)
-        image[i] = (float)run->pixels[i] / 255;
-    snprintf(grid, sizeof grid, "%dx%d", vit->Hg, vit->Wg);
     SafeTensorEntry out[] = {
-        {"weights", SAFE_F32, 4, {(size_t)depth, (size_t)H, QUERIES, (size_t)N}, weights},
-        {"spatial", SAFE_F32, 4, {(size_t)depth, (size_t)H, QUERIES, (size_t)N}, spatial},
-        {"image", SAFE_F32, 3, {(size_t)run->s.img_size[0], (size_t)run->s.img_size[1], 3}, image},
-        {"queries", SAFE_I64, 1, {QUERIES}, queries},
+        {"weights", SAFE_F32, 4, {depth, H, count, N}, xcalloc(depth * H * count, N * sizeof(float), what)},
+        {"spatial", SAFE_F32, 4, {depth, H, count, N}, xcalloc(depth * H * count, N * sizeof(float), what)},
+        {"image", SAFE_F32, 3, {height, width, 3}, xcalloc(3 * height, width * sizeof(float), what)},
+        {"norms", SAFE_F32, 2, {depth + 1, N}, xcalloc(depth + 1, N * sizeof(float), what)},
+        {"queries", SAFE_I64, 1, {count}, queries},
+        {"matrix", SAFE_F32, 4, {depth, H, N, N}, whole ? xcalloc(depth * H * N, N * sizeof(float), what) : NULL},
+        {"spatial_matrix", SAFE_F32, 4, {depth, H, N, N}, whole ? xcalloc(depth * H * N, N * sizeof(float), what) : NULL},
     };
+    attention_rows((float *)out[0].data, run, false, queries, QUERIES);
+    attention_rows((float *)out[1].data, run, true, queries, QUERIES);
+    for (size_t i = 0; i < 3 * height * width; i++) ((float *)out[2].data)[i] = (float)run->pixels[i] / 255;
+    stream_norms((float *)out[3].data, vit);
+    if (whole) attention_rows((float *)out[5].data, run, false, NULL, vit->N);
+    if (whole) attention_rows((float *)out[6].data, run, true, NULL, vit->N);
+    snprintf(grid, sizeof grid, "%dx%d", vit->Hg, vit->Wg);
     SafeMetadata metadata[] = {{"grid", grid}, {"attn", attention_operators[run->s.attn]->name}};
-    if (!safetensors_write(run->s.attention, out, 4, metadata, 2, error, sizeof error)) die("%s", error);
-    free(image);
-    free(spatial);
-    free(weights);
+    if (!safetensors_write(run->s.attention, out, whole ? 7 : 5, metadata, 2, error, sizeof error)) die("%s", error);
+    for (int i = 0; i < 7; i++)
+        if (out[i].data != queries) free((void *)out[i].data);
 }
 
 static int mode_predict(Run *run) {

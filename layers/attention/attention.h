@@ -62,8 +62,8 @@ typedef struct {
     /* Row `query` of the [N,N] matrix that head `head` applied to the values of image b in the last forward pass:
      * host weights [N], for pictures.  NULL: the operator has no such matrix. */
     void (*weights)(const Attention *a, float *weights, int b, int head, int query);
-    /* The part of that row that is due to the distance alone: the weight of every token before q and k had a say.  NULL:
-     * position has no weights of its own. */
+    /* The part of that row that is due to the distance alone: the weight of every token before q and k had a say, or what a
+     * convolution of v adds to the row.  NULL: position has no weights of its own. */
     void (*spatial)(const Attention *a, float *weights, int b, int head, int query);
     /* How far the spatial weights of the last forward pass are from weights that halve from ring to ring: the mean
      * Jensen-Shannon divergence over B images, tokens and heads, in nats (the ripple paper's Figure 3).  NULL: none. */
