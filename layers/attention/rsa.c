@@ -107,7 +107,7 @@ static size_t rsa_macs(const Attention *a) {
 
 const AttentionOp rsa_op = {
     .name = "rsa",
-    .summary = "relational self-attention: kernels and values from sums of keys and values by offset (RSA)",
+    .summary = "relational self-attention: kernels and values from sums by offset (RSA)",
     .needs_grid = true,
     .no_qkv_bias = true,
     .state_size = sizeof(Rsa),
