@@ -85,7 +85,7 @@ static void case_open(Case *c, const char *path, const char *algorithm, int room
     detr_allocate(&c->detr);
     plan_poison(&c->detr.training);
     params_allocate(&c->detr.params, true);
-    if (!checkpoint_read_weights(&c->detr.params, c->detr.params.values, &c->file, "", error, sizeof error))
+    if (!checkpoint_read_weights(&c->detr.params, c->detr.params.values, &c->file, "", NULL, error, sizeof error))
         fail_msg("%s", error);
     detr_fold(&c->detr);
     c->features = floats_of(c, "features");

@@ -37,7 +37,7 @@ static void fixture_open(Fixture *f, bool freeze) {
     config.width = atoi(safetensors_metadata(&f->file, "width"));
     resnet_create(&f->net, &config, &f->params);
     params_allocate(&f->params, true);
-    if (!checkpoint_read_weights(&f->params, f->params.values, &f->file, "", error, sizeof error)) fail_msg("%s", error);
+    if (!checkpoint_read_weights(&f->params, f->params.values, &f->file, "", NULL, error, sizeof error)) fail_msg("%s", error);
     resnet_fold(&f->net);
     f->training.guarded = true;
     plan_start(&f->training, true);
