@@ -249,12 +249,186 @@ static void test_inference(void **state) {
     each_fixture(without_keeping);
 }
 
+/* == Padding ====================================================================================================== */
+
+/* A model of its own: one image, of which the features lie in a corner of the grid. */
+static void plain_model(Detr *detr, const char *attn, int type) {
+    DetrConfig config = {
+        .dim = 16, .ffn = 24, .encoder_layers = 2, .decoder_layers = 2, .queries = 6, .columns = 5, .channels = 7,
+        .scale_type = type, .dropout = 0,
+        .attention = {.attn = attn, .heads = 2, .feature_map = "mlp", .relative = "none", .r_max = 3, .tau = 0.001f,
+                      .ripple_algo = "auto", .per_head = true},
+    };
+    detr_create(detr, &config);
+    detr_plan(detr, 1, 320, 320, true);
+    detr_allocate(detr);
+    params_allocate(&detr->params, true);
+    params_initialize(&detr->params, check_seed());
+}
+
+/* The same features on a larger grid, whatever lies around them, give the same predictions and parameter gradients. */
+static void test_padding(void **state) {
+    (void)state;
+    enum { H = 128, W = 160, CHANNELS = 7, CELLS = H / 32 * (W / 32), SIDE = 10 };
+    const int size[2] = {H, W}, padded[][2] = {{H, W}, {H, 320}, {256, W}, {224, 256}, {320, 320}};
+    const char *operators[] = {"softmax", "linear", "ripple"};
+    float *inside = normals(CELLS * CHANNELS, 1), *dlogits = normals(2 * 6 * 5, 1), *dboxes = normals(2 * 6 * 4, 1);
+    for (int op = 0; op < 3; op++) {
+        Detr detr;
+        plain_model(&detr, operators[op], op + 2);
+        size_t n = detr.params.total;
+        float logits[5][60], boxes[5][48], *grads[5];
+        for (int p = 0; p < 5; p++) {
+            int h = padded[p][0] / 32, w = padded[p][1] / 32;
+            float *features = normals(SIDE * SIDE * CHANNELS, 3);
+            for (int i = 0; i < CELLS * CHANNELS; i++)
+                features[(i / CHANNELS / (W / 32) * w + i / CHANNELS % (W / 32)) * CHANNELS + i % CHANNELS] = inside[i];
+            device_zero(detr.params.grads, n * sizeof(float));
+            detr_load_sizes(&detr, size, 1, padded[p][0], padded[p][1]);
+            real_upload(detr.features, features, (size_t)(h * w * CHANNELS));
+            detr_forward_features(&detr);
+            detr_predictions(&detr, logits[p], boxes[p]);
+            detr_load_gradients(&detr, dlogits, dboxes);
+            detr_backward_features(&detr, NULL);
+            grads[p] = keep(malloc(n * sizeof(float)), false);
+            device_download(grads[p], detr.params.grads, n * sizeof(float));
+        }
+        double tolerance = sizeof(real) == 4 ? 1e-6 : 2e-2;
+        for (int p = 1; p < 5; p++) {
+            printf("%s, %d x %d in %d x %d\n", operators[op], H, W, padded[p][0], padded[p][1]);
+            double far = 0;
+            for (int i = 0; i < 60; i++) far = fmax(far, fabs((double)logits[p][i] - logits[0][i]));
+            for (int i = 0; i < 48; i++) far = fmax(far, fabs((double)boxes[p][i] - boxes[0][i]));
+            printf("  predictions move by %.2g\n", far);
+            assert_true(far <= 8 * tolerance); /* of numbers up to 8 */
+            double *want = zeros(n);
+            for (size_t i = 0; i < n; i++) want[i] = grads[0][i];
+            assert_true(check_rms("gradients", grads[p], want, n, 10 * tolerance));
+        }
+        detr_destroy(&detr);
+    }
+    release_all();
+}
+
+/* == The start ==================================================================================================== */
+
+static const Param *param_of(const Detr *detr, const char *name) {
+    const Param *p = params_find(&detr->params, name);
+    if (!p) fail_msg("no parameter %s", name);
+    return p;
+}
+
+/* Uniform within +-bound: all inside, the largest near it, mean and variance as they should be. */
+static void assert_uniform(const Detr *detr, const float *values, const char *name, double bound) {
+    const Param *p = param_of(detr, name);
+    double sum = 0, squares = 0, largest = 0;
+    for (size_t i = 0; i < p->size; i++) {
+        double x = values[p->offset + i];
+        sum += x;
+        squares += x * x;
+        largest = fmax(largest, fabs(x));
+    }
+    double n = (double)p->size, spread = bound / sqrt(3 * n), variance = squares / n / (bound * bound / 3);
+    printf("  %-56s largest %.5f of %.5f, variance %.3f of what it should be\n", name, largest, bound, variance);
+    assert_true(largest <= bound * (1 + 1e-6) && largest > bound * (1 - 20 / n) && fabs(sum / n) < 6 * spread);
+    assert_true(fabs(variance - 1) < 6 * sqrt(0.8 / n));
+}
+
+static void assert_constant(const Detr *detr, const float *values, const char *name, double value) {
+    const Param *p = param_of(detr, name);
+    for (size_t i = 0; i < p->size; i++) assert_true(fabs((double)values[p->offset + i] - value) < 1e-6);
+}
+
+static DetrConfig full_config(const char *attn, int type, int queries) {
+    return (DetrConfig){
+        .dim = 256, .ffn = 2048, .encoder_layers = 6, .decoder_layers = 6, .queries = queries, .columns = 92,
+        .scale_type = type, .dropout = 0.1f,
+        .attention = {.attn = attn, .heads = 8, .feature_map = "mlp", .relative = "none", .r_max = 4, .tau = 0.001f,
+                      .ripple_algo = "window", .per_head = true},
+        .backbone = {.blocks = {3, 4, 6, 3}, .width = 64, .prefix = "backbone.0.body."},
+    };
+}
+
+/* The published sizes, and multiply-adds in 10^8 for an image of 800 x 1120.  The published formula counts ripple's windows
+ * of 7 x 7 whole; we count the pairs that are on the grid. */
+static void test_size(void **state) {
+    (void)state;
+    const size_t beyond_border = (25 * 35 * 49 - (25 * 7 - 12) * (35 * 7 - 12)) * 6 * 8 * 64;
+    const struct {
+        const char *attn;
+        int type, queries;
+        size_t trainable, macs;
+    } cases[] = {{"softmax", 3, 300, 41538082, 874}, {"softmax", 1, 300, 41513410, 0}, {"softmax", 2, 300, 41525746, 0},
+                 {"softmax", 4, 300, 41550418, 0},    {"softmax", 3, 100, 41486882, 0}, {"linear", 3, 300, 41687074, 854},
+                 {"ripple", 3, 300, 41743906, 856}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        DetrConfig config = full_config(cases[i].attn, cases[i].type, cases[i].queries);
+        Detr detr;
+        detr_create(&detr, &config);
+        size_t macs = detr_macs(&detr, 800, 1120);
+        printf("  %-8s type %d, %d queries: %zu trainable, %.3f G multiply-adds\n", cases[i].attn, cases[i].type,
+               cases[i].queries, detr.params.parameters, (double)macs / 1e9);
+        assert_int_equal(detr.params.parameters, cases[i].trainable);
+        if (!strcmp(cases[i].attn, "ripple")) macs += beyond_border;
+        if (cases[i].macs) assert_int_equal((macs + 50000000) / 100000000, cases[i].macs);
+        for (int p = 0; p < detr.params.count; p++) assert_true(detr.params.items[p].decay || detr.params.items[p].frozen);
+        detr_destroy(&detr);
+    }
+}
+
+static void test_start(void **state) {
+    (void)state;
+    DetrConfig config = full_config("ripple", 3, 300);
+    config.backbone.width = 0; /* which would take the time */
+    config.channels = 512;
+    config.encoder_layers = 1;
+    config.decoder_layers = 2;
+    Detr detr;
+    detr_create(&detr, &config);
+    params_allocate(&detr.params, false);
+    params_initialize(&detr.params, check_seed());
+    float *x = keep(malloc(detr.params.total * sizeof *x), false);
+    device_download(x, detr.params.values, detr.params.total * sizeof *x);
+    assert_uniform(&detr, x, "transformer.encoder.layers.0.self_attn.in_proj_weight", sqrt(6.0 / 1024));
+    assert_uniform(&detr, x, "transformer.encoder.layers.0.self_attn.out_proj.weight", sqrt(6.0 / 512));
+    assert_uniform(&detr, x, "transformer.encoder.layers.0.linear1.weight", sqrt(6.0 / 2304));
+    assert_uniform(&detr, x, "transformer.encoder.layers.0.linear1.bias", 1 / 16.0);
+    assert_uniform(&detr, x, "transformer.encoder.layers.0.linear2.bias", 1 / sqrt(2048));
+    assert_uniform(&detr, x, "transformer.encoder.layers.0.self_attn.feature.w2", sqrt(6.0 / 96));
+    assert_uniform(&detr, x, "transformer.encoder.layers.0.self_attn.ripple.proj.weight", sqrt(6.0 / 64));
+    assert_uniform(&detr, x, "transformer.decoder.layers.1.multihead_attn.in_proj_weight", sqrt(6.0 / 1024));
+    assert_uniform(&detr, x, "transformer.decoder.layers.1.point2.weight", sqrt(6.0 / 272));
+    assert_uniform(&detr, x, "transformer.decoder.layers.0.point1.layers.0.weight", sqrt(6.0 / 512));
+    assert_uniform(&detr, x, "transformer.decoder.layers.0.point1.layers.0.bias", 1 / 16.0);
+    assert_uniform(&detr, x, "input_proj.weight", 1 / sqrt(512));
+    assert_uniform(&detr, x, "class_embed.weight", 1 / 16.0);
+    assert_uniform(&detr, x, "bbox_embed.layers.2.weight", 1 / 16.0);
+    assert_constant(&detr, x, "class_embed.bias", -log(99));
+    assert_constant(&detr, x, "transformer.decoder.layers.1.point3.weight", 0);
+    assert_constant(&detr, x, "transformer.decoder.layers.1.point3.bias", 1);
+    assert_constant(&detr, x, "transformer.decoder.layers.1.self_attn.in_proj_bias", 0);
+    assert_constant(&detr, x, "transformer.decoder.layers.1.norm4.weight", 1);
+    assert_constant(&detr, x, "transformer.decoder.norm.bias", 0);
+    const Param *queries = param_of(&detr, "query_embed.weight"), *w1 = param_of(&detr, "transformer.encoder.layers.0.self_attn.feature.w1");
+    const Param *normal[] = {queries, w1};
+    for (int k = 0; k < 2; k++) {
+        double squares = 0;
+        for (size_t i = 0; i < normal[k]->size; i++) squares += pow((double)x[normal[k]->offset + i], 2);
+        assert_true(fabs(squares / (double)normal[k]->size - 1) < 6 * sqrt(2.0 / (double)normal[k]->size));
+    }
+    detr_destroy(&detr);
+    release_all();
+}
+
 int main(void) {
     kernels_init();
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_reference),
         cmocka_unit_test(test_parts),
         cmocka_unit_test(test_inference),
+        cmocka_unit_test(test_padding),
+        cmocka_unit_test(test_size),
+        cmocka_unit_test(test_start),
     };
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     kernels_exit();
