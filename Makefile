@@ -113,7 +113,8 @@ endif
 
 # The tests that ask a device for something; the others are the same on every backend.
 DEVICE_TESTS := test_layers test_attention test_convit test_convolution test_depthwise test_detr test_features \
-                test_images test_lisa test_low_rank test_masked test_mixers test_resnet test_ripple test_softmax test_model
+                test_images test_lisa test_low_rank test_masked test_mixers test_resnet test_ripple test_softmax test_unfold \
+                test_model
 ifneq ($(BACKEND),cpu)
 TESTS := $(DEVICE_TESTS:%=$(BUILD)/tests/%)
 endif

@@ -122,6 +122,22 @@ void images_normalize_padded(real *y, const uint8_t *x, const int *sizes, const 
  * cols [B*(Hi/P)*(Wi/P), 3*P*P] real, columns ordered (channel, row, column) as a [M,3,P,P] weight;  x [B,3,Hi,Wi] real. */
 void patchify(real *cols, const real *x, int B, int Hi, int Wi, int P);
 
+/* The windows of a convolution, k x k of them `stride` apart with zeros `pad` deep around the input, Hg x Wg of them:
+ * Hg = (Hi + 2 pad - k) / stride + 1.  1 <= k <= Hi + 2 pad, Wi + 2 pad;  stride >= 1;  0 <= pad < k. */
+typedef struct {
+    int Hi, Wi, C;
+    int k, stride, pad;
+    bool planes; /* the input is [B,C,Hi,Wi], as an image; otherwise [B,Hi*Wi,C], as tokens */
+} Windows;
+static inline int windows_down(const Windows *s) { return (s->Hi + 2 * s->pad - s->k) / s->stride + 1; }
+static inline int windows_across(const Windows *s) { return (s->Wi + 2 * s->pad - s->k) / s->stride + 1; }
+
+/* The windows as rows, so that the convolution is a linear layer.
+ * cols [B*Hg*Wg, C*k*k] real, columns ordered (channel, row, column) as a [M,C,k,k] weight;  x as shape says. */
+void unfold_forward(real *cols, const real *x, const Windows *shape, int B);
+/* dx (=) the sum of what its copies in dcols got. */
+void unfold_backward(real *dx, const real *dcols, const Windows *shape, int B);
+
 /* x[b,0] = cls, x[b,t + prefix] = patches[b,t], then x[b] += pos.  prefix is 1 with a class token, else 0.
  * x [B,N,M] real, N = prefix + tokens;  patches [B,N-prefix,M] real;  cls [M] float if prefix;  pos [N,M] float or NULL. */
 void embed_forward(real *x, const real *patches, const float *cls, const float *pos, int B, int N, int M, int prefix);
@@ -168,6 +184,11 @@ void add_layernorm_backward(real *dy, real *df, float *dw, float *db, const real
                             const float *scale, int rows_per_scale, const float *w, const float *mean,
                             const float *rstd, size_t n, int M);
 size_t layernorm_workspace(int M);
+
+/* The residual sum where no norm follows it: y = x + s f, s as in add_layernorm_forward.  y may be x or f. */
+void residual_forward(real *y, const real *x, const real *f, const float *scale, int rows_per_scale, size_t n, int M);
+/* df (=) s dy.  df may be dy.  (dx is dy.) */
+void residual_backward(real *df, const real *dy, const float *scale, int rows_per_scale, size_t n, int M);
 
 /* Layer norm of every head by itself, with weights that the heads share.  y, x: H*D numbers of each of n tokens, which lie
  * `row` apart;  w [D];  b [D] or NULL.  y may be x. */

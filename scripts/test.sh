@@ -129,7 +129,7 @@ if check "scripts/deps.sh" sh scripts/deps.sh test; then
         [ $precision = FP32 ] || { whole= VIT_TEST_SEED=2; export VIT_TEST_SEED; }
         # shellcheck disable=SC2086 # one name or none
         suite build/emulate-$precision test_layers test_attention test_convit test_convolution test_depthwise test_features \
-            test_images test_low_rank test_mixers test_ripple test_softmax $whole
+            test_images test_low_rank test_mixers test_ripple test_softmax test_unfold $whole
         unset VIT_TEST_SEED
     done
     if "$numpy" -c 'import numpy' 2>/dev/null; then
