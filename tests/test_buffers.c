@@ -14,9 +14,9 @@
 
 /* A linear model of 24 columns with 2 heads on 5 x 7 tokens. */
 static void model_open(Vit *vit, const char *feature_map, const char *relative, uint64_t seed) {
-    VitConfig config = {.img_h = 5, .img_w = 7, .patch_size = 1, .dim = 24, .depth = 2, .num_classes = 3,
-                        .mlp_ratio = 1,
-                        .attention = {.attn = "linear", .heads = 2, .feature_map = feature_map, .relative = relative,
+    VitConfig config = {.img_h = 5, .img_w = 7, .patch_size = 1, .num_classes = 3,
+                        .stage = {{.dim = 24, .depth = 2, .heads = 2, .mlp_ratio = 1}},
+                        .attention = {.attn = "linear", .feature_map = feature_map, .relative = relative,
                                       .ripple_algo = "auto"}};
     vit_create(vit, &config);
     vit_plan(vit, 1, true);

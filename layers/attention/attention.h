@@ -74,7 +74,7 @@ struct Attention {
     const AttentionOp *op;
     AttentionConfig config;
     char prefix[PARAM_NAME_SIZE]; /* "blocks.3.attn." */
-    int block;                    /* 3 */
+    int block;                    /* 3; in a hierarchy all stages' blocks are counted */
     int N, M, H, D;               /* tokens, width, heads, head width */
     int Hg, Wg;                   /* grid; N = Hg*Wg, plus one with a class token */
     bool qkv_bias;
@@ -91,8 +91,10 @@ extern const AttentionOp *const attention_operators[];
 const AttentionOp *attention_find(const char *name);
 const char *const *attention_names(int *count);
 
-/* Prepares the operator of one block; dies (usage) on settings the operator cannot work with. */
-void attention_create(Attention *a, const AttentionConfig *config, int block, int Hg, int Wg, bool class_token, int M);
+/* Prepares the operator of one block, whose names begin with `prefix` ("blocks.3."); dies (usage) on settings the operator
+ * cannot work with. */
+void attention_create(Attention *a, const AttentionConfig *config, const char *prefix, int block, int Hg, int Wg,
+                      bool class_token, int M);
 /* The same for a layer of a detector's encoder; the grid comes with attention_set_grid, before op->plan (the largest one)
  * and before each batch (its own). */
 void attention_create_detector(Attention *a, const AttentionConfig *config, int layer, int M);
