@@ -430,7 +430,7 @@ static void test_drop_path(void **state) {
 /* == The model against itself ===================================================================================== */
 
 static void set_castling_mask(Case *c, float smallest) {
-    for (int i = 0; i < c->vit.config.depth; i++) c->vit.blocks[i].attention.config.castling_mask = smallest;
+    for (int i = 0; i < c->vit.depth; i++) vit_block(&c->vit, i)->attention.config.castling_mask = smallest;
 }
 
 /* Castling's branch, which inference does not have, leaves everything out in training. */
