@@ -98,7 +98,7 @@ static const ConfigEntry entries[] = {
 
     {F(CHOICE, attn), "softmax", .section = "model", .choices_of = attention_names, .noun = "operator", .help = "Attention operator of the encoder; one that takes a padding mask"},
     {F(STRING, backbone_blocks), "3,4,6,3", .help = "Blocks of the ResNet's four stages (ResNet-50: 3,4,6,3)"},
-    {F(INT, backbone_width), "64", .min = 8, .max = 1024, .help = "Channels of its first convolution"},
+    {F(INT, backbone_width), "64", .min = 1, .max = 1024, .help = "Channels of its first convolution"},
     {F(STRING, backbone_weights), .argument = "FILE", .help = "Its weights at the start (safetensors, torchvision's names; scripts/convert_weights.py)"},
     {F(BOOL, freeze_backbone), "false", .help = "Train none of it (else stages 2 to 4)"},
     {F(INT, dim), "256", .min = 4, .max = 16384, .help = "Width of the tokens"},
@@ -727,7 +727,7 @@ static void training_open(Run *run) {
     run->first_step = state->step;
 }
 
-static void announce(const Run *run) {
+static void announce(Run *run) {
     const Settings *s = &run->s;
     const Coco *train = &run->train.coco;
     if (distributed_rank() > 0) return;
@@ -736,10 +736,9 @@ static void announce(const Run *run) {
     printf("%s: %d training and %d validation images, %zu training boxes of %d categories, %zu images without any\n",
            run->train.name, train->image_count, run->val.coco.image_count, train->annotation_count - train->crowds,
            train->category_count, train->empty_images);
-    printf("%s: %zu trainable parameters, %.2f thousand million multiply-adds for an image of %d x %d, %.0f MiB of "
-           "activations\n",
+    printf("%s: %zu trainable parameters, %.1f million multiply-adds for an image of %d x %d, %.0f MiB of activations\n",
            attention_operators[s->attn]->name, run->detr.params.parameters,
-           (double)detr_macs((Detr *)&run->detr, run->shorter, run->longer) / 1e9, run->shorter, run->longer,
+           (double)detr_macs(&run->detr, run->shorter, run->longer) / 1e6, run->shorter, run->longer,
            (double)detr_activation_bytes(&run->detr) / (1 << 20));
     printf("%s: %d epochs of %llu batches of %d images, at most %d at a time, %.0f %% of padding if each were one\n",
            s->run_dir, s->epochs, (unsigned long long)batches_per_epoch(run), s->batch_size, run->detr.most,
@@ -1005,8 +1004,8 @@ static int mode_predict(Run *run) {
 
 /* == Parity: how any other framework is compared with this one ==================================================== */
 
-/* What --parity reads: `images` [B,3,H,W] normalised and padded with zeros, `sizes` [B,2] own height and width, `counts` [B]
- * targets of each image, `boxes` [T,4] and `labels` [T]. */
+/* What --parity reads: `images` [B,3,H,W] normalised and padded with zeros, `sizes` [B,2] own height and width, `counts`
+ * [B] targets of each image, `target_boxes` [T,4] (cx, cy, w, h relative to the image's own size) and `labels` [T]. */
 typedef struct {
     int B, H, W, T;
     float *images; /* [B,H,W,3] */
@@ -1056,7 +1055,7 @@ static void parity_targets(const Run *run, Parity *p, const SafeTensors *st) {
     part->labels = xcalloc((size_t)p->T + 1, sizeof *part->labels, "parity");
     if (p->T) {
         int64_t *labels = parity_numbers(parity_tensor(st, "labels", 1, (size_t)p->T, 0));
-        if (!safetensors_to_float(parity_tensor(st, "boxes", 2, (size_t)p->T, 4), &part->boxes[0][0], error, sizeof error))
+        if (!safetensors_to_float(parity_tensor(st, "target_boxes", 2, (size_t)p->T, 4), &part->boxes[0][0], error, sizeof error))
             die("%s", error);
         for (int i = 0; i < p->T; i++) {
             if (labels[i] < 0 || labels[i] > run->s.num_classes)
