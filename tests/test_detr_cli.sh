@@ -7,7 +7,16 @@
 # shellcheck disable=SC2015,SC2046,SC2086 # settings are lists of words; no name here holds a space
 . "$(dirname "$0")/tap.sh"
 vit=$build/train_detr
-curve() { cut -d , -f 1-5,7-12 "$1/log.csv"; } # tap.sh's, for this log
+columns=1-5,7-12
+curve() { cut -d , -f $columns "$1/log.csv"; } # tap.sh's, for this log
+# alike A B TOLERANCE: as curves_agree, which reads eight columns.
+alike() {
+    columns=1-5,7-9
+    curves_agree "$@"
+    agree=$?
+    columns=1-5,7-12
+    return $agree
+}
 
 net='--backbone-blocks 1,1,1,1 --backbone-width 4 --dim 16 --ffn 24 --heads 2 --encoder-layers 1 --decoder-layers 2
      --queries 9'
@@ -37,7 +46,7 @@ refuses "heads that do not divide dim" 2 '--heads|7|256' --heads 7
 refuses "dim without sine positions" 2 '--dim|multiple of 4' --dim 18 --heads 2
 refuses "blocks that are no four numbers" 2 '--backbone-blocks|3,4,6,3|3,4' --backbone-blocks 3,4
 refuses "scales the wrong way round" 2 '--scale-min|900|800' --scale-min 900
-refuses "too many scales" 2 'scale_step|16' --scale-step 1
+refuses "too many scales" 2 '--scale-step|16' --scale-step 1
 refuses "scale above max_size" 2 '--eval-scale|2000|1333' --eval-scale 2000
 refuses "crops the wrong way round" 2 '--crop-min|700|600' --crop-min 700
 refuses "fewer classes than the data has" 2 '--num-classes|5|10' $tiny --num-classes 5
@@ -45,7 +54,6 @@ refuses "batch larger than the data" 2 '--batch-size|31|30' $tiny --batch-size 3
 refuses "--eval without weights" 2 '--eval|--init|--resume' --eval
 refuses "--predict without weights" 2 '--predict|--init' --predict x.jpg
 refuses "--parity without --out" 2 '--parity|--out' --parity x
-refuses "--draw of two pictures" 2 '--draw|one picture' --init x --predict a b --draw c.png
 refuses "--results without --eval" 2 '--results|--eval' --results x.json
 refuses "two modes at once" 2 '--bench|--describe' --describe --bench
 refuses "unknown number of classes" 2 'num_classes|91' --data coco --describe
@@ -81,9 +89,9 @@ run $from --run-dir repaired
 check "boxes without area are left out, those that leave their image are cut, one line for each file" $? "$(head -n 1 err)"
 
 coco_json "$images" "$(box 1 1 8 '5, 5, 20, 30')"
-refuses "unknown category" 1 'instances_train2017.json|annotation 1|category 8' $from --run-dir none
+refuses "unknown category" 1 'instances_train2017.json|id 1|category_id 8|not among' $from --run-dir none
 coco_json "$images" "$(box 1 77 3 '5, 5, 20, 30')"
-refuses "annotation of an unknown image" 1 'instances_train2017.json|annotation 1|image 77' $from --run-dir none
+refuses "annotation of an unknown image" 1 'instances_train2017.json|id 1|image_id 77|not among' $from --run-dir none
 coco_json "$images, $(image 20 lost.jpg), $(image 21 gone.jpg)" "$boxes"
 refuses "missing pictures" 1 'coco/train2017|lost.jpg|1 more' $from --run-dir none
 coco_json "$images" "$boxes"
@@ -100,7 +108,9 @@ refuses "no annotations" 1 'coco/annotations/instances_train2017.json|No such fi
 refuses "no such data" 1 'nowhere/annotations|No such file' $net --data nowhere --run-dir none
 
 coco_json "$(image 1 colour444.jpg 60), $(image 5 colour420.jpg), $(image 9 grey.jpg), $(image 12 progressive.jpg)" "$boxes"
-refuses "a picture of another size than its annotations say" 1 'damaged images|max_damaged' $from --run-dir sizes 2>/dev/null
+run $from --run-dir sizes
+[ $status -eq 1 ] && [ "$(wc -l <err)" -eq 2 ] && tail -n 1 err | grep -q 'damaged images: 1 in one epoch of 4, more than max_damaged'
+check "a picture of another size than its annotations say ends the run" $? "$(tail -n 1 err)"
 run $from --run-dir sizes2 --max-damaged 1
 [ $status -eq 0 ] && grep -q 'colour444.jpg: 61 x 43 pixels, but the annotations say 60 x 43' err
 check "is named, and replaced where that is allowed" $? "$(head -n 1 err)"
@@ -125,13 +135,12 @@ run $tiny --epochs 3 --run-dir seed --log-every 2 --seed 1
 ! same_run run seed
 check "and other ones with another seed" $?
 run $tiny --epochs 3 --run-dir micro --log-every 2 --micro-batch 2
-worst=$(curves_agree run micro 2e-3)
+worst=$(alike run micro 1e-3)
 check "micro-batches have the curve of whole batches" $? "$worst"
-awk -F , 'NR > 1 && $4 != ($2 < 2 ? 0.001 : $2 < 3 ? 0.0001 : 1e-05) { exit 1 }' run/log.csv
-[ $? -ne 0 ] # lr_drop 40 does not come in three epochs
+[ "$(cut -d , -f 4 run/log.csv | sort -u | tr '\n' ' ')" = '0.001 lr ' ]
 check "the rate stays where no drop comes" $?
 run $tiny --epochs 3 --run-dir drop --lr-drop 1
-[ "$(cut -d , -f 2,4 drop/log.csv | tail -n 3 | tr '\n' ' ')" = '1,0.001 2,9.9999997e-05 3,9.9999997e-06 ' ]
+[ "$(cut -d , -f 2,4 drop/log.csv | tail -n 3 | tr '\n' ' ')" = '1,0.001 2,0.0001 3,1.0000001e-05 ' ]
 check "lr_drop: a tenth after every epoch" $? "$(cut -d , -f 2,4 drop/log.csv | tail -n 3 | tr '\n' ' ')"
 
 # stopped NAME SIGNAL STATUS PATTERN FILE: $long, stopped there; a run that was quicker is tried again.
@@ -161,7 +170,7 @@ check "and again" $? "differs: $differs"
 succeeds "--resume of a run that is done" --resume part
 grep -q 'all 6 epochs are done' out
 check "says so" $? "$(tail -n 1 out)"
-refuses "a loss that is lost stops the run" 1 'step|not a number|lower lr' $tiny --epochs 50 --lr 1e18 --clip-grad 0 --run-dir nan
+refuses "a loss that is lost stops the run" 1 'step|not a number|lower lr' $tiny --epochs 50 --lr 100 --lr-backbone 100 --clip-grad 0 --run-dir nan
 
 # == Weights =========================================================================================================
 
@@ -199,6 +208,7 @@ succeeds "--predict" --init run/last.safetensors --predict "$root/tests/corpus/j
 check "names and places" $? "$(sed -n 2p out)"
 [ "$(head -c 4 boxes.png | tail -c 3)" = PNG ]
 check "--draw writes a picture" $?
+refuses "--draw of two pictures" 2 '--draw|one picture' --init run/last.safetensors --predict a b --draw c.png
 refuses "--predict of a file that is not there" 1 'lost.jpg|No such file' --init run/last.safetensors --predict lost.jpg
 refuses "--predict of no picture" 1 'text.jpg|not a JPEG' --init run/last.safetensors --predict "$root/tests/corpus/jpeg/text.jpg"
 succeeds "--bench" $net --num-classes 10 --image-size 64x96 --batch-size 2 --bench --bench-seconds 0.1
@@ -229,7 +239,7 @@ export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_
 if command -v "$MPIRUN" >/dev/null 2>&1 && ldd "$vit" 2>/dev/null | grep -q libmpi; then
     for ranks in 2 3; do
         timeout -k 5 100 "$MPIRUN" -np $ranks "$vit" $tiny --epochs 3 --run-dir ranks$ranks --log-every 2 >out 2>err </dev/null
-        worst=$(curves_agree run ranks$ranks 2e-3)
+        worst=$(alike run ranks$ranks 1e-3)
         check "$ranks ranks have the curve of one" $? "$worst $(head -n 1 err)"
     done
     timeout -k 5 100 "$MPIRUN" -np 3 "$vit" --init run/last.safetensors --eval >out 2>err </dev/null
