@@ -741,7 +741,7 @@ static void announce(Run *run) {
            (double)detr_macs(&run->detr, run->shorter, run->longer) / 1e6, run->shorter, run->longer,
            (double)detr_activation_bytes(&run->detr) / (1 << 20));
     printf("%s: %d epochs of %llu batches of %d images, at most %d at a time, %.0f %% of padding if each were one\n",
-           s->run_dir, s->epochs, (unsigned long long)batches_per_epoch(run), s->batch_size, run->detr.most,
+           s->run_dir, s->epochs, (unsigned long long)batches_per_epoch(run), s->batch_size, run->loader.parts.room,
            100 * detection_padding(&run->loader));
     if (run->state.step && run->state.epoch < (uint64_t)s->epochs)
         printf("resumed at epoch %llu, after %llu of its batches\n", (unsigned long long)run->state.epoch + 1,
