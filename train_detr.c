@@ -66,7 +66,7 @@ static const ConfigEntry entries[] = {
     {F(BOOL, eval), .command_line_only = true, .help = "Print COCO's twelve numbers of --init or --resume on the validation split, and stop"},
     {F(STRING, results), .command_line_only = true, .argument = "FILE", .help = "Where --eval also writes all detections, in COCO's JSON format"},
     {F(BOOL, bench), .command_line_only = true, .help = "Measure training and inference speed on random images of image_size, print one line of JSON, and stop"},
-    {F(LIST, predict), .command_line_only = true, .argument = "IMAGE...", .help = "Tell what these pictures show and where: PNG or JPEG files"},
+    {F(LIST, predict), .command_line_only = true, .argument = "IMAGE...", .help = "Tell what these pictures show and where: PNG or JPEG files, or val:17 for one of the validation split"},
     {F(STRING, draw), .command_line_only = true, .argument = "FILE", .help = "With --predict of one picture: write it with boxes, names and scores to this PNG file"},
     {F(STRING, parity), .command_line_only = true, .argument = "IN", .help = "One forward and backward pass on the images and boxes of this safetensors file; parameters in it replace the model's"},
     {F(STRING, out), .command_line_only = true, .argument = "FILE", .help = "Where --parity writes logits, boxes, loss and grad.<parameter>"},
@@ -965,12 +965,25 @@ static void draw_picture(const Run *run, const ImagePart *picture, const char *n
     free(image.pixels);
 }
 
+/* A file, or val:INDEX. */
+static void read_picture(Run *run, const char *name, TransformScratch *scratch, ImagePart *picture) {
+    char error[FILE_ERROR], *end;
+    if (strncmp(name, "val:", 4)) {
+        if (!detection_picture_read(name, false, scratch, picture, error)) die("%s: %s", name, error);
+        return;
+    }
+    unsigned long long index = strtoull(name + 4, &end, 10);
+    if (!run->val.coco.image_count) set_open(run, &run->val, false);
+    if (end == name + 4 || *end || index >= (unsigned long long)run->val.coco.image_count)
+        die_usage("--predict %s: expected val:INDEX with an index below %d", name, run->val.coco.image_count);
+    if (!detection_set_read(&run->val, (int)index, false, scratch, picture, error)) die("%s: %s", name, error);
+}
+
 static void predict(Run *run, const char *name, TransformScratch *scratch, uint8_t *pixels, CocoDetection *detections) {
     const Settings *s = &run->s;
     static const float mean[3] = {0.485f, 0.456f, 0.406f}, std[3] = {0.229f, 0.224f, 0.225f};
-    char error[FILE_ERROR];
     ImagePart picture;
-    if (!detection_picture_read(name, false, scratch, &picture, error)) die("%s: %s", name, error);
+    read_picture(run, name, scratch, &picture);
     DetectionDraw draw = detection_resize(picture.width, picture.height, s->eval_scale, s->max_size);
     if (draw.width > run->longer || draw.height > run->longer)
         die("%s: %d x %d pixels are too slim a picture", name, picture.width, picture.height);

@@ -208,6 +208,10 @@ succeeds "--predict" --init run/last.safetensors --predict "$root/tests/corpus/j
 check "names and places" $? "$(sed -n 2p out)"
 [ "$(head -c 4 boxes.png | tail -c 3)" = PNG ]
 check "--draw writes a picture" $?
+succeeds "--predict of a validation image" --init run/last.safetensors --predict val:3 val:0
+[ "$(grep -c '^val:[03]: ' out)" -eq 2 ]
+check "names them" $? "$(head -n 1 out)"
+refuses "--predict beyond the validation split" 2 'val:7|below 7' --init run/last.safetensors --predict val:7
 refuses "--draw of two pictures" 2 '--draw|one picture' --init run/last.safetensors --predict a b --draw c.png
 refuses "--predict of a file that is not there" 1 'lost.jpg|No such file' --init run/last.safetensors --predict lost.jpg
 refuses "--predict of no picture" 1 'text.jpg|not a JPEG' --init run/last.safetensors --predict "$root/tests/corpus/jpeg/text.jpg"
