@@ -414,7 +414,7 @@ static void model_open(Run *run, int images, int H, int W, bool training) {
     detr_allocate(detr);
     params_allocate(&detr->params, training);
     if (*s->init) {
-        checkpoint_load_weights(&detr->params, s->init);
+        checkpoint_load_weights(&detr->params, s->init, NULL);
     } else {
         params_initialize(&detr->params, s->seed);
         if (*s->backbone_weights) checkpoint_load_part(&detr->params, config.backbone.prefix, s->backbone_weights);
@@ -872,7 +872,7 @@ static void bench_batch(void *context) {
     device_synchronize();
 }
 
-static double bench_rate(Bench *bench, bool training) {
+static RunSpeed bench_speed(Bench *bench, bool training) {
     bench->training = training;
     detr_set_training(&bench->run->detr, training);
     return run_speed(bench_batch, bench, bench->run->s.batch_size, (double)bench->run->s.bench_seconds);
@@ -889,17 +889,19 @@ static int mode_bench(Run *run) {
     run->adamw = adamw_of(s);
     run->state.lr = s->lr;
     bench_fill(&bench, images);
-    double peak = gemm_peak_gflops(), train = bench_rate(&bench, true), infer = bench_rate(&bench, false);
+    double peak = gemm_peak_gflops();
+    RunSpeed train = bench_speed(&bench, true), infer = bench_speed(&bench, false);
     double again = gemm_peak_gflops(), macs = (double)detr_macs(&run->detr, H, W);
     if (again > peak) peak = again;
     if (distributed_rank() > 0) return 0;
     printf("{\"attn\": \"%s\", \"device\": \"%s\", \"height\": %d, \"width\": %d, \"ranks\": %d, \"batch_size\": %d, "
            "\"micro_batch\": %d, \"trainable_params\": %zu, \"macs\": %.0f, \"train_images_per_s\": %.4f, "
-           "\"infer_images_per_s\": %.4f, \"peak_bytes\": %zu, \"gemm_peak_gflops\": %.1f, \"mfu\": %.4f, "
+           "\"infer_images_per_s\": %.4f, \"train_fastest_s\": %.4f, \"infer_fastest_s\": %.4f, \"peak_bytes\": %zu, \"gemm_peak_gflops\": %.1f, \"mfu\": %.4f, "
            "\"infer_mfu\": %.4f}\n",
            attention_operators[s->attn]->name, kernels_device(), H, W, distributed_ranks(), s->batch_size, images,
-           run->detr.params.parameters, macs, train, infer, device_peak_bytes(), peak,
-           3 * 2 * macs * train / 1e9 / distributed_ranks() / peak, 2 * macs * infer / 1e9 / distributed_ranks() / peak);
+           run->detr.params.parameters, macs, train.images_per_s, infer.images_per_s, train.fastest, infer.fastest,
+           device_peak_bytes(), peak, 3 * 2 * macs * train.images_per_s / 1e9 / distributed_ranks() / peak,
+           2 * macs * infer.images_per_s / 1e9 / distributed_ranks() / peak);
     return 0;
 }
 
