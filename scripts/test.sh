@@ -81,8 +81,10 @@ style_unfinished() {
         no_line '(TO''DO|FIX''ME)' ''
 }
 
-# docs/settings.md is what the program says of itself.
-style_settings() { build/cpu/train_vit --help-markdown | diff docs/settings.md -; }
+# docs/settings.md and docs/settings-detr.md are what the programs say of themselves.
+style_settings() {
+    build/cpu/train_vit --help-markdown | diff docs/settings.md - && build/cpu/train_detr --help-markdown | diff docs/settings-detr.md -
+}
 
 # == Fuzzing ==========================================================================================================
 
