@@ -1,8 +1,8 @@
 # vit.c
 #
-#   make            build/cpu/train_vit and build/cpu/pack_dataset
+#   make            build/cpu/train_vit, build/cpu/train_detr and build/cpu/pack_dataset
 #   make test       builds and runs every test
-#   make cuda       build/cuda/train_vit; with PRECISION=FP32, for comparisons, build/cuda-fp32/train_vit
+#   make cuda       build/cuda/train_vit and train_detr; with PRECISION=FP32, for comparisons, build/cuda-fp32/train_vit
 #   make test-cuda  builds and runs the kernel tests in both precisions, and CUDA against CPU, on this machine's GPU
 #   make sanitize-cuda   the same kernel tests under compute-sanitizer's memcheck and racecheck
 #   make emulate    the tests of the CUDA kernels, emulated on the CPU under AddressSanitizer and UBSan
@@ -113,14 +113,15 @@ endif
 
 # The tests that ask a device for something; the others are the same on every backend.
 DEVICE_TESTS := test_layers test_attention test_convit test_convolution test_depthwise test_detr test_features \
-                test_images test_lisa test_low_rank test_masked test_mixers test_resnet test_ripple test_softmax test_model
+                test_images test_lisa test_low_rank test_masked test_mixers test_resnet test_ripple test_softmax test_unfold \
+                test_model
 ifneq ($(BACKEND),cpu)
 TESTS := $(DEVICE_TESTS:%=$(BUILD)/tests/%)
 endif
 
 OBJECTS := $(SOURCES:%.c=$(BUILD)/%.o) $(CU_SOURCES:%.cu=$(BUILD)/%.o) $(EMULATOR)
 
-all: $(BUILD)/train_vit $(BUILD)/pack_dataset
+all: $(BUILD)/train_vit $(BUILD)/train_detr $(BUILD)/pack_dataset
 .PHONY: all cuda test-cuda sanitize-cuda need-nvcc need-gpu emulate test tests benches fuzz clean report report-device FORCE
 .SECONDARY:
 
@@ -234,7 +235,7 @@ emulate:
 
 tests: $(TESTS)
 benches: $(BENCHES)
-test: $(BUILD)/train_vit $(BUILD)/pack_dataset $(TESTS)
+test: $(BUILD)/train_vit $(BUILD)/train_detr $(BUILD)/pack_dataset $(TESTS)
 	@BUILD=$(BUILD) sh tests/run.sh
 
 # == Fuzzing: clang's libFuzzer, the parsers alone ===================================================================

@@ -46,9 +46,13 @@ typedef struct {
     float color_jitter, reprob, mixup, cutmix, mixup_prob, mixup_switch_prob;
     int attn, feature_map, relative, ripple_algo, rpe, sparse_heads, lisa_kernel, lisa_fft, lisa_algo,
         pool, pos_embed, lr_schedule; /* indices of choices */
-    int img_size[2], patch_size, num_classes, dim, depth, heads, r_max, ripple_layers, convit_local_layers, focused_p,
+    int img_size[2], patch_size, num_classes, conv_stages, r_max, ripple_layers, convit_local_layers, focused_p,
         landmarks, sparse_stride, sparse_c, lisa_patterns, inception_heads;
-    float mlp_ratio, drop_path, tau, castling_mask;
+    ConfigInts dim, depth, heads;
+    ConfigFloats mlp_ratio;
+    bool patch_overlap, mlp_conv, recompute;
+    int init_scale; /* index of a choice */
+    float drop_path, tau, castling_mask;
     int epochs, batch_size, micro_batch, lr_base_batch, eval_every, log_every;
     float lr, lr_min, lr_warmup, warmup_epochs, weight_decay, beta1, beta2, eps, clip_grad, ema_decay, label_smoothing;
     float bench_seconds;
@@ -56,7 +60,7 @@ typedef struct {
 } Settings;
 
 enum { POOL_CLS, POOL_GAP };
-enum { POS_LEARNED, POS_NONE };
+enum { POS_LEARNED, POS_NONE, POS_CONV };
 enum { SCHEDULE_EPOCH, SCHEDULE_STEP };
 static const char *const ripple_algos[] = {"auto", "dense", "window", "sat", "naive"};
 static const char *const rpe_kinds[] = {"none", "shared", "heads"};
@@ -110,12 +114,15 @@ static const ConfigEntry entries[] = {
     {F(SIZE, img_size), "32", .min = 1, .max = 4096, .help = "Image height and width"},
     {F(INT, patch_size), "4", .min = 1, .max = 256, .help = "Side of the square patches that become tokens"},
     {F(INT, num_classes), "0", .min = 0, .max = 1e6, .help = "Classes (0: as many as the data set has)"},
-    {F(INT, dim), "192", .min = 1, .max = 16384, .help = "Width of the tokens"},
-    {F(INT, depth), "12", .min = 1, .max = 256, .help = "Blocks"},
-    {F(INT, heads), "6", .min = 1, .max = 1024, .help = "Attention heads; divides dim"},
-    {F(FLOAT, mlp_ratio), "4", .min = 0.01, .max = 64, .help = "Hidden width of the MLP as a multiple of dim"},
+    {F(BOOL, patch_overlap), "false", .help = "Patches are windows 2 patch_size - 1 wide, with a layer norm after them, as in PVTv2"},
+    {F(INTS, dim), "192", .min = 1, .max = 16384, .help = "Width of the tokens; several make a hierarchy of stages, each with tokens half as fine as the one before"},
+    {F(INTS, depth), "12", .min = 1, .max = 256, .help = "Blocks, of each stage"},
+    {F(INTS, heads), "6", .min = 1, .max = 1024, .help = "Attention heads, of all stages or of each; divide dim"},
+    {F(FLOATS, mlp_ratio), "4", .min = 0.01, .max = 64, .help = "Hidden width of the MLP as a multiple of dim, of all stages or of each"},
+    {F(BOOL, mlp_conv), "false", .help = "Depthwise 3x3 convolution over the grid between the two layers of the MLP, as in PVTv2"},
+    {F(INT, conv_stages), "0", .min = 0, .max = VIT_MAX_STAGES, .help = "The first so many stages have attn conv"},
     {F(CHOICE, pool), "gap", CONFIG_CHOICES("cls", "gap"), .help = "What the classifier sees: a class token, or the average of all tokens"},
-    {F(CHOICE, pos_embed), "learned", CONFIG_CHOICES("learned", "none"), .help = "Position embedding"},
+    {F(CHOICE, pos_embed), "learned", CONFIG_CHOICES("learned", "none", "conv"), .help = "Position embedding; conv: a depthwise 3x3 convolution is added at the entry of every block"},
     {F(FLOAT, drop_path), "0", .min = 0, .max = 0.99, .help = "Rate of stochastic depth in the last block; grows linearly from 0 in the first"},
 
     {F(CHOICE, feature_map), "mlp", .section = "attention", .choices_of = feature_map_names, .noun = "map", .help = "Feature map of linear and ripple attention"},
@@ -140,6 +147,8 @@ static const ConfigEntry entries[] = {
 
     {F(INT, epochs), "300", .section = "training", .min = 1, .max = 1e6, .help = "Passes over the training images"},
     {F(INT, batch_size), "512", .min = 1, .max = 1e6, .help = "Images between two updates of the parameters"},
+    {F(BOOL, recompute), "false", .help = "Keep the input of each block only and compute the block again in the backward pass: less memory, more time, the same numbers"},
+    {F(CHOICE, init_scale), "none", CONFIG_CHOICES("none", "depth"), .help = "depth: weights of attention's proj and of the MLP's second layer start 1/sqrt(2 blocks) as large, as in Sparse Transformers"},
     {F(INT, micro_batch), "0", .min = 0, .max = 1e6, .help = "Images in memory at a time, their gradients summed up to a batch (0: chosen by size)"},
     {F(FLOAT, lr), "5e-4", .min = 0, .max = 100, .help = "Learning rate of AdamW at its highest"},
     {F(INT, lr_base_batch), "0", .min = 0, .max = 1e6, .help = "lr is meant for this batch size and scaled linearly to batch_size (0: taken as it is)"},
@@ -200,21 +209,40 @@ typedef struct {
     bool stopping; /* all ranks know that a signal came to one */
 } Run;
 
+/* One value of a list is meant for all stages. */
+static int stage_int(const ConfigInts *list, int i) { return list->at[list->count > 1 ? i : 0]; }
+
+static StageConfig stage_config(const Settings *s, int i) {
+    return (StageConfig){.dim = stage_int(&s->dim, i),
+                         .depth = stage_int(&s->depth, i),
+                         .heads = stage_int(&s->heads, i),
+                         .mlp_ratio = s->mlp_ratio.at[s->mlp_ratio.count > 1 ? i : 0],
+                         .attn = i < s->conv_stages ? "conv" : NULL};
+}
+
+static int total_depth(const Settings *s) {
+    int depth = 0;
+    for (int i = 0; i < s->dim.count; i++) depth += stage_int(&s->depth, i);
+    return depth;
+}
+
 static VitConfig vit_config(const Settings *s) {
+    static const PositionEmbedding positions[] = {POSITIONS_LEARNED, POSITIONS_NONE, POSITIONS_CONV};
     int count;
-    return (VitConfig){
+    VitConfig config = {
         .img_h = s->img_size[0],
         .img_w = s->img_size[1],
         .patch_size = s->patch_size,
-        .dim = s->dim,
-        .depth = s->depth,
         .num_classes = s->num_classes,
-        .mlp_ratio = s->mlp_ratio,
+        .stage_count = s->dim.count,
         .class_token = s->pool == POOL_CLS,
-        .pos_embed = s->pos_embed == POS_LEARNED,
+        .overlap = s->patch_overlap,
+        .mlp_conv = s->mlp_conv,
+        .pos_embed = positions[s->pos_embed],
         .drop_path = s->drop_path,
+        .scale_depth = s->init_scale == 1,
+        .recompute = s->recompute,
         .attention = {.attn = attention_operators[s->attn]->name,
-                      .heads = s->heads,
                       .feature_map = feature_map_names(&count)[s->feature_map],
                       .relative = relative_names(&count)[s->relative],
                       .r_max = s->r_max,
@@ -235,30 +263,69 @@ static VitConfig vit_config(const Settings *s) {
                       .lisa_algo = lisa_algos[s->lisa_algo],
                       .inception_heads = s->inception_heads},
     };
+    for (int i = 0; i < config.stage_count; i++) config.stage[i] = stage_config(s, i);
+    return config;
 }
 
 static bool is_mixing(const Settings *s) { return s->mixup > 0 || s->cutmix > 0; }
+
+static void check_stage(const Run *run, int i) {
+    StageConfig c = stage_config(&run->s, i);
+    if (c.dim % c.heads) config_reject(&run->config, "heads", "%d does not divide dim %d", c.heads, c.dim);
+    if ((int)((float)c.dim * c.mlp_ratio) < 1)
+        config_reject(&run->config, "mlp_ratio", "%g of dim %d leaves no hidden unit", (double)c.mlp_ratio, c.dim);
+}
+
+/* Lists that tell of stages: as many values as dim has, or one for all. */
+static void check_stages(const Run *run) {
+    const Settings *s = &run->s;
+    int stages = s->dim.count, side = s->patch_size << (stages - 1);
+    const struct {
+        const char *name;
+        int count;
+    } lists[] = {{"depth", s->depth.count}, {"heads", s->heads.count}, {"mlp_ratio", s->mlp_ratio.count}};
+    for (size_t i = 0; i < sizeof lists / sizeof *lists; i++)
+        if (lists[i].count != 1 && lists[i].count != stages)
+            config_reject(&run->config, lists[i].name, "%d values, but dim has %d: give one for each stage, or one for all",
+                          lists[i].count, stages);
+    if (s->conv_stages > stages)
+        config_reject(&run->config, "conv_stages", "%d, but dim tells of %d stage%s", s->conv_stages, stages,
+                      stages > 1 ? "s" : "");
+    for (int i = 0; i < stages; i++) check_stage(run, i);
+    for (int i = 0; i < 2 && !s->patch_overlap; i++) {
+        if (s->img_size[i] % s->patch_size)
+            config_reject(&run->config, "patch_size", "%d does not divide img_size %dx%d", s->patch_size, s->img_size[0],
+                          s->img_size[1]);
+        if (s->img_size[i] % side)
+            config_reject(&run->config, "patch_size", "%d, twice as much from each of %d stages to the next, does not "
+                          "divide img_size %dx%d: patch_overlap true takes any size", s->patch_size, stages,
+                          s->img_size[0], s->img_size[1]);
+    }
+    if (*s->attention && stages > 1)
+        config_reject(&run->config, "attention", "pictures are of one token grid, and this model has %d stages", stages);
+    const char *grid = stages > 1 ? "several stages" : s->mlp_conv ? "mlp_conv" : s->pos_embed == POS_CONV
+                       ? "pos_embed conv" : s->conv_stages > 0 ? "conv_stages" : NULL;
+    if (grid && s->pool == POOL_CLS)
+        config_reject(&run->config, "pool", "%s %s no place for a class token: use pool gap", grid,
+                      stages > 1 ? "have" : "has");
+}
 
 /* What the table cannot check because it takes two settings, or one and the data set. */
 static void check_settings(Run *run) {
     Settings *s = &run->s;
     char error[FILE_ERROR];
-    for (int side = 0; side < 2; side++)
-        if (s->img_size[side] % s->patch_size)
-            config_reject(&run->config, "patch_size", "%d does not divide img_size %dx%d", s->patch_size, s->img_size[0],
-                          s->img_size[1]);
+    check_stages(run);
     if (s->batch_size % distributed_ranks())
         config_reject(&run->config, "batch_size", "%d images cannot be shared equally by %d ranks", s->batch_size,
                       distributed_ranks());
-    if (s->dim % s->heads) config_reject(&run->config, "heads", "%d does not divide dim %d", s->heads, s->dim);
     const AttentionOp *op = attention_operators[s->attn];
     AttentionConfig attention = vit_config(&run->s).attention;
     if (op->needs_grid && !op->class_block && s->pool == POOL_CLS)
         config_reject(&run->config, "pool", "attn %s has no place for a class token: use pool gap", op->name);
-    if (op->class_block && s->pool == POOL_CLS && op->class_block(&attention) >= s->depth)
+    if (op->class_block && s->pool == POOL_CLS && op->class_block(&attention) >= total_depth(s))
         config_reject(&run->config, "pool",
                       "with attn %s the class token joins before block %d, and depth %d ends with block %d: use pool gap",
-                      op->name, op->class_block(&attention), s->depth, s->depth - 1);
+                      op->name, op->class_block(&attention), total_depth(s), total_depth(s) - 1);
     if (op->needs_positive && feature_maps[s->feature_map]->negative)
         config_reject(&run->config, "feature_map", "attn %s cannot weigh features that may be negative, as those of %s",
                       op->name, feature_maps[s->feature_map]->name);
@@ -268,8 +335,6 @@ static void check_settings(Run *run) {
     if (s->rpe && !op->takes_rpe)
         config_reject(&run->config, "rpe", "attn %s has no relative position bias: use attn softmax, or rpe none",
                       op->name);
-    if ((int)((float)s->dim * s->mlp_ratio) < 1)
-        config_reject(&run->config, "mlp_ratio", "%g of dim %d leaves no hidden unit", (double)s->mlp_ratio, s->dim);
     if (!randaugment_parse(&run->randaugment, s->aa, error)) config_reject(&run->config, "aa", "%s", error);
     run->randaugment.resample = (RandAugmentResample[]){RANDAUGMENT_RANDOM, RANDAUGMENT_BILINEAR,
                                                         RANDAUGMENT_BICUBIC}[s->train_interpolation];
@@ -304,8 +369,9 @@ static int micro_batch_choose(const Run *run) {
     const Settings *s = &run->s;
     int local = local_batch(run);
     if (s->micro_batch > 0) return s->micro_batch < local ? s->micro_batch : local;
-    int tokens = s->img_size[0] / s->patch_size * (s->img_size[1] / s->patch_size);
-    size_t image = (size_t)tokens * (size_t)s->dim, most = activations_at_once() / image;
+    size_t rows = (size_t)((s->img_size[0] + s->patch_size - 1) / s->patch_size);
+    size_t columns = (size_t)((s->img_size[1] + s->patch_size - 1) / s->patch_size);
+    size_t image = rows * columns * (size_t)s->dim.at[0], most = activations_at_once() / image;
     int passes = most < 1 ? local : (int)(((size_t)local + most - 1) / most);
     return (local + passes - 1) / passes;
 }
@@ -869,7 +935,7 @@ static int mode_bench(Run *run) {
     if (again > peak) peak = again;
     double gflops = 3 * 2 * (double)vit_macs(&run->vit) * train.images_per_s / 1e9 / distributed_ranks();
     if (distributed_rank() > 0) return 0;
-    const Attention *a = &run->vit.blocks[0].attention;
+    const Attention *a = &vit_block(&run->vit, 0)->attention;
     const Plan *training = &run->vit.training, *inference = &run->vit.inference;
     printf("{\"attn\": \"%s\", \"algorithm\": \"%s\", \"device\": \"%s\", \"tokens\": %d, \"ranks\": %d, "
            "\"batch_size\": %d, \"micro_batch\": %d, \"params\": %zu, \"macs\": %zu, \"train_images_per_s\": %.2f, "
@@ -953,44 +1019,82 @@ static const char *const *class_names(const Run *run, char **owned) {
     return count == run->s.num_classes ? names : NULL;
 }
 
-/* What each head of each layer weighs from a few query tokens of the first image: weights and spatial (what the distance
- * alone decides) [depth,heads,queries,N], queries [queries] as token numbers, image [Hi,Wi,3].  Layers whose operator has
- * no such matrix stay NaN, and so does the class token in layers before it joins. */
+typedef void (*AttentionRow)(const Attention *a, float *weights, int b, int head, int query);
+
+/* The row of token `query` of the first image; NaN where the operator has none, and where the class token is yet to join. */
+static void attention_row(float *row, AttentionRow of, const Vit *vit, const Attention *a, int head, int query) {
+    int absent = vit->N - a->N;
+    for (int m = 0; m < vit->N; m++) row[m] = NAN;
+    if (of && query >= absent) of(a, row + absent, 0, head, query - absent);
+}
+
+/* to [depth,heads,count,N]: the rows of these queries, or of the first `count` tokens, from op->weights or op->spatial. */
+static void attention_rows(float *to, const Run *run, bool spatial, const int64_t *queries, int count) {
+    const Vit *vit = &run->vit;
+    int heads = run->s.heads.at[0];
+    for (int row = 0; row < vit->depth * heads * count; row++) {
+        const Attention *a = &vit_block(vit, row / (heads * count))->attention;
+        int query = queries ? (int)queries[row % count] : row % count;
+        attention_row(to + (size_t)row * (size_t)vit->N, spatial ? a->op->spatial : a->op->weights, vit, a,
+                      row / count % heads, query);
+    }
+}
+
+/* norms [depth+1,N]: the length of every token of the first image before the first block and after each. */
+static void stream_norms(float *norms, const Vit *vit) {
+    const Stage *stage = &vit->stages[0];
+    size_t M = (size_t)stage->config.dim, N = (size_t)vit->N;
+    float *x = xcalloc(N * M, sizeof *x, "attention picture");
+    for (int i = 0; i <= vit->depth; i++) {
+        const Station *s = &stage->stations[2 * i];
+        float *row = norms + (size_t)i * N;
+        size_t absent = N - (size_t)s->N;
+        real_download(x, s->x, (size_t)s->N * M);
+        for (size_t n = 0; n < N; n++) {
+            double squares = n < absent ? NAN : 0;
+            for (size_t c = 0; n >= absent && c < M; c++) squares += (double)x[(n - absent) * M + c] * x[(n - absent) * M + c];
+            row[n] = (float)sqrt(squares);
+        }
+    }
+    free(x);
+}
+
+/* Writes what pictures of attention are made of, for the first image: what each head of each layer weighs from a few query
+ * tokens, weights and spatial (what the distance alone decides) [depth,heads,queries,N]; matrix and spatial_matrix
+ * [depth,heads,N,N], the same from all tokens, where they stay below 64 MB; norms [depth+1,N]; queries [queries] as token
+ * numbers; image [Hi,Wi,3]. */
 static void attention_write(Run *run) {
-    enum { QUERIES = 4 };
+    enum { QUERIES = 4, MOST = 1 << 24 };
     Vit *vit = &run->vit;
-    int depth = run->s.depth, H = run->s.heads, N = vit->N, prefix = vit->config.class_token;
-    size_t rows = (size_t)depth * (size_t)H * QUERIES;
-    float *weights = xcalloc(rows * (size_t)N, sizeof *weights, "attention picture");
-    float *spatial = xcalloc(rows * (size_t)N, sizeof *spatial, "attention picture");
-    float *image = xcalloc(3 * (size_t)run->s.img_size[0], (size_t)run->s.img_size[1] * sizeof *image, "attention picture");
+    size_t depth = (size_t)vit->depth, H = (size_t)run->s.heads.at[0], N = (size_t)vit->N, count = QUERIES;
+    size_t height = (size_t)run->s.img_size[0], width = (size_t)run->s.img_size[1];
+    bool whole = depth * H * N * N <= MOST;
+    const char *what = "attention picture";
+    int prefix = vit->config.class_token;
     int64_t queries[QUERIES];
     char error[ERROR_SIZE], grid[32];
     for (int q = 0; q < QUERIES; q++) /* the centre of each quadrant */
         queries[q] = prefix + (vit->Hg * (1 + 2 * (q / 2)) / 4) * vit->Wg + vit->Wg * (1 + 2 * (q % 2)) / 4;
-    for (size_t row = 0; row < rows; row++) {
-        const Attention *a = &vit->blocks[row / (size_t)(H * QUERIES)].attention;
-        float *all = weights + row * (size_t)N, *place = spatial + row * (size_t)N;
-        int absent = N - a->N; /* tokens that join later */
-        int head = (int)(row / QUERIES) % H, query = (int)queries[row % QUERIES] - absent;
-        for (int m = 0; m < N; m++) all[m] = place[m] = NAN;
-        if (a->op->weights) a->op->weights(a, all + absent, 0, head, query);
-        if (a->op->spatial) a->op->spatial(a, place + absent, 0, head, query);
-    }
-    for (size_t i = 0; i < 3 * (size_t)run->s.img_size[0] * (size_t)run->s.img_size[1]; i++)
-        image[i] = (float)run->pixels[i] / 255;
-    snprintf(grid, sizeof grid, "%dx%d", vit->Hg, vit->Wg);
     SafeTensorEntry out[] = {
-        {"weights", SAFE_F32, 4, {(size_t)depth, (size_t)H, QUERIES, (size_t)N}, weights},
-        {"spatial", SAFE_F32, 4, {(size_t)depth, (size_t)H, QUERIES, (size_t)N}, spatial},
-        {"image", SAFE_F32, 3, {(size_t)run->s.img_size[0], (size_t)run->s.img_size[1], 3}, image},
-        {"queries", SAFE_I64, 1, {QUERIES}, queries},
+        {"weights", SAFE_F32, 4, {depth, H, count, N}, xcalloc(depth * H * count, N * sizeof(float), what)},
+        {"spatial", SAFE_F32, 4, {depth, H, count, N}, xcalloc(depth * H * count, N * sizeof(float), what)},
+        {"image", SAFE_F32, 3, {height, width, 3}, xcalloc(3 * height, width * sizeof(float), what)},
+        {"norms", SAFE_F32, 2, {depth + 1, N}, xcalloc(depth + 1, N * sizeof(float), what)},
+        {"queries", SAFE_I64, 1, {count}, queries},
+        {"matrix", SAFE_F32, 4, {depth, H, N, N}, whole ? xcalloc(depth * H * N, N * sizeof(float), what) : NULL},
+        {"spatial_matrix", SAFE_F32, 4, {depth, H, N, N}, whole ? xcalloc(depth * H * N, N * sizeof(float), what) : NULL},
     };
+    attention_rows((float *)out[0].data, run, false, queries, QUERIES);
+    attention_rows((float *)out[1].data, run, true, queries, QUERIES);
+    for (size_t i = 0; i < 3 * height * width; i++) ((float *)out[2].data)[i] = (float)run->pixels[i] / 255;
+    stream_norms((float *)out[3].data, vit);
+    if (whole) attention_rows((float *)out[5].data, run, false, NULL, vit->N);
+    if (whole) attention_rows((float *)out[6].data, run, true, NULL, vit->N);
+    snprintf(grid, sizeof grid, "%dx%d", vit->Hg, vit->Wg);
     SafeMetadata metadata[] = {{"grid", grid}, {"attn", attention_operators[run->s.attn]->name}};
-    if (!safetensors_write(run->s.attention, out, 4, metadata, 2, error, sizeof error)) die("%s", error);
-    free(image);
-    free(spatial);
-    free(weights);
+    if (!safetensors_write(run->s.attention, out, whole ? 7 : 5, metadata, 2, error, sizeof error)) die("%s", error);
+    for (int i = 0; i < 7; i++)
+        if (out[i].data != queries) free((void *)out[i].data);
 }
 
 static int mode_predict(Run *run) {

@@ -55,9 +55,9 @@ static const char *const *choices_of(const ConfigEntry *entry, int *count) {
 
 /* The type's own limits, or the entry's where it has any. */
 static void bounds(const ConfigEntry *entry, double *min, double *max) {
-    bool free = entry->min == 0 && entry->max == 0;
-    double low = entry->type == CONFIG_FLOAT ? -FLT_MAX : entry->type == CONFIG_UINT64 ? 0 : INT_MIN;
-    double high = entry->type == CONFIG_FLOAT ? FLT_MAX : entry->type == CONFIG_UINT64 ? (double)UINT64_MAX : INT_MAX;
+    bool free = entry->min == 0 && entry->max == 0, real = entry->type == CONFIG_FLOAT || entry->type == CONFIG_FLOATS;
+    double low = real ? -FLT_MAX : entry->type == CONFIG_UINT64 ? 0 : INT_MIN;
+    double high = real ? FLT_MAX : entry->type == CONFIG_UINT64 ? (double)UINT64_MAX : INT_MAX;
     if (entry->type == CONFIG_SIZE) low = 1;
     *min = free || entry->min < low ? low : entry->min;
     *max = free || entry->max > high ? high : entry->max;
@@ -90,7 +90,8 @@ static void *field_of(const Config *config, const ConfigEntry *entry) {
 static void put_range(FILE *out, const ConfigEntry *entry) {
     double min = entry->min, max = entry->max;
     if (min == 0 && max == 0) return;
-    const char *each = entry->type == CONFIG_SIZE ? ", each" : "";
+    bool several = entry->type == CONFIG_SIZE || entry->type == CONFIG_INTS || entry->type == CONFIG_FLOATS;
+    const char *each = several ? ", each" : "";
     if (isinf(max)) fprintf(out, "%s at least %.9g", each, min);
     else if (isinf(min)) fprintf(out, "%s at most %.9g", each, max);
     else fprintf(out, "%s from %.9g to %.9g", each, min, max);
@@ -101,7 +102,8 @@ static void put_values(FILE *out, const ConfigEntry *entry) {
     static const char *const words[] = {[CONFIG_INT] = "integer", [CONFIG_UINT64] = "non-negative integer",
                                         [CONFIG_FLOAT] = "number", [CONFIG_BOOL] = "true or false",
                                         [CONFIG_STRING] = "text", [CONFIG_SIZE] = "N or HxW",
-                                        [CONFIG_LIST] = "one or more"};
+                                        [CONFIG_INTS] = "integer or N,N,...",
+                                        [CONFIG_FLOATS] = "number or X,X,...", [CONFIG_LIST] = "one or more"};
     if (entry->type == CONFIG_CHOICE) {
         int count;
         const char *const *choices = choices_of(entry, &count);
@@ -154,6 +156,19 @@ static void put_current(FILE *out, const Config *config, const ConfigEntry *entr
         fprintf(out, size[0] == size[1] ? "%d" : "%dx%d", size[0], size[1]);
         break;
     }
+    case CONFIG_INTS: {
+        const ConfigInts *numbers = field;
+        for (int i = 0; i < numbers->count; i++) fprintf(out, i ? ",%d" : "%d", numbers->at[i]);
+        break;
+    }
+    case CONFIG_FLOATS: {
+        const ConfigFloats *numbers = field;
+        for (int i = 0; i < numbers->count; i++) {
+            if (i) fputc(',', out);
+            put_float(out, numbers->at[i]);
+        }
+        break;
+    }
     case CONFIG_LIST: break;
     }
 }
@@ -163,7 +178,7 @@ static void put_current(FILE *out, const Config *config, const ConfigEntry *entr
 
 static bool refuse_type(const ConfigEntry *entry, const char *value, const char *label, Report report) {
     static const char *const articles[] = {[CONFIG_INT] = "an ", [CONFIG_UINT64] = "a ", [CONFIG_FLOAT] = "a ",
-                                           [CONFIG_LIST] = NULL};
+                                           [CONFIG_INTS] = "an ", [CONFIG_FLOATS] = "a ", [CONFIG_LIST] = NULL};
     char *expected = values_text(entry);
     const char *article = articles[entry->type] ? articles[entry->type] : "";
     refuse(report, "%s: expected %s%s, got '%.60s'", label, article, expected, value);
@@ -260,6 +275,40 @@ static bool parse_size(int *field, const ConfigEntry *entry, const char *value, 
     return true;
 }
 
+/* Cuts `value` at its commas into copies in `pieces`; how many, or 0 when they are too many. */
+static int split_numbers(char pieces[CONFIG_NUMBERS][64], const char *value) {
+    for (int count = 0; count < CONFIG_NUMBERS; count++) {
+        size_t length = strcspn(value, ",");
+        snprintf(pieces[count], sizeof pieces[count], "%.*s", length < 64 ? (int)length : 63, value);
+        if (!value[length]) return count + 1;
+        value += length + 1;
+        value += strspn(value, " ");
+    }
+    return 0;
+}
+
+static bool parse_ints(ConfigInts *field, const ConfigEntry *entry, const char *value, const char *label,
+                       Report report) {
+    char pieces[CONFIG_NUMBERS][64];
+    ConfigInts numbers = {.count = split_numbers(pieces, value)};
+    if (!numbers.count) return refuse(report, "%s: more than %d numbers", label, CONFIG_NUMBERS);
+    for (int i = 0; i < numbers.count; i++)
+        if (!parse_int(&numbers.at[i], entry, pieces[i], label, report)) return false;
+    *field = numbers;
+    return true;
+}
+
+static bool parse_floats(ConfigFloats *field, const ConfigEntry *entry, const char *value, const char *label,
+                         Report report) {
+    char pieces[CONFIG_NUMBERS][64];
+    ConfigFloats numbers = {.count = split_numbers(pieces, value)};
+    if (!numbers.count) return refuse(report, "%s: more than %d numbers", label, CONFIG_NUMBERS);
+    for (int i = 0; i < numbers.count; i++)
+        if (!parse_float(&numbers.at[i], entry, pieces[i], label, report)) return false;
+    *field = numbers;
+    return true;
+}
+
 static bool parse_choice(int *field, const ConfigEntry *entry, const char *value, const char *label, Report report) {
     int count;
     const char *const *choices = choices_of(entry, &count);
@@ -318,6 +367,8 @@ static bool set_value(Config *config, int i, const char *value, const char *labe
     case CONFIG_STRING: return parse_string(field, &config->states[i].text, entry, value, label, report);
     case CONFIG_CHOICE: return parse_choice(field, entry, value, label, report);
     case CONFIG_SIZE: return parse_size(field, entry, value, label, report);
+    case CONFIG_INTS: return parse_ints(field, entry, value, label, report);
+    case CONFIG_FLOATS: return parse_floats(field, entry, value, label, report);
     case CONFIG_LIST: break;
     }
     return refuse(report, "%s: a list can stand only on the command line", label);
@@ -743,7 +794,8 @@ static void put_meaning(FILE *out, const ConfigEntry *entry, const char *lead, i
 static const char *placeholder(const ConfigEntry *entry) {
     static const char *const words[] = {[CONFIG_INT] = "N",      [CONFIG_UINT64] = "N",    [CONFIG_FLOAT] = "X",
                                         [CONFIG_BOOL] = "",      [CONFIG_STRING] = "TEXT", [CONFIG_CHOICE] = "NAME",
-                                        [CONFIG_SIZE] = "HxW",   [CONFIG_LIST] = "TEXT..."};
+                                        [CONFIG_SIZE] = "HxW",   [CONFIG_INTS] = "N,...",
+                                        [CONFIG_FLOATS] = "X,...", [CONFIG_LIST] = "TEXT..."};
     return entry->argument ? entry->argument : words[entry->type];
 }
 

@@ -30,6 +30,8 @@ typedef enum {       /* field in the settings struct         text */
     CONFIG_STRING,   /* const char *, never NULL             one line, no "<space>;" (it would begin a comment) */
     CONFIG_CHOICE,   /* int or an enum: index of the choice  one of the choices */
     CONFIG_SIZE,     /* int[2]: height, width, at least 1    N, HxW or H,W */
+    CONFIG_INTS,     /* ConfigInts                           one to eight integers with commas between them */
+    CONFIG_FLOATS,   /* ConfigFloats                         the same of finite numbers */
     CONFIG_LIST      /* ConfigList                           command line only: all arguments up to the next --name */
 } ConfigType;
 
@@ -38,6 +40,15 @@ typedef struct {
     int count;
     const char *const *items;
 } ConfigList;
+
+enum { CONFIG_NUMBERS = 8 };
+typedef struct {
+    int count, at[CONFIG_NUMBERS];
+} ConfigInts;
+typedef struct {
+    int count;
+    float at[CONFIG_NUMBERS];
+} ConfigFloats;
 
 typedef struct {
     const char *name; /* lower case with underscores, as in the file; dashes are as good wherever a user writes it */
@@ -66,6 +77,8 @@ typedef struct {
 #define CONFIG_FITS_STRING(x) _Generic((x), const char *: 1, default: -1)
 #define CONFIG_FITS_CHOICE(x) _Generic((x), int: 1, unsigned: 1, default: -1)
 #define CONFIG_FITS_SIZE(x) (_Generic((x), int *: 1, default: -1) * (sizeof(x) == 2 * sizeof(int) ? 1 : -1))
+#define CONFIG_FITS_INTS(x) _Generic((x), ConfigInts: 1, default: -1)
+#define CONFIG_FITS_FLOATS(x) _Generic((x), ConfigFloats: 1, default: -1)
 #define CONFIG_FITS_LIST(x) _Generic((x), ConfigList: 1, default: -1)
 
 #define CONFIG_CHOICES(...)                             \

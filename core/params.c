@@ -23,6 +23,7 @@ static void params_add(Params *params, Param declared, const char *prefix, const
     Param *p = params_append(params);
     *p = declared;
     snprintf(p->name, sizeof p->name, "%s%s", prefix, name);
+    p->gain = 1;
     p->ndim = ndim;
     p->size = 1;
     for (int i = 0; i < ndim; i++) {
@@ -56,6 +57,14 @@ void params_declare_buffer(Params *params, float **value, float **host, const ch
 
 void params_start_with(Params *params, float (*start)(const Param *p, size_t i)) {
     params->items[params->count - 1].start = start;
+}
+
+void params_start_scaled(Params *params, const char *prefix, const char *name, float gain) {
+    for (int i = 0; i < params->count; i++) {
+        Param *p = &params->items[i];
+        size_t length = strlen(prefix);
+        if (!strncmp(p->name, prefix, length) && !strcmp(p->name + length, name)) p->gain = gain;
+    }
 }
 
 void params_on_grid(Params *params, ParamGrid grid) { params->items[params->count - 1].grid = grid; }
@@ -149,7 +158,7 @@ void params_draw(const Params *params, const Param *p, uint64_t seed, float *hos
     uint32_t t = (uint32_t)(p - params->items);
     for (size_t i = 0; i < p->size; i++) {
         float known = p->start ? p->start(p, i) : NAN;
-        host[i] = isnan(known) ? draw(p, seed, t, i) : known;
+        host[i] = isnan(known) ? p->gain * draw(p, seed, t, i) : known;
     }
     if (p->init == INIT_PERMUTATIONS) shuffle_rows(p, host, seed, t);
 }

@@ -38,6 +38,7 @@ typedef struct Param {
     ParamInit init;
     int fan; /* for INIT_FAN_IN_UNIFORM and INIT_KAIMING_NORMAL */
     float (*start)(const struct Param *p, size_t i); /* element i at first, NaN where `init` draws it; NULL: all drawn */
+    float gain; /* of the drawn values; 1 */
     ParamGrid grid;
     bool decay;
     bool slow;   /* AdamW.slow times the learning rate; to be set before params_allocate_optimizer */
@@ -71,6 +72,10 @@ void params_set_fan(Params *params, int fan);
 
 /* The tensor declared last starts with known values: start(p, i) is element i, or NaN where its ParamInit draws it. */
 void params_start_with(Params *params, float (*start)(const Param *p, size_t i));
+
+/* The values that `prefix` + `name` starts with are `gain` times what its ParamInit draws; nothing where there is no such
+ * tensor. */
+void params_start_scaled(Params *params, const char *prefix, const char *name, float gain);
 
 /* The tensor declared last lies on a grid: weights of a model for images of another size can be resampled. */
 void params_on_grid(Params *params, ParamGrid grid);

@@ -32,6 +32,7 @@ static void plan_add(Plan *plan, const char *prefix, const char *name, void *slo
     t->offset = *top;
     t->scratch = scratch;
     t->absent = false;
+    t->reused = false;
     *top += (bytes + PLAN_ALIGN - 1) / PLAN_ALIGN * PLAN_ALIGN + (plan->guarded ? PLAN_GUARD : 0);
     if (*top > *peak) *peak = *top;
 }
@@ -66,11 +67,16 @@ void plan_workspace(Plan *plan, size_t bytes) {
     if (bytes > plan->workspace) plan->workspace = bytes;
 }
 
-PlanMark plan_mark(const Plan *plan) { return (PlanMark){plan->keep_top, plan->scratch_top}; }
+PlanMark plan_mark(const Plan *plan) { return (PlanMark){plan->keep_top, plan->scratch_top, plan->count}; }
 
 void plan_release(Plan *plan, PlanMark mark) {
     plan->scratch_top = mark.scratch_top;
     if (!plan->training) plan->keep_top = mark.keep_top;
+}
+
+void plan_reuse(Plan *plan, PlanMark mark) {
+    for (int i = mark.count; i < plan->count; i++) plan->items[i].reused = true;
+    plan->keep_top = mark.keep_top;
 }
 
 size_t plan_bytes(const Plan *plan) { return plan->keep_peak + plan->scratch_peak; }
@@ -98,13 +104,14 @@ void plan_poison(Plan *plan) {
     free(poison);
 }
 
-/* Scratch regions overlap, so one layer's guard may lie inside another's tensor: only kept tensors are checked. */
+/* Scratch regions overlap, as does what is reused, so one layer's guard may lie inside another's tensor: only what is kept
+ * for itself is checked. */
 const char *plan_overrun(const Plan *plan) {
     unsigned char guard[PLAN_GUARD];
     if (!plan->guarded || !plan->training) return NULL;
     for (int i = 0; i < plan->count; i++) {
         const PlanTensor *t = &plan->items[i];
-        if (t->scratch) continue;
+        if (t->scratch || t->reused) continue;
         device_download(guard, plan_address(plan, t) + t->bytes, sizeof guard);
         for (size_t g = 0; g < sizeof guard; g++)
             if (guard[g] != 0xFF) return t->name;

@@ -14,6 +14,7 @@ typedef struct {
     size_t offset, bytes;
     bool scratch;
     bool absent; /* plan_without */
+    bool reused; /* others take its place before its backward pass, which makes it again */
 } PlanTensor;
 
 typedef struct {
@@ -28,6 +29,7 @@ typedef struct {
 
 typedef struct {
     size_t keep_top, scratch_top;
+    int count;
 } PlanMark;
 
 void plan_start(Plan *plan, bool training);
@@ -51,6 +53,9 @@ void plan_workspace(Plan *plan, size_t bytes);
 /* plan_release ends the scratch borrowed since the mark, and in inference also what was kept since. */
 PlanMark plan_mark(const Plan *plan);
 void plan_release(Plan *plan, PlanMark mark);
+
+/* What was kept since the mark makes room for what is kept next: its owner makes it again before its backward pass. */
+void plan_reuse(Plan *plan, PlanMark mark);
 
 /* Bytes of kept tensors and scratch together, without workspace. */
 size_t plan_bytes(const Plan *plan);

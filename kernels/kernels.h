@@ -122,6 +122,22 @@ void images_normalize_padded(real *y, const uint8_t *x, const int *sizes, const 
  * cols [B*(Hi/P)*(Wi/P), 3*P*P] real, columns ordered (channel, row, column) as a [M,3,P,P] weight;  x [B,3,Hi,Wi] real. */
 void patchify(real *cols, const real *x, int B, int Hi, int Wi, int P);
 
+/* The windows of a convolution, k x k of them `stride` apart with zeros `pad` deep around the input, Hg x Wg of them:
+ * Hg = (Hi + 2 pad - k) / stride + 1.  1 <= k <= Hi + 2 pad, Wi + 2 pad;  stride >= 1;  0 <= pad < k. */
+typedef struct {
+    int Hi, Wi, C;
+    int k, stride, pad;
+    bool planes; /* the input is [B,C,Hi,Wi], as an image; otherwise [B,Hi*Wi,C], as tokens */
+} Windows;
+static inline int windows_down(const Windows *s) { return (s->Hi + 2 * s->pad - s->k) / s->stride + 1; }
+static inline int windows_across(const Windows *s) { return (s->Wi + 2 * s->pad - s->k) / s->stride + 1; }
+
+/* The windows as rows, so that the convolution is a linear layer.
+ * cols [B*Hg*Wg, C*k*k] real, columns ordered (channel, row, column) as a [M,C,k,k] weight;  x as shape says. */
+void unfold_forward(real *cols, const real *x, const Windows *shape, int B);
+/* dx (=) the sum of what its copies in dcols got. */
+void unfold_backward(real *dx, const real *dcols, const Windows *shape, int B);
+
 /* x[b,0] = cls, x[b,t + prefix] = patches[b,t], then x[b] += pos.  prefix is 1 with a class token, else 0.
  * x [B,N,M] real, N = prefix + tokens;  patches [B,N-prefix,M] real;  cls [M] float if prefix;  pos [N,M] float or NULL. */
 void embed_forward(real *x, const real *patches, const float *cls, const float *pos, int B, int N, int M, int prefix);
@@ -168,6 +184,11 @@ void add_layernorm_backward(real *dy, real *df, float *dw, float *db, const real
                             const float *scale, int rows_per_scale, const float *w, const float *mean,
                             const float *rstd, size_t n, int M);
 size_t layernorm_workspace(int M);
+
+/* The residual sum where no norm follows it: y = x + s f, s as in add_layernorm_forward.  y may be x or f. */
+void residual_forward(real *y, const real *x, const real *f, const float *scale, int rows_per_scale, size_t n, int M);
+/* df (=) s dy.  df may be dy.  (dx is dy.) */
+void residual_backward(real *df, const real *dy, const float *scale, int rows_per_scale, size_t n, int M);
 
 /* Layer norm of every head by itself, with weights that the heads share.  y, x: H*D numbers of each of n tokens, which lie
  * `row` apart;  w [D];  b [D] or NULL.  y may be x. */
@@ -224,6 +245,11 @@ void depthwise_backward(real *dx, const real *add, float *dw, float *db, const r
                         const Depthwise *shape, int B);
 size_t depthwise_workspace(const Depthwise *shape);
 
+/* y_t = the largest of the 3 x 3 tokens around t, as far as they are on the grid, channel by channel; NaN is larger than all.
+ * y [B,Hg*Wg,C] real;  at [B,Hg*Wg,C]: which of the nine, row by row, the first of equals (saved);  x rows `row` apart. */
+void neighbour_max_forward(real *y, uint8_t *at, const real *x, int row, int B, int Hg, int Wg, int C);
+/* dx (=), rows `row` apart;  dy [B,Hg*Wg,C]. */
+void neighbour_max_backward(real *dx, const real *dy, const uint8_t *at, int row, int B, int Hg, int Wg, int C);
 /* == Convolution with a frozen batch norm ========================================================================= */
 
 /* Images are channels last, [B,H,W,C]; zeros k/2 deep lie around them, so the output is [B,Ho,Wo,out], Ho = ceil(H/stride).
@@ -266,12 +292,6 @@ void relu_gradient(real *dx, const real *dy, const real *y, size_t n);
 /* Maximum over 3 x 3 windows, stride 2, whatever lies beyond the border left out.
  * y [B,ceil(H/2),ceil(W/2),C];  x [B,H,W,C]. */
 void max_pool_forward(real *y, const real *x, int B, int H, int W, int C);
-
-/* y_t = the largest of the 3 x 3 tokens around t, as far as they are on the grid, channel by channel; NaN is larger than all.
- * y [B,Hg*Wg,C] real;  at [B,Hg*Wg,C]: which of the nine, row by row, the first of equals (saved);  x rows `row` apart. */
-void neighbour_max_forward(real *y, uint8_t *at, const real *x, int row, int B, int Hg, int Wg, int C);
-/* dx (=), rows `row` apart;  dy [B,Hg*Wg,C]. */
-void neighbour_max_backward(real *dx, const real *dy, const uint8_t *at, int row, int B, int Hg, int Wg, int C);
 
 /* == Softmax attention ============================================================================================ */
 
@@ -317,6 +337,15 @@ void sparse_attention_backward(real *dqkv, const real *dy, const real *y, const 
                                const SparsePattern *pattern, int B, int N, int H, int D);
 size_t sparse_attention_workspace(const SparsePattern *pattern, int N, int D);
 
+/* y += sum of P_nm v_m over the keys with P_nm > threshold, P = softmax(q k^T / sqrt D): the weights that are left are not
+ * scaled up (Castling-ViT's auxiliary branch).  y [B,N,H,D] (updated);  lse [B,H,N] float: log-sum-exp of the scaled
+ * scores (saved). */
+void thresholded_attention_forward(real *y, float *lse, const real *qkv, float threshold, int B, int N, int H, int D);
+/* dqkv (+=): other gradients of q, k and v are there.  delta [B,H,N] float (=): sum_m of what is left of P_nm times
+ * dy_n.v_m.  Which weights are left counts as a constant. */
+void thresholded_attention_backward(real *dqkv, float *delta, const real *dy, const float *lse, const real *qkv,
+                               float threshold, int B, int N, int H, int D);
+size_t thresholded_attention_workspace(int N, int D);
 /* == Attention with padding, dropout and spatial modulation (SMCA) ================================================= */
 
 /* Q queries of each image look at N = h*w keys on a grid, of which its first cells[b][0] rows and first cells[b][1]
@@ -382,16 +411,6 @@ void centres_backward(real *doffset, float *dreference, const float *dcentre, si
 void boxes_forward(float *boxes, const real *u, const real *raw, int L, size_t n);
 /* du [L,n,4] real (=);  draw [n,2] float (=), the sum over layers. */
 void boxes_backward(real *du, float *draw, const float *dboxes, const float *boxes, int L, size_t n);
-
-/* y += sum of P_nm v_m over the keys with P_nm > threshold, P = softmax(q k^T / sqrt D): the weights that are left are not
- * scaled up (Castling-ViT's auxiliary branch).  y [B,N,H,D] (updated);  lse [B,H,N] float: log-sum-exp of the scaled
- * scores (saved). */
-void thresholded_attention_forward(real *y, float *lse, const real *qkv, float threshold, int B, int N, int H, int D);
-/* dqkv (+=): other gradients of q, k and v are there.  delta [B,H,N] float (=): sum_m of what is left of P_nm times
- * dy_n.v_m.  Which weights are left counts as a constant. */
-void thresholded_attention_backward(real *dqkv, float *delta, const real *dy, const float *lse, const real *qkv,
-                               float threshold, int B, int N, int H, int D);
-size_t thresholded_attention_workspace(int N, int D);
 
 /* == Gated positional attention (ConViT) ========================================================================== */
 
@@ -708,11 +727,13 @@ double ripple_sat_cost(const RippleRings *rings, int D, int F);
 
 /* == Structure-aware attention: LiSA and what it comes from ======================================================= */
 
-/* q^ = q / max(|q|, 1e-6), k^ likewise, head by head.
- * qk [n,2,H,D] real: q^, k^;  inverse [n,2,H] float: what q and k were multiplied by (saved);  qkv [n,3,H,D], v not read. */
-void l2_normalize_forward(real *qk, float *inverse, const real *qkv, size_t n, int H, int D);
-/* dqkv [n,3,H,D] (=) in its q and k thirds, v untouched;  dqk, qk [n,2,H,D]. */
-void l2_normalize_backward(real *dqkv, const real *dqk, const real *qk, const float *inverse, size_t n, int H, int D);
+/* x^ = x / max(|x|, 1e-6) for x = q and k, or q, k and v: parts 2 or 3, head by head.
+ * unit [n,parts,H,D] real;  inverse [n,parts,H] float: what x was multiplied by (saved);  qkv [n,3,H,D]. */
+void l2_normalize_forward(real *unit, float *inverse, const real *qkv, size_t n, int parts, int H, int D);
+/* dqkv [n,3,H,D] (=) in its first parts, the others untouched;  dunit, unit [n,parts,H,D].  dqkv may be dunit where there
+ * are three parts. */
+void l2_normalize_backward(real *dqkv, const real *dunit, const real *unit, const float *inverse, size_t n, int parts,
+                           int H, int D);
 
 /* E patterns for each of the T = offsets_count relative positions t(i,j); per_channel: wa has one for every channel. */
 typedef struct {

@@ -253,6 +253,14 @@ static size_t params_below(const Detr *detr, const char *prefix) {
     return total;
 }
 
+/* Those of convolutions; the batch norms' constants are not counted, as in the papers. */
+static size_t frozen_weights(const Detr *detr) {
+    size_t total = 0;
+    for (int i = 0; i < detr->params.count; i++)
+        if (detr->params.items[i].frozen && detr->params.items[i].ndim == 4) total += detr->params.items[i].size;
+    return total;
+}
+
 size_t detr_macs(Detr *detr, int H, int W) {
     size_t N = (size_t)resnet_grid(H) * (size_t)resnet_grid(W);
     return (has_backbone(detr) ? resnet_macs(&detr->backbone, H, W) : 0) + projection_macs(&detr->neck, N) +
@@ -284,8 +292,8 @@ void detr_describe(Detr *detr, FILE *out, int H, int W) {
                  projection_macs(&detr->heads.class_embed, (size_t)(c->decoder_layers * c->queries)));
     describe_row(detr, out, "bbox_embed.", "boxes of every layer",
                  perceptron_macs(&detr->heads.box, (size_t)(c->decoder_layers * c->queries)));
-    fprintf(out, "params: %zu\nmacs: %zu\nactivation_bytes: %zu\n", detr->params.parameters, detr_macs(detr, H, W),
-            detr_activation_bytes(detr));
+    fprintf(out, "activation_bytes: %zu\nparams: %zu\ntrainable_params: %zu\nmacs: %zu\n", detr_activation_bytes(detr),
+            detr->params.parameters + frozen_weights(detr), detr->params.parameters, detr_macs(detr, H, W));
 }
 
 void detr_destroy(Detr *detr) {

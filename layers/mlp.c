@@ -1,11 +1,16 @@
 /* Multilayer perceptron with one hidden layer.  h [n,M] -> f [n,M]
- * forward   1. a = h W1^T + b1   2. g = gelu(a)   3. f = g W2^T + b2
- * backward  3. dg = df W2, dW2 += df^T g, db2   2. da = dg gelu'(a)   1. dh = da W1, dW1 += da^T h, db1
- * saves     a [n,hidden]; g is formed again, which costs less than reading it back from memory. */
+ * forward   1. a = h W1^T + b1   2. c = a, or the depthwise 3x3 convolution of a over the grid (PVTv2's convolutional MLP)
+ *           3. g = gelu(c)   4. f = g W2^T + b2
+ * backward  4. dg = df W2, dW2 += df^T g, db2   3. dc = dg gelu'(c)   2. da   1. dh = da W1, dW1 += da^T h, db1
+ * saves     a and c [n,hidden]; g is formed again, which costs less than reading it back from memory. */
 #include "layers/mlp.h"
 
-void mlp_declare(Mlp *mlp, Params *params, const char *prefix, int dim, int hidden) {
+void mlp_declare(Mlp *mlp, Params *params, const char *prefix, int dim, int hidden, int Hg, int Wg) {
     projection_declare(&mlp->fc1, params, prefix, "fc1", dim, hidden);
+    mlp->convolves = Hg > 0;
+    if (mlp->convolves)
+        depthwise_declare(&mlp->dwconv, params, prefix, "dwconv",
+                          (Depthwise){Hg, Wg, hidden, 3, hidden, hidden, hidden}, true);
     projection_declare(&mlp->fc2, params, prefix, "fc2", hidden, dim);
 }
 
@@ -13,22 +18,42 @@ void mlp_plan(Mlp *mlp, Plan *plan, const char *prefix, size_t n) {
     size_t bytes = n * (size_t)mlp->fc1.out * sizeof(real);
     PlanMark mark = plan_mark(plan);
     plan_keep(plan, prefix, "a", &mlp->a, bytes);
+    if (mlp->convolves) plan_keep(plan, prefix, "c", &mlp->c, bytes);
     plan_borrow(plan, prefix, "g", &mlp->g, bytes);
     if (plan->training) plan_borrow(plan, prefix, "dg", &mlp->dg, bytes);
+    if (plan->training && mlp->convolves) plan_borrow(plan, prefix, "da", &mlp->da, bytes);
+    if (mlp->convolves) plan_workspace(plan, depthwise_workspace(&mlp->dwconv.shape));
     plan_release(plan, mark);
 }
 
+static int images_of(const Mlp *mlp, size_t n) {
+    return (int)(n / ((size_t)mlp->dwconv.shape.Hg * (size_t)mlp->dwconv.shape.Wg));
+}
+
+/* What GELU sees. */
+static real *before_gelu(const Mlp *mlp) { return mlp->convolves ? mlp->c : mlp->a; }
+
 void mlp_forward(const Mlp *mlp, real *f, const real *h, size_t n) {
+    const DepthwiseLayer *conv = &mlp->dwconv;
     projection_forward(&mlp->fc1, mlp->a, h, n);
-    gelu_forward(mlp->g, mlp->a, n * (size_t)mlp->fc1.out);
+    if (mlp->convolves) depthwise_forward(mlp->c, NULL, mlp->a, conv->w, conv->b, &conv->shape, images_of(mlp, n));
+    if (!f) return;
+    gelu_forward(mlp->g, before_gelu(mlp), n * (size_t)mlp->fc1.out);
     projection_forward(&mlp->fc2, f, mlp->g, n);
 }
 
 void mlp_backward(const Mlp *mlp, real *dh, const real *df, const real *h, size_t n) {
+    const DepthwiseLayer *conv = &mlp->dwconv;
     linear_backward_input(mlp->dg, df, mlp->fc2.w, n, mlp->fc2.in, mlp->fc2.out);
-    gelu_backward(mlp->dg, mlp->g, mlp->dg, mlp->a, n * (size_t)mlp->fc1.out);
+    gelu_backward(mlp->dg, mlp->g, mlp->dg, before_gelu(mlp), n * (size_t)mlp->fc1.out);
     linear_backward_weight(mlp->fc2.dw, mlp->fc2.db, df, mlp->g, n, mlp->fc2.in, mlp->fc2.out);
-    projection_backward(&mlp->fc1, dh, mlp->dg, h, n);
+    if (mlp->convolves)
+        depthwise_backward(mlp->da, NULL, conv->dw, conv->db, mlp->dg, mlp->a, conv->w, &conv->shape,
+                           images_of(mlp, n));
+    projection_backward(&mlp->fc1, dh, mlp->convolves ? mlp->da : mlp->dg, h, n);
 }
 
-size_t mlp_macs(const Mlp *mlp, size_t n) { return projection_macs(&mlp->fc1, n) + projection_macs(&mlp->fc2, n); }
+size_t mlp_macs(const Mlp *mlp, size_t n) {
+    size_t conv = mlp->convolves ? (size_t)images_of(mlp, n) * depthwise_macs(&mlp->dwconv.shape) : 0;
+    return projection_macs(&mlp->fc1, n) + conv + projection_macs(&mlp->fc2, n);
+}

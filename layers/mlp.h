@@ -3,16 +3,23 @@
 #define VIT_LAYERS_MLP_H
 
 #include "core/plan.h"
+#include "layers/depthwise.h"
 #include "layers/projection.h"
 
 typedef struct {
     Projection fc1, fc2;
-    real *a;      /* [n,hidden] kept: what GELU saw */
+    bool convolves;
+    DepthwiseLayer dwconv; /* 3x3 over the grid, between the two */
+    real *a;      /* [n,hidden] kept: fc1's output */
+    real *c;      /* [n,hidden] kept: the convolution's */
     real *g, *dg; /* [n,hidden] scratch: GELU's output (formed again in backward) and the gradient on its way */
+    real *da;     /* [n,hidden] scratch: what the convolution makes of dg */
 } Mlp;
 
-void mlp_declare(Mlp *mlp, Params *params, const char *prefix, int dim, int hidden);
+/* Hg x Wg: the grid that a convolution between the layers works on; 0 x 0: there is none. */
+void mlp_declare(Mlp *mlp, Params *params, const char *prefix, int dim, int hidden, int Hg, int Wg);
 void mlp_plan(Mlp *mlp, Plan *plan, const char *prefix, size_t n);
+/* f NULL: only what the backward pass reads is made. */
 void mlp_forward(const Mlp *mlp, real *f, const real *h, size_t n);
 /* dh (=), parameters (+=).  dh may be df. */
 void mlp_backward(const Mlp *mlp, real *dh, const real *df, const real *h, size_t n);

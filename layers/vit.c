@@ -1,149 +1,150 @@
 /* Vision transformer.  images [B,3,Hi,Wi] -> logits [B,C]
- * forward   1. patches as rows, projected; class token in front; position embedding      x_0 [B,N,M]
- *              (an operator may have the class token join later, before one of the blocks, without a position)
- *           2. for every block: x += keep attention(norm1(x));  x += keep mlp(norm2(x))
- *           3. logits = head(pool(norm(x)))
- * Each residual addition is fused with the norm that follows it, so the stream has 2*depth + 1 stations and a half-block
- * maps h of one station to f, which the next station adds.
- * backward  the same steps in reverse: dx is the stream's gradient, dh a half-block's input gradient, df its output's. */
+ * forward   1. for every stage: tokens = patch embedding of the image, or of the stage before; its blocks and norm    h
+ *              (the first stage puts a class token in front of its tokens, and adds a position embedding)
+ *           2. logits = head(pool(h))
+ * backward  the same steps in reverse.  The blocks are layers/stage.c, the patches layers/embedding.c. */
 #include "layers/vit.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "core/die.h"
 #include "core/rng.h"
 
-static const float LAYERNORM_EPS = 1e-6f; /* timm's */
-
 /* == Parameters =================================================================================================== */
 
-static void station_declare(Station *s, Params *params, const char *prefix, const char *name, int M) {
-    char tensor[PARAM_NAME_SIZE];
-    snprintf(tensor, sizeof tensor, "%s.weight", name);
-    params_declare(params, &s->w, &s->dw, prefix, tensor, INIT_ONES, false, 1, (int[]){M});
-    snprintf(tensor, sizeof tensor, "%s.bias", name);
-    params_declare(params, &s->b, &s->db, prefix, tensor, INIT_ZEROS, false, 1, (int[]){M});
+/* Positions in front of the grid at the first station. */
+static int class_in_front(const VitConfig *c) { return c->class_token && class_block(&c->attention) == 0; }
+
+static void embedding_prefix(const Vit *vit, int i, char prefix[PARAM_NAME_SIZE]) {
+    if (i == 0) snprintf(prefix, PARAM_NAME_SIZE, "patch_embed.");
+    else snprintf(prefix, PARAM_NAME_SIZE, "%.30sdownsample.", vit->stages[i].prefix);
 }
 
-static void patch_declare(Vit *vit) {
-    int M = vit->config.dim, P = vit->config.patch_size, fan = 3 * P * P;
-    vit->patch.in = fan;
-    vit->patch.out = M;
-    params_declare_fan(&vit->params, &vit->patch.w, &vit->patch.dw, "patch_embed.", "proj.weight", fan, true, 4,
-                       (int[]){M, 3, P, P});
-    params_declare_fan(&vit->params, &vit->patch.b, &vit->patch.db, "patch_embed.", "proj.bias", fan, false, 1,
-                       (int[]){M});
-}
-
-/* The class token stands in front of the tokens from this block on. */
-static int class_block(const VitConfig *c) {
-    const AttentionOp *op = attention_find(c->attention.attn);
-    return op && op->class_block ? op->class_block(&c->attention) : 0;
-}
-
-static void block_declare(Vit *vit, int i) {
-    char prefix[PARAM_NAME_SIZE];
-    Block *block = &vit->blocks[i];
+/* The class token and the position embedding stand before the patch embedding, as timm declares them. */
+static void first_declare(Vit *vit) {
     const VitConfig *c = &vit->config;
-    bool class_token = c->class_token && i >= class_block(c);
-    snprintf(block->prefix, sizeof block->prefix, "blocks.%d.", i);
-    attention_create(&block->attention, &c->attention, i, vit->Hg, vit->Wg, class_token, c->dim);
-    vit->stations[2 * i].N = vit->stations[2 * i + 1].N = block->attention.N;
-    station_declare(&vit->stations[2 * i], &vit->params, block->prefix, "norm1", c->dim);
-    block->attention.op->declare(&block->attention, &vit->params);
-    station_declare(&vit->stations[2 * i + 1], &vit->params, block->prefix, "norm2", c->dim);
-    snprintf(prefix, sizeof prefix, "blocks.%d.mlp.", i);
-    mlp_declare(&block->mlp, &vit->params, prefix, c->dim, (int)((float)c->dim * c->mlp_ratio));
+    Stage *first = &vit->stages[0];
+    int M = c->stage[0].dim, prefix = class_in_front(c);
+    if (c->class_token)
+        params_declare(&vit->params, &first->cls, &first->dcls, "", "cls_token", INIT_TRUNC_NORMAL, false, 3,
+                       (int[]){1, 1, M});
+    if (c->pos_embed != POSITIONS_LEARNED) return;
+    params_declare(&vit->params, &vit->pos, &vit->dpos, "", "pos_embed", INIT_TRUNC_NORMAL, false, 3,
+                   (int[]){1, prefix + vit->Hg * vit->Wg, M});
+    params_on_grid(&vit->params, (ParamGrid){1, 1, prefix, vit->Hg, vit->Wg});
+}
+
+static void stage_create(Vit *vit, int i) {
+    const VitConfig *c = &vit->config;
+    Stage *stage = &vit->stages[i], *before = stage - 1;
+    Embedding *e = &vit->embeddings[i];
+    char prefix[PARAM_NAME_SIZE];
+    if (i == 0) embedding_create(e, 3, c->img_h, c->img_w, true, c->patch_size, c->overlap);
+    else embedding_create(e, before->config.dim, before->Hg, before->Wg, false, 2, c->overlap);
+    *stage = (Stage){.config = c->stage[i],
+                     .attention = c->attention,
+                     .Hg = e->Hg,
+                     .Wg = e->Wg,
+                     .first = i > 0 ? before->first + before->config.depth : 0,
+                     .class_token = c->class_token,
+                     .position_conv = c->pos_embed == POSITIONS_CONV,
+                     .mlp_conv = c->mlp_conv,
+                     .drops = c->drop_path > 0,
+                     .recompute = c->recompute,
+                     .last = i == c->stage_count - 1,
+                     .residual_gain = c->scale_depth ? 1 / sqrtf(2 * (float)vit->depth) : 1,
+                     .stream = &vit->stream};
+    if (c->stage_count > 1) snprintf(stage->prefix, sizeof stage->prefix, "stages.%d.", i);
+    if (i == 0) {
+        vit->Hg = e->Hg;
+        vit->Wg = e->Wg;
+        vit->N = e->Hg * e->Wg + c->class_token;
+        first_declare(vit);
+    }
+    embedding_prefix(vit, i, prefix);
+    embedding_declare(e, &vit->params, prefix, stage->config.dim);
+    stage_declare(stage, &vit->params);
+}
+
+static void check_config(const Vit *vit) {
+    const VitConfig *c = &vit->config;
+    int side = c->patch_size << (c->stage_count - 1);
+    if (!c->overlap && (c->img_h % side || c->img_w % side))
+        die_usage("img_size %dx%d is not a multiple of patch_size %d%s", c->img_h, c->img_w, c->patch_size,
+                  c->stage_count > 1 ? ", twice as much from stage to stage" : "");
+    if (c->class_token && class_block(&c->attention) >= vit->depth)
+        die_usage("pool cls: with attn %s the class token joins before block %d, and the last of depth %d is block %d",
+                  c->attention.attn, class_block(&c->attention), vit->depth, vit->depth - 1);
+    if (c->class_token && (c->stage_count > 1 || c->mlp_conv || c->pos_embed == POSITIONS_CONV))
+        die_usage("pool cls: a class token has no place on the grid that %s need: use pool gap",
+                  c->stage_count > 1 ? "several stages" : "convolutions");
 }
 
 void vit_create(Vit *vit, const VitConfig *config) {
     memset(vit, 0, sizeof *vit);
     vit->config = *config;
-    if (config->img_h % config->patch_size || config->img_w % config->patch_size)
-        die_usage("img_size %dx%d is not a multiple of patch_size %d", config->img_h, config->img_w, config->patch_size);
-    vit->Hg = config->img_h / config->patch_size;
-    vit->Wg = config->img_w / config->patch_size;
-    vit->N = vit->Hg * vit->Wg + config->class_token;
-    if (config->class_token && class_block(config) >= config->depth)
-        die_usage("pool cls: with attn %s the class token joins before block %d, and the last of depth %d is block %d",
-                  config->attention.attn, class_block(config), config->depth, config->depth - 1);
-    vit->blocks = xcalloc((size_t)config->depth, sizeof *vit->blocks, "blocks");
-    vit->stations = xcalloc(2 * (size_t)config->depth + 1, sizeof *vit->stations, "blocks");
+    if (!vit->config.stage_count) vit->config.stage_count = 1;
+    for (int i = 0; i < vit->config.stage_count; i++) vit->depth += config->stage[i].depth;
+    check_config(vit);
+    for (int i = 0; i < vit->config.stage_count; i++) stage_create(vit, i);
+    projection_declare(&vit->head, &vit->params, "", "head", config->stage[vit->config.stage_count - 1].dim,
+                       config->num_classes);
+}
 
-    int M = config->dim;
-    if (config->class_token)
-        params_declare(&vit->params, &vit->cls, &vit->dcls, "", "cls_token", INIT_TRUNC_NORMAL, false, 3,
-                       (int[]){1, 1, M});
-    if (config->pos_embed) {
-        int prefix = config->class_token && class_block(config) == 0;
-        params_declare(&vit->params, &vit->pos, &vit->dpos, "", "pos_embed", INIT_TRUNC_NORMAL, false, 3,
-                       (int[]){1, prefix + vit->Hg * vit->Wg, M});
-        params_on_grid(&vit->params, (ParamGrid){1, 1, prefix, vit->Hg, vit->Wg});
-    }
-    patch_declare(vit);
-    for (int i = 0; i < config->depth; i++) block_declare(vit, i);
-    vit->stations[2 * config->depth].N = vit->N;
-    station_declare(&vit->stations[2 * config->depth], &vit->params, "", "norm", M);
-    projection_declare(&vit->head, &vit->params, "", "head", M, config->num_classes);
+static Stage *last_stage(const Vit *vit) { return (Stage *)&vit->stages[vit->config.stage_count - 1]; }
+
+Block *vit_block(const Vit *vit, int i) {
+    const Stage *stage = vit->stages;
+    while (i >= stage->first + stage->config.depth) stage++;
+    return &stage->blocks[i - stage->first];
 }
 
 /* == Activations ================================================================================================== */
 
-static void stations_plan(Vit *vit, Plan *plan, size_t B) {
-    int last = 2 * vit->config.depth;
-    for (int i = 0; i <= last; i++) {
-        Station *s = &vit->stations[i], *first = &vit->stations[0];
-        size_t rows = B * (size_t)(plan->training ? s->N : vit->N), bytes = rows * (size_t)vit->config.dim * sizeof(real);
-        char prefix[PARAM_NAME_SIZE];
-        snprintf(prefix, sizeof prefix, i == last ? "norm." : "blocks.%d.norm%d.", i / 2, i % 2 + 1);
-        if (plan->training || i == 0) {
-            plan_keep(plan, prefix, "x", &s->x, bytes);
-            plan_keep(plan, prefix, "h", &s->h, bytes);
-            plan_keep(plan, prefix, "mean", &s->mean, rows * sizeof(float));
-            plan_keep(plan, prefix, "rstd", &s->rstd, rows * sizeof(float));
-        } else { /* inference: the stream is updated in place */
-            plan_alias(plan, &s->x, &first->x);
-            plan_alias(plan, &s->h, &first->h);
-            plan_alias(plan, &s->mean, &first->mean);
-            plan_alias(plan, &s->rstd, &first->rstd);
-        }
+/* Scratch is as large as the largest stage. */
+static void stream_plan(Vit *vit, Plan *plan, int B) {
+    const VitConfig *c = &vit->config;
+    Stream *s = &vit->stream;
+    size_t bytes = 0;
+    for (int i = 0; i < c->stage_count; i++) {
+        size_t stage = (size_t)B * (size_t)vit->stages[i].N * (size_t)c->stage[i].dim * sizeof(real);
+        if (stage > bytes) bytes = stage;
     }
+    plan_borrow(plan, "", "f", &s->f, bytes);
+    plan_borrow(plan, "", "sum", &s->sum, c->class_token && !class_in_front(c) ? bytes : 0);
+    if (!plan->training) return;
+    plan_borrow(plan, "", "dx", &s->dx, bytes);
+    plan_borrow(plan, "", "dh", &s->dh, bytes);
+    plan_borrow(plan, "", "df", &s->df, c->drop_path > 0 ? bytes : 0);
 }
 
 static void activations_plan(Vit *vit, Plan *plan, int batch, bool training) {
     const VitConfig *c = &vit->config;
-    size_t B = (size_t)batch, bytes = B * (size_t)vit->N * (size_t)c->dim * sizeof(real);
+    size_t B = (size_t)batch, M = (size_t)last_stage(vit)->config.dim;
     size_t image = 3 * (size_t)c->img_h * (size_t)c->img_w, C = (size_t)c->num_classes;
     plan_start(plan, training);
     plan_keep(plan, "", "pixels", &vit->pixels, (B + (training ? 2 : 0)) * image);
     plan_keep(plan, "", "images", &vit->images, B * image * sizeof(real));
-    plan_keep(plan, "", "cols", &vit->cols, B * image * sizeof(real));
-    plan_keep(plan, "", "keep", &vit->keep, 2 * (size_t)c->depth * B * sizeof(float));
+    plan_keep(plan, "", "keep", &vit->stream.keep, 2 * (size_t)vit->depth * B * sizeof(float));
     plan_keep(plan, "", "targets", &vit->targets, B * C * sizeof(float));
     plan_keep(plan, "", "loss", &vit->loss, B * sizeof(float));
     plan_keep(plan, "", "logits", &vit->logits, B * C * sizeof(real));
-    plan_keep(plan, "", "pooled", &vit->pooled, B * (size_t)c->dim * sizeof(real));
-    plan_borrow(plan, "", "f", &vit->f, bytes);
-    plan_borrow(plan, "", "sum", &vit->sum, vit->stations[0].N < vit->N ? bytes : 0);
-    stations_plan(vit, plan, B);
-    plan_workspace(plan, layernorm_workspace(c->dim));
+    plan_keep(plan, "", "pooled", &vit->pooled, B * M * sizeof(real));
+    stream_plan(vit, plan, batch);
     if (training) {
         plan_keep(plan, "", "pairs", &vit->pairs, 2 * B * sizeof *vit->pairs);
         plan_keep(plan, "", "boxes", &vit->boxes, 4 * (B + 2) * sizeof *vit->boxes);
         plan_keep(plan, "", "draws", &vit->draws, (B + 2) * sizeof *vit->draws);
         plan_borrow(plan, "", "dlogits", &vit->dlogits, B * C * sizeof(real));
-        plan_borrow(plan, "", "dpooled", &vit->dpooled, B * (size_t)c->dim * sizeof(real));
-        plan_borrow(plan, "", "dx", &vit->dx, bytes);
-        plan_borrow(plan, "", "dh", &vit->dh, bytes);
-        plan_borrow(plan, "", "df", &vit->df, c->drop_path > 0 ? bytes : 0);
+        plan_borrow(plan, "", "dpooled", &vit->dpooled, B * M * sizeof(real));
     }
-    for (int i = 0; i < c->depth; i++) {
+    for (int i = 0; i < c->stage_count; i++) {
         char prefix[PARAM_NAME_SIZE];
-        Block *block = &vit->blocks[i];
-        block->attention.op->plan(&block->attention, plan, batch);
-        snprintf(prefix, sizeof prefix, "blocks.%d.mlp.", i);
-        mlp_plan(&block->mlp, plan, prefix, B * (size_t)block->attention.N);
+        embedding_prefix(vit, i, prefix);
+        embedding_plan(&vit->embeddings[i], plan, prefix, batch);
+        stage_plan(&vit->stages[i], plan, batch);
     }
 }
 
@@ -160,7 +161,7 @@ static size_t planned_bytes(const Vit *vit) {
 
 void vit_allocate(Vit *vit) {
     vit->memory = device_malloc(planned_bytes(vit), "activations");
-    vit->keep_host = xcalloc(2 * (size_t)vit->config.depth * (size_t)vit->batch, sizeof(float), "drop path");
+    vit->keep_host = xcalloc(2 * (size_t)vit->depth * (size_t)vit->batch, sizeof(float), "drop path");
     vit_set_training(vit, vit->training.count > 0);
 }
 
@@ -173,7 +174,7 @@ size_t vit_activation_bytes(const Vit *vit) {
     return planned_bytes(vit) + (training > inference ? training : inference);
 }
 
-/* == Forward and backward ========================================================================================= */
+/* == A batch ====================================================================================================== */
 
 void vit_load_pixels(Vit *vit, const uint8_t *pixels, const float *mean, const float *std, int B) {
     const VitConfig *c = &vit->config;
@@ -194,7 +195,7 @@ void vit_load_mixed(Vit *vit, const uint8_t *pixels, const MixedImages *mixed, c
 }
 
 void vit_draw_drop_path(Vit *vit, uint64_t seed, uint32_t step, size_t first, int B) {
-    int depth = vit->config.depth;
+    int depth = vit->depth;
     if (vit->config.drop_path <= 0) return;
     for (int half = 0; half < 2 * depth; half++) {
         float rate = depth > 1 ? vit->config.drop_path * (float)(half / 2) / (float)(depth - 1) : 0;
@@ -203,80 +204,43 @@ void vit_draw_drop_path(Vit *vit, uint64_t seed, uint32_t step, size_t first, in
             vit->keep_host[half * B + b] = u < rate ? 0 : 1 / (1 - rate);
         }
     }
-    device_upload(vit->keep, vit->keep_host, 2 * (size_t)depth * (size_t)B * sizeof(float));
+    device_upload(vit->stream.keep, vit->keep_host, 2 * (size_t)depth * (size_t)B * sizeof(float));
 }
 
 void vit_draw_buffers(const Vit *vit, uint64_t seed, uint32_t step) {
-    for (int i = 0; i < vit->config.depth; i++) {
-        const Attention *a = &vit->blocks[i].attention;
+    for (int i = 0; i < vit->depth; i++) {
+        const Attention *a = &vit_block(vit, i)->attention;
         if (a->op->draw) a->op->draw(a, seed, step);
     }
 }
 
-static const float *drop_path_scale(const Vit *vit, int half, int B, bool drop) {
-    return drop && vit->config.drop_path > 0 ? vit->keep + (size_t)half * (size_t)B : NULL;
-}
+/* == Forward and backward ========================================================================================= */
 
 /* The head sees the class token alone, or all tokens. */
-static int pooled_tokens(const Vit *vit) { return vit->config.class_token ? 1 : vit->N; }
+static int pooled_tokens(const Vit *vit) { return vit->config.class_token ? 1 : last_stage(vit)->N; }
 
-static void embed(Vit *vit, int B) {
-    const VitConfig *c = &vit->config;
-    size_t patches = (size_t)B * (size_t)(vit->Hg * vit->Wg);
-    patchify(vit->cols, vit->images, B, c->img_h, c->img_w, c->patch_size);
-    projection_forward(&vit->patch, vit->f, vit->cols, patches);
-    int N = vit->stations[0].N;
-    embed_forward(vit->stations[0].x, vit->f, vit->cls, vit->pos, B, N, c->dim, N - vit->Hg * vit->Wg);
-}
+/* Does something join the first stage's patches before its blocks? */
+static bool first_is_joined(const Vit *vit) { return vit->pos || class_in_front(&vit->config); }
 
-/* From station s to the next, where the class token joins.  It moves every row, so the sum and the norm are not one
- * pass here; the norm of the sum goes unread. */
-static void class_joins(Vit *vit, const Station *s, const float *scale, int B) {
-    int M = vit->config.dim;
-    size_t rows = (size_t)B * (size_t)s->N, joined = (size_t)B * (size_t)s[1].N;
-    add_layernorm_forward(vit->sum, vit->f, s[1].mean, s[1].rstd, s->x, vit->f, scale, s->N, s[1].w, s[1].b, rows, M,
-                          LAYERNORM_EPS);
-    embed_forward(s[1].x, vit->sum, vit->cls, NULL, B, s[1].N, M, 1);
-    layernorm_forward(s[1].h, s[1].mean, s[1].rstd, s[1].x, s[1].w, s[1].b, joined, M, LAYERNORM_EPS);
-}
-
-static void exchange(real **a, real **b) {
-    real *kept = *a;
-    *a = *b;
-    *b = kept;
-}
-
-/* Takes the class token's rows out of dx, and out of df where there is one.  dh, already used, makes room. */
-static void class_leaves(Vit *vit, const Station *s, bool df, int B) {
-    int M = vit->config.dim;
-    embed_backward(vit->dh, vit->dcls, NULL, vit->dx, B, s->N, M, 1);
-    exchange(&vit->dh, &vit->dx);
-    if (!df) return;
-    embed_backward(vit->dh, NULL, NULL, vit->df, B, s->N, M, 1);
-    exchange(&vit->dh, &vit->df);
+static void embed(Vit *vit, int i, const real *x, int B) {
+    const Stage *stage = &vit->stages[i];
+    bool joined = i == 0 && first_is_joined(vit);
+    int prefix = class_in_front(&vit->config);
+    embedding_forward(&vit->embeddings[i], joined ? vit->stream.f : stage_input(stage), x, B);
+    if (joined)
+        embed_forward(stage_input(stage), vit->stream.f, stage->cls, vit->pos, B, prefix + vit->Hg * vit->Wg,
+                      stage->config.dim, prefix);
 }
 
 void vit_forward(Vit *vit, int B, bool drop) {
-    int M = vit->config.dim, depth = vit->config.depth;
-    Station *s = vit->stations;
-
-    embed(vit, B);
-    layernorm_forward(s->h, s->mean, s->rstd, s->x, s->w, s->b, (size_t)B * (size_t)s->N, M, LAYERNORM_EPS);
-    for (int half = 0; half < 2 * depth; half++, s++) {
-        Block *block = &vit->blocks[half / 2];
-        const float *scale = drop_path_scale(vit, half, B, drop);
-        size_t rows = (size_t)B * (size_t)s->N;
-        if (half % 2 == 0)
-            block->attention.op->forward(&block->attention, vit->f, s->h, B);
-        else
-            mlp_forward(&block->mlp, vit->f, s->h, rows);
-        if (s[1].N > s->N)
-            class_joins(vit, s, scale, B);
-        else
-            add_layernorm_forward(s[1].x, s[1].h, s[1].mean, s[1].rstd, s->x, vit->f, scale, s->N, s[1].w, s[1].b, rows,
-                                  M, LAYERNORM_EPS);
+    const Stage *last = last_stage(vit);
+    const real *x = vit->images;
+    for (int i = 0; i < vit->config.stage_count; i++) {
+        embed(vit, i, x, B);
+        stage_forward(&vit->stages[i], B, drop);
+        x = stage_output(&vit->stages[i]);
     }
-    pool_forward(vit->pooled, s->h, B, s->N, M, 0, pooled_tokens(vit));
+    pool_forward(vit->pooled, x, B, last->N, last->config.dim, 0, pooled_tokens(vit));
     projection_forward(&vit->head, vit->logits, vit->pooled, (size_t)B);
 }
 
@@ -290,51 +254,38 @@ void vit_loss(Vit *vit, int B, float scale) {
 
 void vit_losses(const Vit *vit, float *losses, int B) { device_download(losses, vit->loss, (size_t)B * sizeof *losses); }
 
-/* Large enough for a network to be busy with, small enough that the last one is soon over: 4 MiB. */
-enum { GRADIENTS_AT_ONCE = 1 << 20 };
-
-/* The arena holds the layers in order and a layer begins with its norm: behind station s everything is done. */
-static void gradients_final(const Vit *vit, size_t *end, const Station *s, void (*final)(float *, size_t)) {
-    size_t from = s ? (size_t)(s->dw - vit->params.grads) : 0;
-    if (!final || (s && *end - from < GRADIENTS_AT_ONCE)) return;
-    final(vit->params.grads + from, *end - from);
-    *end = from;
+/* The gradient of the stage's input, in dx, goes to the embedding's parameters and, in dh, to the stage before. */
+static void embed_gradient(Vit *vit, int i, int B) {
+    Stream *s = &vit->stream;
+    const Stage *stage = &vit->stages[i];
+    int prefix = class_in_front(&vit->config);
+    if (i > 0) {
+        embedding_backward(&vit->embeddings[i], s->dh, s->dx, stage_output(stage - 1), B);
+        return;
+    }
+    if (first_is_joined(vit))
+        embed_backward(s->dh, prefix ? stage->dcls : NULL, vit->dpos, s->dx, B, prefix + vit->Hg * vit->Wg,
+                       stage->config.dim, prefix);
+    embedding_backward(&vit->embeddings[0], NULL, first_is_joined(vit) ? s->dh : s->dx, vit->images, B);
 }
 
 void vit_backward(Vit *vit, int B, bool drop, void (*final)(float *gradients, size_t n)) {
-    int M = vit->config.dim, depth = vit->config.depth;
-    size_t end = vit->params.total;
-    Station *s = &vit->stations[2 * depth];
-    const real *dres = NULL;
-
+    GradientsFinal done = {vit->params.grads, vit->params.total, final};
+    const Stage *last = last_stage(vit);
     projection_backward(&vit->head, vit->dpooled, vit->dlogits, vit->pooled, (size_t)B);
-    pool_backward(vit->dh, vit->dpooled, B, s->N, M, 0, pooled_tokens(vit));
-    for (int half = 2 * depth - 1; half >= 0; half--, s--) {
-        Block *block = &vit->blocks[half / 2];
-        const float *scale = drop_path_scale(vit, half, B, drop);
-        add_layernorm_backward(vit->dx, vit->df, s->dw, s->db, dres, vit->dh, s->x, scale, s->N, s->w, s->mean, s->rstd,
-                               (size_t)B * (size_t)s->N, M);
-        if (s->N > s[-1].N) class_leaves(vit, s, scale != NULL, B);
-        const real *df = scale ? vit->df : vit->dx;
-        if (half % 2) gradients_final(vit, &end, s, final);
-        if (half % 2 == 0)
-            block->attention.op->backward(&block->attention, vit->dh, df, s[-1].h, B);
-        else
-            mlp_backward(&block->mlp, vit->dh, df, s[-1].h, (size_t)B * (size_t)s[-1].N);
-        dres = vit->dx;
+    pool_backward(vit->stream.dh, vit->dpooled, B, last->N, last->config.dim, 0, pooled_tokens(vit));
+    for (int i = vit->config.stage_count - 1; i >= 0; i--) {
+        stage_backward(&vit->stages[i], B, drop, &done);
+        embed_gradient(vit, i, B);
     }
-    add_layernorm_backward(vit->dx, NULL, s->dw, s->db, dres, vit->dh, s->x, NULL, s->N, s->w, s->mean, s->rstd,
-                           (size_t)B * (size_t)s->N, M);
-    embed_backward(vit->dh, vit->dcls, vit->dpos, vit->dx, B, s->N, M, s->N - vit->Hg * vit->Wg);
-    projection_backward(&vit->patch, NULL, vit->dh, vit->cols, (size_t)B * (size_t)(vit->Hg * vit->Wg));
-    gradients_final(vit, &end, NULL, final);
+    gradients_final(&done, 0);
 }
 
 double vit_divergence(const Vit *vit, int B) {
     double sum = 0;
     int count = 0;
-    for (int i = 0; i < vit->config.depth; i++) {
-        const Attention *a = &vit->blocks[i].attention;
+    for (int i = 0; i < vit->depth; i++) {
+        const Attention *a = &vit_block(vit, i)->attention;
         if (!a->op->divergence) continue;
         sum += a->op->divergence(a, B);
         count++;
@@ -345,10 +296,15 @@ double vit_divergence(const Vit *vit, int B) {
 /* == Description ================================================================================================== */
 
 size_t vit_macs(const Vit *vit) {
-    size_t macs = projection_macs(&vit->patch, (size_t)(vit->Hg * vit->Wg)) + projection_macs(&vit->head, 1);
-    for (int i = 0; i < vit->config.depth; i++) {
-        const Block *block = &vit->blocks[i];
-        macs += block->attention.op->macs(&block->attention) + mlp_macs(&block->mlp, (size_t)block->attention.N);
+    size_t macs = projection_macs(&vit->head, 1);
+    for (int i = 0; i < vit->config.stage_count; i++) {
+        const Stage *stage = &vit->stages[i];
+        macs += embedding_macs(&vit->embeddings[i]);
+        for (int j = 0; j < stage->config.depth; j++) {
+            const Block *block = &stage->blocks[j];
+            macs += station_macs(&stage->stations[2 * j]) + block->attention.op->macs(&block->attention) +
+                    mlp_macs(&block->mlp, (size_t)block->attention.N);
+        }
     }
     return macs;
 }
@@ -356,7 +312,9 @@ size_t vit_macs(const Vit *vit) {
 double vit_moved_bytes(const Vit *vit, int B) {
     double bytes = 0;
     for (int i = 0; i < vit->training.count; i++)
-        bytes += (double)vit->training.items[i].bytes * (vit->training.items[i].scratch ? 2 : 3);
+        bytes += (double)vit->training.items[i].bytes * (vit->training.items[i].scratch  ? 2
+                                                         : vit->training.items[i].reused ? 5
+                                                                                         : 3);
     return bytes * B / vit->batch + 10 * sizeof(float) * (double)vit->params.total;
 }
 
@@ -373,7 +331,7 @@ static double kept_below(const Vit *vit, const char *prefix) {
     const Plan *plan = vit->training.count ? &vit->training : &vit->inference;
     size_t total = 0;
     for (int i = 0; i < plan->count; i++)
-        if (!plan->items[i].scratch && !strncmp(plan->items[i].name, prefix, strlen(prefix)))
+        if (!plan->items[i].scratch && !plan->items[i].reused && !strncmp(plan->items[i].name, prefix, strlen(prefix)))
             total += plan->items[i].bytes;
     return (double)total / vit->batch;
 }
@@ -383,27 +341,48 @@ static void describe_row(const Vit *vit, FILE *out, const char *prefix, const ch
             kept_below(vit, prefix) / 1024);
 }
 
+static void describe_block(const Vit *vit, FILE *out, const Stage *stage, int i) {
+    const Block *block = &stage->blocks[i];
+    const Attention *a = &block->attention;
+    char prefix[PARAM_NAME_SIZE], what[64];
+    if (stage->position_conv) {
+        snprintf(prefix, sizeof prefix, "%.40spos_embed", block->prefix);
+        describe_row(vit, out, prefix, "position convolution", station_macs(&stage->stations[2 * i]));
+    }
+    snprintf(what, sizeof what, a->op->path ? "%s (%s)" : "%s", a->op->name, a->op->path ? a->op->path(a) : "");
+    describe_row(vit, out, a->prefix, what, a->op->macs(a));
+    snprintf(prefix, sizeof prefix, "%.40smlp.", block->prefix);
+    describe_row(vit, out, prefix, block->mlp.convolves ? "convolutional MLP" : "MLP",
+                 mlp_macs(&block->mlp, (size_t)a->N));
+    snprintf(prefix, sizeof prefix, "%.40snorm", block->prefix);
+    describe_row(vit, out, prefix, "residual stream, two norms", 0);
+}
+
+static void describe_stage(const Vit *vit, FILE *out, int i) {
+    const Stage *stage = &vit->stages[i];
+    char prefix[PARAM_NAME_SIZE];
+    if (vit->config.stage_count > 1)
+        fprintf(out, "  stage %d: %d x %d grid, %d tokens of %d\n", i, stage->Hg, stage->Wg, stage->N, stage->config.dim);
+    embedding_prefix(vit, i, prefix);
+    describe_row(vit, out, prefix, vit->config.overlap ? "overlapping patches" : "patch projection",
+                 embedding_macs(&vit->embeddings[i]));
+    if (i == 0 && vit->config.class_token) describe_row(vit, out, "cls_token", "class token", 0);
+    if (i == 0 && vit->config.pos_embed == POSITIONS_LEARNED)
+        describe_row(vit, out, "pos_embed", "position embedding", 0);
+    for (int j = 0; j < stage->config.depth; j++) describe_block(vit, out, stage, j);
+    snprintf(prefix, sizeof prefix, "%snorm.", stage->prefix);
+    describe_row(vit, out, prefix, i + 1 < vit->config.stage_count ? "norm" : "final norm", 0);
+}
+
 void vit_describe(const Vit *vit, FILE *out) {
     const VitConfig *c = &vit->config;
-    char prefix[PARAM_NAME_SIZE], what[64];
     fprintf(out, "%d x %d image, patches of %d: %d x %d grid, %d tokens of %d\n", c->img_h, c->img_w, c->patch_size,
-            vit->Hg, vit->Wg, vit->N, c->dim);
+            vit->Hg, vit->Wg, vit->N, c->stage[0].dim);
     fprintf(out, "  %-18s %-28s %10s %12s %12s\n", "layer", "", "parameters", "10^6 macs", "KiB/image");
-    describe_row(vit, out, "patch_embed.", "patch projection", projection_macs(&vit->patch, (size_t)(vit->Hg * vit->Wg)));
-    if (c->class_token) describe_row(vit, out, "cls_token", "class token", 0);
-    if (c->pos_embed) describe_row(vit, out, "pos_embed", "position embedding", 0);
-    for (int i = 0; i < c->depth; i++) {
-        const Attention *a = &vit->blocks[i].attention;
-        snprintf(what, sizeof what, a->op->path ? "%s (%s)" : "%s", a->op->name, a->op->path ? a->op->path(a) : "");
-        describe_row(vit, out, a->prefix, what, a->op->macs(a));
-        snprintf(prefix, sizeof prefix, "blocks.%d.mlp.", i);
-        describe_row(vit, out, prefix, "MLP", mlp_macs(&vit->blocks[i].mlp, (size_t)a->N));
-        snprintf(prefix, sizeof prefix, "blocks.%d.norm", i);
-        describe_row(vit, out, prefix, "residual stream, two norms", 0);
-    }
-    describe_row(vit, out, "norm.", "final norm", 0);
+    for (int i = 0; i < c->stage_count; i++) describe_stage(vit, out, i);
     describe_row(vit, out, "head.", "classifier", projection_macs(&vit->head, 1));
     const Plan *plan = vit->training.count ? &vit->training : &vit->inference;
+    if (c->recompute) fprintf(out, "recompute: beside the input of each block, one block at a time is kept\n");
     fprintf(out, "memory for %d images at a time: kept %.1f MiB, scratch %.1f MiB, kernel workspace %.1f MiB\n",
             vit->batch, (double)plan->keep_peak / (1 << 20), (double)plan->scratch_peak / (1 << 20),
             (double)plan->workspace / (1 << 20));
@@ -412,13 +391,11 @@ void vit_describe(const Vit *vit, FILE *out) {
 }
 
 void vit_destroy(Vit *vit) {
-    for (int i = 0; i < vit->config.depth; i++) attention_destroy(&vit->blocks[i].attention);
+    for (int i = 0; i < vit->config.stage_count; i++) stage_destroy(&vit->stages[i]);
     plan_free(&vit->training);
     plan_free(&vit->inference);
     device_free(vit->memory);
     params_free(&vit->params);
     free(vit->keep_host);
-    free(vit->blocks);
-    free(vit->stations);
     memset(vit, 0, sizeof *vit);
 }

@@ -1,47 +1,44 @@
-/* The vision transformer of DeiT (Touvron et al. 2020): patches, pre-norm blocks, a norm, a linear head.  All its
- * parameters live in one arena under timm's names, all its activations in one plan. */
+/* The vision transformer of DeiT (Touvron et al. 2020): patches, pre-norm blocks, a norm, a linear head.  With several
+ * stages it is a hierarchy: each begins with a patch embedding of its own, half as fine as the one before.  All parameters
+ * live in one arena, under timm's names (a hierarchy's are those of its pvt_v2), all activations in one plan. */
 #ifndef VIT_LAYERS_VIT_H
 #define VIT_LAYERS_VIT_H
 
 #include <stdint.h>
 #include <stdio.h>
 
-#include "layers/attention/attention.h"
-#include "layers/mlp.h"
+#include "layers/embedding.h"
+#include "layers/stage.h"
+
+enum { VIT_MAX_STAGES = 8 };
+
+typedef enum { POSITIONS_NONE, POSITIONS_LEARNED, POSITIONS_CONV } PositionEmbedding;
 
 typedef struct {
-    int img_h, img_w, patch_size, dim, depth, num_classes;
-    float mlp_ratio;
-    bool class_token; /* pool = cls; without it the head sees the mean over tokens */
-    bool pos_embed;
-    float drop_path; /* rate of the last block; grows linearly from 0 at the first */
-    AttentionConfig attention;
+    int img_h, img_w, patch_size, num_classes;
+    int stage_count; /* 0 is 1 */
+    StageConfig stage[VIT_MAX_STAGES];
+    bool class_token;  /* pool = cls; without it the head sees the mean over tokens */
+    bool overlap;      /* of the patches */
+    bool mlp_conv;     /* depthwise convolution in the MLP */
+    PositionEmbedding pos_embed;
+    float drop_path;   /* rate of the last block; grows linearly from 0 at the first */
+    bool scale_depth;  /* weights that write to the stream start 1/sqrt(2 blocks) as large */
+    bool recompute;    /* keep the input of each block only, and make the rest again in the backward pass */
+    AttentionConfig attention; /* heads: see stage */
 } VitConfig;
-
-/* The residual stream x at one of its 2*depth + 1 stations, and its norm h, which the next half-block reads. */
-typedef struct {
-    int N;                  /* tokens here: one more from the class token on */
-    float *w, *dw, *b, *db; /* [M] */
-    real *x, *h;            /* [B,N,M] */
-    float *mean, *rstd;     /* [B,N] */
-} Station;
-
-typedef struct {
-    Attention attention;
-    Mlp mlp;
-    char prefix[PARAM_NAME_SIZE]; /* "blocks.3." */
-} Block;
 
 typedef struct {
     VitConfig config;
-    int Hg, Wg, N; /* token grid; tokens at the end, class token included */
+    int Hg, Wg, N; /* token grid and tokens of the first stage, class token included */
+    int depth;     /* blocks of all stages */
     Params params;
 
-    Projection patch, head;
-    float *cls, *dcls; /* [M] */
+    Embedding embeddings[VIT_MAX_STAGES];
+    Stage stages[VIT_MAX_STAGES];
+    Projection head;
     float *pos, *dpos; /* [N of the first station,M] */
-    Block *blocks;     /* [depth] */
-    Station *stations; /* [2*depth + 1]: 2i before block i's attention, 2i+1 before its MLP, the last before the head */
+    Stream stream;
 
     Plan training, inference; /* over the same memory */
     void *memory;
@@ -51,16 +48,12 @@ typedef struct {
     int *pairs, *boxes;  /* [B,2], [B+2,4] of images_mix; training only, as are: */
     uint32_t *draws;     /* [B+2] */
     real *images;        /* [B,3,Hi,Wi] normalised */
-    real *cols;          /* [B,Hg*Wg,3*P*P] */
-    real *f;             /* [B,N,M] what a half-block adds to the stream */
-    real *sum;           /* [B,N-1,M] the stream before a class token that joins late */
     real *pooled;        /* [B,M] */
     real *logits;        /* [B,C] */
     float *targets;      /* [B,C] */
     float *loss;         /* [B] */
-    float *keep;         /* [2*depth,B] drop path: 0 or 1/(1 - rate) */
     float *keep_host;    /* host [2*depth,B] */
-    real *dlogits, *dpooled, *dx, *dh, *df;
+    real *dlogits, *dpooled;
 } Vit;
 
 /* Checks the settings (die_usage) and declares every parameter; nothing is allocated on the device yet. */
@@ -119,12 +112,15 @@ void vit_backward(Vit *vit, int B, bool drop, void (*final)(float *gradients, si
 /* The mean of AttentionOp.divergence over the blocks that have one, of the last forward pass with B images; NaN: none has. */
 double vit_divergence(const Vit *vit, int B);
 
-/* Multiply-adds of one image's forward pass: products of the linear layers and of attention. */
+/* Block i of all stages' blocks. */
+Block *vit_block(const Vit *vit, int i);
+
+/* Multiply-adds of one image's forward pass: products of the linear layers, of attention and of convolutions. */
 size_t vit_macs(const Vit *vit);
 
 /* An estimate of the bytes that one training step of B images moves through memory when nothing stays in a cache: every
- * planned tensor is written once and read once, and what is kept is read a second time in the backward pass; ten floats
- * a parameter for gradient, norm and AdamW. */
+ * planned tensor is written once and read once, and what is kept is read a second time in the backward pass, after it was
+ * written and read once more where it is recomputed; ten floats a parameter for gradient, norm and AdamW. */
 double vit_moved_bytes(const Vit *vit, int B);
 
 /* Bytes of activations, scratch and workspace. */

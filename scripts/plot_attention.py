@@ -1,12 +1,17 @@
-"""Draws where the heads of a model look: what `train_vit --predict IMAGE --attention FILE` wrote, one row a layer, one
-column a head, and beside them the image with the token that is looking.
+"""Draws what `train_vit --predict IMAGE --attention FILE` wrote of an image: where the heads look, how long the tokens
+are, and what rank the attention matrices have.  Several files, of models with different operators, go side by side.
 
     ./build/cpu/train_vit --init runs/demo/best.safetensors --predict test:3 --attention attention.safetensors
     python3 scripts/plot_attention.py attention.safetensors --out attention.png
     python3 scripts/plot_attention.py attention.safetensors --out attention.png --queries 0,3
     python3 scripts/plot_attention.py attention.safetensors --out spatial.png --spatial --layers 1,5,9 --heads 1,2
+    python3 scripts/plot_attention.py softmax.safetensors lisa.safetensors --out both.png --queries 0
+    python3 scripts/plot_attention.py softmax.safetensors lisa.safetensors --out norms.png --norms
+    python3 scripts/plot_attention.py linear.safetensors focused.safetensors --out rank.png --rank
 
---spatial draws what the distance alone decides (ripple's alpha), before queries and keys have their say.  Each map is scaled to its own largest weight; that weight is written beneath it.  Needs matplotlib.
+One row a layer, one column a head, and beside them the image with the token that is looking.  --spatial draws what the
+distance alone decides (ripple's alpha, focused attention's convolution).  Each map is scaled to its own largest weight,
+which is written beneath it; where weights are negative (LiSA), blue is below zero and red above.  Needs matplotlib.
 """
 
 import argparse
@@ -71,28 +76,32 @@ def draw_map(axes, weights, grid, position, title):
         axes.text(0.5, 0.5, "no weights\nto show", transform=axes.transAxes, ha="center", va="center", fontsize=8,
                   color="#888888")
         return
-    largest = weights.max()
-    axes.imshow(weights.reshape(grid), cmap="magma", vmin=0, vmax=largest if largest > 0 else 1,
+    largest = np.abs(weights).max()
+    signed = weights.min() < 0
+    scale = largest if largest > 0 else 1
+    axes.imshow(weights.reshape(grid), cmap="RdBu_r" if signed else "magma", vmin=-scale if signed else 0, vmax=scale,
                 extent=(0, grid[1], grid[0], 0), interpolation="nearest")
     mark_query(axes, *position, 1, 1, 1.5)
-    axes.set_xlabel(f"{100 * largest:.2g} %", fontsize=7, color="#666666", labelpad=2)
+    axes.set_xlabel(f"±{largest:.2g}" if signed else f"{100 * largest:.2g} %", fontsize=7, color="#666666", labelpad=2)
 
 
 # Inches: a map's width, between maps, under a map for two lines of text, the image's width, around groups.
 CELL, SPACE, LINES, IMAGE, MARGIN = 1.05, 0.12, 0.40, 2.0, 0.3
 
 
-def draw(tensors, metadata, which, queries, layers, heads, out):
-    """A group for each query, two groups side by side: the image, and right of it the maps, a row for each layer."""
-    weights, image, tokens = tensors[which], np.clip(tensors["image"], 0, 1), tensors["queries"]
-    N = weights.shape[3]
-    grid = tuple(int(side) for side in metadata["grid"].split("x"))
-    prefix = N - grid[0] * grid[1]  # a class token has no place on the grid
-    tall = grid[0] / grid[1]
-    across = min(len(queries), 2)
-    down = -(-len(queries) // across)
+def grid_of(metadata):
+    return tuple(int(side) for side in metadata["grid"].split("x"))
+
+
+def draw(files, which, queries, layers, heads, out):
+    """A group for each query of each file, two groups side by side: the image, and right of it the maps, a row for each
+    layer."""
+    groups = [(tensors, metadata, query) for query in queries for tensors, metadata in files]
+    tall = max(grid_of(metadata)[0] / grid_of(metadata)[1] for _, metadata in files)
+    across = min(len(groups), 2)
+    down = -(-len(groups) // across)
     group_width = IMAGE + 2 * SPACE + len(heads) * (CELL + SPACE)
-    group_height = max(len(layers) * (CELL * tall + LINES), IMAGE * tall) + 0.1
+    group_height = max(len(layers) * (CELL * tall + LINES), IMAGE * tall + LINES) + 0.1
     width = across * (group_width + MARGIN) + MARGIN
     height = 0.95 + down * group_height + (down - 1) * MARGIN
     figure = plt.figure(figsize=(width, height))
@@ -101,10 +110,15 @@ def draw(tensors, metadata, which, queries, layers, heads, out):
         """Axes by their distance from the left and the top."""
         return figure.add_axes((x / width, 1 - (y + h) / height, w / width, h / height))
 
-    for i, query in enumerate(queries):
-        position = divmod(int(tokens[query]) - prefix, grid[1])
+    for i, (tensors, metadata, query) in enumerate(groups):
+        grid, weights = grid_of(metadata), tensors[which]
+        prefix = weights.shape[3] - grid[0] * grid[1]  # a class token has no place on the grid
+        position = divmod(int(tensors["queries"][query]) - prefix, grid[1])
         x, y = MARGIN + i % across * (group_width + MARGIN), 0.95 + i // across * (group_height + MARGIN)
-        draw_image(place(x, y, IMAGE, IMAGE * tall), image, grid, position)
+        axes = place(x, y, IMAGE, IMAGE * tall)
+        draw_image(axes, np.clip(tensors["image"], 0, 1), grid, position)
+        if len(files) > 1:
+            axes.set_xlabel(metadata.get("attn", "attention"), fontsize=12, fontweight="bold")
         for row, layer in enumerate(layers):
             for column, head in enumerate(heads):
                 axes = place(x + IMAGE + 2 * SPACE + column * (CELL + SPACE), y + row * (CELL * tall + LINES), CELL,
@@ -112,10 +126,67 @@ def draw(tensors, metadata, which, queries, layers, heads, out):
                 draw_map(axes, weights[layer, head, query, prefix:], grid, position,
                          f"layer {layer + 1} head {head + 1}")
     what = {"weights": "What the marked token looks at", "spatial": "What its place alone makes it look at"}[which]
-    title = f"{what}: {metadata.get('attn', 'attention')}"
+    title = what if len(files) > 1 else f"{what}: {files[0][1].get('attn', 'attention')}"
     figure.text(MARGIN / width, 1 - 0.15 / height, title, va="top", fontsize=13, fontweight="bold")
     figure.text(MARGIN / width, 1 - 0.42 / height, "bright: much weight; beneath each map, its largest", va="top",
                 fontsize=9, color="#666666")
+    figure.savefig(out, dpi=120)
+
+
+def draw_norms(files, out):
+    """A row for each file: the image, and the length of every token before the first block and after each."""
+    columns = 1 + max(len(tensors["norms"]) for tensors, _ in files)
+    figure, rows = plt.subplots(len(files), columns, figsize=(1.25 * columns, 1.5 * len(files) + 0.5), squeeze=False)
+    for (tensors, metadata), axes in zip(files, rows):
+        grid, norms = grid_of(metadata), tensors["norms"]
+        prefix = norms.shape[1] - grid[0] * grid[1]
+        for panel in axes:
+            panel.axis("off")
+        axes[0].imshow(np.clip(tensors["image"], 0, 1), interpolation="nearest")
+        axes[0].set_title(metadata.get("attn", "attention"), fontsize=9, fontweight="bold")
+        for layer, (panel, row) in enumerate(zip(axes[1:], norms)):
+            panel.imshow(row[prefix:].reshape(grid), cmap="viridis", interpolation="nearest")
+            panel.set_title(f"layer {layer}" if layer else "embedding", fontsize=8)
+            panel.text(0.5, -0.04, f"{row[prefix:].min():.2g} to {row[prefix:].max():.2g}", transform=panel.transAxes,
+                       ha="center", va="top", fontsize=6, color="#666666")
+    figure.suptitle("Length of the tokens", x=0.01, ha="left", fontsize=12, fontweight="bold")
+    figure.tight_layout(rect=(0, 0, 1, 0.97))
+    figure.savefig(out, dpi=120)
+
+
+def ranks(matrix):
+    """[depth], means over the heads; NaN where the operator has no matrix."""
+    shown = np.isfinite(matrix).all(axis=(2, 3)).all(axis=1)
+    return np.array([np.mean([np.linalg.matrix_rank(head) for head in layer]) if whole else np.nan
+                     for layer, whole in zip(matrix, shown)])
+
+
+def rank_curves(files):
+    """(label, ranks).  Of focused attention also with its convolution of v, whose mean kernel adds to the matrix."""
+    for tensors, metadata in files:
+        if "matrix" not in tensors:
+            raise ValueError("no whole matrices in it: they are written for few tokens only")
+        name = metadata.get("attn", "attention")
+        yield name, ranks(tensors["matrix"])
+        if name == "focused":
+            yield "focused, with its convolution", ranks(tensors["matrix"] + tensors["spatial_matrix"])
+
+
+def draw_ranks(files, out):
+    figure, axes = plt.subplots(figsize=(6, 3.6))
+    for label, curve in rank_curves(files):
+        axes.plot(range(1, len(curve) + 1), curve, marker="o", markersize=4, label=label)
+    tokens = files[0][0]["weights"].shape[3]
+    axes.axhline(tokens, color="#999999", linestyle=":", linewidth=1)
+    axes.annotate(f"{tokens} tokens", (1, tokens), fontsize=8, color="#666666", va="bottom")
+    axes.set_ylim(0, 1.08 * tokens)
+    axes.set_xticks(range(1, files[0][0]["weights"].shape[0] + 1))
+    axes.set_xlabel("layer")
+    axes.set_title("Rank of the attention matrices, mean over the heads", loc="left", fontsize=11, fontweight="bold")
+    axes.grid(True, color="#e4e4e4")
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(frameon=False, fontsize=8)
+    figure.tight_layout()
     figure.savefig(out, dpi=120)
 
 
@@ -131,21 +202,32 @@ def chosen(option, text, count, first):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("file", help="what --attention wrote")
+    parser.add_argument("files", nargs="+", metavar="FILE", help="what --attention wrote")
     parser.add_argument("--out", required=True, metavar="PNG", help="picture to write")
-    parser.add_argument("--queries", metavar="N,N", help="which of the query tokens in the file, from 0 (default: all)")
+    parser.add_argument("--queries", metavar="N,N", help="which of the query tokens in the files, from 0 (default: all)")
     parser.add_argument("--layers", metavar="N,N", help="which layers, from 1 (default: all)")
     parser.add_argument("--heads", metavar="N,N", help="which heads, from 1 (default: all)")
-    parser.add_argument("--spatial", action="store_true", help="the spatial weights instead of the whole attention")
+    kind = parser.add_mutually_exclusive_group()
+    kind.add_argument("--spatial", action="store_true", help="the spatial weights instead of the whole attention")
+    kind.add_argument("--norms", action="store_true", help="the length of the tokens, layer by layer")
+    kind.add_argument("--rank", action="store_true", help="the rank of the attention matrices, layer by layer")
     arguments = parser.parse_args()
     which = "spatial" if arguments.spatial else "weights"
+    files = []
     try:
-        tensors, metadata = read_safetensors(arguments.file)
-        depth, heads, count, _ = tensors[which].shape
-        draw(tensors, metadata, which, chosen("--queries", arguments.queries, count, 0),
-             chosen("--layers", arguments.layers, depth, 1), chosen("--heads", arguments.heads, heads, 1), arguments.out)
+        for path in arguments.files:
+            files.append(read_safetensors(path))
+            depth, heads, count, _ = (min(sides) for sides in zip(*(tensors[which].shape for tensors, _ in files)))
+        path = "drawing"
+        if arguments.norms:
+            draw_norms(files, arguments.out)
+        elif arguments.rank:
+            draw_ranks(files, arguments.out)
+        else:
+            draw(files, which, chosen("--queries", arguments.queries, count, 0),
+                 chosen("--layers", arguments.layers, depth, 1), chosen("--heads", arguments.heads, heads, 1), arguments.out)
     except (OSError, KeyError, ValueError) as error:
-        sys.exit(f"plot_attention.py: {os.path.basename(arguments.file)}: {error}")
+        sys.exit(f"plot_attention.py: {os.path.basename(path)}: {error}")
     print(arguments.out)
 
 

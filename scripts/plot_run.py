@@ -9,7 +9,7 @@
 nats) instead of the curves; the dashed line is where uniform weights would be.
 
 Reads log.csv of each folder: step, epoch, loss, lr, grad_norm, images_per_s, top1, top5 (the last two only in rows with
-an evaluation), jsd, stall.  A run that is still going on can be drawn too.  Needs matplotlib.
+an evaluation), jsd, stall; a detector's has ap and ap50 for top1 and top5, and AP50 is drawn, AP fainter.  A run that is still going on can be drawn too.  Needs matplotlib.
 """
 
 import argparse
@@ -46,7 +46,7 @@ def read_log(folder):
     path = os.path.join(folder, "log.csv")
     try:
         with open(path, newline="") as file:
-            rows = [{key: number(row, key) for key in ("step", "epoch", "loss", "top1", "top5", "jsd")}
+            rows = [{key: number(row, key) for key in ("step", "epoch", "loss", "top1", "top5", "jsd", "ap", "ap50")}
                     for row in csv.DictReader(file)]
     except (OSError, csv.Error, UnicodeDecodeError) as error:
         sys.exit(f"plot_run.py: {path}: {error}")
@@ -84,9 +84,17 @@ def draw_loss(axes, x, rows, colour, label):
         axes.plot(x, moving_average(loss, len(loss) // 50), color=colour, linewidth=1.8, label=label)
 
 
+def detects(rows):
+    return any(math.isfinite(row["ap50"]) for row in rows)
+
+
 def draw_accuracy(axes, x, rows, colour, label):
     """Returns the last evaluated point, to be labelled, or None."""
     points = [(at, row["top1"]) for at, row in zip(x, rows) if math.isfinite(row["top1"])]
+    if detects(rows):
+        points = [(at, 100 * row["ap50"]) for at, row in zip(x, rows) if math.isfinite(row["ap50"])]
+        strict = [(at, 100 * row["ap"]) for at, row in zip(x, rows) if math.isfinite(row["ap"])]
+        axes.plot(*zip(*strict), color=colour, linewidth=1.2, alpha=0.5, clip_on=False)
     if not points:
         return None
     axes.plot(*zip(*points), color=colour, linewidth=1.8, marker="o" if len(points) <= 40 else None, markersize=4.5,
@@ -130,7 +138,7 @@ def draw(folders, out):
         draw_loss(left, x, rows, colour, name)
         ends.append(draw_accuracy(right, x, rows, colour, name))
     left.set_title("training loss")
-    right.set_title("top-1 accuracy on the test images, %")
+    right.set_title("AP50 (and AP), %" if all(map(detects, logs)) else "top-1 accuracy on the test images, %")
     for axes in (left, right):
         axes.set_xlabel("epoch" if by_epoch else "step")
         axes.set_xlim(left=0)

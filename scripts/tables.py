@@ -41,6 +41,11 @@ def cifar(*names):
     return [Row(paper, "cifar100/" + config) for paper, config in names]
 
 
+def lisanet_i(*names):
+    """(the paper's row, what follows configs/imagenet/lisanet-i-)"""
+    return [Row(paper, "imagenet/lisanet-i" + (name and "-" + name)) for paper, name in names]
+
+
 def study(name, *arguments):
     return Row(name, "cpu/study", *arguments, run="study-" + name)
 
@@ -74,6 +79,24 @@ TABLES = {
     "ripple-8": ("Ripple attention, Table 8: equal speed, CIFAR-100", "ripple,8 cifar100 equal speed", cifar(
         ("deit-la 4-layer", "deit-la-4-layers"), ("deit-la", "deit-la"), ("ripple 4-layer", "ripple-4-layers"),
         ("ripple", "ripple"))),
+    "lisa-3a": ("LiSA, Table 3(a): operators, ImageNet-1k", "lisa,3a operators imagenet1k 150ep", lisanet_i(
+        ("softmax", "softmax"), ("softmax+rpe", "softmax-rpe"), ("softmax+rpe wider", "softmax-rpe-wide"),
+        ("dwconv7", "dwconv7"), ("gf", "gf"), ("gf wider", "gf-wide"), ("lambda", "lambda"), ("convattn", "convattn"),
+        ("convattn wider", "convattn-wide"), ("inception wider", "inception"), ("rsa", "rsa"), ("lisa", ""))),
+    "lisa-3b": ("LiSA, Table 3(b): its components, ImageNet-1k", "lisa,3b components imagenet1k", lisanet_i(
+        ("softmax+h rpes", "softmax-rpe-heads"), ("sa9", "sa9"), ("sa9-heads", "sa9-heads"), ("sa10", "sa10"),
+        ("sa11", "sa11"))),
+    "lisa-3c": ("LiSA, Table 3(c): structural patterns, ImageNet-1k", "lisa,3c patterns", lisanet_i(
+        ("D=1", "patterns-1"), ("D=4", "patterns-4"), ("D=8", "patterns-8"), ("D=16", ""))),
+    "lisa-3d": ("LiSA, Table 3(d): local and global kernels, ImageNet-1k", "lisa,3d kernel size", lisanet_i(
+        ("local3", "kernel-3"), ("local5", "kernel-5"), ("local7", "kernel-7"), ("global", ""))),
+    "lisa-5": ("LiSA, Table 5: hierarchical models, ImageNet-1k", "lisa,5 imagenet1k 300ep", imagenet(
+        ("LiSANet-S", "lisanet-s"), ("HyLiSANet-S", "hylisanet-s"), ("LiSANet-B", "lisanet-b"),
+        ("HyLiSANet-B", "hylisanet-b"))),
+    "lisa-7": ("LiSA, Table 7: throughput, ImageNet-1k", "lisa,7 throughput RTX6000 b32", imagenet(
+        ("LiSANet-B", "lisanet-b"), ("HyLiSANet-B", "hylisanet-b"))),
+    "lisa-13": ("LiSA, Table 13: a higher resolution, ImageNet-1k", "lisa,13 resolution LiSANet-I", lisanet_i(
+        ("224", ""), ("384", "384"))),
     "study": ("The claims at a small size: CIFAR-100, no position embedding (configs/cpu/study.ini)", None, [
         study("softmax", "--attn", "softmax"),
         study("linear", "--attn", "linear"),
@@ -101,7 +124,7 @@ def paper_numbers(table):
     with open(os.path.join(ROOT, "docs", "paper_tables.csv"), newline="") as file:
         for source, name, row, metric, value in csv.reader(file):
             if f"{source},{name}" == table:
-                metric = "speed" if metric.startswith("img_s") else "gmacs" if metric == "gflops" else metric
+                metric = "speed" if metric.startswith("img_s") else "gmacs" if metric.lower() == "gflops" else metric
                 numbers.setdefault(row, {})[metric] = float(value)
     return numbers
 

@@ -11,6 +11,8 @@ typedef struct {
     bool relative, describe;
     const char *data, *out;
     uint64_t seed;
+    ConfigInts dims;
+    ConfigFloats ratios;
     ConfigList predict;
 } Settings;
 
@@ -21,6 +23,8 @@ static const ConfigEntry entries[] = {
     {CONFIG_FIELD(STRING, Settings, data), .section = "data", .help = "text"},
     {CONFIG_FIELD(SIZE, Settings, img_size), "224", .min = 1, .max = 4096, .help = "size"},
     {CONFIG_FIELD(CHOICE, Settings, pool), "cls", CONFIG_CHOICES("cls", "gap"), .section = "model", .help = "choice"},
+    {CONFIG_FIELD(INTS, Settings, dims), "64,128", .min = 1, .max = 4096, .help = "integers"},
+    {CONFIG_FIELD(FLOATS, Settings, ratios), "4", .help = "numbers"},
     {CONFIG_FIELD(BOOL, Settings, relative), "true", .help = "bool"},
     {CONFIG_FIELD(INT, Settings, batch_size), "64", .min = 1, .max = 65536, .section = "training", .help = "integer"},
     {CONFIG_FIELD(FLOAT, Settings, lr), "1e-3", .min = 0, .max = 0.1, .help = "bounded number"},

@@ -14,9 +14,9 @@
 
 /* A linear model of 24 columns with 2 heads on 5 x 7 tokens. */
 static void model_open(Vit *vit, const char *feature_map, const char *relative, uint64_t seed) {
-    VitConfig config = {.img_h = 5, .img_w = 7, .patch_size = 1, .dim = 24, .depth = 2, .num_classes = 3,
-                        .mlp_ratio = 1,
-                        .attention = {.attn = "linear", .heads = 2, .feature_map = feature_map, .relative = relative,
+    VitConfig config = {.img_h = 5, .img_w = 7, .patch_size = 1, .num_classes = 3,
+                        .stage = {{.dim = 24, .depth = 2, .heads = 2, .mlp_ratio = 1}},
+                        .attention = {.attn = "linear", .feature_map = feature_map, .relative = relative,
                                       .ripple_algo = "auto"}};
     vit_create(vit, &config);
     vit_plan(vit, 1, true);
@@ -159,7 +159,7 @@ static void the_optimizer_leaves_buffers_alone(void **state) {
     device_upload(params->ema, ones, params->total * sizeof *ones);
     float *before[2], *bias = tensor(&vit, params->values, "head.bias");
     for (int i = 0; i < 2; i++) before[i] = tensor(&vit, params->values, names[i]);
-    AdamW adamw = {0.9f, 0.999f, 1e-8f, 0.1f, 0, 0.99f};
+    AdamW adamw = {.beta1 = 0.9f, .beta2 = 0.999f, .eps = 1e-8f, .weight_decay = 0.1f, .ema_decay = 0.99f};
     adamw_step(&adamw, params, 0.1f, 1);
     for (int i = 0; i < 2; i++) {
         float *after = tensor(&vit, params->values, names[i]), *average = tensor(&vit, params->ema, names[i]);

@@ -65,6 +65,29 @@ done <<END
 --attn+linear+--pool+cls+--relative+permute 5754664
 END
 
+# ViT's counts are timm's; the hierarchies' are those of the plain reading of the LiSA paper.
+while read -r config params; do
+    run --describe --config "$root/configs/imagenet/$config.ini" --micro-batch 1
+    grep -q "^params: $params$" out
+    check "configs/imagenet/$config.ini has $params parameters" $? "$(tail -n 3 out | tr '\n' ' ')"
+done <<END
+vit-b 86567656
+vit-l 304326632
+vit-h 632045800
+lisanet-i 6364456
+lisanet-s 22978888
+lisanet-b 47548480
+hylisanet-s 21961736
+hylisanet-b 45807520
+END
+
+run --describe
+plain=$(sed -n 's/^activation_bytes: //p' out)
+run --describe --recompute
+less=$(sed -n 's/^activation_bytes: //p' out)
+[ "$status" -eq 0 ] && [ "$less" -lt $((plain / 3)) ] && grep -q '^recompute: ' out
+check "--describe tells the bytes that recompute saves" $? "$less of $plain"
+
 run --patch-size 8 --drop-path 0.1 --mlp-ratio=2 --describe
 mv out dashes
 run --patch_size 8 --drop_path=0.1 --mlp-ratio 2 --describe
@@ -96,6 +119,15 @@ fi
 
 refuses "unknown setting, with the nearest" 2 '--atn|--attn' --atn ripple
 refuses "unknown operator, with the nearest" 2 "--attn|'rippel'|'ripple'" --attn rippel
+stages='--dim 16,32 --patch-size 4 --heads 2'
+refuses "fewer depths than stages" 2 '--depth|2 values|dim has 3' --dim 8,16,32 --heads 2 --depth 1,2
+refuses "heads that do not divide a later stage" 2 '--heads|3|dim 32' --dim 18,32 --heads 3
+refuses "more convolution stages than stages" 2 '--conv-stages|3|2 stages' $stages --conv-stages 3
+refuses "stages that halve an odd grid" 2 '--patch-size|36x36|patch_overlap' $stages --img-size 36
+refuses "a class token in a hierarchy" 2 '--pool|several stages|gap' $stages --pool cls
+refuses "a class token with mlp_conv" 2 '--pool|mlp_conv|gap' --mlp-conv --pool cls
+refuses "a class token with pos_embed conv" 2 '--pool|pos_embed conv|gap' --pos-embed conv --pool cls
+refuses "numbers without an end" 2 "--dim|expected an integer|''" --dim 16,
 refuses "unknown pool" 2 "--pool|'mean'|cls or gap" --pool mean
 refuses "text for an integer" 2 "--dim|'wide'|integer" --dim wide
 refuses "fraction for an integer" 2 "--depth|'1.5'|integer" --depth 1.5
@@ -119,6 +151,9 @@ refuses "class token with focused" 2 '--pool|focused|gap' --attn focused --pool 
 refuses "position bias without softmax" 2 '--rpe|linear|softmax' --attn linear --rpe heads
 refuses "sparse stride beyond the grid" 2 'sparse_stride|65|64' --attn sparse-strided --sparse-stride 65 --describe
 refuses "summary longer than its block" 2 'sparse_c|9|8' --attn sparse-fixed --sparse-c 9 --describe
+refuses "one head to share" 2 'inception|heads 1' --attn inception --pool gap --heads 1 --describe
+refuses "no channel to convolve" 2 'inception_heads|4|3' --attn inception --pool gap --heads 4 --inception-heads 4 --describe
+refuses "an odd share" 2 'inception_heads|odd' --attn inception --pool gap --dim 45 --heads 3 --inception-heads 2 --describe
 refuses "one head split" 2 'sparse_heads|union' --attn sparse-fixed --sparse-heads split --heads 1 --describe
 refuses "unknown feature map, with the nearest" 2 "--feature-map|'performr'|'performer'" --feature-map performr
 refuses "unknown relative encoding, with the nearest" 2 "--relative|'ropes'|'rope'" --relative ropes
@@ -539,6 +574,23 @@ for what in '--feature-map rfa' '--feature-map performer' '--feature-map mlp-ran
     [ "$(tail -n 1 out | awk '{ printf "%.3f,%.3f", $2, $4 }')" = "$(last_row drawn | cut -d , -f 7,8)" ]
     check "and evaluate with it: $what" $? "$(tail -n 1 out)"
 done
+
+# == Hierarchies ====================================================================================================
+stages="--dim 8,16 --depth 1,2 --heads 2,4 --patch-size 4 --patch-overlap --mlp-conv --pos-embed conv --drop-path 0.2"
+stages="$stages --train-limit 48 --test-limit 16 --batch-size 16 --warmup-epochs 0 --log-every 1"
+for what in '--attn lisa --lisa-patterns 2' '--attn softmax --conv-stages 1 --recompute --init-scale depth'; do
+    rm -rf staged staged.micro
+    run $stages $what --epochs 2 --run-dir staged
+    [ "$status" -eq 0 ] && [ ! -s err ]
+    check "a hierarchy trains: $what" $? "$(last_row staged) $(head -n 1 err)"
+    run $stages $what --epochs 2 --micro-batch 5 --run-dir staged.micro
+    evidence=$(curves_agree staged staged.micro 1e-4)
+    check "and in micro-batches: $what" $? "$evidence"
+done
+run $stages --attn softmax --conv-stages 1 --init-scale depth --epochs 2 --run-dir staged.whole
+same_run staged staged.whole
+check "recompute changes no bit of a run" $? "differs: $differs"
+refuses "pictures of a hierarchy" 2 'attention|2 stages' --init staged/last.safetensors --predict test:0 --attention x
 
 # == The average, learning ===========================================================================================
 

@@ -516,6 +516,58 @@ static char *printed(const Config *config, void (*print)(const Config *, FILE *)
     return text;
 }
 
+typedef struct {
+    ConfigInts dims;
+    ConfigFloats ratios;
+} Lists;
+
+/* Numbers with commas between them: one or more, each within its bounds, and saved as they were. */
+static void test_number_lists(void **state) {
+    (void)state;
+    static const ConfigEntry lists[] = {
+        {CONFIG_FIELD(INTS, Lists, dims), "192", .min = 1, .max = 4096, .section = "model", .help = "widths"},
+        {CONFIG_FIELD(FLOATS, Lists, ratios), "4", .min = 0.5, .max = 8, .help = "ratios"},
+    };
+    static const struct {
+        const char *text, *error;
+    } wrong[] = {
+        {"dims = 64,", "x.ini:1: dims: expected an integer or N,N,..., each from 1 to 4096, got ''"},
+        {"dims =", "x.ini:1: dims: expected an integer or N,N,..., each from 1 to 4096, got ''"},
+        {"dims = 64;128", "x.ini:1: dims: expected an integer or N,N,..., each from 1 to 4096, got '64;128'"},
+        {"dims = 64,0", "x.ini:1: dims: 0 is out of range (integer or N,N,..., each from 1 to 4096)"},
+        {"dims = 1,2,3,4,5,6,7,8,9", "x.ini:1: dims: more than 8 numbers"},
+        {"ratios = 4,x", "x.ini:1: ratios: expected a number or X,X,..., each from 0.5 to 8, got 'x'"},
+        {"ratios = 4,9", "x.ini:1: ratios: 9 is out of range (number or X,X,..., each from 0.5 to 8)"},
+    };
+    const char *good = "dims = 64,128, 320\nratios = 4,3.5\n";
+    Lists s, copy;
+    Config config, again;
+    char error[1024];
+    config_init(&config, lists, 2, &s, NULL);
+    assert_int_equal(s.dims.count, 1);
+    assert_int_equal(s.dims.at[0], 192);
+    assert_true(config_try_text(&config, good, strlen(good), "x.ini", error, sizeof error));
+    assert_int_equal(s.dims.count, 3);
+    assert_int_equal(s.dims.at[2], 320);
+    assert_int_equal(s.ratios.count, 2);
+    assert_true(s.ratios.at[1] == 3.5f);
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        assert_false(config_try_text(&config, wrong[i].text, strlen(wrong[i].text), "x.ini", error, sizeof error));
+        assert_string_equal(error, wrong[i].error);
+        assert_int_equal(s.dims.count, 3);
+    }
+    char *text = config_text(&config);
+    assert_non_null(strstr(text, "dims = 64,128,320\n"));
+    config_init(&again, lists, 2, &copy, NULL);
+    assert_true(config_try_text(&again, text, strlen(text), "saved", error, sizeof error));
+    assert_int_equal(copy.dims.count, 3);
+    for (int i = 0; i < 3; i++) assert_int_equal(copy.dims.at[i], s.dims.at[i]);
+    assert_true(copy.ratios.count == 2 && copy.ratios.at[0] == 4 && copy.ratios.at[1] == 3.5f);
+    free(text);
+    config_free(&again);
+    config_free(&config);
+}
+
 static void test_help(void **state) {
     (void)state;
     Fixture f;
@@ -577,6 +629,7 @@ int main(void) {
         cmocka_unit_test(test_round_trip),
         cmocka_unit_test(test_long_string),
         cmocka_unit_test(test_saved_text),
+        cmocka_unit_test(test_number_lists),
         cmocka_unit_test(test_help),
         cmocka_unit_test(test_markdown),
     };

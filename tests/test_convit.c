@@ -177,9 +177,10 @@ static void test_gate_at_its_ends(void **state) {
 
 static VitConfig config_of(int heads) {
     return (VitConfig){
-        .img_h = 5, .img_w = 7, .patch_size = 1, .dim = 36, .depth = 3, .num_classes = 4, .mlp_ratio = 2,
-        .class_token = true, .pos_embed = true,
-        .attention = {.attn = "convit", .heads = heads, .feature_map = "mlp", .relative = "none", .convit_local_layers = 2},
+        .img_h = 5, .img_w = 7, .patch_size = 1, .num_classes = 4,
+        .stage = {{.dim = 36, .depth = 3, .heads = heads, .mlp_ratio = 2}},
+        .class_token = true, .pos_embed = POSITIONS_LEARNED,
+        .attention = {.attn = "convit", .feature_map = "mlp", .relative = "none", .convit_local_layers = 2},
     };
 }
 
@@ -226,10 +227,10 @@ static void test_class_token_joins_late(void **state) {
     VitConfig config = config_of(6);
     vit_create(&vit, &config);
     assert_int_equal(vit.N, 36);
-    for (int i = 0; i < 3; i++) assert_int_equal(vit.blocks[i].attention.N, i < 2 ? 35 : 36);
+    for (int i = 0; i < 3; i++) assert_int_equal(vit.stages[0].blocks[i].attention.N, i < 2 ? 35 : 36);
     assert_int_equal(params_find(&vit.params, "pos_embed")->shape[1], 35);
-    assert_string_equal(vit.blocks[1].attention.op->name, "convit");
-    assert_string_equal(vit.blocks[2].attention.op->name, "softmax");
+    assert_string_equal(vit.stages[0].blocks[1].attention.op->name, "convit");
+    assert_string_equal(vit.stages[0].blocks[2].attention.op->name, "softmax");
     assert_non_null(params_find(&vit.params, "blocks.2.attn.qkv.weight"));
     assert_null(params_find(&vit.params, "blocks.2.attn.qkv.bias"));
     assert_null(params_find(&vit.params, "blocks.0.attn.qk.bias"));
@@ -238,7 +239,7 @@ static void test_class_token_joins_late(void **state) {
     config.attention.convit_local_layers = 10;
     vit_create(&vit, &config);
     assert_int_equal(vit.N, 35);
-    assert_string_equal(vit.blocks[2].attention.op->name, "convit");
+    assert_string_equal(vit.stages[0].blocks[2].attention.op->name, "convit");
     assert_null(params_find(&vit.params, "cls_token"));
     vit_destroy(&vit);
 }
@@ -254,7 +255,7 @@ static void test_pictured_weights(void **state) {
     vit_allocate(&vit);
     params_allocate(&vit.params, true);
     params_initialize(&vit.params, 3);
-    Attention *a = &vit.blocks[0].attention;
+    Attention *a = &vit.stages[0].blocks[0].attention;
     float *x = normals(B * N * M, 10), weights[N], place[N];
     const float *v_w = first_values(&vit, "blocks.0.attn.v.weight", M * M),
                 *pos_w = first_values(&vit, "blocks.0.attn.pos_proj.weight", 3 * H);

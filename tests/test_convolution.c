@@ -105,7 +105,7 @@ static void test_convolution(void **state) {
         {1, 1, 1, {1, 1, 1, 1}, false, false, false},  {3, 4, 7, {5, 9, 1, 1}, true, false, false},
         {2, 5, 6, {7, 11, 1, 2}, false, false, false}, {1, 8, 8, {16, 32, 1, 2}, false, true, false},
         {2, 6, 5, {8, 8, 3, 1}, true, true, false},    {1, 7, 9, {5, 3, 3, 1}, true, true, true},
-        {1, 1, 2, {4, 4, 3, 1}, false, true, false},   {2, 7, 10, {8, 6, 3, 2}, false, true, false},
+        {1, 1, 2, {4, 4, 3, 1}, true, false, false},   {2, 7, 10, {8, 6, 3, 2}, false, true, false},
         {1, 1, 1, {2, 3, 3, 2}, false, false, false},  {1, 6, 9, {3, 3, 5, 3}, false, true, false},
         {2, 9, 11, {16, 16, 3, 1}, false, false, false},
     };

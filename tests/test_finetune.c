@@ -94,12 +94,14 @@ static void test_models(void **state) {
         bool cls;
         int tables; /* in two blocks, and the position embedding */
     } models[] = {{"softmax", "none", true, 1}, {"softmax", "heads", true, 3}, {"lisa", "none", false, 5},
-                  {"sa10", "none", false, 5},   {"sa9", "none", false, 3},      {"focused", "none", false, 3}};
+                  {"sa10", "none", false, 5},   {"sa9", "none", false, 3},      {"focused", "none", false, 3},
+                  {"lambda", "none", false, 3}, {"rsa", "none", false, 7}};
     (void)state;
     for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
-        VitConfig config = {.img_h = 32, .img_w = 48, .patch_size = 8, .dim = 8, .depth = 2, .num_classes = 3,
-                            .mlp_ratio = 2, .class_token = models[i].cls, .pos_embed = true,
-                            .attention = {.attn = models[i].attn, .heads = 2, .feature_map = "mlp", .relative = "none",
+        VitConfig config = {.img_h = 32, .img_w = 48, .patch_size = 8, .num_classes = 3,
+                            .stage = {{.dim = 8, .depth = 2, .heads = 2, .mlp_ratio = 2}},
+                            .class_token = models[i].cls, .pos_embed = POSITIONS_LEARNED,
+                            .attention = {.attn = models[i].attn, .feature_map = "mlp", .relative = "none",
                                           .r_max = 2, .ripple_algo = "auto", .focused_p = 3, .rpe = models[i].rpe,
                                           .lisa_patterns = 2, .lisa_fft = "1d", .lisa_algo = "auto"}};
         Vit small, large;

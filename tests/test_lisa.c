@@ -303,21 +303,21 @@ static void test_costs(void **state) {
 
 /* == Unit lengths ================================================================================================= */
 
-static void length_case(size_t n, int H, int D) {
-    size_t n_y = n * H * D, rows = n * 2 * H;
-    printf("unit lengths n %zu H %d D %d\n", n, H, D);
-    float *qkv = normals(3 * n_y, 1), *dqk = normals(2 * n_y, 1), *before = normals(3 * n_y, 1);
+static void length_case(size_t n, int parts, int H, int D) {
+    size_t n_y = n * H * D, n_unit = parts * n_y, rows = n * parts * H;
+    printf("unit lengths n %zu parts %d H %d D %d\n", n, parts, H, D);
+    float *qkv = normals(3 * n_y, 1), *dqk = normals(n_unit, 1), *before = normals(3 * n_y, 1);
     for (int c = 0; c < D; c++) qkv[c] = 0; /* a zero query, and one shorter than 1e-6 where there is a second token */
     for (int c = 0; c < D && n > 1; c++) qkv[(size_t)3 * H * D + c] *= 1e-8f;
-    real *d_qkv = upload_real(qkv, 3 * n_y), *d_dqk = upload_real(dqk, 2 * n_y), *d_qk = poisoned_real(2 * n_y);
-    real *d_dqkv = upload_real(before, 3 * n_y);
+    real *d_qkv = upload_real(qkv, 3 * n_y), *d_dqk = upload_real(dqk, n_unit), *d_qk = poisoned_real(n_unit);
+    real *d_dqkv = parts == 3 ? d_dqk : upload_real(before, 3 * n_y);
     float *d_inverse = poisoned(rows);
-    l2_normalize_forward(d_qk, d_inverse, d_qkv, n, H, D);
-    l2_normalize_backward(d_dqkv, d_dqk, d_qk, d_inverse, n, H, D);
-    double *qk = zeros(2 * n_y), *inverse = zeros(rows), *dqkv = zeros(3 * n_y);
+    l2_normalize_forward(d_qk, d_inverse, d_qkv, n, parts, H, D);
+    l2_normalize_backward(d_dqkv, d_dqk, d_qk, d_inverse, n, parts, H, D);
+    double *qk = zeros(n_unit), *inverse = zeros(rows), *dqkv = zeros(3 * n_y);
     float *after = download_real(d_dqkv, 3 * n_y);
     for (size_t i = 0; i < rows; i++) {
-        size_t from = i / (2 * H) * 3 * H * D + i % (2 * H) * D;
+        size_t from = i / (parts * H) * 3 * H * D + i % (parts * H) * D;
         double squares = 0, dot = 0;
         for (int c = 0; c < D; c++) squares += (double)qkv[from + c] * qkv[from + c];
         inverse[i] = 1 / fmax(sqrt(squares), 1e-6);
@@ -336,12 +336,12 @@ static void length_case(size_t n, int H, int D) {
     float *got = download(d_inverse, rows);
     for (size_t i = 0; i < rows; i++) got[i] = fminf(got[i], 1e3f);
     for (size_t i = 0; i < n; i++)
-        for (int c = 2 * H * D; c < 3 * H * D; c++) {
+        for (int c = parts * H * D; c < 3 * H * D; c++) {
             size_t v = i * 3 * H * D + c;
             assert_true(after[v] == before[v]);
             dqkv[v] = before[v];
         }
-    assert_true(close_real("qk", d_qk, qk, 2 * n_y));
+    assert_true(close_real("unit", d_qk, qk, n_unit));
     assert_true(check_close("inverse", got, inverse, rows, REAL_TOLERANCE));
     assert_true(check_close_step("dqkv", after, dqkv, 3 * n_y, REAL_TOLERANCE, REAL_STEP));
     release_all();
@@ -349,10 +349,11 @@ static void length_case(size_t n, int H, int D) {
 
 static void test_unit_lengths(void **state) {
     (void)state;
-    length_case(35, 3, 5);
-    length_case(1, 1, 2);
-    length_case(9, 2, 16);
-    length_case(4, 1, 37);
+    length_case(35, 2, 3, 5);
+    length_case(1, 2, 1, 2);
+    length_case(9, 2, 2, 16);
+    length_case(4, 2, 1, 37);
+    length_case(23, 3, 3, 5);
 }
 
 /* == Position weights ============================================================================================= */

@@ -18,7 +18,7 @@ typedef struct {
 
 static void cells_case(CellsCase k) {
     const Cells *c = &k.cells;
-    size_t N = (size_t)c->Hg * c->Wg, n = (size_t)k.B * N * k.x_row, L = (size_t)c->Lh * c->Lw, n_means = k.B * L * k.C;
+    size_t N = (size_t)c->Hg * c->Wg, L = (size_t)c->Lh * c->Lw, n = k.B * N * k.x_row, n_means = k.B * L * k.C;
     printf("cell means %d x %d in %d x %d, B %d C %d\n", c->Lh, c->Lw, c->Hg, c->Wg, k.B, k.C);
     float *x = normals(n, 1), *dmeans = normals(n_means, 1), *before = normals(n, 1);
     real *d_x = upload_real(x, n), *d_dmeans = upload_real(dmeans, n_means), *d_means = poisoned_real(n_means);
@@ -86,7 +86,8 @@ static void patch_case(PatchCase k) {
 
 static void test_patches(void **state) {
     (void)state;
-    const PatchCase cases[] = {{14, 14, 2, 2, 3, 5, 30}, {5, 7, 2, 2, 1, 4, 9}, {7, 3, 3, 1, 2, 1, 2}, {1, 1, 1, 1, 1, 1, 1}};
+    const PatchCase cases[] = {{14, 14, 2, 2, 3, 5, 30}, {5, 7, 2, 2, 1, 4, 9}, {7, 3, 3, 1, 2, 1, 2},
+                               {1, 1, 1, 1, 1, 1, 1}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) patch_case(cases[i]);
 }
 
@@ -122,7 +123,8 @@ static void similarity(double *p, const double *x, size_t x_row, double x_scale,
             p[i * columns + j] = score;
             most = fmax(most, score);
         }
-        for (int j = 0; j < columns; j++) sum += p[i * columns + j] = exp(p[i * columns + j] - (s->gaussian ? 0 : most));
+        if (s->gaussian) most = 0;
+        for (int j = 0; j < columns; j++) sum += p[i * columns + j] = exp(p[i * columns + j] - most);
         for (int j = 0; j < columns && !s->gaussian; j++) p[i * columns + j] /= sum;
     }
 }
@@ -188,16 +190,21 @@ static float *apart(const LowRank *s, size_t rows, int parts) {
     size_t M = (size_t)s->H * s->D;
     float scale = s->gaussian ? 2.5f / sqrtf((float)s->D) : 2.2f / powf((float)s->D, 0.25f);
     float *x = normals(rows * parts * M, scale), *near = normals(rows * M, 0.3f);
-    for (size_t i = 0; i < rows * M && parts == 2; i++) x[(i / M * 2 + 1) * M + i % M] = x[i / M * 2 * M + i % M] + near[i];
+    for (size_t i = 0; i < rows * M && parts == 2; i++) {
+        size_t at = i / M * 2 * M + i % M;
+        x[at + M] = x[at] + near[i];
+    }
     return x;
 }
 
 static void low_rank_case(LowRank s, int B) {
     LowRankCase k = {.shape = s, .B = B};
     int parts = s.gaussian ? 2 : 3;
-    size_t M = (size_t)s.H * s.D, n = (size_t)B * s.N * M, n_tokens = parts * n, n_landmarks = (size_t)B * s.L * (parts - 1) * M;
+    size_t M = (size_t)s.H * s.D, n = (size_t)B * s.N * M, rows = (size_t)B * s.L * (parts - 1);
+    size_t n_tokens = parts * n, n_landmarks = rows * M;
     printf("%s B %d N %d L %d H %d D %d\n", s.gaussian ? "gaussian" : "softmax", B, s.N, s.L, s.H, s.D);
-    float *tokens = normals(n_tokens, s.gaussian ? 0.7f : 1), *landmarks = apart(&s, (size_t)B * s.L, parts - 1), *dy = normals(n, 1);
+    float *tokens = normals(n_tokens, s.gaussian ? 0.7f : 1), *landmarks = apart(&s, (size_t)B * s.L, parts - 1);
+    float *dy = normals(n, 1);
     real *d_tokens = upload_real(tokens, n_tokens), *d_landmarks = upload_real(landmarks, n_landmarks),
          *d_dy = upload_real(dy, n), *d_y = poisoned_real(n);
     real *d_dtokens = poisoned_real(n_tokens), *d_dlandmarks = poisoned_real(n_landmarks);
@@ -212,7 +219,8 @@ static void low_rank_case(LowRank s, int B) {
     low_rank_backward(d_dtokens, d_dlandmarks, d_dy, d_tokens, d_landmarks, &s, B);
     Function f = {low_rank_outputs, &k, n, zeros(n), dy, 1e-5};
     assert_true(slopes_agree("dtokens", download_real(d_dtokens, n_tokens), NULL, k.tokens, n_tokens, &f));
-    assert_true(slopes_agree("dlandmarks", download_real(d_dlandmarks, n_landmarks), NULL, k.landmarks, n_landmarks, &f));
+    float *dlandmarks = download_real(d_dlandmarks, n_landmarks);
+    assert_true(slopes_agree("dlandmarks", dlandmarks, NULL, k.landmarks, n_landmarks, &f));
     real *again = poisoned_real(n_tokens);
     low_rank_backward(again, d_dlandmarks, d_dy, d_tokens, d_landmarks, &s, B);
     assert_memory_equal(download_real(again, n_tokens), download_real(d_dtokens, n_tokens), n_tokens * sizeof(float));
@@ -222,14 +230,14 @@ static void low_rank_case(LowRank s, int B) {
 static void test_low_rank(void **state) {
     (void)state;
     const LowRank cases[] = {{35, 6, 2, 9, false},  {1, 1, 1, 2, true},    {35, 6, 2, 9, true},  {70, 17, 1, 16, false},
-                             {70, 17, 1, 16, true}, {9, 3, 1, 33, false}, {16, 16, 1, 24, true}, {5, 2, 3, 17, true}};
+                             {70, 17, 1, 16, true}, {9, 3, 1, 33, false}, {16, 8, 1, 24, true}, {5, 2, 3, 17, true}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) low_rank_case(cases[i], i % 2 ? 1 : 2);
     if (full_or_reduced("landmarks", 65, 17) < 65) return;
     low_rank_case((LowRank){130, 65, 1, 64, false}, 1);
-    low_rank_case((LowRank){130, 65, 1, 64, true}, 1);
+    low_rank_case((LowRank){130, 33, 1, 64, true}, 1);
 }
 
-/* A lone landmark weighs all tokens of its softmax for everyone, and its matrix is 1: linear in v, no gradient for a and b. */
+/* A lone landmark gives every token the same, and its matrix is 1: q and b have no gradient. */
 static void test_one_landmark(void **state) {
     (void)state;
     LowRank s = {12, 1, 1, 4, false};
@@ -239,7 +247,8 @@ static void test_one_landmark(void **state) {
     kernels_reserve(low_rank_workspace(&s, 1));
     low_rank_forward(d_y, d_tokens, d_landmarks, &s, 1);
     low_rank_backward(d_dtokens, d_dlandmarks, upload_real(dy, 48), d_tokens, d_landmarks, &s, 1);
-    float *y = download_real(d_y, 48), *dtokens = download_real(d_dtokens, 144), *dlandmarks = download_real(d_dlandmarks, 8);
+    float *y = download_real(d_y, 48), *dtokens = download_real(d_dtokens, 144);
+    float *dlandmarks = download_real(d_dlandmarks, 8);
     for (int n = 0; n < 12; n++)
         for (int c = 0; c < 4; c++) {
             assert_true(y[n * 4 + c] == y[c]);

@@ -34,18 +34,41 @@ static const char *setting_or(const Case *c, const char *key, const char *otherw
     return value ? value : otherwise;
 }
 
+/* Number i of a list with commas between them. */
+static float listed(const Case *c, const char *key, int i) {
+    const char *text = setting(c, key);
+    for (; i > 0; i--) text = strchr(text, ',') + 1;
+    return (float)atof(text);
+}
+
+/* One stage, or those that the lists tell of. */
+static void case_stages(const Case *c, VitConfig *config) {
+    int conv_stages = atoi(setting_or(c, "conv_stages", "0"));
+    config->stage_count = 1;
+    for (const char *comma = setting(c, "dim"); (comma = strchr(comma, ',')); comma++) config->stage_count++;
+    for (int i = 0; i < config->stage_count; i++)
+        config->stage[i] = (StageConfig){.dim = (int)listed(c, "dim", i),
+                                         .depth = (int)listed(c, "depth", i),
+                                         .heads = (int)listed(c, "heads", i),
+                                         .mlp_ratio = listed(c, "mlp_ratio", i),
+                                         .attn = i < conv_stages ? "conv" : NULL};
+}
+
+static PositionEmbedding case_positions(const Case *c) {
+    const char *name = setting(c, "pos_embed");
+    return !strcmp(name, "learned") ? POSITIONS_LEARNED : !strcmp(name, "conv") ? POSITIONS_CONV : POSITIONS_NONE;
+}
+
 /* `algorithm` is ripple's or lisa's. */
 static VitConfig case_config(const Case *c, const char *algorithm) {
     VitConfig config = {
         .patch_size = atoi(setting(c, "patch_size")),
-        .dim = atoi(setting(c, "dim")),
-        .depth = atoi(setting(c, "depth")),
         .num_classes = atoi(setting(c, "num_classes")),
-        .mlp_ratio = (float)atof(setting(c, "mlp_ratio")),
         .class_token = !strcmp(setting(c, "pool"), "cls"),
-        .pos_embed = !strcmp(setting(c, "pos_embed"), "learned"),
+        .pos_embed = case_positions(c),
+        .overlap = atoi(setting_or(c, "patch_overlap", "0")),
+        .mlp_conv = atoi(setting_or(c, "mlp_conv", "0")),
         .attention = {.attn = setting(c, "attn"),
-                      .heads = atoi(setting(c, "heads")),
                       .feature_map = setting_or(c, "feature_map", "mlp"),
                       .relative = setting_or(c, "relative", "none"),
                       .r_max = atoi(setting(c, "r_max")),
@@ -66,6 +89,7 @@ static VitConfig case_config(const Case *c, const char *algorithm) {
                       .lisa_algo = algorithm,
                       .inception_heads = atoi(setting_or(c, "inception_heads", "0"))},
     };
+    case_stages(c, &config);
     assert_int_equal(sscanf(setting(c, "img_size"), "%dx%d", &config.img_h, &config.img_w), 2);
     return config;
 }
@@ -274,8 +298,8 @@ static void smoothen(Case *c, float *values) {
         for (size_t i = 0; i < moved; i++) values[p->offset + i] = i % third % 2 ? -8 : 8;
         if (strstr(p->name, "aggreg")) near_identity(values + p->offset, p);
     }
-    for (int i = 0; i < c->vit.config.depth; i++) {
-        AttentionConfig *config = &c->vit.blocks[i].attention.config;
+    for (int i = 0; i < c->vit.depth; i++) {
+        AttentionConfig *config = &vit_block(&c->vit, i)->attention.config;
         config->tau = 0;
         config->castling_mask = fminf(config->castling_mask, 1e-30f);
     }
@@ -375,7 +399,7 @@ static void draw_mixed(Case *c) {
     for (uint64_t seed = 0; !mixed; seed++) {
         vit_draw_drop_path(&c->vit, seed, 0, 0, c->B);
         mixed = true;
-        for (int half = 2; half < 2 * c->vit.config.depth; half++) {
+        for (int half = 2; half < 2 * c->vit.depth; half++) {
             const float *keep = c->vit.keep_host + half * c->B;
             int alive = 0;
             for (int b = 0; b < c->B; b++) alive += keep[b] > 0;
@@ -384,10 +408,11 @@ static void draw_mixed(Case *c) {
     }
 }
 
-/* Of the fixtures with a class token, which in convit joins between two half-blocks that are dropped. */
+/* Of the fixtures with a class token, which in convit joins between two half-blocks that are dropped, and of those with
+ * convolutions and stages, where sums and scales are passes of their own. */
 static int differences_agree_dropping(const char *path) {
     Case c;
-    if (!strstr(path, "cls")) return 1;
+    if (!strstr(path, "cls") && !strstr(path, "conv.") && !strstr(path, "hierarchy")) return 1;
     case_open_dropping(&c, path, "auto", 0.6f);
     printf("%s, central differences with drop path\n", path);
     draw_mixed(&c);
@@ -405,7 +430,7 @@ static void test_drop_path(void **state) {
 /* == The model against itself ===================================================================================== */
 
 static void set_castling_mask(Case *c, float smallest) {
-    for (int i = 0; i < c->vit.config.depth; i++) c->vit.blocks[i].attention.config.castling_mask = smallest;
+    for (int i = 0; i < c->vit.depth; i++) vit_block(&c->vit, i)->attention.config.castling_mask = smallest;
 }
 
 /* Castling's branch, which inference does not have, leaves everything out in training. */
@@ -432,6 +457,117 @@ static int plans_agree(const char *path) {
 static void test_inference_plan(void **state) {
     (void)state;
     each_fixture(plans_agree, 1);
+}
+
+/* == Recomputed blocks ============================================================================================ */
+
+/* Three blocks, each with another draw of the drop path. */
+static VitConfig recomputed_config(const char *attn, const char *feature_map, const char *relative, bool cls) {
+    return (VitConfig){.img_h = 10, .img_w = 14, .patch_size = 2, .num_classes = 5,
+                       .stage = {{.dim = 12, .depth = 3, .heads = 2, .mlp_ratio = 2}}, .class_token = cls,
+                       .pos_embed = POSITIONS_LEARNED, .drop_path = 0.5f,
+                       .attention = {.attn = attn, .feature_map = feature_map, .relative = relative, .r_max = 2,
+                                     .tau = 0.001f, .ripple_layers = 2, .ripple_algo = "auto", .convit_local_layers = 2,
+                                     .focused_p = 3, .rpe = "none", .sparse_heads = "alternate", .sparse_c = 2,
+                                     .lisa_patterns = 3, .lisa_fft = "1d", .lisa_algo = "auto"}};
+}
+
+static VitConfig staged(VitConfig config) {
+    config.stage_count = 2;
+    config.stage[0] = (StageConfig){.dim = 12, .depth = 2, .heads = 2, .mlp_ratio = 2, .attn = "conv"};
+    config.stage[1] = (StageConfig){.dim = 20, .depth = 2, .heads = 5, .mlp_ratio = 1.5f};
+    config.pos_embed = POSITIONS_CONV;
+    config.mlp_conv = config.overlap = true;
+    return config;
+}
+
+/* Gradients of two steps, whose drop paths and random features differ; host, [2 * total]. */
+static float *two_steps(const VitConfig *config, size_t *total, size_t *bytes) {
+    enum { B = 3 };
+    Vit vit;
+    vit_create(&vit, config);
+    vit_plan(&vit, B, true);
+    vit_allocate(&vit);
+    plan_poison(&vit.training);
+    params_allocate(&vit.params, true);
+    params_initialize(&vit.params, check_seed());
+    size_t n = vit.params.total, image = 3 * (size_t)config->img_h * (size_t)config->img_w, C = (size_t)config->num_classes;
+    float *grads = malloc(2 * n * sizeof *grads), *x = check_normal(B * image, 1, 1), *targets = calloc(B * C, sizeof *targets);
+    for (size_t b = 0; b < B; b++) targets[b * C + b] = 1;
+    for (uint32_t step = 0; step < 2; step++) {
+        device_zero(vit.params.grads, n * sizeof(float));
+        vit_draw_buffers(&vit, check_seed(), step);
+        vit_draw_drop_path(&vit, check_seed(), step, 0, B);
+        real_upload(vit.images, x, B * image);
+        vit_forward(&vit, B, true);
+        vit_load_targets(&vit, targets, B);
+        vit_loss(&vit, B, 1.0f / B);
+        vit_backward(&vit, B, true, NULL);
+        device_download(grads + step * n, vit.params.grads, n * sizeof *grads);
+    }
+    *total = n;
+    *bytes = vit.training.keep_peak;
+    vit_destroy(&vit);
+    free(targets);
+    free(x);
+    return grads;
+}
+
+static void test_recompute(void **state) {
+    (void)state;
+    const VitConfig configs[] = {
+        recomputed_config("softmax", "mlp", "none", true),      recomputed_config("convit", "mlp", "none", true),
+        recomputed_config("linear", "performer", "none", true), recomputed_config("linear", "mlp", "sincspe", false),
+        recomputed_config("ripple", "performer", "none", false), recomputed_config("lisa", "mlp", "none", false),
+        staged(recomputed_config("softmax", "mlp", "none", false)),
+        staged(recomputed_config("lisa", "mlp", "none", false)),
+    };
+    for (size_t i = 0; i < sizeof configs / sizeof *configs; i++) {
+        VitConfig config = configs[i];
+        size_t total, all, less;
+        float *plain = two_steps(&config, &total, &all);
+        config.recompute = true;
+        float *again = two_steps(&config, &total, &less);
+        double squares = 0, moved = 0;
+        for (size_t k = 0; k < 2 * total; k++) squares += (double)plain[k] * plain[k];
+        for (size_t k = 0; k < total; k++) moved += fabs((double)plain[k] - plain[total + k]);
+        printf("recompute, %s %s %s%s: %zu bytes kept, %zu without\n", config.attention.attn,
+               config.attention.feature_map, config.attention.relative, config.stage_count > 1 ? ", two stages" : "", less,
+               all);
+        assert_true(isfinite(squares) && squares > 0 && moved > 0);
+        assert_memory_equal(plain, again, 2 * total * sizeof *plain);
+        assert_true(less < all);
+        free(plain);
+        free(again);
+    }
+}
+
+/* == Scaled first values ========================================================================================== */
+
+static void test_scaled_start(void **state) {
+    (void)state;
+    VitConfig config = staged(recomputed_config("softmax", "mlp", "none", false));
+    static const char *const scaled[] = {"attn.conv2.weight", "attn.proj.weight", "mlp.fc2.weight"};
+    Vit plain, small;
+    vit_create(&plain, &config);
+    config.scale_depth = true;
+    vit_create(&small, &config);
+    int count = 0;
+    for (int t = 0; t < plain.params.count; t++) {
+        const Param *p = &plain.params.items[t];
+        float *a = check_poison(p->size), *b = check_poison(p->size), gain = 1;
+        params_draw(&plain.params, p, 5, a);
+        params_draw(&small.params, &small.params.items[t], 5, b);
+        for (int i = 0; i < 3; i++)
+            if (strstr(p->name, scaled[i])) gain = 1 / sqrtf(8); /* four blocks */
+        for (size_t i = 0; i < p->size; i++) assert_true(b[i] == gain * a[i]);
+        count += gain < 1;
+        free(a);
+        free(b);
+    }
+    assert_int_equal(count, 8);
+    vit_destroy(&plain);
+    vit_destroy(&small);
 }
 
 static int micro_batches_add_up(const char *path) {
@@ -472,6 +608,7 @@ int main(void) {
         cmocka_unit_test(test_reference),      cmocka_unit_test(test_algorithms),
         cmocka_unit_test(test_differences),    cmocka_unit_test(test_inference_plan),
         cmocka_unit_test(test_micro_batches),  cmocka_unit_test(test_drop_path),
+        cmocka_unit_test(test_recompute),      cmocka_unit_test(test_scaled_start),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -298,7 +298,8 @@ static void test_masked(void **state) {
 
 int main(void) {
     kernels_init();
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_bias), cmocka_unit_test(test_sparse), cmocka_unit_test(test_masked)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_bias), cmocka_unit_test(test_sparse),
+                                       cmocka_unit_test(test_masked)};
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     kernels_exit();
     return failed;

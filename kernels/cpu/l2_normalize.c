@@ -1,4 +1,4 @@
-/* Queries and keys at unit length, head by head.
+/* Queries and keys at unit length, and values where asked for, head by head.
  *   forward   r = 1 / max(|x|, 1e-6),  x^ = r x
  *   backward  dx = r (dx^ - x^ (x^.dx^)),  or r dx^ where |x| was below 1e-6
  *   saves     x^, r. */
@@ -15,7 +15,7 @@ TILE_INLINE vec inverse_lengths(vec squares) {
 }
 
 /* Sixteen rows of D or fewer; their sums together.  D is a literal where it is TILE. */
-TILE_INLINE void rows_forward(real *qk, float *inverse, const real *x, int rows, int D) {
+TILE_INLINE void rows_forward(real *unit, float *inverse, const real *x, int rows, int D) {
     vec squares[TILE] = {0};
     for (int r = 0; r < rows; r++)
         for (int j = 0; j < D; j += TILE) {
@@ -27,48 +27,51 @@ TILE_INLINE void rows_forward(real *qk, float *inverse, const real *x, int rows,
     for (int r = 0; r < rows; r++)
         for (int j = 0; j < D; j += TILE) {
             size_t at = (size_t)r * D + j;
-            vec_store_part(qk + at, inverse[r] * vec_load_part(x + at, D - j), D - j);
+            vec_store_part(unit + at, inverse[r] * vec_load_part(x + at, D - j), D - j);
         }
 }
 
-TILE_INLINE void rows_backward(real *dx, const real *dqk, const real *qk, const float *inverse, int rows, int D) {
+TILE_INLINE void rows_backward(real *dx, const real *dunit, const real *unit, const float *inverse, int rows, int D) {
     vec dots[TILE] = {0};
     for (int r = 0; r < rows; r++)
         for (int j = 0; j < D; j += TILE) {
             size_t at = (size_t)r * D + j;
-            dots[r] += vec_load_part(dqk + at, D - j) * vec_load_part(qk + at, D - j);
+            dots[r] += vec_load_part(dunit + at, D - j) * vec_load_part(unit + at, D - j);
         }
     vec along = vec_select(vec_load_part(inverse, rows) < LARGEST, vec_sums(dots), vec_set(0));
     for (int r = 0; r < rows; r++)
         for (int j = 0; j < D; j += TILE) {
             size_t at = (size_t)r * D + j;
-            vec d = vec_load_part(dqk + at, D - j) - along[r] * vec_load_part(qk + at, D - j);
+            vec d = vec_load_part(dunit + at, D - j) - along[r] * vec_load_part(unit + at, D - j);
             vec_store_part(dx + at, inverse[r] * d, D - j);
         }
 }
 
-/* The 2 H rows of a token lie in a row in qkv, too. */
-void l2_normalize_forward(real *qk, float *inverse, const real *qkv, size_t n, int H, int D) {
+/* The rows of a token's first parts lie in a row in qkv, too. */
+void l2_normalize_forward(real *unit, float *inverse, const real *qkv, size_t n, int parts, int H, int D) {
     size_t row = (size_t)H * D;
+    int heads = parts * H;
 #pragma omp parallel for schedule(static)
     for (size_t i = 0; i < n; i++)
-        for (int h = 0; h < 2 * H; h += TILE) {
-            int rows = 2 * H - h < TILE ? 2 * H - h : TILE;
-            size_t at = i * 2 * row + (size_t)h * D;
-            if (D == TILE) rows_forward(qk + at, inverse + i * 2 * H + h, qkv + at + i * row, rows, TILE);
-            else rows_forward(qk + at, inverse + i * 2 * H + h, qkv + at + i * row, rows, D);
+        for (int h = 0; h < heads; h += TILE) {
+            int rows = heads - h < TILE ? heads - h : TILE;
+            size_t at = i * parts * row + (size_t)h * D, from = i * 3 * row + (size_t)h * D;
+            if (D == TILE) rows_forward(unit + at, inverse + i * heads + h, qkv + from, rows, TILE);
+            else rows_forward(unit + at, inverse + i * heads + h, qkv + from, rows, D);
         }
 }
 
-void l2_normalize_backward(real *dqkv, const real *dqk, const real *qk, const float *inverse, size_t n, int H, int D) {
+void l2_normalize_backward(real *dqkv, const real *dunit, const real *unit, const float *inverse, size_t n, int parts,
+                           int H, int D) {
     size_t row = (size_t)H * D;
+    int heads = parts * H;
 #pragma omp parallel for schedule(static)
     for (size_t i = 0; i < n; i++)
-        for (int h = 0; h < 2 * H; h += TILE) {
-            int rows = 2 * H - h < TILE ? 2 * H - h : TILE;
-            size_t at = i * 2 * row + (size_t)h * D;
-            const float *lengths = inverse + i * 2 * H + h;
-            if (D == TILE) rows_backward(dqkv + at + i * row, dqk + at, qk + at, lengths, rows, TILE);
-            else rows_backward(dqkv + at + i * row, dqk + at, qk + at, lengths, rows, D);
+        for (int h = 0; h < heads; h += TILE) {
+            int rows = heads - h < TILE ? heads - h : TILE;
+            size_t at = i * parts * row + (size_t)h * D, to = i * 3 * row + (size_t)h * D;
+            const float *lengths = inverse + i * heads + h;
+            if (D == TILE) rows_backward(dqkv + to, dunit + at, unit + at, lengths, rows, TILE);
+            else rows_backward(dqkv + to, dunit + at, unit + at, lengths, rows, D);
         }
 }

@@ -482,7 +482,7 @@ LISA_BACKWARD(lisa_fft_backward) {
 /* Nanoseconds for a token, two patterns and sixteen channels, from tests/bench_lisa.c on one core of an EPYC 9005: a part
  * that every size pays, and one for each stage of the six transforms.  A prime factor r above 7 is worth 0.65 r stages. */
 double lisa_fft_cost(const Patterns *patterns, int D) {
-    const double token = 26, stage = 9;
+    const double token = 20, stage = 9;
     if (!has_spectrum(patterns)) return INFINITY;
     Shape s = shape_of(patterns, 1, D);
     double stages = 0;

@@ -7,11 +7,12 @@
  *             dx = dS z,  dz = dS^T x,  gaussian  dx -= x rowsum(dS),  dz -= z colsum(dS)
  *   Z         V = A2^T / m^p, m the largest sum of a column of A2, p 1 for softmax and 2 for gaussian; then STEPS times
  *             W = A2 V,  C1 = 7 - W,  C2 = 15 - W C1,  C3 = (13 - W C2)/4,  V' = V C3
- *   backward, transposed so that no right factor is: G = dV'^T,  N3 = -G V/4,  N2 = -N3 W,  dW^T = C2 N3 + C1 N2 - N2 W,
- *             dV^T = C3 G + dW^T A2,  dA2^T += V dW^T
+ *   backward, transposed so that no right factor is: G = dV'^T,  N3 = -G V/4,  N2 = -N3 W,
+ *             dW^T = C2 N3 + C1 N2 - N2 W,  dV^T = C3 G + dW^T A2,  dA2^T += V dW^T
  *   Source: Xiong et al. 2021 (Nystromformer; the scheme is Razavi et al. 2014's), Lu et al. 2021 (SOFT).
  *
- * Nothing is saved: the backward pass makes the matrices again, which is a tenth more than to read them from memory.
+ * Nothing is saved: the V of all steps would take more memory than q, k, v and y do, and spare the backward pass 6 of
+ * its 72 products of L x L.
  * Copies have rows of whole vectors, and whole tiles of rows, so that they can be transposed; padding is zero. */
 #include "kernels/cpu/vecmath.h"
 #include "kernels/cpu/workspace.h"
@@ -244,7 +245,8 @@ static void transpose_square(float *to, const float *from, float scale, const Sh
 static float largest_column(const float *a2, int *most, float *sums, const Shape *s) {
     memset(sums, 0, s->Lp * sizeof *sums);
     for (int i = 0; i < s->L; i++)
-        for (int j = 0; j < s->Lp; j += TILE) vec_store(sums + j, vec_load(sums + j) + vec_load(a2 + (size_t)i * s->Lp + j));
+        for (int j = 0; j < s->Lp; j += TILE)
+            vec_store(sums + j, vec_load(sums + j) + vec_load(a2 + (size_t)i * s->Lp + j));
     *most = 0;
     for (int j = 1; j < s->L; j++)
         if (sums[j] > sums[*most]) *most = j;
@@ -296,8 +298,8 @@ static void inverse_backward(float *da2, const Work *w, const Shape *s) {
     float dscale = vec_dot(g, w->a2, (int)square), dsum = -dscale * scale / sum * (s->gaussian ? 2 : 1);
     transpose_square(da2, w->da2t, 1, s);
     for (int i = 0; i < s->L; i++) {
-        float *row = da2 + (size_t)i * s->Lp;
-        for (int j = 0; j < s->Lp; j += TILE) vec_store(row + j, vec_load(row + j) + scale * vec_load(g + (size_t)i * s->Lp + j));
+        float *row = da2 + (size_t)i * s->Lp, *turned = g + (size_t)i * s->Lp;
+        for (int j = 0; j < s->Lp; j += TILE) vec_store(row + j, vec_load(row + j) + scale * vec_load(turned + j));
         row[most] += dsum;
     }
 }

@@ -43,4 +43,36 @@ static inline bool offset_runs_next(const Offsets *o, int i, OffsetRun *run) {
     return n < Hg;
 }
 
+/* The other way round: the queries of a line that read entry t of consecutive keys, query i0 + n of key j0 + n. */
+typedef struct {
+    int i0, j0, count;
+    int part; /* how many came before; 0 in a fresh one */
+} OffsetLine;
+
+/* x of n that read x - dx, 0 <= dx < n, around a circle: those up to the end, then those that begin again. */
+static inline OffsetLine offset_line_around(int dx, int n, int part) {
+    return part % 2 ? (OffsetLine){0, n - dx, dx, part + 1} : (OffsetLine){dx, 0, n - dx, part + 1};
+}
+
+static inline bool offset_lines_next(const Offsets *o, int t, OffsetLine *line) {
+    int Hg = o->Hg, Wg = o->Wg, part = line->part;
+    if (o->kind == OFFSETS_CIRCLE) {
+        *line = offset_line_around(t, Hg * Wg, part);
+        return part < 2;
+    }
+    if (o->kind == OFFSETS_TORUS) {
+        int y = part / 2;
+        *line = offset_line_around(t % Wg, Wg, part);
+        line->i0 += y * Wg;
+        line->j0 += (y - t / Wg + Hg) % Hg * Wg;
+        return y < Hg;
+    }
+    int width = o->kind == OFFSETS_LOCAL ? o->side : 2 * Wg - 1;
+    int dy = t / width - (o->kind == OFFSETS_LOCAL ? o->side / 2 : Hg - 1);
+    int dx = t % width - (o->kind == OFFSETS_LOCAL ? o->side / 2 : Wg - 1);
+    int y = (dy > 0 ? dy : 0) + part, x = dx > 0 ? dx : 0, end = dx < 0 ? Wg + dx : Wg;
+    *line = (OffsetLine){y * Wg + x, (y - dy) * Wg + x - dx, end > x ? end - x : 0, part + 1};
+    return y < Hg && y - dy < Hg;
+}
+
 #endif

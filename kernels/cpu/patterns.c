@@ -5,11 +5,13 @@
  *   spread    forward Fx at z = s;  backward Fz, Fk, Fw, Fbase at x = dy
  * w the same for all channels: with T[i,j] = x_i.k_j and P[i,j] = sum_e z[i,e] w[t,e]
  *   Fz[i,e] = sum_j T[i,j] w[t,e],  Fx_i = sum_j P[i,j] k_j,  Fk_j = sum_i P[i,j] x_i,  Fw[t,e] = sum_ij T[i,j] z[i,e]
- * w for each channel: with A[e] = sum_j w[t,c,e] k[j,c] for one query i and channel c, and dA[e] = x[i,c] z[i,e]
- *   Fz[i,e] = sum_c x[i,c] A[e],  Fx[i,c] = sum_e z[i,e] A[e],  Fk[j,c] = sum_e dA[e] w[t,c,e],  Fw[t,c,e] = k[j,c] dA[e]
+ * w for each channel: with p_ij[c] = x[i,c] k[j,c] and g_ij[c] = sum_e z[i,e] w[t,c,e]
+ *   Fz[i,e] = sum_j sum_c p_ij[c] w[t,c,e],  Fx[i,c] = sum_j g_ij[c] k[j,c],  Fk[j,c] = sum_i g_ij[c] x[i,c],
+ *   Fw[t,c,e] = sum_ij p_ij[c] z[i,e]
  *
- * HEADS (image, head)s go together: for one query they read the same window of the table (offset_runs.h), so that sums over
- * j and over e are matrix products with that window, and sums over channels are products of QUERIES queries of one head. */
+ * The same table: HEADS (image, head)s go together.  For one query they read the same window of the table (offset_runs.h), so
+ * that sums over j and over e are matrix products with that window, and sums over channels are products of QUERIES queries of
+ * one head.  A table for each channel: all pairs of one entry, up to N of them, are the rows of products with that entry. */
 #include <assert.h>
 #include <string.h>
 
@@ -18,25 +20,28 @@
 #include "kernels/cpu/workspace.h"
 #include "kernels/kernels.h"
 
-enum { HEADS = 8, QUERIES = 8 };
+enum { HEADS = 8, QUERIES = 8, PAIRS = 8 };
 
 typedef struct {
     const Offsets *offsets;
     int N, H, D, E, Dp, Ep;
-    int channels;    /* of w: D or 1 */
-    int U;           /* entries of a turned table */
+    bool per_channel;
+    int U;           /* entries of a turned table, or of the table where it has channels */
     size_t ldu, ldn; /* rows along entries, along keys: room for a vector beyond */
+    size_t z_token, z_head; /* in Work's z and fz: heads side by side where they share a window, else one after the other */
     PatternRows rows;
 } Shape;
 
 static Shape shape_of(const Patterns *p, const PatternRows *rows, int H, int D) {
     const Offsets *o = &p->offsets;
-    Shape s = {.offsets = o, .N = o->Hg * o->Wg, .H = H, .D = D, .E = p->E, .channels = p->per_channel ? D : 1};
+    Shape s = {.offsets = o, .N = o->Hg * o->Wg, .H = H, .D = D, .E = p->E, .per_channel = p->per_channel};
     s.Dp = tile_round_up(D);
     s.Ep = tile_round_up(s.E);
-    s.U = offset_runs_entries(o);
+    s.U = p->per_channel ? offsets_count(o) : offset_runs_entries(o);
     s.ldu = (size_t)tile_round_up(s.U) + TILE;
     s.ldn = (size_t)tile_round_up(s.N) + TILE;
+    s.z_token = (size_t)s.Ep * (p->per_channel ? 1 : HEADS);
+    s.z_head = (size_t)s.Ep * (p->per_channel ? s.N : 1);
     if (rows) s.rows = *rows;
     return s;
 }
@@ -53,15 +58,17 @@ typedef struct {
 
 /* Shared by the threads: the table turned round, both ways, and base, both ways (zeros where there is none). */
 typedef struct {
-    float *w, *wt;       /* [channels,U,Ep], [channels,E,ldu] */
+    float *w, *wt;       /* [U,Ep], [E,ldu]; for each channel [U,D,Ep], [U,E,Dp] */
     float *base, *baset; /* [D,Ep], [E,Dp] */
 } Tables;
+
+static size_t table_floats(const Shape *s) { return (size_t)s->U * (s->per_channel ? s->D : 1) * s->Ep; }
 
 static Tables tables_take(const Shape *s, float *memory, size_t *floats) {
     float *next = memory;
     Tables t;
-    t.w = workspace_take(&next, (size_t)s->channels * s->U * s->Ep);
-    t.wt = workspace_take(&next, (size_t)s->channels * s->E * s->ldu);
+    t.w = workspace_take(&next, table_floats(s));
+    t.wt = workspace_take(&next, s->per_channel ? (size_t)s->U * s->E * s->Dp : s->E * s->ldu);
     t.base = workspace_take(&next, (size_t)s->D * s->Ep);
     t.baset = workspace_take(&next, (size_t)s->E * s->Dp);
     *floats = (size_t)(next - memory);
@@ -70,28 +77,30 @@ static Tables tables_take(const Shape *s, float *memory, size_t *floats) {
 
 typedef struct {
     float *x, *fx;     /* [HEADS,N,Dp] */
-    float *z, *fz;     /* [N,HEADS,Ep] */
+    float *z, *fz;     /* [N,HEADS,Ep], or [HEADS,N,Ep] */
     float *k, *fk;     /* [HEADS,N,Dp] */
-    float *kt, *fkt;   /* [HEADS,D,ldn] */
+    float *kt;         /* [HEADS,D,ldn] */
     float *pairs;      /* [HEADS,QUERIES,ldn]: T, then P */
-    float *a, *da;     /* [HEADS,Ep] */
+    float *p, *g;      /* [pairs,Dp], of one entry: up to N pairs, and zeros up to a multiple of PAIRS */
+    float *zp, *fzp;   /* [pairs,Ep]: their z, what they give to Fz */
     float *fw, *fbase; /* this thread's sums, as in Tables */
 } Work;
 
 static Work work_take(const Shape *s, float *memory, size_t *floats) {
     float *next = memory;
-    size_t rows = (size_t)HEADS * s->N, keys = HEADS * s->D * s->ldn;
+    size_t rows = (size_t)HEADS * s->N, pairs = (size_t)s->N + PAIRS;
     Work w;
     float **by_channel[] = {&w.x, &w.fx, &w.k, &w.fk};
     for (int i = 0; i < 4; i++) *by_channel[i] = workspace_take(&next, rows * s->Dp);
     w.z = workspace_take(&next, rows * s->Ep);
     w.fz = workspace_take(&next, rows * s->Ep);
-    w.kt = workspace_take(&next, keys);
-    w.fkt = workspace_take(&next, keys);
+    w.kt = workspace_take(&next, HEADS * s->D * s->ldn);
     w.pairs = workspace_take(&next, HEADS * QUERIES * s->ldn);
-    w.a = workspace_take(&next, (size_t)HEADS * s->Ep);
-    w.da = workspace_take(&next, (size_t)HEADS * s->Ep);
-    w.fw = workspace_take(&next, (size_t)s->channels * s->U * s->Ep);
+    w.p = workspace_take(&next, pairs * s->Dp);
+    w.g = workspace_take(&next, pairs * s->Dp);
+    w.zp = workspace_take(&next, pairs * s->Ep);
+    w.fzp = workspace_take(&next, pairs * s->Ep);
+    w.fw = workspace_take(&next, table_floats(s));
     w.fbase = workspace_take(&next, (size_t)s->D * s->Ep);
     *floats = (size_t)(next - memory);
     return w;
@@ -121,19 +130,30 @@ static Work work_of(const Shape *s, int thread) {
     return work_take(s, (float *)kernels_workspace_base + first, &floats);
 }
 
+/* Entry u of the table, as workspaces hold it, in the order of the user's table. */
+static size_t entry_at(const Shape *s, int u) {
+    return s->per_channel ? (size_t)u * s->D * s->E : (size_t)offset_runs_entry(s->offsets, u) * s->E;
+}
+
 static Tables tables_make(const float *w, const float *base, const Shape *s) {
     size_t floats;
     Tables t = tables_take(s, (float *)kernels_workspace_base, &floats);
     memset(t.w, 0, floats * sizeof(float));
 #pragma omp parallel for schedule(static)
-    for (int c = 0; c < s->channels; c++)
-        for (int u = 0; u < s->U; u++) {
-            const float *from = w + ((size_t)offset_runs_entry(s->offsets, u) * s->channels + c) * s->E;
+    for (int u = 0; u < s->U; u++) {
+        const float *from = w + entry_at(s, u);
+        for (int c = 0; c < (s->per_channel ? s->D : 1); c++)
             for (int e = 0; e < s->E; e++) {
-                t.w[((size_t)c * s->U + u) * s->Ep + e] = from[e];
-                t.wt[((size_t)c * s->E + e) * s->ldu + u] = from[e];
+                float value = from[(size_t)c * s->E + e];
+                if (s->per_channel) {
+                    t.w[((size_t)u * s->D + c) * s->Ep + e] = value;
+                    t.wt[((size_t)u * s->E + e) * s->Dp + c] = value;
+                } else {
+                    t.w[(size_t)u * s->Ep + e] = value;
+                    t.wt[e * s->ldu + u] = value;
+                }
             }
-        }
+    }
     for (int c = 0; base && c < s->D; c++)
         for (int e = 0; e < s->E; e++)
             t.base[(size_t)c * s->Ep + e] = t.baset[(size_t)e * s->Dp + c] = base[(size_t)c * s->E + e];
@@ -175,13 +195,13 @@ static void scatter(real *to, const real *add, const float *from, int row, const
     }
 }
 
-/* to [N,HEADS,Ep], and back. */
+/* To Work's z, and back. */
 static void gather_patterns(float *to, const real *from, const Chunk *chunk, const Shape *s) {
     for (int r = 0; r < chunk->count; r++) {
         const real *head = from + head_at(chunk, r, s->rows.z, s->E, s);
         for (int i = 0; i < s->N; i++)
             for (int e = 0; e < s->E; e += TILE)
-                vec_store(to + ((size_t)i * HEADS + r) * s->Ep + e, vec_load_part(head + (size_t)i * s->rows.z + e, s->E - e));
+                vec_store(to + i * s->z_token + r * s->z_head + e, vec_load_part(head + (size_t)i * s->rows.z + e, s->E - e));
     }
 }
 static void scatter_patterns(real *to, const float *from, const Chunk *chunk, const Shape *s) {
@@ -189,21 +209,16 @@ static void scatter_patterns(real *to, const float *from, const Chunk *chunk, co
         real *head = to + head_at(chunk, r, s->rows.z, s->E, s);
         for (int i = 0; i < s->N; i++)
             for (int e = 0; e < s->E; e += TILE)
-                vec_store_part(head + (size_t)i * s->rows.z + e, vec_load(from + ((size_t)i * HEADS + r) * s->Ep + e), s->E - e);
+                vec_store_part(head + (size_t)i * s->rows.z + e, vec_load(from + i * s->z_token + r * s->z_head + e), s->E - e);
     }
 }
 
-/* to [count,D,ldn] = from [count,N,Dp] head by head transposed, zeros beyond N; and back. */
+/* to [count,D,ldn] = from [count,N,Dp] head by head transposed, zeros beyond N. */
 static void transpose(float *to, const float *from, int count, const Shape *s) {
     memset(to, 0, count * s->D * s->ldn * sizeof *to);
     for (int r = 0; r < count; r++)
         for (int i = 0; i < s->N; i++)
             for (int c = 0; c < s->D; c++) to[((size_t)r * s->D + c) * s->ldn + i] = from[((size_t)r * s->N + i) * s->Dp + c];
-}
-static void transpose_back(float *to, const float *from, int count, const Shape *s) {
-    for (int r = 0; r < count; r++)
-        for (int i = 0; i < s->N; i++)
-            for (int c = 0; c < s->D; c++) to[((size_t)r * s->N + i) * s->Dp + c] = from[((size_t)r * s->D + c) * s->ldn + i];
 }
 
 /* == One query and its window of the table ======================================================================== */
@@ -255,31 +270,65 @@ static void shared_queries(const Form *f, Work w, Tables t, int first, int queri
 
 /* == A table for each channel ===================================================================================== */
 
-static void channel_query(const Form *f, Work w, Tables t, int i, int c, int heads, const Shape *s) {
-    size_t lines = s->D * s->ldn, table = (size_t)c * s->U * s->Ep, zs = (size_t)i * HEADS * s->Ep;
-    const float *k = w.kt + c * s->ldn, *z = w.z + zs;
-    if (f->fz || f->fx) {
-        memset(w.a, 0, (size_t)heads * s->Ep * sizeof *w.a);
-        collect_window(w.a, k, lines, t.w + table, i, heads, s);
+/* The pairs of one entry: p, and z where it is asked for.  Their number, with the zeros that follow, is returned. */
+TILE_INLINE int gather_pairs(float *p, float *zp, const float *x, const float *k, const float *z, int t, const Shape *s,
+                             size_t Dp, size_t Ep) {
+    int rows = 0;
+    for (OffsetLine line = {0}; offset_lines_next(s->offsets, t, &line);) {
+        const float *xi = x + line.i0 * Dp, *kj = k + line.j0 * Dp;
+        for (size_t c = 0; c < line.count * Dp; c += TILE, p += TILE) vec_store(p, vec_load(xi + c) * vec_load(kj + c));
+        if (z) memcpy(zp, z + line.i0 * Ep, line.count * Ep * sizeof *zp);
+        zp += line.count * Ep;
+        rows += line.count;
     }
-    for (int r = 0; r < heads; r++) {
-        size_t at = ((size_t)r * s->N + i) * s->Dp + c;
-        vec sum = {0};
-        for (int e = 0; e < s->Ep; e += TILE) {
-            float *fz = w.fz + zs + r * s->Ep + e, *a = w.a + r * s->Ep + e;
-            if (f->fz) vec_store(fz, vec_load(fz) + w.x[at] * vec_load(a));
-            if (f->fx) sum += vec_load(z + r * s->Ep + e) * vec_load(a);
-            if (f->fk) vec_store(w.da + r * s->Ep + e, w.x[at] * vec_load(z + r * s->Ep + e));
+    for (; rows % PAIRS; rows++, p += Dp, zp += Ep) {
+        for (size_t c = 0; c < Dp; c += TILE) vec_store(p + c, vec_set(0));
+        for (size_t e = 0; e < Ep; e += TILE) vec_store(zp + e, vec_set(0));
+    }
+    return rows;
+}
+
+TILE_INLINE void scatter_to_patterns(float *fz, const float *from, int t, const Shape *s, size_t Ep) {
+    for (OffsetLine line = {0}; offset_lines_next(s->offsets, t, &line);) {
+        float *to = fz + line.i0 * Ep;
+        for (size_t e = 0; e < line.count * Ep; e += TILE, from += TILE) vec_store(to + e, vec_load(to + e) + vec_load(from));
+    }
+}
+
+/* Fx += g k,  Fk += g x. */
+TILE_INLINE void scatter_to_channels(float *fx, float *fk, const float *g, const float *x, const float *k, int t,
+                                     const Shape *s, size_t Dp) {
+    for (OffsetLine line = {0}; offset_lines_next(s->offsets, t, &line);) {
+        size_t i = line.i0 * Dp, j = line.j0 * Dp, end = i + line.count * Dp;
+        for (; i < end; i += TILE, j += TILE, g += TILE) {
+            vec v = vec_load(g);
+            if (fx) vec_store(fx + i, vec_load(fx + i) + v * vec_load(k + j));
+            if (fk) vec_store(fk + j, vec_load(fk + j) + v * vec_load(x + i));
         }
-        if (f->fx) w.fx[at] += vec_sum(sum);
     }
-    if (!f->fk) return;
-    spread_window(w.pairs, s->ldn, w.da, t.wt + c * s->E * s->ldu, i, heads, s);
-    for (int r = 0; r < heads; r++) {
-        float *to = w.fkt + r * lines + c * s->ldn;
-        for (int j = 0; j < s->N; j += TILE) vec_store(to + j, vec_load(to + j) + vec_load(w.pairs + r * s->ldn + j));
+}
+
+/* Entry t of head r; Dp and Ep are literals where they are TILE. */
+TILE_INLINE void channels_entry(const Form *f, Work w, Tables tables, int t, int r, const Shape *s, size_t Dp, size_t Ep) {
+    size_t at = (size_t)r * s->N * Dp, patterns = r * s->z_head;
+    const float *x = w.x + at, *k = w.k + at;
+    int rows = gather_pairs(w.p, w.zp, x, k, f->z ? w.z + patterns : NULL, t, s, Dp, Ep);
+    if (f->fz) {
+        tile_gemm(w.fzp, Ep, w.p, Dp, 1, tables.w + (size_t)t * s->D * Ep, Ep, rows, Ep, s->D, 0);
+        scatter_to_patterns(w.fz + patterns, w.fzp, t, s, Ep);
     }
-    add_to_window(w.fw + table, k, lines, w.da, i, heads, s);
+    if (f->fx || f->fk) {
+        tile_gemm(w.g, Dp, w.zp, Ep, 1, tables.wt + (size_t)t * s->E * Dp, Dp, rows, Dp, s->E, 0);
+        scatter_to_channels(f->fx ? w.fx + at : NULL, f->fk ? w.fk + at : NULL, w.g, x, k, t, s, Dp);
+    }
+    if (f->fw) tile_gemm(w.fw + (size_t)t * s->D * Ep, Ep, w.p, 1, Dp, w.zp, Ep, s->D, Ep, rows, 1);
+}
+
+static void channels_head(const Form *f, Work w, Tables tables, int r, const Shape *s) {
+    for (int t = 0; t < s->U; t++) {
+        if (s->Dp == TILE && s->Ep == TILE) channels_entry(f, w, tables, t, r, s, TILE, TILE);
+        else channels_entry(f, w, tables, t, r, s, s->Dp, s->Ep);
+    }
 }
 
 /* == All of it ==================================================================================================== */
@@ -290,21 +339,18 @@ static void chunk_form(const Form *f, Work w, Tables t, const Chunk *chunk, cons
     if (f->x) gather(w.x, f->x, s->rows.x, chunk, s);
     if (f->z) gather_patterns(w.z, f->z, chunk, s);
     gather(w.k, f->k, s->rows.k, chunk, s);
-    transpose(w.kt, w.k, heads, s);
+    if (!s->per_channel) transpose(w.kt, w.k, heads, s);
     if (f->fx) memset(w.fx, 0, by_channel * sizeof *w.fx);
     if (f->fz) memset(w.fz, 0, by_pattern * sizeof *w.fz);
     if (f->fk) memset(w.fk, 0, by_channel * sizeof *w.fk);
-    if (f->fk) memset(w.fkt, 0, HEADS * s->D * s->ldn * sizeof *w.fkt);
-    for (int i = 0; s->channels == 1 && i < s->N; i += QUERIES)
+    for (int i = 0; !s->per_channel && i < s->N; i += QUERIES)
         shared_queries(f, w, t, i, s->N - i < QUERIES ? s->N - i : QUERIES, heads, s);
-    for (int c = 0; s->channels > 1 && c < s->D; c++)
-        for (int i = 0; i < s->N; i++) channel_query(f, w, t, i, c, heads, s);
-    if (s->channels > 1 && f->fk) transpose_back(w.fk, w.fkt, heads, s);
+    for (int r = 0; s->per_channel && r < heads; r++) channels_head(f, w, t, r, s);
     for (int i = 0; i < s->N; i++) {
-        size_t zs = (size_t)i * HEADS * s->Ep, xs = (size_t)i * s->Dp, head = (size_t)s->N * s->Dp;
-        if (f->fz) tile_gemm(w.fz + zs, s->Ep, w.x + xs, head, 1, t.base, s->Ep, heads, s->Ep, s->D, 1);
-        if (f->fx) tile_gemm(w.fx + xs, head, w.z + zs, s->Ep, 1, t.baset, s->Dp, heads, s->Dp, s->E, 1);
-        if (f->fbase) tile_gemm(w.fbase, s->Ep, w.x + xs, 1, head, w.z + zs, s->Ep, s->D, s->Ep, heads, 1);
+        size_t zs = i * s->z_token, zh = s->z_head, xs = (size_t)i * s->Dp, xh = (size_t)s->N * s->Dp;
+        if (f->fz) tile_gemm(w.fz + zs, zh, w.x + xs, xh, 1, t.base, s->Ep, heads, s->Ep, s->D, 1);
+        if (f->fx) tile_gemm(w.fx + xs, xh, w.z + zs, zh, 1, t.baset, s->Dp, heads, s->Dp, s->E, 1);
+        if (f->fbase) tile_gemm(w.fbase, s->Ep, w.x + xs, 1, xh, w.z + zs, zh, s->D, s->Ep, heads, 1);
     }
     if (f->fx) scatter(f->fx, NULL, w.fx, s->rows.x, chunk, s);
     if (f->fz) scatter_patterns(f->fz, w.fz, chunk, s);
@@ -313,14 +359,15 @@ static void chunk_form(const Form *f, Work w, Tables t, const Chunk *chunk, cons
 
 /* The threads' sums join the gradients in the order of the threads. */
 static void join(const Form *f, int threads, const Shape *s) {
+    int channels = s->per_channel ? s->D : 1;
 #pragma omp parallel for schedule(static)
-    for (int c = 0; c < s->channels; c++)
-        for (int u = 0; u < s->U; u++)
-            for (int t = 0; t < threads; t++) {
-                const float *from = work_of(s, t).fw + ((size_t)c * s->U + u) * s->Ep;
-                float *to = f->fw + ((size_t)offset_runs_entry(s->offsets, u) * s->channels + c) * s->E;
-                for (int e = 0; e < s->E; e++) to[e] += from[e];
-            }
+    for (int u = 0; u < s->U; u++)
+        for (int t = 0; t < threads; t++) {
+            const float *from = work_of(s, t).fw + (size_t)u * channels * s->Ep;
+            float *to = f->fw + entry_at(s, u);
+            for (int c = 0; c < channels; c++)
+                for (int e = 0; e < s->E; e++) to[(size_t)c * s->E + e] += from[(size_t)c * s->Ep + e];
+        }
     for (int t = 0; f->fbase && t < threads; t++)
         for (int c = 0; c < s->D; c++)
             for (int e = 0; e < s->E; e++) f->fbase[(size_t)c * s->E + e] += work_of(s, t).fbase[(size_t)c * s->Ep + e];
@@ -333,7 +380,7 @@ static void compute(const Form *f, const float *w, const float *base, const Shap
 #pragma omp parallel for schedule(static)
     for (int t = 0; t < threads; t++) {
         Work work = work_of(s, t);
-        if (f->fw) memset(work.fw, 0, (size_t)s->channels * s->U * s->Ep * sizeof(float));
+        if (f->fw) memset(work.fw, 0, table_floats(s) * sizeof(float));
         memset(work.fbase, 0, (size_t)s->D * s->Ep * sizeof(float));
     }
 #pragma omp parallel for schedule(static)

@@ -133,7 +133,8 @@ static float row_backward(float *x, float *t, float lse, const Shape *s) {
     return delta;
 }
 
-static void backward_head(real *dq, float *delta, const real *dy, const float *lse, const real *q, Work w, const Shape *s) {
+static void backward_head(real *dq, float *delta, const real *dy, const float *lse, const real *q, Work w,
+                          const Shape *s) {
     size_t bytes = (size_t)s->Np * s->Dp * sizeof(float);
     float scale = 1 / sqrtf((float)s->D);
     gather_all(&w, q, s);
@@ -163,7 +164,8 @@ void thresholded_attention_forward(real *y, float *lse, const real *qkv, float t
     for (int b = 0; b < B; b++)
         for (int h = 0; h < H; h++) {
             size_t token = (size_t)b * N, at = (size_t)h * D;
-            forward_head(y + token * s.y_row + at, lse + ((size_t)b * H + h) * N, qkv + token * s.row + at, work_of(&s), &s);
+            forward_head(y + token * s.y_row + at, lse + ((size_t)b * H + h) * N, qkv + token * s.row + at, work_of(&s),
+                         &s);
         }
 }
 

@@ -1,5 +1,5 @@
-/* Queries and keys at unit length; the formulas are those of kernels/cpu/l2_normalize.c.  Eight lanes a row: the heads of
- * LiSA are sixteen wide. */
+/* Queries and keys at unit length, and values where asked for; the formulas are those of kernels/cpu/l2_normalize.c.
+ * Eight lanes a row: the heads of LiSA are sixteen wide. */
 #include "kernels/cuda/rows.cuh"
 #include "kernels/kernels.h"
 
@@ -13,45 +13,49 @@ DEVICE float lanes_sum(float x) {
     return x;
 }
 
-/* Row i of the n * 2 H rows of q^ and k^, where it stands in qkv. */
-DEVICE size_t row_in_qkv(size_t i, int H, int D) { return i / (2 * H) * 3 * H * D + i % (2 * H) * D; }
+/* Row i of a token's `heads` rows, those of all parts, in qkv, where a token has M3 numbers. */
+DEVICE size_t row_in_qkv(size_t i, int heads, int M3, int D) { return i / heads * M3 + i % heads * D; }
 
 /* Lanes of rows that are not there work on the last one and write nothing. */
 __global__ void __launch_bounds__(THREADS)
-    l2_normalize_forward_kernel(real *qk, float *inverse, const real *qkv, size_t rows, int H, int D) {
+    l2_normalize_forward_kernel(real *unit, float *inverse, const real *qkv, size_t rows, int heads, int M3, int D) {
     size_t at = ((size_t)blockIdx.x * THREADS + threadIdx.x) / LANES, i = at < rows ? at : rows - 1;
     int lane = threadIdx.x % LANES;
-    const real *x = qkv + row_in_qkv(i, H, D);
+    const real *x = qkv + row_in_qkv(i, heads, M3, D);
     float squares = 0;
     for (int c = lane; c < D; c += LANES) squares += to_float(x[c]) * to_float(x[c]);
     float r = 1 / sqrtf(lanes_sum(squares));
     if (r > LARGEST) r = LARGEST;
     if (at >= rows) return;
     if (lane == 0) inverse[i] = r;
-    for (int c = lane; c < D; c += LANES) qk[i * D + c] = to_real(r * to_float(x[c]));
+    for (int c = lane; c < D; c += LANES) unit[i * D + c] = to_real(r * to_float(x[c]));
 }
 
 __global__ void __launch_bounds__(THREADS)
-    l2_normalize_backward_kernel(real *dqkv, const real *dqk, const real *qk, const float *inverse, size_t rows, int H,
-                                 int D) {
+    l2_normalize_backward_kernel(real *dqkv, const real *dunit, const real *unit, const float *inverse, size_t rows,
+                                 int heads, int M3, int D) {
     size_t at = ((size_t)blockIdx.x * THREADS + threadIdx.x) / LANES, i = at < rows ? at : rows - 1;
     int lane = threadIdx.x % LANES;
-    const real *d = dqk + i * D, *x = qk + i * D;
+    const real *d = dunit + i * D, *x = unit + i * D;
     float r = inverse[i], dot = 0;
     for (int c = lane; c < D; c += LANES) dot += to_float(d[c]) * to_float(x[c]);
     dot = lanes_sum(dot);
     if (r >= LARGEST) dot = 0;
     if (at >= rows) return;
-    real *dx = dqkv + row_in_qkv(i, H, D);
+    real *dx = dqkv + row_in_qkv(i, heads, M3, D);
     for (int c = lane; c < D; c += LANES) dx[c] = to_real(r * (to_float(d[c]) - dot * to_float(x[c])));
 }
 
 static unsigned blocks_of(size_t rows) { return (unsigned)ceil_div(rows, THREADS / LANES); }
 
-void l2_normalize_forward(real *qk, float *inverse, const real *qkv, size_t n, int H, int D) {
-    LAUNCH(l2_normalize_forward_kernel, blocks_of(n * 2 * H), THREADS, 0, qk, inverse, qkv, n * 2 * H, H, D);
+void l2_normalize_forward(real *unit, float *inverse, const real *qkv, size_t n, int parts, int H, int D) {
+    size_t rows = n * parts * H;
+    LAUNCH(l2_normalize_forward_kernel, blocks_of(rows), THREADS, 0, unit, inverse, qkv, rows, parts * H, 3 * H * D, D);
 }
 
-void l2_normalize_backward(real *dqkv, const real *dqk, const real *qk, const float *inverse, size_t n, int H, int D) {
-    LAUNCH(l2_normalize_backward_kernel, blocks_of(n * 2 * H), THREADS, 0, dqkv, dqk, qk, inverse, n * 2 * H, H, D);
+void l2_normalize_backward(real *dqkv, const real *dunit, const real *unit, const float *inverse, size_t n, int parts,
+                           int H, int D) {
+    size_t rows = n * parts * H;
+    LAUNCH(l2_normalize_backward_kernel, blocks_of(rows), THREADS, 0, dqkv, dunit, unit, inverse, rows, parts * H, 3 * H * D,
+           D);
 }

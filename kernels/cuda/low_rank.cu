@@ -1,6 +1,6 @@
 /* Attention through landmarks; kernels/cpu/low_rank.c has the formulas.  A block takes a head at a time through all of
- * them, with its matrices in a slice of the workspace, and there are no more blocks than keep the device busy: a slice stays
- * in the second-level cache.  Products go by tiles of 64 x 64, four by four numbers to a thread. */
+ * them, its matrices in a slice of the workspace, and there are no more blocks than keep the device busy, so that slices
+ * are used again while a cache may still have them.  Products go by tiles of 64 x 64, four by four numbers to a thread. */
 #include "kernels/cuda/fragments.cuh"
 #include "kernels/cuda/rows.cuh"
 #include "kernels/kernels.h"
@@ -385,14 +385,14 @@ static Work slices(Shape *s, bool backward) {
 void low_rank_forward(real *y, const real *tokens, const real *landmarks, const LowRank *shape, int B) {
     Shape s = shape_of(shape, B);
     Work w = slices(&s, false);
-    LAUNCH(low_rank_forward_kernel, (unsigned)blocks_of(s), THREADS, 2 * SLAB * TILE * sizeof(float), y, tokens, landmarks,
-           w, s);
+    LAUNCH(low_rank_forward_kernel, (unsigned)blocks_of(s), THREADS, 2 * SLAB * TILE * sizeof(float), y, tokens,
+           landmarks, w, s);
 }
 
 void low_rank_backward(real *dtokens, real *dlandmarks, const real *dy, const real *tokens, const real *landmarks,
                        const LowRank *shape, int B) {
     Shape s = shape_of(shape, B);
     Work w = slices(&s, true);
-    LAUNCH(low_rank_backward_kernel, (unsigned)blocks_of(s), THREADS, 2 * SLAB * TILE * sizeof(float), dtokens, dlandmarks,
-           dy, tokens, landmarks, w, s);
+    LAUNCH(low_rank_backward_kernel, (unsigned)blocks_of(s), THREADS, 2 * SLAB * TILE * sizeof(float), dtokens,
+           dlandmarks, dy, tokens, landmarks, w, s);
 }

@@ -1,5 +1,6 @@
-/* Softmax attention without its small weights; the formulas are those of kernels/cpu/thresholded_attention.c.  A block has ROWS
- * tokens of one head and meets the others COLUMNS, a lane each, at a time: as queries for y and dq, as keys for dk and dv. */
+/* Softmax attention without its small weights; the formulas are those of kernels/cpu/thresholded_attention.c.  A block has
+ * ROWS tokens of one head and meets the others COLUMNS, a lane each, at a time: as queries for y and dq, as keys for dk
+ * and dv. */
 #include "kernels/cuda/fragments.cuh"
 #include "kernels/cuda/rows.cuh"
 #include "kernels/kernels.h"

@@ -28,8 +28,8 @@ typedef struct {
     int sparse_stride, sparse_c;
     int lisa_patterns, lisa_kernel; /* E; the side of a local window, 0: global */
     const char *lisa_fft, *lisa_algo;
-    bool per_head; /* every head has a feature map and a projection of ripple's sticks of its own */
     int inception_heads; /* that attend; 0: half of them */
+    bool per_head; /* every head has a feature map and a projection of ripple's sticks of its own */
 } AttentionConfig;
 
 typedef struct Attention Attention;
@@ -62,8 +62,8 @@ typedef struct {
     /* Row `query` of the [N,N] matrix that head `head` applied to the values of image b in the last forward pass:
      * host weights [N], for pictures.  NULL: the operator has no such matrix. */
     void (*weights)(const Attention *a, float *weights, int b, int head, int query);
-    /* The part of that row that is due to the distance alone: the weight of every token before q and k had a say.  NULL:
-     * position has no weights of its own. */
+    /* The part of that row that is due to the distance alone: the weight of every token before q and k had a say, or what a
+     * convolution of v adds to the row.  NULL: position has no weights of its own. */
     void (*spatial)(const Attention *a, float *weights, int b, int head, int query);
     /* How far the spatial weights of the last forward pass are from weights that halve from ring to ring: the mean
      * Jensen-Shannon divergence over B images, tokens and heads, in nats (the ripple paper's Figure 3).  NULL: none. */
@@ -74,7 +74,7 @@ struct Attention {
     const AttentionOp *op;
     AttentionConfig config;
     char prefix[PARAM_NAME_SIZE]; /* "blocks.3.attn." */
-    int block;                    /* 3 */
+    int block;                    /* 3; in a hierarchy all stages' blocks are counted */
     int N, M, H, D;               /* tokens, width, heads, head width */
     int Hg, Wg;                   /* grid; N = Hg*Wg, plus one with a class token */
     bool qkv_bias;
@@ -91,8 +91,10 @@ extern const AttentionOp *const attention_operators[];
 const AttentionOp *attention_find(const char *name);
 const char *const *attention_names(int *count);
 
-/* Prepares the operator of one block; dies (usage) on settings the operator cannot work with. */
-void attention_create(Attention *a, const AttentionConfig *config, int block, int Hg, int Wg, bool class_token, int M);
+/* Prepares the operator of one block, whose names begin with `prefix` ("blocks.3."); dies (usage) on settings the operator
+ * cannot work with. */
+void attention_create(Attention *a, const AttentionConfig *config, const char *prefix, int block, int Hg, int Wg,
+                      bool class_token, int M);
 /* The same for a layer of a detector's encoder; the grid comes with attention_set_grid, before op->plan (the largest one)
  * and before each batch (its own). */
 void attention_create_detector(Attention *a, const AttentionConfig *config, int layer, int M);

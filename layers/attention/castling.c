@@ -4,7 +4,7 @@
  *           4. mix += depthwise 3x3 of v over the grid
  *           5. in training, if asked for: mix += softmax attention, its weights up to castling_mask left out
  *           6. y = mix Wproj^T + b
- * backward  6. dmix   3. dphi, dv   4. dv += reversed depthwise of dmix   2. dq, dk   5. dq, dk, dv += the branch's   1. dx
+ * backward  6. dmix   3. dphi, dv   4. dv += reversed depthwise of dmix   2. dq, dk   5. adds to dq, dk, dv   1. dx
  * saves     qkv, phi, den, kv, linear attention's mix before step 4, and step 5's lse.
  * s is the first two terms of the angle's kernel 1 - angle / pi; step 5 stands in for the others, and is gone after
  * training: the inference plan has no lse. */
@@ -70,7 +70,8 @@ static void castling_backward(const Attention *a, real *dx, const real *dy, cons
     depthwise_backward(dv, dv, s->conv.dw, NULL, s->frame.dmix, qkv + 2 * a->M, s->conv.w, &s->conv.shape, B);
     angular_features_backward(dqkv, s->core.dphi, qkv, (size_t)B * (size_t)a->N, a->H, a->D);
     if (s->lse)
-        thresholded_attention_backward(dqkv, s->delta, s->frame.dmix, s->lse, qkv, a->config.castling_mask, B, a->N, a->H, a->D);
+        thresholded_attention_backward(dqkv, s->delta, s->frame.dmix, s->lse, qkv, a->config.castling_mask, B, a->N, a->H,
+                                  a->D);
     qkv_backward_in(&s->frame, a, dx, x, B);
 }
 

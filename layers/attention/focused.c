@@ -6,6 +6,9 @@
  *           4. mix += depthwise 5x5 of v over the grid, weights shared by the heads   5. y = mix Wproj^T + b
  * backward  5. dmix   3. dphi, dv   4. dv += reversed depthwise of dmix   2. dq, dk   1. dx
  * saves     qkv, phi, den, kv, and linear attention's mix before step 4.  1/N is part of phi(k). */
+#include <stdlib.h>
+
+#include "core/die.h"
 #include "layers/attention/linear_core.h"
 #include "layers/depthwise.h"
 
@@ -67,10 +70,26 @@ static size_t focused_macs(const Attention *a) {
     return qkv_macs(&s->frame, a) + linear_core_macs(&s->core, a) + depthwise_macs(&s->dwc.shape);
 }
 
-/* Of linear attention alone: the convolution weighs each channel in its own way. */
+/* Of linear attention alone: the convolution, whose weights focused_spatial has, is added to it. */
 static void focused_weights(const Attention *a, float *weights, int b, int head, int query) {
     const Focused *s = a->state;
     linear_core_weights(&s->core, a, weights, b, head, query);
+}
+
+/* The depthwise kernel, the mean over the head's channels. */
+static void focused_spatial(const Attention *a, float *weights, int b, int head, int query) {
+    const Focused *s = a->state;
+    const Depthwise *d = &s->dwc.shape;
+    int k = d->k, reach = k / 2, y0 = query / a->Wg - reach, x0 = query % a->Wg - reach;
+    float *w = xcalloc((size_t)(a->D * k * k), sizeof *w, "attention picture");
+    (void)b, (void)head;
+    device_download(w, s->dwc.w, (size_t)(a->D * k * k) * sizeof *w);
+    for (int j = 0; j < a->N; j++) {
+        int y = j / a->Wg - y0, x = j % a->Wg - x0;
+        weights[j] = 0;
+        for (int c = 0; y >= 0 && y < k && x >= 0 && x < k && c < a->D; c++) weights[j] += w[(c * k + y) * k + x] / (float)a->D;
+    }
+    free(w);
 }
 
 const AttentionOp focused_op = {
@@ -84,4 +103,5 @@ const AttentionOp focused_op = {
     .backward = focused_backward,
     .macs = focused_macs,
     .weights = focused_weights,
+    .spatial = focused_spatial,
 };

@@ -35,9 +35,9 @@ static void inception_declare(Attention *a, Params *params) {
     s->L = s->low * a->D;
     s->C = (a->M - s->L) / 2;
     s->W = 4 * s->C + s->L;
-    if (s->low < 1 || s->low >= a->H)
-        die_usage("attn inception splits the channels by heads: %d of heads %d attend, and must be 1 to %d: set heads or "
-                  "inception_heads", s->low, a->H, a->H - 1);
+    if (a->H < 2) die_usage("attn inception has some heads attend and convolves the others' channels: heads %d is too few", a->H);
+    if (s->low >= a->H)
+        die_usage("inception_heads %d leaves no channel to convolve: at most %d of heads %d", s->low, a->H - 1, a->H);
     if ((a->M - s->L) % 2)
         die_usage("attn inception halves the channels that do not attend: dim %d less %d heads of %d is odd: set dim, heads "
                   "or inception_heads", a->M, s->low, a->D);

@@ -45,6 +45,7 @@ static void lambda_declare(Attention *a, Params *params) {
     }
     params_declare(params, &s->embedding, &s->dembedding, a->prefix, "embedding.weight", INIT_TRUNC_NORMAL, true, 2,
                    (int[]){offsets_count(&s->patterns.offsets), D});
+    params_on_grid(params, (ParamGrid){0, 1, 0, 2 * a->Hg - 1, 2 * a->Wg - 1});
     projection_declare(&s->proj, params, a->prefix, "proj", M, M);
 }
 

@@ -127,7 +127,7 @@ static void lisa_forward(const Attention *a, real *y, const real *x, int B) {
     size_t n = (size_t)B * (size_t)a->N;
     const real *qkv = s->frame.qkv_act;
     qkv_forward_in(&s->frame, a, x, B);
-    l2_normalize_forward(s->qk, s->inverse, qkv, n, a->H, a->D);
+    l2_normalize_forward(s->qk, s->inverse, qkv, n, 2, a->H, a->D);
     s->algorithm->forward(s->sum, s->s, s->qk, qkv, s->wa, s->wb, s->b, &s->patterns, B, a->H, a->D);
     if (s->normed)
         layernorm_forward(s->frame.mix, s->mean, s->rstd, s->sum, s->norm_w, s->norm_b, n, a->M, EPSILON);
@@ -144,7 +144,7 @@ static void lisa_backward(const Attention *a, real *dx, const real *dy, const re
                                s->rstd, n, a->M);
     s->algorithm->backward(f->dqkv, s->dqk, s->dwa, s->dwb, s->db, f->dmix, s->s, s->qk, f->qkv_act, s->wa, s->wb, s->b,
                            &s->patterns, B, a->H, a->D);
-    l2_normalize_backward(f->dqkv, s->dqk, s->qk, s->inverse, n, a->H, a->D);
+    l2_normalize_backward(f->dqkv, s->dqk, s->qk, s->inverse, n, 2, a->H, a->D);
     qkv_backward_in(f, a, dx, x, B);
 }
 
@@ -216,7 +216,7 @@ static void weighted_forward(const Attention *a, real *y, const real *x, int B) 
     const Weighted *s = a->state;
     const real *qkv = s->frame.qkv_act;
     qkv_forward_in(&s->frame, a, x, B);
-    l2_normalize_forward(s->qk, s->inverse, qkv, (size_t)B * (size_t)a->N, a->H, a->D);
+    l2_normalize_forward(s->qk, s->inverse, qkv, (size_t)B * (size_t)a->N, 2, a->H, a->D);
     weighted_attention_forward(s->frame.mix, s->qk, qkv, s->r, &s->offsets, s->tables, B, a->H, a->D);
     qkv_forward_out(&s->frame, a, y, B);
 }
@@ -227,7 +227,7 @@ static void weighted_backward(const Attention *a, real *dx, const real *dy, cons
     qkv_backward_out(f, a, dy, B);
     weighted_attention_backward(f->dqkv, s->dqk, s->dr, f->dmix, s->qk, f->qkv_act, s->r, &s->offsets, s->tables, B, a->H,
                                 a->D);
-    l2_normalize_backward(f->dqkv, s->dqk, s->qk, s->inverse, (size_t)B * (size_t)a->N, a->H, a->D);
+    l2_normalize_backward(f->dqkv, s->dqk, s->qk, s->inverse, (size_t)B * (size_t)a->N, 2, a->H, a->D);
     qkv_backward_in(f, a, dx, x, B);
 }
 

@@ -4,7 +4,7 @@
 
 #include "layers/attention/attention.h"
 
-/* Multiply-adds of one image: four products with the tokens, two with the landmarks' features, four of L x L in each of six
+/* Multiply-adds of one image: four products with the tokens, two among the landmarks, and four of L x L in each of six
  * steps. */
 static inline size_t low_rank_macs(const LowRank *s) {
     size_t N = (size_t)s->N, L = (size_t)s->L, D = (size_t)s->D;

@@ -1,9 +1,9 @@
 /* Attention through landmarks (Xiong et al. 2021, Nystromformer), per head.  x [B,N,M] -> y [B,N,M], tokens on a grid
  * forward   1. q,k,v = x Wqkv^T + b   2. a, b = means of q and of k over L cells of the grid
- *           3. mix = softmax(q b^T / sqrt D) Z softmax(a k^T / sqrt D) v, Z the pseudo-inverse of softmax(a b^T / sqrt D)
- *              after six steps of a cubic scheme (low_rank_forward)
+ *           3. mix = A(q, b) Z A(a, k) v, A(x, z) = softmax(x z^T / sqrt D), Z the pseudo-inverse of A(a, b) after six
+ *              steps of a cubic scheme (low_rank_forward)
  *           4. mix += depthwise 3x3 of v over the grid   5. y = mix Wproj^T + b
- * backward  5. dmix   3. dq, dk, dv, da, db   4. dv += reversed depthwise of dmix   2. dq, dk += da, db shared out   1. dx
+ * backward  5. dmix   3. dq, dk, dv, da, db   4. dv += reversed depthwise of dmix   2. dq, dk += means' da, db   1. dx
  * saves     qkv, a and b.
  * The original's segments are runs of tokens, and its convolution runs along them with a filter for each head. */
 #include "layers/attention/low_rank.h"

@@ -10,7 +10,8 @@
 extern const AttentionOp softmax_op, linear_op, ripple_op, ripple_fixed_op, ripple_softmax_weights_op,
     ripple_truncated_op, ripple_log_op, ripple_dense_op, ripple_explicit_softmax_op, convit_op, focused_op,
     sparse_strided_op, sparse_fixed_op, efficient_op, hydra_op, relu_linear_op, castling_op, nystrom_op, soft_op,
-    lisa_op, sa9_op, sa9_heads_op, sa10_op, sa11_op, gf_op, dwconv7_op, convattn_op, lambda_op, inception_op;
+    lisa_op, sa9_op, sa9_heads_op, sa10_op, sa11_op, gf_op, dwconv7_op, convattn_op, lambda_op, inception_op,
+    rsa_op, conv_op;
 
 const AttentionOp *const attention_operators[] = {
     &softmax_op,
@@ -42,6 +43,8 @@ const AttentionOp *const attention_operators[] = {
     &convattn_op,
     &lambda_op,
     &inception_op,
+    &rsa_op,
+    &conv_op,
     NULL,
 };
 
@@ -70,7 +73,8 @@ static void set_width(Attention *a, const AttentionConfig *config, int block, in
     a->state = xcalloc(1, a->op->state_size, "attention");
 }
 
-void attention_create(Attention *a, const AttentionConfig *config, int block, int Hg, int Wg, bool class_token, int M) {
+void attention_create(Attention *a, const AttentionConfig *config, const char *prefix, int block, int Hg, int Wg,
+                      bool class_token, int M) {
     memset(a, 0, sizeof *a);
     const AttentionOp *chosen = attention_find(config->attn);
     if (!chosen) die_usage("attn: unknown operator '%s'", config->attn);
@@ -85,7 +89,7 @@ void attention_create(Attention *a, const AttentionConfig *config, int block, in
         die_usage("attn %s has no place for relative %s: it goes with attn linear", a->op->name, config->relative);
     if (a->op->in_block) a->op = attention_find(a->op->in_block(config, block));
     set_width(a, config, block, M);
-    snprintf(a->prefix, sizeof a->prefix, "blocks.%d.attn.", block);
+    snprintf(a->prefix, sizeof a->prefix, "%.40sattn.", prefix);
     a->Hg = Hg;
     a->Wg = Wg;
     a->N = Hg * Wg + class_token;

@@ -126,7 +126,7 @@ static size_t soft_macs(const Attention *a) {
 
 const AttentionOp soft_op = {
     .name = "soft",
-    .summary = "Gaussian attention through landmarks, a convolution of the queries (SOFT)",
+    .summary = "attention by Gaussian kernels through landmarks (SOFT)",
     .needs_grid = true,
     .state_size = sizeof(Soft),
     .declare = soft_declare,

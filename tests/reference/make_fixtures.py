@@ -104,6 +104,19 @@ CASES.update({
     "lambda": (Config(attn="lambda", **SMALL), 0, 0),
     "inception": (Config(attn="inception", **SMALL), 0, 0),
     "inception-heads": (Config(attn="inception", **{**SMALL, "dim": 12, "heads": 6}, inception_heads=2), 0, 0),
+    "rsa": (Config(attn="rsa", **{**SMALL, "img_size": (6, 10)}), 0, 0),
+})
+ODD_STAGES = dict(img_size=(13, 18), patch_size=4, pos_embed="conv", patch_overlap=1, mlp_conv=1, num_classes=5)
+CASES.update({
+    "conv": (Config(attn="conv", **SMALL), 0, 0),
+    "softmax-mlp-conv": (Config(attn="softmax", mlp_conv=1, pos_embed="conv", **{**SMALL, "depth": 2}), 0, 0),
+    "hierarchy-lisa": (Config(attn="lisa", lisa_patterns=8, conv_stages=1, stage_dims="8,12", stage_depths="2,1",
+                              stage_heads="1,2", stage_ratios="3,2", **ODD_STAGES), 0, 0),
+    "hierarchy-softmax": (Config(attn="softmax", stage_dims="6,8,10", stage_depths="1,1,1", stage_heads="2,2,5",
+                                 stage_ratios="3,2,1", **{**ODD_STAGES, "img_size": (21, 14)}), 0, 0),
+    "hierarchy-ripple": (Config(attn="ripple", r_max=2, ripple_layers=2, img_size=(12, 16), patch_size=2,
+                                num_classes=5, stage_dims="12,15", stage_depths="1,2", stage_heads="2,3",
+                                stage_ratios="1,1"), 1.0, 2e-5),
 })
 
 
@@ -127,6 +140,8 @@ def draw_parameter(case, name, shape, random, stick_scale):
     x = deviation(case, name, stick_scale) * random.standard_normal(shape)
     if "norm" in name and name.endswith("weight"):
         return x + (2 if "landmark" in name else 1)  # landmarks apart enough that their matrix has an inverse
+    if name.endswith("dwconv.weight"):
+        return 3 * x
     if name.endswith("freqs"):
         return x - 3
     return 0.3 + x if name.endswith(("feature.b2", "feature.bias")) else x  # a good half of the features is alive

@@ -124,6 +124,26 @@ def inception(model, p, x):
     return wide + depthwise(wide, model.config.grid, p("conv_fuse.weight"))
 
 
+# == Relational self-attention (KimManjin/RSA, "VplusR" for kernel and feature), its window the whole grid ===============
+
+
+def rsa_shapes(config):
+    M, D, (_, T) = config.dim, config.dim // config.heads, offsets(config)
+    return {"qkv.weight": (3 * M, M), "H1.weight": (T, D, D), "H2.weight": (T, D), "G.weight": (T, D), "P1": (D, D), "I": (D, D)}
+
+
+def rsa(model, p, x):
+    t, _ = offsets(model.config)
+    q, k, v = (F.normalize(split_heads(z, model.config.heads), dim=-1, eps=1e-6)
+               for z in F.linear(x, p("qkv.weight")).chunk(3, dim=-1))
+    k_h1 = torch.einsum("nmce,bhmc->bhnce", p("H1.weight")[t], k)
+    v_h2 = torch.einsum("nme,bhmc->bhnce", p("H2.weight")[t], v)
+    v_g = torch.einsum("nmd,bhmc->bhncd", p("G.weight")[t], v)
+    kernel = torch.einsum("bhnc,bhnce->bhne", q, k_h1 + p("P1"))
+    feature = torch.einsum("bhncd,bhnce->bhnde", v_g + p("I"), v_h2)
+    return join_heads(torch.einsum("bhne,bhnde->bhnd", kernel, feature))
+
+
 # ======================================================================================================================
 
 
@@ -133,4 +153,5 @@ MIXERS = {
     "convattn": (convattn_shapes, convattn),
     "lambda": (lambda_shapes, lambda_convolution),
     "inception": (inception_shapes, inception),
+    "rsa": (rsa_shapes, rsa),
 }

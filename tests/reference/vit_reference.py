@@ -8,13 +8,16 @@ M model width, H heads, D head width (M = H D), R sticks, grid Hg x Wg.  Paramet
                                               (convit's class token joins later, without a position)
     x  += attn(norm1(x)),  x += mlp(norm2(x)) mlp = fc2 gelu(fc1), exact GELU; layer norm eps 1e-6
     pool cls: head(norm(x)[:, 0])             pool gap: head(mean over tokens of norm(x))
+    A hierarchy repeats all of this but the head, stage after stage; the norm at a stage's end is the next one's input.
+    overlap: windows 2P - 1 wide (3 between stages), and a layer norm after them
+    pos conv: x += depthwise3x3(x) at each block's entry;  mlp conv: mlp = fc2 gelu(depthwise3x3(fc1))
     loss = mean over images of -log softmax(logits)[label]
 
 Run as a program it checks itself: gradients by finite differences, and what the operators must be to each other.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
@@ -28,7 +31,10 @@ RIVALS = {**RIVALS, **lisa_reference.OPERATORS}
 RIPPLE = ("ripple", "ripple-fixed", "ripple-softmax-weights", "ripple-truncated", "ripple-log", "ripple-dense",
           "ripple-explicit-softmax")
 LATER = ("feature_map", "relative", "convit", "rpe", "focused", "sparse", "lisa", "landmarks", "castling",
-         "inception")  # settings newer than the first fixtures
+         "inception", "stage", "patch_overlap", "mlp_conv", "conv_stages")  # settings newer than the first fixtures
+
+
+STAGE_LISTS = {"dim": "stage_dims", "depth": "stage_depths", "heads": "stage_heads", "mlp_ratio": "stage_ratios"}
 
 
 @dataclass(frozen=True)
@@ -60,27 +66,56 @@ class Config:
     lisa_kernel: int = 0             # 0 | 3 | 5 | 7
     lisa_fft: str = "1d"             # 1d | 2d
     inception_heads: int = 0         # 0: half of them
+    stage_dims: str = ""             # "8,12": two stages; depth, heads and mlp_ratio are then these lists
+    stage_depths: str = ""
+    stage_heads: str = ""
+    stage_ratios: str = ""
+    conv_stages: int = 0             # the first stages that have attn conv
+    patch_overlap: int = 0
+    mlp_conv: int = 0
 
     @property
     def grid(self):
         return self.img_size[0] // self.patch_size, self.img_size[1] // self.patch_size
 
     def metadata(self):
-        """Settings that came later stand there where they are not the default."""
+        """Settings that came later stand there where they are not the default.  A hierarchy's lists have the settings' names."""
         strings = {key: str(value) for key, value in vars(self).items()
                    if not key.startswith(LATER) or value != getattr(Config, key)
                    or (self.attn == "convit" and key == "convit_local_layers")}
         strings["img_size"] = "%dx%d" % self.img_size
+        for name, stage in STAGE_LISTS.items():
+            if self.stage_dims:
+                strings[name] = strings.pop(stage)
         return strings
 
     @staticmethod
     def from_metadata(strings):
         height, width = strings["img_size"].split("x")
         values = {"img_size": (int(height), int(width))}
+        if "," in strings["dim"]:
+            strings = {STAGE_LISTS.get(name, name): text for name, text in strings.items()}
         for key, default in vars(Config()).items():
             if key != "img_size":
                 values[key] = type(default)(strings.get(key, default))
         return Config(**values)
+
+
+def stages(config):
+    """[(prefix of names, the stage as a model of its own on its grid)]; the first one's patches are the model's."""
+    if not config.stage_dims:
+        return [("", config)]
+    lists = [[int(n) for n in text.split(",")] for text in (config.stage_dims, config.stage_depths, config.stage_heads,
+                                                             config.stage_ratios)]
+    result, first = [], 0
+    Hg, Wg = (-(-side // config.patch_size) for side in config.img_size)
+    for i, (dim, depth, heads, ratio) in enumerate(zip(*lists)):
+        attn = "conv" if i < config.conv_stages else config.attn
+        result.append((f"stages.{i}.", replace(config, attn=attn, img_size=(Hg, Wg), patch_size=1, dim=dim, depth=depth,
+                                               heads=heads, mlp_ratio=ratio, stage_dims="",
+                                               ripple_layers=config.ripple_layers - first)))
+        Hg, Wg, first = -(-Hg // 2), -(-Wg // 2), first + depth
+    return result
 
 
 def block_operator(config, block):
@@ -120,58 +155,90 @@ def grid_groups(grid, bounds):
 # == Parameters ========================================================================================================
 
 
+def block_shapes(config, i):
+    M, D, hidden = config.dim, config.dim // config.heads, config.mlp_ratio * config.dim
+    operator = block_operator(config, i)
+    block = {"pos_embed.weight": (M, 1, 3, 3), "pos_embed.bias": (M,)} if config.pos_embed == "conv" else {}
+    block.update({"norm1.weight": (M,), "norm1.bias": (M,), "attn.qkv.weight": (3 * M, M), "attn.qkv.bias": (3 * M,),
+                  "attn.proj.weight": (M, M), "attn.proj.bias": (M,)})
+    if config.attn in ("gf", "soft", "conv") or operator in MIXERS:
+        del block["attn.qkv.weight"], block["attn.qkv.bias"]
+    if config.attn == "convit":
+        del block["attn.qkv.bias"]
+    if operator == "convit":
+        del block["attn.qkv.weight"]
+        block.update({"attn.qk.weight": (2 * M, M), "attn.v.weight": (M, M),
+                      "attn.pos_proj.weight": (config.heads, 3), "attn.pos_proj.bias": (config.heads,),
+                      "attn.gating_param": (config.heads,)})
+    elif operator == "conv":
+        del block["attn.proj.weight"], block["attn.proj.bias"]
+        block.update({"attn.conv1.weight": (M, M), "attn.conv1.bias": (M,), "attn.conv.weight": (M, 1, 5, 5),
+                      "attn.conv.bias": (M,), "attn.conv2.weight": (M, M), "attn.conv2.bias": (M,)})
+    elif operator == "softmax":
+        block.update({f"attn.{name}": shape for name, shape in rpe_shapes(config).items()})
+    elif operator in (*RIVALS, *MIXERS):
+        block.update({f"attn.{name}": shape for name, shape in {**RIVALS, **MIXERS}[operator][0](config).items()})
+    elif operator != "ripple-explicit-softmax":
+        block.update({"attn." + name: shape for name, shape in linear.map_shapes(config.feature_map, D).items()})
+    if operator == "linear":
+        relative = linear.relative_shapes(config.relative, config.heads, D)
+        block.update({"attn." + name: shape for name, shape in relative.items()})
+    if operator in RIPPLE and operator != "ripple-fixed":
+        groups = len(group_bounds(config, operator))
+        sticks = groups if operator == "ripple-softmax-weights" else groups - 1
+        block.update({"attn.ripple.proj.weight": (D, D), "attn.ripple.proj.bias": (D,),
+                      "attn.ripple.sticks": (config.heads, sticks, D)})
+    block.update({"norm2.weight": (M,), "norm2.bias": (M,), "mlp.fc1.weight": (hidden, M), "mlp.fc1.bias": (hidden,),
+                  "mlp.fc2.weight": (M, hidden), "mlp.fc2.bias": (M,)})
+    if config.mlp_conv:
+        block.update({"mlp.dwconv.weight": (hidden, 1, 3, 3), "mlp.dwconv.bias": (hidden,)})
+    return block
+
+
+def embedding_name(i):
+    return f"stages.{i}.downsample." if i else "patch_embed."
+
+
+def embedding_stride(config, i):
+    return 2 if i else config.patch_size
+
+
+def embedding_shapes(config, i, channels, M):
+    k = 2 * embedding_stride(config, i) - 1 if config.patch_overlap else embedding_stride(config, i)
+    shapes = {"proj.weight": (M, channels, k, k), "proj.bias": (M,)}
+    if config.patch_overlap:
+        shapes.update({"norm.weight": (M,), "norm.bias": (M,)})
+    return {embedding_name(i) + name: shape for name, shape in shapes.items()}
+
+
 def parameter_shapes(config):
-    M, D = config.dim, config.dim // config.heads
-    N = config.grid[0] * config.grid[1] + (config.pool == "cls" and class_block(config) == 0)
-    hidden = config.mlp_ratio * M
-    shapes = {"patch_embed.proj.weight": (M, 3, config.patch_size, config.patch_size), "patch_embed.proj.bias": (M,)}
-    if config.pool == "cls":
-        shapes["cls_token"] = (1, 1, M)
-    if config.pos_embed == "learned":
-        shapes["pos_embed"] = (1, N, M)
-    for i in range(config.depth):
-        operator = block_operator(config, i)
-        block = {"norm1.weight": (M,), "norm1.bias": (M,), "attn.qkv.weight": (3 * M, M), "attn.qkv.bias": (3 * M,),
-                 "attn.proj.weight": (M, M), "attn.proj.bias": (M,)}
-        if config.attn in ("gf", "soft") or operator in MIXERS:
-            del block["attn.qkv.weight"], block["attn.qkv.bias"]
-        if config.attn == "convit":
-            del block["attn.qkv.bias"]
-        if operator == "convit":
-            del block["attn.qkv.weight"]
-            block.update({"attn.qk.weight": (2 * M, M), "attn.v.weight": (M, M),
-                          "attn.pos_proj.weight": (config.heads, 3), "attn.pos_proj.bias": (config.heads,),
-                          "attn.gating_param": (config.heads,)})
-        elif operator == "softmax":
-            block.update({f"attn.{name}": shape for name, shape in rpe_shapes(config).items()})
-        elif operator in (*RIVALS, *MIXERS):
-            block.update({f"attn.{name}": shape for name, shape in {**RIVALS, **MIXERS}[operator][0](config).items()})
-        elif operator != "ripple-explicit-softmax":
-            block.update({"attn." + name: shape for name, shape in linear.map_shapes(config.feature_map, D).items()})
-        if operator == "linear":
-            relative = linear.relative_shapes(config.relative, config.heads, D)
-            block.update({"attn." + name: shape for name, shape in relative.items()})
-        if operator in RIPPLE and operator != "ripple-fixed":
-            groups = len(group_bounds(config, operator))
-            sticks = groups if operator == "ripple-softmax-weights" else groups - 1
-            block.update({"attn.ripple.proj.weight": (D, D), "attn.ripple.proj.bias": (D,),
-                          "attn.ripple.sticks": (config.heads, sticks, D)})
-        block.update({"norm2.weight": (M,), "norm2.bias": (M,), "mlp.fc1.weight": (hidden, M),
-                      "mlp.fc1.bias": (hidden,), "mlp.fc2.weight": (M, hidden), "mlp.fc2.bias": (M,)})
-        shapes.update({f"blocks.{i}.{name}": shape for name, shape in block.items()})
-    shapes.update({"norm.weight": (M,), "norm.bias": (M,), "head.weight": (config.num_classes, M),
-                   "head.bias": (config.num_classes,)})
+    shapes, channels = {}, 3
+    for index, (prefix, stage) in enumerate(stages(config)):
+        M = stage.dim
+        shapes.update(embedding_shapes(config, index, channels, M))
+        if config.pool == "cls":
+            shapes["cls_token"] = (1, 1, M)
+        if config.pos_embed == "learned" and index == 0:
+            N = stage.grid[0] * stage.grid[1] + (config.pool == "cls" and class_block(config) == 0)
+            shapes["pos_embed"] = (1, N, M)
+        for i in range(stage.depth):
+            shapes.update({f"{prefix}blocks.{i}.{name}": shape for name, shape in block_shapes(stage, i).items()})
+        shapes.update({prefix + "norm.weight": (M,), prefix + "norm.bias": (M,)})
+        channels = M
+    shapes.update({"head.weight": (config.num_classes, channels), "head.bias": (config.num_classes,)})
     return shapes
 
 
 def buffer_shapes(config):
-    """Tensors that are drawn instead of learned."""
+    """Tensors that are drawn instead of learned; a hierarchy's operators here have none."""
+    if config.stage_dims:
+        return {}
     H, D = config.heads, config.dim // config.heads
     N = config.grid[0] * config.grid[1] + (config.pool == "cls")
     shapes = {}
     for i in range(config.depth):
         operator, block = block_operator(config, i), {}
-        if operator not in ("softmax", "ripple-explicit-softmax", "convit", *RIVALS, *MIXERS):
+        if operator not in ("softmax", "ripple-explicit-softmax", "convit", "conv", *RIVALS, *MIXERS):
             block.update(linear.map_buffers(config.feature_map, H, D))
         if operator == "linear":
             block.update(linear.relative_buffers(config.relative, H, D, N, linear.feature_count(config.feature_map, D)))
@@ -272,6 +339,10 @@ class Vit:
         if operator in MIXERS:
             y = MIXERS[operator][1](self, lambda name: params[prefix + name], x)
             return F.linear(y, params[prefix + "proj.weight"], params[prefix + "proj.bias"])
+        if operator == "conv":
+            x = F.linear(x, params[prefix + "conv1.weight"], params[prefix + "conv1.bias"])
+            x = self.depthwise(prefix + "conv.", x)
+            return F.linear(x, params[prefix + "conv2.weight"], params[prefix + "conv2.bias"])
         B, N, M = x.shape
         H, D = config.heads, M // config.heads
         if operator == "convit":
@@ -311,28 +382,57 @@ class Vit:
     def norm(self, name, x):
         return F.layer_norm(x, x.shape[-1:], self.params[name + ".weight"], self.params[name + ".bias"], 1e-6)
 
+    def depthwise(self, name, x):
+        """Each channel of x [B,N,C] by itself, zeros around the grid."""
+        w = self.params[name + "weight"]
+        image = x.transpose(1, 2).unflatten(2, self.config.grid)
+        image = F.conv2d(image, w, self.params[name + "bias"], padding=w.shape[-1] // 2, groups=x.shape[2])
+        return image.flatten(2).transpose(1, 2)
+
     def mlp(self, prefix, x):
-        x = F.gelu(F.linear(x, self.params[prefix + "fc1.weight"], self.params[prefix + "fc1.bias"]))
-        return F.linear(x, self.params[prefix + "fc2.weight"], self.params[prefix + "fc2.bias"])
+        x = F.linear(x, self.params[prefix + "fc1.weight"], self.params[prefix + "fc1.bias"])
+        if self.config.mlp_conv:
+            x = self.depthwise(prefix + "dwconv.", x)
+        return F.linear(F.gelu(x), self.params[prefix + "fc2.weight"], self.params[prefix + "fc2.bias"])
+
+    def blocks(self, x):
+        """The stage that this model is: x [B,N,M] -> norm(x)."""
+        config, late = self.config, class_block(self.config)
+        for i in range(config.depth):
+            if config.pool == "cls" and i == late > 0:
+                x = torch.cat([self.params["cls_token"].expand(len(x), 1, -1), x], dim=1)
+            if config.pos_embed == "conv":
+                x = x + self.depthwise(f"blocks.{i}.pos_embed.", x)
+            x = x + self.attention(i, self.norm(f"blocks.{i}.norm1", x))
+            x = x + self.mlp(f"blocks.{i}.mlp.", self.norm(f"blocks.{i}.norm2", x))
+        return self.norm("norm", x)
+
+    def embed(self, i, x):
+        """Tokens of stage i from x [B,C,H,W]."""
+        config, name = self.config, embedding_name(i)
+        stride = embedding_stride(config, i)
+        x = F.conv2d(x, self.params[name + "proj.weight"], self.params[name + "proj.bias"], stride=stride,
+                     padding=stride - 1 if config.patch_overlap else 0).flatten(2).transpose(1, 2)
+        return self.norm(name + "norm", x) if config.patch_overlap else x
 
     def forward(self, images, constants=None):
         """images [B,3,Hi,Wi] -> logits [B,C]; constants: the notes' of another pass."""
         config, params = self.config, self.params
         self.notes, self.tails, self.alphas = linear.Notes(constants), [], []
-        x = F.conv2d(images, params["patch_embed.proj.weight"], params["patch_embed.proj.bias"],
-                     stride=config.patch_size).flatten(2).transpose(1, 2)
-        late = class_block(config)
-        if config.pool == "cls" and late == 0:
-            x = torch.cat([params["cls_token"].expand(len(x), 1, -1), x], dim=1)
-        if config.pos_embed == "learned":
-            x = x + params["pos_embed"]
-        for i in range(config.depth):
-            if config.pool == "cls" and i == late > 0:
+        x = images
+        for i, (prefix, config_here) in enumerate(stages(config)):
+            x = self.embed(i, x)
+            if config.pool == "cls" and class_block(config) == 0:
                 x = torch.cat([params["cls_token"].expand(len(x), 1, -1), x], dim=1)
-            x = x + self.attention(i, self.norm(f"blocks.{i}.norm1", x))
-            x = x + self.mlp(f"blocks.{i}.mlp.", self.norm(f"blocks.{i}.norm2", x))
-        x = self.norm("norm", x)
-        x = x[:, 0] if config.pool == "cls" else x.mean(1)
+            if config.pos_embed == "learned" and i == 0:
+                x = x + params["pos_embed"]
+            stage = Vit(config_here, {name[len(prefix):]: value for name, value in params.items()
+                                      if name.startswith(prefix)})
+            stage.notes, stage.tails, stage.alphas = self.notes, self.tails, self.alphas
+            tokens = stage.blocks(x)
+            if config.stage_dims:
+                x = tokens.transpose(1, 2).unflatten(2, config_here.grid)
+        x = tokens[:, 0] if config.pool == "cls" else tokens.mean(1)
         return F.linear(x, params["head.weight"], params["head.bias"])
 
     def loss_and_gradients(self, images, labels):
@@ -414,6 +514,11 @@ def self_check():
     cases += [Config(**{**small, "attn": "linear", "relative": name, "pool": "cls"})
               for name in ("sincspe", "convspe", "rope", "rope-2d", "permute")]
     cases += [Config(**{**small, "attn": "linear", "relative": "rope", "feature_map": "rfa"})]
+    two = {**small, "img_size": (13, 18), "patch_size": 4, "stage_dims": "4,6", "stage_depths": "2,1", "stage_heads": "2,3",
+           "stage_ratios": "2,3", "lisa_patterns": 2}
+    cases += [Config(**{**small, "attn": "conv", "mlp_conv": 1, "pos_embed": "conv"}),
+              Config(**{**two, "attn": "lisa", "patch_overlap": 1, "mlp_conv": 1, "pos_embed": "conv"}),
+              Config(**{**two, "attn": "softmax", "conv_stages": 1, "img_size": (16, 24)})]
     for seed, config in enumerate(cases):
         worst = check_finite_differences(config, seed)
         print(f"gradients == central differences   {config.attn:23s} {config.pool} {config.pos_embed:8s} "

@@ -1,0 +1,119 @@
+/* Relational self-attention (Kim et al. 2021) over the whole grid.  x [B,N,M] -> y [B,N,M], t the offset on the grid
+ * forward   1. q,k,v = x Wqkv^T   2. q^, k^, v^ at unit length, head by head
+ *           3. kernel[n,e] = sum_c q^[n,c] (P1[c,e] + sum_m H1[t(n,m),c,e] k^[m,c])
+ *           4. context[n,c] = sum_e kernel[n,e] sum_m H2[t(n,m),e] v^[m,c]
+ *           5. mix[n,e] = sum_c context[n,c] (I[c,e] + sum_m G[t(n,m),e] v^[m,c])   6. y = mix Wproj^T + b
+ * backward  6. dmix   5. 4. 3. dq^, dk^, dv^ and the tables   2. 1. dx
+ * saves     qkv, unit (step 2), 1/|q|, 1/|k|, 1/|v|, kernel, context, mix.
+ *
+ * The published code's "VplusR" for kernel and feature: basic and relational kernel, appearance and relation.  There the sums
+ * over m of v^ are formed first, for each e; here their products with kernel and context, which are N x N and not kept, come
+ * first, and steps 4 and 5 cost a D-th.  Each head has its own k and v, H1, H2 and G [T,...], P1 and I [D,D] are shared: the
+ * LiSA paper's 8.23 M parameters say so (8.236 M).  As published, Wqkv has no bias, P1 and I learn, and I starts as one. */
+#include "layers/attention/attention.h"
+
+typedef struct {
+    QkvFrame frame;
+    Patterns channels, shared; /* H1's offsets, and those of H2 and G: D patterns each */
+    PatternRows rows_kernel, rows_context;
+    float *h1, *dh1;       /* [T,D,D] */
+    float *h2, *dh2;       /* [T,D] */
+    float *g, *dg;         /* [T,D] */
+    float *p1, *dp1;       /* [D,D] */
+    float *one, *done;     /* [D,D] */
+    real *unit;            /* [B,N,3,H,D] kept */
+    float *inverse;        /* [B,N,3,H] kept */
+    real *kernel, *context; /* [B,N,H,D] kept */
+    real *dkernel, *dcontext;  /* scratch */
+} Rsa;
+
+static float identity(const Param *p, size_t i) { return i / (size_t)p->shape[1] == i % (size_t)p->shape[1]; }
+
+static void rsa_declare(Attention *a, Params *params) {
+    Rsa *s = a->state;
+    Offsets offsets = {OFFSETS_TOEPLITZ, a->Hg, a->Wg, 0};
+    ParamGrid grid = {0, 1, 0, 2 * a->Hg - 1, 2 * a->Wg - 1};
+    int T = offsets_count(&offsets), M = a->M, D = a->D;
+    qkv_declare(&s->frame, a, params);
+    s->channels = (Patterns){offsets, D, true};
+    s->shared = (Patterns){offsets, D, false};
+    s->rows_kernel = (PatternRows){3 * M, M, 3 * M};
+    s->rows_context = (PatternRows){M, M, 3 * M};
+    params_declare(params, &s->h1, &s->dh1, a->prefix, "H1.weight", INIT_TRUNC_NORMAL, true, 3, (int[]){T, D, D});
+    params_on_grid(params, grid);
+    params_declare(params, &s->h2, &s->dh2, a->prefix, "H2.weight", INIT_TRUNC_NORMAL, true, 2, (int[]){T, D});
+    params_on_grid(params, grid);
+    params_declare(params, &s->g, &s->dg, a->prefix, "G.weight", INIT_TRUNC_NORMAL, true, 2, (int[]){T, D});
+    params_on_grid(params, grid);
+    params_declare(params, &s->p1, &s->dp1, a->prefix, "P1", INIT_TRUNC_NORMAL, true, 2, (int[]){D, D});
+    params_declare(params, &s->one, &s->done, a->prefix, "I", INIT_ZEROS, false, 2, (int[]){D, D});
+    params_start_with(params, identity);
+}
+
+static void rsa_plan(Attention *a, Plan *plan, int B) {
+    Rsa *s = a->state;
+    size_t n = (size_t)B * (size_t)a->N, bytes = n * (size_t)a->M * sizeof(real);
+    PlanMark mark = plan_mark(plan);
+    qkv_plan(&s->frame, a, plan, B);
+    plan_keep(plan, a->prefix, "unit", &s->unit, 3 * bytes);
+    plan_keep(plan, a->prefix, "inverse", &s->inverse, n * 3 * (size_t)a->H * sizeof(float));
+    plan_keep(plan, a->prefix, "kernel", &s->kernel, bytes);
+    plan_keep(plan, a->prefix, "context", &s->context, bytes);
+    if (plan->training) {
+        plan_borrow(plan, a->prefix, "dkernel", &s->dkernel, bytes);
+        plan_borrow(plan, a->prefix, "dcontext", &s->dcontext, bytes);
+    }
+    plan_workspace(plan, patterns_workspace(&s->channels, B, a->H, a->D));
+    plan_workspace(plan, patterns_workspace(&s->shared, B, a->H, a->D));
+    plan_release(plan, mark);
+}
+
+static void rsa_forward(const Attention *a, real *y, const real *x, int B) {
+    const Rsa *s = a->state;
+    const real *q = s->unit, *k = q + a->M, *v = k + a->M;
+    int H = a->H, D = a->D;
+    qkv_forward_in(&s->frame, a, x, B);
+    l2_normalize_forward(s->unit, s->inverse, s->frame.qkv_act, (size_t)B * (size_t)a->N, 3, H, D);
+    patterns_collect_forward(s->kernel, q, k, s->h1, s->p1, &s->channels, &s->rows_kernel, B, H, D);
+    patterns_spread_forward(s->context, s->kernel, v, s->h2, NULL, &s->shared, &s->rows_context, B, H, D);
+    patterns_collect_forward(s->frame.mix, s->context, v, s->g, s->one, &s->shared, &s->rows_context, B, H, D);
+    qkv_forward_out(&s->frame, a, y, B);
+}
+
+static void rsa_backward(const Attention *a, real *dx, const real *dy, const real *x, int B) {
+    const Rsa *s = a->state;
+    const QkvFrame *f = &s->frame;
+    const real *q = s->unit, *k = q + a->M, *v = k + a->M;
+    real *dq = f->dqkv, *dk = dq + a->M, *dv = dk + a->M;
+    int H = a->H, D = a->D;
+    qkv_backward_out(f, a, dy, B);
+    patterns_collect_backward(s->dcontext, dv, NULL, s->dg, s->done, f->dmix, s->context, v, s->g, s->one, &s->shared,
+                              &s->rows_context, B, H, D);
+    patterns_spread_backward(s->dkernel, dv, dv, s->dh2, NULL, s->dcontext, s->kernel, v, s->h2, NULL, &s->shared,
+                             &s->rows_context, B, H, D);
+    patterns_collect_backward(dq, dk, NULL, s->dh1, s->dp1, s->dkernel, q, k, s->h1, s->p1, &s->channels, &s->rows_kernel, B,
+                              H, D);
+    l2_normalize_backward(f->dqkv, f->dqkv, s->unit, s->inverse, (size_t)B * (size_t)a->N, 3, H, D);
+    qkv_backward_in(f, a, dx, x, B);
+}
+
+/* Counted as the paper does (its Table 3), the three sums over m formed for every channel and e, then
+ * their products with q^, kernel and context. */
+static size_t rsa_macs(const Attention *a) {
+    const Rsa *s = a->state;
+    size_t N = (size_t)a->N, M = (size_t)a->M, D = (size_t)a->D;
+    return qkv_macs(&s->frame, a) + 3 * N * N * M * D + 3 * N * M * D;
+}
+
+const AttentionOp rsa_op = {
+    .name = "rsa",
+    .summary = "relational self-attention: kernels and values from sums by offset (RSA)",
+    .needs_grid = true,
+    .no_qkv_bias = true,
+    .state_size = sizeof(Rsa),
+    .declare = rsa_declare,
+    .plan = rsa_plan,
+    .forward = rsa_forward,
+    .backward = rsa_backward,
+    .macs = rsa_macs,
+};

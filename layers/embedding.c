@@ -1,0 +1,73 @@
+/* Patch embedding, a convolution as a linear layer.  x [B,C,Hi,Wi] or [B,Hi*Wi,C] -> y [B,Hg*Wg,M]
+ * forward   1. cols = windows of x as rows   2. raw = cols W^T + b   3. y = raw, or norm(raw) where patches overlap
+ * backward  3. draw   2. dW, db, dcols = draw W   1. dx = the sum over windows
+ * saves     raw where there is a norm; cols are formed again.  Source: Dosovitskiy et al. 2021; overlapping: Wang et al.
+ * 2022 (PVTv2), 7x7 windows 4 apart from the image, then 3x3 windows 2 apart. */
+#include "layers/embedding.h"
+
+static const float LAYERNORM_EPS = 1e-6f; /* timm's */
+
+void embedding_create(Embedding *e, int C, int Hi, int Wi, bool planes, int stride, bool overlap) {
+    int k = overlap ? 2 * stride - 1 : stride;
+    e->windows = (Windows){Hi, Wi, C, k, stride, overlap ? k / 2 : 0, planes};
+    e->Hg = windows_down(&e->windows);
+    e->Wg = windows_across(&e->windows);
+    e->normed = overlap;
+}
+
+void embedding_declare(Embedding *e, Params *params, const char *prefix, int M) {
+    const Windows *s = &e->windows;
+    int fan = s->C * s->k * s->k;
+    e->proj.in = fan;
+    e->proj.out = M;
+    params_declare_fan(params, &e->proj.w, &e->proj.dw, prefix, "proj.weight", fan, true, 4, (int[]){M, s->C, s->k, s->k});
+    params_declare_fan(params, &e->proj.b, &e->proj.db, prefix, "proj.bias", fan, false, 1, (int[]){M});
+    if (!e->normed) return;
+    params_declare(params, &e->norm_w, &e->dnorm_w, prefix, "norm.weight", INIT_ONES, false, 1, (int[]){M});
+    params_declare(params, &e->norm_b, &e->dnorm_b, prefix, "norm.bias", INIT_ZEROS, false, 1, (int[]){M});
+}
+
+static size_t rows_of(const Embedding *e, int B) { return (size_t)B * (size_t)e->Hg * (size_t)e->Wg; }
+
+void embedding_plan(Embedding *e, Plan *plan, const char *prefix, int B) {
+    size_t rows = rows_of(e, B), bytes = rows * (size_t)e->proj.out * sizeof(real);
+    if (e->normed) {
+        plan_keep(plan, prefix, "raw", &e->raw, bytes);
+        plan_keep(plan, prefix, "mean", &e->mean, rows * sizeof(float));
+        plan_keep(plan, prefix, "rstd", &e->rstd, rows * sizeof(float));
+        plan_workspace(plan, layernorm_workspace(e->proj.out));
+    }
+    PlanMark mark = plan_mark(plan);
+    plan_borrow(plan, prefix, "cols", &e->cols, rows * (size_t)e->proj.in * sizeof(real));
+    if (plan->training && e->normed) plan_borrow(plan, prefix, "draw", &e->draw, bytes);
+    plan_release(plan, mark);
+}
+
+static void windows_of(const Embedding *e, const real *x, int B) {
+    const Windows *s = &e->windows;
+    if (s->planes && s->k == s->stride) patchify(e->cols, x, B, s->Hi, s->Wi, s->k);
+    else unfold_forward(e->cols, x, s, B);
+}
+
+void embedding_forward(const Embedding *e, real *y, const real *x, int B) {
+    size_t rows = rows_of(e, B);
+    windows_of(e, x, B);
+    projection_forward(&e->proj, e->normed ? e->raw : y, e->cols, rows);
+    if (e->normed)
+        layernorm_forward(y, e->mean, e->rstd, e->raw, e->norm_w, e->norm_b, rows, e->proj.out, LAYERNORM_EPS);
+}
+
+void embedding_backward(const Embedding *e, real *dx, const real *dy, const real *x, int B) {
+    size_t rows = rows_of(e, B);
+    const real *draw = e->normed ? e->draw : dy;
+    if (e->normed)
+        add_layernorm_backward(e->draw, NULL, e->dnorm_w, e->dnorm_b, NULL, dy, e->raw, NULL, 1, e->norm_w, e->mean,
+                               e->rstd, rows, e->proj.out);
+    windows_of(e, x, B);
+    projection_backward(&e->proj, NULL, draw, e->cols, rows);
+    if (!dx) return;
+    linear_backward_input(e->cols, draw, e->proj.w, rows, e->proj.in, e->proj.out);
+    unfold_backward(dx, e->cols, &e->windows, B);
+}
+
+size_t embedding_macs(const Embedding *e) { return projection_macs(&e->proj, rows_of(e, 1)); }

@@ -1,0 +1,286 @@
+/* Pre-norm blocks on one grid.  x_0 [B,N,M] -> h [B,N,M]
+ * forward   for every block:  x = x + conv(x), where positions are embedded by a depthwise 3x3 convolution (Chu et al. 2021)
+ *                             x += keep attention(norm1(x));  x += keep mlp(norm2(x))
+ *           h = norm(x)
+ *           (an operator may have the class token join later, before one of the blocks, without a position)
+ * Each residual addition is fused with the norm that follows it, so the stream has 2*depth + 1 stations and a half-block
+ * maps h of one station to f, which the next station adds.
+ * backward  the same steps in reverse: dx is the stream's gradient, dh a half-block's input gradient, df its output's.
+ * saves     every station and what the half-blocks save; with recompute (Chen et al. 2016; Child et al. 2019) the input of
+ *           every block, from which the rest is made again, the same bits, in memory that all blocks share. */
+#include "layers/stage.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/die.h"
+
+static const float LAYERNORM_EPS = 1e-6f; /* timm's */
+
+/* == Parameters =================================================================================================== */
+
+static void station_declare(Stage *stage, int i, Params *params, const char *prefix, const char *name) {
+    Station *s = &stage->stations[i];
+    int M = stage->config.dim;
+    char tensor[PARAM_NAME_SIZE];
+    s->begin = params->total;
+    s->convolves = stage->position_conv && i % 2 == 0 && i < 2 * stage->config.depth;
+    if (s->convolves)
+        depthwise_declare(&s->conv, params, prefix, "pos_embed", (Depthwise){stage->Hg, stage->Wg, M, 3, M, M, M}, true);
+    snprintf(tensor, sizeof tensor, "%s.weight", name);
+    params_declare(params, &s->w, &s->dw, prefix, tensor, INIT_ONES, false, 1, (int[]){M});
+    snprintf(tensor, sizeof tensor, "%s.bias", name);
+    params_declare(params, &s->b, &s->db, prefix, tensor, INIT_ZEROS, false, 1, (int[]){M});
+}
+
+int class_block(const AttentionConfig *config) {
+    const AttentionOp *op = attention_find(config->attn);
+    return op && op->class_block ? op->class_block(config) : 0;
+}
+
+static void block_declare(Stage *stage, int i, Params *params) {
+    const StageConfig *c = &stage->config;
+    Block *block = &stage->blocks[i];
+    char prefix[PARAM_NAME_SIZE];
+    bool class_token = stage->class_token && stage->first + i >= class_block(&stage->attention);
+    snprintf(block->prefix, sizeof block->prefix, "%sblocks.%d.", stage->prefix, i);
+    attention_create(&block->attention, &stage->attention, block->prefix, stage->first + i, stage->Hg, stage->Wg,
+                     class_token, c->dim);
+    stage->stations[2 * i].N = stage->stations[2 * i + 1].N = block->attention.N;
+    station_declare(stage, 2 * i, params, block->prefix, "norm1");
+    block->attention.op->declare(&block->attention, params);
+    station_declare(stage, 2 * i + 1, params, block->prefix, "norm2");
+    snprintf(prefix, sizeof prefix, "%.40smlp.", block->prefix);
+    mlp_declare(&block->mlp, params, prefix, c->dim, (int)((float)c->dim * c->mlp_ratio), stage->mlp_conv ? stage->Hg : 0,
+                stage->mlp_conv ? stage->Wg : 0);
+    params_start_scaled(params, block->attention.prefix, "proj.weight", stage->residual_gain);
+    params_start_scaled(params, block->attention.prefix, "conv2.weight", stage->residual_gain);
+    params_start_scaled(params, prefix, "fc2.weight", stage->residual_gain);
+}
+
+void stage_declare(Stage *stage, Params *params) {
+    int depth = stage->config.depth;
+    stage->attention.heads = stage->config.heads;
+    if (stage->config.attn) stage->attention.attn = stage->config.attn;
+    stage->N = stage->Hg * stage->Wg + stage->class_token;
+    stage->blocks = xcalloc((size_t)depth, sizeof *stage->blocks, "blocks");
+    stage->stations = xcalloc(2 * (size_t)depth + 1, sizeof *stage->stations, "blocks");
+    for (int i = 0; i < depth; i++) block_declare(stage, i, params);
+    stage->stations[2 * depth].N = stage->N;
+    station_declare(stage, 2 * depth, params, stage->prefix, "norm");
+}
+
+/* == Activations ================================================================================================== */
+
+static void station_prefix(const Stage *stage, int i, char prefix[PARAM_NAME_SIZE]) {
+    if (i == 2 * stage->config.depth) snprintf(prefix, PARAM_NAME_SIZE, "%snorm.", stage->prefix);
+    else snprintf(prefix, PARAM_NAME_SIZE, "%.40snorm%d.", stage->blocks[i / 2].prefix, i % 2 + 1);
+}
+
+/* What a block starts from, or its second half. */
+static void station_input_plan(Stage *stage, int i, Plan *plan, size_t rows) {
+    Station *s = &stage->stations[i];
+    char prefix[PARAM_NAME_SIZE];
+    station_prefix(stage, i, prefix);
+    plan_keep(plan, prefix, s->convolves ? "in" : "x", s->convolves ? &s->in : &s->x,
+              rows * (size_t)stage->config.dim * sizeof(real));
+}
+
+static void station_rest_plan(Stage *stage, int i, Plan *plan, size_t rows) {
+    Station *s = &stage->stations[i];
+    size_t bytes = rows * (size_t)stage->config.dim * sizeof(real);
+    char prefix[PARAM_NAME_SIZE];
+    station_prefix(stage, i, prefix);
+    if (s->convolves) plan_keep(plan, prefix, "x", &s->x, bytes);
+    plan_keep(plan, prefix, "h", &s->h, bytes);
+    plan_keep(plan, prefix, "mean", &s->mean, rows * sizeof(float));
+    plan_keep(plan, prefix, "rstd", &s->rstd, rows * sizeof(float));
+}
+
+/* In inference the stream is updated in place. */
+static void station_alias(Stage *stage, int i, Plan *plan) {
+    Station *s = &stage->stations[i], *first = &stage->stations[0];
+    if (s->convolves) plan_alias(plan, &s->in, &first->in);
+    plan_alias(plan, &s->x, &first->x);
+    plan_alias(plan, &s->h, &first->h);
+    plan_alias(plan, &s->mean, &first->mean);
+    plan_alias(plan, &s->rstd, &first->rstd);
+}
+
+static void block_plan(Stage *stage, int i, Plan *plan, int B) {
+    Block *block = &stage->blocks[i];
+    char prefix[PARAM_NAME_SIZE];
+    block->attention.op->plan(&block->attention, plan, B);
+    snprintf(prefix, sizeof prefix, "%.40smlp.", block->prefix);
+    mlp_plan(&block->mlp, plan, prefix, (size_t)B * (size_t)block->attention.N);
+}
+
+static void inference_plan(Stage *stage, Plan *plan, int B) {
+    size_t rows = (size_t)B * (size_t)stage->N;
+    station_input_plan(stage, 0, plan, rows);
+    station_rest_plan(stage, 0, plan, rows);
+    for (int i = 1; i <= 2 * stage->config.depth; i++) station_alias(stage, i, plan);
+    for (int i = 0; i < stage->config.depth; i++) block_plan(stage, i, plan, B);
+}
+
+static void training_plan(Stage *stage, Plan *plan, int B) {
+    int depth = stage->config.depth;
+    size_t end = (size_t)B * (size_t)stage->N;
+    for (int i = 0; i < depth; i++)
+        station_input_plan(stage, 2 * i, plan, (size_t)B * (size_t)stage->stations[2 * i].N);
+    station_input_plan(stage, 2 * depth, plan, end);
+    station_rest_plan(stage, 2 * depth, plan, end);
+    for (int i = 0; i < depth; i++) {
+        size_t rows = (size_t)B * (size_t)stage->stations[2 * i].N;
+        PlanMark mark = plan_mark(plan);
+        station_rest_plan(stage, 2 * i, plan, rows);
+        station_input_plan(stage, 2 * i + 1, plan, rows);
+        station_rest_plan(stage, 2 * i + 1, plan, rows);
+        block_plan(stage, i, plan, B);
+        if (stage->recompute) plan_reuse(plan, mark);
+    }
+}
+
+void stage_plan(Stage *stage, Plan *plan, int B) {
+    (plan->training ? training_plan : inference_plan)(stage, plan, B);
+    plan_workspace(plan, layernorm_workspace(stage->config.dim));
+    if (stage->position_conv) plan_workspace(plan, depthwise_workspace(&stage->stations[0].conv.shape));
+}
+
+real *stage_input(const Stage *stage) {
+    const Station *s = &stage->stations[0];
+    return s->convolves ? s->in : s->x;
+}
+
+const real *stage_output(const Stage *stage) { return stage->stations[2 * stage->config.depth].h; }
+
+/* == Forward ====================================================================================================== */
+
+static const float *drop_path_scale(const Stage *stage, int half, int B, bool drop) {
+    return drop && stage->drops ? stage->stream->keep + (size_t)(2 * stage->first + half) * (size_t)B : NULL;
+}
+
+/* A station whose input is there already. */
+static void station_open(const Stage *stage, const Station *s, int B) {
+    if (s->convolves) depthwise_forward(s->x, s->in, s->in, s->conv.w, s->conv.b, &s->conv.shape, B);
+    layernorm_forward(s->h, s->mean, s->rstd, s->x, s->w, s->b, (size_t)B * (size_t)s->N, stage->config.dim,
+                      LAYERNORM_EPS);
+}
+
+/* From station s to the next, where the class token joins.  It moves every row, so sum and norm are not one pass here. */
+static void class_joins(const Stage *stage, const Station *s, const float *scale, int B) {
+    const Stream *stream = stage->stream;
+    int M = stage->config.dim;
+    residual_forward(stream->sum, s->x, stream->f, scale, s->N, (size_t)B * (size_t)s->N, M);
+    embed_forward(s[1].x, stream->sum, stage->cls, NULL, B, s[1].N, M, 1);
+    station_open(stage, s + 1, B);
+}
+
+/* From station s to the next: the stream takes f on. */
+static void station_next(const Stage *stage, const Station *s, const float *scale, int B) {
+    const Station *next = s + 1;
+    size_t rows = (size_t)B * (size_t)s->N;
+    int M = stage->config.dim;
+    if (next->N > s->N) {
+        class_joins(stage, s, scale, B);
+    } else if (next->convolves) {
+        residual_forward(next->in, s->x, stage->stream->f, scale, s->N, rows, M);
+        station_open(stage, next, B);
+    } else {
+        add_layernorm_forward(next->x, next->h, next->mean, next->rstd, s->x, stage->stream->f, scale, s->N, next->w,
+                              next->b, rows, M, LAYERNORM_EPS);
+    }
+}
+
+void stage_forward(Stage *stage, int B, bool drop) {
+    Station *s = stage->stations;
+    real *f = stage->stream->f;
+    station_open(stage, s, B);
+    for (int half = 0; half < 2 * stage->config.depth; half++, s++) {
+        const Block *block = &stage->blocks[half / 2];
+        if (half % 2 == 0) block->attention.op->forward(&block->attention, f, s->h, B);
+        else mlp_forward(&block->mlp, f, s->h, (size_t)B * (size_t)s->N);
+        station_next(stage, s, drop_path_scale(stage, half, B, drop), B);
+    }
+}
+
+/* The activations of block i once more, from its input. */
+static void block_again(const Stage *stage, int i, int B, bool drop) {
+    const Station *s = &stage->stations[2 * i];
+    const Block *block = &stage->blocks[i];
+    station_open(stage, s, B);
+    block->attention.op->forward(&block->attention, stage->stream->f, s->h, B);
+    station_next(stage, s, drop_path_scale(stage, 2 * i, B, drop), B);
+    mlp_forward(&block->mlp, NULL, s[1].h, (size_t)B * (size_t)s[1].N);
+}
+
+/* == Backward ===================================================================================================== */
+
+/* Large enough for a network to be busy with, small enough that the last one is soon over: 4 MiB. */
+enum { GRADIENTS_AT_ONCE = 1 << 20 };
+
+void gradients_final(GradientsFinal *g, size_t from) {
+    if (!g->final || (from && g->end - from < GRADIENTS_AT_ONCE)) return;
+    g->final(g->gradients + from, g->end - from);
+    g->end = from;
+}
+
+static void exchange(real **a, real **b) {
+    real *kept = *a;
+    *a = *b;
+    *b = kept;
+}
+
+/* dh and the stream's own gradient -> dx, and df = scale dx where there is a scale. */
+static void station_backward(const Stage *stage, const Station *s, const real *dres, const float *scale, int B) {
+    Stream *stream = stage->stream;
+    int M = stage->config.dim;
+    size_t rows = (size_t)B * (size_t)s->N;
+    add_layernorm_backward(stream->dx, stream->df, s->dw, s->db, dres, stream->dh, s->x, s->convolves ? NULL : scale,
+                           s->N, s->w, s->mean, s->rstd, rows, M);
+    if (!s->convolves) return;
+    depthwise_backward(stream->dh, stream->dx, s->conv.dw, s->conv.db, stream->dx, s->in, s->conv.w, &s->conv.shape, B);
+    exchange(&stream->dh, &stream->dx);
+    if (scale) residual_backward(stream->df, stream->dx, scale, s->N, rows, M);
+}
+
+/* Takes the class token's rows out of dx, and out of df where there is one.  dh, already used, makes room. */
+static void class_leaves(const Stage *stage, const Station *s, bool df, int B) {
+    Stream *stream = stage->stream;
+    int M = stage->config.dim;
+    embed_backward(stream->dh, stage->dcls, NULL, stream->dx, B, s->N, M, 1);
+    exchange(&stream->dh, &stream->dx);
+    if (!df) return;
+    embed_backward(stream->dh, NULL, NULL, stream->df, B, s->N, M, 1);
+    exchange(&stream->dh, &stream->df);
+}
+
+/* Are block i's activations those of the forward pass still?  Blocks of this and later stages have used their memory. */
+static bool is_there(const Stage *stage, int i) {
+    return !stage->recompute || (stage->last && i == stage->config.depth - 1);
+}
+
+void stage_backward(Stage *stage, int B, bool drop, GradientsFinal *final) {
+    Stream *stream = stage->stream;
+    const real *dres = NULL;
+    Station *s = &stage->stations[2 * stage->config.depth];
+    for (int half = 2 * stage->config.depth - 1; half >= 0; half--, s--) {
+        const Block *block = &stage->blocks[half / 2];
+        const float *scale = drop_path_scale(stage, half, B, drop);
+        station_backward(stage, s, dres, scale, B);
+        if (s->N > s[-1].N) class_leaves(stage, s, scale != NULL, B);
+        const real *df = scale ? stream->df : stream->dx;
+        if (half % 2) gradients_final(final, s->begin);
+        if (half % 2 && !is_there(stage, half / 2)) block_again(stage, half / 2, B, drop);
+        if (half % 2 == 0) block->attention.op->backward(&block->attention, stream->dh, df, s[-1].h, B);
+        else mlp_backward(&block->mlp, stream->dh, df, s[-1].h, (size_t)B * (size_t)s[-1].N);
+        dres = stream->dx;
+    }
+    station_backward(stage, s, dres, NULL, B);
+}
+
+void stage_destroy(Stage *stage) {
+    for (int i = 0; stage->blocks && i < stage->config.depth; i++) attention_destroy(&stage->blocks[i].attention);
+    free(stage->blocks);
+    free(stage->stations);
+}

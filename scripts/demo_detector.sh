@@ -1,0 +1,49 @@
+#!/bin/sh
+# From a fresh checkout to a detector that finds and names ten shapes, in minutes on two CPU cores: installs what is missing,
+# builds, trains (configs/coco/shapes-demo.ini), evaluates as COCO does, draws how it went and what it found in a scene.
+# Everything lands in runs/demo-detector.
+#
+#   sh scripts/demo_detector.sh [--epochs 4 ...]      options after the name go to train_detr
+set -eu
+cd "$(dirname "$0")/.."
+run=runs/demo-detector
+# Threads that spin while they wait make a machine that is shared with anything else many times slower.
+export OMP_WAIT_POLICY="${OMP_WAIT_POLICY:-passive}"
+
+sh scripts/deps.sh demo
+for python in "${PYTHON:-python3}" /usr/bin/python3; do
+    if "$python" -c 'import matplotlib' >/dev/null 2>&1; then break; fi
+done
+
+echo "== building"
+make -j"$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)"
+
+# Only what a demo has written: files of anyone else stay.
+if [ -e "$run/log.csv" ]; then
+    echo "== removing the demo run of before from $run"
+    (cd "$run" && rm -f config.ini log.csv best.safetensors last.safetensors state.safetensors curve.png boxes.png)
+fi
+
+echo "== training"
+status=0
+./build/cpu/train_detr --config configs/coco/shapes-demo.ini --run-dir "$run" "$@" || status=$?
+if [ "$status" -ne 0 ]; then
+    [ "$status" -le 128 ] || echo "interrupted: ./build/cpu/train_detr --resume $run goes on from here"
+    exit "$status"
+fi
+
+echo "== evaluating the best weights"
+./build/cpu/train_detr --init "$run/best.safetensors" --eval
+
+echo "== a scene that it has not seen"
+./build/cpu/train_detr --init "$run/best.safetensors" --predict val:7 --draw "$run/boxes.png"
+"$python" scripts/plot_run.py "$run"
+cat <<END
+
+  $run/curve.png    loss and AP while it learned
+  $run/boxes.png    what it found in that scene
+
+Next, the same with another attention in its encoder, or COCO:
+  ./build/cpu/train_detr --config configs/coco/shapes-demo.ini --attn ripple
+  ./build/cpu/train_detr --config configs/coco/smca-ripple.ini --data FOLDER
+END

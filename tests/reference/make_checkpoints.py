@@ -1,0 +1,125 @@
+"""Files as torchvision and the official detector publish them, with the right names and shapes and nothing learned, for
+tests/test_convert.sh; and damaged ones.
+
+    python3 tests/reference/make_checkpoints.py FOLDER
+
+Every tensor is one number repeated, 0.001 times its place in the file, but conv1.weight, which counts up; a file holds
+each number once, so all are small.  Needs PyTorch; the names are written down here a second time, not taken from the
+converter."""
+
+import argparse
+import os
+import sys
+
+import torch
+
+
+def resnet(prefix, batches_tracked):
+    names = {}
+
+    def conv(name, norm, *shape):
+        names[prefix + name + ".weight"] = shape
+        for part in "weight bias running_mean running_var".split():
+            names[prefix + norm + "." + part] = shape[:1]
+        if batches_tracked:
+            names[prefix + norm + ".num_batches_tracked"] = ()
+
+    conv("conv1", "bn1", 64, 3, 7, 7)
+    inputs = 64
+    for stage, (count, width) in enumerate([(3, 64), (4, 128), (6, 256), (3, 512)], 1):
+        for b in range(count):
+            conv(f"layer{stage}.{b}.conv1", f"layer{stage}.{b}.bn1", width, inputs, 1, 1)
+            conv(f"layer{stage}.{b}.conv2", f"layer{stage}.{b}.bn2", width, width, 3, 3)
+            conv(f"layer{stage}.{b}.conv3", f"layer{stage}.{b}.bn3", 4 * width, width, 1, 1)
+            if b == 0:
+                conv(f"layer{stage}.0.downsample.0", f"layer{stage}.0.downsample.1", 4 * width, inputs, 1, 1)
+            inputs = 4 * width
+    return names
+
+
+def detector(modulated):
+    names = {}
+
+    def linear(name, out, inputs=256):
+        names[name + ".weight"], names[name + ".bias"] = (out, inputs), (out,)
+
+    def attention(name):
+        names[name + ".in_proj_weight"], names[name + ".in_proj_bias"] = (768, 256), (768,)
+        linear(name + ".out_proj", 256)
+
+    for half in "encoder", "decoder":
+        for i in range(6):
+            at = f"transformer.{half}.layers.{i}."
+            attention(at + "self_attn")
+            if half == "decoder":
+                attention(at + "multihead_attn")
+            linear(at + "linear1", 2048)
+            linear(at + "linear2", 256, 2048)
+            for n in range(1, 3 if half == "encoder" else 5 if modulated else 4):
+                names[f"{at}norm{n}.weight"] = names[f"{at}norm{n}.bias"] = (256,)
+            if half == "decoder" and modulated:
+                if i == 0:
+                    for j, out in enumerate((256, 256, 2)):
+                        linear(f"{at}point1.layers.{j}", out)
+                linear(at + "point2", 16)
+                linear(at + "point3", 16)
+    names["transformer.decoder.norm.weight"] = names["transformer.decoder.norm.bias"] = (256,)
+    linear("class_embed", 92)
+    for j, out in enumerate((256, 256, 4)):
+        linear(f"bbox_embed.layers.{j}", out)
+    names["query_embed.weight"] = (300, 256)
+    names["input_proj.weight"], names["input_proj.bias"] = (256, 2048, 1, 1), (256,)
+    return {**names, **resnet("backbone.0.body.", False)}
+
+
+def tensors(names):
+    made = {}
+    for i, (name, shape) in enumerate(names.items()):
+        if name.endswith("num_batches_tracked"):
+            made[name] = torch.tensor(7)
+        elif name.endswith("conv1.weight") and len(shape) == 4 and shape[1] == 3:
+            made[name] = torch.arange(64. * 3 * 7 * 7).reshape(shape)
+        else:
+            made[name] = torch.tensor([0.001 * i]).reshape([1] * len(shape)).expand(shape)
+    return made
+
+
+class Harmful:
+
+    def __reduce__(self):
+        return os.system, ("touch harmed",)
+
+
+def main():
+    folder = sys.argv[1]
+
+    def save(name, content):
+        torch.save(content, os.path.join(folder, name))
+
+    vision = {**resnet("", True), "fc.weight": (1000, 2048), "fc.bias": (1000,)}
+    smca = tensors(detector(True))
+    assert len(vision) == 320 and len(smca) == 500
+    save("resnet50.pth", tensors(vision))
+    save("smca.pth", {"model": smca, "epoch": 49, "args": argparse.Namespace(lr=1e-4), "optimizer": {"state": {}}})
+    torch.save({"model": tensors(detector(False)), "args": argparse.Namespace(lr=1e-4)}, os.path.join(folder, "detr.pth"),
+               _use_new_zipfile_serialization=False) # as before 1.6, when DETR was published
+    save("bfloat16.pth", {name: x.bfloat16() if x.is_floating_point() else x for name, x in tensors(vision).items()})
+    save("half.pth", {name: x.half() if x.is_floating_point() else x for name, x in tensors(vision).items()})
+    for name, change in {
+            "missing": {"layer3.5.bn2.running_mean": None},
+            "shape": {"layer2.0.downsample.0.weight": (512, 128, 1, 1)},
+            "more": {"layer4.3.conv1.weight": (512, 2048, 1, 1)},
+            "resnet18": {name: None for name in vision if ".conv3." in name}
+    }.items():
+        save(name + ".pth", tensors({n: s for n, s in {**vision, **change}.items() if s is not None}))
+    save("harmful.pth", {"model": {"conv1.weight": Harmful()}})
+    save("list.pth", [torch.zeros(3)])
+    for name in "resnet50", "detr":
+        with open(os.path.join(folder, name + ".pth"), "rb") as whole:
+            data = whole.read()
+        with open(os.path.join(folder, f"cut-{name}.pth"), "wb") as cut:
+            cut.write(data[:len(data) - 30000])
+
+
+if __name__ == "__main__":
+    main()

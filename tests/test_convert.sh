@@ -1,0 +1,89 @@
+#!/bin/sh
+# scripts/convert_weights.py on files with the names and shapes of the published ones, and on damaged ones.
+#
+#   BUILD=build/cpu sh tests/test_convert.sh
+
+# shellcheck disable=SC2015,SC2154
+. "$(dirname "$0")/tap.sh"
+
+torch=
+for candidate in ${PYTHON:-python3 /usr/bin/python3}; do
+    [ -n "$torch" ] || ! "$candidate" -c 'import torch' 2>/dev/null || torch=$candidate
+done
+if [ -z "$torch" ]; then
+    skip "weights of PyTorch" "no python3 with torch"
+    echo "1..$count"
+    exit 0
+fi
+"$torch" "$root/tests/reference/make_checkpoints.py" . || { echo "Bail out! make_checkpoints.py failed"; exit 1; }
+
+converts() { # ARGUMENTS: as run
+    "$torch" "$root/scripts/convert_weights.py" "$@" >out 2>err
+    status=$?
+}
+
+# says NAME WORDS ARGUMENTS...
+says() {
+    name=$1 words=$2
+    shift 2
+    converts "$@"
+    [ "$status" -eq 0 ] && [ ! -s err ] && grep -qF -e "$words" out
+    check "$name" $? "$(cat out) $(tail -n 1 err)"
+}
+
+refuses_file() { # NAME WORDS ARGUMENTS...
+    name=$1 words=$2
+    shift 2
+    converts "$@"
+    complains 1 "$words" && [ ! -e refused.safetensors ]
+    check "$name" $? "$(head -n 1 err)"
+}
+
+# The numbers are the spec's: 23,454,912 weights and 106,240 numbers of batch norms; 41,760,482 parameters of the detector.
+says "torchvision's ResNet-50" "265 tensors, 23,561,152 numbers" resnet50.pth backbone.safetensors
+says "SMCA-DETR" "500 tensors, 41,866,722 numbers" smca.pth smca.safetensors
+says "the backbone of SMCA-DETR" "265 tensors, 23,561,152 numbers" --backbone smca.pth alone.safetensors
+says "the backbone of DETR" "265 tensors, 23,561,152 numbers" --backbone detr.pth of-detr.safetensors
+says "bfloat16" "265 tensors, 23,561,152 numbers" bfloat16.pth bfloat16.safetensors
+says "half precision" "265 tensors, 23,561,152 numbers" half.pth half.safetensors
+
+cat >values.py <<'END'
+import os, sys
+sys.path.insert(0, os.path.join(sys.argv[1], "tests", "reference"))
+import numpy as np, safetensors_io
+files = {name: safetensors_io.read(name + ".safetensors")[0] for name in ("backbone", "smca", "alone", "half", "bfloat16")}
+first, last = "backbone.0.body.conv1.weight", "backbone.0.body.layer4.2.bn3.running_var"
+for tensors in files.values():
+    assert all(x.dtype == np.float32 for x in tensors.values())
+    exact = 256 if tensors is files["bfloat16"] else 2000
+    assert (tensors[first].ravel()[:exact] == np.arange(exact)).all()
+    assert tensors[last].shape == (2048,) and len(np.unique(tensors[last])) == 1
+of_detr = safetensors_io.read("of-detr.safetensors")[0]
+assert set(of_detr) == set(files["alone"]) and (of_detr[first] == files["alone"][first]).all()
+assert set(files["alone"]) == set(files["backbone"]) == {n for n in files["smca"] if n.startswith("backbone.")}
+# places in torchvision's file: 53 norms count their batches, running_var stands before the last of these
+assert np.float32(0.001 * 316) == files["backbone"][last][0], files["backbone"][last][0]
+assert np.float32(0.001 * 499) == files["smca"][last][0] == files["alone"][last][0]
+END
+"$torch" values.py "$root" >out 2>err
+check "the numbers are the file's" $? "$(tail -n 1 err)"
+
+refuses_file "a missing tensor" "missing.pth|layer3.5.bn2.running_mean|ResNet-50" missing.pth refused.safetensors
+refuses_file "a tensor of another shape" "shape.pth|layer2.0.downsample.0.weight|[512, 128, 1, 1]|[512, 256, 1, 1]" \
+    shape.pth refused.safetensors
+refuses_file "a tensor too many" "more.pth|layer4.3.conv1.weight|no place" more.pth refused.safetensors
+refuses_file "another ResNet" "resnet18.pth|layer1.0.conv3.weight|and 13 more" resnet18.pth refused.safetensors
+refuses_file "DETR as SMCA-DETR" "detr.pth|without spatial modulation|--backbone" detr.pth refused.safetensors
+refuses_file "a file that runs a program" "harmful.pth|system" harmful.pth refused.safetensors
+[ ! -e harmed ]
+check "and nothing ran" $?
+echo 'conv1.weight: 1 2 3' >resnet18.txt
+refuses_file "a list of tensors" "list.pth|no tensors by name" list.pth refused.safetensors
+refuses_file "a file that was cut short" "cut-resnet50.pth|not a file of weights|without its end" cut-resnet50.pth refused.safetensors
+refuses_file "an old file that was cut short" "cut-detr.pth|not a file of weights|ends within its numbers" cut-detr.pth refused.safetensors
+refuses_file "something else" "resnet18.txt|not a file of weights" resnet18.txt refused.safetensors
+refuses_file "no file" "none.pth: no such file" none.pth refused.safetensors
+refuses_file "no folder to write to" "none/refused.safetensors" resnet50.pth none/refused.safetensors
+
+echo "1..$count"
+[ "$failures" -eq 0 ]

@@ -1,0 +1,117 @@
+/* Windows as rows, and the residual sum, against their formulas in double. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include "tests/on_device.h"
+
+typedef struct {
+    int B;
+    Windows shape;
+} Case;
+
+static size_t input_at(const Windows *s, int b, int m, int y, int x) {
+    return s->planes ? ((((size_t)b * s->C + m) * s->Hi + y) * s->Wi + x)
+                     : ((((size_t)b * s->Hi + y) * s->Wi + x) * s->C + m);
+}
+
+/* Every column of every window once. */
+static void reference(double *cols, double *dx, const float *x, const float *dcols, Case k) {
+    const Windows *s = &k.shape;
+    size_t at = 0;
+    for (int b = 0; b < k.B; b++)
+        for (int i = 0; i < windows_down(s); i++)
+            for (int j = 0; j < windows_across(s); j++)
+                for (int m = 0; m < s->C; m++)
+                    for (int r = 0; r < s->k; r++)
+                        for (int c = 0; c < s->k; c++, at++) {
+                            int yi = i * s->stride + r - s->pad, xi = j * s->stride + c - s->pad;
+                            if (yi < 0 || yi >= s->Hi || xi < 0 || xi >= s->Wi) continue;
+                            cols[at] = x[input_at(s, b, m, yi, xi)];
+                            dx[input_at(s, b, m, yi, xi)] += dcols[at];
+                        }
+}
+
+static void unfold_case(Case k) {
+    const Windows *s = &k.shape;
+    size_t n = (size_t)k.B * s->C * s->Hi * s->Wi;
+    size_t n_cols = (size_t)k.B * windows_down(s) * windows_across(s) * s->C * s->k * s->k;
+    printf("unfold B %d C %d %dx%d %s k %d stride %d pad %d: %dx%d windows\n", k.B, s->C, s->Hi, s->Wi,
+           s->planes ? "planes" : "tokens", s->k, s->stride, s->pad, windows_down(s), windows_across(s));
+    float *x = normals(n, 1), *dcols = normals(n_cols, 1);
+    real *d_x = upload_real(x, n), *d_dcols = upload_real(dcols, n_cols);
+    real *d_cols = poisoned_real(n_cols), *d_dx = poisoned_real(n);
+    double *cols = zeros(n_cols), *dx = zeros(n);
+    reference(cols, dx, x, dcols, k);
+    unfold_forward(d_cols, d_x, s, k.B);
+    unfold_backward(d_dx, d_dcols, s, k.B);
+    assert_true(close_real("cols", d_cols, cols, n_cols));
+    assert_true(close_real("dx", d_dx, dx, n));
+    release_all();
+}
+
+static void test_unfold(void **state) {
+    (void)state;
+    const Case cases[] = {
+        {2, {13, 18, 3, 7, 4, 3, true}},   {3, {5, 7, 10, 3, 2, 1, false}}, {1, {1, 1, 4, 3, 2, 1, false}},
+        {2, {6, 4, 5, 2, 2, 0, false}},    {1, {9, 8, 33, 3, 1, 1, false}}, {2, {8, 8, 3, 4, 4, 0, true}},
+        {1, {11, 10, 2, 5, 3, 0, false}},  {1, {3, 20, 1, 1, 2, 0, true}},  {1, {2, 2, 3, 7, 4, 3, true}},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) unfold_case(cases[i]);
+}
+
+/* Windows that do not overlap are patches. */
+static void test_patches(void **state) {
+    (void)state;
+    enum { B = 2, P = 3, H = 9, W = 6, SIZE = B * 3 * H * W };
+    float *x = normals(SIZE, 1);
+    real *d_x = upload_real(x, SIZE), *a = poisoned_real(SIZE), *b = poisoned_real(SIZE);
+    Windows shape = {H, W, 3, P, P, 0, true};
+    patchify(a, d_x, B, H, W, P);
+    unfold_forward(b, d_x, &shape, B);
+    assert_memory_equal(download_real(a, SIZE), download_real(b, SIZE), SIZE * sizeof(float));
+    release_all();
+}
+
+static void residual_case(int B, int N, int M, bool scaled) {
+    size_t n = (size_t)B * N, size = n * M;
+    float *x = normals(size, 1), *f = normals(size, 1), *scale = normals(B, 1);
+    real *d_x = upload_real(x, size), *d_f = upload_real(f, size), *d_y = poisoned_real(size), *d_df = poisoned_real(size);
+    float *d_scale = upload(scale, B);
+    double *y = zeros(size), *df = zeros(size);
+    printf("residual sum B %d N %d M %d%s\n", B, N, M, scaled ? ", scaled" : "");
+    for (size_t i = 0; i < size; i++) {
+        double s = scaled ? scale[i / ((size_t)N * M)] : 1;
+        y[i] = x[i] + s * f[i];
+        df[i] = s * f[i];
+    }
+    residual_forward(d_y, d_x, d_f, scaled ? d_scale : NULL, N, n, M);
+    residual_backward(d_df, d_f, scaled ? d_scale : NULL, N, n, M);
+    assert_true(close_real("y", d_y, y, size));
+    assert_true(close_real("df", d_df, df, size));
+    residual_forward(d_x, d_x, d_f, scaled ? d_scale : NULL, N, n, M); /* in place */
+    assert_true(close_real("y in place of x", d_x, y, size));
+    release_all();
+}
+
+static void test_residual(void **state) {
+    (void)state;
+    residual_case(3, 5, 7, true);
+    residual_case(2, 9, 48, true);
+    residual_case(2, 4, 33, false);
+    residual_case(1, 1, 1, true);
+}
+
+int main(void) {
+    kernels_init();
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_unfold),
+        cmocka_unit_test(test_patches),
+        cmocka_unit_test(test_residual),
+    };
+    int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    kernels_exit();
+    return failed;
+}
