@@ -1,5 +1,5 @@
 /* The detector above its backbone against the float64 reference (tests/reference/detr_reference.py): every file in
- * tests/fixtures/detr is a case.  Then against itself: padding, plans, micro-batches, and its start. */
+ * tests/fixtures/smca is a case.  Then against itself: padding, plans, micro-batches, and its start. */
 #include <glob.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -186,7 +186,7 @@ static void reference_case(const char *path, const char *algorithm, int room) {
 
 static void each_fixture(void (*test)(const char *path)) {
     glob_t found;
-    assert_int_equal(glob("tests/fixtures/detr/*.safetensors", 0, NULL, &found), 0);
+    assert_int_equal(glob("tests/fixtures/smca/*.safetensors", 0, NULL, &found), 0);
     for (size_t i = 0; i < found.gl_pathc; i++) test(found.gl_pathv[i]);
     globfree(&found);
 }
