@@ -1,5 +1,5 @@
 /* The detector above its backbone against the float64 reference (tests/reference/detr_reference.py): every file in
- * tests/fixtures/detr is a case.  Then against itself: padding, plans, micro-batches, and its start. */
+ * tests/fixtures/smca is a case.  Then against itself: padding, plans, micro-batches, and its start. */
 #include <glob.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -186,7 +186,7 @@ static void reference_case(const char *path, const char *algorithm, int room) {
 
 static void each_fixture(void (*test)(const char *path)) {
     glob_t found;
-    assert_int_equal(glob("tests/fixtures/detr/*.safetensors", 0, NULL, &found), 0);
+    assert_int_equal(glob("tests/fixtures/smca/*.safetensors", 0, NULL, &found), 0);
     for (size_t i = 0; i < found.gl_pathc; i++) test(found.gl_pathv[i]);
     globfree(&found);
 }
@@ -310,6 +310,138 @@ static void test_padding(void **state) {
     release_all();
 }
 
+/* == From pixels on =============================================================================================== */
+
+static struct {
+    const Detr *detr;
+    float *seen;    /* gradients as they were when they were announced */
+    char *announced; /* [total] */
+} finals;
+
+static void hear_final(float *gradients, size_t n) {
+    size_t from = (size_t)(gradients - finals.detr->params.grads);
+    device_download(finals.seen + from, gradients, n * sizeof *gradients);
+    for (size_t i = from; i < from + n; i++) {
+        assert_int_equal(finals.announced[i], 0);
+        finals.announced[i] = 1;
+    }
+}
+
+typedef struct {
+    int B, H, W;
+    int sizes[4];
+    uint8_t *pixels;
+    float *dlogits, *dboxes;
+} Batch;
+
+static Batch draw_batch(const Detr *detr, int B, int H, int W, const int *sizes) {
+    Batch batch = {B, H, W, {sizes[0], sizes[1], sizes[2], sizes[3]}, NULL, NULL, NULL};
+    size_t bytes = (size_t)B * 3 * (size_t)H * (size_t)W;
+    size_t rows = (size_t)(B * detr->config.queries * detr->config.decoder_layers);
+    batch.pixels = keep(malloc(bytes), false);
+    for (size_t i = 0; i < bytes; i++) batch.pixels[i] = (uint8_t)rng_bits(check_seed(), RNG_TEST, 99, (uint32_t)H, i);
+    batch.dlogits = normals(rows * (size_t)detr->config.columns, 1);
+    batch.dboxes = normals(rows * 4, 1);
+    return batch;
+}
+
+/* The loss whose gradient the batch's are. */
+static double forward_loss(Detr *detr, const Batch *batch) {
+    static const float mean[3] = {0.485f, 0.456f, 0.406f}, std[3] = {0.229f, 0.224f, 0.225f};
+    static float logits[PREDICTED], boxes[PREDICTED];
+    size_t rows = (size_t)(batch->B * detr->config.queries * detr->config.decoder_layers);
+    double loss = 0;
+    detr_load(detr, batch->pixels, batch->sizes, mean, std, batch->B, batch->H, batch->W);
+    detr_draw(detr, SEED, STEP, FIRST);
+    detr_forward(detr);
+    detr_predictions(detr, logits, boxes);
+    for (size_t i = 0; i < rows * (size_t)detr->config.columns; i++) loss += (double)logits[i] * batch->dlogits[i];
+    for (size_t i = 0; i < rows * 4; i++) loss += (double)boxes[i] * batch->dboxes[i];
+    return loss;
+}
+
+/* Along a random direction in one part of the parameters, with the gradient's signs, so that the slope is large; the step is
+ * as long as moves the loss by a hundredth, or 2e-4. */
+static int slope_agrees(Detr *detr, const Batch *batch, const float *grads, const char *prefix) {
+    size_t total = detr->params.total;
+    float *start = keep(malloc(total * sizeof *start), false), *moved = keep(malloc(total * sizeof *moved), false);
+    float *direction = normals(total, 1);
+    double slope = 0, loss[2];
+    device_download(start, detr->params.values, total * sizeof *start);
+    for (int p = 0; p < detr->params.count; p++) {
+        const Param *param = &detr->params.items[p];
+        bool moves = !param->frozen && !strncmp(param->name, prefix, strlen(prefix));
+        for (size_t i = param->offset; i < param->offset + param->size; i++) {
+            direction[i] = moves ? copysignf(direction[i], grads[i]) : 0;
+            slope += (double)grads[i] * direction[i];
+        }
+    }
+    float step = (float)fmin(2e-4, 0.01 / slope);
+    for (int side = 0; side < 2; side++) {
+        memcpy(moved, start, total * sizeof *moved);
+        for (int p = 0; p < detr->params.count; p++)
+            for (size_t i = detr->params.items[p].offset, end = i + detr->params.items[p].size; i < end; i++)
+                moved[i] += (side ? -step : step) * direction[i];
+        device_upload(detr->params.values, moved, total * sizeof *moved);
+        detr_fold(detr);
+        loss[side] = forward_loss(detr, batch);
+    }
+    device_upload(detr->params.values, start, total * sizeof *start);
+    detr_fold(detr);
+    double measured = (loss[0] - loss[1]) / (2 * (double)step);
+    printf("  %-24s slope %10.4f, measured %10.4f\n", prefix, slope, measured);
+    return fabs(measured - slope) < 0.05 * slope;
+}
+
+/* A small backbone and all above it, two batches of different sizes: gradients against differences of the loss; every one is
+ * announced once, and not touched after that. */
+static void test_whole(void **state) {
+    (void)state;
+    if (sizeof(real) != 4) return;
+    DetrConfig config = {
+        .dim = 16, .ffn = 24, .encoder_layers = 1, .decoder_layers = 2, .queries = 5, .columns = 4, .scale_type = 3,
+        .dropout = 0.1f,
+        .attention = {.attn = "softmax", .heads = 2, .feature_map = "mlp", .relative = "none"},
+        .backbone = {.blocks = {1, 1, 1, 1}, .width = 4, .prefix = "backbone.0.body."},
+    };
+    Detr detr;
+    detr_create(&detr, &config);
+    detr_plan(&detr, 2, 130, 190, true);
+    detr_allocate(&detr);
+    plan_poison(&detr.training);
+    params_allocate(&detr.params, true);
+    params_initialize(&detr.params, check_seed());
+    detr_fold(&detr);
+    size_t n = detr.params.total;
+    finals.detr = &detr;
+    finals.seen = keep(calloc(n, sizeof(float)), false);
+    finals.announced = keep(calloc(n, 1), false);
+    const int shapes[2][2] = {{97, 190}, {190, 70}}, sizes[2][4] = {{97, 100, 60, 190}, {190, 70, 65, 33}};
+    for (int k = 0; k < 2; k++) {
+        Batch batch = draw_batch(&detr, 2, shapes[k][0], shapes[k][1], sizes[k]);
+        float *grads = keep(malloc(n * sizeof *grads), false);
+        printf("batch of 2 images in %d x %d\n", batch.H, batch.W);
+        device_zero(detr.params.grads, n * sizeof *grads);
+        memset(finals.announced, 0, n);
+        forward_loss(&detr, &batch);
+        detr_load_gradients(&detr, batch.dlogits, batch.dboxes);
+        detr_backward(&detr, hear_final);
+        device_download(grads, detr.params.grads, n * sizeof *grads);
+        for (int p = 0; p < detr.params.count; p++) {
+            const Param *param = &detr.params.items[p];
+            for (size_t i = param->offset; !param->frozen && i < param->offset + param->size; i++)
+                assert_true(finals.announced[i] && finals.seen[i] == grads[i]);
+        }
+        int ok = slope_agrees(&detr, &batch, grads, "backbone.");
+        ok &= slope_agrees(&detr, &batch, grads, "input_proj.") & slope_agrees(&detr, &batch, grads, "transformer.encoder.");
+        ok &= slope_agrees(&detr, &batch, grads, "transformer.decoder.") & slope_agrees(&detr, &batch, grads, "query_embed.");
+        ok &= slope_agrees(&detr, &batch, grads, "bbox_embed.");
+        assert_true(ok);
+    }
+    detr_destroy(&detr);
+    release_all();
+}
+
 /* == The start ==================================================================================================== */
 
 static const Param *param_of(const Detr *detr, const char *name) {
@@ -427,6 +559,7 @@ int main(void) {
         cmocka_unit_test(test_parts),
         cmocka_unit_test(test_inference),
         cmocka_unit_test(test_padding),
+        cmocka_unit_test(test_whole),
         cmocka_unit_test(test_size),
         cmocka_unit_test(test_start),
     };

@@ -245,13 +245,15 @@ static void attention_case(AttentionCase c) {
     release_all();
 }
 
+/* The lone key of an image has no gradient, but what rounding y to bfloat16 leaves of it; moments of far cells enlarge that. */
 static void test_masked_attention(void **state) {
     (void)state;
+    const int few = sizeof(real) == 4 ? 1 : 4;
     const AttentionCase cases[] = {
         {2, 2, 5, 7, 3, 4, 0, 0, 0, {3, 3, 2, 4}},     {1, 1, 1, 1, 1, 1, 0, 0, 0, {1, 1}},
         {2, 2, 8, 5, 5, 7, 3, 0.1f, 2, {5, 6, 4, 7}},  {1, 3, 4, 35, 5, 7, 0, 0.1f, 1, {4, 6}},
         {1, 1, 16, 33, 9, 31, 1, 0.1f, 0, {9, 30}},    {1, 2, 6, 40, 4, 6, 2, 0, 2, {2, 3}},
-        {3, 1, 7, 9, 6, 5, 4, 0.2f, 2, {6, 5, 1, 1, 3, 5}}, {1, 1, 33, 70, 10, 13, 4, 0, 0, {10, 13}},
+        {3, 1, 7, 9, 6, 5, 4, 0.2f, 2, {6, 5, few, few, 3, 5}}, {1, 1, 33, 70, 10, 13, 4, 0, 0, {10, 13}},
         {1, 1, 130, 6, 3, 5, 3, 0.1f, 2, {2, 5}},      {1, 1, 65, 3, 2, 70, 0, 0.1f, 2, {2, 67}},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) attention_case(cases[i]);

@@ -1,4 +1,4 @@
-"""Writes tests/fixtures/detr/<case>.safetensors: a small SMCA-DETR above its backbone, a batch of two sizes, and what the
+"""Writes tests/fixtures/smca/<case>.safetensors: a small SMCA-DETR above its backbone, a batch of two sizes, and what the
 float64 reference makes of them.
 
     python3 tests/reference/make_detr_fixtures.py           writes them again
@@ -8,7 +8,7 @@ A file holds features [B,N,channels], dlogits and dboxes (the loss is their prod
 float32, logits, boxes, the parameters' grad.<name> and grad.features in float64; its metadata are the settings.  With
 dropout the masks are those of seed SEED, step STEP, first image FIRST.  Draws are repeated until a float32 program can be
 held to 1e-5: no ReLU flips by rounding, no stick-breaking process ends by rounding, and this reference run in float32 stays
-within a quarter of the tolerance.
+within a quarter of the tolerance, or within a third where features take the place of a softmax in the encoder.
 """
 
 import os
@@ -21,7 +21,7 @@ import safetensors_io
 from compare_parity import relative_error
 from detr_reference import Config, Detr, Drop, parameter_shapes
 
-FIXTURES = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "fixtures", "detr")
+FIXTURES = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "fixtures", "smca")
 SEED, STEP, FIRST = 0x1234567890, 7, 3
 TOLERANCE, RELU_MARGIN, TAU_MARGIN = 1e-5, 1e-5, 2e-5
 
@@ -97,7 +97,8 @@ def objection(config, inputs, model, outputs):
         return "a gradient vanishes"
     _, single = compute(config, inputs, torch.float32)
     worst = max((relative_error(single[name], value), name) for name, value in outputs.items())
-    return None if worst[0] < TOLERANCE / 4 else f"too ill-conditioned for float32: {worst[1]}"
+    part = 4 if config.attn == "softmax" else 3
+    return None if worst[0] < TOLERANCE / part else f"too ill-conditioned for float32: {worst[1]}"
 
 
 def make(case):
