@@ -128,8 +128,8 @@ def draw(files, which, queries, layers, heads, out):
     what = {"weights": "What the marked token looks at", "spatial": "What its place alone makes it look at"}[which]
     title = what if len(files) > 1 else f"{what}: {files[0][1].get('attn', 'attention')}"
     figure.text(MARGIN / width, 1 - 0.15 / height, title, va="top", fontsize=13, fontweight="bold")
-    figure.text(MARGIN / width, 1 - 0.42 / height, "bright: much weight; beneath each map, its largest", va="top",
-                fontsize=9, color="#666666")
+    legend = "bright: much weight; where some are negative, red above zero and blue below; beneath each map, its largest"
+    figure.text(MARGIN / width, 1 - 0.42 / height, legend, va="top", fontsize=9, color="#666666")
     figure.savefig(out, dpi=120)
 
 
