@@ -151,7 +151,7 @@ def castling(model, p, q, k, v, block):
 
 def pseudo_inverse(a, power):
     """Six steps of the cubic scheme from a^T / m^power, m each matrix's largest column sum.  a [...,L,L]."""
-    identity = torch.eye(a.shape[-1], dtype=a.dtype)
+    identity = torch.eye(a.shape[-1]).to(a.dtype)
     z = a.transpose(-1, -2) / a.sum(-2).amax(-1)[..., None, None] ** power
     for _ in range(6):
         w = a @ z
