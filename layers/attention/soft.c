@@ -23,7 +23,7 @@ typedef struct {
     float *mean, *rstd;                                 /* [B,L,H] kept */
     real *qv_act, *mix;                                 /* kept, [B,N,2,H,D], [B,N,H,D] */
     real *cols, *square, *normed, *landmarks;           /* kept, [B,L,H,D*r*r], then [B,L,H,D] three times */
-    real *dqv, *dmix, *dcols, *dlandmarks, *unused;     /* scratch */
+    real *dqv, *dmix, *dcols, *dlandmarks, *dsquare;    /* scratch */
 } Soft;
 
 static int smaller(int a, int b) { return a < b ? a : b; }
@@ -64,7 +64,7 @@ static void soft_plan(Attention *a, Plan *plan, int B) {
         plan_borrow(plan, a->prefix, "dmix", &s->dmix, bytes);
         plan_borrow(plan, a->prefix, "dsquares", &s->dcols, squares);
         plan_borrow(plan, a->prefix, "dlandmarks", &s->dlandmarks, few);
-        plan_borrow(plan, a->prefix, "gelu", &s->unused, few);
+        plan_borrow(plan, a->prefix, "dsquare", &s->dsquare, few);
     }
     plan_workspace(plan, low_rank_workspace(&s->shape, B));
     plan_workspace(plan, layernorm_workspace(a->D));
@@ -87,12 +87,12 @@ static void landmarks_forward(const Soft *s, const Attention *a, int B) {
 static void landmarks_backward(const Soft *s, const Attention *a, int B) {
     int D = a->D, r = s->r;
     size_t rows = landmark_rows(s, B);
-    real *d = s->dlandmarks;
-    gelu_backward(d, s->unused, d, s->normed, rows * (size_t)D);
-    add_layernorm_backward(d, NULL, s->dnorm_w, s->dnorm_b, NULL, d, s->square, NULL, 1, s->norm_w, s->mean, s->rstd,
-                           rows, D);
-    linear_backward_input(s->dcols, d, s->w, rows, D * r * r, D);
-    linear_backward_weight(s->dw, NULL, d, s->cols, rows, D * r * r, D);
+    real *d = s->dlandmarks, *dsquare = s->dsquare;
+    gelu_backward(d, dsquare, d, s->normed, rows * (size_t)D); /* dsquare holds a once more, which nobody needs */
+    add_layernorm_backward(dsquare, NULL, s->dnorm_w, s->dnorm_b, NULL, d, s->square, NULL, 1, s->norm_w, s->mean,
+                           s->rstd, rows, D);
+    linear_backward_input(s->dcols, dsquare, s->w, rows, D * r * r, D);
+    linear_backward_weight(s->dw, NULL, dsquare, s->cols, rows, D * r * r, D);
     head_patches_backward(s->dqv, s->dcols, a->Hg, a->Wg, r, B, a->H, D, 2 * a->M);
 }
 

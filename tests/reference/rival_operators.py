@@ -151,7 +151,7 @@ def castling(model, p, q, k, v, block):
 
 def pseudo_inverse(a, power):
     """Six steps of the cubic scheme from a^T / m^power, m each matrix's largest column sum.  a [...,L,L]."""
-    identity = torch.eye(a.shape[-1], dtype=a.dtype)
+    identity = torch.eye(a.shape[-1]).to(a.dtype)
     z = a.transpose(-1, -2) / a.sum(-2).amax(-1)[..., None, None] ** power
     for _ in range(6):
         w = a @ z
@@ -196,7 +196,8 @@ def soft(model, p, q, k, v, block):
     grid, D = model.config.grid, q.shape[-1]
     image = q.flatten(0, 1).transpose(1, 2).unflatten(-1, grid)
     a = F.conv2d(image, p("landmark.weight"), stride=soft_stride(model.config)).flatten(2).transpose(1, 2)
-    a = F.gelu(F.layer_norm(a, (D,), p("landmark.norm.weight"), p("landmark.norm.bias"), 1e-5)).unflatten(0, q.shape[:2])
+    weight, bias = p("landmark.norm.weight"), p("landmark.norm.bias")
+    a = F.gelu(F.layer_norm(a.to(weight.dtype), (D,), weight, bias, 1e-5)).unflatten(0, q.shape[:2])
     near = gaussian(q * D ** -0.25, a)
     y = near @ pseudo_inverse(gaussian(a, a), 2) @ (near.transpose(-1, -2) @ v)
     return join_heads(y) + depthwise(join_heads(v), grid, p("conv.weight"))
