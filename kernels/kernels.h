@@ -128,15 +128,15 @@ typedef struct {
     int Hi, Wi, C;
     int k, stride, pad;
     bool planes; /* the input is [B,C,Hi,Wi], as an image; otherwise [B,Hi*Wi,C], as tokens */
-} Windows;
-static inline int windows_down(const Windows *s) { return (s->Hi + 2 * s->pad - s->k) / s->stride + 1; }
-static inline int windows_across(const Windows *s) { return (s->Wi + 2 * s->pad - s->k) / s->stride + 1; }
+} Unfold;
+static inline int unfold_down(const Unfold *s) { return (s->Hi + 2 * s->pad - s->k) / s->stride + 1; }
+static inline int unfold_across(const Unfold *s) { return (s->Wi + 2 * s->pad - s->k) / s->stride + 1; }
 
 /* The windows as rows, so that the convolution is a linear layer.
  * cols [B*Hg*Wg, C*k*k] real, columns ordered (channel, row, column) as a [M,C,k,k] weight;  x as shape says. */
-void unfold_forward(real *cols, const real *x, const Windows *shape, int B);
+void unfold_forward(real *cols, const real *x, const Unfold *shape, int B);
 /* dx (=) the sum of what its copies in dcols got. */
-void unfold_backward(real *dx, const real *dcols, const Windows *shape, int B);
+void unfold_backward(real *dx, const real *dcols, const Unfold *shape, int B);
 
 /* x[b,0] = cls, x[b,t + prefix] = patches[b,t], then x[b] += pos.  prefix is 1 with a class token, else 0.
  * x [B,N,M] real, N = prefix + tokens;  patches [B,N-prefix,M] real;  cls [M] float if prefix;  pos [N,M] float or NULL. */

@@ -9,14 +9,14 @@ static const float LAYERNORM_EPS = 1e-6f; /* timm's */
 
 void embedding_create(Embedding *e, int C, int Hi, int Wi, bool planes, int stride, bool overlap) {
     int k = overlap ? 2 * stride - 1 : stride;
-    e->windows = (Windows){Hi, Wi, C, k, stride, overlap ? k / 2 : 0, planes};
-    e->Hg = windows_down(&e->windows);
-    e->Wg = windows_across(&e->windows);
+    e->windows = (Unfold){Hi, Wi, C, k, stride, overlap ? k / 2 : 0, planes};
+    e->Hg = unfold_down(&e->windows);
+    e->Wg = unfold_across(&e->windows);
     e->normed = overlap;
 }
 
 void embedding_declare(Embedding *e, Params *params, const char *prefix, int M) {
-    const Windows *s = &e->windows;
+    const Unfold *s = &e->windows;
     int fan = s->C * s->k * s->k;
     e->proj.in = fan;
     e->proj.out = M;
@@ -44,7 +44,7 @@ void embedding_plan(Embedding *e, Plan *plan, const char *prefix, int B) {
 }
 
 static void windows_of(const Embedding *e, const real *x, int B) {
-    const Windows *s = &e->windows;
+    const Unfold *s = &e->windows;
     if (s->planes && s->k == s->stride) patchify(e->cols, x, B, s->Hi, s->Wi, s->k);
     else unfold_forward(e->cols, x, s, B);
 }

@@ -7,7 +7,7 @@
 #include "layers/projection.h"
 
 typedef struct {
-    Windows windows;
+    Unfold windows;
     int Hg, Wg;
     Projection proj; /* of windows as rows: [M,C*k*k] */
     bool normed;

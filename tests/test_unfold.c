@@ -9,21 +9,21 @@
 
 typedef struct {
     int B;
-    Windows shape;
+    Unfold shape;
 } Case;
 
-static size_t input_at(const Windows *s, int b, int m, int y, int x) {
+static size_t input_at(const Unfold *s, int b, int m, int y, int x) {
     return s->planes ? ((((size_t)b * s->C + m) * s->Hi + y) * s->Wi + x)
                      : ((((size_t)b * s->Hi + y) * s->Wi + x) * s->C + m);
 }
 
 /* Every column of every window once. */
 static void reference(double *cols, double *dx, const float *x, const float *dcols, Case k) {
-    const Windows *s = &k.shape;
+    const Unfold *s = &k.shape;
     size_t at = 0;
     for (int b = 0; b < k.B; b++)
-        for (int i = 0; i < windows_down(s); i++)
-            for (int j = 0; j < windows_across(s); j++)
+        for (int i = 0; i < unfold_down(s); i++)
+            for (int j = 0; j < unfold_across(s); j++)
                 for (int m = 0; m < s->C; m++)
                     for (int r = 0; r < s->k; r++)
                         for (int c = 0; c < s->k; c++, at++) {
@@ -35,11 +35,11 @@ static void reference(double *cols, double *dx, const float *x, const float *dco
 }
 
 static void unfold_case(Case k) {
-    const Windows *s = &k.shape;
+    const Unfold *s = &k.shape;
     size_t n = (size_t)k.B * s->C * s->Hi * s->Wi;
-    size_t n_cols = (size_t)k.B * windows_down(s) * windows_across(s) * s->C * s->k * s->k;
+    size_t n_cols = (size_t)k.B * unfold_down(s) * unfold_across(s) * s->C * s->k * s->k;
     printf("unfold B %d C %d %dx%d %s k %d stride %d pad %d: %dx%d windows\n", k.B, s->C, s->Hi, s->Wi,
-           s->planes ? "planes" : "tokens", s->k, s->stride, s->pad, windows_down(s), windows_across(s));
+           s->planes ? "planes" : "tokens", s->k, s->stride, s->pad, unfold_down(s), unfold_across(s));
     float *x = normals(n, 1), *dcols = normals(n_cols, 1);
     real *d_x = upload_real(x, n), *d_dcols = upload_real(dcols, n_cols);
     real *d_cols = poisoned_real(n_cols), *d_dx = poisoned_real(n);
@@ -68,7 +68,7 @@ static void test_patches(void **state) {
     enum { B = 2, P = 3, H = 9, W = 6, SIZE = B * 3 * H * W };
     float *x = normals(SIZE, 1);
     real *d_x = upload_real(x, SIZE), *a = poisoned_real(SIZE), *b = poisoned_real(SIZE);
-    Windows shape = {H, W, 3, P, P, 0, true};
+    Unfold shape = {H, W, 3, P, P, 0, true};
     patchify(a, d_x, B, H, W, P);
     unfold_forward(b, d_x, &shape, B);
     assert_memory_equal(download_real(a, SIZE), download_real(b, SIZE), SIZE * sizeof(float));

@@ -4,14 +4,14 @@
 #include "kernels/kernels.h"
 
 /* Numbers from one position of the input to the next, and from one channel to the next. */
-static size_t position_step(const Windows *s) { return s->planes ? 1 : (size_t)s->C; }
-static size_t channel_step(const Windows *s) { return s->planes ? (size_t)s->Hi * (size_t)s->Wi : 1; }
-static size_t image_size(const Windows *s) { return (size_t)s->Hi * (size_t)s->Wi * (size_t)s->C; }
+static size_t position_step(const Unfold *s) { return s->planes ? 1 : (size_t)s->C; }
+static size_t channel_step(const Unfold *s) { return s->planes ? (size_t)s->Hi * (size_t)s->Wi : 1; }
+static size_t image_size(const Unfold *s) { return (size_t)s->Hi * (size_t)s->Wi * (size_t)s->C; }
 
-static bool inside(const Windows *s, int y, int x) { return y >= 0 && y < s->Hi && x >= 0 && x < s->Wi; }
+static bool inside(const Unfold *s, int y, int x) { return y >= 0 && y < s->Hi && x >= 0 && x < s->Wi; }
 
-void unfold_forward(real *cols, const real *x, const Windows *s, int B) {
-    int down = windows_down(s), across = windows_across(s), k = s->k;
+void unfold_forward(real *cols, const real *x, const Unfold *s, int B) {
+    int down = unfold_down(s), across = unfold_across(s), k = s->k;
     size_t step = position_step(s), channel = channel_step(s), row = (size_t)s->C * (size_t)(k * k);
 #pragma omp parallel for collapse(2) schedule(static)
     for (int b = 0; b < B; b++)
@@ -30,17 +30,17 @@ void unfold_forward(real *cols, const real *x, const Windows *s, int B) {
 }
 
 /* The first window that reads position y of an axis, and the end of those that do. */
-static int window_first(const Windows *s, int y) {
+static int window_first(const Unfold *s, int y) {
     int behind = y + s->pad - s->k + 1;
     return behind <= 0 ? 0 : (behind + s->stride - 1) / s->stride;
 }
-static int window_end(const Windows *s, int y, int windows) {
+static int window_end(const Unfold *s, int y, int windows) {
     int end = (y + s->pad) / s->stride + 1;
     return end < windows ? end : windows;
 }
 
-void unfold_backward(real *dx, const real *dcols, const Windows *s, int B) {
-    int down = windows_down(s), across = windows_across(s), k = s->k;
+void unfold_backward(real *dx, const real *dcols, const Unfold *s, int B) {
+    int down = unfold_down(s), across = unfold_across(s), k = s->k;
     size_t step = position_step(s), channel = channel_step(s), row = (size_t)s->C * (size_t)(k * k);
 #pragma omp parallel for collapse(2) schedule(static)
     for (int b = 0; b < B; b++)

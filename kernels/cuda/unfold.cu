@@ -6,7 +6,7 @@
 enum { THREADS = 256 };
 
 __global__ void __launch_bounds__(THREADS)
-    unfold_forward_kernel(real *cols, const real *__restrict__ x, Windows s, int down, int across, size_t size) {
+    unfold_forward_kernel(real *cols, const real *__restrict__ x, Unfold s, int down, int across, size_t size) {
     size_t i = (size_t)blockIdx.x * THREADS + threadIdx.x; /* (image, window's row, column, channel, r, c) */
     if (i >= size) return;
     size_t line = quotient(i, s.k), plane = quotient(line, s.k), window = quotient(plane, s.C);
@@ -18,24 +18,24 @@ __global__ void __launch_bounds__(THREADS)
     cols[i] = inside ? x[at] : to_real(0);
 }
 
-void unfold_forward(real *cols, const real *x, const Windows *s, int B) {
-    int down = windows_down(s), across = windows_across(s);
+void unfold_forward(real *cols, const real *x, const Unfold *s, int B) {
+    int down = unfold_down(s), across = unfold_across(s);
     size_t size = (size_t)B * down * across * s->C * s->k * s->k;
     LAUNCH(unfold_forward_kernel, (unsigned)ceil_div(size, THREADS), THREADS, 0, cols, x, *s, down, across, size);
 }
 
 /* The first window that reads position y of an axis, and the end of those that do. */
-DEVICE int window_first(const Windows &s, int y) {
+DEVICE int window_first(const Unfold &s, int y) {
     int behind = y + s.pad - s.k + 1;
     return behind <= 0 ? 0 : (behind + s.stride - 1) / s.stride;
 }
-DEVICE int window_end(const Windows &s, int y, int windows) {
+DEVICE int window_end(const Unfold &s, int y, int windows) {
     int end = (y + s.pad) / s.stride + 1;
     return end < windows ? end : windows;
 }
 
 __global__ void __launch_bounds__(THREADS)
-    unfold_backward_kernel(real *dx, const real *__restrict__ dcols, Windows s, int down, int across, size_t size) {
+    unfold_backward_kernel(real *dx, const real *__restrict__ dcols, Unfold s, int down, int across, size_t size) {
     size_t at = (size_t)blockIdx.x * THREADS + threadIdx.x;
     if (at >= size) return;
     size_t image, position;
@@ -61,8 +61,8 @@ __global__ void __launch_bounds__(THREADS)
     dx[at] = to_real(sum);
 }
 
-void unfold_backward(real *dx, const real *dcols, const Windows *s, int B) {
+void unfold_backward(real *dx, const real *dcols, const Unfold *s, int B) {
     size_t size = (size_t)B * s->Hi * s->Wi * s->C;
-    LAUNCH(unfold_backward_kernel, (unsigned)ceil_div(size, THREADS), THREADS, 0, dx, dcols, *s, windows_down(s),
-           windows_across(s), size);
+    LAUNCH(unfold_backward_kernel, (unsigned)ceil_div(size, THREADS), THREADS, 0, dx, dcols, *s, unfold_down(s),
+           unfold_across(s), size);
 }
