@@ -58,12 +58,12 @@ void convolution_fold(void *folded, const float *w, const float *scale, const Co
 
 /* == Without the library ========================================================================================== */
 
-struct Windows {
+struct Geometry {
     Convolution c;
     int H, W, Ho, Wo;
 };
 
-static Windows windows_of(const Convolution *c, int H, int W) {
+static Geometry geometry_of(const Convolution *c, int H, int W) {
     return {*c, H, W, convolution_side(H, c->stride), convolution_side(W, c->stride)};
 }
 
@@ -72,14 +72,14 @@ struct Corner {
     size_t image;
     int y, x;
 };
-DEVICE Corner corner_of(size_t p, const Windows &s) {
+DEVICE Corner corner_of(size_t p, const Geometry &s) {
     size_t line = quotient(p, s.Wo), image = quotient(line, s.Ho);
     return {image, (int)(line - image * s.Ho) * s.c.stride - s.c.k / 2, (int)(p - line * s.Wo) * s.c.stride - s.c.k / 2};
 }
 
 /* A warp to a number of y. */
 __global__ void __launch_bounds__(THREADS)
-    plain_forward_kernel(real *y, const real *__restrict__ x, const float *__restrict__ w, Windows s, size_t n) {
+    plain_forward_kernel(real *y, const real *__restrict__ x, const float *__restrict__ w, Geometry s, size_t n) {
     size_t at = (size_t)blockIdx.x * WARPS + warp_id();
     if (at >= n) return;
     size_t p = quotient(at, s.c.out), o = at - p * s.c.out;
@@ -98,7 +98,7 @@ __global__ void __launch_bounds__(THREADS)
 
 /* A thread to a number of dx, neighbours to neighbouring channels. */
 __global__ void __launch_bounds__(THREADS)
-    plain_input_kernel(real *dx, const float *__restrict__ w, const real *__restrict__ dy, Windows s, bool accumulate,
+    plain_input_kernel(real *dx, const float *__restrict__ w, const real *__restrict__ dy, Geometry s, bool accumulate,
                        size_t n) {
     size_t at = (size_t)blockIdx.x * THREADS + threadIdx.x;
     if (at >= n) return;
@@ -120,7 +120,7 @@ __global__ void __launch_bounds__(THREADS)
 
 /* A thread to a number of dw [out,taps,in], neighbours to neighbouring channels. */
 __global__ void __launch_bounds__(THREADS)
-    plain_weight_kernel(float *dw, const real *__restrict__ x, const real *__restrict__ dy, Windows s, size_t outputs,
+    plain_weight_kernel(float *dw, const real *__restrict__ x, const real *__restrict__ dy, Geometry s, size_t outputs,
                         size_t n) {
     size_t at = (size_t)blockIdx.x * THREADS + threadIdx.x;
     if (at >= n) return;
@@ -172,7 +172,7 @@ void convolution_forward(real *y, const real *x, const real *add, const void *fo
     real *product = apart ? reinterpret_cast<real *>(workspace) : y;
     if (is_product(c)) linear_forward(product, x, w, NULL, rows, c->in, c->out);
     else if (l) library_forward(l, product, x, w, workspace + apart);
-    else LAUNCH(plain_forward_kernel, (unsigned)ceil_div(n, WARPS), THREADS, 0, product, x, w, windows_of(c, H, W), n);
+    else LAUNCH(plain_forward_kernel, (unsigned)ceil_div(n, WARPS), THREADS, 0, product, x, w, geometry_of(c, H, W), n);
     if (is_wide(c->out, y, product, add))
         LAUNCH((finish_kernel<WIDE>), (unsigned)ceil_div(n, THREADS * WIDE), THREADS, 0, y, product, add, shift, relu,
                c->out, n);
@@ -210,7 +210,7 @@ void convolution_backward_input(real *dx, const real *add, const real *dy, const
     if (add && add != dx) device_copy(dx, add, n * sizeof *dx);
     if (l) library_input(l, dx, w, dy, add, kernels_workspace(bytes));
     else
-        LAUNCH(plain_input_kernel, (unsigned)ceil_div(n, THREADS), THREADS, 0, dx, w, dy, windows_of(c, H, W),
+        LAUNCH(plain_input_kernel, (unsigned)ceil_div(n, THREADS), THREADS, 0, dx, w, dy, geometry_of(c, H, W),
                add != NULL, n);
     if (below) relu_gradient(dx, dx, below, n);
 }
@@ -257,7 +257,7 @@ void convolution_backward_weight(float *dw, const real *dy, const real *x, const
         device_zero(sum, n * sizeof *sum);
         linear_backward_weight(sum, NULL, dy, x, rows, c->in, c->out);
     } else {
-        LAUNCH(plain_weight_kernel, (unsigned)ceil_div(n, THREADS), THREADS, 0, sum, x, dy, windows_of(c, H, W), rows, n);
+        LAUNCH(plain_weight_kernel, (unsigned)ceil_div(n, THREADS), THREADS, 0, sum, x, dy, geometry_of(c, H, W), rows, n);
     }
     add_scaled(dw, sum, scale, c);
 }

@@ -2,6 +2,7 @@
 PyTorch, written from torchvision's description of ResNet-50, forward and every gradient.
 
     python3 tests/reference/make_resnet_fixtures.py
+    python3 tests/reference/make_resnet_fixtures.py --bf16      how far plain bfloat16 is from the file's numbers
 
 Tensors: the weights under torchvision's names after "backbone.0.body."; for the batches a (two images of different size)
 and b: pixels [B,H,W,3] uint8, sizes [B,2], features [B,h*w,C], dfeatures, and grad.<name> (of b only layer2's).  Gradients
@@ -10,6 +11,7 @@ are those of sum(features * dfeatures).  Metadata: blocks, width.
 A value near zero before a ReLU could fall on the other side in float32, so numbers are drawn until none is."""
 
 import os
+import sys
 
 import numpy as np
 import torch
@@ -52,19 +54,31 @@ def draw(blocks, width, generator):
     return {name: x.float().double() for name, x in tensors.items()}
 
 
-def resnet(images, tensors, blocks, nearest):
+class Bfloat16(torch.autograd.Function):
+    """Rounds a tensor, and its gradient on the way back."""
+
+    @staticmethod
+    def forward(context, x):
+        return x.bfloat16().double()
+
+    @staticmethod
+    def backward(context, gradient):
+        return gradient.bfloat16().double()
+
+
+def resnet(images, tensors, blocks, nearest, rounded=lambda x: x):
     """images [B,3,H,W] -> [B,C,h,w].  nearest gathers the smallest magnitude before a ReLU above layer1."""
 
     def conv(x, name, norm, stride=1):
         w = tensors[name + ".weight"]
-        x = F.conv2d(x, w, stride=stride, padding=w.shape[2] // 2)
+        x = rounded(F.conv2d(x, rounded(w), stride=stride, padding=w.shape[2] // 2))
         bn = [tensors[f"{norm}.{part}"][:, None, None] for part in ("weight", "bias", "running_mean", "running_var")]
         return (x - bn[2]) / torch.sqrt(bn[3] + 1e-5) * bn[0] + bn[1]
 
     def relu(x, trained):
         if trained:
             nearest.append(x.detach().abs().min().item())
-        return torch.relu(x)
+        return rounded(torch.relu(x))
 
     x = F.max_pool2d(relu(conv(images, "conv1", "bn1", 2), False), 3, 2, 1)
     for stage, count in enumerate(blocks):
@@ -90,7 +104,29 @@ def batch(sizes, generator):
     return pixels, images.permute(0, 3, 1, 2)
 
 
+def report_bfloat16():
+    file, metadata = safetensors_io.read(OUT)
+    tensors = {n[len(PREFIX):]: torch.tensor(x).double() for n, x in file.items() if n.startswith(PREFIX)}
+    trained = {n: x.requires_grad_() for n, x in tensors.items()
+               if x.dim() == 4 and n.startswith(("layer2", "layer3", "layer4"))}
+    for name in "a", "b":
+        images = (torch.tensor(file[f"{name}.pixels"]).double() / 255 - MEAN) / STD
+        for image, (h, w) in zip(images, file[f"{name}.sizes"]):
+            image[h:], image[:, w:] = 0, 0
+        features = resnet(Bfloat16.apply(images.permute(0, 3, 1, 2)), tensors, list(map(int, metadata["blocks"].split(","))),
+                          [], Bfloat16.apply).flatten(2).transpose(1, 2)
+        gradients = torch.autograd.grad((features * torch.tensor(file[f"{name}.dfeatures"])).sum(), list(trained.values()))
+        got = {"features": features.detach(), **{f"grad.{PREFIX}{n}": g for n, g in zip(trained, gradients)}}
+        for tensor, x in got.items():
+            if f"{name}.{tensor}" in file:
+                want = torch.tensor(file[f"{name}.{tensor}"]).double()
+                print(f"{name}.{tensor}: root mean square of the error {((x - want).norm() / want.norm()).item():.3f} of its own")
+
+
 def main():
+    if sys.argv[1:] == ["--bf16"]:
+        report_bfloat16()
+        return
     blocks, width = (1, 2, 1, 1), 2
     generator = torch.Generator().manual_seed(1)
     while True:
