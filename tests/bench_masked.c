@@ -1,4 +1,5 @@
-/* Time of the detector's attention against softmax_attention, one image of 800 x 1120 (25 x 35 cells), eight heads of 32.
+/* Time of the detector's attention against softmax_attention, one image of 800 x 1120 (25 x 35 cells), eight heads
+ * of 32.
  *
  *   OMP_NUM_THREADS=1 build/cpu/tests/bench_masked
  *
@@ -86,17 +87,21 @@ int main(void) {
     const int narrow[2] = {ROWS, 26};
     int *cells = device_malloc(sizeof narrow, "benchmark");
     device_upload(cells, narrow, sizeof narrow);
-    Tensors t = {random_real(3 * n, 2), random_real(n, 2), random_real(n, 2), random_real(3 * n, 2), random_real(blobs, 2),
-                 random_real(blobs, 2), random_floats((size_t)H * N, 1), random_floats(blobs, 25), random_floats(blobs, 1)};
+    Tensors t = {random_real(3 * n, 2),           random_real(n, 2),        random_real(n, 2),
+                 random_real(3 * n, 2),           random_real(blobs, 2),    random_real(blobs, 2),
+                 random_floats((size_t)H * N, 1), random_floats(blobs, 25), random_floats(blobs, 1)};
     MaskedAttention all = {.B = B, .H = H, .D = D, .Q = N, .h = ROWS, .w = COLUMNS, .q_row = 3 * M, .kv_row = 3 * M};
     MaskedAttention dropped = all, padded = all, cross = all, modulated = all;
     dropped.dropout = (Dropout){.rate = 0.1f, .seed = 1};
     padded.cells = cells;
     cross.Q = modulated.Q = QUERIES;
     modulated.scale_type = 3;
-    Row rows[] = {{.name = "softmax_attention", .plain = true, .shape = all}, {.name = "masked, no padding", .shape = all},
-                  {.name = "dropout 0.1", .shape = dropped},                  {.name = "9 of 35 columns padding", .shape = padded},
-                  {.name = "300 queries", .shape = cross},                    {.name = "300 queries, type 3", .shape = modulated}};
+    Row rows[] = {{.name = "softmax_attention", .plain = true, .shape = all},
+                  {.name = "masked, no padding", .shape = all},
+                  {.name = "dropout 0.1", .shape = dropped},
+                  {.name = "9 of 35 columns padding", .shape = padded},
+                  {.name = "300 queries", .shape = cross},
+                  {.name = "300 queries, type 3", .shape = modulated}};
     int count = sizeof rows / sizeof *rows;
     size_t most = softmax_attention_workspace(N, D), masked = masked_attention_workspace(&all);
     kernels_reserve(most > masked ? most : masked);
