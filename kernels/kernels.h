@@ -149,8 +149,8 @@ void pool_forward(real *y, const real *x, int B, int N, int M, int first, int co
 /* dx [B,N,M] (=), zero outside the pooled tokens;  dy [B,M]. */
 void pool_backward(real *dx, const real *dy, int B, int N, int M, int first, int count);
 
-/* y = a + b, or a where b is NULL: M numbers of each of n rows, which lie y_row, a_row and b_row apart.  y may be a or b
- * where their rows lie alike. */
+/* y = a + b, or a where b is NULL: M numbers of each of n rows, which lie y_row, a_row and b_row apart.  y may be a or
+ * b where their rows lie alike. */
 void rows_add(real *y, const real *a, const real *b, size_t n, int M, int y_row, int a_row, int b_row);
 
 /* == Linear layer ================================================================================================= */
@@ -190,13 +190,13 @@ void residual_forward(real *y, const real *x, const real *f, const float *scale,
 /* df (=) s dy.  df may be dy.  (dx is dy.) */
 void residual_backward(real *df, const real *dy, const float *scale, int rows_per_scale, size_t n, int M);
 
-/* Layer norm of every head by itself, with weights that the heads share.  y, x: H*D numbers of each of n tokens, which lie
- * `row` apart;  w [D];  b [D] or NULL.  y may be x. */
+/* Layer norm of every head by itself, with weights that the heads share.  y, x: H*D numbers of each of n tokens, which
+ * lie `row` apart;  w [D];  b [D] or NULL.  y may be x. */
 void heads_norm_forward(real *y, const real *x, const float *w, const float *b, size_t n, int row, int H, int D,
                         float eps);
 /* dx (=), may be dy, rows as x's;  dw (+=);  db (+=) or NULL. */
-void heads_norm_backward(real *dx, float *dw, float *db, const real *dy, const real *x, const float *w, size_t n, int row,
-                         int H, int D, float eps);
+void heads_norm_backward(real *dx, float *dw, float *db, const real *dy, const real *x, const float *w, size_t n,
+                         int row, int H, int D, float eps);
 size_t heads_norm_workspace(int D);
 
 /* y = x/2 (1 + erf(x / sqrt 2)).  y, x [n] real.  y may be x. */

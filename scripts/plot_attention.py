@@ -128,8 +128,8 @@ def draw(files, which, queries, layers, heads, out):
     what = {"weights": "What the marked token looks at", "spatial": "What its place alone makes it look at"}[which]
     title = what if len(files) > 1 else f"{what}: {files[0][1].get('attn', 'attention')}"
     figure.text(MARGIN / width, 1 - 0.15 / height, title, va="top", fontsize=13, fontweight="bold")
-    figure.text(MARGIN / width, 1 - 0.42 / height, "bright: much weight; beneath each map, its largest", va="top",
-                fontsize=9, color="#666666")
+    legend = "bright: much weight; where some are negative, red above zero and blue below; beneath each map, its largest"
+    figure.text(MARGIN / width, 1 - 0.42 / height, legend, va="top", fontsize=9, color="#666666")
     figure.savefig(out, dpi=120)
 
 
@@ -173,19 +173,19 @@ def rank_curves(files):
 
 
 def draw_ranks(files, out):
-    figure, axes = plt.subplots(figsize=(6, 3.6))
-    for label, curve in rank_curves(files):
-        axes.plot(range(1, len(curve) + 1), curve, marker="o", markersize=4, label=label)
+    figure, axes = plt.subplots(figsize=(7.6, 3.4))
+    for size, (label, curve) in enumerate(rank_curves(files)):
+        axes.plot(range(1, len(curve) + 1), curve, marker="o", markersize=9 - size, label=label)
     tokens = files[0][0]["weights"].shape[3]
     axes.axhline(tokens, color="#999999", linestyle=":", linewidth=1)
-    axes.annotate(f"{tokens} tokens", (1, tokens), fontsize=8, color="#666666", va="bottom")
-    axes.set_ylim(0, 1.08 * tokens)
+    axes.annotate(f"{tokens} tokens", (1, 1.03 * tokens), fontsize=8, color="#666666", va="bottom")
+    axes.set_ylim(0, 1.15 * tokens)
     axes.set_xticks(range(1, files[0][0]["weights"].shape[0] + 1))
     axes.set_xlabel("layer")
     axes.set_title("Rank of the attention matrices, mean over the heads", loc="left", fontsize=11, fontweight="bold")
     axes.grid(True, color="#e4e4e4")
     axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(frameon=False, fontsize=8)
+    axes.legend(frameon=False, fontsize=8, loc="center left", bbox_to_anchor=(1, 0.5))
     figure.tight_layout()
     figure.savefig(out, dpi=120)
 

@@ -58,7 +58,8 @@ def grid_shape(tokens, side):
 def draw_filters(figure, weight):
     filters, share = principal_filters(weight)
     down = -(-len(filters) // ACROSS)
-    panels = figure.subplots(down, ACROSS, squeeze=False).ravel()
+    spaces = {"left": 0.03, "right": 0.97, "bottom": 0.03, "top": 0.9, "hspace": 0.08, "wspace": 0.08}
+    panels = figure.subplots(down, ACROSS, squeeze=False, gridspec_kw=spaces).ravel()
     for panel in panels:
         panel.axis("off")
     for panel, image in zip(panels, filters):
@@ -71,7 +72,8 @@ def draw_positions(figure, embedding, columns):
     prefix, grid = grid_shape(len(embedding), columns)
     cosines = similarities(embedding[prefix:].astype(np.float64), grid)
     rows, across = tiles(grid[0]), tiles(grid[1])
-    panels = figure.subplots(len(rows), len(across), squeeze=False)
+    spaces = {"left": 0.05, "right": 0.97, "bottom": 0.06, "top": 0.9, "hspace": 0.08, "wspace": 0.08}
+    panels = figure.subplots(len(rows), len(across), squeeze=False, gridspec_kw=spaces)
     for i, y in enumerate(rows):
         for j, x in enumerate(across):
             image = panels[i][j].imshow(cosines[y, x], vmin=-1, vmax=1, cmap="viridis", interpolation="nearest")
@@ -89,7 +91,7 @@ def draw_positions(figure, embedding, columns):
 def draw(tensors, columns, out):
     weight = tensors["patch_embed.proj.weight"]
     position = tensors.get("pos_embed")
-    figure = plt.figure(figsize=(5.2 if position is None else 10.4, 4.6))
+    figure = plt.figure(figsize=(5.6 if position is None else 10.4, 3.6 if position is None else 4.4))
     left, right = (figure, None) if position is None else figure.subfigures(1, 2)
     draw_filters(left, weight)
     if right is not None:

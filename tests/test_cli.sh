@@ -255,6 +255,10 @@ succeeds "--predict of a picture of another size, and where it looked" --init a/
     --attention weights.safetensors
 [ -s weights.safetensors ]
 check "--attention writes its file" $?
+for tensor in weights spatial matrix spatial_matrix norms image queries; do
+    head -c 2000 weights.safetensors | grep -q "\"$tensor\""
+    check "--attention writes $tensor" $?
+done
 run $tiny --attn convit --pool cls --convit-local-layers 1 --drop-path 0.2 --epochs 1 --run-dir late
 succeeds "--attention where the class token joins late" --init late/last.safetensors --predict test:0 \
     --attention late.safetensors

@@ -1,10 +1,12 @@
-/* The depthwise convolution of the token grid against its formula in double. */
+/* The depthwise convolution of the token grid against its formula in double, and as the part of focused attention that
+ * pictures show. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 
 #include <cmocka.h>
 
+#include "layers/vit.h"
 #include "tests/on_device.h"
 
 typedef struct {
@@ -81,9 +83,57 @@ static void test_depthwise(void **state) {
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) depthwise_case(cases[i]);
 }
 
+static void set(Vit *vit, const char *name, const float *values) {
+    const Param *p = params_find(&vit->params, name);
+    if (!p) fail_msg("no tensor %s", name);
+    device_upload(vit->params.values + p->offset, values, p->size * sizeof *values);
+}
+
+/* A picture's row and what the convolution adds to it are what was applied to v.  One channel a head, whose kernel is then the
+ * mean; projections that make v of x and y of the mix. */
+static void test_pictured_weights(void **state) {
+    (void)state;
+    enum { B = 2, Hg = 5, Wg = 7, N = Hg * Wg, M = 3 };
+    Vit vit;
+    VitConfig config = {.img_h = Hg, .img_w = Wg, .patch_size = 1, .num_classes = 4,
+                        .stage = {{.dim = M, .depth = 1, .heads = M, .mlp_ratio = 2}},
+                        .attention = {.attn = "focused", .feature_map = "mlp", .relative = "none", .focused_p = 3}};
+    vit_create(&vit, &config);
+    vit_plan(&vit, B, true);
+    vit_allocate(&vit);
+    params_allocate(&vit.params, true);
+    params_initialize(&vit.params, 3);
+    float *x = normals(B * N * M, 1), *kernel = normals(25, 1), *qkv = normals(3 * M * M, 1), bias[1] = {0.25f};
+    float identity[M * M] = {0}, weights[N], place[N];
+    for (int c = 0; c < M; c++) {
+        identity[c * M + c] = 1;
+        for (int in = 0; in < M; in++) qkv[(2 * M + c) * M + in] = c == in;
+    }
+    set(&vit, "blocks.0.attn.qkv.weight", qkv);
+    set(&vit, "blocks.0.attn.proj.weight", identity);
+    set(&vit, "blocks.0.attn.dwc.weight", kernel);
+    set(&vit, "blocks.0.attn.dwc.bias", bias);
+    Attention *a = &vit.stages[0].blocks[0].attention;
+    real *d_x = upload_real(x, B * N * M), *d_y = poisoned_real(B * N * M);
+    a->op->forward(a, d_y, d_x, B);
+    double *want = zeros(B * N * M);
+    for (int b = 0; b < B; b++)
+        for (int h = 0; h < M; h++)
+            for (int n = 0; n < N; n++) {
+                a->op->weights(a, weights, b, h, n);
+                a->op->spatial(a, place, b, h, n);
+                want[(b * N + n) * M + h] = bias[0];
+                for (int m = 0; m < N; m++)
+                    want[(b * N + n) * M + h] += ((double)weights[m] + place[m]) * x[(b * N + m) * M + h];
+            }
+    assert_true(close_real("weights and convolution times v", d_y, want, B * N * M));
+    vit_destroy(&vit);
+    release_all();
+}
+
 int main(void) {
     kernels_init();
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_depthwise)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_depthwise), cmocka_unit_test(test_pictured_weights)};
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     kernels_exit();
     return failed;

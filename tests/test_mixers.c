@@ -21,11 +21,14 @@ static const float EPSILON = 1e-6f;
 static void heads_norm_case(size_t n, int row, int H, int D, bool bias) {
     size_t all = n * (size_t)row;
     printf("layer norm of heads n %zu row %d H %d D %d%s\n", n, row, H, D, bias ? ", bias" : "");
-    float *x = normals(all, 1), *dy = normals(all, 1), *before = normals(all, 1), *w = normals(D, 1), *b = normals(D, 1);
+    float *x = normals(all, 1), *dy = normals(all, 1), *before = normals(all, 1), *w = normals(D, 1),
+          *b = normals(D, 1);
     float *dw_before = normals(D, 1), *db_before = normals(D, 1);
-    real *d_x = upload_real(x, all), *d_dy = upload_real(dy, all), *d_y = upload_real(before, all), *d_dx = upload_real(before, all);
+    real *d_x = upload_real(x, all), *d_dy = upload_real(dy, all), *d_y = upload_real(before, all),
+         *d_dx = upload_real(before, all);
     float *d_w = upload(w, D), *d_b = upload(b, D), *d_dw = upload(dw_before, D), *d_db = upload(db_before, D);
-    double *y = widened(before, all), *dx = widened(before, all), *dw = widened(dw_before, D), *db = widened(db_before, D);
+    double *y = widened(before, all), *dx = widened(before, all), *dw = widened(dw_before, D),
+           *db = widened(db_before, D);
     for (size_t head = 0; head < n * H; head++) {
         size_t at = head / H * row + head % H * D;
         double mean = 0, variance = 0, sum = 0, along = 0;
@@ -68,7 +71,8 @@ static void test_heads_norm(void **state) {
 static void rows_case(size_t n, int M, int y_row, int a_row, int b_row) {
     printf("sums of rows n %zu M %d rows %d %d %d\n", n, M, y_row, a_row, b_row);
     float *before = normals(n * y_row, 1), *a = normals(n * a_row, 1), *b = normals(n * (b_row ? b_row : 1), 1);
-    real *d_y = upload_real(before, n * y_row), *d_a = upload_real(a, n * a_row), *d_b = upload_real(b, n * (b_row ? b_row : 1));
+    real *d_y = upload_real(before, n * y_row), *d_a = upload_real(a, n * a_row),
+         *d_b = upload_real(b, n * (b_row ? b_row : 1));
     double *y = widened(before, n * y_row);
     for (size_t i = 0; i < n; i++)
         for (int m = 0; m < M; m++) y[i * y_row + m] = (double)a[i * a_row + m] + (b_row ? b[i * b_row + m] : 0);
@@ -92,7 +96,8 @@ static void neighbour_max_case(int B, int Hg, int Wg, int C, int row, bool equal
     printf("3x3 maxima B %d %dx%d C %d row %d%s\n", B, Hg, Wg, C, row, equal ? ", all equal" : "");
     float *x = normals(nx, 1), *dy = normals(ny, 1), *before = normals(nx, 1);
     for (size_t i = 0; equal && i < nx; i++) x[i] = 1;
-    real *d_x = upload_real(x, nx), *d_dy = upload_real(dy, ny), *d_dx = upload_real(before, nx), *d_y = poisoned_real(ny);
+    real *d_x = upload_real(x, nx), *d_dy = upload_real(dy, ny), *d_dx = upload_real(before, nx),
+         *d_y = poisoned_real(ny);
     uint8_t *at = keep(device_malloc(ny, "test"), true);
     double *y = zeros(ny), *dx = widened(before, nx);
     for (size_t t = 0; t < tokens; t++)
@@ -117,7 +122,8 @@ static void neighbour_max_case(int B, int Hg, int Wg, int C, int row, bool equal
     x[0] = NAN;
     neighbour_max_forward(d_y, at, upload_real(x, nx), row, B, Hg, Wg, C);
     float *got = download_real(d_y, ny);
-    for (size_t t = 0; t < tokens; t++) assert_true(isnan(got[t * C]) == (t < (size_t)Hg * Wg && t / Wg < 2 && t % Wg < 2));
+    for (size_t t = 0; t < tokens; t++)
+        assert_true(isnan(got[t * C]) == (t < (size_t)Hg * Wg && t / Wg < 2 && t % Wg < 2));
     release_all();
 }
 
@@ -139,9 +145,9 @@ typedef struct {
 } Sums;
 
 /* F = sum z[i,e] x[i,c] (base[c,e] + sum_j w[t,c,e] k[j,c]) and all its derivatives, term by term. */
-static void sums_reference(double *fx, double *fz, double *fk, double *fw, double *fbase, const float *x, const float *z,
-                           const float *k, const float *w, const float *base, const Offsets *o, const PatternRows *rows,
-                           Sums m) {
+static void sums_reference(double *fx, double *fz, double *fk, double *fw, double *fbase, const float *x,
+                           const float *z, const float *k, const float *w, const float *base, const Offsets *o,
+                           const PatternRows *rows, Sums m) {
     int N = m.Hg * m.Wg;
     for (int head = 0; head < m.B * m.H; head++)
         for (int i = 0; i < N; i++)
@@ -153,7 +159,7 @@ static void sums_reference(double *fx, double *fz, double *fk, double *fw, doubl
                     if (m.base) fbase[c * m.E + e] += (double)x[at_x] * z[at_z];
                     for (int j = 0; j < N; j++) {
                         size_t at_k = (token + j) * rows->k + h * m.D + c;
-                        size_t at_w = ((size_t)offset_of(o, i, j) * (m.per_channel ? m.D : 1) + (m.per_channel ? c : 0)) * m.E + e;
+                        size_t t = (size_t)offset_of(o, i, j), at_w = (m.per_channel ? t * m.D + c : t) * m.E + e;
                         inner += (double)w[at_w] * k[at_k];
                         fk[at_k] += (double)x[at_x] * z[at_z] * w[at_w];
                         fw[at_w] += (double)x[at_x] * z[at_z] * k[at_k];
@@ -175,13 +181,15 @@ static void sums_case(Sums m) {
     int N = m.Hg * m.Wg, M = m.H * m.D;
     Patterns patterns = {{m.kind, m.Hg, m.Wg, 0}, m.E, m.per_channel};
     PatternRows rows = {M + m.x_gap, m.H * m.E + m.z_gap, M + m.k_gap};
-    size_t tokens = (size_t)m.B * N, nx = tokens * rows.x, nz = tokens * rows.z, nk = tokens * rows.k, nb = (size_t)m.D * m.E;
+    size_t tokens = (size_t)m.B * N, nx = tokens * rows.x, nz = tokens * rows.z, nk = tokens * rows.k,
+           nb = (size_t)m.D * m.E;
     size_t nw = (size_t)offsets_count(&patterns.offsets) * (m.per_channel ? m.D : 1) * m.E;
-    printf("%s %dx%d kind %d B %d H %d D %d E %d%s%s gaps %d %d %d\n", m.spread ? "spread" : "collect", m.Hg, m.Wg, m.kind, m.B, m.H,
-           m.D, m.E, m.per_channel ? ", per channel" : "", m.base ? ", base" : "", m.x_gap, m.z_gap, m.k_gap);
+    printf("%s %dx%d kind %d B %d H %d D %d E %d%s%s gaps %d %d %d\n", m.spread ? "spread" : "collect", m.Hg, m.Wg,
+           m.kind, m.B, m.H, m.D, m.E, m.per_channel ? ", per channel" : "", m.base ? ", base" : "", m.x_gap, m.z_gap,
+           m.k_gap);
     float *x = normals(nx, 1), *z = normals(nz, 1), *k = normals(nk, 1), *w = normals(nw, 1), *base = normals(nb, 1);
-    float *x_before = normals(nx, 1), *z_before = normals(nz, 1), *k_before = normals(nk, 1), *w_before = normals(nw, 1),
-          *base_before = normals(nb, 1);
+    float *x_before = normals(nx, 1), *z_before = normals(nz, 1), *k_before = normals(nk, 1),
+          *w_before = normals(nw, 1), *base_before = normals(nb, 1);
     real *d_x = upload_real(x, nx), *d_z = upload_real(z, nz), *d_k = upload_real(k, nk);
     real *d_fx = upload_real(x_before, nx), *d_fz = upload_real(z_before, nz), *d_fk = upload_real(k_before, nk);
     float *d_w = upload(w, nw), *d_base = m.base ? upload(base, nb) : NULL;
@@ -194,10 +202,12 @@ static void sums_case(Sums m) {
     kernels_reserve(patterns_workspace(&patterns, m.B, m.H, m.D));
     if (m.spread) {
         patterns_spread_forward(d_fx, d_z, d_k, d_w, d_base, &patterns, &rows, m.B, m.H, m.D);
-        patterns_spread_backward(d_fz, d_fk, add, d_fw, d_fbase, d_x, d_z, d_k, d_w, d_base, &patterns, &rows, m.B, m.H, m.D);
+        patterns_spread_backward(d_fz, d_fk, add, d_fw, d_fbase, d_x, d_z, d_k, d_w, d_base, &patterns, &rows, m.B, m.H,
+                                 m.D);
     } else {
         patterns_collect_forward(d_fz, d_x, d_k, d_w, d_base, &patterns, &rows, m.B, m.H, m.D);
-        patterns_collect_backward(d_fx, d_fk, add, d_fw, d_fbase, d_z, d_x, d_k, d_w, d_base, &patterns, &rows, m.B, m.H, m.D);
+        patterns_collect_backward(d_fx, d_fk, add, d_fw, d_fbase, d_z, d_x, d_k, d_w, d_base, &patterns, &rows, m.B,
+                                  m.H, m.D);
     }
     assert_true(close_real(m.spread ? "y" : "dq", d_fx, fx, nx));
     assert_true(close_real(m.spread ? "ds" : "s", d_fz, fz, nz));
@@ -224,8 +234,8 @@ static void test_sums(void **state) {
 
 int main(void) {
     kernels_init();
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_heads_norm), cmocka_unit_test(test_rows), cmocka_unit_test(test_neighbour_max),
-                                       cmocka_unit_test(test_sums)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_heads_norm), cmocka_unit_test(test_rows),
+                                       cmocka_unit_test(test_neighbour_max), cmocka_unit_test(test_sums)};
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     kernels_exit();
     return failed;

@@ -67,13 +67,14 @@ void heads_norm_forward(real *y, const real *x, const float *w, const float *b, 
 }
 
 /* dw and db [Dp] are the chunk's. */
-static void backward_heads(real *dx, float *dw, float *db, const real *dy, const real *x, const float *w, const Heads *h,
-                           int D, float eps) {
+static void backward_heads(real *dx, float *dw, float *db, const real *dy, const real *x, const float *w,
+                           const Heads *h, int D, float eps) {
     vec mean, rstd, sums[TILE] = {{0}}, along[TILE] = {{0}};
     statistics(&mean, &rstd, x, h, D, eps);
     for (int r = 0; r < h->count; r++)
         for (int j = 0; j < D; j += TILE) {
-            vec d = vec_load_part(dy + h->at[r] + j, D - j), xh = (vec_load_part(x + h->at[r] + j, D - j) - mean[r]) * rstd[r];
+            vec d = vec_load_part(dy + h->at[r] + j, D - j),
+                xh = (vec_load_part(x + h->at[r] + j, D - j) - mean[r]) * rstd[r];
             vec g = vec_load_part(w + j, D - j) * d;
             sums[r] += g;
             along[r] += g * xh;
@@ -96,8 +97,8 @@ static void flush(float *work, int Dp) {
     }
 }
 
-void heads_norm_backward(real *dx, float *dw, float *db, const real *dy, const real *x, const float *w, size_t n, int row,
-                         int H, int D, float eps) {
+void heads_norm_backward(real *dx, float *dw, float *db, const real *dy, const real *x, const float *w, size_t n,
+                         int row, int H, int D, float eps) {
     int Dp = tile_round_up(D), threads = 1;
     size_t all = n * H;
 #pragma omp parallel

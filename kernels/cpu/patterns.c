@@ -1,4 +1,5 @@
-/* Sums over keys by relative position, collected into patterns and spread from them; t = t(i,j).  Both are derivatives of
+/* Sums over keys by relative position, collected into patterns and spread from them; t = t(i,j).  Both are derivatives
+ * of
  *   F = sum_i sum_e z[i,e] sum_c x[i,c] (base[c,e] + sum_j w[t,c,e] k[j,c])
  * with respect to z (collect) and x (spread), and so are their gradients:
  *   collect   forward Fz at x = q;  backward Fx, Fk, Fw, Fbase at z = ds
@@ -9,9 +10,10 @@
  *   Fz[i,e] = sum_j sum_c p_ij[c] w[t,c,e],  Fx[i,c] = sum_j g_ij[c] k[j,c],  Fk[j,c] = sum_i g_ij[c] x[i,c],
  *   Fw[t,c,e] = sum_ij p_ij[c] z[i,e]
  *
- * The same table: HEADS (image, head)s go together.  For one query they read the same window of the table (offset_runs.h), so
- * that sums over j and over e are matrix products with that window, and sums over channels are products of QUERIES queries of
- * one head.  A table for each channel: all pairs of one entry, up to N of them, are the rows of products with that entry. */
+ * The same table: HEADS (image, head)s go together.  For one query they read the same window of the table
+ * (offset_runs.h), so that sums over j and over e are matrix products with that window, and sums over channels are
+ * products of QUERIES queries of one head.  A table for each channel: all pairs of one entry, up to N of them, are the
+ * rows of products with that entry. */
 #include <assert.h>
 #include <string.h>
 
@@ -28,7 +30,7 @@ typedef struct {
     bool per_channel;
     int U;           /* entries of a turned table, or of the table where it has channels */
     size_t ldu, ldn; /* rows along entries, along keys: room for a vector beyond */
-    size_t z_token, z_head; /* in Work's z and fz: heads side by side where they share a window, else one after the other */
+    size_t z_token, z_head; /* in Work's z and fz: heads that share a window stand side by side, others one by one */
     PatternRows rows;
 } Shape;
 
@@ -201,7 +203,8 @@ static void gather_patterns(float *to, const real *from, const Chunk *chunk, con
         const real *head = from + head_at(chunk, r, s->rows.z, s->E, s);
         for (int i = 0; i < s->N; i++)
             for (int e = 0; e < s->E; e += TILE)
-                vec_store(to + i * s->z_token + r * s->z_head + e, vec_load_part(head + (size_t)i * s->rows.z + e, s->E - e));
+                vec_store(to + i * s->z_token + r * s->z_head + e,
+                          vec_load_part(head + (size_t)i * s->rows.z + e, s->E - e));
     }
 }
 static void scatter_patterns(real *to, const float *from, const Chunk *chunk, const Shape *s) {
@@ -209,7 +212,8 @@ static void scatter_patterns(real *to, const float *from, const Chunk *chunk, co
         real *head = to + head_at(chunk, r, s->rows.z, s->E, s);
         for (int i = 0; i < s->N; i++)
             for (int e = 0; e < s->E; e += TILE)
-                vec_store_part(head + (size_t)i * s->rows.z + e, vec_load(from + i * s->z_token + r * s->z_head + e), s->E - e);
+                vec_store_part(head + (size_t)i * s->rows.z + e, vec_load(from + i * s->z_token + r * s->z_head + e),
+                               s->E - e);
     }
 }
 
@@ -218,20 +222,23 @@ static void transpose(float *to, const float *from, int count, const Shape *s) {
     memset(to, 0, count * s->D * s->ldn * sizeof *to);
     for (int r = 0; r < count; r++)
         for (int i = 0; i < s->N; i++)
-            for (int c = 0; c < s->D; c++) to[((size_t)r * s->D + c) * s->ldn + i] = from[((size_t)r * s->N + i) * s->Dp + c];
+            for (int c = 0; c < s->D; c++)
+                to[((size_t)r * s->D + c) * s->ldn + i] = from[((size_t)r * s->N + i) * s->Dp + c];
 }
 
 /* == One query and its window of the table ======================================================================== */
 
 /* out [heads,Ep] += x [heads,keys] times the window; x's rows lie ldx apart. */
-static void collect_window(float *out, const float *x, size_t ldx, const float *table, int i, int heads, const Shape *s) {
+static void collect_window(float *out, const float *x, size_t ldx, const float *table, int i, int heads,
+                           const Shape *s) {
     for (OffsetRun run = {0}; offset_runs_next(s->offsets, i, &run);)
         tile_gemm(out, s->Ep, x + run.j0, ldx, 1, table + (size_t)run.u * s->Ep, s->Ep, heads, s->Ep, run.count, 1);
 }
 
-/* out [heads,keys] = z [heads,E] times the transposed window, or += that.  A run's last vector reaches into the next run,
- * which comes later, or behind the last key. */
-static void spread_window(float *out, size_t ldo, const float *z, const float *table, int i, int heads, const Shape *s) {
+/* out [heads,keys] = z [heads,E] times the transposed window.  A run's last vector reaches into the next run, which
+ * comes later, or behind the last key. */
+static void spread_window(float *out, size_t ldo, const float *z, const float *table, int i, int heads,
+                          const Shape *s) {
     for (OffsetRun run = {0}; offset_runs_next(s->offsets, i, &run);)
         tile_gemm(out + run.j0, ldo, z, s->Ep, 1, table + run.u, s->ldu, heads, tile_round_up(run.count), s->E, 0);
 }
@@ -249,8 +256,8 @@ static void shared_queries(const Form *f, Work w, Tables t, int first, int queri
     size_t row = QUERIES * s->ldn, zs = (size_t)HEADS * s->Ep;
     if (f->fz || f->fw) {
         for (int r = 0; r < heads; r++)
-            tile_gemm(w.pairs + r * row, s->ldn, w.x + ((size_t)r * s->N + first) * s->Dp, s->Dp, 1, w.kt + r * s->D * s->ldn,
-                      s->ldn, queries, tile_round_up(s->N), s->D, 0);
+            tile_gemm(w.pairs + r * row, s->ldn, w.x + ((size_t)r * s->N + first) * s->Dp, s->Dp, 1,
+                      w.kt + r * s->D * s->ldn, s->ldn, queries, tile_round_up(s->N), s->D, 0);
         for (int q = 0; q < queries; q++) {
             const float *x = w.pairs + q * s->ldn;
             if (f->fz) collect_window(w.fz + (first + q) * zs, x, row, t.w, first + q, heads, s);
@@ -291,7 +298,8 @@ TILE_INLINE int gather_pairs(float *p, float *zp, const float *x, const float *k
 TILE_INLINE void scatter_to_patterns(float *fz, const float *from, int t, const Shape *s, size_t Ep) {
     for (OffsetLine line = {0}; offset_lines_next(s->offsets, t, &line);) {
         float *to = fz + line.i0 * Ep;
-        for (size_t e = 0; e < line.count * Ep; e += TILE, from += TILE) vec_store(to + e, vec_load(to + e) + vec_load(from));
+        for (size_t e = 0; e < line.count * Ep; e += TILE, from += TILE)
+            vec_store(to + e, vec_load(to + e) + vec_load(from));
     }
 }
 
@@ -309,7 +317,8 @@ TILE_INLINE void scatter_to_channels(float *fx, float *fk, const float *g, const
 }
 
 /* Entry t of head r; Dp and Ep are literals where they are TILE. */
-TILE_INLINE void channels_entry(const Form *f, Work w, Tables tables, int t, int r, const Shape *s, size_t Dp, size_t Ep) {
+TILE_INLINE void channels_entry(const Form *f, Work w, Tables tables, int t, int r, const Shape *s, size_t Dp,
+                                size_t Ep) {
     size_t at = (size_t)r * s->N * Dp, patterns = r * s->z_head;
     const float *x = w.x + at, *k = w.k + at;
     int rows = gather_pairs(w.p, w.zp, x, k, f->z ? w.z + patterns : NULL, t, s, Dp, Ep);
@@ -397,9 +406,9 @@ void patterns_collect_forward(real *s, const real *q, const real *k, const float
     compute(&(Form){.x = q, .k = k, .fz = s}, w, base, &shape, B);
 }
 
-void patterns_collect_backward(real *dq, real *dk, const real *add, float *dw, float *dbase, const real *ds, const real *q,
-                               const real *k, const float *w, const float *base, const Patterns *patterns,
-                               const PatternRows *rows, int B, int H, int D) {
+void patterns_collect_backward(real *dq, real *dk, const real *add, float *dw, float *dbase, const real *ds,
+                               const real *q, const real *k, const float *w, const float *base,
+                               const Patterns *patterns, const PatternRows *rows, int B, int H, int D) {
     Shape shape = shape_of(patterns, rows, H, D);
     Form form = {.x = q, .z = ds, .k = k, .fx = dq, .fk = dk, .add = add, .fw = dw, .fbase = dbase};
     compute(&form, w, base, &shape, B);
@@ -411,8 +420,8 @@ void patterns_spread_forward(real *y, const real *s, const real *v, const float 
     compute(&(Form){.z = s, .k = v, .fx = y}, w, base, &shape, B);
 }
 
-void patterns_spread_backward(real *ds, real *dv, const real *add, float *dw, float *dbase, const real *dy, const real *s,
-                              const real *v, const float *w, const float *base, const Patterns *patterns,
+void patterns_spread_backward(real *ds, real *dv, const real *add, float *dw, float *dbase, const real *dy,
+                              const real *s, const real *v, const float *w, const float *base, const Patterns *patterns,
                               const PatternRows *rows, int B, int H, int D) {
     Shape shape = shape_of(patterns, rows, H, D);
     Form form = {.x = dy, .z = s, .k = v, .fz = ds, .fk = dv, .add = add, .fw = dw, .fbase = dbase};

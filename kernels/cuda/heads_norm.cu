@@ -29,8 +29,8 @@ DEVICE size_t head_at(size_t i, int row, int H, int D) { return quotient(i, H) *
 
 /* Lanes of heads that are not there work on the last one and write nothing. */
 __global__ void __launch_bounds__(THREADS)
-    heads_norm_forward_kernel(real *y, const real *x, const float *__restrict__ w, const float *__restrict__ b, size_t all,
-                              int row, int H, int D, float eps) {
+    heads_norm_forward_kernel(real *y, const real *x, const float *__restrict__ w, const float *__restrict__ b,
+                              size_t all, int row, int H, int D, float eps) {
     size_t i = (size_t)blockIdx.x * HEADS + threadIdx.x / LANES, at = head_at(i < all ? i : all - 1, row, H, D);
     int lane = threadIdx.x % LANES;
     Statistics s = statistics(x + at, lane, D, eps);
@@ -93,11 +93,11 @@ void heads_norm_forward(real *y, const real *x, const float *w, const float *b, 
     LAUNCH(heads_norm_forward_kernel, (unsigned)ceil_div(n * H, HEADS), THREADS, 0, y, x, w, b, n * H, row, H, D, eps);
 }
 
-void heads_norm_backward(real *dx, float *dw, float *db, const real *dy, const real *x, const float *w, size_t n, int row,
-                         int H, int D, float eps) {
+void heads_norm_backward(real *dx, float *dw, float *db, const real *dy, const real *x, const float *w, size_t n,
+                         int row, int H, int D, float eps) {
     float *parts = static_cast<float *>(kernels_workspace(heads_norm_workspace(D)));
     unsigned blocks = blocks_for(n * H, HEADS, PARTS);
-    LAUNCH(heads_norm_backward_kernel, blocks, THREADS, (size_t)(2 + 2 * HEADS) * D * sizeof(float), dx, parts, dy, x, w,
-           n * H, row, H, D, eps);
+    LAUNCH(heads_norm_backward_kernel, blocks, THREADS, (size_t)(2 + 2 * HEADS) * D * sizeof(float), dx, parts, dy, x,
+           w, n * H, row, H, D, eps);
     LAUNCH(heads_norm_join_kernel, 1, THREADS, 0, dw, db, parts, (int)blocks, D);
 }

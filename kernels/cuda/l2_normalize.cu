@@ -56,6 +56,6 @@ void l2_normalize_forward(real *unit, float *inverse, const real *qkv, size_t n,
 void l2_normalize_backward(real *dqkv, const real *dunit, const real *unit, const float *inverse, size_t n, int parts,
                            int H, int D) {
     size_t rows = n * parts * H;
-    LAUNCH(l2_normalize_backward_kernel, blocks_of(rows), THREADS, 0, dqkv, dunit, unit, inverse, rows, parts * H, 3 * H * D,
-           D);
+    LAUNCH(l2_normalize_backward_kernel, blocks_of(rows), THREADS, 0, dqkv, dunit, unit, inverse, rows, parts * H,
+           3 * H * D, D);
 }

@@ -1,7 +1,7 @@
 /* Sums over keys by relative position, collected into patterns and spread from them; the formulas, and F with its
- * derivatives, are those of kernels/cpu/patterns.c.  Every thread has its own outputs and walks the sum in order; where the
- * table is the same for all channels, a block of ROWS tokens shares the N x N weights of COLUMNS others in shared memory.
- * A long sum is made of the sums of COLUMNS terms, against rounding. */
+ * derivatives, are those of kernels/cpu/patterns.c.  Every thread has its own outputs and walks the sum in order; where
+ * the table is the same for all channels, a block of ROWS tokens shares the N x N weights of COLUMNS others in shared
+ * memory.  A long sum is made of the sums of COLUMNS terms, against rounding. */
 #include "kernels/cuda/rows.cuh"
 #include "kernels/kernels.h"
 
@@ -61,7 +61,8 @@ __global__ void __launch_bounds__(THREADS)
     patterns_collect_kernel(real *fz, const real *x, const real *k, const float *__restrict__ w,
                             const float *__restrict__ base, Shape s) {
     SHARED(float, sum);                                                                /* [ROWS,E] */
-    float *own = sum + ROWS * s.E, *t = own + ROWS * s.D, *keys = t + ROWS * COLUMNS;  /* [ROWS,D], [ROWS,COLUMNS], [COLUMNS,D] */
+    float *own = sum + ROWS * s.E, *t = own + ROWS * s.D,
+          *keys = t + ROWS * COLUMNS; /* [ROWS,D], [ROWS,COLUMNS], [COLUMNS,D] */
     int first = (int)(blockIdx.x % s.blocks) * ROWS;
     Head h = head_at(s, blockIdx.x / s.blocks);
     fill(own, ROWS, s.D, first, x + h.x, s.rows.x, s.N);
@@ -99,7 +100,8 @@ __global__ void __launch_bounds__(THREADS)
                            const float *__restrict__ base, Shape s) {
     constexpr int SEEN = KEYS ? COLUMNS : ROWS; /* queries whose z the block holds at a time */
     SHARED(float, sum);                                                                     /* [ROWS,D] */
-    float *zs = sum + ROWS * s.D, *p = zs + SEEN * s.E, *others = p + ROWS * COLUMNS;       /* [SEEN,E], [ROWS,COLUMNS], [COLUMNS,D] */
+    float *zs = sum + ROWS * s.D, *p = zs + SEEN * s.E,
+          *others = p + ROWS * COLUMNS; /* [SEEN,E], [ROWS,COLUMNS], [COLUMNS,D] */
     int first = (int)(blockIdx.x % s.blocks) * ROWS;
     Head h = head_at(s, blockIdx.x / s.blocks);
     size_t from = KEYS ? h.x : h.k, to = KEYS ? h.k : h.x;
@@ -108,7 +110,8 @@ __global__ void __launch_bounds__(THREADS)
     block_sync();
     for (int at = threadIdx.x; at < ROWS * s.D; at += THREADS) {
         sum[at] = 0;
-        for (int e = 0; !KEYS && base && e < s.E; e++) sum[at] += zs[at / s.D * s.E + e] * base[(size_t)(at % s.D) * s.E + e];
+        for (int e = 0; !KEYS && base && e < s.E; e++)
+            sum[at] += zs[at / s.D * s.E + e] * base[(size_t)(at % s.D) * s.E + e];
     }
     for (int o = 0; o < s.N; o += COLUMNS) {
         if (KEYS) fill(zs, COLUMNS, s.E, o, z + h.z, s.rows.z, s.N);
@@ -116,7 +119,8 @@ __global__ void __launch_bounds__(THREADS)
         block_sync();
         for (int at = threadIdx.x; at < ROWS * COLUMNS; at += THREADS) {
             int row = at / COLUMNS, n = at % COLUMNS;
-            p[at] = KEYS ? weight_of(zs + n * s.E, w, o + n, first + row, 0, s) : weight_of(zs + row * s.E, w, first + row, o + n, 0, s);
+            p[at] = KEYS ? weight_of(zs + n * s.E, w, o + n, first + row, 0, s)
+                         : weight_of(zs + row * s.E, w, first + row, o + n, 0, s);
         }
         block_sync();
         for (int at = threadIdx.x; at < ROWS * s.D; at += THREADS) {
@@ -168,8 +172,8 @@ __global__ void __launch_bounds__(THREADS)
 /* Fx of ROWS queries, or Fk of ROWS keys. */
 template <bool KEYS>
 __global__ void __launch_bounds__(THREADS)
-    patterns_channels_spread_kernel(real *out, const real *add, const real *in, const real *z, const float *__restrict__ w,
-                                    const float *__restrict__ base, Shape s) {
+    patterns_channels_spread_kernel(real *out, const real *add, const real *in, const real *z,
+                                    const float *__restrict__ w, const float *__restrict__ base, Shape s) {
     int first = (int)(blockIdx.x % s.blocks) * ROWS;
     Head h = head_at(s, blockIdx.x / s.blocks);
     size_t from = KEYS ? h.x : h.k, to = KEYS ? h.k : h.x;
@@ -184,7 +188,8 @@ __global__ void __launch_bounds__(THREADS)
             float part = 0;
             for (int o = begin; o < s.N && o < begin + COLUMNS; o++) {
                 int i = KEYS ? o : own, j = KEYS ? own : o;
-                part += weight_of(z + h.z + (size_t)i * s.rows.z, w, i, j, c, s) * to_float(in[from + (size_t)o * from_row + c]);
+                part += weight_of(z + h.z + (size_t)i * s.rows.z, w, i, j, c, s) *
+                        to_float(in[from + (size_t)o * from_row + c]);
             }
             sum += part;
         }
@@ -195,7 +200,7 @@ __global__ void __launch_bounds__(THREADS)
 
 /* == Parameters =================================================================================================== */
 
-/* Fw of one entry.  Where there are fewer numbers than threads, slices of threads share the heads, and join in order. */
+/* Fw of one entry.  Where it has fewer numbers than threads, slices of threads share the heads, and join in order. */
 __global__ void __launch_bounds__(THREADS)
     patterns_table_kernel(float *fw, const real *x, const real *z, const real *k, Shape s) {
     SHARED(float, shares); /* [THREADS] */
@@ -236,7 +241,8 @@ __global__ void __launch_bounds__(THREADS) patterns_base_kernel(float *parts, co
     for (int at = threadIdx.x; at < s.D * s.E; at += THREADS) {
         float sum = 0;
         for (int i = 0; i < s.N; i++)
-            sum += to_float(x[h.x + (size_t)i * s.rows.x + at / s.E]) * to_float(z[h.z + (size_t)i * s.rows.z + at % s.E]);
+            sum += to_float(x[h.x + (size_t)i * s.rows.x + at / s.E]) *
+                   to_float(z[h.z + (size_t)i * s.rows.z + at % s.E]);
         parts[(size_t)blockIdx.x * s.D * s.E + at] = sum;
     }
 }
@@ -249,14 +255,18 @@ size_t patterns_workspace(const Patterns *patterns, int B, int H, int D) {
 
 static void launch_fz(real *fz, const real *x, const real *k, const float *w, const float *base, const Shape &s) {
     size_t rows = (ROWS + COLUMNS) * (size_t)s.D * sizeof(float);
-    if (s.channels > 1) LAUNCH(patterns_channels_collect_kernel, s.heads * s.blocks, THREADS, rows, fz, x, k, w, base, s);
-    else LAUNCH(patterns_collect_kernel, s.heads * s.blocks, THREADS, rows + ROWS * ((size_t)s.E + COLUMNS) * sizeof(float), fz, x, k, w, base, s);
+    if (s.channels > 1)
+        LAUNCH(patterns_channels_collect_kernel, s.heads * s.blocks, THREADS, rows, fz, x, k, w, base, s);
+    else
+        LAUNCH(patterns_collect_kernel, s.heads * s.blocks, THREADS,
+               rows + ROWS * ((size_t)s.E + COLUMNS) * sizeof(float), fz, x, k, w, base, s);
 }
 
 template <bool KEYS>
 static void launch_spread(real *out, const real *add, const real *in, const real *z, const float *w, const float *base,
                           const Shape &s) {
-    size_t bytes = ((ROWS + COLUMNS) * (size_t)s.D + (KEYS ? COLUMNS : ROWS) * (size_t)s.E + ROWS * COLUMNS) * sizeof(float);
+    size_t bytes =
+        ((ROWS + COLUMNS) * (size_t)s.D + (KEYS ? COLUMNS : ROWS) * (size_t)s.E + ROWS * COLUMNS) * sizeof(float);
     if (s.channels > 1)
         LAUNCH((patterns_channels_spread_kernel<KEYS>), s.heads * s.blocks, THREADS, 0, out, add, in, z, w, base, s);
     else LAUNCH((patterns_spread_kernel<KEYS>), s.heads * s.blocks, THREADS, bytes, out, add, in, z, w, base, s);
@@ -275,9 +285,9 @@ void patterns_collect_forward(real *s, const real *q, const real *k, const float
     launch_fz(s, q, k, w, base, shape_of(patterns, rows, B, H, D));
 }
 
-void patterns_collect_backward(real *dq, real *dk, const real *add, float *dw, float *dbase, const real *ds, const real *q,
-                               const real *k, const float *w, const float *base, const Patterns *patterns,
-                               const PatternRows *rows, int B, int H, int D) {
+void patterns_collect_backward(real *dq, real *dk, const real *add, float *dw, float *dbase, const real *ds,
+                               const real *q, const real *k, const float *w, const float *base,
+                               const Patterns *patterns, const PatternRows *rows, int B, int H, int D) {
     Shape s = shape_of(patterns, rows, B, H, D);
     launch_spread<false>(dq, NULL, k, ds, w, base, s);
     launch_spread<true>(dk, add, q, ds, w, NULL, s);
@@ -289,8 +299,8 @@ void patterns_spread_forward(real *y, const real *s, const real *v, const float 
     launch_spread<false>(y, NULL, v, s, w, base, shape_of(patterns, rows, B, H, D));
 }
 
-void patterns_spread_backward(real *ds, real *dv, const real *add, float *dw, float *dbase, const real *dy, const real *s,
-                              const real *v, const float *w, const float *base, const Patterns *patterns,
+void patterns_spread_backward(real *ds, real *dv, const real *add, float *dw, float *dbase, const real *dy,
+                              const real *s, const real *v, const float *w, const float *base, const Patterns *patterns,
                               const PatternRows *rows, int B, int H, int D) {
     Shape shape = shape_of(patterns, rows, B, H, D);
     launch_fz(ds, dy, v, w, base, shape);

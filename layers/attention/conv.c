@@ -58,7 +58,7 @@ static size_t conv_macs(const Attention *a) {
 
 const AttentionOp conv_op = {
     .name = "conv",
-    .summary = "a convolution block's mixer: pointwise, depthwise 5x5, pointwise (HyLiSANet's early stages)",
+    .summary = "pointwise, depthwise 5x5, pointwise: the mixer of convolution blocks",
     .needs_grid = true,
     .state_size = sizeof(Conv),
     .declare = conv_declare,

@@ -4,8 +4,9 @@
  * backward  6. dmix   4. dq, dk, dv   5. dq += dmix   3. 2. 1. dx
  * saves     qkv, pooled (step 2), normed (step 3), o, lse, mix.
  *
- * Each channel has its own 3x3 weights: the LiSA paper's count says so, where MViTv2 shares them among the heads.  The norms'
- * weights are shared.  k's norm has no bias: it would add the same to all scores of a query, which softmax takes off. */
+ * Each channel has its own 3x3 weights: the LiSA paper's count says so, where MViTv2 shares them among the heads.  The
+ * norms' weights are shared.  k's norm has no bias: it would add the same to all scores of a query, and softmax takes
+ * that off. */
 #include "layers/attention/attention.h"
 #include "layers/depthwise.h"
 
@@ -25,9 +26,11 @@ static void convattn_declare(Attention *a, Params *params) {
     Convattn *s = a->state;
     int M = a->M;
     qkv_declare(&s->frame, a, params);
-    depthwise_declare(&s->pool, params, a->prefix, "pool", (Depthwise){a->Hg, a->Wg, 3 * M, 3, 3 * M, 3 * M, 3 * M}, false);
+    depthwise_declare(&s->pool, params, a->prefix, "pool", (Depthwise){a->Hg, a->Wg, 3 * M, 3, 3 * M, 3 * M, 3 * M},
+                      false);
+    const char *const w[] = {"norm_q.weight", "norm_k.weight", "norm_v.weight"};
+    const char *const b[] = {"norm_q.bias", NULL, "norm_v.bias"};
     for (int i = 0; i < 3; i++) {
-        const char *const w[] = {"norm_q.weight", "norm_k.weight", "norm_v.weight"}, *const b[] = {"norm_q.bias", NULL, "norm_v.bias"};
         params_declare(params, &s->w[i], &s->dw[i], a->prefix, w[i], INIT_ONES, false, 1, (int[]){a->D});
         if (b[i]) params_declare(params, &s->b[i], &s->db[i], a->prefix, b[i], INIT_ZEROS, false, 1, (int[]){a->D});
     }
@@ -71,8 +74,8 @@ static void convattn_backward(const Attention *a, real *dx, const real *dy, cons
     softmax_attention_backward(s->dnormed, f->dmix, s->o, s->lse, s->normed, B, a->N, a->H, a->D);
     rows_add(s->dnormed, s->dnormed, f->dmix, n, M, 3 * M, 3 * M, M);
     for (int i = 0; i < 3; i++)
-        heads_norm_backward(s->dnormed + i * M, s->dw[i], s->db[i], s->dnormed + i * M, s->pooled + i * M, s->w[i], n, 3 * M,
-                            a->H, a->D, EPSILON);
+        heads_norm_backward(s->dnormed + i * M, s->dw[i], s->db[i], s->dnormed + i * M, s->pooled + i * M, s->w[i], n,
+                            3 * M, a->H, a->D, EPSILON);
     depthwise_backward(f->dqkv, NULL, s->pool.dw, NULL, s->dnormed, f->qkv_act, s->pool.w, &s->pool.shape, B);
     qkv_backward_in(f, a, dx, x, B);
 }

@@ -4,11 +4,11 @@
  *           2. wide [L]: q,k,v = x[2C..M) Wqkv^T + b, softmax attention
  *           3. mix = wide + depthwise 3x3 of wide   4. y = mix Wproj^T + b, Wproj [M,4C+L]
  * backward  4. dmix   3. dwide   2. and 1. a slice of dx each
- * saves     the slices of x (the second after its maximum, and where it was), x W1^T, the high half before GELU, qkv, lse, the
- *           attention's result, wide, mix.
+ * saves     the slices of x (the second after its maximum, and where it was), x W1^T, the high half before GELU, qkv,
+ *           lse, the attention's result, wide, mix.
  *
- * The LiSA paper's row, 6.36 M parameters and 1.28 G multiply-adds, is dim 216 with 96 low channels: heads 9, four of them
- * low; no other split of 180 to 320 channels gives both numbers. */
+ * The LiSA paper's row, 6.36 M parameters and 1.28 G multiply-adds, is dim 216 with 96 low channels: heads 9, four of
+ * them low; no other split of 180 to 320 channels gives both numbers. */
 #include "core/die.h"
 #include "layers/attention/attention.h"
 #include "layers/depthwise.h"
@@ -35,15 +35,17 @@ static void inception_declare(Attention *a, Params *params) {
     s->L = s->low * a->D;
     s->C = (a->M - s->L) / 2;
     s->W = 4 * s->C + s->L;
-    if (a->H < 2) die_usage("attn inception has some heads attend and convolves the others' channels: heads %d is too few", a->H);
+    if (a->H < 2)
+        die_usage("attn inception has some heads attend and convolves the others' channels: heads %d is too few", a->H);
     if (s->low >= a->H)
         die_usage("inception_heads %d leaves no channel to convolve: at most %d of heads %d", s->low, a->H - 1, a->H);
     if ((a->M - s->L) % 2)
-        die_usage("attn inception halves the channels that do not attend: dim %d less %d heads of %d is odd: set dim, heads "
-                  "or inception_heads", a->M, s->low, a->D);
+        die_usage("attn inception halves the channels that do not attend: dim %d less %d heads of %d is odd: set dim, "
+                  "heads or inception_heads", a->M, s->low, a->D);
     int C = s->C, L = s->L, W = s->W;
     projection_declare_weight(&s->conv1, params, a->prefix, "high_mixer.conv1", C, 2 * C);
-    depthwise_declare(&s->conv, params, a->prefix, "high_mixer.proj1", (Depthwise){a->Hg, a->Wg, 2 * C, 3, 2 * C, 2 * C, 4 * C}, false);
+    depthwise_declare(&s->conv, params, a->prefix, "high_mixer.proj1",
+                      (Depthwise){a->Hg, a->Wg, 2 * C, 3, 2 * C, 2 * C, 4 * C}, false);
     projection_declare(&s->proj2, params, a->prefix, "high_mixer.proj2", C, 2 * C);
     projection_declare(&s->qkv, params, a->prefix, "low_mixer.qkv", L, 3 * L);
     depthwise_declare(&s->fuse, params, a->prefix, "conv_fuse", (Depthwise){a->Hg, a->Wg, W, 3, W, W, W}, false);

@@ -1,16 +1,17 @@
 /* Lambda convolution (Bello 2021, LambdaNetworks): position lambdas over the whole grid.  x [B,N,M] -> y [B,N,M]
  * forward   1. q,v = x Wqv^T   2. layer norm of each, head by head
- *           3. mix_n = L_n^T q_n, L_n = sum_m embedding[t(n,m)] v_m^T, t the offset on the grid   4. y = mix Wproj^T + b
+ *           3. mix_n = L_n^T q_n, L_n = sum_m embedding[t(n,m)] v_m^T, t the offset on the grid
+ *           4. y = mix Wproj^T + b
  * backward  4. dmix   3. dq, dv, dembedding   2. 1. dx
  * saves     qv, normed (step 2), mix.
  *
  * No L_n is formed: mix_n = sum_m (q_n.embedding[t(n,m)]) v_m, a row of N products at a time.
  *
- * What the LiSA paper compares with, as far as its Table 3 tells: 5.41 M parameters and 2.41 G multiply-adds are, to the last
- * digit, q and v as wide as the model without biases, one embedding [729,16] for all heads, an output projection, and no
- * keys.  LambdaNetworks' whole layer, where the heads share u keys and values and a content lambda joins, would have 5.04 M
- * with u = 1 and 5.68 M with u = 4.  It normalises q and v by batch; here the norms, whose weights the heads share, look at one
- * token. */
+ * What the LiSA paper compares with, as far as its Table 3 tells: 5.41 M parameters and 2.41 G multiply-adds are, to
+ * the last digit, q and v as wide as the model without biases, one embedding [729,16] for all heads, an output
+ * projection, and no keys.  LambdaNetworks' whole layer, where the heads share u keys and values and a content lambda
+ * joins, would have 5.04 M with u = 1 and 5.68 M with u = 4.  It normalises q and v by batch; here the norms, whose
+ * weights the heads share, look at one token. */
 #include <stdlib.h>
 
 #include "core/die.h"
@@ -72,7 +73,8 @@ static void lambda_forward(const Attention *a, real *y, const real *x, int B) {
     projection_forward(&s->qv, s->qv_act, x, n);
     for (int i = 0; i < PARTS; i++)
         heads_norm_forward(s->normed + i * M, s->qv_act + i * M, s->w[i], s->b[i], n, 2 * M, a->H, a->D, EPSILON);
-    patterns_spread_forward(s->mix, s->normed, s->normed + M, s->embedding, NULL, &s->patterns, &s->rows, B, a->H, a->D);
+    patterns_spread_forward(s->mix, s->normed, s->normed + M, s->embedding, NULL, &s->patterns, &s->rows, B, a->H,
+                            a->D);
     projection_forward(&s->proj, y, s->mix, n);
 }
 
@@ -84,12 +86,13 @@ static void lambda_backward(const Attention *a, real *dx, const real *dy, const 
     patterns_spread_backward(s->dnormed, s->dnormed + M, NULL, s->dembedding, NULL, s->dmix, s->normed, s->normed + M,
                              s->embedding, NULL, &s->patterns, &s->rows, B, a->H, a->D);
     for (int i = 0; i < PARTS; i++)
-        heads_norm_backward(s->dnormed + i * M, s->dw[i], s->db[i], s->dnormed + i * M, s->qv_act + i * M, s->w[i], n, 2 * M,
-                            a->H, a->D, EPSILON);
+        heads_norm_backward(s->dnormed + i * M, s->dw[i], s->db[i], s->dnormed + i * M, s->qv_act + i * M, s->w[i], n,
+                            2 * M, a->H, a->D, EPSILON);
     projection_backward(&s->qv, dx, s->dnormed, x, n);
 }
 
-/* Counted as the paper does, as a convolution that forms the lambdas: each of v's channels with each of the embedding's. */
+/* Counted as the paper does, as a convolution that forms the lambdas: each of v's channels with each of the
+ * embedding's. */
 static size_t lambda_macs(const Attention *a) {
     const Lambda *s = a->state;
     size_t N = (size_t)a->N, M = (size_t)a->M, D = (size_t)a->D;

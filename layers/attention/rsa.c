@@ -6,10 +6,11 @@
  * backward  6. dmix   5. 4. 3. dq^, dk^, dv^ and the tables   2. 1. dx
  * saves     qkv, unit (step 2), 1/|q|, 1/|k|, 1/|v|, kernel, context, mix.
  *
- * The published code's "VplusR" for kernel and feature: basic and relational kernel, appearance and relation.  There the sums
- * over m of v^ are formed first, for each e; here their products with kernel and context, which are N x N and not kept, come
- * first, and steps 4 and 5 cost a D-th.  Each head has its own k and v, H1, H2 and G [T,...], P1 and I [D,D] are shared: the
- * LiSA paper's 8.23 M parameters say so (8.236 M).  As published, Wqkv has no bias, P1 and I learn, and I starts as one. */
+ * The published code's "VplusR" for kernel and feature: basic and relational kernel, appearance and relation.  There
+ * the sums over m of v^ are formed first, for each e; here their products with kernel and context, which are N x N and
+ * not kept, come first, and steps 4 and 5 cost a D-th.  Each head has its own k and v, H1, H2 and G [T,...], P1 and I
+ * [D,D] are shared: the LiSA paper's 8.23 M parameters say so (8.236 M).  As published, Wqkv has no bias, P1 and I learn,
+ * and I starts as one. */
 #include "layers/attention/attention.h"
 
 typedef struct {
@@ -91,8 +92,8 @@ static void rsa_backward(const Attention *a, real *dx, const real *dy, const rea
                               &s->rows_context, B, H, D);
     patterns_spread_backward(s->dkernel, dv, dv, s->dh2, NULL, s->dcontext, s->kernel, v, s->h2, NULL, &s->shared,
                              &s->rows_context, B, H, D);
-    patterns_collect_backward(dq, dk, NULL, s->dh1, s->dp1, s->dkernel, q, k, s->h1, s->p1, &s->channels, &s->rows_kernel, B,
-                              H, D);
+    patterns_collect_backward(dq, dk, NULL, s->dh1, s->dp1, s->dkernel, q, k, s->h1, s->p1, &s->channels,
+                              &s->rows_kernel, B, H, D);
     l2_normalize_backward(f->dqkv, f->dqkv, s->unit, s->inverse, (size_t)B * (size_t)a->N, 3, H, D);
     qkv_backward_in(f, a, dx, x, B);
 }

@@ -34,7 +34,7 @@ def dwconv7(model, p, x):
     return depthwise(x, model.config.grid, p("dwconv.weight"), p("dwconv.bias"))
 
 
-# == Multi-scale attention without strides (facebookresearch/mvit, MViTv2) ==============================================
+# == Multi-scale attention without strides (facebookresearch/mvit, MViTv2) =============================================
 
 
 def convattn_shapes(config):
@@ -67,7 +67,8 @@ def offsets(config):
     Hg, Wg = config.grid
     y, x = torch.meshgrid(torch.arange(Hg), torch.arange(Wg), indexing="ij")
     y, x = y.flatten(), x.flatten()
-    return (y[:, None] - y[None, :] + Hg - 1) * (2 * Wg - 1) + x[:, None] - x[None, :] + Wg - 1, (2 * Hg - 1) * (2 * Wg - 1)
+    dy, dx = y[:, None] - y[None, :], x[:, None] - x[None, :]
+    return (dy + Hg - 1) * (2 * Wg - 1) + dx + Wg - 1, (2 * Hg - 1) * (2 * Wg - 1)
 
 
 def lambda_shapes(config):
@@ -115,8 +116,10 @@ def largest_neighbour(model, x):
 def inception(model, p, x):
     C, L, heads = inception_split(model.config)
     first, second, last = x.split((C, C, L), dim=-1)
-    first = F.gelu(depthwise(F.linear(first, p("high_mixer.conv1.weight")), model.config.grid, p("high_mixer.proj1.weight")))
-    second = F.gelu(F.linear(largest_neighbour(model, second), p("high_mixer.proj2.weight"), p("high_mixer.proj2.bias")))
+    first = F.linear(first, p("high_mixer.conv1.weight"))
+    first = F.gelu(depthwise(first, model.config.grid, p("high_mixer.proj1.weight")))
+    second = largest_neighbour(model, second)
+    second = F.gelu(F.linear(second, p("high_mixer.proj2.weight"), p("high_mixer.proj2.bias")))
     q, k, v = (split_heads(z, heads)
                for z in F.linear(last, p("low_mixer.qkv.weight"), p("low_mixer.qkv.bias")).chunk(3, dim=-1))
     last = join_heads((q @ k.transpose(-1, -2) / math.sqrt(q.shape[-1])).softmax(-1) @ v)
@@ -124,12 +127,13 @@ def inception(model, p, x):
     return wide + depthwise(wide, model.config.grid, p("conv_fuse.weight"))
 
 
-# == Relational self-attention (KimManjin/RSA, "VplusR" for kernel and feature), its window the whole grid ===============
+# == Relational self-attention (KimManjin/RSA, "VplusR" for kernel and feature), its window the whole grid ==============
 
 
 def rsa_shapes(config):
     M, D, (_, T) = config.dim, config.dim // config.heads, offsets(config)
-    return {"qkv.weight": (3 * M, M), "H1.weight": (T, D, D), "H2.weight": (T, D), "G.weight": (T, D), "P1": (D, D), "I": (D, D)}
+    return {"qkv.weight": (3 * M, M), "H1.weight": (T, D, D), "H2.weight": (T, D), "G.weight": (T, D), "P1": (D, D),
+            "I": (D, D)}
 
 
 def rsa(model, p, x):
