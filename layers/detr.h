@@ -1,6 +1,6 @@
-/* SMCA-DETR (Gao et al. 2021), single scale: a detector that is a ResNet, a transformer encoder over its last grid and a
- * decoder whose queries are objects.  All parameters live in one arena under the published names, all activations in one
- * plan.
+/* SMCA-DETR (Gao et al. 2021), single scale: a detector that is a ResNet, a transformer encoder over its last grid and
+ * a decoder whose queries are objects.  All parameters live in one arena under the published names, all activations in
+ * one plan.
  *
  * Letters: B images padded to Hi x Wi, h x w the grid of C5, N = h*w; L decoder layers, Q queries, C columns (classes). */
 #ifndef VIT_LAYERS_DETR_H
@@ -64,23 +64,24 @@ void detr_plan(Detr *detr, int B, int H, int W, bool training);
 /* Allocates what was planned, and makes the training plan, or without one the inference plan, the one in force. */
 void detr_allocate(Detr *detr);
 
-/* Chooses the plan in force.  Training: dropout, all L layers' predictions, a backward pass.  Inference: the last layer's. */
+/* Chooses the plan in force.  Training: dropout, all L layers' predictions, a backward pass.  Inference: the last
+ * layer's. */
 void detr_set_training(Detr *detr, bool training);
 
 /* Takes over the weights: after params_allocate and a file or params_initialize, after every optimizer step, after
  * params_view. */
 void detr_fold(Detr *detr);
 
-/* The next batch: host pixels [B,H,W,3], anything beyond an image's own size, and host sizes [B,2], own height and width.
- * H and W may change from batch to batch. */
+/* The next batch: host pixels [B,H,W,3], anything beyond an image's own size, and host sizes [B,2], own height and
+ * width. H and W may change from batch to batch. */
 void detr_load(Detr *detr, const uint8_t *pixels, const int *sizes, const float *mean, const float *std, int B, int H,
                int W);
 
 /* The same without pixels, where whoever calls writes the features [B,N,channels]. */
 void detr_load_sizes(Detr *detr, const int *sizes, int B, int H, int W);
 
-/* Draws the dropout of this step for images first .. first+B-1 of the global batch; before a training forward pass.  What
- * is dropped does not depend on how images are dealt out to micro-batches and ranks. */
+/* Draws the dropout of this step for images first .. first+B-1 of the global batch; before a training forward pass.
+ * What is dropped does not depend on how images are dealt out to micro-batches and ranks. */
 void detr_draw(Detr *detr, uint64_t seed, uint32_t step, size_t first);
 
 /* The batch in hand -> predictions; or from the features on. */
@@ -97,8 +98,8 @@ void detr_predictions(const Detr *detr, float *logits, float *boxes);
 void detr_load_gradients(Detr *detr, const float *dlogits, const float *dboxes);
 
 /* The loaded gradients -> every parameter's (+=).  After detr_forward under the training plan.
- * `final` hears of gradients [n] that this pass will not touch again, the last layers' first; NULL when more micro-batches
- * follow. */
+ * `final` hears of gradients [n] that this pass will not touch again, the last layers' first; NULL when more
+ * micro-batches follow. */
 void detr_backward(Detr *detr, void (*final)(float *gradients, size_t n));
 void detr_backward_features(Detr *detr, void (*final)(float *gradients, size_t n));
 

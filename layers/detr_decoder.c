@@ -6,8 +6,8 @@
  *           4. t = norm1(t + drop(self-attention(t + E, t + E, t)))
  *           5. t = norm2(t + drop(cross-attention(t + E, memory + pos, memory))), modulated by (centre, z)
  *           6. t = norm3(t + drop(W2 drop(relu(W1 t))))   7. out = norm_dec(t)
- * backward  the same steps in reverse.  dE collects what reaches t + E in 1, 4 and 5, dreference what reaches a centre in
- *           any layer, dmemory the keys and values of all layers; pos has no gradient, and t none before layer 0.
+ * backward  the same steps in reverse.  dE collects what reaches t + E in 1, 4 and 5, dreference what reaches a
+ *           centre in any layer, dmemory the keys and values of all layers; pos has no gradient, and t none before layer 0.
  * Dropouts of layer l are sites first_site + 6 l + self weights, self, cross weights, cross, inner, feed-forward. */
 #include "layers/detr_decoder.h"
 
@@ -98,7 +98,8 @@ static void layer_declare(DetrDecoder *d, int l, int hidden, Params *params) {
         snprintf(name, sizeof name, "%spoint1.", prefix);
         perceptron_declare(&d->point1, params, name, M, 2, INIT_XAVIER_UNIFORM);
     }
-    projection_declare_as(&layer->point2, params, prefix, "point2.", M, 2 * H, INIT_XAVIER_UNIFORM, INIT_FAN_IN_UNIFORM);
+    projection_declare_as(&layer->point2, params, prefix, "point2.", M, 2 * H, INIT_XAVIER_UNIFORM,
+                          INIT_FAN_IN_UNIFORM);
     if (scales) /* z starts at 1 everywhere: a map two cells wide */
         projection_declare_as(&layer->point3, params, prefix, "point3.", M, H * scales, INIT_ZEROS, INIT_ONES);
 }
@@ -201,7 +202,8 @@ static Modulation modulation_of(const DetrDecoder *d, const DetrDecoderLayer *la
 }
 
 /* Steps 1 to 3. */
-static void places_forward(const DetrDecoder *d, const DetrDecoderLayer *layer, const real *t, const int *sizes, int B) {
+static void places_forward(const DetrDecoder *d, const DetrDecoderLayer *layer, const real *t, const int *sizes,
+                           int B) {
     const PostNorm *norm = &layer->norm4;
     size_t n = (size_t)B * (size_t)d->Q;
     embed_forward(norm->sum, t, NULL, d->queries, B, d->Q, d->M, 0);
@@ -240,7 +242,8 @@ static void cross_forward(const DetrDecoder *d, const DetrDecoderLayer *layer, r
     linear_forward(layer->q, te, in->w, in->b, n, d->M, d->M);
     linear_forward_rows(layer->kv, shape.kv_row, d->memory_pos, in->w + M * M, in->b + M, keys, d->M, d->M);
     linear_forward_rows(layer->kv + M, shape.kv_row, memory, in->w + 2 * M * M, in->b + 2 * M, keys, d->M, d->M);
-    masked_attention_forward(layer->cross_mix, layer->cross_lse, layer->q, layer->kv, layer->kv + M, &modulation, &shape);
+    masked_attention_forward(layer->cross_mix, layer->cross_lse, layer->q, layer->kv, layer->kv + M, &modulation,
+                             &shape);
     projection_forward(&layer->cross.out, f, layer->cross_mix, n);
 }
 
@@ -389,8 +392,8 @@ void detr_decoder_destroy(DetrDecoder *d) {
 
 /* == Heads ======================================================================================================== */
 
-/* logits = class_embed(out), u = bbox_embed(out), boxes = sigmoid(u + (raw, 0, 0)): the same weights for all layers, whose
- * rows lie one after the other.
+/* logits = class_embed(out), u = bbox_embed(out), boxes = sigmoid(u + (raw, 0, 0)): the same weights for all layers,
+ * whose rows lie one after the other.
  * backward  dout = dlogits Wc + bbox_embed's, du = dboxes s (1 - s), draw = sum over layers of du's first two. */
 
 /* -log((1 - p) / p) with p = 0.01: at first nearly nothing is anything. */

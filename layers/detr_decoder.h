@@ -62,8 +62,8 @@ typedef struct {
     float *dcentre, *dreference;                     /* [B,Q,H,2], [B,Q,2] scratch */
 } DetrDecoder;
 
-void detr_decoder_create(DetrDecoder *d, int depth, int M, int H, int hidden, int queries, int scale_type, int first_site,
-                         Params *params);
+void detr_decoder_create(DetrDecoder *d, int depth, int M, int H, int hidden, int queries, int scale_type,
+                         int first_site, Params *params);
 void detr_decoder_plan(DetrDecoder *d, Plan *plan, int B, int h, int w);
 /* memory [B,N,M] -> out;  sizes device [B,2]: own height and width in pixels.  all: decoder.norm behind every layer. */
 void detr_decoder_forward(DetrDecoder *d, const real *memory, const TokenGrid *grid, const int *sizes,

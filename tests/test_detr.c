@@ -123,7 +123,8 @@ static void case_run(Case *c, int first, int B, float *logits, float *boxes) {
     float *dlogits = keep(malloc(rows_of(c) * columns * sizeof *dlogits), false);
     float *dboxes = keep(malloc(rows_of(c) * 4 * sizeof *dboxes), false);
     for (size_t l = 0; l < (size_t)c->L; l++) {
-        size_t from = (l * (size_t)c->B + (size_t)first) * queries, to = l * (size_t)B * queries, n = (size_t)B * queries;
+        size_t from = (l * (size_t)c->B + (size_t)first) * queries, to = l * (size_t)B * queries,
+               n = (size_t)B * queries;
         memcpy(dlogits + to * columns, c->dlogits + from * columns, n * columns * sizeof *dlogits);
         memcpy(dboxes + to * 4, c->dboxes + from * 4, n * 4 * sizeof *dboxes);
     }
@@ -360,8 +361,8 @@ static double forward_loss(Detr *detr, const Batch *batch) {
     return loss;
 }
 
-/* Along a random direction in one part of the parameters, with the gradient's signs, so that the slope is large; the step is
- * as long as moves the loss by a hundredth, or 2e-4. */
+/* Along a random direction in one part of the parameters, with the gradient's signs, so that the slope is large; the
+ * step is as long as moves the loss by a hundredth, or 2e-4. */
 static int slope_agrees(Detr *detr, const Batch *batch, const float *grads, const char *prefix) {
     size_t total = detr->params.total;
     float *start = keep(malloc(total * sizeof *start), false), *moved = keep(malloc(total * sizeof *moved), false);
@@ -393,8 +394,8 @@ static int slope_agrees(Detr *detr, const Batch *batch, const float *grads, cons
     return fabs(measured - slope) < 0.05 * slope;
 }
 
-/* A small backbone and all above it, two batches of different sizes: gradients against differences of the loss; every one is
- * announced once, and not touched after that. */
+/* A small backbone and all above it, two batches of different sizes: gradients against differences of the loss; every
+ * one is announced once, and not touched after that. */
 static void test_whole(void **state) {
     (void)state;
     if (sizeof(real) != 4) return;
@@ -433,8 +434,10 @@ static void test_whole(void **state) {
                 assert_true(finals.announced[i] && finals.seen[i] == grads[i]);
         }
         int ok = slope_agrees(&detr, &batch, grads, "backbone.");
-        ok &= slope_agrees(&detr, &batch, grads, "input_proj.") & slope_agrees(&detr, &batch, grads, "transformer.encoder.");
-        ok &= slope_agrees(&detr, &batch, grads, "transformer.decoder.") & slope_agrees(&detr, &batch, grads, "query_embed.");
+        ok &= slope_agrees(&detr, &batch, grads, "input_proj.") &
+              slope_agrees(&detr, &batch, grads, "transformer.encoder.");
+        ok &= slope_agrees(&detr, &batch, grads, "transformer.decoder.") &
+              slope_agrees(&detr, &batch, grads, "query_embed.");
         ok &= slope_agrees(&detr, &batch, grads, "bbox_embed.");
         assert_true(ok);
     }
@@ -481,8 +484,8 @@ static DetrConfig full_config(const char *attn, int type, int queries) {
     };
 }
 
-/* The published sizes, and multiply-adds in 10^8 for an image of 800 x 1120.  The published formula counts ripple's windows
- * of 7 x 7 whole; we count the pairs that are on the grid. */
+/* The published sizes, and multiply-adds in 10^8 for an image of 800 x 1120.  The published formula counts ripple's
+ * windows of 7 x 7 whole; we count the pairs that are on the grid. */
 static void test_size(void **state) {
     (void)state;
     const size_t beyond_border = (25 * 35 * 49 - (25 * 7 - 12) * (35 * 7 - 12)) * 6 * 8 * 64;
@@ -490,8 +493,9 @@ static void test_size(void **state) {
         const char *attn;
         int type, queries;
         size_t trainable, macs;
-    } cases[] = {{"softmax", 3, 300, 41538082, 874}, {"softmax", 1, 300, 41513410, 0}, {"softmax", 2, 300, 41525746, 0},
-                 {"softmax", 4, 300, 41550418, 0},    {"softmax", 3, 100, 41486882, 0}, {"linear", 3, 300, 41687074, 854},
+    } cases[] = {{"softmax", 3, 300, 41538082, 874}, {"softmax", 1, 300, 41513410, 0},
+                 {"softmax", 2, 300, 41525746, 0},   {"softmax", 4, 300, 41550418, 0},
+                 {"softmax", 3, 100, 41486882, 0},   {"linear", 3, 300, 41687074, 854},
                  {"ripple", 3, 300, 41743906, 856}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         DetrConfig config = full_config(cases[i].attn, cases[i].type, cases[i].queries);
@@ -503,7 +507,8 @@ static void test_size(void **state) {
         assert_int_equal(detr.params.parameters, cases[i].trainable);
         if (!strcmp(cases[i].attn, "ripple")) macs += beyond_border;
         if (cases[i].macs) assert_int_equal((macs + 50000000) / 100000000, cases[i].macs);
-        for (int p = 0; p < detr.params.count; p++) assert_true(detr.params.items[p].decay || detr.params.items[p].frozen);
+        for (int p = 0; p < detr.params.count; p++)
+            assert_true(detr.params.items[p].decay || detr.params.items[p].frozen);
         detr_destroy(&detr);
     }
 }
@@ -541,7 +546,8 @@ static void test_start(void **state) {
     assert_constant(&detr, x, "transformer.decoder.layers.1.self_attn.in_proj_bias", 0);
     assert_constant(&detr, x, "transformer.decoder.layers.1.norm4.weight", 1);
     assert_constant(&detr, x, "transformer.decoder.norm.bias", 0);
-    const Param *queries = param_of(&detr, "query_embed.weight"), *w1 = param_of(&detr, "transformer.encoder.layers.0.self_attn.feature.w1");
+    const Param *queries = param_of(&detr, "query_embed.weight"),
+                *w1 = param_of(&detr, "transformer.encoder.layers.0.self_attn.feature.w1");
     const Param *normal[] = {queries, w1};
     for (int k = 0; k < 2; k++) {
         double squares = 0;

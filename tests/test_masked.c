@@ -1,5 +1,5 @@
-/* The detector's kernels against their formulas in double: attention with padding, dropout and modulation, dropout alone,
- * linear layers that fill part of a tensor, sine positions, maps and projections for each head. */
+/* The detector's kernels against their formulas in double: attention with padding, dropout and modulation, dropout
+ * alone, linear layers that fill part of a tensor, sine positions, maps and projections for each head. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -19,7 +19,8 @@ static int *upload_ints(const int *x, size_t n) {
 /* What kernels.h says about element i, from rng_bits alone. */
 static bool is_kept(const Dropout *d, int image, uint64_t i) {
     uint64_t block = i / 128 * 16 + i % 16, half = i / 16 % 8;
-    uint32_t bits = rng_bits(d->seed, RNG_DROPOUT, d->step, d->site << 20 | (d->first + (uint32_t)image), 4 * block + half / 2);
+    uint32_t bits =
+        rng_bits(d->seed, RNG_DROPOUT, d->step, d->site << 20 | (d->first + (uint32_t)image), 4 * block + half / 2);
     return (bits >> 16 * (half % 2) & 0xffff) >= (uint32_t)lrint(65536 * (double)d->rate);
 }
 
@@ -32,8 +33,8 @@ static void dropout_case(int B, size_t n, float rate) {
     size_t count = (size_t)B * n;
     printf("dropout B %d n %zu rate %g\n", B, n, (double)rate);
     float *x = normals(count, 1), *dy = normals(count, 1);
-    real *d_x = upload_real(x, count), *d_dy = upload_real(dy, count), *y = poisoned_real(count), *z = poisoned_real(count),
-         *dx = poisoned_real(count);
+    real *d_x = upload_real(x, count), *d_dy = upload_real(dy, count), *y = poisoned_real(count),
+         *z = poisoned_real(count), *dx = poisoned_real(count);
     double *want = zeros(count), *relu = zeros(count), *want_dx = zeros(count);
     dropout_forward(y, d_x, &d, B, n);
     relu_dropout_forward(z, d_x, &d, B, n);
@@ -69,7 +70,9 @@ static void test_dropout_statistics(void **state) {
     (void)state;
     enum { N = 1 << 16 };
     Dropout d = {0.1f, check_seed(), 3, 2, 9};
-    const Dropout others[] = {{0.1f, check_seed(), 4, 2, 9}, {0.1f, check_seed(), 3, 1, 9}, {0.1f, check_seed(), 3, 2, 10},
+    const Dropout others[] = {{0.1f, check_seed(), 4, 2, 9},
+                              {0.1f, check_seed(), 3, 1, 9},
+                              {0.1f, check_seed(), 3, 2, 10},
                               {0.1f, check_seed() + 1, 3, 2, 9}};
     static float ones[N], kept_values[5][N];
     for (int i = 0; i < N; i++) ones[i] = 1;
@@ -87,8 +90,8 @@ static void test_dropout_statistics(void **state) {
         for (int k = 1; k < 5; k++) both[k] += zero && kept_values[k][i] == 0;
     }
     double deviation = sqrt(0.01 * 0.99 * N); /* of a count of pairs, a hundredth of all; six of them */
-    printf("  dropped %.4f, pairs %.0f %.0f %.0f %.0f %.0f %.0f of %d\n", dropped / N, next, apart, both[1], both[2], both[3],
-           both[4], N);
+    printf("  dropped %.4f, pairs %.0f %.0f %.0f %.0f %.0f %.0f of %d\n", dropped / N, next, apart, both[1], both[2],
+           both[3], both[4], N);
     assert_true(fabs(dropped - 0.1 * N) < 6 * sqrt(0.09 * N));
     assert_true(fabs(next - 0.01 * N) < 6 * deviation && fabs(apart - 0.01 * N) < 6 * deviation);
     for (int k = 1; k < 5; k++) assert_true(fabs(both[k] - 0.01 * N) < 6 * deviation);
@@ -127,9 +130,10 @@ static double modulation(const AttentionCase *c, const float *centre, const floa
 }
 
 /* One query of one head, pair by pair; keys that count in their order. */
-static void query_reference(AttentionWant *r, const AttentionInput *x, const AttentionCase *c, const Dropout *drop, int b,
-                            int h, int i) {
-    int N = c->h * c->w, rows = c->cells[2 * b], columns = c->cells[2 * b + 1], D = c->D, scales = modulation_scales(c->type);
+static void query_reference(AttentionWant *r, const AttentionInput *x, const AttentionCase *c, const Dropout *drop,
+                            int b, int h, int i) {
+    int N = c->h * c->w, rows = c->cells[2 * b], columns = c->cells[2 * b + 1], D = c->D,
+        scales = modulation_scales(c->type);
     size_t query = (((size_t)b * c->Q + i) * c->H + h), padded = (size_t)(N + 127) / 128 * 128;
     double *p = calloc((size_t)N, sizeof *p), (*slope)[5] = calloc((size_t)N, sizeof *slope);
     double largest = -INFINITY, sum = 0, delta = 0;
@@ -191,19 +195,24 @@ static void attention_case(AttentionCase c) {
     printf("masked attention B %d H %d D %d Q %d grid %dx%d type %d rate %g\n", c.B, c.H, c.D, c.Q, c.h, c.w, c.type,
            (double)c.rate);
     Dropout drop = {c.rate, check_seed(), 12, 3, 1};
-    AttentionInput x = {rounded_real(normals(queries * M, 0.7f), queries * M), rounded_real(normals(keys * M, 0.7f), keys * M),
-                        rounded_real(normals(keys * M, 1), keys * M), rounded_real(normals(queries * M, 1), queries * M),
-                        normals(rows * 2, 1), rounded_real(normals(rows * scales + 1, 0.3f), rows * scales)};
+    AttentionInput x = {rounded_real(normals(queries * M, 0.7f), queries * M),
+                        rounded_real(normals(keys * M, 0.7f), keys * M),
+                        rounded_real(normals(keys * M, 1), keys * M),
+                        rounded_real(normals(queries * M, 1), queries * M),
+                        normals(rows * 2, 1),
+                        rounded_real(normals(rows * scales + 1, 0.3f), rows * scales)};
     for (size_t i = 0; i < rows * 2; i++) x.centre[i] = x.centre[i] + (i % 2 ? c.h : c.w) / 3.0f;
     for (size_t i = 0; i < rows * scales; i++) x.z[i] += 1;
     rounded_real(x.z, rows * scales);
     int q_parts = c.within == 1 ? 3 : 1, k_parts = c.within == 1 ? 3 : c.within == 2 ? 2 : 1;
-    float *q_whole = normals(queries * M * q_parts, 1), *k_whole = c.within == 1 ? q_whole : normals(keys * M * k_parts, 1),
+    float *q_whole = normals(queries * M * q_parts, 1),
+          *k_whole = c.within == 1 ? q_whole : normals(keys * M * k_parts, 1),
           *v_whole = c.within ? k_whole : normals(keys * M, 1);
     place_part(q_whole, x.q, queries, M, q_parts, 0);
     place_part(k_whole, x.k, keys, M, k_parts, c.within == 1);
     place_part(v_whole, x.v, keys, M, k_parts, c.within ? c.within == 1 ? 2 : 1 : 0);
-    real *q = upload_real(q_whole, queries * M * q_parts), *k = c.within == 1 ? q : upload_real(k_whole, keys * M * k_parts);
+    real *q = upload_real(q_whole, queries * M * q_parts),
+         *k = c.within == 1 ? q : upload_real(k_whole, keys * M * k_parts);
     real *v = c.within ? k : upload_real(v_whole, keys * M);
     real *dq = poisoned_real(queries * M * q_parts), *dk = c.within == 1 ? dq : poisoned_real(keys * M * k_parts);
     real *dv = c.within ? dk : poisoned_real(keys * M);
@@ -245,7 +254,8 @@ static void attention_case(AttentionCase c) {
     release_all();
 }
 
-/* The lone key of an image has no gradient, but what rounding y to bfloat16 leaves of it; moments of far cells enlarge that. */
+/* The lone key of an image has no gradient, but what rounding y to bfloat16 leaves of it; moments of far cells enlarge
+ * that. */
 static void test_masked_attention(void **state) {
     (void)state;
     const int few = sizeof(real) == 4 ? 1 : 4;
@@ -313,14 +323,15 @@ static void test_positions(void **state) {
 
 static void rows_case(size_t n, int in, int out, int row, int at) {
     printf("linear rows n %zu in %d out %d row %d at %d\n", n, in, out, row, at);
-    float *x = normals(n * in, 1), *w = normals((size_t)out * in, 0.3f), *b = normals(out, 1), *dy = normals(n * row, 1),
-          *before = normals(n * row, 1);
+    float *x = normals(n * in, 1), *w = normals((size_t)out * in, 0.3f), *b = normals(out, 1),
+          *dy = normals(n * row, 1), *before = normals(n * row, 1);
     float *dw = normals((size_t)out * in, 1), *db = normals(out, 1);
     real *d_x = upload_real(x, n * in), *d_y = upload_real(before, n * row), *d_dy = upload_real(dy, n * row),
          *dx = poisoned_real(n * in);
     rounded_real(w, (size_t)out * in);
     rounded_real(b, out);
-    float *d_w = upload(w, (size_t)out * in), *d_b = upload(b, out), *d_dw = upload(dw, (size_t)out * in), *d_db = upload(db, out);
+    float *d_w = upload(w, (size_t)out * in), *d_b = upload(b, out), *d_dw = upload(dw, (size_t)out * in),
+          *d_db = upload(db, out);
     double *y = zeros(n * row), *want_dx = zeros(n * in), *want_dw = zeros((size_t)out * in), *want_db = zeros(out);
     for (size_t i = 0; i < n * row; i++) y[i] = before[i];
     for (size_t i = 0; i < (size_t)out * in; i++) want_dw[i] = dw[i];
@@ -370,8 +381,8 @@ static void test_heads(void **state) {
     kernels_reserve(feature_mlp_workspace(D, E, F));
     feature_mlp_heads_forward(phi, d_qkv, d_w1, d_w2, d_b2, TOKENS, H, D, E, F);
     feature_mlp_heads_backward(dqkv, d_dw1, d_dw2, d_db2, d_dphi, phi, d_qkv, d_w1, d_w2, d_b2, TOKENS, H, D, E, F);
-    float *got_phi = download_real(phi, phi_size), *got_dqkv = download_real(dqkv, n), *got_dw1 = download(d_dw1, H * W1),
-          *got_dw2 = download(d_dw2, H * W2), *got_db2 = download(d_db2, H * F);
+    float *got_phi = download_real(phi, phi_size), *got_dqkv = download_real(dqkv, n),
+          *got_dw1 = download(d_dw1, H * W1), *got_dw2 = download(d_dw2, H * W2), *got_db2 = download(d_db2, H * F);
     for (int h = 0; h < H; h++) {
         float *z = take_part(qkv, 3 * TOKENS, D, H, h), *g = take_part(dphi, 2 * TOKENS, F, H, h),
               *start = take_part(before, 3 * TOKENS, D, H, h);
@@ -381,7 +392,8 @@ static void test_heads(void **state) {
               *a_dw1 = upload(dw1 + h * W1, W1), *a_dw2 = upload(dw2 + h * W2, W2), *a_db2 = upload(db2 + h * F, F);
         feature_mlp_forward(a_phi, a_z, a_w1, a_w2, a_b2, TOKENS, 1, D, E, F);
         feature_mlp_backward(a_dz, a_dw1, a_dw2, a_db2, a_g, a_phi, a_z, a_w1, a_w2, a_b2, TOKENS, 1, D, E, F);
-        assert_memory_equal(take_part(got_phi, 2 * TOKENS, F, H, h), download_real(a_phi, one_phi), one_phi * sizeof(float));
+        assert_memory_equal(take_part(got_phi, 2 * TOKENS, F, H, h), download_real(a_phi, one_phi),
+                            one_phi * sizeof(float));
         assert_memory_equal(take_part(got_dqkv, 3 * TOKENS, D, H, h), download_real(a_dz, one), one * sizeof(float));
         assert_memory_equal(got_dw1 + h * W1, download(a_dw1, W1), W1 * sizeof(float));
         assert_memory_equal(got_dw2 + h * W2, download(a_dw2, W2), W2 * sizeof(float));
@@ -403,19 +415,19 @@ static void test_stick_heads(void **state) {
     float *d_dwp = upload(dwp, H * W), *d_dbp = upload(dbp, H * D), *d_dsticks = upload(dsticks, H * STICKS);
     kernels_reserve(ripple_weights_workspace(H, D, G));
     stick_breaking_heads_forward(alpha, o, d_qkv, d_wp, d_bp, d_sticks, TOKENS, H, D, R, 0.01f, false);
-    stick_breaking_heads_backward(dqkv, d_dwp, d_dbp, d_dsticks, d_dalpha, alpha, o, d_qkv, d_wp, d_bp, d_sticks, TOKENS, H,
-                                  D, R, 0.01f, false);
+    stick_breaking_heads_backward(dqkv, d_dwp, d_dbp, d_dsticks, d_dalpha, alpha, o, d_qkv, d_wp, d_bp, d_sticks,
+                                  TOKENS, H, D, R, 0.01f, false);
     for (int h = 0; h < H; h++) {
         real *a_z = upload_real(take_part(qkv, 3 * TOKENS, D, H, h), one),
              *a_dz = upload_real(take_part(before, 3 * TOKENS, D, H, h), one);
         float *a_alpha = poisoned(TOKENS * G), *a_o = poisoned(TOKENS * R),
               *a_dalpha = upload(take_part(dalpha, TOKENS, G, H, h), TOKENS * G);
-        float *a_wp = upload(wp + h * W, W), *a_bp = upload(bp + h * D, D), *a_sticks = upload(sticks + h * STICKS, STICKS),
-              *a_dwp = upload(dwp + h * W, W), *a_dbp = upload(dbp + h * D, D),
-              *a_dsticks = upload(dsticks + h * STICKS, STICKS);
+        float *a_wp = upload(wp + h * W, W), *a_bp = upload(bp + h * D, D),
+              *a_sticks = upload(sticks + h * STICKS, STICKS), *a_dwp = upload(dwp + h * W, W),
+              *a_dbp = upload(dbp + h * D, D), *a_dsticks = upload(dsticks + h * STICKS, STICKS);
         stick_breaking_forward(a_alpha, a_o, a_z, a_wp, a_bp, a_sticks, TOKENS, 1, D, R, 0.01f, false);
-        stick_breaking_backward(a_dz, a_dwp, a_dbp, a_dsticks, a_dalpha, a_alpha, a_o, a_z, a_wp, a_bp, a_sticks, TOKENS, 1,
-                                D, R, 0.01f, false);
+        stick_breaking_backward(a_dz, a_dwp, a_dbp, a_dsticks, a_dalpha, a_alpha, a_o, a_z, a_wp, a_bp, a_sticks,
+                                TOKENS, 1, D, R, 0.01f, false);
         float *got_alpha = take_part(download(alpha, TOKENS * H * G), TOKENS, G, H, h);
         assert_true(check_close_float("alpha", got_alpha, download(a_alpha, TOKENS * G), TOKENS * G, 1e-6));
         float *got_dz = take_part(download_real(dqkv, n), 3 * TOKENS, D, H, h);

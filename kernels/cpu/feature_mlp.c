@@ -4,8 +4,9 @@
  *             du = df_sin cos u - df_cos sin u,  dw1 += du z'^T,  dz = D^-1/4 w1^T du
  *   saves     nothing: u and f cost less to form again than to read back.
  *
- * A row is one (token, q or k, head) triple, of all heads, or of one where every head has a map of its own; ROWS of them at a time stay in the first-level cache from z to phi.
- * Each thread packs its own copy of the weights, padded to whole vectors; the scale D^-1/4 is folded into w1. */
+ * A row is one (token, q or k, head) triple, of all heads, or of one where every head has a map of its own; ROWS of
+ * them at a time stay in the first-level cache from z to phi. Each thread packs its own copy of the weights, padded to
+ * whole vectors; the scale D^-1/4 is folded into w1. */
 #include "kernels/cpu/feature_rows.h"
 #include "kernels/cpu/workspace.h"
 #include "kernels/kernels.h"

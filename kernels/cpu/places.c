@@ -1,5 +1,5 @@
-/* What the detector's queries know of places: sine positions, reference points, centres of modulation, boxes; and the mask
- * of features.  kernels.h has the formulas. */
+/* What the detector's queries know of places: sine positions, reference points, centres of modulation, boxes; and the
+ * mask of features.  kernels.h has the formulas. */
 #include <math.h>
 #include <string.h>
 
@@ -22,7 +22,8 @@ void sine_positions(real *pos, const int *cells, int B, int h, int w, int M) {
     for (int b = 0; b < B; b++) {
         int rows = cells[2 * b], columns = cells[2 * b + 1];
         real *first = pos + (size_t)b * h * w * M;
-        for (int x = 0; x < w; x++) sine_code(first + (size_t)x * M + half, x < columns ? x + 1 : columns, columns, half);
+        for (int x = 0; x < w; x++)
+            sine_code(first + (size_t)x * M + half, x < columns ? x + 1 : columns, columns, half);
         for (int y = 0; y < h; y++) {
             real *row = first + (size_t)y * w * M;
             sine_code(row, y < rows ? y + 1 : rows, rows, half);
@@ -32,7 +33,8 @@ void sine_positions(real *pos, const int *cells, int B, int h, int w, int M) {
                 if (x != columns) memcpy(row + (size_t)x * M, row + (x < columns ? 0 : (size_t)columns * M), bytes);
             for (int x = 0; x < w && y > 0; x++)
                 if (y < rows) memcpy(row + (size_t)x * M + half, first + (size_t)x * M + half, bytes);
-                else if (y > rows || x > 0) memcpy(row + (size_t)x * M + half, first + (size_t)rows * w * M + half, bytes);
+                else if (y > rows || x > 0)
+                    memcpy(row + (size_t)x * M + half, first + (size_t)rows * w * M + half, bytes);
         }
     }
 }

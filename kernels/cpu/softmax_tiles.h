@@ -16,8 +16,8 @@ static inline size_t panels_floats(int keys, int D) { return (size_t)(keys + PAN
 static inline size_t position(const int *order, int i) { return order ? (size_t)order[i] : (size_t)i; }
 
 /* to [rows,Dp] = scale times rows first.. of from [N,D], rows `stride` apart, in order. */
-static inline void gather(float *to, const real *from, size_t stride, const int *order, int first, float scale, int rows,
-                   int D, int Dp) {
+static inline void gather(float *to, const real *from, size_t stride, const int *order, int first, float scale,
+                          int rows, int D, int Dp) {
     for (int i = 0; i < rows; i++) {
         const real *row = from + position(order, first + i) * stride;
         for (int j = 0; j < D; j += TILE)
@@ -26,8 +26,8 @@ static inline void gather(float *to, const real *from, size_t stride, const int 
 }
 
 /* The reverse, replacing what is there or adding to it. */
-static inline void scatter(real *to, size_t stride, const int *order, int first, const float *from, float scale, bool add,
-                    int rows, int D, int Dp) {
+static inline void scatter(real *to, size_t stride, const int *order, int first, const float *from, float scale,
+                           bool add, int rows, int D, int Dp) {
     for (int i = 0; i < rows; i++) {
         real *row = to + position(order, first + i) * stride;
         for (int j = 0; j < D; j += TILE) {
@@ -39,7 +39,8 @@ static inline void scatter(real *to, size_t stride, const int *order, int first,
 }
 
 /* Panels of the transpose of rows first.. of from; the last panel is filled up with zeros. */
-static inline void gather_panels(float *to, const real *from, size_t stride, const int *order, int first, int keys, int D) {
+static inline void gather_panels(float *to, const real *from, size_t stride, const int *order, int first, int keys,
+                                 int D) {
     for (int panel = 0; panel < keys; panel += PANEL, to += PANEL * D)
         for (int j = 0; j < PANEL; j++) {
             const real *row = panel + j < keys ? from + position(order, first + panel + j) * stride : NULL;

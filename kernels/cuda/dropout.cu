@@ -1,5 +1,5 @@
-/* Dropout, alone and behind ReLU, and a sum; kernels/cpu/dropout.c has the formulas.  Sixteen threads share 128 numbers,
- * each those eight that one block of Philox decides for, so that a warp reads and writes whole lines. */
+/* Dropout, alone and behind ReLU, and a sum; kernels/cpu/dropout.c has the formulas.  Sixteen threads share 128
+ * numbers, each those eight that one block of Philox decides for, so that a warp reads and writes whole lines. */
 #include "kernels/cuda/dropout.cuh"
 #include "kernels/cuda/rows.cuh"
 

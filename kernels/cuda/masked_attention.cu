@@ -1,5 +1,5 @@
-/* Softmax attention with padded keys, dropout of its weights and SMCA's modulation on the matrix units; the formulas are
- * those of kernels/cpu/masked_attention.c, the blocks those of softmax_attention.cu.
+/* Softmax attention with padded keys, dropout of its weights and SMCA's modulation on the matrix units; the formulas
+ * are those of kernels/cpu/masked_attention.c, the blocks those of softmax_attention.cu.
  *   forward   by queries
  *   backward  by queries: dq, the modulation's moments, delta;  by keys: dk, dv
  * Only keys that count are streamed; what is dropped is drawn where a weight is formed.  Scores are powers of two: they
@@ -125,8 +125,8 @@ DEVICE float factor_of(int query, int key, const Head &head, const Masked &s) {
     return dropout_factor(s.drop, dropout_block(s.drop, head.b, element_of(query, key, head, s)), key / 16 % 8);
 }
 
-/* For the streamed columns first.. of a row of scores: factor[n][j] for column 8 n + 2t + j.  A lane's columns have four
- * places within sixteen, and 64 columns lie within 128, so four blocks of Philox serve them all. */
+/* For the streamed columns first.. of a row of scores: factor[n][j] for column 8 n + 2t + j.  A lane's columns have
+ * four places within sixteen, and 64 columns lie within 128, so four blocks of Philox serve them all. */
 template <int N>
 DEVICE void row_factors(float (&factor)[N][2], int query, int first, const Head &head, const Masked &s) {
 #pragma unroll
@@ -326,7 +326,8 @@ __global__ void __launch_bounds__(THREADS)
         row_factors(factor[1], row[1], first, head, s);
 #pragma unroll
         for (int j = 0; j < STREAM / TILE_K; j++) {
-            const real *k_rows = k_tile + stage * STAGE + j * TILE_K * LD, *v_rows = v_tile + stage * STAGE + j * TILE_K * LD;
+            const real *k_rows = k_tile + stage * STAGE + j * TILE_K * LD,
+                       *v_rows = v_tile + stage * STAGE + j * TILE_K * LD;
             FragmentC score[2][1], t[2][1];
             product<W, 1>(score, qa, k_rows);
             product<W, 1>(t, dya, v_rows);

@@ -1,5 +1,5 @@
-/* What the softmax attentions of this backend share: a block of four warps owns rows, 16 or 32 a warp, and streams 64 others
- * past them; and warps for heads that are too wide for that. */
+/* What the softmax attentions of this backend share: a block of four warps owns rows, 16 or 32 a warp, and streams 64
+ * others past them; and warps for heads that are too wide for that. */
 #ifndef VIT_KERNELS_CUDA_SOFTMAX_TILES_CUH
 #define VIT_KERNELS_CUDA_SOFTMAX_TILES_CUH
 

@@ -1,7 +1,7 @@
 """Writes tests/fixtures/smca/<case>.safetensors: a small SMCA-DETR above its backbone, a batch of two sizes, and what the
 float64 reference makes of them.
 
-    python3 tests/reference/make_detr_fixtures.py           writes them again
+    python3 tests/reference/make_detr_fixtures.py           draws and writes new ones (another PyTorch, other draws)
     python3 tests/reference/make_detr_fixtures.py --check   recomputes and compares with the files there
 
 A file holds features [B,N,channels], dlogits and dboxes (the loss is their product with the outputs) and every parameter in
