@@ -54,6 +54,16 @@ typedef struct {
     uint64_t seed;
 } Settings;
 
+/* The operators that an encoder can have: those that know what padding is. */
+static const char *const *encoder_names(int *count) {
+    enum { MOST = 64 };
+    static const char *names[MOST];
+    *count = 0;
+    for (int i = 0; attention_operators[i] && *count < MOST; i++)
+        if (attention_operators[i]->takes_mask) names[(*count)++] = attention_operators[i]->name;
+    return names;
+}
+
 static const char *const ripple_algos[] = {"auto", "dense", "window", "sat", "naive"};
 
 #define F(KIND, field) CONFIG_FIELD(KIND, Settings, field)
@@ -96,7 +106,7 @@ static const ConfigEntry entries[] = {
     {F(INT, crop_max), "600", .min = 8, .max = 8192, .help = "And the largest"},
     {F(INT, eval_scale), "800", .min = 16, .max = 8192, .help = "Validation pictures are resized to this short side"},
 
-    {F(CHOICE, attn), "softmax", .section = "model", .choices_of = attention_names, .noun = "operator", .help = "Attention operator of the encoder; one that takes a padding mask"},
+    {F(CHOICE, attn), "softmax", .section = "model", .choices_of = encoder_names, .noun = "operator", .help = "Attention operator of the encoder"},
     {F(STRING, backbone_blocks), "3,4,6,3", .help = "Blocks of the ResNet's four stages (ResNet-50: 3,4,6,3)"},
     {F(INT, backbone_width), "64", .min = 1, .max = 1024, .help = "Channels of its first convolution"},
     {F(STRING, backbone_weights), .argument = "FILE", .help = "Its weights at the start (safetensors, torchvision's names; scripts/convert_weights.py)"},
@@ -177,6 +187,11 @@ typedef struct {
     bool stopping; /* all ranks know that a signal came to one */
 } Run;
 
+static const AttentionOp *operator_of(const Settings *s) {
+    int count;
+    return attention_find(encoder_names(&count)[s->attn]);
+}
+
 static bool is_shapes(const Settings *s) { return !strcmp(s->data, "shapes"); }
 
 /* "3,4,6,3" */
@@ -200,7 +215,7 @@ static DetrConfig detr_config(const Run *run) {
                          .columns = s->num_classes + 1, /* as in DETR, though no label has the last one */
                          .scale_type = s->dynamic_scale + 1,
                          .dropout = s->dropout,
-                         .attention = {.attn = attention_operators[s->attn]->name,
+                         .attention = {.attn = operator_of(s)->name,
                                        .heads = s->heads,
                                        .feature_map = feature_map_names(&count)[s->feature_map],
                                        .relative = "none",
@@ -221,8 +236,7 @@ static void check_settings(const Run *run) {
     const Settings *s = &run->s;
     const Config *c = &run->config;
     int blocks[RESNET_STAGES];
-    const AttentionOp *op = attention_operators[s->attn];
-    if (!op->takes_mask) config_reject(c, "attn", "%s knows no padding: the detector's images have many sizes", op->name);
+    const AttentionOp *op = operator_of(s);
     if (op->needs_positive && feature_maps[s->feature_map]->negative)
         config_reject(c, "feature_map", "attn %s cannot weigh features that may be negative, as those of %s", op->name,
                       feature_maps[s->feature_map]->name);
@@ -718,7 +732,7 @@ static void training_open(Run *run) {
         checkpoint_load_state(&run->detr.params, state, path);
         detr_fold(&run->detr);
     }
-    snprintf(stem, sizeof stem, "%s-detr-%s", run->train.name, attention_operators[s->attn]->name);
+    snprintf(stem, sizeof stem, "%s-detr-%s", run->train.name, operator_of(s)->name);
     run_open_folder(&run->folder, &run->config, &run->strings, "train_detr", stem, run->names, s->num_classes,
                     "step,epoch,loss,lr,grad_norm,images_per_s,ap,ap50,focal,l1,giou,class_error,stall",
                     resumed ? state : NULL);
@@ -737,7 +751,7 @@ static void announce(Run *run) {
            run->train.name, train->image_count, run->val.coco.image_count, train->annotation_count - train->crowds,
            train->category_count, train->empty_images);
     printf("%s: %zu trainable parameters, %.1f million multiply-adds for an image of %d x %d, %.0f MiB of activations\n",
-           attention_operators[s->attn]->name, run->detr.params.parameters,
+           operator_of(s)->name, run->detr.params.parameters,
            (double)detr_macs(&run->detr, run->shorter, run->longer) / 1e6, run->shorter, run->longer,
            (double)detr_activation_bytes(&run->detr) / (1 << 20));
     printf("%s: %d epochs of %llu batches of %d images, at most %d at a time, %.0f %% of padding if each were one\n",
@@ -898,7 +912,7 @@ static int mode_bench(Run *run) {
            "\"micro_batch\": %d, \"trainable_params\": %zu, \"macs\": %.0f, \"train_images_per_s\": %.4f, "
            "\"infer_images_per_s\": %.4f, \"train_fastest_s\": %.4f, \"infer_fastest_s\": %.4f, \"peak_bytes\": %zu, \"gemm_peak_gflops\": %.1f, \"mfu\": %.4f, "
            "\"infer_mfu\": %.4f}\n",
-           attention_operators[s->attn]->name, kernels_device(), H, W, distributed_ranks(), s->batch_size, images,
+           operator_of(s)->name, kernels_device(), H, W, distributed_ranks(), s->batch_size, images,
            run->detr.params.parameters, macs, train.images_per_s, infer.images_per_s, train.fastest, infer.fastest,
            device_peak_bytes(), peak, 3 * 2 * macs * train.images_per_s / 1e9 / distributed_ranks() / peak,
            2 * macs * infer.images_per_s / 1e9 / distributed_ranks() / peak);
@@ -1138,7 +1152,7 @@ static int mode_parity(Run *run) {
 
 static void print_help(const Run *run) {
     printf("train_detr trains detectors: SMCA-DETR on a ResNet, from COCO's files to COCO's twelve numbers.\n\n"
-           "  train_detr --config configs/coco/shapes-demo.ini        train on the built-in scenes, in minutes on a CPU\n"
+           "  train_detr --config configs/coco/shapes-demo.ini        train on built-in scenes, in minutes on a CPU\n"
            "  train_detr --config configs/coco/smca.ini --data coco   train on COCO's folder\n"
            "  train_detr --resume runs/coco-detr-softmax-001          go on where a run stopped\n"
            "  train_detr --resume runs/coco-detr-softmax-001 --eval --results detections.json\n"
