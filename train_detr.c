@@ -109,7 +109,7 @@ static const ConfigEntry entries[] = {
     {F(CHOICE, attn), "softmax", .section = "model", .choices_of = encoder_names, .noun = "operator", .help = "Attention operator of the encoder"},
     {F(STRING, backbone_blocks), "3,4,6,3", .help = "Blocks of the ResNet's four stages (ResNet-50: 3,4,6,3)"},
     {F(INT, backbone_width), "64", .min = 1, .max = 1024, .help = "Channels of its first convolution"},
-    {F(STRING, backbone_weights), .argument = "FILE", .help = "Its weights at the start (safetensors, torchvision's names; scripts/convert_weights.py)"},
+    {F(STRING, backbone_weights), .argument = "FILE", .help = "Its weights at the start, where --init gives none (safetensors, torchvision's names; scripts/convert_weights.py)"},
     {F(BOOL, freeze_backbone), "false", .help = "Train none of it (else stages 2 to 4)"},
     {F(INT, dim), "256", .min = 4, .max = 16384, .help = "Width of the tokens"},
     {F(INT, ffn), "2048", .min = 1, .max = 65536, .help = "Inner width of feed-forward layers"},
@@ -257,8 +257,6 @@ static void check_settings(const Run *run) {
         config_reject(c, "crop_scale_step", "%d to %d in steps of %d are more than %d sizes", s->crop_scale_min,
                       s->crop_scale_max, s->crop_scale_step, DETECTION_SCALES);
     if (s->crop_min > s->crop_max) config_reject(c, "crop_min", "%d is more than crop_max %d", s->crop_min, s->crop_max);
-    if (*s->init && *s->backbone_weights)
-        config_reject(c, "backbone_weights", "--init already has the whole detector's weights");
 }
 
 /* == Data ========================================================================================================= */
@@ -431,7 +429,8 @@ static void model_open(Run *run, int images, int H, int W, bool training) {
         checkpoint_load_weights(&detr->params, s->init, NULL);
     } else {
         params_initialize(&detr->params, s->seed);
-        if (*s->backbone_weights) checkpoint_load_part(&detr->params, config.backbone.prefix, s->backbone_weights);
+        if (*s->backbone_weights && !*s->resume) /* the state has later ones */
+            checkpoint_load_part(&detr->params, config.backbone.prefix, s->backbone_weights);
         detr_draw(detr, s->seed, 0, 0);
     }
     detr_fold(detr);
@@ -1152,7 +1151,7 @@ static int mode_parity(Run *run) {
 
 static void print_help(const Run *run) {
     printf("train_detr trains detectors: SMCA-DETR on a ResNet, from COCO's files to COCO's twelve numbers.\n\n"
-           "  train_detr --config configs/coco/shapes-demo.ini        train on built-in scenes, in minutes on a CPU\n"
+           "  train_detr --config configs/coco/shapes-demo.ini        built-in scenes, minutes on a CPU\n"
            "  train_detr --config configs/coco/smca.ini --data coco   train on COCO's folder\n"
            "  train_detr --resume runs/coco-detr-softmax-001          go on where a run stopped\n"
            "  train_detr --resume runs/coco-detr-softmax-001 --eval --results detections.json\n"

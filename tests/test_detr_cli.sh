@@ -184,8 +184,11 @@ refuses "a backbone without tensors" 1 "empty.safetensors|no tensor 'conv1.weigh
 safetensors shape.safetensors '{"conv1.weight":{"dtype":"F32","shape":[2,3,7,7],"data_offsets":[0,1176]}}' 1176
 refuses "a backbone of another shape" 1 'shape.safetensors|conv1.weight|[2,3,7,7]|[4,3,7,7]' $tiny --backbone-weights shape.safetensors --run-dir none
 refuses "a backbone that is not there" 1 'lost.safetensors' $tiny --backbone-weights lost.safetensors --run-dir none
-refuses "--init beside a backbone" 2 '--backbone-weights|--init' $tiny --init run/best.safetensors --backbone-weights x --run-dir none
-succeeds "a detector's backbone is a backbone" $tiny --epochs 1 --backbone-weights run/best.safetensors --run-dir body
+cp run/best.safetensors backbone.safetensors
+succeeds "a detector's backbone is a backbone" $tiny --epochs 1 --backbone-weights backbone.safetensors --run-dir body
+rm backbone.safetensors
+succeeds "which --init needs no more" --init body/best.safetensors --eval
+succeeds "nor --resume" --resume body --epochs 2
 
 # == Evaluation and prediction =======================================================================================
 
