@@ -32,17 +32,17 @@ static pthread_mutex_t *mutex_of(const Parts *parts) {
 
 /* == Damaged images =============================================================================================== */
 
-/* Names image `index` on stderr the first time. */
+/* Names image `index` on stderr the first time, and none once the run is to end: that line is the last. */
 static void report(Parts *parts, size_t index, const char *error) {
     char name[PARTS_FAILURE / 2];
     pthread_mutex_lock(mutex_of(parts));
-    bool known = parts->damaged[index];
-    parts->damaged[index] = 1;
-    parts->stats.damaged += !known;
+    if (!parts->damaged[index] && !*parts->failure) {
+        parts->damaged[index] = 1;
+        parts->stats.damaged++;
+        parts->config.describe(parts->config.loader, index, name, sizeof name);
+        warn("%s: %s: the next image that can be read takes its place", name, error);
+    }
     pthread_mutex_unlock(mutex_of(parts));
-    if (known) return;
-    parts->config.describe(parts->config.loader, index, name, sizeof name);
-    warn("%s: %s: the next image that can be read takes its place", name, error);
 }
 
 static void count_damaged(Parts *parts) {
