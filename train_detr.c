@@ -429,7 +429,7 @@ static void model_open(Run *run, int images, int H, int W, bool training) {
         checkpoint_load_weights(&detr->params, s->init, NULL);
     } else {
         params_initialize(&detr->params, s->seed);
-        if (*s->backbone_weights && !*s->resume) /* the state has later ones */
+        if (*s->backbone_weights && !*s->resume && !s->bench) /* a state has later ones, and speed needs none */
             checkpoint_load_part(&detr->params, config.backbone.prefix, s->backbone_weights);
         detr_draw(detr, s->seed, 0, 0);
     }

@@ -12,6 +12,8 @@
 #   sanitize   compute-sanitizer: memcheck and racecheck, on reduced cases
 #   bench      images a second, ours and PyTorch's: DeiT-tiny 224, and 16 x 16 tokens with softmax, linear, ripple
 #   attention  flash softmax against F.scaled_dot_product_attention, head dims 32 and 64
+#   block      one LiSA block against one softmax block, 7 x 7 to 84 x 84 tokens, and LiSA in PyTorch (scripts/bench_block.sh)
+#   detector   train_detr's three encoders at 800 x 1066
 #   table      what OUT has so far, ours against the faster of theirs
 #
 #   OUT=gpu.csv      one line for each figure is appended: stage,case,who,metric,value
@@ -28,7 +30,8 @@ PYTHON=${PYTHON:-python3}
 MODES=${MODES:-eager compile}
 BUNDLE=build/gpu.tar.xz
 JOBS=$(getconf _NPROCESSORS_ONLN)
-TESTS="test_layers test_attention test_ripple test_model"
+TESTS="test_layers test_softmax test_attention test_ripple test_lisa test_features test_convit test_low_rank test_mixers test_masked
+       test_depthwise test_images test_unfold test_convolution test_resnet test_detr test_model"
 
 # The libraries of a bundle, the toolkit's, and those that PyTorch brings.
 nvidia=$("$PYTHON" -c 'import glob, nvidia; print(":".join(glob.glob(list(nvidia.__path__)[0] + "/*/lib")))' 2>/dev/null)
@@ -89,7 +92,7 @@ stage_build() {
 stage_bundle() {
     programs=
     for test in $TESTS; do programs="$programs build/cuda/tests/$test build/cuda-fp32/tests/$test"; done
-    programs="$programs build/cuda/train_vit build/cuda-fp32/train_vit build/cuda/tests/bench_attention"
+    programs="$programs build/cuda/train_vit build/cuda/train_detr build/cuda-fp32/train_vit build/cuda/tests/bench_attention"
     # shellcheck disable=SC2086 # several words
     make -j"$JOBS" BACKEND=cuda PRECISION=FP32 "CUDA_ARCH=${CUDA_ARCH:-sm_90}" ARCH=x86-64-v3 MPI=0 NCCL=0 all tests &&
         make -j"$JOBS" BACKEND=cuda PRECISION=BF16 "CUDA_ARCH=${CUDA_ARCH:-sm_90}" ARCH=x86-64-v3 MPI=0 NCCL=0 all tests benches &&
@@ -195,6 +198,22 @@ stage_attention() {
     done
 }
 
+stage_block() {
+    need_gpu block
+    run block "LiSA's block" env TRAIN_VIT=build/cuda/train_vit TORCH_PYTHON="$PYTHON" OUT="${OUT%.csv}-block" NETS= sh scripts/bench_block.sh
+    [ ! -s "${OUT%.csv}-block.csv" ] || cat "${OUT%.csv}-block.csv"
+}
+
+stage_detector() {
+    need_gpu detector
+    for config in smca smca-la smca-ripple; do
+        run detector "$config" build/cuda/train_detr --config configs/coco/$config.ini --image-size 800x1066 --bench --bench-seconds 5 --batch-size 2 || continue
+        for metric in train_images_per_s infer_images_per_s peak_bytes; do
+            add detector "$config, 800 x 1066" vit.c $metric "$(number $metric)"
+        done
+    done
+}
+
 # Cases hold commas: the last three fields are who, metric and value.
 stage_table() {
     [ -s "$OUT" ] || { echo "scripts/gpu.sh table: $OUT has nothing yet" && return; }
@@ -218,14 +237,14 @@ stage_table() {
         }' "$OUT"
 }
 
-[ $# -gt 0 ] || set -- build test parity sanitize bench attention table
+[ $# -gt 0 ] || set -- build test parity sanitize bench attention block detector table
 for stage; do
     case $stage in
-    build | bundle | test | parity | sanitize | bench | attention | table)
+    build | bundle | test | parity | sanitize | bench | attention | block | detector | table)
         echo "== $stage"
         "stage_$stage"
         ;;
-    *) echo "scripts/gpu.sh: '$stage': expected bundle, build, test, parity, sanitize, bench, attention or table" >&2 && exit 2 ;;
+    *) echo "scripts/gpu.sh: '$stage': expected bundle, build, test, parity, sanitize, bench, attention, block, detector or table" >&2 && exit 2 ;;
     esac
 done
 [ "$failures" -eq 0 ]
