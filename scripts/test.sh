@@ -127,11 +127,11 @@ if check "scripts/deps.sh" sh scripts/deps.sh test; then
         check "make emulate, $precision" make -k -j"$JOBS" BACKEND=emulate PRECISION=$precision all tests
         # In bfloat16 the smallest cases do not average their roundings out and exceed 2e-2 in some draws: one that does not.
         # Whole models are not held to it yet: rope's numerators nearly vanish in its fixture.
-        whole="test_model test_resnet"
+        whole="test_model test_resnet test_detr"
         [ $precision = FP32 ] || { whole= VIT_TEST_SEED=2; export VIT_TEST_SEED; }
         # shellcheck disable=SC2086 # one name or none
         suite build/emulate-$precision test_layers test_attention test_convit test_convolution test_depthwise test_features \
-            test_images test_low_rank test_mixers test_ripple test_softmax test_unfold $whole
+            test_images test_lisa test_low_rank test_masked test_mixers test_ripple test_softmax test_unfold $whole
         unset VIT_TEST_SEED
     done
     if "$numpy" -c 'import numpy' 2>/dev/null; then
