@@ -420,8 +420,9 @@ void detr_heads_plan(DetrHeads *heads, Plan *plan, int L, size_t n) {
         plan_borrow(plan, "heads.", "dlogits", &heads->dlogits, rows * C * sizeof(real));
         plan_borrow(plan, "heads.", "dboxes", &heads->dboxes, rows * 4 * sizeof(float));
         plan_borrow(plan, "heads.", "du", &heads->du, rows * 4 * sizeof(real));
-        plan_borrow(plan, "heads.", "dout", &heads->dout, rows * M * sizeof(real));
-        plan_borrow(plan, "heads.", "draw", &heads->draw, n * 2 * sizeof(float));
+        /* Kept: the decoder's backward pass reads them while it uses its own scratch, which all other scratch overlaps. */
+        plan_keep(plan, "heads.", "dout", &heads->dout, rows * M * sizeof(real));
+        plan_keep(plan, "heads.", "draw", &heads->draw, n * 2 * sizeof(float));
     }
     PlanMark mark = plan_mark(plan);
     if (plan->training) plan_borrow(plan, "heads.", "dbox", &heads->dbox, rows * M * sizeof(real));
