@@ -396,11 +396,9 @@ static int slope_agrees(Detr *detr, const Batch *batch, const float *grads, cons
 
 /* A small backbone and all above it, two batches of different sizes: gradients against differences of the loss; every
  * one is announced once, and not touched after that. */
-static void test_whole(void **state) {
-    (void)state;
-    if (sizeof(real) != 4) return;
+static void whole_case(int queries, int ffn) {
     DetrConfig config = {
-        .dim = 16, .ffn = 24, .encoder_layers = 1, .decoder_layers = 2, .queries = 5, .columns = 4, .scale_type = 3,
+        .dim = 16, .ffn = ffn, .encoder_layers = 1, .decoder_layers = 2, .queries = queries, .columns = 4, .scale_type = 3,
         .dropout = 0.1f,
         .attention = {.attn = "softmax", .heads = 2, .feature_map = "mlp", .relative = "none"},
         .backbone = {.blocks = {1, 1, 1, 1}, .width = 4, .prefix = "backbone.0.body."},
@@ -443,6 +441,13 @@ static void test_whole(void **state) {
     }
     detr_destroy(&detr);
     release_all();
+}
+
+static void test_whole(void **state) {
+    (void)state;
+    if (sizeof(real) != 4) return;
+    whole_case(5, 24);
+    whole_case(40, 256); /* scratch of the decoder's feed-forward that would reach what lies beside it */
 }
 
 /* == The start ==================================================================================================== */
