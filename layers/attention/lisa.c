@@ -48,7 +48,7 @@ typedef struct {
     real *s;                 /* [B,H,E,N] kept */
     real *sum;               /* [B,N,M] kept: what the norm reads */
     float *mean, *rstd;      /* [B,N] kept */
-    real *dqk;               /* [B,N,2,H,D] scratch */
+    real *dqk, *dsum;        /* scratch, [B,N,2,H,D] and [B,N,H,D] */
 } Lisa;
 
 static Offsets lisa_offsets(const Attention *a) {
@@ -117,7 +117,10 @@ static void lisa_plan(Attention *a, Plan *plan, int B) {
     } else {
         plan_alias(plan, &s->sum, &s->frame.mix);
     }
-    if (plan->training) plan_borrow(plan, a->prefix, "dqk", &s->dqk, 2 * bytes);
+    if (plan->training) {
+        plan_borrow(plan, a->prefix, "dqk", &s->dqk, 2 * bytes);
+        if (s->normed) plan_borrow(plan, a->prefix, "dsum", &s->dsum, bytes);
+    }
     plan_workspace(plan, s->algorithm->workspace(&s->patterns, B, a->H, a->D));
     plan_release(plan, mark);
 }
@@ -138,11 +141,12 @@ static void lisa_backward(const Attention *a, real *dx, const real *dy, const re
     const Lisa *s = a->state;
     size_t n = (size_t)B * (size_t)a->N;
     const QkvFrame *f = &s->frame;
+    real *dsum = s->normed ? s->dsum : f->dmix;
     qkv_backward_out(f, a, dy, B);
     if (s->normed)
-        add_layernorm_backward(f->dmix, NULL, s->dnorm_w, s->dnorm_b, NULL, f->dmix, s->sum, NULL, 1, s->norm_w, s->mean,
+        add_layernorm_backward(dsum, NULL, s->dnorm_w, s->dnorm_b, NULL, f->dmix, s->sum, NULL, 1, s->norm_w, s->mean,
                                s->rstd, n, a->M);
-    s->algorithm->backward(f->dqkv, s->dqk, s->dwa, s->dwb, s->db, f->dmix, s->s, s->qk, f->qkv_act, s->wa, s->wb, s->b,
+    s->algorithm->backward(f->dqkv, s->dqk, s->dwa, s->dwb, s->db, dsum, s->s, s->qk, f->qkv_act, s->wa, s->wb, s->b,
                            &s->patterns, B, a->H, a->D);
     l2_normalize_backward(f->dqkv, s->dqk, s->qk, s->inverse, n, 2, a->H, a->D);
     qkv_backward_in(f, a, dx, x, B);
