@@ -80,7 +80,7 @@ static void activations_plan(Detr *detr, Plan *plan, bool training) {
     plan_keep(plan, "", "pos", &detr->pos, bytes);
     if (training) {
         plan_borrow(plan, "", "dx", &detr->dx, bytes);
-        plan_borrow(plan, "", "dfeatures", &detr->dfeatures, features);
+        plan_keep(plan, "", "dfeatures", &detr->dfeatures, features); /* read while the backbone uses its scratch */
     }
     detr_encoder_plan(&detr->encoder, plan, detr->most, h, w, &detr->x);
     detr_decoder_plan(&detr->decoder, plan, detr->most, h, w);
