@@ -65,6 +65,26 @@ static inline int check_close(const char *what, const float *got, const double *
     return check_close_step(what, got, want, n, tolerance, 0);
 }
 
+/* For sums whose terms may cancel: |got - want| <= tolerance * (sum of the sizes of this element's terms + root mean
+ * square of all such sums). */
+static inline int check_sums(const char *what, const float *got, const double *want, const double *size, size_t n,
+                             double tolerance) {
+    double squares = 0, worst = -1;
+    size_t at = 0;
+    for (size_t i = 0; i < n; i++) squares += size[i] * size[i];
+    for (size_t i = 0; i < n && !isnan(worst); i++) {
+        double used = fabs((double)got[i] - want[i]) / (tolerance * (size[i] + sqrt(squares / (double)n)));
+        if (!(used <= worst)) {
+            worst = used;
+            at = i;
+        }
+    }
+    int ok = squares > 0 && worst <= 1;
+    printf("  %-52s worst [%zu] got %-12.6g want %-12.6g %.2f of allowed  %s\n", what, at, (double)got[at], want[at], worst,
+           ok ? "ok" : "FAILED");
+    return ok;
+}
+
 /* rms(got - want) <= tolerance * rms(want). */
 static inline int check_rms(const char *what, const float *got, const double *want, size_t n, double tolerance) {
     double error = 0, size = 0;

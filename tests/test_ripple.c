@@ -237,25 +237,6 @@ static void result_free(Result *r) {
     free(r->dalpha);
 }
 
-/* |got - want| <= tolerance * (size of the sum that this element comes from + root mean square of all sizes). */
-static int check_sums(const char *what, const float *got, const double *want, const double *size, size_t n,
-                      double tolerance) {
-    double squares = 0, worst = -1;
-    size_t at = 0;
-    for (size_t i = 0; i < n; i++) squares += size[i] * size[i];
-    for (size_t i = 0; i < n && !isnan(worst); i++) {
-        double used = fabs(got[i] - want[i]) / (tolerance * (size[i] + sqrt(squares / n)));
-        if (!(used <= worst)) {
-            worst = used;
-            at = i;
-        }
-    }
-    int ok = squares > 0 && worst <= 1;
-    printf("  %-52s worst [%zu] got %-12.6g want %-12.6g %.2f of allowed  %s\n", what, at, (double)got[at], want[at],
-           worst, ok ? "ok" : "FAILED");
-    return ok;
-}
-
 /* Checks the q and k thirds and takes them out of both: what is left is dv. */
 static int thirds_untouched(const Problem *p, float *dqkv, double *want, double *size) {
     size_t left = 0;
