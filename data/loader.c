@@ -214,7 +214,7 @@ void loader_fill(Loader *loader, size_t first, int n, uint8_t *pixels, int *labe
         load_image(loader, scratch, first + (size_t)i, pixels + (size_t)i * image_bytes(loader), &labels[i]);
     }
     parts->stats.images += (uint64_t)n;
-    if (*parts->failure) die("%s", parts->failure);
+    parts_check(parts);
 }
 
 int loader_batch(Loader *loader, size_t batch, uint8_t *pixels, int *labels) {

@@ -69,6 +69,11 @@ static bool failed(const Parts *parts) {
     return yes;
 }
 
+/* The text is whole once it can be seen behind the mutex. */
+void parts_check(const Parts *parts) {
+    if (failed(parts)) die("%s", parts->failure);
+}
+
 size_t parts_load(Parts *parts, size_t index, void *job,
                   bool (*load)(void *job, size_t index, char error[FILE_ERROR])) {
     char error[FILE_ERROR];
@@ -288,7 +293,7 @@ void parts_fill(Parts *parts, int slot, int n) {
 #pragma omp parallel for schedule(dynamic) num_threads(parts->threads)
     for (int i = 0; i < n; i++) c->fill(c->loader, slot, i, &parts->scratch[omp_get_thread_num()]);
     parts->stats.images += (uint64_t)n;
-    if (*parts->failure) die("%s", parts->failure);
+    parts_check(parts);
 }
 
 int parts_next(Parts *parts) {
@@ -303,7 +308,7 @@ int parts_next(Parts *parts) {
         parts_fill(parts, slot, parts->slot[slot].count);
         parts->stats.stalled += now_seconds() - begin;
     }
-    if (*parts->failure) die("%s", parts->failure);
+    parts_check(parts);
     return slot;
 }
 

@@ -106,6 +106,9 @@ void parts_fill(Parts *parts, int slot, int n);
 size_t parts_load(Parts *parts, size_t index, void *job,
                   bool (*load)(void *job, size_t index, char error[FILE_ERROR]));
 
+/* Ends the run, with the reason, once too many images are damaged. */
+void parts_check(const Parts *parts);
+
 LoaderStats parts_stats(const Parts *parts);
 
 /* Memory of parts where a loader is given no other. */

@@ -99,4 +99,12 @@ static inline int close_float(const char *what, const float *got, const double *
     return check_close(what, download(got, n), want, n, REAL_TOLERANCE);
 }
 
+/* For sums whose terms may cancel: elements are held to the sizes of their terms, and the tensor to its own unless all
+ * of it may cancel. */
+static inline int close_sums(const char *what, const float *got, const double *want, const double *size, size_t n,
+                             bool all_may_cancel) {
+    int ok = check_sums(what, got, want, size, n, REAL_TOLERANCE);
+    return all_may_cancel ? ok : check_rms(what, got, want, n, REAL_TOLERANCE) && ok;
+}
+
 #endif

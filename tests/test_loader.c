@@ -669,7 +669,7 @@ static void a_resumed_epoch_goes_on(void **state) {
     }
     LoaderStats stats = loader_stats(&loader);
     assert_true(stats.images >= 75 && stats.worked > 0);
-    assert_in_range(stats.damaged, 1, 2);
+    assert_in_range(stats.damaged, 0, 2); /* both may be among the four that this epoch leaves out */
     loader_close(&loader);
     loader_pool_close(config.pool);
     quiet_end(kept);
