@@ -965,15 +965,17 @@ static void print_detections(const Run *run, const char *name, const CocoDetecti
     }
 }
 
-static void draw_picture(const Run *run, const ImagePart *picture, const char *name, const CocoDetection *detections,
-                         int count) {
-    Image image = {picture->height, picture->width, NULL};
-    size_t bytes = (size_t)picture->height * (size_t)picture->width * 3;
+/* Pictures on which letters would hide what they name are drawn enlarged, by a whole factor. */
+static void draw_picture(const Run *run, const ImagePart *picture, const char *name, CocoDetection *detections, int count) {
+    int longer = picture->height > picture->width ? picture->height : picture->width, times = longer < 512 ? 512 / longer : 1;
+    Image image = {picture->height * times, picture->width * times, NULL};
     char error[FILE_ERROR];
     Coco coco;
-    image.pixels = xcalloc(bytes, 1, "a picture");
-    memcpy(image.pixels, picture->pixels, bytes);
-    predicted_coco(run, &coco, name, picture->width, picture->height);
+    image.pixels = xcalloc((size_t)image.height * (size_t)image.width * 3, 1, "a picture");
+    draw_enlarged(&image, picture->pixels, times);
+    for (int i = 0; i < count; i++)
+        for (int side = 0; side < 4; side++) detections[i].box[side] *= times;
+    predicted_coco(run, &coco, name, image.width, image.height);
     draw_detections(&image, detections, count, (double)run->s.draw_score, &coco);
     if (!image_write_png(run->s.draw, image.pixels, image.height, image.width, error)) die("%s: %s", run->s.draw, error);
     coco_close(&coco);

@@ -90,6 +90,12 @@ void draw_text(Image *image, int x, int y, const char *text, int scale, DrawColo
     }
 }
 
+void draw_enlarged(Image *image, const uint8_t *pixels, int times) {
+    size_t width = (size_t)image->width, own = width / (size_t)times;
+    for (size_t i = 0; i < (size_t)image->height * width; i++)
+        memcpy(image->pixels + 3 * i, pixels + 3 * (i / width / (size_t)times * own + i % width / (size_t)times), 3);
+}
+
 /* == Detections =================================================================================================== */
 
 /* Black on light colours, white on dark ones (luma of BT.601). */

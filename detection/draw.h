@@ -21,6 +21,9 @@ void draw_frame(Image *image, const int box[4], int thickness, DrawColour colour
 void draw_text(Image *image, int x, int y, const char *text, int scale, DrawColour colour);
 int draw_text_width(const char *text, int scale);
 
+/* Every pixel of a picture as a square of times x times; the image has its sides times that, and memory for them. */
+void draw_enlarged(Image *image, const uint8_t *pixels, int times);
+
 /* Those of the detections, best first, with a score of at least `least`: a frame, and on a plate at its upper edge name
  * and score in percent; the first is on top.  coco names the categories; unknown ones go by number. */
 void draw_detections(Image *image, const CocoDetection *detections, int count, double least, const Coco *coco);

@@ -237,6 +237,18 @@ static void letters_are_drawn_cell_by_cell(void **state) {
     free(image.pixels);
 }
 
+static void pixels_become_squares(void **state) {
+    (void)state;
+    uint8_t pixels[2 * 5 * 3];
+    for (int i = 0; i < 30; i++) pixels[i] = (uint8_t)(7 * i);
+    Image image = grey_image(15, 6);
+    draw_enlarged(&image, pixels, 3);
+    for (int y = 0; y < 6; y++)
+        for (int x = 0; x < 15; x++)
+            assert_memory_equal(image.pixels + 3 * (y * 15 + x), pixels + 3 * (y / 3 * 5 + x / 3), 3);
+    free(image.pixels);
+}
+
 static void detections_are_framed_and_named(void **state) {
     (void)state;
     Coco coco;
@@ -278,6 +290,7 @@ int main(void) {
         cmocka_unit_test(scenes_are_evaluated_as_coco),
         cmocka_unit_test(frames_are_drawn_and_cut),
         cmocka_unit_test(letters_are_drawn_cell_by_cell),
+        cmocka_unit_test(pixels_become_squares),
         cmocka_unit_test(detections_are_framed_and_named),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
