@@ -44,7 +44,7 @@ finished() { # folder
 
 # Names and settings hold no spaces.
 # shellcheck disable=SC2086
-echo "$rows" | while read -r name arguments; do
+echo "$rows" | while read -r name after arguments; do
     for wanted; do
         case $name in "$wanted" | *-"$wanted") break ;; esac
         wanted=
@@ -62,17 +62,21 @@ echo "$rows" | while read -r name arguments; do
         continue
     fi
     for seed in $SEEDS; do
-        folder=$RUNS/$name
-        [ "$SEEDS" = 0 ] || folder=$folder-seed$seed
+        of_seed=
+        [ "$SEEDS" = 0 ] || of_seed=-seed$seed
+        folder=$RUNS/$name$of_seed weights=$RUNS/$after$of_seed/best.safetensors init=
+        [ "$after" = - ] || init="--init $weights"
         if finished "$folder"; then
             echo "$name, seed $seed: done before, $(tail -n 1 "$folder/log.csv" | cut -d , -f 7) %"
         elif [ -f "$folder/state.safetensors" ]; then
             echo "$name, seed $seed: goes on"
             $TRAIN_VIT --resume "$folder" </dev/null || exit
+        elif [ "$init" ] && [ ! -f "$weights" ]; then
+            echo "$name, seed $seed: starts from $weights, which is not there: run $after first"
         else
             echo "$name, seed $seed"
             rm -f "$folder/log.csv" # of a run that ended before its first epoch did
-            $TRAIN_VIT $arguments $EXTRA --seed "$seed" --run-dir "$folder" </dev/null || exit
+            $TRAIN_VIT $arguments $init $EXTRA --seed "$seed" --run-dir "$folder" </dev/null || exit
         fi
     done
 done

@@ -3,7 +3,8 @@
 
     python3 scripts/tables.py runs/paper                     every table, with the runs in that folder
     python3 scripts/tables.py --table ripple-2 runs/a runs/b one table
-    python3 scripts/tables.py --rows ripple-2                what scripts/reproduce.sh has to run: name, then arguments
+    python3 scripts/tables.py --rows ripple-2                what scripts/reproduce.sh has to run: name, the run it
+                                                            starts from or -, arguments
 
 A run belongs to a row by the name of its folder: `cifar100-ripple`, or `cifar100-ripple-seed3`; several seeds become a
 mean and its standard error.  Accuracy is that of the last epoch in log.csv; a run that is still going is marked with
@@ -26,10 +27,11 @@ TRAIN_VIT = os.environ.get("TRAIN_VIT", os.path.join(ROOT, "build", "cpu", "trai
 
 
 class Row:
-    """One row: the paper's name for it, and our run: a config and settings on top of it."""
+    """One row: the paper's name for it, and our run: a config, settings on top of it, and the run whose best weights it
+    starts from."""
 
-    def __init__(self, paper, config, *arguments, run=None):
-        self.paper, self.config, self.arguments = paper, config, list(arguments)
+    def __init__(self, paper, config, *arguments, run=None, after=None):
+        self.paper, self.config, self.arguments, self.after = paper, config, list(arguments), after
         self.run = run or config.replace("/", "-")
 
 
@@ -96,7 +98,7 @@ TABLES = {
     "lisa-7": ("LiSA, Table 7: throughput, ImageNet-1k", "lisa,7 throughput RTX6000 b32", imagenet(
         ("LiSANet-B", "lisanet-b"), ("HyLiSANet-B", "hylisanet-b"))),
     "lisa-13": ("LiSA, Table 13: a higher resolution, ImageNet-1k", "lisa,13 resolution LiSANet-I", lisanet_i(
-        ("224", ""), ("384", "384"))),
+        ("224", "")) + [Row("384", "imagenet/lisanet-i-384", after="imagenet-lisanet-i")]),
     "study": ("The claims at a small size: CIFAR-100, no position embedding (configs/cpu/study.ini)", None, [
         study("softmax", "--attn", "softmax"),
         study("linear", "--attn", "linear"),
@@ -241,7 +243,7 @@ def main():
     arguments = parser.parse_args()
     if arguments.rows:
         for row in TABLES[arguments.rows][2]:
-            print(row.run, "--config", f"configs/{row.config}.ini", *row.arguments)
+            print(row.run, row.after or "-", "--config", f"configs/{row.config}.ini", *row.arguments)
         return
     for folder in arguments.runs:
         if not os.path.isdir(folder):
