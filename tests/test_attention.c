@@ -24,13 +24,20 @@ static double dot(const float *a, const float *b, int n) {
     return sum;
 }
 
-/* y, lse, dqkv of one (image, head), query by query. */
-static void softmax_reference(double *y, double *lse, double *dqkv, const float *dy, const float *qkv, SoftmaxCase k,
-                              int b, int h) {
+/* The sum of the sizes of a product's terms. */
+static double dot_size(const float *a, const float *b, int n) {
+    double sum = 0;
+    for (int i = 0; i < n; i++) sum += fabs((double)a[i] * b[i]);
+    return sum;
+}
+
+/* y, lse, dqkv and the sizes of dqkv's terms of one (image, head), query by query. */
+static void softmax_reference(double *y, double *lse, double *dqkv, double *size, const float *dy, const float *qkv,
+                              SoftmaxCase k, int b, int h) {
     double *p = calloc(k.N, sizeof *p);
     for (int i = 0; i < k.N; i++) {
         size_t t = (size_t)b * k.N + i, q = at(t, 3, 0, k.H, h, k.D, 0), out = at(t, 1, 0, k.H, h, k.D, 0);
-        double max = -INFINITY, sum = 0, delta = 0;
+        double max = -INFINITY, sum = 0, delta = 0, delta_size = 0;
         for (int j = 0; j < k.N; j++) {
             p[j] = dot(qkv + q, qkv + at((size_t)b * k.N + j, 3, 1, k.H, h, k.D, 0), k.D) / sqrt(k.D);
             max = fmax(max, p[j]);
@@ -41,31 +48,39 @@ static void softmax_reference(double *y, double *lse, double *dqkv, const float 
             p[j] /= sum;
             for (int c = 0; c < k.D; c++) y[out + c] += p[j] * qkv[at((size_t)b * k.N + j, 3, 2, k.H, h, k.D, c)];
         }
-        for (int c = 0; c < k.D; c++) delta += dy[out + c] * y[out + c];
+        for (int c = 0; c < k.D; c++) {
+            delta += dy[out + c] * y[out + c];
+            delta_size += fabs(dy[out + c] * y[out + c]);
+        }
         for (int j = 0; j < k.N; j++) {
             size_t key = at((size_t)b * k.N + j, 3, 1, k.H, h, k.D, 0), value = key + (size_t)k.H * k.D;
             double ds = p[j] * (dot(dy + out, qkv + value, k.D) - delta) / sqrt(k.D);
+            double ds_size = p[j] * (dot_size(dy + out, qkv + value, k.D) + delta_size) / sqrt(k.D);
             for (int c = 0; c < k.D; c++) {
                 dqkv[q + c] += ds * qkv[key + c];
                 dqkv[key + c] += ds * qkv[q + c];
                 dqkv[value + c] += p[j] * dy[out + c];
+                size[q + c] += ds_size * fabsf(qkv[key + c]);
+                size[key + c] += ds_size * fabsf(qkv[q + c]);
+                size[value + c] += p[j] * fabsf(dy[out + c]);
             }
         }
     }
     free(p);
 }
 
-/* dq, dk or dv alone: the three differ in size, and the largest must not hide the others' errors. */
-static int close_third(int part, const real *d_got, const double *want, size_t n, int M) {
+/* dq, dk or dv alone: the three differ in size, and the largest must not hide the others' errors.  A lone key has no dq. */
+static int close_third(int part, const real *d_got, const double *want, const double *size, size_t n, size_t M, bool lone) {
     const char *names[] = {"dq", "dk", "dv"};
     float *got = download_real(d_got, 3 * n), *got_part = normals(n, 1);
-    double *want_part = zeros(n);
+    double *want_part = zeros(n), *size_part = zeros(n);
     for (size_t i = 0; i < n; i++) {
         size_t from = (i / M * 3 + part) * M + i % M;
         got_part[i] = got[from];
         want_part[i] = want[from];
+        size_part[i] = size[from];
     }
-    return check_close(names[part], got_part, want_part, n, REAL_TOLERANCE);
+    return close_sums(names[part], got_part, want_part, size_part, n, lone);
 }
 
 /* q and k are half the size of v: with all three standard normal the tails of the gradients are such that the plain
@@ -79,16 +94,16 @@ static void softmax_case(SoftmaxCase k) {
     real *d_qkv = upload_real(qkv, 3 * n), *d_dy = upload_real(dy, n), *d_y = poisoned_real(n),
          *d_dqkv = poisoned_real(3 * n);
     float *d_lse = poisoned(rows);
-    double *y = zeros(n), *lse = zeros(rows), *dqkv = zeros(3 * n);
+    double *y = zeros(n), *lse = zeros(rows), *dqkv = zeros(3 * n), *size = zeros(3 * n);
     for (int b = 0; b < k.B; b++)
-        for (int h = 0; h < k.H; h++) softmax_reference(y, lse, dqkv, dy, qkv, k, b, h);
+        for (int h = 0; h < k.H; h++) softmax_reference(y, lse, dqkv, size, dy, qkv, k, b, h);
     kernels_reserve(softmax_attention_workspace(k.N, k.D));
     softmax_attention_forward(d_y, d_lse, d_qkv, k.B, k.N, k.H, k.D);
     assert_true(close_real("y", d_y, y, n));
     assert_true(close_float("lse", d_lse, lse, rows));
     softmax_attention_backward(d_dqkv, d_dy, d_y, d_lse, d_qkv, k.B, k.N, k.H, k.D);
-    assert_true(close_real("dqkv", d_dqkv, dqkv, 3 * n));
-    for (int part = 0; part < 3 && k.N > 1; part++) assert_true(close_third(part, d_dqkv, dqkv, n, k.H * k.D));
+    for (int part = 0; part < 3; part++)
+        assert_true(close_third(part, d_dqkv, dqkv, size, n, k.H * k.D, k.N == 1 && part < 2));
     real *again = poisoned_real(3 * n);
     softmax_attention_backward(again, d_dy, d_y, d_lse, d_qkv, k.B, k.N, k.H, k.D);
     assert_memory_equal(download_real(again, 3 * n), download_real(d_dqkv, 3 * n), 3 * n * sizeof(float));
@@ -294,6 +309,10 @@ static double *widened(const float *x, size_t n) {
     return wide;
 }
 
+static int close_rms(const char *what, const real *got, const double *want, size_t n) {
+    return check_rms(what, download_real(got, n), want, n, REAL_TOLERANCE);
+}
+
 static void feature_case(FeatureCase k) {
     size_t n = k.n * k.H * k.D, n_phi = k.n * 2 * k.H * k.F, n_w1 = (size_t)k.E * k.D, n_w2 = (size_t)k.F * 2 * k.E;
     printf("feature map n %zu H %d D %d E %d F %d\n", k.n, k.H, k.D, k.E, k.F);
@@ -317,9 +336,9 @@ static void feature_case(FeatureCase k) {
             r.dqkv[i] = before[i];
         }
     /* bfloat16: the angles' sines and cosines are rounded before they are summed, and the sum may nearly vanish */
-    assert_true(sizeof(real) == 4 ? close_real("phi", d_phi, r.phi, n_phi)
-                                  : check_rms("phi", download_real(d_phi, n_phi), r.phi, n_phi, REAL_TOLERANCE));
-    assert_true(close_real("dqkv", d_dqkv, r.dqkv, 3 * n));
+    int (*close)(const char *, const real *, const double *, size_t) = sizeof(real) == 4 ? close_real : close_rms;
+    assert_true(close("phi", d_phi, r.phi, n_phi));
+    assert_true(close("dqkv", d_dqkv, r.dqkv, 3 * n));
     assert_true(close_float("dw1", d_dw1, r.dw1, n_w1));
     assert_true(close_float("dw2", d_dw2, r.dw2, n_w2));
     assert_true(close_float("db2", d_db2, r.db2, k.F));
