@@ -904,7 +904,8 @@ static int mode_bench(Run *run) {
     bench_fill(&bench, images);
     double peak = gemm_peak_gflops();
     RunSpeed train = bench_speed(&bench, true), infer = bench_speed(&bench, false);
-    double again = gemm_peak_gflops(), macs = (double)detr_macs(&run->detr, H, W);
+    double again = gemm_peak_gflops(), macs = (double)detr_macs(&run->detr, H, W),
+           training_macs = (double)detr_training_macs(&run->detr, H, W);
     if (again > peak) peak = again;
     if (distributed_rank() > 0) return 0;
     printf("{\"attn\": \"%s\", \"device\": \"%s\", \"height\": %d, \"width\": %d, \"ranks\": %d, \"batch_size\": %d, "
@@ -913,7 +914,7 @@ static int mode_bench(Run *run) {
            "\"infer_mfu\": %.4f}\n",
            operator_of(s)->name, kernels_device(), H, W, distributed_ranks(), s->batch_size, images,
            run->detr.params.parameters, macs, train.images_per_s, infer.images_per_s, train.fastest, infer.fastest,
-           device_peak_bytes(), peak, 3 * 2 * macs * train.images_per_s / 1e9 / distributed_ranks() / peak,
+           device_peak_bytes(), peak, 2 * training_macs * train.images_per_s / 1e9 / distributed_ranks() / peak,
            2 * macs * infer.images_per_s / 1e9 / distributed_ranks() / peak);
     return 0;
 }

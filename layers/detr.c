@@ -268,6 +268,12 @@ size_t detr_macs(Detr *detr, int H, int W) {
            detr_heads_macs(&detr->heads, detr->config.decoder_layers, detr->config.queries);
 }
 
+size_t detr_training_macs(Detr *detr, int H, int W) {
+    size_t macs = detr_macs(detr, H, W);
+    if (!has_backbone(detr)) return 3 * macs;
+    return 3 * macs - 2 * resnet_macs(&detr->backbone, H, W) + resnet_backward_macs(&detr->backbone, H, W);
+}
+
 static void describe_row(const Detr *detr, FILE *out, const char *prefix, const char *what, size_t macs) {
     fprintf(out, "  %-22s %-36s %12zu %12.3f\n", prefix, what, params_below(detr, prefix), (double)macs / 1e9);
 }

@@ -106,6 +106,9 @@ void detr_backward_features(Detr *detr, void (*final)(float *gradients, size_t n
 /* Multiply-adds of one image's forward pass: convolutions, linear layers, attention. */
 size_t detr_macs(Detr *detr, int H, int W);
 
+/* And of its forward and backward pass: nothing for the gradients of what is frozen. */
+size_t detr_training_macs(Detr *detr, int H, int W);
+
 /* Bytes of activations, scratch and workspace. */
 size_t detr_activation_bytes(const Detr *detr);
 

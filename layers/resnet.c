@@ -325,12 +325,22 @@ void resnet_backward(const ResNet *net, real *dfeatures, int B, int H, int W,
 
 /* == Size ========================================================================================================= */
 
+static size_t conv_macs(const ResNetConv *conv, int H, int W) {
+    const Convolution *c = &conv->shape;
+    return positions(1, H, W, conv->halvings + c->stride / 2) * (size_t)c->out * (size_t)(c->in * c->k * c->k);
+}
+
 size_t resnet_macs(const ResNet *net, int H, int W) {
     size_t macs = 0;
-    for (int i = 0; i < net->conv_count; i++) {
-        const Convolution *c = &net->convs[i]->shape;
-        size_t outputs = positions(1, H, W, net->convs[i]->halvings + c->stride / 2) * (size_t)c->out;
-        macs += outputs * (size_t)(c->in * c->k * c->k);
-    }
+    for (int i = 0; i < net->conv_count; i++) macs += conv_macs(net->convs[i], H, W);
     return macs;
+}
+
+size_t resnet_backward_macs(const ResNet *net, int H, int W) {
+    size_t macs = 0;
+    for (int i = 0; i < net->conv_count; i++)
+        if (net->convs[i]->trained) macs += 2 * conv_macs(net->convs[i], H, W);
+    if (net->config.freeze) return 0;
+    const Bottleneck *lowest = &net->blocks[FIRST_TRAINED][0]; /* what it reads wants no gradient */
+    return macs - conv_macs(&lowest->conv1, H, W) - conv_macs(&lowest->downsample, H, W);
 }

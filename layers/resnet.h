@@ -78,8 +78,9 @@ void resnet_backward(const ResNet *net, real *dfeatures, int B, int H, int W, vo
 int resnet_channels(const ResNet *net);
 static inline int resnet_grid(int side) { return (side + 31) / 32; }
 
-/* Multiply-adds of one image's forward pass. */
+/* Multiply-adds of one image's forward pass, and of its backward pass: nothing for what is frozen. */
 size_t resnet_macs(const ResNet *net, int H, int W);
+size_t resnet_backward_macs(const ResNet *net, int H, int W);
 
 void resnet_destroy(ResNet *net);
 

@@ -331,6 +331,10 @@ static void test_resnet50(void **state) {
     assert_true(resnet_fits(&net, 1, 800, 1333) && resnet_fits(&net, 1, 1333, 800) && resnet_fits(&net, 2, 400, 600));
     assert_false(resnet_fits(&net, 1, 832, 1333));
     assert_false(resnet_fits(&net, 2, 800, 800));
+    /* torchvision's 4.09e9, and twice that without conv1, layer1 and what would be the gradient of layer1's output */
+    size_t forward = 4087136256, stem = 118013952, layer1 = 667942912, below = 2 * 102760448;
+    assert_int_equal(resnet_macs(&net, 224, 224), forward);
+    assert_int_equal(resnet_backward_macs(&net, 224, 224), 2 * (forward - stem - layer1) - below);
     plan_free(&plan);
     resnet_destroy(&net);
     params_free(&params);
