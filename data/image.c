@@ -60,6 +60,12 @@ static bool decode_jpeg(Image *image, const uint8_t *bytes, size_t size, size_t 
     return pixels != NULL;
 }
 
+static bool png_is(const uint8_t *bytes, size_t size) { return size >= 8 && !memcmp(bytes, "\x89PNG\r\n\x1a\n", 8); }
+
+static uint32_t big_endian(const uint8_t *bytes) {
+    return (uint32_t)bytes[0] << 24 | (uint32_t)bytes[1] << 16 | (uint32_t)bytes[2] << 8 | bytes[3];
+}
+
 bool image_decode(Image *image, const uint8_t *bytes, size_t size, size_t most_pixels, char error[FILE_ERROR]) {
     int height, width, channels;
     if (!size || size > IMAGE_MAX_BYTES) {
@@ -69,8 +75,16 @@ bool image_decode(Image *image, const uint8_t *bytes, size_t size, size_t most_p
     if (jpeg_is(bytes, size)) return decode_jpeg(image, bytes, size, most_pixels, error);
     /* The file twice while chunks are gathered; 4 channels of 16 bits a pixel, twice while they unfold; margins. */
     ceiling = 2 * size + 16 * most_pixels + (1 << 24);
+    bool png = png_is(bytes, size);
     if (!stbi_info_from_memory(bytes, (int)size, &width, &height, &channels)) {
-        snprintf(error, FILE_ERROR, "not a JPEG, PNG or BMP picture (%s)", stbi_failure_reason());
+        uint32_t most = IMAGE_MAX_SIDE;
+        if (png && size >= 24 && (big_endian(bytes + 16) > most || big_endian(bytes + 20) > most))
+            snprintf(error, FILE_ERROR, "%u x %u pixels, expected at most %u a side", big_endian(bytes + 20),
+                     big_endian(bytes + 16), most);
+        else if (png)
+            snprintf(error, FILE_ERROR, "a damaged PNG");
+        else
+            snprintf(error, FILE_ERROR, "not a JPEG, PNG or BMP picture (%s)", stbi_failure_reason());
         return false;
     }
     if (height < 1 || width < 1 || height > IMAGE_MAX_SIDE || width > IMAGE_MAX_SIDE ||
