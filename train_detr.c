@@ -18,6 +18,7 @@
 #include "core/run.h"
 #include "core/schedule.h"
 #include "core/signals.h"
+#include "core/training.h"
 #include "data/detection_loader.h"
 #include "data/shape_scenes.h"
 #include "detection/coco_eval.h"
@@ -159,7 +160,6 @@ enum { FOCAL, L1, GIOU, CLASS_ERROR };
 
 typedef struct {
     double numbers[COCO_NUMBERS]; /* 0 to 1, -1 for none */
-    bool complete;                /* false: a signal came */
 } Evaluation;
 
 typedef struct {
@@ -172,19 +172,13 @@ typedef struct {
     LoaderPool *workers;
     DetectionLoader loader, val_loader;
     AdamW adamw;
-    RunState state;
-    RunFolder folder;
+    Training training;
     int shorter, longer; /* largest sides of a batch */
     SetLossWork loss;
     float *logits, *boxes;   /* host [L,B,Q,C], [L,B,Q,4] */
     float *dlogits, *dboxes; /* the same */
     const char **names;      /* [num_classes]: categories by their id, "" for none */
-    double images_per_s;     /* since the last row of the log */
-    double stall;            /* share of that time in which the next images were not there */
     Evaluation evaluation;   /* the last one */
-    double started;          /* when this process began to train */
-    uint64_t first_step;
-    bool stopping; /* all ranks know that a signal came to one */
 } Run;
 
 static const AttentionOp *operator_of(const Settings *s) {
@@ -405,8 +399,6 @@ static void data_open(Run *run, bool train) {
 
 /* == The model ==================================================================================================== */
 
-static const char advice[] = "a lower lr";
-
 /* Two learning rates, and weight decay for everything: core/params knows each tensor's. */
 static void set_groups(Run *run) {
     Params *params = &run->detr.params;
@@ -465,7 +457,7 @@ static void stop_on_unmatched(const Run *run, const DetectionPart *part, int lay
     char what[512], name[256] = "an image";
     if (part->image) detection_set_name_image(&run->train, (size_t)part->image[image], name, sizeof name);
     snprintf(what, sizeof what, "the cost of matching %s in decoder layer %d", name, layer + 1);
-    run_stop_on_bad(&run->state, &run->folder, run->state.step + 1, what, NAN, advice);
+    training_stop_on_bad(&run->training, what, NAN);
 }
 
 /* Forward and backward of the part that the model holds; its gradients are added to those of the parts before, and after
@@ -475,7 +467,7 @@ static void micro_step(Run *run, const DetectionPart *part, double box_count, bo
     SetTargets targets = {&part->boxes[0][0], part->labels, part->first};
     SetLoss loss;
     int layer, image, count = part->first[part->n];
-    detr_draw(detr, run->s.seed, (uint32_t)run->state.step, (size_t)part->position);
+    detr_draw(detr, run->s.seed, (uint32_t)run->training.state.step, (size_t)part->position);
     detr_forward(detr);
     detr_predictions(detr, run->logits, run->boxes);
     if (!set_loss(&loss, run->dlogits, run->dboxes, &run->loss, run->logits, run->boxes, &targets, part->n, box_count,
@@ -496,20 +488,21 @@ static void step_agree(Run *run, StepLoss *loss) {
     double sums[] = {loss->total, loss->focal, loss->l1, loss->giou, loss->wrong, loss->targets, stop_signal != 0};
     distributed_sum(sums, sizeof sums / sizeof *sums);
     *loss = (StepLoss){sums[0], sums[1], sums[2], sums[3], sums[4], sums[5]};
-    run->stopping = sums[6] > 0;
-    run->state.measured[FOCAL] = loss->focal;
-    run->state.measured[L1] = loss->l1;
-    run->state.measured[GIOU] = loss->giou;
-    run->state.measured[CLASS_ERROR] = loss->targets > 0 ? 100 * loss->wrong / loss->targets : 0;
+    run->training.stopping = sums[6] > 0;
+    double *measured = run->training.state.measured;
+    measured[FOCAL] = loss->focal;
+    measured[L1] = loss->l1;
+    measured[GIOU] = loss->giou;
+    measured[CLASS_ERROR] = loss->targets > 0 ? 100 * loss->wrong / loss->targets : 0;
 }
 
 /* One update with the gradients of a whole batch. */
 static void update(Run *run, double loss) {
-    uint64_t step = run->state.step + 1;
+    RunState *state = &run->training.state;
     Detr *detr = &run->detr;
-    run_stop_on_bad(&run->state, &run->folder, step, "the loss", loss, advice);
-    run->state.gradient_norm = adamw_step(&run->adamw, &detr->params, run->state.lr, (int)step);
-    run_stop_on_bad(&run->state, &run->folder, step, "the norm of the gradient", (double)run->state.gradient_norm, advice);
+    training_stop_on_bad(&run->training, "the loss", loss);
+    state->gradient_norm = adamw_step(&run->adamw, &detr->params, state->lr, (int)state->step + 1);
+    training_stop_on_bad(&run->training, "the norm of the gradient", (double)state->gradient_norm);
     if (!detr->config.backbone.freeze) detr_fold(detr);
 }
 
@@ -517,7 +510,7 @@ static void update(Run *run, double loss) {
  * begins.  Returns the loss. */
 static double train_step(Run *run) {
     Detr *detr = &run->detr;
-    int ranks = distributed_ranks(), boxes = detection_boxes_of(&run->loader, (size_t)run->state.batch);
+    int ranks = distributed_ranks(), boxes = detection_boxes_of(&run->loader, (size_t)run->training.state.batch);
     double box_count = boxes > ranks ? boxes : ranks;
     DetectionPart part;
     StepLoss loss = {0};
@@ -579,12 +572,13 @@ static void list_found(CocoResults *results, const Run *run, const double *found
     }
 }
 
-/* Each rank takes its share of the images; all know the result.  results may be NULL. */
+/* Each rank takes its share of the images; all know the result.  A signal ends it early, and the result is none.  results
+ * may be NULL. */
 static Evaluation evaluate(Run *run, CocoResults *results) {
     Detr *detr = &run->detr;
     DetectionPart part;
     CocoResults own = {0};
-    Evaluation e = {.complete = true};
+    Evaluation e = {{0}};
     char error[FILE_ERROR];
     size_t count = (size_t)run->val.coco.image_count, done = 0, n = count * (size_t)run->s.queries * FOUND_NUMBERS;
     double *found = xcalloc(n, sizeof *found, "detections"), stopped = 0;
@@ -601,9 +595,8 @@ static Evaluation evaluate(Run *run, CocoResults *results) {
     if (detr->training.count) detr_set_training(detr, true);
     stopped = stop_signal != 0;
     distributed_sum(&stopped, 1);
-    run->stopping = stopped > 0;
-    e.complete = !run->stopping;
-    if (e.complete) {
+    run->training.stopping = stopped > 0;
+    if (!run->training.stopping) {
         gather_found(found, n);
         list_found(results, run, found);
         if (!coco_eval(e.numbers, NULL, &run->val.coco, results->detections, results->count, NULL, error))
@@ -633,111 +626,75 @@ static void print_numbers(const double numbers[COCO_NUMBERS]) {
 
 /* == Training ===================================================================================================== */
 
-static uint64_t batches_per_epoch(const Run *run) { return run->loader.batches; }
-
 static void log_row(Run *run, const Evaluation *e) {
-    RunState *state = &run->state;
-    double loss = state->loss_count ? state->loss_sum / (double)state->loss_count : NAN;
+    const double *measured = run->training.state.measured;
     char numbers[64] = ",";
     if (e) snprintf(numbers, sizeof numbers, "%.5f,%.5f", e->numbers[COCO_AP], e->numbers[COCO_AP50]);
-    run_folder_log(&run->folder, "%llu,%llu,%.6f,%.8g,%.6g,%.2f,%s,%.6f,%.6f,%.6f,%.2f,%.3f",
-                   (unsigned long long)state->step, (unsigned long long)state->epoch + 1, loss, (double)state->lr,
-                   (double)state->gradient_norm, run->images_per_s, numbers, state->measured[FOCAL],
-                   state->measured[L1], state->measured[GIOU], state->measured[CLASS_ERROR], run->stall);
-    state->loss_sum = 0;
-    state->loss_count = 0;
-}
-
-static void show_progress(const Run *run, bool finish) {
-    const RunState *state = &run->state;
-    uint64_t batches = batches_per_epoch(run), total = batches * (uint64_t)run->s.epochs;
-    double loss = state->loss_count ? state->loss_sum / (double)state->loss_count : NAN;
-    double elapsed = now_seconds() - run->started, done = (double)(state->step - run->first_step);
-    char eta[32];
-    duration_text(eta, sizeof eta, elapsed / done * (double)(total - state->step));
-    progress_show(finish, "epoch %llu/%d  batch %llu/%llu  loss %.4f  class error %.0f %%  lr %.2e  %.1f images/s  ETA %s",
-                  (unsigned long long)state->epoch + 1, run->s.epochs, (unsigned long long)state->batch,
-                  (unsigned long long)batches, loss, state->measured[CLASS_ERROR], (double)state->lr, run->images_per_s,
-                  eta);
+    training_log(&run->training, "%s,%.6f,%.6f,%.6f,%.2f", numbers, measured[FOCAL], measured[L1], measured[GIOU],
+                 measured[CLASS_ERROR]);
 }
 
 /* The rest of the epoch; false when a signal ended it early. */
 static bool train_epoch(Run *run) {
-    RunState *state = &run->state;
-    uint64_t batches = batches_per_epoch(run);
-    double seconds = 0, images = 0, waited = 0;
+    Training *t = &run->training;
+    RunState *state = &t->state;
+    char class_error[32];
     detection_start(&run->loader, (uint32_t)state->epoch, state->batch);
     state->lr = schedule_drop(run->s.lr, run->s.lr_drop, (int)state->epoch);
-    while (state->batch < batches) {
-        double start = now_seconds(), stalled = detection_stats(&run->loader).stalled;
-        state->loss_sum += train_step(run);
-        state->loss_count++;
-        state->step++;
-        state->batch++;
-        seconds += now_seconds() - start;
-        images += run->s.batch_size;
-        waited += detection_stats(&run->loader).stalled - stalled;
-        run->images_per_s = images / seconds;
-        run->stall = waited / seconds;
-        bool last = state->batch == batches;
-        show_progress(run, last || run->stopping);
-        if (!last && state->step % (uint64_t)run->s.log_every == 0) {
-            log_row(run, NULL);
-            seconds = images = waited = 0;
-        }
-        if (run->stopping) return false;
+    while (state->batch < t->batches) {
+        training_begin_step(t, detection_stats(&run->loader).stalled);
+        double loss = train_step(run);
+        training_end_step(t, loss, detection_stats(&run->loader).stalled);
+        snprintf(class_error, sizeof class_error, "  class error %.0f %%", state->measured[CLASS_ERROR]);
+        training_show(t, class_error);
+        if (training_log_is_due(t)) log_row(run, NULL);
+        if (t->stopping) return false;
     }
     return true;
 }
 
-/* The end of an epoch: AP if it is due, a row in the log, checkpoints.  False when a signal came meanwhile. */
+/* AP, its row in the log, and the best weights so far; false when a signal came meanwhile. */
+static bool evaluate_epoch(Run *run) {
+    Training *t = &run->training;
+    run->evaluation = evaluate(run, NULL);
+    if (t->stopping) return false;
+    const double *numbers = run->evaluation.numbers;
+    progress_show(true, "epoch %llu/%d  AP %.2f  AP50 %.2f", (unsigned long long)t->state.epoch + 1, t->epochs,
+                  100 * numbers[COCO_AP], 100 * numbers[COCO_AP50]);
+    log_row(run, &run->evaluation);
+    training_keep_best(t, 100 * numbers[COCO_AP]);
+    return true;
+}
+
+/* The end of an epoch: evaluation if it is due, a row in the log, checkpoints.  False when a signal came meanwhile. */
 static bool finish_epoch(Run *run) {
-    RunState *state = &run->state;
-    run_stop_on_bad_weights(state, &run->folder, &run->detr.params, advice);
-    run_check_ranks_agree(&run->detr.params, state->step);
-    bool due = (state->epoch + 1) % (uint64_t)run->s.eval_every == 0 || state->epoch + 1 == (uint64_t)run->s.epochs;
-    if (state->epoch + 1 < (uint64_t)run->s.epochs) detection_start(&run->loader, (uint32_t)state->epoch + 1, 0);
-    if (due) {
-        Evaluation e = evaluate(run, NULL);
-        if (!e.complete) return false;
-        progress_show(true, "epoch %llu/%d  AP %.2f  AP50 %.2f", (unsigned long long)state->epoch + 1, run->s.epochs,
-                      100 * e.numbers[COCO_AP], 100 * e.numbers[COCO_AP50]);
-        log_row(run, &e);
-        if (100 * e.numbers[COCO_AP] > state->best) {
-            state->best = 100 * e.numbers[COCO_AP];
-            run_folder_save_weights(&run->folder, &run->detr.params, "best.safetensors");
-        }
-        run->evaluation = e;
-    } else {
+    Training *t = &run->training;
+    training_check_weights(t);
+    if (!training_is_last_epoch(t)) detection_start(&run->loader, (uint32_t)t->state.epoch + 1, 0);
+    if (!training_eval_is_due(t))
         log_row(run, NULL);
-    }
-    state->epoch++;
-    state->batch = 0;
-    run_folder_save(&run->folder, &run->detr.params, state);
+    else if (!evaluate_epoch(run))
+        return false;
+    training_end_epoch(t);
     return true;
 }
 
-static void training_open(Run *run) {
+static void begin_training(Run *run) {
     const Settings *s = &run->s;
-    RunState *state = &run->state;
-    char path[RUN_PATH_SIZE], stem[128];
-    bool resumed = *s->resume != 0;
-    state->best = -1;
-    for (int i = 0; i < RUN_MEASURED; i++) state->measured[i] = NAN;
+    Training *t = &run->training;
+    char stem[128];
     run->adamw = adamw_of(s);
     params_allocate_optimizer(&run->detr.params, false);
-    if (resumed) {
-        run_folder_file(path, s->run_dir, "state.safetensors");
-        checkpoint_load_state(&run->detr.params, state, path);
-        detr_fold(&run->detr);
-    }
+    t->params = &run->detr.params;
+    t->epochs = s->epochs;
+    t->batches = run->loader.batches;
+    t->batch_size = s->batch_size;
+    t->eval_every = s->eval_every;
+    t->log_every = s->log_every;
     snprintf(stem, sizeof stem, "%s-detr-%s", run->train.name, operator_of(s)->name);
-    run_open_folder(&run->folder, &run->config, &run->strings, "train_detr", stem, run->names, s->num_classes,
-                    "step,epoch,loss,lr,grad_norm,images_per_s,ap,ap50,focal,l1,giou,class_error,stall",
-                    resumed ? state : NULL);
-    catch_signals();
-    run->started = now_seconds();
-    run->first_step = state->step;
+    training_open(t, &run->config, &run->strings,
+                  &(TrainingNames){stem, run->names, s->num_classes, "ap,ap50,focal,l1,giou,class_error"});
+    detr_fold(&run->detr); /* a state may have come */
 }
 
 static void announce(Run *run) {
@@ -754,40 +711,30 @@ static void announce(Run *run) {
            (double)detr_macs(&run->detr, run->shorter, run->longer) / 1e6, run->shorter, run->longer,
            (double)detr_activation_bytes(&run->detr) / (1 << 20));
     printf("%s: %d epochs of %llu batches of %d images, at most %d at a time, %.0f %% of padding if each were one\n",
-           s->run_dir, s->epochs, (unsigned long long)batches_per_epoch(run), s->batch_size, run->loader.parts.room,
+           s->run_dir, s->epochs, (unsigned long long)run->training.batches, s->batch_size, run->loader.parts.room,
            100 * detection_padding(&run->loader));
-    if (run->state.step && run->state.epoch < (uint64_t)s->epochs)
-        printf("resumed at epoch %llu, after %llu of its batches\n", (unsigned long long)run->state.epoch + 1,
-               (unsigned long long)run->state.batch);
+    training_print_resumed(&run->training);
     fflush(stdout);
-}
-
-static int stop_early(Run *run) {
-    progress_end();
-    run_stop_on_bad_weights(&run->state, &run->folder, &run->detr.params, advice);
-    return run_stop_early(&run->folder, &run->detr.params, &run->state, "train_detr", run->s.epochs);
 }
 
 static int mode_train(Run *run) {
     const Settings *s = &run->s;
+    const double *numbers = run->evaluation.numbers;
+    Training *t = &run->training;
     data_open(run, true);
     int room = run->loader.parts.room > s->eval_batch ? run->loader.parts.room : s->eval_batch;
     model_open(run, room, run->shorter, run->longer, true);
     buffers_open(run, room, run->train.most_boxes, true);
-    training_open(run);
+    begin_training(run);
     announce(run);
-    if (run->state.epoch >= (uint64_t)s->epochs) {
-        if (distributed_rank() > 0) return 0;
-        printf("all %d epochs are done, best AP %.2f: a higher --epochs trains on\n", s->epochs, run->state.best);
+    if (training_is_over(t)) {
+        training_report(t, "best AP %.2f", t->state.best);
         return 0;
     }
-    while (run->state.epoch < (uint64_t)s->epochs)
-        if (!train_epoch(run) || !finish_epoch(run)) return stop_early(run);
-    if (distributed_rank() > 0) return 0;
-    char elapsed[32];
-    duration_text(elapsed, sizeof elapsed, now_seconds() - run->started);
-    printf("done in %s: AP %.2f, AP50 %.2f, best AP %.2f; checkpoints and log.csv are in %s\n", elapsed,
-           100 * run->evaluation.numbers[COCO_AP], 100 * run->evaluation.numbers[COCO_AP50], run->state.best, s->run_dir);
+    while (!training_is_over(t))
+        if (!train_epoch(run) || !finish_epoch(run)) return training_stop_early(t);
+    training_report(t, "AP %.2f, AP50 %.2f, best AP %.2f", 100 * numbers[COCO_AP], 100 * numbers[COCO_AP50],
+                    t->state.best);
     return 0;
 }
 
@@ -880,7 +827,7 @@ static void bench_batch(void *context) {
     if (bench->training) {
         step_agree(run, &loss);
         update(run, loss.total);
-        run->state.step++;
+        run->training.state.step++;
     }
     device_synchronize();
 }
@@ -900,7 +847,7 @@ static int mode_bench(Run *run) {
     buffers_open(run, images, BENCH_BOXES, true);
     params_allocate_optimizer(&run->detr.params, false);
     run->adamw = adamw_of(s);
-    run->state.lr = s->lr;
+    run->training.state.lr = s->lr;
     bench_fill(&bench, images);
     double peak = gemm_peak_gflops();
     RunSpeed train = bench_speed(&bench, true), infer = bench_speed(&bench, false);
@@ -1213,7 +1160,7 @@ static int run_mode(Run *run) {
 }
 
 int main(int argc, char **argv) {
-    static Run run;
+    static Run run = {.training = {.program = "train_detr", .advice = "a lower lr", .decimals = 1}};
     distributed_begin();
     run.strings = (RunStrings){&run.s.config, &run.s.resume, &run.s.init, &run.s.run_dir};
     run_settings_open(&run.config, entries, ENTRIES, &run.s, &run.strings, is_looking, argc, argv);

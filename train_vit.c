@@ -3,7 +3,6 @@
  * Read it top to bottom: settings, what a run holds, one training step, evaluation, the training loop, the other modes,
  * main.  The layers are in layers/, the arithmetic in kernels/, what is neither vision nor the loop in core/. */
 #include <math.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,6 +17,7 @@
 #include "core/run.h"
 #include "core/schedule.h"
 #include "core/signals.h"
+#include "core/training.h"
 #include "data/erasing.h"
 #include "data/image.h"
 #include "data/loader.h"
@@ -178,7 +178,6 @@ enum { ENTRIES = sizeof entries / sizeof *entries };
 
 typedef struct {
     double top1, top5; /* percent */
-    bool complete;     /* false: a signal came */
 } Accuracy;
 
 typedef struct {
@@ -191,8 +190,7 @@ typedef struct {
     Loader loader, test_loader;
     AdamW adamw;
     Schedule schedule;
-    RunState state;
-    RunFolder folder;
+    Training training;
     uint8_t *pixels; /* host [micro_batch,Hi,Wi,3] */
     int *labels;     /* host [micro_batch] */
     float *targets;  /* host [micro_batch,C] */
@@ -200,13 +198,8 @@ typedef struct {
     float *logits;   /* host [micro_batch,C] */
     int *boxes;      /* host [micro_batch + 2,4]: what is erased */
     DeviceGraph *graph; /* of a step that is one micro-batch on one rank */
-    double images_per_s; /* since the last row of the log */
-    double stall;        /* share of that time in which the next images were not there */
     Accuracy accuracy;   /* of the last evaluation */
-    double started;      /* when this process began to train */
-    uint64_t first_step;
     int last_micro_batch; /* its activations are still there */
-    bool stopping; /* all ranks know that a signal came to one */
 } Run;
 
 /* One value of a list is meant for all stages. */
@@ -554,21 +547,19 @@ static void buffers_open(Run *run, int batch) {
 
 /* == One step ===================================================================================================== */
 
-static const char advice[] = "a lower lr, a longer warm-up or clip_grad";
-
 /* Images and soft targets into the model, erased and mixed with their partners where the recipe says so. */
 static void load_images(Run *run, const LoaderPart *part) {
     static const ImageNoise noises[] = {NOISE_CONST, NOISE_RAND, NOISE_PIXEL};
     const Settings *s = &run->s;
     int H = s->img_size[0], W = s->img_size[1];
-    uint32_t epoch = (uint32_t)run->state.epoch;
+    uint32_t epoch = (uint32_t)run->training.state.epoch;
     if (!is_mixing(s) && s->reprob <= 0) {
         loader_targets(run->targets, part->labels, part->n, s->num_classes, s->label_smoothing);
         vit_load_pixels(&run->vit, part->pixels, run->train.mean, run->train.std, part->n);
         return;
     }
     Mixup mixup = {s->mixup, s->cutmix, s->mixup_prob, s->mixup_switch_prob};
-    MixupDraw draw = mixup_draw(&mixup, s->seed, run->state.step, H, W);
+    MixupDraw draw = mixup_draw(&mixup, s->seed, run->training.state.step, H, W);
     for (int i = 0; i < part->count; i++)
         erasing_draw(run->boxes + 4 * i, s->reprob, s->seed, epoch, part->draws[i], H, W);
     MixedImages mixed = {.count = part->count,
@@ -585,7 +576,7 @@ static void load_images(Run *run, const LoaderPart *part) {
  * added to those of the images before, and after the last ones to those of the other ranks. */
 static void micro_step(Run *run, int first, int B, bool last) {
     Vit *vit = &run->vit;
-    vit_draw_drop_path(vit, run->s.seed, (uint32_t)run->state.step, (size_t)first, B);
+    vit_draw_drop_path(vit, run->s.seed, (uint32_t)run->training.state.step, (size_t)first, B);
     vit_load_targets(vit, run->targets, B);
     bool whole = B == run->s.batch_size; /* every step launches the same kernels */
     if (!whole || device_graph_begin(&run->graph)) {
@@ -601,7 +592,7 @@ static void micro_step(Run *run, int first, int B, bool last) {
 static double step_agree(Run *run, double loss) {
     double sums[2] = {loss, stop_signal != 0};
     distributed_sum(sums, 2);
-    run->stopping = sums[1] > 0;
+    run->training.stopping = sums[1] > 0;
     return sums[0] / run->s.batch_size;
 }
 
@@ -609,11 +600,11 @@ static double step_agree(Run *run, double loss) {
 static double train_step(Run *run) {
     Vit *vit = &run->vit;
     int begin = local_first(run), end = begin + local_batch(run);
-    uint64_t step = run->state.step + 1;
+    RunState *state = &run->training.state;
     LoaderPart images;
     double loss = 0;
     device_zero(vit->params.grads, vit->params.total * sizeof(float));
-    vit_draw_buffers(vit, run->s.seed, (uint32_t)run->state.step);
+    vit_draw_buffers(vit, run->s.seed, (uint32_t)state->step);
     for (int first = begin; first < end; first += images.n) {
         loader_next(&run->loader, &images);
         load_images(run, &images);
@@ -623,9 +614,9 @@ static double train_step(Run *run) {
     }
     all_reduce_finish();
     loss = step_agree(run, loss);
-    run_stop_on_bad(&run->state, &run->folder, step, "the loss", loss, advice);
-    run->state.gradient_norm = adamw_step(&run->adamw, &vit->params, run->state.lr, (int)step);
-    run_stop_on_bad(&run->state, &run->folder, step, "the norm of the gradient", (double)run->state.gradient_norm, advice);
+    training_stop_on_bad(&run->training, "the loss", loss);
+    state->gradient_norm = adamw_step(&run->adamw, &vit->params, state->lr, (int)state->step + 1);
+    training_stop_on_bad(&run->training, "the norm of the gradient", (double)state->gradient_norm);
     return loss;
 }
 
@@ -639,7 +630,7 @@ static int rank_of(const float *logits, int classes, int label) {
     return rank;
 }
 
-/* Each rank takes its share of the images. */
+/* Each rank takes its share of the images.  A signal ends it early, and the result is none. */
 static Accuracy evaluate(Run *run) {
     Vit *vit = &run->vit;
     LoaderPart images;
@@ -663,95 +654,63 @@ static Accuracy evaluate(Run *run) {
     }
     hits[2] = stop_signal != 0;
     distributed_sum(hits, 3);
-    run->stopping = hits[2] > 0;
+    run->training.stopping = hits[2] > 0;
     if (vit->training.count) vit_set_training(vit, true);
     params_view(&vit->params, vit->params.values);
-    return (Accuracy){100 * hits[0] / (double)count, 100 * hits[1] / (double)count, !run->stopping};
+    return (Accuracy){100 * hits[0] / (double)count, 100 * hits[1] / (double)count};
 }
 
 /* == Training ===================================================================================================== */
 
-static uint64_t batches_per_epoch(const Run *run) { return run->loader.batches; }
-
 static void log_row(Run *run, const Accuracy *accuracy) {
-    RunState *state = &run->state;
-    double loss = state->loss_count ? state->loss_sum / (double)state->loss_count : NAN;
-    char tops[64] = ",", divergence[32] = "";
-    if (isfinite(state->measured[0])) snprintf(divergence, sizeof divergence, "%.6f", state->measured[0]);
+    double divergence = run->training.state.measured[0];
+    char tops[64] = ",", measured[32] = "";
+    if (isfinite(divergence)) snprintf(measured, sizeof measured, "%.6f", divergence);
     if (accuracy) snprintf(tops, sizeof tops, "%.3f,%.3f", accuracy->top1, accuracy->top5);
-    run_folder_log(&run->folder, "%llu,%llu,%.6f,%.8g,%.6g,%.1f,%s,%s,%.3f", (unsigned long long)state->step,
-                   (unsigned long long)state->epoch + 1, loss, (double)state->lr, (double)state->gradient_norm,
-                   run->images_per_s, tops, divergence, run->stall);
-    state->loss_sum = 0;
-    state->loss_count = 0;
-}
-
-static void show_progress(const Run *run, bool finish) {
-    const RunState *state = &run->state;
-    uint64_t batches = batches_per_epoch(run), total = batches * (uint64_t)run->s.epochs;
-    double loss = state->loss_count ? state->loss_sum / (double)state->loss_count : NAN;
-    double elapsed = now_seconds() - run->started, done = (double)(state->step - run->first_step);
-    char eta[32];
-    duration_text(eta, sizeof eta, elapsed / done * (double)(total - state->step));
-    progress_show(finish, "epoch %llu/%d  batch %llu/%llu  loss %.4f  lr %.2e  %.0f images/s  ETA %s",
-                  (unsigned long long)state->epoch + 1, run->s.epochs, (unsigned long long)state->batch,
-                  (unsigned long long)batches, loss, (double)state->lr, run->images_per_s, eta);
+    training_log(&run->training, "%s,%s", tops, measured);
 }
 
 /* The rest of the epoch; false when a signal ended it early. */
 static bool train_epoch(Run *run) {
-    RunState *state = &run->state;
-    uint64_t batches = batches_per_epoch(run);
-    double seconds = 0, images = 0, waited = 0;
+    Training *t = &run->training;
+    RunState *state = &t->state;
     loader_start(&run->loader, (uint32_t)state->epoch, state->batch);
-    while (state->batch < batches) {
-        double start = now_seconds(), stalled = loader_stats(&run->loader).stalled;
-        state->lr = schedule_lr(&run->schedule, (double)state->epoch + (double)state->batch / (double)batches);
-        state->loss_sum += train_step(run);
-        state->loss_count++;
-        state->step++;
-        state->batch++;
-        seconds += now_seconds() - start;
-        images += run->s.batch_size;
-        waited += loader_stats(&run->loader).stalled - stalled;
-        run->images_per_s = images / seconds;
-        run->stall = waited / seconds;
-        bool last = state->batch == batches, due = last || state->step % (uint64_t)run->s.log_every == 0;
-        if (due) state->measured[0] = vit_divergence(&run->vit, run->last_micro_batch);
-        show_progress(run, last || run->stopping);
-        if (due && !last) {
-            log_row(run, NULL);
-            seconds = images = waited = 0;
-        }
-        if (run->stopping) return false;
+    while (state->batch < t->batches) {
+        training_begin_step(t, loader_stats(&run->loader).stalled);
+        state->lr = schedule_lr(&run->schedule, (double)state->epoch + (double)state->batch / (double)t->batches);
+        double loss = train_step(run);
+        training_end_step(t, loss, loader_stats(&run->loader).stalled);
+        if (training_log_is_due(t) || training_is_last_step(t))
+            state->measured[0] = vit_divergence(&run->vit, run->last_micro_batch);
+        training_show(t, "");
+        if (training_log_is_due(t)) log_row(run, NULL);
+        if (t->stopping) return false;
     }
     return true;
 }
 
-/* The end of an epoch: accuracy if it is due, a row in the log, checkpoints.  False when a signal came meanwhile. */
+/* Accuracy, its row in the log, and the best weights so far; false when a signal came meanwhile. */
+static bool evaluate_epoch(Run *run) {
+    Training *t = &run->training;
+    run->accuracy = evaluate(run);
+    if (t->stopping) return false;
+    progress_show(true, "epoch %llu/%d  top-1 %.2f %%  top-5 %.2f %%", (unsigned long long)t->state.epoch + 1, t->epochs,
+                  run->accuracy.top1, run->accuracy.top5);
+    log_row(run, &run->accuracy);
+    training_keep_best(t, run->accuracy.top1);
+    return true;
+}
+
+/* The end of an epoch: evaluation if it is due, a row in the log, checkpoints.  False when a signal came meanwhile. */
 static bool finish_epoch(Run *run) {
-    RunState *state = &run->state;
-    run_stop_on_bad_weights(state, &run->folder, &run->vit.params, advice);
-    run_check_ranks_agree(&run->vit.params, state->step);
-    bool due = (state->epoch + 1) % (uint64_t)run->s.eval_every == 0 || state->epoch + 1 == (uint64_t)run->s.epochs;
-    if (state->epoch + 1 < (uint64_t)run->s.epochs) loader_start(&run->loader, (uint32_t)state->epoch + 1, 0);
-    if (due) {
-        Accuracy accuracy = evaluate(run);
-        if (!accuracy.complete) return false;
-        progress_show(true, "epoch %llu/%d  top-1 %.2f %%  top-5 %.2f %%", (unsigned long long)state->epoch + 1,
-                      run->s.epochs, accuracy.top1, accuracy.top5);
-        log_row(run, &accuracy);
-        if (accuracy.top1 > state->best) {
-            state->best = accuracy.top1;
-            run_folder_save_weights(&run->folder, &run->vit.params, "best.safetensors");
-        }
-        run->accuracy = accuracy;
-    } else {
+    Training *t = &run->training;
+    training_check_weights(t);
+    if (!training_is_last_epoch(t)) loader_start(&run->loader, (uint32_t)t->state.epoch + 1, 0);
+    if (!training_eval_is_due(t))
         log_row(run, NULL);
-    }
-    state->epoch++;
-    state->batch = 0;
-    run_folder_save(&run->folder, &run->vit.params, state);
+    else if (!evaluate_epoch(run))
+        return false;
+    training_end_epoch(t);
     return true;
 }
 
@@ -759,35 +718,27 @@ static RunStrings run_strings(Run *run) {
     return (RunStrings){&run->s.config, &run->s.resume, &run->s.init, &run->s.run_dir};
 }
 
-static void folder_open(Run *run, bool resumed) {
+static void begin_training(Run *run) {
+    const Settings *s = &run->s;
+    Training *t = &run->training;
+    Params *params = &run->vit.params;
     RunStrings strings = run_strings(run);
     char stem[128];
-    snprintf(stem, sizeof stem, "%s-%s", run->train.name, attention_operators[run->s.attn]->name);
-    run_open_folder(&run->folder, &run->config, &strings, "train_vit", stem, run->train.class_names, run->train.classes,
-                    "step,epoch,loss,lr,grad_norm,images_per_s,top1,top5,jsd,stall", resumed ? &run->state : NULL);
-}
-
-static void training_open(Run *run) {
-    const Settings *s = &run->s;
-    bool resumed = *s->resume != 0;
-    char path[RUN_PATH_SIZE];
-    run->state.best = -1;
-    for (int i = 0; i < RUN_MEASURED; i++) run->state.measured[i] = NAN;
     run->adamw = (AdamW){s->beta1, s->beta2, s->eps, s->weight_decay, s->clip_grad, s->ema_decay, 1};
     float scale = s->lr_base_batch ? (float)s->batch_size / (float)s->lr_base_batch : 1;
     run->schedule = (Schedule){s->lr * scale,    s->lr_min,         s->lr_warmup,
                                s->warmup_epochs, (float)s->epochs,  s->lr_schedule == SCHEDULE_EPOCH};
-    params_allocate_optimizer(&run->vit.params, s->ema_decay > 0);
-    if (resumed) {
-        run_folder_file(path, s->run_dir, "state.safetensors");
-        checkpoint_load_state(&run->vit.params, &run->state, path);
-    } else if (run->vit.params.ema) {
-        device_copy(run->vit.params.ema, run->vit.params.values, run->vit.params.total * sizeof(float));
-    }
-    folder_open(run, resumed);
-    catch_signals();
-    run->started = now_seconds();
-    run->first_step = run->state.step;
+    params_allocate_optimizer(params, s->ema_decay > 0);
+    if (params->ema) device_copy(params->ema, params->values, params->total * sizeof(float));
+    t->params = params;
+    t->epochs = s->epochs;
+    t->batches = run->loader.batches;
+    t->batch_size = s->batch_size;
+    t->eval_every = s->eval_every;
+    t->log_every = s->log_every;
+    snprintf(stem, sizeof stem, "%s-%s", run->train.name, attention_operators[s->attn]->name);
+    training_open(t, &run->config, &strings,
+                  &(TrainingNames){stem, run->train.class_names, run->train.classes, "top1,top5,jsd"});
 }
 
 static void announce(const Run *run) {
@@ -805,40 +756,26 @@ static void announce(const Run *run) {
            attention_operators[s->attn]->name, run->vit.params.parameters, (double)vit_macs(&run->vit) / 1e6,
            (double)vit_activation_bytes(&run->vit) / (1 << 20));
     printf("%s: %d epochs of %llu batches of %d images, %d at a time\n", s->run_dir, s->epochs,
-           (unsigned long long)batches_per_epoch(run), s->batch_size, run->vit.batch);
-    if (run->state.step && run->state.epoch < (uint64_t)s->epochs)
-        printf("resumed at epoch %llu, after %llu of its batches\n", (unsigned long long)run->state.epoch + 1,
-               (unsigned long long)run->state.batch);
+           (unsigned long long)run->training.batches, s->batch_size, run->vit.batch);
+    training_print_resumed(&run->training);
     fflush(stdout);
 }
 
-/* Saves what there is and ends as the shell expects of a program that a signal ended. */
-static int stop_early(Run *run) {
-    progress_end();
-    run_stop_on_bad_weights(&run->state, &run->folder, &run->vit.params, advice);
-    return run_stop_early(&run->folder, &run->vit.params, &run->state, "train_vit", run->s.epochs);
-}
-
 static int mode_train(Run *run) {
+    Training *t = &run->training;
     data_open(run, true);
     int batch = micro_batch_choose(run);
     model_open(run, batch, true);
     buffers_open(run, batch);
-    training_open(run);
+    begin_training(run);
     announce(run);
-    if (run->state.epoch >= (uint64_t)run->s.epochs) {
-        if (distributed_rank() > 0) return 0;
-        printf("all %d epochs are done, best top-1 %.2f %%: a higher --epochs trains on\n", run->s.epochs,
-               run->state.best);
+    if (training_is_over(t)) {
+        training_report(t, "best top-1 %.2f %%", t->state.best);
         return 0;
     }
-    while (run->state.epoch < (uint64_t)run->s.epochs)
-        if (!train_epoch(run) || !finish_epoch(run)) return stop_early(run);
-    if (distributed_rank() > 0) return 0;
-    char elapsed[32];
-    duration_text(elapsed, sizeof elapsed, now_seconds() - run->started);
-    printf("done in %s: top-1 %.2f %%, best %.2f %%; checkpoints and log.csv are in %s\n", elapsed, run->accuracy.top1,
-           run->state.best, run->s.run_dir);
+    while (!training_is_over(t))
+        if (!train_epoch(run) || !finish_epoch(run)) return training_stop_early(t);
+    training_report(t, "top-1 %.2f %%, best %.2f %%", run->accuracy.top1, t->state.best);
     return 0;
 }
 
@@ -893,7 +830,7 @@ static void bench_batch(Run *run, bool training) {
     Vit *vit = &run->vit;
     int begin = local_first(run), end = begin + local_batch(run);
     if (training) device_zero(vit->params.grads, vit->params.total * sizeof(float));
-    if (training) vit_draw_buffers(vit, run->s.seed, (uint32_t)run->state.step);
+    if (training) vit_draw_buffers(vit, run->s.seed, (uint32_t)run->training.state.step);
     for (int first = begin, B; first < end; first += B) {
         B = end - first < vit->batch ? end - first : vit->batch;
         vit_load_pixels(vit, run->pixels, run->train.mean, run->train.std, B);
@@ -905,7 +842,7 @@ static void bench_batch(Run *run, bool training) {
         }
     }
     all_reduce_finish();
-    if (training) adamw_step(&run->adamw, &vit->params, 1e-4f, (int)++run->state.step);
+    if (training) adamw_step(&run->adamw, &vit->params, 1e-4f, (int)++run->training.state.step);
     device_synchronize();
 }
 
@@ -1240,7 +1177,7 @@ static int run_mode(Run *run) {
 }
 
 int main(int argc, char **argv) {
-    static Run run;
+    static Run run = {.training = {.program = "train_vit", .advice = "a lower lr, a longer warm-up or clip_grad"}};
     distributed_begin();
     RunStrings strings = run_strings(&run);
     run_settings_open(&run.config, entries, ENTRIES, &run.s, &strings, is_looking, argc, argv);

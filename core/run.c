@@ -1,14 +1,11 @@
 #include "core/run.h"
 
-#include <math.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "core/die.h"
 #include "core/distributed.h"
 #include "core/progress.h"
-#include "core/signals.h"
 #include "kernels/kernels.h"
 
 enum { ERROR_SIZE = 512 };
@@ -64,57 +61,6 @@ const char *run_one_mode(const RunMode *modes, int count) {
         if (modes[i].chosen) first = modes[i].name;
     }
     return first;
-}
-
-/* == Training ===================================================================================================== */
-
-void run_open_folder(RunFolder *folder, Config *config, const RunStrings *strings, const char *program,
-                     const char *stem, const char *const *class_names, int classes, const char *header,
-                     const RunState *resumed) {
-    static char path[RUN_PATH_SIZE], words[RUN_PATH_SIZE + 128];
-    char error[ERROR_SIZE];
-    if (!**strings->run_dir) {
-        run_folder_choose(path, stem);
-        distributed_broadcast(path, sizeof path);
-        if (!config_try_set(config, "run_dir", path, "the default", error, sizeof error)) die("%s", error);
-    }
-    run_folder_open(folder, *strings->run_dir, config, class_names, classes, header, resumed);
-    snprintf(words, sizeof words, "%s --resume %s goes on from the last checkpoint", program, *strings->run_dir);
-    distributed_last_words(words);
-}
-
-void run_stop_on_bad(const RunState *state, const RunFolder *folder, uint64_t step, const char *what, double value,
-                     const char *advice) {
-    char kept[RUN_PATH_SIZE + 64] = "nothing has been saved yet";
-    if (isfinite(value)) return;
-    if (state->log_bytes) snprintf(kept, sizeof kept, "the last good state is in %s", folder->path);
-    progress_end();
-    die("step %llu: %s is %s; %s (try %s)", (unsigned long long)step, what, isnan(value) ? "not a number" : "infinite",
-        kept, advice);
-}
-
-void run_stop_on_bad_weights(const RunState *state, const RunFolder *folder, const Params *params, const char *advice) {
-    const Param *p = params_not_finite(params, params->values);
-    if (p) run_stop_on_bad(state, folder, state->step, p->name, NAN, advice);
-}
-
-void run_check_ranks_agree(const Params *params, uint64_t step) {
-    double sum = 0;
-    if (distributed_ranks() < 2) return;
-    for (int i = 0; i < params->count; i++)
-        sum += sum_of_squares(params->values + params->items[i].offset, params->items[i].size);
-    if (!distributed_agree(sum))
-        die("the ranks' parameters differ after step %llu: a machine computes wrongly, or the builds are not the same",
-            (unsigned long long)step);
-}
-
-int run_stop_early(const RunFolder *folder, const Params *params, RunState *state, const char *program, int epochs) {
-    run_folder_save(folder, params, state);
-    if (distributed_rank() == 0)
-        printf("stopped by %s after step %llu, in epoch %llu of %d, and saved: %s --resume %s continues\n",
-               stop_signal_name(), (unsigned long long)state->step, (unsigned long long)state->epoch + 1, epochs,
-               program, folder->path);
-    return 128 + (stop_signal ? stop_signal : SIGTERM);
 }
 
 /* == The other modes ============================================================================================== */

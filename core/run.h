@@ -1,5 +1,5 @@
-/* What a run of any program has around its training loop: where its settings come from, one mode at a time, guards
- * against numbers that are none, speed, and parity with other frameworks. */
+/* What every program has around its training (core/training.h): where its settings come from, one mode at a time, speed,
+ * and parity with other frameworks. */
 #ifndef VIT_CORE_RUN_H
 #define VIT_CORE_RUN_H
 
@@ -25,25 +25,6 @@ typedef struct {
 
 /* The name of the one that is chosen, NULL for none; of two, die_usage. */
 const char *run_one_mode(const RunMode *modes, int count);
-
-/* == Training ===================================================================================================== */
-
-/* The run's folder, by default the next free one of that stem on all ranks, with what ranks say when one dies. */
-void run_open_folder(RunFolder *folder, Config *config, const RunStrings *strings, const char *program,
-                     const char *stem, const char *const *class_names, int classes, const char *header,
-                     const RunState *resumed);
-
-/* Dies where the value is not finite: before anything that is not a number is saved over good weights. */
-void run_stop_on_bad(const RunState *state, const RunFolder *folder, uint64_t step, const char *what, double value,
-                     const char *advice);
-/* The last update before a save may overflow though its loss and gradient were still finite. */
-void run_stop_on_bad_weights(const RunState *state, const RunFolder *folder, const Params *params, const char *advice);
-
-/* Ranks update their own copies of the parameters, with the same gradients: anything else is a fault of a machine. */
-void run_check_ranks_agree(const Params *params, uint64_t step);
-
-/* A signal came: saves what there is, says so, and gives the exit status that the shell expects. */
-int run_stop_early(const RunFolder *folder, const Params *params, RunState *state, const char *program, int epochs);
 
 /* == The other modes ============================================================================================== */
 
