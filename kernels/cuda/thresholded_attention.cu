@@ -1,11 +1,11 @@
-/* Softmax attention without its small weights; the formulas are those of kernels/cpu/thresholded_attention.c.  A block has
- * ROWS tokens of one head and meets the others COLUMNS, a lane each, at a time: as queries for y and dq, as keys for dk
- * and dv. */
+/* Softmax attention without its small weights; the formulas are those of kernels/cpu/thresholded_attention.c.  The
+ * tokens of a block (head_tiles.cuh) are queries for y and dq, keys for dk and dv. */
 #include "kernels/cuda/fragments.cuh"
+#include "kernels/cuda/head_tiles.cuh"
 #include "kernels/cuda/rows.cuh"
 #include "kernels/kernels.h"
 
-enum { THREADS = 256, WARPS = THREADS / WARP, ROWS = 16, COLUMNS = WARP, OWNED = ROWS / WARPS };
+enum { OWNED = ROWS / WARPS };
 
 struct Shape {
     int N, H, D;
@@ -28,29 +28,6 @@ DEVICE Place place_of(const Shape &s) {
     return {token * 3 * M + c, token * M + c, head * s.N, M, (int)(blockIdx.x % s.blocks) * ROWS};
 }
 
-/* tile [rows,D] = rows from `first` on, zeros beyond the last. */
-DEVICE void load_rows(float *tile, int rows, const real *head, size_t row, int first, const Shape &s) {
-    for (int at = threadIdx.x; at < rows * s.D; at += THREADS) {
-        int i = first + at / s.D;
-        tile[at] = i < s.N ? to_float(head[i * row + at % s.D]) : 0;
-    }
-}
-
-/* out [ROWS,COLUMNS] = a [ROWS,D] times b [COLUMNS,D] transposed. */
-DEVICE void products(float *out, const float *a, const float *b, int D) {
-    for (int at = threadIdx.x; at < ROWS * COLUMNS; at += THREADS) {
-        float sum = 0;
-        for (int c = 0; c < D; c++) sum += a[at / COLUMNS * D + c] * b[at % COLUMNS * D + c];
-        out[at] = sum;
-    }
-}
-
-/* sum [ROWS,D] += p [ROWS,COLUMNS] times b [COLUMNS,D]. */
-DEVICE void accumulate(float *sum, const float *p, const float *b, int D) {
-    for (int at = threadIdx.x; at < ROWS * D; at += THREADS)
-        for (int n = 0; n < COLUMNS; n++) sum[at] += p[at / D * COLUMNS + n] * b[n * D + at % D];
-}
-
 /* The head's rows += scale times sum. */
 DEVICE void add_rows(real *head, size_t row, const float *sum, float scale, int first, const Shape &s) {
     for (int at = threadIdx.x; at < ROWS * s.D; at += THREADS) {
@@ -67,7 +44,7 @@ DEVICE void log_sums(float (&result)[OWNED], const float *q, float *k, float *p,
     float most[OWNED], sum[OWNED];
     for (int i = 0; i < OWNED; i++) most[i] = -INFINITY, sum[i] = 0;
     for (int j = 0; j < s.N; j += COLUMNS) {
-        load_rows(k, COLUMNS, keys, row, j, s);
+        load_rows(k, COLUMNS, keys, row, j, s.N, s.D);
         block_sync();
         products(p, q, k, s.D);
         block_sync();
@@ -90,7 +67,7 @@ __global__ void __launch_bounds__(THREADS) masked_forward_kernel(real *y, float 
     Place at = place_of(s);
     const real *head = qkv + at.qkv;
     float own[OWNED];
-    load_rows(q, ROWS, head, 3 * at.M, at.first, s);
+    load_rows(q, ROWS, head, 3 * at.M, at.first, s.N, s.D);
     for (int i = threadIdx.x; i < ROWS * s.D; i += THREADS) sum[i] = 0;
     log_sums(own, q, k, p, head + at.M, 3 * at.M, s);
     for (int i = 0; i < OWNED; i++) {
@@ -98,8 +75,8 @@ __global__ void __launch_bounds__(THREADS) masked_forward_kernel(real *y, float 
         if (lane_id() == 0 && row < s.N) lse[at.lse + row] = own[i];
     }
     for (int j = 0; j < s.N; j += COLUMNS) {
-        load_rows(k, COLUMNS, head + at.M, 3 * at.M, j, s);
-        load_rows(v, COLUMNS, head + 2 * at.M, 3 * at.M, j, s);
+        load_rows(k, COLUMNS, head + at.M, 3 * at.M, j, s.N, s.D);
+        load_rows(v, COLUMNS, head + 2 * at.M, 3 * at.M, j, s.N, s.D);
         block_sync();
         products(p, q, k, s.D);
         block_sync();
@@ -125,12 +102,12 @@ __global__ void __launch_bounds__(THREADS)
     Place at = place_of(s);
     const real *head = qkv + at.qkv;
     float total[OWNED] = {};
-    load_rows(q, ROWS, head, 3 * at.M, at.first, s);
-    load_rows(g, ROWS, dy + at.y, at.M, at.first, s);
+    load_rows(q, ROWS, head, 3 * at.M, at.first, s.N, s.D);
+    load_rows(g, ROWS, dy + at.y, at.M, at.first, s.N, s.D);
     for (int i = threadIdx.x; i < ROWS * s.D; i += THREADS) sum[i] = plain[i] = 0;
     for (int j = 0; j < s.N; j += COLUMNS) {
-        load_rows(k, COLUMNS, head + at.M, 3 * at.M, j, s);
-        load_rows(v, COLUMNS, head + 2 * at.M, 3 * at.M, j, s);
+        load_rows(k, COLUMNS, head + at.M, 3 * at.M, j, s.N, s.D);
+        load_rows(v, COLUMNS, head + 2 * at.M, 3 * at.M, j, s.N, s.D);
         block_sync();
         products(p, q, k, s.D);
         products(t, g, v, s.D);
@@ -170,12 +147,12 @@ __global__ void __launch_bounds__(THREADS)
     float *t = p + ROWS * COLUMNS;                                 /* [ROWS,COLUMNS] */
     Place at = place_of(s);
     const real *head = qkv + at.qkv;
-    load_rows(k, ROWS, head + at.M, 3 * at.M, at.first, s);
-    load_rows(v, ROWS, head + 2 * at.M, 3 * at.M, at.first, s);
+    load_rows(k, ROWS, head + at.M, 3 * at.M, at.first, s.N, s.D);
+    load_rows(v, ROWS, head + 2 * at.M, 3 * at.M, at.first, s.N, s.D);
     for (int i = threadIdx.x; i < ROWS * s.D; i += THREADS) dk[i] = dv[i] = 0;
     for (int j = 0; j < s.N; j += COLUMNS) {
-        load_rows(q, COLUMNS, head, 3 * at.M, j, s);
-        load_rows(g, COLUMNS, dy + at.y, at.M, j, s);
+        load_rows(q, COLUMNS, head, 3 * at.M, j, s.N, s.D);
+        load_rows(g, COLUMNS, dy + at.y, at.M, j, s.N, s.D);
         block_sync();
         products(p, k, q, s.D);
         products(t, v, g, s.D);
@@ -199,18 +176,16 @@ __global__ void __launch_bounds__(THREADS)
 
 size_t thresholded_attention_workspace(int, int) { return 0; }
 
-static size_t shared_of(int rows, int columns, int tiles, int D) {
-    return ((size_t)(rows * ROWS + columns * COLUMNS) * D + (size_t)tiles * ROWS * COLUMNS + ROWS) * sizeof(float);
-}
-
 void thresholded_attention_forward(real *y, float *lse, const real *qkv, float threshold, int B, int N, int H, int D) {
     Shape s = shape_of(threshold, N, H, D);
-    LAUNCH(masked_forward_kernel, B * H * s.blocks, THREADS, shared_of(2, 2, 1, D), y, lse, qkv, s);
+    LAUNCH(masked_forward_kernel, B * H * s.blocks, THREADS, tiles_bytes(2, 2, 1, D), y, lse, qkv, s);
 }
 
 void thresholded_attention_backward(real *dqkv, float *delta, const real *dy, const float *lse, const real *qkv,
-                               float threshold, int B, int N, int H, int D) {
+                                    float threshold, int B, int N, int H, int D) {
     Shape s = shape_of(threshold, N, H, D);
-    LAUNCH(masked_queries_kernel, B * H * s.blocks, THREADS, shared_of(4, 2, 2, D), dqkv, delta, dy, lse, qkv, s);
-    LAUNCH(masked_keys_kernel, B * H * s.blocks, THREADS, shared_of(4, 2, 2, D), dqkv, delta, dy, lse, qkv, s);
+    unsigned blocks = B * H * s.blocks;
+    size_t tiles = tiles_bytes(4, 2, 2, D), deltas = ROWS * sizeof(float);
+    LAUNCH(masked_queries_kernel, blocks, THREADS, tiles + deltas, dqkv, delta, dy, lse, qkv, s);
+    LAUNCH(masked_keys_kernel, blocks, THREADS, tiles, dqkv, delta, dy, lse, qkv, s);
 }

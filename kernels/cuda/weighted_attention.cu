@@ -1,11 +1,10 @@
-/* Attention with multiplicative position weights; the formulas are those of kernels/cpu/weighted_attention.c.  A block has
- * ROWS tokens of one head and meets the others COLUMNS at a time: as queries for y and dq^, as keys for dk^ and dv.  The
- * table's gradient has a block for each entry. */
+/* Attention with multiplicative position weights; the formulas are those of kernels/cpu/weighted_attention.c.  The
+ * tokens of a block (head_tiles.cuh) are queries for y and dq^, keys for dk^ and dv.  The table's gradient has a block
+ * for each entry. */
 #include "kernels/cuda/fragments.cuh"
+#include "kernels/cuda/head_tiles.cuh"
 #include "kernels/cuda/rows.cuh"
 #include "kernels/kernels.h"
-
-enum { THREADS = 256, ROWS = 16, COLUMNS = 32 };
 
 struct Shape {
     Offsets offsets;
@@ -36,29 +35,6 @@ DEVICE float weight_of(const float *r, int i, int j, const Head &h, const Shape 
     return t < 0 ? 0 : r[(size_t)t * s.tables + h.table];
 }
 
-/* tile [rows,D] = the head's rows from token `first` on, zeros beyond the last. */
-DEVICE void load_rows(float *tile, int rows, const real *head, size_t row, int first, const Shape &s) {
-    for (int at = threadIdx.x; at < rows * s.D; at += THREADS) {
-        int i = first + at / s.D;
-        tile[at] = i < s.N ? to_float(head[i * row + at % s.D]) : 0;
-    }
-}
-
-/* out [ROWS,COLUMNS] = a [ROWS,D] times b [COLUMNS,D] transposed. */
-DEVICE void products(float *out, const float *a, const float *b, int D) {
-    for (int at = threadIdx.x; at < ROWS * COLUMNS; at += THREADS) {
-        float sum = 0;
-        for (int c = 0; c < D; c++) sum += a[at / COLUMNS * D + c] * b[at % COLUMNS * D + c];
-        out[at] = sum;
-    }
-}
-
-/* sum [ROWS,D] += p [ROWS,COLUMNS] times b [COLUMNS,D]. */
-DEVICE void accumulate(float *sum, const float *p, const float *b, int D) {
-    for (int at = threadIdx.x; at < ROWS * D; at += THREADS)
-        for (int n = 0; n < COLUMNS; n++) sum[at] += p[at / D * COLUMNS + n] * b[n * D + at % D];
-}
-
 DEVICE void store_rows(real *head, size_t row, const float *sum, int first, const Shape &s) {
     for (int at = threadIdx.x; at < ROWS * s.D; at += THREADS) {
         int i = first + at / s.D;
@@ -66,8 +42,8 @@ DEVICE void store_rows(real *head, size_t row, const float *sum, int first, cons
     }
 }
 
-/* out rows of ROWS queries: p = (left right^T) r, out = p other.  Forward left = q^, right = k^, other = v; for dq^ left = dy,
- * right = v, other = k^. */
+/* out rows of ROWS queries: p = (left right^T) r, out = p other.  Forward left = q^, right = k^, other = v; for dq^
+ * left = dy, right = v, other = k^. */
 __global__ void __launch_bounds__(THREADS)
     weighted_queries_kernel(real *out, const real *dy, const real *qk, const real *qkv, const float *r, bool backward,
                             Shape s) {
@@ -77,11 +53,11 @@ __global__ void __launch_bounds__(THREADS)
     int first = (int)(blockIdx.x % s.blocks) * ROWS;
     Head h = head_at(s, blockIdx.x / s.blocks);
     const real *k = qk + h.qk + h.y_row, *v = qkv + h.v;
-    load_rows(left, ROWS, backward ? dy + h.y : qk + h.qk, backward ? h.y_row : h.qk_row, first, s);
+    load_rows(left, ROWS, backward ? dy + h.y : qk + h.qk, backward ? h.y_row : h.qk_row, first, s.N, s.D);
     for (int at = threadIdx.x; at < ROWS * s.D; at += THREADS) sum[at] = 0;
     for (int j = 0; j < s.N; j += COLUMNS) {
-        load_rows(right, COLUMNS, backward ? v : k, backward ? h.qkv_row : h.qk_row, j, s);
-        load_rows(other, COLUMNS, backward ? k : v, backward ? h.qk_row : h.qkv_row, j, s);
+        load_rows(right, COLUMNS, backward ? v : k, backward ? h.qkv_row : h.qk_row, j, s.N, s.D);
+        load_rows(other, COLUMNS, backward ? k : v, backward ? h.qk_row : h.qkv_row, j, s.N, s.D);
         block_sync();
         products(p, left, right, s.D);
         for (int at = threadIdx.x; at < ROWS * COLUMNS; at += THREADS)
@@ -95,19 +71,20 @@ __global__ void __launch_bounds__(THREADS)
 
 /* dk^ and dv of ROWS keys. */
 __global__ void __launch_bounds__(THREADS)
-    weighted_keys_kernel(real *dqkv, real *dqk, const real *dy, const real *qk, const real *qkv, const float *r, Shape s) {
+    weighted_keys_kernel(real *dqkv, real *dqk, const real *dy, const real *qk, const real *qkv, const float *r,
+                         Shape s) {
     SHARED(float, k);                                                        /* [ROWS,D] */
     float *v = k + ROWS * s.D, *dk = v + ROWS * s.D, *dv = dk + ROWS * s.D;  /* [ROWS,D] */
     float *q = dv + ROWS * s.D, *g = q + COLUMNS * s.D;                      /* [COLUMNS,D] */
     float *a = g + COLUMNS * s.D, *t = a + ROWS * COLUMNS;                   /* [ROWS,COLUMNS] */
     int first = (int)(blockIdx.x % s.blocks) * ROWS;
     Head h = head_at(s, blockIdx.x / s.blocks);
-    load_rows(k, ROWS, qk + h.qk + h.y_row, h.qk_row, first, s);
-    load_rows(v, ROWS, qkv + h.v, h.qkv_row, first, s);
+    load_rows(k, ROWS, qk + h.qk + h.y_row, h.qk_row, first, s.N, s.D);
+    load_rows(v, ROWS, qkv + h.v, h.qkv_row, first, s.N, s.D);
     for (int at = threadIdx.x; at < ROWS * s.D; at += THREADS) dk[at] = dv[at] = 0;
     for (int i = 0; i < s.N; i += COLUMNS) {
-        load_rows(q, COLUMNS, qk + h.qk, h.qk_row, i, s);
-        load_rows(g, COLUMNS, dy + h.y, h.y_row, i, s);
+        load_rows(q, COLUMNS, qk + h.qk, h.qk_row, i, s.N, s.D);
+        load_rows(g, COLUMNS, dy + h.y, h.y_row, i, s.N, s.D);
         block_sync();
         products(a, k, q, s.D);
         products(t, v, g, s.D);
@@ -152,21 +129,18 @@ __global__ void __launch_bounds__(THREADS)
 
 size_t weighted_attention_workspace(const Offsets *, int, int, int, int) { return 0; }
 
-static size_t shared_of(int rows, int columns, int tiles, int D) {
-    return ((size_t)(rows * ROWS + columns * COLUMNS) * D + (size_t)tiles * ROWS * COLUMNS) * sizeof(float);
-}
-
 void weighted_attention_forward(real *y, const real *qk, const real *qkv, const float *r, const Offsets *offsets,
                                 int tables, int B, int H, int D) {
     Shape s = shape_of(offsets, tables, B, H, D);
-    LAUNCH(weighted_queries_kernel, s.heads * s.blocks, THREADS, shared_of(2, 2, 1, D), y, NULL, qk, qkv, r, false, s);
+    LAUNCH(weighted_queries_kernel, s.heads * s.blocks, THREADS, tiles_bytes(2, 2, 1, D), y, NULL, qk, qkv, r, false,
+           s);
 }
 
 void weighted_attention_backward(real *dqkv, real *dqk, float *dr, const real *dy, const real *qk, const real *qkv,
                                  const float *r, const Offsets *offsets, int tables, int B, int H, int D) {
     Shape s = shape_of(offsets, tables, B, H, D);
-    LAUNCH(weighted_queries_kernel, s.heads * s.blocks, THREADS, shared_of(2, 2, 1, D), dqk, dy, qk, qkv, r, true, s);
-    LAUNCH(weighted_keys_kernel, s.heads * s.blocks, THREADS, shared_of(4, 2, 2, D), dqkv, dqk, dy, qk, qkv, r, s);
-    LAUNCH(weighted_table_kernel, (unsigned)(offsets_count(offsets) * tables), THREADS, THREADS / WARP * sizeof(float), dr,
-           dy, qk, qkv, s);
+    LAUNCH(weighted_queries_kernel, s.heads * s.blocks, THREADS, tiles_bytes(2, 2, 1, D), dqk, dy, qk, qkv, r, true, s);
+    LAUNCH(weighted_keys_kernel, s.heads * s.blocks, THREADS, tiles_bytes(4, 2, 2, D), dqkv, dqk, dy, qk, qkv, r, s);
+    LAUNCH(weighted_table_kernel, (unsigned)(offsets_count(offsets) * tables), THREADS, WARPS * sizeof(float), dr, dy,
+           qk, qkv, s);
 }
