@@ -11,8 +11,8 @@ typedef struct {
     float slow;      /* what the learning rate of Param.slow is a multiple of */
 } AdamW;
 
-/* One step number t >= 1 with rate lr: clips, updates parameters and moments, then the EMA if there is one.  Returns the
- * gradient's norm before clipping.  A gradient that is not finite leaves everything as it was. */
+/* One step number t >= 1 with rate lr: clips, updates parameters and moments, then the EMA if there is one.  Returns
+ * the gradient's norm before clipping.  A gradient that is not finite leaves everything as it was. */
 float adamw_step(const AdamW *adamw, Params *params, float lr, int t);
 
 #endif

@@ -1,6 +1,6 @@
 /* Checkpoints, all safetensors.  `last` and `best` hold the weights under timm's names and nothing else, so any other
- * program can read them.  `state` holds what a run needs to continue bit for bit: weights, moments, EMA, and where it was.
- * One file, replaced by rename: a crash at any moment leaves the old state or the new one, never half of each. */
+ * program can read them.  `state` holds what a run needs to continue bit for bit: weights, moments, EMA, and where it
+ * was.  One file, replaced by rename: a crash at any moment leaves the old state or the new one, never half of each. */
 #ifndef VIT_CORE_CHECKPOINT_H
 #define VIT_CORE_CHECKPOINT_H
 
@@ -36,8 +36,8 @@ typedef struct {
  * NULL), or is left over. */
 void checkpoint_load_weights(Params *params, const char *path, const CheckpointFit *fit);
 
-/* Reads the parameters whose names begin with `prefix` from a file of weights in which they may go without it; others in
- * that file are ignored. */
+/* Reads the parameters whose names begin with `prefix` from a file of weights in which they may go without it; others
+ * in that file are ignored. */
 void checkpoint_load_part(Params *params, const char *prefix, const char *path);
 
 void checkpoint_save_state(const Params *params, const RunState *state, const char *path, const SafeMetadata *metadata,

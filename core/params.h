@@ -37,7 +37,7 @@ typedef struct Param {
     size_t offset, size; /* in floats, into every arena that mirrors the table */
     ParamInit init;
     int fan; /* for INIT_FAN_IN_UNIFORM and INIT_KAIMING_NORMAL */
-    float (*start)(const struct Param *p, size_t i); /* element i at first, NaN where `init` draws it; NULL: all drawn */
+    float (*start)(const struct Param *p, size_t i); /* element i at first, NaN where `init` draws it; NULL: it does */
     float gain; /* of the drawn values; 1 */
     ParamGrid grid;
     bool decay;
@@ -73,8 +73,8 @@ void params_set_fan(Params *params, int fan);
 /* The tensor declared last starts with known values: start(p, i) is element i, or NaN where its ParamInit draws it. */
 void params_start_with(Params *params, float (*start)(const Param *p, size_t i));
 
-/* The values that `prefix` + `name` starts with are `gain` times what its ParamInit draws; nothing where there is no such
- * tensor. */
+/* The values that `prefix` + `name` starts with are `gain` times what its ParamInit draws; nothing where there is no
+ * such tensor. */
 void params_start_scaled(Params *params, const char *prefix, const char *name, float gain);
 
 /* The tensor declared last lies on a grid: weights of a model for images of another size can be resampled. */

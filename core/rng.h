@@ -113,7 +113,9 @@ RNG_INLINE float rng_cosine(uint32_t k) {
 
 /* A standard normal number with the same bits on every device: rng_normal asks the library for ln and cos, whose last
  * bits differ.  No sum of a product stands here but in fmaf, which leaves a compiler no choice of rounding. */
-RNG_INLINE float rng_normal_of(uint32_t u, uint32_t v) { return sqrtf(-2.0f * rng_log(u >> 8 | 1)) * rng_cosine(v >> 8); }
+RNG_INLINE float rng_normal_of(uint32_t u, uint32_t v) {
+    return sqrtf(-2.0f * rng_log(u >> 8 | 1)) * rng_cosine(v >> 8);
+}
 
 RNG_INLINE float rng_normal_exact(uint64_t seed, RngPurpose purpose, uint32_t a, uint32_t b, uint64_t i) {
     return rng_normal_of(rng_bits(seed, purpose, a, b, 2 * i), rng_bits(seed, purpose, a, b, 2 * i + 1));

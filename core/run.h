@@ -1,5 +1,5 @@
-/* What every program has around its training (core/training.h): where its settings come from, one mode at a time, speed,
- * and parity with other frameworks. */
+/* What every program has around its training (core/training.h): where its settings come from, one mode at a time,
+ * speed, and parity with other frameworks. */
 #ifndef VIT_CORE_RUN_H
 #define VIT_CORE_RUN_H
 

@@ -1,5 +1,6 @@
 /* The folder of a run: config.ini, log.csv, and the checkpoints last, best and state (core/checkpoint.h).  Of several
- * ranks only rank 0 touches it; for the others these functions do nothing.  All die with one line that names the file. */
+ * ranks only rank 0 touches it; for the others these functions do nothing.
+ * All die with one line that names the file. */
 #ifndef VIT_CORE_RUN_FOLDER_H
 #define VIT_CORE_RUN_FOLDER_H
 
@@ -20,8 +21,8 @@ typedef struct {
 /* The next free runs/<stem>-<number>. */
 void run_folder_choose(char path[RUN_PATH_SIZE], const char *stem);
 
-/* Makes or reopens the folder and writes config.ini.  A new log begins with `header` and never replaces another run's; a
- * resumed one forgets the rows that were written after its state was saved.  class_names [classes], or NULL. */
+/* Makes or reopens the folder and writes config.ini.  A new log begins with `header` and never replaces another run's;
+ * a resumed one forgets the rows that were written after its state was saved.  class_names [classes], or NULL. */
 void run_folder_open(RunFolder *folder, const char *path, const Config *config, const char *const *class_names,
                      int classes, const char *header, const RunState *resumed);
 
@@ -31,13 +32,15 @@ void run_folder_log(RunFolder *folder, const char *format, ...) __attribute__((f
 /* The weights that are evaluated - the average where there is one - as name.safetensors. */
 void run_folder_save_weights(const RunFolder *folder, const Params *params, const char *name);
 
-/* last.safetensors, then the state: until that is there, --resume finds the state before, and repeats what came since. */
+/* last.safetensors, then the state: until that is there, --resume finds the state before,
+ * and repeats what came since. */
 void run_folder_save(const RunFolder *folder, const Params *params, RunState *state);
 
 /* path = the file `name` in the folder. */
 void run_folder_file(char path[RUN_PATH_SIZE], const char *folder, const char *name);
 
-/* What --resume was given, a run's folder or any checkpoint in it, as the folder; dies when no state was saved there. */
+/* What --resume was given, a run's folder or any checkpoint in it, as the folder;
+ * dies when no state was saved there. */
 void run_folder_of(char path[RUN_PATH_SIZE], const char *given);
 
 /* The settings that travel in a checkpoint, or NULL; the caller frees. */

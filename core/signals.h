@@ -1,8 +1,8 @@
 /* How a person, or a batch system, asks a run to stop: SIGINT, SIGTERM, SIGHUP (the terminal is gone) or SIGUSR1 (what
  * mpirun passes on and Slurm's --signal sends).  The run saves and ends; a second signal ends it at once.
  *
- * A thread waits for them and no handler runs: some matrix products of oneDNN 2.6 use the stack pointer for their data, and
- * a handler's frame would be written into the middle of the heap. */
+ * A thread waits for them and no handler runs: some matrix products of oneDNN 2.6 use the stack pointer for their data,
+ * and a handler's frame would be written into the middle of the heap. */
 #ifndef VIT_CORE_SIGNALS_H
 #define VIT_CORE_SIGNALS_H
 

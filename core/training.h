@@ -1,5 +1,6 @@
-/* A training run around any model: where it is, what it logs and saves, when it evaluates, how it is stopped and resumed.
- * The program keeps the loop and what is its own: the step, the learning rate, the evaluation, the columns of the log. */
+/* A training run around any model: where it is, what it logs and saves, when it evaluates, how it is stopped and
+ * resumed.  The program keeps the loop and what is its own: the step, the learning rate, the evaluation,
+ * the columns of the log. */
 #ifndef VIT_CORE_TRAINING_H
 #define VIT_CORE_TRAINING_H
 
@@ -46,7 +47,8 @@ void training_print_resumed(const Training *t);
 void training_begin_step(Training *t, double stalled);
 void training_end_step(Training *t, double loss, double stalled);
 
-/* After the step: is this the epoch's last, and is a row of the log due?  The last one's row waits for the evaluation. */
+/* After the step: is this the epoch's last, and is a row of the log due?  The last one's row waits for the
+ * evaluation. */
 bool training_is_last_step(const Training *t);
 bool training_log_is_due(const Training *t);
 

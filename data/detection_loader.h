@@ -1,16 +1,16 @@
-/* Batches for detection.  Any batch of any epoch is a function of (seed, epoch, batch) alone, whatever loads it; an image's
- * pixels and boxes are the same on any number of ranks.
+/* Batches for detection.  Any batch of any epoch is a function of (seed, epoch, batch) alone, whatever loads it; an
+ * image's pixels and boxes are the same on any number of ranks.
  *
- *   training     order of data/size_buckets, draws of data/detection_augment; the images left over behind the last whole
- *                batch sit the epoch out
+ *   training     order of data/size_buckets, draws of data/detection_augment; the images left over behind the last
+ *                whole batch sit the epoch out
  *   evaluation   order of the ids; the last batch may be short
  *
- * A part is padded to its largest height and width.  No part is larger than short x long or long x short times its images:
- * where a wide and a tall image meet that would not fit together, the part ends before the second.
+ * A part is padded to its largest height and width.  No part is larger than short x long or long x short times its
+ * images: where a wide and a tall image meet that would not fit together, the part ends before the second.
  *
  * data/parts.h shares batches among ranks and threads, and says what becomes of images that cannot be read.  What takes
- * their place is drawn as they would have been and made to fit where they would have lain; in evaluation it has the number
- * -1, so that nothing is counted for it. */
+ * their place is drawn as they would have been and made to fit where they would have lain; in evaluation it has the
+ * number -1, so that nothing is counted for it. */
 #ifndef VIT_DATA_DETECTION_LOADER_H
 #define VIT_DATA_DETECTION_LOADER_H
 
@@ -68,11 +68,12 @@ void detection_close(DetectionLoader *loader);
  * where it began and nothing has been taken yet. */
 void detection_start(DetectionLoader *loader, uint32_t epoch, size_t batch);
 
-/* The next part, until the call after it; false at the end of the epoch.  Ends the run when too many images are damaged. */
+/* The next part, until the call after it; false at the end of the epoch.
+ * Ends the run when too many images are damaged. */
 bool detection_next(DetectionLoader *loader, DetectionPart *part);
 
-/* The boxes of that batch of the epoch, all ranks': by what the loss is divided.  Those of pictures that are damaged count
- * as they would have been. */
+/* The boxes of that batch of the epoch, all ranks': by what the loss is divided.  Those of pictures that are damaged
+ * count as they would have been. */
 int detection_boxes_of(const DetectionLoader *loader, size_t batch);
 
 /* The share of padding in this epoch's batches, if each were padded as a whole. */

@@ -1,5 +1,5 @@
-/* A data set with boxes: pictures of many sizes, and COCO's table of what they show.  Either files - a folder of pictures
- * and a JSON file - or the embedded scenes of data/shape_scenes. */
+/* A data set with boxes: pictures of many sizes, and COCO's table of what they show.  Either files - a folder
+ * of pictures and a JSON file - or the embedded scenes of data/shape_scenes. */
 #ifndef VIT_DATA_DETECTION_SET_H
 #define VIT_DATA_DETECTION_SET_H
 
@@ -19,8 +19,8 @@ typedef struct {
     float mean[3], std[3];
 } DetectionSet;
 
-/* The first `limit` images (0: all).  Dies with one line that names the file and what is wrong: the JSON, or pictures that
- * are not there.  What was found odd in the annotations is said on stderr, in one line. */
+/* The first `limit` images (0: all).  Dies with one line that names the file and what is wrong: the JSON, or pictures
+ * that are not there.  What was found odd in the annotations is said on stderr, in one line. */
 void detection_set_coco(DetectionSet *set, const char *name, const char *json, const char *folder, int limit);
 
 /* limit 0: SCENES_TRAIN or SCENES_TEST of them. */
@@ -31,8 +31,8 @@ void detection_set_close(DetectionSet *set);
 /* "coco/val2017/000000000139.jpg", or "image 17 of shapes". */
 void detection_set_name_image(const DetectionSet *set, size_t index, char *text, size_t size);
 
-/* The picture as it is, until the scratch is used again; mirrored if so asked.  False: `error` says what is wrong with it;
- * another size than the table says is wrong too. */
+/* The picture as it is, until the scratch is used again; mirrored if so asked.  False: `error` says what is wrong with
+ * it; another size than the table says is wrong too. */
 bool detection_set_read(const DetectionSet *set, int index, bool mirror, TransformScratch *scratch, ImagePart *picture,
                         char error[FILE_ERROR]);
 
@@ -40,8 +40,8 @@ bool detection_set_read(const DetectionSet *set, int index, bool mirror, Transfo
 bool detection_picture_read(const char *path, bool mirror, TransformScratch *scratch, ImagePart *picture,
                             char error[FILE_ERROR]);
 
-/* The steps of the draw on a picture that was read mirrored where the draw says so: out [draw->height,draw->width,3], rows
- * `stride` bytes apart.  Pixels are Pillow's.  False: out of memory. */
+/* The steps of the draw on a picture that was read mirrored where the draw says so: out [draw->height,draw->width,3],
+ * rows `stride` bytes apart.  Pixels are Pillow's.  False: out of memory. */
 bool detection_pixels(TransformScratch *scratch, uint8_t *out, size_t stride, const ImagePart *picture,
                       const DetectionDraw *draw);
 

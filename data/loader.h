@@ -1,6 +1,6 @@
 /* Batches for classification.  Any batch of any epoch is a function of (seed, epoch, batch) alone, whatever loads it: a
- * resumed run goes on in the middle of an epoch with the bytes it would have seen, and image j of a batch is the same on
- * any number of ranks.
+ * resumed run goes on in the middle of an epoch with the bytes it would have seen, and image j of a batch is the same
+ * on any number of ranks.
  *
  *   training     order = a uniformly random permutation of all images keyed by (seed, epoch);
  *                batches = count / batch_size: the images left over sit this epoch out, as in DeiT;
@@ -29,8 +29,8 @@ typedef struct {
     void (*release)(void *memory);
 } LoaderConfig;
 
-/* n samples next to each other in a batch, and before or behind them the partners that mixup pairs them with: count images
- * in all, at most n + 2. */
+/* n samples next to each other in a batch, and before or behind them the partners that mixup pairs them with: count
+ * images in all, at most n + 2. */
 typedef struct {
     uint8_t *pixels; /* [count,height,width,3] */
     int *labels;     /* [count] */

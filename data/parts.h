@@ -1,11 +1,12 @@
-/* The machinery that loaders share: batches divided among ranks and into parts, parts filled ahead of their use by a pool
- * of threads and handed out in order.  What an image is, and where a slot keeps it, the loader knows (data/loader.h,
- * data/detection_loader.h).
+/* The machinery that loaders share: batches divided among ranks and into parts, parts filled ahead of their use by a
+ * pool of threads and handed out in order.  What an image is, and where a slot keeps it, the loader knows
+ * (data/loader.h, data/detection_loader.h).
  *
  *   ranks   of the n images of a batch, rank r of R has those at [r n / R, (r+1) n / R)
  *   slots   part number i of an epoch lies in slot i mod slots until the part after it is asked for
  *
- * An image that cannot be read is named on stderr once, and the next one of the data set that can be takes its place. */
+ * An image that cannot be read is named on stderr once,
+ * and the next one of the data set that can be takes its place. */
 #ifndef VIT_DATA_PARTS_H
 #define VIT_DATA_PARTS_H
 
@@ -59,8 +60,8 @@ typedef struct {
     int done;
 } PartsSlot;
 
-/* Parts number `released` to `opened` are in memory; next is the one that parts_next gives out.  Everything from here on is
- * the pool's mutex's. */
+/* Parts number `released` to `opened` are in memory; next is the one that parts_next gives out.  Everything from here
+ * on is the pool's mutex's. */
 typedef struct {
     PartsConfig config;
     size_t batches; /* per epoch */
@@ -94,12 +95,12 @@ void parts_stop(Parts *parts);
 /* The pool begins to load from that batch on.  After parts_stop. */
 void parts_start(Parts *parts, uint32_t epoch, size_t batch);
 
-/* The slot of the next part, which stays until the call after it; -1 at the end of the epoch.  Ends the run when too many
- * images are damaged. */
+/* The slot of the next part, which stays until the call after it; -1 at the end of the epoch.  Ends the run when too
+ * many images are damaged. */
 int parts_next(Parts *parts);
 
-/* fill of images 0 .. n-1 of a slot by OpenMP's threads; ends the run when too many are damaged.  Not while the pool loads
- * for this loader. */
+/* fill of images 0 .. n-1 of a slot by OpenMP's threads; ends the run when too many are damaged.  Not while the pool
+ * loads for this loader. */
 void parts_fill(Parts *parts, int slot, int n);
 
 /* load(job, index), or where that image is damaged the next one that can be read.  Returns which one it was. */

@@ -1,8 +1,9 @@
-/* The plan of a discrete Fourier transform over the N = Hg Wg tokens of an image, for every device: in a row (1d), or over
- * the rows and the columns of the grid (2d).  In place, mixed radix: decimation in frequency forwards,
+/* The plan of a discrete Fourier transform over the N = Hg Wg tokens of an image, for every device: in a row (1d), or
+ * over the rows and the columns of the grid (2d).  In place, mixed radix: decimation in frequency forwards,
  *     u_q[j] = W_L^(jq) sum_k x[j + k m] W_r^(kq),  m = L/r,  W_n = exp(-2 pi i / n),
- * at j + q m, for all blocks of L numbers, then for the blocks of m; backwards the same stages in reverse with conjugate
- * roots.  Nothing is reordered: frequency f of the result stands at a permuted place, and the pairs tell where.
+ * at j + q m, for all blocks of L numbers, then for the blocks of m; backwards the same stages in reverse with
+ * conjugate roots.  Nothing is reordered: frequency f of the result stands at a permuted place,
+ * and the pairs tell where.
  *
  * Real sequences travel in pairs, z = x1 + i x2.  With f' = -f,
  *     X1[f] = (Z[f] + conj Z[f']) / 2,  X2[f] = (Z[f] - conj Z[f']) / 2i,  and X[f'] = conj X[f],
@@ -44,7 +45,8 @@ typedef struct {
     const FftPair *pair; /* [pairs] */
 } FftPlan;
 
-/* Complex numbers of one stage: W_L^(jq) for j < L/r, 0 < q < r, and for a radix without a butterfly of its own W_r^k. */
+/* Complex numbers of one stage: W_L^(jq) for j < L/r, 0 < q < r,
+ * and for a radix without a butterfly of its own W_r^k. */
 FFT_INLINE int fft_turns(int r, int L) { return L / r * (r - 1) + (r > FFT_LARGEST_RADIX ? r : 0); }
 
 /* Eights first, since the first stages are the ones that leave a near cache. */
@@ -96,7 +98,8 @@ static inline float *fft_axis_roots(const FftAxis *axis, float *w) {
 }
 
 /* roots and pair are host memory of the caller's `allocate`. */
-static inline FftPlan fft_plan_make(int Hg, int Wg, bool grid, void *(*allocate)(size_t count, size_t size, const char *what)) {
+static inline FftPlan fft_plan_make(int Hg, int Wg, bool grid,
+                                    void *(*allocate)(size_t count, size_t size, const char *what)) {
     FftPlan plan = {};
     int N = Hg * Wg, h = grid ? Hg : 1, w = grid ? Wg : N;
     int *at = (int *)allocate((size_t)h + w, sizeof *at, "transform plan"), *at_y = at, *at_x = at + h;

@@ -2,12 +2,14 @@
  * no function table, no #ifdef above this folder, and a test cannot tell which backend it has.
  *
  * Letters.  B images, N tokens, M model width (M = H*D), H heads, D head width, F features of a feature map,
- * E inner width of that map or patterns of LiSA, T entries of a table of relative positions, R sticks of ripple attention, G its vicinal groups, C classes, P patch size;
- * Hg x Wg the token grid (row-major, N = Hg*Wg), Hi x Wi the image; n, rows: any number of rows.
+ * E inner width of that map or patterns of LiSA, T entries of a table of relative positions, R sticks of ripple
+ * attention, G its vicinal groups, C classes, P patch size; Hg x Wg the token grid (row-major, N = Hg*Wg), Hi x Wi the
+ * image; n, rows: any number of rows.
  *
  * Rules, stated once.
  *   Activations are `real` (kernels/<backend>/real.h); parameters, their gradients, statistics and sums are float.
- *   Gradients of parameters accumulate (+=); gradients of activations overwrite (=).  Each gradient argument says which.
+ *   Gradients of parameters accumulate (+=); gradients of activations overwrite (=).  Each gradient argument says
+ *   which.
  *   Arguments: outputs, inputs, parameters, what forward saved, sizes.  Sizes are int; products are formed as size_t.
  *   Nothing overlaps unless the contract says so.  Any size >= 1 works, and no alignment is asked.
  *   Every kernel gives the same bits again for the same arguments and the same number of threads.
@@ -81,7 +83,8 @@ size_t activations_at_once(void);
 /* Does it compute on the host's own cores, so that threads beside it take some away? */
 bool device_shares_cores(void);
 
-/* Multiply-adds a second, in 1e9 floating point operations (two each), of a large product: the peak a step is held against. */
+/* Multiply-adds a second, in 1e9 floating point operations (two each), of a large product:
+ * the peak a step is held against. */
 double gemm_peak_gflops(void);
 /* Bytes a second, in 1e9, of a large copy within the device, counting those read and those written.  Takes 256 MiB or
  * more for a moment. */
@@ -107,19 +110,21 @@ typedef struct {
  * boxes[r]: number i of the image is rng_normal_exact(seed, RNG_ERASING_NOISE, epoch, draws[r], i), with NOISE_RAND its
  * channel for i.  With (j, k) = pairs[b]
  *   y[b] = lam e(j) + (1 - lam) e(k), or, where mix's box is not empty, e(k) inside and e(j) outside.
- * y [B,3,Hi,Wi] real;  x [rows,Hi,Wi,3] uint8;  pairs [B,2] int: rows of x;  boxes [rows,4] int as in ImageMix and draws
- * [rows], or both NULL: nothing is erased;  mean, std host [3];  mix host.  In float32 the same bits on every device. */
+ * y [B,3,Hi,Wi] real;  x [rows,Hi,Wi,3] uint8;  pairs [B,2] int: rows of x;  boxes [rows,4] int as in ImageMix and
+ * draws [rows], or both NULL: nothing is erased;  mean, std host [3];  mix host.
+ * In float32 the same bits on every device. */
 void images_mix(real *y, const uint8_t *x, const int *pairs, const int *boxes, const uint32_t *draws, const float *mean,
                 const float *std, const ImageMix *mix, int B, int Hi, int Wi);
 
 /* Images of different sizes in one batch: y = (x / 255 - mean) / std inside, 0 beyond an image's own size.
- * y [B,Hi,Wi,3] real, channels last;  x [B,Hi,Wi,3] uint8, anything beyond the own size;  sizes [B,2] int: own height and
- * width;  mean, std host [3]. */
+ * y [B,Hi,Wi,3] real, channels last;  x [B,Hi,Wi,3] uint8, anything beyond the own size;  sizes [B,2] int: own height
+ * and width;  mean, std host [3]. */
 void images_normalize_padded(real *y, const uint8_t *x, const int *sizes, const float *mean, const float *std, int B,
                              int Hi, int Wi);
 
 /* The patches of an image as rows, so that the patch convolution is a linear layer.
- * cols [B*(Hi/P)*(Wi/P), 3*P*P] real, columns ordered (channel, row, column) as a [M,3,P,P] weight;  x [B,3,Hi,Wi] real. */
+ * cols [B*(Hi/P)*(Wi/P), 3*P*P] real, columns ordered (channel, row, column) as a [M,3,P,P] weight;
+ * x [B,3,Hi,Wi] real. */
 void patchify(real *cols, const real *x, int B, int Hi, int Wi, int P);
 
 /* The windows of a convolution, k x k of them `stride` apart with zeros `pad` deep around the input, Hg x Wg of them:
@@ -139,7 +144,8 @@ void unfold_forward(real *cols, const real *x, const Unfold *shape, int B);
 void unfold_backward(real *dx, const real *dcols, const Unfold *shape, int B);
 
 /* x[b,0] = cls, x[b,t + prefix] = patches[b,t], then x[b] += pos.  prefix is 1 with a class token, else 0.
- * x [B,N,M] real, N = prefix + tokens;  patches [B,N-prefix,M] real;  cls [M] float if prefix;  pos [N,M] float or NULL. */
+ * x [B,N,M] real, N = prefix + tokens;  patches [B,N-prefix,M] real;  cls [M] float if prefix;
+ * pos [N,M] float or NULL. */
 void embed_forward(real *x, const real *patches, const float *cls, const float *pos, int B, int N, int M, int prefix);
 /* dpatches [B,N-prefix,M] (=);  dcls [M] (+=) or NULL;  dpos [N,M] (+=) or NULL;  dx [B,N,M]. */
 void embed_backward(real *dpatches, float *dcls, float *dpos, const real *dx, int B, int N, int M, int prefix);
@@ -165,11 +171,13 @@ void linear_backward_weight(float *dw, float *db, const real *dy, const real *x,
 /* The same with rows of y and dy `row` numbers apart, row >= out: a layer that fills part of a wider tensor. */
 void linear_forward_rows(real *y, int row, const real *x, const float *w, const float *b, size_t n, int in, int out);
 void linear_backward_input_rows(real *dx, const real *dy, int row, const float *w, size_t n, int in, int out);
-void linear_backward_weight_rows(float *dw, float *db, const real *dy, int row, const real *x, size_t n, int in, int out);
+void linear_backward_weight_rows(float *dw, float *db, const real *dy, int row, const real *x, size_t n, int in,
+                                 int out);
 
 /* == Normalisation, activation ==================================================================================== */
 
-/* h = w (x - mean) rstd + b over the last dimension.  h, x [n,M] real;  mean, rstd [n] float (saved);  w, b [M].  h may be x. */
+/* h = w (x - mean) rstd + b over the last dimension.  h, x [n,M] real;  mean, rstd [n] float (saved);  w, b [M].
+ * h may be x. */
 void layernorm_forward(real *h, float *mean, float *rstd, const real *x, const float *w, const float *b, size_t n,
                        int M, float eps);
 /* y = x + s f, then h = norm(y), in one pass.  s is scale[row / rows_per_scale], or 1 when scale is NULL (drop path).
@@ -178,8 +186,8 @@ void layernorm_forward(real *h, float *mean, float *rstd, const real *x, const f
 void add_layernorm_forward(real *y, real *h, float *mean, float *rstd, const real *x, const real *f, const float *scale,
                            int rows_per_scale, const float *w, const float *b, size_t n, int M, float eps);
 /* The norm's gradient joined with the residual stream's: dy = dres + norm'(dh), df = s dy.
- * dy [n,M] (=), may be dres;  df [n,M] (=), not written when scale is NULL (df is dy then);  dres [n,M], or NULL for zero;
- * dw, db [M] (+=);  dh [n,M];  y [n,M] what was normalised. */
+ * dy [n,M] (=), may be dres;  df [n,M] (=), not written when scale is NULL (df is dy then);  dres [n,M], or NULL for
+ * zero;  dw, db [M] (+=);  dh [n,M];  y [n,M] what was normalised. */
 void add_layernorm_backward(real *dy, real *df, float *dw, float *db, const real *dres, const real *dh, const real *y,
                             const float *scale, int rows_per_scale, const float *w, const float *mean,
                             const float *rstd, size_t n, int M);
@@ -209,11 +217,11 @@ void add_forward(real *y, const real *a, const real *b, size_t n);
 
 /* == Dropout ====================================================================================================== */
 
-/* Each number of a tensor becomes 0 with probability `rate`, and x / (1 - rate) otherwise.  Element i of an image is kept
- * where half (i / 16) % 8 of block 16 (i / 128) + i % 16 is at least round(65536 rate): of the four words of
- * rng_bits(seed, RNG_DROPOUT, step, site << 20 | first + image, 4 block ...) the low halves are even, the high ones odd.
- * Nothing is stored: backward draws the same again.  Sixteen elements side by side take sixteen blocks, and one block
- * serves eight elements. */
+/* Each number of a tensor becomes 0 with probability `rate`, and x / (1 - rate) otherwise.  Element i of an image is
+ * kept where half (i / 16) % 8 of block 16 (i / 128) + i % 16 is at least round(65536 rate): of the four words of
+ * rng_bits(seed, RNG_DROPOUT, step, site << 20 | first + image, 4 block ...) the low halves are even, the high ones
+ * odd.  Nothing is stored: backward draws the same again.  Sixteen elements side by side take sixteen blocks, and one
+ * block serves eight elements. */
 typedef struct {
     float rate; /* 0: nothing is dropped */
     uint64_t seed;
@@ -236,8 +244,8 @@ typedef struct {
     int x_row, y_row; /* numbers from one token of x or y to the next, at least C; 3*M within qkv */
 } Depthwise;
 
-/* y_t = add_t + b + sum_o w_o x_t+o over the k x k offsets o.  y, x channels last, [B,Hg*Wg,C], rows y_row, x_row apart;
- * add like y, may be y, or NULL;  w [period,k,k];  b [period] or NULL. */
+/* y_t = add_t + b + sum_o w_o x_t+o over the k x k offsets o.  y, x channels last, [B,Hg*Wg,C], rows y_row, x_row
+ * apart; add like y, may be y, or NULL;  w [period,k,k];  b [period] or NULL. */
 void depthwise_forward(real *y, const real *add, const real *x, const float *w, const float *b, const Depthwise *shape,
                        int B);
 /* dx (=) add + sum_o w_o dy_t-o, rows x_row apart;  add like dx, may be dx, or NULL;  dw (+=);  db (+=) or NULL. */
@@ -245,15 +253,17 @@ void depthwise_backward(real *dx, const real *add, float *dw, float *db, const r
                         const Depthwise *shape, int B);
 size_t depthwise_workspace(const Depthwise *shape);
 
-/* y_t = the largest of the 3 x 3 tokens around t, as far as they are on the grid, channel by channel; NaN is larger than all.
- * y [B,Hg*Wg,C] real;  at [B,Hg*Wg,C]: which of the nine, row by row, the first of equals (saved);  x rows `row` apart. */
+/* y_t = the largest of the 3 x 3 tokens around t, as far as they are on the grid, channel by channel; NaN is larger
+ * than all.  y [B,Hg*Wg,C] real;  at [B,Hg*Wg,C]: which of the nine, row by row, the first of equals (saved);
+ * x rows `row` apart. */
 void neighbour_max_forward(real *y, uint8_t *at, const real *x, int row, int B, int Hg, int Wg, int C);
 /* dx (=), rows `row` apart;  dy [B,Hg*Wg,C]. */
 void neighbour_max_backward(real *dx, const real *dy, const uint8_t *at, int row, int B, int Hg, int Wg, int C);
 /* == Convolution with a frozen batch norm ========================================================================= */
 
-/* Images are channels last, [B,H,W,C]; zeros k/2 deep lie around them, so the output is [B,Ho,Wo,out], Ho = ceil(H/stride).
- * Shapes may change from call to call: the first call of a shape prepares it and may allocate, the next ones do not. */
+/* Images are channels last, [B,H,W,C]; zeros k/2 deep lie around them, so the output is [B,Ho,Wo,out],
+ * Ho = ceil(H/stride).  Shapes may change from call to call: the first call of a shape prepares it and may allocate,
+ * the next ones do not. */
 typedef struct {
     int in, out;   /* channels */
     int k, stride; /* k odd */
@@ -265,9 +275,9 @@ static inline int convolution_side(int side, int stride) { return (side - 1) / s
 void batchnorm_fold(float *scale, float *shift, const float *w, const float *b, const float *mean, const float *var,
                     int n, float eps);
 
-/* W' = scale_o w, ready for the calls below, in a layout that is the backend's secret.  folded: convolution_folded_bytes
- * of memory from device_malloc, at a multiple of 256 bytes;  w [out,in,k,k];  scale [out].  backward: also for
- * convolution_backward_input, of all the calls for this convolution the same. */
+/* W' = scale_o w, ready for the calls below, in a layout that is the backend's secret.  folded:
+ * convolution_folded_bytes of memory from device_malloc, at a multiple of 256 bytes;  w [out,in,k,k];  scale [out].
+ * backward: also for convolution_backward_input, of all the calls for this convolution the same. */
 size_t convolution_folded_bytes(const Convolution *c, bool backward);
 void convolution_fold(void *folded, const float *w, const float *scale, const Convolution *c, bool backward);
 
@@ -276,8 +286,8 @@ void convolution_fold(void *folded, const float *w, const float *scale, const Co
 void convolution_forward(real *y, const real *x, const real *add, const void *folded, const float *shift,
                          const Convolution *c, bool relu, int B, int H, int W);
 /* dx (=) add + conv^T(dy, W') where below > 0, else 0: the gradient of what `below` was before its ReLU.
- * dx, add, below [B,H,W,in], below NULL where there was none;  add may be dx, and is NULL for 0 and for strides beyond 1;
- * dy [B,Ho,Wo,out]. */
+ * dx, add, below [B,H,W,in], below NULL where there was none;  add may be dx, and is NULL for 0 and for strides beyond
+ * 1;  dy [B,Ho,Wo,out]. */
 void convolution_backward_input(real *dx, const real *add, const real *dy, const void *folded, const real *below,
                                 const Convolution *c, int B, int H, int W);
 /* dw [out,in,k,k] (+=) scale_o times the gradient of W'. */
@@ -298,7 +308,8 @@ void max_pool_forward(real *y, const real *x, int B, int H, int W, int C);
 /* qkv is the output of the fused projection everywhere: [B,N,3,H,D], so its rows are 3*M long: q, k, v, head by head.
  * y [B,N,H,D] is the input of the output projection as it stands. */
 
-/* y_n = sum_m softmax_m(q_n.k_m / sqrt D) v_m.  No N x N in memory.  lse [B,H,N] float: log-sum-exp of the scaled scores (saved). */
+/* y_n = sum_m softmax_m(q_n.k_m / sqrt D) v_m.  No N x N in memory.  lse [B,H,N] float:
+ * log-sum-exp of the scaled scores (saved). */
 void softmax_attention_forward(real *y, float *lse, const real *qkv, int B, int N, int H, int D);
 /* dqkv [B,N,3,H,D] (=). */
 void softmax_attention_backward(real *dqkv, const real *dy, const real *y, const float *lse, const real *qkv, int B,
@@ -337,15 +348,16 @@ void sparse_attention_backward(real *dqkv, const real *dy, const real *y, const 
                                const SparsePattern *pattern, int B, int N, int H, int D);
 size_t sparse_attention_workspace(const SparsePattern *pattern, int N, int D);
 
-/* y += sum of P_nm v_m over the keys with P_nm > threshold, P = softmax(q k^T / sqrt D): the weights that are left are not
- * scaled up (Castling-ViT's auxiliary branch).  y [B,N,H,D] (updated);  lse [B,H,N] float: log-sum-exp of the scaled
- * scores (saved). */
+/* y += sum of P_nm v_m over the keys with P_nm > threshold, P = softmax(q k^T / sqrt D): the weights that are left are
+ * not scaled up (Castling-ViT's auxiliary branch).  y [B,N,H,D] (updated);  lse [B,H,N] float: log-sum-exp of the
+ * scaled scores (saved). */
 void thresholded_attention_forward(real *y, float *lse, const real *qkv, float threshold, int B, int N, int H, int D);
 /* dqkv (+=): other gradients of q, k and v are there.  delta [B,H,N] float (=): sum_m of what is left of P_nm times
  * dy_n.v_m.  Which weights are left counts as a constant. */
 void thresholded_attention_backward(real *dqkv, float *delta, const real *dy, const float *lse, const real *qkv,
-                               float threshold, int B, int N, int H, int D);
+                                    float threshold, int B, int N, int H, int D);
 size_t thresholded_attention_workspace(int N, int D);
+
 /* == Attention with padding, dropout and spatial modulation (SMCA) ================================================= */
 
 /* Q queries of each image look at N = h*w keys on a grid, of which its first cells[b][0] rows and first cells[b][1]
@@ -354,8 +366,8 @@ typedef struct {
     int B, H, D, Q, h, w;
     int q_row, kv_row; /* numbers from one token's q, or k and v, to the next's: 3*M within qkv */
     const int *cells;  /* device [B,2], or NULL: no padding */
-    Dropout dropout;   /* of the weights; element (head*Q + query) * N' + j, N' = N rounded up to 128, j the key's number
-                          among those that are no padding */
+    Dropout dropout;   /* of the weights; element (head*Q + query) * N' + j, N' = N rounded up to 128, j the key's
+                          number among those that are no padding */
     int scale_type;    /* 0: no modulation */
 } MaskedAttention;
 
@@ -393,12 +405,13 @@ void mask_features(real *phi, const int *cells, int B, int h, int w, int H, int 
 /* == What the detector's queries know of places =================================================================== */
 
 /* Sine positions of DETR: with (Y, X) a cell's number, from 1, over the rows and columns of its image,
- *   e = 2 pi Y / (rows + 1e-6),  channel i < M/2: sin(e / f_i) for even i, cos for odd, f_i = 10000^(2 floor(i/2) / (M/2)),
+ *   e = 2 pi Y / (rows + 1e-6),  channel i < M/2: sin(e / f_i) for even i, cos for odd,
+ *   f_i = 10000^(2 floor(i/2) / (M/2)),
  * then X likewise.  Y is 0 in a column of padding, X in a row.  pos [B,h*w,M] real, M a multiple of 4;  cells [B,2]. */
 void sine_positions(real *pos, const int *cells, int B, int h, int w, int M);
 
-/* reference = sigmoid(raw) (width, height) / 32.  reference [B,Q,2] float: x, y in cells;  raw [B,Q,2];  sizes [B,2] int:
- * own height and width. */
+/* reference = sigmoid(raw) (width, height) / 32.  reference [B,Q,2] float: x, y in cells;  raw [B,Q,2];  sizes [B,2]
+ * int: own height and width. */
 void reference_points_forward(float *reference, const real *raw, const int *sizes, int B, int Q);
 /* draw = draw_boxes + dreference times that.  draw (=) [B,Q,2] real;  draw_boxes [B,Q,2] float: the boxes' part. */
 void reference_points_backward(real *draw, const float *draw_boxes, const float *dreference, const real *raw,
@@ -415,15 +428,16 @@ void boxes_backward(real *du, float *draw, const float *dboxes, const float *box
 /* == Gated positional attention (ConViT) ========================================================================== */
 
 /* Token n looks at token m, (dx, dy) away on the grid, with weight P_nm = softmax_m(w.(dx, dy, dx^2 + dy^2)),
- * w = pos_proj[h], in every image.  The exponent is a sum over the two axes, so P_nm = rows[yn,ym] columns[xn,xm], each a
- * softmax of its own, and there is no N x N.  axes [H, Hg*Hg + Wg*Wg] float: rows, then columns (saved);  pos_proj [H,3]. */
+ * w = pos_proj[h], in every image.  The exponent is a sum over the two axes, so P_nm = rows[yn,ym] columns[xn,xm], each
+ * a softmax of its own, and there is no N x N.  axes [H, Hg*Hg + Wg*Wg] float: rows, then columns (saved);
+ * pos_proj [H,3]. */
 void position_axes_forward(float *axes, const float *pos_proj, int H, int Hg, int Wg);
 /* y_n = (1-g) content_n + g sum_m P_nm v_m, g = sigmoid(gating[h]).
  * y, content [B,N,H,D] real, N = Hg*Wg;  qkv [B,N,3,H,D], only v read;  gating [H].  y may be content. */
 void position_attention_forward(real *y, const real *content, const real *qkv, const float *axes, const float *gating,
                                 int B, int Hg, int Wg, int H, int D);
-/* dqkv [B,N,3,H,D]: what content's backward made of dy on entry; (1-g) times that, plus g P^T dy in its v third, on return.
- * daxes [B, H, Hg*Hg + Wg*Wg + 1] float (=): the gradient of sum_n dy_n.(P v)_n in the order of axes, then
+/* dqkv [B,N,3,H,D]: what content's backward made of dy on entry; (1-g) times that, plus g P^T dy in its v third, on
+ * return.  daxes [B, H, Hg*Hg + Wg*Wg + 1] float (=): the gradient of sum_n dy_n.(P v)_n in the order of axes, then
  * sum_n dy_n.content_n, which is what position_axes_backward makes the parameters' gradients from. */
 void position_attention_backward(real *dqkv, float *daxes, const real *dy, const real *content, const real *qkv,
                                  const float *axes, const float *gating, int B, int Hg, int Wg, int H, int D);
@@ -435,7 +449,8 @@ size_t position_attention_workspace(int Hg, int Wg, int H, int D);
 /* == Feature maps ================================================================================================= */
 
 /* phi(z) = relu(w2 [sin(w1 z'); cos(w1 z')] + b2), z' = D^-1/4 z, for q and k of every head: the paper's equation 13.
- * phi [B,N,2,H,F] real, q's features then k's;  qkv [B,N,3,H,D], v not read;  w1 [E,D];  w2 [F,2E];  b2 [F];  n = B*N. */
+ * phi [B,N,2,H,F] real, q's features then k's;  qkv [B,N,3,H,D], v not read;  w1 [E,D];  w2 [F,2E];
+ * b2 [F];  n = B*N. */
 void feature_mlp_forward(real *phi, const real *qkv, const float *w1, const float *w2, const float *b2, size_t n, int H,
                          int D, int E, int F);
 /* dqkv [B,N,3,H,D] (=) in its q and k thirds, v untouched;  dw1, dw2, db2 (+=), dw1 may be NULL;
@@ -606,8 +621,8 @@ void hydra_attention_backward(real *dqkv, float *dkv, const real *dy, const floa
 
 /* == Attention through landmarks ================================================================================== */
 
-/* A grid of Lh x Lw cells, L = Lh*Lw: cell (i,j) has rows i Hg/Lh up to (i+1) Hg/Lh of the tokens' grid, rounded down, and
- * columns likewise, so that every token is in one.  1 <= Lh <= Hg, 1 <= Lw <= Wg. */
+/* A grid of Lh x Lw cells, L = Lh*Lw: cell (i,j) has rows i Hg/Lh up to (i+1) Hg/Lh of the tokens' grid, rounded down,
+ * and columns likewise, so that every token is in one.  1 <= Lh <= Hg, 1 <= Lw <= Wg. */
 typedef struct {
     int Hg, Wg, Lh, Lw;
 } Cells;
@@ -623,12 +638,14 @@ void head_patches_forward(real *cols, const real *x, int Hg, int Wg, int r, int 
 /* dx (+=). */
 void head_patches_backward(real *dx, const real *dcols, int Hg, int Wg, int r, int B, int H, int D, int x_row);
 
-/* y = A(q, b) Z A(a, k) v with landmarks a of the queries and b of the keys; Z is A(a, b)'s pseudo-inverse after six steps
- * of a cubic scheme, Z <- Z/4 (13 - W (15 - W (7 - W))), W = A(a, b) Z, from A(a, b)^T / m, m its largest column sum.
+/* y = A(q, b) Z A(a, k) v with landmarks a of the queries and b of the keys; Z is A(a, b)'s pseudo-inverse after six
+ * steps of a cubic scheme, Z <- Z/4 (13 - W (15 - W (7 - W))), W = A(a, b) Z, from A(a, b)^T / m,
+ * m its largest column sum.
  *   softmax   A(x, z) = softmax of x z^T / sqrt D over its rows (Nystromformer)
  *   gaussian  A(x, z) = exp(-|x - z|^2 / 2), tokens scaled by D^-1/4, k = q, b = a; m squared (SOFT)
  * Gradients are those of the steps as they are taken, m's included.
- * y [B,N,H,D] real;  tokens [B,N,3,H,D]: q, k, v, or [B,N,2,H,D]: q, v;  landmarks [B,L,2,H,D]: a, b, or [B,L,H,D]: a. */
+ * y [B,N,H,D] real;  tokens [B,N,3,H,D]: q, k, v, or [B,N,2,H,D]: q, v;  landmarks [B,L,2,H,D]: a, b,
+ * or [B,L,H,D]: a. */
 typedef struct {
     int N, L, H, D;
     bool gaussian;
@@ -654,7 +671,8 @@ typedef struct {
  *   o_r = <sticks[h,r], wp v + bp>, s_r = 1/(1 + (R - r) exp(-o_r)),
  *   alpha_r = s_r prod_{r'<r} (1 - s_r') for r < R, alpha_R = prod (1 - s_r).
  * tau > 0: from the first r^ with 1 - sum_{r<=r^} alpha_r < tau on, the groups r^..R share what is left equally.
- * truncate: alpha_R = 0 after that.  alpha [B,N,H,R+1] float;  o [B,N,H,R] float (saved);  wp [D,D], bp [D], sticks [H,R,D]. */
+ * truncate: alpha_R = 0 after that.  alpha [B,N,H,R+1] float;  o [B,N,H,R] float (saved);  wp [D,D], bp [D],
+ * sticks [H,R,D]. */
 void stick_breaking_forward(float *alpha, float *o, const real *qkv, const float *wp, const float *bp,
                             const float *sticks, size_t n, int H, int D, int R, float tau, bool truncate);
 /* dqkv [B,N,3,H,D] (+=) in its v third: v's second gradient, so this runs after the attention's backward;
@@ -669,7 +687,8 @@ void stick_breaking_heads_backward(real *dqkv, float *dwp, float *dbp, float *ds
                                    const float *alpha, const float *o, const real *qkv, const float *wp,
                                    const float *bp, const float *sticks, size_t n, int H, int D, int R, float tau,
                                    bool truncate);
-/* Weights as a plain softmax over G logits o_r = <sticks[h,r], wp v + bp>.  alpha [B,N,H,G] float (saved);  sticks [H,G,D]. */
+/* Weights as a plain softmax over G logits o_r = <sticks[h,r], wp v + bp>.  alpha [B,N,H,G] float (saved);
+ * sticks [H,G,D]. */
 void softmax_weights_forward(float *alpha, const real *qkv, const float *wp, const float *bp, const float *sticks,
                              size_t n, int H, int D, int G);
 /* As stick_breaking_backward. */
@@ -681,7 +700,8 @@ void fixed_weights(float *alpha, const float *weights, size_t rows, int G);
 size_t ripple_weights_workspace(int H, int D, int G);
 
 /* y_n = sum_m alpha_g(n,m)(n) (phi(q_n).phi(k_m)) v_m / den_n, den_n = sum_m alpha_g(n,m)(n) phi(q_n).phi(k_m) + 1e-6.
- * y [B,N,H,D] real;  den [B,N,H] float (saved);  alpha [B,N,H,G] float;  phi [B,N,2,H,F];  qkv [B,N,3,H,D], only v read.
+ * y [B,N,H,D] real;  den [B,N,H] float (saved);  alpha [B,N,H,G] float;  phi [B,N,2,H,F];  qkv [B,N,3,H,D],
+ * only v read.
  * Backward: dqkv (=) in its v third only;  dphi [B,N,2,H,F] (=);  dalpha [B,N,H,G] (=).
  * Four algorithms, the same numbers:
  *   naive   group by group, query by query: the reference;
@@ -730,8 +750,8 @@ double ripple_sat_cost(const RippleRings *rings, int D, int F);
 /* x^ = x / max(|x|, 1e-6) for x = q and k, or q, k and v: parts 2 or 3, head by head.
  * unit [n,parts,H,D] real;  inverse [n,parts,H] float: what x was multiplied by (saved);  qkv [n,3,H,D]. */
 void l2_normalize_forward(real *unit, float *inverse, const real *qkv, size_t n, int parts, int H, int D);
-/* dqkv [n,3,H,D] (=) in its first parts, the others untouched;  dunit, unit [n,parts,H,D].  dqkv may be dunit where there
- * are three parts. */
+/* dqkv [n,3,H,D] (=) in its first parts, the others untouched;  dunit, unit [n,parts,H,D].  dqkv may be dunit where
+ * there are three parts. */
 void l2_normalize_backward(real *dqkv, const real *dunit, const real *unit, const float *inverse, size_t n, int parts,
                            int H, int D);
 
@@ -764,7 +784,8 @@ LISA_BACKWARD(lisa_fft_backward);
 size_t lisa_fft_workspace(const Patterns *patterns, int B, int H, int D);
 
 /* Estimated seconds of forward and backward for one image and one head on this device (tests/bench_lisa.c). Infinite
- * where the algorithm has no answer: fft for other offsets than circles and tori, or for more tokens than it has room for. */
+ * where the algorithm has no answer: fft for other offsets than circles and tori,
+ * or for more tokens than it has room for. */
 double lisa_dense_cost(const Patterns *patterns, int D);
 double lisa_fft_cost(const Patterns *patterns, int D);
 
@@ -780,8 +801,8 @@ size_t weighted_attention_workspace(const Offsets *offsets, int tables, int B, i
 /* Sums over keys by relative position t(i,j), collected into E patterns and spread from them, head by head; D channels:
  *   collect   s[i,e] = sum_c q[i,c] (base[c,e] + sum_j w[t(i,j),c,e] k[j,c])
  *   spread    y[i,c] = sum_e s[i,e] (base[c,e] + sum_j w[t(i,j),c,e] v[j,c])
- * N^2 work, but no N x N in memory.  w [T,D,E], or [T,E] for all channels unless per_channel;  base [D,E], or NULL: zero;
- * any offsets but local ones. */
+ * N^2 work, but no N x N in memory.  w [T,D,E], or [T,E] for all channels unless per_channel;  base [D,E], or NULL:
+ * zero;  any offsets but local ones. */
 typedef struct {
     int x, z, k; /* from one token to the next: of q, y and their gradients; of s; of k and v */
 } PatternRows;
@@ -789,26 +810,27 @@ typedef struct {
 void patterns_collect_forward(real *s, const real *q, const real *k, const float *w, const float *base,
                               const Patterns *patterns, const PatternRows *rows, int B, int H, int D);
 /* dq (=);  dk (=) add + the gradient, add like dk, may be dk, or NULL;  dw (+=);  dbase (+=) or NULL. */
-void patterns_collect_backward(real *dq, real *dk, const real *add, float *dw, float *dbase, const real *ds, const real *q,
-                               const real *k, const float *w, const float *base, const Patterns *patterns,
-                               const PatternRows *rows, int B, int H, int D);
+void patterns_collect_backward(real *dq, real *dk, const real *add, float *dw, float *dbase, const real *ds,
+                               const real *q, const real *k, const float *w, const float *base,
+                               const Patterns *patterns, const PatternRows *rows, int B, int H, int D);
 void patterns_spread_forward(real *y, const real *s, const real *v, const float *w, const float *base,
                              const Patterns *patterns, const PatternRows *rows, int B, int H, int D);
 /* ds (=);  dv (=) add + the gradient, as above;  dw (+=);  dbase (+=) or NULL. */
-void patterns_spread_backward(real *ds, real *dv, const real *add, float *dw, float *dbase, const real *dy, const real *s,
-                              const real *v, const float *w, const float *base, const Patterns *patterns,
-                              const PatternRows *rows, int B, int H, int D);
+void patterns_spread_backward(real *ds, real *dv, const real *add, float *dw, float *dbase, const real *dy,
+                              const real *s, const real *v, const float *w, const float *base,
+                              const Patterns *patterns, const PatternRows *rows, int B, int H, int D);
 size_t patterns_workspace(const Patterns *patterns, int B, int H, int D);
 
 /* == Global filter ================================================================================================ */
 
-/* y = F' (w F x) over the grid, channel by channel, F the real two-dimensional Fourier transform (GFNet; orthonormal in both
- * directions, which is 1/N in one).  Where a frequency and its conjugate both have an entry, in the columns 0 and Wg/2, the
- * mean of w and its partner's conjugate counts, as in an inverse real transform.
+/* y = F' (w F x) over the grid, channel by channel, F the real two-dimensional Fourier transform (GFNet; orthonormal in
+ * both directions, which is 1/N in one).  Where a frequency and its conjugate both have an entry, in the columns 0 and
+ * Wg/2, the mean of w and its partner's conjugate counts, as in an inverse real transform.
  * y, x [B,Hg*Wg,M] real;  w [Hg,Wg/2+1,M,2] float: real and imaginary parts.  y may not be x. */
 void global_filter_forward(real *y, const real *x, const float *w, int B, int Hg, int Wg, int M);
 /* dx (=);  dw (+=). */
-void global_filter_backward(real *dx, float *dw, const real *dy, const real *x, const float *w, int B, int Hg, int Wg, int M);
+void global_filter_backward(real *dx, float *dw, const real *dy, const real *x, const float *w, int B, int Hg, int Wg,
+                            int M);
 size_t global_filter_workspace(int B, int Hg, int Wg, int M);
 
 /* == Loss ========================================================================================================= */
@@ -849,7 +871,8 @@ void collective_open(void);
 void collective_close(void);
 
 /* x = sum of x over all ranks: begins once everything asked for so far is done, and runs beside what is asked for next.
- * Nobody touches x before all_reduce_finish.  All ranks ask for the same sums in the same order.  x [n] float (updated). */
+ * Nobody touches x before all_reduce_finish.  All ranks ask for the same sums in the same order.
+ * x [n] float (updated). */
 void all_reduce_start(float *x, size_t n);
 /* What is asked for from here on sees the sums. */
 void all_reduce_finish(void);

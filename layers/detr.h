@@ -2,7 +2,8 @@
  * a decoder whose queries are objects.  All parameters live in one arena under the published names, all activations in
  * one plan.
  *
- * Letters: B images padded to Hi x Wi, h x w the grid of C5, N = h*w; L decoder layers, Q queries, C columns (classes). */
+ * Letters: B images padded to Hi x Wi, h x w the grid of C5, N = h*w; L decoder layers, Q queries,
+ * C columns (classes). */
 #ifndef VIT_LAYERS_DETR_H
 #define VIT_LAYERS_DETR_H
 

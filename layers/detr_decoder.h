@@ -1,4 +1,5 @@
-/* The detector's decoder, spatially modulated co-attention (Gao et al. 2021), and the heads behind each of its layers. */
+/* The detector's decoder, spatially modulated co-attention (Gao et al. 2021),
+ * and the heads behind each of its layers. */
 #ifndef VIT_LAYERS_DETR_DECODER_H
 #define VIT_LAYERS_DETR_DECODER_H
 

@@ -28,7 +28,8 @@ static inline size_t rows_total(Rows r) { return (size_t)r.n * (size_t)r.rows; }
 #define POST_NORM_EPS 1e-5f /* PyTorch's */
 
 void post_norm_declare(PostNorm *p, Params *params, const char *prefix, const char *name, int M);
-/* Training keeps all.  In inference the sum takes the place of `from`, the stream before, and the stream goes to `to`. */
+/* Training keeps all.  In inference the sum takes the place of `from`, the stream before,
+ * and the stream goes to `to`. */
 void post_norm_plan(PostNorm *p, Plan *plan, const char *prefix, const char *name, size_t n, real **from, real **to);
 /* p->x from x and f, which is overwritten. */
 void post_norm_forward(const PostNorm *p, const real *x, real *f, Rows rows, const Dropout *dropout);

@@ -33,8 +33,8 @@ static inline void projection_declare(Projection *p, Params *params, const char 
     params_declare(params, &p->b, &p->db, prefix, tensor, INIT_ZEROS, false, 1, (int[]){out});
 }
 
-/* One of the detector's: prefix + name + "weight" and + "bias", so that name ends in a dot or in an underscore.  Each starts
- * as said, the bias within 1/sqrt(in) where that is INIT_FAN_IN_UNIFORM; both decay. */
+/* One of the detector's: prefix + name + "weight" and + "bias", so that name ends in a dot or in an underscore.  Each
+ * starts as said, the bias within 1/sqrt(in) where that is INIT_FAN_IN_UNIFORM; both decay. */
 static inline void projection_declare_as(Projection *p, Params *params, const char *prefix, const char *name, int in,
                                          int out, ParamInit weight, ParamInit bias) {
     char tensor[PARAM_NAME_SIZE + sizeof "weight"];

@@ -1,6 +1,7 @@
 /* The detector's backbone: a ResNet of bottlenecks (He et al. 2015, torchvision's v1.5: the 3x3 convolution carries the
- * stride) with frozen batch norms.  images [B,H,W,3] -> features [B,h*w,C], h = ceil(H/32), w = ceil(W/32), C = 32*width:
- * channels last, so that features are tokens.  conv1 and layer1 are never trained, and no gradient goes below layer2. */
+ * stride) with frozen batch norms.  images [B,H,W,3] -> features [B,h*w,C], h = ceil(H/32), w = ceil(W/32),
+ * C = 32*width: channels last, so that features are tokens.  conv1 and layer1 are never trained,
+ * and no gradient goes below layer2. */
 #ifndef VIT_LAYERS_RESNET_H
 #define VIT_LAYERS_RESNET_H
 
@@ -42,7 +43,7 @@ typedef struct {
     ResNetConv **convs; /* all of them, in the order of their tensors: [conv_count] */
     int conv_count;
     const Params *params;
-    size_t first[RESNET_STAGES + 1]; /* where each stage's tensors begin in the parameter arena, and the last one's end */
+    size_t first[RESNET_STAGES + 1]; /* where each stage's tensors begin in the parameter arena, and the last's end */
     void *memory;                    /* scale, shift and folded of all convolutions */
     size_t room[RESNET_STAGES + 1];  /* positions planned for: of conv1's output, and of each stage's */
     real *features;                  /* [B,h*w,C]: the last block's y */
@@ -51,14 +52,14 @@ typedef struct {
     real *dh1, *dh2;                 /* and of h1 and h2 before their ReLU */
 } ResNet;
 
-/* Checks the settings (die_usage) and declares every tensor: torchvision's names below config->prefix, 53 weights and 53
- * batch norms of four tensors in a ResNet-50.  What is frozen is a buffer of the arena.  Without a file the weights start
- * as torchvision's (Kaiming normal, fan out), batch norms as the identity but the last of each block, whose weight is
- * 1/sqrt(blocks): frozen ones do not hold back what a sum of so many branches grows to. */
+/* Checks the settings (die_usage) and declares every tensor: torchvision's names below config->prefix, 53 weights and
+ * 53 batch norms of four tensors in a ResNet-50.  What is frozen is a buffer of the arena.  Without a file the weights
+ * start as torchvision's (Kaiming normal, fan out), batch norms as the identity but the last of each block, whose
+ * weight is 1/sqrt(blocks): frozen ones do not hold back what a sum of so many branches grows to. */
 void resnet_create(ResNet *net, const ResNetConfig *config, Params *params);
 
-/* Plans activations for B images of H x W, and so of W x H and everything smaller; a training plan also plans the backward
- * pass unless the whole backbone is frozen. */
+/* Plans activations for B images of H x W, and so of W x H and everything smaller; a training plan also plans the
+ * backward pass unless the whole backbone is frozen. */
 void resnet_plan(ResNet *net, Plan *plan, int B, int H, int W);
 /* Is there room for this batch in what was planned? */
 bool resnet_fits(const ResNet *net, int B, int H, int W);
@@ -69,10 +70,11 @@ void resnet_fold(ResNet *net);
 
 /* images [B,H,W,3] (images_normalize_padded) -> net->features [B,h*w,C]. */
 void resnet_forward(const ResNet *net, const real *images, int B, int H, int W);
-/* dfeatures -> dw (+=) of layers 2 to 4, after resnet_forward of the same batch under a training plan; overwrites dfeatures.
- * `final` hears of gradients [n] that this pass will not touch again, the last stage's first; NULL when more
- * micro-batches follow.  Nothing to do where all is frozen. */
-void resnet_backward(const ResNet *net, real *dfeatures, int B, int H, int W, void (*final)(float *gradients, size_t n));
+/* dfeatures -> dw (+=) of layers 2 to 4, after resnet_forward of the same batch under a training plan; overwrites
+ * dfeatures.  `final` hears of gradients [n] that this pass will not touch again, the last stage's first; NULL when
+ * more micro-batches follow.  Nothing to do where all is frozen. */
+void resnet_backward(const ResNet *net, real *dfeatures, int B, int H, int W,
+                     void (*final)(float *gradients, size_t n));
 
 /* Channels and grid of the features. */
 int resnet_channels(const ResNet *net);

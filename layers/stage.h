@@ -1,4 +1,5 @@
-/* A stage: the pre-norm blocks that share one token grid and one width.  An isotropic vision transformer is one of them. */
+/* A stage: the pre-norm blocks that share one token grid and one width.
+ * An isotropic vision transformer is one of them. */
 #ifndef VIT_LAYERS_STAGE_H
 #define VIT_LAYERS_STAGE_H
 
@@ -6,8 +7,8 @@
 #include "layers/depthwise.h"
 #include "layers/mlp.h"
 
-/* The residual stream x at one of a stage's 2*depth + 1 stations, and its norm h, which the next half-block reads.  With a
- * convolutional position embedding a block begins with x = in + conv(in). */
+/* The residual stream x at one of a stage's 2*depth + 1 stations, and its norm h, which the next half-block reads.
+ * With a convolutional position embedding a block begins with x = in + conv(in). */
 typedef struct {
     int N;        /* tokens here: one more from the class token on */
     size_t begin; /* of its parameters in the arena; the next half-block's follow */
@@ -56,7 +57,7 @@ typedef struct {
     int N; /* tokens at the end */
     float *cls, *dcls; /* [M]; the model declares it */
     Block *blocks;     /* [depth] */
-    Station *stations; /* [2*depth + 1]: 2i before block i's attention, 2i+1 before its MLP, the last before what follows */
+    Station *stations; /* [2*depth + 1]: 2i before block i's attention, 2i+1 before its MLP, the last at the end */
 } Stage;
 
 /* The block before which the class token joins. */
@@ -80,7 +81,8 @@ typedef struct {
 } GradientsFinal;
 void gradients_final(GradientsFinal *g, size_t from);
 
-/* stream->dh, the gradient of the output -> stream->dx, the gradient of the input; parameters (+=).  Overwrites dh and df. */
+/* stream->dh, the gradient of the output -> stream->dx, the gradient of the input; parameters (+=).
+ * Overwrites dh and df. */
 void stage_backward(Stage *stage, int B, bool drop, GradientsFinal *final);
 
 /* Multiply-adds of one image at a station: those of its convolution. */

@@ -1,6 +1,7 @@
 /* The vision transformer of DeiT (Touvron et al. 2020): patches, pre-norm blocks, a norm, a linear head.  With several
- * stages it is a hierarchy: each begins with a patch embedding of its own, half as fine as the one before.  All parameters
- * live in one arena, under timm's names (a hierarchy's are those of its pvt_v2), all activations in one plan. */
+ * stages it is a hierarchy: each begins with a patch embedding of its own, half as fine as the one before.  All
+ * parameters live in one arena, under timm's names (a hierarchy's are those of its pvt_v2),
+ * all activations in one plan. */
 #ifndef VIT_LAYERS_VIT_H
 #define VIT_LAYERS_VIT_H
 
@@ -84,7 +85,8 @@ typedef struct {
 void vit_load_mixed(Vit *vit, const uint8_t *pixels, const MixedImages *mixed, const float *mean, const float *std,
                     int B);
 
-/* Draws the drop path of this step for samples first .. first+B-1 of the global batch.  Before a training forward pass. */
+/* Draws the drop path of this step for samples first .. first+B-1 of the global batch.
+ * Before a training forward pass. */
 void vit_draw_drop_path(Vit *vit, uint64_t seed, uint32_t step, size_t first, int B);
 
 /* Draws the random features and codes of this step, where the operator has any: before its first micro-batch, and once
@@ -97,8 +99,8 @@ void vit_forward(Vit *vit, int B, bool drop);
 /* Host targets [B,C], each row summing to one, for vit_loss. */
 void vit_load_targets(Vit *vit, const float *targets, int B);
 
-/* Soft-target cross entropy of the logits against the targets.  dlogits get `scale` times the gradient: 1 / global batch
- * makes their sum over micro-batches and ranks the gradient of the mean loss. */
+/* Soft-target cross entropy of the logits against the targets.  dlogits get `scale` times the gradient: 1 / global
+ * batch makes their sum over micro-batches and ranks the gradient of the mean loss. */
 void vit_loss(Vit *vit, int B, float scale);
 
 /* The losses [B] of the last vit_loss, to the host.  Waits for the device: ask when everything else is under way. */
@@ -109,7 +111,8 @@ void vit_losses(const Vit *vit, float *losses, int B);
  * run beside what is left of the pass; NULL when more micro-batches follow. */
 void vit_backward(Vit *vit, int B, bool drop, void (*final)(float *gradients, size_t n));
 
-/* The mean of AttentionOp.divergence over the blocks that have one, of the last forward pass with B images; NaN: none has. */
+/* The mean of AttentionOp.divergence over the blocks that have one, of the last forward pass with B images; NaN:
+ * none has. */
 double vit_divergence(const Vit *vit, int B);
 
 /* Block i of all stages' blocks. */
@@ -119,8 +122,8 @@ Block *vit_block(const Vit *vit, int i);
 size_t vit_macs(const Vit *vit);
 
 /* An estimate of the bytes that one training step of B images moves through memory when nothing stays in a cache: every
- * planned tensor is written once and read once, and what is kept is read a second time in the backward pass, after it was
- * written and read once more where it is recomputed; ten floats a parameter for gradient, norm and AdamW. */
+ * planned tensor is written once and read once, and what is kept is read a second time in the backward pass, after it
+ * was written and read once more where it is recomputed; ten floats a parameter for gradient, norm and AdamW. */
 double vit_moved_bytes(const Vit *vit, int B);
 
 /* Bytes of activations, scratch and workspace. */

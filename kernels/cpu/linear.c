@@ -126,7 +126,8 @@ static void column_sums(float *db, const real *dy, int row, size_t n, int out) {
     }
 }
 
-void linear_backward_weight_rows(float *dw, float *db, const real *dy, int row, const real *x, size_t n, int in, int out) {
+void linear_backward_weight_rows(float *dw, float *db, const real *dy, int row, const real *x, size_t n, int in,
+                                 int out) {
     DNNL_TRY(dnnl_sgemm('T', 'N', out, in, (dnnl_dim_t)n, 1, dy, row, x, in, 1, dw, in));
     if (db) column_sums(db, dy, row, n, out);
 }

@@ -1,6 +1,6 @@
-/* Tables of relative positions as matrix products read them.  For one query the keys of a grid row (of the whole circle)
- * read consecutive entries backwards; turned round, and doubled where positions wrap, a table [U] gives them forwards:
- * key j0 + n reads entry u + n. */
+/* Tables of relative positions as matrix products read them.  For one query the keys of a grid row (of the whole
+ * circle) read consecutive entries backwards; turned round, and doubled where positions wrap, a table [U] gives them
+ * forwards: key j0 + n reads entry u + n. */
 #ifndef VIT_KERNELS_CPU_OFFSET_RUNS_H
 #define VIT_KERNELS_CPU_OFFSET_RUNS_H
 

@@ -9,7 +9,8 @@
 #define DNNL_TRY(call)                                                                                       \
     do {                                                                                                     \
         dnnl_status_t status_ = (call);                                                                      \
-        if (status_ != dnnl_success) die("oneDNN: %s failed with status %d (%s:%d)", #call, (int)status_, __FILE__, __LINE__); \
+        if (status_ != dnnl_success)                                                                         \
+            die("oneDNN: %s failed with status %d (%s:%d)", #call, (int)status_, __FILE__, __LINE__);        \
     } while (0)
 
 /* A description that somebody else owns. */

@@ -25,7 +25,8 @@ TILE_INLINE vec vec_set(float x) { return (vec){0} + x; }
 /* Lane by lane: where the mask is all ones take a, else b. */
 TILE_INLINE vec vec_select(ivec mask, vec a, vec b) { return (vec)(((ivec)a & mask) | ((ivec)b & ~mask)); }
 
-/* Pairwise, so that the order of the additions does not depend on the machine; loops of fixed length stay in vectors. */
+/* Pairwise, so that the order of the additions does not depend on the machine;
+ * loops of fixed length stay in vectors. */
 TILE_INLINE float vec_sum(vec x) {
     float s[TILE];
     vec_store(s, x);

@@ -1,6 +1,6 @@
-/* Device primitives: everything a kernel of this backend uses beyond plain C++.  tests/emulate/device.cuh implements the
- * same names with fibers on the CPU, so that the very same .cu files run under a sanitizer where there is no GPU; the
- * include path chooses.  A kernel therefore uses no CUDA built-in but threadIdx, blockIdx, blockDim and gridDim.
+/* Device primitives: everything a kernel of this backend uses beyond plain C++.  tests/emulate/device.cuh implements
+ * the same names with fibers on the CPU, so that the very same .cu files run under a sanitizer where there is no GPU;
+ * the include path chooses.  A kernel therefore uses no CUDA built-in but threadIdx, blockIdx, blockDim and gridDim.
  *
  *   LAUNCH(kernel, grid, block, shared_bytes, arguments...)   templates in parentheses: LAUNCH((k<4>), ...)
  *   SHARED(type, name)                    the block's dynamic shared memory
@@ -13,7 +13,7 @@
  *   copy_async_16, copy_commit, copy_wait 16 bytes global to shared, aligned, completed by copy_wait
  *   copy_async_16_or_zero                 the same, or 16 zero bytes and no read
  *   matrix_load, matrix_load_transposed   four 8 x 8 tiles of 16-bit elements from shared memory (fragments.cuh)
- *   mma_bf16, mma_float                   the matrix instruction, and its twin for floats (fragments.cuh has what kernels use) */
+ *   mma_bf16, mma_float                   the matrix instruction and its twin for floats (kernels use fragments.cuh) */
 #ifndef VIT_KERNELS_CUDA_DEVICE_CUH
 #define VIT_KERNELS_CUDA_DEVICE_CUH
 
@@ -121,7 +121,7 @@ DEVICE void copy_wait() {
     asm volatile("cp.async.wait_group %0;" ::"n"(pending) : "memory");
 }
 
-/* == The matrix instruction and its loads =========================================================================== */
+/* == The matrix instruction and its loads ========================================================================== */
 
 /* Lanes 8 i .. 8 i + 7 give the rows of tile i, 16 aligned bytes each; lane 4 g + t gets its elements (g, 2t) and
  * (g, 2t+1) in r[i], or (2t, g) and (2t+1, g). */
@@ -142,7 +142,8 @@ DEVICE void matrix_load_transposed(uint32_t (&r)[4], const void *row) {
 
 /* c [16,8] += a [16,16] b [16,8], bfloat16 pairs in, float sums; fragments.cuh has the layout. */
 DEVICE void mma_bf16(float (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
+                 "{%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
                  : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }

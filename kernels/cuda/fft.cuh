@@ -1,5 +1,6 @@
 /* Fourier transforms of a block in its shared memory: z [L,N] complex, L sequences side by side, whose order is that of
- * kernels/fft_plan.h.  A thread takes a butterfly of one sequence; stages end with a barrier.  Neither direction scales. */
+ * kernels/fft_plan.h.  A thread takes a butterfly of one sequence; stages end with a barrier.
+ * Neither direction scales. */
 #ifndef VIT_KERNELS_CUDA_FFT_CUH
 #define VIT_KERNELS_CUDA_FFT_CUH
 
@@ -190,8 +191,8 @@ DEVICE void fft_run(Complex *z, Complex *copy, const FftPlan &plan, int L, bool 
 
 /* == Plans ======================================================================================================== */
 
-/* The plan for this grid, its tables in device memory: made on the first call and kept, so kernels ask in their *_workspace
- * functions (fft.cu). */
+/* The plan for this grid, its tables in device memory: made on the first call and kept, so kernels ask in their
+ * *_workspace functions (fft.cu). */
 const FftPlan *fft_device_plan(int Hg, int Wg, bool grid);
 
 /* == Half spectra ================================================================================================= */

@@ -1,11 +1,11 @@
-/* Small matrix products spread over a warp: C [16,8] += A [16,16] B [16,8].  With bfloat16 activations they are one matrix
- * instruction; with float ones (PRECISION=FP32) the same fragments are multiplied exactly, lane by lane, so a kernel is
- * written once.  Where an element lives (lane = 4 g + t) is the instruction's own layout:
+/* Small matrix products spread over a warp: C [16,8] += A [16,16] B [16,8].  With bfloat16 activations they are one
+ * matrix instruction; with float ones (PRECISION=FP32) the same fragments are multiplied exactly, lane by lane, so a
+ * kernel is written once.  Where an element lives (lane = 4 g + t) is the instruction's own layout:
  *   A  i = 0..7  row g + 8 (i/2 % 2), column 2t + i%2 + 8 (i/4)
  *   B  i = 0..3  row 2t + i%2 + 8 (i/2), column g
  *   C  i = 0..3  row g + 8 (i/2), column 2t + i%2
- * Two neighbouring C tiles hold just what one A tile needs: a product's result is the next product's left factor without
- * leaving the registers (fragment_a_from_c). */
+ * Two neighbouring C tiles hold just what one A tile needs: a product's result is the next product's left factor
+ * without leaving the registers (fragment_a_from_c). */
 #ifndef VIT_KERNELS_CUDA_FRAGMENTS_CUH
 #define VIT_KERNELS_CUDA_FRAGMENTS_CUH
 
@@ -127,8 +127,8 @@ DEVICE FragmentA fragment_a_from_c(const FragmentC &left, const FragmentC &right
 /* == From aligned tiles =========================================================================================== */
 
 /* As the functions above where p and its rows are 16-byte aligned (ld a multiple of 8), and two neighbouring B tiles,
- * columns 0..7 and 8..15, at a time: with bfloat16 one instruction instead of four or eight loads.  Rows an odd multiple
- * of 16 bytes apart are read without bank conflicts. */
+ * columns 0..7 and 8..15, at a time: with bfloat16 one instruction instead of four or eight loads.  Rows an odd
+ * multiple of 16 bytes apart are read without bank conflicts. */
 
 #ifdef VIT_FP32
 

@@ -267,7 +267,8 @@ static void column_sums(float *db, const real *dy, int row, size_t n, int out) {
     add_parts(db, NULL, parts, (int)count, out);
 }
 
-void linear_backward_weight_rows(float *dw, float *db, const real *dy, int row, const real *x, size_t n, int in, int out) {
+void linear_backward_weight_rows(float *dw, float *db, const real *dy, int row, const real *x, size_t n, int in,
+                                 int out) {
     multiply(BACKWARD_WEIGHT, dw, x, dy, NULL, n, in, out, row);
     if (!db) return;
     if (is_wide(out, dy) && row % WIDE == 0) column_sums<WIDE>(db, dy, row, n, out);

@@ -62,8 +62,8 @@ typedef struct {
     /* Row `query` of the [N,N] matrix that head `head` applied to the values of image b in the last forward pass:
      * host weights [N], for pictures.  NULL: the operator has no such matrix. */
     void (*weights)(const Attention *a, float *weights, int b, int head, int query);
-    /* The part of that row that is due to the distance alone: the weight of every token before q and k had a say, or what a
-     * convolution of v adds to the row.  NULL: position has no weights of its own. */
+    /* The part of that row that is due to the distance alone: the weight of every token before q and k had a say, or
+     * what a convolution of v adds to the row.  NULL: position has no weights of its own. */
     void (*spatial)(const Attention *a, float *weights, int b, int head, int query);
     /* How far the spatial weights of the last forward pass are from weights that halve from ring to ring: the mean
      * Jensen-Shannon divergence over B images, tokens and heads, in nats (the ripple paper's Figure 3).  NULL: none. */
@@ -91,12 +91,12 @@ extern const AttentionOp *const attention_operators[];
 const AttentionOp *attention_find(const char *name);
 const char *const *attention_names(int *count);
 
-/* Prepares the operator of one block, whose names begin with `prefix` ("blocks.3."); dies (usage) on settings the operator
- * cannot work with. */
+/* Prepares the operator of one block, whose names begin with `prefix` ("blocks.3."); dies (usage) on settings the
+ * operator cannot work with. */
 void attention_create(Attention *a, const AttentionConfig *config, const char *prefix, int block, int Hg, int Wg,
                       bool class_token, int M);
-/* The same for a layer of a detector's encoder; the grid comes with attention_set_grid, before op->plan (the largest one)
- * and before each batch (its own). */
+/* The same for a layer of a detector's encoder; the grid comes with attention_set_grid, before op->plan (the largest
+ * one) and before each batch (its own). */
 void attention_create_detector(Attention *a, const AttentionConfig *config, int layer, int M);
 void attention_set_grid(Attention *a, int Hg, int Wg);
 void attention_destroy(Attention *a);

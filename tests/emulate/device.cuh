@@ -1,7 +1,7 @@
-/* Device primitives for a CPU: the names of kernels/cuda/device.cuh, with every thread of a block a fiber.  One block runs
- * at a time.  Threads take turns in an order that changes from turn to turn, so that a missing barrier shows as a wrong
- * number; shared memory is a heap block of exactly the size asked for, full of NaN, so that AddressSanitizer sees a
- * write beyond it and a test a read of what nobody wrote; an asynchronous copy arrives only when it is waited for. */
+/* Device primitives for a CPU: the names of kernels/cuda/device.cuh, with every thread of a block a fiber.  One block
+ * runs at a time.  Threads take turns in an order that changes from turn to turn, so that a missing barrier shows as a
+ * wrong number; shared memory is a heap block of exactly the size asked for, full of NaN, so that AddressSanitizer sees
+ * a write beyond it and a test a read of what nobody wrote; an asynchronous copy arrives only when it is waited for. */
 #ifndef VIT_TESTS_EMULATE_DEVICE_CUH
 #define VIT_TESTS_EMULATE_DEVICE_CUH
 
@@ -57,8 +57,8 @@ DEVICE int warp_id() { return threadIdx.x / WARP; }
 
 void block_sync();
 void warp_sync();
-/* Puts `mine` (at most 64 bytes) where the warp can see it and returns after all lanes have; then, until the lane's next
- * exchange, emulate_lane(l) is what lane l put there. */
+/* Puts `mine` (at most 64 bytes) where the warp can see it and returns after all lanes have; then, until the lane's
+ * next exchange, emulate_lane(l) is what lane l put there. */
 const void *emulate_exchange(const void *mine, size_t bytes, int lane);
 
 DEVICE float warp_shuffle(float x, int lane) {

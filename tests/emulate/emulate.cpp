@@ -177,7 +177,8 @@ void linear_backward_input_rows(real *dx, const real *dy, int row, const float *
 void linear_backward_input(real *dx, const real *dy, const float *w, size_t n, int in, int out) {
     linear_backward_input_rows(dx, dy, out, w, n, in, out);
 }
-void linear_backward_weight_rows(float *dw, float *db, const real *dy, int row, const real *x, size_t n, int in, int out) {
+void linear_backward_weight_rows(float *dw, float *db, const real *dy, int row, const real *x, size_t n, int in,
+                                 int out) {
     for (int o = 0; o < out; o++) {
         double bias = 0;
         for (size_t i = 0; i < n; i++) bias += to_float(dy[i * row + o]);
