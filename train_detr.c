@@ -1,8 +1,8 @@
 /* train_detr: SMCA-DETR, a detector, from COCO's files to its twelve numbers.
  *
- * Read it top to bottom, as train_vit.c: settings, what a run holds, one training step, evaluation, the training loop, the
- * other modes, main.  The model is layers/detr, matching, loss and evaluation are in detection/, pictures and boxes come
- * from data/detection_loader. */
+ * Read it top to bottom, as train_vit.c: settings, what a run holds, one training step, evaluation, the training loop,
+ * the other modes, main.  The model is layers/detr, matching, loss and evaluation are in detection/, pictures and boxes
+ * come from data/detection_loader. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -460,8 +460,8 @@ static void stop_on_unmatched(const Run *run, const DetectionPart *part, int lay
     training_stop_on_bad(&run->training, what, NAN);
 }
 
-/* Forward and backward of the part that the model holds; its gradients are added to those of the parts before, and after
- * the last one to those of the other ranks. */
+/* Forward and backward of the part that the model holds; its gradients are added to those of the parts before, and
+ * after the last one to those of the other ranks. */
 static void micro_step(Run *run, const DetectionPart *part, double box_count, bool last, StepLoss *sum) {
     Detr *detr = &run->detr;
     SetTargets targets = {&part->boxes[0][0], part->labels, part->first};
@@ -506,8 +506,8 @@ static void update(Run *run, double loss) {
     if (!detr->config.backbone.freeze) detr_fold(detr);
 }
 
-/* The loader's next batch, part by part, then one update.  Every rank knows how many boxes the whole batch has before it
- * begins.  Returns the loss. */
+/* The loader's next batch, part by part, then one update.  Every rank knows how many boxes the whole batch has before
+ * it begins.  Returns the loss. */
 static double train_step(Run *run) {
     Detr *detr = &run->detr;
     int ranks = distributed_ranks(), boxes = detection_boxes_of(&run->loader, (size_t)run->training.state.batch);
@@ -572,8 +572,8 @@ static void list_found(CocoResults *results, const Run *run, const double *found
     }
 }
 
-/* Each rank takes its share of the images; all know the result.  A signal ends it early, and the result is none.  results
- * may be NULL. */
+/* Each rank takes its share of the images; all know the result.  A signal ends it early, and the result is none.
+ * results may be NULL. */
 static Evaluation evaluate(Run *run, CocoResults *results) {
     Detr *detr = &run->detr;
     DetectionPart part;
@@ -982,8 +982,9 @@ static int mode_predict(Run *run) {
 
 /* == Parity: how any other framework is compared with this one ==================================================== */
 
-/* What --parity reads: `images` [B,3,H,W] normalised and padded with zeros, `sizes` [B,2] own height and width, `counts`
- * [B] targets of each image, `target_boxes` [T,4] (cx, cy, w, h relative to the image's own size) and `labels` [T]. */
+/* What --parity reads: `images` [B,3,H,W] normalised and padded with zeros, `sizes` [B,2] own height and width,
+ * `counts` [B] targets of each image, `target_boxes` [T,4] (cx, cy, w, h relative to the image's own size) and `labels`
+ * [T]. */
 typedef struct {
     int B, H, W, T;
     float *images; /* [B,H,W,3] */

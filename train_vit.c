@@ -958,14 +958,16 @@ static const char *const *class_names(const Run *run, char **owned) {
 
 typedef void (*AttentionRow)(const Attention *a, float *weights, int b, int head, int query);
 
-/* The row of token `query` of the first image; NaN where the operator has none, and where the class token is yet to join. */
+/* The row of token `query` of the first image; NaN where the operator has none,
+ * and where the class token is yet to join. */
 static void attention_row(float *row, AttentionRow of, const Vit *vit, const Attention *a, int head, int query) {
     int absent = vit->N - a->N;
     for (int m = 0; m < vit->N; m++) row[m] = NAN;
     if (of && query >= absent) of(a, row + absent, 0, head, query - absent);
 }
 
-/* to [depth,heads,count,N]: the rows of these queries, or of the first `count` tokens, from op->weights or op->spatial. */
+/* to [depth,heads,count,N]: the rows of these queries, or of the first `count` tokens,
+ * from op->weights or op->spatial. */
 static void attention_rows(float *to, const Run *run, bool spatial, const int64_t *queries, int count) {
     const Vit *vit = &run->vit;
     int heads = run->s.heads.at[0];
@@ -996,10 +998,10 @@ static void stream_norms(float *norms, const Vit *vit) {
     free(x);
 }
 
-/* Writes what pictures of attention are made of, for the first image: what each head of each layer weighs from a few query
- * tokens, weights and spatial (what the distance alone decides) [depth,heads,queries,N]; matrix and spatial_matrix
- * [depth,heads,N,N], the same from all tokens, where they stay below 64 MB; norms [depth+1,N]; queries [queries] as token
- * numbers; image [Hi,Wi,3]. */
+/* Writes what pictures of attention are made of, for the first image: what each head of each layer weighs from a few
+ * query tokens, weights and spatial (what the distance alone decides) [depth,heads,queries,N]; matrix and
+ * spatial_matrix [depth,heads,N,N], the same from all tokens, where they stay below 64 MB; norms [depth+1,N]; queries
+ * [queries] as token numbers; image [Hi,Wi,3]. */
 static void attention_write(Run *run) {
     enum { QUERIES = 4, MOST = 1 << 24 };
     Vit *vit = &run->vit;

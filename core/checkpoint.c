@@ -64,9 +64,11 @@ void checkpoint_save_state(const Params *params, const RunState *state, const ch
     const char *prefixes[] = {"param.", "exp_avg.", "exp_avg_sq.", "ema."};
     char run[512];
     SafeMetadata all[MAX_METADATA];
-    snprintf(run, sizeof run, "%" PRIu64 " %" PRIu64 " %" PRIu64 " %.17g %" PRIu64 " %.17g %" PRIu64 " %.9g %.9g %.17g %.17g %.17g %.17g",
-             state->step, state->epoch, state->batch, state->loss_sum, state->loss_count, state->best,
-             state->log_bytes, (double)state->lr, (double)state->gradient_norm, state->measured[0], state->measured[1],
+    snprintf(run, sizeof run,
+             "%" PRIu64 " %" PRIu64 " %" PRIu64 " %.17g %" PRIu64 " %.17g %" PRIu64
+             " %.9g %.9g %.17g %.17g %.17g %.17g",
+             state->step, state->epoch, state->batch, state->loss_sum, state->loss_count, state->best, state->log_bytes,
+             (double)state->lr, (double)state->gradient_norm, state->measured[0], state->measured[1],
              state->measured[2], state->measured[3]);
     memcpy(all, metadata, (size_t)metadata_count * sizeof *metadata);
     all[metadata_count] = (SafeMetadata){"vit.c.run", run};
@@ -94,8 +96,9 @@ static bool refuse_shape(const Param *p, const SafeTensor *tensor, char *error, 
     for (int d = 0; d < p->ndim; d++) wanted[d] = (size_t)p->shape[d];
     shape_text(has, sizeof has, tensor->ndim, tensor->shape);
     shape_text(needs, sizeof needs, p->ndim, wanted);
-    snprintf(error, error_size, "%s: %s has shape %s, but this model needs %s: another dim, depth, patch or class count?",
-             tensor->file, p->name, has, needs);
+    snprintf(error, error_size,
+             "%s: %s has shape %s, but this model needs %s: another dim, depth, patch or class count?", tensor->file,
+             p->name, has, needs);
     return false;
 }
 

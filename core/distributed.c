@@ -213,8 +213,8 @@ static bool mpi_running(void) {
     return started && !finished;
 }
 
-/* The end of a rank is the end of all.  A launcher ends everybody when the first process leaves: of a wrong command line,
- * which all ranks see, rank 0 must have spoken by then. */
+/* The end of a rank is the end of all.  A launcher ends everybody when the first process leaves: of a wrong command
+ * line, which all ranks see, rank 0 must have spoken by then. */
 static void leave(int status) {
     closing = true;
     if (watching) tell(HAS_SPOKEN);
@@ -303,7 +303,8 @@ void distributed_begin(void) {
     int started = launched() ? environment_number(sizes, 1) : 1;
     if (started < 2) return;
     die_as_rank(environment_number(rank_names, 0), started, exit);
-    die_usage("%d processes were started, but this build has no MPI: install libopenmpi-dev and run make again", started);
+    die_usage("%d processes were started, but this build has no MPI: install libopenmpi-dev and run make again",
+              started);
 }
 
 void distributed_open(void) {}

@@ -104,8 +104,8 @@ void plan_poison(Plan *plan) {
     free(poison);
 }
 
-/* Scratch regions overlap, as does what is reused, so one layer's guard may lie inside another's tensor: only what is kept
- * for itself is checked. */
+/* Scratch regions overlap, as does what is reused, so one layer's guard may lie inside another's tensor: only what is
+ * kept for itself is checked. */
 const char *plan_overrun(const Plan *plan) {
     unsigned char guard[PLAN_GUARD];
     if (!plan->guarded || !plan->training) return NULL;

@@ -86,7 +86,8 @@ void run_parity_parameters(Params *params, const SafeTensors *st) {
     char error[ERROR_SIZE];
     int present = 0;
     for (int i = 0; i < params->count; i++) present += safetensors_find(st, params->items[i].name) != NULL;
-    if (present && !checkpoint_read_weights(params, params->values, st, "", NULL, error, sizeof error)) die("%s", error);
+    if (present && !checkpoint_read_weights(params, params->values, st, "", NULL, error, sizeof error))
+        die("%s", error);
 }
 
 void run_parity_write(const char *path, const SafeTensorEntry *outputs, int count, const Params *params) {

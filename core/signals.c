@@ -38,8 +38,8 @@ static void *wait_for_signals(void *unused) {
     return NULL;
 }
 
-/* nohup's SIGHUP stays ignored; a shell's background jobs come with SIGINT ignored, which kill -INT may still send.  A file
- * that outgrows `ulimit -f` is an error of that write, with its message, and not the end of the process. */
+/* nohup's SIGHUP stays ignored; a shell's background jobs come with SIGINT ignored, which kill -INT may still send.  A
+ * file that outgrows `ulimit -f` is an error of that write, with its message, and not the end of the process. */
 void signals_open(void) {
     pthread_t thread;
     struct sigaction before;

@@ -60,7 +60,8 @@ static double largest_ratio(const DetectionLoader *loader) {
     return fmax(ratio, (double)a->crop_max / least);
 }
 
-/* Where max_size binds, the short side is rounded, and the long one may exceed it by half their ratio, or be that ratio. */
+/* Where max_size binds, the short side is rounded, and the long one may exceed it by half their ratio,
+ * or be that ratio. */
 static void find_largest(DetectionLoader *loader) {
     const DetectionAugment *a = &loader->config.augment;
     double ratio = largest_ratio(loader);

@@ -177,8 +177,8 @@ bool detection_pixels(TransformScratch *scratch, uint8_t *out, size_t stride, co
         ResampleAxis columns = axis_of_step(in.width, s->width, s->left, s->crop_width);
         size_t between = (size_t)s->crop_width * 3;
         if (!last && !sample_buffer_grow(&scratch->crop, between * (size_t)s->crop_height)) return false;
-        if (!resample_strided(&scratch->resampler, last ? out : scratch->crop.bytes, last ? stride : between, &in, &rows,
-                              &columns, RESAMPLE_BILINEAR))
+        if (!resample_strided(&scratch->resampler, last ? out : scratch->crop.bytes, last ? stride : between, &in,
+                              &rows, &columns, RESAMPLE_BILINEAR))
             return false;
         in = (ImagePart){scratch->crop.bytes, between, 0, 0, s->crop_height, s->crop_width};
     }

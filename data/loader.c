@@ -33,7 +33,8 @@ static void shuffle(Loader *loader) {
 
 /* Images of an epoch. */
 static size_t length_of(const Loader *loader) {
-    return loader->config.train ? sampler_length(loader->dataset->count, loader->config.repeats) : loader->dataset->count;
+    return loader->config.train ? sampler_length(loader->dataset->count, loader->config.repeats)
+                                : loader->dataset->count;
 }
 
 /* Where in the epoch's order a position lies: mixup's partners are neighbours (mixup.h). */
@@ -157,7 +158,7 @@ void loader_open(Loader *loader, const Dataset *dataset, const LoaderConfig *con
                          .rank = c->rank,
                          .ranks = c->ranks,
                          .part = c->part,
-                         .chunk = dataset->get ? 16 : 1, /* a mutex costs little beside a JPEG, and much beside a copy */
+                         .chunk = dataset->get ? 16 : 1, /* a mutex costs much beside a copy, little beside a JPEG */
                          .max_damaged = c->max_damaged,
                          .pool = c->pool,
                          .loader = loader,

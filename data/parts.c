@@ -106,7 +106,8 @@ static int open_part(Parts *p) {
         int n = batch_images(p, p->batch), begin = share(n, c->rank, c->ranks), end = share(n, c->rank + 1, c->ranks);
         if (p->first < begin) p->first = begin;
         if (p->first >= end) continue;
-        int slot = (int)(p->opened++ % (uint64_t)p->slots), images = end - p->first < p->room ? end - p->first : p->room;
+        int slot = (int)(p->opened++ % (uint64_t)p->slots), left = end - p->first;
+        int images = left < p->room ? left : p->room;
         p->slot[slot] = (PartsSlot){.count = c->open(c->loader, slot, p->batch, p->first, &images)};
         p->first += images;
         return slot;

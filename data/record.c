@@ -69,8 +69,8 @@ static bool names_sound(const RecordFile *file, char *error) {
 static bool entry_sound(const RecordHeader *h, const RecordEntry *e) {
     uint64_t pixels = (uint64_t)e->height * e->width * 3;
     return e->offset >= sizeof *h && e->offset <= h->index && e->size <= h->index - e->offset &&
-           e->label < h->classes && e->name < h->size - h->image_names && e->height <= 65536 && e->width <= 65536 && !e->height == !e->width &&
-           (!e->height || !e->size || e->size == pixels) &&
+           e->label < h->classes && e->name < h->size - h->image_names && e->height <= 65536 && e->width <= 65536 &&
+           !e->height == !e->width && (!e->height || !e->size || e->size == pixels) &&
            (!h->height || !e->size || (e->height == h->height && e->width == h->width));
 }
 

@@ -3,7 +3,7 @@
  *           3. pos = sine positions of the cells that are no padding   4. memory = encoder(x, pos)
  *           5. out = decoder(memory, pos)   6. logits, boxes = heads(out)
  * backward  6. dout   5. dmemory   4. dx   2. dfeatures   1. the backbone's
- * Padding reaches nothing that counts: encoder and decoder see valid keys alone, so the features' gradient there is 0. */
+ * Padding reaches nothing that counts: encoder and decoder see valid keys alone, so its features have no gradient. */
 #include "layers/detr.h"
 
 #include <stdlib.h>

@@ -7,7 +7,8 @@
  *           5. t = norm2(t + drop(cross-attention(t + E, memory + pos, memory))), modulated by (centre, z)
  *           6. t = norm3(t + drop(W2 drop(relu(W1 t))))   7. out = norm_dec(t)
  * backward  the same steps in reverse.  dE collects what reaches t + E in 1, 4 and 5, dreference what reaches a
- *           centre in any layer, dmemory the keys and values of all layers; pos has no gradient, and t none before layer 0.
+ *           centre in any layer, dmemory the keys and values of all layers;
+ *           pos has no gradient, and t none before layer 0.
  * Dropouts of layer l are sites first_site + 6 l + self weights, self, cross weights, cross, inner, feed-forward. */
 #include "layers/detr_decoder.h"
 
@@ -106,7 +107,8 @@ static void layer_declare(DetrDecoder *d, int l, int hidden, Params *params) {
 
 void detr_decoder_create(DetrDecoder *d, int depth, int M, int H, int hidden, int queries, int scale_type,
                          int first_site, Params *params) {
-    *d = (DetrDecoder){.depth = depth, .M = M, .H = H, .Q = queries, .scale_type = scale_type, .first_site = first_site};
+    *d = (DetrDecoder){
+        .depth = depth, .M = M, .H = H, .Q = queries, .scale_type = scale_type, .first_site = first_site};
     d->layers = xcalloc((size_t)depth, sizeof *d->layers, "decoder");
     d->begin = params->total;
     params_declare(params, &d->queries, &d->dqueries, "", "query_embed.weight", INIT_NORMAL, true, 2,
@@ -420,7 +422,7 @@ void detr_heads_plan(DetrHeads *heads, Plan *plan, int L, size_t n) {
         plan_borrow(plan, "heads.", "dlogits", &heads->dlogits, rows * C * sizeof(real));
         plan_borrow(plan, "heads.", "dboxes", &heads->dboxes, rows * 4 * sizeof(float));
         plan_borrow(plan, "heads.", "du", &heads->du, rows * 4 * sizeof(real));
-        /* Kept: the decoder's backward pass reads them while it uses its own scratch, which all other scratch overlaps. */
+        /* Kept: the decoder's backward pass reads them beside its own scratch, which all other scratch overlaps. */
         plan_keep(plan, "heads.", "dout", &heads->dout, rows * M * sizeof(real));
         plan_keep(plan, "heads.", "draw", &heads->draw, n * 2 * sizeof(float));
     }

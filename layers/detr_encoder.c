@@ -1,7 +1,8 @@
 /* Post-norm encoder.  x [B,N,M] -> x [B,N,M], N = h*w
  * forward   1. x = norm1(x + drop(attention(x + pos, x + pos, x)))   2. x = norm2(x + drop(W2 drop(relu(W1 x))))
  * backward  2. dsum, df; dx = dsum + feed-forward's   1. the same with attention's
- * Nothing stands behind the last layer.  Dropouts of layer l are sites 4 l + weights, attention, inner, feed-forward. */
+ * Nothing stands behind the last layer.  Dropouts of layer l are sites 4 l + weights, attention, inner,
+ * feed-forward. */
 #include "layers/detr_encoder.h"
 
 #include <stdlib.h>

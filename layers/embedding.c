@@ -1,8 +1,9 @@
 /* Patch embedding, a convolution as a linear layer.  x [B,C,Hi,Wi] or [B,Hi*Wi,C] -> y [B,Hg*Wg,M]
  * forward   1. cols = windows of x as rows   2. raw = cols W^T + b   3. y = raw, or norm(raw) where patches overlap
  * backward  3. draw   2. dW, db, dcols = draw W   1. dx = the sum over windows
- * saves     raw where there is a norm; cols are formed again.  Source: Dosovitskiy et al. 2021; overlapping: Wang et al.
- * 2022 (PVTv2), 7x7 windows 4 apart from the image, then 3x3 windows 2 apart. */
+ * saves     raw where there is a norm; cols are formed again.
+ * Source: Dosovitskiy et al. 2021; overlapping: Wang et al. 2022 (PVTv2), 7x7 windows 4 apart from the image, then 3x3
+ * windows 2 apart. */
 #include "layers/embedding.h"
 
 static const float LAYERNORM_EPS = 1e-6f; /* timm's */
@@ -20,7 +21,8 @@ void embedding_declare(Embedding *e, Params *params, const char *prefix, int M) 
     int fan = s->C * s->k * s->k;
     e->proj.in = fan;
     e->proj.out = M;
-    params_declare_fan(params, &e->proj.w, &e->proj.dw, prefix, "proj.weight", fan, true, 4, (int[]){M, s->C, s->k, s->k});
+    params_declare_fan(params, &e->proj.w, &e->proj.dw, prefix, "proj.weight", fan, true, 4,
+                       (int[]){M, s->C, s->k, s->k});
     params_declare_fan(params, &e->proj.b, &e->proj.db, prefix, "proj.bias", fan, false, 1, (int[]){M});
     if (!e->normed) return;
     params_declare(params, &e->norm_w, &e->dnorm_w, prefix, "norm.weight", INIT_ONES, false, 1, (int[]){M});

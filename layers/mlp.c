@@ -1,5 +1,5 @@
 /* Multilayer perceptron with one hidden layer.  h [n,M] -> f [n,M]
- * forward   1. a = h W1^T + b1   2. c = a, or the depthwise 3x3 convolution of a over the grid (PVTv2's convolutional MLP)
+ * forward   1. a = h W1^T + b1   2. c = a, or its depthwise 3x3 convolution over the grid (PVTv2's convolutional MLP)
  *           3. g = gelu(c)   4. f = g W2^T + b2
  * backward  4. dg = df W2, dW2 += df^T g, db2   3. dc = dg gelu'(c)   2. da   1. dh = da W1, dW1 += da^T h, db1
  * saves     a and c [n,hidden]; g is formed again, which costs less than reading it back from memory. */

@@ -45,8 +45,8 @@ static void batchnorm_declare(ResNetConv *conv, Params *params, const char *pref
     }
 }
 
-/* name and norm as in torchvision: "layer2.0.conv1" and "layer2.0.bn1".  conv says its shape, halvings and whether it is
- * trained. */
+/* name and norm as in torchvision: "layer2.0.conv1" and "layer2.0.bn1".  conv says its shape, halvings and whether it
+ * is trained. */
 static void conv_declare(ResNet *net, ResNetConv *conv, Params *params, const char *name, const char *norm,
                          int branches) {
     const Convolution *c = &conv->shape;
@@ -185,8 +185,8 @@ static size_t h1_bytes(const ResNet *net, int stage, int index) {
 static size_t h2_bytes(const ResNet *net, int stage) { return reals(net->room[stage + 1], stage_width(net, stage)); }
 static size_t y_bytes(const ResNet *net, int stage) { return reals(net->room[stage + 1], stage_channels(net, stage)); }
 
-/* A stage that is not trained needs one block's memory.  Its first block reads what the stage before wrote, so the stages'
- * outputs take turns in two places; conv1's output and the max pool's are the turns before them. */
+/* A stage that is not trained needs one block's memory.  Its first block reads what the stage before wrote, so the
+ * stages' outputs take turns in two places; conv1's output and the max pool's are the turns before them. */
 static void frozen_plan(ResNet *net, Plan *plan, int stages) {
     size_t bytes[2] = {reals(net->room[0], net->config.width), reals(net->room[1], net->config.width)}, h1 = 0, h2 = 0;
     real **first[2] = {&net->stem, &net->pooled};
@@ -256,7 +256,8 @@ void resnet_plan(ResNet *net, Plan *plan, int B, int H, int W) {
 
 /* == Forward and backward ========================================================================================= */
 
-static void conv_forward(const ResNetConv *conv, real *y, const real *x, const real *add, bool relu, int B, int H, int W) {
+static void conv_forward(const ResNetConv *conv, real *y, const real *x, const real *add, bool relu, int B, int H,
+                         int W) {
     convolution_forward(y, x, add, conv->folded, conv->shift, &conv->shape, relu, B, H, W);
 }
 

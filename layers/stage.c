@@ -1,13 +1,13 @@
 /* Pre-norm blocks on one grid.  x_0 [B,N,M] -> h [B,N,M]
- * forward   for every block:  x = x + conv(x), where positions are embedded by a depthwise 3x3 convolution (Chu et al. 2021)
+ * forward   for every block:  x += conv(x), where a depthwise 3x3 convolution embeds positions (Chu et al. 2021)
  *                             x += keep attention(norm1(x));  x += keep mlp(norm2(x))
  *           h = norm(x)
  *           (an operator may have the class token join later, before one of the blocks, without a position)
- * Each residual addition is fused with the norm that follows it, so the stream has 2*depth + 1 stations and a half-block
- * maps h of one station to f, which the next station adds.
+ * Each residual addition is fused with the norm that follows it, so the stream has 2*depth + 1 stations and a
+ * half-block maps h of one station to f, which the next station adds.
  * backward  the same steps in reverse: dx is the stream's gradient, dh a half-block's input gradient, df its output's.
- * saves     every station and what the half-blocks save; with recompute (Chen et al. 2016; Child et al. 2019) the input of
- *           every block, from which the rest is made again, the same bits, in memory that all blocks share. */
+ * saves     every station and what the half-blocks save; with recompute (Chen et al. 2016; Child et al. 2019) the input
+ *           of every block, from which the rest is made again, the same bits, in memory that all blocks share. */
 #include "layers/stage.h"
 
 #include <stdlib.h>
@@ -26,7 +26,8 @@ static void station_declare(Stage *stage, int i, Params *params, const char *pre
     s->begin = params->total;
     s->convolves = stage->position_conv && i % 2 == 0 && i < 2 * stage->config.depth;
     if (s->convolves)
-        depthwise_declare(&s->conv, params, prefix, "pos_embed", (Depthwise){stage->Hg, stage->Wg, M, 3, M, M, M}, true);
+        depthwise_declare(&s->conv, params, prefix, "pos_embed", (Depthwise){stage->Hg, stage->Wg, M, 3, M, M, M},
+                          true);
     snprintf(tensor, sizeof tensor, "%s.weight", name);
     params_declare(params, &s->w, &s->dw, prefix, tensor, INIT_ONES, false, 1, (int[]){M});
     snprintf(tensor, sizeof tensor, "%s.bias", name);
@@ -51,8 +52,8 @@ static void block_declare(Stage *stage, int i, Params *params) {
     block->attention.op->declare(&block->attention, params);
     station_declare(stage, 2 * i + 1, params, block->prefix, "norm2");
     snprintf(prefix, sizeof prefix, "%.40smlp.", block->prefix);
-    mlp_declare(&block->mlp, params, prefix, c->dim, (int)((float)c->dim * c->mlp_ratio), stage->mlp_conv ? stage->Hg : 0,
-                stage->mlp_conv ? stage->Wg : 0);
+    mlp_declare(&block->mlp, params, prefix, c->dim, (int)((float)c->dim * c->mlp_ratio),
+                stage->mlp_conv ? stage->Hg : 0, stage->mlp_conv ? stage->Wg : 0);
     params_start_scaled(params, block->attention.prefix, "proj.weight", stage->residual_gain);
     params_start_scaled(params, block->attention.prefix, "conv2.weight", stage->residual_gain);
     params_start_scaled(params, prefix, "fc2.weight", stage->residual_gain);
@@ -167,7 +168,8 @@ static void station_open(const Stage *stage, const Station *s, int B) {
                       LAYERNORM_EPS);
 }
 
-/* From station s to the next, where the class token joins.  It moves every row, so sum and norm are not one pass here. */
+/* From station s to the next, where the class token joins.  It moves every row,
+ * so sum and norm are not one pass here. */
 static void class_joins(const Stage *stage, const Station *s, const float *scale, int B) {
     const Stream *stream = stage->stream;
     int M = stage->config.dim;
@@ -255,7 +257,8 @@ static void class_leaves(const Stage *stage, const Station *s, bool df, int B) {
     exchange(&stream->dh, &stream->df);
 }
 
-/* Are block i's activations those of the forward pass still?  Blocks of this and later stages have used their memory. */
+/* Are block i's activations those of the forward pass still?  Blocks of this and later stages have used their
+ * memory. */
 static bool is_there(const Stage *stage, int i) {
     return !stage->recompute || (stage->last && i == stage->config.depth - 1);
 }

@@ -252,7 +252,9 @@ void vit_loss(Vit *vit, int B, float scale) {
     cross_entropy(vit->loss, vit->dlogits, vit->logits, vit->targets, scale, B, vit->config.num_classes);
 }
 
-void vit_losses(const Vit *vit, float *losses, int B) { device_download(losses, vit->loss, (size_t)B * sizeof *losses); }
+void vit_losses(const Vit *vit, float *losses, int B) {
+    device_download(losses, vit->loss, (size_t)B * sizeof *losses);
+}
 
 /* The gradient of the stage's input, in dx, goes to the embedding's parameters and, in dh, to the stage before. */
 static void embed_gradient(Vit *vit, int i, int B) {
@@ -362,7 +364,8 @@ static void describe_stage(const Vit *vit, FILE *out, int i) {
     const Stage *stage = &vit->stages[i];
     char prefix[PARAM_NAME_SIZE];
     if (vit->config.stage_count > 1)
-        fprintf(out, "  stage %d: %d x %d grid, %d tokens of %d\n", i, stage->Hg, stage->Wg, stage->N, stage->config.dim);
+        fprintf(out, "  stage %d: %d x %d grid, %d tokens of %d\n", i, stage->Hg, stage->Wg, stage->N,
+                stage->config.dim);
     embedding_prefix(vit, i, prefix);
     describe_row(vit, out, prefix, vit->config.overlap ? "overlapping patches" : "patch projection",
                  embedding_macs(&vit->embeddings[i]));

@@ -1,6 +1,6 @@
-/* Times the algorithms of LiSA and softmax attention over grids, forward and backward, in microseconds for one head of one
- * image, and prints CSV with what lisa_*_cost predicts: where the constants of the cost models come from.  Processor time,
- * which neighbours disturb less; a GPU's is the same as the clock's, since whoever waits for it spins.
+/* Times the algorithms of LiSA and softmax attention over grids, forward and backward, in microseconds for one head
+ * of one image, and prints CSV with what lisa_*_cost predicts: where the constants of the cost models come from.
+ * Processor time, which neighbours disturb less; a GPU's is the same as the clock's, since whoever waits for it spins.
  * Usage: OMP_NUM_THREADS=1 bench_lisa [largest grid side, default 28] [images, default 1] [patterns, default 16] */
 #include "kernels/kernels.h"
 

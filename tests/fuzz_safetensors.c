@@ -1,5 +1,5 @@
-/* libFuzzer: any bytes are either refused with a message or a file whose every tensor can be found and read.  Each input
- * is tried as it is, and with a header length that fits, which random bytes seldom have. */
+/* libFuzzer: any bytes are either refused with a message or a file whose every tensor can be found and read.  Each
+ * input is tried as it is, and with a header length that fits, which random bytes seldom have. */
 #define _GNU_SOURCE /* memrchr */
 #include "core/safetensors.h"
 

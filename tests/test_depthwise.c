@@ -89,8 +89,8 @@ static void set(Vit *vit, const char *name, const float *values) {
     device_upload(vit->params.values + p->offset, values, p->size * sizeof *values);
 }
 
-/* A picture's row and what the convolution adds to it are what was applied to v.  One channel a head, whose kernel is then the
- * mean; projections that make v of x and y of the mix. */
+/* A picture's row and what the convolution adds to it are what was applied to v.  One channel a head, whose kernel is
+ * then the mean; projections that make v of x and y of the mix. */
 static void test_pictured_weights(void **state) {
     (void)state;
     enum { B = 2, Hg = 5, Wg = 7, N = Hg * Wg, M = 3 };

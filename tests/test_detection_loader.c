@@ -1,5 +1,5 @@
-/* Batches with boxes: Pillow's pixels, the same batches for any number of workers, ranks and parts, an epoch that goes on
- * where it stopped, padding within what was promised, and pictures that cannot be read. */
+/* Batches with boxes: Pillow's pixels, the same batches for any number of workers, ranks and parts, an epoch that goes
+ * on where it stopped, padding within what was promised, and pictures that cannot be read. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -33,7 +33,8 @@ static const char *in_folder(const char *name) {
 
 static uint32_t draw(uint32_t stream, uint64_t i, uint32_t n) { return rng_below(1, RNG_TEST, stream, 0, i, n); }
 
-/* Corners of scenes as PNG files of many sizes, wide and tall, with the figures' boxes, some of which leave the picture. */
+/* Corners of scenes as PNG files of many sizes, wide and tall, with the figures' boxes,
+ * some of which leave the picture. */
 static int make_pictures(void **state) {
     (void)state;
     char name[64], error[FILE_ERROR];

@@ -1,5 +1,5 @@
-/* Tables on a grid of another size against PyTorch's interpolation in float64 (tests/reference/make_resample_fixtures.py),
- * and which tensors have such a grid. */
+/* Tables on a grid of another size against PyTorch's interpolation in float64
+ * (tests/reference/make_resample_fixtures.py), and which tensors have such a grid. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

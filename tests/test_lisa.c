@@ -1,5 +1,5 @@
-/* LiSA's kernels against their sums written out in double, over every kind of offsets; fft against dense on the grids of the
- * paper; unit lengths, position weights, and GFNet's filter, which shares the transforms. */
+/* LiSA's kernels against their sums written out in double, over every kind of offsets; fft against dense on the grids
+ * of the paper; unit lengths, position weights, and GFNet's filter, which shares the transforms. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -222,8 +222,8 @@ static void check_case(const Case *k) {
     release_all();
 }
 
-/* Odd grids, one token, one pattern, more channels and patterns than a vector, prime sides with and without butterflies.  Where
- * tokens are few, heads are many: a handful of numbers can all be small by cancellation. */
+/* Odd grids, one token, one pattern, more channels and patterns than a vector, prime sides with and without
+ * butterflies.  Where tokens are few, heads are many: a handful of numbers can all be small by cancellation. */
 static void test_formulas(void **state) {
     (void)state;
     static const Case cases[] = {
@@ -426,8 +426,8 @@ static void spectrum(double *re, double *im, const float *x, const FilterCase *k
     }
 }
 
-/* y = Re sum over the stored half of m_f w_f X_f exp(...) / N, m = 1 in the columns 0 and Wg/2, else 2; and its gradients,
- * one frequency at a time. */
+/* y = Re sum over the stored half of m_f w_f X_f exp(...) / N, m = 1 in the columns 0 and Wg/2, else 2; and its
+ * gradients, one frequency at a time. */
 static void filter_reference(double *y, double *dx, double *dw, const float *x, const float *dy, const float *w,
                              const FilterCase *k) {
     int N = k->Hg * k->Wg, columns = k->Wg / 2 + 1;

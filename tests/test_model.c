@@ -183,7 +183,8 @@ static int all_zero(const char *name, const float *got, size_t n) {
 }
 
 /* With bfloat16 activations one tensor's gradient may be the small difference of large ones: PyTorch's own autocast is
- * 0.27 off on the worst of these (make_fixtures.py --bf16).  Logits, loss and the gradient as a whole are held to 2e-2. */
+ * 0.27 off on the worst of these (make_fixtures.py --bf16).
+ * Logits, loss and the gradient as a whole are held to 2e-2. */
 static const double ONE_TENSOR = sizeof(real) == 4 ? 1e-5 : 0.27;
 
 static int compare(const Case *c, const char *name, const float *got, size_t n, double tolerance) {
@@ -331,9 +332,10 @@ static double slope_by_differences(Case *c, float *values, const float *base, co
     return best;
 }
 
-/* dpfp has a kink at zero in every column, inception wherever two tokens are equal, and nothing moves them.  The maximum in performer, and in rfa where a
- * denominator is clamped, does not cancel entirely, but is a constant of the backward pass.  The reference compares
- * all three with differences in double, with narrow steps and the constants held. */
+/* dpfp has a kink at zero in every column, inception wherever two tokens are equal, and nothing moves them.  The
+ * maximum in performer, and in rfa where a denominator is clamped, does not cancel entirely, but is a constant of the
+ * backward pass.  The reference compares all three with differences in double, with narrow steps and the constants
+ * held. */
 static bool is_smooth(const char *path) {
     return !strstr(path, "dpfp") && !strstr(path, "inception") && !strstr(path, "performer") && !strstr(path, "clamp");
 }

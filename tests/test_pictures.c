@@ -1,5 +1,5 @@
-/* Decoding, resizing and the transforms: the bytes of Pillow (tests/fixtures/data/pillow.safetensors), parts against the whole,
- * and files that must be refused. */
+/* Decoding, resizing and the transforms: the bytes of Pillow (tests/fixtures/data/pillow.safetensors), parts against
+ * the whole, and files that must be refused. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -88,8 +88,9 @@ typedef struct {
 } Problem;
 
 /* Results, and for each the sum of the sizes of its terms: what rounding is relative to where terms cancel.  For dalpha
- * these are the terms of all groups of the query: an algorithm may take one group as the total less the others.  Another
- * may give every pair the last group's weight and correct it where that is wrong: a weight then counts as three terms. */
+ * these are the terms of all groups of the query: an algorithm may take one group as the total less the others.
+ * Another may give every pair the last group's weight and correct it where that is wrong: a weight then counts as three
+ * terms. */
 typedef struct {
     double *y, *den, *dqkv, *dphi, *dalpha;
     double *y_size, *dqkv_size, *dphi_size, *dalpha_size;

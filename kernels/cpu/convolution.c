@@ -1,14 +1,15 @@
-/* Convolution on oneDNN, 2.x and 3.x, channels last.  With W' = s W and p a position of the output, o one of its channels
+/* Convolution on oneDNN, 2.x and 3.x, channels last.
+ * With W' = s W and p a position of the output, o one of its channels
  *   forward          y[p,o] = sum_(tap,i) x[p*stride + tap - k/2, i] W'[o,i,tap] + t[o] + add[p,o], then ReLU
- *   backward, input  stride 1: the same sum with dy for x, input and output channels exchanged and the taps reversed, so
- *                    that the library's forward kernel serves (near sgemm's rate, its backward kernels at 75 % of that);
+ *   backward, input  stride 1: the same sum with dy for x, input and output channels exchanged and the taps reversed,
+ *                    so that the library's forward kernel serves (near sgemm's rate; its backward kernels: 75 % of it);
  *                    a 1 x 1 product is sgemm, which adds to what is there; other strides are the library's own
  *   backward, weight dW'[o, tap, i] = sum_p dy[p,o] x[p*stride + tap - k/2, i]: for a few thousand positions at a time
  *                    the inputs of a window become a row (none of its own for 1 x 1, stride 1), and sgemm multiplies;
  *                    the library's kernels reach 60 % of that at stride 1 and 15 % at stride 2 (docs/performance.md).
  *
- * A primitive belongs to a shape, and a packed copy of the weights to the layout that a primitive asks for: both are made
- * when a shape is first seen and kept in tables in which the least recently used makes room. */
+ * A primitive belongs to a shape, and a packed copy of the weights to the layout that a primitive asks for: both are
+ * made when a shape is first seen and kept in tables in which the least recently used makes room. */
 #include <omp.h>
 #include <math.h>
 #include <string.h>
@@ -31,8 +32,8 @@ void batchnorm_fold(float *scale, float *shift, const float *w, const float *b, 
     }
 }
 
-/* folded holds W' [out,in,k,k], and behind it, where the forward kernel gives the gradient of the input, the same turned
- * round, [in,out,k,k]. */
+/* folded holds W' [out,in,k,k], and behind it, where the forward kernel gives the gradient of the input, the same
+ * turned round, [in,out,k,k]. */
 static bool has_reversed(const Convolution *c, bool backward) { return backward && c->stride == 1 && c->k > 1; }
 
 size_t convolution_folded_bytes(const Convolution *c, bool backward) {
@@ -63,7 +64,8 @@ void convolution_fold(void *folded, const float *w, const float *scale, const Co
         if (!has_reversed(c, backward)) continue;
         for (size_t i = 0; i < (size_t)c->in; i++)
             for (size_t tap = 0; tap < taps; tap++)
-                reversed[(i * (size_t)c->out + (size_t)o) * taps + taps - 1 - tap] = plain[(size_t)o * row + i * taps + tap];
+                reversed[(i * (size_t)c->out + (size_t)o) * taps + taps - 1 - tap] =
+                    plain[(size_t)o * row + i * taps + tap];
     }
 }
 
@@ -86,7 +88,8 @@ static dnnl_memory_t packed_find(const void *folded, bool reversed, dnnl_memory_
     PackedWeights *p = NULL, *oldest = packed;
     for (int i = 0; i < PACKED && !p; i++) {
         PackedWeights *q = &packed[i];
-        if (q->folded == folded && q->reversed == reversed && dnnl_memory_desc_equal(desc_of(q->packed), desc_of(wanted)))
+        if (q->folded == folded && q->reversed == reversed &&
+            dnnl_memory_desc_equal(desc_of(q->packed), desc_of(wanted)))
             p = q;
         if (q->used < oldest->used) oldest = q;
     }
@@ -179,9 +182,9 @@ static dnnl_primitive_desc_t forward_create(const Shapes *s, bool bias, bool add
     dnnl_primitive_attr_t attributes = attributes_create(add, relu);
     dnnl_primitive_desc_t pd;
 #if DNNL_VERSION_MAJOR >= 3
-    DNNL_TRY(dnnl_convolution_forward_primitive_desc_create(&pd, onednn_engine(), dnnl_forward_training,
-                                                            dnnl_convolution_direct, s->x, s->w, bias ? s->b : NULL, s->y,
-                                                            s->strides, s->dilates, s->before, s->after, attributes));
+    DNNL_TRY(dnnl_convolution_forward_primitive_desc_create(
+        &pd, onednn_engine(), dnnl_forward_training, dnnl_convolution_direct, s->x, s->w, bias ? s->b : NULL, s->y,
+        s->strides, s->dilates, s->before, s->after, attributes));
 #else
     dnnl_convolution_desc_t d;
     DNNL_TRY(dnnl_convolution_forward_desc_init(&d, dnnl_forward_training, dnnl_convolution_direct, &s->x, &s->w,
@@ -266,7 +269,8 @@ static Primitive *primitive_find(const Primitive *wanted) {
     return oldest;
 }
 
-/* result = (its own +) the product of image with the weights at `weights`, which are `folded`'s or those turned round. */
+/* result = (its own +) the product of image with the weights at `weights`,
+ * which are `folded`'s or those turned round. */
 static void convolve(float *result, const float *image, const void *folded, const float *weights, const float *shift,
                      const Primitive *wanted) {
     Primitive *p = primitive_find(wanted);

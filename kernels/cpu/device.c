@@ -19,10 +19,10 @@ enum { DEVICE_ALIGN = 64 };
 char *kernels_workspace_base;
 size_t kernels_workspace_bytes;
 
-/* libgomp's threads spin at a barrier for milliseconds before they sleep, which takes the core away from the very thread
- * they wait for when another program wants it too: beside two busy neighbours a step took 3.4 times as long, and a short
- * spin costs nothing on a quiet machine (docs/performance.md).  The library reads its setting once, before main, so the
- * program starts itself again with it; nothing has been opened or printed yet. */
+/* libgomp's threads spin at a barrier for milliseconds before they sleep, which takes the core away from the very
+ * thread they wait for when another program wants it too: beside two busy neighbours a step took 3.4 times as long, and
+ * a short spin costs nothing on a quiet machine (docs/performance.md).  The library reads its setting once, before
+ * main, so the program starts itself again with it; nothing has been opened or printed yet. */
 static void spin_briefly(void) {
     enum { MOST = 1 << 20, ARGUMENTS = 4096 };
     if (getenv("OMP_WAIT_POLICY") || getenv("GOMP_SPINCOUNT")) return;
@@ -48,7 +48,8 @@ void kernels_exit(void) {
 const char *kernels_device(void) {
     static char text[96];
     const dnnl_version_t *v = dnnl_version();
-    const char *vectors = __builtin_cpu_supports("avx512f") ? "AVX-512" : __builtin_cpu_supports("avx2") ? "AVX2" : "SSE";
+    bool avx512 = __builtin_cpu_supports("avx512f"), avx2 = __builtin_cpu_supports("avx2");
+    const char *vectors = avx512 ? "AVX-512" : avx2 ? "AVX2" : "SSE";
     snprintf(text, sizeof text, "CPU, %d threads, %s, oneDNN %d.%d.%d", omp_get_max_threads(), vectors, v->major,
              v->minor, v->patch);
     return text;
@@ -115,8 +116,8 @@ double memory_peak_gbytes(void) {
     return best;
 }
 
-/* Enough rows for full-speed products, few enough for a layer's activations to stay in cache: eight images of DeiT-tiny at
- * 256 tokens, measured (docs/performance.md). */
+/* Enough rows for full-speed products, few enough for a layer's activations to stay in cache: eight images of DeiT-tiny
+ * at 256 tokens, measured (docs/performance.md). */
 bool device_shares_cores(void) { return true; }
 
 size_t activations_at_once(void) { return 8 * 256 * 192; }

@@ -1,6 +1,6 @@
-/* Mixed-radix transforms of sixteen lanes at once (kernels/fft_plan.h).  Exchanging real and imaginary parts conjugates every
- * root, so both directions share their butterflies.  A long block is finished before the next one is touched: from the
- * second stage on the work stays in the first-level cache. */
+/* Mixed-radix transforms of sixteen lanes at once (kernels/fft_plan.h).  Exchanging real and imaginary parts conjugates
+ * every root, so both directions share their butterflies.  A long block is finished before the next one is touched:
+ * from the second stage on the work stays in the first-level cache. */
 #include "kernels/cpu/fft.h"
 
 #include "core/die.h"
@@ -40,8 +40,10 @@ TILE_INLINE void butterfly_8(vec *re, vec *im) {
 }
 
 /* cos and sin of 2 pi k / r for r = 3, 5, 7. */
-static const float odd_cos[3][4] = {{1, -0.5f}, {1, 0.309016994f, -0.809016994f}, {1, 0.623489802f, -0.222520934f, -0.900968868f}};
-static const float odd_sin[3][4] = {{0, 0.866025404f}, {0, 0.951056516f, 0.587785252f}, {0, 0.781831482f, 0.974927912f, 0.433883739f}};
+static const float odd_cos[3][4] = {
+    {1, -0.5f}, {1, 0.309016994f, -0.809016994f}, {1, 0.623489802f, -0.222520934f, -0.900968868f}};
+static const float odd_sin[3][4] = {
+    {0, 0.866025404f}, {0, 0.951056516f, 0.587785252f}, {0, 0.781831482f, 0.974927912f, 0.433883739f}};
 
 TILE_INLINE float root_cos(int r, int k) { return odd_cos[r / 2 - 1][k > r / 2 ? r - k : k]; }
 TILE_INLINE float root_sin(int r, int k) { return k > r / 2 ? -odd_sin[r / 2 - 1][r - k] : odd_sin[r / 2 - 1][k]; }
@@ -85,7 +87,8 @@ TILE_INLINE void turn(vec *re, vec *im, const float *w) {
 /* == Stages ======================================================================================================= */
 
 /* Butterfly j of a block; its turns are ones when j is 0. */
-TILE_INLINE void turned_butterfly(int r, float *re_j, float *im_j, size_t apart, const float *w, bool turns, bool backward) {
+TILE_INLINE void turned_butterfly(int r, float *re_j, float *im_j, size_t apart, const float *w, bool turns,
+                                  bool backward) {
     vec re[8], im[8];
 #pragma GCC unroll 8
     for (int k = 0; k < r; k++) {
@@ -181,7 +184,8 @@ static void run_blocks(const FftAxis *axis, int s, Place at, const float *w, boo
 
 static void run_axis(const FftAxis *axis, const float *roots, float *z, bool backward, float *spare) {
     for (int p = 0; p < axis->places; p++, z += (size_t)axis->step * COMPLEX) {
-        Place all = {z + (backward ? TILE : 0), z + (backward ? 0 : TILE), (size_t)axis->stride * COMPLEX, axis->n, 1, axis->beside};
+        float *re = z + (backward ? TILE : 0), *im = z + (backward ? 0 : TILE);
+        Place all = {re, im, (size_t)axis->stride * COMPLEX, axis->n, 1, axis->beside};
         run_blocks(axis, 0, all, roots, backward, spare);
     }
 }

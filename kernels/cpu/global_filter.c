@@ -1,10 +1,11 @@
-/* A learned filter for every channel in the frequency domain, sixteen channels at a time; F is the transform over the grid.
- *   forward   y = F' (E F x) / N,  E[f] = w[f], or where -f has an entry too (w[f] + conj w[-f]) / 2;  E[-f] = conj E[f]
+/* A learned filter for every channel in the frequency domain, sixteen channels at a time; F transforms the grid.
+ *   forward   y = F' (E F x) / N,  E[f] = w[f], or where -f has an entry too (w[f] + conj w[-f]) / 2;
+ *             E[-f] = conj E[f]
  *   backward  dx = F' (conj(E) F dy) / N,  dE[f] = conj(F x) F dy / N, twice where f and -f differ;
  *             dw[f] = dE[f], or dE[f] / 2 and its conjugate for dw[-f]
  *   Source: Rao et al. 2021, section 3.2.
  *
- * Two images travel as one complex transform: E is the same for both, so their spectra need not be told apart but for dE. */
+ * Two images travel as one complex transform: E is the same for both, so only dE needs their spectra told apart. */
 #include "kernels/cpu/fft.h"
 
 #include <string.h>

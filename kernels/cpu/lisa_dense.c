@@ -7,9 +7,9 @@
  *                dk^[j,c] += sum_e dGa[c,e] wa[t,c,e],  dwa[t,c,e] += k^[j,c] dGa[c,e]
  *   saves     S.   Source: the paper's equations 10 and 11.
  *
- * The sums over j are matrix products of ROWS rows with a window of the table (offset_runs.h), patterns along the vector;
- * the ones over e have the transposed table's keys along it.  Sums over tokens are formed BLOCK at a time and then joined, so
- * that the rounding error does not grow with N. */
+ * The sums over j are matrix products of ROWS rows with a window of the table (offset_runs.h), patterns along the
+ * vector; the ones over e have the transposed table's keys along it.  Sums over tokens are formed BLOCK at a time and
+ * then joined, so that the rounding error does not grow with N. */
 #include <assert.h>
 #include <math.h>
 #include <string.h>
@@ -26,7 +26,7 @@ typedef struct {
     int N, H, D, E, Dp, Ep;
     int channels;  /* of wa: D or 1 */
     int T, U;      /* entries of a table; of its turned copy */
-    size_t ldu, ldn; /* rows of the transposed tables, and of what has a number for every key: room for a vector beyond */
+    size_t ldu, ldn; /* rows of the transposed tables, of what has a number for every key: room for a vector beyond */
     size_t qk_row, qkv_row, y_row;
 } Shape;
 
@@ -121,7 +121,8 @@ static Work work_take(const Shape *s, float *base, size_t *floats) {
 /* The queries' block joins the total. */
 static void sums_join(Work w, const Shape *s) {
     size_t n = sums_floats(s);
-    for (size_t i = 0; i < n; i += TILE) vec_store(w.total.keys + i, vec_load(w.total.keys + i) + vec_load(w.part.keys + i));
+    for (size_t i = 0; i < n; i += TILE)
+        vec_store(w.total.keys + i, vec_load(w.total.keys + i) + vec_load(w.part.keys + i));
     memset(w.part.keys, 0, n * sizeof(float));
 }
 
@@ -212,15 +213,18 @@ static void gather_chunk(Work w, const Chunk *chunk, const real *qk, const real 
 }
 
 /* out [rows,n] += x [rows,k] y [k,n], n a multiple of TILE; both dense but x, whose rows lie ldx apart. */
-static void add_product(float *out, float *product, const float *x, size_t ldx, const float *y, int rows, int n, int k) {
+static void add_product(float *out, float *product, const float *x, size_t ldx, const float *y, int rows, int n,
+                        int k) {
     for (int first = 0; first < k; first += BLOCK) {
-        tile_gemm(product, n, x + first, ldx, 1, y + (size_t)first * n, n, rows, n, k - first < BLOCK ? k - first : BLOCK, 0);
+        tile_gemm(product, n, x + first, ldx, 1, y + (size_t)first * n, n, rows, n,
+                  k - first < BLOCK ? k - first : BLOCK, 0);
         for (int i = 0; i < rows * n; i += TILE) vec_store(out + i, vec_load(out + i) + vec_load(product + i));
     }
 }
 
 /* out [rows,Ep] = x [rows,keys] times the table's window, over all runs of query i; x's rows lie ldx apart. */
-static void times_window(float *out, Work w, const float *x, size_t ldx, const float *table, int i, int rows, const Shape *s) {
+static void times_window(float *out, Work w, const float *x, size_t ldx, const float *table, int i, int rows,
+                         const Shape *s) {
     memset(out, 0, (size_t)rows * s->Ep * sizeof(float));
     for (OffsetRun run = {0}; offset_runs_next(s->offsets, i, &run);)
         add_product(out, w.product, x + run.j0, ldx, table + (size_t)run.u * s->Ep, rows, s->Ep, run.count);
@@ -303,7 +307,8 @@ static void channel_backward(real *dqk, const real *qk, Tables t, Work w, const 
     times_window_transposed(w.keys, w.dga, channel(t.wat, s->E * s->ldu, c, s), i, rows, s);
     for (int r = 0; r < rows; r++)
         for (OffsetRun run = {0}; offset_runs_next(s->offsets, i, &run);)
-            for (int j = run.j0; j < run.j0 + run.count; j++) w.part.keys[(r * s->D + c) * s->ldn + j] += w.keys[r * s->ldn + j];
+            for (int j = run.j0; j < run.j0 + run.count; j++)
+                w.part.keys[(r * s->D + c) * s->ldn + j] += w.keys[r * s->ldn + j];
     add_to_window(w.part.wa + (s->channels > 1 ? c * table : 0), w.kt + c * s->ldn, s->D * s->ldn, w.dga, i, rows, s);
 }
 
@@ -311,15 +316,17 @@ static void backward_query(real *dqk, const real *dy, const real *patterns, cons
                            const Chunk *chunk, int i, const Shape *s) {
     int rows = chunk->count;
     for (int r = 0; r < rows; r++)
-        for (int e = 0; e < s->Ep; e++) w.s[r * s->Ep + e] = e < s->E ? patterns[chunk->s[r] + (size_t)e * s->N + i] : 0;
+        for (int e = 0; e < s->Ep; e++)
+            w.s[r * s->Ep + e] = e < s->E ? patterns[chunk->s[r] + (size_t)e * s->N + i] : 0;
     times_window_transposed(w.p, w.s, t.wbt, i, rows, s);
     for (int r = 0; r < rows; r++) {
         for (int c = 0; c < s->Dp; c++) w.y[r * s->Dp + c] = c < s->D ? dy[chunk->y[r] + i * s->y_row + c] : 0;
         const float *row = w.y + r * s->Dp;
-        tile_gemm(w.t + r * s->ldn, s->ldn, row, s->Dp, 1, w.vt + r * s->D * s->ldn, s->ldn, 1, tile_round_up(s->N), s->D, 0);
+        tile_gemm(w.t + r * s->ldn, s->ldn, row, s->Dp, 1, w.vt + r * s->D * s->ldn, s->ldn, 1, tile_round_up(s->N),
+                  s->D, 0);
         for (OffsetRun run = {0}; offset_runs_next(s->offsets, i, &run);)
-            tile_gemm(w.part.values + ((size_t)r * s->N + run.j0) * s->Dp, s->Dp, w.p + r * s->ldn + run.j0, 1, s->ldn, row, s->Dp,
-                      run.count, s->Dp, 1, 1);
+            tile_gemm(w.part.values + ((size_t)r * s->N + run.j0) * s->Dp, s->Dp, w.p + r * s->ldn + run.j0, 1, s->ldn,
+                      row, s->Dp, run.count, s->Dp, 1, 1);
     }
     times_window(w.ds, w, w.t, s->ldn, t.wb, i, rows, s);
     tile_gemm(w.ds, s->Ep, w.y, s->Dp, 1, t.b, s->Ep, rows, s->Ep, s->D, 1);
@@ -377,13 +384,14 @@ LISA_BACKWARD(lisa_dense_backward) {
     add_turned(dwb, table_b, 1, threads, &shape);
     for (int t = 0; t < threads; t++)
         for (int c = 0; c < D; c++)
-            for (int e = 0; e < shape.E; e++) db[(size_t)c * shape.E + e] += work_of(&shape, t).total.b[(size_t)c * shape.Ep + e];
+            for (int e = 0; e < shape.E; e++)
+                db[(size_t)c * shape.E + e] += work_of(&shape, t).total.b[(size_t)c * shape.Ep + e];
 }
 
 /* == Cost ======================================================================================================== */
 
-/* From tests/bench_lisa.c on one core of an EPYC 9005, in nanoseconds: a pair of tokens, channel and pattern, and the start
- * of a run of keys for each channel. */
+/* From tests/bench_lisa.c on one core of an EPYC 9005, in nanoseconds: a pair of tokens, channel and pattern, and the
+ * start of a run of keys for each channel. */
 double lisa_dense_cost(const Patterns *patterns, int D) {
     const double multiply_add = 0.075, start = 16;
     Shape s = shape_of(patterns, 1, D);

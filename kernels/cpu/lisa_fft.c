@@ -11,9 +11,9 @@
  * The lanes are the channels of a head (fft.h), and two patterns travel as one complex transform, w1 + i w2 and
  * d1 + i d2: the products above hold for the pairs as they are, frequency by frequency in the order that the transform
  * leaves them in.  Of the gradients of k^ and v, real(F' ...) is meant; what the other parts of the pairs contribute is
- * imaginary.  A pattern is made, used and forgotten: [N,D,E] never exists, and what a head needs beside the spectra of the
- * weights sits in the second-level cache.  FFTW was tried first: 4 to 10 times the time for one transform at 49 to 7056
- * tokens, because its vectors lie along a transform and not across sixteen. */
+ * imaginary.  A pattern is made, used and forgotten: [N,D,E] never exists, and what a head needs beside the spectra
+ * of the weights sits in the second-level cache.  FFTW was tried first: 4 to 10 times the time for one transform at
+ * 49 to 7056 tokens, because its vectors lie along a transform and not across sixteen. */
 #include "kernels/cpu/fft.h"
 
 #include <assert.h>
@@ -39,7 +39,8 @@ static bool has_spectrum(const Patterns *p) {
 
 static Shape shape_of(const Patterns *p, int H, int D) {
     assert(has_spectrum(p));
-    Shape s = {.fft = fft_plan(p->offsets.Hg, p->offsets.Wg, p->offsets.kind == OFFSETS_TORUS), .H = H, .D = D, .E = p->E};
+    const Offsets *o = &p->offsets;
+    Shape s = {.fft = fft_plan(o->Hg, o->Wg, o->kind == OFFSETS_TORUS), .H = H, .D = D, .E = p->E};
     s.N = s.fft->N;
     s.blocks = tile_round_up(D) / TILE;
     s.Ep = (s.E + 1) / 2 * 2;
@@ -122,8 +123,8 @@ static Work work_of(const Shape *s, int thread) {
 
 /* == The weights' spectra ========================================================================================= */
 
-/* z = columns of a table [T,columns,E], lanes `step` floats apart: `reals` lanes of the first, `imaginaries` of the second,
- * zeros beyond. */
+/* z = columns of a table [T,columns,E], lanes `step` floats apart: `reals` lanes of the first, `imaginaries` of the
+ * second, zeros beyond. */
 static void load_table(float *z, const float *first, size_t row, size_t step, int reals, int imaginaries, int N) {
     for (int t = 0; t < N; t++, z += COMPLEX, first += row)
         for (int l = 0; l < TILE; l++) {
@@ -153,13 +154,14 @@ static void weights_transform(Weights w, const float *wa, const float *wb, const
             Work own = work_of(s, omp_get_thread_num());
             int lanes = s->D - block * TILE;
             float *out = w.wa + ((size_t)e / 2 * s->blocks + block) * s->full;
-            load_table(out, wa + (size_t)block * TILE * s->E + e, (size_t)s->D * s->E, s->E, lanes, e + 1 < s->E ? lanes : 0,
-                       s->N);
+            load_table(out, wa + (size_t)block * TILE * s->E + e, (size_t)s->D * s->E, s->E, lanes,
+                       e + 1 < s->E ? lanes : 0, s->N);
             fft_forward(s->fft, out, own.spare);
             for (size_t i = 0; i < s->full; i += TILE) vec_store(out + i, scale * vec_load(out + i));
         }
     memset(w.wb, 0, (size_t)s->Ep / 2 * s->scalars * sizeof(float));
-    for (int e = 0; e < s->E; e += 2 * TILE) transform_scalars(w.wb + e / 2 * s->scalars, wb + e, s->E - e, scale, work_of(s, 0), s);
+    for (int e = 0; e < s->E; e += 2 * TILE)
+        transform_scalars(w.wb + e / 2 * s->scalars, wb + e, s->E - e, scale, work_of(s, 0), s);
 }
 
 /* == Steps of a head ============================================================================================== */
@@ -330,7 +332,8 @@ static void forward_head(real *y, real *patterns, const real *q, const real *v, 
             sum_channels(w.s + (size_t)e * s->Np, w.s + (size_t)(e + 1) * s->Np, w.left, w.z, s);
         }
     }
-    for (int e = 0; e < s->E; e++) memcpy(patterns + (size_t)e * s->N, w.s + (size_t)e * s->Np, s->N * sizeof *patterns);
+    for (int e = 0; e < s->E; e++)
+        memcpy(patterns + (size_t)e * s->N, w.s + (size_t)e * s->Np, s->N * sizeof *patterns);
     for (int block = 0; block < s->blocks; block++) {
         int c = block * TILE;
         gather_bias(w.bias, b, block, s);
@@ -339,7 +342,8 @@ static void forward_head(real *y, real *patterns, const real *q, const real *v, 
             convolve_values(w, weights, e, block, s);
             sum_patterns(w.sum, w.s + (size_t)e * s->Np, w.s + (size_t)(e + 1) * s->Np, w.z, s);
         }
-        for (int i = 0; i < s->N; i++) vec_store_part(y + i * s->y_row + c, vec_load(w.sum + (size_t)i * TILE), s->D - c);
+        for (int i = 0; i < s->N; i++)
+            vec_store_part(y + i * s->y_row + c, vec_load(w.sum + (size_t)i * TILE), s->D - c);
     }
 }
 
@@ -406,7 +410,8 @@ static void backward_head(real *dv, real *dq, const real *dy, const real *patter
 }
 
 /* Adds what z holds to columns of a table: the reverse of load_table. */
-static void add_table(float *first, const float *z, float scale, size_t row, size_t step, int reals, int imaginaries, int N) {
+static void add_table(float *first, const float *z, float scale, size_t row, size_t step, int reals, int imaginaries,
+                      int N) {
     for (int t = 0; t < N; t++, z += COMPLEX, first += row) {
         for (int l = 0; l < smaller(TILE, reals); l++) first[l * step] += scale * z[l];
         for (int l = 0; l < smaller(TILE, imaginaries); l++) first[l * step + 1] += scale * z[TILE + l];
@@ -440,7 +445,8 @@ static void gradients_backward(float *dwa, float *dwb, float *db, int threads, c
             memcpy(own.z, work_of(s, 0).dwa + at, s->full * sizeof(float));
             for (int t = 1; t < threads; t++) {
                 const float *from = work_of(s, t).dwa + at;
-                for (size_t i = 0; i < s->full; i += TILE) vec_store(own.z + i, vec_load(own.z + i) + vec_load(from + i));
+                for (size_t i = 0; i < s->full; i += TILE)
+                    vec_store(own.z + i, vec_load(own.z + i) + vec_load(from + i));
             }
             fft_backward(s->fft, own.z, own.spare);
             add_table(dwa + (size_t)block * TILE * s->E + e, own.z, 1.0f / s->N, (size_t)s->D * s->E, s->E, lanes,
@@ -479,8 +485,9 @@ LISA_BACKWARD(lisa_fft_backward) {
 
 /* == Cost ======================================================================================================== */
 
-/* Nanoseconds for a token, two patterns and sixteen channels, from tests/bench_lisa.c on one core of an EPYC 9005: a part
- * that every size pays, and one for each stage of the six transforms.  A prime factor r above 7 is worth 0.65 r stages. */
+/* Nanoseconds for a token, two patterns and sixteen channels, from tests/bench_lisa.c on one core of an EPYC 9005: a
+ * part that every size pays, and one for each stage of the six transforms.
+ * A prime factor r above 7 is worth 0.65 r stages. */
 double lisa_fft_cost(const Patterns *patterns, int D) {
     const double token = 20, stage = 9;
     if (!has_spectrum(patterns)) return INFINITY;

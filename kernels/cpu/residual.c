@@ -1,4 +1,5 @@
-/* The residual sum by itself, y = x + s f, and its gradient for f, df = s dy; s is one number for rows_per_scale rows. */
+/* The residual sum by itself, y = x + s f, and its gradient for f, df = s dy;
+ * s is one number for rows_per_scale rows. */
 #include "kernels/kernels.h"
 
 void residual_forward(real *y, const real *x, const real *f, const float *scale, int rows_per_scale, size_t n, int M) {

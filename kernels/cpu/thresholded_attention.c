@@ -1,4 +1,5 @@
-/* Softmax attention without its small weights, QUERIES queries of one head at a time; c is 1 where p > threshold, else 0.
+/* Softmax attention without its small weights, QUERIES queries of one head at a time;
+ * c is 1 where p > threshold, else 0.
  *   forward   s = q k^T / sqrt D,  lse = log sum_j exp s,  p = exp(s - lse),  y += (c p) v
  *   backward  t = dy v^T,  delta = sum_j c p t,  ds = p (c t - delta),
  *             dv += (c p)^T dy,  dk += ds^T q / sqrt D,  dq += ds k / sqrt D

@@ -1,6 +1,6 @@
 /* The windows of a convolution as rows, and the sum of what each input got in all of its windows.
- * A window (i, j) reads row i stride + r - pad and column j stride + c - pad of the input, r and c below k; so the input
- * (y, x) is read by the windows with i stride <= y + pad < i stride + k, and the same for j. */
+ * A window (i, j) reads row i stride + r - pad and column j stride + c - pad of the input, r and c below k; so the
+ * input (y, x) is read by the windows with i stride <= y + pad < i stride + k, and the same for j. */
 #include "kernels/kernels.h"
 
 /* Numbers from one position of the input to the next, and from one channel to the next. */

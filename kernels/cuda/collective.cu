@@ -64,7 +64,8 @@ void all_reduce_finish(void) {
 #else
 
 void collective_open(void) {
-    if (distributed_ranks() > 1) die("%d ranks, but this build has no NCCL: set NCCL_HOME and make cuda again", distributed_ranks());
+    if (distributed_ranks() > 1)
+        die("%d ranks, but this build has no NCCL: set NCCL_HOME and make cuda again", distributed_ranks());
 }
 void collective_close(void) {}
 void all_reduce_start(float *x, size_t n) { (void)x, (void)n; }

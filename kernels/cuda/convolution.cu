@@ -1,7 +1,7 @@
-/* Convolution, channels last; kernels/cpu/convolution.c has the formulas.  folded is W' as float [out,k,k,in], which the
- * libraries read rounded (real_copy).  A 1 x 1 convolution of stride 1 is a linear layer, whose weight gradient comes as
- * float; the others are cuDNN's, and what that has no algorithm for a plain kernel does.  Shift, addend and ReLU are one
- * pass of their own. */
+/* Convolution, channels last; kernels/cpu/convolution.c has the formulas.  folded is W' as float [out,k,k,in], which
+ * the libraries read rounded (real_copy).  A 1 x 1 convolution of stride 1 is a linear layer, whose weight gradient
+ * comes as float; the others are cuDNN's, and what that has no algorithm for a plain kernel does.  Shift, addend and
+ * ReLU are one pass of their own. */
 #include <device.cuh>
 
 #include "kernels/cuda/library.h"
@@ -41,7 +41,8 @@ size_t convolution_folded_bytes(const Convolution *c, bool backward) {
 
 /* folded [out,taps,in] = scale w [out,in,taps]. */
 __global__ void __launch_bounds__(THREADS)
-    fold_kernel(float *folded, const float *__restrict__ w, const float *__restrict__ scale, int in, int taps, size_t n) {
+    fold_kernel(float *folded, const float *__restrict__ w, const float *__restrict__ scale, int in, int taps,
+                size_t n) {
     size_t at = (size_t)blockIdx.x * THREADS + threadIdx.x;
     if (at >= n) return;
     size_t row = quotient(at, in), o = quotient(row, taps), i = at - row * in, tap = row - o * taps;
@@ -74,7 +75,8 @@ struct Corner {
 };
 DEVICE Corner corner_of(size_t p, const Geometry &s) {
     size_t line = quotient(p, s.Wo), image = quotient(line, s.Ho);
-    return {image, (int)(line - image * s.Ho) * s.c.stride - s.c.k / 2, (int)(p - line * s.Wo) * s.c.stride - s.c.k / 2};
+    return {image, (int)(line - image * s.Ho) * s.c.stride - s.c.k / 2,
+            (int)(p - line * s.Wo) * s.c.stride - s.c.k / 2};
 }
 
 /* A warp to a number of y. */
@@ -163,7 +165,8 @@ __global__ void __launch_bounds__(THREADS)
 /* The product goes to the workspace where y holds the addend. */
 void convolution_forward(real *y, const real *x, const real *add, const void *folded, const float *shift,
                          const Convolution *c, bool relu, int B, int H, int W) {
-    size_t rows = positions(B, H, W, c->stride), n = rows * c->out, apart = y == add ? ceil_div(n * sizeof(real), 256) * 256 : 0;
+    size_t rows = positions(B, H, W, c->stride), n = rows * c->out;
+    size_t apart = y == add ? ceil_div(n * sizeof(real), 256) * 256 : 0;
     const float *w = static_cast<const float *>(folded);
     const LibraryConvolution *l = is_product(c) ? NULL : library_convolution(LIBRARY_FORWARD, c, B, H, W);
     size_t bytes = apart + (l ? library_workspace(l) : 0);
@@ -225,7 +228,8 @@ size_t convolution_workspace(const Convolution *c, int B, int H, int W) {
 /* dw [out,in,taps] += scale sum [out,taps,in]. */
 template <typename T>
 __global__ void __launch_bounds__(THREADS)
-    add_scaled_kernel(float *dw, const T *__restrict__ sum, const float *__restrict__ scale, int in, int taps, size_t n) {
+    add_scaled_kernel(float *dw, const T *__restrict__ sum, const float *__restrict__ scale, int in, int taps,
+                      size_t n) {
     size_t at = (size_t)blockIdx.x * THREADS + threadIdx.x;
     if (at >= n) return;
     size_t row = quotient(at, taps), o = quotient(row, in), tap = at - row * taps, i = row - o * in;
@@ -257,7 +261,8 @@ void convolution_backward_weight(float *dw, const real *dy, const real *x, const
         device_zero(sum, n * sizeof *sum);
         linear_backward_weight(sum, NULL, dy, x, rows, c->in, c->out);
     } else {
-        LAUNCH(plain_weight_kernel, (unsigned)ceil_div(n, THREADS), THREADS, 0, sum, x, dy, geometry_of(c, H, W), rows, n);
+        LAUNCH(plain_weight_kernel, (unsigned)ceil_div(n, THREADS), THREADS, 0, sum, x, dy, geometry_of(c, H, W), rows,
+               n);
     }
     add_scaled(dw, sum, scale, c);
 }

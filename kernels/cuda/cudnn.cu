@@ -73,7 +73,8 @@ static void library_search(LibraryConvolution *l) {
     cudnnStatus_t status = CUDNN_STATUS_SUCCESS;
     if (l->direction == LIBRARY_FORWARD) {
         cudnnConvolutionFwdAlgoPerf_t answers[MOST];
-        status = cudnnGetConvolutionForwardAlgorithm_v7(handle, l->x, l->w, l->convolution, l->y, MOST, &count, answers);
+        status = cudnnGetConvolutionForwardAlgorithm_v7(handle, l->x, l->w, l->convolution, l->y, MOST, &count,
+                                                        answers);
         if (status == CUDNN_STATUS_SUCCESS) library_choose(l, answers, count);
     } else if (l->direction == LIBRARY_INPUT) {
         cudnnConvolutionBwdDataAlgoPerf_t answers[MOST];
@@ -146,7 +147,8 @@ size_t library_workspace(const LibraryConvolution *l) { return l->workspace; }
 void library_forward(const LibraryConvolution *l, real *y, const real *x, const float *w, void *workspace) {
     const float one = 1, zero = 0;
     CUDNN_TRY(cudnnConvolutionForward(handle, &one, l->x, x, l->w, real_copy(w), l->convolution,
-                                      (cudnnConvolutionFwdAlgo_t)l->algorithm, workspace, l->workspace, &zero, l->y, y));
+                                      (cudnnConvolutionFwdAlgo_t)l->algorithm, workspace, l->workspace, &zero, l->y,
+                                      y));
 }
 
 void library_input(const LibraryConvolution *l, real *dx, const float *w, const real *dy, bool accumulate,

@@ -35,7 +35,7 @@ enum { ROWS = WARPS * TILE_M };
 
 typedef struct {
     int H, D, E, F;
-    int z_step, phi_step; /* numbers from one row to the next, within q or k: D, F, or H times that where H is 1 of many */
+    int z_step, phi_step; /* numbers from a row to the next within q or k: D, F, or H times that where H is 1 of many */
     size_t rows; /* n * 2H */
     float scale; /* D^-1/4 */
     bool wide_z, wide_phi;
@@ -181,8 +181,8 @@ __global__ void __launch_bounds__(THREADS, sizeof(real) == 2 ? forward_residents
             }
         warp_sync();
         real *to = phi + first * s.phi_step;
-        tile_store<COUNT, P, WARP>([=](int i) { return to + (size_t)i * s.phi_step; }, tile, LD, rows_left(first, COUNT, s),
-                                   s.F, s.wide_phi, lane_id());
+        tile_store<COUNT, P, WARP>([=](int i) { return to + (size_t)i * s.phi_step; }, tile, LD,
+                                   rows_left(first, COUNT, s), s.F, s.wide_phi, lane_id());
     }
 }
 
@@ -380,11 +380,11 @@ __global__ void __launch_bounds__(THREADS, sizeof(real) == 2 ? backward_resident
         const real *from = dphi + (first + owned) * s.phi_step, *values = phi + (first + owned) * s.phi_step;
         load_z<TILE_M, W>(z_tile + stage * Z + owned * tile_ld(W), tile_ld(W), qkv, at, left, s);
         tile_load<TILE_M, P, WARP>(
-            dp_tile + stage * F_TILE + owned * tile_ld(P), tile_ld(P), [=](int i) { return from + (size_t)i * s.phi_step; },
-            left, s.F, s.wide_phi, lane_id());
+            dp_tile + stage * F_TILE + owned * tile_ld(P), tile_ld(P),
+            [=](int i) { return from + (size_t)i * s.phi_step; }, left, s.F, s.wide_phi, lane_id());
         tile_load<TILE_M, P, WARP>(
-            phi_tile + stage * F_TILE + owned * tile_ld(P), tile_ld(P), [=](int i) { return values + (size_t)i * s.phi_step; },
-            left, s.F, s.wide_phi, lane_id());
+            phi_tile + stage * F_TILE + owned * tile_ld(P), tile_ld(P),
+            [=](int i) { return values + (size_t)i * s.phi_step; }, left, s.F, s.wide_phi, lane_id());
     };
     size_t step = (size_t)gridDim.x * ROWS, first = (size_t)blockIdx.x * ROWS;
     Rows next = rows_from(first + owned, s);

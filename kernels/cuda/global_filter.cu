@@ -1,6 +1,6 @@
 /* A learned filter for every channel in the frequency domain; the formulas are those of kernels/cpu/global_filter.c.  A
- * block transforms L channels of two images at a time in its shared memory (fft.cuh).  The filter's gradient is summed over
- * slices of the batch in workspace, and the slices in order. */
+ * block transforms L channels of two images at a time in its shared memory (fft.cuh).  The filter's gradient is summed
+ * over slices of the batch in workspace, and the slices in order. */
 #include "kernels/cuda/fft.cuh"
 #include "kernels/cuda/rows.cuh"
 #include "kernels/kernels.h"
@@ -90,7 +90,8 @@ DEVICE void store_filtered(real *y, Complex *z, Complex *copy, const Complex *w,
 
 DEVICE int channels_from(int c, const Shape &s) { return s.M - c < s.L ? s.M - c : s.L; }
 
-__global__ void __launch_bounds__(THREADS) global_filter_forward_kernel(real *y, const real *x, const Complex *w, Shape s) {
+__global__ void __launch_bounds__(THREADS)
+    global_filter_forward_kernel(real *y, const real *x, const Complex *w, Shape s) {
     SHARED(Complex, z);
     Complex *copy = z + (size_t)s.L * s.N;
     int c = (int)(blockIdx.x % s.groups) * s.L, b = (int)(blockIdx.x / s.groups) * 2, channels = channels_from(c, s);
@@ -142,8 +143,8 @@ __global__ void __launch_bounds__(THREADS) global_filter_finish_kernel(Complex *
 
 void global_filter_forward(real *y, const real *x, const float *w, int B, int Hg, int Wg, int M) {
     Shape s = shape_of(B, Hg, Wg, M);
-    LAUNCH(global_filter_forward_kernel, (unsigned)(s.groups * ceil_div(B, 2)), THREADS, sequences_bytes(s.fft, s.L), y, x,
-           reinterpret_cast<const Complex *>(w), s);
+    LAUNCH(global_filter_forward_kernel, (unsigned)(s.groups * ceil_div(B, 2)), THREADS, sequences_bytes(s.fft, s.L), y,
+           x, reinterpret_cast<const Complex *>(w), s);
 }
 
 void global_filter_backward(real *dx, float *dw, const real *dy, const real *x, const float *w, int B, int Hg, int Wg,

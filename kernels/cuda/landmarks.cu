@@ -39,8 +39,8 @@ __global__ void __launch_bounds__(THREADS)
 template <bool backward>
 static void cell_means(real *to, const real *from, const Cells *cells, int B, int C, int x_row) {
     size_t numbers = (size_t)B * cells->Lh * cells->Lw * C;
-    LAUNCH((cell_means_kernel<backward>), (unsigned)ceil_div(numbers, THREADS), THREADS, 0, to, from, *cells, numbers, C,
-           x_row);
+    LAUNCH((cell_means_kernel<backward>), (unsigned)ceil_div(numbers, THREADS), THREADS, 0, to, from, *cells, numbers,
+           C, x_row);
 }
 
 void cell_means_forward(real *means, const real *x, const Cells *cells, int B, int C, int x_row) {
@@ -63,7 +63,8 @@ __global__ void __launch_bounds__(THREADS) head_patches_kernel(real *to, const r
     int rows = p.Hg / p.r, columns = p.Wg / p.r;
     int j = (int)(at % p.r), i = (int)(at / p.r % p.r);
     size_t channel = at / p.r / p.r, patch = channel / ((size_t)p.H * p.D);
-    size_t token = (patch / columns / rows * p.Hg + patch / columns % rows * p.r + i) * p.Wg + patch % columns * p.r + j;
+    size_t token =
+        (patch / columns / rows * p.Hg + patch / columns % rows * p.r + i) * p.Wg + patch % columns * p.r + j;
     size_t x = token * p.x_row + channel % ((size_t)p.H * p.D);
     if (backward) to[x] = to_real(to_float(to[x]) + to_float(from[at]));
     else to[at] = from[x];

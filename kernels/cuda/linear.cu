@@ -56,7 +56,8 @@ enum { PRODUCTS = 128 };
 static Product products[PRODUCTS];
 static int product_next;
 
-/* D [m,n] = op(A) op(B), the sum over k; columns as memory has them, those of B and D b_ld and d_ld apart, A's packed. */
+/* D [m,n] = op(A) op(B), the sum over k; columns as memory has them, those of B and D b_ld and d_ld apart,
+ * A's packed. */
 struct Shape {
     uint64_t m, n, k;
     bool a_transposed, b_transposed;
@@ -155,8 +156,8 @@ static Product *product_find(Kind kind, size_t n, int in, int out, int row, cons
 
 enum { PLAIN_TILE = 16 };
 
-/* D(i,j) = D(i,j) keep + sum_k A(i,k) B(k,j) + bias(i); A(i,k) is at a[i ai + k ak], B(k,j) at b[k bk + j bj], D(i,j) at
- * d[i + j dj]. */
+/* D(i,j) = D(i,j) keep + sum_k A(i,k) B(k,j) + bias(i); A(i,k) is at a[i ai + k ak], B(k,j) at b[k bk + j bj], D(i,j)
+ * at d[i + j dj]. */
 template <typename T>
 __global__ void __launch_bounds__(PLAIN_TILE *PLAIN_TILE)
     plain_product_kernel(T *d, const real *a, const real *b, const real *bias, size_t m, size_t n, size_t k, size_t ai,

@@ -1,6 +1,7 @@
-/* LiSA and SA over all pairs of tokens; the formulas are those of kernels/cpu/lisa_dense.c.  Every kernel gives a thread
- * its outputs and walks the sum in order: by queries (S, y, dS, dq^), by keys (dv, dk^), by entries of the tables (dwa, dwb).
- * A long sum is made of the sums of COLUMNS terms, against rounding.  Written for any size and any offsets, not for the matrix units: where a circle or torus is large, fft has the work. */
+/* LiSA and SA over all pairs of tokens; the formulas are those of kernels/cpu/lisa_dense.c.  Every kernel gives a
+ * thread its outputs and walks the sum in order: by queries (S, y, dS, dq^), by keys (dv, dk^), by entries of the
+ * tables (dwa, dwb).  A long sum is made of the sums of COLUMNS terms, against rounding.  Written for any size and any
+ * offsets, not for the matrix units: where a circle or torus is large, fft has the work. */
 #include "kernels/cuda/rows.cuh"
 #include "kernels/kernels.h"
 
@@ -37,8 +38,8 @@ DEVICE const float *entry_of(const float *wa, int t, int c, const Shape &s) {
 
 /* == Forward ====================================================================================================== */
 
-/* S of one query and HEADS heads: the products q^ k^ of a few keys meet their entries in shared memory, and a thread sums
- * one head and pattern. */
+/* S of one query and HEADS heads: the products q^ k^ of a few keys meet their entries in shared memory, and a thread
+ * sums one head and pattern. */
 __global__ void __launch_bounds__(THREADS)
     lisa_dense_patterns_kernel(real *out, const real *qk, const float *wa, Shape s) {
     SHARED(float, products);                  /* [HEADS][keys D] */
@@ -91,7 +92,8 @@ DEVICE float weight_of(const float *patterns, const float *wb, int i, int j, con
 __global__ void __launch_bounds__(THREADS)
     lisa_dense_mix_kernel(real *y, const real *patterns, const real *qkv, const float *wb, const float *b, Shape s) {
     SHARED(float, sum);                                        /* [ROWS,D] */
-    float *own = sum + ROWS * s.D, *p = own + ROWS * s.E, *v = p + ROWS * COLUMNS; /* [ROWS,E], [ROWS,COLUMNS], [COLUMNS,D] */
+    float *own = sum + ROWS * s.D, *p = own + ROWS * s.E; /* [ROWS,E], [ROWS,COLUMNS] */
+    float *v = p + ROWS * COLUMNS;                        /* [COLUMNS,D] */
     int first = (int)(blockIdx.x % s.blocks) * ROWS;
     Head h = head_at(s, blockIdx.x / s.blocks);
     fill(own, ROWS, s.E, first, s.N, [&](int i, int e) { return to_float(patterns[h.s + (size_t)e * s.N + i]); });
@@ -120,9 +122,11 @@ __global__ void __launch_bounds__(THREADS)
 
 /* dS [heads,N,E] of ROWS queries. */
 __global__ void __launch_bounds__(THREADS)
-    lisa_dense_patterns_backward_kernel(float *ds, const real *dy, const real *qkv, const float *wb, const float *b, Shape s) {
+    lisa_dense_patterns_backward_kernel(float *ds, const real *dy, const real *qkv, const float *wb, const float *b,
+                                        Shape s) {
     SHARED(float, sum);                                         /* [ROWS,E] */
-    float *own = sum + ROWS * s.E, *t = own + ROWS * s.D, *v = t + ROWS * COLUMNS; /* [ROWS,D], [ROWS,COLUMNS], [COLUMNS,D] */
+    float *own = sum + ROWS * s.E, *t = own + ROWS * s.D; /* [ROWS,D], [ROWS,COLUMNS] */
+    float *v = t + ROWS * COLUMNS;                        /* [COLUMNS,D] */
     int first = (int)(blockIdx.x % s.blocks) * ROWS;
     Head h = head_at(s, blockIdx.x / s.blocks);
     fill(own, ROWS, s.D, first, s.N, [&](int i, int c) { return to_float(dy[h.y + i * h.y_row + c]); });
@@ -157,7 +161,8 @@ __global__ void __launch_bounds__(THREADS)
 __global__ void __launch_bounds__(THREADS)
     lisa_dense_values_backward_kernel(real *dqkv, const real *dy, const real *patterns, const float *wb, Shape s) {
     SHARED(float, sum);                                             /* [ROWS,D] */
-    float *seen = sum + ROWS * s.D, *p = seen + COLUMNS * s.E, *g = p + COLUMNS * ROWS; /* [COLUMNS,E], [COLUMNS,ROWS], [COLUMNS,D] */
+    float *seen = sum + ROWS * s.D, *p = seen + COLUMNS * s.E; /* [COLUMNS,E], [COLUMNS,ROWS] */
+    float *g = p + COLUMNS * ROWS;                             /* [COLUMNS,D] */
     int first = (int)(blockIdx.x % s.blocks) * ROWS;
     Head h = head_at(s, blockIdx.x / s.blocks);
     for (int at = threadIdx.x; at < ROWS * s.D; at += THREADS) sum[at] = 0;
@@ -202,8 +207,10 @@ __global__ void __launch_bounds__(THREADS)
             float part_q = 0, part_k = 0;
             for (int j = first_j; j < s.N && j < first_j + COLUMNS; j++) {
                 int t = offset_of(&s.offsets, i, j), back = offset_of(&s.offsets, j, i);
-                if (t >= 0) part_q += channel_gradient(patterns + (size_t)i * s.E, wa, t, c, s) * to_float(k[j * h.qk_row]);
-                if (back >= 0) part_k += channel_gradient(patterns + (size_t)j * s.E, wa, back, c, s) * to_float(q[j * h.qk_row]);
+                if (t >= 0)
+                    part_q += channel_gradient(patterns + (size_t)i * s.E, wa, t, c, s) * to_float(k[j * h.qk_row]);
+                if (back >= 0)
+                    part_k += channel_gradient(patterns + (size_t)j * s.E, wa, back, c, s) * to_float(q[j * h.qk_row]);
             }
             dq += part_q;
             dk += part_k;
@@ -243,8 +250,8 @@ DEVICE void sum_entry(float *to, int count, float *shares, const Shape &s, Term 
 
 /* dwa and dwb of one entry. */
 __global__ void __launch_bounds__(THREADS)
-    lisa_dense_tables_kernel(float *dwa, float *dwb, const real *dy, const real *patterns, const float *ds, const real *qk,
-                             const real *qkv, Shape s) {
+    lisa_dense_tables_kernel(float *dwa, float *dwb, const real *dy, const real *patterns, const float *ds,
+                             const real *qk, const real *qkv, Shape s) {
     SHARED(float, shares); /* [THREADS] */
     int count = s.channels * s.E;
     sum_entry(dwa + (size_t)blockIdx.x * count, count, shares, s, [&](int head, int i, int j, int n) {
@@ -265,7 +272,8 @@ __global__ void __launch_bounds__(THREADS)
 }
 
 /* A head's share of db[c,e] = sum dy[i,c] S[i,e]. */
-__global__ void __launch_bounds__(THREADS) lisa_dense_bias_kernel(float *db, const real *dy, const real *patterns, Shape s) {
+__global__ void __launch_bounds__(THREADS)
+    lisa_dense_bias_kernel(float *db, const real *dy, const real *patterns, Shape s) {
     Head h = head_at(s, blockIdx.x);
     for (int at = threadIdx.x; at < s.D * s.E; at += THREADS) {
         float sum = 0;
@@ -286,7 +294,8 @@ size_t lisa_dense_workspace(const Patterns *patterns, int B, int H, int D) {
 LISA_FORWARD(lisa_dense_forward) {
     Shape at = shape_of(patterns, B, H, D);
     unsigned groups = (unsigned)ceil_div(at.heads, HEADS);
-    LAUNCH(lisa_dense_patterns_kernel, groups * at.N, THREADS, (HEADS + PATTERNS) * at.keys * D * sizeof(float), s, qk, wa, at);
+    LAUNCH(lisa_dense_patterns_kernel, groups * at.N, THREADS, (HEADS + PATTERNS) * at.keys * D * sizeof(float), s, qk,
+           wa, at);
     LAUNCH(lisa_dense_mix_kernel, at.heads * at.blocks, THREADS,
            (ROWS * ((size_t)D + at.E + COLUMNS) + COLUMNS * D) * sizeof(float), y, s, qkv, wb, b, at);
 }
@@ -301,13 +310,14 @@ LISA_BACKWARD(lisa_dense_backward) {
     LAUNCH(lisa_dense_values_backward_kernel, blocks, THREADS,
            (ROWS * (size_t)D + COLUMNS * ((size_t)at.E + ROWS + D)) * sizeof(float), dqkv, dy, s, wb, at);
     LAUNCH(lisa_dense_queries_keys_kernel, blocks, THREADS, 0, dqk, ds, qk, wa, at);
-    LAUNCH(lisa_dense_tables_kernel, (unsigned)at.T, THREADS, THREADS * sizeof(float), dwa, dwb, dy, s, ds, qk, qkv, at);
+    LAUNCH(lisa_dense_tables_kernel, (unsigned)at.T, THREADS, THREADS * sizeof(float), dwa, dwb, dy, s, ds, qk, qkv,
+           at);
     LAUNCH(lisa_dense_bias_kernel, (unsigned)at.heads, THREADS, 0, shares, dy, s, at);
     add_parts(db, NULL, shares, at.heads, D * at.E);
 }
 
-/* Predicted, not measured: four sums over pairs, channels and patterns at an eighth of the 64 multiply-adds a clock that a
- * multiprocessor has. */
+/* Predicted, not measured: four sums over pairs, channels and patterns at an eighth of the 64 multiply-adds a clock
+ * that a multiprocessor has. */
 double lisa_dense_cost(const Patterns *patterns, int D) {
     double N = (double)patterns->offsets.Hg * patterns->offsets.Wg, clock = 132 * 1.8e9;
     return 4 * N * N * D * patterns->E / 8 / clock;

@@ -1,13 +1,13 @@
-/* LiSA by Fourier transforms; the formulas are those of kernels/cpu/lisa_fft.c.  A block transforms L channels of one head
- * at a time in its shared memory (fft.cuh), two patterns as one complex sequence; [N,D,E] never leaves it.
+/* LiSA by Fourier transforms; the formulas are those of kernels/cpu/lisa_fft.c.  A block transforms L channels of one
+ * head at a time in its shared memory (fft.cuh), two patterns as one complex sequence; [N,D,E] never leaves it.
  *   spectra    K, V of every channel, Wa and Wb of every pattern, in workspace
  *   patterns   a block for each head and two patterns: S, or in the backward pass dS, summed over the channels
  *   mix        a block for each head and L channels: y, or dq^, summed over the patterns
  *   keys       the same blocks: dK and dV, summed over the patterns, and transformed back together
  *   weights    a block for two patterns, L channels and a slice of the heads: its share of dWa and dWb
  * keys and weights transform the same products twice: sums over patterns and sums over heads meet in no block, and a
- * transform is cheaper than the traffic of what it makes.  Heads go by in chunks, so that workspace does not grow with the
- * batch. */
+ * transform is cheaper than the traffic of what it makes.  Heads go by in chunks, so that workspace does not grow with
+ * the batch. */
 #include "kernels/cuda/fft.cuh"
 #include "kernels/cuda/rows.cuh"
 #include "kernels/kernels.h"
@@ -36,9 +36,15 @@ struct Shape {
 static size_t sequences_bytes(const FftPlan *plan, int L) {
     return (size_t)L * plan->N * sizeof(Complex) * (plan->largest > 1 ? 2 : 1);
 }
-static size_t patterns_bytes(const FftPlan *plan, int L) { return sequences_bytes(plan, L) + 2 * (size_t)plan->N * sizeof(float); }
-static size_t mix_bytes(const FftPlan *plan, int L) { return sequences_bytes(plan, L) + (size_t)L * plan->N * sizeof(float); }
-static size_t keys_bytes(const FftPlan *plan, int L) { return sequences_bytes(plan, L) + 2 * (size_t)L * plan->pairs * sizeof(Complex); }
+static size_t patterns_bytes(const FftPlan *plan, int L) {
+    return sequences_bytes(plan, L) + 2 * (size_t)plan->N * sizeof(float);
+}
+static size_t mix_bytes(const FftPlan *plan, int L) {
+    return sequences_bytes(plan, L) + (size_t)L * plan->N * sizeof(float);
+}
+static size_t keys_bytes(const FftPlan *plan, int L) {
+    return sequences_bytes(plan, L) + 2 * (size_t)L * plan->pairs * sizeof(Complex);
+}
 static size_t most_bytes(const FftPlan *plan, int L) {
     size_t patterns = patterns_bytes(plan, L), keys = keys_bytes(plan, L);
     return patterns > keys ? patterns : keys;
@@ -134,7 +140,9 @@ DEVICE void for_spectra(int channels, int count, Visit visit) {
 
 DEVICE int channels_from(const Shape &s, int first) { return s.D - first < s.L ? s.D - first : s.L; }
 DEVICE Complex *copy_of(Complex *z, const Shape &s) { return z + (size_t)s.L * s.N; }
-DEVICE Complex *behind(Complex *z, const Shape &s) { return copy_of(z, s) + (s.fft.largest > 1 ? (size_t)s.L * s.N : 0); }
+DEVICE Complex *behind(Complex *z, const Shape &s) {
+    return copy_of(z, s) + (s.fft.largest > 1 ? (size_t)s.L * s.N : 0);
+}
 
 /* == Spectra ====================================================================================================== */
 
@@ -196,7 +204,8 @@ DEVICE void convolve(Complex *z, const Complex *x, Weights w, int e, int c, int 
 
 /* z = F(s_e x + i s_e+1 x) for channels of x, rows `row` apart; s [E,N]. */
 template <typename T>
-DEVICE void transform_outer(Complex *z, const T *patterns, int e, const real *x, size_t row, int channels, const Shape &s) {
+DEVICE void transform_outer(Complex *z, const T *patterns, int e, const real *x, size_t row, int channels,
+                            const Shape &s) {
     const T *s1 = patterns + (size_t)e * s.N, *s2 = s1 + s.N;
     bool second = e + 1 < s.E;
     for_channels(channels, s.N, [&](int l, int i) {
@@ -331,7 +340,8 @@ __global__ void __launch_bounds__(THREADS)
         transform_outer(z, ds + head * s.E * s.N, e, qk + at.qk + c, at.qk_row, channels, s);
         correlate_weights(dk, z, wa, e, c, channels, s);
     }
-    for_spectra(channels, s.P, [&](int l, int p) { fft_join(z + l * s.N, s.fft.pair[p], dk[l * s.P + p], dv[l * s.P + p]); });
+    for_spectra(channels, s.P,
+                [&](int l, int p) { fft_join(z + l * s.N, s.fft.pair[p], dk[l * s.P + p], dv[l * s.P + p]); });
     block_sync();
     fft_run(z, copy_of(z, s), s.fft, channels, true);
     for_channels(channels, s.N, [&](int l, int i) {
@@ -346,7 +356,8 @@ __global__ void __launch_bounds__(THREADS)
     lisa_weights_backward_kernel(Complex *dwa, Complex *dwb, const real *dy, const real *patterns, const float *ds,
                                  const real *qk, const Complex *k, const Complex *v, Shape s) {
     SHARED(Complex, z);
-    int group = blockIdx.x % s.groups, e = (int)(blockIdx.x / s.groups % s.twos) * 2, slice = blockIdx.x / s.groups / s.twos;
+    int group = blockIdx.x % s.groups, e = (int)(blockIdx.x / s.groups % s.twos) * 2,
+        slice = blockIdx.x / s.groups / s.twos;
     int c = group * s.L, channels = channels_from(s, c);
     size_t all = 2 * (size_t)s.twos;
     dwa += ((slice * all + e) * s.D + c) * s.P;
@@ -441,11 +452,13 @@ static Weights of_keys(Buffers w, const Shape &s) { return {w.wa, (size_t)s.D * 
 static Weights of_values(Buffers w, const Shape &s) { return {w.wb, (size_t)s.P, 0}; }
 
 static void weights_transform(Buffers w, const float *wa, const float *wb, const Shape &s) {
-    LAUNCH(lisa_weights_kernel, (unsigned)(s.twos * (s.D + 1)), THREADS, sequences_bytes(&s.fft, 1), w.wa, w.wb, wa, wb, s);
+    LAUNCH(lisa_weights_kernel, (unsigned)(s.twos * (s.D + 1)), THREADS, sequences_bytes(&s.fft, 1), w.wa, w.wb, wa, wb,
+           s);
 }
 
 static void spectra(Buffers w, const real *qk, const real *qkv, const Shape &s) {
-    LAUNCH(lisa_spectra_kernel, (unsigned)(s.heads * s.groups), THREADS, sequences_bytes(&s.fft, s.L), w.k, w.v, qk, qkv, s);
+    LAUNCH(lisa_spectra_kernel, (unsigned)(s.heads * s.groups), THREADS, sequences_bytes(&s.fft, s.L), w.k, w.v, qk,
+           qkv, s);
 }
 
 LISA_FORWARD(lisa_fft_forward) {
@@ -472,22 +485,23 @@ LISA_BACKWARD(lisa_fft_backward) {
         Shape at = launch_of(shape, first, heads, together);
         unsigned by_channels = (unsigned)(at.heads * at.groups);
         spectra(w, qk, qkv, at);
-        LAUNCH(lisa_patterns_backward_kernel, (unsigned)(at.heads * at.twos), THREADS, patterns_bytes(&at.fft, at.L), w.ds,
-               dy, w.v, of_values(w, at), b, at);
-        LAUNCH(lisa_mix_backward_kernel, by_channels, THREADS, mix_bytes(&at.fft, at.L), dqk, w.ds, w.k, of_keys(w, at), at);
+        LAUNCH(lisa_patterns_backward_kernel, (unsigned)(at.heads * at.twos), THREADS, patterns_bytes(&at.fft, at.L),
+               w.ds, dy, w.v, of_values(w, at), b, at);
+        LAUNCH(lisa_mix_backward_kernel, by_channels, THREADS, mix_bytes(&at.fft, at.L), dqk, w.ds, w.k, of_keys(w, at),
+               at);
         LAUNCH(lisa_keys_kernel, by_channels, THREADS, keys_bytes(&at.fft, at.L), dqkv, dqk, dy, s, w.ds, qk,
                of_keys(w, at), of_values(w, at), at);
         LAUNCH(lisa_weights_backward_kernel, (unsigned)(at.twos * at.groups * at.slices), THREADS,
                sequences_bytes(&at.fft, at.L), w.dwa, w.dwb, dy, s, w.ds, qk, w.k, w.v, at);
-        LAUNCH(lisa_weights_finish_kernel, (unsigned)(at.twos * (at.D + 1)), THREADS, sequences_bytes(&at.fft, 1), dwa, dwb,
-               w.dwa, w.dwb, at);
+        LAUNCH(lisa_weights_finish_kernel, (unsigned)(at.twos * (at.D + 1)), THREADS, sequences_bytes(&at.fft, 1), dwa,
+               dwb, w.dwa, w.dwb, at);
         LAUNCH(lisa_bias_backward_kernel, (unsigned)at.slices, THREADS, 0, w.db, dy, s, at);
         add_parts(db, NULL, w.db, at.slices, at.D * at.E);
     }
 }
 
-/* Predicted, not measured: seven complex transforms for every channel and two patterns (six on the CPU), each stage reading
- * and writing shared memory at 128 bytes a clock, and as much as two stages for the sums around them. */
+/* Predicted, not measured: seven complex transforms for every channel and two patterns (six on the CPU), each stage
+ * reading and writing shared memory at 128 bytes a clock, and as much as two stages for the sums around them. */
 double lisa_fft_cost(const Patterns *patterns, int D) {
     const double clock = 132 * 1.8e9;
     if (!has_spectrum(patterns)) return INFINITY;

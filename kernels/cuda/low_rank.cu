@@ -1,6 +1,7 @@
 /* Attention through landmarks; kernels/cpu/low_rank.c has the formulas.  A block takes a head at a time through all of
- * them, its matrices in a slice of the workspace, and there are no more blocks than keep the device busy, so that slices
- * are used again while a cache may still have them.  Products go by tiles of 64 x 64, four by four numbers to a thread. */
+ * them, its matrices in a slice of the workspace, and there are no more blocks than keep the device busy, so that
+ * slices are used again while a cache may still have them.
+ * Products go by tiles of 64 x 64, four by four numbers to a thread. */
 #include "kernels/cuda/fragments.cuh"
 #include "kernels/cuda/rows.cuh"
 #include "kernels/kernels.h"

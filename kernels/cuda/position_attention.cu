@@ -1,13 +1,13 @@
 /* Gated positional attention; the formulas are those of kernels/cpu/position_attention.c.
- *   forward   a block takes one (image, head) after the other: columns v along the lines, rows of that across them, mixed
- *             with content as it is written
+ *   forward   a block takes one (image, head) after the other: columns v along the lines, rows of that across them,
+ *             mixed with content as it is written
  *   backward  u = rows v, t = columns^T dy;  drows = sum t v^T, dcolumns = sum dy u^T;  dv from rows^T t
- * What lies between two products is a plane [N,COLUMNS] of floats in the workspace, a block's own.  The planes of all blocks
- * that run at a time stay in the second-level cache, so memory sees every activation once.
+ * What lies between two products is a plane [N,COLUMNS] of floats in the workspace, a block's own.  The planes of all
+ * blocks that run at a time stay in the second-level cache, so memory sees every activation once.
  *
- * A warp multiplies one line of the grid at a time, 16 x 16 of an axis' weights by 16 rows of COLUMNS channels.  Weights
- * and planes enter as the sum of two bfloat16 tiles, high and low, so that only activations are ever rounded: the products
- * are few, and a head that looks at one token would see a weight's rounding whole. */
+ * A warp multiplies one line of the grid at a time, 16 x 16 of an axis' weights by 16 rows of COLUMNS channels.
+ * Weights and planes enter as the sum of two bfloat16 tiles, high and low, so that only activations are ever rounded:
+ * the products are few, and a head that looks at one token would see a weight's rounding whole. */
 #include "kernels/cuda/tiles.cuh"
 #include "kernels/kernels.h"
 
@@ -220,7 +220,8 @@ DEVICE void line_product(Axis axis, int row, X x, int line, int columns, Work w,
 #pragma unroll
     for (int n = 0; n < COLUMNS / TILE_N; n++)
 #pragma unroll
-        for (int i = 0; i < 4; i++) w.stage[fragment_c_row(i) * STAGE_LD + n * TILE_N + fragment_c_column(i)] = sum[n].x[i];
+        for (int i = 0; i < 4; i++)
+            w.stage[fragment_c_row(i) * STAGE_LD + n * TILE_N + fragment_c_column(i)] = sum[n].x[i];
     warp_sync();
     for (int at = lane_id(); at < TILE_M * COLUMNS / W; at += WARP) {
         int i = at / (COLUMNS / W), j = at % (COLUMNS / W) * W;
@@ -396,8 +397,8 @@ void position_attention_forward(real *y, const real *content, const real *qkv, c
     Shape s = shape_of(B, Hg, Wg, H, D, is_wide(D, y, content, qkv));
     float *planes = static_cast<float *>(kernels_workspace(position_attention_workspace(Hg, Wg, H, D)));
     if (s.wide)
-        LAUNCH((position_forward_kernel<WIDE>), blocks_of(s), THREADS, WARPS * WARP_BYTES, y, planes, content, qkv, axes,
-               gating, s);
+        LAUNCH((position_forward_kernel<WIDE>), blocks_of(s), THREADS, WARPS * WARP_BYTES, y, planes, content, qkv,
+               axes, gating, s);
     else
         LAUNCH((position_forward_kernel<1>), blocks_of(s), THREADS, WARPS * WARP_BYTES, y, planes, content, qkv, axes,
                gating, s);
@@ -411,6 +412,6 @@ void position_attention_backward(real *dqkv, float *daxes, const real *dy, const
         LAUNCH((position_backward_kernel<WIDE>), blocks_of(s), THREADS, WARPS * WARP_BYTES, dqkv, daxes, planes, dy,
                content, qkv, axes, gating, s);
     else
-        LAUNCH((position_backward_kernel<1>), blocks_of(s), THREADS, WARPS * WARP_BYTES, dqkv, daxes, planes, dy, content,
-               qkv, axes, gating, s);
+        LAUNCH((position_backward_kernel<1>), blocks_of(s), THREADS, WARPS * WARP_BYTES, dqkv, daxes, planes, dy,
+               content, qkv, axes, gating, s);
 }

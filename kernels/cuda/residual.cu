@@ -22,7 +22,8 @@ __global__ void __launch_bounds__(THREADS)
 static void residual(real *y, const real *x, const real *f, const float *scale, int rows_per_scale, size_t n, int M) {
     size_t each = (size_t)rows_per_scale * M, size = n * M;
     if (is_wide(M, y, x, f))
-        LAUNCH((residual_kernel<WIDE>), (unsigned)ceil_div(size, THREADS * WIDE), THREADS, 0, y, x, f, scale, each, size);
+        LAUNCH((residual_kernel<WIDE>), (unsigned)ceil_div(size, THREADS * WIDE), THREADS, 0, y, x, f, scale, each,
+               size);
     else
         LAUNCH((residual_kernel<1>), (unsigned)ceil_div(size, THREADS), THREADS, 0, y, x, f, scale, each, size);
 }

@@ -340,8 +340,8 @@ RIPPLE_BACKWARD(sat) {
         unsigned char *workspace = static_cast<unsigned char *>(kernels_workspace(now * backward_bytes(s)));
         float *alpha_part = reinterpret_cast<float *>(workspace + grid * workspace_of_block(s));
         float *v_part = alpha_part + (size_t)grid * s.N * s.G;
-        LAUNCH(ripple_sat_queries_kernel, grid, THREADS, shared_bytes(s), dphi, alpha_part, workspace, dy, y, den, alpha,
-               phi, qkv, s, first);
+        LAUNCH(ripple_sat_queries_kernel, grid, THREADS, shared_bytes(s), dphi, alpha_part, workspace, dy, y, den,
+               alpha, phi, qkv, s, first);
         LAUNCH(ripple_sat_keys_kernel, grid, THREADS, shared_bytes(s), dphi, v_part, workspace, dy, y, den, alpha, phi,
                qkv, s, first);
         size_t count = (size_t)now * s.N * (s.G + D);

@@ -8,8 +8,8 @@
  * parameters has a rounded copy beside it, made by one kernel when a product first asks after a change: once a step for
  * the whole model instead of once for each product of each micro-batch.
  *
- * A graph replays what was asked for at its capture, the rounding of parameters included: at capture every copy counts as
- * old, and after a replay too, since the host cannot know what the replay left. */
+ * A graph replays what was asked for at its capture, the rounding of parameters included: at capture every copy counts
+ * as old, and after a replay too, since the host cannot know what the replay left. */
 #include <device.cuh>
 
 #include <stdio.h>

@@ -176,8 +176,8 @@ DEVICE void store_owned(real *head, size_t stride, real *tile, const FragmentC (
         }
         return;
     }
-    tile_store<ROWS, W, WARP>([&](int i) { return head + token_at<mode>(first + i, s) * stride; }, tile, LD, s.N - first,
-                              s.D, s.wide, lane_id());
+    tile_store<ROWS, W, WARP>([&](int i) { return head + token_at<mode>(first + i, s) * stride; }, tile, LD,
+                              s.N - first, s.D, s.wide, lane_id());
 }
 
 template <int T, Mode mode>
@@ -501,7 +501,8 @@ __global__ void __launch_bounds__(THREADS)
 
 /* A block sums one row of one table, dy = blockIdx.x's, over its share of the heads: for every line of queries the line
  * of keys that is dy below.  The scores are formed again, 16 x 16 at a time, and ds adds up pair by pair in the
- * registers of a warp; only the sum over all lines and heads is folded to offsets.  parts [chunks][tables,2Hg-1,2Wg-1]. */
+ * registers of a warp; only the sum over all lines and heads is folded to offsets.
+ * parts [chunks][tables,2Hg-1,2Wg-1]. */
 template <int W>
 __global__ void __launch_bounds__(THREADS)
     bias_backward_kernel(float *parts, const float *delta, const real *dy, const float *lse, const real *qkv,

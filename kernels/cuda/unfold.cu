@@ -1,5 +1,5 @@
-/* The windows of a convolution as rows; kernels/cpu/unfold.c says which window reads what.  Both ways a thread makes one
- * number of the result, so writes are whole lines; neighbouring windows overlap, so the caches serve most reads. */
+/* The windows of a convolution as rows; kernels/cpu/unfold.c says which window reads what.  Both ways a thread makes
+ * one number of the result, so writes are whole lines; neighbouring windows overlap, so the caches serve most reads. */
 #include "kernels/cuda/rows.cuh"
 #include "kernels/kernels.h"
 

@@ -70,8 +70,8 @@ static void castling_backward(const Attention *a, real *dx, const real *dy, cons
     depthwise_backward(dv, dv, s->conv.dw, NULL, s->frame.dmix, qkv + 2 * a->M, s->conv.w, &s->conv.shape, B);
     angular_features_backward(dqkv, s->core.dphi, qkv, (size_t)B * (size_t)a->N, a->H, a->D);
     if (s->lse)
-        thresholded_attention_backward(dqkv, s->delta, s->frame.dmix, s->lse, qkv, a->config.castling_mask, B, a->N, a->H,
-                                  a->D);
+        thresholded_attention_backward(dqkv, s->delta, s->frame.dmix, s->lse, qkv, a->config.castling_mask, B, a->N,
+                                       a->H, a->D);
     qkv_backward_in(&s->frame, a, dx, x, B);
 }
 

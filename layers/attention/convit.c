@@ -1,14 +1,15 @@
 /* Gated positional self-attention (d'Ascoli et al. 2021, ConViT), per head.  x [B,N,M] -> y [B,N,M]
  * forward   1. q,k = x Wqk^T, v = x Wv^T   2. content_n = sum_m softmax_m(q_n.k_m / sqrt D) v_m
  *           3. mix_n = (1-g) content_n + g sum_m P_nm v_m, g = sigmoid(gating),
- *              P_nm = softmax_m(w.(dx, dy, dx^2 + dy^2) + b), (dx, dy) from n to m on the grid   4. y = mix Wproj^T + bproj
+ *              P_nm = softmax_m(w.(dx, dy, dx^2 + dy^2) + b), (dx, dy) from n to m on the grid
+ *           4. y = mix Wproj^T + bproj
  * backward  4. dmix   3.-2. dq, dk, dv = (1-g) times content's, dv += g P^T dmix;
  *              dgating = g (1-g) sum (P v - content).dmix, dP = g dmix v^T and on to w   1. dx
  * saves     qkv, mix, content, lse [B,H,N], and P as its two factors (kernels.h).  Names are facebookresearch/convit's.
  *
  * The published code divides the mixed weights by their row sum.  Both softmaxes sum to one over m, so the sum is
- * (1-g) + g = 1 whatever the parameters, and its gradient vanishes with it: nothing is left out here.  The bias b is the
- * same for all m, so no output depends on it; it is there for its name, and its gradient is zero.
+ * (1-g) + g = 1 whatever the parameters, and its gradient vanishes with it: nothing is left out here.  The bias b is
+ * the same for all m, so no output depends on it; it is there for its name, and its gradient is zero.
  *
  * Blocks from convit_local_layers on are plain softmax attention, and there the class token joins.  No block has biases
  * on q, k and v. */
@@ -56,7 +57,8 @@ static void convit_declare(Attention *a, Params *params) {
     params_declare(params, &s->v_w, &s->dv_w, a->prefix, "v.weight", INIT_TRUNC_NORMAL, true, 2, (int[]){M, M});
     params_start_with(params, identity);
     projection_declare(&s->frame.proj, params, a->prefix, "proj", M, M);
-    params_declare(params, &s->pos_w, &s->dpos_w, a->prefix, "pos_proj.weight", INIT_TRUNC_NORMAL, true, 2, (int[]){H, 3});
+    params_declare(params, &s->pos_w, &s->dpos_w, a->prefix, "pos_proj.weight", INIT_TRUNC_NORMAL, true, 2,
+                   (int[]){H, 3});
     params_start_with(params, convolution);
     params_declare(params, &s->pos_b, &s->dpos_b, a->prefix, "pos_proj.bias", INIT_ZEROS, false, 1, (int[]){H});
     params_declare(params, &s->gating, &s->dgating, a->prefix, "gating_param", INIT_ONES, false, 1, (int[]){H});

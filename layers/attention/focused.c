@@ -87,7 +87,8 @@ static void focused_spatial(const Attention *a, float *weights, int b, int head,
     for (int j = 0; j < a->N; j++) {
         int y = j / a->Wg - y0, x = j % a->Wg - x0;
         weights[j] = 0;
-        for (int c = 0; y >= 0 && y < k && x >= 0 && x < k && c < a->D; c++) weights[j] += w[(c * k + y) * k + x] / (float)a->D;
+        for (int c = 0; y >= 0 && y < k && x >= 0 && x < k && c < a->D; c++)
+            weights[j] += w[(c * k + y) * k + x] / (float)a->D;
     }
     free(w);
 }

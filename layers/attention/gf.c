@@ -1,5 +1,6 @@
 /* Global filter (GFNet, Rao et al. 2021) in attention's place.  x [B,N,M] -> y [B,N,M], tokens on a grid
- * forward   1. mix = F' (w F x), F the real Fourier transform over the grid, channel by channel   2. y = mix Wproj^T + b
+ * forward   1. mix = F' (w F x), F the real Fourier transform over the grid, channel by channel
+ *           2. y = mix Wproj^T + b
  * backward  2. dmix   1. dx = F' (conj(w) F dmix),  dw = conj(F x) F dmix
  * saves     mix. */
 #include <math.h>

@@ -7,9 +7,10 @@
  * backward  5. dmix   4. norm   3. dq^, dk^, dv and the tables   2. dq, dk   1. dx
  * saves     qkv, q^ and k^, 1/|q|, 1/|k|, S [B,H,E,N], mix; the norm's input and statistics.
  *
- * What t(i,j) is tells the operators apart (kernels/offsets.h): lisa's tables are circles over the tokens in a row (lisa_fft
- * 1d) or over the grid (2d), or windows around the query (lisa_kernel); sa9, sa10 and sa11 have Toeplitz tables.  sa10's wa
- * is the same for all channels.  The heads share wa, wb and b: the paper's parameter counts say so. */
+ * What t(i,j) is tells the operators apart (kernels/offsets.h): lisa's tables are circles over the tokens in a row
+ * (lisa_fft 1d) or over the grid (2d), or windows around the query (lisa_kernel); sa9, sa10 and sa11 have Toeplitz
+ * tables.  sa10's wa is the same for all channels.
+ * The heads share wa, wb and b: the paper's parameter counts say so. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -153,8 +154,8 @@ static void lisa_backward(const Attention *a, real *dx, const real *dy, const re
 }
 
 /* Counted as the paper does (its Table 3): with tables that are no circles every pattern of every channel is a sum over
- * the keys in sight; with circles it is a real transform of N log2 N multiply-adds and a product of half spectra, four a
- * number, and each head's k and v are transformed once.  Whichever algorithm runs. */
+ * the keys in sight; with circles it is a real transform of N log2 N multiply-adds and a product of half spectra, four
+ * a number, and each head's k and v are transformed once.  Whichever algorithm runs. */
 static size_t lisa_macs(const Attention *a) {
     const Lisa *s = a->state;
     const Offsets *o = &s->patterns.offsets;
@@ -170,7 +171,8 @@ static const char *lisa_path(const Attention *a) { return ((const Lisa *)a->stat
 static void lisa_weights(const Attention *a, float *weights, int b, int head, int query) {
     const Lisa *s = a->state;
     size_t E = (size_t)s->patterns.E, N = (size_t)a->N, T = (size_t)offsets_count(&s->patterns.offsets);
-    float *all = xcalloc(E * N, sizeof *all, "attention picture"), *wb = xcalloc(T * E, sizeof *wb, "attention picture");
+    float *all = xcalloc(E * N, sizeof *all, "attention picture"),
+          *wb = xcalloc(T * E, sizeof *wb, "attention picture");
     real_download(all, s->s + ((size_t)b * (size_t)a->H + (size_t)head) * E * N, E * N);
     device_download(wb, s->wb, T * E * sizeof *wb);
     for (int j = 0; j < a->N; j++) {
@@ -229,8 +231,8 @@ static void weighted_backward(const Attention *a, real *dx, const real *dy, cons
     const Weighted *s = a->state;
     const QkvFrame *f = &s->frame;
     qkv_backward_out(f, a, dy, B);
-    weighted_attention_backward(f->dqkv, s->dqk, s->dr, f->dmix, s->qk, f->qkv_act, s->r, &s->offsets, s->tables, B, a->H,
-                                a->D);
+    weighted_attention_backward(f->dqkv, s->dqk, s->dr, f->dmix, s->qk, f->qkv_act, s->r, &s->offsets, s->tables, B,
+                                a->H, a->D);
     l2_normalize_backward(f->dqkv, s->dqk, s->qk, s->inverse, (size_t)B * (size_t)a->N, 2, a->H, a->D);
     qkv_backward_in(f, a, dx, x, B);
 }
@@ -243,7 +245,8 @@ static size_t weighted_macs(const Attention *a) {
 static void weighted_weights(const Attention *a, float *weights, int b, int head, int query) {
     const Weighted *s = a->state;
     size_t D = (size_t)a->D, row = 2 * (size_t)a->M, T = (size_t)offsets_count(&s->offsets), tables = (size_t)s->tables;
-    float *qk = xcalloc((size_t)a->N * row, sizeof *qk, "attention picture"), *r = xcalloc(T * tables, sizeof *r, "attention picture");
+    float *qk = xcalloc((size_t)a->N * row, sizeof *qk, "attention picture"),
+          *r = xcalloc(T * tables, sizeof *r, "attention picture");
     real_download(qk, s->qk + (size_t)b * (size_t)a->N * row, (size_t)a->N * row);
     device_download(r, s->r, T * tables * sizeof *r);
     const float *q = qk + (size_t)query * row + (size_t)head * D;

@@ -112,8 +112,8 @@ void attention_create_detector(Attention *a, const AttentionConfig *config, int 
     a->op = attention_find(config->attn);
     if (!a->op) die_usage("attn: unknown operator '%s'", config->attn);
     if (!a->op->takes_mask)
-        die_usage("attn %s knows no padding and no grid that changes from batch to batch: a detector takes %s", a->op->name,
-                  names_with_mask());
+        die_usage("attn %s knows no padding and no grid that changes from batch to batch: a detector takes %s",
+                  a->op->name, names_with_mask());
     if (config->relative && strcmp(config->relative, "none"))
         die_usage("relative %s: the grid of a detector changes from batch to batch; use none", config->relative);
     if (config->rpe && strcmp(config->rpe, "none"))

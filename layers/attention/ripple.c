@@ -19,7 +19,8 @@ typedef enum { RINGS_CAPPED, RINGS_LOG, RINGS_ALL } Rings;
 
 typedef struct {
     const char *name;
-    void (*forward)(real *, float *, const float *, const real *, const real *, const RippleRings *, int, int, int, int);
+    void (*forward)(real *, float *, const float *, const real *, const real *, const RippleRings *, int, int, int,
+                    int);
     void (*backward)(real *, real *, float *, const real *, const real *, const float *, const float *, const real *,
                      const real *, const RippleRings *, int, int, int, int);
     size_t (*workspace)(const RippleRings *, int, int);
@@ -153,7 +154,8 @@ static void weights_forward(const Ripple *s, const Attention *a, int B) {
         softmax_weights_forward(s->alpha, qkv, s->wp, s->bp, s->sticks, n, a->H, a->D, s->rings.G);
     else
         (a->config.per_head ? stick_breaking_heads_forward : stick_breaking_forward)(
-            s->alpha, s->o, qkv, s->wp, s->bp, s->sticks, n, a->H, a->D, s->sticks_per_head, a->config.tau, s->truncate);
+            s->alpha, s->o, qkv, s->wp, s->bp, s->sticks, n, a->H, a->D, s->sticks_per_head, a->config.tau,
+            s->truncate);
 }
 
 static void weights_backward(const Ripple *s, const Attention *a, int B) {

@@ -1,8 +1,8 @@
 /* Softmax-free attention (Lu et al. 2021, SOFT), per head.  x [B,N,M] -> y [B,N,M], tokens on a grid
  * forward   1. q,v = x Wqv^T + b; q is the key, too
  *           2. a = gelu(norm(convolution of q, r x r with stride r)), D to D channels, the heads share it
- *           3. mix = A(q, a) Z A(a, q) v, A(x, z) = exp(-|x - z|^2 / 2), q times D^-1/4, Z the pseudo-inverse of A(a, a)
- *              after six steps of a cubic scheme (low_rank_forward)
+ *           3. mix = A(q, a) Z A(a, q) v, A(x, z) = exp(-|x - z|^2 / 2), q times D^-1/4,
+ *              Z the pseudo-inverse of A(a, a) after six steps of a cubic scheme (low_rank_forward)
  *           4. mix += depthwise 3x3 of v over the grid   5. y = mix Wproj^T + b
  * backward  5. dmix   3. dq, dv, da   4. dv += reversed depthwise of dmix   2. dq += what da makes of it   1. dx
  * saves     qv, the squares of q, the convolution before its norm and after it, a.

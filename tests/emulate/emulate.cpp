@@ -79,8 +79,8 @@ void emulate_matrix_load(uint32_t *r, const void *row, bool transposed) {
 
 /* == Workspace ==================================================================================================== */
 
-/* NaN again for every kernel that asks: a private view of a file full of 0xFF, whose written pages are thrown away. What
- * lies beyond the bytes asked for is forbidden. */
+/* NaN again for every kernel that asks: a private view of a file full of 0xFF, whose written pages are thrown away.
+ * What lies beyond the bytes asked for is forbidden. */
 static unsigned char *workspace;
 static size_t workspace_bytes;
 

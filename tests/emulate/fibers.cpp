@@ -1,5 +1,5 @@
-/* The threads of a block as fibers of one CPU thread; see device.cuh.  A fiber runs until it waits at a barrier; when the
- * last one that lives arrives, all line up again, in an order that changes from barrier to barrier.
+/* The threads of a block as fibers of one CPU thread; see device.cuh.  A fiber runs until it waits at a barrier; when
+ * the last one that lives arrives, all line up again, in an order that changes from barrier to barrier.
  *
  * This file is compiled without the sanitizers, since nothing here touches a kernel's memory: what it does happens some
  * millions of times a second. */
