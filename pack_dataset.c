@@ -29,16 +29,21 @@ typedef struct {
 #define F(KIND, field) CONFIG_FIELD(KIND, Settings, field)
 static const ConfigEntry entries[] = {
     {F(BOOL, help), .section = "pack", .command_line_only = true, .help = "Print this help"},
-    {F(STRING, data), .help = "The data set, as train_vit's --data: a folder with train/<class>/ and val/<class>/, a packed file, cifar10 ..."},
+    {F(STRING, data),
+     .help = "The data set, as train_vit's --data: a folder with train/<class>/ and val/<class>/, a packed file, "
+             "cifar10 ..."},
     {F(STRING, data_dir), "datasets", .argument = "FOLDER", .help = "Where data sets that have a name are looked for"},
     {F(CHOICE, split), "train", CONFIG_CHOICES("train", "val"), .help = "Which split of it"},
-    {F(STRING, out), .argument = "FILE", .help = "The file to be made; train_vit looks for train.pack and val.pack in a folder"},
-    {F(INT, resize), "0", .min = 0, .max = 16384, .help = "Shrink pictures to this shorter side (bicubic); smaller ones stay as they are (0: keep all)"},
+    {F(STRING, out), .argument = "FILE",
+     .help = "The file to be made; train_vit looks for train.pack and val.pack in a folder"},
+    {F(INT, resize), "0", .min = 0, .max = 16384,
+     .help = "Shrink pictures to this shorter side (bicubic); smaller ones stay as they are (0: keep all)"},
     {F(INT, quality), "95", .min = 1, .max = 100, .help = "Quality of the JPEGs that shrunk pictures become"},
     {F(BOOL, raw), "false", .help = "Store pixels, not JPEGs: larger, and nothing is left to decode"},
     {F(INT, limit), "0", .min = 0, .max = 1e9, .help = "Pack only so many images (0: all)"},
     {F(INT, threads), "0", .min = 0, .max = 1024, .help = "Threads (0: one a core)"},
-    {F(STRING, check), .argument = "FILE", .help = "Instead: verify all checksums of a packed file and decode all its pictures"},
+    {F(STRING, check), .argument = "FILE",
+     .help = "Instead: verify all checksums of a packed file and decode all its pictures"},
 };
 #undef F
 

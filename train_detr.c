@@ -71,32 +71,50 @@ static const char *const ripple_algos[] = {"auto", "dense", "window", "sat", "na
 static const ConfigEntry entries[] = {
     {F(BOOL, help), .section = "modes", .command_line_only = true, .help = "Print this help"},
     {F(BOOL, help_markdown), .command_line_only = true, .help = "Print the settings as Markdown tables"},
-    {F(STRING, config), .command_line_only = true, .argument = "FILE", .help = "Read settings from this INI file; the command line wins over it"},
-    {F(STRING, resume), .command_line_only = true, .argument = "FOLDER", .help = "Continue the run in this folder, bit for bit, from its last state"},
-    {F(BOOL, describe), .command_line_only = true, .help = "Print parts, parameters and multiply-adds of an image of image_size, and stop"},
-    {F(BOOL, eval), .command_line_only = true, .help = "Print COCO's twelve numbers of --init or --resume on the validation split, and stop"},
-    {F(STRING, results), .command_line_only = true, .argument = "FILE", .help = "Where --eval also writes all detections, in COCO's JSON format"},
-    {F(BOOL, bench), .command_line_only = true, .help = "Measure training and inference speed on random images of image_size, print one line of JSON, and stop"},
-    {F(LIST, predict), .command_line_only = true, .argument = "IMAGE...", .help = "Tell what these pictures show and where: PNG or JPEG files, or val:17 for one of the validation split"},
-    {F(STRING, draw), .command_line_only = true, .argument = "FILE", .help = "With --predict of one picture: write it with boxes, names and scores to this PNG file"},
-    {F(STRING, parity), .command_line_only = true, .argument = "IN", .help = "One forward and backward pass on the images and boxes of this safetensors file; parameters in it replace the model's"},
-    {F(STRING, out), .command_line_only = true, .argument = "FILE", .help = "Where --parity writes logits, boxes, loss and grad.<parameter>"},
+    {F(STRING, config), .command_line_only = true, .argument = "FILE",
+     .help = "Read settings from this INI file; the command line wins over it"},
+    {F(STRING, resume), .command_line_only = true, .argument = "FOLDER",
+     .help = "Continue the run in this folder, bit for bit, from its last state"},
+    {F(BOOL, describe), .command_line_only = true,
+     .help = "Print parts, parameters and multiply-adds of an image of image_size, and stop"},
+    {F(BOOL, eval), .command_line_only = true,
+     .help = "Print COCO's twelve numbers of --init or --resume on the validation split, and stop"},
+    {F(STRING, results), .command_line_only = true, .argument = "FILE",
+     .help = "Where --eval also writes all detections, in COCO's JSON format"},
+    {F(BOOL, bench), .command_line_only = true,
+     .help = "Measure training and inference speed on random images of image_size, print one line of JSON, and stop"},
+    {F(LIST, predict), .command_line_only = true, .argument = "IMAGE...",
+     .help = "Tell what these pictures show and where: PNG or JPEG files, or val:17 for one of the validation split"},
+    {F(STRING, draw), .command_line_only = true, .argument = "FILE",
+     .help = "With --predict of one picture: write it with boxes, names and scores to this PNG file"},
+    {F(STRING, parity), .command_line_only = true, .argument = "IN",
+     .help = "One forward and backward pass on the images and boxes of this safetensors file; parameters in it replace "
+             "the model's"},
+    {F(STRING, out), .command_line_only = true, .argument = "FILE",
+     .help = "Where --parity writes logits, boxes, loss and grad.<parameter>"},
 
-    {F(STRING, data), "shapes", .section = "data", .help = "shapes (scenes drawn on the spot, no files needed), or COCO's folder: annotations and pictures"},
-    {F(STRING, train_annotations), "annotations/instances_train2017.json", .argument = "FILE", .help = "Training boxes, in the folder or an absolute path"},
+    {F(STRING, data), "shapes", .section = "data",
+     .help = "shapes (scenes drawn on the spot, no files needed), or COCO's folder: annotations and pictures"},
+    {F(STRING, train_annotations), "annotations/instances_train2017.json", .argument = "FILE",
+     .help = "Training boxes, in the folder or an absolute path"},
     {F(STRING, train_images), "train2017", .argument = "FOLDER", .help = "Training pictures, likewise"},
-    {F(STRING, val_annotations), "annotations/instances_val2017.json", .argument = "FILE", .help = "Validation boxes, likewise"},
+    {F(STRING, val_annotations), "annotations/instances_val2017.json", .argument = "FILE",
+     .help = "Validation boxes, likewise"},
     {F(STRING, val_images), "val2017", .argument = "FOLDER", .help = "Validation pictures, likewise"},
     {F(INT, train_limit), "0", .min = 0, .max = 1e7, .help = "Use only the first so many training images (0: all)"},
     {F(INT, val_limit), "0", .min = 0, .max = 1e7, .help = "Use only the first so many validation images (0: all)"},
     {F(INT, scene_size), "128", .min = SCENES_LEAST_SIDE, .max = 1024, .help = "Side of the scenes of shapes"},
-    {F(INT, workers), "0", .min = 0, .max = 1024, .help = "Threads that load pictures ahead (0: one beside a CPU that trains, all cores beside a GPU)"},
-    {F(FLOAT, max_damaged), "0.01", .min = 0, .max = 1, .help = "Larger share of damaged pictures in an epoch that ends the run; below it they are named and replaced"},
-    {F(INT, size_window), "16", .min = 0, .max = 1e6, .help = "Batches in a row whose pictures are grouped by size, so that less is padded (0: none)"},
+    {F(INT, workers), "0", .min = 0, .max = 1024,
+     .help = "Threads that load pictures ahead (0: one beside a CPU that trains, all cores beside a GPU)"},
+    {F(FLOAT, max_damaged), "0.01", .min = 0, .max = 1,
+     .help = "Larger share of damaged pictures in an epoch that ends the run; below it they are named and replaced"},
+    {F(INT, size_window), "16", .min = 0, .max = 1e6,
+     .help = "Batches in a row whose pictures are grouped by size, so that less is padded (0: none)"},
 
     {F(BOOL, flip), "true", .section = "augmentation", .help = "Mirror half of the training pictures"},
     {F(BOOL, crop), "true", .help = "Crop half of them at random between two resizes"},
-    {F(INT, scale_min), "480", .min = 16, .max = 8192, .help = "Training pictures are resized to a short side drawn from here"},
+    {F(INT, scale_min), "480", .min = 16, .max = 8192,
+     .help = "Training pictures are resized to a short side drawn from here"},
     {F(INT, scale_max), "800", .min = 16, .max = 8192, .help = "to here"},
     {F(INT, scale_step), "32", .min = 1, .max = 8192, .help = "in steps of this, at most 16 sizes"},
     {F(INT, max_size), "1333", .min = 16, .max = 16384, .help = "The long side is not made longer than this"},
@@ -107,10 +125,13 @@ static const ConfigEntry entries[] = {
     {F(INT, crop_max), "600", .min = 8, .max = 8192, .help = "And the largest"},
     {F(INT, eval_scale), "800", .min = 16, .max = 8192, .help = "Validation pictures are resized to this short side"},
 
-    {F(CHOICE, attn), "softmax", .section = "model", .choices_of = encoder_names, .noun = "operator", .help = "Attention operator of the encoder"},
+    {F(CHOICE, attn), "softmax", .section = "model", .choices_of = encoder_names, .noun = "operator",
+     .help = "Attention operator of the encoder"},
     {F(STRING, backbone_blocks), "3,4,6,3", .help = "Blocks of the ResNet's four stages (ResNet-50: 3,4,6,3)"},
     {F(INT, backbone_width), "64", .min = 1, .max = 1024, .help = "Channels of its first convolution"},
-    {F(STRING, backbone_weights), .argument = "FILE", .help = "Its weights at the start, where --init gives none (safetensors, torchvision's names; scripts/convert_weights.py)"},
+    {F(STRING, backbone_weights), .argument = "FILE",
+     .help = "Its weights at the start, where --init gives none (safetensors, torchvision's names; "
+             "scripts/convert_weights.py)"},
     {F(BOOL, freeze_backbone), "false", .help = "Train none of it (else stages 2 to 4)"},
     {F(INT, dim), "256", .min = 4, .max = 16384, .help = "Width of the tokens"},
     {F(INT, ffn), "2048", .min = 1, .max = 65536, .help = "Inner width of feed-forward layers"},
@@ -118,37 +139,53 @@ static const ConfigEntry entries[] = {
     {F(INT, decoder_layers), "6", .min = 1, .max = 64, .help = "Layers of the decoder"},
     {F(INT, heads), "8", .min = 1, .max = 1024, .help = "Attention heads; divides dim"},
     {F(INT, queries), "300", .min = 1, .max = 65536, .help = "Object queries"},
-    {F(CHOICE, dynamic_scale), "type3", CONFIG_CHOICES("type1", "type2", "type3", "type4"), .help = "Scales of the spatial modulation: fixed, one, two or three a head"},
-    {F(INT, num_classes), "0", .min = 0, .max = COCO_CATEGORY_MOST + 1, .help = "Category ids are below this (0: the data's; COCO: 91)"},
+    {F(CHOICE, dynamic_scale), "type3", CONFIG_CHOICES("type1", "type2", "type3", "type4"),
+     .help = "Scales of the spatial modulation: fixed, one, two or three a head"},
+    {F(INT, num_classes), "0", .min = 0, .max = COCO_CATEGORY_MOST + 1,
+     .help = "Category ids are below this (0: the data's; COCO: 91)"},
     {F(FLOAT, dropout), "0.1", .min = 0, .max = 0.9, .help = "Dropout in encoder and decoder"},
 
-    {F(CHOICE, feature_map), "mlp", .section = "attention", .choices_of = feature_map_names, .noun = "map", .help = "Feature map of linear and ripple attention"},
-    {F(BOOL, share_heads), "false", .help = "One feature map and one projection of sticks for all heads, not one for each"},
-    {F(INT, r_max), "4", .min = 1, .max = RIPPLE_MAX_GROUPS - 1, .help = "Rings of ripple attention; tokens at this distance and beyond share one weight"},
+    {F(CHOICE, feature_map), "mlp", .section = "attention", .choices_of = feature_map_names, .noun = "map",
+     .help = "Feature map of linear and ripple attention"},
+    {F(BOOL, share_heads), "false",
+     .help = "One feature map and one projection of sticks for all heads, not one for each"},
+    {F(INT, r_max), "4", .min = 1, .max = RIPPLE_MAX_GROUPS - 1,
+     .help = "Rings of ripple attention; tokens at this distance and beyond share one weight"},
     {F(FLOAT, tau), "0.001", .min = 0, .max = 1, .help = "Stick breaking ends when less than this is left (0: never)"},
-    {F(CHOICE, ripple_algo), "auto", .choices = ripple_algos, .choice_count = 5, .noun = "algorithm", .help = "All four compute the same numbers; auto takes the one expected to be fastest"},
+    {F(CHOICE, ripple_algo), "auto", .choices = ripple_algos, .choice_count = 5, .noun = "algorithm",
+     .help = "All four compute the same numbers; auto takes the one expected to be fastest"},
 
     {F(INT, epochs), "50", .section = "training", .min = 1, .max = 1e6, .help = "Passes over the training images"},
-    {F(INT, batch_size), "16", .min = 1, .max = 1e5, .help = "Images between two updates of the parameters, of all ranks together"},
-    {F(INT, micro_batch), "0", .min = 0, .max = 1e5, .help = "Images in memory at a time, their gradients summed up to a batch (0: chosen by size)"},
+    {F(INT, batch_size), "16", .min = 1, .max = 1e5,
+     .help = "Images between two updates of the parameters, of all ranks together"},
+    {F(INT, micro_batch), "0", .min = 0, .max = 1e5,
+     .help = "Images in memory at a time, their gradients summed up to a batch (0: chosen by size)"},
     {F(FLOAT, lr), "1e-4", .min = 0, .max = 100, .help = "Learning rate of AdamW"},
     {F(FLOAT, lr_backbone), "1e-5", .min = 0, .max = 100, .help = "That of the backbone; 0 keeps it as it is"},
-    {F(INT, lr_drop), "40", .min = 0, .max = 1e6, .help = "Both fall to a tenth after so many epochs, and again after as many more (0: never)"},
-    {F(FLOAT, weight_decay), "1e-4", .min = 0, .max = 10, .help = "Decoupled weight decay of everything that is trained"},
+    {F(INT, lr_drop), "40", .min = 0, .max = 1e6,
+     .help = "Both fall to a tenth after so many epochs, and again after as many more (0: never)"},
+    {F(FLOAT, weight_decay), "1e-4", .min = 0, .max = 10,
+     .help = "Decoupled weight decay of everything that is trained"},
     {F(FLOAT, beta1), "0.9", .min = 0, .max = 0.9999999, .help = "Decay of AdamW's first moment"},
     {F(FLOAT, beta2), "0.999", .min = 0, .max = 0.9999999, .help = "Decay of AdamW's second moment"},
     {F(FLOAT, eps), "1e-8", .min = 0, .max = 1, .help = "AdamW's epsilon"},
     {F(FLOAT, clip_grad), "0.1", .min = 0, .max = 1e8, .help = "Largest norm of the gradient (0: no clipping)"},
     {F(UINT64, seed), "0", .help = "Decides every random number of the run"},
 
-    {F(STRING, run_dir), .section = "run", .argument = "FOLDER", .help = "Where config.ini, log.csv and the checkpoints go (default: the next free runs/<data>-detr-<attn>-<number>)"},
-    {F(STRING, init), .argument = "FILE", .help = "Start from these weights of a whole detector (safetensors, the official code's names)"},
-    {F(INT, eval_every), "1", .min = 1, .max = 1e6, .help = "Epochs between two evaluations; the last epoch always has one"},
-    {F(INT, eval_batch), "1", .min = 1, .max = 4096, .help = "Images evaluated at a time; padding beside a larger one changes an image's numbers a little"},
+    {F(STRING, run_dir), .section = "run", .argument = "FOLDER",
+     .help = "Where config.ini, log.csv and the checkpoints go (default: the next free "
+             "runs/<data>-detr-<attn>-<number>)"},
+    {F(STRING, init), .argument = "FILE",
+     .help = "Start from these weights of a whole detector (safetensors, the official code's names)"},
+    {F(INT, eval_every), "1", .min = 1, .max = 1e6,
+     .help = "Epochs between two evaluations; the last epoch always has one"},
+    {F(INT, eval_batch), "1", .min = 1, .max = 4096,
+     .help = "Images evaluated at a time; padding beside a larger one changes an image's numbers a little"},
     {F(INT, log_every), "50", .min = 1, .max = 1e8, .help = "Steps between two rows of log.csv"},
     {F(SIZE, image_size), "800x1120", .min = 1, .max = 8192, .help = "Image that --describe and --bench are about"},
     {F(FLOAT, draw_score), "0.3", .min = 0, .max = 1, .help = "Least score of what --predict tells"},
-    {F(FLOAT, bench_seconds), "5", .min = 0.1, .max = 3600, .help = "How long --bench measures training, and again inference"},
+    {F(FLOAT, bench_seconds), "5", .min = 0.1, .max = 3600,
+     .help = "How long --bench measures training, and again inference"},
 };
 #undef F
 enum { ENTRIES = sizeof entries / sizeof *entries };
@@ -195,7 +232,8 @@ static void read_blocks(const Run *run, int blocks[RESNET_STAGES]) {
     if (sscanf(text, "%d,%d,%d,%d%c", &blocks[0], &blocks[1], &blocks[2], &blocks[3], &end) != RESNET_STAGES ||
         blocks[0] < 1 || blocks[1] < 1 || blocks[2] < 1 || blocks[3] < 1 || blocks[0] > 99 || blocks[1] > 99 ||
         blocks[2] > 99 || blocks[3] > 99)
-        config_reject(&run->config, "backbone_blocks", "expected four numbers from 1 to 99, as 3,4,6,3, got '%.40s'", text);
+        config_reject(&run->config, "backbone_blocks", "expected four numbers from 1 to 99, as 3,4,6,3, got '%.40s'",
+                      text);
 }
 
 static DetrConfig detr_config(const Run *run) {
@@ -239,9 +277,12 @@ static void check_settings(const Run *run) {
     read_blocks(run, blocks);
     if (s->batch_size < distributed_ranks())
         config_reject(c, "batch_size", "%d images cannot be shared by %d ranks", s->batch_size, distributed_ranks());
-    if (s->scale_min > s->scale_max) config_reject(c, "scale_min", "%d is more than scale_max %d", s->scale_min, s->scale_max);
-    if (s->scale_max > s->max_size) config_reject(c, "scale_max", "%d is more than max_size %d", s->scale_max, s->max_size);
-    if (s->eval_scale > s->max_size) config_reject(c, "eval_scale", "%d is more than max_size %d", s->eval_scale, s->max_size);
+    if (s->scale_min > s->scale_max)
+        config_reject(c, "scale_min", "%d is more than scale_max %d", s->scale_min, s->scale_max);
+    if (s->scale_max > s->max_size)
+        config_reject(c, "scale_max", "%d is more than max_size %d", s->scale_max, s->max_size);
+    if (s->eval_scale > s->max_size)
+        config_reject(c, "eval_scale", "%d is more than max_size %d", s->eval_scale, s->max_size);
     if ((s->scale_max - s->scale_min) / s->scale_step >= DETECTION_SCALES)
         config_reject(c, "scale_step", "%d to %d in steps of %d are more than %d sizes", s->scale_min, s->scale_max,
                       s->scale_step, DETECTION_SCALES);
@@ -250,7 +291,8 @@ static void check_settings(const Run *run) {
     if ((s->crop_scale_max - s->crop_scale_min) / s->crop_scale_step >= DETECTION_SCALES)
         config_reject(c, "crop_scale_step", "%d to %d in steps of %d are more than %d sizes", s->crop_scale_min,
                       s->crop_scale_max, s->crop_scale_step, DETECTION_SCALES);
-    if (s->crop_min > s->crop_max) config_reject(c, "crop_min", "%d is more than crop_max %d", s->crop_min, s->crop_max);
+    if (s->crop_min > s->crop_max)
+        config_reject(c, "crop_min", "%d is more than crop_max %d", s->crop_min, s->crop_max);
 }
 
 /* == Data ========================================================================================================= */
@@ -442,7 +484,8 @@ static void buffers_open(Run *run, int images, int most_targets, bool training) 
 }
 
 static AdamW adamw_of(const Settings *s) {
-    return (AdamW){s->beta1, s->beta2, s->eps, s->weight_decay, s->clip_grad, 0, s->lr > 0 ? s->lr_backbone / s->lr : 0};
+    float slow = s->lr > 0 ? s->lr_backbone / s->lr : 0;
+    return (AdamW){s->beta1, s->beta2, s->eps, s->weight_decay, s->clip_grad, 0, slow};
 }
 
 /* == One step ===================================================================================================== */
@@ -517,7 +560,8 @@ static double train_step(Run *run) {
     device_zero(detr->params.grads, detr->params.total * sizeof(float));
     for (int next = local_begin(run); next < local_end(run); next = part.position + part.n) {
         detection_next(&run->loader, &part);
-        detr_load(detr, part.pixels, &part.size[0][0], run->train.mean, run->train.std, part.n, part.height, part.width);
+        detr_load(detr, part.pixels, &part.size[0][0], run->train.mean, run->train.std, part.n, part.height,
+                  part.width);
         micro_step(run, &part, box_count, part.position + part.n == local_end(run), &loss);
     }
     all_reduce_finish();
@@ -706,7 +750,8 @@ static void announce(Run *run) {
     printf("%s: %d training and %d validation images, %zu training boxes of %d categories, %zu images without any\n",
            run->train.name, train->image_count, run->val.coco.image_count, train->annotation_count - train->crowds,
            train->category_count, train->empty_images);
-    printf("%s: %zu trainable parameters, %.1f million multiply-adds for an image of %d x %d, %.0f MiB of activations\n",
+    printf("%s: %zu trainable parameters, %.1f million multiply-adds for an image of %d x %d, "
+           "%.0f MiB of activations\n",
            operator_of(s)->name, run->detr.params.parameters,
            (double)detr_macs(&run->detr, run->shorter, run->longer) / 1e6, run->shorter, run->longer,
            (double)detr_activation_bytes(&run->detr) / (1 << 20));
@@ -815,7 +860,8 @@ static void bench_batch(void *context) {
         int left = local_end(run) - next;
         part.n = left < bench->part.n ? left : bench->part.n;
         part.position = next;
-        detr_load(detr, part.pixels, &part.size[0][0], statistics.mean, statistics.std, part.n, part.height, part.width);
+        detr_load(detr, part.pixels, &part.size[0][0], statistics.mean, statistics.std, part.n, part.height,
+                  part.width);
         if (bench->training) {
             micro_step(run, &part, run->s.batch_size * BENCH_BOXES, next + part.n == local_end(run), &loss);
         } else {
@@ -857,8 +903,8 @@ static int mode_bench(Run *run) {
     if (distributed_rank() > 0) return 0;
     printf("{\"attn\": \"%s\", \"device\": \"%s\", \"height\": %d, \"width\": %d, \"ranks\": %d, \"batch_size\": %d, "
            "\"micro_batch\": %d, \"trainable_params\": %zu, \"macs\": %.0f, \"train_images_per_s\": %.4f, "
-           "\"infer_images_per_s\": %.4f, \"train_fastest_s\": %.4f, \"infer_fastest_s\": %.4f, \"peak_bytes\": %zu, \"gemm_peak_gflops\": %.1f, \"mfu\": %.4f, "
-           "\"infer_mfu\": %.4f}\n",
+           "\"infer_images_per_s\": %.4f, \"train_fastest_s\": %.4f, \"infer_fastest_s\": %.4f, "
+           "\"peak_bytes\": %zu, \"gemm_peak_gflops\": %.1f, \"mfu\": %.4f, \"infer_mfu\": %.4f}\n",
            operator_of(s)->name, kernels_device(), H, W, distributed_ranks(), s->batch_size, images,
            run->detr.params.parameters, macs, train.images_per_s, infer.images_per_s, train.fastest, infer.fastest,
            device_peak_bytes(), peak, 2 * training_macs * train.images_per_s / 1e9 / distributed_ranks() / peak,
@@ -925,7 +971,8 @@ static void draw_picture(const Run *run, const ImagePart *picture, const char *n
         for (int side = 0; side < 4; side++) detections[i].box[side] *= times;
     predicted_coco(run, &coco, name, image.width, image.height);
     draw_detections(&image, detections, count, (double)run->s.draw_score, &coco);
-    if (!image_write_png(run->s.draw, image.pixels, image.height, image.width, error)) die("%s: %s", run->s.draw, error);
+    if (!image_write_png(run->s.draw, image.pixels, image.height, image.width, error))
+        die("%s: %s", run->s.draw, error);
     coco_close(&coco);
     free(image.pixels);
 }
@@ -1034,7 +1081,8 @@ static void parity_targets(const Run *run, Parity *p, const SafeTensors *st) {
     part->labels = xcalloc((size_t)p->T + 1, sizeof *part->labels, "parity");
     if (p->T) {
         int64_t *labels = parity_numbers(parity_tensor(st, "labels", 1, (size_t)p->T, 0));
-        if (!safetensors_to_float(parity_tensor(st, "target_boxes", 2, (size_t)p->T, 4), &part->boxes[0][0], error, sizeof error))
+        if (!safetensors_to_float(parity_tensor(st, "target_boxes", 2, (size_t)p->T, 4), &part->boxes[0][0], error,
+                                  sizeof error))
             die("%s", error);
         for (int i = 0; i < p->T; i++) {
             if (labels[i] < 0 || labels[i] > run->s.num_classes)
@@ -1058,7 +1106,8 @@ static void parity_read(const Run *run, Parity *p, const SafeTensors *st) {
     p->sizes = xcalloc(2 * (size_t)p->B, sizeof *p->sizes, "parity");
     for (int i = 0; i < 2 * p->B; i++) {
         if (sizes[i] < 1 || sizes[i] > (i % 2 ? p->W : p->H))
-            die("%s: image %d is %lld high or wide, the batch %d x %d", st->file, i / 2, (long long)sizes[i], p->H, p->W);
+            die("%s: image %d is %lld high or wide, the batch %d x %d", st->file, i / 2, (long long)sizes[i], p->H,
+                p->W);
         p->sizes[i] = (int)sizes[i];
     }
     parity_images(p, images);
@@ -1133,7 +1182,8 @@ static void check_mode(const Settings *s) {
         die_usage("--%s: needs weights: --init FILE or --resume FOLDER", mode);
     if (*s->parity && !*s->out) die_usage("--parity: needs --out FILE for the results");
     if (*s->out && !*s->parity) die_usage("--out: '%s' would be written by --parity only", s->out);
-    if (*s->draw && s->predict.count != 1) die_usage("--draw: '%s' would be written by --predict of one picture only", s->draw);
+    if (*s->draw && s->predict.count != 1)
+        die_usage("--draw: '%s' would be written by --predict of one picture only", s->draw);
     if (*s->results && !s->eval) die_usage("--results: '%s' would be written by --eval only", s->results);
 }
 

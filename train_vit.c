@@ -73,103 +73,180 @@ static const char *const lisa_algos[] = {"auto", "dense", "fft"};
 static const ConfigEntry entries[] = {
     {F(BOOL, help), .section = "modes", .command_line_only = true, .help = "Print this help"},
     {F(BOOL, help_markdown), .command_line_only = true, .help = "Print the settings as Markdown tables"},
-    {F(STRING, config), .command_line_only = true, .argument = "FILE", .help = "Read settings from this INI file; the command line wins over it"},
-    {F(STRING, resume), .command_line_only = true, .argument = "FOLDER", .help = "Continue the run in this folder, bit for bit, from its last state"},
-    {F(BOOL, describe), .command_line_only = true, .help = "Print layers, parameters, multiply-adds and memory, and stop"},
-    {F(BOOL, eval), .command_line_only = true, .help = "Measure the accuracy of --init or --resume on the test split, and stop"},
-    {F(BOOL, bench), .command_line_only = true, .help = "Measure training and inference speed on random images, print one line of JSON, and stop"},
-    {F(STRING, show_batch), .command_line_only = true, .argument = "FILE", .help = "Write the first training images as the model sees them, with their labels, to this PNG file, and stop"},
-    {F(LIST, predict), .command_line_only = true, .argument = "IMAGE...", .help = "Name what these images show: PNG or JPEG files, or test:17 for an image of the test split"},
-    {F(STRING, attention), .command_line_only = true, .argument = "FILE", .help = "With --predict: write where each head of each layer looks (safetensors; scripts/plot_attention.py draws it)"},
-    {F(STRING, parity), .command_line_only = true, .argument = "IN", .help = "One forward and backward pass on the images and labels of this safetensors file; parameters in it replace the model's"},
-    {F(STRING, out), .command_line_only = true, .argument = "FILE", .help = "Where --parity writes logits, loss and grad.<parameter>"},
+    {F(STRING, config), .command_line_only = true, .argument = "FILE",
+     .help = "Read settings from this INI file; the command line wins over it"},
+    {F(STRING, resume), .command_line_only = true, .argument = "FOLDER",
+     .help = "Continue the run in this folder, bit for bit, from its last state"},
+    {F(BOOL, describe), .command_line_only = true,
+     .help = "Print layers, parameters, multiply-adds and memory, and stop"},
+    {F(BOOL, eval), .command_line_only = true,
+     .help = "Measure the accuracy of --init or --resume on the test split, and stop"},
+    {F(BOOL, bench), .command_line_only = true,
+     .help = "Measure training and inference speed on random images, print one line of JSON, and stop"},
+    {F(STRING, show_batch), .command_line_only = true, .argument = "FILE",
+     .help = "Write the first training images as the model sees them, with their labels, to this PNG file, and stop"},
+    {F(LIST, predict), .command_line_only = true, .argument = "IMAGE...",
+     .help = "Name what these images show: PNG or JPEG files, or test:17 for an image of the test split"},
+    {F(STRING, attention), .command_line_only = true, .argument = "FILE",
+     .help = "With --predict: write where each head of each layer looks (safetensors; scripts/plot_attention.py draws "
+             "it)"},
+    {F(STRING, parity), .command_line_only = true, .argument = "IN",
+     .help = "One forward and backward pass on the images and labels of this safetensors file; parameters in it "
+             "replace the model's"},
+    {F(STRING, out), .command_line_only = true, .argument = "FILE",
+     .help = "Where --parity writes logits, loss and grad.<parameter>"},
 
-    {F(STRING, data), "shapes", .section = "data", .help = "shapes (drawn on the spot, no files needed), cifar10, cifar100, mnist, imagenet, a folder with the files of one of them or with train/<class>/ and val/<class>/, or a file made by pack_dataset"},
-    {F(STRING, data_dir), "datasets", .argument = "FOLDER", .help = "Where cifar10, cifar100, mnist and imagenet are looked for (scripts/fetch_cifar.sh puts the first two there)"},
+    {F(STRING, data), "shapes", .section = "data",
+     .help = "shapes (drawn on the spot, no files needed), cifar10, cifar100, mnist, imagenet, a folder with the files "
+             "of one of them or with train/<class>/ and val/<class>/, or a file made by pack_dataset"},
+    {F(STRING, data_dir), "datasets", .argument = "FOLDER",
+     .help = "Where cifar10, cifar100, mnist and imagenet are looked for (scripts/fetch_cifar.sh puts the first two "
+             "there)"},
     {F(INT, train_limit), "0", .min = 0, .max = 1e8, .help = "Use only so many training images (0: all)"},
     {F(INT, test_limit), "0", .min = 0, .max = 1e8, .help = "Use only so many test images (0: all)"},
-    {F(INT, crop_padding), "4", .min = 0, .max = 64, .help = "Random crop after padding with so many black pixels on every side, where the images have the model's size already"},
-    {F(FLOAT, crop_area_min), "0.08", .min = 1e-4, .max = 1, .help = "Random resized crop, where they have not: the smallest share of the picture's area"},
+    {F(INT, crop_padding), "4", .min = 0, .max = 64,
+     .help = "Random crop after padding with so many black pixels on every side, where the images have the model's "
+             "size already"},
+    {F(FLOAT, crop_area_min), "0.08", .min = 1e-4, .max = 1,
+     .help = "Random resized crop, where they have not: the smallest share of the picture's area"},
     {F(FLOAT, crop_area_max), "1", .min = 1e-4, .max = 1, .help = "And the largest"},
     {F(FLOAT, crop_ratio_min), "0.75", .min = 0.01, .max = 100, .help = "The smallest width / height of the crop"},
     {F(FLOAT, crop_ratio_max), "1.3333334", .min = 0.01, .max = 100, .help = "And the largest"},
-    {F(INT, eval_resize), "0", .min = 0, .max = 16384, .help = "Test pictures are resized to this short side before the centre is cut out (0: 256/224 of img_size)"},
-    {F(CHOICE, interpolation), "bicubic", CONFIG_CHOICES("bicubic", "bilinear"), .help = "Filter that pictures are resized with, the same as Pillow's"},
-    {F(BOOL, exact_decode), "false", .help = "Decode JPEGs as Pillow does, not at a fraction of their size where that is enough"},
+    {F(INT, eval_resize), "0", .min = 0, .max = 16384,
+     .help = "Test pictures are resized to this short side before the centre is cut out (0: 256/224 of img_size)"},
+    {F(CHOICE, interpolation), "bicubic", CONFIG_CHOICES("bicubic", "bilinear"),
+     .help = "Filter that pictures are resized with, the same as Pillow's"},
+    {F(BOOL, exact_decode), "false",
+     .help = "Decode JPEGs as Pillow does, not at a fraction of their size where that is enough"},
     {F(BOOL, flip), "true", .help = "Mirror half of the training images"},
-    {F(INT, workers), "0", .min = 0, .max = 1024, .help = "Threads that load images ahead (0: one beside a CPU that trains, all cores beside a GPU)"},
-    {F(FLOAT, max_damaged), "0.01", .min = 0, .max = 1, .help = "Larger share of damaged images in an epoch that ends the run; below it they are named and replaced"},
-    {F(STRING, aa), .section = "augmentation", .argument = "POLICY", .help = "RandAugment by timm's name, as rand-m9-mstd0.5-inc1 (empty: off)"},
-    {F(CHOICE, train_interpolation), "random", CONFIG_CHOICES("random", "bilinear", "bicubic"), .help = "Resampling of RandAugment's geometric operations"},
-    {F(FLOAT, color_jitter), "0", .min = 0, .max = 10, .help = "Strength of random brightness, contrast and saturation; not used with aa (0: off)"},
+    {F(INT, workers), "0", .min = 0, .max = 1024,
+     .help = "Threads that load images ahead (0: one beside a CPU that trains, all cores beside a GPU)"},
+    {F(FLOAT, max_damaged), "0.01", .min = 0, .max = 1,
+     .help = "Larger share of damaged images in an epoch that ends the run; below it they are named and replaced"},
+    {F(STRING, aa), .section = "augmentation", .argument = "POLICY",
+     .help = "RandAugment by timm's name, as rand-m9-mstd0.5-inc1 (empty: off)"},
+    {F(CHOICE, train_interpolation), "random", CONFIG_CHOICES("random", "bilinear", "bicubic"),
+     .help = "Resampling of RandAugment's geometric operations"},
+    {F(FLOAT, color_jitter), "0", .min = 0, .max = 10,
+     .help = "Strength of random brightness, contrast and saturation; not used with aa (0: off)"},
     {F(FLOAT, reprob), "0", .min = 0, .max = 1, .help = "Share of images in which random erasing overwrites a box"},
-    {F(CHOICE, remode), "pixel", CONFIG_CHOICES("const", "rand", "pixel"), .help = "What erased boxes hold: zero, one random colour, or random numbers"},
-    {F(FLOAT, mixup), "0", .min = 0, .max = 1000, .help = "Alpha of mixup, which blends the images and targets of a batch in pairs (0: off)"},
-    {F(FLOAT, cutmix), "0", .min = 0, .max = 1000, .help = "Alpha of cutmix, which copies a box from one image of a pair to the other (0: off)"},
-    {F(FLOAT, mixup_prob), "1", .min = 0, .max = 1, .help = "Share of batches that are mixed, where mixup or cutmix is on"},
+    {F(CHOICE, remode), "pixel", CONFIG_CHOICES("const", "rand", "pixel"),
+     .help = "What erased boxes hold: zero, one random colour, or random numbers"},
+    {F(FLOAT, mixup), "0", .min = 0, .max = 1000,
+     .help = "Alpha of mixup, which blends the images and targets of a batch in pairs (0: off)"},
+    {F(FLOAT, cutmix), "0", .min = 0, .max = 1000,
+     .help = "Alpha of cutmix, which copies a box from one image of a pair to the other (0: off)"},
+    {F(FLOAT, mixup_prob), "1", .min = 0, .max = 1,
+     .help = "Share of batches that are mixed, where mixup or cutmix is on"},
     {F(FLOAT, mixup_switch_prob), "0.5", .min = 0, .max = 1, .help = "Share of cutmix among them, where both are on"},
-    {F(BOOL, repeated_aug), "false", .help = "Repeated augmentation: a third of the images each epoch, three times with different draws"},
+    {F(BOOL, repeated_aug), "false",
+     .help = "Repeated augmentation: a third of the images each epoch, three times with different draws"},
 
-    {F(CHOICE, attn), "softmax", .section = "model", .choices_of = attention_names, .noun = "operator", .help = "Attention operator of the blocks"},
+    {F(CHOICE, attn), "softmax", .section = "model", .choices_of = attention_names, .noun = "operator",
+     .help = "Attention operator of the blocks"},
     {F(SIZE, img_size), "32", .min = 1, .max = 4096, .help = "Image height and width"},
     {F(INT, patch_size), "4", .min = 1, .max = 256, .help = "Side of the square patches that become tokens"},
     {F(INT, num_classes), "0", .min = 0, .max = 1e6, .help = "Classes (0: as many as the data set has)"},
-    {F(BOOL, patch_overlap), "false", .help = "Patches are windows 2 patch_size - 1 wide, with a layer norm after them, as in PVTv2"},
-    {F(INTS, dim), "192", .min = 1, .max = 16384, .help = "Width of the tokens; several make a hierarchy of stages, each with tokens half as fine as the one before"},
+    {F(BOOL, patch_overlap), "false",
+     .help = "Patches are windows 2 patch_size - 1 wide, with a layer norm after them, as in PVTv2"},
+    {F(INTS, dim), "192", .min = 1, .max = 16384,
+     .help = "Width of the tokens; several make a hierarchy of stages, each with tokens half as fine as the one "
+             "before"},
     {F(INTS, depth), "12", .min = 1, .max = 256, .help = "Blocks, of each stage"},
     {F(INTS, heads), "6", .min = 1, .max = 1024, .help = "Attention heads, of all stages or of each; divide dim"},
-    {F(FLOATS, mlp_ratio), "4", .min = 0.01, .max = 64, .help = "Hidden width of the MLP as a multiple of dim, of all stages or of each"},
-    {F(BOOL, mlp_conv), "false", .help = "Depthwise 3x3 convolution over the grid between the two layers of the MLP, as in PVTv2"},
+    {F(FLOATS, mlp_ratio), "4", .min = 0.01, .max = 64,
+     .help = "Hidden width of the MLP as a multiple of dim, of all stages or of each"},
+    {F(BOOL, mlp_conv), "false",
+     .help = "Depthwise 3x3 convolution over the grid between the two layers of the MLP, as in PVTv2"},
     {F(INT, conv_stages), "0", .min = 0, .max = VIT_MAX_STAGES, .help = "The first so many stages have attn conv"},
-    {F(CHOICE, pool), "gap", CONFIG_CHOICES("cls", "gap"), .help = "What the classifier sees: a class token, or the average of all tokens"},
-    {F(CHOICE, pos_embed), "learned", CONFIG_CHOICES("learned", "none", "conv"), .help = "Position embedding; conv: a depthwise 3x3 convolution is added at the entry of every block"},
-    {F(FLOAT, drop_path), "0", .min = 0, .max = 0.99, .help = "Rate of stochastic depth in the last block; grows linearly from 0 in the first"},
+    {F(CHOICE, pool), "gap", CONFIG_CHOICES("cls", "gap"),
+     .help = "What the classifier sees: a class token, or the average of all tokens"},
+    {F(CHOICE, pos_embed), "learned", CONFIG_CHOICES("learned", "none", "conv"),
+     .help = "Position embedding; conv: a depthwise 3x3 convolution is added at the entry of every block"},
+    {F(FLOAT, drop_path), "0", .min = 0, .max = 0.99,
+     .help = "Rate of stochastic depth in the last block; grows linearly from 0 in the first"},
 
-    {F(CHOICE, feature_map), "mlp", .section = "attention", .choices_of = feature_map_names, .noun = "map", .help = "Feature map of linear and ripple attention"},
-    {F(CHOICE, relative), "none", .choices_of = relative_names, .noun = "encoding", .help = "Relative positions in linear attention"},
-    {F(INT, r_max), "4", .min = 1, .max = RIPPLE_MAX_GROUPS - 1, .help = "Rings of ripple attention; tokens at this distance and beyond share one weight"},
+    {F(CHOICE, feature_map), "mlp", .section = "attention", .choices_of = feature_map_names, .noun = "map",
+     .help = "Feature map of linear and ripple attention"},
+    {F(CHOICE, relative), "none", .choices_of = relative_names, .noun = "encoding",
+     .help = "Relative positions in linear attention"},
+    {F(INT, r_max), "4", .min = 1, .max = RIPPLE_MAX_GROUPS - 1,
+     .help = "Rings of ripple attention; tokens at this distance and beyond share one weight"},
     {F(FLOAT, tau), "0.001", .min = 0, .max = 1, .help = "Stick breaking ends when less than this is left (0: never)"},
-    {F(INT, ripple_layers), "9", .min = 0, .max = 256, .help = "The first so many blocks ripple, the others use linear attention"},
-    {F(CHOICE, ripple_algo), "auto", .choices = ripple_algos, .choice_count = 5, .noun = "algorithm", .help = "All four compute the same numbers; auto takes the one expected to be fastest"},
-    {F(INT, convit_local_layers), "10", .min = 1, .max = 256, .help = "The first so many blocks of convit mix content and position; the others are plain softmax attention, and there the class token joins"},
-    {F(CHOICE, rpe), "none", .choices = rpe_kinds, .choice_count = 3, .help = "Relative position bias of softmax attention: one table for all heads, or one for each"},
-    {F(CHOICE, sparse_heads), "alternate", .choices = sparse_ways, .choice_count = 3, .help = "How sparse attention uses its two sets of keys: by turns in the blocks, both in every head, or each in half of the heads"},
-    {F(INT, sparse_stride), "0", .min = 0, .max = 1e6, .help = "Tokens in a row or block of sparse attention (0: the grid's width)"},
-    {F(INT, sparse_c), "2", .min = 1, .max = 1e6, .help = "Tokens at the end of a block of sparse-fixed that all others see"},
+    {F(INT, ripple_layers), "9", .min = 0, .max = 256,
+     .help = "The first so many blocks ripple, the others use linear attention"},
+    {F(CHOICE, ripple_algo), "auto", .choices = ripple_algos, .choice_count = 5, .noun = "algorithm",
+     .help = "All four compute the same numbers; auto takes the one expected to be fastest"},
+    {F(INT, convit_local_layers), "10", .min = 1, .max = 256,
+     .help = "The first so many blocks of convit mix content and position; the others are plain softmax attention, and "
+             "there the class token joins"},
+    {F(CHOICE, rpe), "none", .choices = rpe_kinds, .choice_count = 3,
+     .help = "Relative position bias of softmax attention: one table for all heads, or one for each"},
+    {F(CHOICE, sparse_heads), "alternate", .choices = sparse_ways, .choice_count = 3,
+     .help = "How sparse attention uses its two sets of keys: by turns in the blocks, both in every head, or each in "
+             "half of the heads"},
+    {F(INT, sparse_stride), "0", .min = 0, .max = 1e6,
+     .help = "Tokens in a row or block of sparse attention (0: the grid's width)"},
+    {F(INT, sparse_c), "2", .min = 1, .max = 1e6,
+     .help = "Tokens at the end of a block of sparse-fixed that all others see"},
     {F(INT, focused_p), "3", .min = 1, .max = 64, .help = "Power of the features of focused attention"},
-    {F(FLOAT, castling_mask), "0", .min = 0, .max = 1, .help = "In training, castling has a branch of softmax attention with the weights above this (0: none; its authors: 0.02)"},
+    {F(FLOAT, castling_mask), "0", .min = 0, .max = 1,
+     .help = "In training, castling has a branch of softmax attention with the weights above this (0: none; its "
+             "authors: 0.02)"},
     {F(INT, landmarks), "7", .min = 1, .max = 64, .help = "Landmarks of nystrom and soft to a side of their grid"},
-    {F(INT, lisa_patterns), "16", .min = 1, .max = 256, .help = "Structural patterns of lisa, sa10 and sa11 (the paper's D)"},
-    {F(CHOICE, lisa_kernel), "0", .choices = lisa_kernels, .choice_count = 4, .help = "Side of the window that lisa sees around each token (0: the whole image)"},
-    {F(CHOICE, lisa_fft), "1d", .choices = lisa_ffts, .choice_count = 2, .help = "Lisa's convolutions wrap around the tokens in a row, as in the paper, or around rows and columns of the grid"},
-    {F(CHOICE, lisa_algo), "auto", .choices = lisa_algos, .choice_count = 3, .noun = "algorithm", .help = "Both compute the same numbers; auto takes the one expected to be faster"},
-    {F(INT, inception_heads), "0", .min = 0, .max = 256, .help = "Heads of inception that attend; the other channels are convolved and pooled (0: half of heads, rounded down)"},
+    {F(INT, lisa_patterns), "16", .min = 1, .max = 256,
+     .help = "Structural patterns of lisa, sa10 and sa11 (the paper's D)"},
+    {F(CHOICE, lisa_kernel), "0", .choices = lisa_kernels, .choice_count = 4,
+     .help = "Side of the window that lisa sees around each token (0: the whole image)"},
+    {F(CHOICE, lisa_fft), "1d", .choices = lisa_ffts, .choice_count = 2,
+     .help = "Lisa's convolutions wrap around the tokens in a row, as in the paper, or around rows and columns of the "
+             "grid"},
+    {F(CHOICE, lisa_algo), "auto", .choices = lisa_algos, .choice_count = 3, .noun = "algorithm",
+     .help = "Both compute the same numbers; auto takes the one expected to be faster"},
+    {F(INT, inception_heads), "0", .min = 0, .max = 256,
+     .help = "Heads of inception that attend; the other channels are convolved and pooled (0: half of heads, rounded "
+             "down)"},
 
     {F(INT, epochs), "300", .section = "training", .min = 1, .max = 1e6, .help = "Passes over the training images"},
     {F(INT, batch_size), "512", .min = 1, .max = 1e6, .help = "Images between two updates of the parameters"},
-    {F(BOOL, recompute), "false", .help = "Keep the input of each block only and compute the block again in the backward pass: less memory, more time, the same numbers"},
-    {F(CHOICE, init_scale), "none", CONFIG_CHOICES("none", "depth"), .help = "depth: weights of attention's proj and of the MLP's second layer start 1/sqrt(2 blocks) as large, as in Sparse Transformers"},
-    {F(INT, micro_batch), "0", .min = 0, .max = 1e6, .help = "Images in memory at a time, their gradients summed up to a batch (0: chosen by size)"},
+    {F(BOOL, recompute), "false",
+     .help = "Keep the input of each block only and compute the block again in the backward pass: less memory, more "
+             "time, the same numbers"},
+    {F(CHOICE, init_scale), "none", CONFIG_CHOICES("none", "depth"),
+     .help = "depth: weights of attention's proj and of the MLP's second layer start 1/sqrt(2 blocks) as large, as in "
+             "Sparse Transformers"},
+    {F(INT, micro_batch), "0", .min = 0, .max = 1e6,
+     .help = "Images in memory at a time, their gradients summed up to a batch (0: chosen by size)"},
     {F(FLOAT, lr), "5e-4", .min = 0, .max = 100, .help = "Learning rate of AdamW at its highest"},
-    {F(INT, lr_base_batch), "0", .min = 0, .max = 1e6, .help = "lr is meant for this batch size and scaled linearly to batch_size (0: taken as it is)"},
+    {F(INT, lr_base_batch), "0", .min = 0, .max = 1e6,
+     .help = "lr is meant for this batch size and scaled linearly to batch_size (0: taken as it is)"},
     {F(FLOAT, lr_min), "1e-5", .min = 0, .max = 100, .help = "Learning rate at the end of the cosine"},
     {F(FLOAT, lr_warmup), "1e-6", .min = 0, .max = 100, .help = "Learning rate at the start of the warm-up"},
-    {F(FLOAT, warmup_epochs), "5", .min = 0, .max = 1e6, .help = "Epochs of linear warm-up; where nobody sets it, at most a tenth of epochs"},
-    {F(CHOICE, lr_schedule), "epoch", CONFIG_CHOICES("epoch", "step"), .help = "Change the learning rate once per epoch, as timm does, or with every step"},
-    {F(FLOAT, weight_decay), "0.05", .min = 0, .max = 10, .help = "Decoupled weight decay of matrices; vectors and embeddings have none"},
+    {F(FLOAT, warmup_epochs), "5", .min = 0, .max = 1e6,
+     .help = "Epochs of linear warm-up; where nobody sets it, at most a tenth of epochs"},
+    {F(CHOICE, lr_schedule), "epoch", CONFIG_CHOICES("epoch", "step"),
+     .help = "Change the learning rate once per epoch, as timm does, or with every step"},
+    {F(FLOAT, weight_decay), "0.05", .min = 0, .max = 10,
+     .help = "Decoupled weight decay of matrices; vectors and embeddings have none"},
     {F(FLOAT, beta1), "0.9", .min = 0, .max = 0.9999999, .help = "Decay of AdamW's first moment"},
     {F(FLOAT, beta2), "0.999", .min = 0, .max = 0.9999999, .help = "Decay of AdamW's second moment"},
     {F(FLOAT, eps), "1e-8", .min = 0, .max = 1, .help = "AdamW's epsilon"},
     {F(FLOAT, clip_grad), "0", .min = 0, .max = 1e8, .help = "Largest norm of the gradient (0: no clipping)"},
-    {F(FLOAT, ema_decay), "0", .min = 0, .max = 0.9999999, .help = "Also keep an exponential average of the parameters, and evaluate that (0: off; DeiT: 0.99996)"},
+    {F(FLOAT, ema_decay), "0", .min = 0, .max = 0.9999999,
+     .help = "Also keep an exponential average of the parameters, and evaluate that (0: off; DeiT: 0.99996)"},
     {F(FLOAT, label_smoothing), "0.1", .min = 0, .max = 0.99, .help = "Share of the target spread over all classes"},
     {F(UINT64, seed), "0", .help = "Decides every random number of the run"},
 
-    {F(STRING, run_dir), .section = "run", .argument = "FOLDER", .help = "Where config.ini, log.csv and the checkpoints go (default: the next free runs/<data>-<attn>-<number>)"},
-    {F(STRING, init), .argument = "FILE", .help = "Start from these weights (safetensors, timm's names); tables on the token grid are resampled to this img_size, and a head of other classes is drawn afresh"},
-    {F(INT, eval_every), "1", .min = 1, .max = 1e6, .help = "Epochs between two evaluations; the last epoch always has one"},
+    {F(STRING, run_dir), .section = "run", .argument = "FOLDER",
+     .help = "Where config.ini, log.csv and the checkpoints go (default: the next free runs/<data>-<attn>-<number>)"},
+    {F(STRING, init), .argument = "FILE",
+     .help = "Start from these weights (safetensors, timm's names); tables on the token grid are resampled to this "
+             "img_size, and a head of other classes is drawn afresh"},
+    {F(INT, eval_every), "1", .min = 1, .max = 1e6,
+     .help = "Epochs between two evaluations; the last epoch always has one"},
     {F(INT, log_every), "50", .min = 1, .max = 1e8, .help = "Steps between two rows of log.csv"},
-    {F(FLOAT, bench_seconds), "5", .min = 0.1, .max = 3600, .help = "How long --bench measures training, and again inference"},
+    {F(FLOAT, bench_seconds), "5", .min = 0.1, .max = 3600,
+     .help = "How long --bench measures training, and again inference"},
 };
 #undef F
 enum { ENTRIES = sizeof entries / sizeof *entries };
@@ -279,23 +356,24 @@ static void check_stages(const Run *run) {
     } lists[] = {{"depth", s->depth.count}, {"heads", s->heads.count}, {"mlp_ratio", s->mlp_ratio.count}};
     for (size_t i = 0; i < sizeof lists / sizeof *lists; i++)
         if (lists[i].count != 1 && lists[i].count != stages)
-            config_reject(&run->config, lists[i].name, "%d values, but dim has %d: give one for each stage, or one for all",
-                          lists[i].count, stages);
+            config_reject(&run->config, lists[i].name,
+                          "%d values, but dim has %d: give one for each stage, or one for all", lists[i].count, stages);
     if (s->conv_stages > stages)
         config_reject(&run->config, "conv_stages", "%d, but dim tells of %d stage%s", s->conv_stages, stages,
                       stages > 1 ? "s" : "");
     for (int i = 0; i < stages; i++) check_stage(run, i);
     for (int i = 0; i < 2 && !s->patch_overlap; i++) {
         if (s->img_size[i] % s->patch_size)
-            config_reject(&run->config, "patch_size", "%d does not divide img_size %dx%d", s->patch_size, s->img_size[0],
-                          s->img_size[1]);
+            config_reject(&run->config, "patch_size", "%d does not divide img_size %dx%d", s->patch_size,
+                          s->img_size[0], s->img_size[1]);
         if (s->img_size[i] % side)
             config_reject(&run->config, "patch_size", "%d, twice as much from each of %d stages to the next, does not "
                           "divide img_size %dx%d: patch_overlap true takes any size", s->patch_size, stages,
                           s->img_size[0], s->img_size[1]);
     }
     if (*s->attention && stages > 1)
-        config_reject(&run->config, "attention", "pictures are of one token grid, and this model has %d stages", stages);
+        config_reject(&run->config, "attention", "pictures are of one token grid, and this model has %d stages",
+                      stages);
     const char *grid = stages > 1 ? "several stages" : s->mlp_conv ? "mlp_conv" : s->pos_embed == POS_CONV
                        ? "pos_embed conv" : s->conv_stages > 0 ? "conv_stages" : NULL;
     if (grid && s->pool == POOL_CLS)
@@ -317,14 +395,14 @@ static void check_settings(Run *run) {
         config_reject(&run->config, "pool", "attn %s has no place for a class token: use pool gap", op->name);
     if (op->class_block && s->pool == POOL_CLS && op->class_block(&attention) >= total_depth(s))
         config_reject(&run->config, "pool",
-                      "with attn %s the class token joins before block %d, and depth %d ends with block %d: use pool gap",
-                      op->name, op->class_block(&attention), total_depth(s), total_depth(s) - 1);
+                      "with attn %s the class token joins before block %d, and depth %d ends with block %d: "
+                      "use pool gap", op->name, op->class_block(&attention), total_depth(s), total_depth(s) - 1);
     if (op->needs_positive && feature_maps[s->feature_map]->negative)
         config_reject(&run->config, "feature_map", "attn %s cannot weigh features that may be negative, as those of %s",
                       op->name, feature_maps[s->feature_map]->name);
     if (!op->takes_relative && strcmp(relative_kinds[s->relative]->name, "none"))
-        config_reject(&run->config, "relative", "%s goes with attn linear, not with %s", relative_kinds[s->relative]->name,
-                      op->name);
+        config_reject(&run->config, "relative", "%s goes with attn linear, not with %s",
+                      relative_kinds[s->relative]->name, op->name);
     if (s->rpe && !op->takes_rpe)
         config_reject(&run->config, "rpe", "attn %s has no relative position bias: use attn softmax, or rpe none",
                       op->name);
@@ -449,7 +527,7 @@ static bool is_looking(const void *settings) {
  * where the classes are others. */
 typedef struct {
     const Run *run;
-    Vit origin; /* the model that the weights are from, declared but without memory; nothing where the file does not say */
+    Vit origin; /* the model that the weights are from, declared but without memory; nothing where no file tells */
     int resampled;
     const Param *first; /* of those, and its grid in the file */
     ParamGrid grid;
@@ -694,8 +772,8 @@ static bool evaluate_epoch(Run *run) {
     Training *t = &run->training;
     run->accuracy = evaluate(run);
     if (t->stopping) return false;
-    progress_show(true, "epoch %llu/%d  top-1 %.2f %%  top-5 %.2f %%", (unsigned long long)t->state.epoch + 1, t->epochs,
-                  run->accuracy.top1, run->accuracy.top5);
+    progress_show(true, "epoch %llu/%d  top-1 %.2f %%  top-5 %.2f %%", (unsigned long long)t->state.epoch + 1,
+                  t->epochs, run->accuracy.top1, run->accuracy.top5);
     log_row(run, &run->accuracy);
     training_keep_best(t, run->accuracy.top1);
     return true;
@@ -750,7 +828,8 @@ static void announce(const Run *run) {
     printf("%s: %zu training and %zu test images, %d classes\n", run->train.name, run->train.count, run->test.count,
            run->train.classes);
     if (run->train.height && !has_model_size(run))
-        printf("%s: images of %dx%d are resized to img_size %dx%d: cut out and scaled in training, the centre in tests\n",
+        printf("%s: images of %dx%d are resized to img_size %dx%d: "
+               "cut out and scaled in training, the centre in tests\n",
                run->train.name, run->train.height, run->train.width, s->img_size[0], s->img_size[1]);
     printf("%s: %zu parameters, %.1f million multiply-adds an image, %.0f MiB of activations\n",
            attention_operators[s->attn]->name, run->vit.params.parameters, (double)vit_macs(&run->vit) / 1e6,
@@ -877,13 +956,14 @@ static int mode_bench(Run *run) {
     printf("{\"attn\": \"%s\", \"algorithm\": \"%s\", \"device\": \"%s\", \"tokens\": %d, \"ranks\": %d, "
            "\"batch_size\": %d, \"micro_batch\": %d, \"params\": %zu, \"macs\": %zu, \"train_images_per_s\": %.2f, "
            "\"infer_images_per_s\": %.2f, \"train_batch_seconds\": %.6f, \"infer_batch_seconds\": %.6f, "
-           "\"train_bytes\": %zu, \"infer_bytes\": %zu, \"peak_bytes\": %zu, \"gemm_peak_gflops\": %.1f, \"mfu\": %.4f, "
-           "\"moved_bytes\": %.0f, \"memory_peak_gbytes\": %.1f, \"bandwidth_fraction\": %.4f}\n",
+           "\"train_bytes\": %zu, \"infer_bytes\": %zu, \"peak_bytes\": %zu, \"gemm_peak_gflops\": %.1f, "
+           "\"mfu\": %.4f, \"moved_bytes\": %.0f, \"memory_peak_gbytes\": %.1f, \"bandwidth_fraction\": %.4f}\n",
            attention_operators[s->attn]->name, a->op->path ? a->op->path(a) : a->op->name, kernels_device(), run->vit.N,
            distributed_ranks(), s->batch_size, batch, run->vit.params.parameters, vit_macs(&run->vit),
            train.images_per_s, infer.images_per_s, train.fastest, infer.fastest,
-           plan_bytes(training) + training->workspace, plan_bytes(inference) + inference->workspace, device_peak_bytes(),
-           peak, gflops / peak, moved, memory, moved * train.images_per_s / s->batch_size / (memory * 1e9));
+           plan_bytes(training) + training->workspace, plan_bytes(inference) + inference->workspace,
+           device_peak_bytes(), peak, gflops / peak, moved, memory,
+           moved * train.images_per_s / s->batch_size / (memory * 1e9));
     return 0;
 }
 
@@ -991,7 +1071,8 @@ static void stream_norms(float *norms, const Vit *vit) {
         real_download(x, s->x, (size_t)s->N * M);
         for (size_t n = 0; n < N; n++) {
             double squares = n < absent ? NAN : 0;
-            for (size_t c = 0; n >= absent && c < M; c++) squares += (double)x[(n - absent) * M + c] * x[(n - absent) * M + c];
+            for (size_t c = 0; n >= absent && c < M; c++)
+                squares += (double)x[(n - absent) * M + c] * x[(n - absent) * M + c];
             row[n] = (float)sqrt(squares);
         }
     }
@@ -1006,8 +1087,9 @@ static void attention_write(Run *run) {
     enum { QUERIES = 4, MOST = 1 << 24 };
     Vit *vit = &run->vit;
     size_t depth = (size_t)vit->depth, H = (size_t)run->s.heads.at[0], N = (size_t)vit->N, count = QUERIES;
+    size_t rows = depth * H;
     size_t height = (size_t)run->s.img_size[0], width = (size_t)run->s.img_size[1];
-    bool whole = depth * H * N * N <= MOST;
+    bool whole = rows * N * N <= MOST;
     const char *what = "attention picture";
     int prefix = vit->config.class_token;
     int64_t queries[QUERIES];
@@ -1015,13 +1097,13 @@ static void attention_write(Run *run) {
     for (int q = 0; q < QUERIES; q++) /* the centre of each quadrant */
         queries[q] = prefix + (vit->Hg * (1 + 2 * (q / 2)) / 4) * vit->Wg + vit->Wg * (1 + 2 * (q % 2)) / 4;
     SafeTensorEntry out[] = {
-        {"weights", SAFE_F32, 4, {depth, H, count, N}, xcalloc(depth * H * count, N * sizeof(float), what)},
-        {"spatial", SAFE_F32, 4, {depth, H, count, N}, xcalloc(depth * H * count, N * sizeof(float), what)},
+        {"weights", SAFE_F32, 4, {depth, H, count, N}, xcalloc(rows * count, N * sizeof(float), what)},
+        {"spatial", SAFE_F32, 4, {depth, H, count, N}, xcalloc(rows * count, N * sizeof(float), what)},
         {"image", SAFE_F32, 3, {height, width, 3}, xcalloc(3 * height, width * sizeof(float), what)},
         {"norms", SAFE_F32, 2, {depth + 1, N}, xcalloc(depth + 1, N * sizeof(float), what)},
         {"queries", SAFE_I64, 1, {count}, queries},
-        {"matrix", SAFE_F32, 4, {depth, H, N, N}, whole ? xcalloc(depth * H * N, N * sizeof(float), what) : NULL},
-        {"spatial_matrix", SAFE_F32, 4, {depth, H, N, N}, whole ? xcalloc(depth * H * N, N * sizeof(float), what) : NULL},
+        {"matrix", SAFE_F32, 4, {depth, H, N, N}, whole ? xcalloc(rows * N, N * sizeof(float), what) : NULL},
+        {"spatial_matrix", SAFE_F32, 4, {depth, H, N, N}, whole ? xcalloc(rows * N, N * sizeof(float), what) : NULL},
     };
     attention_rows((float *)out[0].data, run, false, queries, QUERIES);
     attention_rows((float *)out[1].data, run, true, queries, QUERIES);
