@@ -807,7 +807,7 @@ static int mode_eval(Run *run) {
     progress_show(true, "%d validation images of %s, %d at a time", run->val.coco.image_count, run->val.name,
                   s->eval_batch);
     print_numbers(e.numbers);
-    if (*s->results && !coco_results_write(s->results, results.detections, results.count, error))
+    if (*s->results && !coco_results_write(s->results, &results, error))
         die("%s: %s", s->results, error);
     if (*s->results) printf("%s: %zu detections\n", s->results, results.count);
     coco_results_free(&results);

@@ -14,6 +14,7 @@
 #include <sys/stat.h>
 
 #include "core/die.h"
+#include "core/report.h"
 
 enum { WIDTH = 100, HELP_COLUMN = 30, INCLUDE_DEPTH = 8, FILE_LIMIT = 1 << 20, LABEL_SIZE = 512, LINE_LIMIT = 8192 };
 
@@ -24,22 +25,6 @@ struct ConfigState {
     const char **items;       /* of a list; the items themselves are argv's */
     int item_count;
 };
-
-/* Where an error is written.  Control characters in what the user gave us do not reach the terminal. */
-typedef struct {
-    char *text;
-    size_t size;
-} Report;
-
-__attribute__((format(printf, 2, 3))) static bool refuse(Report report, const char *format, ...) {
-    va_list arguments;
-    va_start(arguments, format);
-    vsnprintf(report.text, report.size, format, arguments);
-    va_end(arguments);
-    for (char *c = report.text; report.size && *c; c++)
-        if (iscntrl((unsigned char)*c)) *c = '?';
-    return false;
-}
 
 /* == The table ================================================================================================== */
 

@@ -2,7 +2,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <stdio.h>
+#include <libgen.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -97,30 +97,50 @@ bool file_read(const char *path, size_t most, uint8_t **bytes, size_t *size, cha
     return ok;
 }
 
-static bool write_all(int fd, const uint8_t *bytes, size_t size) {
-    while (size) {
-        ssize_t put = write(fd, bytes, size);
-        if (put < 0 && errno == EINTR) continue;
-        if (put < 0) return false;
-        bytes += put;
-        size -= (size_t)put;
-    }
-    return fsync(fd) == 0;
+/* Writes, flushes and closes. */
+static bool write_temporary(const char *temporary, bool (*fill)(FILE *file, const void *content), const void *content,
+                            char *error) {
+    unlink(temporary); /* of a run that was killed and had our process number */
+    FILE *file = fopen(temporary, "wxe");
+    if (!file) return refuse(error, "cannot write");
+    bool ok = (fill(file, content) && fflush(file) == 0 && fsync(fileno(file)) == 0) || refuse(error, "cannot write");
+    if (fclose(file) && ok) ok = refuse(error, "cannot write");
+    return ok;
 }
 
-bool file_write(const char *path, const void *bytes, size_t size, char error[FILE_ERROR]) {
-    char temporary[4096];
-    if ((size_t)snprintf(temporary, sizeof temporary, "%s.%ld.tmp", path, (long)getpid()) >= sizeof temporary) {
+/* The folder is opened first: where that fails, nothing has been touched. */
+bool file_replace(const char *path, bool (*fill)(FILE *file, const void *content), const void *content,
+                  char error[FILE_ERROR]) {
+    char temporary[4096], folder[4096];
+    snprintf(folder, sizeof folder, "%s", path);
+    if ((size_t)snprintf(temporary, sizeof temporary, "%s.tmp.%ld", path, (long)getpid()) >= sizeof temporary) {
         errno = ENAMETOOLONG;
         return refuse(error, "cannot write");
     }
-    int fd = open(temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-    if (fd < 0) return refuse(error, "cannot write");
-    bool ok = write_all(fd, bytes, size) || refuse(error, "cannot write");
-    if (close(fd) && ok) ok = refuse(error, "cannot write");
+    int fd = open(dirname(folder), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0) return refuse(error, "cannot open its folder");
+    bool ok = write_temporary(temporary, fill, content, error);
     if (ok && rename(temporary, path)) ok = refuse(error, "cannot rename into place");
-    if (!ok) unlink(temporary);
+    if (!ok)
+        unlink(temporary);
+    else if (fsync(fd) && errno != EINVAL) /* a file system whose folders cannot be flushed */
+        ok = refuse(error, "cannot flush its folder");
+    close(fd);
     return ok;
+}
+
+typedef struct {
+    const void *bytes;
+    size_t size;
+} Bytes;
+
+static bool fill_bytes(FILE *file, const void *content) {
+    const Bytes *b = content;
+    return fwrite(b->bytes, 1, b->size, file) == b->size;
+}
+
+bool file_write(const char *path, const void *bytes, size_t size, char error[FILE_ERROR]) {
+    return file_replace(path, fill_bytes, &(Bytes){bytes, size}, error);
 }
 
 void write_text(const char *path, const char *text) {

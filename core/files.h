@@ -5,6 +5,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 
 /* folder + "/" + name in a buffer of `size`; dies when it does not fit. */
 void path_join(char *path, size_t size, const char *folder, const char *name);
@@ -24,8 +25,13 @@ bool file_read(const char *path, size_t most, uint8_t **bytes, size_t *size, cha
 bool file_read_again(const char *path, size_t most, uint8_t **bytes, size_t *room, size_t *size,
                      char error[FILE_ERROR]);
 
-/* Replaces the file as a whole: a temporary name in the same folder, flushed to the disk, renamed.  False: `error` says
- * why, and what was there before is untouched. */
+/* Replaces the file as a whole by what fill(file, content) writes, false from it for an error that errno tells: under a
+ * temporary name in the same folder, flushed to the disk, renamed, and the folder flushed.  False: `error` says why, the
+ * temporary file is gone, and what was there before is untouched, unless only flushing the folder failed. */
+bool file_replace(const char *path, bool (*fill)(FILE *file, const void *content), const void *content,
+                  char error[FILE_ERROR]);
+
+/* file_replace by these bytes. */
 bool file_write(const char *path, const void *bytes, size_t size, char error[FILE_ERROR]);
 
 /* file_write of a text; dies with the path and the reason. */

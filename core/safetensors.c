@@ -1,16 +1,17 @@
 #include "core/safetensors.h"
 
 #include <cjson/cJSON.h>
-#include <ctype.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
+
+#include "core/files.h"
+#include "core/report.h"
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
                "safetensors files are little-endian, and so must be the machine: tensors are used in place");
@@ -28,22 +29,6 @@ static const struct {
 
 const char *safetensors_dtype_name(SafeDtype dtype) {
     return dtypes[dtype].name;
-}
-
-/* Where an error is written.  Control characters of a file's names do not reach the terminal. */
-typedef struct {
-    char *text;
-    size_t size;
-} Report;
-
-__attribute__((format(printf, 2, 3))) static bool refuse(Report report, const char *format, ...) {
-    va_list arguments;
-    va_start(arguments, format);
-    vsnprintf(report.text, report.size, format, arguments);
-    va_end(arguments);
-    for (char *c = report.text; report.size && *c; c++)
-        if (iscntrl((unsigned char)*c)) *c = '?';
-    return false;
 }
 
 /* == The header's text ========================================================================================== */
@@ -494,58 +479,19 @@ static char *make_header(const Piece *pieces, int count, const SafeMetadata *met
     return header;
 }
 
-/* All of it, however many calls it takes. */
-static bool write_all(int fd, const void *bytes, size_t size) {
-    for (const char *at = bytes; size;) {
-        ssize_t n = write(fd, at, size < 1 << 30 ? size : 1 << 30);
-        if (n < 0 && errno == EINTR) continue;
-        if (n <= 0) {
-            if (n == 0) errno = ENOSPC;
-            return false;
-        }
-        at += n;
-        size -= (size_t)n;
-    }
-    return true;
-}
+/* What a file is made of. */
+typedef struct {
+    const char *header;
+    size_t header_size;
+    const Piece *pieces; /* [count] */
+    int count;
+} Content;
 
-/* Writes, flushes and closes `temporary`; the failed operation or NULL. */
-static const char *write_temporary(const char *temporary, const char *header, size_t header_size, const Piece *pieces,
-                                   int count) {
-    unlink(temporary); /* of a run that was killed and had our process number */
-    int fd = open(temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-    if (fd < 0) return "open";
-    const char *failed = write_all(fd, header, header_size) ? NULL : "write";
-    for (int i = 0; i < count && !failed; i++)
-        if (!write_all(fd, pieces[i].entry->data, pieces[i].bytes)) failed = "write";
-    if (!failed && fsync(fd)) failed = "fsync";
-    int saved = errno;
-    if (close(fd) && !failed) return "close";
-    errno = saved;
-    return failed;
-}
-
-/* Temporary, rename, folder.  The folder is opened first: where that fails, nothing has been touched. */
-static bool replace_file(const char *path, const char *temporary, const char *header, size_t header_size,
-                         const Piece *pieces, int count, Report report) {
-    const char *slash = strrchr(path, '/');
-    char *folder = !slash ? strdup(".") : slash == path ? strdup("/") : strndup(path, (size_t)(slash - path));
-    int folder_fd = folder ? open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC) : -1;
-    bool ok = folder_fd >= 0;
-    if (!ok) {
-        refuse(report, "%s: open of the folder: %s", path, strerror(errno));
-    } else {
-        const char *failed = write_temporary(temporary, header, header_size, pieces, count);
-        if (!failed && rename(temporary, path)) failed = "rename";
-        ok = !failed;
-        if (!ok) refuse(report, "%s: %s of %s: %s", path, failed, temporary, strerror(errno));
-        if (!ok) unlink(temporary);
-        /* EINVAL: a file system whose folders cannot be flushed. */
-        else if (fsync(folder_fd) && errno != EINVAL)
-            ok = refuse(report, "%s: fsync of the folder: %s", path, strerror(errno));
-        close(folder_fd);
-    }
-    free(folder);
+static bool write_pieces(FILE *file, const void *content) {
+    const Content *c = content;
+    bool ok = fwrite(c->header, 1, c->header_size, file) == c->header_size;
+    for (int i = 0; ok && i < c->count; i++)
+        ok = fwrite(c->pieces[i].entry->data, 1, c->pieces[i].bytes, file) == c->pieces[i].bytes;
     return ok;
 }
 
@@ -553,15 +499,13 @@ bool safetensors_write(const char *path, const SafeTensorEntry *entries, int cou
                        int metadata_count, char *error, size_t error_size) {
     Report report = {error, error_size};
     size_t header_size;
+    char why[FILE_ERROR];
     if (!check_keys(entries, count, metadata, metadata_count, path, report)) return false;
     Piece *pieces = plan_pieces(entries, count, path, report);
     if (!pieces) return false;
     char *header = make_header(pieces, count, metadata, metadata_count, &header_size, path, report);
-    char *temporary = malloc(strlen(path) + 32);
-    bool ok = header && (temporary || refuse(report, "%s: out of memory", path));
-    if (ok) sprintf(temporary, "%s.tmp.%ld", path, (long)getpid());
-    ok = ok && replace_file(path, temporary, header, header_size, pieces, count, report);
-    free(temporary);
+    Content content = {header, header_size, pieces, count};
+    bool ok = header && (file_replace(path, write_pieces, &content, why) || refuse(report, "%s: %s", path, why));
     free(header);
     free(pieces);
     return ok;

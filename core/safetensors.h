@@ -91,10 +91,8 @@ typedef struct {
     const char *key, *value;
 } SafeMetadata;
 
-/* Writes `path` atomically: a temporary file beside it, flushed to the disk, renamed over `path`, the folder flushed.
- * On failure the temporary file is gone and an old `path` is untouched; only when flushing the folder fails is the new
- * file already in place.  Wider dtypes come first, so that all data is aligned; otherwise the given order is kept.
- * Names and texts are UTF-8. */
+/* Replaces `path` as a whole (file_replace in core/files.h).  Wider dtypes come first, so that all data is aligned;
+ * otherwise the given order is kept.  Names and texts are UTF-8. */
 bool safetensors_write(const char *path, const SafeTensorEntry *entries, int count, const SafeMetadata *metadata,
                        int metadata_count, char *error, size_t error_size);
 

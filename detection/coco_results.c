@@ -1,11 +1,8 @@
 #include "detection/coco_results.h"
 
-#include <errno.h>
 #include <inttypes.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "core/die.h"
 #include "core/json_lists.h"
@@ -60,35 +57,19 @@ bool coco_results_read(CocoResults *results, const char *path, char error[FILE_E
 
 /* == Writing ====================================================================================================== */
 
-static bool refuse(char *error, const char *what) {
-    snprintf(error, FILE_ERROR, "%s: %s", what, strerror(errno));
-    return false;
-}
-
-static bool write_detections(FILE *file, const CocoDetection *detections, size_t count) {
+static bool write_detections(FILE *file, const void *content) {
+    const CocoResults *results = content;
     fputc('[', file);
-    for (size_t i = 0; i < count; i++) {
-        const CocoDetection *d = &detections[i];
+    for (size_t i = 0; i < results->count && !ferror(file); i++) {
+        const CocoDetection *d = &results->detections[i];
         fprintf(file,
                 "%s{\"image_id\": %" PRId64 ", \"category_id\": %" PRId64 ", \"bbox\": [%.17g, %.17g, %.17g, %.17g], "
                 "\"score\": %.17g}",
                 i ? ",\n" : "", d->image_id, d->category_id, d->box[0], d->box[1], d->box[2], d->box[3], d->score);
     }
-    fputs("]\n", file);
-    return fflush(file) == 0 && !ferror(file) && fsync(fileno(file)) == 0;
+    return !ferror(file) && fputs("]\n", file) >= 0;
 }
 
-bool coco_results_write(const char *path, const CocoDetection *detections, size_t count, char error[FILE_ERROR]) {
-    char temporary[4096];
-    if ((size_t)snprintf(temporary, sizeof temporary, "%s.%ld.tmp", path, (long)getpid()) >= sizeof temporary) {
-        errno = ENAMETOOLONG;
-        return refuse(error, "cannot write");
-    }
-    FILE *file = fopen(temporary, "we");
-    if (!file) return refuse(error, "cannot write");
-    bool ok = write_detections(file, detections, count) || refuse(error, "cannot write");
-    if (fclose(file) && ok) ok = refuse(error, "cannot write");
-    if (ok && rename(temporary, path)) ok = refuse(error, "cannot rename into place");
-    if (!ok) unlink(temporary);
-    return ok;
+bool coco_results_write(const char *path, const CocoResults *results, char error[FILE_ERROR]) {
+    return file_replace(path, write_detections, results, error);
 }

@@ -26,6 +26,6 @@ void coco_results_add(CocoResults *results, CocoDetection detection);
 void coco_results_free(CocoResults *results);
 
 /* Replaces the file as a whole, with all digits: read again, every number is the same.  Numbers must be finite. */
-bool coco_results_write(const char *path, const CocoDetection *detections, size_t count, char error[FILE_ERROR]);
+bool coco_results_write(const char *path, const CocoResults *results, char error[FILE_ERROR]);
 
 #endif

@@ -191,19 +191,19 @@ static void results_come_back_as_they_were_written(void **state) {
         d.score = rng_uniform(check_seed(), RNG_TEST, 3, 0, i) / 3.0;
         coco_results_add(&wrote, d);
     }
-    assert_true(coco_results_write(path, wrote.detections, wrote.count, error));
+    assert_true(coco_results_write(path, &wrote, error));
     assert_true(coco_results_read(&got, path, error));
     assert_int_equal(got.count, COUNT);
     assert_memory_equal(got.detections, wrote.detections, COUNT * sizeof *got.detections);
     coco_results_free(&got);
-    assert_true(coco_results_write(path, NULL, 0, error));
+    assert_true(coco_results_write(path, &(CocoResults){.count = 0}, error));
     assert_true(coco_results_read(&got, path, error));
     assert_int_equal(got.count, 0);
     coco_results_free(&got);
     coco_results_free(&wrote);
     unlink(path);
-    assert_false(coco_results_write("/nowhere/results.json", NULL, 0, error));
-    assert_non_null(strstr(error, "cannot write: No such file"));
+    assert_false(coco_results_write("/nowhere/results.json", &(CocoResults){.count = 0}, error));
+    assert_non_null(strstr(error, "cannot open its folder: No such file"));
 }
 
 static void damaged_results_are_refused(void **state) {

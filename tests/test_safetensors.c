@@ -334,8 +334,7 @@ static void test_failed_write_keeps_the_old_file(void **state) {
     setrlimit(RLIMIT_FSIZE, &old);
     signal(SIGXFSZ, SIG_DFL);
     assert_false(ok);
-    assert_non_null(strstr(error, "keep: write of "));
-    assert_non_null(strstr(error, ": File too large"));
+    assert_non_null(strstr(error, "keep: cannot write: File too large"));
     assert_int_equal(files_in_folder(), before);
     assert_holds(path, 1);
 
@@ -355,11 +354,10 @@ static void test_write_errors(void **state) {
     float value = 1;
     const SafeTensorEntry entry = {"x", SAFE_F32, 1, {1}, &value};
     assert_false(safetensors_write("/nonexistent/x", &entry, 1, NULL, 0, error, sizeof error));
-    assert_string_equal(error, "/nonexistent/x: open of the folder: No such file or directory");
+    assert_string_equal(error, "/nonexistent/x: cannot open its folder: No such file or directory");
     mkdir(path_of("folder"), 0777);
     assert_false(safetensors_write(path_of("folder"), &entry, 1, NULL, 0, error, sizeof error));
-    assert_non_null(strstr(error, "folder: rename of "));
-    assert_non_null(strstr(error, ": Is a directory"));
+    assert_non_null(strstr(error, "folder: cannot rename into place: Is a directory"));
     if (geteuid() != 0) {
         chmod(path_of("folder"), 0555);
         assert_false(safetensors_write(path_of("folder/x"), &entry, 1, NULL, 0, error, sizeof error));
@@ -367,7 +365,7 @@ static void test_write_errors(void **state) {
         chmod(path_of("folder"), 0777);
     }
     assert_false(safetensors_write("/proc/x", &entry, 1, NULL, 0, error, sizeof error));
-    assert_non_null(strstr(error, "/proc/x: open of /proc/x.tmp."));
+    assert_non_null(strstr(error, "/proc/x: cannot write: "));
 
     const SafeTensorEntry twice[] = {entry, entry};
     const SafeMetadata same[] = {{"k", "1"}, {"k", "2"}}, latin = {"k", "\xe9"};

@@ -398,7 +398,7 @@ void convolution_backward_weight(float *dw, const real *dy, const real *x, const
     int row = c->in * c->k * c->k;
     size_t at_once = is_product(c) ? n : positions_at_once(c, n);
     kernels_reserve(convolution_workspace(c, B, H, W));
-    float *sum = (float *)kernels_workspace_base, *rows = sum + weight_count(c);
+    float *sum = workspace_shared(), *rows = sum + weight_count(c);
     for (size_t p = 0; p < n; p += at_once) {
         size_t count = n - p < at_once ? n - p : at_once;
         if (!is_product(c)) gather(rows, x, p, count, c, H, W);

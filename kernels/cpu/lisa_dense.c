@@ -10,7 +10,6 @@
  * The sums over j are matrix products of ROWS rows with a window of the table (offset_runs.h), patterns along the
  * vector; the ones over e have the transposed table's keys along it.  Sums over tokens are formed BLOCK at a time and
  * then joined, so that the rounding error does not grow with N. */
-#include <assert.h>
 #include <math.h>
 #include <string.h>
 
@@ -141,13 +140,12 @@ static size_t work_floats(const Shape *s) {
 size_t lisa_dense_workspace(const Patterns *patterns, int B, int H, int D) {
     (void)B;
     Shape s = shape_of(patterns, H, D);
-    return workspace_bytes(work_floats(&s)) + tables_floats(&s) * sizeof(float);
+    return workspace_bytes_behind(tables_floats(&s), work_floats(&s));
 }
 
 static Work work_of(const Shape *s, int thread) {
-    size_t floats = work_floats(s), first = tables_floats(s) + thread * workspace_line_up(floats);
-    assert((first + floats) * sizeof(float) <= kernels_workspace_bytes);
-    return work_take(s, (float *)kernels_workspace_base + first, &floats);
+    size_t floats = work_floats(s);
+    return work_take(s, workspace_behind(tables_floats(s), thread, floats), &floats);
 }
 
 /* to [U,Ep] and tot [E,ldu] from column c of w [T,channels,E]. */
@@ -162,7 +160,7 @@ static void turn_table(float *to, float *tot, const float *w, int c, int channel
 
 static Tables tables_make(const float *wa, const float *wb, const float *b, const Shape *s) {
     size_t floats;
-    Tables t = tables_take(s, (float *)kernels_workspace_base, &floats);
+    Tables t = tables_take(s, workspace_shared(), &floats);
 #pragma omp parallel for schedule(static)
     for (int c = 0; c < s->channels; c++)
         turn_table(t.wa + (size_t)c * s->U * s->Ep, t.wat + c * s->E * s->ldu, wa, c, s->channels, s);

@@ -107,18 +107,17 @@ static size_t work_floats(const Shape *s) {
 size_t lisa_fft_workspace(const Patterns *patterns, int B, int H, int D) {
     (void)B;
     Shape s = shape_of(patterns, H, D);
-    return workspace_bytes(work_floats(&s)) + workspace_line_up(weights_floats(&s)) * sizeof(float);
+    return workspace_bytes_behind(weights_floats(&s), work_floats(&s));
 }
 
 static Weights weights_place(const Shape *s) {
-    float *wa = (float *)kernels_workspace_base;
+    float *wa = workspace_shared();
     return (Weights){wa, wa + (size_t)s->Ep / 2 * s->blocks * s->full};
 }
 
 static Work work_of(const Shape *s, int thread) {
-    size_t floats = work_floats(s), first = workspace_line_up(weights_floats(s)) + thread * workspace_line_up(floats);
-    assert((first + floats) * sizeof(float) <= kernels_workspace_bytes);
-    return work_take(s, (float *)kernels_workspace_base + first, &floats);
+    size_t floats = work_floats(s);
+    return work_take(s, workspace_behind(weights_floats(s), thread, floats), &floats);
 }
 
 /* == The weights' spectra ========================================================================================= */

@@ -14,7 +14,6 @@
  * (offset_runs.h), so that sums over j and over e are matrix products with that window, and sums over channels are
  * products of QUERIES queries of one head.  A table for each channel: all pairs of one entry, up to N of them, are the
  * rows of products with that entry. */
-#include <assert.h>
 #include <string.h>
 
 #include "kernels/cpu/offset_runs.h"
@@ -123,13 +122,12 @@ static size_t work_floats(const Shape *s) {
 size_t patterns_workspace(const Patterns *patterns, int B, int H, int D) {
     (void)B;
     Shape s = shape_of(patterns, NULL, H, D);
-    return workspace_bytes(work_floats(&s)) + tables_floats(&s) * sizeof(float);
+    return workspace_bytes_behind(tables_floats(&s), work_floats(&s));
 }
 
 static Work work_of(const Shape *s, int thread) {
-    size_t floats = work_floats(s), first = tables_floats(s) + thread * workspace_line_up(floats);
-    assert((first + floats) * sizeof(float) <= kernels_workspace_bytes);
-    return work_take(s, (float *)kernels_workspace_base + first, &floats);
+    size_t floats = work_floats(s);
+    return work_take(s, workspace_behind(tables_floats(s), thread, floats), &floats);
 }
 
 /* Entry u of the table, as workspaces hold it, in the order of the user's table. */
@@ -139,7 +137,7 @@ static size_t entry_at(const Shape *s, int u) {
 
 static Tables tables_make(const float *w, const float *base, const Shape *s) {
     size_t floats;
-    Tables t = tables_take(s, (float *)kernels_workspace_base, &floats);
+    Tables t = tables_take(s, workspace_shared(), &floats);
     memset(t.w, 0, floats * sizeof(float));
 #pragma omp parallel for schedule(static)
     for (int u = 0; u < s->U; u++) {

@@ -3,7 +3,6 @@
  *   forward   a = q^ k^T,  y = (a r) v
  *   backward  t = dy v^T,  dv = (a r)^T dy,  dr += a t,  da = t r,  dq^ = da k^,  dk^ = da^T q^
  *   Source: equation 9 of the LiSA paper. */
-#include <assert.h>
 #include <string.h>
 
 #include "kernels/cpu/offset_runs.h"
@@ -68,17 +67,16 @@ static size_t table_floats(const Shape *s) { return workspace_line_up(s->tables 
 size_t weighted_attention_workspace(const Offsets *offsets, int tables, int B, int H, int D) {
     (void)B;
     Shape s = shape_of(offsets, tables, H, D);
-    return workspace_bytes(work_floats(&s)) + table_floats(&s) * sizeof(float);
+    return workspace_bytes_behind(table_floats(&s), work_floats(&s));
 }
 
 static Work work_of(const Shape *s, int thread) {
-    size_t floats = work_floats(s), first = table_floats(s) + thread * workspace_line_up(floats);
-    assert((first + floats) * sizeof(float) <= kernels_workspace_bytes);
-    return work_take(s, (float *)kernels_workspace_base + first, &floats);
+    size_t floats = work_floats(s);
+    return work_take(s, workspace_behind(table_floats(s), thread, floats), &floats);
 }
 
 static float *turn_tables(const float *r, const Shape *s) {
-    float *turned = (float *)kernels_workspace_base;
+    float *turned = workspace_shared();
     memset(turned, 0, table_floats(s) * sizeof *turned);
     for (int h = 0; h < s->tables; h++)
         for (int u = 0; u < s->U; u++)

@@ -21,11 +21,22 @@ static inline size_t workspace_bytes(size_t floats_per_thread) {
     return (size_t)omp_get_max_threads() * workspace_line_up(floats_per_thread) * sizeof(float);
 }
 
+/* Some kernels begin the workspace with floats that all threads share, and the slices lie behind them. */
+static inline size_t workspace_bytes_behind(size_t shared, size_t floats_per_thread) {
+    return workspace_line_up(shared) * sizeof(float) + workspace_bytes(floats_per_thread);
+}
+
+static inline float *workspace_shared(void) { return (float *)kernels_workspace_base; }
+
 /* The slice of `thread`: how the reductions after a parallel region reach the partial sums. */
+static inline float *workspace_behind(size_t shared, int thread, size_t floats_per_thread) {
+    size_t slice = workspace_line_up(floats_per_thread), first = workspace_line_up(shared) + (size_t)thread * slice;
+    assert((first + slice) * sizeof(float) <= kernels_workspace_bytes);
+    return workspace_shared() + first;
+}
+
 static inline float *workspace_of(int thread, size_t floats_per_thread) {
-    size_t slice = workspace_line_up(floats_per_thread);
-    assert(((size_t)thread + 1) * slice * sizeof(float) <= kernels_workspace_bytes);
-    return (float *)kernels_workspace_base + (size_t)thread * slice;
+    return workspace_behind(0, thread, floats_per_thread);
 }
 
 static inline float *kernels_workspace(size_t floats_per_thread) {
