@@ -14,6 +14,7 @@
 
 #include "data/coco.h"
 #include "tests/check.h"
+#include "tests/scratch.h"
 
 /* A whole file from three lists; NULL leaves one out. */
 static const char *file_of(const char *images, const char *annotations, const char *categories) {
@@ -275,24 +276,8 @@ static void the_last_of_a_doubled_field_counts(void **state) {
 
 /* == Files ======================================================================================================== */
 
-static char folder[] = "/tmp/vit_test_coco_XXXXXX";
-
-static int make_folder(void **state) {
-    (void)state;
-    return mkdtemp(folder) == NULL;
-}
-
-static int remove_folder(void **state) {
-    (void)state;
-    char command[64];
-    snprintf(command, sizeof command, "rm -r '%s'", folder);
-    return system(command);
-}
-
-static const char *in_folder(const char *name, const char *text) {
-    static char path[256];
-    snprintf(path, sizeof path, "%s/%s", folder, name);
-    if (!text) return path;
+static const char *put_file(const char *name, const char *text) {
+    const char *path = in_folder(name);
     FILE *file = fopen(path, "wb");
     assert_non_null(file);
     fputs(text, file);
@@ -313,11 +298,11 @@ static void long_files_are_read_in_pieces(void **state) {
     }
     snprintf(text + used, (size_t)(ROOM - used), "]}");
     Coco coco;
-    if (!coco_read(&coco, in_folder("long.json", text), error)) fail_msg("%s", error);
+    if (!coco_read(&coco, put_file("long.json", text), error)) fail_msg("%s", error);
     assert_int_equal(coco.images[1].count, COUNT);
     for (int i = 0; i < COUNT; i++) assert_true(coco.annotations[i].id == i + 1 && coco.annotations[i].box[0] == i);
     coco_close(&coco);
-    assert_false(coco_read(&coco, in_folder("none.json", NULL), error));
+    assert_false(coco_read(&coco, in_folder("none.json"), error));
     assert_non_null(strstr(error, "cannot open: No such file"));
     assert_false(coco_read(&coco, folder, error));
     assert_non_null(strstr(error, "cannot read: Is a directory"));
@@ -329,13 +314,13 @@ static void missing_pictures_are_named(void **state) {
     char error[FILE_ERROR] = "";
     Coco coco;
     parses(&coco, file_of(IMAGES, "", CATEGORIES));
-    in_folder("b.jpg", "x");
+    put_file("b.jpg", "x");
     assert_false(coco_check_files(&coco, folder, error));
     assert_string_equal(error, "no picture a.jpg, nor 1 more of 3");
-    in_folder("a.jpg", "x");
+    put_file("a.jpg", "x");
     assert_false(coco_check_files(&coco, folder, error));
     assert_string_equal(error, "no picture c.jpg");
-    in_folder("c.jpg", "x");
+    put_file("c.jpg", "x");
     assert_true(coco_check_files(&coco, folder, error));
     coco_close(&coco);
 }

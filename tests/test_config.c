@@ -13,6 +13,7 @@
 #include <cmocka.h>
 
 #include "tests/check.h"
+#include "tests/scratch.h"
 
 typedef struct {
     int img_size[2], batch_size, attn, pool, steps;
@@ -263,18 +264,8 @@ static void test_arguments(void **state) {
 
 /* == Files ====================================================================================================== */
 
-static char folder[64];
-
-static const char *path_of(const char *name) {
-    static char path[4][256];
-    static int turn;
-    turn = (turn + 1) % 4;
-    snprintf(path[turn], sizeof path[turn], "%s/%s", folder, name);
-    return path[turn];
-}
-
 static void put_file(const char *name, const char *text) {
-    FILE *out = fopen(path_of(name), "w");
+    FILE *out = fopen(in_folder(name), "w");
     assert_non_null(out);
     fputs(text, out);
     fclose(out);
@@ -286,11 +277,11 @@ static void test_file_and_command_line(void **state) {
     for (int order = 0; order < 2; order++) {
         Fixture f;
         begin(&f);
-        bool ok = order ? arguments(&f, 4, "--lr", "0.02", "--config", path_of("a.ini"))
-                        : arguments(&f, 4, "--config", path_of("a.ini"), "--lr", "0.02");
+        bool ok = order ? arguments(&f, 4, "--lr", "0.02", "--config", in_folder("a.ini"))
+                        : arguments(&f, 4, "--config", in_folder("a.ini"), "--lr", "0.02");
         if (!ok) fail_msg("%s", f.error);
         char origin[300];
-        snprintf(origin, sizeof origin, "%s:2", path_of("a.ini"));
+        snprintf(origin, sizeof origin, "%s:2", in_folder("a.ini"));
         assert_true(f.settings.lr == 0.02f && f.settings.batch_size == 8 && f.settings.attn == 1);
         assert_string_equal(config_origin(&f.config, "lr"), "--lr");
         assert_string_equal(config_origin(&f.config, "batch_size"), origin);
@@ -300,35 +291,35 @@ static void test_file_and_command_line(void **state) {
 
 static void test_include(void **state) {
     (void)state;
-    mkdir(path_of("sub"), 0777);
+    mkdir(in_folder("sub"), 0777);
     put_file("base.ini", "lr = 0.01\nbatch_size = 8\n");
     put_file("sub/model.ini", "attn = lisa\ninclude = ../base.ini\nbatch_size = 9\n");
     put_file("top.ini", "pool = gap\nsteps = 3\n[training]\ninclude = sub/model.ini\nlr = 0.03\n");
     Fixture f;
     begin(&f);
-    if (!config_try_file(&f.config, path_of("top.ini"), f.error, sizeof f.error)) fail_msg("%s", f.error);
+    if (!config_try_file(&f.config, in_folder("top.ini"), f.error, sizeof f.error)) fail_msg("%s", f.error);
     const Settings *s = &f.settings;
     assert_true(s->lr == 0.03f && s->batch_size == 9 && s->attn == 2 && s->pool == 1 && s->steps == 3);
     char expected[600];
-    snprintf(expected, sizeof expected, "%s:1", path_of("sub/model.ini"));
+    snprintf(expected, sizeof expected, "%s:1", in_folder("sub/model.ini"));
     assert_string_equal(config_origin(&f.config, "attn"), expected);
 
     put_file("base.ini", "\nlr = 7\n");
-    assert_false(config_try_file(&f.config, path_of("top.ini"), f.error, sizeof f.error));
+    assert_false(config_try_file(&f.config, in_folder("top.ini"), f.error, sizeof f.error));
     snprintf(expected, sizeof expected, "%s/sub/../base.ini:2: lr: 7 is out of range (number from 0 to 0.1)", folder);
     assert_string_equal(f.error, expected);
 
     put_file("base.ini", "include = sub/model.ini\n");
-    assert_false(config_try_file(&f.config, path_of("top.ini"), f.error, sizeof f.error));
+    assert_false(config_try_file(&f.config, in_folder("top.ini"), f.error, sizeof f.error));
     snprintf(expected, sizeof expected,
              "%s/sub/../base.ini:1: include: '%s/sub/../sub/model.ini' is already being read: "
              "the files include each other", folder, folder);
     assert_string_equal(f.error, expected);
 
     put_file("base.ini", "include = missing.ini\n");
-    assert_false(config_try_file(&f.config, path_of("base.ini"), f.error, sizeof f.error));
+    assert_false(config_try_file(&f.config, in_folder("base.ini"), f.error, sizeof f.error));
     snprintf(expected, sizeof expected, "%s:1: include: cannot open '%s': No such file or directory",
-             path_of("base.ini"), path_of("missing.ini"));
+             in_folder("base.ini"), in_folder("missing.ini"));
     assert_string_equal(f.error, expected);
 
     for (int i = 0; i < 9; i++) {
@@ -337,9 +328,9 @@ static void test_include(void **state) {
         snprintf(text, sizeof text, i < 8 ? "include = n%d.ini\n" : "# the end\n", i + 1);
         put_file(name, text);
     }
-    assert_true(config_try_file(&f.config, path_of("n1.ini"), f.error, sizeof f.error));
-    assert_false(config_try_file(&f.config, path_of("n0.ini"), f.error, sizeof f.error));
-    snprintf(expected, sizeof expected, "%s:1: include: files nest deeper than 8", path_of("n7.ini"));
+    assert_true(config_try_file(&f.config, in_folder("n1.ini"), f.error, sizeof f.error));
+    assert_false(config_try_file(&f.config, in_folder("n0.ini"), f.error, sizeof f.error));
+    snprintf(expected, sizeof expected, "%s:1: include: files nest deeper than 8", in_folder("n7.ini"));
     assert_string_equal(f.error, expected);
     config_free(&f.config);
 }
@@ -377,31 +368,12 @@ static void call_reject_default(void *user) {
     config_reject(&((Fixture *)user)->config, "batch_size", "too small");
 }
 
-/* Runs `call` in a child; it must say `said` after the program's name and exit with status 2. */
+/* `call` must say `said` after the program's name and exit with status 2. */
 static void expect_usage(void (*call)(void *), const char *said) {
     Fixture f;
-    char text[1024] = "";
-    int fds[2], status;
+    char text[1024];
     begin(&f);
-    assert_int_equal(pipe(fds), 0);
-    fflush(NULL);
-    pid_t child = fork();
-    if (child == 0) {
-        dup2(fds[1], 2);
-        close(fds[0]);
-        call(&f);
-        _exit(0);
-    }
-    close(fds[1]);
-    for (size_t used = 0; used < sizeof text - 1;) {
-        ssize_t n = read(fds[0], text + used, sizeof text - 1 - used);
-        if (n <= 0) break;
-        used += (size_t)n;
-    }
-    close(fds[0]);
-    waitpid(child, &status, 0);
-    assert_true(WIFEXITED(status));
-    assert_int_equal(WEXITSTATUS(status), 2);
+    assert_int_equal(status_of(call, &f, text, sizeof text), 2);
     const char *line = strstr(text, ": ");
     assert_non_null(line);
     assert_string_equal(line + 2, said);
@@ -600,19 +572,6 @@ static void test_markdown(void **state) {
     assert_non_null(strstr(text, "all tokens \\| either way"));
     free(text);
     config_free(&f.config);
-}
-
-static int make_folder(void **state) {
-    (void)state;
-    snprintf(folder, sizeof folder, "/tmp/test_config_XXXXXX");
-    return mkdtemp(folder) ? 0 : -1;
-}
-
-static int remove_folder(void **state) {
-    (void)state;
-    char command[128];
-    snprintf(command, sizeof command, "rm -r '%s'", folder);
-    return system(command);
 }
 
 int main(void) {

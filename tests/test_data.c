@@ -22,30 +22,9 @@
 #include "data/loader.h"
 #include "data/shapes.h"
 #include "tests/check.h"
+#include "tests/scratch.h"
 
 /* == Helpers ====================================================================================================== */
-
-static char folder[] = "/tmp/vit_test_data_XXXXXX";
-
-static const char *in_folder(const char *name) {
-    static char path[2][256];
-    static int turn;
-    turn ^= 1;
-    snprintf(path[turn], sizeof path[turn], "%s/%s", folder, name);
-    return path[turn];
-}
-
-static int make_folder(void **state) {
-    (void)state;
-    return mkdtemp(folder) == NULL;
-}
-
-static int remove_folder(void **state) {
-    (void)state;
-    char command[64];
-    snprintf(command, sizeof command, "rm -r '%s'", folder);
-    return system(command);
-}
 
 static void write_bytes(const char *path, const void *bytes, size_t size) {
     FILE *file = fopen(path, "wb");
@@ -68,35 +47,21 @@ typedef struct {
     bool train;
 } Opening;
 
-/* Opening it ends a child with that status and one line on stderr that holds every word of the list. */
-static void opening_dies(Opening opening, int status, const char *const *words) {
-    int pipes[2], ended;
-    assert_int_equal(pipe(pipes), 0);
-    fflush(NULL);
-    pid_t child = fork();
-    assert_true(child >= 0);
-    if (child == 0) {
-        Dataset dataset;
-        dup2(pipes[1], 2);
-        dataset_open(&dataset, opening.name, opening.path, opening.train, 0);
-        _exit(77);
-    }
-    close(pipes[1]);
-    char text[2048] = "";
-    size_t have = 0;
-    for (ssize_t got; (got = read(pipes[0], text + have, sizeof text - 1 - have)) > 0;) have += (size_t)got;
-    close(pipes[0]);
-    waitpid(child, &ended, 0);
-    printf("  %s", text);
-    assert_true(WIFEXITED(ended));
-    assert_int_equal(WEXITSTATUS(ended), status);
-    assert_ptr_equal(strchr(text, '\n'), text + strlen(text) - 1);
-    for (; *words; words++) {
-        if (!strstr(text, *words)) fail_msg("'%s' is missing", *words);
-    }
+static void open_it(void *argument) {
+    const Opening *opening = argument;
+    Dataset dataset;
+    dataset_open(&dataset, opening->name, opening->path, opening->train, 0);
 }
 
-#define WORDS(...) ((const char *const[]){__VA_ARGS__, NULL})
+/* Opening it ends a child with that status and one line on stderr that holds every word of the list. */
+static void opening_dies(Opening opening, int status, const char *const *words) {
+    char text[2048];
+    int ended = status_of(open_it, &opening, text, sizeof text);
+    printf("  %s", text);
+    assert_int_equal(ended, status);
+    assert_ptr_equal(strchr(text, '\n'), text + strlen(text) - 1);
+    assert_words(text, words);
+}
 
 static uint8_t *random_bytes(size_t n, uint32_t stream) {
     uint8_t *bytes = malloc(n);

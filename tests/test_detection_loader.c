@@ -18,28 +18,22 @@
 #include "data/detection_loader.h"
 #include "data/shape_scenes.h"
 #include "tests/check.h"
+#include "tests/scratch.h"
 
 /* == Helpers ====================================================================================================== */
 
 enum { IMAGES = 23, SIDE = 128 };
 
-static char folder[] = "/tmp/vit_test_detection_XXXXXX", json[64];
-
-static const char *in_folder(const char *name) {
-    static char path[512];
-    snprintf(path, sizeof path, "%s/%s", folder, name);
-    return path;
-}
+static char json[64];
 
 static uint32_t draw(uint32_t stream, uint64_t i, uint32_t n) { return rng_below(1, RNG_TEST, stream, 0, i, n); }
 
 /* Corners of scenes as PNG files of many sizes, wide and tall, with the figures' boxes,
  * some of which leave the picture. */
 static int make_pictures(void **state) {
-    (void)state;
     char name[64], error[FILE_ERROR];
     static uint8_t scene[SIDE * SIDE * 3], part[SIDE * SIDE * 3];
-    if (!mkdtemp(folder)) return 1;
+    if (make_folder(state)) return 1;
     snprintf(json, sizeof json, "%s/pictures.json", folder);
     FILE *images = tmpfile(), *boxes = tmpfile(), *out = fopen(json, "w");
     int id = 1;
@@ -72,28 +66,6 @@ static int make_pictures(void **state) {
     fclose(images);
     fclose(boxes);
     return fclose(out);
-}
-
-static int remove_pictures(void **state) {
-    char command[64];
-    (void)state;
-    snprintf(command, sizeof command, "rm -r '%s'", folder);
-    return system(command);
-}
-
-/* stderr of what is not to be seen. */
-static int quiet_begin(void) {
-    fflush(stderr);
-    int kept = dup(2), null = open("/dev/null", O_WRONLY);
-    dup2(null, 2);
-    close(null);
-    return kept;
-}
-
-static void quiet_end(int kept) {
-    fflush(stderr);
-    dup2(kept, 2);
-    close(kept);
 }
 
 static void open_set(DetectionSet *set) {
@@ -420,25 +392,11 @@ static void run_missing(void *argument) {
 
 /* A child that runs it ends with status 1, and its lines on stderr hold the words. */
 static void ends_with(void (*run)(void *), void *argument, const char *const *words) {
-    int pipes[2], ended;
-    char text[4096] = "";
-    size_t have = 0;
-    assert_int_equal(pipe(pipes), 0);
-    fflush(NULL);
-    pid_t child = fork();
-    if (child == 0) {
-        dup2(pipes[1], 2);
-        run(argument);
-        _exit(77);
-    }
-    close(pipes[1]);
-    for (ssize_t got; (got = read(pipes[0], text + have, sizeof text - 1 - have)) > 0;) have += (size_t)got;
-    close(pipes[0]);
-    waitpid(child, &ended, 0);
+    char text[4096];
+    int ended = status_of(run, argument, text, sizeof text);
     printf("%s", text);
-    assert_int_equal(WEXITSTATUS(ended), 1);
-    for (; *words; words++)
-        if (!strstr(text, *words)) fail_msg("'%s' is missing", *words);
+    assert_int_equal(ended, 1);
+    assert_words(text, words);
 }
 
 static void trouble_is_told_in_one_line(void **state) {
@@ -446,9 +404,9 @@ static void trouble_is_told_in_one_line(void **state) {
     DetectionSet set;
     damage(&set);
     ends_with(run_damaged, &set,
-              (const char *const[]){"4.png: not a JPEG, PNG or BMP", "11.png: 20 x 10 pixels, but the annotations say",
-                                    "pictures: damaged images: 2 in one epoch of 23, more than max_damaged", NULL});
-    ends_with(run_missing, NULL, (const char *const[]){folder, "no picture 17.png, nor 1 more of 23", NULL});
+              WORDS("4.png: not a JPEG, PNG or BMP", "11.png: 20 x 10 pixels, but the annotations say",
+                    "pictures: damaged images: 2 in one epoch of 23, more than max_damaged"));
+    ends_with(run_missing, NULL, WORDS(folder, "no picture 17.png, nor 1 more of 23"));
     detection_set_close(&set);
 }
 
@@ -463,5 +421,5 @@ int main(void) {
         cmocka_unit_test(damaged_pictures_are_replaced),
         cmocka_unit_test(trouble_is_told_in_one_line), /* removes pictures: the last */
     };
-    return cmocka_run_group_tests(tests, make_pictures, remove_pictures);
+    return cmocka_run_group_tests(tests, make_pictures, remove_folder);
 }

@@ -24,20 +24,9 @@
 #include "data/record.h"
 #include "data/shapes.h"
 #include "tests/check.h"
+#include "tests/scratch.h"
 
 /* == Helpers ====================================================================================================== */
-
-static char folder[] = "/tmp/vit_test_loader_XXXXXX";
-
-static const char *in_folder(const char *format, const char *name) {
-    enum { KEPT = 64 };
-    static char path[KEPT][512];
-    static int turn;
-    turn = (turn + 1) % KEPT;
-    int at = snprintf(path[turn], sizeof path[turn], "%s/", folder);
-    snprintf(path[turn] + at, sizeof path[turn] - (size_t)at, format, name);
-    return path[turn];
-}
 
 static void copy_file(const char *to, const char *from) {
     char error[FILE_ERROR];
@@ -80,50 +69,24 @@ static void make_images(void) {
 
 enum { TRAIN = 29, VAL = 7 };
 
-static int make_folder(void **state) {
-    (void)state;
-    if (!mkdtemp(folder)) return 1;
+static int make_data(void **state) {
+    if (make_folder(state)) return 1;
     make_images();
     return 0;
-}
-
-static int remove_folder(void **state) {
-    char command[64];
-    (void)state;
-    snprintf(command, sizeof command, "rm -r '%s'", folder);
-    return system(command);
 }
 
 /* A child that runs it ends with that status, and its last line on stderr holds every word; warnings may stand before
  * it. */
 static void ends_with(void (*run)(void *), void *argument, int status, const char *const *words) {
-    int pipes[2], ended;
-    assert_int_equal(pipe(pipes), 0);
-    fflush(NULL);
-    pid_t child = fork();
-    assert_true(child >= 0);
-    if (child == 0) {
-        dup2(pipes[1], 2);
-        run(argument);
-        _exit(77);
-    }
-    close(pipes[1]);
-    char text[8192] = "";
-    size_t have = 0;
-    for (ssize_t got; (got = read(pipes[0], text + have, sizeof text - 1 - have)) > 0;) have += (size_t)got;
-    close(pipes[0]);
-    waitpid(child, &ended, 0);
-    assert_true(WIFEXITED(ended));
+    char text[8192];
+    int ended = status_of(run, argument, text, sizeof text);
+    size_t have = strlen(text);
     text[have ? have - 1 : 0] = 0;
     const char *last = strrchr(text, '\n') ? strrchr(text, '\n') + 1 : text;
     printf("  %s\n", last);
-    assert_int_equal(WEXITSTATUS(ended), status);
-    for (; *words; words++) {
-        if (!strstr(last, *words)) fail_msg("'%s' is missing", *words);
-    }
+    assert_int_equal(ended, status);
+    assert_words(last, words);
 }
-
-#define WORDS(...) ((const char *const[]){__VA_ARGS__, NULL})
 
 typedef struct {
     const char *data;
@@ -139,21 +102,6 @@ static void open_it(void *argument) {
 
 static void opening_dies(const char *data, bool train, const char *const *words) {
     ends_with(open_it, &(Opening){data, train, false}, 1, words);
-}
-
-/* stderr of what is not to be seen: damaged images are named there. */
-static int quiet_begin(void) {
-    fflush(stderr);
-    int kept = dup(2), null = open("/dev/null", O_WRONLY);
-    dup2(null, 2);
-    close(null);
-    return kept;
-}
-
-static void quiet_end(int kept) {
-    fflush(stderr);
-    dup2(kept, 2);
-    close(kept);
 }
 
 /* == Folders ====================================================================================================== */
@@ -821,5 +769,5 @@ int main(void) {
         cmocka_unit_test(damaged_images_are_named_and_replaced),
         cmocka_unit_test(too_many_damaged_end_the_run),
     };
-    return cmocka_run_group_tests(tests, make_folder, remove_folder);
+    return cmocka_run_group_tests(tests, make_data, remove_folder);
 }

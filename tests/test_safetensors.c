@@ -16,14 +16,9 @@
 #include <cmocka.h>
 
 #include "tests/check.h"
+#include "tests/scratch.h"
 
-static char folder[64], error[512];
-
-static const char *path_of(const char *name) {
-    static char path[256];
-    snprintf(path, sizeof path, "%s/%s", folder, name);
-    return path;
-}
+static char error[512];
 
 /* A file in memory: the header, padded by nothing, and `data` bytes of zeros. */
 static char *make_file(const char *header, size_t data, size_t *size) {
@@ -187,9 +182,9 @@ static void test_open_errors(void **state) {
     assert_string_equal(error, "/: not a regular file");
     assert_false(safetensors_open(&st, "/dev/zero", error, sizeof error));
     assert_string_equal(error, "/dev/zero: not a regular file");
-    FILE *out = fopen(path_of("empty"), "w");
+    FILE *out = fopen(in_folder("empty"), "w");
     fclose(out);
-    assert_false(safetensors_open(&st, path_of("empty"), error, sizeof error));
+    assert_false(safetensors_open(&st, in_folder("empty"), error, sizeof error));
     assert_non_null(strstr(error, ": 0 bytes are too short for a safetensors file"));
     safetensors_close(&st);
 }
@@ -215,9 +210,9 @@ static void test_round_trip(void **state) {
         {"nothing", SAFE_F32, 2, {4, 0}, NULL},
     };
     const SafeMetadata metadata[] = {{"config", "lr = 1e-3\n[model]\n"}, {"empty", ""}, {"k\"", "\\u0000 \t"}};
-    if (!safetensors_write(path_of("r"), entries, 5, metadata, 3, error, sizeof error)) fail_msg("%s", error);
+    if (!safetensors_write(in_folder("r"), entries, 5, metadata, 3, error, sizeof error)) fail_msg("%s", error);
     SafeTensors st;
-    if (!safetensors_open(&st, path_of("r"), error, sizeof error)) fail_msg("%s", error);
+    if (!safetensors_open(&st, in_folder("r"), error, sizeof error)) fail_msg("%s", error);
     static const char *const order[] = {"wide", "x \"quoted\" \xc3\xa9", "scalar", "nothing", "small"};
     assert_int_equal(st.count, 5);
     for (int i = 0; i < 5; i++) {
@@ -322,7 +317,7 @@ static void test_failed_write_keeps_the_old_file(void **state) {
     enum { N = 1 << 16 };
     float value = 1, *big = check_normal(N, 1, 1);
     const SafeTensorEntry small_entry = {"x", SAFE_F32, 1, {1}, &value}, big_entry = {"x", SAFE_F32, 1, {N}, big};
-    const char *path = path_of("keep");
+    const char *path = in_folder("keep");
     if (!safetensors_write(path, &small_entry, 1, NULL, 0, error, sizeof error)) fail_msg("%s", error);
     int before = files_in_folder();
     struct rlimit old, low;
@@ -355,14 +350,14 @@ static void test_write_errors(void **state) {
     const SafeTensorEntry entry = {"x", SAFE_F32, 1, {1}, &value};
     assert_false(safetensors_write("/nonexistent/x", &entry, 1, NULL, 0, error, sizeof error));
     assert_string_equal(error, "/nonexistent/x: cannot open its folder: No such file or directory");
-    mkdir(path_of("folder"), 0777);
-    assert_false(safetensors_write(path_of("folder"), &entry, 1, NULL, 0, error, sizeof error));
+    mkdir(in_folder("folder"), 0777);
+    assert_false(safetensors_write(in_folder("folder"), &entry, 1, NULL, 0, error, sizeof error));
     assert_non_null(strstr(error, "folder: cannot rename into place: Is a directory"));
     if (geteuid() != 0) {
-        chmod(path_of("folder"), 0555);
-        assert_false(safetensors_write(path_of("folder/x"), &entry, 1, NULL, 0, error, sizeof error));
+        chmod(in_folder("folder"), 0555);
+        assert_false(safetensors_write(in_folder("folder/x"), &entry, 1, NULL, 0, error, sizeof error));
         assert_non_null(strstr(error, ": Permission denied"));
-        chmod(path_of("folder"), 0777);
+        chmod(in_folder("folder"), 0777);
     }
     assert_false(safetensors_write("/proc/x", &entry, 1, NULL, 0, error, sizeof error));
     assert_non_null(strstr(error, "/proc/x: cannot write: "));
@@ -373,19 +368,19 @@ static void test_write_errors(void **state) {
                           huge = {"x", SAFE_F32, 2, {1ull << 40, 1ull << 40}, &value},
                           wide = {"x", SAFE_F32, 2, {0, 1ull << 60}, &value};
     int before = files_in_folder();
-    assert_false(safetensors_write(path_of("w"), twice, 2, NULL, 0, error, sizeof error));
+    assert_false(safetensors_write(in_folder("w"), twice, 2, NULL, 0, error, sizeof error));
     assert_non_null(strstr(error, "/w: x: the name stands twice"));
-    assert_false(safetensors_write(path_of("w"), &entry, 1, same, 2, error, sizeof error));
+    assert_false(safetensors_write(in_folder("w"), &entry, 1, same, 2, error, sizeof error));
     assert_non_null(strstr(error, "/w: __metadata__: k: the key stands twice"));
-    assert_false(safetensors_write(path_of("w"), &entry, 1, &latin, 1, error, sizeof error));
+    assert_false(safetensors_write(in_folder("w"), &entry, 1, &latin, 1, error, sizeof error));
     assert_non_null(strstr(error, "of the header is not UTF-8"));
-    assert_false(safetensors_write(path_of("w"), &reserved, 1, NULL, 0, error, sizeof error));
+    assert_false(safetensors_write(in_folder("w"), &reserved, 1, NULL, 0, error, sizeof error));
     assert_non_null(strstr(error, "/w: __metadata__: the name is reserved"));
-    assert_false(safetensors_write(path_of("w"), &deep, 1, NULL, 0, error, sizeof error));
+    assert_false(safetensors_write(in_folder("w"), &deep, 1, NULL, 0, error, sizeof error));
     assert_non_null(strstr(error, "/w: x: 9 dimensions (at most 8)"));
-    assert_false(safetensors_write(path_of("w"), &huge, 1, NULL, 0, error, sizeof error));
+    assert_false(safetensors_write(in_folder("w"), &huge, 1, NULL, 0, error, sizeof error));
     assert_non_null(strstr(error, "/w: x: the size in bytes overflows"));
-    assert_false(safetensors_write(path_of("w"), &wide, 1, NULL, 0, error, sizeof error));
+    assert_false(safetensors_write(in_folder("w"), &wide, 1, NULL, 0, error, sizeof error));
     assert_int_equal(files_in_folder(), before);
 }
 
@@ -402,24 +397,11 @@ static void test_written_bytes(void **state) {
     memset(want + 8, ' ', size - 8);
     memcpy(want + 8, header, sizeof header - 1);
     memcpy(want + size, x, sizeof x);
-    assert_true(safetensors_write(path_of("b"), &entry, 1, &metadata, 1, error, sizeof error));
-    FILE *in = fopen(path_of("b"), "rb");
+    assert_true(safetensors_write(in_folder("b"), &entry, 1, &metadata, 1, error, sizeof error));
+    FILE *in = fopen(in_folder("b"), "rb");
     assert_int_equal(fread(got, 1, sizeof got, in), size + sizeof x);
     fclose(in);
     assert_memory_equal(got, want, size + sizeof x);
-}
-
-static int make_folder(void **state) {
-    (void)state;
-    snprintf(folder, sizeof folder, "/tmp/test_safetensors_XXXXXX");
-    return mkdtemp(folder) ? 0 : -1;
-}
-
-static int remove_folder(void **state) {
-    (void)state;
-    char command[128];
-    snprintf(command, sizeof command, "rm -r '%s'", folder);
-    return system(command);
 }
 
 int main(void) {

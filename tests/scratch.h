@@ -1,0 +1,95 @@
+/* What a test does outside itself: files in a folder of its own, lines that nobody is to see, children that are to die. */
+#ifndef VIT_TESTS_SCRATCH_H
+#define VIT_TESTS_SCRATCH_H
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+/* == A folder ===================================================================================================== */
+
+static char folder[] = "/tmp/vit_test_XXXXXX";
+
+/* Set-up and tear-down of a group. */
+static inline int make_folder(void **state) {
+    (void)state;
+    return mkdtemp(folder) == NULL;
+}
+
+static inline int remove_folder(void **state) {
+    (void)state;
+    char command[64];
+    snprintf(command, sizeof command, "rm -r '%s'", folder);
+    return system(command);
+}
+
+/* The path of a file in it, good for the next few dozen calls. */
+static inline const char *in_folder(const char *format, ...) {
+    enum { KEPT = 64 };
+    static char path[KEPT][512];
+    static int turn;
+    turn = (turn + 1) % KEPT;
+    int at = snprintf(path[turn], sizeof path[turn], "%s/", folder);
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(path[turn] + at, sizeof path[turn] - (size_t)at, format, arguments);
+    va_end(arguments);
+    return path[turn];
+}
+
+/* == stderr ======================================================================================================= */
+
+/* Nothing is seen of it between the two. */
+static inline int quiet_begin(void) {
+    fflush(stderr);
+    int terminal = dup(2), null = open("/dev/null", O_WRONLY);
+    dup2(null, 2);
+    close(null);
+    return terminal;
+}
+
+static inline void quiet_end(int terminal) {
+    fflush(stderr);
+    dup2(terminal, 2);
+    close(terminal);
+}
+
+/* Runs it in a child whose stderr is text.  Returns the exit status, 77 where the child came back, -1 where it crashed. */
+static inline int status_of(void (*run)(void *), void *argument, char *text, size_t size) {
+    int pipes[2], status;
+    size_t have = 0;
+    assert_int_equal(pipe(pipes), 0);
+    fflush(NULL);
+    pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        dup2(pipes[1], 2);
+        run(argument);
+        _exit(77);
+    }
+    close(pipes[1]);
+    for (ssize_t got; (got = read(pipes[0], text + have, size - 1 - have)) > 0;) have += (size_t)got;
+    text[have] = 0;
+    close(pipes[0]);
+    waitpid(child, &status, 0);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+#define WORDS(...) ((const char *const[]){__VA_ARGS__, NULL})
+
+static inline void assert_words(const char *text, const char *const *words) {
+    for (; *words; words++)
+        if (!strstr(text, *words)) fail_msg("'%s' is missing", *words);
+}
+
+#endif
