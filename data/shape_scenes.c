@@ -17,19 +17,6 @@
 enum { SCENE_SPLIT = 256, NOISE_AT = 4096, ATTEMPTS = 20 };
 
 typedef struct {
-    uint64_t seed;
-    uint32_t split, index, next;
-} Stream;
-
-static float uniform(Stream *s, float low, float high) {
-    return low + (high - low) * rng_uniform(s->seed, RNG_SHAPES, s->split, s->index, s->next++);
-}
-
-static int below(Stream *s, int n) {
-    return (int)rng_below(s->seed, RNG_SHAPES, s->split, s->index, s->next++, (uint32_t)n);
-}
-
-typedef struct {
     int label;
     float x, y, radius, cosine, sine;
     int box[4];
@@ -60,11 +47,11 @@ static void find_box(Figure *f, int side) {
     }
 }
 
-static Figure place_figure(Stream *s, int label, int side) {
-    Figure f = {.label = label, .radius = uniform(s, (float)side / 12, (float)side / 5)};
-    float margin = shapes_reach * f.radius + 0.5f, turn = uniform(s, 0, 6.2831853f);
-    f.x = uniform(s, margin, (float)side - margin);
-    f.y = uniform(s, margin, (float)side - margin);
+static Figure place_figure(ShapesStream *s, int label, int side) {
+    Figure f = {.label = label, .radius = shapes_uniform(s, (float)side / 12, (float)side / 5)};
+    float margin = shapes_reach * f.radius + 0.5f, turn = shapes_uniform(s, 0, 6.2831853f);
+    f.x = shapes_uniform(s, margin, (float)side - margin);
+    f.y = shapes_uniform(s, margin, (float)side - margin);
     f.cosine = cosf(turn);
     f.sine = sinf(turn);
     find_box(&f, side);
@@ -89,10 +76,10 @@ static bool fits(const Figure *f, const Figure *others, int count) {
     return true;
 }
 
-static int place_figures(Figure figures[SCENES_MOST], Stream *s, int side) {
-    int wanted = 1 + below(s, SCENES_MOST), placed = 0;
+static int place_figures(Figure figures[SCENES_MOST], ShapesStream *s, int side) {
+    int wanted = 1 + shapes_below(s, SCENES_MOST), placed = 0;
     for (int i = 0; i < wanted; i++) {
-        int label = below(s, SHAPES_CLASSES); /* before the attempts, which favour slim figures */
+        int label = shapes_below(s, SHAPES_CLASSES); /* before the attempts, which favour slim figures */
         for (int attempt = 0; attempt < ATTEMPTS; attempt++) {
             figures[placed] = place_figure(s, label, side);
             if (!fits(&figures[placed], figures, placed)) continue;
@@ -110,12 +97,12 @@ static uint8_t blend(uint8_t byte, float colour, float part) {
     return (uint8_t)((float)byte + part * (colour - (float)byte) + 0.5f);
 }
 
-static void paint_ground(uint8_t *pixels, Stream *s, int side) {
+static void paint_ground(uint8_t *pixels, ShapesStream *s, int side) {
     float colour[3], slope[3][2], half = (float)side / 2;
     for (int k = 0; k < 3; k++) {
-        colour[k] = uniform(s, 20, 100);
-        slope[k][0] = uniform(s, -20, 20) / half;
-        slope[k][1] = uniform(s, -20, 20) / half;
+        colour[k] = shapes_uniform(s, 20, 100);
+        slope[k][0] = shapes_uniform(s, -20, 20) / half;
+        slope[k][1] = shapes_uniform(s, -20, 20) / half;
     }
     for (int y = 0; y < side; y++) {
         for (int x = 0; x < side; x++) {
@@ -127,9 +114,9 @@ static void paint_ground(uint8_t *pixels, Stream *s, int side) {
     }
 }
 
-static void paint_figure(uint8_t *pixels, Stream *s, const Figure *f, int side) {
+static void paint_figure(uint8_t *pixels, ShapesStream *s, const Figure *f, int side) {
     float colour[3];
-    for (int k = 0; k < 3; k++) colour[k] = uniform(s, 140, 235);
+    for (int k = 0; k < 3; k++) colour[k] = shapes_uniform(s, 140, 235);
     for (int y = f->box[1]; y < f->box[3]; y++) {
         for (int x = f->box[0]; x < f->box[2]; x++) {
             uint8_t *pixel = pixels + ((size_t)y * (size_t)side + (size_t)x) * 3;
@@ -140,7 +127,7 @@ static void paint_figure(uint8_t *pixels, Stream *s, const Figure *f, int side) 
 }
 
 /* Elements from NOISE_AT on, two bytes to a channel. */
-static void add_noise(uint8_t *pixels, const Stream *s, int side, float strength) {
+static void add_noise(uint8_t *pixels, const ShapesStream *s, int side, float strength) {
     size_t count = (size_t)side * (size_t)side * 3;
     for (size_t i = 0; i < count; i += 8) {
         uint32_t counter[4] = {(uint32_t)((NOISE_AT + i / 2) / 4), s->split, s->index, RNG_SHAPES};
@@ -156,7 +143,7 @@ static void add_noise(uint8_t *pixels, const Stream *s, int side, float strength
 int scenes_draw(uint64_t seed, uint32_t split, uint32_t index, int side, uint8_t *pixels, int label[SCENES_MOST],
                 int box[SCENES_MOST][4]) {
     assert(side >= SCENES_LEAST_SIDE);
-    Stream s = {seed, SCENE_SPLIT + split, index, 0};
+    ShapesStream s = {seed, SCENE_SPLIT + split, index, 0};
     Figure figures[SCENES_MOST];
     int count = place_figures(figures, &s, side);
     for (int i = 0; i < count; i++) {
@@ -166,7 +153,7 @@ int scenes_draw(uint64_t seed, uint32_t split, uint32_t index, int side, uint8_t
     if (!pixels) return count;
     paint_ground(pixels, &s, side);
     for (int i = 0; i < count; i++) paint_figure(pixels, &s, &figures[i], side);
-    add_noise(pixels, &s, side, uniform(&s, 0, 0.08f));
+    add_noise(pixels, &s, side, shapes_uniform(&s, 0, 0.08f));
     return count;
 }
 

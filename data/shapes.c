@@ -110,46 +110,32 @@ float shapes_distance(int label, float x, float y) {
 
 /* == One image ==================================================================================================== */
 
-/* The next unused element of the image's stream: coats are drawn in order, so position is all there is to carry. */
-typedef struct {
-    uint64_t seed;
-    uint32_t split, index, next;
-} Stream;
-
-static float uniform(Stream *s, float low, float high) {
-    return low + (high - low) * rng_uniform(s->seed, RNG_SHAPES, s->split, s->index, s->next++);
-}
-
-static int below(Stream *s, int n) {
-    return (int)rng_below(s->seed, RNG_SHAPES, s->split, s->index, s->next++, (uint32_t)n);
-}
-
 typedef struct {
     int kind;
     float x, y, radius, cosine, sine;
 } Figure;
 
-static void angle(Stream *s, float *cosine, float *sine) {
-    float turn = uniform(s, 0, 6.2831853f);
+static void angle(ShapesStream *s, float *cosine, float *sine) {
+    float turn = shapes_uniform(s, 0, 6.2831853f);
     *cosine = cosf(turn);
     *sine = sinf(turn);
 }
 
-static Figure place_shape(Stream *s) {
+static Figure place_shape(ShapesStream *s) {
     Figure f = {.kind = (int)(s->index % SHAPES_CLASSES)};
-    f.radius = uniform(s, 7, 12);
+    f.radius = shapes_uniform(s, 7, 12);
     float margin = shapes_reach * f.radius + 0.5f;
-    f.x = uniform(s, margin, SIDE - margin);
-    f.y = uniform(s, margin, SIDE - margin);
+    f.x = shapes_uniform(s, margin, SIDE - margin);
+    f.y = shapes_uniform(s, margin, SIDE - margin);
     angle(s, &f.cosine, &f.sine);
     return f;
 }
 
-static Figure place_clutter(Stream *s) {
-    Figure f = {.kind = below(s, SHAPES_CLASSES + 1)};
-    f.radius = uniform(s, 1.5f, 3);
-    f.x = uniform(s, 0, SIDE);
-    f.y = uniform(s, 0, SIDE);
+static Figure place_clutter(ShapesStream *s) {
+    Figure f = {.kind = shapes_below(s, SHAPES_CLASSES + 1)};
+    f.radius = shapes_uniform(s, 1.5f, 3);
+    f.x = shapes_uniform(s, 0, SIDE);
+    f.y = shapes_uniform(s, 0, SIDE);
     angle(s, &f.cosine, &f.sine);
     return f;
 }
@@ -181,20 +167,20 @@ typedef struct {
     float channel[3];
 } Colour;
 
-static Colour colour_between(Stream *s, float low, float high) {
+static Colour colour_between(ShapesStream *s, float low, float high) {
     Colour c;
-    for (int k = 0; k < 3; k++) c.channel[k] = uniform(s, low, high);
+    for (int k = 0; k < 3; k++) c.channel[k] = shapes_uniform(s, low, high);
     return c;
 }
 
 /* canvas [SIDE,SIDE,3] */
-static void paint_background(float *canvas, Stream *s, Colour colour) {
-    float slope[3][2], stripe[3], across, down, phase = uniform(s, 0, 1), wave = uniform(s, 3, 12);
+static void paint_background(float *canvas, ShapesStream *s, Colour colour) {
+    float slope[3][2], stripe[3], across, down, phase = shapes_uniform(s, 0, 1), wave = shapes_uniform(s, 3, 12);
     angle(s, &across, &down);
     for (int k = 0; k < 3; k++) {
-        slope[k][0] = uniform(s, -1, 1);
-        slope[k][1] = uniform(s, -1, 1);
-        stripe[k] = uniform(s, -16, 16);
+        slope[k][0] = shapes_uniform(s, -1, 1);
+        slope[k][1] = shapes_uniform(s, -1, 1);
+        stripe[k] = shapes_uniform(s, -16, 16);
     }
     for (int y = 0; y < SIDE; y++) {
         for (int x = 0; x < SIDE; x++) {
@@ -218,7 +204,7 @@ static void paint_figure(float *canvas, const float *cover, const int box[4], Co
 }
 
 /* Elements from NOISE_AT on, four to a Philox block, two bytes to a channel. */
-static void finish(uint8_t *pixels, const float *canvas, const Stream *s, float strength) {
+static void finish(uint8_t *pixels, const float *canvas, const ShapesStream *s, float strength) {
     for (uint32_t i = 0; i < PIXELS * 3; i += 8) {
         uint32_t counter[4] = {(NOISE_AT + i / 2) / 4, s->split, s->index, RNG_SHAPES};
         RngBlock block = rng_philox(counter, s->seed);
@@ -232,20 +218,20 @@ static void finish(uint8_t *pixels, const float *canvas, const Stream *s, float 
 
 void shapes_draw(uint64_t seed, uint32_t split, uint32_t index, uint8_t *pixels, int *label, int box[4]) {
     float canvas[PIXELS * 3], cover[PIXELS];
-    Stream s = {seed, split, index, 0};
+    ShapesStream s = {seed, split, index, 0};
     int bounds[4];
 
     Figure shape = place_shape(&s);
     Colour ground = colour_between(&s, 20, 100), paint = colour_between(&s, 140, 235);
     paint_background(canvas, &s, ground);
-    for (int i = below(&s, 4); i > 0; i--) {
+    for (int i = shapes_below(&s, 4); i > 0; i--) {
         Figure clutter = place_clutter(&s);
         cover_figure(cover, bounds, &clutter);
         paint_figure(canvas, cover, bounds, colour_between(&s, 20, 235));
     }
     cover_figure(cover, bounds, &shape);
     paint_figure(canvas, cover, bounds, paint);
-    finish(pixels, canvas, &s, uniform(&s, 0, 0.08f));
+    finish(pixels, canvas, &s, shapes_uniform(&s, 0, 0.08f));
     if (label) *label = shape.kind;
     if (box) memcpy(box, bounds, sizeof bounds);
 }
@@ -253,7 +239,7 @@ void shapes_draw(uint64_t seed, uint32_t split, uint32_t index, uint8_t *pixels,
 void shapes_mask(uint64_t seed, uint32_t split, uint32_t index, uint8_t *mask) {
     float cover[PIXELS];
     int box[4];
-    Stream s = {seed, split, index, 0};
+    ShapesStream s = {seed, split, index, 0};
     Figure shape = place_shape(&s);
     cover_figure(cover, box, &shape);
     for (int i = 0; i < PIXELS; i++) mask[i] = (uint8_t)ceilf(cover[i] * 255);

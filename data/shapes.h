@@ -3,6 +3,7 @@
 #ifndef VIT_DATA_SHAPES_H
 #define VIT_DATA_SHAPES_H
 
+#include "core/rng.h"
 #include "data/dataset.h"
 
 enum { SHAPES_SIDE = 32, SHAPES_CLASSES = 10, SHAPES_TRAIN = 20000, SHAPES_TEST = 2000 };
@@ -19,6 +20,20 @@ void shapes_mask(uint64_t seed, uint32_t split, uint32_t index, uint8_t *mask);
  * right, y down, the figure upright around the origin.  No figure reaches further from there than shapes_reach. */
 float shapes_distance(int label, float x, float y);
 extern const float shapes_reach;
+
+/* The draws of one image, in order: position is all there is to carry. */
+typedef struct {
+    uint64_t seed;
+    uint32_t split, index, next;
+} ShapesStream;
+
+static inline float shapes_uniform(ShapesStream *s, float low, float high) {
+    return low + (high - low) * rng_uniform(s->seed, RNG_SHAPES, s->split, s->index, s->next++);
+}
+
+static inline int shapes_below(ShapesStream *s, int n) {
+    return (int)rng_below(s->seed, RNG_SHAPES, s->split, s->index, s->next++, (uint32_t)n);
+}
 
 /* See dataset_describe. */
 void shapes_describe(Dataset *dataset);

@@ -1,17 +1,11 @@
 /* Milliseconds of softmax attention alone, forward and backward, as JSON lines; scripts/bench_torch.py --attention
  * prints the same of PyTorch's.  The median of RUNS times, each of as many calls as hide the wait. */
-#include <time.h>
 
 #include "kernels/kernels.h"
+#include "tests/bench.h"
 #include "tests/check.h"
 
 enum { M = 192, RUNS = 15 };
-
-static double seconds(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 typedef struct {
     int N, B, D;
@@ -33,24 +27,14 @@ static double milliseconds(void (*work)(const Problem *), const Problem *p) {
     double times[RUNS];
     int calls = 1;
     for (int run = -2; run < RUNS; run++) {
-        device_synchronize();
         double start = seconds();
         for (int i = 0; i < calls; i++) work(p);
-        device_synchronize();
         double took = seconds() - start;
         if (run < 0) calls = took < 5e-3 ? (int)(5e-3 / (took + 1e-6) * calls) + 1 : calls;
         else times[run] = took / calls * 1e3;
     }
     qsort(times, RUNS, sizeof *times, ascending);
     return times[RUNS / 2];
-}
-
-static real *drawn(size_t n, uint32_t stream) {
-    float *x = check_normal(n, 1, stream);
-    real *d = device_malloc(n * sizeof *d, "bench");
-    real_upload(d, x, n);
-    free(x);
-    return d;
 }
 
 int main(int argc, char **argv) {
@@ -61,8 +45,8 @@ int main(int argc, char **argv) {
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
         Problem p = {.N = sizes[i][0], .B = sizes[i][1] / share ? sizes[i][1] / share : 1, .D = sizes[i][2]};
         size_t tokens = (size_t)p.B * (size_t)p.N;
-        p.qkv = drawn(tokens * 3 * M, 1);
-        p.dy = drawn(tokens * M, 2);
+        p.qkv = device_copy_of(check_normal(tokens * 3 * M, 1, 1), tokens * 3 * M);
+        p.dy = device_copy_of(check_normal(tokens * M, 1, 2), tokens * M);
         p.y = device_malloc(tokens * M * sizeof(real), "bench");
         p.dqkv = device_malloc(tokens * 3 * M * sizeof(real), "bench");
         p.lse = device_malloc(tokens * (size_t)(M / p.D) * sizeof(float), "bench");

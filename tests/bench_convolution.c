@@ -4,24 +4,13 @@
  *   build/cpu/tests/bench_convolution [height width [runs]] */
 #include <stdio.h>
 #include <stdlib.h>
-#include <time.h>
 
-#include "kernels/kernels.h"
-
-static double seconds(void) {
-    struct timespec t;
-    device_synchronize();
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
+#include "tests/bench.h"
 
 static real *numbers(size_t n) {
     float *host = malloc(n * sizeof *host);
     for (size_t i = 0; i < n; i++) host[i] = (float)(i * 2654435761u % 1000) / 500 - 1;
-    real *x = device_malloc(n * sizeof *x, "bench");
-    real_upload(x, host, n);
-    free(host);
-    return x;
+    return device_copy_of(host, n);
 }
 
 static void bench(const char *name, Convolution c, int H, int W, int runs) {

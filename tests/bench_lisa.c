@@ -1,14 +1,14 @@
 /* Times the algorithms of LiSA and softmax attention over grids, forward and backward, in microseconds for one head
  * of one image, and prints CSV with what lisa_*_cost predicts: where the constants of the cost models come from.
- * Processor time, which neighbours disturb less; a GPU's is the same as the clock's, since whoever waits for it spins.
+ * Processor time (bench.h).
  * Usage: OMP_NUM_THREADS=1 bench_lisa [largest grid side, default 28] [images, default 1] [patterns, default 16] */
 #include "kernels/kernels.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <time.h>
 
+#include "tests/bench.h"
 #include "tests/check.h"
 
 enum { H = 12, D = 16 };
@@ -30,44 +30,12 @@ static const Algorithm algorithms[] = {
     {"dense-2d", OFFSETS_TORUS, 0, DENSE}, {"sa11", OFFSETS_TOEPLITZ, 0, DENSE}, {"local-5", OFFSETS_LOCAL, 5, DENSE},
 };
 
-static double seconds(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
-    return now.tv_sec + 1e-9 * now.tv_nsec;
-}
-
-static real *device_copy_of(float *host, size_t n) {
-    real *device = device_malloc(n * sizeof *device, "bench");
-    real_upload(device, host, n);
-    free(host);
-    return device;
-}
-
 static float *parameters(size_t n, uint32_t stream) {
     float *host = check_normal(n, 0.02f, stream), *device = device_malloc(n * sizeof *device, "bench");
     device_upload(device, host, n * sizeof *device);
     free(host);
     return device;
 }
-
-/* Fastest of three stretches of at least `least` seconds. */
-#define TIME(result, least, call)                    \
-    do {                                             \
-        result = 1e30;                               \
-        call;                                        \
-        for (int stretch = 0; stretch < 3; stretch++) { \
-            int calls = 0;                           \
-            device_synchronize();                    \
-            double start = seconds(), spent;         \
-            do {                                     \
-                call;                                \
-                calls++;                             \
-                device_synchronize();                \
-                spent = seconds() - start;           \
-            } while (spent < (least));               \
-            if (spent / calls < result) result = spent / calls; \
-        }                                            \
-    } while (0)
 
 static void report(const char *name, int side, int E, int B, double forward, double backward, double cost) {
     printf("%s,%d,%d,%d,%d,%.2f,%.2f,%.2f\n", name, side, side, D, E, forward / B / H * 1e6, backward / B / H * 1e6, cost * 1e6);
@@ -105,6 +73,7 @@ static void bench(int side, int B, int E) {
 int main(int argc, char **argv) {
     static const int sides[] = {7, 14, 28, 56, 84};
     int largest = argc > 1 ? atoi(argv[1]) : 28, B = argc > 2 ? atoi(argv[2]) : 1, E = argc > 3 ? atoi(argv[3]) : 16;
+    bench_clock = CLOCK_PROCESS_CPUTIME_ID;
     kernels_init();
     check_seed();
     printf("algorithm,Hg,Wg,D,E,forward_us,backward_us,cost_us\n");

@@ -6,18 +6,10 @@
  * Clocked by the processor's time, so that what else the machine does counts little. */
 #include <stdio.h>
 #include <stdlib.h>
-#include <time.h>
 
-#include "kernels/kernels.h"
+#include "tests/bench.h"
 
 enum { B = 1, H = 8, D = 32, M = H * D, ROWS = 25, COLUMNS = 35, N = ROWS * COLUMNS, QUERIES = 300, RUNS = 15 };
-
-static double seconds(void) {
-    struct timespec t;
-    device_synchronize();
-    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 static float *random_floats(size_t n, float scale) {
     float *x = malloc(n * sizeof *x), *d = device_malloc(n * sizeof *d, "benchmark");
@@ -29,11 +21,8 @@ static float *random_floats(size_t n, float scale) {
 
 static real *random_real(size_t n, float scale) {
     float *x = malloc(n * sizeof *x);
-    real *d = device_malloc(n * sizeof *d, "benchmark");
     for (size_t i = 0; i < n; i++) x[i] = scale * ((float)rand() / (float)RAND_MAX - 0.5f);
-    real_upload(d, x, n);
-    free(x);
-    return d;
+    return device_copy_of(x, n);
 }
 
 typedef struct {
@@ -82,6 +71,7 @@ static void measure(const Tensors *t, Row *rows, int count) {
 }
 
 int main(void) {
+    bench_clock = CLOCK_PROCESS_CPUTIME_ID;
     kernels_init();
     size_t n = (size_t)N * M, blobs = (size_t)QUERIES * H * 2;
     const int narrow[2] = {ROWS, 26};

@@ -5,21 +5,13 @@
  *   build/cpu/tests/bench_resnet [height width [runs [cpu]]]      scripts/bench_resnet.py compares with PyTorch */
 #include <stdio.h>
 #include <stdlib.h>
-#include <time.h>
 
 #include "layers/resnet.h"
-
-static clockid_t clock_id = CLOCK_MONOTONIC;
-
-static double seconds(void) {
-    struct timespec t;
-    clock_gettime(clock_id, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
+#include "tests/bench.h"
 
 int main(int argc, char **argv) {
     int H = argc > 2 ? atoi(argv[1]) : 800, W = argc > 2 ? atoi(argv[2]) : 1066, runs = argc > 3 ? atoi(argv[3]) : 5;
-    if (argc > 4) clock_id = CLOCK_PROCESS_CPUTIME_ID;
+    if (argc > 4) bench_clock = CLOCK_PROCESS_CPUTIME_ID;
     kernels_init();
     ResNetConfig config = {{3, 4, 6, 3}, 64, false, ""};
     Params params = {0};
@@ -46,14 +38,12 @@ int main(int argc, char **argv) {
         plan_bind(both ? &training : &inference, memory);
         for (int run = 0; run <= runs; run++) { /* the first prepares the shapes */
             real_upload(dfeatures, host, out);
-            device_synchronize();
             double start = seconds();
             resnet_forward(&net, images, 1, H, W);
             if (both) {
                 resnet_backward(&net, dfeatures, 1, H, W, NULL);
                 resnet_fold(&net);
             }
-            device_synchronize();
             double took = seconds() - start;
             if (run && took < best[both]) best[both] = took;
         }

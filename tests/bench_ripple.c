@@ -6,8 +6,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
+#include "tests/bench.h"
 #include "tests/check.h"
 
 typedef void Forward(real *, float *, const float *, const real *, const real *, const RippleRings *, int, int, int,
@@ -26,38 +26,6 @@ typedef struct {
 #define ALGORITHM(name)                                                                                                \
     { #name, ripple_##name##_forward, ripple_##name##_backward, ripple_##name##_workspace, ripple_##name##_cost }
 static const Algorithm algorithms[] = {ALGORITHM(naive), ALGORITHM(dense), ALGORITHM(window), ALGORITHM(sat)};
-
-static double seconds(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return now.tv_sec + 1e-9 * now.tv_nsec;
-}
-
-static real *device_copy_of(float *host, size_t n) {
-    real *device = device_malloc(n * sizeof *device, "bench");
-    real_upload(device, host, n);
-    free(host);
-    return device;
-}
-
-/* Fastest of three stretches of at least `least` seconds. */
-#define TIME(result, least, call)                                                                                      \
-    do {                                                                                                               \
-        result = 1e30;                                                                                                 \
-        call;                                                                                                          \
-        for (int stretch = 0; stretch < 3; stretch++) {                                                                \
-            int calls = 0;                                                                                             \
-            device_synchronize();                                                                                      \
-            double start = seconds(), spent;                                                                           \
-            do {                                                                                                       \
-                call;                                                                                                  \
-                calls++;                                                                                               \
-                device_synchronize();                                                                                  \
-                spent = seconds() - start;                                                                             \
-            } while (spent < (least));                                                                                 \
-            if (spent / calls < result) result = spent / calls;                                                        \
-        }                                                                                                              \
-    } while (0)
 
 static void bench(const RippleRings *rings, int D, int F) {
     size_t N = (size_t)rings->Hg * rings->Wg, G = rings->G;

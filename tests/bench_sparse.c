@@ -5,15 +5,8 @@
  * The share of pairs is what the pattern leaves to compute; the share of time cannot fall below it. */
 #include <stdio.h>
 #include <stdlib.h>
-#include <time.h>
 
-#include "kernels/kernels.h"
-
-static double seconds(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
+#include "tests/bench.h"
 
 typedef struct {
     real *qkv, *y, *dy, *dqkv;
@@ -22,13 +15,10 @@ typedef struct {
 } Tensors;
 
 static real *random_real(size_t n, unsigned seed) {
-    real *d = device_malloc(n * sizeof *d, "benchmark");
     float *x = malloc(n * sizeof *x);
     srand(seed);
     for (size_t i = 0; i < n; i++) x[i] = (float)rand() / (float)RAND_MAX - 0.5f;
-    real_upload(d, x, n);
-    free(x);
-    return d;
+    return device_copy_of(x, n);
 }
 
 static void step(const Tensors *t, const SparsePattern *p) {
@@ -39,7 +29,6 @@ static void step(const Tensors *t, const SparsePattern *p) {
         softmax_attention_forward(t->y, t->lse, t->qkv, 1, t->N, 1, t->D);
         softmax_attention_backward(t->dqkv, t->dy, t->y, t->lse, t->qkv, 1, t->N, 1, t->D);
     }
-    device_synchronize();
 }
 
 /* The best of a few steps: what else the machine does only ever adds. */

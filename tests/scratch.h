@@ -1,4 +1,5 @@
-/* What a test does outside itself: files in a folder of its own, lines that nobody is to see, children that are to die. */
+/* What a test does outside itself: files in a folder of its own, lines that nobody is to see,
+ * children that are to die. */
 #ifndef VIT_TESTS_SCRATCH_H
 #define VIT_TESTS_SCRATCH_H
 
@@ -64,7 +65,8 @@ static inline void quiet_end(int terminal) {
     close(terminal);
 }
 
-/* Runs it in a child whose stderr is text.  Returns the exit status, 77 where the child came back, -1 where it crashed. */
+/* Runs it in a child whose stderr is text.  Returns the exit status, 77 where the child came back,
+ * -1 where it crashed. */
 static inline int status_of(void (*run)(void *), void *argument, char *text, size_t size) {
     int pipes[2], status;
     size_t have = 0;

@@ -43,19 +43,17 @@ def random_deit(pool, seed):
     return model.eval()
 
 
-def check_pool(binary, pool, directory):
-    """Returns the number of tensors that differ."""
-    path = {part: os.path.join(directory, f"deit-{pool}-{part}.safetensors") for part in ("init", "in", "out")}
-    model = random_deit(pool, seed=17)
+def compare_with(model, command, name, directory, side, classes, take=None):
+    """Runs `command` on the weights of timm's `model` and two random images.  Returns the number of tensors that differ
+    from its own; take(theirs, ours) may first take gradients out, and count differences of its own."""
+    path = {part: os.path.join(directory, f"{name}-{part}.safetensors") for part in ("init", "in", "out")}
     safetensors_io.write(path["init"], {name: value.numpy() for name, value in model.state_dict().items()})
     random = np.random.RandomState(18)
-    images = random.standard_normal((2, 3, 224, 224)).astype(np.float32)
-    labels = random.randint(0, 1000, 2).astype(np.int64)
+    images = random.standard_normal((2, 3, side, side)).astype(np.float32)
+    labels = random.randint(0, classes, 2).astype(np.int64)
     safetensors_io.write(path["in"], {"images": images, "labels": labels})
 
-    command = [*shlex.split(binary), "--attn", "softmax", "--img-size", "224", "--patch-size", "16", "--dim", "192",
-               "--depth", "12", "--heads", "3", "--num-classes", "1000", "--pool", pool, "--pos-embed", "learned",
-               "--init", path["init"], "--parity", path["in"], "--out", path["out"]]
+    command = [*map(str, command), "--init", path["init"], "--parity", path["in"], "--out", path["out"]]
     print(" ".join(command), flush=True)
     subprocess.run(command, check=True)
 
@@ -68,8 +66,16 @@ def check_pool(binary, pool, directory):
     got, _ = safetensors_io.read(path["out"])
     got_gradients = {name: value for name, value in got.items() if name.startswith("grad.")}
     got_outputs = {name: value for name, value in got.items() if name not in got_gradients}
-    return (compare(got_outputs, outputs, TOLERANCE)
+    failures = take(gradients, got_gradients) if take else 0
+    return (failures + compare(got_outputs, outputs, TOLERANCE)
             + compare(got_gradients, gradients, TOLERANCE, measure=norm_error))
+
+
+def check_pool(binary, pool, directory):
+    """Returns the number of tensors that differ."""
+    command = [*shlex.split(binary), "--attn", "softmax", "--img-size", 224, "--patch-size", 16, "--dim", 192, "--depth",
+               12, "--heads", 3, "--num-classes", 1000, "--pool", pool, "--pos-embed", "learned"]
+    return compare_with(random_deit(pool, seed=17), command, f"deit-{pool}", directory, 224, 1000)
 
 
 def check_checkpoint(path):
