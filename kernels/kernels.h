@@ -745,6 +745,17 @@ double ripple_dense_cost(const RippleRings *rings, int D, int F);
 double ripple_window_cost(const RippleRings *rings, int D, int F);
 double ripple_sat_cost(const RippleRings *rings, int D, int F);
 
+/* For tables of them: RIPPLE_ALGORITHM(dense). */
+typedef struct {
+    const char *name;
+    __typeof__(ripple_dense_forward) *forward;
+    __typeof__(ripple_dense_backward) *backward;
+    __typeof__(ripple_dense_workspace) *workspace;
+    __typeof__(ripple_dense_cost) *cost;
+} RippleAlgorithm;
+#define RIPPLE_ALGORITHM(name)                                                                                       \
+    { #name, ripple_##name##_forward, ripple_##name##_backward, ripple_##name##_workspace, ripple_##name##_cost }
+
 /* == Structure-aware attention: LiSA and what it comes from ======================================================= */
 
 /* x^ = x / max(|x|, 1e-6) for x = q and k, or q, k and v: parts 2 or 3, head by head.
@@ -788,6 +799,17 @@ size_t lisa_fft_workspace(const Patterns *patterns, int B, int H, int D);
  * or for more tokens than it has room for. */
 double lisa_dense_cost(const Patterns *patterns, int D);
 double lisa_fft_cost(const Patterns *patterns, int D);
+
+/* For tables of them: LISA_ALGORITHM(fft). */
+typedef struct {
+    const char *name;
+    LISA_FORWARD((*forward));
+    LISA_BACKWARD((*backward));
+    __typeof__(lisa_fft_workspace) *workspace;
+    __typeof__(lisa_fft_cost) *cost;
+} LisaAlgorithm;
+#define LISA_ALGORITHM(name)                                                                                         \
+    { #name, lisa_##name##_forward, lisa_##name##_backward, lisa_##name##_workspace, lisa_##name##_cost }
 
 /* y_i = sum_j (q^_i.k^_j) r[t(i,j),h] v_j: multiplicative position weights in place of the softmax.
  * y [B,N,H,D] real;  r [T,tables], tables = 1 (shared by the heads) or H. */

@@ -13,21 +13,16 @@
 
 enum { H = 12, D = 16 };
 
-typedef struct {
+static const LisaAlgorithm dense = LISA_ALGORITHM(dense), fft = LISA_ALGORITHM(fft);
+static const struct {
     const char *name;
     OffsetKind kind;
     int side;
-    LISA_FORWARD((*forward));
-    LISA_BACKWARD((*backward));
-    size_t (*workspace)(const Patterns *, int, int, int);
-    double (*cost)(const Patterns *, int);
-} Algorithm;
-
-#define DENSE lisa_dense_forward, lisa_dense_backward, lisa_dense_workspace, lisa_dense_cost
-#define FFT lisa_fft_forward, lisa_fft_backward, lisa_fft_workspace, lisa_fft_cost
-static const Algorithm algorithms[] = {
-    {"fft-1d", OFFSETS_CIRCLE, 0, FFT},   {"fft-2d", OFFSETS_TORUS, 0, FFT},   {"dense-1d", OFFSETS_CIRCLE, 0, DENSE},
-    {"dense-2d", OFFSETS_TORUS, 0, DENSE}, {"sa11", OFFSETS_TOEPLITZ, 0, DENSE}, {"local-5", OFFSETS_LOCAL, 5, DENSE},
+    const LisaAlgorithm *algorithm;
+} rows[] = {
+    {"fft-1d", OFFSETS_CIRCLE, 0, &fft},     {"fft-2d", OFFSETS_TORUS, 0, &fft},
+    {"dense-1d", OFFSETS_CIRCLE, 0, &dense}, {"dense-2d", OFFSETS_TORUS, 0, &dense},
+    {"sa11", OFFSETS_TOEPLITZ, 0, &dense},   {"local-5", OFFSETS_LOCAL, 5, &dense},
 };
 
 static float *parameters(size_t n, uint32_t stream) {
@@ -53,14 +48,14 @@ static void bench(int side, int B, int E) {
     float *dwa = parameters(most * D * E, 7), *dwb = parameters(most * E, 8), *db = parameters((size_t)D * E, 9);
     float *lse = device_malloc(rows * sizeof *lse, "bench");
     double forward, backward;
-    for (size_t i = 0; i < sizeof algorithms / sizeof *algorithms; i++) {
-        const Algorithm *a = &algorithms[i];
-        Patterns patterns = {{a->kind, side, side, a->side}, E, true};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        const LisaAlgorithm *a = rows[i].algorithm;
+        Patterns patterns = {{rows[i].kind, side, side, rows[i].side}, E, true};
         if (!(a->cost(&patterns, D) * B * H < 2)) continue;
         kernels_reserve(a->workspace(&patterns, B, H, D));
         TIME(forward, 0.05, a->forward(y, s, qk, qkv, wa, wb, b, &patterns, B, H, D));
         TIME(backward, 0.05, a->backward(dqkv, dqk, dwa, dwb, db, dy, s, qk, qkv, wa, wb, b, &patterns, B, H, D));
-        report(a->name, side, E, B, forward, backward, a->cost(&patterns, D));
+        report(rows[i].name, side, E, B, forward, backward, a->cost(&patterns, D));
     }
     kernels_reserve(softmax_attention_workspace((int)N, D));
     TIME(forward, 0.05, softmax_attention_forward(y, lse, qkv, B, (int)N, H, D));

@@ -10,22 +10,8 @@
 #include "tests/bench.h"
 #include "tests/check.h"
 
-typedef void Forward(real *, float *, const float *, const real *, const real *, const RippleRings *, int, int, int,
-                     int);
-typedef void Backward(real *, real *, float *, const real *, const real *, const float *, const float *, const real *,
-                      const real *, const RippleRings *, int, int, int, int);
-
-typedef struct {
-    const char *name;
-    Forward *forward;
-    Backward *backward;
-    size_t (*workspace)(const RippleRings *, int, int);
-    double (*cost)(const RippleRings *, int, int);
-} Algorithm;
-
-#define ALGORITHM(name)                                                                                                \
-    { #name, ripple_##name##_forward, ripple_##name##_backward, ripple_##name##_workspace, ripple_##name##_cost }
-static const Algorithm algorithms[] = {ALGORITHM(naive), ALGORITHM(dense), ALGORITHM(window), ALGORITHM(sat)};
+static const RippleAlgorithm algorithms[] = {RIPPLE_ALGORITHM(naive), RIPPLE_ALGORITHM(dense), RIPPLE_ALGORITHM(window),
+                                             RIPPLE_ALGORITHM(sat)};
 
 static void bench(const RippleRings *rings, int D, int F) {
     size_t N = (size_t)rings->Hg * rings->Wg, G = rings->G;
@@ -44,7 +30,7 @@ static void bench(const RippleRings *rings, int D, int F) {
     float *dalpha = device_malloc(rows * G * sizeof *dalpha, "bench");
     fixed_weights(alpha, weights, rows, rings->G);
     for (size_t a = 0; a < sizeof algorithms / sizeof *algorithms; a++) {
-        const Algorithm *algorithm = &algorithms[a];
+        const RippleAlgorithm *algorithm = &algorithms[a];
         if (algorithm->cost(rings, D, F) * H > 1) continue;
         double forward, backward;
         kernels_reserve(algorithm->workspace(rings, D, F));

@@ -161,23 +161,14 @@ static Result reference(const float *stored, const Inputs *x, const Case *k) {
 
 /* == The kernels ================================================================================================== */
 
-typedef struct {
-    const char *name;
-    LISA_FORWARD((*forward));
-    LISA_BACKWARD((*backward));
-    size_t (*workspace)(const Patterns *, int, int, int);
-    double (*cost)(const Patterns *, int);
-} Algorithm;
-
-static const Algorithm dense = {"dense", lisa_dense_forward, lisa_dense_backward, lisa_dense_workspace, lisa_dense_cost};
-static const Algorithm fft = {"fft", lisa_fft_forward, lisa_fft_backward, lisa_fft_workspace, lisa_fft_cost};
+static const LisaAlgorithm dense = LISA_ALGORITHM(dense), fft = LISA_ALGORITHM(fft);
 
 typedef struct {
     real *y, *s, *dqkv, *dqk;
     float *dwa, *dwb, *db;
 } Outputs;
 
-static Outputs run(const Algorithm *a, const Inputs *x, const Case *k) {
+static Outputs run(const LisaAlgorithm *a, const Inputs *x, const Case *k) {
     Patterns patterns = patterns_of(k);
     Outputs o = {poisoned_real(x->n_y), poisoned_real(x->n_s), upload_real(x->before, 3 * x->n_y), poisoned_real(2 * x->n_y),
                  upload(x->dwa, x->n_wa), upload(x->dwb, x->n_wb), upload(x->db, x->n_b)};
@@ -199,7 +190,7 @@ static int close_values(const real *d_dqkv, const double *dv, const Inputs *x, c
     return check_close_step("dv", got, dv, x->n_y, REAL_TOLERANCE, REAL_STEP);
 }
 
-static void compare(const Algorithm *a, const Inputs *x, const Case *k) {
+static void compare(const LisaAlgorithm *a, const Inputs *x, const Case *k) {
     printf("%s, %s %dx%d side %d B %d H %d D %d E %d\n", a->name, k->name, k->Hg, k->Wg, k->side, k->B, k->H, k->D, k->E);
     Outputs o = run(a, x, k), again = run(a, x, k);
     Result r = reference(download_real(o.s, x->n_s), x, k);
@@ -284,7 +275,7 @@ static void test_algorithms_agree(void **state) {
 static void test_nan(void **state) {
     (void)state;
     Case k = {"circle", OFFSETS_CIRCLE, 3, 4, 0, 2, 2, 5, 3, true};
-    const Algorithm *both[] = {&dense, &fft};
+    const LisaAlgorithm *both[] = {&dense, &fft};
     for (int a = 0; a < 2; a++) {
         Inputs x = inputs_of(&k);
         x.qkv[at(12 + 5, 3, 2, &k, 1, 2)] = NAN;

@@ -39,19 +39,8 @@ static const Case cases[] = {
     {150, 3, 1, 1, 10, 7, 5, {0, 1, 2, 4, 8}, NO_FAR},
 };
 
-typedef struct {
-    const char *name;
-    void (*forward)(real *, float *, const float *, const real *, const real *, const RippleRings *, int, int, int,
-                    int);
-    void (*backward)(real *, real *, float *, const real *, const real *, const float *, const float *, const real *,
-                     const real *, const RippleRings *, int, int, int, int);
-    size_t (*workspace)(const RippleRings *, int, int);
-    double (*cost)(const RippleRings *, int, int);
-} Algorithm;
-
-#define ALGORITHM(name)                                                                                                \
-    { #name, ripple_##name##_forward, ripple_##name##_backward, ripple_##name##_workspace, ripple_##name##_cost }
-static const Algorithm algorithms[] = {ALGORITHM(naive), ALGORITHM(dense), ALGORITHM(window), ALGORITHM(sat)};
+static const RippleAlgorithm algorithms[] = {RIPPLE_ALGORITHM(naive), RIPPLE_ALGORITHM(dense), RIPPLE_ALGORITHM(window),
+                                             RIPPLE_ALGORITHM(sat)};
 enum { ALGORITHMS = sizeof algorithms / sizeof *algorithms };
 
 /* == Device tensors =============================================================================================== */
@@ -205,7 +194,7 @@ static const float UNTOUCHED = 12352; /* a bfloat16 too */
 
 static bool is_v(const Problem *p, size_t i) { return i / ((size_t)p->H * p->D) % 3 == 2; }
 
-static Result run(const Algorithm *algorithm, const Problem *p) {
+static Result run(const RippleAlgorithm *algorithm, const Problem *p) {
     Result r = {check_poison(p->ys), check_poison(p->dens), check_poison(p->qkvs), check_poison(p->phis),
                 check_poison(p->alphas)};
     for (size_t i = 0; i < p->qkvs; i++)

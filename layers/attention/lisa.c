@@ -20,24 +20,13 @@
 
 static const float EPSILON = 1e-6f; /* of the layer norm */
 
-typedef struct {
-    const char *name;
-    LISA_FORWARD((*forward));
-    LISA_BACKWARD((*backward));
-    size_t (*workspace)(const Patterns *, int, int, int);
-    double (*cost)(const Patterns *, int);
-} Algorithm;
-
-static const Algorithm algorithms[] = {
-    {"dense", lisa_dense_forward, lisa_dense_backward, lisa_dense_workspace, lisa_dense_cost},
-    {"fft", lisa_fft_forward, lisa_fft_backward, lisa_fft_workspace, lisa_fft_cost},
-};
+static const LisaAlgorithm algorithms[] = {LISA_ALGORITHM(dense), LISA_ALGORITHM(fft)};
 enum { ALGORITHMS = sizeof algorithms / sizeof *algorithms };
 
 typedef struct {
     QkvFrame frame;
     Patterns patterns;
-    const Algorithm *algorithm;
+    const LisaAlgorithm *algorithm;
     bool normed;
     float *wa, *dwa;         /* [T,D,E]; sa10: [T,E] */
     float *wb, *dwb;         /* [T,E] */
@@ -60,8 +49,8 @@ static Offsets lisa_offsets(const Attention *a) {
 
 static Offsets toeplitz(const Attention *a) { return (Offsets){OFFSETS_TOEPLITZ, a->Hg, a->Wg, 0}; }
 
-static const Algorithm *algorithm_choose(const Attention *a, const Patterns *patterns) {
-    const Algorithm *best = &algorithms[0];
+static const LisaAlgorithm *algorithm_choose(const Attention *a, const Patterns *patterns) {
+    const LisaAlgorithm *best = &algorithms[0];
     for (int i = 0; i < ALGORITHMS; i++) {
         double cost = algorithms[i].cost(patterns, a->D);
         if (!strcmp(algorithms[i].name, a->config.lisa_algo)) {

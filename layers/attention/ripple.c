@@ -17,22 +17,8 @@
 typedef enum { WEIGHTS_STICKS, WEIGHTS_SOFTMAX, WEIGHTS_FIXED } Weights;
 typedef enum { RINGS_CAPPED, RINGS_LOG, RINGS_ALL } Rings;
 
-typedef struct {
-    const char *name;
-    void (*forward)(real *, float *, const float *, const real *, const real *, const RippleRings *, int, int, int,
-                    int);
-    void (*backward)(real *, real *, float *, const real *, const real *, const float *, const float *, const real *,
-                     const real *, const RippleRings *, int, int, int, int);
-    size_t (*workspace)(const RippleRings *, int, int);
-    double (*cost)(const RippleRings *, int, int);
-} Algorithm;
-
-static const Algorithm algorithms[] = {
-    {"dense", ripple_dense_forward, ripple_dense_backward, ripple_dense_workspace, ripple_dense_cost},
-    {"window", ripple_window_forward, ripple_window_backward, ripple_window_workspace, ripple_window_cost},
-    {"sat", ripple_sat_forward, ripple_sat_backward, ripple_sat_workspace, ripple_sat_cost},
-    {"naive", ripple_naive_forward, ripple_naive_backward, ripple_naive_workspace, ripple_naive_cost},
-};
+static const RippleAlgorithm algorithms[] = {RIPPLE_ALGORITHM(dense), RIPPLE_ALGORITHM(window), RIPPLE_ALGORITHM(sat),
+                                             RIPPLE_ALGORITHM(naive)};
 enum { ALGORITHMS = sizeof algorithms / sizeof *algorithms };
 
 typedef struct {
@@ -41,7 +27,7 @@ typedef struct {
     Weights weights;
     bool truncate;
     RippleRings rings;
-    const Algorithm *algorithm;
+    const RippleAlgorithm *algorithm;
     int sticks_per_head;
     float *wp, *dwp;         /* [D,D], per_head [H,D,D] */
     float *bp, *dbp;         /* [D], [H,D] */
@@ -68,8 +54,8 @@ static void rings_set(RippleRings *rings, const Attention *a, Rings kind) {
     for (int r = 0; r <= R; r++) rings->bound[r] = kind == RINGS_LOG && r > 0 ? 1 << (r - 1) : r;
 }
 
-static const Algorithm *algorithm_choose(const char *name, const RippleRings *rings, int D, int F) {
-    const Algorithm *best = &algorithms[0];
+static const RippleAlgorithm *algorithm_choose(const char *name, const RippleRings *rings, int D, int F) {
+    const RippleAlgorithm *best = &algorithms[0];
     for (int i = 0; i < ALGORITHMS; i++) {
         if (!strcmp(algorithms[i].name, name)) return &algorithms[i];
         if (algorithms[i].cost(rings, D, F) < best->cost(rings, D, F)) best = &algorithms[i];
