@@ -36,8 +36,8 @@ static void bench(const char *name, Convolution c, int H, int W, int runs) {
         for (int i = 0; i < 3 && run; i++)
             if (t[i + 1] - t[i] < best[i]) best[i] = t[i + 1] - t[i];
     }
-    printf("%-22s %4d -> %4d  %dx%d/%d  %3dx%-3d  forward %6.0f  input %6.0f  weight %6.0f\n", name, c.in, c.out, c.k, c.k,
-           c.stride, H, W, gflop / best[0], gflop / best[1], gflop / best[2]);
+    printf("%-22s %4d -> %4d  %dx%d/%d  %3dx%-3d  forward %6.0f  input %6.0f  weight %6.0f\n", name, c.in, c.out, c.k,
+           c.k, c.stride, H, W, gflop / best[0], gflop / best[1], gflop / best[2]);
     void *made[] = {x, dx, y, dy, w, dw, scale, folded};
     for (size_t i = 0; i < sizeof made / sizeof *made; i++) device_free(made[i]);
 }
@@ -58,7 +58,9 @@ int main(int argc, char **argv) {
         } first[] = {{"conv1, first block", {in, width, 1, 1}},
                      {"conv2, first block", {width, width, 3, stride}},
                      {"downsample", {in, 4 * width, 1, stride}}},
-          rest[] = {{"conv1", {4 * width, width, 1, 1}}, {"conv2", {width, width, 3, 1}}, {"conv3", {width, 4 * width, 1, 1}}};
+          rest[] = {{"conv1", {4 * width, width, 1, 1}},
+                    {"conv2", {width, width, 3, 1}},
+                    {"conv3", {width, 4 * width, 1, 1}}};
         for (int i = 0; i < 3; i++) {
             snprintf(name, sizeof name, "%d %s", stage + 1, first[i].name);
             bench(name, first[i].c, H, W, runs);

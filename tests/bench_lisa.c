@@ -33,7 +33,8 @@ static float *parameters(size_t n, uint32_t stream) {
 }
 
 static void report(const char *name, int side, int E, int B, double forward, double backward, double cost) {
-    printf("%s,%d,%d,%d,%d,%.2f,%.2f,%.2f\n", name, side, side, D, E, forward / B / H * 1e6, backward / B / H * 1e6, cost * 1e6);
+    printf("%s,%d,%d,%d,%d,%.2f,%.2f,%.2f\n", name, side, side, D, E, forward / B / H * 1e6, backward / B / H * 1e6,
+           cost * 1e6);
     fflush(stdout);
 }
 
@@ -43,7 +44,8 @@ static void bench(int side, int B, int E) {
     real *qkv = device_copy_of(check_normal(rows * 3 * D, 1, 2), rows * 3 * D);
     real *dy = device_copy_of(check_normal(rows * D, 1, 3), rows * D);
     real *y = device_malloc(rows * D * sizeof *y, "bench"), *s = device_malloc(rows * E * sizeof *s, "bench");
-    real *dqkv = device_malloc(rows * 3 * D * sizeof *dqkv, "bench"), *dqk = device_malloc(rows * 2 * D * sizeof *dqk, "bench");
+    real *dqkv = device_malloc(rows * 3 * D * sizeof *dqkv, "bench"),
+         *dqk = device_malloc(rows * 2 * D * sizeof *dqk, "bench");
     float *wa = parameters(most * D * E, 4), *wb = parameters(most * E, 5), *b = parameters((size_t)D * E, 6);
     float *dwa = parameters(most * D * E, 7), *dwb = parameters(most * E, 8), *db = parameters((size_t)D * E, 9);
     float *lse = device_malloc(rows * sizeof *lse, "bench");

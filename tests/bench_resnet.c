@@ -30,7 +30,8 @@ int main(int argc, char **argv) {
     size_t n = (size_t)H * (size_t)W * 3, out = (size_t)resnet_grid(H) * (size_t)resnet_grid(W) * 2048;
     float *host = calloc(n > out ? n : out, sizeof *host);
     for (size_t i = 0; i < n || i < out; i++) host[i] = (float)(i * 2654435761u % 1000) / 500 - 1;
-    real *images = device_malloc(n * sizeof *images, "images"), *dfeatures = device_malloc(out * sizeof *images, "gradient");
+    real *images = device_malloc(n * sizeof *images, "images"),
+         *dfeatures = device_malloc(out * sizeof *images, "gradient");
     real_upload(images, host, n);
 
     double gflop = 2e-9 * (double)resnet_macs(&net, H, W), best[2] = {1e9, 1e9};

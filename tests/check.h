@@ -38,7 +38,8 @@ static inline float *check_poison(size_t n) {
     return x;
 }
 
-/* |got - want| <= tolerance * rms(want) + step * |want| for every element; NaN never passes, nor does an all-zero `want`.
+/* |got - want| <= tolerance * rms(want) + step * |want| for every element; NaN never passes, nor does an all-zero
+ * `want`.
  * step: half the spacing of the type the result is stored in, where that is coarser than the tolerance.  Returns 1 when
  * it holds. */
 static inline int check_close_step(const char *what, const float *got, const double *want, size_t n, double tolerance,
@@ -56,8 +57,8 @@ static inline int check_close_step(const char *what, const float *got, const dou
         }
     }
     int ok = rms > 0 && worst <= 1;
-    printf("  %-52s worst [%zu] got %-12.6g want %-12.6g %.2f of allowed  %s\n", what, at, (double)got[at], want[at], worst,
-           ok ? "ok" : "FAILED");
+    printf("  %-52s worst [%zu] got %-12.6g want %-12.6g %.2f of allowed  %s\n", what, at, (double)got[at], want[at],
+           worst, ok ? "ok" : "FAILED");
     return ok;
 }
 
@@ -80,8 +81,8 @@ static inline int check_sums(const char *what, const float *got, const double *w
         }
     }
     int ok = squares > 0 && worst <= 1;
-    printf("  %-52s worst [%zu] got %-12.6g want %-12.6g %.2f of allowed  %s\n", what, at, (double)got[at], want[at], worst,
-           ok ? "ok" : "FAILED");
+    printf("  %-52s worst [%zu] got %-12.6g want %-12.6g %.2f of allowed  %s\n", what, at, (double)got[at], want[at],
+           worst, ok ? "ok" : "FAILED");
     return ok;
 }
 

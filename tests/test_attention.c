@@ -176,7 +176,8 @@ static void linear_reference(LinearReference r, const float *dy, const float *ph
         size_t t = (size_t)b * k.N + m;
         for (int f = 0; f < k.F; f++)
             for (int c = 0; c < D1; c++) {
-                double term = phi[at(t, 2, 1, k.H, h, k.F, f)] * (c < k.D ? (double)qkv[at(t, 3, 2, k.H, h, k.D, c)] : 1);
+                double term =
+                    phi[at(t, 2, 1, k.H, h, k.F, f)] * (c < k.D ? (double)qkv[at(t, 3, 2, k.H, h, k.D, c)] : 1);
                 S[f * D1 + c] += term;
                 S_size[f * D1 + c] += fabs(term);
             }

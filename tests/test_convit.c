@@ -1,5 +1,5 @@
-/* Gated positional attention against its definition in double, N x N and without the factors that the kernels use; and how
- * a ConViT starts. */
+/* Gated positional attention against its definition in double, N x N and without the factors that the kernels use; and
+ * how a ConViT starts. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -88,7 +88,8 @@ static void position_reference(PositionReference r, const float *dqkv, const flo
                 size_t at_q = 3 * (((size_t)b * N + n) * M) + (size_t)h * k.D;
                 for (int c = 0; c < k.D; c++) {
                     r.y[row + c] += keep * content[row + c];
-                    for (int part = 0; part < 3; part++) r.dqkv[at_q + part * M + c] += keep * dqkv[at_q + part * M + c];
+                    for (int part = 0; part < 3; part++)
+                        r.dqkv[at_q + part * M + c] += keep * dqkv[at_q + part * M + c];
                     r.dgating[h] -= g * keep * content[row + c] * dy[row + c];
                     r.dgating_size[h] += g * keep * fabs((double)content[row + c] * dy[row + c]);
                 }
@@ -134,10 +135,11 @@ static void position_case(PositionCase k) {
     printf("gated positional attention B %d grid %dx%d H %d D %d\n", k.B, k.Hg, k.Wg, k.H, k.D);
     float *qkv = normals(3 * n, 1), *dqkv = normals(3 * n, 1), *dy = normals(n, 1), *content = normals(n, 1);
     float *w = normals(n_w, 0.7f), *gating = normals(k.H, 1), *dw = normals(n_w, 1), *dgating = normals(k.H, 1);
-    for (int h = 0; h < k.H; h++) w[3 * h + 2] *= 2.0f / (float)longest; /* steep and shallow, but not one token alone */
+    for (int h = 0; h < k.H; h++) w[3 * h + 2] *= 2.0f / (float)longest; /* steep and shallow, not one token alone */
     real *d_qkv = upload_real(qkv, 3 * n), *d_dy = upload_real(dy, n), *d_content = upload_real(content, n);
     real *d_y = poisoned_real(n), *d_dqkv = upload_real(dqkv, 3 * n), *again = upload_real(dqkv, 3 * n);
-    float *d_w = upload(w, n_w), *d_gating = upload(gating, k.H), *d_axes = poisoned(n_axes), *d_daxes = poisoned(n_daxes);
+    float *d_w = upload(w, n_w), *d_gating = upload(gating, k.H), *d_axes = poisoned(n_axes),
+          *d_daxes = poisoned(n_daxes);
     float *d_dw = upload(dw, n_w), *d_dgating = upload(dgating, k.H), *daxes_again = poisoned(n_daxes);
     PositionReference r = {zeros(n_axes), zeros(n), zeros(3 * n), zeros(n_w), zeros(k.H), zeros(n_w), zeros(k.H)};
     for (size_t i = 0; i < n_w; i++) r.dpos_proj_size[i] = fabs(r.dpos_proj[i] = dw[i]);
@@ -155,7 +157,8 @@ static void position_case(PositionCase k) {
     assert_true(close_sums("dpos_proj", download(d_dw, n_w), r.dpos_proj, r.dpos_proj_size, n_w, true));
     assert_true(close_sums("dgating", download(d_dgating, k.H), r.dgating, r.dgating_size, k.H, true));
 
-    position_attention_backward(again, daxes_again, d_dy, d_content, d_qkv, d_axes, d_gating, k.B, k.Hg, k.Wg, k.H, k.D);
+    position_attention_backward(again, daxes_again, d_dy, d_content, d_qkv, d_axes, d_gating, k.B, k.Hg, k.Wg, k.H,
+                                k.D);
     assert_memory_equal(download_real(again, 3 * n), download_real(d_dqkv, 3 * n), 3 * n * sizeof(float));
     assert_memory_equal(download(daxes_again, n_daxes), download(d_daxes, n_daxes), n_daxes * sizeof(float));
     position_attention_forward(d_content, d_content, d_qkv, d_axes, d_gating, k.B, k.Hg, k.Wg, k.H, k.D); /* in place */
@@ -175,7 +178,8 @@ static void test_gate_at_its_ends(void **state) {
     (void)state;
     enum { B = 2, Hg = 3, Wg = 5, D = 6, N = B * Hg * Wg * D };
     float *qkv = normals(3 * N, 1), *content = normals(N, 1), closed = -200, open = 200;
-    real *d_content = upload_real(content, N), *d_y = poisoned_real(N), *d_z = poisoned_real(N), *d_qkv = upload_real(qkv, 3 * N);
+    real *d_content = upload_real(content, N), *d_y = poisoned_real(N), *d_z = poisoned_real(N),
+         *d_qkv = upload_real(qkv, 3 * N);
     float *d_axes = poisoned(Hg * Hg + Wg * Wg), *d_w = upload(normals(3, 0.5f), 3);
     kernels_reserve(position_attention_workspace(Hg, Wg, 1, D));
     position_axes_forward(d_axes, d_w, 1, Hg, Wg);
@@ -307,13 +311,15 @@ static void test_threads(void **state) {
     float *zero_w = normals(W, 0), *zero_g = normals(H, 0), *got[2][2];
     real *d_qkv = upload_real(normals(3 * N, 1), 3 * N), *d_dy = upload_real(normals(N, 1), N);
     real *d_content = upload_real(normals(N, 1), N);
-    float *d_w = upload(normals(W, 0.4f), W), *d_gating = upload(normals(H, 1), H), *d_axes = poisoned(H * (Hg * Hg + Wg * Wg));
+    float *d_w = upload(normals(W, 0.4f), W), *d_gating = upload(normals(H, 1), H),
+          *d_axes = poisoned(H * (Hg * Hg + Wg * Wg));
     position_axes_forward(d_axes, d_w, H, Hg, Wg);
     for (int i = 0; i < 2; i++) {
         omp_set_num_threads(i ? 4 : 1);
         kernels_reserve(position_attention_workspace(Hg, Wg, H, D));
         real *d_dqkv = upload_real(normals(3 * N, 0), 3 * N);
-        float *d_daxes = poisoned(B * H * (Hg * Hg + Wg * Wg + 1)), *d_dw = upload(zero_w, W), *d_dg = upload(zero_g, H);
+        float *d_daxes = poisoned(B * H * (Hg * Hg + Wg * Wg + 1)), *d_dw = upload(zero_w, W),
+              *d_dg = upload(zero_g, H);
         position_attention_backward(d_dqkv, d_daxes, d_dy, d_content, d_qkv, d_axes, d_gating, B, Hg, Wg, H, D);
         position_axes_backward(d_dw, d_dg, d_daxes, d_axes, d_gating, B, H, Hg, Wg);
         got[i][0] = download(d_dw, W);

@@ -25,7 +25,8 @@ static void add_term(double *sum, double *size, double term) {
 
 /* Every triple of an output, a tap of its window and an input channel once; weights are not folded.  s: the sums of the
  * sizes of the terms. */
-static void reference(Reference r, Reference s, const float *x, const float *dy, const float *w, const float *scale, Case k) {
+static void reference(Reference r, Reference s, const float *x, const float *dy, const float *w, const float *scale,
+                      Case k) {
     int Ho = convolution_side(k.H, k.c.stride), Wo = convolution_side(k.W, k.c.stride), taps = k.c.k * k.c.k;
     for (int p = 0; p < k.B * Ho * Wo; p++)
         for (int tap = 0; tap < taps; tap++) {
@@ -93,7 +94,8 @@ static void convolution_case(Case k) {
     convolution_fold(folded, d_w, d_scale, c, true);
     kernels_reserve(convolution_workspace(c, k.B, k.H, k.W));
     convolution_forward(d_y, d_x, k.add ? d_add : NULL, folded, d_shift, c, k.relu, k.B, k.H, k.W);
-    convolution_backward_input(d_dx, dx_adds ? d_dx_add : NULL, d_dy, folded, k.relu ? d_below : NULL, c, k.B, k.H, k.W);
+    convolution_backward_input(d_dx, dx_adds ? d_dx_add : NULL, d_dy, folded, k.relu ? d_below : NULL, c, k.B, k.H,
+                               k.W);
     convolution_backward_weight(d_dw, d_dy, d_x, d_scale, c, k.B, k.H, k.W);
     bool few = ny < 100; /* ReLU may leave none of them */
     assert_true(close_sums("y", download_real(d_y, ny), r.y, s.y, ny, few));

@@ -111,7 +111,8 @@ static void pixels_are_pillows(void **state) {
                 unsigned want = 0xA5; /* between rows nothing is written */
                 if (x < stride - 7) assert_int_equal(fscanf(file, "%2x", &want), 1);
                 if (out[(size_t)y * stride + x] != want)
-                    fail_msg("case %d, row %d, byte %zu: %d, expected %u", cases, y, x, out[(size_t)y * stride + x], want);
+                    fail_msg("case %d, row %d, byte %zu: %d, expected %u", cases, y, x, out[(size_t)y * stride + x],
+                             want);
             }
         }
         twice += d.steps == 2;
@@ -139,9 +140,9 @@ static void pictures_are_mirrored_as_a_whole(void **state) {
             assert_int_equal(mirrored.height, set.coco.images[i].height);
             for (int y = 0; y < plain.height; y++)
                 for (int x = 0; x < plain.width; x++)
-                    assert_memory_equal(plain.pixels + (size_t)y * plain.stride + 3 * (size_t)x,
-                                        mirrored.pixels + (size_t)y * mirrored.stride + 3 * (size_t)(plain.width - 1 - x),
-                                        3);
+                    assert_memory_equal(
+                        plain.pixels + (size_t)y * plain.stride + 3 * (size_t)x,
+                        mirrored.pixels + (size_t)y * mirrored.stride + 3 * (size_t)(plain.width - 1 - x), 3);
         }
         detection_set_close(&set);
     }
@@ -311,7 +312,8 @@ static void size_buckets_cut_padding(void **state) {
     double padding[2];
     open_set(&set);
     for (int window = 0; window < 2; window++) {
-        DetectionLoaderConfig config = {.seed = 4, .batch_size = 4, .train = true, .window = 5 * window, .augment = SMALL};
+        DetectionLoaderConfig config = {
+            .seed = 4, .batch_size = 4, .train = true, .window = 5 * window, .augment = SMALL};
         detection_open(&loader, &set, &config);
         padding[window] = detection_padding(&loader);
         detection_close(&loader);

@@ -404,8 +404,8 @@ static int slope_agrees(Detr *detr, const Batch *batch, const float *grads, cons
  * one is announced once, and not touched after that. */
 static void whole_case(int queries, int ffn) {
     DetrConfig config = {
-        .dim = 16, .ffn = ffn, .encoder_layers = 1, .decoder_layers = 2, .queries = queries, .columns = 4, .scale_type = 3,
-        .dropout = 0.1f,
+        .dim = 16, .ffn = ffn, .encoder_layers = 1, .decoder_layers = 2, .queries = queries, .columns = 4,
+        .scale_type = 3, .dropout = 0.1f,
         .attention = {.attn = "softmax", .heads = 2, .feature_map = "mlp", .relative = "none"},
         .backbone = {.blocks = {1, 1, 1, 1}, .width = 4, .prefix = "backbone.0.body."},
     };

@@ -167,7 +167,8 @@ static void linear_case(size_t n, int in, int out, bool bias) {
 
 static void test_linear(void **state) {
     (void)state;
-    const int sizes[][3] = {{1, 1, 1}, {7, 5, 3}, {33, 20, 17}, {130, 192, 64}, {64, 8, 16}, {3, 768, 10}, {1000, 24, 72}};
+    const int sizes[][3] = {{1, 1, 1},   {7, 5, 3},    {33, 20, 17},  {130, 192, 64},
+                            {64, 8, 16}, {3, 768, 10}, {1000, 24, 72}};
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
         for (int bias = 0; bias < 2; bias++) linear_case((size_t)sizes[i][0], sizes[i][1], sizes[i][2], bias);
 }
@@ -419,8 +420,8 @@ static void test_cross_entropy_nan(void **state) {
 static void test_adamw(void **state) {
     (void)state;
     enum { N = 1003, STEPS = 10, PIECES = (N + ARENA_PIECE - 1) / ARENA_PIECE };
-    AdamWStep step = {.lr = 0.01f, .slow = 0.3f, .beta1 = 0.9f, .beta2 = 0.999f, .eps = 0.03f, .weight_decay = 0.05f, .scale = 0.37f,
-                      .ema_decay = 0.9f};
+    AdamWStep step = {.lr = 0.01f, .slow = 0.3f, .beta1 = 0.9f, .beta2 = 0.999f, .eps = 0.03f, .weight_decay = 0.05f,
+                      .scale = 0.37f, .ema_decay = 0.9f};
     float *start = normals(N, 0.1f), *none = download(upload(normals(N, 0), N), N), *average = normals(N, 0.1f);
     float *d_w = upload(start, N), *d_m = upload(none, N), *d_v = upload(none, N), *d_ema = upload(average, N);
     double *w = widened(start, N), *m = zeros(N), *v = zeros(N), *ema = widened(average, N), *moved = zeros(N);

@@ -35,7 +35,9 @@ static int entries_of(const Case *k) {
     return k->kind == OFFSETS_TOEPLITZ ? (2 * k->Hg - 1) * (2 * k->Wg - 1) : k->Hg * k->Wg;
 }
 
-static Patterns patterns_of(const Case *k) { return (Patterns){{k->kind, k->Hg, k->Wg, k->side}, k->E, k->per_channel}; }
+static Patterns patterns_of(const Case *k) {
+    return (Patterns){{k->kind, k->Hg, k->Wg, k->side}, k->E, k->per_channel};
+}
 
 /* One of each tensor; gradients of parameters hold what was there before the call. */
 typedef struct {
@@ -170,12 +172,13 @@ typedef struct {
 
 static Outputs run(const LisaAlgorithm *a, const Inputs *x, const Case *k) {
     Patterns patterns = patterns_of(k);
-    Outputs o = {poisoned_real(x->n_y), poisoned_real(x->n_s), upload_real(x->before, 3 * x->n_y), poisoned_real(2 * x->n_y),
-                 upload(x->dwa, x->n_wa), upload(x->dwb, x->n_wb), upload(x->db, x->n_b)};
+    Outputs o = {poisoned_real(x->n_y),     poisoned_real(x->n_s),   upload_real(x->before, 3 * x->n_y),
+                 poisoned_real(2 * x->n_y), upload(x->dwa, x->n_wa), upload(x->dwb, x->n_wb),
+                 upload(x->db, x->n_b)};
     kernels_reserve(a->workspace(&patterns, k->B, k->H, k->D));
     a->forward(o.y, o.s, x->d_qk, x->d_qkv, x->d_wa, x->d_wb, x->d_b, &patterns, k->B, k->H, k->D);
-    a->backward(o.dqkv, o.dqk, o.dwa, o.dwb, o.db, x->d_dy, o.s, x->d_qk, x->d_qkv, x->d_wa, x->d_wb, x->d_b, &patterns, k->B,
-                k->H, k->D);
+    a->backward(o.dqkv, o.dqk, o.dwa, o.dwb, o.db, x->d_dy, o.s, x->d_qk, x->d_qkv, x->d_wa, x->d_wb, x->d_b, &patterns,
+                k->B, k->H, k->D);
     return o;
 }
 
@@ -191,7 +194,8 @@ static int close_values(const real *d_dqkv, const double *dv, const Inputs *x, c
 }
 
 static void compare(const LisaAlgorithm *a, const Inputs *x, const Case *k) {
-    printf("%s, %s %dx%d side %d B %d H %d D %d E %d\n", a->name, k->name, k->Hg, k->Wg, k->side, k->B, k->H, k->D, k->E);
+    printf("%s, %s %dx%d side %d B %d H %d D %d E %d\n", a->name, k->name, k->Hg, k->Wg, k->side, k->B, k->H, k->D,
+           k->E);
     Outputs o = run(a, x, k), again = run(a, x, k);
     Result r = reference(download_real(o.s, x->n_s), x, k);
     assert_true(close_real("y", o.y, r.y, x->n_y));
@@ -203,7 +207,8 @@ static void compare(const LisaAlgorithm *a, const Inputs *x, const Case *k) {
     assert_true(close_float("db", o.db, r.db, x->n_b));
     assert_memory_equal(download(o.dwa, x->n_wa), download(again.dwa, x->n_wa), x->n_wa * sizeof(float));
     assert_memory_equal(download(o.dwb, x->n_wb), download(again.dwb, x->n_wb), x->n_wb * sizeof(float));
-    assert_memory_equal(download_real(o.dqk, 2 * x->n_y), download_real(again.dqk, 2 * x->n_y), 2 * x->n_y * sizeof(float));
+    assert_memory_equal(download_real(o.dqk, 2 * x->n_y), download_real(again.dqk, 2 * x->n_y),
+                        2 * x->n_y * sizeof(float));
 }
 
 static void check_case(const Case *k) {
@@ -250,8 +255,9 @@ static void test_algorithms_agree(void **state) {
     static const int sides[][2] = {{7, 7}, {14, 14}, {28, 28}, {10, 33}, {56, 56}, {84, 84}};
     for (int i = 0; i < (emulated() ? 1 : 6); i++)
         for (int grid = 0; grid < 2; grid++) {
-            Case k = {grid ? "torus" : "circle", grid ? OFFSETS_TORUS : OFFSETS_CIRCLE, sides[i][0], sides[i][1], 0, 1, 1,
-                      i < 3 ? 16 : 2, i < 3 ? 4 : 6, true};
+            const char *name = grid ? "torus" : "circle";
+            OffsetKind kind = grid ? OFFSETS_TORUS : OFFSETS_CIRCLE;
+            Case k = {name, kind, sides[i][0], sides[i][1], 0, 1, 1, i < 3 ? 16 : 2, i < 3 ? 4 : 6, true};
             Inputs x = inputs_of(&k);
             Outputs got = run(&fft, &x, &k), want = run(&dense, &x, &k);
             printf("fft == dense, %s %dx%d D %d E %d\n", k.name, k.Hg, k.Wg, k.D, k.E);
@@ -266,7 +272,8 @@ static void test_algorithms_agree(void **state) {
             for (size_t o = 0; o < x.n_b; o++)
                 for (size_t n = x.n_s / (size_t)k.E, t = 0; t < n; t++)
                     db_size[o] += fabs((double)x.dy[t * (size_t)k.D + o / (size_t)k.E] * s[o % (size_t)k.E * n + t]);
-            assert_true(close_sums("db", download(got.db, x.n_b), widened(download(want.db, x.n_b), x.n_b), db_size, x.n_b, true));
+            assert_true(close_sums("db", download(got.db, x.n_b), widened(download(want.db, x.n_b), x.n_b), db_size,
+                                   x.n_b, true));
             release_all();
         }
 }
@@ -468,8 +475,9 @@ static void test_global_filter(void **state) {
 int main(void) {
     kernels_init();
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_formulas),     cmocka_unit_test(test_algorithms_agree), cmocka_unit_test(test_nan),
-        cmocka_unit_test(test_costs),        cmocka_unit_test(test_unit_lengths),     cmocka_unit_test(test_position_weights),
+        cmocka_unit_test(test_formulas),      cmocka_unit_test(test_algorithms_agree),
+        cmocka_unit_test(test_nan),           cmocka_unit_test(test_costs),
+        cmocka_unit_test(test_unit_lengths),  cmocka_unit_test(test_position_weights),
         cmocka_unit_test(test_global_filter),
     };
     int failed = cmocka_run_group_tests(tests, NULL, NULL);

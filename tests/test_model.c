@@ -189,7 +189,8 @@ static const double ONE_TENSOR = sizeof(real) == 4 ? 1e-5 : 0.27;
 
 static int compare(const Case *c, const char *name, const float *got, size_t n, double tolerance) {
     double *wanted = wanted_tensor(c, name);
-    int ok = sizeof(real) == 4 ? check_close(name, got, wanted, n, tolerance) : check_rms(name, got, wanted, n, tolerance);
+    int ok = sizeof(real) == 4 ? check_close(name, got, wanted, n, tolerance)
+                               : check_rms(name, got, wanted, n, tolerance);
     free(wanted);
     return ok;
 }
@@ -500,8 +501,10 @@ static float *two_steps(const VitConfig *config, size_t *total, size_t *bytes) {
     plan_poison(&vit.training);
     params_allocate(&vit.params, true);
     params_initialize(&vit.params, check_seed());
-    size_t n = vit.params.total, image = 3 * (size_t)config->img_h * (size_t)config->img_w, C = (size_t)config->num_classes;
-    float *grads = malloc(2 * n * sizeof *grads), *x = check_normal(B * image, 1, 1), *targets = calloc(B * C, sizeof *targets);
+    size_t n = vit.params.total, C = (size_t)config->num_classes;
+    size_t image = 3 * (size_t)config->img_h * (size_t)config->img_w;
+    float *grads = malloc(2 * n * sizeof *grads), *x = check_normal(B * image, 1, 1),
+          *targets = calloc(B * C, sizeof *targets);
     for (size_t b = 0; b < B; b++) targets[b * C + b] = 1;
     for (uint32_t step = 0; step < 2; step++) {
         device_zero(vit.params.grads, n * sizeof(float));
@@ -541,8 +544,8 @@ static void test_recompute(void **state) {
         for (size_t k = 0; k < 2 * total; k++) squares += (double)plain[k] * plain[k];
         for (size_t k = 0; k < total; k++) moved += fabs((double)plain[k] - plain[total + k]);
         printf("recompute, %s %s %s%s: %zu bytes kept, %zu without\n", config.attention.attn,
-               config.attention.feature_map, config.attention.relative, config.stage_count > 1 ? ", two stages" : "", less,
-               all);
+               config.attention.feature_map, config.attention.relative, config.stage_count > 1 ? ", two stages" : "",
+               less, all);
         assert_true(isfinite(squares) && squares > 0 && moved > 0);
         assert_memory_equal(plain, again, 2 * total * sizeof *plain);
         assert_true(less < all);
@@ -596,8 +599,9 @@ static int micro_batches_add_up(const char *path) {
     for (int i = 0; i < c.vit.params.count; i++) {
         const Param *p = &c.vit.params.items[i];
         if (p->frozen) continue;
-        ok &= cancels(p->name) ? all_zero(p->name, parts + p->offset, p->size)
-                               : check_close_float(p->name, parts + p->offset, whole + p->offset, p->size, REAL_TOLERANCE);
+        ok &= cancels(p->name)
+                  ? all_zero(p->name, parts + p->offset, p->size)
+                  : check_close_float(p->name, parts + p->offset, whole + p->offset, p->size, REAL_TOLERANCE);
     }
     free(parts);
     free(whole);

@@ -36,7 +36,8 @@ static void fixture_open(Fixture *f, bool freeze) {
     config.width = atoi(safetensors_metadata(&f->file, "width"));
     resnet_create(&f->net, &config, &f->params);
     params_allocate(&f->params, true);
-    if (!checkpoint_read_weights(&f->params, f->params.values, &f->file, "", NULL, error, sizeof error)) fail_msg("%s", error);
+    if (!checkpoint_read_weights(&f->params, f->params.values, &f->file, "", NULL, error, sizeof error))
+        fail_msg("%s", error);
     resnet_fold(&f->net);
     f->training.guarded = true;
     plan_start(&f->training, true);
@@ -103,8 +104,8 @@ static double *doubles_of(const SafeTensor *tensor) {
 }
 
 /* bfloat16 moves a sum near zero to ReLU's other side, and with it all that flows back through it: with two channels to
- * begin with, the plain formula in bfloat16 is 0.31 off on the worst tensor of batch a (make_resnet_fixtures.py --bf16).
- * The features are held to 2e-2. */
+ * begin with, the plain formula in bfloat16 is 0.31 off on the worst tensor of batch a
+ * (make_resnet_fixtures.py --bf16).  The features are held to 2e-2. */
 static const double WORST = 0.31;
 
 static int close_tensor(const char *what, const float *got, const double *want, size_t n, double tolerance) {
@@ -165,7 +166,8 @@ static void test_reference(void **state) {
     const float *grads = gradients_of(&f);
     for (int i = 0; i < f.params.count; i++) {
         const Param *p = &f.params.items[i];
-        bool trained = p->ndim == 4 && (strstr(p->name, "layer2") || strstr(p->name, "layer3") || strstr(p->name, "layer4"));
+        bool above = strstr(p->name, "layer2") || strstr(p->name, "layer3") || strstr(p->name, "layer4");
+        bool trained = p->ndim == 4 && above;
         assert_int_equal(p->frozen, !trained);
         for (size_t j = 0; p->frozen && j < p->size; j++) assert_true(grads[p->offset + j] == 0);
     }
@@ -270,7 +272,8 @@ static void test_final(void **state) {
     finals = 0;
     resnet_backward(&f.net, dfeatures, s.B, s.H, s.W, hear_final);
     assert_int_equal(finals, 3);
-    assert_true(ended == (size_t)(uintptr_t)(f.params.grads + params_find(&f.params, "backbone.0.body.layer2.0.conv1.weight")->offset));
+    const Param *last = params_find(&f.params, "backbone.0.body.layer2.0.conv1.weight");
+    assert_true(ended == (size_t)(uintptr_t)(f.params.grads + last->offset));
     fixture_close(&f);
 }
 

@@ -104,7 +104,8 @@ static void exact_normals_are_normal(void **state) {
     double sum[5] = {0}, worst = 0;
     for (size_t i = 0; i < DRAWS; i++) {
         double x = rng_normal_exact(seed, RNG_TEST, 14, 0, i), power = 1;
-        uint32_t u = rng_bits(seed, RNG_TEST, 14, 0, 2 * i) >> 8 | 1, v = rng_bits(seed, RNG_TEST, 14, 0, 2 * i + 1) >> 8;
+        uint32_t u = rng_bits(seed, RNG_TEST, 14, 0, 2 * i) >> 8 | 1,
+                 v = rng_bits(seed, RNG_TEST, 14, 0, 2 * i + 1) >> 8;
         double want = sqrt(-2 * log(u / 16777216.0)) * cos(2 * M_PI * v / 16777216.0);
         worst = fmax(worst, fabs(x - want));
         for (int k = 1; k <= 4; k++) sum[k] += power *= x;

@@ -78,7 +78,8 @@ static void test_patches(void **state) {
 static void residual_case(int B, int N, int M, bool scaled) {
     size_t n = (size_t)B * N, size = n * M;
     float *x = normals(size, 1), *f = normals(size, 1), *scale = normals(B, 1);
-    real *d_x = upload_real(x, size), *d_f = upload_real(f, size), *d_y = poisoned_real(size), *d_df = poisoned_real(size);
+    real *d_x = upload_real(x, size), *d_f = upload_real(f, size), *d_y = poisoned_real(size),
+         *d_df = poisoned_real(size);
     float *d_scale = upload(scale, B);
     double *y = zeros(size), *df = zeros(size);
     printf("residual sum B %d N %d M %d%s\n", B, N, M, scaled ? ", scaled" : "");

@@ -118,7 +118,7 @@ void *kernels_workspace(size_t bytes) {
     return workspace;
 }
 
-/* == What runtime.cu and linear.cu do on a GPU ====================================================================== */
+/* == What runtime.cu and linear.cu do on a GPU ===================================================================== */
 
 void kernels_init(void) {}
 void kernels_exit(void) { workspace_free(); }

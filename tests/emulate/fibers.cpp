@@ -206,7 +206,8 @@ static void run_block(const char *kernel) {
 void emulate_launch(const char *kernel, dim3 grid, dim3 threads, size_t shared_bytes,
                     const std::function<void()> &body) {
     thread_count = (int)(threads.x * threads.y * threads.z);
-    if (thread_count < 1 || thread_count > MAX_THREADS) emulate_fail(kernel, "more than 1024 threads in a block, or none");
+    if (thread_count < 1 || thread_count > MAX_THREADS)
+        emulate_fail(kernel, "more than 1024 threads in a block, or none");
     if (grid.x < 1 || grid.y < 1 || grid.z < 1 || grid.x > 0x7fffffff || grid.y > 65535 || grid.z > 65535)
         emulate_fail(kernel, "impossible grid");
     if (shared_bytes > 227 * 1024) emulate_fail(kernel, "more shared memory than a multiprocessor has");
@@ -224,7 +225,7 @@ void emulate_launch(const char *kernel, dim3 grid, dim3 threads, size_t shared_b
     free(emulate_shared);
 }
 
-/* == Warp exchange, the matrix instruction ========================================================================== */
+/* == Warp exchange, the matrix instruction ========================================================================= */
 
 /* Two sets of slots by turns: a lane that writes its next value cannot disturb one that still reads this one. */
 alignas(16) static unsigned char slots[2][MAX_THREADS][SLOT_BYTES];
