@@ -1,10 +1,12 @@
-"""train_detr beside the official SMCA-DETR on the processor, in turns, as ratios; and its three encoders beside each other.
+"""train_detr beside the official SMCA-DETR on the processor, in turns, as ratios; and its three encoders beside each
+other.
 
     python3 scripts/bench_detr.py CHECKOUT [--size 800x1066] [--threads 2] [--rounds 1] [--runs 3] [--compile]
 
-CHECKOUT is one's own copy of gaopengcuhk/SMCA-DETR.  One image, ResNet-50, 300 queries, seven boxes.  Training is forward,
-loss with matching, backward, clipping and AdamW, dropout on; inference is the forward pass.  The fastest step counts on
-both sides.  Needs PyTorch 2, torchvision and SciPy, build/cpu/train_detr and, for --compile, a C++ compiler."""
+CHECKOUT is one's own copy of gaopengcuhk/SMCA-DETR.  One image, ResNet-50, 300 queries, seven boxes.  Training is
+forward, loss with matching, backward, clipping and AdamW, dropout on; inference is the forward pass.  The fastest step
+counts on both sides.  Needs PyTorch 2, torchvision and SciPy, build/cpu/train_detr and, for --compile, a C++
+compiler."""
 
 import argparse
 import json
@@ -54,7 +56,8 @@ def official_times(compiled, channels_last):
     model.to(memory_format=layout)
     if compiled:
         model.compile()
-    groups = [{"params": [x for name, x in model.named_parameters() if x.requires_grad and ("backbone" in name) == below],
+    groups = [{"params": [x for name, x in model.named_parameters()
+                          if x.requires_grad and ("backbone" in name) == below],
                "lr": rate} for below, rate in ((False, 1e-4), (True, 1e-5))]
     optimizer = torch.optim.AdamW(groups, weight_decay=1e-4)
     image = torch.randn(1, 3, HEIGHT, WIDTH).contiguous(memory_format=layout)
@@ -80,8 +83,8 @@ def official_times(compiled, channels_last):
 
 def our_times(config):
     out = subprocess.run([os.path.join(ROOT, "build", "cpu", "train_detr"), "--config",
-                          os.path.join(ROOT, "configs", "coco", config + ".ini"), "--backbone-weights", "", "--batch-size", "1",
-                          "--image-size", args.size, "--bench", "--bench-seconds", str(args.runs)],
+                          os.path.join(ROOT, "configs", "coco", config + ".ini"), "--backbone-weights", "",
+                          "--batch-size", "1", "--image-size", args.size, "--bench", "--bench-seconds", str(args.runs)],
                          capture_output=True, text=True, check=True).stdout
     speed = json.loads(out.strip().splitlines()[-1])
     return speed["train_fastest_s"], speed["infer_fastest_s"]
@@ -97,7 +100,8 @@ def main():
             times = our_times(name) if name in CONFIGS else official_times(*variants[name])
             best[name] = [min(a, b) for a, b in zip(best.get(name, (1e9, 1e9)), times)]
             print(f"{name}: training {times[0]:.3f} s, inference {times[1]:.3f} s", flush=True)
-    print(f"PyTorch {torch.__version__}, {args.size}, {args.threads} threads, fastest of all rounds, times that of smca:")
+    print(f"PyTorch {torch.__version__}, {args.size}, {args.threads} threads, fastest of all rounds, "
+          "times that of smca:")
     for name, (train, infer) in best.items():
         print(f"  {name:24s} training {train:7.3f} s ({train / best['smca'][0]:.2f})   "
               f"inference {infer:7.3f} s ({infer / best['smca'][1]:.2f})")

@@ -3,8 +3,8 @@
     python3 scripts/bench_resnet.py [--size 800x1066] [--threads 1] [--runs 3] [--rounds 2] [--compile] [--cpu]
 
 PyTorch gets what it is fastest with: batch norms folded into weights and biases, channels last, and, with --compile,
-torch.compile.  Training computes the gradients of layers 2 to 4 as the detector does.  --cpu takes the processor's time in
-place of the clock's, on a busy machine with one thread.  Needs PyTorch 2 and, for --compile, a C++ compiler."""
+torch.compile.  Training computes the gradients of layers 2 to 4 as the detector does.  --cpu takes the processor's time
+in place of the clock's, on a busy machine with one thread.  Needs PyTorch 2 and, for --compile, a C++ compiler."""
 
 import argparse
 import os

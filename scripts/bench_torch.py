@@ -65,7 +65,8 @@ class StickBreaking(nn.Module):
 
 
 class Lisa(nn.Module):
-    """The paper's Figure 7, head by head: q, k, v [B,H,N,C] -> [B,H,N,C] by `patterns` circular convolutions of each."""
+    """The paper's Figure 7, head by head: q, k, v [B,H,N,C] -> [B,H,N,C] by `patterns` circular convolutions of
+    each."""
 
     def __init__(self, N, C, patterns):
         super().__init__()
@@ -262,7 +263,8 @@ def measure(arguments, kind, mode):
     pool = arguments.pool or ("cls" if kind in ("softmax", "timm") else "gap")
     layout = torch.channels_last if device == "cuda" else torch.contiguous_format
     model = build(arguments, kind, pool).to(device, memory_format=layout)
-    images = torch.randn(arguments.batch, 3, arguments.img_size, arguments.img_size, device=device).to(memory_format=layout)
+    images = torch.randn(arguments.batch, 3, arguments.img_size, arguments.img_size,
+                         device=device).to(memory_format=layout)
     targets = torch.randn(arguments.batch, arguments.num_classes, device=device).softmax(-1)
     optimizer = adamw(model)
 

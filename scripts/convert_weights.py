@@ -4,13 +4,13 @@
     python3 scripts/convert_weights.py smca.pth smca.safetensors
     python3 scripts/convert_weights.py --backbone detr.pth backbone.safetensors
 
-Reads torchvision's ResNet-50 (names without a prefix; fc.* and num_batches_tracked are left out) and the official checkpoints
-of DETR and SMCA-DETR (500 tensors under the key `model`).  --backbone keeps the backbone alone, of any of them.  Every tensor
-is checked by name and shape before anything is written.
+Reads torchvision's ResNet-50 (names without a prefix; fc.* and num_batches_tracked are left out) and the official
+checkpoints of DETR and SMCA-DETR (500 tensors under the key `model`).  --backbone keeps the backbone alone, of any of
+them.  Every tensor is checked by name and shape before anything is written.
 
-A .pth file is a pickle, which could run anything; it is read here without PyTorch, and the only objects it gets to make are
-tensors, containers and the checkpoint's settings, which are ignored.  Since PyTorch 1.6 the file is a zip archive with the
-pickle and a member for every storage; before, the pickle and the storages follow each other.  Needs numpy."""
+A .pth file is a pickle, which could run anything; it is read here without PyTorch, and the only objects it gets to make
+are tensors, containers and the checkpoint's settings, which are ignored.  Since PyTorch 1.6 the file is a zip archive
+with the pickle and a member for every storage; before, the pickle and the storages follow each other.  Needs numpy."""
 
 import argparse
 import collections

@@ -128,7 +128,8 @@ def draw(files, which, queries, layers, heads, out):
     what = {"weights": "What the marked token looks at", "spatial": "What its place alone makes it look at"}[which]
     title = what if len(files) > 1 else f"{what}: {files[0][1].get('attn', 'attention')}"
     figure.text(MARGIN / width, 1 - 0.15 / height, title, va="top", fontsize=13, fontweight="bold")
-    legend = "bright: much weight; where some are negative, red above zero and blue below; beneath each map, its largest"
+    legend = ("bright: much weight; where some are negative, red above zero and blue below; "
+              "beneath each map, its largest")
     figure.text(MARGIN / width, 1 - 0.42 / height, legend, va="top", fontsize=9, color="#666666")
     figure.savefig(out, dpi=120)
 
@@ -204,7 +205,8 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("files", nargs="+", metavar="FILE", help="what --attention wrote")
     parser.add_argument("--out", required=True, metavar="PNG", help="picture to write")
-    parser.add_argument("--queries", metavar="N,N", help="which of the query tokens in the files, from 0 (default: all)")
+    parser.add_argument("--queries", metavar="N,N",
+                        help="which of the query tokens in the files, from 0 (default: all)")
     parser.add_argument("--layers", metavar="N,N", help="which layers, from 1 (default: all)")
     parser.add_argument("--heads", metavar="N,N", help="which heads, from 1 (default: all)")
     kind = parser.add_mutually_exclusive_group()
@@ -225,7 +227,8 @@ def main():
             draw_ranks(files, arguments.out)
         else:
             draw(files, which, chosen("--queries", arguments.queries, count, 0),
-                 chosen("--layers", arguments.layers, depth, 1), chosen("--heads", arguments.heads, heads, 1), arguments.out)
+                 chosen("--layers", arguments.layers, depth, 1), chosen("--heads", arguments.heads, heads, 1),
+                 arguments.out)
     except (OSError, KeyError, ValueError) as error:
         sys.exit(f"plot_attention.py: {os.path.basename(path)}: {error}")
     print(arguments.out)

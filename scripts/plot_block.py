@@ -71,8 +71,8 @@ def print_table(rows):
         name = row["operator"] if row["by"] == "vit.c" else f"{row['operator']}, {row['by']}"
         times = [f"{float(row[key]):.1f}{ratio(row, key, softmax)}" for key in ("infer_ms", "train_ms")]
         macs = f"{float(row['mmacs']):.1f}" if row["mmacs"] else ""
-        print(f"| {row['grid']} x {row['grid']} | {name} | {macs} | {times[0]} | {times[1]} | {mebibytes(row['infer_bytes'])} "
-              f"| {mebibytes(row['train_bytes'])} |")
+        print(f"| {row['grid']} x {row['grid']} | {name} | {macs} | {times[0]} | {times[1]} "
+              f"| {mebibytes(row['infer_bytes'])} | {mebibytes(row['train_bytes'])} |")
 
 
 def main():

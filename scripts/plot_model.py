@@ -1,5 +1,5 @@
-"""Draws what the weights of a checkpoint show, as in the ViT paper's Figure 7: the first principal components of the patch
-embedding's filters, and how alike the position embeddings of any two tokens are.
+"""Draws what the weights of a checkpoint show, as in the ViT paper's Figure 7: the first principal components of the
+patch embedding's filters, and how alike the position embeddings of any two tokens are.
 
     python3 scripts/plot_model.py runs/cifar100-softmax-001/best.safetensors --out model.png
 
@@ -22,8 +22,8 @@ COMPONENTS, ACROSS, MOST_TILES = 28, 7, 8
 
 
 def principal_filters(weight):
-    """[M,3,P,P] -> the first components [up to 28,P,P,3], each stretched to 0..1, and the share of the filters' square sum
-    that they have."""
+    """[M,3,P,P] -> the first components [up to 28,P,P,3], each stretched to 0..1, and the share of the filters' square
+    sum that they have."""
     M, _, P, _ = weight.shape
     _, size, components = np.linalg.svd(weight.reshape(M, -1).astype(np.float64), full_matrices=False)
     first = components[:COMPONENTS].reshape(-1, 3, P, P).transpose(0, 2, 3, 1)

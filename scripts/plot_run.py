@@ -9,7 +9,8 @@
 nats) instead of the curves; the dashed line is where uniform weights would be.
 
 Reads log.csv of each folder: step, epoch, loss, lr, grad_norm, images_per_s, top1, top5 (the last two only in rows with
-an evaluation), jsd, stall; a detector's has ap and ap50 for top1 and top5, and AP50 is drawn, AP fainter.  A run that is still going on can be drawn too.  Needs matplotlib.
+an evaluation), jsd, stall; a detector's has ap and ap50 for top1 and top5, and AP50 is drawn, AP fainter.  A run that
+is still going on can be drawn too.  Needs matplotlib.
 """
 
 import argparse

@@ -42,7 +42,8 @@ def moved(draw, box):
         return [x, y, w * draw.choice([0.5, 0.55, 0.6, 0.75, 0.8, 0.85, 0.9, 0.95, 2]), h]
     if kind == 3:
         return [x, y, w, h * draw.choice([0.5, 0.65, 0.7, 0.75, 0.9, 0.95, 2])]
-    return [x + draw.uniform(-w, w) / 8, y + draw.uniform(-h, h) / 8, w * draw.uniform(0.7, 1.3), h * draw.uniform(0.7, 1.3)]
+    return [x + draw.uniform(-w, w) / 8, y + draw.uniform(-h, h) / 8, w * draw.uniform(0.7, 1.3),
+            h * draw.uniform(0.7, 1.3)]
 
 
 def draw_case(seed):
@@ -72,7 +73,8 @@ def draw_case(seed):
                 box = moved(draw, box)
             if draw.random() < 0.05:
                 category = 91 + draw.randrange(3)  # unknown
-            results.append({"image_id": image["id"], "category_id": category, "bbox": box, "score": draw.choice(scores)})
+            results.append({"image_id": image["id"], "category_id": category, "bbox": box,
+                            "score": draw.choice(scores)})
     if seed % 5 == 0 and results:  # more than a hundred of one kind
         some = draw.choice(results)
         for _ in range(150):
@@ -112,13 +114,15 @@ def named_cases():
                                              truth(3, 1, [300, 0, 33, 33], area=1024.25)], one,
                                 [found(1, [0, 0, 32, 32], .5), found(1, [100, 0, 96, 96], .5),
                                  found(1, [300, 0, 33, 33], .5), found(1, [500, 0, 32, 32], .6)]),
-        "area-out-of-range": ([image(1)], [truth(1, 1, [0, 0, 50, 50], area=2e10), truth(2, 1, [100, 0, 50, 50], area=-3)],
+        "area-out-of-range": ([image(1)], [truth(1, 1, [0, 0, 50, 50], area=2e10),
+                                           truth(2, 1, [100, 0, 50, 50], area=-3)],
                               one, [found(1, [0, 0, 50, 50], .9), found(1, [300, 300, 2e5, 1e5], .8)]),
         "more-than-a-hundred": ([image(1), image(2)],
                                 [truth(1, 1, [0, 0, 60, 60]), truth(2, 2, [100, 100, 60, 60])], one,
                                 [found(1 + i % 2, [i, i, 60, 60], round(.9 - .004 * i, 3)) for i in range(220)] +
                                 [found(1, [0, 0, 60, 60], .01), found(2, [100, 100, 60, 60], .01)]),
-        "ties": ([image(1), image(2)], [truth(1, 1, [0, 0, 40, 40]), truth(2, 2, [0, 0, 40, 40]), truth(3, 2, [0, 0, 40, 40])],
+        "ties": ([image(1), image(2)], [truth(1, 1, [0, 0, 40, 40]), truth(2, 2, [0, 0, 40, 40]),
+                                        truth(3, 2, [0, 0, 40, 40])],
                  one, [found(2, [20, 0, 40, 40], .5), found(2, [0, 0, 40, 40], .5), found(1, [80, 0, 40, 40], .5),
                        found(1, [0, 0, 40, 40], .5), found(2, [0, 10, 40, 40], .5)]),
         "no-ground-truth": ([image(1)], [truth(1, 1, [0, 0, 40, 40], category=7, crowd=1)], two,

@@ -3,8 +3,9 @@
     python tests/reference/check_convit.py build/cpu/train_vit [--img-size 224 --patch-size 16 --dim 192 --heads 6 ...]
 
 Makes timm's ConViT with random weights, once with its class token and once without (mean pooled: our --pool gap), gives
-its state dict to `train_vit --init` with a batch for --parity, and compares logits, loss and all gradients with what timm
-computes in float64.  The bias of pos_proj is the same for all keys of a query: its gradient must be zero on both sides.
+its state dict to `train_vit --init` with a batch for --parity, and compares logits, loss and all gradients with what
+timm computes in float64.  The bias of pos_proj is the same for all keys of a query: its gradient must be zero on both
+sides.
 """
 
 import argparse

@@ -2,12 +2,13 @@
 
     python3 tests/reference/check_smca.py CHECKOUT [--work FOLDER] [--seed 0] [--size 160x224]
 
-CHECKOUT is one's own copy of gaopengcuhk/SMCA-DETR.  Its single-scale model (ResNet-50, 300 queries, dynamic scale type3),
-with random weights and batch norms that are not the identity, is saved as a .pth file under `model`, made safetensors by
-scripts/convert_weights.py and read by `train_detr --init`.  Two images of two sizes, dropout off; logits and boxes of all
-decoder layers, the loss and the gradient of every trained tensor are compared, worst |difference| over the root mean square
-of the tensor.  The official model runs in float32 and in float64: their distance is what float32 costs anyone.
-The exit status is 0 if logits and boxes stay within 1e-4.  Needs PyTorch 2, torchvision, SciPy; build/cpu/train_detr."""
+CHECKOUT is one's own copy of gaopengcuhk/SMCA-DETR.  Its single-scale model (ResNet-50, 300 queries, dynamic scale
+type3), with random weights and batch norms that are not the identity, is saved as a .pth file under `model`, made
+safetensors by scripts/convert_weights.py and read by `train_detr --init`.  Two images of two sizes, dropout off; logits
+and boxes of all decoder layers, the loss and the gradient of every trained tensor are compared, worst |difference| over
+the root mean square of the tensor.  The official model runs in float32 and in float64: their distance is what float32
+costs anyone.  The exit status is 0 if logits and boxes stay within 1e-4.  Needs PyTorch 2, torchvision, SciPy;
+build/cpu/train_detr."""
 
 import argparse
 import os
@@ -49,8 +50,8 @@ def inputs_of(height, width):
     for image, (h, w) in zip(images, sizes):
         image[:, h:], image[:, :, w:] = 0, 0
     boxes = torch.cat([0.3 + 0.4 * torch.rand(sum(COUNTS), 2), 0.1 + 0.4 * torch.rand(sum(COUNTS), 2)], 1)
-    return {"images": images.numpy(), "sizes": sizes, "counts": np.array(COUNTS, np.int64), "target_boxes": boxes.numpy(),
-            "labels": torch.randint(1, CLASSES, (sum(COUNTS),)).numpy()}
+    return {"images": images.numpy(), "sizes": sizes, "counts": np.array(COUNTS, np.int64),
+            "target_boxes": boxes.numpy(), "labels": torch.randint(1, CLASSES, (sum(COUNTS),)).numpy()}
 
 
 def official(model, criterion, inputs, dtype):
@@ -77,8 +78,8 @@ def report(title, got, want):
     joined = [np.concatenate([x[name].ravel() for name in names]) for x in (got, want)]
     heads = {name: relative_error(got[name], want[name]) for name in ("logits", "boxes", "loss")}
     print(f"{title}: " + ", ".join(f"{name} {error:.1e}" for name, error in heads.items()))
-    print(f"  {len(names)} gradients: worst {worst[0][0]:.1e} ({worst[0][1][5:]}), median {worst[len(worst) // 2][0]:.1e}, "
-          f"all as one vector {norm_error(*joined):.1e} of its norm")
+    print(f"  {len(names)} gradients: worst {worst[0][0]:.1e} ({worst[0][1][5:]}), "
+          f"median {worst[len(worst) // 2][0]:.1e}, all as one vector {norm_error(*joined):.1e} of its norm")
     return max(heads["logits"], heads["boxes"])
 
 

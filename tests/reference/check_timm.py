@@ -73,8 +73,8 @@ def compare_with(model, command, name, directory, side, classes, take=None):
 
 def check_pool(binary, pool, directory):
     """Returns the number of tensors that differ."""
-    command = [*shlex.split(binary), "--attn", "softmax", "--img-size", 224, "--patch-size", 16, "--dim", 192, "--depth",
-               12, "--heads", 3, "--num-classes", 1000, "--pool", pool, "--pos-embed", "learned"]
+    command = [*shlex.split(binary), "--attn", "softmax", "--img-size", 224, "--patch-size", 16, "--dim", 192,
+               "--depth", 12, "--heads", 3, "--num-classes", 1000, "--pool", pool, "--pos-embed", "learned"]
     return compare_with(random_deit(pool, seed=17), command, f"deit-{pool}", directory, 224, 1000)
 
 

@@ -1,11 +1,11 @@
-"""Compares the output of `train_vit --parity IN --out OUT`, or train_detr's, with a fixture: logits, boxes, loss and every
-gradient.
+"""Compares the output of `train_vit --parity IN --out OUT`, or train_detr's, with a fixture: logits, boxes, loss and
+every gradient.
 
     python3 tests/reference/compare_parity.py tests/fixtures/ripple.safetensors OUT [--tolerance 1e-5] [--whole]
 
-Prints for each tensor the worst |got - want| relative to the root mean square of `want`, and the worst of them last; the
-exit status is 0 only if every tensor is there, has its shape and stays within the tolerance.  With --whole, for bfloat16
-activations, the measure is ||got - want|| / ||want||, and the gradients count together, as one vector.
+Prints for each tensor the worst |got - want| relative to the root mean square of `want`, and the worst of them last;
+the exit status is 0 only if every tensor is there, has its shape and stays within the tolerance.  With --whole, for
+bfloat16 activations, the measure is ||got - want|| / ||want||, and the gradients count together, as one vector.
 """
 
 import argparse
@@ -26,8 +26,9 @@ def relative_error(got, want):
 
 
 def compare(got, want, tolerance, measure=relative_error, vanishing=()):
-    """Both {name: array}, of which logits, boxes, loss and grad.* count.  Prints a line a tensor; returns how many fail.
-    Gradients that only rounding keeps from zero, `vanishing`, are held to the root mean square of all gradients."""
+    """Both {name: array}, of which logits, boxes, loss and grad.* count.  Prints a line a tensor; returns how many
+    fail.  Gradients that only rounding keeps from zero, `vanishing`, are held to the root mean square of all
+    gradients."""
     every = np.concatenate([x.ravel() for name, x in want.items() if name.startswith("grad.")] or [np.zeros(1)])
     compared = {name for name in [*got, *want] if name in ("logits", "boxes", "loss") or name.startswith("grad.")}
     failures, worst = 0, (0.0, "")

@@ -116,11 +116,13 @@ DROPOUT = 15  # what core/rng.h calls RNG_DROPOUT
 def philox(block, a, b, purpose, seed):
     """Philox4x32-10 of the counters (block, a, b, purpose): [4] arrays of uint32, here in uint64."""
     low = np.uint64(0xFFFFFFFF)
-    c = [block & low, np.full_like(block, a), np.full_like(block, b), purpose | (block >> np.uint64(32)) << np.uint64(8)]
+    c = [block & low, np.full_like(block, a), np.full_like(block, b),
+         purpose | (block >> np.uint64(32)) << np.uint64(8)]
     k0, k1 = seed & 0xFFFFFFFF, seed >> 32
     for _ in range(10):
         p0, p1 = np.uint64(0xD2511F53) * c[0], np.uint64(0xCD9E8D57) * c[2]
-        c = [(p1 >> np.uint64(32)) ^ c[1] ^ np.uint64(k0), p1 & low, (p0 >> np.uint64(32)) ^ c[3] ^ np.uint64(k1), p0 & low]
+        c = [(p1 >> np.uint64(32)) ^ c[1] ^ np.uint64(k0), p1 & low, (p0 >> np.uint64(32)) ^ c[3] ^ np.uint64(k1),
+             p0 & low]
         k0, k1 = (k0 + 0x9E3779B9) & 0xFFFFFFFF, (k1 + 0xBB67AE85) & 0xFFFFFFFF
     return c
 
@@ -128,8 +130,8 @@ def philox(block, a, b, purpose, seed):
 def kept(elements, rate, seed, step, site, image):
     """Which elements of an image are kept: half (i / 16) % 8 of block 16 (i / 128) + i % 16."""
     i = np.asarray(elements, np.uint64)
-    words = philox(i // np.uint64(128) * np.uint64(16) + i % np.uint64(16), step, site << 20 | image, np.uint64(DROPOUT),
-                   seed)
+    words = philox(i // np.uint64(128) * np.uint64(16) + i % np.uint64(16), step, site << 20 | image,
+                   np.uint64(DROPOUT), seed)
     half = i // np.uint64(16) % np.uint64(8)
     word = np.choose((half // np.uint64(2)).astype(np.int64), words)
     return (word >> half % np.uint64(2) * np.uint64(16) & np.uint64(0xFFFF)) >= round(65536 * rate)

@@ -53,9 +53,9 @@ def relative_buffers(relative, H, D, N, features):
 
 
 class Notes:
-    """What a forward pass leaves behind: `kinks`, what entered the ReLUs of feature maps; `denominators`, sums over keys
-    before their rule; `constants`, the maxima that count as constants of the backward pass.  With `replay` the constants
-    are those of an earlier pass: a function whose derivatives are those of the backward pass."""
+    """What a forward pass leaves behind: `kinks`, what entered the ReLUs of feature maps; `denominators`, sums over
+    keys before their rule; `constants`, the maxima that count as constants of the backward pass.  With `replay` the
+    constants are those of an earlier pass: a function whose derivatives are those of the backward pass."""
 
     def __init__(self, replay=None):
         self.kinks, self.denominators, self.constants = [], [], []

@@ -1,6 +1,6 @@
 """Structure-aware attention and LiSA in plain PyTorch, from the paper's equations 9 to 14: every pair of tokens, every
-table looked up entry by entry, and no Fourier transform; and GFNet's global filter.  Operators are pairs of functions as in
-rival_operators.py.  Letters as in vit_reference.py, and E patterns, T entries of a table.
+table looked up entry by entry, and no Fourier transform; and GFNet's global filter.  Operators are pairs of functions
+as in rival_operators.py.  Letters as in vit_reference.py, and E patterns, T entries of a table.
 
 Run as a program it checks the circular sums against torch.fft, as the paper's Figure 7 writes them.
 """
@@ -103,7 +103,8 @@ def self_check():
                   for name, shape in parameter_shapes(config).items()}
         params["norm.weight"], params["norm.bias"] = torch.ones(4).double(), torch.zeros(4).double()
         ours = mix(SimpleNamespace(config=config), params.get, q[:, None], k[:, None], v[:, None], 0)
-        paper = F.layer_norm(paper_lisa(q, k, v, params["lisa.wa"], params["lisa.wb"], params["lisa.b"]), (4,), eps=1e-6)
+        paper = F.layer_norm(paper_lisa(q, k, v, params["lisa.wa"], params["lisa.wb"], params["lisa.b"]), (4,),
+                             eps=1e-6)
         worst = (ours - paper).abs().max().item()
         assert worst < 1e-10, worst
         print(f"lisa == the paper's pseudo-code   grid {side[0]}x{side[1]}   worst {worst:.1e}   ok")

@@ -101,7 +101,8 @@ def main():
     assert len(vision) == 320 and len(smca) == 500
     save("resnet50.pth", tensors(vision))
     save("smca.pth", {"model": smca, "epoch": 49, "args": argparse.Namespace(lr=1e-4), "optimizer": {"state": {}}})
-    torch.save({"model": tensors(detector(False)), "args": argparse.Namespace(lr=1e-4)}, os.path.join(folder, "detr.pth"),
+    torch.save({"model": tensors(detector(False)), "args": argparse.Namespace(lr=1e-4)},
+               os.path.join(folder, "detr.pth"),
                _use_new_zipfile_serialization=False) # as before 1.6, when DETR was published
     save("bfloat16.pth", {name: x.bfloat16() if x.is_floating_point() else x for name, x in tensors(vision).items()})
     save("half.pth", {name: x.half() if x.is_floating_point() else x for name, x in tensors(vision).items()})

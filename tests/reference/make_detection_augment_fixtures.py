@@ -46,8 +46,8 @@ def moved(box, size, mirror, steps):
 def main():
     draw = random.Random(1)
     os.makedirs(OUT, exist_ok=True)
-    sizes = [(640, 480), (480, 640), (640, 427), (500, 375), (800, 800), (1333, 800), (2666, 1600), (612, 612), (2, 1000),
-             (1000, 3), (1, 1)]
+    sizes = [(640, 480), (480, 640), (640, 427), (500, 375), (800, 800), (1333, 800), (2666, 1600), (612, 612),
+             (2, 1000), (1000, 3), (1, 1)]
     with open(os.path.join(OUT, "resized.txt"), "w") as file:
         for n in range(400):
             w, h = sizes[n] if n < len(sizes) else (draw.randint(30, 1500), draw.randint(30, 1500))

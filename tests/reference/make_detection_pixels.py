@@ -1,10 +1,10 @@
-"""Writes tests/fixtures/detection/moved_pixels.txt: DETR's transforms of pictures (datasets/transforms.py: hflip, resize,
-crop, resize) by Pillow.
+"""Writes tests/fixtures/detection/moved_pixels.txt: DETR's transforms of pictures (datasets/transforms.py: hflip,
+resize, crop, resize) by Pillow.
 
     python3 tests/reference/make_detection_pixels.py
 
-A case: width height mirror steps { width height left top crop_width crop_height } x steps, then the pixels of the result
-in hexadecimal.  The picture has the formula of tests/test_pictures.c."""
+A case: width height mirror steps { width height left top crop_width crop_height } x steps, then the pixels of the
+result in hexadecimal.  The picture has the formula of tests/test_pictures.c."""
 
 import os
 import random

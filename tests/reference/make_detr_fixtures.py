@@ -1,14 +1,15 @@
-"""Writes tests/fixtures/smca/<case>.safetensors: a small SMCA-DETR above its backbone, a batch of two sizes, and what the
-float64 reference makes of them.
+"""Writes tests/fixtures/smca/<case>.safetensors: a small SMCA-DETR above its backbone, a batch of two sizes, and what
+the float64 reference makes of them.
 
     python3 tests/reference/make_detr_fixtures.py           draws and writes new ones (another PyTorch, other draws)
     python3 tests/reference/make_detr_fixtures.py --check   recomputes and compares with the files there
 
-A file holds features [B,N,channels], dlogits and dboxes (the loss is their product with the outputs) and every parameter in
-float32, logits, boxes, the parameters' grad.<name> and grad.features in float64; its metadata are the settings.  With
-dropout the masks are those of seed SEED, step STEP, first image FIRST.  Draws are repeated until a float32 program can be
-held to 1e-5: no ReLU flips by rounding, no stick-breaking process ends by rounding, and this reference run in float32 stays
-within a quarter of the tolerance, or within a third where features take the place of a softmax in the encoder.
+A file holds features [B,N,channels], dlogits and dboxes (the loss is their product with the outputs) and every
+parameter in float32, logits, boxes, the parameters' grad.<name> and grad.features in float64; its metadata are the
+settings.  With dropout the masks are those of seed SEED, step STEP, first image FIRST.  Draws are repeated until a
+float32 program can be held to 1e-5: no ReLU flips by rounding, no stick-breaking process ends by rounding, and this
+reference run in float32 stays within a quarter of the tolerance, or within a third where features take the place of a
+softmax in the encoder.
 """
 
 import os
@@ -132,7 +133,8 @@ def main():
             continue
         tensors, seed = make(case)
         safetensors_io.write(path, tensors, CASES[case].metadata())
-        print(f"{case:24s} seed {seed:6d}  {len(tensors):3d} tensors  {os.path.getsize(path) / 1024:.0f} KiB", flush=True)
+        print(f"{case:24s} seed {seed:6d}  {len(tensors):3d} tensors  {os.path.getsize(path) / 1024:.0f} KiB",
+              flush=True)
     sys.exit(mistakes > 0)
 
 

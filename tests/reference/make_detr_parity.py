@@ -1,11 +1,11 @@
-"""Writes tests/fixtures/detr/parity-<attn>.safetensors: a whole small detector with a batch of two sizes, and the float64
-reference's loss and gradients for `train_detr --parity`.
+"""Writes tests/fixtures/detr/parity-<attn>.safetensors: a whole small detector with a batch of two sizes, and the
+float64 reference's loss and gradients for `train_detr --parity`.
 
     python3 tests/reference/make_detr_parity.py [FOLDER]
 
-A file holds images [B,3,H,W] (float16, padded with zeros), sizes [B,2], counts [B], target_boxes [T,4], labels [T], every
-parameter and frozen tensor; expected are logits and boxes of all layers, loss, and grad.<parameter>.  The metadata has the
-settings as flags.  Draws are repeated until no ReLU flips
+A file holds images [B,3,H,W] (float16, padded with zeros), sizes [B,2], counts [B], target_boxes [T,4], labels [T],
+every parameter and frozen tensor; expected are logits and boxes of all layers, loss, and grad.<parameter>.  The
+metadata has the settings as flags.  Draws are repeated until no ReLU flips
 by rounding and this reference run in float32 stays within an eighth of the tolerance, 1e-4."""
 
 import os
@@ -28,8 +28,8 @@ COUNTS = (3, 0, 2)
 
 
 def settings(c):
-    return ["--attn", c.attn, "--backbone-blocks", ",".join(map(str, BLOCKS)), "--backbone-width", WIDTH, "--dim", c.dim,
-            "--ffn", c.ffn, "--heads", c.heads, "--encoder-layers", c.encoder_layers, "--decoder-layers",
+    return ["--attn", c.attn, "--backbone-blocks", ",".join(map(str, BLOCKS)), "--backbone-width", WIDTH, "--dim",
+            c.dim, "--ffn", c.ffn, "--heads", c.heads, "--encoder-layers", c.encoder_layers, "--decoder-layers",
             c.decoder_layers, "--queries", c.queries, "--num-classes", CLASSES, "--r-max", c.r_max, "--tau", c.tau,
             "--dynamic-scale", f"type{c.scale_type}"]
 
@@ -55,7 +55,8 @@ def inputs_of(c, seed):
 def compute(c, inputs, dtype=np.float64):
     names = [PREFIX + name + ".weight" for name in shapes(BLOCKS, WIDTH) if name.startswith("layer")
              and not name.startswith("layer1")] + list(parameter_shapes(c))
-    tensors = {name: torch.from_numpy(x.astype(dtype) if x.dtype.kind == "f" else x).requires_grad_(name in names) for name, x in inputs.items()}
+    tensors = {name: torch.from_numpy(x.astype(dtype) if x.dtype.kind == "f" else x).requires_grad_(name in names)
+               for name, x in inputs.items()}
     nearest = []
     body = {name[len(PREFIX):]: x for name, x in tensors.items() if name.startswith(PREFIX)}
     features = resnet(tensors["images"], body, BLOCKS, nearest).flatten(2).transpose(1, 2)
@@ -65,7 +66,8 @@ def compute(c, inputs, dtype=np.float64):
     total, *_ = set_loss(logits, boxes, tensors["target_boxes"], inputs["labels"], first, float(max(sum(COUNTS), 1)))
     total.backward()
     nearest += [x.abs().min().item() for x in model.kinks]
-    outputs = {"logits": logits, "boxes": boxes, "loss": total[None]} | {"grad." + name: tensors[name].grad for name in names}
+    outputs = {"logits": logits, "boxes": boxes, "loss": total[None],
+               **{"grad." + name: tensors[name].grad for name in names}}
     return min(nearest), {name: x.detach().numpy() for name, x in outputs.items()}
 
 
@@ -81,8 +83,8 @@ def sound(c, inputs):
 def main():
     folder = sys.argv[1] if len(sys.argv) > 1 else FIXTURES
     for attn in ("softmax", "linear", "ripple"):
-        c = Config(attn=attn, dim=12, ffn=10, heads=3, encoder_layers=1, decoder_layers=2, queries=6, columns=CLASSES + 1,
-                   channels=32 * WIDTH, r_max=2, height=70, width=66, sizes="70x40,37x66,50x50")
+        c = Config(attn=attn, dim=12, ffn=10, heads=3, encoder_layers=1, decoder_layers=2, queries=6,
+                   columns=CLASSES + 1, channels=32 * WIDTH, r_max=2, height=70, width=66, sizes="70x40,37x66,50x50")
         seed = 0
         while True:
             inputs = inputs_of(c, seed)

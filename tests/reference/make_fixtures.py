@@ -4,9 +4,10 @@
     python3 tests/reference/make_fixtures.py --check   recomputes and compares with the files there
     python3 tests/reference/make_fixtures.py --bf16    how far PyTorch's autocast to bfloat16 is from the files
 
-A file holds images [3,3,Hi,Wi], every parameter and every buffer under its own name in float32, labels [3] in int64, and
-logits, loss [1] and the parameters' grad.<name> in float64, computed from exactly those float32 values; its metadata are
-the settings.  The gradient of a parameter that no output depends on is zero, not what rounding leaves of zero.
+A file holds images [3,3,Hi,Wi], every parameter and every buffer under its own name in float32, labels [3] in int64,
+and logits, loss [1] and the parameters' grad.<name> in float64, computed from exactly those float32 values; its
+metadata are the settings.  The gradient of a parameter that no output depends on is zero, not what rounding leaves of
+zero.
 
 Parameters are drawn so that each one matters, and drawn again until a float32 program can be held to 1e-5: no ReLU of
 a feature map flips by rounding, no stick-breaking process ends by rounding, and this reference run in float32 stays

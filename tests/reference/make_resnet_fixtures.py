@@ -4,9 +4,9 @@ PyTorch, written from torchvision's description of ResNet-50, forward and every 
     python3 tests/reference/make_resnet_fixtures.py
     python3 tests/reference/make_resnet_fixtures.py --bf16      how far plain bfloat16 is from the file's numbers
 
-Tensors: the weights under torchvision's names after "backbone.0.body."; for the batches a (two images of different size)
-and b: pixels [B,H,W,3] uint8, sizes [B,2], features [B,h*w,C], dfeatures, and grad.<name> (of b only layer2's).  Gradients
-are those of sum(features * dfeatures).  Metadata: blocks, width.
+Tensors: the weights under torchvision's names after "backbone.0.body."; for the batches a (two images of different
+size) and b: pixels [B,H,W,3] uint8, sizes [B,2], features [B,h*w,C], dfeatures, and grad.<name> (of b only layer2's).
+Gradients are those of sum(features * dfeatures).  Metadata: blocks, width.
 
 A value near zero before a ReLU could fall on the other side in float32, so numbers are drawn until none is."""
 
@@ -113,14 +113,17 @@ def report_bfloat16():
         images = (torch.tensor(file[f"{name}.pixels"]).double() / 255 - MEAN) / STD
         for image, (h, w) in zip(images, file[f"{name}.sizes"]):
             image[h:], image[:, w:] = 0, 0
-        features = resnet(Bfloat16.apply(images.permute(0, 3, 1, 2)), tensors, list(map(int, metadata["blocks"].split(","))),
+        features = resnet(Bfloat16.apply(images.permute(0, 3, 1, 2)), tensors,
+                          list(map(int, metadata["blocks"].split(","))),
                           [], Bfloat16.apply).flatten(2).transpose(1, 2)
-        gradients = torch.autograd.grad((features * torch.tensor(file[f"{name}.dfeatures"])).sum(), list(trained.values()))
+        gradients = torch.autograd.grad((features * torch.tensor(file[f"{name}.dfeatures"])).sum(),
+                                        list(trained.values()))
         got = {"features": features.detach(), **{f"grad.{PREFIX}{n}": g for n, g in zip(trained, gradients)}}
         for tensor, x in got.items():
             if f"{name}.{tensor}" in file:
                 want = torch.tensor(file[f"{name}.{tensor}"]).double()
-                print(f"{name}.{tensor}: root mean square of the error {((x - want).norm() / want.norm()).item():.3f} of its own")
+                error = ((x - want).norm() / want.norm()).item()
+                print(f"{name}.{tensor}: root mean square of the error {error:.3f} of its own")
 
 
 def main():

@@ -1,10 +1,10 @@
-"""Writes tests/fixtures/detection/set_loss_<case>.safetensors: DETR's set loss with SMCA's constants in float64 PyTorch,
-written from its definition: one query, one target at a time.
+"""Writes tests/fixtures/detection/set_loss_<case>.safetensors: DETR's set loss with SMCA's constants in float64
+PyTorch, written from its definition: one query, one target at a time.
 
     python3 tests/reference/make_set_loss_fixtures.py
 
-Tensors: logits [L,B,Q,C], boxes [L,B,Q,4], target_boxes [T,4], labels [T], first [B+1]; expected: loss [5] (total; focal,
-l1, giou and share of wrong classes in the last layer), query [L,T], dlogits, dboxes.  Metadata: box_count."""
+Tensors: logits [L,B,Q,C], boxes [L,B,Q,4], target_boxes [T,4], labels [T], first [B+1]; expected: loss [5] (total;
+focal, l1, giou and share of wrong classes in the last layer), query [L,T], dlogits, dboxes.  Metadata: box_count."""
 
 import os
 
@@ -23,8 +23,8 @@ def corners(box):
 
 
 def giou(a, b):
-    """Of two boxes by centre.  Boxes that just touch have the derivative of boxes that overlap: so does clamp in PyTorch
-    1.13, with which the published models were trained; in 2.15 it has none at its limit."""
+    """Of two boxes by centre.  Boxes that just touch have the derivative of boxes that overlap: so does clamp in
+    PyTorch 1.13, with which the published models were trained; in 2.15 it has none at its limit."""
     a, b = corners(a), corners(b)
     side = torch.minimum(a[2:], b[2:]) - torch.maximum(a[:2], b[:2])
     side = torch.where(side < 0, torch.zeros_like(side), side)

@@ -127,7 +127,7 @@ def inception(model, p, x):
     return wide + depthwise(wide, model.config.grid, p("conv_fuse.weight"))
 
 
-# == Relational self-attention (KimManjin/RSA, "VplusR" for kernel and feature), its window the whole grid ==============
+# == Relational self-attention (KimManjin/RSA, "VplusR" for kernel and feature), its window the whole grid =============
 
 
 def rsa_shapes(config):

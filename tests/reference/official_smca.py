@@ -1,7 +1,8 @@
 """The official SMCA-DETR from one's own checkout of gaopengcuhk/SMCA-DETR, imported as it lies under a current PyTorch.
 
-The checkout dates from PyTorch 1.6.  Nothing in it is edited; what stands in the way is that torchvision's version, read
-as a decimal, looks like an old one, and that the backbone's weights would be downloaded.  Needs torchvision and SciPy.
+The checkout dates from PyTorch 1.6.  Nothing in it is edited; what stands in the way is that torchvision's version,
+read as a decimal, looks like an old one, and that the backbone's weights would be downloaded.  Needs torchvision and
+SciPy.
 """
 
 import os
@@ -10,10 +11,12 @@ import types
 
 import torch
 
-SETTINGS = dict(backbone="resnet50", dilation=False, masks=False, lr_backbone=1e-5, position_embedding="sine", enc_layers=6,
-                dec_layers=6, dim_feedforward=2048, hidden_dim=256, nheads=8, pre_norm=False, num_queries=300, smooth=8,
-                dynamic_scale="type3", aux_loss=True, set_cost_class=2, set_cost_bbox=5, set_cost_giou=2, bbox_loss_coef=5,
-                giou_loss_coef=2, eos_coef=0.1, dataset_file="coco", device="cpu", frozen_weights=None)
+SETTINGS = dict(backbone="resnet50", dilation=False, masks=False, lr_backbone=1e-5, position_embedding="sine",
+                enc_layers=6, dec_layers=6, dim_feedforward=2048, hidden_dim=256, nheads=8, pre_norm=False,
+                num_queries=300, smooth=8,
+                dynamic_scale="type3", aux_loss=True, set_cost_class=2, set_cost_bbox=5, set_cost_giou=2,
+                bbox_loss_coef=5, giou_loss_coef=2, eos_coef=0.1, dataset_file="coco", device="cpu",
+                frozen_weights=None)
 
 
 def load(checkout, dropout=0.1):

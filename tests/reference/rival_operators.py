@@ -1,7 +1,7 @@
 """Focused, sparse and kernel attention in plain PyTorch, from their definitions: see vit_reference.py for the letters.
 
-An operator here is a pair of functions: the shapes of its own parameters (below blocks.i.attn.), and the map from q, k, v
-[B,H,N,D] to what the output projection takes [B,N,M].  `model` is the Vit, whose `notes.kinks` collect what enters a
+An operator here is a pair of functions: the shapes of its own parameters (below blocks.i.attn.), and the map from q, k,
+v [B,H,N,D] to what the output projection takes [B,N,M].  `model` is the Vit, whose `notes.kinks` collect what enters a
 ReLU; p(name) is the block's parameter.
 """
 
@@ -50,7 +50,7 @@ def rpe_bias(config, table):
     return F.pad(bias, (1, 0, 1, 0)) if config.pool == "cls" else bias
 
 
-# == Focused linear attention (LeapLabTHU/FLatten-Transformer) ==========================================================
+# == Focused linear attention (LeapLabTHU/FLatten-Transformer) =========================================================
 
 
 def focused_shapes(config):
@@ -146,7 +146,7 @@ def castling(model, p, q, k, v, block):
     return join_heads(y) + depthwise(join_heads(v), model.config.grid, p("dconv.weight"))
 
 
-# == Through landmarks: Nystromformer (Xiong et al. 2021), SOFT (Lu et al. 2021) =========================================
+# == Through landmarks: Nystromformer (Xiong et al. 2021), SOFT (Lu et al. 2021) =======================================
 
 
 def pseudo_inverse(a, power):
@@ -161,9 +161,11 @@ def pseudo_inverse(a, power):
 
 def cell_means(x, grid, sides):
     """The mean of every cell of a grid [sides] over x [B,H,N,D]: [B,H,L,D]."""
-    rows, columns = ([(i * size // side, (i + 1) * size // side) for i in range(side)] for size, side in zip(grid, sides))
+    rows, columns = ([(i * size // side, (i + 1) * size // side) for i in range(side)]
+                     for size, side in zip(grid, sides))
     x = x.unflatten(2, grid)
-    return torch.stack([x[:, :, top:bottom, left:right].mean((2, 3)) for top, bottom in rows for left, right in columns], 2)
+    return torch.stack([x[:, :, top:bottom, left:right].mean((2, 3))
+                        for top, bottom in rows for left, right in columns], 2)
 
 
 def nystrom(model, p, q, k, v, block):

@@ -79,7 +79,8 @@ class Config:
         return self.img_size[0] // self.patch_size, self.img_size[1] // self.patch_size
 
     def metadata(self):
-        """Settings that came later stand there where they are not the default.  A hierarchy's lists have the settings' names."""
+        """Settings that came later stand there where they are not the default.  A hierarchy's lists have the settings'
+        names."""
         strings = {key: str(value) for key, value in vars(self).items()
                    if not key.startswith(LATER) or value != getattr(Config, key)
                    or (self.attn == "convit" and key == "convit_local_layers")}
@@ -119,8 +120,8 @@ def stages(config):
 
 
 def block_operator(config, block):
-    """Only the first ripple_layers blocks of a ripple model use ripple attention; the others are linear, or softmax.  Only
-    the first convit_local_layers of convit are gated; the others are softmax."""
+    """Only the first ripple_layers blocks of a ripple model use ripple attention; the others are linear, or softmax.
+    Only the first convit_local_layers of convit are gated; the others are softmax."""
     if config.attn == "convit" and block >= config.convit_local_layers:
         return "softmax"
     if config.attn not in RIPPLE or block < config.ripple_layers:
@@ -514,15 +515,16 @@ def self_check():
     cases += [Config(**{**small, "attn": "linear", "relative": name, "pool": "cls"})
               for name in ("sincspe", "convspe", "rope", "rope-2d", "permute")]
     cases += [Config(**{**small, "attn": "linear", "relative": "rope", "feature_map": "rfa"})]
-    two = {**small, "img_size": (13, 18), "patch_size": 4, "stage_dims": "4,6", "stage_depths": "2,1", "stage_heads": "2,3",
-           "stage_ratios": "2,3", "lisa_patterns": 2}
+    two = {**small, "img_size": (13, 18), "patch_size": 4, "stage_dims": "4,6", "stage_depths": "2,1",
+           "stage_heads": "2,3", "stage_ratios": "2,3", "lisa_patterns": 2}
     cases += [Config(**{**small, "attn": "conv", "mlp_conv": 1, "pos_embed": "conv"}),
               Config(**{**two, "attn": "lisa", "patch_overlap": 1, "mlp_conv": 1, "pos_embed": "conv"}),
               Config(**{**two, "attn": "softmax", "conv_stages": 1, "img_size": (16, 24)})]
     for seed, config in enumerate(cases):
         worst = check_finite_differences(config, seed)
         print(f"gradients == central differences   {config.attn:23s} {config.pool} {config.pos_embed:8s} "
-              f"R {config.r_max} tau {config.tau:<5g} {config.feature_map:13s} {config.relative:8s} worst {worst:.1e}   ok")
+              f"R {config.r_max} tau {config.tau:<5g} {config.feature_map:13s} {config.relative:8s} "
+              f"worst {worst:.1e}   ok")
 
     generator = torch.Generator().manual_seed(99)
     o = 3 * torch.randn(2, 2, 15, 4, generator=generator, dtype=torch.float64)
