@@ -17,8 +17,8 @@
 # OUT           files to write, without the ending (default runs/block); operators and grids that OUT.csv has already
 #               are not measured again
 #
-# A block is measured as a whole model of depth 1 on patches of one pixel: beside it there are a product of 3 x 192 a token,
-# the mean over the tokens and a classifier of ten classes, and in training AdamW.
+# A block is measured as a whole model of depth 1 on patches of one pixel: beside it there are a product of 3 x 192 a
+# token, the mean over the tokens and a classifier of ten classes, and in training AdamW.
 set -eu
 cd "$(dirname "$0")/.."
 
@@ -41,7 +41,8 @@ fail() { echo "scripts/bench_block.sh: $*" >&2; exit 1; }
 
 [ -x "$TRAIN_VIT" ] || fail "no $TRAIN_VIT: make first"
 for model in $MODELS; do
-    "$TRAIN_VIT" --help | grep -q "^  $model " || fail "MODELS: '$model' is no operator of $TRAIN_VIT (--help lists them)"
+    "$TRAIN_VIT" --help | grep -q "^  $model " ||
+        fail "MODELS: '$model' is no operator of $TRAIN_VIT (--help lists them)"
 done
 mkdir -p "$(dirname "$OUT")"
 [ -s "$csv" ] || echo "$header" >"$csv"
@@ -61,12 +62,14 @@ block_of() {
 # Multiply-adds of one image, 10^6.
 block_mmacs() {
     # shellcheck disable=SC2046 # a list
-    "$TRAIN_VIT" $(block_of "$1" "$2") --describe | awk '/^ *blocks\.0\./ { sum += $(NF - 1) } END { printf "%.3f", sum }'
+    "$TRAIN_VIT" $(block_of "$1" "$2") --describe |
+        awk '/^ *blocks\.0\./ { sum += $(NF - 1) } END { printf "%.3f", sum }'
 }
 
 # The fastest batches of the rounds, milliseconds: infer_batch_seconds and train_batch_seconds of the JSON lines in $1.
 fastest() {
-    awk -v key="\"$2\": " '{ split($0, part, key); t = part[2] + 0; if (NR == 1 || t < best) best = t } END { printf "%.3f", 1000 * best }' "$1"
+    awk -v key="\"$2\": " '{ split($0, part, key); t = part[2] + 0; if (NR == 1 || t < best) best = t }
+                            END { printf "%.3f", 1000 * best }' "$1"
 }
 
 ours() { # model, grid: a line of JSON
@@ -75,12 +78,16 @@ ours() { # model, grid: a line of JSON
 }
 
 theirs() { # model, grid, mode
-    "$TORCH_PYTHON" scripts/bench_torch.py --models "$1" --modes "$3" --batch "$BATCH" --threads "${OMP_NUM_THREADS:-$(nproc)}" \
+    "$TORCH_PYTHON" scripts/bench_torch.py --models "$1" --modes "$3" --batch "$BATCH" \
+        --threads "${OMP_NUM_THREADS:-$(nproc)}" \
         --steps 5 --img-size "$2" --patch-size 1 --depth 1 --heads 12 --num-classes 10 --pool gap 2>/dev/null
 }
 
 has() { grep -q "^$1,$2,[^,]*,$3," "$csv"; }
-too_slow() { awk -F , -v by="$1" -v of="$2" -v limit="$LIMIT" '$1 == by && $2 == of && $9 > 1000 * limit { slow = 1 } END { exit !slow }' "$csv"; }
+too_slow() {
+    awk -F , -v by="$1" -v of="$2" -v limit="$LIMIT" \
+        '$1 == by && $2 == of && $9 > 1000 * limit { slow = 1 } END { exit !slow }' "$csv"
+}
 
 for grid in $GRIDS; do
     wanted=
@@ -107,8 +114,10 @@ for grid in $GRIDS; do
             by="PyTorch $mode"
             has "$by" "$model" "$grid" || too_slow "$by" "$model" && continue
             theirs "$model" "$grid" "$mode" >"$scratch/torch" || fail "$TORCH_PYTHON: no result for $model, $mode"
-            awk -v by="$by" -v of="$model" -v grid="$grid" -v batch="$BATCH" -v infer="$(value infer_images_per_s <"$scratch/torch")" \
-                -v train="$(value train_images_per_s <"$scratch/torch")" -v version="$(value torch <"$scratch/torch")" 'BEGIN {
+            awk -v by="$by" -v of="$model" -v grid="$grid" -v batch="$BATCH" \
+                -v infer="$(value infer_images_per_s <"$scratch/torch")" \
+                -v train="$(value train_images_per_s <"$scratch/torch")" \
+                -v version="$(value torch <"$scratch/torch")" 'BEGIN {
                     printf "%s,%s,,%d,%d,%d,,%.3f,%.3f,,,\"PyTorch %s\"\n", by, of, grid, grid * grid, batch,
                            1000 * batch / infer, 1000 * batch / train, version }' | tee -a "$csv"
         done
@@ -123,7 +132,8 @@ for net in $NETS; do
     if grep -q "^$net," "$models"; then continue; fi
     "$TRAIN_VIT" --config "$config" --num-classes 1000 --batch-size "$BATCH" --micro-batch "$BATCH" --bench \
         --bench-seconds "$SECONDS_EACH" >"$scratch/net"
-    echo "$net,$(value params <"$scratch/net"),$(value macs <"$scratch/net" | awk '{ printf "%.3f", $1 / 1e9 }'),$BATCH,$(
+    echo "$net,$(value params <"$scratch/net"),$(
+        value macs <"$scratch/net" | awk '{ printf "%.3f", $1 / 1e9 }'),$BATCH,$(
         value infer_images_per_s <"$scratch/net"),$(value train_images_per_s <"$scratch/net"),$(
         value infer_bytes <"$scratch/net")" | tee -a "$models"
 done

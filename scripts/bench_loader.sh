@@ -37,7 +37,8 @@ ms() { sed -n 's/.*"ms": \([0-9.]*\).*/\1/p'; }
 inverse() { sed -n 's/.*"images_per_s": \([0-9.]*\).*/\1/p' | awk '{ print 1000 / $1 }'; }
 
 for _ in $(seq "$ROUNDS"); do
-    note torchvision "$($PRIORITY "$PYTHON" scripts/bench_loader.py torchvision "$data" "$SECONDS_EACH" 2>/dev/null | ms)"
+    note torchvision \
+        "$($PRIORITY "$PYTHON" scripts/bench_loader.py torchvision "$data" "$SECONDS_EACH" 2>/dev/null | ms)"
     [ -z "$FFCV_PYTHON" ] ||
         note ffcv "$($PRIORITY "$FFCV_PYTHON" scripts/bench_loader.py ffcv "$data" "$SECONDS_EACH" 2>/dev/null | ms)"
     note decode "$($PRIORITY "$bench" --decode "$scratch/files-train.pack" "$SECONDS_EACH" | ms)"
@@ -69,7 +70,7 @@ sort -k1,1 -k2,2n "$scratch/figures" | awk '
         for (n = 1; n <= 1024; n++) {
             if (!(("pool-" n) in best)) continue
             if (!first) first = best["pool-" n] * n
-            printf "%-58s %7.3f ms  %.0f images/s, %.0f %% of %d times one\n", "packed files, pool of " n, best["pool-" n],
-                1000 / best["pool-" n], 100 * first / (best["pool-" n] * n), n
+            printf "%-58s %7.3f ms  %.0f images/s, %.0f %% of %d times one\n", "packed files, pool of " n,
+                best["pool-" n], 1000 / best["pool-" n], 100 * first / (best["pool-" n] * n), n
         }
     }'

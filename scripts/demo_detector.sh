@@ -1,7 +1,7 @@
 #!/bin/sh
-# From a fresh checkout to a detector that finds and names ten shapes, in minutes on two CPU cores: installs what is missing,
-# builds, trains (configs/coco/shapes-demo.ini), evaluates as COCO does, draws how it went and what it found in a scene.
-# Everything lands in runs/demo-detector.
+# From a fresh checkout to a detector that finds and names ten shapes, in minutes on two CPU cores: installs what is
+# missing, builds, trains (configs/coco/shapes-demo.ini), evaluates as COCO does, draws how it went and what it found in
+# a scene.  Everything lands in runs/demo-detector.
 #
 #   sh scripts/demo_detector.sh [--epochs 4 ...]      options after the name go to train_detr
 set -eu

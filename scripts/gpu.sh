@@ -3,8 +3,8 @@
 #
 #   sh scripts/gpu.sh                      all stages
 #   sh scripts/gpu.sh build test parity    only these, in this order; the others another time
-#   sh scripts/gpu.sh bundle               on a machine without a GPU: build/gpu.tar.xz, for a machine with one but without
-#                                          the libraries that a build needs; `build` there unpacks it
+#   sh scripts/gpu.sh bundle               on a machine without a GPU: build/gpu.tar.xz, for a machine with one but
+#                                          without the libraries that a build needs; `build` there unpacks it
 #
 #   build      both precisions, their tests and benchmarks
 #   test       the kernel tests in both precisions
@@ -12,7 +12,8 @@
 #   sanitize   compute-sanitizer: memcheck and racecheck, on reduced cases
 #   bench      images a second, ours and PyTorch's: DeiT-tiny 224, and 16 x 16 tokens with softmax, linear, ripple
 #   attention  flash softmax against F.scaled_dot_product_attention, head dims 32 and 64
-#   block      one LiSA block against one softmax block, 7 x 7 to 84 x 84 tokens, and LiSA in PyTorch (scripts/bench_block.sh)
+#   block      one LiSA block against one softmax block, 7 x 7 to 84 x 84 tokens, and LiSA in PyTorch
+#              (scripts/bench_block.sh)
 #   detector   train_detr's three encoders at 800 x 1066
 #   table      what OUT has so far, ours against the faster of theirs
 #
@@ -30,12 +31,14 @@ PYTHON=${PYTHON:-python3}
 MODES=${MODES:-eager compile}
 BUNDLE=build/gpu.tar.xz
 JOBS=$(getconf _NPROCESSORS_ONLN)
-TESTS="test_layers test_softmax test_attention test_ripple test_lisa test_features test_convit test_low_rank test_mixers test_masked
-       test_depthwise test_images test_unfold test_convolution test_resnet test_detr test_model"
+TESTS="test_layers test_softmax test_attention test_ripple test_lisa test_features test_convit test_low_rank test_mixers
+       test_masked test_depthwise test_images test_unfold test_convolution test_resnet test_detr test_model"
 
 # The libraries of a bundle, the toolkit's, and those that PyTorch brings.
-nvidia=$("$PYTHON" -c 'import glob, nvidia; print(":".join(glob.glob(list(nvidia.__path__)[0] + "/*/lib")))' 2>/dev/null)
-LD_LIBRARY_PATH=$PWD/build/gpu-lib:${CUDA_HOME:-/usr/local/cuda}/lib64${nvidia:+:$nvidia}${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+nvidia=$("$PYTHON" -c 'import glob, nvidia; print(":".join(glob.glob(list(nvidia.__path__)[0] + "/*/lib")))' \
+    2>/dev/null)
+LD_LIBRARY_PATH=${nvidia:+:$nvidia}${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+LD_LIBRARY_PATH=$PWD/build/gpu-lib:${CUDA_HOME:-/usr/local/cuda}/lib64$LD_LIBRARY_PATH
 PATH=$PATH:${CUDA_HOME:-/usr/local/cuda}/bin
 export LD_LIBRARY_PATH PATH
 
@@ -92,10 +95,12 @@ stage_build() {
 stage_bundle() {
     programs=
     for test in $TESTS; do programs="$programs build/cuda/tests/$test build/cuda-fp32/tests/$test"; done
-    programs="$programs build/cuda/train_vit build/cuda/train_detr build/cuda-fp32/train_vit build/cuda/tests/bench_attention"
+    programs="$programs build/cuda/train_vit build/cuda/train_detr build/cuda-fp32/train_vit"
+    programs="$programs build/cuda/tests/bench_attention"
     # shellcheck disable=SC2086 # several words
     make -j"$JOBS" BACKEND=cuda PRECISION=FP32 "CUDA_ARCH=${CUDA_ARCH:-sm_90}" ARCH=x86-64-v3 MPI=0 NCCL=0 all tests &&
-        make -j"$JOBS" BACKEND=cuda PRECISION=BF16 "CUDA_ARCH=${CUDA_ARCH:-sm_90}" ARCH=x86-64-v3 MPI=0 NCCL=0 all tests benches &&
+        make -j"$JOBS" BACKEND=cuda PRECISION=BF16 "CUDA_ARCH=${CUDA_ARCH:-sm_90}" ARCH=x86-64-v3 MPI=0 NCCL=0 all \
+            tests benches &&
         make -j"$JOBS" all && rm -rf build/gpu-parity build/gpu-lib && mkdir -p build/gpu-lib &&
         sh tests/cuda_vs_cpu.sh make build/gpu-parity &&
         ldd build/cuda/tests/test_model | sed -n 's/.*=> \([^ ]*lib\(cjson\|cmocka\)[^ ]*\).*/\1/p' |
@@ -163,7 +168,8 @@ stage_bench() {
     small="--img-size 32 --patch-size 2 --dim 192 --depth 12 --heads 6 --num-classes 100"
     # shellcheck disable=SC2086 # several words each
     for mode in $MODES; do
-        [ "$mode" != "${MODES%% *}" ] || ours "DeiT-tiny 224, batch 256" $large --attn softmax --pool cls --batch-size 256
+        [ "$mode" != "${MODES%% *}" ] ||
+            ours "DeiT-tiny 224, batch 256" $large --attn softmax --pool cls --batch-size 256
         theirs "DeiT-tiny 224, batch 256" "$mode" $large --models timm --batch 256
     done
     for attn in ${ATTN:-softmax linear ripple}; do
@@ -200,14 +206,16 @@ stage_attention() {
 
 stage_block() {
     need_gpu block
-    run block "LiSA's block" env TRAIN_VIT=build/cuda/train_vit TORCH_PYTHON="$PYTHON" OUT="${OUT%.csv}-block" NETS= sh scripts/bench_block.sh
+    run block "LiSA's block" env TRAIN_VIT=build/cuda/train_vit TORCH_PYTHON="$PYTHON" OUT="${OUT%.csv}-block" NETS= \
+        sh scripts/bench_block.sh
     [ ! -s "${OUT%.csv}-block.csv" ] || cat "${OUT%.csv}-block.csv"
 }
 
 stage_detector() {
     need_gpu detector
     for config in smca smca-la smca-ripple; do
-        run detector "$config" build/cuda/train_detr --config configs/coco/$config.ini --image-size 800x1066 --bench --bench-seconds 5 --batch-size 2 || continue
+        run detector "$config" build/cuda/train_detr --config configs/coco/$config.ini --image-size 800x1066 --bench \
+            --bench-seconds 5 --batch-size 2 || continue
         for metric in train_images_per_s infer_images_per_s peak_bytes; do
             add detector "$config, 800 x 1066" vit.c $metric "$(number $metric)"
         done
@@ -230,8 +238,10 @@ stage_table() {
             printf "%-40s %-20s %14s %14s %8s\n", "case", "metric", "vit.c", "PyTorch", "ratio"
             for (i = 1; i <= n; i++) {
                 key = order[i]; split(key, part, "|")
-                ratio = ours[key] > 0 && theirs[key] > 0 ? (part[2] ~ /per_s/ ? ours[key] / theirs[key] : theirs[key] / ours[key]) : ""
-                printf "%-40s %-20s %14s %14s %8s  %s\n", part[1], part[2], ours[key], theirs[key], ratio == "" ? "" : sprintf("%.2f", ratio), from[key]
+                ratio = ""
+                if (ours[key] > 0 && theirs[key] > 0)
+                    ratio = sprintf("%.2f", part[2] ~ /per_s/ ? ours[key] / theirs[key] : theirs[key] / ours[key])
+                printf "%-40s %-20s %14s %14s %8s  %s\n", part[1], part[2], ours[key], theirs[key], ratio, from[key]
             }
             printf "%d checks\n%s", checks, failed
         }' "$OUT"
@@ -244,7 +254,11 @@ for stage; do
         echo "== $stage"
         "stage_$stage"
         ;;
-    *) echo "scripts/gpu.sh: '$stage': expected bundle, build, test, parity, sanitize, bench, attention, block, detector or table" >&2 && exit 2 ;;
+    *)
+        echo "scripts/gpu.sh: '$stage': expected bundle, build, test, parity, sanitize, bench, attention, block," \
+            "detector or table" >&2
+        exit 2
+        ;;
     esac
 done
 [ "$failures" -eq 0 ]

@@ -28,7 +28,9 @@ PYTHON=${PYTHON:-python3}
 RUNS=${RUNS:-runs/paper}
 SEEDS=${SEEDS:-0}
 EXTRA=${EXTRA:-}
-[ -n "${TRAIN_VIT:-}" ] || for TRAIN_VIT in build/cuda/train_vit build/cpu/train_vit; do [ ! -x "$TRAIN_VIT" ] || break; done
+if [ -z "${TRAIN_VIT:-}" ]; then
+    for TRAIN_VIT in build/cuda/train_vit build/cpu/train_vit; do [ ! -x "$TRAIN_VIT" ] || break; done
+fi
 rows=$("$PYTHON" scripts/tables.py --rows "$table") || exit 1
 for wanted; do
     echo "$rows" | cut -d ' ' -f 1 | grep -qE "^[a-z0-9]*-?$wanted\$" || fail "$table has no row $wanted"

@@ -6,7 +6,8 @@
 #   SIDES="8 16 32 64 128" TRAIN_VIT=build/cuda/train_vit OUT=runs/scaling sh scripts/scaling.sh
 #
 # SIDES    sides of the token grids (default 8 16 24 32 48 64)
-# OUT      what is written: OUT.csv, OUT.png (default docs/scaling, with the picture in docs/images); rows that are in OUT.csv already are not measured again
+# OUT      what is written: OUT.csv, OUT.png (default docs/scaling, with the picture in docs/images); rows that are in
+#          OUT.csv already are not measured again
 # LIMIT    an operator is not measured on larger grids once a training batch took so many seconds (default 20)
 set -u
 cd "$(dirname "$0")/.." || exit 1

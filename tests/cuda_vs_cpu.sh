@@ -1,7 +1,7 @@
 #!/bin/sh
 # One forward and backward pass of whole models, on CUDA and on the CPU, with the same weights and images: logits, loss
-# and every gradient.  float: each within 1e-4 of its root mean square; bfloat16: logits, loss and the gradient as a whole
-# within 2e-2 of theirs (one tensor may be a small difference of large ones; its error is printed).
+# and every gradient.  float: each within 1e-4 of its root mean square; bfloat16: logits, loss and the gradient as a
+# whole within 2e-2 of theirs (one tensor may be a small difference of large ones; its error is printed).
 #
 #   sh tests/cuda_vs_cpu.sh                   everything, on a machine with a GPU
 #   sh tests/cuda_vs_cpu.sh make FOLDER       only what the CPU gives, to take along to a machine with a GPU
@@ -56,7 +56,8 @@ for operator in $OPERATORS; do
         rm -f "$out"
         # shellcheck disable=SC2086 # several words
         if parity "$program" "$operator" "$out" &&
-            "$PYTHON" tests/reference/compare_parity.py "$folder/cpu-$operator.safetensors" "$out" $how >"$folder/log"; then
+            "$PYTHON" tests/reference/compare_parity.py "$folder/cpu-$operator.safetensors" "$out" $how \
+                >"$folder/log"; then
             printf '%-24s %-32s%s\n' "$operator" "$program" "$(sed -n 's/^  worst:/worst:/p' "$folder/log")"
         else
             echo "$operator: $program against the CPU FAILED"

@@ -152,8 +152,10 @@ refuses "position bias without softmax" 2 '--rpe|linear|softmax' --attn linear -
 refuses "sparse stride beyond the grid" 2 'sparse_stride|65|64' --attn sparse-strided --sparse-stride 65 --describe
 refuses "summary longer than its block" 2 'sparse_c|9|8' --attn sparse-fixed --sparse-c 9 --describe
 refuses "one head to share" 2 'inception|heads 1' --attn inception --pool gap --heads 1 --describe
-refuses "no channel to convolve" 2 'inception_heads|4|3' --attn inception --pool gap --heads 4 --inception-heads 4 --describe
-refuses "an odd share" 2 'inception_heads|odd' --attn inception --pool gap --dim 45 --heads 3 --inception-heads 2 --describe
+refuses "no channel to convolve" 2 'inception_heads|4|3' --attn inception --pool gap --heads 4 --inception-heads 4 \
+    --describe
+refuses "an odd share" 2 'inception_heads|odd' --attn inception --pool gap --dim 45 --heads 3 --inception-heads 2 \
+    --describe
 refuses "one head split" 2 'sparse_heads|union' --attn sparse-fixed --sparse-heads split --heads 1 --describe
 refuses "unknown feature map, with the nearest" 2 "--feature-map|'performr'|'performer'" --feature-map performr
 refuses "unknown relative encoding, with the nearest" 2 "--relative|'ropes'|'rope'" --relative ropes
@@ -214,7 +216,7 @@ grep -q "$(printf '[\033\r]')" out
 [ $? -eq 1 ]
 check "progress in a file has no control characters" $? "$(wc -l <out) lines"
 [ "$(head -n 1 a/log.csv)" = step,epoch,loss,lr,grad_norm,images_per_s,top1,top5,jsd,stall ] &&
-    [ "$(grep -cE '^[0-9]+,[12],[0-9.]+,[0-9.e-]+,[0-9.e-]+,[0-9.]+,([0-9.]+)?,([0-9.]+)?,([0-9.]+)?,[01][0-9.]*$' a/log.csv)" -eq 4 ] &&
+    [ "$(grep -cE '^[0-9]+,[12],[0-9.]+,([0-9.e-]+,){2}[0-9.]+,(([0-9.]+)?,){3}[01][0-9.]*$' a/log.csv)" -eq 4 ] &&
     [ "$(grep -cE '[0-9],[0-9.]+,[0-9.]+,[0-9.]*,[0-9.]+$' a/log.csv)" -ge 2 ]
 check "log.csv: header, a row every log_every steps, accuracies with the epochs" $? "$(last_row a)"
 [ -s a/config.ini ] && [ -s a/last.safetensors ] && [ -s a/best.safetensors ] && [ -s a/state.safetensors ] &&

@@ -39,7 +39,8 @@ refuses_file() { # NAME WORDS ARGUMENTS...
     check "$name" $? "$(head -n 1 err)"
 }
 
-# The numbers are the spec's: 23,454,912 weights and 106,240 numbers of batch norms; 41,760,482 parameters of the detector.
+# The numbers are the spec's: 23,454,912 weights and 106,240 numbers of batch norms;
+# 41,760,482 parameters of the detector.
 says "torchvision's ResNet-50" "265 tensors, 23,561,152 numbers" resnet50.pth backbone.safetensors
 says "SMCA-DETR" "500 tensors, 41,866,722 numbers" smca.pth smca.safetensors
 says "the backbone of SMCA-DETR" "265 tensors, 23,561,152 numbers" --backbone smca.pth alone.safetensors
@@ -51,7 +52,8 @@ cat >values.py <<'END'
 import os, sys
 sys.path.insert(0, os.path.join(sys.argv[1], "tests", "reference"))
 import numpy as np, safetensors_io
-files = {name: safetensors_io.read(name + ".safetensors")[0] for name in ("backbone", "smca", "alone", "half", "bfloat16")}
+files = {name: safetensors_io.read(name + ".safetensors")[0]
+         for name in ("backbone", "smca", "alone", "half", "bfloat16")}
 first, last = "backbone.0.body.conv1.weight", "backbone.0.body.layer4.2.bn3.running_var"
 for tensors in files.values():
     assert all(x.dtype == np.float32 for x in tensors.values())
@@ -79,8 +81,10 @@ refuses_file "a file that runs a program" "harmful.pth|system" harmful.pth refus
 check "and nothing ran" $?
 echo 'conv1.weight: 1 2 3' >resnet18.txt
 refuses_file "a list of tensors" "list.pth|no tensors by name" list.pth refused.safetensors
-refuses_file "a file that was cut short" "cut-resnet50.pth|not a file of weights|without its end" cut-resnet50.pth refused.safetensors
-refuses_file "an old file that was cut short" "cut-detr.pth|not a file of weights|ends within its numbers" cut-detr.pth refused.safetensors
+refuses_file "a file that was cut short" "cut-resnet50.pth|not a file of weights|without its end" cut-resnet50.pth \
+    refused.safetensors
+refuses_file "an old file that was cut short" "cut-detr.pth|not a file of weights|ends within its numbers" \
+    cut-detr.pth refused.safetensors
 refuses_file "something else" "resnet18.txt|not a file of weights" resnet18.txt refused.safetensors
 refuses_file "no file" "none.pth: no such file" none.pth refused.safetensors
 refuses_file "no folder to write to" "none/refused.safetensors" resnet50.pth none/refused.safetensors

@@ -1,6 +1,6 @@
 #!/bin/sh
-# train_detr as a user meets it: what wrong input is told, what is repaired, what a run leaves behind, that a run which was
-# stopped goes on bit for bit, evaluation, prediction and parity.
+# train_detr as a user meets it: what wrong input is told, what is repaired, what a run leaves behind, that a run which
+# was stopped goes on bit for bit, evaluation, prediction and parity.
 #
 #   BUILD=build/cpu sh tests/test_detr_cli.sh
 
@@ -39,7 +39,8 @@ for config in "$root"/configs/coco/*.ini; do
 done
 run --config "$root/configs/coco/smca.ini" --describe
 [ "$(grep -c '^params: 41760482$\|^trainable_params: 41538082$\|^macs: 8737[0-9]*$' out)" -eq 3 ]
-check "smca has the published size: 41.5 million trainable parameters, 87.4e9 multiply-adds" $? "$(tail -n 3 out | tr '\n' ' ')"
+check "smca has the published size: 41.5 million trainable parameters, 87.4e9 multiply-adds" $? \
+    "$(tail -n 3 out | tr '\n' ' ')"
 refuses "unknown setting, with the nearest" 2 '--querys|--queries' --querys 5
 refuses "operator that knows no padding" 2 "--attn|'castling'|softmax|ripple" --attn castling
 refuses "heads that do not divide dim" 2 '--heads|7|256' --heads 7
@@ -66,11 +67,13 @@ cp "$root"/tests/corpus/jpeg/colour444.jpg "$root"/tests/corpus/jpeg/colour420.j
     "$root"/tests/corpus/jpeg/progressive.jpg coco/train2017
 ln -s train2017 coco/val2017
 image() { printf '{"id": %d, "file_name": "%s", "width": %d, "height": %d}' "$1" "$2" "${3:-61}" "${4:-43}"; }
-box() { printf '{"id": %d, "image_id": %d, "category_id": %d, "bbox": [%s], "area": 90, "iscrowd": 0}' "$1" "$2" "$3" "$4"; }
+box() {
+    printf '{"id": %d, "image_id": %d, "category_id": %d, "bbox": [%s], "area": 90, "iscrowd": 0}' "$@"
+}
 # coco_json IMAGES ANNOTATIONS
 coco_json() {
-    printf '{"images": [%s], "annotations": [%s], "categories": [{"id": 3, "name": "cat"}, {"id": 7, "name": "dog"}]}\n' \
-        "$1" "$2" >coco/annotations/instances_train2017.json
+    printf '{"images": [%s], "annotations": [%s], "categories": [%s]}\n' "$1" "$2" \
+        '{"id": 3, "name": "cat"}, {"id": 7, "name": "dog"}' >coco/annotations/instances_train2017.json
     cp coco/annotations/instances_train2017.json coco/annotations/instances_val2017.json
 }
 images="$(image 1 colour444.jpg), $(image 5 colour420.jpg), $(image 9 grey.jpg), $(image 12 progressive.jpg)"
@@ -86,7 +89,8 @@ coco_json "$images" "$boxes, $(box 4 1 7 '10, 10, 0, 12'), $(box 5 5 7 '70, 60, 
 run $from --run-dir repaired
 [ $status -eq 0 ] && [ "$(wc -l <err)" -eq 2 ] && grep -q 'instances_train2017.json: annotations 2 without area' err &&
     grep -q '2 leaving their image, cut to it' err
-check "boxes without area are left out, those that leave their image are cut, one line for each file" $? "$(head -n 1 err)"
+check "boxes without area are left out, those that leave their image are cut, one line for each file" $? \
+    "$(head -n 1 err)"
 
 coco_json "$images" "$(box 1 1 8 '5, 5, 20, 30')"
 refuses "unknown category" 1 'instances_train2017.json|id 1|category_id 8|not among' $from --run-dir none
@@ -107,9 +111,11 @@ rm coco/annotations/instances_train2017.json
 refuses "no annotations" 1 'coco/annotations/instances_train2017.json|No such file' $from --run-dir none
 refuses "no such data" 1 'nowhere/annotations|No such file' $net --data nowhere --run-dir none
 
-coco_json "$(image 1 colour444.jpg 60), $(image 5 colour420.jpg), $(image 9 grey.jpg), $(image 12 progressive.jpg)" "$boxes"
+coco_json "$(image 1 colour444.jpg 60), $(image 5 colour420.jpg), $(image 9 grey.jpg), $(image 12 progressive.jpg)" \
+    "$boxes"
 run $from --run-dir sizes
-[ $status -eq 1 ] && [ "$(wc -l <err)" -eq 2 ] && tail -n 1 err | grep -q 'damaged images: 1 in one epoch of 4, more than max_damaged'
+[ $status -eq 1 ] && [ "$(wc -l <err)" -eq 2 ] &&
+    tail -n 1 err | grep -q 'damaged images: 1 in one epoch of 4, more than max_damaged'
 check "a picture of another size than its annotations say ends the run" $? "$(tail -n 1 err)"
 run $from --run-dir sizes2 --max-damaged 1
 [ $status -eq 0 ] && grep -q 'colour444.jpg: 61 x 43 pixels, but the annotations say 60 x 43' err
@@ -170,19 +176,25 @@ check "and again" $? "differs: $differs"
 succeeds "--resume of a run that is done" --resume part
 grep -q 'all 6 epochs are done' out
 check "says so" $? "$(tail -n 1 out)"
-refuses "a loss that is lost stops the run" 1 'step|not a number|lower lr' $tiny --epochs 50 --lr 100 --lr-backbone 100 --clip-grad 0 --run-dir nan
+refuses "a loss that is lost stops the run" 1 'step|not a number|lower lr' $tiny --epochs 50 --lr 100 \
+    --lr-backbone 100 --clip-grad 0 --run-dir nan
 
 # == Weights =========================================================================================================
 
 succeeds "--init" $tiny --epochs 1 --init run/best.safetensors --run-dir init
-refuses "--init of a file that is not there" 1 'lost.safetensors|No such file' $tiny --init lost.safetensors --run-dir none
+refuses "--init of a file that is not there" 1 'lost.safetensors|No such file' $tiny --init lost.safetensors \
+    --run-dir none
 refuses "--init of a state" 1 'state.safetensors|--resume' $tiny --init run/state.safetensors --run-dir none
-refuses "--init of another width" 1 'best.safetensors|shape|input_proj.weight' $tiny --dim 20 --init run/best.safetensors --run-dir none
-refuses "--init of fewer layers" 1 'best.safetensors|no tensor|others' $tiny --decoder-layers 3 --init run/best.safetensors --run-dir none
+refuses "--init of another width" 1 'best.safetensors|shape|input_proj.weight' $tiny --dim 20 \
+    --init run/best.safetensors --run-dir none
+refuses "--init of fewer layers" 1 'best.safetensors|no tensor|others' $tiny --decoder-layers 3 \
+    --init run/best.safetensors --run-dir none
 safetensors empty.safetensors '{}' 0
-refuses "a backbone without tensors" 1 "empty.safetensors|no tensor 'conv1.weight'|others" $tiny --backbone-weights empty.safetensors --run-dir none
+refuses "a backbone without tensors" 1 "empty.safetensors|no tensor 'conv1.weight'|others" $tiny \
+    --backbone-weights empty.safetensors --run-dir none
 safetensors shape.safetensors '{"conv1.weight":{"dtype":"F32","shape":[2,3,7,7],"data_offsets":[0,1176]}}' 1176
-refuses "a backbone of another shape" 1 'shape.safetensors|conv1.weight|[2,3,7,7]|[4,3,7,7]' $tiny --backbone-weights shape.safetensors --run-dir none
+refuses "a backbone of another shape" 1 'shape.safetensors|conv1.weight|[2,3,7,7]|[4,3,7,7]' $tiny \
+    --backbone-weights shape.safetensors --run-dir none
 refuses "a backbone that is not there" 1 'lost.safetensors' $tiny --backbone-weights lost.safetensors --run-dir none
 cp run/best.safetensors backbone.safetensors
 succeeds "a detector's backbone is a backbone" $tiny --epochs 1 --backbone-weights backbone.safetensors --run-dir body
@@ -206,7 +218,8 @@ sed -n '/^ Average/p' out >again.txt
 run --init run/last.safetensors --eval
 sed -n '/^ Average/p' out | cmp -s - again.txt
 check "--resume RUN --eval is the same" $?
-succeeds "--predict" --init run/last.safetensors --predict "$root/tests/corpus/jpeg/colour444.jpg" --draw boxes.png --draw-score 0
+succeeds "--predict" --init run/last.safetensors --predict "$root/tests/corpus/jpeg/colour444.jpg" --draw boxes.png \
+    --draw-score 0
 [ "$(wc -l <out)" -eq 10 ] && grep -q ' %  [a-z]* *x [-0-9.]*  y [-0-9.]*  width [0-9.]*  height [0-9.]*$' out
 check "names and places" $? "$(sed -n 2p out)"
 [ "$(head -c 4 boxes.png | tail -c 3)" = PNG ]
@@ -217,7 +230,8 @@ check "names them" $? "$(head -n 1 out)"
 refuses "--predict beyond the validation split" 2 'val:7|below 7' --init run/last.safetensors --predict val:7
 refuses "--draw of two pictures" 2 '--draw|one picture' --init run/last.safetensors --predict a b --draw c.png
 refuses "--predict of a file that is not there" 1 'lost.jpg|No such file' --init run/last.safetensors --predict lost.jpg
-refuses "--predict of no picture" 1 'text.jpg|not a JPEG' --init run/last.safetensors --predict "$root/tests/corpus/jpeg/text.jpg"
+refuses "--predict of no picture" 1 'text.jpg|not a JPEG' --init run/last.safetensors \
+    --predict "$root/tests/corpus/jpeg/text.jpg"
 succeeds "--bench" $net --num-classes 10 --image-size 64x96 --batch-size 2 --bench --bench-seconds 0.1
 grep -q '"train_images_per_s": [0-9.]*, "infer_images_per_s": [0-9.]*' out
 check "tells images a second" $? "$(head -c 200 out)"
@@ -232,11 +246,15 @@ for attn in softmax linear ripple; do
     fi
     flags=$(head -c $((8 + $(header_size "$fixture"))) "$fixture" | sed 's/.*"flags":"\([^"]*\)".*/\1/')
     run $flags --parity "$fixture" --out out.safetensors
-    [ $status -eq 0 ] && "$python" "$root/tests/reference/compare_parity.py" "$fixture" out.safetensors --tolerance 1e-4 >compared
-    check "--parity, $attn: logits, boxes, loss and gradients within 1e-4 of float64" $? "$(grep worst compared) $(head -n 1 err)"
+    [ $status -eq 0 ] && "$python" "$root/tests/reference/compare_parity.py" "$fixture" out.safetensors \
+        --tolerance 1e-4 >compared
+    check "--parity, $attn: logits, boxes, loss and gradients within 1e-4 of float64" $? \
+        "$(grep worst compared) $(head -n 1 err)"
 done
-refuses "--parity of a file without images" 1 "empty.safetensors|'images'" $net --num-classes 3 --parity empty.safetensors --out x
-refuses "--parity of a file that is not there" 1 'lost.safetensors' $net --num-classes 3 --parity lost.safetensors --out x
+refuses "--parity of a file without images" 1 "empty.safetensors|'images'" $net --num-classes 3 \
+    --parity empty.safetensors --out x
+refuses "--parity of a file that is not there" 1 'lost.safetensors' $net --num-classes 3 --parity lost.safetensors \
+    --out x
 
 # == Several ranks ===================================================================================================
 
@@ -245,7 +263,8 @@ export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_
     OMPI_MCA_btl_vader_single_copy_mechanism=none
 if command -v "$MPIRUN" >/dev/null 2>&1 && ldd "$vit" 2>/dev/null | grep -q libmpi; then
     for ranks in 2 3; do
-        timeout -k 5 100 "$MPIRUN" -np $ranks "$vit" $tiny --epochs 3 --run-dir ranks$ranks --log-every 2 >out 2>err </dev/null
+        timeout -k 5 100 "$MPIRUN" -np $ranks "$vit" $tiny --epochs 3 --run-dir ranks$ranks --log-every 2 >out 2>err \
+            </dev/null
         worst=$(alike run ranks$ranks 1e-3)
         check "$ranks ranks have the curve of one" $? "$worst $(head -n 1 err)"
     done

@@ -47,7 +47,8 @@ cmp -s train.pack one-train.pack && cmp -s train.pack seven-train.pack
 check "the same file with 1 and 7 threads" $?
 
 packs --data images --out small-train.pack --resize 20
-[ "$status" -eq 0 ] && [ "$(wc -c <small-train.pack)" -lt "$(wc -c <train.pack)" ] && "$pack" --check small-train.pack >out
+[ "$status" -eq 0 ] && [ "$(wc -c <small-train.pack)" -lt "$(wc -c <train.pack)" ] &&
+    "$pack" --check small-train.pack >out
 check "--resize" $? "$(wc -c <small-train.pack) bytes of $(wc -c <train.pack)"
 packs --data images --out raw-train.pack --resize 20 --raw
 [ "$status" -eq 0 ] && [ "$(wc -c <raw-train.pack)" -gt $((33 * 20 * 28 * 3)) ]
@@ -75,7 +76,8 @@ refuses_to_pack "an unknown setting" 2 '--qualty|quality' --data images --out x.
 cp -R images holes
 cp "$root/tests/corpus/jpeg/cut.jpg" holes/train/bee/z.jpg
 packs --data holes --out holes-train.pack
-[ "$status" -eq 0 ] && [ "$(wc -l <err)" -eq 1 ] && grep -q 'holes/train/bee/z.jpg: a JPEG cut short: packed as damaged' err
+[ "$status" -eq 0 ] && [ "$(wc -l <err)" -eq 1 ] &&
+    grep -q 'holes/train/bee/z.jpg: a JPEG cut short: packed as damaged' err
 check "damaged pictures are named" $? "$(head -n 1 err)"
 packs --check holes-train.pack
 grep -q 'image 22 (bee/z.jpg): it was damaged when the file was packed' err && [ "$status" -eq 1 ]
@@ -101,14 +103,16 @@ for _ in 1 2 3 4 5; do # one that was quicker than the signal is tried again
 done
 [ "$status" -eq 130 ] && [ ! -e many-train.pack ] && grep -q 'goes on from here' out
 check "SIGINT while packing" $? "status $status: $(tail -n 1 out)"
-refuses_to_pack "going on with other options" 1 'many-train.pack.partial|other options' $many --out many-train.pack --resize 16
+refuses_to_pack "going on with other options" 1 'many-train.pack.partial|other options' $many --out many-train.pack \
+    --resize 16
 packs $many --out many-train.pack
 [ "$status" -eq 0 ] && grep -qE 'goes on after [0-9]{3,} of 12000' out && cmp -s whole-train.pack many-train.pack
 check "and going on with the same: the same file" $? "$(head -n 1 out)"
 
 # == Training ========================================================================================================
 
-model="--img-size 16 --patch-size 8 --dim 16 --depth 1 --heads 2 --batch-size 11 --epochs 2 --warmup-epochs 0 --log-every 1"
+model="--img-size 16 --patch-size 8 --dim 16 --depth 1 --heads 2"
+model="$model --batch-size 11 --epochs 2 --warmup-epochs 0 --log-every 1"
 run --data images $model --run-dir folder
 [ "$status" -eq 0 ] && [ ! -s err ]
 check "train on a folder" $? "$(last_row folder) $(head -n 1 err)"
@@ -141,7 +145,8 @@ check "predict" $? "$(head -n 1 out) $(head -n 1 err)"
 run --data images $model --show-batch sheet.png
 [ "$status" -eq 0 ] && [ "$(head -c 4 sheet.png | tail -c 3)" = PNG ]
 check "--show-batch" $? "$(tail -n 1 out)"
-refuses "--show-batch into no folder" 1 'nowhere/sheet.png|No such file' --data images $model --show-batch nowhere/sheet.png
+refuses "--show-batch into no folder" 1 'nowhere/sheet.png|No such file' --data images $model \
+    --show-batch nowhere/sheet.png
 run --data imagenet --img-size 224 --patch-size 16 --describe
 [ "$status" -eq 0 ] && grep -q params out
 check "--describe needs no files" $? "$(grep params out)"
@@ -152,7 +157,9 @@ check "a damaged picture is named and replaced" $? "$(head -n 1 err)"
 run --data holes $model --batch-size 34 --max-damaged 0.01 --run-dir holes.run2
 [ "$status" -eq 1 ] && tail -n 1 err | grep -q 'damaged images: 1 in one epoch of 34, more than max_damaged 0.01'
 check "more than max_damaged end the run" $? "$(tail -n 1 err)"
-refuses "a class that val lacks" 1 'holes|class dog is in train but not in val' $(mkdir -p holes/train/dog; cp images/val/ape/grey.jpg holes/train/dog/; echo) --data holes $model
+mkdir -p holes/train/dog
+cp images/val/ape/grey.jpg holes/train/dog/
+refuses "a class that val lacks" 1 'holes|class dog is in train but not in val' --data holes $model
 refuses "too few classes in the model" 2 '--num-classes|2|3' --data images $model --num-classes 2
 refuses "eval_resize below img_size" 2 '--eval-resize|8|16x16' --data images $model --eval-resize 8
 refuses "a crop with no area" 2 '--crop-area-min|0.9|0.5' --data images $model --crop-area-min 0.9 --crop-area-max 0.5
@@ -180,13 +187,18 @@ run $finer --pool cls --img-size 24 --init token/last.safetensors --run-dir toke
 [ "$status" -eq 0 ] && grep -q ': pos_embed from 2x2 to 3x3$' out
 check "a class token stays in front" $? "$(grep resampled out) $(head -n 1 err)"
 run $finer --num-classes 5 --init folder/last.safetensors --run-dir classes
-[ "$status" -eq 0 ] && grep -q '^folder/last.safetensors: its head has 3 classes, this model 5: the head is drawn afresh$' out
+[ "$status" -eq 0 ] &&
+    grep -q '^folder/last.safetensors: its head has 3 classes, this model 5: the head is drawn afresh$' out
 check "a head of other classes is drawn afresh" $? "$(grep afresh out) $(head -n 1 err)"
-refuses "but not to be evaluated" 1 'folder/last.safetensors|head.|[3' --eval --init folder/last.safetensors --num-classes 5
-refuses "a width that differs" 1 'last.safetensors|pos_embed|[1,4,16]|[1,9,32]' $finer --img-size 24 --dim 32 --init folder/last.safetensors
+refuses "but not to be evaluated" 1 'folder/last.safetensors|head.|[3' --eval --init folder/last.safetensors \
+    --num-classes 5
+refuses "a width that differs" 1 'last.safetensors|pos_embed|[1,4,16]|[1,9,32]' $finer --img-size 24 --dim 32 \
+    --init folder/last.safetensors
 refuses "a class token that is missing" 1 'last.safetensors|cls_token' $finer --pool cls --init folder/last.safetensors
-refuses "a class token too many" 1 'last.safetensors|pos_embed|[1,5,16]|[1,9,16]' $finer --img-size 24 --init token/last.safetensors
-refuses "patches of another size" 1 'last.safetensors|patch_embed.proj.weight|[16,3,8,8]|[16,3,4,4]' $finer --patch-size 4 --init folder/last.safetensors
+refuses "a class token too many" 1 'last.safetensors|pos_embed|[1,5,16]|[1,9,16]' $finer --img-size 24 \
+    --init token/last.safetensors
+refuses "patches of another size" 1 'last.safetensors|patch_embed.proj.weight|[16,3,8,8]|[16,3,4,4]' $finer \
+    --patch-size 4 --init folder/last.safetensors
 
 echo "1..$count"
 [ $failures -eq 0 ]

@@ -79,7 +79,8 @@ check "--eval on three ranks counts every image once" $? "$(grep top1 alone | tr
 start() {
     number=$1 folder=$2
     shift 2
-    timeout -k 5 100 "$MPIRUN" -np "$number" "$vit" $model --epochs 100000 --run-dir "$folder" "$@" >out 2>err </dev/null &
+    timeout -k 5 100 "$MPIRUN" -np "$number" "$vit" $model --epochs 100000 --run-dir "$folder" "$@" >out 2>err \
+        </dev/null &
     launcher=$!
     wait_for $launcher . "$folder/state.safetensors"
     pids=$(for process in /proc/[0-9]*; do
