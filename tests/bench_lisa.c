@@ -19,7 +19,7 @@ static const struct {
     OffsetKind kind;
     int side;
     const LisaAlgorithm *algorithm;
-} rows[] = {
+} runs[] = {
     {"fft-1d", OFFSETS_CIRCLE, 0, &fft},     {"fft-2d", OFFSETS_TORUS, 0, &fft},
     {"dense-1d", OFFSETS_CIRCLE, 0, &dense}, {"dense-2d", OFFSETS_TORUS, 0, &dense},
     {"sa11", OFFSETS_TOEPLITZ, 0, &dense},   {"local-5", OFFSETS_LOCAL, 5, &dense},
@@ -50,14 +50,14 @@ static void bench(int side, int B, int E) {
     float *dwa = parameters(most * D * E, 7), *dwb = parameters(most * E, 8), *db = parameters((size_t)D * E, 9);
     float *lse = device_malloc(rows * sizeof *lse, "bench");
     double forward, backward;
-    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        const LisaAlgorithm *a = rows[i].algorithm;
-        Patterns patterns = {{rows[i].kind, side, side, rows[i].side}, E, true};
+    for (size_t i = 0; i < sizeof runs / sizeof *runs; i++) {
+        const LisaAlgorithm *a = runs[i].algorithm;
+        Patterns patterns = {{runs[i].kind, side, side, runs[i].side}, E, true};
         if (!(a->cost(&patterns, D) * B * H < 2)) continue;
         kernels_reserve(a->workspace(&patterns, B, H, D));
         TIME(forward, 0.05, a->forward(y, s, qk, qkv, wa, wb, b, &patterns, B, H, D));
         TIME(backward, 0.05, a->backward(dqkv, dqk, dwa, dwb, db, dy, s, qk, qkv, wa, wb, b, &patterns, B, H, D));
-        report(rows[i].name, side, E, B, forward, backward, a->cost(&patterns, D));
+        report(runs[i].name, side, E, B, forward, backward, a->cost(&patterns, D));
     }
     kernels_reserve(softmax_attention_workspace((int)N, D));
     TIME(forward, 0.05, softmax_attention_forward(y, lse, qkv, B, (int)N, H, D));
