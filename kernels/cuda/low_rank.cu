@@ -43,12 +43,10 @@ static Work slice_at(float *slice, const Shape *s, bool backward, size_t *floats
     *floats = 0;
 #define TAKE(field, n) w.field = take(slice, floats, n)
     TAKE(q, tokens);
-    if (s->gaussian) w.k = w.q;
-    else TAKE(k, tokens);
+    w.k = s->gaussian ? w.q : take(slice, floats, tokens);
     TAKE(v, tokens);
     TAKE(a, landmarks);
-    if (s->gaussian) w.b = w.a;
-    else TAKE(b, landmarks);
+    w.b = s->gaussian ? w.a : take(slice, floats, landmarks);
     TAKE(t, landmarks);
     TAKE(u, landmarks);
     TAKE(a1, (size_t)s->N * s->L);
@@ -58,8 +56,7 @@ static Work slice_at(float *slice, const Shape *s, bool backward, size_t *floats
     TAKE(sums, s->N > s->L ? s->N : s->L);
     for (int i = 0; i < STEPS; i++) {
         bool own = backward || i == 0;
-        if (backward || i < 2) TAKE(step_v[i], square);
-        else w.step_v[i] = w.step_v[i - 2];
+        w.step_v[i] = backward || i < 2 ? take(slice, floats, square) : w.step_v[i - 2];
         w.step_w[i] = own ? take(slice, floats, square) : w.step_w[0];
         w.step_c1[i] = own ? take(slice, floats, square) : w.step_c1[0];
         w.step_c2[i] = own ? take(slice, floats, square) : w.step_c2[0];
@@ -68,12 +65,10 @@ static Work slice_at(float *slice, const Shape *s, bool backward, size_t *floats
     if (!backward) return w;
     TAKE(dy, tokens);
     TAKE(dq, tokens);
-    if (s->gaussian) w.dk = w.dq;
-    else TAKE(dk, tokens);
+    w.dk = s->gaussian ? w.dq : take(slice, floats, tokens);
     TAKE(dv, tokens);
     TAKE(da, landmarks);
-    if (s->gaussian) w.db = w.da;
-    else TAKE(db, landmarks);
+    w.db = s->gaussian ? w.da : take(slice, floats, landmarks);
     TAKE(dt, landmarks);
     TAKE(du, landmarks);
     TAKE(slope, (size_t)s->L * (s->N > s->L ? s->N : s->L));
