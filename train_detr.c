@@ -960,8 +960,10 @@ static void print_detections(const Run *run, const char *name, const CocoDetecti
 }
 
 /* Pictures on which letters would hide what they name are drawn enlarged, by a whole factor. */
-static void draw_picture(const Run *run, const ImagePart *picture, const char *name, CocoDetection *detections, int count) {
-    int longer = picture->height > picture->width ? picture->height : picture->width, times = longer < 512 ? 512 / longer : 1;
+static void draw_picture(const Run *run, const ImagePart *picture, const char *name, CocoDetection *detections,
+                         int count) {
+    int longer = picture->height > picture->width ? picture->height : picture->width;
+    int times = longer < 512 ? 512 / longer : 1;
     Image image = {picture->height * times, picture->width * times, NULL};
     char error[FILE_ERROR];
     Coco coco;

@@ -26,8 +26,8 @@ bool file_read_again(const char *path, size_t most, uint8_t **bytes, size_t *roo
                      char error[FILE_ERROR]);
 
 /* Replaces the file as a whole by what fill(file, content) writes (false: an error, which errno tells): under a
- * temporary name in the same folder, flushed to the disk, renamed, and the folder flushed.  False: `error` says why, the
- * temporary file is gone, and what was there before is untouched unless only flushing the folder failed. */
+ * temporary name in the same folder, flushed to the disk, renamed, and the folder flushed.  False: `error` says why,
+ * the temporary file is gone, and what was there before is untouched unless only flushing the folder failed. */
 bool file_replace(const char *path, bool (*fill)(FILE *file, const void *content), const void *content,
                   char error[FILE_ERROR]);
 

@@ -37,7 +37,8 @@ static void write_file(FILE *file) {
     fputs("], \"annotations\": [", file);
     for (uint64_t i = 0; i < ANNOTATIONS; i++) write_annotation(file, i);
     fputs("], \"categories\": [", file);
-    for (int i = 0; i < CATEGORIES; i++) fprintf(file, "%s{\"id\": %d, \"name\": \"thing %d\"}", i ? ", " : "", i + 1, i + 1);
+    for (int i = 0; i < CATEGORIES; i++)
+        fprintf(file, "%s{\"id\": %d, \"name\": \"thing %d\"}", i ? ", " : "", i + 1, i + 1);
     fputs("]}\n", file);
 }
 
@@ -66,7 +67,8 @@ int main(int argc, char **argv) {
     if (argc < 2) unlink(made);
     if (!read) die("%s: %s", path, error);
     printf("%.0f MB, %d images, %zu annotations: %.2f s, %.0f MB/s, %.0f MB of memory\n", (double)status.st_size / 1e6,
-           coco.image_count, coco.annotation_count, took, (double)status.st_size / 1e6 / took, peak_megabytes() - before);
+           coco.image_count, coco.annotation_count, took, (double)status.st_size / 1e6 / took,
+           peak_megabytes() - before);
     coco_close(&coco);
     return 0;
 }
