@@ -3,7 +3,7 @@
 #include <math.h>
 #include <signal.h>
 #include <stdarg.h>
-#include <string.h>
+#include <stdio.h>
 
 #include "core/die.h"
 #include "core/distributed.h"
