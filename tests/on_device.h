@@ -99,6 +99,12 @@ static inline int close_float(const char *what, const float *got, const double *
     return check_close(what, download(got, n), want, n, REAL_TOLERANCE);
 }
 
+/* A term of a sum, and of the sum of sizes that rounding is relative to. */
+static inline void add_term(double *sum, double *size, double term) {
+    *sum += term;
+    *size += fabs(term);
+}
+
 static inline double root_mean_square(const double *x, size_t n) {
     double squares = 0;
     for (size_t i = 0; i < n; i++) squares += x[i] * x[i];

@@ -18,11 +18,6 @@ typedef struct {
     double *y, *dx, *dw;
 } Reference;
 
-static void add_term(double *sum, double *size, double term) {
-    *sum += term;
-    *size += fabs(term);
-}
-
 /* Every triple of an output, a tap of its window and an input channel once; weights are not folded.  s: the sums of the
  * sizes of the terms. */
 static void reference(Reference r, Reference s, const float *x, const float *dy, const float *w, const float *scale,

@@ -129,7 +129,7 @@ static double modulation(const AttentionCase *c, const float *centre, const floa
     return -(a[0] * dx * dx + a[1] * dy * dy + a[2] * dx * dx * dy * dy) / 8;
 }
 
-static void add_term(double *sum, double *size, size_t at, double a, double a_size, double b) {
+static void add_product(double *sum, double *size, size_t at, double a, double a_size, double b) {
     sum[at] += a * b;
     size[at] += a_size * fabs(b);
 }
@@ -157,7 +157,7 @@ static void query_reference(AttentionWant *r, AttentionWant *s, const AttentionI
             double f = factor(drop, b, ((size_t)h * c->Q + i) * padded + j), dp = 0, dp_size = 0;
             if (pass == 0) p[j] /= sum;
             for (int d = 0; d < D; d++) {
-                if (pass == 0) add_term(r->y, s->y, query * D + d, f * p[j], f * p[j], x->v[key + d]);
+                if (pass == 0) add_product(r->y, s->y, query * D + d, f * p[j], f * p[j], x->v[key + d]);
                 dp += f * x->dy[query * D + d] * x->v[key + d];
                 dp_size += fabs(f * x->dy[query * D + d] * x->v[key + d]);
             }
@@ -165,15 +165,15 @@ static void query_reference(AttentionWant *r, AttentionWant *s, const AttentionI
             if (pass < 2) continue;
             double ds = p[j] * (dp - delta), ds_size = p[j] * (dp_size + delta_size);
             for (int d = 0; d < D; d++) {
-                add_term(r->dq, s->dq, query * D + d, ds, ds_size, x->k[key + d] / sqrt(D));
-                add_term(r->dk, s->dk, key + d, ds, ds_size, x->q[query * D + d] / sqrt(D));
-                add_term(r->dv, s->dv, key + d, f * p[j], f * p[j], x->dy[query * D + d]);
+                add_product(r->dq, s->dq, query * D + d, ds, ds_size, x->k[key + d] / sqrt(D));
+                add_product(r->dk, s->dk, key + d, ds, ds_size, x->q[query * D + d] / sqrt(D));
+                add_product(r->dv, s->dv, key + d, f * p[j], f * p[j], x->dy[query * D + d]);
             }
             if (!c->type) continue;
-            add_term(r->dcentre, s->dcentre, 2 * query, ds, ds_size, slope[j][0]);
-            add_term(r->dcentre, s->dcentre, 2 * query + 1, ds, ds_size, slope[j][1]);
-            for (int k = 0; k < scales; k++) add_term(r->dz, s->dz, query * scales + k, ds, ds_size, slope[j][2 + k]);
-            if (scales == 1) add_term(r->dz, s->dz, query, ds, ds_size, slope[j][3]);
+            add_product(r->dcentre, s->dcentre, 2 * query, ds, ds_size, slope[j][0]);
+            add_product(r->dcentre, s->dcentre, 2 * query + 1, ds, ds_size, slope[j][1]);
+            for (int k = 0; k < scales; k++) add_product(r->dz, s->dz, query * scales + k, ds, ds_size, slope[j][2 + k]);
+            if (scales == 1) add_product(r->dz, s->dz, query, ds, ds_size, slope[j][3]);
         }
     free(p);
     free(slope);

@@ -42,7 +42,7 @@ typedef struct {
     double *y, *lse, *dqkv, *dtable, *sizes;
 } Reference;
 
-static void add_term(Reference r, size_t i, double a, double a_size, double b) {
+static void add_product(Reference r, size_t i, double a, double a_size, double b) {
     r.dqkv[i] += a * b;
     r.sizes[i] += a_size * fabs(b);
 }
@@ -89,9 +89,9 @@ static void backward_row(Reference r, const double *p, const float *dy, const fl
         double ds = p[m] * (t - delta), ds_size = p[m] * (t_size + size);
         if (k->bias && bias_at(k->bias, h, n, m) >= 0) r.dtable[bias_at(k->bias, h, n, m)] += ds;
         for (int c = 0; c < k->D; c++) {
-            add_term(r, at(k, b, n, 0, h, c), scale * ds, scale * ds_size, qkv[at(k, b, m, 1, h, c)]);
-            add_term(r, at(k, b, m, 1, h, c), scale * ds, scale * ds_size, qkv[at(k, b, n, 0, h, c)]);
-            add_term(r, at(k, b, m, 2, h, c), p[m], p[m], dy[out + c]);
+            add_product(r, at(k, b, n, 0, h, c), scale * ds, scale * ds_size, qkv[at(k, b, m, 1, h, c)]);
+            add_product(r, at(k, b, m, 1, h, c), scale * ds, scale * ds_size, qkv[at(k, b, n, 0, h, c)]);
+            add_product(r, at(k, b, m, 2, h, c), p[m], p[m], dy[out + c]);
         }
     }
 }
