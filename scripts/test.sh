@@ -62,7 +62,8 @@ no_line() { # pattern, allowed
 # the same lines on every device, so their header asks which compiler reads it.
 style_ifdef() {
     sources -name '*.[ch]' | grep -vE '^\./(kernels/|core/distributed\.c$)' |
-        no_line '^[[:space:]]*#[[:space:]]*(if|elif)' ':#ifndef [A-Z0-9_]+_H$|^\./core/rng\.h:[0-9]*:#ifdef __(CUDACC__|cplusplus)$'
+        no_line '^[[:space:]]*#[[:space:]]*(if|elif)' \
+            ':#ifndef [A-Z0-9_]+_H$|^\./core/rng\.h:[0-9]*:#ifdef __(CUDACC__|cplusplus)$'
 }
 
 # kernels.h is the only door to a device: its libraries are included behind it.
@@ -83,7 +84,8 @@ style_unfinished() {
 
 # docs/settings.md and docs/settings-detr.md are what the programs say of themselves.
 style_settings() {
-    build/cpu/train_vit --help-markdown | diff docs/settings.md - && build/cpu/train_detr --help-markdown | diff docs/settings-detr.md -
+    build/cpu/train_vit --help-markdown | diff docs/settings.md - &&
+        build/cpu/train_detr --help-markdown | diff docs/settings-detr.md -
 }
 
 # == Fuzzing ==========================================================================================================
@@ -130,8 +132,8 @@ if check "scripts/deps.sh" sh scripts/deps.sh test; then
         whole="test_model test_resnet test_detr"
         [ $precision = FP32 ] || { whole= VIT_TEST_SEED=2; export VIT_TEST_SEED; }
         # shellcheck disable=SC2086 # one name or none
-        suite build/emulate-$precision test_layers test_attention test_convit test_convolution test_depthwise test_features \
-            test_images test_lisa test_low_rank test_masked test_mixers test_ripple test_softmax test_unfold $whole
+        suite build/emulate-$precision test_layers test_attention test_convit test_convolution test_depthwise \
+            test_features test_images test_lisa test_low_rank test_masked test_mixers test_ripple test_softmax test_unfold $whole
         unset VIT_TEST_SEED
     done
     if "$numpy" -c 'import numpy' 2>/dev/null; then
@@ -146,7 +148,7 @@ if check "scripts/deps.sh" sh scripts/deps.sh test; then
         echo "-- build/cuda: not built, no nvcc here"
     elif make need-gpu >/dev/null 2>&1; then
         check "make cuda" make -k -j"$JOBS" WERROR=1 cuda && check "make test-cuda" make -j"$JOBS" test-cuda
-    elif check "make cuda" make -k -j"$JOBS" WERROR=1 CUDA_ARCH="${CUDA_ARCH:-sm_90}" cuda; then # two take twice as long
+    elif check "make cuda" make -k -j"$JOBS" WERROR=1 CUDA_ARCH="${CUDA_ARCH:-sm_90}" cuda; then # two take twice the time
         echo "-- build/cuda: not run, no NVIDIA GPU here"
         check "--help without a GPU" build/cuda/train_vit --help
     fi

@@ -111,8 +111,8 @@ static inline double root_mean_square(const double *x, size_t n) {
     return sqrt(squares / (double)n);
 }
 
-/* A tensor held to its own root mean square, and to what its terms' rounding leaves of it where they cancel.  `size`: the
- * sums of the terms' sizes. */
+/* A tensor held to its own root mean square, and to what its terms' rounding leaves of it where they cancel.
+ * `size`: the sums of the terms' sizes. */
 static inline int close_own(const char *what, const float *got, const double *want, const double *size, size_t n) {
     double rounding = sizeof(real) == 4 ? ldexp(1, -23) : ldexp(1, -8);
     double cancelled = rounding * root_mean_square(size, n) / root_mean_square(want, n);

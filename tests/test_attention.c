@@ -69,8 +69,10 @@ static void softmax_reference(double *y, double *lse, double *dqkv, double *size
     free(p);
 }
 
-/* dq, dk or dv alone: the three differ in size, and the largest must not hide the others' errors.  A lone key has no dq. */
-static int close_third(int part, const real *d_got, const double *want, const double *size, size_t n, size_t M, bool lone) {
+/* dq, dk or dv alone: the three differ in size, and the largest must not hide the others' errors.  A lone key has no
+ * dq. */
+static int close_third(int part, const real *d_got, const double *want, const double *size, size_t n, size_t M,
+                       bool lone) {
     const char *names[] = {"dq", "dk", "dv"};
     float *got = download_real(d_got, 3 * n), *got_part = normals(n, 1);
     double *want_part = zeros(n), *size_part = zeros(n);

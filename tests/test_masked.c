@@ -172,7 +172,8 @@ static void query_reference(AttentionWant *r, AttentionWant *s, const AttentionI
             if (!c->type) continue;
             add_product(r->dcentre, s->dcentre, 2 * query, ds, ds_size, slope[j][0]);
             add_product(r->dcentre, s->dcentre, 2 * query + 1, ds, ds_size, slope[j][1]);
-            for (int k = 0; k < scales; k++) add_product(r->dz, s->dz, query * scales + k, ds, ds_size, slope[j][2 + k]);
+            for (int k = 0; k < scales; k++)
+                add_product(r->dz, s->dz, query * scales + k, ds, ds_size, slope[j][2 + k]);
             if (scales == 1) add_product(r->dz, s->dz, query, ds, ds_size, slope[j][3]);
         }
     free(p);
