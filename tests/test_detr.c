@@ -402,14 +402,31 @@ static int slope_agrees(Detr *detr, const Batch *batch, const float *grads, cons
     return agree == 2 || (agree == 1 && one_slope_agrees(detr, batch, grads, prefix));
 }
 
+/* The gradients again, with the features' in memory that nothing else lies in: the backbone's scratch must not reach it
+ * where it is planned. */
+static void assert_dfeatures_kept(Detr *detr, const Batch *batch, const float *grads) {
+    size_t n = detr->params.total, cells = (size_t)(batch->B * resnet_grid(batch->H) * resnet_grid(batch->W));
+    float *apart = keep(malloc(n * sizeof *apart), false);
+    real *planned = detr->dfeatures;
+    detr->dfeatures = device_malloc(cells * (size_t)detr->config.channels * sizeof(real), "dfeatures");
+    device_zero(detr->params.grads, n * sizeof *apart);
+    forward_loss(detr, batch);
+    detr_load_gradients(detr, batch->dlogits, batch->dboxes);
+    detr_backward(detr, NULL);
+    device_download(apart, detr->params.grads, n * sizeof *apart);
+    device_free(detr->dfeatures);
+    detr->dfeatures = planned;
+    assert_memory_equal(apart, grads, n * sizeof *apart);
+}
+
 /* A small backbone and all above it, two batches of different sizes: gradients against differences of the loss; every
  * one is announced once, and not touched after that. */
-static void whole_case(int queries, int ffn) {
+static void whole_case(int dim, int width, int queries, int ffn, bool slopes) {
     DetrConfig config = {
-        .dim = 16, .ffn = ffn, .encoder_layers = 1, .decoder_layers = 2, .queries = queries, .columns = 4,
+        .dim = dim, .ffn = ffn, .encoder_layers = 1, .decoder_layers = 2, .queries = queries, .columns = 4,
         .scale_type = 3, .dropout = 0.1f,
         .attention = {.attn = "softmax", .heads = 2, .feature_map = "mlp", .relative = "none"},
-        .backbone = {.blocks = {1, 1, 1, 1}, .width = 4, .prefix = "backbone.0.body."},
+        .backbone = {.blocks = {1, 1, 1, 1}, .width = width, .prefix = "backbone.0.body."},
     };
     Detr detr;
     detr_create(&detr, &config);
@@ -439,6 +456,8 @@ static void whole_case(int queries, int ffn) {
             for (size_t i = param->offset; !param->frozen && i < param->offset + param->size; i++)
                 assert_true(finals.announced[i] && finals.seen[i] == grads[i]);
         }
+        assert_dfeatures_kept(&detr, &batch, grads);
+        if (!slopes) continue;
         int ok = slope_agrees(&detr, &batch, grads, "backbone.");
         ok &= slope_agrees(&detr, &batch, grads, "input_proj.") &
               slope_agrees(&detr, &batch, grads, "transformer.encoder.");
@@ -454,8 +473,9 @@ static void whole_case(int queries, int ffn) {
 static void test_whole(void **state) {
     (void)state;
     if (sizeof(real) != 4) return;
-    whole_case(5, 24);
-    whole_case(40, 256); /* scratch of the decoder's feed-forward that would reach what lies beside it */
+    whole_case(16, 4, 5, 24, true);
+    whole_case(16, 4, 40, 256, true); /* scratch of the decoder's feed-forward that would reach what lies beside it */
+    whole_case(168, 1, 5, 24, false); /* dx so large that what is behind it is where layer4 has its scratch */
 }
 
 /* == The start ==================================================================================================== */

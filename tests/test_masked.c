@@ -290,6 +290,41 @@ static void test_far_centre(void **state) {
     release_all();
 }
 
+static double largest_of(const float *x, size_t n) {
+    double most = 0;
+    for (size_t i = 0; i < n; i++) most = x[i] == x[i] ? fmax(most, fabs((double)x[i])) : INFINITY;
+    return most;
+}
+
+/* Values alike in every cell: no map changes y, so its gradients are 0, however y was rounded and however far the cells
+ * are.  Uncorrected, delta's rounding would leave 1e-3 and more. */
+static void test_equal_values(void **state) {
+    (void)state;
+    enum { N = 40, D = 8, Q = 6 };
+    float centre[2 * Q], z[3 * Q], *v = rounded_real(normals(D, 20), D), *values = malloc(N * D * sizeof *values);
+    for (int i = 0; i < N * D; i++) values[i] = v[i % D];
+    for (int i = 0; i < Q; i++) {
+        centre[2 * i] = 9 - 3 * (float)i;
+        centre[2 * i + 1] = (float)i - 2;
+        for (int k = 0; k < 3; k++) z[3 * i + k] = 0.25f * (float)(k + 1);
+    }
+    real *q = upload_real(normals(Q * D, 1), Q * D), *k = upload_real(normals(N * D, 1), N * D),
+         *d_v = upload_real(values, N * D), *dy = upload_real(normals(Q * D, 20), Q * D);
+    real *y = poisoned_real(Q * D), *dq = poisoned_real(Q * D), *dk = poisoned_real(N * D), *dv = poisoned_real(N * D);
+    float *lse = poisoned(Q);
+    Modulation m = {upload(centre, 2 * Q), upload_real(z, 3 * Q)};
+    ModulationGradients dm = {poisoned(2 * Q), poisoned_real(3 * Q)};
+    MaskedAttention shape = {.B = 1, .H = 1, .D = D, .Q = Q, .h = 4, .w = 10, .q_row = D, .kv_row = D, .scale_type = 4};
+    kernels_reserve(masked_attention_workspace(&shape));
+    masked_attention_forward(y, lse, q, k, d_v, &m, &shape);
+    masked_attention_backward(dq, dk, dv, &dm, dy, y, lse, q, k, d_v, &m, &shape);
+    double most = fmax(largest_of(download(dm.centre, 2 * Q), 2 * Q), largest_of(download_real(dm.z, 3 * Q), 3 * Q));
+    printf("  largest gradient of centres and scales: %.2g\n", most);
+    assert_true(most < (sizeof(real) == 4 ? 1e-6 : 1e-2));
+    free(values);
+    release_all();
+}
+
 /* == Positions ==================================================================================================== */
 
 static void positions_case(int B, int h, int w, int M, const int *cells) {
@@ -450,6 +485,7 @@ int main(void) {
         cmocka_unit_test(test_dropout_statistics),
         cmocka_unit_test(test_masked_attention),
         cmocka_unit_test(test_far_centre),
+        cmocka_unit_test(test_equal_values),
         cmocka_unit_test(test_positions),
         cmocka_unit_test(test_linear_rows),
         cmocka_unit_test(test_heads),

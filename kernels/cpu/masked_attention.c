@@ -4,14 +4,16 @@
  *             dv = p'^T dy,  dk = ds^T q / sqrt D,  dq = ds k / sqrt D
  *   map       G = -(ax dx^2 + ay dy^2 + aw dx^2 dy^2) / 8, a = z^2; with u = (gx, gy) - centre and sums over keys
  *             dcentre_x = ax/4 sum ds ux + aw/4 sum ds ux uy^2,  dz_x = -z_x/4 sum ds ux^2,  the same for y,
- *             dz_w = -z_w/4 sum ds ux^2 uy^2:  at most seven moments a row, summed where ds is made
+ *             dz_w = -z_w/4 sum ds ux^2 uy^2:  at most seven moments a row, of ds and of p, summed where ds is made
+ *             A row of ds sums to 0 but for rounding, most of it delta's, which far from the centre would count by the
+ *             distance squared.  So e = sum ds is taken out: sum (ds - e p) ux = sum ds ux - e sum p ux, and so on
  *   saves     lse.   Sources: Gao et al. 2021 for G; softmax_attention.c for the loops.
  *
  * Padding costs nothing: only keys that count are gathered. */
 #include "kernels/cpu/dropout.h"
 #include "kernels/cpu/softmax_tiles.h"
 
-enum { MOMENTS = 7 };
+enum { MOMENTS = 7, SUMS = 2 * MOMENTS + 1 }; /* moments of ds, moments of p, sum of ds */
 
 /* One (image, head) and what its queries see. */
 typedef struct {
@@ -133,13 +135,13 @@ static void forward_head(real *y, float *lse, const real *q, const real *k, cons
 
 static size_t backward_floats(const MaskedAttention *a) {
     size_t Q = a->Q, Dp = tile_round_up(a->D);
-    return view_floats(a) + 3 * Q * Dp + 2 * workspace_line_up(Q) + workspace_line_up(MOMENTS * Q) +
-           2 * workspace_line_up(panels_floats(KEYS, a->D)) + 3 * KEYS * Dp + 2 * QUERIES * KEYS;
+    return view_floats(a) + 3 * Q * Dp + 2 * workspace_line_up(Q) + workspace_line_up(SUMS * Q) +
+           2 * workspace_line_up(panels_floats(KEYS, a->D)) + 3 * KEYS * Dp + 3 * QUERIES * KEYS;
 }
 
-/* s becomes p' = drop(p), t = dy v^T becomes ds; `group`: where the row's elements of dropout begin. */
-TILE_INLINE void score_row_backward(float *s, float *t, float lse, float delta, const View *v, uint64_t group, int keys,
-                                    bool drop) {
+/* weights = p, s becomes p' = drop(p), t = dy v^T becomes ds; `group`: where the row's elements of dropout begin. */
+TILE_INLINE void score_row_backward(float *weights, float *s, float *t, float lse, float delta, const View *v,
+                                    uint64_t group, int keys, bool drop) {
     uvec word[4];
     for (int first = 0; first < keys; first += DROPOUT_GROUP) {
         if (drop) dropout_words(word, &v->draw, group + first / DROPOUT_GROUP);
@@ -150,50 +152,61 @@ TILE_INLINE void score_row_backward(float *s, float *t, float lse, float delta, 
             vec kept = vec_set(1);
             if (drop) kept = vec_select(dropout_kept(word, &v->draw, part), vec_set(v->draw.scale), vec_set(0));
             vec p = vec_exp_floored(vec_load(s + col) - lse);
+            vec_store(weights + col, p);
             vec_store(s + col, p * kept);
             vec_store(t + col, p * (vec_load(t + col) * kept - delta));
         }
     }
 }
 
-static void scores_backward_dropped(float *s, float *t, const float *lse, const float *delta, const View *v, int i,
-                                    int rows, int j, int keys) {
+static void scores_backward_dropped(float *p, float *s, float *t, const float *lse, const float *delta, const View *v,
+                                    int i, int rows, int j, int keys) {
     bool drop = v->shape->dropout.rate > 0;
     for (int row = 0; row < rows; row++) {
-        float *sr = s + row * KEYS, *tr = t + row * KEYS;
+        float *pr = p + row * KEYS, *sr = s + row * KEYS, *tr = t + row * KEYS;
         for (int col = keys; col < tile_round_up(keys); col++) sr[col] = -INFINITY;
-        if (drop) score_row_backward(sr, tr, lse[row], delta[row], v, dropout_group_of(v, i + row, j), keys, true);
-        else score_row_backward(sr, tr, lse[row], delta[row], v, 0, keys, false);
+        if (drop) score_row_backward(pr, sr, tr, lse[row], delta[row], v, dropout_group_of(v, i + row, j), keys, true);
+        else score_row_backward(pr, sr, tr, lse[row], delta[row], v, 0, keys, false);
     }
 }
 
-/* Adds a block's moments: sums of ds ux, ds uy, ds ux^2, ds uy^2, ds ux uy^2, ds ux^2 uy, ds ux^2 uy^2. */
-static void add_moments(float *moments, const float *ds, const View *v, int i, int rows, int j, int keys) {
+/* Weights w of keys at (ux, uy): sums of w ux, w uy, w ux^2, w uy^2, w ux uy^2, w ux^2 uy, w ux^2 uy^2. */
+TILE_INLINE void add_moment(vec *sum, vec w, vec ux, vec uy, bool mixed) {
+    vec x = w * ux, y = w * uy, xx = x * ux, yy = y * uy;
+    sum[0] += x;
+    sum[1] += y;
+    sum[2] += xx;
+    sum[3] += yy;
+    if (!mixed) return;
+    sum[4] += yy * ux;
+    sum[5] += xx * uy;
+    sum[6] += xx * (uy * uy);
+}
+
+/* Adds a block's SUMS. */
+static void add_moments(float *sums, const float *p, const float *ds, const View *v, int i, int rows, int j, int keys) {
     bool mixed = v->shape->scale_type == 4;
-    for (int row = 0; row < rows; row++, moments += MOMENTS) {
+    for (int row = 0; row < rows; row++, sums += SUMS) {
         Blob blob = blob_of(v, i + row);
-        vec sum[MOMENTS] = {{0}};
+        vec sum[SUMS] = {{0}};
         for (int col = 0; col < keys; col += TILE) {
             vec ux = vec_load(v->x + j + col) - blob.x, uy = vec_load(v->y + j + col) - blob.y;
-            vec d = vec_load(ds + row * KEYS + col), dx = d * ux, dy = d * uy, dxx = dx * ux, dyy = dy * uy;
-            sum[0] += dx;
-            sum[1] += dy;
-            sum[2] += dxx;
-            sum[3] += dyy;
-            if (!mixed) continue;
-            sum[4] += dyy * ux;
-            sum[5] += dxx * uy;
-            sum[6] += dxx * (uy * uy);
+            vec d = vec_load(ds + row * KEYS + col);
+            add_moment(sum, d, ux, uy, mixed);
+            add_moment(sum + MOMENTS, vec_load(p + row * KEYS + col), ux, uy, mixed);
+            sum[2 * MOMENTS] += d;
         }
-        for (int n = 0; n < (mixed ? MOMENTS : 4); n++) moments[n] += vec_sum(sum[n]);
+        for (int n = 0; n < SUMS; n++) sums[n] += vec_sum(sum[n]);
     }
 }
 
-static void modulation_backward(const ModulationGradients *dm, const float *moments, const View *v) {
+static void modulation_backward(const ModulationGradients *dm, const float *sums, const View *v) {
     int scales = modulation_scales(v->shape->scale_type), H = v->shape->H;
-    for (int i = 0; i < v->shape->Q; i++, moments += MOMENTS) {
+    for (int i = 0; i < v->shape->Q; i++, sums += SUMS) {
         Blob blob = blob_of(v, i);
         size_t row = ((size_t)v->b * v->shape->Q + i) * H + v->h;
+        float moments[MOMENTS];
+        for (int n = 0; n < MOMENTS; n++) moments[n] = sums[n] - sums[2 * MOMENTS] * sums[MOMENTS + n];
         dm->centre[2 * row] = 2 * (blob.weight[0] * moments[0] + blob.weight[2] * moments[4]);
         dm->centre[2 * row + 1] = 2 * (blob.weight[1] * moments[1] + blob.weight[2] * moments[5]);
         float dz[3] = {-blob.z[0] / 4 * moments[2], -blob.z[1] / 4 * moments[3], -blob.z[2] / 4 * moments[6]};
@@ -217,10 +230,11 @@ static void backward_head(real *dq, real *dk, real *dv, const ModulationGradient
     float scale = 1 / sqrtf((float)D), *next = kernels_workspace(backward_floats(a));
     View view = view_take(&next, a, m, b, h);
     float *qs = workspace_take(&next, all), *dys = workspace_take(&next, all), *dqs = workspace_take(&next, all);
-    float *delta = workspace_take(&next, Q), *moments = workspace_take(&next, MOMENTS * (size_t)Q);
+    float *delta = workspace_take(&next, Q), *sums = workspace_take(&next, SUMS * (size_t)Q);
     float *kt = workspace_take(&next, panels_floats(KEYS, D)), *vt = workspace_take(&next, panels_floats(KEYS, D));
     float *ks = workspace_take(&next, some), *dks = workspace_take(&next, some), *dvs = workspace_take(&next, some);
-    float *s = workspace_take(&next, QUERIES * KEYS), *t = workspace_take(&next, QUERIES * KEYS);
+    float *p = workspace_take(&next, QUERIES * KEYS), *s = workspace_take(&next, QUERIES * KEYS),
+          *t = workspace_take(&next, QUERIES * KEYS);
     const real *k_head = head_of(k, &view, N, row_kv), *v_head = head_of(v, &view, N, row_kv),
                *y_head = head_of(y, &view, Q, M);
     real *dk_head = (real *)head_of(dk, &view, N, row_kv), *dv_head = (real *)head_of(dv, &view, N, row_kv);
@@ -228,7 +242,7 @@ static void backward_head(real *dq, real *dk, real *dv, const ModulationGradient
     gather(qs, head_of(q, &view, Q, a->q_row), a->q_row, NULL, 0, scale, Q, D, Dp);
     gather(dys, head_of(dy, &view, Q, M), M, NULL, 0, 1, Q, D, Dp);
     memset(dqs, 0, all * sizeof *dqs);
-    memset(moments, 0, MOMENTS * (size_t)Q * sizeof *moments);
+    memset(sums, 0, SUMS * (size_t)Q * sizeof *sums);
     for (int i = 0; i < Q; i++) {
         vec sum = {0};
         for (int d = 0; d < D; d += TILE)
@@ -248,8 +262,8 @@ static void backward_head(real *dq, real *dk, real *dv, const ModulationGradient
             scores(s, qi, kt, rows, keys, D, Dp);
             scores(t, dyi, vt, rows, keys, D, Dp);
             if (m) modulate(s, &view, i, rows, j, keys);
-            scores_backward_dropped(s, t, lse + i, delta + i, &view, i, rows, j, keys);
-            if (m) add_moments(moments + MOMENTS * (size_t)i, t, &view, i, rows, j, keys);
+            scores_backward_dropped(p, s, t, lse + i, delta + i, &view, i, rows, j, keys);
+            if (m) add_moments(sums + SUMS * (size_t)i, p, t, &view, i, rows, j, keys);
             tile_gemm(dvs, Dp, s, 1, KEYS, dyi, Dp, keys, Dp, rows, 1);
             tile_gemm(dks, Dp, t, 1, KEYS, qi, Dp, keys, Dp, rows, 1);
             tile_gemm(dqs + (size_t)i * Dp, Dp, t, KEYS, 1, ks, Dp, rows, Dp, keys, 1);
@@ -259,7 +273,7 @@ static void backward_head(real *dq, real *dk, real *dv, const ModulationGradient
     }
     scatter((real *)head_of(dq, &view, Q, a->q_row), a->q_row, NULL, 0, dqs, scale, false, Q, D, Dp);
     clear_padding(dk_head, dv_head, a, b);
-    if (m) modulation_backward(dm, moments, &view);
+    if (m) modulation_backward(dm, sums, &view);
 }
 
 /* == All heads ==================================================================================================== */

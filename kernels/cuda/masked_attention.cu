@@ -7,7 +7,7 @@
 #include "kernels/cuda/dropout.cuh"
 #include "kernels/cuda/softmax_tiles.cuh"
 
-enum { MOMENTS = 7 };
+enum { MOMENTS = 7, SUMS = 2 * MOMENTS + 1 }; /* moments of ds, moments of p, sum of ds */
 
 struct Masked {
     int B, H, D, Q, h, w, q_row, kv_row;
@@ -85,22 +85,25 @@ DEVICE float pair_score(float product, const Blob &blob, Cell cell, const Masked
     return LOG2_E * score;
 }
 
-/* ds of a pair joins the moments: ux, uy, ux^2, uy^2, ux uy^2, ux^2 uy, ux^2 uy^2. */
-DEVICE void add_moments(float (&moment)[MOMENTS], float ds, const Blob &blob, Cell cell) {
-    float ux = cell.x - blob.x, uy = cell.y - blob.y, dx = ds * ux, dy = ds * uy, dxx = dx * ux, dyy = dy * uy;
-    moment[0] += dx;
-    moment[1] += dy;
-    moment[2] += dxx;
-    moment[3] += dyy;
-    moment[4] += dyy * ux;
-    moment[5] += dxx * uy;
-    moment[6] += dxx * uy * uy;
+/* p and ds of a pair join the sums: moments are those of ux, uy, ux^2, uy^2, ux uy^2, ux^2 uy, ux^2 uy^2. */
+DEVICE void add_moments(float (&sum)[SUMS], float p, float ds, const Blob &blob, Cell cell) {
+    float ux = cell.x - blob.x, uy = cell.y - blob.y, xx = ux * ux, yy = uy * uy;
+    float power[MOMENTS] = {ux, uy, xx, yy, ux * yy, xx * uy, xx * yy};
+#pragma unroll
+    for (int n = 0; n < MOMENTS; n++) {
+        sum[n] += ds * power[n];
+        sum[MOMENTS + n] += p * power[n];
+    }
+    sum[2 * MOMENTS] += ds;
 }
 
 /* One lane for each row. */
-DEVICE void put_modulation(float *dcentre, real *dz, const float (&moment)[MOMENTS], const Blob &blob, int query,
+DEVICE void put_modulation(float *dcentre, real *dz, const float (&sum)[SUMS], const Blob &blob, int query,
                            const Head &head, const Masked &s) {
     int scales = s.type - 1;
+    float moment[MOMENTS];
+#pragma unroll
+    for (int n = 0; n < MOMENTS; n++) moment[n] = sum[n] - sum[2 * MOMENTS] * sum[MOMENTS + n];
     size_t row = ((size_t)head.b * s.Q + query) * s.H + head.h;
     dcentre[2 * row] = 2 * (blob.weight[0] * moment[0] + blob.weight[2] * moment[4]);
     dcentre[2 * row + 1] = 2 * (blob.weight[1] * moment[1] + blob.weight[2] * moment[5]);
@@ -295,7 +298,7 @@ __global__ void __launch_bounds__(THREADS)
     FragmentC sum[1][W / TILE_N];
     int row[2] = {owned_row<1>(first_row, 0, 0), owned_row<1>(first_row, 0, 1)};
     Blob blob[2] = {blob_of(row[0], head, s), blob_of(row[1], head, s)};
-    float shift[2], row_delta[2], moment[2][MOMENTS] = {};
+    float shift[2], row_delta[2], moments[2][SUMS] = {};
     size_t statistics = ((size_t)head.b * s.H + head.h) * s.Q;
     clear<W, 1>(sum);
 #pragma unroll
@@ -339,9 +342,9 @@ __global__ void __launch_bounds__(THREADS)
                     Cell cell = cells[stage * STREAM + column];
                     float p = fast_exp2(pair_score(score[n][0].x[i], blob[half], cell, s) - shift[half]);
                     float ds = p * (t[n][0].x[i] * factor[half][2 * j + n][i % 2] - row_delta[half]);
-                    if (first + column >= head.keys) ds = 0;
+                    if (first + column >= head.keys) p = ds = 0;
                     score[n][0].x[i] = ds;
-                    if (s.centre) add_moments(moment[half], ds, blob[half], cell);
+                    if (s.centre) add_moments(moments[half], p, ds, blob[half], cell);
                 }
             accumulate<W, 1>(sum, score, k_rows);
         }
@@ -353,9 +356,9 @@ __global__ void __launch_bounds__(THREADS)
 #pragma unroll
     for (int half = 0; half < 2; half++) {
 #pragma unroll
-        for (int i = 0; i < MOMENTS; i++) moment[half][i] = row_sum(moment[half][i]);
+        for (int i = 0; i < SUMS; i++) moments[half][i] = row_sum(moments[half][i]);
         if (row[half] < s.Q && lane_id() % 4 == 0)
-            put_modulation(dcentre, dz, moment[half], blob[half], row[half], head, s);
+            put_modulation(dcentre, dz, moments[half], blob[half], row[half], head, s);
     }
 }
 
@@ -483,7 +486,7 @@ __global__ void __launch_bounds__(THREADS)
     k = keys_of(k, head, s);
     v = keys_of(v, head, s);
     float own = warp_dot(dy, queries_of(y, head.M, head, s) + row * head.M, s.D), shift = LOG2_E * lse[at];
-    float moment[MOMENTS] = {};
+    float moments[SUMS] = {};
     if (lane_id() == 0) delta[at] = own;
     for (int first = 0; first < s.D; first += STRETCH) {
         float sum[LANE_COLUMNS] = {};
@@ -492,11 +495,11 @@ __global__ void __launch_bounds__(THREADS)
             float p = fast_exp2(wide_score(q, k, blob, j, head, s) - shift);
             float ds = p * (warp_dot(dy, v + token, s.D) * factor_of(row, j, head, s) - own);
             add_row(sum, ds, k + token, first, s.D);
-            if (first == 0) add_moments(moment, ds, blob, cell_of(j, head));
+            if (first == 0) add_moments(moments, p, ds, blob, cell_of(j, head));
         }
         put_row(dq + ((size_t)head.b * s.Q + row) * s.q_row + (size_t)head.h * s.D, sum, s.scale, first, s.D);
     }
-    if (s.centre && lane_id() == 0) put_modulation(dcentre, dz, moment, blob, row, head, s);
+    if (s.centre && lane_id() == 0) put_modulation(dcentre, dz, moments, blob, row, head, s);
 }
 
 /* A warp to a key. */
