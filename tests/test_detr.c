@@ -364,8 +364,8 @@ static double forward_loss(Detr *detr, const Batch *batch) {
 }
 
 /* Along a random direction in one part of the parameters, with the gradient's signs, so that the slope is large; the
- * step is as long as moves the loss by a hundredth, or 2e-4. */
-static bool one_slope_agrees(Detr *detr, const Batch *batch, const float *grads, const char *prefix) {
+ * step is as long as moves the loss by `longest`, or 2e-4. */
+static bool one_slope_agrees(Detr *detr, const Batch *batch, const float *grads, const char *prefix, double longest) {
     size_t total = detr->params.total;
     float *start = keep(malloc(total * sizeof *start), false), *moved = keep(malloc(total * sizeof *moved), false);
     float *direction = normals(total, 1);
@@ -379,7 +379,7 @@ static bool one_slope_agrees(Detr *detr, const Batch *batch, const float *grads,
             slope += (double)grads[i] * direction[i];
         }
     }
-    float step = (float)fmin(2e-4, 0.01 / slope);
+    float step = (float)fmin(2e-4, longest / slope);
     for (int side = 0; side < 2; side++) {
         memcpy(moved, start, total * sizeof *moved);
         for (int p = 0; p < detr->params.count; p++)
@@ -396,10 +396,13 @@ static bool one_slope_agrees(Detr *detr, const Batch *batch, const float *grads,
     return fabs(measured - slope) < 0.05 * slope;
 }
 
-/* A kink of the loss (a ReLU, L1, the matching) may lie on one way, and hardly on two of three. */
+/* A kink of the loss (a ReLU, L1, the matching) may lie on one way, or within the step on all of them: two of four
+ * agree, the last two on shorter ways. */
 static int slope_agrees(Detr *detr, const Batch *batch, const float *grads, const char *prefix) {
-    int agree = one_slope_agrees(detr, batch, grads, prefix) + one_slope_agrees(detr, batch, grads, prefix);
-    return agree == 2 || (agree == 1 && one_slope_agrees(detr, batch, grads, prefix));
+    int agree = 0;
+    for (int way = 0; way < 4 && agree < 2; way++)
+        agree += one_slope_agrees(detr, batch, grads, prefix, way < 2 ? 0.01 : 0.001);
+    return agree >= 2;
 }
 
 /* The gradients again, with the features' in memory that nothing else lies in: the backbone's scratch must not reach it
