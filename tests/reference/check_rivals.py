@@ -2,14 +2,14 @@
 
     python3 tests/reference/check_rivals.py build/cpu/train_vit CHECKOUTS [--only hydra,gf] [--verbose]
 
-CHECKOUTS/OWNER/NAME are one's own copies of GitHub's repositories (OFFICIAL below names them); an operator whose copy is
-not there is left out.  The host is a model of ours of two blocks, written in PyTorch (vit_reference.py).  Its attention is
-replaced with the published module, imported as it lies, whose parameters are functions of ours, so that its gradients are
-those of our parameters.  All of that runs in float64 and is compared with
+CHECKOUTS/OWNER/NAME are one's own copies of GitHub's repositories (OFFICIAL below names them); an operator whose copy
+is not there is left out.  The host is a model of ours of two blocks, written in PyTorch (vit_reference.py).  Its
+attention is replaced with the published module, imported as it lies, whose parameters are functions of ours, so that
+its gradients are those of our parameters.  All of that runs in float64 and is compared with
     reference   the host with its own attention: the same mathematics, or not; and
     train_vit   --parity with the same parameters, images and labels: the C program, in float32.
-Figures are the norm of the difference over the norm, the worst of the tensors.  Where an operator of ours differs from the
-published one on purpose, the comment on top of its file in layers/attention says in what, and the adapter here puts
+Figures are the norm of the difference over the norm, the worst of the tensors.  Where an operator of ours differs from
+the published one on purpose, the comment on top of its file in layers/attention says in what, and the adapter here puts
 exactly that aside.  The exit status is 0 if all are within the tolerances.  Needs a current PyTorch, timm and einops.
 """
 
@@ -271,7 +271,8 @@ def rsa(checkout, config, p, x, block):
     for h in range(config.heads):
         rows = torch.cat([torch.arange(D) + h * D + part * M for part in range(3)])
         theirs = {name: filters(name) for name in ("H1.weight", "H2.weight", "G.weight")}
-        theirs |= {"projection.weight": p("qkv.weight")[rows, :, None, None, None], "P1": p("P1")[None], "I": p("I")[None]}
+        theirs |= {"projection.weight": p("qkv.weight")[rows, :, None, None, None], "P1": p("P1")[None]}
+        theirs["I"] = p("I")[None]
         mixed.append(tokens(functional_call(module, theirs, (image(x, config.grid)[:, :, None],)).squeeze(2)))
     return output(p, torch.cat(mixed, dim=-1))
 
@@ -354,8 +355,8 @@ def permute(checkout, config, p, x, block):
 
 
 def sparse(checkout, config, p, x, block):
-    """Their patterns look back only; ours, as far as they look back, must be these.  A local window of theirs counts the
-    token itself: l of it are |n - m| < l."""
+    """Their patterns look back only; ours, as far as they look back, must be these.  A local window of theirs counts
+    the token itself: l of it are |n - m| < l."""
     code = published(checkout, "", "attention")
     code.BlocksparseTransformer = lambda layout, **how: (layout, how["mask_callback"])
     N = x.shape[1]
