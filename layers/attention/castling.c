@@ -7,7 +7,9 @@
  * backward  6. dmix   3. dphi, dv   4. dv += reversed depthwise of dmix   2. dq, dk   5. adds to dq, dk, dv   1. dx
  * saves     qkv, phi, den, kv, linear attention's mix before step 4, and step 5's lse.
  * s is the first two terms of the angle's kernel 1 - angle / pi; step 5 stands in for the others, and is gone after
- * training: the inference plan has no lse. */
+ * training: the inference plan has no lse.
+ * The authors' miniature release differs: the 1/2 weighs v_n alone instead of every v_m, each head's sum is brought to
+ * unit length instead of divided by the sum of s, and step 4 runs along the tokens, nine taps, one filter a head. */
 #include "layers/attention/linear_core.h"
 #include "layers/depthwise.h"
 

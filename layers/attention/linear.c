@@ -5,7 +5,8 @@
  *           6. den_n = rule(psi(q_n).z), mix_n = psi(q_n)^T S / den_n   7. y = mix Wproj^T + b
  * backward  7. dmix   6.-5. dpsi, dv   4. dphi   3.-2. dq, dk   1. dx
  * saves     qkv, phi, mix, den [B,N,H], kv [B,H,F,D+1] (S with z as last column), and what the positions save.
- * The rule adds 1e-6, or keeps the denominator 1e-2 from zero where features may be negative. */
+ * The rule adds 1e-6, or keeps the denominator 1e-2 from zero where features may be negative.  Public code of FAVOR+
+ * adds nothing; that of RFA takes 1e-2 where the denominator is less, or negative. */
 #include "layers/attention/feature_map.h"
 #include "layers/attention/relative.h"
 

@@ -5,7 +5,9 @@
  *           4. mix += depthwise 3x3 of v over the grid   5. y = mix Wproj^T + b
  * backward  5. dmix   3. dq, dk, dv, da, db   4. dv += reversed depthwise of dmix   2. dq, dk += means' da, db   1. dx
  * saves     qkv, a and b.
- * The original's segments are runs of tokens, and its convolution runs along them with a filter for each head. */
+ * Z starts from A(a, b)^T over its own largest column sum, the original's option `exact`; `original` takes the largest
+ * of the batch.  The original's segments are runs of tokens, and its convolution runs along them with a filter for each
+ * head. */
 #include "layers/attention/low_rank.h"
 #include "layers/depthwise.h"
 

@@ -3,6 +3,7 @@
  *           2. q'_(n,r) = sum_d q_(n,d) C_(n,d,r), k' likewise: q'.k' expects a learned function of n - m
  * backward  2. dC, dq, dk   1. dfreqs, doffsets, dgains or dwq, dwk; dgate
  * saves     coded [B,N,3,H,D]; the codes are formed again.
+ * In the published code conv_q makes the codes of k, and conv_k those of q; both start alike.
  * The noise is new in every training step; evaluation uses the last step's, which the checkpoint holds. */
 #include "core/rng.h"
 #include "layers/attention/relative.h"

@@ -5,8 +5,8 @@
  *           5. linear attention of all heads (epsilon 1e-6)   6. y = mix Wproj^T + b, Wproj [M,2M]
  * backward  6. dmix   5. dphi, dv   4. dall   3.-2. dqkv   1. dx
  * saves     qkv, conv (between the two halves of step 2), all, phi, mix, den, kv.
- * The original normalises by batch after Wproj; here norms are the block's.  It pairs with an MLP that has a depthwise
- * 3x3 between its linear layers, which is the block's, too. */
+ * The original's epsilon is 1e-15.  It normalises by batch after Wproj; here norms are the block's.  It pairs with an
+ * MLP that has a depthwise 3x3 between its linear layers, which is the block's, too. */
 #include "layers/attention/linear_core.h"
 #include "layers/depthwise.h"
 

@@ -10,7 +10,7 @@
  * the sums over m of v^ are formed first, for each e; here their products with kernel and context, which are N x N and
  * not kept, come first, and steps 4 and 5 cost a D-th.  Each head has its own k and v, H1, H2 and G [T,...], P1 and I
  * [D,D] are shared: the LiSA paper's 8.23 M parameters say so (8.236 M).  As published, Wqkv has no bias, P1 and I
- * learn, and I starts as one. */
+ * learn, and I starts as one.  Its lengths are sqrt(|z|^2 + 1e-6); here they are |z|, 1e-6 at least. */
 #include "layers/attention/attention.h"
 
 typedef struct {

@@ -8,10 +8,11 @@
  * saves     qv, the squares of q, the convolution before its norm and after it, a.
  * The original takes Newton's iteration, 20 steps from A(a, a) + 0.01, differentiates it as if it had converged, and
  * convolves v with a filter for each head. */
+#include <math.h>
+
 #include "layers/attention/low_rank.h"
 #include "layers/depthwise.h"
 
-static const float NORM_EPSILON = 1e-5f; /* PyTorch's, which the original leaves as it is */
 
 typedef struct {
     Projection qv, proj;
@@ -72,6 +73,9 @@ static void soft_plan(Attention *a, Plan *plan, int B) {
     plan_release(plan, mark);
 }
 
+/* PyTorch's 1e-5, for a norm that sees q times D^-1/4 in the original, and q here. */
+static float norm_epsilon(int D) { return 1e-5f * sqrtf((float)D); }
+
 static size_t landmark_rows(const Soft *s, int B) { return (size_t)B * (size_t)s->shape.L * (size_t)s->shape.H; }
 
 static void landmarks_forward(const Soft *s, const Attention *a, int B) {
@@ -79,7 +83,7 @@ static void landmarks_forward(const Soft *s, const Attention *a, int B) {
     size_t rows = landmark_rows(s, B);
     head_patches_forward(s->cols, s->qv_act, a->Hg, a->Wg, r, B, a->H, D, 2 * a->M);
     linear_forward(s->square, s->cols, s->w, NULL, rows, D * r * r, D);
-    layernorm_forward(s->normed, s->mean, s->rstd, s->square, s->norm_w, s->norm_b, rows, D, NORM_EPSILON);
+    layernorm_forward(s->normed, s->mean, s->rstd, s->square, s->norm_w, s->norm_b, rows, D, norm_epsilon(D));
     gelu_forward(s->landmarks, s->normed, rows * (size_t)D);
 }
 

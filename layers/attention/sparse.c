@@ -5,6 +5,7 @@
  * S(n), with l = sparse_stride tokens, or the grid's width:
  *   sparse-strided  A: |n - m| <= l              B: n = m modulo l, on the grid n's column
  *   sparse-fixed    A: n's own block of l tokens B: the last sparse_c tokens of every block
+ * That is the paper's text; in its code a window of l tokens counts the query, |n - m| < l.
  * sparse_heads: blocks take A and B by turns (alternate), every head sees both (union), or the first half of the heads
  * sees A and the others B (split). */
 #include <stdlib.h>

@@ -196,11 +196,12 @@ def gaussian(x, z):
 def soft(model, p, q, k, v, block):
     """k is q."""
     grid, D = model.config.grid, q.shape[-1]
+    q = q * D ** -0.25
     image = q.flatten(0, 1).transpose(1, 2).unflatten(-1, grid)
     a = F.conv2d(image, p("landmark.weight"), stride=soft_stride(model.config)).flatten(2).transpose(1, 2)
     weight, bias = p("landmark.norm.weight"), p("landmark.norm.bias")
     a = F.gelu(F.layer_norm(a.to(weight.dtype), (D,), weight, bias, 1e-5)).unflatten(0, q.shape[:2])
-    near = gaussian(q * D ** -0.25, a)
+    near = gaussian(q, a)
     y = near @ pseudo_inverse(gaussian(a, a), 2) @ (near.transpose(-1, -2) @ v)
     return join_heads(y) + depthwise(join_heads(v), grid, p("conv.weight"))
 
