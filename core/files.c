@@ -136,7 +136,7 @@ typedef struct {
 
 static bool fill_bytes(FILE *file, const void *content) {
     const Bytes *b = content;
-    return fwrite(b->bytes, 1, b->size, file) == b->size;
+    return !b->size || fwrite(b->bytes, 1, b->size, file) == b->size;
 }
 
 bool file_write(const char *path, const void *bytes, size_t size, char error[FILE_ERROR]) {

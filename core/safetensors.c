@@ -490,8 +490,10 @@ typedef struct {
 static bool write_pieces(FILE *file, const void *content) {
     const Content *c = content;
     bool ok = fwrite(c->header, 1, c->header_size, file) == c->header_size;
-    for (int i = 0; ok && i < c->count; i++)
-        ok = fwrite(c->pieces[i].entry->data, 1, c->pieces[i].bytes, file) == c->pieces[i].bytes;
+    for (int i = 0; ok && i < c->count; i++) {
+        size_t bytes = c->pieces[i].bytes; /* 0: there may be no data */
+        ok = !bytes || fwrite(c->pieces[i].entry->data, 1, bytes, file) == bytes;
+    }
     return ok;
 }
 
