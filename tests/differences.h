@@ -16,18 +16,18 @@ typedef struct {
     double h;            /* half the width of a difference */
 } Function;
 
-/* Slope of the loss by *x.  Outputs that do not depend on it cancel exactly, however large the loss. */
-static inline double slope_by_difference(double *x, const Function *f) {
-    double here = *x, sum = 0, *above = malloc(f->n * sizeof *above);
+/* Slope of the loss by *x, added to *slope; *size: the sum of the sizes of its terms, one an output.  Outputs that do not
+ * depend on x cancel exactly, however large the loss. */
+static inline void slope_by_difference(double *slope, double *size, double *x, const Function *f) {
+    double here = *x, *above = malloc(f->n * sizeof *above);
     *x = here + f->h;
     f->outputs(f->out, f->context);
     memcpy(above, f->out, f->n * sizeof *above);
     *x = here - f->h;
     f->outputs(f->out, f->context);
     *x = here;
-    for (size_t i = 0; i < f->n; i++) sum += (above[i] - f->out[i]) * f->slopes[i];
+    for (size_t i = 0; i < f->n; i++) add_term(slope, size, (above[i] - f->out[i]) * f->slopes[i] / (2 * f->h));
     free(above);
-    return sum / (2 * f->h);
 }
 
 /* got [n] on the host: the gradient by x [n], less what was there before, at a sample of its elements. */
@@ -35,17 +35,18 @@ static inline int slopes_agree(const char *what, const float *got, const float *
                         const Function *f) {
     enum { SAMPLE = 40 };
     float mine[SAMPLE] = {0};
-    double want[SAMPLE] = {0};
+    double want[SAMPLE] = {0}, size[SAMPLE] = {0};
     static uint32_t stream;
     int count = n < SAMPLE ? (int)n : SAMPLE;
     stream++;
     for (int i = 0; i < count; i++) {
         uint32_t any = rng_below(check_seed(), RNG_TEST, 1u << 20, stream, (uint64_t)i, (uint32_t)n);
         size_t at = n < SAMPLE ? (size_t)i : any;
-        want[i] = slope_by_difference(&x[at], f) + (before ? before[at] : 0);
+        if (before) add_term(&want[i], &size[i], before[at]);
+        slope_by_difference(&want[i], &size[i], &x[at], f);
         mine[i] = got[at];
     }
-    return check_close_step(what, mine, want, (size_t)count, REAL_TOLERANCE, REAL_STEP);
+    return close_sums(what, mine, want, size, (size_t)count, count < 10);
 }
 
 static inline double *wide(const float *x, size_t n) {
