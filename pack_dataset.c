@@ -46,6 +46,7 @@ static const ConfigEntry entries[] = {
      .help = "Instead: verify all checksums of a packed file and decode all its pictures"},
 };
 #undef F
+static const ConfigGroup settings = {CONFIG_GROUP(Settings, entries)};
 
 /* == One image ==================================================================================================== */
 
@@ -285,19 +286,19 @@ static int check(const Settings *s) {
 
 int main(int argc, char **argv) {
     Config config;
-    Settings s;
-    config_init(&config, entries, sizeof entries / sizeof *entries, &s, NULL);
+    config_init(&config, NULL);
+    Settings *s = config_add(&config, &settings);
     config_read_arguments(&config, argc, argv);
-    if (s.help) {
+    if (s->help) {
         printf("pack_dataset puts a split of a data set into one file for train_vit.\n\n");
         config_help(&config, stdout);
         return 0;
     }
-    if (*s.check && (*s.out || *s.data)) die_usage("--check: not together with --data or --out");
-    if (!*s.check && !*s.data) die_usage("--data: which data set? (pack_dataset --help)");
-    if (!*s.check && !*s.out) die_usage("--out: which file is to be made? (pack_dataset --help)");
-    if (!s.threads) s.threads = omp_get_max_threads();
-    int status = *s.check ? check(&s) : pack(&s);
+    if (*s->check && (*s->out || *s->data)) die_usage("--check: not together with --data or --out");
+    if (!*s->check && !*s->data) die_usage("--data: which data set? (pack_dataset --help)");
+    if (!*s->check && !*s->out) die_usage("--out: which file is to be made? (pack_dataset --help)");
+    if (!s->threads) s->threads = omp_get_max_threads();
+    int status = *s->check ? check(s) : pack(s);
     if (fflush(stdout) != 0 || ferror(stdout)) die("standard output: cannot write all of it");
     config_free(&config);
     return status;

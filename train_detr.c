@@ -44,8 +44,10 @@ typedef struct {
     float max_damaged;
     const char *backbone_blocks, *backbone_weights;
     bool freeze_backbone, share_heads;
-    int backbone_width, attn, dim, ffn, encoder_layers, decoder_layers, heads, queries, num_classes;
-    int dynamic_scale, feature_map, ripple_algo; /* indices of choices */
+    const AttentionOp *attn;
+    const FeatureMapKind *feature_map;
+    int backbone_width, dim, ffn, encoder_layers, decoder_layers, heads, queries, num_classes;
+    int dynamic_scale, ripple_algo; /* indices of choices */
     int r_max;
     float dropout, tau;
     int epochs, batch_size, micro_batch, lr_drop, eval_every, eval_batch, log_every;
@@ -56,14 +58,7 @@ typedef struct {
 } Settings;
 
 /* The operators that an encoder can have: those that know what padding is. */
-static const char *const *encoder_names(int *count) {
-    enum { MOST = 64 };
-    static const char *names[MOST];
-    *count = 0;
-    for (int i = 0; attention_operators[i] && *count < MOST; i++)
-        if (attention_operators[i]->takes_mask) names[(*count)++] = attention_operators[i]->name;
-    return names;
-}
+static bool takes_mask(const void *op) { return ((const AttentionOp *)op)->takes_mask; }
 
 static const char *const ripple_algos[] = {"auto", "dense", "window", "sat", "naive"};
 
@@ -125,7 +120,8 @@ static const ConfigEntry entries[] = {
     {F(INT, crop_max), "600", .min = 8, .max = 8192, .help = "And the largest"},
     {F(INT, eval_scale), "800", .min = 16, .max = 8192, .help = "Validation pictures are resized to this short side"},
 
-    {F(CHOICE, attn), "softmax", .section = "model", .choices_of = encoder_names, .noun = "operator",
+    {F(ITEM, attn), "softmax", .section = "model", .table = (const void *const *)attention_operators,
+     .offers = takes_mask, .noun = "operator",
      .help = "Attention operator of the encoder"},
     {F(STRING, backbone_blocks), "3,4,6,3", .help = "Blocks of the ResNet's four stages (ResNet-50: 3,4,6,3)"},
     {F(INT, backbone_width), "64", .min = 1, .max = 1024, .help = "Channels of its first convolution"},
@@ -145,7 +141,7 @@ static const ConfigEntry entries[] = {
      .help = "Category ids are below this (0: the data's; COCO: 91)"},
     {F(FLOAT, dropout), "0.1", .min = 0, .max = 0.9, .help = "Dropout in encoder and decoder"},
 
-    {F(CHOICE, feature_map), "mlp", .section = "attention", .choices_of = feature_map_names, .noun = "map",
+    {F(ITEM, feature_map), "mlp", .section = "attention", .table = (const void *const *)feature_maps, .noun = "map",
      .help = "Feature map of linear and ripple attention"},
     {F(BOOL, share_heads), "false",
      .help = "One feature map and one projection of sticks for all heads, not one for each"},
@@ -188,7 +184,7 @@ static const ConfigEntry entries[] = {
      .help = "How long --bench measures training, and again inference"},
 };
 #undef F
-enum { ENTRIES = sizeof entries / sizeof *entries };
+static const ConfigGroup program_settings = {CONFIG_GROUP(Settings, entries)};
 
 /* == A run ======================================================================================================== */
 
@@ -201,7 +197,7 @@ typedef struct {
 
 typedef struct {
     Config config;
-    Settings s;
+    Settings *s;
     RunStrings strings;
     Detr detr;
     char train_json[RUN_PATH_SIZE], train_folder[RUN_PATH_SIZE], val_json[RUN_PATH_SIZE], val_folder[RUN_PATH_SIZE];
@@ -218,16 +214,11 @@ typedef struct {
     Evaluation evaluation;   /* the last one */
 } Run;
 
-static const AttentionOp *operator_of(const Settings *s) {
-    int count;
-    return attention_find(encoder_names(&count)[s->attn]);
-}
-
 static bool is_shapes(const Settings *s) { return !strcmp(s->data, "shapes"); }
 
 /* "3,4,6,3" */
 static void read_blocks(const Run *run, int blocks[RESNET_STAGES]) {
-    const char *text = run->s.backbone_blocks;
+    const char *text = run->s->backbone_blocks;
     char end;
     if (sscanf(text, "%d,%d,%d,%d%c", &blocks[0], &blocks[1], &blocks[2], &blocks[3], &end) != RESNET_STAGES ||
         blocks[0] < 1 || blocks[1] < 1 || blocks[2] < 1 || blocks[3] < 1 || blocks[0] > 99 || blocks[1] > 99 ||
@@ -237,8 +228,7 @@ static void read_blocks(const Run *run, int blocks[RESNET_STAGES]) {
 }
 
 static DetrConfig detr_config(const Run *run) {
-    const Settings *s = &run->s;
-    int count;
+    const Settings *s = run->s;
     DetrConfig config = {.dim = s->dim,
                          .ffn = s->ffn,
                          .encoder_layers = s->encoder_layers,
@@ -247,9 +237,9 @@ static DetrConfig detr_config(const Run *run) {
                          .columns = s->num_classes + 1, /* as in DETR, though no label has the last one */
                          .scale_type = s->dynamic_scale + 1,
                          .dropout = s->dropout,
-                         .attention = {.attn = operator_of(s)->name,
+                         .attention = {.attn = s->attn->name,
                                        .heads = s->heads,
-                                       .feature_map = feature_map_names(&count)[s->feature_map],
+                                       .feature_map = s->feature_map->name,
                                        .relative = "none",
                                        .rpe = "none",
                                        .r_max = s->r_max,
@@ -265,13 +255,13 @@ static DetrConfig detr_config(const Run *run) {
 
 /* What the table cannot check because it takes two settings. */
 static void check_settings(const Run *run) {
-    const Settings *s = &run->s;
+    const Settings *s = run->s;
     const Config *c = &run->config;
     int blocks[RESNET_STAGES];
-    const AttentionOp *op = operator_of(s);
-    if (op->needs_positive && feature_maps[s->feature_map]->negative)
+    const AttentionOp *op = s->attn;
+    if (op->needs_positive && s->feature_map->negative)
         config_reject(c, "feature_map", "attn %s cannot weigh features that may be negative, as those of %s", op->name,
-                      feature_maps[s->feature_map]->name);
+                      s->feature_map->name);
     if (s->dim % s->heads) config_reject(c, "heads", "%d does not divide dim %d", s->heads, s->dim);
     if (s->dim % 4) config_reject(c, "dim", "%d: sine positions need a multiple of 4", s->dim);
     read_blocks(run, blocks);
@@ -299,7 +289,7 @@ static void check_settings(const Run *run) {
 
 /* Paths in the data's folder. */
 static void find_files(Run *run) {
-    const Settings *s = &run->s;
+    const Settings *s = run->s;
     const struct {
         char *path;
         const char *name;
@@ -327,7 +317,7 @@ static const char *data_name(const Settings *s) {
 }
 
 static void set_open(Run *run, DetectionSet *set, bool train) {
-    const Settings *s = &run->s;
+    const Settings *s = run->s;
     int limit = train ? s->train_limit : s->val_limit;
     if (is_shapes(s))
         detection_set_scenes(set, train, s->seed, s->scene_size, limit);
@@ -337,17 +327,17 @@ static void set_open(Run *run, DetectionSet *set, bool train) {
 }
 
 static void check_classes(Run *run, const DetectionSet *set) {
-    if (!run->s.num_classes) run->s.num_classes = set->classes;
-    if (run->s.num_classes < set->classes)
-        config_reject(&run->config, "num_classes", "%d, but %s has the category %d", run->s.num_classes, set->name,
+    if (!run->s->num_classes) run->s->num_classes = set->classes;
+    if (run->s->num_classes < set->classes)
+        config_reject(&run->config, "num_classes", "%d, but %s has the category %d", run->s->num_classes, set->name,
                       set->classes - 1);
 }
 
 /* The number of classes where nothing but the model is needed. */
 static void find_classes(Run *run) {
-    if (run->s.num_classes) return;
-    if (is_shapes(&run->s))
-        run->s.num_classes = SHAPES_CLASSES + 1;
+    if (run->s->num_classes) return;
+    if (is_shapes(run->s))
+        run->s->num_classes = SHAPES_CLASSES + 1;
     else
         config_reject(&run->config, "num_classes", "how many categories? 91 for COCO");
 }
@@ -374,15 +364,15 @@ static DetectionAugment augment_of(const Settings *s, bool train) {
 
 /* The images of a global batch that this rank computes. */
 static int local_begin(const Run *run) {
-    return (int)((int64_t)run->s.batch_size * distributed_rank() / distributed_ranks());
+    return (int)((int64_t)run->s->batch_size * distributed_rank() / distributed_ranks());
 }
 static int local_end(const Run *run) {
-    return (int)((int64_t)run->s.batch_size * (distributed_rank() + 1) / distributed_ranks());
+    return (int)((int64_t)run->s->batch_size * (distributed_rank() + 1) / distributed_ranks());
 }
 
 /* As many images of height x width as keep the device busy with the backbone's largest activation. */
 static int micro_batch_choose(const Run *run, int height, int width) {
-    const Settings *s = &run->s;
+    const Settings *s = run->s;
     int local = local_end(run) - local_begin(run);
     if (s->micro_batch > 0) return s->micro_batch < local ? s->micro_batch : local;
     size_t image = (size_t)(height + 3) / 4 * ((size_t)(width + 3) / 4) * 4 * (size_t)s->backbone_width;
@@ -391,7 +381,7 @@ static int micro_batch_choose(const Run *run, int height, int width) {
 }
 
 static void loading_open(Run *run, DetectionLoader *loader, const DetectionSet *set, bool train) {
-    const Settings *s = &run->s;
+    const Settings *s = run->s;
     int share = device_shares_cores() ? 1 : loader_cores() / distributed_core_share();
     if (!run->workers) run->workers = loader_pool_open(s->workers ? s->workers : share > 1 ? share : 1);
     DetectionLoaderConfig config = {.seed = s->seed,
@@ -418,13 +408,13 @@ static void loading_close(Run *run) {
 }
 
 static void find_names(Run *run, const Coco *coco) {
-    run->names = xcalloc((size_t)run->s.num_classes, sizeof *run->names, "names of categories");
-    for (int i = 0; i < run->s.num_classes; i++) run->names[i] = "";
+    run->names = xcalloc((size_t)run->s->num_classes, sizeof *run->names, "names of categories");
+    for (int i = 0; i < run->s->num_classes; i++) run->names[i] = "";
     for (int i = 0; i < coco->category_count; i++) run->names[coco->categories[i].id] = coco->categories[i].name;
 }
 
 static void data_open(Run *run, bool train) {
-    const Settings *s = &run->s;
+    const Settings *s = run->s;
     if (train) {
         set_open(run, &run->train, true);
         check_classes(run, &run->train);
@@ -453,7 +443,7 @@ static void set_groups(Run *run) {
 /* Builds the model for so many images of H x W or W x H at a time and gives it its first weights. */
 static void model_open(Run *run, int images, int H, int W, bool training) {
     Detr *detr = &run->detr;
-    const Settings *s = &run->s;
+    const Settings *s = run->s;
     DetrConfig config = detr_config(run);
     detr_create(detr, &config);
     detr_plan(detr, images, H, W, training);
@@ -472,7 +462,7 @@ static void model_open(Run *run, int images, int H, int W, bool training) {
 }
 
 static void buffers_open(Run *run, int images, int most_targets, bool training) {
-    const Settings *s = &run->s;
+    const Settings *s = run->s;
     SetLossSize size = {training ? s->decoder_layers : 1, images, s->queries, s->num_classes + 1, most_targets};
     size_t rows = (size_t)size.layers * (size_t)images * (size_t)s->queries;
     run->logits = xcalloc(rows * (size_t)size.columns, sizeof *run->logits, "predictions");
@@ -510,7 +500,7 @@ static void micro_step(Run *run, const DetectionPart *part, double box_count, bo
     SetTargets targets = {&part->boxes[0][0], part->labels, part->first};
     SetLoss loss;
     int layer, image, count = part->first[part->n];
-    detr_draw(detr, run->s.seed, (uint32_t)run->training.state.step, (size_t)part->position);
+    detr_draw(detr, run->s->seed, (uint32_t)run->training.state.step, (size_t)part->position);
     detr_forward(detr);
     detr_predictions(detr, run->logits, run->boxes);
     if (!set_loss(&loss, run->dlogits, run->dboxes, &run->loss, run->logits, run->boxes, &targets, part->n, box_count,
@@ -577,7 +567,7 @@ enum { FOUND_CATEGORY, FOUND_BOX, FOUND_SCORE = FOUND_BOX + 4, FOUND_NUMBERS };
 
 /* The part that the model holds -> its images' detections, in found [image_count,Q,FOUND_NUMBERS]. */
 static void detect(Run *run, const DetectionPart *part, double *found) {
-    int Q = run->s.queries, C = run->s.num_classes + 1;
+    int Q = run->s->queries, C = run->s->num_classes + 1;
     CocoDetection *detections = xcalloc((size_t)Q, sizeof *detections, "detections");
     detr_predictions(&run->detr, run->logits, run->boxes);
     for (int b = 0; b < part->n; b++) {
@@ -606,7 +596,7 @@ static void gather_found(double *found, size_t n) {
 static void list_found(CocoResults *results, const Run *run, const double *found) {
     const Coco *coco = &run->val.coco;
     for (int i = 0; i < coco->image_count; i++) {
-        for (int q = 0; q < run->s.queries; q++, found += FOUND_NUMBERS) {
+        for (int q = 0; q < run->s->queries; q++, found += FOUND_NUMBERS) {
             CocoDetection d = {.image_id = coco->images[i].id,
                                .category_id = (int64_t)found[FOUND_CATEGORY],
                                .score = found[FOUND_SCORE]};
@@ -624,7 +614,7 @@ static Evaluation evaluate(Run *run, CocoResults *results) {
     CocoResults own = {0};
     Evaluation e = {{0}};
     char error[FILE_ERROR];
-    size_t count = (size_t)run->val.coco.image_count, done = 0, n = count * (size_t)run->s.queries * FOUND_NUMBERS;
+    size_t count = (size_t)run->val.coco.image_count, done = 0, n = count * (size_t)run->s->queries * FOUND_NUMBERS;
     double *found = xcalloc(n, sizeof *found, "detections"), stopped = 0;
     if (!results) results = &own;
     detr_set_training(detr, false);
@@ -684,7 +674,7 @@ static bool train_epoch(Run *run) {
     RunState *state = &t->state;
     char class_error[32];
     detection_start(&run->loader, (uint32_t)state->epoch, state->batch);
-    state->lr = schedule_drop(run->s.lr, run->s.lr_drop, (int)state->epoch);
+    state->lr = schedule_drop(run->s->lr, run->s->lr_drop, (int)state->epoch);
     while (state->batch < t->batches) {
         training_begin_step(t, detection_stats(&run->loader).stalled);
         double loss = train_step(run);
@@ -724,7 +714,7 @@ static bool finish_epoch(Run *run) {
 }
 
 static void begin_training(Run *run) {
-    const Settings *s = &run->s;
+    const Settings *s = run->s;
     Training *t = &run->training;
     char stem[128];
     run->adamw = adamw_of(s);
@@ -735,14 +725,14 @@ static void begin_training(Run *run) {
     t->batch_size = s->batch_size;
     t->eval_every = s->eval_every;
     t->log_every = s->log_every;
-    snprintf(stem, sizeof stem, "%s-detr-%s", run->train.name, operator_of(s)->name);
+    snprintf(stem, sizeof stem, "%s-detr-%s", run->train.name, s->attn->name);
     training_open(t, &run->config, &run->strings,
                   &(TrainingNames){stem, run->names, s->num_classes, "ap,ap50,focal,l1,giou,class_error"});
     detr_fold(&run->detr); /* a state may have come */
 }
 
 static void announce(Run *run) {
-    const Settings *s = &run->s;
+    const Settings *s = run->s;
     const Coco *train = &run->train.coco;
     if (distributed_rank() > 0) return;
     printf("%s\n", kernels_device());
@@ -752,7 +742,7 @@ static void announce(Run *run) {
            train->category_count, train->empty_images);
     printf("%s: %zu trainable parameters, %.1f million multiply-adds for an image of %d x %d, "
            "%.0f MiB of activations\n",
-           operator_of(s)->name, run->detr.params.parameters,
+           s->attn->name, run->detr.params.parameters,
            (double)detr_macs(&run->detr, run->shorter, run->longer) / 1e6, run->shorter, run->longer,
            (double)detr_activation_bytes(&run->detr) / (1 << 20));
     printf("%s: %d epochs of %llu batches of %d images, at most %d at a time, %.0f %% of padding if each were one\n",
@@ -763,7 +753,7 @@ static void announce(Run *run) {
 }
 
 static int mode_train(Run *run) {
-    const Settings *s = &run->s;
+    const Settings *s = run->s;
     const double *numbers = run->evaluation.numbers;
     Training *t = &run->training;
     data_open(run, true);
@@ -786,7 +776,7 @@ static int mode_train(Run *run) {
 /* == The other modes ============================================================================================== */
 
 static int mode_describe(Run *run) {
-    const Settings *s = &run->s;
+    const Settings *s = run->s;
     find_classes(run);
     DetrConfig config = detr_config(run);
     detr_create(&run->detr, &config);
@@ -796,7 +786,7 @@ static int mode_describe(Run *run) {
 }
 
 static int mode_eval(Run *run) {
-    const Settings *s = &run->s;
+    const Settings *s = run->s;
     CocoResults results = {0};
     char error[FILE_ERROR];
     data_open(run, false);
@@ -826,7 +816,7 @@ typedef struct {
 } Bench;
 
 static void bench_fill(Bench *bench, int images) {
-    const Settings *s = &bench->run->s;
+    const Settings *s = bench->run->s;
     DetectionPart *p = &bench->part;
     size_t n = (size_t)images, pixels = n * 3 * (size_t)s->image_size[0] * (size_t)s->image_size[1];
     *p = (DetectionPart){.n = images, .height = s->image_size[0], .width = s->image_size[1]};
@@ -863,7 +853,7 @@ static void bench_batch(void *context) {
         detr_load(detr, part.pixels, &part.size[0][0], statistics.mean, statistics.std, part.n, part.height,
                   part.width);
         if (bench->training) {
-            micro_step(run, &part, run->s.batch_size * BENCH_BOXES, next + part.n == local_end(run), &loss);
+            micro_step(run, &part, run->s->batch_size * BENCH_BOXES, next + part.n == local_end(run), &loss);
         } else {
             detr_forward(detr);
             detr_predictions(detr, run->logits, run->boxes);
@@ -881,11 +871,11 @@ static void bench_batch(void *context) {
 static RunSpeed bench_speed(Bench *bench, bool training) {
     bench->training = training;
     detr_set_training(&bench->run->detr, training);
-    return run_speed(bench_batch, bench, bench->run->s.batch_size, (double)bench->run->s.bench_seconds);
+    return run_speed(bench_batch, bench, bench->run->s->batch_size, (double)bench->run->s->bench_seconds);
 }
 
 static int mode_bench(Run *run) {
-    const Settings *s = &run->s;
+    const Settings *s = run->s;
     int H = s->image_size[0], W = s->image_size[1], images = micro_batch_choose(run, H, W);
     Bench bench = {.run = run};
     find_classes(run);
@@ -905,7 +895,7 @@ static int mode_bench(Run *run) {
            "\"micro_batch\": %d, \"trainable_params\": %zu, \"macs\": %.0f, \"train_images_per_s\": %.4f, "
            "\"infer_images_per_s\": %.4f, \"train_fastest_s\": %.4f, \"infer_fastest_s\": %.4f, "
            "\"peak_bytes\": %zu, \"gemm_peak_gflops\": %.1f, \"mfu\": %.4f, \"infer_mfu\": %.4f}\n",
-           operator_of(s)->name, kernels_device(), H, W, distributed_ranks(), s->batch_size, images,
+           s->attn->name, kernels_device(), H, W, distributed_ranks(), s->batch_size, images,
            run->detr.params.parameters, macs, train.images_per_s, infer.images_per_s, train.fastest, infer.fastest,
            device_peak_bytes(), peak, 2 * training_macs * train.images_per_s / 1e9 / distributed_ranks() / peak,
            2 * macs * infer.images_per_s / 1e9 / distributed_ranks() / peak);
@@ -919,18 +909,18 @@ static void names_open(Run *run) {
     SafeTensors st;
     char error[ERROR_SIZE];
     int id = 0;
-    run->names = xcalloc((size_t)run->s.num_classes, sizeof *run->names, "names of categories");
-    if (!safetensors_open(&st, run->s.init, error, sizeof error)) die("%s", error);
+    run->names = xcalloc((size_t)run->s->num_classes, sizeof *run->names, "names of categories");
+    if (!safetensors_open(&st, run->s->init, error, sizeof error)) die("%s", error);
     const char *text = safetensors_metadata(&st, "vit.c.classes");
     char *copy = text ? strdup(text) : NULL; /* the names point into it */
     safetensors_close(&st);
-    for (char *line = copy; line && *line && id < run->s.num_classes; id++) {
+    for (char *line = copy; line && *line && id < run->s->num_classes; id++) {
         char *end = strchr(line, '\n');
         if (end) *end = 0;
         run->names[id] = line;
         line = end ? end + 1 : NULL;
     }
-    for (; id < run->s.num_classes; id++) run->names[id] = "";
+    for (; id < run->s->num_classes; id++) run->names[id] = "";
 }
 
 /* A table of the one picture, for drawing. */
@@ -938,18 +928,18 @@ static void predicted_coco(const Run *run, Coco *coco, const char *name, int wid
     char error[FILE_ERROR];
     *coco = (Coco){.image_count = 0};
     coco_add_image(coco, 1, name, width, height);
-    for (int id = 0; id < run->s.num_classes; id++)
+    for (int id = 0; id < run->s->num_classes; id++)
         if (*run->names[id]) coco_add_category(coco, id, run->names[id]);
     if (!coco_finish(coco, error)) die("%s: %s", name, error);
 }
 
 static void print_detections(const Run *run, const char *name, const CocoDetection *detections, int count) {
     int shown = 0;
-    while (shown < count && detections[shown].score >= (double)run->s.draw_score) shown++;
-    printf("%s: %d objects with a score of at least %g\n", name, shown, (double)run->s.draw_score);
+    while (shown < count && detections[shown].score >= (double)run->s->draw_score) shown++;
+    printf("%s: %d objects with a score of at least %g\n", name, shown, (double)run->s->draw_score);
     for (int i = 0; i < shown; i++) {
         const CocoDetection *d = &detections[i];
-        const char *category = d->category_id < run->s.num_classes ? run->names[d->category_id] : "";
+        const char *category = d->category_id < run->s->num_classes ? run->names[d->category_id] : "";
         printf("  %5.1f %%  ", 100 * d->score);
         if (*category)
             printf("%s", category);
@@ -972,9 +962,9 @@ static void draw_picture(const Run *run, const ImagePart *picture, const char *n
     for (int i = 0; i < count; i++)
         for (int side = 0; side < 4; side++) detections[i].box[side] *= times;
     predicted_coco(run, &coco, name, image.width, image.height);
-    draw_detections(&image, detections, count, (double)run->s.draw_score, &coco);
-    if (!image_write_png(run->s.draw, image.pixels, image.height, image.width, error))
-        die("%s: %s", run->s.draw, error);
+    draw_detections(&image, detections, count, (double)run->s->draw_score, &coco);
+    if (!image_write_png(run->s->draw, image.pixels, image.height, image.width, error))
+        die("%s: %s", run->s->draw, error);
     coco_close(&coco);
     free(image.pixels);
 }
@@ -994,7 +984,7 @@ static void read_picture(Run *run, const char *name, TransformScratch *scratch, 
 }
 
 static void predict(Run *run, const char *name, TransformScratch *scratch, uint8_t *pixels, CocoDetection *detections) {
-    const Settings *s = &run->s;
+    const Settings *s = run->s;
     static const float mean[3] = {0.485f, 0.456f, 0.406f}, std[3] = {0.229f, 0.224f, 0.225f};
     ImagePart picture;
     read_picture(run, name, scratch, &picture);
@@ -1012,7 +1002,7 @@ static void predict(Run *run, const char *name, TransformScratch *scratch, uint8
 }
 
 static int mode_predict(Run *run) {
-    const Settings *s = &run->s;
+    const Settings *s = run->s;
     TransformScratch scratch = {0};
     find_classes(run);
     names_open(run);
@@ -1087,8 +1077,8 @@ static void parity_targets(const Run *run, Parity *p, const SafeTensors *st) {
                                   sizeof error))
             die("%s", error);
         for (int i = 0; i < p->T; i++) {
-            if (labels[i] < 0 || labels[i] > run->s.num_classes)
-                die("%s: label %lld is outside 0..%d", st->file, (long long)labels[i], run->s.num_classes);
+            if (labels[i] < 0 || labels[i] > run->s->num_classes)
+                die("%s: label %lld is outside 0..%d", st->file, (long long)labels[i], run->s->num_classes);
             part->labels[i] = (int)labels[i];
         }
         free(labels);
@@ -1119,7 +1109,7 @@ static void parity_read(const Run *run, Parity *p, const SafeTensors *st) {
 }
 
 static int mode_parity(Run *run) {
-    Settings *s = &run->s;
+    Settings *s = run->s;
     Detr *detr = &run->detr;
     Parity p = {0};
     StepLoss loss = {0};
@@ -1190,7 +1180,7 @@ static void check_mode(const Settings *s) {
 }
 
 static int run_mode(Run *run) {
-    const Settings *s = &run->s;
+    const Settings *s = run->s;
     bool alone = s->help || s->help_markdown || s->describe || *s->parity || s->predict.count;
     if (alone && distributed_rank() > 0) return 0;
     if (s->help) return print_help(run), 0;
@@ -1215,8 +1205,10 @@ static int run_mode(Run *run) {
 int main(int argc, char **argv) {
     static Run run = {.training = {.program = "train_detr", .advice = "a lower lr", .decimals = 1}};
     distributed_begin();
-    run.strings = (RunStrings){&run.s.config, &run.s.resume, &run.s.init, &run.s.run_dir};
-    run_settings_open(&run.config, entries, ENTRIES, &run.s, &run.strings, is_looking, argc, argv);
+    config_init(&run.config, "config");
+    run.s = config_add(&run.config, &program_settings);
+    run.strings = (RunStrings){&run.s->config, &run.s->resume, &run.s->init, &run.s->run_dir};
+    run_settings_open(&run.config, &run.strings, is_looking, run.s, argc, argv);
     int status = run_mode(&run);
     if (fflush(stdout) != 0 || ferror(stdout)) die("standard output: cannot write all of it");
     return status;

@@ -44,7 +44,10 @@ typedef struct {
     const char *aa;
     int train_interpolation, remode; /* indices of choices */
     float color_jitter, reprob, mixup, cutmix, mixup_prob, mixup_switch_prob;
-    int attn, feature_map, relative, ripple_algo, rpe, sparse_heads, lisa_kernel, lisa_fft, lisa_algo,
+    const AttentionOp *attn;
+    const FeatureMapKind *feature_map;
+    const RelativeKind *relative;
+    int ripple_algo, rpe, sparse_heads, lisa_kernel, lisa_fft, lisa_algo,
         pool, pos_embed, lr_schedule; /* indices of choices */
     int img_size[2], patch_size, num_classes, conv_stages, r_max, ripple_layers, convit_local_layers, focused_p,
         landmarks, sparse_stride, sparse_c, lisa_patterns, inception_heads;
@@ -142,7 +145,7 @@ static const ConfigEntry entries[] = {
     {F(BOOL, repeated_aug), "false",
      .help = "Repeated augmentation: a third of the images each epoch, three times with different draws"},
 
-    {F(CHOICE, attn), "softmax", .section = "model", .choices_of = attention_names, .noun = "operator",
+    {F(ITEM, attn), "softmax", .section = "model", .table = (const void *const *)attention_operators, .noun = "operator",
      .help = "Attention operator of the blocks"},
     {F(SIZE, img_size), "32", .min = 1, .max = 4096, .help = "Image height and width"},
     {F(INT, patch_size), "4", .min = 1, .max = 256, .help = "Side of the square patches that become tokens"},
@@ -166,9 +169,9 @@ static const ConfigEntry entries[] = {
     {F(FLOAT, drop_path), "0", .min = 0, .max = 0.99,
      .help = "Rate of stochastic depth in the last block; grows linearly from 0 in the first"},
 
-    {F(CHOICE, feature_map), "mlp", .section = "attention", .choices_of = feature_map_names, .noun = "map",
+    {F(ITEM, feature_map), "mlp", .section = "attention", .table = (const void *const *)feature_maps, .noun = "map",
      .help = "Feature map of linear and ripple attention"},
-    {F(CHOICE, relative), "none", .choices_of = relative_names, .noun = "encoding",
+    {F(ITEM, relative), "none", .table = (const void *const *)relative_kinds, .noun = "encoding",
      .help = "Relative positions in linear attention"},
     {F(INT, r_max), "4", .min = 1, .max = RIPPLE_MAX_GROUPS - 1,
      .help = "Rings of ripple attention; tokens at this distance and beyond share one weight"},
@@ -249,7 +252,7 @@ static const ConfigEntry entries[] = {
      .help = "How long --bench measures training, and again inference"},
 };
 #undef F
-enum { ENTRIES = sizeof entries / sizeof *entries };
+static const ConfigGroup program_settings = {CONFIG_GROUP(Settings, entries)};
 
 /* == A run ======================================================================================================== */
 
@@ -259,7 +262,7 @@ typedef struct {
 
 typedef struct {
     Config config;
-    Settings s;
+    Settings *s;
     Vit vit;
     RandAugment randaugment;
     Dataset train, test; /* train is open only in a training run */
@@ -298,7 +301,6 @@ static int total_depth(const Settings *s) {
 
 static VitConfig vit_config(const Settings *s) {
     static const PositionEmbedding positions[] = {POSITIONS_LEARNED, POSITIONS_NONE, POSITIONS_CONV};
-    int count;
     VitConfig config = {
         .img_h = s->img_size[0],
         .img_w = s->img_size[1],
@@ -312,9 +314,9 @@ static VitConfig vit_config(const Settings *s) {
         .drop_path = s->drop_path,
         .scale_depth = s->init_scale == 1,
         .recompute = s->recompute,
-        .attention = {.attn = attention_operators[s->attn]->name,
-                      .feature_map = feature_map_names(&count)[s->feature_map],
-                      .relative = relative_names(&count)[s->relative],
+        .attention = {.attn = s->attn->name,
+                      .feature_map = s->feature_map->name,
+                      .relative = s->relative->name,
                       .r_max = s->r_max,
                       .tau = s->tau,
                       .ripple_layers = s->ripple_layers,
@@ -340,7 +342,7 @@ static VitConfig vit_config(const Settings *s) {
 static bool is_mixing(const Settings *s) { return s->mixup > 0 || s->cutmix > 0; }
 
 static void check_stage(const Run *run, int i) {
-    StageConfig c = stage_config(&run->s, i);
+    StageConfig c = stage_config(run->s, i);
     if (c.dim % c.heads) config_reject(&run->config, "heads", "%d does not divide dim %d", c.heads, c.dim);
     if ((int)((float)c.dim * c.mlp_ratio) < 1)
         config_reject(&run->config, "mlp_ratio", "%g of dim %d leaves no hidden unit", (double)c.mlp_ratio, c.dim);
@@ -348,7 +350,7 @@ static void check_stage(const Run *run, int i) {
 
 /* Lists that tell of stages: as many values as dim has, or one for all. */
 static void check_stages(const Run *run) {
-    const Settings *s = &run->s;
+    const Settings *s = run->s;
     int stages = s->dim.count, side = s->patch_size << (stages - 1);
     const struct {
         const char *name;
@@ -383,26 +385,26 @@ static void check_stages(const Run *run) {
 
 /* What the table cannot check because it takes two settings, or one and the data set. */
 static void check_settings(Run *run) {
-    Settings *s = &run->s;
+    Settings *s = run->s;
     char error[FILE_ERROR];
     check_stages(run);
     if (s->batch_size % distributed_ranks())
         config_reject(&run->config, "batch_size", "%d images cannot be shared equally by %d ranks", s->batch_size,
                       distributed_ranks());
-    const AttentionOp *op = attention_operators[s->attn];
-    AttentionConfig attention = vit_config(&run->s).attention;
+    const AttentionOp *op = s->attn;
+    AttentionConfig attention = vit_config(run->s).attention;
     if (op->needs_grid && !op->class_block && s->pool == POOL_CLS)
         config_reject(&run->config, "pool", "attn %s has no place for a class token: use pool gap", op->name);
     if (op->class_block && s->pool == POOL_CLS && op->class_block(&attention) >= total_depth(s))
         config_reject(&run->config, "pool",
                       "with attn %s the class token joins before block %d, and depth %d ends with block %d: "
                       "use pool gap", op->name, op->class_block(&attention), total_depth(s), total_depth(s) - 1);
-    if (op->needs_positive && feature_maps[s->feature_map]->negative)
+    if (op->needs_positive && s->feature_map->negative)
         config_reject(&run->config, "feature_map", "attn %s cannot weigh features that may be negative, as those of %s",
-                      op->name, feature_maps[s->feature_map]->name);
-    if (!op->takes_relative && strcmp(relative_kinds[s->relative]->name, "none"))
+                      op->name, s->feature_map->name);
+    if (!op->takes_relative && strcmp(s->relative->name, "none"))
         config_reject(&run->config, "relative", "%s goes with attn linear, not with %s",
-                      relative_kinds[s->relative]->name, op->name);
+                      s->relative->name, op->name);
     if (s->rpe && !op->takes_rpe)
         config_reject(&run->config, "rpe", "attn %s has no relative position bias: use attn softmax, or rpe none",
                       op->name);
@@ -426,18 +428,18 @@ static void check_settings(Run *run) {
 
 /* Everything known of the data without its files: size, classes, statistics. */
 static void data_describe(Run *run) {
-    Settings *s = &run->s;
+    Settings *s = run->s;
     dataset_describe(&run->train, s->data, s->data_dir);
     if (!s->num_classes) s->num_classes = run->train.classes;
 }
 
 /* The images of a global batch that this rank computes, and the first of them. */
-static int local_batch(const Run *run) { return run->s.batch_size / distributed_ranks(); }
+static int local_batch(const Run *run) { return run->s->batch_size / distributed_ranks(); }
 static int local_first(const Run *run) { return local_batch(run) * distributed_rank(); }
 
 /* As few passes over the batch as keep the device busy and its memory free, of nearly equal size. */
 static int micro_batch_choose(const Run *run) {
-    const Settings *s = &run->s;
+    const Settings *s = run->s;
     int local = local_batch(run);
     if (s->micro_batch > 0) return s->micro_batch < local ? s->micro_batch : local;
     size_t rows = (size_t)((s->img_size[0] + s->patch_size - 1) / s->patch_size);
@@ -448,7 +450,7 @@ static int micro_batch_choose(const Run *run) {
 }
 
 static Transform transform_of(const Run *run, bool train) {
-    const Settings *s = &run->s;
+    const Settings *s = run->s;
     return (Transform){.height = s->img_size[0],
                        .width = s->img_size[1],
                        .train = train,
@@ -465,7 +467,7 @@ static Transform transform_of(const Run *run, bool train) {
 
 /* One micro-batch at a time; a rank evaluates its share of each group of them. */
 static void loading_open(Run *run, Loader *loader, const Dataset *dataset, bool train) {
-    const Settings *s = &run->s;
+    const Settings *s = run->s;
     int share = device_shares_cores() ? 1 : loader_cores() / distributed_core_share(), micro = micro_batch_choose(run);
     if (!run->workers) run->workers = loader_pool_open(s->workers ? s->workers : share > 1 ? share : 1);
     LoaderConfig config = {.seed = s->seed,
@@ -492,11 +494,11 @@ static void loading_close(Run *run) {
 
 /* Are the data's images used as they are, padded and cropped at most? */
 static bool has_model_size(const Run *run) {
-    return run->train.height == run->s.img_size[0] && run->train.width == run->s.img_size[1];
+    return run->train.height == run->s->img_size[0] && run->train.width == run->s->img_size[1];
 }
 
 static void check_data(const Run *run) {
-    const Settings *s = &run->s;
+    const Settings *s = run->s;
     const Dataset *d = &run->train;
     if (d->height && !config_origin(&run->config, "img_size") && !has_model_size(run))
         config_reject(&run->config, "img_size", "%dx%d, but images of %s are %dx%d", s->img_size[0], s->img_size[1],
@@ -506,7 +508,7 @@ static void check_data(const Run *run) {
 }
 
 static void data_open(Run *run, bool train) {
-    Settings *s = &run->s;
+    Settings *s = run->s;
     check_data(run);
     if (train) dataset_open(&run->train, s->data, s->data_dir, true, (size_t)s->train_limit);
     dataset_open(&run->test, s->data, s->data_dir, false, (size_t)s->test_limit);
@@ -553,9 +555,9 @@ static bool fit_grid(Fit *fit, float *to, const Param *p, const SafeTensor *tens
 
 static bool fit_head(Fit *fit, float *to, const Param *p, const SafeTensor *tensor) {
     bool rest = tensor->ndim == p->ndim && (p->ndim < 2 || tensor->shape[1] == (size_t)p->shape[1]);
-    if (strncmp(p->name, "head.", 5) || !rest || is_looking(&fit->run->s)) return false;
+    if (strncmp(p->name, "head.", 5) || !rest || is_looking(fit->run->s)) return false;
     if (tensor->shape[0] == (size_t)p->shape[0]) return false;
-    params_draw(&fit->run->vit.params, p, fit->run->s.seed, to);
+    params_draw(&fit->run->vit.params, p, fit->run->s->seed, to);
     fit->classes = tensor->shape[0];
     return true;
 }
@@ -566,13 +568,13 @@ static bool fit_tensor(float *to, const Param *p, const SafeTensor *tensor, void
 
 /* The model that a checkpoint of ours was made for, so that its grids are known. */
 static void origin_create(Vit *origin, const char *checkpoint) {
-    Settings settings;
     Config config;
     char error[ERROR_SIZE], *text = run_folder_config(checkpoint);
     if (!text) return;
-    config_init(&config, entries, ENTRIES, &settings, "config");
-    if (config_try_text(&config, text, strlen(text), checkpoint, error, sizeof error) && settings.num_classes > 0) {
-        VitConfig vit = vit_config(&settings);
+    config_init(&config, "config");
+    Settings *s = config_add(&config, &program_settings);
+    if (config_try_text(&config, text, strlen(text), checkpoint, error, sizeof error) && s->num_classes > 0) {
+        VitConfig vit = vit_config(s);
         vit_create(origin, &vit);
     }
     config_free(&config);
@@ -580,7 +582,7 @@ static void origin_create(Vit *origin, const char *checkpoint) {
 }
 
 static void weights_load(Run *run) {
-    const Settings *s = &run->s;
+    const Settings *s = run->s;
     static Fit fit;
     fit.run = run;
     origin_create(&fit.origin, s->init);
@@ -600,22 +602,22 @@ static void weights_load(Run *run) {
 
 /* Builds the model for `batch` images at a time and gives it its first weights. */
 static void model_open(Run *run, int batch, bool training) {
-    VitConfig config = vit_config(&run->s);
+    VitConfig config = vit_config(run->s);
     vit_create(&run->vit, &config);
     vit_plan(&run->vit, batch, training);
     vit_allocate(&run->vit);
     params_allocate(&run->vit.params, training);
-    if (*run->s.init) {
+    if (*run->s->init) {
         weights_load(run);
     } else {
-        params_initialize(&run->vit.params, run->s.seed);
-        vit_draw_buffers(&run->vit, run->s.seed, 0);
+        params_initialize(&run->vit.params, run->s->seed);
+        vit_draw_buffers(&run->vit, run->s->seed, 0);
     }
 }
 
 static void buffers_open(Run *run, int batch) {
-    size_t B = (size_t)batch, C = (size_t)run->s.num_classes;
-    run->pixels = xcalloc(B * 3 * (size_t)run->s.img_size[0], (size_t)run->s.img_size[1], "a batch");
+    size_t B = (size_t)batch, C = (size_t)run->s->num_classes;
+    run->pixels = xcalloc(B * 3 * (size_t)run->s->img_size[0], (size_t)run->s->img_size[1], "a batch");
     run->labels = xcalloc(B, sizeof *run->labels, "a batch");
     run->targets = xcalloc(B * C, sizeof *run->targets, "a batch");
     run->losses = xcalloc(B, sizeof *run->losses, "a batch");
@@ -628,7 +630,7 @@ static void buffers_open(Run *run, int batch) {
 /* Images and soft targets into the model, erased and mixed with their partners where the recipe says so. */
 static void load_images(Run *run, const LoaderPart *part) {
     static const ImageNoise noises[] = {NOISE_CONST, NOISE_RAND, NOISE_PIXEL};
-    const Settings *s = &run->s;
+    const Settings *s = run->s;
     int H = s->img_size[0], W = s->img_size[1];
     uint32_t epoch = (uint32_t)run->training.state.epoch;
     if (!is_mixing(s) && s->reprob <= 0) {
@@ -654,12 +656,12 @@ static void load_images(Run *run, const LoaderPart *part) {
  * added to those of the images before, and after the last ones to those of the other ranks. */
 static void micro_step(Run *run, int first, int B, bool last) {
     Vit *vit = &run->vit;
-    vit_draw_drop_path(vit, run->s.seed, (uint32_t)run->training.state.step, (size_t)first, B);
+    vit_draw_drop_path(vit, run->s->seed, (uint32_t)run->training.state.step, (size_t)first, B);
     vit_load_targets(vit, run->targets, B);
-    bool whole = B == run->s.batch_size; /* every step launches the same kernels */
+    bool whole = B == run->s->batch_size; /* every step launches the same kernels */
     if (!whole || device_graph_begin(&run->graph)) {
         vit_forward(vit, B, true);
-        vit_loss(vit, B, 1.0f / (float)run->s.batch_size);
+        vit_loss(vit, B, 1.0f / (float)run->s->batch_size);
         vit_backward(vit, B, true, last ? all_reduce_start : NULL);
         if (whole) device_graph_end(&run->graph);
     }
@@ -671,7 +673,7 @@ static double step_agree(Run *run, double loss) {
     double sums[2] = {loss, stop_signal != 0};
     distributed_sum(sums, 2);
     run->training.stopping = sums[1] > 0;
-    return sums[0] / run->s.batch_size;
+    return sums[0] / run->s->batch_size;
 }
 
 /* The loader's next batch, micro-batch by micro-batch, then one update.  Returns the mean loss. */
@@ -682,7 +684,7 @@ static double train_step(Run *run) {
     LoaderPart images;
     double loss = 0;
     device_zero(vit->params.grads, vit->params.total * sizeof(float));
-    vit_draw_buffers(vit, run->s.seed, (uint32_t)state->step);
+    vit_draw_buffers(vit, run->s->seed, (uint32_t)state->step);
     for (int first = begin; first < end; first += images.n) {
         loader_next(&run->loader, &images);
         load_images(run, &images);
@@ -714,7 +716,7 @@ static Accuracy evaluate(Run *run) {
     LoaderPart images;
     size_t count = run->test.count, done = 0;
     double hits[3] = {0}; /* top-1, top-5, ranks that were stopped */
-    int C = run->s.num_classes;
+    int C = run->s->num_classes;
     if (vit->params.ema) params_view(&vit->params, vit->params.ema);
     vit_set_training(vit, false);
     loader_start(&run->test_loader, 0, 0);
@@ -793,11 +795,11 @@ static bool finish_epoch(Run *run) {
 }
 
 static RunStrings run_strings(Run *run) {
-    return (RunStrings){&run->s.config, &run->s.resume, &run->s.init, &run->s.run_dir};
+    return (RunStrings){&run->s->config, &run->s->resume, &run->s->init, &run->s->run_dir};
 }
 
 static void begin_training(Run *run) {
-    const Settings *s = &run->s;
+    const Settings *s = run->s;
     Training *t = &run->training;
     Params *params = &run->vit.params;
     RunStrings strings = run_strings(run);
@@ -814,13 +816,13 @@ static void begin_training(Run *run) {
     t->batch_size = s->batch_size;
     t->eval_every = s->eval_every;
     t->log_every = s->log_every;
-    snprintf(stem, sizeof stem, "%s-%s", run->train.name, attention_operators[s->attn]->name);
+    snprintf(stem, sizeof stem, "%s-%s", run->train.name, s->attn->name);
     training_open(t, &run->config, &strings,
                   &(TrainingNames){stem, run->train.class_names, run->train.classes, "top1,top5,jsd"});
 }
 
 static void announce(const Run *run) {
-    const Settings *s = &run->s;
+    const Settings *s = run->s;
     if (distributed_rank() > 0) return;
     printf("%s\n", kernels_device());
     if (distributed_ranks() > 1)
@@ -832,7 +834,7 @@ static void announce(const Run *run) {
                "cut out and scaled in training, the centre in tests\n",
                run->train.name, run->train.height, run->train.width, s->img_size[0], s->img_size[1]);
     printf("%s: %zu parameters, %.1f million multiply-adds an image, %.0f MiB of activations\n",
-           attention_operators[s->attn]->name, run->vit.params.parameters, (double)vit_macs(&run->vit) / 1e6,
+           s->attn->name, run->vit.params.parameters, (double)vit_macs(&run->vit) / 1e6,
            (double)vit_activation_bytes(&run->vit) / (1 << 20));
     printf("%s: %d epochs of %llu batches of %d images, %d at a time\n", s->run_dir, s->epochs,
            (unsigned long long)run->training.batches, s->batch_size, run->vit.batch);
@@ -861,7 +863,7 @@ static int mode_train(Run *run) {
 /* == The other modes ============================================================================================== */
 
 static int mode_describe(Run *run) {
-    VitConfig config = vit_config(&run->s);
+    VitConfig config = vit_config(run->s);
     vit_create(&run->vit, &config);
     vit_plan(&run->vit, micro_batch_choose(run), true);
     vit_describe(&run->vit, stdout);
@@ -871,7 +873,7 @@ static int mode_describe(Run *run) {
 /* What training will see first, before anything that is done to whole batches. */
 static int mode_show_batch(Run *run) {
     enum { MOST = 64 };
-    const Settings *s = &run->s;
+    const Settings *s = run->s;
     char error[ERROR_SIZE];
     int labels[MOST];
     check_data(run);
@@ -909,7 +911,7 @@ static void bench_batch(Run *run, bool training) {
     Vit *vit = &run->vit;
     int begin = local_first(run), end = begin + local_batch(run);
     if (training) device_zero(vit->params.grads, vit->params.total * sizeof(float));
-    if (training) vit_draw_buffers(vit, run->s.seed, (uint32_t)run->training.state.step);
+    if (training) vit_draw_buffers(vit, run->s->seed, (uint32_t)run->training.state.step);
     for (int first = begin, B; first < end; first += B) {
         B = end - first < vit->batch ? end - first : vit->batch;
         vit_load_pixels(vit, run->pixels, run->train.mean, run->train.std, B);
@@ -930,11 +932,11 @@ static void bench_inference(void *run) { bench_batch(run, false); }
 
 static RunSpeed bench_speed(Run *run, bool training) {
     vit_set_training(&run->vit, training);
-    return run_speed(training ? bench_training : bench_inference, run, run->s.batch_size, (double)run->s.bench_seconds);
+    return run_speed(training ? bench_training : bench_inference, run, run->s->batch_size, (double)run->s->bench_seconds);
 }
 
 static int mode_bench(Run *run) {
-    const Settings *s = &run->s;
+    const Settings *s = run->s;
     int batch = micro_batch_choose(run), C = s->num_classes;
     model_open(run, batch, true);
     buffers_open(run, batch);
@@ -958,7 +960,7 @@ static int mode_bench(Run *run) {
            "\"infer_images_per_s\": %.2f, \"train_batch_seconds\": %.6f, \"infer_batch_seconds\": %.6f, "
            "\"train_bytes\": %zu, \"infer_bytes\": %zu, \"peak_bytes\": %zu, \"gemm_peak_gflops\": %.1f, "
            "\"mfu\": %.4f, \"moved_bytes\": %.0f, \"memory_peak_gbytes\": %.1f, \"bandwidth_fraction\": %.4f}\n",
-           attention_operators[s->attn]->name, a->op->path ? a->op->path(a) : a->op->name, kernels_device(), run->vit.N,
+           s->attn->name, a->op->path ? a->op->path(a) : a->op->name, kernels_device(), run->vit.N,
            distributed_ranks(), s->batch_size, batch, run->vit.params.parameters, vit_macs(&run->vit),
            train.images_per_s, infer.images_per_s, train.fastest, infer.fastest,
            plan_bytes(training) + training->workspace, plan_bytes(inference) + inference->workspace,
@@ -980,7 +982,7 @@ static void prediction_pixels(Run *run, const char *name, uint8_t *pixels) {
         unsigned long long index = strtoull(name + 5, &end, 10);
         if (!run->test.count) {
             check_data(run);
-            dataset_open(&run->test, run->s.data, run->s.data_dir, false, (size_t)run->s.test_limit);
+            dataset_open(&run->test, run->s->data, run->s->data_dir, false, (size_t)run->s->test_limit);
         }
         if (end == name + 5 || *end || index >= run->test.count)
             die_usage("--predict %s: expected test:INDEX with an index below %zu", name, run->test.count);
@@ -991,7 +993,7 @@ static void prediction_pixels(Run *run, const char *name, uint8_t *pixels) {
         Image image;
         if (ok && has_model_size(run)) {
             if (!image_decode(&image, file.bytes, sample.size, IMAGE_MAX_PIXELS, error)) die("%s: %s", name, error);
-            image_resize(pixels, run->s.img_size[0], run->s.img_size[1], image.pixels, image.height, image.width);
+            image_resize(pixels, run->s->img_size[0], run->s->img_size[1], image.pixels, image.height, image.width);
             image_free(&image);
             return;
         }
@@ -1026,14 +1028,14 @@ static const char *const *class_names(const Run *run, char **owned) {
     SafeTensors st = {0};
     char error[ERROR_SIZE];
     int count = 0;
-    if (run->train.class_names && run->train.classes == run->s.num_classes) return run->train.class_names;
-    if (!*run->s.init || !safetensors_open(&st, run->s.init, error, sizeof error)) return NULL;
+    if (run->train.class_names && run->train.classes == run->s->num_classes) return run->train.class_names;
+    if (!*run->s->init || !safetensors_open(&st, run->s->init, error, sizeof error)) return NULL;
     const char *text = safetensors_metadata(&st, "vit.c.classes");
     *owned = text ? strdup(text) : NULL;
     safetensors_close(&st);
     for (char *line = *owned ? strtok(*owned, "\n") : NULL; line && count < 65536; line = strtok(NULL, "\n"))
         names[count++] = line;
-    return count == run->s.num_classes ? names : NULL;
+    return count == run->s->num_classes ? names : NULL;
 }
 
 typedef void (*AttentionRow)(const Attention *a, float *weights, int b, int head, int query);
@@ -1050,7 +1052,7 @@ static void attention_row(float *row, AttentionRow of, const Vit *vit, const Att
  * from op->weights or op->spatial. */
 static void attention_rows(float *to, const Run *run, bool spatial, const int64_t *queries, int count) {
     const Vit *vit = &run->vit;
-    int heads = run->s.heads.at[0];
+    int heads = run->s->heads.at[0];
     for (int row = 0; row < vit->depth * heads * count; row++) {
         const Attention *a = &vit_block(vit, row / (heads * count))->attention;
         int query = queries ? (int)queries[row % count] : row % count;
@@ -1086,9 +1088,9 @@ static void stream_norms(float *norms, const Vit *vit) {
 static void attention_write(Run *run) {
     enum { QUERIES = 4, MOST = 1 << 24 };
     Vit *vit = &run->vit;
-    size_t depth = (size_t)vit->depth, H = (size_t)run->s.heads.at[0], N = (size_t)vit->N, count = QUERIES;
+    size_t depth = (size_t)vit->depth, H = (size_t)run->s->heads.at[0], N = (size_t)vit->N, count = QUERIES;
     size_t rows = depth * H;
-    size_t height = (size_t)run->s.img_size[0], width = (size_t)run->s.img_size[1];
+    size_t height = (size_t)run->s->img_size[0], width = (size_t)run->s->img_size[1];
     bool whole = rows * N * N <= MOST;
     const char *what = "attention picture";
     int prefix = vit->config.class_token;
@@ -1112,8 +1114,8 @@ static void attention_write(Run *run) {
     if (whole) attention_rows((float *)out[5].data, run, false, NULL, vit->N);
     if (whole) attention_rows((float *)out[6].data, run, true, NULL, vit->N);
     snprintf(grid, sizeof grid, "%dx%d", vit->Hg, vit->Wg);
-    SafeMetadata metadata[] = {{"grid", grid}, {"attn", attention_operators[run->s.attn]->name}};
-    if (!safetensors_write(run->s.attention, out, whole ? 7 : 5, metadata, 2, error, sizeof error)) die("%s", error);
+    SafeMetadata metadata[] = {{"grid", grid}, {"attn", run->s->attn->name}};
+    if (!safetensors_write(run->s->attention, out, whole ? 7 : 5, metadata, 2, error, sizeof error)) die("%s", error);
     for (int i = 0; i < 7; i++)
         if (out[i].data != queries) free((void *)out[i].data);
 }
@@ -1122,15 +1124,15 @@ static int mode_predict(Run *run) {
     Vit *vit = &run->vit;
     char *owned = NULL;
     const char *const *names = class_names(run, &owned);
-    model_open(run, 1, *run->s.attention != 0); /* the training plan keeps what the pictures are made of */
+    model_open(run, 1, *run->s->attention != 0); /* the training plan keeps what the pictures are made of */
     buffers_open(run, 1);
-    for (int i = 0; i < run->s.predict.count; i++) {
-        prediction_pixels(run, run->s.predict.items[i], run->pixels);
+    for (int i = 0; i < run->s->predict.count; i++) {
+        prediction_pixels(run, run->s->predict.items[i], run->pixels);
         vit_load_pixels(vit, run->pixels, run->train.mean, run->train.std, 1);
         vit_forward(vit, 1, false);
-        real_download(run->logits, vit->logits, (size_t)run->s.num_classes);
-        print_prediction(run->s.predict.items[i], run->logits, run->s.num_classes, names);
-        if (i == 0 && *run->s.attention) attention_write(run);
+        real_download(run->logits, vit->logits, (size_t)run->s->num_classes);
+        print_prediction(run->s->predict.items[i], run->logits, run->s->num_classes, names);
+        if (i == 0 && *run->s->attention) attention_write(run);
     }
     free(owned);
     return 0;
@@ -1140,7 +1142,7 @@ static int mode_predict(Run *run) {
 
 /* Checks `images` [B,3,H,W] and `labels` [B], and takes the image size from them unless the user gave one. */
 static int parity_shapes(Run *run, const SafeTensor *images, const SafeTensor *labels) {
-    Settings *s = &run->s;
+    Settings *s = run->s;
     if (!images || !labels) die("%s: needs the tensors 'images' [B,3,H,W] and 'labels' [B]", s->parity);
     if (images->ndim != 4 || images->shape[1] != 3 || images->dtype != SAFE_F32 || !images->size ||
         images->shape[0] > 65536 || images->shape[2] > 4096 || images->shape[3] > 4096)
@@ -1156,7 +1158,7 @@ static int parity_shapes(Run *run, const SafeTensor *images, const SafeTensor *l
 }
 
 static int mode_parity(Run *run) {
-    Settings *s = &run->s;
+    Settings *s = run->s;
     Vit *vit = &run->vit;
     char error[ERROR_SIZE];
     SafeTensors st;
@@ -1237,7 +1239,7 @@ static void check_mode(const Settings *s) {
 }
 
 static int run_mode(Run *run) {
-    const Settings *s = &run->s;
+    const Settings *s = run->s;
     bool alone = s->help || s->help_markdown || s->describe || *s->parity || s->predict.count || *s->show_batch;
     if (alone && distributed_rank() > 0) return 0;
     if (s->help) return print_help(run), 0;
@@ -1263,8 +1265,10 @@ static int run_mode(Run *run) {
 int main(int argc, char **argv) {
     static Run run = {.training = {.program = "train_vit", .advice = "a lower lr, a longer warm-up or clip_grad"}};
     distributed_begin();
+    config_init(&run.config, "config");
+    run.s = config_add(&run.config, &program_settings);
     RunStrings strings = run_strings(&run);
-    run_settings_open(&run.config, entries, ENTRIES, &run.s, &strings, is_looking, argc, argv);
+    run_settings_open(&run.config, &strings, is_looking, run.s, argc, argv);
     int status = run_mode(&run);
     if (fflush(stdout) != 0 || ferror(stdout)) die("standard output: cannot write all of it");
     return status;

@@ -18,24 +18,49 @@
 
 enum { WIDTH = 100, HELP_COLUMN = 30, INCLUDE_DEPTH = 8, FILE_LIMIT = 1 << 20, LABEL_SIZE = 512, LINE_LIMIT = 8192 };
 
-/* What one setting owns. */
-struct ConfigState {
+/* Where a value came from; the higher one wins. */
+typedef enum { LEVEL_DEFAULT, LEVEL_TEXT, LEVEL_FILE, LEVEL_COMMAND } Level;
+
+/* One setting. */
+struct ConfigItem {
+    const ConfigEntry *entry;
+    void *field;
+    const char *section, *initial;
+    int group;
     char *origin;             /* NULL: the default */
+    Level level;
     char *text;               /* of a string */
     const char **items;       /* of a list; the items themselves are argv's */
     int item_count;
 };
 
+struct ConfigBinding {
+    const ConfigGroup *group;
+    void *settings;
+    const char *chooser, *owners; /* NULL: the group counts always */
+    bool used;
+};
+
 /* == The table ================================================================================================== */
 
-static const char *section_of(const Config *config, int i) {
-    while (i > 0 && !config->entries[i].section) i--;
-    return config->entries[i].section;
+static int choice_count(const ConfigEntry *entry) {
+    if (entry->type == CONFIG_CHOICE) return entry->choice_count;
+    int count = 0;
+    for (int i = 0; entry->table[i]; i++) count += !entry->offers || entry->offers(entry->table[i]);
+    return count;
 }
 
-static const char *const *choices_of(const ConfigEntry *entry, int *count) {
-    *count = entry->choice_count;
-    return entry->choices_of ? entry->choices_of(count) : entry->choices;
+/* The element of the table that is offered as choice i. */
+static const void *item_at(const ConfigEntry *entry, int i) {
+    const void *const *item = entry->table;
+    for (;; item++) {
+        if (entry->offers && !entry->offers(*item)) continue;
+        if (i-- == 0) return *item;
+    }
+}
+
+static const char *choice_name(const ConfigEntry *entry, int i) {
+    return entry->type == CONFIG_CHOICE ? entry->choices[i] : *(const char *const *)item_at(entry, i);
 }
 
 /* The type's own limits, or the entry's where it has any. */
@@ -56,7 +81,7 @@ static bool same_name(const char *a, const char *b, size_t b_length) {
 
 static int find_name(const Config *config, const char *name, size_t length) {
     for (int i = 0; i < config->count; i++)
-        if (same_name(config->entries[i].name, name, length)) return i;
+        if (same_name(config->items[i].entry->name, name, length)) return i;
     return -1;
 }
 
@@ -66,8 +91,10 @@ static int must_find(const Config *config, const char *name) {
     return i;
 }
 
-static void *field_of(const Config *config, const ConfigEntry *entry) {
-    return (char *)config->settings + entry->offset;
+/* Does the setting count, as far as is known? */
+static bool counts(const Config *config, int i) {
+    const struct ConfigBinding *group = &config->groups[config->items[i].group];
+    return !config->settled || !group->chooser || group->used;
 }
 
 /* == Words for values =========================================================================================== */
@@ -89,11 +116,10 @@ static void put_values(FILE *out, const ConfigEntry *entry) {
                                         [CONFIG_STRING] = "text", [CONFIG_SIZE] = "N or HxW",
                                         [CONFIG_INTS] = "integer or N,N,...",
                                         [CONFIG_FLOATS] = "number or X,X,...", [CONFIG_LIST] = "one or more"};
-    if (entry->type == CONFIG_CHOICE) {
-        int count;
-        const char *const *choices = choices_of(entry, &count);
+    if (entry->type == CONFIG_CHOICE || entry->type == CONFIG_ITEM) {
+        int count = choice_count(entry);
         for (int i = 0; i < count; i++)
-            fprintf(out, "%s%s", i == 0 ? "" : i == count - 1 ? " or " : ", ", choices[i]);
+            fprintf(out, "%s%s", i == 0 ? "" : i == count - 1 ? " or " : ", ", choice_name(entry, i));
         return;
     }
     fputs(words[entry->type], out);
@@ -126,16 +152,17 @@ static void put_float(FILE *out, float value) {
     fputs(text, out);
 }
 
-static void put_current(FILE *out, const Config *config, const ConfigEntry *entry) {
-    const void *field = field_of(config, entry);
-    int count;
+static void put_current(FILE *out, const struct ConfigItem *item) {
+    const ConfigEntry *entry = item->entry;
+    const void *field = item->field;
     switch (entry->type) {
     case CONFIG_INT: fprintf(out, "%d", *(const int *)field); break;
     case CONFIG_UINT64: fprintf(out, "%llu", (unsigned long long)*(const uint64_t *)field); break;
     case CONFIG_FLOAT: put_float(out, *(const float *)field); break;
     case CONFIG_BOOL: fputs(*(const bool *)field ? "true" : "false", out); break;
     case CONFIG_STRING: fputs(*(const char *const *)field, out); break;
-    case CONFIG_CHOICE: fputs(choices_of(entry, &count)[*(const int *)field], out); break;
+    case CONFIG_CHOICE: fputs(entry->choices[*(const int *)field], out); break;
+    case CONFIG_ITEM: fputs(**(const char *const *const *)field, out); break;
     case CONFIG_SIZE: {
         const int *size = field;
         fprintf(out, size[0] == size[1] ? "%d" : "%dx%d", size[0], size[1]);
@@ -294,20 +321,28 @@ static bool parse_floats(ConfigFloats *field, const ConfigEntry *entry, const ch
     return true;
 }
 
-static bool parse_choice(int *field, const ConfigEntry *entry, const char *value, const char *label, Report report) {
-    int count;
-    const char *const *choices = choices_of(entry, &count);
-    for (int i = 0; i < count; i++) {
-        if (strcmp(value, choices[i])) continue;
-        *field = i;
-        return true;
-    }
-    const char *noun = entry->noun ? entry->noun : "value", *near = nearest_word(value, choices, count);
+static bool refuse_choice(const ConfigEntry *entry, const char *value, const char *label, Report report) {
+    int count = choice_count(entry);
+    const char **names = xcalloc((size_t)count, sizeof *names, "names of choices");
+    for (int i = 0; i < count; i++) names[i] = choice_name(entry, i);
+    const char *noun = entry->noun ? entry->noun : "value", *near = nearest_word(value, names, count);
+    free(names);
     if (near) return refuse(report, "%s: unknown %s '%.60s' (did you mean '%s'?)", label, noun, value, near);
     char *known = values_text(entry);
     refuse(report, "%s: unknown %s '%.60s' (%s)", label, noun, value, known);
     free(known);
     return false;
+}
+
+static bool parse_choice(void *field, const ConfigEntry *entry, const char *value, const char *label, Report report) {
+    int count = choice_count(entry);
+    for (int i = 0; i < count; i++) {
+        if (strcmp(value, choice_name(entry, i))) continue;
+        if (entry->type == CONFIG_CHOICE) *(int *)field = i;
+        else memcpy(field, &(const void *){item_at(entry, i)}, sizeof(void *));
+        return true;
+    }
+    return refuse_choice(entry, value, label, report);
 }
 
 /* inih's longest line is compiled in (200), but for Debian's build, which has it in a variable of this name. */
@@ -342,15 +377,17 @@ static bool parse_string(const char **field, char **owned, const ConfigEntry *en
 
 /* Sets entry i; on failure nothing changes. */
 static bool set_value(Config *config, int i, const char *value, const char *label, Report report) {
-    const ConfigEntry *entry = &config->entries[i];
-    void *field = field_of(config, entry);
+    struct ConfigItem *item = &config->items[i];
+    const ConfigEntry *entry = item->entry;
+    void *field = item->field;
     switch (entry->type) {
     case CONFIG_INT: return parse_int(field, entry, value, label, report);
     case CONFIG_UINT64: return parse_uint64(field, entry, value, label, report);
     case CONFIG_FLOAT: return parse_float(field, entry, value, label, report);
     case CONFIG_BOOL: return parse_bool(field, entry, value, label, report);
-    case CONFIG_STRING: return parse_string(field, &config->states[i].text, entry, value, label, report);
-    case CONFIG_CHOICE: return parse_choice(field, entry, value, label, report);
+    case CONFIG_STRING: return parse_string(field, &item->text, entry, value, label, report);
+    case CONFIG_CHOICE:
+    case CONFIG_ITEM: return parse_choice(field, entry, value, label, report);
     case CONFIG_SIZE: return parse_size(field, entry, value, label, report);
     case CONFIG_INTS: return parse_ints(field, entry, value, label, report);
     case CONFIG_FLOATS: return parse_floats(field, entry, value, label, report);
@@ -359,22 +396,23 @@ static bool set_value(Config *config, int i, const char *value, const char *labe
     return refuse(report, "%s: a list can stand only on the command line", label);
 }
 
-static void set_origin(Config *config, int i, const char *origin) {
+static void set_origin(Config *config, int i, const char *origin, Level level) {
     char *copy = strdup(origin);
     if (!copy) die("out of memory for the origin of a setting");
-    free(config->states[i].origin);
-    config->states[i].origin = copy;
+    free(config->items[i].origin);
+    config->items[i].origin = copy;
+    config->items[i].level = level;
 }
 
-/* == Defaults =================================================================================================== */
+/* == Groups and defaults ======================================================================================== */
 
 static void check_entry(const Config *config, int i) {
-    const ConfigEntry *entry = &config->entries[i];
+    const ConfigEntry *entry = config->items[i].entry;
     const char *wrong = NULL;
     if (strspn(entry->name, "abcdefghijklmnopqrstuvwxyz0123456789_") != strlen(entry->name)) wrong = "name";
     if (find_name(config, entry->name, strlen(entry->name)) != i) wrong = "name stands twice";
     if (!strcmp(entry->name, "include")) wrong = "reserved name";
-    if (!section_of(config, i)) wrong = "missing section";
+    if (!config->items[i].section) wrong = "missing section";
     if (!entry->help) wrong = "missing help";
     if (entry->type == CONFIG_LIST && !entry->command_line_only) wrong = "list in files";
     if (!wrong) return;
@@ -383,33 +421,96 @@ static void check_entry(const Config *config, int i) {
 }
 
 static void set_default(Config *config, int i) {
-    const ConfigEntry *entry = &config->entries[i];
+    struct ConfigItem *item = &config->items[i];
     char error[LABEL_SIZE];
-    const char *initial = entry->initial ? entry->initial : entry->type == CONFIG_BOOL ? "false" : "";
-    if (entry->type == CONFIG_LIST) {
-        *(ConfigList *)field_of(config, entry) = (ConfigList){0};
-    } else if (!set_value(config, i, initial, entry->name, (Report){error, sizeof error})) {
+    free(item->origin);
+    item->origin = NULL;
+    item->level = LEVEL_DEFAULT;
+    if (item->entry->type == CONFIG_LIST) {
+        *(ConfigList *)item->field = (ConfigList){0};
+    } else if (!set_value(config, i, item->initial, item->entry->name, (Report){error, sizeof error})) {
         fprintf(stderr, "settings table: default of %s\n", error);
         abort();
     }
 }
 
-void config_init(Config *config, const ConfigEntry *entries, int count, void *settings, const char *file_key) {
-    *config = (Config){entries, count, settings, file_key, xcalloc((size_t)count, sizeof *config->states, "settings")};
-    for (int i = 0; i < count; i++) {
+void config_init(Config *config, const char *file_key) { *config = (Config){.file_key = file_key}; }
+
+static struct ConfigBinding *find_group(const Config *config, const ConfigGroup *group) {
+    for (int i = 0; i < config->group_count; i++)
+        if (config->groups[i].group == group) return &config->groups[i];
+    return NULL;
+}
+
+static void *resized(void *memory, int count, size_t size) {
+    void *larger = realloc(memory, (size_t)count * size);
+    if (!larger) die("out of memory for settings");
+    return larger;
+}
+
+void *config_add_for(Config *config, const ConfigGroup *group, const char *chooser, const char *owners) {
+    if (find_group(config, group)) return find_group(config, group)->settings;
+    int g = config->group_count++, first = config->count;
+    config->groups = resized(config->groups, config->group_count, sizeof *config->groups);
+    config->groups[g] = (struct ConfigBinding){.group = group, .chooser = chooser, .owners = owners};
+    char *settings = config->groups[g].settings = xcalloc(1, group->size, "settings");
+    config->count += group->count;
+    config->items = resized(config->items, config->count, sizeof *config->items);
+    for (int i = 0; i < group->count; i++) {
+        const ConfigEntry *entry = &group->entries[i];
+        const char *before = i ? config->items[first + i - 1].section : NULL;
+        config->items[first + i] = (struct ConfigItem){
+            .entry = entry,
+            .field = settings + entry->offset,
+            .section = entry->section ? entry->section : before,
+            .initial = entry->initial ? entry->initial : entry->type == CONFIG_BOOL ? "false" : "",
+            .group = g};
+    }
+    for (int i = first; i < config->count; i++) {
         check_entry(config, i);
         set_default(config, i);
     }
-    if (file_key) must_find(config, file_key);
+    return settings;
+}
+
+void *config_add(Config *config, const ConfigGroup *group) { return config_add_for(config, group, NULL, NULL); }
+
+void config_use(Config *config, const ConfigGroup *group) {
+    struct ConfigBinding *binding = find_group(config, group);
+    if (binding) binding->used = true;
+}
+
+void config_default(Config *config, const char *name, const char *value) {
+    int i = must_find(config, name);
+    config->items[i].initial = value;
+    set_default(config, i);
+}
+
+void config_reset(Config *config) {
+    for (int i = 0; i < config->count; i++) {
+        free(config->items[i].items);
+        config->items[i].items = NULL;
+        config->items[i].item_count = 0;
+        set_default(config, i);
+    }
+    for (int i = 0; i < config->group_count; i++) config->groups[i].used = false;
+    config->settled = false;
+}
+
+const void *config_settings(const Config *config, const ConfigGroup *group) {
+    const struct ConfigBinding *binding = find_group(config, group);
+    return binding ? binding->settings : NULL;
 }
 
 void config_free(Config *config) {
     for (int i = 0; i < config->count; i++) {
-        free(config->states[i].origin);
-        free(config->states[i].text);
-        free(config->states[i].items);
+        free(config->items[i].origin);
+        free(config->items[i].text);
+        free(config->items[i].items);
     }
-    free(config->states);
+    for (int i = 0; i < config->group_count; i++) free(config->groups[i].settings);
+    free(config->items);
+    free(config->groups);
     *config = (Config){0};
 }
 
@@ -435,7 +536,7 @@ static void suggest_name(const Config *config, bool in_file, const char *name, c
     const char **names = xcalloc((size_t)config->count + 1, sizeof *names, "names of settings");
     int count = 0;
     for (int i = 0; i < config->count; i++)
-        if (!in_file || !config->entries[i].command_line_only) names[count++] = config->entries[i].name;
+        if (!in_file || !config->items[i].entry->command_line_only) names[count++] = config->items[i].entry->name;
     if (in_file) names[count++] = "include";
     const char *near = nearest_word(name, names, count);
     out[0] = 0;
@@ -453,9 +554,9 @@ static bool refuse_section(const Source *s, const char *title, int length) {
     char name[64], hint[LABEL_SIZE] = "";
     int count = 0;
     for (int i = 0; i < s->config->count; i++) {
-        const char *section = section_of(s->config, i);
+        const char *section = s->config->items[i].section;
         bool fresh = !count || strcmp(titles[count - 1], section);
-        if (fresh && !s->config->entries[i].command_line_only) titles[count++] = section;
+        if (fresh && !s->config->items[i].entry->command_line_only) titles[count++] = section;
     }
     snprintf(name, sizeof name, "%.*s", length, title);
     const char *near = nearest_word(name, titles, count);
@@ -478,8 +579,8 @@ static bool check_section(const Source *s, const char *line, size_t length) {
     while (end > line && isspace((unsigned char)end[-1])) end--;
     int title = (int)(end - line);
     for (int i = 0; i < s->config->count; i++) {
-        const char *section = section_of(s->config, i);
-        if (!s->config->entries[i].command_line_only && (int)strlen(section) == title &&
+        const char *section = s->config->items[i].section;
+        if (!s->config->items[i].entry->command_line_only && (int)strlen(section) == title &&
             !strncasecmp(section, line, (size_t)title))
             return true;
     }
@@ -542,14 +643,14 @@ static bool take_setting(Source *s, const char *name, const char *value) {
         suggest_name(s->config, true, name, "'", "'", hint, sizeof hint);
         return refuse(s->report, "%s: unknown setting%s", label, hint);
     }
-    if (s->config->entries[i].command_line_only)
+    if (s->config->items[i].entry->command_line_only)
         return refuse(s->report, "%s: can stand only on the command line", label);
     if (s->seen[i])
         return refuse(s->report, "%s: set twice in this file, on lines %d and %d", label, s->seen[i], s->line);
     s->seen[i] = s->line;
     if (!set_value(s->config, i, value, label, s->report)) return false;
     snprintf(label, sizeof label, "%s:%d", s->where, s->line);
-    set_origin(s->config, i, label);
+    set_origin(s->config, i, label, s->file ? LEVEL_FILE : LEVEL_TEXT);
     return true;
 }
 
@@ -640,12 +741,12 @@ static bool load_named_file(Config *config, int argc, char *const *argv, Report 
 }
 
 static void append_item(Config *config, int i, const char *item) {
-    struct ConfigState *state = &config->states[i];
+    struct ConfigItem *state = &config->items[i];
     const char **items = realloc(state->items, (size_t)(state->item_count + 1) * sizeof *items);
-    if (!items) die("out of memory for --%s", config->entries[i].name);
+    if (!items) die("out of memory for --%s", state->entry->name);
     items[state->item_count++] = item;
     state->items = items;
-    *(ConfigList *)field_of(config, &config->entries[i]) = (ConfigList){state->item_count, state->items};
+    *(ConfigList *)state->field = (ConfigList){state->item_count, state->items};
 }
 
 /* Takes argv[at] and its values; returns the index after them, 0 for an error. */
@@ -665,7 +766,7 @@ static int take_argument(Config *config, int argc, char *const *argv, int at, Re
         refuse(report, "%s: unknown setting%s", label, hint);
         return 0;
     }
-    const ConfigEntry *entry = &config->entries[i];
+    const ConfigEntry *entry = config->items[i].entry;
     at++;
     if (!value && at < argc && !is_name(argv[at])) value = argv[at++];
     if (!value && entry->type == CONFIG_BOOL) value = "true";
@@ -679,7 +780,7 @@ static int take_argument(Config *config, int argc, char *const *argv, int at, Re
     } else if (!set_value(config, i, value, label, report)) {
         return 0;
     }
-    set_origin(config, i, label);
+    set_origin(config, i, label, LEVEL_COMMAND);
     return at;
 }
 
@@ -706,13 +807,15 @@ bool config_try_set(Config *config, const char *name, const char *value, const c
     int i = must_find(config, name);
     label_of(origin, name, label, sizeof label);
     if (!set_value(config, i, value, label, (Report){error, error_size})) return false;
-    set_origin(config, i, origin);
+    set_origin(config, i, origin, is_name(origin) ? LEVEL_COMMAND : LEVEL_FILE);
     return true;
 }
 
 const char *config_origin(const Config *config, const char *name) {
-    return config->states[must_find(config, name)].origin;
+    return config->items[must_find(config, name)].origin;
 }
+
+bool config_has(const Config *config, const char *name) { return find_name(config, name, strlen(name)) >= 0; }
 
 void config_reject(const Config *config, const char *name, const char *format, ...) {
     char label[LABEL_SIZE], message[LABEL_SIZE];
@@ -722,6 +825,60 @@ void config_reject(const Config *config, const char *name, const char *format, .
     va_end(arguments);
     label_of(config_origin(config, name), name, label, sizeof label);
     die_usage("%s: %s", label, message);
+}
+
+/* == What does not count ======================================================================================== */
+
+static char *current_text(const struct ConfigItem *item) {
+    char *text;
+    size_t size;
+    FILE *out = open_text(&text, &size);
+    put_current(out, item);
+    if (fclose(out)) die("out of memory for the text of a setting");
+    return text;
+}
+
+/* Back to the default; false where that is another value than the one that was there. */
+static bool forget(Config *config, int i) {
+    char *given = current_text(&config->items[i]);
+    set_default(config, i);
+    char *initial = current_text(&config->items[i]);
+    bool same = !strcmp(given, initial);
+    free(given);
+    free(initial);
+    return same;
+}
+
+static bool settle_item(Config *config, int i, Report report) {
+    struct ConfigItem *item = &config->items[i];
+    const struct ConfigBinding *group = &config->groups[item->group];
+    if (!group->chooser || group->used || item->level == LEVEL_DEFAULT) return true;
+    const struct ConfigItem *chooser = &config->items[must_find(config, group->chooser)];
+    bool weaker = item->level < chooser->level || item->level == LEVEL_TEXT, file = item->level == LEVEL_FILE;
+    char label[LABEL_SIZE];
+    label_of(item->origin, item->entry->name, label, sizeof label);
+    if ((forget(config, i) && file) || weaker) return true;
+    char *chosen = current_text(chooser);
+    refuse(report, "%s: %s %s has no such setting; it belongs to %s", label, group->chooser, chosen, group->owners);
+    free(chosen);
+    return false;
+}
+
+bool config_try_settle(Config *config, char *error, size_t error_size) {
+    for (int i = 0; i < config->count; i++)
+        if (!settle_item(config, i, (Report){error, error_size})) return false;
+    config->settled = true;
+    return true;
+}
+
+void config_settle(Config *config) {
+    char error[1024];
+    if (!config_try_settle(config, error, sizeof error)) die_usage("%s", error);
+    for (int i = 0; i < config->group_count; i++) {
+        const struct ConfigBinding *binding = &config->groups[i];
+        bool used = !binding->chooser || binding->used;
+        if (used && binding->group->check) binding->group->check(config, binding->settings);
+    }
 }
 
 void config_read_file(Config *config, const char *path) {
@@ -760,11 +917,12 @@ static void put_wrapped(FILE *out, const char *text, int column, const char *lea
 }
 
 /* "width of a token (integer from 1 to 4096; default 192)".  A switch explains itself. */
-static void put_meaning(FILE *out, const ConfigEntry *entry, const char *lead, int column) {
+static void put_meaning(FILE *out, const struct ConfigItem *item, const char *lead, int column) {
+    const ConfigEntry *entry = item->entry;
+    const char *initial = item->initial;
     char *text, *values = values_text(entry);
     size_t size;
     FILE *line = open_text(&text, &size);
-    const char *initial = entry->initial ? entry->initial : entry->type == CONFIG_BOOL ? "false" : "";
     bool plain = entry->type == CONFIG_STRING || entry->type == CONFIG_LIST;
     fputs(entry->help, line);
     if (!(entry->command_line_only && entry->type == CONFIG_BOOL) && !(plain && !*initial))
@@ -779,6 +937,7 @@ static void put_meaning(FILE *out, const ConfigEntry *entry, const char *lead, i
 static const char *placeholder(const ConfigEntry *entry) {
     static const char *const words[] = {[CONFIG_INT] = "N",      [CONFIG_UINT64] = "N",    [CONFIG_FLOAT] = "X",
                                         [CONFIG_BOOL] = "",      [CONFIG_STRING] = "TEXT", [CONFIG_CHOICE] = "NAME",
+                                        [CONFIG_ITEM] = "NAME",
                                         [CONFIG_SIZE] = "HxW",   [CONFIG_INTS] = "N,...",
                                         [CONFIG_FLOATS] = "X,...", [CONFIG_LIST] = "TEXT..."};
     return entry->argument ? entry->argument : words[entry->type];
@@ -792,31 +951,61 @@ static int put_option(FILE *out, const ConfigEntry *entry) {
     return used + fprintf(out, "%s%s", *argument ? " " : "", argument);
 }
 
+/* Does a heading stand before setting i, the one before it that counts being `before` (-1: none)? */
+static bool begins_section(const Config *config, int before, int i) {
+    if (before < 0) return true;
+    const struct ConfigItem *a = &config->items[before], *b = &config->items[i];
+    const char *of = config->groups[a->group].owners, *owners = config->groups[b->group].owners;
+    return strcmp(a->section, b->section) || (of != owners && (!of || !owners || strcmp(of, owners)));
+}
+
+/* "attention", or "attention with attn ripple, ripple-fixed" where the settings belong to some choices alone. */
+static void put_heading(FILE *out, const Config *config, int i) {
+    const struct ConfigBinding *group = &config->groups[config->items[i].group];
+    fputs(config->items[i].section, out);
+    if (group->chooser) fprintf(out, " with %s %s", group->chooser, group->owners);
+}
+
+static char *heading_text(const Config *config, int i) {
+    char *text;
+    size_t size;
+    FILE *out = open_text(&text, &size);
+    put_heading(out, config, i);
+    fputc(':', out);
+    if (fclose(out)) die("out of memory for the help");
+    return text;
+}
+
 void config_help(const Config *config, FILE *out) {
     char lead[HELP_COLUMN + 1];
     snprintf(lead, sizeof lead, "%*s", HELP_COLUMN, "");
-    for (int i = 0; i < config->count; i++) {
-        const char *section = section_of(config, i);
-        if (i == 0 || strcmp(section, section_of(config, i - 1))) fprintf(out, "%s%s:\n", i ? "\n" : "", section);
-        int column = fprintf(out, "  ") + put_option(out, &config->entries[i]);
+    for (int i = 0, before = -1; i < config->count; i++) {
+        if (!counts(config, i)) continue;
+        if (begins_section(config, before, i)) {
+            char *heading = heading_text(config, i);
+            if (before >= 0) fputc('\n', out);
+            put_wrapped(out, heading, 0, "    ");
+            free(heading);
+        }
+        before = i;
+        int column = fprintf(out, "  ") + put_option(out, config->items[i].entry);
         if (column + 2 <= HELP_COLUMN) fprintf(out, "%*s", HELP_COLUMN - column, "");
         else fprintf(out, "\n%s", lead);
-        put_meaning(out, &config->entries[i], lead, HELP_COLUMN);
+        put_meaning(out, &config->items[i], lead, HELP_COLUMN);
     }
 }
 
 void config_write(const Config *config, FILE *out) {
     const char *heading = "";
     for (int i = 0; i < config->count; i++) {
-        const ConfigEntry *entry = &config->entries[i];
-        if (entry->command_line_only) continue;
-        const char *section = section_of(config, i);
-        if (strcmp(section, heading)) fprintf(out, "%s[%s]\n", *heading ? "\n" : "", section);
-        heading = section;
+        const struct ConfigItem *item = &config->items[i];
+        if (item->entry->command_line_only || !counts(config, i)) continue;
+        if (strcmp(item->section, heading)) fprintf(out, "%s[%s]\n", *heading ? "\n" : "", item->section);
+        heading = item->section;
         fputs("\n# ", out);
-        put_meaning(out, entry, "# ", 2);
-        fprintf(out, "%s = ", entry->name);
-        put_current(out, config, entry);
+        put_meaning(out, item, "# ", 2);
+        fprintf(out, "%s = ", item->entry->name);
+        put_current(out, item);
         fputc('\n', out);
     }
 }
@@ -836,19 +1025,23 @@ static void put_cell(FILE *out, const char *text) {
 }
 
 void config_markdown(const Config *config, FILE *out) {
-    for (int i = 0; i < config->count; i++) {
-        const ConfigEntry *entry = &config->entries[i];
-        const char *section = section_of(config, i), *initial = entry->initial ? entry->initial : "";
-        if (i == 0 || strcmp(section, section_of(config, i - 1)))
-            fprintf(out, "%s### %s\n\n| setting | values | default | meaning |\n|---|---|---|---|\n", i ? "\n" : "",
-                    section);
-        if (entry->type == CONFIG_BOOL && !entry->initial && !entry->command_line_only) initial = "false";
+    for (int i = 0, before = -1; i < config->count; i++) {
+        const ConfigEntry *entry = config->items[i].entry;
+        bool mode = entry->command_line_only && entry->type == CONFIG_BOOL;
+        const char *initial = mode ? "" : config->items[i].initial;
+        if (!counts(config, i)) continue;
+        if (begins_section(config, before, i)) {
+            fprintf(out, "%s### ", before >= 0 ? "\n" : "");
+            put_heading(out, config, i);
+            fputs("\n\n| setting | values | default | meaning |\n|---|---|---|---|\n", out);
+        }
+        before = i;
         fputs("| `", out);
         if (entry->command_line_only) put_option(out, entry);
         else fputs(entry->name, out);
         fputs("` | ", out);
         char *values = values_text(entry);
-        put_cell(out, entry->command_line_only && entry->type == CONFIG_BOOL ? "" : values);
+        put_cell(out, mode ? "" : values);
         free(values);
         fprintf(out, *initial ? " | `%s` | " : " |%s | ", initial);
         put_cell(out, entry->help);

@@ -1,13 +1,17 @@
-/* Settings.  One table describes every setting of a program - name, type, default, range, section, help - and the INI
- * parser, the command line, --help, the saved config and the README's reference all come from it.
+/* Settings.  A program's settings come in groups: each belongs to the part of the program that it steers, stands there
+ * as one table - name, type, default, range, section, help - and fills one struct.  The INI parser, the command line,
+ * --help, the saved config and the reference in docs/ all come from these tables.
  *
- *     typedef struct { int img_size[2]; float lr; int pool; } Settings;
+ *     typedef struct { float lr; int warmup; } ScheduleSettings;
+ *     #define F(KIND, field) CONFIG_FIELD(KIND, ScheduleSettings, field)
  *     static const ConfigEntry entries[] = {
- *         {CONFIG_FIELD(SIZE, Settings, img_size), "224", .section = "data", .min = 1, .max = 4096, .help = ...},
- *         {CONFIG_FIELD(FLOAT, Settings, lr), "1e-3", .section = "training", .min = 0, .max = 10, .help = ...},
- *         {CONFIG_FIELD(CHOICE, Settings, pool), "cls", CONFIG_CHOICES("cls", "gap"), .help = ...},
+ *         {F(FLOAT, lr), "1e-3", .section = "training", .min = 0, .max = 10, .help = "Highest learning rate"},
+ *         {F(INT, warmup), "0", .min = 0, .max = 1e6, .help = "Steps of linear warm-up"},
  *     };
- *     config_init(&config, entries, sizeof entries / sizeof *entries, &settings, "config");
+ *     const ConfigGroup schedule_settings = {CONFIG_GROUP(ScheduleSettings, entries), .check = schedule_check};
+ *
+ *     config_init(&config, "config");
+ *     const ScheduleSettings *schedule = config_add(&config, &schedule_settings);
  *     config_read_arguments(&config, argc, argv);
  *
  * Later readings win over earlier ones, and the command line wins over the file that it names.  Every error is one
@@ -29,6 +33,7 @@ typedef enum {       /* field in the settings struct         text */
     CONFIG_BOOL,     /* bool                                 true false 1 0 yes no on off; --name alone is true */
     CONFIG_STRING,   /* const char *, never NULL             one line, no "<space>;" (it would begin a comment) */
     CONFIG_CHOICE,   /* int or an enum: index of the choice  one of the choices */
+    CONFIG_ITEM,     /* const T *: an element of `table`     its name */
     CONFIG_SIZE,     /* int[2]: height, width, at least 1    N, HxW or H,W */
     CONFIG_INTS,     /* ConfigInts                           one to eight integers with commas between them */
     CONFIG_FLOATS,   /* ConfigFloats                         the same of finite numbers */
@@ -58,7 +63,8 @@ typedef struct {
     double min, max;     /* inclusive, of each number; both 0: all the type can hold; may be INFINITY */
     const char *const *choices;
     int choice_count;
-    const char *const *(*choices_of)(int *count); /* instead of choices, for names that live in another table */
+    const void *const *table; /* of an item: pointers to structs whose first member is const char *name, then NULL */
+    bool (*offers)(const void *item); /* which elements of the table can be chosen; NULL: all of them */
     const char *noun;        /* what a choice is, for the error message: "operator"; NULL is "value" */
     const char *argument;    /* placeholder in --help: "FOLDER"; NULL picks one by type */
     bool command_line_only;  /* a mode, not a property of the run: refused in files and never saved */
@@ -76,6 +82,7 @@ typedef struct {
 #define CONFIG_FITS_BOOL(x) _Generic((x), bool: 1, default: -1)
 #define CONFIG_FITS_STRING(x) _Generic((x), const char *: 1, default: -1)
 #define CONFIG_FITS_CHOICE(x) _Generic((x), int: 1, unsigned: 1, default: -1)
+#define CONFIG_FITS_ITEM(x) (sizeof(x) == sizeof(void *) ? 1 : -1)
 #define CONFIG_FITS_SIZE(x) (_Generic((x), int *: 1, default: -1) * (sizeof(x) == 2 * sizeof(int) ? 1 : -1))
 #define CONFIG_FITS_INTS(x) _Generic((x), ConfigInts: 1, default: -1)
 #define CONFIG_FITS_FLOATS(x) _Generic((x), ConfigFloats: 1, default: -1)
@@ -85,20 +92,59 @@ typedef struct {
     .choices = (const char *const[]){__VA_ARGS__},      \
     .choice_count = sizeof((const char *const[]){__VA_ARGS__}) / sizeof(const char *)
 
+typedef struct Config Config;
+
+/* The settings of one part of a program. */
 typedef struct {
     const ConfigEntry *entries;
     int count;
-    void *settings;
+    size_t size; /* of the struct that the entries' fields are in */
+    /* Rejects (config_reject) values that contradict each other, once everything is read.  NULL: none can. */
+    void (*check)(const Config *config, const void *settings);
+} ConfigGroup;
+
+#define CONFIG_GROUP(Settings, table) \
+    .entries = (table), .count = (int)(sizeof(table) / sizeof *(table)), .size = sizeof(Settings)
+
+struct Config {
     const char *file_key;
-    struct ConfigState *states; /* [count]: what each setting owns and where it was set */
-} Config;
+    struct ConfigItem *items; /* [count]: every setting of every group, its value's place and where it was set */
+    int count;
+    struct ConfigBinding *groups; /* [group_count] */
+    int group_count;
+    bool settled;
+};
 
-/* Binds the table to `settings` and writes every default into it.  `file_key` is the entry (a command-line string)
- * whose value names the INI file, NULL for none.  entries and settings must outlive the config.  A table that
- * contradicts itself, for instance by a default out of range, aborts with the entry's name. */
-void config_init(Config *config, const ConfigEntry *entries, int count, void *settings, const char *file_key);
+/* An empty config.  `file_key` is the setting (a command-line string) whose value names the INI file, NULL for none. */
+void config_init(Config *config, const char *file_key);
 
-/* Frees what the strings and lists in the settings point to. */
+/* Adds a group, which must outlive the config, and returns its struct with every default written into it; the config
+ * owns the struct, which keeps its place.  Adding a group again returns the same struct.  A table that contradicts
+ * itself or another one, for instance by a default out of range or a name that stands twice, aborts with that name. */
+void *config_add(Config *config, const ConfigGroup *group);
+
+/* The same for settings that count only with some values of another setting, the chooser, which is in the config
+ * already: "attn" with "ripple, ripple-fixed" for `owners`.  config_use says that they count in this run. */
+void *config_add_for(Config *config, const ConfigGroup *group, const char *chooser, const char *owners);
+void config_use(Config *config, const ConfigGroup *group);
+
+/* To be called once everything is read and config_use has been called for what counts.  A setting that was given but
+ * does not count is refused with its place, unless its chooser was set by something stronger (the command line over a
+ * file, either over a checkpoint) or it states the default in a file: then it falls back to the default.  From here
+ * on, config_help, config_write and config_markdown leave out what does not count.  Then every group's check. */
+bool config_try_settle(Config *config, char *error, size_t error_size);
+void config_settle(Config *config);
+
+/* A default of this program in place of the table's; before anything is read. */
+void config_default(Config *config, const char *name, const char *value);
+
+/* Every setting back to its default, as if nothing had been read; the structs keep their places. */
+void config_reset(Config *config);
+
+/* The struct of a group, NULL where it was not added. */
+const void *config_settings(const Config *config, const ConfigGroup *group);
+
+/* Frees the structs and what the strings and lists in them point to. */
 void config_free(Config *config);
 
 /* Reads "name = value" lines ('#' or ';' begins a comment line, ' ;' a comment at the end).  Section headings must be
@@ -121,8 +167,11 @@ void config_read_arguments(Config *config, int argc, char *const *argv);
 bool config_try_set(Config *config, const char *name, const char *value, const char *origin, char *error,
                     size_t error_size);
 
-/* Where the value comes from: "configs/x.ini:12", "--lr", or NULL for the default.  The name must be in the table. */
+/* Where the value comes from: "configs/x.ini:12", "--lr", or NULL for the default.  The name must be in a table. */
 const char *config_origin(const Config *config, const char *name);
+
+/* Is there a setting of that name? */
+bool config_has(const Config *config, const char *name);
 
 /* For what the table cannot check: ends the program with "<place>: <name>: <message>", the place being where the value
  * was set, for instance "configs/x.ini:12: heads: 5 does not divide dim 192". */

@@ -12,13 +12,6 @@ enum { ERROR_SIZE = 512 };
 
 /* == Settings ===================================================================================================== */
 
-static void settings_read(Config *config, const ConfigEntry *entries, int count, void *settings, const char *base,
-                          const char *where, int argc, char **argv) {
-    config_init(config, entries, count, settings, "config");
-    if (base) config_read_text(config, base, strlen(base), where);
-    config_read_arguments(config, argc, argv);
-}
-
 /* Training goes on from the state; the modes that only look take the last weights. */
 static void resume_resolve(Config *config, const RunStrings *s, bool training) {
     static char folder[RUN_PATH_SIZE], last[RUN_PATH_SIZE];
@@ -33,9 +26,9 @@ static void resume_resolve(Config *config, const RunStrings *s, bool training) {
     if (!config_try_set(config, key, value, "--resume", error, sizeof error)) die_usage("%s", error);
 }
 
-void run_settings_open(Config *config, const ConfigEntry *entries, int count, void *settings, const RunStrings *s,
-                       bool (*looking)(const void *settings), int argc, char **argv) {
-    settings_read(config, entries, count, settings, NULL, NULL, argc, argv);
+void run_settings_open(Config *config, const RunStrings *s, bool (*looking)(const void *settings),
+                       const void *settings, int argc, char **argv) {
+    config_read_arguments(config, argc, argv);
     bool looks = looking(settings), training = **s->resume && !looks;
     if (**s->resume) resume_resolve(config, s, training);
     const char *base_file = **s->config ? "" : training ? *s->run_dir : looks ? *s->init : "";
@@ -44,8 +37,9 @@ void run_settings_open(Config *config, const ConfigEntry *entries, int count, vo
         snprintf(path, sizeof path, training ? "%s/state.safetensors" : "%s", base_file);
         char *text = run_folder_config(path);
         if (text) {
-            config_free(config);
-            settings_read(config, entries, count, settings, text, path, argc, argv);
+            config_reset(config);
+            config_read_text(config, text, strlen(text), path);
+            config_read_arguments(config, argc, argv);
             if (**s->resume) resume_resolve(config, s, training);
             free(text);
         }

@@ -15,8 +15,8 @@ typedef struct {
 /* Settings come from, last wins: defaults; the run that is resumed, or the checkpoint that is looked at; --config; the
  * command line.  looking(settings): does the mode only look at weights?  Then resume becomes init, the run's last
  * weights; training goes on from the run's state. */
-void run_settings_open(Config *config, const ConfigEntry *entries, int count, void *settings, const RunStrings *strings,
-                       bool (*looking)(const void *settings), int argc, char **argv);
+void run_settings_open(Config *config, const RunStrings *strings, bool (*looking)(const void *settings),
+                       const void *settings, int argc, char **argv);
 
 typedef struct {
     const char *name;

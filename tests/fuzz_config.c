@@ -31,7 +31,7 @@ static const ConfigEntry entries[] = {
     {CONFIG_FIELD(FLOAT, Settings, mean), "0.5", .help = "any number"},
     {CONFIG_FIELD(UINT64, Settings, seed), "1", .help = "seed"},
 };
-enum { COUNT = sizeof entries / sizeof *entries };
+static const ConfigGroup group = {CONFIG_GROUP(Settings, entries)};
 
 static bool read_arguments(Config *config, char *text, char *error, size_t error_size) {
     char *argv[64] = {"fuzz"};
@@ -42,15 +42,15 @@ static bool read_arguments(Config *config, char *text, char *error, size_t error
 
 static void check_round_trip(const Config *config) {
     Config copy;
-    Settings settings;
     char error[512];
     char *saved = config_text(config);
-    config_init(&copy, entries, COUNT, &settings, NULL);
+    config_init(&copy, NULL);
+    const Settings *read = config_add(&copy, &group);
     if (!config_try_text(&copy, saved, strlen(saved), "saved", error, sizeof error)) abort();
     char *again = config_text(&copy);
-    const Settings *s = config->settings;
-    if (strcmp(saved, again) || strcmp(s->data, settings.data)) abort();
-    if (memcmp(&s->mean, &settings.mean, sizeof s->mean) || memcmp(&s->lr, &settings.lr, sizeof s->lr)) abort();
+    const Settings *s = config_settings(config, &group);
+    if (strcmp(saved, again) || strcmp(s->data, read->data)) abort();
+    if (memcmp(&s->mean, &read->mean, sizeof s->mean) || memcmp(&s->lr, &read->lr, sizeof s->lr)) abort();
     free(saved);
     free(again);
     config_free(&copy);
@@ -60,9 +60,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size);
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size) {
     Config config;
-    Settings settings;
     char error[64] = "";
-    config_init(&config, entries, COUNT, &settings, NULL);
+    config_init(&config, NULL);
+    config_add(&config, &group);
     char *text = malloc(size + 1);
     memcpy(text, bytes, size);
     text[size] = 0;

@@ -16,7 +16,17 @@
 #include "tests/scratch.h"
 
 typedef struct {
-    int img_size[2], batch_size, attn, pool, steps;
+    const char *name;
+    int number;
+} Operator;
+
+static const Operator softmax = {"softmax", 0}, ripple = {"ripple", 1}, lisa = {"lisa", 2}, hidden = {"hidden", 3};
+static const void *const operators[] = {&softmax, &hidden, &ripple, &lisa, NULL};
+static bool is_offered(const void *item) { return item != &hidden; }
+
+typedef struct {
+    int img_size[2], batch_size, pool, steps;
+    const Operator *attn;
     float lr, mean;
     bool relative, describe;
     const char *data, *config;
@@ -24,11 +34,6 @@ typedef struct {
     ConfigList predict;
 } Settings;
 
-static const char *const *operators(int *count) {
-    static const char *const names[] = {"softmax", "ripple", "lisa"};
-    *count = 3;
-    return names;
-}
 
 static const ConfigEntry entries[] = {
     {CONFIG_FIELD(STRING, Settings, config), .argument = "FILE", .command_line_only = true, .section = "modes",
@@ -38,7 +43,7 @@ static const ConfigEntry entries[] = {
      .help = "classify these images"},
     {CONFIG_FIELD(STRING, Settings, data), .argument = "FOLDER", .section = "data", .help = "folder of the data set"},
     {CONFIG_FIELD(SIZE, Settings, img_size), "224", .min = 1, .max = 4096, .help = "height and width of the input"},
-    {CONFIG_FIELD(CHOICE, Settings, attn), "softmax", .choices_of = operators, .noun = "operator", .section = "model",
+    {CONFIG_FIELD(ITEM, Settings, attn), "softmax", .table = operators, .offers = is_offered, .noun = "operator", .section = "model",
      .help = "attention operator"},
     {CONFIG_FIELD(CHOICE, Settings, pool), "cls", CONFIG_CHOICES("cls", "gap"),
      .help = "what the head reads: the class token, or the mean of all tokens | either way after the last norm"},
@@ -54,13 +59,16 @@ enum { COUNT = sizeof entries / sizeof *entries };
 
 typedef struct {
     Config config;
-    Settings settings;
+    Settings *settings;
     char error[1024];
 } Fixture;
 
+static const ConfigGroup group = {CONFIG_GROUP(Settings, entries)};
+
 static void begin(Fixture *f) {
     memset(f, 0, sizeof *f);
-    config_init(&f->config, entries, COUNT, &f->settings, "config");
+    config_init(&f->config, "config");
+    f->settings = config_add(&f->config, &group);
 }
 
 /* == Errors ===================================================================================================== */
@@ -203,7 +211,7 @@ static void test_defaults(void **state) {
     (void)state;
     Fixture f;
     begin(&f);
-    const Settings *s = &f.settings;
+    const Settings *s = f.settings;
     assert_int_equal(s->img_size[0], 224);
     assert_int_equal(s->img_size[1], 224);
     assert_int_equal(s->steps, -1);
@@ -223,8 +231,8 @@ static void test_text(void **state) {
     Fixture f;
     begin(&f);
     if (!config_try_text(&f.config, text, sizeof text - 1, "x", f.error, sizeof f.error)) fail_msg("%s", f.error);
-    const Settings *s = &f.settings;
-    assert_int_equal(s->attn, 2);
+    const Settings *s = f.settings;
+    assert_ptr_equal(s->attn, &lisa);
     assert_int_equal(s->img_size[0], 7);
     assert_int_equal(s->img_size[1], 9);
     assert_int_equal(s->batch_size, 7);
@@ -244,7 +252,7 @@ static void test_arguments(void **state) {
     if (!arguments(&f, 11, "--predict", "a.png", "b.png", "--describe", "--relative=OFF", "--img_size", "7X9",
                    "--steps", "-5", "--predict=c.png", "-d.png"))
         fail_msg("%s", f.error);
-    const Settings *s = &f.settings;
+    const Settings *s = f.settings;
     static const char *const files[] = {"a.png", "b.png", "c.png", "-d.png"};
     assert_int_equal(s->predict.count, 4);
     for (int i = 0; i < 4; i++) assert_string_equal(s->predict.items[i], files[i]);
@@ -282,7 +290,7 @@ static void test_file_and_command_line(void **state) {
         if (!ok) fail_msg("%s", f.error);
         char origin[300];
         snprintf(origin, sizeof origin, "%s:2", in_folder("a.ini"));
-        assert_true(f.settings.lr == 0.02f && f.settings.batch_size == 8 && f.settings.attn == 1);
+        assert_true(f.settings->lr == 0.02f && f.settings->batch_size == 8 && f.settings->attn == &ripple);
         assert_string_equal(config_origin(&f.config, "lr"), "--lr");
         assert_string_equal(config_origin(&f.config, "batch_size"), origin);
         config_free(&f.config);
@@ -298,8 +306,8 @@ static void test_include(void **state) {
     Fixture f;
     begin(&f);
     if (!config_try_file(&f.config, in_folder("top.ini"), f.error, sizeof f.error)) fail_msg("%s", f.error);
-    const Settings *s = &f.settings;
-    assert_true(s->lr == 0.03f && s->batch_size == 9 && s->attn == 2 && s->pool == 1 && s->steps == 3);
+    const Settings *s = f.settings;
+    assert_true(s->lr == 0.03f && s->batch_size == 9 && s->attn == &lisa && s->pool == 1 && s->steps == 3);
     char expected[600];
     snprintf(expected, sizeof expected, "%s:1", in_folder("sub/model.ini"));
     assert_string_equal(config_origin(&f.config, "attn"), expected);
@@ -421,12 +429,12 @@ static void test_round_trip(void **state) {
         char *saved = config_text(&f.config);
         if (!config_try_text(&g.config, saved, strlen(saved), "saved", g.error, sizeof g.error))
             fail_msg("%s", g.error);
-        assert_memory_equal(&f.settings.mean, &g.settings.mean, sizeof value);
-        assert_memory_equal(f.settings.img_size, g.settings.img_size, sizeof f.settings.img_size);
-        assert_true(f.settings.seed == g.settings.seed && f.settings.lr == g.settings.lr);
-        assert_true(f.settings.attn == g.settings.attn && f.settings.relative == g.settings.relative);
-        assert_string_equal(f.settings.data, g.settings.data);
-        assert_int_equal(g.settings.predict.count, 0);
+        assert_memory_equal(&f.settings->mean, &g.settings->mean, sizeof value);
+        assert_memory_equal(f.settings->img_size, g.settings->img_size, sizeof f.settings->img_size);
+        assert_true(f.settings->seed == g.settings->seed && f.settings->lr == g.settings->lr);
+        assert_true(f.settings->attn == g.settings->attn && f.settings->relative == g.settings->relative);
+        assert_string_equal(f.settings->data, g.settings->data);
+        assert_int_equal(g.settings->predict.count, 0);
         char *again = config_text(&g.config);
         assert_string_equal(saved, again);
         free(saved);
@@ -450,7 +458,7 @@ static void test_long_string(void **state) {
     assert_true(length > 150);
     char *saved = config_text(&f.config);
     if (!config_try_text(&g.config, saved, strlen(saved), "saved", g.error, sizeof g.error)) fail_msg("%s", g.error);
-    assert_string_equal(g.settings.data, value);
+    assert_string_equal(g.settings->data, value);
     free(saved);
     config_free(&f.config);
     config_free(&g.config);
@@ -512,32 +520,132 @@ static void test_number_lists(void **state) {
         {"ratios = 4,9", "x.ini:1: ratios: 9 is out of range (number or X,X,..., each from 0.5 to 8)"},
     };
     const char *good = "dims = 64,128, 320\nratios = 4,3.5\n";
-    Lists s, copy;
+    static const ConfigGroup numbers = {CONFIG_GROUP(Lists, lists)};
     Config config, again;
     char error[1024];
-    config_init(&config, lists, 2, &s, NULL);
-    assert_int_equal(s.dims.count, 1);
-    assert_int_equal(s.dims.at[0], 192);
+    config_init(&config, NULL);
+    const Lists *s = config_add(&config, &numbers);
+    assert_int_equal(s->dims.count, 1);
+    assert_int_equal(s->dims.at[0], 192);
     assert_true(config_try_text(&config, good, strlen(good), "x.ini", error, sizeof error));
-    assert_int_equal(s.dims.count, 3);
-    assert_int_equal(s.dims.at[2], 320);
-    assert_int_equal(s.ratios.count, 2);
-    assert_true(s.ratios.at[1] == 3.5f);
+    assert_int_equal(s->dims.count, 3);
+    assert_int_equal(s->dims.at[2], 320);
+    assert_int_equal(s->ratios.count, 2);
+    assert_true(s->ratios.at[1] == 3.5f);
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         assert_false(config_try_text(&config, wrong[i].text, strlen(wrong[i].text), "x.ini", error, sizeof error));
         assert_string_equal(error, wrong[i].error);
-        assert_int_equal(s.dims.count, 3);
+        assert_int_equal(s->dims.count, 3);
     }
     char *text = config_text(&config);
     assert_non_null(strstr(text, "dims = 64,128,320\n"));
-    config_init(&again, lists, 2, &copy, NULL);
+    config_init(&again, NULL);
+    const Lists *copy = config_add(&again, &numbers);
     assert_true(config_try_text(&again, text, strlen(text), "saved", error, sizeof error));
-    assert_int_equal(copy.dims.count, 3);
-    for (int i = 0; i < 3; i++) assert_int_equal(copy.dims.at[i], s.dims.at[i]);
-    assert_true(copy.ratios.count == 2 && copy.ratios.at[0] == 4 && copy.ratios.at[1] == 3.5f);
+    assert_int_equal(copy->dims.count, 3);
+    for (int i = 0; i < 3; i++) assert_int_equal(copy->dims.at[i], s->dims.at[i]);
+    assert_true(copy->ratios.count == 2 && copy->ratios.at[0] == 4 && copy->ratios.at[1] == 3.5f);
     free(text);
     config_free(&again);
     config_free(&config);
+}
+
+typedef struct {
+    int rings;
+} RingSettings;
+typedef struct {
+    int patterns;
+} PatternSettings;
+
+static const ConfigEntry ring_entries[] = {
+    {CONFIG_FIELD(INT, RingSettings, rings), "4", .section = "attention", .min = 1, .max = 64, .help = "rings"}};
+static const ConfigEntry pattern_entries[] = {
+    {CONFIG_FIELD(INT, PatternSettings, patterns), "16", .section = "attention", .min = 1, .max = 64,
+     .help = "patterns"}};
+
+static void rings_check(const Config *config, const void *settings) {
+    const RingSettings *s = settings;
+    if (s->rings == 13) config_reject(config, "rings", "%d brings bad luck", s->rings);
+}
+
+static const ConfigGroup ring_group = {CONFIG_GROUP(RingSettings, ring_entries), .check = rings_check};
+static const ConfigGroup pattern_group = {CONFIG_GROUP(PatternSettings, pattern_entries)};
+
+/* Settings that belong to the operator ripple, or to lisa, read from a checkpoint, a file and arguments. */
+static bool settle(Fixture *f, const char *saved, const char *file, int count, const char *const *arguments) {
+    char *argv[8] = {"train"};
+    for (int i = 0; i < count; i++) argv[i + 1] = (char *)arguments[i];
+    begin(f);
+    config_add_for(&f->config, &ring_group, "attn", "ripple");
+    config_add_for(&f->config, &pattern_group, "attn", "lisa");
+    put_file("choice.ini", file);
+    config_read_text(&f->config, saved, strlen(saved), "state");
+    config_read_file(&f->config, in_folder("choice.ini"));
+    config_read_arguments(&f->config, count + 1, argv);
+    if (f->settings->attn == &ripple) config_use(&f->config, &ring_group);
+    if (f->settings->attn == &lisa) config_use(&f->config, &pattern_group);
+    return config_try_settle(&f->config, f->error, sizeof f->error);
+}
+
+/* A setting that the chosen operator does not have is refused where it was set, or falls away with the operator that a
+ * stronger source replaced; what is saved and shown is what counts. */
+static void test_settings_that_do_not_count(void **state) {
+    (void)state;
+    static const struct {
+        const char *saved, *file, *arguments[4], *error;
+    } cases[] = {
+        {"", "", {"--rings", "9"}, "--rings: attn softmax has no such setting; it belongs to ripple"},
+        {"", "", {"--rings", "4"}, "--rings: attn softmax has no such setting; it belongs to ripple"},
+        {"", "rings = 9\n", {0}, "choice.ini:1: rings: attn softmax has no such setting; it belongs to ripple"},
+        {"", "attn = lisa\nrings = 9\n", {0}, "choice.ini:2: rings: attn lisa has no such setting; it belongs to ripple"},
+        {"", "attn = lisa\nrings = 4\n", {0}, NULL},
+        {"", "attn = ripple\nrings = 9\n", {"--attn", "lisa"}, NULL},
+        {"attn = ripple\nrings = 9\n", "", {"--attn", "lisa"}, NULL},
+        {"attn = softmax\nrings = 9\n", "", {0}, NULL},
+        {"attn = ripple\n", "", {"--patterns", "3"}, "--patterns: attn ripple has no such setting; it belongs to lisa"},
+        {"", "attn = ripple\nrings = 9\n", {0}, NULL},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        Fixture f;
+        int count = 0;
+        while (count < 4 && cases[i].arguments[count]) count++;
+        bool ok = settle(&f, cases[i].saved, cases[i].file, count, cases[i].arguments);
+        assert_int_equal(ok, cases[i].error == NULL);
+        size_t length = strlen(f.error), wanted = ok ? 0 : strlen(cases[i].error);
+        if (!ok) assert_string_equal(f.error + (length > wanted ? length - wanted : 0), cases[i].error);
+        char *text = config_text(&f.config);
+        const RingSettings *rings = config_settings(&f.config, &ring_group);
+        bool counts = f.settings->attn == &ripple;
+        if (ok) assert_int_equal(strstr(text, "rings = ") != NULL, counts);
+        if (ok && !counts) assert_int_equal(rings->rings, 4);
+        free(text);
+        config_free(&f.config);
+    }
+    Fixture f;
+    assert_true(settle(&f, "", "attn = ripple\nrings = 7\n", 0, NULL));
+    char *help = printed(&f.config, config_help);
+    assert_non_null(strstr(help, "attention with attn ripple:\n  --rings N"));
+    assert_null(strstr(help, "patterns"));
+    free(help);
+    config_reset(&f.config);
+    assert_int_equal(((const RingSettings *)config_settings(&f.config, &ring_group))->rings, 4);
+    help = printed(&f.config, config_help);
+    assert_non_null(strstr(help, "patterns"));
+    free(help);
+    config_default(&f.config, "rings", "6");
+    assert_int_equal(((const RingSettings *)config_settings(&f.config, &ring_group))->rings, 6);
+    config_free(&f.config);
+}
+
+static void call_check(void *user) {
+    Fixture *f = user;
+    settle(f, "", "attn = ripple\n", 1, (const char *const[]){"--rings=13"});
+    config_settle(&f->config);
+}
+
+static void test_group_check(void **state) {
+    (void)state;
+    expect_usage(call_check, "--rings: 13 brings bad luck\n");
 }
 
 static void test_help(void **state) {
@@ -589,6 +697,8 @@ int main(void) {
         cmocka_unit_test(test_long_string),
         cmocka_unit_test(test_saved_text),
         cmocka_unit_test(test_number_lists),
+        cmocka_unit_test(test_settings_that_do_not_count),
+        cmocka_unit_test(test_group_check),
         cmocka_unit_test(test_help),
         cmocka_unit_test(test_markdown),
     };
