@@ -11,6 +11,7 @@
 #include "layers/resample_grid.h"
 #include "layers/vit.h"
 #include "tests/check.h"
+#include "tests/settings.h"
 
 static const char FIXTURE[] = "tests/fixtures/finetune/resample.safetensors";
 
@@ -98,16 +99,18 @@ static void test_models(void **state) {
                   {"lambda", "none", false, 3}, {"rsa", "none", false, 7}};
     (void)state;
     for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
-        VitConfig config = {.img_h = 32, .img_w = 48, .patch_size = 8, .num_classes = 3,
-                            .stage = {{.dim = 8, .depth = 2, .heads = 2, .mlp_ratio = 2}},
-                            .class_token = models[i].cls, .pos_embed = POSITIONS_LEARNED,
-                            .attention = {.attn = models[i].attn, .feature_map = "mlp", .relative = "none",
-                                          .r_max = 2, .ripple_algo = "auto", .focused_p = 3, .rpe = models[i].rpe,
-                                          .lisa_patterns = 2, .lisa_fft = "1d", .lisa_algo = "auto"}};
+        Config config;
+        config_init(&config, NULL);
+        vit_add_settings(&config);
+        settings_read(&config, "img_size = 32x48\npatch_size = 8\nnum_classes = 3\ndim = 8\ndepth = 2\nheads = 2\n"
+                               "mlp_ratio = 2\nlisa_patterns = 2\n");
+        settings_put(&config, "attn", models[i].attn);
+        settings_put(&config, "rpe", models[i].rpe);
+        settings_put(&config, "pool", models[i].cls ? "cls" : "gap");
         Vit small, large;
         int tables = 0;
         vit_create(&small, &config);
-        config.img_h = 56;
+        settings_put(&config, "img_size", "56x48");
         vit_create(&large, &config);
         assert_int_equal(small.params.count, large.params.count);
         for (int t = 0; t < small.params.count; t++) {
@@ -127,6 +130,7 @@ static void test_models(void **state) {
         assert_int_equal(tables, models[i].tables);
         vit_destroy(&small);
         vit_destroy(&large);
+        config_free(&config);
     }
 }
 
