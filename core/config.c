@@ -859,7 +859,10 @@ static bool settle_item(Config *config, int i, Report report) {
     label_of(item->origin, item->entry->name, label, sizeof label);
     if ((forget(config, i) && file) || weaker) return true;
     char *chosen = current_text(chooser);
-    refuse(report, "%s: %s %s has no such setting; it belongs to %s", label, group->chooser, chosen, group->owners);
+    const char *owners = group->owners, *third = owners;
+    for (int n = 0; n < 3 && third; n++) third = strchr(third + (n > 0), ',');
+    refuse(report, third ? "%s: %s %s has no such setting; it belongs to %.*s, ..." : "%s: %s %s has no such setting; "
+           "it belongs to %.*s", label, group->chooser, chosen, third ? (int)(third - owners) : (int)strlen(owners), owners);
     free(chosen);
     return false;
 }

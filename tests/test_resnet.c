@@ -233,27 +233,6 @@ static void test_folding_again(void **state) {
     fixture_close(&f);
 }
 
-static void create(void *config) {
-    ResNet net;
-    Params params = {0};
-    resnet_create(&net, config, &params);
-}
-
-static void create_dies(ResNetConfig config, const char *expected) {
-    char line[256];
-    assert_int_equal(status_of(create, &config, line, sizeof line), 2);
-    if (!strstr(line, expected)) fail_msg("'%s' does not say '%s'", line, expected);
-}
-
-static void test_settings(void **state) {
-    (void)state;
-    ResNetConfig no_width = RESNET50, no_blocks = RESNET50;
-    no_width.width = 0;
-    no_blocks.blocks[2] = -1;
-    create_dies(no_width, "width is 0: expected 1 or more");
-    create_dies(no_blocks, "layer3 of the backbone has -1 blocks: expected 1 or more");
-}
-
 static size_t ended;
 static int finals;
 static void hear_final(float *gradients, size_t n) {
@@ -374,7 +353,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_reference), cmocka_unit_test(test_inference), cmocka_unit_test(test_frozen),
         cmocka_unit_test(test_folding_again), cmocka_unit_test(test_final), cmocka_unit_test(test_resnet50),
-        cmocka_unit_test(test_start), cmocka_unit_test(test_settings),
+        cmocka_unit_test(test_start),
     };
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     kernels_exit();
