@@ -83,7 +83,8 @@ static bool fetch(Reader *r) {
     r->have -= r->at;
     r->at = 0;
     if (r->have == r->room) {
-        if (r->room >= JSON_RECORD_MOST) return refuse_here(r, "longer than %d MB", JSON_RECORD_MOST >> 20);
+        if (r->room >= JSON_RECORD_MOST)
+            return refuse_here(r, "more than %d MB without an end from byte %zu on", JSON_RECORD_MOST >> 20, r->passed);
         r->room *= 2;
         r->window = realloc(r->window, r->room);
         if (!r->window) die("out of memory for %zu bytes of JSON", r->room);
@@ -134,7 +135,7 @@ static void refuse_value(Reader *r, json_error_t *error, size_t used) {
 
 /* The value that comes next, of any kind; NULL: refused. */
 static json_t *next_value(Reader *r) {
-    enum { TOKEN_MARGIN = 4 }; /* from where a cut UTF-8 character is called an error to the window's end, and more */
+    enum { CUT = 4 }; /* what ends so near to the window's end may be cut: a character of UTF-8 has up to 4 bytes */
     peek(r);
     while (!*r->report.text) {
         json_error_t error;
@@ -142,7 +143,7 @@ static json_t *next_value(Reader *r) {
         json_t *value = json_loadb(r->window + r->at, left,
                                    JSON_DECODE_ANY | JSON_DISABLE_EOF_CHECK | JSON_ALLOW_NUL, &error);
         size_t used = (size_t)error.position;
-        if (r->ended || used + TOKEN_MARGIN < left) {
+        if (r->ended || used + CUT < left) {
             if (value) r->at += used;
             else refuse_value(r, &error, used);
             return value;

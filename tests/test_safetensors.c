@@ -90,7 +90,7 @@ static void test_damaged_headers(void **state) {
         {"{\"\\u001b[2J\":1}", 0, "x: ?[2J: expected an object"},
         {"{\"__metadata__\":1}", 0, "x: __metadata__ is not an object"},
         {"{\"__metadata__\":{\"k\":1}}", 0, "x: __metadata__: k: the value is not a string"},
-        {"{\"__metadata__\":{\"k\":\"1\",\"k\":\"1\"}}", 0, "x: the header is not JSON (near its byte 29): duplicate "},
+        {"{\"__metadata__\":{\"k\":\"1\",\"k\":\"1\"}}", 0, "x: the header is not JSON (near its byte 28): duplicate "},
         {"{\"__metadata__\":{},\"__metadata__\":{}}", 0, "x: the header is not JSON (near its byte 33): duplicate "},
         {"{}", 1, "x: the tensors end at 0, the data at 1: bytes that belong to no tensor"},
     };
