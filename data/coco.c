@@ -231,15 +231,15 @@ enum { IMAGE_ID, IMAGE_FILE_NAME, IMAGE_WIDTH, IMAGE_HEIGHT, IMAGE_FIELDS };
 enum { BOX_ID, BOX_IMAGE, BOX_CATEGORY, BOX_BBOX, BOX_AREA, BOX_CROWD, BOX_FIELDS };
 enum { CATEGORY_ID, CATEGORY_NAME, CATEGORY_FIELDS };
 
-static const JsonField image_fields[] = {[IMAGE_ID] = {"id", JSON_INTEGER, false},
+static const JsonField image_fields[] = {[IMAGE_ID] = {"id", JSON_INT64, false},
                                          [IMAGE_FILE_NAME] = {"file_name", JSON_TEXT, false},
-                                         [IMAGE_WIDTH] = {"width", JSON_INTEGER, false},
-                                         [IMAGE_HEIGHT] = {"height", JSON_INTEGER, false}};
+                                         [IMAGE_WIDTH] = {"width", JSON_INT64, false},
+                                         [IMAGE_HEIGHT] = {"height", JSON_INT64, false}};
 static const JsonField box_fields[] = {
-    [BOX_ID] = {"id", JSON_INTEGER, false},           [BOX_IMAGE] = {"image_id", JSON_INTEGER, false},
-    [BOX_CATEGORY] = {"category_id", JSON_INTEGER, false}, [BOX_BBOX] = {"bbox", JSON_NUMBER4, false},
+    [BOX_ID] = {"id", JSON_INT64, false},           [BOX_IMAGE] = {"image_id", JSON_INT64, false},
+    [BOX_CATEGORY] = {"category_id", JSON_INT64, false}, [BOX_BBOX] = {"bbox", JSON_NUMBER4, false},
     [BOX_AREA] = {"area", JSON_NUMBER, true},         [BOX_CROWD] = {"iscrowd", JSON_FLAG, true}};
-static const JsonField category_fields[] = {[CATEGORY_ID] = {"id", JSON_INTEGER, false},
+static const JsonField category_fields[] = {[CATEGORY_ID] = {"id", JSON_INT64, false},
                                             [CATEGORY_NAME] = {"name", JSON_TEXT, false}};
 
 static bool take_image(void *state, const JsonValue *value, uint32_t present, char error[FILE_ERROR]) {

@@ -25,8 +25,8 @@ void coco_results_free(CocoResults *results) {
 
 enum { IMAGE, CATEGORY, BOX, SCORE, FIELDS };
 
-static const JsonField fields[] = {[IMAGE] = {"image_id", JSON_INTEGER, false},
-                                   [CATEGORY] = {"category_id", JSON_INTEGER, false},
+static const JsonField fields[] = {[IMAGE] = {"image_id", JSON_INT64, false},
+                                   [CATEGORY] = {"category_id", JSON_INT64, false},
                                    [BOX] = {"bbox", JSON_NUMBER4, false},
                                    [SCORE] = {"score", JSON_NUMBER, false}};
 

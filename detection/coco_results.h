@@ -25,7 +25,8 @@ bool coco_results_parse(CocoResults *results, const void *bytes, size_t size, si
 void coco_results_add(CocoResults *results, CocoDetection detection);
 void coco_results_free(CocoResults *results);
 
-/* Replaces the file as a whole, with all digits: read again, every number is the same.  Numbers must be finite. */
+/* Replaces the file as a whole, with all digits: read again, every number is the same (-0 is 0).  Numbers must be
+ * finite. */
 bool coco_results_write(const char *path, const CocoResults *results, char error[FILE_ERROR]);
 
 #endif

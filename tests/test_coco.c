@@ -187,7 +187,7 @@ static void broken_json_is_refused(void **state) {
     memset(deep, '[', sizeof deep);
     memcpy(deep, "{\"x\":", 5);
     deep[sizeof deep - 1] = 0;
-    refused(deep, "nested more than 64 deep");
+    refused(deep, "maximum parsing depth");
 }
 
 static void wrong_types_are_refused(void **state) {
@@ -199,7 +199,7 @@ static void wrong_types_are_refused(void **state) {
         const char *value[3], *words;
     } images[] = {{{"\"1\"", "\"a\"", "5"}, "images[0].id: expected an integer"},
                   {{"1.5", "\"a\"", "5"}, "images[0].id: expected an integer"},
-                  {{"99999999999999999999", "\"a\"", "5"}, "images[0].id: expected an integer"},
+                  {{"99999999999999999999", "\"a\"", "5"}, "images[0]: refused at byte 92: too big integer"},
                   {{"{}", "\"a\"", "5"}, "images[0].id: expected an integer"},
                   {{"1", "7", "5"}, "images[0].file_name: expected a text"},
                   {{"1", "null", "5"}, "images[0].file_name: expected a text"},
@@ -215,10 +215,10 @@ static void wrong_types_are_refused(void **state) {
                  {{"[1, [2], 3, 4]", "0", "1"}, "annotations[0].bbox: expected an array of four numbers"},
                  {{"[1, 2, 3, {}]", "0", "1"}, "annotations[0].bbox: expected an array of four numbers"},
                  {{"[1, 2, 3, null]", "0", "1"}, "annotations[0].bbox: expected an array of four numbers"},
-                 {{"[1, 2, 3, 1e999]", "0", "1"}, "annotations[0].bbox: expected an array of four numbers"},
+                 {{"[1, 2, 3, 1e999]", "0", "1"}, "annotations[0]: refused at byte"},
                  {{"[1, 2, 3, 4]", "2", "1"}, "annotations[0].iscrowd: expected 0 or 1"},
                  {{"[1, 2, 3, 4]", "false", "[1]"}, "annotations[0].area: expected a number"},
-                 {{"[1, 2, 3, 4]", "0", "-1e999"}, "annotations[0].area: expected a number"}};
+                 {{"[1, 2, 3, 4]", "0", "-1e999"}, "annotations[0]: refused at byte"}};
     for (size_t i = 0; i < sizeof images / sizeof *images; i++) {
         char text[512];
         const char *const *v = images[i].value;
@@ -309,6 +309,64 @@ static void long_files_are_read_in_pieces(void **state) {
     free(text);
 }
 
+/* Whatever the end of a piece cuts: keys, numbers, escapes, characters of several bytes, white space. */
+static void pieces_of_any_size_change_nothing(void **state) {
+    (void)state;
+    static const char text[] =
+        "{ \"year\" :2017,\"\xc3\xa9\": -1.5e-3, \"skipped\" : [ 12, {\"a\": [] }, \"\xf0\x9f\x90\xb1\", null ] , \"on\":true,"
+        "\"images\":[{\"id\":9007199254740993,\"file_name\":\"\\u00e9\xc3\xa9\\n\",\"width\":5,\"height\":5}]\n,\t"
+        "\"categories\":[{\"id\":7,\"name\":\"x\"}],\"empty\":[ ],\"annotations\":[{\"id\":-9223372036854775808,"
+        "\"image_id\":9007199254740993,\"category_id\":7,\"bbox\":[0.1,12345678901234567,3e1,4],\"iscrowd\":true}]}  ";
+    for (size_t piece = 1; piece <= sizeof text; piece++) {
+        Coco coco;
+        char error[FILE_ERROR] = "";
+        if (!coco_parse(&coco, text, sizeof text - 1, piece, error)) fail_msg("pieces of %zu: %s", piece, error);
+        assert_true(coco.images[0].id == 9007199254740993); /* not a double */
+        assert_string_equal(coco.images[0].file_name, "\xc3\xa9\xc3\xa9\n");
+        assert_true(coco.annotations[0].id == INT64_MIN && coco.annotations[0].crowd);
+        assert_true(coco.annotations[0].box[0] == 0.1 && coco.annotations[0].box[1] == 12345678901234567.0);
+        coco_close(&coco);
+    }
+}
+
+static void zero_bytes_are_refused_everywhere(void **state) {
+    (void)state;
+    const char *whole = file_of(IMAGES, BOX(1, 10, 1, 1, 2, 3, 4), CATEGORIES);
+    size_t size = strlen(whole);
+    char damaged[1 << 13], error[FILE_ERROR], words[64];
+    assert_true(size < sizeof damaged);
+    for (size_t at = 0; at <= size; at++) {
+        Coco coco;
+        memcpy(damaged, whole, at);
+        damaged[at] = 0;
+        memcpy(damaged + at + 1, whole + at, size - at);
+        assert_false(coco_parse(&coco, damaged, size + 1, 0, error));
+        snprintf(words, sizeof words, "not JSON at byte %zu: zero", at);
+        assert_string_equal(error, words);
+    }
+}
+
+/* Memory is bounded by the longest record allowed, the file's length is not. */
+static void endless_records_are_refused(void **state) {
+    (void)state;
+    enum { SIZE = 40 << 20 };
+    char *text = malloc(SIZE), error[FILE_ERROR] = "";
+    Coco coco;
+    memset(text, ' ', SIZE);
+    int used = sprintf(text, "{\"skipped\": [");
+    for (int i = used; i < SIZE - 1000; i += 1000) memcpy(text + i, i > used ? ", 0" : "  0", 3);
+    memcpy(text + SIZE - 1000, "], ", 3);
+    const char *whole = file_of(IMAGES, "", CATEGORIES);
+    memcpy(text + SIZE - 900, whole + 1, strlen(whole + 1));
+    if (!coco_parse(&coco, text, SIZE, 4096, error)) fail_msg("%s", error);
+    coco_close(&coco);
+    memset(text, 'x', SIZE);
+    memcpy(text, "{\"images\": [{\"x\": \"", 19);
+    assert_false(coco_parse(&coco, text, SIZE, 4096, error));
+    assert_string_equal(error, "images[0]: more than 16 MB without an end from byte 12 on");
+    free(text);
+}
+
 static void missing_pictures_are_named(void **state) {
     (void)state;
     char error[FILE_ERROR] = "";
@@ -335,6 +393,9 @@ int main(void) {
         cmocka_unit_test(missing_and_doubled_things_are_refused),
         cmocka_unit_test(the_last_of_a_doubled_field_counts),
         cmocka_unit_test(long_files_are_read_in_pieces),
+        cmocka_unit_test(pieces_of_any_size_change_nothing),
+        cmocka_unit_test(zero_bytes_are_refused_everywhere),
+        cmocka_unit_test(endless_records_are_refused),
         cmocka_unit_test(missing_pictures_are_named),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);

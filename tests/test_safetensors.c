@@ -51,7 +51,7 @@ static void test_damaged_headers(void **state) {
         {"{} {}", 0, "x: byte 3 of the header is not part of its JSON object"},
         {"{}\n", 0, "x: byte 2 of the header is not part of its JSON object"},
         {"{\"a\":1}", 0, "x: a: expected an object"},
-        {"{" A("[0,8]") "," A("[8,16]") "}", 16, "x: a: the name stands twice"},
+        {"{" A("[0,8]") "," A("[8,16]") "}", 16, "x: the header is not JSON (near its byte 57): duplicate "},
         {"{" A("[0,8]") "," B("[8,11]") "}", 12,
          "x: the tensors end at 11, the data at 12: bytes that belong to no tensor"},
         {"{" A("[0,8]") "," B("[7,10]") "}", 10, "x: b: its data begins at 7, inside of a, which ends at 8"},
@@ -67,7 +67,7 @@ static void test_damaged_headers(void **state) {
         {"{" A("[0,\"8\"]") "}", 8, "x: a: data_offsets are not two integers from 0 to 2^53 - 1"},
         {"{" A("[-8,0]") "}", 8, "x: a: data_offsets are not two integers from 0 to 2^53 - 1"},
         {"{" A("[0,9007199254740993]") "}", 8, "x: a: data_offsets are not two integers from 0 to 2^53 - 1"},
-        {"{" A("[0,1e400]") "}", 8, "x: a: data_offsets are not two integers from 0 to 2^53 - 1"},
+        {"{" A("[0,1e400]") "}", 8, "x: the header is not JSON (near its byte 55): real number "},
         {T("\"F33\"", "[2]", "[0,8]"), 8, "x: a: unknown dtype 'F33'"},
         {T("\"f32\"", "[2]", "[0,8]"), 8, "x: a: unknown dtype 'f32'"},
         {T("4", "[2]", "[0,8]"), 8, "x: a: dtype is missing or not a string"},
@@ -79,19 +79,19 @@ static void test_damaged_headers(void **state) {
         {T("\"U8\"", "[1,1,1,1,1,1,1,1,1]", "[0,1]"), 1, "x: a: shape has more than 8 dimensions"},
         {"{\"a\":{\"dtype\":\"F32\",\"shape\":[2]}}", 8, "x: a: data_offsets are not two integers from 0 to 2^53 - 1"},
         {"{\"a\":{\"dtype\":\"F32\",\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]}}", 8,
-         "x: a: a field stands twice"},
+         "x: the header is not JSON (near its byte 27): duplicate "},
         {"{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8],\"x\":1}}", 8, "x: a: unknown field 'x'"},
         {"{\"a\\u0000b\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]}}", 8, "x: a name or text holds NUL"},
-        {"{\"a\001\":1}", 0, "x: byte 3 of the header is a control character (1)"},
-        {"{\"a\n\":1}", 0, "x: byte 3 of the header is a control character (10)"},
-        {"{\"a\xff\":1}", 0, "x: byte 3 of the header is not UTF-8"},
-        {"{\"a\xc0\x80\":1}", 0, "x: byte 3 of the header is not UTF-8"},
-        {"{\"a\xed\xa0\x80\":1}", 0, "x: byte 3 of the header is not UTF-8"},
+        {"{\"a\001\":1}", 0, "x: the header is not JSON (near its byte 3): control character 0x1 "},
+        {"{\"a\n\":1}", 0, "x: the header is not JSON (near its byte 3): unexpected newline "},
+        {"{\"a\xff\":1}", 0, "x: the header is not JSON (near its byte 3): unable to decode byte "},
+        {"{\"a\xc0\x80\":1}", 0, "x: the header is not JSON (near its byte 3): unable to decode byte "},
+        {"{\"a\xed\xa0\x80\":1}", 0, "x: the header is not JSON (near its byte 3): unable to decode byte "},
         {"{\"\\u001b[2J\":1}", 0, "x: ?[2J: expected an object"},
         {"{\"__metadata__\":1}", 0, "x: __metadata__ is not an object"},
         {"{\"__metadata__\":{\"k\":1}}", 0, "x: __metadata__: k: the value is not a string"},
-        {"{\"__metadata__\":{\"k\":\"1\",\"k\":\"1\"}}", 0, "x: __metadata__: k: the key stands twice"},
-        {"{\"__metadata__\":{},\"__metadata__\":{}}", 0, "x: __metadata__: the name stands twice"},
+        {"{\"__metadata__\":{\"k\":\"1\",\"k\":\"1\"}}", 0, "x: the header is not JSON (near its byte 28): duplicate "},
+        {"{\"__metadata__\":{},\"__metadata__\":{}}", 0, "x: the header is not JSON (near its byte 33): duplicate "},
         {"{}", 1, "x: the tensors end at 0, the data at 1: bytes that belong to no tensor"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -371,9 +371,9 @@ static void test_write_errors(void **state) {
     assert_false(safetensors_write(in_folder("w"), twice, 2, NULL, 0, error, sizeof error));
     assert_non_null(strstr(error, "/w: x: the name stands twice"));
     assert_false(safetensors_write(in_folder("w"), &entry, 1, same, 2, error, sizeof error));
-    assert_non_null(strstr(error, "/w: __metadata__: k: the key stands twice"));
+    assert_non_null(strstr(error, "/w: k: the name stands twice"));
     assert_false(safetensors_write(in_folder("w"), &entry, 1, &latin, 1, error, sizeof error));
-    assert_non_null(strstr(error, "of the header is not UTF-8"));
+    assert_non_null(strstr(error, "/w: k: the name or its text is not UTF-8"));
     assert_false(safetensors_write(in_folder("w"), &reserved, 1, NULL, 0, error, sizeof error));
     assert_non_null(strstr(error, "/w: __metadata__: the name is reserved"));
     assert_false(safetensors_write(in_folder("w"), &deep, 1, NULL, 0, error, sizeof error));
