@@ -29,7 +29,10 @@ int resnet_channels(const ResNet *net) { return stage_channels(net, RESNET_STAGE
 /* == Parameters =================================================================================================== */
 
 /* What the last batch norm of a block starts with where `fan` blocks add up. */
-static float branch_weight(const Param *p, size_t i) { return (void)i, 1 / sqrtf((float)p->fan); }
+static void branch_weight(float *x, const Param *p, uint64_t seed, uint32_t tensor) {
+    (void)seed, (void)tensor;
+    for (size_t i = 0; i < p->size; i++) x[i] = 1 / sqrtf((float)p->fan);
+}
 
 static void batchnorm_declare(ResNetConv *conv, Params *params, const char *prefix, const char *name, int branches) {
     const char *const names[] = {"weight", "bias", "running_mean", "running_var"};
@@ -41,7 +44,7 @@ static void batchnorm_declare(ResNetConv *conv, Params *params, const char *pref
         params_declare_buffer(params, values[i], NULL, prefix, tensor, init[i], 1, (int[]){conv->shape.out});
         if (i || !branches) continue;
         params_set_fan(params, branches);
-        params_start_with(params, branch_weight);
+        params_draw_with(params, branch_weight);
     }
 }
 
