@@ -444,10 +444,8 @@ static void data_open(Run *run, bool train) {
 /* Two learning rates, and weight decay for everything: core/params knows each tensor's. */
 static void set_groups(Run *run) {
     Params *params = &run->detr.params;
-    for (int i = 0; i < params->count; i++) {
-        params->items[i].decay = true;
-        params->items[i].slow = params->items[i].offset < run->detr.backbone_floats;
-    }
+    params_decay_from(params, 0);
+    params_slow_below(params, run->detr.backbone_floats);
 }
 
 /* Builds the model for so many images of H x W or W x H at a time and gives it its first weights. */

@@ -25,8 +25,8 @@ static int entries_append(SafeTensorEntry *entries, char (*names)[PARAM_NAME_SIZ
                           const Params *params, const float *arena, const char *prefix) {
     int n = 0;
     device_download(host, arena, params->total * sizeof *host);
-    for (int i = 0; i < params->count; i++) {
-        const Param *p = &params->items[i];
+    for (int i = 0; i < params_count(params); i++) {
+        const Param *p = params_at(params, i);
         if (!is_stored(params, arena, p)) continue;
         snprintf(names[n], sizeof names[n], "%s%s", prefix, p->name);
         entries[n] = (SafeTensorEntry){.name = names[n], .dtype = SAFE_F32, .ndim = p->ndim, .data = host + p->offset};
@@ -38,7 +38,7 @@ static int entries_append(SafeTensorEntry *entries, char (*names)[PARAM_NAME_SIZ
 
 static void arenas_save(const Params *params, const float *const *arenas, const char *const *prefixes, int arena_count,
                         const char *path, const SafeMetadata *metadata, int metadata_count) {
-    size_t most = (size_t)(arena_count * params->count);
+    size_t most = (size_t)(arena_count * params_count(params));
     SafeTensorEntry *entries = xcalloc(most, sizeof *entries, "checkpoint");
     char(*names)[PARAM_NAME_SIZE + 16] = xcalloc(most, sizeof *names, "checkpoint");
     float *host = xcalloc((size_t)arena_count * params->total, sizeof *host, "checkpoint");
@@ -134,8 +134,8 @@ bool checkpoint_read_weights(Params *params, float *arena, const SafeTensors *st
     float *host = xcalloc(params->total, sizeof *host, "checkpoint");
     Missing missing = {.count = 0};
     bool ok = true;
-    for (int i = 0; ok && i < params->count; i++) {
-        const Param *p = &params->items[i];
+    for (int i = 0; ok && i < params_count(params); i++) {
+        const Param *p = params_at(params, i);
         char name[PARAM_NAME_SIZE + 16];
         if (!is_stored(params, arena, p)) continue;
         snprintf(name, sizeof name, "%s%s", prefix, p->name);
@@ -156,8 +156,8 @@ void checkpoint_load_part(Params *params, const char *prefix, const char *path) 
     float *host = xcalloc(params->total, sizeof *host, "checkpoint");
     if (!safetensors_open(&st, path, error, sizeof error)) die("%s", error);
     device_download(host, params->values, params->total * sizeof *host);
-    for (int i = 0; i < params->count; i++) {
-        const Param *p = &params->items[i];
+    for (int i = 0; i < params_count(params); i++) {
+        const Param *p = params_at(params, i);
         if (strncmp(p->name, prefix, length)) continue;
         const char *name = safetensors_find(&st, p->name) ? p->name : p->name + length;
         ok = ok && tensor_read(p, &st, name, host, NULL, &missing, error, sizeof error);

@@ -85,20 +85,20 @@ RunSpeed run_speed(void (*batch)(void *context), void *context, int images, doub
 void run_parity_parameters(Params *params, const SafeTensors *st) {
     char error[ERROR_SIZE];
     int present = 0;
-    for (int i = 0; i < params->count; i++) present += safetensors_find(st, params->items[i].name) != NULL;
+    for (int i = 0; i < params_count(params); i++) present += safetensors_find(st, params_at(params, i)->name) != NULL;
     if (present && !checkpoint_read_weights(params, params->values, st, "", NULL, error, sizeof error))
         die("%s", error);
 }
 
 void run_parity_write(const char *path, const SafeTensorEntry *outputs, int count, const Params *params) {
-    size_t most = (size_t)(params->count + count);
+    size_t most = (size_t)(params_count(params) + count);
     SafeTensorEntry *out = xcalloc(most, sizeof *out, "parity");
     char(*names)[PARAM_NAME_SIZE + 8] = xcalloc(most, sizeof *names, "parity"), error[ERROR_SIZE];
     float *grads = xcalloc(params->total, sizeof *grads, "parity");
     device_download(grads, params->grads, params->total * sizeof *grads);
     memcpy(out, outputs, (size_t)count * sizeof *outputs);
-    for (int i = 0; i < params->count; i++) {
-        const Param *p = &params->items[i];
+    for (int i = 0; i < params_count(params); i++) {
+        const Param *p = params_at(params, i);
         SafeTensorEntry *to = &out[count];
         if (p->frozen) continue;
         snprintf(names[count], sizeof names[count], "grad.%s", p->name);

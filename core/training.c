@@ -141,8 +141,10 @@ static void check_ranks_agree(const Training *t) {
     const Params *params = t->params;
     double sum = 0;
     if (distributed_ranks() < 2) return;
-    for (int i = 0; i < params->count; i++)
-        sum += sum_of_squares(params->values + params->items[i].offset, params->items[i].size);
+    for (int i = 0; i < params_count(params); i++) {
+        const Param *p = params_at(params, i);
+        sum += sum_of_squares(params->values + p->offset, p->size);
+    }
     if (!distributed_agree(sum))
         die("the ranks' parameters differ after step %llu: a machine computes wrongly, or the builds are not the same",
             (unsigned long long)t->state.step);

@@ -24,9 +24,9 @@ static void layer_declare(DetrEncoderLayer *layer, const AttentionConfig *attent
     snprintf(layer->prefix, sizeof layer->prefix, "transformer.encoder.layers.%d.", l);
     layer->begin = params->total;
     attention_create_detector(&layer->attention, attention, l, M);
-    int first = params->count;
+    int first = params_count(params);
     layer->attention.op->declare(&layer->attention, params);
-    for (int i = first; i < params->count; i++) params->items[i].decay = !params->items[i].frozen;
+    params_decay_from(params, first);
     feed_forward_declare(&layer->ffn, params, layer->prefix, M, hidden);
     post_norm_declare(&layer->norm1, params, layer->prefix, "norm1", M);
     post_norm_declare(&layer->norm2, params, layer->prefix, "norm2", M);

@@ -149,10 +149,10 @@ static int gradients_agree(const Case *c) {
     float *grads = keep(malloc(params->total * sizeof *grads), false);
     int ok = 1;
     device_download(grads, params->grads, params->total * sizeof *grads);
-    for (int i = 0; i < params->count; i++) {
+    for (int i = 0; i < params_count(params); i++) {
         char name[PARAM_NAME_SIZE + 8];
-        snprintf(name, sizeof name, "grad.%s", params->items[i].name);
-        ok &= agrees(c, name, grads + params->items[i].offset);
+        snprintf(name, sizeof name, "grad.%s", params_at(params, i)->name);
+        ok &= agrees(c, name, grads + params_at(params, i)->offset);
     }
     return ok;
 }
@@ -371,8 +371,8 @@ static bool one_slope_agrees(Detr *detr, const Batch *batch, const float *grads,
     float *direction = normals(total, 1);
     double slope = 0, loss[2];
     device_download(start, detr->params.values, total * sizeof *start);
-    for (int p = 0; p < detr->params.count; p++) {
-        const Param *param = &detr->params.items[p];
+    for (int p = 0; p < params_count(&detr->params); p++) {
+        const Param *param = params_at(&detr->params, p);
         bool moves = !param->frozen && !strncmp(param->name, prefix, strlen(prefix));
         for (size_t i = param->offset; i < param->offset + param->size; i++) {
             direction[i] = moves ? copysignf(direction[i], grads[i]) : 0;
@@ -382,9 +382,11 @@ static bool one_slope_agrees(Detr *detr, const Batch *batch, const float *grads,
     float step = (float)fmin(2e-4, longest / slope);
     for (int side = 0; side < 2; side++) {
         memcpy(moved, start, total * sizeof *moved);
-        for (int p = 0; p < detr->params.count; p++)
-            for (size_t i = detr->params.items[p].offset, end = i + detr->params.items[p].size; i < end; i++)
+        for (int t = 0; t < params_count(&detr->params); t++) {
+            const Param *p = params_at(&detr->params, t);
+            for (size_t i = p->offset, end = i + p->size; i < end; i++)
                 moved[i] += (side ? -step : step) * direction[i];
+        }
         device_upload(detr->params.values, moved, total * sizeof *moved);
         detr_fold(detr);
         loss[side] = forward_loss(detr, batch);
@@ -454,8 +456,8 @@ static void whole_case(int dim, int width, int queries, int ffn, bool slopes) {
         detr_load_gradients(&detr, batch.dlogits, batch.dboxes);
         detr_backward(&detr, hear_final);
         device_download(grads, detr.params.grads, n * sizeof *grads);
-        for (int p = 0; p < detr.params.count; p++) {
-            const Param *param = &detr.params.items[p];
+        for (int p = 0; p < params_count(&detr.params); p++) {
+            const Param *param = params_at(&detr.params, p);
             for (size_t i = param->offset; !param->frozen && i < param->offset + param->size; i++)
                 assert_true(finals.announced[i] && finals.seen[i] == grads[i]);
         }
@@ -543,8 +545,8 @@ static void test_size(void **state) {
         assert_int_equal(detr.params.parameters, cases[i].trainable);
         if (!strcmp(cases[i].attn, "ripple")) macs += beyond_border;
         if (cases[i].macs) assert_int_equal((macs + 50000000) / 100000000, cases[i].macs);
-        for (int p = 0; p < detr.params.count; p++)
-            assert_true(detr.params.items[p].decay || detr.params.items[p].frozen);
+        for (int p = 0; p < params_count(&detr.params); p++)
+            assert_true(params_at(&detr.params, p)->decay || params_at(&detr.params, p)->frozen);
         detr_destroy(&detr);
     }
 }

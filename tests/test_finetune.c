@@ -109,9 +109,9 @@ static void test_models(void **state) {
         vit_create(&small, &config);
         config.img_h = 56;
         vit_create(&large, &config);
-        assert_int_equal(small.params.count, large.params.count);
-        for (int t = 0; t < small.params.count; t++) {
-            const Param *a = &small.params.items[t], *b = &large.params.items[t];
+        assert_int_equal(params_count(&small.params), params_count(&large.params));
+        for (int t = 0; t < params_count(&small.params); t++) {
+            const Param *a = params_at(&small.params, t), *b = params_at(&large.params, t);
             size_t shape[PARAM_MAX_DIMS];
             ParamGrid grid;
             if (a->size == b->size) continue;

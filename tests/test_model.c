@@ -201,8 +201,8 @@ static int compare_gradients(Case *c) {
     float *grads = case_gradients(c);
     double *wanted = calloc(params->total, sizeof *wanted);
     int ok = 1;
-    for (int i = 0; i < params->count; i++) {
-        const Param *p = &params->items[i];
+    for (int i = 0; i < params_count(params); i++) {
+        const Param *p = params_at(params, i);
         char name[PARAM_NAME_SIZE + 8];
         if (p->frozen) continue;
         snprintf(name, sizeof name, "grad.%s", p->name);
@@ -295,8 +295,8 @@ static void near_identity(float *w, const Param *p) {
  * breaking does not end early, and no weight is left out.  (Kinks and early ends are in the fixtures.) */
 static void smoothen(Case *c, float *values) {
     bool rectified = rectifies(c->vit.config.attention.attn);
-    for (int t = 0; t < c->vit.params.count; t++) {
-        const Param *p = &c->vit.params.items[t];
+    for (int t = 0; t < params_count(&c->vit.params); t++) {
+        const Param *p = params_at(&c->vit.params, t);
         size_t moved = strstr(p->name, "feature.b2") || strstr(p->name, "feature.bias") ? p->size : 0, third = p->size;
         if (rectified && strstr(p->name, "qkv.bias")) moved = 2 * (third = p->size / 3); /* q's and k's alike */
         for (size_t i = 0; i < moved; i++) values[p->offset + i] = i % third % 2 ? -8 : 8;
@@ -354,8 +354,8 @@ static int differences_of(Case *c) {
     vit_backward(&c->vit, c->B, c->drop, NULL);
     float *grads = case_gradients(c);
     int ok = 1;
-    for (int t = 0; t < params->count; t++) {
-        const Param *p = &params->items[t];
+    for (int t = 0; t < params_count(params); t++) {
+        const Param *p = params_at(params, t);
         if (cancels(p->name) || p->frozen) continue;
         float *direction = check_normal(p->size, 1, (uint32_t)t);
         double slope = 0, norm = 0, along = 0, noise;
@@ -567,11 +567,11 @@ static void test_scaled_start(void **state) {
     config.scale_depth = true;
     vit_create(&small, &config);
     int count = 0;
-    for (int t = 0; t < plain.params.count; t++) {
-        const Param *p = &plain.params.items[t];
+    for (int t = 0; t < params_count(&plain.params); t++) {
+        const Param *p = params_at(&plain.params, t);
         float *a = check_poison(p->size), *b = check_poison(p->size), gain = 1;
         params_draw(&plain.params, p, 5, a);
-        params_draw(&small.params, &small.params.items[t], 5, b);
+        params_draw(&small.params, params_at(&small.params, t), 5, b);
         for (int i = 0; i < 3; i++)
             if (strstr(p->name, scaled[i])) gain = 1 / sqrtf(8); /* four blocks */
         for (size_t i = 0; i < p->size; i++) assert_true(b[i] == gain * a[i]);
@@ -598,8 +598,8 @@ static int micro_batches_add_up(const char *path) {
     float *parts = case_gradients(&c);
     int ok = 1;
     printf("%s, one image at a time\n", path);
-    for (int i = 0; i < c.vit.params.count; i++) {
-        const Param *p = &c.vit.params.items[i];
+    for (int i = 0; i < params_count(&c.vit.params); i++) {
+        const Param *p = params_at(&c.vit.params, i);
         if (p->frozen) continue;
         ok &= cancels(p->name)
                   ? all_zero(p->name, parts + p->offset, p->size)

@@ -123,8 +123,8 @@ static void backward(const Fixture *f, const char *batch, Size s) {
 static int check_gradients(const Fixture *f, const char *batch, double times) {
     int ok = 1, compared = 0;
     const float *grads = gradients_of(f);
-    for (int i = 0; i < f->params.count; i++) {
-        const Param *p = &f->params.items[i];
+    for (int i = 0; i < params_count(&f->params); i++) {
+        const Param *p = params_at(&f->params, i);
         const SafeTensor *tensor = tensor_of(f, batch, "grad.", p->name);
         if (!tensor) continue;
         double *want = doubles_of(tensor);
@@ -164,8 +164,8 @@ static void test_reference(void **state) {
     }
     /* what is frozen has no gradient */
     const float *grads = gradients_of(&f);
-    for (int i = 0; i < f.params.count; i++) {
-        const Param *p = &f.params.items[i];
+    for (int i = 0; i < params_count(&f.params); i++) {
+        const Param *p = params_at(&f.params, i);
         bool above = strstr(p->name, "layer2") || strstr(p->name, "layer3") || strstr(p->name, "layer4");
         bool trained = p->ndim == 4 && above;
         assert_int_equal(p->frozen, !trained);
@@ -285,13 +285,13 @@ static void test_resnet50(void **state) {
     ResNet net;
     size_t weights = 0, frozen = 0, norms = 0;
     resnet_create(&net, &RESNET50, &params);
-    for (int i = 0; i < params.count; i++) {
-        const Param *p = &params.items[i];
+    for (int i = 0; i < params_count(&params); i++) {
+        const Param *p = params_at(&params, i);
         if (p->ndim == 1) norms += p->size;
         else weights += p->size;
         if (p->ndim == 4 && p->frozen) frozen += p->size;
     }
-    assert_int_equal(params.count, 265);
+    assert_int_equal(params_count(&params), 265);
     assert_int_equal(weights, 25557032 - 2049000 - 53120);
     assert_int_equal(frozen, 222400);
     assert_int_equal(norms, 106240);
