@@ -14,6 +14,7 @@
 #include "core/die.h"
 #include "core/progress.h"
 #include "core/signals.h"
+#include "data/datasets.h"
 #include "data/jpeg.h"
 #include "data/record.h"
 #include "data/transform.h"

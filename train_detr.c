@@ -19,6 +19,7 @@
 #include "core/schedule.h"
 #include "core/signals.h"
 #include "core/training.h"
+#include "data/dataset.h"
 #include "data/detection_loader.h"
 #include "data/shape_scenes.h"
 #include "detection/coco_eval.h"
@@ -852,14 +853,12 @@ static void bench_batch(void *context) {
     Detr *detr = &run->detr;
     DetectionPart part = bench->part;
     StepLoss loss = {0};
-    DetectionSet statistics = {.mean = {0.485f, 0.456f, 0.406f}, .std = {0.229f, 0.224f, 0.225f}};
     if (bench->training) device_zero(detr->params.grads, detr->params.total * sizeof(float));
     for (int next = local_begin(run); next < local_end(run); next += part.n) {
         int left = local_end(run) - next;
         part.n = left < bench->part.n ? left : bench->part.n;
         part.position = next;
-        detr_load(detr, part.pixels, &part.size[0][0], statistics.mean, statistics.std, part.n, part.height,
-                  part.width);
+        detr_load(detr, part.pixels, &part.size[0][0], imagenet_mean, imagenet_std, part.n, part.height, part.width);
         if (bench->training) {
             micro_step(run, &part, run->s.batch_size * BENCH_BOXES, next + part.n == local_end(run), &loss);
         } else {
@@ -993,14 +992,14 @@ static void read_picture(Run *run, const char *name, TransformScratch *scratch, 
 
 static void predict(Run *run, const char *name, TransformScratch *scratch, uint8_t *pixels, CocoDetection *detections) {
     const Settings *s = &run->s;
-    static const float mean[3] = {0.485f, 0.456f, 0.406f}, std[3] = {0.229f, 0.224f, 0.225f};
     ImagePart picture;
     read_picture(run, name, scratch, &picture);
     DetectionDraw draw = detection_resize(picture.width, picture.height, s->eval_scale, s->max_size);
     if (draw.width > run->longer || draw.height > run->longer)
         die("%s: %d x %d pixels are too slim a picture", name, picture.width, picture.height);
     if (!detection_pixels(scratch, pixels, (size_t)draw.width * 3, &picture, &draw)) die("%s: out of memory", name);
-    detr_load(&run->detr, pixels, (int[]){draw.height, draw.width}, mean, std, 1, draw.height, draw.width);
+    detr_load(&run->detr, pixels, (int[]){draw.height, draw.width}, imagenet_mean, imagenet_std, 1, draw.height,
+              draw.width);
     detr_forward(&run->detr);
     detr_predictions(&run->detr, run->logits, run->boxes);
     int count = postprocess(detections, s->queries, run->logits, run->boxes, s->queries, s->num_classes + 1, 1,

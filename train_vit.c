@@ -18,6 +18,7 @@
 #include "core/schedule.h"
 #include "core/signals.h"
 #include "core/training.h"
+#include "data/datasets.h"
 #include "data/erasing.h"
 #include "data/image.h"
 #include "data/loader.h"

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "core/die.h"
+#include "core/files.h"
 
 /* What differs between the two; means and standard deviations are those everyone normalises with. */
 typedef struct {
@@ -101,21 +102,14 @@ typedef struct {
     const char *names[100];
 } Cifar;
 
-enum { PATH_ROOM = 4096 };
-
-static void join(char out[PATH_ROOM], const char *folder, const char *name) {
-    if ((size_t)snprintf(out, PATH_ROOM, "%s/%s", folder, name) >= PATH_ROOM) die("%s: the path is too long", folder);
-}
-
 /* The folder that holds the split's first file: `path` itself or the official folder below it. */
-static void find_folder(char folder[PATH_ROOM], const Layout *layout, const char *path, const char *first) {
-    char file[PATH_ROOM];
-    if (!path || !*path) path = "datasets";
-    join(folder, path, layout->folder);
-    join(file, folder, first);
+static void find_folder(char folder[DATASET_PATH], const Layout *layout, const char *path, const char *first) {
+    char file[DATASET_PATH];
+    path_join(folder, DATASET_PATH, path, layout->folder);
+    path_join(file, sizeof file, folder, first);
     if (access(file, F_OK) == 0) return;
-    snprintf(folder, PATH_ROOM, "%s", path);
-    join(file, folder, first);
+    snprintf(folder, DATASET_PATH, "%s", path);
+    path_join(file, sizeof file, folder, first);
     if (access(file, F_OK)) {
         die("%s: no such file, nor %s/%s beside it: run `scripts/fetch_cifar.sh %s` and give its folder", file,
             layout->folder, first, layout->name);
@@ -124,10 +118,10 @@ static void find_folder(char folder[PATH_ROOM], const Layout *layout, const char
 
 static void load_file(uint8_t *pixels, uint8_t *labels, const Layout *layout, int classes, size_t expected,
                       const char *folder, const char *name) {
-    char path[PATH_ROOM], error[FILE_ERROR];
+    char path[DATASET_PATH], error[FILE_ERROR];
     uint8_t *bytes;
     size_t size;
-    join(path, folder, name);
+    path_join(path, sizeof path, folder, name);
     bool ok = file_read(path, (size_t)1 << 30, &bytes, &size, error) &&
               cifar_count(size, classes, expected, error) &&
               cifar_parse(pixels, labels, bytes, expected, classes, error);
@@ -137,11 +131,11 @@ static void load_file(uint8_t *pixels, uint8_t *labels, const Layout *layout, in
 
 /* One name a line.  Names are a courtesy: without a file of exactly `classes` of them, classes go by number. */
 static bool load_names(Cifar *cifar, const Layout *layout, int classes, const char *folder) {
-    char path[PATH_ROOM], error[FILE_ERROR];
+    char path[DATASET_PATH], error[FILE_ERROR];
     uint8_t *bytes;
     size_t size;
     int count = 0;
-    join(path, folder, layout->names_file);
+    path_join(path, sizeof path, folder, layout->names_file);
     if (access(path, F_OK)) return false;
     if (!file_read(path, 1 << 16, &bytes, &size, error)) {
         warn("%s: %s: classes go by number", path, error);
@@ -172,7 +166,7 @@ static void cifar_close(Dataset *dataset) {
     free(cifar);
 }
 
-void cifar_describe(Dataset *dataset, int classes) {
+static void cifar_describe(Dataset *dataset, int classes) {
     const Layout *layout = layout_of(classes);
     *dataset = (Dataset){.height = CIFAR_SIDE, .width = CIFAR_SIDE, .classes = classes};
     snprintf(dataset->name, sizeof dataset->name, "%s", layout->name);
@@ -180,12 +174,12 @@ void cifar_describe(Dataset *dataset, int classes) {
     memcpy(dataset->std, layout->std, sizeof dataset->std);
 }
 
-void cifar_open(Dataset *dataset, int classes, const char *path, bool train, size_t limit) {
+static void cifar_open(Dataset *dataset, int classes, const char *path, bool train, size_t limit) {
     const Layout *layout = layout_of(classes);
     const char *const *files = train ? layout->train : &layout->test;
     int file_count = train ? layout->train_files : 1;
     size_t each = train ? layout->train_records : layout->test_records, count = each * (size_t)file_count;
-    char folder[PATH_ROOM];
+    char folder[DATASET_PATH];
 
     find_folder(folder, layout, path, files[0]);
     Cifar *cifar = xcalloc(1, sizeof *cifar, layout->name);
@@ -202,3 +196,35 @@ void cifar_open(Dataset *dataset, int classes, const char *path, bool train, siz
     dataset->close = cifar_close;
     dataset->state = cifar;
 }
+
+/* == The two kinds ================================================================================================ */
+
+static bool cifar_find(char found[DATASET_PATH], const char *path, const Layout *layout) {
+    char file[DATASET_PATH];
+    snprintf(found, DATASET_PATH, "%s", path);
+    path_join(file, sizeof file, path, layout->train[0]);
+    if (file_exists(file)) return true;
+    path_join(file, sizeof file, path, layout->folder);
+    return file_exists(file);
+}
+
+static bool cifar10_find(char found[DATASET_PATH], const char *path) { return cifar_find(found, path, &cifar10); }
+
+static bool cifar100_find(char found[DATASET_PATH], const char *path) { return cifar_find(found, path, &cifar100); }
+
+static void cifar10_open(Dataset *dataset, const char *path, bool train, size_t limit) {
+    cifar_open(dataset, 10, path, train, limit);
+}
+
+static void cifar100_open(Dataset *dataset, const char *path, bool train, size_t limit) {
+    cifar_open(dataset, 100, path, train, limit);
+}
+
+static void cifar10_describe(Dataset *dataset, const char *path) { (void)path, cifar_describe(dataset, 10); }
+
+static void cifar100_describe(Dataset *dataset, const char *path) { (void)path, cifar_describe(dataset, 100); }
+
+const DatasetKind cifar10_kind = {
+    .name = "cifar10", .find = cifar10_find, .open = cifar10_open, .describe = cifar10_describe};
+const DatasetKind cifar100_kind = {
+    .name = "cifar100", .find = cifar100_find, .open = cifar100_open, .describe = cifar100_describe};

@@ -4,7 +4,6 @@
 #define VIT_DATA_CIFAR_H
 
 #include "data/dataset.h"
-#include "core/files.h"
 
 enum { CIFAR_SIDE = 32, CIFAR_PIXELS = 32 * 32 * 3 };
 
@@ -17,11 +16,7 @@ size_t cifar_count(size_t size, int classes, size_t expected, char error[FILE_ER
 bool cifar_parse(uint8_t *pixels, uint8_t *labels, const uint8_t *bytes, size_t count, int classes,
                  char error[FILE_ERROR]);
 
-/* See dataset_describe. */
-void cifar_describe(Dataset *dataset, int classes);
-
-/* See dataset_open.  `path` is the folder of the .bin files or its parent; NULL or "": datasets, where
- * scripts/fetch_cifar.sh puts them. */
-void cifar_open(Dataset *dataset, int classes, const char *path, bool train, size_t limit);
+/* Their path is the folder of the .bin files or its parent. */
+extern const DatasetKind cifar10_kind, cifar100_kind;
 
 #endif

@@ -18,10 +18,8 @@ static void set_finish(DetectionSet *set, const char *name) {
     set->most_boxes = 1;
     for (int i = 0; i < set->coco.image_count; i++)
         if (set->coco.images[i].count > set->most_boxes) set->most_boxes = set->coco.images[i].count;
-    Dataset statistics;
-    dataset_imagenet_statistics(&statistics);
-    memcpy(set->mean, statistics.mean, sizeof set->mean);
-    memcpy(set->std, statistics.std, sizeof set->std);
+    memcpy(set->mean, imagenet_mean, sizeof set->mean);
+    memcpy(set->std, imagenet_std, sizeof set->std);
 }
 
 /* One line on what the annotations hold that nobody can train on. */

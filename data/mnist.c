@@ -60,25 +60,20 @@ static const char *const file_names[2][2] = {{"t10k-images-idx3-ubyte", "t10k-la
                                              {"train-images-idx3-ubyte", "train-labels-idx1-ubyte"}};
 
 /* The folder of the files: `path`, or where torchvision puts them below it. */
-static bool find(char folder[4096], const char *path) {
+static bool find(char folder[DATASET_PATH], const char *path) {
     static const char *const below[] = {NULL, "mnist", "MNIST/raw"};
     char file[4200];
     for (int i = 0; i < 3; i++) {
         if (below[i])
-            path_join(folder, 4096, path, below[i]);
+            path_join(folder, DATASET_PATH, path, below[i]);
         else
-            snprintf(folder, 4096, "%s", path);
+            snprintf(folder, DATASET_PATH, "%s", path);
         for (int train = 0; train < 2; train++) {
             path_join(file, sizeof file, folder, file_names[train][0]);
             if (file_exists(file)) return true;
         }
     }
     return false;
-}
-
-bool mnist_is(const char *path) {
-    char folder[4096];
-    return find(folder, path);
 }
 
 static uint8_t *load(const char *folder, const char *name, size_t (*check)(const uint8_t *, size_t, char *),
@@ -107,8 +102,9 @@ static void mnist_close(Dataset *dataset) {
     free(mnist);
 }
 
-void mnist_describe(Dataset *dataset) {
+static void mnist_describe(Dataset *dataset, const char *path) {
     static const char *const digits[] = {"0", "1", "2", "3", "4", "5", "6", "7", "8", "9"};
+    (void)path;
     *dataset = (Dataset){
         .name = "mnist", .height = MNIST_SIDE, .width = MNIST_SIDE, .classes = MNIST_CLASSES, .class_names = digits};
     for (int c = 0; c < 3; c++) {
@@ -117,17 +113,26 @@ void mnist_describe(Dataset *dataset) {
     }
 }
 
-void mnist_open(Dataset *dataset, const char *path, bool train, size_t limit) {
-    char folder[4096];
+static void mnist_open(Dataset *dataset, const char *path, bool train, size_t limit) {
+    char folder[DATASET_PATH];
     size_t count, labels;
     if (!find(folder, path)) die("%s: no %s in it, nor in mnist or MNIST/raw below it", path, file_names[train][0]);
     Mnist *mnist = xcalloc(1, sizeof *mnist, "MNIST");
     mnist->images = load(folder, file_names[train][0], mnist_images, &count);
     mnist->labels = load(folder, file_names[train][1], mnist_labels, &labels);
     if (count != labels) die("%s: %zu images but %zu labels", folder, count, labels);
-    mnist_describe(dataset);
+    mnist_describe(dataset, path);
     dataset->count = limit && limit < count ? limit : count;
     dataset->get = mnist_get;
     dataset->close = mnist_close;
     dataset->state = mnist;
 }
+
+static bool mnist_find(char found[DATASET_PATH], const char *path) {
+    char folder[DATASET_PATH];
+    snprintf(found, DATASET_PATH, "%s", path);
+    return find(folder, path);
+}
+
+const DatasetKind mnist_kind = {
+    .name = "mnist", .find = mnist_find, .open = mnist_open, .describe = mnist_describe};

@@ -12,13 +12,6 @@ enum { MNIST_SIDE = 28, MNIST_CLASSES = 10, MNIST_IMAGES_HEADER = 16, MNIST_LABE
 size_t mnist_images(const uint8_t *bytes, size_t size, char error[FILE_ERROR]);
 size_t mnist_labels(const uint8_t *bytes, size_t size, char error[FILE_ERROR]);
 
-/* Are the files in this folder? */
-bool mnist_is(const char *path);
-
-/* See dataset_describe. */
-void mnist_describe(Dataset *dataset);
-
-/* See dataset_open. */
-void mnist_open(Dataset *dataset, const char *path, bool train, size_t limit);
+extern const DatasetKind mnist_kind;
 
 #endif

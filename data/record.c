@@ -13,8 +13,9 @@
 #include <xxhash.h>
 
 #include "core/die.h"
+#include "core/files.h"
 
-enum { PATH_ROOM = 4096, ALIGN = 8 };
+enum { ALIGN = 8 };
 
 _Static_assert(sizeof(RecordHeader) == 144 && sizeof(RecordEntry) == 40, "these are a file format");
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "packed files are read as they lie in memory");
@@ -110,20 +111,31 @@ const char *record_image_name(const RecordFile *file, size_t index) {
 /* == Data set ===================================================================================================== */
 
 typedef struct {
-    char path[PATH_ROOM];
+    char path[DATASET_PATH];
     RecordFile file;
     size_t stride; /* every so manyth in 1/limit, when limited */
     size_t limit;
     const char **class_names;
 } Record;
 
-bool record_is(const char *path) {
+static bool is_packed(const char *path) {
     char magic[sizeof RECORD_MAGIC - 1];
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0) return false;
     bool is = pread(fd, magic, sizeof magic, 0) == (ssize_t)sizeof magic && !memcmp(magic, RECORD_MAGIC, sizeof magic);
     close(fd);
     return is;
+}
+
+static bool record_find(char found[DATASET_PATH], const char *path) {
+    static const char *const files[] = {"train.pack", "val.pack"};
+    snprintf(found, DATASET_PATH, "%s", path);
+    if (is_packed(path)) return true;
+    for (int i = 0; i < 2; i++) {
+        path_join(found, DATASET_PATH, path, files[i]);
+        if (file_exists(found)) return true;
+    }
+    return false;
 }
 
 static int open_or_die(const char *path) {
@@ -143,17 +155,17 @@ void record_read_header(const char *path, RecordHeader *header) {
 }
 
 /* `path`, or the file of the other split beside it. */
-static void find_split(char found[PATH_ROOM], const char *path, bool train) {
+static void find_split(char found[DATASET_PATH], const char *path, bool train) {
     RecordHeader header;
     record_read_header(path, &header);
-    if ((size_t)snprintf(found, PATH_ROOM, "%s", path) >= PATH_ROOM) die("%s: path too long", path);
+    if ((size_t)snprintf(found, DATASET_PATH, "%s", path) >= DATASET_PATH) die("%s: path too long", path);
     if ((header.split == 0) == train) return;
     const char *from = split_name(!train), *name = strrchr(path, '/') ? strrchr(path, '/') + 1 : path, *at = NULL;
     for (const char *next = name; (next = strstr(next, from)); next++) at = next;
     if (!at)
         die("%s: holds the %s split, and without '%s' in its name the %s split cannot be found", path, from, from,
             split_name(train));
-    snprintf(found, PATH_ROOM, "%.*s%s%s", (int)(at - path), path, split_name(train), at + strlen(from));
+    snprintf(found, DATASET_PATH, "%.*s%s%s", (int)(at - path), path, split_name(train), at + strlen(from));
     if (!file_exists(found)) die("%s: holds the %s split, and there is no %s beside it", path, from, found);
     record_read_header(found, &header);
     if ((header.split == 0) != train) die("%s: does not hold the %s split", found, split_name(train));
@@ -166,7 +178,7 @@ static void describe(Dataset *dataset, const RecordHeader *h) {
     memcpy(dataset->std, h->std, sizeof h->std);
 }
 
-void record_describe(Dataset *dataset, const char *path) {
+static void record_describe(Dataset *dataset, const char *path) {
     RecordHeader header;
     record_read_header(path, &header);
     describe(dataset, &header);
@@ -229,10 +241,12 @@ void record_open(Dataset *dataset, const char *path, bool train, size_t limit) {
     dataset->state = record;
 }
 
+const DatasetKind packed_kind = {.find = record_find, .open = record_open, .describe = record_describe};
+
 /* == Writing ====================================================================================================== */
 
 struct RecordWriter {
-    char path[PATH_ROOM], partial[PATH_ROOM + 16], journal[PATH_ROOM + 16];
+    char path[DATASET_PATH], partial[DATASET_PATH + 16], journal[DATASET_PATH + 16];
     const Dataset *dataset;
     RecordHeader header;
     int fd, journal_fd;
@@ -292,7 +306,7 @@ static const char *last_two(const char *name) {
 
 /* The recipe and the names of all images. */
 static uint64_t fingerprint(const Dataset *dataset, uint64_t recipe) {
-    char name[PATH_ROOM + 512];
+    char name[DATASET_PATH + 512];
     uint64_t sum = recipe;
     for (size_t i = 0; i < dataset->count; i++) {
         dataset_name_image(dataset, i, name, sizeof name);
@@ -409,7 +423,7 @@ static void write_tail(RecordWriter *w) {
     RecordHeader *h = &w->header;
     const Dataset *d = w->dataset;
     Text classes = {0}, images = {0};
-    char name[PATH_ROOM + 512];
+    char name[DATASET_PATH + 512];
     for (int c = 0; c < d->classes; c++) {
         snprintf(name, sizeof name, "%d", c);
         text_add(&classes, d->class_names ? d->class_names[c] : name);

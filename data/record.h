@@ -49,16 +49,13 @@ bool record_sample(const RecordFile *file, size_t index, Sample *sample, char er
 
 const char *record_image_name(const RecordFile *file, size_t index);
 
-/* Does the file begin with the magic word? */
-bool record_is(const char *path);
-
 /* Of a file; dies when it has no sound one. */
 void record_read_header(const char *path, RecordHeader *header);
 
-/* See dataset_describe: reads the header. */
-void record_describe(Dataset *dataset, const char *path);
+/* Found in a file that begins with the magic word, and in a folder with train.pack or val.pack. */
+extern const DatasetKind packed_kind;
 
-/* See dataset_open.  When the file holds the other split, the wanted one is looked for beside it, under its name with
+/* See dataset_open in data/datasets.h.  When the file holds the other split, the wanted one is looked for beside it, under its name with
  * train and val exchanged. */
 void record_open(Dataset *dataset, const char *path, bool train, size_t limit);
 

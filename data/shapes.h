@@ -35,10 +35,12 @@ static inline int shapes_below(ShapesStream *s, int n) {
     return (int)rng_below(s->seed, RNG_SHAPES, s->split, s->index, s->next++, (uint32_t)n);
 }
 
-/* See dataset_describe. */
+extern const DatasetKind shapes_kind;
+
+/* See dataset_describe in data/datasets.h. */
 void shapes_describe(Dataset *dataset);
 
-/* See dataset_open.  Without a limit 20,000 training or 2,000 test images; a larger limit draws more of them. */
+/* See dataset_open there.  Without a limit 20,000 training or 2,000 test images; a larger limit draws more of them. */
 void shapes_open(Dataset *dataset, bool train, uint64_t seed, size_t limit);
 
 #endif

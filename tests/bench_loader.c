@@ -10,6 +10,7 @@
 
 #include "core/die.h"
 #include "core/progress.h"
+#include "data/datasets.h"
 #include "data/jpeg.h"
 #include "data/loader.h"
 

@@ -17,7 +17,7 @@
 
 #include "data/augment.h"
 #include "data/cifar.h"
-#include "data/dataset.h"
+#include "data/datasets.h"
 #include "data/image.h"
 #include "data/loader.h"
 #include "data/shapes.h"

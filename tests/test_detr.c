@@ -9,6 +9,7 @@
 #include <cmocka.h>
 
 #include "core/checkpoint.h"
+#include "data/dataset.h"
 #include "layers/detr.h"
 #include "tests/on_device.h"
 
@@ -350,11 +351,10 @@ static Batch draw_batch(const Detr *detr, int B, int H, int W, const int *sizes)
 
 /* The loss whose gradient the batch's are. */
 static double forward_loss(Detr *detr, const Batch *batch) {
-    static const float mean[3] = {0.485f, 0.456f, 0.406f}, std[3] = {0.229f, 0.224f, 0.225f};
     static float logits[PREDICTED], boxes[PREDICTED];
     size_t rows = (size_t)(batch->B * detr->config.queries * detr->config.decoder_layers);
     double loss = 0;
-    detr_load(detr, batch->pixels, batch->sizes, mean, std, batch->B, batch->H, batch->W);
+    detr_load(detr, batch->pixels, batch->sizes, imagenet_mean, imagenet_std, batch->B, batch->H, batch->W);
     detr_draw(detr, SEED, STEP, FIRST);
     detr_forward(detr);
     detr_predictions(detr, logits, boxes);

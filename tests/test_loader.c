@@ -18,6 +18,7 @@
 #include <xxhash.h>
 
 #include "core/files.h"
+#include "data/datasets.h"
 #include "data/folder.h"
 #include "data/loader.h"
 #include "data/mnist.h"

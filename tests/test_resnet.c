@@ -8,12 +8,12 @@
 #include <cmocka.h>
 
 #include "core/checkpoint.h"
+#include "data/dataset.h"
 #include "layers/resnet.h"
 #include "tests/on_device.h"
 #include "tests/scratch.h"
 
 static const char PREFIX[] = "backbone.0.body.";
-static const float MEAN[3] = {0.485f, 0.456f, 0.406f}, STD[3] = {0.229f, 0.224f, 0.225f};
 static const ResNetConfig RESNET50 = {{3, 4, 6, 3}, 64, false, PREFIX};
 
 typedef struct {
@@ -88,7 +88,7 @@ static Size forward(const Fixture *f, const char *batch) {
     real *images = poisoned_real(pixels->size);
     device_upload(d_pixels, pixels->data, pixels->bytes);
     device_upload(d_sizes, sizes->data, sizes->bytes);
-    images_normalize_padded(images, d_pixels, d_sizes, MEAN, STD, s.B, s.H, s.W);
+    images_normalize_padded(images, d_pixels, d_sizes, imagenet_mean, imagenet_std, s.B, s.H, s.W);
     assert_true(resnet_fits(&f->net, s.B, s.H, s.W));
     resnet_forward(&f->net, images, s.B, s.H, s.W);
     s.n = (size_t)s.B * (size_t)resnet_grid(s.H) * (size_t)resnet_grid(s.W) * (size_t)resnet_channels(&f->net);
