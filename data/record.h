@@ -55,8 +55,8 @@ void record_read_header(const char *path, RecordHeader *header);
 /* Found in a file that begins with the magic word, and in a folder with train.pack or val.pack. */
 extern const DatasetKind packed_kind;
 
-/* See dataset_open in data/datasets.h.  When the file holds the other split, the wanted one is looked for beside it, under its name with
- * train and val exchanged. */
+/* See dataset_open in data/datasets.h.  When the file holds the other split, the wanted one is looked for beside it,
+ * under its name with train and val exchanged. */
 void record_open(Dataset *dataset, const char *path, bool train, size_t limit);
 
 /* == Writing ====================================================================================================== */
