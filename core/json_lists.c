@@ -24,7 +24,7 @@ typedef struct {
     const JsonList *lists;
     int count;
     void *state;
-    char *error; /* [FILE_ERROR], empty while all is well */
+    Error *error; /* empty while all is well */
 
     Place place;
     int skipped;          /* brackets open inside a value that is skipped */
@@ -41,9 +41,9 @@ typedef struct {
 /* == Refusals ===================================================================================================== */
 
 /* 0 stops yajl. */
-static int refuse(Reader *r, const char *format, ...) __attribute__((format(printf, 2, 3)));
+static int refuse_here(Reader *r, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-static int refuse(Reader *r, const char *format, ...) {
+static int refuse_here(Reader *r, const char *format, ...) {
     char where[128] = "";
     const char *list = r->list && r->list->name ? r->list->name : "";
     if (r->place == RECORD && r->field >= 0) {
@@ -53,26 +53,25 @@ static int refuse(Reader *r, const char *format, ...) {
     } else if (r->place == FILE_OBJECT && *list) {
         snprintf(where, sizeof where, "%s: ", list);
     }
-    char what[FILE_ERROR];
+    char what[sizeof r->error->text];
     va_list arguments;
     va_start(arguments, format);
     vsnprintf(what, sizeof what, format, arguments);
     va_end(arguments);
-    snprintf(r->error, FILE_ERROR, "%s%.*s", where, (int)(FILE_ERROR - sizeof where), what);
-    return 0;
+    return refuse(r->error, "%s%s", where, what);
 }
 
 static int refuse_kind(Reader *r) {
     static const char *const expected[] = {"an integer", "0 or 1", "a number", "an array of four numbers", "a text"};
     if (r->place == NUMBERS) r->place = RECORD;
-    return refuse(r, "expected %s", expected[r->list->fields[r->field].kind]);
+    return refuse_here(r, "expected %s", expected[r->list->fields[r->field].kind]);
 }
 
 /* A value where only a bracket makes sense. */
 static int refuse_place(Reader *r) {
-    if (r->place == LIST) return refuse(r, "expected an object");
-    if (r->place == FILE_OBJECT) return refuse(r, "expected an array");
-    return refuse(r, r->lists->name ? "expected an object, {...}" : "expected an array, [...]");
+    if (r->place == LIST) return refuse_here(r, "expected an object");
+    if (r->place == FILE_OBJECT) return refuse_here(r, "expected an array");
+    return refuse_here(r, r->lists->name ? "expected an object, {...}" : "expected an array, [...]");
 }
 
 /* == Values ======================================================================================================= */
@@ -137,7 +136,7 @@ static int on_string(void *context, const unsigned char *text, size_t length) {
     if (!in_value(r)) return refuse_place(r);
     if (kind_of(r) != JSON_TEXT) return refuse_kind(r);
     if (!length || length > JSON_TEXT_MOST || memchr(text, 0, length)) {
-        return refuse(r, "expected a text of 1 to %d characters", JSON_TEXT_MOST);
+        return refuse_here(r, "expected a text of 1 to %d characters", JSON_TEXT_MOST);
     }
     memcpy(r->text[r->field], text, length);
     r->text[r->field][length] = 0;
@@ -147,7 +146,7 @@ static int on_string(void *context, const unsigned char *text, size_t length) {
 /* == Brackets ===================================================================================================== */
 
 static int skip(Reader *r) {
-    return ++r->skipped < JSON_DEPTH_MOST ? 1 : refuse(r, "brackets nested more than %d deep", JSON_DEPTH_MOST);
+    return ++r->skipped < JSON_DEPTH_MOST ? 1 : refuse_here(r, "brackets nested more than %d deep", JSON_DEPTH_MOST);
 }
 
 static int on_object(void *context) {
@@ -174,7 +173,7 @@ static int on_key(void *context, const unsigned char *key, size_t length) {
             const JsonList *list = &r->lists[i];
             if (strlen(list->name) != length || memcmp(list->name, key, length) != 0) continue;
             r->list = list;
-            if (r->seen & 1u << i) return refuse(r, "occurs twice");
+            if (r->seen & 1u << i) return refuse_here(r, "occurs twice");
             r->seen |= 1u << i;
         }
         return 1;
@@ -204,13 +203,14 @@ static int on_array(void *context) {
 }
 
 static int end_record(Reader *r) {
-    char error[FILE_ERROR] = "";
+    Error error;
+    error.text[0] = 0;
     r->field = -1;
     for (int i = 0; i < r->list->field_count; i++) {
         const JsonField *field = &r->list->fields[i];
-        if (!field->optional && !(r->present & 1u << i)) return refuse(r, "no \"%s\"", field->name);
+        if (!field->optional && !(r->present & 1u << i)) return refuse_here(r, "no \"%s\"", field->name);
     }
-    if (!r->list->take(r->state, r->value, r->present, error)) return refuse(r, "%s", error);
+    if (!r->list->take(r->state, r->value, r->present, &error)) return refuse_here(r, "%s", error.text);
     r->place = LIST;
     r->index++;
     return 1;
@@ -263,20 +263,20 @@ typedef struct {
     size_t done; /* bytes of the pieces before this one */
 } Stream;
 
-static void stream_open(Stream *s, const JsonList *lists, int count, void *state, char *error) {
+static void stream_open(Stream *s, const JsonList *lists, int count, void *state, Error *error) {
     s->reader = xcalloc(1, sizeof *s->reader, "a JSON reader");
     *s->reader = (Reader){.lists = lists, .count = count, .state = state, .error = error, .field = -1};
     s->parser = yajl_alloc(&callbacks, NULL, s->reader);
     if (!s->parser) die("out of memory for a JSON parser");
     s->done = 0;
-    *error = 0;
+    error->text[0] = 0;
 }
 
 /* yajl's "lexical error: invalid char in json text.\n" without its last two characters. */
 static bool refuse_syntax(Stream *s, size_t at) {
     unsigned char *message = yajl_get_error(s->parser, 0, NULL, 0);
     size_t length = message ? strcspn((char *)message, ".\n") : 0;
-    snprintf(s->reader->error, FILE_ERROR, "not JSON at byte %zu: %.*s", at, (int)length, (char *)message);
+    refuse(s->reader->error, "not JSON at byte %zu: %.*s", at, (int)length, (char *)message);
     yajl_free_error(s->parser, message);
     return false;
 }
@@ -292,14 +292,11 @@ static bool stream_end(Stream *s) {
     Reader *r = s->reader;
     yajl_status status = yajl_complete_parse(s->parser);
     if (status == yajl_status_client_canceled) return false;
-    if (status == yajl_status_error || r->place != END) {
-        snprintf(r->error, FILE_ERROR, "ends after %zu bytes in the middle of the JSON: is it cut short?", s->done);
-        return false;
-    }
+    if (status == yajl_status_error || r->place != END)
+        return refuse(r->error, "ends after %zu bytes in the middle of the JSON: is it cut short?", s->done);
     for (int i = 0; i < r->count && r->lists->name; i++) {
         if (r->seen & 1u << i) continue;
-        snprintf(r->error, FILE_ERROR, "no list \"%s\" in it", r->lists[i].name);
-        return false;
+        return refuse(r->error, "no list \"%s\" in it", r->lists[i].name);
     }
     return true;
 }
@@ -310,7 +307,7 @@ static void stream_close(Stream *s) {
 }
 
 bool json_lists_parse(const void *bytes, size_t size, size_t piece, const JsonList *lists, int count, void *state,
-                      char error[FILE_ERROR]) {
+                      Error *error) {
     Stream s;
     bool ok = true;
     stream_open(&s, lists, count, state, error);
@@ -328,21 +325,15 @@ static bool read_pieces(Stream *s, int fd, uint8_t *piece, size_t room) {
         ssize_t got = read(fd, piece, room);
         if (got == 0) return stream_end(s);
         if (got < 0 && errno == EINTR) continue;
-        if (got < 0) {
-            snprintf(s->reader->error, FILE_ERROR, "cannot read: %s", strerror(errno));
-            return false;
-        }
+        if (got < 0) return refuse(s->reader->error, "cannot read: %s", strerror(errno));
         if (!stream_piece(s, piece, (size_t)got)) return false;
     }
 }
 
-bool json_lists_read(const char *path, const JsonList *lists, int count, void *state, char error[FILE_ERROR]) {
+bool json_lists_read(const char *path, const JsonList *lists, int count, void *state, Error *error) {
     enum { PIECE = 1 << 18 };
     int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0) {
-        snprintf(error, FILE_ERROR, "cannot open: %s", strerror(errno));
-        return false;
-    }
+    if (fd < 0) return refuse(error, "cannot open: %s", strerror(errno));
     Stream s;
     uint8_t *piece = xcalloc(PIECE, 1, "a piece of a JSON file");
     stream_open(&s, lists, count, state, error);

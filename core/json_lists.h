@@ -8,7 +8,11 @@
 #ifndef VIT_CORE_JSON_LISTS_H
 #define VIT_CORE_JSON_LISTS_H
 
-#include "core/files.h"
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "core/error.h"
 
 typedef enum {
     JSON_INTEGER, /* of 64 bits */
@@ -38,16 +42,16 @@ typedef struct {
     int field_count;
     /* Takes one record: value[i] is fields[i]'s where bit i of `present` is set; texts live until it returns.  False:
      * `error` says what is wrong with the record, and the file is refused. */
-    bool (*take)(void *state, const JsonValue *value, uint32_t present, char error[FILE_ERROR]);
+    bool (*take)(void *state, const JsonValue *value, uint32_t present, Error *error);
 } JsonList;
 
 /* Reads every list, each of which must occur once; their order in the file is free.  A field that occurs twice in a
  * record has its last value.  False: `error` says what is wrong and where: a byte of the file, or
  * "annotations[12].bbox". */
-bool json_lists_read(const char *path, const JsonList *lists, int count, void *state, char error[FILE_ERROR]);
+bool json_lists_read(const char *path, const JsonList *lists, int count, void *state, Error *error);
 
 /* The same for a file in memory, parsed in pieces of so many bytes (0: at once), which changes nothing. */
 bool json_lists_parse(const void *bytes, size_t size, size_t piece, const JsonList *lists, int count, void *state,
-                      char error[FILE_ERROR]);
+                      Error *error);
 
 #endif

@@ -11,8 +11,6 @@
 #include "core/distributed.h"
 #include "core/files.h"
 
-enum { ERROR_SIZE = 512 };
-
 void run_folder_file(char path[RUN_PATH_SIZE], const char *folder, const char *name) {
     path_join(path, RUN_PATH_SIZE, folder, name);
 }
@@ -38,9 +36,10 @@ void run_folder_of(char path[RUN_PATH_SIZE], const char *given) {
 }
 
 char *run_folder_config(const char *checkpoint) {
-    char error[ERROR_SIZE], *copy = NULL;
+    char *copy = NULL;
+    Error error;
     SafeTensors st;
-    if (!safetensors_open(&st, checkpoint, error, sizeof error)) die("%s", error);
+    if (!safetensors_open(&st, checkpoint, &error)) die("%s", error.text);
     const char *text = safetensors_metadata(&st, "vit.c.config");
     if (text) copy = strdup(text);
     safetensors_close(&st);

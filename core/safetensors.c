@@ -10,8 +10,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "core/error.h"
 #include "core/files.h"
-#include "core/report.h"
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
                "safetensors files are little-endian, and so must be the machine: tensors are used in place");
@@ -48,7 +48,7 @@ static size_t utf8_length(const unsigned char *text, size_t left) {
     return length;
 }
 
-static bool check_text(const char *text, size_t size, const char *file, Report report) {
+static bool check_text(const char *text, size_t size, const char *file, Error *report) {
     bool quoted = false;
     for (size_t i = 0; i < size;) {
         const unsigned char *at = (const unsigned char *)text + i;
@@ -77,7 +77,7 @@ static bool to_size(const cJSON *item, size_t *value) {
     return true;
 }
 
-static bool parse_dtype(SafeTensor *t, const cJSON *item, Report report) {
+static bool parse_dtype(SafeTensor *t, const cJSON *item, Error *report) {
     if (!cJSON_IsString(item)) return refuse(report, "%s: %s: dtype is missing or not a string", t->file, t->name);
     for (int i = 0; i < SAFE_DTYPE_COUNT; i++) {
         if (strcmp(item->valuestring, dtypes[i].name)) continue;
@@ -87,7 +87,7 @@ static bool parse_dtype(SafeTensor *t, const cJSON *item, Report report) {
     return refuse(report, "%s: %s: unknown dtype '%.40s'", t->file, t->name, item->valuestring);
 }
 
-static bool parse_shape(SafeTensor *t, const cJSON *item, Report report) {
+static bool parse_shape(SafeTensor *t, const cJSON *item, Error *report) {
     if (!cJSON_IsArray(item)) return refuse(report, "%s: %s: shape is missing or not a list", t->file, t->name);
     t->size = 1;
     for (const cJSON *dim = item->child; dim; dim = dim->next) {
@@ -106,7 +106,7 @@ static bool parse_shape(SafeTensor *t, const cJSON *item, Report report) {
 }
 
 /* data [data_size] is all that follows the header. */
-static bool parse_offsets(SafeTensor *t, const cJSON *item, const char *data, size_t data_size, Report report) {
+static bool parse_offsets(SafeTensor *t, const cJSON *item, const char *data, size_t data_size, Error *report) {
     size_t begin, end;
     bool two = cJSON_IsArray(item) && item->child && item->child->next && !item->child->next->next;
     if (!two || !to_size(item->child, &begin) || !to_size(item->child->next, &end))
@@ -121,7 +121,7 @@ static bool parse_offsets(SafeTensor *t, const cJSON *item, const char *data, si
     return true;
 }
 
-static bool parse_tensor(SafeTensor *t, const cJSON *item, const char *data, size_t data_size, Report report) {
+static bool parse_tensor(SafeTensor *t, const cJSON *item, const char *data, size_t data_size, Error *report) {
     if (!cJSON_IsObject(item)) return refuse(report, "%s: %s: expected an object", t->file, t->name);
     for (const cJSON *field = item->child; field; field = field->next) {
         if (strcmp(field->string, "dtype") && strcmp(field->string, "shape") && strcmp(field->string, "data_offsets"))
@@ -146,7 +146,7 @@ static const char *find_twice(const char **words, size_t count) {
 }
 
 /* No name twice, in the header or in its metadata; metadata are strings. */
-static bool check_names(const cJSON *root, const char *file, Report report) {
+static bool check_names(const cJSON *root, const char *file, Error *report) {
     int count = cJSON_GetArraySize(root), metadata_count = 0;
     const cJSON *metadata = cJSON_GetObjectItemCaseSensitive(root, "__metadata__");
     if (metadata) {
@@ -178,7 +178,7 @@ static int compare_data(const void *a, const void *b) {
 }
 
 /* Tensors sorted by place must cover the data without overlap or hole. */
-static bool check_cover(const SafeTensors *st, const char *data, size_t data_size, Report report) {
+static bool check_cover(const SafeTensors *st, const char *data, size_t data_size, Error *report) {
     size_t covered = 0;
     for (int i = 0; i < st->count; i++) {
         const SafeTensor *t = &st->tensors[i];
@@ -202,7 +202,7 @@ typedef struct {
     int index;
 } NameIndex;
 
-static bool sort_names(SafeTensors *st, Report report) {
+static bool sort_names(SafeTensors *st, Error *report) {
     NameIndex *names = malloc(((size_t)st->count + 1) * sizeof *names);
     st->by_name = malloc(((size_t)st->count + 1) * sizeof *st->by_name);
     if (names && st->by_name) {
@@ -214,7 +214,7 @@ static bool sort_names(SafeTensors *st, Report report) {
     return names && st->by_name ? true : refuse(report, "%s: out of memory for %d names", st->file, st->count);
 }
 
-static bool parse_tensors(SafeTensors *st, const char *data, size_t data_size, Report report) {
+static bool parse_tensors(SafeTensors *st, const char *data, size_t data_size, Error *report) {
     const cJSON *root = st->json;
     st->tensors = calloc((size_t)cJSON_GetArraySize(root) + 1, sizeof *st->tensors);
     if (!st->tensors) return refuse(report, "%s: out of memory for the tensors", st->file);
@@ -231,7 +231,7 @@ static bool parse_tensors(SafeTensors *st, const char *data, size_t data_size, R
 
 /* == Reading ==================================================================================================== */
 
-static bool parse_header(SafeTensors *st, const char *bytes, size_t size, Report report) {
+static bool parse_header(SafeTensors *st, const char *bytes, size_t size, Error *report) {
     uint64_t header;
     if (size < sizeof header)
         return refuse(report, "%s: %zu bytes are too short for a safetensors file", st->file, size);
@@ -251,33 +251,30 @@ static bool parse_header(SafeTensors *st, const char *bytes, size_t size, Report
     return check_names(st->json, st->file, report) && parse_tensors(st, text + header, left - header, report);
 }
 
-bool safetensors_parse(SafeTensors *st, const void *bytes, size_t size, const char *file, char *error,
-                       size_t error_size) {
-    Report report = {error, error_size};
+bool safetensors_parse(SafeTensors *st, const void *bytes, size_t size, const char *file, Error *error) {
     *st = (SafeTensors){.file = strdup(file)};
-    if (!st->file) return refuse(report, "%s: out of memory", file);
-    if (parse_header(st, bytes, size, report)) return true;
+    if (!st->file) return refuse(error, "%s: out of memory", file);
+    if (parse_header(st, bytes, size, error)) return true;
     safetensors_close(st);
     return false;
 }
 
-bool safetensors_open(SafeTensors *st, const char *path, char *error, size_t error_size) {
-    Report report = {error, error_size};
+bool safetensors_open(SafeTensors *st, const char *path, Error *error) {
     struct stat status;
     *st = (SafeTensors){0};
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    if (fd < 0) return refuse(report, "%s: open: %s", path, strerror(errno));
+    if (fd < 0) return refuse(error, "%s: open: %s", path, strerror(errno));
     bool ok = !fstat(fd, &status);
-    if (!ok) refuse(report, "%s: stat: %s", path, strerror(errno));
-    else if (!S_ISREG(status.st_mode)) ok = refuse(report, "%s: not a regular file", path);
+    if (!ok) refuse(error, "%s: stat: %s", path, strerror(errno));
+    else if (!S_ISREG(status.st_mode)) ok = refuse(error, "%s: not a regular file", path);
     else if (status.st_size < 8)
-        ok = refuse(report, "%s: %lld bytes are too short for a safetensors file", path, (long long)status.st_size);
+        ok = refuse(error, "%s: %lld bytes are too short for a safetensors file", path, (long long)status.st_size);
     size_t size = ok ? (size_t)status.st_size : 0;
     void *map = ok ? mmap(NULL, size, PROT_READ, MAP_PRIVATE, fd, 0) : MAP_FAILED;
-    if (ok && map == MAP_FAILED) ok = refuse(report, "%s: mmap of %zu bytes: %s", path, size, strerror(errno));
+    if (ok && map == MAP_FAILED) ok = refuse(error, "%s: mmap of %zu bytes: %s", path, size, strerror(errno));
     close(fd);
     if (!ok) return false;
-    ok = safetensors_parse(st, map, size, path, error, error_size);
+    ok = safetensors_parse(st, map, size, path, error);
     if (!ok) munmap(map, size);
     st->map = ok ? map : NULL;
     st->map_size = ok ? size : 0;
@@ -327,7 +324,7 @@ static float float_of_half(uint16_t half) {
     return float_of_bits(sign | ((rest << 13) + (rest < 0x7C00 ? 112u << 23 : 224u << 23)));
 }
 
-bool safetensors_to_float(const SafeTensor *tensor, float *out, char *error, size_t error_size) {
+bool safetensors_to_float(const SafeTensor *tensor, float *out, Error *error) {
     const char *data = tensor->data;
     size_t n = tensor->size;
     uint16_t half;
@@ -346,12 +343,12 @@ bool safetensors_to_float(const SafeTensor *tensor, float *out, char *error, siz
         for (size_t i = 0; i < n; i++) out[i] = (float)(memcpy(&wide, data + 8 * i, 8), wide);
         return true;
     default:
-        return refuse((Report){error, error_size}, "%s: %s: expected F32, F16, BF16 or F64, got %s", tensor->file,
+        return refuse(error, "%s: %s: expected F32, F16, BF16 or F64, got %s", tensor->file,
                       tensor->name, dtypes[tensor->dtype].name);
     }
 }
 
-bool safetensors_to_int64(const SafeTensor *tensor, int64_t *out, char *error, size_t error_size) {
+bool safetensors_to_int64(const SafeTensor *tensor, int64_t *out, Error *error) {
     const char *data = tensor->data;
     size_t n = tensor->size;
     int32_t word;
@@ -373,7 +370,7 @@ bool safetensors_to_int64(const SafeTensor *tensor, int64_t *out, char *error, s
         for (size_t i = 0; i < n; i++) out[i] = ((const unsigned char *)data)[i];
         return true;
     default:
-        return refuse((Report){error, error_size}, "%s: %s: expected I64, I32, I16, I8 or U8, got %s", tensor->file,
+        return refuse(error, "%s: %s: expected I64, I32, I16, I8 or U8, got %s", tensor->file,
                       tensor->name, dtypes[tensor->dtype].name);
     }
 }
@@ -386,7 +383,7 @@ typedef struct {
     size_t bytes;
 } Piece;
 
-static bool check_entry(const SafeTensorEntry *entry, size_t *bytes, const char *path, Report report) {
+static bool check_entry(const SafeTensorEntry *entry, size_t *bytes, const char *path, Error *report) {
     const char *name = entry->name;
     if (!strcmp(name, "__metadata__")) return refuse(report, "%s: %s: the name is reserved", path, name);
     if (entry->ndim < 0 || entry->ndim > SAFETENSORS_MAX_DIMS)
@@ -399,7 +396,7 @@ static bool check_entry(const SafeTensorEntry *entry, size_t *bytes, const char 
 }
 
 static bool check_keys(const SafeTensorEntry *entries, int count, const SafeMetadata *metadata, int metadata_count,
-                       const char *path, Report report) {
+                       const char *path, Error *report) {
     size_t n = (size_t)(count > metadata_count ? count : metadata_count);
     const char **words = malloc((n + 1) * sizeof *words);
     if (!words) return refuse(report, "%s: out of memory for %zu names", path, n);
@@ -413,7 +410,7 @@ static bool check_keys(const SafeTensorEntry *entries, int count, const SafeMeta
     return true;
 }
 
-static Piece *plan_pieces(const SafeTensorEntry *entries, int count, const char *path, Report report) {
+static Piece *plan_pieces(const SafeTensorEntry *entries, int count, const char *path, Error *report) {
     Piece *pieces = calloc((size_t)count + 1, sizeof *pieces);
     if (!pieces) {
         refuse(report, "%s: out of memory for %d tensors", path, count);
@@ -460,7 +457,7 @@ static char *print_json(const Piece *pieces, int count, const SafeMetadata *meta
 
 /* The length, the JSON and the spaces that bring the data to a multiple of 8. */
 static char *make_header(const Piece *pieces, int count, const SafeMetadata *metadata, int metadata_count, size_t *size,
-                         const char *path, Report report) {
+                         const char *path, Error *report) {
     char *json = print_json(pieces, count, metadata, metadata_count), *header = NULL;
     size_t length = json ? strlen(json) : 0, padded = (length + 7) / 8 * 8;
     uint64_t stored = padded;
@@ -498,16 +495,15 @@ static bool write_pieces(FILE *file, const void *content) {
 }
 
 bool safetensors_write(const char *path, const SafeTensorEntry *entries, int count, const SafeMetadata *metadata,
-                       int metadata_count, char *error, size_t error_size) {
-    Report report = {error, error_size};
+                       int metadata_count, Error *error) {
     size_t header_size;
-    char why[FILE_ERROR];
-    if (!check_keys(entries, count, metadata, metadata_count, path, report)) return false;
-    Piece *pieces = plan_pieces(entries, count, path, report);
+    Error why;
+    if (!check_keys(entries, count, metadata, metadata_count, path, error)) return false;
+    Piece *pieces = plan_pieces(entries, count, path, error);
     if (!pieces) return false;
-    char *header = make_header(pieces, count, metadata, metadata_count, &header_size, path, report);
+    char *header = make_header(pieces, count, metadata, metadata_count, &header_size, path, error);
     Content content = {header, header_size, pieces, count};
-    bool ok = header && (file_replace(path, write_pieces, &content, why) || refuse(report, "%s: %s", path, why));
+    bool ok = header && (file_replace(path, write_pieces, &content, &why) || refuse(error, "%s: %s", path, why.text));
     free(header);
     free(pieces);
     return ok;

@@ -11,17 +11,16 @@
 #include "core/signals.h"
 #include "kernels/kernels.h"
 
-enum { ERROR_SIZE = 512 };
-
 /* By default the next free folder of that stem on all ranks; and what ranks say when one dies. */
 static void folder_open(Training *t, Config *config, const RunStrings *strings, const TrainingNames *names,
                         bool resumed) {
     static char path[RUN_PATH_SIZE], words[RUN_PATH_SIZE + 128];
-    char error[ERROR_SIZE], header[256];
+    char header[256];
+    Error error;
     if (!**strings->run_dir) {
         run_folder_choose(path, names->stem);
         distributed_broadcast(path, sizeof path);
-        if (!config_try_set(config, "run_dir", path, "the default", error, sizeof error)) die("%s", error);
+        if (!config_try_set(config, "run_dir", path, "the default", &error)) die("%s", error.text);
     }
     snprintf(header, sizeof header, "step,epoch,loss,lr,grad_norm,images_per_s,%s,stall", names->columns);
     run_folder_open(&t->folder, *strings->run_dir, config, names->class_names, names->classes, header,

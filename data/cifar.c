@@ -53,30 +53,28 @@ static const Layout *layout_of(int classes) {
 
 /* == Records ====================================================================================================== */
 
-size_t cifar_count(size_t size, int classes, size_t expected, char error[FILE_ERROR]) {
+size_t cifar_count(size_t size, int classes, size_t expected, Error *error) {
     size_t record = (size_t)layout_of(classes)->label_bytes + CIFAR_PIXELS, count = size / record;
     if (size % record) {
-        snprintf(error, FILE_ERROR, "%zu bytes: %zu whole records of %zu bytes and %zu bytes over", size, count, record,
-                 size % record);
+        refuse(error, "%zu bytes: %zu whole records of %zu bytes and %zu bytes over", size, count, record,
+               size % record);
         return 0;
     }
     if (!count || (expected && count != expected)) {
         char wanted[32] = "at least 1";
         if (expected) snprintf(wanted, sizeof wanted, "%zu", expected);
-        snprintf(error, FILE_ERROR, "%zu records, expected %s", count, wanted);
+        refuse(error, "%zu records, expected %s", count, wanted);
         return 0;
     }
     return count;
 }
 
-static bool label_in_range(uint8_t label, int classes, const char *what, size_t record, char *error) {
+static bool label_in_range(uint8_t label, int classes, const char *what, size_t record, Error *error) {
     if (label < classes) return true;
-    snprintf(error, FILE_ERROR, "record %zu: %s %d, expected 0 to %d", record, what, label, classes - 1);
-    return false;
+    return refuse(error, "record %zu: %s %d, expected 0 to %d", record, what, label, classes - 1);
 }
 
-bool cifar_parse(uint8_t *pixels, uint8_t *labels, const uint8_t *bytes, size_t count, int classes,
-                 char error[FILE_ERROR]) {
+bool cifar_parse(uint8_t *pixels, uint8_t *labels, const uint8_t *bytes, size_t count, int classes, Error *error) {
     enum { PLANE = CIFAR_SIDE * CIFAR_SIDE };
     int label_bytes = layout_of(classes)->label_bytes;
     for (size_t i = 0; i < count; i++) {
@@ -118,27 +116,29 @@ static void find_folder(char folder[DATASET_PATH], const Layout *layout, const c
 
 static void load_file(uint8_t *pixels, uint8_t *labels, const Layout *layout, int classes, size_t expected,
                       const char *folder, const char *name) {
-    char path[DATASET_PATH], error[FILE_ERROR];
+    char path[DATASET_PATH];
+    Error error;
     uint8_t *bytes;
     size_t size;
     path_join(path, sizeof path, folder, name);
-    bool ok = file_read(path, (size_t)1 << 30, &bytes, &size, error) &&
-              cifar_count(size, classes, expected, error) &&
-              cifar_parse(pixels, labels, bytes, expected, classes, error);
-    if (!ok) die("%s: %s: run `scripts/fetch_cifar.sh %s` for a whole one", path, error, layout->name);
+    bool ok = file_read(path, (size_t)1 << 30, &bytes, &size, &error) &&
+              cifar_count(size, classes, expected, &error) &&
+              cifar_parse(pixels, labels, bytes, expected, classes, &error);
+    if (!ok) die("%s: %s: run `scripts/fetch_cifar.sh %s` for a whole one", path, error.text, layout->name);
     free(bytes);
 }
 
 /* One name a line.  Names are a courtesy: without a file of exactly `classes` of them, classes go by number. */
 static bool load_names(Cifar *cifar, const Layout *layout, int classes, const char *folder) {
-    char path[DATASET_PATH], error[FILE_ERROR];
+    char path[DATASET_PATH];
+    Error error;
     uint8_t *bytes;
     size_t size;
     int count = 0;
     path_join(path, sizeof path, folder, layout->names_file);
     if (access(path, F_OK)) return false;
-    if (!file_read(path, 1 << 16, &bytes, &size, error)) {
-        warn("%s: %s: classes go by number", path, error);
+    if (!file_read(path, 1 << 16, &bytes, &size, &error)) {
+        warn("%s: %s: classes go by number", path, error.text);
         return false;
     }
     cifar->text = xcalloc(size + 1, 1, "class names");

@@ -13,15 +13,12 @@ bool sample_buffer_grow(SampleBuffer *buffer, size_t room) {
     return buffer->bytes != NULL;
 }
 
-bool dataset_read(const Dataset *dataset, size_t index, SampleBuffer *buffer, Sample *sample, char error[FILE_ERROR]) {
+bool dataset_read(const Dataset *dataset, size_t index, SampleBuffer *buffer, Sample *sample, Error *error) {
     if (dataset->read) return dataset->read(dataset, index, buffer, sample, error);
     *sample = (Sample){.size = (size_t)dataset->height * (size_t)dataset->width * 3,
                        .height = dataset->height,
                        .width = dataset->width};
-    if (!sample_buffer_grow(buffer, sample->size)) {
-        snprintf(error, FILE_ERROR, "out of memory for an image");
-        return false;
-    }
+    if (!sample_buffer_grow(buffer, sample->size)) return refuse(error, "out of memory for an image");
     dataset->get(dataset, index, buffer->bytes, &sample->label);
     sample->bytes = buffer->bytes;
     return true;

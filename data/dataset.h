@@ -7,7 +7,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "core/files.h"
+#include "core/error.h"
 
 /* What a data set has of one image. */
 typedef struct {
@@ -35,7 +35,7 @@ struct Dataset {
      * sizes differ.  read gives what there is of it, valid until `buffer` is used again or the data set is closed, or
      * says in `error` what is wrong; NULL where get does.  describe writes what it is called, for messages. */
     void (*get)(const Dataset *dataset, size_t index, uint8_t *pixels, int *label);
-    bool (*read)(const Dataset *dataset, size_t index, SampleBuffer *buffer, Sample *sample, char error[FILE_ERROR]);
+    bool (*read)(const Dataset *dataset, size_t index, SampleBuffer *buffer, Sample *sample, Error *error);
     void (*describe)(const Dataset *dataset, size_t index, char *text, size_t size);
     void (*close)(Dataset *dataset);
     void *state;
@@ -55,7 +55,7 @@ typedef struct {
 } DatasetKind;
 
 /* read, or get into the buffer. */
-bool dataset_read(const Dataset *dataset, size_t index, SampleBuffer *buffer, Sample *sample, char error[FILE_ERROR]);
+bool dataset_read(const Dataset *dataset, size_t index, SampleBuffer *buffer, Sample *sample, Error *error);
 
 /* "train/n01440764/x.JPEG", or "image 17 of cifar10". */
 void dataset_name_image(const Dataset *dataset, size_t index, char *text, size_t size);

@@ -178,8 +178,7 @@ static void path_of(const Folder *folder, size_t index, char path[IMAGE_PATH_ROO
              name_of(&folder->images, index));
 }
 
-static bool folder_read(const Dataset *dataset, size_t index, SampleBuffer *buffer, Sample *sample,
-                        char error[FILE_ERROR]) {
+static bool folder_read(const Dataset *dataset, size_t index, SampleBuffer *buffer, Sample *sample, Error *error) {
     const Folder *folder = dataset->state;
     char path[IMAGE_PATH_ROOM];
     path_of(folder, index, path);

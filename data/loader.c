@@ -59,7 +59,7 @@ typedef struct {
     int *label;
 } Job;
 
-static bool load_sample(void *argument, size_t index, char *error) {
+static bool load_sample(void *argument, size_t index, Error *error) {
     const Job *job = argument;
     const Dataset *dataset = job->loader->dataset;
     const Transform *transform = &job->loader->config.transform;

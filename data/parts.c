@@ -75,12 +75,12 @@ void parts_check(const Parts *parts) {
 }
 
 size_t parts_load(Parts *parts, size_t index, void *job,
-                  bool (*load)(void *job, size_t index, char error[FILE_ERROR])) {
-    char error[FILE_ERROR];
+                  bool (*load)(void *job, size_t index, Error *error)) {
+    Error error;
     for (size_t tried = 0; tried < parts->config.count && !failed(parts); tried++) {
         size_t at = (index + tried) % parts->config.count;
-        if (load(job, at, error)) return at;
-        report(parts, at, error);
+        if (load(job, at, &error)) return at;
+        report(parts, at, error.text);
         if (!tried) count_damaged(parts);
     }
     fail(parts, "no image of the data set can be read");

@@ -24,32 +24,23 @@ static const char *split_name(bool train) { return train ? "train" : "val"; }
 
 /* == Reading ====================================================================================================== */
 
-static bool refuse(char *error, const char *what) {
-    snprintf(error, FILE_ERROR, "%s", what);
-    return false;
-}
-
-static bool header_parse(RecordHeader *header, const uint8_t *bytes, size_t size, char *error) {
+static bool header_parse(RecordHeader *header, const uint8_t *bytes, size_t size, Error *error) {
     if (size < sizeof *header || memcmp(bytes, RECORD_MAGIC, sizeof header->magic))
         return refuse(error, "not a packed data set");
     memcpy(header, bytes, sizeof *header);
-    if (header->version != RECORD_VERSION) {
-        snprintf(error, FILE_ERROR, "packed in version %u of the format, expected %d: pack it again", header->version,
-                 RECORD_VERSION);
-        return false;
-    }
+    if (header->version != RECORD_VERSION)
+        return refuse(error, "packed in version %u of the format, expected %d: pack it again", header->version,
+                      RECORD_VERSION);
     if (header->header_checksum != XXH3_64bits(bytes, offsetof(RecordHeader, header_checksum)))
         return refuse(error, "the header is damaged (its checksum differs): pack it again");
     return true;
 }
 
 /* Sizes in a file with the right checksum are wrong only by intent; they are checked all the same. */
-static bool header_sound(const RecordHeader *h, size_t size, char *error) {
-    if (size < h->size) {
-        snprintf(error, FILE_ERROR, "%zu bytes, but it was packed with %llu: the file is cut short", size,
-                 (unsigned long long)h->size);
-        return false;
-    }
+static bool header_sound(const RecordHeader *h, size_t size, Error *error) {
+    if (size < h->size)
+        return refuse(error, "%zu bytes, but it was packed with %llu: the file is cut short", size,
+                      (unsigned long long)h->size);
     bool sound = size == h->size && h->count > 0 && h->count < UINT32_MAX && h->classes > 0 && h->classes <= 1000000 &&
                  h->split <= 1 && h->height <= 65536 && h->width <= 65536 && !h->height == !h->width &&
                  h->index >= sizeof *h && h->index % ALIGN == 0 && h->index <= size &&
@@ -59,7 +50,7 @@ static bool header_sound(const RecordHeader *h, size_t size, char *error) {
     return sound || refuse(error, "the header contradicts itself: pack it again");
 }
 
-static bool names_sound(const RecordFile *file, char *error) {
+static bool names_sound(const RecordFile *file, Error *error) {
     const RecordHeader *h = &file->header;
     size_t names = 0;
     for (uint64_t at = h->class_names; at < h->image_names; at++) names += file->bytes[at] == 0;
@@ -75,7 +66,7 @@ static bool entry_sound(const RecordHeader *h, const RecordEntry *e) {
            (!h->height || !e->size || (e->height == h->height && e->width == h->width));
 }
 
-bool record_parse(RecordFile *file, const uint8_t *bytes, size_t size, char error[FILE_ERROR]) {
+bool record_parse(RecordFile *file, const uint8_t *bytes, size_t size, Error *error) {
     RecordHeader *h = &file->header;
     file->bytes = bytes;
     if (!header_parse(h, bytes, size, error) || !header_sound(h, size, error)) return false;
@@ -86,13 +77,12 @@ bool record_parse(RecordFile *file, const uint8_t *bytes, size_t size, char erro
     file->image_names = (const char *)bytes + h->image_names;
     for (size_t i = 0; i < h->count; i++) {
         if (entry_sound(h, &file->entries[i])) continue;
-        snprintf(error, FILE_ERROR, "the index contradicts itself at image %zu: pack it again", i);
-        return false;
+        return refuse(error, "the index contradicts itself at image %zu: pack it again", i);
     }
     return true;
 }
 
-bool record_sample(const RecordFile *file, size_t index, Sample *sample, char error[FILE_ERROR]) {
+bool record_sample(const RecordFile *file, size_t index, Sample *sample, Error *error) {
     const RecordEntry *e = &file->entries[index];
     *sample = (Sample){.bytes = file->bytes + e->offset,
                        .size = e->size,
@@ -146,12 +136,12 @@ static int open_or_die(const char *path) {
 
 void record_read_header(const char *path, RecordHeader *header) {
     uint8_t bytes[sizeof *header];
-    char error[FILE_ERROR];
+    Error error;
     int fd = open_or_die(path);
     ssize_t got = pread(fd, bytes, sizeof bytes, 0);
     close(fd);
     if (got < 0) die("%s: cannot read: %s", path, strerror(errno));
-    if (!header_parse(header, bytes, (size_t)got, error)) die("%s: %s", path, error);
+    if (!header_parse(header, bytes, (size_t)got, &error)) die("%s: %s", path, error.text);
 }
 
 /* `path`, or the file of the other split beside it. */
@@ -188,8 +178,7 @@ static size_t place_of(const Record *record, size_t index) {
     return record->limit ? index * record->file.header.count / record->limit : index;
 }
 
-static bool record_read(const Dataset *dataset, size_t index, SampleBuffer *buffer, Sample *sample,
-                        char error[FILE_ERROR]) {
+static bool record_read(const Dataset *dataset, size_t index, SampleBuffer *buffer, Sample *sample, Error *error) {
     const Record *record = dataset->state;
     (void)buffer;
     return record_sample(&record->file, place_of(record, index), sample, error);
@@ -221,12 +210,12 @@ static const uint8_t *map_file(const char *path, size_t *size) {
 }
 
 void record_open(Dataset *dataset, const char *path, bool train, size_t limit) {
-    char error[FILE_ERROR];
+    Error error;
     size_t size;
     Record *record = xcalloc(1, sizeof *record, "a packed data set");
     find_split(record->path, path, train);
     const uint8_t *bytes = map_file(record->path, &size);
-    if (!record_parse(&record->file, bytes, size, error)) die("%s: %s", record->path, error);
+    if (!record_parse(&record->file, bytes, size, &error)) die("%s: %s", record->path, error.text);
     const RecordHeader *h = &record->file.header;
     record->class_names = xcalloc(h->classes, sizeof *record->class_names, "class names");
     const char *name = (const char *)bytes + h->class_names;

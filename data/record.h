@@ -10,6 +10,7 @@
 #ifndef VIT_DATA_RECORD_H
 #define VIT_DATA_RECORD_H
 
+#include "core/error.h"
 #include "data/dataset.h"
 
 #define RECORD_MAGIC "VIT.PACK"
@@ -42,10 +43,10 @@ typedef struct {
 } RecordFile;
 
 /* Checks everything but the images.  False: `error` says what is wrong.  bytes, aligned to 8, stay. */
-bool record_parse(RecordFile *file, const uint8_t *bytes, size_t size, char error[FILE_ERROR]);
+bool record_parse(RecordFile *file, const uint8_t *bytes, size_t size, Error *error);
 
 /* Compares the checksum of the image first. */
-bool record_sample(const RecordFile *file, size_t index, Sample *sample, char error[FILE_ERROR]);
+bool record_sample(const RecordFile *file, size_t index, Sample *sample, Error *error);
 
 const char *record_image_name(const RecordFile *file, size_t index);
 

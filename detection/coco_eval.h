@@ -3,6 +3,7 @@
 #ifndef VIT_DETECTION_COCO_EVAL_H
 #define VIT_DETECTION_COCO_EVAL_H
 
+#include "core/error.h"
 #include "data/coco.h"
 #include "detection/coco_results.h"
 
@@ -32,6 +33,6 @@ extern const char *const coco_number_names[COCO_NUMBERS];
  * COCO_AP of each category alone.  OpenMP over (category, image); same bits for any number of threads.
  * False: `error` says why. */
 bool coco_eval(double numbers[COCO_NUMBERS], double *category_ap, const Coco *truth, const CocoDetection *detections,
-               size_t count, const bool *evaluated, char error[FILE_ERROR]);
+               size_t count, const bool *evaluated, Error *error);
 
 #endif

@@ -15,6 +15,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "core/files.h"
 #include "data/augment.h"
 #include "data/cifar.h"
 #include "data/datasets.h"
@@ -202,14 +203,14 @@ static void cifar_records_come_apart(void **state) {
         enum { N = 7 };
         size_t label_bytes = classes == 10 ? 1 : 2, record = label_bytes + CIFAR_PIXELS;
         uint8_t *bytes = random_bytes(N * record, 21), *pixels = malloc(N * CIFAR_PIXELS), labels[N];
-        char error[FILE_ERROR];
+        Error error;
         for (size_t i = 0; i < N; i++) {
             bytes[i * record] = (uint8_t)(i + 3);
             bytes[i * record + label_bytes - 1] = (uint8_t)(i + 1);
         }
-        assert_int_equal(cifar_count(N * record, classes, 0, error), N);
-        assert_int_equal(cifar_count(N * record, classes, N, error), N);
-        assert_true(cifar_parse(pixels, labels, bytes, N, classes, error));
+        assert_int_equal(cifar_count(N * record, classes, 0, &error), N);
+        assert_int_equal(cifar_count(N * record, classes, N, &error), N);
+        assert_true(cifar_parse(pixels, labels, bytes, N, classes, &error));
         for (size_t i = 0; i < N; i++) {
             assert_int_equal(labels[i], i + 1);
             for (size_t y = 0; y < 32; y++) {
@@ -228,28 +229,28 @@ static void cifar_records_come_apart(void **state) {
 
 static void cifar_damage_in_memory(void **state) {
     (void)state;
-    char error[FILE_ERROR];
+    Error error;
     uint8_t *bytes = calloc(3, 3074), pixels[3 * CIFAR_PIXELS], labels[3];
 
-    assert_int_equal(cifar_count(0, 10, 0, error), 0);
-    assert_string_equal(error, "0 records, expected at least 1");
-    assert_int_equal(cifar_count(3072, 10, 0, error), 0);
-    assert_string_equal(error, "3072 bytes: 0 whole records of 3073 bytes and 3072 bytes over");
-    assert_int_equal(cifar_count(2 * 3074 + 5, 100, 2, error), 0);
-    assert_string_equal(error, "6153 bytes: 2 whole records of 3074 bytes and 5 bytes over");
-    assert_int_equal(cifar_count(3 * 3074, 100, 50000, error), 0);
-    assert_string_equal(error, "3 records, expected 50000");
+    assert_int_equal(cifar_count(0, 10, 0, &error), 0);
+    assert_string_equal(error.text, "0 records, expected at least 1");
+    assert_int_equal(cifar_count(3072, 10, 0, &error), 0);
+    assert_string_equal(error.text, "3072 bytes: 0 whole records of 3073 bytes and 3072 bytes over");
+    assert_int_equal(cifar_count(2 * 3074 + 5, 100, 2, &error), 0);
+    assert_string_equal(error.text, "6153 bytes: 2 whole records of 3074 bytes and 5 bytes over");
+    assert_int_equal(cifar_count(3 * 3074, 100, 50000, &error), 0);
+    assert_string_equal(error.text, "3 records, expected 50000");
 
-    assert_true(cifar_parse(pixels, labels, bytes, 3, 100, error));
+    assert_true(cifar_parse(pixels, labels, bytes, 3, 100, &error));
     bytes[2 * 3074 + 1] = 100;
-    assert_false(cifar_parse(pixels, labels, bytes, 3, 100, error));
-    assert_string_equal(error, "record 2: label 100, expected 0 to 99");
+    assert_false(cifar_parse(pixels, labels, bytes, 3, 100, &error));
+    assert_string_equal(error.text, "record 2: label 100, expected 0 to 99");
     bytes[1 * 3074] = 20;
-    assert_false(cifar_parse(pixels, labels, bytes, 3, 100, error));
-    assert_string_equal(error, "record 1: coarse label 20, expected 0 to 19");
+    assert_false(cifar_parse(pixels, labels, bytes, 3, 100, &error));
+    assert_string_equal(error.text, "record 1: coarse label 20, expected 0 to 19");
     bytes[0] = 10;
-    assert_false(cifar_parse(pixels, labels, bytes, 3, 10, error));
-    assert_string_equal(error, "record 0: label 10, expected 0 to 9");
+    assert_false(cifar_parse(pixels, labels, bytes, 3, 10, &error));
+    assert_string_equal(error.text, "record 0: label 10, expected 0 to 9");
     free(bytes);
 }
 
@@ -332,10 +333,10 @@ static void png_round_trip(void **state) {
     for (size_t i = 0; i < 3; i++) {
         int height = sizes[i][0], width = sizes[i][1];
         uint8_t *pixels = random_bytes((size_t)(height * width * 3), 31);
-        char error[FILE_ERROR];
+        Error error;
         Image image;
-        assert_true(image_write_png(in_folder("round.png"), pixels, height, width, error));
-        assert_true(image_read(&image, in_folder("round.png"), error));
+        assert_true(image_write_png(in_folder("round.png"), pixels, height, width, &error));
+        assert_true(image_read(&image, in_folder("round.png"), &error));
         assert_int_equal(image.height, height);
         assert_int_equal(image.width, width);
         assert_memory_equal(image.pixels, pixels, (size_t)(height * width * 3));
@@ -343,11 +344,11 @@ static void png_round_trip(void **state) {
         free(pixels);
     }
     uint8_t pixel[3] = {0};
-    char error[FILE_ERROR];
-    assert_false(image_write_png(in_folder("no/such.png"), pixel, 1, 1, error));
-    assert_non_null(strstr(error, "No such file"));
-    assert_false(image_write_png(in_folder("huge.png"), pixel, 1 << 16, 1, error));
-    assert_non_null(strstr(error, "65536 x 1"));
+    Error error;
+    assert_false(image_write_png(in_folder("no/such.png"), pixel, 1, 1, &error));
+    assert_non_null(strstr(error.text, "No such file"));
+    assert_false(image_write_png(in_folder("huge.png"), pixel, 1 << 16, 1, &error));
+    assert_non_null(strstr(error.text, "65536 x 1"));
 }
 
 /* Pixels of one picture in nine encodings, made by Pillow: what they decode to. */
@@ -365,9 +366,9 @@ static void pictures_become_rgb(void **state) {
         {"tests/corpus/image/colour.bmp", {200, 100, 50}, 0},
     };
     for (size_t i = 0; i < sizeof pictures / sizeof *pictures; i++) {
-        char error[FILE_ERROR] = "";
+        Error error = {""};
         Image image;
-        if (!image_read(&image, pictures[i].name, error)) fail_msg("%s: %s", pictures[i].name, error);
+        if (!image_read(&image, pictures[i].name, &error)) fail_msg("%s: %s", pictures[i].name, error.text);
         assert_int_equal(image.height, 5);
         assert_int_equal(image.width, 7);
         for (int c = 0; c < 3; c++) {
@@ -380,49 +381,49 @@ static void pictures_become_rgb(void **state) {
 
 static void damaged_pictures_are_refused(void **state) {
     (void)state;
-    char error[FILE_ERROR];
+    Error error;
     Image image;
     uint8_t *bytes;
     size_t size;
 
-    assert_false(image_read(&image, in_folder("none.png"), error));
-    assert_non_null(strstr(error, "No such file"));
-    assert_false(image_read(&image, folder, error));
-    assert_non_null(strstr(error, "a folder"));
+    assert_false(image_read(&image, in_folder("none.png"), &error));
+    assert_non_null(strstr(error.text, "No such file"));
+    assert_false(image_read(&image, folder, &error));
+    assert_non_null(strstr(error.text, "a folder"));
     write_bytes(in_folder("empty.png"), "", 0);
-    assert_false(image_read(&image, in_folder("empty.png"), error));
-    assert_non_null(strstr(error, "0 bytes"));
+    assert_false(image_read(&image, in_folder("empty.png"), &error));
+    assert_non_null(strstr(error.text, "0 bytes"));
     write_bytes(in_folder("text.png"), "not a picture", 13);
-    assert_false(image_read(&image, in_folder("text.png"), error));
-    assert_non_null(strstr(error, "not a JPEG, PNG or BMP"));
+    assert_false(image_read(&image, in_folder("text.png"), &error));
+    assert_non_null(strstr(error.text, "not a JPEG, PNG or BMP"));
 
     /* PNG: cut short, cut to its header, a broken zlib stream, sizes nobody has. */
-    assert_true(file_read("tests/corpus/image/alpha.png", 1 << 20, &bytes, &size, error));
-    for (size_t cut = 0; cut < 12; cut++) assert_false(image_decode(&image, bytes, cut, 1 << 20, error));
-    assert_false(image_decode(&image, bytes, 33, 1 << 20, error));
-    assert_false(image_decode(&image, bytes, size / 2, 1 << 20, error));
-    assert_false(image_decode(&image, bytes, size, 7 * 5 - 1, error));
-    assert_non_null(strstr(error, "5 x 7 pixels"));
+    assert_true(file_read("tests/corpus/image/alpha.png", 1 << 20, &bytes, &size, &error));
+    for (size_t cut = 0; cut < 12; cut++) assert_false(image_decode(&image, bytes, cut, 1 << 20, &error));
+    assert_false(image_decode(&image, bytes, 33, 1 << 20, &error));
+    assert_false(image_decode(&image, bytes, size / 2, 1 << 20, &error));
+    assert_false(image_decode(&image, bytes, size, 7 * 5 - 1, &error));
+    assert_non_null(strstr(error.text, "5 x 7 pixels"));
     for (size_t i = 0; i + 8 < size; i++) {
         if (memcmp(bytes + i, "IDAT", 4) == 0) bytes[i + 4] ^= 0xff;
     }
-    assert_false(image_decode(&image, bytes, size, 1 << 20, error));
-    assert_non_null(strstr(error, "damaged"));
+    assert_false(image_decode(&image, bytes, size, 1 << 20, &error));
+    assert_non_null(strstr(error.text, "damaged"));
     bytes[16] = 0x7f; /* the width's high byte */
-    assert_false(image_decode(&image, bytes, size, 1 << 20, error));
+    assert_false(image_decode(&image, bytes, size, 1 << 20, &error));
     free(bytes);
 
     /* JPEG: no scan, and 65,535 x 65,535 pixels in a few hundred bytes. */
-    assert_true(file_read("tests/corpus/image/colour.jpg", 1 << 20, &bytes, &size, error));
+    assert_true(file_read("tests/corpus/image/colour.jpg", 1 << 20, &bytes, &size, &error));
     for (size_t i = 0; i + 9 < size; i++) {
         if (bytes[i] != 0xff || bytes[i + 1] != 0xda) continue;
-        assert_false(image_decode(&image, bytes, i, 1 << 20, error));
+        assert_false(image_decode(&image, bytes, i, 1 << 20, &error));
         break;
     }
     for (size_t i = 0; i + 9 < size; i++) {
         if (bytes[i] == 0xff && bytes[i + 1] == 0xc0) memset(bytes + i + 5, 0xff, 4);
     }
-    assert_false(image_decode(&image, bytes, size, IMAGE_MAX_PIXELS, error));
+    assert_false(image_decode(&image, bytes, size, IMAGE_MAX_PIXELS, &error));
     free(bytes);
 }
 
@@ -432,11 +433,11 @@ static void hostile_pictures_are_harmless(void **state) {
     static const char *const names[] = {"tests/corpus/image/huffman_257.jpg", "tests/corpus/image/chunk_2g.png",
                                         "tests/corpus/image/huffman_undefined.jpg"};
     for (int i = 0; i < 3; i++) {
-        char error[FILE_ERROR] = "";
+        Error error = {""};
         Image image;
-        bool ok = image_read(&image, names[i], error);
+        bool ok = image_read(&image, names[i], &error);
         if (ok) image_free(&image);
-        else printf("  %s: %s\n", names[i], error);
+        else printf("  %s: %s\n", names[i], error.text);
         assert_true(!ok || i == 2);
     }
 }
@@ -664,8 +665,8 @@ static void batches_do_not_depend_on_threads_or_history(void **state) {
     Dataset dataset;
     Loader loader;
     Augment augment = {.pad = 4, .flip = true};
-    char error[FILE_ERROR];
-    assert_true(randaugment_parse(&augment.randaugment, "rand-m9-mstd0.5-inc1", error));
+    Error error;
+    assert_true(randaugment_parse(&augment.randaugment, "rand-m9-mstd0.5-inc1", &error));
     shapes_open(&dataset, true, check_seed(), 300);
     omp_set_num_threads(1);
     open_plain(&loader, &dataset, check_seed(), B, true, augment);

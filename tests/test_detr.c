@@ -62,18 +62,18 @@ static const SafeTensor *tensor_of(const Case *c, const char *name) {
 }
 
 static float *floats_of(const Case *c, const char *name) {
-    char error[512];
+    Error error;
     const SafeTensor *tensor = tensor_of(c, name);
     float *x = keep(malloc(tensor->size * sizeof *x), false);
-    assert_true(safetensors_to_float(tensor, x, error, sizeof error));
+    assert_true(safetensors_to_float(tensor, x, &error));
     return x;
 }
 
 /* room_h x room_w: what is planned for.  What a layer does not write stays NaN. */
 static void case_open(Case *c, const char *path, const char *algorithm, int room_h, int room_w) {
-    char error[512];
+    Error error;
     memset(c, 0, sizeof *c);
-    if (!safetensors_open(&c->file, path, error, sizeof error)) fail_msg("%s", error);
+    if (!safetensors_open(&c->file, path, &error)) fail_msg("%s", error.text);
     DetrConfig config = case_config(c, algorithm);
     for (const char *size = setting(c, "sizes"); size; size = strchr(size, ',') ? strchr(size, ',') + 1 : NULL, c->B++)
         assert_int_equal(sscanf(size, "%dx%d", &c->sizes[2 * c->B], &c->sizes[2 * c->B + 1]), 2);
@@ -86,8 +86,8 @@ static void case_open(Case *c, const char *path, const char *algorithm, int room
     detr_allocate(&c->detr);
     plan_poison(&c->detr.training);
     params_allocate(&c->detr.params, true);
-    if (!checkpoint_read_weights(&c->detr.params, c->detr.params.values, &c->file, "", NULL, error, sizeof error))
-        fail_msg("%s", error);
+    if (!checkpoint_read_weights(&c->detr.params, c->detr.params.values, &c->file, "", NULL, &error))
+        fail_msg("%s", error.text);
     detr_fold(&c->detr);
     c->features = floats_of(c, "features");
     c->dlogits = floats_of(c, "dlogits");

@@ -266,8 +266,8 @@ static void open_recipe(Loader *loader, const Dataset *shapes, bool repeats, boo
                            .pairs = pairs,
                            .transform = {.height = shapes->height, .width = shapes->width,
                                          .augment = {.pad = 4, .flip = true}}};
-    char error[FILE_ERROR];
-    assert_true(randaugment_parse(&config.transform.augment.randaugment, "rand-m9-mstd0.5-inc1", error));
+    Error error;
+    assert_true(randaugment_parse(&config.transform.augment.randaugment, "rand-m9-mstd0.5-inc1", &error));
     loader_open(loader, shapes, &config);
 }
 

@@ -97,9 +97,9 @@ static VitConfig case_config(const Case *c, const char *algorithm) {
 
 /* The model of a fixture with its parameters and its batch; what a layer does not write stays NaN. */
 static void case_open_dropping(Case *c, const char *path, const char *algorithm, float drop_path) {
-    char error[512];
+    Error error;
     memset(c, 0, sizeof *c);
-    if (!safetensors_open(&c->file, path, error, sizeof error)) fail_msg("%s", error);
+    if (!safetensors_open(&c->file, path, &error)) fail_msg("%s", error.text);
     VitConfig config = case_config(c, algorithm);
     config.drop_path = drop_path;
     c->drop = drop_path > 0;
@@ -113,14 +113,14 @@ static void case_open_dropping(Case *c, const char *path, const char *algorithm,
     vit_allocate(&c->vit);
     plan_poison(&c->vit.training);
     params_allocate(&c->vit.params, true);
-    if (!checkpoint_read_weights(&c->vit.params, c->vit.params.values, &c->file, "", NULL, error, sizeof error))
-        fail_msg("%s", error);
+    if (!checkpoint_read_weights(&c->vit.params, c->vit.params.values, &c->file, "", NULL, &error))
+        fail_msg("%s", error.text);
     c->images = malloc(images->bytes);
     c->targets = calloc((size_t)(c->B * c->C), sizeof(float));
     c->losses = calloc((size_t)c->B, sizeof(float));
     c->logits = calloc((size_t)(c->B * c->C), sizeof(float));
-    assert_true(safetensors_to_float(images, c->images, error, sizeof error));
-    assert_true(safetensors_to_int64(labels, wanted, error, sizeof error));
+    assert_true(safetensors_to_float(images, c->images, &error));
+    assert_true(safetensors_to_int64(labels, wanted, &error));
     for (int b = 0; b < c->B; b++) c->targets[b * c->C + (int)wanted[b]] = 1;
 }
 
@@ -164,8 +164,8 @@ static double *wanted_tensor(const Case *c, const char *name) {
         memcpy(wanted, tensor->data, tensor->bytes);
     } else {
         float *narrow = malloc(tensor->size * sizeof *narrow);
-        char error[512];
-        assert_true(safetensors_to_float(tensor, narrow, error, sizeof error));
+        Error error;
+        assert_true(safetensors_to_float(tensor, narrow, &error));
         for (size_t i = 0; i < tensor->size; i++) wanted[i] = narrow[i];
         free(narrow);
     }

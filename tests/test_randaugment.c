@@ -51,16 +51,16 @@ static void operations_are_pillows(void **state) {
     (void)state;
     enum { ROWS = AUGMENT_OPERATIONS + 1 };
     SafeTensors st;
-    char error[512];
+    Error error;
     size_t numbers[ROWS] = {0}, different[ROWS] = {0};
     int cases_of[ROWS] = {0}, worst[ROWS] = {0};
-    assert_true(safetensors_open(&st, "tests/fixtures/data/augment.safetensors", error, sizeof error));
+    assert_true(safetensors_open(&st, "tests/fixtures/data/augment.safetensors", &error));
     const SafeTensor *list = safetensors_find(&st, "cases"), *pictures = safetensors_find(&st, "pictures");
     const uint8_t *pixels = safetensors_find(&st, "pixels")->data, *want = safetensors_find(&st, "results")->data;
     float *cases = malloc(list->size * sizeof *cases);
     int64_t *picture = malloc(pictures->size * sizeof *picture);
-    assert_true(safetensors_to_float(list, cases, error, sizeof error));
-    assert_true(safetensors_to_int64(pictures, picture, error, sizeof error));
+    assert_true(safetensors_to_float(list, cases, &error));
+    assert_true(safetensors_to_int64(pictures, picture, &error));
     printf("Pillow %s, timm %s, torchvision %s\n", safetensors_metadata(&st, "pillow"),
            safetensors_metadata(&st, "timm"), safetensors_metadata(&st, "torchvision"));
     const char *arguments = safetensors_find(&st, "arguments")->data;
@@ -173,8 +173,8 @@ static void assert_share(const char *what, double count, double n, double p) {
 
 static RandAugment parsed(const char *text) {
     RandAugment ra;
-    char error[FILE_ERROR] = "";
-    if (!randaugment_parse(&ra, text, error)) fail_msg("%s: %s", text, error);
+    Error error = {""};
+    if (!randaugment_parse(&ra, text, &error)) fail_msg("%s: %s", text, error.text);
     return ra;
 }
 
@@ -369,19 +369,20 @@ static void bad_strings_are_refused(void **state) {
         {"rand-9", "'9'"},                        {"rand-mstd1.2.3", "'mstd1.2.3'"},
         {"rand m9", "only RandAugment"},          {"rand-n4294967298", "from 1 to 16"},
     };
-    char long_text[400], error[FILE_ERROR];
+    char long_text[400];
+    Error error;
     RandAugment ra;
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
-        error[0] = 0;
-        if (randaugment_parse(&ra, bad[i][0], error)) fail_msg("%s was taken", bad[i][0]);
-        if (!strstr(error, bad[i][1]) || strchr(error, '\n')) fail_msg("%s: %s", bad[i][0], error);
+        error.text[0] = 0;
+        if (randaugment_parse(&ra, bad[i][0], &error)) fail_msg("%s was taken", bad[i][0]);
+        if (!strstr(error.text, bad[i][1]) || strchr(error.text, '\n')) fail_msg("%s: %s", bad[i][0], error.text);
         assert_int_equal(ra.layers, 0);
     }
     memset(long_text, '9', sizeof long_text);
     memcpy(long_text, "rand-m", 6);
     long_text[sizeof long_text - 1] = 0;
-    assert_false(randaugment_parse(&ra, long_text, error));
-    assert_non_null(strstr(error, "longer than"));
+    assert_false(randaugment_parse(&ra, long_text, &error));
+    assert_non_null(strstr(error.text, "longer than"));
 }
 
 int main(void) {

@@ -25,10 +25,10 @@ typedef struct {
 } Fixture;
 
 static void fixture_open(Fixture *f, bool freeze) {
-    char error[512];
+    Error error;
     memset(f, 0, sizeof *f);
-    if (!safetensors_open(&f->file, "tests/fixtures/detection/resnet.safetensors", error, sizeof error))
-        fail_msg("%s", error);
+    if (!safetensors_open(&f->file, "tests/fixtures/detection/resnet.safetensors", &error))
+        fail_msg("%s", error.text);
     ResNetConfig config = {.freeze = freeze, .prefix = PREFIX};
     int *blocks = config.blocks;
     assert_int_equal(sscanf(safetensors_metadata(&f->file, "blocks"), "%d,%d,%d,%d", blocks, blocks + 1, blocks + 2,
@@ -36,8 +36,8 @@ static void fixture_open(Fixture *f, bool freeze) {
     config.width = atoi(safetensors_metadata(&f->file, "width"));
     resnet_create(&f->net, &config, &f->params);
     params_allocate(&f->params, true);
-    if (!checkpoint_read_weights(&f->params, f->params.values, &f->file, "", NULL, error, sizeof error))
-        fail_msg("%s", error);
+    if (!checkpoint_read_weights(&f->params, f->params.values, &f->file, "", NULL, &error))
+        fail_msg("%s", error.text);
     resnet_fold(&f->net);
     f->training.guarded = true;
     plan_start(&f->training, true);
@@ -69,9 +69,9 @@ static const SafeTensor *tensor_of(const Fixture *f, const char *batch, const ch
 }
 
 static float *floats_of(const SafeTensor *tensor) {
-    char error[512];
+    Error error;
     float *x = keep(malloc(tensor->bytes), false);
-    if (!safetensors_to_float(tensor, x, error, sizeof error)) fail_msg("%s", error);
+    if (!safetensors_to_float(tensor, x, &error)) fail_msg("%s", error.text);
     return x;
 }
 
