@@ -912,21 +912,10 @@ static int mode_bench(Run *run) {
 
 /* Names of the checkpoint's categories, those of the data, or none. */
 static void names_open(Run *run) {
-    SafeTensors st;
-    Error error;
-    int id = 0;
+    static ClassNames names; /* run->names points into it */
+    run_folder_classes(&names, run->s.init);
     run->names = xcalloc((size_t)run->s.num_classes, sizeof *run->names, "names of categories");
-    if (!safetensors_open(&st, run->s.init, &error)) die("%s", error.text);
-    const char *text = safetensors_metadata(&st, "vit.c.classes");
-    char *copy = text ? strdup(text) : NULL; /* the names point into it */
-    safetensors_close(&st);
-    for (char *line = copy; line && *line && id < run->s.num_classes; id++) {
-        char *end = strchr(line, '\n');
-        if (end) *end = 0;
-        run->names[id] = line;
-        line = end ? end + 1 : NULL;
-    }
-    for (; id < run->s.num_classes; id++) run->names[id] = "";
+    for (int id = 0; id < run->s.num_classes; id++) run->names[id] = id < names.count ? names.at[id] : "";
 }
 
 /* A table of the one picture, for drawing. */

@@ -1024,19 +1024,11 @@ static void print_prediction(const char *name, float *logits, int C, const char 
 }
 
 /* Class names: the data set's own, or those the checkpoint carries. */
-static const char *const *class_names(const Run *run, char **owned) {
-    static const char *names[65536];
-    SafeTensors st = {0};
-    Error error;
-    int count = 0;
+static const char *const *class_names(const Run *run, ClassNames *owned) {
     if (run->train.class_names && run->train.classes == run->s.num_classes) return run->train.class_names;
-    if (!*run->s.init || !safetensors_open(&st, run->s.init, &error)) return NULL;
-    const char *text = safetensors_metadata(&st, "vit.c.classes");
-    *owned = text ? strdup(text) : NULL;
-    safetensors_close(&st);
-    for (char *line = *owned ? strtok(*owned, "\n") : NULL; line && count < 65536; line = strtok(NULL, "\n"))
-        names[count++] = line;
-    return count == run->s.num_classes ? names : NULL;
+    if (!*run->s.init) return NULL;
+    run_folder_classes(owned, run->s.init);
+    return class_names_complete(owned, run->s.num_classes) ? owned->at : NULL;
 }
 
 typedef void (*AttentionRow)(const Attention *a, float *weights, int b, int head, int query);
@@ -1124,7 +1116,7 @@ static void attention_write(Run *run) {
 
 static int mode_predict(Run *run) {
     Vit *vit = &run->vit;
-    char *owned = NULL;
+    ClassNames owned = {0};
     const char *const *names = class_names(run, &owned);
     model_open(run, 1, *run->s.attention != 0); /* the training plan keeps what the pictures are made of */
     buffers_open(run, 1);
@@ -1136,7 +1128,7 @@ static int mode_predict(Run *run) {
         print_prediction(run->s.predict.items[i], run->logits, run->s.num_classes, names);
         if (i == 0 && *run->s.attention) attention_write(run);
     }
-    free(owned);
+    class_names_free(&owned);
     return 0;
 }
 

@@ -46,6 +46,15 @@ char *run_folder_config(const char *checkpoint) {
     return copy;
 }
 
+void run_folder_classes(ClassNames *names, const char *checkpoint) {
+    Error error;
+    SafeTensors st;
+    if (!safetensors_open(&st, checkpoint, &error)) die("%s", error.text);
+    const char *text = safetensors_metadata(&st, "vit.c.classes");
+    class_names_parse(names, text ? text : "", text ? strlen(text) : 0, '\n');
+    safetensors_close(&st);
+}
+
 /* == The log ====================================================================================================== */
 
 static void log_flush(const RunFolder *folder) {
@@ -103,12 +112,8 @@ void run_folder_log(RunFolder *folder, const char *format, ...) {
 /* == The folder =================================================================================================== */
 
 static void metadata_fill(RunFolder *folder, const Config *config, const char *const *class_names, int classes) {
-    size_t size = 1, used = 0;
-    for (int c = 0; class_names && c < classes; c++) size += strlen(class_names[c]) + 1;
     folder->config = config_text(config);
-    folder->classes = xcalloc(size, 1, "class names");
-    for (int c = 0; class_names && c < classes; c++)
-        used += (size_t)snprintf(folder->classes + used, size - used, "%s\n", class_names[c]);
+    folder->classes = class_names_text(class_names, classes);
     folder->metadata[0] = (SafeMetadata){"format", "pt"};
     folder->metadata[1] = (SafeMetadata){"vit.c.config", folder->config};
     folder->metadata[2] = (SafeMetadata){"vit.c.classes", folder->classes};

@@ -5,6 +5,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "core/class_names.h"
 #include "core/die.h"
 #include "core/files.h"
 
@@ -96,8 +97,7 @@ bool cifar_parse(uint8_t *pixels, uint8_t *labels, const uint8_t *bytes, size_t 
 typedef struct {
     uint8_t *pixels; /* [count,32,32,3] */
     uint8_t *labels; /* [count] */
-    char *text;      /* the file of class names, cut into lines */
-    const char *names[100];
+    ClassNames names;
 } Cifar;
 
 /* The folder that holds the split's first file: `path` itself or the official folder below it. */
@@ -134,22 +134,17 @@ static bool load_names(Cifar *cifar, const Layout *layout, int classes, const ch
     Error error;
     uint8_t *bytes;
     size_t size;
-    int count = 0;
     path_join(path, sizeof path, folder, layout->names_file);
     if (access(path, F_OK)) return false;
     if (!file_read(path, 1 << 16, &bytes, &size, &error)) {
         warn("%s: %s: classes go by number", path, error.text);
         return false;
     }
-    cifar->text = xcalloc(size + 1, 1, "class names");
-    memcpy(cifar->text, bytes, size);
+    class_names_parse(&cifar->names, (const char *)bytes, size, '\n');
     free(bytes);
-    for (char *rest = cifar->text, *line; (line = strtok_r(rest, "\r\n", &rest));) {
-        if (count < classes) cifar->names[count] = line;
-        count++;
-    }
-    if (count != classes) warn("%s: %d names, expected %d: classes go by number", path, count, classes);
-    return count == classes;
+    bool complete = class_names_complete(&cifar->names, classes);
+    if (!complete) warn("%s: %d names, expected %d: classes go by number", path, cifar->names.named, classes);
+    return complete;
 }
 
 static void cifar_get(const Dataset *dataset, size_t index, uint8_t *pixels, int *label) {
@@ -162,7 +157,7 @@ static void cifar_close(Dataset *dataset) {
     Cifar *cifar = dataset->state;
     free(cifar->pixels);
     free(cifar->labels);
-    free(cifar->text);
+    class_names_free(&cifar->names);
     free(cifar);
 }
 
@@ -191,7 +186,7 @@ static void cifar_open(Dataset *dataset, int classes, const char *path, bool tra
     }
     cifar_describe(dataset, classes);
     dataset->count = limit && limit < count ? limit : count;
-    dataset->class_names = load_names(cifar, layout, classes, folder) ? cifar->names : NULL;
+    dataset->class_names = load_names(cifar, layout, classes, folder) ? cifar->names.at : NULL;
     dataset->get = cifar_get;
     dataset->close = cifar_close;
     dataset->state = cifar;

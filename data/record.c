@@ -12,6 +12,7 @@
 
 #include <xxhash.h>
 
+#include "core/class_names.h"
 #include "core/die.h"
 #include "core/files.h"
 
@@ -105,7 +106,7 @@ typedef struct {
     RecordFile file;
     size_t stride; /* every so manyth in 1/limit, when limited */
     size_t limit;
-    const char **class_names;
+    ClassNames class_names;
 } Record;
 
 static bool is_packed(const char *path) {
@@ -193,7 +194,7 @@ static void record_describe_image(const Dataset *dataset, size_t index, char *te
 static void record_close(Dataset *dataset) {
     Record *record = dataset->state;
     munmap((void *)(uintptr_t)record->file.bytes, record->file.header.size);
-    free(record->class_names);
+    class_names_free(&record->class_names);
     free(record);
 }
 
@@ -217,13 +218,11 @@ void record_open(Dataset *dataset, const char *path, bool train, size_t limit) {
     const uint8_t *bytes = map_file(record->path, &size);
     if (!record_parse(&record->file, bytes, size, &error)) die("%s: %s", record->path, error.text);
     const RecordHeader *h = &record->file.header;
-    record->class_names = xcalloc(h->classes, sizeof *record->class_names, "class names");
-    const char *name = (const char *)bytes + h->class_names;
-    for (uint32_t c = 0; c < h->classes; c++, name += strlen(name) + 1) record->class_names[c] = name;
+    class_names_parse(&record->class_names, (const char *)bytes + h->class_names, h->image_names - h->class_names, 0);
     describe(dataset, h);
     record->limit = limit && limit < h->count ? limit : 0;
     dataset->count = record->limit ? record->limit : h->count;
-    dataset->class_names = record->class_names;
+    dataset->class_names = record->class_names.at;
     dataset->read = record_read;
     dataset->describe = record_describe_image;
     dataset->close = record_close;

@@ -15,6 +15,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "core/class_names.h"
 #include "core/files.h"
 #include "data/augment.h"
 #include "data/cifar.h"
@@ -322,6 +323,39 @@ static void cifar10_files(void **state) {
         if (missing) assert_null(dataset.class_names);
         else assert_string_equal(dataset.class_names[9], "truck");
         dataset_close(&dataset);
+    }
+}
+
+static void class_names(void **state) {
+    (void)state;
+    static const struct {
+        const char *text;
+        size_t size;
+        char ending;
+        int count, named;
+        const char *last;
+    } cases[] = {
+        {"", 0, '\n', 0, 0, NULL},          {"\n\r\n", 3, '\n', 0, 0, NULL},  {"cat", 3, '\n', 1, 1, "cat"},
+        {"cat\r\ndog\r\n", 10, '\n', 2, 2, "dog"}, {"\n\ncat\n\n", 7, '\n', 3, 1, "cat"},
+        {"a b\0\0c\n\0", 8, 0, 3, 2, "c\n"}, {"a\0\0", 3, 0, 2, 1, ""},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        ClassNames names, again;
+        class_names_parse(&names, cases[i].text, cases[i].size, cases[i].ending);
+        assert_int_equal(names.count, cases[i].count);
+        assert_int_equal(names.named, cases[i].named);
+        assert_int_equal(class_names_complete(&names, names.count), names.count == names.named);
+        assert_false(class_names_complete(&names, names.count + 1));
+        if (names.count) assert_string_equal(names.at[names.count - 1], cases[i].last);
+        if (cases[i].ending == '\n') {
+            char *text = class_names_text(names.at, names.count);
+            class_names_parse(&again, text, strlen(text), '\n');
+            assert_int_equal(again.count, names.count);
+            for (int c = 0; c < names.count; c++) assert_string_equal(again.at[c], names.at[c]);
+            class_names_free(&again);
+            free(text);
+        }
+        class_names_free(&names);
     }
 }
 
@@ -713,6 +747,7 @@ int main(void) {
         cmocka_unit_test(cifar_damage_in_memory),
         cmocka_unit_test(cifar100_files),
         cmocka_unit_test(cifar10_files),
+        cmocka_unit_test(class_names),
         cmocka_unit_test(png_round_trip),
         cmocka_unit_test(pictures_become_rgb),
         cmocka_unit_test(damaged_pictures_are_refused),
