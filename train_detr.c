@@ -415,6 +415,8 @@ static void loading_close(Run *run) {
     detection_close(&run->loader);
     detection_close(&run->val_loader);
     loader_pool_close(run->workers);
+    detection_set_close(&run->train);
+    detection_set_close(&run->val);
 }
 
 static void find_names(Run *run, const Coco *coco) {
@@ -467,6 +469,11 @@ static void model_open(Run *run, int images, int H, int W, bool training) {
     }
     detr_fold(detr);
     set_groups(run);
+}
+
+static void model_close(Run *run) {
+    set_loss_close(&run->loss);
+    detr_destroy(&run->detr);
 }
 
 static void buffers_open(Run *run, int images, int most_targets, bool training) {
@@ -1192,6 +1199,7 @@ static int run_mode(Run *run) {
     collective_open();
     int status = s->bench ? mode_bench(run) : s->eval ? mode_eval(run) : mode_train(run);
     loading_close(run);
+    model_close(run);
     collective_close();
     distributed_close();
     return status;

@@ -987,17 +987,15 @@ static void prediction_pixels(Run *run, const char *name, uint8_t *pixels) {
         if (end == name + 5 || *end || index >= run->test.count)
             die_usage("--predict %s: expected test:INDEX with an index below %zu", name, run->test.count);
         ok = dataset_read(&run->test, (size_t)index, &scratch.bytes, &sample, &error);
+    } else if (has_model_size(run)) {
+        Image image;
+        if (!image_read(&image, name, &error)) die("%s: %s", name, error.text);
+        image_resize(pixels, run->s.img_size[0], run->s.img_size[1], image.pixels, image.height, image.width);
+        image_free(&image);
+        return;
     } else {
         ok = file_read_again(name, IMAGE_MAX_BYTES, &file.bytes, &file.room, &sample.size, &error);
         sample.bytes = file.bytes;
-        Image image;
-        if (ok && has_model_size(run)) {
-            if (!image_decode(&image, file.bytes, sample.size, IMAGE_MAX_PIXELS, &error))
-                die("%s: %s", name, error.text);
-            image_resize(pixels, run->s.img_size[0], run->s.img_size[1], image.pixels, image.height, image.width);
-            image_free(&image);
-            return;
-        }
     }
     if (!ok || !transform_sample(&scratch, pixels, &sample, run->train.height > 0, &transform, (TransformKey){0}, &error))
         die("%s: %s", name, error.text);

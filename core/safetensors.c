@@ -27,10 +27,6 @@ static const struct {
     [SAFE_F64] = {"F64", 8},         [SAFE_I64] = {"I64", 8},         [SAFE_U64] = {"U64", 8},
 };
 
-const char *safetensors_dtype_name(SafeDtype dtype) {
-    return dtypes[dtype].name;
-}
-
 /* == The header's text ========================================================================================== */
 /* What the JSON parser would let pass: text that is not UTF-8, control characters, and NUL, also as \u0000, which would
  * cut a name short. */

@@ -78,8 +78,6 @@ bool safetensors_to_float(const SafeTensor *tensor, float *out, Error *error);
 /* out [tensor->size].  From I64, I32, I16, I8, U8. */
 bool safetensors_to_int64(const SafeTensor *tensor, int64_t *out, Error *error);
 
-const char *safetensors_dtype_name(SafeDtype dtype);
-
 typedef struct {
     const char *name;
     SafeDtype dtype;

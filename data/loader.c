@@ -218,13 +218,6 @@ void loader_fill(Loader *loader, size_t first, int n, uint8_t *pixels, int *labe
     parts_check(parts);
 }
 
-int loader_batch(Loader *loader, size_t batch, uint8_t *pixels, int *labels) {
-    int n = batch_images(loader, batch);
-    assert(batch < loader->batches);
-    loader_fill(loader, batch * (size_t)loader->config.batch_size, n, pixels, labels);
-    return n;
-}
-
 LoaderStats loader_stats(const Loader *loader) { return parts_stats(&loader->parts); }
 
 void loader_targets(float *targets, const int *labels, int n, int classes, float smoothing) {

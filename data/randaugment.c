@@ -9,15 +9,6 @@
 
 /* == The operations =============================================================================================== */
 
-const char *const augment_operation_names[AUGMENT_OPERATIONS] = {
-    "AutoContrast",       "Equalize",   "Invert",
-    "Rotate",             "Posterize",  "PosterizeIncreasing",
-    "Solarize",           "SolarizeIncreasing", "SolarizeAdd",
-    "Color",              "ColorIncreasing",    "Contrast",
-    "ContrastIncreasing", "Brightness", "BrightnessIncreasing",
-    "Sharpness",          "SharpnessIncreasing", "ShearX",
-    "ShearY",             "TranslateXRel", "TranslateYRel"};
-
 static const AugmentOperation plain[RANDAUGMENT_CHOICES] = {
     AUGMENT_AUTO_CONTRAST, AUGMENT_EQUALIZE, AUGMENT_INVERT,     AUGMENT_ROTATE,    AUGMENT_POSTERIZE,
     AUGMENT_SOLARIZE,      AUGMENT_SOLARIZE_ADD, AUGMENT_COLOR,  AUGMENT_CONTRAST,  AUGMENT_BRIGHTNESS,

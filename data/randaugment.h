@@ -38,9 +38,6 @@ typedef enum {
 
 enum { RANDAUGMENT_CHOICES = 15, RANDAUGMENT_LAYERS = 16 };
 
-/* timm's names, in the order above. */
-extern const char *const augment_operation_names[AUGMENT_OPERATIONS];
-
 typedef enum { RANDAUGMENT_RANDOM, RANDAUGMENT_BILINEAR, RANDAUGMENT_BICUBIC } RandAugmentResample;
 
 typedef struct {

@@ -236,15 +236,6 @@ void shapes_draw(uint64_t seed, uint32_t split, uint32_t index, uint8_t *pixels,
     if (box) memcpy(box, bounds, sizeof bounds);
 }
 
-void shapes_mask(uint64_t seed, uint32_t split, uint32_t index, uint8_t *mask) {
-    float cover[PIXELS];
-    int box[4];
-    ShapesStream s = {seed, split, index, 0};
-    Figure shape = place_shape(&s);
-    cover_figure(cover, box, &shape);
-    for (int i = 0; i < PIXELS; i++) mask[i] = (uint8_t)ceilf(cover[i] * 255);
-}
-
 /* == The data set ================================================================================================= */
 
 typedef struct {

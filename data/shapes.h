@@ -13,9 +13,6 @@ enum { SHAPES_SIDE = 32, SHAPES_CLASSES = 10, SHAPES_TRAIN = 20000, SHAPES_TEST 
  * function of (seed, split, index): any thread, any order. */
 void shapes_draw(uint64_t seed, uint32_t split, uint32_t index, uint8_t *pixels, int *label, int box[4]);
 
-/* How much of each pixel of that image the shape covers: mask [32,32], 0 outside, 255 inside. */
-void shapes_mask(uint64_t seed, uint32_t split, uint32_t index, uint8_t *mask);
-
 /* The signed distance of (x, y) from the outline of a class's figure, in units of its radius, negative inside; x to the
  * right, y down, the figure upright around the origin.  No figure reaches further from there than shapes_reach. */
 float shapes_distance(int label, float x, float y);

@@ -26,9 +26,6 @@
 
 enum { THRESHOLDS = 10, RECALLS = 101, AREAS = 4, MOST = 100 };
 
-const char *const coco_number_names[COCO_NUMBERS] = {"AP",  "AP50", "AP75",  "APs", "APm", "APl",
-                                                     "AR1", "AR10", "AR100", "ARs", "ARm", "ARl"};
-
 /* Inclusive at both ends. */
 static const double area_range[AREAS][2] = {{0, 1e10}, {0, 32 * 32}, {32 * 32, 96 * 96}, {96 * 96, 1e10}};
 

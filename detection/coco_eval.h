@@ -24,9 +24,6 @@ enum {
     COCO_NUMBERS
 };
 
-/* "AP", "AP50", ... */
-extern const char *const coco_number_names[COCO_NUMBERS];
-
 /* Evaluates the detections of the images marked in `evaluated` [truth->image_count], or of all (NULL).  Detections of
  * other images and of categories that `truth` does not know count for nothing; those of an image it does not know are
  * an error, as in pycocotools.  A number without any ground truth is -1.  category_ap [truth->category_count], or NULL:

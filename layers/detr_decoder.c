@@ -21,7 +21,7 @@
 
 enum { HIDDEN_LAYERS = PERCEPTRON_LAYERS - 1 };
 
-void perceptron_declare(Perceptron *p, Params *params, const char *prefix, int dim, int out, ParamInit weight) {
+static void perceptron_declare(Perceptron *p, Params *params, const char *prefix, int dim, int out, ParamInit weight) {
     for (int i = 0; i < PERCEPTRON_LAYERS; i++) {
         char name[PARAM_NAME_SIZE];
         snprintf(name, sizeof name, "layers.%d.", i);
@@ -30,7 +30,8 @@ void perceptron_declare(Perceptron *p, Params *params, const char *prefix, int d
     }
 }
 
-void perceptron_plan(Perceptron *p, Plan *plan, const char *prefix, size_t n) {
+/* dhidden lives until the caller's plan_release. */
+static void perceptron_plan(Perceptron *p, Plan *plan, const char *prefix, size_t n) {
     size_t bytes = n * (size_t)p->layers[0].out * sizeof(real);
     for (int i = 0; i < HIDDEN_LAYERS; i++) {
         plan_keep(plan, prefix, "hidden", &p->hidden[i], bytes);
@@ -38,7 +39,7 @@ void perceptron_plan(Perceptron *p, Plan *plan, const char *prefix, size_t n) {
     }
 }
 
-void perceptron_forward(const Perceptron *p, real *y, const real *x, size_t n) {
+static void perceptron_forward(const Perceptron *p, real *y, const real *x, size_t n) {
     const Dropout none = {0};
     for (int i = 0; i < HIDDEN_LAYERS; i++) {
         projection_forward(&p->layers[i], p->hidden[i], x, n);
@@ -48,7 +49,8 @@ void perceptron_forward(const Perceptron *p, real *y, const real *x, size_t n) {
     projection_forward(&p->layers[HIDDEN_LAYERS], y, x, n);
 }
 
-void perceptron_backward(const Perceptron *p, real *dx, const real *dy, const real *x, size_t n) {
+/* dx (=);  parameters (+=). */
+static void perceptron_backward(const Perceptron *p, real *dx, const real *dy, const real *x, size_t n) {
     for (int i = HIDDEN_LAYERS; i > 0; i--) {
         projection_backward(&p->layers[i], p->dhidden[i - 1], dy, p->hidden[i - 1], n);
         relu_dropout_backward(p->dhidden[i - 1], p->dhidden[i - 1], p->hidden[i - 1], 0,

@@ -9,6 +9,7 @@
  * saves     h1, h2, y of layers 2 to 4, and layer1's output. */
 #include "layers/resnet.h"
 
+#include <assert.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -274,6 +275,7 @@ static void block_forward(const Bottleneck *block, const real *x, int B, int H, 
 }
 
 void resnet_forward(const ResNet *net, const real *images, int B, int H, int W) {
+    assert(resnet_fits(net, B, H, W));
     conv_forward(&net->conv1, net->stem, images, NULL, true, B, H, W);
     max_pool_forward(net->pooled, net->stem, B, reduced(H, 1), reduced(W, 1), net->config.width);
     const real *x = net->pooled;

@@ -7,6 +7,7 @@
 #include <cmocka.h>
 
 #include <fcntl.h>
+#include <math.h>
 #include <omp.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -25,6 +26,7 @@
 #include "data/shapes.h"
 #include "tests/check.h"
 #include "tests/scratch.h"
+#include "tests/whole_batch.h"
 
 /* == Helpers ====================================================================================================== */
 
@@ -92,43 +94,61 @@ static void shapes_are_functions_of_their_index(void **state) {
     }
 }
 
+enum { OUTSIDE, TOUCHED, PARTLY, INSIDE };
+
+/* Of each pixel of an image of the training split: does its shape cover it?  Rounding decides where it is TOUCHED. */
+static void shape_cover(uint32_t index, uint8_t *cover) {
+    ShapesStream s = {check_seed(), 0, index, 0};
+    float radius = shapes_uniform(&s, 7, 12), margin = shapes_reach * radius + 0.5f;
+    float x = shapes_uniform(&s, margin, SHAPES_SIDE - margin), y = shapes_uniform(&s, margin, SHAPES_SIDE - margin);
+    float turn = shapes_uniform(&s, 0, 6.2831853f), cosine = cosf(turn), sine = sinf(turn);
+    for (int p = 0; p < SHAPES_SIDE * SHAPES_SIDE; p++) {
+        float u = ((float)(p % SHAPES_SIDE) + 0.5f - x) / radius, v = ((float)(p / SHAPES_SIDE) + 0.5f - y) / radius;
+        float distance = shapes_distance((int)(index % SHAPES_CLASSES), cosine * u + sine * v, cosine * v - sine * u);
+        float covered = 0.5f - radius * distance;
+        cover[p] = covered > 1.001f ? INSIDE : covered > 0.001f ? PARTLY : covered > -0.001f ? TOUCHED : OUTSIDE;
+    }
+}
+
+static bool in_box(int p, const int box[4]) {
+    int x = p % SHAPES_SIDE, y = p / SHAPES_SIDE;
+    return x >= box[0] && x < box[2] && y >= box[1] && y < box[3];
+}
+
 static void boxes_hold_their_shapes_tightly(void **state) {
     (void)state;
-    uint8_t mask[SHAPES_SIDE * SHAPES_SIDE], pixels[SHAPE_BYTES];
+    uint8_t cover[SHAPES_SIDE * SHAPES_SIDE], pixels[SHAPE_BYTES];
     for (uint32_t i = 0; i < 2000; i++) {
-        int label, box[4], found[4] = {SHAPES_SIDE, SHAPES_SIDE, 0, 0}, full = 0;
+        int label, box[4], full = 0, sides = 0;
         shapes_draw(check_seed(), 0, i, pixels, &label, box);
-        shapes_mask(check_seed(), 0, i, mask);
+        shape_cover(i, cover);
         assert_int_equal(label, i % SHAPES_CLASSES);
-        for (int y = 0; y < SHAPES_SIDE; y++) {
-            for (int x = 0; x < SHAPES_SIDE; x++) {
-                if (!mask[y * SHAPES_SIDE + x]) continue;
-                full += mask[y * SHAPES_SIDE + x] == 255;
-                if (x < found[0]) found[0] = x;
-                if (y < found[1]) found[1] = y;
-                if (x + 1 > found[2]) found[2] = x + 1;
-                if (y + 1 > found[3]) found[3] = y + 1;
-            }
+        for (int p = 0; p < SHAPES_SIDE * SHAPES_SIDE; p++) {
+            int x = p % SHAPES_SIDE, y = p / SHAPES_SIDE;
+            full += cover[p] == INSIDE;
+            assert_true(cover[p] <= TOUCHED || in_box(p, box));
+            if (cover[p] != OUTSIDE && in_box(p, box)) /* which of the four sides it reaches */
+                sides |= (x == box[0]) | (y == box[1]) << 1 | (x == box[2] - 1) << 2 | (y == box[3] - 1) << 3;
         }
-        assert_memory_equal(box, found, sizeof box);
+        assert_int_equal(sides, 15);
         assert_true(full >= 20);
     }
 }
 
-/* The box is that of the picture as well: two seeds' worth of noise cannot tell, but inside the mask the shape's colour
- * is one, so its spread over fully covered pixels is noise alone. */
+/* The shape is where the picture shows it: inside it the colour is one, so that its spread over fully covered pixels is
+ * noise alone. */
 static void shapes_are_of_one_colour(void **state) {
     (void)state;
-    uint8_t mask[SHAPES_SIDE * SHAPES_SIDE], pixels[SHAPE_BYTES];
+    uint8_t cover[SHAPES_SIDE * SHAPES_SIDE], pixels[SHAPE_BYTES];
     double outside_sum = 0;
     int images = 500;
     for (uint32_t i = 0; i < (uint32_t)images; i++) {
         double sum[2] = {0}, squares[2] = {0}, n[2] = {0};
         shapes_draw(check_seed(), 0, i, pixels, NULL, NULL);
-        shapes_mask(check_seed(), 0, i, mask);
+        shape_cover(i, cover);
         for (int p = 0; p < SHAPES_SIDE * SHAPES_SIDE; p++) {
-            if (mask[p] != 255 && mask[p] != 0) continue;
-            int inside = mask[p] == 255;
+            if (cover[p] != INSIDE && cover[p] != OUTSIDE) continue;
+            int inside = cover[p] == INSIDE;
             sum[inside] += pixels[p * 3];
             squares[inside] += pixels[p * 3] * pixels[p * 3];
             n[inside]++;
@@ -663,7 +683,7 @@ static void training_visits_each_image_at_most_once(void **state) {
     bool seen[1003] = {0};
     open_plain(&loader, &spelled, check_seed(), 100, true, (Augment){.pad = 0, .flip = true});
     for (size_t b = 0; b < loader.batches; b++) {
-        assert_int_equal(loader_batch(&loader, b, pixels, labels), 100);
+        assert_int_equal(whole_batch(&loader, b, pixels, labels), 100);
         for (int i = 0; i < 100; i++) {
             size_t index = spelled_index(pixels + i * 45);
             assert_int_equal(labels[i], index % 7);
@@ -683,7 +703,7 @@ static void evaluation_walks_in_order_to_the_end(void **state) {
     assert_int_equal(loader.batches, 11);
     for (size_t b = loader.batches; b-- > 0;) {
         memset(pixels, 0xAA, sizeof pixels);
-        int n = loader_batch(&loader, b, pixels, labels);
+        int n = whole_batch(&loader, b, pixels, labels);
         assert_int_equal(n, b == 10 ? 3 : 100);
         for (int i = 0; i < n; i++) assert_int_equal(spelled_index(pixels + i * 45), b * 100 + (size_t)i);
         for (size_t i = (size_t)n * 45; i < sizeof pixels; i++) assert_int_equal(pixels[i], 0xAA);
@@ -705,14 +725,14 @@ static void batches_do_not_depend_on_threads_or_history(void **state) {
     omp_set_num_threads(1);
     open_plain(&loader, &dataset, check_seed(), B, true, augment);
     loader_epoch(&loader, 2);
-    loader_batch(&loader, 5, want, want_labels);
+    whole_batch(&loader, 5, want, want_labels);
     loader_close(&loader);
     for (int t = 2; t <= 7; t += 5) {
         omp_set_num_threads(t);
         open_plain(&loader, &dataset, check_seed(), B, true, augment);
         for (uint32_t epoch = 0; epoch < 3; epoch++) {
             loader_epoch(&loader, epoch);
-            for (size_t b = 0; b < (epoch == 2 ? 6 : loader.batches); b++) loader_batch(&loader, b, got, labels);
+            for (size_t b = 0; b < (epoch == 2 ? 6 : loader.batches); b++) whole_batch(&loader, b, got, labels);
         }
         assert_memory_equal(got, want, sizeof want);
         assert_memory_equal(labels, want_labels, sizeof labels);

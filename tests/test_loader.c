@@ -26,6 +26,7 @@
 #include "data/shapes.h"
 #include "tests/check.h"
 #include "tests/scratch.h"
+#include "tests/whole_batch.h"
 
 /* == Helpers ====================================================================================================== */
 
@@ -539,7 +540,7 @@ static void bytes_do_not_depend_on_workers_or_ranks(void **state) {
         loader_epoch(&loader, 4);
         for (size_t b = 0; b < loader.batches; b++) {
             size_t first = b * (size_t)config.batch_size;
-            loader_batch(&loader, b, want + first * IMAGE, want_labels + first);
+            whole_batch(&loader, b, want + first * IMAGE, want_labels + first);
         }
         loader_close(&loader);
         for (int ranks = 1; ranks <= 3; ranks++) {
