@@ -189,13 +189,13 @@ void checkpoint_load_state(Params *params, RunState *state, const char *path) {
     const char *run = safetensors_metadata(&st, "vit.c.run");
     if (!run) die("%s: holds weights, not the state of a run: --init reads weights, --resume wants a run folder", path);
     for (int i = 0; i < RUN_MEASURED; i++) state->measured[i] = NAN;
-    /* Runs of before have one measured number. */
-    if (sscanf(run, "%" SCNu64 " %" SCNu64 " %" SCNu64 " %lg %" SCNu64 " %lg %" SCNu64 " %g %g %lg %lg %lg %lg",
-               &state->step,
-               &state->epoch, &state->batch, &state->loss_sum, &state->loss_count, &state->best,
-               &state->log_bytes, &state->lr, &state->gradient_norm,
-               &state->measured[0], &state->measured[1], &state->measured[2], &state->measured[3]) < 10 ||
-        state->step >= INT_MAX || state->epoch >= INT_MAX)
+    int end = 0;
+    int fields = sscanf(run, "%" SCNu64 " %" SCNu64 " %" SCNu64 " %lg %" SCNu64 " %lg %" SCNu64
+                        " %g %g %lg %lg %lg %lg%n", &state->step, &state->epoch, &state->batch, &state->loss_sum,
+                        &state->loss_count, &state->best, &state->log_bytes, &state->lr, &state->gradient_norm,
+                        &state->measured[0], &state->measured[1], &state->measured[2], &state->measured[3], &end);
+    bool whole = fields == 10 || (fields == 13 && !run[end]); /* runs of before have one measured number */
+    if (!whole || state->step >= INT_MAX || state->epoch >= INT_MAX || state->batch >= INT_MAX)
         die("%s: vit.c.run is '%.100s', which is no place in a run", path, run);
     struct {
         const char *prefix;

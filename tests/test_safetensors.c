@@ -15,6 +15,7 @@
 
 #include <cmocka.h>
 
+#include "core/checkpoint.h"
 #include "tests/check.h"
 #include "tests/scratch.h"
 
@@ -404,6 +405,44 @@ static void test_written_bytes(void **state) {
     assert_memory_equal(got, want, size + sizeof x);
 }
 
+/* == The place in a run =========================================================================================== */
+
+static void load_state(void *path) {
+    Params params = {0};
+    RunState state;
+    checkpoint_load_state(&params, &state, path);
+    _exit(state.step == 7 && state.epoch == 1 && state.batch == 2 && state.measured[0] == 50 ? 78 : 79);
+}
+
+static void test_places_in_a_run(void **state) {
+    (void)state;
+    static const struct {
+        const char *run;
+        bool taken;
+    } cases[] = {
+        {"7 1 2 0.5 64 -1 99 0.001 2.5 50 nan nan nan", true},
+        {"7 1 2 0.5 64 -1 99 0.001 2.5 50", true}, /* one measured number */
+        {"7 1 2 0.5 64 -1 99 0.001 2.5 50 nan nan nan 1", false},
+        {"7 1 2 0.5 64 -1 99 0.001 2.5 50 nan nan nanx", false},
+        {"7 1 2 0.5 64 -1 99 0.001 2.5 50 nan", false},
+        {"7 1 2 0.5 64 -1 99 0.001 2.5", false},
+        {"-7 1 2 0.5 64 -1 99 0.001 2.5 50 nan nan nan", false},
+        {"7 2147483647 2 0.5 64 -1 99 0.001 2.5 50 nan nan nan", false},
+        {"7 1 99999999999999999999 0.5 64 -1 99 0.001 2.5 50 nan nan nan", false},
+        {"seven", false},
+        {"", false},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char text[512], path[512];
+        const SafeMetadata metadata = {"vit.c.run", cases[i].run};
+        snprintf(path, sizeof path, "%s", in_folder("state"));
+        if (!safetensors_write(path, NULL, 0, &metadata, 1, &error)) fail_msg("%s", error.text);
+        int status = status_of(load_state, path, text, sizeof text);
+        if (status != (cases[i].taken ? 78 : 1)) fail_msg("'%s': status %d, %s", cases[i].run, status, text);
+        if (!cases[i].taken) assert_words(text, WORDS("vit.c.run is '", "which is no place in a run"));
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_damaged_headers),
@@ -417,6 +456,7 @@ int main(void) {
         cmocka_unit_test(test_failed_write_keeps_the_old_file),
         cmocka_unit_test(test_write_errors),
         cmocka_unit_test(test_written_bytes),
+        cmocka_unit_test(test_places_in_a_run),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }
