@@ -239,9 +239,9 @@ test: $(BUILD)/train_vit $(BUILD)/train_detr $(BUILD)/pack_dataset $(TESTS)
 # == Fuzzing: clang's libFuzzer, the parsers alone ===================================================================
 
 FUZZ_FLAGS := -std=gnu11 -g -O1 -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=undefined $(CPPFLAGS_ALL)
-FUZZ_SOURCES := core/config.c core/safetensors.c core/die.c core/files.c core/json_lists.c core/report.c data/cifar.c \
-                data/coco.c data/dataset.c data/folder.c data/image.c data/jpeg.c data/mnist.c data/record.c data/resample.c \
-                data/shapes.c detection/coco_results.c detection/coco_eval.c
+FUZZ_SOURCES := core/class_names.c core/config.c core/safetensors.c core/die.c core/error.c core/files.c \
+                core/json_lists.c data/cifar.c data/coco.c data/dataset.c data/image.c data/jpeg.c data/mnist.c \
+                data/record.c data/resample.c detection/coco_results.c detection/coco_eval.c
 
 # stb_image copies zero bytes from NULL and adds zero to it.
 build/fuzz/fuzz_image: FUZZ_FLAGS += -fno-sanitize=nonnull-attribute,pointer-overflow

@@ -11,13 +11,13 @@
 #include <unistd.h>
 
 #include "core/die.h"
-#include "core/report.h"
+#include "core/error.h"
 
 typedef struct {
     const JsonList *lists;
     int count;
     void *state;
-    Report report; /* empty while all is well */
+    Error *report; /* empty while all is well */
 
     int fd;               /* -1: the file is in memory */
     const uint8_t *bytes; /* what is left of it there */
@@ -41,9 +41,9 @@ typedef struct {
 static bool refuse_here(Reader *r, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 static bool refuse_here(Reader *r, const char *format, ...) {
-    char what[FILE_ERROR], index[32] = "";
+    char what[sizeof r->report->text], index[32] = "";
     const char *list = r->list && r->list->name ? r->list->name : "";
-    if (*r->report.text) return false;
+    if (*r->report->text) return false;
     va_list arguments;
     va_start(arguments, format);
     vsnprintf(what, sizeof what, format, arguments);
@@ -137,7 +137,7 @@ static void refuse_value(Reader *r, json_error_t *error, size_t used) {
 static json_t *next_value(Reader *r) {
     enum { CUT = 4 }; /* what ends so near to the window's end may be cut: a character of UTF-8 has up to 4 bytes */
     peek(r);
-    while (!*r->report.text) {
+    while (!*r->report->text) {
         json_error_t error;
         size_t left = r->have - r->at;
         json_t *value = json_loadb(r->window + r->at, left,
@@ -187,7 +187,7 @@ static bool take_record(Reader *r, const json_t *record) {
     _Static_assert(JSON_TEXT_MOST == 1023, "stands in the message");
     JsonValue value[JSON_FIELDS_MOST];
     uint32_t present = 0;
-    char error[FILE_ERROR] = "";
+    Error error = {""};
     if (!json_is_object(record)) return refuse_here(r, "expected an object");
     for (int i = 0; i < r->list->field_count; i++) {
         const JsonField *field = &r->list->fields[i];
@@ -199,7 +199,7 @@ static bool take_record(Reader *r, const json_t *record) {
         r->field = NULL;
         present |= 1u << i;
     }
-    return r->list->take(r->state, value, present, error) || refuse_here(r, "%s", error);
+    return r->list->take(r->state, value, present, &error) || refuse_here(r, "%s", error.text);
 }
 
 /* == A whole file ================================================================================================= */
@@ -278,31 +278,30 @@ static bool read_file(Reader *r) {
     for (int i = 0; i < r->count && r->lists->name; i++) {
         if (!(r->seen & 1u << i)) return refuse_here(r, "no list \"%s\" in it", r->lists[i].name);
     }
-    return !*r->report.text; /* the end may have been a read that failed */
+    return !*r->report->text; /* the end may have been a read that failed */
 }
 
 static bool run(Reader r, size_t room) {
     r.room = room;
     r.window = xcalloc(room, 1, "a piece of a JSON file");
-    *r.report.text = 0;
+    *r.report->text = 0;
     bool ok = read_file(&r);
     free(r.window);
     return ok;
 }
 
 bool json_lists_parse(const void *bytes, size_t size, size_t piece, const JsonList *lists, int count, void *state,
-                      char error[FILE_ERROR]) {
+                      Error *error) {
     size_t room = piece ? piece : size + 1;
-    return run((Reader){.lists = lists, .count = count, .state = state, .report = {error, FILE_ERROR}, .fd = -1,
+    return run((Reader){.lists = lists, .count = count, .state = state, .report = error, .fd = -1,
                         .bytes = bytes, .size = size}, room);
 }
 
-bool json_lists_read(const char *path, const JsonList *lists, int count, void *state, char error[FILE_ERROR]) {
+bool json_lists_read(const char *path, const JsonList *lists, int count, void *state, Error *error) {
     enum { WINDOW = 1 << 18 };
-    Report report = {error, FILE_ERROR};
     int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0) return refuse(report, "cannot open: %s", strerror(errno));
-    bool ok = run((Reader){.lists = lists, .count = count, .state = state, .report = report, .fd = fd}, WINDOW);
+    if (fd < 0) return refuse(error, "cannot open: %s", strerror(errno));
+    bool ok = run((Reader){.lists = lists, .count = count, .state = state, .report = error, .fd = fd}, WINDOW);
     close(fd);
     return ok;
 }

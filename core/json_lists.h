@@ -4,7 +4,11 @@
 #ifndef VIT_CORE_JSON_LISTS_H
 #define VIT_CORE_JSON_LISTS_H
 
-#include "core/files.h"
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "core/error.h"
 
 typedef enum {
     JSON_INT64,
@@ -37,16 +41,16 @@ typedef struct {
     int field_count;
     /* Takes one record: value[i] is fields[i]'s where bit i of `present` is set; texts live until it returns.  False:
      * `error` says what is wrong with the record, and the file is refused. */
-    bool (*take)(void *state, const JsonValue *value, uint32_t present, char error[FILE_ERROR]);
+    bool (*take)(void *state, const JsonValue *value, uint32_t present, Error *error);
 } JsonList;
 
 /* Reads every list, each of which must occur once; their order in the file is free.  A field that occurs twice in a
  * record has its last value.  Integers outside 64 bits and numbers beyond a double are refused wherever they stand.
  * False: `error` says what is wrong and where: a byte of the file, or "annotations[12].bbox". */
-bool json_lists_read(const char *path, const JsonList *lists, int count, void *state, char error[FILE_ERROR]);
+bool json_lists_read(const char *path, const JsonList *lists, int count, void *state, Error *error);
 
 /* The same for a file in memory, taken in pieces of so many bytes at first (0: at once), which changes nothing. */
 bool json_lists_parse(const void *bytes, size_t size, size_t piece, const JsonList *lists, int count, void *state,
-                      char error[FILE_ERROR]);
+                      Error *error);
 
 #endif

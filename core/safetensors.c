@@ -10,8 +10,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "core/error.h"
 #include "core/files.h"
-#include "core/report.h"
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
                "safetensors files are little-endian, and so must be the machine: tensors are used in place");
@@ -27,10 +27,6 @@ static const struct {
     [SAFE_F64] = {"F64", 8},         [SAFE_I64] = {"I64", 8},         [SAFE_U64] = {"U64", 8},
 };
 
-const char *safetensors_dtype_name(SafeDtype dtype) {
-    return dtypes[dtype].name;
-}
-
 /* == Tensors of the header ====================================================================================== */
 
 /* At most 2^53 - 1, what every JSON library reads exactly. */
@@ -40,7 +36,7 @@ static bool to_size(const json_t *item, size_t *value) {
     return json_is_integer(item) && number >= 0 && number < 1ll << 53;
 }
 
-static bool parse_dtype(SafeTensor *t, const json_t *item, Report report) {
+static bool parse_dtype(SafeTensor *t, const json_t *item, Error *report) {
     const char *name = json_string_value(item);
     if (!name) return refuse(report, "%s: %s: dtype is missing or not a string", t->file, t->name);
     for (int i = 0; i < SAFE_DTYPE_COUNT; i++) {
@@ -51,7 +47,7 @@ static bool parse_dtype(SafeTensor *t, const json_t *item, Report report) {
     return refuse(report, "%s: %s: unknown dtype '%.40s'", t->file, t->name, name);
 }
 
-static bool parse_shape(SafeTensor *t, const json_t *item, Report report) {
+static bool parse_shape(SafeTensor *t, const json_t *item, Error *report) {
     if (!json_is_array(item)) return refuse(report, "%s: %s: shape is missing or not a list", t->file, t->name);
     if (json_array_size(item) > SAFETENSORS_MAX_DIMS)
         return refuse(report, "%s: %s: shape has more than %d dimensions", t->file, t->name, SAFETENSORS_MAX_DIMS);
@@ -69,7 +65,7 @@ static bool parse_shape(SafeTensor *t, const json_t *item, Report report) {
 }
 
 /* data [data_size] is all that follows the header. */
-static bool parse_offsets(SafeTensor *t, const json_t *item, const char *data, size_t data_size, Report report) {
+static bool parse_offsets(SafeTensor *t, const json_t *item, const char *data, size_t data_size, Error *report) {
     size_t begin, end;
     if (json_array_size(item) != 2 || !to_size(json_array_get(item, 0), &begin) ||
         !to_size(json_array_get(item, 1), &end))
@@ -84,7 +80,7 @@ static bool parse_offsets(SafeTensor *t, const json_t *item, const char *data, s
     return true;
 }
 
-static bool parse_tensor(SafeTensor *t, json_t *item, const char *data, size_t data_size, Report report) {
+static bool parse_tensor(SafeTensor *t, json_t *item, const char *data, size_t data_size, Error *report) {
     const char *field;
     json_t *value;
     if (!json_is_object(item)) return refuse(report, "%s: %s: expected an object", t->file, t->name);
@@ -97,7 +93,7 @@ static bool parse_tensor(SafeTensor *t, json_t *item, const char *data, size_t d
            parse_offsets(t, json_object_get(item, "data_offsets"), data, data_size, report);
 }
 
-static bool check_metadata(json_t *metadata, const char *file, Report report) {
+static bool check_metadata(json_t *metadata, const char *file, Error *report) {
     const char *key;
     json_t *value;
     if (metadata && !json_is_object(metadata)) return refuse(report, "%s: __metadata__ is not an object", file);
@@ -120,7 +116,7 @@ static int compare_data(const void *a, const void *b) {
 }
 
 /* Tensors sorted by place must cover the data without overlap or hole. */
-static bool check_cover(const SafeTensors *st, const char *data, size_t data_size, Report report) {
+static bool check_cover(const SafeTensors *st, const char *data, size_t data_size, Error *report) {
     size_t covered = 0;
     for (int i = 0; i < st->count; i++) {
         const SafeTensor *t = &st->tensors[i];
@@ -144,7 +140,7 @@ typedef struct {
     int index;
 } NameIndex;
 
-static bool sort_names(SafeTensors *st, Report report) {
+static bool sort_names(SafeTensors *st, Error *report) {
     NameIndex *names = malloc(((size_t)st->count + 1) * sizeof *names);
     st->by_name = malloc(((size_t)st->count + 1) * sizeof *st->by_name);
     if (names && st->by_name) {
@@ -156,7 +152,7 @@ static bool sort_names(SafeTensors *st, Report report) {
     return names && st->by_name ? true : refuse(report, "%s: out of memory for %d names", st->file, st->count);
 }
 
-static bool parse_tensors(SafeTensors *st, const char *data, size_t data_size, Report report) {
+static bool parse_tensors(SafeTensors *st, const char *data, size_t data_size, Error *report) {
     const char *name;
     json_t *item;
     st->tensors = calloc(json_object_size(st->json) + 1, sizeof *st->tensors);
@@ -176,7 +172,7 @@ static bool parse_tensors(SafeTensors *st, const char *data, size_t data_size, R
 
 /* jansson refuses what is not UTF-8, a key that occurs twice in its object, and \u0000, which would cut a name short;
  * of zero bytes it may pass over some. */
-static bool parse_json(SafeTensors *st, const char *text, size_t size, Report report) {
+static bool parse_json(SafeTensors *st, const char *text, size_t size, Error *report) {
     json_error_t error;
     st->json = json_loadb(text, size, JSON_REJECT_DUPLICATES | JSON_DISABLE_EOF_CHECK, &error);
     if (!st->json) {
@@ -191,7 +187,7 @@ static bool parse_json(SafeTensors *st, const char *text, size_t size, Report re
     return end == size || refuse(report, "%s: byte %zu of the header is not part of its JSON object", st->file, end);
 }
 
-static bool parse_header(SafeTensors *st, const char *bytes, size_t size, Report report) {
+static bool parse_header(SafeTensors *st, const char *bytes, size_t size, Error *report) {
     uint64_t header;
     if (size < sizeof header)
         return refuse(report, "%s: %zu bytes are too short for a safetensors file", st->file, size);
@@ -208,33 +204,30 @@ static bool parse_header(SafeTensors *st, const char *bytes, size_t size, Report
            parse_tensors(st, text + header, left - header, report);
 }
 
-bool safetensors_parse(SafeTensors *st, const void *bytes, size_t size, const char *file, char *error,
-                       size_t error_size) {
-    Report report = {error, error_size};
+bool safetensors_parse(SafeTensors *st, const void *bytes, size_t size, const char *file, Error *error) {
     *st = (SafeTensors){.file = strdup(file)};
-    if (!st->file) return refuse(report, "%s: out of memory", file);
-    if (parse_header(st, bytes, size, report)) return true;
+    if (!st->file) return refuse(error, "%s: out of memory", file);
+    if (parse_header(st, bytes, size, error)) return true;
     safetensors_close(st);
     return false;
 }
 
-bool safetensors_open(SafeTensors *st, const char *path, char *error, size_t error_size) {
-    Report report = {error, error_size};
+bool safetensors_open(SafeTensors *st, const char *path, Error *error) {
     struct stat status;
     *st = (SafeTensors){0};
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    if (fd < 0) return refuse(report, "%s: open: %s", path, strerror(errno));
+    if (fd < 0) return refuse(error, "%s: open: %s", path, strerror(errno));
     bool ok = !fstat(fd, &status);
-    if (!ok) refuse(report, "%s: stat: %s", path, strerror(errno));
-    else if (!S_ISREG(status.st_mode)) ok = refuse(report, "%s: not a regular file", path);
+    if (!ok) refuse(error, "%s: stat: %s", path, strerror(errno));
+    else if (!S_ISREG(status.st_mode)) ok = refuse(error, "%s: not a regular file", path);
     else if (status.st_size < 8)
-        ok = refuse(report, "%s: %lld bytes are too short for a safetensors file", path, (long long)status.st_size);
+        ok = refuse(error, "%s: %lld bytes are too short for a safetensors file", path, (long long)status.st_size);
     size_t size = ok ? (size_t)status.st_size : 0;
     void *map = ok ? mmap(NULL, size, PROT_READ, MAP_PRIVATE, fd, 0) : MAP_FAILED;
-    if (ok && map == MAP_FAILED) ok = refuse(report, "%s: mmap of %zu bytes: %s", path, size, strerror(errno));
+    if (ok && map == MAP_FAILED) ok = refuse(error, "%s: mmap of %zu bytes: %s", path, size, strerror(errno));
     close(fd);
     if (!ok) return false;
-    ok = safetensors_parse(st, map, size, path, error, error_size);
+    ok = safetensors_parse(st, map, size, path, error);
     if (!ok) munmap(map, size);
     st->map = ok ? map : NULL;
     st->map_size = ok ? size : 0;
@@ -283,7 +276,7 @@ static float float_of_half(uint16_t half) {
     return float_of_bits(sign | ((rest << 13) + (rest < 0x7C00 ? 112u << 23 : 224u << 23)));
 }
 
-bool safetensors_to_float(const SafeTensor *tensor, float *out, char *error, size_t error_size) {
+bool safetensors_to_float(const SafeTensor *tensor, float *out, Error *error) {
     const char *data = tensor->data;
     size_t n = tensor->size;
     uint16_t half;
@@ -302,12 +295,12 @@ bool safetensors_to_float(const SafeTensor *tensor, float *out, char *error, siz
         for (size_t i = 0; i < n; i++) out[i] = (float)(memcpy(&wide, data + 8 * i, 8), wide);
         return true;
     default:
-        return refuse((Report){error, error_size}, "%s: %s: expected F32, F16, BF16 or F64, got %s", tensor->file,
+        return refuse(error, "%s: %s: expected F32, F16, BF16 or F64, got %s", tensor->file,
                       tensor->name, dtypes[tensor->dtype].name);
     }
 }
 
-bool safetensors_to_int64(const SafeTensor *tensor, int64_t *out, char *error, size_t error_size) {
+bool safetensors_to_int64(const SafeTensor *tensor, int64_t *out, Error *error) {
     const char *data = tensor->data;
     size_t n = tensor->size;
     int32_t word;
@@ -329,7 +322,7 @@ bool safetensors_to_int64(const SafeTensor *tensor, int64_t *out, char *error, s
         for (size_t i = 0; i < n; i++) out[i] = ((const unsigned char *)data)[i];
         return true;
     default:
-        return refuse((Report){error, error_size}, "%s: %s: expected I64, I32, I16, I8 or U8, got %s", tensor->file,
+        return refuse(error, "%s: %s: expected I64, I32, I16, I8 or U8, got %s", tensor->file,
                       tensor->name, dtypes[tensor->dtype].name);
     }
 }
@@ -342,7 +335,7 @@ typedef struct {
     size_t bytes;
 } Piece;
 
-static bool check_entry(const SafeTensorEntry *entry, size_t *bytes, const char *path, Report report) {
+static bool check_entry(const SafeTensorEntry *entry, size_t *bytes, const char *path, Error *report) {
     const char *name = entry->name;
     if (!strcmp(name, "__metadata__")) return refuse(report, "%s: %s: the name is reserved", path, name);
     if (entry->ndim < 0 || entry->ndim > SAFETENSORS_MAX_DIMS)
@@ -354,7 +347,7 @@ static bool check_entry(const SafeTensorEntry *entry, size_t *bytes, const char 
     return true;
 }
 
-static Piece *plan_pieces(const SafeTensorEntry *entries, int count, const char *path, Report report) {
+static Piece *plan_pieces(const SafeTensorEntry *entries, int count, const char *path, Error *report) {
     Piece *pieces = calloc((size_t)count + 1, sizeof *pieces);
     if (!pieces) {
         refuse(report, "%s: out of memory for %d tensors", path, count);
@@ -374,7 +367,7 @@ static Piece *plan_pieces(const SafeTensorEntry *entries, int count, const char 
 }
 
 /* Takes over `value`, which is NULL where it could not be made.  `object` is the file's, or its metadata. */
-static bool add_json(json_t *object, const char *name, json_t *value, const char *path, Report report) {
+static bool add_json(json_t *object, const char *name, json_t *value, const char *path, Error *report) {
     if (json_object_get(object, name)) {
         json_decref(value);
         return refuse(report, "%s: %s: the name stands twice", path, name);
@@ -392,7 +385,7 @@ static json_t *describe(const Piece *piece, size_t offset) {
 }
 
 static char *print_json(const Piece *pieces, int count, const SafeMetadata *metadata, int metadata_count,
-                        const char *path, Report report) {
+                        const char *path, Error *report) {
     json_t *root = json_object(), *map = json_object();
     bool ok = !metadata_count || add_json(root, "__metadata__", json_incref(map), path, report);
     for (int i = 0; ok && i < metadata_count; i++)
@@ -411,7 +404,7 @@ static char *print_json(const Piece *pieces, int count, const SafeMetadata *meta
 
 /* The length, the JSON and the spaces that bring the data to a multiple of 8. */
 static char *make_header(const Piece *pieces, int count, const SafeMetadata *metadata, int metadata_count, size_t *size,
-                         const char *path, Report report) {
+                         const char *path, Error *report) {
     char *json = print_json(pieces, count, metadata, metadata_count, path, report), *header = NULL;
     size_t length = json ? strlen(json) : 0, padded = (length + 7) / 8 * 8;
     uint64_t stored = padded;
@@ -448,15 +441,14 @@ static bool write_pieces(FILE *file, const void *content) {
 }
 
 bool safetensors_write(const char *path, const SafeTensorEntry *entries, int count, const SafeMetadata *metadata,
-                       int metadata_count, char *error, size_t error_size) {
-    Report report = {error, error_size};
+                       int metadata_count, Error *error) {
     size_t header_size;
-    char why[FILE_ERROR];
-    Piece *pieces = plan_pieces(entries, count, path, report);
+    Error why;
+    Piece *pieces = plan_pieces(entries, count, path, error);
     if (!pieces) return false;
-    char *header = make_header(pieces, count, metadata, metadata_count, &header_size, path, report);
+    char *header = make_header(pieces, count, metadata, metadata_count, &header_size, path, error);
     Content content = {header, header_size, pieces, count};
-    bool ok = header && (file_replace(path, write_pieces, &content, why) || refuse(report, "%s: %s", path, why));
+    bool ok = header && (file_replace(path, write_pieces, &content, &why) || refuse(error, "%s: %s", path, why.text));
     free(header);
     free(pieces);
     return ok;

@@ -9,7 +9,11 @@
 #ifndef VIT_DATA_COCO_H
 #define VIT_DATA_COCO_H
 
-#include "core/files.h"
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "core/error.h"
 
 enum { COCO_CATEGORY_MOST = 65535 };
 
@@ -52,10 +56,10 @@ typedef struct {
 } Coco;
 
 /* False: `error` says what is wrong, nothing to close. */
-bool coco_read(Coco *coco, const char *path, char error[FILE_ERROR]);
+bool coco_read(Coco *coco, const char *path, Error *error);
 
 /* The same for a file in memory; `piece` as in json_lists_parse. */
-bool coco_parse(Coco *coco, const void *bytes, size_t size, size_t piece, char error[FILE_ERROR]);
+bool coco_parse(Coco *coco, const void *bytes, size_t size, size_t piece, Error *error);
 
 void coco_close(Coco *coco);
 
@@ -64,10 +68,10 @@ void coco_add_image(Coco *coco, int64_t id, const char *file_name, int width, in
 void coco_add_category(Coco *coco, int64_t id, const char *name);
 void coco_add_annotation(Coco *coco, int64_t id, int64_t image_id, int64_t category_id, const double box[4],
                          double area, bool crowd);
-bool coco_finish(Coco *coco, char error[FILE_ERROR]); /* false: closed */
+bool coco_finish(Coco *coco, Error *error); /* false: closed */
 
 /* Every picture is there, in `folder`.  False: `error` names the first that is not and counts the others. */
-bool coco_check_files(const Coco *coco, const char *folder, char error[FILE_ERROR]);
+bool coco_check_files(const Coco *coco, const char *folder, Error *error);
 
 /* The place of that id in the table, or -1. */
 int coco_find_image(const Coco *coco, int64_t id);

@@ -293,19 +293,13 @@ void detr_backward(Detr *detr, void (*final)(float *gradients, size_t n)) {
 
 /* == Description ================================================================================================== */
 
-static size_t params_below(const Detr *detr, const char *prefix) {
-    size_t total = 0;
-    for (int i = 0; i < detr->params.count; i++)
-        if (!detr->params.items[i].frozen && !strncmp(detr->params.items[i].name, prefix, strlen(prefix)))
-            total += detr->params.items[i].size;
-    return total;
-}
-
 /* Those of convolutions; the batch norms' constants are not counted, as in the papers. */
 static size_t frozen_weights(const Detr *detr) {
     size_t total = 0;
-    for (int i = 0; i < detr->params.count; i++)
-        if (detr->params.items[i].frozen && detr->params.items[i].ndim == 4) total += detr->params.items[i].size;
+    for (int i = 0; i < params_count(&detr->params); i++) {
+        const Param *p = params_at(&detr->params, i);
+        if (p->frozen && p->ndim == 4) total += p->size;
+    }
     return total;
 }
 
@@ -323,7 +317,8 @@ size_t detr_training_macs(Detr *detr, int H, int W) {
 }
 
 static void describe_row(const Detr *detr, FILE *out, const char *prefix, const char *what, size_t macs) {
-    fprintf(out, "  %-22s %-36s %12zu %12.3f\n", prefix, what, params_below(detr, prefix), (double)macs / 1e9);
+    fprintf(out, "  %-22s %-36s %12zu %12.3f\n", prefix, what, params_size_of(&detr->params, prefix),
+            (double)macs / 1e9);
 }
 
 void detr_describe(Detr *detr, FILE *out, int H, int W) {

@@ -21,7 +21,7 @@
 
 enum { HIDDEN_LAYERS = PERCEPTRON_LAYERS - 1 };
 
-void perceptron_declare(Perceptron *p, Params *params, const char *prefix, int dim, int out, ParamInit weight) {
+static void perceptron_declare(Perceptron *p, Params *params, const char *prefix, int dim, int out, ParamInit weight) {
     for (int i = 0; i < PERCEPTRON_LAYERS; i++) {
         char name[PARAM_NAME_SIZE];
         snprintf(name, sizeof name, "layers.%d.", i);
@@ -30,7 +30,8 @@ void perceptron_declare(Perceptron *p, Params *params, const char *prefix, int d
     }
 }
 
-void perceptron_plan(Perceptron *p, Plan *plan, const char *prefix, size_t n) {
+/* dhidden lives until the caller's plan_release. */
+static void perceptron_plan(Perceptron *p, Plan *plan, const char *prefix, size_t n) {
     size_t bytes = n * (size_t)p->layers[0].out * sizeof(real);
     for (int i = 0; i < HIDDEN_LAYERS; i++) {
         plan_keep(plan, prefix, "hidden", &p->hidden[i], bytes);
@@ -38,7 +39,7 @@ void perceptron_plan(Perceptron *p, Plan *plan, const char *prefix, size_t n) {
     }
 }
 
-void perceptron_forward(const Perceptron *p, real *y, const real *x, size_t n) {
+static void perceptron_forward(const Perceptron *p, real *y, const real *x, size_t n) {
     const Dropout none = {0};
     for (int i = 0; i < HIDDEN_LAYERS; i++) {
         projection_forward(&p->layers[i], p->hidden[i], x, n);
@@ -48,7 +49,8 @@ void perceptron_forward(const Perceptron *p, real *y, const real *x, size_t n) {
     projection_forward(&p->layers[HIDDEN_LAYERS], y, x, n);
 }
 
-void perceptron_backward(const Perceptron *p, real *dx, const real *dy, const real *x, size_t n) {
+/* dx (=);  parameters (+=). */
+static void perceptron_backward(const Perceptron *p, real *dx, const real *dy, const real *x, size_t n) {
     for (int i = HIDDEN_LAYERS; i > 0; i--) {
         projection_backward(&p->layers[i], p->dhidden[i - 1], dy, p->hidden[i - 1], n);
         relu_dropout_backward(p->dhidden[i - 1], p->dhidden[i - 1], p->hidden[i - 1], 0,
@@ -399,17 +401,16 @@ void detr_decoder_destroy(DetrDecoder *d) {
  * backward  dout = dlogits Wc + bbox_embed's, du = dboxes s (1 - s), draw = sum over layers of du's first two. */
 
 /* -log((1 - p) / p) with p = 0.01: at first nearly nothing is anything. */
-static float rare(const Param *p, size_t i) {
-    (void)p;
-    (void)i;
-    return -4.59511985f;
+static void rare(float *x, const Param *p, uint64_t seed, uint32_t tensor) {
+    (void)seed, (void)tensor;
+    for (size_t i = 0; i < p->size; i++) x[i] = -4.59511985f;
 }
 
 void detr_heads_create(DetrHeads *heads, int M, int columns, Params *params) {
     *heads = (DetrHeads){.begin = params->total};
     projection_declare_as(&heads->class_embed, params, "", "class_embed.", M, columns, INIT_FAN_IN_UNIFORM,
                           INIT_FAN_IN_UNIFORM);
-    params_start_with(params, rare);
+    params_draw_with(params, rare);
     perceptron_declare(&heads->box, params, "bbox_embed.", M, 4, INIT_FAN_IN_UNIFORM);
 }
 

@@ -19,12 +19,6 @@ typedef struct {
     real *dhidden[PERCEPTRON_LAYERS - 1]; /* scratch */
 } Perceptron;
 
-void perceptron_declare(Perceptron *p, Params *params, const char *prefix, int dim, int out, ParamInit weight);
-/* dhidden lives until the caller's plan_release. */
-void perceptron_plan(Perceptron *p, Plan *plan, const char *prefix, size_t n);
-void perceptron_forward(const Perceptron *p, real *y, const real *x, size_t n);
-/* dx (=);  parameters (+=). */
-void perceptron_backward(const Perceptron *p, real *dx, const real *dy, const real *x, size_t n);
 size_t perceptron_macs(const Perceptron *p, size_t n);
 
 typedef struct {

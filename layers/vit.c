@@ -433,14 +433,6 @@ double vit_moved_bytes(const Vit *vit, int B) {
     return bytes * B / vit->batch + 10 * sizeof(float) * (double)vit->params.total;
 }
 
-static size_t params_below(const Vit *vit, const char *prefix) {
-    size_t total = 0;
-    for (int i = 0; i < vit->params.count; i++)
-        if (!vit->params.items[i].frozen && !strncmp(vit->params.items[i].name, prefix, strlen(prefix)))
-            total += vit->params.items[i].size;
-    return total;
-}
-
 /* Kept bytes of one image below a prefix; the training plan's where there is one. */
 static double kept_below(const Vit *vit, const char *prefix) {
     const Plan *plan = vit->training.count ? &vit->training : &vit->inference;
@@ -452,8 +444,8 @@ static double kept_below(const Vit *vit, const char *prefix) {
 }
 
 static void describe_row(const Vit *vit, FILE *out, const char *prefix, const char *what, size_t macs) {
-    fprintf(out, "  %-18s %-28s %10zu %12.3f %12.1f\n", prefix, what, params_below(vit, prefix), (double)macs / 1e6,
-            kept_below(vit, prefix) / 1024);
+    fprintf(out, "  %-18s %-28s %10zu %12.3f %12.1f\n", prefix, what, params_size_of(&vit->params, prefix),
+            (double)macs / 1e6, kept_below(vit, prefix) / 1024);
 }
 
 static void describe_block(const Vit *vit, FILE *out, const Stage *stage, int i) {
