@@ -1,6 +1,6 @@
 /* JSON files that are lists of records, read as a stream: COCO's annotations (450 MB) and results.  Memory holds one
  * record at a time.  Every byte is checked by the JSON library, jansson, also where no field asks for it; only the
- * brackets, commas and keys around the records are walked here.  docs/detection.md has the libraries compared. */
+ * brackets, commas and keys around the records are walked here.  docs/design.md has the libraries compared. */
 #ifndef VIT_CORE_JSON_LISTS_H
 #define VIT_CORE_JSON_LISTS_H
 
