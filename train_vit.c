@@ -537,7 +537,7 @@ typedef struct {
 } Fit;
 
 static bool fit_grid(Fit *fit, float *to, const Param *p, const SafeTensor *tensor) {
-    const Param *origin = params_find(&fit->origin.params, p->name);
+    const Param *origin = params_find(&fit->origin.model.params, p->name);
     ParamGrid grid;
     char error[ERROR_SIZE];
     if (!grid_of_tensor(&grid, p, origin ? &origin->grid : NULL, tensor->ndim, tensor->shape)) return false;
@@ -557,7 +557,7 @@ static bool fit_head(Fit *fit, float *to, const Param *p, const SafeTensor *tens
     bool rest = tensor->ndim == p->ndim && (p->ndim < 2 || tensor->shape[1] == (size_t)p->shape[1]);
     if (strncmp(p->name, "head.", 5) || !rest || is_looking(fit->run->s)) return false;
     if (tensor->shape[0] == (size_t)p->shape[0]) return false;
-    params_draw(&fit->run->vit.params, p, fit->run->s->seed, to);
+    params_draw(&fit->run->vit.model.params, p, fit->run->s->seed, to);
     fit->classes = tensor->shape[0];
     return true;
 }
@@ -586,7 +586,7 @@ static void weights_load(Run *run) {
     static Fit fit;
     fit.run = run;
     origin_create(&fit.origin, s->init);
-    checkpoint_load_weights(&run->vit.params, s->init, &(CheckpointFit){fit_tensor, &fit});
+    checkpoint_load_weights(&run->vit.model.params, s->init, &(CheckpointFit){fit_tensor, &fit});
     vit_destroy(&fit.origin);
     if (distributed_rank() > 0 || s->bench) return;
     if (fit.resampled) {
@@ -606,11 +606,11 @@ static void model_open(Run *run, int batch, bool training) {
     vit_create(&run->vit, &config);
     vit_plan(&run->vit, batch, training);
     vit_allocate(&run->vit);
-    params_allocate(&run->vit.params, training);
+    params_allocate(&run->vit.model.params, training);
     if (*run->s->init) {
         weights_load(run);
     } else {
-        params_initialize(&run->vit.params, run->s->seed);
+        params_initialize(&run->vit.model.params, run->s->seed);
         vit_draw_buffers(&run->vit, run->s->seed, 0);
     }
 }
@@ -683,7 +683,7 @@ static double train_step(Run *run) {
     RunState *state = &run->training.state;
     LoaderPart images;
     double loss = 0;
-    device_zero(vit->params.grads, vit->params.total * sizeof(float));
+    device_zero(vit->model.params.grads, vit->model.params.total * sizeof(float));
     vit_draw_buffers(vit, run->s->seed, (uint32_t)state->step);
     for (int first = begin; first < end; first += images.n) {
         loader_next(&run->loader, &images);
@@ -695,7 +695,7 @@ static double train_step(Run *run) {
     all_reduce_finish();
     loss = step_agree(run, loss);
     training_stop_on_bad(&run->training, "the loss", loss);
-    state->gradient_norm = adamw_step(&run->adamw, &vit->params, state->lr, (int)state->step + 1);
+    state->gradient_norm = adamw_step(&run->adamw, &vit->model.params, state->lr, (int)state->step + 1);
     training_stop_on_bad(&run->training, "the norm of the gradient", (double)state->gradient_norm);
     return loss;
 }
@@ -717,8 +717,8 @@ static Accuracy evaluate(Run *run) {
     size_t count = run->test.count, done = 0;
     double hits[3] = {0}; /* top-1, top-5, ranks that were stopped */
     int C = run->s->num_classes;
-    if (vit->params.ema) params_view(&vit->params, vit->params.ema);
-    vit_set_training(vit, false);
+    if (vit->model.params.ema) params_view(&vit->model.params, vit->model.params.ema);
+    model_set_training(&vit->model, false);
     loader_start(&run->test_loader, 0, 0);
     while (!stop_signal && loader_next(&run->test_loader, &images)) {
         vit_load_pixels(vit, images.pixels, run->test.mean, run->test.std, images.n);
@@ -735,8 +735,8 @@ static Accuracy evaluate(Run *run) {
     hits[2] = stop_signal != 0;
     distributed_sum(hits, 3);
     run->training.stopping = hits[2] > 0;
-    if (vit->training.count) vit_set_training(vit, true);
-    params_view(&vit->params, vit->params.values);
+    if (model_trains(&vit->model)) model_set_training(&vit->model, true);
+    params_view(&vit->model.params, vit->model.params.values);
     return (Accuracy){100 * hits[0] / (double)count, 100 * hits[1] / (double)count};
 }
 
@@ -801,7 +801,7 @@ static RunStrings run_strings(Run *run) {
 static void begin_training(Run *run) {
     const Settings *s = run->s;
     Training *t = &run->training;
-    Params *params = &run->vit.params;
+    Params *params = &run->vit.model.params;
     RunStrings strings = run_strings(run);
     char stem[128];
     run->adamw = (AdamW){s->beta1, s->beta2, s->eps, s->weight_decay, s->clip_grad, s->ema_decay, 1};
@@ -834,10 +834,10 @@ static void announce(const Run *run) {
                "cut out and scaled in training, the centre in tests\n",
                run->train.name, run->train.height, run->train.width, s->img_size[0], s->img_size[1]);
     printf("%s: %zu parameters, %.1f million multiply-adds an image, %.0f MiB of activations\n",
-           s->attn->name, run->vit.params.parameters, (double)vit_macs(&run->vit) / 1e6,
-           (double)vit_activation_bytes(&run->vit) / (1 << 20));
+           s->attn->name, run->vit.model.params.parameters, (double)vit_macs(&run->vit) / 1e6,
+           (double)model_activation_bytes(&run->vit.model) / (1 << 20));
     printf("%s: %d epochs of %llu batches of %d images, %d at a time\n", s->run_dir, s->epochs,
-           (unsigned long long)run->training.batches, s->batch_size, run->vit.batch);
+           (unsigned long long)run->training.batches, s->batch_size, run->vit.model.batch);
     training_print_resumed(&run->training);
     fflush(stdout);
 }
@@ -910,10 +910,10 @@ static int mode_eval(Run *run) {
 static void bench_batch(Run *run, bool training) {
     Vit *vit = &run->vit;
     int begin = local_first(run), end = begin + local_batch(run);
-    if (training) device_zero(vit->params.grads, vit->params.total * sizeof(float));
+    if (training) device_zero(vit->model.params.grads, vit->model.params.total * sizeof(float));
     if (training) vit_draw_buffers(vit, run->s->seed, (uint32_t)run->training.state.step);
     for (int first = begin, B; first < end; first += B) {
-        B = end - first < vit->batch ? end - first : vit->batch;
+        B = end - first < vit->model.batch ? end - first : vit->model.batch;
         vit_load_pixels(vit, run->pixels, run->train.mean, run->train.std, B);
         if (training) {
             micro_step(run, first, B, first + B == end);
@@ -923,7 +923,7 @@ static void bench_batch(Run *run, bool training) {
         }
     }
     all_reduce_finish();
-    if (training) adamw_step(&run->adamw, &vit->params, 1e-4f, (int)++run->training.state.step);
+    if (training) adamw_step(&run->adamw, &vit->model.params, 1e-4f, (int)++run->training.state.step);
     device_synchronize();
 }
 
@@ -931,7 +931,7 @@ static void bench_training(void *run) { bench_batch(run, true); }
 static void bench_inference(void *run) { bench_batch(run, false); }
 
 static RunSpeed bench_speed(Run *run, bool training) {
-    vit_set_training(&run->vit, training);
+    model_set_training(&run->vit.model, training);
     return run_speed(training ? bench_training : bench_inference, run, run->s->batch_size, (double)run->s->bench_seconds);
 }
 
@@ -940,7 +940,7 @@ static int mode_bench(Run *run) {
     int batch = micro_batch_choose(run), C = s->num_classes;
     model_open(run, batch, true);
     buffers_open(run, batch);
-    params_allocate_optimizer(&run->vit.params, false);
+    params_allocate_optimizer(&run->vit.model.params, false);
     run->adamw = (AdamW){s->beta1, s->beta2, s->eps, s->weight_decay, s->clip_grad, 0, 1};
     for (size_t i = 0; i < (size_t)batch * 3 * (size_t)s->img_size[0] * (size_t)s->img_size[1]; i++)
         run->pixels[i] = (uint8_t)rng_bits(s->seed, RNG_TEST, 0, 0, i);
@@ -954,14 +954,14 @@ static int mode_bench(Run *run) {
     double gflops = 3 * 2 * (double)vit_macs(&run->vit) * train.images_per_s / 1e9 / distributed_ranks();
     if (distributed_rank() > 0) return 0;
     const Attention *a = &vit_block(&run->vit, 0)->attention;
-    const Plan *training = &run->vit.training, *inference = &run->vit.inference;
+    const Plan *training = &run->vit.model.training, *inference = &run->vit.model.inference;
     printf("{\"attn\": \"%s\", \"algorithm\": \"%s\", \"device\": \"%s\", \"tokens\": %d, \"ranks\": %d, "
            "\"batch_size\": %d, \"micro_batch\": %d, \"params\": %zu, \"macs\": %zu, \"train_images_per_s\": %.2f, "
            "\"infer_images_per_s\": %.2f, \"train_batch_seconds\": %.6f, \"infer_batch_seconds\": %.6f, "
            "\"train_bytes\": %zu, \"infer_bytes\": %zu, \"peak_bytes\": %zu, \"gemm_peak_gflops\": %.1f, "
            "\"mfu\": %.4f, \"moved_bytes\": %.0f, \"memory_peak_gbytes\": %.1f, \"bandwidth_fraction\": %.4f}\n",
            s->attn->name, a->op->path ? a->op->path(a) : a->op->name, kernels_device(), run->vit.N,
-           distributed_ranks(), s->batch_size, batch, run->vit.params.parameters, vit_macs(&run->vit),
+           distributed_ranks(), s->batch_size, batch, run->vit.model.params.parameters, vit_macs(&run->vit),
            train.images_per_s, infer.images_per_s, train.fastest, infer.fastest,
            plan_bytes(training) + training->workspace, plan_bytes(inference) + inference->workspace,
            device_peak_bytes(), peak, gflops / peak, moved, memory,
@@ -1174,7 +1174,7 @@ static int mode_parity(Run *run) {
 
     model_open(run, B, true);
     buffers_open(run, B);
-    run_parity_parameters(&vit->params, &st);
+    run_parity_parameters(&vit->model.params, &st);
     for (int b = 0; b < B; b++) {
         if (wanted[b] < 0 || wanted[b] >= C)
             die("%s: label %lld of image %d is outside 0..%d", s->parity, (long long)wanted[b], b, C - 1);
@@ -1192,7 +1192,7 @@ static int mode_parity(Run *run) {
     float mean = (float)(loss / B);
     const SafeTensorEntry outputs[] = {{"logits", SAFE_F32, 2, {(size_t)B, (size_t)C}, run->logits},
                                        {"loss", SAFE_F32, 1, {1}, &mean}};
-    run_parity_write(s->out, outputs, 2, &vit->params);
+    run_parity_write(s->out, outputs, 2, &vit->model.params);
     free(wanted);
     free(pixels);
     safetensors_close(&st);

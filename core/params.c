@@ -184,6 +184,15 @@ const Param *params_not_finite(const Params *params, const float *arena) {
     return found;
 }
 
+size_t params_size_of(const Params *params, const char *prefix) {
+    size_t total = 0;
+    for (int i = 0; i < params->count; i++) {
+        const Param *p = &params->items[i];
+        if (!p->frozen && !strncmp(p->name, prefix, strlen(prefix))) total += p->size;
+    }
+    return total;
+}
+
 const Param *params_find(const Params *params, const char *name) {
     for (int i = 0; i < params->count; i++)
         if (!strcmp(params->items[i].name, name)) return &params->items[i];

@@ -104,6 +104,9 @@ void params_draw(const Params *params, const Param *p, uint64_t seed, float *hos
 /* The first tensor of `arena` (values or ema) that holds an infinity or a NaN, or NULL. */
 const Param *params_not_finite(const Params *params, const float *arena);
 
+/* Floats of the learned tensors whose names begin with `prefix`. */
+size_t params_size_of(const Params *params, const char *prefix);
+
 /* The tensor of that name, or NULL. */
 const Param *params_find(const Params *params, const char *name);
 

@@ -341,8 +341,7 @@ static void places_backward(DetrDecoder *d, const DetrDecoderLayer *layer, const
 }
 
 void detr_decoder_backward(DetrDecoder *d, real *dmemory, const real *dout, const float *draw_boxes, const real *memory,
-                           const TokenGrid *grid, const int *sizes, const Dropout *dropout,
-                           void (*final)(size_t from, void *context), void *context) {
+                           const TokenGrid *grid, const int *sizes, const Dropout *dropout, FinalGradients *final) {
     Rows rows = {grid->B, d->Q};
     size_t n = rows_total(rows), all = n * (size_t)d->M;
     size_t keys = (size_t)grid->B * (size_t)(grid->h * grid->w) * (size_t)d->M;
@@ -370,9 +369,9 @@ void detr_decoder_backward(DetrDecoder *d, real *dmemory, const real *dout, cons
         places_backward(d, layer, draw_boxes, sizes, grid->B);
         queries_backward(d, grid->B);
         add_forward(d->dt, d->dt, d->dte, all);
-        final(layer->begin, context);
+        gradients_final(final, layer->begin);
     }
-    final(d->begin, context);
+    gradients_final(final, d->begin);
 }
 
 size_t detr_decoder_macs(const DetrDecoder *d, size_t N) {

@@ -71,8 +71,7 @@ void detr_decoder_forward(DetrDecoder *d, const real *memory, const TokenGrid *g
                           const Dropout *dropout, bool all);
 /* dmemory (=) from dout [L,B,Q,M] and draw_boxes [B,Q,2], the boxes' part of raw's gradient. */
 void detr_decoder_backward(DetrDecoder *d, real *dmemory, const real *dout, const float *draw_boxes, const real *memory,
-                           const TokenGrid *grid, const int *sizes, const Dropout *dropout,
-                           void (*final)(size_t from, void *context), void *context);
+                           const TokenGrid *grid, const int *sizes, const Dropout *dropout, FinalGradients *final);
 size_t detr_decoder_macs(const DetrDecoder *d, size_t N);
 void detr_decoder_destroy(DetrDecoder *d);
 

@@ -109,9 +109,9 @@ static void test_models(void **state) {
         vit_create(&small, &config);
         config.img_h = 56;
         vit_create(&large, &config);
-        assert_int_equal(small.params.count, large.params.count);
-        for (int t = 0; t < small.params.count; t++) {
-            const Param *a = &small.params.items[t], *b = &large.params.items[t];
+        assert_int_equal(small.model.params.count, large.model.params.count);
+        for (int t = 0; t < small.model.params.count; t++) {
+            const Param *a = &small.model.params.items[t], *b = &large.model.params.items[t];
             size_t shape[PARAM_MAX_DIMS];
             ParamGrid grid;
             if (a->size == b->size) continue;
