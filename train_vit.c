@@ -26,7 +26,8 @@
 #include "data/sheet.h"
 #include "layers/attention/feature_map.h"
 #include "layers/attention/relative.h"
-#include "layers/resample_grid.h"
+#include "layers/attention_picture.h"
+#include "layers/fit_weights.h"
 #include "layers/vit.h"
 
 enum { ERROR_SIZE = 512 };
@@ -525,47 +526,6 @@ static bool is_looking(const void *settings) {
     return s->eval || s->bench || s->describe || s->predict.count || *s->parity || *s->show_batch;
 }
 
-/* What --init changes on the way: tables on a grid of another size are resampled, and training starts with a new head
- * where the classes are others. */
-typedef struct {
-    const Run *run;
-    Vit origin; /* the model that the weights are from, declared but without memory; nothing where no file tells */
-    int resampled;
-    const Param *first; /* of those, and its grid in the file */
-    ParamGrid grid;
-    size_t classes;                   /* in the file, where the head is another one */
-} Fit;
-
-static bool fit_grid(Fit *fit, float *to, const Param *p, const SafeTensor *tensor) {
-    const Param *origin = params_find(&fit->origin.model.params, p->name);
-    ParamGrid grid;
-    char error[ERROR_SIZE];
-    if (!grid_of_tensor(&grid, p, origin ? &origin->grid : NULL, tensor->ndim, tensor->shape)) return false;
-    if (grid.rows == p->grid.rows && grid.columns == p->grid.columns) return false;
-    float *from = xcalloc(tensor->size, sizeof *from, "resampling");
-    if (!safetensors_to_float(tensor, from, error, sizeof error)) die("%s", error);
-    grid_resample(to, p, from, &grid);
-    free(from);
-    if (!fit->resampled++) {
-        fit->first = p;
-        fit->grid = grid;
-    }
-    return true;
-}
-
-static bool fit_head(Fit *fit, float *to, const Param *p, const SafeTensor *tensor) {
-    bool rest = tensor->ndim == p->ndim && (p->ndim < 2 || tensor->shape[1] == (size_t)p->shape[1]);
-    if (strncmp(p->name, "head.", 5) || !rest || is_looking(fit->run->s)) return false;
-    if (tensor->shape[0] == (size_t)p->shape[0]) return false;
-    params_draw(&fit->run->vit.model.params, p, fit->run->s->seed, to);
-    fit->classes = tensor->shape[0];
-    return true;
-}
-
-static bool fit_tensor(float *to, const Param *p, const SafeTensor *tensor, void *context) {
-    return fit_grid(context, to, p, tensor) || fit_head(context, to, p, tensor);
-}
-
 /* The model that a checkpoint of ours was made for, so that its grids are known. */
 static void origin_create(Vit *origin, const char *checkpoint) {
     Config config;
@@ -581,23 +541,15 @@ static void origin_create(Vit *origin, const char *checkpoint) {
     free(text);
 }
 
+/* Weights from a file; where training starts from them, a head of other classes is drawn afresh. */
 static void weights_load(Run *run) {
     const Settings *s = run->s;
-    static Fit fit;
-    fit.run = run;
-    origin_create(&fit.origin, s->init);
-    checkpoint_load_weights(&run->vit.model.params, s->init, &(CheckpointFit){fit_tensor, &fit});
-    vit_destroy(&fit.origin);
-    if (distributed_rank() > 0 || s->bench) return;
-    if (fit.resampled) {
-        char more[32] = "";
-        if (fit.resampled > 1) snprintf(more, sizeof more, " and %d more", fit.resampled - 1);
-        printf("%s: resampled bicubically: %s from %dx%d to %dx%d%s\n", s->init, fit.first->name, fit.grid.rows,
-               fit.grid.columns, fit.first->grid.rows, fit.first->grid.columns, more);
-    }
-    if (fit.classes)
-        printf("%s: its head has %zu classes, this model %d: the head is drawn afresh\n", s->init, fit.classes,
-               s->num_classes);
+    static Vit origin;
+    origin_create(&origin, s->init);
+    const char *head = is_looking(s) ? NULL : "head.";
+    FittedWeights fitted = fit_weights(&run->vit.model, s->init, &origin.model, head, s->seed);
+    vit_destroy(&origin);
+    if (distributed_rank() == 0 && !s->bench) fitted_weights_print(&fitted, stdout);
 }
 
 /* Builds the model for `batch` images at a time and gives it its first weights. */
@@ -1038,88 +990,6 @@ static const char *const *class_names(const Run *run, char **owned) {
     return count == run->s->num_classes ? names : NULL;
 }
 
-typedef void (*AttentionRow)(const Attention *a, float *weights, int b, int head, int query);
-
-/* The row of token `query` of the first image; NaN where the operator has none,
- * and where the class token is yet to join. */
-static void attention_row(float *row, AttentionRow of, const Vit *vit, const Attention *a, int head, int query) {
-    int absent = vit->N - a->N;
-    for (int m = 0; m < vit->N; m++) row[m] = NAN;
-    if (of && query >= absent) of(a, row + absent, 0, head, query - absent);
-}
-
-/* to [depth,heads,count,N]: the rows of these queries, or of the first `count` tokens,
- * from op->weights or op->spatial. */
-static void attention_rows(float *to, const Run *run, bool spatial, const int64_t *queries, int count) {
-    const Vit *vit = &run->vit;
-    int heads = run->s->heads.at[0];
-    for (int row = 0; row < vit->depth * heads * count; row++) {
-        const Attention *a = &vit_block(vit, row / (heads * count))->attention;
-        int query = queries ? (int)queries[row % count] : row % count;
-        attention_row(to + (size_t)row * (size_t)vit->N, spatial ? a->op->spatial : a->op->weights, vit, a,
-                      row / count % heads, query);
-    }
-}
-
-/* norms [depth+1,N]: the length of every token of the first image before the first block and after each. */
-static void stream_norms(float *norms, const Vit *vit) {
-    const Stage *stage = &vit->stages[0];
-    size_t M = (size_t)stage->config.dim, N = (size_t)vit->N;
-    float *x = xcalloc(N * M, sizeof *x, "attention picture");
-    for (int i = 0; i <= vit->depth; i++) {
-        const Station *s = &stage->stations[2 * i];
-        float *row = norms + (size_t)i * N;
-        size_t absent = N - (size_t)s->N;
-        real_download(x, s->x, (size_t)s->N * M);
-        for (size_t n = 0; n < N; n++) {
-            double squares = n < absent ? NAN : 0;
-            for (size_t c = 0; n >= absent && c < M; c++)
-                squares += (double)x[(n - absent) * M + c] * x[(n - absent) * M + c];
-            row[n] = (float)sqrt(squares);
-        }
-    }
-    free(x);
-}
-
-/* Writes what pictures of attention are made of, for the first image: what each head of each layer weighs from a few
- * query tokens, weights and spatial (what the distance alone decides) [depth,heads,queries,N]; matrix and
- * spatial_matrix [depth,heads,N,N], the same from all tokens, where they stay below 64 MB; norms [depth+1,N]; queries
- * [queries] as token numbers; image [Hi,Wi,3]. */
-static void attention_write(Run *run) {
-    enum { QUERIES = 4, MOST = 1 << 24 };
-    Vit *vit = &run->vit;
-    size_t depth = (size_t)vit->depth, H = (size_t)run->s->heads.at[0], N = (size_t)vit->N, count = QUERIES;
-    size_t rows = depth * H;
-    size_t height = (size_t)run->s->img_size[0], width = (size_t)run->s->img_size[1];
-    bool whole = rows * N * N <= MOST;
-    const char *what = "attention picture";
-    int prefix = vit->config.class_token;
-    int64_t queries[QUERIES];
-    char error[ERROR_SIZE], grid[32];
-    for (int q = 0; q < QUERIES; q++) /* the centre of each quadrant */
-        queries[q] = prefix + (vit->Hg * (1 + 2 * (q / 2)) / 4) * vit->Wg + vit->Wg * (1 + 2 * (q % 2)) / 4;
-    SafeTensorEntry out[] = {
-        {"weights", SAFE_F32, 4, {depth, H, count, N}, xcalloc(rows * count, N * sizeof(float), what)},
-        {"spatial", SAFE_F32, 4, {depth, H, count, N}, xcalloc(rows * count, N * sizeof(float), what)},
-        {"image", SAFE_F32, 3, {height, width, 3}, xcalloc(3 * height, width * sizeof(float), what)},
-        {"norms", SAFE_F32, 2, {depth + 1, N}, xcalloc(depth + 1, N * sizeof(float), what)},
-        {"queries", SAFE_I64, 1, {count}, queries},
-        {"matrix", SAFE_F32, 4, {depth, H, N, N}, whole ? xcalloc(rows * N, N * sizeof(float), what) : NULL},
-        {"spatial_matrix", SAFE_F32, 4, {depth, H, N, N}, whole ? xcalloc(rows * N, N * sizeof(float), what) : NULL},
-    };
-    attention_rows((float *)out[0].data, run, false, queries, QUERIES);
-    attention_rows((float *)out[1].data, run, true, queries, QUERIES);
-    for (size_t i = 0; i < 3 * height * width; i++) ((float *)out[2].data)[i] = (float)run->pixels[i] / 255;
-    stream_norms((float *)out[3].data, vit);
-    if (whole) attention_rows((float *)out[5].data, run, false, NULL, vit->N);
-    if (whole) attention_rows((float *)out[6].data, run, true, NULL, vit->N);
-    snprintf(grid, sizeof grid, "%dx%d", vit->Hg, vit->Wg);
-    SafeMetadata metadata[] = {{"grid", grid}, {"attn", run->s->attn->name}};
-    if (!safetensors_write(run->s->attention, out, whole ? 7 : 5, metadata, 2, error, sizeof error)) die("%s", error);
-    for (int i = 0; i < 7; i++)
-        if (out[i].data != queries) free((void *)out[i].data);
-}
-
 static int mode_predict(Run *run) {
     Vit *vit = &run->vit;
     char *owned = NULL;
@@ -1132,7 +1002,7 @@ static int mode_predict(Run *run) {
         vit_forward(vit, 1, false);
         real_download(run->logits, vit->logits, (size_t)run->s->num_classes);
         print_prediction(run->s->predict.items[i], run->logits, run->s->num_classes, names);
-        if (i == 0 && *run->s->attention) attention_write(run);
+        if (i == 0 && *run->s->attention) attention_picture_write(vit, run->pixels, run->s->attention);
     }
     free(owned);
     return 0;

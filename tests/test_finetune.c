@@ -1,5 +1,5 @@
 /* Tables on a grid of another size against PyTorch's interpolation in float64
- * (tests/reference/make_resample_fixtures.py), and which tensors have such a grid. */
+ * (tests/reference/make_resample_fixtures.py), which tensors have such a grid, and weights of one model in another. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -7,10 +7,12 @@
 
 #include <cmocka.h>
 
-#include "core/safetensors.h"
+#include "core/checkpoint.h"
+#include "layers/fit_weights.h"
 #include "layers/resample_grid.h"
 #include "layers/vit.h"
 #include "tests/check.h"
+#include "tests/scratch.h"
 
 static const char FIXTURE[] = "tests/fixtures/finetune/resample.safetensors";
 
@@ -130,12 +132,82 @@ static void test_models(void **state) {
     }
 }
 
+/* == Weights of one model in another ============================================================================== */
+
+/* 2 x 3 tokens behind a class token, and three classes. */
+static const VitConfig SMALL = {.img_h = 16, .img_w = 24, .patch_size = 8, .num_classes = 3,
+                                .stage = {{.dim = 8, .depth = 2, .heads = 2, .mlp_ratio = 2}},
+                                .class_token = true, .pos_embed = POSITIONS_LEARNED,
+                                .attention = {.attn = "softmax", .feature_map = "mlp", .relative = "none",
+                                              .rpe = "heads"}};
+
+static float *values_of(const Vit *vit, const Param *p) {
+    float *x = malloc(p->size * sizeof *x);
+    device_download(x, vit->model.params.values + p->offset, p->size * sizeof *x);
+    return x;
+}
+
+/* What the tensor has to hold, from `start`, what it held before. */
+static float *wanted_of(const Vit *after, const Param *p, const Param *before, const float *start) {
+    float *wanted = check_poison(p->size);
+    if (p->grid.axes) grid_resample(wanted, p, start, &before->grid);
+    else if (p->size != before->size) params_draw(&after->model.params, p, check_seed() + 1, wanted);
+    else memcpy(wanted, start, p->size * sizeof *wanted);
+    return wanted;
+}
+
+static void weights_fit(const Vit *before, const char *path, const VitConfig *config, const char *head,
+                        const char *told) {
+    Vit after;
+    char *line = NULL, expected[1024];
+    size_t length;
+    vit_create(&after, config);
+    params_allocate(&after.model.params, false);
+    FittedWeights fitted = fit_weights(&after.model, path, &before->model, head, check_seed() + 1);
+    for (int t = 0; t < after.model.params.count; t++) {
+        const Param *p = &after.model.params.items[t], *origin = params_find(&before->model.params, p->name);
+        float *start = values_of(before, origin), *x = values_of(&after, p);
+        float *wanted = wanted_of(&after, p, origin, start);
+        if (memcmp(x, wanted, p->size * sizeof *x)) fail_msg("%s: not what was expected", p->name);
+        free(wanted);
+        free(x);
+        free(start);
+    }
+    FILE *out = open_memstream(&line, &length);
+    fitted_weights_print(&fitted, out);
+    fclose(out);
+    snprintf(expected, sizeof expected, "%s%s", *told ? path : "", told);
+    assert_string_equal(line, expected);
+    free(line);
+    vit_destroy(&after);
+}
+
+static void test_weights(void **state) {
+    (void)state;
+    Vit before;
+    VitConfig larger = SMALL, other = SMALL;
+    const char *path = in_folder("small.safetensors");
+    vit_create(&before, &SMALL);
+    params_allocate(&before.model.params, false);
+    params_initialize(&before.model.params, check_seed());
+    checkpoint_save_weights(&before.model.params, before.model.params.values, path, NULL, 0);
+    larger.img_h = 40;
+    other.num_classes = 5;
+    weights_fit(&before, path, &SMALL, "head.", "");
+    weights_fit(&before, path, &larger, NULL,
+                ": resampled bicubically: pos_embed from 2x3 to 5x3 and 2 more\n");
+    weights_fit(&before, path, &other, "head.",
+                ": its head has 3 classes, this model 5: the head is drawn afresh\n");
+    vit_destroy(&before);
+}
+
 int main(void) {
     check_seed();
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_interpolation),
         cmocka_unit_test(test_grids),
         cmocka_unit_test(test_models),
+        cmocka_unit_test(test_weights),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }
