@@ -42,25 +42,13 @@ typedef struct {
     int scale_min, scale_max, scale_step, max_size, crop_scale_min, crop_scale_max, crop_scale_step, crop_min, crop_max,
         eval_scale;
     float max_damaged;
-    const char *backbone_blocks, *backbone_weights;
-    bool freeze_backbone, share_heads;
-    const AttentionOp *attn;
-    const FeatureMapKind *feature_map;
-    int backbone_width, dim, ffn, encoder_layers, decoder_layers, heads, queries, num_classes;
-    int dynamic_scale, ripple_algo; /* indices of choices */
-    int r_max;
-    float dropout, tau;
+    const char *backbone_weights;
     int epochs, batch_size, micro_batch, lr_drop, eval_every, eval_batch, log_every;
     float lr, lr_backbone, weight_decay, beta1, beta2, eps, clip_grad;
     int image_size[2];
     float draw_score, bench_seconds;
     uint64_t seed;
 } Settings;
-
-/* The operators that an encoder can have: those that know what padding is. */
-static bool takes_mask(const void *op) { return ((const AttentionOp *)op)->takes_mask; }
-
-static const char *const ripple_algos[] = {"auto", "dense", "window", "sat", "naive"};
 
 #define F(KIND, field) CONFIG_FIELD(KIND, Settings, field)
 static const ConfigEntry entries[] = {
@@ -120,37 +108,9 @@ static const ConfigEntry entries[] = {
     {F(INT, crop_max), "600", .min = 8, .max = 8192, .help = "And the largest"},
     {F(INT, eval_scale), "800", .min = 16, .max = 8192, .help = "Validation pictures are resized to this short side"},
 
-    {F(ITEM, attn), "softmax", .section = "model", .table = (const void *const *)attention_operators,
-     .offers = takes_mask, .noun = "operator",
-     .help = "Attention operator of the encoder"},
-    {F(STRING, backbone_blocks), "3,4,6,3", .help = "Blocks of the ResNet's four stages (ResNet-50: 3,4,6,3)"},
-    {F(INT, backbone_width), "64", .min = 1, .max = 1024, .help = "Channels of its first convolution"},
-    {F(STRING, backbone_weights), .argument = "FILE",
-     .help = "Its weights at the start, where --init gives none (safetensors, torchvision's names; "
+    {F(STRING, backbone_weights), .section = "model", .argument = "FILE",
+     .help = "Weights of the backbone at the start, where --init gives none (safetensors, torchvision's names; "
              "scripts/convert_weights.py)"},
-    {F(BOOL, freeze_backbone), "false", .help = "Train none of it (else stages 2 to 4)"},
-    {F(INT, dim), "256", .min = 4, .max = 16384, .help = "Width of the tokens"},
-    {F(INT, ffn), "2048", .min = 1, .max = 65536, .help = "Inner width of feed-forward layers"},
-    {F(INT, encoder_layers), "6", .min = 1, .max = 64, .help = "Layers of the encoder"},
-    {F(INT, decoder_layers), "6", .min = 1, .max = 64, .help = "Layers of the decoder"},
-    {F(INT, heads), "8", .min = 1, .max = 1024, .help = "Attention heads; divides dim"},
-    {F(INT, queries), "300", .min = 1, .max = 65536, .help = "Object queries"},
-    {F(CHOICE, dynamic_scale), "type3", CONFIG_CHOICES("type1", "type2", "type3", "type4"),
-     .help = "Scales of the spatial modulation: fixed, one, two or three a head"},
-    {F(INT, num_classes), "0", .min = 0, .max = COCO_CATEGORY_MOST + 1,
-     .help = "Category ids are below this (0: the data's; COCO: 91)"},
-    {F(FLOAT, dropout), "0.1", .min = 0, .max = 0.9, .help = "Dropout in encoder and decoder"},
-
-    {F(ITEM, feature_map), "mlp", .section = "attention", .table = (const void *const *)feature_maps, .noun = "map",
-     .help = "Feature map of linear and ripple attention"},
-    {F(BOOL, share_heads), "false",
-     .help = "One feature map and one projection of sticks for all heads, not one for each"},
-    {F(INT, r_max), "4", .min = 1, .max = RIPPLE_MAX_GROUPS - 1,
-     .help = "Rings of ripple attention; tokens at this distance and beyond share one weight"},
-    {F(FLOAT, tau), "0.001", .min = 0, .max = 1, .help = "Stick breaking ends when less than this is left (0: never)"},
-    {F(CHOICE, ripple_algo), "auto", .choices = ripple_algos, .choice_count = 5, .noun = "algorithm",
-     .help = "All four compute the same numbers; auto takes the one expected to be fastest"},
-
     {F(INT, epochs), "50", .section = "training", .min = 1, .max = 1e6, .help = "Passes over the training images"},
     {F(INT, batch_size), "16", .min = 1, .max = 1e5,
      .help = "Images between two updates of the parameters, of all ranks together"},
@@ -198,6 +158,7 @@ typedef struct {
 typedef struct {
     Config config;
     Settings *s;
+    DetrSettings *model;
     RunStrings strings;
     Detr detr;
     char train_json[RUN_PATH_SIZE], train_folder[RUN_PATH_SIZE], val_json[RUN_PATH_SIZE], val_folder[RUN_PATH_SIZE];
@@ -216,55 +177,10 @@ typedef struct {
 
 static bool is_shapes(const Settings *s) { return !strcmp(s->data, "shapes"); }
 
-/* "3,4,6,3" */
-static void read_blocks(const Run *run, int blocks[RESNET_STAGES]) {
-    const char *text = run->s->backbone_blocks;
-    char end;
-    if (sscanf(text, "%d,%d,%d,%d%c", &blocks[0], &blocks[1], &blocks[2], &blocks[3], &end) != RESNET_STAGES ||
-        blocks[0] < 1 || blocks[1] < 1 || blocks[2] < 1 || blocks[3] < 1 || blocks[0] > 99 || blocks[1] > 99 ||
-        blocks[2] > 99 || blocks[3] > 99)
-        config_reject(&run->config, "backbone_blocks", "expected four numbers from 1 to 99, as 3,4,6,3, got '%.40s'",
-                      text);
-}
-
-static DetrConfig detr_config(const Run *run) {
-    const Settings *s = run->s;
-    DetrConfig config = {.dim = s->dim,
-                         .ffn = s->ffn,
-                         .encoder_layers = s->encoder_layers,
-                         .decoder_layers = s->decoder_layers,
-                         .queries = s->queries,
-                         .columns = s->num_classes + 1, /* as in DETR, though no label has the last one */
-                         .scale_type = s->dynamic_scale + 1,
-                         .dropout = s->dropout,
-                         .attention = {.attn = s->attn->name,
-                                       .heads = s->heads,
-                                       .feature_map = s->feature_map->name,
-                                       .relative = "none",
-                                       .rpe = "none",
-                                       .r_max = s->r_max,
-                                       .tau = s->tau,
-                                       .ripple_algo = ripple_algos[s->ripple_algo],
-                                       .per_head = !s->share_heads},
-                         .backbone = {.width = s->backbone_width,
-                                      .freeze = s->freeze_backbone || s->lr_backbone == 0,
-                                      .prefix = "backbone.0.body."}};
-    read_blocks(run, config.backbone.blocks);
-    return config;
-}
-
 /* What the table cannot check because it takes two settings. */
 static void check_settings(const Run *run) {
     const Settings *s = run->s;
     const Config *c = &run->config;
-    int blocks[RESNET_STAGES];
-    const AttentionOp *op = s->attn;
-    if (op->needs_positive && s->feature_map->negative)
-        config_reject(c, "feature_map", "attn %s cannot weigh features that may be negative, as those of %s", op->name,
-                      s->feature_map->name);
-    if (s->dim % s->heads) config_reject(c, "heads", "%d does not divide dim %d", s->heads, s->dim);
-    if (s->dim % 4) config_reject(c, "dim", "%d: sine positions need a multiple of 4", s->dim);
-    read_blocks(run, blocks);
     if (s->batch_size < distributed_ranks())
         config_reject(c, "batch_size", "%d images cannot be shared by %d ranks", s->batch_size, distributed_ranks());
     if (s->scale_min > s->scale_max)
@@ -327,17 +243,17 @@ static void set_open(Run *run, DetectionSet *set, bool train) {
 }
 
 static void check_classes(Run *run, const DetectionSet *set) {
-    if (!run->s->num_classes) run->s->num_classes = set->classes;
-    if (run->s->num_classes < set->classes)
-        config_reject(&run->config, "num_classes", "%d, but %s has the category %d", run->s->num_classes, set->name,
+    if (!run->model->num_classes) run->model->num_classes = set->classes;
+    if (run->model->num_classes < set->classes)
+        config_reject(&run->config, "num_classes", "%d, but %s has the category %d", run->model->num_classes, set->name,
                       set->classes - 1);
 }
 
 /* The number of classes where nothing but the model is needed. */
 static void find_classes(Run *run) {
-    if (run->s->num_classes) return;
+    if (run->model->num_classes) return;
     if (is_shapes(run->s))
-        run->s->num_classes = SHAPES_CLASSES + 1;
+        run->model->num_classes = SHAPES_CLASSES + 1;
     else
         config_reject(&run->config, "num_classes", "how many categories? 91 for COCO");
 }
@@ -375,7 +291,7 @@ static int micro_batch_choose(const Run *run, int height, int width) {
     const Settings *s = run->s;
     int local = local_end(run) - local_begin(run);
     if (s->micro_batch > 0) return s->micro_batch < local ? s->micro_batch : local;
-    size_t image = (size_t)(height + 3) / 4 * ((size_t)(width + 3) / 4) * 4 * (size_t)s->backbone_width;
+    size_t image = (size_t)(height + 3) / 4 * ((size_t)(width + 3) / 4) * 4 * (size_t)run->model->backbone_width;
     size_t most = activations_at_once() / image;
     return most < 1 ? 1 : most < (size_t)local ? (int)most : local;
 }
@@ -408,8 +324,8 @@ static void loading_close(Run *run) {
 }
 
 static void find_names(Run *run, const Coco *coco) {
-    run->names = xcalloc((size_t)run->s->num_classes, sizeof *run->names, "names of categories");
-    for (int i = 0; i < run->s->num_classes; i++) run->names[i] = "";
+    run->names = xcalloc((size_t)run->model->num_classes, sizeof *run->names, "names of categories");
+    for (int i = 0; i < run->model->num_classes; i++) run->names[i] = "";
     for (int i = 0; i < coco->category_count; i++) run->names[coco->categories[i].id] = coco->categories[i].name;
 }
 
@@ -444,8 +360,7 @@ static void set_groups(Run *run) {
 static void model_open(Run *run, int images, int H, int W, bool training) {
     Detr *detr = &run->detr;
     const Settings *s = run->s;
-    DetrConfig config = detr_config(run);
-    detr_create(detr, &config);
+    detr_create(detr, &run->config, 0);
     detr_plan(detr, images, H, W, training);
     detr_allocate(detr);
     params_allocate(&detr->model.params, training);
@@ -454,7 +369,7 @@ static void model_open(Run *run, int images, int H, int W, bool training) {
     } else {
         params_initialize(&detr->model.params, s->seed);
         if (*s->backbone_weights && !*s->resume && !s->bench) /* a state has later ones, and speed needs none */
-            checkpoint_load_part(&detr->model.params, config.backbone.prefix, s->backbone_weights);
+            checkpoint_load_part(&detr->model.params, detr_backbone_prefix, s->backbone_weights);
         detr_draw(detr, s->seed, 0, 0);
     }
     detr_fold(detr);
@@ -462,9 +377,8 @@ static void model_open(Run *run, int images, int H, int W, bool training) {
 }
 
 static void buffers_open(Run *run, int images, int most_targets, bool training) {
-    const Settings *s = run->s;
-    SetLossSize size = {training ? s->decoder_layers : 1, images, s->queries, s->num_classes + 1, most_targets};
-    size_t rows = (size_t)size.layers * (size_t)images * (size_t)s->queries;
+    SetLossSize size = {training ? run->model->decoder_layers : 1, images, run->model->queries, run->model->num_classes + 1, most_targets};
+    size_t rows = (size_t)size.layers * (size_t)images * (size_t)run->model->queries;
     run->logits = xcalloc(rows * (size_t)size.columns, sizeof *run->logits, "predictions");
     run->boxes = xcalloc(rows * 4, sizeof *run->boxes, "predictions");
     if (!training) return;
@@ -536,7 +450,7 @@ static void update(Run *run, double loss) {
     training_stop_on_bad(&run->training, "the loss", loss);
     state->gradient_norm = adamw_step(&run->adamw, &detr->model.params, state->lr, (int)state->step + 1);
     training_stop_on_bad(&run->training, "the norm of the gradient", (double)state->gradient_norm);
-    if (!detr->config.backbone.freeze) detr_fold(detr);
+    if (!detr->settings.freeze_backbone) detr_fold(detr);
 }
 
 /* The loader's next batch, part by part, then one update.  Every rank knows how many boxes the whole batch has before
@@ -567,7 +481,7 @@ enum { FOUND_CATEGORY, FOUND_BOX, FOUND_SCORE = FOUND_BOX + 4, FOUND_NUMBERS };
 
 /* The part that the model holds -> its images' detections, in found [image_count,Q,FOUND_NUMBERS]. */
 static void detect(Run *run, const DetectionPart *part, double *found) {
-    int Q = run->s->queries, C = run->s->num_classes + 1;
+    int Q = run->model->queries, C = run->model->num_classes + 1;
     CocoDetection *detections = xcalloc((size_t)Q, sizeof *detections, "detections");
     detr_predictions(&run->detr, run->logits, run->boxes);
     for (int b = 0; b < part->n; b++) {
@@ -596,7 +510,7 @@ static void gather_found(double *found, size_t n) {
 static void list_found(CocoResults *results, const Run *run, const double *found) {
     const Coco *coco = &run->val.coco;
     for (int i = 0; i < coco->image_count; i++) {
-        for (int q = 0; q < run->s->queries; q++, found += FOUND_NUMBERS) {
+        for (int q = 0; q < run->model->queries; q++, found += FOUND_NUMBERS) {
             CocoDetection d = {.image_id = coco->images[i].id,
                                .category_id = (int64_t)found[FOUND_CATEGORY],
                                .score = found[FOUND_SCORE]};
@@ -614,7 +528,7 @@ static Evaluation evaluate(Run *run, CocoResults *results) {
     CocoResults own = {0};
     Evaluation e = {{0}};
     char error[FILE_ERROR];
-    size_t count = (size_t)run->val.coco.image_count, done = 0, n = count * (size_t)run->s->queries * FOUND_NUMBERS;
+    size_t count = (size_t)run->val.coco.image_count, done = 0, n = count * (size_t)run->model->queries * FOUND_NUMBERS;
     double *found = xcalloc(n, sizeof *found, "detections"), stopped = 0;
     if (!results) results = &own;
     model_set_training(&detr->model, false);
@@ -725,9 +639,9 @@ static void begin_training(Run *run) {
     t->batch_size = s->batch_size;
     t->eval_every = s->eval_every;
     t->log_every = s->log_every;
-    snprintf(stem, sizeof stem, "%s-detr-%s", run->train.name, s->attn->name);
+    snprintf(stem, sizeof stem, "%s-detr-%s", run->train.name, run->model->attn->name);
     training_open(t, &run->config, &run->strings,
-                  &(TrainingNames){stem, run->names, s->num_classes, "ap,ap50,focal,l1,giou,class_error"});
+                  &(TrainingNames){stem, run->names, run->model->num_classes, "ap,ap50,focal,l1,giou,class_error"});
     detr_fold(&run->detr); /* a state may have come */
 }
 
@@ -742,7 +656,7 @@ static void announce(Run *run) {
            train->category_count, train->empty_images);
     printf("%s: %zu trainable parameters, %.1f million multiply-adds for an image of %d x %d, "
            "%.0f MiB of activations\n",
-           s->attn->name, run->detr.model.params.parameters,
+           run->model->attn->name, run->detr.model.params.parameters,
            (double)detr_macs(&run->detr, run->shorter, run->longer) / 1e6, run->shorter, run->longer,
            (double)model_activation_bytes(&run->detr.model) / (1 << 20));
     printf("%s: %d epochs of %llu batches of %d images, at most %d at a time, %.0f %% of padding if each were one\n",
@@ -778,8 +692,7 @@ static int mode_train(Run *run) {
 static int mode_describe(Run *run) {
     const Settings *s = run->s;
     find_classes(run);
-    DetrConfig config = detr_config(run);
-    detr_create(&run->detr, &config);
+    detr_create(&run->detr, &run->config, 0);
     detr_plan(&run->detr, 1, s->image_size[0], s->image_size[1], true);
     detr_describe(&run->detr, stdout, s->image_size[0], s->image_size[1]);
     return 0;
@@ -832,7 +745,7 @@ static void bench_fill(Bench *bench, int images) {
         p->first[b + 1] = (b + 1) * BENCH_BOXES;
     }
     for (int i = 0; i < images * BENCH_BOXES; i++) {
-        p->labels[i] = i % s->num_classes;
+        p->labels[i] = i % bench->run->model->num_classes;
         for (int k = 0; k < 4; k++)
             p->boxes[i][k] = 0.2f + 0.4f * rng_uniform(s->seed, RNG_TEST, 1, 0, (uint64_t)(4 * i + k));
     }
@@ -895,10 +808,9 @@ static int mode_bench(Run *run) {
            "\"micro_batch\": %d, \"trainable_params\": %zu, \"macs\": %.0f, \"train_images_per_s\": %.4f, "
            "\"infer_images_per_s\": %.4f, \"train_fastest_s\": %.4f, \"infer_fastest_s\": %.4f, "
            "\"peak_bytes\": %zu, \"gemm_peak_gflops\": %.1f, \"mfu\": %.4f, \"infer_mfu\": %.4f}\n",
-           s->attn->name, kernels_device(), H, W, distributed_ranks(), s->batch_size, images,
+           run->model->attn->name, kernels_device(), H, W, distributed_ranks(), s->batch_size, images,
            run->detr.model.params.parameters, macs, train.images_per_s, infer.images_per_s, train.fastest,
-           infer.fastest, device_peak_bytes(), peak,
-           2 * training_macs * train.images_per_s / 1e9 / distributed_ranks() / peak,
+           infer.fastest, device_peak_bytes(), peak, 2 * training_macs * train.images_per_s / 1e9 / distributed_ranks() / peak,
            2 * macs * infer.images_per_s / 1e9 / distributed_ranks() / peak);
     return 0;
 }
@@ -910,18 +822,18 @@ static void names_open(Run *run) {
     SafeTensors st;
     char error[ERROR_SIZE];
     int id = 0;
-    run->names = xcalloc((size_t)run->s->num_classes, sizeof *run->names, "names of categories");
+    run->names = xcalloc((size_t)run->model->num_classes, sizeof *run->names, "names of categories");
     if (!safetensors_open(&st, run->s->init, error, sizeof error)) die("%s", error);
     const char *text = safetensors_metadata(&st, "vit.c.classes");
     char *copy = text ? strdup(text) : NULL; /* the names point into it */
     safetensors_close(&st);
-    for (char *line = copy; line && *line && id < run->s->num_classes; id++) {
+    for (char *line = copy; line && *line && id < run->model->num_classes; id++) {
         char *end = strchr(line, '\n');
         if (end) *end = 0;
         run->names[id] = line;
         line = end ? end + 1 : NULL;
     }
-    for (; id < run->s->num_classes; id++) run->names[id] = "";
+    for (; id < run->model->num_classes; id++) run->names[id] = "";
 }
 
 /* A table of the one picture, for drawing. */
@@ -929,7 +841,7 @@ static void predicted_coco(const Run *run, Coco *coco, const char *name, int wid
     char error[FILE_ERROR];
     *coco = (Coco){.image_count = 0};
     coco_add_image(coco, 1, name, width, height);
-    for (int id = 0; id < run->s->num_classes; id++)
+    for (int id = 0; id < run->model->num_classes; id++)
         if (*run->names[id]) coco_add_category(coco, id, run->names[id]);
     if (!coco_finish(coco, error)) die("%s: %s", name, error);
 }
@@ -940,7 +852,7 @@ static void print_detections(const Run *run, const char *name, const CocoDetecti
     printf("%s: %d objects with a score of at least %g\n", name, shown, (double)run->s->draw_score);
     for (int i = 0; i < shown; i++) {
         const CocoDetection *d = &detections[i];
-        const char *category = d->category_id < run->s->num_classes ? run->names[d->category_id] : "";
+        const char *category = d->category_id < run->model->num_classes ? run->names[d->category_id] : "";
         printf("  %5.1f %%  ", 100 * d->score);
         if (*category)
             printf("%s", category);
@@ -996,7 +908,7 @@ static void predict(Run *run, const char *name, TransformScratch *scratch, uint8
     detr_load(&run->detr, pixels, (int[]){draw.height, draw.width}, mean, std, 1, draw.height, draw.width);
     detr_forward(&run->detr);
     detr_predictions(&run->detr, run->logits, run->boxes);
-    int count = postprocess(detections, s->queries, run->logits, run->boxes, s->queries, s->num_classes + 1, 1,
+    int count = postprocess(detections, run->model->queries, run->logits, run->boxes, run->model->queries, run->model->num_classes + 1, 1,
                             picture.width, picture.height);
     print_detections(run, name, detections, count);
     if (*s->draw) draw_picture(run, &picture, name, detections, count);
@@ -1012,7 +924,7 @@ static int mode_predict(Run *run) {
     model_open(run, 1, run->shorter, run->longer, false);
     buffers_open(run, 1, 1, false);
     uint8_t *pixels = xcalloc((size_t)run->shorter * (size_t)run->longer, 3, "a picture");
-    CocoDetection *detections = xcalloc((size_t)s->queries, sizeof *detections, "detections");
+    CocoDetection *detections = xcalloc((size_t)run->model->queries, sizeof *detections, "detections");
     for (int i = 0; i < s->predict.count; i++) predict(run, s->predict.items[i], &scratch, pixels, detections);
     free(detections);
     free(pixels);
@@ -1078,8 +990,8 @@ static void parity_targets(const Run *run, Parity *p, const SafeTensors *st) {
                                   sizeof error))
             die("%s", error);
         for (int i = 0; i < p->T; i++) {
-            if (labels[i] < 0 || labels[i] > run->s->num_classes)
-                die("%s: label %lld is outside 0..%d", st->file, (long long)labels[i], run->s->num_classes);
+            if (labels[i] < 0 || labels[i] > run->model->num_classes)
+                die("%s: label %lld is outside 0..%d", st->file, (long long)labels[i], run->model->num_classes);
             part->labels[i] = (int)labels[i];
         }
         free(labels);
@@ -1118,7 +1030,7 @@ static int mode_parity(Run *run) {
     char error[ERROR_SIZE];
     if (!safetensors_open(&st, s->parity, error, sizeof error)) die("%s", error);
     find_classes(run);
-    s->dropout = 0;
+    run->model->dropout = 0;
     parity_read(run, &p, &st);
     model_open(run, p.B, p.H, p.W, true);
     buffers_open(run, p.B, p.T ? p.T : 1, true);
@@ -1130,7 +1042,7 @@ static int mode_parity(Run *run) {
     real_upload(detr->images, p.images, pixels);
     micro_step(run, &p.part, p.T > 1 ? p.T : 1, false, &loss);
     float total = (float)loss.total;
-    size_t L = (size_t)s->decoder_layers, B = (size_t)p.B, Q = (size_t)s->queries, C = (size_t)s->num_classes + 1;
+    size_t L = (size_t)run->model->decoder_layers, B = (size_t)p.B, Q = (size_t)run->model->queries, C = (size_t)run->model->num_classes + 1;
     const SafeTensorEntry outputs[] = {{"logits", SAFE_F32, 4, {L, B, Q, C}, run->logits},
                                        {"boxes", SAFE_F32, 4, {L, B, Q, 4}, run->boxes},
                                        {"loss", SAFE_F32, 1, {1}, &total}};
@@ -1208,8 +1120,14 @@ int main(int argc, char **argv) {
     distributed_begin();
     config_init(&run.config, "config");
     run.s = config_add(&run.config, &program_settings);
+    run.model = detr_add_settings(&run.config);
     run.strings = (RunStrings){&run.s->config, &run.s->resume, &run.s->init, &run.s->run_dir};
     run_settings_open(&run.config, &run.strings, is_looking, run.s, argc, argv);
+    if (config_origin(&run.config, "attn") || !(run.s->help || run.s->help_markdown)) {
+        detr_use_settings(&run.config);
+        config_settle(&run.config);
+    }
+    if (run.s->lr_backbone == 0) run.model->freeze_backbone = true;
     int status = run_mode(&run);
     if (fflush(stdout) != 0 || ferror(stdout)) die("standard output: cannot write all of it");
     return status;

@@ -45,33 +45,14 @@ typedef struct {
     const char *aa;
     int train_interpolation, remode; /* indices of choices */
     float color_jitter, reprob, mixup, cutmix, mixup_prob, mixup_switch_prob;
-    const AttentionOp *attn;
-    const FeatureMapKind *feature_map;
-    const RelativeKind *relative;
-    int ripple_algo, rpe, sparse_heads, lisa_kernel, lisa_fft, lisa_algo,
-        pool, pos_embed, lr_schedule; /* indices of choices */
-    int img_size[2], patch_size, num_classes, conv_stages, r_max, ripple_layers, convit_local_layers, focused_p,
-        landmarks, sparse_stride, sparse_c, lisa_patterns, inception_heads;
-    ConfigInts dim, depth, heads;
-    ConfigFloats mlp_ratio;
-    bool patch_overlap, mlp_conv, recompute;
-    int init_scale; /* index of a choice */
-    float drop_path, tau, castling_mask;
     int epochs, batch_size, micro_batch, lr_base_batch, eval_every, log_every;
     float lr, lr_min, lr_warmup, warmup_epochs, weight_decay, beta1, beta2, eps, clip_grad, ema_decay, label_smoothing;
+    int lr_schedule; /* index of a choice */
     float bench_seconds;
     uint64_t seed;
 } Settings;
 
-enum { POOL_CLS, POOL_GAP };
-enum { POS_LEARNED, POS_NONE, POS_CONV };
 enum { SCHEDULE_EPOCH, SCHEDULE_STEP };
-static const char *const ripple_algos[] = {"auto", "dense", "window", "sat", "naive"};
-static const char *const rpe_kinds[] = {"none", "shared", "heads"};
-static const char *const sparse_ways[] = {"alternate", "union", "split"};
-static const char *const lisa_kernels[] = {"0", "3", "5", "7"};
-static const char *const lisa_ffts[] = {"1d", "2d"};
-static const char *const lisa_algos[] = {"auto", "dense", "fft"};
 
 #define F(KIND, field) CONFIG_FIELD(KIND, Settings, field)
 static const ConfigEntry entries[] = {
@@ -146,79 +127,8 @@ static const ConfigEntry entries[] = {
     {F(BOOL, repeated_aug), "false",
      .help = "Repeated augmentation: a third of the images each epoch, three times with different draws"},
 
-    {F(ITEM, attn), "softmax", .section = "model", .table = (const void *const *)attention_operators, .noun = "operator",
-     .help = "Attention operator of the blocks"},
-    {F(SIZE, img_size), "32", .min = 1, .max = 4096, .help = "Image height and width"},
-    {F(INT, patch_size), "4", .min = 1, .max = 256, .help = "Side of the square patches that become tokens"},
-    {F(INT, num_classes), "0", .min = 0, .max = 1e6, .help = "Classes (0: as many as the data set has)"},
-    {F(BOOL, patch_overlap), "false",
-     .help = "Patches are windows 2 patch_size - 1 wide, with a layer norm after them, as in PVTv2"},
-    {F(INTS, dim), "192", .min = 1, .max = 16384,
-     .help = "Width of the tokens; several make a hierarchy of stages, each with tokens half as fine as the one "
-             "before"},
-    {F(INTS, depth), "12", .min = 1, .max = 256, .help = "Blocks, of each stage"},
-    {F(INTS, heads), "6", .min = 1, .max = 1024, .help = "Attention heads, of all stages or of each; divide dim"},
-    {F(FLOATS, mlp_ratio), "4", .min = 0.01, .max = 64,
-     .help = "Hidden width of the MLP as a multiple of dim, of all stages or of each"},
-    {F(BOOL, mlp_conv), "false",
-     .help = "Depthwise 3x3 convolution over the grid between the two layers of the MLP, as in PVTv2"},
-    {F(INT, conv_stages), "0", .min = 0, .max = VIT_MAX_STAGES, .help = "The first so many stages have attn conv"},
-    {F(CHOICE, pool), "gap", CONFIG_CHOICES("cls", "gap"),
-     .help = "What the classifier sees: a class token, or the average of all tokens"},
-    {F(CHOICE, pos_embed), "learned", CONFIG_CHOICES("learned", "none", "conv"),
-     .help = "Position embedding; conv: a depthwise 3x3 convolution is added at the entry of every block"},
-    {F(FLOAT, drop_path), "0", .min = 0, .max = 0.99,
-     .help = "Rate of stochastic depth in the last block; grows linearly from 0 in the first"},
-
-    {F(ITEM, feature_map), "mlp", .section = "attention", .table = (const void *const *)feature_maps, .noun = "map",
-     .help = "Feature map of linear and ripple attention"},
-    {F(ITEM, relative), "none", .table = (const void *const *)relative_kinds, .noun = "encoding",
-     .help = "Relative positions in linear attention"},
-    {F(INT, r_max), "4", .min = 1, .max = RIPPLE_MAX_GROUPS - 1,
-     .help = "Rings of ripple attention; tokens at this distance and beyond share one weight"},
-    {F(FLOAT, tau), "0.001", .min = 0, .max = 1, .help = "Stick breaking ends when less than this is left (0: never)"},
-    {F(INT, ripple_layers), "9", .min = 0, .max = 256,
-     .help = "The first so many blocks ripple, the others use linear attention"},
-    {F(CHOICE, ripple_algo), "auto", .choices = ripple_algos, .choice_count = 5, .noun = "algorithm",
-     .help = "All four compute the same numbers; auto takes the one expected to be fastest"},
-    {F(INT, convit_local_layers), "10", .min = 1, .max = 256,
-     .help = "The first so many blocks of convit mix content and position; the others are plain softmax attention, and "
-             "there the class token joins"},
-    {F(CHOICE, rpe), "none", .choices = rpe_kinds, .choice_count = 3,
-     .help = "Relative position bias of softmax attention: one table for all heads, or one for each"},
-    {F(CHOICE, sparse_heads), "alternate", .choices = sparse_ways, .choice_count = 3,
-     .help = "How sparse attention uses its two sets of keys: by turns in the blocks, both in every head, or each in "
-             "half of the heads"},
-    {F(INT, sparse_stride), "0", .min = 0, .max = 1e6,
-     .help = "Tokens in a row or block of sparse attention (0: the grid's width)"},
-    {F(INT, sparse_c), "2", .min = 1, .max = 1e6,
-     .help = "Tokens at the end of a block of sparse-fixed that all others see"},
-    {F(INT, focused_p), "3", .min = 1, .max = 64, .help = "Power of the features of focused attention"},
-    {F(FLOAT, castling_mask), "0", .min = 0, .max = 1,
-     .help = "In training, castling has a branch of softmax attention with the weights above this (0: none; its "
-             "authors: 0.02)"},
-    {F(INT, landmarks), "7", .min = 1, .max = 64, .help = "Landmarks of nystrom and soft to a side of their grid"},
-    {F(INT, lisa_patterns), "16", .min = 1, .max = 256,
-     .help = "Structural patterns of lisa, sa10 and sa11 (the paper's D)"},
-    {F(CHOICE, lisa_kernel), "0", .choices = lisa_kernels, .choice_count = 4,
-     .help = "Side of the window that lisa sees around each token (0: the whole image)"},
-    {F(CHOICE, lisa_fft), "1d", .choices = lisa_ffts, .choice_count = 2,
-     .help = "Lisa's convolutions wrap around the tokens in a row, as in the paper, or around rows and columns of the "
-             "grid"},
-    {F(CHOICE, lisa_algo), "auto", .choices = lisa_algos, .choice_count = 3, .noun = "algorithm",
-     .help = "Both compute the same numbers; auto takes the one expected to be faster"},
-    {F(INT, inception_heads), "0", .min = 0, .max = 256,
-     .help = "Heads of inception that attend; the other channels are convolved and pooled (0: half of heads, rounded "
-             "down)"},
-
     {F(INT, epochs), "300", .section = "training", .min = 1, .max = 1e6, .help = "Passes over the training images"},
     {F(INT, batch_size), "512", .min = 1, .max = 1e6, .help = "Images between two updates of the parameters"},
-    {F(BOOL, recompute), "false",
-     .help = "Keep the input of each block only and compute the block again in the backward pass: less memory, more "
-             "time, the same numbers"},
-    {F(CHOICE, init_scale), "none", CONFIG_CHOICES("none", "depth"),
-     .help = "depth: weights of attention's proj and of the MLP's second layer start 1/sqrt(2 blocks) as large, as in "
-             "Sparse Transformers"},
     {F(INT, micro_batch), "0", .min = 0, .max = 1e6,
      .help = "Images in memory at a time, their gradients summed up to a batch (0: chosen by size)"},
     {F(FLOAT, lr), "5e-4", .min = 0, .max = 100, .help = "Learning rate of AdamW at its highest"},
@@ -255,6 +165,13 @@ static const ConfigEntry entries[] = {
 #undef F
 static const ConfigGroup program_settings = {CONFIG_GROUP(Settings, entries)};
 
+/* Adds every group; *s is the program's own. */
+static VitSettings *settings_add(Config *config, Settings **s) {
+    Settings *own = config_add(config, &program_settings);
+    if (s) *s = own;
+    return vit_add_settings(config);
+}
+
 /* == A run ======================================================================================================== */
 
 typedef struct {
@@ -264,6 +181,7 @@ typedef struct {
 typedef struct {
     Config config;
     Settings *s;
+    VitSettings *model;
     Vit vit;
     RandAugment randaugment;
     Dataset train, test; /* train is open only in a training run */
@@ -283,132 +201,20 @@ typedef struct {
     int last_micro_batch; /* its activations are still there */
 } Run;
 
-/* One value of a list is meant for all stages. */
-static int stage_int(const ConfigInts *list, int i) { return list->at[list->count > 1 ? i : 0]; }
-
-static StageConfig stage_config(const Settings *s, int i) {
-    return (StageConfig){.dim = stage_int(&s->dim, i),
-                         .depth = stage_int(&s->depth, i),
-                         .heads = stage_int(&s->heads, i),
-                         .mlp_ratio = s->mlp_ratio.at[s->mlp_ratio.count > 1 ? i : 0],
-                         .attn = i < s->conv_stages ? "conv" : NULL};
-}
-
-static int total_depth(const Settings *s) {
-    int depth = 0;
-    for (int i = 0; i < s->dim.count; i++) depth += stage_int(&s->depth, i);
-    return depth;
-}
-
-static VitConfig vit_config(const Settings *s) {
-    static const PositionEmbedding positions[] = {POSITIONS_LEARNED, POSITIONS_NONE, POSITIONS_CONV};
-    VitConfig config = {
-        .img_h = s->img_size[0],
-        .img_w = s->img_size[1],
-        .patch_size = s->patch_size,
-        .num_classes = s->num_classes,
-        .stage_count = s->dim.count,
-        .class_token = s->pool == POOL_CLS,
-        .overlap = s->patch_overlap,
-        .mlp_conv = s->mlp_conv,
-        .pos_embed = positions[s->pos_embed],
-        .drop_path = s->drop_path,
-        .scale_depth = s->init_scale == 1,
-        .recompute = s->recompute,
-        .attention = {.attn = s->attn->name,
-                      .feature_map = s->feature_map->name,
-                      .relative = s->relative->name,
-                      .r_max = s->r_max,
-                      .tau = s->tau,
-                      .ripple_layers = s->ripple_layers,
-                      .ripple_algo = ripple_algos[s->ripple_algo],
-                      .convit_local_layers = s->convit_local_layers,
-                      .focused_p = s->focused_p,
-                      .castling_mask = s->castling_mask,
-                      .landmarks = s->landmarks,
-                      .rpe = rpe_kinds[s->rpe],
-                      .sparse_heads = sparse_ways[s->sparse_heads],
-                      .sparse_stride = s->sparse_stride,
-                      .sparse_c = s->sparse_c,
-                      .lisa_patterns = s->lisa_patterns,
-                      .lisa_kernel = atoi(lisa_kernels[s->lisa_kernel]),
-                      .lisa_fft = lisa_ffts[s->lisa_fft],
-                      .lisa_algo = lisa_algos[s->lisa_algo],
-                      .inception_heads = s->inception_heads},
-    };
-    for (int i = 0; i < config.stage_count; i++) config.stage[i] = stage_config(s, i);
-    return config;
-}
-
 static bool is_mixing(const Settings *s) { return s->mixup > 0 || s->cutmix > 0; }
-
-static void check_stage(const Run *run, int i) {
-    StageConfig c = stage_config(run->s, i);
-    if (c.dim % c.heads) config_reject(&run->config, "heads", "%d does not divide dim %d", c.heads, c.dim);
-    if ((int)((float)c.dim * c.mlp_ratio) < 1)
-        config_reject(&run->config, "mlp_ratio", "%g of dim %d leaves no hidden unit", (double)c.mlp_ratio, c.dim);
-}
-
-/* Lists that tell of stages: as many values as dim has, or one for all. */
-static void check_stages(const Run *run) {
-    const Settings *s = run->s;
-    int stages = s->dim.count, side = s->patch_size << (stages - 1);
-    const struct {
-        const char *name;
-        int count;
-    } lists[] = {{"depth", s->depth.count}, {"heads", s->heads.count}, {"mlp_ratio", s->mlp_ratio.count}};
-    for (size_t i = 0; i < sizeof lists / sizeof *lists; i++)
-        if (lists[i].count != 1 && lists[i].count != stages)
-            config_reject(&run->config, lists[i].name,
-                          "%d values, but dim has %d: give one for each stage, or one for all", lists[i].count, stages);
-    if (s->conv_stages > stages)
-        config_reject(&run->config, "conv_stages", "%d, but dim tells of %d stage%s", s->conv_stages, stages,
-                      stages > 1 ? "s" : "");
-    for (int i = 0; i < stages; i++) check_stage(run, i);
-    for (int i = 0; i < 2 && !s->patch_overlap; i++) {
-        if (s->img_size[i] % s->patch_size)
-            config_reject(&run->config, "patch_size", "%d does not divide img_size %dx%d", s->patch_size,
-                          s->img_size[0], s->img_size[1]);
-        if (s->img_size[i] % side)
-            config_reject(&run->config, "patch_size", "%d, twice as much from each of %d stages to the next, does not "
-                          "divide img_size %dx%d: patch_overlap true takes any size", s->patch_size, stages,
-                          s->img_size[0], s->img_size[1]);
-    }
-    if (*s->attention && stages > 1)
-        config_reject(&run->config, "attention", "pictures are of one token grid, and this model has %d stages",
-                      stages);
-    const char *grid = stages > 1 ? "several stages" : s->mlp_conv ? "mlp_conv" : s->pos_embed == POS_CONV
-                       ? "pos_embed conv" : s->conv_stages > 0 ? "conv_stages" : NULL;
-    if (grid && s->pool == POOL_CLS)
-        config_reject(&run->config, "pool", "%s %s no place for a class token: use pool gap", grid,
-                      stages > 1 ? "have" : "has");
-}
 
 /* What the table cannot check because it takes two settings, or one and the data set. */
 static void check_settings(Run *run) {
     Settings *s = run->s;
     char error[FILE_ERROR];
-    check_stages(run);
+    const VitSettings *model = run->model;
+    vit_check_settings(&run->config);
+    if (*s->attention && model->dim.count > 1)
+        config_reject(&run->config, "attention", "pictures are of one token grid, and this model has %d stages",
+                      model->dim.count);
     if (s->batch_size % distributed_ranks())
         config_reject(&run->config, "batch_size", "%d images cannot be shared equally by %d ranks", s->batch_size,
                       distributed_ranks());
-    const AttentionOp *op = s->attn;
-    AttentionConfig attention = vit_config(run->s).attention;
-    if (op->needs_grid && !op->class_block && s->pool == POOL_CLS)
-        config_reject(&run->config, "pool", "attn %s has no place for a class token: use pool gap", op->name);
-    if (op->class_block && s->pool == POOL_CLS && op->class_block(&attention) >= total_depth(s))
-        config_reject(&run->config, "pool",
-                      "with attn %s the class token joins before block %d, and depth %d ends with block %d: "
-                      "use pool gap", op->name, op->class_block(&attention), total_depth(s), total_depth(s) - 1);
-    if (op->needs_positive && s->feature_map->negative)
-        config_reject(&run->config, "feature_map", "attn %s cannot weigh features that may be negative, as those of %s",
-                      op->name, s->feature_map->name);
-    if (!op->takes_relative && strcmp(s->relative->name, "none"))
-        config_reject(&run->config, "relative", "%s goes with attn linear, not with %s",
-                      s->relative->name, op->name);
-    if (s->rpe && !op->takes_rpe)
-        config_reject(&run->config, "rpe", "attn %s has no relative position bias: use attn softmax, or rpe none",
-                      op->name);
     if (!randaugment_parse(&run->randaugment, s->aa, error)) config_reject(&run->config, "aa", "%s", error);
     run->randaugment.resample = (RandAugmentResample[]){RANDAUGMENT_RANDOM, RANDAUGMENT_BILINEAR,
                                                         RANDAUGMENT_BICUBIC}[s->train_interpolation];
@@ -418,9 +224,9 @@ static void check_settings(Run *run) {
     if (s->crop_ratio_min > s->crop_ratio_max)
         config_reject(&run->config, "crop_ratio_min", "%g is more than crop_ratio_max %g", (double)s->crop_ratio_min,
                       (double)s->crop_ratio_max);
-    if (s->eval_resize && s->eval_resize < (s->img_size[0] < s->img_size[1] ? s->img_size[0] : s->img_size[1]))
-        config_reject(&run->config, "eval_resize", "%d is less than img_size %dx%d", s->eval_resize, s->img_size[0],
-                      s->img_size[1]);
+    if (s->eval_resize && s->eval_resize < (run->model->img_size[0] < run->model->img_size[1] ? run->model->img_size[0] : run->model->img_size[1]))
+        config_reject(&run->config, "eval_resize", "%d is less than img_size %dx%d", s->eval_resize, run->model->img_size[0],
+                      run->model->img_size[1]);
     if (!config_origin(&run->config, "warmup_epochs"))
         s->warmup_epochs = fminf(s->warmup_epochs, (float)(s->epochs / 10));
     if (s->warmup_epochs > (float)s->epochs)
@@ -431,7 +237,7 @@ static void check_settings(Run *run) {
 static void data_describe(Run *run) {
     Settings *s = run->s;
     dataset_describe(&run->train, s->data, s->data_dir);
-    if (!s->num_classes) s->num_classes = run->train.classes;
+    if (!run->model->num_classes) run->model->num_classes = run->train.classes;
 }
 
 /* The images of a global batch that this rank computes, and the first of them. */
@@ -443,17 +249,17 @@ static int micro_batch_choose(const Run *run) {
     const Settings *s = run->s;
     int local = local_batch(run);
     if (s->micro_batch > 0) return s->micro_batch < local ? s->micro_batch : local;
-    size_t rows = (size_t)((s->img_size[0] + s->patch_size - 1) / s->patch_size);
-    size_t columns = (size_t)((s->img_size[1] + s->patch_size - 1) / s->patch_size);
-    size_t image = rows * columns * (size_t)s->dim.at[0], most = activations_at_once() / image;
+    size_t rows = (size_t)((run->model->img_size[0] + run->model->patch_size - 1) / run->model->patch_size);
+    size_t columns = (size_t)((run->model->img_size[1] + run->model->patch_size - 1) / run->model->patch_size);
+    size_t image = rows * columns * (size_t)run->model->dim.at[0], most = activations_at_once() / image;
     int passes = most < 1 ? local : (int)(((size_t)local + most - 1) / most);
     return (local + passes - 1) / passes;
 }
 
 static Transform transform_of(const Run *run, bool train) {
     const Settings *s = run->s;
-    return (Transform){.height = s->img_size[0],
-                       .width = s->img_size[1],
+    return (Transform){.height = run->model->img_size[0],
+                       .width = run->model->img_size[1],
                        .train = train,
                        .augment = {.pad = s->crop_padding,
                                    .flip = s->flip,
@@ -495,17 +301,16 @@ static void loading_close(Run *run) {
 
 /* Are the data's images used as they are, padded and cropped at most? */
 static bool has_model_size(const Run *run) {
-    return run->train.height == run->s->img_size[0] && run->train.width == run->s->img_size[1];
+    return run->train.height == run->model->img_size[0] && run->train.width == run->model->img_size[1];
 }
 
 static void check_data(const Run *run) {
-    const Settings *s = run->s;
     const Dataset *d = &run->train;
     if (d->height && !config_origin(&run->config, "img_size") && !has_model_size(run))
-        config_reject(&run->config, "img_size", "%dx%d, but images of %s are %dx%d", s->img_size[0], s->img_size[1],
+        config_reject(&run->config, "img_size", "%dx%d, but images of %s are %dx%d", run->model->img_size[0], run->model->img_size[1],
                       d->name, d->height, d->width);
-    if (s->num_classes < d->classes)
-        config_reject(&run->config, "num_classes", "%d, but %s has %d", s->num_classes, d->name, d->classes);
+    if (run->model->num_classes < d->classes)
+        config_reject(&run->config, "num_classes", "%d, but %s has %d", run->model->num_classes, d->name, d->classes);
 }
 
 static void data_open(Run *run, bool train) {
@@ -527,17 +332,13 @@ static bool is_looking(const void *settings) {
 }
 
 /* The model that a checkpoint of ours was made for, so that its grids are known. */
-static void origin_create(Vit *origin, const char *checkpoint) {
-    Config config;
+static void origin_create(Vit *origin, Config *config, const char *checkpoint) {
     char error[ERROR_SIZE], *text = run_folder_config(checkpoint);
     if (!text) return;
-    config_init(&config, "config");
-    Settings *s = config_add(&config, &program_settings);
-    if (config_try_text(&config, text, strlen(text), checkpoint, error, sizeof error) && s->num_classes > 0) {
-        VitConfig vit = vit_config(s);
-        vit_create(origin, &vit);
-    }
-    config_free(&config);
+    config_init(config, NULL);
+    const VitSettings *model = settings_add(config, NULL);
+    if (config_try_text(config, text, strlen(text), checkpoint, error, sizeof error) && model->num_classes > 0)
+        vit_create(origin, config);
     free(text);
 }
 
@@ -545,17 +346,18 @@ static void origin_create(Vit *origin, const char *checkpoint) {
 static void weights_load(Run *run) {
     const Settings *s = run->s;
     static Vit origin;
-    origin_create(&origin, s->init);
+    Config config = {0};
     const char *head = is_looking(s) ? NULL : "head.";
+    origin_create(&origin, &config, s->init);
     FittedWeights fitted = fit_weights(&run->vit.model, s->init, &origin.model, head, s->seed);
     vit_destroy(&origin);
+    config_free(&config);
     if (distributed_rank() == 0 && !s->bench) fitted_weights_print(&fitted, stdout);
 }
 
 /* Builds the model for `batch` images at a time and gives it its first weights. */
 static void model_open(Run *run, int batch, bool training) {
-    VitConfig config = vit_config(run->s);
-    vit_create(&run->vit, &config);
+    vit_create(&run->vit, &run->config);
     vit_plan(&run->vit, batch, training);
     vit_allocate(&run->vit);
     params_allocate(&run->vit.model.params, training);
@@ -568,8 +370,8 @@ static void model_open(Run *run, int batch, bool training) {
 }
 
 static void buffers_open(Run *run, int batch) {
-    size_t B = (size_t)batch, C = (size_t)run->s->num_classes;
-    run->pixels = xcalloc(B * 3 * (size_t)run->s->img_size[0], (size_t)run->s->img_size[1], "a batch");
+    size_t B = (size_t)batch, C = (size_t)run->model->num_classes;
+    run->pixels = xcalloc(B * 3 * (size_t)run->model->img_size[0], (size_t)run->model->img_size[1], "a batch");
     run->labels = xcalloc(B, sizeof *run->labels, "a batch");
     run->targets = xcalloc(B * C, sizeof *run->targets, "a batch");
     run->losses = xcalloc(B, sizeof *run->losses, "a batch");
@@ -583,10 +385,10 @@ static void buffers_open(Run *run, int batch) {
 static void load_images(Run *run, const LoaderPart *part) {
     static const ImageNoise noises[] = {NOISE_CONST, NOISE_RAND, NOISE_PIXEL};
     const Settings *s = run->s;
-    int H = s->img_size[0], W = s->img_size[1];
+    int H = run->model->img_size[0], W = run->model->img_size[1];
     uint32_t epoch = (uint32_t)run->training.state.epoch;
     if (!is_mixing(s) && s->reprob <= 0) {
-        loader_targets(run->targets, part->labels, part->n, s->num_classes, s->label_smoothing);
+        loader_targets(run->targets, part->labels, part->n, run->model->num_classes, s->label_smoothing);
         vit_load_pixels(&run->vit, part->pixels, run->train.mean, run->train.std, part->n);
         return;
     }
@@ -600,7 +402,7 @@ static void load_images(Run *run, const LoaderPart *part) {
                          .draws = part->draws,
                          .mix = {.lam = draw.lam, .noise = noises[s->remode], .seed = s->seed, .epoch = epoch}};
     memcpy(mixed.mix.box, draw.box, sizeof mixed.mix.box);
-    mixup_targets(run->targets, part->labels, part->pairs, part->n, s->num_classes, s->label_smoothing, draw.lam);
+    mixup_targets(run->targets, part->labels, part->pairs, part->n, run->model->num_classes, s->label_smoothing, draw.lam);
     vit_load_mixed(&run->vit, part->pixels, &mixed, run->train.mean, run->train.std, part->n);
 }
 
@@ -668,7 +470,7 @@ static Accuracy evaluate(Run *run) {
     LoaderPart images;
     size_t count = run->test.count, done = 0;
     double hits[3] = {0}; /* top-1, top-5, ranks that were stopped */
-    int C = run->s->num_classes;
+    int C = run->model->num_classes;
     if (vit->model.params.ema) params_view(&vit->model.params, vit->model.params.ema);
     model_set_training(&vit->model, false);
     loader_start(&run->test_loader, 0, 0);
@@ -768,7 +570,7 @@ static void begin_training(Run *run) {
     t->batch_size = s->batch_size;
     t->eval_every = s->eval_every;
     t->log_every = s->log_every;
-    snprintf(stem, sizeof stem, "%s-%s", run->train.name, s->attn->name);
+    snprintf(stem, sizeof stem, "%s-%s", run->train.name, run->model->attn->name);
     training_open(t, &run->config, &strings,
                   &(TrainingNames){stem, run->train.class_names, run->train.classes, "top1,top5,jsd"});
 }
@@ -784,9 +586,9 @@ static void announce(const Run *run) {
     if (run->train.height && !has_model_size(run))
         printf("%s: images of %dx%d are resized to img_size %dx%d: "
                "cut out and scaled in training, the centre in tests\n",
-               run->train.name, run->train.height, run->train.width, s->img_size[0], s->img_size[1]);
+               run->train.name, run->train.height, run->train.width, run->model->img_size[0], run->model->img_size[1]);
     printf("%s: %zu parameters, %.1f million multiply-adds an image, %.0f MiB of activations\n",
-           s->attn->name, run->vit.model.params.parameters, (double)vit_macs(&run->vit) / 1e6,
+           run->model->attn->name, run->vit.model.params.parameters, (double)vit_macs(&run->vit) / 1e6,
            (double)model_activation_bytes(&run->vit.model) / (1 << 20));
     printf("%s: %d epochs of %llu batches of %d images, %d at a time\n", s->run_dir, s->epochs,
            (unsigned long long)run->training.batches, s->batch_size, run->vit.model.batch);
@@ -815,8 +617,7 @@ static int mode_train(Run *run) {
 /* == The other modes ============================================================================================== */
 
 static int mode_describe(Run *run) {
-    VitConfig config = vit_config(run->s);
-    vit_create(&run->vit, &config);
+    vit_create(&run->vit, &run->config);
     vit_plan(&run->vit, micro_batch_choose(run), true);
     vit_describe(&run->vit, stdout);
     return 0;
@@ -837,9 +638,9 @@ static int mode_show_batch(Run *run) {
                            .max_damaged = 1,
                            .transform = transform_of(run, true)};
     loader_open(&run->loader, &run->train, &config);
-    uint8_t *pixels = xcalloc((size_t)n * 3, (size_t)s->img_size[0] * (size_t)s->img_size[1], "a batch");
+    uint8_t *pixels = xcalloc((size_t)n * 3, (size_t)run->model->img_size[0] * (size_t)run->model->img_size[1], "a batch");
     loader_fill(&run->loader, 0, n, pixels, labels);
-    if (!sheet_write(s->show_batch, pixels, n, s->img_size[0], s->img_size[1], labels, run->train.class_names, error))
+    if (!sheet_write(s->show_batch, pixels, n, run->model->img_size[0], run->model->img_size[1], labels, run->train.class_names, error))
         die("%s: %s", s->show_batch, error);
     printf("%s: the first %d training images of %s\n", s->show_batch, n, run->train.name);
     free(pixels);
@@ -889,12 +690,12 @@ static RunSpeed bench_speed(Run *run, bool training) {
 
 static int mode_bench(Run *run) {
     const Settings *s = run->s;
-    int batch = micro_batch_choose(run), C = s->num_classes;
+    int batch = micro_batch_choose(run), C = run->model->num_classes;
     model_open(run, batch, true);
     buffers_open(run, batch);
     params_allocate_optimizer(&run->vit.model.params, false);
     run->adamw = (AdamW){s->beta1, s->beta2, s->eps, s->weight_decay, s->clip_grad, 0, 1};
-    for (size_t i = 0; i < (size_t)batch * 3 * (size_t)s->img_size[0] * (size_t)s->img_size[1]; i++)
+    for (size_t i = 0; i < (size_t)batch * 3 * (size_t)run->model->img_size[0] * (size_t)run->model->img_size[1]; i++)
         run->pixels[i] = (uint8_t)rng_bits(s->seed, RNG_TEST, 0, 0, i);
     for (int b = 0; b < batch; b++) run->labels[b] = b % C;
     loader_targets(run->targets, run->labels, batch, C, s->label_smoothing);
@@ -912,7 +713,7 @@ static int mode_bench(Run *run) {
            "\"infer_images_per_s\": %.2f, \"train_batch_seconds\": %.6f, \"infer_batch_seconds\": %.6f, "
            "\"train_bytes\": %zu, \"infer_bytes\": %zu, \"peak_bytes\": %zu, \"gemm_peak_gflops\": %.1f, "
            "\"mfu\": %.4f, \"moved_bytes\": %.0f, \"memory_peak_gbytes\": %.1f, \"bandwidth_fraction\": %.4f}\n",
-           s->attn->name, a->op->path ? a->op->path(a) : a->op->name, kernels_device(), run->vit.N,
+           run->model->attn->name, a->op->path ? a->op->path(a) : a->op->name, kernels_device(), run->vit.N,
            distributed_ranks(), s->batch_size, batch, run->vit.model.params.parameters, vit_macs(&run->vit),
            train.images_per_s, infer.images_per_s, train.fastest, infer.fastest,
            plan_bytes(training) + training->workspace, plan_bytes(inference) + inference->workspace,
@@ -945,7 +746,7 @@ static void prediction_pixels(Run *run, const char *name, uint8_t *pixels) {
         Image image;
         if (ok && has_model_size(run)) {
             if (!image_decode(&image, file.bytes, sample.size, IMAGE_MAX_PIXELS, error)) die("%s: %s", name, error);
-            image_resize(pixels, run->s->img_size[0], run->s->img_size[1], image.pixels, image.height, image.width);
+            image_resize(pixels, run->model->img_size[0], run->model->img_size[1], image.pixels, image.height, image.width);
             image_free(&image);
             return;
         }
@@ -980,14 +781,14 @@ static const char *const *class_names(const Run *run, char **owned) {
     SafeTensors st = {0};
     char error[ERROR_SIZE];
     int count = 0;
-    if (run->train.class_names && run->train.classes == run->s->num_classes) return run->train.class_names;
+    if (run->train.class_names && run->train.classes == run->model->num_classes) return run->train.class_names;
     if (!*run->s->init || !safetensors_open(&st, run->s->init, error, sizeof error)) return NULL;
     const char *text = safetensors_metadata(&st, "vit.c.classes");
     *owned = text ? strdup(text) : NULL;
     safetensors_close(&st);
     for (char *line = *owned ? strtok(*owned, "\n") : NULL; line && count < 65536; line = strtok(NULL, "\n"))
         names[count++] = line;
-    return count == run->s->num_classes ? names : NULL;
+    return count == run->model->num_classes ? names : NULL;
 }
 
 static int mode_predict(Run *run) {
@@ -1000,8 +801,8 @@ static int mode_predict(Run *run) {
         prediction_pixels(run, run->s->predict.items[i], run->pixels);
         vit_load_pixels(vit, run->pixels, run->train.mean, run->train.std, 1);
         vit_forward(vit, 1, false);
-        real_download(run->logits, vit->logits, (size_t)run->s->num_classes);
-        print_prediction(run->s->predict.items[i], run->logits, run->s->num_classes, names);
+        real_download(run->logits, vit->logits, (size_t)run->model->num_classes);
+        print_prediction(run->s->predict.items[i], run->logits, run->model->num_classes, names);
         if (i == 0 && *run->s->attention) attention_picture_write(vit, run->pixels, run->s->attention);
     }
     free(owned);
@@ -1020,22 +821,22 @@ static int parity_shapes(Run *run, const SafeTensor *images, const SafeTensor *l
     if (labels->ndim != 1 || labels->shape[0] != images->shape[0])
         die("%s: 'labels' must be int64 [%zu], one for every image", s->parity, images->shape[0]);
     int height = (int)images->shape[2], width = (int)images->shape[3];
-    if (config_origin(&run->config, "img_size") && (s->img_size[0] != height || s->img_size[1] != width))
-        die("%s: images are %dx%d, but img_size is %dx%d", s->parity, height, width, s->img_size[0], s->img_size[1]);
-    s->img_size[0] = height;
-    s->img_size[1] = width;
+    if (config_origin(&run->config, "img_size") && (run->model->img_size[0] != height || run->model->img_size[1] != width))
+        die("%s: images are %dx%d, but img_size is %dx%d", s->parity, height, width, run->model->img_size[0], run->model->img_size[1]);
+    run->model->img_size[0] = height;
+    run->model->img_size[1] = width;
     return (int)images->shape[0];
 }
 
 static int mode_parity(Run *run) {
-    Settings *s = run->s;
+    const Settings *s = run->s;
     Vit *vit = &run->vit;
     char error[ERROR_SIZE];
     SafeTensors st;
     double loss = 0;
     if (!safetensors_open(&st, s->parity, error, sizeof error)) die("%s", error);
     const SafeTensor *images = safetensors_find(&st, "images"), *labels = safetensors_find(&st, "labels");
-    int B = parity_shapes(run, images, labels), C = s->num_classes;
+    int B = parity_shapes(run, images, labels), C = run->model->num_classes;
     check_settings(run);
     float *pixels = xcalloc(images->size, sizeof *pixels, "parity");
     int64_t *wanted = xcalloc((size_t)B, sizeof *wanted, "parity");
@@ -1136,9 +937,13 @@ int main(int argc, char **argv) {
     static Run run = {.training = {.program = "train_vit", .advice = "a lower lr, a longer warm-up or clip_grad"}};
     distributed_begin();
     config_init(&run.config, "config");
-    run.s = config_add(&run.config, &program_settings);
+    run.model = settings_add(&run.config, &run.s);
     RunStrings strings = run_strings(&run);
     run_settings_open(&run.config, &strings, is_looking, run.s, argc, argv);
+    if (config_origin(&run.config, "attn") || !(run.s->help || run.s->help_markdown)) {
+        vit_use_settings(&run.config);
+        config_settle(&run.config);
+    }
     int status = run_mode(&run);
     if (fflush(stdout) != 0 || ferror(stdout)) die("standard output: cannot write all of it");
     return status;

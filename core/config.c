@@ -815,7 +815,7 @@ const char *config_origin(const Config *config, const char *name) {
     return config->items[must_find(config, name)].origin;
 }
 
-bool config_has(const Config *config, const char *name) { return find_name(config, name, strlen(name)) >= 0; }
+const char *config_name(const Config *config, int i) { return config->items[i].entry->name; }
 
 void config_reject(const Config *config, const char *name, const char *format, ...) {
     char label[LABEL_SIZE], message[LABEL_SIZE];

@@ -170,8 +170,8 @@ bool config_try_set(Config *config, const char *name, const char *value, const c
 /* Where the value comes from: "configs/x.ini:12", "--lr", or NULL for the default.  The name must be in a table. */
 const char *config_origin(const Config *config, const char *name);
 
-/* Is there a setting of that name? */
-bool config_has(const Config *config, const char *name);
+/* The name of setting i, i < config->count. */
+const char *config_name(const Config *config, int i);
 
 /* For what the table cannot check: ends the program with "<place>: <name>: <message>", the place being where the value
  * was set, for instance "configs/x.ini:12: heads: 5 does not divide dim 192". */

@@ -34,19 +34,14 @@ static void station_declare(Stage *stage, int i, Params *params, const char *pre
     params_declare(params, &s->b, &s->db, prefix, tensor, INIT_ZEROS, false, 1, (int[]){M});
 }
 
-int class_block(const AttentionConfig *config) {
-    const AttentionOp *op = attention_find(config->attn);
-    return op && op->class_block ? op->class_block(config) : 0;
-}
-
 static void block_declare(Stage *stage, int i, Params *params) {
     const StageConfig *c = &stage->config;
     Block *block = &stage->blocks[i];
     char prefix[PARAM_NAME_SIZE];
-    bool class_token = stage->class_token && stage->first + i >= class_block(&stage->attention);
+    bool class_token = stage->class_token && stage->first + i >= attention_class_block(c->attn, stage->settings);
     snprintf(block->prefix, sizeof block->prefix, "%sblocks.%d.", stage->prefix, i);
-    attention_create(&block->attention, &stage->attention, block->prefix, stage->first + i, stage->Hg, stage->Wg,
-                     class_token, c->dim);
+    attention_create(&block->attention, c->attn, stage->settings, block->prefix, stage->first + i, stage->Hg, stage->Wg,
+                     class_token, c->dim, c->heads);
     stage->stations[2 * i].N = stage->stations[2 * i + 1].N = block->attention.N;
     station_declare(stage, 2 * i, params, block->prefix, "norm1");
     block->attention.op->declare(&block->attention, params);
@@ -61,8 +56,6 @@ static void block_declare(Stage *stage, int i, Params *params) {
 
 void stage_declare(Stage *stage, Params *params) {
     int depth = stage->config.depth;
-    stage->attention.heads = stage->config.heads;
-    if (stage->config.attn) stage->attention.attn = stage->config.attn;
     stage->N = stage->Hg * stage->Wg + stage->class_token;
     stage->blocks = xcalloc((size_t)depth, sizeof *stage->blocks, "blocks");
     stage->stations = xcalloc(2 * (size_t)depth + 1, sizeof *stage->stations, "blocks");

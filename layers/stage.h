@@ -38,13 +38,13 @@ typedef struct {
 typedef struct {
     int dim, depth, heads;
     float mlp_ratio;
-    const char *attn; /* operator of this stage; NULL: the model's */
+    const AttentionOp *attn;
 } StageConfig;
 
 /* The first members are set before stage_declare. */
 typedef struct {
     StageConfig config;
-    AttentionConfig attention;
+    const Config *settings; /* the operator's, and whatever else the model has */
     int Hg, Wg;
     int first;                       /* blocks in the stages before */
     char prefix[PARAM_NAME_SIZE / 2]; /* "", "stages.1." */
@@ -60,9 +60,6 @@ typedef struct {
     Block *blocks;     /* [depth] */
     Station *stations; /* [2*depth + 1]: 2i before block i's attention, 2i+1 before its MLP, the last at the end */
 } Stage;
-
-/* The block before which the class token joins. */
-int class_block(const AttentionConfig *config);
 
 void stage_declare(Stage *stage, Params *params);
 void stage_plan(Stage *stage, Plan *plan, int B);

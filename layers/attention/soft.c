@@ -12,6 +12,7 @@
 
 #include "layers/attention/low_rank.h"
 #include "layers/depthwise.h"
+#include "layers/projection.h"
 
 
 typedef struct {
@@ -37,7 +38,7 @@ static int stride_for(int landmarks, int Hg, int Wg) {
 
 static void soft_declare(Attention *a, Params *params) {
     Soft *s = a->state;
-    int M = a->M, D = a->D, r = s->r = stride_for(a->config.landmarks, a->Hg, a->Wg);
+    int M = a->M, D = a->D, r = s->r = stride_for(landmarks_of(a), a->Hg, a->Wg);
     s->shape = (LowRank){a->N, (a->Hg / r) * (a->Wg / r), a->H, D, true};
     projection_declare(&s->qv, params, a->prefix, "qv", M, 2 * M);
     params_declare_fan(params, &s->w, &s->dw, a->prefix, "landmark.weight", D * r * r, true, 4, (int[]){D, D, r, r});
@@ -131,6 +132,7 @@ static size_t soft_macs(const Attention *a) {
 const AttentionOp soft_op = {
     .name = "soft",
     .summary = "attention by Gaussian kernels through landmarks (SOFT)",
+    .settings = ATTENTION_SETTINGS(&landmarks_settings),
     .needs_grid = true,
     .state_size = sizeof(Soft),
     .declare = soft_declare,
