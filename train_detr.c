@@ -810,7 +810,8 @@ static int mode_bench(Run *run) {
            "\"peak_bytes\": %zu, \"gemm_peak_gflops\": %.1f, \"mfu\": %.4f, \"infer_mfu\": %.4f}\n",
            run->model->attn->name, kernels_device(), H, W, distributed_ranks(), s->batch_size, images,
            run->detr.model.params.parameters, macs, train.images_per_s, infer.images_per_s, train.fastest,
-           infer.fastest, device_peak_bytes(), peak, 2 * training_macs * train.images_per_s / 1e9 / distributed_ranks() / peak,
+           infer.fastest, device_peak_bytes(), peak,
+           2 * training_macs * train.images_per_s / 1e9 / distributed_ranks() / peak,
            2 * macs * infer.images_per_s / 1e9 / distributed_ranks() / peak);
     return 0;
 }

@@ -12,6 +12,7 @@
 
 #include "layers/detr_decoder.h"
 #include "layers/detr_encoder.h"
+#include "layers/detr_heads.h"
 #include "layers/model.h"
 #include "layers/resnet.h"
 
