@@ -351,7 +351,7 @@ static void data_open(Run *run, bool train) {
 
 /* Two learning rates, and weight decay for everything: core/params knows each tensor's. */
 static void set_groups(Run *run) {
-    Params *params = &run->detr.params;
+    Params *params = &run->detr.model.params;
     params_decay_from(params, 0);
     params_slow_below(params, run->detr.backbone_floats);
 }
@@ -363,13 +363,13 @@ static void model_open(Run *run, int images, int H, int W, bool training) {
     detr_create(detr, &run->config, 0);
     detr_plan(detr, images, H, W, training);
     detr_allocate(detr);
-    params_allocate(&detr->params, training);
+    params_allocate(&detr->model.params, training);
     if (*s->init) {
-        checkpoint_load_weights(&detr->params, s->init, NULL);
+        checkpoint_load_weights(&detr->model.params, s->init, NULL);
     } else {
-        params_initialize(&detr->params, s->seed);
+        params_initialize(&detr->model.params, s->seed);
         if (*s->backbone_weights && !*s->resume && !s->bench) /* a state has later ones, and speed needs none */
-            checkpoint_load_part(&detr->params, detr_backbone_prefix, s->backbone_weights);
+            checkpoint_load_part(&detr->model.params, detr_backbone_prefix, s->backbone_weights);
         detr_draw(detr, s->seed, 0, 0);
     }
     detr_fold(detr);
@@ -453,7 +453,7 @@ static void update(Run *run, double loss) {
     RunState *state = &run->training.state;
     Detr *detr = &run->detr;
     training_stop_on_bad(&run->training, "the loss", loss);
-    state->gradient_norm = adamw_step(&run->adamw, &detr->params, state->lr, (int)state->step + 1);
+    state->gradient_norm = adamw_step(&run->adamw, &detr->model.params, state->lr, (int)state->step + 1);
     training_stop_on_bad(&run->training, "the norm of the gradient", (double)state->gradient_norm);
     if (!detr->settings.freeze_backbone) detr_fold(detr);
 }
@@ -466,7 +466,7 @@ static double train_step(Run *run) {
     double box_count = boxes > ranks ? boxes : ranks;
     DetectionPart part;
     StepLoss loss = {0};
-    device_zero(detr->params.grads, detr->params.total * sizeof(float));
+    device_zero(detr->model.params.grads, detr->model.params.total * sizeof(float));
     for (int next = local_begin(run); next < local_end(run); next = part.position + part.n) {
         detection_next(&run->loader, &part);
         detr_load(detr, part.pixels, &part.size[0][0], run->train.mean, run->train.std, part.n, part.height,
@@ -536,7 +536,7 @@ static Evaluation evaluate(Run *run, CocoResults *results) {
     size_t count = (size_t)run->val.coco.image_count, done = 0, n = count * (size_t)run->model->queries * FOUND_NUMBERS;
     double *found = xcalloc(n, sizeof *found, "detections"), stopped = 0;
     if (!results) results = &own;
-    detr_set_training(detr, false);
+    model_set_training(&detr->model, false);
     detection_start(&run->val_loader, 0, 0);
     while (!stop_signal && detection_next(&run->val_loader, &part)) {
         detr_load(detr, part.pixels, &part.size[0][0], run->val.mean, run->val.std, part.n, part.height, part.width);
@@ -545,7 +545,7 @@ static Evaluation evaluate(Run *run, CocoResults *results) {
         done += (size_t)part.n;
         progress_show(false, "evaluating %zu/%zu", done * (size_t)distributed_ranks(), count);
     }
-    if (detr->training.count) detr_set_training(detr, true);
+    if (model_trains(&detr->model)) model_set_training(&detr->model, true);
     stopped = stop_signal != 0;
     distributed_sum(&stopped, 1);
     run->training.stopping = stopped > 0;
@@ -637,8 +637,8 @@ static void begin_training(Run *run) {
     Training *t = &run->training;
     char stem[128];
     run->adamw = adamw_of(s);
-    params_allocate_optimizer(&run->detr.params, false);
-    t->params = &run->detr.params;
+    params_allocate_optimizer(&run->detr.model.params, false);
+    t->params = &run->detr.model.params;
     t->epochs = s->epochs;
     t->batches = run->loader.batches;
     t->batch_size = s->batch_size;
@@ -661,9 +661,9 @@ static void announce(Run *run) {
            train->category_count, train->empty_images);
     printf("%s: %zu trainable parameters, %.1f million multiply-adds for an image of %d x %d, "
            "%.0f MiB of activations\n",
-           run->model->attn->name, run->detr.params.parameters,
+           run->model->attn->name, run->detr.model.params.parameters,
            (double)detr_macs(&run->detr, run->shorter, run->longer) / 1e6, run->shorter, run->longer,
-           (double)detr_activation_bytes(&run->detr) / (1 << 20));
+           (double)model_activation_bytes(&run->detr.model) / (1 << 20));
     printf("%s: %d epochs of %llu batches of %d images, at most %d at a time, %.0f %% of padding if each were one\n",
            s->run_dir, s->epochs, (unsigned long long)run->training.batches, s->batch_size, run->loader.parts.room,
            100 * detection_padding(&run->loader));
@@ -762,7 +762,7 @@ static void bench_batch(void *context) {
     Detr *detr = &run->detr;
     DetectionPart part = bench->part;
     StepLoss loss = {0};
-    if (bench->training) device_zero(detr->params.grads, detr->params.total * sizeof(float));
+    if (bench->training) device_zero(detr->model.params.grads, detr->model.params.total * sizeof(float));
     for (int next = local_begin(run); next < local_end(run); next += part.n) {
         int left = local_end(run) - next;
         part.n = left < bench->part.n ? left : bench->part.n;
@@ -786,7 +786,7 @@ static void bench_batch(void *context) {
 
 static RunSpeed bench_speed(Bench *bench, bool training) {
     bench->training = training;
-    detr_set_training(&bench->run->detr, training);
+    model_set_training(&bench->run->detr.model, training);
     return run_speed(bench_batch, bench, bench->run->s->batch_size, (double)bench->run->s->bench_seconds);
 }
 
@@ -797,7 +797,7 @@ static int mode_bench(Run *run) {
     find_classes(run);
     model_open(run, images, H, W, true);
     buffers_open(run, images, BENCH_BOXES, true);
-    params_allocate_optimizer(&run->detr.params, false);
+    params_allocate_optimizer(&run->detr.model.params, false);
     run->adamw = adamw_of(s);
     run->training.state.lr = s->lr;
     bench_fill(&bench, images);
@@ -812,8 +812,9 @@ static int mode_bench(Run *run) {
            "\"infer_images_per_s\": %.4f, \"train_fastest_s\": %.4f, \"infer_fastest_s\": %.4f, "
            "\"peak_bytes\": %zu, \"gemm_peak_gflops\": %.1f, \"mfu\": %.4f, \"infer_mfu\": %.4f}\n",
            run->model->attn->name, kernels_device(), H, W, distributed_ranks(), s->batch_size, images,
-           run->detr.params.parameters, macs, train.images_per_s, infer.images_per_s, train.fastest, infer.fastest,
-           device_peak_bytes(), peak, 2 * training_macs * train.images_per_s / 1e9 / distributed_ranks() / peak,
+           run->detr.model.params.parameters, macs, train.images_per_s, infer.images_per_s, train.fastest,
+           infer.fastest, device_peak_bytes(), peak,
+           2 * training_macs * train.images_per_s / 1e9 / distributed_ranks() / peak,
            2 * macs * infer.images_per_s / 1e9 / distributed_ranks() / peak);
     return 0;
 }
@@ -1026,7 +1027,7 @@ static int mode_parity(Run *run) {
     parity_read(run, &p, &st);
     model_open(run, p.B, p.H, p.W, true);
     buffers_open(run, p.B, p.T ? p.T : 1, true);
-    run_parity_parameters(&detr->params, &st);
+    run_parity_parameters(&detr->model.params, &st);
     detr_fold(detr);
     size_t pixels = (size_t)p.B * 3 * (size_t)p.H * (size_t)p.W;
     uint8_t *black = xcalloc(pixels, 1, "parity");
@@ -1038,7 +1039,7 @@ static int mode_parity(Run *run) {
     const SafeTensorEntry outputs[] = {{"logits", SAFE_F32, 4, {L, B, Q, C}, run->logits},
                                        {"boxes", SAFE_F32, 4, {L, B, Q, 4}, run->boxes},
                                        {"loss", SAFE_F32, 1, {1}, &total}};
-    run_parity_write(s->out, outputs, 3, &detr->params);
+    run_parity_write(s->out, outputs, 3, &detr->model.params);
     free(black);
     safetensors_close(&st);
     return 0;

@@ -28,7 +28,8 @@
 #include "data/sheet.h"
 #include "layers/attention/feature_map.h"
 #include "layers/attention/relative.h"
-#include "layers/resample_grid.h"
+#include "layers/attention_picture.h"
+#include "layers/fit_weights.h"
 #include "layers/vit.h"
 
 /* == Settings ===================================================================================================== */
@@ -330,47 +331,6 @@ static bool is_looking(const void *settings) {
     return s->eval || s->bench || s->describe || s->predict.count || *s->parity || *s->show_batch;
 }
 
-/* What --init changes on the way: tables on a grid of another size are resampled, and training starts with a new head
- * where the classes are others. */
-typedef struct {
-    const Run *run;
-    Vit origin; /* the model that the weights are from, declared but without memory; nothing where no file tells */
-    int resampled;
-    const Param *first; /* of those, and its grid in the file */
-    ParamGrid grid;
-    size_t classes;                   /* in the file, where the head is another one */
-} Fit;
-
-static bool fit_grid(Fit *fit, float *to, const Param *p, const SafeTensor *tensor) {
-    const Param *origin = params_find(&fit->origin.params, p->name);
-    ParamGrid grid;
-    Error error;
-    if (!grid_of_tensor(&grid, p, origin ? &origin->grid : NULL, tensor->ndim, tensor->shape)) return false;
-    if (grid.rows == p->grid.rows && grid.columns == p->grid.columns) return false;
-    float *from = xcalloc(tensor->size, sizeof *from, "resampling");
-    if (!safetensors_to_float(tensor, from, &error)) die("%s", error.text);
-    grid_resample(to, p, from, &grid);
-    free(from);
-    if (!fit->resampled++) {
-        fit->first = p;
-        fit->grid = grid;
-    }
-    return true;
-}
-
-static bool fit_head(Fit *fit, float *to, const Param *p, const SafeTensor *tensor) {
-    bool rest = tensor->ndim == p->ndim && (p->ndim < 2 || tensor->shape[1] == (size_t)p->shape[1]);
-    if (strncmp(p->name, "head.", 5) || !rest || is_looking(fit->run->s)) return false;
-    if (tensor->shape[0] == (size_t)p->shape[0]) return false;
-    params_draw(&fit->run->vit.params, p, fit->run->s->seed, to);
-    fit->classes = tensor->shape[0];
-    return true;
-}
-
-static bool fit_tensor(float *to, const Param *p, const SafeTensor *tensor, void *context) {
-    return fit_grid(context, to, p, tensor) || fit_head(context, to, p, tensor);
-}
-
 /* The model that a checkpoint of ours was made for, so that its grids are known. */
 static void origin_create(Vit *origin, Config *config, const char *checkpoint) {
     Error error;
@@ -383,25 +343,17 @@ static void origin_create(Vit *origin, Config *config, const char *checkpoint) {
     free(text);
 }
 
+/* Weights from a file; where training starts from them, a head of other classes is drawn afresh. */
 static void weights_load(Run *run) {
     const Settings *s = run->s;
-    static Fit fit;
+    static Vit origin;
     Config config = {0};
-    fit.run = run;
-    origin_create(&fit.origin, &config, s->init);
-    checkpoint_load_weights(&run->vit.params, s->init, &(CheckpointFit){fit_tensor, &fit});
-    vit_destroy(&fit.origin);
+    const char *head = is_looking(s) ? NULL : "head.";
+    origin_create(&origin, &config, s->init);
+    FittedWeights fitted = fit_weights(&run->vit.model, s->init, &origin.model, head, s->seed);
+    vit_destroy(&origin);
     config_free(&config);
-    if (distributed_rank() > 0 || s->bench) return;
-    if (fit.resampled) {
-        char more[32] = "";
-        if (fit.resampled > 1) snprintf(more, sizeof more, " and %d more", fit.resampled - 1);
-        printf("%s: resampled bicubically: %s from %dx%d to %dx%d%s\n", s->init, fit.first->name, fit.grid.rows,
-               fit.grid.columns, fit.first->grid.rows, fit.first->grid.columns, more);
-    }
-    if (fit.classes)
-        printf("%s: its head has %zu classes, this model %d: the head is drawn afresh\n", s->init, fit.classes,
-               run->model->num_classes);
+    if (distributed_rank() == 0 && !s->bench) fitted_weights_print(&fitted, stdout);
 }
 
 /* Builds the model for `batch` images at a time and gives it its first weights. */
@@ -409,11 +361,11 @@ static void model_open(Run *run, int batch, bool training) {
     vit_create(&run->vit, &run->config);
     vit_plan(&run->vit, batch, training);
     vit_allocate(&run->vit);
-    params_allocate(&run->vit.params, training);
+    params_allocate(&run->vit.model.params, training);
     if (*run->s->init) {
         weights_load(run);
     } else {
-        params_initialize(&run->vit.params, run->s->seed);
+        params_initialize(&run->vit.model.params, run->s->seed);
         vit_draw_buffers(&run->vit, run->s->seed, 0);
     }
 }
@@ -486,7 +438,7 @@ static double train_step(Run *run) {
     RunState *state = &run->training.state;
     LoaderPart images;
     double loss = 0;
-    device_zero(vit->params.grads, vit->params.total * sizeof(float));
+    device_zero(vit->model.params.grads, vit->model.params.total * sizeof(float));
     vit_draw_buffers(vit, run->s->seed, (uint32_t)state->step);
     for (int first = begin; first < end; first += images.n) {
         loader_next(&run->loader, &images);
@@ -498,7 +450,7 @@ static double train_step(Run *run) {
     all_reduce_finish();
     loss = step_agree(run, loss);
     training_stop_on_bad(&run->training, "the loss", loss);
-    state->gradient_norm = adamw_step(&run->adamw, &vit->params, state->lr, (int)state->step + 1);
+    state->gradient_norm = adamw_step(&run->adamw, &vit->model.params, state->lr, (int)state->step + 1);
     training_stop_on_bad(&run->training, "the norm of the gradient", (double)state->gradient_norm);
     return loss;
 }
@@ -520,8 +472,8 @@ static Accuracy evaluate(Run *run) {
     size_t count = run->test.count, done = 0;
     double hits[3] = {0}; /* top-1, top-5, ranks that were stopped */
     int C = run->model->num_classes;
-    if (vit->params.ema) params_view(&vit->params, vit->params.ema);
-    vit_set_training(vit, false);
+    if (vit->model.params.ema) params_view(&vit->model.params, vit->model.params.ema);
+    model_set_training(&vit->model, false);
     loader_start(&run->test_loader, 0, 0);
     while (!stop_signal && loader_next(&run->test_loader, &images)) {
         vit_load_pixels(vit, images.pixels, run->test.mean, run->test.std, images.n);
@@ -538,8 +490,8 @@ static Accuracy evaluate(Run *run) {
     hits[2] = stop_signal != 0;
     distributed_sum(hits, 3);
     run->training.stopping = hits[2] > 0;
-    if (vit->training.count) vit_set_training(vit, true);
-    params_view(&vit->params, vit->params.values);
+    if (model_trains(&vit->model)) model_set_training(&vit->model, true);
+    params_view(&vit->model.params, vit->model.params.values);
     return (Accuracy){100 * hits[0] / (double)count, 100 * hits[1] / (double)count};
 }
 
@@ -604,7 +556,7 @@ static RunStrings run_strings(Run *run) {
 static void begin_training(Run *run) {
     const Settings *s = run->s;
     Training *t = &run->training;
-    Params *params = &run->vit.params;
+    Params *params = &run->vit.model.params;
     RunStrings strings = run_strings(run);
     char stem[128];
     run->adamw = (AdamW){s->beta1, s->beta2, s->eps, s->weight_decay, s->clip_grad, s->ema_decay, 1};
@@ -637,10 +589,10 @@ static void announce(const Run *run) {
                "cut out and scaled in training, the centre in tests\n",
                run->train.name, run->train.height, run->train.width, run->model->img_size[0], run->model->img_size[1]);
     printf("%s: %zu parameters, %.1f million multiply-adds an image, %.0f MiB of activations\n",
-           run->model->attn->name, run->vit.params.parameters, (double)vit_macs(&run->vit) / 1e6,
-           (double)vit_activation_bytes(&run->vit) / (1 << 20));
+           run->model->attn->name, run->vit.model.params.parameters, (double)vit_macs(&run->vit) / 1e6,
+           (double)model_activation_bytes(&run->vit.model) / (1 << 20));
     printf("%s: %d epochs of %llu batches of %d images, %d at a time\n", s->run_dir, s->epochs,
-           (unsigned long long)run->training.batches, s->batch_size, run->vit.batch);
+           (unsigned long long)run->training.batches, s->batch_size, run->vit.model.batch);
     training_print_resumed(&run->training);
     fflush(stdout);
 }
@@ -712,10 +664,10 @@ static int mode_eval(Run *run) {
 static void bench_batch(Run *run, bool training) {
     Vit *vit = &run->vit;
     int begin = local_first(run), end = begin + local_batch(run);
-    if (training) device_zero(vit->params.grads, vit->params.total * sizeof(float));
+    if (training) device_zero(vit->model.params.grads, vit->model.params.total * sizeof(float));
     if (training) vit_draw_buffers(vit, run->s->seed, (uint32_t)run->training.state.step);
     for (int first = begin, B; first < end; first += B) {
-        B = end - first < vit->batch ? end - first : vit->batch;
+        B = end - first < vit->model.batch ? end - first : vit->model.batch;
         vit_load_pixels(vit, run->pixels, run->train.mean, run->train.std, B);
         if (training) {
             micro_step(run, first, B, first + B == end);
@@ -725,7 +677,7 @@ static void bench_batch(Run *run, bool training) {
         }
     }
     all_reduce_finish();
-    if (training) adamw_step(&run->adamw, &vit->params, 1e-4f, (int)++run->training.state.step);
+    if (training) adamw_step(&run->adamw, &vit->model.params, 1e-4f, (int)++run->training.state.step);
     device_synchronize();
 }
 
@@ -733,7 +685,7 @@ static void bench_training(void *run) { bench_batch(run, true); }
 static void bench_inference(void *run) { bench_batch(run, false); }
 
 static RunSpeed bench_speed(Run *run, bool training) {
-    vit_set_training(&run->vit, training);
+    model_set_training(&run->vit.model, training);
     return run_speed(training ? bench_training : bench_inference, run, run->s->batch_size, (double)run->s->bench_seconds);
 }
 
@@ -742,7 +694,7 @@ static int mode_bench(Run *run) {
     int batch = micro_batch_choose(run), C = run->model->num_classes;
     model_open(run, batch, true);
     buffers_open(run, batch);
-    params_allocate_optimizer(&run->vit.params, false);
+    params_allocate_optimizer(&run->vit.model.params, false);
     run->adamw = (AdamW){s->beta1, s->beta2, s->eps, s->weight_decay, s->clip_grad, 0, 1};
     for (size_t i = 0; i < (size_t)batch * 3 * (size_t)run->model->img_size[0] * (size_t)run->model->img_size[1]; i++)
         run->pixels[i] = (uint8_t)rng_bits(s->seed, RNG_TEST, 0, 0, i);
@@ -756,14 +708,14 @@ static int mode_bench(Run *run) {
     double gflops = 3 * 2 * (double)vit_macs(&run->vit) * train.images_per_s / 1e9 / distributed_ranks();
     if (distributed_rank() > 0) return 0;
     const Attention *a = &vit_block(&run->vit, 0)->attention;
-    const Plan *training = &run->vit.training, *inference = &run->vit.inference;
+    const Plan *training = &run->vit.model.training, *inference = &run->vit.model.inference;
     printf("{\"attn\": \"%s\", \"algorithm\": \"%s\", \"device\": \"%s\", \"tokens\": %d, \"ranks\": %d, "
            "\"batch_size\": %d, \"micro_batch\": %d, \"params\": %zu, \"macs\": %zu, \"train_images_per_s\": %.2f, "
            "\"infer_images_per_s\": %.2f, \"train_batch_seconds\": %.6f, \"infer_batch_seconds\": %.6f, "
            "\"train_bytes\": %zu, \"infer_bytes\": %zu, \"peak_bytes\": %zu, \"gemm_peak_gflops\": %.1f, "
            "\"mfu\": %.4f, \"moved_bytes\": %.0f, \"memory_peak_gbytes\": %.1f, \"bandwidth_fraction\": %.4f}\n",
            run->model->attn->name, a->op->path ? a->op->path(a) : a->op->name, kernels_device(), run->vit.N,
-           distributed_ranks(), s->batch_size, batch, run->vit.params.parameters, vit_macs(&run->vit),
+           distributed_ranks(), s->batch_size, batch, run->vit.model.params.parameters, vit_macs(&run->vit),
            train.images_per_s, infer.images_per_s, train.fastest, infer.fastest,
            plan_bytes(training) + training->workspace, plan_bytes(inference) + inference->workspace,
            device_peak_bytes(), peak, gflops / peak, moved, memory,
@@ -832,89 +784,6 @@ static const char *const *class_names(const Run *run, ClassNames *owned) {
     return class_names_complete(owned, run->model->num_classes) ? owned->at : NULL;
 }
 
-typedef void (*AttentionRow)(const Attention *a, float *weights, int b, int head, int query);
-
-/* The row of token `query` of the first image; NaN where the operator has none,
- * and where the class token is yet to join. */
-static void attention_row(float *row, AttentionRow of, const Vit *vit, const Attention *a, int head, int query) {
-    int absent = vit->N - a->N;
-    for (int m = 0; m < vit->N; m++) row[m] = NAN;
-    if (of && query >= absent) of(a, row + absent, 0, head, query - absent);
-}
-
-/* to [depth,heads,count,N]: the rows of these queries, or of the first `count` tokens,
- * from op->weights or op->spatial. */
-static void attention_rows(float *to, const Run *run, bool spatial, const int64_t *queries, int count) {
-    const Vit *vit = &run->vit;
-    int heads = run->model->heads.at[0];
-    for (int row = 0; row < vit->depth * heads * count; row++) {
-        const Attention *a = &vit_block(vit, row / (heads * count))->attention;
-        int query = queries ? (int)queries[row % count] : row % count;
-        attention_row(to + (size_t)row * (size_t)vit->N, spatial ? a->op->spatial : a->op->weights, vit, a,
-                      row / count % heads, query);
-    }
-}
-
-/* norms [depth+1,N]: the length of every token of the first image before the first block and after each. */
-static void stream_norms(float *norms, const Vit *vit) {
-    const Stage *stage = &vit->stages[0];
-    size_t M = (size_t)stage->config.dim, N = (size_t)vit->N;
-    float *x = xcalloc(N * M, sizeof *x, "attention picture");
-    for (int i = 0; i <= vit->depth; i++) {
-        const Station *s = &stage->stations[2 * i];
-        float *row = norms + (size_t)i * N;
-        size_t absent = N - (size_t)s->N;
-        real_download(x, s->x, (size_t)s->N * M);
-        for (size_t n = 0; n < N; n++) {
-            double squares = n < absent ? NAN : 0;
-            for (size_t c = 0; n >= absent && c < M; c++)
-                squares += (double)x[(n - absent) * M + c] * x[(n - absent) * M + c];
-            row[n] = (float)sqrt(squares);
-        }
-    }
-    free(x);
-}
-
-/* Writes what pictures of attention are made of, for the first image: what each head of each layer weighs from a few
- * query tokens, weights and spatial (what the distance alone decides) [depth,heads,queries,N]; matrix and
- * spatial_matrix [depth,heads,N,N], the same from all tokens, where they stay below 64 MB; norms [depth+1,N]; queries
- * [queries] as token numbers; image [Hi,Wi,3]. */
-static void attention_write(Run *run) {
-    enum { QUERIES = 4, MOST = 1 << 24 };
-    Vit *vit = &run->vit;
-    size_t depth = (size_t)vit->depth, H = (size_t)run->model->heads.at[0], N = (size_t)vit->N, count = QUERIES;
-    size_t rows = depth * H;
-    size_t height = (size_t)run->model->img_size[0], width = (size_t)run->model->img_size[1];
-    bool whole = rows * N * N <= MOST;
-    const char *what = "attention picture";
-    int prefix = (vit->settings.pool == POOL_CLS);
-    int64_t queries[QUERIES];
-    char grid[32];
-    Error error;
-    for (int q = 0; q < QUERIES; q++) /* the centre of each quadrant */
-        queries[q] = prefix + (vit->Hg * (1 + 2 * (q / 2)) / 4) * vit->Wg + vit->Wg * (1 + 2 * (q % 2)) / 4;
-    SafeTensorEntry out[] = {
-        {"weights", SAFE_F32, 4, {depth, H, count, N}, xcalloc(rows * count, N * sizeof(float), what)},
-        {"spatial", SAFE_F32, 4, {depth, H, count, N}, xcalloc(rows * count, N * sizeof(float), what)},
-        {"image", SAFE_F32, 3, {height, width, 3}, xcalloc(3 * height, width * sizeof(float), what)},
-        {"norms", SAFE_F32, 2, {depth + 1, N}, xcalloc(depth + 1, N * sizeof(float), what)},
-        {"queries", SAFE_I64, 1, {count}, queries},
-        {"matrix", SAFE_F32, 4, {depth, H, N, N}, whole ? xcalloc(rows * N, N * sizeof(float), what) : NULL},
-        {"spatial_matrix", SAFE_F32, 4, {depth, H, N, N}, whole ? xcalloc(rows * N, N * sizeof(float), what) : NULL},
-    };
-    attention_rows((float *)out[0].data, run, false, queries, QUERIES);
-    attention_rows((float *)out[1].data, run, true, queries, QUERIES);
-    for (size_t i = 0; i < 3 * height * width; i++) ((float *)out[2].data)[i] = (float)run->pixels[i] / 255;
-    stream_norms((float *)out[3].data, vit);
-    if (whole) attention_rows((float *)out[5].data, run, false, NULL, vit->N);
-    if (whole) attention_rows((float *)out[6].data, run, true, NULL, vit->N);
-    snprintf(grid, sizeof grid, "%dx%d", vit->Hg, vit->Wg);
-    SafeMetadata metadata[] = {{"grid", grid}, {"attn", run->model->attn->name}};
-    if (!safetensors_write(run->s->attention, out, whole ? 7 : 5, metadata, 2, &error)) die("%s", error.text);
-    for (int i = 0; i < 7; i++)
-        if (out[i].data != queries) free((void *)out[i].data);
-}
-
 static int mode_predict(Run *run) {
     Vit *vit = &run->vit;
     ClassNames owned = {0};
@@ -927,7 +796,7 @@ static int mode_predict(Run *run) {
         vit_forward(vit, 1, false);
         real_download(run->logits, vit->logits, (size_t)run->model->num_classes);
         print_prediction(run->s->predict.items[i], run->logits, run->model->num_classes, names);
-        if (i == 0 && *run->s->attention) attention_write(run);
+        if (i == 0 && *run->s->attention) attention_picture_write(vit, run->pixels, run->s->attention);
     }
     class_names_free(&owned);
     return 0;
@@ -969,7 +838,7 @@ static int mode_parity(Run *run) {
 
     model_open(run, B, true);
     buffers_open(run, B);
-    run_parity_parameters(&vit->params, &st);
+    run_parity_parameters(&vit->model.params, &st);
     for (int b = 0; b < B; b++) {
         if (wanted[b] < 0 || wanted[b] >= C)
             die("%s: label %lld of image %d is outside 0..%d", s->parity, (long long)wanted[b], b, C - 1);
@@ -987,7 +856,7 @@ static int mode_parity(Run *run) {
     float mean = (float)(loss / B);
     const SafeTensorEntry outputs[] = {{"logits", SAFE_F32, 2, {(size_t)B, (size_t)C}, run->logits},
                                        {"loss", SAFE_F32, 1, {1}, &mean}};
-    run_parity_write(s->out, outputs, 2, &vit->params);
+    run_parity_write(s->out, outputs, 2, &vit->model.params);
     free(wanted);
     free(pixels);
     safetensors_close(&st);

@@ -69,19 +69,20 @@ static bool has_backbone(const Detr *detr) { return detr->backbone.config.width 
 /* == Parameters =================================================================================================== */
 
 static void neck_declare(Detr *detr) {
+    Params *params = &detr->model.params;
     int in = detr->channels, M = detr->settings.dim;
     detr->neck.in = in;
     detr->neck.out = M;
-    params_declare_fan(&detr->params, &detr->neck.w, &detr->neck.dw, "input_proj.", "weight", in, true, 4,
+    params_declare_fan(params, &detr->neck.w, &detr->neck.dw, "input_proj.", "weight", in, true, 4,
                        (int[]){M, in, 1, 1});
-    params_declare_fan(&detr->params, &detr->neck.b, &detr->neck.db, "input_proj.", "bias", in, true, 1, (int[]){M});
+    params_declare_fan(params, &detr->neck.b, &detr->neck.db, "input_proj.", "bias", in, true, 1, (int[]){M});
 }
 
 static void backbone_create(Detr *detr) {
     const DetrSettings *s = &detr->settings;
     ResNetConfig config = {.width = s->backbone_width, .freeze = s->freeze_backbone, .prefix = detr_backbone_prefix};
     for (int i = 0; i < RESNET_STAGES; i++) config.blocks[i] = s->backbone_blocks.at[i];
-    resnet_create(&detr->backbone, &config, &detr->params);
+    resnet_create(&detr->backbone, &config, &detr->model.params);
     detr->channels = resnet_channels(&detr->backbone);
 }
 
@@ -90,13 +91,13 @@ void detr_create(Detr *detr, const Config *config, int channels) {
     const DetrSettings *s = &detr->settings;
     detr->columns = s->num_classes + 1;
     if (!channels) backbone_create(detr);
-    detr->backbone_floats = detr->params.total;
+    detr->backbone_floats = detr->model.params.total;
     neck_declare(detr);
     detr_encoder_create(&detr->encoder, config, s->attn, s->encoder_layers, s->dim, s->heads, s->ffn, !s->share_heads,
-                        &detr->params);
+                        &detr->model.params);
     detr_decoder_create(&detr->decoder, s->decoder_layers, s->dim, s->heads, s->ffn, s->queries, s->dynamic_scale + 1,
-                        detr_encoder_sites(&detr->encoder), &detr->params);
-    detr_heads_create(&detr->heads, s->dim, detr->columns, &detr->params);
+                        detr_encoder_sites(&detr->encoder), &detr->model.params);
+    detr_heads_create(&detr->heads, s->dim, detr->columns, &detr->model.params);
 }
 
 void detr_fold(Detr *detr) {
@@ -105,13 +106,14 @@ void detr_fold(Detr *detr) {
 
 /* == Activations ================================================================================================== */
 
-static void activations_plan(Detr *detr, Plan *plan, bool training) {
+static void activations_plan(Plan *plan, void *owner) {
+    Detr *detr = owner;
     const DetrSettings *c = &detr->settings;
-    size_t B = (size_t)detr->most, image = 3 * (size_t)detr->most_h * (size_t)detr->most_w;
+    int most = detr->model.batch;
+    size_t B = (size_t)most, image = 3 * (size_t)detr->most_h * (size_t)detr->most_w;
     int h = resnet_grid(detr->most_h), w = resnet_grid(detr->most_w);
     size_t n = B * (size_t)h * (size_t)w, bytes = n * (size_t)c->dim * sizeof(real);
     size_t features = n * (size_t)detr->channels * sizeof(real);
-    plan_start(plan, training);
     if (has_backbone(detr)) {
         plan_keep(plan, "", "pixels", &detr->pixels, B * image);
         plan_keep(plan, "", "images", &detr->images, B * image * sizeof(real));
@@ -119,49 +121,31 @@ static void activations_plan(Detr *detr, Plan *plan, bool training) {
     plan_keep(plan, "", "sizes", &detr->sizes, B * 2 * sizeof *detr->sizes);
     plan_keep(plan, "", "cells", &detr->cells, B * 2 * sizeof *detr->cells);
     if (has_backbone(detr)) {
-        resnet_plan(&detr->backbone, plan, detr->most, detr->most_h, detr->most_w);
+        resnet_plan(&detr->backbone, plan, most, detr->most_h, detr->most_w);
         plan_alias(plan, &detr->features, &detr->backbone.features);
     } else {
         plan_keep(plan, "", "features", &detr->features, features);
     }
     plan_keep(plan, "", "x", &detr->x, bytes);
     plan_keep(plan, "", "pos", &detr->pos, bytes);
-    if (training) {
+    if (plan->training) {
         plan_borrow(plan, "", "dx", &detr->dx, bytes);
         plan_keep(plan, "", "dfeatures", &detr->dfeatures, features); /* read while the backbone uses its scratch */
     }
-    detr_encoder_plan(&detr->encoder, plan, detr->most, h, w, &detr->x);
-    detr_decoder_plan(&detr->decoder, plan, detr->most, h, w);
-    detr_heads_plan(&detr->heads, plan, training ? c->decoder_layers : 1, B * (size_t)c->queries);
+    detr_encoder_plan(&detr->encoder, plan, most, h, w, &detr->x);
+    detr_decoder_plan(&detr->decoder, plan, most, h, w);
+    detr_heads_plan(&detr->heads, plan, plan->training ? c->decoder_layers : 1, B * (size_t)c->queries);
 }
 
 void detr_plan(Detr *detr, int B, int H, int W, bool training) {
-    detr->most = B;
     detr->most_h = H;
     detr->most_w = W;
-    activations_plan(detr, &detr->inference, false);
-    if (training) activations_plan(detr, &detr->training, true);
-}
-
-static size_t planned_bytes(const Detr *detr) {
-    size_t training = plan_bytes(&detr->training), inference = plan_bytes(&detr->inference);
-    return training > inference ? training : inference;
+    model_plan(&detr->model, B, training, activations_plan, detr);
 }
 
 void detr_allocate(Detr *detr) {
-    detr->memory = device_malloc(planned_bytes(detr), "activations");
-    detr->cells_host = xcalloc(2 * (size_t)detr->most, sizeof *detr->cells_host, "sizes of images");
-    detr_set_training(detr, detr->training.count > 0);
-}
-
-void detr_set_training(Detr *detr, bool training) {
-    detr->plan = training ? &detr->training : &detr->inference;
-    plan_bind(detr->plan, detr->memory);
-}
-
-size_t detr_activation_bytes(const Detr *detr) {
-    size_t training = detr->training.workspace, inference = detr->inference.workspace;
-    return planned_bytes(detr) + (training > inference ? training : inference);
+    model_allocate(&detr->model);
+    detr->cells_host = xcalloc(2 * (size_t)detr->model.batch, sizeof *detr->cells_host, "sizes of images");
 }
 
 /* == A batch ====================================================================================================== */
@@ -176,13 +160,13 @@ static int own_cells(int own, int side, int cells) {
 
 static bool fits(const Detr *detr, int B, int H, int W) {
     bool upright = H <= detr->most_h && W <= detr->most_w, sideways = H <= detr->most_w && W <= detr->most_h;
-    return B <= detr->most && (upright || sideways);
+    return B <= detr->model.batch && (upright || sideways);
 }
 
 void detr_load_sizes(Detr *detr, const int *sizes, int B, int H, int W) {
     if (!fits(detr, B, H, W))
-        die("a batch of %d images of %d x %d: there is room for %d of %d x %d", B, H, W, detr->most, detr->most_h,
-            detr->most_w);
+        die("a batch of %d images of %d x %d: there is room for %d of %d x %d", B, H, W, detr->model.batch,
+            detr->most_h, detr->most_w);
     detr->B = B;
     detr->H = H;
     detr->W = W;
@@ -213,7 +197,7 @@ void detr_draw(Detr *detr, uint64_t seed, uint32_t step, size_t first) {
 
 /* == Forward and backward ========================================================================================= */
 
-int detr_predicted_layers(const Detr *detr) { return detr->plan->training ? detr->settings.decoder_layers : 1; }
+int detr_predicted_layers(const Detr *detr) { return detr->model.plan->training ? detr->settings.decoder_layers : 1; }
 
 static TokenGrid grid_of(const Detr *detr) {
     return (TokenGrid){detr->B, detr->h, detr->w, detr->cells, detr->pos};
@@ -221,7 +205,7 @@ static TokenGrid grid_of(const Detr *detr) {
 
 static Dropout dropout_of(const Detr *detr) {
     Dropout d = detr->dropout;
-    d.rate = detr->plan->training ? detr->settings.dropout : 0;
+    d.rate = detr->model.plan->training ? detr->settings.dropout : 0;
     return d;
 }
 
@@ -256,39 +240,35 @@ void detr_load_gradients(Detr *detr, const float *dlogits, const float *dboxes) 
     device_upload(detr->heads.dboxes, dboxes, rows * 4 * sizeof *dboxes);
 }
 
-/* Large enough for a network to be busy with, small enough that the last one is soon over: 4 MiB. */
-enum { GRADIENTS_AT_ONCE = 1 << 20 };
-
-typedef struct {
-    const Detr *detr;
-    size_t end;
-    void (*final)(float *gradients, size_t n);
-} Finals;
-
-static void gradients_final(size_t from, void *context) {
-    Finals *f = context;
-    if (!f->final || (f->end - from < GRADIENTS_AT_ONCE && from > f->detr->backbone_floats)) return;
-    if (f->end > from) f->final(f->detr->params.grads + from, f->end - from);
-    f->end = from;
-}
-
-void detr_backward_features(Detr *detr, void (*final)(float *gradients, size_t n)) {
+static void backward_features(Detr *detr, FinalGradients *final) {
     TokenGrid grid = grid_of(detr);
     Dropout dropout = dropout_of(detr);
-    Finals finals = {detr, detr->params.total, final};
     bool below = !has_backbone(detr) || !detr->settings.freeze_backbone;
     detr_heads_backward(&detr->heads, detr->decoder.out, detr->settings.decoder_layers, queries_of(detr));
-    gradients_final(detr->heads.begin, &finals);
+    gradients_final(final, detr->heads.begin);
     detr_decoder_backward(&detr->decoder, detr->dx, detr->heads.dout, detr->heads.draw, detr->encoded, &grid,
-                          detr->sizes, &dropout, gradients_final, &finals);
-    detr_encoder_backward(&detr->encoder, detr->dx, detr->x, &grid, &dropout, gradients_final, &finals);
+                          detr->sizes, &dropout, final);
+    detr_encoder_backward(&detr->encoder, detr->dx, detr->x, &grid, &dropout, final);
     projection_backward(&detr->neck, below ? detr->dfeatures : NULL, detr->dx, detr->features, tokens_of(detr));
-    gradients_final(detr->backbone_floats, &finals);
+    gradients_final(final, detr->backbone_floats);
 }
 
-void detr_backward(Detr *detr, void (*final)(float *gradients, size_t n)) {
-    detr_backward_features(detr, final);
-    resnet_backward(&detr->backbone, detr->dfeatures, detr->B, detr->H, detr->W, final);
+/* The backbone's part of the pass takes long: what is final before it and in it does not wait. */
+static FinalGradients final_gradients(const Detr *detr, GradientsListener listener) {
+    FinalGradients final = model_final_gradients(&detr->model, listener);
+    final.small_before = detr->backbone_floats;
+    return final;
+}
+
+void detr_backward_features(Detr *detr, GradientsListener final) {
+    FinalGradients done = final_gradients(detr, final);
+    backward_features(detr, &done);
+}
+
+void detr_backward(Detr *detr, GradientsListener final) {
+    FinalGradients done = final_gradients(detr, final);
+    backward_features(detr, &done);
+    resnet_backward(&detr->backbone, detr->dfeatures, detr->B, detr->H, detr->W, &done);
 }
 
 /* == Description ================================================================================================== */
@@ -296,8 +276,8 @@ void detr_backward(Detr *detr, void (*final)(float *gradients, size_t n)) {
 /* Those of convolutions; the batch norms' constants are not counted, as in the papers. */
 static size_t frozen_weights(const Detr *detr) {
     size_t total = 0;
-    for (int i = 0; i < params_count(&detr->params); i++) {
-        const Param *p = params_at(&detr->params, i);
+    for (int i = 0; i < params_count(&detr->model.params); i++) {
+        const Param *p = params_at(&detr->model.params, i);
         if (p->frozen && p->ndim == 4) total += p->size;
     }
     return total;
@@ -317,7 +297,7 @@ size_t detr_training_macs(Detr *detr, int H, int W) {
 }
 
 static void describe_row(const Detr *detr, FILE *out, const char *prefix, const char *what, size_t macs) {
-    fprintf(out, "  %-22s %-36s %12zu %12.3f\n", prefix, what, params_size_of(&detr->params, prefix),
+    fprintf(out, "  %-22s %-36s %12zu %12.3f\n", prefix, what, params_size_of(&detr->model.params, prefix),
             (double)macs / 1e9);
 }
 
@@ -341,18 +321,16 @@ void detr_describe(Detr *detr, FILE *out, int H, int W) {
                  projection_macs(&detr->heads.class_embed, (size_t)(c->decoder_layers * c->queries)));
     describe_row(detr, out, "bbox_embed.", "boxes of every layer",
                  perceptron_macs(&detr->heads.box, (size_t)(c->decoder_layers * c->queries)));
-    fprintf(out, "activation_bytes: %zu\nparams: %zu\ntrainable_params: %zu\nmacs: %zu\n", detr_activation_bytes(detr),
-            detr->params.parameters + frozen_weights(detr), detr->params.parameters, detr_macs(detr, H, W));
+    fprintf(out, "activation_bytes: %zu\nparams: %zu\ntrainable_params: %zu\nmacs: %zu\n",
+            model_activation_bytes(&detr->model), detr->model.params.parameters + frozen_weights(detr),
+            detr->model.params.parameters, detr_macs(detr, H, W));
 }
 
 void detr_destroy(Detr *detr) {
     if (has_backbone(detr)) resnet_destroy(&detr->backbone);
     detr_encoder_destroy(&detr->encoder);
     detr_decoder_destroy(&detr->decoder);
-    plan_free(&detr->training);
-    plan_free(&detr->inference);
-    device_free(detr->memory);
-    params_free(&detr->params);
+    model_destroy(&detr->model);
     free(detr->cells_host);
     memset(detr, 0, sizeof *detr);
 }

@@ -12,6 +12,8 @@
 
 #include "layers/detr_decoder.h"
 #include "layers/detr_encoder.h"
+#include "layers/detr_heads.h"
+#include "layers/model.h"
 #include "layers/resnet.h"
 
 typedef enum { SCALE_TYPE1, SCALE_TYPE2, SCALE_TYPE3, SCALE_TYPE4 } DynamicScale;
@@ -38,7 +40,7 @@ typedef struct {
     DetrSettings settings;
     int channels; /* of the features */
     int columns;  /* of the class logits: num_classes + 1 as in DETR, though no label has the last one */
-    Params params;
+    Model model;
     size_t backbone_floats; /* the arena's first so many are the backbone's: AdamW's second group */
 
     ResNet backbone;
@@ -47,13 +49,9 @@ typedef struct {
     DetrDecoder decoder;
     DetrHeads heads;
 
-    Plan training, inference; /* over the same memory */
-    Plan *plan;               /* the one in force */
-    void *memory;
-    int most, most_h, most_w; /* images and their sides that the plans have room for */
-
-    int B, H, W, h, w; /* the batch in hand */
-    Dropout dropout;   /* this step's, but for rate and site */
+    int most_h, most_w; /* sides of images that the plans have room for */
+    int B, H, W, h, w;  /* the batch in hand */
+    Dropout dropout;    /* this step's, but for rate and site */
 
     uint8_t *pixels;  /* [B,Hi,Wi,3] */
     int *sizes;       /* [B,2] own height and width */
@@ -79,12 +77,9 @@ void detr_create(Detr *detr, const Config *config, int channels);
 /* Plans activations for up to B images padded to at most H x W, or W x H; training also plans the backward pass. */
 void detr_plan(Detr *detr, int B, int H, int W, bool training);
 
-/* Allocates what was planned, and makes the training plan, or without one the inference plan, the one in force. */
+/* Allocates what was planned: model_allocate, and what is on the host.  With the training plan in force there are
+ * dropout, all L layers' predictions and a backward pass, with the inference plan the last layer's predictions. */
 void detr_allocate(Detr *detr);
-
-/* Chooses the plan in force.  Training: dropout, all L layers' predictions, a backward pass.  Inference: the last
- * layer's. */
-void detr_set_training(Detr *detr, bool training);
 
 /* Takes over the weights: after params_allocate and a file or params_initialize, after every optimizer step, after
  * params_view. */
@@ -116,19 +111,15 @@ void detr_predictions(const Detr *detr, float *logits, float *boxes);
 void detr_load_gradients(Detr *detr, const float *dlogits, const float *dboxes);
 
 /* The loaded gradients -> every parameter's (+=).  After detr_forward under the training plan.
- * `final` hears of gradients [n] that this pass will not touch again, the last layers' first; NULL when more
- * micro-batches follow. */
-void detr_backward(Detr *detr, void (*final)(float *gradients, size_t n));
-void detr_backward_features(Detr *detr, void (*final)(float *gradients, size_t n));
+ * `final` hears of gradients that this pass will not touch again; NULL when more micro-batches follow. */
+void detr_backward(Detr *detr, GradientsListener final);
+void detr_backward_features(Detr *detr, GradientsListener final);
 
 /* Multiply-adds of one image's forward pass: convolutions, linear layers, attention. */
 size_t detr_macs(Detr *detr, int H, int W);
 
 /* And of its forward and backward pass: nothing for the gradients of what is frozen. */
 size_t detr_training_macs(Detr *detr, int H, int W);
-
-/* Bytes of activations, scratch and workspace. */
-size_t detr_activation_bytes(const Detr *detr);
 
 /* A table of parts with parameters and multiply-adds of an image of H x W, and three lines for programs. */
 void detr_describe(Detr *detr, FILE *out, int H, int W);

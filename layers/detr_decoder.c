@@ -13,58 +13,8 @@
 #include "layers/detr_decoder.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 #include "core/die.h"
-
-/* == A small perceptron =========================================================================================== */
-
-enum { HIDDEN_LAYERS = PERCEPTRON_LAYERS - 1 };
-
-static void perceptron_declare(Perceptron *p, Params *params, const char *prefix, int dim, int out, ParamInit weight) {
-    for (int i = 0; i < PERCEPTRON_LAYERS; i++) {
-        char name[PARAM_NAME_SIZE];
-        snprintf(name, sizeof name, "layers.%d.", i);
-        projection_declare_as(&p->layers[i], params, prefix, name, dim, i < HIDDEN_LAYERS ? dim : out, weight,
-                              INIT_FAN_IN_UNIFORM);
-    }
-}
-
-/* dhidden lives until the caller's plan_release. */
-static void perceptron_plan(Perceptron *p, Plan *plan, const char *prefix, size_t n) {
-    size_t bytes = n * (size_t)p->layers[0].out * sizeof(real);
-    for (int i = 0; i < HIDDEN_LAYERS; i++) {
-        plan_keep(plan, prefix, "hidden", &p->hidden[i], bytes);
-        if (plan->training) plan_borrow(plan, prefix, "dhidden", &p->dhidden[i], bytes);
-    }
-}
-
-static void perceptron_forward(const Perceptron *p, real *y, const real *x, size_t n) {
-    const Dropout none = {0};
-    for (int i = 0; i < HIDDEN_LAYERS; i++) {
-        projection_forward(&p->layers[i], p->hidden[i], x, n);
-        relu_dropout_forward(p->hidden[i], p->hidden[i], &none, 1, n * (size_t)p->layers[i].out);
-        x = p->hidden[i];
-    }
-    projection_forward(&p->layers[HIDDEN_LAYERS], y, x, n);
-}
-
-/* dx (=);  parameters (+=). */
-static void perceptron_backward(const Perceptron *p, real *dx, const real *dy, const real *x, size_t n) {
-    for (int i = HIDDEN_LAYERS; i > 0; i--) {
-        projection_backward(&p->layers[i], p->dhidden[i - 1], dy, p->hidden[i - 1], n);
-        relu_dropout_backward(p->dhidden[i - 1], p->dhidden[i - 1], p->hidden[i - 1], 0,
-                              n * (size_t)p->layers[i].in);
-        dy = p->dhidden[i - 1];
-    }
-    projection_backward(&p->layers[0], dx, dy, x, n);
-}
-
-size_t perceptron_macs(const Perceptron *p, size_t n) {
-    size_t macs = 0;
-    for (int i = 0; i < PERCEPTRON_LAYERS; i++) macs += projection_macs(&p->layers[i], n);
-    return macs;
-}
 
 /* == Parameters =================================================================================================== */
 
@@ -343,8 +293,7 @@ static void places_backward(DetrDecoder *d, const DetrDecoderLayer *layer, const
 }
 
 void detr_decoder_backward(DetrDecoder *d, real *dmemory, const real *dout, const float *draw_boxes, const real *memory,
-                           const TokenGrid *grid, const int *sizes, const Dropout *dropout,
-                           void (*final)(size_t from, void *context), void *context) {
+                           const TokenGrid *grid, const int *sizes, const Dropout *dropout, FinalGradients *final) {
     Rows rows = {grid->B, d->Q};
     size_t n = rows_total(rows), all = n * (size_t)d->M;
     size_t keys = (size_t)grid->B * (size_t)(grid->h * grid->w) * (size_t)d->M;
@@ -372,9 +321,9 @@ void detr_decoder_backward(DetrDecoder *d, real *dmemory, const real *dout, cons
         places_backward(d, layer, draw_boxes, sizes, grid->B);
         queries_backward(d, grid->B);
         add_forward(d->dt, d->dt, d->dte, all);
-        final(layer->begin, context);
+        gradients_final(final, layer->begin);
     }
-    final(d->begin, context);
+    gradients_final(final, d->begin);
 }
 
 size_t detr_decoder_macs(const DetrDecoder *d, size_t N) {
@@ -392,63 +341,4 @@ size_t detr_decoder_macs(const DetrDecoder *d, size_t N) {
 void detr_decoder_destroy(DetrDecoder *d) {
     free(d->layers);
     *d = (DetrDecoder){0};
-}
-
-/* == Heads ======================================================================================================== */
-
-/* logits = class_embed(out), u = bbox_embed(out), boxes = sigmoid(u + (raw, 0, 0)): the same weights for all layers,
- * whose rows lie one after the other.
- * backward  dout = dlogits Wc + bbox_embed's, du = dboxes s (1 - s), draw = sum over layers of du's first two. */
-
-/* -log((1 - p) / p) with p = 0.01: at first nearly nothing is anything. */
-static void rare(float *x, const Param *p, uint64_t seed, uint32_t tensor) {
-    (void)seed, (void)tensor;
-    for (size_t i = 0; i < p->size; i++) x[i] = -4.59511985f;
-}
-
-void detr_heads_create(DetrHeads *heads, int M, int columns, Params *params) {
-    *heads = (DetrHeads){.begin = params->total};
-    projection_declare_as(&heads->class_embed, params, "", "class_embed.", M, columns, INIT_FAN_IN_UNIFORM,
-                          INIT_FAN_IN_UNIFORM);
-    params_draw_with(params, rare);
-    perceptron_declare(&heads->box, params, "bbox_embed.", M, 4, INIT_FAN_IN_UNIFORM);
-}
-
-void detr_heads_plan(DetrHeads *heads, Plan *plan, int L, size_t n) {
-    size_t rows = (size_t)L * n, M = (size_t)heads->class_embed.in, C = (size_t)heads->class_embed.out;
-    plan_keep(plan, "heads.", "logits", &heads->logits, rows * C * sizeof(real));
-    plan_keep(plan, "heads.", "boxes", &heads->boxes, rows * 4 * sizeof(float));
-    plan_borrow(plan, "heads.", "u", &heads->u, rows * 4 * sizeof(real));
-    if (plan->training) {
-        plan_borrow(plan, "heads.", "dlogits", &heads->dlogits, rows * C * sizeof(real));
-        plan_borrow(plan, "heads.", "dboxes", &heads->dboxes, rows * 4 * sizeof(float));
-        plan_borrow(plan, "heads.", "du", &heads->du, rows * 4 * sizeof(real));
-        /* Kept: the decoder's backward pass reads them beside its own scratch, which all other scratch overlaps. */
-        plan_keep(plan, "heads.", "dout", &heads->dout, rows * M * sizeof(real));
-        plan_keep(plan, "heads.", "draw", &heads->draw, n * 2 * sizeof(float));
-    }
-    PlanMark mark = plan_mark(plan);
-    if (plan->training) plan_borrow(plan, "heads.", "dbox", &heads->dbox, rows * M * sizeof(real));
-    perceptron_plan(&heads->box, plan, "heads.box.", rows);
-    plan_release(plan, mark);
-}
-
-void detr_heads_forward(DetrHeads *heads, const real *out, const real *raw, int L, size_t n) {
-    size_t rows = (size_t)L * n;
-    projection_forward(&heads->class_embed, heads->logits, out, rows);
-    perceptron_forward(&heads->box, heads->u, out, rows);
-    boxes_forward(heads->boxes, heads->u, raw, L, n);
-}
-
-void detr_heads_backward(DetrHeads *heads, const real *out, int L, size_t n) {
-    size_t rows = (size_t)L * n;
-    projection_backward(&heads->class_embed, heads->dout, heads->dlogits, out, rows);
-    boxes_backward(heads->du, heads->draw, heads->dboxes, heads->boxes, L, n);
-    perceptron_backward(&heads->box, heads->dbox, heads->du, out, rows);
-    add_forward(heads->dout, heads->dout, heads->dbox, rows * (size_t)heads->class_embed.in);
-}
-
-size_t detr_heads_macs(const DetrHeads *heads, int L, int Q) {
-    size_t rows = (size_t)L * (size_t)Q;
-    return projection_macs(&heads->class_embed, rows) + perceptron_macs(&heads->box, rows);
 }

@@ -101,7 +101,7 @@ const real *detr_encoder_forward(DetrEncoder *e, const real *x, const TokenGrid 
 }
 
 void detr_encoder_backward(DetrEncoder *e, real *dx, const real *x, const TokenGrid *grid, const Dropout *dropout,
-                           void (*final)(size_t from, void *context), void *context) {
+                           FinalGradients *final) {
     Rows rows = {grid->B, grid->h * grid->w};
     size_t n = rows_total(rows) * (size_t)e->M;
     for (int l = e->depth - 1; l >= 0; l--) {
@@ -117,7 +117,7 @@ void detr_encoder_backward(DetrEncoder *e, real *dx, const real *x, const TokenG
         layer_set_batch(layer, grid, dropout, l);
         a->op->backward(a, e->df, e->df, in, grid->B);
         add_forward(dx, e->dsum, e->df, n);
-        final(layer->begin, context);
+        gradients_final(final, layer->begin);
     }
 }
 

@@ -4,6 +4,7 @@
 
 #include "layers/attention/attention.h"
 #include "layers/feed_forward.h"
+#include "layers/final_gradients.h"
 #include "layers/post_norm.h"
 
 typedef struct {
@@ -39,10 +40,9 @@ int detr_encoder_sites(const DetrEncoder *e);
 void detr_encoder_plan(DetrEncoder *e, Plan *plan, int B, int h, int w, real **x);
 /* The stream behind the last layer. */
 const real *detr_encoder_forward(DetrEncoder *e, const real *x, const TokenGrid *grid, const Dropout *dropout);
-/* dx: the gradient of what forward gave on entry, of x on return; parameters (+=).  final(from, context) hears where in
- * the arena what is done begins. */
+/* dx: the gradient of what forward gave on entry, of x on return; parameters (+=). */
 void detr_encoder_backward(DetrEncoder *e, real *dx, const real *x, const TokenGrid *grid, const Dropout *dropout,
-                           void (*final)(size_t from, void *context), void *context);
+                           FinalGradients *final);
 size_t detr_encoder_macs(DetrEncoder *e, int h, int w);
 void detr_encoder_destroy(DetrEncoder *e);
 

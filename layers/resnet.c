@@ -98,7 +98,6 @@ void resnet_create(ResNet *net, const ResNetConfig *config, Params *params) {
     int branches = 0;
     memset(net, 0, sizeof *net);
     net->config = *config;
-    net->params = params;
     for (int s = 0; s < RESNET_STAGES; s++) branches += config->blocks[s];
     net->convs = xcalloc(1 + 4 * (size_t)branches, sizeof *net->convs, "the backbone's convolutions");
     net->conv1.shape = (Convolution){3, config->width, 7, 2};
@@ -108,7 +107,6 @@ void resnet_create(ResNet *net, const ResNetConfig *config, Params *params) {
         net->blocks[s] = xcalloc((size_t)config->blocks[s], sizeof *net->blocks[s], "the backbone's blocks");
         for (int i = 0; i < config->blocks[s]; i++) block_declare(net, params, s, i, branches);
     }
-    net->first[RESNET_STAGES] = params->total;
 }
 
 void resnet_destroy(ResNet *net) {
@@ -307,8 +305,7 @@ static void block_backward(const ResNet *net, const Bottleneck *block, real *dx,
     conv_backward_input(&block->conv1, dx, dx, net->dh1, x, B, H, W);
 }
 
-void resnet_backward(const ResNet *net, real *dfeatures, int B, int H, int W,
-                     void (*final)(float *gradients, size_t n)) {
+void resnet_backward(const ResNet *net, real *dfeatures, int B, int H, int W, FinalGradients *final) {
     if (net->config.freeze) return;
     size_t n = positions(B, H, W, RESNET_STAGES + 1) * (size_t)resnet_channels(net);
     real *dz = dfeatures;
@@ -320,7 +317,7 @@ void resnet_backward(const ResNet *net, real *dfeatures, int B, int H, int W,
         block_backward(net, blocks, net->dy[s - 1], dz, below[net->config.blocks[s - 1] - 1].y, B, reduced(H, s + 1),
                        reduced(W, s + 1));
         dz = net->dy[s - 1];
-        if (final) final(net->params->grads + net->first[s], net->first[s + 1] - net->first[s]);
+        gradients_final(final, net->first[s]);
     }
 }
 

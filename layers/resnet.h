@@ -8,6 +8,7 @@
 #include "core/params.h"
 #include "core/plan.h"
 #include "kernels/kernels.h"
+#include "layers/final_gradients.h"
 
 enum { RESNET_STAGES = 4 };
 
@@ -42,8 +43,7 @@ typedef struct {
     Bottleneck *blocks[RESNET_STAGES];
     ResNetConv **convs; /* all of them, in the order of their tensors: [conv_count] */
     int conv_count;
-    const Params *params;
-    size_t first[RESNET_STAGES + 1]; /* where each stage's tensors begin in the parameter arena, and the last's end */
+    size_t first[RESNET_STAGES];     /* where each stage's tensors begin in the parameter arena */
     void *memory;                    /* scale, shift and folded of all convolutions */
     size_t room[RESNET_STAGES + 1];  /* positions planned for: of conv1's output, and of each stage's */
     real *features;                  /* [B,h*w,C]: the last block's y */
@@ -71,10 +71,8 @@ void resnet_fold(ResNet *net);
 /* images [B,H,W,3] (images_normalize_padded) -> net->features [B,h*w,C]. */
 void resnet_forward(const ResNet *net, const real *images, int B, int H, int W);
 /* dfeatures -> dw (+=) of layers 2 to 4, after resnet_forward of the same batch under a training plan; overwrites
- * dfeatures.  `final` hears of gradients [n] that this pass will not touch again, the last stage's first; NULL when
- * more micro-batches follow.  Nothing to do where all is frozen. */
-void resnet_backward(const ResNet *net, real *dfeatures, int B, int H, int W,
-                     void (*final)(float *gradients, size_t n));
+ * dfeatures.  `final` may be NULL.  Nothing to do where all is frozen. */
+void resnet_backward(const ResNet *net, real *dfeatures, int B, int H, int W, FinalGradients *final);
 
 /* Channels and grid of the features. */
 int resnet_channels(const ResNet *net);

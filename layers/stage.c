@@ -211,15 +211,6 @@ static void block_again(const Stage *stage, int i, int B, bool drop) {
 
 /* == Backward ===================================================================================================== */
 
-/* Large enough for a network to be busy with, small enough that the last one is soon over: 4 MiB. */
-enum { GRADIENTS_AT_ONCE = 1 << 20 };
-
-void gradients_final(GradientsFinal *g, size_t from) {
-    if (!g->final || (from && g->end - from < GRADIENTS_AT_ONCE)) return;
-    g->final(g->gradients + from, g->end - from);
-    g->end = from;
-}
-
 static void exchange(real **a, real **b) {
     real *kept = *a;
     *a = *b;
@@ -256,7 +247,7 @@ static bool is_there(const Stage *stage, int i) {
     return !stage->recompute || (stage->last && i == stage->config.depth - 1);
 }
 
-void stage_backward(Stage *stage, int B, bool drop, GradientsFinal *final) {
+void stage_backward(Stage *stage, int B, bool drop, FinalGradients *final) {
     Stream *stream = stage->stream;
     const real *dres = NULL;
     Station *s = &stage->stations[2 * stage->config.depth];

@@ -5,6 +5,7 @@
 
 #include "layers/attention/attention.h"
 #include "layers/depthwise.h"
+#include "layers/final_gradients.h"
 #include "layers/mlp.h"
 
 /* The residual stream x at one of a stage's 2*depth + 1 stations, and its norm h, which the next half-block reads.
@@ -70,17 +71,9 @@ const real *stage_output(const Stage *stage);
 
 void stage_forward(Stage *stage, int B, bool drop);
 
-/* Gradients that the backward pass will not touch again, from *end down, go to `final`, unless it is NULL. */
-typedef struct {
-    float *gradients;
-    size_t end;
-    void (*final)(float *gradients, size_t n);
-} GradientsFinal;
-void gradients_final(GradientsFinal *g, size_t from);
-
 /* stream->dh, the gradient of the output -> stream->dx, the gradient of the input; parameters (+=).
  * Overwrites dh and df. */
-void stage_backward(Stage *stage, int B, bool drop, GradientsFinal *final);
+void stage_backward(Stage *stage, int B, bool drop, FinalGradients *final);
 
 /* Multiply-adds of one image at a station: those of its convolution. */
 static inline size_t station_macs(const Station *s) { return s->convolves ? depthwise_macs(&s->conv.shape) : 0; }

@@ -157,12 +157,12 @@ static void first_declare(Vit *vit) {
     Stage *first = &vit->stages[0];
     int M = first->config.dim, prefix = class_in_front(vit);
     if (has_class_token(vit))
-        params_declare(&vit->params, &first->cls, &first->dcls, "", "cls_token", INIT_TRUNC_NORMAL, false, 3,
+        params_declare(&vit->model.params, &first->cls, &first->dcls, "", "cls_token", INIT_TRUNC_NORMAL, false, 3,
                        (int[]){1, 1, M});
     if (vit->settings.pos_embed != POSITIONS_LEARNED) return;
-    params_declare(&vit->params, &vit->pos, &vit->dpos, "", "pos_embed", INIT_TRUNC_NORMAL, false, 3,
+    params_declare(&vit->model.params, &vit->pos, &vit->dpos, "", "pos_embed", INIT_TRUNC_NORMAL, false, 3,
                    (int[]){1, prefix + vit->Hg * vit->Wg, M});
-    params_on_grid(&vit->params, (ParamGrid){1, 1, prefix, vit->Hg, vit->Wg});
+    params_on_grid(&vit->model.params, (ParamGrid){1, 1, prefix, vit->Hg, vit->Wg});
 }
 
 static void stage_create(Vit *vit, const Config *config, int i) {
@@ -193,8 +193,8 @@ static void stage_create(Vit *vit, const Config *config, int i) {
         first_declare(vit);
     }
     embedding_prefix(vit, i, prefix);
-    embedding_declare(e, &vit->params, prefix, stage->config.dim);
-    stage_declare(stage, &vit->params);
+    embedding_declare(e, &vit->model.params, prefix, stage->config.dim);
+    stage_declare(stage, &vit->model.params);
 }
 
 void vit_create(Vit *vit, const Config *config) {
@@ -203,7 +203,7 @@ void vit_create(Vit *vit, const Config *config) {
     vit_check_settings(config);
     vit->depth = depth_of(s);
     for (int i = 0; i < stage_count(s); i++) stage_create(vit, config, i);
-    projection_declare(&vit->head, &vit->params, "", "head", s->dim.at[stage_count(s) - 1], s->num_classes);
+    projection_declare(&vit->head, &vit->model.params, "", "head", s->dim.at[stage_count(s) - 1], s->num_classes);
 }
 
 static Stage *last_stage(const Vit *vit) { return (Stage *)&vit->stages[stage_count(&vit->settings) - 1]; }
@@ -233,12 +233,13 @@ static void stream_plan(Vit *vit, Plan *plan, int B) {
     plan_borrow(plan, "", "df", &s->df, c->drop_path > 0 ? bytes : 0);
 }
 
-static void activations_plan(Vit *vit, Plan *plan, int batch, bool training) {
+static void activations_plan(Plan *plan, void *owner) {
+    Vit *vit = owner;
     const VitSettings *c = &vit->settings;
+    int batch = vit->model.batch;
     size_t B = (size_t)batch, M = (size_t)last_stage(vit)->config.dim;
     size_t image = 3 * (size_t)c->img_size[0] * (size_t)c->img_size[1], C = (size_t)c->num_classes;
-    plan_start(plan, training);
-    plan_keep(plan, "", "pixels", &vit->pixels, (B + (training ? 2 : 0)) * image);
+    plan_keep(plan, "", "pixels", &vit->pixels, (B + (plan->training ? 2 : 0)) * image);
     plan_keep(plan, "", "images", &vit->images, B * image * sizeof(real));
     plan_keep(plan, "", "keep", &vit->stream.keep, 2 * (size_t)vit->depth * B * sizeof(float));
     plan_keep(plan, "", "targets", &vit->targets, B * C * sizeof(float));
@@ -246,7 +247,7 @@ static void activations_plan(Vit *vit, Plan *plan, int batch, bool training) {
     plan_keep(plan, "", "logits", &vit->logits, B * C * sizeof(real));
     plan_keep(plan, "", "pooled", &vit->pooled, B * M * sizeof(real));
     stream_plan(vit, plan, batch);
-    if (training) {
+    if (plan->training) {
         plan_keep(plan, "", "pairs", &vit->pairs, 2 * B * sizeof *vit->pairs);
         plan_keep(plan, "", "boxes", &vit->boxes, 4 * (B + 2) * sizeof *vit->boxes);
         plan_keep(plan, "", "draws", &vit->draws, (B + 2) * sizeof *vit->draws);
@@ -262,29 +263,12 @@ static void activations_plan(Vit *vit, Plan *plan, int batch, bool training) {
 }
 
 void vit_plan(Vit *vit, int batch, bool training) {
-    vit->batch = batch;
-    activations_plan(vit, &vit->inference, batch, false);
-    if (training) activations_plan(vit, &vit->training, batch, true);
-}
-
-static size_t planned_bytes(const Vit *vit) {
-    size_t training = plan_bytes(&vit->training), inference = plan_bytes(&vit->inference);
-    return training > inference ? training : inference;
+    model_plan(&vit->model, batch, training, activations_plan, vit);
 }
 
 void vit_allocate(Vit *vit) {
-    vit->memory = device_malloc(planned_bytes(vit), "activations");
-    vit->keep_host = xcalloc(2 * (size_t)vit->depth * (size_t)vit->batch, sizeof(float), "drop path");
-    vit_set_training(vit, vit->training.count > 0);
-}
-
-void vit_set_training(Vit *vit, bool training) {
-    plan_bind(training ? &vit->training : &vit->inference, vit->memory);
-}
-
-size_t vit_activation_bytes(const Vit *vit) {
-    size_t training = vit->training.workspace, inference = vit->inference.workspace;
-    return planned_bytes(vit) + (training > inference ? training : inference);
+    model_allocate(&vit->model);
+    vit->keep_host = xcalloc(2 * (size_t)vit->depth * (size_t)vit->model.batch, sizeof(float), "drop path");
 }
 
 /* == A batch ====================================================================================================== */
@@ -384,8 +368,8 @@ static void embed_gradient(Vit *vit, int i, int B) {
     embedding_backward(&vit->embeddings[0], NULL, first_is_joined(vit) ? s->dh : s->dx, vit->images, B);
 }
 
-void vit_backward(Vit *vit, int B, bool drop, void (*final)(float *gradients, size_t n)) {
-    GradientsFinal done = {vit->params.grads, vit->params.total, final};
+void vit_backward(Vit *vit, int B, bool drop, GradientsListener final) {
+    FinalGradients done = model_final_gradients(&vit->model, final);
     const Stage *last = last_stage(vit);
     projection_backward(&vit->head, vit->dpooled, vit->dlogits, vit->pooled, (size_t)B);
     pool_backward(vit->stream.dh, vit->dpooled, B, last->N, last->config.dim, 0, pooled_tokens(vit));
@@ -426,25 +410,30 @@ size_t vit_macs(const Vit *vit) {
 
 double vit_moved_bytes(const Vit *vit, int B) {
     double bytes = 0;
-    for (int i = 0; i < vit->training.count; i++)
-        bytes += (double)vit->training.items[i].bytes * (vit->training.items[i].scratch  ? 2
-                                                         : vit->training.items[i].reused ? 5
-                                                                                         : 3);
-    return bytes * B / vit->batch + 10 * sizeof(float) * (double)vit->params.total;
+    for (int i = 0; i < vit->model.training.count; i++) {
+        const PlanTensor *t = &vit->model.training.items[i];
+        bytes += (double)t->bytes * (t->scratch ? 2 : t->reused ? 5 : 3);
+    }
+    return bytes * B / vit->model.batch + 10 * sizeof(float) * (double)vit->model.params.total;
 }
 
-/* Kept bytes of one image below a prefix; the training plan's where there is one. */
+/* What is described: the training plan, where there is one. */
+static const Plan *plan_of(const Vit *vit) {
+    return model_trains(&vit->model) ? &vit->model.training : &vit->model.inference;
+}
+
+/* Kept bytes of one image below a prefix. */
 static double kept_below(const Vit *vit, const char *prefix) {
-    const Plan *plan = vit->training.count ? &vit->training : &vit->inference;
+    const Plan *plan = plan_of(vit);
     size_t total = 0;
     for (int i = 0; i < plan->count; i++)
         if (!plan->items[i].scratch && !plan->items[i].reused && !strncmp(plan->items[i].name, prefix, strlen(prefix)))
             total += plan->items[i].bytes;
-    return (double)total / vit->batch;
+    return (double)total / vit->model.batch;
 }
 
 static void describe_row(const Vit *vit, FILE *out, const char *prefix, const char *what, size_t macs) {
-    fprintf(out, "  %-18s %-28s %10zu %12.3f %12.1f\n", prefix, what, params_size_of(&vit->params, prefix),
+    fprintf(out, "  %-18s %-28s %10zu %12.3f %12.1f\n", prefix, what, params_size_of(&vit->model.params, prefix),
             (double)macs / 1e6, kept_below(vit, prefix) / 1024);
 }
 
@@ -489,21 +478,18 @@ void vit_describe(const Vit *vit, FILE *out) {
     fprintf(out, "  %-18s %-28s %10s %12s %12s\n", "layer", "", "parameters", "10^6 macs", "KiB/image");
     for (int i = 0; i < stage_count(c); i++) describe_stage(vit, out, i);
     describe_row(vit, out, "head.", "classifier", projection_macs(&vit->head, 1));
-    const Plan *plan = vit->training.count ? &vit->training : &vit->inference;
+    const Plan *plan = plan_of(vit);
     if (c->recompute) fprintf(out, "recompute: beside the input of each block, one block at a time is kept\n");
     fprintf(out, "memory for %d images at a time: kept %.1f MiB, scratch %.1f MiB, kernel workspace %.1f MiB\n",
-            vit->batch, (double)plan->keep_peak / (1 << 20), (double)plan->scratch_peak / (1 << 20),
+            vit->model.batch, (double)plan->keep_peak / (1 << 20), (double)plan->scratch_peak / (1 << 20),
             (double)plan->workspace / (1 << 20));
-    fprintf(out, "params: %zu\nmacs: %zu\nactivation_bytes: %zu\n", vit->params.parameters, vit_macs(vit),
-            vit_activation_bytes(vit));
+    fprintf(out, "params: %zu\nmacs: %zu\nactivation_bytes: %zu\n", vit->model.params.parameters, vit_macs(vit),
+            model_activation_bytes(&vit->model));
 }
 
 void vit_destroy(Vit *vit) {
     for (int i = 0; i < stage_count(&vit->settings); i++) stage_destroy(&vit->stages[i]);
-    plan_free(&vit->training);
-    plan_free(&vit->inference);
-    device_free(vit->memory);
-    params_free(&vit->params);
+    model_destroy(&vit->model);
     free(vit->keep_host);
     memset(vit, 0, sizeof *vit);
 }

@@ -9,6 +9,7 @@
 #include <stdio.h>
 
 #include "layers/embedding.h"
+#include "layers/model.h"
 #include "layers/projection.h"
 #include "layers/stage.h"
 
@@ -44,17 +45,13 @@ typedef struct {
     VitSettings settings;
     int Hg, Wg, N; /* token grid and tokens of the first stage, class token included */
     int depth;     /* blocks of all stages */
-    Params params;
+    Model model;
 
     Embedding embeddings[VIT_MAX_STAGES];
     Stage stages[VIT_MAX_STAGES];
     Projection head;
     float *pos, *dpos; /* [N of the first station,M] */
     Stream stream;
-
-    Plan training, inference; /* over the same memory */
-    void *memory;
-    int batch; /* images the plans have room for */
 
     uint8_t *pixels;     /* [B,Hi,Wi,3]; two more in training */
     int *pairs, *boxes;  /* [B,2], [B+2,4] of images_mix; training only, as are: */
@@ -75,11 +72,8 @@ void vit_create(Vit *vit, const Config *config);
 /* Plans activations for up to `batch` images; training also plans the backward pass.  Allocates nothing. */
 void vit_plan(Vit *vit, int batch, bool training);
 
-/* Allocates what was planned, and makes the training plan, or without one the inference plan, the one in force. */
+/* Allocates what was planned: model_allocate, and what is on the host. */
 void vit_allocate(Vit *vit);
-
-/* Chooses the plan in force: training keeps everything for a backward pass, inference keeps nothing. */
-void vit_set_training(Vit *vit, bool training);
 
 /* Fills images from host pixels [B,Hi,Wi,3]. */
 void vit_load_pixels(Vit *vit, const uint8_t *pixels, const float *mean, const float *std, int B);
@@ -119,9 +113,8 @@ void vit_loss(Vit *vit, int B, float scale);
 void vit_losses(const Vit *vit, float *losses, int B);
 
 /* dlogits -> every parameter's gradient (+=).  After vit_forward with the training plan, same B and drop.
- * `final` hears of gradients [n] that this pass will not touch again, the last layers' first, so that sums over ranks
- * run beside what is left of the pass; NULL when more micro-batches follow. */
-void vit_backward(Vit *vit, int B, bool drop, void (*final)(float *gradients, size_t n));
+ * `final` hears of gradients that this pass will not touch again; NULL when more micro-batches follow. */
+void vit_backward(Vit *vit, int B, bool drop, GradientsListener final);
 
 /* The mean of AttentionOp.divergence over the blocks that have one, of the last forward pass with B images; NaN:
  * none has. */
@@ -137,9 +130,6 @@ size_t vit_macs(const Vit *vit);
  * planned tensor is written once and read once, and what is kept is read a second time in the backward pass, after it
  * was written and read once more where it is recomputed; ten floats a parameter for gradient, norm and AdamW. */
 double vit_moved_bytes(const Vit *vit, int B);
-
-/* Bytes of activations, scratch and workspace. */
-size_t vit_activation_bytes(const Vit *vit);
 
 /* A table of layers with parameters, multiply-adds and bytes, and three lines for programs. */
 void vit_describe(const Vit *vit, FILE *out);

@@ -25,19 +25,19 @@ static void model_open(Vit *vit, const char *feature_map, const char *relative, 
     vit_create(vit, config);
     vit_plan(vit, 1, true);
     vit_allocate(vit);
-    params_allocate(&vit->params, true);
-    params_initialize(&vit->params, seed);
+    params_allocate(&vit->model.params, true);
+    params_initialize(&vit->model.params, seed);
 }
 
 static float *tensor(const Vit *vit, const float *arena, const char *name) {
-    const Param *p = params_find(&vit->params, name);
+    const Param *p = params_find(&vit->model.params, name);
     assert_non_null(p);
     float *x = malloc(p->size * sizeof *x);
     device_download(x, arena + p->offset, p->size * sizeof *x);
     return x;
 }
 
-static size_t size_of(const Vit *vit, const char *name) { return params_find(&vit->params, name)->size; }
+static size_t size_of(const Vit *vit, const char *name) { return params_find(&vit->model.params, name)->size; }
 
 static const struct {
     const char *map, *relative, *name;
@@ -60,14 +60,14 @@ static void draws_are_functions_of_seed_step_and_block(void **state) {
         model_open(&other, drawn[i].map, drawn[i].relative, 2);
         size_t n = size_of(&vit, drawn[i].name), same = 0, equal[3] = {0};
         vit_draw_buffers(&vit, 1, 5);
-        float *first = tensor(&vit, vit.params.values, drawn[i].name);
-        float *block = tensor(&vit, vit.params.values, elsewhere);
+        float *first = tensor(&vit, vit.model.params.values, drawn[i].name);
+        float *block = tensor(&vit, vit.model.params.values, elsewhere);
         vit_draw_buffers(&vit, 1, 6);
-        float *step = tensor(&vit, vit.params.values, drawn[i].name);
+        float *step = tensor(&vit, vit.model.params.values, drawn[i].name);
         vit_draw_buffers(&other, 2, 5);
-        float *seed = tensor(&other, other.params.values, drawn[i].name);
+        float *seed = tensor(&other, other.model.params.values, drawn[i].name);
         vit_draw_buffers(&other, 1, 5);
-        float *again = tensor(&other, other.params.values, drawn[i].name);
+        float *again = tensor(&other, other.model.params.values, drawn[i].name);
         for (size_t j = 0; j < n; j++) {
             same += again[j] == first[j];
             equal[0] += block[j] == first[j];
@@ -100,7 +100,8 @@ static void draws_share_nothing(void **state) {
     vit_draw_buffers(&vit, 1, 0);
     for (int i = 0; i < NAMES; i++)
         for (int j = 0; j < i; j++) {
-            float *a = tensor(&vit, vit.params.values, names[i]), *b = tensor(&vit, vit.params.values, names[j]);
+            float *a = tensor(&vit, vit.model.params.values, names[i]);
+            float *b = tensor(&vit, vit.model.params.values, names[j]);
             for (int k = 0; k < SOME; k++) assert_true(a[k] != b[k]);
             free(a);
             free(b);
@@ -117,7 +118,7 @@ static void performer_rows_are_orthogonal(void **state) {
     model_open(&vit, "performer", "none", check_seed());
     for (uint32_t step = 0; step < STEPS; step++) {
         vit_draw_buffers(&vit, check_seed(), step);
-        float *w = tensor(&vit, vit.params.values, "blocks.1.attn.feature.weight");
+        float *w = tensor(&vit, vit.model.params.values, "blocks.1.attn.feature.weight");
         for (int h = 0; h < H; h++)
             for (int i = 0; i < D; i++)
                 for (int j = 0; j <= i; j++) {
@@ -146,7 +147,7 @@ static void the_optimizer_leaves_buffers_alone(void **state) {
     Vit vit;
     const char *names[] = {"blocks.0.attn.feature.weight", "blocks.1.attn.relative.permutation"};
     model_open(&vit, "rfa", "permute", 1);
-    Params *params = &vit.params;
+    Params *params = &vit.model.params;
     size_t buffers = 0, gaps = params->total - params->parameters;
     for (int i = 0; i < params_count(params); i++) {
         const Param *p = params_at(params, i);
@@ -188,8 +189,8 @@ static void initial_values(void **state) {
     enum { H = 2, D = 12, K = 12, TAPS = 200 };
     double sum = 0, norms = 0;
     model_open(&vit, "mlp", "sincspe", check_seed());
-    float *freqs = tensor(&vit, vit.params.values, "blocks.0.attn.relative.freqs");
-    float *gains = tensor(&vit, vit.params.values, "blocks.0.attn.relative.gains");
+    float *freqs = tensor(&vit, vit.model.params.values, "blocks.0.attn.relative.freqs");
+    float *gains = tensor(&vit, vit.model.params.values, "blocks.0.attn.relative.gains");
     for (int i = 0; i < H * D; i++) {
         double squares = 0;
         for (int k = 0; k < K; k++) {
@@ -206,7 +207,7 @@ static void initial_values(void **state) {
     free(gains);
 
     model_open(&vit, "mlp", "convspe", check_seed());
-    float *taps = tensor(&vit, vit.params.values, "blocks.1.attn.relative.conv_k");
+    float *taps = tensor(&vit, vit.model.params.values, "blocks.1.attn.relative.conv_k");
     double highest = 0, mean = 0;
     for (int i = 0; i < H * D * TAPS; i++) {
         assert_true(taps[i] >= 0 && taps[i] < 0.1f); /* 1 / sqrt(200 / 2) */
@@ -218,7 +219,7 @@ static void initial_values(void **state) {
     free(taps);
 
     model_open(&vit, "dpfp", "permute", check_seed());
-    float *permutation = tensor(&vit, vit.params.values, "blocks.0.attn.relative.permutation");
+    float *permutation = tensor(&vit, vit.model.params.values, "blocks.0.attn.relative.permutation");
     size_t fixed = 0;
     for (int h = 0; h < H; h++) {
         int seen[2 * D] = {0};
@@ -231,7 +232,7 @@ static void initial_values(void **state) {
     assert_true(fixed < 12);
     assert_memory_not_equal(permutation, permutation + 2 * D, 2 * D * sizeof *permutation);
     vit_draw_buffers(&vit, 7, 3); /* belongs to the weights, not to the step */
-    float *still = tensor(&vit, vit.params.values, "blocks.0.attn.relative.permutation");
+    float *still = tensor(&vit, vit.model.params.values, "blocks.0.attn.relative.permutation");
     assert_memory_equal(still, permutation, H * 2 * D * sizeof *still);
     vit_destroy(&vit);
     free(still);

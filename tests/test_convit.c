@@ -208,10 +208,10 @@ static Config *config_of(int heads) {
 }
 
 static float *first_values(const Vit *vit, const char *name, size_t size) {
-    const Param *p = params_find(&vit->params, name);
+    const Param *p = params_find(&vit->model.params, name);
     if (!p) fail_msg("no tensor %s", name);
     assert_int_equal(p->size, size);
-    return download(vit->params.values + p->offset, size);
+    return download(vit->model.params.values + p->offset, size);
 }
 
 /* The values are those of facebookresearch/convit's local_init. */
@@ -223,8 +223,8 @@ static void test_initial_values(void **state) {
     for (int heads = 6; heads <= 9; heads += 3) {
         Vit vit;
         vit_create(&vit, config_of(heads));
-        params_allocate(&vit.params, false);
-        params_initialize(&vit.params, 7);
+        params_allocate(&vit.model.params, false);
+        params_initialize(&vit.model.params, 7);
         const float *v = first_values(&vit, "blocks.1.attn.v.weight", 36 * 36);
         for (int i = 0; i < 36 * 36; i++) assert_true(v[i] == (i / 36 == i % 36));
         const float *qk = first_values(&vit, "blocks.1.attn.qk.weight", 2 * 36 * 36);
@@ -250,18 +250,18 @@ static void test_class_token_joins_late(void **state) {
     vit_create(&vit, config);
     assert_int_equal(vit.N, 36);
     for (int i = 0; i < 3; i++) assert_int_equal(vit.stages[0].blocks[i].attention.N, i < 2 ? 35 : 36);
-    assert_int_equal(params_find(&vit.params, "pos_embed")->shape[1], 35);
+    assert_int_equal(params_find(&vit.model.params, "pos_embed")->shape[1], 35);
     assert_string_equal(vit.stages[0].blocks[1].attention.op->name, "convit");
     assert_string_equal(vit.stages[0].blocks[2].attention.op->name, "softmax");
-    assert_non_null(params_find(&vit.params, "blocks.2.attn.qkv.weight"));
-    assert_null(params_find(&vit.params, "blocks.2.attn.qkv.bias"));
-    assert_null(params_find(&vit.params, "blocks.0.attn.qk.bias"));
+    assert_non_null(params_find(&vit.model.params, "blocks.2.attn.qkv.weight"));
+    assert_null(params_find(&vit.model.params, "blocks.2.attn.qkv.bias"));
+    assert_null(params_find(&vit.model.params, "blocks.0.attn.qk.bias"));
     vit_destroy(&vit);
     settings_read(config, "pool = gap\nconvit_local_layers = 10\n");
     vit_create(&vit, config);
     assert_int_equal(vit.N, 35);
     assert_string_equal(vit.stages[0].blocks[2].attention.op->name, "convit");
-    assert_null(params_find(&vit.params, "cls_token"));
+    assert_null(params_find(&vit.model.params, "cls_token"));
     vit_destroy(&vit);
 }
 
@@ -273,15 +273,15 @@ static void test_pictured_weights(void **state) {
     vit_create(&vit, config_of(H));
     vit_plan(&vit, B, true);
     vit_allocate(&vit);
-    params_allocate(&vit.params, true);
-    params_initialize(&vit.params, 3);
+    params_allocate(&vit.model.params, true);
+    params_initialize(&vit.model.params, 3);
     Attention *a = &vit.stages[0].blocks[0].attention;
     float *x = normals(B * N * M, 10), weights[N], place[N];
     const float *v_w = first_values(&vit, "blocks.0.attn.v.weight", M * M),
                 *pos_w = first_values(&vit, "blocks.0.attn.pos_proj.weight", 3 * H);
     real *d_x = upload_real(x, B * N * M), *d_y = poisoned_real(B * N * M);
-    const Param *proj = params_find(&vit.params, "blocks.0.attn.proj.weight");
-    device_upload(vit.params.values + proj->offset, v_w, M * M * sizeof(float)); /* the identity: y is the mix */
+    const Param *proj = params_find(&vit.model.params, "blocks.0.attn.proj.weight");
+    device_upload(vit.model.params.values + proj->offset, v_w, M * M * sizeof(float)); /* the identity: y is the mix */
     a->op->forward(a, d_y, d_x, B);
     double *want = zeros(B * N * M), *P = zeros(N * N);
     for (int b = 0; b < B; b++)

@@ -85,9 +85,9 @@ static void test_depthwise(void **state) {
 }
 
 static void set(Vit *vit, const char *name, const float *values) {
-    const Param *p = params_find(&vit->params, name);
+    const Param *p = params_find(&vit->model.params, name);
     if (!p) fail_msg("no tensor %s", name);
-    device_upload(vit->params.values + p->offset, values, p->size * sizeof *values);
+    device_upload(vit->model.params.values + p->offset, values, p->size * sizeof *values);
 }
 
 /* A picture's row and what the convolution adds to it are what was applied to v.  One channel a head, whose kernel is
@@ -104,8 +104,8 @@ static void test_pictured_weights(void **state) {
     vit_create(&vit, &config);
     vit_plan(&vit, B, true);
     vit_allocate(&vit);
-    params_allocate(&vit.params, true);
-    params_initialize(&vit.params, 3);
+    params_allocate(&vit.model.params, true);
+    params_initialize(&vit.model.params, 3);
     float *x = normals(B * N * M, 1), *kernel = normals(25, 1), *qkv = normals(3 * M * M, 1), bias[1] = {0.25f};
     float identity[M * M] = {0}, weights[N], place[N];
     for (int c = 0; c < M; c++) {

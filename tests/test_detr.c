@@ -72,12 +72,13 @@ static void case_open(Case *c, const char *path, const char *algorithm, int room
     c->W = number(c, "width");
     c->L = settings->decoder_layers;
     detr_create(&c->detr, &c->config, number(c, "channels"));
-    c->detr.training.guarded = true;
+    c->detr.model.training.guarded = true;
     detr_plan(&c->detr, c->B, room_h, room_w, true);
     detr_allocate(&c->detr);
-    plan_poison(&c->detr.training);
-    params_allocate(&c->detr.params, true);
-    if (!checkpoint_read_weights(&c->detr.params, c->detr.params.values, &c->file, "", NULL, &error))
+    plan_poison(&c->detr.model.training);
+    Params *params = &c->detr.model.params;
+    params_allocate(params, true);
+    if (!checkpoint_read_weights(params, params->values, &c->file, "", NULL, &error))
         fail_msg("%s", error.text);
     detr_fold(&c->detr);
     c->features = floats_of(c, "features");
@@ -112,7 +113,7 @@ static void case_run(Case *c, int first, int B, float *logits, float *boxes) {
     detr_draw(&c->detr, SEED, STEP, (size_t)(FIRST + first));
     detr_forward_features(&c->detr);
     detr_predictions(&c->detr, logits, boxes);
-    if (!c->detr.plan->training) return;
+    if (!c->detr.model.plan->training) return;
     float *dlogits = keep(malloc(rows_of(c) * columns * sizeof *dlogits), false);
     float *dboxes = keep(malloc(rows_of(c) * 4 * sizeof *dboxes), false);
     for (size_t l = 0; l < (size_t)c->L; l++) {
@@ -138,7 +139,7 @@ static int agrees(const Case *c, const char *name, const float *got) {
 }
 
 static int gradients_agree(const Case *c) {
-    const Params *params = &c->detr.params;
+    const Params *params = &c->detr.model.params;
     float *grads = keep(malloc(params->total * sizeof *grads), false);
     int ok = 1;
     device_download(grads, params->grads, params->total * sizeof *grads);
@@ -171,7 +172,7 @@ static void reference_case(const char *path, const char *algorithm, int room) {
     int ok = agrees(&c, "logits", logits) & agrees(&c, "boxes", boxes);
     float *dfeatures = dfeatures_of(&c);
     ok &= agrees(&c, "grad.features", dfeatures) & gradients_agree(&c);
-    const char *overrun = plan_overrun(&c.detr.training);
+    const char *overrun = plan_overrun(&c.detr.model.training);
     if (overrun) fail_msg("%s: a write behind %s", path, overrun);
     assert_padding_zero(&c, dfeatures);
     assert_true(ok);
@@ -200,15 +201,15 @@ static void test_reference(void **state) {
 static void in_parts(const char *path) {
     Case c;
     case_open(&c, path, "auto", 160, 224);
-    size_t n = c.detr.params.total;
+    size_t n = c.detr.model.params.total;
     float *logits = keep(check_poison(PREDICTED), false), *boxes = keep(check_poison(PREDICTED), false);
     float *whole = keep(malloc(n * sizeof *whole), false), *parts = keep(malloc(n * sizeof *parts), false);
     double *twice = zeros(n);
     case_run(&c, 0, c.B, logits, boxes);
-    device_download(whole, c.detr.params.grads, n * sizeof *whole);
-    device_zero(c.detr.params.grads, n * sizeof *whole);
+    device_download(whole, c.detr.model.params.grads, n * sizeof *whole);
+    device_zero(c.detr.model.params.grads, n * sizeof *whole);
     for (int b = 0; b < 2 * c.B; b++) case_run(&c, b % c.B, 1, logits, boxes);
-    device_download(parts, c.detr.params.grads, n * sizeof *parts);
+    device_download(parts, c.detr.model.params.grads, n * sizeof *parts);
     for (size_t i = 0; i < n; i++) twice[i] = 2 * (double)whole[i];
     printf("%s\n", path);
     assert_true(check_rms("gradients of parts, twice", parts, twice, n, sizeof(real) == 4 ? 1e-5 : 3e-2));
@@ -229,7 +230,7 @@ static void without_keeping(const char *path) {
     float *logits = keep(check_poison(PREDICTED), false), *boxes = keep(check_poison(PREDICTED), false);
     float *only = keep(check_poison(PREDICTED), false), *only_boxes = keep(check_poison(PREDICTED), false);
     case_run(&c, 0, c.B, logits, boxes);
-    detr_set_training(&c.detr, false);
+    model_set_training(&c.detr.model, false);
     assert_int_equal(detr_predicted_layers(&c.detr), 1);
     case_run(&c, 0, c.B, only, only_boxes);
     size_t rows = (size_t)(c.B * c.detr.settings.queries), last = (size_t)(c.L - 1) * rows;
@@ -262,8 +263,8 @@ static void plain_model(Detr *detr, const char *attn, int type) {
     detr_create(detr, config, 7);
     detr_plan(detr, 1, 320, 320, true);
     detr_allocate(detr);
-    params_allocate(&detr->params, true);
-    params_initialize(&detr->params, check_seed());
+    params_allocate(&detr->model.params, true);
+    params_initialize(&detr->model.params, check_seed());
 }
 
 /* The same features on a larger grid, whatever lies around them, give the same predictions and parameter gradients. */
@@ -274,7 +275,7 @@ static bool padding_changes_nothing(const char *attn, int type) {
     float logits[GRIDS][60], boxes[GRIDS][48];
     Detr detr;
     plain_model(&detr, attn, type);
-    size_t n = detr.params.total;
+    size_t n = detr.model.params.total;
     double tolerance = sizeof(real) == 4 ? 1e-6 : 2e-2, *want = zeros(n);
     float *grads = keep(malloc(n * sizeof *grads), false);
     bool same = true;
@@ -283,14 +284,14 @@ static bool padding_changes_nothing(const char *attn, int type) {
         float *features = normals(SIDE * SIDE * CHANNELS, 3);
         for (int i = 0; i < CELLS * CHANNELS; i++)
             features[(i / CHANNELS / (W / 32) * w + i / CHANNELS % (W / 32)) * CHANNELS + i % CHANNELS] = inside[i];
-        device_zero(detr.params.grads, n * sizeof(float));
+        device_zero(detr.model.params.grads, n * sizeof(float));
         detr_load_sizes(&detr, size, 1, padded[p][0], padded[p][1]);
         real_upload(detr.features, features, (size_t)(h * w * CHANNELS));
         detr_forward_features(&detr);
         detr_predictions(&detr, logits[p], boxes[p]);
         detr_load_gradients(&detr, dlogits, dboxes);
         detr_backward_features(&detr, NULL);
-        device_download(grads, detr.params.grads, n * sizeof(float));
+        device_download(grads, detr.model.params.grads, n * sizeof(float));
         for (size_t i = 0; !p && i < n; i++) want[i] = grads[i];
         double far = 0;
         for (int i = 0; i < 60; i++) far = fmax(far, fabs((double)logits[p][i] - logits[0][i]));
@@ -321,7 +322,7 @@ static struct {
 } finals;
 
 static void hear_final(float *gradients, size_t n) {
-    size_t from = (size_t)(gradients - finals.detr->params.grads);
+    size_t from = (size_t)(gradients - finals.detr->model.params.grads);
     device_download(finals.seen + from, gradients, n * sizeof *gradients);
     for (size_t i = from; i < from + n; i++) {
         assert_int_equal(finals.announced[i], 0);
@@ -364,13 +365,13 @@ static double forward_loss(Detr *detr, const Batch *batch) {
 /* Along a random direction in one part of the parameters, with the gradient's signs, so that the slope is large; the
  * step is as long as moves the loss by `longest`, or 2e-4. */
 static bool one_slope_agrees(Detr *detr, const Batch *batch, const float *grads, const char *prefix, double longest) {
-    size_t total = detr->params.total;
+    size_t total = detr->model.params.total;
     float *start = keep(malloc(total * sizeof *start), false), *moved = keep(malloc(total * sizeof *moved), false);
     float *direction = normals(total, 1);
     double slope = 0, loss[2];
-    device_download(start, detr->params.values, total * sizeof *start);
-    for (int p = 0; p < params_count(&detr->params); p++) {
-        const Param *param = params_at(&detr->params, p);
+    device_download(start, detr->model.params.values, total * sizeof *start);
+    for (int p = 0; p < params_count(&detr->model.params); p++) {
+        const Param *param = params_at(&detr->model.params, p);
         bool moves = !param->frozen && !strncmp(param->name, prefix, strlen(prefix));
         for (size_t i = param->offset; i < param->offset + param->size; i++) {
             direction[i] = moves ? copysignf(direction[i], grads[i]) : 0;
@@ -380,16 +381,16 @@ static bool one_slope_agrees(Detr *detr, const Batch *batch, const float *grads,
     float step = (float)fmin(2e-4, longest / slope);
     for (int side = 0; side < 2; side++) {
         memcpy(moved, start, total * sizeof *moved);
-        for (int t = 0; t < params_count(&detr->params); t++) {
-            const Param *p = params_at(&detr->params, t);
-            for (size_t i = p->offset, end = i + p->size; i < end; i++)
+        for (int p = 0; p < params_count(&detr->model.params); p++) {
+            const Param *param = params_at(&detr->model.params, p);
+            for (size_t i = param->offset, end = i + param->size; i < end; i++)
                 moved[i] += (side ? -step : step) * direction[i];
         }
-        device_upload(detr->params.values, moved, total * sizeof *moved);
+        device_upload(detr->model.params.values, moved, total * sizeof *moved);
         detr_fold(detr);
         loss[side] = forward_loss(detr, batch);
     }
-    device_upload(detr->params.values, start, total * sizeof *start);
+    device_upload(detr->model.params.values, start, total * sizeof *start);
     detr_fold(detr);
     double measured = (loss[0] - loss[1]) / (2 * (double)step);
     printf("  %-24s slope %10.4f, measured %10.4f\n", prefix, slope, measured);
@@ -408,15 +409,15 @@ static int slope_agrees(Detr *detr, const Batch *batch, const float *grads, cons
 /* The gradients again, with the features' in memory that nothing else lies in: the backbone's scratch must not reach it
  * where it is planned. */
 static void assert_dfeatures_kept(Detr *detr, const Batch *batch, const float *grads) {
-    size_t n = detr->params.total, cells = (size_t)(batch->B * resnet_grid(batch->H) * resnet_grid(batch->W));
+    size_t n = detr->model.params.total, cells = (size_t)(batch->B * resnet_grid(batch->H) * resnet_grid(batch->W));
     float *apart = keep(malloc(n * sizeof *apart), false);
     real *planned = detr->dfeatures;
     detr->dfeatures = device_malloc(cells * (size_t)detr->channels * sizeof(real), "dfeatures");
-    device_zero(detr->params.grads, n * sizeof *apart);
+    device_zero(detr->model.params.grads, n * sizeof *apart);
     forward_loss(detr, batch);
     detr_load_gradients(detr, batch->dlogits, batch->dboxes);
     detr_backward(detr, NULL);
-    device_download(apart, detr->params.grads, n * sizeof *apart);
+    device_download(apart, detr->model.params.grads, n * sizeof *apart);
     device_free(detr->dfeatures);
     detr->dfeatures = planned;
     assert_memory_equal(apart, grads, n * sizeof *apart);
@@ -433,11 +434,11 @@ static void whole_case(int dim, int width, int queries, int ffn, bool slopes) {
     detr_create(&detr, detr_config(text, "softmax", 3), 0);
     detr_plan(&detr, 2, 130, 190, true);
     detr_allocate(&detr);
-    plan_poison(&detr.training);
-    params_allocate(&detr.params, true);
-    params_initialize(&detr.params, check_seed());
+    plan_poison(&detr.model.training);
+    params_allocate(&detr.model.params, true);
+    params_initialize(&detr.model.params, check_seed());
     detr_fold(&detr);
-    size_t n = detr.params.total;
+    size_t n = detr.model.params.total;
     finals.detr = &detr;
     finals.seen = keep(calloc(n, sizeof(float)), false);
     finals.announced = keep(calloc(n, 1), false);
@@ -446,14 +447,14 @@ static void whole_case(int dim, int width, int queries, int ffn, bool slopes) {
         Batch batch = draw_batch(&detr, 2, shapes[k][0], shapes[k][1], sizes[k]);
         float *grads = keep(malloc(n * sizeof *grads), false);
         printf("batch of 2 images in %d x %d\n", batch.H, batch.W);
-        device_zero(detr.params.grads, n * sizeof *grads);
+        device_zero(detr.model.params.grads, n * sizeof *grads);
         memset(finals.announced, 0, n);
         forward_loss(&detr, &batch);
         detr_load_gradients(&detr, batch.dlogits, batch.dboxes);
         detr_backward(&detr, hear_final);
-        device_download(grads, detr.params.grads, n * sizeof *grads);
-        for (int p = 0; p < params_count(&detr.params); p++) {
-            const Param *param = params_at(&detr.params, p);
+        device_download(grads, detr.model.params.grads, n * sizeof *grads);
+        for (int p = 0; p < params_count(&detr.model.params); p++) {
+            const Param *param = params_at(&detr.model.params, p);
             for (size_t i = param->offset; !param->frozen && i < param->offset + param->size; i++)
                 assert_true(finals.announced[i] && finals.seen[i] == grads[i]);
         }
@@ -482,7 +483,7 @@ static void test_whole(void **state) {
 /* == The start ==================================================================================================== */
 
 static const Param *param_of(const Detr *detr, const char *name) {
-    const Param *p = params_find(&detr->params, name);
+    const Param *p = params_find(&detr->model.params, name);
     if (!p) fail_msg("no parameter %s", name);
     return p;
 }
@@ -532,12 +533,12 @@ static void test_size(void **state) {
         detr_create(&detr, full_config(cases[i].attn, cases[i].type, cases[i].queries), 0);
         size_t macs = detr_macs(&detr, 800, 1120);
         printf("  %-8s type %d, %d queries: %zu trainable, %.3f G multiply-adds\n", cases[i].attn, cases[i].type,
-               cases[i].queries, detr.params.parameters, (double)macs / 1e9);
-        assert_int_equal(detr.params.parameters, cases[i].trainable);
+               cases[i].queries, detr.model.params.parameters, (double)macs / 1e9);
+        assert_int_equal(detr.model.params.parameters, cases[i].trainable);
         if (!strcmp(cases[i].attn, "ripple")) macs += beyond_border;
         if (cases[i].macs) assert_int_equal((macs + 50000000) / 100000000, cases[i].macs);
-        for (int p = 0; p < params_count(&detr.params); p++)
-            assert_true(params_at(&detr.params, p)->decay || params_at(&detr.params, p)->frozen);
+        for (int p = 0; p < params_count(&detr.model.params); p++)
+            assert_true(params_at(&detr.model.params, p)->decay || params_at(&detr.model.params, p)->frozen);
         detr_destroy(&detr);
     }
 }
@@ -548,10 +549,10 @@ static void test_start(void **state) {
     settings_read(config, "encoder_layers = 1\ndecoder_layers = 2\n");
     Detr detr;
     detr_create(&detr, config, 512); /* a backbone would take the time */
-    params_allocate(&detr.params, false);
-    params_initialize(&detr.params, check_seed());
-    float *x = keep(malloc(detr.params.total * sizeof *x), false);
-    device_download(x, detr.params.values, detr.params.total * sizeof *x);
+    params_allocate(&detr.model.params, false);
+    params_initialize(&detr.model.params, check_seed());
+    float *x = keep(malloc(detr.model.params.total * sizeof *x), false);
+    device_download(x, detr.model.params.values, detr.model.params.total * sizeof *x);
     assert_uniform(&detr, x, "transformer.encoder.layers.0.self_attn.in_proj_weight", sqrt(6.0 / 1024));
     assert_uniform(&detr, x, "transformer.encoder.layers.0.self_attn.out_proj.weight", sqrt(6.0 / 512));
     assert_uniform(&detr, x, "transformer.encoder.layers.0.linear1.weight", sqrt(6.0 / 2304));

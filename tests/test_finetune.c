@@ -1,5 +1,5 @@
 /* Tables on a grid of another size against PyTorch's interpolation in float64
- * (tests/reference/make_resample_fixtures.py), and which tensors have such a grid. */
+ * (tests/reference/make_resample_fixtures.py), which tensors have such a grid, and weights of one model in another. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -7,10 +7,12 @@
 
 #include <cmocka.h>
 
-#include "core/safetensors.h"
+#include "core/checkpoint.h"
+#include "layers/fit_weights.h"
 #include "layers/resample_grid.h"
 #include "layers/vit.h"
 #include "tests/check.h"
+#include "tests/scratch.h"
 #include "tests/settings.h"
 
 static const char FIXTURE[] = "tests/fixtures/finetune/resample.safetensors";
@@ -113,9 +115,9 @@ static void test_models(void **state) {
         vit_create(&small, &config);
         settings_put(&config, "img_size", "56x48");
         vit_create(&large, &config);
-        assert_int_equal(params_count(&small.params), params_count(&large.params));
-        for (int t = 0; t < params_count(&small.params); t++) {
-            const Param *a = params_at(&small.params, t), *b = params_at(&large.params, t);
+        assert_int_equal(params_count(&small.model.params), params_count(&large.model.params));
+        for (int t = 0; t < params_count(&small.model.params); t++) {
+            const Param *a = params_at(&small.model.params, t), *b = params_at(&large.model.params, t);
             size_t shape[PARAM_MAX_DIMS];
             ParamGrid grid;
             if (a->size == b->size) continue;
@@ -135,12 +137,88 @@ static void test_models(void **state) {
     }
 }
 
+/* == Weights of one model in another ============================================================================== */
+
+/* 2 x 3 tokens behind a class token, and three classes. */
+static const char SMALL[] = "img_size = 16x24\npatch_size = 8\nnum_classes = 3\ndim = 8\ndepth = 2\nheads = 2\n"
+                            "mlp_ratio = 2\npool = cls\nattn = softmax\nrpe = heads\n";
+
+static void create(Vit *vit, Config *config, const char *name, const char *value) {
+    config_init(config, NULL);
+    vit_add_settings(config);
+    settings_read(config, SMALL);
+    if (name) settings_put(config, name, value);
+    vit_create(vit, config);
+    params_allocate(&vit->model.params, false);
+}
+
+static float *values_of(const Vit *vit, const Param *p) {
+    float *x = malloc(p->size * sizeof *x);
+    device_download(x, vit->model.params.values + p->offset, p->size * sizeof *x);
+    return x;
+}
+
+/* What the tensor has to hold, from `start`, what it held before. */
+static float *wanted_of(const Vit *after, const Param *p, const Param *before, const float *start) {
+    float *wanted = check_poison(p->size);
+    if (p->grid.axes) grid_resample(wanted, p, start, &before->grid);
+    else if (p->size != before->size) params_draw(&after->model.params, p, check_seed() + 1, wanted);
+    else memcpy(wanted, start, p->size * sizeof *wanted);
+    return wanted;
+}
+
+/* The small model's weights in one in which that setting is another. */
+static void weights_fit(const Vit *before, const char *path, const char *name, const char *value, const char *head,
+                        const char *told) {
+    Vit after;
+    Config config;
+    char *line = NULL, expected[1024];
+    size_t length;
+    create(&after, &config, name, value);
+    FittedWeights fitted = fit_weights(&after.model, path, &before->model, head, check_seed() + 1);
+    for (int t = 0; t < params_count(&after.model.params); t++) {
+        const Param *p = params_at(&after.model.params, t), *origin = params_find(&before->model.params, p->name);
+        float *start = values_of(before, origin), *x = values_of(&after, p);
+        float *wanted = wanted_of(&after, p, origin, start);
+        if (memcmp(x, wanted, p->size * sizeof *x)) fail_msg("%s: not what was expected", p->name);
+        free(wanted);
+        free(x);
+        free(start);
+    }
+    FILE *out = open_memstream(&line, &length);
+    fitted_weights_print(&fitted, out);
+    fclose(out);
+    snprintf(expected, sizeof expected, "%s%s", *told ? path : "", told);
+    assert_string_equal(line, expected);
+    free(line);
+    vit_destroy(&after);
+    config_free(&config);
+}
+
+static void test_weights(void **state) {
+    (void)state;
+    Vit before;
+    Config config;
+    const char *path = in_folder("small.safetensors");
+    create(&before, &config, NULL, NULL);
+    params_initialize(&before.model.params, check_seed());
+    checkpoint_save_weights(&before.model.params, before.model.params.values, path, NULL, 0);
+    weights_fit(&before, path, NULL, NULL, "head.", "");
+    weights_fit(&before, path, "img_size", "40x24", NULL,
+                ": resampled bicubically: pos_embed from 2x3 to 5x3 and 2 more\n");
+    weights_fit(&before, path, "num_classes", "5", "head.",
+                ": its head has 3 classes, this model 5: the head is drawn afresh\n");
+    vit_destroy(&before);
+    config_free(&config);
+}
+
 int main(void) {
     check_seed();
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_interpolation),
         cmocka_unit_test(test_grids),
         cmocka_unit_test(test_models),
+        cmocka_unit_test(test_weights),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

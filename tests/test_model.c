@@ -50,12 +50,13 @@ static void case_open_dropping(Case *c, const char *path, const char *algorithm,
     c->B = (int)images->shape[0];
     c->C = settings->num_classes;
     vit_create(&c->vit, &c->config);
-    c->vit.training.guarded = true;
+    c->vit.model.training.guarded = true;
     vit_plan(&c->vit, c->B, true);
     vit_allocate(&c->vit);
-    plan_poison(&c->vit.training);
-    params_allocate(&c->vit.params, true);
-    if (!checkpoint_read_weights(&c->vit.params, c->vit.params.values, &c->file, "", NULL, &error))
+    plan_poison(&c->vit.model.training);
+    Params *params = &c->vit.model.params;
+    params_allocate(params, true);
+    if (!checkpoint_read_weights(params, params->values, &c->file, "", NULL, &error))
         fail_msg("%s", error.text);
     c->images = malloc(images->bytes);
     c->targets = calloc((size_t)(c->B * c->C), sizeof(float));
@@ -93,7 +94,7 @@ static double case_forward(Case *c, int first, int B) {
 }
 
 static float *case_gradients(Case *c) {
-    const Params *params = &c->vit.params;
+    const Params *params = &c->vit.model.params;
     float *grads = malloc(params->total * sizeof *grads);
     device_download(grads, params->grads, params->total * sizeof *grads);
     return grads;
@@ -140,7 +141,7 @@ static int compare(const Case *c, const char *name, const float *got, size_t n, 
 
 /* Every tensor's gradient, and all of them as one vector. */
 static int compare_gradients(Case *c) {
-    const Params *params = &c->vit.params;
+    const Params *params = &c->vit.model.params;
     float *grads = case_gradients(c);
     double *wanted = calloc(params->total, sizeof *wanted);
     int ok = 1;
@@ -169,7 +170,7 @@ static int compare_with_reference(const char *path, const char *algorithm) {
     printf("%s, algorithm %s\n", path, algorithm);
     float loss = (float)(case_forward(&c, 0, c.B) / c.B);
     vit_backward(&c.vit, c.B, false, NULL);
-    const char *overrun = plan_overrun(&c.vit.training);
+    const char *overrun = plan_overrun(&c.vit.model.training);
     if (overrun) fail_msg("%s: written beyond its end", overrun);
     int ok = compare(&c, "logits", c.logits, (size_t)(c.B * c.C), REAL_TOLERANCE);
     ok &= compare(&c, "loss", &loss, 1, REAL_TOLERANCE);
@@ -218,9 +219,9 @@ static void test_algorithms(void **state) {
 /* == Central differences, signed, per parameter tensor ============================================================ */
 
 static double loss_at(Case *c, float *values, const float *base, const float *direction, const Param *p, double h) {
-    memcpy(values, base, c->vit.params.total * sizeof *values);
+    memcpy(values, base, c->vit.model.params.total * sizeof *values);
     for (size_t i = 0; i < p->size; i++) values[p->offset + i] += (float)(h * direction[i]);
-    device_upload(c->vit.params.values, values, c->vit.params.total * sizeof *values);
+    device_upload(c->vit.model.params.values, values, c->vit.model.params.total * sizeof *values);
     return case_forward(c, 0, c->B) / c->B;
 }
 
@@ -238,8 +239,8 @@ static void near_identity(float *w, const Param *p) {
  * breaking does not end early, and no weight is left out.  (Kinks and early ends are in the fixtures.) */
 static void smoothen(Case *c, float *values) {
     bool rectified = rectifies(c->vit.settings.attn->name);
-    for (int t = 0; t < c->vit.params.count; t++) {
-        const Param *p = &c->vit.params.items[t];
+    for (int t = 0; t < params_count(&c->vit.model.params); t++) {
+        const Param *p = params_at(&c->vit.model.params, t);
         size_t moved = strstr(p->name, "feature.b2") || strstr(p->name, "feature.bias") ? p->size : 0, third = p->size;
         if (rectified && strstr(p->name, "qkv.bias")) moved = 2 * (third = p->size / 3); /* q's and k's alike */
         for (size_t i = 0; i < moved; i++) values[p->offset + i] = i % third % 2 ? -8 : 8;
@@ -247,7 +248,7 @@ static void smoothen(Case *c, float *values) {
     }
     settings_put(&c->config, "tau", "0");
     if (config_origin(&c->config, "castling_mask")) settings_put(&c->config, "castling_mask", "1e-30");
-    device_upload(c->vit.params.values, values, c->vit.params.total * sizeof *values);
+    device_upload(c->vit.model.params.values, values, c->vit.model.params.total * sizeof *values);
 }
 
 /* Slope of the loss along `direction`: central differences at widths that halve, each pair extrapolated to the fourth
@@ -286,7 +287,7 @@ static bool is_smooth(const char *path) {
 static int differences_of(Case *c) {
     const int threads = omp_get_max_threads();
     omp_set_num_threads(1);
-    const Params *params = &c->vit.params;
+    const Params *params = &c->vit.model.params;
     float *base = malloc(params->total * sizeof *base), *values = malloc(params->total * sizeof *values);
     device_download(base, params->values, params->total * sizeof *base);
     smoothen(c, base);
@@ -388,7 +389,7 @@ static int plans_agree(const char *path) {
     settings_put(&c.config, "castling_mask", "1");
     case_forward(&c, 0, c.B);
     memcpy(training, c.logits, n * sizeof *training);
-    vit_set_training(&c.vit, false);
+    model_set_training(&c.vit.model, false);
     size_t image = 3 * (size_t)c.vit.settings.img_size[0] * (size_t)c.vit.settings.img_size[1];
     real_upload(c.vit.images, c.images, (size_t)c.B * image);
     vit_forward(&c.vit, c.B, false);
@@ -430,16 +431,16 @@ static float *two_steps(const Config *config, size_t *total, size_t *bytes) {
     const VitSettings *s = &vit.settings;
     vit_plan(&vit, B, true);
     vit_allocate(&vit);
-    plan_poison(&vit.training);
-    params_allocate(&vit.params, true);
-    params_initialize(&vit.params, check_seed());
-    size_t n = vit.params.total, C = (size_t)s->num_classes;
+    plan_poison(&vit.model.training);
+    params_allocate(&vit.model.params, true);
+    params_initialize(&vit.model.params, check_seed());
+    size_t n = vit.model.params.total, C = (size_t)s->num_classes;
     size_t image = 3 * (size_t)s->img_size[0] * (size_t)s->img_size[1];
     float *grads = malloc(2 * n * sizeof *grads), *x = check_normal(B * image, 1, 1),
           *targets = calloc(B * C, sizeof *targets);
     for (size_t b = 0; b < B; b++) targets[b * C + b] = 1;
     for (uint32_t step = 0; step < 2; step++) {
-        device_zero(vit.params.grads, n * sizeof(float));
+        device_zero(vit.model.params.grads, n * sizeof(float));
         vit_draw_buffers(&vit, check_seed(), step);
         vit_draw_drop_path(&vit, check_seed(), step, 0, B);
         real_upload(vit.images, x, B * image);
@@ -447,10 +448,10 @@ static float *two_steps(const Config *config, size_t *total, size_t *bytes) {
         vit_load_targets(&vit, targets, B);
         vit_loss(&vit, B, 1.0f / B);
         vit_backward(&vit, B, true, NULL);
-        device_download(grads + step * n, vit.params.grads, n * sizeof *grads);
+        device_download(grads + step * n, vit.model.params.grads, n * sizeof *grads);
     }
     *total = n;
-    *bytes = vit.training.keep_peak;
+    *bytes = vit.model.training.keep_peak;
     vit_destroy(&vit);
     free(targets);
     free(x);
@@ -507,11 +508,11 @@ static void test_scaled_start(void **state) {
     settings_put(&config, "init_scale", "depth");
     vit_create(&small, &config);
     int count = 0;
-    for (int t = 0; t < params_count(&plain.params); t++) {
-        const Param *p = params_at(&plain.params, t);
+    for (int t = 0; t < params_count(&plain.model.params); t++) {
+        const Param *p = params_at(&plain.model.params, t);
         float *a = check_poison(p->size), *b = check_poison(p->size), gain = 1;
-        params_draw(&plain.params, p, 5, a);
-        params_draw(&small.params, params_at(&small.params, t), 5, b);
+        params_draw(&plain.model.params, p, 5, a);
+        params_draw(&small.model.params, params_at(&small.model.params, t), 5, b);
         for (int i = 0; i < 3; i++)
             if (strstr(p->name, scaled[i])) gain = 1 / sqrtf(8); /* four blocks */
         for (size_t i = 0; i < p->size; i++) assert_true(b[i] == gain * a[i]);
@@ -531,7 +532,7 @@ static int micro_batches_add_up(const char *path) {
     case_forward(&c, 0, c.B);
     vit_backward(&c.vit, c.B, false, NULL);
     float *whole = case_gradients(&c);
-    device_zero(c.vit.params.grads, c.vit.params.total * sizeof(float));
+    device_zero(c.vit.model.params.grads, c.vit.model.params.total * sizeof(float));
     for (int b = 0; b < c.B; b++) {
         case_forward(&c, b, 1);
         vit_backward(&c.vit, 1, false, NULL);
@@ -539,8 +540,8 @@ static int micro_batches_add_up(const char *path) {
     float *parts = case_gradients(&c);
     int ok = 1;
     printf("%s, one image at a time\n", path);
-    for (int i = 0; i < params_count(&c.vit.params); i++) {
-        const Param *p = params_at(&c.vit.params, i);
+    for (int i = 0; i < params_count(&c.vit.model.params); i++) {
+        const Param *p = params_at(&c.vit.model.params, i);
         if (p->frozen) continue;
         ok &= cancels(p->name)
                   ? all_zero(p->name, parts + p->offset, p->size)

@@ -1,0 +1,32 @@
+/* Weights of another model made to fit this one: what fine-tuning at another resolution, or for other classes, does to
+ * them.  Tables on a token grid of another size are resampled (resample_grid.h), a classifier of other classes is drawn
+ * afresh. */
+#ifndef VIT_LAYERS_FIT_WEIGHTS_H
+#define VIT_LAYERS_FIT_WEIGHTS_H
+
+#include <stdio.h>
+
+#include "layers/model.h"
+
+/* What was changed on the way. */
+typedef struct {
+    const char *path;
+    int resampled;      /* tables, */
+    const Param *first; /* the first of them, */
+    ParamGrid from;     /* and its grid in the file */
+    const Param *head;  /* the weight or bias that was drawn last, */
+    size_t classes;     /* and how many classes the file has; 0: nothing was drawn */
+} FittedWeights;
+
+/* Reads every parameter of the model from a file of weights, after params_allocate.
+ * origin: the model that the file was made for, declared but without memory: its grids are the file's.  NULL, or with
+ *         nothing declared: a table along one dimension is taken to be of a square grid.
+ * head:   the prefix of the tensors [classes,...] that are drawn from `seed` where the file has other classes; NULL:
+ *         they have to be the same.
+ * Dies as checkpoint_load_weights does where something does not fit even so. */
+FittedWeights fit_weights(Model *model, const char *path, const Model *origin, const char *head, uint64_t seed);
+
+/* A line for each kind of change. */
+void fitted_weights_print(const FittedWeights *fitted, FILE *out);
+
+#endif

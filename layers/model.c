@@ -1,0 +1,46 @@
+#include "layers/model.h"
+
+#include <string.h>
+
+#include "kernels/kernels.h"
+
+void model_plan(Model *model, int batch, bool training, void (*activations)(Plan *plan, void *owner), void *owner) {
+    model->batch = batch;
+    plan_start(&model->inference, false);
+    activations(&model->inference, owner);
+    if (!training) return;
+    plan_start(&model->training, true);
+    activations(&model->training, owner);
+}
+
+static size_t larger(size_t a, size_t b) { return a > b ? a : b; }
+
+static size_t planned_bytes(const Model *model) {
+    return larger(plan_bytes(&model->training), plan_bytes(&model->inference));
+}
+
+void model_allocate(Model *model) {
+    model->memory = device_malloc(planned_bytes(model), "activations");
+    model_set_training(model, model_trains(model));
+}
+
+void model_set_training(Model *model, bool training) {
+    model->plan = training ? &model->training : &model->inference;
+    plan_bind(model->plan, model->memory);
+}
+
+size_t model_activation_bytes(const Model *model) {
+    return planned_bytes(model) + larger(model->training.workspace, model->inference.workspace);
+}
+
+FinalGradients model_final_gradients(const Model *model, GradientsListener listener) {
+    return (FinalGradients){.listener = listener, .gradients = model->params.grads, .end = model->params.total};
+}
+
+void model_destroy(Model *model) {
+    plan_free(&model->training);
+    plan_free(&model->inference);
+    device_free(model->memory);
+    params_free(&model->params);
+    memset(model, 0, sizeof *model);
+}
