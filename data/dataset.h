@@ -7,7 +7,16 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "core/config.h"
 #include "core/files.h"
+
+/* Which data set, and how much of it. */
+typedef struct {
+    const char *data, *data_dir;
+    int train_limit, test_limit;
+} DataSettings;
+
+extern const ConfigGroup data_settings;
 
 /* What a data set has of one image. */
 typedef struct {
