@@ -176,6 +176,8 @@ static void add_settings(void *context, Config *config) {
                                      "parameters in it replace the model's");
     config_explain(config, "out", "Where --parity writes logits, boxes, loss and grad.<parameter>");
     config_explain(config, "weight_decay", "Decoupled weight decay of everything that is trained");
+    config_explain(config, "lr_drop", "lr and lr_backbone fall to a tenth after so many epochs, and again after as many "
+                                      "more (0: never)");
     config_explain(config, "run_dir", "Where config.ini, log.csv and the checkpoints go (default: the next free "
                                       "runs/<data>-detr-<attn>-<number>)");
     config_explain(config, "init", "Start from these weights of a whole detector (safetensors, the official code's "
