@@ -45,61 +45,22 @@ static const ConfigEntry output_entries[] = {
 #undef F
 static const ConfigGroup output_settings = {CONFIG_GROUP(OutputSettings, output_entries)};
 
-/* The model, and the learning rate of its backbone. */
+/* What is different about the backbone. */
 typedef struct {
-    const char *backbone_blocks, *backbone_weights;
-    bool freeze_backbone, share_heads;
-    const AttentionOp *attn;
-    const FeatureMapKind *feature_map;
-    int backbone_width, dim, ffn, encoder_layers, decoder_layers, heads, queries, num_classes;
-    int dynamic_scale, ripple_algo; /* indices of choices */
-    int r_max;
-    float dropout, tau, lr_backbone;
-} Settings;
+    const char *backbone_weights;
+    float lr_backbone;
+} BackboneSettings;
 
-/* The operators that an encoder can have: those that know what padding is. */
-static bool takes_mask(const void *op) { return ((const AttentionOp *)op)->takes_mask; }
-
-static const char *const ripple_algos[] = {"auto", "dense", "window", "sat", "naive"};
-
-#define F(KIND, field) CONFIG_FIELD(KIND, Settings, field)
-static const ConfigEntry entries[] = {
-    {F(ITEM, attn), "softmax", .section = "model", .table = (const void *const *)attention_operators,
-     .offers = takes_mask, .noun = "operator",
-     .help = "Attention operator of the encoder"},
-    {F(STRING, backbone_blocks), "3,4,6,3", .help = "Blocks of the ResNet's four stages (ResNet-50: 3,4,6,3)"},
-    {F(INT, backbone_width), "64", .min = 1, .max = 1024, .help = "Channels of its first convolution"},
-    {F(STRING, backbone_weights), .argument = "FILE",
-     .help = "Its weights at the start, where --init gives none (safetensors, torchvision's names; "
+#define F(KIND, field) CONFIG_FIELD(KIND, BackboneSettings, field)
+static const ConfigEntry backbone_entries[] = {
+    {F(STRING, backbone_weights), .section = "model", .argument = "FILE",
+     .help = "Weights of the backbone at the start, where --init gives none (safetensors, torchvision's names; "
              "scripts/convert_weights.py)"},
-    {F(BOOL, freeze_backbone), "false", .help = "Train none of it (else stages 2 to 4)"},
-    {F(INT, dim), "256", .min = 4, .max = 16384, .help = "Width of the tokens"},
-    {F(INT, ffn), "2048", .min = 1, .max = 65536, .help = "Inner width of feed-forward layers"},
-    {F(INT, encoder_layers), "6", .min = 1, .max = 64, .help = "Layers of the encoder"},
-    {F(INT, decoder_layers), "6", .min = 1, .max = 64, .help = "Layers of the decoder"},
-    {F(INT, heads), "8", .min = 1, .max = 1024, .help = "Attention heads; divides dim"},
-    {F(INT, queries), "300", .min = 1, .max = 65536, .help = "Object queries"},
-    {F(CHOICE, dynamic_scale), "type3", CONFIG_CHOICES("type1", "type2", "type3", "type4"),
-     .help = "Scales of the spatial modulation: fixed, one, two or three a head"},
-    {F(INT, num_classes), "0", .min = 0, .max = COCO_CATEGORY_MOST + 1,
-     .help = "Category ids are below this (0: the data's; COCO: 91)"},
-    {F(FLOAT, dropout), "0.1", .min = 0, .max = 0.9, .help = "Dropout in encoder and decoder"},
-
-    {F(ITEM, feature_map), "mlp", .section = "attention", .table = (const void *const *)feature_maps, .noun = "map",
-     .help = "Feature map of linear and ripple attention"},
-    {F(BOOL, share_heads), "false",
-     .help = "One feature map and one projection of sticks for all heads, not one for each"},
-    {F(INT, r_max), "4", .min = 1, .max = RIPPLE_MAX_GROUPS - 1,
-     .help = "Rings of ripple attention; tokens at this distance and beyond share one weight"},
-    {F(FLOAT, tau), "0.001", .min = 0, .max = 1, .help = "Stick breaking ends when less than this is left (0: never)"},
-    {F(CHOICE, ripple_algo), "auto", .choices = ripple_algos, .choice_count = 5, .noun = "algorithm",
-     .help = "All four compute the same numbers; auto takes the one expected to be fastest"},
-
     {F(FLOAT, lr_backbone), "1e-5", .section = "training", .min = 0, .max = 100,
      .help = "Learning rate of the backbone; 0 keeps it as it is"},
 };
 #undef F
-static const ConfigGroup program_settings = {CONFIG_GROUP(Settings, entries)};
+static const ConfigGroup backbone_settings = {CONFIG_GROUP(BackboneSettings, backbone_entries)};
 
 /* How detectors are looked at. */
 typedef struct {
@@ -130,7 +91,8 @@ typedef struct {
     const LoaderSettings *loading;
     const SizeSettings *sizes;
     const DetectionAugmentSettings *augment;
-    Settings *s;
+    DetrSettings *model;
+    const BackboneSettings *backbone;
     const DropSettings *schedule;
     const LookSettings *looks;
 
@@ -156,7 +118,8 @@ static void add_settings(void *context, Config *config) {
     run->loading = config_add(config, &loader_settings);
     run->sizes = config_add(config, &size_settings);
     run->augment = config_add(config, &detection_augment_settings);
-    run->s = config_add(config, &program_settings);
+    run->model = detr_add_settings(config);
+    run->backbone = config_add(config, &backbone_settings);
     run->schedule = config_add(config, &drop_settings);
     config_add(config, &adamw_settings);
     run->training.s = config_add(config, &training_settings);
@@ -184,75 +147,34 @@ static void add_settings(void *context, Config *config) {
                                    "names)");
 }
 
-/* "3,4,6,3" */
-static void read_blocks(const Run *run, int blocks[RESNET_STAGES]) {
-    const char *text = run->s->backbone_blocks;
-    char end;
-    if (sscanf(text, "%d,%d,%d,%d%c", &blocks[0], &blocks[1], &blocks[2], &blocks[3], &end) != RESNET_STAGES ||
-        blocks[0] < 1 || blocks[1] < 1 || blocks[2] < 1 || blocks[3] < 1 || blocks[0] > 99 || blocks[1] > 99 ||
-        blocks[2] > 99 || blocks[3] > 99)
-        config_reject(&run->training.config, "backbone_blocks", "expected four numbers from 1 to 99, as 3,4,6,3, got '%.40s'",
-                      text);
-}
-
-static DetrConfig detr_config(const Run *run) {
-    const Settings *s = run->s;
-    DetrConfig config = {.dim = s->dim,
-                         .ffn = s->ffn,
-                         .encoder_layers = s->encoder_layers,
-                         .decoder_layers = s->decoder_layers,
-                         .queries = s->queries,
-                         .columns = s->num_classes + 1, /* as in DETR, though no label has the last one */
-                         .scale_type = s->dynamic_scale + 1,
-                         .dropout = s->dropout,
-                         .attention = {.attn = s->attn->name,
-                                       .heads = s->heads,
-                                       .feature_map = s->feature_map->name,
-                                       .relative = "none",
-                                       .rpe = "none",
-                                       .r_max = s->r_max,
-                                       .tau = s->tau,
-                                       .ripple_algo = ripple_algos[s->ripple_algo],
-                                       .per_head = !s->share_heads},
-                         .backbone = {.width = s->backbone_width,
-                                      .freeze = s->freeze_backbone || s->lr_backbone == 0,
-                                      .prefix = "backbone.0.body."}};
-    read_blocks(run, config.backbone.blocks);
-    return config;
-}
+static void use_settings(void *context) { detr_use_settings(&((Run *)context)->training.config); }
 
 /* What takes several groups of settings. */
 static void check_settings(void *context) {
     Run *run = context;
-    Settings *s = run->s;
-    const Config *c = &run->training.config;
-    int blocks[RESNET_STAGES], batch = run->training.s->batch_size;
-    if (s->attn->needs_positive && s->feature_map->negative)
-        config_reject(c, "feature_map", "attn %s cannot weigh features that may be negative, as those of %s",
-                      s->attn->name, s->feature_map->name);
-    if (s->dim % s->heads) config_reject(c, "heads", "%d does not divide dim %d", s->heads, s->dim);
-    if (s->dim % 4) config_reject(c, "dim", "%d: sine positions need a multiple of 4", s->dim);
-    read_blocks(run, blocks);
+    int batch = run->training.s->batch_size;
     if (batch < distributed_ranks())
-        config_reject(c, "batch_size", "%d images cannot be shared by %d ranks", batch, distributed_ranks());
+        config_reject(&run->training.config, "batch_size", "%d images cannot be shared by %d ranks", batch,
+                      distributed_ranks());
     if (*run->outputs->draw && run->modes->predict.count != 1)
         die_usage("--draw: '%s' would be written by --predict of one picture only", run->outputs->draw);
-    if (*run->modes->parity) s->dropout = 0;
+    if (run->backbone->lr_backbone == 0) run->model->freeze_backbone = true;
+    if (*run->modes->parity) run->model->dropout = 0;
 }
 
 /* == Data ========================================================================================================= */
 
 static void check_classes(Run *run, const DetectionSet *set) {
-    if (!run->s->num_classes) run->s->num_classes = set->classes;
-    if (run->s->num_classes < set->classes)
-        config_reject(&run->training.config, "num_classes", "%d, but %s has the category %d", run->s->num_classes,
+    if (!run->model->num_classes) run->model->num_classes = set->classes;
+    if (run->model->num_classes < set->classes)
+        config_reject(&run->training.config, "num_classes", "%d, but %s has the category %d", run->model->num_classes,
                       set->name, set->classes - 1);
 }
 
 /* The number of classes where nothing but the model is needed. */
 static void find_classes(Run *run) {
-    if (!run->s->num_classes) run->s->num_classes = detection_set_classes(run->data);
-    if (!run->s->num_classes)
+    if (!run->model->num_classes) run->model->num_classes = detection_set_classes(run->data);
+    if (!run->model->num_classes)
         config_reject(&run->training.config, "num_classes", "how many categories? 91 for COCO");
 }
 
@@ -260,7 +182,7 @@ static void find_classes(Run *run) {
 static int micro_batch_choose(const Run *run, int height, int width) {
     int begin, end, given = run->training.s->micro_batch;
     training_share(&run->training, &begin, &end);
-    size_t image = (size_t)(height + 3) / 4 * ((size_t)(width + 3) / 4) * 4 * (size_t)run->s->backbone_width;
+    size_t image = (size_t)(height + 3) / 4 * ((size_t)(width + 3) / 4) * 4 * (size_t)run->model->backbone_width;
     size_t most = given > 0 ? (size_t)given : activations_at_once() / image;
     return most < 1 ? 1 : most < (size_t)(end - begin) ? (int)most : end - begin;
 }
@@ -294,8 +216,8 @@ static void loading_close(void *context) {
 }
 
 static void find_names(Run *run, const Coco *coco) {
-    run->names = xcalloc((size_t)run->s->num_classes, sizeof *run->names, "names of categories");
-    for (int i = 0; i < run->s->num_classes; i++) run->names[i] = "";
+    run->names = xcalloc((size_t)run->model->num_classes, sizeof *run->names, "names of categories");
+    for (int i = 0; i < run->model->num_classes; i++) run->names[i] = "";
     for (int i = 0; i < coco->category_count; i++) run->names[coco->categories[i].id] = coco->categories[i].name;
 }
 
@@ -328,15 +250,14 @@ static void set_groups(Run *run) {
 }
 
 /* What the learning rate of the backbone is a multiple of. */
-static float slow_rate(const Run *run) { return run->schedule->lr > 0 ? run->s->lr_backbone / run->schedule->lr : 0; }
+static float slow_rate(const Run *run) { return run->schedule->lr > 0 ? run->backbone->lr_backbone / run->schedule->lr : 0; }
 
 /* Builds the model for so many images of H x W or W x H at a time and gives it its first weights. */
 static void model_open(Run *run, int images, int H, int W, bool training) {
     Detr *detr = &run->detr;
     const Training *t = &run->training;
-    const char *backbone = run->s->backbone_weights;
-    DetrConfig config = detr_config(run);
-    detr_create(detr, &config);
+    const char *backbone = run->backbone->backbone_weights;
+    detr_create(detr, &t->config, 0);
     detr_plan(detr, images, H, W, training);
     detr_allocate(detr);
     params_allocate(&detr->model.params, training);
@@ -345,7 +266,7 @@ static void model_open(Run *run, int images, int H, int W, bool training) {
     } else {
         params_initialize(&detr->model.params, t->s->seed);
         if (*backbone && !t->resumed && !run->modes->bench) /* a state has later ones, and speed needs none */
-            checkpoint_load_part(&detr->model.params, config.backbone.prefix, backbone);
+            checkpoint_load_part(&detr->model.params, detr_backbone_prefix, backbone);
         detr_draw(detr, t->s->seed, 0, 0);
     }
     detr_fold(detr);
@@ -353,7 +274,7 @@ static void model_open(Run *run, int images, int H, int W, bool training) {
 }
 
 static void buffers_open(Run *run, int images, int most_targets, bool training) {
-    const Settings *s = run->s;
+    const DetrSettings *s = run->model;
     SetLossSize size = {training ? s->decoder_layers : 1, images, s->queries, s->num_classes + 1, most_targets};
     size_t rows = (size_t)size.layers * (size_t)images * (size_t)s->queries;
     run->logits = xcalloc(rows * (size_t)size.columns, sizeof *run->logits, "predictions");
@@ -419,7 +340,7 @@ static double update(Run *run, StepLoss *loss) {
     all_reduce_finish();
     sum_losses(run, loss);
     training_update(&run->training, loss->total);
-    if (!run->detr.config.backbone.freeze) detr_fold(&run->detr);
+    if (!run->detr.settings.freeze_backbone) detr_fold(&run->detr);
     return loss->total;
 }
 
@@ -451,7 +372,7 @@ enum { FOUND_CATEGORY, FOUND_BOX, FOUND_SCORE = FOUND_BOX + 4, FOUND_NUMBERS };
 
 /* The part that the model holds -> its images' detections, in found [image_count,Q,FOUND_NUMBERS]. */
 static void detect(Run *run, const DetectionPart *part, double *found) {
-    int Q = run->s->queries, C = run->s->num_classes + 1;
+    int Q = run->model->queries, C = run->model->num_classes + 1;
     CocoDetection *detections = xcalloc((size_t)Q, sizeof *detections, "detections");
     detr_predictions(&run->detr, run->logits, run->boxes);
     for (int b = 0; b < part->n; b++) {
@@ -480,7 +401,7 @@ static void gather_found(double *found, size_t n) {
 static void list_found(CocoResults *results, const Run *run, const double *found) {
     const Coco *coco = &run->val.coco;
     for (int i = 0; i < coco->image_count; i++) {
-        for (int q = 0; q < run->s->queries; q++, found += FOUND_NUMBERS) {
+        for (int q = 0; q < run->model->queries; q++, found += FOUND_NUMBERS) {
             CocoDetection d = {.image_id = coco->images[i].id,
                                .category_id = (int64_t)found[FOUND_CATEGORY],
                                .score = found[FOUND_SCORE]};
@@ -518,7 +439,7 @@ static double evaluate(void *context) {
     Model *model = &run->detr.model;
     CocoResults own = {0}, *results = run->results ? run->results : &own;
     char error[FILE_ERROR];
-    size_t n = (size_t)run->val.coco.image_count * (size_t)run->s->queries * FOUND_NUMBERS;
+    size_t n = (size_t)run->val.coco.image_count * (size_t)run->model->queries * FOUND_NUMBERS;
     double *found = xcalloc(n, sizeof *found, "detections");
     if (model->params.ema) view(run, model->params.ema);
     model_set_training(model, false);
@@ -562,13 +483,13 @@ static void training_data_and_model(void *context) {
     int room = run->loader.parts.room > run->looks->eval_batch ? run->loader.parts.room : run->looks->eval_batch;
     model_open(run, room, run->shorter, run->longer, true);
     buffers_open(run, room, run->train.most_boxes, true);
-    snprintf(stem, sizeof stem, "%s-detr-%s", run->train.name, run->s->attn->name);
+    snprintf(stem, sizeof stem, "%s-detr-%s", run->train.name, run->model->attn->name);
     training_open(&run->training, &(TrainingStart){.params = &run->detr.model.params,
                                                    .slow = slow_rate(run),
                                                    .batches = run->loader.batches,
                                                    .stem = stem,
                                                    .class_names = run->names,
-                                                   .classes = run->s->num_classes});
+                                                   .classes = run->model->num_classes});
     detr_fold(&run->detr); /* a state may have come */
 }
 
@@ -581,7 +502,7 @@ static void announce(void *context) {
            train->category_count, train->empty_images);
     printf("%s: %zu trainable parameters, %.1f million multiply-adds for an image of %d x %d, "
            "%.0f MiB of activations\n",
-           run->s->attn->name, run->detr.model.params.parameters,
+           run->model->attn->name, run->detr.model.params.parameters,
            (double)detr_macs(&run->detr, run->shorter, run->longer) / 1e6, run->shorter, run->longer,
            (double)model_activation_bytes(&run->detr.model) / (1 << 20));
     printf("%s: %d epochs of %llu batches of %d images, at most %d at a time, %.0f %% of padding if each were one\n",
@@ -623,8 +544,7 @@ static void mode_describe(void *context) {
     Run *run = context;
     int H = run->looks->image_size[0], W = run->looks->image_size[1];
     find_classes(run);
-    DetrConfig config = detr_config(run);
-    detr_create(&run->detr, &config);
+    detr_create(&run->detr, &run->training.config, 0);
     detr_plan(&run->detr, 1, H, W, true);
     detr_describe(&run->detr, stdout, H, W);
 }
@@ -670,7 +590,7 @@ static void bench_fill(Run *run, int images) {
         p->first[b + 1] = (b + 1) * BENCH_BOXES;
     }
     for (int i = 0; i < images * BENCH_BOXES; i++) {
-        p->labels[i] = i % run->s->num_classes;
+        p->labels[i] = i % run->model->num_classes;
         for (int k = 0; k < 4; k++)
             p->boxes[i][k] = 0.2f + 0.4f * rng_uniform(seed, RNG_TEST, 1, 0, (uint64_t)(4 * i + k));
     }
@@ -725,7 +645,7 @@ static void mode_bench(void *context) {
            "\"micro_batch\": %d, \"trainable_params\": %zu, \"macs\": %.0f, \"train_images_per_s\": %.4f, "
            "\"infer_images_per_s\": %.4f, \"train_fastest_s\": %.4f, \"infer_fastest_s\": %.4f, "
            "\"peak_bytes\": %zu, \"gemm_peak_gflops\": %.1f, \"mfu\": %.4f, \"infer_mfu\": %.4f}\n",
-           run->s->attn->name, kernels_device(), H, W, distributed_ranks(), t->s->batch_size, images,
+           run->model->attn->name, kernels_device(), H, W, distributed_ranks(), t->s->batch_size, images,
            params->parameters, macs, b.train.images_per_s, b.infer.images_per_s, b.train.fastest, b.infer.fastest,
            device_peak_bytes(), b.peak, per_mac * training_macs * b.train.images_per_s,
            per_mac * macs * b.infer.images_per_s);
@@ -738,18 +658,18 @@ static void names_open(Run *run) {
     SafeTensors st;
     char error[ERROR_SIZE];
     int id = 0;
-    run->names = xcalloc((size_t)run->s->num_classes, sizeof *run->names, "names of categories");
+    run->names = xcalloc((size_t)run->model->num_classes, sizeof *run->names, "names of categories");
     if (!safetensors_open(&st, run->training.s->init, error, sizeof error)) die("%s", error);
     const char *text = safetensors_metadata(&st, "vit.c.classes");
     char *copy = text ? strdup(text) : NULL; /* the names point into it */
     safetensors_close(&st);
-    for (char *line = copy; line && *line && id < run->s->num_classes; id++) {
+    for (char *line = copy; line && *line && id < run->model->num_classes; id++) {
         char *end = strchr(line, '\n');
         if (end) *end = 0;
         run->names[id] = line;
         line = end ? end + 1 : NULL;
     }
-    for (; id < run->s->num_classes; id++) run->names[id] = "";
+    for (; id < run->model->num_classes; id++) run->names[id] = "";
 }
 
 /* A table of the one picture, for drawing. */
@@ -757,7 +677,7 @@ static void predicted_coco(const Run *run, Coco *coco, const char *name, int wid
     char error[FILE_ERROR];
     *coco = (Coco){.image_count = 0};
     coco_add_image(coco, 1, name, width, height);
-    for (int id = 0; id < run->s->num_classes; id++)
+    for (int id = 0; id < run->model->num_classes; id++)
         if (*run->names[id]) coco_add_category(coco, id, run->names[id]);
     if (!coco_finish(coco, error)) die("%s: %s", name, error);
 }
@@ -768,7 +688,7 @@ static void print_detections(const Run *run, const char *name, const CocoDetecti
     printf("%s: %d objects with a score of at least %g\n", name, shown, (double)run->looks->draw_score);
     for (int i = 0; i < shown; i++) {
         const CocoDetection *d = &detections[i];
-        const char *category = d->category_id < run->s->num_classes ? run->names[d->category_id] : "";
+        const char *category = d->category_id < run->model->num_classes ? run->names[d->category_id] : "";
         printf("  %5.1f %%  ", 100 * d->score);
         if (*category)
             printf("%s", category);
@@ -813,7 +733,7 @@ static void read_picture(Run *run, const char *name, TransformScratch *scratch, 
 }
 
 static void predict(Run *run, const char *name, TransformScratch *scratch, uint8_t *pixels, CocoDetection *detections) {
-    int Q = run->s->queries;
+    int Q = run->model->queries;
     static const float mean[3] = {0.485f, 0.456f, 0.406f}, std[3] = {0.229f, 0.224f, 0.225f};
     ImagePart picture;
     read_picture(run, name, scratch, &picture);
@@ -825,7 +745,7 @@ static void predict(Run *run, const char *name, TransformScratch *scratch, uint8
     detr_load(&run->detr, pixels, (int[]){draw.height, draw.width}, mean, std, 1, draw.height, draw.width);
     detr_forward(&run->detr);
     detr_predictions(&run->detr, run->logits, run->boxes);
-    int count = postprocess(detections, Q, run->logits, run->boxes, Q, run->s->num_classes + 1, 1, picture.width,
+    int count = postprocess(detections, Q, run->logits, run->boxes, Q, run->model->num_classes + 1, 1, picture.width,
                             picture.height);
     print_detections(run, name, detections, count);
     if (*run->outputs->draw) draw_picture(run, &picture, name, detections, count);
@@ -843,7 +763,7 @@ static void mode_predict(void *context) {
     model_open(run, 1, run->shorter, run->longer, false);
     buffers_open(run, 1, 1, false);
     uint8_t *pixels = xcalloc((size_t)run->shorter * (size_t)run->longer, 3, "a picture");
-    CocoDetection *detections = xcalloc((size_t)run->s->queries, sizeof *detections, "detections");
+    CocoDetection *detections = xcalloc((size_t)run->model->queries, sizeof *detections, "detections");
     for (int i = 0; i < pictures->count; i++) predict(run, pictures->items[i], &scratch, pixels, detections);
     free(detections);
     free(pixels);
@@ -908,8 +828,8 @@ static void parity_targets(const Run *run, Parity *p, const SafeTensors *st) {
                                   sizeof error))
             die("%s", error);
         for (int i = 0; i < p->T; i++) {
-            if (labels[i] < 0 || labels[i] > run->s->num_classes)
-                die("%s: label %lld is outside 0..%d", st->file, (long long)labels[i], run->s->num_classes);
+            if (labels[i] < 0 || labels[i] > run->model->num_classes)
+                die("%s: label %lld is outside 0..%d", st->file, (long long)labels[i], run->model->num_classes);
             part->labels[i] = (int)labels[i];
         }
         free(labels);
@@ -941,7 +861,7 @@ static void parity_read(const Run *run, Parity *p, const SafeTensors *st) {
 
 static void mode_parity(void *context) {
     Run *run = context;
-    const Settings *s = run->s;
+    const DetrSettings *s = run->model;
     Detr *detr = &run->detr;
     Parity p = {0};
     StepLoss loss = {0};
@@ -999,6 +919,8 @@ static const Program program = {
         "  train_detr --config configs/coco/smca-ripple.ini --describe\n\n",
     .settings = add_settings,
     .lists = print_lists,
+    .chooser = "attn",
+    .use = use_settings,
     .check = check_settings,
     .modes = modes,
     .training = {.columns = "ap,ap50,focal,l1,giou,class_error",

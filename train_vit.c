@@ -49,107 +49,6 @@ static const ConfigEntry look_entries[] = {
 #undef F
 static const ConfigGroup look_settings = {CONFIG_GROUP(LookSettings, look_entries)};
 
-/* The model. */
-typedef struct {
-    const AttentionOp *attn;
-    const FeatureMapKind *feature_map;
-    const RelativeKind *relative;
-    int ripple_algo, rpe, sparse_heads, lisa_kernel, lisa_fft, lisa_algo, pool, pos_embed; /* indices of choices */
-    int img_size[2], patch_size, num_classes, conv_stages, r_max, ripple_layers, convit_local_layers, focused_p,
-        landmarks, sparse_stride, sparse_c, lisa_patterns, inception_heads;
-    ConfigInts dim, depth, heads;
-    ConfigFloats mlp_ratio;
-    bool patch_overlap, mlp_conv, recompute;
-    int init_scale; /* index of a choice */
-    float drop_path, tau, castling_mask;
-} Settings;
-
-enum { POOL_CLS, POOL_GAP };
-enum { POS_LEARNED, POS_NONE, POS_CONV };
-static const char *const ripple_algos[] = {"auto", "dense", "window", "sat", "naive"};
-static const char *const rpe_kinds[] = {"none", "shared", "heads"};
-static const char *const sparse_ways[] = {"alternate", "union", "split"};
-static const char *const lisa_kernels[] = {"0", "3", "5", "7"};
-static const char *const lisa_ffts[] = {"1d", "2d"};
-static const char *const lisa_algos[] = {"auto", "dense", "fft"};
-
-#define F(KIND, field) CONFIG_FIELD(KIND, Settings, field)
-static const ConfigEntry entries[] = {
-    {F(ITEM, attn), "softmax", .section = "model", .table = (const void *const *)attention_operators, .noun = "operator",
-     .help = "Attention operator of the blocks"},
-    {F(SIZE, img_size), "32", .min = 1, .max = 4096, .help = "Image height and width"},
-    {F(INT, patch_size), "4", .min = 1, .max = 256, .help = "Side of the square patches that become tokens"},
-    {F(INT, num_classes), "0", .min = 0, .max = 1e6, .help = "Classes (0: as many as the data set has)"},
-    {F(BOOL, patch_overlap), "false",
-     .help = "Patches are windows 2 patch_size - 1 wide, with a layer norm after them, as in PVTv2"},
-    {F(INTS, dim), "192", .min = 1, .max = 16384,
-     .help = "Width of the tokens; several make a hierarchy of stages, each with tokens half as fine as the one "
-             "before"},
-    {F(INTS, depth), "12", .min = 1, .max = 256, .help = "Blocks, of each stage"},
-    {F(INTS, heads), "6", .min = 1, .max = 1024, .help = "Attention heads, of all stages or of each; divide dim"},
-    {F(FLOATS, mlp_ratio), "4", .min = 0.01, .max = 64,
-     .help = "Hidden width of the MLP as a multiple of dim, of all stages or of each"},
-    {F(BOOL, mlp_conv), "false",
-     .help = "Depthwise 3x3 convolution over the grid between the two layers of the MLP, as in PVTv2"},
-    {F(INT, conv_stages), "0", .min = 0, .max = VIT_MAX_STAGES, .help = "The first so many stages have attn conv"},
-    {F(CHOICE, pool), "gap", CONFIG_CHOICES("cls", "gap"),
-     .help = "What the classifier sees: a class token, or the average of all tokens"},
-    {F(CHOICE, pos_embed), "learned", CONFIG_CHOICES("learned", "none", "conv"),
-     .help = "Position embedding; conv: a depthwise 3x3 convolution is added at the entry of every block"},
-    {F(FLOAT, drop_path), "0", .min = 0, .max = 0.99,
-     .help = "Rate of stochastic depth in the last block; grows linearly from 0 in the first"},
-
-    {F(ITEM, feature_map), "mlp", .section = "attention", .table = (const void *const *)feature_maps, .noun = "map",
-     .help = "Feature map of linear and ripple attention"},
-    {F(ITEM, relative), "none", .table = (const void *const *)relative_kinds, .noun = "encoding",
-     .help = "Relative positions in linear attention"},
-    {F(INT, r_max), "4", .min = 1, .max = RIPPLE_MAX_GROUPS - 1,
-     .help = "Rings of ripple attention; tokens at this distance and beyond share one weight"},
-    {F(FLOAT, tau), "0.001", .min = 0, .max = 1, .help = "Stick breaking ends when less than this is left (0: never)"},
-    {F(INT, ripple_layers), "9", .min = 0, .max = 256,
-     .help = "The first so many blocks ripple, the others use linear attention"},
-    {F(CHOICE, ripple_algo), "auto", .choices = ripple_algos, .choice_count = 5, .noun = "algorithm",
-     .help = "All four compute the same numbers; auto takes the one expected to be fastest"},
-    {F(INT, convit_local_layers), "10", .min = 1, .max = 256,
-     .help = "The first so many blocks of convit mix content and position; the others are plain softmax attention, and "
-             "there the class token joins"},
-    {F(CHOICE, rpe), "none", .choices = rpe_kinds, .choice_count = 3,
-     .help = "Relative position bias of softmax attention: one table for all heads, or one for each"},
-    {F(CHOICE, sparse_heads), "alternate", .choices = sparse_ways, .choice_count = 3,
-     .help = "How sparse attention uses its two sets of keys: by turns in the blocks, both in every head, or each in "
-             "half of the heads"},
-    {F(INT, sparse_stride), "0", .min = 0, .max = 1e6,
-     .help = "Tokens in a row or block of sparse attention (0: the grid's width)"},
-    {F(INT, sparse_c), "2", .min = 1, .max = 1e6,
-     .help = "Tokens at the end of a block of sparse-fixed that all others see"},
-    {F(INT, focused_p), "3", .min = 1, .max = 64, .help = "Power of the features of focused attention"},
-    {F(FLOAT, castling_mask), "0", .min = 0, .max = 1,
-     .help = "In training, castling has a branch of softmax attention with the weights above this (0: none; its "
-             "authors: 0.02)"},
-    {F(INT, landmarks), "7", .min = 1, .max = 64, .help = "Landmarks of nystrom and soft to a side of their grid"},
-    {F(INT, lisa_patterns), "16", .min = 1, .max = 256,
-     .help = "Structural patterns of lisa, sa10 and sa11 (the paper's D)"},
-    {F(CHOICE, lisa_kernel), "0", .choices = lisa_kernels, .choice_count = 4,
-     .help = "Side of the window that lisa sees around each token (0: the whole image)"},
-    {F(CHOICE, lisa_fft), "1d", .choices = lisa_ffts, .choice_count = 2,
-     .help = "Lisa's convolutions wrap around the tokens in a row, as in the paper, or around rows and columns of the "
-             "grid"},
-    {F(CHOICE, lisa_algo), "auto", .choices = lisa_algos, .choice_count = 3, .noun = "algorithm",
-     .help = "Both compute the same numbers; auto takes the one expected to be faster"},
-    {F(INT, inception_heads), "0", .min = 0, .max = 256,
-     .help = "Heads of inception that attend; the other channels are convolved and pooled (0: half of heads, rounded "
-             "down)"},
-
-    {F(BOOL, recompute), "false", .section = "training",
-     .help = "Keep the input of each block only and compute the block again in the backward pass: less memory, more "
-             "time, the same numbers"},
-    {F(CHOICE, init_scale), "none", CONFIG_CHOICES("none", "depth"),
-     .help = "depth: weights of attention's proj and of the MLP's second layer start 1/sqrt(2 blocks) as large, as in "
-             "Sparse Transformers"},
-};
-#undef F
-static const ConfigGroup program_settings = {CONFIG_GROUP(Settings, entries)};
-
 /* == A run ======================================================================================================== */
 
 typedef struct {
@@ -167,7 +66,7 @@ typedef struct {
     const ErasingSettings *erasing;
     const MixupSettings *mixup;
     const SamplerSettings *sampler;
-    Settings *s;
+    VitSettings *model;
     CosineSettings *schedule;
     const TargetSettings *target;
 
@@ -198,7 +97,7 @@ static void add_settings(void *context, Config *config) {
     run->erasing = config_add(config, &erasing_settings);
     run->mixup = config_add(config, &mixup_settings);
     run->sampler = config_add(config, &sampler_settings);
-    run->s = config_add(config, &program_settings);
+    run->model = vit_add_settings(config);
     run->schedule = config_add(config, &cosine_settings);
     config_add(config, &adamw_settings);
     run->target = config_add(config, &target_settings);
@@ -215,131 +114,10 @@ static void add_settings(void *context, Config *config) {
                                    "resampled to this img_size, and a head of other classes is drawn afresh");
 }
 
-/* One value of a list is meant for all stages. */
-static int stage_int(const ConfigInts *list, int i) { return list->at[list->count > 1 ? i : 0]; }
-
-static StageConfig stage_config(const Settings *s, int i) {
-    return (StageConfig){.dim = stage_int(&s->dim, i),
-                         .depth = stage_int(&s->depth, i),
-                         .heads = stage_int(&s->heads, i),
-                         .mlp_ratio = s->mlp_ratio.at[s->mlp_ratio.count > 1 ? i : 0],
-                         .attn = i < s->conv_stages ? "conv" : NULL};
-}
-
-static int total_depth(const Settings *s) {
-    int depth = 0;
-    for (int i = 0; i < s->dim.count; i++) depth += stage_int(&s->depth, i);
-    return depth;
-}
-
-static VitConfig vit_config(const Settings *s) {
-    static const PositionEmbedding positions[] = {POSITIONS_LEARNED, POSITIONS_NONE, POSITIONS_CONV};
-    VitConfig config = {
-        .img_h = s->img_size[0],
-        .img_w = s->img_size[1],
-        .patch_size = s->patch_size,
-        .num_classes = s->num_classes,
-        .stage_count = s->dim.count,
-        .class_token = s->pool == POOL_CLS,
-        .overlap = s->patch_overlap,
-        .mlp_conv = s->mlp_conv,
-        .pos_embed = positions[s->pos_embed],
-        .drop_path = s->drop_path,
-        .scale_depth = s->init_scale == 1,
-        .recompute = s->recompute,
-        .attention = {.attn = s->attn->name,
-                      .feature_map = s->feature_map->name,
-                      .relative = s->relative->name,
-                      .r_max = s->r_max,
-                      .tau = s->tau,
-                      .ripple_layers = s->ripple_layers,
-                      .ripple_algo = ripple_algos[s->ripple_algo],
-                      .convit_local_layers = s->convit_local_layers,
-                      .focused_p = s->focused_p,
-                      .castling_mask = s->castling_mask,
-                      .landmarks = s->landmarks,
-                      .rpe = rpe_kinds[s->rpe],
-                      .sparse_heads = sparse_ways[s->sparse_heads],
-                      .sparse_stride = s->sparse_stride,
-                      .sparse_c = s->sparse_c,
-                      .lisa_patterns = s->lisa_patterns,
-                      .lisa_kernel = atoi(lisa_kernels[s->lisa_kernel]),
-                      .lisa_fft = lisa_ffts[s->lisa_fft],
-                      .lisa_algo = lisa_algos[s->lisa_algo],
-                      .inception_heads = s->inception_heads},
-    };
-    for (int i = 0; i < config.stage_count; i++) config.stage[i] = stage_config(s, i);
-    return config;
-}
-
-static void check_stage(const Run *run, int i) {
-    StageConfig c = stage_config(run->s, i);
-    if (c.dim % c.heads) config_reject(&run->training.config, "heads", "%d does not divide dim %d", c.heads, c.dim);
-    if ((int)((float)c.dim * c.mlp_ratio) < 1)
-        config_reject(&run->training.config, "mlp_ratio", "%g of dim %d leaves no hidden unit", (double)c.mlp_ratio, c.dim);
-}
-
-/* Lists that tell of stages: as many values as dim has, or one for all. */
-static void check_stages(const Run *run) {
-    const Settings *s = run->s;
-    int stages = s->dim.count, side = s->patch_size << (stages - 1);
-    const struct {
-        const char *name;
-        int count;
-    } lists[] = {{"depth", s->depth.count}, {"heads", s->heads.count}, {"mlp_ratio", s->mlp_ratio.count}};
-    for (size_t i = 0; i < sizeof lists / sizeof *lists; i++)
-        if (lists[i].count != 1 && lists[i].count != stages)
-            config_reject(&run->training.config, lists[i].name,
-                          "%d values, but dim has %d: give one for each stage, or one for all", lists[i].count, stages);
-    if (s->conv_stages > stages)
-        config_reject(&run->training.config, "conv_stages", "%d, but dim tells of %d stage%s", s->conv_stages, stages,
-                      stages > 1 ? "s" : "");
-    for (int i = 0; i < stages; i++) check_stage(run, i);
-    for (int i = 0; i < 2 && !s->patch_overlap; i++) {
-        if (s->img_size[i] % s->patch_size)
-            config_reject(&run->training.config, "patch_size", "%d does not divide img_size %dx%d", s->patch_size,
-                          s->img_size[0], s->img_size[1]);
-        if (s->img_size[i] % side)
-            config_reject(&run->training.config, "patch_size", "%d, twice as much from each of %d stages to the next, does not "
-                          "divide img_size %dx%d: patch_overlap true takes any size", s->patch_size, stages,
-                          s->img_size[0], s->img_size[1]);
-    }
-    if (*run->looks->attention && stages > 1)
-        config_reject(&run->training.config, "attention", "pictures are of one token grid, and this model has %d stages",
-                      stages);
-    const char *grid = stages > 1 ? "several stages" : s->mlp_conv ? "mlp_conv" : s->pos_embed == POS_CONV
-                       ? "pos_embed conv" : s->conv_stages > 0 ? "conv_stages" : NULL;
-    if (grid && s->pool == POOL_CLS)
-        config_reject(&run->training.config, "pool", "%s %s no place for a class token: use pool gap", grid,
-                      stages > 1 ? "have" : "has");
-}
-
-/* What takes the settings of the model and of attention. */
-static void check_attention(const Run *run) {
-    const Settings *s = run->s;
-    const AttentionOp *op = s->attn;
-    AttentionConfig attention = vit_config(run->s).attention;
-    if (op->needs_grid && !op->class_block && s->pool == POOL_CLS)
-        config_reject(&run->training.config, "pool", "attn %s has no place for a class token: use pool gap", op->name);
-    if (op->class_block && s->pool == POOL_CLS && op->class_block(&attention) >= total_depth(s))
-        config_reject(&run->training.config, "pool",
-                      "with attn %s the class token joins before block %d, and depth %d ends with block %d: "
-                      "use pool gap", op->name, op->class_block(&attention), total_depth(s), total_depth(s) - 1);
-    if (op->needs_positive && s->feature_map->negative)
-        config_reject(&run->training.config, "feature_map", "attn %s cannot weigh features that may be negative, as those of %s",
-                      op->name, s->feature_map->name);
-    if (!op->takes_relative && strcmp(s->relative->name, "none"))
-        config_reject(&run->training.config, "relative", "%s goes with attn linear, not with %s",
-                      s->relative->name, op->name);
-    if (s->rpe && !op->takes_rpe)
-        config_reject(&run->training.config, "rpe", "attn %s has no relative position bias: use attn softmax, or rpe none",
-                      op->name);
-}
-
 /* Checks `images` [B,3,H,W] and `labels` [B], and takes the image size from them unless the user gave one. */
 static void parity_open(Run *run) {
     const char *path = run->modes->parity;
-    Settings *s = run->s;
+    VitSettings *s = run->model;
     char error[ERROR_SIZE];
     if (!safetensors_open(&run->parity, path, error, sizeof error)) die("%s", error);
     const SafeTensor *images = safetensors_find(&run->parity, "images");
@@ -357,6 +135,8 @@ static void parity_open(Run *run) {
     s->img_size[1] = width;
 }
 
+static void use_settings(void *context) { vit_use_settings(&((Run *)context)->training.config); }
+
 /* What takes several groups of settings; and all that is known of the data without its files: size, classes,
  * statistics. */
 static void check_settings(void *context) {
@@ -364,15 +144,17 @@ static void check_settings(void *context) {
     const Config *config = &run->training.config;
     int batch = run->training.s->batch_size;
     if (*run->modes->parity) parity_open(run);
-    check_stages(run);
+    vit_check_settings(config);
     if (batch % distributed_ranks())
         config_reject(config, "batch_size", "%d images cannot be shared equally by %d ranks", batch,
                       distributed_ranks());
-    check_attention(run);
-    transform_check(config, run->transform, run->s->img_size[0], run->s->img_size[1]);
+    if (*run->looks->attention && run->model->dim.count > 1)
+        config_reject(config, "attention", "pictures are of one token grid, and this model has %d stages",
+                      run->model->dim.count);
+    transform_check(config, run->transform, run->model->img_size[0], run->model->img_size[1]);
     cosine_check(config, run->schedule, run->training.s->epochs);
     dataset_describe(&run->train, run->data->data, run->data->data_dir);
-    if (!run->s->num_classes) run->s->num_classes = run->train.classes;
+    if (!run->model->num_classes) run->model->num_classes = run->train.classes;
 }
 
 /* == Data ========================================================================================================= */
@@ -382,7 +164,7 @@ static int local_batch(const Run *run) { return run->training.s->batch_size / di
 
 /* As few passes over the batch as keep the device busy and its memory free, of nearly equal size. */
 static int micro_batch_choose(const Run *run) {
-    const Settings *s = run->s;
+    const VitSettings *s = run->model;
     int local = local_batch(run), given = run->training.s->micro_batch;
     if (given > 0) return given < local ? given : local;
     size_t rows = (size_t)((s->img_size[0] + s->patch_size - 1) / s->patch_size);
@@ -393,8 +175,8 @@ static int micro_batch_choose(const Run *run) {
 }
 
 static Transform transform_of(const Run *run, bool train) {
-    return (Transform){.height = run->s->img_size[0],
-                       .width = run->s->img_size[1],
+    return (Transform){.height = run->model->img_size[0],
+                       .width = run->model->img_size[1],
                        .train = train,
                        .s = *run->transform,
                        .augment = augment_of(run->augment)};
@@ -429,12 +211,12 @@ static void loading_close(void *context) {
 
 /* Are the data's images used as they are, padded and cropped at most? */
 static bool has_model_size(const Run *run) {
-    return run->train.height == run->s->img_size[0] && run->train.width == run->s->img_size[1];
+    return run->train.height == run->model->img_size[0] && run->train.width == run->model->img_size[1];
 }
 
 /* One split, once it is sure that the model is made for it. */
 static void split_open(Run *run, Dataset *split, bool train) {
-    const Settings *s = run->s;
+    const VitSettings *s = run->model;
     const Config *config = &run->training.config;
     const Dataset *d = &run->train;
     if (d->height && !config_origin(config, "img_size") && !has_model_size(run))
@@ -460,18 +242,14 @@ static void data_open(Run *run, bool train) {
 /* == The model ==================================================================================================== */
 
 /* The model that a checkpoint of ours was made for, so that its grids are known. */
-static void origin_create(Vit *origin, const char *checkpoint) {
+static void origin_create(Vit *origin, Config *config, const char *checkpoint) {
     static Run other;
-    Config config;
     char error[ERROR_SIZE], *text = run_folder_config(checkpoint);
-    if (!text) return;
-    config_init(&config, "config");
-    add_settings(&other, &config);
-    if (config_try_text(&config, text, strlen(text), checkpoint, error, sizeof error) && other.s->num_classes > 0) {
-        VitConfig vit = vit_config(other.s);
-        vit_create(origin, &vit);
-    }
-    config_free(&config);
+    config_init(config, NULL);
+    add_settings(&other, config);
+    if (text && config_try_text(config, text, strlen(text), checkpoint, error, sizeof error) &&
+        other.model->num_classes > 0)
+        vit_create(origin, config);
     free(text);
 }
 
@@ -479,17 +257,18 @@ static void origin_create(Vit *origin, const char *checkpoint) {
 static void weights_load(Run *run) {
     static Vit origin;
     const Training *t = &run->training;
-    origin_create(&origin, t->s->init);
+    Config config;
+    origin_create(&origin, &config, t->s->init);
     FittedWeights fitted = fit_weights(&run->vit.model, t->s->init, &origin.model, t->mode ? NULL : "head.", t->s->seed);
     vit_destroy(&origin);
+    config_free(&config);
     if (distributed_rank() == 0 && !run->modes->bench) fitted_weights_print(&fitted, stdout);
 }
 
 /* Builds the model for `batch` images at a time, gives it its first weights, and makes room for a batch. */
 static void model_open(Run *run, int batch, bool training) {
-    VitConfig config = vit_config(run->s);
     Vit *vit = &run->vit;
-    vit_create(vit, &config);
+    vit_create(vit, &run->training.config);
     vit_plan(vit, batch, training);
     vit_allocate(vit);
     params_allocate(&vit->model.params, training);
@@ -499,8 +278,8 @@ static void model_open(Run *run, int batch, bool training) {
         params_initialize(&vit->model.params, run->training.s->seed);
         vit_draw_buffers(vit, run->training.s->seed, 0);
     }
-    size_t B = (size_t)batch, C = (size_t)run->s->num_classes;
-    run->pixels = xcalloc(B * 3 * (size_t)run->s->img_size[0], (size_t)run->s->img_size[1], "a batch");
+    size_t B = (size_t)batch, C = (size_t)run->model->num_classes;
+    run->pixels = xcalloc(B * 3 * (size_t)run->model->img_size[0], (size_t)run->model->img_size[1], "a batch");
     run->labels = xcalloc(B, sizeof *run->labels, "a batch");
     run->targets = xcalloc(B * C, sizeof *run->targets, "a batch");
     run->losses = xcalloc(B, sizeof *run->losses, "a batch");
@@ -513,7 +292,7 @@ static void model_open(Run *run, int batch, bool training) {
 /* Images and soft targets into the model, erased and mixed with their partners where the recipe says so. */
 static void load_images(Run *run, const LoaderPart *part) {
     uint64_t seed = run->training.s->seed;
-    int H = run->s->img_size[0], W = run->s->img_size[1], C = run->s->num_classes;
+    int H = run->model->img_size[0], W = run->model->img_size[1], C = run->model->num_classes;
     uint32_t epoch = (uint32_t)run->training.state.epoch;
     float smoothing = run->target->label_smoothing;
     if (!mixup_is_on(run->mixup) && run->erasing->reprob <= 0) {
@@ -597,7 +376,7 @@ static double evaluate(void *context) {
     LoaderPart images;
     size_t count = run->test.count, done = 0;
     double hits[2] = {0}; /* top-1, top-5 */
-    int C = run->s->num_classes;
+    int C = run->model->num_classes;
     if (model->params.ema) params_view(&model->params, model->params.ema);
     model_set_training(model, false);
     loader_start(&run->test_loader, 0, 0);
@@ -627,7 +406,7 @@ static void training_data_and_model(void *context) {
     char stem[128];
     data_open(run, true);
     model_open(run, micro_batch_choose(run), true);
-    snprintf(stem, sizeof stem, "%s-%s", run->train.name, run->s->attn->name);
+    snprintf(stem, sizeof stem, "%s-%s", run->train.name, run->model->attn->name);
     training_open(&run->training, &(TrainingStart){.params = &run->vit.model.params,
                                                    .slow = 1,
                                                    .batches = run->loader.batches,
@@ -638,7 +417,7 @@ static void training_data_and_model(void *context) {
 
 static void announce(void *context) {
     const Run *run = context;
-    const Settings *s = run->s;
+    const VitSettings *s = run->model;
     const Dataset *d = &run->train;
     if (distributed_ranks() > 1)
         printf("%d ranks, %d images of each batch on every one\n", distributed_ranks(), local_batch(run));
@@ -693,8 +472,7 @@ static void words(const void *context, TrainingWords which, char *text, size_t s
 
 static void mode_describe(void *context) {
     Run *run = context;
-    VitConfig config = vit_config(run->s);
-    vit_create(&run->vit, &config);
+    vit_create(&run->vit, &run->training.config);
     vit_plan(&run->vit, micro_batch_choose(run), true);
     vit_describe(&run->vit, stdout);
 }
@@ -703,7 +481,7 @@ static void mode_describe(void *context) {
 static void mode_show_batch(void *context) {
     enum { MOST = 64 };
     Run *run = context;
-    int labels[MOST], H = run->s->img_size[0], W = run->s->img_size[1];
+    int labels[MOST], H = run->model->img_size[0], W = run->model->img_size[1];
     const char *path = run->looks->show_batch;
     char error[ERROR_SIZE];
     split_open(run, &run->train, true);
@@ -755,7 +533,7 @@ static void bench_batch(void *context, bool training) {
 
 static void mode_bench(void *context) {
     Run *run = context;
-    const Settings *s = run->s;
+    const VitSettings *s = run->model;
     Training *t = &run->training;
     Params *params = t->params = &run->vit.model.params;
     int micro = micro_batch_choose(run), C = s->num_classes, batch = t->s->batch_size;
@@ -805,7 +583,7 @@ static void prediction_pixels(Run *run, const char *name, uint8_t *pixels) {
         Image image;
         if (ok && has_model_size(run)) {
             if (!image_decode(&image, file.bytes, sample.size, IMAGE_MAX_PIXELS, error)) die("%s: %s", name, error);
-            image_resize(pixels, run->s->img_size[0], run->s->img_size[1], image.pixels, image.height, image.width);
+            image_resize(pixels, run->model->img_size[0], run->model->img_size[1], image.pixels, image.height, image.width);
             image_free(&image);
             return;
         }
@@ -840,14 +618,14 @@ static const char *const *class_names(const Run *run, char **owned) {
     SafeTensors st = {0};
     char error[ERROR_SIZE];
     int count = 0;
-    if (run->train.class_names && run->train.classes == run->s->num_classes) return run->train.class_names;
+    if (run->train.class_names && run->train.classes == run->model->num_classes) return run->train.class_names;
     if (!*run->training.s->init || !safetensors_open(&st, run->training.s->init, error, sizeof error)) return NULL;
     const char *text = safetensors_metadata(&st, "vit.c.classes");
     *owned = text ? strdup(text) : NULL;
     safetensors_close(&st);
     for (char *line = *owned ? strtok(*owned, "\n") : NULL; line && count < 65536; line = strtok(NULL, "\n"))
         names[count++] = line;
-    return count == run->s->num_classes ? names : NULL;
+    return count == run->model->num_classes ? names : NULL;
 }
 
 static void mode_predict(void *context) {
@@ -862,8 +640,8 @@ static void mode_predict(void *context) {
         prediction_pixels(run, images->items[i], run->pixels);
         vit_load_pixels(vit, run->pixels, run->train.mean, run->train.std, 1);
         vit_forward(vit, 1, false);
-        real_download(run->logits, vit->logits, (size_t)run->s->num_classes);
-        print_prediction(images->items[i], run->logits, run->s->num_classes, names);
+        real_download(run->logits, vit->logits, (size_t)run->model->num_classes);
+        print_prediction(images->items[i], run->logits, run->model->num_classes, names);
         if (i == 0 && *picture) attention_picture_write(vit, run->pixels, picture);
     }
     free(owned);
@@ -877,7 +655,7 @@ static void mode_parity(void *context) {
     char error[ERROR_SIZE];
     double loss = 0;
     const SafeTensor *images = safetensors_find(&run->parity, "images"), *labels = safetensors_find(&run->parity, "labels");
-    int B = (int)images->shape[0], C = run->s->num_classes;
+    int B = (int)images->shape[0], C = run->model->num_classes;
     float *pixels = xcalloc(images->size, sizeof *pixels, "parity");
     int64_t *wanted = xcalloc((size_t)B, sizeof *wanted, "parity");
     if (!safetensors_to_float(images, pixels, error, sizeof error)) die("%s", error);
@@ -943,6 +721,8 @@ static const Program program = {
         "  train_vit --attn ripple --img-size 224 --patch-size 16 --describe\n\n",
     .settings = add_settings,
     .lists = print_lists,
+    .chooser = "attn",
+    .use = use_settings,
     .check = check_settings,
     .modes = modes,
     .training = {.columns = "top1,top5,jsd",

@@ -836,7 +836,7 @@ const char *config_string(const Config *config, const char *name) {
     return *(const char *const *)item->field;
 }
 
-bool config_has(const Config *config, const char *name) { return find_name(config, name, strlen(name)) >= 0; }
+const char *config_name(const Config *config, int i) { return config->items[i].entry->name; }
 
 void config_reject(const Config *config, const char *name, const char *format, ...) {
     char label[LABEL_SIZE], message[LABEL_SIZE];

@@ -179,8 +179,8 @@ bool config_chosen(const Config *config, const char *name);
 /* The text of a string. */
 const char *config_string(const Config *config, const char *name);
 
-/* Is there a setting of that name? */
-bool config_has(const Config *config, const char *name);
+/* The name of setting i, i < config->count. */
+const char *config_name(const Config *config, int i);
 
 /* For what the table cannot check: ends the program with "<place>: <name>: <message>", the place being where the value
  * was set, for instance "configs/x.ini:12: heads: 5 does not divide dim 192". */

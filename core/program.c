@@ -112,24 +112,23 @@ static void print_help(const Program *program, const Config *config) {
 
 static int run_mode(const Program *program, void *run, Training *t, const ModeSettings *modes) {
     int status = 0;
-    if (modes->help || modes->help_markdown) {
-        if (distributed_rank() > 0) return 0;
-        if (modes->help) print_help(program, &t->config);
-        else config_markdown(&t->config, stdout);
-        return 0;
+    bool helps = modes->help || modes->help_markdown;
+    if (helps && distributed_rank() > 0) return 0;
+    if (!helps || (program->chooser && config_origin(&t->config, program->chooser))) {
+        if (program->use) program->use(run);
+        config_settle(&t->config);
     }
+    if (modes->help) return print_help(program, &t->config), 0;
+    if (modes->help_markdown) return config_markdown(&t->config, stdout), 0;
+
     const ProgramMode *mode = choose_mode(program->modes, t);
     t->mode = mode ? mode->name : NULL;
-    if (mode && mode->alone && distributed_rank() > 0) return 0;
+    bool alone = mode && mode->alone;
+    if (alone && distributed_rank() > 0) return 0;
     check_outputs(program->modes, mode, &t->config);
-    if (program->use) program->use(run);
-    config_settle(&t->config);
     program->check(run);
     kernels_init();
-    if (mode && mode->alone) {
-        mode->run(run);
-        return 0;
-    }
+    if (alone) return mode->run(run), 0;
     signals_open();
     distributed_open();
     collective_open();

@@ -40,7 +40,9 @@ typedef struct {
     void (*settings)(void *run, Config *config);
     /* Prints lists for --help, between the introduction and the settings.  NULL: none. */
     void (*lists)(void);
-    /* Everything is read: says which groups count (config_use).  NULL: all of them. */
+    /* Everything is read: says which groups count (config_use).  Before --help only where `chooser`, the setting on which
+     * that depends, was given: else --help shows all of them.  Both NULL: all groups count always. */
+    const char *chooser;
     void (*use)(void *run);
     /* Each group is checked: rejects what takes several groups' settings, and takes what defaults depend on others. */
     void (*check)(void *run);

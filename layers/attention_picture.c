@@ -18,7 +18,7 @@ static void attention_row(float *row, bool spatial, const Vit *vit, const Attent
 
 /* to [depth,heads,count,N]: the rows of these queries, or of the first `count` tokens. */
 static void attention_rows(float *to, bool spatial, const Vit *vit, const int64_t *queries, int count) {
-    int heads = vit->config.stage[0].heads;
+    int heads = vit->stages[0].config.heads;
     for (int row = 0; row < vit->depth * heads * count; row++) {
         const Attention *a = &vit_block(vit, row / (heads * count))->attention;
         int query = queries ? (int)queries[row % count] : row % count;
@@ -46,14 +46,14 @@ static void stream_norms(float *norms, const Vit *vit) {
 }
 
 void attention_picture_write(const Vit *vit, const uint8_t *pixels, const char *path) {
-    size_t depth = (size_t)vit->depth, H = (size_t)vit->config.stage[0].heads, N = (size_t)vit->N, count = QUERIES;
-    size_t rows = depth * H, height = (size_t)vit->config.img_h, width = (size_t)vit->config.img_w;
+    size_t depth = (size_t)vit->depth, H = (size_t)vit->stages[0].config.heads, N = (size_t)vit->N, count = QUERIES;
+    size_t rows = depth * H, height = (size_t)vit->settings.img_size[0], width = (size_t)vit->settings.img_size[1];
     bool whole = rows * N * N <= MOST_WEIGHTS;
     const char *what = "attention picture";
     int64_t queries[QUERIES];
     char error[512], grid[32];
     for (int q = 0; q < QUERIES; q++)
-        queries[q] = vit->config.class_token + (vit->Hg * (1 + 2 * (q / 2)) / 4) * vit->Wg +
+        queries[q] = vit->N - vit->Hg * vit->Wg + (vit->Hg * (1 + 2 * (q / 2)) / 4) * vit->Wg +
                      vit->Wg * (1 + 2 * (q % 2)) / 4;
     SafeTensorEntry out[] = {
         {"weights", SAFE_F32, 4, {depth, H, count, N}, xcalloc(rows * count, N * sizeof(float), what)},
@@ -71,7 +71,7 @@ void attention_picture_write(const Vit *vit, const uint8_t *pixels, const char *
     if (whole) attention_rows((float *)out[5].data, false, vit, NULL, vit->N);
     if (whole) attention_rows((float *)out[6].data, true, vit, NULL, vit->N);
     snprintf(grid, sizeof grid, "%dx%d", vit->Hg, vit->Wg);
-    SafeMetadata metadata[] = {{"grid", grid}, {"attn", vit->config.attention.attn}};
+    SafeMetadata metadata[] = {{"grid", grid}, {"attn", vit->settings.attn->name}};
     if (!safetensors_write(path, out, whole ? 7 : 5, metadata, 2, error, sizeof error)) die("%s", error);
     for (int i = 0; i < 7; i++)
         if (out[i].data != queries) free((void *)out[i].data);

@@ -11,13 +11,66 @@
 
 #include "core/die.h"
 
-static bool has_backbone(const Detr *detr) { return detr->config.backbone.width > 0; }
+const char detr_backbone_prefix[] = "backbone.0.body.";
+
+/* == Settings ===================================================================================================== */
+
+static bool takes_mask(const void *op) { return ((const AttentionOp *)op)->takes_mask; }
+
+#define F(KIND, field) CONFIG_FIELD(KIND, DetrSettings, field)
+static const ConfigEntry entries[] = {
+    {F(ITEM, attn), "softmax", .section = "model", .table = (const void *const *)attention_operators,
+     .offers = takes_mask, .noun = "operator", .help = "Attention operator of the encoder"},
+    {F(INTS, backbone_blocks), "3,4,6,3", .min = 1, .max = 99,
+     .help = "Blocks of the ResNet's four stages (ResNet-50: 3,4,6,3)"},
+    {F(INT, backbone_width), "64", .min = 1, .max = 1024, .help = "Channels of the backbone's first convolution"},
+    {F(BOOL, freeze_backbone), "false", .help = "Train nothing of the backbone (else its stages 2 to 4)"},
+    {F(INT, dim), "256", .min = 4, .max = 16384, .help = "Width of the tokens"},
+    {F(INT, ffn), "2048", .min = 1, .max = 65536, .help = "Inner width of feed-forward layers"},
+    {F(INT, encoder_layers), "6", .min = 1, .max = 64, .help = "Layers of the encoder"},
+    {F(INT, decoder_layers), "6", .min = 1, .max = 64, .help = "Layers of the decoder"},
+    {F(INT, heads), "8", .min = 1, .max = 1024, .help = "Attention heads; divides dim"},
+    {F(INT, queries), "300", .min = 1, .max = 65536, .help = "Object queries"},
+    {F(CHOICE, dynamic_scale), "type3", CONFIG_CHOICES("type1", "type2", "type3", "type4"),
+     .help = "Scales of the spatial modulation: fixed, one, two or three a head"},
+    {F(INT, num_classes), "0", .min = 0, .max = 65536, .help = "Category ids are below this (0: the data's; COCO: 91)"},
+    {F(FLOAT, dropout), "0.1", .min = 0, .max = 0.9, .help = "Dropout in encoder and decoder"},
+    {F(BOOL, share_heads), "false",
+     .help = "One feature map and one projection of sticks for all heads, not one for each"},
+};
+#undef F
+
+static void settings_check(const Config *config, const void *settings) {
+    const DetrSettings *s = settings;
+    if (s->backbone_blocks.count != RESNET_STAGES)
+        config_reject(config, "backbone_blocks", "expected four numbers from 1 to 99, as 3,4,6,3, got %d",
+                      s->backbone_blocks.count);
+    if (s->dim % s->heads) config_reject(config, "heads", "%d does not divide dim %d", s->heads, s->dim);
+    if (s->dim % 4) config_reject(config, "dim", "%d: sine positions need a multiple of 4", s->dim);
+    if (s->encoder_layers + s->decoder_layers > 99)
+        config_reject(config, "decoder_layers", "%d, and %d in the encoder: at most 99 together", s->decoder_layers,
+                      s->encoder_layers);
+}
+
+const ConfigGroup detr_settings = {CONFIG_GROUP(DetrSettings, entries), .check = settings_check};
+
+DetrSettings *detr_add_settings(Config *config) {
+    DetrSettings *settings = config_add(config, &detr_settings);
+    attention_add_settings(config, true);
+    return settings;
+}
+
+void detr_use_settings(Config *config) {
+    attention_use_settings(config, ((const DetrSettings *)config_settings(config, &detr_settings))->attn);
+}
+
+static bool has_backbone(const Detr *detr) { return detr->backbone.config.width > 0; }
 
 /* == Parameters =================================================================================================== */
 
 static void neck_declare(Detr *detr) {
     Params *params = &detr->model.params;
-    int in = detr->config.channels, M = detr->config.dim;
+    int in = detr->channels, M = detr->settings.dim;
     detr->neck.in = in;
     detr->neck.out = M;
     params_declare_fan(params, &detr->neck.w, &detr->neck.dw, "input_proj.", "weight", in, true, 4,
@@ -25,31 +78,26 @@ static void neck_declare(Detr *detr) {
     params_declare_fan(params, &detr->neck.b, &detr->neck.db, "input_proj.", "bias", in, true, 1, (int[]){M});
 }
 
-static void check(const DetrConfig *c) {
-    if (c->dim % 4) die_usage("dim %d: sine positions need a multiple of 4", c->dim);
-    if (c->dim % c->attention.heads) die_usage("dim %d is not a multiple of heads %d", c->dim, c->attention.heads);
-    if (c->scale_type < 1 || c->scale_type > 4) die_usage("scale_type %d: 1, 2, 3 or 4", c->scale_type);
-    if (!(c->dropout >= 0 && c->dropout < 1)) die_usage("dropout %g: at least 0, below 1", (double)c->dropout);
-    if (c->encoder_layers < 1 || c->decoder_layers < 1 || c->encoder_layers + c->decoder_layers > 99)
-        die_usage("%d encoder and %d decoder layers: at least one of each, at most 99 together", c->encoder_layers,
-                  c->decoder_layers);
+static void backbone_create(Detr *detr) {
+    const DetrSettings *s = &detr->settings;
+    ResNetConfig config = {.width = s->backbone_width, .freeze = s->freeze_backbone, .prefix = detr_backbone_prefix};
+    for (int i = 0; i < RESNET_STAGES; i++) config.blocks[i] = s->backbone_blocks.at[i];
+    resnet_create(&detr->backbone, &config, &detr->model.params);
+    detr->channels = resnet_channels(&detr->backbone);
 }
 
-void detr_create(Detr *detr, const DetrConfig *config) {
-    memset(detr, 0, sizeof *detr);
-    detr->config = *config;
-    check(config);
-    if (has_backbone(detr)) {
-        resnet_create(&detr->backbone, &config->backbone, &detr->model.params);
-        detr->config.channels = resnet_channels(&detr->backbone);
-    }
+void detr_create(Detr *detr, const Config *config, int channels) {
+    *detr = (Detr){.settings = *(const DetrSettings *)config_settings(config, &detr_settings), .channels = channels};
+    const DetrSettings *s = &detr->settings;
+    detr->columns = s->num_classes + 1;
+    if (!channels) backbone_create(detr);
     detr->backbone_floats = detr->model.params.total;
     neck_declare(detr);
-    detr_encoder_create(&detr->encoder, &config->attention, config->encoder_layers, config->dim, config->ffn,
+    detr_encoder_create(&detr->encoder, config, s->attn, s->encoder_layers, s->dim, s->heads, s->ffn, !s->share_heads,
                         &detr->model.params);
-    detr_decoder_create(&detr->decoder, config->decoder_layers, config->dim, config->attention.heads, config->ffn,
-                        config->queries, config->scale_type, detr_encoder_sites(&detr->encoder), &detr->model.params);
-    detr_heads_create(&detr->heads, config->dim, config->columns, &detr->model.params);
+    detr_decoder_create(&detr->decoder, s->decoder_layers, s->dim, s->heads, s->ffn, s->queries, s->dynamic_scale + 1,
+                        detr_encoder_sites(&detr->encoder), &detr->model.params);
+    detr_heads_create(&detr->heads, s->dim, detr->columns, &detr->model.params);
 }
 
 void detr_fold(Detr *detr) {
@@ -60,12 +108,12 @@ void detr_fold(Detr *detr) {
 
 static void activations_plan(Plan *plan, void *owner) {
     Detr *detr = owner;
-    const DetrConfig *c = &detr->config;
+    const DetrSettings *c = &detr->settings;
     int most = detr->model.batch;
     size_t B = (size_t)most, image = 3 * (size_t)detr->most_h * (size_t)detr->most_w;
     int h = resnet_grid(detr->most_h), w = resnet_grid(detr->most_w);
     size_t n = B * (size_t)h * (size_t)w, bytes = n * (size_t)c->dim * sizeof(real);
-    size_t features = n * (size_t)c->channels * sizeof(real);
+    size_t features = n * (size_t)detr->channels * sizeof(real);
     if (has_backbone(detr)) {
         plan_keep(plan, "", "pixels", &detr->pixels, B * image);
         plan_keep(plan, "", "images", &detr->images, B * image * sizeof(real));
@@ -141,7 +189,7 @@ void detr_load(Detr *detr, const uint8_t *pixels, const int *sizes, const float 
 
 void detr_draw(Detr *detr, uint64_t seed, uint32_t step, size_t first) {
     detr->dropout = (Dropout){.seed = seed, .step = step, .first = (uint32_t)first};
-    for (int l = 0; l < detr->config.encoder_layers; l++) {
+    for (int l = 0; l < detr->settings.encoder_layers; l++) {
         const Attention *a = &detr->encoder.layers[l].attention;
         if (a->op->draw) a->op->draw(a, seed, step);
     }
@@ -149,7 +197,7 @@ void detr_draw(Detr *detr, uint64_t seed, uint32_t step, size_t first) {
 
 /* == Forward and backward ========================================================================================= */
 
-int detr_predicted_layers(const Detr *detr) { return detr->model.plan->training ? detr->config.decoder_layers : 1; }
+int detr_predicted_layers(const Detr *detr) { return detr->model.plan->training ? detr->settings.decoder_layers : 1; }
 
 static TokenGrid grid_of(const Detr *detr) {
     return (TokenGrid){detr->B, detr->h, detr->w, detr->cells, detr->pos};
@@ -157,19 +205,19 @@ static TokenGrid grid_of(const Detr *detr) {
 
 static Dropout dropout_of(const Detr *detr) {
     Dropout d = detr->dropout;
-    d.rate = detr->model.plan->training ? detr->config.dropout : 0;
+    d.rate = detr->model.plan->training ? detr->settings.dropout : 0;
     return d;
 }
 
 static size_t tokens_of(const Detr *detr) { return (size_t)detr->B * (size_t)(detr->h * detr->w); }
-static size_t queries_of(const Detr *detr) { return (size_t)detr->B * (size_t)detr->config.queries; }
+static size_t queries_of(const Detr *detr) { return (size_t)detr->B * (size_t)detr->settings.queries; }
 
 void detr_forward_features(Detr *detr) {
     TokenGrid grid = grid_of(detr);
     Dropout dropout = dropout_of(detr);
     int layers = detr_predicted_layers(detr);
     projection_forward(&detr->neck, detr->x, detr->features, tokens_of(detr));
-    sine_positions(detr->pos, detr->cells, detr->B, detr->h, detr->w, detr->config.dim);
+    sine_positions(detr->pos, detr->cells, detr->B, detr->h, detr->w, detr->settings.dim);
     detr->encoded = detr_encoder_forward(&detr->encoder, detr->x, &grid, &dropout);
     detr_decoder_forward(&detr->decoder, detr->encoded, &grid, detr->sizes, &dropout, layers > 1);
     detr_heads_forward(&detr->heads, detr->decoder.out, detr->decoder.raw, layers, queries_of(detr));
@@ -182,21 +230,21 @@ void detr_forward(Detr *detr) {
 
 void detr_predictions(const Detr *detr, float *logits, float *boxes) {
     size_t rows = (size_t)detr_predicted_layers(detr) * queries_of(detr);
-    real_download(logits, detr->heads.logits, rows * (size_t)detr->config.columns);
+    real_download(logits, detr->heads.logits, rows * (size_t)detr->columns);
     device_download(boxes, detr->heads.boxes, rows * 4 * sizeof *boxes);
 }
 
 void detr_load_gradients(Detr *detr, const float *dlogits, const float *dboxes) {
-    size_t rows = (size_t)detr->config.decoder_layers * queries_of(detr);
-    real_upload(detr->heads.dlogits, dlogits, rows * (size_t)detr->config.columns);
+    size_t rows = (size_t)detr->settings.decoder_layers * queries_of(detr);
+    real_upload(detr->heads.dlogits, dlogits, rows * (size_t)detr->columns);
     device_upload(detr->heads.dboxes, dboxes, rows * 4 * sizeof *dboxes);
 }
 
 static void backward_features(Detr *detr, FinalGradients *final) {
     TokenGrid grid = grid_of(detr);
     Dropout dropout = dropout_of(detr);
-    bool below = !has_backbone(detr) || !detr->config.backbone.freeze;
-    detr_heads_backward(&detr->heads, detr->decoder.out, detr->config.decoder_layers, queries_of(detr));
+    bool below = !has_backbone(detr) || !detr->settings.freeze_backbone;
+    detr_heads_backward(&detr->heads, detr->decoder.out, detr->settings.decoder_layers, queries_of(detr));
     gradients_final(final, detr->heads.begin);
     detr_decoder_backward(&detr->decoder, detr->dx, detr->heads.dout, detr->heads.draw, detr->encoded, &grid,
                           detr->sizes, &dropout, final);
@@ -239,7 +287,7 @@ size_t detr_macs(Detr *detr, int H, int W) {
     size_t N = (size_t)resnet_grid(H) * (size_t)resnet_grid(W);
     return (has_backbone(detr) ? resnet_macs(&detr->backbone, H, W) : 0) + projection_macs(&detr->neck, N) +
            detr_encoder_macs(&detr->encoder, resnet_grid(H), resnet_grid(W)) + detr_decoder_macs(&detr->decoder, N) +
-           detr_heads_macs(&detr->heads, detr->config.decoder_layers, detr->config.queries);
+           detr_heads_macs(&detr->heads, detr->settings.decoder_layers, detr->settings.queries);
 }
 
 size_t detr_training_macs(Detr *detr, int H, int W) {
@@ -254,19 +302,19 @@ static void describe_row(const Detr *detr, FILE *out, const char *prefix, const 
 }
 
 void detr_describe(Detr *detr, FILE *out, int H, int W) {
-    const DetrConfig *c = &detr->config;
+    const DetrSettings *c = &detr->settings;
     int h = resnet_grid(H), w = resnet_grid(W);
     size_t N = (size_t)h * (size_t)w;
     char what[96];
     fprintf(out, "an image of %d x %d: %d x %d grid of %d, %d queries, %d classes\n", H, W, h, w, c->dim, c->queries,
-            c->columns);
+            detr->columns);
     fprintf(out, "  %-22s %-36s %12s %12s\n", "layer", "", "trainable", "10^9 macs");
     if (has_backbone(detr))
-        describe_row(detr, out, c->backbone.prefix, "ResNet, frozen batch norms", resnet_macs(&detr->backbone, H, W));
+        describe_row(detr, out, detr_backbone_prefix, "ResNet, frozen batch norms", resnet_macs(&detr->backbone, H, W));
     describe_row(detr, out, "input_proj.", "1 x 1 convolution", projection_macs(&detr->neck, N));
-    snprintf(what, sizeof what, "%d layers, attention %s", c->encoder_layers, c->attention.attn);
+    snprintf(what, sizeof what, "%d layers, attention %s", c->encoder_layers, c->attn->name);
     describe_row(detr, out, "transformer.encoder.", what, detr_encoder_macs(&detr->encoder, h, w));
-    snprintf(what, sizeof what, "%d layers, modulation type %d", c->decoder_layers, c->scale_type);
+    snprintf(what, sizeof what, "%d layers, modulation type %d", c->decoder_layers, c->dynamic_scale + 1);
     describe_row(detr, out, "transformer.decoder.", what, detr_decoder_macs(&detr->decoder, N));
     describe_row(detr, out, "query_embed.", "queries", 0);
     describe_row(detr, out, "class_embed.", "class logits of every layer",

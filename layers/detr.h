@@ -12,21 +12,34 @@
 
 #include "layers/detr_decoder.h"
 #include "layers/detr_encoder.h"
+#include "layers/detr_heads.h"
 #include "layers/model.h"
 #include "layers/resnet.h"
 
+typedef enum { SCALE_TYPE1, SCALE_TYPE2, SCALE_TYPE3, SCALE_TYPE4 } DynamicScale;
+
+/* What a user can say about the model. */
 typedef struct {
-    int dim, ffn; /* M, and the inner width of a feed-forward layer */
-    int encoder_layers, decoder_layers, queries, columns;
-    int scale_type; /* of the modulation, 1 to 4: kernels.h, SpatialMap */
-    float dropout;  /* in encoder and decoder, in training */
-    AttentionConfig attention; /* the encoder's; `heads` counts in the decoder too */
-    ResNetConfig backbone;     /* width 0: none, and whoever calls writes the features */
-    int channels;              /* of the features, where there is no backbone */
-} DetrConfig;
+    const AttentionOp *attn;    /* of the encoder; heads count in the decoder, too */
+    ConfigInts backbone_blocks; /* of the ResNet's four stages */
+    int backbone_width;
+    bool freeze_backbone;
+    int dim, ffn, encoder_layers, decoder_layers, heads, queries, num_classes;
+    DynamicScale dynamic_scale; /* of the modulation: kernels.h, SpatialMap */
+    float dropout;              /* in encoder and decoder, in training */
+    bool share_heads;
+} DetrSettings;
+extern const ConfigGroup detr_settings;
+
+/* Adds detr_settings and those of the operators that an encoder can have. */
+DetrSettings *detr_add_settings(Config *config);
+/* The chosen operator's settings count: before config_settle, which checks them all. */
+void detr_use_settings(Config *config);
 
 typedef struct {
-    DetrConfig config;
+    DetrSettings settings;
+    int channels; /* of the features */
+    int columns;  /* of the class logits: num_classes + 1 as in DETR, though no label has the last one */
     Model model;
     size_t backbone_floats; /* the arena's first so many are the backbone's: AdamW's second group */
 
@@ -38,7 +51,7 @@ typedef struct {
 
     int most_h, most_w; /* sides of images that the plans have room for */
     int B, H, W, h, w;  /* the batch in hand */
-    Dropout dropout;   /* this step's, but for rate and site */
+    Dropout dropout;    /* this step's, but for rate and site */
 
     uint8_t *pixels;  /* [B,Hi,Wi,3] */
     int *sizes;       /* [B,2] own height and width */
@@ -53,8 +66,13 @@ typedef struct {
     real *dfeatures;  /* [B,N,channels] scratch */
 } Detr;
 
-/* Checks the settings (die_usage) and declares every parameter; nothing is allocated on the device yet. */
-void detr_create(Detr *detr, const DetrConfig *config);
+/* The prefix of the backbone's tensors. */
+extern const char detr_backbone_prefix[];
+
+/* Declares every parameter; nothing is allocated on the device yet.  num_classes is known by now, and the settings have
+ * been checked; the config outlives the model.  channels > 0: there is no backbone, and whoever calls writes features
+ * of so many channels. */
+void detr_create(Detr *detr, const Config *config, int channels);
 
 /* Plans activations for up to B images padded to at most H x W, or W x H; training also plans the backward pass. */
 void detr_plan(Detr *detr, int B, int H, int W, bool training);

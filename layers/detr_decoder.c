@@ -13,56 +13,8 @@
 #include "layers/detr_decoder.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 #include "core/die.h"
-
-/* == A small perceptron =========================================================================================== */
-
-enum { HIDDEN_LAYERS = PERCEPTRON_LAYERS - 1 };
-
-void perceptron_declare(Perceptron *p, Params *params, const char *prefix, int dim, int out, ParamInit weight) {
-    for (int i = 0; i < PERCEPTRON_LAYERS; i++) {
-        char name[PARAM_NAME_SIZE];
-        snprintf(name, sizeof name, "layers.%d.", i);
-        projection_declare_as(&p->layers[i], params, prefix, name, dim, i < HIDDEN_LAYERS ? dim : out, weight,
-                              INIT_FAN_IN_UNIFORM);
-    }
-}
-
-void perceptron_plan(Perceptron *p, Plan *plan, const char *prefix, size_t n) {
-    size_t bytes = n * (size_t)p->layers[0].out * sizeof(real);
-    for (int i = 0; i < HIDDEN_LAYERS; i++) {
-        plan_keep(plan, prefix, "hidden", &p->hidden[i], bytes);
-        if (plan->training) plan_borrow(plan, prefix, "dhidden", &p->dhidden[i], bytes);
-    }
-}
-
-void perceptron_forward(const Perceptron *p, real *y, const real *x, size_t n) {
-    const Dropout none = {0};
-    for (int i = 0; i < HIDDEN_LAYERS; i++) {
-        projection_forward(&p->layers[i], p->hidden[i], x, n);
-        relu_dropout_forward(p->hidden[i], p->hidden[i], &none, 1, n * (size_t)p->layers[i].out);
-        x = p->hidden[i];
-    }
-    projection_forward(&p->layers[HIDDEN_LAYERS], y, x, n);
-}
-
-void perceptron_backward(const Perceptron *p, real *dx, const real *dy, const real *x, size_t n) {
-    for (int i = HIDDEN_LAYERS; i > 0; i--) {
-        projection_backward(&p->layers[i], p->dhidden[i - 1], dy, p->hidden[i - 1], n);
-        relu_dropout_backward(p->dhidden[i - 1], p->dhidden[i - 1], p->hidden[i - 1], 0,
-                              n * (size_t)p->layers[i].in);
-        dy = p->dhidden[i - 1];
-    }
-    projection_backward(&p->layers[0], dx, dy, x, n);
-}
-
-size_t perceptron_macs(const Perceptron *p, size_t n) {
-    size_t macs = 0;
-    for (int i = 0; i < PERCEPTRON_LAYERS; i++) macs += projection_macs(&p->layers[i], n);
-    return macs;
-}
 
 /* == Parameters =================================================================================================== */
 
@@ -113,10 +65,7 @@ void detr_decoder_create(DetrDecoder *d, int depth, int M, int H, int hidden, in
     d->begin = params->total;
     params_declare(params, &d->queries, &d->dqueries, "", "query_embed.weight", INIT_NORMAL, true, 2,
                    (int[]){queries, M});
-    params_declare(params, &d->norm_w, &d->norm_dw, "transformer.decoder.", "norm.weight", INIT_ONES, true, 1,
-                   (int[]){M});
-    params_declare(params, &d->norm_b, &d->norm_db, "transformer.decoder.", "norm.bias", INIT_ZEROS, true, 1,
-                   (int[]){M});
+    layer_norm_declare(&d->norm, params, "transformer.decoder.", "norm", M, true);
     for (int l = 0; l < depth; l++) layer_declare(d, l, hidden, params);
 }
 
@@ -209,7 +158,8 @@ static void places_forward(const DetrDecoder *d, const DetrDecoderLayer *layer, 
     const PostNorm *norm = &layer->norm4;
     size_t n = (size_t)B * (size_t)d->Q;
     embed_forward(norm->sum, t, NULL, d->queries, B, d->Q, d->M, 0);
-    layernorm_forward(norm->x, norm->mean, norm->rstd, norm->sum, norm->w, norm->b, n, d->M, POST_NORM_EPS);
+    layernorm_forward(norm->x, norm->mean, norm->rstd, norm->sum, norm->norm.w, norm->norm.b, n, d->M,
+                      PYTORCH_NORM_EPS);
     if (layer == d->layers) {
         perceptron_forward(&d->point1, d->raw, norm->x, n);
         reference_points_forward(d->reference, d->raw, sizes, B, d->Q);
@@ -272,7 +222,8 @@ void detr_decoder_forward(DetrDecoder *d, const real *memory, const TokenGrid *g
         post_norm_forward(&layer->norm3, layer->norm2.x, d->f, rows, &last);
         t = layer->norm3.x;
         if (!all && l + 1 < d->depth) continue;
-        layernorm_forward(out, layer->out_mean, layer->out_rstd, t, d->norm_w, d->norm_b, n, d->M, POST_NORM_EPS);
+        layernorm_forward(out, layer->out_mean, layer->out_rstd, t, d->norm.w, d->norm.b, n, d->M,
+                          PYTORCH_NORM_EPS);
         out += n * M;
     }
 }
@@ -336,8 +287,8 @@ static void places_backward(DetrDecoder *d, const DetrDecoderLayer *layer, const
         perceptron_backward(&d->point1, d->dmix, d->draw, norm->x, n);
         add_forward(d->dpoint, d->dpoint, d->dmix, all);
     }
-    add_layernorm_backward(d->dte, NULL, norm->dw, norm->db, d->dte, d->dpoint, norm->sum, NULL, 1, norm->w, norm->mean,
-                           norm->rstd, n, d->M);
+    add_layernorm_backward(d->dte, NULL, norm->norm.dw, norm->norm.db, d->dte, d->dpoint, norm->sum, NULL, 1,
+                           norm->norm.w, norm->mean, norm->rstd, n, d->M);
 }
 
 void detr_decoder_backward(DetrDecoder *d, real *dmemory, const real *dout, const float *draw_boxes, const real *memory,
@@ -353,8 +304,8 @@ void detr_decoder_backward(DetrDecoder *d, real *dmemory, const real *dout, cons
         Dropout self_weights = site(d, dropout, l, SITE_SELF_WEIGHTS), self = site(d, dropout, l, SITE_SELF),
                 cross_weights = site(d, dropout, l, SITE_CROSS_WEIGHTS), cross = site(d, dropout, l, SITE_CROSS),
                 inner = site(d, dropout, l, SITE_INNER), last = site(d, dropout, l, SITE_FEED_FORWARD);
-        add_layernorm_backward(d->dt, NULL, d->norm_dw, d->norm_db, first ? NULL : d->dt, dout + (size_t)l * all,
-                               layer->norm3.x, NULL, 1, d->norm_w, layer->out_mean, layer->out_rstd, n, d->M);
+        add_layernorm_backward(d->dt, NULL, d->norm.dw, d->norm.db, first ? NULL : d->dt, dout + (size_t)l * all,
+                               layer->norm3.x, NULL, 1, d->norm.w, layer->out_mean, layer->out_rstd, n, d->M);
         post_norm_backward(&layer->norm3, d->dsum, d->df, d->dt, rows, &last);
         feed_forward_backward(&layer->ffn, d->df, d->df, layer->norm2.x, rows, &inner);
         add_forward(d->dt, d->dsum, d->df, all);
@@ -389,64 +340,4 @@ size_t detr_decoder_macs(const DetrDecoder *d, size_t N) {
 void detr_decoder_destroy(DetrDecoder *d) {
     free(d->layers);
     *d = (DetrDecoder){0};
-}
-
-/* == Heads ======================================================================================================== */
-
-/* logits = class_embed(out), u = bbox_embed(out), boxes = sigmoid(u + (raw, 0, 0)): the same weights for all layers,
- * whose rows lie one after the other.
- * backward  dout = dlogits Wc + bbox_embed's, du = dboxes s (1 - s), draw = sum over layers of du's first two. */
-
-/* -log((1 - p) / p) with p = 0.01: at first nearly nothing is anything. */
-static float rare(const Param *p, size_t i) {
-    (void)p;
-    (void)i;
-    return -4.59511985f;
-}
-
-void detr_heads_create(DetrHeads *heads, int M, int columns, Params *params) {
-    *heads = (DetrHeads){.begin = params->total};
-    projection_declare_as(&heads->class_embed, params, "", "class_embed.", M, columns, INIT_FAN_IN_UNIFORM,
-                          INIT_FAN_IN_UNIFORM);
-    params_start_with(params, rare);
-    perceptron_declare(&heads->box, params, "bbox_embed.", M, 4, INIT_FAN_IN_UNIFORM);
-}
-
-void detr_heads_plan(DetrHeads *heads, Plan *plan, int L, size_t n) {
-    size_t rows = (size_t)L * n, M = (size_t)heads->class_embed.in, C = (size_t)heads->class_embed.out;
-    plan_keep(plan, "heads.", "logits", &heads->logits, rows * C * sizeof(real));
-    plan_keep(plan, "heads.", "boxes", &heads->boxes, rows * 4 * sizeof(float));
-    plan_borrow(plan, "heads.", "u", &heads->u, rows * 4 * sizeof(real));
-    if (plan->training) {
-        plan_borrow(plan, "heads.", "dlogits", &heads->dlogits, rows * C * sizeof(real));
-        plan_borrow(plan, "heads.", "dboxes", &heads->dboxes, rows * 4 * sizeof(float));
-        plan_borrow(plan, "heads.", "du", &heads->du, rows * 4 * sizeof(real));
-        /* Kept: the decoder's backward pass reads them beside its own scratch, which all other scratch overlaps. */
-        plan_keep(plan, "heads.", "dout", &heads->dout, rows * M * sizeof(real));
-        plan_keep(plan, "heads.", "draw", &heads->draw, n * 2 * sizeof(float));
-    }
-    PlanMark mark = plan_mark(plan);
-    if (plan->training) plan_borrow(plan, "heads.", "dbox", &heads->dbox, rows * M * sizeof(real));
-    perceptron_plan(&heads->box, plan, "heads.box.", rows);
-    plan_release(plan, mark);
-}
-
-void detr_heads_forward(DetrHeads *heads, const real *out, const real *raw, int L, size_t n) {
-    size_t rows = (size_t)L * n;
-    projection_forward(&heads->class_embed, heads->logits, out, rows);
-    perceptron_forward(&heads->box, heads->u, out, rows);
-    boxes_forward(heads->boxes, heads->u, raw, L, n);
-}
-
-void detr_heads_backward(DetrHeads *heads, const real *out, int L, size_t n) {
-    size_t rows = (size_t)L * n;
-    projection_backward(&heads->class_embed, heads->dout, heads->dlogits, out, rows);
-    boxes_backward(heads->du, heads->draw, heads->dboxes, heads->boxes, L, n);
-    perceptron_backward(&heads->box, heads->dbox, heads->du, out, rows);
-    add_forward(heads->dout, heads->dout, heads->dbox, rows * (size_t)heads->class_embed.in);
-}
-
-size_t detr_heads_macs(const DetrHeads *heads, int L, int Q) {
-    size_t rows = (size_t)L * (size_t)Q;
-    return projection_macs(&heads->class_embed, rows) + perceptron_macs(&heads->box, rows);
 }

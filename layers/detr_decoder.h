@@ -1,31 +1,14 @@
-/* The detector's decoder, spatially modulated co-attention (Gao et al. 2021),
- * and the heads behind each of its layers. */
+/* The detector's decoder: spatially modulated co-attention (Gao et al. 2021). */
 #ifndef VIT_LAYERS_DETR_DECODER_H
 #define VIT_LAYERS_DETR_DECODER_H
 
 #include "layers/detr_encoder.h"
+#include "layers/perceptron.h"
 
 /* nn.MultiheadAttention's projections: `in` has the rows of q, k, v, in this order. */
 typedef struct {
     Projection in, out;
 } MultiHead;
-
-enum { PERCEPTRON_LAYERS = 3 };
-
-/* Linear layers with ReLU between them. */
-typedef struct {
-    Projection layers[PERCEPTRON_LAYERS];
-    real *hidden[PERCEPTRON_LAYERS - 1]; /* kept, after ReLU */
-    real *dhidden[PERCEPTRON_LAYERS - 1]; /* scratch */
-} Perceptron;
-
-void perceptron_declare(Perceptron *p, Params *params, const char *prefix, int dim, int out, ParamInit weight);
-/* dhidden lives until the caller's plan_release. */
-void perceptron_plan(Perceptron *p, Plan *plan, const char *prefix, size_t n);
-void perceptron_forward(const Perceptron *p, real *y, const real *x, size_t n);
-/* dx (=);  parameters (+=). */
-void perceptron_backward(const Perceptron *p, real *dx, const real *dy, const real *x, size_t n);
-size_t perceptron_macs(const Perceptron *p, size_t n);
 
 typedef struct {
     MultiHead self, cross;
@@ -49,7 +32,7 @@ typedef struct {
     DetrDecoderLayer *layers; /* [depth] */
     Perceptron point1;        /* layer 0's: the reference point */
     float *queries, *dqueries;                  /* E [Q,M] */
-    float *norm_w, *norm_dw, *norm_b, *norm_db; /* [M] decoder.norm */
+    LayerNorm norm;                             /* decoder.norm */
     real *t, *other;   /* [B,Q,M] the stream at first; inference: its two places */
     real *raw;         /* [B,Q,2] kept: the reference point before its sigmoid */
     float *reference;  /* [B,Q,2] kept: in cells */
@@ -74,30 +57,5 @@ void detr_decoder_backward(DetrDecoder *d, real *dmemory, const real *dout, cons
                            const TokenGrid *grid, const int *sizes, const Dropout *dropout, FinalGradients *final);
 size_t detr_decoder_macs(const DetrDecoder *d, size_t N);
 void detr_decoder_destroy(DetrDecoder *d);
-
-/* == Heads ======================================================================================================== */
-
-typedef struct {
-    Projection class_embed;
-    Perceptron box;
-    size_t begin;
-    real *logits;  /* [L,B,Q,C] kept */
-    float *boxes;  /* [L,B,Q,4] kept */
-    real *u;       /* [L,B,Q,4] scratch */
-    real *dlogits; /* [L,B,Q,C] scratch, the caller's to fill: dlogits and */
-    float *dboxes; /* [L,B,Q,4] */
-    real *du;      /* [L,B,Q,4] scratch */
-    real *dout, *dbox; /* [L,B,Q,M] scratch */
-    float *draw;   /* [B,Q,2] scratch */
-} DetrHeads;
-
-void detr_heads_create(DetrHeads *heads, int M, int columns, Params *params);
-/* For L layers of n queries of all images together. */
-void detr_heads_plan(DetrHeads *heads, Plan *plan, int L, size_t n);
-/* out [L,n,M] and raw [n,2] -> logits, boxes. */
-void detr_heads_forward(DetrHeads *heads, const real *out, const real *raw, int L, size_t n);
-/* dlogits, dboxes -> dout, draw. */
-void detr_heads_backward(DetrHeads *heads, const real *out, int L, size_t n);
-size_t detr_heads_macs(const DetrHeads *heads, int L, int Q);
 
 #endif

@@ -19,11 +19,12 @@ static Dropout site(const Dropout *dropout, int layer, int which) {
 
 /* == Parameters and activations =================================================================================== */
 
-static void layer_declare(DetrEncoderLayer *layer, const AttentionConfig *attention, int l, int M, int hidden,
-                          Params *params) {
+static void layer_declare(DetrEncoderLayer *layer, const Config *settings, const AttentionOp *attn, int l, int M,
+                          int heads, int hidden, bool per_head, Params *params) {
     snprintf(layer->prefix, sizeof layer->prefix, "transformer.encoder.layers.%d.", l);
     layer->begin = params->total;
-    attention_create_detector(&layer->attention, attention, l, M);
+    layer->frame.per_head = per_head;
+    attention_create_detector(&layer->attention, attn, settings, &layer->frame, l, M, heads);
     int first = params->count;
     layer->attention.op->declare(&layer->attention, params);
     for (int i = first; i < params->count; i++) params->items[i].decay = !params->items[i].frozen;
@@ -32,11 +33,12 @@ static void layer_declare(DetrEncoderLayer *layer, const AttentionConfig *attent
     post_norm_declare(&layer->norm2, params, layer->prefix, "norm2", M);
 }
 
-void detr_encoder_create(DetrEncoder *e, const AttentionConfig *attention, int depth, int M, int hidden,
-                         Params *params) {
+void detr_encoder_create(DetrEncoder *e, const Config *settings, const AttentionOp *attn, int depth, int M, int heads,
+                         int hidden, bool per_head, Params *params) {
     *e = (DetrEncoder){.depth = depth, .M = M};
     e->layers = xcalloc((size_t)depth, sizeof *e->layers, "encoder");
-    for (int l = 0; l < depth; l++) layer_declare(&e->layers[l], attention, l, M, hidden, params);
+    for (int l = 0; l < depth; l++)
+        layer_declare(&e->layers[l], settings, attn, l, M, heads, hidden, per_head, params);
 }
 
 int detr_encoder_sites(const DetrEncoder *e) { return SITES * e->depth; }
@@ -74,11 +76,11 @@ void detr_encoder_plan(DetrEncoder *e, Plan *plan, int B, int h, int w, real **x
 
 /* == Forward and backward ========================================================================================= */
 
-static void attention_set_batch(Attention *a, const TokenGrid *grid, const Dropout *dropout, int l) {
-    attention_set_grid(a, grid->h, grid->w);
-    a->pos = grid->pos;
-    a->cells = grid->cells;
-    a->dropout = site(dropout, l, SITE_WEIGHTS);
+static void layer_set_batch(DetrEncoderLayer *layer, const TokenGrid *grid, const Dropout *dropout, int l) {
+    attention_set_grid(&layer->attention, grid->h, grid->w);
+    layer->frame.pos = grid->pos;
+    layer->frame.cells = grid->cells;
+    layer->frame.dropout = site(dropout, l, SITE_WEIGHTS);
 }
 
 const real *detr_encoder_forward(DetrEncoder *e, const real *x, const TokenGrid *grid, const Dropout *dropout) {
@@ -88,7 +90,7 @@ const real *detr_encoder_forward(DetrEncoder *e, const real *x, const TokenGrid 
         Attention *a = &layer->attention;
         Dropout branch = site(dropout, l, SITE_ATTENTION), inner = site(dropout, l, SITE_INNER),
                 last = site(dropout, l, SITE_FEED_FORWARD);
-        attention_set_batch(a, grid, dropout, l);
+        layer_set_batch(layer, grid, dropout, l);
         a->op->forward(a, e->f, x, grid->B);
         post_norm_forward(&layer->norm1, x, e->f, rows, &branch);
         feed_forward_forward(&layer->ffn, e->f, layer->norm1.x, rows, &inner);
@@ -112,7 +114,7 @@ void detr_encoder_backward(DetrEncoder *e, real *dx, const real *x, const TokenG
         feed_forward_backward(&layer->ffn, e->df, e->df, layer->norm1.x, rows, &inner);
         add_forward(dx, e->dsum, e->df, n);
         post_norm_backward(&layer->norm1, e->dsum, e->df, dx, rows, &branch);
-        attention_set_batch(a, grid, dropout, l);
+        layer_set_batch(layer, grid, dropout, l);
         a->op->backward(a, e->df, e->df, in, grid->B);
         add_forward(dx, e->dsum, e->df, n);
         gradients_final(final, layer->begin);

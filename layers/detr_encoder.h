@@ -9,6 +9,7 @@
 
 typedef struct {
     Attention attention;
+    DetectorFrame frame; /* the attention's: where the batch's tokens lie */
     PostNorm norm1, norm2;
     FeedForward ffn;
     char prefix[PARAM_NAME_SIZE]; /* "transformer.encoder.layers.3." */
@@ -30,8 +31,9 @@ typedef struct {
     const real *pos;  /* [B,h*w,M] */
 } TokenGrid;
 
-void detr_encoder_create(DetrEncoder *e, const AttentionConfig *attention, int depth, int M, int hidden,
-                         Params *params);
+/* per_head: every head has a feature map and a projection of ripple's sticks of its own. */
+void detr_encoder_create(DetrEncoder *e, const Config *settings, const AttentionOp *attn, int depth, int M, int heads,
+                         int hidden, bool per_head, Params *params);
 /* Dropouts of the encoder: the next free site. */
 int detr_encoder_sites(const DetrEncoder *e);
 /* For grids of up to h x w and w x h; *x [B,h*w,M] is the stream that comes in, overwritten in inference. */

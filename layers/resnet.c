@@ -94,12 +94,7 @@ void resnet_create(ResNet *net, const ResNetConfig *config, Params *params) {
     int branches = 0;
     memset(net, 0, sizeof *net);
     net->config = *config;
-    if (config->width < 1) die_usage("the backbone's width is %d: expected 1 or more", config->width);
-    for (int s = 0; s < RESNET_STAGES; s++) {
-        if (config->blocks[s] < 1)
-            die_usage("layer%d of the backbone has %d blocks: expected 1 or more", s + 1, config->blocks[s]);
-        branches += config->blocks[s];
-    }
+    for (int s = 0; s < RESNET_STAGES; s++) branches += config->blocks[s];
     net->convs = xcalloc(1 + 4 * (size_t)branches, sizeof *net->convs, "the backbone's convolutions");
     net->conv1.shape = (Convolution){3, config->width, 7, 2};
     conv_declare(net, &net->conv1, params, "conv1", "bn1", 0);

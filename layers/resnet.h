@@ -52,7 +52,7 @@ typedef struct {
     real *dh1, *dh2;                 /* and of h1 and h2 before their ReLU */
 } ResNet;
 
-/* Checks the settings (die_usage) and declares every tensor: torchvision's names below config->prefix, 53 weights and
+/* Declares every tensor: torchvision's names below config->prefix, 53 weights and
  * 53 batch norms of four tensors in a ResNet-50.  What is frozen is a buffer of the arena.  Without a file the weights
  * start as torchvision's (Kaiming normal, fan out), batch norms as the identity but the last of each block, whose
  * weight is 1/sqrt(blocks): frozen ones do not hold back what a sum of so many branches grows to. */

@@ -6,6 +6,7 @@
 #include "layers/attention/attention.h"
 #include "layers/depthwise.h"
 #include "layers/final_gradients.h"
+#include "layers/layer_norm.h"
 #include "layers/mlp.h"
 
 /* The residual stream x at one of a stage's 2*depth + 1 stations, and its norm h, which the next half-block reads.
@@ -15,10 +16,10 @@ typedef struct {
     size_t begin; /* of its parameters in the arena; the next half-block's follow */
     bool convolves;
     DepthwiseLayer conv;
-    float *w, *dw, *b, *db; /* [M] */
-    real *in;               /* [B,N,M], where there is a convolution */
-    real *x, *h;            /* [B,N,M] */
-    float *mean, *rstd;     /* [B,N] */
+    LayerNorm norm;
+    real *in;           /* [B,N,M], where there is a convolution */
+    real *x, *h;        /* [B,N,M] */
+    float *mean, *rstd; /* [B,N] */
 } Station;
 
 typedef struct {
@@ -38,13 +39,13 @@ typedef struct {
 typedef struct {
     int dim, depth, heads;
     float mlp_ratio;
-    const char *attn; /* operator of this stage; NULL: the model's */
+    const AttentionOp *attn;
 } StageConfig;
 
 /* The first members are set before stage_declare. */
 typedef struct {
     StageConfig config;
-    AttentionConfig attention;
+    const Config *settings; /* the operator's, and whatever else the model has */
     int Hg, Wg;
     int first;                       /* blocks in the stages before */
     char prefix[PARAM_NAME_SIZE / 2]; /* "", "stages.1." */
@@ -60,9 +61,6 @@ typedef struct {
     Block *blocks;     /* [depth] */
     Station *stations; /* [2*depth + 1]: 2i before block i's attention, 2i+1 before its MLP, the last at the end */
 } Stage;
-
-/* The block before which the class token joins. */
-int class_block(const AttentionConfig *config);
 
 void stage_declare(Stage *stage, Params *params);
 void stage_plan(Stage *stage, Plan *plan, int B);

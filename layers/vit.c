@@ -12,10 +12,140 @@
 #include "core/die.h"
 #include "core/rng.h"
 
+/* == Settings ===================================================================================================== */
+
+#define F(KIND, field) CONFIG_FIELD(KIND, VitSettings, field)
+static const ConfigEntry entries[] = {
+    {F(ITEM, attn), "softmax", .section = "model", .table = (const void *const *)attention_operators,
+     .noun = "operator", .help = "Attention operator of the blocks"},
+    {F(SIZE, img_size), "32", .min = 1, .max = 4096, .help = "Image height and width"},
+    {F(INT, patch_size), "4", .min = 1, .max = 256, .help = "Side of the square patches that become tokens"},
+    {F(INT, num_classes), "0", .min = 0, .max = 1e6, .help = "Classes (0: as many as the data set has)"},
+    {F(BOOL, patch_overlap), "false",
+     .help = "Patches are windows 2 patch_size - 1 wide, with a layer norm after them, as in PVTv2"},
+    {F(INTS, dim), "192", .min = 1, .max = 16384,
+     .help = "Width of the tokens; several make a hierarchy of stages, each with tokens half as fine as the one "
+             "before"},
+    {F(INTS, depth), "12", .min = 1, .max = 256, .help = "Blocks, of each stage"},
+    {F(INTS, heads), "6", .min = 1, .max = 1024, .help = "Attention heads, of all stages or of each; divide dim"},
+    {F(FLOATS, mlp_ratio), "4", .min = 0.01, .max = 64,
+     .help = "Hidden width of the MLP as a multiple of dim, of all stages or of each"},
+    {F(BOOL, mlp_conv), "false",
+     .help = "Depthwise 3x3 convolution over the grid between the two layers of the MLP, as in PVTv2"},
+    {F(INT, conv_stages), "0", .min = 0, .max = VIT_MAX_STAGES, .help = "The first so many stages have attn conv"},
+    {F(CHOICE, pool), "gap", CONFIG_CHOICES("cls", "gap"),
+     .help = "What the classifier sees: a class token, or the average of all tokens"},
+    {F(CHOICE, pos_embed), "learned", CONFIG_CHOICES("learned", "none", "conv"),
+     .help = "Position embedding; conv: a depthwise 3x3 convolution is added at the entry of every block"},
+    {F(FLOAT, drop_path), "0", .min = 0, .max = 0.99,
+     .help = "Rate of stochastic depth in the last block; grows linearly from 0 in the first"},
+    {F(BOOL, recompute), "false",
+     .help = "Keep the input of each block only and compute the block again in the backward pass: less memory, more "
+             "time, the same numbers"},
+    {F(CHOICE, init_scale), "none", CONFIG_CHOICES("none", "depth"),
+     .help = "depth: weights of attention's proj and of the MLP's second layer start 1/sqrt(2 blocks) as large, as in "
+             "Sparse Transformers"},
+};
+#undef F
+
+static int list_int(const ConfigInts *list, int i) { return list->at[list->count > 1 ? i : 0]; }
+
+static int stage_count(const VitSettings *s) { return s->dim.count; }
+
+static StageConfig stage_config(const VitSettings *s, int i) {
+    return (StageConfig){.dim = s->dim.at[i],
+                         .depth = list_int(&s->depth, i),
+                         .heads = list_int(&s->heads, i),
+                         .mlp_ratio = s->mlp_ratio.at[s->mlp_ratio.count > 1 ? i : 0],
+                         .attn = i < s->conv_stages ? &conv_op : s->attn};
+}
+
+static int depth_of(const VitSettings *s) {
+    int depth = 0;
+    for (int i = 0; i < stage_count(s); i++) depth += list_int(&s->depth, i);
+    return depth;
+}
+
+static void check_stage(const Config *config, const VitSettings *s, int i) {
+    StageConfig c = stage_config(s, i);
+    if (c.dim % c.heads) config_reject(config, "heads", "%d does not divide dim %d", c.heads, c.dim);
+    if ((int)((float)c.dim * c.mlp_ratio) < 1)
+        config_reject(config, "mlp_ratio", "%g of dim %d leaves no hidden unit", (double)c.mlp_ratio, c.dim);
+}
+
+/* As many values as dim has, or one for all. */
+static void check_lists(const Config *config, const VitSettings *s) {
+    const struct {
+        const char *name;
+        int count;
+    } lists[] = {{"depth", s->depth.count}, {"heads", s->heads.count}, {"mlp_ratio", s->mlp_ratio.count}};
+    int stages = stage_count(s);
+    for (size_t i = 0; i < sizeof lists / sizeof *lists; i++)
+        if (lists[i].count != 1 && lists[i].count != stages)
+            config_reject(config, lists[i].name,
+                          "%d values, but dim has %d: give one for each stage, or one for all", lists[i].count, stages);
+    if (s->conv_stages > stages)
+        config_reject(config, "conv_stages", "%d, but dim tells of %d stage%s", s->conv_stages, stages,
+                      stages > 1 ? "s" : "");
+}
+
+static void check_patches(const Config *config, const VitSettings *s) {
+    int stages = stage_count(s), side = s->patch_size << (stages - 1);
+    for (int i = 0; i < 2 && !s->patch_overlap; i++) {
+        if (s->img_size[i] % s->patch_size)
+            config_reject(config, "patch_size", "%d does not divide img_size %dx%d", s->patch_size, s->img_size[0],
+                          s->img_size[1]);
+        if (s->img_size[i] % side)
+            config_reject(config, "patch_size",
+                          "%d, twice as much from each of %d stages to the next, does not divide img_size %dx%d: "
+                          "patch_overlap true takes any size", s->patch_size, stages, s->img_size[0], s->img_size[1]);
+    }
+}
+
+static void check_class_token(const Config *config, const VitSettings *s) {
+    const char *grid = stage_count(s) > 1 ? "several stages" : s->mlp_conv ? "mlp_conv"
+                       : s->pos_embed == POSITIONS_CONV ? "pos_embed conv" : s->conv_stages > 0 ? "conv_stages" : NULL;
+    int joins = attention_class_block(s->attn, config), depth = depth_of(s);
+    if (s->pool != POOL_CLS) return;
+    if (grid)
+        config_reject(config, "pool", "%s %s no place for a class token: use pool gap", grid,
+                      stage_count(s) > 1 ? "have" : "has");
+    if (s->attn->needs_grid && !s->attn->class_block)
+        config_reject(config, "pool", "attn %s has no place for a class token: use pool gap", s->attn->name);
+    if (joins >= depth)
+        config_reject(config, "pool",
+                      "with attn %s the class token joins before block %d, and depth %d ends with block %d: "
+                      "use pool gap", s->attn->name, joins, depth, depth - 1);
+}
+
+void vit_check_settings(const Config *config) {
+    const VitSettings *s = config_settings(config, &vit_settings);
+    check_lists(config, s);
+    for (int i = 0; i < stage_count(s); i++) check_stage(config, s, i);
+    check_patches(config, s);
+    check_class_token(config, s);
+}
+
+const ConfigGroup vit_settings = {CONFIG_GROUP(VitSettings, entries)};
+
+VitSettings *vit_add_settings(Config *config) {
+    VitSettings *settings = config_add(config, &vit_settings);
+    attention_add_settings(config, false);
+    return settings;
+}
+
+void vit_use_settings(Config *config) {
+    attention_use_settings(config, ((const VitSettings *)config_settings(config, &vit_settings))->attn);
+}
+
 /* == Parameters =================================================================================================== */
 
+static bool has_class_token(const Vit *vit) { return vit->settings.pool == POOL_CLS; }
+
 /* Positions in front of the grid at the first station. */
-static int class_in_front(const VitConfig *c) { return c->class_token && class_block(&c->attention) == 0; }
+static int class_in_front(const Vit *vit) {
+    return has_class_token(vit) && attention_class_block(vit->settings.attn, vit->stages[0].settings) == 0;
+}
 
 static void embedding_prefix(const Vit *vit, int i, char prefix[PARAM_NAME_SIZE]) {
     if (i == 0) snprintf(prefix, PARAM_NAME_SIZE, "patch_embed.");
@@ -24,43 +154,42 @@ static void embedding_prefix(const Vit *vit, int i, char prefix[PARAM_NAME_SIZE]
 
 /* The class token and the position embedding stand before the patch embedding, as timm declares them. */
 static void first_declare(Vit *vit) {
-    const VitConfig *c = &vit->config;
     Stage *first = &vit->stages[0];
-    int M = c->stage[0].dim, prefix = class_in_front(c);
-    if (c->class_token)
+    int M = first->config.dim, prefix = class_in_front(vit);
+    if (has_class_token(vit))
         params_declare(&vit->model.params, &first->cls, &first->dcls, "", "cls_token", INIT_TRUNC_NORMAL, false, 3,
                        (int[]){1, 1, M});
-    if (c->pos_embed != POSITIONS_LEARNED) return;
+    if (vit->settings.pos_embed != POSITIONS_LEARNED) return;
     params_declare(&vit->model.params, &vit->pos, &vit->dpos, "", "pos_embed", INIT_TRUNC_NORMAL, false, 3,
                    (int[]){1, prefix + vit->Hg * vit->Wg, M});
     params_on_grid(&vit->model.params, (ParamGrid){1, 1, prefix, vit->Hg, vit->Wg});
 }
 
-static void stage_create(Vit *vit, int i) {
-    const VitConfig *c = &vit->config;
+static void stage_create(Vit *vit, const Config *config, int i) {
+    const VitSettings *c = &vit->settings;
     Stage *stage = &vit->stages[i], *before = stage - 1;
     Embedding *e = &vit->embeddings[i];
     char prefix[PARAM_NAME_SIZE];
-    if (i == 0) embedding_create(e, 3, c->img_h, c->img_w, true, c->patch_size, c->overlap);
-    else embedding_create(e, before->config.dim, before->Hg, before->Wg, false, 2, c->overlap);
-    *stage = (Stage){.config = c->stage[i],
-                     .attention = c->attention,
+    if (i == 0) embedding_create(e, 3, c->img_size[0], c->img_size[1], true, c->patch_size, c->patch_overlap);
+    else embedding_create(e, before->config.dim, before->Hg, before->Wg, false, 2, c->patch_overlap);
+    *stage = (Stage){.config = stage_config(c, i),
+                     .settings = config,
                      .Hg = e->Hg,
                      .Wg = e->Wg,
                      .first = i > 0 ? before->first + before->config.depth : 0,
-                     .class_token = c->class_token,
+                     .class_token = has_class_token(vit),
                      .position_conv = c->pos_embed == POSITIONS_CONV,
                      .mlp_conv = c->mlp_conv,
                      .drops = c->drop_path > 0,
                      .recompute = c->recompute,
-                     .last = i == c->stage_count - 1,
-                     .residual_gain = c->scale_depth ? 1 / sqrtf(2 * (float)vit->depth) : 1,
+                     .last = i == stage_count(c) - 1,
+                     .residual_gain = c->init_scale == INIT_SCALE_DEPTH ? 1 / sqrtf(2 * (float)vit->depth) : 1,
                      .stream = &vit->stream};
-    if (c->stage_count > 1) snprintf(stage->prefix, sizeof stage->prefix, "stages.%d.", i);
+    if (stage_count(c) > 1) snprintf(stage->prefix, sizeof stage->prefix, "stages.%d.", i);
     if (i == 0) {
         vit->Hg = e->Hg;
         vit->Wg = e->Wg;
-        vit->N = e->Hg * e->Wg + c->class_token;
+        vit->N = e->Hg * e->Wg + has_class_token(vit);
         first_declare(vit);
     }
     embedding_prefix(vit, i, prefix);
@@ -68,32 +197,16 @@ static void stage_create(Vit *vit, int i) {
     stage_declare(stage, &vit->model.params);
 }
 
-static void check_config(const Vit *vit) {
-    const VitConfig *c = &vit->config;
-    int side = c->patch_size << (c->stage_count - 1);
-    if (!c->overlap && (c->img_h % side || c->img_w % side))
-        die_usage("img_size %dx%d is not a multiple of patch_size %d%s", c->img_h, c->img_w, c->patch_size,
-                  c->stage_count > 1 ? ", twice as much from stage to stage" : "");
-    if (c->class_token && class_block(&c->attention) >= vit->depth)
-        die_usage("pool cls: with attn %s the class token joins before block %d, and the last of depth %d is block %d",
-                  c->attention.attn, class_block(&c->attention), vit->depth, vit->depth - 1);
-    if (c->class_token && (c->stage_count > 1 || c->mlp_conv || c->pos_embed == POSITIONS_CONV))
-        die_usage("pool cls: a class token has no place on the grid that %s need: use pool gap",
-                  c->stage_count > 1 ? "several stages" : "convolutions");
+void vit_create(Vit *vit, const Config *config) {
+    *vit = (Vit){.settings = *(const VitSettings *)config_settings(config, &vit_settings)};
+    const VitSettings *s = &vit->settings;
+    vit_check_settings(config);
+    vit->depth = depth_of(s);
+    for (int i = 0; i < stage_count(s); i++) stage_create(vit, config, i);
+    projection_declare(&vit->head, &vit->model.params, "", "head", s->dim.at[stage_count(s) - 1], s->num_classes);
 }
 
-void vit_create(Vit *vit, const VitConfig *config) {
-    memset(vit, 0, sizeof *vit);
-    vit->config = *config;
-    if (!vit->config.stage_count) vit->config.stage_count = 1;
-    for (int i = 0; i < vit->config.stage_count; i++) vit->depth += config->stage[i].depth;
-    check_config(vit);
-    for (int i = 0; i < vit->config.stage_count; i++) stage_create(vit, i);
-    projection_declare(&vit->head, &vit->model.params, "", "head", config->stage[vit->config.stage_count - 1].dim,
-                       config->num_classes);
-}
-
-static Stage *last_stage(const Vit *vit) { return (Stage *)&vit->stages[vit->config.stage_count - 1]; }
+static Stage *last_stage(const Vit *vit) { return (Stage *)&vit->stages[stage_count(&vit->settings) - 1]; }
 
 Block *vit_block(const Vit *vit, int i) {
     const Stage *stage = vit->stages;
@@ -105,15 +218,15 @@ Block *vit_block(const Vit *vit, int i) {
 
 /* Scratch is as large as the largest stage. */
 static void stream_plan(Vit *vit, Plan *plan, int B) {
-    const VitConfig *c = &vit->config;
+    const VitSettings *c = &vit->settings;
     Stream *s = &vit->stream;
     size_t bytes = 0;
-    for (int i = 0; i < c->stage_count; i++) {
-        size_t stage = (size_t)B * (size_t)vit->stages[i].N * (size_t)c->stage[i].dim * sizeof(real);
+    for (int i = 0; i < stage_count(c); i++) {
+        size_t stage = (size_t)B * (size_t)vit->stages[i].N * (size_t)vit->stages[i].config.dim * sizeof(real);
         if (stage > bytes) bytes = stage;
     }
     plan_borrow(plan, "", "f", &s->f, bytes);
-    plan_borrow(plan, "", "sum", &s->sum, c->class_token && !class_in_front(c) ? bytes : 0);
+    plan_borrow(plan, "", "sum", &s->sum, has_class_token(vit) && !class_in_front(vit) ? bytes : 0);
     if (!plan->training) return;
     plan_borrow(plan, "", "dx", &s->dx, bytes);
     plan_borrow(plan, "", "dh", &s->dh, bytes);
@@ -122,10 +235,10 @@ static void stream_plan(Vit *vit, Plan *plan, int B) {
 
 static void activations_plan(Plan *plan, void *owner) {
     Vit *vit = owner;
-    const VitConfig *c = &vit->config;
+    const VitSettings *c = &vit->settings;
     int batch = vit->model.batch;
     size_t B = (size_t)batch, M = (size_t)last_stage(vit)->config.dim;
-    size_t image = 3 * (size_t)c->img_h * (size_t)c->img_w, C = (size_t)c->num_classes;
+    size_t image = 3 * (size_t)c->img_size[0] * (size_t)c->img_size[1], C = (size_t)c->num_classes;
     plan_keep(plan, "", "pixels", &vit->pixels, (B + (plan->training ? 2 : 0)) * image);
     plan_keep(plan, "", "images", &vit->images, B * image * sizeof(real));
     plan_keep(plan, "", "keep", &vit->stream.keep, 2 * (size_t)vit->depth * B * sizeof(float));
@@ -141,7 +254,7 @@ static void activations_plan(Plan *plan, void *owner) {
         plan_borrow(plan, "", "dlogits", &vit->dlogits, B * C * sizeof(real));
         plan_borrow(plan, "", "dpooled", &vit->dpooled, B * M * sizeof(real));
     }
-    for (int i = 0; i < c->stage_count; i++) {
+    for (int i = 0; i < stage_count(c); i++) {
         char prefix[PARAM_NAME_SIZE];
         embedding_prefix(vit, i, prefix);
         embedding_plan(&vit->embeddings[i], plan, prefix, batch);
@@ -161,28 +274,28 @@ void vit_allocate(Vit *vit) {
 /* == A batch ====================================================================================================== */
 
 void vit_load_pixels(Vit *vit, const uint8_t *pixels, const float *mean, const float *std, int B) {
-    const VitConfig *c = &vit->config;
-    device_upload(vit->pixels, pixels, (size_t)B * 3 * (size_t)c->img_h * (size_t)c->img_w);
-    images_normalize(vit->images, vit->pixels, mean, std, B, c->img_h, c->img_w);
+    const VitSettings *c = &vit->settings;
+    device_upload(vit->pixels, pixels, (size_t)B * 3 * (size_t)c->img_size[0] * (size_t)c->img_size[1]);
+    images_normalize(vit->images, vit->pixels, mean, std, B, c->img_size[0], c->img_size[1]);
 }
 
 void vit_load_mixed(Vit *vit, const uint8_t *pixels, const MixedImages *mixed, const float *mean, const float *std,
                     int B) {
-    const VitConfig *c = &vit->config;
+    const VitSettings *c = &vit->settings;
     size_t count = (size_t)mixed->count;
-    device_upload(vit->pixels, pixels, count * 3 * (size_t)c->img_h * (size_t)c->img_w);
+    device_upload(vit->pixels, pixels, count * 3 * (size_t)c->img_size[0] * (size_t)c->img_size[1]);
     device_upload(vit->pairs, mixed->pairs, 2 * (size_t)B * sizeof *vit->pairs);
     device_upload(vit->boxes, mixed->boxes, 4 * count * sizeof *vit->boxes);
     device_upload(vit->draws, mixed->draws, count * sizeof *vit->draws);
-    images_mix(vit->images, vit->pixels, vit->pairs, vit->boxes, vit->draws, mean, std, &mixed->mix, B, c->img_h,
-               c->img_w);
+    images_mix(vit->images, vit->pixels, vit->pairs, vit->boxes, vit->draws, mean, std, &mixed->mix, B, c->img_size[0],
+               c->img_size[1]);
 }
 
 void vit_draw_drop_path(Vit *vit, uint64_t seed, uint32_t step, size_t first, int B) {
     int depth = vit->depth;
-    if (vit->config.drop_path <= 0) return;
+    if (vit->settings.drop_path <= 0) return;
     for (int half = 0; half < 2 * depth; half++) {
-        float rate = depth > 1 ? vit->config.drop_path * (float)(half / 2) / (float)(depth - 1) : 0;
+        float rate = depth > 1 ? vit->settings.drop_path * (float)(half / 2) / (float)(depth - 1) : 0;
         for (int b = 0; b < B; b++) {
             float u = rng_uniform(seed, RNG_DROP_PATH, step, (uint32_t)half, first + (size_t)b);
             vit->keep_host[half * B + b] = u < rate ? 0 : 1 / (1 - rate);
@@ -201,15 +314,15 @@ void vit_draw_buffers(const Vit *vit, uint64_t seed, uint32_t step) {
 /* == Forward and backward ========================================================================================= */
 
 /* The head sees the class token alone, or all tokens. */
-static int pooled_tokens(const Vit *vit) { return vit->config.class_token ? 1 : last_stage(vit)->N; }
+static int pooled_tokens(const Vit *vit) { return has_class_token(vit) ? 1 : last_stage(vit)->N; }
 
 /* Does something join the first stage's patches before its blocks? */
-static bool first_is_joined(const Vit *vit) { return vit->pos || class_in_front(&vit->config); }
+static bool first_is_joined(const Vit *vit) { return vit->pos || class_in_front(vit); }
 
 static void embed(Vit *vit, int i, const real *x, int B) {
     const Stage *stage = &vit->stages[i];
     bool joined = i == 0 && first_is_joined(vit);
-    int prefix = class_in_front(&vit->config);
+    int prefix = class_in_front(vit);
     embedding_forward(&vit->embeddings[i], joined ? vit->stream.f : stage_input(stage), x, B);
     if (joined)
         embed_forward(stage_input(stage), vit->stream.f, stage->cls, vit->pos, B, prefix + vit->Hg * vit->Wg,
@@ -219,7 +332,7 @@ static void embed(Vit *vit, int i, const real *x, int B) {
 void vit_forward(Vit *vit, int B, bool drop) {
     const Stage *last = last_stage(vit);
     const real *x = vit->images;
-    for (int i = 0; i < vit->config.stage_count; i++) {
+    for (int i = 0; i < stage_count(&vit->settings); i++) {
         embed(vit, i, x, B);
         stage_forward(&vit->stages[i], B, drop);
         x = stage_output(&vit->stages[i]);
@@ -229,11 +342,11 @@ void vit_forward(Vit *vit, int B, bool drop) {
 }
 
 void vit_load_targets(Vit *vit, const float *targets, int B) {
-    device_upload(vit->targets, targets, (size_t)B * (size_t)vit->config.num_classes * sizeof *targets);
+    device_upload(vit->targets, targets, (size_t)B * (size_t)vit->settings.num_classes * sizeof *targets);
 }
 
 void vit_loss(Vit *vit, int B, float scale) {
-    cross_entropy(vit->loss, vit->dlogits, vit->logits, vit->targets, scale, B, vit->config.num_classes);
+    cross_entropy(vit->loss, vit->dlogits, vit->logits, vit->targets, scale, B, vit->settings.num_classes);
 }
 
 void vit_losses(const Vit *vit, float *losses, int B) {
@@ -244,7 +357,7 @@ void vit_losses(const Vit *vit, float *losses, int B) {
 static void embed_gradient(Vit *vit, int i, int B) {
     Stream *s = &vit->stream;
     const Stage *stage = &vit->stages[i];
-    int prefix = class_in_front(&vit->config);
+    int prefix = class_in_front(vit);
     if (i > 0) {
         embedding_backward(&vit->embeddings[i], s->dh, s->dx, stage_output(stage - 1), B);
         return;
@@ -260,7 +373,7 @@ void vit_backward(Vit *vit, int B, bool drop, GradientsListener final) {
     const Stage *last = last_stage(vit);
     projection_backward(&vit->head, vit->dpooled, vit->dlogits, vit->pooled, (size_t)B);
     pool_backward(vit->stream.dh, vit->dpooled, B, last->N, last->config.dim, 0, pooled_tokens(vit));
-    for (int i = vit->config.stage_count - 1; i >= 0; i--) {
+    for (int i = stage_count(&vit->settings) - 1; i >= 0; i--) {
         stage_backward(&vit->stages[i], B, drop, &done);
         embed_gradient(vit, i, B);
     }
@@ -283,7 +396,7 @@ double vit_divergence(const Vit *vit, int B) {
 
 size_t vit_macs(const Vit *vit) {
     size_t macs = projection_macs(&vit->head, 1);
-    for (int i = 0; i < vit->config.stage_count; i++) {
+    for (int i = 0; i < stage_count(&vit->settings); i++) {
         const Stage *stage = &vit->stages[i];
         macs += embedding_macs(&vit->embeddings[i]);
         for (int j = 0; j < stage->config.depth; j++) {
@@ -344,26 +457,26 @@ static void describe_block(const Vit *vit, FILE *out, const Stage *stage, int i)
 static void describe_stage(const Vit *vit, FILE *out, int i) {
     const Stage *stage = &vit->stages[i];
     char prefix[PARAM_NAME_SIZE];
-    if (vit->config.stage_count > 1)
+    if (stage_count(&vit->settings) > 1)
         fprintf(out, "  stage %d: %d x %d grid, %d tokens of %d\n", i, stage->Hg, stage->Wg, stage->N,
                 stage->config.dim);
     embedding_prefix(vit, i, prefix);
-    describe_row(vit, out, prefix, vit->config.overlap ? "overlapping patches" : "patch projection",
+    describe_row(vit, out, prefix, vit->settings.patch_overlap ? "overlapping patches" : "patch projection",
                  embedding_macs(&vit->embeddings[i]));
-    if (i == 0 && vit->config.class_token) describe_row(vit, out, "cls_token", "class token", 0);
-    if (i == 0 && vit->config.pos_embed == POSITIONS_LEARNED)
+    if (i == 0 && has_class_token(vit)) describe_row(vit, out, "cls_token", "class token", 0);
+    if (i == 0 && vit->settings.pos_embed == POSITIONS_LEARNED)
         describe_row(vit, out, "pos_embed", "position embedding", 0);
     for (int j = 0; j < stage->config.depth; j++) describe_block(vit, out, stage, j);
     snprintf(prefix, sizeof prefix, "%snorm.", stage->prefix);
-    describe_row(vit, out, prefix, i + 1 < vit->config.stage_count ? "norm" : "final norm", 0);
+    describe_row(vit, out, prefix, i + 1 < stage_count(&vit->settings) ? "norm" : "final norm", 0);
 }
 
 void vit_describe(const Vit *vit, FILE *out) {
-    const VitConfig *c = &vit->config;
-    fprintf(out, "%d x %d image, patches of %d: %d x %d grid, %d tokens of %d\n", c->img_h, c->img_w, c->patch_size,
-            vit->Hg, vit->Wg, vit->N, c->stage[0].dim);
+    const VitSettings *c = &vit->settings;
+    fprintf(out, "%d x %d image, patches of %d: %d x %d grid, %d tokens of %d\n", c->img_size[0], c->img_size[1],
+            c->patch_size, vit->Hg, vit->Wg, vit->N, c->dim.at[0]);
     fprintf(out, "  %-18s %-28s %10s %12s %12s\n", "layer", "", "parameters", "10^6 macs", "KiB/image");
-    for (int i = 0; i < c->stage_count; i++) describe_stage(vit, out, i);
+    for (int i = 0; i < stage_count(c); i++) describe_stage(vit, out, i);
     describe_row(vit, out, "head.", "classifier", projection_macs(&vit->head, 1));
     const Plan *plan = plan_of(vit);
     if (c->recompute) fprintf(out, "recompute: beside the input of each block, one block at a time is kept\n");
@@ -375,7 +488,7 @@ void vit_describe(const Vit *vit, FILE *out) {
 }
 
 void vit_destroy(Vit *vit) {
-    for (int i = 0; i < vit->config.stage_count; i++) stage_destroy(&vit->stages[i]);
+    for (int i = 0; i < stage_count(&vit->settings); i++) stage_destroy(&vit->stages[i]);
     model_destroy(&vit->model);
     free(vit->keep_host);
     memset(vit, 0, sizeof *vit);

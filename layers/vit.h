@@ -10,28 +10,39 @@
 
 #include "layers/embedding.h"
 #include "layers/model.h"
+#include "layers/projection.h"
 #include "layers/stage.h"
 
 enum { VIT_MAX_STAGES = 8 };
 
-typedef enum { POSITIONS_NONE, POSITIONS_LEARNED, POSITIONS_CONV } PositionEmbedding;
+typedef enum { POOL_CLS, POOL_GAP } Pool;
+typedef enum { POSITIONS_LEARNED, POSITIONS_NONE, POSITIONS_CONV } PositionEmbedding;
+typedef enum { INIT_SCALE_NONE, INIT_SCALE_DEPTH } InitScale;
 
+/* What a user can say about the model.  Lists have one number for each stage, or one for all. */
 typedef struct {
-    int img_h, img_w, patch_size, num_classes;
-    int stage_count; /* 0 is 1 */
-    StageConfig stage[VIT_MAX_STAGES];
-    bool class_token;  /* pool = cls; without it the head sees the mean over tokens */
-    bool overlap;      /* of the patches */
-    bool mlp_conv;     /* depthwise convolution in the MLP */
+    const AttentionOp *attn;
+    int img_size[2], patch_size, num_classes;
+    bool patch_overlap, mlp_conv, recompute;
+    ConfigInts dim, depth, heads;
+    ConfigFloats mlp_ratio;
+    int conv_stages;
+    Pool pool;
     PositionEmbedding pos_embed;
-    float drop_path;   /* rate of the last block; grows linearly from 0 at the first */
-    bool scale_depth;  /* weights that write to the stream start 1/sqrt(2 blocks) as large */
-    bool recompute;    /* keep the input of each block only, and make the rest again in the backward pass */
-    AttentionConfig attention; /* heads: see stage */
-} VitConfig;
+    float drop_path; /* rate of the last block; grows linearly from 0 at the first */
+    InitScale init_scale;
+} VitSettings;
+extern const ConfigGroup vit_settings;
+
+/* Adds vit_settings and those of all operators. */
+VitSettings *vit_add_settings(Config *config);
+/* The chosen operator's settings count: before config_settle. */
+void vit_use_settings(Config *config);
+/* Rejects what no model can have, for instance heads that do not divide dim; vit_create asks again. */
+void vit_check_settings(const Config *config);
 
 typedef struct {
-    VitConfig config;
+    VitSettings settings;
     int Hg, Wg, N; /* token grid and tokens of the first stage, class token included */
     int depth;     /* blocks of all stages */
     Model model;
@@ -54,8 +65,9 @@ typedef struct {
     real *dlogits, *dpooled;
 } Vit;
 
-/* Checks the settings (die_usage) and declares every parameter; nothing is allocated on the device yet. */
-void vit_create(Vit *vit, const VitConfig *config);
+/* Rejects settings that no model can have, where they were set, and declares every parameter; nothing is allocated on
+ * the device yet.  num_classes is known by now.  The config outlives the model. */
+void vit_create(Vit *vit, const Config *config);
 
 /* Plans activations for up to `batch` images; training also plans the backward pass.  Allocates nothing. */
 void vit_plan(Vit *vit, int batch, bool training);

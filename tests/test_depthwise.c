@@ -8,6 +8,7 @@
 
 #include "layers/vit.h"
 #include "tests/on_device.h"
+#include "tests/settings.h"
 
 typedef struct {
     int B;
@@ -95,9 +96,11 @@ static void test_pictured_weights(void **state) {
     (void)state;
     enum { B = 2, Hg = 5, Wg = 7, N = Hg * Wg, M = 3 };
     Vit vit;
-    VitConfig config = {.img_h = Hg, .img_w = Wg, .patch_size = 1, .num_classes = 4,
-                        .stage = {{.dim = M, .depth = 1, .heads = M, .mlp_ratio = 2}},
-                        .attention = {.attn = "focused", .feature_map = "mlp", .relative = "none", .focused_p = 3}};
+    Config config;
+    config_init(&config, NULL);
+    vit_add_settings(&config);
+    settings_read(&config, "img_size = 5x7\npatch_size = 1\nnum_classes = 4\ndim = 3\ndepth = 1\nheads = 3\n"
+                           "mlp_ratio = 2\npos_embed = none\nattn = focused\n");
     vit_create(&vit, &config);
     vit_plan(&vit, B, true);
     vit_allocate(&vit);
@@ -128,6 +131,7 @@ static void test_pictured_weights(void **state) {
             }
     assert_true(close_real("weights and convolution times v", d_y, want, B * N * M));
     vit_destroy(&vit);
+    config_free(&config);
     release_all();
 }
 

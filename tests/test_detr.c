@@ -11,6 +11,7 @@
 #include "core/checkpoint.h"
 #include "layers/detr.h"
 #include "tests/on_device.h"
+#include "tests/settings.h"
 
 /* What make_detr_fixtures.py draws dropout from. */
 static const uint64_t SEED = 0x1234567890;
@@ -18,6 +19,7 @@ enum { STEP = 7, FIRST = 3, PREDICTED = 4096 };
 
 typedef struct {
     SafeTensors file;
+    Config config;
     Detr detr;
     int B, H, W, L;
     int sizes[8];
@@ -32,26 +34,15 @@ static const char *setting(const Case *c, const char *key) {
 
 static int number(const Case *c, const char *key) { return atoi(setting(c, key)); }
 
-static DetrConfig case_config(const Case *c, const char *algorithm) {
-    return (DetrConfig){
-        .dim = number(c, "dim"),
-        .ffn = number(c, "ffn"),
-        .encoder_layers = number(c, "encoder_layers"),
-        .decoder_layers = number(c, "decoder_layers"),
-        .queries = number(c, "queries"),
-        .columns = number(c, "columns"),
-        .channels = number(c, "channels"),
-        .scale_type = number(c, "scale_type"),
-        .dropout = (float)atof(setting(c, "dropout")),
-        .attention = {.attn = setting(c, "attn"),
-                      .heads = number(c, "heads"),
-                      .feature_map = "mlp",
-                      .relative = "none",
-                      .r_max = number(c, "r_max"),
-                      .tau = (float)atof(setting(c, "tau")),
-                      .ripple_algo = algorithm,
-                      .per_head = true},
-    };
+/* What the fixture says. */
+static const DetrSettings *case_settings(Case *c, const char *algorithm) {
+    config_init(&c->config, NULL);
+    DetrSettings *settings = detr_add_settings(&c->config);
+    settings_of_fixture(&c->config, &c->file);
+    settings_put(&c->config, "ripple_algo", algorithm);
+    settings->num_classes = number(c, "columns") - 1;
+    settings->dynamic_scale = number(c, "scale_type") - 1;
+    return settings;
 }
 
 static const SafeTensor *tensor_of(const Case *c, const char *name) {
@@ -73,13 +64,13 @@ static void case_open(Case *c, const char *path, const char *algorithm, int room
     char error[512];
     memset(c, 0, sizeof *c);
     if (!safetensors_open(&c->file, path, error, sizeof error)) fail_msg("%s", error);
-    DetrConfig config = case_config(c, algorithm);
+    const DetrSettings *settings = case_settings(c, algorithm);
     for (const char *size = setting(c, "sizes"); size; size = strchr(size, ',') ? strchr(size, ',') + 1 : NULL, c->B++)
         assert_int_equal(sscanf(size, "%dx%d", &c->sizes[2 * c->B], &c->sizes[2 * c->B + 1]), 2);
     c->H = number(c, "height");
     c->W = number(c, "width");
-    c->L = config.decoder_layers;
-    detr_create(&c->detr, &config);
+    c->L = settings->decoder_layers;
+    detr_create(&c->detr, &c->config, number(c, "channels"));
     c->detr.model.training.guarded = true;
     detr_plan(&c->detr, c->B, room_h, room_w, true);
     detr_allocate(&c->detr);
@@ -96,16 +87,17 @@ static void case_open(Case *c, const char *path, const char *algorithm, int room
 
 static void case_close(Case *c) {
     detr_destroy(&c->detr);
+    config_free(&c->config);
     safetensors_close(&c->file);
     release_all();
 }
 
 static size_t rows_of(const Case *c) {
-    return (size_t)detr_predicted_layers(&c->detr) * (size_t)(c->detr.B * c->detr.config.queries);
+    return (size_t)detr_predicted_layers(&c->detr) * (size_t)(c->detr.B * c->detr.settings.queries);
 }
 
 static float *dfeatures_of(const Case *c) {
-    size_t n = (size_t)(c->detr.B * c->detr.h * c->detr.w * c->detr.config.channels);
+    size_t n = (size_t)(c->detr.B * c->detr.h * c->detr.w * c->detr.channels);
     float *d = keep(malloc(n * sizeof *d), false);
     real_download(d, c->detr.dfeatures, n);
     return d;
@@ -113,8 +105,8 @@ static float *dfeatures_of(const Case *c) {
 
 /* Images first .. first+B-1, forward and, where the plan is for training, backward. */
 static void case_run(Case *c, int first, int B, float *logits, float *boxes) {
-    size_t image = (size_t)(resnet_grid(c->H) * resnet_grid(c->W) * c->detr.config.channels);
-    size_t queries = (size_t)c->detr.config.queries, columns = (size_t)c->detr.config.columns;
+    size_t image = (size_t)(resnet_grid(c->H) * resnet_grid(c->W) * c->detr.channels);
+    size_t queries = (size_t)c->detr.settings.queries, columns = (size_t)c->detr.columns;
     detr_load_sizes(&c->detr, c->sizes + 2 * first, B, c->H, c->W);
     real_upload(c->detr.features, c->features + (size_t)first * image, (size_t)B * image);
     detr_draw(&c->detr, SEED, STEP, (size_t)(FIRST + first));
@@ -160,7 +152,7 @@ static int gradients_agree(const Case *c) {
 
 /* Zero at padding, to the bit. */
 static void assert_padding_zero(const Case *c, const float *dfeatures) {
-    size_t channels = (size_t)c->detr.config.channels, zeros_seen = 0;
+    size_t channels = (size_t)c->detr.channels, zeros_seen = 0;
     for (int b = 0; b < c->detr.B; b++)
         for (int n = 0; n < c->detr.h * c->detr.w; n++) {
             bool inside = n / c->detr.w < c->detr.cells_host[2 * b] && n % c->detr.w < c->detr.cells_host[2 * b + 1];
@@ -232,15 +224,15 @@ static void test_parts(void **state) {
 static void without_keeping(const char *path) {
     Case c;
     case_open(&c, path, "auto", 160, 224);
-    c.detr.config.dropout = 0;
-    size_t columns = (size_t)c.detr.config.columns;
+    c.detr.settings.dropout = 0;
+    size_t columns = (size_t)c.detr.columns;
     float *logits = keep(check_poison(PREDICTED), false), *boxes = keep(check_poison(PREDICTED), false);
     float *only = keep(check_poison(PREDICTED), false), *only_boxes = keep(check_poison(PREDICTED), false);
     case_run(&c, 0, c.B, logits, boxes);
     model_set_training(&c.detr.model, false);
     assert_int_equal(detr_predicted_layers(&c.detr), 1);
     case_run(&c, 0, c.B, only, only_boxes);
-    size_t rows = (size_t)(c.B * c.detr.config.queries), last = (size_t)(c.L - 1) * rows;
+    size_t rows = (size_t)(c.B * c.detr.settings.queries), last = (size_t)(c.L - 1) * rows;
     assert_memory_equal(only, logits + last * columns, rows * columns * sizeof *only);
     assert_memory_equal(only_boxes, boxes + last * 4, rows * 4 * sizeof *only);
     case_close(&c);
@@ -253,15 +245,21 @@ static void test_inference(void **state) {
 
 /* == Padding ====================================================================================================== */
 
+/* Settings of a detector that live to the end. */
+static Config *detr_config(const char *text, const char *attn, int type) {
+    Config *config = keep(calloc(1, sizeof *config), false);
+    config_init(config, NULL);
+    detr_add_settings(config)->dynamic_scale = (DynamicScale)(type - 1);
+    settings_put(config, "attn", attn);
+    settings_read(config, text);
+    return config;
+}
+
 /* A model of its own: one image, of which the features lie in a corner of the grid. */
 static void plain_model(Detr *detr, const char *attn, int type) {
-    DetrConfig config = {
-        .dim = 16, .ffn = 24, .encoder_layers = 2, .decoder_layers = 2, .queries = 6, .columns = 5, .channels = 7,
-        .scale_type = type, .dropout = 0,
-        .attention = {.attn = attn, .heads = 2, .feature_map = "mlp", .relative = "none", .r_max = 3, .tau = 0.001f,
-                      .ripple_algo = "auto", .per_head = true},
-    };
-    detr_create(detr, &config);
+    Config *config = detr_config("dim = 16\nffn = 24\nencoder_layers = 2\ndecoder_layers = 2\nqueries = 6\n"
+                                 "num_classes = 4\ndropout = 0\nheads = 2\nr_max = 3\n", attn, type);
+    detr_create(detr, config, 7);
     detr_plan(detr, 1, 320, 320, true);
     detr_allocate(detr);
     params_allocate(&detr->model.params, true);
@@ -341,10 +339,10 @@ typedef struct {
 static Batch draw_batch(const Detr *detr, int B, int H, int W, const int *sizes) {
     Batch batch = {B, H, W, {sizes[0], sizes[1], sizes[2], sizes[3]}, NULL, NULL, NULL};
     size_t bytes = (size_t)B * 3 * (size_t)H * (size_t)W;
-    size_t rows = (size_t)(B * detr->config.queries * detr->config.decoder_layers);
+    size_t rows = (size_t)(B * detr->settings.queries * detr->settings.decoder_layers);
     batch.pixels = keep(malloc(bytes), false);
     for (size_t i = 0; i < bytes; i++) batch.pixels[i] = (uint8_t)rng_bits(check_seed(), RNG_TEST, 99, (uint32_t)H, i);
-    batch.dlogits = normals(rows * (size_t)detr->config.columns, 1);
+    batch.dlogits = normals(rows * (size_t)detr->columns, 1);
     batch.dboxes = normals(rows * 4, 1);
     return batch;
 }
@@ -353,13 +351,13 @@ static Batch draw_batch(const Detr *detr, int B, int H, int W, const int *sizes)
 static double forward_loss(Detr *detr, const Batch *batch) {
     static const float mean[3] = {0.485f, 0.456f, 0.406f}, std[3] = {0.229f, 0.224f, 0.225f};
     static float logits[PREDICTED], boxes[PREDICTED];
-    size_t rows = (size_t)(batch->B * detr->config.queries * detr->config.decoder_layers);
+    size_t rows = (size_t)(batch->B * detr->settings.queries * detr->settings.decoder_layers);
     double loss = 0;
     detr_load(detr, batch->pixels, batch->sizes, mean, std, batch->B, batch->H, batch->W);
     detr_draw(detr, SEED, STEP, FIRST);
     detr_forward(detr);
     detr_predictions(detr, logits, boxes);
-    for (size_t i = 0; i < rows * (size_t)detr->config.columns; i++) loss += (double)logits[i] * batch->dlogits[i];
+    for (size_t i = 0; i < rows * (size_t)detr->columns; i++) loss += (double)logits[i] * batch->dlogits[i];
     for (size_t i = 0; i < rows * 4; i++) loss += (double)boxes[i] * batch->dboxes[i];
     return loss;
 }
@@ -414,7 +412,7 @@ static void assert_dfeatures_kept(Detr *detr, const Batch *batch, const float *g
     size_t n = detr->model.params.total, cells = (size_t)(batch->B * resnet_grid(batch->H) * resnet_grid(batch->W));
     float *apart = keep(malloc(n * sizeof *apart), false);
     real *planned = detr->dfeatures;
-    detr->dfeatures = device_malloc(cells * (size_t)detr->config.channels * sizeof(real), "dfeatures");
+    detr->dfeatures = device_malloc(cells * (size_t)detr->channels * sizeof(real), "dfeatures");
     device_zero(detr->model.params.grads, n * sizeof *apart);
     forward_loss(detr, batch);
     detr_load_gradients(detr, batch->dlogits, batch->dboxes);
@@ -428,14 +426,12 @@ static void assert_dfeatures_kept(Detr *detr, const Batch *batch, const float *g
 /* A small backbone and all above it, two batches of different sizes: gradients against differences of the loss; every
  * one is announced once, and not touched after that. */
 static void whole_case(int dim, int width, int queries, int ffn, bool slopes) {
-    DetrConfig config = {
-        .dim = dim, .ffn = ffn, .encoder_layers = 1, .decoder_layers = 2, .queries = queries, .columns = 4,
-        .scale_type = 3, .dropout = 0.1f,
-        .attention = {.attn = "softmax", .heads = 2, .feature_map = "mlp", .relative = "none"},
-        .backbone = {.blocks = {1, 1, 1, 1}, .width = width, .prefix = "backbone.0.body."},
-    };
+    char text[256];
+    snprintf(text, sizeof text, "dim = %d\nffn = %d\nqueries = %d\nbackbone_width = %d\nencoder_layers = 1\n"
+             "decoder_layers = 2\nnum_classes = 3\nheads = 2\nbackbone_blocks = 1,1,1,1\nshare_heads = true\n",
+             dim, ffn, queries, width);
     Detr detr;
-    detr_create(&detr, &config);
+    detr_create(&detr, detr_config(text, "softmax", 3), 0);
     detr_plan(&detr, 2, 130, 190, true);
     detr_allocate(&detr);
     plan_poison(&detr.model.training);
@@ -513,14 +509,10 @@ static void assert_constant(const Detr *detr, const float *values, const char *n
     for (size_t i = 0; i < p->size; i++) assert_true(fabs((double)values[p->offset + i] - value) < 1e-6);
 }
 
-static DetrConfig full_config(const char *attn, int type, int queries) {
-    return (DetrConfig){
-        .dim = 256, .ffn = 2048, .encoder_layers = 6, .decoder_layers = 6, .queries = queries, .columns = 92,
-        .scale_type = type, .dropout = 0.1f,
-        .attention = {.attn = attn, .heads = 8, .feature_map = "mlp", .relative = "none", .r_max = 4, .tau = 0.001f,
-                      .ripple_algo = "window", .per_head = true},
-        .backbone = {.blocks = {3, 4, 6, 3}, .width = 64, .prefix = "backbone.0.body."},
-    };
+static Config *full_config(const char *attn, int type, int queries) {
+    char text[64];
+    snprintf(text, sizeof text, "num_classes = 91\nqueries = %d\nripple_algo = window\n", queries);
+    return detr_config(text, attn, type);
 }
 
 /* The published sizes, and multiply-adds in 10^8 for an image of 800 x 1120.  The published formula counts ripple's
@@ -537,9 +529,8 @@ static void test_size(void **state) {
                  {"softmax", 3, 100, 41486882, 0},   {"linear", 3, 300, 41687074, 854},
                  {"ripple", 3, 300, 41743906, 856}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        DetrConfig config = full_config(cases[i].attn, cases[i].type, cases[i].queries);
         Detr detr;
-        detr_create(&detr, &config);
+        detr_create(&detr, full_config(cases[i].attn, cases[i].type, cases[i].queries), 0);
         size_t macs = detr_macs(&detr, 800, 1120);
         printf("  %-8s type %d, %d queries: %zu trainable, %.3f G multiply-adds\n", cases[i].attn, cases[i].type,
                cases[i].queries, detr.model.params.parameters, (double)macs / 1e9);
@@ -554,13 +545,10 @@ static void test_size(void **state) {
 
 static void test_start(void **state) {
     (void)state;
-    DetrConfig config = full_config("ripple", 3, 300);
-    config.backbone.width = 0; /* which would take the time */
-    config.channels = 512;
-    config.encoder_layers = 1;
-    config.decoder_layers = 2;
+    Config *config = full_config("ripple", 3, 300);
+    settings_read(config, "encoder_layers = 1\ndecoder_layers = 2\n");
     Detr detr;
-    detr_create(&detr, &config);
+    detr_create(&detr, config, 512); /* a backbone would take the time */
     params_allocate(&detr.model.params, false);
     params_initialize(&detr.model.params, check_seed());
     float *x = keep(malloc(detr.model.params.total * sizeof *x), false);

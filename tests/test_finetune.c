@@ -13,6 +13,7 @@
 #include "layers/vit.h"
 #include "tests/check.h"
 #include "tests/scratch.h"
+#include "tests/settings.h"
 
 static const char FIXTURE[] = "tests/fixtures/finetune/resample.safetensors";
 
@@ -100,16 +101,18 @@ static void test_models(void **state) {
                   {"lambda", "none", false, 3}, {"rsa", "none", false, 7}};
     (void)state;
     for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
-        VitConfig config = {.img_h = 32, .img_w = 48, .patch_size = 8, .num_classes = 3,
-                            .stage = {{.dim = 8, .depth = 2, .heads = 2, .mlp_ratio = 2}},
-                            .class_token = models[i].cls, .pos_embed = POSITIONS_LEARNED,
-                            .attention = {.attn = models[i].attn, .feature_map = "mlp", .relative = "none",
-                                          .r_max = 2, .ripple_algo = "auto", .focused_p = 3, .rpe = models[i].rpe,
-                                          .lisa_patterns = 2, .lisa_fft = "1d", .lisa_algo = "auto"}};
+        Config config;
+        config_init(&config, NULL);
+        vit_add_settings(&config);
+        settings_read(&config, "img_size = 32x48\npatch_size = 8\nnum_classes = 3\ndim = 8\ndepth = 2\nheads = 2\n"
+                               "mlp_ratio = 2\nlisa_patterns = 2\n");
+        settings_put(&config, "attn", models[i].attn);
+        settings_put(&config, "rpe", models[i].rpe);
+        settings_put(&config, "pool", models[i].cls ? "cls" : "gap");
         Vit small, large;
         int tables = 0;
         vit_create(&small, &config);
-        config.img_h = 56;
+        settings_put(&config, "img_size", "56x48");
         vit_create(&large, &config);
         assert_int_equal(small.model.params.count, large.model.params.count);
         for (int t = 0; t < small.model.params.count; t++) {
@@ -129,17 +132,24 @@ static void test_models(void **state) {
         assert_int_equal(tables, models[i].tables);
         vit_destroy(&small);
         vit_destroy(&large);
+        config_free(&config);
     }
 }
 
 /* == Weights of one model in another ============================================================================== */
 
 /* 2 x 3 tokens behind a class token, and three classes. */
-static const VitConfig SMALL = {.img_h = 16, .img_w = 24, .patch_size = 8, .num_classes = 3,
-                                .stage = {{.dim = 8, .depth = 2, .heads = 2, .mlp_ratio = 2}},
-                                .class_token = true, .pos_embed = POSITIONS_LEARNED,
-                                .attention = {.attn = "softmax", .feature_map = "mlp", .relative = "none",
-                                              .rpe = "heads"}};
+static const char SMALL[] = "img_size = 16x24\npatch_size = 8\nnum_classes = 3\ndim = 8\ndepth = 2\nheads = 2\n"
+                            "mlp_ratio = 2\npool = cls\nattn = softmax\nrpe = heads\n";
+
+static void create(Vit *vit, Config *config, const char *name, const char *value) {
+    config_init(config, NULL);
+    vit_add_settings(config);
+    settings_read(config, SMALL);
+    if (name) settings_put(config, name, value);
+    vit_create(vit, config);
+    params_allocate(&vit->model.params, false);
+}
 
 static float *values_of(const Vit *vit, const Param *p) {
     float *x = malloc(p->size * sizeof *x);
@@ -156,13 +166,14 @@ static float *wanted_of(const Vit *after, const Param *p, const Param *before, c
     return wanted;
 }
 
-static void weights_fit(const Vit *before, const char *path, const VitConfig *config, const char *head,
+/* The small model's weights in one in which that setting is another. */
+static void weights_fit(const Vit *before, const char *path, const char *name, const char *value, const char *head,
                         const char *told) {
     Vit after;
+    Config config;
     char *line = NULL, expected[1024];
     size_t length;
-    vit_create(&after, config);
-    params_allocate(&after.model.params, false);
+    create(&after, &config, name, value);
     FittedWeights fitted = fit_weights(&after.model, path, &before->model, head, check_seed() + 1);
     for (int t = 0; t < after.model.params.count; t++) {
         const Param *p = &after.model.params.items[t], *origin = params_find(&before->model.params, p->name);
@@ -180,25 +191,24 @@ static void weights_fit(const Vit *before, const char *path, const VitConfig *co
     assert_string_equal(line, expected);
     free(line);
     vit_destroy(&after);
+    config_free(&config);
 }
 
 static void test_weights(void **state) {
     (void)state;
     Vit before;
-    VitConfig larger = SMALL, other = SMALL;
+    Config config;
     const char *path = in_folder("small.safetensors");
-    vit_create(&before, &SMALL);
-    params_allocate(&before.model.params, false);
+    create(&before, &config, NULL, NULL);
     params_initialize(&before.model.params, check_seed());
     checkpoint_save_weights(&before.model.params, before.model.params.values, path, NULL, 0);
-    larger.img_h = 40;
-    other.num_classes = 5;
-    weights_fit(&before, path, &SMALL, "head.", "");
-    weights_fit(&before, path, &larger, NULL,
+    weights_fit(&before, path, NULL, NULL, "head.", "");
+    weights_fit(&before, path, "img_size", "40x24", NULL,
                 ": resampled bicubically: pos_embed from 2x3 to 5x3 and 2 more\n");
-    weights_fit(&before, path, &other, "head.",
+    weights_fit(&before, path, "num_classes", "5", "head.",
                 ": its head has 3 classes, this model 5: the head is drawn afresh\n");
     vit_destroy(&before);
+    config_free(&config);
 }
 
 int main(void) {

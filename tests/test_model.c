@@ -14,85 +14,27 @@
 #include "core/checkpoint.h"
 #include "layers/vit.h"
 #include "tests/on_device.h"
+#include "tests/settings.h"
 
 typedef struct {
     SafeTensors file;
+    Config config;
     Vit vit;
     int B, C;
     bool drop; /* forward and backward with drop path */
     float *images, *targets, *losses, *logits;
 } Case;
 
-static const char *setting(const Case *c, const char *key) {
-    const char *value = safetensors_metadata(&c->file, key);
-    if (!value) fail_msg("%s: no metadata '%s'", c->file.file, key);
-    return value;
-}
-
-/* Older fixtures do not say what is the default. */
-static const char *setting_or(const Case *c, const char *key, const char *otherwise) {
-    const char *value = safetensors_metadata(&c->file, key);
-    return value ? value : otherwise;
-}
-
-/* Number i of a list with commas between them. */
-static float listed(const Case *c, const char *key, int i) {
-    const char *text = setting(c, key);
-    for (; i > 0; i--) text = strchr(text, ',') + 1;
-    return (float)atof(text);
-}
-
-/* One stage, or those that the lists tell of. */
-static void case_stages(const Case *c, VitConfig *config) {
-    int conv_stages = atoi(setting_or(c, "conv_stages", "0"));
-    config->stage_count = 1;
-    for (const char *comma = setting(c, "dim"); (comma = strchr(comma, ',')); comma++) config->stage_count++;
-    for (int i = 0; i < config->stage_count; i++)
-        config->stage[i] = (StageConfig){.dim = (int)listed(c, "dim", i),
-                                         .depth = (int)listed(c, "depth", i),
-                                         .heads = (int)listed(c, "heads", i),
-                                         .mlp_ratio = listed(c, "mlp_ratio", i),
-                                         .attn = i < conv_stages ? "conv" : NULL};
-}
-
-static PositionEmbedding case_positions(const Case *c) {
-    const char *name = setting(c, "pos_embed");
-    return !strcmp(name, "learned") ? POSITIONS_LEARNED : !strcmp(name, "conv") ? POSITIONS_CONV : POSITIONS_NONE;
-}
-
-/* `algorithm` is ripple's or lisa's. */
-static VitConfig case_config(const Case *c, const char *algorithm) {
-    VitConfig config = {
-        .patch_size = atoi(setting(c, "patch_size")),
-        .num_classes = atoi(setting(c, "num_classes")),
-        .class_token = !strcmp(setting(c, "pool"), "cls"),
-        .pos_embed = case_positions(c),
-        .overlap = atoi(setting_or(c, "patch_overlap", "0")),
-        .mlp_conv = atoi(setting_or(c, "mlp_conv", "0")),
-        .attention = {.attn = setting(c, "attn"),
-                      .feature_map = setting_or(c, "feature_map", "mlp"),
-                      .relative = setting_or(c, "relative", "none"),
-                      .r_max = atoi(setting(c, "r_max")),
-                      .tau = (float)atof(setting(c, "tau")),
-                      .ripple_layers = atoi(setting(c, "ripple_layers")),
-                      .ripple_algo = algorithm,
-                      .convit_local_layers = atoi(setting_or(c, "convit_local_layers", "1")),
-                      .focused_p = atoi(setting_or(c, "focused_p", "3")),
-                      .castling_mask = (float)atof(setting_or(c, "castling_mask", "0")),
-                      .landmarks = atoi(setting_or(c, "landmarks", "7")),
-                      .rpe = setting_or(c, "rpe", "none"),
-                      .sparse_heads = setting_or(c, "sparse_heads", "alternate"),
-                      .sparse_stride = atoi(setting_or(c, "sparse_stride", "0")),
-                      .sparse_c = atoi(setting_or(c, "sparse_c", "2")),
-                      .lisa_patterns = atoi(setting_or(c, "lisa_patterns", "16")),
-                      .lisa_kernel = atoi(setting_or(c, "lisa_kernel", "0")),
-                      .lisa_fft = setting_or(c, "lisa_fft", "1d"),
-                      .lisa_algo = algorithm,
-                      .inception_heads = atoi(setting_or(c, "inception_heads", "0"))},
-    };
-    case_stages(c, &config);
-    assert_int_equal(sscanf(setting(c, "img_size"), "%dx%d", &config.img_h, &config.img_w), 2);
-    return config;
+/* What the fixture says; `algorithm` is ripple's or lisa's. */
+static VitSettings *case_settings(Case *c, const char *algorithm) {
+    const char *attn = safetensors_metadata(&c->file, "attn");
+    config_init(&c->config, NULL);
+    VitSettings *settings = vit_add_settings(&c->config);
+    settings_read(&c->config, "convit_local_layers = 1\n"); /* older fixtures do not say it */
+    settings_of_fixture(&c->config, &c->file);
+    if (attn && !strncmp(attn, "ripple", 6)) settings_put(&c->config, "ripple_algo", algorithm);
+    if (attn && !strcmp(attn, "lisa")) settings_put(&c->config, "lisa_algo", algorithm);
+    return settings;
 }
 
 /* The model of a fixture with its parameters and its batch; what a layer does not write stays NaN. */
@@ -100,14 +42,14 @@ static void case_open_dropping(Case *c, const char *path, const char *algorithm,
     char error[512];
     memset(c, 0, sizeof *c);
     if (!safetensors_open(&c->file, path, error, sizeof error)) fail_msg("%s", error);
-    VitConfig config = case_config(c, algorithm);
-    config.drop_path = drop_path;
+    VitSettings *settings = case_settings(c, algorithm);
+    settings->drop_path = drop_path;
     c->drop = drop_path > 0;
     const SafeTensor *images = safetensors_find(&c->file, "images"), *labels = safetensors_find(&c->file, "labels");
     int64_t wanted[64];
     c->B = (int)images->shape[0];
-    c->C = config.num_classes;
-    vit_create(&c->vit, &config);
+    c->C = settings->num_classes;
+    vit_create(&c->vit, &c->config);
     c->vit.model.training.guarded = true;
     vit_plan(&c->vit, c->B, true);
     vit_allocate(&c->vit);
@@ -129,6 +71,7 @@ static void case_open(Case *c, const char *path, const char *algorithm) { case_o
 
 static void case_close(Case *c) {
     vit_destroy(&c->vit);
+    config_free(&c->config);
     safetensors_close(&c->file);
     free(c->images);
     free(c->targets);
@@ -138,7 +81,7 @@ static void case_close(Case *c) {
 
 /* Forward on images first .. first+B-1; returns the sum of their losses. */
 static double case_forward(Case *c, int first, int B) {
-    size_t image = 3 * (size_t)c->vit.config.img_h * (size_t)c->vit.config.img_w;
+    size_t image = 3 * (size_t)c->vit.settings.img_size[0] * (size_t)c->vit.settings.img_size[1];
     double loss = 0;
     real_upload(c->vit.images, c->images + (size_t)first * image, (size_t)B * image);
     vit_forward(&c->vit, B, c->drop);
@@ -295,7 +238,7 @@ static void near_identity(float *w, const Param *p) {
 /* Differences want a smooth function: ReLUs are moved away from their kinks, half of them on and half off, and stick
  * breaking does not end early, and no weight is left out.  (Kinks and early ends are in the fixtures.) */
 static void smoothen(Case *c, float *values) {
-    bool rectified = rectifies(c->vit.config.attention.attn);
+    bool rectified = rectifies(c->vit.settings.attn->name);
     for (int t = 0; t < c->vit.model.params.count; t++) {
         const Param *p = &c->vit.model.params.items[t];
         size_t moved = strstr(p->name, "feature.b2") || strstr(p->name, "feature.bias") ? p->size : 0, third = p->size;
@@ -303,11 +246,8 @@ static void smoothen(Case *c, float *values) {
         for (size_t i = 0; i < moved; i++) values[p->offset + i] = i % third % 2 ? -8 : 8;
         if (strstr(p->name, "aggreg")) near_identity(values + p->offset, p);
     }
-    for (int i = 0; i < c->vit.depth; i++) {
-        AttentionConfig *config = &vit_block(&c->vit, i)->attention.config;
-        config->tau = 0;
-        config->castling_mask = fminf(config->castling_mask, 1e-30f);
-    }
+    settings_put(&c->config, "tau", "0");
+    if (config_origin(&c->config, "castling_mask")) settings_put(&c->config, "castling_mask", "1e-30");
     device_upload(c->vit.model.params.values, values, c->vit.model.params.total * sizeof *values);
 }
 
@@ -440,22 +380,17 @@ static void test_drop_path(void **state) {
 
 /* == The model against itself ===================================================================================== */
 
-static void set_castling_mask(Case *c, float smallest) {
-    for (int i = 0; i < c->vit.depth; i++) vit_block(&c->vit, i)->attention.config.castling_mask = smallest;
-}
-
 /* Castling's branch, which inference does not have, leaves everything out in training. */
 static int plans_agree(const char *path) {
     Case c;
     case_open(&c, path, "auto");
     size_t n = (size_t)(c.B * c.C);
-    float *training = malloc(n * sizeof *training), smallest = c.vit.config.attention.castling_mask;
-    set_castling_mask(&c, 1);
+    float *training = malloc(n * sizeof *training);
+    settings_put(&c.config, "castling_mask", "1");
     case_forward(&c, 0, c.B);
-    set_castling_mask(&c, smallest);
     memcpy(training, c.logits, n * sizeof *training);
     model_set_training(&c.vit.model, false);
-    size_t image = 3 * (size_t)c.vit.config.img_h * (size_t)c.vit.config.img_w;
+    size_t image = 3 * (size_t)c.vit.settings.img_size[0] * (size_t)c.vit.settings.img_size[1];
     real_upload(c.vit.images, c.images, (size_t)c.B * image);
     vit_forward(&c.vit, c.B, false);
     real_download(c.logits, c.vit.logits, n);
@@ -472,38 +407,35 @@ static void test_inference_plan(void **state) {
 
 /* == Recomputed blocks ============================================================================================ */
 
-/* Three blocks, each with another draw of the drop path. */
-static VitConfig recomputed_config(const char *attn, const char *feature_map, const char *relative, bool cls) {
-    return (VitConfig){.img_h = 10, .img_w = 14, .patch_size = 2, .num_classes = 5,
-                       .stage = {{.dim = 12, .depth = 3, .heads = 2, .mlp_ratio = 2}}, .class_token = cls,
-                       .pos_embed = POSITIONS_LEARNED, .drop_path = 0.5f,
-                       .attention = {.attn = attn, .feature_map = feature_map, .relative = relative, .r_max = 2,
-                                     .tau = 0.001f, .ripple_layers = 2, .ripple_algo = "auto", .convit_local_layers = 2,
-                                     .focused_p = 3, .rpe = "none", .sparse_heads = "alternate", .sparse_c = 2,
-                                     .lisa_patterns = 3, .lisa_fft = "1d", .lisa_algo = "auto"}};
-}
+/* Three blocks, each with another draw of the drop path; what comes later wins. */
+static const char plain_model[] = "img_size = 10x14\npatch_size = 2\nnum_classes = 5\ndim = 12\ndepth = 3\nheads = 2\n"
+                                  "mlp_ratio = 2\ndrop_path = 0.5\nr_max = 2\nripple_layers = 2\n"
+                                  "convit_local_layers = 2\nlisa_patterns = 3\n";
+static const char staged_model[] = "conv_stages = 1\ndim = 12,20\ndepth = 2\nheads = 2,5\nmlp_ratio = 2,1.5\n"
+                                   "pos_embed = conv\nmlp_conv = true\npatch_overlap = true\n";
 
-static VitConfig staged(VitConfig config) {
-    config.stage_count = 2;
-    config.stage[0] = (StageConfig){.dim = 12, .depth = 2, .heads = 2, .mlp_ratio = 2, .attn = "conv"};
-    config.stage[1] = (StageConfig){.dim = 20, .depth = 2, .heads = 5, .mlp_ratio = 1.5f};
-    config.pos_embed = POSITIONS_CONV;
-    config.mlp_conv = config.overlap = true;
-    return config;
+static const VitSettings *model_settings(Config *config, const char *more, bool staged) {
+    config_init(config, NULL);
+    const VitSettings *settings = vit_add_settings(config);
+    settings_read(config, plain_model);
+    if (staged) settings_read(config, staged_model);
+    settings_read(config, more);
+    return settings;
 }
 
 /* Gradients of two steps, whose drop paths and random features differ; host, [2 * total]. */
-static float *two_steps(const VitConfig *config, size_t *total, size_t *bytes) {
+static float *two_steps(const Config *config, size_t *total, size_t *bytes) {
     enum { B = 3 };
     Vit vit;
     vit_create(&vit, config);
+    const VitSettings *s = &vit.settings;
     vit_plan(&vit, B, true);
     vit_allocate(&vit);
     plan_poison(&vit.model.training);
     params_allocate(&vit.model.params, true);
     params_initialize(&vit.model.params, check_seed());
-    size_t n = vit.model.params.total, C = (size_t)config->num_classes;
-    size_t image = 3 * (size_t)config->img_h * (size_t)config->img_w;
+    size_t n = vit.model.params.total, C = (size_t)s->num_classes;
+    size_t image = 3 * (size_t)s->img_size[0] * (size_t)s->img_size[1];
     float *grads = malloc(2 * n * sizeof *grads), *x = check_normal(B * image, 1, 1),
           *targets = calloc(B * C, sizeof *targets);
     for (size_t b = 0; b < B; b++) targets[b * C + b] = 1;
@@ -528,29 +460,36 @@ static float *two_steps(const VitConfig *config, size_t *total, size_t *bytes) {
 
 static void test_recompute(void **state) {
     (void)state;
-    const VitConfig configs[] = {
-        recomputed_config("softmax", "mlp", "none", true),      recomputed_config("convit", "mlp", "none", true),
-        recomputed_config("linear", "performer", "none", true), recomputed_config("linear", "mlp", "sincspe", false),
-        recomputed_config("ripple", "performer", "none", false), recomputed_config("lisa", "mlp", "none", false),
-        staged(recomputed_config("softmax", "mlp", "none", false)),
-        staged(recomputed_config("lisa", "mlp", "none", false)),
+    static const struct {
+        const char *settings;
+        bool staged;
+    } models[] = {
+        {"attn = softmax\npool = cls\n", false},
+        {"attn = convit\npool = cls\n", false},
+        {"attn = linear\nfeature_map = performer\npool = cls\n", false},
+        {"attn = linear\nrelative = sincspe\n", false},
+        {"attn = ripple\nfeature_map = performer\n", false},
+        {"attn = lisa\n", false},
+        {"attn = softmax\n", true},
+        {"attn = lisa\n", true},
     };
     double moved = 0; /* from step to step, of all models: one may draw the same drop path twice */
-    for (size_t i = 0; i < sizeof configs / sizeof *configs; i++) {
-        VitConfig config = configs[i];
+    for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
+        Config config;
+        model_settings(&config, models[i].settings, models[i].staged);
         size_t total, all, less;
         float *plain = two_steps(&config, &total, &all);
-        config.recompute = true;
+        settings_put(&config, "recompute", "true");
         float *again = two_steps(&config, &total, &less);
         double squares = 0;
         for (size_t k = 0; k < 2 * total; k++) squares += (double)plain[k] * plain[k];
         for (size_t k = 0; k < total; k++) moved += fabs((double)plain[k] - plain[total + k]);
-        printf("recompute, %s %s %s%s: %zu bytes kept, %zu without\n", config.attention.attn,
-               config.attention.feature_map, config.attention.relative, config.stage_count > 1 ? ", two stages" : "",
-               less, all);
+        printf("recompute%s: %zu bytes kept, %zu without:\n%s", models[i].staged ? ", two stages" : "", less, all,
+               models[i].settings);
         assert_true(isfinite(squares) && squares > 0);
         assert_memory_equal(plain, again, 2 * total * sizeof *plain);
         assert_true(less < all);
+        config_free(&config);
         free(plain);
         free(again);
     }
@@ -561,11 +500,12 @@ static void test_recompute(void **state) {
 
 static void test_scaled_start(void **state) {
     (void)state;
-    VitConfig config = staged(recomputed_config("softmax", "mlp", "none", false));
+    Config config;
     static const char *const scaled[] = {"attn.conv2.weight", "attn.proj.weight", "mlp.fc2.weight"};
     Vit plain, small;
+    model_settings(&config, "attn = softmax\n", true);
     vit_create(&plain, &config);
-    config.scale_depth = true;
+    settings_put(&config, "init_scale", "depth");
     vit_create(&small, &config);
     int count = 0;
     for (int t = 0; t < plain.model.params.count; t++) {
@@ -583,6 +523,7 @@ static void test_scaled_start(void **state) {
     assert_int_equal(count, 8);
     vit_destroy(&plain);
     vit_destroy(&small);
+    config_free(&config);
 }
 
 static int micro_batches_add_up(const char *path) {

@@ -1,53 +1,36 @@
 /* Attention operators.  One maps [B,N,M] to [B,N,M], projections included, so that convolutional mixers fit too.
- * Adding one is a file that ends in a const AttentionOp, a line in operators.c, and a fixture. */
+ * Adding one: docs/design.md, "Adding an operator". */
 #ifndef VIT_LAYERS_ATTENTION_H
 #define VIT_LAYERS_ATTENTION_H
 
 #include <stdbool.h>
 
+#include "core/config.h"
 #include "core/params.h"
 #include "core/plan.h"
-#include "layers/projection.h"
-
-/* What a user can say about attention: the same for all blocks. */
-typedef struct {
-    const char *attn; /* operator's name */
-    int heads;
-    const char *feature_map;
-    const char *relative;
-    int r_max;
-    float tau;
-    int ripple_layers;
-    const char *ripple_algo;
-    int convit_local_layers;
-    int focused_p;
-    int landmarks; /* to a side of nystrom's and soft's grid of them */
-    float castling_mask; /* in training: the smallest weight of its softmax branch; 0: no branch */
-    const char *rpe;          /* none (or NULL), shared, heads */
-    const char *sparse_heads; /* alternate, union, split */
-    int sparse_stride, sparse_c;
-    int lisa_patterns, lisa_kernel; /* E; the side of a local window, 0: global */
-    const char *lisa_fft, *lisa_algo;
-    int inception_heads; /* that attend; 0: half of them */
-    bool per_head; /* every head has a feature map and a projection of ripple's sticks of its own */
-} AttentionConfig;
+#include "kernels/kernels.h"
 
 typedef struct Attention Attention;
+typedef struct AttentionOp AttentionOp;
 
-typedef struct {
+struct AttentionOp {
     const char *name, *summary;
+    /* The groups of settings that the operator reads, NULL-terminated; NULL: none.  Operators may share a group.  Those
+     * of grid_settings need a grid that is the same for every batch: a detector has none of them. */
+    const ConfigGroup *const *settings, *const *grid_settings;
     bool needs_grid;     /* every token has a place on the grid: no class token */
     bool no_qkv_bias;    /* in none of its blocks, given away or not */
     bool needs_positive; /* feature maps that can be negative will not do */
-    bool takes_relative; /* relative positions other than `none` */
-    bool takes_rpe;      /* relative position bias */
     bool takes_mask;     /* padding, and a grid that changes from batch to batch: the detector's encoder */
     size_t state_size;
-    /* An operator that gives its place to another one in some blocks says here to which. */
-    const char *(*in_block)(const AttentionConfig *config, int block);
+    /* An operator that gives its place to another one in some blocks says here to which; itself where it does not. */
+    const AttentionOp *(*in_block)(const Config *settings, int block);
     /* The class token joins in front of the others before this block, and has no position embedding.  NULL: before the
      * first block, and it has one. */
-    int (*class_block)(const AttentionConfig *config);
+    int (*class_block)(const Config *settings);
+    /* Rejects, with config_reject, settings that this block's width, heads or grid cannot have; before declare.  NULL:
+     * none. */
+    void (*check)(const Attention *a);
     void (*declare)(Attention *a, Params *params);
     void (*plan)(Attention *a, Plan *plan, int B);
     /* Draws the buffers that are new in every training step, the same for all its micro-batches, and uploads them to
@@ -68,60 +51,53 @@ typedef struct {
     /* How far the spatial weights of the last forward pass are from weights that halve from ring to ring: the mean
      * Jensen-Shannon divergence over B images, tokens and heads, in nats (the ripple paper's Figure 3).  NULL: none. */
     double (*divergence)(const Attention *a, int B);
-} AttentionOp;
+};
+
+/* For AttentionOp.settings. */
+#define ATTENTION_SETTINGS(...) (const ConfigGroup *const[]){__VA_ARGS__, NULL}
+
+/* What a detector's encoder gives to the operator of a layer, before each forward and backward pass. */
+typedef struct {
+    bool per_head;     /* every head has a feature map and a projection of ripple's sticks of its own */
+    const real *pos;   /* [B,N,M] q and k are made from x + pos, v from x */
+    const int *cells;  /* [B,2] of MaskedAttention: which tokens are no padding */
+    Dropout dropout;   /* of softmax's weights */
+} DetectorFrame;
 
 struct Attention {
     const AttentionOp *op;
-    AttentionConfig config;
+    const Config *settings; /* outlives the model: what a user can say, the same for all blocks */
     char prefix[PARAM_NAME_SIZE]; /* "blocks.3.attn." */
     int block;                    /* 3; in a hierarchy all stages' blocks are counted */
     int N, M, H, D;               /* tokens, width, heads, head width */
     int Hg, Wg;                   /* grid; N = Hg*Wg, plus one with a class token */
     bool qkv_bias;
     void *state;
-    /* In a detector's encoder, whoever calls says before each forward and backward pass what the batch is. */
-    bool detector;     /* nn.MultiheadAttention's names, positions in q and k */
-    const real *pos;   /* [B,N,M] q and k are made from x + pos, v from x */
-    const int *cells;  /* [B,2] of MaskedAttention: which tokens are no padding */
-    Dropout dropout;   /* of softmax's weights */
+    const DetectorFrame *detector; /* in a detector's encoder; elsewhere NULL */
 };
 
-/* The table, NULL-terminated, and a look-up that returns NULL for an unknown name. */
+/* The table, NULL-terminated. */
 extern const AttentionOp *const attention_operators[];
-const AttentionOp *attention_find(const char *name);
-const char *const *attention_names(int *count);
+extern const AttentionOp conv_op; /* of stages that convolve */
 
-/* Prepares the operator of one block, whose names begin with `prefix` ("blocks.3."); dies (usage) on settings the
- * operator cannot work with. */
-void attention_create(Attention *a, const AttentionConfig *config, const char *prefix, int block, int Hg, int Wg,
-                      bool class_token, int M);
+/* Adds the setting groups of all operators to a program's config, which has the setting `attn`; of a detector those of
+ * the operators that take a mask. */
+void attention_add_settings(Config *config, bool detector);
+/* The groups of this operator count in this run. */
+void attention_use_settings(Config *config, const AttentionOp *op);
+
+/* The block before which a class token joins the others. */
+int attention_class_block(const AttentionOp *op, const Config *settings);
+
+/* Prepares one block of the operator, whose names begin with `prefix` ("blocks.3."); rejects settings that the operator
+ * cannot work with. */
+void attention_create(Attention *a, const AttentionOp *op, const Config *settings, const char *prefix, int block,
+                      int Hg, int Wg, bool class_token, int M, int heads);
 /* The same for a layer of a detector's encoder; the grid comes with attention_set_grid, before op->plan (the largest
  * one) and before each batch (its own). */
-void attention_create_detector(Attention *a, const AttentionConfig *config, int layer, int M);
+void attention_create_detector(Attention *a, const AttentionOp *op, const Config *settings, const DetectorFrame *frame,
+                               int layer, int M, int heads);
 void attention_set_grid(Attention *a, int Hg, int Wg);
 void attention_destroy(Attention *a);
-
-/* == What the operators on queries, keys and values share ======================================================== */
-
-/* x -> qkv [B,N,3,H,D] -> (the operator) -> mix [B,N,H,D] -> y.  In a detector q and k are made from x + pos; since pos
- * is no parameter, dx is the same, and the weights of q and k alone see x + pos. */
-typedef struct {
-    Projection qkv, proj;
-    real *qkv_act, *mix;   /* kept */
-    real *dqkv, *dmix;     /* scratch */
-    real *with_pos;        /* [B,N,M] scratch: x + pos, in a detector */
-} QkvFrame;
-
-void qkv_declare(QkvFrame *f, const Attention *a, Params *params);
-/* Scratch lives until the caller's plan_release. */
-void qkv_plan(QkvFrame *f, const Attention *a, Plan *plan, int B);
-void qkv_forward_in(const QkvFrame *f, const Attention *a, const real *x, int B);
-void qkv_forward_out(const QkvFrame *f, const Attention *a, real *y, int B);
-/* Fills dmix from dy; then the operator fills dqkv; then qkv_backward_in gives dx. */
-void qkv_backward_out(const QkvFrame *f, const Attention *a, const real *dy, int B);
-void qkv_backward_in(const QkvFrame *f, const Attention *a, real *dx, const real *x, int B);
-size_t qkv_macs(const QkvFrame *f, const Attention *a);
-/* Row `query` of softmax(q k^T / sqrt D) as the last forward pass had it: host weights [N], for AttentionOp.weights. */
-void qkv_softmax_row(const QkvFrame *f, const Attention *a, float *weights, int b, int head, int query);
 
 #endif

@@ -11,7 +11,20 @@
  * The authors' miniature release differs: the 1/2 weighs v_n alone instead of every v_m, each head's sum is brought to
  * unit length instead of divided by the sum of s, and step 4 runs along the tokens, nine taps, one filter a head. */
 #include "layers/attention/linear_core.h"
+#include "layers/attention/qkv.h"
 #include "layers/depthwise.h"
+
+typedef struct {
+    float castling_mask;
+} CastlingSettings;
+
+static const ConfigEntry entries[] = {
+    {CONFIG_FIELD(FLOAT, CastlingSettings, castling_mask), "0", .section = "attention", .min = 0, .max = 1,
+     .help = "In training, castling has a branch of softmax attention with the weights above this (0: none; its "
+             "authors: 0.02)"},
+};
+
+static const ConfigGroup castling_settings = {CONFIG_GROUP(CastlingSettings, entries)};
 
 typedef struct {
     QkvFrame frame;
@@ -21,6 +34,10 @@ typedef struct {
     float *lse;   /* [B,H,N] kept, NULL where step 5 is left out */
     float *delta; /* [B,H,N] scratch */
 } Castling;
+
+static float mask_of(const Attention *a) {
+    return ((const CastlingSettings *)config_settings(a->settings, &castling_settings))->castling_mask;
+}
 
 static void castling_declare(Attention *a, Params *params) {
     Castling *s = a->state;
@@ -32,7 +49,7 @@ static void castling_declare(Attention *a, Params *params) {
 static void plan_branch(Attention *a, Plan *plan, int B) {
     Castling *s = a->state;
     size_t bytes = (size_t)B * (size_t)a->H * (size_t)a->N * sizeof(float);
-    if (!plan->training || a->config.castling_mask <= 0) {
+    if (!plan->training || mask_of(a) <= 0) {
         plan_without(plan, &s->lse);
         return;
     }
@@ -59,7 +76,7 @@ static void castling_forward(const Attention *a, real *y, const real *x, int B) 
     angular_features_forward(s->core.phi, qkv, (size_t)B * (size_t)a->N, a->H, a->D);
     linear_core_forward(&s->core, a, s->linear, qkv, B);
     depthwise_forward(s->frame.mix, s->linear, qkv + 2 * a->M, s->conv.w, NULL, &s->conv.shape, B);
-    if (s->lse) thresholded_attention_forward(s->frame.mix, s->lse, qkv, a->config.castling_mask, B, a->N, a->H, a->D);
+    if (s->lse) thresholded_attention_forward(s->frame.mix, s->lse, qkv, mask_of(a), B, a->N, a->H, a->D);
     qkv_forward_out(&s->frame, a, y, B);
 }
 
@@ -72,7 +89,7 @@ static void castling_backward(const Attention *a, real *dx, const real *dy, cons
     depthwise_backward(dv, dv, s->conv.dw, NULL, s->frame.dmix, qkv + 2 * a->M, s->conv.w, &s->conv.shape, B);
     angular_features_backward(dqkv, s->core.dphi, qkv, (size_t)B * (size_t)a->N, a->H, a->D);
     if (s->lse)
-        thresholded_attention_backward(dqkv, s->delta, s->frame.dmix, s->lse, qkv, a->config.castling_mask, B, a->N,
+        thresholded_attention_backward(dqkv, s->delta, s->frame.dmix, s->lse, qkv, mask_of(a), B, a->N,
                                        a->H, a->D);
     qkv_backward_in(&s->frame, a, dx, x, B);
 }
@@ -92,6 +109,7 @@ static void castling_weights(const Attention *a, float *weights, int b, int head
 const AttentionOp castling_op = {
     .name = "castling",
     .summary = "linear angular attention, depthwise 3x3 on v (Castling-ViT)",
+    .settings = ATTENTION_SETTINGS(&castling_settings),
     .needs_grid = true,
     .state_size = sizeof(Castling),
     .declare = castling_declare,

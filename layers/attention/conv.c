@@ -5,6 +5,7 @@
  * saves     a, c. */
 #include "layers/attention/attention.h"
 #include "layers/depthwise.h"
+#include "layers/projection.h"
 
 typedef struct {
     Projection conv1, conv2;

@@ -7,7 +7,7 @@
  * Each channel has its own 3x3 weights: the LiSA paper's count says so, where MViTv2 shares them among the heads.  The
  * norms' weights are shared.  k's norm has no bias: it would add the same to all scores of a query, and softmax takes
  * that off. */
-#include "layers/attention/attention.h"
+#include "layers/attention/qkv.h"
 #include "layers/depthwise.h"
 
 static const float EPSILON = 1e-6f;

@@ -17,7 +17,19 @@
 #include <stdlib.h>
 
 #include "core/die.h"
-#include "layers/attention/attention.h"
+#include "layers/attention/qkv.h"
+
+typedef struct {
+    int convit_local_layers;
+} ConvitSettings;
+
+static const ConfigEntry entries[] = {
+    {CONFIG_FIELD(INT, ConvitSettings, convit_local_layers), "10", .section = "attention", .min = 1, .max = 256,
+     .help = "The first so many blocks of convit mix content and position; the others are plain softmax attention, and "
+             "there the class token joins"},
+};
+
+static const ConfigGroup convit_settings = {CONFIG_GROUP(ConvitSettings, entries)};
 
 typedef struct {
     QkvFrame frame;
@@ -48,10 +60,14 @@ static float convolution(const Param *p, size_t i) {
     return 2 * ((float)(i % 3 == 0 ? head / K : head % K) - c);
 }
 
+/* No gap in the arena between qk and v. */
+static void convit_check(const Attention *a) {
+    if (a->M % 4) config_reject(a->settings, "dim", "%d is not a multiple of 4, as attn convit needs it", a->M);
+}
+
 static void convit_declare(Attention *a, Params *params) {
     Convit *s = a->state;
     int M = a->M, H = a->H;
-    if (M % 4) die_usage("attn convit: dim %d is not a multiple of 4", M); /* no gap in the arena between qk and v */
     projection_declare_weight(&s->frame.qkv, params, a->prefix, "qk", M, 2 * M);
     s->frame.qkv.out = 3 * M;
     params_declare(params, &s->v_w, &s->dv_w, a->prefix, "v.weight", INIT_TRUNC_NORMAL, true, 2, (int[]){M, M});
@@ -135,20 +151,26 @@ static void convit_weights(const Attention *a, float *weights, int b, int head, 
     free(position);
 }
 
-static const char *convit_in_block(const AttentionConfig *config, int block) {
-    return block < config->convit_local_layers ? "convit" : "softmax";
+extern const AttentionOp convit_op, softmax_op;
+
+static int convit_class_block(const Config *settings) {
+    return ((const ConvitSettings *)config_settings(settings, &convit_settings))->convit_local_layers;
 }
 
-static int convit_class_block(const AttentionConfig *config) { return config->convit_local_layers; }
+static const AttentionOp *convit_in_block(const Config *settings, int block) {
+    return block < convit_class_block(settings) ? &convit_op : &softmax_op;
+}
 
 const AttentionOp convit_op = {
     .name = "convit",
     .summary = "softmax attention and attention by position, mixed by a gate (ConViT)",
+    .settings = ATTENTION_SETTINGS(&convit_settings),
     .needs_grid = true,
     .no_qkv_bias = true,
     .state_size = sizeof(Convit),
     .in_block = convit_in_block,
     .class_block = convit_class_block,
+    .check = convit_check,
     .declare = convit_declare,
     .plan = convit_plan,
     .forward = convit_forward,

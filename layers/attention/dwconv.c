@@ -4,6 +4,7 @@
  * saves     mix. */
 #include "layers/attention/attention.h"
 #include "layers/depthwise.h"
+#include "layers/projection.h"
 
 typedef struct {
     DepthwiseLayer conv;

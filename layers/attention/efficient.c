@@ -5,6 +5,7 @@
  * saves     qkv, phi = [rho, kappa], mix, den, kv.
  * Step 3 is linear attention whose denominator is one: rho sums to one over channels, kappa over tokens. */
 #include "layers/attention/linear_core.h"
+#include "layers/attention/qkv.h"
 
 typedef struct {
     QkvFrame frame;

@@ -2,45 +2,31 @@
 #include "layers/attention/feature_map.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 #include "core/die.h"
 
-extern const FeatureMapKind feature_map_mlp, feature_map_rfa, feature_map_performer, feature_map_dpfp, feature_map_t2r,
-    feature_map_mlp_random_w1, feature_map_mlp_no_fc;
+#define FEATURE_MAPS(X) X(mlp) X(rfa) X(performer) X(dpfp) X(t2r) X(mlp_random_w1) X(mlp_no_fc)
 
-const FeatureMapKind *const feature_maps[] = {
-    &feature_map_mlp,
-    &feature_map_rfa,
-    &feature_map_performer,
-    &feature_map_dpfp,
-    &feature_map_t2r,
-    &feature_map_mlp_random_w1,
-    &feature_map_mlp_no_fc,
-    NULL,
+#define DECLARATION(name) extern const FeatureMapKind feature_map_##name;
+#define ROW(name) &feature_map_##name,
+
+FEATURE_MAPS(DECLARATION)
+
+const FeatureMapKind *const feature_maps[] = {FEATURE_MAPS(ROW) NULL};
+
+static const ConfigEntry entries[] = {
+    {CONFIG_FIELD(ITEM, FeatureMapSettings, feature_map), "mlp", .section = "attention",
+     .table = (const void *const *)feature_maps, .noun = "map", .help = "Feature map of linear and ripple attention"},
 };
 
-enum { MAPS = sizeof feature_maps / sizeof *feature_maps - 1 };
-
-const char *const *feature_map_names(int *count) {
-    static const char *names[MAPS];
-    for (int i = 0; i < MAPS; i++) names[i] = feature_maps[i]->name;
-    *count = MAPS;
-    return names;
-}
-
-const FeatureMapKind *feature_map_find(const char *name) {
-    for (int i = 0; i < MAPS; i++)
-        if (!strcmp(feature_maps[i]->name, name)) return feature_maps[i];
-    return NULL;
-}
+const ConfigGroup feature_map_settings = {CONFIG_GROUP(FeatureMapSettings, entries)};
 
 void feature_map_declare(FeatureMap *map, const Attention *a, Params *params) {
-    map->kind = feature_map_find(a->config.feature_map);
-    if (!map->kind) die_usage("feature_map: unknown map '%s'", a->config.feature_map);
-    if (a->config.per_head && !map->kind->per_head)
-        die_usage("feature_map %s has no weights for each head: use mlp", map->kind->name);
-    map->per_head = a->config.per_head;
+    map->kind = ((const FeatureMapSettings *)config_settings(a->settings, &feature_map_settings))->feature_map;
+    map->per_head = a->detector && a->detector->per_head;
+    if (map->per_head && !map->kind->per_head)
+        config_reject(a->settings, "feature_map", "%s has no weights for each head: use mlp, or share_heads true",
+                      map->kind->name);
     map->F = map->kind->features(a->D);
     map->kind->declare(map, a, params);
 }
@@ -58,11 +44,11 @@ void feature_map_draw(const FeatureMap *map, const Attention *a, uint64_t seed, 
 
 void feature_map_forward(const FeatureMap *map, const Attention *a, const real *qkv, int B) {
     map->kind->forward(map, a, qkv, B);
-    if (a->cells) mask_features(map->phi, a->cells, B, a->Hg, a->Wg, a->H, map->F);
+    if (a->detector) mask_features(map->phi, a->detector->cells, B, a->Hg, a->Wg, a->H, map->F);
 }
 
 void feature_map_backward(const FeatureMap *map, const Attention *a, real *dqkv, const real *qkv, int B) {
-    if (a->cells) mask_features(map->dphi, a->cells, B, a->Hg, a->Wg, a->H, map->F);
+    if (a->detector) mask_features(map->dphi, a->detector->cells, B, a->Hg, a->Wg, a->H, map->F);
     map->kind->backward(map, a, dqkv, qkv, B);
 }
 

@@ -9,7 +9,7 @@ typedef struct FeatureMap FeatureMap;
 
 typedef struct FeatureMapKind {
     const char *name, *summary;
-    bool per_head; /* can have weights for each head (AttentionConfig.per_head) */
+    bool per_head; /* can have weights for each head (DetectorFrame.per_head) */
     bool negative; /* features may be negative: the denominator is kept off zero, and ripple's weights mean nothing */
     int (*features)(int D); /* F */
     void (*declare)(FeatureMap *map, const Attention *a, Params *params);
@@ -33,10 +33,12 @@ struct FeatureMap {
     real *dphi;      /* [B,N,2,H,F] scratch */
 };
 
-/* The table, NULL-terminated; the names `feature_map` can take, count in *count; NULL for an unknown name. */
+/* The table, NULL-terminated, and the setting that chooses from it. */
 extern const FeatureMapKind *const feature_maps[];
-const char *const *feature_map_names(int *count);
-const FeatureMapKind *feature_map_find(const char *name);
+typedef struct {
+    const FeatureMapKind *feature_map;
+} FeatureMapSettings;
+extern const ConfigGroup feature_map_settings;
 
 void feature_map_declare(FeatureMap *map, const Attention *a, Params *params);
 /* dphi lives until the caller's plan_release. */

@@ -10,7 +10,19 @@
 
 #include "core/die.h"
 #include "layers/attention/linear_core.h"
+#include "layers/attention/qkv.h"
 #include "layers/depthwise.h"
+
+typedef struct {
+    int focused_p;
+} FocusedSettings;
+
+static const ConfigEntry entries[] = {
+    {CONFIG_FIELD(INT, FocusedSettings, focused_p), "3", .section = "attention", .min = 1, .max = 64,
+     .help = "Power of the features of focused attention"},
+};
+
+static const ConfigGroup focused_settings = {CONFIG_GROUP(FocusedSettings, entries)};
 
 typedef struct {
     QkvFrame frame;
@@ -20,6 +32,10 @@ typedef struct {
     float *scale, *dscale; /* [M] */
     real *linear;          /* [B,N,M] kept: step 3's mix */
 } Focused;
+
+static int power_of(const Attention *a) {
+    return ((const FocusedSettings *)config_settings(a->settings, &focused_settings))->focused_p;
+}
 
 static void focused_declare(Attention *a, Params *params) {
     Focused *s = a->state;
@@ -47,7 +63,7 @@ static void focused_forward(const Attention *a, real *y, const real *x, int B) {
     const Focused *s = a->state;
     const real *qkv = s->frame.qkv_act;
     qkv_forward_in(&s->frame, a, x, B);
-    focused_features_forward(s->core.phi, qkv, s->pos, s->scale, B, a->N, a->M, a->config.focused_p);
+    focused_features_forward(s->core.phi, qkv, s->pos, s->scale, B, a->N, a->M, power_of(a));
     linear_core_forward(&s->core, a, s->linear, qkv, B);
     depthwise_forward(s->frame.mix, s->linear, qkv + 2 * a->M, s->dwc.w, s->dwc.b, &s->dwc.shape, B);
     qkv_forward_out(&s->frame, a, y, B);
@@ -61,7 +77,7 @@ static void focused_backward(const Attention *a, real *dx, const real *dy, const
     linear_core_backward(&s->core, a, dqkv, s->frame.dmix, s->linear, qkv, B);
     depthwise_backward(dv, dv, s->dwc.dw, s->dwc.db, s->frame.dmix, qkv + 2 * a->M, s->dwc.w, &s->dwc.shape, B);
     focused_features_backward(dqkv, s->dpos, s->dscale, s->core.dphi, qkv, s->pos, s->scale, B, a->N, a->M,
-                              a->config.focused_p);
+                              power_of(a));
     qkv_backward_in(&s->frame, a, dx, x, B);
 }
 
@@ -96,6 +112,7 @@ static void focused_spatial(const Attention *a, float *weights, int b, int head,
 const AttentionOp focused_op = {
     .name = "focused",
     .summary = "focused linear attention: features to the power p, 5x5 on v (FLatten)",
+    .settings = ATTENTION_SETTINGS(&focused_settings),
     .needs_grid = true,
     .state_size = sizeof(Focused),
     .declare = focused_declare,

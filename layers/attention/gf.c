@@ -6,6 +6,7 @@
 #include <math.h>
 
 #include "layers/attention/attention.h"
+#include "layers/projection.h"
 
 typedef struct {
     Projection proj;

@@ -3,7 +3,7 @@
  *           3. kv = sum_m k^_m * v_m, mix_n = q^_n * kv, channel by channel   4. y = mix Wproj^T + b
  * backward  4. dmix   3.-2. dq, dk, dv   1. dx
  * saves     qkv, mix, inverse = 1 / |q|, 1 / |k|, kv.   `heads` does not matter. */
-#include "layers/attention/attention.h"
+#include "layers/attention/qkv.h"
 
 typedef struct {
     QkvFrame frame;

@@ -12,6 +12,19 @@
 #include "core/die.h"
 #include "layers/attention/attention.h"
 #include "layers/depthwise.h"
+#include "layers/projection.h"
+
+typedef struct {
+    int inception_heads;
+} InceptionSettings;
+
+static const ConfigEntry entries[] = {
+    {CONFIG_FIELD(INT, InceptionSettings, inception_heads), "0", .section = "attention", .min = 0, .max = 256,
+     .help = "Heads of inception that attend; the other channels are convolved and pooled (0: half of heads, rounded "
+             "down)"},
+};
+
+static const ConfigGroup inception_settings = {CONFIG_GROUP(InceptionSettings, entries)};
 
 typedef struct {
     int C, L, low, W; /* low heads; W = 4C + L */
@@ -28,20 +41,31 @@ typedef struct {
     real *dmix, *dwide, *dhigh, *ddoubled, *dqkv, *dslice; /* scratch */
 } Inception;
 
+static int low_heads(const Attention *a) {
+    const InceptionSettings *settings = config_settings(a->settings, &inception_settings);
+    return settings->inception_heads ? settings->inception_heads : a->H / 2;
+}
+
+static void inception_check(const Attention *a) {
+    int low = low_heads(a);
+    if (a->H < 2)
+        config_reject(a->settings, "heads", "%d: attn inception needs two at least, since some attend and the others' "
+                      "channels are convolved", a->H);
+    if (low >= a->H)
+        config_reject(a->settings, "inception_heads", "%d leaves no channel to convolve: at most %d of heads %d", low,
+                      a->H - 1, a->H);
+    if ((a->M - low * a->D) % 2)
+        config_reject(a->settings, "dim",
+                      "%d less %d heads of %d is odd, but attn inception halves the channels that do not attend: "
+                      "set dim, heads or inception_heads", a->M, low, a->D);
+}
+
 static void inception_declare(Attention *a, Params *params) {
     Inception *s = a->state;
-    int asked = a->config.inception_heads;
-    s->low = asked ? asked : a->H / 2;
+    s->low = low_heads(a);
     s->L = s->low * a->D;
     s->C = (a->M - s->L) / 2;
     s->W = 4 * s->C + s->L;
-    if (a->H < 2)
-        die_usage("attn inception has some heads attend and convolves the others' channels: heads %d is too few", a->H);
-    if (s->low >= a->H)
-        die_usage("inception_heads %d leaves no channel to convolve: at most %d of heads %d", s->low, a->H - 1, a->H);
-    if ((a->M - s->L) % 2)
-        die_usage("attn inception halves the channels that do not attend: dim %d less %d heads of %d is odd: set dim, "
-                  "heads or inception_heads", a->M, s->low, a->D);
     int C = s->C, L = s->L, W = s->W;
     projection_declare_weight(&s->conv1, params, a->prefix, "high_mixer.conv1", C, 2 * C);
     depthwise_declare(&s->conv, params, a->prefix, "high_mixer.proj1",
@@ -139,8 +163,10 @@ static size_t inception_macs(const Attention *a) {
 const AttentionOp inception_op = {
     .name = "inception",
     .summary = "convolution, maxima and attention share the channels (iFormer's mixer)",
+    .settings = ATTENTION_SETTINGS(&inception_settings),
     .needs_grid = true,
     .state_size = sizeof(Inception),
+    .check = inception_check,
     .declare = inception_declare,
     .plan = inception_plan,
     .forward = inception_forward,

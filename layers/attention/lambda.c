@@ -16,6 +16,7 @@
 
 #include "core/die.h"
 #include "layers/attention/attention.h"
+#include "layers/projection.h"
 
 static const float EPSILON = 1e-6f;
 

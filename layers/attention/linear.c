@@ -8,6 +8,7 @@
  * The rule adds 1e-6, or keeps the denominator 1e-2 from zero where features may be negative.  Public code of FAVOR+
  * adds nothing; that of RFA takes 1e-2 where the denominator is less, or negative. */
 #include "layers/attention/feature_map.h"
+#include "layers/attention/qkv.h"
 #include "layers/attention/relative.h"
 
 typedef struct {
@@ -100,7 +101,8 @@ static void linear_weights(const Attention *a, float *weights, int b, int head, 
 const AttentionOp linear_op = {
     .name = "linear",
     .summary = "linear attention with a learned feature map (DeiT-LA)",
-    .takes_relative = true,
+    .settings = ATTENTION_SETTINGS(&feature_map_settings),
+    .grid_settings = ATTENTION_SETTINGS(&relative_settings),
     .takes_mask = true,
     .state_size = sizeof(Linear),
     .declare = linear_declare,

@@ -13,13 +13,58 @@
  * The heads share wa, wb and b: the paper's parameter counts say so. */
 #include <math.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "core/die.h"
-#include "layers/attention/attention.h"
+#include "layers/attention/qkv.h"
+#include "layers/layer_norm.h"
 
-static const float EPSILON = 1e-6f; /* of the layer norm */
+/* == Settings ===================================================================================================== */
 
+typedef enum { FFT_1D, FFT_2D } LisaFft;
+typedef enum { ALGORITHM_AUTO, ALGORITHM_FIRST } Algorithm; /* from the second on, those of `algorithms` */
+
+typedef struct {
+    int lisa_patterns;
+} PatternsSettings;
+
+typedef struct {
+    int lisa_kernel;
+    LisaFft lisa_fft;
+    Algorithm lisa_algo;
+} LisaSettings;
+
+static const ConfigEntry patterns_entries[] = {
+    {CONFIG_FIELD(INT, PatternsSettings, lisa_patterns), "16", .section = "attention", .min = 1, .max = 256,
+     .help = "Structural patterns of lisa, sa10 and sa11 (the paper's D)"},
+};
+
+static const ConfigEntry entries[] = {
+    {CONFIG_FIELD(INT, LisaSettings, lisa_kernel), "0", .section = "attention", .min = 0, .max = 7,
+     .help = "Side of the window that lisa sees around each token: 3, 5 or 7 (0: the whole image)"},
+    {CONFIG_FIELD(CHOICE, LisaSettings, lisa_fft), "1d", CONFIG_CHOICES("1d", "2d"),
+     .help = "Lisa's convolutions wrap around the tokens in a row, as in the paper, or around rows and columns of the "
+             "grid"},
+    {CONFIG_FIELD(CHOICE, LisaSettings, lisa_algo), "auto", CONFIG_CHOICES("auto", "dense", "fft"),
+     .noun = "algorithm", .help = "Both compute the same numbers; auto takes the one expected to be faster"},
+};
+
+static void settings_check(const Config *config, const void *settings) {
+    const LisaSettings *s = settings;
+    if (s->lisa_kernel && (s->lisa_kernel < 3 || s->lisa_kernel % 2 == 0))
+        config_reject(config, "lisa_kernel", "%d: a window around a token has side 3, 5 or 7; 0 is the whole image",
+                      s->lisa_kernel);
+    if (s->lisa_kernel && s->lisa_algo != ALGORITHM_AUTO && s->lisa_algo != ALGORITHM_FIRST)
+        config_reject(config, "lisa_algo", "fft goes with lisa_kernel 0 alone: use auto or dense");
+}
+
+static const ConfigGroup patterns_settings = {CONFIG_GROUP(PatternsSettings, patterns_entries)};
+static const ConfigGroup lisa_settings = {CONFIG_GROUP(LisaSettings, entries), .check = settings_check};
+
+static const LisaSettings *settings_of(const Attention *a) { return config_settings(a->settings, &lisa_settings); }
+
+/* == lisa, sa10, sa11 ============================================================================================= */
+
+/* In the order of lisa_algo. */
 static const LisaAlgorithm algorithms[] = {LISA_ALGORITHM(dense), LISA_ALGORITHM(fft)};
 enum { ALGORITHMS = sizeof algorithms / sizeof *algorithms };
 
@@ -31,8 +76,7 @@ typedef struct {
     float *wa, *dwa;         /* [T,D,E]; sa10: [T,E] */
     float *wb, *dwb;         /* [T,E] */
     float *b, *db;           /* [D,E] */
-    float *norm_w, *dnorm_w; /* [M] */
-    float *norm_b, *dnorm_b; /* [M] */
+    LayerNorm norm;
     real *qk;                /* [B,N,2,H,D] kept */
     float *inverse;          /* [B,N,2,H] kept */
     real *s;                 /* [B,H,E,N] kept */
@@ -42,25 +86,26 @@ typedef struct {
 } Lisa;
 
 static Offsets lisa_offsets(const Attention *a) {
-    const AttentionConfig *c = &a->config;
-    OffsetKind circular = !strcmp(c->lisa_fft, "2d") ? OFFSETS_TORUS : OFFSETS_CIRCLE;
+    const LisaSettings *c = settings_of(a);
+    OffsetKind circular = c->lisa_fft == FFT_2D ? OFFSETS_TORUS : OFFSETS_CIRCLE;
     return (Offsets){c->lisa_kernel ? OFFSETS_LOCAL : circular, a->Hg, a->Wg, c->lisa_kernel};
 }
 
 static Offsets toeplitz(const Attention *a) { return (Offsets){OFFSETS_TOEPLITZ, a->Hg, a->Wg, 0}; }
 
+/* Toeplitz tables have one algorithm. */
 static const LisaAlgorithm *algorithm_choose(const Attention *a, const Patterns *patterns) {
     const LisaAlgorithm *best = &algorithms[0];
-    for (int i = 0; i < ALGORITHMS; i++) {
-        double cost = algorithms[i].cost(patterns, a->D);
-        if (!strcmp(algorithms[i].name, a->config.lisa_algo)) {
-            if (isinf(cost))
-                die_usage("lisa_algo %s: not for attn %s%s on this grid: use auto or dense", algorithms[i].name,
-                          a->op->name, a->config.lisa_kernel ? " with a lisa_kernel" : "");
-            return &algorithms[i];
-        }
-        if (cost < best->cost(patterns, a->D)) best = &algorithms[i];
+    Algorithm asked = patterns->offsets.kind == OFFSETS_TOEPLITZ ? ALGORITHM_AUTO : settings_of(a)->lisa_algo;
+    if (asked != ALGORITHM_AUTO) {
+        best = &algorithms[asked - ALGORITHM_FIRST];
+        if (isinf(best->cost(patterns, a->D)))
+            config_reject(a->settings, "lisa_algo", "%s has no room for a grid of %d x %d: use auto or dense",
+                          best->name, a->Hg, a->Wg);
+        return best;
     }
+    for (int i = 1; i < ALGORITHMS; i++)
+        if (algorithms[i].cost(patterns, a->D) < best->cost(patterns, a->D)) best = &algorithms[i];
     return best;
 }
 
@@ -73,7 +118,8 @@ static void offsets_on_grid(Params *params, const Offsets *o) {
 
 static void declare(Attention *a, Params *params, Offsets offsets, bool per_channel, bool normed) {
     Lisa *s = a->state;
-    int T = offsets_count(&offsets), D = a->D, E = a->config.lisa_patterns;
+    const PatternsSettings *settings = config_settings(a->settings, &patterns_settings);
+    int T = offsets_count(&offsets), D = a->D, E = settings->lisa_patterns;
     qkv_declare(&s->frame, a, params);
     s->patterns = (Patterns){offsets, E, per_channel};
     s->normed = normed;
@@ -86,9 +132,7 @@ static void declare(Attention *a, Params *params, Offsets offsets, bool per_chan
     params_declare(params, &s->wb, &s->dwb, a->prefix, "lisa.wb", INIT_TRUNC_NORMAL, true, 2, (int[]){T, E});
     offsets_on_grid(params, &offsets);
     params_declare(params, &s->b, &s->db, a->prefix, "lisa.b", INIT_TRUNC_NORMAL, true, 2, (int[]){D, E});
-    if (!normed) return;
-    params_declare(params, &s->norm_w, &s->dnorm_w, a->prefix, "norm.weight", INIT_ONES, false, 1, (int[]){a->M});
-    params_declare(params, &s->norm_b, &s->dnorm_b, a->prefix, "norm.bias", INIT_ZEROS, false, 1, (int[]){a->M});
+    if (normed) layer_norm_declare(&s->norm, params, a->prefix, "norm", a->M, false);
 }
 
 static void lisa_plan(Attention *a, Plan *plan, int B) {
@@ -123,7 +167,7 @@ static void lisa_forward(const Attention *a, real *y, const real *x, int B) {
     l2_normalize_forward(s->qk, s->inverse, qkv, n, 2, a->H, a->D);
     s->algorithm->forward(s->sum, s->s, s->qk, qkv, s->wa, s->wb, s->b, &s->patterns, B, a->H, a->D);
     if (s->normed)
-        layernorm_forward(s->frame.mix, s->mean, s->rstd, s->sum, s->norm_w, s->norm_b, n, a->M, EPSILON);
+        layernorm_forward(s->frame.mix, s->mean, s->rstd, s->sum, s->norm.w, s->norm.b, n, a->M, TIMM_NORM_EPS);
     qkv_forward_out(&s->frame, a, y, B);
 }
 
@@ -134,7 +178,7 @@ static void lisa_backward(const Attention *a, real *dx, const real *dy, const re
     real *dsum = s->normed ? s->dsum : f->dmix;
     qkv_backward_out(f, a, dy, B);
     if (s->normed)
-        add_layernorm_backward(dsum, NULL, s->dnorm_w, s->dnorm_b, NULL, f->dmix, s->sum, NULL, 1, s->norm_w, s->mean,
+        add_layernorm_backward(dsum, NULL, s->norm.dw, s->norm.db, NULL, f->dmix, s->sum, NULL, 1, s->norm.w, s->mean,
                                s->rstd, n, a->M);
     s->algorithm->backward(f->dqkv, s->dqk, s->dwa, s->dwb, s->db, dsum, s->s, s->qk, f->qkv_act, s->wa, s->wb, s->b,
                            &s->patterns, B, a->H, a->D);
@@ -257,37 +301,59 @@ static void sa11_declare(Attention *a, Params *p) { declare(a, p, toeplitz(a), t
 static void sa9_declare(Attention *a, Params *p) { weighted_declare(a, p, 1); }
 static void sa9_heads_declare(Attention *a, Params *p) { weighted_declare(a, p, a->H); }
 
-#define LISA_OP(id, label, text, declare_function) \
-    const AttentionOp id = {                       \
-        .name = label,                             \
-        .summary = text,                           \
-        .needs_grid = true,                        \
-        .state_size = sizeof(Lisa),                \
-        .declare = declare_function,               \
-        .plan = lisa_plan,                         \
-        .forward = lisa_forward,                   \
-        .backward = lisa_backward,                 \
-        .macs = lisa_macs,                         \
-        .path = lisa_path,                         \
-        .weights = lisa_weights,                   \
-    }
-#define WEIGHTED_OP(id, label, text, declare_function) \
-    const AttentionOp id = {                           \
-        .name = label,                                 \
-        .summary = text,                               \
-        .needs_grid = true,                            \
-        .state_size = sizeof(Weighted),                \
-        .declare = declare_function,                   \
-        .plan = weighted_plan,                         \
-        .forward = weighted_forward,                   \
-        .backward = weighted_backward,                 \
-        .macs = weighted_macs,                         \
-        .weights = weighted_weights,                   \
-    }
+#define LISA_OP                 \
+    .needs_grid = true,         \
+    .state_size = sizeof(Lisa), \
+    .plan = lisa_plan,          \
+    .forward = lisa_forward,    \
+    .backward = lisa_backward,  \
+    .macs = lisa_macs,          \
+    .path = lisa_path,          \
+    .weights = lisa_weights
 
-LISA_OP(lisa_op, "lisa", "lightweight structure-aware attention by circular convolutions (LiSA)",
-        lisa_declare);
-LISA_OP(sa10_op, "sa10", "structure-aware attention on q.k, Toeplitz weights (LiSA paper, Eq. 10)", sa10_declare);
-LISA_OP(sa11_op, "sa11", "structure-aware attention on the Hadamard products of q and k (Eq. 11)", sa11_declare);
-WEIGHTED_OP(sa9_op, "sa9", "q.k times a position weight, no softmax (Eq. 9)", sa9_declare);
-WEIGHTED_OP(sa9_heads_op, "sa9-heads", "sa9 with position weights for each head", sa9_heads_declare);
+const AttentionOp lisa_op = {
+    .name = "lisa",
+    .summary = "lightweight structure-aware attention by circular convolutions (LiSA)",
+    .settings = ATTENTION_SETTINGS(&patterns_settings, &lisa_settings),
+    .declare = lisa_declare,
+    LISA_OP,
+};
+
+const AttentionOp sa10_op = {
+    .name = "sa10",
+    .summary = "structure-aware attention on q.k, Toeplitz weights (LiSA paper, Eq. 10)",
+    .settings = ATTENTION_SETTINGS(&patterns_settings),
+    .declare = sa10_declare,
+    LISA_OP,
+};
+
+const AttentionOp sa11_op = {
+    .name = "sa11",
+    .summary = "structure-aware attention on the Hadamard products of q and k (Eq. 11)",
+    .settings = ATTENTION_SETTINGS(&patterns_settings),
+    .declare = sa11_declare,
+    LISA_OP,
+};
+
+#define WEIGHTED_OP                 \
+    .needs_grid = true,             \
+    .state_size = sizeof(Weighted), \
+    .plan = weighted_plan,          \
+    .forward = weighted_forward,    \
+    .backward = weighted_backward,  \
+    .macs = weighted_macs,          \
+    .weights = weighted_weights
+
+const AttentionOp sa9_op = {
+    .name = "sa9",
+    .summary = "q.k times a position weight, no softmax (Eq. 9)",
+    .declare = sa9_declare,
+    WEIGHTED_OP,
+};
+
+const AttentionOp sa9_heads_op = {
+    .name = "sa9-heads",
+    .summary = "sa9 with position weights for each head",
+    .declare = sa9_heads_declare,
+    WEIGHTED_OP,
+};

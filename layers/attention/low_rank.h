@@ -4,6 +4,15 @@
 
 #include "layers/attention/attention.h"
 
+typedef struct {
+    int landmarks; /* to a side of their grid */
+} LandmarksSettings;
+extern const ConfigGroup landmarks_settings;
+
+static inline int landmarks_of(const Attention *a) {
+    return ((const LandmarksSettings *)config_settings(a->settings, &landmarks_settings))->landmarks;
+}
+
 /* Multiply-adds of one image: four products with the tokens, two among the landmarks, and four of L x L in each of six
  * steps. */
 static inline size_t low_rank_macs(const LowRank *s) {

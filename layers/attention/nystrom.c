@@ -9,6 +9,7 @@
  * of the batch.  The original's segments are runs of tokens, and its convolution runs along them with a filter for each
  * head. */
 #include "layers/attention/low_rank.h"
+#include "layers/attention/qkv.h"
 #include "layers/depthwise.h"
 
 typedef struct {
@@ -23,7 +24,7 @@ static int smaller(int a, int b) { return a < b ? a : b; }
 
 static void nystrom_declare(Attention *a, Params *params) {
     Nystrom *s = a->state;
-    int side = a->config.landmarks, M = a->M;
+    int side = landmarks_of(a), M = a->M;
     s->cells = (Cells){a->Hg, a->Wg, smaller(side, a->Hg), smaller(side, a->Wg)};
     s->shape = (LowRank){a->N, s->cells.Lh * s->cells.Lw, a->H, a->D, false};
     qkv_declare(&s->frame, a, params);
@@ -72,6 +73,7 @@ static size_t nystrom_macs(const Attention *a) {
 const AttentionOp nystrom_op = {
     .name = "nystrom",
     .summary = "softmax attention through landmarks, means of cells (Nystromformer)",
+    .settings = ATTENTION_SETTINGS(&landmarks_settings),
     .needs_grid = true,
     .state_size = sizeof(Nystrom),
     .declare = nystrom_declare,

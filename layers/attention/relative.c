@@ -1,31 +1,28 @@
 /* The table of relative positions, and what they share. */
 #include "layers/attention/relative.h"
 
-#include <string.h>
-
-#include "core/die.h"
-
-extern const RelativeKind relative_sincspe, relative_convspe, relative_rope, relative_rope_2d, relative_permute;
-
 static const RelativeKind relative_none = {.name = "none", .summary = "positions only where the embedding says them"};
 
-const RelativeKind *const relative_kinds[] = {
-    &relative_none, &relative_sincspe, &relative_convspe, &relative_rope, &relative_rope_2d, &relative_permute, NULL,
+#define RELATIVE_KINDS(X) X(sincspe) X(convspe) X(rope) X(rope_2d) X(permute)
+
+#define DECLARATION(name) extern const RelativeKind relative_##name;
+#define ROW(name) &relative_##name,
+
+RELATIVE_KINDS(DECLARATION)
+
+const RelativeKind *const relative_kinds[] = {&relative_none, RELATIVE_KINDS(ROW) NULL};
+
+static const ConfigEntry entries[] = {
+    {CONFIG_FIELD(ITEM, RelativeSettings, relative), "none", .section = "attention",
+     .table = (const void *const *)relative_kinds, .noun = "encoding",
+     .help = "Relative positions in linear attention"},
 };
 
-enum { KINDS = sizeof relative_kinds / sizeof *relative_kinds - 1 };
-
-const char *const *relative_names(int *count) {
-    static const char *names[KINDS];
-    for (int i = 0; i < KINDS; i++) names[i] = relative_kinds[i]->name;
-    *count = KINDS;
-    return names;
-}
+const ConfigGroup relative_settings = {CONFIG_GROUP(RelativeSettings, entries)};
 
 void relative_declare(Relative *r, const Attention *a, Params *params, int F) {
-    for (int i = 0; i < KINDS; i++)
-        if (!strcmp(relative_kinds[i]->name, a->config.relative)) r->kind = relative_kinds[i];
-    if (!r->kind) die_usage("relative: unknown encoding '%s'", a->config.relative);
+    const RelativeSettings *settings = config_settings(a->settings, &relative_settings);
+    r->kind = settings ? settings->relative : &relative_none;
     r->F = F;
     if (r->kind->declare) r->kind->declare(r, a, params);
 }

@@ -37,9 +37,12 @@ struct Relative {
     float *common, *common_host; /* [H,D,D] buffer: e of both */
 };
 
-/* The table, NULL-terminated; the names `relative` can take, count in *count. */
+/* The table, NULL-terminated, and the setting that chooses from it; without that, as in a detector, there is none. */
 extern const RelativeKind *const relative_kinds[];
-const char *const *relative_names(int *count);
+typedef struct {
+    const RelativeKind *relative;
+} RelativeSettings;
+extern const ConfigGroup relative_settings;
 
 void relative_declare(Relative *r, const Attention *a, Params *params, int F);
 /* Scratch lives until the caller's plan_release. */

@@ -9,6 +9,7 @@
  * MLP that has a depthwise 3x3 between its linear layers, which is the block's, too. */
 #include "layers/attention/linear_core.h"
 #include "layers/depthwise.h"
+#include "layers/projection.h"
 
 typedef struct {
     Projection qkv, proj;

@@ -9,14 +9,57 @@
  * The variants of the paper's Tables 4 and 8 and Figure 4 differ in the weights or in the groups alone. */
 #include <math.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "core/die.h"
 #include "layers/attention/feature_map.h"
+#include "layers/attention/qkv.h"
+
+/* == Settings ===================================================================================================== */
+
+typedef enum { ALGORITHM_AUTO, ALGORITHM_FIRST } Algorithm; /* from the second on, those of `algorithms` */
+
+typedef struct {
+    int r_max;
+    float tau;
+    Algorithm ripple_algo;
+} RippleSettings;
+
+typedef struct {
+    int ripple_layers;
+} RippleBlocksSettings;
+
+static const ConfigEntry entries[] = {
+    {CONFIG_FIELD(INT, RippleSettings, r_max), "4", .section = "attention", .min = 1, .max = RIPPLE_MAX_GROUPS - 1,
+     .help = "Rings of ripple attention; tokens at this distance and beyond share one weight"},
+    {CONFIG_FIELD(FLOAT, RippleSettings, tau), "0.001", .min = 0, .max = 1,
+     .help = "Stick breaking ends when less than this is left (0: never)"},
+    {CONFIG_FIELD(CHOICE, RippleSettings, ripple_algo), "auto",
+     CONFIG_CHOICES("auto", "dense", "window", "sat", "naive"), .noun = "algorithm",
+     .help = "All four compute the same numbers; auto takes the one expected to be fastest"},
+};
+
+static const ConfigEntry blocks_entries[] = {
+    {CONFIG_FIELD(INT, RippleBlocksSettings, ripple_layers), "9", .section = "attention", .min = 0, .max = 256,
+     .help = "The first so many blocks ripple, the others use linear attention"},
+};
+
+static const ConfigGroup ripple_settings = {CONFIG_GROUP(RippleSettings, entries)};
+/* A detector's encoder ripples in all layers. */
+static const ConfigGroup ripple_blocks_settings = {CONFIG_GROUP(RippleBlocksSettings, blocks_entries)};
+
+static const RippleSettings *settings_of(const Attention *a) { return config_settings(a->settings, &ripple_settings); }
+
+static bool ripples(const Config *settings, int block) {
+    const RippleBlocksSettings *blocks = config_settings(settings, &ripple_blocks_settings);
+    return block < blocks->ripple_layers;
+}
+
+/* == The weights of the groups ==================================================================================== */
 
 typedef enum { WEIGHTS_STICKS, WEIGHTS_SOFTMAX, WEIGHTS_FIXED } Weights;
 typedef enum { RINGS_CAPPED, RINGS_LOG, RINGS_ALL } Rings;
 
+/* In the order of ripple_algo. */
 static const RippleAlgorithm algorithms[] = {RIPPLE_ALGORITHM(dense), RIPPLE_ALGORITHM(window), RIPPLE_ALGORITHM(sat),
                                              RIPPLE_ALGORITHM(naive)};
 enum { ALGORITHMS = sizeof algorithms / sizeof *algorithms };
@@ -25,7 +68,7 @@ typedef struct {
     QkvFrame frame;
     FeatureMap map;
     Weights weights;
-    bool truncate;
+    bool truncate, per_head;
     RippleRings rings;
     const RippleAlgorithm *algorithm;
     int sticks_per_head;
@@ -42,24 +85,24 @@ typedef struct {
 /* Group r begins at distance r, or at 2^(r-1) in the logarithmic variant; the last one has no end. */
 static void rings_set(RippleRings *rings, const Attention *a, Rings kind) {
     int longest = (a->Hg > a->Wg ? a->Hg : a->Wg) - 1;
-    int R = kind == RINGS_ALL ? longest : a->config.r_max;
+    int R = kind == RINGS_ALL ? longest : settings_of(a)->r_max;
     if (kind == RINGS_LOG)
         for (R = 0; 1 << R <= longest; R++) continue;
     if (R >= RIPPLE_MAX_GROUPS)
-        die_usage("%s has no room for %d groups (at most %d): use a smaller grid or r_max", a->op->name, R + 1,
-                  RIPPLE_MAX_GROUPS);
+        config_reject(a->settings, "attn", "%s would need %d rings on a grid of %d x %d, and %d are the most", a->op->name,
+                      R + 1, a->Hg, a->Wg, RIPPLE_MAX_GROUPS);
     rings->Hg = a->Hg;
     rings->Wg = a->Wg;
     rings->G = R + 1;
     for (int r = 0; r <= R; r++) rings->bound[r] = kind == RINGS_LOG && r > 0 ? 1 << (r - 1) : r;
 }
 
-static const RippleAlgorithm *algorithm_choose(const char *name, const RippleRings *rings, int D, int F) {
+static const RippleAlgorithm *algorithm_choose(const Attention *a, const RippleRings *rings, int F) {
     const RippleAlgorithm *best = &algorithms[0];
-    for (int i = 0; i < ALGORITHMS; i++) {
-        if (!strcmp(algorithms[i].name, name)) return &algorithms[i];
-        if (algorithms[i].cost(rings, D, F) < best->cost(rings, D, F)) best = &algorithms[i];
-    }
+    Algorithm asked = settings_of(a)->ripple_algo;
+    if (asked != ALGORITHM_AUTO) return &algorithms[asked - ALGORITHM_FIRST];
+    for (int i = 1; i < ALGORITHMS; i++)
+        if (algorithms[i].cost(rings, a->D, F) < best->cost(rings, a->D, F)) best = &algorithms[i];
     return best;
 }
 
@@ -72,9 +115,10 @@ static void weights_declare(Attention *a, Params *params, Weights weights, Rings
     rings_set(&s->rings, a, kind);
     s->weights = weights;
     s->truncate = truncate;
+    s->per_head = a->detector && a->detector->per_head;
     s->sticks_per_head = weights == WEIGHTS_STICKS ? s->rings.G - 1 : s->rings.G;
     if (!learned(s)) return;
-    int shape[] = {a->H, D, D}, shared = !a->config.per_head;
+    int shape[] = {a->H, D, D}, shared = !s->per_head;
     params_declare(params, &s->wp, &s->dwp, a->prefix, "ripple.proj.weight",
                    a->detector ? INIT_XAVIER_UNIFORM : INIT_TRUNC_NORMAL, true, 3 - shared, shape + shared);
     params_declare(params, &s->bp, &s->dbp, a->prefix, "ripple.proj.bias", INIT_ZEROS, false, 2 - shared,
@@ -88,7 +132,7 @@ static void declare(Attention *a, Params *params, Weights weights, Rings kind, b
     qkv_declare(&s->frame, a, params);
     feature_map_declare(&s->map, a, params);
     weights_declare(a, params, weights, kind, truncate);
-    s->algorithm = algorithm_choose(a->config.ripple_algo, &s->rings, a->D, s->map.F);
+    s->algorithm = algorithm_choose(a, &s->rings, s->map.F);
 }
 
 static size_t row_bytes(const Attention *a, int B) {
@@ -113,7 +157,7 @@ static void rings_follow(const Attention *a) {
 static void ripple_plan(Attention *a, Plan *plan, int B) {
     Ripple *s = a->state;
     rings_follow(a);
-    s->algorithm = algorithm_choose(a->config.ripple_algo, &s->rings, a->D, s->map.F);
+    s->algorithm = algorithm_choose(a, &s->rings, s->map.F);
     PlanMark mark = plan_mark(plan);
     qkv_plan(&s->frame, a, plan, B);
     feature_map_plan(&s->map, a, plan, B);
@@ -139,8 +183,8 @@ static void weights_forward(const Ripple *s, const Attention *a, int B) {
     else if (s->weights == WEIGHTS_SOFTMAX)
         softmax_weights_forward(s->alpha, qkv, s->wp, s->bp, s->sticks, n, a->H, a->D, s->rings.G);
     else
-        (a->config.per_head ? stick_breaking_heads_forward : stick_breaking_forward)(
-            s->alpha, s->o, qkv, s->wp, s->bp, s->sticks, n, a->H, a->D, s->sticks_per_head, a->config.tau,
+        (s->per_head ? stick_breaking_heads_forward : stick_breaking_forward)(
+            s->alpha, s->o, qkv, s->wp, s->bp, s->sticks, n, a->H, a->D, s->sticks_per_head, settings_of(a)->tau,
             s->truncate);
 }
 
@@ -152,9 +196,9 @@ static void weights_backward(const Ripple *s, const Attention *a, int B) {
         softmax_weights_backward(s->frame.dqkv, s->dwp, s->dbp, s->dsticks, s->dalpha, s->alpha, qkv, s->wp, s->bp,
                                  s->sticks, n, a->H, a->D, s->rings.G);
     else
-        (a->config.per_head ? stick_breaking_heads_backward : stick_breaking_backward)(
+        (s->per_head ? stick_breaking_heads_backward : stick_breaking_backward)(
             s->frame.dqkv, s->dwp, s->dbp, s->dsticks, s->dalpha, s->alpha, s->o, qkv, s->wp, s->bp, s->sticks, n, a->H,
-            a->D, s->sticks_per_head, a->config.tau, s->truncate);
+            a->D, s->sticks_per_head, settings_of(a)->tau, s->truncate);
 }
 
 static void ripple_draw(const Attention *a, uint64_t seed, uint32_t step) {
@@ -264,10 +308,6 @@ static double ripple_divergence(const Attention *a, int B) {
     return sum / (double)(rows * (size_t)B);
 }
 
-static const char *ripple_in_block(const AttentionConfig *config, int block) {
-    return block < config->ripple_layers ? config->attn : "linear";
-}
-
 static void ripple_declare(Attention *a, Params *p) { declare(a, p, WEIGHTS_STICKS, RINGS_CAPPED, false); }
 static void fixed_declare(Attention *a, Params *p) { declare(a, p, WEIGHTS_FIXED, RINGS_CAPPED, false); }
 static void softmax_weights_declare(Attention *a, Params *p) { declare(a, p, WEIGHTS_SOFTMAX, RINGS_CAPPED, false); }
@@ -275,15 +315,23 @@ static void truncated_declare(Attention *a, Params *p) { declare(a, p, WEIGHTS_S
 static void log_declare(Attention *a, Params *p) { declare(a, p, WEIGHTS_STICKS, RINGS_LOG, false); }
 static void dense_declare(Attention *a, Params *p) { declare(a, p, WEIGHTS_STICKS, RINGS_ALL, false); }
 
+extern const AttentionOp linear_op, softmax_op;
+
 #define RIPPLE_OP(id, label, text, declare_function, mask)                                                      \
+    extern const AttentionOp id;                                                                                \
+    static const AttentionOp *id##_in_block(const Config *settings, int block) {                                \
+        return ripples(settings, block) ? &id : &linear_op;                                                     \
+    }                                                                                                           \
     const AttentionOp id = {                                                                                    \
         .name = label,                                                                                          \
         .summary = text,                                                                                        \
+        .settings = ATTENTION_SETTINGS(&feature_map_settings, &ripple_settings),                \
+        .grid_settings = ATTENTION_SETTINGS(&ripple_blocks_settings),                           \
         .needs_grid = true,                                                                                     \
         .needs_positive = true,                                                                                 \
         .takes_mask = mask,                                                                                     \
         .state_size = sizeof(Ripple),                                                                           \
-        .in_block = ripple_in_block,                                                                            \
+        .in_block = id##_in_block,                                                                              \
         .declare = declare_function,                                                                            \
         .plan = ripple_plan,                                                                                    \
         .draw = ripple_draw,                                                                                    \
@@ -351,13 +399,16 @@ static size_t explicit_macs(const Attention *a) {
     return qkv_macs(&s->frame, a) + weights_macs(a) + 2 * (size_t)a->N * (size_t)a->N * (size_t)a->M;
 }
 
-static const char *explicit_in_block(const AttentionConfig *config, int block) {
-    return block < config->ripple_layers ? config->attn : "softmax";
+extern const AttentionOp ripple_explicit_softmax_op;
+static const AttentionOp *explicit_in_block(const Config *settings, int block) {
+    return ripples(settings, block) ? &ripple_explicit_softmax_op : &softmax_op;
 }
 
 const AttentionOp ripple_explicit_softmax_op = {
     .name = "ripple-explicit-softmax",
     .summary = "softmax inside each ring, rings mixed as in ripple: for small grids",
+    .settings = ATTENTION_SETTINGS(&ripple_settings),
+    .grid_settings = ATTENTION_SETTINGS(&ripple_blocks_settings),
     .needs_grid = true,
     .state_size = sizeof(Ripple),
     .in_block = explicit_in_block,

@@ -11,7 +11,7 @@
  * not kept, come first, and steps 4 and 5 cost a D-th.  Each head has its own k and v, H1, H2 and G [T,...], P1 and I
  * [D,D] are shared: the LiSA paper's 8.23 M parameters say so (8.236 M).  As published, Wqkv has no bias, P1 and I
  * learn, and I starts as one.  Its lengths are sqrt(|z|^2 + 1e-6); here they are |z|, 1e-6 at least. */
-#include "layers/attention/attention.h"
+#include "layers/attention/qkv.h"
 
 typedef struct {
     QkvFrame frame;

@@ -7,10 +7,22 @@
  * dropout. */
 #include <math.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "core/die.h"
-#include "layers/attention/attention.h"
+#include "layers/attention/qkv.h"
+
+typedef enum { RPE_NONE, RPE_SHARED, RPE_HEADS } Rpe;
+
+typedef struct {
+    Rpe rpe;
+} RpeSettings;
+
+static const ConfigEntry entries[] = {
+    {CONFIG_FIELD(CHOICE, RpeSettings, rpe), "none", CONFIG_CHOICES("none", "shared", "heads"), .section = "attention",
+     .help = "Relative position bias of softmax attention: one table for all heads, or one for each"},
+};
+
+static const ConfigGroup rpe_settings = {CONFIG_GROUP(RpeSettings, entries)};
 
 typedef struct {
     QkvFrame frame;
@@ -22,26 +34,26 @@ typedef struct {
 
 static void softmax_declare(Attention *a, Params *params) {
     Softmax *s = a->state;
-    const char *rpe = a->config.rpe ? a->config.rpe : "none";
-    bool shared = !strcmp(rpe, "shared"), heads = !strcmp(rpe, "heads");
+    const RpeSettings *settings = config_settings(a->settings, &rpe_settings);
+    Rpe rpe = settings && !a->detector ? settings->rpe : RPE_NONE;
     qkv_declare(&s->frame, a, params);
-    s->bias = (RelativeBias){a->Hg, a->Wg, a->N - a->Hg * a->Wg, shared ? 1 : a->H};
-    s->has_table = shared || heads;
+    s->bias = (RelativeBias){a->Hg, a->Wg, a->N - a->Hg * a->Wg, rpe == RPE_SHARED ? 1 : a->H};
+    s->has_table = rpe != RPE_NONE;
     if (!s->has_table) return;
     params_declare(params, &s->table, &s->dtable, a->prefix, "rpe.weight", INIT_TRUNC_NORMAL, false, 3,
                    (int[]){s->bias.tables, 2 * a->Hg - 1, 2 * a->Wg - 1});
     params_on_grid(params, (ParamGrid){1, 2, 0, 2 * a->Hg - 1, 2 * a->Wg - 1});
 }
 
+/* In a detector. */
 static MaskedAttention masked(const Attention *a, int B) {
     return (MaskedAttention){.B = B, .H = a->H, .D = a->D, .Q = a->N, .h = a->Hg, .w = a->Wg, .q_row = 3 * a->M,
-                             .kv_row = 3 * a->M, .cells = a->cells, .dropout = a->dropout};
+                             .kv_row = 3 * a->M, .cells = a->detector->cells, .dropout = a->detector->dropout};
 }
 
 static size_t softmax_workspace(const Attention *a, int B) {
     const Softmax *s = a->state;
-    MaskedAttention shape = masked(a, B);
-    if (a->detector) return masked_attention_workspace(&shape);
+    if (a->detector) return masked_attention_workspace((MaskedAttention[]){masked(a, B)});
     return s->has_table ? biased_attention_workspace(&s->bias, a->D) : softmax_attention_workspace(a->N, a->D);
 }
 
@@ -57,10 +69,9 @@ static void softmax_plan(Attention *a, Plan *plan, int B) {
 static void softmax_forward(const Attention *a, real *y, const real *x, int B) {
     const Softmax *s = a->state;
     const real *q = s->frame.qkv_act, *k = q + a->M, *v = k + a->M;
-    MaskedAttention shape = masked(a, B);
     qkv_forward_in(&s->frame, a, x, B);
     if (a->detector)
-        masked_attention_forward(s->frame.mix, s->lse, q, k, v, NULL, &shape);
+        masked_attention_forward(s->frame.mix, s->lse, q, k, v, NULL, (MaskedAttention[]){masked(a, B)});
     else if (s->has_table)
         biased_attention_forward(s->frame.mix, s->lse, s->frame.qkv_act, s->table, &s->bias, B, a->H, a->D);
     else
@@ -72,10 +83,10 @@ static void softmax_backward(const Attention *a, real *dx, const real *dy, const
     const Softmax *s = a->state;
     const real *q = s->frame.qkv_act, *k = q + a->M, *v = k + a->M;
     real *dq = s->frame.dqkv, *dk = dq + a->M, *dv = dk + a->M;
-    MaskedAttention shape = masked(a, B);
     qkv_backward_out(&s->frame, a, dy, B);
     if (a->detector)
-        masked_attention_backward(dq, dk, dv, NULL, s->frame.dmix, s->frame.mix, s->lse, q, k, v, NULL, &shape);
+        masked_attention_backward(dq, dk, dv, NULL, s->frame.dmix, s->frame.mix, s->lse, q, k, v, NULL,
+                                  (MaskedAttention[]){masked(a, B)});
     else if (s->has_table)
         biased_attention_backward(s->frame.dqkv, s->dtable, s->frame.dmix, s->frame.mix, s->lse, s->frame.qkv_act,
                                   s->table, &s->bias, B, a->H, a->D);
@@ -109,7 +120,7 @@ static void softmax_weights(const Attention *a, float *weights, int b, int head,
 const AttentionOp softmax_op = {
     .name = "softmax",
     .summary = "scaled dot-product attention (DeiT)",
-    .takes_rpe = true,
+    .grid_settings = ATTENTION_SETTINGS(&rpe_settings),
     .takes_mask = true,
     .state_size = sizeof(Softmax),
     .declare = softmax_declare,

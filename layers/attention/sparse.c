@@ -9,10 +9,37 @@
  * sparse_heads: blocks take A and B by turns (alternate), every head sees both (union), or the first half of the heads
  * sees A and the others B (split). */
 #include <stdlib.h>
-#include <string.h>
 
 #include "core/die.h"
-#include "layers/attention/attention.h"
+#include "layers/attention/qkv.h"
+
+typedef enum { SETS_ALTERNATE, SETS_UNION, SETS_SPLIT } Sets;
+
+typedef struct {
+    Sets sparse_heads;
+    int sparse_stride;
+} SparseSettings;
+
+typedef struct {
+    int sparse_c;
+} SparseFixedSettings;
+
+static const ConfigEntry entries[] = {
+    {CONFIG_FIELD(CHOICE, SparseSettings, sparse_heads), "alternate", CONFIG_CHOICES("alternate", "union", "split"),
+     .section = "attention",
+     .help = "How sparse attention uses its two sets of keys: by turns in the blocks, both in every head, or each in "
+             "half of the heads"},
+    {CONFIG_FIELD(INT, SparseSettings, sparse_stride), "0", .min = 0, .max = 1e6,
+     .help = "Tokens in a row or block of sparse attention (0: the grid's width)"},
+};
+
+static const ConfigEntry fixed_entries[] = {
+    {CONFIG_FIELD(INT, SparseFixedSettings, sparse_c), "2", .section = "attention", .min = 1, .max = 1e6,
+     .help = "Tokens at the end of a block of sparse-fixed that all others see"},
+};
+
+static const ConfigGroup sparse_settings = {CONFIG_GROUP(SparseSettings, entries)};
+static const ConfigGroup sparse_fixed_settings = {CONFIG_GROUP(SparseFixedSettings, fixed_entries)};
 
 typedef struct {
     QkvFrame frame;
@@ -20,21 +47,47 @@ typedef struct {
     float *lse; /* [B,H,N] */
 } Sparse;
 
+static const SparseSettings *settings_of(const Attention *a) { return config_settings(a->settings, &sparse_settings); }
+
+static int stride_of(const Attention *a) {
+    int stride = settings_of(a)->sparse_stride;
+    return stride ? stride : a->Wg;
+}
+
+static int summary_of(const Attention *a) {
+    return ((const SparseFixedSettings *)config_settings(a->settings, &sparse_fixed_settings))->sparse_c;
+}
+
+static void sparse_check(const Attention *a) {
+    int l = stride_of(a);
+    if (l > a->N)
+        config_reject(a->settings, "sparse_stride", "%d is more than the %d tokens: use %d at most, or 0", l, a->N,
+                      a->N);
+    if (settings_of(a)->sparse_heads == SETS_SPLIT && a->H < 2)
+        config_reject(a->settings, "sparse_heads", "split shares out the heads, and there is one: use two heads, or "
+                      "union");
+}
+
+static void fixed_check(const Attention *a) {
+    int l = stride_of(a), c = summary_of(a);
+    sparse_check(a);
+    if (c > l)
+        config_reject(a->settings, "sparse_c", "%d is more than the %d tokens of a block: use %d at most", c, l, l);
+}
+
 static void sparse_declare(Attention *a, Params *params, bool fixed) {
     Sparse *s = a->state;
-    const AttentionConfig *c = &a->config;
-    int l = c->sparse_stride ? c->sparse_stride : a->Wg, H = a->H;
-    if (l > a->N) die_usage("sparse_stride %d is more than the %d tokens: use %d at most, or 0", l, a->N, a->N);
-    if (fixed && c->sparse_c > l)
-        die_usage("sparse_c %d is more than the %d tokens of a block: use %d at most", c->sparse_c, l, l);
-    s->pattern = (SparsePattern){.fixed = fixed, .stride = l, .summary = fixed ? c->sparse_c : 1};
-    if (!strcmp(c->sparse_heads, "union")) {
+    int H = a->H;
+    s->pattern = (SparsePattern){.fixed = fixed, .stride = stride_of(a), .summary = fixed ? summary_of(a) : 1};
+    switch (settings_of(a)->sparse_heads) {
+    case SETS_UNION:
         s->pattern.first = s->pattern.second = H;
-    } else if (!strcmp(c->sparse_heads, "split")) {
-        if (H < 2) die_usage("sparse_heads split shares out the heads, and there is one: use two heads, or union");
+        break;
+    case SETS_SPLIT:
         s->pattern.first = (H + 1) / 2;
         s->pattern.second = H / 2;
-    } else {
+        break;
+    case SETS_ALTERNATE:
         s->pattern.first = a->block % 2 == 0 ? H : 0;
         s->pattern.second = H - s->pattern.first;
     }
@@ -93,21 +146,29 @@ static void sparse_weights(const Attention *a, float *weights, int b, int head, 
     for (int m = 0; m < a->N; m++) weights[m] /= sum;
 }
 
-#define SPARSE_OP(id, label, text, declare_function)  \
-    const AttentionOp id = {                          \
-        .name = label,                                \
-        .summary = text,                              \
-        .needs_grid = true,                           \
-        .state_size = sizeof(Sparse),                 \
-        .declare = declare_function,                  \
-        .plan = sparse_plan,                          \
-        .forward = sparse_forward,                    \
-        .backward = sparse_backward,                  \
-        .macs = sparse_macs,                          \
-        .weights = sparse_weights,                    \
-    }
+#define SPARSE_OP                   \
+    .needs_grid = true,             \
+    .state_size = sizeof(Sparse),   \
+    .plan = sparse_plan,            \
+    .forward = sparse_forward,      \
+    .backward = sparse_backward,    \
+    .macs = sparse_macs,            \
+    .weights = sparse_weights
 
-SPARSE_OP(sparse_strided_op, "sparse-strided",
-          "softmax over neighbouring tokens and the own column (Sparse Transformers)", strided_declare);
-SPARSE_OP(sparse_fixed_op, "sparse-fixed",
-          "softmax over the own block and all blocks' ends (Sparse Transformers)", fixed_declare);
+const AttentionOp sparse_strided_op = {
+    .name = "sparse-strided",
+    .summary = "softmax over neighbouring tokens and the own column (Sparse Transformers)",
+    .settings = ATTENTION_SETTINGS(&sparse_settings),
+    .check = sparse_check,
+    .declare = strided_declare,
+    SPARSE_OP,
+};
+
+const AttentionOp sparse_fixed_op = {
+    .name = "sparse-fixed",
+    .summary = "softmax over the own block and all blocks' ends (Sparse Transformers)",
+    .settings = ATTENTION_SETTINGS(&sparse_settings, &sparse_fixed_settings),
+    .check = fixed_check,
+    .declare = fixed_declare,
+    SPARSE_OP,
+};

@@ -1,0 +1,113 @@
+#include "layers/attention/attention.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/die.h"
+#include "layers/attention/feature_map.h"
+
+/* == Settings ===================================================================================================== */
+
+enum { OWNERS_SIZE = 512, GROUPS_MOST = 64 };
+
+static bool lists(const ConfigGroup *const *groups, const ConfigGroup *group) {
+    for (; groups && *groups; groups++)
+        if (*groups == group) return true;
+    return false;
+}
+
+/* "ripple, ripple-fixed": the operators that read the group.  Kept for good. */
+static const char *owners_of(const ConfigGroup *group, bool detector) {
+    static struct {
+        const ConfigGroup *group;
+        char text[OWNERS_SIZE];
+    } known[GROUPS_MOST][2];
+    int i = 0;
+    while (known[i][detector].group && known[i][detector].group != group && i < GROUPS_MOST - 1) i++;
+    char *text = known[i][detector].text;
+    if (known[i][detector].group == group) return text;
+    known[i][detector].group = group;
+    for (int op = 0; attention_operators[op]; op++) {
+        const AttentionOp *o = attention_operators[op];
+        if ((detector && !o->takes_mask) || !(lists(o->settings, group) || lists(o->grid_settings, group))) continue;
+        size_t used = strlen(text);
+        snprintf(text + used, OWNERS_SIZE - used, "%s%s", used ? ", " : "", o->name);
+    }
+    return text;
+}
+
+void attention_add_settings(Config *config, bool detector) {
+    for (int op = 0; attention_operators[op]; op++) {
+        const AttentionOp *o = attention_operators[op];
+        if (detector && !o->takes_mask) continue;
+        for (const ConfigGroup *const *g = o->settings; g && *g; g++)
+            config_add_for(config, *g, "attn", owners_of(*g, detector));
+        for (const ConfigGroup *const *g = detector ? NULL : o->grid_settings; g && *g; g++)
+            config_add_for(config, *g, "attn", owners_of(*g, detector));
+    }
+}
+
+void attention_use_settings(Config *config, const AttentionOp *op) {
+    for (const ConfigGroup *const *g = op->settings; g && *g; g++) config_use(config, *g);
+    for (const ConfigGroup *const *g = op->grid_settings; g && *g; g++) config_use(config, *g);
+}
+
+/* == One block ==================================================================================================== */
+
+int attention_class_block(const AttentionOp *op, const Config *settings) {
+    return op->class_block ? op->class_block(settings) : 0;
+}
+
+static void set_width(Attention *a, int M, int heads) {
+    if (M % heads) config_reject(a->settings, "heads", "%d does not divide dim %d", heads, M);
+    a->M = M;
+    a->H = heads;
+    a->D = M / heads;
+    a->state = xcalloc(1, a->op->state_size, "attention");
+}
+
+/* What the operator cannot take of the settings that every operator has. */
+static void check(const Attention *a, bool class_token) {
+    const FeatureMapSettings *features = config_settings(a->settings, &feature_map_settings);
+    if (a->op->needs_grid && class_token)
+        config_reject(a->settings, "pool", "attn %s has no place for a class token: use pool gap", a->op->name);
+    if (a->op->needs_positive && features->feature_map->negative)
+        config_reject(a->settings, "feature_map", "attn %s cannot weigh features that may be negative, as those of %s",
+                      a->op->name, features->feature_map->name);
+    if (a->op->check) a->op->check(a);
+}
+
+void attention_create(Attention *a, const AttentionOp *op, const Config *settings, const char *prefix, int block,
+                      int Hg, int Wg, bool class_token, int M, int heads) {
+    *a = (Attention){.op = op->in_block ? op->in_block(settings, block) : op,
+                     .settings = settings,
+                     .block = block,
+                     .N = Hg * Wg + class_token,
+                     .Hg = Hg,
+                     .Wg = Wg,
+                     .qkv_bias = !op->no_qkv_bias};
+    snprintf(a->prefix, sizeof a->prefix, "%.40sattn.", prefix);
+    set_width(a, M, heads);
+    check(a, class_token);
+}
+
+void attention_create_detector(Attention *a, const AttentionOp *op, const Config *settings, const DetectorFrame *frame,
+                               int layer, int M, int heads) {
+    *a = (Attention){.op = op, .settings = settings, .block = layer, .qkv_bias = true, .detector = frame};
+    snprintf(a->prefix, sizeof a->prefix, "transformer.encoder.layers.%d.self_attn.", layer);
+    attention_set_grid(a, 1, 1);
+    set_width(a, M, heads);
+    check(a, false);
+}
+
+void attention_set_grid(Attention *a, int Hg, int Wg) {
+    a->Hg = Hg;
+    a->Wg = Wg;
+    a->N = Hg * Wg;
+}
+
+void attention_destroy(Attention *a) {
+    free(a->state);
+    *a = (Attention){0};
+}

@@ -1,0 +1,81 @@
+#include "layers/attention/qkv.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+#include "core/die.h"
+
+void qkv_declare(QkvFrame *f, const Attention *a, Params *params) {
+    if (a->detector) {
+        projection_declare_as(&f->qkv, params, a->prefix, "in_proj_", a->M, 3 * a->M, INIT_XAVIER_UNIFORM, INIT_ZEROS);
+        projection_declare_as(&f->proj, params, a->prefix, "out_proj.", a->M, a->M, INIT_XAVIER_UNIFORM, INIT_ZEROS);
+        return;
+    }
+    (a->qkv_bias ? projection_declare : projection_declare_weight)(&f->qkv, params, a->prefix, "qkv", a->M, 3 * a->M);
+    projection_declare(&f->proj, params, a->prefix, "proj", a->M, a->M);
+}
+
+void qkv_plan(QkvFrame *f, const Attention *a, Plan *plan, int B) {
+    size_t bytes = (size_t)B * (size_t)a->N * (size_t)a->M * sizeof(real);
+    plan_keep(plan, a->prefix, "qkv", &f->qkv_act, 3 * bytes);
+    plan_keep(plan, a->prefix, "mix", &f->mix, bytes);
+    if (a->detector) plan_borrow(plan, a->prefix, "with_pos", &f->with_pos, bytes);
+    if (plan->training) {
+        plan_borrow(plan, a->prefix, "dqkv", &f->dqkv, 3 * bytes);
+        plan_borrow(plan, a->prefix, "dmix", &f->dmix, bytes);
+    }
+}
+
+static size_t tokens_of(const Attention *a, int B) { return (size_t)B * (size_t)a->N; }
+
+void qkv_forward_in(const QkvFrame *f, const Attention *a, const real *x, int B) {
+    size_t n = tokens_of(a, B), two = 2 * (size_t)a->M, M = (size_t)a->M;
+    if (!a->detector) {
+        projection_forward(&f->qkv, f->qkv_act, x, n);
+        return;
+    }
+    add_forward(f->with_pos, x, a->detector->pos, n * M);
+    linear_forward_rows(f->qkv_act, 3 * a->M, f->with_pos, f->qkv.w, f->qkv.b, n, a->M, 2 * a->M);
+    linear_forward_rows(f->qkv_act + two, 3 * a->M, x, f->qkv.w + two * M, f->qkv.b + two, n, a->M, a->M);
+}
+
+void qkv_forward_out(const QkvFrame *f, const Attention *a, real *y, int B) {
+    projection_forward(&f->proj, y, f->mix, tokens_of(a, B));
+}
+
+void qkv_backward_out(const QkvFrame *f, const Attention *a, const real *dy, int B) {
+    projection_backward(&f->proj, f->dmix, dy, f->mix, tokens_of(a, B));
+}
+
+void qkv_backward_in(const QkvFrame *f, const Attention *a, real *dx, const real *x, int B) {
+    size_t n = tokens_of(a, B), two = 2 * (size_t)a->M, M = (size_t)a->M;
+    if (!a->detector) {
+        projection_backward(&f->qkv, dx, f->dqkv, x, n);
+        return;
+    }
+    add_forward(f->with_pos, x, a->detector->pos, n * M);
+    linear_backward_input(dx, f->dqkv, f->qkv.w, n, a->M, 3 * a->M);
+    linear_backward_weight_rows(f->qkv.dw, f->qkv.db, f->dqkv, 3 * a->M, f->with_pos, n, a->M, 2 * a->M);
+    linear_backward_weight_rows(f->qkv.dw + two * M, f->qkv.db + two, f->dqkv + two, 3 * a->M, x, n, a->M, a->M);
+}
+
+size_t qkv_macs(const QkvFrame *f, const Attention *a) {
+    return projection_macs(&f->qkv, (size_t)a->N) + projection_macs(&f->proj, (size_t)a->N);
+}
+
+void qkv_softmax_row(const QkvFrame *f, const Attention *a, float *weights, int b, int head, int query) {
+    size_t row = 3 * (size_t)a->M;
+    float *qkv = xcalloc((size_t)a->N, row * sizeof *qkv, "attention picture");
+    float scale = 1 / sqrtf((float)a->D), sum = 0, largest = -INFINITY;
+    real_download(qkv, f->qkv_act + (size_t)b * (size_t)a->N * row, (size_t)a->N * row);
+    const float *q = qkv + (size_t)query * row + (size_t)(head * a->D);
+    for (int m = 0; m < a->N; m++) {
+        const float *k = qkv + (size_t)m * row + (size_t)(a->M + head * a->D);
+        weights[m] = 0;
+        for (int d = 0; d < a->D; d++) weights[m] += scale * q[d] * k[d];
+        if (weights[m] > largest) largest = weights[m];
+    }
+    for (int m = 0; m < a->N; m++) sum += weights[m] = expf(weights[m] - largest);
+    for (int m = 0; m < a->N; m++) weights[m] /= sum;
+    free(qkv);
+}

@@ -1,0 +1,35 @@
+/* Models for tests are made from settings, as programs make them. */
+#ifndef VIT_TESTS_SETTINGS_H
+#define VIT_TESTS_SETTINGS_H
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "core/config.h"
+#include "core/safetensors.h"
+
+static inline void settings_put(Config *config, const char *name, const char *value) {
+    char error[512];
+    if (!config_try_set(config, name, value, "test", error, sizeof error)) fail_msg("%s", error);
+}
+
+/* "name = value" lines. */
+static inline void settings_read(Config *config, const char *text) {
+    char error[512];
+    if (!config_try_text(config, text, strlen(text), "test", error, sizeof error)) fail_msg("%s", error);
+}
+
+/* What a fixture's metadata says of the settings of this config. */
+static inline void settings_of_fixture(Config *config, const SafeTensors *file) {
+    for (int i = 0; i < config->count; i++) {
+        const char *value = safetensors_metadata(file, config_name(config, i));
+        if (value) settings_put(config, config_name(config, i), value);
+    }
+}
+
+#endif
