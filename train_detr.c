@@ -26,8 +26,6 @@
 #include "layers/attention/feature_map.h"
 #include "layers/detr.h"
 
-enum { ERROR_SIZE = 512 };
-
 /* == Settings ===================================================================================================== */
 
 /* Files that modes of this program write. */
@@ -240,15 +238,6 @@ static void data_open(Run *run, bool train) {
 
 /* == The model ==================================================================================================== */
 
-/* Two learning rates, and weight decay for everything: core/params knows each tensor's. */
-static void set_groups(Run *run) {
-    Params *params = &run->detr.model.params;
-    for (int i = 0; i < params->count; i++) {
-        params->items[i].decay = true;
-        params->items[i].slow = params->items[i].offset < run->detr.backbone_floats;
-    }
-}
-
 /* What the learning rate of the backbone is a multiple of. */
 static float slow_rate(const Run *run) { return run->schedule->lr > 0 ? run->backbone->lr_backbone / run->schedule->lr : 0; }
 
@@ -270,7 +259,9 @@ static void model_open(Run *run, int images, int H, int W, bool training) {
         detr_draw(detr, t->s->seed, 0, 0);
     }
     detr_fold(detr);
-    set_groups(run);
+    /* Two learning rates, and weight decay for everything: core/params knows each tensor's. */
+    params_decay_from(&detr->model.params, 0);
+    params_slow_below(&detr->model.params, detr->backbone_floats);
 }
 
 static void buffers_open(Run *run, int images, int most_targets, bool training) {
@@ -438,7 +429,7 @@ static double evaluate(void *context) {
     Run *run = context;
     Model *model = &run->detr.model;
     CocoResults own = {0}, *results = run->results ? run->results : &own;
-    char error[FILE_ERROR];
+    Error error;
     size_t n = (size_t)run->val.coco.image_count * (size_t)run->model->queries * FOUND_NUMBERS;
     double *found = xcalloc(n, sizeof *found, "detections");
     if (model->params.ema) view(run, model->params.ema);
@@ -449,8 +440,8 @@ static double evaluate(void *context) {
     if (!run->training.stopping) {
         gather_found(found, n);
         list_found(results, run, found);
-        if (!coco_eval(run->found, NULL, &run->val.coco, results->detections, results->count, NULL, error))
-            die("%s: %s", run->val.name, error);
+        if (!coco_eval(run->found, NULL, &run->val.coco, results->detections, results->count, NULL, &error))
+            die("%s: %s", run->val.name, error.text);
     }
     free(found);
     coco_results_free(&own);
@@ -554,7 +545,7 @@ static void mode_eval(void *context) {
     CocoResults results = {0};
     const char *path = run->outputs->results;
     int at_once = run->looks->eval_batch;
-    char error[FILE_ERROR];
+    Error error;
     run->results = &results;
     data_open(run, false);
     model_open(run, at_once, run->shorter, run->longer, false);
@@ -563,7 +554,7 @@ static void mode_eval(void *context) {
     if (distributed_rank() > 0) return;
     progress_show(true, "%d validation images of %s, %d at a time", run->val.coco.image_count, run->val.name, at_once);
     print_numbers(run->found);
-    if (*path && !coco_results_write(path, &results, error)) die("%s: %s", path, error);
+    if (*path && !coco_results_write(path, &results, &error)) die("%s: %s", path, error.text);
     if (*path) printf("%s: %zu detections\n", path, results.count);
     coco_results_free(&results);
 }
@@ -601,7 +592,6 @@ static void bench_batch(void *context, bool training) {
     Detr *detr = &run->detr;
     DetectionPart part = run->bench;
     StepLoss loss = {0};
-    DetectionSet statistics = {.mean = {0.485f, 0.456f, 0.406f}, .std = {0.229f, 0.224f, 0.225f}};
     int begin, end;
     training_share(&run->training, &begin, &end);
     model_set_training(&detr->model, training);
@@ -609,8 +599,7 @@ static void bench_batch(void *context, bool training) {
     for (int next = begin; next < end; next += part.n) {
         part.n = end - next < run->bench.n ? end - next : run->bench.n;
         part.position = next;
-        detr_load(detr, part.pixels, &part.size[0][0], statistics.mean, statistics.std, part.n, part.height,
-                  part.width);
+        detr_load(detr, part.pixels, &part.size[0][0], imagenet_mean, imagenet_std, part.n, part.height, part.width);
         if (training) {
             micro_step(run, &part, run->training.s->batch_size * BENCH_BOXES, next + part.n == end, &loss);
         } else {
@@ -655,31 +644,20 @@ static void mode_bench(void *context) {
 
 /* Names of the checkpoint's categories, those of the data, or none. */
 static void names_open(Run *run) {
-    SafeTensors st;
-    char error[ERROR_SIZE];
-    int id = 0;
+    static ClassNames names; /* run->names points into it */
+    run_folder_classes(&names, run->training.s->init);
     run->names = xcalloc((size_t)run->model->num_classes, sizeof *run->names, "names of categories");
-    if (!safetensors_open(&st, run->training.s->init, error, sizeof error)) die("%s", error);
-    const char *text = safetensors_metadata(&st, "vit.c.classes");
-    char *copy = text ? strdup(text) : NULL; /* the names point into it */
-    safetensors_close(&st);
-    for (char *line = copy; line && *line && id < run->model->num_classes; id++) {
-        char *end = strchr(line, '\n');
-        if (end) *end = 0;
-        run->names[id] = line;
-        line = end ? end + 1 : NULL;
-    }
-    for (; id < run->model->num_classes; id++) run->names[id] = "";
+    for (int id = 0; id < run->model->num_classes; id++) run->names[id] = id < names.count ? names.at[id] : "";
 }
 
 /* A table of the one picture, for drawing. */
 static void predicted_coco(const Run *run, Coco *coco, const char *name, int width, int height) {
-    char error[FILE_ERROR];
+    Error error;
     *coco = (Coco){.image_count = 0};
     coco_add_image(coco, 1, name, width, height);
     for (int id = 0; id < run->model->num_classes; id++)
         if (*run->names[id]) coco_add_category(coco, id, run->names[id]);
-    if (!coco_finish(coco, error)) die("%s: %s", name, error);
+    if (!coco_finish(coco, &error)) die("%s: %s", name, error.text);
 }
 
 static void print_detections(const Run *run, const char *name, const CocoDetection *detections, int count) {
@@ -704,7 +682,7 @@ static void draw_picture(const Run *run, const ImagePart *picture, const char *n
     int longer = picture->height > picture->width ? picture->height : picture->width;
     int times = longer < 512 ? 512 / longer : 1;
     Image image = {picture->height * times, picture->width * times, NULL};
-    char error[FILE_ERROR];
+    Error error;
     Coco coco;
     image.pixels = xcalloc((size_t)image.height * (size_t)image.width * 3, 1, "a picture");
     draw_enlarged(&image, picture->pixels, times);
@@ -712,29 +690,29 @@ static void draw_picture(const Run *run, const ImagePart *picture, const char *n
         for (int side = 0; side < 4; side++) detections[i].box[side] *= times;
     predicted_coco(run, &coco, name, image.width, image.height);
     draw_detections(&image, detections, count, (double)run->looks->draw_score, &coco);
-    if (!image_write_png(run->outputs->draw, image.pixels, image.height, image.width, error))
-        die("%s: %s", run->outputs->draw, error);
+    if (!image_write_png(run->outputs->draw, image.pixels, image.height, image.width, &error))
+        die("%s: %s", run->outputs->draw, error.text);
     coco_close(&coco);
     free(image.pixels);
 }
 
 /* A file, or val:INDEX. */
 static void read_picture(Run *run, const char *name, TransformScratch *scratch, ImagePart *picture) {
-    char error[FILE_ERROR], *end;
+    char *end;
+    Error error;
     if (strncmp(name, "val:", 4)) {
-        if (!detection_picture_read(name, false, scratch, picture, error)) die("%s: %s", name, error);
+        if (!detection_picture_read(name, false, scratch, picture, &error)) die("%s: %s", name, error.text);
         return;
     }
     unsigned long long index = strtoull(name + 4, &end, 10);
     if (!run->val.coco.image_count) detection_set_open(&run->val, run->data, false, run->training.s->seed);
     if (end == name + 4 || *end || index >= (unsigned long long)run->val.coco.image_count)
         die_usage("--predict %s: expected val:INDEX with an index below %d", name, run->val.coco.image_count);
-    if (!detection_set_read(&run->val, (int)index, false, scratch, picture, error)) die("%s: %s", name, error);
+    if (!detection_set_read(&run->val, (int)index, false, scratch, picture, &error)) die("%s: %s", name, error.text);
 }
 
 static void predict(Run *run, const char *name, TransformScratch *scratch, uint8_t *pixels, CocoDetection *detections) {
     int Q = run->model->queries;
-    static const float mean[3] = {0.485f, 0.456f, 0.406f}, std[3] = {0.229f, 0.224f, 0.225f};
     ImagePart picture;
     read_picture(run, name, scratch, &picture);
     DetectionDraw draw = detection_resize(picture.width, picture.height, run->augment->eval_scale,
@@ -742,7 +720,8 @@ static void predict(Run *run, const char *name, TransformScratch *scratch, uint8
     if (draw.width > run->longer || draw.height > run->longer)
         die("%s: %d x %d pixels are too slim a picture", name, picture.width, picture.height);
     if (!detection_pixels(scratch, pixels, (size_t)draw.width * 3, &picture, &draw)) die("%s: out of memory", name);
-    detr_load(&run->detr, pixels, (int[]){draw.height, draw.width}, mean, std, 1, draw.height, draw.width);
+    detr_load(&run->detr, pixels, (int[]){draw.height, draw.width}, imagenet_mean, imagenet_std, 1, draw.height,
+              draw.width);
     detr_forward(&run->detr);
     detr_predictions(&run->detr, run->logits, run->boxes);
     int count = postprocess(detections, Q, run->logits, run->boxes, Q, run->model->num_classes + 1, 1, picture.width,
@@ -791,19 +770,19 @@ static const SafeTensor *parity_tensor(const SafeTensors *st, const char *name, 
 }
 
 static int64_t *parity_numbers(const SafeTensor *t) {
-    char error[ERROR_SIZE];
+    Error error;
     int64_t *numbers = xcalloc(t->size + 1, sizeof *numbers, "parity");
-    if (!safetensors_to_int64(t, numbers, error, sizeof error)) die("%s", error);
+    if (!safetensors_to_int64(t, numbers, &error)) die("%s", error.text);
     return numbers;
 }
 
 /* [B,3,H,W] -> [B,H,W,3] */
 static void parity_images(Parity *p, const SafeTensor *t) {
-    char error[ERROR_SIZE];
+    Error error;
     float *planes = xcalloc(t->size, sizeof *planes, "parity");
     size_t pixels = (size_t)p->H * (size_t)p->W;
     p->images = xcalloc(t->size, sizeof *p->images, "parity");
-    if (!safetensors_to_float(t, planes, error, sizeof error)) die("%s", error);
+    if (!safetensors_to_float(t, planes, &error)) die("%s", error.text);
     for (size_t b = 0; b < (size_t)p->B; b++)
         for (size_t i = 0; i < pixels; i++)
             for (size_t c = 0; c < 3; c++) p->images[(b * pixels + i) * 3 + c] = planes[(b * 3 + c) * pixels + i];
@@ -811,7 +790,7 @@ static void parity_images(Parity *p, const SafeTensor *t) {
 }
 
 static void parity_targets(const Run *run, Parity *p, const SafeTensors *st) {
-    char error[ERROR_SIZE];
+    Error error;
     DetectionPart *part = &p->part;
     int64_t *counts = parity_numbers(parity_tensor(st, "counts", 1, (size_t)p->B, 0));
     part->first = xcalloc((size_t)p->B + 1, sizeof *part->first, "parity");
@@ -824,9 +803,8 @@ static void parity_targets(const Run *run, Parity *p, const SafeTensors *st) {
     part->labels = xcalloc((size_t)p->T + 1, sizeof *part->labels, "parity");
     if (p->T) {
         int64_t *labels = parity_numbers(parity_tensor(st, "labels", 1, (size_t)p->T, 0));
-        if (!safetensors_to_float(parity_tensor(st, "target_boxes", 2, (size_t)p->T, 4), &part->boxes[0][0], error,
-                                  sizeof error))
-            die("%s", error);
+        if (!safetensors_to_float(parity_tensor(st, "target_boxes", 2, (size_t)p->T, 4), &part->boxes[0][0], &error))
+            die("%s", error.text);
         for (int i = 0; i < p->T; i++) {
             if (labels[i] < 0 || labels[i] > run->model->num_classes)
                 die("%s: label %lld is outside 0..%d", st->file, (long long)labels[i], run->model->num_classes);
@@ -866,8 +844,8 @@ static void mode_parity(void *context) {
     Parity p = {0};
     StepLoss loss = {0};
     SafeTensors st;
-    char error[ERROR_SIZE];
-    if (!safetensors_open(&st, run->modes->parity, error, sizeof error)) die("%s", error);
+    Error error;
+    if (!safetensors_open(&st, run->modes->parity, &error)) die("%s", error.text);
     find_classes(run);
     parity_read(run, &p, &st);
     model_open(run, p.B, p.H, p.W, true);

@@ -11,12 +11,14 @@
 #include "core/bench.h"
 #include "core/die.h"
 #include "core/distributed.h"
+#include "core/files.h"
 #include "core/parity.h"
 #include "core/program.h"
 #include "core/progress.h"
 #include "core/rng.h"
 #include "core/schedule.h"
 #include "core/signals.h"
+#include "data/datasets.h"
 #include "data/erasing.h"
 #include "data/image.h"
 #include "data/loader.h"
@@ -28,8 +30,6 @@
 #include "layers/attention_picture.h"
 #include "layers/fit_weights.h"
 #include "layers/vit.h"
-
-enum { ERROR_SIZE = 512 };
 
 /* == Settings ===================================================================================================== */
 
@@ -118,8 +118,8 @@ static void add_settings(void *context, Config *config) {
 static void parity_open(Run *run) {
     const char *path = run->modes->parity;
     VitSettings *s = run->model;
-    char error[ERROR_SIZE];
-    if (!safetensors_open(&run->parity, path, error, sizeof error)) die("%s", error);
+    Error error;
+    if (!safetensors_open(&run->parity, path, &error)) die("%s", error.text);
     const SafeTensor *images = safetensors_find(&run->parity, "images");
     const SafeTensor *labels = safetensors_find(&run->parity, "labels");
     if (!images || !labels) die("%s: needs the tensors 'images' [B,3,H,W] and 'labels' [B]", path);
@@ -244,10 +244,11 @@ static void data_open(Run *run, bool train) {
 /* The model that a checkpoint of ours was made for, so that its grids are known. */
 static void origin_create(Vit *origin, Config *config, const char *checkpoint) {
     static Run other;
-    char error[ERROR_SIZE], *text = run_folder_config(checkpoint);
+    char *text = run_folder_config(checkpoint);
+    Error error;
     config_init(config, NULL);
     add_settings(&other, config);
-    if (text && config_try_text(config, text, strlen(text), checkpoint, error, sizeof error) &&
+    if (text && config_try_text(config, text, strlen(text), checkpoint, &error) &&
         other.model->num_classes > 0)
         vit_create(origin, config);
     free(text);
@@ -483,7 +484,7 @@ static void mode_show_batch(void *context) {
     Run *run = context;
     int labels[MOST], H = run->model->img_size[0], W = run->model->img_size[1];
     const char *path = run->looks->show_batch;
-    char error[ERROR_SIZE];
+    Error error;
     split_open(run, &run->train, true);
     int n = run->train.count < MOST ? (int)run->train.count : MOST;
     LoaderConfig config = {.seed = run->training.s->seed,
@@ -494,7 +495,7 @@ static void mode_show_batch(void *context) {
     loader_open(&run->loader, &run->train, &config);
     uint8_t *pixels = xcalloc((size_t)n * 3, (size_t)H * (size_t)W, "a batch");
     loader_fill(&run->loader, 0, n, pixels, labels);
-    if (!sheet_write(path, pixels, n, H, W, labels, run->train.class_names, error)) die("%s: %s", path, error);
+    if (!sheet_write(path, pixels, n, H, W, labels, run->train.class_names, &error)) die("%s: %s", path, error.text);
     printf("%s: the first %d training images of %s\n", path, n, run->train.name);
     free(pixels);
     loading_close(run);
@@ -565,31 +566,31 @@ static void mode_bench(void *context) {
 /* Pixels of an image file or of test:INDEX, at the model's size: what evaluation would see, or where the data set has
  * no larger pictures all of the file, squeezed. */
 static void prediction_pixels(Run *run, const char *name, uint8_t *pixels) {
-    char error[ERROR_SIZE], *end;
     static TransformScratch scratch;
     static SampleBuffer file;
     Transform transform = transform_of(run, false);
     Sample sample = {0};
+    char *end;
+    Error error;
     bool ok;
     if (!strncmp(name, "test:", 5)) {
         unsigned long long index = strtoull(name + 5, &end, 10);
         if (!run->test.count) split_open(run, &run->test, false);
         if (end == name + 5 || *end || index >= run->test.count)
             die_usage("--predict %s: expected test:INDEX with an index below %zu", name, run->test.count);
-        ok = dataset_read(&run->test, (size_t)index, &scratch.bytes, &sample, error);
-    } else {
-        ok = file_read_again(name, IMAGE_MAX_BYTES, &file.bytes, &file.room, &sample.size, error);
-        sample.bytes = file.bytes;
+        ok = dataset_read(&run->test, (size_t)index, &scratch.bytes, &sample, &error);
+    } else if (has_model_size(run)) {
         Image image;
-        if (ok && has_model_size(run)) {
-            if (!image_decode(&image, file.bytes, sample.size, IMAGE_MAX_PIXELS, error)) die("%s: %s", name, error);
-            image_resize(pixels, run->model->img_size[0], run->model->img_size[1], image.pixels, image.height, image.width);
-            image_free(&image);
-            return;
-        }
+        if (!image_read(&image, name, &error)) die("%s: %s", name, error.text);
+        image_resize(pixels, transform.height, transform.width, image.pixels, image.height, image.width);
+        image_free(&image);
+        return;
+    } else {
+        ok = file_read_again(name, IMAGE_MAX_BYTES, &file.bytes, &file.room, &sample.size, &error);
+        sample.bytes = file.bytes;
     }
-    ok = ok && transform_sample(&scratch, pixels, &sample, run->train.height > 0, &transform, (TransformKey){0}, error);
-    if (!ok) die("%s: %s", name, error);
+    if (!ok || !transform_sample(&scratch, pixels, &sample, run->train.height > 0, &transform, (TransformKey){0}, &error))
+        die("%s: %s", name, error.text);
 }
 
 /* Softmax in place, then the five likeliest classes. */
@@ -613,19 +614,11 @@ static void print_prediction(const char *name, float *logits, int C, const char 
 }
 
 /* Class names: the data set's own, or those the checkpoint carries. */
-static const char *const *class_names(const Run *run, char **owned) {
-    static const char *names[65536];
-    SafeTensors st = {0};
-    char error[ERROR_SIZE];
-    int count = 0;
+static const char *const *class_names(const Run *run, ClassNames *owned) {
     if (run->train.class_names && run->train.classes == run->model->num_classes) return run->train.class_names;
-    if (!*run->training.s->init || !safetensors_open(&st, run->training.s->init, error, sizeof error)) return NULL;
-    const char *text = safetensors_metadata(&st, "vit.c.classes");
-    *owned = text ? strdup(text) : NULL;
-    safetensors_close(&st);
-    for (char *line = *owned ? strtok(*owned, "\n") : NULL; line && count < 65536; line = strtok(NULL, "\n"))
-        names[count++] = line;
-    return count == run->model->num_classes ? names : NULL;
+    if (!*run->training.s->init) return NULL;
+    run_folder_classes(owned, run->training.s->init);
+    return class_names_complete(owned, run->model->num_classes) ? owned->at : NULL;
 }
 
 static void mode_predict(void *context) {
@@ -633,7 +626,7 @@ static void mode_predict(void *context) {
     Vit *vit = &run->vit;
     const ConfigList *images = &run->modes->predict;
     const char *picture = run->looks->attention;
-    char *owned = NULL;
+    ClassNames owned = {0};
     const char *const *names = class_names(run, &owned);
     model_open(run, 1, *picture != 0); /* the training plan keeps what the pictures are made of */
     for (int i = 0; i < images->count; i++) {
@@ -644,7 +637,7 @@ static void mode_predict(void *context) {
         print_prediction(images->items[i], run->logits, run->model->num_classes, names);
         if (i == 0 && *picture) attention_picture_write(vit, run->pixels, picture);
     }
-    free(owned);
+    class_names_free(&owned);
 }
 
 /* The same images and labels as another framework had: logits, loss and gradients. */
@@ -652,14 +645,14 @@ static void mode_parity(void *context) {
     Run *run = context;
     Vit *vit = &run->vit;
     const char *path = run->modes->parity;
-    char error[ERROR_SIZE];
+    Error error;
     double loss = 0;
     const SafeTensor *images = safetensors_find(&run->parity, "images"), *labels = safetensors_find(&run->parity, "labels");
     int B = (int)images->shape[0], C = run->model->num_classes;
     float *pixels = xcalloc(images->size, sizeof *pixels, "parity");
     int64_t *wanted = xcalloc((size_t)B, sizeof *wanted, "parity");
-    if (!safetensors_to_float(images, pixels, error, sizeof error)) die("%s", error);
-    if (!safetensors_to_int64(labels, wanted, error, sizeof error)) die("%s", error);
+    if (!safetensors_to_float(images, pixels, &error)) die("%s", error.text);
+    if (!safetensors_to_int64(labels, wanted, &error)) die("%s", error.text);
 
     model_open(run, B, true);
     parity_parameters(&vit->model.params, &run->parity);

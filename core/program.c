@@ -8,8 +8,6 @@
 #include "core/signals.h"
 #include "kernels/kernels.h"
 
-enum { ERROR_SIZE = 512 };
-
 /* == Settings ===================================================================================================== */
 
 #define F(KIND, field) CONFIG_FIELD(KIND, ModeSettings, field)
@@ -39,7 +37,7 @@ const ConfigGroup mode_settings = {CONFIG_GROUP(ModeSettings, entries)};
 /* What --resume names, as the run's folder to train on in, or as its last weights to look at. */
 static void resolve_resume(Training *t, const ModeSettings *modes, bool looks) {
     static char folder[RUN_PATH_SIZE], last[RUN_PATH_SIZE];
-    char error[ERROR_SIZE];
+    Error error;
     if (!*modes->resume) return;
     run_folder_of(folder, modes->resume);
     run_folder_file(last, folder, "last.safetensors");
@@ -48,7 +46,7 @@ static void resolve_resume(Training *t, const ModeSettings *modes, bool looks) {
         config_reject(&t->config, "run_dir", "%s, but --resume goes on in %s: copy that folder to fork a run",
                       t->s->run_dir, folder);
     const char *key = looks ? "init" : "run_dir", *value = looks ? last : folder;
-    if (!config_try_set(&t->config, key, value, "--resume", error, sizeof error)) die_usage("%s", error);
+    if (!config_try_set(&t->config, key, value, "--resume", &error)) die_usage("%s", error.text);
 }
 
 /* The checkpoint whose settings hold where the user gives no others: that which is resumed, or looked at. */

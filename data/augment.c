@@ -25,16 +25,16 @@ static const ConfigEntry entries[] = {
 static void check(const Config *config, const void *settings) {
     const AugmentSettings *s = settings;
     RandAugment randaugment;
-    char error[FILE_ERROR];
-    if (!randaugment_parse(&randaugment, s->aa, error)) config_reject(config, "aa", "%s", error);
+    Error error;
+    if (!randaugment_parse(&randaugment, s->aa, &error)) config_reject(config, "aa", "%s", error.text);
 }
 
 const ConfigGroup augment_settings = {CONFIG_GROUP(AugmentSettings, entries), .check = check};
 
 Augment augment_of(const AugmentSettings *settings) {
     Augment augment = {.s = *settings};
-    char error[FILE_ERROR];
-    if (!randaugment_parse(&augment.randaugment, settings->aa, error)) die_usage("aa: %s", error);
+    Error error;
+    if (!randaugment_parse(&augment.randaugment, settings->aa, &error)) die_usage("aa: %s", error.text);
     augment.randaugment.resample = settings->train_interpolation;
     return augment;
 }
