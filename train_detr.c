@@ -1,28 +1,24 @@
 /* train_detr: SMCA-DETR, a detector, from COCO's files to its twelve numbers.
  *
- * Read it top to bottom, as train_vit.c: settings, what a run holds, one training step, evaluation, the training loop,
- * the other modes, main.  The model is layers/detr, matching, loss and evaluation are in detection/, pictures and boxes
- * come from data/detection_loader. */
+ * Read it top to bottom, as train_vit.c: settings, what a run holds, one training step, evaluation, what a training run
+ * is made of, the other modes, main.  The loop that calls these is training_run in core/training.c.  The model is
+ * layers/detr, matching, loss and evaluation are in detection/, pictures and boxes come from data/detection_loader. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/adamw.h"
-#include "core/checkpoint.h"
-#include "core/config.h"
+#include "core/bench.h"
 #include "core/die.h"
 #include "core/distributed.h"
-#include "core/files.h"
+#include "core/parity.h"
+#include "core/program.h"
 #include "core/progress.h"
 #include "core/rng.h"
-#include "core/run.h"
 #include "core/schedule.h"
 #include "core/signals.h"
-#include "core/training.h"
-#include "data/dataset.h"
 #include "data/detection_loader.h"
-#include "data/shape_scenes.h"
+#include "data/size_buckets.h"
 #include "detection/coco_eval.h"
 #include "detection/draw.h"
 #include "detection/postprocess.h"
@@ -32,119 +28,53 @@
 
 /* == Settings ===================================================================================================== */
 
+/* Files that modes of this program write. */
 typedef struct {
-    const char *config, *data, *init, *resume, *run_dir, *parity, *out, *draw, *results;
-    const char *train_annotations, *train_images, *val_annotations, *val_images;
-    ConfigList predict;
-    bool help, help_markdown, describe, eval, bench;
-    int train_limit, val_limit, scene_size, workers, size_window;
-    bool flip, crop;
-    int scale_min, scale_max, scale_step, max_size, crop_scale_min, crop_scale_max, crop_scale_step, crop_min, crop_max,
-        eval_scale;
-    float max_damaged;
-    const char *backbone_weights;
-    int epochs, batch_size, micro_batch, lr_drop, eval_every, eval_batch, log_every;
-    float lr, lr_backbone, weight_decay, beta1, beta2, eps, clip_grad;
-    int image_size[2];
-    float draw_score, bench_seconds;
-    uint64_t seed;
-} Settings;
+    const char *results, *draw;
+} OutputSettings;
 
-#define F(KIND, field) CONFIG_FIELD(KIND, Settings, field)
-static const ConfigEntry entries[] = {
-    {F(BOOL, help), .section = "modes", .command_line_only = true, .help = "Print this help"},
-    {F(BOOL, help_markdown), .command_line_only = true, .help = "Print the settings as Markdown tables"},
-    {F(STRING, config), .command_line_only = true, .argument = "FILE",
-     .help = "Read settings from this INI file; the command line wins over it"},
-    {F(STRING, resume), .command_line_only = true, .argument = "FOLDER",
-     .help = "Continue the run in this folder, bit for bit, from its last state"},
-    {F(BOOL, describe), .command_line_only = true,
-     .help = "Print parts, parameters and multiply-adds of an image of image_size, and stop"},
-    {F(BOOL, eval), .command_line_only = true,
-     .help = "Print COCO's twelve numbers of --init or --resume on the validation split, and stop"},
-    {F(STRING, results), .command_line_only = true, .argument = "FILE",
+#define F(KIND, field) CONFIG_FIELD(KIND, OutputSettings, field)
+static const ConfigEntry output_entries[] = {
+    {F(STRING, results), .section = "modes", .command_line_only = true, .argument = "FILE",
      .help = "Where --eval also writes all detections, in COCO's JSON format"},
-    {F(BOOL, bench), .command_line_only = true,
-     .help = "Measure training and inference speed on random images of image_size, print one line of JSON, and stop"},
-    {F(LIST, predict), .command_line_only = true, .argument = "IMAGE...",
-     .help = "Tell what these pictures show and where: PNG or JPEG files, or val:17 for one of the validation split"},
     {F(STRING, draw), .command_line_only = true, .argument = "FILE",
      .help = "With --predict of one picture: write it with boxes, names and scores to this PNG file"},
-    {F(STRING, parity), .command_line_only = true, .argument = "IN",
-     .help = "One forward and backward pass on the images and boxes of this safetensors file; parameters in it replace "
-             "the model's"},
-    {F(STRING, out), .command_line_only = true, .argument = "FILE",
-     .help = "Where --parity writes logits, boxes, loss and grad.<parameter>"},
+};
+#undef F
+static const ConfigGroup output_settings = {CONFIG_GROUP(OutputSettings, output_entries)};
 
-    {F(STRING, data), "shapes", .section = "data",
-     .help = "shapes (scenes drawn on the spot, no files needed), or COCO's folder: annotations and pictures"},
-    {F(STRING, train_annotations), "annotations/instances_train2017.json", .argument = "FILE",
-     .help = "Training boxes, in the folder or an absolute path"},
-    {F(STRING, train_images), "train2017", .argument = "FOLDER", .help = "Training pictures, likewise"},
-    {F(STRING, val_annotations), "annotations/instances_val2017.json", .argument = "FILE",
-     .help = "Validation boxes, likewise"},
-    {F(STRING, val_images), "val2017", .argument = "FOLDER", .help = "Validation pictures, likewise"},
-    {F(INT, train_limit), "0", .min = 0, .max = 1e7, .help = "Use only the first so many training images (0: all)"},
-    {F(INT, val_limit), "0", .min = 0, .max = 1e7, .help = "Use only the first so many validation images (0: all)"},
-    {F(INT, scene_size), "128", .min = SCENES_LEAST_SIDE, .max = 1024, .help = "Side of the scenes of shapes"},
-    {F(INT, workers), "0", .min = 0, .max = 1024,
-     .help = "Threads that load pictures ahead (0: one beside a CPU that trains, all cores beside a GPU)"},
-    {F(FLOAT, max_damaged), "0.01", .min = 0, .max = 1,
-     .help = "Larger share of damaged pictures in an epoch that ends the run; below it they are named and replaced"},
-    {F(INT, size_window), "16", .min = 0, .max = 1e6,
-     .help = "Batches in a row whose pictures are grouped by size, so that less is padded (0: none)"},
+/* What is different about the backbone. */
+typedef struct {
+    const char *backbone_weights;
+    float lr_backbone;
+} BackboneSettings;
 
-    {F(BOOL, flip), "true", .section = "augmentation", .help = "Mirror half of the training pictures"},
-    {F(BOOL, crop), "true", .help = "Crop half of them at random between two resizes"},
-    {F(INT, scale_min), "480", .min = 16, .max = 8192,
-     .help = "Training pictures are resized to a short side drawn from here"},
-    {F(INT, scale_max), "800", .min = 16, .max = 8192, .help = "to here"},
-    {F(INT, scale_step), "32", .min = 1, .max = 8192, .help = "in steps of this, at most 16 sizes"},
-    {F(INT, max_size), "1333", .min = 16, .max = 16384, .help = "The long side is not made longer than this"},
-    {F(INT, crop_scale_min), "400", .min = 16, .max = 8192, .help = "Before a crop, the short side is drawn from here"},
-    {F(INT, crop_scale_max), "600", .min = 16, .max = 8192, .help = "to here"},
-    {F(INT, crop_scale_step), "100", .min = 1, .max = 8192, .help = "in steps of this"},
-    {F(INT, crop_min), "384", .min = 8, .max = 8192, .help = "Least side of a crop, where the picture has it"},
-    {F(INT, crop_max), "600", .min = 8, .max = 8192, .help = "And the largest"},
-    {F(INT, eval_scale), "800", .min = 16, .max = 8192, .help = "Validation pictures are resized to this short side"},
-
+#define F(KIND, field) CONFIG_FIELD(KIND, BackboneSettings, field)
+static const ConfigEntry backbone_entries[] = {
     {F(STRING, backbone_weights), .section = "model", .argument = "FILE",
      .help = "Weights of the backbone at the start, where --init gives none (safetensors, torchvision's names; "
              "scripts/convert_weights.py)"},
-    {F(INT, epochs), "50", .section = "training", .min = 1, .max = 1e6, .help = "Passes over the training images"},
-    {F(INT, batch_size), "16", .min = 1, .max = 1e5,
-     .help = "Images between two updates of the parameters, of all ranks together"},
-    {F(INT, micro_batch), "0", .min = 0, .max = 1e5,
-     .help = "Images in memory at a time, their gradients summed up to a batch (0: chosen by size)"},
-    {F(FLOAT, lr), "1e-4", .min = 0, .max = 100, .help = "Learning rate of AdamW"},
-    {F(FLOAT, lr_backbone), "1e-5", .min = 0, .max = 100, .help = "That of the backbone; 0 keeps it as it is"},
-    {F(INT, lr_drop), "40", .min = 0, .max = 1e6,
-     .help = "Both fall to a tenth after so many epochs, and again after as many more (0: never)"},
-    {F(FLOAT, weight_decay), "1e-4", .min = 0, .max = 10,
-     .help = "Decoupled weight decay of everything that is trained"},
-    {F(FLOAT, beta1), "0.9", .min = 0, .max = 0.9999999, .help = "Decay of AdamW's first moment"},
-    {F(FLOAT, beta2), "0.999", .min = 0, .max = 0.9999999, .help = "Decay of AdamW's second moment"},
-    {F(FLOAT, eps), "1e-8", .min = 0, .max = 1, .help = "AdamW's epsilon"},
-    {F(FLOAT, clip_grad), "0.1", .min = 0, .max = 1e8, .help = "Largest norm of the gradient (0: no clipping)"},
-    {F(UINT64, seed), "0", .help = "Decides every random number of the run"},
-
-    {F(STRING, run_dir), .section = "run", .argument = "FOLDER",
-     .help = "Where config.ini, log.csv and the checkpoints go (default: the next free "
-             "runs/<data>-detr-<attn>-<number>)"},
-    {F(STRING, init), .argument = "FILE",
-     .help = "Start from these weights of a whole detector (safetensors, the official code's names)"},
-    {F(INT, eval_every), "1", .min = 1, .max = 1e6,
-     .help = "Epochs between two evaluations; the last epoch always has one"},
-    {F(INT, eval_batch), "1", .min = 1, .max = 4096,
-     .help = "Images evaluated at a time; padding beside a larger one changes an image's numbers a little"},
-    {F(INT, log_every), "50", .min = 1, .max = 1e8, .help = "Steps between two rows of log.csv"},
-    {F(SIZE, image_size), "800x1120", .min = 1, .max = 8192, .help = "Image that --describe and --bench are about"},
-    {F(FLOAT, draw_score), "0.3", .min = 0, .max = 1, .help = "Least score of what --predict tells"},
-    {F(FLOAT, bench_seconds), "5", .min = 0.1, .max = 3600,
-     .help = "How long --bench measures training, and again inference"},
+    {F(FLOAT, lr_backbone), "1e-5", .section = "training", .min = 0, .max = 100,
+     .help = "Learning rate of the backbone; 0 keeps it as it is"},
 };
 #undef F
-static const ConfigGroup program_settings = {CONFIG_GROUP(Settings, entries)};
+static const ConfigGroup backbone_settings = {CONFIG_GROUP(BackboneSettings, backbone_entries)};
+
+/* How detectors are looked at. */
+typedef struct {
+    int eval_batch, image_size[2];
+    float draw_score;
+} LookSettings;
+
+#define F(KIND, field) CONFIG_FIELD(KIND, LookSettings, field)
+static const ConfigEntry look_entries[] = {
+    {F(INT, eval_batch), "1", .section = "run", .min = 1, .max = 4096,
+     .help = "Images evaluated at a time; padding beside a larger one changes an image's numbers a little"},
+    {F(SIZE, image_size), "800x1120", .min = 1, .max = 8192, .help = "Image that --describe and --bench are about"},
+    {F(FLOAT, draw_score), "0.3", .min = 0, .max = 1, .help = "Least score of what --predict tells"},
+};
+#undef F
+static const ConfigGroup look_settings = {CONFIG_GROUP(LookSettings, look_entries)};
 
 /* == A run ======================================================================================================== */
 
@@ -152,163 +82,122 @@ static const ConfigGroup program_settings = {CONFIG_GROUP(Settings, entries)};
 enum { FOCAL, L1, GIOU, CLASS_ERROR };
 
 typedef struct {
-    double numbers[COCO_NUMBERS]; /* 0 to 1, -1 for none */
-} Evaluation;
-
-typedef struct {
-    Config config;
-    Settings *s;
+    Training training; /* and, in training.s, the settings that every program has */
+    const ModeSettings *modes;
+    const OutputSettings *outputs;
+    const DetectionSetSettings *data;
+    const LoaderSettings *loading;
+    const SizeSettings *sizes;
+    const DetectionAugmentSettings *augment;
     DetrSettings *model;
-    RunStrings strings;
+    const BackboneSettings *backbone;
+    const DropSettings *schedule;
+    const LookSettings *looks;
+
     Detr detr;
-    char train_json[RUN_PATH_SIZE], train_folder[RUN_PATH_SIZE], val_json[RUN_PATH_SIZE], val_folder[RUN_PATH_SIZE];
     DetectionSet train, val; /* train is open only in a training run */
     LoaderPool *workers;
     DetectionLoader loader, val_loader;
-    AdamW adamw;
-    Training training;
     int shorter, longer; /* largest sides of a batch */
     SetLossWork loss;
     float *logits, *boxes;   /* host [L,B,Q,C], [L,B,Q,4] */
     float *dlogits, *dboxes; /* the same */
     const char **names;      /* [num_classes]: categories by their id, "" for none */
-    Evaluation evaluation;   /* the last one */
+    double found[COCO_NUMBERS]; /* the last evaluation's, 0 to 1, -1 for none */
+    CocoResults *results;       /* where an evaluation lists all detections, or NULL */
+    DetectionPart bench;        /* what --bench trains on */
 } Run;
 
-static bool is_shapes(const Settings *s) { return !strcmp(s->data, "shapes"); }
+static void add_settings(void *context, Config *config) {
+    Run *run = context;
+    run->modes = config_add(config, &mode_settings);
+    run->outputs = config_add(config, &output_settings);
+    run->data = config_add(config, &detection_set_settings);
+    run->loading = config_add(config, &loader_settings);
+    run->sizes = config_add(config, &size_settings);
+    run->augment = config_add(config, &detection_augment_settings);
+    run->model = detr_add_settings(config);
+    run->backbone = config_add(config, &backbone_settings);
+    run->schedule = config_add(config, &drop_settings);
+    config_add(config, &adamw_settings);
+    run->training.s = config_add(config, &training_settings);
+    run->looks = config_add(config, &look_settings);
+    config_default(config, "epochs", "50");
+    config_default(config, "batch_size", "16");
+    config_default(config, "weight_decay", "1e-4");
+    config_default(config, "clip_grad", "0.1");
+    config_explain(config, "describe", "Print parts, parameters and multiply-adds of an image of image_size, and stop");
+    config_explain(config, "eval", "Print COCO's twelve numbers of --init or --resume on the validation split, and "
+                                   "stop");
+    config_explain(config, "bench", "Measure training and inference speed on random images of image_size, print one "
+                                    "line of JSON, and stop");
+    config_explain(config, "predict", "Tell what these pictures show and where: PNG or JPEG files, or val:17 for one of "
+                                      "the validation split");
+    config_explain(config, "parity", "One forward and backward pass on the images and boxes of this safetensors file; "
+                                     "parameters in it replace the model's");
+    config_explain(config, "out", "Where --parity writes logits, boxes, loss and grad.<parameter>");
+    config_explain(config, "weight_decay", "Decoupled weight decay of everything that is trained");
+    config_explain(config, "lr_drop", "lr and lr_backbone fall to a tenth after so many epochs, and again after as many "
+                                      "more (0: never)");
+    config_explain(config, "run_dir", "Where config.ini, log.csv and the checkpoints go (default: the next free "
+                                      "runs/<data>-detr-<attn>-<number>)");
+    config_explain(config, "init", "Start from these weights of a whole detector (safetensors, the official code's "
+                                   "names)");
+}
 
-/* What the table cannot check because it takes two settings. */
-static void check_settings(const Run *run) {
-    const Settings *s = run->s;
-    const Config *c = &run->config;
-    if (s->batch_size < distributed_ranks())
-        config_reject(c, "batch_size", "%d images cannot be shared by %d ranks", s->batch_size, distributed_ranks());
-    if (s->scale_min > s->scale_max)
-        config_reject(c, "scale_min", "%d is more than scale_max %d", s->scale_min, s->scale_max);
-    if (s->scale_max > s->max_size)
-        config_reject(c, "scale_max", "%d is more than max_size %d", s->scale_max, s->max_size);
-    if (s->eval_scale > s->max_size)
-        config_reject(c, "eval_scale", "%d is more than max_size %d", s->eval_scale, s->max_size);
-    if ((s->scale_max - s->scale_min) / s->scale_step >= DETECTION_SCALES)
-        config_reject(c, "scale_step", "%d to %d in steps of %d are more than %d sizes", s->scale_min, s->scale_max,
-                      s->scale_step, DETECTION_SCALES);
-    if (s->crop_scale_min > s->crop_scale_max)
-        config_reject(c, "crop_scale_min", "%d is more than crop_scale_max %d", s->crop_scale_min, s->crop_scale_max);
-    if ((s->crop_scale_max - s->crop_scale_min) / s->crop_scale_step >= DETECTION_SCALES)
-        config_reject(c, "crop_scale_step", "%d to %d in steps of %d are more than %d sizes", s->crop_scale_min,
-                      s->crop_scale_max, s->crop_scale_step, DETECTION_SCALES);
-    if (s->crop_min > s->crop_max)
-        config_reject(c, "crop_min", "%d is more than crop_max %d", s->crop_min, s->crop_max);
+static void use_settings(void *context) { detr_use_settings(&((Run *)context)->training.config); }
+
+/* What takes several groups of settings. */
+static void check_settings(void *context) {
+    Run *run = context;
+    int batch = run->training.s->batch_size;
+    if (batch < distributed_ranks())
+        config_reject(&run->training.config, "batch_size", "%d images cannot be shared by %d ranks", batch,
+                      distributed_ranks());
+    if (*run->outputs->draw && run->modes->predict.count != 1)
+        die_usage("--draw: '%s' would be written by --predict of one picture only", run->outputs->draw);
+    if (run->backbone->lr_backbone == 0) run->model->freeze_backbone = true;
+    if (*run->modes->parity) run->model->dropout = 0;
 }
 
 /* == Data ========================================================================================================= */
 
-/* Paths in the data's folder. */
-static void find_files(Run *run) {
-    const Settings *s = run->s;
-    const struct {
-        char *path;
-        const char *name;
-    } files[] = {{run->train_json, s->train_annotations},
-                 {run->train_folder, s->train_images},
-                 {run->val_json, s->val_annotations},
-                 {run->val_folder, s->val_images}};
-    for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
-        if (*files[i].name == '/')
-            snprintf(files[i].path, RUN_PATH_SIZE, "%s", files[i].name);
-        else
-            path_join(files[i].path, RUN_PATH_SIZE, s->data, files[i].name);
-    }
-}
-
-/* "coco" of datasets/coco/ */
-static const char *data_name(const Settings *s) {
-    static char name[32];
-    size_t length = strlen(s->data);
-    while (length > 1 && s->data[length - 1] == '/') length--;
-    const char *from = s->data + length;
-    while (from > s->data && from[-1] != '/') from--;
-    snprintf(name, sizeof name, "%.*s", (int)(s->data + length - from), from);
-    return name;
-}
-
-static void set_open(Run *run, DetectionSet *set, bool train) {
-    const Settings *s = run->s;
-    int limit = train ? s->train_limit : s->val_limit;
-    if (is_shapes(s))
-        detection_set_scenes(set, train, s->seed, s->scene_size, limit);
-    else
-        detection_set_coco(set, data_name(s), train ? run->train_json : run->val_json,
-                           train ? run->train_folder : run->val_folder, limit);
-}
-
 static void check_classes(Run *run, const DetectionSet *set) {
     if (!run->model->num_classes) run->model->num_classes = set->classes;
     if (run->model->num_classes < set->classes)
-        config_reject(&run->config, "num_classes", "%d, but %s has the category %d", run->model->num_classes, set->name,
-                      set->classes - 1);
+        config_reject(&run->training.config, "num_classes", "%d, but %s has the category %d", run->model->num_classes,
+                      set->name, set->classes - 1);
 }
 
 /* The number of classes where nothing but the model is needed. */
 static void find_classes(Run *run) {
-    if (run->model->num_classes) return;
-    if (is_shapes(run->s))
-        run->model->num_classes = SHAPES_CLASSES + 1;
-    else
-        config_reject(&run->config, "num_classes", "how many categories? 91 for COCO");
-}
-
-static void fill_scales(int *scale, int *count, int least, int most, int step) {
-    for (*count = 0; *count < DETECTION_SCALES && least <= most; least += step) scale[(*count)++] = least;
-}
-
-static DetectionAugment augment_of(const Settings *s, bool train) {
-    DetectionAugment a = {.max_size = s->max_size};
-    if (!train) {
-        a.scale[0] = s->eval_scale;
-        a.scales = 1;
-        return a;
-    }
-    a.flip = s->flip;
-    a.crop = s->crop;
-    a.crop_min = s->crop_min;
-    a.crop_max = s->crop_max;
-    fill_scales(a.scale, &a.scales, s->scale_min, s->scale_max, s->scale_step);
-    fill_scales(a.crop_scale, &a.crop_scales, s->crop_scale_min, s->crop_scale_max, s->crop_scale_step);
-    return a;
-}
-
-/* The images of a global batch that this rank computes. */
-static int local_begin(const Run *run) {
-    return (int)((int64_t)run->s->batch_size * distributed_rank() / distributed_ranks());
-}
-static int local_end(const Run *run) {
-    return (int)((int64_t)run->s->batch_size * (distributed_rank() + 1) / distributed_ranks());
+    if (!run->model->num_classes) run->model->num_classes = detection_set_classes(run->data);
+    if (!run->model->num_classes)
+        config_reject(&run->training.config, "num_classes", "how many categories? 91 for COCO");
 }
 
 /* As many images of height x width as keep the device busy with the backbone's largest activation. */
 static int micro_batch_choose(const Run *run, int height, int width) {
-    const Settings *s = run->s;
-    int local = local_end(run) - local_begin(run);
-    if (s->micro_batch > 0) return s->micro_batch < local ? s->micro_batch : local;
+    int begin, end, given = run->training.s->micro_batch;
+    training_share(&run->training, &begin, &end);
     size_t image = (size_t)(height + 3) / 4 * ((size_t)(width + 3) / 4) * 4 * (size_t)run->model->backbone_width;
-    size_t most = activations_at_once() / image;
-    return most < 1 ? 1 : most < (size_t)local ? (int)most : local;
+    size_t most = given > 0 ? (size_t)given : activations_at_once() / image;
+    return most < 1 ? 1 : most < (size_t)(end - begin) ? (int)most : end - begin;
 }
 
-static void loading_open(Run *run, DetectionLoader *loader, const DetectionSet *set, bool train) {
-    const Settings *s = run->s;
-    int share = device_shares_cores() ? 1 : loader_cores() / distributed_core_share();
-    if (!run->workers) run->workers = loader_pool_open(s->workers ? s->workers : share > 1 ? share : 1);
-    DetectionLoaderConfig config = {.seed = s->seed,
-                                    .batch_size = train ? s->batch_size : s->eval_batch * distributed_ranks(),
+static void loader_of(Run *run, DetectionLoader *loader, const DetectionSet *set, bool train) {
+    int at_once = run->looks->eval_batch, batch = train ? run->training.s->batch_size : at_once * distributed_ranks();
+    if (train) at_once = micro_batch_choose(run, run->augment->scale_max, run->augment->max_size);
+    if (!run->workers) run->workers = loader_pool_start(run->loading, device_shares_cores());
+    DetectionLoaderConfig config = {.seed = run->training.s->seed,
+                                    .batch_size = batch,
                                     .train = train,
                                     .rank = distributed_rank(),
                                     .ranks = distributed_ranks(),
-                                    .part = train ? micro_batch_choose(run, s->scale_max, s->max_size) : s->eval_batch,
-                                    .window = s->size_window,
-                                    .max_damaged = s->max_damaged,
-                                    .augment = augment_of(s, train),
+                                    .part = at_once,
+                                    .window = run->sizes->size_window,
+                                    .max_damaged = run->loading->max_damaged,
+                                    .augment = detection_augment_of(run->augment, train),
                                     .pool = run->workers,
                                     .allocate = host_malloc,
                                     .release = host_free};
@@ -317,12 +206,11 @@ static void loading_open(Run *run, DetectionLoader *loader, const DetectionSet *
     if (loader->longer > run->longer) run->longer = loader->longer;
 }
 
-static void loading_close(Run *run) {
+static void loading_close(void *context) {
+    Run *run = context;
     detection_close(&run->loader);
     detection_close(&run->val_loader);
     loader_pool_close(run->workers);
-    detection_set_close(&run->train);
-    detection_set_close(&run->val);
 }
 
 static void find_names(Run *run, const Coco *coco) {
@@ -332,69 +220,60 @@ static void find_names(Run *run, const Coco *coco) {
 }
 
 static void data_open(Run *run, bool train) {
-    const Settings *s = run->s;
+    uint64_t seed = run->training.s->seed;
+    int batch = run->training.s->batch_size;
     if (train) {
-        set_open(run, &run->train, true);
+        detection_set_open(&run->train, run->data, true, seed);
         check_classes(run, &run->train);
-        if (run->train.coco.image_count < s->batch_size)
-            config_reject(&run->config, "batch_size", "%d is more than the %d training images", s->batch_size,
+        if (run->train.coco.image_count < batch)
+            config_reject(&run->training.config, "batch_size", "%d is more than the %d training images", batch,
                           run->train.coco.image_count);
-        loading_open(run, &run->loader, &run->train, true);
+        loader_of(run, &run->loader, &run->train, true);
     }
-    set_open(run, &run->val, false);
+    detection_set_open(&run->val, run->data, false, seed);
     check_classes(run, &run->val);
-    loading_open(run, &run->val_loader, &run->val, false);
+    loader_of(run, &run->val_loader, &run->val, false);
     find_names(run, train ? &run->train.coco : &run->val.coco);
 }
 
 /* == The model ==================================================================================================== */
 
-/* Two learning rates, and weight decay for everything: core/params knows each tensor's. */
-static void set_groups(Run *run) {
-    Params *params = &run->detr.model.params;
-    params_decay_from(params, 0);
-    params_slow_below(params, run->detr.backbone_floats);
-}
+/* What the learning rate of the backbone is a multiple of. */
+static float slow_rate(const Run *run) { return run->schedule->lr > 0 ? run->backbone->lr_backbone / run->schedule->lr : 0; }
 
 /* Builds the model for so many images of H x W or W x H at a time and gives it its first weights. */
 static void model_open(Run *run, int images, int H, int W, bool training) {
     Detr *detr = &run->detr;
-    const Settings *s = run->s;
-    detr_create(detr, &run->config, 0);
+    const Training *t = &run->training;
+    const char *backbone = run->backbone->backbone_weights;
+    detr_create(detr, &t->config, 0);
     detr_plan(detr, images, H, W, training);
     detr_allocate(detr);
     params_allocate(&detr->model.params, training);
-    if (*s->init) {
-        checkpoint_load_weights(&detr->model.params, s->init, NULL);
+    if (*t->s->init) {
+        checkpoint_load_weights(&detr->model.params, t->s->init, NULL);
     } else {
-        params_initialize(&detr->model.params, s->seed);
-        if (*s->backbone_weights && !*s->resume && !s->bench) /* a state has later ones, and speed needs none */
-            checkpoint_load_part(&detr->model.params, detr_backbone_prefix, s->backbone_weights);
-        detr_draw(detr, s->seed, 0, 0);
+        params_initialize(&detr->model.params, t->s->seed);
+        if (*backbone && !t->resumed && !run->modes->bench) /* a state has later ones, and speed needs none */
+            checkpoint_load_part(&detr->model.params, detr_backbone_prefix, backbone);
+        detr_draw(detr, t->s->seed, 0, 0);
     }
     detr_fold(detr);
-    set_groups(run);
-}
-
-static void model_close(Run *run) {
-    set_loss_close(&run->loss);
-    detr_destroy(&run->detr);
+    /* Two learning rates, and weight decay for everything: core/params knows each tensor's. */
+    params_decay_from(&detr->model.params, 0);
+    params_slow_below(&detr->model.params, detr->backbone_floats);
 }
 
 static void buffers_open(Run *run, int images, int most_targets, bool training) {
-    SetLossSize size = {training ? run->model->decoder_layers : 1, images, run->model->queries, run->model->num_classes + 1, most_targets};
-    size_t rows = (size_t)size.layers * (size_t)images * (size_t)run->model->queries;
+    const DetrSettings *s = run->model;
+    SetLossSize size = {training ? s->decoder_layers : 1, images, s->queries, s->num_classes + 1, most_targets};
+    size_t rows = (size_t)size.layers * (size_t)images * (size_t)s->queries;
     run->logits = xcalloc(rows * (size_t)size.columns, sizeof *run->logits, "predictions");
     run->boxes = xcalloc(rows * 4, sizeof *run->boxes, "predictions");
     if (!training) return;
     run->dlogits = xcalloc(rows * (size_t)size.columns, sizeof *run->dlogits, "gradients of predictions");
     run->dboxes = xcalloc(rows * 4, sizeof *run->dboxes, "gradients of predictions");
     set_loss_open(&run->loss, size, set_loss_weights);
-}
-
-static AdamW adamw_of(const Settings *s) {
-    float slow = s->lr > 0 ? s->lr_backbone / s->lr : 0;
-    return (AdamW){s->beta1, s->beta2, s->eps, s->weight_decay, s->clip_grad, 0, slow};
 }
 
 /* == One step ===================================================================================================== */
@@ -419,7 +298,7 @@ static void micro_step(Run *run, const DetectionPart *part, double box_count, bo
     SetTargets targets = {&part->boxes[0][0], part->labels, part->first};
     SetLoss loss;
     int layer, image, count = part->first[part->n];
-    detr_draw(detr, run->s->seed, (uint32_t)run->training.state.step, (size_t)part->position);
+    detr_draw(detr, run->training.s->seed, (uint32_t)run->training.state.step, (size_t)part->position);
     detr_forward(detr);
     detr_predictions(detr, run->logits, run->boxes);
     if (!set_loss(&loss, run->dlogits, run->dboxes, &run->loss, run->logits, run->boxes, &targets, part->n, box_count,
@@ -435,13 +314,12 @@ static void micro_step(Run *run, const DetectionPart *part, double box_count, bo
     sum->targets += count;
 }
 
-/* Sums over ranks of what a step has to tell: the losses, and whether to stop. */
-static void step_agree(Run *run, StepLoss *loss) {
-    double sums[] = {loss->total, loss->focal, loss->l1, loss->giou, loss->wrong, loss->targets, stop_signal != 0};
-    distributed_sum(sums, sizeof sums / sizeof *sums);
-    *loss = (StepLoss){sums[0], sums[1], sums[2], sums[3], sums[4], sums[5]};
-    run->training.stopping = sums[6] > 0;
+/* Of all ranks; the losses become those that are logged. */
+static void sum_losses(Run *run, StepLoss *loss) {
+    double sums[] = {loss->total, loss->focal, loss->l1, loss->giou, loss->wrong, loss->targets};
     double *measured = run->training.state.measured;
+    training_sum(&run->training, sums, sizeof sums / sizeof *sums);
+    *loss = (StepLoss){sums[0], sums[1], sums[2], sums[3], sums[4], sums[5]};
     measured[FOCAL] = loss->focal;
     measured[L1] = loss->l1;
     measured[GIOU] = loss->giou;
@@ -449,34 +327,33 @@ static void step_agree(Run *run, StepLoss *loss) {
 }
 
 /* One update with the gradients of a whole batch. */
-static void update(Run *run, double loss) {
-    RunState *state = &run->training.state;
-    Detr *detr = &run->detr;
-    training_stop_on_bad(&run->training, "the loss", loss);
-    state->gradient_norm = adamw_step(&run->adamw, &detr->model.params, state->lr, (int)state->step + 1);
-    training_stop_on_bad(&run->training, "the norm of the gradient", (double)state->gradient_norm);
-    if (!detr->settings.freeze_backbone) detr_fold(detr);
+static double update(Run *run, StepLoss *loss) {
+    all_reduce_finish();
+    sum_losses(run, loss);
+    training_update(&run->training, loss->total);
+    if (!run->detr.settings.freeze_backbone) detr_fold(&run->detr);
+    return loss->total;
 }
 
 /* The loader's next batch, part by part, then one update.  Every rank knows how many boxes the whole batch has before
  * it begins.  Returns the loss. */
-static double train_step(Run *run) {
+static double train_step(void *context) {
+    Run *run = context;
     Detr *detr = &run->detr;
     int ranks = distributed_ranks(), boxes = detection_boxes_of(&run->loader, (size_t)run->training.state.batch);
     double box_count = boxes > ranks ? boxes : ranks;
+    int begin, end;
     DetectionPart part;
     StepLoss loss = {0};
+    training_share(&run->training, &begin, &end);
     device_zero(detr->model.params.grads, detr->model.params.total * sizeof(float));
-    for (int next = local_begin(run); next < local_end(run); next = part.position + part.n) {
+    for (int next = begin; next < end; next = part.position + part.n) {
         detection_next(&run->loader, &part);
         detr_load(detr, part.pixels, &part.size[0][0], run->train.mean, run->train.std, part.n, part.height,
                   part.width);
-        micro_step(run, &part, box_count, part.position + part.n == local_end(run), &loss);
+        micro_step(run, &part, box_count, part.position + part.n == end, &loss);
     }
-    all_reduce_finish();
-    step_agree(run, &loss);
-    update(run, loss.total);
-    return loss.total;
+    return update(run, &loss);
 }
 
 /* == Evaluation =================================================================================================== */
@@ -525,39 +402,50 @@ static void list_found(CocoResults *results, const Run *run, const double *found
     }
 }
 
-/* Each rank takes its share of the images; all know the result.  A signal ends it early, and the result is none.
- * results may be NULL. */
-static Evaluation evaluate(Run *run, CocoResults *results) {
-    Detr *detr = &run->detr;
+/* Every image of the validation split through the model, each rank its share; a signal ends it early. */
+static void detect_all(Run *run, double *found) {
+    size_t count = (size_t)run->val.coco.image_count, done = 0;
     DetectionPart part;
-    CocoResults own = {0};
-    Evaluation e = {{0}};
-    Error error;
-    size_t count = (size_t)run->val.coco.image_count, done = 0, n = count * (size_t)run->model->queries * FOUND_NUMBERS;
-    double *found = xcalloc(n, sizeof *found, "detections"), stopped = 0;
-    if (!results) results = &own;
-    model_set_training(&detr->model, false);
     detection_start(&run->val_loader, 0, 0);
     while (!stop_signal && detection_next(&run->val_loader, &part)) {
-        detr_load(detr, part.pixels, &part.size[0][0], run->val.mean, run->val.std, part.n, part.height, part.width);
-        detr_forward(detr);
+        detr_load(&run->detr, part.pixels, &part.size[0][0], run->val.mean, run->val.std, part.n, part.height,
+                  part.width);
+        detr_forward(&run->detr);
         detect(run, &part, found);
         done += (size_t)part.n;
         progress_show(false, "evaluating %zu/%zu", done * (size_t)distributed_ranks(), count);
     }
-    if (model_trains(&detr->model)) model_set_training(&detr->model, true);
-    stopped = stop_signal != 0;
-    distributed_sum(&stopped, 1);
-    run->training.stopping = stopped > 0;
+    training_sum(&run->training, NULL, 0);
+}
+
+/* The parameters or their average, as layers see them. */
+static void view(Run *run, float *arena) {
+    params_view(&run->detr.model.params, arena);
+    detr_fold(&run->detr);
+}
+
+/* COCO's numbers, into run->found; all ranks know them. */
+static double evaluate(void *context) {
+    Run *run = context;
+    Model *model = &run->detr.model;
+    CocoResults own = {0}, *results = run->results ? run->results : &own;
+    Error error;
+    size_t n = (size_t)run->val.coco.image_count * (size_t)run->model->queries * FOUND_NUMBERS;
+    double *found = xcalloc(n, sizeof *found, "detections");
+    if (model->params.ema) view(run, model->params.ema);
+    model_set_training(model, false);
+    detect_all(run, found);
+    if (model_trains(model)) model_set_training(model, true);
+    if (model->params.ema) view(run, model->params.values);
     if (!run->training.stopping) {
         gather_found(found, n);
         list_found(results, run, found);
-        if (!coco_eval(e.numbers, NULL, &run->val.coco, results->detections, results->count, NULL, &error))
+        if (!coco_eval(run->found, NULL, &run->val.coco, results->detections, results->count, NULL, &error))
             die("%s: %s", run->val.name, error.text);
     }
     free(found);
     coco_results_free(&own);
-    return e;
+    return 100 * run->found[COCO_AP];
 }
 
 /* As COCO's own program prints them. */
@@ -579,82 +467,26 @@ static void print_numbers(const double numbers[COCO_NUMBERS]) {
 
 /* == Training ===================================================================================================== */
 
-static void log_row(Run *run, const Evaluation *e) {
-    const double *measured = run->training.state.measured;
-    char numbers[64] = ",";
-    if (e) snprintf(numbers, sizeof numbers, "%.5f,%.5f", e->numbers[COCO_AP], e->numbers[COCO_AP50]);
-    training_log(&run->training, "%s,%.6f,%.6f,%.6f,%.2f", numbers, measured[FOCAL], measured[L1], measured[GIOU],
-                 measured[CLASS_ERROR]);
-}
-
-/* The rest of the epoch; false when a signal ended it early. */
-static bool train_epoch(Run *run) {
-    Training *t = &run->training;
-    RunState *state = &t->state;
-    char class_error[32];
-    detection_start(&run->loader, (uint32_t)state->epoch, state->batch);
-    state->lr = schedule_drop(run->s->lr, run->s->lr_drop, (int)state->epoch);
-    while (state->batch < t->batches) {
-        training_begin_step(t, detection_stats(&run->loader).stalled);
-        double loss = train_step(run);
-        training_end_step(t, loss, detection_stats(&run->loader).stalled);
-        snprintf(class_error, sizeof class_error, "  class error %.0f %%", state->measured[CLASS_ERROR]);
-        training_show(t, class_error);
-        if (training_log_is_due(t)) log_row(run, NULL);
-        if (t->stopping) return false;
-    }
-    return true;
-}
-
-/* AP, its row in the log, and the best weights so far; false when a signal came meanwhile. */
-static bool evaluate_epoch(Run *run) {
-    Training *t = &run->training;
-    run->evaluation = evaluate(run, NULL);
-    if (t->stopping) return false;
-    const double *numbers = run->evaluation.numbers;
-    progress_show(true, "epoch %llu/%d  AP %.2f  AP50 %.2f", (unsigned long long)t->state.epoch + 1, t->epochs,
-                  100 * numbers[COCO_AP], 100 * numbers[COCO_AP50]);
-    log_row(run, &run->evaluation);
-    training_keep_best(t, 100 * numbers[COCO_AP]);
-    return true;
-}
-
-/* The end of an epoch: evaluation if it is due, a row in the log, checkpoints.  False when a signal came meanwhile. */
-static bool finish_epoch(Run *run) {
-    Training *t = &run->training;
-    training_check_weights(t);
-    if (!training_is_last_epoch(t)) detection_start(&run->loader, (uint32_t)t->state.epoch + 1, 0);
-    if (!training_eval_is_due(t))
-        log_row(run, NULL);
-    else if (!evaluate_epoch(run))
-        return false;
-    training_end_epoch(t);
-    return true;
-}
-
-static void begin_training(Run *run) {
-    const Settings *s = run->s;
-    Training *t = &run->training;
+static void training_data_and_model(void *context) {
+    Run *run = context;
     char stem[128];
-    run->adamw = adamw_of(s);
-    params_allocate_optimizer(&run->detr.model.params, false);
-    t->params = &run->detr.model.params;
-    t->epochs = s->epochs;
-    t->batches = run->loader.batches;
-    t->batch_size = s->batch_size;
-    t->eval_every = s->eval_every;
-    t->log_every = s->log_every;
+    data_open(run, true);
+    int room = run->loader.parts.room > run->looks->eval_batch ? run->loader.parts.room : run->looks->eval_batch;
+    model_open(run, room, run->shorter, run->longer, true);
+    buffers_open(run, room, run->train.most_boxes, true);
     snprintf(stem, sizeof stem, "%s-detr-%s", run->train.name, run->model->attn->name);
-    training_open(t, &run->config, &run->strings,
-                  &(TrainingNames){stem, run->names, run->model->num_classes, "ap,ap50,focal,l1,giou,class_error"});
+    training_open(&run->training, &(TrainingStart){.params = &run->detr.model.params,
+                                                   .slow = slow_rate(run),
+                                                   .batches = run->loader.batches,
+                                                   .stem = stem,
+                                                   .class_names = run->names,
+                                                   .classes = run->model->num_classes});
     detr_fold(&run->detr); /* a state may have come */
 }
 
-static void announce(Run *run) {
-    const Settings *s = run->s;
+static void announce(void *context) {
+    Run *run = context;
     const Coco *train = &run->train.coco;
-    if (distributed_rank() > 0) return;
-    printf("%s\n", kernels_device());
     if (distributed_ranks() > 1) printf("%d ranks\n", distributed_ranks());
     printf("%s: %d training and %d validation images, %zu training boxes of %d categories, %zu images without any\n",
            run->train.name, train->image_count, run->val.coco.image_count, train->annotation_count - train->crowds,
@@ -665,61 +497,66 @@ static void announce(Run *run) {
            (double)detr_macs(&run->detr, run->shorter, run->longer) / 1e6, run->shorter, run->longer,
            (double)model_activation_bytes(&run->detr.model) / (1 << 20));
     printf("%s: %d epochs of %llu batches of %d images, at most %d at a time, %.0f %% of padding if each were one\n",
-           s->run_dir, s->epochs, (unsigned long long)run->training.batches, s->batch_size, run->loader.parts.room,
-           100 * detection_padding(&run->loader));
-    training_print_resumed(&run->training);
-    fflush(stdout);
+           run->training.s->run_dir, run->training.s->epochs, (unsigned long long)run->training.batches,
+           run->training.s->batch_size, run->loader.parts.room, 100 * detection_padding(&run->loader));
 }
 
-static int mode_train(Run *run) {
-    const Settings *s = run->s;
-    const double *numbers = run->evaluation.numbers;
-    Training *t = &run->training;
-    data_open(run, true);
-    int room = run->loader.parts.room > s->eval_batch ? run->loader.parts.room : s->eval_batch;
-    model_open(run, room, run->shorter, run->longer, true);
-    buffers_open(run, room, run->train.most_boxes, true);
-    begin_training(run);
-    announce(run);
-    if (training_is_over(t)) {
-        training_report(t, "best AP %.2f", t->state.best);
-        return 0;
+static void load_batches(void *context, uint64_t epoch, uint64_t batch) {
+    detection_start(&((Run *)context)->loader, (uint32_t)epoch, batch);
+}
+
+static double stalled(const void *context) { return detection_stats(&((const Run *)context)->loader).stalled; }
+
+static float learning_rate(const void *context, double epochs) {
+    return drop_lr(((const Run *)context)->schedule, epochs);
+}
+
+static void words(const void *context, TrainingWords which, char *text, size_t size) {
+    const Run *run = context;
+    const double *m = run->training.state.measured, best = run->training.state.best;
+    double ap = run->found[COCO_AP], ap50 = run->found[COCO_AP50];
+    int used = 0;
+    switch (which) {
+    case WORDS_STEP: snprintf(text, size, "  class error %.0f %%", m[CLASS_ERROR]); break;
+    case WORDS_EVALUATED: used = snprintf(text, size, "%.5f,%.5f", ap, ap50); /* fall through */
+    case WORDS_COLUMNS:
+        snprintf(text + used, size - (size_t)used, "%s,%.6f,%.6f,%.6f,%.2f", used ? "" : ",", m[FOCAL], m[L1], m[GIOU],
+                 m[CLASS_ERROR]);
+        break;
+    case WORDS_EVALUATION: snprintf(text, size, "AP %.2f  AP50 %.2f", 100 * ap, 100 * ap50); break;
+    case WORDS_RESULT: snprintf(text, size, "AP %.2f, AP50 %.2f, best AP %.2f", 100 * ap, 100 * ap50, best); break;
+    case WORDS_BEST: snprintf(text, size, "best AP %.2f", best); break;
     }
-    while (!training_is_over(t))
-        if (!train_epoch(run) || !finish_epoch(run)) return training_stop_early(t);
-    training_report(t, "AP %.2f, AP50 %.2f, best AP %.2f", 100 * numbers[COCO_AP], 100 * numbers[COCO_AP50],
-                    t->state.best);
-    return 0;
 }
 
 /* == The other modes ============================================================================================== */
 
-static int mode_describe(Run *run) {
-    const Settings *s = run->s;
+static void mode_describe(void *context) {
+    Run *run = context;
+    int H = run->looks->image_size[0], W = run->looks->image_size[1];
     find_classes(run);
-    detr_create(&run->detr, &run->config, 0);
-    detr_plan(&run->detr, 1, s->image_size[0], s->image_size[1], true);
-    detr_describe(&run->detr, stdout, s->image_size[0], s->image_size[1]);
-    return 0;
+    detr_create(&run->detr, &run->training.config, 0);
+    detr_plan(&run->detr, 1, H, W, true);
+    detr_describe(&run->detr, stdout, H, W);
 }
 
-static int mode_eval(Run *run) {
-    const Settings *s = run->s;
+static void mode_eval(void *context) {
+    Run *run = context;
     CocoResults results = {0};
+    const char *path = run->outputs->results;
+    int at_once = run->looks->eval_batch;
     Error error;
+    run->results = &results;
     data_open(run, false);
-    model_open(run, s->eval_batch, run->shorter, run->longer, false);
-    buffers_open(run, s->eval_batch, 1, false);
-    Evaluation e = evaluate(run, &results);
-    if (distributed_rank() > 0) return 0;
-    progress_show(true, "%d validation images of %s, %d at a time", run->val.coco.image_count, run->val.name,
-                  s->eval_batch);
-    print_numbers(e.numbers);
-    if (*s->results && !coco_results_write(s->results, &results, &error))
-        die("%s: %s", s->results, error.text);
-    if (*s->results) printf("%s: %zu detections\n", s->results, results.count);
+    model_open(run, at_once, run->shorter, run->longer, false);
+    buffers_open(run, at_once, 1, false);
+    evaluate(run);
+    if (distributed_rank() > 0) return;
+    progress_show(true, "%d validation images of %s, %d at a time", run->val.coco.image_count, run->val.name, at_once);
+    print_numbers(run->found);
+    if (*path && !coco_results_write(path, &results, &error)) die("%s: %s", path, error.text);
+    if (*path) printf("%s: %zu detections\n", path, results.count);
     coco_results_free(&results);
-    return 0;
 }
 
 /* -- Speed -- */
@@ -727,96 +564,80 @@ static int mode_eval(Run *run) {
 /* A batch that is all of one size, with seven boxes an image, as COCO has on average. */
 enum { BENCH_BOXES = 7 };
 
-typedef struct {
-    Run *run;
-    DetectionPart part;
-    bool training;
-} Bench;
-
-static void bench_fill(Bench *bench, int images) {
-    const Settings *s = bench->run->s;
-    DetectionPart *p = &bench->part;
-    size_t n = (size_t)images, pixels = n * 3 * (size_t)s->image_size[0] * (size_t)s->image_size[1];
-    *p = (DetectionPart){.n = images, .height = s->image_size[0], .width = s->image_size[1]};
+static void bench_fill(Run *run, int images) {
+    const int *size = run->looks->image_size;
+    uint64_t seed = run->training.s->seed;
+    DetectionPart *p = &run->bench;
+    size_t n = (size_t)images, pixels = n * 3 * (size_t)size[0] * (size_t)size[1];
+    *p = (DetectionPart){.n = images, .height = size[0], .width = size[1]};
     p->pixels = xcalloc(pixels, 1, "a batch");
     p->size = xcalloc(n, sizeof *p->size, "a batch");
     p->boxes = xcalloc(n * BENCH_BOXES, sizeof *p->boxes, "a batch");
     p->labels = xcalloc(n * BENCH_BOXES, sizeof *p->labels, "a batch");
     p->first = xcalloc(n + 1, sizeof *p->first, "a batch");
-    for (size_t i = 0; i < pixels; i++) p->pixels[i] = (uint8_t)rng_bits(s->seed, RNG_TEST, 0, 0, i);
+    for (size_t i = 0; i < pixels; i++) p->pixels[i] = (uint8_t)rng_bits(seed, RNG_TEST, 0, 0, i);
     for (int b = 0; b < images; b++) {
-        p->size[b][0] = s->image_size[0];
-        p->size[b][1] = s->image_size[1];
+        memcpy(p->size[b], size, sizeof p->size[b]);
         p->first[b + 1] = (b + 1) * BENCH_BOXES;
     }
     for (int i = 0; i < images * BENCH_BOXES; i++) {
-        p->labels[i] = i % bench->run->model->num_classes;
+        p->labels[i] = i % run->model->num_classes;
         for (int k = 0; k < 4; k++)
-            p->boxes[i][k] = 0.2f + 0.4f * rng_uniform(s->seed, RNG_TEST, 1, 0, (uint64_t)(4 * i + k));
+            p->boxes[i][k] = 0.2f + 0.4f * rng_uniform(seed, RNG_TEST, 1, 0, (uint64_t)(4 * i + k));
     }
 }
 
-static void bench_batch(void *context) {
-    Bench *bench = context;
-    Run *run = bench->run;
+static void bench_batch(void *context, bool training) {
+    Run *run = context;
     Detr *detr = &run->detr;
-    DetectionPart part = bench->part;
+    DetectionPart part = run->bench;
     StepLoss loss = {0};
-    if (bench->training) device_zero(detr->model.params.grads, detr->model.params.total * sizeof(float));
-    for (int next = local_begin(run); next < local_end(run); next += part.n) {
-        int left = local_end(run) - next;
-        part.n = left < bench->part.n ? left : bench->part.n;
+    int begin, end;
+    training_share(&run->training, &begin, &end);
+    model_set_training(&detr->model, training);
+    if (training) device_zero(detr->model.params.grads, detr->model.params.total * sizeof(float));
+    for (int next = begin; next < end; next += part.n) {
+        part.n = end - next < run->bench.n ? end - next : run->bench.n;
         part.position = next;
         detr_load(detr, part.pixels, &part.size[0][0], imagenet_mean, imagenet_std, part.n, part.height, part.width);
-        if (bench->training) {
-            micro_step(run, &part, run->s->batch_size * BENCH_BOXES, next + part.n == local_end(run), &loss);
+        if (training) {
+            micro_step(run, &part, run->training.s->batch_size * BENCH_BOXES, next + part.n == end, &loss);
         } else {
             detr_forward(detr);
             detr_predictions(detr, run->logits, run->boxes);
         }
     }
-    all_reduce_finish();
-    if (bench->training) {
-        step_agree(run, &loss);
-        update(run, loss.total);
+    if (training) {
+        update(run, &loss);
         run->training.state.step++;
     }
     device_synchronize();
 }
 
-static RunSpeed bench_speed(Bench *bench, bool training) {
-    bench->training = training;
-    model_set_training(&bench->run->detr.model, training);
-    return run_speed(bench_batch, bench, bench->run->s->batch_size, (double)bench->run->s->bench_seconds);
-}
-
-static int mode_bench(Run *run) {
-    const Settings *s = run->s;
-    int H = s->image_size[0], W = s->image_size[1], images = micro_batch_choose(run, H, W);
-    Bench bench = {.run = run};
+static void mode_bench(void *context) {
+    Run *run = context;
+    Training *t = &run->training;
+    Params *params = t->params = &run->detr.model.params;
+    int H = run->looks->image_size[0], W = run->looks->image_size[1], images = micro_batch_choose(run, H, W);
     find_classes(run);
     model_open(run, images, H, W, true);
     buffers_open(run, images, BENCH_BOXES, true);
-    params_allocate_optimizer(&run->detr.model.params, false);
-    run->adamw = adamw_of(s);
-    run->training.state.lr = s->lr;
-    bench_fill(&bench, images);
-    double peak = gemm_peak_gflops();
-    RunSpeed train = bench_speed(&bench, true), infer = bench_speed(&bench, false);
-    double again = gemm_peak_gflops(), macs = (double)detr_macs(&run->detr, H, W),
-           training_macs = (double)detr_training_macs(&run->detr, H, W);
-    if (again > peak) peak = again;
-    if (distributed_rank() > 0) return 0;
+    params_allocate_optimizer(params, false);
+    t->slow = slow_rate(run);
+    t->state.lr = run->schedule->lr;
+    bench_fill(run, images);
+    Bench b = bench(bench_batch, run, t->s->batch_size, (double)t->s->bench_seconds);
+    double macs = (double)detr_macs(&run->detr, H, W), training_macs = (double)detr_training_macs(&run->detr, H, W);
+    double per_mac = 2 / 1e9 / distributed_ranks() / b.peak;
+    if (distributed_rank() > 0) return;
     printf("{\"attn\": \"%s\", \"device\": \"%s\", \"height\": %d, \"width\": %d, \"ranks\": %d, \"batch_size\": %d, "
            "\"micro_batch\": %d, \"trainable_params\": %zu, \"macs\": %.0f, \"train_images_per_s\": %.4f, "
            "\"infer_images_per_s\": %.4f, \"train_fastest_s\": %.4f, \"infer_fastest_s\": %.4f, "
            "\"peak_bytes\": %zu, \"gemm_peak_gflops\": %.1f, \"mfu\": %.4f, \"infer_mfu\": %.4f}\n",
-           run->model->attn->name, kernels_device(), H, W, distributed_ranks(), s->batch_size, images,
-           run->detr.model.params.parameters, macs, train.images_per_s, infer.images_per_s, train.fastest,
-           infer.fastest, device_peak_bytes(), peak,
-           2 * training_macs * train.images_per_s / 1e9 / distributed_ranks() / peak,
-           2 * macs * infer.images_per_s / 1e9 / distributed_ranks() / peak);
-    return 0;
+           run->model->attn->name, kernels_device(), H, W, distributed_ranks(), t->s->batch_size, images,
+           params->parameters, macs, b.train.images_per_s, b.infer.images_per_s, b.train.fastest, b.infer.fastest,
+           device_peak_bytes(), b.peak, per_mac * training_macs * b.train.images_per_s,
+           per_mac * macs * b.infer.images_per_s);
 }
 
 /* -- Pictures -- */
@@ -824,7 +645,7 @@ static int mode_bench(Run *run) {
 /* Names of the checkpoint's categories, those of the data, or none. */
 static void names_open(Run *run) {
     static ClassNames names; /* run->names points into it */
-    run_folder_classes(&names, run->s->init);
+    run_folder_classes(&names, run->training.s->init);
     run->names = xcalloc((size_t)run->model->num_classes, sizeof *run->names, "names of categories");
     for (int id = 0; id < run->model->num_classes; id++) run->names[id] = id < names.count ? names.at[id] : "";
 }
@@ -841,8 +662,8 @@ static void predicted_coco(const Run *run, Coco *coco, const char *name, int wid
 
 static void print_detections(const Run *run, const char *name, const CocoDetection *detections, int count) {
     int shown = 0;
-    while (shown < count && detections[shown].score >= (double)run->s->draw_score) shown++;
-    printf("%s: %d objects with a score of at least %g\n", name, shown, (double)run->s->draw_score);
+    while (shown < count && detections[shown].score >= (double)run->looks->draw_score) shown++;
+    printf("%s: %d objects with a score of at least %g\n", name, shown, (double)run->looks->draw_score);
     for (int i = 0; i < shown; i++) {
         const CocoDetection *d = &detections[i];
         const char *category = d->category_id < run->model->num_classes ? run->names[d->category_id] : "";
@@ -868,9 +689,9 @@ static void draw_picture(const Run *run, const ImagePart *picture, const char *n
     for (int i = 0; i < count; i++)
         for (int side = 0; side < 4; side++) detections[i].box[side] *= times;
     predicted_coco(run, &coco, name, image.width, image.height);
-    draw_detections(&image, detections, count, (double)run->s->draw_score, &coco);
-    if (!image_write_png(run->s->draw, image.pixels, image.height, image.width, &error))
-        die("%s: %s", run->s->draw, error.text);
+    draw_detections(&image, detections, count, (double)run->looks->draw_score, &coco);
+    if (!image_write_png(run->outputs->draw, image.pixels, image.height, image.width, &error))
+        die("%s: %s", run->outputs->draw, error.text);
     coco_close(&coco);
     free(image.pixels);
 }
@@ -884,17 +705,18 @@ static void read_picture(Run *run, const char *name, TransformScratch *scratch, 
         return;
     }
     unsigned long long index = strtoull(name + 4, &end, 10);
-    if (!run->val.coco.image_count) set_open(run, &run->val, false);
+    if (!run->val.coco.image_count) detection_set_open(&run->val, run->data, false, run->training.s->seed);
     if (end == name + 4 || *end || index >= (unsigned long long)run->val.coco.image_count)
         die_usage("--predict %s: expected val:INDEX with an index below %d", name, run->val.coco.image_count);
     if (!detection_set_read(&run->val, (int)index, false, scratch, picture, &error)) die("%s: %s", name, error.text);
 }
 
 static void predict(Run *run, const char *name, TransformScratch *scratch, uint8_t *pixels, CocoDetection *detections) {
-    const Settings *s = run->s;
+    int Q = run->model->queries;
     ImagePart picture;
     read_picture(run, name, scratch, &picture);
-    DetectionDraw draw = detection_resize(picture.width, picture.height, s->eval_scale, s->max_size);
+    DetectionDraw draw = detection_resize(picture.width, picture.height, run->augment->eval_scale,
+                                          run->augment->max_size);
     if (draw.width > run->longer || draw.height > run->longer)
         die("%s: %d x %d pixels are too slim a picture", name, picture.width, picture.height);
     if (!detection_pixels(scratch, pixels, (size_t)draw.width * 3, &picture, &draw)) die("%s: out of memory", name);
@@ -902,28 +724,29 @@ static void predict(Run *run, const char *name, TransformScratch *scratch, uint8
               draw.width);
     detr_forward(&run->detr);
     detr_predictions(&run->detr, run->logits, run->boxes);
-    int count = postprocess(detections, run->model->queries, run->logits, run->boxes, run->model->queries, run->model->num_classes + 1, 1,
-                            picture.width, picture.height);
+    int count = postprocess(detections, Q, run->logits, run->boxes, Q, run->model->num_classes + 1, 1, picture.width,
+                            picture.height);
     print_detections(run, name, detections, count);
-    if (*s->draw) draw_picture(run, &picture, name, detections, count);
+    if (*run->outputs->draw) draw_picture(run, &picture, name, detections, count);
 }
 
-static int mode_predict(Run *run) {
-    const Settings *s = run->s;
+static void mode_predict(void *context) {
+    Run *run = context;
+    const ConfigList *pictures = &run->modes->predict;
     TransformScratch scratch = {0};
     find_classes(run);
     names_open(run);
-    run->shorter = s->eval_scale;
-    run->longer = s->max_size + 16; /* by how much rounding the short side can lengthen the long one, up to 32 : 1 */
+    run->shorter = run->augment->eval_scale;
+    /* by how much rounding the short side can lengthen the long one, up to 32 : 1 */
+    run->longer = run->augment->max_size + 16;
     model_open(run, 1, run->shorter, run->longer, false);
     buffers_open(run, 1, 1, false);
     uint8_t *pixels = xcalloc((size_t)run->shorter * (size_t)run->longer, 3, "a picture");
     CocoDetection *detections = xcalloc((size_t)run->model->queries, sizeof *detections, "detections");
-    for (int i = 0; i < s->predict.count; i++) predict(run, s->predict.items[i], &scratch, pixels, detections);
+    for (int i = 0; i < pictures->count; i++) predict(run, pictures->items[i], &scratch, pixels, detections);
     free(detections);
     free(pixels);
     transform_scratch_free(&scratch);
-    return 0;
 }
 
 /* == Parity: how any other framework is compared with this one ==================================================== */
@@ -1014,20 +837,20 @@ static void parity_read(const Run *run, Parity *p, const SafeTensors *st) {
     free(sizes);
 }
 
-static int mode_parity(Run *run) {
-    Settings *s = run->s;
+static void mode_parity(void *context) {
+    Run *run = context;
+    const DetrSettings *s = run->model;
     Detr *detr = &run->detr;
     Parity p = {0};
     StepLoss loss = {0};
     SafeTensors st;
     Error error;
-    if (!safetensors_open(&st, s->parity, &error)) die("%s", error.text);
+    if (!safetensors_open(&st, run->modes->parity, &error)) die("%s", error.text);
     find_classes(run);
-    run->model->dropout = 0;
     parity_read(run, &p, &st);
     model_open(run, p.B, p.H, p.W, true);
     buffers_open(run, p.B, p.T ? p.T : 1, true);
-    run_parity_parameters(&detr->model.params, &st);
+    parity_parameters(&detr->model.params, &st);
     detr_fold(detr);
     size_t pixels = (size_t)p.B * 3 * (size_t)p.H * (size_t)p.W;
     uint8_t *black = xcalloc(pixels, 1, "parity");
@@ -1035,94 +858,64 @@ static int mode_parity(Run *run) {
     real_upload(detr->images, p.images, pixels);
     micro_step(run, &p.part, p.T > 1 ? p.T : 1, false, &loss);
     float total = (float)loss.total;
-    size_t L = (size_t)run->model->decoder_layers, B = (size_t)p.B, Q = (size_t)run->model->queries, C = (size_t)run->model->num_classes + 1;
+    size_t L = (size_t)s->decoder_layers, B = (size_t)p.B, Q = (size_t)s->queries, C = (size_t)s->num_classes + 1;
     const SafeTensorEntry outputs[] = {{"logits", SAFE_F32, 4, {L, B, Q, C}, run->logits},
                                        {"boxes", SAFE_F32, 4, {L, B, Q, 4}, run->boxes},
                                        {"loss", SAFE_F32, 1, {1}, &total}};
-    run_parity_write(s->out, outputs, 3, &detr->model.params);
+    parity_write(run->modes->out, outputs, 3, &detr->model.params);
     free(black);
     safetensors_close(&st);
-    return 0;
 }
 
 /* == Main ========================================================================================================= */
 
-static void print_help(const Run *run) {
-    printf("train_detr trains detectors: SMCA-DETR on a ResNet, from COCO's files to COCO's twelve numbers.\n\n"
-           "  train_detr --config configs/coco/shapes-demo.ini        built-in scenes, minutes on a CPU\n"
-           "  train_detr --config configs/coco/smca.ini --data coco   train on COCO's folder\n"
-           "  train_detr --resume runs/coco-detr-softmax-001          go on where a run stopped\n"
-           "  train_detr --resume runs/coco-detr-softmax-001 --eval --results detections.json\n"
-           "  train_detr --init best.safetensors --predict street.jpg --draw boxes.png\n"
-           "  train_detr --config configs/coco/smca-ripple.ini --describe\n\n"
-           "Attention operators of the encoder (--attn):\n");
+static void print_lists(void) {
+    printf("Attention operators of the encoder (--attn):\n");
     for (int i = 0; attention_operators[i]; i++)
         if (attention_operators[i]->takes_mask)
             printf("  %-24s %s\n", attention_operators[i]->name, attention_operators[i]->summary);
-    printf("\n");
-    config_help(&run->config, stdout);
 }
 
-static bool is_looking(const void *settings) {
-    const Settings *s = settings;
-    return s->eval || s->bench || s->describe || s->predict.count || *s->parity;
-}
+static const ProgramMode modes[] = {
+    {"describe", mode_describe, .alone = true},
+    {"eval", mode_eval, .needs_weights = true, .output = "results"},
+    {.name = "bench", .run = mode_bench},
+    {"predict", mode_predict, .alone = true, .needs_weights = true},
+    {"parity", mode_parity, .alone = true, .output = "out", .needs_output = true},
+    {.name = NULL},
+};
 
-/* One mode at a time, with what it needs and nothing that only another would use. */
-static void check_mode(const Settings *s) {
-    const RunMode modes[] = {{"describe", s->describe},
-                             {"eval", s->eval},
-                             {"bench", s->bench},
-                             {"predict", s->predict.count > 0},
-                             {"parity", *s->parity != 0}};
-    const char *mode = run_one_mode(modes, sizeof modes / sizeof *modes);
-    if ((s->eval || s->predict.count) && !*s->init)
-        die_usage("--%s: needs weights: --init FILE or --resume FOLDER", mode);
-    if (*s->parity && !*s->out) die_usage("--parity: needs --out FILE for the results");
-    if (*s->out && !*s->parity) die_usage("--out: '%s' would be written by --parity only", s->out);
-    if (*s->draw && s->predict.count != 1)
-        die_usage("--draw: '%s' would be written by --predict of one picture only", s->draw);
-    if (*s->results && !s->eval) die_usage("--results: '%s' would be written by --eval only", s->results);
-}
-
-static int run_mode(Run *run) {
-    const Settings *s = run->s;
-    bool alone = s->help || s->help_markdown || s->describe || *s->parity || s->predict.count;
-    if (alone && distributed_rank() > 0) return 0;
-    if (s->help) return print_help(run), 0;
-    if (s->help_markdown) return config_markdown(&run->config, stdout), 0;
-    check_mode(s);
-    check_settings(run);
-    if (!is_shapes(s)) find_files(run);
-    kernels_init();
-    if (s->describe) return mode_describe(run);
-    if (*s->parity) return mode_parity(run);
-    if (s->predict.count) return mode_predict(run);
-    signals_open();
-    distributed_open();
-    collective_open();
-    int status = s->bench ? mode_bench(run) : s->eval ? mode_eval(run) : mode_train(run);
-    loading_close(run);
-    model_close(run);
-    collective_close();
-    distributed_close();
-    return status;
-}
+static const Program program = {
+    .name = "train_detr",
+    .introduction =
+        "train_detr trains detectors: SMCA-DETR on a ResNet, from COCO's files to COCO's twelve numbers.\n\n"
+        "  train_detr --config configs/coco/shapes-demo.ini        built-in scenes, minutes on a CPU\n"
+        "  train_detr --config configs/coco/smca.ini --data coco   train on COCO's folder\n"
+        "  train_detr --resume runs/coco-detr-softmax-001          go on where a run stopped\n"
+        "  train_detr --resume runs/coco-detr-softmax-001 --eval --results detections.json\n"
+        "  train_detr --init best.safetensors --predict street.jpg --draw boxes.png\n"
+        "  train_detr --config configs/coco/smca-ripple.ini --describe\n\n",
+    .settings = add_settings,
+    .lists = print_lists,
+    .chooser = "attn",
+    .use = use_settings,
+    .check = check_settings,
+    .modes = modes,
+    .training = {.columns = "ap,ap50,focal,l1,giou,class_error",
+                 .advice = "a lower lr",
+                 .decimals = 1,
+                 .open = training_data_and_model,
+                 .announce = announce,
+                 .load = load_batches,
+                 .stalled = stalled,
+                 .rate = learning_rate,
+                 .step = train_step,
+                 .evaluate = evaluate,
+                 .words = words},
+    .close = loading_close,
+};
 
 int main(int argc, char **argv) {
-    static Run run = {.training = {.program = "train_detr", .advice = "a lower lr", .decimals = 1}};
-    distributed_begin();
-    config_init(&run.config, "config");
-    run.s = config_add(&run.config, &program_settings);
-    run.model = detr_add_settings(&run.config);
-    run.strings = (RunStrings){&run.s->config, &run.s->resume, &run.s->init, &run.s->run_dir};
-    run_settings_open(&run.config, &run.strings, is_looking, run.s, argc, argv);
-    if (config_origin(&run.config, "attn") || !(run.s->help || run.s->help_markdown)) {
-        detr_use_settings(&run.config);
-        config_settle(&run.config);
-    }
-    if (run.s->lr_backbone == 0) run.model->freeze_backbone = true;
-    int status = run_mode(&run);
-    if (fflush(stdout) != 0 || ferror(stdout)) die("standard output: cannot write all of it");
-    return status;
+    static Run run;
+    return program_main(&program, &run, &run.training, argc, argv);
 }

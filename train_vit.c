@@ -1,24 +1,23 @@
 /* train_vit: vision transformers for image classification, from a config file to an accuracy.
  *
- * Read it top to bottom: settings, what a run holds, one training step, evaluation, the training loop, the other modes,
- * main.  The layers are in layers/, the arithmetic in kernels/, what is neither vision nor the loop in core/. */
+ * Read it top to bottom: settings, what a run holds, one training step, evaluation, what a training run is made of, the
+ * other modes, main.  The loop that calls these is training_run in core/training.c.  The layers are in layers/, the
+ * arithmetic in kernels/, data sets and augmentation in data/. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/adamw.h"
-#include "core/checkpoint.h"
-#include "core/config.h"
+#include "core/bench.h"
 #include "core/die.h"
 #include "core/distributed.h"
 #include "core/files.h"
+#include "core/parity.h"
+#include "core/program.h"
 #include "core/progress.h"
 #include "core/rng.h"
-#include "core/run.h"
 #include "core/schedule.h"
 #include "core/signals.h"
-#include "core/training.h"
 #include "data/datasets.h"
 #include "data/erasing.h"
 #include "data/image.h"
@@ -34,143 +33,21 @@
 
 /* == Settings ===================================================================================================== */
 
+/* What only this program does with a model. */
 typedef struct {
-    const char *config, *data, *data_dir, *init, *resume, *run_dir, *parity, *out, *attention;
-    ConfigList predict;
-    bool help, help_markdown, describe, eval, bench;
-    const char *show_batch;
-    int train_limit, test_limit, crop_padding, eval_resize, interpolation, workers;
-    float crop_area_min, crop_area_max, crop_ratio_min, crop_ratio_max, max_damaged;
-    bool flip, exact_decode, repeated_aug;
-    const char *aa;
-    int train_interpolation, remode; /* indices of choices */
-    float color_jitter, reprob, mixup, cutmix, mixup_prob, mixup_switch_prob;
-    int epochs, batch_size, micro_batch, lr_base_batch, eval_every, log_every;
-    float lr, lr_min, lr_warmup, warmup_epochs, weight_decay, beta1, beta2, eps, clip_grad, ema_decay, label_smoothing;
-    int lr_schedule; /* index of a choice */
-    float bench_seconds;
-    uint64_t seed;
-} Settings;
+    const char *show_batch, *attention;
+} LookSettings;
 
-enum { SCHEDULE_EPOCH, SCHEDULE_STEP };
-
-#define F(KIND, field) CONFIG_FIELD(KIND, Settings, field)
-static const ConfigEntry entries[] = {
-    {F(BOOL, help), .section = "modes", .command_line_only = true, .help = "Print this help"},
-    {F(BOOL, help_markdown), .command_line_only = true, .help = "Print the settings as Markdown tables"},
-    {F(STRING, config), .command_line_only = true, .argument = "FILE",
-     .help = "Read settings from this INI file; the command line wins over it"},
-    {F(STRING, resume), .command_line_only = true, .argument = "FOLDER",
-     .help = "Continue the run in this folder, bit for bit, from its last state"},
-    {F(BOOL, describe), .command_line_only = true,
-     .help = "Print layers, parameters, multiply-adds and memory, and stop"},
-    {F(BOOL, eval), .command_line_only = true,
-     .help = "Measure the accuracy of --init or --resume on the test split, and stop"},
-    {F(BOOL, bench), .command_line_only = true,
-     .help = "Measure training and inference speed on random images, print one line of JSON, and stop"},
-    {F(STRING, show_batch), .command_line_only = true, .argument = "FILE",
+#define F(KIND, field) CONFIG_FIELD(KIND, LookSettings, field)
+static const ConfigEntry look_entries[] = {
+    {F(STRING, show_batch), .section = "modes", .command_line_only = true, .argument = "FILE",
      .help = "Write the first training images as the model sees them, with their labels, to this PNG file, and stop"},
-    {F(LIST, predict), .command_line_only = true, .argument = "IMAGE...",
-     .help = "Name what these images show: PNG or JPEG files, or test:17 for an image of the test split"},
     {F(STRING, attention), .command_line_only = true, .argument = "FILE",
      .help = "With --predict: write where each head of each layer looks (safetensors; scripts/plot_attention.py draws "
              "it)"},
-    {F(STRING, parity), .command_line_only = true, .argument = "IN",
-     .help = "One forward and backward pass on the images and labels of this safetensors file; parameters in it "
-             "replace the model's"},
-    {F(STRING, out), .command_line_only = true, .argument = "FILE",
-     .help = "Where --parity writes logits, loss and grad.<parameter>"},
-
-    {F(STRING, data), "shapes", .section = "data",
-     .help = "shapes (drawn on the spot, no files needed), cifar10, cifar100, mnist, imagenet, a folder with the files "
-             "of one of them or with train/<class>/ and val/<class>/, or a file made by pack_dataset"},
-    {F(STRING, data_dir), "datasets", .argument = "FOLDER",
-     .help = "Where cifar10, cifar100, mnist and imagenet are looked for (scripts/fetch_cifar.sh puts the first two "
-             "there)"},
-    {F(INT, train_limit), "0", .min = 0, .max = 1e8, .help = "Use only so many training images (0: all)"},
-    {F(INT, test_limit), "0", .min = 0, .max = 1e8, .help = "Use only so many test images (0: all)"},
-    {F(INT, crop_padding), "4", .min = 0, .max = 64,
-     .help = "Random crop after padding with so many black pixels on every side, where the images have the model's "
-             "size already"},
-    {F(FLOAT, crop_area_min), "0.08", .min = 1e-4, .max = 1,
-     .help = "Random resized crop, where they have not: the smallest share of the picture's area"},
-    {F(FLOAT, crop_area_max), "1", .min = 1e-4, .max = 1, .help = "And the largest"},
-    {F(FLOAT, crop_ratio_min), "0.75", .min = 0.01, .max = 100, .help = "The smallest width / height of the crop"},
-    {F(FLOAT, crop_ratio_max), "1.3333334", .min = 0.01, .max = 100, .help = "And the largest"},
-    {F(INT, eval_resize), "0", .min = 0, .max = 16384,
-     .help = "Test pictures are resized to this short side before the centre is cut out (0: 256/224 of img_size)"},
-    {F(CHOICE, interpolation), "bicubic", CONFIG_CHOICES("bicubic", "bilinear"),
-     .help = "Filter that pictures are resized with, the same as Pillow's"},
-    {F(BOOL, exact_decode), "false",
-     .help = "Decode JPEGs as Pillow does, not at a fraction of their size where that is enough"},
-    {F(BOOL, flip), "true", .help = "Mirror half of the training images"},
-    {F(INT, workers), "0", .min = 0, .max = 1024,
-     .help = "Threads that load images ahead (0: one beside a CPU that trains, all cores beside a GPU)"},
-    {F(FLOAT, max_damaged), "0.01", .min = 0, .max = 1,
-     .help = "Larger share of damaged images in an epoch that ends the run; below it they are named and replaced"},
-    {F(STRING, aa), .section = "augmentation", .argument = "POLICY",
-     .help = "RandAugment by timm's name, as rand-m9-mstd0.5-inc1 (empty: off)"},
-    {F(CHOICE, train_interpolation), "random", CONFIG_CHOICES("random", "bilinear", "bicubic"),
-     .help = "Resampling of RandAugment's geometric operations"},
-    {F(FLOAT, color_jitter), "0", .min = 0, .max = 10,
-     .help = "Strength of random brightness, contrast and saturation; not used with aa (0: off)"},
-    {F(FLOAT, reprob), "0", .min = 0, .max = 1, .help = "Share of images in which random erasing overwrites a box"},
-    {F(CHOICE, remode), "pixel", CONFIG_CHOICES("const", "rand", "pixel"),
-     .help = "What erased boxes hold: zero, one random colour, or random numbers"},
-    {F(FLOAT, mixup), "0", .min = 0, .max = 1000,
-     .help = "Alpha of mixup, which blends the images and targets of a batch in pairs (0: off)"},
-    {F(FLOAT, cutmix), "0", .min = 0, .max = 1000,
-     .help = "Alpha of cutmix, which copies a box from one image of a pair to the other (0: off)"},
-    {F(FLOAT, mixup_prob), "1", .min = 0, .max = 1,
-     .help = "Share of batches that are mixed, where mixup or cutmix is on"},
-    {F(FLOAT, mixup_switch_prob), "0.5", .min = 0, .max = 1, .help = "Share of cutmix among them, where both are on"},
-    {F(BOOL, repeated_aug), "false",
-     .help = "Repeated augmentation: a third of the images each epoch, three times with different draws"},
-
-    {F(INT, epochs), "300", .section = "training", .min = 1, .max = 1e6, .help = "Passes over the training images"},
-    {F(INT, batch_size), "512", .min = 1, .max = 1e6, .help = "Images between two updates of the parameters"},
-    {F(INT, micro_batch), "0", .min = 0, .max = 1e6,
-     .help = "Images in memory at a time, their gradients summed up to a batch (0: chosen by size)"},
-    {F(FLOAT, lr), "5e-4", .min = 0, .max = 100, .help = "Learning rate of AdamW at its highest"},
-    {F(INT, lr_base_batch), "0", .min = 0, .max = 1e6,
-     .help = "lr is meant for this batch size and scaled linearly to batch_size (0: taken as it is)"},
-    {F(FLOAT, lr_min), "1e-5", .min = 0, .max = 100, .help = "Learning rate at the end of the cosine"},
-    {F(FLOAT, lr_warmup), "1e-6", .min = 0, .max = 100, .help = "Learning rate at the start of the warm-up"},
-    {F(FLOAT, warmup_epochs), "5", .min = 0, .max = 1e6,
-     .help = "Epochs of linear warm-up; where nobody sets it, at most a tenth of epochs"},
-    {F(CHOICE, lr_schedule), "epoch", CONFIG_CHOICES("epoch", "step"),
-     .help = "Change the learning rate once per epoch, as timm does, or with every step"},
-    {F(FLOAT, weight_decay), "0.05", .min = 0, .max = 10,
-     .help = "Decoupled weight decay of matrices; vectors and embeddings have none"},
-    {F(FLOAT, beta1), "0.9", .min = 0, .max = 0.9999999, .help = "Decay of AdamW's first moment"},
-    {F(FLOAT, beta2), "0.999", .min = 0, .max = 0.9999999, .help = "Decay of AdamW's second moment"},
-    {F(FLOAT, eps), "1e-8", .min = 0, .max = 1, .help = "AdamW's epsilon"},
-    {F(FLOAT, clip_grad), "0", .min = 0, .max = 1e8, .help = "Largest norm of the gradient (0: no clipping)"},
-    {F(FLOAT, ema_decay), "0", .min = 0, .max = 0.9999999,
-     .help = "Also keep an exponential average of the parameters, and evaluate that (0: off; DeiT: 0.99996)"},
-    {F(FLOAT, label_smoothing), "0.1", .min = 0, .max = 0.99, .help = "Share of the target spread over all classes"},
-    {F(UINT64, seed), "0", .help = "Decides every random number of the run"},
-
-    {F(STRING, run_dir), .section = "run", .argument = "FOLDER",
-     .help = "Where config.ini, log.csv and the checkpoints go (default: the next free runs/<data>-<attn>-<number>)"},
-    {F(STRING, init), .argument = "FILE",
-     .help = "Start from these weights (safetensors, timm's names); tables on the token grid are resampled to this "
-             "img_size, and a head of other classes is drawn afresh"},
-    {F(INT, eval_every), "1", .min = 1, .max = 1e6,
-     .help = "Epochs between two evaluations; the last epoch always has one"},
-    {F(INT, log_every), "50", .min = 1, .max = 1e8, .help = "Steps between two rows of log.csv"},
-    {F(FLOAT, bench_seconds), "5", .min = 0.1, .max = 3600,
-     .help = "How long --bench measures training, and again inference"},
 };
 #undef F
-static const ConfigGroup program_settings = {CONFIG_GROUP(Settings, entries)};
-
-/* Adds every group; *s is the program's own. */
-static VitSettings *settings_add(Config *config, Settings **s) {
-    Settings *own = config_add(config, &program_settings);
-    if (s) *s = own;
-    return vit_add_settings(config);
-}
+static const ConfigGroup look_settings = {CONFIG_GROUP(LookSettings, look_entries)};
 
 /* == A run ======================================================================================================== */
 
@@ -179,17 +56,25 @@ typedef struct {
 } Accuracy;
 
 typedef struct {
-    Config config;
-    Settings *s;
+    Training training; /* and, in training.s, the settings that every program has */
+    const ModeSettings *modes;
+    const LookSettings *looks;
+    const DataSettings *data;
+    const LoaderSettings *loading;
+    const TransformSettings *transform;
+    const AugmentSettings *augment;
+    const ErasingSettings *erasing;
+    const MixupSettings *mixup;
+    const SamplerSettings *sampler;
     VitSettings *model;
+    CosineSettings *schedule;
+    const TargetSettings *target;
+
     Vit vit;
-    RandAugment randaugment;
     Dataset train, test; /* train is open only in a training run */
     LoaderPool *workers;
     Loader loader, test_loader;
-    AdamW adamw;
-    Schedule schedule;
-    Training training;
+    SafeTensors parity;
     uint8_t *pixels; /* host [micro_batch,Hi,Wi,3] */
     int *labels;     /* host [micro_batch] */
     float *targets;  /* host [micro_batch,C] */
@@ -201,91 +86,115 @@ typedef struct {
     int last_micro_batch; /* its activations are still there */
 } Run;
 
-static bool is_mixing(const Settings *s) { return s->mixup > 0 || s->cutmix > 0; }
-
-/* What the table cannot check because it takes two settings, or one and the data set. */
-static void check_settings(Run *run) {
-    Settings *s = run->s;
-    Error error;
-    const VitSettings *model = run->model;
-    vit_check_settings(&run->config);
-    if (*s->attention && model->dim.count > 1)
-        config_reject(&run->config, "attention", "pictures are of one token grid, and this model has %d stages",
-                      model->dim.count);
-    if (s->batch_size % distributed_ranks())
-        config_reject(&run->config, "batch_size", "%d images cannot be shared equally by %d ranks", s->batch_size,
-                      distributed_ranks());
-    if (!randaugment_parse(&run->randaugment, s->aa, &error)) config_reject(&run->config, "aa", "%s", error.text);
-    run->randaugment.resample = (RandAugmentResample[]){RANDAUGMENT_RANDOM, RANDAUGMENT_BILINEAR,
-                                                        RANDAUGMENT_BICUBIC}[s->train_interpolation];
-    if (s->crop_area_min > s->crop_area_max)
-        config_reject(&run->config, "crop_area_min", "%g is more than crop_area_max %g", (double)s->crop_area_min,
-                      (double)s->crop_area_max);
-    if (s->crop_ratio_min > s->crop_ratio_max)
-        config_reject(&run->config, "crop_ratio_min", "%g is more than crop_ratio_max %g", (double)s->crop_ratio_min,
-                      (double)s->crop_ratio_max);
-    if (s->eval_resize && s->eval_resize < (run->model->img_size[0] < run->model->img_size[1] ? run->model->img_size[0] : run->model->img_size[1]))
-        config_reject(&run->config, "eval_resize", "%d is less than img_size %dx%d", s->eval_resize, run->model->img_size[0],
-                      run->model->img_size[1]);
-    if (!config_origin(&run->config, "warmup_epochs"))
-        s->warmup_epochs = fminf(s->warmup_epochs, (float)(s->epochs / 10));
-    if (s->warmup_epochs > (float)s->epochs)
-        config_reject(&run->config, "warmup_epochs", "%g is more than epochs %d", (double)s->warmup_epochs, s->epochs);
+static void add_settings(void *context, Config *config) {
+    Run *run = context;
+    run->modes = config_add(config, &mode_settings);
+    run->looks = config_add(config, &look_settings);
+    run->data = config_add(config, &data_settings);
+    run->loading = config_add(config, &loader_settings);
+    run->transform = config_add(config, &transform_settings);
+    run->augment = config_add(config, &augment_settings);
+    run->erasing = config_add(config, &erasing_settings);
+    run->mixup = config_add(config, &mixup_settings);
+    run->sampler = config_add(config, &sampler_settings);
+    run->model = vit_add_settings(config);
+    run->schedule = config_add(config, &cosine_settings);
+    config_add(config, &adamw_settings);
+    run->target = config_add(config, &target_settings);
+    run->training.s = config_add(config, &training_settings);
+    config_explain(config, "eval", "Measure the accuracy of --init or --resume on the test split, and stop");
+    config_explain(config, "predict", "Name what these images show: PNG or JPEG files, or test:17 for an image of the "
+                                      "test split");
+    config_explain(config, "parity", "One forward and backward pass on the images and labels of this safetensors file; "
+                                     "parameters in it replace the model's");
+    config_explain(config, "out", "Where --parity writes logits, loss and grad.<parameter>");
+    config_explain(config, "run_dir", "Where config.ini, log.csv and the checkpoints go (default: the next free "
+                                      "runs/<data>-<attn>-<number>)");
+    config_explain(config, "init", "Start from these weights (safetensors, timm's names); tables on the token grid are "
+                                   "resampled to this img_size, and a head of other classes is drawn afresh");
 }
 
-/* Everything known of the data without its files: size, classes, statistics. */
-static void data_describe(Run *run) {
-    Settings *s = run->s;
-    dataset_describe(&run->train, s->data, s->data_dir);
+/* Checks `images` [B,3,H,W] and `labels` [B], and takes the image size from them unless the user gave one. */
+static void parity_open(Run *run) {
+    const char *path = run->modes->parity;
+    VitSettings *s = run->model;
+    Error error;
+    if (!safetensors_open(&run->parity, path, &error)) die("%s", error.text);
+    const SafeTensor *images = safetensors_find(&run->parity, "images");
+    const SafeTensor *labels = safetensors_find(&run->parity, "labels");
+    if (!images || !labels) die("%s: needs the tensors 'images' [B,3,H,W] and 'labels' [B]", path);
+    if (images->ndim != 4 || images->shape[1] != 3 || images->dtype != SAFE_F32 || !images->size ||
+        images->shape[0] > 65536 || images->shape[2] > 4096 || images->shape[3] > 4096)
+        die("%s: 'images' must be float32 [B,3,H,W], already normalised", path);
+    if (labels->ndim != 1 || labels->shape[0] != images->shape[0])
+        die("%s: 'labels' must be int64 [%zu], one for every image", path, images->shape[0]);
+    int height = (int)images->shape[2], width = (int)images->shape[3];
+    if (config_origin(&run->training.config, "img_size") && (s->img_size[0] != height || s->img_size[1] != width))
+        die("%s: images are %dx%d, but img_size is %dx%d", path, height, width, s->img_size[0], s->img_size[1]);
+    s->img_size[0] = height;
+    s->img_size[1] = width;
+}
+
+static void use_settings(void *context) { vit_use_settings(&((Run *)context)->training.config); }
+
+/* What takes several groups of settings; and all that is known of the data without its files: size, classes,
+ * statistics. */
+static void check_settings(void *context) {
+    Run *run = context;
+    const Config *config = &run->training.config;
+    int batch = run->training.s->batch_size;
+    if (*run->modes->parity) parity_open(run);
+    vit_check_settings(config);
+    if (batch % distributed_ranks())
+        config_reject(config, "batch_size", "%d images cannot be shared equally by %d ranks", batch,
+                      distributed_ranks());
+    if (*run->looks->attention && run->model->dim.count > 1)
+        config_reject(config, "attention", "pictures are of one token grid, and this model has %d stages",
+                      run->model->dim.count);
+    transform_check(config, run->transform, run->model->img_size[0], run->model->img_size[1]);
+    cosine_check(config, run->schedule, run->training.s->epochs);
+    dataset_describe(&run->train, run->data->data, run->data->data_dir);
     if (!run->model->num_classes) run->model->num_classes = run->train.classes;
 }
 
-/* The images of a global batch that this rank computes, and the first of them. */
-static int local_batch(const Run *run) { return run->s->batch_size / distributed_ranks(); }
-static int local_first(const Run *run) { return local_batch(run) * distributed_rank(); }
+/* == Data ========================================================================================================= */
+
+/* The images of a global batch that this rank computes. */
+static int local_batch(const Run *run) { return run->training.s->batch_size / distributed_ranks(); }
 
 /* As few passes over the batch as keep the device busy and its memory free, of nearly equal size. */
 static int micro_batch_choose(const Run *run) {
-    const Settings *s = run->s;
-    int local = local_batch(run);
-    if (s->micro_batch > 0) return s->micro_batch < local ? s->micro_batch : local;
-    size_t rows = (size_t)((run->model->img_size[0] + run->model->patch_size - 1) / run->model->patch_size);
-    size_t columns = (size_t)((run->model->img_size[1] + run->model->patch_size - 1) / run->model->patch_size);
-    size_t image = rows * columns * (size_t)run->model->dim.at[0], most = activations_at_once() / image;
+    const VitSettings *s = run->model;
+    int local = local_batch(run), given = run->training.s->micro_batch;
+    if (given > 0) return given < local ? given : local;
+    size_t rows = (size_t)((s->img_size[0] + s->patch_size - 1) / s->patch_size);
+    size_t columns = (size_t)((s->img_size[1] + s->patch_size - 1) / s->patch_size);
+    size_t image = rows * columns * (size_t)s->dim.at[0], most = activations_at_once() / image;
     int passes = most < 1 ? local : (int)(((size_t)local + most - 1) / most);
     return (local + passes - 1) / passes;
 }
 
 static Transform transform_of(const Run *run, bool train) {
-    const Settings *s = run->s;
     return (Transform){.height = run->model->img_size[0],
                        .width = run->model->img_size[1],
                        .train = train,
-                       .augment = {.pad = s->crop_padding,
-                                   .flip = s->flip,
-                                   .randaugment = run->randaugment,
-                                   .jitter = s->color_jitter},
-                       .area = {s->crop_area_min, s->crop_area_max},
-                       .ratio = {s->crop_ratio_min, s->crop_ratio_max},
-                       .eval_resize = s->eval_resize,
-                       .filter = s->interpolation == 0 ? RESAMPLE_BICUBIC : RESAMPLE_BILINEAR,
-                       .exact_decode = s->exact_decode};
+                       .s = *run->transform,
+                       .augment = augment_of(run->augment)};
 }
 
 /* One micro-batch at a time; a rank evaluates its share of each group of them. */
 static void loading_open(Run *run, Loader *loader, const Dataset *dataset, bool train) {
-    const Settings *s = run->s;
-    int share = device_shares_cores() ? 1 : loader_cores() / distributed_core_share(), micro = micro_batch_choose(run);
-    if (!run->workers) run->workers = loader_pool_open(s->workers ? s->workers : share > 1 ? share : 1);
-    LoaderConfig config = {.seed = s->seed,
-                           .batch_size = train ? s->batch_size : micro * distributed_ranks(),
+    int micro = micro_batch_choose(run);
+    if (!run->workers) run->workers = loader_pool_start(run->loading, device_shares_cores());
+    LoaderConfig config = {.seed = run->training.s->seed,
+                           .batch_size = train ? run->training.s->batch_size : micro * distributed_ranks(),
                            .train = train,
                            .rank = distributed_rank(),
                            .ranks = distributed_ranks(),
                            .part = micro,
-                           .repeats = s->repeated_aug ? SAMPLER_REPEATS : 1,
-                           .pairs = is_mixing(s),
-                           .max_damaged = s->max_damaged,
+                           .repeats = sampler_repeats(run->sampler),
+                           .pairs = mixup_is_on(run->mixup),
+                           .max_damaged = run->loading->max_damaged,
                            .transform = transform_of(run, train),
                            .pool = run->workers,
                            .allocate = host_malloc,
@@ -293,7 +202,8 @@ static void loading_open(Run *run, Loader *loader, const Dataset *dataset, bool 
     loader_open(loader, dataset, &config);
 }
 
-static void loading_close(Run *run) {
+static void loading_close(void *context) {
+    Run *run = context;
     loader_close(&run->loader);
     loader_close(&run->test_loader);
     loader_pool_close(run->workers);
@@ -304,73 +214,71 @@ static bool has_model_size(const Run *run) {
     return run->train.height == run->model->img_size[0] && run->train.width == run->model->img_size[1];
 }
 
-static void check_data(const Run *run) {
+/* One split, once it is sure that the model is made for it. */
+static void split_open(Run *run, Dataset *split, bool train) {
+    const VitSettings *s = run->model;
+    const Config *config = &run->training.config;
     const Dataset *d = &run->train;
-    if (d->height && !config_origin(&run->config, "img_size") && !has_model_size(run))
-        config_reject(&run->config, "img_size", "%dx%d, but images of %s are %dx%d", run->model->img_size[0], run->model->img_size[1],
-                      d->name, d->height, d->width);
-    if (run->model->num_classes < d->classes)
-        config_reject(&run->config, "num_classes", "%d, but %s has %d", run->model->num_classes, d->name, d->classes);
+    if (d->height && !config_origin(config, "img_size") && !has_model_size(run))
+        config_reject(config, "img_size", "%dx%d, but images of %s are %dx%d", s->img_size[0], s->img_size[1], d->name,
+                      d->height, d->width);
+    if (s->num_classes < d->classes)
+        config_reject(config, "num_classes", "%d, but %s has %d", s->num_classes, d->name, d->classes);
+    dataset_open(split, run->data->data, run->data->data_dir, train,
+                 (size_t)(train ? run->data->train_limit : run->data->test_limit));
 }
 
 static void data_open(Run *run, bool train) {
-    Settings *s = run->s;
-    check_data(run);
-    if (train) dataset_open(&run->train, s->data, s->data_dir, true, (size_t)s->train_limit);
-    dataset_open(&run->test, s->data, s->data_dir, false, (size_t)s->test_limit);
-    size_t epoch = train ? sampler_length(run->train.count, s->repeated_aug ? SAMPLER_REPEATS : 1) : 0;
-    if (train && epoch < (size_t)s->batch_size)
-        config_reject(&run->config, "batch_size", "%d is more than the %zu training images", s->batch_size, epoch);
+    int batch = run->training.s->batch_size;
+    if (train) split_open(run, &run->train, true);
+    split_open(run, &run->test, false);
+    size_t epoch = train ? sampler_length(run->train.count, sampler_repeats(run->sampler)) : 0;
+    if (train && epoch < (size_t)batch)
+        config_reject(&run->training.config, "batch_size", "%d is more than the %zu training images", batch, epoch);
     if (train) loading_open(run, &run->loader, &run->train, true);
     loading_open(run, &run->test_loader, &run->test, false);
 }
 
-/* A mode that looks at a model and leaves no run behind. */
-static bool is_looking(const void *settings) {
-    const Settings *s = settings;
-    return s->eval || s->bench || s->describe || s->predict.count || *s->parity || *s->show_batch;
-}
+/* == The model ==================================================================================================== */
 
 /* The model that a checkpoint of ours was made for, so that its grids are known. */
 static void origin_create(Vit *origin, Config *config, const char *checkpoint) {
-    Error error;
+    static Run other;
     char *text = run_folder_config(checkpoint);
-    if (!text) return;
+    Error error;
     config_init(config, NULL);
-    const VitSettings *model = settings_add(config, NULL);
-    if (config_try_text(config, text, strlen(text), checkpoint, &error) && model->num_classes > 0)
+    add_settings(&other, config);
+    if (text && config_try_text(config, text, strlen(text), checkpoint, &error) &&
+        other.model->num_classes > 0)
         vit_create(origin, config);
     free(text);
 }
 
 /* Weights from a file; where training starts from them, a head of other classes is drawn afresh. */
 static void weights_load(Run *run) {
-    const Settings *s = run->s;
     static Vit origin;
-    Config config = {0};
-    const char *head = is_looking(s) ? NULL : "head.";
-    origin_create(&origin, &config, s->init);
-    FittedWeights fitted = fit_weights(&run->vit.model, s->init, &origin.model, head, s->seed);
+    const Training *t = &run->training;
+    Config config;
+    origin_create(&origin, &config, t->s->init);
+    FittedWeights fitted = fit_weights(&run->vit.model, t->s->init, &origin.model, t->mode ? NULL : "head.", t->s->seed);
     vit_destroy(&origin);
     config_free(&config);
-    if (distributed_rank() == 0 && !s->bench) fitted_weights_print(&fitted, stdout);
+    if (distributed_rank() == 0 && !run->modes->bench) fitted_weights_print(&fitted, stdout);
 }
 
-/* Builds the model for `batch` images at a time and gives it its first weights. */
+/* Builds the model for `batch` images at a time, gives it its first weights, and makes room for a batch. */
 static void model_open(Run *run, int batch, bool training) {
-    vit_create(&run->vit, &run->config);
-    vit_plan(&run->vit, batch, training);
-    vit_allocate(&run->vit);
-    params_allocate(&run->vit.model.params, training);
-    if (*run->s->init) {
+    Vit *vit = &run->vit;
+    vit_create(vit, &run->training.config);
+    vit_plan(vit, batch, training);
+    vit_allocate(vit);
+    params_allocate(&vit->model.params, training);
+    if (*run->training.s->init) {
         weights_load(run);
     } else {
-        params_initialize(&run->vit.model.params, run->s->seed);
-        vit_draw_buffers(&run->vit, run->s->seed, 0);
+        params_initialize(&vit->model.params, run->training.s->seed);
+        vit_draw_buffers(vit, run->training.s->seed, 0);
     }
-}
-
-static void buffers_open(Run *run, int batch) {
     size_t B = (size_t)batch, C = (size_t)run->model->num_classes;
     run->pixels = xcalloc(B * 3 * (size_t)run->model->img_size[0], (size_t)run->model->img_size[1], "a batch");
     run->labels = xcalloc(B, sizeof *run->labels, "a batch");
@@ -384,74 +292,70 @@ static void buffers_open(Run *run, int batch) {
 
 /* Images and soft targets into the model, erased and mixed with their partners where the recipe says so. */
 static void load_images(Run *run, const LoaderPart *part) {
-    static const ImageNoise noises[] = {NOISE_CONST, NOISE_RAND, NOISE_PIXEL};
-    const Settings *s = run->s;
-    int H = run->model->img_size[0], W = run->model->img_size[1];
+    uint64_t seed = run->training.s->seed;
+    int H = run->model->img_size[0], W = run->model->img_size[1], C = run->model->num_classes;
     uint32_t epoch = (uint32_t)run->training.state.epoch;
-    if (!is_mixing(s) && s->reprob <= 0) {
-        loader_targets(run->targets, part->labels, part->n, run->model->num_classes, s->label_smoothing);
+    float smoothing = run->target->label_smoothing;
+    if (!mixup_is_on(run->mixup) && run->erasing->reprob <= 0) {
+        loader_targets(run->targets, part->labels, part->n, C, smoothing);
         vit_load_pixels(&run->vit, part->pixels, run->train.mean, run->train.std, part->n);
         return;
     }
-    Mixup mixup = {s->mixup, s->cutmix, s->mixup_prob, s->mixup_switch_prob};
-    MixupDraw draw = mixup_draw(&mixup, s->seed, run->training.state.step, H, W);
+    MixupDraw draw = mixup_draw(run->mixup, seed, run->training.state.step, H, W);
     for (int i = 0; i < part->count; i++)
-        erasing_draw(run->boxes + 4 * i, s->reprob, s->seed, epoch, part->draws[i], H, W);
+        erasing_draw(run->boxes + 4 * i, run->erasing->reprob, seed, epoch, part->draws[i], H, W);
     MixedImages mixed = {.count = part->count,
                          .pairs = part->pairs,
                          .boxes = run->boxes,
                          .draws = part->draws,
-                         .mix = {.lam = draw.lam, .noise = noises[s->remode], .seed = s->seed, .epoch = epoch}};
+                         .mix = {.lam = draw.lam, .noise = run->erasing->remode, .seed = seed, .epoch = epoch}};
     memcpy(mixed.mix.box, draw.box, sizeof mixed.mix.box);
-    mixup_targets(run->targets, part->labels, part->pairs, part->n, run->model->num_classes, s->label_smoothing, draw.lam);
+    mixup_targets(run->targets, part->labels, part->pairs, part->n, C, smoothing, draw.lam);
     vit_load_mixed(&run->vit, part->pixels, &mixed, run->train.mean, run->train.std, part->n);
 }
 
 /* Forward and backward of the B images at place `first` of the global batch that the model holds; their gradients are
- * added to those of the images before, and after the last ones to those of the other ranks. */
-static void micro_step(Run *run, int first, int B, bool last) {
+ * added to those of the images before, and after the last ones to those of the other ranks.  Returns the sum of their
+ * losses. */
+static double micro_step(Run *run, int first, int B, bool last) {
     Vit *vit = &run->vit;
-    vit_draw_drop_path(vit, run->s->seed, (uint32_t)run->training.state.step, (size_t)first, B);
+    int batch = run->training.s->batch_size;
+    double loss = 0;
+    vit_draw_drop_path(vit, run->training.s->seed, (uint32_t)run->training.state.step, (size_t)first, B);
     vit_load_targets(vit, run->targets, B);
-    bool whole = B == run->s->batch_size; /* every step launches the same kernels */
+    bool whole = B == batch; /* every step launches the same kernels */
     if (!whole || device_graph_begin(&run->graph)) {
         vit_forward(vit, B, true);
-        vit_loss(vit, B, 1.0f / (float)run->s->batch_size);
+        vit_loss(vit, B, 1.0f / (float)batch);
         vit_backward(vit, B, true, last ? all_reduce_start : NULL);
         if (whole) device_graph_end(&run->graph);
     }
     run->last_micro_batch = B;
-}
-
-/* Sums over ranks of what a step has to tell: the loss, and whether to stop. */
-static double step_agree(Run *run, double loss) {
-    double sums[2] = {loss, stop_signal != 0};
-    distributed_sum(sums, 2);
-    run->training.stopping = sums[1] > 0;
-    return sums[0] / run->s->batch_size;
+    vit_losses(vit, run->losses, B);
+    for (int b = 0; b < B; b++) loss += run->losses[b];
+    return loss;
 }
 
 /* The loader's next batch, micro-batch by micro-batch, then one update.  Returns the mean loss. */
-static double train_step(Run *run) {
-    Vit *vit = &run->vit;
-    int begin = local_first(run), end = begin + local_batch(run);
-    RunState *state = &run->training.state;
+static double train_step(void *context) {
+    Run *run = context;
+    Training *t = &run->training;
+    Params *params = &run->vit.model.params;
     LoaderPart images;
     double loss = 0;
-    device_zero(vit->model.params.grads, vit->model.params.total * sizeof(float));
-    vit_draw_buffers(vit, run->s->seed, (uint32_t)state->step);
+    int begin, end;
+    training_share(t, &begin, &end);
+    device_zero(params->grads, params->total * sizeof(float));
+    vit_draw_buffers(&run->vit, t->s->seed, (uint32_t)t->state.step);
     for (int first = begin; first < end; first += images.n) {
         loader_next(&run->loader, &images);
         load_images(run, &images);
-        micro_step(run, first, images.n, first + images.n == end);
-        vit_losses(vit, run->losses, images.n);
-        for (int b = 0; b < images.n; b++) loss += run->losses[b];
+        loss += micro_step(run, first, images.n, first + images.n == end);
     }
     all_reduce_finish();
-    loss = step_agree(run, loss);
-    training_stop_on_bad(&run->training, "the loss", loss);
-    state->gradient_norm = adamw_step(&run->adamw, &vit->model.params, state->lr, (int)state->step + 1);
-    training_stop_on_bad(&run->training, "the norm of the gradient", (double)state->gradient_norm);
+    training_sum(t, &loss, 1);
+    loss /= t->s->batch_size;
+    training_update(t, loss);
     return loss;
 }
 
@@ -465,20 +369,22 @@ static int rank_of(const float *logits, int classes, int label) {
     return rank;
 }
 
-/* Each rank takes its share of the images.  A signal ends it early, and the result is none. */
-static Accuracy evaluate(Run *run) {
-    Vit *vit = &run->vit;
+/* The accuracy on the test split, into run->accuracy.  Each rank takes its share of the images; a signal ends it early,
+ * and the result is none. */
+static double evaluate(void *context) {
+    Run *run = context;
+    Model *model = &run->vit.model;
     LoaderPart images;
     size_t count = run->test.count, done = 0;
-    double hits[3] = {0}; /* top-1, top-5, ranks that were stopped */
+    double hits[2] = {0}; /* top-1, top-5 */
     int C = run->model->num_classes;
-    if (vit->model.params.ema) params_view(&vit->model.params, vit->model.params.ema);
-    model_set_training(&vit->model, false);
+    if (model->params.ema) params_view(&model->params, model->params.ema);
+    model_set_training(model, false);
     loader_start(&run->test_loader, 0, 0);
     while (!stop_signal && loader_next(&run->test_loader, &images)) {
-        vit_load_pixels(vit, images.pixels, run->test.mean, run->test.std, images.n);
-        vit_forward(vit, images.n, false);
-        real_download(run->logits, vit->logits, (size_t)images.n * (size_t)C);
+        vit_load_pixels(&run->vit, images.pixels, run->test.mean, run->test.std, images.n);
+        vit_forward(&run->vit, images.n, false);
+        real_download(run->logits, run->vit.logits, (size_t)images.n * (size_t)C);
         for (int b = 0; b < images.n; b++) {
             int place = rank_of(run->logits + (size_t)b * (size_t)C, C, images.labels[b]);
             hits[0] += place < 1;
@@ -487,226 +393,162 @@ static Accuracy evaluate(Run *run) {
         done += (size_t)images.n;
         progress_show(false, "evaluating %zu/%zu", done * (size_t)distributed_ranks(), count);
     }
-    hits[2] = stop_signal != 0;
-    distributed_sum(hits, 3);
-    run->training.stopping = hits[2] > 0;
-    if (model_trains(&vit->model)) model_set_training(&vit->model, true);
-    params_view(&vit->model.params, vit->model.params.values);
-    return (Accuracy){100 * hits[0] / (double)count, 100 * hits[1] / (double)count};
+    training_sum(&run->training, hits, 2);
+    if (model_trains(model)) model_set_training(model, true);
+    params_view(&model->params, model->params.values);
+    run->accuracy = (Accuracy){100 * hits[0] / (double)count, 100 * hits[1] / (double)count};
+    return run->accuracy.top1;
 }
 
 /* == Training ===================================================================================================== */
 
-static void log_row(Run *run, const Accuracy *accuracy) {
-    double divergence = run->training.state.measured[0];
-    char tops[64] = ",", measured[32] = "";
-    if (isfinite(divergence)) snprintf(measured, sizeof measured, "%.6f", divergence);
-    if (accuracy) snprintf(tops, sizeof tops, "%.3f,%.3f", accuracy->top1, accuracy->top5);
-    training_log(&run->training, "%s,%s", tops, measured);
-}
-
-/* The rest of the epoch; false when a signal ended it early. */
-static bool train_epoch(Run *run) {
-    Training *t = &run->training;
-    RunState *state = &t->state;
-    loader_start(&run->loader, (uint32_t)state->epoch, state->batch);
-    while (state->batch < t->batches) {
-        training_begin_step(t, loader_stats(&run->loader).stalled);
-        state->lr = schedule_lr(&run->schedule, (double)state->epoch + (double)state->batch / (double)t->batches);
-        double loss = train_step(run);
-        training_end_step(t, loss, loader_stats(&run->loader).stalled);
-        if (training_log_is_due(t) || training_is_last_step(t))
-            state->measured[0] = vit_divergence(&run->vit, run->last_micro_batch);
-        training_show(t, "");
-        if (training_log_is_due(t)) log_row(run, NULL);
-        if (t->stopping) return false;
-    }
-    return true;
-}
-
-/* Accuracy, its row in the log, and the best weights so far; false when a signal came meanwhile. */
-static bool evaluate_epoch(Run *run) {
-    Training *t = &run->training;
-    run->accuracy = evaluate(run);
-    if (t->stopping) return false;
-    progress_show(true, "epoch %llu/%d  top-1 %.2f %%  top-5 %.2f %%", (unsigned long long)t->state.epoch + 1,
-                  t->epochs, run->accuracy.top1, run->accuracy.top5);
-    log_row(run, &run->accuracy);
-    training_keep_best(t, run->accuracy.top1);
-    return true;
-}
-
-/* The end of an epoch: evaluation if it is due, a row in the log, checkpoints.  False when a signal came meanwhile. */
-static bool finish_epoch(Run *run) {
-    Training *t = &run->training;
-    training_check_weights(t);
-    if (!training_is_last_epoch(t)) loader_start(&run->loader, (uint32_t)t->state.epoch + 1, 0);
-    if (!training_eval_is_due(t))
-        log_row(run, NULL);
-    else if (!evaluate_epoch(run))
-        return false;
-    training_end_epoch(t);
-    return true;
-}
-
-static RunStrings run_strings(Run *run) {
-    return (RunStrings){&run->s->config, &run->s->resume, &run->s->init, &run->s->run_dir};
-}
-
-static void begin_training(Run *run) {
-    const Settings *s = run->s;
-    Training *t = &run->training;
-    Params *params = &run->vit.model.params;
-    RunStrings strings = run_strings(run);
+static void training_data_and_model(void *context) {
+    Run *run = context;
     char stem[128];
-    run->adamw = (AdamW){s->beta1, s->beta2, s->eps, s->weight_decay, s->clip_grad, s->ema_decay, 1};
-    float scale = s->lr_base_batch ? (float)s->batch_size / (float)s->lr_base_batch : 1;
-    run->schedule = (Schedule){s->lr * scale,    s->lr_min,         s->lr_warmup,
-                               s->warmup_epochs, (float)s->epochs,  s->lr_schedule == SCHEDULE_EPOCH};
-    params_allocate_optimizer(params, s->ema_decay > 0);
-    if (params->ema) device_copy(params->ema, params->values, params->total * sizeof(float));
-    t->params = params;
-    t->epochs = s->epochs;
-    t->batches = run->loader.batches;
-    t->batch_size = s->batch_size;
-    t->eval_every = s->eval_every;
-    t->log_every = s->log_every;
+    data_open(run, true);
+    model_open(run, micro_batch_choose(run), true);
     snprintf(stem, sizeof stem, "%s-%s", run->train.name, run->model->attn->name);
-    training_open(t, &run->config, &strings,
-                  &(TrainingNames){stem, run->train.class_names, run->train.classes, "top1,top5,jsd"});
+    training_open(&run->training, &(TrainingStart){.params = &run->vit.model.params,
+                                                   .slow = 1,
+                                                   .batches = run->loader.batches,
+                                                   .stem = stem,
+                                                   .class_names = run->train.class_names,
+                                                   .classes = run->train.classes});
 }
 
-static void announce(const Run *run) {
-    const Settings *s = run->s;
-    if (distributed_rank() > 0) return;
-    printf("%s\n", kernels_device());
+static void announce(void *context) {
+    const Run *run = context;
+    const VitSettings *s = run->model;
+    const Dataset *d = &run->train;
     if (distributed_ranks() > 1)
         printf("%d ranks, %d images of each batch on every one\n", distributed_ranks(), local_batch(run));
-    printf("%s: %zu training and %zu test images, %d classes\n", run->train.name, run->train.count, run->test.count,
-           run->train.classes);
-    if (run->train.height && !has_model_size(run))
+    printf("%s: %zu training and %zu test images, %d classes\n", d->name, d->count, run->test.count, d->classes);
+    if (d->height && !has_model_size(run))
         printf("%s: images of %dx%d are resized to img_size %dx%d: "
                "cut out and scaled in training, the centre in tests\n",
-               run->train.name, run->train.height, run->train.width, run->model->img_size[0], run->model->img_size[1]);
+               d->name, d->height, d->width, s->img_size[0], s->img_size[1]);
     printf("%s: %zu parameters, %.1f million multiply-adds an image, %.0f MiB of activations\n",
-           run->model->attn->name, run->vit.model.params.parameters, (double)vit_macs(&run->vit) / 1e6,
+           s->attn->name, run->vit.model.params.parameters, (double)vit_macs(&run->vit) / 1e6,
            (double)model_activation_bytes(&run->vit.model) / (1 << 20));
-    printf("%s: %d epochs of %llu batches of %d images, %d at a time\n", s->run_dir, s->epochs,
-           (unsigned long long)run->training.batches, s->batch_size, run->vit.model.batch);
-    training_print_resumed(&run->training);
-    fflush(stdout);
+    printf("%s: %d epochs of %llu batches of %d images, %d at a time\n", run->training.s->run_dir,
+           run->training.s->epochs, (unsigned long long)run->training.batches, run->training.s->batch_size,
+           run->vit.model.batch);
 }
 
-static int mode_train(Run *run) {
-    Training *t = &run->training;
-    data_open(run, true);
-    int batch = micro_batch_choose(run);
-    model_open(run, batch, true);
-    buffers_open(run, batch);
-    begin_training(run);
-    announce(run);
-    if (training_is_over(t)) {
-        training_report(t, "best top-1 %.2f %%", t->state.best);
-        return 0;
+static void load_batches(void *context, uint64_t epoch, uint64_t batch) {
+    loader_start(&((Run *)context)->loader, (uint32_t)epoch, batch);
+}
+
+static double stalled(const void *context) { return loader_stats(&((const Run *)context)->loader).stalled; }
+
+static float learning_rate(const void *context, double epochs) {
+    const Run *run = context;
+    float peak = cosine_peak(run->schedule, run->training.s->batch_size);
+    return cosine_lr(run->schedule, peak, run->training.s->epochs, epochs);
+}
+
+/* How far apart the heads' weights are. */
+static void measure(void *context) {
+    Run *run = context;
+    run->training.state.measured[0] = vit_divergence(&run->vit, run->last_micro_batch);
+}
+
+static void words(const void *context, TrainingWords which, char *text, size_t size) {
+    const Run *run = context;
+    const Accuracy *a = &run->accuracy;
+    const RunState *state = &run->training.state;
+    char divergence[32] = "";
+    if (isfinite(state->measured[0])) snprintf(divergence, sizeof divergence, "%.6f", state->measured[0]);
+    switch (which) {
+    case WORDS_STEP: break;
+    case WORDS_COLUMNS: snprintf(text, size, ",,%s", divergence); break;
+    case WORDS_EVALUATED: snprintf(text, size, "%.3f,%.3f,%s", a->top1, a->top5, divergence); break;
+    case WORDS_EVALUATION: snprintf(text, size, "top-1 %.2f %%  top-5 %.2f %%", a->top1, a->top5); break;
+    case WORDS_RESULT: snprintf(text, size, "top-1 %.2f %%, best %.2f %%", a->top1, state->best); break;
+    case WORDS_BEST: snprintf(text, size, "best top-1 %.2f %%", state->best); break;
     }
-    while (!training_is_over(t))
-        if (!train_epoch(run) || !finish_epoch(run)) return training_stop_early(t);
-    training_report(t, "top-1 %.2f %%, best %.2f %%", run->accuracy.top1, t->state.best);
-    return 0;
 }
 
 /* == The other modes ============================================================================================== */
 
-static int mode_describe(Run *run) {
-    vit_create(&run->vit, &run->config);
+static void mode_describe(void *context) {
+    Run *run = context;
+    vit_create(&run->vit, &run->training.config);
     vit_plan(&run->vit, micro_batch_choose(run), true);
     vit_describe(&run->vit, stdout);
-    return 0;
 }
 
 /* What training will see first, before anything that is done to whole batches. */
-static int mode_show_batch(Run *run) {
+static void mode_show_batch(void *context) {
     enum { MOST = 64 };
-    const Settings *s = run->s;
+    Run *run = context;
+    int labels[MOST], H = run->model->img_size[0], W = run->model->img_size[1];
+    const char *path = run->looks->show_batch;
     Error error;
-    int labels[MOST];
-    check_data(run);
-    dataset_open(&run->train, s->data, s->data_dir, true, (size_t)s->train_limit);
+    split_open(run, &run->train, true);
     int n = run->train.count < MOST ? (int)run->train.count : MOST;
-    LoaderConfig config = {.seed = s->seed,
+    LoaderConfig config = {.seed = run->training.s->seed,
                            .batch_size = n,
                            .train = true,
                            .max_damaged = 1,
                            .transform = transform_of(run, true)};
     loader_open(&run->loader, &run->train, &config);
-    uint8_t *pixels = xcalloc((size_t)n * 3, (size_t)run->model->img_size[0] * (size_t)run->model->img_size[1], "a batch");
+    uint8_t *pixels = xcalloc((size_t)n * 3, (size_t)H * (size_t)W, "a batch");
     loader_fill(&run->loader, 0, n, pixels, labels);
-    if (!sheet_write(s->show_batch, pixels, n, run->model->img_size[0], run->model->img_size[1], labels, run->train.class_names, &error))
-        die("%s: %s", s->show_batch, error.text);
-    printf("%s: the first %d training images of %s\n", s->show_batch, n, run->train.name);
+    if (!sheet_write(path, pixels, n, H, W, labels, run->train.class_names, &error)) die("%s: %s", path, error.text);
+    printf("%s: the first %d training images of %s\n", path, n, run->train.name);
     free(pixels);
     loading_close(run);
-    return 0;
 }
 
-static int mode_eval(Run *run) {
+static void mode_eval(void *context) {
+    Run *run = context;
     data_open(run, false);
-    int batch = micro_batch_choose(run);
-    model_open(run, batch, false);
-    buffers_open(run, batch);
-    Accuracy accuracy = evaluate(run);
-    if (distributed_rank() > 0) return 0;
+    model_open(run, micro_batch_choose(run), false);
+    evaluate(run);
+    if (distributed_rank() > 0) return;
     progress_show(true, "%zu test images of %s", run->test.count, run->test.name);
-    printf("top1: %.4f top5: %.4f\n", accuracy.top1, accuracy.top5);
-    return 0;
+    printf("top1: %.4f top5: %.4f\n", run->accuracy.top1, run->accuracy.top5);
 }
 
-static void bench_batch(Run *run, bool training) {
-    Vit *vit = &run->vit;
-    int begin = local_first(run), end = begin + local_batch(run);
-    if (training) device_zero(vit->model.params.grads, vit->model.params.total * sizeof(float));
-    if (training) vit_draw_buffers(vit, run->s->seed, (uint32_t)run->training.state.step);
+static void bench_batch(void *context, bool training) {
+    Run *run = context;
+    Training *t = &run->training;
+    Params *params = &run->vit.model.params;
+    int begin, end;
+    training_share(t, &begin, &end);
+    model_set_training(&run->vit.model, training);
+    if (training) device_zero(params->grads, params->total * sizeof(float));
+    if (training) vit_draw_buffers(&run->vit, t->s->seed, (uint32_t)t->state.step);
     for (int first = begin, B; first < end; first += B) {
-        B = end - first < vit->model.batch ? end - first : vit->model.batch;
-        vit_load_pixels(vit, run->pixels, run->train.mean, run->train.std, B);
-        if (training) {
-            micro_step(run, first, B, first + B == end);
-            vit_losses(vit, run->losses, B);
-        } else {
-            vit_forward(vit, B, false);
-        }
+        B = end - first < run->vit.model.batch ? end - first : run->vit.model.batch;
+        vit_load_pixels(&run->vit, run->pixels, run->train.mean, run->train.std, B);
+        if (training) micro_step(run, first, B, first + B == end);
+        else vit_forward(&run->vit, B, false);
     }
     all_reduce_finish();
-    if (training) adamw_step(&run->adamw, &vit->model.params, 1e-4f, (int)++run->training.state.step);
+    if (training) training_update(t, 0);
+    if (training) t->state.step++;
     device_synchronize();
 }
 
-static void bench_training(void *run) { bench_batch(run, true); }
-static void bench_inference(void *run) { bench_batch(run, false); }
-
-static RunSpeed bench_speed(Run *run, bool training) {
-    model_set_training(&run->vit.model, training);
-    return run_speed(training ? bench_training : bench_inference, run, run->s->batch_size, (double)run->s->bench_seconds);
-}
-
-static int mode_bench(Run *run) {
-    const Settings *s = run->s;
-    int batch = micro_batch_choose(run), C = run->model->num_classes;
-    model_open(run, batch, true);
-    buffers_open(run, batch);
-    params_allocate_optimizer(&run->vit.model.params, false);
-    run->adamw = (AdamW){s->beta1, s->beta2, s->eps, s->weight_decay, s->clip_grad, 0, 1};
-    for (size_t i = 0; i < (size_t)batch * 3 * (size_t)run->model->img_size[0] * (size_t)run->model->img_size[1]; i++)
-        run->pixels[i] = (uint8_t)rng_bits(s->seed, RNG_TEST, 0, 0, i);
-    for (int b = 0; b < batch; b++) run->labels[b] = b % C;
-    loader_targets(run->targets, run->labels, batch, C, s->label_smoothing);
-    double peak = gemm_peak_gflops();
+static void mode_bench(void *context) {
+    Run *run = context;
+    const VitSettings *s = run->model;
+    Training *t = &run->training;
+    Params *params = t->params = &run->vit.model.params;
+    int micro = micro_batch_choose(run), C = s->num_classes, batch = t->s->batch_size;
+    model_open(run, micro, true);
+    params_allocate_optimizer(params, false);
+    t->state.lr = 1e-4f;
+    for (size_t i = 0; i < (size_t)micro * 3 * (size_t)s->img_size[0] * (size_t)s->img_size[1]; i++)
+        run->pixels[i] = (uint8_t)rng_bits(t->s->seed, RNG_TEST, 0, 0, i);
+    for (int b = 0; b < micro; b++) run->labels[b] = b % C;
+    loader_targets(run->targets, run->labels, micro, C, run->target->label_smoothing);
     double memory = memory_peak_gbytes(), moved = vit_moved_bytes(&run->vit, local_batch(run));
-    RunSpeed train = bench_speed(run, true), infer = bench_speed(run, false);
-    double again = gemm_peak_gflops();
-    if (again > peak) peak = again;
-    double gflops = 3 * 2 * (double)vit_macs(&run->vit) * train.images_per_s / 1e9 / distributed_ranks();
-    if (distributed_rank() > 0) return 0;
+    Bench b = bench(bench_batch, run, batch, (double)t->s->bench_seconds);
+    double gflops = 3 * 2 * (double)vit_macs(&run->vit) * b.train.images_per_s / 1e9 / distributed_ranks();
+    if (distributed_rank() > 0) return;
     const Attention *a = &vit_block(&run->vit, 0)->attention;
     const Plan *training = &run->vit.model.training, *inference = &run->vit.model.inference;
     printf("{\"attn\": \"%s\", \"algorithm\": \"%s\", \"device\": \"%s\", \"tokens\": %d, \"ranks\": %d, "
@@ -714,38 +556,33 @@ static int mode_bench(Run *run) {
            "\"infer_images_per_s\": %.2f, \"train_batch_seconds\": %.6f, \"infer_batch_seconds\": %.6f, "
            "\"train_bytes\": %zu, \"infer_bytes\": %zu, \"peak_bytes\": %zu, \"gemm_peak_gflops\": %.1f, "
            "\"mfu\": %.4f, \"moved_bytes\": %.0f, \"memory_peak_gbytes\": %.1f, \"bandwidth_fraction\": %.4f}\n",
-           run->model->attn->name, a->op->path ? a->op->path(a) : a->op->name, kernels_device(), run->vit.N,
-           distributed_ranks(), s->batch_size, batch, run->vit.model.params.parameters, vit_macs(&run->vit),
-           train.images_per_s, infer.images_per_s, train.fastest, infer.fastest,
-           plan_bytes(training) + training->workspace, plan_bytes(inference) + inference->workspace,
-           device_peak_bytes(), peak, gflops / peak, moved, memory,
-           moved * train.images_per_s / s->batch_size / (memory * 1e9));
-    return 0;
+           s->attn->name, a->op->path ? a->op->path(a) : a->op->name, kernels_device(), run->vit.N,
+           distributed_ranks(), batch, micro, params->parameters, vit_macs(&run->vit), b.train.images_per_s,
+           b.infer.images_per_s, b.train.fastest, b.infer.fastest, plan_bytes(training) + training->workspace,
+           plan_bytes(inference) + inference->workspace, device_peak_bytes(), b.peak, gflops / b.peak, moved, memory,
+           moved * b.train.images_per_s / batch / (memory * 1e9));
 }
 
 /* Pixels of an image file or of test:INDEX, at the model's size: what evaluation would see, or where the data set has
  * no larger pictures all of the file, squeezed. */
 static void prediction_pixels(Run *run, const char *name, uint8_t *pixels) {
-    char *end;
-    Error error;
     static TransformScratch scratch;
     static SampleBuffer file;
     Transform transform = transform_of(run, false);
     Sample sample = {0};
+    char *end;
+    Error error;
     bool ok;
     if (!strncmp(name, "test:", 5)) {
         unsigned long long index = strtoull(name + 5, &end, 10);
-        if (!run->test.count) {
-            check_data(run);
-            dataset_open(&run->test, run->s->data, run->s->data_dir, false, (size_t)run->s->test_limit);
-        }
+        if (!run->test.count) split_open(run, &run->test, false);
         if (end == name + 5 || *end || index >= run->test.count)
             die_usage("--predict %s: expected test:INDEX with an index below %zu", name, run->test.count);
         ok = dataset_read(&run->test, (size_t)index, &scratch.bytes, &sample, &error);
     } else if (has_model_size(run)) {
         Image image;
         if (!image_read(&image, name, &error)) die("%s: %s", name, error.text);
-        image_resize(pixels, run->model->img_size[0], run->model->img_size[1], image.pixels, image.height, image.width);
+        image_resize(pixels, transform.height, transform.width, image.pixels, image.height, image.width);
         image_free(&image);
         return;
     } else {
@@ -779,69 +616,49 @@ static void print_prediction(const char *name, float *logits, int C, const char 
 /* Class names: the data set's own, or those the checkpoint carries. */
 static const char *const *class_names(const Run *run, ClassNames *owned) {
     if (run->train.class_names && run->train.classes == run->model->num_classes) return run->train.class_names;
-    if (!*run->s->init) return NULL;
-    run_folder_classes(owned, run->s->init);
+    if (!*run->training.s->init) return NULL;
+    run_folder_classes(owned, run->training.s->init);
     return class_names_complete(owned, run->model->num_classes) ? owned->at : NULL;
 }
 
-static int mode_predict(Run *run) {
+static void mode_predict(void *context) {
+    Run *run = context;
     Vit *vit = &run->vit;
+    const ConfigList *images = &run->modes->predict;
+    const char *picture = run->looks->attention;
     ClassNames owned = {0};
     const char *const *names = class_names(run, &owned);
-    model_open(run, 1, *run->s->attention != 0); /* the training plan keeps what the pictures are made of */
-    buffers_open(run, 1);
-    for (int i = 0; i < run->s->predict.count; i++) {
-        prediction_pixels(run, run->s->predict.items[i], run->pixels);
+    model_open(run, 1, *picture != 0); /* the training plan keeps what the pictures are made of */
+    for (int i = 0; i < images->count; i++) {
+        prediction_pixels(run, images->items[i], run->pixels);
         vit_load_pixels(vit, run->pixels, run->train.mean, run->train.std, 1);
         vit_forward(vit, 1, false);
         real_download(run->logits, vit->logits, (size_t)run->model->num_classes);
-        print_prediction(run->s->predict.items[i], run->logits, run->model->num_classes, names);
-        if (i == 0 && *run->s->attention) attention_picture_write(vit, run->pixels, run->s->attention);
+        print_prediction(images->items[i], run->logits, run->model->num_classes, names);
+        if (i == 0 && *picture) attention_picture_write(vit, run->pixels, picture);
     }
     class_names_free(&owned);
-    return 0;
 }
 
-/* == Parity: how any other framework is compared with this one ==================================================== */
-
-/* Checks `images` [B,3,H,W] and `labels` [B], and takes the image size from them unless the user gave one. */
-static int parity_shapes(Run *run, const SafeTensor *images, const SafeTensor *labels) {
-    Settings *s = run->s;
-    if (!images || !labels) die("%s: needs the tensors 'images' [B,3,H,W] and 'labels' [B]", s->parity);
-    if (images->ndim != 4 || images->shape[1] != 3 || images->dtype != SAFE_F32 || !images->size ||
-        images->shape[0] > 65536 || images->shape[2] > 4096 || images->shape[3] > 4096)
-        die("%s: 'images' must be float32 [B,3,H,W], already normalised", s->parity);
-    if (labels->ndim != 1 || labels->shape[0] != images->shape[0])
-        die("%s: 'labels' must be int64 [%zu], one for every image", s->parity, images->shape[0]);
-    int height = (int)images->shape[2], width = (int)images->shape[3];
-    if (config_origin(&run->config, "img_size") && (run->model->img_size[0] != height || run->model->img_size[1] != width))
-        die("%s: images are %dx%d, but img_size is %dx%d", s->parity, height, width, run->model->img_size[0], run->model->img_size[1]);
-    run->model->img_size[0] = height;
-    run->model->img_size[1] = width;
-    return (int)images->shape[0];
-}
-
-static int mode_parity(Run *run) {
-    const Settings *s = run->s;
+/* The same images and labels as another framework had: logits, loss and gradients. */
+static void mode_parity(void *context) {
+    Run *run = context;
     Vit *vit = &run->vit;
+    const char *path = run->modes->parity;
     Error error;
-    SafeTensors st;
     double loss = 0;
-    if (!safetensors_open(&st, s->parity, &error)) die("%s", error.text);
-    const SafeTensor *images = safetensors_find(&st, "images"), *labels = safetensors_find(&st, "labels");
-    int B = parity_shapes(run, images, labels), C = run->model->num_classes;
-    check_settings(run);
+    const SafeTensor *images = safetensors_find(&run->parity, "images"), *labels = safetensors_find(&run->parity, "labels");
+    int B = (int)images->shape[0], C = run->model->num_classes;
     float *pixels = xcalloc(images->size, sizeof *pixels, "parity");
     int64_t *wanted = xcalloc((size_t)B, sizeof *wanted, "parity");
     if (!safetensors_to_float(images, pixels, &error)) die("%s", error.text);
     if (!safetensors_to_int64(labels, wanted, &error)) die("%s", error.text);
 
     model_open(run, B, true);
-    buffers_open(run, B);
-    run_parity_parameters(&vit->model.params, &st);
+    parity_parameters(&vit->model.params, &run->parity);
     for (int b = 0; b < B; b++) {
         if (wanted[b] < 0 || wanted[b] >= C)
-            die("%s: label %lld of image %d is outside 0..%d", s->parity, (long long)wanted[b], b, C - 1);
+            die("%s: label %lld of image %d is outside 0..%d", path, (long long)wanted[b], b, C - 1);
         run->labels[b] = (int)wanted[b];
     }
     loader_targets(run->targets, run->labels, B, C, 0);
@@ -856,88 +673,66 @@ static int mode_parity(Run *run) {
     float mean = (float)(loss / B);
     const SafeTensorEntry outputs[] = {{"logits", SAFE_F32, 2, {(size_t)B, (size_t)C}, run->logits},
                                        {"loss", SAFE_F32, 1, {1}, &mean}};
-    run_parity_write(s->out, outputs, 2, &vit->model.params);
+    parity_write(run->modes->out, outputs, 2, &vit->model.params);
     free(wanted);
     free(pixels);
-    safetensors_close(&st);
-    return 0;
+    safetensors_close(&run->parity);
 }
 
 /* == Main ========================================================================================================= */
 
-static void print_help(const Run *run) {
-    printf("train_vit trains vision transformers for image classification.\n\n"
-           "  train_vit --config configs/cpu/shapes.ini               train on the built-in shapes, two minutes\n"
-           "  train_vit --config configs/cpu/shapes.ini --attn linear the same with another operator\n"
-           "  train_vit --config configs/cifar100/ripple.ini          train on files (scripts/fetch_cifar.sh)\n"
-           "  train_vit --resume runs/shapes-ripple-001               go on where a run stopped\n"
-           "  train_vit --resume runs/shapes-ripple-001 --eval        measure its last weights\n"
-           "  train_vit --init runs/shapes-ripple-001/best.safetensors --predict cat.png\n"
-           "  train_vit --attn ripple --img-size 224 --patch-size 16 --describe\n\n"
-           "Attention operators (--attn):\n");
+static void print_lists(void) {
+    printf("Attention operators (--attn):\n");
     for (int i = 0; attention_operators[i]; i++)
         printf("  %-24s %s\n", attention_operators[i]->name, attention_operators[i]->summary);
     printf("\nFeature maps of linear and ripple attention (--feature-map):\n");
     for (int i = 0; feature_maps[i]; i++) printf("  %-24s %s\n", feature_maps[i]->name, feature_maps[i]->summary);
     printf("\nRelative positions in linear attention (--relative):\n");
     for (int i = 0; relative_kinds[i]; i++) printf("  %-24s %s\n", relative_kinds[i]->name, relative_kinds[i]->summary);
-    printf("\n");
-    config_help(&run->config, stdout);
 }
 
-/* One mode at a time, with what it needs and nothing that only another would use. */
-static void check_mode(const Settings *s) {
-    const RunMode modes[] = {{"describe", s->describe},
-                             {"eval", s->eval},
-                             {"bench", s->bench},
-                             {"show_batch", *s->show_batch != 0},
-                             {"predict", s->predict.count > 0},
-                             {"parity", *s->parity != 0}};
-    const char *mode = run_one_mode(modes, sizeof modes / sizeof *modes);
-    if ((s->eval || s->predict.count) && !*s->init)
-        die_usage("--%s: needs weights: --init FILE or --resume FOLDER", mode);
-    if (*s->parity && !*s->out) die_usage("--parity: needs --out FILE for the results");
-    if (*s->out && !*s->parity) die_usage("--out: '%s' would be written by --parity only", s->out);
-    if (*s->attention && !s->predict.count)
-        die_usage("--attention: '%s' would be written by --predict only", s->attention);
-}
+static const ProgramMode modes[] = {
+    {"describe", mode_describe, .alone = true},
+    {"eval", mode_eval, .needs_weights = true},
+    {.name = "bench", .run = mode_bench},
+    {"show_batch", mode_show_batch, .alone = true},
+    {"predict", mode_predict, .alone = true, .needs_weights = true, .output = "attention"},
+    {"parity", mode_parity, .alone = true, .output = "out", .needs_output = true},
+    {.name = NULL},
+};
 
-static int run_mode(Run *run) {
-    const Settings *s = run->s;
-    bool alone = s->help || s->help_markdown || s->describe || *s->parity || s->predict.count || *s->show_batch;
-    if (alone && distributed_rank() > 0) return 0;
-    if (s->help) return print_help(run), 0;
-    if (s->help_markdown) return config_markdown(&run->config, stdout), 0;
-    check_mode(s);
-    if (!*s->parity) check_settings(run); /* --parity first takes the image size from its file */
-    data_describe(run);
-    kernels_init();
-    if (s->describe) return mode_describe(run);
-    if (*s->parity) return mode_parity(run);
-    if (s->predict.count) return mode_predict(run);
-    if (*s->show_batch) return mode_show_batch(run);
-    signals_open();
-    distributed_open();
-    collective_open();
-    int status = s->bench ? mode_bench(run) : s->eval ? mode_eval(run) : mode_train(run);
-    loading_close(run);
-    collective_close();
-    distributed_close();
-    return status;
-}
+static const Program program = {
+    .name = "train_vit",
+    .introduction =
+        "train_vit trains vision transformers for image classification.\n\n"
+        "  train_vit --config configs/cpu/shapes.ini               train on the built-in shapes, two minutes\n"
+        "  train_vit --config configs/cpu/shapes.ini --attn linear the same with another operator\n"
+        "  train_vit --config configs/cifar100/ripple.ini          train on files (scripts/fetch_cifar.sh)\n"
+        "  train_vit --resume runs/shapes-ripple-001               go on where a run stopped\n"
+        "  train_vit --resume runs/shapes-ripple-001 --eval        measure its last weights\n"
+        "  train_vit --init runs/shapes-ripple-001/best.safetensors --predict cat.png\n"
+        "  train_vit --attn ripple --img-size 224 --patch-size 16 --describe\n\n",
+    .settings = add_settings,
+    .lists = print_lists,
+    .chooser = "attn",
+    .use = use_settings,
+    .check = check_settings,
+    .modes = modes,
+    .training = {.columns = "top1,top5,jsd",
+                 .advice = "a lower lr, a longer warm-up or clip_grad",
+                 .open = training_data_and_model,
+                 .announce = announce,
+                 .load = load_batches,
+                 .stalled = stalled,
+                 .rate = learning_rate,
+                 .step = train_step,
+                 .measure = measure,
+                 .evaluate = evaluate,
+                 .words = words},
+    .close = loading_close,
+};
 
 int main(int argc, char **argv) {
-    static Run run = {.training = {.program = "train_vit", .advice = "a lower lr, a longer warm-up or clip_grad"}};
-    distributed_begin();
-    config_init(&run.config, "config");
-    run.model = settings_add(&run.config, &run.s);
-    RunStrings strings = run_strings(&run);
-    run_settings_open(&run.config, &strings, is_looking, run.s, argc, argv);
-    if (config_origin(&run.config, "attn") || !(run.s->help || run.s->help_markdown)) {
-        vit_use_settings(&run.config);
-        config_settle(&run.config);
-    }
-    int status = run_mode(&run);
-    if (fflush(stdout) != 0 || ferror(stdout)) die("standard output: cannot write all of it");
-    return status;
+    static Run run;
+    return program_main(&program, &run, &run.training, argc, argv);
 }

@@ -4,19 +4,33 @@
 
 #include "kernels/kernels.h"
 
-float adamw_step(const AdamW *adamw, Params *params, float lr, int t) {
+#define F(KIND, field) CONFIG_FIELD(KIND, AdamWSettings, field)
+static const ConfigEntry entries[] = {
+    {F(FLOAT, weight_decay), "0.05", .section = "training", .min = 0, .max = 10,
+     .help = "Decoupled weight decay of matrices; vectors and embeddings have none"},
+    {F(FLOAT, beta1), "0.9", .min = 0, .max = 0.9999999, .help = "Decay of AdamW's first moment"},
+    {F(FLOAT, beta2), "0.999", .min = 0, .max = 0.9999999, .help = "Decay of AdamW's second moment"},
+    {F(FLOAT, eps), "1e-8", .min = 0, .max = 1, .help = "AdamW's epsilon"},
+    {F(FLOAT, clip_grad), "0", .min = 0, .max = 1e8, .help = "Largest norm of the gradient (0: no clipping)"},
+    {F(FLOAT, ema_decay), "0", .min = 0, .max = 0.9999999,
+     .help = "Also keep an exponential average of the parameters, and evaluate that (0: off; DeiT: 0.99996)"},
+};
+#undef F
+const ConfigGroup adamw_settings = {CONFIG_GROUP(AdamWSettings, entries)};
+
+float adamw_step(const AdamWSettings *s, Params *params, float lr, float slow, int t) {
     float norm = (float)sqrt(sum_of_squares(params->grads, params->total));
-    float scale = adamw->clip_grad / (norm + 1e-6f); /* PyTorch's clip_grad_norm_ */
+    float scale = s->clip_grad / (norm + 1e-6f); /* PyTorch's clip_grad_norm_ */
     if (!isfinite(norm)) return norm;
     AdamWStep step = {
         .lr = lr,
-        .slow = adamw->slow,
-        .beta1 = adamw->beta1,
-        .beta2 = adamw->beta2,
-        .eps = adamw->eps,
-        .weight_decay = adamw->weight_decay,
-        .scale = adamw->clip_grad > 0 && scale < 1 ? scale : 1,
-        .ema_decay = adamw->ema_decay,
+        .slow = slow,
+        .beta1 = s->beta1,
+        .beta2 = s->beta2,
+        .eps = s->eps,
+        .weight_decay = s->weight_decay,
+        .scale = s->clip_grad > 0 && scale < 1 ? scale : 1,
+        .ema_decay = s->ema_decay,
         .t = t,
     };
     adamw_update(params->values, params->exp_avg, params->exp_avg_sq, params->ema, params->grads, params->kinds,

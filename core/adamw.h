@@ -2,17 +2,20 @@
 #ifndef VIT_CORE_ADAMW_H
 #define VIT_CORE_ADAMW_H
 
+#include "core/config.h"
 #include "core/params.h"
 
 typedef struct {
-    float beta1, beta2, eps, weight_decay;
+    float weight_decay, beta1, beta2, eps;
     float clip_grad; /* largest norm of the whole gradient; 0: no clipping */
     float ema_decay; /* 0: no averaging */
-    float slow;      /* what the learning rate of Param.slow is a multiple of */
-} AdamW;
+} AdamWSettings;
 
-/* One step number t >= 1 with rate lr: clips, updates parameters and moments, then the EMA if there is one.  Returns
- * the gradient's norm before clipping.  A gradient that is not finite leaves everything as it was. */
-float adamw_step(const AdamW *adamw, Params *params, float lr, int t);
+extern const ConfigGroup adamw_settings;
+
+/* One step number t >= 1 with rate lr, and `slow` times that for Param.slow: clips, updates parameters and moments, then
+ * the EMA if there is one.  Returns the gradient's norm before clipping.  A gradient that is not finite leaves
+ * everything as it was. */
+float adamw_step(const AdamWSettings *s, Params *params, float lr, float slow, int t);
 
 #endif

@@ -25,7 +25,7 @@ typedef enum { LEVEL_DEFAULT, LEVEL_TEXT, LEVEL_FILE, LEVEL_COMMAND } Level;
 struct ConfigItem {
     const ConfigEntry *entry;
     void *field;
-    const char *section, *initial;
+    const char *section, *initial, *help;
     int group;
     char *origin;             /* NULL: the default */
     Level level;
@@ -464,6 +464,7 @@ void *config_add_for(Config *config, const ConfigGroup *group, const char *choos
             .field = settings + entry->offset,
             .section = entry->section ? entry->section : before,
             .initial = entry->initial ? entry->initial : entry->type == CONFIG_BOOL ? "false" : "",
+            .help = entry->help,
             .group = g};
     }
     for (int i = first; i < config->count; i++) {
@@ -484,6 +485,10 @@ void config_default(Config *config, const char *name, const char *value) {
     int i = must_find(config, name);
     config->items[i].initial = value;
     set_default(config, i);
+}
+
+void config_explain(Config *config, const char *name, const char *help) {
+    config->items[must_find(config, name)].help = help;
 }
 
 void config_reset(Config *config) {
@@ -812,6 +817,22 @@ const char *config_origin(const Config *config, const char *name) {
     return config->items[must_find(config, name)].origin;
 }
 
+bool config_chosen(const Config *config, const char *name) {
+    const struct ConfigItem *item = &config->items[must_find(config, name)];
+    switch (item->entry->type) {
+    case CONFIG_BOOL: return *(const bool *)item->field;
+    case CONFIG_STRING: return **(const char *const *)item->field != 0;
+    case CONFIG_LIST: return ((const ConfigList *)item->field)->count > 0;
+    default: return item->origin != NULL;
+    }
+}
+
+const char *config_string(const Config *config, const char *name) {
+    const struct ConfigItem *item = &config->items[must_find(config, name)];
+    assert(item->entry->type == CONFIG_STRING);
+    return *(const char *const *)item->field;
+}
+
 const char *config_name(const Config *config, int i) { return config->items[i].entry->name; }
 
 void config_reject(const Config *config, const char *name, const char *format, ...) {
@@ -924,7 +945,7 @@ static void put_meaning(FILE *out, const struct ConfigItem *item, const char *le
     size_t size;
     FILE *line = open_text(&text, &size);
     bool plain = entry->type == CONFIG_STRING || entry->type == CONFIG_LIST;
-    fputs(entry->help, line);
+    fputs(item->help, line);
     if (!(entry->command_line_only && entry->type == CONFIG_BOOL) && !(plain && !*initial))
         fprintf(line, " (%s%s%s%s)", plain ? "" : values, !plain && *initial ? "; " : "", *initial ? "default " : "",
                 initial);
@@ -1044,7 +1065,7 @@ void config_markdown(const Config *config, FILE *out) {
         put_cell(out, mode ? "" : values);
         free(values);
         fprintf(out, *initial ? " | `%s` | " : " |%s | ", initial);
-        put_cell(out, entry->help);
+        put_cell(out, config->items[i].help);
         fputs(" |\n", out);
     }
 }

@@ -140,6 +140,9 @@ void config_settle(Config *config);
 /* A default of this program in place of the table's; before anything is read. */
 void config_default(Config *config, const char *name, const char *value);
 
+/* What a setting means in this program, in place of the table's help; kept, not copied. */
+void config_explain(Config *config, const char *name, const char *help);
+
 /* Every setting back to its default, as if nothing had been read; the structs keep their places. */
 void config_reset(Config *config);
 
@@ -169,6 +172,12 @@ bool config_try_set(Config *config, const char *name, const char *value, const c
 
 /* Where the value comes from: "configs/x.ini:12", "--lr", or NULL for the default.  The name must be in a table. */
 const char *config_origin(const Config *config, const char *name);
+
+/* Is this switch on, does this text or list hold anything?  Any other setting: was it given? */
+bool config_chosen(const Config *config, const char *name);
+
+/* The text of a string. */
+const char *config_string(const Config *config, const char *name);
 
 /* The name of setting i, i < config->count. */
 const char *config_name(const Config *config, int i);

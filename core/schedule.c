@@ -1,16 +1,59 @@
 /* t epochs done, T in all, W of warm-up
- *   t < W   lr_warmup + (lr - lr_warmup) t / W
- *   else    lr_min + (lr - lr_min) (1 + cos(pi t / T)) / 2
+ *   t < W   lr_warmup + (peak - lr_warmup) t / W
+ *   else    lr_min + (peak - lr_min) (1 + cos(pi t / T)) / 2
  * The cosine does not start at W but at 0: timm's warmup_prefix is off in DeiT's recipe. */
 #include "core/schedule.h"
 
 #include <math.h>
 
-float schedule_lr(const Schedule *s, double done) {
-    double t = s->per_epoch ? floor(done) : done;
-    if (t < s->warmup_epochs) return s->lr_warmup + (s->lr - s->lr_warmup) * (float)(t / s->warmup_epochs);
-    if (t >= s->epochs) return s->lr_min;
-    return s->lr_min + (s->lr - s->lr_min) * (float)(0.5 * (1 + cos(M_PI * t / s->epochs)));
+/* == Warm-up and cosine =========================================================================================== */
+
+#define F(KIND, field) CONFIG_FIELD(KIND, CosineSettings, field)
+static const ConfigEntry cosine_entries[] = {
+    {F(FLOAT, lr), "5e-4", .section = "training", .min = 0, .max = 100,
+     .help = "Learning rate of AdamW at its highest"},
+    {F(INT, lr_base_batch), "0", .min = 0, .max = 1e6,
+     .help = "lr is meant for this batch size and scaled linearly to batch_size (0: taken as it is)"},
+    {F(FLOAT, lr_min), "1e-5", .min = 0, .max = 100, .help = "Learning rate at the end of the cosine"},
+    {F(FLOAT, lr_warmup), "1e-6", .min = 0, .max = 100, .help = "Learning rate at the start of the warm-up"},
+    {F(FLOAT, warmup_epochs), "5", .min = 0, .max = 1e6,
+     .help = "Epochs of linear warm-up; where nobody sets it, at most a tenth of epochs"},
+    {F(CHOICE, lr_schedule), "epoch",
+     CONFIG_CHOICES([LR_EVERY_EPOCH] = "epoch", [LR_EVERY_STEP] = "step"),
+     .help = "Change the learning rate once per epoch, as timm does, or with every step"},
+};
+#undef F
+const ConfigGroup cosine_settings = {CONFIG_GROUP(CosineSettings, cosine_entries)};
+
+void cosine_check(const Config *config, CosineSettings *s, int epochs) {
+    if (!config_origin(config, "warmup_epochs")) s->warmup_epochs = fminf(s->warmup_epochs, (float)(epochs / 10));
+    if (s->warmup_epochs > (float)epochs)
+        config_reject(config, "warmup_epochs", "%g is more than epochs %d", (double)s->warmup_epochs, epochs);
 }
 
-float schedule_drop(float lr, int drop, int epoch) { return (float)(lr * pow(0.1, drop ? epoch / drop : 0)); }
+float cosine_peak(const CosineSettings *s, int batch_size) {
+    return s->lr * (s->lr_base_batch ? (float)batch_size / (float)s->lr_base_batch : 1);
+}
+
+float cosine_lr(const CosineSettings *s, float peak, int epochs, double done) {
+    double t = s->lr_schedule == LR_EVERY_EPOCH ? floor(done) : done;
+    if (t < s->warmup_epochs) return s->lr_warmup + (peak - s->lr_warmup) * (float)(t / s->warmup_epochs);
+    if (t >= epochs) return s->lr_min;
+    return s->lr_min + (peak - s->lr_min) * (float)(0.5 * (1 + cos(M_PI * t / epochs)));
+}
+
+/* == Steps ======================================================================================================== */
+
+#define F(KIND, field) CONFIG_FIELD(KIND, DropSettings, field)
+static const ConfigEntry drop_entries[] = {
+    {F(FLOAT, lr), "1e-4", .section = "training", .min = 0, .max = 100, .help = "Learning rate of AdamW"},
+    {F(INT, lr_drop), "40", .min = 0, .max = 1e6,
+     .help = "It falls to a tenth after so many epochs, and again after as many more (0: never)"},
+};
+#undef F
+const ConfigGroup drop_settings = {CONFIG_GROUP(DropSettings, drop_entries)};
+
+float drop_lr(const DropSettings *s, double done) {
+    int epoch = (int)done;
+    return (float)(s->lr * pow(0.1, s->lr_drop ? epoch / s->lr_drop : 0));
+}

@@ -2,18 +2,40 @@
 #ifndef VIT_CORE_SCHEDULE_H
 #define VIT_CORE_SCHEDULE_H
 
-#include <stdbool.h>
+#include "core/config.h"
+
+/* -- Warm-up and cosine -- */
+
+typedef enum { LR_EVERY_EPOCH, LR_EVERY_STEP } LrSchedule;
 
 typedef struct {
-    float lr, lr_min, lr_warmup; /* base, at the end, at the start of the warm-up */
-    float warmup_epochs, epochs;
-    bool per_epoch; /* constant within an epoch, as timm does by default; else it moves with every step */
-} Schedule;
+    float lr;
+    int lr_base_batch;
+    float lr_min, lr_warmup, warmup_epochs;
+    LrSchedule lr_schedule;
+} CosineSettings;
 
-/* The rate after `done` epochs (with their fraction). */
-float schedule_lr(const Schedule *schedule, double done);
+extern const ConfigGroup cosine_settings;
 
-/* A tenth of lr for every `drop` epochs that are done; 0: lr as it is. */
-float schedule_drop(float lr, int drop, int epoch);
+/* What takes the number of epochs: the default of warmup_epochs, and whether it is too long. */
+void cosine_check(const Config *config, CosineSettings *s, int epochs);
+
+/* lr for batches of that size. */
+float cosine_peak(const CosineSettings *s, int batch_size);
+
+/* The rate after `done` of `epochs` (with their fraction); peak: cosine_peak's. */
+float cosine_lr(const CosineSettings *s, float peak, int epochs, double done);
+
+/* -- Steps -- */
+
+typedef struct {
+    float lr;
+    int lr_drop;
+} DropSettings;
+
+extern const ConfigGroup drop_settings;
+
+/* A tenth of lr for every lr_drop epochs that are done; 0: lr as it is. */
+float drop_lr(const DropSettings *s, double done);
 
 #endif

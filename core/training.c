@@ -1,9 +1,10 @@
 #include "core/training.h"
 
+#include <assert.h>
 #include <math.h>
 #include <signal.h>
-#include <stdarg.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "core/die.h"
 #include "core/distributed.h"
@@ -11,101 +12,32 @@
 #include "core/signals.h"
 #include "kernels/kernels.h"
 
-/* By default the next free folder of that stem on all ranks; and what ranks say when one dies. */
-static void folder_open(Training *t, Config *config, const RunStrings *strings, const TrainingNames *names,
-                        bool resumed) {
-    static char path[RUN_PATH_SIZE], words[RUN_PATH_SIZE + 128];
-    char header[256];
-    Error error;
-    if (!**strings->run_dir) {
-        run_folder_choose(path, names->stem);
-        distributed_broadcast(path, sizeof path);
-        if (!config_try_set(config, "run_dir", path, "the default", &error)) die("%s", error.text);
-    }
-    snprintf(header, sizeof header, "step,epoch,loss,lr,grad_norm,images_per_s,%s,stall", names->columns);
-    run_folder_open(&t->folder, *strings->run_dir, config, names->class_names, names->classes, header,
-                    resumed ? &t->state : NULL);
-    snprintf(words, sizeof words, "%s --resume %s goes on from the last checkpoint", t->program, *strings->run_dir);
-    distributed_last_words(words);
-}
+enum { WORDS_SIZE = 256 };
 
-void training_open(Training *t, Config *config, const RunStrings *strings, const TrainingNames *names) {
-    bool resumed = **strings->resume != 0;
-    char path[RUN_PATH_SIZE];
-    t->state.best = -1;
-    for (int i = 0; i < RUN_MEASURED; i++) t->state.measured[i] = NAN;
-    if (resumed) {
-        run_folder_file(path, *strings->run_dir, "state.safetensors");
-        checkpoint_load_state(t->params, &t->state, path);
-    }
-    folder_open(t, config, strings, names, resumed);
-    catch_signals();
-    t->started = now_seconds();
-    t->first_step = t->state.step;
-}
+/* == Settings ===================================================================================================== */
 
-void training_print_resumed(const Training *t) {
-    if (t->state.step && !training_is_over(t))
-        printf("resumed at epoch %llu, after %llu of its batches\n", (unsigned long long)t->state.epoch + 1,
-               (unsigned long long)t->state.batch);
-}
+#define F(KIND, field) CONFIG_FIELD(KIND, TrainingSettings, field)
+static const ConfigEntry entries[] = {
+    {F(INT, epochs), "300", .section = "training", .min = 1, .max = 1e6, .help = "Passes over the training images"},
+    {F(INT, batch_size), "512", .min = 1, .max = 1e6,
+     .help = "Images between two updates of the parameters, of all ranks together"},
+    {F(INT, micro_batch), "0", .min = 0, .max = 1e6,
+     .help = "Images in memory at a time, their gradients summed up to a batch (0: chosen by size)"},
+    {F(UINT64, seed), "0", .help = "Decides every random number of the run"},
 
-/* == Steps ======================================================================================================== */
+    {F(STRING, run_dir), .section = "run", .argument = "FOLDER",
+     .help = "Where config.ini, log.csv and the checkpoints go (default: the next free runs/<data>-<model>-<number>)"},
+    {F(STRING, init), .argument = "FILE", .help = "Start from these weights (safetensors)"},
+    {F(INT, eval_every), "1", .min = 1, .max = 1e6,
+     .help = "Epochs between two evaluations; the last epoch always has one"},
+    {F(INT, log_every), "50", .min = 1, .max = 1e8, .help = "Steps between two rows of log.csv"},
+    {F(FLOAT, bench_seconds), "5", .min = 0.1, .max = 3600,
+     .help = "How long --bench measures training, and again inference"},
+};
+#undef F
+const ConfigGroup training_settings = {CONFIG_GROUP(TrainingSettings, entries)};
 
-void training_begin_step(Training *t, double stalled) {
-    t->step_began = now_seconds();
-    t->step_stalled = stalled;
-}
-
-void training_end_step(Training *t, double loss, double stalled) {
-    t->state.loss_sum += loss;
-    t->state.loss_count++;
-    t->state.step++;
-    t->state.batch++;
-    t->seconds += now_seconds() - t->step_began;
-    t->images += t->batch_size;
-    t->stalled += stalled - t->step_stalled;
-    t->images_per_s = t->images / t->seconds;
-    t->stall = t->stalled / t->seconds;
-}
-
-bool training_is_last_step(const Training *t) { return t->state.batch == t->batches; }
-
-bool training_log_is_due(const Training *t) {
-    return !training_is_last_step(t) && t->state.step % (uint64_t)t->log_every == 0;
-}
-
-static double mean_loss(const RunState *state) {
-    return state->loss_count ? state->loss_sum / (double)state->loss_count : NAN;
-}
-
-void training_show(const Training *t, const char *more) {
-    const RunState *state = &t->state;
-    uint64_t total = t->batches * (uint64_t)t->epochs;
-    double elapsed = now_seconds() - t->started, done = (double)(state->step - t->first_step);
-    char eta[32];
-    duration_text(eta, sizeof eta, elapsed / done * (double)(total - state->step));
-    progress_show(training_is_last_step(t) || t->stopping,
-                  "epoch %llu/%d  batch %llu/%llu  loss %.4f%s  lr %.2e  %.*f images/s  ETA %s",
-                  (unsigned long long)state->epoch + 1, t->epochs, (unsigned long long)state->batch,
-                  (unsigned long long)t->batches, mean_loss(state), more, (double)state->lr, t->decimals,
-                  t->images_per_s, eta);
-}
-
-void training_log(Training *t, const char *columns, ...) {
-    RunState *state = &t->state;
-    char own[256];
-    va_list arguments;
-    va_start(arguments, columns);
-    vsnprintf(own, sizeof own, columns, arguments);
-    va_end(arguments);
-    run_folder_log(&t->folder, "%llu,%llu,%.6f,%.8g,%.6g,%.*f,%s,%.3f", (unsigned long long)state->step,
-                   (unsigned long long)state->epoch + 1, mean_loss(state), (double)state->lr,
-                   (double)state->gradient_norm, t->decimals + 1, t->images_per_s, own, t->stall);
-    state->loss_sum = 0;
-    state->loss_count = 0;
-    t->seconds = t->images = t->stalled = 0;
-}
+/* == Values that are none, and machines that are wrong ============================================================ */
 
 static void stop_on_bad(const Training *t, uint64_t step, const char *what, double value) {
     char kept[RUN_PATH_SIZE + 64] = "nothing has been saved yet";
@@ -113,29 +45,20 @@ static void stop_on_bad(const Training *t, uint64_t step, const char *what, doub
     if (t->state.log_bytes) snprintf(kept, sizeof kept, "the last good state is in %s", t->folder.path);
     progress_end();
     die("step %llu: %s is %s; %s (try %s)", (unsigned long long)step, what, isnan(value) ? "not a number" : "infinite",
-        kept, t->advice);
+        kept, t->calls->advice);
 }
 
 void training_stop_on_bad(const Training *t, const char *what, double value) {
     stop_on_bad(t, t->state.step + 1, what, value);
 }
 
-/* == Epochs ======================================================================================================= */
-
-bool training_is_over(const Training *t) { return t->state.epoch >= (uint64_t)t->epochs; }
-
-bool training_is_last_epoch(const Training *t) { return t->state.epoch + 1 >= (uint64_t)t->epochs; }
-
-bool training_eval_is_due(const Training *t) {
-    return (t->state.epoch + 1) % (uint64_t)t->eval_every == 0 || training_is_last_epoch(t);
-}
-
+/* The last update may overflow though its loss and gradient were still finite. */
 static void stop_on_bad_weights(const Training *t) {
     const Param *p = params_not_finite(t->params, t->params->values);
     if (p) stop_on_bad(t, t->state.step, p->name, NAN);
 }
 
-/* Anything else is a fault of a machine. */
+/* Ranks update their own copies of the parameters with the same gradients: a difference is a fault of a machine. */
 static void check_ranks_agree(const Training *t) {
     const Params *params = t->params;
     double sum = 0;
@@ -149,45 +72,215 @@ static void check_ranks_agree(const Training *t) {
             (unsigned long long)t->state.step);
 }
 
-void training_check_weights(const Training *t) {
-    stop_on_bad_weights(t);
-    check_ranks_agree(t);
+/* == Inside a step ================================================================================================ */
+
+void training_share(const Training *t, int *begin, int *end) {
+    int64_t rank = distributed_rank(), ranks = distributed_ranks();
+    *begin = (int)(t->s->batch_size * rank / ranks);
+    *end = (int)(t->s->batch_size * (rank + 1) / ranks);
 }
 
-void training_keep_best(Training *t, double percent) {
-    if (percent > t->state.best) {
-        t->state.best = percent;
-        run_folder_save_weights(&t->folder, t->params, "best.safetensors");
-    }
+void training_sum(Training *t, double *sums, int count) {
+    double all[16];
+    assert(count < 16);
+    for (int i = 0; i < count; i++) all[i] = sums[i];
+    all[count] = stop_signal != 0;
+    distributed_sum(all, count + 1);
+    for (int i = 0; i < count; i++) sums[i] = all[i];
+    t->stopping = all[count] > 0;
 }
 
-void training_end_epoch(Training *t) {
-    t->state.epoch++;
-    t->state.batch = 0;
-    run_folder_save(&t->folder, t->params, &t->state);
+void training_update(Training *t, double loss) {
+    RunState *state = &t->state;
+    training_stop_on_bad(t, "the loss", loss);
+    state->gradient_norm = adamw_step(t->adamw, t->params, state->lr, t->slow, (int)state->step + 1);
+    training_stop_on_bad(t, "the norm of the gradient", (double)state->gradient_norm);
 }
 
-int training_stop_early(Training *t) {
+/* == What is said and written ===================================================================================== */
+
+static void words(const Training *t, TrainingWords which, char text[WORDS_SIZE]) {
+    *text = 0;
+    t->calls->words(t->run, which, text, WORDS_SIZE);
+}
+
+static double mean_loss(const RunState *state) {
+    return state->loss_count ? state->loss_sum / (double)state->loss_count : NAN;
+}
+
+/* The line that a person watches. */
+static void show(const Training *t) {
+    const RunState *state = &t->state;
+    uint64_t total = t->batches * (uint64_t)t->s->epochs;
+    double elapsed = now_seconds() - t->started, done = (double)(state->step - t->first_step);
+    char eta[32], more[WORDS_SIZE];
+    duration_text(eta, sizeof eta, elapsed / done * (double)(total - state->step));
+    words(t, WORDS_STEP, more);
+    progress_show(state->batch == t->batches || t->stopping,
+                  "epoch %llu/%d  batch %llu/%llu  loss %.4f%s  lr %.2e  %.*f images/s  ETA %s",
+                  (unsigned long long)state->epoch + 1, t->s->epochs, (unsigned long long)state->batch,
+                  (unsigned long long)t->batches, mean_loss(state), more, (double)state->lr, t->calls->decimals,
+                  t->images_per_s, eta);
+}
+
+/* A row of log.csv; losses and speed are then measured anew. */
+static void log_row(Training *t, TrainingWords columns) {
+    RunState *state = &t->state;
+    char own[WORDS_SIZE];
+    words(t, columns, own);
+    run_folder_log(&t->folder, "%llu,%llu,%.6f,%.8g,%.6g,%.*f,%s,%.3f", (unsigned long long)state->step,
+                   (unsigned long long)state->epoch + 1, mean_loss(state), (double)state->lr,
+                   (double)state->gradient_norm, t->calls->decimals + 1, t->images_per_s, own, t->stall);
+    state->loss_sum = 0;
+    state->loss_count = 0;
+    t->seconds = t->images = t->stalled = 0;
+}
+
+static bool is_over(const Training *t) { return t->state.epoch >= (uint64_t)t->s->epochs; }
+
+static void announce(const Training *t) {
+    const RunState *state = &t->state;
+    if (distributed_rank() > 0) return;
+    printf("%s\n", kernels_device());
+    t->calls->announce(t->run);
+    if (state->step && !is_over(t))
+        printf("resumed at epoch %llu, after %llu of its batches\n", (unsigned long long)state->epoch + 1,
+               (unsigned long long)state->batch);
+    fflush(stdout);
+}
+
+/* The last line: the result, how long it took, where everything is; or that there was nothing left to train. */
+static void report(const Training *t, TrainingWords result) {
+    char text[WORDS_SIZE], elapsed[32];
+    if (distributed_rank() > 0) return;
+    words(t, result, text);
+    duration_text(elapsed, sizeof elapsed, now_seconds() - t->started);
+    if (t->state.step == t->first_step)
+        printf("all %d epochs are done, %s: a higher --epochs trains on\n", t->s->epochs, text);
+    else
+        printf("done in %s: %s; checkpoints and log.csv are in %s\n", elapsed, text, t->folder.path);
+}
+
+/* A signal came: saves what there is, says so, and gives the exit status that the shell expects. */
+static int stop_early(Training *t) {
     progress_end();
     stop_on_bad_weights(t);
     run_folder_save(&t->folder, t->params, &t->state);
     if (distributed_rank() == 0)
         printf("stopped by %s after step %llu, in epoch %llu of %d, and saved: %s --resume %s continues\n",
                stop_signal_name(), (unsigned long long)t->state.step, (unsigned long long)t->state.epoch + 1,
-               t->epochs, t->program, t->folder.path);
+               t->s->epochs, t->program, t->folder.path);
     return 128 + (stop_signal ? stop_signal : SIGTERM);
 }
 
-void training_report(const Training *t, const char *result, ...) {
-    char text[256], elapsed[32];
-    va_list arguments;
-    if (distributed_rank() > 0) return;
-    va_start(arguments, result);
-    vsnprintf(text, sizeof text, result, arguments);
-    va_end(arguments);
-    duration_text(elapsed, sizeof elapsed, now_seconds() - t->started);
-    if (t->state.step == t->first_step)
-        printf("all %d epochs are done, %s: a higher --epochs trains on\n", t->epochs, text);
-    else
-        printf("done in %s: %s; checkpoints and log.csv are in %s\n", elapsed, text, t->folder.path);
+/* == The run ====================================================================================================== */
+
+/* By default the next free folder of that stem on all ranks; and what ranks say when one dies. */
+static void folder_open(Training *t, const TrainingStart *start) {
+    static char path[RUN_PATH_SIZE], last_words[RUN_PATH_SIZE + 128];
+    char header[256];
+    Error error;
+    if (!*t->s->run_dir) {
+        run_folder_choose(path, start->stem);
+        distributed_broadcast(path, sizeof path);
+        if (!config_try_set(&t->config, "run_dir", path, "the default", &error)) die("%s", error.text);
+    }
+    snprintf(header, sizeof header, "step,epoch,loss,lr,grad_norm,images_per_s,%s,stall", t->calls->columns);
+    run_folder_open(&t->folder, t->s->run_dir, &t->config, start->class_names, start->classes, header,
+                    t->resumed ? &t->state : NULL);
+    snprintf(last_words, sizeof last_words, "%s --resume %s goes on from the last checkpoint", t->program,
+             t->s->run_dir);
+    distributed_last_words(last_words);
+}
+
+void training_open(Training *t, const TrainingStart *start) {
+    char path[RUN_PATH_SIZE];
+    Params *params = t->params = start->params;
+    t->slow = start->slow;
+    t->batches = start->batches;
+    params_allocate_optimizer(params, t->adamw->ema_decay > 0);
+    if (params->ema) device_copy(params->ema, params->values, params->total * sizeof(float));
+    t->state.best = -1;
+    for (int i = 0; i < RUN_MEASURED; i++) t->state.measured[i] = NAN;
+    if (t->resumed) {
+        run_folder_file(path, t->s->run_dir, "state.safetensors");
+        checkpoint_load_state(params, &t->state, path);
+    }
+    folder_open(t, start);
+    catch_signals();
+    t->started = now_seconds();
+    t->first_step = t->state.step;
+}
+
+/* One step with its learning rate and its time. */
+static void train_step(Training *t) {
+    RunState *state = &t->state;
+    double began = now_seconds(), stalled = t->calls->stalled(t->run);
+    state->lr = t->calls->rate(t->run, (double)state->epoch + (double)state->batch / (double)t->batches);
+    state->loss_sum += t->calls->step(t->run);
+    state->loss_count++;
+    state->step++;
+    state->batch++;
+    t->seconds += now_seconds() - began;
+    t->images += t->s->batch_size;
+    t->stalled += t->calls->stalled(t->run) - stalled;
+    t->images_per_s = t->images / t->seconds;
+    t->stall = t->stalled / t->seconds;
+}
+
+/* The rest of the epoch; false when a signal ended it early.  The last step's row of the log is left to end_epoch. */
+static bool train_epoch(Training *t) {
+    RunState *state = &t->state;
+    t->calls->load(t->run, state->epoch, state->batch);
+    while (state->batch < t->batches) {
+        train_step(t);
+        bool last = state->batch == t->batches, row = !last && state->step % (uint64_t)t->s->log_every == 0;
+        if ((last || row) && t->calls->measure) t->calls->measure(t->run);
+        show(t);
+        if (row) log_row(t, WORDS_COLUMNS);
+        if (t->stopping) return false;
+    }
+    return true;
+}
+
+/* An evaluation, its row in the log, and the best weights so far; false when a signal came meanwhile. */
+static bool evaluate(Training *t) {
+    char found[WORDS_SIZE];
+    double percent = t->calls->evaluate(t->run);
+    if (t->stopping) return false;
+    words(t, WORDS_EVALUATION, found);
+    progress_show(true, "epoch %llu/%d  %s", (unsigned long long)t->state.epoch + 1, t->s->epochs, found);
+    log_row(t, WORDS_EVALUATED);
+    if (percent > t->state.best) {
+        t->state.best = percent;
+        run_folder_save_weights(&t->folder, t->params, "best.safetensors");
+    }
+    return true;
+}
+
+/* An evaluation if it is due, a row in the log, checkpoints; false when a signal came meanwhile. */
+static bool end_epoch(Training *t) {
+    RunState *state = &t->state;
+    bool last = state->epoch + 1 >= (uint64_t)t->s->epochs;
+    stop_on_bad_weights(t);
+    check_ranks_agree(t);
+    if (!last) t->calls->load(t->run, state->epoch + 1, 0);
+    if (!last && (state->epoch + 1) % (uint64_t)t->s->eval_every != 0)
+        log_row(t, WORDS_COLUMNS);
+    else if (!evaluate(t))
+        return false;
+    state->epoch++;
+    state->batch = 0;
+    run_folder_save(&t->folder, t->params, state);
+    return true;
+}
+
+int training_run(Training *t) {
+    t->calls->open(t->run);
+    announce(t);
+    TrainingWords result = is_over(t) ? WORDS_BEST : WORDS_RESULT;
+    while (!is_over(t))
+        if (!train_epoch(t) || !end_epoch(t)) return stop_early(t);
+    report(t, result);
+    return 0;
 }

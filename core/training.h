@@ -1,19 +1,81 @@
-/* A training run around any model: where it is, what it logs and saves, when it evaluates, how it is stopped and
- * resumed.  The program keeps the loop and what is its own: the step, the learning rate, the evaluation,
- * the columns of the log. */
+/* A training run around any model, from the first step or from the state that it goes on from to the last epoch: the
+ * loop over epochs and steps, the log, evaluations, checkpoints, and how it is stopped.  What is a step, what is an
+ * evaluation and how the learning rate moves is the program's, in TrainingCalls. */
 #ifndef VIT_CORE_TRAINING_H
 #define VIT_CORE_TRAINING_H
 
-#include "core/run.h"
+#include "core/adamw.h"
+#include "core/run_folder.h"
+
+/* == Settings ===================================================================================================== */
+
+typedef struct {
+    int epochs, batch_size, micro_batch;
+    uint64_t seed;
+    const char *run_dir, *init;
+    int eval_every, log_every;
+    float bench_seconds;
+} TrainingSettings;
+
+extern const ConfigGroup training_settings;
+
+/* == What a program says of its training ========================================================================== */
+
+/* Where words or numbers of the program's own are asked for. */
+typedef enum {
+    WORDS_STEP,       /* behind the loss in the line that a person watches: "  class error 12 %", or nothing */
+    WORDS_COLUMNS,    /* its columns of a row of log.csv, those of an evaluation empty */
+    WORDS_EVALUATED,  /* the same in the row after an evaluation */
+    WORDS_EVALUATION, /* what the last evaluation found, for the line of the epoch: "top-1 61.20 %  top-5 93.10 %" */
+    WORDS_RESULT,     /* what the run came to, for its last line */
+    WORDS_BEST        /* the same of a run that had nothing left to train: the state knows `best` only */
+} TrainingWords;
+
+/* Every function is given `run`, whatever the program keeps of its own. */
+typedef struct {
+    const char *columns; /* the program's own in log.csv, behind the speed and before the stall: "top1,top5" */
+    const char *advice;  /* what to try where numbers are none: "a lower lr" */
+    int decimals;        /* of images/s in the line that a person watches; the log has one more */
+
+    /* First of all: opens data and model with its first weights, then calls training_open, which may load later ones. */
+    void (*open)(void *run);
+    /* Prints what there is to know of data and model, on rank 0, after open. */
+    void (*announce)(void *run);
+    /* Begins to load the batches of that epoch from `batch` on, in the background; the next step takes the first.  Also
+     * called for the next epoch before an evaluation, and may then be called again with the same numbers. */
+    void (*load)(void *run, uint64_t epoch, uint64_t batch);
+    /* Seconds that the loader has let the program wait so far. */
+    double (*stalled)(const void *run);
+    /* The learning rate of the next step, after so many epochs with their fraction. */
+    float (*rate)(const void *run, double epochs);
+    /* The next batch: gradients of this rank's share of it, summed over ranks, then training_update.  Returns the mean
+     * loss of all ranks, and has called training_sum, so that all of them know of a signal. */
+    double (*step)(void *run);
+    /* After a step that a row of the log follows: notes in state.measured what would cost too much in every step.  NULL:
+     * nothing does. */
+    void (*measure)(void *run);
+    /* The whole validation split, under the parameters' average where there is one; calls training_sum at its end.
+     * Returns the percentage that the best weights have most of; none where t->stopping came of it. */
+    double (*evaluate)(void *run);
+    /* text is "" when it comes. */
+    void (*words)(const void *run, TrainingWords which, char *text, size_t size);
+} TrainingCalls;
+
+/* == A run ======================================================================================================== */
 
 typedef struct {
     const char *program; /* "train_vit" */
-    const char *advice;  /* what to try where numbers are none: "a lower lr" */
-    Params *params;
-    int epochs, batch_size, eval_every, log_every;
-    int decimals;     /* of images/s in the progress line; the log has one more */
-    uint64_t batches; /* of an epoch */
+    const TrainingCalls *calls;
+    void *run;
+    Config config;
+    TrainingSettings *s;
+    const AdamWSettings *adamw;
+    const char *mode; /* "eval": what is done in place of training; NULL: it trains */
+    bool resumed;     /* a run goes on from its state */
 
+    Params *params;
+    float slow;       /* what the learning rate of Param.slow is a multiple of */
+    uint64_t batches; /* of an epoch */
     RunState state;
     RunFolder folder;
     double images_per_s; /* since the last row of the log */
@@ -22,66 +84,39 @@ typedef struct {
 
     double started; /* when this process began to train */
     uint64_t first_step;
-    double step_began, step_stalled;  /* of the step in progress */
-    double seconds, images, stalled;  /* of the steps since the last row */
+    double seconds, images, stalled; /* of the steps since the last row */
 } Training;
 
-/* What a folder of this run is made of. */
+/* Trains until the end or a signal; the exit status. */
+int training_run(Training *t);
+
+/* What training_open needs to know. */
 typedef struct {
-    const char *stem;               /* of its default name: runs/<stem>-001 */
-    const char *const *class_names; /* [classes], or NULL */
+    Params *params;   /* with their first weights, and Param.slow set */
+    float slow;       /* as in Training */
+    uint64_t batches; /* of an epoch */
+    const char *stem; /* of the folder's default name: runs/<stem>-001 */
+    const char *const *class_names; /* [classes], or NULL; they travel with the weights */
     int classes;
-    const char *columns; /* the program's own in log.csv, behind the speed and before the stall */
-} TrainingNames;
+} TrainingStart;
 
-/* From the state that is resumed, or from the start: opens the folder, by default the next free one on all ranks, and
- * begins to note signals.  The fields above the state are set, and the optimizer's memory is there. */
-void training_open(Training *t, Config *config, const RunStrings *strings, const TrainingNames *names);
+/* Allocates the optimizer's memory; loads the state that is resumed; opens the folder, by default the next free one on
+ * all ranks; and begins to note signals. */
+void training_open(Training *t, const TrainingStart *start);
 
-/* "resumed at epoch 3, after 12 of its batches", where so. */
-void training_print_resumed(const Training *t);
+/* == Inside a step ================================================================================================ */
 
-/* == Steps ======================================================================================================== */
+/* The images *begin .. *end - 1 of every global batch are this rank's. */
+void training_share(const Training *t, int *begin, int *end);
 
-/* Around a step; stalled: the seconds that the loader has let the program wait so far. */
-void training_begin_step(Training *t, double stalled);
-void training_end_step(Training *t, double loss, double stalled);
+/* Sums over all ranks, in place, and notes whether a signal came to one of them: t->stopping.  count below 16. */
+void training_sum(Training *t, double *sums, int count);
 
-/* After the step: is this the epoch's last, and is a row of the log due?  The last one's row waits for the
- * evaluation. */
-bool training_is_last_step(const Training *t);
-bool training_log_is_due(const Training *t);
+/* One update by the gradients that params holds.  Dies where `loss` or their norm is not finite: before anything that is
+ * not a number is saved over good weights. */
+void training_update(Training *t, double loss);
 
-/* The line that a person watches; `more` stands behind the loss. */
-void training_show(const Training *t, const char *more);
-
-/* A row of log.csv with the program's own columns; losses and speed are then measured anew. */
-void training_log(Training *t, const char *columns, ...) __attribute__((format(printf, 2, 3)));
-
-/* Dies where a value of the step in progress is not finite: before anything that is not a number is saved over good
- * weights. */
+/* The same for another value of the step in progress. */
 void training_stop_on_bad(const Training *t, const char *what, double value);
-
-/* == Epochs ======================================================================================================= */
-
-bool training_is_over(const Training *t);
-bool training_is_last_epoch(const Training *t);
-bool training_eval_is_due(const Training *t);
-
-/* Before an evaluation: the last update may overflow though its loss and gradient were still finite; and ranks, which
- * update their own copies of the parameters with the same gradients, have to agree. */
-void training_check_weights(const Training *t);
-
-/* Keeps the weights as best.safetensors if no evaluation was better. */
-void training_keep_best(Training *t, double percent);
-
-/* Saves all; the next epoch begins. */
-void training_end_epoch(Training *t);
-
-/* A signal came: saves what there is, says so, and gives the exit status that the shell expects. */
-int training_stop_early(Training *t);
-
-/* The last line: the result, how long it took, where everything is; or that there was nothing left to train. */
-void training_report(const Training *t, const char *result, ...) __attribute__((format(printf, 2, 3)));
 
 #endif

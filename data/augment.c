@@ -2,20 +2,56 @@
 
 #include <string.h>
 
+#include "core/die.h"
 #include "core/rng.h"
 
+#define F(KIND, field) CONFIG_FIELD(KIND, AugmentSettings, field)
+static const ConfigEntry entries[] = {
+    {F(INT, crop_padding), "4", .section = "data", .min = 0, .max = 64,
+     .help = "Random crop after padding with so many black pixels on every side, where the images have the model's "
+             "size already"},
+    {F(BOOL, flip), "true", .help = "Mirror half of the training images"},
+    {F(STRING, aa), .section = "augmentation", .argument = "POLICY",
+     .help = "RandAugment by timm's name, as rand-m9-mstd0.5-inc1 (empty: off)"},
+    {F(CHOICE, train_interpolation), "random",
+     CONFIG_CHOICES([RANDAUGMENT_RANDOM] = "random", [RANDAUGMENT_BILINEAR] = "bilinear",
+                    [RANDAUGMENT_BICUBIC] = "bicubic"),
+     .help = "Resampling of RandAugment's geometric operations"},
+    {F(FLOAT, color_jitter), "0", .min = 0, .max = 10,
+     .help = "Strength of random brightness, contrast and saturation; not used with aa (0: off)"},
+};
+#undef F
+
+static void check(const Config *config, const void *settings) {
+    const AugmentSettings *s = settings;
+    RandAugment randaugment;
+    Error error;
+    if (!randaugment_parse(&randaugment, s->aa, &error)) config_reject(config, "aa", "%s", error.text);
+}
+
+const ConfigGroup augment_settings = {CONFIG_GROUP(AugmentSettings, entries), .check = check};
+
+Augment augment_of(const AugmentSettings *settings) {
+    Augment augment = {.s = *settings};
+    Error error;
+    if (!randaugment_parse(&augment.randaugment, settings->aa, &error)) die_usage("aa: %s", error.text);
+    augment.randaugment.resample = settings->train_interpolation;
+    return augment;
+}
+
 AugmentDraw augment_draw(Augment augment, uint64_t seed, uint32_t epoch, uint32_t index) {
-    uint32_t places = 2 * (uint32_t)augment.pad + 1;
-    AugmentDraw draw = {.mirror = augment.flip && rng_bits(seed, RNG_FLIP, epoch, index, 0) >> 31};
-    draw.dy = (int)rng_below(seed, RNG_CROP, epoch, index, 0, places) - augment.pad;
-    draw.dx = (int)rng_below(seed, RNG_CROP, epoch, index, 1, places) - augment.pad;
+    int pad = augment.s.crop_padding;
+    uint32_t places = 2 * (uint32_t)pad + 1;
+    AugmentDraw draw = {.mirror = augment.s.flip && rng_bits(seed, RNG_FLIP, epoch, index, 0) >> 31};
+    draw.dy = (int)rng_below(seed, RNG_CROP, epoch, index, 0, places) - pad;
+    draw.dx = (int)rng_below(seed, RNG_CROP, epoch, index, 1, places) - pad;
     draw.randaugment = randaugment_draw(&augment.randaugment, seed, epoch, index);
-    draw.jittered = augment.jitter > 0 && !augment.randaugment.layers;
-    if (draw.jittered) draw.jitter = jitter_draw(augment.jitter, seed, epoch, index);
+    draw.jittered = augment.s.color_jitter > 0 && !augment.randaugment.layers;
+    if (draw.jittered) draw.jitter = jitter_draw(augment.s.color_jitter, seed, epoch, index);
     return draw;
 }
 
-bool augment_has_pixels(const Augment *augment) { return augment->jitter > 0 || augment->randaugment.layers > 0; }
+bool augment_has_pixels(const Augment *augment) { return augment->s.color_jitter > 0 || augment->randaugment.layers > 0; }
 
 static void mirror_row(uint8_t *row, int width) {
     for (uint8_t *a = row, *b = row + (width - 1) * 3; a < b; a += 3, b -= 3) {

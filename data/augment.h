@@ -8,17 +8,31 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "core/config.h"
 #include "data/jitter.h"
 #include "data/randaugment.h"
 
 typedef struct {
-    int pad;   /* random crop of the image inside a black frame this wide; 0: no crop */
-    bool flip; /* mirror left and right with probability 1/2 */
+    int crop_padding; /* random crop of the image inside a black frame this wide; 0: no crop */
+    bool flip;        /* mirror left and right with probability 1/2 */
+    const char *aa;   /* RandAugment by timm's name, "": none */
+    RandAugmentResample train_interpolation;
+    float color_jitter; /* colour jitter of this strength; not with RandAugment */
+} AugmentSettings;
+
+extern const ConfigGroup augment_settings;
+
+/* The settings, and what aa stands for. */
+typedef struct {
+    AugmentSettings s;
     RandAugment randaugment;
-    float jitter; /* colour jitter of this strength; not with RandAugment */
 } Augment;
 
-/* What was drawn for one sample: the crop starts at (dy, dx) from the image's own corner, -pad to pad each. */
+/* The settings have been checked. */
+Augment augment_of(const AugmentSettings *settings);
+
+/* What was drawn for one sample: the crop starts at (dy, dx) from the image's own corner, -crop_padding to
+ * crop_padding each. */
 typedef struct {
     int dy, dx;
     bool mirror;
@@ -32,7 +46,7 @@ AugmentDraw augment_draw(Augment augment, uint64_t seed, uint32_t epoch, uint32_
 /* Does it change colours or shapes, beyond crop and mirror? */
 bool augment_has_pixels(const Augment *augment);
 
-/* out, in [height,width,3], not overlapping.  Crop, then mirror: torchvision's RandomCrop(size, padding=pad) and
+/* out, in [height,width,3], not overlapping.  Crop, then mirror: torchvision's RandomCrop(size, padding=crop_padding) and
  * RandomHorizontalFlip, the order DeiT trains CIFAR with. */
 void augment_apply(uint8_t *out, const uint8_t *in, int height, int width, AugmentDraw draw);
 

@@ -13,6 +13,20 @@
 #include "data/record.h"
 #include "data/shapes.h"
 
+#define F(KIND, field) CONFIG_FIELD(KIND, DataSettings, field)
+static const ConfigEntry entries[] = {
+    {F(STRING, data), "shapes", .section = "data",
+     .help = "shapes (drawn on the spot, no files needed), cifar10, cifar100, mnist, imagenet, a folder with the files "
+             "of one of them or with train/<class>/ and val/<class>/, or a file made by pack_dataset"},
+    {F(STRING, data_dir), "datasets", .argument = "FOLDER",
+     .help = "Where cifar10, cifar100, mnist and imagenet are looked for (scripts/fetch_cifar.sh puts the first two "
+             "there)"},
+    {F(INT, train_limit), "0", .min = 0, .max = 1e8, .help = "Use only so many training images (0: all)"},
+    {F(INT, test_limit), "0", .min = 0, .max = 1e8, .help = "Use only so many test images (0: all)"},
+};
+#undef F
+const ConfigGroup data_settings = {CONFIG_GROUP(DataSettings, entries)};
+
 static const DatasetKind imagenet_kind;
 
 /* In the order in which they are looked for in a path. */

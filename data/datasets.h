@@ -2,7 +2,16 @@
 #ifndef VIT_DATA_DATASETS_H
 #define VIT_DATA_DATASETS_H
 
+#include "core/config.h"
 #include "data/dataset.h"
+
+/* Which data set, and how much of it. */
+typedef struct {
+    const char *data, *data_dir;
+    int train_limit, test_limit;
+} DataSettings;
+
+extern const ConfigGroup data_settings;
 
 /* `data` is
  *   shapes                              the embedded data set

@@ -6,6 +6,65 @@
 
 #include "core/rng.h"
 
+/* == Settings ===================================================================================================== */
+
+#define F(KIND, field) CONFIG_FIELD(KIND, DetectionAugmentSettings, field)
+static const ConfigEntry entries[] = {
+    {F(BOOL, flip), "true", .section = "augmentation", .help = "Mirror half of the training pictures"},
+    {F(BOOL, crop), "true", .help = "Crop half of them at random between two resizes"},
+    {F(INT, scale_min), "480", .min = 16, .max = 8192,
+     .help = "Training pictures are resized to a short side drawn from here"},
+    {F(INT, scale_max), "800", .min = 16, .max = 8192, .help = "to here"},
+    {F(INT, scale_step), "32", .min = 1, .max = 8192, .help = "in steps of this, at most 16 sizes"},
+    {F(INT, max_size), "1333", .min = 16, .max = 16384, .help = "The long side is not made longer than this"},
+    {F(INT, crop_scale_min), "400", .min = 16, .max = 8192, .help = "Before a crop, the short side is drawn from here"},
+    {F(INT, crop_scale_max), "600", .min = 16, .max = 8192, .help = "to here"},
+    {F(INT, crop_scale_step), "100", .min = 1, .max = 8192, .help = "in steps of this"},
+    {F(INT, crop_min), "384", .min = 8, .max = 8192, .help = "Least side of a crop, where the picture has it"},
+    {F(INT, crop_max), "600", .min = 8, .max = 8192, .help = "And the largest"},
+    {F(INT, eval_scale), "800", .min = 16, .max = 8192, .help = "Validation pictures are resized to this short side"},
+};
+#undef F
+
+static void check_scales(const Config *c, const char *name, int least, int most, int step) {
+    if ((most - least) / step >= DETECTION_SCALES)
+        config_reject(c, name, "%d to %d in steps of %d are more than %d sizes", least, most, step, DETECTION_SCALES);
+}
+
+static void check(const Config *c, const void *settings) {
+    const DetectionAugmentSettings *s = settings;
+    if (s->scale_min > s->scale_max)
+        config_reject(c, "scale_min", "%d is more than scale_max %d", s->scale_min, s->scale_max);
+    if (s->scale_max > s->max_size)
+        config_reject(c, "scale_max", "%d is more than max_size %d", s->scale_max, s->max_size);
+    if (s->eval_scale > s->max_size)
+        config_reject(c, "eval_scale", "%d is more than max_size %d", s->eval_scale, s->max_size);
+    check_scales(c, "scale_step", s->scale_min, s->scale_max, s->scale_step);
+    if (s->crop_scale_min > s->crop_scale_max)
+        config_reject(c, "crop_scale_min", "%d is more than crop_scale_max %d", s->crop_scale_min, s->crop_scale_max);
+    check_scales(c, "crop_scale_step", s->crop_scale_min, s->crop_scale_max, s->crop_scale_step);
+    if (s->crop_min > s->crop_max)
+        config_reject(c, "crop_min", "%d is more than crop_max %d", s->crop_min, s->crop_max);
+}
+
+const ConfigGroup detection_augment_settings = {CONFIG_GROUP(DetectionAugmentSettings, entries), .check = check};
+
+static void fill_scales(int *scale, int *count, int least, int most, int step) {
+    for (*count = 0; *count < DETECTION_SCALES && least <= most; least += step) scale[(*count)++] = least;
+}
+
+DetectionAugment detection_augment_of(const DetectionAugmentSettings *s, bool train) {
+    DetectionAugment a = {.max_size = s->max_size, .scale = {s->eval_scale}, .scales = 1};
+    if (!train) return a;
+    a.flip = s->flip;
+    a.crop = s->crop;
+    a.crop_min = s->crop_min;
+    a.crop_max = s->crop_max;
+    fill_scales(a.scale, &a.scales, s->scale_min, s->scale_max, s->scale_step);
+    fill_scales(a.crop_scale, &a.crop_scales, s->crop_scale_min, s->crop_scale_max, s->crop_scale_step);
+    return a;
+}
+
 /* == Draws ======================================================================================================== */
 
 static int smaller(int a, int b) {

@@ -9,16 +9,27 @@
 #ifndef VIT_DATA_DETECTION_AUGMENT_H
 #define VIT_DATA_DETECTION_AUGMENT_H
 
-#include <stdbool.h>
-#include <stdint.h>
+#include "core/config.h"
 
 enum { DETECTION_SCALES = 16 };
+
+typedef struct {
+    bool flip, crop;
+    int scale_min, scale_max, scale_step, max_size;
+    int crop_scale_min, crop_scale_max, crop_scale_step, crop_min, crop_max;
+    int eval_scale;
+} DetectionAugmentSettings;
+
+extern const ConfigGroup detection_augment_settings;
 
 typedef struct {
     bool flip, crop;
     int scale[DETECTION_SCALES], scales, max_size; /* max_size 0: no limit */
     int crop_scale[DETECTION_SCALES], crop_scales, crop_min, crop_max;
 } DetectionAugment;
+
+/* The settings have been checked. */
+DetectionAugment detection_augment_of(const DetectionAugmentSettings *s, bool train);
 
 /* Resize to width x height, then keep crop_width x crop_height from (left, top) on. */
 typedef struct {

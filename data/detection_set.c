@@ -8,8 +8,26 @@
 #include "core/files.h"
 #include "data/jpeg.h"
 #include "data/shape_scenes.h"
+#include "data/shapes.h"
 
 enum { MOST_PATH = 4096 };
+
+#define F(KIND, field) CONFIG_FIELD(KIND, DetectionSetSettings, field)
+static const ConfigEntry entries[] = {
+    {F(STRING, data), "shapes", .section = "data",
+     .help = "shapes (scenes drawn on the spot, no files needed), or COCO's folder: annotations and pictures"},
+    {F(STRING, train_annotations), "annotations/instances_train2017.json", .argument = "FILE",
+     .help = "Training boxes, in the folder or an absolute path"},
+    {F(STRING, train_images), "train2017", .argument = "FOLDER", .help = "Training pictures, likewise"},
+    {F(STRING, val_annotations), "annotations/instances_val2017.json", .argument = "FILE",
+     .help = "Validation boxes, likewise"},
+    {F(STRING, val_images), "val2017", .argument = "FOLDER", .help = "Validation pictures, likewise"},
+    {F(INT, train_limit), "0", .min = 0, .max = 1e7, .help = "Use only the first so many training images (0: all)"},
+    {F(INT, val_limit), "0", .min = 0, .max = 1e7, .help = "Use only the first so many validation images (0: all)"},
+    {F(INT, scene_size), "128", .min = SCENES_LEAST_SIDE, .max = 1024, .help = "Side of the scenes of shapes"},
+};
+#undef F
+const ConfigGroup detection_set_settings = {CONFIG_GROUP(DetectionSetSettings, entries)};
 
 /* == Tables ======================================================================================================= */
 
@@ -48,7 +66,8 @@ static void keep_first(Coco *coco, int limit) {
 
 void detection_set_coco(DetectionSet *set, const char *name, const char *json, const char *folder, int limit) {
     Error error;
-    *set = (DetectionSet){.folder = folder};
+    *set = (DetectionSet){.folder = strdup(folder)};
+    if (!set->folder) die("%s: out of memory", folder);
     if (!coco_read(&set->coco, json, &error)) die("%s: %s", json, error.text);
     keep_first(&set->coco, limit);
     if (!coco_check_files(&set->coco, folder, &error)) die("%s: %s: %s has them", folder, error.text, json);
@@ -62,8 +81,43 @@ void detection_set_scenes(DetectionSet *set, bool train, uint64_t seed, int side
     set_finish(set, "shapes");
 }
 
+static bool is_shapes(const DetectionSetSettings *s) { return !strcmp(s->data, "shapes"); }
+
+/* "coco" of datasets/coco/ */
+static void name_of_folder(char *name, size_t size, const char *folder) {
+    size_t length = strlen(folder);
+    while (length > 1 && folder[length - 1] == '/') length--;
+    const char *from = folder + length;
+    while (from > folder && from[-1] != '/') from--;
+    snprintf(name, size, "%.*s", (int)(folder + length - from), from);
+}
+
+/* In the data's folder, unless it is absolute. */
+static void find_file(char path[MOST_PATH], const char *folder, const char *name) {
+    if (*name == '/')
+        snprintf(path, MOST_PATH, "%s", name);
+    else
+        path_join(path, MOST_PATH, folder, name);
+}
+
+void detection_set_open(DetectionSet *set, const DetectionSetSettings *s, bool train, uint64_t seed) {
+    char name[sizeof set->name], json[MOST_PATH], folder[MOST_PATH];
+    int limit = train ? s->train_limit : s->val_limit;
+    if (is_shapes(s)) {
+        detection_set_scenes(set, train, seed, s->scene_size, limit);
+        return;
+    }
+    name_of_folder(name, sizeof name, s->data);
+    find_file(json, s->data, train ? s->train_annotations : s->val_annotations);
+    find_file(folder, s->data, train ? s->train_images : s->val_images);
+    detection_set_coco(set, name, json, folder, limit);
+}
+
+int detection_set_classes(const DetectionSetSettings *s) { return is_shapes(s) ? SHAPES_CLASSES + 1 : 0; }
+
 void detection_set_close(DetectionSet *set) {
     coco_close(&set->coco);
+    free(set->folder);
     *set = (DetectionSet){.side = 0};
 }
 

@@ -8,10 +8,19 @@
 #include "data/detection_augment.h"
 #include "data/transform.h"
 
+/* Which data set, and how much of it. */
+typedef struct {
+    const char *data;
+    const char *train_annotations, *train_images, *val_annotations, *val_images;
+    int train_limit, val_limit, scene_size;
+} DetectionSetSettings;
+
+extern const ConfigGroup detection_set_settings;
+
 typedef struct {
     char name[32];
     Coco coco;
-    const char *folder; /* of the pictures, not copied; NULL: scenes */
+    char *folder; /* of the pictures; NULL: scenes */
     uint64_t seed;      /* of scenes: */
     uint32_t split;
     int side;
@@ -19,6 +28,12 @@ typedef struct {
     int most_boxes;      /* of one image in training */
     float mean[3], std[3];
 } DetectionSet;
+
+/* The split that the settings tell of, as the functions below open it; of the embedded scenes the seed decides. */
+void detection_set_open(DetectionSet *set, const DetectionSetSettings *s, bool train, uint64_t seed);
+
+/* Category ids are below this as far as is known without any file, 0: unknown. */
+int detection_set_classes(const DetectionSetSettings *s);
 
 /* The first `limit` images (0: all).  Dies with one line that names the file and what is wrong: the JSON, or pictures
  * that are not there.  What was found odd in the annotations is said on stderr, in one line. */

@@ -5,6 +5,17 @@
 
 #include "core/rng.h"
 
+#define F(KIND, field) CONFIG_FIELD(KIND, ErasingSettings, field)
+static const ConfigEntry entries[] = {
+    {F(FLOAT, reprob), "0", .section = "augmentation", .min = 0, .max = 1,
+     .help = "Share of images in which random erasing overwrites a box"},
+    {F(CHOICE, remode), "pixel",
+     CONFIG_CHOICES([NOISE_CONST] = "const", [NOISE_RAND] = "rand", [NOISE_PIXEL] = "pixel"),
+     .help = "What erased boxes hold: zero, one random colour, or random numbers"},
+};
+#undef F
+const ConfigGroup erasing_settings = {CONFIG_GROUP(ErasingSettings, entries)};
+
 bool erasing_draw(int box[4], float probability, uint64_t seed, uint32_t epoch, uint32_t draw, int height, int width) {
     enum { TRIES = 10 };
     double least = 0.02, most = 1.0 / 3, log_aspect = log(0.3);

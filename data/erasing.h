@@ -4,8 +4,15 @@
 #ifndef VIT_DATA_ERASING_H
 #define VIT_DATA_ERASING_H
 
-#include <stdbool.h>
-#include <stdint.h>
+#include "core/config.h"
+#include "kernels/kernels.h"
+
+typedef struct {
+    float reprob;
+    ImageNoise remode;
+} ErasingSettings;
+
+extern const ConfigGroup erasing_settings;
 
 /* box: top, left, bottom, right, the last two exclusive; all 0 when nothing is erased.  Returns whether one is. */
 bool erasing_draw(int box[4], float probability, uint64_t seed, uint32_t epoch, uint32_t draw, int height, int width);

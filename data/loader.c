@@ -9,6 +9,12 @@
 #include "data/mixup.h"
 #include "data/sampler.h"
 
+static const ConfigEntry entries[] = {
+    {CONFIG_FIELD(FLOAT, TargetSettings, label_smoothing), "0.1", .section = "training", .min = 0, .max = 0.99,
+     .help = "Share of the target spread over all classes"},
+};
+const ConfigGroup target_settings = {CONFIG_GROUP(TargetSettings, entries)};
+
 struct LoaderSlot {
     LoaderPart part;
     size_t position; /* of its first image in the epoch */

@@ -15,6 +15,12 @@
 #include "data/parts.h"
 
 typedef struct {
+    float label_smoothing;
+} TargetSettings;
+
+extern const ConfigGroup target_settings;
+
+typedef struct {
     uint64_t seed;
     int batch_size; /* of all ranks together */
     bool train;

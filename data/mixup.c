@@ -4,6 +4,21 @@
 
 #include "core/rng.h"
 
+#define F(KIND, field) CONFIG_FIELD(KIND, MixupSettings, field)
+static const ConfigEntry entries[] = {
+    {F(FLOAT, mixup), "0", .section = "augmentation", .min = 0, .max = 1000,
+     .help = "Alpha of mixup, which blends the images and targets of a batch in pairs (0: off)"},
+    {F(FLOAT, cutmix), "0", .min = 0, .max = 1000,
+     .help = "Alpha of cutmix, which copies a box from one image of a pair to the other (0: off)"},
+    {F(FLOAT, mixup_prob), "1", .min = 0, .max = 1,
+     .help = "Share of batches that are mixed, where mixup or cutmix is on"},
+    {F(FLOAT, mixup_switch_prob), "0.5", .min = 0, .max = 1, .help = "Share of cutmix among them, where both are on"},
+};
+#undef F
+const ConfigGroup mixup_settings = {CONFIG_GROUP(MixupSettings, entries)};
+
+bool mixup_is_on(const MixupSettings *s) { return s->mixup > 0 || s->cutmix > 0; }
+
 /* == The draw ===================================================================================================== */
 
 /* Elements of a step's stream. */
@@ -39,12 +54,12 @@ static int below(int n, uint64_t seed, uint64_t step, uint64_t element) {
 
 static int clip(int x, int most) { return x < 0 ? 0 : x > most ? most : x; }
 
-MixupDraw mixup_draw(const Mixup *mixup, uint64_t seed, uint64_t step, int height, int width) {
+MixupDraw mixup_draw(const MixupSettings *s, uint64_t seed, uint64_t step, int height, int width) {
     MixupDraw drawn = {.lam = 1};
-    bool mix = mixup->mixup > 0, cut = mixup->cutmix > 0;
-    if ((!mix && !cut) || uniform(seed, step, DRAW_MIX) >= (double)mixup->probability) return drawn;
-    if (mix && cut) cut = uniform(seed, step, DRAW_SWITCH) < (double)mixup->switching;
-    double lam = mixup_beta((double)(cut ? mixup->cutmix : mixup->mixup), seed, step);
+    bool mix = s->mixup > 0, cut = s->cutmix > 0;
+    if ((!mix && !cut) || uniform(seed, step, DRAW_MIX) >= (double)s->mixup_prob) return drawn;
+    if (mix && cut) cut = uniform(seed, step, DRAW_SWITCH) < (double)s->mixup_switch_prob;
+    double lam = mixup_beta((double)(cut ? s->cutmix : s->mixup), seed, step);
     if (cut) {
         int half_h = (int)(height * sqrt(1 - lam)) / 2, half_w = (int)(width * sqrt(1 - lam)) / 2;
         int y = below(height, seed, step, DRAW_Y), x = below(width, seed, step, DRAW_X), *box = drawn.box;

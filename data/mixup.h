@@ -12,15 +12,18 @@
 #ifndef VIT_DATA_MIXUP_H
 #define VIT_DATA_MIXUP_H
 
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
+#include "core/config.h"
 
 typedef struct {
-    float mixup, cutmix; /* a of the Beta distribution; 0: not this one; both 0: no mixing */
-    float probability;   /* that a batch is mixed at all */
-    float switching;     /* that it is cutmix, where both are on */
-} Mixup;
+    float mixup, cutmix;     /* a of the Beta distribution; 0: not this one; both 0: no mixing */
+    float mixup_prob;        /* that a batch is mixed at all */
+    float mixup_switch_prob; /* that it is cutmix, where both are on */
+} MixupSettings;
+
+extern const ConfigGroup mixup_settings;
+
+/* Is either on? */
+bool mixup_is_on(const MixupSettings *s);
 
 typedef struct {
     float lam;  /* share of the sample's own target */
@@ -28,7 +31,7 @@ typedef struct {
 } MixupDraw;
 
 /* A function of seed and step alone. */
-MixupDraw mixup_draw(const Mixup *mixup, uint64_t seed, uint64_t step, int height, int width);
+MixupDraw mixup_draw(const MixupSettings *s, uint64_t seed, uint64_t step, int height, int width);
 
 /* Beta(a, a) from the stream of that step, a > 0. */
 double mixup_beta(double a, uint64_t seed, uint64_t step);

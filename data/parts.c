@@ -9,7 +9,18 @@
 #include <string.h>
 
 #include "core/die.h"
+#include "core/distributed.h"
 #include "core/progress.h"
+
+#define F(KIND, field) CONFIG_FIELD(KIND, LoaderSettings, field)
+static const ConfigEntry entries[] = {
+    {F(INT, workers), "0", .section = "data", .min = 0, .max = 1024,
+     .help = "Threads that load images ahead (0: one beside a CPU that trains, all cores beside a GPU)"},
+    {F(FLOAT, max_damaged), "0.01", .min = 0, .max = 1,
+     .help = "Larger share of damaged images in an epoch that ends the run; below it they are named and replaced"},
+};
+#undef F
+const ConfigGroup loader_settings = {CONFIG_GROUP(LoaderSettings, entries)};
 
 enum { MOST_LOADERS = 4 };
 
@@ -181,6 +192,11 @@ LoaderPool *loader_pool_open(int workers) {
     }
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     return pool;
+}
+
+LoaderPool *loader_pool_start(const LoaderSettings *s, bool device_shares_cores) {
+    int share = device_shares_cores ? 1 : loader_cores() / distributed_core_share();
+    return loader_pool_open(s->workers ? s->workers : share > 1 ? share : 1);
 }
 
 void loader_pool_close(LoaderPool *pool) {

@@ -17,6 +17,14 @@
 #include "core/error.h"
 #include "data/transform.h"
 
+/* What all loaders of a program have in common. */
+typedef struct {
+    int workers;
+    float max_damaged; /* more than this share of an epoch's images damaged ends the run */
+} LoaderSettings;
+
+extern const ConfigGroup loader_settings;
+
 typedef struct LoaderPool LoaderPool;
 
 /* How many cores this process may use. */
@@ -24,6 +32,8 @@ int loader_cores(void);
 
 /* workers 0: one a core.  They take no signals. */
 LoaderPool *loader_pool_open(int workers);
+/* workers 0: one where the device shares its cores with this process, else this rank's part of all cores. */
+LoaderPool *loader_pool_start(const LoaderSettings *s, bool device_shares_cores);
 /* After the loaders that use it. */
 void loader_pool_close(LoaderPool *pool);
 

@@ -1,5 +1,13 @@
 #include "data/sampler.h"
 
+static const ConfigEntry entries[] = {
+    {CONFIG_FIELD(BOOL, SamplerSettings, repeated_aug), "false", .section = "augmentation",
+     .help = "Repeated augmentation: a third of the images each epoch, three times with different draws"},
+};
+const ConfigGroup sampler_settings = {CONFIG_GROUP(SamplerSettings, entries)};
+
+int sampler_repeats(const SamplerSettings *s) { return s->repeated_aug ? SAMPLER_REPEATS : 1; }
+
 size_t sampler_length(size_t count, int repeats) { return repeats > 1 && count >= 256 ? count / 256 * 256 : count; }
 
 uint32_t sampler_draw(const uint32_t *order, size_t count, int repeats, size_t place) {

@@ -7,10 +7,18 @@
 #ifndef VIT_DATA_SAMPLER_H
 #define VIT_DATA_SAMPLER_H
 
-#include <stddef.h>
-#include <stdint.h>
+#include "core/config.h"
 
 enum { SAMPLER_REPEATS = 3 }; /* DeiT's num_repeats */
+
+typedef struct {
+    bool repeated_aug;
+} SamplerSettings;
+
+extern const ConfigGroup sampler_settings;
+
+/* SAMPLER_REPEATS or 1. */
+int sampler_repeats(const SamplerSettings *s);
 
 /* Images of one epoch; sets below 256 are not rounded (timm/data/distributed_sampler.py). */
 size_t sampler_length(size_t count, int repeats);

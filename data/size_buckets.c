@@ -13,6 +13,12 @@
 #include "core/die.h"
 #include "core/rng.h"
 
+static const ConfigEntry entries[] = {
+    {CONFIG_FIELD(INT, SizeSettings, size_window), "16", .section = "data", .min = 0, .max = 1e6,
+     .help = "Batches in a row whose pictures are grouped by size, so that less is padded (0: none)"},
+};
+const ConfigGroup size_settings = {CONFIG_GROUP(SizeSettings, entries)};
+
 /* == Order ======================================================================================================== */
 
 static void swap(uint32_t *a, uint32_t *b) {

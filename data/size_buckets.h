@@ -3,8 +3,13 @@
 #ifndef VIT_DATA_SIZE_BUCKETS_H
 #define VIT_DATA_SIZE_BUCKETS_H
 
-#include <stddef.h>
-#include <stdint.h>
+#include "core/config.h"
+
+typedef struct {
+    int size_window;
+} SizeSettings;
+
+extern const ConfigGroup size_settings;
 
 /* order [count]: a permutation of 0 .. count-1 keyed by (seed, epoch), the same as data/loader's for window 0.  With a
  * window, each run of window x batch pictures of that permutation is regrouped by size [count] (width, height; those

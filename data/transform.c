@@ -16,6 +16,43 @@
 #include "data/image.h"
 #include "data/jpeg.h"
 
+/* == Settings ===================================================================================================== */
+
+#define F(KIND, field) CONFIG_FIELD(KIND, TransformSettings, field)
+static const ConfigEntry entries[] = {
+    {F(FLOAT, crop_area_min), "0.08", .section = "data", .min = 1e-4, .max = 1,
+     .help = "Random resized crop, where the images have not the model's size: the smallest share of the picture's "
+             "area"},
+    {F(FLOAT, crop_area_max), "1", .min = 1e-4, .max = 1, .help = "And the largest"},
+    {F(FLOAT, crop_ratio_min), "0.75", .min = 0.01, .max = 100, .help = "The smallest width / height of the crop"},
+    {F(FLOAT, crop_ratio_max), "1.3333334", .min = 0.01, .max = 100, .help = "And the largest"},
+    {F(INT, eval_resize), "0", .min = 0, .max = 16384,
+     .help = "Test pictures are resized to this short side before the centre is cut out (0: 256/224 of img_size)"},
+    {F(CHOICE, interpolation), "bicubic",
+     CONFIG_CHOICES([RESAMPLE_BICUBIC] = "bicubic", [RESAMPLE_BILINEAR] = "bilinear"),
+     .help = "Filter that pictures are resized with, the same as Pillow's"},
+    {F(BOOL, exact_decode), "false",
+     .help = "Decode JPEGs as Pillow does, not at a fraction of their size where that is enough"},
+};
+#undef F
+
+static void check(const Config *config, const void *settings) {
+    const TransformSettings *s = settings;
+    if (s->crop_area_min > s->crop_area_max)
+        config_reject(config, "crop_area_min", "%g is more than crop_area_max %g", (double)s->crop_area_min,
+                      (double)s->crop_area_max);
+    if (s->crop_ratio_min > s->crop_ratio_max)
+        config_reject(config, "crop_ratio_min", "%g is more than crop_ratio_max %g", (double)s->crop_ratio_min,
+                      (double)s->crop_ratio_max);
+}
+
+const ConfigGroup transform_settings = {CONFIG_GROUP(TransformSettings, entries), .check = check};
+
+void transform_check(const Config *config, const TransformSettings *s, int height, int width) {
+    if (s->eval_resize && s->eval_resize < (height < width ? height : width))
+        config_reject(config, "eval_resize", "%d is less than img_size %dx%d", s->eval_resize, height, width);
+}
+
 /* == Draws ======================================================================================================== */
 
 static double between(double low, double high, double u) { return low + (high - low) * u; }
@@ -33,9 +70,10 @@ static Crop centre_crop(int height, int width, double low, double high) {
 }
 
 Crop transform_crop(const Transform *t, TransformKey key, int height, int width) {
-    bool set = t->area[1] > 0, ratio_set = t->ratio[1] > 0;
-    double area[2] = {set ? (double)t->area[0] : 0.08, set ? (double)t->area[1] : 1.0};
-    double ratio[2] = {ratio_set ? (double)t->ratio[0] : 3.0 / 4, ratio_set ? (double)t->ratio[1] : 4.0 / 3};
+    const TransformSettings *s = &t->s;
+    bool set = s->crop_area_max > 0, ratio_set = s->crop_ratio_max > 0;
+    double area[2] = {set ? (double)s->crop_area_min : 0.08, set ? (double)s->crop_area_max : 1.0};
+    double ratio[2] = {ratio_set ? (double)s->crop_ratio_min : 3.0 / 4, ratio_set ? (double)s->crop_ratio_max : 4.0 / 3};
     for (uint64_t attempt = 0; attempt < 40; attempt += 4) {
         double u = (double)rng_uniform(key.seed, RNG_CROP, key.epoch, key.draw, attempt);
         double v = (double)rng_uniform(key.seed, RNG_CROP, key.epoch, key.draw, attempt + 1);
@@ -54,8 +92,9 @@ Crop transform_crop(const Transform *t, TransformKey key, int height, int width)
 /* The size that covers (S,S), or for models that are not square what S is to their shorter side. */
 Crop transform_centre(const Transform *t, int height, int width, int *resized_height, int *resized_width) {
     int shorter = t->height < t->width ? t->height : t->width;
-    int64_t h = t->eval_resize ? (int64_t)t->eval_resize * t->height / shorter : (int64_t)t->height * 256 / 224;
-    int64_t w = t->eval_resize ? (int64_t)t->eval_resize * t->width / shorter : (int64_t)t->width * 256 / 224;
+    int64_t resize = t->s.eval_resize;
+    int64_t h = resize ? resize * t->height / shorter : (int64_t)t->height * 256 / 224;
+    int64_t w = resize ? resize * t->width / shorter : (int64_t)t->width * 256 / 224;
     bool by_width = width * h <= height * w;
     *resized_height = (int)(by_width ? w * height / width : h);
     *resized_width = (int)(by_width ? w : h * width / height);
@@ -95,7 +134,7 @@ static Plan plan_training(const Transform *t, TransformKey key, int height, int 
     Plan plan = {.m = scaled ? jpeg_eighths(crop.height, crop.width, t->height, t->width) : 8};
     plan.rows = axis_of_crop(crop.top, crop.height, t->height, plan.m, &plan.top);
     plan.columns = axis_of_crop(crop.left, crop.width, t->width, plan.m, &plan.left);
-    plan.columns.mirror = t->augment.flip && rng_bits(key.seed, RNG_FLIP, key.epoch, key.draw, 0) >> 31;
+    plan.columns.mirror = t->augment.s.flip && rng_bits(key.seed, RNG_FLIP, key.epoch, key.draw, 0) >> 31;
     return plan;
 }
 
@@ -156,13 +195,13 @@ static bool resized_crop(TransformScratch *scratch, uint8_t *out, const Sample *
                          TransformKey key, Error *error) {
     Picture picture;
     if (!picture_open(&picture, scratch, sample, error)) return false;
-    bool jpeg = !picture.part.pixels, scaled = jpeg && !t->exact_decode;
+    bool jpeg = !picture.part.pixels, scaled = jpeg && !t->s.exact_decode;
     Plan plan = t->train ? plan_training(t, key, picture.height, picture.width, scaled)
                          : plan_evaluation(t, picture.height, picture.width, scaled);
-    bool ok = !jpeg || picture_decode(&picture, scratch, &plan, t->filter, error);
+    bool ok = !jpeg || picture_decode(&picture, scratch, &plan, t->s.interpolation, error);
     picture.part.top -= plan.top;
     picture.part.left -= plan.left;
-    if (ok && !resample(&scratch->resampler, out, &picture.part, &plan.rows, &plan.columns, t->filter))
+    if (ok && !resample(&scratch->resampler, out, &picture.part, &plan.rows, &plan.columns, t->s.interpolation))
         ok = refuse(error, "out of memory for resizing %d x %d pixels", picture.height, picture.width);
     if (picture.decoded.pixels) image_free(&picture.decoded);
     return ok;
@@ -174,7 +213,7 @@ bool transform_sample(TransformScratch *scratch, uint8_t *out, const Sample *sam
     size_t room = t->train && augment_has_pixels(&t->augment) ? pillow_scratch(t->height, t->width) : 0;
     AugmentDraw draw = augment_draw(t->augment, key.seed, key.epoch, key.draw);
     if (!ready && !resized_crop(scratch, out, sample, t, key, error)) return false;
-    if (ready && t->train && (t->augment.pad || t->augment.flip))
+    if (ready && t->train && (t->augment.s.crop_padding || t->augment.s.flip))
         augment_apply(out, sample->bytes, t->height, t->width, draw);
     else if (ready)
         memcpy(out, sample->bytes, (size_t)t->height * (size_t)t->width * 3);

@@ -9,6 +9,7 @@
 #ifndef VIT_DATA_TRANSFORM_H
 #define VIT_DATA_TRANSFORM_H
 
+#include "core/config.h"
 #include "core/error.h"
 #include "data/augment.h"
 #include "data/dataset.h"
@@ -17,13 +18,23 @@
 typedef struct JpegReader JpegReader;
 
 typedef struct {
+    /* RandomResizedCrop: share of the picture, width / height; where the largest is 0: 0.08-1, 3/4-4/3 */
+    float crop_area_min, crop_area_max, crop_ratio_min, crop_ratio_max;
+    int eval_resize; /* 0: 256/224 of height and width */
+    ResampleFilter interpolation;
+    bool exact_decode; /* never decode a JPEG at a fraction of its size: the pixels are Pillow's */
+} TransformSettings;
+
+extern const ConfigGroup transform_settings;
+
+/* eval_resize is no less than the shorter side of what comes out. */
+void transform_check(const Config *config, const TransformSettings *s, int height, int width);
+
+typedef struct {
     int height, width; /* of what comes out */
     bool train;
+    TransformSettings s;
     Augment augment;
-    float area[2], ratio[2]; /* RandomResizedCrop: share of the picture, width / height; {0,0}: 0.08-1, 3/4-4/3 */
-    int eval_resize;         /* 0: 256/224 of height and width */
-    ResampleFilter filter;
-    bool exact_decode; /* never decode a JPEG at a fraction of its size: the pixels are Pillow's */
 } Transform;
 
 /* What a draw depends on. */

@@ -65,10 +65,7 @@ void detr_decoder_create(DetrDecoder *d, int depth, int M, int H, int hidden, in
     d->begin = params->total;
     params_declare(params, &d->queries, &d->dqueries, "", "query_embed.weight", INIT_NORMAL, true, 2,
                    (int[]){queries, M});
-    params_declare(params, &d->norm_w, &d->norm_dw, "transformer.decoder.", "norm.weight", INIT_ONES, true, 1,
-                   (int[]){M});
-    params_declare(params, &d->norm_b, &d->norm_db, "transformer.decoder.", "norm.bias", INIT_ZEROS, true, 1,
-                   (int[]){M});
+    layer_norm_declare(&d->norm, params, "transformer.decoder.", "norm", M, true);
     for (int l = 0; l < depth; l++) layer_declare(d, l, hidden, params);
 }
 
@@ -161,7 +158,8 @@ static void places_forward(const DetrDecoder *d, const DetrDecoderLayer *layer, 
     const PostNorm *norm = &layer->norm4;
     size_t n = (size_t)B * (size_t)d->Q;
     embed_forward(norm->sum, t, NULL, d->queries, B, d->Q, d->M, 0);
-    layernorm_forward(norm->x, norm->mean, norm->rstd, norm->sum, norm->w, norm->b, n, d->M, POST_NORM_EPS);
+    layernorm_forward(norm->x, norm->mean, norm->rstd, norm->sum, norm->norm.w, norm->norm.b, n, d->M,
+                      PYTORCH_NORM_EPS);
     if (layer == d->layers) {
         perceptron_forward(&d->point1, d->raw, norm->x, n);
         reference_points_forward(d->reference, d->raw, sizes, B, d->Q);
@@ -224,7 +222,8 @@ void detr_decoder_forward(DetrDecoder *d, const real *memory, const TokenGrid *g
         post_norm_forward(&layer->norm3, layer->norm2.x, d->f, rows, &last);
         t = layer->norm3.x;
         if (!all && l + 1 < d->depth) continue;
-        layernorm_forward(out, layer->out_mean, layer->out_rstd, t, d->norm_w, d->norm_b, n, d->M, POST_NORM_EPS);
+        layernorm_forward(out, layer->out_mean, layer->out_rstd, t, d->norm.w, d->norm.b, n, d->M,
+                          PYTORCH_NORM_EPS);
         out += n * M;
     }
 }
@@ -288,8 +287,8 @@ static void places_backward(DetrDecoder *d, const DetrDecoderLayer *layer, const
         perceptron_backward(&d->point1, d->dmix, d->draw, norm->x, n);
         add_forward(d->dpoint, d->dpoint, d->dmix, all);
     }
-    add_layernorm_backward(d->dte, NULL, norm->dw, norm->db, d->dte, d->dpoint, norm->sum, NULL, 1, norm->w, norm->mean,
-                           norm->rstd, n, d->M);
+    add_layernorm_backward(d->dte, NULL, norm->norm.dw, norm->norm.db, d->dte, d->dpoint, norm->sum, NULL, 1,
+                           norm->norm.w, norm->mean, norm->rstd, n, d->M);
 }
 
 void detr_decoder_backward(DetrDecoder *d, real *dmemory, const real *dout, const float *draw_boxes, const real *memory,
@@ -305,8 +304,8 @@ void detr_decoder_backward(DetrDecoder *d, real *dmemory, const real *dout, cons
         Dropout self_weights = site(d, dropout, l, SITE_SELF_WEIGHTS), self = site(d, dropout, l, SITE_SELF),
                 cross_weights = site(d, dropout, l, SITE_CROSS_WEIGHTS), cross = site(d, dropout, l, SITE_CROSS),
                 inner = site(d, dropout, l, SITE_INNER), last = site(d, dropout, l, SITE_FEED_FORWARD);
-        add_layernorm_backward(d->dt, NULL, d->norm_dw, d->norm_db, first ? NULL : d->dt, dout + (size_t)l * all,
-                               layer->norm3.x, NULL, 1, d->norm_w, layer->out_mean, layer->out_rstd, n, d->M);
+        add_layernorm_backward(d->dt, NULL, d->norm.dw, d->norm.db, first ? NULL : d->dt, dout + (size_t)l * all,
+                               layer->norm3.x, NULL, 1, d->norm.w, layer->out_mean, layer->out_rstd, n, d->M);
         post_norm_backward(&layer->norm3, d->dsum, d->df, d->dt, rows, &last);
         feed_forward_backward(&layer->ffn, d->df, d->df, layer->norm2.x, rows, &inner);
         add_forward(d->dt, d->dsum, d->df, all);

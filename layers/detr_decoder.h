@@ -32,7 +32,7 @@ typedef struct {
     DetrDecoderLayer *layers; /* [depth] */
     Perceptron point1;        /* layer 0's: the reference point */
     float *queries, *dqueries;                  /* E [Q,M] */
-    float *norm_w, *norm_dw, *norm_b, *norm_db; /* [M] decoder.norm */
+    LayerNorm norm;                             /* decoder.norm */
     real *t, *other;   /* [B,Q,M] the stream at first; inference: its two places */
     real *raw;         /* [B,Q,2] kept: the reference point before its sigmoid */
     float *reference;  /* [B,Q,2] kept: in cells */

@@ -6,8 +6,6 @@
  * windows 2 apart. */
 #include "layers/embedding.h"
 
-static const float LAYERNORM_EPS = 1e-6f; /* timm's */
-
 void embedding_create(Embedding *e, int C, int Hi, int Wi, bool planes, int stride, bool overlap) {
     int k = overlap ? 2 * stride - 1 : stride;
     e->windows = (Unfold){Hi, Wi, C, k, stride, overlap ? k / 2 : 0, planes};
@@ -24,9 +22,7 @@ void embedding_declare(Embedding *e, Params *params, const char *prefix, int M) 
     params_declare_fan(params, &e->proj.w, &e->proj.dw, prefix, "proj.weight", fan, true, 4,
                        (int[]){M, s->C, s->k, s->k});
     params_declare_fan(params, &e->proj.b, &e->proj.db, prefix, "proj.bias", fan, false, 1, (int[]){M});
-    if (!e->normed) return;
-    params_declare(params, &e->norm_w, &e->dnorm_w, prefix, "norm.weight", INIT_ONES, false, 1, (int[]){M});
-    params_declare(params, &e->norm_b, &e->dnorm_b, prefix, "norm.bias", INIT_ZEROS, false, 1, (int[]){M});
+    if (e->normed) layer_norm_declare(&e->norm, params, prefix, "norm", M, false);
 }
 
 static size_t rows_of(const Embedding *e, int B) { return (size_t)B * (size_t)e->Hg * (size_t)e->Wg; }
@@ -56,14 +52,14 @@ void embedding_forward(const Embedding *e, real *y, const real *x, int B) {
     windows_of(e, x, B);
     projection_forward(&e->proj, e->normed ? e->raw : y, e->cols, rows);
     if (e->normed)
-        layernorm_forward(y, e->mean, e->rstd, e->raw, e->norm_w, e->norm_b, rows, e->proj.out, LAYERNORM_EPS);
+        layernorm_forward(y, e->mean, e->rstd, e->raw, e->norm.w, e->norm.b, rows, e->proj.out, TIMM_NORM_EPS);
 }
 
 void embedding_backward(const Embedding *e, real *dx, const real *dy, const real *x, int B) {
     size_t rows = rows_of(e, B);
     const real *draw = e->normed ? e->draw : dy;
     if (e->normed)
-        add_layernorm_backward(e->draw, NULL, e->dnorm_w, e->dnorm_b, NULL, dy, e->raw, NULL, 1, e->norm_w, e->mean,
+        add_layernorm_backward(e->draw, NULL, e->norm.dw, e->norm.db, NULL, dy, e->raw, NULL, 1, e->norm.w, e->mean,
                                e->rstd, rows, e->proj.out);
     windows_of(e, x, B);
     projection_backward(&e->proj, NULL, draw, e->cols, rows);

@@ -4,6 +4,7 @@
 #define VIT_LAYERS_EMBEDDING_H
 
 #include "core/plan.h"
+#include "layers/layer_norm.h"
 #include "layers/projection.h"
 
 typedef struct {
@@ -11,10 +12,10 @@ typedef struct {
     int Hg, Wg;
     Projection proj; /* of windows as rows: [M,C*k*k] */
     bool normed;
-    float *norm_w, *dnorm_w, *norm_b, *dnorm_b; /* [M] */
-    real *raw;                                  /* [B,Hg*Wg,M] kept: what the norm sees */
-    float *mean, *rstd;                         /* [B,Hg*Wg] kept */
-    real *cols, *draw;                          /* scratch: [B*Hg*Wg,C*k*k], like raw */
+    LayerNorm norm;
+    real *raw;          /* [B,Hg*Wg,M] kept: what the norm sees */
+    float *mean, *rstd; /* [B,Hg*Wg] kept */
+    real *cols, *draw;  /* scratch: [B*Hg*Wg,C*k*k], like raw */
 } Embedding;
 
 /* Patches `stride` apart of a [C,Hi,Wi] image (planes) or of Hi x Wi tokens.  Plain ones have that side; overlapping

@@ -1,12 +1,8 @@
 #include "layers/post_norm.h"
 
 void post_norm_declare(PostNorm *p, Params *params, const char *prefix, const char *name, int M) {
-    char tensor[PARAM_NAME_SIZE];
     p->M = M;
-    snprintf(tensor, sizeof tensor, "%s.weight", name);
-    params_declare(params, &p->w, &p->dw, prefix, tensor, INIT_ONES, true, 1, (int[]){M});
-    snprintf(tensor, sizeof tensor, "%s.bias", name);
-    params_declare(params, &p->b, &p->db, prefix, tensor, INIT_ZEROS, true, 1, (int[]){M});
+    layer_norm_declare(&p->norm, params, prefix, name, M, true);
 }
 
 void post_norm_plan(PostNorm *p, Plan *plan, const char *prefix, const char *name, size_t n, real **from, real **to) {
@@ -27,12 +23,12 @@ void post_norm_plan(PostNorm *p, Plan *plan, const char *prefix, const char *nam
 
 void post_norm_forward(const PostNorm *p, const real *x, real *f, Rows rows, const Dropout *dropout) {
     if (dropout->rate > 0) dropout_forward(f, f, dropout, rows.n, (size_t)rows.rows * (size_t)p->M);
-    add_layernorm_forward(p->sum, p->x, p->mean, p->rstd, x, f, NULL, 1, p->w, p->b, rows_total(rows), p->M,
-                          POST_NORM_EPS);
+    add_layernorm_forward(p->sum, p->x, p->mean, p->rstd, x, f, NULL, 1, p->norm.w, p->norm.b, rows_total(rows),
+                          p->M, PYTORCH_NORM_EPS);
 }
 
 void post_norm_backward(const PostNorm *p, real *dsum, real *df, const real *dx, Rows rows, const Dropout *dropout) {
-    add_layernorm_backward(dsum, NULL, p->dw, p->db, NULL, dx, p->sum, NULL, 1, p->w, p->mean, p->rstd,
+    add_layernorm_backward(dsum, NULL, p->norm.dw, p->norm.db, NULL, dx, p->sum, NULL, 1, p->norm.w, p->mean, p->rstd,
                            rows_total(rows), p->M);
     dropout_forward(df, dsum, dropout, rows.n, (size_t)rows.rows * (size_t)p->M);
 }

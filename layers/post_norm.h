@@ -4,18 +4,16 @@
 #ifndef VIT_LAYERS_POST_NORM_H
 #define VIT_LAYERS_POST_NORM_H
 
-#include <stdio.h>
-
-#include "core/params.h"
 #include "core/plan.h"
 #include "kernels/kernels.h"
+#include "layers/layer_norm.h"
 
 typedef struct {
     int M;
-    float *w, *dw, *b, *db; /* [M] */
-    real *sum;              /* [n,M] kept */
-    real *x;                /* [n,M] kept: the stream behind it */
-    float *mean, *rstd;     /* [n] kept */
+    LayerNorm norm;
+    real *sum;          /* [n,M] kept */
+    real *x;            /* [n,M] kept: the stream behind it */
+    float *mean, *rstd; /* [n] kept */
 } PostNorm;
 
 /* n images of `rows` tokens. */
@@ -24,8 +22,6 @@ typedef struct {
 } Rows;
 
 static inline size_t rows_total(Rows r) { return (size_t)r.n * (size_t)r.rows; }
-
-#define POST_NORM_EPS 1e-5f /* PyTorch's */
 
 void post_norm_declare(PostNorm *p, Params *params, const char *prefix, const char *name, int M);
 /* Training keeps all.  In inference the sum takes the place of `from`, the stream before,

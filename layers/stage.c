@@ -15,23 +15,17 @@
 
 #include "core/die.h"
 
-static const float LAYERNORM_EPS = 1e-6f; /* timm's */
-
 /* == Parameters =================================================================================================== */
 
 static void station_declare(Stage *stage, int i, Params *params, const char *prefix, const char *name) {
     Station *s = &stage->stations[i];
     int M = stage->config.dim;
-    char tensor[PARAM_NAME_SIZE];
     s->begin = params->total;
     s->convolves = stage->position_conv && i % 2 == 0 && i < 2 * stage->config.depth;
     if (s->convolves)
         depthwise_declare(&s->conv, params, prefix, "pos_embed", (Depthwise){stage->Hg, stage->Wg, M, 3, M, M, M},
                           true);
-    snprintf(tensor, sizeof tensor, "%s.weight", name);
-    params_declare(params, &s->w, &s->dw, prefix, tensor, INIT_ONES, false, 1, (int[]){M});
-    snprintf(tensor, sizeof tensor, "%s.bias", name);
-    params_declare(params, &s->b, &s->db, prefix, tensor, INIT_ZEROS, false, 1, (int[]){M});
+    layer_norm_declare(&s->norm, params, prefix, name, M, false);
 }
 
 static void block_declare(Stage *stage, int i, Params *params) {
@@ -157,8 +151,8 @@ static const float *drop_path_scale(const Stage *stage, int half, int B, bool dr
 /* A station whose input is there already. */
 static void station_open(const Stage *stage, const Station *s, int B) {
     if (s->convolves) depthwise_forward(s->x, s->in, s->in, s->conv.w, s->conv.b, &s->conv.shape, B);
-    layernorm_forward(s->h, s->mean, s->rstd, s->x, s->w, s->b, (size_t)B * (size_t)s->N, stage->config.dim,
-                      LAYERNORM_EPS);
+    layernorm_forward(s->h, s->mean, s->rstd, s->x, s->norm.w, s->norm.b, (size_t)B * (size_t)s->N,
+                      stage->config.dim, TIMM_NORM_EPS);
 }
 
 /* From station s to the next, where the class token joins.  It moves every row,
@@ -182,8 +176,8 @@ static void station_next(const Stage *stage, const Station *s, const float *scal
         residual_forward(next->in, s->x, stage->stream->f, scale, s->N, rows, M);
         station_open(stage, next, B);
     } else {
-        add_layernorm_forward(next->x, next->h, next->mean, next->rstd, s->x, stage->stream->f, scale, s->N, next->w,
-                              next->b, rows, M, LAYERNORM_EPS);
+        add_layernorm_forward(next->x, next->h, next->mean, next->rstd, s->x, stage->stream->f, scale, s->N,
+                              next->norm.w, next->norm.b, rows, M, TIMM_NORM_EPS);
     }
 }
 
@@ -222,8 +216,8 @@ static void station_backward(const Stage *stage, const Station *s, const real *d
     Stream *stream = stage->stream;
     int M = stage->config.dim;
     size_t rows = (size_t)B * (size_t)s->N;
-    add_layernorm_backward(stream->dx, stream->df, s->dw, s->db, dres, stream->dh, s->x, s->convolves ? NULL : scale,
-                           s->N, s->w, s->mean, s->rstd, rows, M);
+    add_layernorm_backward(stream->dx, stream->df, s->norm.dw, s->norm.db, dres, stream->dh, s->x,
+                           s->convolves ? NULL : scale, s->N, s->norm.w, s->mean, s->rstd, rows, M);
     if (!s->convolves) return;
     depthwise_backward(stream->dh, stream->dx, s->conv.dw, s->conv.db, stream->dx, s->in, s->conv.w, &s->conv.shape, B);
     exchange(&stream->dh, &stream->dx);

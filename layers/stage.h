@@ -6,6 +6,7 @@
 #include "layers/attention/attention.h"
 #include "layers/depthwise.h"
 #include "layers/final_gradients.h"
+#include "layers/layer_norm.h"
 #include "layers/mlp.h"
 
 /* The residual stream x at one of a stage's 2*depth + 1 stations, and its norm h, which the next half-block reads.
@@ -15,10 +16,10 @@ typedef struct {
     size_t begin; /* of its parameters in the arena; the next half-block's follow */
     bool convolves;
     DepthwiseLayer conv;
-    float *w, *dw, *b, *db; /* [M] */
-    real *in;               /* [B,N,M], where there is a convolution */
-    real *x, *h;            /* [B,N,M] */
-    float *mean, *rstd;     /* [B,N] */
+    LayerNorm norm;
+    real *in;           /* [B,N,M], where there is a convolution */
+    real *x, *h;        /* [B,N,M] */
+    float *mean, *rstd; /* [B,N] */
 } Station;
 
 typedef struct {

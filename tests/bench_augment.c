@@ -22,7 +22,7 @@ int main(int argc, char **argv) {
     uint32_t count = (uint32_t)atoi(argv[3]);
     if (side < 1 || rounds < 1 || count < 1) die_usage("bench_augment: SIDE, COUNT and ROUNDS are at least 1");
     size_t image = (size_t)side * (size_t)side * 3;
-    Augment augment = {.pad = 4, .flip = true};
+    Augment augment = {.s = {.crop_padding = 4, .flip = true}};
     Error error;
     if (!randaugment_parse(&augment.randaugment, argv[1], &error)) die_usage("%s", error.text);
     uint8_t *in = xcalloc(count, image, "pictures"), *out = xcalloc(1, image, "picture");

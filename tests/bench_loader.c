@@ -20,7 +20,7 @@ enum { SIDE = 224 };
 static double alone(const Dataset *dataset, double seconds) {
     static uint8_t out[SIDE * SIDE * 3];
     static TransformScratch scratch;
-    Transform transform = {.height = SIDE, .width = SIDE, .train = true, .augment = {.flip = true}};
+    Transform transform = {.height = SIDE, .width = SIDE, .train = true, .augment.s.flip = true};
     Error error;
     double best = 1e9, begin = now_seconds();
     for (uint32_t epoch = 0; epoch < 2 || now_seconds() - begin < seconds; epoch++) {
@@ -42,7 +42,7 @@ static double alone(const Dataset *dataset, double seconds) {
 /* Images a second out of the pool: the best epoch. */
 static double pooled(const Dataset *dataset, int workers, double seconds) {
     LoaderConfig config = {.seed = 1, .batch_size = (int)dataset->count, .train = true, .part = 32, .max_damaged = 0,
-                           .transform = {.height = SIDE, .width = SIDE, .augment = {.flip = true}},
+                           .transform = {.height = SIDE, .width = SIDE, .augment.s.flip = true},
                            .pool = loader_pool_open(workers)};
     Loader loader;
     LoaderPart part;

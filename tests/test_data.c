@@ -584,14 +584,14 @@ static void draws_are_uniform_and_switchable(void **state) {
     enum { N = 81000 };
     int seen[9][9] = {{0}}, mirrored = 0, moved = 0;
     for (uint32_t i = 0; i < N; i++) {
-        AugmentDraw draw = augment_draw((Augment){.pad = 4, .flip = true}, check_seed(), 3, i);
+        AugmentDraw draw = augment_draw((Augment){.s = {.crop_padding = 4, .flip = true}}, check_seed(), 3, i);
         assert_in_range(draw.dy + 4, 0, 8);
         assert_in_range(draw.dx + 4, 0, 8);
         seen[draw.dy + 4][draw.dx + 4]++;
         mirrored += draw.mirror;
-        AugmentDraw other = augment_draw((Augment){.pad = 4, .flip = true}, check_seed(), 4, i);
+        AugmentDraw other = augment_draw((Augment){.s = {.crop_padding = 4, .flip = true}}, check_seed(), 4, i);
         moved += other.dy != draw.dy || other.dx != draw.dx;
-        AugmentDraw none = augment_draw((Augment){.pad = 0, .flip = false}, check_seed(), 3, i);
+        AugmentDraw none = augment_draw((Augment){.s = {.crop_padding = 0, .flip = false}}, check_seed(), 3, i);
         assert_true(!none.mirror && none.dy == 0 && none.dx == 0);
     }
     /* Five standard deviations of the binomials N/81 and N/2. */
@@ -631,7 +631,7 @@ static void epochs_are_permutations(void **state) {
     (void)state;
     Loader loader;
     uint32_t first[1003];
-    open_plain(&loader, &spelled, check_seed(), 100, true, (Augment){.pad = 0, .flip = false});
+    open_plain(&loader, &spelled, check_seed(), 100, true, (Augment){.s = {.crop_padding = 0, .flip = false}});
     assert_int_equal(loader.batches, 10);
     for (uint32_t epoch = 0; epoch < 4; epoch++) {
         bool seen[1003] = {0};
@@ -649,7 +649,7 @@ static void epochs_are_permutations(void **state) {
     loader_epoch(&loader, 0);
     assert_memory_equal(loader.order, first, sizeof first);
     loader_close(&loader);
-    open_plain(&loader, &spelled, check_seed() + 1, 100, true, (Augment){.pad = 0, .flip = false});
+    open_plain(&loader, &spelled, check_seed() + 1, 100, true, (Augment){.s = {.crop_padding = 0, .flip = false}});
     assert_memory_not_equal(loader.order, first, sizeof first);
     loader_close(&loader);
 }
@@ -661,7 +661,7 @@ static void small_permutations_are_equally_likely(void **state) {
     Loader loader;
     int seen[256] = {0}, orders = 0;
     four.count = 4;
-    open_plain(&loader, &four, check_seed(), 1, true, (Augment){.pad = 0, .flip = false});
+    open_plain(&loader, &four, check_seed(), 1, true, (Augment){.s = {.crop_padding = 0, .flip = false}});
     for (uint32_t epoch = 1; epoch <= 24000; epoch++) {
         loader_epoch(&loader, epoch);
         seen[loader.order[0] | loader.order[1] << 2 | loader.order[2] << 4 | loader.order[3] << 6]++;
@@ -681,7 +681,7 @@ static void training_visits_each_image_at_most_once(void **state) {
     uint8_t pixels[100 * 45];
     int labels[100];
     bool seen[1003] = {0};
-    open_plain(&loader, &spelled, check_seed(), 100, true, (Augment){.pad = 0, .flip = true});
+    open_plain(&loader, &spelled, check_seed(), 100, true, (Augment){.s = {.crop_padding = 0, .flip = true}});
     for (size_t b = 0; b < loader.batches; b++) {
         assert_int_equal(whole_batch(&loader, b, pixels, labels), 100);
         for (int i = 0; i < 100; i++) {
@@ -699,7 +699,7 @@ static void evaluation_walks_in_order_to_the_end(void **state) {
     Loader loader;
     uint8_t pixels[100 * 45];
     int labels[100];
-    open_plain(&loader, &spelled, check_seed(), 100, false, (Augment){.pad = 4, .flip = true});
+    open_plain(&loader, &spelled, check_seed(), 100, false, (Augment){.s = {.crop_padding = 4, .flip = true}});
     assert_int_equal(loader.batches, 11);
     for (size_t b = loader.batches; b-- > 0;) {
         memset(pixels, 0xAA, sizeof pixels);
@@ -718,7 +718,7 @@ static void batches_do_not_depend_on_threads_or_history(void **state) {
     int want_labels[B], labels[B], threads = omp_get_max_threads();
     Dataset dataset;
     Loader loader;
-    Augment augment = {.pad = 4, .flip = true};
+    Augment augment = {.s = {.crop_padding = 4, .flip = true}};
     Error error;
     assert_true(randaugment_parse(&augment.randaugment, "rand-m9-mstd0.5-inc1", &error));
     shapes_open(&dataset, true, check_seed(), 300);

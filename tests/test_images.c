@@ -169,14 +169,14 @@ static void parts_make_the_same_batch(void **state) {
     shapes_open(&shapes, true, 5, 60);
     for (int size = MOST - 1; size <= MOST; size++)
         for (int cut = 0; cut < 2; cut++) {
-            Mixup mixup = {.mixup = cut ? 0 : 0.8f, .cutmix = cut ? 1 : 0, .probability = 1};
+            MixupSettings mixup = {.mixup = cut ? 0 : 0.8f, .cutmix = cut ? 1 : 0, .mixup_prob = 1};
             LoaderConfig config = {.seed = 9,
                                    .batch_size = size,
                                    .train = true,
                                    .repeats = 3,
                                    .pairs = true,
                                    .transform = {.height = shapes.height, .width = shapes.width,
-                                                 .augment = {.pad = 4, .flip = true}}};
+                                                 .augment.s = {.crop_padding = 4, .flip = true}}};
             assert_true(randaugment_parse(&config.transform.augment.randaugment, "rand-m9-mstd0.5-inc1", &error));
             Loader loader;
             loader_open(&loader, &shapes, &config);

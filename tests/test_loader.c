@@ -490,7 +490,7 @@ static void packing_goes_on(void **state) {
 
 /* == The pool ===================================================================================================== */
 
-static const Transform SMALL = {.height = 24, .width = 24, .augment = {.flip = true}};
+static const Transform SMALL = {.height = 24, .width = 24, .augment.s.flip = true};
 enum { IMAGE = 24 * 24 * 3 };
 
 static void open_images(Dataset *dataset, bool train) {

@@ -92,8 +92,8 @@ static void beta_numbers(void **state) {
 static void mixup_draws(void **state) {
     (void)state;
     enum { H = 31, W = 40 };
-    Mixup both = {0.8f, 1, 1, 0.5f}, sometimes = {0.8f, 1, 0.3f, 0.25f}, mixed = {0.8f, 0, 1, 0.5f}, cut = {0, 1, 1, 0};
-    Mixup off = {0, 0, 1, 0.5f};
+    MixupSettings both = {0.8f, 1, 1, 0.5f}, sometimes = {0.8f, 1, 0.3f, 0.25f}, mixed = {0.8f, 0, 1, 0.5f}, cut = {0, 1, 1, 0};
+    MixupSettings off = {0, 0, 1, 0.5f};
     static double lam[SAMPLES], beta[SAMPLES], area[SAMPLES], plain_area[SAMPLES];
     double cuts = 0, none = 0, cuts_sometimes = 0;
     for (size_t i = 0; i < SAMPLES; i++) {
@@ -266,7 +266,7 @@ static void open_recipe(Loader *loader, const Dataset *shapes, bool repeats, boo
                            .repeats = repeats ? 3 : 1,
                            .pairs = pairs,
                            .transform = {.height = shapes->height, .width = shapes->width,
-                                         .augment = {.pad = 4, .flip = true}}};
+                                         .augment.s = {.crop_padding = 4, .flip = true}}};
     Error error;
     assert_true(randaugment_parse(&config.transform.augment.randaugment, "rand-m9-mstd0.5-inc1", &error));
     loader_open(loader, shapes, &config);

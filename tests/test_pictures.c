@@ -247,7 +247,7 @@ static void damaged_files_are_refused(void **state) {
     };
     File good = read_corpus("colour420.jpg");
     TransformScratch scratch = {0};
-    Transform transform = {.height = 32, .width = 32, .exact_decode = true};
+    Transform transform = {.height = 32, .width = 32, .s.exact_decode = true};
     Sample sample = {.bytes = good.bytes, .size = good.size};
     uint8_t want[32 * 32 * 3], got[32 * 32 * 3];
     Error error;
@@ -359,7 +359,7 @@ static void crops_resize_as_in_pillow(void **state) {
 static void training_is_crop_resize_flip(void **state) {
     (void)state;
     TransformScratch scratch = {0};
-    Transform transform = {.height = 24, .width = 20, .train = true, .augment = {.flip = true}, .exact_decode = true};
+    Transform transform = {.height = 24, .width = 20, .train = true, .augment.s.flip = true, .s.exact_decode = true};
     size_t n = 24 * 20 * 3;
     uint8_t *want = malloc(n), *got = malloc(n);
     Error error;
@@ -412,8 +412,8 @@ static void evaluation_is_pillows_to_the_bit(void **state) {
         numbers_of(tensor("%s.%d%s", "evaluate", cases, ".sizes"), &shorter);
         Transform transform = {.height = (int)want->shape[0],
                                .width = (int)want->shape[1],
-                               .eval_resize = (int)shorter,
-                               .exact_decode = true};
+                               .s.eval_resize = (int)shorter,
+                               .s.exact_decode = true};
         uint8_t *got = malloc(want->bytes);
         for (int s = 0; s < 2; s++) {
             assert_true(transform_sample(&scratch, got, &samples[s], false, &transform, (TransformKey){0}, &error));
@@ -440,7 +440,7 @@ static void evaluation_sizes_are_torchvisions(void **state) {
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const int *c = cases[i];
         for (int automatic = 0; automatic < 2; automatic++) {
-            Transform transform = {.height = c[3], .width = c[3], .eval_resize = automatic ? 0 : c[2]};
+            Transform transform = {.height = c[3], .width = c[3], .s.eval_resize = automatic ? 0 : c[2]};
             int h, w;
             Crop crop = transform_centre(&transform, c[0], c[1], &h, &w);
             if (automatic && c[3] * 256 / 224 != c[2]) continue;
@@ -489,7 +489,7 @@ static void crops_are_drawn_as_specified(void **state) {
     /* Where nothing fits: what torchvision 0.29 falls back to. */
     static const int cases[][6] = {{10, 1000, 0, 493, 10, 13}, {1000, 10, 493, 0, 13, 10}, {1, 1, 0, 0, 1, 1},
                                    {3, 500, 0, 248, 3, 4}};
-    Transform impossible = {.height = 224, .width = 224, .area = {5, 5}};
+    Transform impossible = {.height = 224, .width = 224, .s = {.crop_area_min = 5, .crop_area_max = 5}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         Crop crop = transform_crop(&impossible, (TransformKey){check_seed(), 0, 0}, cases[i][0], cases[i][1]);
         assert_memory_equal(&crop, cases[i] + 2, sizeof crop);
@@ -517,7 +517,7 @@ static void scaled_decoding_stays_close(void **state) {
         Transform transform = {.height = S, .width = S, .train = i % 4 != 0};
         TransformKey key = {check_seed(), 0, i};
         assert_true(transform_sample(&scratch, fast, &sample, false, &transform, key, &error));
-        transform.exact_decode = true;
+        transform.s.exact_decode = true;
         assert_true(transform_sample(&scratch, exact, &sample, false, &transform, key, &error));
         double sum = 0;
         for (int j = 0; j < S * S * 3; j++) sum += abs(fast[j] - exact[j]);

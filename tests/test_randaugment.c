@@ -336,7 +336,8 @@ static void jitter_draws(void **state) {
 /* With RandAugment there is no jitter, whatever its strength. */
 static void randaugment_turns_jitter_off(void **state) {
     (void)state;
-    Augment both = {.jitter = 0.4f, .randaugment = parsed("rand-m9")}, one = {.jitter = 0.4f}, none = {.pad = 4};
+    Augment both = {.s.color_jitter = 0.4f, .randaugment = parsed("rand-m9")}, one = {.s.color_jitter = 0.4f};
+    Augment none = {.s.crop_padding = 4};
     assert_false(augment_draw(both, 1, 2, 3).jittered);
     assert_true(augment_draw(one, 1, 2, 3).jittered);
     assert_false(augment_draw(none, 1, 2, 3).jittered);

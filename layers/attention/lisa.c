@@ -16,6 +16,7 @@
 
 #include "core/die.h"
 #include "layers/attention/qkv.h"
+#include "layers/layer_norm.h"
 
 /* == Settings ===================================================================================================== */
 
@@ -63,8 +64,6 @@ static const LisaSettings *settings_of(const Attention *a) { return config_setti
 
 /* == lisa, sa10, sa11 ============================================================================================= */
 
-static const float EPSILON = 1e-6f; /* of the layer norm */
-
 /* In the order of lisa_algo. */
 static const LisaAlgorithm algorithms[] = {LISA_ALGORITHM(dense), LISA_ALGORITHM(fft)};
 enum { ALGORITHMS = sizeof algorithms / sizeof *algorithms };
@@ -77,8 +76,7 @@ typedef struct {
     float *wa, *dwa;         /* [T,D,E]; sa10: [T,E] */
     float *wb, *dwb;         /* [T,E] */
     float *b, *db;           /* [D,E] */
-    float *norm_w, *dnorm_w; /* [M] */
-    float *norm_b, *dnorm_b; /* [M] */
+    LayerNorm norm;
     real *qk;                /* [B,N,2,H,D] kept */
     float *inverse;          /* [B,N,2,H] kept */
     real *s;                 /* [B,H,E,N] kept */
@@ -134,9 +132,7 @@ static void declare(Attention *a, Params *params, Offsets offsets, bool per_chan
     params_declare(params, &s->wb, &s->dwb, a->prefix, "lisa.wb", INIT_TRUNC_NORMAL, true, 2, (int[]){T, E});
     offsets_on_grid(params, &offsets);
     params_declare(params, &s->b, &s->db, a->prefix, "lisa.b", INIT_TRUNC_NORMAL, true, 2, (int[]){D, E});
-    if (!normed) return;
-    params_declare(params, &s->norm_w, &s->dnorm_w, a->prefix, "norm.weight", INIT_ONES, false, 1, (int[]){a->M});
-    params_declare(params, &s->norm_b, &s->dnorm_b, a->prefix, "norm.bias", INIT_ZEROS, false, 1, (int[]){a->M});
+    if (normed) layer_norm_declare(&s->norm, params, a->prefix, "norm", a->M, false);
 }
 
 static void lisa_plan(Attention *a, Plan *plan, int B) {
@@ -171,7 +167,7 @@ static void lisa_forward(const Attention *a, real *y, const real *x, int B) {
     l2_normalize_forward(s->qk, s->inverse, qkv, n, 2, a->H, a->D);
     s->algorithm->forward(s->sum, s->s, s->qk, qkv, s->wa, s->wb, s->b, &s->patterns, B, a->H, a->D);
     if (s->normed)
-        layernorm_forward(s->frame.mix, s->mean, s->rstd, s->sum, s->norm_w, s->norm_b, n, a->M, EPSILON);
+        layernorm_forward(s->frame.mix, s->mean, s->rstd, s->sum, s->norm.w, s->norm.b, n, a->M, TIMM_NORM_EPS);
     qkv_forward_out(&s->frame, a, y, B);
 }
 
@@ -182,7 +178,7 @@ static void lisa_backward(const Attention *a, real *dx, const real *dy, const re
     real *dsum = s->normed ? s->dsum : f->dmix;
     qkv_backward_out(f, a, dy, B);
     if (s->normed)
-        add_layernorm_backward(dsum, NULL, s->dnorm_w, s->dnorm_b, NULL, f->dmix, s->sum, NULL, 1, s->norm_w, s->mean,
+        add_layernorm_backward(dsum, NULL, s->norm.dw, s->norm.db, NULL, f->dmix, s->sum, NULL, 1, s->norm.w, s->mean,
                                s->rstd, n, a->M);
     s->algorithm->backward(f->dqkv, s->dqk, s->dwa, s->dwb, s->db, dsum, s->s, s->qk, f->qkv_act, s->wa, s->wb, s->b,
                            &s->patterns, B, a->H, a->D);

@@ -12,6 +12,7 @@
 
 #include "layers/attention/low_rank.h"
 #include "layers/depthwise.h"
+#include "layers/layer_norm.h"
 #include "layers/projection.h"
 
 
@@ -21,7 +22,7 @@ typedef struct {
     LowRank shape;
     int r;
     float *w, *dw;                                      /* [D,D,r,r] */
-    float *norm_w, *norm_b, *dnorm_w, *dnorm_b;         /* [D] */
+    LayerNorm norm;                                     /* of D */
     float *mean, *rstd;                                 /* [B,L,H] kept */
     real *qv_act, *mix;                                 /* kept, [B,N,2,H,D], [B,N,H,D] */
     real *cols, *square, *normed, *landmarks;           /* kept, [B,L,H,D*r*r], then [B,L,H,D] three times */
@@ -42,8 +43,7 @@ static void soft_declare(Attention *a, Params *params) {
     s->shape = (LowRank){a->N, (a->Hg / r) * (a->Wg / r), a->H, D, true};
     projection_declare(&s->qv, params, a->prefix, "qv", M, 2 * M);
     params_declare_fan(params, &s->w, &s->dw, a->prefix, "landmark.weight", D * r * r, true, 4, (int[]){D, D, r, r});
-    params_declare(params, &s->norm_w, &s->dnorm_w, a->prefix, "landmark.norm.weight", INIT_ONES, false, 1, (int[]){D});
-    params_declare(params, &s->norm_b, &s->dnorm_b, a->prefix, "landmark.norm.bias", INIT_ZEROS, false, 1, (int[]){D});
+    layer_norm_declare(&s->norm, params, a->prefix, "landmark.norm", D, false);
     depthwise_declare(&s->conv, params, a->prefix, "conv", (Depthwise){a->Hg, a->Wg, M, 3, M, 2 * M, M}, false);
     projection_declare(&s->proj, params, a->prefix, "proj", M, M);
 }
@@ -84,7 +84,7 @@ static void landmarks_forward(const Soft *s, const Attention *a, int B) {
     size_t rows = landmark_rows(s, B);
     head_patches_forward(s->cols, s->qv_act, a->Hg, a->Wg, r, B, a->H, D, 2 * a->M);
     linear_forward(s->square, s->cols, s->w, NULL, rows, D * r * r, D);
-    layernorm_forward(s->normed, s->mean, s->rstd, s->square, s->norm_w, s->norm_b, rows, D, norm_epsilon(D));
+    layernorm_forward(s->normed, s->mean, s->rstd, s->square, s->norm.w, s->norm.b, rows, D, norm_epsilon(D));
     gelu_forward(s->landmarks, s->normed, rows * (size_t)D);
 }
 
@@ -94,7 +94,7 @@ static void landmarks_backward(const Soft *s, const Attention *a, int B) {
     size_t rows = landmark_rows(s, B);
     real *d = s->dlandmarks, *dsquare = s->dsquare;
     gelu_backward(d, dsquare, d, s->normed, rows * (size_t)D); /* dsquare holds a once more, which nobody needs */
-    add_layernorm_backward(dsquare, NULL, s->dnorm_w, s->dnorm_b, NULL, d, s->square, NULL, 1, s->norm_w, s->mean,
+    add_layernorm_backward(dsquare, NULL, s->norm.dw, s->norm.db, NULL, d, s->square, NULL, 1, s->norm.w, s->mean,
                            s->rstd, rows, D);
     linear_backward_input(s->dcols, dsquare, s->w, rows, D * r * r, D);
     linear_backward_weight(s->dw, NULL, dsquare, s->cols, rows, D * r * r, D);
