@@ -14,8 +14,8 @@
 #   make report     what was found; make BACKEND=cuda report likewise
 #
 # For CUDA: CUDA_HOME, CUDNN_HOME, NCCL_HOME, CUDA_ARCH="sm_80 sm_90", CUDNN=0, NCCL=0.  To copy the program to another
-# machine, build it with ARCH=x86-64-v3 MPI=0 NCCL=0: train_vit then needs the driver, libcublasLt and libcjson (beside it,
-# or in LD_LIBRARY_PATH).
+# machine, build it with ARCH=x86-64-v3 MPI=0 NCCL=0: train_vit then needs the driver and libcublasLt (beside it, or in
+# LD_LIBRARY_PATH).
 #
 # scripts/deps.sh installs what is missing.
 
@@ -52,7 +52,7 @@ TESTS := $(patsubst tests/%.c,$(BUILD)/tests/%,$(wildcard tests/test_*.c))
 BENCHES := $(patsubst tests/%.c,$(BUILD)/tests/%,$(wildcard tests/bench_*.c))
 FUZZERS := $(patsubst tests/%.c,build/fuzz/%,$(wildcard tests/fuzz_*.c))
 LINK := $(CC)
-LIBRARIES := -linih -lcjson -lyajl -ljpeg -lxxhash -lpthread -lm $(MPI_LIBRARIES)
+LIBRARIES := -linih -ljansson -ljpeg -lxxhash -lpthread -lm $(MPI_LIBRARIES)
 
 ifeq ($(BACKEND),cpu)
 SOURCES += $(wildcard kernels/cpu/*.c)
@@ -75,8 +75,7 @@ LINK := $(NVCC)
 # The static library where there is one: what is left to find on another machine should be little.
 archive = $(if $(filter /%,$(shell $(CC) -print-file-name=lib$(1).a)),-l:lib$(1).a,-l$(1))
 CUDA_LIBRARIES := $(firstword $(wildcard $(CUDA_HOME)/lib64 $(CUDA_HOME)/targets/*/lib $(CUDA_HOME)/lib))
-YAJL := $(filter -l:%,$(call archive,yajl_s))
-LIBRARIES := $(foreach l,inih cjson jpeg xxhash,$(call archive,$l)) $(or $(YAJL),-lyajl) \
+LIBRARIES := $(foreach l,inih jansson jpeg xxhash,$(call archive,$l)) \
              $(MPI_LIBRARIES) -lcublasLt $(call archive,gomp) -lm -ldl -lpthread
 LINK_FLAGS := -cudart static -L$(CUDA_LIBRARIES) -Xlinker --as-needed -Xlinker -rpath='$$ORIGIN:$(CUDA_LIBRARIES)' \
               -Xcompiler -static-libgcc,-static-libstdc++
@@ -145,8 +144,7 @@ endif
 
 report: report-device
 	$(call line,$(call found,inih,'#include <ini.h>'),"inih","config files; apt-get install libinih-dev")
-	$(call line,$(call found,cjson,'#include <cjson/cJSON.h>'),"cJSON","checkpoints; apt-get install libcjson-dev")
-	$(call line,$(call found,yajl,'#include <yajl/yajl_parse.h>'),"yajl","COCO's annotations; apt-get install libyajl-dev")
+	$(call line,$(call found,jansson,'#include <jansson.h>'),"jansson","checkpoints and COCO's annotations; apt-get install libjansson-dev")
 	$(call line,$(call found,stb,'#include <stb/stb_image.h>'),"stb_image","pictures; apt-get install libstb-dev")
 	$(call line,$(call found,jpeg,'#include <stdio.h>' '#include <jpeglib.h>'),"libjpeg-turbo","JPEG; apt-get install libjpeg62-turbo-dev")
 	$(call line,$(call found,xxhash,'#include <xxhash.h>'),"xxHash","checksums of packed data sets; apt-get install libxxhash-dev")
@@ -241,9 +239,9 @@ test: $(BUILD)/train_vit $(BUILD)/train_detr $(BUILD)/pack_dataset $(TESTS)
 # == Fuzzing: clang's libFuzzer, the parsers alone ===================================================================
 
 FUZZ_FLAGS := -std=gnu11 -g -O1 -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=undefined $(CPPFLAGS_ALL)
-FUZZ_SOURCES := core/config.c core/safetensors.c core/die.c core/files.c core/json_lists.c core/report.c data/cifar.c \
-                data/coco.c data/dataset.c data/folder.c data/image.c data/jpeg.c data/mnist.c data/record.c data/resample.c \
-                data/shapes.c detection/coco_results.c detection/coco_eval.c
+FUZZ_SOURCES := core/class_names.c core/config.c core/safetensors.c core/die.c core/error.c core/files.c \
+                core/json_lists.c data/cifar.c data/coco.c data/dataset.c data/image.c data/jpeg.c data/mnist.c \
+                data/record.c data/resample.c detection/coco_results.c detection/coco_eval.c
 
 # stb_image copies zero bytes from NULL and adds zero to it.
 build/fuzz/fuzz_image: FUZZ_FLAGS += -fno-sanitize=nonnull-attribute,pointer-overflow
@@ -256,7 +254,7 @@ fuzz: $(FUZZERS)
 build/fuzz/%: tests/%.c $(FUZZ_SOURCES)
 	@mkdir -p $(@D)
 	@echo "FUZZ $@"
-	@clang $(FUZZ_FLAGS) $^ -o $@ -linih -lcjson -lyajl -ljpeg -lxxhash -lm
+	@clang $(FUZZ_FLAGS) $^ -o $@ -linih -ljansson -ljpeg -lxxhash -lm
 
 clean:
 	rm -rf build

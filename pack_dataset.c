@@ -12,8 +12,10 @@
 
 #include "core/config.h"
 #include "core/die.h"
+#include "core/files.h"
 #include "core/progress.h"
 #include "core/signals.h"
+#include "data/datasets.h"
 #include "data/jpeg.h"
 #include "data/record.h"
 #include "data/transform.h"
@@ -54,7 +56,7 @@ typedef struct {
     Sample sample; /* bytes are this image's own memory */
     uint8_t *memory;
     bool damaged;
-    char error[FILE_ERROR];
+    Error error;
 } Packed;
 
 typedef struct {
@@ -64,7 +66,7 @@ typedef struct {
 } Scratch;
 
 /* All pixels of a sample; *owned is to be freed. */
-static bool decode(Scratch *scratch, const Sample *sample, ImagePart *part, Image *owned, char *error) {
+static bool decode(Scratch *scratch, const Sample *sample, ImagePart *part, Image *owned, Error *error) {
     int height = sample->height, width = sample->width;
     const uint8_t *pixels = sample->bytes;
     *owned = (Image){0};
@@ -83,7 +85,7 @@ static bool decode(Scratch *scratch, const Sample *sample, ImagePart *part, Imag
 
 static bool take_memory(Packed *packed, size_t size) {
     packed->memory = malloc(size ? size : 1);
-    if (!packed->memory) snprintf(packed->error, FILE_ERROR, "out of memory for %zu bytes", size);
+    if (!packed->memory) refuse(&packed->error, "out of memory for %zu bytes", size);
     packed->sample.bytes = packed->memory;
     packed->sample.size = packed->memory ? size : 0;
     return packed->memory != NULL;
@@ -106,8 +108,7 @@ static bool shrink(Packed *packed, Scratch *scratch, const ImagePart *part, int 
     packed->sample.height = height;
     packed->sample.width = width;
     if (resample(&scratch->resampler, packed->memory, part, &rows, &columns, RESAMPLE_BICUBIC)) return true;
-    snprintf(packed->error, FILE_ERROR, "out of memory for resizing");
-    return false;
+    return refuse(&packed->error, "out of memory for resizing");
 }
 
 static bool keep_pixels(Packed *packed, const ImagePart *part) {
@@ -124,7 +125,7 @@ static bool compress(Packed *packed, int quality) {
     uint8_t *pixels = packed->memory;
     packed->memory = NULL;
     bool ok = jpeg_encode(pixels, packed->sample.height, packed->sample.width, quality, &packed->memory,
-                          &packed->sample.size, packed->error);
+                          &packed->sample.size, &packed->error);
     free(pixels);
     packed->sample.bytes = packed->memory;
     packed->sample.height = packed->sample.width = 0;
@@ -135,7 +136,7 @@ static bool compress(Packed *packed, int quality) {
 static bool pack_sample(Packed *packed, Scratch *scratch, const Sample *sample, const Settings *s) {
     ImagePart part;
     Image owned;
-    if (!decode(scratch, sample, &part, &owned, packed->error)) return false;
+    if (!decode(scratch, sample, &part, &owned, &packed->error)) return false;
     int shorter = part.height < part.width ? part.height : part.width;
     bool small = !s->resize || shorter <= s->resize, ok;
     if (small && s->raw) ok = keep_pixels(packed, &part);
@@ -148,7 +149,7 @@ static bool pack_sample(Packed *packed, Scratch *scratch, const Sample *sample, 
 static void pack_image(Packed *packed, Scratch *scratch, const Dataset *dataset, size_t index, const Settings *s) {
     Sample sample = {0};
     *packed = (Packed){0};
-    packed->damaged = !dataset_read(dataset, index, &scratch->bytes, &sample, packed->error) ||
+    packed->damaged = !dataset_read(dataset, index, &scratch->bytes, &sample, &packed->error) ||
                       !pack_sample(packed, scratch, &sample, s);
     packed->sample.label = sample.label;
     if (!packed->damaged) return;
@@ -195,7 +196,7 @@ static size_t pack_window(RecordWriter *writer, Packed *packed, Scratch *scratch
         if (packed[i].damaged) {
             dataset_name_image(dataset, first + (size_t)i, name, sizeof name);
             progress_end();
-            warn("%s: %s: packed as damaged", name, packed[i].error);
+            warn("%s: %s: packed as damaged", name, packed[i].error.text);
             damaged++;
         }
         record_append(writer, &packed[i].sample);
@@ -259,17 +260,19 @@ static int check(const Settings *s) {
 #pragma omp parallel for schedule(dynamic) num_threads(s->threads) reduction(+ : damaged)
     for (size_t i = 0; i < dataset.count; i++) {
         Scratch *own = &scratch[omp_get_thread_num()];
-        char error[FILE_ERROR], name[4096 + 512];
+        char name[4096 + 512];
+        Error error;
         Sample sample;
         ImagePart part;
         Image owned = {0};
-        bool ok = dataset_read(&dataset, i, &own->bytes, &sample, error) && decode(own, &sample, &part, &owned, error);
+        bool ok = dataset_read(&dataset, i, &own->bytes, &sample, &error) &&
+                  decode(own, &sample, &part, &owned, &error);
         if (owned.pixels) image_free(&owned);
         if (!ok) dataset_name_image(&dataset, i, name, sizeof name);
 #pragma omp critical
         {
             if (!ok) progress_end();
-            if (!ok) warn("%s: %s", name, error);
+            if (!ok) warn("%s: %s", name, error.text);
             if (++done % 256 == 0 || done == dataset.count)
                 show("checking", done, dataset.count, 0, started, done == dataset.count);
         }

@@ -13,12 +13,14 @@
 #include "core/config.h"
 #include "core/die.h"
 #include "core/distributed.h"
+#include "core/files.h"
 #include "core/progress.h"
 #include "core/rng.h"
 #include "core/run.h"
 #include "core/schedule.h"
 #include "core/signals.h"
 #include "core/training.h"
+#include "data/dataset.h"
 #include "data/detection_loader.h"
 #include "data/shape_scenes.h"
 #include "detection/coco_eval.h"
@@ -27,8 +29,6 @@
 #include "detection/set_loss.h"
 #include "layers/attention/feature_map.h"
 #include "layers/detr.h"
-
-enum { ERROR_SIZE = 512 };
 
 /* == Settings ===================================================================================================== */
 
@@ -321,6 +321,8 @@ static void loading_close(Run *run) {
     detection_close(&run->loader);
     detection_close(&run->val_loader);
     loader_pool_close(run->workers);
+    detection_set_close(&run->train);
+    detection_set_close(&run->val);
 }
 
 static void find_names(Run *run, const Coco *coco) {
@@ -350,10 +352,8 @@ static void data_open(Run *run, bool train) {
 /* Two learning rates, and weight decay for everything: core/params knows each tensor's. */
 static void set_groups(Run *run) {
     Params *params = &run->detr.model.params;
-    for (int i = 0; i < params->count; i++) {
-        params->items[i].decay = true;
-        params->items[i].slow = params->items[i].offset < run->detr.backbone_floats;
-    }
+    params_decay_from(params, 0);
+    params_slow_below(params, run->detr.backbone_floats);
 }
 
 /* Builds the model for so many images of H x W or W x H at a time and gives it its first weights. */
@@ -374,6 +374,11 @@ static void model_open(Run *run, int images, int H, int W, bool training) {
     }
     detr_fold(detr);
     set_groups(run);
+}
+
+static void model_close(Run *run) {
+    set_loss_close(&run->loss);
+    detr_destroy(&run->detr);
 }
 
 static void buffers_open(Run *run, int images, int most_targets, bool training) {
@@ -527,7 +532,7 @@ static Evaluation evaluate(Run *run, CocoResults *results) {
     DetectionPart part;
     CocoResults own = {0};
     Evaluation e = {{0}};
-    char error[FILE_ERROR];
+    Error error;
     size_t count = (size_t)run->val.coco.image_count, done = 0, n = count * (size_t)run->model->queries * FOUND_NUMBERS;
     double *found = xcalloc(n, sizeof *found, "detections"), stopped = 0;
     if (!results) results = &own;
@@ -547,8 +552,8 @@ static Evaluation evaluate(Run *run, CocoResults *results) {
     if (!run->training.stopping) {
         gather_found(found, n);
         list_found(results, run, found);
-        if (!coco_eval(e.numbers, NULL, &run->val.coco, results->detections, results->count, NULL, error))
-            die("%s: %s", run->val.name, error);
+        if (!coco_eval(e.numbers, NULL, &run->val.coco, results->detections, results->count, NULL, &error))
+            die("%s: %s", run->val.name, error.text);
     }
     free(found);
     coco_results_free(&own);
@@ -701,7 +706,7 @@ static int mode_describe(Run *run) {
 static int mode_eval(Run *run) {
     const Settings *s = run->s;
     CocoResults results = {0};
-    char error[FILE_ERROR];
+    Error error;
     data_open(run, false);
     model_open(run, s->eval_batch, run->shorter, run->longer, false);
     buffers_open(run, s->eval_batch, 1, false);
@@ -710,8 +715,8 @@ static int mode_eval(Run *run) {
     progress_show(true, "%d validation images of %s, %d at a time", run->val.coco.image_count, run->val.name,
                   s->eval_batch);
     print_numbers(e.numbers);
-    if (*s->results && !coco_results_write(s->results, &results, error))
-        die("%s: %s", s->results, error);
+    if (*s->results && !coco_results_write(s->results, &results, &error))
+        die("%s: %s", s->results, error.text);
     if (*s->results) printf("%s: %zu detections\n", s->results, results.count);
     coco_results_free(&results);
     return 0;
@@ -757,14 +762,12 @@ static void bench_batch(void *context) {
     Detr *detr = &run->detr;
     DetectionPart part = bench->part;
     StepLoss loss = {0};
-    DetectionSet statistics = {.mean = {0.485f, 0.456f, 0.406f}, .std = {0.229f, 0.224f, 0.225f}};
     if (bench->training) device_zero(detr->model.params.grads, detr->model.params.total * sizeof(float));
     for (int next = local_begin(run); next < local_end(run); next += part.n) {
         int left = local_end(run) - next;
         part.n = left < bench->part.n ? left : bench->part.n;
         part.position = next;
-        detr_load(detr, part.pixels, &part.size[0][0], statistics.mean, statistics.std, part.n, part.height,
-                  part.width);
+        detr_load(detr, part.pixels, &part.size[0][0], imagenet_mean, imagenet_std, part.n, part.height, part.width);
         if (bench->training) {
             micro_step(run, &part, run->s->batch_size * BENCH_BOXES, next + part.n == local_end(run), &loss);
         } else {
@@ -820,31 +823,20 @@ static int mode_bench(Run *run) {
 
 /* Names of the checkpoint's categories, those of the data, or none. */
 static void names_open(Run *run) {
-    SafeTensors st;
-    char error[ERROR_SIZE];
-    int id = 0;
+    static ClassNames names; /* run->names points into it */
+    run_folder_classes(&names, run->s->init);
     run->names = xcalloc((size_t)run->model->num_classes, sizeof *run->names, "names of categories");
-    if (!safetensors_open(&st, run->s->init, error, sizeof error)) die("%s", error);
-    const char *text = safetensors_metadata(&st, "vit.c.classes");
-    char *copy = text ? strdup(text) : NULL; /* the names point into it */
-    safetensors_close(&st);
-    for (char *line = copy; line && *line && id < run->model->num_classes; id++) {
-        char *end = strchr(line, '\n');
-        if (end) *end = 0;
-        run->names[id] = line;
-        line = end ? end + 1 : NULL;
-    }
-    for (; id < run->model->num_classes; id++) run->names[id] = "";
+    for (int id = 0; id < run->model->num_classes; id++) run->names[id] = id < names.count ? names.at[id] : "";
 }
 
 /* A table of the one picture, for drawing. */
 static void predicted_coco(const Run *run, Coco *coco, const char *name, int width, int height) {
-    char error[FILE_ERROR];
+    Error error;
     *coco = (Coco){.image_count = 0};
     coco_add_image(coco, 1, name, width, height);
     for (int id = 0; id < run->model->num_classes; id++)
         if (*run->names[id]) coco_add_category(coco, id, run->names[id]);
-    if (!coco_finish(coco, error)) die("%s: %s", name, error);
+    if (!coco_finish(coco, &error)) die("%s: %s", name, error.text);
 }
 
 static void print_detections(const Run *run, const char *name, const CocoDetection *detections, int count) {
@@ -869,7 +861,7 @@ static void draw_picture(const Run *run, const ImagePart *picture, const char *n
     int longer = picture->height > picture->width ? picture->height : picture->width;
     int times = longer < 512 ? 512 / longer : 1;
     Image image = {picture->height * times, picture->width * times, NULL};
-    char error[FILE_ERROR];
+    Error error;
     Coco coco;
     image.pixels = xcalloc((size_t)image.height * (size_t)image.width * 3, 1, "a picture");
     draw_enlarged(&image, picture->pixels, times);
@@ -877,36 +869,37 @@ static void draw_picture(const Run *run, const ImagePart *picture, const char *n
         for (int side = 0; side < 4; side++) detections[i].box[side] *= times;
     predicted_coco(run, &coco, name, image.width, image.height);
     draw_detections(&image, detections, count, (double)run->s->draw_score, &coco);
-    if (!image_write_png(run->s->draw, image.pixels, image.height, image.width, error))
-        die("%s: %s", run->s->draw, error);
+    if (!image_write_png(run->s->draw, image.pixels, image.height, image.width, &error))
+        die("%s: %s", run->s->draw, error.text);
     coco_close(&coco);
     free(image.pixels);
 }
 
 /* A file, or val:INDEX. */
 static void read_picture(Run *run, const char *name, TransformScratch *scratch, ImagePart *picture) {
-    char error[FILE_ERROR], *end;
+    char *end;
+    Error error;
     if (strncmp(name, "val:", 4)) {
-        if (!detection_picture_read(name, false, scratch, picture, error)) die("%s: %s", name, error);
+        if (!detection_picture_read(name, false, scratch, picture, &error)) die("%s: %s", name, error.text);
         return;
     }
     unsigned long long index = strtoull(name + 4, &end, 10);
     if (!run->val.coco.image_count) set_open(run, &run->val, false);
     if (end == name + 4 || *end || index >= (unsigned long long)run->val.coco.image_count)
         die_usage("--predict %s: expected val:INDEX with an index below %d", name, run->val.coco.image_count);
-    if (!detection_set_read(&run->val, (int)index, false, scratch, picture, error)) die("%s: %s", name, error);
+    if (!detection_set_read(&run->val, (int)index, false, scratch, picture, &error)) die("%s: %s", name, error.text);
 }
 
 static void predict(Run *run, const char *name, TransformScratch *scratch, uint8_t *pixels, CocoDetection *detections) {
     const Settings *s = run->s;
-    static const float mean[3] = {0.485f, 0.456f, 0.406f}, std[3] = {0.229f, 0.224f, 0.225f};
     ImagePart picture;
     read_picture(run, name, scratch, &picture);
     DetectionDraw draw = detection_resize(picture.width, picture.height, s->eval_scale, s->max_size);
     if (draw.width > run->longer || draw.height > run->longer)
         die("%s: %d x %d pixels are too slim a picture", name, picture.width, picture.height);
     if (!detection_pixels(scratch, pixels, (size_t)draw.width * 3, &picture, &draw)) die("%s: out of memory", name);
-    detr_load(&run->detr, pixels, (int[]){draw.height, draw.width}, mean, std, 1, draw.height, draw.width);
+    detr_load(&run->detr, pixels, (int[]){draw.height, draw.width}, imagenet_mean, imagenet_std, 1, draw.height,
+              draw.width);
     detr_forward(&run->detr);
     detr_predictions(&run->detr, run->logits, run->boxes);
     int count = postprocess(detections, run->model->queries, run->logits, run->boxes, run->model->queries, run->model->num_classes + 1, 1,
@@ -954,19 +947,19 @@ static const SafeTensor *parity_tensor(const SafeTensors *st, const char *name, 
 }
 
 static int64_t *parity_numbers(const SafeTensor *t) {
-    char error[ERROR_SIZE];
+    Error error;
     int64_t *numbers = xcalloc(t->size + 1, sizeof *numbers, "parity");
-    if (!safetensors_to_int64(t, numbers, error, sizeof error)) die("%s", error);
+    if (!safetensors_to_int64(t, numbers, &error)) die("%s", error.text);
     return numbers;
 }
 
 /* [B,3,H,W] -> [B,H,W,3] */
 static void parity_images(Parity *p, const SafeTensor *t) {
-    char error[ERROR_SIZE];
+    Error error;
     float *planes = xcalloc(t->size, sizeof *planes, "parity");
     size_t pixels = (size_t)p->H * (size_t)p->W;
     p->images = xcalloc(t->size, sizeof *p->images, "parity");
-    if (!safetensors_to_float(t, planes, error, sizeof error)) die("%s", error);
+    if (!safetensors_to_float(t, planes, &error)) die("%s", error.text);
     for (size_t b = 0; b < (size_t)p->B; b++)
         for (size_t i = 0; i < pixels; i++)
             for (size_t c = 0; c < 3; c++) p->images[(b * pixels + i) * 3 + c] = planes[(b * 3 + c) * pixels + i];
@@ -974,7 +967,7 @@ static void parity_images(Parity *p, const SafeTensor *t) {
 }
 
 static void parity_targets(const Run *run, Parity *p, const SafeTensors *st) {
-    char error[ERROR_SIZE];
+    Error error;
     DetectionPart *part = &p->part;
     int64_t *counts = parity_numbers(parity_tensor(st, "counts", 1, (size_t)p->B, 0));
     part->first = xcalloc((size_t)p->B + 1, sizeof *part->first, "parity");
@@ -987,9 +980,8 @@ static void parity_targets(const Run *run, Parity *p, const SafeTensors *st) {
     part->labels = xcalloc((size_t)p->T + 1, sizeof *part->labels, "parity");
     if (p->T) {
         int64_t *labels = parity_numbers(parity_tensor(st, "labels", 1, (size_t)p->T, 0));
-        if (!safetensors_to_float(parity_tensor(st, "target_boxes", 2, (size_t)p->T, 4), &part->boxes[0][0], error,
-                                  sizeof error))
-            die("%s", error);
+        if (!safetensors_to_float(parity_tensor(st, "target_boxes", 2, (size_t)p->T, 4), &part->boxes[0][0], &error))
+            die("%s", error.text);
         for (int i = 0; i < p->T; i++) {
             if (labels[i] < 0 || labels[i] > run->model->num_classes)
                 die("%s: label %lld is outside 0..%d", st->file, (long long)labels[i], run->model->num_classes);
@@ -1028,8 +1020,8 @@ static int mode_parity(Run *run) {
     Parity p = {0};
     StepLoss loss = {0};
     SafeTensors st;
-    char error[ERROR_SIZE];
-    if (!safetensors_open(&st, s->parity, error, sizeof error)) die("%s", error);
+    Error error;
+    if (!safetensors_open(&st, s->parity, &error)) die("%s", error.text);
     find_classes(run);
     run->model->dropout = 0;
     parity_read(run, &p, &st);
@@ -1111,6 +1103,7 @@ static int run_mode(Run *run) {
     collective_open();
     int status = s->bench ? mode_bench(run) : s->eval ? mode_eval(run) : mode_train(run);
     loading_close(run);
+    model_close(run);
     collective_close();
     distributed_close();
     return status;

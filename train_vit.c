@@ -12,12 +12,14 @@
 #include "core/config.h"
 #include "core/die.h"
 #include "core/distributed.h"
+#include "core/files.h"
 #include "core/progress.h"
 #include "core/rng.h"
 #include "core/run.h"
 #include "core/schedule.h"
 #include "core/signals.h"
 #include "core/training.h"
+#include "data/datasets.h"
 #include "data/erasing.h"
 #include "data/image.h"
 #include "data/loader.h"
@@ -29,8 +31,6 @@
 #include "layers/attention_picture.h"
 #include "layers/fit_weights.h"
 #include "layers/vit.h"
-
-enum { ERROR_SIZE = 512 };
 
 /* == Settings ===================================================================================================== */
 
@@ -206,7 +206,7 @@ static bool is_mixing(const Settings *s) { return s->mixup > 0 || s->cutmix > 0;
 /* What the table cannot check because it takes two settings, or one and the data set. */
 static void check_settings(Run *run) {
     Settings *s = run->s;
-    char error[FILE_ERROR];
+    Error error;
     const VitSettings *model = run->model;
     vit_check_settings(&run->config);
     if (*s->attention && model->dim.count > 1)
@@ -215,7 +215,7 @@ static void check_settings(Run *run) {
     if (s->batch_size % distributed_ranks())
         config_reject(&run->config, "batch_size", "%d images cannot be shared equally by %d ranks", s->batch_size,
                       distributed_ranks());
-    if (!randaugment_parse(&run->randaugment, s->aa, error)) config_reject(&run->config, "aa", "%s", error);
+    if (!randaugment_parse(&run->randaugment, s->aa, &error)) config_reject(&run->config, "aa", "%s", error.text);
     run->randaugment.resample = (RandAugmentResample[]){RANDAUGMENT_RANDOM, RANDAUGMENT_BILINEAR,
                                                         RANDAUGMENT_BICUBIC}[s->train_interpolation];
     if (s->crop_area_min > s->crop_area_max)
@@ -333,11 +333,12 @@ static bool is_looking(const void *settings) {
 
 /* The model that a checkpoint of ours was made for, so that its grids are known. */
 static void origin_create(Vit *origin, Config *config, const char *checkpoint) {
-    char error[ERROR_SIZE], *text = run_folder_config(checkpoint);
+    Error error;
+    char *text = run_folder_config(checkpoint);
     if (!text) return;
     config_init(config, NULL);
     const VitSettings *model = settings_add(config, NULL);
-    if (config_try_text(config, text, strlen(text), checkpoint, error, sizeof error) && model->num_classes > 0)
+    if (config_try_text(config, text, strlen(text), checkpoint, &error) && model->num_classes > 0)
         vit_create(origin, config);
     free(text);
 }
@@ -627,7 +628,7 @@ static int mode_describe(Run *run) {
 static int mode_show_batch(Run *run) {
     enum { MOST = 64 };
     const Settings *s = run->s;
-    char error[ERROR_SIZE];
+    Error error;
     int labels[MOST];
     check_data(run);
     dataset_open(&run->train, s->data, s->data_dir, true, (size_t)s->train_limit);
@@ -640,8 +641,8 @@ static int mode_show_batch(Run *run) {
     loader_open(&run->loader, &run->train, &config);
     uint8_t *pixels = xcalloc((size_t)n * 3, (size_t)run->model->img_size[0] * (size_t)run->model->img_size[1], "a batch");
     loader_fill(&run->loader, 0, n, pixels, labels);
-    if (!sheet_write(s->show_batch, pixels, n, run->model->img_size[0], run->model->img_size[1], labels, run->train.class_names, error))
-        die("%s: %s", s->show_batch, error);
+    if (!sheet_write(s->show_batch, pixels, n, run->model->img_size[0], run->model->img_size[1], labels, run->train.class_names, &error))
+        die("%s: %s", s->show_batch, error.text);
     printf("%s: the first %d training images of %s\n", s->show_batch, n, run->train.name);
     free(pixels);
     loading_close(run);
@@ -725,7 +726,8 @@ static int mode_bench(Run *run) {
 /* Pixels of an image file or of test:INDEX, at the model's size: what evaluation would see, or where the data set has
  * no larger pictures all of the file, squeezed. */
 static void prediction_pixels(Run *run, const char *name, uint8_t *pixels) {
-    char error[ERROR_SIZE], *end;
+    char *end;
+    Error error;
     static TransformScratch scratch;
     static SampleBuffer file;
     Transform transform = transform_of(run, false);
@@ -739,20 +741,19 @@ static void prediction_pixels(Run *run, const char *name, uint8_t *pixels) {
         }
         if (end == name + 5 || *end || index >= run->test.count)
             die_usage("--predict %s: expected test:INDEX with an index below %zu", name, run->test.count);
-        ok = dataset_read(&run->test, (size_t)index, &scratch.bytes, &sample, error);
-    } else {
-        ok = file_read_again(name, IMAGE_MAX_BYTES, &file.bytes, &file.room, &sample.size, error);
-        sample.bytes = file.bytes;
+        ok = dataset_read(&run->test, (size_t)index, &scratch.bytes, &sample, &error);
+    } else if (has_model_size(run)) {
         Image image;
-        if (ok && has_model_size(run)) {
-            if (!image_decode(&image, file.bytes, sample.size, IMAGE_MAX_PIXELS, error)) die("%s: %s", name, error);
-            image_resize(pixels, run->model->img_size[0], run->model->img_size[1], image.pixels, image.height, image.width);
-            image_free(&image);
-            return;
-        }
+        if (!image_read(&image, name, &error)) die("%s: %s", name, error.text);
+        image_resize(pixels, run->model->img_size[0], run->model->img_size[1], image.pixels, image.height, image.width);
+        image_free(&image);
+        return;
+    } else {
+        ok = file_read_again(name, IMAGE_MAX_BYTES, &file.bytes, &file.room, &sample.size, &error);
+        sample.bytes = file.bytes;
     }
-    ok = ok && transform_sample(&scratch, pixels, &sample, run->train.height > 0, &transform, (TransformKey){0}, error);
-    if (!ok) die("%s: %s", name, error);
+    if (!ok || !transform_sample(&scratch, pixels, &sample, run->train.height > 0, &transform, (TransformKey){0}, &error))
+        die("%s: %s", name, error.text);
 }
 
 /* Softmax in place, then the five likeliest classes. */
@@ -776,24 +777,16 @@ static void print_prediction(const char *name, float *logits, int C, const char 
 }
 
 /* Class names: the data set's own, or those the checkpoint carries. */
-static const char *const *class_names(const Run *run, char **owned) {
-    static const char *names[65536];
-    SafeTensors st = {0};
-    char error[ERROR_SIZE];
-    int count = 0;
+static const char *const *class_names(const Run *run, ClassNames *owned) {
     if (run->train.class_names && run->train.classes == run->model->num_classes) return run->train.class_names;
-    if (!*run->s->init || !safetensors_open(&st, run->s->init, error, sizeof error)) return NULL;
-    const char *text = safetensors_metadata(&st, "vit.c.classes");
-    *owned = text ? strdup(text) : NULL;
-    safetensors_close(&st);
-    for (char *line = *owned ? strtok(*owned, "\n") : NULL; line && count < 65536; line = strtok(NULL, "\n"))
-        names[count++] = line;
-    return count == run->model->num_classes ? names : NULL;
+    if (!*run->s->init) return NULL;
+    run_folder_classes(owned, run->s->init);
+    return class_names_complete(owned, run->model->num_classes) ? owned->at : NULL;
 }
 
 static int mode_predict(Run *run) {
     Vit *vit = &run->vit;
-    char *owned = NULL;
+    ClassNames owned = {0};
     const char *const *names = class_names(run, &owned);
     model_open(run, 1, *run->s->attention != 0); /* the training plan keeps what the pictures are made of */
     buffers_open(run, 1);
@@ -805,7 +798,7 @@ static int mode_predict(Run *run) {
         print_prediction(run->s->predict.items[i], run->logits, run->model->num_classes, names);
         if (i == 0 && *run->s->attention) attention_picture_write(vit, run->pixels, run->s->attention);
     }
-    free(owned);
+    class_names_free(&owned);
     return 0;
 }
 
@@ -831,17 +824,17 @@ static int parity_shapes(Run *run, const SafeTensor *images, const SafeTensor *l
 static int mode_parity(Run *run) {
     const Settings *s = run->s;
     Vit *vit = &run->vit;
-    char error[ERROR_SIZE];
+    Error error;
     SafeTensors st;
     double loss = 0;
-    if (!safetensors_open(&st, s->parity, error, sizeof error)) die("%s", error);
+    if (!safetensors_open(&st, s->parity, &error)) die("%s", error.text);
     const SafeTensor *images = safetensors_find(&st, "images"), *labels = safetensors_find(&st, "labels");
     int B = parity_shapes(run, images, labels), C = run->model->num_classes;
     check_settings(run);
     float *pixels = xcalloc(images->size, sizeof *pixels, "parity");
     int64_t *wanted = xcalloc((size_t)B, sizeof *wanted, "parity");
-    if (!safetensors_to_float(images, pixels, error, sizeof error)) die("%s", error);
-    if (!safetensors_to_int64(labels, wanted, error, sizeof error)) die("%s", error);
+    if (!safetensors_to_float(images, pixels, &error)) die("%s", error.text);
+    if (!safetensors_to_int64(labels, wanted, &error)) die("%s", error.text);
 
     model_open(run, B, true);
     buffers_open(run, B);

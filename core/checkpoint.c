@@ -11,7 +11,7 @@
 #include "core/files.h"
 #include "kernels/kernels.h"
 
-enum { ERROR_SIZE = 512, MAX_METADATA = 16 };
+enum { MAX_METADATA = 16 };
 
 /* == Writing ====================================================================================================== */
 
@@ -25,8 +25,8 @@ static int entries_append(SafeTensorEntry *entries, char (*names)[PARAM_NAME_SIZ
                           const Params *params, const float *arena, const char *prefix) {
     int n = 0;
     device_download(host, arena, params->total * sizeof *host);
-    for (int i = 0; i < params->count; i++) {
-        const Param *p = &params->items[i];
+    for (int i = 0; i < params_count(params); i++) {
+        const Param *p = params_at(params, i);
         if (!is_stored(params, arena, p)) continue;
         snprintf(names[n], sizeof names[n], "%s%s", prefix, p->name);
         entries[n] = (SafeTensorEntry){.name = names[n], .dtype = SAFE_F32, .ndim = p->ndim, .data = host + p->offset};
@@ -38,16 +38,16 @@ static int entries_append(SafeTensorEntry *entries, char (*names)[PARAM_NAME_SIZ
 
 static void arenas_save(const Params *params, const float *const *arenas, const char *const *prefixes, int arena_count,
                         const char *path, const SafeMetadata *metadata, int metadata_count) {
-    size_t most = (size_t)(arena_count * params->count);
+    size_t most = (size_t)(arena_count * params_count(params));
     SafeTensorEntry *entries = xcalloc(most, sizeof *entries, "checkpoint");
     char(*names)[PARAM_NAME_SIZE + 16] = xcalloc(most, sizeof *names, "checkpoint");
     float *host = xcalloc((size_t)arena_count * params->total, sizeof *host, "checkpoint");
-    char error[ERROR_SIZE];
+    Error error;
     int n = 0;
     for (int i = 0; i < arena_count; i++)
         n += entries_append(entries + n, names + n, host + (size_t)i * params->total, params, arenas[i], prefixes[i]);
-    if (!safetensors_write(path, entries, n, metadata, metadata_count, error, sizeof error))
-        die("%s%s", error, file_exists(path) ? ": the file saved before is still whole" : "");
+    if (!safetensors_write(path, entries, n, metadata, metadata_count, &error))
+        die("%s%s", error.text, file_exists(path) ? ": the file saved before is still whole" : "");
     free(host);
     free(names);
     free(entries);
@@ -90,16 +90,14 @@ static bool shape_matches(const Param *p, const SafeTensor *tensor) {
     return same;
 }
 
-static bool refuse_shape(const Param *p, const SafeTensor *tensor, char *error, size_t error_size) {
+static bool refuse_shape(const Param *p, const SafeTensor *tensor, Error *error) {
     size_t wanted[PARAM_MAX_DIMS];
     char has[128], needs[128];
     for (int d = 0; d < p->ndim; d++) wanted[d] = (size_t)p->shape[d];
     shape_text(has, sizeof has, tensor->ndim, tensor->shape);
     shape_text(needs, sizeof needs, p->ndim, wanted);
-    snprintf(error, error_size,
-             "%s: %s has shape %s, but this model needs %s: another dim, depth, patch or class count?", tensor->file,
-             p->name, has, needs);
-    return false;
+    return refuse(error, "%s: %s has shape %s, but this model needs %s: another dim, depth, patch or class count?",
+                  tensor->file, p->name, has, needs);
 }
 
 /* A tensor that is not there, and how many more there are. */
@@ -110,72 +108,72 @@ typedef struct {
 
 /* One tensor to the host. */
 static bool tensor_read(const Param *p, const SafeTensors *st, const char *name, float *host, const CheckpointFit *fit,
-                        Missing *missing, char *error, size_t error_size) {
+                        Missing *missing, Error *error) {
     const SafeTensor *tensor = safetensors_find(st, name);
     if (!tensor) {
         if (!missing->count++) snprintf(missing->first, sizeof missing->first, "%s", name);
         return true;
     }
     if (fit && fit->fit(host + p->offset, p, tensor, fit->context)) return true;
-    if (!shape_matches(p, tensor)) return refuse_shape(p, tensor, error, error_size);
-    return safetensors_to_float(tensor, host + p->offset, error, error_size);
+    if (!shape_matches(p, tensor)) return refuse_shape(p, tensor, error);
+    return safetensors_to_float(tensor, host + p->offset, error);
 }
 
-static bool none_missing(const Missing *missing, const char *file, char *error, size_t error_size) {
+static bool none_missing(const Missing *missing, const char *file, Error *error) {
     char others[48] = "";
     if (missing->count > 1) snprintf(others, sizeof others, ", nor %d others", missing->count - 1);
     if (missing->count)
-        snprintf(error, error_size, "%s: no tensor '%s'%s, which this model needs", file, missing->first, others);
+        refuse(error, "%s: no tensor '%s'%s, which this model needs", file, missing->first, others);
     return !missing->count;
 }
 
 bool checkpoint_read_weights(Params *params, float *arena, const SafeTensors *st, const char *prefix,
-                             const CheckpointFit *fit, char *error, size_t error_size) {
+                             const CheckpointFit *fit, Error *error) {
     float *host = xcalloc(params->total, sizeof *host, "checkpoint");
     Missing missing = {.count = 0};
     bool ok = true;
-    for (int i = 0; ok && i < params->count; i++) {
-        const Param *p = &params->items[i];
+    for (int i = 0; ok && i < params_count(params); i++) {
+        const Param *p = params_at(params, i);
         char name[PARAM_NAME_SIZE + 16];
         if (!is_stored(params, arena, p)) continue;
         snprintf(name, sizeof name, "%s%s", prefix, p->name);
-        ok = tensor_read(p, st, name, host, fit, &missing, error, error_size);
+        ok = tensor_read(p, st, name, host, fit, &missing, error);
     }
-    ok = none_missing(&missing, st->file, error, error_size) && ok;
+    ok = none_missing(&missing, st->file, error) && ok;
     if (ok) device_upload(arena, host, params->total * sizeof *host);
     free(host);
     return ok;
 }
 
 void checkpoint_load_part(Params *params, const char *prefix, const char *path) {
-    char error[ERROR_SIZE];
+    Error error;
     SafeTensors st;
     size_t length = strlen(prefix);
     Missing missing = {.count = 0};
     bool ok = true;
     float *host = xcalloc(params->total, sizeof *host, "checkpoint");
-    if (!safetensors_open(&st, path, error, sizeof error)) die("%s", error);
+    if (!safetensors_open(&st, path, &error)) die("%s", error.text);
     device_download(host, params->values, params->total * sizeof *host);
-    for (int i = 0; i < params->count; i++) {
-        const Param *p = &params->items[i];
+    for (int i = 0; i < params_count(params); i++) {
+        const Param *p = params_at(params, i);
         if (strncmp(p->name, prefix, length)) continue;
         const char *name = safetensors_find(&st, p->name) ? p->name : p->name + length;
-        ok = ok && tensor_read(p, &st, name, host, NULL, &missing, error, sizeof error);
+        ok = ok && tensor_read(p, &st, name, host, NULL, &missing, &error);
     }
-    if (!none_missing(&missing, st.file, error, sizeof error) || !ok) die("%s", error);
+    if (!none_missing(&missing, st.file, &error) || !ok) die("%s", error.text);
     device_upload(params->values, host, params->total * sizeof *host);
     safetensors_close(&st);
     free(host);
 }
 
 void checkpoint_load_weights(Params *params, const char *path, const CheckpointFit *fit) {
-    char error[ERROR_SIZE];
+    Error error;
     SafeTensors st;
-    if (!safetensors_open(&st, path, error, sizeof error)) die("%s", error);
+    if (!safetensors_open(&st, path, &error)) die("%s", error.text);
     if (safetensors_metadata(&st, "vit.c.run"))
         die("%s: this is the state of a run: --resume continues it; --init wants last.safetensors or best.safetensors",
             path);
-    if (!checkpoint_read_weights(params, params->values, &st, "", fit, error, sizeof error)) die("%s", error);
+    if (!checkpoint_read_weights(params, params->values, &st, "", fit, &error)) die("%s", error.text);
     for (int i = 0; i < st.count; i++)
         if (!params_find(params, st.tensors[i].name))
             die("%s: tensor '%s' has no place in this model: another attn, feature_map, relative, pool, pos_embed or "
@@ -185,19 +183,19 @@ void checkpoint_load_weights(Params *params, const char *path, const CheckpointF
 }
 
 void checkpoint_load_state(Params *params, RunState *state, const char *path) {
-    char error[ERROR_SIZE];
+    Error error;
     SafeTensors st;
-    if (!safetensors_open(&st, path, error, sizeof error)) die("%s", error);
+    if (!safetensors_open(&st, path, &error)) die("%s", error.text);
     const char *run = safetensors_metadata(&st, "vit.c.run");
     if (!run) die("%s: holds weights, not the state of a run: --init reads weights, --resume wants a run folder", path);
     for (int i = 0; i < RUN_MEASURED; i++) state->measured[i] = NAN;
-    /* Runs of before have one measured number. */
-    if (sscanf(run, "%" SCNu64 " %" SCNu64 " %" SCNu64 " %lg %" SCNu64 " %lg %" SCNu64 " %g %g %lg %lg %lg %lg",
-               &state->step,
-               &state->epoch, &state->batch, &state->loss_sum, &state->loss_count, &state->best,
-               &state->log_bytes, &state->lr, &state->gradient_norm,
-               &state->measured[0], &state->measured[1], &state->measured[2], &state->measured[3]) < 10 ||
-        state->step >= INT_MAX || state->epoch >= INT_MAX)
+    int end = 0;
+    int fields = sscanf(run, "%" SCNu64 " %" SCNu64 " %" SCNu64 " %lg %" SCNu64 " %lg %" SCNu64
+                        " %g %g %lg %lg %lg %lg%n", &state->step, &state->epoch, &state->batch, &state->loss_sum,
+                        &state->loss_count, &state->best, &state->log_bytes, &state->lr, &state->gradient_norm,
+                        &state->measured[0], &state->measured[1], &state->measured[2], &state->measured[3], &end);
+    bool whole = fields == 10 || (fields == 13 && !run[end]); /* runs of before have one measured number */
+    if (!whole || state->step >= INT_MAX || state->epoch >= INT_MAX || state->batch >= INT_MAX)
         die("%s: vit.c.run is '%.100s', which is no place in a run", path, run);
     struct {
         const char *prefix;
@@ -208,7 +206,7 @@ void checkpoint_load_state(Params *params, RunState *state, const char *path) {
                  {"ema.", params->ema}};
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
         if (parts[i].arena &&
-            !checkpoint_read_weights(params, parts[i].arena, &st, parts[i].prefix, NULL, error, sizeof error))
-            die("%s", error);
+            !checkpoint_read_weights(params, parts[i].arena, &st, parts[i].prefix, NULL, &error))
+            die("%s", error.text);
     safetensors_close(&st);
 }

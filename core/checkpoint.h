@@ -4,6 +4,7 @@
 #ifndef VIT_CORE_CHECKPOINT_H
 #define VIT_CORE_CHECKPOINT_H
 
+#include "core/error.h"
 #include "core/params.h"
 #include "core/safetensors.h"
 
@@ -46,6 +47,6 @@ void checkpoint_load_state(Params *params, RunState *state, const char *path);
 
 /* Reads every parameter from tensors that are open already, ignoring others; false when one is missing or wrong. */
 bool checkpoint_read_weights(Params *params, float *arena, const SafeTensors *st, const char *prefix,
-                             const CheckpointFit *fit, char *error, size_t error_size);
+                             const CheckpointFit *fit, Error *error);
 
 #endif

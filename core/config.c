@@ -14,7 +14,7 @@
 #include <sys/stat.h>
 
 #include "core/die.h"
-#include "core/report.h"
+#include "core/error.h"
 
 enum { WIDTH = 100, HELP_COLUMN = 30, INCLUDE_DEPTH = 8, FILE_LIMIT = 1 << 20, LABEL_SIZE = 512, LINE_LIMIT = 8192 };
 
@@ -188,7 +188,7 @@ static void put_current(FILE *out, const struct ConfigItem *item) {
 /* == From text to a value ======================================================================================= */
 /* Each takes the whole text or refuses it.  `label` is the place and the name: "configs/x.ini:12: lr", "--lr". */
 
-static bool refuse_type(const ConfigEntry *entry, const char *value, const char *label, Report report) {
+static bool refuse_type(const ConfigEntry *entry, const char *value, const char *label, Error *report) {
     static const char *const articles[] = {[CONFIG_INT] = "an ", [CONFIG_UINT64] = "a ", [CONFIG_FLOAT] = "a ",
                                            [CONFIG_INTS] = "an ", [CONFIG_FLOATS] = "a ", [CONFIG_LIST] = NULL};
     char *expected = values_text(entry);
@@ -198,7 +198,7 @@ static bool refuse_type(const ConfigEntry *entry, const char *value, const char 
     return false;
 }
 
-static bool refuse_range(const ConfigEntry *entry, const char *value, const char *label, Report report) {
+static bool refuse_range(const ConfigEntry *entry, const char *value, const char *label, Error *report) {
     double min, max;
     bounds(entry, &min, &max);
     if (entry->min != 0 || entry->max != 0) {
@@ -220,7 +220,7 @@ static bool parse_integer(const char *text, long long *value, char **end) {
     return true;
 }
 
-static bool parse_int(int *field, const ConfigEntry *entry, const char *value, const char *label, Report report) {
+static bool parse_int(int *field, const ConfigEntry *entry, const char *value, const char *label, Error *report) {
     long long number;
     double min, max;
     char *end;
@@ -232,7 +232,7 @@ static bool parse_int(int *field, const ConfigEntry *entry, const char *value, c
 }
 
 static bool parse_uint64(uint64_t *field, const ConfigEntry *entry, const char *value, const char *label,
-                         Report report) {
+                         Error *report) {
     double min, max;
     char *end;
     bounds(entry, &min, &max);
@@ -245,7 +245,7 @@ static bool parse_uint64(uint64_t *field, const ConfigEntry *entry, const char *
     return true;
 }
 
-static bool parse_float(float *field, const ConfigEntry *entry, const char *value, const char *label, Report report) {
+static bool parse_float(float *field, const ConfigEntry *entry, const char *value, const char *label, Error *report) {
     double min, max;
     char *end;
     bounds(entry, &min, &max);
@@ -261,7 +261,7 @@ static bool parse_float(float *field, const ConfigEntry *entry, const char *valu
     return true;
 }
 
-static bool parse_bool(bool *field, const ConfigEntry *entry, const char *value, const char *label, Report report) {
+static bool parse_bool(bool *field, const ConfigEntry *entry, const char *value, const char *label, Error *report) {
     static const char *const words[] = {"false", "true", "0", "1", "no", "yes", "off", "on"};
     for (int i = 0; i < 8; i++) {
         if (strcasecmp(value, words[i])) continue;
@@ -271,7 +271,7 @@ static bool parse_bool(bool *field, const ConfigEntry *entry, const char *value,
     return refuse_type(entry, value, label, report);
 }
 
-static bool parse_size(int *field, const ConfigEntry *entry, const char *value, const char *label, Report report) {
+static bool parse_size(int *field, const ConfigEntry *entry, const char *value, const char *label, Error *report) {
     long long size[2];
     double min, max;
     char *end;
@@ -300,7 +300,7 @@ static int split_numbers(char pieces[CONFIG_NUMBERS][64], const char *value) {
 }
 
 static bool parse_ints(ConfigInts *field, const ConfigEntry *entry, const char *value, const char *label,
-                       Report report) {
+                       Error *report) {
     char pieces[CONFIG_NUMBERS][64];
     ConfigInts numbers = {.count = split_numbers(pieces, value)};
     if (!numbers.count) return refuse(report, "%s: more than %d numbers", label, CONFIG_NUMBERS);
@@ -311,7 +311,7 @@ static bool parse_ints(ConfigInts *field, const ConfigEntry *entry, const char *
 }
 
 static bool parse_floats(ConfigFloats *field, const ConfigEntry *entry, const char *value, const char *label,
-                         Report report) {
+                         Error *report) {
     char pieces[CONFIG_NUMBERS][64];
     ConfigFloats numbers = {.count = split_numbers(pieces, value)};
     if (!numbers.count) return refuse(report, "%s: more than %d numbers", label, CONFIG_NUMBERS);
@@ -321,7 +321,7 @@ static bool parse_floats(ConfigFloats *field, const ConfigEntry *entry, const ch
     return true;
 }
 
-static bool refuse_choice(const ConfigEntry *entry, const char *value, const char *label, Report report) {
+static bool refuse_choice(const ConfigEntry *entry, const char *value, const char *label, Error *report) {
     int count = choice_count(entry);
     const char **names = xcalloc((size_t)count, sizeof *names, "names of choices");
     for (int i = 0; i < count; i++) names[i] = choice_name(entry, i);
@@ -334,7 +334,7 @@ static bool refuse_choice(const ConfigEntry *entry, const char *value, const cha
     return false;
 }
 
-static bool parse_choice(void *field, const ConfigEntry *entry, const char *value, const char *label, Report report) {
+static bool parse_choice(void *field, const ConfigEntry *entry, const char *value, const char *label, Error *report) {
     int count = choice_count(entry);
     for (int i = 0; i < count; i++) {
         if (strcmp(value, choice_name(entry, i))) continue;
@@ -356,7 +356,7 @@ static size_t line_limit(void) {
 
 /* A string that is saved must come back from an INI file as it was. */
 static bool parse_string(const char **field, char **owned, const ConfigEntry *entry, const char *value,
-                         const char *label, Report report) {
+                         const char *label, Error *report) {
     size_t length = strlen(value), limit = line_limit() - strlen(entry->name) - 8;
     for (size_t i = 0; i < length && !entry->command_line_only; i++) {
         if (iscntrl((unsigned char)value[i]))
@@ -376,7 +376,7 @@ static bool parse_string(const char **field, char **owned, const ConfigEntry *en
 }
 
 /* Sets entry i; on failure nothing changes. */
-static bool set_value(Config *config, int i, const char *value, const char *label, Report report) {
+static bool set_value(Config *config, int i, const char *value, const char *label, Error *report) {
     struct ConfigItem *item = &config->items[i];
     const ConfigEntry *entry = item->entry;
     void *field = item->field;
@@ -422,14 +422,14 @@ static void check_entry(const Config *config, int i) {
 
 static void set_default(Config *config, int i) {
     struct ConfigItem *item = &config->items[i];
-    char error[LABEL_SIZE];
+    Error error;
     free(item->origin);
     item->origin = NULL;
     item->level = LEVEL_DEFAULT;
     if (item->entry->type == CONFIG_LIST) {
         *(ConfigList *)item->field = (ConfigList){0};
-    } else if (!set_value(config, i, item->initial, item->entry->name, (Report){error, sizeof error})) {
-        fprintf(stderr, "settings table: default of %s\n", error);
+    } else if (!set_value(config, i, item->initial, item->entry->name, &error)) {
+        fprintf(stderr, "settings table: default of %s\n", error.text);
         abort();
     }
 }
@@ -518,7 +518,7 @@ void config_free(Config *config) {
 
 typedef struct Source {
     Config *config;
-    Report report;
+    Error *report;
     const char *where; /* the file's name */
     const char *text;
     size_t length, at;
@@ -614,7 +614,7 @@ static char *next_line(char *buffer, int size, void *stream) {
     return buffer;
 }
 
-static bool load_file(Config *config, const char *path, const char *label, const Source *parent, Report report);
+static bool load_file(Config *config, const char *path, const char *label, const Source *parent, Error *report);
 
 /* The chain of files being read, this one included, may neither come back to a file nor grow without end: load_file
  * checks the first, this the second. */
@@ -693,7 +693,7 @@ static bool read_whole(Source *s, FILE *in, const char *prefix, char **text) {
 }
 
 /* `label` says who asked for the file: "--config", "a.ini:3: include", or NULL for the program itself. */
-static bool load_file(Config *config, const char *path, const char *label, const Source *parent, Report report) {
+static bool load_file(Config *config, const char *path, const char *label, const Source *parent, Error *report) {
     Source s = {.config = config, .report = report, .where = path, .parent = parent, .file = true};
     char prefix[LABEL_SIZE + 2] = "", *text = NULL;
     if (label) snprintf(prefix, sizeof prefix, "%s: ", label);
@@ -706,13 +706,12 @@ static bool load_file(Config *config, const char *path, const char *label, const
     return ok;
 }
 
-bool config_try_file(Config *config, const char *path, char *error, size_t error_size) {
-    return load_file(config, path, NULL, NULL, (Report){error, error_size});
+bool config_try_file(Config *config, const char *path, Error *error) {
+    return load_file(config, path, NULL, NULL, error);
 }
 
-bool config_try_text(Config *config, const char *text, size_t length, const char *where, char *error,
-                     size_t error_size) {
-    Source s = {.config = config, .report = {error, error_size}, .where = where, .text = text, .length = length};
+bool config_try_text(Config *config, const char *text, size_t length, const char *where, Error *error) {
+    Source s = {.config = config, .report = error, .where = where, .text = text, .length = length};
     return load_text(&s);
 }
 
@@ -724,7 +723,7 @@ static bool is_name(const char *argument) {
 
 /* The file that --config names is read before everything else.  No value begins with "--" unless it follows '=', so
  * every argument that does is a name. */
-static bool load_named_file(Config *config, int argc, char *const *argv, Report report) {
+static bool load_named_file(Config *config, int argc, char *const *argv, Error *report) {
     const char *path = NULL;
     for (int i = 1; i < argc && config->file_key; i++) {
         size_t length = is_name(argv[i]) ? strcspn(argv[i] + 2, "=") : 0;
@@ -750,7 +749,7 @@ static void append_item(Config *config, int i, const char *item) {
 }
 
 /* Takes argv[at] and its values; returns the index after them, 0 for an error. */
-static int take_argument(Config *config, int argc, char *const *argv, int at, Report report) {
+static int take_argument(Config *config, int argc, char *const *argv, int at, Error *report) {
     const char *name = argv[at];
     char label[LABEL_SIZE], hint[128];
     if (!is_name(name) || !name[2]) {
@@ -784,11 +783,10 @@ static int take_argument(Config *config, int argc, char *const *argv, int at, Re
     return at;
 }
 
-bool config_try_arguments(Config *config, int argc, char *const *argv, char *error, size_t error_size) {
-    Report report = {error, error_size};
-    if (!load_named_file(config, argc, argv, report)) return false;
+bool config_try_arguments(Config *config, int argc, char *const *argv, Error *error) {
+    if (!load_named_file(config, argc, argv, error)) return false;
     for (int at = 1; at < argc;) {
-        at = take_argument(config, argc, argv, at, report);
+        at = take_argument(config, argc, argv, at, error);
         if (!at) return false;
     }
     return true;
@@ -801,12 +799,11 @@ static void label_of(const char *origin, const char *name, char *label, size_t s
     snprintf(label, size, "%s%s%s", origin ? origin : "", named ? "" : ": ", origin && named ? "" : name);
 }
 
-bool config_try_set(Config *config, const char *name, const char *value, const char *origin, char *error,
-                    size_t error_size) {
+bool config_try_set(Config *config, const char *name, const char *value, const char *origin, Error *error) {
     char label[LABEL_SIZE];
     int i = must_find(config, name);
     label_of(origin, name, label, sizeof label);
-    if (!set_value(config, i, value, label, (Report){error, error_size})) return false;
+    if (!set_value(config, i, value, label, error)) return false;
     set_origin(config, i, origin, is_name(origin) ? LEVEL_COMMAND : LEVEL_FILE);
     return true;
 }
@@ -849,7 +846,7 @@ static bool forget(Config *config, int i) {
     return same;
 }
 
-static bool settle_item(Config *config, int i, Report report) {
+static bool settle_item(Config *config, int i, Error *report) {
     struct ConfigItem *item = &config->items[i];
     const struct ConfigBinding *group = &config->groups[item->group];
     if (!group->chooser || group->used || item->level == LEVEL_DEFAULT) return true;
@@ -859,21 +856,24 @@ static bool settle_item(Config *config, int i, Report report) {
     label_of(item->origin, item->entry->name, label, sizeof label);
     if ((forget(config, i) && file) || weaker) return true;
     char *chosen = current_text(chooser);
-    refuse(report, "%s: %s %s has no such setting; it belongs to %s", label, group->chooser, chosen, group->owners);
+    const char *owners = group->owners, *third = owners;
+    for (int n = 0; n < 3 && third; n++) third = strchr(third + (n > 0), ',');
+    refuse(report, third ? "%s: %s %s has no such setting; it belongs to %.*s, ..." : "%s: %s %s has no such setting; "
+           "it belongs to %.*s", label, group->chooser, chosen, third ? (int)(third - owners) : (int)strlen(owners), owners);
     free(chosen);
     return false;
 }
 
-bool config_try_settle(Config *config, char *error, size_t error_size) {
+bool config_try_settle(Config *config, Error *error) {
     for (int i = 0; i < config->count; i++)
-        if (!settle_item(config, i, (Report){error, error_size})) return false;
+        if (!settle_item(config, i, error)) return false;
     config->settled = true;
     return true;
 }
 
 void config_settle(Config *config) {
-    char error[1024];
-    if (!config_try_settle(config, error, sizeof error)) die_usage("%s", error);
+    Error error;
+    if (!config_try_settle(config, &error)) die_usage("%s", error.text);
     for (int i = 0; i < config->group_count; i++) {
         const struct ConfigBinding *binding = &config->groups[i];
         bool used = !binding->chooser || binding->used;
@@ -882,18 +882,18 @@ void config_settle(Config *config) {
 }
 
 void config_read_file(Config *config, const char *path) {
-    char error[1024];
-    if (!config_try_file(config, path, error, sizeof error)) die_usage("%s", error);
+    Error error;
+    if (!config_try_file(config, path, &error)) die_usage("%s", error.text);
 }
 
 void config_read_text(Config *config, const char *text, size_t length, const char *where) {
-    char error[1024];
-    if (!config_try_text(config, text, length, where, error, sizeof error)) die_usage("%s", error);
+    Error error;
+    if (!config_try_text(config, text, length, where, &error)) die_usage("%s", error.text);
 }
 
 void config_read_arguments(Config *config, int argc, char *const *argv) {
-    char error[1024];
-    if (!config_try_arguments(config, argc, argv, error, sizeof error)) die_usage("%s", error);
+    Error error;
+    if (!config_try_arguments(config, argc, argv, &error)) die_usage("%s", error.text);
 }
 
 /* == What the table prints ====================================================================================== */

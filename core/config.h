@@ -16,7 +16,7 @@
  *
  * Later readings win over earlier ones, and the command line wins over the file that it names.  Every error is one
  * line with its place first: "configs/x.ini:12: lr: ..." or "--lr: ...".  The config_try functions return false and
- * write that line into error[error_size]; the config_read functions end the program with it (die_usage, status 2).
+ * write that line into `error`; the config_read functions end the program with it (die_usage, status 2).
  * After an error the settings read before it stay set. */
 #ifndef VIT_CORE_CONFIG_H
 #define VIT_CORE_CONFIG_H
@@ -25,6 +25,8 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
+
+#include "core/error.h"
 
 typedef enum {       /* field in the settings struct         text */
     CONFIG_INT,      /* int                                  decimal integer */
@@ -132,7 +134,7 @@ void config_use(Config *config, const ConfigGroup *group);
  * does not count is refused with its place, unless its chooser was set by something stronger (the command line over a
  * file, either over a checkpoint) or it states the default in a file: then it falls back to the default.  From here
  * on, config_help, config_write and config_markdown leave out what does not count.  Then every group's check. */
-bool config_try_settle(Config *config, char *error, size_t error_size);
+bool config_try_settle(Config *config, Error *error);
 void config_settle(Config *config);
 
 /* A default of this program in place of the table's; before anything is read. */
@@ -150,22 +152,20 @@ void config_free(Config *config);
 /* Reads "name = value" lines ('#' or ';' begins a comment line, ' ;' a comment at the end).  Section headings must be
  * known but do not qualify names.  "include = other.ini", relative to the file it stands in, reads that file at that
  * point, so what follows wins; eight files may nest.  A name may stand once in each file. */
-bool config_try_file(Config *config, const char *path, char *error, size_t error_size);
+bool config_try_file(Config *config, const char *path, Error *error);
 void config_read_file(Config *config, const char *path);
 
 /* The same for text in memory; `where` stands for the file's name in messages, and include is refused. */
-bool config_try_text(Config *config, const char *text, size_t length, const char *where, char *error,
-                     size_t error_size);
+bool config_try_text(Config *config, const char *text, size_t length, const char *where, Error *error);
 void config_read_text(Config *config, const char *text, size_t length, const char *where);
 
 /* Reads the file that --<file_key> names, wherever it stands, then all of argv[1...]: "--name value", "--name=value".
  * A name that is repeated takes its last value, a repeated list grows.  argv must outlive the config. */
-bool config_try_arguments(Config *config, int argc, char *const *argv, char *error, size_t error_size);
+bool config_try_arguments(Config *config, int argc, char *const *argv, Error *error);
 void config_read_arguments(Config *config, int argc, char *const *argv);
 
 /* Sets one value from text; `origin` as in config_origin.  Not for lists. */
-bool config_try_set(Config *config, const char *name, const char *value, const char *origin, char *error,
-                    size_t error_size);
+bool config_try_set(Config *config, const char *name, const char *value, const char *origin, Error *error);
 
 /* Where the value comes from: "configs/x.ini:12", "--lr", or NULL for the default.  The name must be in a table. */
 const char *config_origin(const Config *config, const char *name);

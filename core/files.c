@@ -40,37 +40,32 @@ void make_folders(const char *path) {
 
 /* == Whole files ================================================================================================== */
 
-static bool refuse(char *error, const char *what) {
-    snprintf(error, FILE_ERROR, "%s: %s", what, strerror(errno));
-    return false;
+static bool refuse_errno(Error *error, const char *what) {
+    return refuse(error, "%s: %s", what, strerror(errno));
 }
 
 /* The size is asked of the open file, so it belongs to what is read; a file that shrinks meanwhile is a short read. */
-static bool read_open(int fd, size_t most, uint8_t **bytes, size_t *room, size_t *size, char *error) {
+static bool read_open(int fd, size_t most, uint8_t **bytes, size_t *room, size_t *size, Error *error) {
     struct stat status;
-    if (fstat(fd, &status)) return refuse(error, "cannot read");
-    if (!S_ISREG(status.st_mode)) {
-        snprintf(error, FILE_ERROR, "%s, expected a file", S_ISDIR(status.st_mode) ? "a folder" : "not a regular file");
-        return false;
-    }
-    if ((uintmax_t)status.st_size > most) {
-        snprintf(error, FILE_ERROR, "%jd bytes, expected at most %zu", (intmax_t)status.st_size, most);
-        return false;
-    }
+    if (fstat(fd, &status)) return refuse_errno(error, "cannot read");
+    if (!S_ISREG(status.st_mode))
+        return refuse(error, "%s, expected a file", S_ISDIR(status.st_mode) ? "a folder" : "not a regular file");
+    if ((uintmax_t)status.st_size > most)
+        return refuse(error, "%jd bytes, expected at most %zu", (intmax_t)status.st_size, most);
     size_t want = (size_t)status.st_size, have = 0;
     if (want >= *room) {
         free(*bytes);
         *room = 0;
         *bytes = malloc(want + 1);
-        if (!*bytes) return refuse(error, "cannot read");
+        if (!*bytes) return refuse_errno(error, "cannot read");
         *room = want + 1;
     }
     while (have < want) {
         ssize_t got = read(fd, *bytes + have, want - have);
         if (got < 0 && errno == EINTR) continue;
         if (got <= 0) {
-            if (got < 0) refuse(error, "cannot read");
-            else snprintf(error, FILE_ERROR, "ended after %zu of %zu bytes while it was read", have, want);
+            if (got < 0) refuse_errno(error, "cannot read");
+            else refuse(error, "ended after %zu of %zu bytes while it was read", have, want);
             return false;
         }
         have += (size_t)got;
@@ -79,16 +74,15 @@ static bool read_open(int fd, size_t most, uint8_t **bytes, size_t *room, size_t
     return true;
 }
 
-bool file_read_again(const char *path, size_t most, uint8_t **bytes, size_t *room, size_t *size,
-                     char error[FILE_ERROR]) {
+bool file_read_again(const char *path, size_t most, uint8_t **bytes, size_t *room, size_t *size, Error *error) {
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    if (fd < 0) return refuse(error, "cannot open");
+    if (fd < 0) return refuse_errno(error, "cannot open");
     bool ok = read_open(fd, most, bytes, room, size, error);
     close(fd);
     return ok;
 }
 
-bool file_read(const char *path, size_t most, uint8_t **bytes, size_t *size, char error[FILE_ERROR]) {
+bool file_read(const char *path, size_t most, uint8_t **bytes, size_t *size, Error *error) {
     uint8_t *buffer = NULL;
     size_t room = 0;
     bool ok = file_read_again(path, most, &buffer, &room, size, error);
@@ -99,32 +93,32 @@ bool file_read(const char *path, size_t most, uint8_t **bytes, size_t *size, cha
 
 /* Writes, flushes and closes. */
 static bool write_temporary(const char *temporary, bool (*fill)(FILE *file, const void *content), const void *content,
-                            char *error) {
+                            Error *error) {
     unlink(temporary); /* of a run that was killed and had our process number */
     FILE *file = fopen(temporary, "wxe");
-    if (!file) return refuse(error, "cannot write");
-    bool ok = (fill(file, content) && fflush(file) == 0 && fsync(fileno(file)) == 0) || refuse(error, "cannot write");
-    if (fclose(file) && ok) ok = refuse(error, "cannot write");
+    if (!file) return refuse_errno(error, "cannot write");
+    bool ok = fill(file, content) && fflush(file) == 0 && fsync(fileno(file)) == 0;
+    if (!ok) refuse_errno(error, "cannot write");
+    if (fclose(file) && ok) ok = refuse_errno(error, "cannot write");
     return ok;
 }
 
 /* The folder is opened first: where that fails, nothing has been touched. */
-bool file_replace(const char *path, bool (*fill)(FILE *file, const void *content), const void *content,
-                  char error[FILE_ERROR]) {
+bool file_replace(const char *path, bool (*fill)(FILE *file, const void *content), const void *content, Error *error) {
     char temporary[4096], folder[4096];
     snprintf(folder, sizeof folder, "%s", path);
     if ((size_t)snprintf(temporary, sizeof temporary, "%s.tmp.%ld", path, (long)getpid()) >= sizeof temporary) {
         errno = ENAMETOOLONG;
-        return refuse(error, "cannot write");
+        return refuse_errno(error, "cannot write");
     }
     int fd = open(dirname(folder), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (fd < 0) return refuse(error, "cannot open its folder");
+    if (fd < 0) return refuse_errno(error, "cannot open its folder");
     bool ok = write_temporary(temporary, fill, content, error);
-    if (ok && rename(temporary, path)) ok = refuse(error, "cannot rename into place");
+    if (ok && rename(temporary, path)) ok = refuse_errno(error, "cannot rename into place");
     if (!ok)
         unlink(temporary);
     else if (fsync(fd) && errno != EINVAL) /* a file system whose folders cannot be flushed */
-        ok = refuse(error, "cannot flush its folder");
+        ok = refuse_errno(error, "cannot flush its folder");
     close(fd);
     return ok;
 }
@@ -139,11 +133,11 @@ static bool fill_bytes(FILE *file, const void *content) {
     return !b->size || fwrite(b->bytes, 1, b->size, file) == b->size;
 }
 
-bool file_write(const char *path, const void *bytes, size_t size, char error[FILE_ERROR]) {
+bool file_write(const char *path, const void *bytes, size_t size, Error *error) {
     return file_replace(path, fill_bytes, &(Bytes){bytes, size}, error);
 }
 
 void write_text(const char *path, const char *text) {
-    char error[FILE_ERROR];
-    if (!file_write(path, text, strlen(text), error)) die("%s: %s", path, error);
+    Error error;
+    if (!file_write(path, text, strlen(text), &error)) die("%s: %s", path, error.text);
 }

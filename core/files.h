@@ -7,6 +7,8 @@
 #include <stdint.h>
 #include <stdio.h>
 
+#include "core/error.h"
+
 /* folder + "/" + name in a buffer of `size`; dies when it does not fit. */
 void path_join(char *path, size_t size, const char *folder, const char *name);
 
@@ -15,24 +17,20 @@ bool file_exists(const char *path);
 /* Makes the folder and its parents; dies with the one that could not be made, and why. */
 void make_folders(const char *path);
 
-/* A line for the user from a function that does not end the run: what is wrong, without the file's name. */
-enum { FILE_ERROR = 256 };
-
-/* Reads all of a regular file of at most `most` bytes into *bytes, which the caller frees.  False: `error` says why. */
-bool file_read(const char *path, size_t most, uint8_t **bytes, size_t *size, char error[FILE_ERROR]);
+/* Reads all of a regular file of at most `most` bytes into *bytes, which the caller frees.  False: `error` says why,
+ * here and below without the file's name. */
+bool file_read(const char *path, size_t most, uint8_t **bytes, size_t *size, Error *error);
 
 /* The same into a buffer that is used again: *bytes has *room bytes (NULL and 0 at first) and grows as it has to. */
-bool file_read_again(const char *path, size_t most, uint8_t **bytes, size_t *room, size_t *size,
-                     char error[FILE_ERROR]);
+bool file_read_again(const char *path, size_t most, uint8_t **bytes, size_t *room, size_t *size, Error *error);
 
 /* Replaces the file as a whole by what fill(file, content) writes (false: an error, which errno tells): under a
  * temporary name in the same folder, flushed to the disk, renamed, and the folder flushed.  False: `error` says why,
  * the temporary file is gone, and what was there before is untouched unless only flushing the folder failed. */
-bool file_replace(const char *path, bool (*fill)(FILE *file, const void *content), const void *content,
-                  char error[FILE_ERROR]);
+bool file_replace(const char *path, bool (*fill)(FILE *file, const void *content), const void *content, Error *error);
 
 /* file_replace by these bytes. */
-bool file_write(const char *path, const void *bytes, size_t size, char error[FILE_ERROR]);
+bool file_write(const char *path, const void *bytes, size_t size, Error *error);
 
 /* file_write of a text; dies with the path and the reason. */
 void write_text(const char *path, const char *text);

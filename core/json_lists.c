@@ -1,354 +1,307 @@
-/* Where the parser is, for  { "images": [ { "id": 7, "bbox": [1, 2, 3, 4], ... }, ... ], ... }
- *
- *   START -> FILE { -> LIST [ -> RECORD { -> NUMBERS [      and back at each closing bracket
- *
- * A file that is a list goes from START to LIST.  A value nobody asked for is skipped: scalars at once, an array or an
- * object by counting its brackets. */
+/* A window moves along the file; jansson is given the window from the record on and says how much of it the record
+ * took.  A record that the window's end cuts is parsed again when there is more. */
 #include "core/json_lists.h"
 
 #include <errno.h>
 #include <fcntl.h>
-#include <math.h>
+#include <jansson.h>
 #include <stdarg.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-#include <yajl/yajl_parse.h>
 
 #include "core/die.h"
-
-typedef enum { START, FILE_OBJECT, LIST, RECORD, NUMBERS, END } Place;
+#include "core/error.h"
 
 typedef struct {
     const JsonList *lists;
     int count;
     void *state;
-    char *error; /* [FILE_ERROR], empty while all is well */
+    Error *report; /* empty while all is well */
 
-    Place place;
-    int skipped;          /* brackets open inside a value that is skipped */
+    int fd;               /* -1: the file is in memory */
+    const uint8_t *bytes; /* what is left of it there */
+    size_t size;
+
+    char *window;          /* [room] */
+    size_t room, at, have; /* window[at] .. window[have - 1] are still to be parsed */
+    size_t passed;         /* bytes of the file before the window */
+    bool ended;            /* the file has nothing behind the window */
+
     uint32_t seen;        /* lists that have occurred */
-    const JsonList *list; /* of the last key or of this record; NULL: not ours */
+    const JsonList *list; /* NULL: not ours */
+    bool inside;          /* the list's brackets */
     size_t index;         /* of the record */
-    int field;            /* of the last key in the record; -1: not ours */
-    int numbers;          /* of JSON_NUMBER4 that have come */
-    uint32_t present;
-    JsonValue value[JSON_FIELDS_MOST];
-    char text[JSON_FIELDS_MOST][JSON_TEXT_MOST + 1];
+    const char *field;    /* of the record; NULL: none */
 } Reader;
 
 /* == Refusals ===================================================================================================== */
 
-/* 0 stops yajl. */
-static int refuse(Reader *r, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/* False; "annotations[12].bbox: " and what is wrong with it.  The first refusal stays. */
+static bool refuse_here(Reader *r, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-static int refuse(Reader *r, const char *format, ...) {
-    char where[128] = "";
+static bool refuse_here(Reader *r, const char *format, ...) {
+    char what[sizeof r->report->text], index[32] = "";
     const char *list = r->list && r->list->name ? r->list->name : "";
-    if (r->place == RECORD && r->field >= 0) {
-        snprintf(where, sizeof where, "%s[%zu].%s: ", list, r->index, r->list->fields[r->field].name);
-    } else if (r->place == RECORD || r->place == LIST) {
-        snprintf(where, sizeof where, "%s[%zu]: ", list, r->index);
-    } else if (r->place == FILE_OBJECT && *list) {
-        snprintf(where, sizeof where, "%s: ", list);
-    }
-    char what[FILE_ERROR];
+    if (*r->report->text) return false;
     va_list arguments;
     va_start(arguments, format);
     vsnprintf(what, sizeof what, format, arguments);
     va_end(arguments);
-    snprintf(r->error, FILE_ERROR, "%s%.*s", where, (int)(FILE_ERROR - sizeof where), what);
-    return 0;
+    if (r->list && r->inside) snprintf(index, sizeof index, "[%zu]", r->index);
+    return refuse(r->report, "%s%s%s%s%s%s", list, index, r->field ? "." : "", r->field ? r->field : "",
+                  *list || *index ? ": " : "", what);
 }
 
-static int refuse_kind(Reader *r) {
-    static const char *const expected[] = {"an integer", "0 or 1", "a number", "an array of four numbers", "a text"};
-    if (r->place == NUMBERS) r->place = RECORD;
-    return refuse(r, "expected %s", expected[r->list->fields[r->field].kind]);
+static bool refuse_end(Reader *r) {
+    r->list = NULL;
+    return refuse_here(r, "ends after %zu bytes in the middle of the JSON: is it cut short?", r->passed + r->have);
 }
 
-/* A value where only a bracket makes sense. */
-static int refuse_place(Reader *r) {
-    if (r->place == LIST) return refuse(r, "expected an object");
-    if (r->place == FILE_OBJECT) return refuse(r, "expected an array");
-    return refuse(r, r->lists->name ? "expected an object, {...}" : "expected an array, [...]");
-}
+/* == The window =================================================================================================== */
 
-/* == Values ======================================================================================================= */
-
-static bool unasked(const Reader *r) {
-    return r->skipped || (r->place == RECORD && r->field < 0) || (r->place == FILE_OBJECT && !r->list);
-}
-
-static bool in_value(const Reader *r) {
-    return r->place == RECORD || r->place == NUMBERS;
-}
-
-static JsonKind kind_of(const Reader *r) {
-    return r->list->fields[r->field].kind;
-}
-
-static int keep(Reader *r, JsonValue value) {
-    r->value[r->field] = value;
-    r->present |= 1u << r->field;
-    return 1;
-}
-
-static int on_null(void *context) {
-    Reader *r = context;
-    if (unasked(r)) return 1;
-    return in_value(r) ? refuse_kind(r) : refuse_place(r);
-}
-
-static int on_boolean(void *context, int flag) {
-    Reader *r = context;
-    if (unasked(r)) return 1;
-    if (!in_value(r)) return refuse_place(r);
-    return kind_of(r) == JSON_FLAG ? keep(r, (JsonValue){.integer = flag}) : refuse_kind(r);
-}
-
-static int on_number(void *context, const char *digits, size_t length) {
-    Reader *r = context;
-    if (unasked(r)) return 1;
-    if (!in_value(r)) return refuse_place(r);
-    char text[64], *end;
-    JsonKind kind = kind_of(r);
-    if (length >= sizeof text || kind == JSON_TEXT) return refuse_kind(r);
-    memcpy(text, digits, length);
-    text[length] = 0;
-    if (kind == JSON_INTEGER || kind == JSON_FLAG) {
-        errno = 0;
-        long long integer = strtoll(text, &end, 10);
-        if (*end || errno || (kind == JSON_FLAG && integer != 0 && integer != 1)) return refuse_kind(r);
-        return keep(r, (JsonValue){.integer = integer});
+static ssize_t take_bytes(Reader *r, char *to, size_t room) {
+    if (r->fd >= 0) {
+        ssize_t got;
+        do got = read(r->fd, to, room);
+        while (got < 0 && errno == EINTR);
+        return got;
     }
-    double number = strtod(text, NULL);
-    if (!isfinite(number) || (kind == JSON_NUMBER4) != (r->place == NUMBERS)) return refuse_kind(r);
-    if (kind == JSON_NUMBER) return keep(r, (JsonValue){.number = number});
-    if (r->numbers == 4) return refuse_kind(r);
-    r->value[r->field].numbers[r->numbers++] = number;
-    return 1;
+    if (room > r->size) room = r->size;
+    if (!room) return 0; /* there may be no bytes at all */
+    memcpy(to, r->bytes, room);
+    r->bytes += room;
+    r->size -= room;
+    return (ssize_t)room;
 }
 
-static int on_string(void *context, const unsigned char *text, size_t length) {
-    Reader *r = context;
-    if (unasked(r)) return 1;
-    if (!in_value(r)) return refuse_place(r);
-    if (kind_of(r) != JSON_TEXT) return refuse_kind(r);
-    if (!length || length > JSON_TEXT_MOST || memchr(text, 0, length)) {
-        return refuse(r, "expected a text of 1 to %d characters", JSON_TEXT_MOST);
+/* Fills the window, which grows where what is still to be parsed fills it already.  A zero byte is never JSON; jansson
+ * passes over some. */
+static bool fetch(Reader *r) {
+    memmove(r->window, r->window + r->at, r->have - r->at);
+    r->passed += r->at;
+    r->have -= r->at;
+    r->at = 0;
+    if (r->have == r->room) {
+        if (r->room >= JSON_RECORD_MOST)
+            return refuse_here(r, "more than %d MB without an end from byte %zu on", JSON_RECORD_MOST >> 20, r->passed);
+        r->room *= 2;
+        r->window = realloc(r->window, r->room);
+        if (!r->window) die("out of memory for %zu bytes of JSON", r->room);
     }
-    memcpy(r->text[r->field], text, length);
-    r->text[r->field][length] = 0;
-    return keep(r, (JsonValue){.text = r->text[r->field]});
-}
-
-/* == Brackets ===================================================================================================== */
-
-static int skip(Reader *r) {
-    return ++r->skipped < JSON_DEPTH_MOST ? 1 : refuse(r, "brackets nested more than %d deep", JSON_DEPTH_MOST);
-}
-
-static int on_object(void *context) {
-    Reader *r = context;
-    if (unasked(r)) return skip(r);
-    if (in_value(r)) return refuse_kind(r);
-    if (r->place == START && r->lists->name) {
-        r->place = FILE_OBJECT;
-        return 1;
-    }
-    if (r->place != LIST) return refuse_place(r);
-    r->place = RECORD;
-    r->field = -1;
-    r->present = 0;
-    return 1;
-}
-
-static int on_key(void *context, const unsigned char *key, size_t length) {
-    Reader *r = context;
-    if (r->skipped) return 1;
-    if (r->place == FILE_OBJECT) {
-        r->list = NULL;
-        for (int i = 0; i < r->count; i++) {
-            const JsonList *list = &r->lists[i];
-            if (strlen(list->name) != length || memcmp(list->name, key, length) != 0) continue;
-            r->list = list;
-            if (r->seen & 1u << i) return refuse(r, "occurs twice");
-            r->seen |= 1u << i;
-        }
-        return 1;
-    }
-    r->field = -1;
-    for (int i = 0; i < r->list->field_count; i++) {
-        const char *name = r->list->fields[i].name;
-        if (strlen(name) == length && memcmp(name, key, length) == 0) r->field = i;
-    }
-    return 1;
-}
-
-static int on_array(void *context) {
-    Reader *r = context;
-    if (unasked(r)) return skip(r);
-    if (r->place == RECORD && kind_of(r) == JSON_NUMBER4) {
-        r->place = NUMBERS;
-        r->numbers = 0;
-        return 1;
-    }
-    if (in_value(r)) return refuse_kind(r);
-    if (r->place == START && !r->lists->name) r->list = r->lists;
-    else if (r->place != FILE_OBJECT) return refuse_place(r);
-    r->place = LIST;
-    r->index = 0;
-    return 1;
-}
-
-static int end_record(Reader *r) {
-    char error[FILE_ERROR] = "";
-    r->field = -1;
-    for (int i = 0; i < r->list->field_count; i++) {
-        const JsonField *field = &r->list->fields[i];
-        if (!field->optional && !(r->present & 1u << i)) return refuse(r, "no \"%s\"", field->name);
-    }
-    if (!r->list->take(r->state, r->value, r->present, error)) return refuse(r, "%s", error);
-    r->place = LIST;
-    r->index++;
-    return 1;
-}
-
-static int on_object_end(void *context) {
-    Reader *r = context;
-    if (r->skipped) {
-        r->skipped--;
-        return 1;
-    }
-    if (r->place == RECORD) return end_record(r);
-    r->place = END;
-    return 1;
-}
-
-static int on_array_end(void *context) {
-    Reader *r = context;
-    if (r->skipped) {
-        r->skipped--;
-        return 1;
-    }
-    if (r->place == NUMBERS) {
-        if (r->numbers != 4) return refuse_kind(r);
-        r->place = RECORD;
-        r->present |= 1u << r->field;
-        return 1;
-    }
-    r->place = r->lists->name ? FILE_OBJECT : END;
-    return 1;
-}
-
-/* == A whole file ================================================================================================= */
-
-static const yajl_callbacks callbacks = {
-    .yajl_null = on_null,
-    .yajl_boolean = on_boolean,
-    .yajl_number = on_number,
-    .yajl_string = on_string,
-    .yajl_start_map = on_object,
-    .yajl_map_key = on_key,
-    .yajl_end_map = on_object_end,
-    .yajl_start_array = on_array,
-    .yajl_end_array = on_array_end,
-};
-
-typedef struct {
-    Reader *reader;
-    yajl_handle parser;
-    size_t done; /* bytes of the pieces before this one */
-} Stream;
-
-static void stream_open(Stream *s, const JsonList *lists, int count, void *state, char *error) {
-    s->reader = xcalloc(1, sizeof *s->reader, "a JSON reader");
-    *s->reader = (Reader){.lists = lists, .count = count, .state = state, .error = error, .field = -1};
-    s->parser = yajl_alloc(&callbacks, NULL, s->reader);
-    if (!s->parser) die("out of memory for a JSON parser");
-    s->done = 0;
-    *error = 0;
-}
-
-/* yajl's "lexical error: invalid char in json text.\n" without its last two characters. */
-static bool refuse_syntax(Stream *s, size_t at) {
-    unsigned char *message = yajl_get_error(s->parser, 0, NULL, 0);
-    size_t length = message ? strcspn((char *)message, ".\n") : 0;
-    snprintf(s->reader->error, FILE_ERROR, "not JSON at byte %zu: %.*s", at, (int)length, (char *)message);
-    yajl_free_error(s->parser, message);
-    return false;
-}
-
-static bool stream_piece(Stream *s, const uint8_t *bytes, size_t size) {
-    yajl_status status = yajl_parse(s->parser, bytes, size);
-    if (status == yajl_status_error) return refuse_syntax(s, s->done + yajl_get_bytes_consumed(s->parser));
-    s->done += size;
-    return status == yajl_status_ok;
-}
-
-static bool stream_end(Stream *s) {
-    Reader *r = s->reader;
-    yajl_status status = yajl_complete_parse(s->parser);
-    if (status == yajl_status_client_canceled) return false;
-    if (status == yajl_status_error || r->place != END) {
-        snprintf(r->error, FILE_ERROR, "ends after %zu bytes in the middle of the JSON: is it cut short?", s->done);
-        return false;
-    }
-    for (int i = 0; i < r->count && r->lists->name; i++) {
-        if (r->seen & 1u << i) continue;
-        snprintf(r->error, FILE_ERROR, "no list \"%s\" in it", r->lists[i].name);
-        return false;
+    while (r->have < r->room && !r->ended) {
+        ssize_t got = take_bytes(r, r->window + r->have, r->room - r->have);
+        if (got < 0) return refuse_here(r, "cannot read: %s", strerror(errno));
+        const char *zero = memchr(r->window + r->have, 0, (size_t)got);
+        if (zero) return refuse_here(r, "not JSON at byte %zu: zero", r->passed + (size_t)(zero - r->window));
+        r->have += (size_t)got;
+        r->ended = !got;
     }
     return true;
 }
 
-static void stream_close(Stream *s) {
-    yajl_free(s->parser);
-    free(s->reader);
+/* The next byte that is no white space; 0 at the end of the file and after a refusal. */
+static char peek(Reader *r) {
+    for (;;) {
+        while (r->at < r->have && strchr(" \t\r\n", r->window[r->at])) r->at++;
+        if (r->at < r->have) return r->window[r->at];
+        if (r->ended || !fetch(r)) return 0;
+    }
 }
 
-bool json_lists_parse(const void *bytes, size_t size, size_t piece, const JsonList *lists, int count, void *state,
-                      char error[FILE_ERROR]) {
-    Stream s;
-    bool ok = true;
-    stream_open(&s, lists, count, state, error);
-    if (!piece) piece = size;
-    for (size_t at = 0; ok && at < size; at += piece) {
-        ok = stream_piece(&s, (const uint8_t *)bytes + at, size - at < piece ? size - at : piece);
+static bool accept(Reader *r, char bracket) {
+    bool there = peek(r) == bracket;
+    r->at += there;
+    return there;
+}
+
+static bool expect(Reader *r, char bracket) {
+    if (accept(r, bracket)) return true;
+    if (r->at == r->have) return refuse_end(r);
+    return refuse_here(r, "not JSON at byte %zu: '%c' expected", r->passed + r->at, bracket);
+}
+
+/* What the library says against the value that begins at window[at], having read `used` bytes of it. */
+static void refuse_value(Reader *r, json_error_t *error, size_t used) {
+    enum json_error_code code = json_error_code(error);
+    bool limit = code == json_error_numeric_overflow || code == json_error_stack_overflow;
+    if (r->at + used == r->have) {
+        refuse_end(r);
+        return;
     }
-    ok = ok && stream_end(&s);
-    stream_close(&s);
+    refuse_here(r, "%s byte %zu: %s", limit ? "refused at" : "not JSON at", r->passed + r->at + used,
+                *error->text ? error->text : "out of memory");
+}
+
+/* The value that comes next, of any kind; NULL: refused. */
+static json_t *next_value(Reader *r) {
+    enum { CUT = 4 }; /* what ends so near to the window's end may be cut: a character of UTF-8 has up to 4 bytes */
+    peek(r);
+    while (!*r->report->text) {
+        json_error_t error;
+        size_t left = r->have - r->at;
+        json_t *value = json_loadb(r->window + r->at, left,
+                                   JSON_DECODE_ANY | JSON_DISABLE_EOF_CHECK | JSON_ALLOW_NUL, &error);
+        size_t used = (size_t)error.position;
+        if (r->ended || used + CUT < left) {
+            if (value) r->at += used;
+            else refuse_value(r, &error, used);
+            return value;
+        }
+        json_decref(value); /* may be the 1 of 12 */
+        fetch(r);
+    }
+    return NULL;
+}
+
+/* == Records ====================================================================================================== */
+
+static bool to_value(JsonValue *value, const json_t *item, JsonKind kind) {
+    switch (kind) {
+    case JSON_INT64:
+        value->integer = json_integer_value(item);
+        return json_is_integer(item);
+    case JSON_FLAG:
+        value->integer = json_is_integer(item) ? json_integer_value(item) : json_is_true(item);
+        return json_is_boolean(item) || (json_is_integer(item) && (value->integer == 0 || value->integer == 1));
+    case JSON_NUMBER:
+        value->number = json_number_value(item);
+        return json_is_number(item);
+    case JSON_NUMBER4:
+        for (size_t i = 0; i < 4; i++) {
+            const json_t *number = json_array_get(item, i);
+            if (!json_is_number(number)) return false;
+            value->numbers[i] = json_number_value(number);
+        }
+        return json_array_size(item) == 4;
+    default:
+        value->text = json_string_value(item);
+        return value->text && *value->text && json_string_length(item) <= JSON_TEXT_MOST &&
+               strlen(value->text) == json_string_length(item);
+    }
+}
+
+static bool take_record(Reader *r, const json_t *record) {
+    static const char *const expected[] = {"an integer", "0 or 1", "a number", "an array of four numbers",
+                                           "a text of 1 to 1023 bytes"};
+    _Static_assert(JSON_TEXT_MOST == 1023, "stands in the message");
+    JsonValue value[JSON_FIELDS_MOST];
+    uint32_t present = 0;
+    Error error = {""};
+    if (!json_is_object(record)) return refuse_here(r, "expected an object");
+    for (int i = 0; i < r->list->field_count; i++) {
+        const JsonField *field = &r->list->fields[i];
+        const json_t *item = json_object_get(record, field->name);
+        if (!item && field->optional) continue;
+        if (!item) return refuse_here(r, "no \"%s\"", field->name);
+        r->field = field->name;
+        if (!to_value(&value[i], item, field->kind)) return refuse_here(r, "expected %s", expected[field->kind]);
+        r->field = NULL;
+        present |= 1u << i;
+    }
+    return r->list->take(r->state, value, present, &error) || refuse_here(r, "%s", error.text);
+}
+
+/* == A whole file ================================================================================================= */
+
+/* Behind the opening bracket.  Of a list that is not ours the records are freed as they come. */
+static bool read_list(Reader *r) {
+    r->inside = true;
+    r->index = 0;
+    for (bool more = !accept(r, ']'); more; r->index++) {
+        json_t *record = next_value(r);
+        bool ok = record && (!r->list || take_record(r, record));
+        json_decref(record);
+        if (!ok) return false;
+        more = !accept(r, ']');
+        if (more && !expect(r, ',')) return false;
+    }
+    r->inside = false;
+    r->list = NULL;
+    return true;
+}
+
+/* Something else than the array or object that belongs here. */
+static bool refuse_other(Reader *r, const char *expected) {
+    json_t *value = next_value(r);
+    json_decref(value);
+    return value ? refuse_here(r, "expected %s", expected) : false;
+}
+
+static const JsonList *find_list(const Reader *r, const json_t *key) {
+    for (int i = 0; i < r->count; i++) {
+        const char *name = r->lists[i].name;
+        if (strlen(name) == json_string_length(key) && !strcmp(name, json_string_value(key))) return &r->lists[i];
+    }
+    return NULL;
+}
+
+/* A key of the file's object, and its value. */
+static bool read_member(Reader *r) {
+    if (peek(r) != '"') return expect(r, '"');
+    json_t *key = next_value(r);
+    if (!key) return false;
+    r->list = find_list(r, key);
+    json_decref(key);
+    if (r->list) {
+        uint32_t bit = 1u << (r->list - r->lists);
+        if (r->seen & bit) return refuse_here(r, "occurs twice");
+        r->seen |= bit;
+    }
+    if (!expect(r, ':')) return false;
+    if (accept(r, '[')) return read_list(r);
+    if (r->list) return refuse_other(r, "an array");
+    json_t *value = next_value(r);
+    json_decref(value);
+    return value;
+}
+
+static bool read_lists(Reader *r) {
+    if (!accept(r, '{')) return refuse_other(r, "an object, {...}");
+    for (bool more = !accept(r, '}'); more;) {
+        if (!read_member(r)) return false;
+        more = !accept(r, '}');
+        if (more && !expect(r, ',')) return false;
+    }
+    return true;
+}
+
+static bool read_only_list(Reader *r) {
+    if (!accept(r, '[')) return refuse_other(r, "an array, [...]");
+    r->list = r->lists;
+    return read_list(r);
+}
+
+static bool read_file(Reader *r) {
+    if (!(r->lists->name ? read_lists(r) : read_only_list(r))) return false;
+    if (peek(r)) return refuse_here(r, "not JSON at byte %zu: the end of the file expected", r->passed + r->at);
+    for (int i = 0; i < r->count && r->lists->name; i++) {
+        if (!(r->seen & 1u << i)) return refuse_here(r, "no list \"%s\" in it", r->lists[i].name);
+    }
+    return !*r->report->text; /* the end may have been a read that failed */
+}
+
+static bool run(Reader r, size_t room) {
+    r.room = room;
+    r.window = xcalloc(room, 1, "a piece of a JSON file");
+    *r.report->text = 0;
+    bool ok = read_file(&r);
+    free(r.window);
     return ok;
 }
 
-static bool read_pieces(Stream *s, int fd, uint8_t *piece, size_t room) {
-    for (;;) {
-        ssize_t got = read(fd, piece, room);
-        if (got == 0) return stream_end(s);
-        if (got < 0 && errno == EINTR) continue;
-        if (got < 0) {
-            snprintf(s->reader->error, FILE_ERROR, "cannot read: %s", strerror(errno));
-            return false;
-        }
-        if (!stream_piece(s, piece, (size_t)got)) return false;
-    }
+bool json_lists_parse(const void *bytes, size_t size, size_t piece, const JsonList *lists, int count, void *state,
+                      Error *error) {
+    size_t room = piece ? piece : size + 1;
+    return run((Reader){.lists = lists, .count = count, .state = state, .report = error, .fd = -1,
+                        .bytes = bytes, .size = size}, room);
 }
 
-bool json_lists_read(const char *path, const JsonList *lists, int count, void *state, char error[FILE_ERROR]) {
-    enum { PIECE = 1 << 18 };
+bool json_lists_read(const char *path, const JsonList *lists, int count, void *state, Error *error) {
+    enum { WINDOW = 1 << 18 };
     int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0) {
-        snprintf(error, FILE_ERROR, "cannot open: %s", strerror(errno));
-        return false;
-    }
-    Stream s;
-    uint8_t *piece = xcalloc(PIECE, 1, "a piece of a JSON file");
-    stream_open(&s, lists, count, state, error);
-    bool ok = read_pieces(&s, fd, piece, PIECE);
-    stream_close(&s);
-    free(piece);
+    if (fd < 0) return refuse(error, "cannot open: %s", strerror(errno));
+    bool ok = run((Reader){.lists = lists, .count = count, .state = state, .report = error, .fd = fd}, WINDOW);
     close(fd);
     return ok;
 }

@@ -55,9 +55,7 @@ void params_declare_buffer(Params *params, float **value, float **host, const ch
     params_add(params, p, prefix, name, ndim, shape);
 }
 
-void params_start_with(Params *params, float (*start)(const Param *p, size_t i)) {
-    params->items[params->count - 1].start = start;
-}
+void params_draw_with(Params *params, ParamDraw fill) { params->items[params->count - 1].draw = fill; }
 
 void params_start_scaled(Params *params, const char *prefix, const char *name, float gain) {
     for (int i = 0; i < params->count; i++) {
@@ -68,6 +66,14 @@ void params_start_scaled(Params *params, const char *prefix, const char *name, f
 }
 
 void params_on_grid(Params *params, ParamGrid grid) { params->items[params->count - 1].grid = grid; }
+
+void params_decay_from(Params *params, int first) {
+    for (int i = first; i < params->count; i++) params->items[i].decay = !params->items[i].frozen;
+}
+
+void params_slow_below(Params *params, size_t floats) {
+    for (int i = 0; i < params->count; i++) params->items[i].slow = params->items[i].offset < floats;
+}
 
 void params_allocate(Params *params, bool training) {
     size_t bytes = params->total * sizeof(float);
@@ -108,8 +114,6 @@ void params_view(Params *params, float *arena) {
     for (int i = 0; i < params->count; i++) *params->items[i].value = arena + params->items[i].offset;
 }
 
-static size_t row_of(const Param *p) { return (size_t)p->shape[p->ndim - 1]; }
-
 /* Element i of tensor t; rejection keeps the truncated normal exact, with a fresh stream for every attempt. */
 static float draw(const Param *p, uint64_t seed, uint32_t t, size_t i) {
     switch (p->init) {
@@ -130,37 +134,14 @@ static float draw(const Param *p, uint64_t seed, uint32_t t, size_t i) {
         return bound * (2 * rng_uniform(seed, RNG_INIT, t, 0, i) - 1);
     }
     case INIT_KAIMING_NORMAL: return sqrtf(2 / (float)p->fan) * rng_normal_exact(seed, RNG_INIT, t, 0, i);
-    case INIT_NORMAL_LOW: return rng_normal(seed, RNG_INIT, t, 0, i) - 4;
-    case INIT_NORMAL_ROWS: {
-        double squares = 0;
-        size_t n = row_of(p), row = i / n * n;
-        for (size_t j = row; j < row + n; j++) squares += pow((double)rng_normal(seed, RNG_INIT, t, 0, j), 2);
-        return rng_normal(seed, RNG_INIT, t, 0, i) * (float)(2 / pow(squares, 0.25));
-    }
-    case INIT_UNIFORM_KERNEL: return rng_uniform(seed, RNG_INIT, t, 0, i) * sqrtf(2 / (float)row_of(p));
-    case INIT_PERMUTATIONS: return (float)(i % row_of(p)); /* the order comes with params_initialize */
     }
     return 0;
 }
 
-/* Fisher and Yates on every row. */
-static void shuffle_rows(const Param *p, float *x, uint64_t seed, uint32_t t) {
-    size_t n = row_of(p);
-    for (size_t i = 0; i < p->size; i++) {
-        size_t left = n - i % n, other = i + rng_below(seed, RNG_INIT, t, 0, i, (uint32_t)left);
-        float kept = x[i];
-        x[i] = x[other];
-        x[other] = kept;
-    }
-}
-
 void params_draw(const Params *params, const Param *p, uint64_t seed, float *host) {
     uint32_t t = (uint32_t)(p - params->items);
-    for (size_t i = 0; i < p->size; i++) {
-        float known = p->start ? p->start(p, i) : NAN;
-        host[i] = isnan(known) ? p->gain * draw(p, seed, t, i) : known;
-    }
-    if (p->init == INIT_PERMUTATIONS) shuffle_rows(p, host, seed, t);
+    for (size_t i = 0; i < p->size; i++) host[i] = p->gain * draw(p, seed, t, i);
+    if (p->draw) p->draw(host, p, seed, t);
 }
 
 void params_initialize(Params *params, uint64_t seed) {
@@ -183,6 +164,10 @@ const Param *params_not_finite(const Params *params, const float *arena) {
     free(host);
     return found;
 }
+
+int params_count(const Params *params) { return params->count; }
+
+const Param *params_at(const Params *params, int i) { return &params->items[i]; }
 
 size_t params_size_of(const Params *params, const char *prefix) {
     size_t total = 0;

@@ -18,12 +18,14 @@ typedef enum {
     INIT_NORMAL,         /* standard normal */
     INIT_XAVIER_UNIFORM, /* bound sqrt(6 / (fan in + fan out)) of a [out,in] matrix, or of each of several */
     INIT_FAN_IN_UNIFORM, /* bound 1/sqrt(fan): PyTorch's Conv2d; for a bias the fan is given in Param.fan */
-    INIT_KAIMING_NORMAL, /* standard normal times sqrt(2 / fan): torchvision's convolutions, the fan in Param.fan */
-    INIT_NORMAL_LOW,     /* standard normal less 4: the logits of low frequencies (stochastic positional encoding) */
-    INIT_NORMAL_ROWS,    /* standard normal, each row (last dimension) times 2/sqrt(its norm): that paper's gains */
-    INIT_UNIFORM_KERNEL, /* uniform in [0, sqrt(2/n)) for rows of n: that paper's convolutions */
-    INIT_PERMUTATIONS    /* each row a random order of 0 .. n-1 */
+    INIT_KAIMING_NORMAL  /* standard normal times sqrt(2 / fan): torchvision's convolutions, the fan in Param.fan */
 } ParamInit;
+
+typedef struct Param Param;
+
+/* How a layer starts a tensor in a way of its own: x [p->size], host memory, holds what the tensor's ParamInit drew and
+ * is changed in place.  Random numbers are elements of the stream (seed, RNG_INIT, tensor, 0). */
+typedef void (*ParamDraw)(float *x, const Param *p, uint64_t seed, uint32_t tensor);
 
 /* A tensor that has numbers for every position of a grid.  They lie along dimension `axis`, rows one after another and
  * behind `prefix` positions that are not on the grid, or with axes = 2 along `axis` and the dimension after it. */
@@ -31,24 +33,24 @@ typedef struct {
     int axis, axes, prefix, rows, columns; /* axes 0: no such tensor */
 } ParamGrid;
 
-typedef struct Param {
+struct Param {
     char name[PARAM_NAME_SIZE]; /* timm's: blocks.3.attn.qkv.weight */
     int shape[PARAM_MAX_DIMS], ndim;
     size_t offset, size; /* in floats, into every arena that mirrors the table */
     ParamInit init;
     int fan; /* for INIT_FAN_IN_UNIFORM and INIT_KAIMING_NORMAL */
-    float (*start)(const struct Param *p, size_t i); /* element i at first, NaN where `init` draws it; NULL: it does */
-    float gain; /* of the drawn values; 1 */
+    float gain;     /* of what `init` draws; 1 */
+    ParamDraw draw; /* NULL: `init` says it all */
     ParamGrid grid;
     bool decay;
     bool slow;   /* AdamW.slow times the learning rate; to be set before params_allocate_optimizer */
     bool frozen; /* a buffer: stored and loaded like the others, but never trained, and no parameter */
     float **value, **grad; /* where the layer keeps its views; filled by params_allocate and params_view */
     float **host, *staging; /* buffers: host memory of the same size, and where the layer keeps its view of that */
-} Param;
+};
 
 typedef struct {
-    Param *items;
+    Param *items; /* [count], for core/params.c alone: others ask params_at */
     int count, capacity;
     size_t total;       /* floats in one arena; each tensor starts on a 64-byte boundary, the gaps stay zero */
     size_t parameters;  /* floats that are parameters: no gaps, no buffers */
@@ -70,8 +72,8 @@ void params_declare_fan(Params *params, float **value, float **grad, const char 
 /* The fan of the tensor declared last. */
 void params_set_fan(Params *params, int fan);
 
-/* The tensor declared last starts with known values: start(p, i) is element i, or NaN where its ParamInit draws it. */
-void params_start_with(Params *params, float (*start)(const Param *p, size_t i));
+/* The tensor declared last starts as `draw` leaves it. */
+void params_draw_with(Params *params, ParamDraw draw);
 
 /* The values that `prefix` + `name` starts with are `gain` times what its ParamInit draws; nothing where there is no
  * such tensor. */
@@ -79,6 +81,12 @@ void params_start_scaled(Params *params, const char *prefix, const char *name, f
 
 /* The tensor declared last lies on a grid: weights of a model for images of another size can be resampled. */
 void params_on_grid(Params *params, ParamGrid grid);
+
+/* The learned tensors from number `first` on decay. */
+void params_decay_from(Params *params, int first);
+
+/* The tensors that lie in the first `floats` floats of the arena are slow, the others are not. */
+void params_slow_below(Params *params, size_t floats);
 
 /* Declares a buffer.  Its gradient stays zero, so that the optimizer and clipping do not see it; the EMA copies it.
  * host, where it is not NULL, becomes a view of host memory in which the layer prepares what it uploads to *value. */
@@ -103,6 +111,10 @@ void params_draw(const Params *params, const Param *p, uint64_t seed, float *hos
 
 /* The first tensor of `arena` (values or ema) that holds an infinity or a NaN, or NULL. */
 const Param *params_not_finite(const Params *params, const float *arena);
+
+/* How many tensors are declared, and tensor number i of them, in the order of declaration and of the arena. */
+int params_count(const Params *params);
+const Param *params_at(const Params *params, int i);
 
 /* Floats of the learned tensors whose names begin with `prefix`. */
 size_t params_size_of(const Params *params, const char *prefix);

@@ -8,14 +8,12 @@
 #include "core/progress.h"
 #include "kernels/kernels.h"
 
-enum { ERROR_SIZE = 512 };
-
 /* == Settings ===================================================================================================== */
 
 /* Training goes on from the state; the modes that only look take the last weights. */
 static void resume_resolve(Config *config, const RunStrings *s, bool training) {
     static char folder[RUN_PATH_SIZE], last[RUN_PATH_SIZE];
-    char error[ERROR_SIZE];
+    Error error;
     run_folder_of(folder, *s->resume);
     run_folder_file(last, folder, "last.safetensors");
     const char *given = config_origin(config, "run_dir");
@@ -23,7 +21,7 @@ static void resume_resolve(Config *config, const RunStrings *s, bool training) {
         config_reject(config, "run_dir", "%s, but --resume goes on in %s: copy that folder to fork a run", *s->run_dir,
                       folder);
     const char *key = training ? "run_dir" : "init", *value = training ? folder : last;
-    if (!config_try_set(config, key, value, "--resume", error, sizeof error)) die_usage("%s", error);
+    if (!config_try_set(config, key, value, "--resume", &error)) die_usage("%s", error.text);
 }
 
 void run_settings_open(Config *config, const RunStrings *s, bool (*looking)(const void *settings),
@@ -77,29 +75,30 @@ RunSpeed run_speed(void (*batch)(void *context), void *context, int images, doub
 }
 
 void run_parity_parameters(Params *params, const SafeTensors *st) {
-    char error[ERROR_SIZE];
+    Error error;
     int present = 0;
-    for (int i = 0; i < params->count; i++) present += safetensors_find(st, params->items[i].name) != NULL;
-    if (present && !checkpoint_read_weights(params, params->values, st, "", NULL, error, sizeof error))
-        die("%s", error);
+    for (int i = 0; i < params_count(params); i++) present += safetensors_find(st, params_at(params, i)->name) != NULL;
+    if (present && !checkpoint_read_weights(params, params->values, st, "", NULL, &error))
+        die("%s", error.text);
 }
 
 void run_parity_write(const char *path, const SafeTensorEntry *outputs, int count, const Params *params) {
-    size_t most = (size_t)(params->count + count);
+    size_t most = (size_t)(params_count(params) + count);
     SafeTensorEntry *out = xcalloc(most, sizeof *out, "parity");
-    char(*names)[PARAM_NAME_SIZE + 8] = xcalloc(most, sizeof *names, "parity"), error[ERROR_SIZE];
+    char(*names)[PARAM_NAME_SIZE + 8] = xcalloc(most, sizeof *names, "parity");
+    Error error;
     float *grads = xcalloc(params->total, sizeof *grads, "parity");
     device_download(grads, params->grads, params->total * sizeof *grads);
     memcpy(out, outputs, (size_t)count * sizeof *outputs);
-    for (int i = 0; i < params->count; i++) {
-        const Param *p = &params->items[i];
+    for (int i = 0; i < params_count(params); i++) {
+        const Param *p = params_at(params, i);
         SafeTensorEntry *to = &out[count];
         if (p->frozen) continue;
         snprintf(names[count], sizeof names[count], "grad.%s", p->name);
         *to = (SafeTensorEntry){.name = names[count++], .dtype = SAFE_F32, .ndim = p->ndim, .data = grads + p->offset};
         for (int d = 0; d < p->ndim; d++) to->shape[d] = (size_t)p->shape[d];
     }
-    if (!safetensors_write(path, out, count, NULL, 0, error, sizeof error)) die("%s", error);
+    if (!safetensors_write(path, out, count, NULL, 0, &error)) die("%s", error.text);
     free(grads);
     free(names);
     free(out);

@@ -11,8 +11,6 @@
 #include "core/distributed.h"
 #include "core/files.h"
 
-enum { ERROR_SIZE = 512 };
-
 void run_folder_file(char path[RUN_PATH_SIZE], const char *folder, const char *name) {
     path_join(path, RUN_PATH_SIZE, folder, name);
 }
@@ -38,13 +36,23 @@ void run_folder_of(char path[RUN_PATH_SIZE], const char *given) {
 }
 
 char *run_folder_config(const char *checkpoint) {
-    char error[ERROR_SIZE], *copy = NULL;
+    char *copy = NULL;
+    Error error;
     SafeTensors st;
-    if (!safetensors_open(&st, checkpoint, error, sizeof error)) die("%s", error);
+    if (!safetensors_open(&st, checkpoint, &error)) die("%s", error.text);
     const char *text = safetensors_metadata(&st, "vit.c.config");
     if (text) copy = strdup(text);
     safetensors_close(&st);
     return copy;
+}
+
+void run_folder_classes(ClassNames *names, const char *checkpoint) {
+    Error error;
+    SafeTensors st;
+    if (!safetensors_open(&st, checkpoint, &error)) die("%s", error.text);
+    const char *text = safetensors_metadata(&st, "vit.c.classes");
+    class_names_parse(names, text ? text : "", text ? strlen(text) : 0, '\n');
+    safetensors_close(&st);
 }
 
 /* == The log ====================================================================================================== */
@@ -104,12 +112,8 @@ void run_folder_log(RunFolder *folder, const char *format, ...) {
 /* == The folder =================================================================================================== */
 
 static void metadata_fill(RunFolder *folder, const Config *config, const char *const *class_names, int classes) {
-    size_t size = 1, used = 0;
-    for (int c = 0; class_names && c < classes; c++) size += strlen(class_names[c]) + 1;
     folder->config = config_text(config);
-    folder->classes = xcalloc(size, 1, "class names");
-    for (int c = 0; class_names && c < classes; c++)
-        used += (size_t)snprintf(folder->classes + used, size - used, "%s\n", class_names[c]);
+    folder->classes = class_names_text(class_names, classes);
     folder->metadata[0] = (SafeMetadata){"format", "pt"};
     folder->metadata[1] = (SafeMetadata){"vit.c.config", folder->config};
     folder->metadata[2] = (SafeMetadata){"vit.c.classes", folder->classes};

@@ -7,6 +7,7 @@
 #include <stdio.h>
 
 #include "core/checkpoint.h"
+#include "core/class_names.h"
 #include "core/config.h"
 
 enum { RUN_PATH_SIZE = 4096 };
@@ -45,5 +46,8 @@ void run_folder_of(char path[RUN_PATH_SIZE], const char *given);
 
 /* The settings that travel in a checkpoint, or NULL; the caller frees. */
 char *run_folder_config(const char *checkpoint);
+
+/* The class names that travel in a checkpoint; none where there are none. */
+void run_folder_classes(ClassNames *names, const char *checkpoint);
 
 #endif

@@ -1,8 +1,8 @@
 #include "core/safetensors.h"
 
-#include <cjson/cJSON.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,8 +10,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "core/error.h"
 #include "core/files.h"
-#include "core/report.h"
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
                "safetensors files are little-endian, and so must be the machine: tensors are used in place");
@@ -27,77 +27,36 @@ static const struct {
     [SAFE_F64] = {"F64", 8},         [SAFE_I64] = {"I64", 8},         [SAFE_U64] = {"U64", 8},
 };
 
-const char *safetensors_dtype_name(SafeDtype dtype) {
-    return dtypes[dtype].name;
-}
-
-/* == The header's text ========================================================================================== */
-/* What the JSON parser would let pass: text that is not UTF-8, control characters, and NUL, also as \u0000, which would
- * cut a name short. */
-
-/* Bytes of the UTF-8 character at `text`, 0 when it is none (overlong, a surrogate, above U+10FFFF, cut off). */
-static size_t utf8_length(const unsigned char *text, size_t left) {
-    unsigned char c = text[0];
-    if (c < 0x80) return 1;
-    size_t length = c >= 0xF0 ? 4 : c >= 0xE0 ? 3 : 2;
-    if (c < 0xC2 || c > 0xF4 || length > left) return 0;
-    for (size_t i = 1; i < length; i++)
-        if ((text[i] & 0xC0) != 0x80) return 0;
-    if ((c == 0xE0 && text[1] < 0xA0) || (c == 0xED && text[1] > 0x9F)) return 0;
-    if ((c == 0xF0 && text[1] < 0x90) || (c == 0xF4 && text[1] > 0x8F)) return 0;
-    return length;
-}
-
-static bool check_text(const char *text, size_t size, const char *file, Report report) {
-    bool quoted = false;
-    for (size_t i = 0; i < size;) {
-        const unsigned char *at = (const unsigned char *)text + i;
-        size_t length = utf8_length(at, size - i);
-        if (!length) return refuse(report, "%s: byte %zu of the header is not UTF-8", file, i);
-        if (*at < 0x20 && (quoted || !memchr("\t\n\r", *at, 3)))
-            return refuse(report, "%s: byte %zu of the header is a control character (%d)", file, i, *at);
-        if (*at == '"') quoted = !quoted;
-        if (*at == '\\') {
-            if (size - i >= 6 && !memcmp(at, "\\u0000", 6)) return refuse(report, "%s: a name or text holds NUL", file);
-            length = size - i >= 2 && at[1] < 0x80 && at[1] >= 0x20 ? 2 : 1;
-        }
-        i += length;
-    }
-    return true;
-}
-
 /* == Tensors of the header ====================================================================================== */
 
-/* cJSON's numbers are doubles, whose integers are exact below 2^53. */
-static bool to_size(const cJSON *item, size_t *value) {
-    if (!cJSON_IsNumber(item)) return false;
-    double number = item->valuedouble;
-    if (!(number >= 0 && number < 9007199254740992.0) || number != (double)(size_t)number) return false;
+/* At most 2^53 - 1, what every JSON library reads exactly. */
+static bool to_size(const json_t *item, size_t *value) {
+    json_int_t number = json_integer_value(item);
     *value = (size_t)number;
-    return true;
+    return json_is_integer(item) && number >= 0 && number < 1ll << 53;
 }
 
-static bool parse_dtype(SafeTensor *t, const cJSON *item, Report report) {
-    if (!cJSON_IsString(item)) return refuse(report, "%s: %s: dtype is missing or not a string", t->file, t->name);
+static bool parse_dtype(SafeTensor *t, const json_t *item, Error *report) {
+    const char *name = json_string_value(item);
+    if (!name) return refuse(report, "%s: %s: dtype is missing or not a string", t->file, t->name);
     for (int i = 0; i < SAFE_DTYPE_COUNT; i++) {
-        if (strcmp(item->valuestring, dtypes[i].name)) continue;
+        if (strcmp(name, dtypes[i].name)) continue;
         t->dtype = (SafeDtype)i;
         return true;
     }
-    return refuse(report, "%s: %s: unknown dtype '%.40s'", t->file, t->name, item->valuestring);
+    return refuse(report, "%s: %s: unknown dtype '%.40s'", t->file, t->name, name);
 }
 
-static bool parse_shape(SafeTensor *t, const cJSON *item, Report report) {
-    if (!cJSON_IsArray(item)) return refuse(report, "%s: %s: shape is missing or not a list", t->file, t->name);
+static bool parse_shape(SafeTensor *t, const json_t *item, Error *report) {
+    if (!json_is_array(item)) return refuse(report, "%s: %s: shape is missing or not a list", t->file, t->name);
+    if (json_array_size(item) > SAFETENSORS_MAX_DIMS)
+        return refuse(report, "%s: %s: shape has more than %d dimensions", t->file, t->name, SAFETENSORS_MAX_DIMS);
+    t->ndim = (int)json_array_size(item);
     t->size = 1;
-    for (const cJSON *dim = item->child; dim; dim = dim->next) {
-        if (t->ndim == SAFETENSORS_MAX_DIMS)
-            return refuse(report, "%s: %s: shape has more than %d dimensions", t->file, t->name, SAFETENSORS_MAX_DIMS);
-        size_t *length = &t->shape[t->ndim++];
-        if (!to_size(dim, length))
-            return refuse(report, "%s: %s: shape[%d] is not an integer from 0 to 2^53 - 1", t->file, t->name,
-                          t->ndim - 1);
-        if (__builtin_mul_overflow(t->size, *length, &t->size))
+    for (int i = 0; i < t->ndim; i++) {
+        if (!to_size(json_array_get(item, (size_t)i), &t->shape[i]))
+            return refuse(report, "%s: %s: shape[%d] is not an integer from 0 to 2^53 - 1", t->file, t->name, i);
+        if (__builtin_mul_overflow(t->size, t->shape[i], &t->size))
             return refuse(report, "%s: %s: the product of the shape overflows", t->file, t->name);
     }
     if (__builtin_mul_overflow(t->size, dtypes[t->dtype].size, &t->bytes))
@@ -106,10 +65,10 @@ static bool parse_shape(SafeTensor *t, const cJSON *item, Report report) {
 }
 
 /* data [data_size] is all that follows the header. */
-static bool parse_offsets(SafeTensor *t, const cJSON *item, const char *data, size_t data_size, Report report) {
+static bool parse_offsets(SafeTensor *t, const json_t *item, const char *data, size_t data_size, Error *report) {
     size_t begin, end;
-    bool two = cJSON_IsArray(item) && item->child && item->child->next && !item->child->next->next;
-    if (!two || !to_size(item->child, &begin) || !to_size(item->child->next, &end))
+    if (json_array_size(item) != 2 || !to_size(json_array_get(item, 0), &begin) ||
+        !to_size(json_array_get(item, 1), &end))
         return refuse(report, "%s: %s: data_offsets are not two integers from 0 to 2^53 - 1", t->file, t->name);
     if (begin > end || end > data_size)
         return refuse(report, "%s: %s: data_offsets [%zu, %zu] are outside of the %zu bytes of data", t->file, t->name,
@@ -121,53 +80,32 @@ static bool parse_offsets(SafeTensor *t, const cJSON *item, const char *data, si
     return true;
 }
 
-static bool parse_tensor(SafeTensor *t, const cJSON *item, const char *data, size_t data_size, Report report) {
-    if (!cJSON_IsObject(item)) return refuse(report, "%s: %s: expected an object", t->file, t->name);
-    for (const cJSON *field = item->child; field; field = field->next) {
-        if (strcmp(field->string, "dtype") && strcmp(field->string, "shape") && strcmp(field->string, "data_offsets"))
-            return refuse(report, "%s: %s: unknown field '%.40s'", t->file, t->name, field->string);
+static bool parse_tensor(SafeTensor *t, json_t *item, const char *data, size_t data_size, Error *report) {
+    const char *field;
+    json_t *value;
+    if (!json_is_object(item)) return refuse(report, "%s: %s: expected an object", t->file, t->name);
+    json_object_foreach(item, field, value) {
+        if (strcmp(field, "dtype") && strcmp(field, "shape") && strcmp(field, "data_offsets"))
+            return refuse(report, "%s: %s: unknown field '%.40s'", t->file, t->name, field);
     }
-    if (cJSON_GetArraySize(item) > 3) return refuse(report, "%s: %s: a field stands twice", t->file, t->name);
-    return parse_dtype(t, cJSON_GetObjectItemCaseSensitive(item, "dtype"), report) &&
-           parse_shape(t, cJSON_GetObjectItemCaseSensitive(item, "shape"), report) &&
-           parse_offsets(t, cJSON_GetObjectItemCaseSensitive(item, "data_offsets"), data, data_size, report);
+    return parse_dtype(t, json_object_get(item, "dtype"), report) &&
+           parse_shape(t, json_object_get(item, "shape"), report) &&
+           parse_offsets(t, json_object_get(item, "data_offsets"), data, data_size, report);
+}
+
+static bool check_metadata(json_t *metadata, const char *file, Error *report) {
+    const char *key;
+    json_t *value;
+    if (metadata && !json_is_object(metadata)) return refuse(report, "%s: __metadata__ is not an object", file);
+    json_object_foreach(metadata, key, value) {
+        if (!json_is_string(value))
+            return refuse(report, "%s: __metadata__: %s: the value is not a string", file, key);
+    }
+    return true;
 }
 
 static int compare_words(const void *a, const void *b) {
     return strcmp(*(const char *const *)a, *(const char *const *)b);
-}
-
-/* The first word that stands twice, or NULL.  Sorts `words`. */
-static const char *find_twice(const char **words, size_t count) {
-    qsort(words, count, sizeof *words, compare_words);
-    for (size_t i = 1; i < count; i++)
-        if (!strcmp(words[i - 1], words[i])) return words[i];
-    return NULL;
-}
-
-/* No name twice, in the header or in its metadata; metadata are strings. */
-static bool check_names(const cJSON *root, const char *file, Report report) {
-    int count = cJSON_GetArraySize(root), metadata_count = 0;
-    const cJSON *metadata = cJSON_GetObjectItemCaseSensitive(root, "__metadata__");
-    if (metadata) {
-        if (!cJSON_IsObject(metadata)) return refuse(report, "%s: __metadata__ is not an object", file);
-        metadata_count = cJSON_GetArraySize(metadata);
-    }
-    const char **words = malloc(((size_t)count + (size_t)metadata_count + 1) * sizeof *words);
-    if (!words) return refuse(report, "%s: out of memory for %d names", file, count);
-    size_t n = 0, m = 0;
-    const char *bad = NULL;
-    for (const cJSON *item = root->child; item; item = item->next) words[n++] = item->string;
-    for (const cJSON *item = metadata ? metadata->child : NULL; item; item = item->next) {
-        if (!cJSON_IsString(item)) bad = item->string;
-        words[n + m++] = item->string;
-    }
-    const char *twice = find_twice(words, n), *metadata_twice = find_twice(words + n, m);
-    free(words);
-    if (twice) return refuse(report, "%s: %s: the name stands twice", file, twice);
-    if (metadata_twice) return refuse(report, "%s: __metadata__: %s: the key stands twice", file, metadata_twice);
-    if (bad) return refuse(report, "%s: __metadata__: %s: the value is not a string", file, bad);
-    return true;
 }
 
 /* By place in the file; an empty tensor before the one that begins where it stands. */
@@ -178,7 +116,7 @@ static int compare_data(const void *a, const void *b) {
 }
 
 /* Tensors sorted by place must cover the data without overlap or hole. */
-static bool check_cover(const SafeTensors *st, const char *data, size_t data_size, Report report) {
+static bool check_cover(const SafeTensors *st, const char *data, size_t data_size, Error *report) {
     size_t covered = 0;
     for (int i = 0; i < st->count; i++) {
         const SafeTensor *t = &st->tensors[i];
@@ -202,7 +140,7 @@ typedef struct {
     int index;
 } NameIndex;
 
-static bool sort_names(SafeTensors *st, Report report) {
+static bool sort_names(SafeTensors *st, Error *report) {
     NameIndex *names = malloc(((size_t)st->count + 1) * sizeof *names);
     st->by_name = malloc(((size_t)st->count + 1) * sizeof *st->by_name);
     if (names && st->by_name) {
@@ -214,14 +152,15 @@ static bool sort_names(SafeTensors *st, Report report) {
     return names && st->by_name ? true : refuse(report, "%s: out of memory for %d names", st->file, st->count);
 }
 
-static bool parse_tensors(SafeTensors *st, const char *data, size_t data_size, Report report) {
-    const cJSON *root = st->json;
-    st->tensors = calloc((size_t)cJSON_GetArraySize(root) + 1, sizeof *st->tensors);
+static bool parse_tensors(SafeTensors *st, const char *data, size_t data_size, Error *report) {
+    const char *name;
+    json_t *item;
+    st->tensors = calloc(json_object_size(st->json) + 1, sizeof *st->tensors);
     if (!st->tensors) return refuse(report, "%s: out of memory for the tensors", st->file);
-    for (const cJSON *item = root->child; item; item = item->next) {
-        if (!strcmp(item->string, "__metadata__")) continue;
+    json_object_foreach(st->json, name, item) {
+        if (!strcmp(name, "__metadata__")) continue;
         SafeTensor *t = &st->tensors[st->count++];
-        t->name = item->string;
+        t->name = name;
         t->file = st->file;
         if (!parse_tensor(t, item, data, data_size, report)) return false;
     }
@@ -231,7 +170,24 @@ static bool parse_tensors(SafeTensors *st, const char *data, size_t data_size, R
 
 /* == Reading ==================================================================================================== */
 
-static bool parse_header(SafeTensors *st, const char *bytes, size_t size, Report report) {
+/* jansson refuses what is not UTF-8, a key that occurs twice in its object, and \u0000, which would cut a name short;
+ * of zero bytes it may pass over some. */
+static bool parse_json(SafeTensors *st, const char *text, size_t size, Error *report) {
+    json_error_t error;
+    st->json = json_loadb(text, size, JSON_REJECT_DUPLICATES | JSON_DISABLE_EOF_CHECK, &error);
+    if (!st->json) {
+        enum json_error_code code = json_error_code(&error);
+        if (code == json_error_null_character || code == json_error_null_byte_in_key)
+            return refuse(report, "%s: a name or text holds NUL", st->file);
+        return refuse(report, "%s: the header is not JSON (near its byte %d): %s", st->file, error.position,
+                      *error.text ? error.text : "out of memory");
+    }
+    size_t end = (size_t)error.position;
+    while (end < size && text[end] == ' ') end++;
+    return end == size || refuse(report, "%s: byte %zu of the header is not part of its JSON object", st->file, end);
+}
+
+static bool parse_header(SafeTensors *st, const char *bytes, size_t size, Error *report) {
     uint64_t header;
     if (size < sizeof header)
         return refuse(report, "%s: %zu bytes are too short for a safetensors file", st->file, size);
@@ -240,44 +196,38 @@ static bool parse_header(SafeTensors *st, const char *bytes, size_t size, Report
     if (header > SAFETENSORS_MAX_HEADER || header > left)
         return refuse(report, "%s: a header of %llu bytes in a file of %zu (at most %d): not safetensors, or cut short",
                       st->file, (unsigned long long)header, size, SAFETENSORS_MAX_HEADER);
-    const char *text = bytes + sizeof header, *end = text;
+    const char *text = bytes + sizeof header, *zero = memchr(text, 0, header);
     if (!header || *text != '{') return refuse(report, "%s: the header is not a JSON object", st->file);
-    if (!check_text(text, header, st->file, report)) return false;
-    st->json = cJSON_ParseWithLengthOpts(text, header, &end, false);
-    if (!st->json) return refuse(report, "%s: the header is not JSON (near its byte %td)", st->file, end - text);
-    while (end < text + header && *end == ' ') end++;
-    if (end != text + header)
-        return refuse(report, "%s: byte %td of the header is not part of its JSON object", st->file, end - text);
-    return check_names(st->json, st->file, report) && parse_tensors(st, text + header, left - header, report);
+    if (zero) return refuse(report, "%s: byte %td of the header is zero", st->file, zero - text);
+    if (!parse_json(st, text, header, report)) return false;
+    return check_metadata(json_object_get(st->json, "__metadata__"), st->file, report) &&
+           parse_tensors(st, text + header, left - header, report);
 }
 
-bool safetensors_parse(SafeTensors *st, const void *bytes, size_t size, const char *file, char *error,
-                       size_t error_size) {
-    Report report = {error, error_size};
+bool safetensors_parse(SafeTensors *st, const void *bytes, size_t size, const char *file, Error *error) {
     *st = (SafeTensors){.file = strdup(file)};
-    if (!st->file) return refuse(report, "%s: out of memory", file);
-    if (parse_header(st, bytes, size, report)) return true;
+    if (!st->file) return refuse(error, "%s: out of memory", file);
+    if (parse_header(st, bytes, size, error)) return true;
     safetensors_close(st);
     return false;
 }
 
-bool safetensors_open(SafeTensors *st, const char *path, char *error, size_t error_size) {
-    Report report = {error, error_size};
+bool safetensors_open(SafeTensors *st, const char *path, Error *error) {
     struct stat status;
     *st = (SafeTensors){0};
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    if (fd < 0) return refuse(report, "%s: open: %s", path, strerror(errno));
+    if (fd < 0) return refuse(error, "%s: open: %s", path, strerror(errno));
     bool ok = !fstat(fd, &status);
-    if (!ok) refuse(report, "%s: stat: %s", path, strerror(errno));
-    else if (!S_ISREG(status.st_mode)) ok = refuse(report, "%s: not a regular file", path);
+    if (!ok) refuse(error, "%s: stat: %s", path, strerror(errno));
+    else if (!S_ISREG(status.st_mode)) ok = refuse(error, "%s: not a regular file", path);
     else if (status.st_size < 8)
-        ok = refuse(report, "%s: %lld bytes are too short for a safetensors file", path, (long long)status.st_size);
+        ok = refuse(error, "%s: %lld bytes are too short for a safetensors file", path, (long long)status.st_size);
     size_t size = ok ? (size_t)status.st_size : 0;
     void *map = ok ? mmap(NULL, size, PROT_READ, MAP_PRIVATE, fd, 0) : MAP_FAILED;
-    if (ok && map == MAP_FAILED) ok = refuse(report, "%s: mmap of %zu bytes: %s", path, size, strerror(errno));
+    if (ok && map == MAP_FAILED) ok = refuse(error, "%s: mmap of %zu bytes: %s", path, size, strerror(errno));
     close(fd);
     if (!ok) return false;
-    ok = safetensors_parse(st, map, size, path, error, error_size);
+    ok = safetensors_parse(st, map, size, path, error);
     if (!ok) munmap(map, size);
     st->map = ok ? map : NULL;
     st->map_size = ok ? size : 0;
@@ -286,7 +236,7 @@ bool safetensors_open(SafeTensors *st, const char *path, char *error, size_t err
 
 void safetensors_close(SafeTensors *st) {
     if (st->map) munmap(st->map, st->map_size);
-    cJSON_Delete(st->json);
+    json_decref(st->json);
     free(st->tensors);
     free(st->by_name);
     free(st->file);
@@ -306,8 +256,7 @@ const SafeTensor *safetensors_find(const SafeTensors *st, const char *name) {
 }
 
 const char *safetensors_metadata(const SafeTensors *st, const char *key) {
-    const cJSON *metadata = cJSON_GetObjectItemCaseSensitive(st->json, "__metadata__");
-    return cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(metadata, key));
+    return json_string_value(json_object_get(json_object_get(st->json, "__metadata__"), key));
 }
 
 /* == Values ===================================================================================================== */
@@ -327,7 +276,7 @@ static float float_of_half(uint16_t half) {
     return float_of_bits(sign | ((rest << 13) + (rest < 0x7C00 ? 112u << 23 : 224u << 23)));
 }
 
-bool safetensors_to_float(const SafeTensor *tensor, float *out, char *error, size_t error_size) {
+bool safetensors_to_float(const SafeTensor *tensor, float *out, Error *error) {
     const char *data = tensor->data;
     size_t n = tensor->size;
     uint16_t half;
@@ -346,12 +295,12 @@ bool safetensors_to_float(const SafeTensor *tensor, float *out, char *error, siz
         for (size_t i = 0; i < n; i++) out[i] = (float)(memcpy(&wide, data + 8 * i, 8), wide);
         return true;
     default:
-        return refuse((Report){error, error_size}, "%s: %s: expected F32, F16, BF16 or F64, got %s", tensor->file,
+        return refuse(error, "%s: %s: expected F32, F16, BF16 or F64, got %s", tensor->file,
                       tensor->name, dtypes[tensor->dtype].name);
     }
 }
 
-bool safetensors_to_int64(const SafeTensor *tensor, int64_t *out, char *error, size_t error_size) {
+bool safetensors_to_int64(const SafeTensor *tensor, int64_t *out, Error *error) {
     const char *data = tensor->data;
     size_t n = tensor->size;
     int32_t word;
@@ -373,7 +322,7 @@ bool safetensors_to_int64(const SafeTensor *tensor, int64_t *out, char *error, s
         for (size_t i = 0; i < n; i++) out[i] = ((const unsigned char *)data)[i];
         return true;
     default:
-        return refuse((Report){error, error_size}, "%s: %s: expected I64, I32, I16, I8 or U8, got %s", tensor->file,
+        return refuse(error, "%s: %s: expected I64, I32, I16, I8 or U8, got %s", tensor->file,
                       tensor->name, dtypes[tensor->dtype].name);
     }
 }
@@ -386,7 +335,7 @@ typedef struct {
     size_t bytes;
 } Piece;
 
-static bool check_entry(const SafeTensorEntry *entry, size_t *bytes, const char *path, Report report) {
+static bool check_entry(const SafeTensorEntry *entry, size_t *bytes, const char *path, Error *report) {
     const char *name = entry->name;
     if (!strcmp(name, "__metadata__")) return refuse(report, "%s: %s: the name is reserved", path, name);
     if (entry->ndim < 0 || entry->ndim > SAFETENSORS_MAX_DIMS)
@@ -398,22 +347,7 @@ static bool check_entry(const SafeTensorEntry *entry, size_t *bytes, const char 
     return true;
 }
 
-static bool check_keys(const SafeTensorEntry *entries, int count, const SafeMetadata *metadata, int metadata_count,
-                       const char *path, Report report) {
-    size_t n = (size_t)(count > metadata_count ? count : metadata_count);
-    const char **words = malloc((n + 1) * sizeof *words);
-    if (!words) return refuse(report, "%s: out of memory for %zu names", path, n);
-    for (int i = 0; i < count; i++) words[i] = entries[i].name;
-    const char *twice = find_twice(words, (size_t)count);
-    for (int i = 0; i < metadata_count; i++) words[i] = metadata[i].key;
-    const char *metadata_twice = find_twice(words, (size_t)metadata_count);
-    free(words);
-    if (twice) return refuse(report, "%s: %s: the name stands twice", path, twice);
-    if (metadata_twice) return refuse(report, "%s: __metadata__: %s: the key stands twice", path, metadata_twice);
-    return true;
-}
-
-static Piece *plan_pieces(const SafeTensorEntry *entries, int count, const char *path, Report report) {
+static Piece *plan_pieces(const SafeTensorEntry *entries, int count, const char *path, Error *report) {
     Piece *pieces = calloc((size_t)count + 1, sizeof *pieces);
     if (!pieces) {
         refuse(report, "%s: out of memory for %d tensors", path, count);
@@ -432,50 +366,59 @@ static Piece *plan_pieces(const SafeTensorEntry *entries, int count, const char 
     return pieces;
 }
 
-static bool add_tensor(cJSON *root, const Piece *piece, size_t offset) {
-    cJSON *item = cJSON_AddObjectToObject(root, piece->entry->name);
-    bool ok = cJSON_AddStringToObject(item, "dtype", dtypes[piece->entry->dtype].name);
-    cJSON *shape = cJSON_AddArrayToObject(item, "shape"), *offsets = cJSON_AddArrayToObject(item, "data_offsets");
-    for (int i = 0; i < piece->entry->ndim; i++)
-        ok = cJSON_AddItemToArray(shape, cJSON_CreateNumber((double)piece->entry->shape[i])) && ok;
-    ok = cJSON_AddItemToArray(offsets, cJSON_CreateNumber((double)offset)) && ok;
-    return cJSON_AddItemToArray(offsets, cJSON_CreateNumber((double)(offset + piece->bytes))) && ok;
+/* Takes over `value`, which is NULL where it could not be made.  `object` is the file's, or its metadata. */
+static bool add_json(json_t *object, const char *name, json_t *value, const char *path, Error *report) {
+    if (json_object_get(object, name)) {
+        json_decref(value);
+        return refuse(report, "%s: %s: the name stands twice", path, name);
+    }
+    return !json_object_set_new(object, name, value) ||
+           refuse(report, "%s: %s: the name or its text is not UTF-8, or memory is short", path, name);
 }
 
-static char *print_json(const Piece *pieces, int count, const SafeMetadata *metadata, int metadata_count) {
-    cJSON *root = cJSON_CreateObject();
-    bool ok = root;
-    cJSON *map = metadata_count ? cJSON_AddObjectToObject(root, "__metadata__") : NULL;
-    for (int i = 0; i < metadata_count; i++)
-        ok = cJSON_AddStringToObject(map, metadata[i].key, metadata[i].value) && ok;
+static json_t *describe(const Piece *piece, size_t offset) {
+    json_t *shape = json_array();
+    for (int i = 0; i < piece->entry->ndim; i++)
+        json_array_append_new(shape, json_integer((json_int_t)piece->entry->shape[i]));
+    return json_pack("{s:s, s:o, s:[I, I]}", "dtype", dtypes[piece->entry->dtype].name, "shape", shape, "data_offsets",
+                     (json_int_t)offset, (json_int_t)(offset + piece->bytes));
+}
+
+static char *print_json(const Piece *pieces, int count, const SafeMetadata *metadata, int metadata_count,
+                        const char *path, Error *report) {
+    json_t *root = json_object(), *map = json_object();
+    bool ok = !metadata_count || add_json(root, "__metadata__", json_incref(map), path, report);
+    for (int i = 0; ok && i < metadata_count; i++)
+        ok = add_json(map, metadata[i].key, json_string(metadata[i].value), path, report);
     size_t offset = 0;
-    for (int i = 0; i < count; i++) {
-        ok = add_tensor(root, &pieces[i], offset) && ok;
+    for (int i = 0; ok && i < count; i++) {
+        ok = add_json(root, pieces[i].entry->name, describe(&pieces[i], offset), path, report);
         offset += pieces[i].bytes;
     }
-    char *text = ok ? cJSON_PrintUnformatted(root) : NULL;
-    cJSON_Delete(root);
+    char *text = ok ? json_dumps(root, JSON_COMPACT) : NULL;
+    if (ok && !text) refuse(report, "%s: out of memory for the header", path);
+    json_decref(root);
+    json_decref(map);
     return text;
 }
 
 /* The length, the JSON and the spaces that bring the data to a multiple of 8. */
 static char *make_header(const Piece *pieces, int count, const SafeMetadata *metadata, int metadata_count, size_t *size,
-                         const char *path, Report report) {
-    char *json = print_json(pieces, count, metadata, metadata_count), *header = NULL;
+                         const char *path, Error *report) {
+    char *json = print_json(pieces, count, metadata, metadata_count, path, report), *header = NULL;
     size_t length = json ? strlen(json) : 0, padded = (length + 7) / 8 * 8;
     uint64_t stored = padded;
     *size = sizeof stored + padded;
-    if (!json) refuse(report, "%s: out of memory for the header", path);
-    else if (padded > SAFETENSORS_MAX_HEADER)
+    if (padded > SAFETENSORS_MAX_HEADER)
         refuse(report, "%s: the header would have %zu bytes (at most %d)", path, padded, SAFETENSORS_MAX_HEADER);
-    else if (check_text(json, length, path, report) && !(header = malloc(*size)))
+    else if (json && !(header = malloc(*size)))
         refuse(report, "%s: out of memory for a header of %zu bytes", path, *size);
     if (header) {
         memcpy(header, &stored, sizeof stored);
         memcpy(header + sizeof stored, json, length);
         memset(header + sizeof stored + length, ' ', padded - length);
     }
-    cJSON_free(json);
+    free(json);
     return header;
 }
 
@@ -498,16 +441,14 @@ static bool write_pieces(FILE *file, const void *content) {
 }
 
 bool safetensors_write(const char *path, const SafeTensorEntry *entries, int count, const SafeMetadata *metadata,
-                       int metadata_count, char *error, size_t error_size) {
-    Report report = {error, error_size};
+                       int metadata_count, Error *error) {
     size_t header_size;
-    char why[FILE_ERROR];
-    if (!check_keys(entries, count, metadata, metadata_count, path, report)) return false;
-    Piece *pieces = plan_pieces(entries, count, path, report);
+    Error why;
+    Piece *pieces = plan_pieces(entries, count, path, error);
     if (!pieces) return false;
-    char *header = make_header(pieces, count, metadata, metadata_count, &header_size, path, report);
+    char *header = make_header(pieces, count, metadata, metadata_count, &header_size, path, error);
     Content content = {header, header_size, pieces, count};
-    bool ok = header && (file_replace(path, write_pieces, &content, why) || refuse(report, "%s: %s", path, why));
+    bool ok = header && (file_replace(path, write_pieces, &content, &why) || refuse(error, "%s: %s", path, why.text));
     free(header);
     free(pieces);
     return ok;

@@ -6,13 +6,15 @@
  *     rest      the tensors, row-major and little-endian; data_offsets count from here
  *
  * All functions that can fail return false and write one line - file, tensor, the values at fault - into
- * error[error_size]; none of them ends the program. */
+ * `error`; none of them ends the program. */
 #ifndef VIT_CORE_SAFETENSORS_H
 #define VIT_CORE_SAFETENSORS_H
 
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+
+#include "core/error.h"
 
 enum { SAFETENSORS_MAX_DIMS = 8, SAFETENSORS_MAX_HEADER = 100 * 1000 * 1000 };
 
@@ -58,11 +60,10 @@ typedef struct {
 
 /* Maps the file read-only and checks all of its header: known dtypes, sizes that agree with shapes, no name twice, data
  * covered exactly once.  The file must not be cut short while it is open; replacing it by rename is harmless. */
-bool safetensors_open(SafeTensors *st, const char *path, char *error, size_t error_size);
+bool safetensors_open(SafeTensors *st, const char *path, Error *error);
 
 /* The same for a file in memory, which must stay as long as `st` is used; `file` is its name in messages. */
-bool safetensors_parse(SafeTensors *st, const void *bytes, size_t size, const char *file, char *error,
-                       size_t error_size);
+bool safetensors_parse(SafeTensors *st, const void *bytes, size_t size, const char *file, Error *error);
 
 /* Frees everything; the tensors' data, names and metadata are gone after it.  A zeroed struct is fine. */
 void safetensors_close(SafeTensors *st);
@@ -72,12 +73,10 @@ const SafeTensor *safetensors_find(const SafeTensors *st, const char *name);
 const char *safetensors_metadata(const SafeTensors *st, const char *key);
 
 /* out [tensor->size].  From F32, F16, BF16 (exact) and F64 (rounded to nearest). */
-bool safetensors_to_float(const SafeTensor *tensor, float *out, char *error, size_t error_size);
+bool safetensors_to_float(const SafeTensor *tensor, float *out, Error *error);
 
 /* out [tensor->size].  From I64, I32, I16, I8, U8. */
-bool safetensors_to_int64(const SafeTensor *tensor, int64_t *out, char *error, size_t error_size);
-
-const char *safetensors_dtype_name(SafeDtype dtype);
+bool safetensors_to_int64(const SafeTensor *tensor, int64_t *out, Error *error);
 
 typedef struct {
     const char *name;
@@ -94,6 +93,6 @@ typedef struct {
 /* Replaces `path` as a whole (file_replace in core/files.h).  Wider dtypes come first, so that all data is aligned;
  * otherwise the given order is kept.  Names and texts are UTF-8. */
 bool safetensors_write(const char *path, const SafeTensorEntry *entries, int count, const SafeMetadata *metadata,
-                       int metadata_count, char *error, size_t error_size);
+                       int metadata_count, Error *error);
 
 #endif

@@ -11,17 +11,16 @@
 #include "core/signals.h"
 #include "kernels/kernels.h"
 
-enum { ERROR_SIZE = 512 };
-
 /* By default the next free folder of that stem on all ranks; and what ranks say when one dies. */
 static void folder_open(Training *t, Config *config, const RunStrings *strings, const TrainingNames *names,
                         bool resumed) {
     static char path[RUN_PATH_SIZE], words[RUN_PATH_SIZE + 128];
-    char error[ERROR_SIZE], header[256];
+    char header[256];
+    Error error;
     if (!**strings->run_dir) {
         run_folder_choose(path, names->stem);
         distributed_broadcast(path, sizeof path);
-        if (!config_try_set(config, "run_dir", path, "the default", error, sizeof error)) die("%s", error);
+        if (!config_try_set(config, "run_dir", path, "the default", &error)) die("%s", error.text);
     }
     snprintf(header, sizeof header, "step,epoch,loss,lr,grad_norm,images_per_s,%s,stall", names->columns);
     run_folder_open(&t->folder, *strings->run_dir, config, names->class_names, names->classes, header,
@@ -141,8 +140,10 @@ static void check_ranks_agree(const Training *t) {
     const Params *params = t->params;
     double sum = 0;
     if (distributed_ranks() < 2) return;
-    for (int i = 0; i < params->count; i++)
-        sum += sum_of_squares(params->values + params->items[i].offset, params->items[i].size);
+    for (int i = 0; i < params_count(params); i++) {
+        const Param *p = params_at(params, i);
+        sum += sum_of_squares(params->values + p->offset, p->size);
+    }
     if (!distributed_agree(sum))
         die("the ranks' parameters differ after step %llu: a machine computes wrongly, or the builds are not the same",
             (unsigned long long)t->state.step);

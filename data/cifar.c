@@ -5,7 +5,9 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "core/class_names.h"
 #include "core/die.h"
+#include "core/files.h"
 
 /* What differs between the two; means and standard deviations are those everyone normalises with. */
 typedef struct {
@@ -52,30 +54,28 @@ static const Layout *layout_of(int classes) {
 
 /* == Records ====================================================================================================== */
 
-size_t cifar_count(size_t size, int classes, size_t expected, char error[FILE_ERROR]) {
+size_t cifar_count(size_t size, int classes, size_t expected, Error *error) {
     size_t record = (size_t)layout_of(classes)->label_bytes + CIFAR_PIXELS, count = size / record;
     if (size % record) {
-        snprintf(error, FILE_ERROR, "%zu bytes: %zu whole records of %zu bytes and %zu bytes over", size, count, record,
-                 size % record);
+        refuse(error, "%zu bytes: %zu whole records of %zu bytes and %zu bytes over", size, count, record,
+               size % record);
         return 0;
     }
     if (!count || (expected && count != expected)) {
         char wanted[32] = "at least 1";
         if (expected) snprintf(wanted, sizeof wanted, "%zu", expected);
-        snprintf(error, FILE_ERROR, "%zu records, expected %s", count, wanted);
+        refuse(error, "%zu records, expected %s", count, wanted);
         return 0;
     }
     return count;
 }
 
-static bool label_in_range(uint8_t label, int classes, const char *what, size_t record, char *error) {
+static bool label_in_range(uint8_t label, int classes, const char *what, size_t record, Error *error) {
     if (label < classes) return true;
-    snprintf(error, FILE_ERROR, "record %zu: %s %d, expected 0 to %d", record, what, label, classes - 1);
-    return false;
+    return refuse(error, "record %zu: %s %d, expected 0 to %d", record, what, label, classes - 1);
 }
 
-bool cifar_parse(uint8_t *pixels, uint8_t *labels, const uint8_t *bytes, size_t count, int classes,
-                 char error[FILE_ERROR]) {
+bool cifar_parse(uint8_t *pixels, uint8_t *labels, const uint8_t *bytes, size_t count, int classes, Error *error) {
     enum { PLANE = CIFAR_SIDE * CIFAR_SIDE };
     int label_bytes = layout_of(classes)->label_bytes;
     for (size_t i = 0; i < count; i++) {
@@ -97,25 +97,17 @@ bool cifar_parse(uint8_t *pixels, uint8_t *labels, const uint8_t *bytes, size_t 
 typedef struct {
     uint8_t *pixels; /* [count,32,32,3] */
     uint8_t *labels; /* [count] */
-    char *text;      /* the file of class names, cut into lines */
-    const char *names[100];
+    ClassNames names;
 } Cifar;
 
-enum { PATH_ROOM = 4096 };
-
-static void join(char out[PATH_ROOM], const char *folder, const char *name) {
-    if ((size_t)snprintf(out, PATH_ROOM, "%s/%s", folder, name) >= PATH_ROOM) die("%s: the path is too long", folder);
-}
-
 /* The folder that holds the split's first file: `path` itself or the official folder below it. */
-static void find_folder(char folder[PATH_ROOM], const Layout *layout, const char *path, const char *first) {
-    char file[PATH_ROOM];
-    if (!path || !*path) path = "datasets";
-    join(folder, path, layout->folder);
-    join(file, folder, first);
+static void find_folder(char folder[DATASET_PATH], const Layout *layout, const char *path, const char *first) {
+    char file[DATASET_PATH];
+    path_join(folder, DATASET_PATH, path, layout->folder);
+    path_join(file, sizeof file, folder, first);
     if (access(file, F_OK) == 0) return;
-    snprintf(folder, PATH_ROOM, "%s", path);
-    join(file, folder, first);
+    snprintf(folder, DATASET_PATH, "%s", path);
+    path_join(file, sizeof file, folder, first);
     if (access(file, F_OK)) {
         die("%s: no such file, nor %s/%s beside it: run `scripts/fetch_cifar.sh %s` and give its folder", file,
             layout->folder, first, layout->name);
@@ -124,38 +116,35 @@ static void find_folder(char folder[PATH_ROOM], const Layout *layout, const char
 
 static void load_file(uint8_t *pixels, uint8_t *labels, const Layout *layout, int classes, size_t expected,
                       const char *folder, const char *name) {
-    char path[PATH_ROOM], error[FILE_ERROR];
+    char path[DATASET_PATH];
+    Error error;
     uint8_t *bytes;
     size_t size;
-    join(path, folder, name);
-    bool ok = file_read(path, (size_t)1 << 30, &bytes, &size, error) &&
-              cifar_count(size, classes, expected, error) &&
-              cifar_parse(pixels, labels, bytes, expected, classes, error);
-    if (!ok) die("%s: %s: run `scripts/fetch_cifar.sh %s` for a whole one", path, error, layout->name);
+    path_join(path, sizeof path, folder, name);
+    bool ok = file_read(path, (size_t)1 << 30, &bytes, &size, &error) &&
+              cifar_count(size, classes, expected, &error) &&
+              cifar_parse(pixels, labels, bytes, expected, classes, &error);
+    if (!ok) die("%s: %s: run `scripts/fetch_cifar.sh %s` for a whole one", path, error.text, layout->name);
     free(bytes);
 }
 
 /* One name a line.  Names are a courtesy: without a file of exactly `classes` of them, classes go by number. */
 static bool load_names(Cifar *cifar, const Layout *layout, int classes, const char *folder) {
-    char path[PATH_ROOM], error[FILE_ERROR];
+    char path[DATASET_PATH];
+    Error error;
     uint8_t *bytes;
     size_t size;
-    int count = 0;
-    join(path, folder, layout->names_file);
+    path_join(path, sizeof path, folder, layout->names_file);
     if (access(path, F_OK)) return false;
-    if (!file_read(path, 1 << 16, &bytes, &size, error)) {
-        warn("%s: %s: classes go by number", path, error);
+    if (!file_read(path, 1 << 16, &bytes, &size, &error)) {
+        warn("%s: %s: classes go by number", path, error.text);
         return false;
     }
-    cifar->text = xcalloc(size + 1, 1, "class names");
-    memcpy(cifar->text, bytes, size);
+    class_names_parse(&cifar->names, (const char *)bytes, size, '\n');
     free(bytes);
-    for (char *rest = cifar->text, *line; (line = strtok_r(rest, "\r\n", &rest));) {
-        if (count < classes) cifar->names[count] = line;
-        count++;
-    }
-    if (count != classes) warn("%s: %d names, expected %d: classes go by number", path, count, classes);
-    return count == classes;
+    bool complete = class_names_complete(&cifar->names, classes);
+    if (!complete) warn("%s: %d names, expected %d: classes go by number", path, cifar->names.named, classes);
+    return complete;
 }
 
 static void cifar_get(const Dataset *dataset, size_t index, uint8_t *pixels, int *label) {
@@ -168,11 +157,11 @@ static void cifar_close(Dataset *dataset) {
     Cifar *cifar = dataset->state;
     free(cifar->pixels);
     free(cifar->labels);
-    free(cifar->text);
+    class_names_free(&cifar->names);
     free(cifar);
 }
 
-void cifar_describe(Dataset *dataset, int classes) {
+static void cifar_describe(Dataset *dataset, int classes) {
     const Layout *layout = layout_of(classes);
     *dataset = (Dataset){.height = CIFAR_SIDE, .width = CIFAR_SIDE, .classes = classes};
     snprintf(dataset->name, sizeof dataset->name, "%s", layout->name);
@@ -180,12 +169,12 @@ void cifar_describe(Dataset *dataset, int classes) {
     memcpy(dataset->std, layout->std, sizeof dataset->std);
 }
 
-void cifar_open(Dataset *dataset, int classes, const char *path, bool train, size_t limit) {
+static void cifar_open(Dataset *dataset, int classes, const char *path, bool train, size_t limit) {
     const Layout *layout = layout_of(classes);
     const char *const *files = train ? layout->train : &layout->test;
     int file_count = train ? layout->train_files : 1;
     size_t each = train ? layout->train_records : layout->test_records, count = each * (size_t)file_count;
-    char folder[PATH_ROOM];
+    char folder[DATASET_PATH];
 
     find_folder(folder, layout, path, files[0]);
     Cifar *cifar = xcalloc(1, sizeof *cifar, layout->name);
@@ -197,8 +186,40 @@ void cifar_open(Dataset *dataset, int classes, const char *path, bool train, siz
     }
     cifar_describe(dataset, classes);
     dataset->count = limit && limit < count ? limit : count;
-    dataset->class_names = load_names(cifar, layout, classes, folder) ? cifar->names : NULL;
+    dataset->class_names = load_names(cifar, layout, classes, folder) ? cifar->names.at : NULL;
     dataset->get = cifar_get;
     dataset->close = cifar_close;
     dataset->state = cifar;
 }
+
+/* == The two kinds ================================================================================================ */
+
+static bool cifar_find(char found[DATASET_PATH], const char *path, const Layout *layout) {
+    char file[DATASET_PATH];
+    snprintf(found, DATASET_PATH, "%s", path);
+    path_join(file, sizeof file, path, layout->train[0]);
+    if (file_exists(file)) return true;
+    path_join(file, sizeof file, path, layout->folder);
+    return file_exists(file);
+}
+
+static bool cifar10_find(char found[DATASET_PATH], const char *path) { return cifar_find(found, path, &cifar10); }
+
+static bool cifar100_find(char found[DATASET_PATH], const char *path) { return cifar_find(found, path, &cifar100); }
+
+static void cifar10_open(Dataset *dataset, const char *path, bool train, size_t limit) {
+    cifar_open(dataset, 10, path, train, limit);
+}
+
+static void cifar100_open(Dataset *dataset, const char *path, bool train, size_t limit) {
+    cifar_open(dataset, 100, path, train, limit);
+}
+
+static void cifar10_describe(Dataset *dataset, const char *path) { (void)path, cifar_describe(dataset, 10); }
+
+static void cifar100_describe(Dataset *dataset, const char *path) { (void)path, cifar_describe(dataset, 100); }
+
+const DatasetKind cifar10_kind = {
+    .name = "cifar10", .find = cifar10_find, .open = cifar10_open, .describe = cifar10_describe};
+const DatasetKind cifar100_kind = {
+    .name = "cifar100", .find = cifar100_find, .open = cifar100_open, .describe = cifar100_describe};

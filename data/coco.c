@@ -9,6 +9,7 @@
 #include <sys/stat.h>
 
 #include "core/die.h"
+#include "core/files.h"
 #include "core/json_lists.h"
 #include "data/image.h"
 
@@ -98,16 +99,12 @@ int coco_find_category(const Coco *coco, int64_t id) {
     return found ? (int)(found - coco->categories) : -1;
 }
 
-static bool refuse_twice(char *error, const char *what, int64_t id) {
-    snprintf(error, FILE_ERROR, "%s: the id %jd occurs twice", what, (intmax_t)id);
-    return false;
+static bool refuse_twice(Error *error, const char *what, int64_t id) {
+    return refuse(error, "%s: the id %jd occurs twice", what, (intmax_t)id);
 }
 
-static bool sort_images(Coco *coco, char *error) {
-    if (!coco->image_count) {
-        snprintf(error, FILE_ERROR, "no images in it");
-        return false;
-    }
+static bool sort_images(Coco *coco, Error *error) {
+    if (!coco->image_count) return refuse(error, "no images in it");
     qsort(coco->images, (size_t)coco->image_count, sizeof *coco->images, compare_images);
     for (int i = 1; i < coco->image_count; i++) {
         if (coco->images[i].id == coco->images[i - 1].id) return refuse_twice(error, "images", coco->images[i].id);
@@ -115,7 +112,7 @@ static bool sort_images(Coco *coco, char *error) {
     return true;
 }
 
-static bool sort_categories(Coco *coco, char *error) {
+static bool sort_categories(Coco *coco, Error *error) {
     if (!coco->category_count) return true;
     qsort(coco->categories, (size_t)coco->category_count, sizeof *coco->categories, compare_categories);
     for (int k = 1; k < coco->category_count; k++) {
@@ -125,7 +122,7 @@ static bool sort_categories(Coco *coco, char *error) {
     return true;
 }
 
-static bool annotation_ids_differ(const Coco *coco, char *error) {
+static bool annotation_ids_differ(const Coco *coco, Error *error) {
     size_t count = coco->annotation_count, twice = 0;
     int64_t *ids = xcalloc(count, sizeof *ids, "ids of annotations");
     for (size_t i = 0; i < count; i++) ids[i] = coco->annotations[i].id;
@@ -136,17 +133,16 @@ static bool annotation_ids_differ(const Coco *coco, char *error) {
     return !twice;
 }
 
-static bool find_places(Coco *coco, char *error) {
+static bool find_places(Coco *coco, Error *error) {
     for (size_t i = 0; i < coco->annotation_count; i++) {
         CocoAnnotation *a = &coco->annotations[i];
         a->image = coco_find_image(coco, a->image_id);
         a->category = coco_find_category(coco, a->category_id);
         if (a->image >= 0 && a->category >= 0) continue;
         bool image = a->image < 0;
-        snprintf(error, FILE_ERROR, "annotations[%zu] (id %jd): %s %jd is not among the %s", i, (intmax_t)a->id,
-                 image ? "image_id" : "category_id", (intmax_t)(image ? a->image_id : a->category_id),
-                 image ? "images" : "categories");
-        return false;
+        return refuse(error, "annotations[%zu] (id %jd): %s %jd is not among the %s", i, (intmax_t)a->id,
+                      image ? "image_id" : "category_id", (intmax_t)(image ? a->image_id : a->category_id),
+                      image ? "images" : "categories");
     }
     return true;
 }
@@ -201,7 +197,7 @@ static void count_oddities(Coco *coco) {
     for (int i = 0; i < coco->image_count; i++) coco->empty_images += coco->images[i].count == 0;
 }
 
-bool coco_finish(Coco *coco, char error[FILE_ERROR]) {
+bool coco_finish(Coco *coco, Error *error) {
     bool ok = sort_images(coco, error) && sort_categories(coco, error) && find_places(coco, error) &&
               annotation_ids_differ(coco, error);
     if (!ok) {
@@ -231,35 +227,30 @@ enum { IMAGE_ID, IMAGE_FILE_NAME, IMAGE_WIDTH, IMAGE_HEIGHT, IMAGE_FIELDS };
 enum { BOX_ID, BOX_IMAGE, BOX_CATEGORY, BOX_BBOX, BOX_AREA, BOX_CROWD, BOX_FIELDS };
 enum { CATEGORY_ID, CATEGORY_NAME, CATEGORY_FIELDS };
 
-static const JsonField image_fields[] = {[IMAGE_ID] = {"id", JSON_INTEGER, false},
+static const JsonField image_fields[] = {[IMAGE_ID] = {"id", JSON_INT64, false},
                                          [IMAGE_FILE_NAME] = {"file_name", JSON_TEXT, false},
-                                         [IMAGE_WIDTH] = {"width", JSON_INTEGER, false},
-                                         [IMAGE_HEIGHT] = {"height", JSON_INTEGER, false}};
+                                         [IMAGE_WIDTH] = {"width", JSON_INT64, false},
+                                         [IMAGE_HEIGHT] = {"height", JSON_INT64, false}};
 static const JsonField box_fields[] = {
-    [BOX_ID] = {"id", JSON_INTEGER, false},           [BOX_IMAGE] = {"image_id", JSON_INTEGER, false},
-    [BOX_CATEGORY] = {"category_id", JSON_INTEGER, false}, [BOX_BBOX] = {"bbox", JSON_NUMBER4, false},
+    [BOX_ID] = {"id", JSON_INT64, false},           [BOX_IMAGE] = {"image_id", JSON_INT64, false},
+    [BOX_CATEGORY] = {"category_id", JSON_INT64, false}, [BOX_BBOX] = {"bbox", JSON_NUMBER4, false},
     [BOX_AREA] = {"area", JSON_NUMBER, true},         [BOX_CROWD] = {"iscrowd", JSON_FLAG, true}};
-static const JsonField category_fields[] = {[CATEGORY_ID] = {"id", JSON_INTEGER, false},
+static const JsonField category_fields[] = {[CATEGORY_ID] = {"id", JSON_INT64, false},
                                             [CATEGORY_NAME] = {"name", JSON_TEXT, false}};
 
-static bool take_image(void *state, const JsonValue *value, uint32_t present, char error[FILE_ERROR]) {
+static bool take_image(void *state, const JsonValue *value, uint32_t present, Error *error) {
     Coco *coco = state;
     int64_t width = value[IMAGE_WIDTH].integer, height = value[IMAGE_HEIGHT].integer;
     (void)present;
-    if (width < 1 || width > IMAGE_MAX_SIDE || height < 1 || height > IMAGE_MAX_SIDE) {
-        snprintf(error, FILE_ERROR, "%jd x %jd pixels, expected sides of 1 to %d", (intmax_t)width, (intmax_t)height,
-                 IMAGE_MAX_SIDE);
-        return false;
-    }
-    if (coco->image_count == INT_MAX) {
-        snprintf(error, FILE_ERROR, "more than %d images", INT_MAX);
-        return false;
-    }
+    if (width < 1 || width > IMAGE_MAX_SIDE || height < 1 || height > IMAGE_MAX_SIDE)
+        return refuse(error, "%jd x %jd pixels, expected sides of 1 to %d", (intmax_t)width, (intmax_t)height,
+                      IMAGE_MAX_SIDE);
+    if (coco->image_count == INT_MAX) return refuse(error, "more than %d images", INT_MAX);
     coco_add_image(coco, value[IMAGE_ID].integer, value[IMAGE_FILE_NAME].text, (int)width, (int)height);
     return true;
 }
 
-static bool take_box(void *state, const JsonValue *value, uint32_t present, char error[FILE_ERROR]) {
+static bool take_box(void *state, const JsonValue *value, uint32_t present, Error *error) {
     const double *box = value[BOX_BBOX].numbers;
     double area = present & 1u << BOX_AREA ? value[BOX_AREA].number : box[2] * box[3];
     bool crowd = present & 1u << BOX_CROWD && value[BOX_CROWD].integer;
@@ -269,13 +260,11 @@ static bool take_box(void *state, const JsonValue *value, uint32_t present, char
     return true;
 }
 
-static bool take_category(void *state, const JsonValue *value, uint32_t present, char error[FILE_ERROR]) {
+static bool take_category(void *state, const JsonValue *value, uint32_t present, Error *error) {
     int64_t id = value[CATEGORY_ID].integer;
     (void)present;
-    if (id < 0 || id > COCO_CATEGORY_MOST) {
-        snprintf(error, FILE_ERROR, "id %jd: expected 0 to %d", (intmax_t)id, COCO_CATEGORY_MOST);
-        return false;
-    }
+    if (id < 0 || id > COCO_CATEGORY_MOST)
+        return refuse(error, "id %jd: expected 0 to %d", (intmax_t)id, COCO_CATEGORY_MOST);
     coco_add_category(state, id, value[CATEGORY_NAME].text);
     return true;
 }
@@ -285,14 +274,14 @@ static const JsonList lists[] = {{"images", image_fields, IMAGE_FIELDS, take_ima
                                  {"categories", category_fields, CATEGORY_FIELDS, take_category}};
 enum { LISTS = sizeof lists / sizeof *lists };
 
-bool coco_parse(Coco *coco, const void *bytes, size_t size, size_t piece, char error[FILE_ERROR]) {
+bool coco_parse(Coco *coco, const void *bytes, size_t size, size_t piece, Error *error) {
     *coco = (Coco){.image_count = 0};
     if (json_lists_parse(bytes, size, piece, lists, LISTS, coco, error)) return coco_finish(coco, error);
     coco_close(coco);
     return false;
 }
 
-bool coco_read(Coco *coco, const char *path, char error[FILE_ERROR]) {
+bool coco_read(Coco *coco, const char *path, Error *error) {
     *coco = (Coco){.image_count = 0};
     if (json_lists_read(path, lists, LISTS, coco, error)) return coco_finish(coco, error);
     coco_close(coco);
@@ -301,19 +290,16 @@ bool coco_read(Coco *coco, const char *path, char error[FILE_ERROR]) {
 
 /* == Use ========================================================================================================== */
 
-bool coco_check_files(const Coco *coco, const char *folder, char error[FILE_ERROR]) {
+bool coco_check_files(const Coco *coco, const char *folder, Error *error) {
     int missing = 0;
     for (int i = 0; i < coco->image_count; i++) {
         char path[4096];
         struct stat status;
         path_join(path, sizeof path, folder, coco->images[i].file_name);
         if (stat(path, &status) == 0 && S_ISREG(status.st_mode)) continue;
-        if (!missing++) snprintf(error, FILE_ERROR, "no picture %.200s", coco->images[i].file_name);
+        if (!missing++) refuse(error, "no picture %.200s", coco->images[i].file_name);
     }
-    if (missing > 1) {
-        size_t used = strlen(error);
-        snprintf(error + used, FILE_ERROR - used, ", nor %d more of %d", missing - 1, coco->image_count);
-    }
+    if (missing > 1) refuse(error, "%s, nor %d more of %d", error->text, missing - 1, coco->image_count);
     return !missing;
 }
 

@@ -1,15 +1,19 @@
 /* COCO's annotation files (instances_*.json; https://cocodataset.org/#format-data): images, boxes and categories; the
  * segmentations are skipped.  Evaluation takes every annotation as the file has it; training takes coco_targets.
  *
- * Refused, with one line: what is not JSON or ends early, missing lists and fields, wrong types, numbers that are not
- * finite, an id that occurs twice, annotations of unknown images or categories, category ids outside
+ * Refused, with one line: what is not JSON or ends early, a record of more than JSON_RECORD_MOST bytes, missing lists
+ * and fields, wrong types, integers outside 64 bits and numbers that are not finite, an id that occurs twice, annotations of unknown images or categories, category ids outside
  * 0 .. COCO_CATEGORY_MOST, sizes outside 1 .. IMAGE_MAX_SIDE, a file without images.
  * Repaired: no iscrowd means 0 and no area means w h, as pycocotools' users expect; boxes that leave their image and
  * boxes without area are left to evaluation as they are and mended by coco_targets. */
 #ifndef VIT_DATA_COCO_H
 #define VIT_DATA_COCO_H
 
-#include "core/files.h"
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "core/error.h"
 
 enum { COCO_CATEGORY_MOST = 65535 };
 
@@ -52,10 +56,10 @@ typedef struct {
 } Coco;
 
 /* False: `error` says what is wrong, nothing to close. */
-bool coco_read(Coco *coco, const char *path, char error[FILE_ERROR]);
+bool coco_read(Coco *coco, const char *path, Error *error);
 
 /* The same for a file in memory; `piece` as in json_lists_parse. */
-bool coco_parse(Coco *coco, const void *bytes, size_t size, size_t piece, char error[FILE_ERROR]);
+bool coco_parse(Coco *coco, const void *bytes, size_t size, size_t piece, Error *error);
 
 void coco_close(Coco *coco);
 
@@ -64,10 +68,10 @@ void coco_add_image(Coco *coco, int64_t id, const char *file_name, int width, in
 void coco_add_category(Coco *coco, int64_t id, const char *name);
 void coco_add_annotation(Coco *coco, int64_t id, int64_t image_id, int64_t category_id, const double box[4],
                          double area, bool crowd);
-bool coco_finish(Coco *coco, char error[FILE_ERROR]); /* false: closed */
+bool coco_finish(Coco *coco, Error *error); /* false: closed */
 
 /* Every picture is there, in `folder`.  False: `error` names the first that is not and counts the others. */
-bool coco_check_files(const Coco *coco, const char *folder, char error[FILE_ERROR]);
+bool coco_check_files(const Coco *coco, const char *folder, Error *error);
 
 /* The place of that id in the table, or -1. */
 int coco_find_image(const Coco *coco, int64_t id);

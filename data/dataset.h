@@ -7,7 +7,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "core/files.h"
+#include "core/error.h"
 
 /* What a data set has of one image. */
 typedef struct {
@@ -35,28 +35,27 @@ struct Dataset {
      * sizes differ.  read gives what there is of it, valid until `buffer` is used again or the data set is closed, or
      * says in `error` what is wrong; NULL where get does.  describe writes what it is called, for messages. */
     void (*get)(const Dataset *dataset, size_t index, uint8_t *pixels, int *label);
-    bool (*read)(const Dataset *dataset, size_t index, SampleBuffer *buffer, Sample *sample, char error[FILE_ERROR]);
+    bool (*read)(const Dataset *dataset, size_t index, SampleBuffer *buffer, Sample *sample, Error *error);
     void (*describe)(const Dataset *dataset, size_t index, char *text, size_t size);
     void (*close)(Dataset *dataset);
     void *state;
 };
 
-/* `data` is
- *   shapes                              the embedded data set
- *   cifar10, cifar100, mnist, imagenet  looked for in `folder`
- *   a folder                            with the files of CIFAR or MNIST, with train/<class>/ and val/<class>/, or with
- *                                       train.pack and val.pack
- *   a file                              packed by pack_dataset (data/record.h)
- * limit keeps the first `limit` images (0: all; shapes draws as many as are asked for; of folders and packed files
- * every so manyth, so that all classes stay).  Dies with one line that names the file and what is wrong with it. */
-void dataset_open(Dataset *dataset, const char *data, const char *folder, bool train, size_t limit);
+/* Longest path that is looked at, its final 0 included. */
+enum { DATASET_PATH = 4096 };
 
-/* What is known without opening images: name, size, classes, statistics; no count, get, read or close, and class names
- * only where they are fixed.  Names are known without any file. */
-void dataset_describe(Dataset *dataset, const char *data, const char *folder);
+/* A kind of data set, one entry of the list in data/datasets.c. */
+typedef struct {
+    const char *name; /* what the setting `data` calls it; NULL: it is found by its path alone */
+    /* Does it lie in or at `path`, which exists?  found: what open and describe are to be given.  NULL: in no path. */
+    bool (*find)(char found[DATASET_PATH], const char *path);
+    /* See datasets.h. */
+    void (*open)(Dataset *dataset, const char *path, bool train, size_t limit);
+    void (*describe)(Dataset *dataset, const char *path);
+} DatasetKind;
 
 /* read, or get into the buffer. */
-bool dataset_read(const Dataset *dataset, size_t index, SampleBuffer *buffer, Sample *sample, char error[FILE_ERROR]);
+bool dataset_read(const Dataset *dataset, size_t index, SampleBuffer *buffer, Sample *sample, Error *error);
 
 /* "train/n01440764/x.JPEG", or "image 17 of cifar10". */
 void dataset_name_image(const Dataset *dataset, size_t index, char *text, size_t size);
@@ -64,8 +63,8 @@ void dataset_name_image(const Dataset *dataset, size_t index, char *text, size_t
 /* A described one may be closed too. */
 void dataset_close(Dataset *dataset);
 
-/* Channel statistics of ImageNet, which all data sets of photographs are normalised with. */
-void dataset_imagenet_statistics(Dataset *dataset);
+/* Channel statistics of ImageNet, which photographs are normalised with. */
+extern const float imagenet_mean[3], imagenet_std[3];
 
 /* room bytes at least, or false. */
 bool sample_buffer_grow(SampleBuffer *buffer, size_t room);

@@ -6,16 +6,6 @@
 
 #include "core/rng.h"
 
-const DetectionAugment detection_augment_coco = {.flip = true,
-                                                 .crop = true,
-                                                 .scale = {480, 512, 544, 576, 608, 640, 672, 704, 736, 768, 800},
-                                                 .scales = 11,
-                                                 .max_size = 1333,
-                                                 .crop_scale = {400, 500, 600},
-                                                 .crop_scales = 3,
-                                                 .crop_min = 384,
-                                                 .crop_max = 600};
-
 /* == Draws ======================================================================================================== */
 
 static int smaller(int a, int b) {

@@ -20,9 +20,6 @@ typedef struct {
     int crop_scale[DETECTION_SCALES], crop_scales, crop_min, crop_max;
 } DetectionAugment;
 
-/* COCO's: 480, 512, ... 800, at most 1333; 400, 500, 600; 384 to 600. */
-extern const DetectionAugment detection_augment_coco;
-
 /* Resize to width x height, then keep crop_width x crop_height from (left, top) on. */
 typedef struct {
     int width, height, left, top, crop_width, crop_height;

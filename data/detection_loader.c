@@ -93,7 +93,7 @@ static void fit(DetectionDraw *draw, int width, int height) {
     *last = (DetectionStep){draw->width, draw->height, 0, 0, draw->width, draw->height};
 }
 
-static bool load_picture(void *argument, size_t index, char *error) {
+static bool load_picture(void *argument, size_t index, Error *error) {
     const Job *job = argument;
     const DetectionLoader *loader = job->loader;
     const CocoImage *image = &loader->set->coco.images[index];
@@ -105,10 +105,8 @@ static bool load_picture(void *argument, size_t index, char *error) {
     fit(&draw, loader->size[meant][0], loader->size[meant][1]);
     if (!detection_set_read(loader->set, (int)index, draw.mirror, job->scratch, &picture, error)) return false;
     uint8_t *out = part->pixels + (size_t)job->i * stride * (size_t)part->height;
-    if (!detection_pixels(job->scratch, out, stride, &picture, &draw)) {
-        snprintf(error, FILE_ERROR, "out of memory for resizing it");
-        return false;
-    }
+    if (!detection_pixels(job->scratch, out, stride, &picture, &draw))
+        return refuse(error, "out of memory for resizing it");
     part->size[job->i][0] = draw.height;
     part->size[job->i][1] = draw.width;
     if (loader->config.train) {

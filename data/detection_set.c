@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "core/die.h"
+#include "core/files.h"
 #include "data/jpeg.h"
 #include "data/shape_scenes.h"
 
@@ -18,10 +19,8 @@ static void set_finish(DetectionSet *set, const char *name) {
     set->most_boxes = 1;
     for (int i = 0; i < set->coco.image_count; i++)
         if (set->coco.images[i].count > set->most_boxes) set->most_boxes = set->coco.images[i].count;
-    Dataset statistics;
-    dataset_imagenet_statistics(&statistics);
-    memcpy(set->mean, statistics.mean, sizeof set->mean);
-    memcpy(set->std, statistics.std, sizeof set->std);
+    memcpy(set->mean, imagenet_mean, sizeof set->mean);
+    memcpy(set->std, imagenet_std, sizeof set->std);
 }
 
 /* One line on what the annotations hold that nobody can train on. */
@@ -48,11 +47,11 @@ static void keep_first(Coco *coco, int limit) {
 }
 
 void detection_set_coco(DetectionSet *set, const char *name, const char *json, const char *folder, int limit) {
-    char error[FILE_ERROR];
+    Error error;
     *set = (DetectionSet){.folder = folder};
-    if (!coco_read(&set->coco, json, error)) die("%s: %s", json, error);
+    if (!coco_read(&set->coco, json, &error)) die("%s: %s", json, error.text);
     keep_first(&set->coco, limit);
-    if (!coco_check_files(&set->coco, folder, error)) die("%s: %s: %s has them", folder, error, json);
+    if (!coco_check_files(&set->coco, folder, &error)) die("%s: %s: %s has them", folder, error.text, json);
     mention_oddities(&set->coco, json);
     set_finish(set, name);
 }
@@ -77,13 +76,12 @@ void detection_set_name_image(const DetectionSet *set, size_t index, char *text,
 
 /* == Pictures ===================================================================================================== */
 
-static bool out_of_memory(char error[FILE_ERROR]) {
-    snprintf(error, FILE_ERROR, "out of memory for its pixels");
-    return false;
+static bool out_of_memory(Error *error) {
+    return refuse(error, "out of memory for its pixels");
 }
 
 /* Room for a picture whose rows lie without gaps. */
-static bool picture_start(ImagePart *picture, SampleBuffer *buffer, int height, int width, char error[FILE_ERROR]) {
+static bool picture_start(ImagePart *picture, SampleBuffer *buffer, int height, int width, Error *error) {
     size_t stride = (size_t)width * 3;
     if (!sample_buffer_grow(buffer, stride * (size_t)height)) return out_of_memory(error);
     *picture = (ImagePart){.pixels = buffer->bytes, .stride = stride, .height = height, .width = width};
@@ -109,7 +107,7 @@ static void copy_rows(uint8_t *to, const ImagePart *from) {
     for (int y = 0; y < from->height; y++) memcpy(to + (size_t)y * row, from->pixels + (size_t)y * from->stride, row);
 }
 
-static bool decode_jpeg(TransformScratch *scratch, size_t size, ImagePart *picture, char error[FILE_ERROR]) {
+static bool decode_jpeg(TransformScratch *scratch, size_t size, ImagePart *picture, Error *error) {
     int height, width;
     if (!scratch->jpeg && !(scratch->jpeg = jpeg_open())) return out_of_memory(error);
     return jpeg_begin(scratch->jpeg, scratch->bytes.bytes, size, JPEG_MAX_PIXELS, &height, &width, error) &&
@@ -117,7 +115,7 @@ static bool decode_jpeg(TransformScratch *scratch, size_t size, ImagePart *pictu
 }
 
 /* The file's bytes in scratch->bytes become pixels in scratch->pixels. */
-static bool decode(TransformScratch *scratch, size_t size, bool mirror, ImagePart *picture, char error[FILE_ERROR]) {
+static bool decode(TransformScratch *scratch, size_t size, bool mirror, ImagePart *picture, Error *error) {
     Image image = {.pixels = NULL};
     ImagePart decoded;
     if (jpeg_is(scratch->bytes.bytes, size)) {
@@ -134,14 +132,14 @@ static bool decode(TransformScratch *scratch, size_t size, bool mirror, ImagePar
 }
 
 bool detection_picture_read(const char *path, bool mirror, TransformScratch *scratch, ImagePart *picture,
-                            char error[FILE_ERROR]) {
+                            Error *error) {
     size_t size;
     return file_read_again(path, IMAGE_MAX_BYTES, &scratch->bytes.bytes, &scratch->bytes.room, &size, error) &&
            decode(scratch, size, mirror, picture, error);
 }
 
 bool detection_set_read(const DetectionSet *set, int index, bool mirror, TransformScratch *scratch, ImagePart *picture,
-                        char error[FILE_ERROR]) {
+                        Error *error) {
     const CocoImage *image = &set->coco.images[index];
     char path[MOST_PATH];
     if (!set->folder) {
@@ -154,9 +152,8 @@ bool detection_set_read(const DetectionSet *set, int index, bool mirror, Transfo
     path_join(path, sizeof path, set->folder, image->file_name);
     if (!detection_picture_read(path, mirror, scratch, picture, error)) return false;
     if (picture->width == image->width && picture->height == image->height) return true;
-    snprintf(error, FILE_ERROR, "%d x %d pixels, but the annotations say %d x %d", picture->width, picture->height,
-             image->width, image->height);
-    return false;
+    return refuse(error, "%d x %d pixels, but the annotations say %d x %d", picture->width, picture->height,
+                  image->width, image->height);
 }
 
 /* All of `in` to width x height, of which the step keeps a part. */

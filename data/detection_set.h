@@ -3,6 +3,7 @@
 #ifndef VIT_DATA_DETECTION_SET_H
 #define VIT_DATA_DETECTION_SET_H
 
+#include "core/error.h"
 #include "data/coco.h"
 #include "data/detection_augment.h"
 #include "data/transform.h"
@@ -34,11 +35,10 @@ void detection_set_name_image(const DetectionSet *set, size_t index, char *text,
 /* The picture as it is, until the scratch is used again; mirrored if so asked.  False: `error` says what is wrong with
  * it; another size than the table says is wrong too. */
 bool detection_set_read(const DetectionSet *set, int index, bool mirror, TransformScratch *scratch, ImagePart *picture,
-                        char error[FILE_ERROR]);
+                        Error *error);
 
 /* A picture in a file of its own, whatever its size; otherwise the same. */
-bool detection_picture_read(const char *path, bool mirror, TransformScratch *scratch, ImagePart *picture,
-                            char error[FILE_ERROR]);
+bool detection_picture_read(const char *path, bool mirror, TransformScratch *scratch, ImagePart *picture, Error *error);
 
 /* The steps of the draw on a picture that was read mirrored where the draw says so: out [draw->height,draw->width,3],
  * rows `stride` bytes apart.  Pixels are Pillow's.  False: out of memory. */

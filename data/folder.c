@@ -9,9 +9,10 @@
 #include <sys/stat.h>
 
 #include "core/die.h"
+#include "core/files.h"
 #include "data/image.h"
 
-enum { PATH_ROOM = 4096, IMAGE_PATH_ROOM = PATH_ROOM + 2 * 256 };
+enum { IMAGE_PATH_ROOM = DATASET_PATH + 2 * 256 };
 
 /* == Names in a folder ============================================================================================ */
 
@@ -66,7 +67,7 @@ static bool is_folder(const char *path) {
 
 /* File systems that do not tell, and links, are asked again. */
 static bool entry_is_folder(const struct dirent *entry, const char *folder) {
-    char path[PATH_ROOM];
+    char path[DATASET_PATH];
     if (entry->d_type != DT_UNKNOWN && entry->d_type != DT_LNK) return entry->d_type == DT_DIR;
     path_join(path, sizeof path, folder, entry->d_name);
     return is_folder(path);
@@ -104,7 +105,7 @@ static void names_list(Names *names, const char *folder, bool folders, size_t *o
 /* == A split ====================================================================================================== */
 
 typedef struct {
-    char root[PATH_ROOM]; /* the split's folder */
+    char root[DATASET_PATH]; /* the split's folder */
     Names classes, images;
     const char **class_names; /* [classes] */
     uint32_t *labels;         /* [count] */
@@ -120,8 +121,9 @@ static void list_classes(Names *classes, const char *root) {
     if (classes->count > 1000000) die("%s: %zu class folders, expected at most 1000000", root, classes->count);
 }
 
-bool folder_is(const char *path) {
-    char root[PATH_ROOM];
+static bool folder_find(char found[DATASET_PATH], const char *path) {
+    char root[DATASET_PATH];
+    snprintf(found, DATASET_PATH, "%s", path);
     for (int train = 0; train < 2; train++) {
         path_join(root, sizeof root, path, split_name(train));
         if (is_folder(root)) return true;
@@ -131,7 +133,7 @@ bool folder_is(const char *path) {
 
 /* A class that only one split has would shift the labels of all behind it. */
 static void check_same_classes(const char *path, const Names *classes, bool train) {
-    char other[PATH_ROOM];
+    char other[DATASET_PATH];
     Names others = {0};
     path_join(other, sizeof other, path, split_name(!train));
     if (!is_folder(other)) return;
@@ -156,11 +158,12 @@ static void describe(Dataset *dataset, const char *path) {
     *dataset = (Dataset){0};
     snprintf(dataset->name, sizeof dataset->name, "%.*s", (int)(end - begin), path + begin);
     if (!*dataset->name || *dataset->name == '.') snprintf(dataset->name, sizeof dataset->name, "images");
-    dataset_imagenet_statistics(dataset);
+    memcpy(dataset->mean, imagenet_mean, sizeof imagenet_mean);
+    memcpy(dataset->std, imagenet_std, sizeof imagenet_std);
 }
 
-void folder_describe(Dataset *dataset, const char *path) {
-    char root[PATH_ROOM];
+static void folder_describe(Dataset *dataset, const char *path) {
+    char root[DATASET_PATH];
     Names classes = {0};
     describe(dataset, path);
     path_join(root, sizeof root, path, split_name(true));
@@ -175,8 +178,7 @@ static void path_of(const Folder *folder, size_t index, char path[IMAGE_PATH_ROO
              name_of(&folder->images, index));
 }
 
-static bool folder_read(const Dataset *dataset, size_t index, SampleBuffer *buffer, Sample *sample,
-                        char error[FILE_ERROR]) {
+static bool folder_read(const Dataset *dataset, size_t index, SampleBuffer *buffer, Sample *sample, Error *error) {
     const Folder *folder = dataset->state;
     char path[IMAGE_PATH_ROOM];
     path_of(folder, index, path);
@@ -202,13 +204,13 @@ static void folder_close(Dataset *dataset) {
 }
 
 /* Images of one class behind those of the classes before. */
-static void list_class(Folder *folder, size_t label, size_t *others, char other[PATH_ROOM]) {
-    char path[PATH_ROOM], name[256];
+static void list_class(Folder *folder, size_t label, size_t *others, char other[DATASET_PATH]) {
+    char path[DATASET_PATH], name[256];
     size_t before = *others;
     Names names = {0};
     path_join(path, sizeof path, folder->root, folder->class_names[label]);
     names_list(&names, path, false, others, name);
-    if (!before && *others) snprintf(other, PATH_ROOM, "%.3800s/%s", path, name);
+    if (!before && *others) snprintf(other, DATASET_PATH, "%.3800s/%s", path, name);
     if (!names.count) die("%s: no images in this class (*.JPEG, *.jpg, *.png or *.bmp)", path);
     folder->labels = regrow(folder->labels, (folder->images.count + names.count) * sizeof *folder->labels);
     for (size_t i = 0; i < names.count; i++) {
@@ -232,7 +234,7 @@ static size_t keep(Folder *folder, size_t limit) {
 
 void folder_open(Dataset *dataset, const char *path, bool train, size_t limit) {
     size_t others = 0;
-    char other[PATH_ROOM] = "";
+    char other[DATASET_PATH] = "";
     Folder *folder = xcalloc(1, sizeof *folder, "an image folder");
     path_join(folder->root, sizeof folder->root, path, split_name(train));
     if (!is_folder(folder->root))
@@ -254,3 +256,5 @@ void folder_open(Dataset *dataset, const char *path, bool train, size_t limit) {
     dataset->close = folder_close;
     dataset->state = folder;
 }
+
+const DatasetKind folder_kind = {.find = folder_find, .open = folder_open, .describe = folder_describe};

@@ -5,13 +5,10 @@
 
 #include "data/dataset.h"
 
-/* Is there a train or a val folder in it? */
-bool folder_is(const char *path);
+/* Found where there is a train or a val folder; to describe it lists the classes. */
+extern const DatasetKind folder_kind;
 
-/* See dataset_describe: lists the classes. */
-void folder_describe(Dataset *dataset, const char *path);
-
-/* See dataset_open.  The classes of the two splits have to be the same where both are there. */
+/* See dataset_open in data/datasets.h.  The classes of the two splits have to be the same where both are there. */
 void folder_open(Dataset *dataset, const char *path, bool train, size_t limit);
 
 #endif

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "core/die.h"
+#include "core/files.h"
 #include "data/jpeg.h"
 #include "data/resample.h"
 
@@ -39,13 +40,12 @@ static void *bounded_malloc(size_t size) {
 
 /* == In =========================================================================================================== */
 
-static bool refuse_size(char *error, int height, int width, size_t most_pixels) {
-    snprintf(error, FILE_ERROR, "%d x %d pixels, expected at most %d a side and %zu in all", height, width,
-             IMAGE_MAX_SIDE, most_pixels);
-    return false;
+static bool refuse_size(Error *error, int height, int width, size_t most_pixels) {
+    return refuse(error, "%d x %d pixels, expected at most %d a side and %zu in all", height, width, IMAGE_MAX_SIDE,
+                  most_pixels);
 }
 
-static bool decode_jpeg(Image *image, const uint8_t *bytes, size_t size, size_t most_pixels, char *error) {
+static bool decode_jpeg(Image *image, const uint8_t *bytes, size_t size, size_t most_pixels, Error *error) {
     int height, width;
     ImagePart part;
     JpegReader *reader = jpeg_open();
@@ -53,7 +53,7 @@ static bool decode_jpeg(Image *image, const uint8_t *bytes, size_t size, size_t 
     bool ok = reader && jpeg_begin(reader, bytes, size, most_pixels, &height, &width, error) &&
               jpeg_region(reader, 8, (int[]){0, height}, (int[]){0, width}, &part, error);
     if (ok) pixels = malloc((size_t)height * (size_t)width * 3);
-    if (!reader || (ok && !pixels)) snprintf(error, FILE_ERROR, "out of memory for a picture");
+    if (!reader || (ok && !pixels)) refuse(error, "out of memory for a picture");
     if (pixels) memcpy(pixels, part.pixels, (size_t)height * (size_t)width * 3);
     if (pixels) *image = (Image){height, width, pixels};
     jpeg_close(reader);
@@ -66,12 +66,9 @@ static uint32_t big_endian(const uint8_t *bytes) {
     return (uint32_t)bytes[0] << 24 | (uint32_t)bytes[1] << 16 | (uint32_t)bytes[2] << 8 | bytes[3];
 }
 
-bool image_decode(Image *image, const uint8_t *bytes, size_t size, size_t most_pixels, char error[FILE_ERROR]) {
+bool image_decode(Image *image, const uint8_t *bytes, size_t size, size_t most_pixels, Error *error) {
     int height, width, channels;
-    if (!size || size > IMAGE_MAX_BYTES) {
-        snprintf(error, FILE_ERROR, "%zu bytes, expected 1 to %d", size, IMAGE_MAX_BYTES);
-        return false;
-    }
+    if (!size || size > IMAGE_MAX_BYTES) return refuse(error, "%zu bytes, expected 1 to %d", size, IMAGE_MAX_BYTES);
     if (jpeg_is(bytes, size)) return decode_jpeg(image, bytes, size, most_pixels, error);
     /* The file twice while chunks are gathered; 4 channels of 16 bits a pixel, twice while they unfold; margins. */
     ceiling = 2 * size + 16 * most_pixels + (1 << 24);
@@ -79,28 +76,22 @@ bool image_decode(Image *image, const uint8_t *bytes, size_t size, size_t most_p
     if (!stbi_info_from_memory(bytes, (int)size, &width, &height, &channels)) {
         uint32_t most = IMAGE_MAX_SIDE;
         if (png && size >= 24 && (big_endian(bytes + 16) > most || big_endian(bytes + 20) > most))
-            snprintf(error, FILE_ERROR, "%u x %u pixels, expected at most %u a side", big_endian(bytes + 20),
-                     big_endian(bytes + 16), most);
-        else if (png)
-            snprintf(error, FILE_ERROR, "a damaged PNG");
-        else
-            snprintf(error, FILE_ERROR, "not a JPEG, PNG or BMP picture (%s)", stbi_failure_reason());
-        return false;
+            return refuse(error, "%u x %u pixels, expected at most %u a side", big_endian(bytes + 20),
+                          big_endian(bytes + 16), most);
+        if (png) return refuse(error, "a damaged PNG");
+        return refuse(error, "not a JPEG, PNG or BMP picture (%s)", stbi_failure_reason());
     }
     if (height < 1 || width < 1 || height > IMAGE_MAX_SIDE || width > IMAGE_MAX_SIDE ||
         (size_t)height * (size_t)width > most_pixels) {
         return refuse_size(error, height, width, most_pixels);
     }
     uint8_t *pixels = stbi_load_from_memory(bytes, (int)size, &width, &height, &channels, 3);
-    if (!pixels) {
-        snprintf(error, FILE_ERROR, "a damaged picture (%s)", stbi_failure_reason());
-        return false;
-    }
+    if (!pixels) return refuse(error, "a damaged picture (%s)", stbi_failure_reason());
     *image = (Image){height, width, pixels};
     return true;
 }
 
-bool image_read(Image *image, const char *path, char error[FILE_ERROR]) {
+bool image_read(Image *image, const char *path, Error *error) {
     uint8_t *bytes;
     size_t size;
     if (!file_read(path, IMAGE_MAX_BYTES, &bytes, &size, error)) return false;
@@ -127,17 +118,14 @@ void image_resize(uint8_t *out, int out_height, int out_width, const uint8_t *in
 
 /* == Out ========================================================================================================== */
 
-bool image_write_png(const char *path, const uint8_t *pixels, int height, int width, char error[FILE_ERROR]) {
+bool image_write_png(const char *path, const uint8_t *pixels, int height, int width, Error *error) {
     int size;
     if (height < 1 || width < 1 || height > IMAGE_MAX_SIDE || width > IMAGE_MAX_SIDE ||
         (size_t)height * (size_t)width > IMAGE_MAX_PIXELS) {
         return refuse_size(error, height, width, IMAGE_MAX_PIXELS);
     }
     uint8_t *png = stbi_write_png_to_mem(pixels, width * 3, width, height, 3, &size);
-    if (!png) {
-        snprintf(error, FILE_ERROR, "out of memory for a PNG of %d x %d", height, width);
-        return false;
-    }
+    if (!png) return refuse(error, "out of memory for a PNG of %d x %d", height, width);
     bool ok = file_write(path, png, (size_t)size, error);
     STBIW_FREE(png);
     return ok;

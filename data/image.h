@@ -3,7 +3,11 @@
 #ifndef VIT_DATA_IMAGE_H
 #define VIT_DATA_IMAGE_H
 
-#include "core/files.h"
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "core/error.h"
 
 typedef struct {
     int height, width;
@@ -23,9 +27,9 @@ enum { IMAGE_MAX_SIDE = 32768, IMAGE_MAX_PIXELS = 1 << 26, IMAGE_MAX_BYTES = 1 <
 /* Decodes a whole file in memory to RGB; grey is repeated, 16 bits become 8, alpha is dropped, as Pillow's
  * convert("RGB") does.  Refuses more than `most_pixels` before it decodes, and takes memory
  * in proportion to them only.  False: `error` says why, nothing to free. */
-bool image_decode(Image *image, const uint8_t *bytes, size_t size, size_t most_pixels, char error[FILE_ERROR]);
+bool image_decode(Image *image, const uint8_t *bytes, size_t size, size_t most_pixels, Error *error);
 
-bool image_read(Image *image, const char *path, char error[FILE_ERROR]);
+bool image_read(Image *image, const char *path, Error *error);
 
 void image_free(Image *image);
 
@@ -34,6 +38,6 @@ void image_free(Image *image);
 void image_resize(uint8_t *out, int out_height, int out_width, const uint8_t *in, int height, int width);
 
 /* pixels [height,width,3] to a PNG file, replaced as a whole. */
-bool image_write_png(const char *path, const uint8_t *pixels, int height, int width, char error[FILE_ERROR]);
+bool image_write_png(const char *path, const uint8_t *pixels, int height, int width, Error *error);
 
 #endif

@@ -18,7 +18,7 @@ struct JpegReader {
     struct jpeg_error_mgr errors;
     struct jpeg_progress_mgr progress;
     jmp_buf back; /* where an error leads */
-    char *error;  /* [FILE_ERROR] of the call in progress */
+    Error *error; /* of the call in progress */
 
     const uint8_t *bytes;
     size_t size;
@@ -35,21 +35,21 @@ struct JpegReader {
 /* == Errors ======================================================================================================= */
 
 /* libjpeg calls this and does not expect it to return. */
-static void refuse(j_common_ptr jpeg) {
+static void on_error(j_common_ptr jpeg) {
     JpegReader *reader = jpeg->client_data;
     char words[JMSG_LENGTH_MAX];
     switch (jpeg->err->msg_code) {
     case JERR_BAD_PRECISION:
-        snprintf(reader->error, FILE_ERROR, "a JPEG of %d bits a channel, expected 8", jpeg->err->msg_parm.i[0]);
+        refuse(reader->error, "a JPEG of %d bits a channel, expected 8", jpeg->err->msg_parm.i[0]);
         break;
     case JWRN_JPEG_EOF:
     case JERR_INPUT_EOF:
     case JERR_INPUT_EMPTY:
-        snprintf(reader->error, FILE_ERROR, "a JPEG cut short");
+        refuse(reader->error, "a JPEG cut short");
         break;
     default:
         jpeg->err->format_message(jpeg, words);
-        snprintf(reader->error, FILE_ERROR, "a damaged JPEG (%s)", words);
+        refuse(reader->error, "a damaged JPEG (%s)", words);
     }
     longjmp(reader->back, 1);
 }
@@ -57,7 +57,7 @@ static void refuse(j_common_ptr jpeg) {
 /* libjpeg goes on with grey where a file ends; nobody should train on that.  Other warnings are for what every reader
  * takes: stray bytes before a marker, odd tables. */
 static void on_message(j_common_ptr jpeg, int level) {
-    if (level < 0 && jpeg->err->msg_code == JWRN_JPEG_EOF) refuse(jpeg);
+    if (level < 0 && jpeg->err->msg_code == JWRN_JPEG_EOF) on_error(jpeg);
 }
 
 static void say_nothing(j_common_ptr jpeg) { (void)jpeg; }
@@ -65,12 +65,12 @@ static void say_nothing(j_common_ptr jpeg) { (void)jpeg; }
 static void count_scans(j_common_ptr jpeg) {
     JpegReader *reader = jpeg->client_data;
     if (!jpeg->is_decompressor || ((j_decompress_ptr)jpeg)->input_scan_number <= MAX_SCANS) return;
-    snprintf(reader->error, FILE_ERROR, "a JPEG of more than %d scans", MAX_SCANS);
+    refuse(reader->error, "a JPEG of more than %d scans", MAX_SCANS);
     longjmp(reader->back, 1);
 }
 
 /* Runs one step with errors leading back here; after one, the reader is ready for the next picture. */
-static bool attempt(JpegReader *reader, void (*step)(JpegReader *reader), char *error) {
+static bool attempt(JpegReader *reader, void (*step)(JpegReader *reader), Error *error) {
     reader->error = error;
     if (setjmp(reader->back)) {
         jpeg_abort_decompress(&reader->jpeg);
@@ -89,19 +89,19 @@ static void create(JpegReader *reader) {
 
 static void errors_set(struct jpeg_error_mgr *errors) {
     jpeg_std_error(errors);
-    errors->error_exit = refuse;
+    errors->error_exit = on_error;
     errors->emit_message = on_message;
     errors->output_message = say_nothing;
 }
 
 JpegReader *jpeg_open(void) {
-    char error[FILE_ERROR];
+    Error error;
     JpegReader *reader = calloc(1, sizeof *reader);
     if (!reader) return NULL;
     errors_set(&reader->errors);
     reader->jpeg.err = &reader->errors;
     reader->jpeg.client_data = reader;
-    if (attempt(reader, create, error)) return reader;
+    if (attempt(reader, create, &error)) return reader;
     free(reader);
     return NULL;
 }
@@ -135,23 +135,21 @@ static void read_header(JpegReader *reader) {
         jpeg->out_color_space = JCS_CMYK;
         break;
     default:
-        snprintf(reader->error, FILE_ERROR, "a JPEG of %d channels, expected 1, 3 or 4", jpeg->num_components);
+        refuse(reader->error, "a JPEG of %d channels, expected 1, 3 or 4", jpeg->num_components);
         longjmp(reader->back, 1);
     }
 }
 
 bool jpeg_begin(JpegReader *reader, const uint8_t *bytes, size_t size, size_t most_pixels, int *height, int *width,
-                char error[FILE_ERROR]) {
+                Error *error) {
     jpeg_abort_decompress(&reader->jpeg);
     reader->bytes = bytes;
     reader->size = size;
     if (!attempt(reader, read_header, error)) return false;
     *height = (int)reader->jpeg.image_height;
     *width = (int)reader->jpeg.image_width;
-    if ((size_t)*height * (size_t)*width > most_pixels) {
-        snprintf(error, FILE_ERROR, "%d x %d pixels, expected at most %zu in all", *height, *width, most_pixels);
-        return false;
-    }
+    if ((size_t)*height * (size_t)*width > most_pixels)
+        return refuse(error, "%d x %d pixels, expected at most %zu in all", *height, *width, most_pixels);
     return true;
 }
 
@@ -174,7 +172,7 @@ static uint8_t *grow(JpegReader *reader, uint8_t **memory, size_t *room, size_t 
         *room = 0;
         *memory = malloc(size);
         if (!*memory) {
-            snprintf(reader->error, FILE_ERROR, "out of memory for %zu bytes of a JPEG", size);
+            refuse(reader->error, "out of memory for %zu bytes of a JPEG", size);
             longjmp(reader->back, 1);
         }
         *room = size;
@@ -237,7 +235,7 @@ static void read_region(JpegReader *reader) {
 }
 
 bool jpeg_region(JpegReader *reader, int eighths, const int rows[2], const int columns[2], ImagePart *part,
-                 char error[FILE_ERROR]) {
+                 Error *error) {
     assert(rows[0] >= 0 && rows[0] < rows[1] && rows[1] <= jpeg_scaled((int)reader->jpeg.image_height, eighths));
     assert(columns[0] >= 0 && columns[0] < columns[1] &&
            columns[1] <= jpeg_scaled((int)reader->jpeg.image_width, eighths));
@@ -278,12 +276,9 @@ static void encode_rows(Encoder *encoder, const uint8_t *pixels, int height, int
 }
 
 bool jpeg_encode(const uint8_t *pixels, int height, int width, int quality, uint8_t **bytes, size_t *size,
-                 char error[FILE_ERROR]) {
+                 Error *error) {
     Encoder *encoder = calloc(1, sizeof *encoder);
-    if (!encoder) {
-        snprintf(error, FILE_ERROR, "out of memory");
-        return false;
-    }
+    if (!encoder) return refuse(error, "out of memory");
     errors_set(&encoder->errors.errors);
     encoder->jpeg.err = &encoder->errors.errors;
     encoder->jpeg.client_data = &encoder->errors;

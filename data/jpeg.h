@@ -4,6 +4,7 @@
 #ifndef VIT_DATA_JPEG_H
 #define VIT_DATA_JPEG_H
 
+#include "core/error.h"
 #include "data/image.h"
 
 /* Pillow's own limit: twice the 2^30 / 4 / 3 pixels that it warns of.  What could be read when a data set was made can
@@ -22,7 +23,7 @@ bool jpeg_is(const uint8_t *bytes, size_t size);
 
 /* Reads the header of the picture, which stays where it is until jpeg_region.  False: `error` says why. */
 bool jpeg_begin(JpegReader *reader, const uint8_t *bytes, size_t size, size_t most_pixels, int *height, int *width,
-                char error[FILE_ERROR]);
+                Error *error);
 
 /* The fewest eighths of its size at which a picture can be decoded so that height x width of its pixels still are
  * out_height x out_width: 1, 2, 4 or 8, those for which libjpeg-turbo has vector code. */
@@ -35,10 +36,10 @@ int jpeg_scaled(int n, int eighths);
  * until the next call.  With 8 eighths the pixels are those of a whole decode.  A file that ends before the last row
  * wanted is refused; damage that libjpeg bridges with a warning is not, as in Pillow. */
 bool jpeg_region(JpegReader *reader, int eighths, const int rows[2], const int columns[2], ImagePart *part,
-                 char error[FILE_ERROR]);
+                 Error *error);
 
 /* Encodes pixels [height,width,3] at that quality (1 to 100), 4:2:0, into *bytes, to be freed by the caller. */
 bool jpeg_encode(const uint8_t *pixels, int height, int width, int quality, uint8_t **bytes, size_t *size,
-                 char error[FILE_ERROR]);
+                 Error *error);
 
 #endif

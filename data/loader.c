@@ -59,7 +59,7 @@ typedef struct {
     int *label;
 } Job;
 
-static bool load_sample(void *argument, size_t index, char *error) {
+static bool load_sample(void *argument, size_t index, Error *error) {
     const Job *job = argument;
     const Dataset *dataset = job->loader->dataset;
     const Transform *transform = &job->loader->config.transform;
@@ -216,13 +216,6 @@ void loader_fill(Loader *loader, size_t first, int n, uint8_t *pixels, int *labe
     }
     parts->stats.images += (uint64_t)n;
     parts_check(parts);
-}
-
-int loader_batch(Loader *loader, size_t batch, uint8_t *pixels, int *labels) {
-    int n = batch_images(loader, batch);
-    assert(batch < loader->batches);
-    loader_fill(loader, batch * (size_t)loader->config.batch_size, n, pixels, labels);
-    return n;
 }
 
 LoaderStats loader_stats(const Loader *loader) { return parts_stats(&loader->parts); }

@@ -77,9 +77,6 @@ uint32_t loader_draw(const Loader *loader, size_t position);
  * bytes for any number of threads (OpenMP).  One call at a time, and not while the pool loads for this loader. */
 void loader_fill(Loader *loader, size_t first, int n, uint8_t *pixels, int *labels);
 
-/* The whole global batch, of which it returns the size; what lies behind it in pixels is left as it was. */
-int loader_batch(Loader *loader, size_t batch, uint8_t *pixels, int *labels);
-
 LoaderStats loader_stats(const Loader *loader);
 
 /* targets [n,classes]: timm's smoothed one-hot (timm/data/mixup.py): off = s / C, on = 1 - s + s / C. */

@@ -4,21 +4,15 @@
 #ifndef VIT_DATA_MNIST_H
 #define VIT_DATA_MNIST_H
 
+#include "core/error.h"
 #include "data/dataset.h"
 
 enum { MNIST_SIDE = 28, MNIST_CLASSES = 10, MNIST_IMAGES_HEADER = 16, MNIST_LABELS_HEADER = 8 };
 
 /* How many images or labels the bytes of a file hold; 0: `error` says what is wrong.  Labels are all in range then. */
-size_t mnist_images(const uint8_t *bytes, size_t size, char error[FILE_ERROR]);
-size_t mnist_labels(const uint8_t *bytes, size_t size, char error[FILE_ERROR]);
+size_t mnist_images(const uint8_t *bytes, size_t size, Error *error);
+size_t mnist_labels(const uint8_t *bytes, size_t size, Error *error);
 
-/* Are the files in this folder? */
-bool mnist_is(const char *path);
-
-/* See dataset_describe. */
-void mnist_describe(Dataset *dataset);
-
-/* See dataset_open. */
-void mnist_open(Dataset *dataset, const char *path, bool train, size_t limit);
+extern const DatasetKind mnist_kind;
 
 #endif

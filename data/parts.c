@@ -75,12 +75,12 @@ void parts_check(const Parts *parts) {
 }
 
 size_t parts_load(Parts *parts, size_t index, void *job,
-                  bool (*load)(void *job, size_t index, char error[FILE_ERROR])) {
-    char error[FILE_ERROR];
+                  bool (*load)(void *job, size_t index, Error *error)) {
+    Error error;
     for (size_t tried = 0; tried < parts->config.count && !failed(parts); tried++) {
         size_t at = (index + tried) % parts->config.count;
-        if (load(job, at, error)) return at;
-        report(parts, at, error);
+        if (load(job, at, &error)) return at;
+        report(parts, at, error.text);
         if (!tried) count_damaged(parts);
     }
     fail(parts, "no image of the data set can be read");
@@ -289,7 +289,8 @@ static int wait_for_part(Parts *parts) {
     return number;
 }
 
-void parts_fill(Parts *parts, int slot, int n) {
+/* fill of images 0 .. n-1 of a slot by OpenMP's threads; ends the run when too many are damaged. */
+static void fill_slot(Parts *parts, int slot, int n) {
     const PartsConfig *c = &parts->config;
 #pragma omp parallel for schedule(dynamic) num_threads(parts->threads)
     for (int i = 0; i < n; i++) c->fill(c->loader, slot, i, &parts->scratch[omp_get_thread_num()]);
@@ -306,7 +307,7 @@ int parts_next(Parts *parts) {
     pthread_mutex_unlock(mutex_of(parts));
     if (slot >= 0 && !parts->config.pool) {
         double begin = now_seconds();
-        parts_fill(parts, slot, parts->slot[slot].count);
+        fill_slot(parts, slot, parts->slot[slot].count);
         parts->stats.stalled += now_seconds() - begin;
     }
     parts_check(parts);

@@ -10,6 +10,11 @@
 #ifndef VIT_DATA_PARTS_H
 #define VIT_DATA_PARTS_H
 
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "core/error.h"
 #include "data/transform.h"
 
 typedef struct LoaderPool LoaderPool;
@@ -99,13 +104,9 @@ void parts_start(Parts *parts, uint32_t epoch, size_t batch);
  * many images are damaged. */
 int parts_next(Parts *parts);
 
-/* fill of images 0 .. n-1 of a slot by OpenMP's threads; ends the run when too many are damaged.  Not while the pool
- * loads for this loader. */
-void parts_fill(Parts *parts, int slot, int n);
-
 /* load(job, index), or where that image is damaged the next one that can be read.  Returns which one it was. */
 size_t parts_load(Parts *parts, size_t index, void *job,
-                  bool (*load)(void *job, size_t index, char error[FILE_ERROR]));
+                  bool (*load)(void *job, size_t index, Error *error));
 
 /* Ends the run, with the reason, once too many images are damaged. */
 void parts_check(const Parts *parts);

@@ -9,15 +9,6 @@
 
 /* == The operations =============================================================================================== */
 
-const char *const augment_operation_names[AUGMENT_OPERATIONS] = {
-    "AutoContrast",       "Equalize",   "Invert",
-    "Rotate",             "Posterize",  "PosterizeIncreasing",
-    "Solarize",           "SolarizeIncreasing", "SolarizeAdd",
-    "Color",              "ColorIncreasing",    "Contrast",
-    "ContrastIncreasing", "Brightness", "BrightnessIncreasing",
-    "Sharpness",          "SharpnessIncreasing", "ShearX",
-    "ShearY",             "TranslateXRel", "TranslateYRel"};
-
 static const AugmentOperation plain[RANDAUGMENT_CHOICES] = {
     AUGMENT_AUTO_CONTRAST, AUGMENT_EQUALIZE, AUGMENT_INVERT,     AUGMENT_ROTATE,    AUGMENT_POSTERIZE,
     AUGMENT_SOLARIZE,      AUGMENT_SOLARIZE_ADD, AUGMENT_COLOR,  AUGMENT_CONTRAST,  AUGMENT_BRIGHTNESS,
@@ -111,14 +102,12 @@ void randaugment_apply(uint8_t *pixels, uint8_t *scratch, int height, int width,
 
 /* The number behind a part's key: all of it, in [least, most]; whole numbers only where `whole`. */
 static bool number(double *value, const char *part, const char *text, double least, double most, bool whole,
-                   char error[FILE_ERROR]) {
+                   Error *error) {
     char *end;
     double v = strtod(text, &end);
-    if (!*text || text[strspn(text, "0123456789.")] || *end || !(v >= least && v <= most) || (whole && v != floor(v))) {
-        snprintf(error, FILE_ERROR, "'%.40s': expected %s from %g to %g behind '%.*s'", part,
-                 whole ? "a whole number" : "a number", least, most, (int)(text - part), part);
-        return false;
-    }
+    if (!*text || text[strspn(text, "0123456789.")] || *end || !(v >= least && v <= most) || (whole && v != floor(v)))
+        return refuse(error, "'%.40s': expected %s from %g to %g behind '%.*s'", part,
+                      whole ? "a whole number" : "a number", least, most, (int)(text - part), part);
     *value = v;
     return true;
 }
@@ -134,7 +123,7 @@ typedef struct {
     bool tweights;
 } Parts;
 
-static bool part_parse(Parts *parts, const char *part, char error[FILE_ERROR]) {
+static bool part_parse(Parts *parts, const char *part, Error *error) {
     const struct {
         const char *key;
         double *value, least, most;
@@ -146,39 +135,28 @@ static bool part_parse(Parts *parts, const char *part, char error[FILE_ERROR]) {
     size_t length = strcspn(part, "0123456789.+-");
     if (!strcmp(part, "mstdinf")) return parts->mstd = INFINITY, true;
     if (!strcmp(part, "tweights")) return parts->tweights = true;
-    if (part[0] == 't') {
-        snprintf(error, FILE_ERROR, "'%.40s': the only other set of operations is 'tweights'", part);
-        return false;
-    }
+    if (part[0] == 't') return refuse(error, "'%.40s': the only other set of operations is 'tweights'", part);
     for (size_t k = 0; k < sizeof keys / sizeof *keys; k++)
         if (length == strlen(keys[k].key) && !strncmp(part, keys[k].key, length))
             return number(keys[k].value, part, part + length, keys[k].least, keys[k].most, keys[k].whole, error);
-    snprintf(error, FILE_ERROR, "'%.40s': expected m9, n2, p0.5, mstd0.5, mmax10, inc1, tweights or w0", part);
-    return false;
+    return refuse(error, "'%.40s': expected m9, n2, p0.5, mstd0.5, mmax10, inc1, tweights or w0", part);
 }
 
-bool randaugment_parse(RandAugment *ra, const char *text, char error[FILE_ERROR]) {
+bool randaugment_parse(RandAugment *ra, const char *text, Error *error) {
     Parts parts = {.m = 10, .n = 2, .p = 0.5, .mmax = 10, .w = NAN};
     char copy[256], *rest = copy;
     *ra = (RandAugment){.layers = 0};
     if (!*text) return true;
-    if (strlen(text) >= sizeof copy) {
-        snprintf(error, FILE_ERROR, "'%.40s...' is longer than %zu letters", text, sizeof copy - 1);
-        return false;
-    }
+    if (strlen(text) >= sizeof copy)
+        return refuse(error, "'%.40s...' is longer than %zu letters", text, sizeof copy - 1);
     strcpy(copy, text);
     const char *part = strsep(&rest, "-");
-    if (strcmp(part, "rand")) {
-        snprintf(error, FILE_ERROR, "'%.40s': only RandAugment is known, as in rand-m9-mstd0.5-inc1", part);
-        return false;
-    }
+    if (strcmp(part, "rand"))
+        return refuse(error, "'%.40s': only RandAugment is known, as in rand-m9-mstd0.5-inc1", part);
     while ((part = strsep(&rest, "-")) != NULL)
         if (!part_parse(&parts, part, error)) return false;
     bool then = parts.w == 0;
-    if (then && parts.tweights) {
-        snprintf(error, FILE_ERROR, "tweights and w0 are two sets of weights: choose one");
-        return false;
-    }
+    if (then && parts.tweights) return refuse(error, "tweights and w0 are two sets of weights: choose one");
     *ra = (RandAugment){.layers = (int)parts.n,
                         .magnitude = parts.m,
                         .most = parts.mmax,
@@ -189,7 +167,7 @@ bool randaugment_parse(RandAugment *ra, const char *text, char error[FILE_ERROR]
     int possible = 0;
     for (int i = 0; i < RANDAUGMENT_CHOICES; i++) possible += ra->weights[i] > 0;
     if (ra->weighted && ra->layers > possible) {
-        snprintf(error, FILE_ERROR, "n%d: weights draw without replacement, from %d operations", ra->layers, possible);
+        refuse(error, "n%d: weights draw without replacement, from %d operations", ra->layers, possible);
         ra->layers = 0;
         return false;
     }

@@ -3,7 +3,10 @@
 #ifndef VIT_DATA_RANDAUGMENT_H
 #define VIT_DATA_RANDAUGMENT_H
 
-#include "core/files.h"
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "core/error.h"
 #include "data/pillow.h"
 
 /* Where an operation's strength m in [0,10] goes, t = m/10, sign +-: degrees, bits, threshold, factor, shear, share of
@@ -34,9 +37,6 @@ typedef enum {
 } AugmentOperation;
 
 enum { RANDAUGMENT_CHOICES = 15, RANDAUGMENT_LAYERS = 16 };
-
-/* timm's names, in the order above. */
-extern const char *const augment_operation_names[AUGMENT_OPERATIONS];
 
 typedef enum { RANDAUGMENT_RANDOM, RANDAUGMENT_BILINEAR, RANDAUGMENT_BICUBIC } RandAugmentResample;
 
@@ -70,7 +70,7 @@ typedef struct {
  *   p0.5      probability (0.5)          inc1      the increasing operations (0)
  *   tweights  timm's weighted choice     w0        the one of timm 0.3 to 0.6
  * "" is no RandAugment.  False: `error` names the part. */
-bool randaugment_parse(RandAugment *ra, const char *text, char error[FILE_ERROR]);
+bool randaugment_parse(RandAugment *ra, const char *text, Error *error);
 
 RandAugmentDraw randaugment_draw(const RandAugment *ra, uint64_t seed, uint32_t epoch, uint32_t draw);
 

@@ -12,9 +12,11 @@
 
 #include <xxhash.h>
 
+#include "core/class_names.h"
 #include "core/die.h"
+#include "core/files.h"
 
-enum { PATH_ROOM = 4096, ALIGN = 8 };
+enum { ALIGN = 8 };
 
 _Static_assert(sizeof(RecordHeader) == 144 && sizeof(RecordEntry) == 40, "these are a file format");
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "packed files are read as they lie in memory");
@@ -23,32 +25,23 @@ static const char *split_name(bool train) { return train ? "train" : "val"; }
 
 /* == Reading ====================================================================================================== */
 
-static bool refuse(char *error, const char *what) {
-    snprintf(error, FILE_ERROR, "%s", what);
-    return false;
-}
-
-static bool header_parse(RecordHeader *header, const uint8_t *bytes, size_t size, char *error) {
+static bool header_parse(RecordHeader *header, const uint8_t *bytes, size_t size, Error *error) {
     if (size < sizeof *header || memcmp(bytes, RECORD_MAGIC, sizeof header->magic))
         return refuse(error, "not a packed data set");
     memcpy(header, bytes, sizeof *header);
-    if (header->version != RECORD_VERSION) {
-        snprintf(error, FILE_ERROR, "packed in version %u of the format, expected %d: pack it again", header->version,
-                 RECORD_VERSION);
-        return false;
-    }
+    if (header->version != RECORD_VERSION)
+        return refuse(error, "packed in version %u of the format, expected %d: pack it again", header->version,
+                      RECORD_VERSION);
     if (header->header_checksum != XXH3_64bits(bytes, offsetof(RecordHeader, header_checksum)))
         return refuse(error, "the header is damaged (its checksum differs): pack it again");
     return true;
 }
 
 /* Sizes in a file with the right checksum are wrong only by intent; they are checked all the same. */
-static bool header_sound(const RecordHeader *h, size_t size, char *error) {
-    if (size < h->size) {
-        snprintf(error, FILE_ERROR, "%zu bytes, but it was packed with %llu: the file is cut short", size,
-                 (unsigned long long)h->size);
-        return false;
-    }
+static bool header_sound(const RecordHeader *h, size_t size, Error *error) {
+    if (size < h->size)
+        return refuse(error, "%zu bytes, but it was packed with %llu: the file is cut short", size,
+                      (unsigned long long)h->size);
     bool sound = size == h->size && h->count > 0 && h->count < UINT32_MAX && h->classes > 0 && h->classes <= 1000000 &&
                  h->split <= 1 && h->height <= 65536 && h->width <= 65536 && !h->height == !h->width &&
                  h->index >= sizeof *h && h->index % ALIGN == 0 && h->index <= size &&
@@ -58,7 +51,7 @@ static bool header_sound(const RecordHeader *h, size_t size, char *error) {
     return sound || refuse(error, "the header contradicts itself: pack it again");
 }
 
-static bool names_sound(const RecordFile *file, char *error) {
+static bool names_sound(const RecordFile *file, Error *error) {
     const RecordHeader *h = &file->header;
     size_t names = 0;
     for (uint64_t at = h->class_names; at < h->image_names; at++) names += file->bytes[at] == 0;
@@ -74,7 +67,7 @@ static bool entry_sound(const RecordHeader *h, const RecordEntry *e) {
            (!h->height || !e->size || (e->height == h->height && e->width == h->width));
 }
 
-bool record_parse(RecordFile *file, const uint8_t *bytes, size_t size, char error[FILE_ERROR]) {
+bool record_parse(RecordFile *file, const uint8_t *bytes, size_t size, Error *error) {
     RecordHeader *h = &file->header;
     file->bytes = bytes;
     if (!header_parse(h, bytes, size, error) || !header_sound(h, size, error)) return false;
@@ -85,13 +78,12 @@ bool record_parse(RecordFile *file, const uint8_t *bytes, size_t size, char erro
     file->image_names = (const char *)bytes + h->image_names;
     for (size_t i = 0; i < h->count; i++) {
         if (entry_sound(h, &file->entries[i])) continue;
-        snprintf(error, FILE_ERROR, "the index contradicts itself at image %zu: pack it again", i);
-        return false;
+        return refuse(error, "the index contradicts itself at image %zu: pack it again", i);
     }
     return true;
 }
 
-bool record_sample(const RecordFile *file, size_t index, Sample *sample, char error[FILE_ERROR]) {
+bool record_sample(const RecordFile *file, size_t index, Sample *sample, Error *error) {
     const RecordEntry *e = &file->entries[index];
     *sample = (Sample){.bytes = file->bytes + e->offset,
                        .size = e->size,
@@ -110,20 +102,31 @@ const char *record_image_name(const RecordFile *file, size_t index) {
 /* == Data set ===================================================================================================== */
 
 typedef struct {
-    char path[PATH_ROOM];
+    char path[DATASET_PATH];
     RecordFile file;
     size_t stride; /* every so manyth in 1/limit, when limited */
     size_t limit;
-    const char **class_names;
+    ClassNames class_names;
 } Record;
 
-bool record_is(const char *path) {
+static bool is_packed(const char *path) {
     char magic[sizeof RECORD_MAGIC - 1];
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0) return false;
     bool is = pread(fd, magic, sizeof magic, 0) == (ssize_t)sizeof magic && !memcmp(magic, RECORD_MAGIC, sizeof magic);
     close(fd);
     return is;
+}
+
+static bool record_find(char found[DATASET_PATH], const char *path) {
+    static const char *const files[] = {"train.pack", "val.pack"};
+    snprintf(found, DATASET_PATH, "%s", path);
+    if (is_packed(path)) return true;
+    for (int i = 0; i < 2; i++) {
+        path_join(found, DATASET_PATH, path, files[i]);
+        if (file_exists(found)) return true;
+    }
+    return false;
 }
 
 static int open_or_die(const char *path) {
@@ -134,26 +137,26 @@ static int open_or_die(const char *path) {
 
 void record_read_header(const char *path, RecordHeader *header) {
     uint8_t bytes[sizeof *header];
-    char error[FILE_ERROR];
+    Error error;
     int fd = open_or_die(path);
     ssize_t got = pread(fd, bytes, sizeof bytes, 0);
     close(fd);
     if (got < 0) die("%s: cannot read: %s", path, strerror(errno));
-    if (!header_parse(header, bytes, (size_t)got, error)) die("%s: %s", path, error);
+    if (!header_parse(header, bytes, (size_t)got, &error)) die("%s: %s", path, error.text);
 }
 
 /* `path`, or the file of the other split beside it. */
-static void find_split(char found[PATH_ROOM], const char *path, bool train) {
+static void find_split(char found[DATASET_PATH], const char *path, bool train) {
     RecordHeader header;
     record_read_header(path, &header);
-    if ((size_t)snprintf(found, PATH_ROOM, "%s", path) >= PATH_ROOM) die("%s: path too long", path);
+    if ((size_t)snprintf(found, DATASET_PATH, "%s", path) >= DATASET_PATH) die("%s: path too long", path);
     if ((header.split == 0) == train) return;
     const char *from = split_name(!train), *name = strrchr(path, '/') ? strrchr(path, '/') + 1 : path, *at = NULL;
     for (const char *next = name; (next = strstr(next, from)); next++) at = next;
     if (!at)
         die("%s: holds the %s split, and without '%s' in its name the %s split cannot be found", path, from, from,
             split_name(train));
-    snprintf(found, PATH_ROOM, "%.*s%s%s", (int)(at - path), path, split_name(train), at + strlen(from));
+    snprintf(found, DATASET_PATH, "%.*s%s%s", (int)(at - path), path, split_name(train), at + strlen(from));
     if (!file_exists(found)) die("%s: holds the %s split, and there is no %s beside it", path, from, found);
     record_read_header(found, &header);
     if ((header.split == 0) != train) die("%s: does not hold the %s split", found, split_name(train));
@@ -166,7 +169,7 @@ static void describe(Dataset *dataset, const RecordHeader *h) {
     memcpy(dataset->std, h->std, sizeof h->std);
 }
 
-void record_describe(Dataset *dataset, const char *path) {
+static void record_describe(Dataset *dataset, const char *path) {
     RecordHeader header;
     record_read_header(path, &header);
     describe(dataset, &header);
@@ -176,8 +179,7 @@ static size_t place_of(const Record *record, size_t index) {
     return record->limit ? index * record->file.header.count / record->limit : index;
 }
 
-static bool record_read(const Dataset *dataset, size_t index, SampleBuffer *buffer, Sample *sample,
-                        char error[FILE_ERROR]) {
+static bool record_read(const Dataset *dataset, size_t index, SampleBuffer *buffer, Sample *sample, Error *error) {
     const Record *record = dataset->state;
     (void)buffer;
     return record_sample(&record->file, place_of(record, index), sample, error);
@@ -192,7 +194,7 @@ static void record_describe_image(const Dataset *dataset, size_t index, char *te
 static void record_close(Dataset *dataset) {
     Record *record = dataset->state;
     munmap((void *)(uintptr_t)record->file.bytes, record->file.header.size);
-    free(record->class_names);
+    class_names_free(&record->class_names);
     free(record);
 }
 
@@ -209,30 +211,30 @@ static const uint8_t *map_file(const char *path, size_t *size) {
 }
 
 void record_open(Dataset *dataset, const char *path, bool train, size_t limit) {
-    char error[FILE_ERROR];
+    Error error;
     size_t size;
     Record *record = xcalloc(1, sizeof *record, "a packed data set");
     find_split(record->path, path, train);
     const uint8_t *bytes = map_file(record->path, &size);
-    if (!record_parse(&record->file, bytes, size, error)) die("%s: %s", record->path, error);
+    if (!record_parse(&record->file, bytes, size, &error)) die("%s: %s", record->path, error.text);
     const RecordHeader *h = &record->file.header;
-    record->class_names = xcalloc(h->classes, sizeof *record->class_names, "class names");
-    const char *name = (const char *)bytes + h->class_names;
-    for (uint32_t c = 0; c < h->classes; c++, name += strlen(name) + 1) record->class_names[c] = name;
+    class_names_parse(&record->class_names, (const char *)bytes + h->class_names, h->image_names - h->class_names, 0);
     describe(dataset, h);
     record->limit = limit && limit < h->count ? limit : 0;
     dataset->count = record->limit ? record->limit : h->count;
-    dataset->class_names = record->class_names;
+    dataset->class_names = record->class_names.at;
     dataset->read = record_read;
     dataset->describe = record_describe_image;
     dataset->close = record_close;
     dataset->state = record;
 }
 
+const DatasetKind packed_kind = {.find = record_find, .open = record_open, .describe = record_describe};
+
 /* == Writing ====================================================================================================== */
 
 struct RecordWriter {
-    char path[PATH_ROOM], partial[PATH_ROOM + 16], journal[PATH_ROOM + 16];
+    char path[DATASET_PATH], partial[DATASET_PATH + 16], journal[DATASET_PATH + 16];
     const Dataset *dataset;
     RecordHeader header;
     int fd, journal_fd;
@@ -292,7 +294,7 @@ static const char *last_two(const char *name) {
 
 /* The recipe and the names of all images. */
 static uint64_t fingerprint(const Dataset *dataset, uint64_t recipe) {
-    char name[PATH_ROOM + 512];
+    char name[DATASET_PATH + 512];
     uint64_t sum = recipe;
     for (size_t i = 0; i < dataset->count; i++) {
         dataset_name_image(dataset, i, name, sizeof name);
@@ -409,7 +411,7 @@ static void write_tail(RecordWriter *w) {
     RecordHeader *h = &w->header;
     const Dataset *d = w->dataset;
     Text classes = {0}, images = {0};
-    char name[PATH_ROOM + 512];
+    char name[DATASET_PATH + 512];
     for (int c = 0; c < d->classes; c++) {
         snprintf(name, sizeof name, "%d", c);
         text_add(&classes, d->class_names ? d->class_names[c] : name);

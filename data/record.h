@@ -10,6 +10,7 @@
 #ifndef VIT_DATA_RECORD_H
 #define VIT_DATA_RECORD_H
 
+#include "core/error.h"
 #include "data/dataset.h"
 
 #define RECORD_MAGIC "VIT.PACK"
@@ -42,24 +43,21 @@ typedef struct {
 } RecordFile;
 
 /* Checks everything but the images.  False: `error` says what is wrong.  bytes, aligned to 8, stay. */
-bool record_parse(RecordFile *file, const uint8_t *bytes, size_t size, char error[FILE_ERROR]);
+bool record_parse(RecordFile *file, const uint8_t *bytes, size_t size, Error *error);
 
 /* Compares the checksum of the image first. */
-bool record_sample(const RecordFile *file, size_t index, Sample *sample, char error[FILE_ERROR]);
+bool record_sample(const RecordFile *file, size_t index, Sample *sample, Error *error);
 
 const char *record_image_name(const RecordFile *file, size_t index);
-
-/* Does the file begin with the magic word? */
-bool record_is(const char *path);
 
 /* Of a file; dies when it has no sound one. */
 void record_read_header(const char *path, RecordHeader *header);
 
-/* See dataset_describe: reads the header. */
-void record_describe(Dataset *dataset, const char *path);
+/* Found in a file that begins with the magic word, and in a folder with train.pack or val.pack. */
+extern const DatasetKind packed_kind;
 
-/* See dataset_open.  When the file holds the other split, the wanted one is looked for beside it, under its name with
- * train and val exchanged. */
+/* See dataset_open in data/datasets.h.  When the file holds the other split, the wanted one is looked for beside it,
+ * under its name with train and val exchanged. */
 void record_open(Dataset *dataset, const char *path, bool train, size_t limit);
 
 /* == Writing ====================================================================================================== */

@@ -159,7 +159,7 @@ int scenes_draw(uint64_t seed, uint32_t split, uint32_t index, int side, uint8_t
 
 void scenes_coco(Coco *coco, uint64_t seed, uint32_t split, int count, int side) {
     Dataset shapes;
-    char error[FILE_ERROR];
+    Error error;
     int64_t id = 1;
     shapes_describe(&shapes);
     *coco = (Coco){.image_count = 0};
@@ -175,5 +175,5 @@ void scenes_coco(Coco *coco, uint64_t seed, uint32_t split, int count, int side)
             coco_add_annotation(coco, id++, i + 1, label[j] + 1, xywh, area(box[j]), false);
         }
     }
-    if (!coco_finish(coco, error)) die("scenes: %s", error);
+    if (!coco_finish(coco, &error)) die("scenes: %s", error.text);
 }

@@ -236,15 +236,6 @@ void shapes_draw(uint64_t seed, uint32_t split, uint32_t index, uint8_t *pixels,
     if (box) memcpy(box, bounds, sizeof bounds);
 }
 
-void shapes_mask(uint64_t seed, uint32_t split, uint32_t index, uint8_t *mask) {
-    float cover[PIXELS];
-    int box[4];
-    ShapesStream s = {seed, split, index, 0};
-    Figure shape = place_shape(&s);
-    cover_figure(cover, box, &shape);
-    for (int i = 0; i < PIXELS; i++) mask[i] = (uint8_t)ceilf(cover[i] * 255);
-}
-
 /* == The data set ================================================================================================= */
 
 typedef struct {
@@ -281,3 +272,16 @@ void shapes_open(Dataset *dataset, bool train, uint64_t seed, size_t limit) {
     dataset->close = shapes_close;
     dataset->state = shapes;
 }
+
+/* The same images for every run, so that runs with different seeds can be compared. */
+static void open_embedded(Dataset *dataset, const char *path, bool train, size_t limit) {
+    (void)path;
+    shapes_open(dataset, train, 0, limit);
+}
+
+static void describe_embedded(Dataset *dataset, const char *path) {
+    (void)path;
+    shapes_describe(dataset);
+}
+
+const DatasetKind shapes_kind = {.name = "shapes", .open = open_embedded, .describe = describe_embedded};

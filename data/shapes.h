@@ -13,9 +13,6 @@ enum { SHAPES_SIDE = 32, SHAPES_CLASSES = 10, SHAPES_TRAIN = 20000, SHAPES_TEST 
  * function of (seed, split, index): any thread, any order. */
 void shapes_draw(uint64_t seed, uint32_t split, uint32_t index, uint8_t *pixels, int *label, int box[4]);
 
-/* How much of each pixel of that image the shape covers: mask [32,32], 0 outside, 255 inside. */
-void shapes_mask(uint64_t seed, uint32_t split, uint32_t index, uint8_t *mask);
-
 /* The signed distance of (x, y) from the outline of a class's figure, in units of its radius, negative inside; x to the
  * right, y down, the figure upright around the origin.  No figure reaches further from there than shapes_reach. */
 float shapes_distance(int label, float x, float y);
@@ -35,10 +32,12 @@ static inline int shapes_below(ShapesStream *s, int n) {
     return (int)rng_below(s->seed, RNG_SHAPES, s->split, s->index, s->next++, (uint32_t)n);
 }
 
-/* See dataset_describe. */
+extern const DatasetKind shapes_kind;
+
+/* See dataset_describe in data/datasets.h. */
 void shapes_describe(Dataset *dataset);
 
-/* See dataset_open.  Without a limit 20,000 training or 2,000 test images; a larger limit draws more of them. */
+/* See dataset_open there.  Without a limit 20,000 training or 2,000 test images; a larger limit draws more of them. */
 void shapes_open(Dataset *dataset, bool train, uint64_t seed, size_t limit);
 
 #endif

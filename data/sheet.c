@@ -82,7 +82,7 @@ static void place_image(Sheet *sheet, int top, int left, int zoom, const uint8_t
 }
 
 bool sheet_write(const char *path, const uint8_t *pixels, int n, int height, int width, const int *labels,
-                 const char *const *names, char error[FILE_ERROR]) {
+                 const char *const *names, Error *error) {
     enum { SMALLEST = 96, GAP = 4 };
     int shorter = height < width ? height : width, zoom = (SMALLEST + shorter - 1) / shorter;
     int size = width * zoom >= 2 * SMALLEST ? 2 : 1, text_height = (LETTER_HEIGHT + 2) * size;
@@ -90,17 +90,12 @@ bool sheet_write(const char *path, const uint8_t *pixels, int n, int height, int
     int across = (int)ceil(sqrt((double)n * cell_height / cell_width) - 0.5), down;
     if (across < 1) across = 1;
     down = (n + across - 1) / across;
-    if ((size_t)(across * cell_width) * (size_t)(down * cell_height) > IMAGE_MAX_PIXELS) {
-        snprintf(error, FILE_ERROR, "%d images of %d x %d are too many for one picture", n, height, width);
-        return false;
-    }
+    if ((size_t)(across * cell_width) * (size_t)(down * cell_height) > IMAGE_MAX_PIXELS)
+        return refuse(error, "%d images of %d x %d are too many for one picture", n, height, width);
     Sheet sheet = {.height = down * cell_height + GAP, .width = across * cell_width + GAP};
     size_t bytes = (size_t)sheet.height * (size_t)sheet.width * 3;
     sheet.pixels = malloc(bytes);
-    if (!sheet.pixels) {
-        snprintf(error, FILE_ERROR, "out of memory for a contact sheet of %zu bytes", bytes);
-        return false;
-    }
+    if (!sheet.pixels) return refuse(error, "out of memory for a contact sheet of %zu bytes", bytes);
     memset(sheet.pixels, 255, bytes);
     for (int i = 0; i < n; i++) {
         int top = GAP + i / across * cell_height, left = GAP + i % across * cell_width;

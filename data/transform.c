@@ -117,15 +117,13 @@ typedef struct {
     Image decoded;
 } Picture;
 
-static bool picture_open(Picture *picture, TransformScratch *scratch, const Sample *sample, char *error) {
+static bool picture_open(Picture *picture, TransformScratch *scratch, const Sample *sample, Error *error) {
     *picture = (Picture){.height = sample->height, .width = sample->width};
     const uint8_t *pixels = sample->bytes;
     if (!sample->height) {
         if (jpeg_is(sample->bytes, sample->size)) {
-            if (!scratch->jpeg && !(scratch->jpeg = jpeg_open())) {
-                snprintf(error, FILE_ERROR, "out of memory for a JPEG decoder");
-                return false;
-            }
+            if (!scratch->jpeg && !(scratch->jpeg = jpeg_open()))
+                return refuse(error, "out of memory for a JPEG decoder");
             return jpeg_begin(scratch->jpeg, sample->bytes, sample->size, JPEG_MAX_PIXELS, &picture->height,
                               &picture->width, error);
         }
@@ -143,7 +141,7 @@ static bool picture_open(Picture *picture, TransformScratch *scratch, const Samp
 
 /* The part of a JPEG that the plan reads. */
 static bool picture_decode(Picture *picture, TransformScratch *scratch, const Plan *plan, ResampleFilter filter,
-                           char *error) {
+                           Error *error) {
     int rows[2], columns[2];
     resample_range(&plan->rows, filter, rows);
     resample_range(&plan->columns, filter, columns);
@@ -155,7 +153,7 @@ static bool picture_decode(Picture *picture, TransformScratch *scratch, const Pl
 }
 
 static bool resized_crop(TransformScratch *scratch, uint8_t *out, const Sample *sample, const Transform *t,
-                         TransformKey key, char *error) {
+                         TransformKey key, Error *error) {
     Picture picture;
     if (!picture_open(&picture, scratch, sample, error)) return false;
     bool jpeg = !picture.part.pixels, scaled = jpeg && !t->exact_decode;
@@ -164,16 +162,14 @@ static bool resized_crop(TransformScratch *scratch, uint8_t *out, const Sample *
     bool ok = !jpeg || picture_decode(&picture, scratch, &plan, t->filter, error);
     picture.part.top -= plan.top;
     picture.part.left -= plan.left;
-    if (ok && !resample(&scratch->resampler, out, &picture.part, &plan.rows, &plan.columns, t->filter)) {
-        snprintf(error, FILE_ERROR, "out of memory for resizing %d x %d pixels", picture.height, picture.width);
-        ok = false;
-    }
+    if (ok && !resample(&scratch->resampler, out, &picture.part, &plan.rows, &plan.columns, t->filter))
+        ok = refuse(error, "out of memory for resizing %d x %d pixels", picture.height, picture.width);
     if (picture.decoded.pixels) image_free(&picture.decoded);
     return ok;
 }
 
 bool transform_sample(TransformScratch *scratch, uint8_t *out, const Sample *sample, bool fixed,
-                      const Transform *t, TransformKey key, char error[FILE_ERROR]) {
+                      const Transform *t, TransformKey key, Error *error) {
     bool ready = fixed && sample->height == t->height && sample->width == t->width;
     size_t room = t->train && augment_has_pixels(&t->augment) ? pillow_scratch(t->height, t->width) : 0;
     AugmentDraw draw = augment_draw(t->augment, key.seed, key.epoch, key.draw);
@@ -183,10 +179,7 @@ bool transform_sample(TransformScratch *scratch, uint8_t *out, const Sample *sam
     else if (ready)
         memcpy(out, sample->bytes, (size_t)t->height * (size_t)t->width * 3);
     if (!room) return true;
-    if (!sample_buffer_grow(&scratch->pixels, room)) {
-        snprintf(error, FILE_ERROR, "out of memory for augmentation");
-        return false;
-    }
+    if (!sample_buffer_grow(&scratch->pixels, room)) return refuse(error, "out of memory for augmentation");
     augment_pixels(out, scratch->pixels.bytes, t->height, t->width, &draw);
     return true;
 }

@@ -9,6 +9,7 @@
 #ifndef VIT_DATA_TRANSFORM_H
 #define VIT_DATA_TRANSFORM_H
 
+#include "core/error.h"
 #include "data/augment.h"
 #include "data/dataset.h"
 #include "data/resample.h"
@@ -55,6 +56,6 @@ void transform_scratch_free(TransformScratch *scratch);
 /* out [height,width,3].  fixed: all images of the data set have one size (Dataset.height).  False: `error` says what is
  * wrong with the picture. */
 bool transform_sample(TransformScratch *scratch, uint8_t *out, const Sample *sample, bool fixed,
-                      const Transform *transform, TransformKey key, char error[FILE_ERROR]);
+                      const Transform *transform, TransformKey key, Error *error);
 
 #endif

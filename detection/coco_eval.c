@@ -26,9 +26,6 @@
 
 enum { THRESHOLDS = 10, RECALLS = 101, AREAS = 4, MOST = 100 };
 
-const char *const coco_number_names[COCO_NUMBERS] = {"AP",  "AP50", "AP75",  "APs", "APm", "APl",
-                                                     "AR1", "AR10", "AR100", "ARs", "ARm", "ARl"};
-
 /* Inclusive at both ends. */
 static const double area_range[AREAS][2] = {{0, 1e10}, {0, 32 * 32}, {32 * 32, 96 * 96}, {96 * 96, 1e10}};
 
@@ -81,20 +78,15 @@ typedef struct {
     int most_truths;   /* of a pair */
 } Evaluation;
 
-static bool sort_detections(Evaluation *e, size_t count, const bool *evaluated, char *error) {
+static bool sort_detections(Evaluation *e, size_t count, const bool *evaluated, Error *error) {
     e->detections = xcalloc(count, sizeof *e->detections, "detections");
     for (size_t i = 0; i < count; i++) {
         const CocoDetection *d = &e->given[i];
         int image = coco_find_image(e->truth, d->image_id), category = coco_find_category(e->truth, d->category_id);
-        if (image < 0) {
-            snprintf(error, FILE_ERROR, "[%zu]: image_id %jd is not among the images of the annotations", i,
-                     (intmax_t)d->image_id);
-            return false;
-        }
-        if (!isfinite(d->score)) {
-            snprintf(error, FILE_ERROR, "[%zu]: the score is not finite", i);
-            return false;
-        }
+        if (image < 0)
+            return refuse(error, "[%zu]: image_id %jd is not among the images of the annotations", i,
+                          (intmax_t)d->image_id);
+        if (!isfinite(d->score)) return refuse(error, "[%zu]: the score is not finite", i);
         if (category < 0 || (evaluated && !evaluated[image])) continue;
         e->detections[e->detection_count++] = (Entry){category, image, d->score, i};
     }
@@ -364,7 +356,7 @@ static void match_pairs(Evaluation *e) {
 }
 
 bool coco_eval(double numbers[COCO_NUMBERS], double *category_ap, const Coco *truth, const CocoDetection *detections,
-               size_t count, const bool *evaluated, char error[FILE_ERROR]) {
+               size_t count, const bool *evaluated, Error *error) {
     Evaluation e = {.truth = truth, .given = detections};
     int categories = truth->category_count;
     if (!sort_detections(&e, count, evaluated, error)) {

@@ -3,6 +3,7 @@
 #ifndef VIT_DETECTION_COCO_EVAL_H
 #define VIT_DETECTION_COCO_EVAL_H
 
+#include "core/error.h"
 #include "data/coco.h"
 #include "detection/coco_results.h"
 
@@ -23,15 +24,12 @@ enum {
     COCO_NUMBERS
 };
 
-/* "AP", "AP50", ... */
-extern const char *const coco_number_names[COCO_NUMBERS];
-
 /* Evaluates the detections of the images marked in `evaluated` [truth->image_count], or of all (NULL).  Detections of
  * other images and of categories that `truth` does not know count for nothing; those of an image it does not know are
  * an error, as in pycocotools.  A number without any ground truth is -1.  category_ap [truth->category_count], or NULL:
  * COCO_AP of each category alone.  OpenMP over (category, image); same bits for any number of threads.
  * False: `error` says why. */
 bool coco_eval(double numbers[COCO_NUMBERS], double *category_ap, const Coco *truth, const CocoDetection *detections,
-               size_t count, const bool *evaluated, char error[FILE_ERROR]);
+               size_t count, const bool *evaluated, Error *error);
 
 #endif

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "core/die.h"
+#include "core/files.h"
 #include "core/json_lists.h"
 
 void coco_results_add(CocoResults *results, CocoDetection detection) {
@@ -25,12 +26,12 @@ void coco_results_free(CocoResults *results) {
 
 enum { IMAGE, CATEGORY, BOX, SCORE, FIELDS };
 
-static const JsonField fields[] = {[IMAGE] = {"image_id", JSON_INTEGER, false},
-                                   [CATEGORY] = {"category_id", JSON_INTEGER, false},
+static const JsonField fields[] = {[IMAGE] = {"image_id", JSON_INT64, false},
+                                   [CATEGORY] = {"category_id", JSON_INT64, false},
                                    [BOX] = {"bbox", JSON_NUMBER4, false},
                                    [SCORE] = {"score", JSON_NUMBER, false}};
 
-static bool take_detection(void *state, const JsonValue *value, uint32_t present, char error[FILE_ERROR]) {
+static bool take_detection(void *state, const JsonValue *value, uint32_t present, Error *error) {
     const double *box = value[BOX].numbers;
     (void)present;
     (void)error;
@@ -41,14 +42,14 @@ static bool take_detection(void *state, const JsonValue *value, uint32_t present
 
 static const JsonList list = {NULL, fields, FIELDS, take_detection};
 
-bool coco_results_parse(CocoResults *results, const void *bytes, size_t size, size_t piece, char error[FILE_ERROR]) {
+bool coco_results_parse(CocoResults *results, const void *bytes, size_t size, size_t piece, Error *error) {
     *results = (CocoResults){.count = 0};
     bool ok = json_lists_parse(bytes, size, piece, &list, 1, results, error);
     if (!ok) coco_results_free(results);
     return ok;
 }
 
-bool coco_results_read(CocoResults *results, const char *path, char error[FILE_ERROR]) {
+bool coco_results_read(CocoResults *results, const char *path, Error *error) {
     *results = (CocoResults){.count = 0};
     bool ok = json_lists_read(path, &list, 1, results, error);
     if (!ok) coco_results_free(results);
@@ -70,6 +71,6 @@ static bool write_detections(FILE *file, const void *content) {
     return !ferror(file) && fputs("]\n", file) >= 0;
 }
 
-bool coco_results_write(const char *path, const CocoResults *results, char error[FILE_ERROR]) {
+bool coco_results_write(const char *path, const CocoResults *results, Error *error) {
     return file_replace(path, write_detections, results, error);
 }

@@ -3,7 +3,11 @@
 #ifndef VIT_DETECTION_COCO_RESULTS_H
 #define VIT_DETECTION_COCO_RESULTS_H
 
-#include "core/files.h"
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "core/error.h"
 
 typedef struct {
     int64_t image_id, category_id;
@@ -17,15 +21,16 @@ typedef struct {
 } CocoResults;
 
 /* Anything but these four fields is skipped.  False: `error` says what is wrong, nothing to free. */
-bool coco_results_read(CocoResults *results, const char *path, char error[FILE_ERROR]);
+bool coco_results_read(CocoResults *results, const char *path, Error *error);
 
 /* The same for a file in memory; `piece` as in json_lists_parse. */
-bool coco_results_parse(CocoResults *results, const void *bytes, size_t size, size_t piece, char error[FILE_ERROR]);
+bool coco_results_parse(CocoResults *results, const void *bytes, size_t size, size_t piece, Error *error);
 
 void coco_results_add(CocoResults *results, CocoDetection detection);
 void coco_results_free(CocoResults *results);
 
-/* Replaces the file as a whole, with all digits: read again, every number is the same.  Numbers must be finite. */
-bool coco_results_write(const char *path, const CocoResults *results, char error[FILE_ERROR]);
+/* Replaces the file as a whole, with all digits: read again, every number is the same (-0 is 0).  Numbers must be
+ * finite. */
+bool coco_results_write(const char *path, const CocoResults *results, Error *error);
 
 #endif

@@ -51,7 +51,8 @@ void attention_picture_write(const Vit *vit, const uint8_t *pixels, const char *
     bool whole = rows * N * N <= MOST_WEIGHTS;
     const char *what = "attention picture";
     int64_t queries[QUERIES];
-    char error[512], grid[32];
+    char grid[32];
+    Error error;
     for (int q = 0; q < QUERIES; q++)
         queries[q] = vit->N - vit->Hg * vit->Wg + (vit->Hg * (1 + 2 * (q / 2)) / 4) * vit->Wg +
                      vit->Wg * (1 + 2 * (q % 2)) / 4;
@@ -72,7 +73,7 @@ void attention_picture_write(const Vit *vit, const uint8_t *pixels, const char *
     if (whole) attention_rows((float *)out[6].data, true, vit, NULL, vit->N);
     snprintf(grid, sizeof grid, "%dx%d", vit->Hg, vit->Wg);
     SafeMetadata metadata[] = {{"grid", grid}, {"attn", vit->settings.attn->name}};
-    if (!safetensors_write(path, out, whole ? 7 : 5, metadata, 2, error, sizeof error)) die("%s", error);
+    if (!safetensors_write(path, out, whole ? 7 : 5, metadata, 2, &error)) die("%s", error.text);
     for (int i = 0; i < 7; i++)
         if (out[i].data != queries) free((void *)out[i].data);
 }

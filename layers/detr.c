@@ -276,8 +276,8 @@ void detr_backward(Detr *detr, GradientsListener final) {
 /* Those of convolutions; the batch norms' constants are not counted, as in the papers. */
 static size_t frozen_weights(const Detr *detr) {
     size_t total = 0;
-    for (int i = 0; i < detr->model.params.count; i++) {
-        const Param *p = &detr->model.params.items[i];
+    for (int i = 0; i < params_count(&detr->model.params); i++) {
+        const Param *p = params_at(&detr->model.params, i);
         if (p->frozen && p->ndim == 4) total += p->size;
     }
     return total;

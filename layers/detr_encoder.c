@@ -27,7 +27,7 @@ static void layer_declare(DetrEncoderLayer *layer, const Config *settings, const
     attention_create_detector(&layer->attention, attn, settings, &layer->frame, l, M, heads);
     int first = params->count;
     layer->attention.op->declare(&layer->attention, params);
-    for (int i = first; i < params->count; i++) params->items[i].decay = !params->items[i].frozen;
+    params_decay_from(params, first);
     feed_forward_declare(&layer->ffn, params, layer->prefix, M, hidden);
     post_norm_declare(&layer->norm1, params, layer->prefix, "norm1", M);
     post_norm_declare(&layer->norm2, params, layer->prefix, "norm2", M);

@@ -5,17 +5,16 @@
 #include "layers/detr_heads.h"
 
 /* -log((1 - p) / p) with p = 0.01: at first nearly nothing is anything. */
-static float rare(const Param *p, size_t i) {
-    (void)p;
-    (void)i;
-    return -4.59511985f;
+static void rare(float *x, const Param *p, uint64_t seed, uint32_t tensor) {
+    (void)seed, (void)tensor;
+    for (size_t i = 0; i < p->size; i++) x[i] = -4.59511985f;
 }
 
 void detr_heads_create(DetrHeads *heads, int M, int columns, Params *params) {
     *heads = (DetrHeads){.begin = params->total};
     projection_declare_as(&heads->class_embed, params, "", "class_embed.", M, columns, INIT_FAN_IN_UNIFORM,
                           INIT_FAN_IN_UNIFORM);
-    params_start_with(params, rare);
+    params_draw_with(params, rare);
     perceptron_declare(&heads->box, params, "bbox_embed.", M, 4, INIT_FAN_IN_UNIFORM);
 }
 

@@ -17,11 +17,11 @@ typedef struct {
 static bool fit_grid(const Fit *fit, float *to, const Param *p, const SafeTensor *tensor) {
     const Param *origin = fit->origin ? params_find(&fit->origin->params, p->name) : NULL;
     ParamGrid grid;
-    char error[512];
+    Error error;
     if (!grid_of_tensor(&grid, p, origin ? &origin->grid : NULL, tensor->ndim, tensor->shape)) return false;
     if (grid.rows == p->grid.rows && grid.columns == p->grid.columns) return false;
     float *from = xcalloc(tensor->size, sizeof *from, "resampling");
-    if (!safetensors_to_float(tensor, from, error, sizeof error)) die("%s", error);
+    if (!safetensors_to_float(tensor, from, &error)) die("%s", error.text);
     grid_resample(to, p, from, &grid);
     free(from);
     if (!fit->done->resampled++) {

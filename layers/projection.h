@@ -42,10 +42,10 @@ static inline void projection_declare_as(Projection *p, Params *params, const ch
     p->out = out;
     snprintf(tensor, sizeof tensor, "%sweight", name);
     params_declare(params, &p->w, &p->dw, prefix, tensor, weight, true, 2, (int[]){out, in});
-    params->items[params->count - 1].fan = in;
+    params_set_fan(params, in);
     snprintf(tensor, sizeof tensor, "%sbias", name);
     params_declare(params, &p->b, &p->db, prefix, tensor, bias, true, 1, (int[]){out});
-    params->items[params->count - 1].fan = in;
+    params_set_fan(params, in);
 }
 
 static inline void projection_forward(const Projection *p, real *y, const real *x, size_t n) {

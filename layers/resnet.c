@@ -9,6 +9,7 @@
  * saves     h1, h2, y of layers 2 to 4, and layer1's output. */
 #include "layers/resnet.h"
 
+#include <assert.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -29,7 +30,10 @@ int resnet_channels(const ResNet *net) { return stage_channels(net, RESNET_STAGE
 /* == Parameters =================================================================================================== */
 
 /* What the last batch norm of a block starts with where `fan` blocks add up. */
-static float branch_weight(const Param *p, size_t i) { return (void)i, 1 / sqrtf((float)p->fan); }
+static void branch_weight(float *x, const Param *p, uint64_t seed, uint32_t tensor) {
+    (void)seed, (void)tensor;
+    for (size_t i = 0; i < p->size; i++) x[i] = 1 / sqrtf((float)p->fan);
+}
 
 static void batchnorm_declare(ResNetConv *conv, Params *params, const char *prefix, const char *name, int branches) {
     const char *const names[] = {"weight", "bias", "running_mean", "running_var"};
@@ -41,7 +45,7 @@ static void batchnorm_declare(ResNetConv *conv, Params *params, const char *pref
         params_declare_buffer(params, values[i], NULL, prefix, tensor, init[i], 1, (int[]){conv->shape.out});
         if (i || !branches) continue;
         params_set_fan(params, branches);
-        params_start_with(params, branch_weight);
+        params_draw_with(params, branch_weight);
     }
 }
 
@@ -264,6 +268,7 @@ static void block_forward(const Bottleneck *block, const real *x, int B, int H, 
 }
 
 void resnet_forward(const ResNet *net, const real *images, int B, int H, int W) {
+    assert(resnet_fits(net, B, H, W));
     conv_forward(&net->conv1, net->stem, images, NULL, true, B, H, W);
     max_pool_forward(net->pooled, net->stem, B, reduced(H, 1), reduced(W, 1), net->config.width);
     const real *x = net->pooled;

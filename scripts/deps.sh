@@ -71,8 +71,7 @@ look() {
     [ -z "$packages" ] || return # without a compiler nothing can be probed: look again when it is there
     has_library dnnl.h -ldnnl || missing oneDNN "matrix products and convolutions" libdnnl-dev
     has_library ini.h -linih || missing inih "config files" libinih-dev
-    has_library cjson/cJSON.h -lcjson || missing cJSON "headers of checkpoints" libcjson-dev
-    has_library yajl/yajl_parse.h -lyajl || missing yajl "COCO's annotations" libyajl-dev
+    has_library jansson.h -ljansson || missing jansson "headers of checkpoints and COCO's annotations" libjansson-dev
     has_library stb/stb_image.h || missing stb_image "reading and writing pictures" libstb-dev
     has_library jpeglib.h -ljpeg || missing libjpeg-turbo "reading JPEG" libjpeg62-turbo-dev
     has_library xxhash.h -lxxhash || missing xxHash "checksums of packed data sets" libxxhash-dev

@@ -103,7 +103,7 @@ stage_bundle() {
             tests benches &&
         make -j"$JOBS" all && rm -rf build/gpu-parity build/gpu-lib && mkdir -p build/gpu-lib &&
         sh tests/cuda_vs_cpu.sh make build/gpu-parity &&
-        ldd build/cuda/tests/test_model | sed -n 's/.*=> \([^ ]*lib\(cjson\|cmocka\)[^ ]*\).*/\1/p' |
+        ldd build/cuda/tests/test_model | sed -n 's/.*=> \([^ ]*lib\(jansson\|cmocka\)[^ ]*\).*/\1/p' |
         xargs -I{} cp -L {} build/gpu-lib/ &&
         tar -cf - $programs build/gpu-lib build/gpu-parity | xz -T0 -9 >"$BUNDLE" &&
         ls -l "$BUNDLE" || failures=$((failures + 1))

@@ -35,7 +35,7 @@ measure() {
         row=$(grep "^$name,$tokens," "$csv")
         if [ -z "$row" ]; then
             model="--img-size $((side * 4)) --patch-size 4 --dim 96 --heads 6 --num-classes 1000 --batch-size 4
-                   --micro-batch 4 --ripple-layers 12"
+                   --micro-batch 4"
             # shellcheck disable=SC2086 # a list
             bench=$("$TRAIN_VIT" $model "$@" --bench --bench-seconds 0.5) || exit 1
             # shellcheck disable=SC2086
@@ -53,9 +53,9 @@ measure() {
 
 measure softmax --attn softmax
 measure linear --attn linear
-for algorithm in naive window sat dense; do measure "ripple $algorithm" --attn ripple --ripple-algo $algorithm; done
-measure "ripple-log" --attn ripple-log
-measure "ripple-dense" --attn ripple-dense
+for algorithm in naive window sat dense; do measure "ripple $algorithm" --attn ripple --ripple-layers 12 --ripple-algo $algorithm; done
+measure "ripple-log" --attn ripple-log --ripple-layers 12
+measure "ripple-dense" --attn ripple-dense --ripple-layers 12
 picture=$OUT.png
 [ "$OUT" != docs/scaling ] || picture=docs/images/scaling.png
 "$PYTHON" scripts/plot_scaling.py "$csv" --out "$picture"

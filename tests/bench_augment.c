@@ -23,8 +23,8 @@ int main(int argc, char **argv) {
     if (side < 1 || rounds < 1 || count < 1) die_usage("bench_augment: SIDE, COUNT and ROUNDS are at least 1");
     size_t image = (size_t)side * (size_t)side * 3;
     Augment augment = {.pad = 4, .flip = true};
-    char error[FILE_ERROR];
-    if (!randaugment_parse(&augment.randaugment, argv[1], error)) die_usage("%s", error);
+    Error error;
+    if (!randaugment_parse(&augment.randaugment, argv[1], &error)) die_usage("%s", error.text);
     uint8_t *in = xcalloc(count, image, "pictures"), *out = xcalloc(1, image, "picture");
     uint8_t *scratch = xcalloc(1, pillow_scratch(side, side), "scratch");
     FILE *file = fopen(argv[4], "rb");

@@ -49,7 +49,8 @@ static double peak_megabytes(void) {
 }
 
 int main(int argc, char **argv) {
-    char made[] = "/tmp/vit_bench_coco_XXXXXX", error[FILE_ERROR];
+    char made[] = "/tmp/vit_bench_coco_XXXXXX";
+    Error error;
     const char *path = argc > 1 ? argv[1] : made;
     Coco coco;
     struct stat status;
@@ -61,11 +62,11 @@ int main(int argc, char **argv) {
         if (fclose(file)) die("%s: cannot be written", made);
     }
     double before = peak_megabytes(), start = now_seconds();
-    bool read = coco_read(&coco, path, error);
+    bool read = coco_read(&coco, path, &error);
     double took = now_seconds() - start;
     if (stat(path, &status)) status.st_size = 0;
     if (argc < 2) unlink(made);
-    if (!read) die("%s: %s", path, error);
+    if (!read) die("%s: %s", path, error.text);
     printf("%.0f MB, %d images, %zu annotations: %.2f s, %.0f MB/s, %.0f MB of memory\n", (double)status.st_size / 1e6,
            coco.image_count, coco.annotation_count, took, (double)status.st_size / 1e6 / took,
            peak_megabytes() - before);

@@ -10,6 +10,7 @@
 
 #include "core/die.h"
 #include "core/progress.h"
+#include "data/datasets.h"
 #include "data/jpeg.h"
 #include "data/loader.h"
 
@@ -20,16 +21,16 @@ static double alone(const Dataset *dataset, double seconds) {
     static uint8_t out[SIDE * SIDE * 3];
     static TransformScratch scratch;
     Transform transform = {.height = SIDE, .width = SIDE, .train = true, .augment = {.flip = true}};
-    char error[FILE_ERROR];
+    Error error;
     double best = 1e9, begin = now_seconds();
     for (uint32_t epoch = 0; epoch < 2 || now_seconds() - begin < seconds; epoch++) {
         double start = now_seconds();
         for (size_t i = 0; i < dataset->count; i++) {
             Sample sample;
             TransformKey key = {1, epoch % 4, (uint32_t)i};
-            if (!dataset_read(dataset, i, &scratch.bytes, &sample, error) ||
-                !transform_sample(&scratch, out, &sample, false, &transform, key, error))
-                die("image %zu: %s", i, error);
+            if (!dataset_read(dataset, i, &scratch.bytes, &sample, &error) ||
+                !transform_sample(&scratch, out, &sample, false, &transform, key, &error))
+                die("image %zu: %s", i, error.text);
         }
         double took = (now_seconds() - start) / (double)dataset->count;
         if (epoch && took < best) best = took;
@@ -62,7 +63,7 @@ static double pooled(const Dataset *dataset, int workers, double seconds) {
 static double decode_alone(const Dataset *dataset, double seconds) {
     JpegReader *reader = jpeg_open();
     SampleBuffer buffer = {0};
-    char error[FILE_ERROR];
+    Error error;
     double best = 1e9, begin = now_seconds();
     for (int pass = 0; pass < 2 || now_seconds() - begin < seconds; pass++) {
         double start = now_seconds();
@@ -70,10 +71,10 @@ static double decode_alone(const Dataset *dataset, double seconds) {
             Sample sample;
             ImagePart part;
             int height, width;
-            if (!dataset_read(dataset, i, &buffer, &sample, error) ||
-                !jpeg_begin(reader, sample.bytes, sample.size, JPEG_MAX_PIXELS, &height, &width, error) ||
-                !jpeg_region(reader, 8, (int[]){0, height}, (int[]){0, width}, &part, error))
-                die("image %zu: %s", i, error);
+            if (!dataset_read(dataset, i, &buffer, &sample, &error) ||
+                !jpeg_begin(reader, sample.bytes, sample.size, JPEG_MAX_PIXELS, &height, &width, &error) ||
+                !jpeg_region(reader, 8, (int[]){0, height}, (int[]){0, width}, &part, &error))
+                die("image %zu: %s", i, error.text);
         }
         double took = (now_seconds() - start) / (double)dataset->count;
         if (pass && took < best) best = took;

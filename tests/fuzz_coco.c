@@ -34,15 +34,15 @@ static void check_tables(const Coco *coco) {
 }
 
 static void evaluate(const Coco *coco, const uint8_t *bytes, size_t size) {
-    char error[FILE_ERROR] = "", again[FILE_ERROR] = "";
+    Error error = {""}, again = {""};
     CocoResults results, pieces;
-    bool ok = coco_results_parse(&results, bytes, size, 0, error);
-    if (coco_results_parse(&pieces, bytes, size, 3, again) != ok || (!ok && !*error)) abort();
+    bool ok = coco_results_parse(&results, bytes, size, 0, &error);
+    if (coco_results_parse(&pieces, bytes, size, 3, &again) != ok || (!ok && !*error.text)) abort();
     if (!ok) return;
     double numbers[COCO_NUMBERS];
     size_t table = results.count * sizeof *results.detections;
     if (pieces.count != results.count || (table && memcmp(pieces.detections, results.detections, table) != 0)) abort();
-    if (!coco_eval(numbers, NULL, coco, results.detections, results.count, NULL, error) && !*error) abort();
+    if (!coco_eval(numbers, NULL, coco, results.detections, results.count, NULL, &error) && !*error.text) abort();
     coco_results_free(&results);
     coco_results_free(&pieces);
 }
@@ -50,14 +50,14 @@ static void evaluate(const Coco *coco, const uint8_t *bytes, size_t size) {
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size);
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size) {
-    char error[FILE_ERROR] = "", again[FILE_ERROR] = "";
+    Error error = {""}, again = {""};
     const uint8_t *zero = size ? memchr(bytes, 0, size) : NULL;
     size_t first = zero ? (size_t)(zero - bytes) : size;
     Coco coco, pieces;
-    bool ok = coco_parse(&coco, bytes, first, 0, error);
-    if (coco_parse(&pieces, bytes, first, 1, again) != ok) abort();
+    bool ok = coco_parse(&coco, bytes, first, 0, &error);
+    if (coco_parse(&pieces, bytes, first, 1, &again) != ok) abort();
     if (!ok) {
-        if (!*error || strchr(error, '\n')) abort();
+        if (!*error.text || strchr(error.text, '\n')) abort();
         return 0;
     }
     if (pieces.annotation_count != coco.annotation_count || pieces.image_count != coco.image_count) abort();

@@ -33,20 +33,20 @@ static const ConfigEntry entries[] = {
 };
 static const ConfigGroup group = {CONFIG_GROUP(Settings, entries)};
 
-static bool read_arguments(Config *config, char *text, char *error, size_t error_size) {
+static bool read_arguments(Config *config, char *text, Error *error) {
     char *argv[64] = {"fuzz"};
     int argc = 1;
     for (char *line = strtok(text, "\n"); line && argc < 64; line = strtok(NULL, "\n")) argv[argc++] = line;
-    return config_try_arguments(config, argc, argv, error, error_size);
+    return config_try_arguments(config, argc, argv, error);
 }
 
 static void check_round_trip(const Config *config) {
     Config copy;
-    char error[512];
+    Error error;
     char *saved = config_text(config);
     config_init(&copy, NULL);
     const Settings *read = config_add(&copy, &group);
-    if (!config_try_text(&copy, saved, strlen(saved), "saved", error, sizeof error)) abort();
+    if (!config_try_text(&copy, saved, strlen(saved), "saved", &error)) abort();
     char *again = config_text(&copy);
     const Settings *s = config_settings(config, &group);
     if (strcmp(saved, again) || strcmp(s->data, read->data)) abort();
@@ -66,9 +66,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size) {
     char *text = malloc(size + 1);
     memcpy(text, bytes, size);
     text[size] = 0;
-    bool ok = size && *bytes == '-' ? read_arguments(&config, text, error, sizeof error)
-                                    : config_try_text(&config, (const char *)bytes, size, "fuzz", error, sizeof error);
-    if (!ok && !*error) abort();
+    bool ok = size && *bytes == '-' ? read_arguments(&config, text, &error)
+                                    : config_try_text(&config, (const char *)bytes, size, "fuzz", &error);
+    if (!ok && !*error.text) abort();
     if (ok) check_round_trip(&config);
     config_free(&config);
     free(text);

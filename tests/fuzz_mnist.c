@@ -6,8 +6,8 @@
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
-    char error[FILE_ERROR];
-    size_t images = mnist_images(data, size, error), labels = mnist_labels(data, size, error);
+    Error error;
+    size_t images = mnist_images(data, size, &error), labels = mnist_labels(data, size, &error);
     if (images && size != MNIST_IMAGES_HEADER + images * MNIST_SIDE * MNIST_SIDE) abort();
     if (labels && size != MNIST_LABELS_HEADER + labels) abort();
     for (size_t i = 0; i < labels; i++)

@@ -8,17 +8,17 @@
 #include "data/record.h"
 
 static void try_file(const uint8_t *bytes, size_t size) {
-    char error[FILE_ERROR];
+    Error error;
     RecordFile file;
-    if (!record_parse(&file, bytes, size, error)) {
-        if (!memchr(error, 0, sizeof error) || !*error) abort();
+    if (!record_parse(&file, bytes, size, &error)) {
+        if (!memchr(error.text, 0, sizeof error.text) || !*error.text) abort();
         return;
     }
     volatile uint8_t sum = 0;
     for (size_t i = 0; i < file.header.count; i++) {
         Sample sample;
         if (strlen(record_image_name(&file, i)) >= size) abort();
-        if (!record_sample(&file, i, &sample, error)) continue;
+        if (!record_sample(&file, i, &sample, &error)) continue;
         if (sample.label < 0 || (uint32_t)sample.label >= file.header.classes) abort();
         if (sample.height && sample.size != (size_t)sample.height * (size_t)sample.width * 3) abort();
         for (size_t j = 0; j < sample.size; j++) sum = (uint8_t)(sum + sample.bytes[j]);

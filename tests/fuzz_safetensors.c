@@ -8,9 +8,9 @@
 
 static void try_file(const void *bytes, size_t size) {
     SafeTensors st;
-    char error[64] = "";
-    if (!safetensors_parse(&st, bytes, size, "fuzz", error, sizeof error)) {
-        if (!*error) abort();
+    Error error = {""};
+    if (!safetensors_parse(&st, bytes, size, "fuzz", &error)) {
+        if (!*error.text) abort();
         return;
     }
     size_t covered = 0;
@@ -20,7 +20,7 @@ static void try_file(const void *bytes, size_t size) {
         covered += t->bytes;
         float *x = malloc(t->size * sizeof *x + 1);
         int64_t *n = malloc(t->size * sizeof *n + 1);
-        if (safetensors_to_float(t, x, error, sizeof error) && safetensors_to_int64(t, n, error, sizeof error)) abort();
+        if (safetensors_to_float(t, x, &error) && safetensors_to_int64(t, n, &error)) abort();
         free(x);
         free(n);
     }

@@ -14,14 +14,14 @@
 #include "core/safetensors.h"
 
 static inline void settings_put(Config *config, const char *name, const char *value) {
-    char error[512];
-    if (!config_try_set(config, name, value, "test", error, sizeof error)) fail_msg("%s", error);
+    Error error;
+    if (!config_try_set(config, name, value, "test", &error)) fail_msg("%s", error.text);
 }
 
 /* "name = value" lines. */
 static inline void settings_read(Config *config, const char *text) {
-    char error[512];
-    if (!config_try_text(config, text, strlen(text), "test", error, sizeof error)) fail_msg("%s", error);
+    Error error;
+    if (!config_try_text(config, text, strlen(text), "test", &error)) fail_msg("%s", error.text);
 }
 
 /* What a fixture's metadata says of the settings of this config. */

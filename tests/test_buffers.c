@@ -149,14 +149,14 @@ static void the_optimizer_leaves_buffers_alone(void **state) {
     model_open(&vit, "rfa", "permute", 1);
     Params *params = &vit.model.params;
     size_t buffers = 0, gaps = params->total - params->parameters;
-    for (int i = 0; i < params->count; i++) {
-        const Param *p = &params->items[i];
+    for (int i = 0; i < params_count(params); i++) {
+        const Param *p = params_at(params, i);
         if (p->frozen) buffers += p->size;
         assert_int_equal(p->frozen, strstr(p->name, "feature.weight") || strstr(p->name, "permutation"));
         assert_int_equal(p->frozen, p->grad == NULL);
     }
     assert_int_equal(buffers, 2 * (2 * 12 * 12 + 2 * 24));
-    assert_true(gaps >= buffers && gaps < buffers + 16 * (size_t)params->count);
+    assert_true(gaps >= buffers && gaps < buffers + 16 * (size_t)params_count(params));
     params_allocate_optimizer(params, true);
     float *ones = malloc(params->total * sizeof *ones);
     for (size_t i = 0; i < params->total; i++) ones[i] = 1;

@@ -149,18 +149,18 @@ refuses "class token that would never join" 2 '--pool|convit|block 10|block 3|ga
 refuses "width that convit cannot do" 2 'convit|10|multiple of 4' --attn convit --dim 10 --heads 2 --describe
 refuses "class token with focused" 2 '--pool|focused|gap' --attn focused --pool cls
 refuses "position bias without softmax" 2 '--rpe|linear|softmax' --attn linear --rpe heads
-refuses "sparse stride beyond the grid" 2 'sparse_stride|65|64' --attn sparse-strided --sparse-stride 65 --describe
-refuses "summary longer than its block" 2 'sparse_c|9|8' --attn sparse-fixed --sparse-c 9 --describe
-refuses "one head to share" 2 'inception|heads 1' --attn inception --pool gap --heads 1 --describe
-refuses "no channel to convolve" 2 'inception_heads|4|3' --attn inception --pool gap --heads 4 --inception-heads 4 \
+refuses "sparse stride beyond the grid" 2 '--sparse-stride|65|64' --attn sparse-strided --sparse-stride 65 --describe
+refuses "summary longer than its block" 2 '--sparse-c|9|8' --attn sparse-fixed --sparse-c 9 --describe
+refuses "one head to share" 2 'inception|--heads: 1' --attn inception --pool gap --heads 1 --describe
+refuses "no channel to convolve" 2 '--inception-heads|4|3' --attn inception --pool gap --heads 4 --inception-heads 4 \
     --describe
 refuses "an odd share" 2 'inception_heads|odd' --attn inception --pool gap --dim 45 --heads 3 --inception-heads 2 \
     --describe
-refuses "one head split" 2 'sparse_heads|union' --attn sparse-fixed --sparse-heads split --heads 1 --describe
+refuses "one head split" 2 '--sparse-heads|union' --attn sparse-fixed --sparse-heads split --heads 1 --describe
 refuses "unknown feature map, with the nearest" 2 "--feature-map|'performr'|'performer'" --feature-map performr
 refuses "unknown relative encoding, with the nearest" 2 "--relative|'ropes'|'rope'" --relative ropes
 refuses "ripple with features that may be negative" 2 '--feature-map|ripple|rfa' --attn ripple --feature-map rfa
-refuses "relative positions without linear attention" 2 '--relative|rope|linear|ripple' --attn ripple --relative rope
+refuses "relative positions without linear attention" 2 '--relative|linear|ripple' --attn ripple --relative rope
 refuses "heads that do not divide dim" 2 '--heads|5|192' --heads 5
 refuses "patch_size that does not divide img_size" 2 '--patch-size|5|32x32' --patch-size 5
 refuses "longer warm-up than training" 2 '--warmup-epochs|9|5' --epochs 5 --warmup-epochs 9
@@ -379,18 +379,13 @@ refuses "--parity whose patches do not fit its images" 2 '--patch-size|5|8x8' $p
 check "a refused --parity writes nothing" $?
 
 # Settings travel in the fixture's metadata.
-flags_of='
-import json, struct, sys
-with open(sys.argv[1], "rb") as file:
-    header = json.loads(file.read(struct.unpack("<Q", file.read(8))[0]))
-print(" ".join(f"--{key} {value}" for key, value in header["__metadata__"].items()))'
 for fixture in "$root"/tests/fixtures/*.safetensors; do
     name="--parity agrees with the reference on $(basename "$fixture" .safetensors)"
     if [ -z "$python" ]; then
         skip "$name" "no python3 with numpy"
         continue
     fi
-    flags=$("$python" -c "$flags_of" "$fixture")
+    flags=$("$python" "$root/tests/reference/flags.py" "$vit" "$fixture")
     run $flags --parity "$fixture" --out parity.out
     [ "$status" -eq 0 ] && "$python" "$root/tests/reference/compare_parity.py" "$fixture" parity.out >compared 2>&1
     check "$name" $? "$(grep FAILED compared | head -n 1; tail -n 1 compared | sed 's,.*/,,') $(head -n 1 err)"

@@ -40,8 +40,8 @@ static const char *file_of(const char *images, const char *annotations, const ch
     ", " #h "]}"
 
 static void parses(Coco *coco, const char *text) {
-    char error[FILE_ERROR] = "";
-    if (!coco_parse(coco, text, strlen(text), 0, error)) fail_msg("%s", error);
+    Error error = {""};
+    if (!coco_parse(coco, text, strlen(text), 0, &error)) fail_msg("%s", error.text);
 }
 
 static void tables_are_sorted_and_grouped(void **state) {
@@ -154,13 +154,13 @@ static void targets_are_clipped_and_slivers_kept(void **state) {
 /* == Damage ======================================================================================================= */
 
 static void refused(const char *text, const char *words) {
-    char error[FILE_ERROR] = "";
+    Error error = {""};
     Coco coco;
     for (size_t piece = 0; piece < 4; piece += 3) {
-        assert_false(coco_parse(&coco, text, strlen(text), piece, error));
-        if (!piece) printf("  %s\n", error);
-        if (!strstr(error, words)) fail_msg("'%s' is missing in '%s'", words, error);
-        assert_null(strchr(error, '\n'));
+        assert_false(coco_parse(&coco, text, strlen(text), piece, &error));
+        if (!piece) printf("  %s\n", error.text);
+        if (!strstr(error.text, words)) fail_msg("'%s' is missing in '%s'", words, error.text);
+        assert_null(strchr(error.text, '\n'));
         assert_null(coco.images); /* nothing left to free */
     }
 }
@@ -168,14 +168,15 @@ static void refused(const char *text, const char *words) {
 static void broken_json_is_refused(void **state) {
     (void)state;
     const char *whole = file_of(IMAGES, BOX(1, 10, 1, 1, 2, 3, 4), CATEGORIES);
-    char cut[1 << 13], error[FILE_ERROR];
+    char cut[1 << 13];
+    Error error;
     size_t size = strlen(whole);
     assert_true(size < sizeof cut);
     for (size_t length = 0; length < size; length++) { /* every truncation */
         Coco coco;
         memcpy(cut, whole, length);
-        assert_false(coco_parse(&coco, cut, length, 0, error));
-        if (!strstr(error, "cut short")) fail_msg("cut to %zu bytes: %s", length, error);
+        assert_false(coco_parse(&coco, cut, length, 0, &error));
+        if (!strstr(error.text, "cut short")) fail_msg("cut to %zu bytes: %s", length, error.text);
     }
     refused("", "cut short");
     refused("{\"images\": [{\"id\": 1,}]}", "not JSON at byte 2");
@@ -187,7 +188,7 @@ static void broken_json_is_refused(void **state) {
     memset(deep, '[', sizeof deep);
     memcpy(deep, "{\"x\":", 5);
     deep[sizeof deep - 1] = 0;
-    refused(deep, "nested more than 64 deep");
+    refused(deep, "maximum parsing depth");
 }
 
 static void wrong_types_are_refused(void **state) {
@@ -199,7 +200,7 @@ static void wrong_types_are_refused(void **state) {
         const char *value[3], *words;
     } images[] = {{{"\"1\"", "\"a\"", "5"}, "images[0].id: expected an integer"},
                   {{"1.5", "\"a\"", "5"}, "images[0].id: expected an integer"},
-                  {{"99999999999999999999", "\"a\"", "5"}, "images[0].id: expected an integer"},
+                  {{"99999999999999999999", "\"a\"", "5"}, "images[0]: refused at byte 92: too big integer"},
                   {{"{}", "\"a\"", "5"}, "images[0].id: expected an integer"},
                   {{"1", "7", "5"}, "images[0].file_name: expected a text"},
                   {{"1", "null", "5"}, "images[0].file_name: expected a text"},
@@ -215,10 +216,10 @@ static void wrong_types_are_refused(void **state) {
                  {{"[1, [2], 3, 4]", "0", "1"}, "annotations[0].bbox: expected an array of four numbers"},
                  {{"[1, 2, 3, {}]", "0", "1"}, "annotations[0].bbox: expected an array of four numbers"},
                  {{"[1, 2, 3, null]", "0", "1"}, "annotations[0].bbox: expected an array of four numbers"},
-                 {{"[1, 2, 3, 1e999]", "0", "1"}, "annotations[0].bbox: expected an array of four numbers"},
+                 {{"[1, 2, 3, 1e999]", "0", "1"}, "annotations[0]: refused at byte"},
                  {{"[1, 2, 3, 4]", "2", "1"}, "annotations[0].iscrowd: expected 0 or 1"},
                  {{"[1, 2, 3, 4]", "false", "[1]"}, "annotations[0].area: expected a number"},
-                 {{"[1, 2, 3, 4]", "0", "-1e999"}, "annotations[0].area: expected a number"}};
+                 {{"[1, 2, 3, 4]", "0", "-1e999"}, "annotations[0]: refused at byte"}};
     for (size_t i = 0; i < sizeof images / sizeof *images; i++) {
         char text[512];
         const char *const *v = images[i].value;
@@ -289,7 +290,8 @@ static const char *put_file(const char *name, const char *text) {
 static void long_files_are_read_in_pieces(void **state) {
     (void)state;
     enum { COUNT = 12000, ROOM = 1 << 21 };
-    char *text = malloc(ROOM), error[FILE_ERROR] = "";
+    char *text = malloc(ROOM);
+    Error error = {""};
     int used = snprintf(text, ROOM, "{\"images\": [%s], \"categories\": [%s], \"annotations\": [", IMAGES, CATEGORIES);
     for (int i = 0; i < COUNT; i++) {
         used += snprintf(text + used, (size_t)(ROOM - used),
@@ -298,30 +300,90 @@ static void long_files_are_read_in_pieces(void **state) {
     }
     snprintf(text + used, (size_t)(ROOM - used), "]}");
     Coco coco;
-    if (!coco_read(&coco, put_file("long.json", text), error)) fail_msg("%s", error);
+    if (!coco_read(&coco, put_file("long.json", text), &error)) fail_msg("%s", error.text);
     assert_int_equal(coco.images[1].count, COUNT);
     for (int i = 0; i < COUNT; i++) assert_true(coco.annotations[i].id == i + 1 && coco.annotations[i].box[0] == i);
     coco_close(&coco);
-    assert_false(coco_read(&coco, in_folder("none.json"), error));
-    assert_non_null(strstr(error, "cannot open: No such file"));
-    assert_false(coco_read(&coco, folder, error));
-    assert_non_null(strstr(error, "cannot read: Is a directory"));
+    assert_false(coco_read(&coco, in_folder("none.json"), &error));
+    assert_non_null(strstr(error.text, "cannot open: No such file"));
+    assert_false(coco_read(&coco, folder, &error));
+    assert_non_null(strstr(error.text, "cannot read: Is a directory"));
+    free(text);
+}
+
+/* Whatever the end of a piece cuts: keys, numbers, escapes, characters of several bytes, white space. */
+static void pieces_of_any_size_change_nothing(void **state) {
+    (void)state;
+    static const char text[] =
+        "{ \"year\" :2017,\"\xc3\xa9\": -1.5e-3, \"skipped\" : [ 12, {\"a\": [] }, \"\xf0\x9f\x90\xb1\", null ] , \"on\":true,"
+        "\"images\":[{\"id\":9007199254740993,\"file_name\":\"\\u00e9\xc3\xa9\\n\",\"width\":5,\"height\":5}]\n,\t"
+        "\"categories\":[{\"id\":7,\"name\":\"x\"}],\"empty\":[ ],\"annotations\":[{\"id\":-9223372036854775808,"
+        "\"image_id\":9007199254740993,\"category_id\":7,\"bbox\":[0.1,12345678901234567,3e1,4],\"iscrowd\":true}]}  ";
+    for (size_t piece = 1; piece <= sizeof text; piece++) {
+        Coco coco;
+        Error error = {""};
+        if (!coco_parse(&coco, text, sizeof text - 1, piece, &error)) fail_msg("pieces of %zu: %s", piece, error.text);
+        assert_true(coco.images[0].id == 9007199254740993); /* not a double */
+        assert_string_equal(coco.images[0].file_name, "\xc3\xa9\xc3\xa9\n");
+        assert_true(coco.annotations[0].id == INT64_MIN && coco.annotations[0].crowd);
+        assert_true(coco.annotations[0].box[0] == 0.1 && coco.annotations[0].box[1] == 12345678901234567.0);
+        coco_close(&coco);
+    }
+}
+
+static void zero_bytes_are_refused_everywhere(void **state) {
+    (void)state;
+    const char *whole = file_of(IMAGES, BOX(1, 10, 1, 1, 2, 3, 4), CATEGORIES);
+    size_t size = strlen(whole);
+    char damaged[1 << 13], words[64];
+    Error error;
+    assert_true(size < sizeof damaged);
+    for (size_t at = 0; at <= size; at++) {
+        Coco coco;
+        memcpy(damaged, whole, at);
+        damaged[at] = 0;
+        memcpy(damaged + at + 1, whole + at, size - at);
+        assert_false(coco_parse(&coco, damaged, size + 1, 0, &error));
+        snprintf(words, sizeof words, "not JSON at byte %zu: zero", at);
+        assert_string_equal(error.text, words);
+    }
+}
+
+/* Memory is bounded by the longest record allowed, the file's length is not. */
+static void endless_records_are_refused(void **state) {
+    (void)state;
+    enum { SIZE = 40 << 20 };
+    char *text = malloc(SIZE);
+    Error error = {""};
+    Coco coco;
+    memset(text, ' ', SIZE);
+    int used = sprintf(text, "{\"skipped\": [");
+    for (int i = used; i < SIZE - 1000; i += 1000) memcpy(text + i, i > used ? ", 0" : "  0", 3);
+    memcpy(text + SIZE - 1000, "], ", 3);
+    const char *whole = file_of(IMAGES, "", CATEGORIES);
+    memcpy(text + SIZE - 900, whole + 1, strlen(whole + 1));
+    if (!coco_parse(&coco, text, SIZE, 4096, &error)) fail_msg("%s", error.text);
+    coco_close(&coco);
+    memset(text, 'x', SIZE);
+    memcpy(text, "{\"images\": [{\"x\": \"", 19);
+    assert_false(coco_parse(&coco, text, SIZE, 4096, &error));
+    assert_string_equal(error.text, "images[0]: more than 16 MB without an end from byte 12 on");
     free(text);
 }
 
 static void missing_pictures_are_named(void **state) {
     (void)state;
-    char error[FILE_ERROR] = "";
+    Error error = {""};
     Coco coco;
     parses(&coco, file_of(IMAGES, "", CATEGORIES));
     put_file("b.jpg", "x");
-    assert_false(coco_check_files(&coco, folder, error));
-    assert_string_equal(error, "no picture a.jpg, nor 1 more of 3");
+    assert_false(coco_check_files(&coco, folder, &error));
+    assert_string_equal(error.text, "no picture a.jpg, nor 1 more of 3");
     put_file("a.jpg", "x");
-    assert_false(coco_check_files(&coco, folder, error));
-    assert_string_equal(error, "no picture c.jpg");
+    assert_false(coco_check_files(&coco, folder, &error));
+    assert_string_equal(error.text, "no picture c.jpg");
     put_file("c.jpg", "x");
-    assert_true(coco_check_files(&coco, folder, error));
+    assert_true(coco_check_files(&coco, folder, &error));
     coco_close(&coco);
 }
 
@@ -335,6 +397,9 @@ int main(void) {
         cmocka_unit_test(missing_and_doubled_things_are_refused),
         cmocka_unit_test(the_last_of_a_doubled_field_counts),
         cmocka_unit_test(long_files_are_read_in_pieces),
+        cmocka_unit_test(pieces_of_any_size_change_nothing),
+        cmocka_unit_test(zero_bytes_are_refused_everywhere),
+        cmocka_unit_test(endless_records_are_refused),
         cmocka_unit_test(missing_pictures_are_named),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);

@@ -18,15 +18,18 @@
 #include "detection/coco_eval.h"
 #include "tests/check.h"
 
+static const char *const number_names[COCO_NUMBERS] = {"AP",  "AP50", "AP75",  "APs", "APm", "APl",
+                                                       "AR1", "AR10", "AR100", "ARs", "ARm", "ARl"};
+
 typedef struct {
     Coco truth;
     CocoResults results;
 } Case;
 
 static void open_files(Case *c, const char *truth, const char *results) {
-    char error[FILE_ERROR] = "";
-    if (!coco_read(&c->truth, truth, error)) fail_msg("%s: %s", truth, error);
-    if (!coco_results_read(&c->results, results, error)) fail_msg("%s: %s", results, error);
+    Error error = {""};
+    if (!coco_read(&c->truth, truth, &error)) fail_msg("%s: %s", truth, error.text);
+    if (!coco_results_read(&c->results, results, &error)) fail_msg("%s: %s", results, error.text);
 }
 
 static void open_case(Case *c, const char *name) {
@@ -42,10 +45,10 @@ static void close_case(Case *c) {
 }
 
 static void evaluate(double numbers[COCO_NUMBERS], double *category_ap, const Case *c, const bool *evaluated) {
-    char error[FILE_ERROR] = "";
+    Error error = {""};
     for (int i = 0; i < COCO_NUMBERS; i++) numbers[i] = NAN;
-    if (!coco_eval(numbers, category_ap, &c->truth, c->results.detections, c->results.count, evaluated, error)) {
-        fail_msg("%s", error);
+    if (!coco_eval(numbers, category_ap, &c->truth, c->results.detections, c->results.count, evaluated, &error)) {
+        fail_msg("%s", error.text);
     }
 }
 
@@ -66,7 +69,7 @@ static void the_numbers_are_pycocotools(void **state) {
         evaluate(got, NULL, &c, NULL);
         for (int i = 0; i < COCO_NUMBERS; i++) {
             if (!(fabs(got[i] - want[i]) <= 1e-12)) {
-                fail_msg("%s: %s is %.17g, expected %.17g", name, coco_number_names[i], got[i], want[i]);
+                fail_msg("%s: %s is %.17g, expected %.17g", name, number_names[i], got[i], want[i]);
             }
             worst = fmax(worst, fabs(got[i] - want[i]));
         }
@@ -119,7 +122,7 @@ static void the_mean_over_categories_is_the_ap(void **state) {
 static void some_images_are_their_own_files(void **state) {
     (void)state;
     Case c, part = {.truth = {.image_count = 0}, .results = {.count = 0}};
-    char error[FILE_ERROR];
+    Error error;
     double want[COCO_NUMBERS], got[COCO_NUMBERS], all[COCO_NUMBERS];
     open_case(&c, "drawn-7");
     bool *evaluated = calloc((size_t)c.truth.image_count, sizeof *evaluated);
@@ -135,7 +138,7 @@ static void some_images_are_their_own_files(void **state) {
             coco_add_annotation(&part.truth, a->id, a->image_id, a->category_id, a->box, a->area, a->crowd);
         }
     }
-    assert_true(coco_finish(&part.truth, error));
+    assert_true(coco_finish(&part.truth, &error));
     for (size_t i = 0; i < c.results.count; i++) {
         CocoDetection d = c.results.detections[i];
         if (coco_find_image(&part.truth, d.image_id) >= 0) coco_results_add(&part.results, d);
@@ -152,17 +155,17 @@ static void some_images_are_their_own_files(void **state) {
 
 static void detections_of_unknown_images_are_refused(void **state) {
     (void)state;
-    char error[FILE_ERROR] = "";
+    Error error = {""};
     double numbers[COCO_NUMBERS];
     Case c;
     open_case(&c, "drawn-11");
     coco_results_add(&c.results, (CocoDetection){.image_id = 123456, .category_id = 1, .score = 0.5});
-    assert_false(coco_eval(numbers, NULL, &c.truth, c.results.detections, c.results.count, NULL, error));
-    printf("  %s\n", error);
-    assert_non_null(strstr(error, "image_id 123456 is not among the images"));
+    assert_false(coco_eval(numbers, NULL, &c.truth, c.results.detections, c.results.count, NULL, &error));
+    printf("  %s\n", error.text);
+    assert_non_null(strstr(error.text, "image_id 123456 is not among the images"));
     c.results.detections[c.results.count - 1] = (CocoDetection){.image_id = c.truth.images[0].id, .score = NAN};
-    assert_false(coco_eval(numbers, NULL, &c.truth, c.results.detections, c.results.count, NULL, error));
-    assert_non_null(strstr(error, "score is not finite"));
+    assert_false(coco_eval(numbers, NULL, &c.truth, c.results.detections, c.results.count, NULL, &error));
+    assert_non_null(strstr(error.text, "score is not finite"));
     close_case(&c);
 }
 
@@ -182,7 +185,8 @@ static void without_detections_every_number_is_zero_or_none(void **state) {
 static void results_come_back_as_they_were_written(void **state) {
     (void)state;
     enum { COUNT = 5000 }; /* several pieces of the reader */
-    char path[] = "/tmp/vit_test_results_XXXXXX", error[FILE_ERROR] = "";
+    char path[] = "/tmp/vit_test_results_XXXXXX";
+    Error error = {""};
     CocoResults wrote = {.count = 0}, got;
     close(mkstemp(path));
     for (uint64_t i = 0; i < COUNT; i++) {
@@ -191,19 +195,19 @@ static void results_come_back_as_they_were_written(void **state) {
         d.score = rng_uniform(check_seed(), RNG_TEST, 3, 0, i) / 3.0;
         coco_results_add(&wrote, d);
     }
-    assert_true(coco_results_write(path, &wrote, error));
-    assert_true(coco_results_read(&got, path, error));
+    assert_true(coco_results_write(path, &wrote, &error));
+    assert_true(coco_results_read(&got, path, &error));
     assert_int_equal(got.count, COUNT);
     assert_memory_equal(got.detections, wrote.detections, COUNT * sizeof *got.detections);
     coco_results_free(&got);
-    assert_true(coco_results_write(path, &(CocoResults){.count = 0}, error));
-    assert_true(coco_results_read(&got, path, error));
+    assert_true(coco_results_write(path, &(CocoResults){.count = 0}, &error));
+    assert_true(coco_results_read(&got, path, &error));
     assert_int_equal(got.count, 0);
     coco_results_free(&got);
     coco_results_free(&wrote);
     unlink(path);
-    assert_false(coco_results_write("/nowhere/results.json", &(CocoResults){.count = 0}, error));
-    assert_non_null(strstr(error, "cannot open its folder: No such file"));
+    assert_false(coco_results_write("/nowhere/results.json", &(CocoResults){.count = 0}, &error));
+    assert_non_null(strstr(error.text, "cannot open its folder: No such file"));
 }
 
 static void damaged_results_are_refused(void **state) {
@@ -220,11 +224,11 @@ static void damaged_results_are_refused(void **state) {
         {"[{\"score\": NaN}]", "not JSON at byte"},
         {"[", "cut short"}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        char error[FILE_ERROR] = "";
+        Error error = {""};
         CocoResults results;
-        assert_false(coco_results_parse(&results, cases[i][0], strlen(cases[i][0]), 0, error));
-        printf("  %s\n", error);
-        if (!strstr(error, cases[i][1])) fail_msg("'%s' is missing in '%s'", cases[i][1], error);
+        assert_false(coco_results_parse(&results, cases[i][0], strlen(cases[i][0]), 0, &error));
+        printf("  %s\n", error.text);
+        if (!strstr(error.text, cases[i][1])) fail_msg("'%s' is missing in '%s'", cases[i][1], error.text);
     }
 }
 

@@ -60,7 +60,7 @@ enum { COUNT = sizeof entries / sizeof *entries };
 typedef struct {
     Config config;
     Settings *settings;
-    char error[1024];
+    Error error;
 } Fixture;
 
 static const ConfigGroup group = {CONFIG_GROUP(Settings, entries)};
@@ -128,9 +128,9 @@ static void test_text_errors(void **state) {
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         Fixture f;
         begin(&f);
-        bool ok = config_try_text(&f.config, cases[i].text, strlen(cases[i].text), "x.ini", f.error, sizeof f.error);
+        bool ok = config_try_text(&f.config, cases[i].text, strlen(cases[i].text), "x.ini", &f.error);
         assert_false(ok);
-        assert_string_equal(f.error, cases[i].error);
+        assert_string_equal(f.error.text, cases[i].error);
         config_free(&f.config);
     }
 }
@@ -139,22 +139,43 @@ static void test_binary_and_long_lines(void **state) {
     (void)state;
     Fixture f;
     begin(&f);
-    assert_false(config_try_text(&f.config, "lr = 0.1\nda\0ta", 14, "x.ini", f.error, sizeof f.error));
-    assert_string_equal(f.error, "x.ini:2: a NUL byte: this is not a text file");
+    assert_false(config_try_text(&f.config, "lr = 0.1\nda\0ta", 14, "x.ini", &f.error));
+    assert_string_equal(f.error.text, "x.ini:2: a NUL byte: this is not a text file");
     size_t size = 20000;
     char *text = malloc(size + 1);
     memset(text, 'a', size);
     memcpy(text, "data = ", 7);
     text[size] = 0;
-    assert_false(config_try_text(&f.config, text, size, "x.ini", f.error, sizeof f.error));
-    assert_non_null(strstr(f.error, "x.ini:1: the line is longer than "));
+    assert_false(config_try_text(&f.config, text, size, "x.ini", &f.error));
+    assert_non_null(strstr(f.error.text, "x.ini:1: the line is longer than "));
     text[0] = '#';
-    assert_true(config_try_text(&f.config, text, size, "x.ini", f.error, sizeof f.error));
-    char tiny[8];
-    assert_false(config_try_text(&f.config, "lr = x", 6, "x.ini", tiny, sizeof tiny));
-    assert_string_equal(tiny, "x.ini:1");
+    assert_true(config_try_text(&f.config, text, size, "x.ini", &f.error));
     free(text);
     config_free(&f.config);
+}
+
+/* A message is one line of whole characters, however long its parts are, and may be made of the one before it. */
+static void test_error(void **state) {
+    (void)state;
+    static const char *const characters[] = {"a", "\xc3\xa9", "\xe2\x82\xac", "\xf0\x9f\x90\xa6"};
+    enum { ROOM = sizeof((Error *)0)->text };
+    Error error;
+    assert_false(refuse(&error, "%s: %d\n\x1b[2m", "a\tb", 3));
+    assert_string_equal(error.text, "a?b: 3??[2m");
+    assert_false(refuse(&error, "%s, again", error.text));
+    assert_string_equal(error.text, "a?b: 3??[2m, again");
+    for (size_t c = 0; c < sizeof characters / sizeof *characters; c++) {
+        for (size_t before = 0; before < 5; before++) { /* every place in a character is the last once */
+            char long_text[2 * ROOM] = "";
+            size_t bytes = strlen(characters[c]), used = before;
+            memset(long_text, '-', before);
+            for (; used + bytes < sizeof long_text; used += bytes) memcpy(long_text + used, characters[c], bytes);
+            refuse(&error, "%s", long_text);
+            size_t length = strlen(error.text);
+            assert_int_equal(length, before + (ROOM - 1 - before) / bytes * bytes);
+            assert_memory_equal(error.text, long_text, length);
+        }
+    }
 }
 
 static bool arguments(Fixture *f, int count, ...) {
@@ -164,8 +185,8 @@ static bool arguments(Fixture *f, int count, ...) {
     argv[0] = "program";
     for (int i = 0; i < count; i++) argv[i + 1] = va_arg(list, char *);
     va_end(list);
-    f->error[0] = 0;
-    return config_try_arguments(&f->config, count + 1, argv, f->error, sizeof f->error);
+    f->error.text[0] = 0;
+    return config_try_arguments(&f->config, count + 1, argv, &f->error);
 }
 
 static void test_argument_errors(void **state) {
@@ -200,7 +221,7 @@ static void test_argument_errors(void **state) {
         Fixture f;
         begin(&f);
         assert_false(arguments(&f, cases[i].second ? 2 : 1, cases[i].first, cases[i].second));
-        assert_string_equal(f.error, cases[i].error);
+        assert_string_equal(f.error.text, cases[i].error);
         config_free(&f.config);
     }
 }
@@ -230,7 +251,7 @@ static void test_text(void **state) {
                                "data = a=b;c #d\nlr = 0.1\nmean = -0\nsteps = +7\n[model] # comment\nbatch_size = 007";
     Fixture f;
     begin(&f);
-    if (!config_try_text(&f.config, text, sizeof text - 1, "x", f.error, sizeof f.error)) fail_msg("%s", f.error);
+    if (!config_try_text(&f.config, text, sizeof text - 1, "x", &f.error)) fail_msg("%s", f.error.text);
     const Settings *s = f.settings;
     assert_ptr_equal(s->attn, &lisa);
     assert_int_equal(s->img_size[0], 7);
@@ -251,7 +272,7 @@ static void test_arguments(void **state) {
     begin(&f);
     if (!arguments(&f, 11, "--predict", "a.png", "b.png", "--describe", "--relative=OFF", "--img_size", "7X9",
                    "--steps", "-5", "--predict=c.png", "-d.png"))
-        fail_msg("%s", f.error);
+        fail_msg("%s", f.error.text);
     const Settings *s = f.settings;
     static const char *const files[] = {"a.png", "b.png", "c.png", "-d.png"};
     assert_int_equal(s->predict.count, 4);
@@ -262,11 +283,11 @@ static void test_arguments(void **state) {
     assert_int_equal(s->batch_size, 3);
     assert_true(arguments(&f, 3, "--relative", "yes", "--data="));
     assert_true(s->relative && !*s->data);
-    assert_true(config_try_set(&f.config, "data", "folder", "class.txt:1", f.error, sizeof f.error));
+    assert_true(config_try_set(&f.config, "data", "folder", "class.txt:1", &f.error));
     assert_string_equal(s->data, "folder");
     assert_string_equal(config_origin(&f.config, "data"), "class.txt:1");
-    assert_false(config_try_set(&f.config, "lr", "2", "class.txt:2", f.error, sizeof f.error));
-    assert_string_equal(f.error, "class.txt:2: lr: 2 is out of range (number from 0 to 0.1)");
+    assert_false(config_try_set(&f.config, "lr", "2", "class.txt:2", &f.error));
+    assert_string_equal(f.error.text, "class.txt:2: lr: 2 is out of range (number from 0 to 0.1)");
     config_free(&f.config);
 }
 
@@ -287,7 +308,7 @@ static void test_file_and_command_line(void **state) {
         begin(&f);
         bool ok = order ? arguments(&f, 4, "--lr", "0.02", "--config", in_folder("a.ini"))
                         : arguments(&f, 4, "--config", in_folder("a.ini"), "--lr", "0.02");
-        if (!ok) fail_msg("%s", f.error);
+        if (!ok) fail_msg("%s", f.error.text);
         char origin[300];
         snprintf(origin, sizeof origin, "%s:2", in_folder("a.ini"));
         assert_true(f.settings->lr == 0.02f && f.settings->batch_size == 8 && f.settings->attn == &ripple);
@@ -305,7 +326,7 @@ static void test_include(void **state) {
     put_file("top.ini", "pool = gap\nsteps = 3\n[training]\ninclude = sub/model.ini\nlr = 0.03\n");
     Fixture f;
     begin(&f);
-    if (!config_try_file(&f.config, in_folder("top.ini"), f.error, sizeof f.error)) fail_msg("%s", f.error);
+    if (!config_try_file(&f.config, in_folder("top.ini"), &f.error)) fail_msg("%s", f.error.text);
     const Settings *s = f.settings;
     assert_true(s->lr == 0.03f && s->batch_size == 9 && s->attn == &lisa && s->pool == 1 && s->steps == 3);
     char expected[600];
@@ -313,22 +334,22 @@ static void test_include(void **state) {
     assert_string_equal(config_origin(&f.config, "attn"), expected);
 
     put_file("base.ini", "\nlr = 7\n");
-    assert_false(config_try_file(&f.config, in_folder("top.ini"), f.error, sizeof f.error));
+    assert_false(config_try_file(&f.config, in_folder("top.ini"), &f.error));
     snprintf(expected, sizeof expected, "%s/sub/../base.ini:2: lr: 7 is out of range (number from 0 to 0.1)", folder);
-    assert_string_equal(f.error, expected);
+    assert_string_equal(f.error.text, expected);
 
     put_file("base.ini", "include = sub/model.ini\n");
-    assert_false(config_try_file(&f.config, in_folder("top.ini"), f.error, sizeof f.error));
+    assert_false(config_try_file(&f.config, in_folder("top.ini"), &f.error));
     snprintf(expected, sizeof expected,
              "%s/sub/../base.ini:1: include: '%s/sub/../sub/model.ini' is already being read: "
              "the files include each other", folder, folder);
-    assert_string_equal(f.error, expected);
+    assert_string_equal(f.error.text, expected);
 
     put_file("base.ini", "include = missing.ini\n");
-    assert_false(config_try_file(&f.config, in_folder("base.ini"), f.error, sizeof f.error));
+    assert_false(config_try_file(&f.config, in_folder("base.ini"), &f.error));
     snprintf(expected, sizeof expected, "%s:1: include: cannot open '%s': No such file or directory",
              in_folder("base.ini"), in_folder("missing.ini"));
-    assert_string_equal(f.error, expected);
+    assert_string_equal(f.error.text, expected);
 
     for (int i = 0; i < 9; i++) {
         char name[16], text[64];
@@ -336,10 +357,10 @@ static void test_include(void **state) {
         snprintf(text, sizeof text, i < 8 ? "include = n%d.ini\n" : "# the end\n", i + 1);
         put_file(name, text);
     }
-    assert_true(config_try_file(&f.config, in_folder("n1.ini"), f.error, sizeof f.error));
-    assert_false(config_try_file(&f.config, in_folder("n0.ini"), f.error, sizeof f.error));
+    assert_true(config_try_file(&f.config, in_folder("n1.ini"), &f.error));
+    assert_false(config_try_file(&f.config, in_folder("n0.ini"), &f.error));
     snprintf(expected, sizeof expected, "%s:1: include: files nest deeper than 8", in_folder("n7.ini"));
-    assert_string_equal(f.error, expected);
+    assert_string_equal(f.error.text, expected);
     config_free(&f.config);
 }
 
@@ -425,10 +446,10 @@ static void test_round_trip(void **state) {
         snprintf(size, sizeof size, "%ux%u", 1 + rng_below(check_seed(), RNG_TEST, i, 3, 0, 3), 1 + i % 3);
         if (!arguments(&f, 13, "--mean", text, "--seed", seed, "--img-size", size, "--attn", "lisa", "--data",
                        "a folder/x;y = [z] #1", i & 1 ? "--relative=0" : "--relative=1", "--predict", "x.png"))
-            fail_msg("%s", f.error);
+            fail_msg("%s", f.error.text);
         char *saved = config_text(&f.config);
-        if (!config_try_text(&g.config, saved, strlen(saved), "saved", g.error, sizeof g.error))
-            fail_msg("%s", g.error);
+        if (!config_try_text(&g.config, saved, strlen(saved), "saved", &g.error))
+            fail_msg("%s", g.error.text);
         assert_memory_equal(&f.settings->mean, &g.settings->mean, sizeof value);
         assert_memory_equal(f.settings->img_size, g.settings->img_size, sizeof f.settings->img_size);
         assert_true(f.settings->seed == g.settings->seed && f.settings->lr == g.settings->lr);
@@ -454,10 +475,10 @@ static void test_long_string(void **state) {
     size_t length = sizeof value - 1;
     memset(value, 'x', length);
     for (; length && !arguments(&f, 2, "--data", value); value[--length] = 0)
-        assert_non_null(strstr(f.error, "characters are too long for an INI file"));
+        assert_non_null(strstr(f.error.text, "characters are too long for an INI file"));
     assert_true(length > 150);
     char *saved = config_text(&f.config);
-    if (!config_try_text(&g.config, saved, strlen(saved), "saved", g.error, sizeof g.error)) fail_msg("%s", g.error);
+    if (!config_try_text(&g.config, saved, strlen(saved), "saved", &g.error)) fail_msg("%s", g.error.text);
     assert_string_equal(g.settings->data, value);
     free(saved);
     config_free(&f.config);
@@ -522,26 +543,26 @@ static void test_number_lists(void **state) {
     const char *good = "dims = 64,128, 320\nratios = 4,3.5\n";
     static const ConfigGroup numbers = {CONFIG_GROUP(Lists, lists)};
     Config config, again;
-    char error[1024];
+    Error error;
     config_init(&config, NULL);
     const Lists *s = config_add(&config, &numbers);
     assert_int_equal(s->dims.count, 1);
     assert_int_equal(s->dims.at[0], 192);
-    assert_true(config_try_text(&config, good, strlen(good), "x.ini", error, sizeof error));
+    assert_true(config_try_text(&config, good, strlen(good), "x.ini", &error));
     assert_int_equal(s->dims.count, 3);
     assert_int_equal(s->dims.at[2], 320);
     assert_int_equal(s->ratios.count, 2);
     assert_true(s->ratios.at[1] == 3.5f);
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
-        assert_false(config_try_text(&config, wrong[i].text, strlen(wrong[i].text), "x.ini", error, sizeof error));
-        assert_string_equal(error, wrong[i].error);
+        assert_false(config_try_text(&config, wrong[i].text, strlen(wrong[i].text), "x.ini", &error));
+        assert_string_equal(error.text, wrong[i].error);
         assert_int_equal(s->dims.count, 3);
     }
     char *text = config_text(&config);
     assert_non_null(strstr(text, "dims = 64,128,320\n"));
     config_init(&again, NULL);
     const Lists *copy = config_add(&again, &numbers);
-    assert_true(config_try_text(&again, text, strlen(text), "saved", error, sizeof error));
+    assert_true(config_try_text(&again, text, strlen(text), "saved", &error));
     assert_int_equal(copy->dims.count, 3);
     for (int i = 0; i < 3; i++) assert_int_equal(copy->dims.at[i], s->dims.at[i]);
     assert_true(copy->ratios.count == 2 && copy->ratios.at[0] == 4 && copy->ratios.at[1] == 3.5f);
@@ -584,7 +605,7 @@ static bool settle(Fixture *f, const char *saved, const char *file, int count, c
     config_read_arguments(&f->config, count + 1, argv);
     if (f->settings->attn == &ripple) config_use(&f->config, &ring_group);
     if (f->settings->attn == &lisa) config_use(&f->config, &pattern_group);
-    return config_try_settle(&f->config, f->error, sizeof f->error);
+    return config_try_settle(&f->config, &f->error);
 }
 
 /* A setting that the chosen operator does not have is refused where it was set, or falls away with the operator that a
@@ -611,8 +632,8 @@ static void test_settings_that_do_not_count(void **state) {
         while (count < 4 && cases[i].arguments[count]) count++;
         bool ok = settle(&f, cases[i].saved, cases[i].file, count, cases[i].arguments);
         assert_int_equal(ok, cases[i].error == NULL);
-        size_t length = strlen(f.error), wanted = ok ? 0 : strlen(cases[i].error);
-        if (!ok) assert_string_equal(f.error + (length > wanted ? length - wanted : 0), cases[i].error);
+        size_t length = strlen(f.error.text), wanted = ok ? 0 : strlen(cases[i].error);
+        if (!ok) assert_string_equal(f.error.text + (length > wanted ? length - wanted : 0), cases[i].error);
         char *text = config_text(&f.config);
         const RingSettings *rings = config_settings(&f.config, &ring_group);
         bool counts = f.settings->attn == &ripple;
@@ -697,6 +718,7 @@ int main(void) {
         cmocka_unit_test(test_long_string),
         cmocka_unit_test(test_saved_text),
         cmocka_unit_test(test_number_lists),
+        cmocka_unit_test(test_error),
         cmocka_unit_test(test_settings_that_do_not_count),
         cmocka_unit_test(test_group_check),
         cmocka_unit_test(test_help),

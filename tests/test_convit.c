@@ -9,6 +9,7 @@
 
 #include "layers/vit.h"
 #include "tests/on_device.h"
+#include "tests/settings.h"
 
 /* == The kernels ================================================================================================== */
 
@@ -193,13 +194,17 @@ static void test_gate_at_its_ends(void **state) {
 
 /* == The operator ================================================================================================= */
 
-static VitConfig config_of(int heads) {
-    return (VitConfig){
-        .img_h = 5, .img_w = 7, .patch_size = 1, .num_classes = 4,
-        .stage = {{.dim = 36, .depth = 3, .heads = heads, .mlp_ratio = 2}},
-        .class_token = true, .pos_embed = POSITIONS_LEARNED,
-        .attention = {.attn = "convit", .feature_map = "mlp", .relative = "none", .convit_local_layers = 2},
-    };
+/* Settings that live to the end. */
+static Config *config_of(int heads) {
+    Config *config = keep(calloc(1, sizeof *config), false);
+    char text[16];
+    config_init(config, NULL);
+    vit_add_settings(config);
+    settings_read(config, "attn = convit\nimg_size = 5x7\npatch_size = 1\nnum_classes = 4\ndim = 36\ndepth = 3\n"
+                          "mlp_ratio = 2\npool = cls\nconvit_local_layers = 2\n");
+    snprintf(text, sizeof text, "%d", heads);
+    settings_put(config, "heads", text);
+    return config;
 }
 
 static float *first_values(const Vit *vit, const char *name, size_t size) {
@@ -217,8 +222,7 @@ static void test_initial_values(void **state) {
                                      {0, 2, -1},   {2, -2, -1}, {2, 0, -1},  {2, 2, -1}};
     for (int heads = 6; heads <= 9; heads += 3) {
         Vit vit;
-        VitConfig config = config_of(heads);
-        vit_create(&vit, &config);
+        vit_create(&vit, config_of(heads));
         params_allocate(&vit.model.params, false);
         params_initialize(&vit.model.params, 7);
         const float *v = first_values(&vit, "blocks.1.attn.v.weight", 36 * 36);
@@ -242,8 +246,8 @@ static void test_initial_values(void **state) {
 static void test_class_token_joins_late(void **state) {
     (void)state;
     Vit vit;
-    VitConfig config = config_of(6);
-    vit_create(&vit, &config);
+    Config *config = config_of(6);
+    vit_create(&vit, config);
     assert_int_equal(vit.N, 36);
     for (int i = 0; i < 3; i++) assert_int_equal(vit.stages[0].blocks[i].attention.N, i < 2 ? 35 : 36);
     assert_int_equal(params_find(&vit.model.params, "pos_embed")->shape[1], 35);
@@ -253,9 +257,8 @@ static void test_class_token_joins_late(void **state) {
     assert_null(params_find(&vit.model.params, "blocks.2.attn.qkv.bias"));
     assert_null(params_find(&vit.model.params, "blocks.0.attn.qk.bias"));
     vit_destroy(&vit);
-    config.class_token = false;
-    config.attention.convit_local_layers = 10;
-    vit_create(&vit, &config);
+    settings_read(config, "pool = gap\nconvit_local_layers = 10\n");
+    vit_create(&vit, config);
     assert_int_equal(vit.N, 35);
     assert_string_equal(vit.stages[0].blocks[2].attention.op->name, "convit");
     assert_null(params_find(&vit.model.params, "cls_token"));
@@ -266,9 +269,8 @@ static void test_class_token_joins_late(void **state) {
 static void test_pictured_weights(void **state) {
     (void)state;
     enum { B = 2, N = 35, M = 36, H = 6, D = 6 };
-    VitConfig config = config_of(H);
     Vit vit;
-    vit_create(&vit, &config);
+    vit_create(&vit, config_of(H));
     vit_plan(&vit, B, true);
     vit_allocate(&vit);
     params_allocate(&vit.model.params, true);

@@ -6,6 +6,7 @@
 
 #include <cmocka.h>
 
+#include "data/dataset.h"
 #include "tests/on_device.h"
 
 typedef struct {
@@ -207,7 +208,7 @@ static void test_padded_images(void **state) {
     (void)state;
     enum { B = 3, H = 5, W = 7, N = B * H * W * 3 };
     const int sizes[B][2] = {{5, 4}, {3, 7}, {1, 1}};
-    const float mean[3] = {0.485f, 0.456f, 0.406f}, std[3] = {0.229f, 0.224f, 0.225f};
+    const float *mean = imagenet_mean, *std = imagenet_std;
     uint8_t x[N];
     double *y = zeros(N);
     for (int i = 0; i < N; i++) {

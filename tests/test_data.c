@@ -7,6 +7,7 @@
 #include <cmocka.h>
 
 #include <fcntl.h>
+#include <math.h>
 #include <omp.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,14 +16,17 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "core/class_names.h"
+#include "core/files.h"
 #include "data/augment.h"
 #include "data/cifar.h"
-#include "data/dataset.h"
+#include "data/datasets.h"
 #include "data/image.h"
 #include "data/loader.h"
 #include "data/shapes.h"
 #include "tests/check.h"
 #include "tests/scratch.h"
+#include "tests/whole_batch.h"
 
 /* == Helpers ====================================================================================================== */
 
@@ -90,43 +94,61 @@ static void shapes_are_functions_of_their_index(void **state) {
     }
 }
 
+enum { OUTSIDE, TOUCHED, PARTLY, INSIDE };
+
+/* Of each pixel of an image of the training split: does its shape cover it?  Rounding decides where it is TOUCHED. */
+static void shape_cover(uint32_t index, uint8_t *cover) {
+    ShapesStream s = {check_seed(), 0, index, 0};
+    float radius = shapes_uniform(&s, 7, 12), margin = shapes_reach * radius + 0.5f;
+    float x = shapes_uniform(&s, margin, SHAPES_SIDE - margin), y = shapes_uniform(&s, margin, SHAPES_SIDE - margin);
+    float turn = shapes_uniform(&s, 0, 6.2831853f), cosine = cosf(turn), sine = sinf(turn);
+    for (int p = 0; p < SHAPES_SIDE * SHAPES_SIDE; p++) {
+        float u = ((float)(p % SHAPES_SIDE) + 0.5f - x) / radius, v = ((float)(p / SHAPES_SIDE) + 0.5f - y) / radius;
+        float distance = shapes_distance((int)(index % SHAPES_CLASSES), cosine * u + sine * v, cosine * v - sine * u);
+        float covered = 0.5f - radius * distance;
+        cover[p] = covered > 1.001f ? INSIDE : covered > 0.001f ? PARTLY : covered > -0.001f ? TOUCHED : OUTSIDE;
+    }
+}
+
+static bool in_box(int p, const int box[4]) {
+    int x = p % SHAPES_SIDE, y = p / SHAPES_SIDE;
+    return x >= box[0] && x < box[2] && y >= box[1] && y < box[3];
+}
+
 static void boxes_hold_their_shapes_tightly(void **state) {
     (void)state;
-    uint8_t mask[SHAPES_SIDE * SHAPES_SIDE], pixels[SHAPE_BYTES];
+    uint8_t cover[SHAPES_SIDE * SHAPES_SIDE], pixels[SHAPE_BYTES];
     for (uint32_t i = 0; i < 2000; i++) {
-        int label, box[4], found[4] = {SHAPES_SIDE, SHAPES_SIDE, 0, 0}, full = 0;
+        int label, box[4], full = 0, sides = 0;
         shapes_draw(check_seed(), 0, i, pixels, &label, box);
-        shapes_mask(check_seed(), 0, i, mask);
+        shape_cover(i, cover);
         assert_int_equal(label, i % SHAPES_CLASSES);
-        for (int y = 0; y < SHAPES_SIDE; y++) {
-            for (int x = 0; x < SHAPES_SIDE; x++) {
-                if (!mask[y * SHAPES_SIDE + x]) continue;
-                full += mask[y * SHAPES_SIDE + x] == 255;
-                if (x < found[0]) found[0] = x;
-                if (y < found[1]) found[1] = y;
-                if (x + 1 > found[2]) found[2] = x + 1;
-                if (y + 1 > found[3]) found[3] = y + 1;
-            }
+        for (int p = 0; p < SHAPES_SIDE * SHAPES_SIDE; p++) {
+            int x = p % SHAPES_SIDE, y = p / SHAPES_SIDE;
+            full += cover[p] == INSIDE;
+            assert_true(cover[p] <= TOUCHED || in_box(p, box));
+            if (cover[p] != OUTSIDE && in_box(p, box)) /* which of the four sides it reaches */
+                sides |= (x == box[0]) | (y == box[1]) << 1 | (x == box[2] - 1) << 2 | (y == box[3] - 1) << 3;
         }
-        assert_memory_equal(box, found, sizeof box);
+        assert_int_equal(sides, 15);
         assert_true(full >= 20);
     }
 }
 
-/* The box is that of the picture as well: two seeds' worth of noise cannot tell, but inside the mask the shape's colour
- * is one, so its spread over fully covered pixels is noise alone. */
+/* The shape is where the picture shows it: inside it the colour is one, so that its spread over fully covered pixels is
+ * noise alone. */
 static void shapes_are_of_one_colour(void **state) {
     (void)state;
-    uint8_t mask[SHAPES_SIDE * SHAPES_SIDE], pixels[SHAPE_BYTES];
+    uint8_t cover[SHAPES_SIDE * SHAPES_SIDE], pixels[SHAPE_BYTES];
     double outside_sum = 0;
     int images = 500;
     for (uint32_t i = 0; i < (uint32_t)images; i++) {
         double sum[2] = {0}, squares[2] = {0}, n[2] = {0};
         shapes_draw(check_seed(), 0, i, pixels, NULL, NULL);
-        shapes_mask(check_seed(), 0, i, mask);
+        shape_cover(i, cover);
         for (int p = 0; p < SHAPES_SIDE * SHAPES_SIDE; p++) {
-            if (mask[p] != 255 && mask[p] != 0) continue;
-            int inside = mask[p] == 255;
+            if (cover[p] != INSIDE && cover[p] != OUTSIDE) continue;
+            int inside = cover[p] == INSIDE;
             sum[inside] += pixels[p * 3];
             squares[inside] += pixels[p * 3] * pixels[p * 3];
             n[inside]++;
@@ -202,14 +224,14 @@ static void cifar_records_come_apart(void **state) {
         enum { N = 7 };
         size_t label_bytes = classes == 10 ? 1 : 2, record = label_bytes + CIFAR_PIXELS;
         uint8_t *bytes = random_bytes(N * record, 21), *pixels = malloc(N * CIFAR_PIXELS), labels[N];
-        char error[FILE_ERROR];
+        Error error;
         for (size_t i = 0; i < N; i++) {
             bytes[i * record] = (uint8_t)(i + 3);
             bytes[i * record + label_bytes - 1] = (uint8_t)(i + 1);
         }
-        assert_int_equal(cifar_count(N * record, classes, 0, error), N);
-        assert_int_equal(cifar_count(N * record, classes, N, error), N);
-        assert_true(cifar_parse(pixels, labels, bytes, N, classes, error));
+        assert_int_equal(cifar_count(N * record, classes, 0, &error), N);
+        assert_int_equal(cifar_count(N * record, classes, N, &error), N);
+        assert_true(cifar_parse(pixels, labels, bytes, N, classes, &error));
         for (size_t i = 0; i < N; i++) {
             assert_int_equal(labels[i], i + 1);
             for (size_t y = 0; y < 32; y++) {
@@ -228,28 +250,28 @@ static void cifar_records_come_apart(void **state) {
 
 static void cifar_damage_in_memory(void **state) {
     (void)state;
-    char error[FILE_ERROR];
+    Error error;
     uint8_t *bytes = calloc(3, 3074), pixels[3 * CIFAR_PIXELS], labels[3];
 
-    assert_int_equal(cifar_count(0, 10, 0, error), 0);
-    assert_string_equal(error, "0 records, expected at least 1");
-    assert_int_equal(cifar_count(3072, 10, 0, error), 0);
-    assert_string_equal(error, "3072 bytes: 0 whole records of 3073 bytes and 3072 bytes over");
-    assert_int_equal(cifar_count(2 * 3074 + 5, 100, 2, error), 0);
-    assert_string_equal(error, "6153 bytes: 2 whole records of 3074 bytes and 5 bytes over");
-    assert_int_equal(cifar_count(3 * 3074, 100, 50000, error), 0);
-    assert_string_equal(error, "3 records, expected 50000");
+    assert_int_equal(cifar_count(0, 10, 0, &error), 0);
+    assert_string_equal(error.text, "0 records, expected at least 1");
+    assert_int_equal(cifar_count(3072, 10, 0, &error), 0);
+    assert_string_equal(error.text, "3072 bytes: 0 whole records of 3073 bytes and 3072 bytes over");
+    assert_int_equal(cifar_count(2 * 3074 + 5, 100, 2, &error), 0);
+    assert_string_equal(error.text, "6153 bytes: 2 whole records of 3074 bytes and 5 bytes over");
+    assert_int_equal(cifar_count(3 * 3074, 100, 50000, &error), 0);
+    assert_string_equal(error.text, "3 records, expected 50000");
 
-    assert_true(cifar_parse(pixels, labels, bytes, 3, 100, error));
+    assert_true(cifar_parse(pixels, labels, bytes, 3, 100, &error));
     bytes[2 * 3074 + 1] = 100;
-    assert_false(cifar_parse(pixels, labels, bytes, 3, 100, error));
-    assert_string_equal(error, "record 2: label 100, expected 0 to 99");
+    assert_false(cifar_parse(pixels, labels, bytes, 3, 100, &error));
+    assert_string_equal(error.text, "record 2: label 100, expected 0 to 99");
     bytes[1 * 3074] = 20;
-    assert_false(cifar_parse(pixels, labels, bytes, 3, 100, error));
-    assert_string_equal(error, "record 1: coarse label 20, expected 0 to 19");
+    assert_false(cifar_parse(pixels, labels, bytes, 3, 100, &error));
+    assert_string_equal(error.text, "record 1: coarse label 20, expected 0 to 19");
     bytes[0] = 10;
-    assert_false(cifar_parse(pixels, labels, bytes, 3, 10, error));
-    assert_string_equal(error, "record 0: label 10, expected 0 to 9");
+    assert_false(cifar_parse(pixels, labels, bytes, 3, 10, &error));
+    assert_string_equal(error.text, "record 0: label 10, expected 0 to 9");
     free(bytes);
 }
 
@@ -324,6 +346,39 @@ static void cifar10_files(void **state) {
     }
 }
 
+static void class_names(void **state) {
+    (void)state;
+    static const struct {
+        const char *text;
+        size_t size;
+        char ending;
+        int count, named;
+        const char *last;
+    } cases[] = {
+        {"", 0, '\n', 0, 0, NULL},          {"\n\r\n", 3, '\n', 0, 0, NULL},  {"cat", 3, '\n', 1, 1, "cat"},
+        {"cat\r\ndog\r\n", 10, '\n', 2, 2, "dog"}, {"\n\ncat\n\n", 7, '\n', 3, 1, "cat"},
+        {"a b\0\0c\n\0", 8, 0, 3, 2, "c\n"}, {"a\0\0", 3, 0, 2, 1, ""},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        ClassNames names, again;
+        class_names_parse(&names, cases[i].text, cases[i].size, cases[i].ending);
+        assert_int_equal(names.count, cases[i].count);
+        assert_int_equal(names.named, cases[i].named);
+        assert_int_equal(class_names_complete(&names, names.count), names.count == names.named);
+        assert_false(class_names_complete(&names, names.count + 1));
+        if (names.count) assert_string_equal(names.at[names.count - 1], cases[i].last);
+        if (cases[i].ending == '\n') {
+            char *text = class_names_text(names.at, names.count);
+            class_names_parse(&again, text, strlen(text), '\n');
+            assert_int_equal(again.count, names.count);
+            for (int c = 0; c < names.count; c++) assert_string_equal(again.at[c], names.at[c]);
+            class_names_free(&again);
+            free(text);
+        }
+        class_names_free(&names);
+    }
+}
+
 /* == Pictures ===================================================================================================== */
 
 static void png_round_trip(void **state) {
@@ -332,10 +387,10 @@ static void png_round_trip(void **state) {
     for (size_t i = 0; i < 3; i++) {
         int height = sizes[i][0], width = sizes[i][1];
         uint8_t *pixels = random_bytes((size_t)(height * width * 3), 31);
-        char error[FILE_ERROR];
+        Error error;
         Image image;
-        assert_true(image_write_png(in_folder("round.png"), pixels, height, width, error));
-        assert_true(image_read(&image, in_folder("round.png"), error));
+        assert_true(image_write_png(in_folder("round.png"), pixels, height, width, &error));
+        assert_true(image_read(&image, in_folder("round.png"), &error));
         assert_int_equal(image.height, height);
         assert_int_equal(image.width, width);
         assert_memory_equal(image.pixels, pixels, (size_t)(height * width * 3));
@@ -343,11 +398,11 @@ static void png_round_trip(void **state) {
         free(pixels);
     }
     uint8_t pixel[3] = {0};
-    char error[FILE_ERROR];
-    assert_false(image_write_png(in_folder("no/such.png"), pixel, 1, 1, error));
-    assert_non_null(strstr(error, "No such file"));
-    assert_false(image_write_png(in_folder("huge.png"), pixel, 1 << 16, 1, error));
-    assert_non_null(strstr(error, "65536 x 1"));
+    Error error;
+    assert_false(image_write_png(in_folder("no/such.png"), pixel, 1, 1, &error));
+    assert_non_null(strstr(error.text, "No such file"));
+    assert_false(image_write_png(in_folder("huge.png"), pixel, 1 << 16, 1, &error));
+    assert_non_null(strstr(error.text, "65536 x 1"));
 }
 
 /* Pixels of one picture in nine encodings, made by Pillow: what they decode to. */
@@ -365,9 +420,9 @@ static void pictures_become_rgb(void **state) {
         {"tests/corpus/image/colour.bmp", {200, 100, 50}, 0},
     };
     for (size_t i = 0; i < sizeof pictures / sizeof *pictures; i++) {
-        char error[FILE_ERROR] = "";
+        Error error = {""};
         Image image;
-        if (!image_read(&image, pictures[i].name, error)) fail_msg("%s: %s", pictures[i].name, error);
+        if (!image_read(&image, pictures[i].name, &error)) fail_msg("%s: %s", pictures[i].name, error.text);
         assert_int_equal(image.height, 5);
         assert_int_equal(image.width, 7);
         for (int c = 0; c < 3; c++) {
@@ -380,49 +435,49 @@ static void pictures_become_rgb(void **state) {
 
 static void damaged_pictures_are_refused(void **state) {
     (void)state;
-    char error[FILE_ERROR];
+    Error error;
     Image image;
     uint8_t *bytes;
     size_t size;
 
-    assert_false(image_read(&image, in_folder("none.png"), error));
-    assert_non_null(strstr(error, "No such file"));
-    assert_false(image_read(&image, folder, error));
-    assert_non_null(strstr(error, "a folder"));
+    assert_false(image_read(&image, in_folder("none.png"), &error));
+    assert_non_null(strstr(error.text, "No such file"));
+    assert_false(image_read(&image, folder, &error));
+    assert_non_null(strstr(error.text, "a folder"));
     write_bytes(in_folder("empty.png"), "", 0);
-    assert_false(image_read(&image, in_folder("empty.png"), error));
-    assert_non_null(strstr(error, "0 bytes"));
+    assert_false(image_read(&image, in_folder("empty.png"), &error));
+    assert_non_null(strstr(error.text, "0 bytes"));
     write_bytes(in_folder("text.png"), "not a picture", 13);
-    assert_false(image_read(&image, in_folder("text.png"), error));
-    assert_non_null(strstr(error, "not a JPEG, PNG or BMP"));
+    assert_false(image_read(&image, in_folder("text.png"), &error));
+    assert_non_null(strstr(error.text, "not a JPEG, PNG or BMP"));
 
     /* PNG: cut short, cut to its header, a broken zlib stream, sizes nobody has. */
-    assert_true(file_read("tests/corpus/image/alpha.png", 1 << 20, &bytes, &size, error));
-    for (size_t cut = 0; cut < 12; cut++) assert_false(image_decode(&image, bytes, cut, 1 << 20, error));
-    assert_false(image_decode(&image, bytes, 33, 1 << 20, error));
-    assert_false(image_decode(&image, bytes, size / 2, 1 << 20, error));
-    assert_false(image_decode(&image, bytes, size, 7 * 5 - 1, error));
-    assert_non_null(strstr(error, "5 x 7 pixels"));
+    assert_true(file_read("tests/corpus/image/alpha.png", 1 << 20, &bytes, &size, &error));
+    for (size_t cut = 0; cut < 12; cut++) assert_false(image_decode(&image, bytes, cut, 1 << 20, &error));
+    assert_false(image_decode(&image, bytes, 33, 1 << 20, &error));
+    assert_false(image_decode(&image, bytes, size / 2, 1 << 20, &error));
+    assert_false(image_decode(&image, bytes, size, 7 * 5 - 1, &error));
+    assert_non_null(strstr(error.text, "5 x 7 pixels"));
     for (size_t i = 0; i + 8 < size; i++) {
         if (memcmp(bytes + i, "IDAT", 4) == 0) bytes[i + 4] ^= 0xff;
     }
-    assert_false(image_decode(&image, bytes, size, 1 << 20, error));
-    assert_non_null(strstr(error, "damaged"));
+    assert_false(image_decode(&image, bytes, size, 1 << 20, &error));
+    assert_non_null(strstr(error.text, "damaged"));
     bytes[16] = 0x7f; /* the width's high byte */
-    assert_false(image_decode(&image, bytes, size, 1 << 20, error));
+    assert_false(image_decode(&image, bytes, size, 1 << 20, &error));
     free(bytes);
 
     /* JPEG: no scan, and 65,535 x 65,535 pixels in a few hundred bytes. */
-    assert_true(file_read("tests/corpus/image/colour.jpg", 1 << 20, &bytes, &size, error));
+    assert_true(file_read("tests/corpus/image/colour.jpg", 1 << 20, &bytes, &size, &error));
     for (size_t i = 0; i + 9 < size; i++) {
         if (bytes[i] != 0xff || bytes[i + 1] != 0xda) continue;
-        assert_false(image_decode(&image, bytes, i, 1 << 20, error));
+        assert_false(image_decode(&image, bytes, i, 1 << 20, &error));
         break;
     }
     for (size_t i = 0; i + 9 < size; i++) {
         if (bytes[i] == 0xff && bytes[i + 1] == 0xc0) memset(bytes + i + 5, 0xff, 4);
     }
-    assert_false(image_decode(&image, bytes, size, IMAGE_MAX_PIXELS, error));
+    assert_false(image_decode(&image, bytes, size, IMAGE_MAX_PIXELS, &error));
     free(bytes);
 }
 
@@ -432,11 +487,11 @@ static void hostile_pictures_are_harmless(void **state) {
     static const char *const names[] = {"tests/corpus/image/huffman_257.jpg", "tests/corpus/image/chunk_2g.png",
                                         "tests/corpus/image/huffman_undefined.jpg"};
     for (int i = 0; i < 3; i++) {
-        char error[FILE_ERROR] = "";
+        Error error = {""};
         Image image;
-        bool ok = image_read(&image, names[i], error);
+        bool ok = image_read(&image, names[i], &error);
         if (ok) image_free(&image);
-        else printf("  %s: %s\n", names[i], error);
+        else printf("  %s: %s\n", names[i], error.text);
         assert_true(!ok || i == 2);
     }
 }
@@ -628,7 +683,7 @@ static void training_visits_each_image_at_most_once(void **state) {
     bool seen[1003] = {0};
     open_plain(&loader, &spelled, check_seed(), 100, true, (Augment){.pad = 0, .flip = true});
     for (size_t b = 0; b < loader.batches; b++) {
-        assert_int_equal(loader_batch(&loader, b, pixels, labels), 100);
+        assert_int_equal(whole_batch(&loader, b, pixels, labels), 100);
         for (int i = 0; i < 100; i++) {
             size_t index = spelled_index(pixels + i * 45);
             assert_int_equal(labels[i], index % 7);
@@ -648,7 +703,7 @@ static void evaluation_walks_in_order_to_the_end(void **state) {
     assert_int_equal(loader.batches, 11);
     for (size_t b = loader.batches; b-- > 0;) {
         memset(pixels, 0xAA, sizeof pixels);
-        int n = loader_batch(&loader, b, pixels, labels);
+        int n = whole_batch(&loader, b, pixels, labels);
         assert_int_equal(n, b == 10 ? 3 : 100);
         for (int i = 0; i < n; i++) assert_int_equal(spelled_index(pixels + i * 45), b * 100 + (size_t)i);
         for (size_t i = (size_t)n * 45; i < sizeof pixels; i++) assert_int_equal(pixels[i], 0xAA);
@@ -664,20 +719,20 @@ static void batches_do_not_depend_on_threads_or_history(void **state) {
     Dataset dataset;
     Loader loader;
     Augment augment = {.pad = 4, .flip = true};
-    char error[FILE_ERROR];
-    assert_true(randaugment_parse(&augment.randaugment, "rand-m9-mstd0.5-inc1", error));
+    Error error;
+    assert_true(randaugment_parse(&augment.randaugment, "rand-m9-mstd0.5-inc1", &error));
     shapes_open(&dataset, true, check_seed(), 300);
     omp_set_num_threads(1);
     open_plain(&loader, &dataset, check_seed(), B, true, augment);
     loader_epoch(&loader, 2);
-    loader_batch(&loader, 5, want, want_labels);
+    whole_batch(&loader, 5, want, want_labels);
     loader_close(&loader);
     for (int t = 2; t <= 7; t += 5) {
         omp_set_num_threads(t);
         open_plain(&loader, &dataset, check_seed(), B, true, augment);
         for (uint32_t epoch = 0; epoch < 3; epoch++) {
             loader_epoch(&loader, epoch);
-            for (size_t b = 0; b < (epoch == 2 ? 6 : loader.batches); b++) loader_batch(&loader, b, got, labels);
+            for (size_t b = 0; b < (epoch == 2 ? 6 : loader.batches); b++) whole_batch(&loader, b, got, labels);
         }
         assert_memory_equal(got, want, sizeof want);
         assert_memory_equal(labels, want_labels, sizeof labels);
@@ -712,6 +767,7 @@ int main(void) {
         cmocka_unit_test(cifar_damage_in_memory),
         cmocka_unit_test(cifar100_files),
         cmocka_unit_test(cifar10_files),
+        cmocka_unit_test(class_names),
         cmocka_unit_test(png_round_trip),
         cmocka_unit_test(pictures_become_rgb),
         cmocka_unit_test(damaged_pictures_are_refused),

@@ -15,6 +15,17 @@
 #include "data/size_buckets.h"
 #include "tests/check.h"
 
+/* COCO's: 480, 512, ... 800, at most 1333; 400, 500, 600; 384 to 600. */
+static const DetectionAugment coco_augment = {.flip = true,
+                                              .crop = true,
+                                              .scale = {480, 512, 544, 576, 608, 640, 672, 704, 736, 768, 800},
+                                              .scales = 11,
+                                              .max_size = 1333,
+                                              .crop_scale = {400, 500, 600},
+                                              .crop_scales = 3,
+                                              .crop_min = 384,
+                                              .crop_max = 600};
+
 /* == Sizes and boxes ============================================================================================== */
 
 static void sizes_are_pythons(void **state) {
@@ -101,8 +112,8 @@ static void draws_are_detrs(void **state) {
     enum { COUNT = 22000 };
     int mirrored = 0, crops = 0, scale[11] = {0}, crop_scale[3] = {0}, lefts[2] = {0}, first_sides[2] = {0};
     for (uint32_t i = 0; i < COUNT; i++) {
-        DetectionDraw d = detection_draw(&detection_augment_coco, 640, 480, check_seed(), i % 7, i);
-        DetectionDraw again = detection_draw(&detection_augment_coco, 640, 480, check_seed(), i % 7, i);
+        DetectionDraw d = detection_draw(&coco_augment, 640, 480, check_seed(), i % 7, i);
+        DetectionDraw again = detection_draw(&coco_augment, 640, 480, check_seed(), i % 7, i);
         assert_true(d.mirror == again.mirror && d.steps == again.steps);
         assert_memory_equal(d.step, again.step, (size_t)d.steps * sizeof *d.step);
         const DetectionStep *last = &d.step[d.steps - 1];
@@ -173,7 +184,7 @@ static void moved_boxes_stay_inside(void **state) {
                 if (box[b][k + 2] > side) box[b][k + 2] = side;
             }
         }
-        DetectionDraw d = detection_draw(&detection_augment_coco, w, h, check_seed(), 3, i);
+        DetectionDraw d = detection_draw(&coco_augment, w, h, check_seed(), 3, i);
         int kept = detection_boxes(box, label, 4, &d);
         for (int b = 0; b < kept; b++) {
             assert_true(!b || label[b] > label[b - 1]);
@@ -194,7 +205,7 @@ static int (*drawn_sizes(void))[2] {
     for (uint32_t i = 0; i < PICTURES; i++) {
         bool tall = rng_below(check_seed(), RNG_TEST, 7, 0, i, 4) == 0;
         DetectionDraw d =
-            detection_draw(&detection_augment_coco, tall ? 480 : 640, tall ? 640 : 480, check_seed(), 0, i);
+            detection_draw(&coco_augment, tall ? 480 : 640, tall ? 640 : 480, check_seed(), 0, i);
         size[i][0] = d.width;
         size[i][1] = d.height;
     }

@@ -31,7 +31,8 @@ static uint32_t draw(uint32_t stream, uint64_t i, uint32_t n) { return rng_below
 /* Corners of scenes as PNG files of many sizes, wide and tall, with the figures' boxes,
  * some of which leave the picture. */
 static int make_pictures(void **state) {
-    char name[64], error[FILE_ERROR];
+    char name[64];
+    Error error;
     static uint8_t scene[SIDE * SIDE * 3], part[SIDE * SIDE * 3];
     if (make_folder(state)) return 1;
     snprintf(json, sizeof json, "%s/pictures.json", folder);
@@ -44,7 +45,7 @@ static int make_pictures(void **state) {
         for (int y = 0; y < height; y++)
             memcpy(part + (size_t)(y * width) * 3, scene + (size_t)(y * SIDE) * 3, (size_t)width * 3);
         snprintf(name, sizeof name, "%d.png", i);
-        if (!image_write_png(in_folder(name), part, height, width, error)) return 1;
+        if (!image_write_png(in_folder(name), part, height, width, &error)) return 1;
         fprintf(images, "%s{\"id\": %d, \"file_name\": \"%s\", \"width\": %d, \"height\": %d}", i ? "," : "", 7 * i + 3,
                 name, width, height);
         for (int j = 0; j < count && i % 9 != 4; j++) /* some have none */
@@ -127,15 +128,15 @@ static void pictures_are_mirrored_as_a_whole(void **state) {
     DetectionSet set;
     TransformScratch scratch[2] = {{0}, {0}};
     ImagePart plain, mirrored;
-    char error[FILE_ERROR];
+    Error error;
     for (int kind = 0; kind < 2; kind++) {
         if (kind)
             detection_set_scenes(&set, true, 3, 48, 5);
         else
             open_set(&set);
         for (int i = 0; i < 4; i++) {
-            assert_true(detection_set_read(&set, i, false, &scratch[0], &plain, error));
-            assert_true(detection_set_read(&set, i, true, &scratch[1], &mirrored, error));
+            assert_true(detection_set_read(&set, i, false, &scratch[0], &plain, &error));
+            assert_true(detection_set_read(&set, i, true, &scratch[1], &mirrored, &error));
             assert_int_equal(plain.width, set.coco.images[i].width);
             assert_int_equal(mirrored.height, set.coco.images[i].height);
             for (int y = 0; y < plain.height; y++)
@@ -334,10 +335,10 @@ static void put(const char *name, const char *text) {
 /* Picture 4 is a text, picture 11 has another size than the table says. */
 static void damage(DetectionSet *set) {
     uint8_t pixels[10 * 20 * 3] = {0};
-    char error[FILE_ERROR];
+    Error error;
     open_set(set);
     put("4.png", "no picture");
-    assert_true(image_write_png(in_folder("11.png"), pixels, 10, 20, error));
+    assert_true(image_write_png(in_folder("11.png"), pixels, 10, 20, &error));
 }
 
 static void damaged_pictures_are_replaced(void **state) {

@@ -158,7 +158,7 @@ static void scenes_are_evaluated_as_coco(void **state) {
     Coco coco;
     CocoResults results = {.count = 0};
     double numbers[COCO_NUMBERS];
-    char error[FILE_ERROR];
+    Error error;
     scenes_coco(&coco, check_seed(), 0, COUNT, SIDE);
     assert_int_equal(coco.image_count, COUNT);
     assert_int_equal(coco_num_classes(&coco), SHAPES_CLASSES + 1);
@@ -176,7 +176,7 @@ static void scenes_are_evaluated_as_coco(void **state) {
             coco_results_add(&results, d);
         }
     }
-    assert_true(coco_eval(numbers, NULL, &coco, results.detections, results.count, NULL, error));
+    assert_true(coco_eval(numbers, NULL, &coco, results.detections, results.count, NULL, &error));
     assert_true(fabs(numbers[COCO_AP] - 1) < 1e-9 && fabs(numbers[COCO_AR100] - 1) < 1e-9);
     coco_results_free(&results);
     coco_close(&coco);
@@ -252,7 +252,8 @@ static void pixels_become_squares(void **state) {
 static void detections_are_framed_and_named(void **state) {
     (void)state;
     Coco coco;
-    char error[FILE_ERROR] = "", path[] = "/tmp/vit_test_draw_XXXXXX";
+    char path[] = "/tmp/vit_test_draw_XXXXXX";
+    Error error = {""};
     scenes_coco(&coco, 1, 0, 1, SIDE);
     const CocoDetection detections[] = {{1, 3, {20, 30, 60, 40}, 0.98},
                                         {1, 99, {60, 50, 60, 70}, 0.51},
@@ -267,8 +268,8 @@ static void detections_are_framed_and_named(void **state) {
     assert_true(has_colour(&image, 20, 21, draw_colour(3)));    /* the plate, above its box */
     assert_true(memcmp(draw_colour(3).channel, draw_colour(4).channel, 3) != 0);
     close(mkstemp(path));
-    assert_true(image_write_png(path, image.pixels, image.height, image.width, error));
-    assert_true(image_read(&read, path, error));
+    assert_true(image_write_png(path, image.pixels, image.height, image.width, &error));
+    assert_true(image_read(&read, path, &error));
     assert_memory_equal(read.pixels, image.pixels, 160 * 130 * 3);
     image_free(&read);
     unlink(path);

@@ -9,6 +9,7 @@
 #include <cmocka.h>
 
 #include "core/checkpoint.h"
+#include "data/dataset.h"
 #include "layers/detr.h"
 #include "tests/on_device.h"
 #include "tests/settings.h"
@@ -52,18 +53,18 @@ static const SafeTensor *tensor_of(const Case *c, const char *name) {
 }
 
 static float *floats_of(const Case *c, const char *name) {
-    char error[512];
+    Error error;
     const SafeTensor *tensor = tensor_of(c, name);
     float *x = keep(malloc(tensor->size * sizeof *x), false);
-    assert_true(safetensors_to_float(tensor, x, error, sizeof error));
+    assert_true(safetensors_to_float(tensor, x, &error));
     return x;
 }
 
 /* room_h x room_w: what is planned for.  What a layer does not write stays NaN. */
 static void case_open(Case *c, const char *path, const char *algorithm, int room_h, int room_w) {
-    char error[512];
+    Error error;
     memset(c, 0, sizeof *c);
-    if (!safetensors_open(&c->file, path, error, sizeof error)) fail_msg("%s", error);
+    if (!safetensors_open(&c->file, path, &error)) fail_msg("%s", error.text);
     const DetrSettings *settings = case_settings(c, algorithm);
     for (const char *size = setting(c, "sizes"); size; size = strchr(size, ',') ? strchr(size, ',') + 1 : NULL, c->B++)
         assert_int_equal(sscanf(size, "%dx%d", &c->sizes[2 * c->B], &c->sizes[2 * c->B + 1]), 2);
@@ -75,10 +76,9 @@ static void case_open(Case *c, const char *path, const char *algorithm, int room
     detr_plan(&c->detr, c->B, room_h, room_w, true);
     detr_allocate(&c->detr);
     plan_poison(&c->detr.model.training);
-    Params *params = &c->detr.model.params;
-    params_allocate(params, true);
-    if (!checkpoint_read_weights(params, params->values, &c->file, "", NULL, error, sizeof error))
-        fail_msg("%s", error);
+    params_allocate(&c->detr.model.params, true);
+    if (!checkpoint_read_weights(&c->detr.model.params, c->detr.model.params.values, &c->file, "", NULL, &error))
+        fail_msg("%s", error.text);
     detr_fold(&c->detr);
     c->features = floats_of(c, "features");
     c->dlogits = floats_of(c, "dlogits");
@@ -142,10 +142,10 @@ static int gradients_agree(const Case *c) {
     float *grads = keep(malloc(params->total * sizeof *grads), false);
     int ok = 1;
     device_download(grads, params->grads, params->total * sizeof *grads);
-    for (int i = 0; i < params->count; i++) {
+    for (int i = 0; i < params_count(params); i++) {
         char name[PARAM_NAME_SIZE + 8];
-        snprintf(name, sizeof name, "grad.%s", params->items[i].name);
-        ok &= agrees(c, name, grads + params->items[i].offset);
+        snprintf(name, sizeof name, "grad.%s", params_at(params, i)->name);
+        ok &= agrees(c, name, grads + params_at(params, i)->offset);
     }
     return ok;
 }
@@ -349,11 +349,10 @@ static Batch draw_batch(const Detr *detr, int B, int H, int W, const int *sizes)
 
 /* The loss whose gradient the batch's are. */
 static double forward_loss(Detr *detr, const Batch *batch) {
-    static const float mean[3] = {0.485f, 0.456f, 0.406f}, std[3] = {0.229f, 0.224f, 0.225f};
     static float logits[PREDICTED], boxes[PREDICTED];
     size_t rows = (size_t)(batch->B * detr->settings.queries * detr->settings.decoder_layers);
     double loss = 0;
-    detr_load(detr, batch->pixels, batch->sizes, mean, std, batch->B, batch->H, batch->W);
+    detr_load(detr, batch->pixels, batch->sizes, imagenet_mean, imagenet_std, batch->B, batch->H, batch->W);
     detr_draw(detr, SEED, STEP, FIRST);
     detr_forward(detr);
     detr_predictions(detr, logits, boxes);
@@ -370,8 +369,8 @@ static bool one_slope_agrees(Detr *detr, const Batch *batch, const float *grads,
     float *direction = normals(total, 1);
     double slope = 0, loss[2];
     device_download(start, detr->model.params.values, total * sizeof *start);
-    for (int p = 0; p < detr->model.params.count; p++) {
-        const Param *param = &detr->model.params.items[p];
+    for (int p = 0; p < params_count(&detr->model.params); p++) {
+        const Param *param = params_at(&detr->model.params, p);
         bool moves = !param->frozen && !strncmp(param->name, prefix, strlen(prefix));
         for (size_t i = param->offset; i < param->offset + param->size; i++) {
             direction[i] = moves ? copysignf(direction[i], grads[i]) : 0;
@@ -381,9 +380,9 @@ static bool one_slope_agrees(Detr *detr, const Batch *batch, const float *grads,
     float step = (float)fmin(2e-4, longest / slope);
     for (int side = 0; side < 2; side++) {
         memcpy(moved, start, total * sizeof *moved);
-        for (int p = 0; p < detr->model.params.count; p++) {
-            const Param *param = &detr->model.params.items[p];
-            for (size_t i = param->offset, end = i + param->size; i < end; i++)
+        for (int t = 0; t < params_count(&detr->model.params); t++) {
+            const Param *p = params_at(&detr->model.params, t);
+            for (size_t i = p->offset, end = i + p->size; i < end; i++)
                 moved[i] += (side ? -step : step) * direction[i];
         }
         device_upload(detr->model.params.values, moved, total * sizeof *moved);
@@ -453,8 +452,8 @@ static void whole_case(int dim, int width, int queries, int ffn, bool slopes) {
         detr_load_gradients(&detr, batch.dlogits, batch.dboxes);
         detr_backward(&detr, hear_final);
         device_download(grads, detr.model.params.grads, n * sizeof *grads);
-        for (int p = 0; p < detr.model.params.count; p++) {
-            const Param *param = &detr.model.params.items[p];
+        for (int p = 0; p < params_count(&detr.model.params); p++) {
+            const Param *param = params_at(&detr.model.params, p);
             for (size_t i = param->offset; !param->frozen && i < param->offset + param->size; i++)
                 assert_true(finals.announced[i] && finals.seen[i] == grads[i]);
         }
@@ -537,8 +536,8 @@ static void test_size(void **state) {
         assert_int_equal(detr.model.params.parameters, cases[i].trainable);
         if (!strcmp(cases[i].attn, "ripple")) macs += beyond_border;
         if (cases[i].macs) assert_int_equal((macs + 50000000) / 100000000, cases[i].macs);
-        for (int p = 0; p < detr.model.params.count; p++)
-            assert_true(detr.model.params.items[p].decay || detr.model.params.items[p].frozen);
+        for (int p = 0; p < params_count(&detr.model.params); p++)
+            assert_true(params_at(&detr.model.params, p)->decay || params_at(&detr.model.params, p)->frozen);
         detr_destroy(&detr);
     }
 }

@@ -244,7 +244,7 @@ for attn in softmax linear ripple; do
         skip "--parity, $attn" "no python3 with numpy"
         continue
     fi
-    flags=$(head -c $((8 + $(header_size "$fixture"))) "$fixture" | sed 's/.*"flags":"\([^"]*\)".*/\1/')
+    flags=$("$python" "$root/tests/reference/flags.py" "$vit" "$fixture")
     run $flags --parity "$fixture" --out out.safetensors
     [ $status -eq 0 ] && "$python" "$root/tests/reference/compare_parity.py" "$fixture" out.safetensors \
         --tolerance 1e-4 >compared

@@ -25,7 +25,8 @@ static Param declared(const SafeTensor *tensor, ParamGrid grid) {
 }
 
 static int case_agrees(const SafeTensors *st, const char *name) {
-    char from_name[64], to_name[64], error[512];
+    char from_name[64], to_name[64];
+    Error error;
     ParamGrid from, to, found;
     snprintf(from_name, sizeof from_name, "%s.from", name);
     snprintf(to_name, sizeof to_name, "%s.to", name);
@@ -44,7 +45,7 @@ static int case_agrees(const SafeTensors *st, const char *name) {
     assert_int_equal(guessed, from.axes == 2 || from.rows == from.columns);
 
     float *x = malloc(before->size * sizeof *x), *y = check_poison(after->size);
-    assert_true(safetensors_to_float(before, x, error, sizeof error));
+    assert_true(safetensors_to_float(before, x, &error));
     grid_resample(y, &p, x, &from);
     double *wanted = malloc(after->size * sizeof *wanted);
     assert_int_equal(after->dtype, SAFE_F64);
@@ -58,11 +59,11 @@ static int case_agrees(const SafeTensors *st, const char *name) {
 
 static void test_interpolation(void **state) {
     static const char *const names[] = {"pos_embed", "smaller", "one_each", "wa", "toeplitz", "point"};
-    char error[512];
+    Error error;
     SafeTensors st;
     int ok = 1;
     (void)state;
-    if (!safetensors_open(&st, FIXTURE, error, sizeof error)) fail_msg("%s", error);
+    if (!safetensors_open(&st, FIXTURE, &error)) fail_msg("%s", error.text);
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) ok &= case_agrees(&st, names[i]);
     safetensors_close(&st);
     assert_true(ok);
@@ -114,9 +115,9 @@ static void test_models(void **state) {
         vit_create(&small, &config);
         settings_put(&config, "img_size", "56x48");
         vit_create(&large, &config);
-        assert_int_equal(small.model.params.count, large.model.params.count);
-        for (int t = 0; t < small.model.params.count; t++) {
-            const Param *a = &small.model.params.items[t], *b = &large.model.params.items[t];
+        assert_int_equal(params_count(&small.model.params), params_count(&large.model.params));
+        for (int t = 0; t < params_count(&small.model.params); t++) {
+            const Param *a = params_at(&small.model.params, t), *b = params_at(&large.model.params, t);
             size_t shape[PARAM_MAX_DIMS];
             ParamGrid grid;
             if (a->size == b->size) continue;
@@ -175,8 +176,8 @@ static void weights_fit(const Vit *before, const char *path, const char *name, c
     size_t length;
     create(&after, &config, name, value);
     FittedWeights fitted = fit_weights(&after.model, path, &before->model, head, check_seed() + 1);
-    for (int t = 0; t < after.model.params.count; t++) {
-        const Param *p = &after.model.params.items[t], *origin = params_find(&before->model.params, p->name);
+    for (int t = 0; t < params_count(&after.model.params); t++) {
+        const Param *p = params_at(&after.model.params, t), *origin = params_find(&before->model.params, p->name);
         float *start = values_of(before, origin), *x = values_of(&after, p);
         float *wanted = wanted_of(&after, p, origin, start);
         if (memcmp(x, wanted, p->size * sizeof *x)) fail_msg("%s: not what was expected", p->name);

@@ -165,7 +165,7 @@ static void parts_make_the_same_batch(void **state) {
     static float whole[MOST * IMAGE], parts[MOST * IMAGE];
     float targets[MOST * SHAPES_CLASSES], part_targets[MOST * SHAPES_CLASSES];
     Dataset shapes;
-    char error[FILE_ERROR];
+    Error error;
     shapes_open(&shapes, true, 5, 60);
     for (int size = MOST - 1; size <= MOST; size++)
         for (int cut = 0; cut < 2; cut++) {
@@ -177,7 +177,7 @@ static void parts_make_the_same_batch(void **state) {
                                    .pairs = true,
                                    .transform = {.height = shapes.height, .width = shapes.width,
                                                  .augment = {.pad = 4, .flip = true}}};
-            assert_true(randaugment_parse(&config.transform.augment.randaugment, "rand-m9-mstd0.5-inc1", error));
+            assert_true(randaugment_parse(&config.transform.augment.randaugment, "rand-m9-mstd0.5-inc1", &error));
             Loader loader;
             loader_open(&loader, &shapes, &config);
             loader_epoch(&loader, 3);

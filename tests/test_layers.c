@@ -5,6 +5,7 @@
 
 #include <cmocka.h>
 
+#include "data/dataset.h"
 #include "tests/on_device.h"
 
 static double *widened(const float *x, size_t n) {
@@ -273,7 +274,7 @@ static void test_images(void **state) {
     (void)state;
     enum { B = 3, Hi = 15, Wi = 23, P = 4, Hg = Hi / P, Wg = Wi / P };
     static uint8_t image[B * Hi * Wi * 3];
-    const float mean[3] = {0.485f, 0.456f, 0.406f}, std[3] = {0.229f, 0.224f, 0.225f};
+    const float *mean = imagenet_mean, *std = imagenet_std;
     for (size_t i = 0; i < sizeof image; i++) image[i] = (uint8_t)rng_bits(check_seed(), RNG_TEST, 0, 1, i);
     uint8_t *d_image = keep(device_malloc(sizeof image, "test"), true);
     device_upload(d_image, image, sizeof image);

@@ -18,6 +18,7 @@
 #include <xxhash.h>
 
 #include "core/files.h"
+#include "data/datasets.h"
 #include "data/folder.h"
 #include "data/loader.h"
 #include "data/mnist.h"
@@ -25,15 +26,16 @@
 #include "data/shapes.h"
 #include "tests/check.h"
 #include "tests/scratch.h"
+#include "tests/whole_batch.h"
 
 /* == Helpers ====================================================================================================== */
 
 static void copy_file(const char *to, const char *from) {
-    char error[FILE_ERROR];
+    Error error;
     uint8_t *bytes;
     size_t size;
-    if (!file_read(from, 1 << 24, &bytes, &size, error)) fail_msg("%s: %s", from, error);
-    if (!file_write(to, bytes, size, error)) fail_msg("%s: %s", to, error);
+    if (!file_read(from, 1 << 24, &bytes, &size, &error)) fail_msg("%s: %s", from, error.text);
+    if (!file_write(to, bytes, size, &error)) fail_msg("%s: %s", to, error.text);
     free(bytes);
 }
 
@@ -110,7 +112,8 @@ static void folders_are_sorted_and_labelled(void **state) {
     (void)state;
     Dataset dataset;
     SampleBuffer buffer = {0};
-    char name[512], error[FILE_ERROR];
+    char name[512];
+    Error error;
     int kept = quiet_begin();
     dataset_open(&dataset, in_folder("%s", "images/"), NULL, true, 0);
     quiet_end(kept);
@@ -122,7 +125,7 @@ static void folders_are_sorted_and_labelled(void **state) {
     assert_string_equal(dataset.class_names[2], "cat");
     for (size_t i = 0; i < dataset.count; i++) {
         Sample sample;
-        assert_true(dataset_read(&dataset, i, &buffer, &sample, error));
+        assert_true(dataset_read(&dataset, i, &buffer, &sample, &error));
         dataset_name_image(&dataset, i, name, sizeof name);
         assert_non_null(strstr(name, dataset.class_names[sample.label]));
         assert_int_equal(sample.label, i < 9 ? 0 : i < 19 ? 1 : 2);
@@ -140,7 +143,7 @@ static void folders_are_sorted_and_labelled(void **state) {
     assert_int_equal(dataset.count, 3);
     for (size_t i = 0; i < 3; i++) { /* all classes stay */
         Sample sample;
-        assert_true(dataset_read(&dataset, i, &buffer, &sample, error));
+        assert_true(dataset_read(&dataset, i, &buffer, &sample, &error));
         assert_int_equal(sample.label, i);
     }
     dataset_close(&dataset);
@@ -199,7 +202,7 @@ static void put_number(uint8_t *at, uint32_t n) {
 static void write_idx(const char *name, uint32_t magic, uint32_t count, size_t each, size_t bytes) {
     uint8_t *file = calloc(1, 16 + count * each);
     size_t header = each > 1 ? 16 : 8;
-    char error[FILE_ERROR];
+    Error error;
     put_number(file, magic);
     put_number(file + 4, count);
     if (each > 1) {
@@ -207,7 +210,7 @@ static void write_idx(const char *name, uint32_t magic, uint32_t count, size_t e
         put_number(file + 12, 28);
     }
     for (size_t i = 0; i < count * each; i++) file[header + i] = each > 1 ? (uint8_t)(i * 7) : (uint8_t)(i % 10);
-    assert_true(file_write(in_folder("mnist/%s", name), file, bytes ? bytes : header + count * each, error));
+    assert_true(file_write(in_folder("mnist/%s", name), file, bytes ? bytes : header + count * each, &error));
     free(file);
 }
 
@@ -231,13 +234,13 @@ static void mnist_files(void **state) {
     opening_dies(data, true, WORDS("train-images-idx3-ubyte", "cannot open"));
 
     uint8_t bytes[13];
-    char error[FILE_ERROR];
+    Error error;
     put_number(bytes, 0x801);
     put_number(bytes + 4, 5);
     memset(bytes + 8, 10, 5);
-    assert_int_equal(mnist_labels(bytes, 13, error), 0);
-    assert_string_equal(error, "label 0 is 10, expected 0 to 9");
-    for (size_t size = 0; size < 13; size++) assert_int_equal(mnist_labels(bytes, size, error), 0);
+    assert_int_equal(mnist_labels(bytes, 13, &error), 0);
+    assert_string_equal(error.text, "label 0 is 10, expected 0 to 9");
+    for (size_t size = 0; size < 13; size++) assert_int_equal(mnist_labels(bytes, size, &error), 0);
 
     write_idx(images, 0x803, 5, 784, 0);
     Dataset dataset;
@@ -258,12 +261,12 @@ static void mnist_files(void **state) {
 static void pack(const char *name, const Dataset *dataset, bool train) {
     size_t done;
     SampleBuffer buffer = {0};
-    char error[FILE_ERROR];
+    Error error;
     RecordWriter *writer = record_create(in_folder("%s", name), dataset, train, 1, &done);
     assert_int_equal(done, 0);
     for (size_t i = 0; i < dataset->count; i++) {
         Sample sample;
-        assert_true(dataset_read(dataset, i, &buffer, &sample, error));
+        assert_true(dataset_read(dataset, i, &buffer, &sample, &error));
         record_append(writer, &sample);
     }
     record_flush(writer);
@@ -284,7 +287,8 @@ static void packed_files_hold_what_was_packed(void **state) {
     (void)state;
     Dataset source, packed;
     SampleBuffer buffer = {0}, unused = {0};
-    char error[FILE_ERROR], name[512];
+    char name[512];
+    Error error;
     pack_folder("im-train.pack", true);
     pack_folder("im-val.pack", false);
     int kept = quiet_begin();
@@ -298,8 +302,8 @@ static void packed_files_hold_what_was_packed(void **state) {
         assert_memory_equal(packed.mean, source.mean, sizeof packed.mean);
         for (size_t i = 0; i < source.count; i++) {
             Sample a, b;
-            assert_true(dataset_read(&source, i, &buffer, &a, error));
-            assert_true(dataset_read(&packed, i, &unused, &b, error));
+            assert_true(dataset_read(&source, i, &buffer, &a, &error));
+            assert_true(dataset_read(&packed, i, &unused, &b, &error));
             assert_int_equal(a.label, b.label);
             assert_int_equal(a.size, b.size);
             assert_memory_equal(a.bytes, b.bytes, a.size);
@@ -328,30 +332,30 @@ static void packed_files_hold_what_was_packed(void **state) {
 /* A file of 3 images in memory, aligned. */
 static uint8_t *small_file(size_t *size) {
     Dataset dataset;
-    char error[FILE_ERROR];
+    Error error;
     uint8_t *bytes;
     folder_open(&dataset, in_folder("%s", "images"), false, 3);
     pack("small.pack", &dataset, false);
     dataset_close(&dataset);
-    assert_true(file_read(in_folder("%s", "small.pack"), 1 << 20, &bytes, size, error));
+    assert_true(file_read(in_folder("%s", "small.pack"), 1 << 20, &bytes, size, &error));
     return bytes;
 }
 
 static void packed_files_cut_short_are_refused(void **state) {
     (void)state;
     size_t size;
-    char error[FILE_ERROR];
+    Error error;
     uint8_t *bytes = small_file(&size);
     RecordFile file;
-    assert_true(record_parse(&file, bytes, size, error));
+    assert_true(record_parse(&file, bytes, size, &error));
     for (size_t cut = 0; cut < size; cut++) {
         uint8_t *part = malloc(cut ? cut : 1);
         memcpy(part, bytes, cut);
-        assert_false(record_parse(&file, part, cut, error));
+        assert_false(record_parse(&file, part, cut, &error));
         free(part);
     }
     for (size_t cut = 0; cut < size; cut += size / 3) {
-        assert_true(file_write(in_folder("%s", "cut-val.pack"), bytes, cut, error));
+        assert_true(file_write(in_folder("%s", "cut-val.pack"), bytes, cut, &error));
         opening_dies(in_folder("%s", "cut-val.pack"), false, WORDS("cut-val.pack", cut ? "cut short" : "not a packed"));
     }
     free(bytes);
@@ -360,22 +364,22 @@ static void packed_files_cut_short_are_refused(void **state) {
 static void flipped_bits_are_found(void **state) {
     (void)state;
     size_t size, images = 0;
-    char error[FILE_ERROR];
+    Error error;
     uint8_t *bytes = small_file(&size);
     RecordFile file;
-    assert_true(record_parse(&file, bytes, size, error));
+    assert_true(record_parse(&file, bytes, size, &error));
     uint64_t index = file.header.index, end = file.entries[2].offset + file.entries[2].size;
     for (size_t at = 0; at < size; at++) {
         uint8_t bit = (uint8_t)(1u << (at % 8));
         if (at >= end && at < index) continue; /* between images and index: nothing */
         bytes[at] ^= bit;
-        bool ok = record_parse(&file, bytes, size, error);
+        bool ok = record_parse(&file, bytes, size, &error);
         if (ok) { /* then it was in an image: that one is damaged, the others are not */
             Sample sample;
             int bad = 0;
-            for (size_t i = 0; i < 3; i++) bad += !record_sample(&file, i, &sample, error);
+            for (size_t i = 0; i < 3; i++) bad += !record_sample(&file, i, &sample, &error);
             assert_int_equal(bad, 1);
-            assert_string_equal(error, "its checksum differs");
+            assert_string_equal(error.text, "its checksum differs");
             images++;
         }
         assert_true(ok == (at >= sizeof(RecordHeader) && at < index));
@@ -383,10 +387,10 @@ static void flipped_bits_are_found(void **state) {
     }
     assert_int_equal(images, end - sizeof(RecordHeader));
     bytes[index + 20] ^= 1;
-    assert_true(file_write(in_folder("%s", "flip-val.pack"), bytes, size, error));
+    assert_true(file_write(in_folder("%s", "flip-val.pack"), bytes, size, &error));
     opening_dies(in_folder("%s", "flip-val.pack"), false, WORDS("flip-val.pack: the index is damaged"));
     bytes[10] ^= 1;
-    assert_true(file_write(in_folder("%s", "flip-val.pack"), bytes, size, error));
+    assert_true(file_write(in_folder("%s", "flip-val.pack"), bytes, size, &error));
     opening_dies(in_folder("%s", "flip-val.pack"), false, WORDS("flip-val.pack: packed in version 65537"));
     free(bytes);
 }
@@ -395,10 +399,10 @@ static void flipped_bits_are_found(void **state) {
 static void forged_indices_are_refused(void **state) {
     (void)state;
     size_t size;
-    char error[FILE_ERROR];
+    Error error;
     uint8_t *bytes = small_file(&size);
     RecordFile file;
-    assert_true(record_parse(&file, bytes, size, error));
+    assert_true(record_parse(&file, bytes, size, &error));
     RecordHeader sound = file.header;
     for (uint64_t trial = 0; trial < 4000; trial++) {
         RecordEntry entry, forged;
@@ -415,10 +419,10 @@ static void forged_indices_are_refused(void **state) {
         memcpy(bytes, &header, sizeof header);
         uint8_t *exact = malloc(size); /* so that a byte too far is caught */
         memcpy(exact, bytes, size);
-        if (record_parse(&file, exact, size, error)) {
+        if (record_parse(&file, exact, size, &error)) {
             Sample sample;
             for (size_t i = 0; i < 3; i++) {
-                bool ok = record_sample(&file, i, &sample, error);
+                bool ok = record_sample(&file, i, &sample, &error);
                 assert_true(!ok || sample.label < 3);
                 assert_true(strlen(record_image_name(&file, i)) < size);
             }
@@ -434,19 +438,19 @@ static void packing_goes_on(void **state) {
     (void)state;
     Dataset dataset;
     SampleBuffer buffer = {0};
-    char error[FILE_ERROR];
+    Error error;
     size_t done, size, again;
     uint8_t *want, *got;
     shapes_open(&dataset, true, 5, 40);
     pack("whole.pack", &dataset, true);
-    assert_true(file_read(in_folder("%s", "whole.pack"), 1 << 24, &want, &size, error));
+    assert_true(file_read(in_folder("%s", "whole.pack"), 1 << 24, &want, &size, &error));
     for (int damage = 0; damage < 4; damage++) {
         pid_t child = fork();
         if (child == 0) {
             RecordWriter *writer = record_create(in_folder("%s", "again.pack"), &dataset, true, 1, &done);
             for (size_t i = 0; i < 20; i++) {
                 Sample sample;
-                dataset_read(&dataset, i, &buffer, &sample, error);
+                dataset_read(&dataset, i, &buffer, &sample, &error);
                 record_append(writer, &sample);
                 if (i == 14) record_flush(writer);
             }
@@ -466,12 +470,12 @@ static void packing_goes_on(void **state) {
         assert_int_equal(done, damage == 0 ? 15 : damage == 1 ? 12 : damage == 2 ? 10 : 9);
         for (size_t i = done; i < dataset.count; i++) {
             Sample sample;
-            assert_true(dataset_read(&dataset, i, &buffer, &sample, error));
+            assert_true(dataset_read(&dataset, i, &buffer, &sample, &error));
             record_append(writer, &sample);
         }
         record_flush(writer);
         record_finish(writer, dataset.height, dataset.width);
-        assert_true(file_read(in_folder("%s", "again.pack"), 1 << 24, &got, &again, error));
+        assert_true(file_read(in_folder("%s", "again.pack"), 1 << 24, &got, &again, &error));
         assert_int_equal(again, size);
         assert_memory_equal(got, want, size);
         assert_false(file_exists(partial));
@@ -536,7 +540,7 @@ static void bytes_do_not_depend_on_workers_or_ranks(void **state) {
         loader_epoch(&loader, 4);
         for (size_t b = 0; b < loader.batches; b++) {
             size_t first = b * (size_t)config.batch_size;
-            loader_batch(&loader, b, want + first * IMAGE, want_labels + first);
+            whole_batch(&loader, b, want + first * IMAGE, want_labels + first);
         }
         loader_close(&loader);
         for (int ranks = 1; ranks <= 3; ranks++) {
@@ -661,7 +665,8 @@ static void loaders_end_at_any_moment(void **state) {
 /* Named once, replaced by the next image that can be read, whoever loads it. */
 static void damaged_images_are_named_and_replaced(void **state) {
     (void)state;
-    char path[] = "/tmp/vit_test_stderr_XXXXXX", error[FILE_ERROR];
+    char path[] = "/tmp/vit_test_stderr_XXXXXX";
+    Error error;
     static uint8_t pixels[TRAIN * IMAGE];
     int labels[TRAIN], fd = mkstemp(path), kept = dup(2);
     Dataset dataset;
@@ -698,7 +703,7 @@ static void damaged_images_are_named_and_replaced(void **state) {
     uint8_t *bytes;
     size_t size;
     int lines = 0;
-    assert_true(file_read(path, 1 << 16, &bytes, &size, error));
+    assert_true(file_read(path, 1 << 16, &bytes, &size, &error));
     char *text = calloc(size + 1, 1);
     memcpy(text, bytes, size);
     printf("%s", text);

@@ -13,6 +13,7 @@
 #include "data/sampler.h"
 #include "data/shapes.h"
 #include "tests/check.h"
+#include "tests/whole_batch.h"
 
 enum { SAMPLES = 100000 };
 
@@ -266,8 +267,8 @@ static void open_recipe(Loader *loader, const Dataset *shapes, bool repeats, boo
                            .pairs = pairs,
                            .transform = {.height = shapes->height, .width = shapes->width,
                                          .augment = {.pad = 4, .flip = true}}};
-    char error[FILE_ERROR];
-    assert_true(randaugment_parse(&config.transform.augment.randaugment, "rand-m9-mstd0.5-inc1", error));
+    Error error;
+    assert_true(randaugment_parse(&config.transform.augment.randaugment, "rand-m9-mstd0.5-inc1", &error));
     loader_open(loader, shapes, &config);
 }
 
@@ -277,7 +278,7 @@ static void parts_have_their_partners(const Dataset *shapes) {
     uint8_t *images = malloc(BATCH * IMAGE);
     int labels[BATCH];
     open_recipe(&whole, shapes, false, true);
-    loader_batch(&whole, 1, images, labels);
+    whole_batch(&whole, 1, images, labels);
     for (int ranks = 1; ranks <= 3; ranks++)
         for (int rank = 0; rank < ranks; rank++) {
             Loader loader;
@@ -327,7 +328,7 @@ static void loader_keeps_the_order(void **state) {
         uint8_t *whole = malloc(BATCH * IMAGE), *part = malloc(BATCH * IMAGE);
         int labels[BATCH], part_labels[BATCH];
         for (size_t batch = 0; batch < 3; batch++) {
-            assert_int_equal(loader_batch(&loader, batch, whole, labels), BATCH);
+            assert_int_equal(whole_batch(&loader, batch, whole, labels), BATCH);
             for (size_t p = 0; p < BATCH; p++) {
                 size_t j = pairs ? mixup_sample(p, BATCH) : p;
                 loader_fill(&plain, batch * BATCH + j, 1, part, part_labels);

@@ -39,9 +39,9 @@ static VitSettings *case_settings(Case *c, const char *algorithm) {
 
 /* The model of a fixture with its parameters and its batch; what a layer does not write stays NaN. */
 static void case_open_dropping(Case *c, const char *path, const char *algorithm, float drop_path) {
-    char error[512];
+    Error error;
     memset(c, 0, sizeof *c);
-    if (!safetensors_open(&c->file, path, error, sizeof error)) fail_msg("%s", error);
+    if (!safetensors_open(&c->file, path, &error)) fail_msg("%s", error.text);
     VitSettings *settings = case_settings(c, algorithm);
     settings->drop_path = drop_path;
     c->drop = drop_path > 0;
@@ -54,16 +54,15 @@ static void case_open_dropping(Case *c, const char *path, const char *algorithm,
     vit_plan(&c->vit, c->B, true);
     vit_allocate(&c->vit);
     plan_poison(&c->vit.model.training);
-    Params *params = &c->vit.model.params;
-    params_allocate(params, true);
-    if (!checkpoint_read_weights(params, params->values, &c->file, "", NULL, error, sizeof error))
-        fail_msg("%s", error);
+    params_allocate(&c->vit.model.params, true);
+    if (!checkpoint_read_weights(&c->vit.model.params, c->vit.model.params.values, &c->file, "", NULL, &error))
+        fail_msg("%s", error.text);
     c->images = malloc(images->bytes);
     c->targets = calloc((size_t)(c->B * c->C), sizeof(float));
     c->losses = calloc((size_t)c->B, sizeof(float));
     c->logits = calloc((size_t)(c->B * c->C), sizeof(float));
-    assert_true(safetensors_to_float(images, c->images, error, sizeof error));
-    assert_true(safetensors_to_int64(labels, wanted, error, sizeof error));
+    assert_true(safetensors_to_float(images, c->images, &error));
+    assert_true(safetensors_to_int64(labels, wanted, &error));
     for (int b = 0; b < c->B; b++) c->targets[b * c->C + (int)wanted[b]] = 1;
 }
 
@@ -108,8 +107,8 @@ static double *wanted_tensor(const Case *c, const char *name) {
         memcpy(wanted, tensor->data, tensor->bytes);
     } else {
         float *narrow = malloc(tensor->size * sizeof *narrow);
-        char error[512];
-        assert_true(safetensors_to_float(tensor, narrow, error, sizeof error));
+        Error error;
+        assert_true(safetensors_to_float(tensor, narrow, &error));
         for (size_t i = 0; i < tensor->size; i++) wanted[i] = narrow[i];
         free(narrow);
     }
@@ -145,8 +144,8 @@ static int compare_gradients(Case *c) {
     float *grads = case_gradients(c);
     double *wanted = calloc(params->total, sizeof *wanted);
     int ok = 1;
-    for (int i = 0; i < params->count; i++) {
-        const Param *p = &params->items[i];
+    for (int i = 0; i < params_count(params); i++) {
+        const Param *p = params_at(params, i);
         char name[PARAM_NAME_SIZE + 8];
         if (p->frozen) continue;
         snprintf(name, sizeof name, "grad.%s", p->name);
@@ -239,8 +238,8 @@ static void near_identity(float *w, const Param *p) {
  * breaking does not end early, and no weight is left out.  (Kinks and early ends are in the fixtures.) */
 static void smoothen(Case *c, float *values) {
     bool rectified = rectifies(c->vit.settings.attn->name);
-    for (int t = 0; t < c->vit.model.params.count; t++) {
-        const Param *p = &c->vit.model.params.items[t];
+    for (int t = 0; t < params_count(&c->vit.model.params); t++) {
+        const Param *p = params_at(&c->vit.model.params, t);
         size_t moved = strstr(p->name, "feature.b2") || strstr(p->name, "feature.bias") ? p->size : 0, third = p->size;
         if (rectified && strstr(p->name, "qkv.bias")) moved = 2 * (third = p->size / 3); /* q's and k's alike */
         for (size_t i = 0; i < moved; i++) values[p->offset + i] = i % third % 2 ? -8 : 8;
@@ -295,8 +294,8 @@ static int differences_of(Case *c) {
     vit_backward(&c->vit, c->B, c->drop, NULL);
     float *grads = case_gradients(c);
     int ok = 1;
-    for (int t = 0; t < params->count; t++) {
-        const Param *p = &params->items[t];
+    for (int t = 0; t < params_count(params); t++) {
+        const Param *p = params_at(params, t);
         if (cancels(p->name) || p->frozen) continue;
         float *direction = check_normal(p->size, 1, (uint32_t)t);
         double slope = 0, norm = 0, along = 0, noise;
@@ -508,11 +507,11 @@ static void test_scaled_start(void **state) {
     settings_put(&config, "init_scale", "depth");
     vit_create(&small, &config);
     int count = 0;
-    for (int t = 0; t < plain.model.params.count; t++) {
-        const Param *p = &plain.model.params.items[t];
+    for (int t = 0; t < params_count(&plain.model.params); t++) {
+        const Param *p = params_at(&plain.model.params, t);
         float *a = check_poison(p->size), *b = check_poison(p->size), gain = 1;
         params_draw(&plain.model.params, p, 5, a);
-        params_draw(&small.model.params, &small.model.params.items[t], 5, b);
+        params_draw(&small.model.params, params_at(&small.model.params, t), 5, b);
         for (int i = 0; i < 3; i++)
             if (strstr(p->name, scaled[i])) gain = 1 / sqrtf(8); /* four blocks */
         for (size_t i = 0; i < p->size; i++) assert_true(b[i] == gain * a[i]);
@@ -540,8 +539,8 @@ static int micro_batches_add_up(const char *path) {
     float *parts = case_gradients(&c);
     int ok = 1;
     printf("%s, one image at a time\n", path);
-    for (int i = 0; i < c.vit.model.params.count; i++) {
-        const Param *p = &c.vit.model.params.items[i];
+    for (int i = 0; i < params_count(&c.vit.model.params); i++) {
+        const Param *p = params_at(&c.vit.model.params, i);
         if (p->frozen) continue;
         ok &= cancels(p->name)
                   ? all_zero(p->name, parts + p->offset, p->size)

@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/files.h"
 #include "core/safetensors.h"
 #include "data/jpeg.h"
 #include "data/sheet.h"
@@ -29,10 +30,10 @@ enum { SOUND = sizeof sound / sizeof *sound, JPEGS = SOUND - 1, HEIGHT = 43, WID
 static SafeTensors fixture;
 
 static int open_fixture(void **state) {
-    char error[256];
+    Error error;
     (void)state;
-    if (safetensors_open(&fixture, "tests/fixtures/data/pillow.safetensors", error, sizeof error)) return 0;
-    printf("%s\n", error);
+    if (safetensors_open(&fixture, "tests/fixtures/data/pillow.safetensors", &error)) return 0;
+    printf("%s\n", error.text);
     return 1;
 }
 
@@ -43,9 +44,9 @@ static const SafeTensor *tensor(const char *format, const char *name, int number
 }
 
 static void numbers_of(const SafeTensor *t, int64_t *numbers) {
-    char error[256];
+    Error error;
     assert_non_null(t);
-    assert_true(safetensors_to_int64(t, numbers, error, sizeof error));
+    assert_true(safetensors_to_int64(t, numbers, &error));
 }
 
 typedef struct {
@@ -54,10 +55,11 @@ typedef struct {
 } File;
 
 static File read_corpus(const char *name) {
-    char path[128], error[FILE_ERROR];
+    char path[128];
+    Error error;
     File file;
     snprintf(path, sizeof path, CORPUS "%s", name);
-    if (!file_read(path, 1 << 20, &file.bytes, &file.size, error)) fail_msg("%s: %s", path, error);
+    if (!file_read(path, 1 << 20, &file.bytes, &file.size, &error)) fail_msg("%s: %s", path, error.text);
     return file;
 }
 
@@ -173,10 +175,10 @@ static void pictures_decode_as_in_pillow(void **state) {
     for (int i = 0; i < SOUND; i++) {
         File file = read_corpus(sound[i]);
         const SafeTensor *want = tensor("%s.%.0d%s", "decode", 0, sound[i]);
-        char error[FILE_ERROR];
+        Error error;
         Image image;
         assert_non_null(want);
-        if (!image_decode(&image, file.bytes, file.size, 1 << 20, error)) fail_msg("%s: %s", sound[i], error);
+        if (!image_decode(&image, file.bytes, file.size, 1 << 20, &error)) fail_msg("%s: %s", sound[i], error.text);
         assert_int_equal(image.height, HEIGHT);
         assert_int_equal(image.width, WIDTH);
         assert_same_pixels(sound[i], image.pixels, want->data, want->bytes);
@@ -189,23 +191,23 @@ static void pictures_decode_as_in_pillow(void **state) {
 static void regions_are_parts_of_the_whole(void **state) {
     (void)state;
     JpegReader *reader = jpeg_open();
-    char error[FILE_ERROR];
+    Error error;
     int height, width;
     ImagePart part;
     for (int i = 0; i < JPEGS; i++) {
         File file = read_corpus(sound[i]);
         for (int m = 1; m <= 8; m *= 2) {
             int h = jpeg_scaled(HEIGHT, m), w = jpeg_scaled(WIDTH, m);
-            assert_true(jpeg_begin(reader, file.bytes, file.size, 1 << 20, &height, &width, error));
-            assert_true(jpeg_region(reader, m, (int[]){0, h}, (int[]){0, w}, &part, error));
+            assert_true(jpeg_begin(reader, file.bytes, file.size, 1 << 20, &height, &width, &error));
+            assert_true(jpeg_region(reader, m, (int[]){0, h}, (int[]){0, w}, &part, &error));
             assert_int_equal(part.width, w);
             uint8_t *whole = cut(part.pixels, w, (int[]){0, h}, (int[]){0, w});
             for (uint64_t j = 0; j < 60; j++) {
                 int rows[2], columns[2];
                 random_range(rows, h, 11, 1000 * (uint64_t)m + j);
                 random_range(columns, w, 12, 1000 * (uint64_t)m + j);
-                assert_true(jpeg_begin(reader, file.bytes, file.size, 1 << 20, &height, &width, error));
-                assert_true(jpeg_region(reader, m, rows, columns, &part, error));
+                assert_true(jpeg_begin(reader, file.bytes, file.size, 1 << 20, &height, &width, &error));
+                assert_true(jpeg_region(reader, m, rows, columns, &part, &error));
                 assert_true(part.top <= rows[0] && rows[1] <= part.top + part.height);
                 assert_true(part.left <= columns[0] && columns[1] <= part.left + part.width);
                 for (int y = rows[0]; y < rows[1]; y++) {
@@ -248,16 +250,16 @@ static void damaged_files_are_refused(void **state) {
     Transform transform = {.height = 32, .width = 32, .exact_decode = true};
     Sample sample = {.bytes = good.bytes, .size = good.size};
     uint8_t want[32 * 32 * 3], got[32 * 32 * 3];
-    char error[FILE_ERROR];
-    assert_true(transform_sample(&scratch, want, &sample, false, &transform, (TransformKey){0}, error));
+    Error error;
+    assert_true(transform_sample(&scratch, want, &sample, false, &transform, (TransformKey){0}, &error));
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         File file = read_corpus(cases[i].name);
         Sample bad = {.bytes = file.bytes, .size = file.size};
-        assert_false(transform_sample(&scratch, got, &bad, false, &transform, (TransformKey){0}, error));
-        printf("  %s: %s\n", cases[i].name, error);
-        if (!strstr(error, cases[i].words)) fail_msg("'%s' is missing", cases[i].words);
+        assert_false(transform_sample(&scratch, got, &bad, false, &transform, (TransformKey){0}, &error));
+        printf("  %s: %s\n", cases[i].name, error.text);
+        if (!strstr(error.text, cases[i].words)) fail_msg("'%s' is missing", cases[i].words);
         memset(got, 0xAA, sizeof got);
-        assert_true(transform_sample(&scratch, got, &sample, false, &transform, (TransformKey){0}, error));
+        assert_true(transform_sample(&scratch, got, &sample, false, &transform, (TransformKey){0}, &error));
         assert_memory_equal(got, want, sizeof got);
         free(file.bytes);
     }
@@ -266,10 +268,10 @@ static void damaged_files_are_refused(void **state) {
         uint8_t *exact = malloc(size ? size : 1);
         memcpy(exact, good.bytes, size);
         Sample bad = {.bytes = exact, .size = size};
-        if (transform_sample(&scratch, got, &bad, false, &transform, (TransformKey){0}, error))
+        if (transform_sample(&scratch, got, &bad, false, &transform, (TransformKey){0}, &error))
             assert_memory_equal(got, want, sizeof got);
         else
-            assert_true(*error != 0);
+            assert_true(*error.text != 0);
         free(exact);
     }
     transform_scratch_free(&scratch);
@@ -291,11 +293,11 @@ static void many_scans_are_refused(void **state) {
     memcpy(bytes, file.bytes, end);
     for (size_t i = 0; i < times; i++) memcpy(bytes + end + i * length, file.bytes + scan, length);
     memcpy(bytes + end + times * length, file.bytes + end, file.size - end);
-    char error[FILE_ERROR];
+    Error error;
     Image image;
-    assert_false(image_decode(&image, bytes, size, 1 << 20, error));
-    printf("  %s\n", error);
-    assert_non_null(strstr(error, "more than 500 scans"));
+    assert_false(image_decode(&image, bytes, size, 1 << 20, &error));
+    printf("  %s\n", error.text);
+    assert_non_null(strstr(error.text, "more than 500 scans"));
     free(bytes);
     free(file.bytes);
 }
@@ -305,32 +307,32 @@ static void encoding_keeps_the_picture(void **state) {
     enum { H = 37, W = 50 };
     uint8_t pixels[H * W * 3], *bytes;
     size_t size;
-    char error[FILE_ERROR];
+    Error error;
     for (int i = 0; i < H * W; i++) {
         pixels[3 * i] = (uint8_t)(i / W * 6);
         pixels[3 * i + 1] = (uint8_t)(i % W * 5);
         pixels[3 * i + 2] = 128;
     }
-    assert_true(jpeg_encode(pixels, H, W, 95, &bytes, &size, error));
+    assert_true(jpeg_encode(pixels, H, W, 95, &bytes, &size, &error));
     assert_true(jpeg_is(bytes, size));
     Image image;
-    assert_true(image_decode(&image, bytes, size, 1 << 20, error));
+    assert_true(image_decode(&image, bytes, size, 1 << 20, &error));
     double sum = 0;
     for (int i = 0; i < H * W * 3; i++) sum += abs(image.pixels[i] - pixels[i]);
     printf("  mean difference at quality 95: %.2f\n", sum / sizeof pixels);
     assert_true(sum / sizeof pixels < 2);
     image_free(&image);
     free(bytes);
-    assert_false(jpeg_encode(pixels, 0, W, 95, &bytes, &size, error));
+    assert_false(jpeg_encode(pixels, 0, W, 95, &bytes, &size, &error));
 }
 
 /* == Transforms =================================================================================================== */
 
 static Image whole_picture(const char *name) {
     File file = read_corpus(name);
-    char error[FILE_ERROR];
+    Error error;
     Image image;
-    assert_true(image_decode(&image, file.bytes, file.size, 1 << 20, error));
+    assert_true(image_decode(&image, file.bytes, file.size, 1 << 20, &error));
     free(file.bytes);
     return image;
 }
@@ -360,7 +362,7 @@ static void training_is_crop_resize_flip(void **state) {
     Transform transform = {.height = 24, .width = 20, .train = true, .augment = {.flip = true}, .exact_decode = true};
     size_t n = 24 * 20 * 3;
     uint8_t *want = malloc(n), *got = malloc(n);
-    char error[FILE_ERROR];
+    Error error;
     int mirrored = 0;
     for (int i = 0; i < SOUND; i++) {
         File file = read_corpus(sound[i]);
@@ -382,7 +384,7 @@ static void training_is_crop_resize_flip(void **state) {
             }
             for (int s = 0; s < 2; s++) {
                 memset(got, 0xAA, n);
-                assert_true(transform_sample(&scratch, got, &samples[s], false, &transform, key, error));
+                assert_true(transform_sample(&scratch, got, &samples[s], false, &transform, key, &error));
                 assert_same_pixels(sound[i], got, want, n);
             }
             free(part);
@@ -403,7 +405,7 @@ static void evaluation_is_pillows_to_the_bit(void **state) {
     TransformScratch scratch = {0};
     Sample samples[2] = {{.bytes = file.bytes, .size = file.size},
                          {.bytes = image.pixels, .size = HEIGHT * WIDTH * 3, .height = HEIGHT, .width = WIDTH}};
-    char error[FILE_ERROR];
+    Error error;
     int cases = 0;
     for (const SafeTensor *want; (want = tensor("%s.%d%s", "evaluate", cases, "")); cases++) {
         int64_t shorter;
@@ -414,7 +416,7 @@ static void evaluation_is_pillows_to_the_bit(void **state) {
                                .exact_decode = true};
         uint8_t *got = malloc(want->bytes);
         for (int s = 0; s < 2; s++) {
-            assert_true(transform_sample(&scratch, got, &samples[s], false, &transform, (TransformKey){0}, error));
+            assert_true(transform_sample(&scratch, got, &samples[s], false, &transform, (TransformKey){0}, &error));
             assert_same_pixels("evaluation", got, want->data, want->bytes);
         }
         free(got);
@@ -501,12 +503,12 @@ static void scaled_decoding_stays_close(void **state) {
     enum { H = 500, W = 700, S = 48 };
     uint8_t *pixels = malloc(H * W * 3), *bytes, fast[S * S * 3], exact[S * S * 3];
     size_t size;
-    char error[FILE_ERROR];
+    Error error;
     for (int i = 0; i < H * W; i++) {
         double y = (double)(i / W) / H, x = (double)(i % W) / W;
         for (int c = 0; c < 3; c++) pixels[3 * i + c] = (uint8_t)(127.5 + 100 * sin(9 * x + c) * cos(7 * y * (c + 1)));
     }
-    assert_true(jpeg_encode(pixels, H, W, 92, &bytes, &size, error));
+    assert_true(jpeg_encode(pixels, H, W, 92, &bytes, &size, &error));
     Sample sample = {.bytes = bytes, .size = size};
     TransformScratch scratch = {0};
     int differ = 0;
@@ -514,9 +516,9 @@ static void scaled_decoding_stays_close(void **state) {
     for (uint32_t i = 0; i < 60; i++) {
         Transform transform = {.height = S, .width = S, .train = i % 4 != 0};
         TransformKey key = {check_seed(), 0, i};
-        assert_true(transform_sample(&scratch, fast, &sample, false, &transform, key, error));
+        assert_true(transform_sample(&scratch, fast, &sample, false, &transform, key, &error));
         transform.exact_decode = true;
-        assert_true(transform_sample(&scratch, exact, &sample, false, &transform, key, error));
+        assert_true(transform_sample(&scratch, exact, &sample, false, &transform, key, &error));
         double sum = 0;
         for (int j = 0; j < S * S * 3; j++) sum += abs(fast[j] - exact[j]);
         differ += sum > 0;
@@ -534,22 +536,23 @@ static void scaled_decoding_stays_close(void **state) {
 
 static void sheets_show_images_and_labels(void **state) {
     (void)state;
-    char path[] = "/tmp/vit_test_sheet_XXXXXX", error[FILE_ERROR];
+    char path[] = "/tmp/vit_test_sheet_XXXXXX";
+    Error error;
     int fd = mkstemp(path), labels[] = {0, 2, 1}, black = 0;
     assert_true(fd >= 0);
     static const char *const names[] = {"disc", "a_very long name that does not fit", "?!"};
     uint8_t pixels[3 * 8 * 12 * 3];
     memset(pixels, 200, sizeof pixels);
-    assert_true(sheet_write(path, pixels, 3, 8, 12, labels, names, error));
+    assert_true(sheet_write(path, pixels, 3, 8, 12, labels, names, &error));
     Image image;
-    assert_true(image_read(&image, path, error));
+    assert_true(image_read(&image, path, &error));
     assert_int_equal(image.pixels[(4 * image.width + 4) * 3], 200); /* the first image's corner */
     for (int i = 0; i < image.height * image.width; i++) black += image.pixels[3 * i] == 0;
     assert_true(black > 100);
     image_free(&image);
-    assert_true(sheet_write(path, pixels, 1, 1, 96, labels, NULL, error));
-    assert_false(sheet_write("no/such/folder.png", pixels, 1, 8, 12, labels, NULL, error));
-    assert_non_null(strstr(error, "No such file"));
+    assert_true(sheet_write(path, pixels, 1, 1, 96, labels, NULL, &error));
+    assert_false(sheet_write("no/such/folder.png", pixels, 1, 8, 12, labels, NULL, &error));
+    assert_non_null(strstr(error.text, "No such file"));
     remove(path);
 }
 

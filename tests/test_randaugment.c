@@ -11,6 +11,16 @@
 #include "data/augment.h"
 #include "tests/check.h"
 
+/* timm's names, in the order of AugmentOperation. */
+static const char *const operation_names[AUGMENT_OPERATIONS] = {
+    "AutoContrast",       "Equalize",   "Invert",
+    "Rotate",             "Posterize",  "PosterizeIncreasing",
+    "Solarize",           "SolarizeIncreasing", "SolarizeAdd",
+    "Color",              "ColorIncreasing",    "Contrast",
+    "ContrastIncreasing", "Brightness", "BrightnessIncreasing",
+    "Sharpness",          "SharpnessIncreasing", "ShearX",
+    "ShearY",             "TranslateXRel", "TranslateYRel"};
+
 /* == Every operation against Pillow =============================================================================== */
 
 enum { GUARD = 64 };
@@ -51,16 +61,16 @@ static void operations_are_pillows(void **state) {
     (void)state;
     enum { ROWS = AUGMENT_OPERATIONS + 1 };
     SafeTensors st;
-    char error[512];
+    Error error;
     size_t numbers[ROWS] = {0}, different[ROWS] = {0};
     int cases_of[ROWS] = {0}, worst[ROWS] = {0};
-    assert_true(safetensors_open(&st, "tests/fixtures/data/augment.safetensors", error, sizeof error));
+    assert_true(safetensors_open(&st, "tests/fixtures/data/augment.safetensors", &error));
     const SafeTensor *list = safetensors_find(&st, "cases"), *pictures = safetensors_find(&st, "pictures");
     const uint8_t *pixels = safetensors_find(&st, "pixels")->data, *want = safetensors_find(&st, "results")->data;
     float *cases = malloc(list->size * sizeof *cases);
     int64_t *picture = malloc(pictures->size * sizeof *picture);
-    assert_true(safetensors_to_float(list, cases, error, sizeof error));
-    assert_true(safetensors_to_int64(pictures, picture, error, sizeof error));
+    assert_true(safetensors_to_float(list, cases, &error));
+    assert_true(safetensors_to_int64(pictures, picture, &error));
     printf("Pillow %s, timm %s, torchvision %s\n", safetensors_metadata(&st, "pillow"),
            safetensors_metadata(&st, "timm"), safetensors_metadata(&st, "torchvision"));
     const char *arguments = safetensors_find(&st, "arguments")->data;
@@ -87,7 +97,7 @@ static void operations_are_pillows(void **state) {
     }
     for (int row = 0; row < ROWS; row++) {
         printf("  %-22s %3d cases  %6zu numbers  %zu differ, by at most %d\n",
-               row < AUGMENT_OPERATIONS ? augment_operation_names[row] : "colour jitter", cases_of[row], numbers[row],
+               row < AUGMENT_OPERATIONS ? operation_names[row] : "colour jitter", cases_of[row], numbers[row],
                different[row], worst[row]);
         assert_true(cases_of[row] > 0);
         assert_int_equal(different[row], 0);
@@ -173,8 +183,8 @@ static void assert_share(const char *what, double count, double n, double p) {
 
 static RandAugment parsed(const char *text) {
     RandAugment ra;
-    char error[FILE_ERROR] = "";
-    if (!randaugment_parse(&ra, text, error)) fail_msg("%s: %s", text, error);
+    Error error = {""};
+    if (!randaugment_parse(&ra, text, &error)) fail_msg("%s: %s", text, error.text);
     return ra;
 }
 
@@ -213,12 +223,12 @@ static void draws_of_the_recipe(void **state) {
     assert_share("strength below 9", below_9, steps, 0.5);
     assert_share("strength below 8.5", below_85, steps, phi(-1));
     for (int op = 0; op < AUGMENT_OPERATIONS; op++) {
-        bool increasing = strstr(augment_operation_names[op], "Increasing") != NULL;
+        bool increasing = strstr(operation_names[op], "Increasing") != NULL;
         bool replaced = op == AUGMENT_POSTERIZE || op == AUGMENT_SOLARIZE || op == AUGMENT_COLOR ||
                         op == AUGMENT_CONTRAST || op == AUGMENT_BRIGHTNESS || op == AUGMENT_SHARPNESS;
         assert_true(!(increasing && replaced));
         if (replaced) assert_true(count[op] == 0);
-        else assert_share(augment_operation_names[op], count[op], 2 * SAMPLES, 0.5 / 15);
+        else assert_share(operation_names[op], count[op], 2 * SAMPLES, 0.5 / 15);
     }
 }
 
@@ -266,7 +276,7 @@ static void draws_by_weight(void **state) {
         printf("%s\n", texts[t]);
         for (int k = 0; k < RANDAUGMENT_CHOICES; k++) {
             double w = ra.weights[k] / total, later = 0;
-            const char *name = augment_operation_names[ra.choices[k]];
+            const char *name = operation_names[ra.choices[k]];
             for (int j = 0; j < RANDAUGMENT_CHOICES; j++) {
                 double wj = ra.weights[j] / total;
                 later += j == k ? 0 : wj * w / (1 - wj);
@@ -369,19 +379,20 @@ static void bad_strings_are_refused(void **state) {
         {"rand-9", "'9'"},                        {"rand-mstd1.2.3", "'mstd1.2.3'"},
         {"rand m9", "only RandAugment"},          {"rand-n4294967298", "from 1 to 16"},
     };
-    char long_text[400], error[FILE_ERROR];
+    char long_text[400];
+    Error error;
     RandAugment ra;
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
-        error[0] = 0;
-        if (randaugment_parse(&ra, bad[i][0], error)) fail_msg("%s was taken", bad[i][0]);
-        if (!strstr(error, bad[i][1]) || strchr(error, '\n')) fail_msg("%s: %s", bad[i][0], error);
+        error.text[0] = 0;
+        if (randaugment_parse(&ra, bad[i][0], &error)) fail_msg("%s was taken", bad[i][0]);
+        if (!strstr(error.text, bad[i][1]) || strchr(error.text, '\n')) fail_msg("%s: %s", bad[i][0], error.text);
         assert_int_equal(ra.layers, 0);
     }
     memset(long_text, '9', sizeof long_text);
     memcpy(long_text, "rand-m", 6);
     long_text[sizeof long_text - 1] = 0;
-    assert_false(randaugment_parse(&ra, long_text, error));
-    assert_non_null(strstr(error, "longer than"));
+    assert_false(randaugment_parse(&ra, long_text, &error));
+    assert_non_null(strstr(error.text, "longer than"));
 }
 
 int main(void) {

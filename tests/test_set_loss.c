@@ -28,8 +28,8 @@ static const SafeTensor *tensor_of(const SafeTensors *file, const char *name) {
 static float *floats_of(const SafeTensors *file, const char *name) {
     const SafeTensor *t = tensor_of(file, name);
     float *x = malloc((t->size + 1) * sizeof *x);
-    char error[256];
-    if (!safetensors_to_float(t, x, error, sizeof error)) fail_msg("%s", error);
+    Error error;
+    if (!safetensors_to_float(t, x, &error)) fail_msg("%s", error.text);
     return x;
 }
 
@@ -45,18 +45,19 @@ static int *ints_of(const SafeTensors *file, const char *name) {
     const SafeTensor *t = tensor_of(file, name);
     int64_t *wide = malloc((t->size + 1) * sizeof *wide);
     int *x = malloc((t->size + 1) * sizeof *x);
-    char error[256];
-    if (!safetensors_to_int64(t, wide, error, sizeof error)) fail_msg("%s", error);
+    Error error;
+    if (!safetensors_to_int64(t, wide, &error)) fail_msg("%s", error.text);
     for (size_t i = 0; i < t->size; i++) x[i] = (int)wide[i];
     free(wide);
     return x;
 }
 
 static void equals_the_reference(const char *name) {
-    char path[128], error[256];
+    char path[128];
+    Error error;
     SafeTensors file;
     snprintf(path, sizeof path, "tests/fixtures/detection/set_loss_%s.safetensors", name);
-    if (!safetensors_open(&file, path, error, sizeof error)) fail_msg("%s", error);
+    if (!safetensors_open(&file, path, &error)) fail_msg("%s", error.text);
     const SafeTensor *shape = tensor_of(&file, "logits");
     float *logits = floats_of(&file, "logits"), *boxes = floats_of(&file, "boxes");
     float *target_boxes = floats_of(&file, "target_boxes");

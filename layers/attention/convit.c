@@ -45,19 +45,23 @@ typedef struct {
 
 /* == Parameters =================================================================================================== */
 
-static float identity(const Param *p, size_t i) {
+static void identity(float *x, const Param *p, uint64_t seed, uint32_t tensor) {
+    (void)seed, (void)tensor;
     size_t columns = (size_t)p->shape[1];
-    return i / columns == i % columns;
+    for (size_t i = 0; i < p->size; i++) x[i] = i / columns == i % columns;
 }
 
 /* The first K x K heads begin as a K x K convolution: head h1 + K h2 looks at the token at (h2 - c, h1 - c), with
  * exponent -|distance|^2 and a constant.  The other heads are drawn. */
-static float convolution(const Param *p, size_t i) {
-    int K = (int)sqrt((double)p->shape[0]), head = (int)(i / 3);
+static void convolution(float *x, const Param *p, uint64_t seed, uint32_t tensor) {
+    (void)seed, (void)tensor;
+    int K = (int)sqrt((double)p->shape[0]);
     float c = (float)(K - 1) / 2;
-    if (head >= K * K) return NAN;
-    if (i % 3 == 2) return -1;
-    return 2 * ((float)(i % 3 == 0 ? head / K : head % K) - c);
+    for (int head = 0; head < K * K; head++) {
+        x[3 * head] = 2 * ((float)(head / K) - c);
+        x[3 * head + 1] = 2 * ((float)(head % K) - c);
+        x[3 * head + 2] = -1;
+    }
 }
 
 /* No gap in the arena between qk and v. */
@@ -71,11 +75,11 @@ static void convit_declare(Attention *a, Params *params) {
     projection_declare_weight(&s->frame.qkv, params, a->prefix, "qk", M, 2 * M);
     s->frame.qkv.out = 3 * M;
     params_declare(params, &s->v_w, &s->dv_w, a->prefix, "v.weight", INIT_TRUNC_NORMAL, true, 2, (int[]){M, M});
-    params_start_with(params, identity);
+    params_draw_with(params, identity);
     projection_declare(&s->frame.proj, params, a->prefix, "proj", M, M);
     params_declare(params, &s->pos_w, &s->dpos_w, a->prefix, "pos_proj.weight", INIT_TRUNC_NORMAL, true, 2,
                    (int[]){H, 3});
-    params_start_with(params, convolution);
+    params_draw_with(params, convolution);
     params_declare(params, &s->pos_b, &s->dpos_b, a->prefix, "pos_proj.bias", INIT_ZEROS, false, 1, (int[]){H});
     params_declare(params, &s->gating, &s->dgating, a->prefix, "gating_param", INIT_ONES, false, 1, (int[]){H});
 }

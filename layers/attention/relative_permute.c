@@ -3,11 +3,25 @@
  * backward  dphi_(n, pi^n(f)) = dy_(n,f)
  * saves     turned, order [H,N,F]: the powers of pi.
  * pi [H,F] is a buffer that initialisation draws once: it belongs to the weights, whatever seed reads them. */
+#include "core/rng.h"
 #include "layers/attention/relative.h"
 
+/* Each row is a random order of 0 .. n-1 (Fisher and Yates). */
+static void random_orders(float *x, const Param *p, uint64_t seed, uint32_t tensor) {
+    size_t n = (size_t)p->shape[p->ndim - 1];
+    for (size_t i = 0; i < p->size; i++) x[i] = (float)(i % n);
+    for (size_t i = 0; i < p->size; i++) {
+        size_t left = n - i % n, other = i + rng_below(seed, RNG_INIT, tensor, 0, i, (uint32_t)left);
+        float kept = x[i];
+        x[i] = x[other];
+        x[other] = kept;
+    }
+}
+
 static void permute_declare(Relative *r, const Attention *a, Params *params) {
-    params_declare_buffer(params, &r->permutation, NULL, a->prefix, "relative.permutation", INIT_PERMUTATIONS, 2,
+    params_declare_buffer(params, &r->permutation, NULL, a->prefix, "relative.permutation", INIT_ZEROS, 2,
                           (int[]){a->H, r->F});
+    params_draw_with(params, random_orders);
 }
 
 static void permute_plan(Relative *r, const Attention *a, Plan *plan, int B) {

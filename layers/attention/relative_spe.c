@@ -5,6 +5,8 @@
  * saves     coded [B,N,3,H,D]; the codes are formed again.
  * In the published code conv_q makes the codes of k, and conv_k those of q; both start alike.
  * The noise is new in every training step; evaluation uses the last step's, which the checkpoint holds. */
+#include <math.h>
+
 #include "core/rng.h"
 #include "layers/attention/relative.h"
 
@@ -23,6 +25,8 @@ static void shared_declare(Relative *r, const Attention *a, Params *params, int 
                           (int[]){a->H, a->D, a->D});
 }
 
+static size_t row_of(const Param *p) { return (size_t)p->shape[p->ndim - 1]; }
+
 /* Two streams a block: the second is the noise common to all tokens. */
 static void draw(const Relative *r, const Attention *a, uint64_t seed, uint32_t step, int rows) {
     enum { STREAMS = 2 };
@@ -35,10 +39,28 @@ static void draw(const Relative *r, const Attention *a, uint64_t seed, uint32_t 
 
 /* == Sines ======================================================================================================== */
 
+/* Standard normal less 4: the logits of low frequencies. */
+static void low_frequencies(float *x, const Param *p, uint64_t seed, uint32_t tensor) {
+    for (size_t i = 0; i < p->size; i++) x[i] = rng_normal(seed, RNG_INIT, tensor, 0, i) - 4;
+}
+
+/* Each row of standard normal numbers times 2/sqrt(its norm). */
+static void even_rows(float *x, const Param *p, uint64_t seed, uint32_t tensor) {
+    (void)seed, (void)tensor;
+    size_t n = row_of(p);
+    for (float *row = x; row < x + p->size; row += n) {
+        double squares = 0;
+        for (size_t j = 0; j < n; j++) squares += pow((double)row[j], 2);
+        for (size_t j = 0; j < n; j++) row[j] *= (float)(2 / pow(squares, 0.25));
+    }
+}
+
 static void sine_declare(Relative *r, const Attention *a, Params *params) {
-    learned(params, a, &r->freqs, &r->dfreqs, "relative.freqs", INIT_NORMAL_LOW, SINES);
+    learned(params, a, &r->freqs, &r->dfreqs, "relative.freqs", INIT_NORMAL, SINES);
+    params_draw_with(params, low_frequencies);
     learned(params, a, &r->offsets, &r->doffsets, "relative.offsets", INIT_NORMAL, SINES);
-    learned(params, a, &r->gains, &r->dgains, "relative.gains", INIT_NORMAL_ROWS, SINES);
+    learned(params, a, &r->gains, &r->dgains, "relative.gains", INIT_NORMAL, SINES);
+    params_draw_with(params, even_rows);
     shared_declare(r, a, params, 2 * SINES);
 }
 
@@ -87,9 +109,17 @@ const RelativeKind relative_sincspe = {
 
 static int noise_rows(const Attention *a) { return a->N + TAPS - 1; }
 
+/* Uniform in [0, sqrt(2/n)) for filters of n taps. */
+static void uniform_filters(float *x, const Param *p, uint64_t seed, uint32_t tensor) {
+    for (size_t i = 0; i < p->size; i++)
+        x[i] = rng_uniform(seed, RNG_INIT, tensor, 0, i) * sqrtf(2 / (float)row_of(p));
+}
+
 static void conv_declare(Relative *r, const Attention *a, Params *params) {
-    learned(params, a, &r->wq, &r->dwq, "relative.conv_q", INIT_UNIFORM_KERNEL, TAPS);
-    learned(params, a, &r->wk, &r->dwk, "relative.conv_k", INIT_UNIFORM_KERNEL, TAPS);
+    learned(params, a, &r->wq, &r->dwq, "relative.conv_q", INIT_ZEROS, TAPS);
+    params_draw_with(params, uniform_filters);
+    learned(params, a, &r->wk, &r->dwk, "relative.conv_k", INIT_ZEROS, TAPS);
+    params_draw_with(params, uniform_filters);
     shared_declare(r, a, params, noise_rows(a));
 }
 

@@ -28,7 +28,10 @@ typedef struct {
     real *dkernel, *dcontext;  /* scratch */
 } Rsa;
 
-static float identity(const Param *p, size_t i) { return i / (size_t)p->shape[1] == i % (size_t)p->shape[1]; }
+static void identity(float *x, const Param *p, uint64_t seed, uint32_t tensor) {
+    (void)seed, (void)tensor;
+    for (size_t i = 0; i < p->size; i++) x[i] = i / (size_t)p->shape[1] == i % (size_t)p->shape[1];
+}
 
 static void rsa_declare(Attention *a, Params *params) {
     Rsa *s = a->state;
@@ -48,7 +51,7 @@ static void rsa_declare(Attention *a, Params *params) {
     params_on_grid(params, grid);
     params_declare(params, &s->p1, &s->dp1, a->prefix, "P1", INIT_TRUNC_NORMAL, true, 2, (int[]){D, D});
     params_declare(params, &s->one, &s->done, a->prefix, "I", INIT_ZEROS, false, 2, (int[]){D, D});
-    params_start_with(params, identity);
+    params_draw_with(params, identity);
 }
 
 static void rsa_plan(Attention *a, Plan *plan, int B) {

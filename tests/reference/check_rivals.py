@@ -34,6 +34,7 @@ import torch._inductor.config
 import torch.nn.functional as F
 from torch.func import functional_call
 
+import flags
 import linear_reference
 import rival_operators
 import safetensors_io
@@ -439,9 +440,7 @@ def run_program(binary, config, params, images, labels):
         source, result = (os.path.join(folder, name) for name in ("in.safetensors", "out.safetensors"))
         tensors = {name: value.float().numpy() for name, value in params.items()}
         safetensors_io.write(source, {**tensors, "images": images.float().numpy(), "labels": labels.numpy()})
-        command = [binary, "--parity", source, "--out", result]
-        for name, text in config.metadata().items():
-            command += ["--" + name.replace("_", "-"), text]
+        command = [binary, "--parity", source, "--out", result, *flags.that_count(binary, config.metadata())]
         done = subprocess.run(command, capture_output=True, text=True)
         if done.returncode:
             sys.exit(f"{' '.join(command)}\n{done.stderr}")

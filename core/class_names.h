@@ -1,0 +1,28 @@
+/* Names of classes in the order of their numbers, as files hold them: one a line in CIFAR's and in checkpoints, each
+ * ended by a 0 in packed data sets. */
+#ifndef VIT_CORE_CLASS_NAMES_H
+#define VIT_CORE_CLASS_NAMES_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+typedef struct {
+    const char **at; /* [count]; "" where a class has no name */
+    int count;
+    int named;  /* of them are not "" */
+    char *text; /* where the names lie */
+} ClassNames;
+
+/* Takes text [size] apart at each `ending`, '\n' or 0; the last name may lack it.  Of lines, '\r' before the end and
+ * empty ones behind the last name do not count.  Copies the text. */
+void class_names_parse(ClassNames *names, const char *text, size_t size, char ending);
+
+/* There are `classes` of them and none is "". */
+bool class_names_complete(const ClassNames *names, int classes);
+
+/* One a line; names NULL: "".  The caller frees. */
+char *class_names_text(const char *const *names, int count);
+
+void class_names_free(ClassNames *names);
+
+#endif

@@ -1,0 +1,93 @@
+#include "data/datasets.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "core/die.h"
+#include "core/files.h"
+#include "data/cifar.h"
+#include "data/folder.h"
+#include "data/mnist.h"
+#include "data/record.h"
+#include "data/shapes.h"
+
+static const DatasetKind imagenet_kind;
+
+/* In the order in which they are looked for in a path. */
+static const DatasetKind *const kinds[] = {&shapes_kind,   &cifar100_kind, &cifar10_kind, &mnist_kind,
+                                           &imagenet_kind, &packed_kind,   &folder_kind};
+enum { KINDS = sizeof kinds / sizeof *kinds, IMAGENET_CLASSES = 1000 };
+
+/* == What `data` is =============================================================================================== */
+
+static const DatasetKind *kind_of_path(const char *data, char path[DATASET_PATH]) {
+    struct stat info;
+    if (strlen(data) >= DATASET_PATH) die("data: %.100s...: path too long", data);
+    if (stat(data, &info) == 0) {
+        for (int i = 0; i < KINDS; i++)
+            if (kinds[i]->find && kinds[i]->find(path, data)) return kinds[i];
+        if (!S_ISDIR(info.st_mode))
+            die("%s: not a packed data set (pack_dataset makes them), and no folder either", data);
+        die("%s: neither train/<class>/, train.pack, train.bin (CIFAR-100), data_batch_1.bin (CIFAR-10) nor "
+            "train-images-idx3-ubyte (MNIST) is in this folder", data);
+    }
+    if (errno != ENOENT && errno != ENOTDIR) die("%s: cannot open: %s", data, strerror(errno));
+    if (strchr(data, '/')) die("data: %s: no such folder or file", data);
+    const char *names[KINDS];
+    int count = 0;
+    for (int i = 0; i < KINDS; i++)
+        if (kinds[i]->name) names[count++] = kinds[i]->name;
+    const char *near = nearest_word(data, names, count);
+    if (near) die_usage("data: unknown data set '%s' (did you mean '%s'?)", data, near);
+    die_usage("data: '%s' is neither shapes, cifar10, cifar100, mnist or imagenet nor a folder or packed file", data);
+}
+
+/* path: where it is; `folder` for what has a name of its own. */
+static const DatasetKind *kind_of(const char *data, const char *folder, char path[DATASET_PATH]) {
+    for (int i = 0; i < KINDS; i++) {
+        if (!kinds[i]->name || strcmp(data, kinds[i]->name)) continue;
+        snprintf(path, DATASET_PATH, "%s", folder && *folder ? folder : "datasets");
+        return kinds[i];
+    }
+    return kind_of_path(data, path);
+}
+
+/* == ImageNet: <folder>/imagenet, once it is there, holds images in folders or packed files ======================= */
+
+static void imagenet_open(Dataset *dataset, const char *folder, bool train, size_t limit) {
+    char data[DATASET_PATH], path[DATASET_PATH];
+    path_join(data, sizeof data, folder, "imagenet");
+    if (!file_exists(data))
+        die("%s: no such folder: put ImageNet's train and val there, or train.pack and val.pack, or give their folder "
+            "as data", data);
+    const DatasetKind *kind = kind_of_path(data, path);
+    if (kind != &folder_kind && kind != &packed_kind)
+        die("%s: not ImageNet: expected train/<class>/ and val/<class>/", data);
+    kind->open(dataset, path, train, limit);
+    if (dataset->classes != IMAGENET_CLASSES)
+        die("%s: %d classes, but ImageNet has %d: give another data set by its path", path, dataset->classes,
+            IMAGENET_CLASSES);
+}
+
+static void imagenet_describe(Dataset *dataset, const char *folder) {
+    (void)folder;
+    *dataset = (Dataset){.name = "imagenet", .classes = IMAGENET_CLASSES};
+    memcpy(dataset->mean, imagenet_mean, sizeof imagenet_mean);
+    memcpy(dataset->std, imagenet_std, sizeof imagenet_std);
+}
+
+static const DatasetKind imagenet_kind = {.name = "imagenet", .open = imagenet_open, .describe = imagenet_describe};
+
+/* == Opening ====================================================================================================== */
+
+void dataset_open(Dataset *dataset, const char *data, const char *folder, bool train, size_t limit) {
+    char path[DATASET_PATH];
+    kind_of(data, folder, path)->open(dataset, path, train, limit);
+}
+
+void dataset_describe(Dataset *dataset, const char *data, const char *folder) {
+    char path[DATASET_PATH];
+    kind_of(data, folder, path)->describe(dataset, path);
+}
