@@ -76,8 +76,9 @@ static void case_open(Case *c, const char *path, const char *algorithm, int room
     detr_plan(&c->detr, c->B, room_h, room_w, true);
     detr_allocate(&c->detr);
     plan_poison(&c->detr.model.training);
-    params_allocate(&c->detr.model.params, true);
-    if (!checkpoint_read_weights(&c->detr.model.params, c->detr.model.params.values, &c->file, "", NULL, &error))
+    Params *params = &c->detr.model.params;
+    params_allocate(params, true);
+    if (!checkpoint_read_weights(params, params->values, &c->file, "", NULL, &error))
         fail_msg("%s", error.text);
     detr_fold(&c->detr);
     c->features = floats_of(c, "features");
@@ -380,9 +381,9 @@ static bool one_slope_agrees(Detr *detr, const Batch *batch, const float *grads,
     float step = (float)fmin(2e-4, longest / slope);
     for (int side = 0; side < 2; side++) {
         memcpy(moved, start, total * sizeof *moved);
-        for (int t = 0; t < params_count(&detr->model.params); t++) {
-            const Param *p = params_at(&detr->model.params, t);
-            for (size_t i = p->offset, end = i + p->size; i < end; i++)
+        for (int p = 0; p < params_count(&detr->model.params); p++) {
+            const Param *param = params_at(&detr->model.params, p);
+            for (size_t i = param->offset, end = i + param->size; i < end; i++)
                 moved[i] += (side ? -step : step) * direction[i];
         }
         device_upload(detr->model.params.values, moved, total * sizeof *moved);

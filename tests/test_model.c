@@ -54,8 +54,9 @@ static void case_open_dropping(Case *c, const char *path, const char *algorithm,
     vit_plan(&c->vit, c->B, true);
     vit_allocate(&c->vit);
     plan_poison(&c->vit.model.training);
-    params_allocate(&c->vit.model.params, true);
-    if (!checkpoint_read_weights(&c->vit.model.params, c->vit.model.params.values, &c->file, "", NULL, &error))
+    Params *params = &c->vit.model.params;
+    params_allocate(params, true);
+    if (!checkpoint_read_weights(params, params->values, &c->file, "", NULL, &error))
         fail_msg("%s", error.text);
     c->images = malloc(images->bytes);
     c->targets = calloc((size_t)(c->B * c->C), sizeof(float));
