@@ -9,7 +9,6 @@
  *
  * The LiSA paper's row, 6.36 M parameters and 1.28 G multiply-adds, is dim 216 with 96 low channels: heads 9, four of
  * them low; no other split of 180 to 320 channels gives both numbers. */
-#include "core/die.h"
 #include "layers/attention/attention.h"
 #include "layers/depthwise.h"
 #include "layers/projection.h"

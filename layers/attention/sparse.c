@@ -10,7 +10,6 @@
  * sees A and the others B (split). */
 #include <stdlib.h>
 
-#include "core/die.h"
 #include "layers/attention/qkv.h"
 
 typedef enum { SETS_ALTERNATE, SETS_UNION, SETS_SPLIT } Sets;
