@@ -589,7 +589,8 @@ static void prediction_pixels(Run *run, const char *name, uint8_t *pixels) {
         ok = file_read_again(name, IMAGE_MAX_BYTES, &file.bytes, &file.room, &sample.size, &error);
         sample.bytes = file.bytes;
     }
-    if (!ok || !transform_sample(&scratch, pixels, &sample, run->train.height > 0, &transform, (TransformKey){0}, &error))
+    bool fixed = run->train.height > 0;
+    if (!ok || !transform_sample(&scratch, pixels, &sample, fixed, &transform, (TransformKey){0}, &error))
         die("%s: %s", name, error.text);
 }
 
