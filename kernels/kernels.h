@@ -24,6 +24,7 @@
 #ifndef VIT_KERNELS_H
 #define VIT_KERNELS_H
 
+#include "kernels/attention_shape.h"
 #include "kernels/collective.h"
 #include "kernels/convolution.h"
 #include "kernels/device.h"

@@ -17,22 +17,27 @@ typedef enum {
     DENOMINATOR_GIVEN    /* den is an input, made from other features (denominator_forward) */
 } Denominator;
 
+typedef struct {
+    int B, N, H, D, F;
+    Denominator rule;
+} LinearAttention;
+
 /* y_n = phi(q_n)^T S / den_n, den_n = rule(phi(q_n).z), S = sum_m phi(k_m) v_m^T, z = sum_m phi(k_m).
  * y [B,N,H,D] real;  den [B,N,H] float, kv [B,H,F,D+1] float: S with z as last column (both saved).
  * DENOMINATOR_GIVEN reads den, and kv's last column is zero. */
-void linear_attention_forward(real *y, float *den, float *kv, const real *phi, const real *qkv, int B, int N, int H,
-                              int D, int F, Denominator rule);
+void linear_attention_forward(real *y, float *den, float *kv, const real *phi, const real *qkv,
+                              const LinearAttention *shape);
 /* dqkv [B,N,3,H,D] (=) in its v third, q and k untouched;  dphi [B,N,2,H,F] (=), of DENOMINATOR_GIVEN the numerator's
  * part alone: denominator_backward has the rest. */
 void linear_attention_backward(real *dqkv, real *dphi, const real *dy, const real *y, const float *den, const float *kv,
-                               const real *phi, const real *qkv, int B, int N, int H, int D, int F, Denominator rule);
+                               const real *phi, const real *qkv, const LinearAttention *shape);
 size_t linear_attention_workspace(int D, int F);
 
 /* den_n = rule(phi(q_n).z), z = sum_m phi(k_m).  den [B,N,H] float, z [B,H,F] float (both saved);  phi [B,N,2,H,F]. */
-void denominator_forward(float *den, float *z, const real *phi, int B, int N, int H, int F, Denominator rule);
+void denominator_forward(float *den, float *z, const real *phi, const LinearAttention *shape);
 /* dphi [B,N,2,H,F] (+=): numerator and denominator read the same features;  dy, y [B,N,H,D]. */
 void denominator_backward(real *dphi, const real *dy, const real *y, const float *den, const float *z, const real *phi,
-                          int B, int N, int H, int D, int F, Denominator rule);
+                          const LinearAttention *shape);
 size_t denominator_workspace(int F);
 
 #ifdef __cplusplus
