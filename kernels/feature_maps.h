@@ -13,19 +13,19 @@ extern "C" {
 #endif
 
 /* phi(z) = relu(w2 [sin(w1 z'); cos(w1 z')] + b2), z' = D^-1/4 z, for q and k of every head: the paper's equation 13.
- * w1 [E,D];  w2 [F,2E];  b2 [F], for all heads, or each with H in front. */
+ * w1 [E,D];  w2 [F,2E];  b2 [F]. */
 typedef struct {
     int E;
     bool per_head; /* a map for each head: w1 [H,E,D], w2 [H,F,2E], b2 [H,F] */
     const float *w1, *w2, *b2;
 } FeatureMlp;
-/* Like the weights;  w1 may be NULL. */
+/* (+=), in the shapes of the weights;  w1 may be NULL. */
 typedef struct {
     float *w1, *w2, *b2;
 } FeatureMlpGradients;
 /* phi [B,N,2,H,F] real, q's features then k's;  qkv [B,N,3,H,D], v not read. */
 void feature_mlp_forward(real *phi, const real *qkv, const FeatureMlp *map, const FeatureShape *shape);
-/* dqkv [B,N,3,H,D] (=) in its q and k thirds, v untouched;  the gradients of weights (+=);  dphi, phi [B,N,2,H,F]. */
+/* dqkv [B,N,3,H,D] (=) in its q and k thirds, v untouched;  dphi, phi [B,N,2,H,F]. */
 void feature_mlp_backward(real *dqkv, const FeatureMlpGradients *d, const real *dphi, const real *phi, const real *qkv,
                           const FeatureMlp *map, const FeatureShape *shape);
 size_t feature_mlp_workspace(int D, int E, int F);

@@ -17,6 +17,7 @@ typedef enum {
     DENOMINATOR_GIVEN    /* den is an input, made from other features (denominator_forward) */
 } Denominator;
 
+/* phi [B,N,2,H,F] real: q's features, then k's.  denominator_forward does not read D. */
 typedef struct {
     int B, N, H, D, F;
     Denominator rule;

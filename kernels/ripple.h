@@ -30,7 +30,7 @@ typedef struct {
     bool per_head; /* a projection for each head: wp [H,D,D], bp [H,D] */
     const float *wp, *bp, *sticks;
 } RippleSticks;
-/* Like the weights. */
+/* (+=), in the shapes of the weights. */
 typedef struct {
     float *wp, *bp, *sticks;
 } RippleSticksGradients;
@@ -48,7 +48,7 @@ typedef struct {
 void stick_breaking_forward(float *alpha, float *o, const real *qkv, const RippleSticks *sticks,
                             const StickBreaking *rule, const AttentionShape *shape);
 /* dqkv [B,N,3,H,D] (+=) in its v third: v's second gradient, so this runs after the attention's backward;
- * the gradients of weights (+=);  dalpha [B,N,H,R+1].  r^ counts as a constant. */
+ * dalpha [B,N,H,R+1].  r^ counts as a constant. */
 void stick_breaking_backward(real *dqkv, const RippleSticksGradients *d, const float *dalpha, const float *alpha,
                              const float *o, const real *qkv, const RippleSticks *sticks, const StickBreaking *rule,
                              const AttentionShape *shape);

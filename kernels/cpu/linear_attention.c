@@ -240,6 +240,7 @@ static void sum_rows(float *sum, float *part, const float *rows, size_t stride, 
 
 void denominator_forward(float *den, float *z, const real *phi, const LinearAttention *shape) {
     int B = shape->B, N = shape->N, H = shape->H, F = shape->F;
+    Denominator rule = shape->rule;
     size_t row = (size_t)2 * H * F;
 #pragma omp parallel for collapse(2) schedule(static)
     for (int b = 0; b < B; b++)
@@ -248,13 +249,14 @@ void denominator_forward(float *den, float *z, const real *phi, const LinearAtte
             float *sums = z + ((size_t)b * H + h) * F, *part = kernels_workspace(workspace_line_up(F) + F);
             sum_rows(sums, part, q + (size_t)H * F, row, N, F);
             for (int n = 0; n < N; n++)
-                den[((size_t)b * N + n) * H + h] = denominator(vec_dot(q + n * row, sums, F), shape->rule);
+                den[((size_t)b * N + n) * H + h] = denominator(vec_dot(q + n * row, sums, F), rule);
         }
 }
 
 void denominator_backward(real *dphi, const real *dy, const real *y, const float *den, const float *z, const real *phi,
                           const LinearAttention *shape) {
     int B = shape->B, N = shape->N, H = shape->H, D = shape->D, F = shape->F;
+    Denominator rule = shape->rule;
     size_t row = (size_t)2 * H * F, M = (size_t)H * D;
 #pragma omp parallel for collapse(2) schedule(static)
     for (int b = 0; b < B; b++)
@@ -268,7 +270,7 @@ void denominator_backward(real *dphi, const real *dy, const real *y, const float
                 for (int n = first; n < N && n < first + BLOCK; n++) {
                     size_t at_y = (token + n) * M + (size_t)h * D, at_q = at + n * row;
                     float own = den[(token + n) * H + h];
-                    if (!follows(own, shape->rule)) continue;
+                    if (!follows(own, rule)) continue;
                     float dden = -vec_dot(dy + at_y, y + at_y, D) / own;
                     add_scaled(dphi + at_q, dden, sums, F);
                     add_scaled(part, dden, phi + at_q, F);
