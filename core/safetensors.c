@@ -173,16 +173,16 @@ static bool parse_tensors(SafeTensors *st, const char *data, size_t data_size, E
 /* jansson refuses what is not UTF-8, a key that occurs twice in its object, and \u0000, which would cut a name short;
  * of zero bytes it may pass over some. */
 static bool parse_json(SafeTensors *st, const char *text, size_t size, Error *error) {
-    json_error_t error;
-    st->json = json_loadb(text, size, JSON_REJECT_DUPLICATES | JSON_DISABLE_EOF_CHECK, &error);
+    json_error_t why;
+    st->json = json_loadb(text, size, JSON_REJECT_DUPLICATES | JSON_DISABLE_EOF_CHECK, &why);
     if (!st->json) {
-        enum json_error_code code = json_error_code(&error);
+        enum json_error_code code = json_error_code(&why);
         if (code == json_error_null_character || code == json_error_null_byte_in_key)
             return refuse(error, "%s: a name or text holds NUL", st->file);
-        return refuse(error, "%s: the header is not JSON (near its byte %d): %s", st->file, error.position,
-                      *error.text ? error.text : "out of memory");
+        return refuse(error, "%s: the header is not JSON (near its byte %d): %s", st->file, why.position,
+                      *why.text ? why.text : "out of memory");
     }
-    size_t end = (size_t)error.position;
+    size_t end = (size_t)why.position;
     while (end < size && text[end] == ' ') end++;
     return end == size || refuse(error, "%s: byte %zu of the header is not part of its JSON object", st->file, end);
 }
