@@ -539,7 +539,8 @@ static bool fit_grid(Fit *fit, float *to, const Param *p, const SafeTensor *tens
     ParamGrid grid;
     char error[ERROR_SIZE];
     if (!grid_of_tensor(&grid, p, origin ? &origin->grid : NULL, tensor->ndim, tensor->shape)) return false;
-    if (grid.rows == p->grid.rows && grid.columns == p->grid.columns) return false;
+    Grid from_grid = grid.positions, to_grid = p->grid.positions;
+    if (from_grid.rows == to_grid.rows && from_grid.columns == to_grid.columns) return false;
     float *from = xcalloc(tensor->size, sizeof *from, "resampling");
     if (!safetensors_to_float(tensor, from, error, sizeof error)) die("%s", error);
     grid_resample(to, p, from, &grid);
@@ -590,8 +591,9 @@ static void weights_load(Run *run) {
     if (fit.resampled) {
         char more[32] = "";
         if (fit.resampled > 1) snprintf(more, sizeof more, " and %d more", fit.resampled - 1);
-        printf("%s: resampled bicubically: %s from %dx%d to %dx%d%s\n", s->init, fit.first->name, fit.grid.rows,
-               fit.grid.columns, fit.first->grid.rows, fit.first->grid.columns, more);
+        Grid from = fit.grid.positions, to = fit.first->grid.positions;
+        printf("%s: resampled bicubically: %s from %dx%d to %dx%d%s\n", s->init, fit.first->name, from.rows,
+               from.columns, to.rows, to.columns, more);
     }
     if (fit.classes)
         printf("%s: its head has %zu classes, this model %d: the head is drawn afresh\n", s->init, fit.classes,
@@ -1091,11 +1093,11 @@ static void attention_write(Run *run) {
     size_t height = (size_t)run->s.img_size[0], width = (size_t)run->s.img_size[1];
     bool whole = rows * N * N <= MOST;
     const char *what = "attention picture";
-    int prefix = vit->config.class_token;
+    int prefix = vit->config.class_token, Hg = vit->grid.rows, Wg = vit->grid.columns;
     int64_t queries[QUERIES];
     char error[ERROR_SIZE], grid[32];
     for (int q = 0; q < QUERIES; q++) /* the centre of each quadrant */
-        queries[q] = prefix + (vit->Hg * (1 + 2 * (q / 2)) / 4) * vit->Wg + vit->Wg * (1 + 2 * (q % 2)) / 4;
+        queries[q] = prefix + (Hg * (1 + 2 * (q / 2)) / 4) * Wg + Wg * (1 + 2 * (q % 2)) / 4;
     SafeTensorEntry out[] = {
         {"weights", SAFE_F32, 4, {depth, H, count, N}, xcalloc(rows * count, N * sizeof(float), what)},
         {"spatial", SAFE_F32, 4, {depth, H, count, N}, xcalloc(rows * count, N * sizeof(float), what)},
@@ -1111,7 +1113,7 @@ static void attention_write(Run *run) {
     stream_norms((float *)out[3].data, vit);
     if (whole) attention_rows((float *)out[5].data, run, false, NULL, vit->N);
     if (whole) attention_rows((float *)out[6].data, run, true, NULL, vit->N);
-    snprintf(grid, sizeof grid, "%dx%d", vit->Hg, vit->Wg);
+    snprintf(grid, sizeof grid, "%dx%d", vit->grid.rows, vit->grid.columns);
     SafeMetadata metadata[] = {{"grid", grid}, {"attn", attention_operators[run->s.attn]->name}};
     if (!safetensors_write(run->s.attention, out, whole ? 7 : 5, metadata, 2, error, sizeof error)) die("%s", error);
     for (int i = 0; i < 7; i++)

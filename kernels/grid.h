@@ -16,4 +16,10 @@ typedef struct {
 
 GRID_INLINE int grid_tokens(Grid grid) { return grid.frames * grid.rows * grid.columns; }
 
+/* The offsets between two tokens, as a grid of their own: -(rows - 1) .. rows - 1, and so on. */
+GRID_INLINE Grid grid_offsets(Grid grid) {
+    Grid offsets = {2 * grid.frames - 1, 2 * grid.rows - 1, 2 * grid.columns - 1};
+    return offsets;
+}
+
 #endif

@@ -40,7 +40,8 @@ typedef struct {
     void *memory;
     int most, most_h, most_w; /* images and their sides that the plans have room for */
 
-    int B, H, W, h, w; /* the batch in hand */
+    int B, H, W;       /* the batch in hand */
+    Grid grid;         /* C5's, of that batch */
     Dropout dropout;   /* this step's, but for rate and site */
 
     uint8_t *pixels;  /* [B,Hi,Wi,3] */

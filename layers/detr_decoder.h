@@ -65,13 +65,13 @@ typedef struct {
 
 void detr_decoder_create(DetrDecoder *d, int depth, int M, int H, int hidden, int queries, int scale_type,
                          int first_site, Params *params);
-void detr_decoder_plan(DetrDecoder *d, Plan *plan, int B, int h, int w);
+void detr_decoder_plan(DetrDecoder *d, Plan *plan, int B, Grid grid);
 /* memory [B,N,M] -> out;  sizes device [B,2]: own height and width in pixels.  all: decoder.norm behind every layer. */
-void detr_decoder_forward(DetrDecoder *d, const real *memory, const TokenGrid *grid, const int *sizes,
+void detr_decoder_forward(DetrDecoder *d, const real *memory, const TokenBatch *batch, const int *sizes,
                           const Dropout *dropout, bool all);
 /* dmemory (=) from dout [L,B,Q,M] and draw_boxes [B,Q,2], the boxes' part of raw's gradient. */
 void detr_decoder_backward(DetrDecoder *d, real *dmemory, const real *dout, const float *draw_boxes, const real *memory,
-                           const TokenGrid *grid, const int *sizes, const Dropout *dropout,
+                           const TokenBatch *batch, const int *sizes, const Dropout *dropout,
                            void (*final)(size_t from, void *context), void *context);
 size_t detr_decoder_macs(const DetrDecoder *d, size_t N);
 void detr_decoder_destroy(DetrDecoder *d);

@@ -11,8 +11,7 @@ static const float LAYERNORM_EPS = 1e-6f; /* timm's */
 void embedding_create(Embedding *e, int C, int Hi, int Wi, bool planes, int stride, bool overlap) {
     int k = overlap ? 2 * stride - 1 : stride;
     e->windows = (Unfold){Hi, Wi, C, k, stride, overlap ? k / 2 : 0, planes};
-    e->Hg = unfold_down(&e->windows);
-    e->Wg = unfold_across(&e->windows);
+    e->grid = unfold_grid(&e->windows);
     e->normed = overlap;
 }
 
@@ -29,7 +28,7 @@ void embedding_declare(Embedding *e, Params *params, const char *prefix, int M) 
     params_declare(params, &e->norm_b, &e->dnorm_b, prefix, "norm.bias", INIT_ZEROS, false, 1, (int[]){M});
 }
 
-static size_t rows_of(const Embedding *e, int B) { return (size_t)B * (size_t)e->Hg * (size_t)e->Wg; }
+static size_t rows_of(const Embedding *e, int B) { return (size_t)B * (size_t)grid_tokens(e->grid); }
 
 void embedding_plan(Embedding *e, Plan *plan, const char *prefix, int B) {
     size_t rows = rows_of(e, B), bytes = rows * (size_t)e->proj.out * sizeof(real);
@@ -47,28 +46,30 @@ void embedding_plan(Embedding *e, Plan *plan, const char *prefix, int B) {
 
 static void windows_of(const Embedding *e, const real *x, int B) {
     const Unfold *s = &e->windows;
-    if (s->planes && s->k == s->stride) patchify(e->cols, x, B, s->Hi, s->Wi, s->k);
+    if (s->planes && s->k == s->stride) patchify(e->cols, x, &(Images){B, s->Hi, s->Wi}, s->k);
     else unfold_forward(e->cols, x, s, B);
 }
 
+static LayerNorm norm_of(const Embedding *e, int B) {
+    return (LayerNorm){e->norm_w, e->norm_b, e->mean, e->rstd, rows_of(e, B), e->proj.out, LAYERNORM_EPS};
+}
+
 void embedding_forward(const Embedding *e, real *y, const real *x, int B) {
-    size_t rows = rows_of(e, B);
+    LayerNorm norm = norm_of(e, B);
     windows_of(e, x, B);
-    projection_forward(&e->proj, e->normed ? e->raw : y, e->cols, rows);
-    if (e->normed)
-        layernorm_forward(y, e->mean, e->rstd, e->raw, e->norm_w, e->norm_b, rows, e->proj.out, LAYERNORM_EPS);
+    projection_forward(&e->proj, e->normed ? e->raw : y, e->cols, norm.n);
+    if (e->normed) layernorm_forward(y, e->raw, &norm);
 }
 
 void embedding_backward(const Embedding *e, real *dx, const real *dy, const real *x, int B) {
     size_t rows = rows_of(e, B);
     const real *draw = e->normed ? e->draw : dy;
-    if (e->normed)
-        add_layernorm_backward(e->draw, NULL, e->dnorm_w, e->dnorm_b, NULL, dy, e->raw, NULL, 1, e->norm_w, e->mean,
-                               e->rstd, rows, e->proj.out);
+    LayerNorm norm = norm_of(e, B);
+    if (e->normed) add_layernorm_backward(e->draw, NULL, e->dnorm_w, e->dnorm_b, NULL, dy, e->raw, NULL, &norm);
     windows_of(e, x, B);
     projection_backward(&e->proj, NULL, draw, e->cols, rows);
     if (!dx) return;
-    linear_backward_input(e->cols, draw, e->proj.w, rows, e->proj.in, e->proj.out);
+    linear_backward_input(e->cols, draw, e->proj.w, &(LinearShape){rows, e->proj.in, e->proj.out, 0});
     unfold_backward(dx, e->cols, &e->windows, B);
 }
 

@@ -8,7 +8,7 @@
 
 typedef struct {
     Unfold windows;
-    int Hg, Wg;
+    Grid grid;
     Projection proj; /* of windows as rows: [M,C*k*k] */
     bool normed;
     float *norm_w, *dnorm_w, *norm_b, *dnorm_b; /* [M] */

@@ -27,6 +27,11 @@ static inline size_t rows_total(Rows r) { return (size_t)r.n * (size_t)r.rows; }
 
 #define POST_NORM_EPS 1e-5f /* PyTorch's */
 
+/* Its layer norm, of n rows. */
+static inline LayerNorm post_norm_of(const PostNorm *p, size_t n) {
+    return (LayerNorm){p->w, p->b, p->mean, p->rstd, n, p->M, POST_NORM_EPS};
+}
+
 void post_norm_declare(PostNorm *p, Params *params, const char *prefix, const char *name, int M);
 /* Training keeps all.  In inference the sum takes the place of `from`, the stream before,
  * and the stream goes to `to`. */

@@ -44,7 +44,7 @@ typedef struct {
 typedef struct {
     StageConfig config;
     AttentionConfig attention;
-    int Hg, Wg;
+    Grid grid;
     int first;                       /* blocks in the stages before */
     char prefix[PARAM_NAME_SIZE / 2]; /* "", "stages.1." */
     bool class_token, position_conv, mlp_conv;

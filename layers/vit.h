@@ -31,7 +31,8 @@ typedef struct {
 
 typedef struct {
     VitConfig config;
-    int Hg, Wg, N; /* token grid and tokens of the first stage, class token included */
+    Grid grid;     /* of the first stage's tokens */
+    int N;         /* those tokens, class token included */
     int depth;     /* blocks of all stages */
     Params params;
 

@@ -76,7 +76,7 @@ struct Attention {
     char prefix[PARAM_NAME_SIZE]; /* "blocks.3.attn." */
     int block;                    /* 3; in a hierarchy all stages' blocks are counted */
     int N, M, H, D;               /* tokens, width, heads, head width */
-    int Hg, Wg;                   /* grid; N = Hg*Wg, plus one with a class token */
+    Grid grid;                    /* of the tokens; one more with a class token */
     bool qkv_bias;
     void *state;
     /* In a detector's encoder, whoever calls says before each forward and backward pass what the batch is. */
@@ -93,12 +93,12 @@ const char *const *attention_names(int *count);
 
 /* Prepares the operator of one block, whose names begin with `prefix` ("blocks.3."); dies (usage) on settings the
  * operator cannot work with. */
-void attention_create(Attention *a, const AttentionConfig *config, const char *prefix, int block, int Hg, int Wg,
+void attention_create(Attention *a, const AttentionConfig *config, const char *prefix, int block, Grid grid,
                       bool class_token, int M);
 /* The same for a layer of a detector's encoder; the grid comes with attention_set_grid, before op->plan (the largest
  * one) and before each batch (its own). */
 void attention_create_detector(Attention *a, const AttentionConfig *config, int layer, int M);
-void attention_set_grid(Attention *a, int Hg, int Wg);
+void attention_set_grid(Attention *a, Grid grid);
 void attention_destroy(Attention *a);
 
 /* == What the operators on queries, keys and values share ======================================================== */

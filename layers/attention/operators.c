@@ -73,7 +73,7 @@ static void set_width(Attention *a, const AttentionConfig *config, int block, in
     a->state = xcalloc(1, a->op->state_size, "attention");
 }
 
-void attention_create(Attention *a, const AttentionConfig *config, const char *prefix, int block, int Hg, int Wg,
+void attention_create(Attention *a, const AttentionConfig *config, const char *prefix, int block, Grid grid,
                       bool class_token, int M) {
     memset(a, 0, sizeof *a);
     const AttentionOp *chosen = attention_find(config->attn);
@@ -90,9 +90,8 @@ void attention_create(Attention *a, const AttentionConfig *config, const char *p
     if (a->op->in_block) a->op = attention_find(a->op->in_block(config, block));
     set_width(a, config, block, M);
     snprintf(a->prefix, sizeof a->prefix, "%.40sattn.", prefix);
-    a->Hg = Hg;
-    a->Wg = Wg;
-    a->N = Hg * Wg + class_token;
+    a->grid = grid;
+    a->N = grid_tokens(grid) + class_token;
     a->qkv_bias = !chosen->no_qkv_bias;
 }
 
@@ -123,13 +122,12 @@ void attention_create_detector(Attention *a, const AttentionConfig *config, int 
     a->config.ripple_layers = layer + 1;
     snprintf(a->prefix, sizeof a->prefix, "transformer.encoder.layers.%d.self_attn.", layer);
     a->qkv_bias = a->detector = true;
-    attention_set_grid(a, 1, 1);
+    attention_set_grid(a, (Grid){1, 1, 1});
 }
 
-void attention_set_grid(Attention *a, int Hg, int Wg) {
-    a->Hg = Hg;
-    a->Wg = Wg;
-    a->N = Hg * Wg;
+void attention_set_grid(Attention *a, Grid grid) {
+    a->grid = grid;
+    a->N = grid_tokens(grid);
 }
 
 void attention_destroy(Attention *a) {
@@ -169,8 +167,9 @@ void qkv_forward_in(const QkvFrame *f, const Attention *a, const real *x, int B)
         return;
     }
     add_forward(f->with_pos, x, a->pos, n * M);
-    linear_forward_rows(f->qkv_act, 3 * a->M, f->with_pos, f->qkv.w, f->qkv.b, n, a->M, 2 * a->M);
-    linear_forward_rows(f->qkv_act + two, 3 * a->M, x, f->qkv.w + two * M, f->qkv.b + two, n, a->M, a->M);
+    LinearShape q_and_k = {n, a->M, 2 * a->M, 3 * a->M}, v = {n, a->M, a->M, 3 * a->M};
+    linear_forward(f->qkv_act, f->with_pos, f->qkv.w, f->qkv.b, &q_and_k);
+    linear_forward(f->qkv_act + two, x, f->qkv.w + two * M, f->qkv.b + two, &v);
 }
 
 void qkv_forward_out(const QkvFrame *f, const Attention *a, real *y, int B) {
@@ -188,9 +187,10 @@ void qkv_backward_in(const QkvFrame *f, const Attention *a, real *dx, const real
         return;
     }
     add_forward(f->with_pos, x, a->pos, n * M);
-    linear_backward_input(dx, f->dqkv, f->qkv.w, n, a->M, 3 * a->M);
-    linear_backward_weight_rows(f->qkv.dw, f->qkv.db, f->dqkv, 3 * a->M, f->with_pos, n, a->M, 2 * a->M);
-    linear_backward_weight_rows(f->qkv.dw + two * M, f->qkv.db + two, f->dqkv + two, 3 * a->M, x, n, a->M, a->M);
+    LinearShape q_and_k = {n, a->M, 2 * a->M, 3 * a->M}, v = {n, a->M, a->M, 3 * a->M};
+    linear_backward_input(dx, f->dqkv, f->qkv.w, &(LinearShape){n, a->M, 3 * a->M, 0});
+    linear_backward_weight(f->qkv.dw, f->qkv.db, f->dqkv, f->with_pos, &q_and_k);
+    linear_backward_weight(f->qkv.dw + two * M, f->qkv.db + two, f->dqkv + two, x, &v);
 }
 
 size_t qkv_macs(const QkvFrame *f, const Attention *a) {

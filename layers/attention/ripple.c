@@ -41,15 +41,15 @@ typedef struct {
 
 /* Group r begins at distance r, or at 2^(r-1) in the logarithmic variant; the last one has no end. */
 static void rings_set(RippleRings *rings, const Attention *a, Rings kind) {
-    int longest = (a->Hg > a->Wg ? a->Hg : a->Wg) - 1;
+    int longest = (a->grid.rows > a->grid.columns ? a->grid.rows : a->grid.columns) - 1;
     int R = kind == RINGS_ALL ? longest : a->config.r_max;
     if (kind == RINGS_LOG)
         for (R = 0; 1 << R <= longest; R++) continue;
     if (R >= RIPPLE_MAX_GROUPS)
         die_usage("%s has no room for %d groups (at most %d): use a smaller grid or r_max", a->op->name, R + 1,
                   RIPPLE_MAX_GROUPS);
-    rings->Hg = a->Hg;
-    rings->Wg = a->Wg;
+    rings->Hg = a->grid.rows;
+    rings->Wg = a->grid.columns;
     rings->G = R + 1;
     for (int r = 0; r <= R; r++) rings->bound[r] = kind == RINGS_LOG && r > 0 ? 1 << (r - 1) : r;
 }
@@ -106,8 +106,8 @@ static void weights_plan(Ripple *s, const Attention *a, Plan *plan, int B) {
 /* A detector's grid changes from batch to batch; how many rings there are is the model's. */
 static void rings_follow(const Attention *a) {
     Ripple *s = a->state;
-    s->rings.Hg = a->Hg;
-    s->rings.Wg = a->Wg;
+    s->rings.Hg = a->grid.rows;
+    s->rings.Wg = a->grid.columns;
 }
 
 static void ripple_plan(Attention *a, Plan *plan, int B) {

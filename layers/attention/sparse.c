@@ -23,7 +23,7 @@ typedef struct {
 static void sparse_declare(Attention *a, Params *params, bool fixed) {
     Sparse *s = a->state;
     const AttentionConfig *c = &a->config;
-    int l = c->sparse_stride ? c->sparse_stride : a->Wg, H = a->H;
+    int l = c->sparse_stride ? c->sparse_stride : a->grid.columns, H = a->H;
     if (l > a->N) die_usage("sparse_stride %d is more than the %d tokens: use %d at most, or 0", l, a->N, a->N);
     if (fixed && c->sparse_c > l)
         die_usage("sparse_c %d is more than the %d tokens of a block: use %d at most", c->sparse_c, l, l);
