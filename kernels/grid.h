@@ -1,5 +1,5 @@
-/* The grid of an image's or a video's tokens, the same struct for every kernel and layer.  Images have one frame.
- * Kernels work within a frame: they read rows and columns, and frames is 1 unless a contract says otherwise. */
+/* The grid of an image's tokens, the same struct for every kernel and layer.  It has room for the frames of a video,
+ * but no kernel works on more than one yet: frames is 1 wherever a Grid is given. */
 #ifndef VIT_KERNELS_GRID_H
 #define VIT_KERNELS_GRID_H
 

@@ -17,7 +17,7 @@
 typedef struct {
     int dim, ffn; /* M, and the inner width of a feed-forward layer */
     int encoder_layers, decoder_layers, queries, columns;
-    int scale_type; /* of the modulation, 1 to 4: kernels.h, SpatialMap */
+    int scale_type; /* of the modulation, 1 to 4: kernels/masked_attention.h */
     float dropout;  /* in encoder and decoder, in training */
     AttentionConfig attention; /* the encoder's; `heads` counts in the decoder too */
     ResNetConfig backbone;     /* width 0: none, and whoever calls writes the features */

@@ -73,7 +73,7 @@ void vit_set_training(Vit *vit, bool training);
 /* Fills images from host pixels [B,Hi,Wi,3]. */
 void vit_load_pixels(Vit *vit, const uint8_t *pixels, const float *mean, const float *std, int B);
 
-/* Images that are erased and mixed on their way (kernels.h, images_mix); host arrays. */
+/* Images that are erased and mixed on their way (kernels/images.h, images_mix); host arrays. */
 typedef struct {
     int count;             /* images that were loaded, at most B + 2 */
     const int *pairs;      /* [B,2] */

@@ -1,4 +1,4 @@
-/* What landmarks are made from: means over the cells of a grid, and squares of tokens as rows (kernels.h). */
+/* What landmarks are made from: means over the cells of a grid, and squares of tokens as rows (kernels/landmarks.h). */
 #include "kernels/cpu/vecmath.h"
 #include "kernels/kernels.h"
 

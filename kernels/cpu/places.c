@@ -1,5 +1,5 @@
 /* What the detector's queries know of places: sine positions, reference points, centres of modulation, boxes; and the
- * mask of features.  kernels.h has the formulas. */
+ * mask of features.  kernels/masked_attention.h has the formulas. */
 #include <math.h>
 #include <string.h>
 

@@ -1,4 +1,5 @@
-/* What landmarks are made from (kernels.h): a thread for each number of the means or of the rows of squares. */
+/* What landmarks are made from (kernels/landmarks.h): a thread for each number of the means or of the rows of
+ * squares. */
 #include "kernels/cuda/rows.cuh"
 #include "kernels/kernels.h"
 

@@ -1,4 +1,4 @@
-/* What the detector's queries know of places, and the mask of features; kernels.h has the formulas. */
+/* What the detector's queries know of places, and the mask of features; kernels/masked_attention.h has the formulas. */
 #include "kernels/cuda/rows.cuh"
 #include "kernels/kernels.h"
 

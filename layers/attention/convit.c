@@ -5,7 +5,8 @@
  *           4. y = mix Wproj^T + bproj
  * backward  4. dmix   3.-2. dq, dk, dv = (1-g) times content's, dv += g P^T dmix;
  *              dgating = g (1-g) sum (P v - content).dmix, dP = g dmix v^T and on to w   1. dx
- * saves     qkv, mix, content, lse [B,H,N], and P as its two factors (kernels.h).  Names are facebookresearch/convit's.
+ * saves     qkv, mix, content, lse [B,H,N], and P as its two factors (kernels/position_attention.h).
+ * Names are facebookresearch/convit's.
  *
  * The published code divides the mixed weights by their row sum.  Both softmaxes sum to one over m, so the sum is
  * (1-g) + g = 1 whatever the parameters, and its gradient vanishes with it: nothing is left out here.  The bias b is
