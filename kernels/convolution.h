@@ -67,24 +67,24 @@ void convolution_fold(void *folded, const float *w, const float *scale, const Co
 /* y = conv(x, W') + shift + add, and no less than 0 with relu.  y, add [B,Ho,Wo,out], add may be y or NULL;
  * x [B,Hi,Wi,in];  shift [out]. */
 void convolution_forward(real *y, const real *x, const real *add, const void *folded, const float *shift,
-                         const Convolution *c, bool relu, const Images *images);
+                         const Convolution *c, bool relu, const ImageShape *images);
 /* dx (=) add + conv^T(dy, W') where below > 0, else 0: the gradient of what `below` was before its ReLU.
  * dx, add, below [B,Hi,Wi,in], below NULL where there was none;  add may be dx, and is NULL for 0 and for strides
  * beyond 1;  dy [B,Ho,Wo,out]. */
 void convolution_backward_input(real *dx, const real *add, const real *dy, const void *folded, const real *below,
-                                const Convolution *c, const Images *images);
+                                const Convolution *c, const ImageShape *images);
 /* dw [out,in,k,k] (+=) scale_o times the gradient of W'. */
 void convolution_backward_weight(float *dw, const real *dy, const real *x, const float *scale, const Convolution *c,
-                                 const Images *images);
+                                 const ImageShape *images);
 /* For all calls with images up to this size.  What a library wants beside it is reserved at a shape's first call. */
-size_t convolution_workspace(const Convolution *c, const Images *images);
+size_t convolution_workspace(const Convolution *c, const ImageShape *images);
 
 /* dx = dy where y > 0, else 0.  dx (=), may be dy;  y [n] what ReLU gave. */
 void relu_gradient(real *dx, const real *dy, const real *y, size_t n);
 
 /* Maximum over 3 x 3 windows, stride 2, whatever lies beyond the border left out.
  * y [B,ceil(Hi/2),ceil(Wi/2),C];  x [B,Hi,Wi,C]. */
-void max_pool_forward(real *y, const real *x, const Images *images, int C);
+void max_pool_forward(real *y, const real *x, const ImageShape *images, int C);
 
 #ifdef __cplusplus
 }

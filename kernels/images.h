@@ -15,10 +15,10 @@ extern "C" {
 
 typedef struct {
     int B, Hi, Wi; /* images, pixels down and across */
-} Images;
+} ImageShape;
 
 /* y = (x / 255 - mean) / std.  y [B,3,Hi,Wi] real;  x [B,Hi,Wi,3] uint8;  mean, std host [3]. */
-void images_normalize(real *y, const uint8_t *x, const float *mean, const float *std, const Images *shape);
+void images_normalize(real *y, const uint8_t *x, const float *mean, const float *std, const ImageShape *shape);
 
 /* What fills a box of images_mix: 0, one normal number for each channel, or one for each number of the box. */
 typedef enum { NOISE_CONST, NOISE_RAND, NOISE_PIXEL } ImageNoise;
@@ -39,18 +39,18 @@ typedef struct {
  * draws [rows], or both NULL: nothing is erased;  mean, std host [3];  mix host.
  * In float32 the same bits on every device. */
 void images_mix(real *y, const uint8_t *x, const int *pairs, const int *boxes, const uint32_t *draws, const float *mean,
-                const float *std, const ImageMix *mix, const Images *shape);
+                const float *std, const ImageMix *mix, const ImageShape *shape);
 
 /* Images of different sizes in one batch: y = (x / 255 - mean) / std inside, 0 beyond an image's own size.
  * y [B,Hi,Wi,3] real, channels last;  x [B,Hi,Wi,3] uint8, anything beyond the own size;  sizes [B,2] int: own height
  * and width;  mean, std host [3]. */
 void images_normalize_padded(real *y, const uint8_t *x, const int *sizes, const float *mean, const float *std,
-                             const Images *shape);
+                             const ImageShape *shape);
 
 /* The patches of an image as rows, so that the patch convolution is a linear layer.
  * cols [B*(Hi/P)*(Wi/P), 3*P*P] real, columns ordered (channel, row, column) as a [M,3,P,P] weight;
  * x [B,3,Hi,Wi] real. */
-void patchify(real *cols, const real *x, const Images *shape, int P);
+void patchify(real *cols, const real *x, const ImageShape *shape, int P);
 
 /* The windows of a convolution, k x k of them `stride` apart with zeros `pad` deep around the input, Hg x Wg of them:
  * Hg = (Hi + 2 pad - k) / stride + 1.  1 <= k <= Hi + 2 pad, Wi + 2 pad;  stride >= 1;  0 <= pad < k. */

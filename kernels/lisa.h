@@ -12,13 +12,19 @@
 extern "C" {
 #endif
 
-/* x^ = x / max(|x|, 1e-6) for x = q and k, or q, k and v: parts 2 or 3, head by head.
+typedef struct {
+    size_t n;  /* tokens */
+    int parts; /* 2: q and k, or 3: q, k and v */
+    int H, D;
+} UnitLengths;
+
+/* x^ = x / max(|x|, 1e-6) for x = q and k, or q, k and v, head by head.
  * unit [n,parts,H,D] real;  inverse [n,parts,H] float: what x was multiplied by (saved);  qkv [n,3,H,D]. */
-void l2_normalize_forward(real *unit, float *inverse, const real *qkv, size_t n, int parts, int H, int D);
+void l2_normalize_forward(real *unit, float *inverse, const real *qkv, const UnitLengths *shape);
 /* dqkv [n,3,H,D] (=) in its first parts, the others untouched;  dunit, unit [n,parts,H,D].  dqkv may be dunit where
  * there are three parts. */
-void l2_normalize_backward(real *dqkv, const real *dunit, const real *unit, const float *inverse, size_t n, int parts,
-                           int H, int D);
+void l2_normalize_backward(real *dqkv, const real *dunit, const real *unit, const float *inverse,
+                           const UnitLengths *shape);
 
 /* E patterns for each of the T = offsets_count relative positions t(i,j), for H heads of D channels; per_channel: wa
  * has one for every channel. */

@@ -46,7 +46,7 @@ void embedding_plan(Embedding *e, Plan *plan, const char *prefix, int B) {
 
 static void windows_of(const Embedding *e, const real *x, int B) {
     const Unfold *s = &e->windows;
-    if (s->planes && s->k == s->stride) patchify(e->cols, x, &(Images){B, s->Hi, s->Wi}, s->k);
+    if (s->planes && s->k == s->stride) patchify(e->cols, x, &(ImageShape){B, s->Hi, s->Wi}, s->k);
     else unfold_forward(e->cols, x, s, B);
 }
 

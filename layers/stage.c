@@ -179,7 +179,7 @@ static void class_joins(const Stage *stage, const Station *s, const RowScale *sc
     const Stream *stream = stage->stream;
     int M = stage->config.dim;
     residual_forward(stream->sum, s->x, stream->f, scale, (size_t)B * (size_t)s->N, M);
-    embed_forward(s[1].x, stream->sum, stage->cls, NULL, &(Tokens){B, s[1].N, M}, 1);
+    embed_forward(s[1].x, stream->sum, stage->cls, NULL, &(TokenShape){B, s[1].N, M}, 1);
     station_open(stage, s + 1, B);
 }
 
@@ -253,7 +253,7 @@ static void station_backward(const Stage *stage, const Station *s, const real *d
 /* Takes the class token's rows out of dx, and out of df where there is one.  dh, already used, makes room. */
 static void class_leaves(const Stage *stage, const Station *s, bool df, int B) {
     Stream *stream = stage->stream;
-    Tokens tokens = {B, s->N, stage->config.dim};
+    TokenShape tokens = {B, s->N, stage->config.dim};
     embed_backward(stream->dh, stage->dcls, NULL, stream->dx, &tokens, 1);
     exchange(&stream->dh, &stream->dx);
     if (!df) return;

@@ -177,7 +177,7 @@ size_t vit_activation_bytes(const Vit *vit) {
 void vit_load_pixels(Vit *vit, const uint8_t *pixels, const float *mean, const float *std, int B) {
     const VitConfig *c = &vit->config;
     device_upload(vit->pixels, pixels, (size_t)B * 3 * (size_t)c->img_h * (size_t)c->img_w);
-    images_normalize(vit->images, vit->pixels, mean, std, &(Images){B, c->img_h, c->img_w});
+    images_normalize(vit->images, vit->pixels, mean, std, &(ImageShape){B, c->img_h, c->img_w});
 }
 
 void vit_load_mixed(Vit *vit, const uint8_t *pixels, const MixedImages *mixed, const float *mean, const float *std,
@@ -189,7 +189,7 @@ void vit_load_mixed(Vit *vit, const uint8_t *pixels, const MixedImages *mixed, c
     device_upload(vit->boxes, mixed->boxes, 4 * count * sizeof *vit->boxes);
     device_upload(vit->draws, mixed->draws, count * sizeof *vit->draws);
     images_mix(vit->images, vit->pixels, vit->pairs, vit->boxes, vit->draws, mean, std, &mixed->mix,
-               &(Images){B, c->img_h, c->img_w});
+               &(ImageShape){B, c->img_h, c->img_w});
 }
 
 void vit_draw_drop_path(Vit *vit, uint64_t seed, uint32_t step, size_t first, int B) {
@@ -227,7 +227,7 @@ static void embed(Vit *vit, int i, const real *x, int B) {
     embedding_forward(&vit->embeddings[i], joined ? vit->stream.f : stage_input(stage), x, B);
     if (joined)
         embed_forward(stage_input(stage), vit->stream.f, stage->cls, vit->pos,
-                      &(Tokens){B, prefix + grid_tokens(vit->grid), stage->config.dim}, prefix);
+                      &(TokenShape){B, prefix + grid_tokens(vit->grid), stage->config.dim}, prefix);
 }
 
 void vit_forward(Vit *vit, int B, bool drop) {
@@ -238,7 +238,7 @@ void vit_forward(Vit *vit, int B, bool drop) {
         stage_forward(&vit->stages[i], B, drop);
         x = stage_output(&vit->stages[i]);
     }
-    pool_forward(vit->pooled, x, &(Tokens){B, last->N, last->config.dim}, 0, pooled_tokens(vit));
+    pool_forward(vit->pooled, x, &(TokenShape){B, last->N, last->config.dim}, 0, pooled_tokens(vit));
     projection_forward(&vit->head, vit->logits, vit->pooled, (size_t)B);
 }
 
@@ -265,7 +265,7 @@ static void embed_gradient(Vit *vit, int i, int B) {
     }
     if (first_is_joined(vit))
         embed_backward(s->dh, prefix ? stage->dcls : NULL, vit->dpos, s->dx,
-                       &(Tokens){B, prefix + grid_tokens(vit->grid), stage->config.dim}, prefix);
+                       &(TokenShape){B, prefix + grid_tokens(vit->grid), stage->config.dim}, prefix);
     embedding_backward(&vit->embeddings[0], NULL, first_is_joined(vit) ? s->dh : s->dx, vit->images, B);
 }
 
@@ -273,7 +273,7 @@ void vit_backward(Vit *vit, int B, bool drop, void (*final)(float *gradients, si
     GradientsFinal done = {vit->params.grads, vit->params.total, final};
     const Stage *last = last_stage(vit);
     projection_backward(&vit->head, vit->dpooled, vit->dlogits, vit->pooled, (size_t)B);
-    pool_backward(vit->stream.dh, vit->dpooled, &(Tokens){B, last->N, last->config.dim}, 0, pooled_tokens(vit));
+    pool_backward(vit->stream.dh, vit->dpooled, &(TokenShape){B, last->N, last->config.dim}, 0, pooled_tokens(vit));
     for (int i = vit->config.stage_count - 1; i >= 0; i--) {
         stage_backward(&vit->stages[i], B, drop, &done);
         embed_gradient(vit, i, B);

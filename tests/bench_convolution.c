@@ -14,7 +14,7 @@ static real *numbers(size_t n) {
 }
 
 static void bench(const char *name, Convolution c, int H, int W, int runs) {
-    const Images images = {1, H, W};
+    const ImageShape images = {1, H, W};
     int Ho = convolution_side(H, c.stride), Wo = convolution_side(W, c.stride);
     size_t nx = (size_t)H * (size_t)W * (size_t)c.in, ny = (size_t)Ho * (size_t)Wo * (size_t)c.out;
     size_t nw = (size_t)(c.in * c.out) * (size_t)(c.k * c.k);

@@ -285,11 +285,11 @@ static void test_images(void **state) {
         for (int c = 0; c < 3; c++)
             for (int i = 0; i < Hi * Wi; i++)
                 y[(b * 3 + c) * Hi * Wi + i] = (image[(b * Hi * Wi + i) * 3 + c] / 255.0 - mean[c]) / std[c];
-    images_normalize(d_y, d_image, mean, std, &(Images){B, Hi, Wi});
+    images_normalize(d_y, d_image, mean, std, &(ImageShape){B, Hi, Wi});
     assert_true(close_real("images_normalize", d_y, y, sizeof image));
 
     /* Hi and Wi need not be multiples of P: what is left over belongs to no patch. */
-    patchify(d_cols, d_y, &(Images){B, Hi, Wi}, P);
+    patchify(d_cols, d_y, &(ImageShape){B, Hi, Wi}, P);
     float *x = download_real(d_y, sizeof image), *cols = download_real(d_cols, B * Hg * Wg * 3 * P * P);
     for (int b = 0; b < B; b++)
         for (int t = 0; t < Hg * Wg; t++)
@@ -323,9 +323,9 @@ static void embed_case(int prefix, bool positions) {
                 want_dpos[t * M + m] += dx[i];
             }
     embed_forward(d_x, d_patches, prefix ? upload(cls, M) : NULL, positions ? upload(pos, n_pos) : NULL,
-                  &(Tokens){B, N, M}, prefix);
+                  &(TokenShape){B, N, M}, prefix);
     assert_true(close_real("x", d_x, x, n));
-    embed_backward(d_dpatches, prefix ? d_dcls : NULL, positions ? d_dpos : NULL, d_dx, &(Tokens){B, N, M}, prefix);
+    embed_backward(d_dpatches, prefix ? d_dcls : NULL, positions ? d_dpos : NULL, d_dx, &(TokenShape){B, N, M}, prefix);
     assert_true(close_real("dpatches", d_dpatches, want_dpatches, n_patches));
     if (prefix) assert_true(close_float("dcls", d_dcls, want_dcls, M));
     if (positions) assert_true(close_float("dpos", d_dpos, want_dpos, n_pos));
@@ -352,9 +352,9 @@ static void pool_case(int B, int N, int M, int first, int count) {
                 y[b * M + m] += (double)x[((size_t)b * N + t) * M + m] / count;
                 dx[((size_t)b * N + t) * M + m] = (double)dy[b * M + m] / count;
             }
-    pool_forward(d_y, d_x, &(Tokens){B, N, M}, first, count);
+    pool_forward(d_y, d_x, &(TokenShape){B, N, M}, first, count);
     assert_true(close_real("y", d_y, y, n_y));
-    pool_backward(d_dx, d_dy, &(Tokens){B, N, M}, first, count);
+    pool_backward(d_dx, d_dy, &(TokenShape){B, N, M}, first, count);
     assert_true(close_real("dx", d_dx, dx, n));
     release_all();
 }

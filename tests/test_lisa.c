@@ -316,8 +316,9 @@ static void length_case(size_t n, int parts, int H, int D) {
     real *d_qkv = upload_real(qkv, 3 * n_y), *d_dqk = upload_real(dqk, n_unit), *d_qk = poisoned_real(n_unit);
     real *d_dqkv = parts == 3 ? d_dqk : upload_real(before, 3 * n_y);
     float *d_inverse = poisoned(rows);
-    l2_normalize_forward(d_qk, d_inverse, d_qkv, n, parts, H, D);
-    l2_normalize_backward(d_dqkv, d_dqk, d_qk, d_inverse, n, parts, H, D);
+    const UnitLengths shape = {n, parts, H, D};
+    l2_normalize_forward(d_qk, d_inverse, d_qkv, &shape);
+    l2_normalize_backward(d_dqkv, d_dqk, d_qk, d_inverse, &shape);
     double *qk = zeros(n_unit), *inverse = zeros(rows), *dqkv = zeros(3 * n_y);
     float *after = download_real(d_dqkv, 3 * n_y);
     for (size_t i = 0; i < rows; i++) {

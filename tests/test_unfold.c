@@ -71,7 +71,7 @@ static void test_patches(void **state) {
     float *x = normals(SIZE, 1);
     real *d_x = upload_real(x, SIZE), *a = poisoned_real(SIZE), *b = poisoned_real(SIZE);
     Unfold shape = {H, W, 3, P, P, 0, true};
-    patchify(a, d_x, &(Images){B, H, W}, P);
+    patchify(a, d_x, &(ImageShape){B, H, W}, P);
     unfold_forward(b, d_x, &shape, B);
     assert_memory_equal(download_real(a, SIZE), download_real(b, SIZE), SIZE * sizeof(float));
     release_all();

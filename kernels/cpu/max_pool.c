@@ -2,7 +2,7 @@
 
 #include "kernels/kernels.h"
 
-void max_pool_forward(real *y, const real *x, const Images *images, int C) {
+void max_pool_forward(real *y, const real *x, const ImageShape *images, int C) {
     int B = images->B, H = images->Hi, W = images->Wi;
     int Ho = convolution_side(H, 2), Wo = convolution_side(W, 2);
 #pragma omp parallel for schedule(static)

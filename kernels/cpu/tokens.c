@@ -3,7 +3,7 @@
 
 #include "kernels/kernels.h"
 
-void images_normalize(real *y, const uint8_t *x, const float *mean, const float *std, const Images *shape) {
+void images_normalize(real *y, const uint8_t *x, const float *mean, const float *std, const ImageShape *shape) {
     int B = shape->B, Hi = shape->Hi, Wi = shape->Wi;
     size_t pixels = (size_t)Hi * Wi;
     float scale[3], shift[3];
@@ -21,7 +21,7 @@ void images_normalize(real *y, const uint8_t *x, const float *mean, const float 
 }
 
 void images_normalize_padded(real *y, const uint8_t *x, const int *sizes, const float *mean, const float *std,
-                             const Images *shape) {
+                             const ImageShape *shape) {
     int B = shape->B, Hi = shape->Hi, Wi = shape->Wi;
     float scale[3], shift[3];
     for (int c = 0; c < 3; c++) {
@@ -38,7 +38,7 @@ void images_normalize_padded(real *y, const uint8_t *x, const int *sizes, const 
     }
 }
 
-void patchify(real *cols, const real *x, const Images *shape, int P) {
+void patchify(real *cols, const real *x, const ImageShape *shape, int P) {
     int B = shape->B, Hi = shape->Hi, Wi = shape->Wi;
     int rows = Hi / P, columns = Wi / P;
 #pragma omp parallel for collapse(2) schedule(static)
@@ -54,7 +54,8 @@ void patchify(real *cols, const real *x, const Images *shape, int P) {
             }
 }
 
-void embed_forward(real *x, const real *patches, const float *cls, const float *pos, const Tokens *shape, int prefix) {
+void embed_forward(real *x, const real *patches, const float *cls, const float *pos, const TokenShape *shape,
+                   int prefix) {
     int B = shape->B, N = shape->N, M = shape->M;
 #pragma omp parallel for collapse(2) schedule(static)
     for (int b = 0; b < B; b++)
@@ -66,7 +67,7 @@ void embed_forward(real *x, const real *patches, const float *cls, const float *
         }
 }
 
-void embed_backward(real *dpatches, float *dcls, float *dpos, const real *dx, const Tokens *shape, int prefix) {
+void embed_backward(real *dpatches, float *dcls, float *dpos, const real *dx, const TokenShape *shape, int prefix) {
     int B = shape->B, N = shape->N, M = shape->M;
 #pragma omp parallel for schedule(static)
     for (int t = 0; t < N; t++)
@@ -83,7 +84,7 @@ void embed_backward(real *dpatches, float *dcls, float *dpos, const real *dx, co
 /* Columns that are summed together, in double: a cache line of results on every token. */
 enum { COLUMNS = 64 };
 
-void pool_forward(real *y, const real *x, const Tokens *shape, int first, int count) {
+void pool_forward(real *y, const real *x, const TokenShape *shape, int first, int count) {
     int B = shape->B, N = shape->N, M = shape->M;
 #pragma omp parallel for collapse(2) schedule(static)
     for (int b = 0; b < B; b++)
@@ -98,7 +99,7 @@ void pool_forward(real *y, const real *x, const Tokens *shape, int first, int co
         }
 }
 
-void pool_backward(real *dx, const real *dy, const Tokens *shape, int first, int count) {
+void pool_backward(real *dx, const real *dy, const TokenShape *shape, int first, int count) {
     int B = shape->B, N = shape->N, M = shape->M;
     float share = 1.0f / count;
 #pragma omp parallel for collapse(2) schedule(static)

@@ -164,7 +164,7 @@ __global__ void __launch_bounds__(THREADS)
 
 /* The product goes to the workspace where y holds the addend. */
 void convolution_forward(real *y, const real *x, const real *add, const void *folded, const float *shift,
-                         const Convolution *c, bool relu, const Images *images) {
+                         const Convolution *c, bool relu, const ImageShape *images) {
     int B = images->B, H = images->Hi, W = images->Wi;
     size_t rows = positions(B, H, W, c->stride), n = rows * c->out;
     size_t apart = y == add ? ceil_div(n * sizeof(real), 256) * 256 : 0;
@@ -206,7 +206,7 @@ void relu_gradient(real *dx, const real *dy, const real *y, size_t n) {
 }
 
 void convolution_backward_input(real *dx, const real *add, const real *dy, const void *folded, const real *below,
-                                const Convolution *c, const Images *images) {
+                                const Convolution *c, const ImageShape *images) {
     int B = images->B, H = images->Hi, W = images->Wi;
     size_t n = (size_t)B * H * W * c->in;
     const float *w = static_cast<const float *>(folded);
@@ -221,7 +221,7 @@ void convolution_backward_input(real *dx, const real *add, const real *dy, const
     if (below) relu_gradient(dx, dx, below, n);
 }
 
-size_t convolution_workspace(const Convolution *c, const Images *) {
+size_t convolution_workspace(const Convolution *c, const ImageShape *) {
     return ceil_div(weight_count(c) * sizeof(float), 256) * 256;
 }
 
@@ -244,7 +244,7 @@ static void add_scaled(float *dw, const T *sum, const float *scale, const Convol
 
 /* The gradient of W' goes to the workspace first: the library's as `real`, the others as float. */
 void convolution_backward_weight(float *dw, const real *dy, const real *x, const float *scale, const Convolution *c,
-                                 const Images *images) {
+                                 const ImageShape *images) {
     int B = images->B, H = images->Hi, W = images->Wi;
     size_t n = weight_count(c), rows = positions(B, H, W, c->stride);
     const LibraryConvolution *l = is_product(c) ? NULL : library_convolution(LIBRARY_WEIGHT, c, B, H, W);

@@ -48,7 +48,7 @@ __global__ void __launch_bounds__(THREADS) images_normalize_kernel(real *y, cons
     }
 }
 
-void images_normalize(real *y, const uint8_t *x, const float *mean, const float *std, const Images *shape) {
+void images_normalize(real *y, const uint8_t *x, const float *mean, const float *std, const ImageShape *shape) {
     int B = shape->B, Hi = shape->Hi, Wi = shape->Wi;
     size_t pixels = (size_t)Hi * Wi;
     Channels c = channels_of(mean, std);
@@ -71,7 +71,7 @@ __global__ void __launch_bounds__(THREADS)
 }
 
 void images_normalize_padded(real *y, const uint8_t *x, const int *sizes, const float *mean, const float *std,
-                             const Images *shape) {
+                             const ImageShape *shape) {
     int B = shape->B, Hi = shape->Hi, Wi = shape->Wi;
     size_t n = (size_t)B * Hi * Wi * 3;
     LAUNCH(images_normalize_padded_kernel, (unsigned)ceil_div(n, THREADS), THREADS, 0, y, x, sizes,
@@ -93,7 +93,7 @@ __global__ void __launch_bounds__(THREADS)
     copy<W>(cols + at.image * size + i, image + ((size_t)c * Hi + down * P + r) * Wi + right * P + column);
 }
 
-void patchify(real *cols, const real *x, const Images *shape, int P) {
+void patchify(real *cols, const real *x, const ImageShape *shape, int P) {
     int B = shape->B, Hi = shape->Hi, Wi = shape->Wi;
     constexpr int HALF = WIDE / 2;
     size_t size = (size_t)(Hi / P) * (Wi / P) * 3 * P * P;
@@ -127,7 +127,8 @@ __global__ void __launch_bounds__(THREADS)
     store(x + at.image * size + i, v);
 }
 
-void embed_forward(real *x, const real *patches, const float *cls, const float *pos, const Tokens *shape, int prefix) {
+void embed_forward(real *x, const real *patches, const float *cls, const float *pos, const TokenShape *shape,
+                   int prefix) {
     int B = shape->B, N = shape->N, M = shape->M;
     size_t size = (size_t)N * M, front = (size_t)prefix * M;
     bool wide = is_wide(M, x, patches, cls, pos);
@@ -167,7 +168,7 @@ __global__ void __launch_bounds__(EMBED_WARPS *WARP)
     if (dcls && column < front) dcls[column] += total;
 }
 
-void embed_backward(real *dpatches, float *dcls, float *dpos, const real *dx, const Tokens *shape, int prefix) {
+void embed_backward(real *dpatches, float *dcls, float *dpos, const real *dx, const TokenShape *shape, int prefix) {
     int B = shape->B, N = shape->N, M = shape->M;
     size_t size = (size_t)N * M, front = (size_t)prefix * M;
 #define EMBED_BACKWARD(W)                                                                                             \
@@ -206,7 +207,7 @@ __global__ void __launch_bounds__(THREADS)
     y[(size_t)blockIdx.x * M + column] = to_real(total / count);
 }
 
-void pool_forward(real *y, const real *x, const Tokens *shape, int first, int count) {
+void pool_forward(real *y, const real *x, const TokenShape *shape, int first, int count) {
     int B = shape->B, N = shape->N, M = shape->M;
 #define POOL_FORWARD(W)                                                                                                \
     LAUNCH((pool_forward_kernel<W>), dim3((unsigned)B, (unsigned)ceil_div(M, WARP * W)), THREADS,                      \
@@ -234,7 +235,7 @@ __global__ void __launch_bounds__(THREADS) pool_backward_kernel(real *dx, const 
     }
 }
 
-void pool_backward(real *dx, const real *dy, const Tokens *shape, int first, int count) {
+void pool_backward(real *dx, const real *dy, const TokenShape *shape, int first, int count) {
     int B = shape->B, N = shape->N, M = shape->M;
     unsigned tiles = (unsigned)ceil_div(N, WARPS), blocks = (unsigned)B * tiles;
     float share = 1.0f / count;

@@ -114,6 +114,10 @@ static void lisa_plan(Attention *a, Plan *plan, int B) {
     plan_release(plan, mark);
 }
 
+static UnitLengths lengths_of(const Attention *a, int B) {
+    return (UnitLengths){(size_t)B * (size_t)a->N, 2, a->H, a->D};
+}
+
 static LisaTables tables_of(const Lisa *s) { return (LisaTables){s->patterns, s->wa, s->wb, s->b}; }
 
 static LayerNorm norm_of(const Lisa *s, const Attention *a, int B) {
@@ -124,9 +128,10 @@ static void lisa_forward(const Attention *a, real *y, const real *x, int B) {
     const Lisa *s = a->state;
     LayerNorm norm = norm_of(s, a, B);
     LisaTables tables = tables_of(s);
+    UnitLengths lengths = lengths_of(a, B);
     const real *qkv = s->frame.qkv_act;
     qkv_forward_in(&s->frame, a, x, B);
-    l2_normalize_forward(s->qk, s->inverse, qkv, norm.n, 2, a->H, a->D);
+    l2_normalize_forward(s->qk, s->inverse, qkv, &lengths);
     s->algorithm->forward(s->sum, s->s, s->qk, qkv, &tables, B);
     if (s->normed) layernorm_forward(s->frame.mix, s->sum, &norm);
     qkv_forward_out(&s->frame, a, y, B);
@@ -136,13 +141,14 @@ static void lisa_backward(const Attention *a, real *dx, const real *dy, const re
     const Lisa *s = a->state;
     LayerNorm norm = norm_of(s, a, B);
     LisaTables tables = tables_of(s);
+    UnitLengths lengths = lengths_of(a, B);
     LisaGradients gradients = {s->dwa, s->dwb, s->db};
     const QkvFrame *f = &s->frame;
     real *dsum = s->normed ? s->dsum : f->dmix;
     qkv_backward_out(f, a, dy, B);
     if (s->normed) add_layernorm_backward(dsum, NULL, s->dnorm_w, s->dnorm_b, NULL, f->dmix, s->sum, NULL, &norm);
     s->algorithm->backward(f->dqkv, s->dqk, &gradients, dsum, s->s, s->qk, f->qkv_act, &tables, B);
-    l2_normalize_backward(f->dqkv, s->dqk, s->qk, s->inverse, norm.n, 2, a->H, a->D);
+    l2_normalize_backward(f->dqkv, s->dqk, s->qk, s->inverse, &lengths);
     qkv_backward_in(f, a, dx, x, B);
 }
 
@@ -212,8 +218,9 @@ static void weighted_plan(Attention *a, Plan *plan, int B) {
 static void weighted_forward(const Attention *a, real *y, const real *x, int B) {
     const Weighted *s = a->state;
     const real *qkv = s->frame.qkv_act;
+    UnitLengths lengths = lengths_of(a, B);
     qkv_forward_in(&s->frame, a, x, B);
-    l2_normalize_forward(s->qk, s->inverse, qkv, (size_t)B * (size_t)a->N, 2, a->H, a->D);
+    l2_normalize_forward(s->qk, s->inverse, qkv, &lengths);
     weighted_attention_forward(s->frame.mix, s->qk, qkv, s->r, &s->shape, B);
     qkv_forward_out(&s->frame, a, y, B);
 }
@@ -221,9 +228,10 @@ static void weighted_forward(const Attention *a, real *y, const real *x, int B) 
 static void weighted_backward(const Attention *a, real *dx, const real *dy, const real *x, int B) {
     const Weighted *s = a->state;
     const QkvFrame *f = &s->frame;
+    UnitLengths lengths = lengths_of(a, B);
     qkv_backward_out(f, a, dy, B);
     weighted_attention_backward(f->dqkv, s->dqk, s->dr, f->dmix, s->qk, f->qkv_act, s->r, &s->shape, B);
-    l2_normalize_backward(f->dqkv, s->dqk, s->qk, s->inverse, (size_t)B * (size_t)a->N, 2, a->H, a->D);
+    l2_normalize_backward(f->dqkv, s->dqk, s->qk, s->inverse, &lengths);
     qkv_backward_in(f, a, dx, x, B);
 }
 

@@ -82,8 +82,9 @@ static void rsa_forward(const Attention *a, real *y, const real *x, int B) {
     const Rsa *s = a->state;
     const real *q = s->unit, *k = q + a->M, *v = k + a->M;
     Steps steps = steps_of(s, a);
+    UnitLengths lengths = {(size_t)B * (size_t)a->N, 3, a->H, a->D};
     qkv_forward_in(&s->frame, a, x, B);
-    l2_normalize_forward(s->unit, s->inverse, s->frame.qkv_act, (size_t)B * (size_t)a->N, 3, a->H, a->D);
+    l2_normalize_forward(s->unit, s->inverse, s->frame.qkv_act, &lengths);
     patterns_collect_forward(s->kernel, q, k, &steps.kernel, B);
     patterns_spread_forward(s->context, s->kernel, v, &steps.context, B);
     patterns_collect_forward(s->frame.mix, s->context, v, &steps.mix, B);
@@ -96,6 +97,7 @@ static void rsa_backward(const Attention *a, real *dx, const real *dy, const rea
     const real *q = s->unit, *k = q + a->M, *v = k + a->M;
     real *dq = f->dqkv, *dk = dq + a->M, *dv = dk + a->M;
     Steps steps = steps_of(s, a);
+    UnitLengths lengths = {(size_t)B * (size_t)a->N, 3, a->H, a->D};
     qkv_backward_out(f, a, dy, B);
     patterns_collect_backward(s->dcontext, dv, NULL, &(PatternSumsGradients){s->dg, s->done}, f->dmix, s->context, v,
                               &steps.mix, B);
@@ -103,7 +105,7 @@ static void rsa_backward(const Attention *a, real *dx, const real *dy, const rea
                              &steps.context, B);
     patterns_collect_backward(dq, dk, NULL, &(PatternSumsGradients){s->dh1, s->dp1}, s->dkernel, q, k, &steps.kernel,
                               B);
-    l2_normalize_backward(f->dqkv, f->dqkv, s->unit, s->inverse, (size_t)B * (size_t)a->N, 3, a->H, a->D);
+    l2_normalize_backward(f->dqkv, f->dqkv, s->unit, s->inverse, &lengths);
     qkv_backward_in(f, a, dx, x, B);
 }
 
