@@ -176,8 +176,8 @@ static void weights_fit(const Vit *before, const char *path, const char *name, c
     size_t length;
     create(&after, &config, name, value);
     FittedWeights fitted = fit_weights(&after.model, path, &before->model, head, check_seed() + 1);
-    for (int t = 0; t < after.model.params.count; t++) {
-        const Param *p = &after.model.params.items[t], *origin = params_find(&before->model.params, p->name);
+    for (int t = 0; t < params_count(&after.model.params); t++) {
+        const Param *p = params_at(&after.model.params, t), *origin = params_find(&before->model.params, p->name);
         float *start = values_of(before, origin), *x = values_of(&after, p);
         float *wanted = wanted_of(&after, p, origin, start);
         if (memcmp(x, wanted, p->size * sizeof *x)) fail_msg("%s: not what was expected", p->name);

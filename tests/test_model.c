@@ -238,8 +238,8 @@ static void near_identity(float *w, const Param *p) {
  * breaking does not end early, and no weight is left out.  (Kinks and early ends are in the fixtures.) */
 static void smoothen(Case *c, float *values) {
     bool rectified = rectifies(c->vit.settings.attn->name);
-    for (int t = 0; t < c->vit.model.params.count; t++) {
-        const Param *p = &c->vit.model.params.items[t];
+    for (int t = 0; t < params_count(&c->vit.model.params); t++) {
+        const Param *p = params_at(&c->vit.model.params, t);
         size_t moved = strstr(p->name, "feature.b2") || strstr(p->name, "feature.bias") ? p->size : 0, third = p->size;
         if (rectified && strstr(p->name, "qkv.bias")) moved = 2 * (third = p->size / 3); /* q's and k's alike */
         for (size_t i = 0; i < moved; i++) values[p->offset + i] = i % third % 2 ? -8 : 8;
