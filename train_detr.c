@@ -794,23 +794,13 @@ static const Program program = {
         "  train_detr --resume runs/coco-detr-softmax-001 --eval --results detections.json\n"
         "  train_detr --init best.safetensors --predict street.jpg --draw boxes.png\n"
         "  train_detr --config configs/coco/smca-ripple.ini --describe\n\n",
-    .settings = add_settings,
-    .lists = print_lists,
-    .chooser = "attn",
-    .use = use_settings,
-    .check = check_settings,
+    .settings = add_settings, .chooser = "attn", .use = use_settings, .check = check_settings, .lists = print_lists,
     .modes = modes,
     .training = {.columns = "ap,ap50,focal,l1,giou,class_error",
                  .advice = "a lower lr",
                  .decimals = 1,
-                 .open = training_data_and_model,
-                 .announce = announce,
-                 .load = load_batches,
-                 .stalled = stalled,
-                 .rate = learning_rate,
-                 .step = train_step,
-                 .evaluate = evaluate,
-                 .words = words},
+                 .open = training_data_and_model, .announce = announce, .load = load_batches, .stalled = stalled,
+                 .rate = learning_rate, .step = train_step, .evaluate = evaluate, .words = words},
     .close = loading_close,
 };
 

@@ -685,23 +685,12 @@ static const Program program = {
         "  train_vit --resume runs/shapes-ripple-001 --eval        measure its last weights\n"
         "  train_vit --init runs/shapes-ripple-001/best.safetensors --predict cat.png\n"
         "  train_vit --attn ripple --img-size 224 --patch-size 16 --describe\n\n",
-    .settings = add_settings,
-    .lists = print_lists,
-    .chooser = "attn",
-    .use = use_settings,
-    .check = check_settings,
+    .settings = add_settings, .chooser = "attn", .use = use_settings, .check = check_settings, .lists = print_lists,
     .modes = modes,
     .training = {.columns = "top1,top5,jsd",
                  .advice = "a lower lr, a longer warm-up or clip_grad",
-                 .open = training_data_and_model,
-                 .announce = announce,
-                 .load = load_batches,
-                 .stalled = stalled,
-                 .rate = learning_rate,
-                 .step = train_step,
-                 .measure = measure,
-                 .evaluate = evaluate,
-                 .words = words},
+                 .open = training_data_and_model, .announce = announce, .load = load_batches, .stalled = stalled,
+                 .rate = learning_rate, .step = train_step, .measure = measure, .evaluate = evaluate, .words = words},
     .close = loading_close,
 };
 
