@@ -188,28 +188,28 @@ static void put_current(FILE *out, const struct ConfigItem *item) {
 /* == From text to a value ======================================================================================= */
 /* Each takes the whole text or refuses it.  `label` is the place and the name: "configs/x.ini:12: lr", "--lr". */
 
-static bool refuse_type(const ConfigEntry *entry, const char *value, const char *label, Error *report) {
+static bool refuse_type(const ConfigEntry *entry, const char *value, const char *label, Error *error) {
     static const char *const articles[] = {[CONFIG_INT] = "an ", [CONFIG_UINT64] = "a ", [CONFIG_FLOAT] = "a ",
                                            [CONFIG_INTS] = "an ", [CONFIG_FLOATS] = "a ", [CONFIG_LIST] = NULL};
     char *expected = values_text(entry);
     const char *article = articles[entry->type] ? articles[entry->type] : "";
-    refuse(report, "%s: expected %s%s, got '%.60s'", label, article, expected, value);
+    refuse(error, "%s: expected %s%s, got '%.60s'", label, article, expected, value);
     free(expected);
     return false;
 }
 
-static bool refuse_range(const ConfigEntry *entry, const char *value, const char *label, Error *report) {
+static bool refuse_range(const ConfigEntry *entry, const char *value, const char *label, Error *error) {
     double min, max;
     bounds(entry, &min, &max);
     if (entry->min != 0 || entry->max != 0) {
         char *expected = values_text(entry);
-        refuse(report, "%s: %.60s is out of range (%s)", label, value, expected);
+        refuse(error, "%s: %.60s is out of range (%s)", label, value, expected);
         free(expected);
         return false;
     }
     if (entry->type == CONFIG_UINT64)
-        return refuse(report, "%s: %.60s is out of range (from 0 to 2^64 - 1)", label, value);
-    return refuse(report, "%s: %.60s is out of range (from %.10g to %.10g)", label, value, min, max);
+        return refuse(error, "%s: %.60s is out of range (from 0 to 2^64 - 1)", label, value);
+    return refuse(error, "%s: %.60s is out of range (from %.10g to %.10g)", label, value, min, max);
 }
 
 /* Decimal digits with an optional sign, saturated to long long; *end is the first character not used. */
@@ -220,68 +220,68 @@ static bool parse_integer(const char *text, long long *value, char **end) {
     return true;
 }
 
-static bool parse_int(int *field, const ConfigEntry *entry, const char *value, const char *label, Error *report) {
+static bool parse_int(int *field, const ConfigEntry *entry, const char *value, const char *label, Error *error) {
     long long number;
     double min, max;
     char *end;
     bounds(entry, &min, &max);
-    if (!parse_integer(value, &number, &end) || *end) return refuse_type(entry, value, label, report);
-    if ((double)number < min || (double)number > max) return refuse_range(entry, value, label, report);
+    if (!parse_integer(value, &number, &end) || *end) return refuse_type(entry, value, label, error);
+    if ((double)number < min || (double)number > max) return refuse_range(entry, value, label, error);
     *field = (int)number;
     return true;
 }
 
 static bool parse_uint64(uint64_t *field, const ConfigEntry *entry, const char *value, const char *label,
-                         Error *report) {
+                         Error *error) {
     double min, max;
     char *end;
     bounds(entry, &min, &max);
-    if (!isdigit((unsigned char)*value)) return refuse_type(entry, value, label, report);
+    if (!isdigit((unsigned char)*value)) return refuse_type(entry, value, label, error);
     errno = 0;
     unsigned long long number = strtoull(value, &end, 10);
-    if (*end) return refuse_type(entry, value, label, report);
-    if (errno || (double)number < min || (double)number > max) return refuse_range(entry, value, label, report);
+    if (*end) return refuse_type(entry, value, label, error);
+    if (errno || (double)number < min || (double)number > max) return refuse_range(entry, value, label, error);
     *field = number;
     return true;
 }
 
-static bool parse_float(float *field, const ConfigEntry *entry, const char *value, const char *label, Error *report) {
+static bool parse_float(float *field, const ConfigEntry *entry, const char *value, const char *label, Error *error) {
     double min, max;
     char *end;
     bounds(entry, &min, &max);
-    if (!*value || isspace((unsigned char)*value)) return refuse_type(entry, value, label, report);
+    if (!*value || isspace((unsigned char)*value)) return refuse_type(entry, value, label, error);
     errno = 0;
     float number = strtof(value, &end);
-    if (*end) return refuse_type(entry, value, label, report);
+    if (*end) return refuse_type(entry, value, label, error);
     bool digits = isdigit((unsigned char)value[strcspn(value, "0123456789(")]); /* not inf, not nan(2) */
-    if (!digits) return refuse(report, "%s: expected a finite number, got '%.60s'", label, value);
-    if (number == 0 && errno == ERANGE) return refuse(report, "%s: %.60s is too small for a float", label, value);
-    if (isinf(number) || number < (float)min || number > (float)max) return refuse_range(entry, value, label, report);
+    if (!digits) return refuse(error, "%s: expected a finite number, got '%.60s'", label, value);
+    if (number == 0 && errno == ERANGE) return refuse(error, "%s: %.60s is too small for a float", label, value);
+    if (isinf(number) || number < (float)min || number > (float)max) return refuse_range(entry, value, label, error);
     *field = number;
     return true;
 }
 
-static bool parse_bool(bool *field, const ConfigEntry *entry, const char *value, const char *label, Error *report) {
+static bool parse_bool(bool *field, const ConfigEntry *entry, const char *value, const char *label, Error *error) {
     static const char *const words[] = {"false", "true", "0", "1", "no", "yes", "off", "on"};
     for (int i = 0; i < 8; i++) {
         if (strcasecmp(value, words[i])) continue;
         *field = i & 1;
         return true;
     }
-    return refuse_type(entry, value, label, report);
+    return refuse_type(entry, value, label, error);
 }
 
-static bool parse_size(int *field, const ConfigEntry *entry, const char *value, const char *label, Error *report) {
+static bool parse_size(int *field, const ConfigEntry *entry, const char *value, const char *label, Error *error) {
     long long size[2];
     double min, max;
     char *end;
     bounds(entry, &min, &max);
-    if (!parse_integer(value, &size[0], &end)) return refuse_type(entry, value, label, report);
+    if (!parse_integer(value, &size[0], &end)) return refuse_type(entry, value, label, error);
     size[1] = size[0];
     if (*end && (!strchr("xX,", *end) || !parse_integer(end + 1, &size[1], &end) || *end))
-        return refuse_type(entry, value, label, report);
+        return refuse_type(entry, value, label, error);
     for (int i = 0; i < 2; i++)
-        if ((double)size[i] < min || (double)size[i] > max) return refuse_range(entry, value, label, report);
+        if ((double)size[i] < min || (double)size[i] > max) return refuse_range(entry, value, label, error);
     field[0] = (int)size[0];
     field[1] = (int)size[1];
     return true;
@@ -300,41 +300,41 @@ static int split_numbers(char pieces[CONFIG_NUMBERS][64], const char *value) {
 }
 
 static bool parse_ints(ConfigInts *field, const ConfigEntry *entry, const char *value, const char *label,
-                       Error *report) {
+                       Error *error) {
     char pieces[CONFIG_NUMBERS][64];
     ConfigInts numbers = {.count = split_numbers(pieces, value)};
-    if (!numbers.count) return refuse(report, "%s: more than %d numbers", label, CONFIG_NUMBERS);
+    if (!numbers.count) return refuse(error, "%s: more than %d numbers", label, CONFIG_NUMBERS);
     for (int i = 0; i < numbers.count; i++)
-        if (!parse_int(&numbers.at[i], entry, pieces[i], label, report)) return false;
+        if (!parse_int(&numbers.at[i], entry, pieces[i], label, error)) return false;
     *field = numbers;
     return true;
 }
 
 static bool parse_floats(ConfigFloats *field, const ConfigEntry *entry, const char *value, const char *label,
-                         Error *report) {
+                         Error *error) {
     char pieces[CONFIG_NUMBERS][64];
     ConfigFloats numbers = {.count = split_numbers(pieces, value)};
-    if (!numbers.count) return refuse(report, "%s: more than %d numbers", label, CONFIG_NUMBERS);
+    if (!numbers.count) return refuse(error, "%s: more than %d numbers", label, CONFIG_NUMBERS);
     for (int i = 0; i < numbers.count; i++)
-        if (!parse_float(&numbers.at[i], entry, pieces[i], label, report)) return false;
+        if (!parse_float(&numbers.at[i], entry, pieces[i], label, error)) return false;
     *field = numbers;
     return true;
 }
 
-static bool refuse_choice(const ConfigEntry *entry, const char *value, const char *label, Error *report) {
+static bool refuse_choice(const ConfigEntry *entry, const char *value, const char *label, Error *error) {
     int count = choice_count(entry);
     const char **names = xcalloc((size_t)count, sizeof *names, "names of choices");
     for (int i = 0; i < count; i++) names[i] = choice_name(entry, i);
     const char *noun = entry->noun ? entry->noun : "value", *near = nearest_word(value, names, count);
     free(names);
-    if (near) return refuse(report, "%s: unknown %s '%.60s' (did you mean '%s'?)", label, noun, value, near);
+    if (near) return refuse(error, "%s: unknown %s '%.60s' (did you mean '%s'?)", label, noun, value, near);
     char *known = values_text(entry);
-    refuse(report, "%s: unknown %s '%.60s' (%s)", label, noun, value, known);
+    refuse(error, "%s: unknown %s '%.60s' (%s)", label, noun, value, known);
     free(known);
     return false;
 }
 
-static bool parse_choice(void *field, const ConfigEntry *entry, const char *value, const char *label, Error *report) {
+static bool parse_choice(void *field, const ConfigEntry *entry, const char *value, const char *label, Error *error) {
     int count = choice_count(entry);
     for (int i = 0; i < count; i++) {
         if (strcmp(value, choice_name(entry, i))) continue;
@@ -342,7 +342,7 @@ static bool parse_choice(void *field, const ConfigEntry *entry, const char *valu
         else memcpy(field, &(const void *){item_at(entry, i)}, sizeof(void *));
         return true;
     }
-    return refuse_choice(entry, value, label, report);
+    return refuse_choice(entry, value, label, error);
 }
 
 /* inih's longest line is compiled in (200), but for Debian's build, which has it in a variable of this name. */
@@ -356,18 +356,18 @@ static size_t line_limit(void) {
 
 /* A string that is saved must come back from an INI file as it was. */
 static bool parse_string(const char **field, char **owned, const ConfigEntry *entry, const char *value,
-                         const char *label, Error *report) {
+                         const char *label, Error *error) {
     size_t length = strlen(value), limit = line_limit() - strlen(entry->name) - 8;
     for (size_t i = 0; i < length && !entry->command_line_only; i++) {
         if (iscntrl((unsigned char)value[i]))
-            return refuse(report, "%s: a control character (%d) cannot be saved in an INI file", label, value[i]);
+            return refuse(error, "%s: a control character (%d) cannot be saved in an INI file", label, value[i]);
         if (value[i] == ';' && (i == 0 || value[i - 1] == ' '))
-            return refuse(report, "%s: ' ;' cannot be saved in an INI file, where it begins a comment", label);
+            return refuse(error, "%s: ' ;' cannot be saved in an INI file, where it begins a comment", label);
     }
     if (length > limit && !entry->command_line_only)
-        return refuse(report, "%s: %zu characters are too long for an INI file (at most %zu)", label, length, limit);
+        return refuse(error, "%s: %zu characters are too long for an INI file (at most %zu)", label, length, limit);
     if (length && !entry->command_line_only && (value[0] == ' ' || value[length - 1] == ' '))
-        return refuse(report, "%s: spaces around a value cannot be saved in an INI file", label);
+        return refuse(error, "%s: spaces around a value cannot be saved in an INI file", label);
     char *copy = xcalloc(length + 1, 1, entry->name);
     memcpy(copy, value, length);
     free(*owned);
@@ -376,24 +376,24 @@ static bool parse_string(const char **field, char **owned, const ConfigEntry *en
 }
 
 /* Sets entry i; on failure nothing changes. */
-static bool set_value(Config *config, int i, const char *value, const char *label, Error *report) {
+static bool set_value(Config *config, int i, const char *value, const char *label, Error *error) {
     struct ConfigItem *item = &config->items[i];
     const ConfigEntry *entry = item->entry;
     void *field = item->field;
     switch (entry->type) {
-    case CONFIG_INT: return parse_int(field, entry, value, label, report);
-    case CONFIG_UINT64: return parse_uint64(field, entry, value, label, report);
-    case CONFIG_FLOAT: return parse_float(field, entry, value, label, report);
-    case CONFIG_BOOL: return parse_bool(field, entry, value, label, report);
-    case CONFIG_STRING: return parse_string(field, &item->text, entry, value, label, report);
+    case CONFIG_INT: return parse_int(field, entry, value, label, error);
+    case CONFIG_UINT64: return parse_uint64(field, entry, value, label, error);
+    case CONFIG_FLOAT: return parse_float(field, entry, value, label, error);
+    case CONFIG_BOOL: return parse_bool(field, entry, value, label, error);
+    case CONFIG_STRING: return parse_string(field, &item->text, entry, value, label, error);
     case CONFIG_CHOICE:
-    case CONFIG_ITEM: return parse_choice(field, entry, value, label, report);
-    case CONFIG_SIZE: return parse_size(field, entry, value, label, report);
-    case CONFIG_INTS: return parse_ints(field, entry, value, label, report);
-    case CONFIG_FLOATS: return parse_floats(field, entry, value, label, report);
+    case CONFIG_ITEM: return parse_choice(field, entry, value, label, error);
+    case CONFIG_SIZE: return parse_size(field, entry, value, label, error);
+    case CONFIG_INTS: return parse_ints(field, entry, value, label, error);
+    case CONFIG_FLOATS: return parse_floats(field, entry, value, label, error);
     case CONFIG_LIST: break;
     }
-    return refuse(report, "%s: a list can stand only on the command line", label);
+    return refuse(error, "%s: a list can stand only on the command line", label);
 }
 
 static void set_origin(Config *config, int i, const char *origin, Level level) {
@@ -523,7 +523,7 @@ void config_free(Config *config) {
 
 typedef struct Source {
     Config *config;
-    Error *report;
+    Error *error;
     const char *where; /* the file's name */
     const char *text;
     size_t length, at;
@@ -569,17 +569,17 @@ static bool refuse_section(const Source *s, const char *title, int length) {
     for (int i = 0; !near && i < count && used < sizeof hint; i++)
         used += (size_t)snprintf(hint + used, sizeof hint - used, "%s [%s]", i ? "," : "", titles[i]);
     free(titles);
-    return refuse(s->report, "%s:%d: unknown section [%s] (%s)", s->where, s->line, name, hint);
+    return refuse(s->error, "%s:%d: unknown section [%s] (%s)", s->where, s->line, name, hint);
 }
 
 /* `line` begins with '['.  Nothing but a comment may follow the ']'. */
 static bool check_section(const Source *s, const char *line, size_t length) {
     const char *end = memchr(line, ']', length);
-    if (!end) return refuse(s->report, "%s:%d: expected ']' at the end of the section's title", s->where, s->line);
+    if (!end) return refuse(s->error, "%s:%d: expected ']' at the end of the section's title", s->where, s->line);
     const char *rest = end + 1;
     while (rest < line + length && isspace((unsigned char)*rest)) rest++;
     if (rest < line + length && *rest != ';' && *rest != '#')
-        return refuse(s->report, "%s:%d: unexpected text after the section's title", s->where, s->line);
+        return refuse(s->error, "%s:%d: unexpected text after the section's title", s->where, s->line);
     for (line++; line < end && isspace((unsigned char)*line);) line++;
     while (end > line && isspace((unsigned char)end[-1])) end--;
     int title = (int)(end - line);
@@ -603,13 +603,13 @@ static char *next_line(char *buffer, int size, void *stream) {
     s->line++;
     bool ok = true;
     if (memchr(line, 0, (size_t)(end - line)))
-        ok = refuse(s->report, "%s:%d: a NUL byte: this is not a text file", s->where, s->line);
+        ok = refuse(s->error, "%s:%d: a NUL byte: this is not a text file", s->where, s->line);
     if (s->line == 1 && end - line >= 3 && !memcmp(line, "\xEF\xBB\xBF", 3)) line += 3;
     while (line < end && isspace((unsigned char)*line)) line++;
     if (ok && line < end && *line == '[') ok = check_section(s, line, (size_t)(end - line));
     if (line < end && strchr("[#;", *line)) line = end;
     if (ok && end - line + 2 > size)
-        ok = refuse(s->report, "%s:%d: the line is longer than %d characters", s->where, s->line, size - 2);
+        ok = refuse(s->error, "%s:%d: the line is longer than %d characters", s->where, s->line, size - 2);
     if (!ok) {
         s->failed_line = s->line;
         return NULL;
@@ -619,7 +619,7 @@ static char *next_line(char *buffer, int size, void *stream) {
     return buffer;
 }
 
-static bool load_file(Config *config, const char *path, const char *label, const Source *parent, Error *report);
+static bool load_file(Config *config, const char *path, const char *label, const Source *parent, Error *error);
 
 /* The chain of files being read, this one included, may neither come back to a file nor grow without end: load_file
  * checks the first, this the second. */
@@ -628,32 +628,32 @@ static bool include_file(Source *s, const char *name) {
     int depth = 1;
     for (const Source *p = s; p; p = p->parent) depth++;
     snprintf(label, sizeof label, "%s:%d: include", s->where, s->line);
-    if (!s->file) return refuse(s->report, "%s: not possible here, only in a file", label);
-    if (!*name) return refuse(s->report, "%s: expected a file name", label);
-    if (depth > INCLUDE_DEPTH) return refuse(s->report, "%s: files nest deeper than %d", label, INCLUDE_DEPTH);
+    if (!s->file) return refuse(s->error, "%s: not possible here, only in a file", label);
+    if (!*name) return refuse(s->error, "%s: expected a file name", label);
+    if (depth > INCLUDE_DEPTH) return refuse(s->error, "%s: files nest deeper than %d", label, INCLUDE_DEPTH);
     const char *slash = strrchr(s->where, '/');
     int folder = *name == '/' || !slash ? 0 : (int)(slash - s->where) + 1;
     int length = snprintf(path, sizeof path, "%.*s%s", folder, s->where, name);
-    if (length >= (int)sizeof path) return refuse(s->report, "%s: the path is too long", label);
-    return load_file(s->config, path, label, s, s->report);
+    if (length >= (int)sizeof path) return refuse(s->error, "%s: the path is too long", label);
+    return load_file(s->config, path, label, s, s->error);
 }
 
 static bool take_setting(Source *s, const char *name, const char *value) {
     char label[LABEL_SIZE], hint[128];
-    if (!*name) return refuse(s->report, "%s:%d: expected 'name = value'", s->where, s->line);
+    if (!*name) return refuse(s->error, "%s:%d: expected 'name = value'", s->where, s->line);
     if (!strcmp(name, "include")) return include_file(s, value);
     snprintf(label, sizeof label, "%s:%d: %s", s->where, s->line, name);
     int i = find_name(s->config, name, strlen(name));
     if (i < 0) {
         suggest_name(s->config, true, name, "'", "'", hint, sizeof hint);
-        return refuse(s->report, "%s: unknown setting%s", label, hint);
+        return refuse(s->error, "%s: unknown setting%s", label, hint);
     }
     if (s->config->items[i].entry->command_line_only)
-        return refuse(s->report, "%s: can stand only on the command line", label);
+        return refuse(s->error, "%s: can stand only on the command line", label);
     if (s->seen[i])
-        return refuse(s->report, "%s: set twice in this file, on lines %d and %d", label, s->seen[i], s->line);
+        return refuse(s->error, "%s: set twice in this file, on lines %d and %d", label, s->seen[i], s->line);
     s->seen[i] = s->line;
-    if (!set_value(s->config, i, value, label, s->report)) return false;
+    if (!set_value(s->config, i, value, label, s->error)) return false;
     snprintf(label, sizeof label, "%s:%d", s->where, s->line);
     set_origin(s->config, i, label, s->file ? LEVEL_FILE : LEVEL_TEXT);
     return true;
@@ -673,9 +673,9 @@ static bool load_text(Source *s) {
     s->seen = xcalloc((size_t)s->config->count, sizeof *s->seen, "lines of settings");
     int first_bad = ini_parse_stream(next_line, s, take_pair, s);
     free(s->seen);
-    if (first_bad < 0) return refuse(s->report, "%s: out of memory", s->where);
+    if (first_bad < 0) return refuse(s->error, "%s: out of memory", s->where);
     if (first_bad && first_bad != s->failed_line)
-        return refuse(s->report, "%s:%d: expected 'name = value'", s->where, first_bad);
+        return refuse(s->error, "%s:%d: expected 'name = value'", s->where, first_bad);
     return !s->failed_line;
 }
 
@@ -683,27 +683,27 @@ static bool load_text(Source *s) {
 static bool read_whole(Source *s, FILE *in, const char *prefix, char **text) {
     struct stat status;
     if (fstat(fileno(in), &status))
-        return refuse(s->report, "%scannot read '%s': %s", prefix, s->where, strerror(errno));
+        return refuse(s->error, "%scannot read '%s': %s", prefix, s->where, strerror(errno));
     s->device = status.st_dev;
     s->inode = status.st_ino;
     for (const Source *p = s->parent; p; p = p->parent)
         if (p->device == s->device && p->inode == s->inode)
-            return refuse(s->report, "%s'%s' is already being read: the files include each other", prefix, s->where);
+            return refuse(s->error, "%s'%s' is already being read: the files include each other", prefix, s->where);
     s->text = *text = xcalloc(FILE_LIMIT + 1, 1, s->where);
     s->length = fread(*text, 1, FILE_LIMIT + 1, in);
-    if (ferror(in)) return refuse(s->report, "%scannot read '%s': %s", prefix, s->where, strerror(errno));
+    if (ferror(in)) return refuse(s->error, "%scannot read '%s': %s", prefix, s->where, strerror(errno));
     if (s->length > FILE_LIMIT)
-        return refuse(s->report, "%s'%s' is not a file of settings: more than %d bytes", prefix, s->where, FILE_LIMIT);
+        return refuse(s->error, "%s'%s' is not a file of settings: more than %d bytes", prefix, s->where, FILE_LIMIT);
     return true;
 }
 
 /* `label` says who asked for the file: "--config", "a.ini:3: include", or NULL for the program itself. */
-static bool load_file(Config *config, const char *path, const char *label, const Source *parent, Error *report) {
-    Source s = {.config = config, .report = report, .where = path, .parent = parent, .file = true};
+static bool load_file(Config *config, const char *path, const char *label, const Source *parent, Error *error) {
+    Source s = {.config = config, .error = error, .where = path, .parent = parent, .file = true};
     char prefix[LABEL_SIZE + 2] = "", *text = NULL;
     if (label) snprintf(prefix, sizeof prefix, "%s: ", label);
     FILE *in = fopen(path, "rb");
-    if (!in) return refuse(report, "%scannot open '%s': %s", prefix, path, strerror(errno));
+    if (!in) return refuse(error, "%scannot open '%s': %s", prefix, path, strerror(errno));
     bool ok = read_whole(&s, in, prefix, &text);
     fclose(in);
     ok = ok && load_text(&s);
@@ -716,7 +716,7 @@ bool config_try_file(Config *config, const char *path, Error *error) {
 }
 
 bool config_try_text(Config *config, const char *text, size_t length, const char *where, Error *error) {
-    Source s = {.config = config, .report = error, .where = where, .text = text, .length = length};
+    Source s = {.config = config, .error = error, .where = where, .text = text, .length = length};
     return load_text(&s);
 }
 
@@ -728,20 +728,20 @@ static bool is_name(const char *argument) {
 
 /* The file that --config names is read before everything else.  No value begins with "--" unless it follows '=', so
  * every argument that does is a name. */
-static bool load_named_file(Config *config, int argc, char *const *argv, Error *report) {
+static bool load_named_file(Config *config, int argc, char *const *argv, Error *error) {
     const char *path = NULL;
     for (int i = 1; i < argc && config->file_key; i++) {
         size_t length = is_name(argv[i]) ? strcspn(argv[i] + 2, "=") : 0;
         if (!length || !same_name(config->file_key, argv[i] + 2, length)) continue;
-        if (path) return refuse(report, "--%s: given twice (a file can hold 'include = other.ini')", config->file_key);
+        if (path) return refuse(error, "--%s: given twice (a file can hold 'include = other.ini')", config->file_key);
         if (argv[i][2 + length]) path = argv[i] + 3 + length;
         else if (i + 1 < argc && !is_name(argv[i + 1])) path = argv[i + 1];
-        else return refuse(report, "%s: expected a file name", argv[i]);
+        else return refuse(error, "%s: expected a file name", argv[i]);
     }
     if (!path) return true;
     char label[LABEL_SIZE];
     snprintf(label, sizeof label, "--%s", config->file_key);
-    return load_file(config, path, label, NULL, report);
+    return load_file(config, path, label, NULL, error);
 }
 
 static void append_item(Config *config, int i, const char *item) {
@@ -754,11 +754,11 @@ static void append_item(Config *config, int i, const char *item) {
 }
 
 /* Takes argv[at] and its values; returns the index after them, 0 for an error. */
-static int take_argument(Config *config, int argc, char *const *argv, int at, Error *report) {
+static int take_argument(Config *config, int argc, char *const *argv, int at, Error *error) {
     const char *name = argv[at];
     char label[LABEL_SIZE], hint[128];
     if (!is_name(name) || !name[2]) {
-        refuse(report, "unexpected argument '%.60s': a setting is --name value (see --help)", name);
+        refuse(error, "unexpected argument '%.60s': a setting is --name value (see --help)", name);
         return 0;
     }
     size_t length = strcspn(name + 2, "=");
@@ -767,7 +767,7 @@ static int take_argument(Config *config, int argc, char *const *argv, int at, Er
     int i = find_name(config, name + 2, length);
     if (i < 0) {
         suggest_name(config, false, label + 2, "--", "", hint, sizeof hint);
-        refuse(report, "%s: unknown setting%s", label, hint);
+        refuse(error, "%s: unknown setting%s", label, hint);
         return 0;
     }
     const ConfigEntry *entry = config->items[i].entry;
@@ -775,13 +775,13 @@ static int take_argument(Config *config, int argc, char *const *argv, int at, Er
     if (!value && at < argc && !is_name(argv[at])) value = argv[at++];
     if (!value && entry->type == CONFIG_BOOL) value = "true";
     if (!value) {
-        refuse(report, "%s: expected a value", label);
+        refuse(error, "%s: expected a value", label);
         return 0;
     }
     if (entry->type == CONFIG_LIST) {
         append_item(config, i, value);
         while (at < argc && !is_name(argv[at])) append_item(config, i, argv[at++]);
-    } else if (!set_value(config, i, value, label, report)) {
+    } else if (!set_value(config, i, value, label, error)) {
         return 0;
     }
     set_origin(config, i, label, LEVEL_COMMAND);
@@ -867,7 +867,7 @@ static bool forget(Config *config, int i) {
     return same;
 }
 
-static bool settle_item(Config *config, int i, Error *report) {
+static bool settle_item(Config *config, int i, Error *error) {
     struct ConfigItem *item = &config->items[i];
     const struct ConfigBinding *group = &config->groups[item->group];
     if (!group->chooser || group->used || item->level == LEVEL_DEFAULT) return true;
@@ -879,7 +879,7 @@ static bool settle_item(Config *config, int i, Error *report) {
     char *chosen = current_text(chooser);
     const char *owners = group->owners, *third = owners;
     for (int n = 0; n < 3 && third; n++) third = strchr(third + (n > 0), ',');
-    refuse(report, third ? "%s: %s %s has no such setting; it belongs to %.*s, ..." : "%s: %s %s has no such setting; "
+    refuse(error, third ? "%s: %s %s has no such setting; it belongs to %.*s, ..." : "%s: %s %s has no such setting; "
            "it belongs to %.*s", label, group->chooser, chosen, third ? (int)(third - owners) : (int)strlen(owners), owners);
     free(chosen);
     return false;

@@ -36,70 +36,70 @@ static bool to_size(const json_t *item, size_t *value) {
     return json_is_integer(item) && number >= 0 && number < 1ll << 53;
 }
 
-static bool parse_dtype(SafeTensor *t, const json_t *item, Error *report) {
+static bool parse_dtype(SafeTensor *t, const json_t *item, Error *error) {
     const char *name = json_string_value(item);
-    if (!name) return refuse(report, "%s: %s: dtype is missing or not a string", t->file, t->name);
+    if (!name) return refuse(error, "%s: %s: dtype is missing or not a string", t->file, t->name);
     for (int i = 0; i < SAFE_DTYPE_COUNT; i++) {
         if (strcmp(name, dtypes[i].name)) continue;
         t->dtype = (SafeDtype)i;
         return true;
     }
-    return refuse(report, "%s: %s: unknown dtype '%.40s'", t->file, t->name, name);
+    return refuse(error, "%s: %s: unknown dtype '%.40s'", t->file, t->name, name);
 }
 
-static bool parse_shape(SafeTensor *t, const json_t *item, Error *report) {
-    if (!json_is_array(item)) return refuse(report, "%s: %s: shape is missing or not a list", t->file, t->name);
+static bool parse_shape(SafeTensor *t, const json_t *item, Error *error) {
+    if (!json_is_array(item)) return refuse(error, "%s: %s: shape is missing or not a list", t->file, t->name);
     if (json_array_size(item) > SAFETENSORS_MAX_DIMS)
-        return refuse(report, "%s: %s: shape has more than %d dimensions", t->file, t->name, SAFETENSORS_MAX_DIMS);
+        return refuse(error, "%s: %s: shape has more than %d dimensions", t->file, t->name, SAFETENSORS_MAX_DIMS);
     t->ndim = (int)json_array_size(item);
     t->size = 1;
     for (int i = 0; i < t->ndim; i++) {
         if (!to_size(json_array_get(item, (size_t)i), &t->shape[i]))
-            return refuse(report, "%s: %s: shape[%d] is not an integer from 0 to 2^53 - 1", t->file, t->name, i);
+            return refuse(error, "%s: %s: shape[%d] is not an integer from 0 to 2^53 - 1", t->file, t->name, i);
         if (__builtin_mul_overflow(t->size, t->shape[i], &t->size))
-            return refuse(report, "%s: %s: the product of the shape overflows", t->file, t->name);
+            return refuse(error, "%s: %s: the product of the shape overflows", t->file, t->name);
     }
     if (__builtin_mul_overflow(t->size, dtypes[t->dtype].size, &t->bytes))
-        return refuse(report, "%s: %s: the size in bytes overflows", t->file, t->name);
+        return refuse(error, "%s: %s: the size in bytes overflows", t->file, t->name);
     return true;
 }
 
 /* data [data_size] is all that follows the header. */
-static bool parse_offsets(SafeTensor *t, const json_t *item, const char *data, size_t data_size, Error *report) {
+static bool parse_offsets(SafeTensor *t, const json_t *item, const char *data, size_t data_size, Error *error) {
     size_t begin, end;
     if (json_array_size(item) != 2 || !to_size(json_array_get(item, 0), &begin) ||
         !to_size(json_array_get(item, 1), &end))
-        return refuse(report, "%s: %s: data_offsets are not two integers from 0 to 2^53 - 1", t->file, t->name);
+        return refuse(error, "%s: %s: data_offsets are not two integers from 0 to 2^53 - 1", t->file, t->name);
     if (begin > end || end > data_size)
-        return refuse(report, "%s: %s: data_offsets [%zu, %zu] are outside of the %zu bytes of data", t->file, t->name,
+        return refuse(error, "%s: %s: data_offsets [%zu, %zu] are outside of the %zu bytes of data", t->file, t->name,
                       begin, end, data_size);
     if (end - begin != t->bytes)
-        return refuse(report, "%s: %s: data_offsets [%zu, %zu] hold %zu bytes, shape and dtype ask for %zu", t->file,
+        return refuse(error, "%s: %s: data_offsets [%zu, %zu] hold %zu bytes, shape and dtype ask for %zu", t->file,
                       t->name, begin, end, end - begin, t->bytes);
     t->data = data + begin;
     return true;
 }
 
-static bool parse_tensor(SafeTensor *t, json_t *item, const char *data, size_t data_size, Error *report) {
+static bool parse_tensor(SafeTensor *t, json_t *item, const char *data, size_t data_size, Error *error) {
     const char *field;
     json_t *value;
-    if (!json_is_object(item)) return refuse(report, "%s: %s: expected an object", t->file, t->name);
+    if (!json_is_object(item)) return refuse(error, "%s: %s: expected an object", t->file, t->name);
     json_object_foreach(item, field, value) {
         if (strcmp(field, "dtype") && strcmp(field, "shape") && strcmp(field, "data_offsets"))
-            return refuse(report, "%s: %s: unknown field '%.40s'", t->file, t->name, field);
+            return refuse(error, "%s: %s: unknown field '%.40s'", t->file, t->name, field);
     }
-    return parse_dtype(t, json_object_get(item, "dtype"), report) &&
-           parse_shape(t, json_object_get(item, "shape"), report) &&
-           parse_offsets(t, json_object_get(item, "data_offsets"), data, data_size, report);
+    return parse_dtype(t, json_object_get(item, "dtype"), error) &&
+           parse_shape(t, json_object_get(item, "shape"), error) &&
+           parse_offsets(t, json_object_get(item, "data_offsets"), data, data_size, error);
 }
 
-static bool check_metadata(json_t *metadata, const char *file, Error *report) {
+static bool check_metadata(json_t *metadata, const char *file, Error *error) {
     const char *key;
     json_t *value;
-    if (metadata && !json_is_object(metadata)) return refuse(report, "%s: __metadata__ is not an object", file);
+    if (metadata && !json_is_object(metadata)) return refuse(error, "%s: __metadata__ is not an object", file);
     json_object_foreach(metadata, key, value) {
         if (!json_is_string(value))
-            return refuse(report, "%s: __metadata__: %s: the value is not a string", file, key);
+            return refuse(error, "%s: __metadata__: %s: the value is not a string", file, key);
     }
     return true;
 }
@@ -116,21 +116,21 @@ static int compare_data(const void *a, const void *b) {
 }
 
 /* Tensors sorted by place must cover the data without overlap or hole. */
-static bool check_cover(const SafeTensors *st, const char *data, size_t data_size, Error *report) {
+static bool check_cover(const SafeTensors *st, const char *data, size_t data_size, Error *error) {
     size_t covered = 0;
     for (int i = 0; i < st->count; i++) {
         const SafeTensor *t = &st->tensors[i];
         size_t begin = (size_t)((const char *)t->data - data);
         if (begin < covered)
-            return refuse(report, "%s: %s: its data begins at %zu, inside of %s, which ends at %zu", st->file, t->name,
+            return refuse(error, "%s: %s: its data begins at %zu, inside of %s, which ends at %zu", st->file, t->name,
                           begin, t[-1].name, covered);
         if (begin > covered)
-            return refuse(report, "%s: %s: its data begins at %zu and leaves a hole after %zu", st->file, t->name,
+            return refuse(error, "%s: %s: its data begins at %zu and leaves a hole after %zu", st->file, t->name,
                           begin, covered);
         covered = begin + t->bytes;
     }
     if (covered == data_size) return true;
-    return refuse(report, "%s: the tensors end at %zu, the data at %zu: bytes that belong to no tensor", st->file,
+    return refuse(error, "%s: the tensors end at %zu, the data at %zu: bytes that belong to no tensor", st->file,
                   covered, data_size);
 }
 
@@ -140,7 +140,7 @@ typedef struct {
     int index;
 } NameIndex;
 
-static bool sort_names(SafeTensors *st, Error *report) {
+static bool sort_names(SafeTensors *st, Error *error) {
     NameIndex *names = malloc(((size_t)st->count + 1) * sizeof *names);
     st->by_name = malloc(((size_t)st->count + 1) * sizeof *st->by_name);
     if (names && st->by_name) {
@@ -149,59 +149,59 @@ static bool sort_names(SafeTensors *st, Error *report) {
         for (int i = 0; i < st->count; i++) st->by_name[i] = names[i].index;
     }
     free(names);
-    return names && st->by_name ? true : refuse(report, "%s: out of memory for %d names", st->file, st->count);
+    return names && st->by_name ? true : refuse(error, "%s: out of memory for %d names", st->file, st->count);
 }
 
-static bool parse_tensors(SafeTensors *st, const char *data, size_t data_size, Error *report) {
+static bool parse_tensors(SafeTensors *st, const char *data, size_t data_size, Error *error) {
     const char *name;
     json_t *item;
     st->tensors = calloc(json_object_size(st->json) + 1, sizeof *st->tensors);
-    if (!st->tensors) return refuse(report, "%s: out of memory for the tensors", st->file);
+    if (!st->tensors) return refuse(error, "%s: out of memory for the tensors", st->file);
     json_object_foreach(st->json, name, item) {
         if (!strcmp(name, "__metadata__")) continue;
         SafeTensor *t = &st->tensors[st->count++];
         t->name = name;
         t->file = st->file;
-        if (!parse_tensor(t, item, data, data_size, report)) return false;
+        if (!parse_tensor(t, item, data, data_size, error)) return false;
     }
     qsort(st->tensors, (size_t)st->count, sizeof *st->tensors, compare_data);
-    return check_cover(st, data, data_size, report) && sort_names(st, report);
+    return check_cover(st, data, data_size, error) && sort_names(st, error);
 }
 
 /* == Reading ==================================================================================================== */
 
 /* jansson refuses what is not UTF-8, a key that occurs twice in its object, and \u0000, which would cut a name short;
  * of zero bytes it may pass over some. */
-static bool parse_json(SafeTensors *st, const char *text, size_t size, Error *report) {
-    json_error_t error;
-    st->json = json_loadb(text, size, JSON_REJECT_DUPLICATES | JSON_DISABLE_EOF_CHECK, &error);
+static bool parse_json(SafeTensors *st, const char *text, size_t size, Error *error) {
+    json_error_t why;
+    st->json = json_loadb(text, size, JSON_REJECT_DUPLICATES | JSON_DISABLE_EOF_CHECK, &why);
     if (!st->json) {
-        enum json_error_code code = json_error_code(&error);
+        enum json_error_code code = json_error_code(&why);
         if (code == json_error_null_character || code == json_error_null_byte_in_key)
-            return refuse(report, "%s: a name or text holds NUL", st->file);
-        return refuse(report, "%s: the header is not JSON (near its byte %d): %s", st->file, error.position,
-                      *error.text ? error.text : "out of memory");
+            return refuse(error, "%s: a name or text holds NUL", st->file);
+        return refuse(error, "%s: the header is not JSON (near its byte %d): %s", st->file, why.position,
+                      *why.text ? why.text : "out of memory");
     }
-    size_t end = (size_t)error.position;
+    size_t end = (size_t)why.position;
     while (end < size && text[end] == ' ') end++;
-    return end == size || refuse(report, "%s: byte %zu of the header is not part of its JSON object", st->file, end);
+    return end == size || refuse(error, "%s: byte %zu of the header is not part of its JSON object", st->file, end);
 }
 
-static bool parse_header(SafeTensors *st, const char *bytes, size_t size, Error *report) {
+static bool parse_header(SafeTensors *st, const char *bytes, size_t size, Error *error) {
     uint64_t header;
     if (size < sizeof header)
-        return refuse(report, "%s: %zu bytes are too short for a safetensors file", st->file, size);
+        return refuse(error, "%s: %zu bytes are too short for a safetensors file", st->file, size);
     memcpy(&header, bytes, sizeof header);
     size_t left = size - sizeof header;
     if (header > SAFETENSORS_MAX_HEADER || header > left)
-        return refuse(report, "%s: a header of %llu bytes in a file of %zu (at most %d): not safetensors, or cut short",
+        return refuse(error, "%s: a header of %llu bytes in a file of %zu (at most %d): not safetensors, or cut short",
                       st->file, (unsigned long long)header, size, SAFETENSORS_MAX_HEADER);
     const char *text = bytes + sizeof header, *zero = memchr(text, 0, header);
-    if (!header || *text != '{') return refuse(report, "%s: the header is not a JSON object", st->file);
-    if (zero) return refuse(report, "%s: byte %td of the header is zero", st->file, zero - text);
-    if (!parse_json(st, text, header, report)) return false;
-    return check_metadata(json_object_get(st->json, "__metadata__"), st->file, report) &&
-           parse_tensors(st, text + header, left - header, report);
+    if (!header || *text != '{') return refuse(error, "%s: the header is not a JSON object", st->file);
+    if (zero) return refuse(error, "%s: byte %td of the header is zero", st->file, zero - text);
+    if (!parse_json(st, text, header, error)) return false;
+    return check_metadata(json_object_get(st->json, "__metadata__"), st->file, error) &&
+           parse_tensors(st, text + header, left - header, error);
 }
 
 bool safetensors_parse(SafeTensors *st, const void *bytes, size_t size, const char *file, Error *error) {
@@ -335,22 +335,22 @@ typedef struct {
     size_t bytes;
 } Piece;
 
-static bool check_entry(const SafeTensorEntry *entry, size_t *bytes, const char *path, Error *report) {
+static bool check_entry(const SafeTensorEntry *entry, size_t *bytes, const char *path, Error *error) {
     const char *name = entry->name;
-    if (!strcmp(name, "__metadata__")) return refuse(report, "%s: %s: the name is reserved", path, name);
+    if (!strcmp(name, "__metadata__")) return refuse(error, "%s: %s: the name is reserved", path, name);
     if (entry->ndim < 0 || entry->ndim > SAFETENSORS_MAX_DIMS)
-        return refuse(report, "%s: %s: %d dimensions (at most %d)", path, name, entry->ndim, SAFETENSORS_MAX_DIMS);
+        return refuse(error, "%s: %s: %d dimensions (at most %d)", path, name, entry->ndim, SAFETENSORS_MAX_DIMS);
     *bytes = dtypes[entry->dtype].size;
     for (int i = 0; i < entry->ndim; i++)
         if (__builtin_mul_overflow(*bytes, entry->shape[i], bytes) || (*bytes | entry->shape[i]) >> 53)
-            return refuse(report, "%s: %s: the size in bytes overflows", path, name);
+            return refuse(error, "%s: %s: the size in bytes overflows", path, name);
     return true;
 }
 
-static Piece *plan_pieces(const SafeTensorEntry *entries, int count, const char *path, Error *report) {
+static Piece *plan_pieces(const SafeTensorEntry *entries, int count, const char *path, Error *error) {
     Piece *pieces = calloc((size_t)count + 1, sizeof *pieces);
     if (!pieces) {
-        refuse(report, "%s: out of memory for %d tensors", path, count);
+        refuse(error, "%s: out of memory for %d tensors", path, count);
         return NULL;
     }
     int n = 0;
@@ -358,7 +358,7 @@ static Piece *plan_pieces(const SafeTensorEntry *entries, int count, const char 
         for (int i = 0; i < count; i++) {
             if (dtypes[entries[i].dtype].size != width) continue;
             pieces[n].entry = &entries[i];
-            if (check_entry(&entries[i], &pieces[n++].bytes, path, report)) continue;
+            if (check_entry(&entries[i], &pieces[n++].bytes, path, error)) continue;
             free(pieces);
             return NULL;
         }
@@ -367,13 +367,13 @@ static Piece *plan_pieces(const SafeTensorEntry *entries, int count, const char 
 }
 
 /* Takes over `value`, which is NULL where it could not be made.  `object` is the file's, or its metadata. */
-static bool add_json(json_t *object, const char *name, json_t *value, const char *path, Error *report) {
+static bool add_json(json_t *object, const char *name, json_t *value, const char *path, Error *error) {
     if (json_object_get(object, name)) {
         json_decref(value);
-        return refuse(report, "%s: %s: the name stands twice", path, name);
+        return refuse(error, "%s: %s: the name stands twice", path, name);
     }
     return !json_object_set_new(object, name, value) ||
-           refuse(report, "%s: %s: the name or its text is not UTF-8, or memory is short", path, name);
+           refuse(error, "%s: %s: the name or its text is not UTF-8, or memory is short", path, name);
 }
 
 static json_t *describe(const Piece *piece, size_t offset) {
@@ -385,18 +385,18 @@ static json_t *describe(const Piece *piece, size_t offset) {
 }
 
 static char *print_json(const Piece *pieces, int count, const SafeMetadata *metadata, int metadata_count,
-                        const char *path, Error *report) {
+                        const char *path, Error *error) {
     json_t *root = json_object(), *map = json_object();
-    bool ok = !metadata_count || add_json(root, "__metadata__", json_incref(map), path, report);
+    bool ok = !metadata_count || add_json(root, "__metadata__", json_incref(map), path, error);
     for (int i = 0; ok && i < metadata_count; i++)
-        ok = add_json(map, metadata[i].key, json_string(metadata[i].value), path, report);
+        ok = add_json(map, metadata[i].key, json_string(metadata[i].value), path, error);
     size_t offset = 0;
     for (int i = 0; ok && i < count; i++) {
-        ok = add_json(root, pieces[i].entry->name, describe(&pieces[i], offset), path, report);
+        ok = add_json(root, pieces[i].entry->name, describe(&pieces[i], offset), path, error);
         offset += pieces[i].bytes;
     }
     char *text = ok ? json_dumps(root, JSON_COMPACT) : NULL;
-    if (ok && !text) refuse(report, "%s: out of memory for the header", path);
+    if (ok && !text) refuse(error, "%s: out of memory for the header", path);
     json_decref(root);
     json_decref(map);
     return text;
@@ -404,15 +404,15 @@ static char *print_json(const Piece *pieces, int count, const SafeMetadata *meta
 
 /* The length, the JSON and the spaces that bring the data to a multiple of 8. */
 static char *make_header(const Piece *pieces, int count, const SafeMetadata *metadata, int metadata_count, size_t *size,
-                         const char *path, Error *report) {
-    char *json = print_json(pieces, count, metadata, metadata_count, path, report), *header = NULL;
+                         const char *path, Error *error) {
+    char *json = print_json(pieces, count, metadata, metadata_count, path, error), *header = NULL;
     size_t length = json ? strlen(json) : 0, padded = (length + 7) / 8 * 8;
     uint64_t stored = padded;
     *size = sizeof stored + padded;
     if (padded > SAFETENSORS_MAX_HEADER)
-        refuse(report, "%s: the header would have %zu bytes (at most %d)", path, padded, SAFETENSORS_MAX_HEADER);
+        refuse(error, "%s: the header would have %zu bytes (at most %d)", path, padded, SAFETENSORS_MAX_HEADER);
     else if (json && !(header = malloc(*size)))
-        refuse(report, "%s: out of memory for a header of %zu bytes", path, *size);
+        refuse(error, "%s: out of memory for a header of %zu bytes", path, *size);
     if (header) {
         memcpy(header, &stored, sizeof stored);
         memcpy(header + sizeof stored, json, length);

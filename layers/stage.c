@@ -11,7 +11,6 @@
 #include "layers/stage.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 #include "core/die.h"
 
@@ -258,6 +257,16 @@ void stage_backward(Stage *stage, int B, bool drop, FinalGradients *final) {
         dres = stream->dx;
     }
     station_backward(stage, s, dres, NULL, B);
+}
+
+size_t stage_macs(const Stage *stage) {
+    size_t macs = 0;
+    for (int i = 0; i < stage->config.depth; i++) {
+        const Block *block = &stage->blocks[i];
+        macs += station_macs(&stage->stations[2 * i]) + block->attention.op->macs(&block->attention) +
+                mlp_macs(&block->mlp, (size_t)block->attention.N);
+    }
+    return macs;
 }
 
 void stage_destroy(Stage *stage) {

@@ -76,7 +76,8 @@ void stage_forward(Stage *stage, int B, bool drop);
  * Overwrites dh and df. */
 void stage_backward(Stage *stage, int B, bool drop, FinalGradients *final);
 
-/* Multiply-adds of one image at a station: those of its convolution. */
+/* Multiply-adds of one image; at a station, those of its convolution. */
+size_t stage_macs(const Stage *stage);
 static inline size_t station_macs(const Station *s) { return s->convolves ? depthwise_macs(&s->conv.shape) : 0; }
 
 void stage_destroy(Stage *stage);

@@ -396,15 +396,8 @@ double vit_divergence(const Vit *vit, int B) {
 
 size_t vit_macs(const Vit *vit) {
     size_t macs = projection_macs(&vit->head, 1);
-    for (int i = 0; i < stage_count(&vit->settings); i++) {
-        const Stage *stage = &vit->stages[i];
-        macs += embedding_macs(&vit->embeddings[i]);
-        for (int j = 0; j < stage->config.depth; j++) {
-            const Block *block = &stage->blocks[j];
-            macs += station_macs(&stage->stations[2 * j]) + block->attention.op->macs(&block->attention) +
-                    mlp_macs(&block->mlp, (size_t)block->attention.N);
-        }
-    }
+    for (int i = 0; i < stage_count(&vit->settings); i++)
+        macs += embedding_macs(&vit->embeddings[i]) + stage_macs(&vit->stages[i]);
     return macs;
 }
 

@@ -13,9 +13,16 @@ typedef struct {
     float *lse;
 } Problem;
 
-static void forward(const Problem *p) { softmax_attention_forward(p->y, p->lse, p->qkv, p->B, p->N, M / p->D, p->D); }
+static AttentionShape shape_of(const Problem *p) { return (AttentionShape){p->B, p->N, M / p->D, p->D}; }
+
+static void forward(const Problem *p) {
+    AttentionShape shape = shape_of(p);
+    softmax_attention_forward(p->y, p->lse, p->qkv, &shape);
+}
+
 static void backward(const Problem *p) {
-    softmax_attention_backward(p->dqkv, p->dy, p->y, p->lse, p->qkv, p->B, p->N, M / p->D, p->D);
+    AttentionShape shape = shape_of(p);
+    softmax_attention_backward(p->dqkv, p->dy, p->y, p->lse, p->qkv, &shape);
 }
 
 static int ascending(const void *a, const void *b) {

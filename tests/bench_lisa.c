@@ -60,8 +60,8 @@ static void bench(int side, int B, int E) {
         report(runs[i].name, side, E, B, forward, backward, a->cost(&patterns, D));
     }
     kernels_reserve(softmax_attention_workspace((int)N, D));
-    TIME(forward, 0.05, softmax_attention_forward(y, lse, qkv, B, (int)N, H, D));
-    TIME(backward, 0.05, softmax_attention_backward(dqkv, dy, y, lse, qkv, B, (int)N, H, D));
+    TIME(forward, 0.05, softmax_attention_forward(y, lse, qkv, &(AttentionShape){B, (int)N, H, D}));
+    TIME(backward, 0.05, softmax_attention_backward(dqkv, dy, y, lse, qkv, &(AttentionShape){B, (int)N, H, D}));
     report("softmax", side, 0, B, forward, backward, NAN);
     void *all[] = {qk, qkv, dy, y, s, dqkv, dqk, wa, wb, b, dwa, dwb, db, lse};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) device_free(all[i]);

@@ -40,7 +40,7 @@ typedef struct {
 static void forward(const Tensors *t, const Row *row) {
     Modulation m = {t->centre, t->z};
     bool maps = row->shape.scale_type > 0;
-    if (row->plain) softmax_attention_forward(t->y, t->lse, t->qkv, B, N, H, D);
+    if (row->plain) softmax_attention_forward(t->y, t->lse, t->qkv, &(AttentionShape){B, N, H, D});
     else
         masked_attention_forward(t->y, t->lse, t->qkv, t->qkv + M, t->qkv + 2 * M, maps ? &m : NULL, &row->shape);
 }
@@ -49,7 +49,7 @@ static void backward(const Tensors *t, const Row *row) {
     Modulation m = {t->centre, t->z};
     ModulationGradients dm = {t->dcentre, t->dz};
     bool maps = row->shape.scale_type > 0;
-    if (row->plain) softmax_attention_backward(t->dqkv, t->dy, t->y, t->lse, t->qkv, B, N, H, D);
+    if (row->plain) softmax_attention_backward(t->dqkv, t->dy, t->y, t->lse, t->qkv, &(AttentionShape){B, N, H, D});
     else
         masked_attention_backward(t->dqkv, t->dqkv + M, t->dqkv + 2 * M, maps ? &dm : NULL, t->dy, t->y, t->lse, t->qkv,
                                   t->qkv + M, t->qkv + 2 * M, maps ? &m : NULL, &row->shape);

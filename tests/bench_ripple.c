@@ -14,7 +14,7 @@ static const RippleAlgorithm algorithms[] = {RIPPLE_ALGORITHM(naive), RIPPLE_ALG
                                              RIPPLE_ALGORITHM(sat)};
 
 static void bench(const RippleRings *rings, int D, int F) {
-    size_t N = (size_t)rings->Hg * rings->Wg, G = rings->G;
+    size_t N = (size_t)rings->grid.rows * rings->grid.columns, G = rings->G;
     int H = N < 1024 ? 4 : 1;
     size_t rows = N * H;
     float *weights = malloc(G * sizeof *weights), *features = check_normal(rows * 2 * F, 1, 0);
@@ -29,15 +29,19 @@ static void bench(const RippleRings *rings, int D, int F) {
     float *alpha = device_malloc(rows * G * sizeof *alpha, "bench"), *den = device_malloc(rows * sizeof *den, "bench");
     float *dalpha = device_malloc(rows * G * sizeof *dalpha, "bench");
     fixed_weights(alpha, weights, rows, rings->G);
+    RippleInputs in = {alpha, phi, qkv};
+    RippleGradients din = {dalpha, dphi, dqkv};
+    FeatureShape shape = {1, (int)N, H, D, F};
     for (size_t a = 0; a < sizeof algorithms / sizeof *algorithms; a++) {
         const RippleAlgorithm *algorithm = &algorithms[a];
         if (algorithm->cost(rings, D, F) * H > 1) continue;
         double forward, backward;
         kernels_reserve(algorithm->workspace(rings, D, F));
-        TIME(forward, 0.01, algorithm->forward(y, den, alpha, phi, qkv, rings, 1, H, D, F));
-        TIME(backward, 0.01, algorithm->backward(dqkv, dphi, dalpha, dy, y, den, alpha, phi, qkv, rings, 1, H, D, F));
-        printf("%s,%d,%d,%d,%d,%d,%d,%.2f,%.2f,%.2f\n", algorithm->name, rings->Hg, rings->Wg, D, F, rings->G,
-               rings->bound[rings->G - 1], forward / H * 1e6, backward / H * 1e6, algorithm->cost(rings, D, F) * 1e6);
+        TIME(forward, 0.01, algorithm->forward(y, den, &in, rings, &shape));
+        TIME(backward, 0.01, algorithm->backward(&din, dy, y, den, &in, rings, &shape));
+        printf("%s,%d,%d,%d,%d,%d,%d,%.2f,%.2f,%.2f\n", algorithm->name, rings->grid.rows, rings->grid.columns, D, F,
+               rings->G, rings->bound[rings->G - 1], forward / H * 1e6, backward / H * 1e6,
+               algorithm->cost(rings, D, F) * 1e6);
         fflush(stdout);
     }
     void *all[] = {phi, qkv, dy, y, dqkv, dphi, alpha, den, dalpha};
@@ -47,7 +51,7 @@ static void bench(const RippleRings *rings, int D, int F) {
 
 /* Rings of width one up to distance r_max, as `ripple`; or of widths 1, 1, 2, 4 ..., as `ripple-log`. */
 static RippleRings rings_of(int side, int r_max, bool widening) {
-    RippleRings rings = {.Hg = side, .Wg = side, .G = 1};
+    RippleRings rings = {.grid = {1, side, side}, .G = 1};
     for (int bound = 1; bound <= r_max; bound = widening ? 2 * bound : bound + 1) rings.bound[rings.G++] = bound;
     return rings;
 }

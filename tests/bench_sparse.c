@@ -22,12 +22,13 @@ static real *random_real(size_t n, unsigned seed) {
 }
 
 static void step(const Tensors *t, const SparsePattern *p) {
+    AttentionShape shape = {1, t->N, 1, t->D};
     if (p) {
-        sparse_attention_forward(t->y, t->lse, t->qkv, p, 1, t->N, 1, t->D);
-        sparse_attention_backward(t->dqkv, t->dy, t->y, t->lse, t->qkv, p, 1, t->N, 1, t->D);
+        sparse_attention_forward(t->y, t->lse, t->qkv, p, &shape);
+        sparse_attention_backward(t->dqkv, t->dy, t->y, t->lse, t->qkv, p, &shape);
     } else {
-        softmax_attention_forward(t->y, t->lse, t->qkv, 1, t->N, 1, t->D);
-        softmax_attention_backward(t->dqkv, t->dy, t->y, t->lse, t->qkv, 1, t->N, 1, t->D);
+        softmax_attention_forward(t->y, t->lse, t->qkv, &shape);
+        softmax_attention_backward(t->dqkv, t->dy, t->y, t->lse, t->qkv, &shape);
     }
 }
 

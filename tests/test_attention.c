@@ -99,15 +99,16 @@ static void softmax_case(SoftmaxCase k) {
     double *y = zeros(n), *lse = zeros(rows), *dqkv = zeros(3 * n), *size = zeros(3 * n);
     for (int b = 0; b < k.B; b++)
         for (int h = 0; h < k.H; h++) softmax_reference(y, lse, dqkv, size, dy, qkv, k, b, h);
+    AttentionShape shape = {k.B, k.N, k.H, k.D};
     kernels_reserve(softmax_attention_workspace(k.N, k.D));
-    softmax_attention_forward(d_y, d_lse, d_qkv, k.B, k.N, k.H, k.D);
+    softmax_attention_forward(d_y, d_lse, d_qkv, &shape);
     assert_true(close_real("y", d_y, y, n));
     assert_true(close_float("lse", d_lse, lse, rows));
-    softmax_attention_backward(d_dqkv, d_dy, d_y, d_lse, d_qkv, k.B, k.N, k.H, k.D);
+    softmax_attention_backward(d_dqkv, d_dy, d_y, d_lse, d_qkv, &shape);
     for (int part = 0; part < 3; part++)
         assert_true(close_third(part, d_dqkv, dqkv, size, n, k.H * k.D, k.N == 1 && part < 2));
     real *again = poisoned_real(3 * n);
-    softmax_attention_backward(again, d_dy, d_y, d_lse, d_qkv, k.B, k.N, k.H, k.D);
+    softmax_attention_backward(again, d_dy, d_y, d_lse, d_qkv, &shape);
     assert_memory_equal(download_real(again, 3 * n), download_real(d_dqkv, 3 * n), 3 * n * sizeof(float));
     release_all();
 }
@@ -135,7 +136,7 @@ static void test_softmax_large_scores(void **state) {
         for (int j = last; j < N; j++)
             for (int c = 0; c < D; c++) y[i * D + c] += (double)qkv[j * 3 * D + 2 * D + c] / (N - last);
     kernels_reserve(softmax_attention_workspace(N, D));
-    softmax_attention_forward(d_y, d_lse, d_qkv, 1, N, 1, D);
+    softmax_attention_forward(d_y, d_lse, d_qkv, &(AttentionShape){1, N, 1, D});
     assert_true(close_real("large scores, y", d_y, y, N * D));
     release_all();
 }
@@ -150,7 +151,7 @@ static void test_softmax_nan(void **state) {
     real *d_y = poisoned_real(n);
     float *d_lse = poisoned(N * H);
     kernels_reserve(softmax_attention_workspace(N, D));
-    softmax_attention_forward(d_y, d_lse, upload_real(qkv, 3 * n), 1, N, H, D);
+    softmax_attention_forward(d_y, d_lse, upload_real(qkv, 3 * n), &(AttentionShape){1, N, H, D});
     y = download_real(d_y, n);
     for (int t = 0; t < N; t++)
         for (int h = 0; h < H; h++)
@@ -233,13 +234,12 @@ static void linear_case(LinearCase k) {
     for (size_t i = 0; i < 3 * n; i++) /* the q and k thirds stay as they were */
         if (i / (k.H * k.D) % 3 != 2) r.dqkv[i] = before[i];
     kernels_reserve(linear_attention_workspace(k.D, k.F));
-    linear_attention_forward(d_y, d_den, d_kv, d_phi, d_qkv, k.B, k.N, k.H, k.D, k.F,
-                             DENOMINATOR_EPSILON);
+    LinearAttention shape = {k.B, k.N, k.H, k.D, k.F, DENOMINATOR_EPSILON};
+    linear_attention_forward(d_y, d_den, d_kv, d_phi, d_qkv, &shape);
     assert_true(close_real("y", d_y, r.y, n));
     assert_true(close_float("den", d_den, r.den, tokens * k.H));
     assert_true(close_float("kv", d_kv, r.kv, n_kv));
-    linear_attention_backward(d_dqkv, d_dphi, d_dy, d_y, d_den, d_kv, d_phi, d_qkv, k.B, k.N, k.H, k.D, k.F,
-                              DENOMINATOR_EPSILON);
+    linear_attention_backward(d_dqkv, d_dphi, d_dy, d_y, d_den, d_kv, d_phi, d_qkv, &shape);
     assert_true(close_real("dqkv", d_dqkv, r.dqkv, 3 * n));
     /* a lone token's output is its v, whatever the features */
     assert_true(close_sums("dphi", download_real(d_dphi, n_phi), r.dphi, r.dphi_size, n_phi, k.N == 1));
@@ -327,8 +327,11 @@ static void feature_case(FeatureCase k) {
     float *d_w1 = upload(w1, n_w1), *d_w2 = upload(w2, n_w2), *d_b2 = upload(b2, k.F);
     float *d_dw1 = upload(dw1, n_w1), *d_dw2 = upload(dw2, n_w2), *d_db2 = upload(db2, k.F);
     kernels_reserve(feature_mlp_workspace(k.D, k.E, k.F));
-    feature_mlp_forward(d_phi, d_qkv, d_w1, d_w2, d_b2, k.n, k.H, k.D, k.E, k.F);
-    feature_mlp_backward(d_dqkv, d_dw1, d_dw2, d_db2, d_dphi, d_phi, d_qkv, d_w1, d_w2, d_b2, k.n, k.H, k.D, k.E, k.F);
+    FeatureMlp map = {k.E, false, d_w1, d_w2, d_b2};
+    FeatureMlpGradients d = {d_dw1, d_dw2, d_db2};
+    FeatureShape shape = {1, (int)k.n, k.H, k.D, k.F};
+    feature_mlp_forward(d_phi, d_qkv, &map, &shape);
+    feature_mlp_backward(d_dqkv, &d, d_dphi, d_phi, d_qkv, &map, &shape);
 
     FeatureReference r = {zeros(n_phi), zeros(3 * n), widened(dw1, n_w1), widened(dw2, n_w2), widened(db2, k.F)};
     feature_rows(r, dphi, download_real(d_phi, n_phi), qkv, w1, w2, b2, k);
@@ -363,8 +366,9 @@ static void test_feature_nan(void **state) {
     qkv[at(4, 3, 1, H, 1, D, 2)] = NAN;
     real *d_phi = poisoned_real(N * 2 * H * F);
     kernels_reserve(feature_mlp_workspace(D, E, F));
-    feature_mlp_forward(d_phi, upload_real(qkv, N * 3 * H * D), upload(normals(E * D, 1), E * D),
-                        upload(normals(F * 2 * E, 1), F * 2 * E), upload(normals(F, 1), F), N, H, D, E, F);
+    FeatureMlp map = {E, false, upload(normals(E * D, 1), E * D), upload(normals(F * 2 * E, 1), F * 2 * E),
+                      upload(normals(F, 1), F)};
+    feature_mlp_forward(d_phi, upload_real(qkv, N * 3 * H * D), &map, &(FeatureShape){1, N, H, D, F});
     float *phi = download_real(d_phi, N * 2 * H * F);
     for (size_t i = 0; i < N * 2 * H * F; i++) assert_int_equal(isnan(phi[i]) != 0, i / F == at(4, 2, 1, H, 1, 1, 0));
     release_all();

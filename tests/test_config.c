@@ -329,7 +329,7 @@ static void test_include(void **state) {
     if (!config_try_file(&f.config, in_folder("top.ini"), &f.error)) fail_msg("%s", f.error.text);
     const Settings *s = f.settings;
     assert_true(s->lr == 0.03f && s->batch_size == 9 && s->attn == &lisa && s->pool == 1 && s->steps == 3);
-    char expected[600];
+    char expected[1200];
     snprintf(expected, sizeof expected, "%s:1", in_folder("sub/model.ini"));
     assert_string_equal(config_origin(&f.config, "attn"), expected);
 

@@ -105,32 +105,34 @@ static void feature_outputs(double *phi, void *context) {
             }
 }
 
+static int features_of(FeatureCase k) { return k.map == DPFP ? 2 * k.D : k.map == RFA ? 2 * k.E : k.E; }
+
 static void feature_forward(real *phi, const real *qkv, const Parameter *w, const Parameter *b, FeatureCase k) {
-    size_t n = (size_t)k.B * k.N;
+    FeatureShape shape = {k.B, k.N, k.H, k.D, features_of(k)};
     switch (k.map) {
-    case RELU: feature_relu_forward(phi, qkv, w->device, b->device, n, k.H, k.D, k.E); break;
-    case DPFP: feature_dpfp_forward(phi, qkv, n, k.H, k.D); break;
-    case RFA: feature_rfa_forward(phi, qkv, w->device, k.B, k.N, k.H, k.D, k.E); break;
-    case PERFORMER: feature_performer_forward(phi, qkv, w->device, k.B, k.N, k.H, k.D, k.E); break;
+    case RELU: feature_relu_forward(phi, qkv, w->device, b->device, &shape); break;
+    case DPFP: feature_dpfp_forward(phi, qkv, &shape); break;
+    case RFA: feature_rfa_forward(phi, qkv, w->device, &shape); break;
+    case PERFORMER: feature_performer_forward(phi, qkv, w->device, &shape); break;
     }
 }
 
 static void feature_backward(real *dqkv, const real *dphi, const real *phi, const real *qkv, const Parameter *w,
                              const Parameter *b, FeatureCase k) {
-    size_t n = (size_t)k.B * k.N;
+    FeatureShape shape = {k.B, k.N, k.H, k.D, features_of(k)};
     switch (k.map) {
     case RELU:
-        feature_relu_backward(dqkv, w->gradient, b->gradient, dphi, phi, qkv, w->device, n, k.H, k.D, k.E);
+        feature_relu_backward(dqkv, w->gradient, b->gradient, dphi, phi, qkv, w->device, &shape);
         break;
-    case DPFP: feature_dpfp_backward(dqkv, dphi, qkv, n, k.H, k.D); break;
-    case RFA: feature_rfa_backward(dqkv, dphi, phi, qkv, w->device, k.B, k.N, k.H, k.D, k.E); break;
-    case PERFORMER: feature_performer_backward(dqkv, dphi, phi, qkv, w->device, k.B, k.N, k.H, k.D, k.E); break;
+    case DPFP: feature_dpfp_backward(dqkv, dphi, qkv, &shape); break;
+    case RFA: feature_rfa_backward(dqkv, dphi, phi, qkv, w->device, &shape); break;
+    case PERFORMER: feature_performer_backward(dqkv, dphi, phi, qkv, w->device, &shape); break;
     }
 }
 
 static void feature_case(FeatureCase k) {
     const char *names[] = {"relu", "dpfp", "rfa", "performer"};
-    int F = k.map == DPFP ? 2 * k.D : k.map == RFA ? 2 * k.E : k.E, M = k.H * k.D;
+    int F = features_of(k), M = k.H * k.D;
     size_t tokens = (size_t)k.B * k.N, n = tokens * M, n_phi = tokens * 2 * k.H * F;
     printf("feature map %s B %d N %d H %d D %d E %d\n", names[k.map], k.B, k.N, k.H, k.D, k.E);
     /* Exponents grow with the root of D, and a float's error in them is a relative one of the features. */
@@ -176,13 +178,13 @@ static void test_random_features_large(void **state) {
     real *d_qkv = upload_real(qkv, N * 3 * D), *d_phi = poisoned_real(N * 4 * D);
     float *w = upload(normals(D * D, 1), D * D);
     kernels_reserve(feature_random_workspace(D, D));
-    feature_rfa_forward(d_phi, d_qkv, w, 1, N, 1, D, D);
+    feature_rfa_forward(d_phi, d_qkv, w, &(FeatureShape){1, N, 1, D, 2 * D});
     float *phi = download_real(d_phi, N * 4 * D);
     double own = 0;
     for (int i = 0; i < N * 4 * D; i++) assert_true(isfinite(phi[i]));
     for (int i = 0; i < 2 * D; i++) own += phi[7 * 4 * D + i] * phi[7 * 4 * D + i];
     assert_true(fabs(own - 1) < 0.02);
-    feature_performer_forward(d_phi, d_qkv, w, 1, N, 1, D, D);
+    feature_performer_forward(d_phi, d_qkv, w, &(FeatureShape){1, N, 1, D, D});
     phi = download_real(d_phi, N * 2 * D);
     for (int i = 0; i < N * 2 * D; i++) assert_true(isfinite(phi[i]) && phi[i] > 0);
     release_all();
@@ -267,17 +269,18 @@ static void linear_case(LinearCase k) {
     memcpy(den, l.den, rows * sizeof *den);
     size_t bytes = linear_attention_workspace(k.D, k.F), other = denominator_workspace(k.F);
     kernels_reserve(bytes > other ? bytes : other);
-    Denominator how = k.apart ? DENOMINATOR_GIVEN : k.rule;
-    if (k.apart) denominator_forward(d_den, d_z, d_phi, k.B, k.N, k.H, k.F, k.rule);
-    linear_attention_forward(d_y, d_den, d_kv, k.apart ? d_psi : d_phi, d_qkv, k.B, k.N, k.H, k.D, k.F, how);
+    LinearAttention shape = {k.B, k.N, k.H, k.D, k.F, k.apart ? DENOMINATOR_GIVEN : k.rule}, apart = shape;
+    apart.rule = k.rule;
+    if (k.apart) denominator_forward(d_den, d_z, d_phi, &apart);
+    linear_attention_forward(d_y, d_den, d_kv, k.apart ? d_psi : d_phi, d_qkv, &shape);
     assert_true(close_float("den", d_den, den, rows));
     assert_true(close_real("y", d_y, function.out, n));
     linear_attention_backward(d_dqkv, k.apart ? d_dpsi : d_dphi, d_dy, d_y, d_den, d_kv, k.apart ? d_psi : d_phi, d_qkv,
-                              k.B, k.N, k.H, k.D, k.F, how);
+                              &shape);
     if (k.apart) {
         float *none = normals(n_phi, 0);
         real_upload(d_dphi, none, n_phi);
-        denominator_backward(d_dphi, d_dy, d_y, d_den, d_z, d_phi, k.B, k.N, k.H, k.D, k.F, k.rule);
+        denominator_backward(d_dphi, d_dy, d_y, d_den, d_z, d_phi, &apart);
         assert_true(slopes_agree("dpsi", download_real(d_dpsi, n_phi), NULL, l.psi, n_phi, &function));
     }
     assert_true(slopes_agree("dphi", download_real(d_dphi, n_phi), NULL, l.phi, n_phi, &function));
@@ -363,9 +366,10 @@ static void rope_case(TurnCase k) {
     real *d_x = upload_real(x, n), *d_dy = upload_real(dy, n), *d_y = poisoned_real(n), *d_dx = poisoned_real(n);
     double *y = zeros(n);
     rope_reference(y, x, k);
-    rope_table(turns, k.N, k.F, k.Hg, k.Wg);
-    rope_forward(d_y, d_x, turns, k.B, k.N, k.H, k.F);
-    rope_backward(d_dx, d_dy, turns, k.B, k.N, k.H, k.F);
+    rope_table(turns, k.N, k.F, k.Wg ? &(Grid){1, k.Hg, k.Wg} : NULL);
+    FeatureShape shape = {.B = k.B, .N = k.N, .H = k.H, .F = k.F};
+    rope_forward(d_y, d_x, turns, &shape);
+    rope_backward(d_dx, d_dy, turns, &shape);
     assert_true(close_real("y", d_y, y, n));
     assert_true(transposed(dy, download_real(d_y, n), x, download_real(d_dx, n), n));
     release_all();
@@ -390,9 +394,10 @@ static void permute_case(TurnCase k) {
     }
     real *d_x = upload_real(x, n), *d_dy = upload_real(dy, n), *d_y = poisoned_real(n), *d_dx = poisoned_real(n);
     int *order = keep(device_malloc(entries * k.N * sizeof *order, "test"), true);
+    FeatureShape shape = {.B = k.B, .N = k.N, .H = k.H, .F = k.F};
     permute_table(order, upload(permutation, entries), k.N, k.H, k.F);
-    permute_forward(d_y, d_x, order, k.B, k.N, k.H, k.F);
-    permute_backward(d_dx, d_dy, order, k.B, k.N, k.H, k.F);
+    permute_forward(d_y, d_x, order, &shape);
+    permute_backward(d_dx, d_dy, order, &shape);
     float *y = download_real(d_y, n), *dx = download_real(d_dx, n);
     for (size_t i = 0; i < n; i++) {
         size_t row = i / k.F, head = row % k.H;
@@ -480,12 +485,13 @@ static void spe_case(SpeCase k) {
     SpeConvGradients dconv = {a.gradient, b.gradient, gate.gradient};
     spe_outputs(function.out, &s);
     kernels_reserve(k.conv ? spe_conv_workspace(k.N, k.H, k.D, k.K) : spe_sine_workspace(k.N, k.H, k.D, k.K));
+    AttentionShape shape = {k.B, k.N, k.H, k.D};
     if (k.conv) {
-        spe_conv_forward(d_coded, d_qkv, &conv, k.B, k.N, k.H, k.D);
-        spe_conv_backward(d_dqkv, &dconv, d_slopes, d_qkv, &conv, k.B, k.N, k.H, k.D);
+        spe_conv_forward(d_coded, d_qkv, &conv, &shape);
+        spe_conv_backward(d_dqkv, &dconv, d_slopes, d_qkv, &conv, &shape);
     } else {
-        spe_sine_forward(d_coded, d_qkv, &sine, k.B, k.N, k.H, k.D);
-        spe_sine_backward(d_dqkv, &dsine, d_slopes, d_qkv, &sine, k.B, k.N, k.H, k.D);
+        spe_sine_forward(d_coded, d_qkv, &sine, &shape);
+        spe_sine_backward(d_dqkv, &dsine, d_slopes, d_qkv, &sine, &shape);
     }
     assert_true(close_real("coded, v untouched", d_coded, function.out, n));
     assert_true(thirds_agree(d_dqkv, before, s.qkv, tokens, M, &function));
@@ -546,7 +552,8 @@ static void explicit_case(ExplicitCase k) {
     size_t tokens = (size_t)k.B * k.Hg * k.Wg, n = tokens * k.H * k.D, weights = tokens * k.H * k.G;
     printf("explicit ripple softmax B %d grid %dx%d H %d D %d G %d\n", k.B, k.Hg, k.Wg, k.H, k.D, k.G);
     float *qkv = normals(3 * n, 1), *dy = normals(n, 1), *alpha = normals(weights, 1);
-    RippleRings rings = {.Hg = k.Hg, .Wg = k.Wg, .G = k.G};
+    RippleRings rings = {.grid = {1, k.Hg, k.Wg}, .G = k.G};
+    AttentionShape shape = {k.B, k.Hg * k.Wg, k.H, k.D};
     for (int r = 0; r < k.G; r++) rings.bound[r] = r;
     real *d_qkv = upload_real(qkv, 3 * n), *d_dy = upload_real(dy, n), *d_y = poisoned_real(n);
     real *d_dqkv = poisoned_real(3 * n);
@@ -555,9 +562,9 @@ static void explicit_case(ExplicitCase k) {
     Function function = {explicit_outputs, &x, n, zeros(n), dy, 1e-5};
     explicit_outputs(function.out, &x);
     kernels_reserve(ripple_explicit_workspace(&rings, k.D));
-    ripple_explicit_forward(d_y, d_lse, d_alpha, d_qkv, &rings, k.B, k.H, k.D);
+    ripple_explicit_forward(d_y, d_lse, d_alpha, d_qkv, &rings, &shape);
     assert_true(close_real("y", d_y, function.out, n));
-    ripple_explicit_backward(d_dqkv, d_dalpha, d_dy, d_lse, d_alpha, d_qkv, &rings, k.B, k.H, k.D);
+    ripple_explicit_backward(d_dqkv, d_dalpha, d_dy, d_lse, d_alpha, d_qkv, &rings, &shape);
     assert_true(slopes_agree("dqkv", download_real(d_dqkv, 3 * n), NULL, x.qkv, 3 * n, &function));
     assert_true(slopes_agree("dalpha", download(d_dalpha, weights), NULL, x.alpha, weights, &function));
     release_all();

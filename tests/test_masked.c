@@ -417,8 +417,11 @@ static void test_heads(void **state) {
     float *d_dw1 = upload(dw1, H * W1), *d_dw2 = upload(dw2, H * W2), *d_db2 = upload(db2, H * F);
     float *d_w1 = upload(w1, H * W1), *d_w2 = upload(w2, H * W2), *d_b2 = upload(b2, H * F);
     kernels_reserve(feature_mlp_workspace(D, E, F));
-    feature_mlp_heads_forward(phi, d_qkv, d_w1, d_w2, d_b2, TOKENS, H, D, E, F);
-    feature_mlp_heads_backward(dqkv, d_dw1, d_dw2, d_db2, d_dphi, phi, d_qkv, d_w1, d_w2, d_b2, TOKENS, H, D, E, F);
+    FeatureMlp map = {E, true, d_w1, d_w2, d_b2};
+    FeatureMlpGradients d = {d_dw1, d_dw2, d_db2};
+    FeatureShape shape = {1, TOKENS, H, D, F}, one_head = {1, TOKENS, 1, D, F};
+    feature_mlp_forward(phi, d_qkv, &map, &shape);
+    feature_mlp_backward(dqkv, &d, d_dphi, phi, d_qkv, &map, &shape);
     float *got_phi = download_real(phi, phi_size), *got_dqkv = download_real(dqkv, n),
           *got_dw1 = download(d_dw1, H * W1), *got_dw2 = download(d_dw2, H * W2), *got_db2 = download(d_db2, H * F);
     for (int h = 0; h < H; h++) {
@@ -428,8 +431,10 @@ static void test_heads(void **state) {
              *a_dz = upload_real(start, one);
         float *a_w1 = upload(w1 + h * W1, W1), *a_w2 = upload(w2 + h * W2, W2), *a_b2 = upload(b2 + h * F, F),
               *a_dw1 = upload(dw1 + h * W1, W1), *a_dw2 = upload(dw2 + h * W2, W2), *a_db2 = upload(db2 + h * F, F);
-        feature_mlp_forward(a_phi, a_z, a_w1, a_w2, a_b2, TOKENS, 1, D, E, F);
-        feature_mlp_backward(a_dz, a_dw1, a_dw2, a_db2, a_g, a_phi, a_z, a_w1, a_w2, a_b2, TOKENS, 1, D, E, F);
+        FeatureMlp own = {E, false, a_w1, a_w2, a_b2};
+        FeatureMlpGradients own_d = {a_dw1, a_dw2, a_db2};
+        feature_mlp_forward(a_phi, a_z, &own, &one_head);
+        feature_mlp_backward(a_dz, &own_d, a_g, a_phi, a_z, &own, &one_head);
         assert_memory_equal(take_part(got_phi, 2 * TOKENS, F, H, h), download_real(a_phi, one_phi),
                             one_phi * sizeof(float));
         assert_memory_equal(take_part(got_dqkv, 3 * TOKENS, D, H, h), download_real(a_dz, one), one * sizeof(float));
@@ -440,9 +445,22 @@ static void test_heads(void **state) {
     release_all();
 }
 
-static void test_stick_heads(void **state) {
-    (void)state;
-    enum { TOKENS = 45, H = 3, D = 6, R = 4, G = R + 1, W = D * D, STICKS = R * D };
+static void weights_of_sticks(bool softmax, float *alpha, float *o, real *dqkv, const RippleSticksGradients *d,
+                              const float *dalpha, const real *qkv, const RippleSticks *sticks,
+                              const AttentionShape *shape) {
+    const StickBreaking rule = {0.01f, false};
+    if (softmax) {
+        softmax_weights_forward(alpha, qkv, sticks, shape);
+        softmax_weights_backward(dqkv, d, dalpha, alpha, qkv, sticks, shape);
+    } else {
+        stick_breaking_forward(alpha, o, qkv, sticks, &rule, shape);
+        stick_breaking_backward(dqkv, d, dalpha, alpha, o, qkv, sticks, &rule, shape);
+    }
+}
+
+static void stick_heads_case(bool softmax) {
+    enum { TOKENS = 45, H = 3, D = 6, R = 4, W = D * D, STICKS = R * D };
+    int G = softmax ? R : R + 1;
     size_t n = TOKENS * 3 * H * D, one = TOKENS * 3 * D;
     float *qkv = normals(n, 1), *before = normals(n, 1), *dalpha = normals(TOKENS * H * G, 1);
     float *wp = normals(H * W, 0.5f), *bp = normals(H * D, 0.5f), *sticks = normals(H * STICKS, 1);
@@ -452,9 +470,9 @@ static void test_stick_heads(void **state) {
     float *d_wp = upload(wp, H * W), *d_bp = upload(bp, H * D), *d_sticks = upload(sticks, H * STICKS);
     float *d_dwp = upload(dwp, H * W), *d_dbp = upload(dbp, H * D), *d_dsticks = upload(dsticks, H * STICKS);
     kernels_reserve(ripple_weights_workspace(H, D, G));
-    stick_breaking_heads_forward(alpha, o, d_qkv, d_wp, d_bp, d_sticks, TOKENS, H, D, R, 0.01f, false);
-    stick_breaking_heads_backward(dqkv, d_dwp, d_dbp, d_dsticks, d_dalpha, alpha, o, d_qkv, d_wp, d_bp, d_sticks,
-                                  TOKENS, H, D, R, 0.01f, false);
+    RippleSticks all = {R, true, d_wp, d_bp, d_sticks};
+    RippleSticksGradients d_all = {d_dwp, d_dbp, d_dsticks};
+    weights_of_sticks(softmax, alpha, o, dqkv, &d_all, d_dalpha, d_qkv, &all, &(AttentionShape){1, TOKENS, H, D});
     for (int h = 0; h < H; h++) {
         real *a_z = upload_real(take_part(qkv, 3 * TOKENS, D, H, h), one),
              *a_dz = upload_real(take_part(before, 3 * TOKENS, D, H, h), one);
@@ -463,9 +481,9 @@ static void test_stick_heads(void **state) {
         float *a_wp = upload(wp + h * W, W), *a_bp = upload(bp + h * D, D),
               *a_sticks = upload(sticks + h * STICKS, STICKS), *a_dwp = upload(dwp + h * W, W),
               *a_dbp = upload(dbp + h * D, D), *a_dsticks = upload(dsticks + h * STICKS, STICKS);
-        stick_breaking_forward(a_alpha, a_o, a_z, a_wp, a_bp, a_sticks, TOKENS, 1, D, R, 0.01f, false);
-        stick_breaking_backward(a_dz, a_dwp, a_dbp, a_dsticks, a_dalpha, a_alpha, a_o, a_z, a_wp, a_bp, a_sticks,
-                                TOKENS, 1, D, R, 0.01f, false);
+        RippleSticks own = {R, false, a_wp, a_bp, a_sticks};
+        RippleSticksGradients d_own = {a_dwp, a_dbp, a_dsticks};
+        weights_of_sticks(softmax, a_alpha, a_o, a_dz, &d_own, a_dalpha, a_z, &own, &(AttentionShape){1, TOKENS, 1, D});
         float *got_alpha = take_part(download(alpha, TOKENS * H * G), TOKENS, G, H, h);
         assert_true(check_close_float("alpha", got_alpha, download(a_alpha, TOKENS * G), TOKENS * G, 1e-6));
         float *got_dz = take_part(download_real(dqkv, n), 3 * TOKENS, D, H, h);
@@ -476,6 +494,12 @@ static void test_stick_heads(void **state) {
                                       download(a_dsticks, STICKS), STICKS, 1e-5));
     }
     release_all();
+}
+
+static void test_stick_heads(void **state) {
+    (void)state;
+    stick_heads_case(false);
+    stick_heads_case(true);
 }
 
 int main(void) {

@@ -86,7 +86,7 @@ typedef struct {
 } Reference;
 
 static Problem problem_of(const Case *c, uint32_t stream) {
-    Problem p = {.B = c->B, .H = c->H, .D = c->D, .F = c->F, .rings = {.Hg = c->Hg, .Wg = c->Wg, .G = c->G}};
+    Problem p = {.B = c->B, .H = c->H, .D = c->D, .F = c->F, .rings = {.grid = {1, c->Hg, c->Wg}, .G = c->G}};
     memcpy(p.rings.bound, c->bound, sizeof c->bound);
     p.tokens = (size_t)c->Hg * c->Wg;
     p.dens = p.tokens * c->B * c->H;
@@ -115,8 +115,8 @@ static void problem_free(Problem *p) {
 }
 
 static int group_of(const RippleRings *rings, size_t n, size_t m) {
-    int dy = abs((int)(n / rings->Wg) - (int)(m / rings->Wg)), dx = abs((int)(n % rings->Wg) - (int)(m % rings->Wg));
-    int r = rings->G - 1;
+    size_t Wg = rings->grid.columns;
+    int dy = abs((int)(n / Wg) - (int)(m / Wg)), dx = abs((int)(n % Wg) - (int)(m % Wg)), r = rings->G - 1;
     while (rings->bound[r] > (dy > dx ? dy : dx)) r--;
     return r;
 }
@@ -204,8 +204,11 @@ static Result run(const RippleAlgorithm *algorithm, const Problem *p) {
     float *alpha = floats_to_device(p->alpha, p->alphas), *den = floats_to_device(r.den, p->dens);
     float *dalpha = floats_to_device(r.dalpha, p->alphas);
     kernels_reserve(algorithm->workspace(&p->rings, p->D, p->F));
-    algorithm->forward(y, den, alpha, phi, qkv, &p->rings, p->B, p->H, p->D, p->F);
-    algorithm->backward(dqkv, dphi, dalpha, dy, y, den, alpha, phi, qkv, &p->rings, p->B, p->H, p->D, p->F);
+    RippleInputs in = {alpha, phi, qkv};
+    RippleGradients din = {dalpha, dphi, dqkv};
+    FeatureShape shape = {p->B, (int)p->tokens, p->H, p->D, p->F};
+    algorithm->forward(y, den, &in, &p->rings, &shape);
+    algorithm->backward(&din, dy, y, den, &in, &p->rings, &shape);
     device_synchronize();
     from_device(r.y, y, p->ys);
     from_device(r.dqkv, dqkv, p->qkvs);
@@ -251,8 +254,8 @@ static int check_result(const char *algorithm, const Problem *p, const Result *r
     v.dqkv_size = malloc(p->qkvs * sizeof *v.dqkv_size);
     memcpy(v.dqkv, want->dqkv, p->qkvs * sizeof *v.dqkv);
     memcpy(v.dqkv_size, want->dqkv_size, p->qkvs * sizeof *v.dqkv_size);
-    printf("ripple %s  grid %dx%d  B %d H %d D %d F %d G %d\n", algorithm, p->rings.Hg, p->rings.Wg, p->B, p->H, p->D,
-           p->F, p->rings.G);
+    printf("ripple %s  grid %dx%d  B %d H %d D %d F %d G %d\n", algorithm, p->rings.grid.rows, p->rings.grid.columns,
+           p->B, p->H, p->D, p->F, p->rings.G);
     int ok = check_sums("y", r->y, v.y, v.y_size, p->ys, sums);
     ok &= check_close("den", r->den, v.den, p->dens, sums);
     ok &= check_sums("dphi", r->dphi, v.dphi, v.dphi_size, p->phis, sums);
@@ -388,7 +391,7 @@ static void broken_results_are_rejected(void **state) {
 
 static void costs_are_positive_and_ordered(void **state) {
     (void)state;
-    RippleRings rings = {.Hg = 64, .Wg = 64, .G = 5, .bound = {0, 1, 2, 3, 4}};
+    RippleRings rings = {.grid = {1, 64, 64}, .G = 5, .bound = {0, 1, 2, 3, 4}};
     for (int a = 0; a < ALGORITHMS; a++) assert_true(algorithms[a].cost(&rings, 32, 32) > 0);
     assert_true(ripple_window_cost(&rings, 32, 32) < ripple_dense_cost(&rings, 32, 32));
     assert_true(ripple_dense_cost(&rings, 32, 32) < ripple_naive_cost(&rings, 32, 32));
@@ -587,13 +590,16 @@ static WeightsResult weights_run(const Weights *w) {
     float *dwp = floats_to_device(r.dwp, params), *dbp = floats_to_device(r.dbp, D);
     float *dsticks = floats_to_device(r.dsticks, stick_count);
     kernels_reserve(ripple_weights_workspace(H, D, groups_of(w)));
+    RippleSticks weights = {R, false, wp, bp, sticks};
+    RippleSticksGradients d = {dwp, dbp, dsticks};
+    StickBreaking rule = {(float)w->tau, w->truncate};
+    AttentionShape shape = {1, (int)w->n, H, D};
     if (w->softmax) {
-        softmax_weights_forward(alpha, qkv, wp, bp, sticks, w->n, H, D, R);
-        softmax_weights_backward(dqkv, dwp, dbp, dsticks, dalpha, alpha, qkv, wp, bp, sticks, w->n, H, D, R);
+        softmax_weights_forward(alpha, qkv, &weights, &shape);
+        softmax_weights_backward(dqkv, &d, dalpha, alpha, qkv, &weights, &shape);
     } else {
-        stick_breaking_forward(alpha, o, qkv, wp, bp, sticks, w->n, H, D, R, (float)w->tau, w->truncate);
-        stick_breaking_backward(dqkv, dwp, dbp, dsticks, dalpha, alpha, o, qkv, wp, bp, sticks, w->n, H, D, R,
-                                (float)w->tau, w->truncate);
+        stick_breaking_forward(alpha, o, qkv, &weights, &rule, &shape);
+        stick_breaking_backward(dqkv, &d, dalpha, alpha, o, qkv, &weights, &rule, &shape);
     }
     device_synchronize();
     floats_from_device(r.alpha, alpha, w->alphas);
@@ -722,7 +728,10 @@ static void weights_at_the_ends(void **state) {
                        floats_to_device(alpha, N * (R + 1)), floats_to_device(o, N * R)};
     real *qkv = to_device(zeros, 3 * D * N);
     kernels_reserve(ripple_weights_workspace(1, D, R + 1));
-    stick_breaking_forward(device[3], device[4], qkv, device[0], device[1], device[2], N, 1, D, R, 0, false);
+    RippleSticks weights = {R, false, device[0], device[1], device[2]};
+    StickBreaking rule = {0, false};
+    AttentionShape shape = {1, N, 1, D};
+    stick_breaking_forward(device[3], device[4], qkv, &weights, &rule, &shape);
     device_download(alpha, device[3], sizeof alpha);
     for (int i = 0; i < N * (R + 1); i++) assert_true(fabsf(alpha[i] - 1.0f / (R + 1)) < 1e-6f);
     for (int sign = -1; sign <= 1; sign += 2) {
@@ -730,7 +739,7 @@ static void weights_at_the_ends(void **state) {
         for (int i = 0; i < R * D; i++) sticks[i] = (float)sign;
         device_upload(device[1], bias, sizeof bias);
         device_upload(device[2], sticks, sizeof sticks);
-        stick_breaking_forward(device[3], device[4], qkv, device[0], device[1], device[2], N, 1, D, R, 0, false);
+        stick_breaking_forward(device[3], device[4], qkv, &weights, &rule, &shape);
         device_download(alpha, device[3], sizeof alpha);
         for (int i = 0; i < N * (R + 1); i++)
             assert_true(fabsf(alpha[i] - (i % (R + 1) == (sign > 0 ? 0 : R))) < 1e-30f);

@@ -17,12 +17,11 @@ typedef struct {
 
 /* The table's element of a pair, -1 without one. */
 static int bias_at(const RelativeBias *b, int h, int n, int m) {
-    int across = 2 * b->Wg - 1, size = (2 * b->Hg - 1) * across;
+    int Hg = b->grid.rows, Wg = b->grid.columns, across = 2 * Wg - 1, size = (2 * Hg - 1) * across;
     n -= b->prefix;
     m -= b->prefix;
     if (n < 0 || m < 0) return -1;
-    return (b->tables > 1 ? h * size : 0) + (m / b->Wg - n / b->Wg + b->Hg - 1) * across + m % b->Wg - n % b->Wg +
-           b->Wg - 1;
+    return (b->tables > 1 ? h * size : 0) + (m / Wg - n / Wg + Hg - 1) * across + m % Wg - n % Wg + Wg - 1;
 }
 
 static bool sees(const SparsePattern *p, int H, int h, int n, int m) {
@@ -119,19 +118,21 @@ static int close_third(int part, const float *got, Reference r, const Case *k) {
 }
 
 static void forward(const Case *k, real *y, float *lse, const real *qkv, const float *table) {
-    if (k->bias) biased_attention_forward(y, lse, qkv, table, k->bias, k->B, k->H, k->D);
-    else sparse_attention_forward(y, lse, qkv, k->pattern, k->B, k->N, k->H, k->D);
+    AttentionShape shape = {k->B, k->N, k->H, k->D};
+    if (k->bias) biased_attention_forward(y, lse, qkv, table, k->bias, &shape);
+    else sparse_attention_forward(y, lse, qkv, k->pattern, &shape);
 }
 
 static void backward(const Case *k, real *dqkv, float *dtable, const real *dy, const real *y, const float *lse,
                      const real *qkv, const float *table) {
-    if (k->bias) biased_attention_backward(dqkv, dtable, dy, y, lse, qkv, table, k->bias, k->B, k->H, k->D);
-    else sparse_attention_backward(dqkv, dy, y, lse, qkv, k->pattern, k->B, k->N, k->H, k->D);
+    AttentionShape shape = {k->B, k->N, k->H, k->D};
+    if (k->bias) biased_attention_backward(dqkv, dtable, dy, y, lse, qkv, table, k->bias, &shape);
+    else sparse_attention_backward(dqkv, dy, y, lse, qkv, k->pattern, &shape);
 }
 
 static void softmax_case(Case k) {
     size_t n = (size_t)k.B * k.N * k.H * k.D, rows = (size_t)k.B * k.H * k.N;
-    size_t size = k.bias ? (size_t)k.bias->tables * (2 * k.bias->Hg - 1) * (2 * k.bias->Wg - 1) : 1;
+    size_t size = k.bias ? (size_t)k.bias->tables * (2 * k.bias->grid.rows - 1) * (2 * k.bias->grid.columns - 1) : 1;
     float *qkv = normals(3 * n, 1), *dy = normals(n, 1), *table = normals(size, 1), *dtable = normals(size, 1);
     for (size_t i = 0; i < 3 * n; i++)
         if (i / (k.H * k.D) % 3 != 2) qkv[i] /= 2; /* as in tests/test_attention.c */
@@ -171,14 +172,15 @@ static void test_bias(void **state) {
         int B, H, D;
         RelativeBias bias;
     } cases[] = {
-        {3, 3, 5, {5, 7, 0, 3}},  {2, 2, 8, {5, 7, 1, 1}},  {1, 3, 16, {3, 23, 0, 3}}, {2, 2, 33, {9, 9, 1, 2}},
-        {1, 2, 130, {4, 3, 1, 2}}, {2, 1, 4, {17, 17, 0, 1}}, {2, 2, 3, {1, 6, 0, 2}},
+        {3, 3, 5, {{1, 5, 7}, 0, 3}},   {2, 2, 8, {{1, 5, 7}, 1, 1}},   {1, 3, 16, {{1, 3, 23}, 0, 3}},
+        {2, 2, 33, {{1, 9, 9}, 1, 2}},  {1, 2, 130, {{1, 4, 3}, 1, 2}}, {2, 1, 4, {{1, 17, 17}, 0, 1}},
+        {2, 2, 3, {{1, 1, 6}, 0, 2}},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const RelativeBias *b = &cases[i].bias;
-        printf("bias B %d grid %dx%d + %d H %d D %d tables %d\n", cases[i].B, b->Hg, b->Wg, b->prefix, cases[i].H,
-               cases[i].D, b->tables);
-        softmax_case((Case){cases[i].B, cases[i].H, cases[i].D, b->prefix + b->Hg * b->Wg, b, NULL});
+        printf("bias B %d grid %dx%d + %d H %d D %d tables %d\n", cases[i].B, b->grid.rows, b->grid.columns, b->prefix,
+               cases[i].H, cases[i].D, b->tables);
+        softmax_case((Case){cases[i].B, cases[i].H, cases[i].D, b->prefix + b->grid.rows * b->grid.columns, b, NULL});
     }
 }
 
@@ -265,10 +267,11 @@ static void masked_case(int B, int N, int H, int D) {
     printf("without weights up to %.3g, B %d N %d H %d D %d, %.0f %% of them\n", k.threshold, B, N, H, D,
            100.0 * dropped / (double)(rows * N));
     assert_true(N == 1 || (dropped > 0 && dropped < rows * N));
+    AttentionShape shape = {B, N, H, D};
     kernels_reserve(thresholded_attention_workspace(N, D));
-    thresholded_attention_forward(d_y, d_lse, d_qkv, (float)k.threshold, B, N, H, D);
+    thresholded_attention_forward(d_y, d_lse, d_qkv, (float)k.threshold, &shape);
     assert_true(close_real("y", d_y, want, n));
-    thresholded_attention_backward(d_dqkv, d_delta, d_dy, d_lse, d_qkv, (float)k.threshold, B, N, H, D);
+    thresholded_attention_backward(d_dqkv, d_delta, d_dy, d_lse, d_qkv, (float)k.threshold, &shape);
     Function f = {masked_outputs, &k, n, zeros(n), dy, 1e-5};
     assert_true(slopes_agree("dqkv", download_real(d_dqkv, 3 * n), before, k.qkv, 3 * n, &f));
     double *delta = zeros(rows), *size = zeros(rows); /* of what is added, so y before it does not matter */
@@ -277,7 +280,7 @@ static void masked_case(int B, int N, int H, int D) {
         add_term(&delta[row], &size[row], dy[i] * (want[i] - y[i]));
     }
     assert_true(close_sums("delta", download(d_delta, rows), delta, size, rows, rows < 10));
-    thresholded_attention_backward(again, d_delta, d_dy, d_lse, d_qkv, (float)k.threshold, B, N, H, D);
+    thresholded_attention_backward(again, d_delta, d_dy, d_lse, d_qkv, (float)k.threshold, &shape);
     assert_memory_equal(download_real(again, 3 * n), download_real(d_dqkv, 3 * n), 3 * n * sizeof(float));
     free(k.left);
     release_all();

@@ -16,7 +16,9 @@ static float norm_of(const real *z, int D) {
     return sqrtf(vec_sum(squares));
 }
 
-void angular_features_forward(real *phi, const real *qkv, size_t n, int H, int D) {
+void angular_features_forward(real *phi, const real *qkv, const AttentionShape *shape) {
+    size_t n = (size_t)shape->B * shape->N;
+    int H = shape->H, D = shape->D;
 #pragma omp parallel for schedule(static)
     for (size_t i = 0; i < n; i++)
         for (int row = 0; row < 2 * H; row++) {
@@ -29,7 +31,9 @@ void angular_features_forward(real *phi, const real *qkv, size_t n, int H, int D
         }
 }
 
-void angular_features_backward(real *dqkv, const real *dphi, const real *qkv, size_t n, int H, int D) {
+void angular_features_backward(real *dqkv, const real *dphi, const real *qkv, const AttentionShape *shape) {
+    size_t n = (size_t)shape->B * shape->N;
+    int H = shape->H, D = shape->D;
 #pragma omp parallel for schedule(static)
     for (size_t i = 0; i < n; i++)
         for (int row = 0; row < 2 * H; row++) {

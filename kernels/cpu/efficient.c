@@ -50,7 +50,8 @@ static void softmax_columns(real *p, const real *z, int N, size_t M, int channel
             }                                                                                \
     } while (0)
 
-void efficient_features_forward(real *phi, const real *qkv, int B, int N, int H, int D) {
+void efficient_features_forward(real *phi, const real *qkv, const AttentionShape *shape) {
+    int B = shape->B, N = shape->N, H = shape->H, D = shape->D;
     size_t M = (size_t)H * D;
     EACH_PART(softmax_row(phi + at_phi, qkv + at_qkv, D), softmax_columns(phi + at_phi, qkv + at_qkv, N, M, channels));
 }
@@ -73,7 +74,8 @@ static void columns_backward(real *dz, const real *dp, const real *p, int N, siz
                        channels);
 }
 
-void efficient_features_backward(real *dqkv, const real *dphi, const real *phi, int B, int N, int H, int D) {
+void efficient_features_backward(real *dqkv, const real *dphi, const real *phi, const AttentionShape *shape) {
+    int B = shape->B, N = shape->N, H = shape->H, D = shape->D;
     size_t M = (size_t)H * D;
     EACH_PART(row_backward(dqkv + at_qkv, dphi + at_phi, phi + at_phi, D),
               columns_backward(dqkv + at_qkv, dphi + at_phi, phi + at_phi, N, M, channels));

@@ -15,7 +15,9 @@ static void forward_half(real *phi, const real *z, float s, float scale, int D) 
     for (int i = 1; i < D; i++) phi[i] = scale * positive(s * z[i]) * positive(s * z[i - 1]);
 }
 
-void feature_dpfp_forward(real *phi, const real *qkv, size_t n, int H, int D) {
+void feature_dpfp_forward(real *phi, const real *qkv, const FeatureShape *shape) {
+    size_t n = (size_t)shape->B * shape->N;
+    int H = shape->H, D = shape->D;
     float scale = 1 / sqrtf((float)D); /* D^-1/4 twice */
 #pragma omp parallel for schedule(static)
     for (size_t token = 0; token < n; token++)
@@ -52,7 +54,9 @@ static void backward_row(real *dz, const real *dphi, const real *z, float scale,
     }
 }
 
-void feature_dpfp_backward(real *dqkv, const real *dphi, const real *qkv, size_t n, int H, int D) {
+void feature_dpfp_backward(real *dqkv, const real *dphi, const real *qkv, const FeatureShape *shape) {
+    size_t n = (size_t)shape->B * shape->N;
+    int H = shape->H, D = shape->D;
     float scale = 1 / sqrtf((float)D);
 #pragma omp parallel for schedule(static)
     for (size_t token = 0; token < n; token++)

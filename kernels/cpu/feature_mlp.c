@@ -120,11 +120,6 @@ static void forward(real *phi, const real *qkv, const float *w1, const float *w2
     }
 }
 
-void feature_mlp_forward(real *phi, const real *qkv, const float *w1, const float *w2, const float *b2, size_t n, int H,
-                         int D, int E, int F) {
-    forward(phi, qkv, w1, w2, b2, n, sizes_of(H, D, E, F));
-}
-
 /* One of H heads, whose rows are H times as far apart. */
 static Sizes head_sizes(int H, int D, int E, int F) {
     Sizes s = sizes_of(1, D, E, F);
@@ -133,8 +128,14 @@ static Sizes head_sizes(int H, int D, int E, int F) {
     return s;
 }
 
-void feature_mlp_heads_forward(real *phi, const real *qkv, const float *w1, const float *w2, const float *b2, size_t n,
-                               int H, int D, int E, int F) {
+void feature_mlp_forward(real *phi, const real *qkv, const FeatureMlp *map, const FeatureShape *shape) {
+    const float *w1 = map->w1, *w2 = map->w2, *b2 = map->b2;
+    size_t n = (size_t)shape->B * shape->N;
+    int H = shape->H, D = shape->D, E = map->E, F = shape->F;
+    if (!map->per_head) {
+        forward(phi, qkv, w1, w2, b2, n, sizes_of(H, D, E, F));
+        return;
+    }
     Sizes s = head_sizes(H, D, E, F);
     for (int h = 0; h < H; h++, w1 += (size_t)E * D, w2 += (size_t)F * 2 * E, b2 += F)
         forward(phi + (size_t)h * F, qkv + (size_t)h * D, w1, w2, b2, n, s);
@@ -222,20 +223,20 @@ static void backward(real *dqkv, float *dw1, float *dw2, float *db2, const real 
     }
 }
 
-void feature_mlp_backward(real *dqkv, float *dw1, float *dw2, float *db2, const real *dphi, const real *phi,
-                          const real *qkv, const float *w1, const float *w2, const float *b2, size_t n, int H, int D,
-                          int E, int F) {
-    backward(dqkv, dw1, dw2, db2, dphi, phi, qkv, w1, w2, b2, n, sizes_of(H, D, E, F));
-}
-
-void feature_mlp_heads_backward(real *dqkv, float *dw1, float *dw2, float *db2, const real *dphi, const real *phi,
-                                const real *qkv, const float *w1, const float *w2, const float *b2, size_t n, int H,
-                                int D, int E, int F) {
+void feature_mlp_backward(real *dqkv, const FeatureMlpGradients *d, const real *dphi, const real *phi, const real *qkv,
+                          const FeatureMlp *map, const FeatureShape *shape) {
+    const float *w1 = map->w1, *w2 = map->w2, *b2 = map->b2;
+    size_t n = (size_t)shape->B * shape->N;
+    int H = shape->H, D = shape->D, E = map->E, F = shape->F;
+    if (!map->per_head) {
+        backward(dqkv, d->w1, d->w2, d->b2, dphi, phi, qkv, w1, w2, b2, n, sizes_of(H, D, E, F));
+        return;
+    }
     Sizes s = head_sizes(H, D, E, F);
     size_t n1 = (size_t)E * D, n2 = (size_t)F * 2 * E;
     for (int h = 0; h < H; h++) {
         size_t z = (size_t)h * D, at = (size_t)h * F;
-        backward(dqkv + z, dw1 ? dw1 + h * n1 : NULL, dw2 + h * n2, db2 + at, dphi + at, phi + at, qkv + z, w1 + h * n1,
-                 w2 + h * n2, b2 + at, n, s);
+        backward(dqkv + z, d->w1 ? d->w1 + h * n1 : NULL, d->w2 + h * n2, d->b2 + at, dphi + at, phi + at, qkv + z,
+                 w1 + h * n1, w2 + h * n2, b2 + at, n, s);
     }
 }

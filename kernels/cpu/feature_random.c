@@ -179,7 +179,8 @@ static Place place_of(size_t i, Sizes s) {
     return (Place){token * s.qkv_row + row * s.D, token * s.phi_row + row * s.F, (int)(row / s.H), (int)(row % s.H)};
 }
 
-void feature_rfa_forward(real *phi, const real *qkv, const float *w, int B, int N, int H, int D, int E) {
+void feature_rfa_forward(real *phi, const real *qkv, const float *w, const FeatureShape *shape) {
+    int B = shape->B, N = shape->N, H = shape->H, D = shape->D, E = shape->F / 2;
     Sizes s = sizes_of(N, H, D, E, 2 * E);
 #pragma omp parallel for schedule(static)
     for (size_t i = 0; i < (size_t)B * 2 * H; i++) {
@@ -189,8 +190,9 @@ void feature_rfa_forward(real *phi, const real *qkv, const float *w, int B, int 
     }
 }
 
-void feature_rfa_backward(real *dqkv, const real *dphi, const real *phi, const real *qkv, const float *w, int B, int N,
-                          int H, int D, int E) {
+void feature_rfa_backward(real *dqkv, const real *dphi, const real *phi, const real *qkv, const float *w,
+                          const FeatureShape *shape) {
+    int B = shape->B, N = shape->N, H = shape->H, D = shape->D, E = shape->F / 2;
     Sizes s = sizes_of(N, H, D, E, 2 * E);
 #pragma omp parallel for schedule(static)
     for (size_t i = 0; i < (size_t)B * 2 * H; i++) {
@@ -200,7 +202,8 @@ void feature_rfa_backward(real *dqkv, const real *dphi, const real *phi, const r
     }
 }
 
-void feature_performer_forward(real *phi, const real *qkv, const float *w, int B, int N, int H, int D, int E) {
+void feature_performer_forward(real *phi, const real *qkv, const float *w, const FeatureShape *shape) {
+    int B = shape->B, N = shape->N, H = shape->H, D = shape->D, E = shape->F;
     Sizes s = sizes_of(N, H, D, E, E);
 #pragma omp parallel for schedule(static)
     for (size_t i = 0; i < (size_t)B * 2 * H; i++) {
@@ -210,8 +213,9 @@ void feature_performer_forward(real *phi, const real *qkv, const float *w, int B
     }
 }
 
-void feature_performer_backward(real *dqkv, const real *dphi, const real *phi, const real *qkv, const float *w, int B,
-                                int N, int H, int D, int E) {
+void feature_performer_backward(real *dqkv, const real *dphi, const real *phi, const real *qkv, const float *w,
+                                const FeatureShape *shape) {
+    int B = shape->B, N = shape->N, H = shape->H, D = shape->D, E = shape->F;
     Sizes s = sizes_of(N, H, D, E, E);
 #pragma omp parallel for schedule(static)
     for (size_t i = 0; i < (size_t)B * 2 * H; i++) {

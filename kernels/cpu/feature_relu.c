@@ -66,7 +66,9 @@ static void forward_tile(real *phi, const Work *w, const real *qkv, size_t first
         }
 }
 
-void feature_relu_forward(real *phi, const real *qkv, const float *w, const float *b, size_t n, int H, int D, int F) {
+void feature_relu_forward(real *phi, const real *qkv, const float *w, const float *b, const FeatureShape *shape) {
+    size_t n = (size_t)shape->B * shape->N;
+    int H = shape->H, D = shape->D, F = shape->F;
     Sizes s = sizes_of(H, D, F);
     size_t total = n * 2 * H, tiles = (total + ROWS - 1) / ROWS;
 #pragma omp parallel
@@ -111,7 +113,9 @@ static void flush(const Work *w, Sizes s) {
 }
 
 void feature_relu_backward(real *dqkv, float *dw, float *db, const real *dphi, const real *phi, const real *qkv,
-                           const float *w, size_t n, int H, int D, int F) {
+                           const float *w, const FeatureShape *shape) {
+    size_t n = (size_t)shape->B * shape->N;
+    int H = shape->H, D = shape->D, F = shape->F;
     Sizes s = sizes_of(H, D, F);
     size_t total = n * 2 * H, tiles = (total + ROWS - 1) / ROWS, floats = work_floats(s);
 #pragma omp parallel

@@ -64,8 +64,9 @@ static Norms focus(float *u, float *power, const real *z, const float *pos, cons
 }
 
 /* Tokens are rows of 2*M in phi, of 3*M in qkv; k's features carry the 1/N of the means over keys. */
-void focused_features_forward(real *phi, const real *qkv, const float *pos, const float *scale, int B, int N, int M,
-                              int p) {
+void focused_features_forward(real *phi, const real *qkv, const float *pos, const float *scale, int p,
+                              const AttentionShape *shape) {
+    int B = shape->B, N = shape->N, M = shape->H * shape->D;
     int Mp = tile_round_up(M);
 #pragma omp parallel
     {
@@ -109,7 +110,8 @@ static void flush(float *total, float *chunk, int Mp) {
 
 /* A token of all images together, so that its row of dpos is one thread's. */
 void focused_features_backward(real *dqkv, float *dpos, float *dscale, const real *dphi, const real *qkv,
-                               const float *pos, const float *scale, int B, int N, int M, int p) {
+                               const float *pos, const float *scale, int p, const AttentionShape *shape) {
+    int B = shape->B, N = shape->N, M = shape->H * shape->D;
     int Mp = tile_round_up(M);
 #pragma omp parallel
     {

@@ -34,7 +34,8 @@ static void sum_products(float *sum, const real *a, size_t a_row, const real *b,
     }
 }
 
-void hydra_attention_forward(real *y, float *inverse, float *kv, const real *qkv, int B, int N, int M) {
+void hydra_attention_forward(real *y, float *inverse, float *kv, const real *qkv, const AttentionShape *shape) {
+    int B = shape->B, N = shape->N, M = shape->H * shape->D;
 #pragma omp parallel for schedule(static)
     for (int b = 0; b < B; b++) {
         const real *q = qkv + (size_t)b * N * 3 * M;
@@ -63,7 +64,8 @@ static void unit_backward(real *dz, const real *z, const float *g, const float *
 }
 
 void hydra_attention_backward(real *dqkv, float *dkv, const real *dy, const float *inverse, const float *kv,
-                              const real *qkv, int B, int N, int M) {
+                              const real *qkv, const AttentionShape *shape) {
+    int B = shape->B, N = shape->N, M = shape->H * shape->D;
 #pragma omp parallel for schedule(static)
     for (int b = 0; b < B; b++) {
         size_t at = (size_t)b * N * 3 * M, at_y = (size_t)b * N * M;

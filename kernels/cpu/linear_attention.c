@@ -141,9 +141,10 @@ static void forward_head(real *y, float *den, float *kv, const real *phi_q, cons
 }
 
 /* q's features of token 0 and head h are at phi + h F, k's at H F further; v of qkv is its third third. */
-void linear_attention_forward(real *y, float *den, float *kv, const real *phi, const real *qkv, int B, int N, int H,
-                              int D, int F, Denominator rule) {
-    Sizes s = sizes_of(N, H, D, F, rule);
+void linear_attention_forward(real *y, float *den, float *kv, const real *phi, const real *qkv,
+                              const LinearAttention *shape) {
+    int B = shape->B, N = shape->N, H = shape->H, D = shape->D, F = shape->F;
+    Sizes s = sizes_of(N, H, D, F, shape->rule);
 #pragma omp parallel for collapse(2) schedule(static)
     for (int b = 0; b < B; b++)
         for (int h = 0; h < H; h++) {
@@ -202,8 +203,9 @@ static void backward_head(real *dv, real *dphi_q, real *dphi_k, const real *dy, 
 }
 
 void linear_attention_backward(real *dqkv, real *dphi, const real *dy, const real *y, const float *den, const float *kv,
-                               const real *phi, const real *qkv, int B, int N, int H, int D, int F, Denominator rule) {
-    Sizes s = sizes_of(N, H, D, F, rule);
+                               const real *phi, const real *qkv, const LinearAttention *shape) {
+    int B = shape->B, N = shape->N, H = shape->H, D = shape->D, F = shape->F;
+    Sizes s = sizes_of(N, H, D, F, shape->rule);
 #pragma omp parallel for collapse(2) schedule(static)
     for (int b = 0; b < B; b++)
         for (int h = 0; h < H; h++) {
@@ -236,7 +238,9 @@ static void sum_rows(float *sum, float *part, const float *rows, size_t stride, 
     }
 }
 
-void denominator_forward(float *den, float *z, const real *phi, int B, int N, int H, int F, Denominator rule) {
+void denominator_forward(float *den, float *z, const real *phi, const LinearAttention *shape) {
+    int B = shape->B, N = shape->N, H = shape->H, F = shape->F;
+    Denominator rule = shape->rule;
     size_t row = (size_t)2 * H * F;
 #pragma omp parallel for collapse(2) schedule(static)
     for (int b = 0; b < B; b++)
@@ -250,7 +254,9 @@ void denominator_forward(float *den, float *z, const real *phi, int B, int N, in
 }
 
 void denominator_backward(real *dphi, const real *dy, const real *y, const float *den, const float *z, const real *phi,
-                          int B, int N, int H, int D, int F, Denominator rule) {
+                          const LinearAttention *shape) {
+    int B = shape->B, N = shape->N, H = shape->H, D = shape->D, F = shape->F;
+    Denominator rule = shape->rule;
     size_t row = (size_t)2 * H * F, M = (size_t)H * D;
 #pragma omp parallel for collapse(2) schedule(static)
     for (int b = 0; b < B; b++)

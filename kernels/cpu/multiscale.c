@@ -43,7 +43,9 @@ static size_t all_at(int part, int h, int H, int D) { return ((size_t)part * 2 *
 
 static int rows_from(size_t first, size_t n) { return n - first < BLOCK ? (int)(n - first) : BLOCK; }
 
-void multiscale_forward(real *all, const real *qkv, const real *wide, const float *w, size_t n, int H, int D) {
+void multiscale_forward(real *all, const real *qkv, const real *wide, const float *w, const AttentionShape *shape) {
+    size_t n = (size_t)shape->B * shape->N;
+    int H = shape->H, D = shape->D;
     int Dp = tile_round_up(D);
     size_t row = (size_t)3 * H * D, M = (size_t)H * D;
 #pragma omp parallel
@@ -67,7 +69,9 @@ void multiscale_forward(real *all, const real *qkv, const real *wide, const floa
 }
 
 void multiscale_backward(real *dqkv, real *dwide, float *dw, const real *dall, const real *wide, const float *w,
-                         size_t n, int H, int D) {
+                         const AttentionShape *shape) {
+    size_t n = (size_t)shape->B * shape->N;
+    int H = shape->H, D = shape->D;
     int Dp = tile_round_up(D);
     size_t row = (size_t)3 * H * D, M = (size_t)H * D, size = matrices_floats(H, D);
 #pragma omp parallel
@@ -101,7 +105,9 @@ void multiscale_backward(real *dqkv, real *dwide, float *dw, const real *dall, c
     }
 }
 
-void relu_features_forward(real *phi, const real *qkv, size_t n, int M) {
+void relu_features_forward(real *phi, const real *qkv, const AttentionShape *shape) {
+    size_t n = (size_t)shape->B * shape->N;
+    int M = shape->H * shape->D;
 #pragma omp parallel for schedule(static)
     for (size_t i = 0; i < n; i++)
         for (int m = 0; m < 2 * M; m += TILE)
@@ -109,7 +115,9 @@ void relu_features_forward(real *phi, const real *qkv, size_t n, int M) {
                            2 * M - m);
 }
 
-void relu_features_backward(real *dqkv, const real *dphi, const real *phi, size_t n, int M) {
+void relu_features_backward(real *dqkv, const real *dphi, const real *phi, const AttentionShape *shape) {
+    size_t n = (size_t)shape->B * shape->N;
+    int M = shape->H * shape->D;
 #pragma omp parallel for schedule(static)
     for (size_t i = 0; i < n; i++)
         for (int m = 0; m < 2 * M; m += TILE) {

@@ -7,21 +7,21 @@
 /* == Rotation ===================================================================================================== */
 
 /* Where token n stands along the axis that pair p belongs to; 0 where the pair stays. */
-static int place(int n, int p, int N, int F, int Hg, int Wg) {
-    int patch = n - (N - Hg * Wg);
-    if (!Wg) return n;
+static int place(int n, int p, int N, int F, const Grid *grid) {
+    if (!grid) return n;
+    int patch = n - (N - grid->rows * grid->columns);
     if (patch < 0 || p >= F / 4 * 2) return 0;
-    return p < F / 4 ? patch / Wg : patch % Wg;
+    return p < F / 4 ? patch / grid->columns : patch % grid->columns;
 }
 
-void rope_table(float *turns, int N, int F, int Hg, int Wg) {
-    int pairs = F / 2, axis = Wg && F >= 4 ? F / 4 : pairs;
+void rope_table(float *turns, int N, int F, const Grid *grid) {
+    int pairs = F / 2, axis = grid && F >= 4 ? F / 4 : pairs;
 #pragma omp parallel for schedule(static)
     for (int p = 0; p < pairs; p++) {
-        double theta = pow(10000, -(Wg ? 4.0 : 2.0) * (p % axis) / F);
+        double theta = pow(10000, -(grid ? 4.0 : 2.0) * (p % axis) / F);
         for (int n = 0; n < N; n++) {
             float *turn = turns + ((size_t)n * pairs + p) * 2;
-            double angle = theta * place(n, p, N, F, Hg, Wg);
+            double angle = theta * place(n, p, N, F, grid);
             turn[0] = (float)cos(angle);
             turn[1] = (float)sin(angle);
         }
@@ -40,14 +40,16 @@ static void rotate(real *y, const real *x, const float *turn, float sign, int he
     }
 }
 
-void rope_forward(real *y, const real *phi, const float *turns, int B, int N, int H, int F) {
+void rope_forward(real *y, const real *phi, const float *turns, const FeatureShape *shape) {
+    int B = shape->B, N = shape->N, H = shape->H, F = shape->F;
     size_t row = (size_t)2 * H * F;
 #pragma omp parallel for schedule(static)
     for (size_t t = 0; t < (size_t)B * N; t++)
         rotate(y + t * row, phi + t * row, turns + t % N * (F / 2 * 2), 1, 2 * H, F);
 }
 
-void rope_backward(real *dphi, const real *dy, const float *turns, int B, int N, int H, int F) {
+void rope_backward(real *dphi, const real *dy, const float *turns, const FeatureShape *shape) {
+    int B = shape->B, N = shape->N, H = shape->H, F = shape->F;
     size_t row = (size_t)2 * H * F;
 #pragma omp parallel for schedule(static)
     for (size_t t = 0; t < (size_t)B * N; t++)
@@ -66,7 +68,8 @@ void permute_table(int *order, const float *permutation, int N, int H, int F) {
     }
 }
 
-void permute_forward(real *y, const real *phi, const int *order, int B, int N, int H, int F) {
+void permute_forward(real *y, const real *phi, const int *order, const FeatureShape *shape) {
+    int B = shape->B, N = shape->N, H = shape->H, F = shape->F;
 #pragma omp parallel for schedule(static)
     for (size_t t = 0; t < (size_t)B * N; t++)
         for (int head = 0; head < 2 * H; head++) {
@@ -76,7 +79,8 @@ void permute_forward(real *y, const real *phi, const int *order, int B, int N, i
         }
 }
 
-void permute_backward(real *dphi, const real *dy, const int *order, int B, int N, int H, int F) {
+void permute_backward(real *dphi, const real *dy, const int *order, const FeatureShape *shape) {
+    int B = shape->B, N = shape->N, H = shape->H, F = shape->F;
 #pragma omp parallel for schedule(static)
     for (size_t t = 0; t < (size_t)B * N; t++)
         for (int head = 0; head < 2 * H; head++) {

@@ -29,7 +29,7 @@ static inline RippleHead ripple_head(int b, int h, int N, int H, int D, int F, i
 }
 
 static inline int ripple_extent(const RippleRings *rings) {
-    return rings->Hg > rings->Wg ? rings->Hg : rings->Wg;
+    return rings->grid.rows > rings->grid.columns ? rings->grid.rows : rings->grid.columns;
 }
 
 /* group[distance] for every distance on the grid: [ripple_extent]. */

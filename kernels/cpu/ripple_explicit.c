@@ -18,17 +18,18 @@ typedef struct {
 } Shape;
 
 static Shape shape_of(const RippleRings *rings, int H, int D) {
-    return (Shape){rings->Hg * rings->Wg, H, D, rings->G, (size_t)3 * H * D, 1 / sqrtf((float)D), rings};
+    int N = rings->grid.rows * rings->grid.columns;
+    return (Shape){N, H, D, rings->G, (size_t)3 * H * D, 1 / sqrtf((float)D), rings};
 }
 
 /* p and t of one query. */
 size_t ripple_explicit_workspace(const RippleRings *rings, int D) {
     (void)D;
-    return workspace_bytes(workspace_line_up((size_t)rings->Hg * rings->Wg) * 2);
+    return workspace_bytes(workspace_line_up((size_t)rings->grid.rows * rings->grid.columns) * 2);
 }
 
 static int group_of(const RippleRings *rings, int n, int m) {
-    int dy = abs(n / rings->Wg - m / rings->Wg), dx = abs(n % rings->Wg - m % rings->Wg);
+    int columns = rings->grid.columns, dy = abs(n / columns - m / columns), dx = abs(n % columns - m % columns);
     int distance = dx > dy ? dx : dy, r = rings->G - 1;
     while (rings->bound[r] > distance) r--;
     return r;
@@ -71,18 +72,19 @@ static void forward_query(real *y, float *lse, const float *alpha, const real *q
     }
 }
 
-void ripple_explicit_forward(real *y, float *lse, const float *alpha, const real *qkv, const RippleRings *rings, int B,
-                             int H, int D) {
-    Shape shape = shape_of(rings, H, D);
-    size_t N = shape.N, M = (size_t)H * D;
+void ripple_explicit_forward(real *y, float *lse, const float *alpha, const real *qkv, const RippleRings *rings,
+                             const AttentionShape *shape) {
+    int B = shape->B, H = shape->H, D = shape->D;
+    Shape s = shape_of(rings, H, D);
+    size_t N = s.N, M = (size_t)H * D;
 #pragma omp parallel for collapse(2) schedule(static)
     for (int b = 0; b < B; b++)
         for (int h = 0; h < H; h++) {
-            const real *q = qkv + b * N * shape.row + (size_t)h * D;
+            const real *q = qkv + b * N * s.row + (size_t)h * D;
             for (size_t n = 0; n < N; n++) {
                 size_t row = (b * N + n) * H + h;
-                forward_query(y + row * D, lse + row * shape.G, alpha + row * shape.G, q + n * shape.row, q + M,
-                              q + 2 * M, (int)n, shape);
+                forward_query(y + row * D, lse + row * s.G, alpha + row * s.G, q + n * s.row, q + M,
+                              q + 2 * M, (int)n, s);
             }
         }
 }
@@ -110,21 +112,22 @@ static void backward_query(real *dq, real *dk, real *dv, float *dalpha, const re
 }
 
 void ripple_explicit_backward(real *dqkv, float *dalpha, const real *dy, const float *lse, const float *alpha,
-                              const real *qkv, const RippleRings *rings, int B, int H, int D) {
-    Shape shape = shape_of(rings, H, D);
-    size_t N = shape.N, M = (size_t)H * D;
+                              const real *qkv, const RippleRings *rings, const AttentionShape *shape) {
+    int B = shape->B, H = shape->H, D = shape->D;
+    Shape s = shape_of(rings, H, D);
+    size_t N = s.N, M = (size_t)H * D;
 #pragma omp parallel for collapse(2) schedule(static)
     for (int b = 0; b < B; b++)
         for (int h = 0; h < H; h++) {
-            size_t at = b * N * shape.row + (size_t)h * D;
+            size_t at = b * N * s.row + (size_t)h * D;
             for (size_t n = 0; n < N; n++)
                 for (int part = 1; part < 3; part++)
-                    memset(dqkv + at + n * shape.row + part * M, 0, (size_t)D * sizeof *dqkv);
+                    memset(dqkv + at + n * s.row + part * M, 0, (size_t)D * sizeof *dqkv);
             for (size_t n = 0; n < N; n++) {
-                size_t row = (b * N + n) * H + h, own = at + n * shape.row;
-                backward_query(dqkv + own, dqkv + at + M, dqkv + at + 2 * M, dalpha + row * shape.G, dy + row * D,
-                               lse + row * shape.G, alpha + row * shape.G, qkv + own, qkv + at + M, qkv + at + 2 * M,
-                               (int)n, shape);
+                size_t row = (b * N + n) * H + h, own = at + n * s.row;
+                backward_query(dqkv + own, dqkv + at + M, dqkv + at + 2 * M, dalpha + row * s.G, dy + row * D,
+                               lse + row * s.G, alpha + row * s.G, qkv + own, qkv + at + M, qkv + at + 2 * M,
+                               (int)n, s);
             }
         }
 }

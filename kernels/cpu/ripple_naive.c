@@ -22,15 +22,15 @@ typedef struct {
 static int clip(int i, int low, int high) { return i < low ? low : i > high ? high : i; }
 
 static Ring ring_around(const RippleRings *rings, int n, int r) {
-    int y = n / rings->Wg, x = n % rings->Wg;
+    int y = n / rings->grid.columns, x = n % rings->grid.columns;
     int outer = r + 1 < rings->G ? rings->bound[r + 1] - 1 : ripple_extent(rings);
     return (Ring){.y = y,
                   .x = x,
                   .inner = rings->bound[r],
                   .y0 = clip(y - outer, 0, y),
-                  .y1 = clip(y + outer, y, rings->Hg - 1),
+                  .y1 = clip(y + outer, y, rings->grid.rows - 1),
                   .x0 = clip(x - outer, 0, x),
-                  .x1 = clip(x + outer, x, rings->Wg - 1)};
+                  .x1 = clip(x + outer, x, rings->grid.columns - 1)};
 }
 
 static int distance_to(const Ring *ring, int y, int x) {
@@ -50,11 +50,13 @@ static size_t workspace_floats(int N, int D, int F) {
 }
 
 size_t ripple_naive_workspace(const RippleRings *rings, int D, int F) {
-    return workspace_bytes(workspace_floats(rings->Hg * rings->Wg, D, F));
+    return workspace_bytes(workspace_floats(rings->grid.rows * rings->grid.columns, D, F));
 }
 
 RIPPLE_FORWARD(naive) {
-    int N = rings->Hg * rings->Wg, G = rings->G;
+    const float *alpha = in->alpha;
+    const real *phi = in->phi, *qkv = in->qkv;
+    int B = shape->B, N = shape->N, H = shape->H, D = shape->D, F = shape->F, G = rings->G, Wg = rings->grid.columns;
 #pragma omp parallel for collapse(2) schedule(dynamic)
     for (int b = 0; b < B; b++)
         for (int h = 0; h < H; h++) {
@@ -70,7 +72,7 @@ RIPPLE_FORWARD(naive) {
                     for (int i = ring.y0; i <= ring.y1; i++)
                         for (int j = ring.x0; j <= ring.x1; j++) {
                             if (distance_to(&ring, i, j) < ring.inner) continue;
-                            size_t m = (size_t)i * rings->Wg + j;
+                            size_t m = (size_t)i * Wg + j;
                             const real *v = qkv + o.v + m * o.qkv_row;
                             double wa = weight * dot(q, phi + o.k + m * o.phi_row, F);
                             total += wa;
@@ -84,7 +86,11 @@ RIPPLE_FORWARD(naive) {
 }
 
 RIPPLE_BACKWARD(naive) {
-    int N = rings->Hg * rings->Wg, G = rings->G;
+    const float *alpha = in->alpha;
+    const real *phi = in->phi, *qkv = in->qkv;
+    real *dqkv = din->qkv, *dphi = din->phi;
+    float *dalpha = din->alpha;
+    int B = shape->B, N = shape->N, H = shape->H, D = shape->D, F = shape->F, G = rings->G, Wg = rings->grid.columns;
 #pragma omp parallel for collapse(2) schedule(dynamic)
     for (int b = 0; b < B; b++)
         for (int h = 0; h < H; h++) {
@@ -104,7 +110,7 @@ RIPPLE_BACKWARD(naive) {
                     for (int i = ring.y0; i <= ring.y1; i++)
                         for (int j = ring.x0; j <= ring.x1; j++) {
                             if (distance_to(&ring, i, j) < ring.inner) continue;
-                            size_t m = (size_t)i * rings->Wg + j;
+                            size_t m = (size_t)i * Wg + j;
                             const real *k = phi + o.k + m * o.phi_row, *v = qkv + o.v + m * o.qkv_row;
                             double a = dot(q, k, F), t = dden;
                             for (int d = 0; d < D; d++) t += dnum[d] * v[d];
@@ -126,6 +132,6 @@ RIPPLE_BACKWARD(naive) {
 
 /* Every pair once, in scalar double, and the tokens of inner rings stepped over. */
 double ripple_naive_cost(const RippleRings *rings, int D, int F) {
-    double pairs = (double)rings->Hg * rings->Wg * rings->Hg * rings->Wg;
-    return 1e-9 * pairs * (0.6 * (D + F) + 1.2 * rings->G);
+    double N = (double)rings->grid.rows * rings->grid.columns;
+    return 1e-9 * N * N * (0.6 * (D + F) + 1.2 * rings->G);
 }

@@ -40,7 +40,8 @@ typedef struct {
 } Shape;
 
 static Shape shape_of(const RippleRings *rings, int D, int F, bool window) {
-    Shape s = {.rings = rings, .Hg = rings->Hg, .Wg = rings->Wg, .N = rings->Hg * rings->Wg, .D = D, .F = F};
+    int Hg = rings->grid.rows, Wg = rings->grid.columns;
+    Shape s = {.rings = rings, .Hg = Hg, .Wg = Wg, .N = Hg * Wg, .D = D, .F = F};
     s.G = rings->G;
     s.Dp = tile_round_up(D);
     s.Fp = tile_round_up(F);
@@ -362,8 +363,9 @@ static void forward_head(const Shape *s, const Buffers *w, RippleHead o, real *y
     }
 }
 
-static void pairs_forward(real *y, float *den, const float *alpha, const real *phi, const real *qkv,
-                          const RippleRings *rings, int B, int H, int D, int F, bool window) {
+static void pairs_forward(real *y, float *den, const RippleInputs *in, const RippleRings *rings,
+                          const FeatureShape *shape, bool window) {
+    int B = shape->B, H = shape->H, D = shape->D, F = shape->F;
     Shape s = shape_of(rings, D, F, window);
     size_t floats = workspace_floats(&s, false);
 #pragma omp parallel
@@ -374,12 +376,12 @@ static void pairs_forward(real *y, float *den, const float *alpha, const real *p
 #pragma omp for collapse(2) schedule(dynamic)
         for (int b = 0; b < B; b++)
             for (int h = 0; h < H; h++)
-                forward_head(&s, &w, ripple_head(b, h, s.N, H, D, F, s.G), y, den, alpha, phi, qkv);
+                forward_head(&s, &w, ripple_head(b, h, s.N, H, D, F, s.G), y, den, in->alpha, in->phi, in->qkv);
     }
 }
 
-RIPPLE_FORWARD(dense) { pairs_forward(y, den, alpha, phi, qkv, rings, B, H, D, F, false); }
-RIPPLE_FORWARD(window) { pairs_forward(y, den, alpha, phi, qkv, rings, B, H, D, F, true); }
+RIPPLE_FORWARD(dense) { pairs_forward(y, den, in, rings, shape, false); }
+RIPPLE_FORWARD(window) { pairs_forward(y, den, in, rings, shape, true); }
 
 /* == Backward ===================================================================================================== */
 
@@ -516,9 +518,9 @@ static void backward_head(const Shape *s, const Buffers *w, RippleHead o, real *
     }
 }
 
-static void pairs_backward(real *dqkv, real *dphi, float *dalpha, const real *dy, const real *y, const float *den,
-                           const float *alpha, const real *phi, const real *qkv, const RippleRings *rings, int B, int H,
-                           int D, int F, bool window) {
+static void pairs_backward(const RippleGradients *din, const real *dy, const real *y, const float *den,
+                           const RippleInputs *in, const RippleRings *rings, const FeatureShape *shape, bool window) {
+    int B = shape->B, H = shape->H, D = shape->D, F = shape->F;
     Shape s = shape_of(rings, D, F, window);
     size_t floats = workspace_floats(&s, true);
 #pragma omp parallel
@@ -529,17 +531,13 @@ static void pairs_backward(real *dqkv, real *dphi, float *dalpha, const real *dy
 #pragma omp for collapse(2) schedule(dynamic)
         for (int b = 0; b < B; b++)
             for (int h = 0; h < H; h++)
-                backward_head(&s, &w, ripple_head(b, h, s.N, H, D, F, s.G), dqkv, dphi, dalpha, dy, y, den, alpha, phi,
-                              qkv);
+                backward_head(&s, &w, ripple_head(b, h, s.N, H, D, F, s.G), din->qkv, din->phi, din->alpha, dy, y, den,
+                              in->alpha, in->phi, in->qkv);
     }
 }
 
-RIPPLE_BACKWARD(dense) {
-    pairs_backward(dqkv, dphi, dalpha, dy, y, den, alpha, phi, qkv, rings, B, H, D, F, false);
-}
-RIPPLE_BACKWARD(window) {
-    pairs_backward(dqkv, dphi, dalpha, dy, y, den, alpha, phi, qkv, rings, B, H, D, F, true);
-}
+RIPPLE_BACKWARD(dense) { pairs_backward(din, dy, y, den, in, rings, shape, false); }
+RIPPLE_BACKWARD(window) { pairs_backward(din, dy, y, den, in, rings, shape, true); }
 
 /* == Cost ========================================================================================================= */
 

@@ -28,8 +28,9 @@ typedef struct {
 } Shape;
 
 static Shape shape_of(const RippleRings *rings, int D, int F) {
-    return (Shape){.rings = rings, .Hg = rings->Hg, .Wg = rings->Wg, .N = rings->Hg * rings->Wg, .G = rings->G, .D = D,
-                   .F = F, .L = (D + 1 + LINE - 1) / LINE * LINE};
+    int Hg = rings->grid.rows, Wg = rings->grid.columns;
+    return (Shape){.rings = rings, .Hg = Hg, .Wg = Wg, .N = Hg * Wg, .G = rings->G, .D = D, .F = F,
+                   .L = (D + 1 + LINE - 1) / LINE * LINE};
 }
 
 /* Offsets into the table of one side of a square, both ends. */
@@ -173,6 +174,7 @@ static void forward_head(const Shape *s, const Buffers *w, RippleHead o, real *y
 }
 
 RIPPLE_FORWARD(sat) {
+    int B = shape->B, H = shape->H, D = shape->D, F = shape->F;
     Shape s = shape_of(rings, D, F);
     size_t floats = workspace_floats(&s);
 #pragma omp parallel for collapse(2) schedule(dynamic)
@@ -180,7 +182,7 @@ RIPPLE_FORWARD(sat) {
         for (int h = 0; h < H; h++) {
             Buffers w;
             buffers_of(&s, &w, kernels_workspace(floats));
-            forward_head(&s, &w, ripple_head(b, h, s.N, H, D, F, s.G), y, den, alpha, phi, qkv);
+            forward_head(&s, &w, ripple_head(b, h, s.N, H, D, F, s.G), y, den, in->alpha, in->phi, in->qkv);
         }
 }
 
@@ -255,6 +257,10 @@ static void backward_keys(const Shape *s, const Buffers *w, RippleHead o, real *
 }
 
 RIPPLE_BACKWARD(sat) {
+    const real *phi = in->phi;
+    real *dqkv = din->qkv, *dphi = din->phi;
+    float *dalpha = din->alpha;
+    int B = shape->B, H = shape->H, D = shape->D, F = shape->F;
     Shape s = shape_of(rings, D, F);
     size_t floats = workspace_floats(&s);
 #pragma omp parallel for collapse(2) schedule(dynamic)
@@ -263,7 +269,7 @@ RIPPLE_BACKWARD(sat) {
             Buffers w;
             RippleHead o = ripple_head(b, h, s.N, H, D, F, s.G);
             buffers_of(&s, &w, kernels_workspace(floats));
-            gather_head(&s, &w, o, alpha, qkv);
+            gather_head(&s, &w, o, in->alpha, in->qkv);
             gather_gradients(&s, &w, o, dy, y, den);
             for (int f = 0; f < F; f++) {
                 backward_queries(&s, &w, o, dphi, phi, f);

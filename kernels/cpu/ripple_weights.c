@@ -31,6 +31,17 @@ static Shape shape_of(int H, int D, int R) {
     return (Shape){.H = H, .D = D, .R = R, .Dp = tile_round_up(D), .Rp = tile_round_up(R)};
 }
 
+/* rule is NULL for softmax. */
+static Shape shape_for(const RippleSticks *sticks, const StickBreaking *rule, const AttentionShape *shape) {
+    Shape s = shape_of(shape->H, shape->D, sticks->R);
+    s.heads = sticks->per_head;
+    if (rule) {
+        s.tau = rule->tau;
+        s.truncate = rule->truncate;
+    }
+    return s;
+}
+
 /* What one thread works on. */
 typedef struct {
     float *c, *ct, *e;         /* [H,R,Dp] [H,D,Rp] [H,R] */
@@ -169,15 +180,15 @@ static void softmax_gradients(const Shape *s, vec *dlogit, const vec *dalpha, co
 /* == Forward ====================================================================================================== */
 
 /* o is NULL for softmax, which has no last group beyond its logits. */
-static void weights_forward(const Shape *s, float *alpha, float *o, const real *qkv, const float *wp, const float *bp,
-                            const float *sticks, size_t n) {
+static void weights_forward(const Shape *s, float *alpha, float *o, const real *qkv, const RippleSticks *sticks,
+                            size_t n) {
     size_t floats = workspace_floats(s), blocks = (n + TILE - 1) / TILE, M = (size_t)s->H * s->D;
     int G = o ? s->R + 1 : s->R;
 #pragma omp parallel
     {
         Buffers w;
         buffers_of(s, &w, kernels_workspace(floats));
-        project_sticks(s, &w, wp, bp, sticks);
+        project_sticks(s, &w, sticks->wp, sticks->bp, sticks->sticks);
 #pragma omp for schedule(static)
         for (size_t block = 0; block < blocks; block++) {
             size_t first = block * TILE;
@@ -198,27 +209,15 @@ static void weights_forward(const Shape *s, float *alpha, float *o, const real *
     }
 }
 
-void stick_breaking_forward(float *alpha, float *o, const real *qkv, const float *wp, const float *bp,
-                            const float *sticks, size_t n, int H, int D, int R, float tau, bool truncate) {
-    Shape s = shape_of(H, D, R);
-    s.tau = tau;
-    s.truncate = truncate;
-    weights_forward(&s, alpha, o, qkv, wp, bp, sticks, n);
+void stick_breaking_forward(float *alpha, float *o, const real *qkv, const RippleSticks *sticks,
+                            const StickBreaking *rule, const AttentionShape *shape) {
+    Shape s = shape_for(sticks, rule, shape);
+    weights_forward(&s, alpha, o, qkv, sticks, (size_t)shape->B * shape->N);
 }
 
-void stick_breaking_heads_forward(float *alpha, float *o, const real *qkv, const float *wp, const float *bp,
-                                  const float *sticks, size_t n, int H, int D, int R, float tau, bool truncate) {
-    Shape s = shape_of(H, D, R);
-    s.tau = tau;
-    s.truncate = truncate;
-    s.heads = true;
-    weights_forward(&s, alpha, o, qkv, wp, bp, sticks, n);
-}
-
-void softmax_weights_forward(float *alpha, const real *qkv, const float *wp, const float *bp, const float *sticks,
-                             size_t n, int H, int D, int G) {
-    Shape s = shape_of(H, D, G);
-    weights_forward(&s, alpha, NULL, qkv, wp, bp, sticks, n);
+void softmax_weights_forward(float *alpha, const real *qkv, const RippleSticks *sticks, const AttentionShape *shape) {
+    Shape s = shape_for(sticks, NULL, shape);
+    weights_forward(&s, alpha, NULL, qkv, sticks, (size_t)shape->B * shape->N);
 }
 
 void fixed_weights(float *alpha, const float *weights, size_t rows, int G) {
@@ -289,9 +288,9 @@ static void finish_gradients(const Shape *s, size_t floats, int threads, float *
     }
 }
 
-static void weights_backward(const Shape *s, real *dqkv, float *dwp, float *dbp, float *dsticks, const float *dalpha,
-                             const float *alpha, const float *o, const real *qkv, const float *wp, const float *bp,
-                             const float *sticks, size_t n) {
+static void weights_backward(const Shape *s, real *dqkv, const RippleSticksGradients *d, const float *dalpha,
+                             const float *alpha, const float *o, const real *qkv, const RippleSticks *sticks,
+                             size_t n) {
     size_t floats = workspace_floats(s), blocks = (n + TILE - 1) / TILE, M = (size_t)s->H * s->D;
     int G = o ? s->R + 1 : s->R, threads = 1;
 #pragma omp parallel
@@ -299,7 +298,7 @@ static void weights_backward(const Shape *s, real *dqkv, float *dwp, float *dbp,
         Buffers w;
         int since = 0;
         buffers_of(s, &w, kernels_workspace(floats));
-        project_sticks(s, &w, wp, bp, sticks);
+        project_sticks(s, &w, sticks->wp, sticks->bp, sticks->sticks);
         clear_parts(s, &w);
         memset(w.dc, 0, (size_t)s->H * s->R * s->Dp * sizeof *w.dc);
         memset(w.de, 0, (size_t)s->H * s->R * sizeof *w.de);
@@ -330,32 +329,18 @@ static void weights_backward(const Shape *s, real *dqkv, float *dwp, float *dbp,
         }
         flush_parts(s, &w);
     }
-    finish_gradients(s, floats, threads, dwp, dbp, dsticks, wp, bp, sticks);
+    finish_gradients(s, floats, threads, d->wp, d->bp, d->sticks, sticks->wp, sticks->bp, sticks->sticks);
 }
 
-void stick_breaking_backward(real *dqkv, float *dwp, float *dbp, float *dsticks, const float *dalpha,
-                             const float *alpha, const float *o, const real *qkv, const float *wp, const float *bp,
-                             const float *sticks, size_t n, int H, int D, int R, float tau, bool truncate) {
-    Shape s = shape_of(H, D, R);
-    s.tau = tau;
-    s.truncate = truncate;
-    weights_backward(&s, dqkv, dwp, dbp, dsticks, dalpha, alpha, o, qkv, wp, bp, sticks, n);
+void stick_breaking_backward(real *dqkv, const RippleSticksGradients *d, const float *dalpha, const float *alpha,
+                             const float *o, const real *qkv, const RippleSticks *sticks, const StickBreaking *rule,
+                             const AttentionShape *shape) {
+    Shape s = shape_for(sticks, rule, shape);
+    weights_backward(&s, dqkv, d, dalpha, alpha, o, qkv, sticks, (size_t)shape->B * shape->N);
 }
 
-void stick_breaking_heads_backward(real *dqkv, float *dwp, float *dbp, float *dsticks, const float *dalpha,
-                                   const float *alpha, const float *o, const real *qkv, const float *wp,
-                                   const float *bp, const float *sticks, size_t n, int H, int D, int R, float tau,
-                                   bool truncate) {
-    Shape s = shape_of(H, D, R);
-    s.tau = tau;
-    s.truncate = truncate;
-    s.heads = true;
-    weights_backward(&s, dqkv, dwp, dbp, dsticks, dalpha, alpha, o, qkv, wp, bp, sticks, n);
-}
-
-void softmax_weights_backward(real *dqkv, float *dwp, float *dbp, float *dsticks, const float *dalpha,
-                              const float *alpha, const real *qkv, const float *wp, const float *bp,
-                              const float *sticks, size_t n, int H, int D, int G) {
-    Shape s = shape_of(H, D, G);
-    weights_backward(&s, dqkv, dwp, dbp, dsticks, dalpha, alpha, NULL, qkv, wp, bp, sticks, n);
+void softmax_weights_backward(real *dqkv, const RippleSticksGradients *d, const float *dalpha, const float *alpha,
+                              const real *qkv, const RippleSticks *sticks, const AttentionShape *shape) {
+    Shape s = shape_for(sticks, NULL, shape);
+    weights_backward(&s, dqkv, d, dalpha, alpha, NULL, qkv, sticks, (size_t)shape->B * shape->N);
 }

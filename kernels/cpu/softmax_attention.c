@@ -40,7 +40,9 @@ typedef struct {
     float *strips;  /* bias [Wg][(2Hg-1) Wg] by column of the query: that of a query is one stretch of one strip */
 } Sight;
 
-static size_t strips_floats(const RelativeBias *b) { return (size_t)b->Wg * (2 * b->Hg - 1) * b->Wg; }
+static size_t strips_floats(const RelativeBias *b) {
+    return (size_t)b->grid.columns * (2 * b->grid.rows - 1) * b->grid.columns;
+}
 
 static size_t sight_floats(const Scope *c) {
     size_t lists = c->set == SET_ALL ? 0 : 2 * workspace_line_up((size_t)c->N + PANEL);
@@ -74,7 +76,7 @@ static Sight sight_take(float **next, const Scope *c) {
         for (int i = c->N; i < c->N + PANEL; i++) s.token[i] = s.group[i] = -1;
     }
     if (c->bias) {
-        int Hg = c->bias->Hg, Wg = c->bias->Wg;
+        int Hg = c->bias->grid.rows, Wg = c->bias->grid.columns;
         s.strips = workspace_take(next, strips_floats(c->bias));
         for (int x = 0; x < Wg; x++)
             for (int r = 0; r < 2 * Hg - 1; r++)
@@ -119,10 +121,10 @@ static void mask_scores(float *scores, const Scope *c, const Sight *s, int i, in
 
 /* Where the biases of a query and keys j.. stand in the strips, and the first of these keys with one; NULL: none. */
 static float *strip_of(float *strips, const RelativeBias *b, int query, int *j) {
-    int n = query - b->prefix, x = n % b->Wg, y = n / b->Wg;
+    int Hg = b->grid.rows, Wg = b->grid.columns, n = query - b->prefix, x = n % Wg, y = n / Wg;
     if (n < 0) return NULL;
     *j = larger(*j, b->prefix);
-    return strips + ((size_t)x * (2 * b->Hg - 1) + b->Hg - 1 - y) * b->Wg + *j - b->prefix;
+    return strips + ((size_t)x * (2 * Hg - 1) + Hg - 1 - y) * Wg + *j - b->prefix;
 }
 
 static void add_bias(float *scores, const Scope *c, const Sight *s, int i, int rows, int j, int keys) {
@@ -211,7 +213,7 @@ static size_t backward_floats(const Scope *c, int D) {
 
 /* dtable [2Hg-1,2Wg-1] += each offset's sum over the columns of the query. */
 static void join_strips(float *dtable, const float *dstrips, const RelativeBias *b) {
-    int Hg = b->Hg, Wg = b->Wg;
+    int Hg = b->grid.rows, Wg = b->grid.columns;
     for (int x = 0; x < Wg; x++)
         for (int r = 0; r < 2 * Hg - 1; r++) {
             float *to = dtable + (size_t)r * (2 * Wg - 1) + Wg - 1 - x;
@@ -298,7 +300,8 @@ static size_t workspace_for(const Scope *c, int D, size_t beside) {
 
 size_t softmax_attention_workspace(int N, int D) { return workspace_for(&(Scope){.N = N}, D, 0); }
 
-void softmax_attention_forward(real *y, float *lse, const real *qkv, int B, int N, int H, int D) {
+void softmax_attention_forward(real *y, float *lse, const real *qkv, const AttentionShape *shape) {
+    int B = shape->B, N = shape->N, H = shape->H, D = shape->D;
     Scope c = {.N = N};
 #pragma omp parallel for collapse(2) schedule(static)
     for (int b = 0; b < B; b++)
@@ -308,8 +311,9 @@ void softmax_attention_forward(real *y, float *lse, const real *qkv, int B, int 
         }
 }
 
-void softmax_attention_backward(real *dqkv, const real *dy, const real *y, const float *lse, const real *qkv, int B,
-                                int N, int H, int D) {
+void softmax_attention_backward(real *dqkv, const real *dy, const real *y, const float *lse, const real *qkv,
+                                const AttentionShape *shape) {
+    int B = shape->B, N = shape->N, H = shape->H, D = shape->D;
     Scope c = {.N = N};
 #pragma omp parallel for collapse(2) schedule(static)
     for (int b = 0; b < B; b++)
@@ -322,8 +326,8 @@ void softmax_attention_backward(real *dqkv, const real *dy, const real *y, const
 
 /* == With a relative position bias ================================================================================ */
 
-static size_t table_floats(const RelativeBias *b) { return (size_t)(2 * b->Hg - 1) * (2 * b->Wg - 1); }
-static int bias_tokens(const RelativeBias *b) { return b->Hg * b->Wg + b->prefix; }
+static size_t table_floats(const RelativeBias *b) { return (size_t)(2 * b->grid.rows - 1) * (2 * b->grid.columns - 1); }
+static int bias_tokens(const RelativeBias *b) { return b->grid.rows * b->grid.columns + b->prefix; }
 static Scope biased(const RelativeBias *b) { return (Scope){.N = bias_tokens(b), .bias = b}; }
 
 /* The head's of the tables. */
@@ -334,8 +338,9 @@ size_t biased_attention_workspace(const RelativeBias *bias, int D) {
     return workspace_for(&c, D, workspace_line_up(bias->tables * table_floats(bias)));
 }
 
-void biased_attention_forward(real *y, float *lse, const real *qkv, const float *table, const RelativeBias *bias, int B,
-                              int H, int D) {
+void biased_attention_forward(real *y, float *lse, const real *qkv, const float *table, const RelativeBias *bias,
+                              const AttentionShape *shape) {
+    int B = shape->B, H = shape->H, D = shape->D;
     int N = bias_tokens(bias);
 #pragma omp parallel for collapse(2) schedule(static)
     for (int b = 0; b < B; b++)
@@ -349,7 +354,9 @@ void biased_attention_forward(real *y, float *lse, const real *qkv, const float 
 
 /* Each thread sums its heads' and images' share of dtable, and the shares are joined in the order of the threads. */
 void biased_attention_backward(real *dqkv, float *dtable, const real *dy, const real *y, const float *lse,
-                               const real *qkv, const float *table, const RelativeBias *bias, int B, int H, int D) {
+                               const real *qkv, const float *table, const RelativeBias *bias,
+                               const AttentionShape *shape) {
+    int B = shape->B, H = shape->H, D = shape->D;
     Scope any = biased(bias);
     size_t size = bias->tables * table_floats(bias), slice = workspace_line_up(size) + backward_floats(&any, D);
     int N = bias_tokens(bias);
@@ -398,8 +405,9 @@ size_t sparse_attention_workspace(const SparsePattern *pattern, int N, int D) {
     return workspace_for(&c, D, 0);
 }
 
-void sparse_attention_forward(real *y, float *lse, const real *qkv, const SparsePattern *pattern, int B, int N, int H,
-                              int D) {
+void sparse_attention_forward(real *y, float *lse, const real *qkv, const SparsePattern *pattern,
+                              const AttentionShape *shape) {
+    int B = shape->B, N = shape->N, H = shape->H, D = shape->D;
 #pragma omp parallel for collapse(2) schedule(static)
     for (int b = 0; b < B; b++)
         for (int h = 0; h < H; h++) {
@@ -412,7 +420,8 @@ void sparse_attention_forward(real *y, float *lse, const real *qkv, const Sparse
 }
 
 void sparse_attention_backward(real *dqkv, const real *dy, const real *y, const float *lse, const real *qkv,
-                               const SparsePattern *pattern, int B, int N, int H, int D) {
+                               const SparsePattern *pattern, const AttentionShape *shape) {
+    int B = shape->B, N = shape->N, H = shape->H, D = shape->D;
 #pragma omp parallel for collapse(2) schedule(static)
     for (int b = 0; b < B; b++)
         for (int h = 0; h < H; h++) {

@@ -85,7 +85,8 @@ static void make_codes(const Work *w, const SpeConv *p, SpeSizes s, int h, int f
 
 /* == Forward ====================================================================================================== */
 
-void spe_conv_forward(real *coded, const real *qkv, const SpeConv *spe, int B, int N, int H, int D) {
+void spe_conv_forward(real *coded, const real *qkv, const SpeConv *spe, const AttentionShape *shape) {
+    int B = shape->B, N = shape->N, H = shape->H, D = shape->D;
     SpeSizes s = spe_sizes(B, N, H, D, spe->K);
 #pragma omp parallel
     {
@@ -142,7 +143,8 @@ static void head_gradients(const Work *w, const SpeConv *p, SpeSizes s, int part
 }
 
 void spe_conv_backward(real *dqkv, const SpeConvGradients *d, const real *dcoded, const real *qkv, const SpeConv *spe,
-                       int B, int N, int H, int D) {
+                       const AttentionShape *shape) {
+    int B = shape->B, N = shape->N, H = shape->H, D = shape->D;
     SpeSizes s = spe_sizes(B, N, H, D, spe->K);
     size_t square = (size_t)D * s.Dp, all = (size_t)H * D * s.K, floats = work_floats(s);
 #pragma omp parallel

@@ -181,7 +181,8 @@ static void make_codes(const Work *w, SpeSizes s, int rows) {
 
 /* == Forward ====================================================================================================== */
 
-void spe_sine_forward(real *coded, const real *qkv, const SpeSine *spe, int B, int N, int H, int D) {
+void spe_sine_forward(real *coded, const real *qkv, const SpeSine *spe, const AttentionShape *shape) {
+    int B = shape->B, N = shape->N, H = shape->H, D = shape->D;
     SpeSizes s = spe_sizes(B, N, H, D, spe->K);
 #pragma omp parallel
     {
@@ -265,7 +266,8 @@ static void head_gradients(const Work *w, const SpeSine *p, SpeSizes s, int h) {
 }
 
 void spe_sine_backward(real *dqkv, const SpeSineGradients *d, const real *dcoded, const real *qkv, const SpeSine *spe,
-                       int B, int N, int H, int D) {
+                       const AttentionShape *shape) {
+    int B = shape->B, N = shape->N, H = shape->H, D = shape->D;
     SpeSizes s = spe_sizes(B, N, H, D, spe->K);
     size_t all = (size_t)H * D * s.K, floats = work_floats(s);
 #pragma omp parallel

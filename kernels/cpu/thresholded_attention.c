@@ -159,7 +159,9 @@ static void backward_head(real *dq, float *delta, const real *dy, const float *l
     scatter_add(dq + 2 * s->y_row, s->row, w.dv, 1, s->N, s);
 }
 
-void thresholded_attention_forward(real *y, float *lse, const real *qkv, float threshold, int B, int N, int H, int D) {
+void thresholded_attention_forward(real *y, float *lse, const real *qkv, float threshold,
+                                   const AttentionShape *shape) {
+    int B = shape->B, N = shape->N, H = shape->H, D = shape->D;
     Shape s = shape_of(threshold, N, H, D);
 #pragma omp parallel for collapse(2) schedule(static)
     for (int b = 0; b < B; b++)
@@ -171,7 +173,8 @@ void thresholded_attention_forward(real *y, float *lse, const real *qkv, float t
 }
 
 void thresholded_attention_backward(real *dqkv, float *delta, const real *dy, const float *lse, const real *qkv,
-                               float threshold, int B, int N, int H, int D) {
+                                    float threshold, const AttentionShape *shape) {
+    int B = shape->B, N = shape->N, H = shape->H, D = shape->D;
     Shape s = shape_of(threshold, N, H, D);
 #pragma omp parallel for collapse(2) schedule(static)
     for (int b = 0; b < B; b++)

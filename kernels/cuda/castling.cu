@@ -41,12 +41,16 @@ __global__ void __launch_bounds__(THREADS)
         dqkv[at + d] = to_real(COSINE * inverse * (to_float(g[d]) - along * to_float(z[d])));
 }
 
-void angular_features_forward(real *phi, const real *qkv, size_t n, int H, int D) {
+void angular_features_forward(real *phi, const real *qkv, const AttentionShape *shape) {
+    size_t n = (size_t)shape->B * shape->N;
+    int H = shape->H, D = shape->D;
     size_t rows = n * 2 * H;
     LAUNCH(angular_forward_kernel, (unsigned)ceil_div(rows, WARPS), THREADS, 0, phi, qkv, rows, H, D);
 }
 
-void angular_features_backward(real *dqkv, const real *dphi, const real *qkv, size_t n, int H, int D) {
+void angular_features_backward(real *dqkv, const real *dphi, const real *qkv, const AttentionShape *shape) {
+    size_t n = (size_t)shape->B * shape->N;
+    int H = shape->H, D = shape->D;
     size_t rows = n * 2 * H;
     LAUNCH(angular_backward_kernel, (unsigned)ceil_div(rows, WARPS), THREADS, 0, dqkv, dphi, qkv, rows, H, D);
 }

@@ -89,13 +89,15 @@ static Shape shape_of(int B, int N, int H, int D) {
     return {N, H, D, M, (size_t)B * N * H, (unsigned)ceil_div(M, WARP)};
 }
 
-void efficient_features_forward(real *phi, const real *qkv, int B, int N, int H, int D) {
+void efficient_features_forward(real *phi, const real *qkv, const AttentionShape *shape) {
+    int B = shape->B, N = shape->N, H = shape->H, D = shape->D;
     Shape s = shape_of(B, N, H, D);
     LAUNCH(efficient_rows_kernel, (unsigned)ceil_div(s.rows, WARPS), THREADS, 0, phi, qkv, s);
     LAUNCH(efficient_columns_kernel, (unsigned)B * s.groups, THREADS, THREADS * sizeof(float), phi, qkv, s);
 }
 
-void efficient_features_backward(real *dqkv, const real *dphi, const real *phi, int B, int N, int H, int D) {
+void efficient_features_backward(real *dqkv, const real *dphi, const real *phi, const AttentionShape *shape) {
+    int B = shape->B, N = shape->N, H = shape->H, D = shape->D;
     Shape s = shape_of(B, N, H, D);
     LAUNCH(efficient_rows_backward_kernel, (unsigned)ceil_div(s.rows, WARPS), THREADS, 0, dqkv, dphi, phi, s);
     LAUNCH(efficient_columns_backward_kernel, (unsigned)B * s.groups, THREADS, THREADS * sizeof(float), dqkv, dphi, phi,

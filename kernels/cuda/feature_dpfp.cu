@@ -26,7 +26,9 @@ __global__ void __launch_bounds__(THREADS)
     phi[at] = to_real(scale * rectified(z, i, D) * rectified(z, i - 1, D));
 }
 
-void feature_dpfp_forward(real *phi, const real *qkv, size_t n, int H, int D) {
+void feature_dpfp_forward(real *phi, const real *qkv, const FeatureShape *shape) {
+    size_t n = (size_t)shape->B * shape->N;
+    int H = shape->H, D = shape->D;
     size_t count = n * 2 * H * 2 * D;
     LAUNCH(feature_dpfp_forward_kernel, (unsigned)ceil_div(count, THREADS), THREADS, 0, phi, qkv, count, H, D,
            1 / sqrtf((float)D));
@@ -50,7 +52,9 @@ __global__ void __launch_bounds__(THREADS)
     dqkv[row_at(row, H, D) + i] = to_real(scale * dz);
 }
 
-void feature_dpfp_backward(real *dqkv, const real *dphi, const real *qkv, size_t n, int H, int D) {
+void feature_dpfp_backward(real *dqkv, const real *dphi, const real *qkv, const FeatureShape *shape) {
+    size_t n = (size_t)shape->B * shape->N;
+    int H = shape->H, D = shape->D;
     size_t count = n * 2 * H * D;
     LAUNCH(feature_dpfp_backward_kernel, (unsigned)ceil_div(count, THREADS), THREADS, 0, dqkv, dphi, qkv, count, H, D,
            1 / sqrtf((float)D));

@@ -536,13 +536,14 @@ static void forward(real *phi, const real *qkv, const float *w1, const float *w2
     });
 }
 
-void feature_mlp_forward(real *phi, const real *qkv, const float *w1, const float *w2, const float *b2, size_t n, int H,
-                         int D, int E, int F) {
-    forward(phi, qkv, w1, w2, b2, shape_of(n, H, D, E, F));
-}
-
-void feature_mlp_heads_forward(real *phi, const real *qkv, const float *w1, const float *w2, const float *b2, size_t n,
-                               int H, int D, int E, int F) {
+void feature_mlp_forward(real *phi, const real *qkv, const FeatureMlp *map, const FeatureShape *shape) {
+    const float *w1 = map->w1, *w2 = map->w2, *b2 = map->b2;
+    size_t n = (size_t)shape->B * shape->N;
+    int H = shape->H, D = shape->D, E = map->E, F = shape->F;
+    if (!map->per_head) {
+        forward(phi, qkv, w1, w2, b2, shape_of(n, H, D, E, F));
+        return;
+    }
     for (int h = 0; h < H; h++, w1 += (size_t)E * D, w2 += (size_t)F * 2 * E, b2 += F)
         forward(phi + (size_t)h * F, qkv + (size_t)h * D, w1, w2, b2, head_shape(n, H, D, E, F));
 }
@@ -595,21 +596,19 @@ static void backward(real *dqkv, float *dw1, float *dw2, float *db2, const real 
     add_parts(db2, NULL, parts.b2, (int)blocks, F);
 }
 
-void feature_mlp_backward(real *dqkv, float *dw1, float *dw2, float *db2, const real *dphi, const real *phi,
-                          const real *qkv, const float *w1, const float *w2, const float *b2, size_t n, int H, int D,
-                          int E, int F) {
-    (void)b2;
-    backward(dqkv, dw1, dw2, db2, dphi, phi, qkv, w1, w2, shape_of(n, H, D, E, F));
-}
-
-void feature_mlp_heads_backward(real *dqkv, float *dw1, float *dw2, float *db2, const real *dphi, const real *phi,
-                                const real *qkv, const float *w1, const float *w2, const float *b2, size_t n, int H,
-                                int D, int E, int F) {
-    (void)b2;
+void feature_mlp_backward(real *dqkv, const FeatureMlpGradients *d, const real *dphi, const real *phi, const real *qkv,
+                          const FeatureMlp *map, const FeatureShape *shape) {
+    const float *w1 = map->w1, *w2 = map->w2;
+    size_t n = (size_t)shape->B * shape->N;
+    int H = shape->H, D = shape->D, E = map->E, F = shape->F;
+    if (!map->per_head) {
+        backward(dqkv, d->w1, d->w2, d->b2, dphi, phi, qkv, w1, w2, shape_of(n, H, D, E, F));
+        return;
+    }
     size_t n1 = (size_t)E * D, n2 = (size_t)F * 2 * E;
     for (int h = 0; h < H; h++) {
         size_t z = (size_t)h * D, at = (size_t)h * F;
-        backward(dqkv + z, dw1 ? dw1 + h * n1 : NULL, dw2 + h * n2, db2 + at, dphi + at, phi + at, qkv + z, w1 + h * n1,
-                 w2 + h * n2, head_shape(n, H, D, E, F));
+        backward(dqkv + z, d->w1 ? d->w1 + h * n1 : NULL, d->w2 + h * n2, d->b2 + at, dphi + at, phi + at, qkv + z,
+                 w1 + h * n1, w2 + h * n2, head_shape(n, H, D, E, F));
     }
 }

@@ -203,25 +203,29 @@ __global__ void __launch_bounds__(THREADS)
 
 /* == Launches ===================================================================================================== */
 
-void feature_rfa_forward(real *phi, const real *qkv, const float *w, int B, int N, int H, int D, int E) {
+void feature_rfa_forward(real *phi, const real *qkv, const float *w, const FeatureShape *shape) {
+    int B = shape->B, N = shape->N, H = shape->H, D = shape->D, E = shape->F / 2;
     Shape s = shape_of(N, H, D, E, 2 * E);
     LAUNCH(feature_rfa_forward_kernel, (unsigned)B * 2 * H, THREADS, shared_bytes(s), phi, qkv, w, s);
 }
 
-void feature_rfa_backward(real *dqkv, const real *dphi, const real *phi, const real *qkv, const float *w, int B, int N,
-                          int H, int D, int E) {
+void feature_rfa_backward(real *dqkv, const real *dphi, const real *phi, const real *qkv, const float *w,
+                          const FeatureShape *shape) {
+    int B = shape->B, N = shape->N, H = shape->H, D = shape->D, E = shape->F / 2;
     Shape s = shape_of(N, H, D, E, 2 * E);
     LAUNCH(feature_rfa_backward_kernel, (unsigned)B * 2 * H, THREADS, shared_bytes(s), dqkv, dphi, phi, qkv, w, s);
 }
 
-void feature_performer_forward(real *phi, const real *qkv, const float *w, int B, int N, int H, int D, int E) {
+void feature_performer_forward(real *phi, const real *qkv, const float *w, const FeatureShape *shape) {
+    int B = shape->B, N = shape->N, H = shape->H, D = shape->D, E = shape->F;
     Shape s = shape_of(N, H, D, E, E);
     LAUNCH(feature_performer_forward_kernel, (unsigned)B * 2 * H, THREADS, shared_bytes(s), phi, qkv, w,
            PERFORMER_EPSILON, s);
 }
 
-void feature_performer_backward(real *dqkv, const real *dphi, const real *phi, const real *qkv, const float *w, int B,
-                                int N, int H, int D, int E) {
+void feature_performer_backward(real *dqkv, const real *dphi, const real *phi, const real *qkv, const float *w,
+                                const FeatureShape *shape) {
+    int B = shape->B, N = shape->N, H = shape->H, D = shape->D, E = shape->F;
     Shape s = shape_of(N, H, D, E, E);
     LAUNCH(feature_performer_backward_kernel, (unsigned)B * 2 * H, THREADS, shared_bytes(s), dqkv, dphi, phi, qkv, w,
            PERFORMER_EPSILON, s);

@@ -43,7 +43,9 @@ __global__ void __launch_bounds__(THREADS)
     }
 }
 
-void feature_relu_forward(real *phi, const real *qkv, const float *w, const float *b, size_t n, int H, int D, int F) {
+void feature_relu_forward(real *phi, const real *qkv, const float *w, const float *b, const FeatureShape *shape) {
+    size_t n = (size_t)shape->B * shape->N;
+    int H = shape->H, D = shape->D, F = shape->F;
     Shape s = shape_of(n, H, D, F);
     unsigned blocks = blocks_for(s.rows, s.tile, 8 * MOST_BLOCKS);
     LAUNCH(feature_relu_forward_kernel, blocks, THREADS, shared_bytes(s), phi, qkv, w, b, s);
@@ -95,7 +97,9 @@ static size_t most_parts(int D, int F) {
 size_t feature_relu_workspace(int D, int F) { return most_parts(D, F) * F * (D + 1) * sizeof(float); }
 
 void feature_relu_backward(real *dqkv, float *dw, float *db, const real *dphi, const real *phi, const real *qkv,
-                           const float *w, size_t n, int H, int D, int F) {
+                           const float *w, const FeatureShape *shape) {
+    size_t n = (size_t)shape->B * shape->N;
+    int H = shape->H, D = shape->D, F = shape->F;
     Shape s = shape_of(n, H, D, F);
     unsigned blocks = blocks_for(s.rows, s.tile, most_parts(D, F));
     float *parts_w = static_cast<float *>(kernels_workspace(feature_relu_workspace(D, F)));

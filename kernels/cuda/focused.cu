@@ -126,15 +126,17 @@ size_t focused_features_workspace(int M) { return (size_t)PARTS * M * sizeof(flo
 
 static size_t shared_bytes(int M, int rows) { return (WARPS + (size_t)rows * M) * sizeof(float); }
 
-void focused_features_forward(real *phi, const real *qkv, const float *pos, const float *scale, int B, int N, int M,
-                              int p) {
+void focused_features_forward(real *phi, const real *qkv, const float *pos, const float *scale, int p,
+                              const AttentionShape *shape) {
+    int B = shape->B, N = shape->N, M = shape->H * shape->D;
     size_t tokens = (size_t)B * N;
     LAUNCH(focused_forward_kernel, blocks_for(2 * tokens, 1, (size_t)1 << 16), THREADS, shared_bytes(M, 3), phi, qkv,
            pos, scale, tokens, N, M, p);
 }
 
 void focused_features_backward(real *dqkv, float *dpos, float *dscale, const real *dphi, const real *qkv,
-                               const float *pos, const float *scale, int B, int N, int M, int p) {
+                               const float *pos, const float *scale, int p, const AttentionShape *shape) {
+    int B = shape->B, N = shape->N, M = shape->H * shape->D;
     size_t tokens = (size_t)B * N, size = (size_t)N * M;
     unsigned blocks = blocks_for(2 * tokens, 1, PARTS);
     float *parts = static_cast<float *>(kernels_workspace(focused_features_workspace(M)));

@@ -79,7 +79,8 @@ static void sum_products(float *sum, const real *a, int a_row, const real *b, in
            M, groups);
 }
 
-void hydra_attention_forward(real *y, float *inverse, float *kv, const real *qkv, int B, int N, int M) {
+void hydra_attention_forward(real *y, float *inverse, float *kv, const real *qkv, const AttentionShape *shape) {
+    int B = shape->B, N = shape->N, M = shape->H * shape->D;
     size_t tokens = (size_t)B * N;
     LAUNCH(hydra_norm_kernel, (unsigned)ceil_div(2 * tokens, WARPS), THREADS, 0, inverse, qkv, 2 * tokens, M);
     sum_products(kv, qkv + M, 3 * M, qkv + 2 * M, 3 * M, inverse + 1, B, N, M);
@@ -87,7 +88,8 @@ void hydra_attention_forward(real *y, float *inverse, float *kv, const real *qkv
 }
 
 void hydra_attention_backward(real *dqkv, float *dkv, const real *dy, const float *inverse, const float *kv,
-                              const real *qkv, int B, int N, int M) {
+                              const real *qkv, const AttentionShape *shape) {
+    int B = shape->B, N = shape->N, M = shape->H * shape->D;
     size_t tokens = (size_t)B * N;
     sum_products(dkv, dy, M, qkv, 3 * M, inverse, B, N, M);
     LAUNCH(hydra_backward_kernel, (unsigned)ceil_div(tokens, WARPS), THREADS, 0, dqkv, dkv, dy, inverse, kv, qkv,

@@ -616,11 +616,12 @@ static void join(float *sums, const float *parts, Shape s) {
     LAUNCH(linear_join_kernel, (unsigned)ceil_div(count, THREADS), THREADS, 0, sums, parts, count, (int)size, s.chunks);
 }
 
-void linear_attention_forward(real *y, float *den, float *kv, const real *phi, const real *qkv, int B, int N, int H,
-                              int D, int F, Denominator rule) {
+void linear_attention_forward(real *y, float *den, float *kv, const real *phi, const real *qkv,
+                              const LinearAttention *shape) {
+    int B = shape->B, N = shape->N, H = shape->H, D = shape->D, F = shape->F;
     size_t heads = (size_t)B * H;
     Shape s = {N, H, D, F, 0, (unsigned)heads, chunks_of(heads, N, D, F), is_wide(F, phi), is_wide(D, qkv),
-               is_wide(D, y), rule, rule == DENOMINATOR_GIVEN ? 0.0f : 1.0f};
+               is_wide(D, y), shape->rule, shape->rule == DENOMINATOR_GIVEN ? 0.0f : 1.0f};
     if (is_plain(F, D)) {
         LAUNCH(linear_sums_plain_kernel, (unsigned)ceil_div(heads * sums_size(D, F), THREADS), THREADS, 0, kv,
                static_cast<const real *>(NULL), static_cast<const real *>(NULL), static_cast<const float *>(NULL), phi,
@@ -663,13 +664,14 @@ static void backward(real *dqkv, real *dphi, const real *dy, const float *den, c
 }
 
 void linear_attention_backward(real *dqkv, real *dphi, const real *dy, const real *y, const float *den, const float *kv,
-                               const real *phi, const real *qkv, int B, int N, int H, int D, int F, Denominator rule) {
+                               const real *phi, const real *qkv, const LinearAttention *shape) {
+    int B = shape->B, N = shape->N, H = shape->H, D = shape->D, F = shape->F;
     size_t heads = (size_t)B * H, groups = ceil_div(heads, slots(D, F)), most = ceil_div(heads, groups);
     float *ds = static_cast<float *>(kernels_workspace(linear_attention_workspace(D, F)));
     for (size_t first = 0; first < heads; first += most) {
         size_t count = heads - first < most ? heads - first : most;
         Shape s = {N, H, D, F, (int)first, (unsigned)count, chunks_of(count, N, D, F), is_wide(F, dphi, phi),
-                   is_wide(D, dqkv, qkv), is_wide(D, dy), rule, rule == DENOMINATOR_GIVEN ? 0.0f : 1.0f};
+                   is_wide(D, dqkv, qkv), is_wide(D, dy), shape->rule, shape->rule == DENOMINATOR_GIVEN ? 0.0f : 1.0f};
         if (is_plain(F, D)) backward_plain(dqkv, dphi, dy, y, den, kv, phi, qkv, ds, s);
         else backward(dqkv, dphi, dy, den, kv, phi, qkv, ds, s);
     }
@@ -773,14 +775,16 @@ static Shape denominator_shape(int B, int N, int H, int D, int F, Denominator ru
     return s;
 }
 
-void denominator_forward(float *den, float *z, const real *phi, int B, int N, int H, int F, Denominator rule) {
-    Shape s = denominator_shape(B, N, H, 1, F, rule);
+void denominator_forward(float *den, float *z, const real *phi, const LinearAttention *shape) {
+    int B = shape->B, N = shape->N, H = shape->H, F = shape->F;
+    Shape s = denominator_shape(B, N, H, 1, F, shape->rule);
     LAUNCH(denominator_forward_kernel, s.heads, THREADS, (WARPS + 1) * PASS * sizeof(float), den, z, phi, s);
 }
 
 void denominator_backward(real *dphi, const real *dy, const real *y, const float *den, const float *z, const real *phi,
-                          int B, int N, int H, int D, int F, Denominator rule) {
-    Shape s = denominator_shape(B, N, H, D, F, rule);
+                          const LinearAttention *shape) {
+    int B = shape->B, N = shape->N, H = shape->H, D = shape->D, F = shape->F;
+    Shape s = denominator_shape(B, N, H, D, F, shape->rule);
     LAUNCH(denominator_backward_kernel, s.heads, THREADS, (WARPS + 1) * PASS * sizeof(float), dphi, dy, y, den, z, phi,
            s);
 }

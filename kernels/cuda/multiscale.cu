@@ -78,13 +78,17 @@ __global__ void __launch_bounds__(THREADS)
 
 size_t multiscale_workspace(int H, int D) { return (size_t)CHUNKS * 3 * H * D * D * sizeof(float); }
 
-void multiscale_forward(real *all, const real *qkv, const real *wide, const float *w, size_t n, int H, int D) {
+void multiscale_forward(real *all, const real *qkv, const real *wide, const float *w, const AttentionShape *shape) {
+    size_t n = (size_t)shape->B * shape->N;
+    int H = shape->H, D = shape->D;
     size_t size = n * 3 * H * D;
     LAUNCH(multiscale_forward_kernel, (unsigned)ceil_div(size, THREADS), THREADS, 0, all, qkv, wide, w, size, H, D);
 }
 
 void multiscale_backward(real *dqkv, real *dwide, float *dw, const real *dall, const real *wide, const float *w,
-                         size_t n, int H, int D) {
+                         const AttentionShape *shape) {
+    size_t n = (size_t)shape->B * shape->N;
+    int H = shape->H, D = shape->D;
     size_t size = n * 3 * H * D, weights = (size_t)3 * H * D * D;
     unsigned chunks = blocks_for(n, 1, CHUNKS);
     float *parts = static_cast<float *>(kernels_workspace(multiscale_workspace(H, D)));
@@ -94,12 +98,16 @@ void multiscale_backward(real *dqkv, real *dwide, float *dw, const real *dall, c
     add_parts(dw, NULL, parts, (int)chunks, (int)weights);
 }
 
-void relu_features_forward(real *phi, const real *qkv, size_t n, int M) {
+void relu_features_forward(real *phi, const real *qkv, const AttentionShape *shape) {
+    size_t n = (size_t)shape->B * shape->N;
+    int M = shape->H * shape->D;
     size_t size = n * 2 * M;
     LAUNCH(relu_forward_kernel, (unsigned)ceil_div(size, THREADS), THREADS, 0, phi, qkv, size, M);
 }
 
-void relu_features_backward(real *dqkv, const real *dphi, const real *phi, size_t n, int M) {
+void relu_features_backward(real *dqkv, const real *dphi, const real *phi, const AttentionShape *shape) {
+    size_t n = (size_t)shape->B * shape->N;
+    int M = shape->H * shape->D;
     size_t size = n * 2 * M;
     LAUNCH(relu_backward_kernel, (unsigned)ceil_div(size, THREADS), THREADS, 0, dqkv, dphi, phi, size, M);
 }

@@ -28,7 +28,8 @@ __global__ void __launch_bounds__(THREADS) rope_table_kernel(float *turns, int N
     turns[2 * at + 1] = (float)sin(angle);
 }
 
-void rope_table(float *turns, int N, int F, int Hg, int Wg) {
+void rope_table(float *turns, int N, int F, const Grid *grid) {
+    int Hg = grid ? grid->rows : 0, Wg = grid ? grid->columns : 0;
     size_t count = (size_t)N * (F / 2);
     if (count) LAUNCH(rope_table_kernel, (unsigned)ceil_div(count, THREADS), THREADS, 0, turns, N, F, Hg, Wg);
 }
@@ -57,11 +58,13 @@ static void rope(real *y, const real *phi, const float *turns, float sign, int B
     LAUNCH(rope_kernel, (unsigned)ceil_div(count, THREADS), THREADS, 0, y, phi, turns, sign, count, N, 2 * H, F);
 }
 
-void rope_forward(real *y, const real *phi, const float *turns, int B, int N, int H, int F) {
+void rope_forward(real *y, const real *phi, const float *turns, const FeatureShape *shape) {
+    int B = shape->B, N = shape->N, H = shape->H, F = shape->F;
     rope(y, phi, turns, 1, B, N, H, F);
 }
 
-void rope_backward(real *dphi, const real *dy, const float *turns, int B, int N, int H, int F) {
+void rope_backward(real *dphi, const real *dy, const float *turns, const FeatureShape *shape) {
+    int B = shape->B, N = shape->N, H = shape->H, F = shape->F;
     rope(dphi, dy, turns, -1, B, N, H, F);
 }
 
@@ -100,10 +103,12 @@ static void permute(real *y, const real *phi, const int *order, bool back, int B
     LAUNCH(permute_kernel, (unsigned)ceil_div(count, THREADS), THREADS, 0, y, phi, order, back, count, N, H, F);
 }
 
-void permute_forward(real *y, const real *phi, const int *order, int B, int N, int H, int F) {
+void permute_forward(real *y, const real *phi, const int *order, const FeatureShape *shape) {
+    int B = shape->B, N = shape->N, H = shape->H, F = shape->F;
     permute(y, phi, order, false, B, N, H, F);
 }
 
-void permute_backward(real *dphi, const real *dy, const int *order, int B, int N, int H, int F) {
+void permute_backward(real *dphi, const real *dy, const int *order, const FeatureShape *shape) {
+    int B = shape->B, N = shape->N, H = shape->H, F = shape->F;
     permute(dphi, dy, order, true, B, N, H, F);
 }

@@ -34,7 +34,9 @@ DEVICE RippleHead ripple_head(int head, int N, int H, int D, int F, int G) {
     return o;
 }
 
-static inline int ripple_extent(const RippleRings *rings) { return rings->Hg > rings->Wg ? rings->Hg : rings->Wg; }
+static inline int ripple_extent(const RippleRings *rings) {
+    return rings->grid.rows > rings->grid.columns ? rings->grid.rows : rings->grid.columns;
+}
 
 /* The group of tokens at this distance. */
 DEVICE int ripple_group(const RippleRings &rings, int distance) {

@@ -20,7 +20,8 @@ typedef struct {
 size_t ripple_explicit_workspace(const RippleRings *, int) { return 0; }
 
 DEVICE int group_of(const RippleRings &rings, int n, int m) {
-    int dy = n / rings.Wg - m / rings.Wg, dx = n % rings.Wg - m % rings.Wg, r = rings.G - 1;
+    int columns = rings.grid.columns, r = rings.G - 1;
+    int dy = n / columns - m / columns, dx = n % columns - m % columns;
     dy = dy < 0 ? -dy : dy;
     dx = dx < 0 ? -dx : dx;
     while (rings.bound[r] > (dx > dy ? dx : dy)) r--;
@@ -143,7 +144,7 @@ __global__ void __launch_bounds__(THREADS)
 static Shape shape_of(const RippleRings *rings, int B, int H, int D) {
     Shape s = {};
     s.rings = *rings;
-    s.N = rings->Hg * rings->Wg;
+    s.N = rings->grid.rows * rings->grid.columns;
     s.H = H;
     s.D = D;
     s.rows = (size_t)B * s.N * H;
@@ -151,14 +152,16 @@ static Shape shape_of(const RippleRings *rings, int B, int H, int D) {
     return s;
 }
 
-void ripple_explicit_forward(real *y, float *lse, const float *alpha, const real *qkv, const RippleRings *rings, int B,
-                             int H, int D) {
+void ripple_explicit_forward(real *y, float *lse, const float *alpha, const real *qkv, const RippleRings *rings,
+                             const AttentionShape *shape) {
+    int B = shape->B, H = shape->H, D = shape->D;
     Shape s = shape_of(rings, B, H, D);
     LAUNCH(ripple_explicit_forward_kernel, (unsigned)ceil_div(s.rows, WARPS), THREADS, 0, y, lse, alpha, qkv, s);
 }
 
 void ripple_explicit_backward(real *dqkv, float *dalpha, const real *dy, const float *lse, const float *alpha,
-                              const real *qkv, const RippleRings *rings, int B, int H, int D) {
+                              const real *qkv, const RippleRings *rings, const AttentionShape *shape) {
+    int B = shape->B, H = shape->H, D = shape->D;
     Shape s = shape_of(rings, B, H, D);
     unsigned blocks = (unsigned)ceil_div(s.rows, WARPS);
     LAUNCH(ripple_explicit_backward_queries_kernel, blocks, THREADS, 0, dqkv, dalpha, dy, lse, alpha, qkv, s);

@@ -21,7 +21,7 @@ struct Ring {
 DEVICE int clip(int i, int low, int high) { return i < low ? low : i > high ? high : i; }
 
 DEVICE Ring ring_around(const RippleRings &rings, int n, int r) {
-    int y = n / rings.Wg, x = n % rings.Wg, Hg = rings.Hg, Wg = rings.Wg;
+    int Hg = rings.grid.rows, Wg = rings.grid.columns, y = n / Wg, x = n % Wg;
     int outer = r + 1 < rings.G ? clip(rings.bound[r + 1] - 1, 0, Hg + Wg) : Hg + Wg;
     int y0 = clip(y - outer, 0, y), y1 = clip(y + outer, y, Hg - 1);
     int x0 = clip(x - outer, 0, x), x1 = clip(x + outer, x, Wg - 1);
@@ -35,7 +35,7 @@ DEVICE void for_ring(const RippleRings &rings, int n, int r, Visit visit) {
     for (int i = ring.y0; i <= ring.y1; i++)
         for (int j = ring.x0; j <= ring.x1; j++) {
             int dy = i > ring.y ? i - ring.y : ring.y - i, dx = j > ring.x ? j - ring.x : ring.x - j;
-            if ((dy > dx ? dy : dx) >= ring.inner) visit((size_t)i * rings.Wg + j);
+            if ((dy > dx ? dy : dx) >= ring.inner) visit((size_t)i * rings.grid.columns + j);
         }
 }
 
@@ -144,32 +144,38 @@ __global__ void __launch_bounds__(THREADS)
 size_t ripple_naive_workspace(const RippleRings *, int, int) { return 0; }
 
 static Shape shape_of(const RippleRings *rings, int H, int D, int F) {
-    return {*rings, rings->Hg * rings->Wg, H, D, F};
+    return {*rings, rings->grid.rows * rings->grid.columns, H, D, F};
 }
 
 static unsigned blocks_of(size_t count) { return (unsigned)ceil_div(count, THREADS); }
 
 RIPPLE_FORWARD(naive) {
-    Shape s = shape_of(rings, H, D, F);
+    int B = shape->B, H = shape->H, D = shape->D;
+    Shape s = shape_of(rings, H, D, shape->F);
     int slices = (int)ceil_div(D, COLUMNS);
     size_t count = (size_t)B * H * slices * s.N;
-    LAUNCH(ripple_naive_forward_kernel, blocks_of(count), THREADS, 0, y, den, alpha, phi, qkv, s, slices, count);
+    LAUNCH(ripple_naive_forward_kernel, blocks_of(count), THREADS, 0, y, den, in->alpha, in->phi, in->qkv, s, slices,
+           count);
 }
 
 RIPPLE_BACKWARD(naive) {
+    const float *alpha = in->alpha;
+    const real *phi = in->phi, *qkv = in->qkv;
+    int B = shape->B, H = shape->H, D = shape->D, F = shape->F;
     Shape s = shape_of(rings, H, D, F);
     int features = (int)ceil_div(F, COLUMNS), slices = features + (int)ceil_div(D, COLUMNS);
     size_t tokens = (size_t)B * H * s.N;
-    LAUNCH(ripple_naive_queries_kernel, blocks_of(tokens * features), THREADS, 0, dphi, dalpha, dy, y, den, alpha, phi,
-           qkv, s, features, tokens * features);
-    LAUNCH(ripple_naive_keys_kernel, blocks_of(tokens * slices), THREADS, 0, dqkv, dphi, dy, y, den, alpha, phi, qkv, s,
-           features, slices, tokens * slices);
+    LAUNCH(ripple_naive_queries_kernel, blocks_of(tokens * features), THREADS, 0, din->phi, din->alpha, dy, y, den,
+           alpha, phi, qkv, s, features, tokens * features);
+    LAUNCH(ripple_naive_keys_kernel, blocks_of(tokens * slices), THREADS, 0, din->qkv, din->phi, dy, y, den, alpha, phi,
+           qkv, s, features, slices, tokens * slices);
 }
 
 /* Predicted, not measured: every slice forms its own dot products, in double, at a tenth of the 64 multiply-adds a
  * clock that a multiprocessor has: the loads are not coalesced. */
 double ripple_naive_cost(const RippleRings *rings, int D, int F) {
-    double N = (double)rings->Hg * rings->Wg, by_D = (double)ceil_div(D, COLUMNS), by_F = (double)ceil_div(F, COLUMNS);
+    double N = (double)rings->grid.rows * rings->grid.columns;
+    double by_D = (double)ceil_div(D, COLUMNS), by_F = (double)ceil_div(F, COLUMNS);
     double products = by_D * (F + COLUMNS) + by_F * (D + COLUMNS) + F + by_F * (2 * D + COLUMNS) + by_D * (F + COLUMNS);
     return N * N * products / (6.4 * RIPPLE_CLOCKS);
 }

@@ -29,7 +29,8 @@ __global__ void __launch_bounds__(MOST_WARPS *WARP)
     Place at = place_of_warp(s, first_head);
     const RippleHead &o = at.o;
     auto stage = [&](Patch p, int buffer) {
-        auto token = [&](int i) { return box_token(at.box, patch_after(at.box, p, i / PATCH), i % PATCH, s.rings.Wg); };
+        int Wg = s.rings.grid.columns;
+        auto token = [&](int i) { return box_token(at.box, patch_after(at.box, p, i / PATCH), i % PATCH, Wg); };
         real *to = staged + buffer * 2 * TILE;
         load_tokens<P>(to, phi + o.k, o.phi_row, s.F, s.wide, token, STAGED, threadIdx.x, blockDim.x);
         load_tokens<P>(to + TILE, qkv + o.v, o.qkv_row, s.D, s.wide, token, STAGED, threadIdx.x, blockDim.x);
@@ -59,7 +60,7 @@ __global__ void __launch_bounds__(MOST_WARPS *WARP)
         }
     }
 
-    bool idle = at.y >= s.rings.Hg;
+    bool idle = at.y >= s.rings.grid.rows;
     int column = -1;
     Held held;
     auto visit = [&](Patch p, int buffer, int k) {
@@ -159,7 +160,8 @@ __global__ void __launch_bounds__(MOST_WARPS *WARP)
     Place at = place_of_warp(s, first_head);
     const RippleHead &o = at.o;
     auto stage = [&](Patch p, int buffer) {
-        auto token = [&](int i) { return box_token(at.box, patch_after(at.box, p, i / PATCH), i % PATCH, s.rings.Wg); };
+        int Wg = s.rings.grid.columns;
+        auto token = [&](int i) { return box_token(at.box, patch_after(at.box, p, i / PATCH), i % PATCH, Wg); };
         real *to = staged + buffer * 2 * TILE;
         load_tokens<P>(to, phi + o.k, o.phi_row, s.F, s.wide, token, STAGED, threadIdx.x, blockDim.x);
         load_tokens<P>(to + TILE, qkv + o.v, o.qkv_row, s.D, s.wide, token, STAGED, threadIdx.x, blockDim.x);
@@ -204,7 +206,7 @@ __global__ void __launch_bounds__(MOST_WARPS *WARP)
         }
     }
 
-    bool idle = at.y >= s.rings.Hg;
+    bool idle = at.y >= s.rings.grid.rows;
     int column = -1;
     Held held;
     held.rows = NOTHING;
@@ -273,7 +275,8 @@ __global__ void __launch_bounds__(MOST_WARPS *WARP)
     Place at = place_of_warp(s, first_head);
     const RippleHead &o = at.o;
     auto stage = [&](Patch p, int buffer) {
-        auto token = [&](int i) { return box_token(at.box, patch_after(at.box, p, i / PATCH), i % PATCH, s.rings.Wg); };
+        int Wg = s.rings.grid.columns;
+        auto token = [&](int i) { return box_token(at.box, patch_after(at.box, p, i / PATCH), i % PATCH, Wg); };
         real *to = staged + buffer * 2 * TILE;
         load_tokens<P>(to, phi + o.q, o.phi_row, s.F, s.wide, token, STAGED, threadIdx.x, blockDim.x);
         load_tokens<P>(to + TILE, dy + o.y, o.y_row, s.D, s.wide, token, STAGED, threadIdx.x, blockDim.x);
@@ -308,7 +311,7 @@ __global__ void __launch_bounds__(MOST_WARPS *WARP)
         }
     }
 
-    bool idle = at.y >= s.rings.Hg;
+    bool idle = at.y >= s.rings.grid.rows;
     int column = -1, column_group[2];
     auto visit = [&](Patch p, int buffer, int k) {
         int dy_patch = at.box.y0 + 2 * p.row - at.y;
@@ -390,7 +393,7 @@ static bool shape_of(Shape *s, const RippleRings *rings, int H, int D, int F, bo
     int extent = ripple_extent(rings), last = rings->bound[rings->G - 1], P = padded(D, F);
     *s = {};
     s->rings = *rings;
-    s->N = rings->Hg * rings->Wg;
+    s->N = rings->grid.rows * rings->grid.columns;
     s->H = H;
     s->D = D;
     s->F = F;
@@ -399,12 +402,12 @@ static bool shape_of(Shape *s, const RippleRings *rings, int H, int D, int F, bo
     s->far = window && s->reach < extent - 1;
     s->ld = rings->G | 1;
     if (D > 64 || F > 64 || s->limit > SHARED_LIMIT / 4) return false;
-    for (s->warps = warps_for((rings->Hg + 1) / 2);; s->warps--) {
+    for (s->warps = warps_for((rings->grid.rows + 1) / 2);; s->warps--) {
         int bytes = areas_of(*s, P, QUERIES).bytes, others = areas_of(*s, P, KEYS).bytes;
         if ((bytes > others ? bytes : others) <= SHARED_LIMIT) break;
         if (s->warps == 1) return false;
     }
-    s->blocks = (int)(ceil_div(rings->Wg, SIDE) * ceil_div(rings->Hg, 2 * s->warps));
+    s->blocks = (int)(ceil_div(rings->grid.columns, SIDE) * ceil_div(rings->grid.rows, 2 * s->warps));
     return true;
 }
 
@@ -425,8 +428,9 @@ size_t ripple_dense_workspace(const RippleRings *rings, int D, int F) { return p
 size_t ripple_window_workspace(const RippleRings *rings, int D, int F) { return pairs_workspace(rings, D, F, true); }
 
 template <int P>
-static void pairs_forward(real *y, float *den, const float *alpha, const real *phi, const real *qkv, Shape s,
-                          int heads) {
+static void pairs_forward(real *y, float *den, const RippleInputs *in, Shape s, int heads) {
+    const float *alpha = in->alpha;
+    const real *phi = in->phi, *qkv = in->qkv;
     s.at = areas_of(s, P, FORWARD);
     s.wide = is_wide(s.F, phi) && is_wide(s.D, qkv, y);
     size_t bytes;
@@ -444,9 +448,11 @@ static void pairs_forward(real *y, float *den, const float *alpha, const real *p
 }
 
 template <int P>
-static void pairs_backward(real *dqkv, real *dphi, float *dalpha, const real *dy, const real *y, const float *den,
-                           const float *alpha, const real *phi, const real *qkv, Shape s, int heads) {
-    s.wide = is_wide(s.F, phi, dphi) && is_wide(s.D, qkv, dqkv, y, dy);
+static void pairs_backward(const RippleGradients *din, const real *dy, const real *y, const float *den,
+                           const RippleInputs *in, Shape s, int heads) {
+    const float *alpha = in->alpha;
+    const real *phi = in->phi, *qkv = in->qkv;
+    s.wide = is_wide(s.F, phi, din->phi) && is_wide(s.D, qkv, din->qkv, y, dy);
     int most = ripple_heads_at_once(heads, bytes_of_head(s, P), BUDGET);
     for (int first = 0; first < heads; first += most) {
         int now = heads - first < most ? heads - first : most;
@@ -455,18 +461,18 @@ static void pairs_backward(real *dqkv, real *dphi, float *dalpha, const real *dy
         Far far = far_of(s, P, now, static_cast<float *>(kernels_workspace(bytes)), &bytes);
         if (s.far) sum_far<P, false>(far.S, phi, qkv, den, alpha, far, s, first, now);
         s.at = areas_of(s, P, QUERIES);
-        LAUNCH(ripple_pairs_queries_kernel<P>, (unsigned)now * s.blocks, s.warps * WARP, s.at.bytes, dphi, dalpha,
-               far.delta, dy, y, den, far.S, alpha, phi, qkv, s, first);
+        LAUNCH(ripple_pairs_queries_kernel<P>, (unsigned)now * s.blocks, s.warps * WARP, s.at.bytes, din->phi,
+               din->alpha, far.delta, dy, y, den, far.S, alpha, phi, qkv, s, first);
         if (s.far) sum_far<P, true>(far.dS, phi, dy, den, alpha, far, s, first, now);
         s.at = areas_of(s, P, KEYS);
-        LAUNCH(ripple_pairs_keys_kernel<P>, (unsigned)now * s.blocks, s.warps * WARP, s.at.bytes, dqkv, dphi, far.delta,
-               dy, den, far.dS, alpha, phi, qkv, s, first);
+        LAUNCH(ripple_pairs_keys_kernel<P>, (unsigned)now * s.blocks, s.warps * WARP, s.at.bytes, din->qkv,
+               din->phi, far.delta, dy, den, far.dS, alpha, phi, qkv, s, first);
     }
 }
 
 /* The tiles' width is a template argument: sixteen, thirty-two, sixty-four. */
 #define FOR_WIDTH(function, ...)               \
-    switch (padded(D, F)) {                    \
+    switch (padded(s.D, s.F)) {                \
     case 16: function<16>(__VA_ARGS__); break; \
     case 32: function<32>(__VA_ARGS__); break; \
     default: function<64>(__VA_ARGS__);        \
@@ -474,28 +480,30 @@ static void pairs_backward(real *dqkv, real *dphi, float *dalpha, const real *dy
 
 RIPPLE_FORWARD(dense) {
     Shape s;
-    if (!shape_of(&s, rings, H, D, F, false)) return ripple_naive_forward(y, den, alpha, phi, qkv, rings, B, H, D, F);
-    FOR_WIDTH(pairs_forward, y, den, alpha, phi, qkv, s, B * H)
+    if (!shape_of(&s, rings, shape->H, shape->D, shape->F, false))
+        return ripple_naive_forward(y, den, in, rings, shape);
+    FOR_WIDTH(pairs_forward, y, den, in, s, shape->B * s.H)
 }
 
 RIPPLE_FORWARD(window) {
     Shape s;
-    if (!shape_of(&s, rings, H, D, F, true)) return ripple_naive_forward(y, den, alpha, phi, qkv, rings, B, H, D, F);
-    FOR_WIDTH(pairs_forward, y, den, alpha, phi, qkv, s, B * H)
+    if (!shape_of(&s, rings, shape->H, shape->D, shape->F, true))
+        return ripple_naive_forward(y, den, in, rings, shape);
+    FOR_WIDTH(pairs_forward, y, den, in, s, shape->B * s.H)
 }
 
 RIPPLE_BACKWARD(dense) {
     Shape s;
-    if (!shape_of(&s, rings, H, D, F, false))
-        return ripple_naive_backward(dqkv, dphi, dalpha, dy, y, den, alpha, phi, qkv, rings, B, H, D, F);
-    FOR_WIDTH(pairs_backward, dqkv, dphi, dalpha, dy, y, den, alpha, phi, qkv, s, B * H)
+    if (!shape_of(&s, rings, shape->H, shape->D, shape->F, false))
+        return ripple_naive_backward(din, dy, y, den, in, rings, shape);
+    FOR_WIDTH(pairs_backward, din, dy, y, den, in, s, shape->B * s.H)
 }
 
 RIPPLE_BACKWARD(window) {
     Shape s;
-    if (!shape_of(&s, rings, H, D, F, true))
-        return ripple_naive_backward(dqkv, dphi, dalpha, dy, y, den, alpha, phi, qkv, rings, B, H, D, F);
-    FOR_WIDTH(pairs_backward, dqkv, dphi, dalpha, dy, y, den, alpha, phi, qkv, s, B * H)
+    if (!shape_of(&s, rings, shape->H, shape->D, shape->F, true))
+        return ripple_naive_backward(din, dy, y, den, in, rings, shape);
+    FOR_WIDTH(pairs_backward, din, dy, y, den, in, s, shape->B * s.H)
 }
 
 /* == Cost ========================================================================================================= */
@@ -508,9 +516,9 @@ static double pairs_cost(const RippleRings *rings, int D, int F, bool window) {
     Shape s;
     if (!shape_of(&s, rings, 1, D, F, window)) return ripple_naive_cost(rings, D, F);
     int P = padded(D, F), reach = s.reach;
-    double rows = ceil_div(rings->Hg, 2), columns = ceil_div(rings->Wg, SIDE);
-    double rows_met = 2 * reach + 2 < rings->Hg ? reach + 2 : rows;
-    double columns_met = SIDE + 2 * reach < rings->Wg ? (double)ceil_div(SIDE + 2 * reach, SIDE) : columns;
+    double rows = ceil_div(rings->grid.rows, 2), columns = ceil_div(rings->grid.columns, SIDE);
+    double rows_met = 2 * reach + 2 < rings->grid.rows ? reach + 2 : rows;
+    double columns_met = SIDE + 2 * reach < rings->grid.columns ? (double)ceil_div(SIDE + 2 * reach, SIDE) : columns;
     double pairs = reach < 0 ? 0 : rows * columns * rows_met * columns_met;
     double bytes = s.N * (sizeof(real) * (7.0 * F + 7.0 * D + (s.far ? 4.0 * (D + F) : 0)) + 12.0 * rings->G);
     double busy = pairs * (60 + 9 * P / 4.0) / RIPPLE_CLOCKS, moving = bytes / RIPPLE_BANDWIDTH;

@@ -77,24 +77,25 @@ struct Place {
 
 DEVICE Place place_of_warp(const Shape &s, int first_head) {
     Place at;
-    int index = (int)(blockIdx.x % s.blocks), below = (s.rings.Hg + 2 * s.warps - 1) / (2 * s.warps);
-    int y0 = index % below * 2 * s.warps, y1 = y0 + 2 * s.warps < s.rings.Hg ? y0 + 2 * s.warps : s.rings.Hg;
+    int Hg = s.rings.grid.rows, Wg = s.rings.grid.columns;
+    int index = (int)(blockIdx.x % s.blocks), below = (Hg + 2 * s.warps - 1) / (2 * s.warps);
+    int y0 = index % below * 2 * s.warps, y1 = y0 + 2 * s.warps < Hg ? y0 + 2 * s.warps : Hg;
     at.head = (int)(blockIdx.x / s.blocks);
     at.o = ripple_head(first_head + at.head, s.N, s.H, s.D, s.F, s.rings.G);
     at.y = y0 + 2 * warp_id();
     at.x = index / below * SIDE;
     Box &box = at.box;
     box.y0 = y0 > s.reach ? y0 - s.reach : 0;
-    box.y1 = y1 + s.reach < s.rings.Hg ? y1 + s.reach : s.rings.Hg;
+    box.y1 = y1 + s.reach < Hg ? y1 + s.reach : Hg;
     box.x0 = at.x > s.reach ? at.x - s.reach : 0;
-    box.x1 = at.x + SIDE + s.reach < s.rings.Wg ? at.x + SIDE + s.reach : s.rings.Wg;
+    box.x1 = at.x + SIDE + s.reach < Wg ? at.x + SIDE + s.reach : Wg;
     box.rows = (box.y1 - box.y0 + 1) / 2;
     box.columns = s.reach < 0 ? 0 : (box.x1 - box.x0 + SIDE - 1) / SIDE;
     return at;
 }
 
 DEVICE int own_token(const Shape &s, const Place &at, int i) {
-    return patch_token(at.y, at.x, i, s.rings.Hg, s.rings.Wg, s.rings.Wg);
+    return patch_token(at.y, at.x, i, s.rings.grid.rows, s.rings.grid.columns, s.rings.grid.columns);
 }
 
 /* tile [rows,P] = the rows of tokens token(i), zeros for -1 and right of `columns`. */
@@ -153,8 +154,8 @@ DEVICE void store_own(real *x, size_t row, int columns, real *own, const Fragmen
 
 /* Does any token lie outside the window of n? */
 DEVICE bool has_far(const Shape &s, int n) {
-    int y = n / s.rings.Wg, x = n % s.rings.Wg, reach = s.reach;
-    return s.far && (y > reach || s.rings.Hg - 1 - y > reach || x > reach || s.rings.Wg - 1 - x > reach);
+    int Hg = s.rings.grid.rows, Wg = s.rings.grid.columns, y = n / Wg, x = n % Wg, reach = s.reach;
+    return s.far && (y > reach || Hg - 1 - y > reach || x > reach || Wg - 1 - x > reach);
 }
 
 DEVICE float base_of(const Shape &s, const RippleHead &o, const float *alpha, int n) {

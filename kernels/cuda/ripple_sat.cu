@@ -64,7 +64,7 @@ DEVICE void clear_borders(const Shape &s, double *table) {
 /* table[d][y+1][x+1] = sum of value(m, d) over the tokens m up to row y and column x, for d < columns. */
 template <typename Value>
 DEVICE void build_tables(const Shape &s, double *table, int columns, Value value) {
-    int Hg = s.rings.Hg, Wg = s.rings.Wg;
+    int Hg = s.rings.grid.rows, Wg = s.rings.grid.columns;
     block_sync();
     for (int d = 0; d < columns; d++)
         for (int m = threadIdx.x; m < s.N; m += THREADS)
@@ -88,7 +88,7 @@ struct Square {
 };
 
 DEVICE Square square_around(const Shape &s, int n, int r) {
-    int y = n / s.rings.Wg, x = n % s.rings.Wg, Hg = s.rings.Hg, Wg = s.rings.Wg;
+    int Hg = s.rings.grid.rows, Wg = s.rings.grid.columns, y = n / Wg, x = n % Wg;
     int reach = r + 1 < s.G && s.rings.bound[r + 1] <= Hg + Wg ? s.rings.bound[r + 1] - 1 : Hg + Wg;
     int y0 = y > reach ? y - reach : 0, y1 = y + reach < Hg ? y + reach + 1 : Hg;
     int x0 = x > reach ? x - reach : 0, x1 = x + reach < Wg ? x + reach + 1 : Wg;
@@ -282,13 +282,13 @@ static void set_columns(Shape *s, int columns) {
 static Shape shape_of(const RippleRings *rings, int H, int D, int F) {
     Shape s = {};
     s.rings = *rings;
-    s.N = rings->Hg * rings->Wg;
+    s.N = rings->grid.rows * rings->grid.columns;
     s.H = H;
     s.D = D;
     s.F = F;
     s.G = rings->G;
-    s.row = (rings->Wg + 1) | 1;
-    s.plane = (rings->Hg + 1) * s.row;
+    s.row = (rings->grid.columns + 1) | 1;
+    s.plane = (rings->grid.rows + 1) * s.row;
     s.groups = F < FEATURE_BLOCKS ? F : FEATURE_BLOCKS;
     set_columns(&s, D + 1);
     while (s.columns > 1 && s.table_bytes + s.row_bytes > SHARED_WANTED) set_columns(&s, s.columns - 1);
@@ -317,7 +317,8 @@ size_t ripple_sat_workspace(const RippleRings *rings, int D, int F) {
 }
 
 RIPPLE_FORWARD(sat) {
-    Shape s = shape_of(rings, H, D, F);
+    int B = shape->B, H = shape->H;
+    Shape s = shape_of(rings, H, shape->D, shape->F);
     size_t head_bytes = forward_bytes(s);
     int heads = B * H, most = head_bytes ? ripple_heads_at_once(heads, head_bytes, BUDGET) : heads;
     for (int first = 0; first < heads; first += most) {
@@ -326,13 +327,16 @@ RIPPLE_FORWARD(sat) {
         for (int ones = 1; ones >= 0; ones--) {
             int blocks = ones ? 1 : column_blocks(s);
             LAUNCH(ripple_sat_forward_kernel, (unsigned)now * blocks, THREADS, shared_bytes(s), y, den,
-                   static_cast<unsigned char *>(workspace), alpha, phi, qkv, s, first, blocks, ones);
+                   static_cast<unsigned char *>(workspace), in->alpha, in->phi, in->qkv, s, first, blocks, ones);
         }
     }
 }
 
 RIPPLE_BACKWARD(sat) {
-    Shape s = shape_of(rings, H, D, F);
+    const float *alpha = in->alpha;
+    const real *phi = in->phi, *qkv = in->qkv;
+    int B = shape->B, H = shape->H, D = shape->D;
+    Shape s = shape_of(rings, H, D, shape->F);
     int heads = B * H, most = ripple_heads_at_once(heads, backward_bytes(s), BUDGET);
     for (int first = 0; first < heads; first += most) {
         int now = heads - first < most ? heads - first : most;
@@ -340,13 +344,13 @@ RIPPLE_BACKWARD(sat) {
         unsigned char *workspace = static_cast<unsigned char *>(kernels_workspace(now * backward_bytes(s)));
         float *alpha_part = reinterpret_cast<float *>(workspace + grid * workspace_of_block(s));
         float *v_part = alpha_part + (size_t)grid * s.N * s.G;
-        LAUNCH(ripple_sat_queries_kernel, grid, THREADS, shared_bytes(s), dphi, alpha_part, workspace, dy, y, den,
+        LAUNCH(ripple_sat_queries_kernel, grid, THREADS, shared_bytes(s), din->phi, alpha_part, workspace, dy, y, den,
                alpha, phi, qkv, s, first);
-        LAUNCH(ripple_sat_keys_kernel, grid, THREADS, shared_bytes(s), dphi, v_part, workspace, dy, y, den, alpha, phi,
-               qkv, s, first);
+        LAUNCH(ripple_sat_keys_kernel, grid, THREADS, shared_bytes(s), din->phi, v_part, workspace, dy, y, den, alpha,
+               phi, qkv, s, first);
         size_t count = (size_t)now * s.N * (s.G + D);
-        LAUNCH(ripple_sat_join_kernel, (unsigned)ceil_div(count, THREADS), THREADS, 0, dqkv, dalpha, alpha_part, v_part,
-               den, s, first, count);
+        LAUNCH(ripple_sat_join_kernel, (unsigned)ceil_div(count, THREADS), THREADS, 0, din->qkv, din->alpha, alpha_part,
+               v_part, den, s, first, count);
     }
 }
 

@@ -313,15 +313,19 @@ __global__ void __launch_bounds__(128)
 
 /* == Launches ===================================================================================================== */
 
-static Shape shape_of(size_t n, int H, int D, int R, bool softmax) {
+/* rule is NULL for softmax. */
+static Shape shape_of(const RippleSticks *sticks, const StickBreaking *rule, const AttentionShape *shape) {
     Shape s = {};
-    s.n = n;
-    s.H = H;
-    s.D = D;
-    s.R = R;
-    s.G = softmax ? R : R + 1;
-    s.columns = (int)ceil_div(D, COLUMNS) * COLUMNS;
-    s.softmax = softmax;
+    s.n = (size_t)shape->B * shape->N;
+    s.H = shape->H;
+    s.D = shape->D;
+    s.R = sticks->R;
+    s.G = rule ? s.R + 1 : s.R;
+    s.columns = (int)ceil_div(s.D, COLUMNS) * COLUMNS;
+    s.tau = rule ? rule->tau : 0;
+    s.truncate = rule && rule->truncate;
+    s.softmax = !rule;
+    s.heads = sticks->per_head;
     return s;
 }
 
@@ -331,82 +335,52 @@ static int warps_for(const Shape &s, size_t floats) {
     return warps < 1 ? 1 : warps < s.H ? warps : s.H;
 }
 
-static void project(const Buffers &w, const Shape &s, const float *wp, const float *bp, const float *sticks) {
-    LAUNCH(ripple_project_kernel, s.H * s.R, 128, 0, w.c, w.e, w.dc, wp, bp, sticks, s.D, s.columns,
-           s.heads ? s.R : s.H * s.R);
+static void project(const Buffers &w, const Shape &s, const RippleSticks *sticks) {
+    LAUNCH(ripple_project_kernel, s.H * s.R, 128, 0, w.c, w.e, w.dc, sticks->wp, sticks->bp, sticks->sticks, s.D,
+           s.columns, s.heads ? s.R : s.H * s.R);
 }
 
-static void weights_forward(float *alpha, float *o, const real *qkv, const float *wp, const float *bp,
-                            const float *sticks, const Shape &s) {
+static void weights_forward(float *alpha, float *o, const real *qkv, const RippleSticks *sticks, const Shape &s) {
     Buffers w = workspace_of(s);
     size_t floats = forward_floats(s.G);
     int warps = warps_for(s, floats);
-    project(w, s, wp, bp, sticks);
+    project(w, s, sticks);
     LAUNCH(ripple_weights_forward_kernel, (unsigned)ceil_div(s.n, TOKENS), warps * WARP, warps * floats * sizeof(float),
            alpha, o, qkv, w.c, w.e, s);
 }
 
-static void weights_backward(real *dqkv, float *dwp, float *dbp, float *dsticks, const float *dalpha,
-                             const float *alpha, const float *o, const real *qkv, const float *wp, const float *bp,
-                             const float *sticks, const Shape &s) {
+static void weights_backward(real *dqkv, const RippleSticksGradients *d, const float *dalpha, const float *alpha,
+                             const float *o, const real *qkv, const RippleSticks *sticks, const Shape &s) {
     Buffers w = workspace_of(s);
     size_t floats = backward_floats(s.G), projections = s.heads ? s.H : 1,
            elements = projections * s.D * (s.D + 1) + (size_t)s.H * s.R * s.D;
     int warps = warps_for(s, floats), parts = (int)blocks_for(s.n, TOKENS, w.most_parts);
-    project(w, s, wp, bp, sticks);
+    project(w, s, sticks);
     LAUNCH(ripple_weights_backward_kernel, parts, warps * WARP, warps * floats * sizeof(float), dqkv, w.parts, dalpha,
            alpha, o, qkv, w.c, s);
     add_parts(w.dc, NULL, w.parts, parts, s.H * s.R * (s.D + 1));
-    LAUNCH(ripple_weights_parameters_kernel, (unsigned)ceil_div(elements, 128), 128, 0, dwp, dbp, dsticks, w.dc, wp, bp,
-           sticks, s.D, s.H * s.R, s.heads ? s.R : s.H * s.R);
+    LAUNCH(ripple_weights_parameters_kernel, (unsigned)ceil_div(elements, 128), 128, 0, d->wp, d->bp, d->sticks, w.dc,
+           sticks->wp, sticks->bp, sticks->sticks, s.D, s.H * s.R, s.heads ? s.R : s.H * s.R);
 }
 
-void stick_breaking_forward(float *alpha, float *o, const real *qkv, const float *wp, const float *bp,
-                            const float *sticks, size_t n, int H, int D, int R, float tau, bool truncate) {
-    Shape s = shape_of(n, H, D, R, false);
-    s.tau = tau;
-    s.truncate = truncate;
-    weights_forward(alpha, o, qkv, wp, bp, sticks, s);
+void stick_breaking_forward(float *alpha, float *o, const real *qkv, const RippleSticks *sticks,
+                            const StickBreaking *rule, const AttentionShape *shape) {
+    weights_forward(alpha, o, qkv, sticks, shape_of(sticks, rule, shape));
 }
 
-void stick_breaking_backward(real *dqkv, float *dwp, float *dbp, float *dsticks, const float *dalpha,
-                             const float *alpha, const float *o, const real *qkv, const float *wp, const float *bp,
-                             const float *sticks, size_t n, int H, int D, int R, float tau, bool truncate) {
-    Shape s = shape_of(n, H, D, R, false);
-    s.tau = tau;
-    s.truncate = truncate;
-    weights_backward(dqkv, dwp, dbp, dsticks, dalpha, alpha, o, qkv, wp, bp, sticks, s);
+void softmax_weights_forward(float *alpha, const real *qkv, const RippleSticks *sticks, const AttentionShape *shape) {
+    weights_forward(alpha, NULL, qkv, sticks, shape_of(sticks, NULL, shape));
 }
 
-void stick_breaking_heads_forward(float *alpha, float *o, const real *qkv, const float *wp, const float *bp,
-                                  const float *sticks, size_t n, int H, int D, int R, float tau, bool truncate) {
-    Shape s = shape_of(n, H, D, R, false);
-    s.tau = tau;
-    s.truncate = truncate;
-    s.heads = true;
-    weights_forward(alpha, o, qkv, wp, bp, sticks, s);
+void stick_breaking_backward(real *dqkv, const RippleSticksGradients *d, const float *dalpha, const float *alpha,
+                             const float *o, const real *qkv, const RippleSticks *sticks, const StickBreaking *rule,
+                             const AttentionShape *shape) {
+    weights_backward(dqkv, d, dalpha, alpha, o, qkv, sticks, shape_of(sticks, rule, shape));
 }
 
-void stick_breaking_heads_backward(real *dqkv, float *dwp, float *dbp, float *dsticks, const float *dalpha,
-                                   const float *alpha, const float *o, const real *qkv, const float *wp,
-                                   const float *bp, const float *sticks, size_t n, int H, int D, int R, float tau,
-                                   bool truncate) {
-    Shape s = shape_of(n, H, D, R, false);
-    s.tau = tau;
-    s.truncate = truncate;
-    s.heads = true;
-    weights_backward(dqkv, dwp, dbp, dsticks, dalpha, alpha, o, qkv, wp, bp, sticks, s);
-}
-
-void softmax_weights_forward(float *alpha, const real *qkv, const float *wp, const float *bp, const float *sticks,
-                             size_t n, int H, int D, int G) {
-    weights_forward(alpha, NULL, qkv, wp, bp, sticks, shape_of(n, H, D, G, true));
-}
-
-void softmax_weights_backward(real *dqkv, float *dwp, float *dbp, float *dsticks, const float *dalpha,
-                              const float *alpha, const real *qkv, const float *wp, const float *bp,
-                              const float *sticks, size_t n, int H, int D, int G) {
-    weights_backward(dqkv, dwp, dbp, dsticks, dalpha, alpha, NULL, qkv, wp, bp, sticks, shape_of(n, H, D, G, true));
+void softmax_weights_backward(real *dqkv, const RippleSticksGradients *d, const float *dalpha, const float *alpha,
+                              const real *qkv, const RippleSticks *sticks, const AttentionShape *shape) {
+    weights_backward(dqkv, d, dalpha, alpha, NULL, qkv, sticks, shape_of(sticks, NULL, shape));
 }
 
 /* == Fixed ======================================================================================================== */

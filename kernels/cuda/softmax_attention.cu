@@ -88,7 +88,7 @@ template <Mode mode>
 DEVICE Spot spot_of(int position, bool key, const Shape &s) {
     if (mode == PLAIN) return {0, 0};
     if (mode == BIASED) {
-        int n = position - s.bias.prefix, Wg = s.bias.Wg;
+        int n = position - s.bias.prefix, Wg = s.bias.grid.columns;
         return {n < 0 || position >= s.N ? -1 : n / Wg * (2 * Wg - 1) + n % Wg, 0};
     }
     int token = token_at<mode>(position, s);
@@ -102,7 +102,7 @@ DEVICE bool is_near(int a, int b, int stride) { return a - b <= stride && b - a 
 template <Mode mode>
 DEVICE float pair_score(float score, Spot query, Spot key, const float *table, const Shape &s) {
     if (mode == BIASED && query.token >= 0 && key.token >= 0) {
-        int centre = (s.bias.Hg - 1) * (2 * s.bias.Wg - 1) + s.bias.Wg - 1;
+        int centre = (s.bias.grid.rows - 1) * (2 * s.bias.grid.columns - 1) + s.bias.grid.columns - 1;
         return score + table[key.token - query.token + centre] / s.scale;
     }
     if (mode == SPARSE) {
@@ -115,7 +115,8 @@ DEVICE float pair_score(float score, Spot query, Spot key, const float *table, c
     return score;
 }
 
-static size_t table_size(const RelativeBias *b) { return (size_t)(2 * b->Hg - 1) * (2 * b->Wg - 1); }
+static size_t table_size(const RelativeBias *b) { return (size_t)(2 * b->grid.rows - 1) * (2 * b->grid.columns - 1); }
+static int bias_tokens(const RelativeBias *b) { return b->prefix + b->grid.rows * b->grid.columns; }
 
 /* What a block works on: rows first.. of one head. */
 typedef struct {
@@ -128,7 +129,7 @@ typedef struct {
 template <Mode mode>
 DEVICE const float *table_of(Place at, const Shape &s) {
     if (mode != BIASED || s.bias.tables == 1) return s.table;
-    return s.table + (size_t)at.head * (2 * s.bias.Hg - 1) * (2 * s.bias.Wg - 1);
+    return s.table + (size_t)at.head * (2 * s.bias.grid.rows - 1) * (2 * s.bias.grid.columns - 1);
 }
 
 DEVICE Place place_of(size_t head_in_launch, int first, Shape s) {
@@ -508,22 +509,22 @@ __global__ void __launch_bounds__(THREADS)
     bias_backward_kernel(float *parts, const float *delta, const real *dy, const float *lse, const real *qkv,
                          unsigned launched, unsigned chunks, Shape s) {
     constexpr int LD = tile_ld(W), TILE = TILE_M * LD;
-    const RelativeBias &b = s.bias;
+    const int Hg = s.bias.grid.rows, Wg = s.bias.grid.columns, prefix = s.bias.prefix, tables = s.bias.tables;
     SHARED(real, tiles); /* [WARPS][q, dy, k, v][TILE_M,LD] */
     float *folded = reinterpret_cast<float *>(tiles + WARPS * 4 * TILE); /* [WARPS][TILE_M,TILE_M] */
     float *row = folded + WARPS * TILE_M * TILE_M;                       /* [2Wg-1] */
-    int across = 2 * b.Wg - 1, down = 2 * b.Hg - 1, r = (int)(blockIdx.x % down), dy_lines = r - (b.Hg - 1);
-    int t = (int)(blockIdx.x / down % b.tables);
-    unsigned chunk = blockIdx.x / down / b.tables;
-    int top = dy_lines < 0 ? -dy_lines : 0, lines = b.Hg - (dy_lines < 0 ? -dy_lines : dy_lines);
+    int across = 2 * Wg - 1, down = 2 * Hg - 1, r = (int)(blockIdx.x % down), dy_lines = r - (Hg - 1);
+    int t = (int)(blockIdx.x / down % tables);
+    unsigned chunk = blockIdx.x / down / tables;
+    int top = dy_lines < 0 ? -dy_lines : 0, lines = Hg - (dy_lines < 0 ? -dy_lines : dy_lines);
     /* The heads of this table among those launched, every chunks'th of them. */
-    unsigned step = b.tables > 1 ? (unsigned)s.H : 1, begin = (unsigned)((t + s.H - s.first_head % s.H) % s.H);
-    if (b.tables == 1) begin = 0;
+    unsigned step = tables > 1 ? (unsigned)s.H : 1, begin = (unsigned)((t + s.H - s.first_head % s.H) % s.H);
+    if (tables == 1) begin = 0;
     real *q_tile = tiles + warp_id() * 4 * TILE, *dy_tile = q_tile + TILE;
     real *k_tile = dy_tile + TILE, *v_tile = k_tile + TILE;
     for (int x = (int)threadIdx.x; x < across; x += THREADS) row[x] = 0;
-    for (int xq = 0; xq < b.Wg; xq += TILE_M)
-        for (int xk = 0; xk < b.Wg; xk += TILE_M) {
+    for (int xq = 0; xq < Wg; xq += TILE_M)
+        for (int xk = 0; xk < Wg; xk += TILE_M) {
             FragmentC sum[2];
             fragment_zero(sum[0]);
             fragment_zero(sum[1]);
@@ -531,8 +532,8 @@ __global__ void __launch_bounds__(THREADS)
                 for (int line = warp_id(); line < lines; line += WARPS) {
                     Place at = place_of(head, 0, s);
                     const float *table = table_of<BIASED>(at, s);
-                    int query = b.prefix + (top + line) * b.Wg + xq;
-                    int key = b.prefix + (top + line + dy_lines) * b.Wg + xk;
+                    int query = prefix + (top + line) * Wg + xq;
+                    int key = prefix + (top + line + dy_lines) * Wg + xk;
                     const real *q = qkv + at.qkv + query * 3 * at.M, *k = qkv + at.qkv + at.M + key * 3 * at.M;
                     const real *g = dy + at.y + query * at.M;
                     auto load = [&](real *tile, const real *from, size_t stride, int rows) {
@@ -540,10 +541,10 @@ __global__ void __launch_bounds__(THREADS)
                             tile, LD, [=](int i) { return from + i * stride; }, rows, s.D, s.wide, lane_id());
                     };
                     warp_sync();
-                    load(q_tile, q, 3 * at.M, b.Wg - xq);
-                    load(dy_tile, g, at.M, b.Wg - xq);
-                    load(k_tile, k, 3 * at.M, b.Wg - xk);
-                    load(v_tile, k + at.M, 3 * at.M, b.Wg - xk);
+                    load(q_tile, q, 3 * at.M, Wg - xq);
+                    load(dy_tile, g, at.M, Wg - xq);
+                    load(k_tile, k, 3 * at.M, Wg - xk);
+                    load(v_tile, k + at.M, 3 * at.M, Wg - xk);
                     copy_commit();
                     copy_wait<0>();
                     warp_sync();
@@ -570,8 +571,8 @@ __global__ void __launch_bounds__(THREADS)
 #pragma unroll
                         for (int i = 0; i < 4; i++) {
                             int y = fragment_c_row(i), x = n * TILE_N + fragment_c_column(i);
-                            if (xq + y >= b.Wg || xk + x >= b.Wg) continue;
-                            float bias = table[r * across + xk + x - xq - y + b.Wg - 1];
+                            if (xq + y >= Wg || xk + x >= Wg) continue;
+                            float bias = table[r * across + xk + x - xq - y + Wg - 1];
                             float p = fast_exp2(LOG2_E * (score[n].x[i] * s.scale + bias - lse[at.lse + query + y]));
                             sum[n].x[i] += p * (value[n].x[i] - delta[at.in_launch + query + y]);
                         }
@@ -590,12 +591,12 @@ __global__ void __launch_bounds__(THREADS)
                 for (int w = 0; w < WARPS; w++)
                     for (int y = x < 0 ? -x : 0; y < TILE_M && y + x < TILE_M; y++)
                         total += folded[(w * TILE_M + y) * TILE_M + y + x];
-                int to = xk - xq + x + b.Wg - 1;
+                int to = xk - xq + x + Wg - 1;
                 if (to >= 0 && to < across) row[to] += total;
             }
         }
     block_sync();
-    parts += ((size_t)chunk * b.tables + t) * down * across + (size_t)r * across;
+    parts += ((size_t)chunk * tables + t) * down * across + (size_t)r * across;
     for (int x = (int)threadIdx.x; x < across; x += THREADS) parts[x] = row[x];
 }
 
@@ -696,18 +697,18 @@ __global__ void __launch_bounds__(THREADS)
 __global__ void __launch_bounds__(THREADS)
     bias_backward_wide_kernel(float *dtable, const float *delta, const real *dy, const float *lse, const real *qkv,
                               unsigned launched, Shape s) {
-    const RelativeBias &b = s.bias;
-    int across = 2 * b.Wg - 1, size = (2 * b.Hg - 1) * across, element = (int)blockIdx.x * WARPS + warp_id();
-    if (element >= b.tables * size) return;
-    int t = element / size, down = element % size / across - (b.Hg - 1), right = element % across - (b.Wg - 1);
+    const int Hg = s.bias.grid.rows, Wg = s.bias.grid.columns, prefix = s.bias.prefix, tables = s.bias.tables;
+    int across = 2 * Wg - 1, size = (2 * Hg - 1) * across, element = (int)blockIdx.x * WARPS + warp_id();
+    if (element >= tables * size) return;
+    int t = element / size, down = element % size / across - (Hg - 1), right = element % across - (Wg - 1);
     float sum = 0;
     for (unsigned head = 0; head < launched; head++) {
         Place at = place_of(head, 0, s);
-        if (b.tables > 1 && at.head != t) continue;
-        for (int n = 0; n < b.Hg * b.Wg; n++) {
-            int y = n / b.Wg + down, x = n % b.Wg + right, query = b.prefix + n;
-            if (y < 0 || y >= b.Hg || x < 0 || x >= b.Wg) continue;
-            int key = b.prefix + y * b.Wg + x;
+        if (tables > 1 && at.head != t) continue;
+        for (int n = 0; n < Hg * Wg; n++) {
+            int y = n / Wg + down, x = n % Wg + right, query = prefix + n;
+            if (y < 0 || y >= Hg || x < 0 || x >= Wg) continue;
+            int key = prefix + y * Wg + x;
             const real *q = qkv + at.qkv + query * 3 * at.M, *k = qkv + at.qkv + at.M + key * 3 * at.M;
             float score = wide_score<BIASED>(q, k, query, key, at, s);
             float p = fast_exp2(LOG2_E * (score - lse[at.lse + query]));
@@ -815,7 +816,8 @@ static size_t delta_floats(int N) { return heads_at_once(N) * N; }
 
 /* == All keys ===================================================================================================== */
 
-void softmax_attention_forward(real *y, float *lse, const real *qkv, int B, int N, int H, int D) {
+void softmax_attention_forward(real *y, float *lse, const real *qkv, const AttentionShape *shape) {
+    int B = shape->B, N = shape->N, H = shape->H, D = shape->D;
     forward<PLAIN>(y, lse, qkv, B, shape_of(N, H, D, is_wide(D, y, qkv)));
 }
 
@@ -824,8 +826,9 @@ size_t softmax_attention_workspace(int N, int D) {
     return delta_floats(N) * sizeof(float);
 }
 
-void softmax_attention_backward(real *dqkv, const real *dy, const real *y, const float *lse, const real *qkv, int B,
-                                int N, int H, int D) {
+void softmax_attention_backward(real *dqkv, const real *dy, const real *y, const float *lse, const real *qkv,
+                                const AttentionShape *shape) {
+    int B = shape->B, N = shape->N, H = shape->H, D = shape->D;
     float *delta = static_cast<float *>(kernels_workspace(softmax_attention_workspace(N, D)));
     Shape s = shape_of(N, H, D, is_wide(D, dqkv, dy, qkv));
     backward<PLAIN>(dqkv, delta, dy, y, lse, qkv, B, s, [](unsigned, Shape) {});
@@ -834,36 +837,39 @@ void softmax_attention_backward(real *dqkv, const real *dy, const real *y, const
 /* == With a relative position bias ================================================================================ */
 
 static Shape biased(const float *table, const RelativeBias *bias, int H, int D, bool wide) {
-    Shape s = shape_of(bias->prefix + bias->Hg * bias->Wg, H, D, wide);
+    Shape s = shape_of(bias_tokens(bias), H, D, wide);
     s.table = table;
     s.bias = *bias;
     return s;
 }
 
-void biased_attention_forward(real *y, float *lse, const real *qkv, const float *table, const RelativeBias *bias, int B,
-                              int H, int D) {
+void biased_attention_forward(real *y, float *lse, const real *qkv, const float *table, const RelativeBias *bias,
+                              const AttentionShape *shape) {
+    int B = shape->B, H = shape->H, D = shape->D;
     forward<BIASED>(y, lse, qkv, B, biased(table, bias, H, D, is_wide(D, y, qkv)));
 }
 
 /* In how many chunks the heads are shared by the blocks that sum the table's gradient: some thousand blocks in all. */
 static unsigned bias_chunks(const RelativeBias *bias) {
-    return blocks_for(4096, (size_t)bias->tables * (2 * bias->Hg - 1), 64);
+    return blocks_for(4096, (size_t)bias->tables * (2 * bias->grid.rows - 1), 64);
 }
 
 size_t biased_attention_workspace(const RelativeBias *bias, int D) {
     (void)D;
     size_t tables = bias->tables * table_size(bias);
-    return (delta_floats(bias->prefix + bias->Hg * bias->Wg) + bias_chunks(bias) * tables) * sizeof(float);
+    return (delta_floats(bias_tokens(bias)) + bias_chunks(bias) * tables) * sizeof(float);
 }
 
 void biased_attention_backward(real *dqkv, float *dtable, const real *dy, const real *y, const float *lse,
-                               const real *qkv, const float *table, const RelativeBias *bias, int B, int H, int D) {
-    Shape shape = biased(table, bias, H, D, is_wide(D, dqkv, dy, qkv));
+                               const real *qkv, const float *table, const RelativeBias *bias,
+                               const AttentionShape *shape) {
+    int B = shape->B, H = shape->H, D = shape->D;
+    Shape all = biased(table, bias, H, D, is_wide(D, dqkv, dy, qkv));
     float *delta = static_cast<float *>(kernels_workspace(biased_attention_workspace(bias, D)));
-    float *parts = delta + delta_floats(shape.N);
+    float *parts = delta + delta_floats(all.N);
     size_t size = bias->tables * table_size(bias);
-    unsigned chunks = bias_chunks(bias), rows = (unsigned)(bias->tables * (2 * bias->Hg - 1));
-    backward<BIASED>(dqkv, delta, dy, y, lse, qkv, B, shape, [&](unsigned heads, Shape s) {
+    unsigned chunks = bias_chunks(bias), rows = (unsigned)(bias->tables * (2 * bias->grid.rows - 1));
+    backward<BIASED>(dqkv, delta, dy, y, lse, qkv, B, all, [&](unsigned heads, Shape s) {
         if (D > WIDEST) {
             LAUNCH(bias_backward_wide_kernel, (unsigned)ceil_div(size, WARPS), THREADS, 0, dtable, delta, dy, lse, qkv,
                    heads, s);
@@ -872,7 +878,7 @@ void biased_attention_backward(real *dqkv, float *dtable, const real *dy, const 
         with_width(D, [&](auto width) {
             constexpr int W = width.value;
             size_t bytes = WARPS * 4 * TILE_M * tile_ld(W) * sizeof(real) +
-                           (WARPS * TILE_M * TILE_M + 2 * (size_t)bias->Wg) * sizeof(float);
+                           (WARPS * TILE_M * TILE_M + 2 * (size_t)bias->grid.columns) * sizeof(float);
             LAUNCH((bias_backward_kernel<W>), rows * chunks, THREADS, bytes, parts, delta, dy, lse, qkv, heads, chunks,
                    s);
         });
@@ -916,13 +922,15 @@ static void each_set(const SparsePattern *p, int N, int H, int D, bool wide, Run
     if (p->second) run(sparse(p, true, N, H, D, wide));
 }
 
-void sparse_attention_forward(real *y, float *lse, const real *qkv, const SparsePattern *pattern, int B, int N, int H,
-                              int D) {
+void sparse_attention_forward(real *y, float *lse, const real *qkv, const SparsePattern *pattern,
+                              const AttentionShape *shape) {
+    int B = shape->B, N = shape->N, H = shape->H, D = shape->D;
     each_set(pattern, N, H, D, is_wide(D, y, qkv), [&](Shape s) { forward<SPARSE>(y, lse, qkv, B, s); });
 }
 
 void sparse_attention_backward(real *dqkv, const real *dy, const real *y, const float *lse, const real *qkv,
-                               const SparsePattern *pattern, int B, int N, int H, int D) {
+                               const SparsePattern *pattern, const AttentionShape *shape) {
+    int B = shape->B, N = shape->N, H = shape->H, D = shape->D;
     float *delta = static_cast<float *>(kernels_workspace(sparse_attention_workspace(pattern, N, D)));
     each_set(pattern, N, H, D, is_wide(D, dqkv, dy, qkv),
              [&](Shape s) { backward<SPARSE>(dqkv, delta, dy, y, lse, qkv, B, s, [](unsigned, Shape) {}); });

@@ -103,7 +103,8 @@ static void make_codes(float *code, const SpeConv *spe, SpeShape s) {
            columns_of(s));
 }
 
-void spe_conv_forward(real *coded, const real *qkv, const SpeConv *spe, int B, int N, int H, int D) {
+void spe_conv_forward(real *coded, const real *qkv, const SpeConv *spe, const AttentionShape *shape) {
+    int B = shape->B, N = shape->N, H = shape->H, D = shape->D;
     float *code = static_cast<float *>(kernels_workspace(spe_workspace(N, H, D)));
     spe_stretches(spe_shape(B, N, H, D, spe->K), [=](SpeShape s) {
         make_codes(code, spe, s);
@@ -112,7 +113,8 @@ void spe_conv_forward(real *coded, const real *qkv, const SpeConv *spe, int B, i
 }
 
 void spe_conv_backward(real *dqkv, const SpeConvGradients *d, const real *dcoded, const real *qkv, const SpeConv *spe,
-                       int B, int N, int H, int D) {
+                       const AttentionShape *shape) {
+    int B = shape->B, N = shape->N, H = shape->H, D = shape->D;
     float *code = static_cast<float *>(kernels_workspace(spe_workspace(N, H, D)));
     spe_stretches(spe_shape(B, N, H, D, spe->K), [=](SpeShape s) {
         float *dcode = code + s.tokens * spe_token_floats(H, D);

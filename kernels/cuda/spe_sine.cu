@@ -127,7 +127,8 @@ static void make_codes(float *code, const SpeSine *spe, SpeShape s) {
     LAUNCH(spe_sine_codes_kernel, blocks, SPE_THREADS, column_floats(s) * sizeof(float), code, *spe, s);
 }
 
-void spe_sine_forward(real *coded, const real *qkv, const SpeSine *spe, int B, int N, int H, int D) {
+void spe_sine_forward(real *coded, const real *qkv, const SpeSine *spe, const AttentionShape *shape) {
+    int B = shape->B, N = shape->N, H = shape->H, D = shape->D;
     float *code = static_cast<float *>(kernels_workspace(spe_workspace(N, H, D)));
     spe_stretches(spe_shape(B, N, H, D, spe->K), [=](SpeShape s) {
         make_codes(code, spe, s);
@@ -136,7 +137,8 @@ void spe_sine_forward(real *coded, const real *qkv, const SpeSine *spe, int B, i
 }
 
 void spe_sine_backward(real *dqkv, const SpeSineGradients *d, const real *dcoded, const real *qkv, const SpeSine *spe,
-                       int B, int N, int H, int D) {
+                       const AttentionShape *shape) {
+    int B = shape->B, N = shape->N, H = shape->H, D = shape->D;
     float *code = static_cast<float *>(kernels_workspace(spe_workspace(N, H, D)));
     spe_stretches(spe_shape(B, N, H, D, spe->K), [=](SpeShape s) {
         float *dcode = code + s.tokens * spe_token_floats(H, D);

@@ -176,13 +176,16 @@ __global__ void __launch_bounds__(THREADS)
 
 size_t thresholded_attention_workspace(int, int) { return 0; }
 
-void thresholded_attention_forward(real *y, float *lse, const real *qkv, float threshold, int B, int N, int H, int D) {
+void thresholded_attention_forward(real *y, float *lse, const real *qkv, float threshold,
+                                   const AttentionShape *shape) {
+    int B = shape->B, N = shape->N, H = shape->H, D = shape->D;
     Shape s = shape_of(threshold, N, H, D);
     LAUNCH(masked_forward_kernel, B * H * s.blocks, THREADS, tiles_bytes(2, 2, 1, D), y, lse, qkv, s);
 }
 
 void thresholded_attention_backward(real *dqkv, float *delta, const real *dy, const float *lse, const real *qkv,
-                                    float threshold, int B, int N, int H, int D) {
+                                    float threshold, const AttentionShape *shape) {
+    int B = shape->B, N = shape->N, H = shape->H, D = shape->D;
     Shape s = shape_of(threshold, N, H, D);
     unsigned blocks = B * H * s.blocks;
     size_t tiles = tiles_bytes(4, 2, 2, D), deltas = ROWS * sizeof(float);

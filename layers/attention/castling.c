@@ -73,10 +73,12 @@ static void castling_forward(const Attention *a, real *y, const real *x, int B) 
     const Castling *s = a->state;
     const real *qkv = s->frame.qkv_act;
     qkv_forward_in(&s->frame, a, x, B);
-    angular_features_forward(s->core.phi, qkv, (size_t)B * (size_t)a->N, a->H, a->D);
+    angular_features_forward(s->core.phi, qkv, &(AttentionShape){B, a->N, a->H, a->D});
     linear_core_forward(&s->core, a, s->linear, qkv, B);
     depthwise_forward(s->frame.mix, s->linear, qkv + 2 * a->M, s->conv.w, NULL, &s->conv.shape, B);
-    if (s->lse) thresholded_attention_forward(s->frame.mix, s->lse, qkv, mask_of(a), B, a->N, a->H, a->D);
+    if (s->lse)
+        thresholded_attention_forward(s->frame.mix, s->lse, qkv, mask_of(a),
+                                      &(AttentionShape){B, a->N, a->H, a->D});
     qkv_forward_out(&s->frame, a, y, B);
 }
 
@@ -87,10 +89,10 @@ static void castling_backward(const Attention *a, real *dx, const real *dy, cons
     qkv_backward_out(&s->frame, a, dy, B);
     linear_core_backward(&s->core, a, dqkv, s->frame.dmix, s->linear, qkv, B);
     depthwise_backward(dv, dv, s->conv.dw, NULL, s->frame.dmix, qkv + 2 * a->M, s->conv.w, &s->conv.shape, B);
-    angular_features_backward(dqkv, s->core.dphi, qkv, (size_t)B * (size_t)a->N, a->H, a->D);
+    angular_features_backward(dqkv, s->core.dphi, qkv, &(AttentionShape){B, a->N, a->H, a->D});
     if (s->lse)
-        thresholded_attention_backward(dqkv, s->delta, s->frame.dmix, s->lse, qkv, mask_of(a), B, a->N,
-                                       a->H, a->D);
+        thresholded_attention_backward(dqkv, s->delta, s->frame.dmix, s->lse, qkv, mask_of(a),
+                                       &(AttentionShape){B, a->N, a->H, a->D});
     qkv_backward_in(&s->frame, a, dx, x, B);
 }
 

@@ -60,7 +60,7 @@ static void convattn_forward(const Attention *a, real *y, const real *x, int B) 
     depthwise_forward(s->pooled, NULL, s->frame.qkv_act, s->pool.w, NULL, &s->pool.shape, B);
     for (int i = 0; i < 3; i++)
         heads_norm_forward(s->normed + i * M, s->pooled + i * M, s->w[i], s->b[i], n, 3 * M, a->H, a->D, EPSILON);
-    softmax_attention_forward(s->o, s->lse, s->normed, B, a->N, a->H, a->D);
+    softmax_attention_forward(s->o, s->lse, s->normed, &(AttentionShape){B, a->N, a->H, a->D});
     rows_add(s->frame.mix, s->o, s->normed, n, M, M, M, 3 * M);
     qkv_forward_out(&s->frame, a, y, B);
 }
@@ -71,7 +71,8 @@ static void convattn_backward(const Attention *a, real *dx, const real *dy, cons
     size_t n = (size_t)B * (size_t)a->N;
     int M = a->M;
     qkv_backward_out(f, a, dy, B);
-    softmax_attention_backward(s->dnormed, f->dmix, s->o, s->lse, s->normed, B, a->N, a->H, a->D);
+    softmax_attention_backward(s->dnormed, f->dmix, s->o, s->lse, s->normed,
+                               &(AttentionShape){B, a->N, a->H, a->D});
     rows_add(s->dnormed, s->dnormed, f->dmix, n, M, 3 * M, 3 * M, M);
     for (int i = 0; i < 3; i++)
         heads_norm_backward(s->dnormed + i * M, s->dw[i], s->db[i], s->dnormed + i * M, s->pooled + i * M, s->w[i], n,

@@ -108,7 +108,7 @@ static void convit_forward(const Attention *a, real *y, const real *x, int B) {
     const Convit *s = a->state;
     const QkvFrame *f = &s->frame;
     qkv_forward_in(f, a, x, B);
-    softmax_attention_forward(s->content, s->lse, f->qkv_act, B, a->N, a->H, a->D);
+    softmax_attention_forward(s->content, s->lse, f->qkv_act, &(AttentionShape){B, a->N, a->H, a->D});
     position_axes_forward(s->axes, s->pos_w, a->H, a->Hg, a->Wg);
     position_attention_forward(f->mix, s->content, f->qkv_act, s->axes, s->gating, B, a->Hg, a->Wg, a->H, a->D);
     qkv_forward_out(f, a, y, B);
@@ -118,7 +118,8 @@ static void convit_backward(const Attention *a, real *dx, const real *dy, const 
     const Convit *s = a->state;
     const QkvFrame *f = &s->frame;
     qkv_backward_out(f, a, dy, B);
-    softmax_attention_backward(f->dqkv, f->dmix, s->content, s->lse, f->qkv_act, B, a->N, a->H, a->D);
+    softmax_attention_backward(f->dqkv, f->dmix, s->content, s->lse, f->qkv_act,
+                               &(AttentionShape){B, a->N, a->H, a->D});
     position_attention_backward(f->dqkv, s->daxes, f->dmix, s->content, f->qkv_act, s->axes, s->gating, B, a->Hg, a->Wg,
                                 a->H, a->D);
     position_axes_backward(s->dpos_w, s->dgating, s->daxes, s->axes, s->gating, B, a->H, a->Hg, a->Wg);

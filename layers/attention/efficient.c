@@ -28,7 +28,7 @@ static void efficient_plan(Attention *a, Plan *plan, int B) {
 static void efficient_forward(const Attention *a, real *y, const real *x, int B) {
     const Efficient *s = a->state;
     qkv_forward_in(&s->frame, a, x, B);
-    efficient_features_forward(s->core.phi, s->frame.qkv_act, B, a->N, a->H, a->D);
+    efficient_features_forward(s->core.phi, s->frame.qkv_act, &(AttentionShape){B, a->N, a->H, a->D});
     linear_core_forward(&s->core, a, s->frame.mix, s->frame.qkv_act, B);
     qkv_forward_out(&s->frame, a, y, B);
 }
@@ -37,7 +37,7 @@ static void efficient_backward(const Attention *a, real *dx, const real *dy, con
     const Efficient *s = a->state;
     qkv_backward_out(&s->frame, a, dy, B);
     linear_core_backward(&s->core, a, s->frame.dqkv, s->frame.dmix, s->frame.mix, s->frame.qkv_act, B);
-    efficient_features_backward(s->frame.dqkv, s->core.dphi, s->core.phi, B, a->N, a->H, a->D);
+    efficient_features_backward(s->frame.dqkv, s->core.dphi, s->core.phi, &(AttentionShape){B, a->N, a->H, a->D});
     qkv_backward_in(&s->frame, a, dx, x, B);
 }
 

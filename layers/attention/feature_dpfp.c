@@ -16,11 +16,11 @@ static size_t dpfp_workspace(const FeatureMap *map, const Attention *a) {
 }
 
 static void dpfp_forward(const FeatureMap *map, const Attention *a, const real *qkv, int B) {
-    feature_dpfp_forward(map->phi, qkv, (size_t)B * (size_t)a->N, a->H, a->D);
+    feature_dpfp_forward(map->phi, qkv, &(FeatureShape){B, a->N, a->H, a->D, map->F});
 }
 
 static void dpfp_backward(const FeatureMap *map, const Attention *a, real *dqkv, const real *qkv, int B) {
-    feature_dpfp_backward(dqkv, map->dphi, qkv, (size_t)B * (size_t)a->N, a->H, a->D);
+    feature_dpfp_backward(dqkv, map->dphi, qkv, &(FeatureShape){B, a->N, a->H, a->D, map->F});
 }
 
 static size_t dpfp_row_macs(size_t D, size_t F) {

@@ -43,15 +43,19 @@ static size_t mlp_workspace(const FeatureMap *map, const Attention *a) {
     return feature_mlp_workspace(a->D, a->D, map->F);
 }
 
+static FeatureMlp mlp_of(const FeatureMap *map, const Attention *a) {
+    return (FeatureMlp){a->D, map->per_head, map->w1, map->w2, map->b};
+}
+
 static void mlp_forward(const FeatureMap *map, const Attention *a, const real *qkv, int B) {
-    (map->per_head ? feature_mlp_heads_forward : feature_mlp_forward)(
-        map->phi, qkv, map->w1, map->w2, map->b, (size_t)B * (size_t)a->N, a->H, a->D, a->D, map->F);
+    FeatureMlp mlp = mlp_of(map, a);
+    feature_mlp_forward(map->phi, qkv, &mlp, &(FeatureShape){B, a->N, a->H, a->D, map->F});
 }
 
 static void mlp_backward(const FeatureMap *map, const Attention *a, real *dqkv, const real *qkv, int B) {
-    (map->per_head ? feature_mlp_heads_backward : feature_mlp_backward)(
-        dqkv, map->dw1, map->dw2, map->db, map->dphi, map->phi, qkv, map->w1, map->w2, map->b, (size_t)B * (size_t)a->N,
-        a->H, a->D, a->D, map->F);
+    FeatureMlp mlp = mlp_of(map, a);
+    FeatureMlpGradients d = {map->dw1, map->dw2, map->db};
+    feature_mlp_backward(dqkv, &d, map->dphi, map->phi, qkv, &mlp, &(FeatureShape){B, a->N, a->H, a->D, map->F});
 }
 
 static size_t mlp_row_macs(size_t D, size_t F) { return D * D + 2 * D * F; }

@@ -35,11 +35,12 @@ static void rfa_draw(const FeatureMap *map, const Attention *a, uint64_t seed, u
 }
 
 static void rfa_forward(const FeatureMap *map, const Attention *a, const real *qkv, int B) {
-    feature_rfa_forward(map->phi, qkv, map->w1, B, a->N, a->H, a->D, a->D);
+    feature_rfa_forward(map->phi, qkv, map->w1, &(FeatureShape){B, a->N, a->H, a->D, map->F});
 }
 
 static void rfa_backward(const FeatureMap *map, const Attention *a, real *dqkv, const real *qkv, int B) {
-    feature_rfa_backward(dqkv, map->dphi, map->phi, qkv, map->w1, B, a->N, a->H, a->D, a->D);
+    feature_rfa_backward(dqkv, map->dphi, map->phi, qkv, map->w1,
+                         &(FeatureShape){B, a->N, a->H, a->D, map->F});
 }
 
 /* == Performer ==================================================================================================== */
@@ -75,11 +76,12 @@ static void performer_draw(const FeatureMap *map, const Attention *a, uint64_t s
 }
 
 static void performer_forward(const FeatureMap *map, const Attention *a, const real *qkv, int B) {
-    feature_performer_forward(map->phi, qkv, map->w1, B, a->N, a->H, a->D, a->D);
+    feature_performer_forward(map->phi, qkv, map->w1, &(FeatureShape){B, a->N, a->H, a->D, map->F});
 }
 
 static void performer_backward(const FeatureMap *map, const Attention *a, real *dqkv, const real *qkv, int B) {
-    feature_performer_backward(dqkv, map->dphi, map->phi, qkv, map->w1, B, a->N, a->H, a->D, a->D);
+    feature_performer_backward(dqkv, map->dphi, map->phi, qkv, map->w1,
+                               &(FeatureShape){B, a->N, a->H, a->D, map->F});
 }
 
 /* == The maps ===================================================================================================== */

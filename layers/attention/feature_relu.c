@@ -16,12 +16,12 @@ static void relu_declare(FeatureMap *map, const Attention *a, Params *params) {
 static size_t relu_workspace(const FeatureMap *map, const Attention *a) { return feature_relu_workspace(a->D, map->F); }
 
 static void relu_forward(const FeatureMap *map, const Attention *a, const real *qkv, int B) {
-    feature_relu_forward(map->phi, qkv, map->w1, map->b, (size_t)B * (size_t)a->N, a->H, a->D, map->F);
+    feature_relu_forward(map->phi, qkv, map->w1, map->b, &(FeatureShape){B, a->N, a->H, a->D, map->F});
 }
 
 static void relu_backward(const FeatureMap *map, const Attention *a, real *dqkv, const real *qkv, int B) {
-    feature_relu_backward(dqkv, map->dw1, map->db, map->dphi, map->phi, qkv, map->w1, (size_t)B * (size_t)a->N, a->H,
-                          a->D, map->F);
+    feature_relu_backward(dqkv, map->dw1, map->db, map->dphi, map->phi, qkv, map->w1,
+                          &(FeatureShape){B, a->N, a->H, a->D, map->F});
 }
 
 static size_t relu_row_macs(size_t D, size_t F) { return D * F; }

@@ -63,7 +63,8 @@ static void focused_forward(const Attention *a, real *y, const real *x, int B) {
     const Focused *s = a->state;
     const real *qkv = s->frame.qkv_act;
     qkv_forward_in(&s->frame, a, x, B);
-    focused_features_forward(s->core.phi, qkv, s->pos, s->scale, B, a->N, a->M, power_of(a));
+    focused_features_forward(s->core.phi, qkv, s->pos, s->scale, power_of(a),
+                             &(AttentionShape){B, a->N, a->H, a->D});
     linear_core_forward(&s->core, a, s->linear, qkv, B);
     depthwise_forward(s->frame.mix, s->linear, qkv + 2 * a->M, s->dwc.w, s->dwc.b, &s->dwc.shape, B);
     qkv_forward_out(&s->frame, a, y, B);
@@ -76,8 +77,8 @@ static void focused_backward(const Attention *a, real *dx, const real *dy, const
     qkv_backward_out(&s->frame, a, dy, B);
     linear_core_backward(&s->core, a, dqkv, s->frame.dmix, s->linear, qkv, B);
     depthwise_backward(dv, dv, s->dwc.dw, s->dwc.db, s->frame.dmix, qkv + 2 * a->M, s->dwc.w, &s->dwc.shape, B);
-    focused_features_backward(dqkv, s->dpos, s->dscale, s->core.dphi, qkv, s->pos, s->scale, B, a->N, a->M,
-                              power_of(a));
+    focused_features_backward(dqkv, s->dpos, s->dscale, s->core.dphi, qkv, s->pos, s->scale, power_of(a),
+                              &(AttentionShape){B, a->N, a->H, a->D});
     qkv_backward_in(&s->frame, a, dx, x, B);
 }
 

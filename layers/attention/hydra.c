@@ -30,14 +30,15 @@ static void hydra_plan(Attention *a, Plan *plan, int B) {
 static void hydra_forward(const Attention *a, real *y, const real *x, int B) {
     const Hydra *s = a->state;
     qkv_forward_in(&s->frame, a, x, B);
-    hydra_attention_forward(s->frame.mix, s->inverse, s->kv, s->frame.qkv_act, B, a->N, a->M);
+    hydra_attention_forward(s->frame.mix, s->inverse, s->kv, s->frame.qkv_act, &(AttentionShape){B, a->N, a->H, a->D});
     qkv_forward_out(&s->frame, a, y, B);
 }
 
 static void hydra_backward(const Attention *a, real *dx, const real *dy, const real *x, int B) {
     const Hydra *s = a->state;
     qkv_backward_out(&s->frame, a, dy, B);
-    hydra_attention_backward(s->frame.dqkv, s->dkv, s->frame.dmix, s->inverse, s->kv, s->frame.qkv_act, B, a->N, a->M);
+    hydra_attention_backward(s->frame.dqkv, s->dkv, s->frame.dmix, s->inverse, s->kv, s->frame.qkv_act,
+                             &(AttentionShape){B, a->N, a->H, a->D});
     qkv_backward_in(&s->frame, a, dx, x, B);
 }
 

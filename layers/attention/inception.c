@@ -9,7 +9,6 @@
  *
  * The LiSA paper's row, 6.36 M parameters and 1.28 G multiply-adds, is dim 216 with 96 low channels: heads 9, four of
  * them low; no other split of 180 to 320 channels gives both numbers. */
-#include "core/die.h"
 #include "layers/attention/attention.h"
 #include "layers/depthwise.h"
 #include "layers/projection.h"
@@ -122,7 +121,7 @@ static void inception_forward(const Attention *a, real *y, const real *x, int B)
 
     rows_add(s->last, x + 2 * C, NULL, n, L, L, M, 0);
     projection_forward(&s->qkv, s->qkv_act, s->last, n);
-    softmax_attention_forward(s->o, s->lse, s->qkv_act, B, a->N, s->low, a->D);
+    softmax_attention_forward(s->o, s->lse, s->qkv_act, &(AttentionShape){B, a->N, s->low, a->D});
     rows_add(s->wide + 4 * C, s->o, NULL, n, L, W, L, 0);
 
     depthwise_forward(s->mix, s->wide, s->wide, s->fuse.w, NULL, &s->fuse.shape, B);
@@ -138,7 +137,7 @@ static void inception_backward(const Attention *a, real *dx, const real *dy, con
     depthwise_backward(s->dwide, s->dmix, s->fuse.dw, NULL, s->dmix, s->wide, s->fuse.w, &s->fuse.shape, B);
 
     rows_add(s->dslice, s->dwide + 4 * C, NULL, n, L, L, W, 0);
-    softmax_attention_backward(s->dqkv, s->dslice, s->o, s->lse, s->qkv_act, B, a->N, s->low, a->D);
+    softmax_attention_backward(s->dqkv, s->dslice, s->o, s->lse, s->qkv_act, &(AttentionShape){B, a->N, s->low, a->D});
     projection_backward(&s->qkv, s->dslice, s->dqkv, s->last, n);
     rows_add(dx + 2 * C, s->dslice, NULL, n, L, M, L, 0);
 

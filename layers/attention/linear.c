@@ -52,15 +52,15 @@ static Denominator rule_of(const Linear *s) { return s->map.kind->negative ? DEN
 
 static void linear_op_forward(const Attention *a, real *y, const real *x, int B) {
     const Linear *s = a->state;
-    Denominator rule = rule_of(s);
+    LinearAttention shape = {B, a->N, a->H, a->D, s->map.F, rule_of(s)};
     qkv_forward_in(&s->frame, a, x, B);
     feature_map_forward(&s->map, a, relative_code(&s->relative, a, s->frame.qkv_act, B), B);
     const real *psi = relative_turn(&s->relative, a, s->map.phi, B);
     if (s->relative.kind->numerator) {
-        denominator_forward(s->den, s->z, s->map.phi, B, a->N, a->H, s->map.F, rule);
-        rule = DENOMINATOR_GIVEN;
+        denominator_forward(s->den, s->z, s->map.phi, &shape);
+        shape.rule = DENOMINATOR_GIVEN;
     }
-    linear_attention_forward(s->frame.mix, s->den, s->kv, psi, s->frame.qkv_act, B, a->N, a->H, a->D, s->map.F, rule);
+    linear_attention_forward(s->frame.mix, s->den, s->kv, psi, s->frame.qkv_act, &shape);
     qkv_forward_out(&s->frame, a, y, B);
 }
 
@@ -69,14 +69,14 @@ static void linear_op_backward(const Attention *a, real *dx, const real *dy, con
     const Relative *r = &s->relative;
     const real *qkv = s->frame.qkv_act;
     bool apart = r->kind->numerator;
+    LinearAttention shape = {B, a->N, a->H, a->D, s->map.F, apart ? DENOMINATOR_GIVEN : rule_of(s)};
     qkv_backward_out(&s->frame, a, dy, B);
     linear_attention_backward(s->frame.dqkv, relative_turn_slot(r, s->map.dphi), s->frame.dmix, s->frame.mix, s->den,
-                              s->kv, r->kind->turn ? r->turned : s->map.phi, qkv, B, a->N, a->H, a->D, s->map.F,
-                              apart ? DENOMINATOR_GIVEN : rule_of(s));
+                              s->kv, r->kind->turn ? r->turned : s->map.phi, qkv, &shape);
     relative_turn_backward(r, a, s->map.dphi, B);
+    shape.rule = rule_of(s);
     if (apart)
-        denominator_backward(s->map.dphi, s->frame.dmix, s->frame.mix, s->den, s->z, s->map.phi, B, a->N, a->H, a->D,
-                             s->map.F, rule_of(s));
+        denominator_backward(s->map.dphi, s->frame.dmix, s->frame.mix, s->den, s->z, s->map.phi, &shape);
     feature_map_backward(&s->map, a, relative_code_slot(r, s->frame.dqkv), r->kind->code ? r->coded : qkv, B);
     relative_code_backward(r, a, s->frame.dqkv, qkv, B);
     qkv_backward_in(&s->frame, a, dx, x, B);

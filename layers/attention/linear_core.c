@@ -15,15 +15,19 @@ void linear_core_plan(LinearCore *c, const Attention *a, Plan *plan, int B, int 
     plan_workspace(plan, linear_attention_workspace(a->D, F));
 }
 
+static LinearAttention shape_of(const LinearCore *c, const Attention *a, int B) {
+    return (LinearAttention){B, a->N, c->H, a->D, c->F, DENOMINATOR_EPSILON};
+}
+
 void linear_core_forward(const LinearCore *c, const Attention *a, real *mix, const real *qkv, int B) {
-    linear_attention_forward(mix, c->den, c->kv, c->phi, qkv, B, a->N, c->H, a->D, c->F,
-                             DENOMINATOR_EPSILON);
+    LinearAttention shape = shape_of(c, a, B);
+    linear_attention_forward(mix, c->den, c->kv, c->phi, qkv, &shape);
 }
 
 void linear_core_backward(const LinearCore *c, const Attention *a, real *dqkv, const real *dmix, const real *mix,
                           const real *qkv, int B) {
-    linear_attention_backward(dqkv, c->dphi, dmix, mix, c->den, c->kv, c->phi, qkv, B, a->N, c->H, a->D, c->F,
-                              DENOMINATOR_EPSILON);
+    LinearAttention shape = shape_of(c, a, B);
+    linear_attention_backward(dqkv, c->dphi, dmix, mix, c->den, c->kv, c->phi, qkv, &shape);
 }
 
 void linear_core_weights(const LinearCore *c, const Attention *a, float *weights, int b, int head, int query) {

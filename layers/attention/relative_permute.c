@@ -31,11 +31,11 @@ static void permute_plan(Relative *r, const Attention *a, Plan *plan, int B) {
 
 static void turn(const Relative *r, const Attention *a, const real *phi, int B) {
     permute_table(r->order, r->permutation, a->N, a->H, r->F);
-    permute_forward(r->turned, phi, r->order, B, a->N, a->H, r->F);
+    permute_forward(r->turned, phi, r->order, &(FeatureShape){B, a->N, a->H, a->D, r->F});
 }
 
 static void turn_backward(const Relative *r, const Attention *a, real *dphi, int B) {
-    permute_backward(dphi, r->dturned, r->order, B, a->N, a->H, r->F);
+    permute_backward(dphi, r->dturned, r->order, &(FeatureShape){B, a->N, a->H, a->D, r->F});
 }
 
 const RelativeKind relative_permute = {

@@ -11,17 +11,17 @@ static void rope_plan(Relative *r, const Attention *a, Plan *plan, int B) {
 }
 
 static void turn(const Relative *r, const Attention *a, const real *phi, int B) {
-    rope_table(r->turns, a->N, r->F, 0, 0);
-    rope_forward(r->turned, phi, r->turns, B, a->N, a->H, r->F);
+    rope_table(r->turns, a->N, r->F, NULL);
+    rope_forward(r->turned, phi, r->turns, &(FeatureShape){B, a->N, a->H, a->D, r->F});
 }
 
 static void turn_2d(const Relative *r, const Attention *a, const real *phi, int B) {
-    rope_table(r->turns, a->N, r->F, a->Hg, a->Wg);
-    rope_forward(r->turned, phi, r->turns, B, a->N, a->H, r->F);
+    rope_table(r->turns, a->N, r->F, &(Grid){1, a->Hg, a->Wg});
+    rope_forward(r->turned, phi, r->turns, &(FeatureShape){B, a->N, a->H, a->D, r->F});
 }
 
 static void turn_backward(const Relative *r, const Attention *a, real *dphi, int B) {
-    rope_backward(dphi, r->dturned, r->turns, B, a->N, a->H, r->F);
+    rope_backward(dphi, r->dturned, r->turns, &(FeatureShape){B, a->N, a->H, a->D, r->F});
 }
 
 static size_t rope_macs(const Relative *r, const Attention *a) {

@@ -79,13 +79,13 @@ static SpeSine sine_of(const Relative *r) {
 
 static void sine_code(const Relative *r, const Attention *a, const real *qkv, int B) {
     SpeSine spe = sine_of(r);
-    spe_sine_forward(r->coded, qkv, &spe, B, a->N, a->H, a->D);
+    spe_sine_forward(r->coded, qkv, &spe, &(AttentionShape){B, a->N, a->H, a->D});
 }
 
 static void sine_code_backward(const Relative *r, const Attention *a, real *dqkv, const real *qkv, int B) {
     SpeSine spe = sine_of(r);
     SpeSineGradients d = {r->dfreqs, r->doffsets, r->dgains, r->dgate};
-    spe_sine_backward(dqkv, &d, r->dcoded, qkv, &spe, B, a->N, a->H, a->D);
+    spe_sine_backward(dqkv, &d, r->dcoded, qkv, &spe, &(AttentionShape){B, a->N, a->H, a->D});
 }
 
 /* Of one image; the codes, which all images share, are not counted. */
@@ -136,13 +136,13 @@ static SpeConv conv_of(const Relative *r) { return (SpeConv){TAPS, r->wq, r->wk,
 
 static void conv_code(const Relative *r, const Attention *a, const real *qkv, int B) {
     SpeConv spe = conv_of(r);
-    spe_conv_forward(r->coded, qkv, &spe, B, a->N, a->H, a->D);
+    spe_conv_forward(r->coded, qkv, &spe, &(AttentionShape){B, a->N, a->H, a->D});
 }
 
 static void conv_code_backward(const Relative *r, const Attention *a, real *dqkv, const real *qkv, int B) {
     SpeConv spe = conv_of(r);
     SpeConvGradients d = {r->dwq, r->dwk, r->dgate};
-    spe_conv_backward(dqkv, &d, r->dcoded, qkv, &spe, B, a->N, a->H, a->D);
+    spe_conv_backward(dqkv, &d, r->dcoded, qkv, &spe, &(AttentionShape){B, a->N, a->H, a->D});
 }
 
 const RelativeKind relative_convspe = {

@@ -56,8 +56,8 @@ static void relu_linear_forward(const Attention *a, real *y, const real *x, int 
     size_t n = (size_t)B * (size_t)a->N;
     projection_forward(&s->qkv, s->qkv_act, x, n);
     depthwise_forward(s->conv_act, NULL, s->qkv_act, s->conv.w, NULL, &s->conv.shape, B);
-    multiscale_forward(s->all, s->qkv_act, s->conv_act, s->w, n, a->H, a->D);
-    relu_features_forward(s->core.phi, s->all, n, 2 * a->M);
+    multiscale_forward(s->all, s->qkv_act, s->conv_act, s->w, &(AttentionShape){B, a->N, a->H, a->D});
+    relu_features_forward(s->core.phi, s->all, &(AttentionShape){B, a->N, 2 * a->H, a->D});
     linear_core_forward(&s->core, a, s->mix, s->all, B);
     projection_forward(&s->proj, y, s->mix, n);
 }
@@ -67,8 +67,8 @@ static void relu_linear_backward(const Attention *a, real *dx, const real *dy, c
     size_t n = (size_t)B * (size_t)a->N;
     projection_backward(&s->proj, s->dmix, dy, s->mix, n);
     linear_core_backward(&s->core, a, s->dall, s->dmix, s->mix, s->all, B);
-    relu_features_backward(s->dall, s->core.dphi, s->core.phi, n, 2 * a->M);
-    multiscale_backward(s->dqkv, s->dwide, s->dw, s->dall, s->conv_act, s->w, n, a->H, a->D);
+    relu_features_backward(s->dall, s->core.dphi, s->core.phi, &(AttentionShape){B, a->N, 2 * a->H, a->D});
+    multiscale_backward(s->dqkv, s->dwide, s->dw, s->dall, s->conv_act, s->w, &(AttentionShape){B, a->N, a->H, a->D});
     depthwise_backward(s->dqkv, s->dqkv, s->conv.dw, NULL, s->dwide, s->qkv_act, s->conv.w, &s->conv.shape, B);
     projection_backward(&s->qkv, dx, s->dqkv, x, n);
 }

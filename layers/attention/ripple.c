@@ -91,8 +91,7 @@ static void rings_set(RippleRings *rings, const Attention *a, Rings kind) {
     if (R >= RIPPLE_MAX_GROUPS)
         config_reject(a->settings, "attn", "%s would need %d rings on a grid of %d x %d, and %d are the most", a->op->name,
                       R + 1, a->Hg, a->Wg, RIPPLE_MAX_GROUPS);
-    rings->Hg = a->Hg;
-    rings->Wg = a->Wg;
+    rings->grid = (Grid){1, a->Hg, a->Wg};
     rings->G = R + 1;
     for (int r = 0; r <= R; r++) rings->bound[r] = kind == RINGS_LOG && r > 0 ? 1 << (r - 1) : r;
 }
@@ -150,8 +149,7 @@ static void weights_plan(Ripple *s, const Attention *a, Plan *plan, int B) {
 /* A detector's grid changes from batch to batch; how many rings there are is the model's. */
 static void rings_follow(const Attention *a) {
     Ripple *s = a->state;
-    s->rings.Hg = a->Hg;
-    s->rings.Wg = a->Wg;
+    s->rings.grid = (Grid){1, a->Hg, a->Wg};
 }
 
 static void ripple_plan(Attention *a, Plan *plan, int B) {
@@ -173,32 +171,35 @@ static void halving_weights(float *weights, int G) {
     weights[G - 1] = ldexpf(1, -(G - 1));
 }
 
+static RippleSticks sticks_of(const Ripple *s) {
+    return (RippleSticks){s->sticks_per_head, s->per_head, s->wp, s->bp, s->sticks};
+}
+
 static void weights_forward(const Ripple *s, const Attention *a, int B) {
-    size_t n = (size_t)B * (size_t)a->N;
+    RippleSticks sticks = sticks_of(s);
+    AttentionShape shape = {B, a->N, a->H, a->D};
     const real *qkv = s->frame.qkv_act;
     float halving[RIPPLE_MAX_GROUPS];
     halving_weights(halving, s->rings.G);
     if (!learned(s))
-        fixed_weights(s->alpha, halving, n * (size_t)a->H, s->rings.G);
+        fixed_weights(s->alpha, halving, (size_t)B * (size_t)a->N * (size_t)a->H, s->rings.G);
     else if (s->weights == WEIGHTS_SOFTMAX)
-        softmax_weights_forward(s->alpha, qkv, s->wp, s->bp, s->sticks, n, a->H, a->D, s->rings.G);
+        softmax_weights_forward(s->alpha, qkv, &sticks, &shape);
     else
-        (s->per_head ? stick_breaking_heads_forward : stick_breaking_forward)(
-            s->alpha, s->o, qkv, s->wp, s->bp, s->sticks, n, a->H, a->D, s->sticks_per_head, settings_of(a)->tau,
-            s->truncate);
+        stick_breaking_forward(s->alpha, s->o, qkv, &sticks, &(StickBreaking){settings_of(a)->tau, s->truncate}, &shape);
 }
 
 static void weights_backward(const Ripple *s, const Attention *a, int B) {
-    size_t n = (size_t)B * (size_t)a->N;
+    RippleSticks sticks = sticks_of(s);
+    RippleSticksGradients d = {s->dwp, s->dbp, s->dsticks};
+    AttentionShape shape = {B, a->N, a->H, a->D};
     const real *qkv = s->frame.qkv_act;
     if (!learned(s)) return;
     if (s->weights == WEIGHTS_SOFTMAX)
-        softmax_weights_backward(s->frame.dqkv, s->dwp, s->dbp, s->dsticks, s->dalpha, s->alpha, qkv, s->wp, s->bp,
-                                 s->sticks, n, a->H, a->D, s->rings.G);
+        softmax_weights_backward(s->frame.dqkv, &d, s->dalpha, s->alpha, qkv, &sticks, &shape);
     else
-        (s->per_head ? stick_breaking_heads_backward : stick_breaking_backward)(
-            s->frame.dqkv, s->dwp, s->dbp, s->dsticks, s->dalpha, s->alpha, s->o, qkv, s->wp, s->bp, s->sticks, n, a->H,
-            a->D, s->sticks_per_head, settings_of(a)->tau, s->truncate);
+        stick_breaking_backward(s->frame.dqkv, &d, s->dalpha, s->alpha, s->o, qkv, &sticks,
+                                &(StickBreaking){settings_of(a)->tau, s->truncate}, &shape);
 }
 
 static void ripple_draw(const Attention *a, uint64_t seed, uint32_t step) {
@@ -211,8 +212,8 @@ static void ripple_forward(const Attention *a, real *y, const real *x, int B) {
     qkv_forward_in(&s->frame, a, x, B);
     feature_map_forward(&s->map, a, s->frame.qkv_act, B);
     weights_forward(s, a, B);
-    s->algorithm->forward(s->frame.mix, s->den, s->alpha, s->map.phi, s->frame.qkv_act, &s->rings, B, a->H, a->D,
-                          s->map.F);
+    RippleInputs in = {s->alpha, s->map.phi, s->frame.qkv_act};
+    s->algorithm->forward(s->frame.mix, s->den, &in, &s->rings, &(FeatureShape){B, a->N, a->H, a->D, s->map.F});
     qkv_forward_out(&s->frame, a, y, B);
 }
 
@@ -220,8 +221,10 @@ static void ripple_backward(const Attention *a, real *dx, const real *dy, const 
     const Ripple *s = a->state;
     rings_follow(a);
     qkv_backward_out(&s->frame, a, dy, B);
-    s->algorithm->backward(s->frame.dqkv, s->map.dphi, s->dalpha, s->frame.dmix, s->frame.mix, s->den, s->alpha,
-                           s->map.phi, s->frame.qkv_act, &s->rings, B, a->H, a->D, s->map.F);
+    RippleInputs in = {s->alpha, s->map.phi, s->frame.qkv_act};
+    RippleGradients din = {s->dalpha, s->map.dphi, s->frame.dqkv};
+    s->algorithm->backward(&din, s->frame.dmix, s->frame.mix, s->den, &in, &s->rings,
+                           &(FeatureShape){B, a->N, a->H, a->D, s->map.F});
     weights_backward(s, a, B);
     feature_map_backward(&s->map, a, s->frame.dqkv, s->frame.qkv_act, B);
     qkv_backward_in(&s->frame, a, dx, x, B);
@@ -230,7 +233,7 @@ static void ripple_backward(const Attention *a, real *dx, const real *dy, const 
 /* Pairs whose weight is not the last group's: sum over tokens of the neighbours closer than its bound. */
 static size_t window_pairs(const RippleRings *rings) {
     size_t pairs[2];
-    int sides[2] = {rings->Hg, rings->Wg}, reach = rings->bound[rings->G - 1];
+    int sides[2] = {rings->grid.rows, rings->grid.columns}, reach = rings->bound[rings->G - 1];
     for (int axis = 0; axis < 2; axis++) {
         pairs[axis] = 0;
         for (int x = 0; x < sides[axis]; x++)
@@ -258,7 +261,7 @@ static size_t ripple_macs(const Attention *a) {
 static const char *ripple_path(const Attention *a) { return ((const Ripple *)a->state)->algorithm->name; }
 
 static int ring_of(const RippleRings *rings, int n, int m) {
-    int dy = abs(n / rings->Wg - m / rings->Wg), dx = abs(n % rings->Wg - m % rings->Wg);
+    int Wg = rings->grid.columns, dy = abs(n / Wg - m / Wg), dx = abs(n % Wg - m % Wg);
     int distance = dx > dy ? dx : dy, r = rings->G - 1;
     while (rings->bound[r] > distance) r--;
     return r;
@@ -381,15 +384,16 @@ static void explicit_forward(const Attention *a, real *y, const real *x, int B) 
     const Ripple *s = a->state;
     qkv_forward_in(&s->frame, a, x, B);
     weights_forward(s, a, B);
-    ripple_explicit_forward(s->frame.mix, s->lse, s->alpha, s->frame.qkv_act, &s->rings, B, a->H, a->D);
+    ripple_explicit_forward(s->frame.mix, s->lse, s->alpha, s->frame.qkv_act, &s->rings,
+                            &(AttentionShape){B, a->N, a->H, a->D});
     qkv_forward_out(&s->frame, a, y, B);
 }
 
 static void explicit_backward(const Attention *a, real *dx, const real *dy, const real *x, int B) {
     const Ripple *s = a->state;
     qkv_backward_out(&s->frame, a, dy, B);
-    ripple_explicit_backward(s->frame.dqkv, s->dalpha, s->frame.dmix, s->lse, s->alpha, s->frame.qkv_act, &s->rings, B,
-                             a->H, a->D);
+    ripple_explicit_backward(s->frame.dqkv, s->dalpha, s->frame.dmix, s->lse, s->alpha, s->frame.qkv_act, &s->rings,
+                             &(AttentionShape){B, a->N, a->H, a->D});
     weights_backward(s, a, B);
     qkv_backward_in(&s->frame, a, dx, x, B);
 }

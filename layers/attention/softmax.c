@@ -37,7 +37,7 @@ static void softmax_declare(Attention *a, Params *params) {
     const RpeSettings *settings = config_settings(a->settings, &rpe_settings);
     Rpe rpe = settings && !a->detector ? settings->rpe : RPE_NONE;
     qkv_declare(&s->frame, a, params);
-    s->bias = (RelativeBias){a->Hg, a->Wg, a->N - a->Hg * a->Wg, rpe == RPE_SHARED ? 1 : a->H};
+    s->bias = (RelativeBias){{1, a->Hg, a->Wg}, a->N - a->Hg * a->Wg, rpe == RPE_SHARED ? 1 : a->H};
     s->has_table = rpe != RPE_NONE;
     if (!s->has_table) return;
     params_declare(params, &s->table, &s->dtable, a->prefix, "rpe.weight", INIT_TRUNC_NORMAL, false, 3,
@@ -73,9 +73,10 @@ static void softmax_forward(const Attention *a, real *y, const real *x, int B) {
     if (a->detector)
         masked_attention_forward(s->frame.mix, s->lse, q, k, v, NULL, (MaskedAttention[]){masked(a, B)});
     else if (s->has_table)
-        biased_attention_forward(s->frame.mix, s->lse, s->frame.qkv_act, s->table, &s->bias, B, a->H, a->D);
+        biased_attention_forward(s->frame.mix, s->lse, s->frame.qkv_act, s->table, &s->bias,
+                                 &(AttentionShape){B, a->N, a->H, a->D});
     else
-        softmax_attention_forward(s->frame.mix, s->lse, s->frame.qkv_act, B, a->N, a->H, a->D);
+        softmax_attention_forward(s->frame.mix, s->lse, s->frame.qkv_act, &(AttentionShape){B, a->N, a->H, a->D});
     qkv_forward_out(&s->frame, a, y, B);
 }
 
@@ -89,10 +90,10 @@ static void softmax_backward(const Attention *a, real *dx, const real *dy, const
                                   (MaskedAttention[]){masked(a, B)});
     else if (s->has_table)
         biased_attention_backward(s->frame.dqkv, s->dtable, s->frame.dmix, s->frame.mix, s->lse, s->frame.qkv_act,
-                                  s->table, &s->bias, B, a->H, a->D);
+                                  s->table, &s->bias, &(AttentionShape){B, a->N, a->H, a->D});
     else
-        softmax_attention_backward(s->frame.dqkv, s->frame.dmix, s->frame.mix, s->lse, s->frame.qkv_act, B, a->N, a->H,
-                                   a->D);
+        softmax_attention_backward(s->frame.dqkv, s->frame.dmix, s->frame.mix, s->lse, s->frame.qkv_act,
+                                   &(AttentionShape){B, a->N, a->H, a->D});
     qkv_backward_in(&s->frame, a, dx, x, B);
 }
 

@@ -10,7 +10,6 @@
  * sees A and the others B (split). */
 #include <stdlib.h>
 
-#include "core/die.h"
 #include "layers/attention/qkv.h"
 
 typedef enum { SETS_ALTERNATE, SETS_UNION, SETS_SPLIT } Sets;
@@ -109,15 +108,16 @@ static void sparse_plan(Attention *a, Plan *plan, int B) {
 static void sparse_forward(const Attention *a, real *y, const real *x, int B) {
     const Sparse *s = a->state;
     qkv_forward_in(&s->frame, a, x, B);
-    sparse_attention_forward(s->frame.mix, s->lse, s->frame.qkv_act, &s->pattern, B, a->N, a->H, a->D);
+    sparse_attention_forward(s->frame.mix, s->lse, s->frame.qkv_act, &s->pattern,
+                             &(AttentionShape){B, a->N, a->H, a->D});
     qkv_forward_out(&s->frame, a, y, B);
 }
 
 static void sparse_backward(const Attention *a, real *dx, const real *dy, const real *x, int B) {
     const Sparse *s = a->state;
     qkv_backward_out(&s->frame, a, dy, B);
-    sparse_attention_backward(s->frame.dqkv, s->frame.dmix, s->frame.mix, s->lse, s->frame.qkv_act, &s->pattern, B,
-                              a->N, a->H, a->D);
+    sparse_attention_backward(s->frame.dqkv, s->frame.dmix, s->frame.mix, s->lse, s->frame.qkv_act, &s->pattern,
+                              &(AttentionShape){B, a->N, a->H, a->D});
     qkv_backward_in(&s->frame, a, dx, x, B);
 }
 

@@ -1,0 +1,33 @@
+/* Rows of tokens: class token and positions, the mean that the head reads, sums of rows. */
+#ifndef VIT_KERNELS_TOKENS_H
+#define VIT_KERNELS_TOKENS_H
+
+#include <stddef.h>
+
+#include "real.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* x[b,0] = cls, x[b,t + prefix] = patches[b,t], then x[b] += pos.  prefix is 1 with a class token, else 0.
+ * x [B,N,M] real, N = prefix + tokens;  patches [B,N-prefix,M] real;  cls [M] float if prefix;
+ * pos [N,M] float or NULL. */
+void embed_forward(real *x, const real *patches, const float *cls, const float *pos, int B, int N, int M, int prefix);
+/* dpatches [B,N-prefix,M] (=);  dcls [M] (+=) or NULL;  dpos [N,M] (+=) or NULL;  dx [B,N,M]. */
+void embed_backward(real *dpatches, float *dcls, float *dpos, const real *dx, int B, int N, int M, int prefix);
+
+/* y[b] = mean of x[b, first .. first+count-1].  y [B,M] real;  x [B,N,M] real. */
+void pool_forward(real *y, const real *x, int B, int N, int M, int first, int count);
+/* dx [B,N,M] (=), zero outside the pooled tokens;  dy [B,M]. */
+void pool_backward(real *dx, const real *dy, int B, int N, int M, int first, int count);
+
+/* y = a + b, or a where b is NULL: M numbers of each of n rows, which lie y_row, a_row and b_row apart.  y may be a or
+ * b where their rows lie alike. */
+void rows_add(real *y, const real *a, const real *b, size_t n, int M, int y_row, int a_row, int b_row);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
