@@ -235,7 +235,7 @@ static void test_stopped_and_resumed(void **state) {
     assert_int_equal(TOY("--run-dir", "whole")->status, 0);
     read_weights(whole, "whole", "last");
     for (int step = 1; step <= 3 * BATCHES; step++) {
-        char name[32], number[8], from[32];
+        char name[32], number[16], from[64];
         snprintf(name, sizeof name, "stopped%d", step);
         snprintf(number, sizeof number, "%d", step);
         const Result *r = TOY("--run-dir", name, "--stop", number);
