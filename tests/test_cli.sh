@@ -26,6 +26,14 @@ for operator in $names; do grep -q "^  $operator  *[a-z]" out || missing="$missi
 check "--help names every operator and each describes itself" $? "$operators operators, missing:${missing:- none}"
 [ -z "$(awk 'length > 100' out)" ]
 check "--help keeps to 100 columns" $? "$(awk 'length > 100' out | head -n 1)"
+refused=
+for file in "$root"/configs/*/*.ini; do
+    program=train_vit
+    case $file in */coco/*) program=train_detr ;; esac
+    "$build/$program" --config "$file" --describe --num-classes 10 --data cifar100 >out 2>err || refused="$refused ${file##*/}: $(cat err)"
+done
+[ -z "$refused" ]
+check "every configuration that comes with the programs describes a model" $? "refused:${refused:- none}"
 
 missing=
 run --help
