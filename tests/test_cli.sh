@@ -34,6 +34,9 @@ for file in "$root"/configs/*/*.ini; do
 done
 [ -z "$refused" ]
 check "every configuration that comes with the programs describes a model" $? "refused:${refused:- none}"
+"$vit" --config "$root/configs/imagenet/hylisanet-s.ini" --describe --num-classes 1000 --batch-size 1 >out 2>err
+grep -qx 'params: 23996552' out && grep -qx 'macs_without_transforms: 4502611968' out
+check "HyLiSANet-S has the counts of LiSA's Table 5: 24 M, 4.5 G" $? "$(grep -E '^(params|macs)' out | tr '\n' ' ')"
 
 missing=
 run --help
