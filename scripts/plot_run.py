@@ -8,7 +8,7 @@
 --jsd draws how far the spatial weights are from weights that halve from ring to ring (mean Jensen-Shannon divergence,
 nats) instead of the curves; the dashed line is where uniform weights would be.
 
-Reads log.csv of each folder (docs/results.md names its columns).  The validation loss is dashed; a detector's is the
+Reads log.csv of each folder (docs/runs.md names its columns).  The validation loss is dashed; a detector's is the
 loss of its last decoder layer, and beside it the training loss of that layer is drawn, not the sum over layers that is
 minimised.  Of a detector AP50 is drawn, AP fainter.  A run that is still going on can be drawn too.  Needs matplotlib.
 """
