@@ -5,6 +5,7 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdio.h>
 
 typedef struct {
     const char **at; /* [count]; "" where a class has no name */
@@ -24,5 +25,19 @@ bool class_names_complete(const ClassNames *names, int classes);
 char *class_names_text(const char *const *names, int count);
 
 void class_names_free(ClassNames *names);
+
+enum { CLASS_BEST = 5 };
+
+typedef struct {
+    int class;
+    double probability;
+} ClassScore;
+
+/* The five likeliest of `classes`, or all of fewer, the likeliest first; returns how many.  Softmax of the logits
+ * [classes] in place. */
+int class_names_best(ClassScore best[CLASS_BEST], float *logits, int classes);
+
+/* " cat 61.2 %, dog 30.1 %, ..." and the line's end; by number where names is NULL. */
+void class_names_print_best(const char *const *names, const ClassScore *best, int count, FILE *out);
 
 #endif
