@@ -112,8 +112,8 @@ static void add_settings(void *context, Config *config) {
     run->target = config_add(config, &target_settings);
     run->training.s = config_add(config, &training_settings);
     config_explain(config, "eval", "Measure the accuracy of --init or --resume on the test split, and stop");
-    config_explain(config, "predict", "Name what these images show: PNG or JPEG files, folders of them, or test:17 for an "
-                                      "image of the test split");
+    config_explain(config, "predict", "Name what these images show: PNG or JPEG files, folders of them, or test:17 for "
+                                      "an image of the test split");
     config_explain(config, "parity", "One forward and backward pass on the images and labels of this safetensors file; "
                                      "parameters in it replace the model's");
     config_explain(config, "out", "Where --parity writes logits, loss and grad.<parameter>");
@@ -764,7 +764,7 @@ static const Program program = {
         "  train_vit --config configs/cifar100/ripple.ini          train on files (scripts/fetch_cifar.sh)\n"
         "  train_vit --resume runs/shapes-ripple-001               go on where a run stopped\n"
         "  train_vit --resume runs/shapes-ripple-001 --eval        measure its last weights\n"
-        "  train_vit --init runs/shapes-ripple-001/best.safetensors --predict cat.png folder --json found.json\n"
+        "  train_vit --init runs/shapes-ripple-001/best.safetensors --predict photos --json found.json\n"
         "  train_vit --attn ripple --img-size 224 --patch-size 16 --describe\n\n",
     .settings = add_settings, .chooser = "attn", .use = use_settings, .check = check_settings, .lists = print_lists,
     .modes = modes,

@@ -7,7 +7,7 @@
 #include "core/distributed.h"
 #include "core/files.h"
 
-static size_t matrix_size(const Confusion *confusion) { return (size_t)confusion->classes * (size_t)confusion->classes; }
+static size_t matrix_size(const Confusion *c) { return (size_t)c->classes * (size_t)c->classes; }
 
 void confusion_open(Confusion *confusion, int classes, bool matrix) {
     size_t C = (size_t)classes;

@@ -101,7 +101,8 @@ static void check_outputs(const ProgramMode *list, const ProgramMode *chosen, co
             if (m == chosen && m->needs_output && i == 0 && !*path)
                 die_usage("--%s: needs --%s FILE for the results", m->name, m->outputs[i]);
             if (m != chosen && *path)
-                die_usage("%s: '%s' would be written by --%s only", config_origin(config, m->outputs[i]), path, m->name);
+                die_usage("%s: '%s' would be written by --%s only", config_origin(config, m->outputs[i]), path,
+                          m->name);
         }
     }
 }

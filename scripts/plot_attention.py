@@ -144,7 +144,7 @@ def draw_map(axes, kind, weights, grid, position, title, scale, image=None):
 # == Attention rollout =================================================================================================
 
 def rollout(tensors):
-    """[N,N], rows that sum to one: how much of each token of the image reaches each token behind the last layer, where a
+    """[N,N], rows that sum to one: how much of each token of the image reaches each token behind the last layer.  A
     layer passes on half of what it has (its residual) and mixes half by the mean of its heads (Abnar and Zuidema 2020).
     Of negative weights their size counts.  None where an operator has no weights, or the file not all of them."""
     if "matrix" not in tensors:
@@ -161,7 +161,7 @@ def rollout(tensors):
     return reached
 
 
-# Inches: a map's width, between maps, under a map for two lines of text, the image's width, around groups, a colour bar.
+# Inches: a map's width, between maps, under a map for two lines of text, the image's width, around groups, a bar.
 CELL, SPACE, LINES, IMAGE, MARGIN, BAR = 1.05, 0.12, 0.40, 2.0, 0.3, 2.3
 
 

@@ -3,7 +3,7 @@ their images were taken for, colours the share of a row.
 
     ./build/cpu/train_vit --init runs/demo/best.safetensors --eval --confusion confusion.csv
     python3 scripts/plot_confusion.py confusion.csv --out confusion.png
-    python3 scripts/plot_confusion.py confusion.csv --out confusion.png --worst 20      the classes named rightly least often
+    python3 scripts/plot_confusion.py confusion.csv --out confusion.png --worst 20   the twenty worst classes
 
 The number behind each row is its accuracy; up to thirty classes also have the percentages in the cells.  The pairs that
 are confused most are printed.  Needs matplotlib.

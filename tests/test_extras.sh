@@ -1,6 +1,6 @@
 #!/bin/sh
-# What a user looks for after a run: the log's validation loss, time and memory, accuracies of single classes, predictions
-# of whole folders and as JSON, and the scripts that draw a run or turn it into what TensorBoard shows.
+# What a user looks for after a run: the log's validation loss, time and memory, accuracies of single classes,
+# predictions of whole folders and as JSON, and the scripts that draw a run or turn it into what TensorBoard shows.
 #
 #   BUILD=build/cpu sh tests/test_extras.sh
 
@@ -46,7 +46,8 @@ check "val_loss where an evaluation is, times that rise, memory of a process" $?
 run --init whole/last.safetensors --eval
 same "--eval has the log's validation loss" "$(sed -n 's/^loss: //p' out)" "$(last_row whole | cut -d , -f 11)"
 run --init whole/last.safetensors --eval --micro-batch 5
-same "whatever the micro-batch" "$(sed -n 's/^loss: //p' out | cut -c 1-6)" "$(last_row whole | cut -d , -f 11 | cut -c 1-6)"
+same "whatever the micro-batch" "$(sed -n 's/^loss: //p' out | cut -c 1-6)" \
+    "$(last_row whole | cut -d , -f 11 | cut -c 1-6)"
 
 stop_run INT '^6,' part/log.csv $tiny --epochs 3 --log-every 2 --run-dir part
 sleep 1.2
@@ -115,8 +116,9 @@ refuses "--per-class without --eval" 2 '--per-class|--eval' $tiny --per-class cl
 refuses "--confusion to a missing folder" 1 'nowhere/x.csv|No such file' --init whole/best.safetensors --eval \
     --confusion nowhere/x.csv
 MPIRUN=${MPIRUN:-mpirun}
-if command -v "$MPIRUN" >/dev/null 2>&1 && [ "$("$MPIRUN" --oversubscribe --allow-run-as-root -np 2 true; echo $?)" -eq 0 ]; then
-    OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 "$MPIRUN" --oversubscribe -np 2 "$vit" \
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+if "$MPIRUN" --oversubscribe -np 2 true >/dev/null 2>&1; then
+    "$MPIRUN" --oversubscribe -np 2 "$vit" \
         --init whole/best.safetensors --eval --confusion two.csv --per-class classes2.csv >out 2>err
     cmp -s two.csv confusion.csv && cmp -s classes2.csv classes.csv
     check "two ranks write what one does" $? "$(tail -n 1 out) $(head -n 1 err)"
@@ -165,7 +167,10 @@ run $init --predict broken --json x.json
 [ "$status" -eq 1 ] && grep -q 'none of the 2 pictures' err
 check "a folder of broken pictures only" $? "$(tail -n 1 err)"
 run $init --predict broken test:0 --json odd.json
-echo 'import json; assert [x["file"] for x in json.load(open("odd.json"))] == ["broken/b.jpg", "broken/quote\" byte?.jpg", "test:0"]' >odd.py
+cat >odd.py <<'END'
+import json
+assert [x["file"] for x in json.load(open("odd.json"))] == ["broken/b.jpg", 'broken/quote" byte?.jpg', "test:0"]
+END
 says "--json of a name that is not UTF-8" "" "$plain" odd.py
 
 # == The detector ====================================================================================================
@@ -175,7 +180,8 @@ net='--backbone-blocks 1,1,1,1 --backbone-width 4 --dim 16 --ffn 24 --heads 2 --
      --train-limit 12 --val-limit 7 --batch-size 6 --lr 1e-3 --lr-backbone 1e-4'
 vit=$detr
 run $net --epochs 2 --run-dir boxes
-awk -F , 'NR > 1 { rows++; if (!($14 > 0 && $14 < 100) || $16 < 1e6) wrong = 1 } END { exit !(rows == 2 && !wrong) }' boxes/log.csv
+awk -F , 'NR > 1 { rows++; if (!($14 > 0 && $14 < 100) || $16 < 1e6) wrong = 1 }
+          END { exit !(rows == 2 && !wrong) }' boxes/log.csv
 check "a detector's log has a validation loss, time and memory" $? "$(last_row boxes) $(head -n 1 err)"
 run --init boxes/last.safetensors --eval
 same "which --eval prints" "$(sed -n 's/^loss: //p' out)" "$(last_row boxes | cut -d , -f 14)"
@@ -183,7 +189,8 @@ same "which --eval prints" "$(sed -n 's/^loss: //p' out)" "$(last_row boxes | cu
 # training loss of a model with one decoder layer.
 one=$(echo $net | sed 's/--decoder-layers 2/--decoder-layers 1/; s/--batch-size 6/--batch-size 12/')
 run $one --epochs 1 --lr 0 --lr-backbone 0 --dropout 0 --weight-decay 0 --run-dir still
-[ "$status" -eq 0 ] && last_row still | awk -F , '{ off = (2 * $9 + 5 * $10 + 2 * $11 - $3) / $3; exit !(off ^ 2 < 1e-8) }'
+[ "$status" -eq 0 ] &&
+    last_row still | awk -F , '{ off = (2 * $9 + 5 * $10 + 2 * $11 - $3) / $3; exit !(off ^ 2 < 1e-8) }'
 check "the last layer's parts, weighed, are the loss of one layer" $? "$(last_row still)"
 run --init boxes/last.safetensors --predict pictures val:2 --draw-score 0 --json boxes.json
 cat >boxes.py <<'END'
@@ -199,7 +206,8 @@ for picture in found[1:]:
 assert found[3]["width"] == found[3]["height"] == 64
 END
 says "--predict of a folder, and boxes as JSON" "" "$plain" boxes.py
-refuses "--draw of a folder of pictures" 2 '--draw|one picture' --init boxes/last.safetensors --predict pictures --draw c.png
+refuses "--draw of a folder of pictures" 2 '--draw|one picture' --init boxes/last.safetensors --predict pictures \
+    --draw c.png
 vit=$build/train_vit
 
 # == TensorBoard =====================================================================================================
@@ -334,8 +342,8 @@ END
 says "validation loss, rollout and the scale of colours" "all of it" "$drawing" drawn.py "$root"
 run $init --predict test:3 --attention looks.safetensors
 for kind in "" --overlay --rollout --spatial --norms --rank; do
-    says "plot_attention.py $kind" "looks$kind.png" "$drawing" "$root/scripts/plot_attention.py" looks.safetensors $kind \
-        --out looks$kind.png
+    says "plot_attention.py $kind" "looks$kind.png" "$drawing" "$root/scripts/plot_attention.py" looks.safetensors \
+        $kind --out looks$kind.png
 done
 says "plot_confusion.py" "confusion.png|taken for" "$drawing" "$root/scripts/plot_confusion.py" confusion.csv
 says "of the worst three classes" "worst.png" "$drawing" "$root/scripts/plot_confusion.py" confusion.csv --worst 3 \
