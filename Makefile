@@ -11,6 +11,9 @@
 #   make WERROR=1   warnings are errors, as in CI
 #   make ARCH=x86-64-v3   code for another machine than this one
 #   make MPI=0      a single process, where MPI is there but not wanted
+#   make install    programs, manual pages, configs and docs, in PREFIX (/usr/local) under DESTDIR; make uninstall
+#   make tidy       clang-tidy and cppcheck on the sources and tests of this backend
+#   make compile_commands.json   for editors: how every file is compiled
 #   make report     what was found; make BACKEND=cuda report likewise
 #
 # For CUDA: CUDA_HOME, CUDNN_HOME, NCCL_HOME, CUDA_ARCH="sm_80 sm_90", CUDNN=0, NCCL=0.  To copy the program to another
@@ -111,9 +114,7 @@ LINK := g++
 endif
 
 # The tests that ask a device for something; the others are the same on every backend.
-DEVICE_TESTS := test_layers test_attention test_convit test_convolution test_depthwise test_detr test_features \
-                test_images test_lisa test_low_rank test_masked test_mixers test_resnet test_ripple test_softmax test_unfold \
-                test_model
+DEVICE_TESTS := $(shell sh tests/run.sh --device-tests)
 ifneq ($(BACKEND),cpu)
 TESTS := $(DEVICE_TESTS:%=$(BUILD)/tests/%)
 endif
@@ -121,7 +122,7 @@ endif
 OBJECTS := $(SOURCES:%.c=$(BUILD)/%.o) $(CU_SOURCES:%.cu=$(BUILD)/%.o) $(EMULATOR)
 
 all: $(BUILD)/train_vit $(BUILD)/train_detr $(BUILD)/pack_dataset
-.PHONY: all cuda test-cuda sanitize-cuda need-nvcc need-gpu emulate test tests benches fuzz clean report report-device FORCE
+.PHONY: all install uninstall tidy cuda test-cuda sanitize-cuda need-nvcc need-gpu emulate test tests benches fuzz clean report report-device FORCE
 .SECONDARY:
 
 # == What was found ==================================================================================================
@@ -235,6 +236,46 @@ tests: $(TESTS)
 benches: $(BENCHES)
 test: $(BUILD)/train_vit $(BUILD)/train_detr $(BUILD)/pack_dataset $(TESTS)
 	@BUILD=$(BUILD) sh tests/run.sh
+
+# == Installing ======================================================================================================
+
+# What a user of the programs needs; the other scripts build, test and measure in a checkout.
+PREFIX ?= /usr/local
+PROGRAMS := train_vit train_detr pack_dataset
+SHARED := $(wildcard configs/*/*.ini) $(addprefix scripts/,convert_weights.py fetch_cifar.sh plot_attention.py plot_model.py plot_run.py)
+DOCUMENTS := README.md CHANGELOG.md LICENSE $(wildcard docs/*.md docs/*.csv docs/images/*)
+VERSION := $(shell sed -n 's/.*VIT_VERSION "\(.*\)"/\1/p' core/version.h)
+SHARE := $(PREFIX)/share/vit.c
+INSTALLED := $(PROGRAMS:%=$(PREFIX)/bin/%) $(PROGRAMS:%=$(PREFIX)/share/man/man1/%.1) $(SHARED:%=$(SHARE)/%) \
+             $(DOCUMENTS:%=$(PREFIX)/share/doc/vit.c/%)
+
+$(BUILD)/man/%.1: $(BUILD)/% scripts/manpage.awk core/version.h FORCE
+	@mkdir -p $(@D)
+	@$< --help > $(@:.1=.txt)
+	@awk -f scripts/manpage.awk -v version='$(VERSION)' -v share='$(SHARE)' $(@:.1=.txt) > $@
+
+install: $(PROGRAMS:%=$(BUILD)/%) $(PROGRAMS:%=$(BUILD)/man/%.1)
+	@for file in $(PROGRAMS); do install -D -m 755 $(BUILD)/$$file "$(DESTDIR)$(PREFIX)/bin/$$file" && \
+		install -D -m 644 $(BUILD)/man/$$file.1 "$(DESTDIR)$(PREFIX)/share/man/man1/$$file.1" || exit 1; done
+	@for file in $(SHARED); do install -D -m $$(test -x $$file && echo 755 || echo 644) $$file "$(DESTDIR)$(SHARE)/$$file" || exit 1; done
+	@for file in $(DOCUMENTS); do install -D -m 644 $$file "$(DESTDIR)$(PREFIX)/share/doc/vit.c/$$file" || exit 1; done
+	@echo "installed in $(DESTDIR)$(PREFIX)"
+
+# Files of anyone else stay, and the folders that hold them.
+uninstall:
+	@for file in $(INSTALLED); do rm -f "$(DESTDIR)$$file"; done
+	@for folder in "$(DESTDIR)$(SHARE)" "$(DESTDIR)$(PREFIX)/share/doc/vit.c"; do \
+		if [ -d "$$folder" ]; then find "$$folder" -depth -type d -empty -delete; fi; done
+	@echo "uninstalled from $(DESTDIR)$(PREFIX)"
+
+# == For editors and checkers ========================================================================================
+
+# What make would run, as data: every compilation of `all tests benches` with its flags, for clangd and clang-tidy.
+compile_commands.json: FORCE
+	@$(MAKE) -nB --no-print-directory all tests benches | \
+		sed -n 's/^ccache //; s/\\/\\\\/g; s/"/\\"/g; s|^\([^ ].* -c \([^ ]*\) -o [^ ]*\.o\)$$|{"directory": "$(CURDIR)", "file": "\2", "command": "\1"}|p' | \
+		sed '1s/^/[/; $$!s/$$/,/; $$s/$$/]/' > $@
+	@echo "$@: $$(grep -c '"file"' $@) files"
 
 # == Fuzzing: clang's libFuzzer, the parsers alone ===================================================================
 
