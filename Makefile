@@ -255,15 +255,17 @@ $(BUILD)/man/%.1: $(BUILD)/% scripts/manpage.awk core/version.h FORCE
 	@awk -f scripts/manpage.awk -v version='$(VERSION)' -v share='$(SHARE)' $(@:.1=.txt) > $@
 
 install: $(PROGRAMS:%=$(BUILD)/%) $(PROGRAMS:%=$(BUILD)/man/%.1)
-	@for file in $(PROGRAMS); do install -D -m 755 $(BUILD)/$$file "$(DESTDIR)$(PREFIX)/bin/$$file" && \
-		install -D -m 644 $(BUILD)/man/$$file.1 "$(DESTDIR)$(PREFIX)/share/man/man1/$$file.1" || exit 1; done
-	@for file in $(SHARED); do install -D -m $$(test -x $$file && echo 755 || echo 644) $$file "$(DESTDIR)$(SHARE)/$$file" || exit 1; done
-	@for file in $(DOCUMENTS); do install -D -m 644 $$file "$(DESTDIR)$(PREFIX)/share/doc/vit.c/$$file" || exit 1; done
+	@umask 022 && mkdir -p $(foreach f,bin share/man/man1 share/vit.c share/doc/vit.c,"$(DESTDIR)$(PREFIX)/$f")
+	@install -m 755 $(PROGRAMS:%=$(BUILD)/%) "$(DESTDIR)$(PREFIX)/bin"
+	@install -m 644 $(PROGRAMS:%=$(BUILD)/man/%.1) "$(DESTDIR)$(PREFIX)/share/man/man1"
+	@cp --parents $(SHARED) "$(DESTDIR)$(SHARE)"
+	@cp --parents $(DOCUMENTS) "$(DESTDIR)$(PREFIX)/share/doc/vit.c"
+	@chmod -R u=rwX,go=rX "$(DESTDIR)$(SHARE)" "$(DESTDIR)$(PREFIX)/share/doc/vit.c"
 	@echo "installed in $(DESTDIR)$(PREFIX)"
 
 # Files of anyone else stay, and the folders that hold them.
 uninstall:
-	@for file in $(INSTALLED); do rm -f "$(DESTDIR)$$file"; done
+	@rm -f $(foreach f,$(INSTALLED),"$(DESTDIR)$f")
 	@for folder in "$(DESTDIR)$(SHARE)" "$(DESTDIR)$(PREFIX)/share/doc/vit.c"; do \
 		if [ -d "$$folder" ]; then find "$$folder" -depth -type d -empty -delete; fi; done
 	@echo "uninstalled from $(DESTDIR)$(PREFIX)"

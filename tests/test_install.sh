@@ -29,12 +29,10 @@ for program in train_vit train_detr pack_dataset; do
     check "$program -h is --help" $? "$(head -n 1 short)"
 
     page=$there/share/man/man1/$program.1
-    missing=
-    sed 's/\\-/-/g; s/\\f[BIR]//g' "$page" >plain
-    for name in $(sed -n 's/^  \(--[a-z0-9-]*\) .*/\1/p' long) $(sed -n 's/^  \([a-z][a-z0-9-]*\)   *[a-z].*/\1/p' long); do
-        [ "$name" = "$program" ] || grep -qxF -e "$name" plain || grep -q "^$name [A-Z]" plain || missing="$missing $name"
-    done
-    [ -z "$missing" ] && [ "$(grep -c '^\.TP' "$page")" -ge 10 ]
+    sed -n 's/^  \(--[a-z0-9-]*\) .*/\1/p; s/^  \([a-z][a-z0-9-]*\)   *[a-z].*/\1/p' long | grep -vx "$program" | sort -u >named
+    sed -n '/^\.TP/{ n; s/\\-/-/g; s/\\f[BIR]//g; s/ .*//; p; }' "$page" | sort -u >explained
+    missing=$(comm -23 named explained | tr '\n' ' ')
+    [ -z "$missing" ] && [ "$(wc -l <named)" -ge 10 ]
     check "$program.1 has every setting of --help" $? "missing:${missing:- none}"
 
     # No text of the program may be taken for a request to the formatter.
