@@ -243,7 +243,7 @@ test: $(BUILD)/train_vit $(BUILD)/train_detr $(BUILD)/pack_dataset $(TESTS)
 PREFIX ?= /usr/local
 PROGRAMS := train_vit train_detr pack_dataset
 SHARED := $(wildcard configs/*/*.ini) $(addprefix scripts/,convert_weights.py fetch_cifar.sh plot_attention.py plot_model.py plot_run.py)
-DOCUMENTS := README.md CHANGELOG.md LICENSE $(wildcard docs/*.md docs/*.csv docs/images/*)
+DOCUMENTS := README.md CHANGELOG.md CONTRIBUTING.md LICENSE $(wildcard docs/*.md docs/*.csv docs/images/*)
 VERSION := $(shell sed -n 's/.*VIT_VERSION "\(.*\)"/\1/p' core/version.h)
 SHARE := $(PREFIX)/share/vit.c
 INSTALLED := $(PROGRAMS:%=$(PREFIX)/bin/%) $(PROGRAMS:%=$(PREFIX)/share/man/man1/%.1) $(SHARED:%=$(SHARE)/%) \
@@ -278,6 +278,14 @@ compile_commands.json: FORCE
 		sed -n 's/^ccache //; s/\\/\\\\/g; s/"/\\"/g; s|^\([^ ].* -c \([^ ]*\) -o [^ ]*\.o\)$$|{"directory": "$(CURDIR)", "file": "\2", "command": "\1"}|p' | \
 		sed '1s/^/[/; $$!s/$$/,/; $$s/$$/]/' > $@
 	@echo "$@: $$(grep -c '"file"' $@) files"
+
+# Both are clean: .clang-tidy and .cppcheck say what is off, and why.
+tidy: compile_commands.json
+	@command -v clang-tidy >/dev/null && command -v cppcheck >/dev/null || \
+		{ echo "make tidy needs clang-tidy and cppcheck: apt-get install clang-tidy cppcheck"; exit 1; }
+	@printf '%s\n' $(SOURCES) $(PROGRAMS:%=%.c) | xargs -P $$(nproc) -n 1 clang-tidy -p . --quiet
+	@cppcheck --project=compile_commands.json --enable=warning,performance,portability --suppressions-list=.cppcheck \
+		--error-exitcode=1 --quiet -j $$(nproc) --template='{file}:{line}: {severity}: {message} [{id}]'
 
 # == Fuzzing: clang's libFuzzer, the parsers alone ===================================================================
 
