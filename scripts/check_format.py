@@ -4,9 +4,9 @@
     python3 scripts/check_format.py --all     the whole tree
     python3 scripts/check_format.py --advice BASE    where the tool would break lines elsewhere, too; never a mistake
 
-A difference counts only where the tool breaks lines as they are broken: spaces around an operator, a pointer's star, an
-indentation.  Where it breaks them elsewhere, or aligns columns, comments or a macro in another way, the hand is right:
-a table's columns say what the tool cannot know.  The exit status is 1 when a difference counts.
+What counts are spaces around an operator, a pointer's star, an indentation.  Where the tool breaks lines elsewhere, or
+aligns columns, comments or a macro in another way, the hand is right: a table's columns say what the tool cannot know.
+The exit status is 1 when a difference counts.
 """
 
 import argparse
@@ -52,6 +52,12 @@ def spacing(line):
     return line
 
 
+def joined(lines):
+    """The same of several lines, wherever they are broken."""
+    text = spacing(" ".join(re.sub(r"\s*(/\*.*|//.*)$", "", line).strip() for line in lines))
+    return re.sub(r"(?<=[({\[]) | (?=[)}\]])", "", text)
+
+
 def indented(line):
     """Is the indentation a block's, not that of a line which goes on under an operand?"""
     return (len(line) - len(line.lstrip())) % 4 == 0
@@ -78,8 +84,11 @@ def differences(file, ranges):
             "".join(x.split()) == "".join(y.split()) for x, y in zip(ours, theirs))
         for i, line in enumerate(ours):
             other = theirs[i] if same_breaks else "\n".join(theirs) if i == 0 else ""
-            counts = (same_breaks and spacing(line) != spacing(other) and indented(other)
-                      and not in_macro(lines, a + i))
+            if same_breaks:
+                counts = spacing(line) != spacing(other) and indented(other)
+            else:
+                counts = i == 0 and joined(ours) != joined(theirs)
+            counts = counts and not in_macro(lines, a + i)
             found.append((a + i + 1, line, other, counts))
         if not ours:
             found.append((a + 1, "", "\n".join(theirs), False))
