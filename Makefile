@@ -122,7 +122,7 @@ endif
 OBJECTS := $(SOURCES:%.c=$(BUILD)/%.o) $(CU_SOURCES:%.cu=$(BUILD)/%.o) $(EMULATOR)
 
 all: $(BUILD)/train_vit $(BUILD)/train_detr $(BUILD)/pack_dataset
-.PHONY: all install uninstall tidy cuda test-cuda sanitize-cuda need-nvcc need-gpu emulate test tests benches fuzz clean report report-device FORCE
+.PHONY: all install install-built uninstall tidy cuda test-cuda sanitize-cuda need-nvcc need-gpu emulate test tests benches fuzz clean report report-device FORCE
 .SECONDARY:
 
 # == What was found ==================================================================================================
@@ -249,12 +249,15 @@ SHARE := $(PREFIX)/share/vit.c
 INSTALLED := $(PROGRAMS:%=$(PREFIX)/bin/%) $(PROGRAMS:%=$(PREFIX)/share/man/man1/%.1) $(SHARED:%=$(SHARE)/%) \
              $(DOCUMENTS:%=$(PREFIX)/share/doc/vit.c/%)
 
-$(BUILD)/man/%.1: $(BUILD)/% scripts/manpage.awk core/version.h FORCE
-	@mkdir -p $(@D)
-	@$< --help > $(@:.1=.txt)
-	@awk -f scripts/manpage.awk -v version='$(VERSION)' -v share='$(SHARE)' $(@:.1=.txt) > $@
+install: $(PROGRAMS:%=$(BUILD)/%)
+	@$(MAKE) --no-print-directory install-built
 
-install: $(PROGRAMS:%=$(BUILD)/%) $(PROGRAMS:%=$(BUILD)/man/%.1)
+# As another user than the one who builds: nothing is compiled.
+install-built:
+	@mkdir -p $(BUILD)/man
+	@for program in $(PROGRAMS); do $(BUILD)/$$program --help > $(BUILD)/man/$$program.txt && \
+		awk -f scripts/manpage.awk -v version='$(VERSION)' -v share='$(SHARE)' $(BUILD)/man/$$program.txt \
+			> $(BUILD)/man/$$program.1 || exit 1; done
 	@umask 022 && mkdir -p $(foreach f,bin share/man/man1 share/vit.c share/doc/vit.c,"$(DESTDIR)$(PREFIX)/$f")
 	@install -m 755 $(PROGRAMS:%=$(BUILD)/%) "$(DESTDIR)$(PREFIX)/bin"
 	@install -m 644 $(PROGRAMS:%=$(BUILD)/man/%.1) "$(DESTDIR)$(PREFIX)/share/man/man1"
