@@ -40,7 +40,8 @@ def changed_lines(base):
 
 # What clang-format 14, which reads C as C++, takes for something else: a product behind a brace, the operator `or`,
 # brackets of a template, a call of a type's name.
-MISREAD = ((r"} \* ?(?=\w)", "} *"), (r"\b(and|or|not|xor) \[", r"\1["), (r" ?([<>]) ?", r"\1"), (r"(?<=\w) (?=\(\*)", ""))
+MISREAD = ((r"} \* ?(?=\w)", "} *"), (r"\b(and|or|not|xor) \[", r"\1["), (r" ?([<>]) ?", r"\1"),
+           (r"(?<=\w) (?=\(\*)", ""))
 
 
 def spacing(line):

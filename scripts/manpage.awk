@@ -72,6 +72,8 @@ heading || /^[^ ]/ {
 
 END {
     if (NR == 0) exit 1
-    printf ".SH FILES\n.TP\n\\fI%s/configs\\fR\nSettings of complete runs, for \\fB\\-\\-config\\fR of train_vit and train_detr\n", escaped(share)
+    print ".SH FILES"
+    printf ".TP\n\\fI%s/configs\\fR\n", escaped(share)
+    print "Settings of complete runs, for \\fB\\-\\-config\\fR of train_vit and train_detr"
     printf ".TP\n\\fI%s/scripts\\fR\nScripts that fetch data sets, convert weights and draw runs\n", escaped(share)
 }
