@@ -38,7 +38,7 @@ static int entries_append(SafeTensorEntry *entries, char (*names)[PARAM_NAME_SIZ
 
 static void arenas_save(const Params *params, const float *const *arenas, const char *const *prefixes, int arena_count,
                         const char *path, const SafeMetadata *metadata, int metadata_count) {
-    size_t most = (size_t)(arena_count * params_count(params));
+    size_t most = (size_t)arena_count * (size_t)params_count(params);
     SafeTensorEntry *entries = xcalloc(most, sizeof *entries, "checkpoint");
     char(*names)[PARAM_NAME_SIZE + 16] = xcalloc(most, sizeof *names, "checkpoint");
     float *host = xcalloc((size_t)arena_count * params->total, sizeof *host, "checkpoint");

@@ -730,11 +730,11 @@ bool config_try_text(Config *config, const char *text, size_t length, const char
 /* == The command line =========================================================================================== */
 
 static bool is_name(const char *argument) {
-    return !strncmp(argument, "--", 2);
+    return !strncmp(argument, "--", 2) || !strcmp(argument, "-h");
 }
 
-/* The file that --config names is read before everything else.  No value begins with "--" unless it follows '=', so
- * every argument that does is a name. */
+/* The file that --config names is read before everything else.  No value begins with "--" or is -h unless it
+ * follows '=', so every argument that does is a name. */
 static bool load_named_file(Config *config, int argc, char *const *argv, Error *error) {
     const char *path = NULL;
     for (int i = 1; i < argc && config->file_key; i++) {
@@ -762,7 +762,7 @@ static void append_item(Config *config, int i, const char *item) {
 
 /* Takes argv[at] and its values; returns the index after them, 0 for an error. */
 static int take_argument(Config *config, int argc, char *const *argv, int at, Error *error) {
-    const char *name = argv[at];
+    const char *name = !strcmp(argv[at], "-h") && find_name(config, "help", 4) >= 0 ? "--help" : argv[at];
     char label[LABEL_SIZE], hint[128];
     if (!is_name(name) || !name[2]) {
         refuse(error, "unexpected argument '%.60s': a setting is --name value (see --help)", name);

@@ -6,14 +6,16 @@
 #include "core/die.h"
 #include "core/distributed.h"
 #include "core/signals.h"
+#include "core/version.h"
 #include "kernels/kernels.h"
 
 /* == Settings ===================================================================================================== */
 
 #define F(KIND, field) CONFIG_FIELD(KIND, ModeSettings, field)
 static const ConfigEntry entries[] = {
-    {F(BOOL, help), .section = "modes", .command_line_only = true, .help = "Print this help"},
+    {F(BOOL, help), .section = "modes", .command_line_only = true, .help = "Print this help (also -h)"},
     {F(BOOL, help_markdown), .command_line_only = true, .help = "Print the settings as Markdown tables"},
+    {F(BOOL, version), .command_line_only = true, .help = "Print the version"},
     {F(STRING, config), .command_line_only = true, .argument = "FILE",
      .help = "Read settings from this INI file; the command line wins over it"},
     {F(STRING, resume), .command_line_only = true, .argument = "FOLDER",
@@ -116,8 +118,9 @@ static void print_help(const Program *program, const Config *config) {
 
 static int run_mode(const Program *program, void *run, Training *t, const ModeSettings *modes) {
     int status = 0;
-    bool helps = modes->help || modes->help_markdown;
+    bool helps = modes->help || modes->help_markdown || modes->version;
     if (helps && distributed_rank() > 0) return 0;
+    if (modes->version) return printf("%s %s\n", program->name, VIT_VERSION), 0;
     if (!helps || (program->chooser && config_origin(&t->config, program->chooser))) {
         if (program->use) program->use(run);
         config_settle(&t->config);

@@ -12,7 +12,7 @@
 
 /* What is asked of a program this time; never saved. */
 typedef struct {
-    bool help, help_markdown;
+    bool help, help_markdown, version;
     const char *config, *resume;
     bool describe, eval, bench;
     ConfigList predict;
