@@ -232,6 +232,9 @@ static void data_open(Run *run, bool train) {
     }
     detection_set_open(&run->val, run->data, false, seed);
     check_classes(run, &run->val);
+    if (!distributed_agree(run->val.coco.image_count))
+        die("%s: %d validation images here, but other ranks have more or fewer", run->val.name,
+            run->val.coco.image_count);
     loader_of(run, &run->val_loader, &run->val, false);
     find_names(run, train ? &run->train.coco : &run->val.coco);
 }

@@ -232,6 +232,8 @@ static void data_open(Run *run, bool train) {
     int batch = run->training.s->batch_size;
     if (train) split_open(run, &run->train, true);
     split_open(run, &run->test, false);
+    if (!distributed_agree((double)run->test.count))
+        die("%s: %zu test images here, but other ranks have more or fewer", run->test.name, run->test.count);
     size_t epoch = train ? sampler_length(run->train.count, sampler_repeats(run->sampler)) : 0;
     if (train && epoch < (size_t)batch)
         config_reject(&run->training.config, "batch_size", "%d is more than the %zu training images", batch, epoch);

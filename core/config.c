@@ -91,8 +91,7 @@ static int must_find(const Config *config, const char *name) {
     return i;
 }
 
-/* Does the setting count, as far as is known? */
-static bool counts(const Config *config, int i) {
+bool config_counts(const Config *config, int i) {
     const struct ConfigBinding *group = &config->groups[config->items[i].group];
     return !config->settled || !group->chooser || group->used;
 }
@@ -181,7 +180,11 @@ static void put_current(FILE *out, const struct ConfigItem *item) {
         }
         break;
     }
-    case CONFIG_LIST: break;
+    case CONFIG_LIST: {
+        const ConfigList *list = field;
+        for (int i = 0; i < list->count; i++) fprintf(out, i ? " %s" : "%s", list->items[i]);
+        break;
+    }
     }
 }
 
@@ -835,6 +838,17 @@ const char *config_string(const Config *config, const char *name) {
 
 const char *config_name(const Config *config, int i) { return config->items[i].entry->name; }
 
+static char *current_text(const struct ConfigItem *item) {
+    char *text;
+    size_t size;
+    FILE *out = open_text(&text, &size);
+    put_current(out, item);
+    if (fclose(out)) die("out of memory for the text of a setting");
+    return text;
+}
+
+char *config_value(const Config *config, int i) { return current_text(&config->items[i]); }
+
 void config_reject(const Config *config, const char *name, const char *format, ...) {
     char label[LABEL_SIZE], message[LABEL_SIZE];
     va_list arguments;
@@ -846,15 +860,6 @@ void config_reject(const Config *config, const char *name, const char *format, .
 }
 
 /* == What does not count ======================================================================================== */
-
-static char *current_text(const struct ConfigItem *item) {
-    char *text;
-    size_t size;
-    FILE *out = open_text(&text, &size);
-    put_current(out, item);
-    if (fclose(out)) die("out of memory for the text of a setting");
-    return text;
-}
 
 /* Back to the default; false where that is another value than the one that was there. */
 static bool forget(Config *config, int i) {
@@ -1001,7 +1006,7 @@ void config_help(const Config *config, FILE *out) {
     char lead[HELP_COLUMN + 1];
     snprintf(lead, sizeof lead, "%*s", HELP_COLUMN, "");
     for (int i = 0, before = -1; i < config->count; i++) {
-        if (!counts(config, i)) continue;
+        if (!config_counts(config, i)) continue;
         if (begins_section(config, before, i)) {
             char *heading = heading_text(config, i);
             if (before >= 0) fputc('\n', out);
@@ -1020,7 +1025,7 @@ void config_write(const Config *config, FILE *out) {
     const char *heading = "";
     for (int i = 0; i < config->count; i++) {
         const struct ConfigItem *item = &config->items[i];
-        if (item->entry->command_line_only || !counts(config, i)) continue;
+        if (item->entry->command_line_only || !config_counts(config, i)) continue;
         if (strcmp(item->section, heading)) fprintf(out, "%s[%s]\n", *heading ? "\n" : "", item->section);
         heading = item->section;
         fputs("\n# ", out);
@@ -1050,7 +1055,7 @@ void config_markdown(const Config *config, FILE *out) {
         const ConfigEntry *entry = config->items[i].entry;
         bool mode = entry->command_line_only && entry->type == CONFIG_BOOL;
         const char *initial = mode ? "" : config->items[i].initial;
-        if (!counts(config, i)) continue;
+        if (!config_counts(config, i)) continue;
         if (begins_section(config, before, i)) {
             fprintf(out, "%s### ", before >= 0 ? "\n" : "");
             put_heading(out, config, i);

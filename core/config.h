@@ -182,6 +182,12 @@ const char *config_string(const Config *config, const char *name);
 /* The name of setting i, i < config->count. */
 const char *config_name(const Config *config, int i);
 
+/* Its value as text, the items of a list with spaces between them.  The caller frees. */
+char *config_value(const Config *config, int i);
+
+/* Does it count in this run, as far as is known? */
+bool config_counts(const Config *config, int i);
+
 /* For what the table cannot check: ends the program with "<place>: <name>: <message>", the place being where the value
  * was set, for instance "configs/x.ini:12: heads: 5 does not divide dim 192". */
 _Noreturn void config_reject(const Config *config, const char *name, const char *format, ...)

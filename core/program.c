@@ -108,27 +108,54 @@ static void print_help(const Program *program, const Config *config) {
     config_help(config, stdout);
 }
 
+/* What all ranks have to agree on, one setting a line: not where a machine has its files, nor its threads. */
+static char *common_settings(const Config *config) {
+    static const char *const own[] = {"config", "data_dir", "workers"};
+    char *text;
+    size_t size;
+    FILE *out = open_memstream(&text, &size);
+    if (!out) die("out of memory for the settings as text");
+    for (int i = 0; i < config->count; i++) {
+        bool skip = !config_counts(config, i);
+        for (size_t k = 0; k < sizeof own / sizeof *own; k++) skip |= !strcmp(config_name(config, i), own[k]);
+        if (skip) continue;
+        char *value = config_value(config, i);
+        fprintf(out, "%s %s\n", config_name(config, i), *value ? value : "none");
+        free(value);
+    }
+    if (fclose(out)) die("out of memory for the settings as text");
+    return text;
+}
+
+/* With all ranks.  What rank 0 does alone goes on there when they have parted again; true where it does. */
+static bool meet_ranks(const Config *config, bool alone) {
+    char *settings = common_settings(config);
+    distributed_open(settings);
+    free(settings);
+    if (alone) distributed_close();
+    return !alone || distributed_rank() == 0;
+}
+
 static int run_mode(const Program *program, void *run, Training *t, const ModeSettings *modes) {
     int status = 0;
     bool helps = modes->help || modes->help_markdown;
-    if (helps && distributed_rank() > 0) return 0;
     if (!helps || (program->chooser && config_origin(&t->config, program->chooser))) {
         if (program->use) program->use(run);
         config_settle(&t->config);
     }
+    if (helps && !meet_ranks(&t->config, true)) return 0;
     if (modes->help) return print_help(program, &t->config), 0;
     if (modes->help_markdown) return config_markdown(&t->config, stdout), 0;
 
     const ProgramMode *mode = choose_mode(program->modes, t);
     t->mode = mode ? mode->name : NULL;
     bool alone = mode && mode->alone;
-    if (alone && distributed_rank() > 0) return 0;
     check_outputs(program->modes, mode, &t->config);
     program->check(run);
     kernels_init();
+    if (!alone) signals_open();
+    if (!meet_ranks(&t->config, alone)) return 0;
     if (alone) return mode->run(run), 0;
-    signals_open();
-    distributed_open();
     collective_open();
     if (mode) mode->run(run);
     else status = training_run(t);

@@ -25,7 +25,8 @@ extern const ConfigGroup mode_settings;
 typedef struct {
     const char *name;       /* the setting that chooses it: "eval" */
     void (*run)(void *run); /* after Program.check and kernels_init, and unless alone after the ranks are connected */
-    bool alone;             /* of several ranks the first does it by itself, the others end at once */
+    bool alone;             /* of several ranks the first does it by itself, the others end once it is sure that all
+                               have the same settings */
     bool needs_weights;     /* --init or --resume */
     const char *output;     /* the setting that names a file which this mode alone writes, or NULL */
     bool needs_output;

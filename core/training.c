@@ -58,16 +58,31 @@ static void stop_on_bad_weights(const Training *t) {
     if (p) stop_on_bad(t, t->state.step, p->name, NAN);
 }
 
-/* Ranks update their own copies of the parameters with the same gradients: a difference is a fault of a machine. */
-static void check_ranks_agree(const Training *t) {
-    const Params *params = t->params;
+static bool parameters_agree(const Params *params) {
     double sum = 0;
-    if (distributed_ranks() < 2) return;
-    for (int i = 0; i < params_count(params); i++) {
+    for (int i = 0; i < params_count(params) && distributed_ranks() > 1; i++) {
         const Param *p = params_at(params, i);
         sum += sum_of_squares(params->values + p->offset, p->size);
     }
-    if (!distributed_agree(sum))
+    return distributed_agree(sum);
+}
+
+/* Each rank reads its own data and its own weights or state. */
+static void check_ranks_begin_alike(const Training *t) {
+    const RunState *state = &t->state;
+    if (!distributed_agree((double)t->batches))
+        die("the ranks' data sets differ: %llu batches an epoch here, others have more or fewer",
+            (unsigned long long)t->batches);
+    if (!distributed_agree((double)state->step) || !distributed_agree((double)state->batch))
+        die("the ranks' states differ: here step %llu: do all machines see the same run folder?",
+            (unsigned long long)state->step);
+    if (!parameters_agree(t->params))
+        die("the ranks' first parameters differ: do all machines see the same files of weights?");
+}
+
+/* Ranks update their own copies of the parameters with the same gradients: a difference is a fault of a machine. */
+static void check_ranks_agree(const Training *t) {
+    if (!parameters_agree(t->params))
         die("the ranks' parameters differ after step %llu: a machine computes wrongly, or the builds are not the same",
             (unsigned long long)t->state.step);
 }
@@ -206,6 +221,7 @@ void training_open(Training *t, const TrainingStart *start) {
         run_folder_file(path, t->s->run_dir, "state.safetensors");
         checkpoint_load_state(params, &t->state, path);
     }
+    check_ranks_begin_alike(t);
     folder_open(t, start);
     catch_signals();
     t->started = now_seconds();
