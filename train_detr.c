@@ -898,6 +898,10 @@ static const Program program = {
         "  train_detr --resume runs/coco-detr-softmax-001 --eval --results detections.json\n"
         "  train_detr --init best.safetensors --predict street.jpg --draw boxes.png\n"
         "  train_detr --config configs/coco/smca-ripple.ini --describe\n\n",
+    .beginning =
+        "  train_detr --config configs/coco/shapes-demo.ini       train on built-in scenes, minutes on a CPU\n"
+        "  train_detr --resume runs/shapes-detr-softmax-001       go on where a run stopped\n"
+        "  train_detr --init runs/shapes-detr-softmax-001/best.safetensors --predict street.jpg --draw boxes.png\n",
     .settings = add_settings,
     .lists = print_lists,
     .chooser = "attn",

@@ -715,6 +715,10 @@ static const Program program = {
         "  train_vit --resume runs/shapes-ripple-001 --eval        measure its last weights\n"
         "  train_vit --init runs/shapes-ripple-001/best.safetensors --predict cat.png\n"
         "  train_vit --attn ripple --img-size 224 --patch-size 16 --describe\n\n",
+    .beginning =
+        "  train_vit --config configs/cpu/shapes.ini     train on the built-in shapes, two minutes\n"
+        "  train_vit --resume runs/shapes-ripple-001     go on where a run stopped\n"
+        "  train_vit --init runs/shapes-ripple-001/best.safetensors --predict cat.png\n",
     .settings = add_settings,
     .lists = print_lists,
     .chooser = "attn",

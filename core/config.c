@@ -729,6 +729,20 @@ static bool is_name(const char *argument) {
     return !strncmp(argument, "--", 2);
 }
 
+/* As its placeholder says; of other texts an empty one may mean something. */
+static bool takes_path(const ConfigEntry *entry) {
+    static const char *const paths[] = {"FILE", "FOLDER", "IN"};
+    bool path = entry->type == CONFIG_LIST;
+    for (size_t i = 0; entry->argument && i < sizeof paths / sizeof *paths; i++)
+        path |= !strcmp(entry->argument, paths[i]);
+    return path;
+}
+
+static int refuse_empty(const char *label, Error *error) {
+    refuse(error, "%s: the value is empty: is a variable of the shell not set?", label);
+    return 0;
+}
+
 /* The file that --config names is read before everything else.  No value begins with "--" unless it follows '=', so
  * every argument that does is a name. */
 static bool load_named_file(Config *config, int argc, char *const *argv, Error *error) {
@@ -744,6 +758,7 @@ static bool load_named_file(Config *config, int argc, char *const *argv, Error *
     if (!path) return true;
     char label[LABEL_SIZE];
     snprintf(label, sizeof label, "--%s", config->file_key);
+    if (!*path) return refuse_empty(label, error);
     return load_file(config, path, label, NULL, error);
 }
 
@@ -781,9 +796,13 @@ static int take_argument(Config *config, int argc, char *const *argv, int at, Er
         refuse(error, "%s: expected a value", label);
         return 0;
     }
+    if (!*value && takes_path(entry)) return refuse_empty(label, error);
     if (entry->type == CONFIG_LIST) {
         append_item(config, i, value);
-        while (at < argc && !is_name(argv[at])) append_item(config, i, argv[at++]);
+        for (; at < argc && !is_name(argv[at]); at++) {
+            if (!*argv[at]) return refuse_empty(label, error);
+            append_item(config, i, argv[at]);
+        }
     } else if (!set_value(config, i, value, label, error)) {
         return 0;
     }

@@ -163,7 +163,8 @@ bool config_try_text(Config *config, const char *text, size_t length, const char
 void config_read_text(Config *config, const char *text, size_t length, const char *where);
 
 /* Reads the file that --<file_key> names, wherever it stands, then all of argv[1...]: "--name value", "--name=value".
- * A name that is repeated takes its last value, a repeated list grows.  argv must outlive the config. */
+ * A name that is repeated takes its last value, a repeated list grows.  Where a file or folder is expected, an empty
+ * value is refused: a shell gives it for a variable that is not set.  argv must outlive the config. */
 bool config_try_arguments(Config *config, int argc, char *const *argv, Error *error);
 void config_read_arguments(Config *config, int argc, char *const *argv);
 

@@ -266,7 +266,8 @@ static void leave(int status, const char *message) {
         die_say(message);
         _exit(status);
     }
-    leaving = closing = true;
+    leaving = true;
+    closing = true;
     if (ranks > 1 && !begun) {
         mpi_start();
         report_to_all(status, message);

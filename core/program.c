@@ -165,8 +165,17 @@ static int run_mode(const Program *program, void *run, Training *t, const ModeSe
     return status;
 }
 
+/* Nobody means the defaults: days of training on data that need no files.  Status 2, as for any wrong command line. */
+static int ask_for_arguments(const Program *program) {
+    if (distributed_rank() == 0)
+        fprintf(stderr, "%s: nothing to do was given, for example\n\n%s\n%s --help lists every mode and setting\n",
+                program->name, program->beginning, program->name);
+    return 2;
+}
+
 int program_main(const Program *program, void *run, Training *t, int argc, char **argv) {
     distributed_begin();
+    if (argc < 2) return ask_for_arguments(program);
     config_init(&t->config, "config");
     program->settings(run, &t->config);
     const ModeSettings *modes = config_add(&t->config, &mode_settings);

@@ -35,6 +35,7 @@ typedef struct {
 typedef struct {
     const char *name;         /* "train_vit" */
     const char *introduction; /* what --help begins with */
+    const char *beginning;    /* the commands to begin with, which stand on stderr where there are no arguments */
 
     /* Adds the groups of settings in the order in which they are printed (config_add), mode_settings and training_settings
      * among them; then what is different in this program (config_default, config_explain).  Before anything is read. */

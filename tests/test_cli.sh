@@ -184,6 +184,16 @@ refuses "--out without --parity" 2 '--out|x.safetensors|--parity' --describe --o
 refuses "--attention without --predict" 2 '--attention|x.safetensors|--predict' --describe --attention x.safetensors
 refuses "two modes at once" 2 '--bench|--describe' --describe --bench
 
+for flag in resume init run-dir config out parity attention predict data-dir; do
+    refuses "an empty --$flag" 2 "--$flag|empty|variable" --$flag ""
+done
+refuses "an empty file among others" 2 '--predict|empty' --predict test:0 ""
+refuses "an empty --data" 2 "data: ''" --data "" --run-dir never
+run
+[ "$status" -eq 2 ] && [ ! -s out ] && [ "$(grep -c '^  train_vit --' err)" -eq 3 ] && grep -q -e '--help' err &&
+    [ ! -e runs ]
+check "without arguments it says what to begin with and trains nothing" $? "status $status: $(head -n 1 err)"
+
 refuses "missing config file" 2 "--config|'nowhere.ini'|No such file" --config nowhere.ini
 printf '[model]\ndim = 64\nhads = 4\n' >typo.ini
 refuses "unknown key in a config file" 2 "typo.ini:3|hads|'heads'|did you mean" --config typo.ini --describe
