@@ -221,13 +221,10 @@ static void find_names(Run *run, const Coco *coco) {
 
 static void data_open(Run *run, bool train) {
     uint64_t seed = run->training.s->seed;
-    int batch = run->training.s->batch_size;
     if (train) {
         detection_set_open(&run->train, run->data, true, seed);
         check_classes(run, &run->train);
-        if (run->train.coco.image_count < batch)
-            config_reject(&run->training.config, "batch_size", "%d is more than the %d training images", batch,
-                          run->train.coco.image_count);
+        training_fit_batch(&run->training, (size_t)run->train.coco.image_count, run->train.name);
         loader_of(run, &run->loader, &run->train, true);
     }
     detection_set_open(&run->val, run->data, false, seed);

@@ -229,14 +229,13 @@ static void split_open(Run *run, Dataset *split, bool train) {
 }
 
 static void data_open(Run *run, bool train) {
-    int batch = run->training.s->batch_size;
     if (train) split_open(run, &run->train, true);
     split_open(run, &run->test, false);
     if (!distributed_agree((double)run->test.count))
         die("%s: %zu test images here, but other ranks have more or fewer", run->test.name, run->test.count);
-    size_t epoch = train ? sampler_length(run->train.count, sampler_repeats(run->sampler)) : 0;
-    if (train && epoch < (size_t)batch)
-        config_reject(&run->training.config, "batch_size", "%d is more than the %zu training images", batch, epoch);
+    if (train)
+        training_fit_batch(&run->training, sampler_length(run->train.count, sampler_repeats(run->sampler)),
+                           run->train.name);
     if (train) loading_open(run, &run->loader, &run->train, true);
     loading_open(run, &run->test_loader, &run->test, false);
 }

@@ -857,6 +857,8 @@ const char *config_string(const Config *config, const char *name) {
 
 const char *config_name(const Config *config, int i) { return config->items[i].entry->name; }
 
+const char *config_section(const Config *config, int i) { return config->items[i].section; }
+
 static char *current_text(const struct ConfigItem *item) {
     char *text;
     size_t size;

@@ -183,6 +183,9 @@ const char *config_string(const Config *config, const char *name);
 /* The name of setting i, i < config->count. */
 const char *config_name(const Config *config, int i);
 
+/* The section that it stands in. */
+const char *config_section(const Config *config, int i);
+
 /* Its value as text, the items of a list with spaces between them.  The caller frees. */
 char *config_value(const Config *config, int i);
 

@@ -5,6 +5,7 @@
 
 #include "core/die.h"
 #include "core/distributed.h"
+#include "core/files.h"
 #include "core/signals.h"
 #include "kernels/kernels.h"
 
@@ -51,12 +52,66 @@ static void resolve_resume(Training *t, const ModeSettings *modes, bool looks) {
 
 /* The checkpoint whose settings hold where the user gives no others: that which is resumed, or looked at. */
 static bool find_base(char path[RUN_PATH_SIZE], const Training *t, const ModeSettings *modes, bool looks) {
-    if (*modes->config) return false;
+    if (*modes->config && !t->resumed) return false;
     if (looks)
         snprintf(path, RUN_PATH_SIZE, "%s", t->s->init);
     else if (t->resumed)
         run_folder_file(path, t->s->run_dir, "state.safetensors");
     return (looks && *t->s->init) || t->resumed;
+}
+
+/* What a run that goes on had, by setting. */
+static char **values_of(const Config *config) {
+    char **values = xcalloc((size_t)config->count, sizeof *values, "settings");
+    for (int i = 0; i < config->count; i++) values[i] = config_value(config, i);
+    return values;
+}
+
+static bool is_among(const char *name, const char *const *names) {
+    while (*names && strcmp(*names, name)) names++;
+    return *names != NULL;
+}
+
+/* Settings that a run keeps to its end: those of the model, whose state would be taken for another model's, and what
+ * decides which images come when. */
+static bool is_kept(const Config *config, int i) {
+    static const char *const free_of_model[] = {"drop_path", "dropout", "recompute", "freeze_backbone",
+                                                "backbone_weights", "ripple_algo", "lisa_algo", NULL};
+    static const char *const others[] = {"seed", "data", "train_limit", "scene_size", NULL};
+    const char *name = config_name(config, i), *section = config_section(config, i);
+    bool of_model = !strcmp(section, "model") || !strcmp(section, "attention");
+    if (!strcmp(name, "data")) { /* a path may have moved */
+        const char *data = config_string(config, name);
+        return !strpbrk(data, "/.") || !file_exists(data);
+    }
+    return of_model ? !is_among(name, free_of_model) : is_among(name, others);
+}
+
+/* Notes what has changed since the run was saved, and rejects what cannot change. */
+static void compare_with_saved(Training *t, char *const *saved) {
+    static const char *const places[] = {"run_dir", "init", NULL};
+    static const char *const orders[] = {"batch_size", "repeated_aug", "size_window", NULL};
+    const Config *config = &t->config;
+    size_t size;
+    FILE *out = open_memstream(&t->changes, &size);
+    if (!out) die("out of memory for the changed settings");
+    for (int i = 0; i < config->count; i++) {
+        const char *name = config_name(config, i);
+        char *value = config_value(config, i);
+        bool own = !strncmp(config_section(config, i), "modes", 5) || is_among(name, places);
+        bool chosen_later = !strcmp(name, "num_classes") && !strcmp(value, "0");
+        if (!own && !chosen_later && strcmp(value, saved[i])) {
+            if (is_kept(config, i))
+                config_reject(config, name,
+                              "%s, but the run in %s has %s, which it keeps to its end: --init %s/last.safetensors "
+                              "starts another run from its weights", value, t->s->run_dir, saved[i], t->s->run_dir);
+            if (is_among(name, orders)) t->reordered = name;
+            fprintf(out, "%s%s %s -> %s", ftell(out) ? ", " : "", name, *saved[i] ? saved[i] : "none",
+                    *value ? value : "none");
+        }
+        free(value);
+    }
+    if (fclose(out)) die("out of memory for the changed settings");
 }
 
 static void read_settings(Training *t, const ModeSettings *modes, const ProgramMode *list, int argc, char **argv) {
@@ -70,10 +125,14 @@ static void read_settings(Training *t, const ModeSettings *modes, const ProgramM
     if (text) {
         config_reset(&t->config);
         config_read_text(&t->config, text, strlen(text), path);
+        if (t->resumed) t->saved = values_of(&t->config);
         config_read_arguments(&t->config, argc, argv);
         resolve_resume(t, modes, looks);
         free(text);
     }
+    const char *init = config_origin(&t->config, "init");
+    if (t->resumed && init && !strncmp(init, "--init", 6))
+        die_usage("--init: not together with --resume, whose state has weights of its own");
     if (t->resumed) t->s->init = ""; /* the state has later weights */
 }
 
@@ -151,6 +210,7 @@ static int run_mode(const Program *program, void *run, Training *t, const ModeSe
     t->mode = mode ? mode->name : NULL;
     bool alone = mode && mode->alone;
     check_outputs(program->modes, mode, &t->config);
+    if (t->saved) compare_with_saved(t, t->saved);
     program->check(run);
     kernels_init();
     if (!alone) signals_open();

@@ -1,8 +1,9 @@
 /* The shell around every program that trains a model.  A program is a const Program: its settings, its modes, its
  * training; main hands it to program_main.
  *
- *   settings   the defaults; the run that is resumed, or the checkpoint that is looked at; --config; the command line:
- *              the last wins
+ *   settings   the defaults; the run that is resumed, or without --config the checkpoint that is looked at; --config;
+ *              the command line: the last wins.  A run that goes on says which settings have changed, and refuses
+ *              another model, seed or data set
  *   one mode   --describe, --eval, --bench, --predict, --parity, what else the program has; without any it trains
  *   training   core/training.h */
 #ifndef VIT_CORE_PROGRAM_H

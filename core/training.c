@@ -1,6 +1,7 @@
 #include "core/training.h"
 
 #include <assert.h>
+#include <limits.h>
 #include <math.h>
 #include <signal.h>
 #include <stdio.h>
@@ -87,6 +88,17 @@ static void check_ranks_agree(const Training *t) {
             (unsigned long long)t->state.step);
 }
 
+void training_fit_batch(Training *t, size_t images, const char *data) {
+    int batch = t->s->batch_size, ranks = distributed_ranks(), most = images < (size_t)batch ? (int)images : batch;
+    if (most == batch) return;
+    if (config_origin(&t->config, "batch_size") || most < ranks)
+        config_reject(&t->config, "batch_size", "%d is more than the %zu training images", batch, images);
+    t->s->batch_size = most / ranks * ranks;
+    if (distributed_rank() == 0)
+        printf("%s: %zu training images are fewer than the default batch_size of %d: batch_size is %d\n", data, images,
+               batch, t->s->batch_size);
+}
+
 /* == Inside a step ================================================================================================ */
 
 void training_share(const Training *t, int *begin, int *end) {
@@ -158,6 +170,7 @@ static void announce(const Training *t) {
     if (distributed_rank() > 0) return;
     printf("%s\n", kernels_device());
     t->calls->announce(t->run);
+    if (t->changes && *t->changes) printf("settings changed: %s\n", t->changes);
     if (state->step && !is_over(t))
         printf("resumed at epoch %llu, after %llu of its batches\n", (unsigned long long)state->epoch + 1,
                (unsigned long long)state->batch);
@@ -208,6 +221,39 @@ static void folder_open(Training *t, const TrainingStart *start) {
     distributed_last_words(last_words);
 }
 
+static bool same_names(const ClassNames *names, const char *const *others, int count) {
+    bool same = names->count == count;
+    for (int c = 0; same && c < count; c++) same = !strcmp(names->at[c], others[c]);
+    return same;
+}
+
+/* Is the state's place one of this run, with this data set? */
+static void check_place(const Training *t, const TrainingStart *start, const char *path) {
+    const RunState *state = &t->state;
+    ClassNames names;
+    if (t->reordered && state->batch)
+        config_reject(&t->config, t->reordered,
+                      "epoch %llu has begun, and %llu of its batches are done: this can change between two epochs only",
+                      (unsigned long long)state->epoch + 1, (unsigned long long)state->batch);
+    if (state->batch > t->batches)
+        die("%s: the run is at batch %llu of an epoch that has %llu: has its data set lost images?", path,
+            (unsigned long long)state->batch, (unsigned long long)t->batches);
+    run_folder_classes(&names, path);
+    if (names.named && start->class_names && !same_names(&names, start->class_names, start->classes))
+        die("%s: the run's %d classes have other names than those of the data set: is it another one now?", path,
+            names.count);
+    class_names_free(&names);
+}
+
+/* Steps are counted in 31 bits. */
+static void check_length(const Training *t) {
+    const RunState *state = &t->state;
+    double left = is_over(t) ? 0 : (double)((uint64_t)t->s->epochs - state->epoch) * (double)t->batches;
+    if ((double)state->step + left >= (double)INT_MAX)
+        config_reject(&t->config, "epochs", "%d epochs of %llu batches from step %llu on are more than 2^31 - 1 steps",
+                      t->s->epochs, (unsigned long long)t->batches, (unsigned long long)state->step);
+}
+
 void training_open(Training *t, const TrainingStart *start) {
     char path[RUN_PATH_SIZE];
     Params *params = t->params = start->params;
@@ -220,7 +266,9 @@ void training_open(Training *t, const TrainingStart *start) {
     if (t->resumed) {
         run_folder_file(path, t->s->run_dir, "state.safetensors");
         checkpoint_load_state(params, &t->state, path);
+        check_place(t, start, path);
     }
+    check_length(t);
     check_ranks_begin_alike(t);
     folder_open(t, start);
     catch_signals();

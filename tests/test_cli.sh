@@ -175,7 +175,12 @@ run $model --data mnist --data-dir . --img-size 32 --batch-size 64 --epochs 1 --
 check "images of another size are resized when img_size asks for it" $? "$(grep resized out) $(head -n 1 err)"
 refuses "fewer classes than the data has" 2 '--num-classes|3|10' --num-classes 3
 refuses "batch larger than the data set" 2 '--batch-size|65|64' $tiny --batch-size 65
-refuses "default batch larger than the data set" 2 'batch_size|512|64' --train-limit 64
+run $model --train-limit 64 --test-limit 32 --epochs 1 --run-dir shrunk
+[ "$status" -eq 0 ] && [ ! -s err ] && grep -q 'fewer than the default batch_size of 512: batch_size is 64$' out &&
+    grep -q '^batch_size = 64$' shrunk/config.ini
+check "the default batch shrinks to a small data set" $? "$(grep default out) $(head -n 1 err)"
+printf 'batch_size = 65\n' >batch.ini
+refuses "a batch of a config file does not" 2 'batch.ini:1|65|64' --config batch.ini --train-limit 64
 refuses "--eval without weights" 2 '--eval|--init|--resume' --eval
 refuses "--predict without weights" 2 '--predict|--init|--resume' --predict test:0
 refuses "--predict without images" 2 '--predict' --predict
@@ -319,7 +324,56 @@ kill -s KILL $pid
 wait $pid 2>/dev/null
 refuses "--resume of a missing folder" 1 'nowhere/state.safetensors|--resume' --resume nowhere
 refuses "--resume of a folder without a state" 1 'half/state.safetensors|--resume' --resume half
-refuses "--resume of another shape" 1 'a/state.safetensors|pos_embed|[1,16,16]|[1,16,32]' --resume a --dim 32
+while read -r flag value old; do
+    refuses "--resume with another $flag" 2 "--$flag: $value|$old|--init a/last.safetensors" --resume a --$flag $value
+done <<END
+heads 4 2
+dim 32 16
+attn linear softmax
+rpe heads none
+pool cls gap
+num-classes 12 10
+seed 7 0
+train-limit 32 64
+data mnist shapes
+END
+cmp -s a/log.csv log.before
+check "and the run stays as it was" $?
+refuses "--resume with --init" 2 '--init|--resume' --resume a --init a/last.safetensors
+cp -R a changed
+printf 'log_every = 3\n' >changes.ini
+run --resume changed --epochs 3 --lr 1e-3 --config changes.ini
+[ "$status" -eq 0 ] && grep -q '^settings changed: lr 0.0005 -> 0.001, epochs 2 -> 3, log_every 2 -> 3$' out
+check "--resume says which settings have changed, and --config changes only what it has" $? "$(grep changed: out)"
+run --resume changed --epochs 5 --batch-size 32
+[ "$status" -eq 0 ] && grep -q '^settings changed: epochs 3 -> 5, batch_size 16 -> 32$' out &&
+    [ "$(place changed/state.safetensors | cut -d ' ' -f 1-3)" = '16 5 0' ]
+check "between two epochs batch_size may change" $? "$(grep changed: out), $(place changed/state.safetensors)"
+
+# a is after step 8, 2 epochs of 4 batches.
+mkdir place && cp a/log.csv place
+while read -r numbers words; do
+    numbers=$(echo $numbers | tr , ' ')
+    restate a/state.safetensors place/state.safetensors '"vit.c.run":"8 2 0 ' "\"vit.c.run\":\"$numbers "
+    refuses "--resume at step, epoch, batch $numbers" 1 "place/state.safetensors|$words" --resume place --epochs 9
+done <<END
+1,2,0 no place in a run
+8,2,7 no place in a run
+12,2,9 batch 9 of an epoch that has 4
+2147483647,2,0 no place in a run
+8,999999999,0 no place in a run
+END
+restate a/state.safetensors place/state.safetensors '"vit.c.run":"8 2 0 ' '"vit.c.run":"2147483646 2 0 '
+refuses "--resume beyond 2^31 steps" 2 '--epochs|step 2147483646|2^31' --resume place --epochs 9
+restate a/state.safetensors place/state.safetensors '"vit.c.run":"8 2 0 ' '"vit.c.run":"9 2 1 '
+refuses "--resume in an epoch of other batches" 2 '--batch-size|epoch 3 has begun, and 1 of' --resume place \
+    --epochs 9 --batch-size 8
+refuses "more than 2^31 steps" 2 '--epochs|2^31' $tiny --train-limit 100000 --batch-size 1 --epochs 100000 \
+    --run-dir never
+restate a/state.safetensors place/state.safetensors '\\nring' '\\nsquare'
+grep -q 'square' place/state.safetensors
+check "a state with another class name" $?
+refuses "--resume with other classes" 1 'place/state.safetensors|other names' --resume place --epochs 9
 refuses "--resume with an average that the state lacks" 1 'a/state.safetensors|ema.' --resume a --ema-decay 0.9
 refuses "--resume into another folder" 2 '--run-dir|elsewhere|--resume' --resume a --run-dir elsewhere
 mkdir weights && cp a/last.safetensors weights/state.safetensors && cp a/log.csv weights
@@ -354,6 +408,14 @@ refuses "--init with a broken header" 1 'json.safetensors' $init json.safetensor
 refuses "--init of another width" 1 'a/last.safetensors|[1,16,16]|[1,16,32]' $init a/last.safetensors --dim 32
 refuses "--init with a tensor missing" 1 "a/last.safetensors|'blocks.2." $init a/last.safetensors --depth 3
 refuses "--init with a tensor too many" 1 "a/last.safetensors|'blocks.1.|no place" $init a/last.safetensors --depth 1
+for file in last state; do
+    cp -R a nan.$file && not_a_number nan.$file/$file.safetensors
+done
+for mode in --eval '--predict test:0' "$tiny --epochs 1 --run-dir never"; do
+    refuses "NaN in weights: ${mode##*--}" 1 'nan.last/last.safetensors|holds NaN|at element 0' \
+        --init nan.last/last.safetensors $mode
+done
+refuses "NaN in a state" 1 'nan.state/state.safetensors|param.|holds NaN' --resume nan.state --epochs 9
 refuses "--init of a state" 1 'a/state.safetensors|--resume|last.safetensors' $init a/state.safetensors
 [ ! -e never ]
 check "a refused start leaves no folder" $?

@@ -113,7 +113,7 @@ refuses "no such data" 1 'nowhere/annotations|No such file' $net --data nowhere 
 
 coco_json "$(image 1 colour444.jpg 60), $(image 5 colour420.jpg), $(image 9 grey.jpg), $(image 12 progressive.jpg)" \
     "$boxes"
-run $from --run-dir sizes
+run $from --run-dir sizes --max-damaged 0
 [ $status -eq 1 ] && [ "$(wc -l <err)" -eq 2 ] &&
     tail -n 1 err | grep -q 'damaged images: 1 in one epoch of 4, more than max_damaged'
 check "a picture of another size than its annotations say ends the run" $? "$(tail -n 1 err)"
