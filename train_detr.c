@@ -626,7 +626,7 @@ static void mode_bench(void *context) {
     t->slow = slow_rate(run);
     t->state.lr = run->schedule->lr;
     bench_fill(run, images);
-    Bench b = bench(bench_batch, run, t->s->batch_size, (double)t->s->bench_seconds);
+    Bench b = bench(bench_batch, run, &t->s->batch_size, images * distributed_ranks(), (double)t->s->bench_seconds);
     double macs = (double)detr_macs(&run->detr, H, W), training_macs = (double)detr_training_macs(&run->detr, H, W);
     double per_mac = 2 / 1e9 / distributed_ranks() / b.peak;
     if (distributed_rank() > 0) return;

@@ -96,7 +96,7 @@ static bool refuse_shape(const Param *p, const SafeTensor *tensor, Error *error)
     for (int d = 0; d < p->ndim; d++) wanted[d] = (size_t)p->shape[d];
     shape_text(has, sizeof has, tensor->ndim, tensor->shape);
     shape_text(needs, sizeof needs, p->ndim, wanted);
-    return refuse(error, "%s: %s has shape %s, but this model needs %s: another dim, depth, patch or class count?",
+    return refuse(error, "%s: %s has shape %s, but this model needs %s: another dim, depth, img_size, patch_size, pool or class count?",
                   tensor->file, p->name, has, needs);
 }
 
@@ -192,10 +192,9 @@ void checkpoint_load_weights(Params *params, const char *path, const CheckpointF
     safetensors_close(&st);
 }
 
-/* Could a run be there?  Every epoch has a step at least, and a row of the log follows its last batch. */
+/* Could a run be there?  Every epoch has a step at least. */
 static bool is_place(const RunState *s) {
-    bool counts = s->step < INT_MAX && s->epoch < INT_MAX && s->batch < INT_MAX && s->epoch + s->batch <= s->step &&
-                  s->loss_count <= s->batch;
+    bool counts = s->step < INT_MAX && s->epoch < INT_MAX && s->batch < INT_MAX && s->epoch + s->batch <= s->step;
     return counts && isfinite(s->loss_sum) && s->best >= -1 && s->best <= 100 && s->lr >= 0 && isfinite(s->lr) &&
            s->gradient_norm >= 0 && isfinite(s->gradient_norm);
 }

@@ -316,7 +316,9 @@ static bool parse_ints(ConfigInts *field, const ConfigEntry *entry, const char *
 static bool parse_floats(ConfigFloats *field, const ConfigEntry *entry, const char *value, const char *label,
                          Error *error) {
     char pieces[CONFIG_NUMBERS][64];
-    ConfigFloats numbers = {.count = split_numbers(pieces, value)};
+    bool none = !*value && !(entry->initial && *entry->initial);
+    ConfigFloats numbers = {.count = none ? 0 : split_numbers(pieces, value)};
+    if (none) return *field = numbers, true;
     if (!numbers.count) return refuse(error, "%s: more than %d numbers", label, CONFIG_NUMBERS);
     for (int i = 0; i < numbers.count; i++)
         if (!parse_float(&numbers.at[i], entry, pieces[i], label, error)) return false;

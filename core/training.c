@@ -214,8 +214,8 @@ static void folder_open(Training *t, const TrainingStart *start) {
         if (!config_try_set(&t->config, "run_dir", path, "the default", &error)) die("%s", error.text);
     }
     snprintf(header, sizeof header, "step,epoch,loss,lr,grad_norm,images_per_s,%s,stall", t->calls->columns);
-    run_folder_open(&t->folder, t->s->run_dir, &t->config, start->class_names, start->classes, header,
-                    t->resumed ? &t->state : NULL);
+    run_folder_open(&t->folder, t->s->run_dir, &t->config, start->class_names, start->classes, start->mean,
+                    start->std, header, t->resumed ? &t->state : NULL);
     snprintf(last_words, sizeof last_words, "%s --resume %s goes on from the last checkpoint", t->program,
              t->s->run_dir);
     distributed_last_words(last_words);

@@ -101,6 +101,7 @@ typedef struct {
     const char *stem; /* of the folder's default name: runs/<stem>-001 */
     const char *const *class_names; /* [classes], or NULL; they travel with the weights */
     int classes;
+    const float *mean, *std; /* [3]: of the pixels, or NULL; likewise */
 } TrainingStart;
 
 /* Allocates the optimizer's memory; loads the state that is resumed; opens the folder, by default the next free one on

@@ -258,7 +258,8 @@ def convert(path, backbone_alone):
 def main():
     parser = argparse.ArgumentParser(description="PyTorch's weights for train_vit and train_detr, as safetensors.")
     parser.add_argument("--backbone", action="store_true", help="the backbone alone, of a detector's checkpoint")
-    parser.add_argument("pth", help="torchvision's ResNet-50, a checkpoint of DETR or SMCA-DETR, or a vision transformer of DeiT or timm")
+    parser.add_argument("pth", help="torchvision's ResNet-50, a checkpoint of DETR or SMCA-DETR, or a vision "
+                                    "transformer of DeiT or timm")
     parser.add_argument("out", help="the safetensors file to write")
     args = parser.parse_args()
     tensors = convert(args.pth, args.backbone)

@@ -101,6 +101,12 @@ for key in train_images_per_s infer_images_per_s peak_bytes gemm_peak_gflops mfu
 done
 [ "$status" -eq 0 ] && [ "$(wc -l <out)" -eq 1 ] && [ $keys -eq 5 ] && grep -q '^{.*}$' out
 check "--bench prints one line with its five figures" $? "$(cut -c 1-150 out)"
+run --bench --bench-seconds 0.1 --dim 96 --depth 6 --batch-size 4096
+batch=$(sed -n 's/.*"batch_size": \([0-9]*\),.*/\1/p' out)
+[ "$status" -eq 0 ] && [ "$batch" -lt 4096 ] && grep -q "^bench: batches of $batch images in place of 4096" err &&
+    grep -q '^bench: training, batches of' err
+check "--bench takes a batch that fits --bench-seconds, and says what it does" $? "$(grep place err)"
+run --bench --bench-seconds 0.1 $model --batch-size 16
 if [ -n "$python" ]; then
     "$python" -c 'import json; json.load(open("out"))' 2>err
     check "--bench prints JSON" $? "$(tail -n 1 err)"
@@ -398,6 +404,11 @@ head -c 20000 a/last.safetensors >cut.safetensors
 refuses "--init of a truncated file" 1 'cut.safetensors' $init cut.safetensors
 printf '\377\377\377\377\377\377\377\177{}' >long.safetensors
 refuses "--init with an absurd header length" 1 'long.safetensors|9223372036854775807' $init long.safetensors
+printf 'PK\003\004\0\0\010\010 what a zip archive goes on with' >zip.pth
+printf '\200\002\212\012\154\374\234\106\371\040\152\250\120\031 pickled' >pickle.pth
+for file in zip pickle; do
+    refuses "--init of PyTorch's file, a $file" 1 "$file.pth|PyTorch|scripts/convert_weights.py" $init $file.pth
+done
 a='"a":{"dtype":"F32","shape":[4],"data_offsets":[0,16]}'
 safetensors overlap.safetensors "{$a,"'"b":{"dtype":"F32","shape":[4],"data_offsets":[8,24]}}' 24
 refuses "--init with overlapping tensors" 1 'overlap.safetensors' $init overlap.safetensors
@@ -416,6 +427,43 @@ for mode in --eval '--predict test:0' "$tiny --epochs 1 --run-dir never"; do
         --init nan.last/last.safetensors $mode
 done
 refuses "NaN in a state" 1 'nan.state/state.safetensors|param.|holds NaN' --resume nan.state --epochs 9
+restate a/last.safetensors distilled.safetensors '"norm.bias"' '"dist_token"'
+refuses "--init of a distilled DeiT" 1 'distilled.safetensors|dist_token|no setting' $init distilled.safetensors
+restate a/last.safetensors scaled.safetensors '"blocks.0.norm1.bias"' '"blocks.0.gamma_1"'
+refuses "--init with LayerScale" 1 'scaled.safetensors|blocks.0.gamma_1|LayerScale' $init scaled.safetensors
+refuses "--init without a class token" 1 'a/last.safetensors|pool gap' $init a/last.safetensors --pool cls
+restate a/last.safetensors token.safetensors '"norm.bias"' '"cls_token"'
+refuses "--init with a class token" 1 'token.safetensors|pool cls' $init token.safetensors
+refuses "--init without the class token's position" 1 'token.safetensors|16 positions|class token' \
+    $init token.safetensors --pool cls
+refuses "--init with other heads" 2 '--heads: 4|a/last.safetensors was trained with 2' $init a/last.safetensors --heads 4
+refuses "--eval with other heads" 2 '--heads: 4|trained with 2' --eval --init a/last.safetensors --heads 4
+
+# A file that tells nothing of its model, as other programs write it.
+restate a/last.safetensors foreign.safetensors vit.c.config 'x.config/;s/vit.c.classes/x.classes/;s/vit.c.norm/x.norm'
+succeeds "--predict of foreign weights" $model --predict test:0 --init foreign.safetensors
+grep -q '^foreign.safetensors: no settings of train_vit .* heads 2, pool gap, .* mean 0.*, std 0' out &&
+    grep -qE '^test:0: class [0-9]+ [0-9.]+ %, class' out
+check "says what they are taken for, and has no names for their classes" $? "$(tail -n 1 out)"
+run $model --predict test:0 --init foreign.safetensors --data shapes
+grep -qE '^test:0: [a-z]+ [0-9.]+ %, [a-z]+ [0-9.]+ %' out
+check "but those of the data that the user names" $? "$(tail -n 1 out)"
+mv out named
+run $model --predict test:0 --init foreign.safetensors --data shapes --mean 0.9,0.9,0.9 --std 1,2,3
+[ "$status" -eq 0 ] && ! cmp -s out named && grep -q 'mean 0.9,0.9,0.9, std 1,2,3' out
+check "--mean and --std normalise the pixels" $? "$(tail -n 1 out)"
+for wrong in '--mean 1' '--std 1,2' '--std 1,0,1' '--mean 1,2,3,4'; do
+    refuses "$wrong" 2 "${wrong%% *}|" --predict test:0 $model --init foreign.safetensors $wrong
+done
+run --predict test:0 --init a/last.safetensors
+mv out named
+restate a/last.safetensors other.safetensors 'normalisation":"0[.]' 'normalisation":"3.'
+run --predict test:0 --init other.safetensors
+[ "$status" -eq 0 ] && ! cmp -s out named
+check "weights are looked at as they were trained" $? "$(tail -n 1 named), $(tail -n 1 out)"
+run $tiny --epochs 1 --mean 0.1,0.2,0.3 --std 0.5,0.5,0.5 --run-dir own.mean
+grep -q '^mean = 0.1,0.2,0.3$' own.mean/config.ini && grep -qa 'normalisation":"0.1[0-9]* 0.2' own.mean/last.safetensors
+check "a run keeps mean and std, and its weights carry them" $? "$(grep '^mean' own.mean/config.ini)"
 refuses "--init of a state" 1 'a/state.safetensors|--resume|last.safetensors' $init a/state.safetensors
 [ ! -e never ]
 check "a refused start leaves no folder" $?

@@ -109,6 +109,38 @@ packs $many --out many-train.pack
 [ "$status" -eq 0 ] && grep -qE 'goes on after [0-9]{3,} of 12000' out && cmp -s whole-train.pack many-train.pack
 check "and going on with the same: the same file" $? "$(head -n 1 out)"
 
+# == Classes are matched by name ========================================================================================
+
+named="--img-size 16 --patch-size 8 --dim 16 --depth 1 --heads 2 --batch-size 11 --epochs 1 --warmup-epochs 0"
+run --data images $named --run-dir named
+# One set for each class, with the same picture: the weights see it as one of the three.
+found=
+for class in ape bee cat; do
+    mkdir -p only.$class/val/$class && cp "$root/tests/corpus/jpeg/grey.jpg" only.$class/val/$class/
+    run --init named/last.safetensors --eval --data only.$class
+    found="$found $(sed -n 's/^top1: \([0-9]*\).*/\1/p' out)"
+    [ $class = ape ] || grep -q "only.$class: its 1 classes are numbered otherwise than the 3 of .*: matched by name" out
+    check "classes of another set are matched by name: $class" $? "$(head -n 1 out)"
+done
+[ "$(echo $found | tr ' ' '\n' | sort -n | tr '\n' ' ')" = "0 0 100 " ]
+check "so that one of three classes is the right one" $? "$found"
+mkdir -p only.dog/val/dog && cp "$root/tests/corpus/jpeg/grey.jpg" only.dog/val/dog/
+refuses "classes that weights do not have" 1 "only.dog|'dog'|named/last.safetensors" \
+    --init named/last.safetensors --eval --data only.dog
+if ldd "$vit" 2>/dev/null | grep -q libwebp; then
+    cp -R images webp && cp "$root/tests/corpus/image/lossy.webp" webp/train/ape/
+    succeeds "WebP in class folders" --data webp $named --run-dir webp.run
+    grep -q '34 training' out
+    check "counts as an image" $? "$(grep training out)"
+fi
+cp -R images hole && cp "$root/tests/corpus/jpeg/cut.jpg" hole/train/bee/z.jpg
+run --data hole $named --run-dir hole.run
+[ "$status" -eq 0 ] && [ "$(wc -l <err)" -le 1 ]
+check "one damaged image of a small set does not end a run" $? "$(head -n 1 err)"
+mv images/val images/valid
+succeeds "valid in place of val" --data images $named --run-dir valid.run
+mv images/valid images/val
+
 # == Training ========================================================================================================
 
 model="--img-size 16 --patch-size 8 --dim 16 --depth 1 --heads 2"
