@@ -244,6 +244,22 @@ static float slow_rate(const Run *run) {
     return run->schedule->lr > 0 ? run->backbone->lr_backbone / run->schedule->lr : 0;
 }
 
+/* Shapes do not tell how many heads share them: with other ones the same weights are another function. */
+static void check_heads(const Run *run, const char *checkpoint) {
+    static Run other;
+    char *text = run_folder_config(checkpoint);
+    Config config;
+    Error error;
+    config_init(&config, NULL);
+    add_settings(&other, &config);
+    if (text && config_try_text(&config, text, strlen(text), checkpoint, &error) &&
+        other.model->heads != run->model->heads)
+        config_reject(&run->training.config, "heads", "%d, but %s was trained with %d", run->model->heads, checkpoint,
+                      other.model->heads);
+    config_free(&config);
+    free(text);
+}
+
 /* Builds the model for so many images of H x W or W x H at a time and gives it its first weights. */
 static void model_open(Run *run, int images, int H, int W, bool training) {
     Detr *detr = &run->detr;
@@ -254,6 +270,7 @@ static void model_open(Run *run, int images, int H, int W, bool training) {
     detr_allocate(detr);
     params_allocate(&detr->model.params, training);
     if (*t->s->init) {
+        check_heads(run, t->s->init);
         checkpoint_load_weights(&detr->model.params, t->s->init, NULL);
     } else {
         params_initialize(&detr->model.params, t->s->seed);
@@ -526,6 +543,18 @@ static void mode_describe(void *context) {
     detr_describe(&run->detr, stdout, H, W);
 }
 
+/* Detections are compared with the data by category id: it has to be the same category. */
+static void check_categories(const Run *run) {
+    ClassNames names;
+    const char *path = run->training.s->init;
+    run_folder_classes(&names, path);
+    for (int id = 0; id < names.count && id < run->model->num_classes; id++)
+        if (*names.at[id] && *run->names[id] && strcmp(names.at[id], run->names[id]))
+            die("%s: category %d is '%s', but '%s' in what %s was trained on", run->val.name, id, run->names[id],
+                names.at[id], path);
+    class_names_free(&names);
+}
+
 static void mode_eval(void *context) {
     Run *run = context;
     CocoResults results = {0};
@@ -534,6 +563,7 @@ static void mode_eval(void *context) {
     Error error;
     run->results = &results;
     data_open(run, false);
+    check_categories(run);
     model_open(run, at_once, run->shorter, run->longer, false);
     buffers_open(run, at_once, 1, false);
     evaluate(run);
