@@ -96,7 +96,9 @@ static bool refuse_shape(const Param *p, const SafeTensor *tensor, Error *error)
     for (int d = 0; d < p->ndim; d++) wanted[d] = (size_t)p->shape[d];
     shape_text(has, sizeof has, tensor->ndim, tensor->shape);
     shape_text(needs, sizeof needs, p->ndim, wanted);
-    return refuse(error, "%s: %s has shape %s, but this model needs %s: another dim, depth, img_size, patch_size, pool or class count?",
+    return refuse(error,
+                  "%s: %s has shape %s, but this model needs %s: another dim, depth, img_size, patch_size, pool or "
+                  "class count?",
                   tensor->file, p->name, has, needs);
 }
 

@@ -38,7 +38,7 @@ typedef enum {       /* field in the settings struct         text */
     CONFIG_ITEM,     /* const T *: an element of `table`     its name */
     CONFIG_SIZE,     /* int[2]: height, width, at least 1    N, HxW or H,W */
     CONFIG_INTS,     /* ConfigInts                           one to eight integers with commas between them */
-    CONFIG_FLOATS,   /* ConfigFloats                         the same of finite numbers; none where that is the default */
+    CONFIG_FLOATS,   /* ConfigFloats                         the same of finite numbers; none if that is the default */
     CONFIG_LIST      /* ConfigList                           command line only: all arguments up to the next --name */
 } ConfigType;
 

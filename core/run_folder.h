@@ -24,8 +24,8 @@ typedef struct {
 void run_folder_choose(char path[RUN_PATH_SIZE], const char *stem);
 
 /* Makes or reopens the folder and writes config.ini.  A new log begins with `header` and never replaces another run's;
- * a resumed one forgets the rows that were written after its state was saved.  class_names [classes], mean and std [3] of
- * the pixels, or NULL. */
+ * a resumed one forgets the rows that were written after its state was saved.  class_names [classes], mean and std
+ * [3] of the pixels, or NULL. */
 void run_folder_open(RunFolder *folder, const char *path, const Config *config, const char *const *class_names,
                      int classes, const float *mean, const float *std, const char *header, const RunState *resumed);
 

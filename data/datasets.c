@@ -17,7 +17,8 @@
 static const ConfigEntry entries[] = {
     {F(STRING, data), "shapes", .section = "data",
      .help = "shapes (drawn on the spot, no files needed), cifar10, cifar100, mnist, imagenet, a folder with the files "
-             "of one of them or with train/<class>/ and val/<class>/ (or valid, or test), or a file made by pack_dataset"},
+             "of one of them or with train/<class>/ and val/<class>/ (or valid, or test), or a file made by "
+             "pack_dataset"},
     {F(STRING, data_dir), "datasets", .argument = "FOLDER",
      .help = "Where cifar10, cifar100, mnist and imagenet are looked for (scripts/fetch_cifar.sh puts the first two "
              "there)"},

@@ -87,9 +87,9 @@ static bool has_picture_name(const char *name) {
     return false;
 }
 
-/* What is neither hidden nor wanted. */
+/* What is neither hidden nor wanted: pictures that this build does not read, and the rest. */
 typedef struct {
-    size_t count, webp; /* of them are pictures that this build does not read */
+    size_t webp, count;
     char first[256];
 } Others;
 
@@ -105,9 +105,10 @@ static void names_list(Names *names, const char *folder, bool folders, Others *o
         if (entry->d_name[0] == '.') continue;
         if (folders ? entry_is_folder(entry, folder) : has_picture_name(entry->d_name)) {
             names_add(names, entry->d_name);
-        } else {
-            if (!others->count++) snprintf(others->first, sizeof others->first, "%s", entry->d_name);
-            others->webp += is_webp_name(entry->d_name);
+        } else if (is_webp_name(entry->d_name)) {
+            others->webp++;
+        } else if (!others->count++) {
+            snprintf(others->first, sizeof others->first, "%s", entry->d_name);
         }
     }
     closedir(list);
@@ -281,9 +282,9 @@ void folder_open(Dataset *dataset, const char *path, bool train, size_t limit) {
     if (others.webp)
         warn("%s: %zu WebP pictures are left out: this build has no libwebp: install libwebp-dev and run make again",
              folder->root, others.webp);
-    if (others.count > others.webp)
+    if (others.count)
         warn("%s: %zu files are not named like a picture and are left out, the first is %s", folder->root,
-             others.count - others.webp, other);
+             others.count, other);
     describe(dataset, path);
     dataset->classes = (int)folder->classes.count;
     dataset->class_names = folder->class_names;

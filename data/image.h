@@ -1,5 +1,5 @@
-/* Pictures as files: JPEG, PNG, BMP and, in a build with libwebp, WebP in, PNG out, and resizing in between.  What a file is, its bytes say and not its
- * name. */
+/* Pictures as files: JPEG, PNG, BMP and, in a build with libwebp, WebP in, PNG out, and resizing in between.  What a
+ * file is, its bytes say and not its name. */
 #ifndef VIT_DATA_IMAGE_H
 #define VIT_DATA_IMAGE_H
 

@@ -17,8 +17,8 @@ static const ConfigEntry entries[] = {
     {F(INT, workers), "0", .section = "data", .min = 0, .max = 1024,
      .help = "Threads that load images ahead (0: one beside a CPU that trains, all cores beside a GPU)"},
     {F(FLOAT, max_damaged), "0.01", .min = 0, .max = 1,
-     .help = "Larger share of damaged images in an epoch that ends the run, where it is more than one image or the share "
-             "is 0; below it they are named and replaced"},
+     .help = "Larger share of damaged images in an epoch that ends the run, where it is more than one image or the "
+             "share is 0; below it they are named and replaced"},
 };
 #undef F
 const ConfigGroup loader_settings = {CONFIG_GROUP(LoaderSettings, entries)};
@@ -67,8 +67,8 @@ static void count_damaged(Parts *parts, size_t index) {
     if (share > most && (damaged > 1 || most <= 0) && !*parts->failure) {
         parts->config.describe(parts->config.loader, index, name, sizeof name);
         snprintf(parts->failure, sizeof parts->failure,
-                 "%s: damaged images: %zu in one epoch of %zu, more than max_damaged %g allows; the last is %s: repair or "
-                 "remove them, or raise max_damaged",
+                 "%s: damaged images: %zu in one epoch of %zu, more than max_damaged %g allows; the last is %s: repair "
+                 "or remove them, or raise max_damaged",
                  parts->config.name, damaged, count, (double)most, name);
     }
     pthread_mutex_unlock(mutex_of(parts));

@@ -78,8 +78,8 @@ static void refuse_relatives(const Model *model, const char *path) {
         die("%s: no class token (cls_token) in it, but this model's classifier sees one: pool gap is needed", path);
     const Param *own = params_find(&model->params, "pos_embed");
     if (token && own && own->grid.prefix && positions && positions->ndim == 3 && is_square(positions->shape[1]))
-        die("%s: pos_embed has %zu positions and none for the class token, as DeiT-III: this model has one there, and no "
-            "setting takes it away", path, positions->shape[1]);
+        die("%s: pos_embed has %zu positions and none for the class token, as DeiT-III: this model has one there, and "
+            "no setting takes it away", path, positions->shape[1]);
     safetensors_close(&st);
 }
 
