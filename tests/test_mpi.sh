@@ -140,7 +140,7 @@ fails_in_ranks() {
 fails_in_ranks "a batch that ranks cannot share" 5 '24 images cannot be shared equally by 5 ranks' $model --run-dir no
 fails_in_ranks "an unknown setting" 3 "rank 0: --no-such" $model --no-such 1
 fails_in_ranks "a folder that has a run" 2 'there is a run in this folder already' $model --epochs 1 --run-dir one
-ranks 3 --dim 24 --heads 2 --depth 2 --patch-size 8 --train-limit 97 --test-limit 8 --epochs 1 --run-dir shrunk
+ranks 4 --dim 24 --heads 2 --depth 2 --patch-size 8 --train-limit 98 --test-limit 8 --epochs 1 --run-dir shrunk
 [ "$status" -eq 0 ] && grep -q 'batch_size is 96$' out
 check "the default batch shrinks to what the ranks can share" $? "$(grep default out) $(ours | head -n 1)"
 fails_in_ranks "data that are not there" 3 'nowhere/x: no such folder' $model --data nowhere/x --run-dir no
