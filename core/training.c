@@ -33,8 +33,8 @@ static const ConfigEntry entries[] = {
      .help = "Epochs between two evaluations; the last epoch always has one"},
     {F(INT, log_every), "50", .min = 1, .max = 1e8, .help = "Steps between two rows of log.csv"},
     {F(FLOAT, bench_seconds), "5", .min = 0.1, .max = 3600,
-     .help = "How long --bench measures training, and again inference; batch_size is made less where four batches would "
-             "take longer"},
+     .help = "How long --bench measures training, and again inference; batch_size is made less where four batches "
+             "would take longer"},
 };
 #undef F
 const ConfigGroup training_settings = {CONFIG_GROUP(TrainingSettings, entries)};
