@@ -14,6 +14,7 @@
 #   make install    programs, manual pages, configs and docs, in PREFIX (/usr/local) under DESTDIR; make uninstall
 #   make tidy       clang-tidy and cppcheck on the sources and tests of this backend
 #   make compile_commands.json   for editors: how every file is compiled
+#   make WEBP=0     no WebP pictures, where libwebp is there but not wanted
 #   make report     what was found; make BACKEND=cuda report likewise
 #
 # For CUDA: CUDA_HOME, CUDNN_HOME, NCCL_HOME, CUDA_ARCH="sm_80 sm_90", CUDNN=0, NCCL=0.  To copy the program to another
@@ -47,7 +48,14 @@ ifeq ($(MPI),1)
 MPI_CPPFLAGS := -DVIT_MPI $(patsubst -I%,-isystem %,$(filter -I%,$(shell $(MPICC) --showme:compile 2>/dev/null || $(MPICC) -compile-info)))
 MPI_LIBRARIES := $(filter -L% -l%,$(shell $(MPICC) --showme:link 2>/dev/null || $(MPICC) -link-info))
 endif
-CPPFLAGS_ALL := -I. -I$(KERNELS) -D_GNU_SOURCE $(if $(filter FP32,$(PRECISION)),-DVIT_FP32) $(MPI_CPPFLAGS) $(CPPFLAGS)
+
+# libwebp, for WebP pictures, where its header is.
+WEBP ?= $(shell printf '\043include <webp/decode.h>\n' | $(CC) $(CPPFLAGS) -E -x c - >/dev/null 2>&1 && echo 1 || echo 0)
+ifeq ($(WEBP),1)
+WEBP_CPPFLAGS := -DVIT_WEBP
+WEBP_LIBRARIES := -lwebp
+endif
+CPPFLAGS_ALL := -I. -I$(KERNELS) -D_GNU_SOURCE $(if $(filter FP32,$(PRECISION)),-DVIT_FP32) $(MPI_CPPFLAGS) $(WEBP_CPPFLAGS) $(CPPFLAGS)
 FLAGS := $(CFLAGS_BASE) $(CFLAGS_WARN) $(CFLAGS_SANITIZE) $(CPPFLAGS_ALL) $(CFLAGS)
 
 SOURCES := $(wildcard core/*.c data/*.c detection/*.c layers/*.c layers/attention/*.c)
@@ -55,7 +63,7 @@ TESTS := $(patsubst tests/%.c,$(BUILD)/tests/%,$(wildcard tests/test_*.c))
 BENCHES := $(patsubst tests/%.c,$(BUILD)/tests/%,$(wildcard tests/bench_*.c))
 FUZZERS := $(patsubst tests/%.c,build/fuzz/%,$(wildcard tests/fuzz_*.c))
 LINK := $(CC)
-LIBRARIES := -linih -ljansson -ljpeg -lxxhash -lpthread -lm $(MPI_LIBRARIES)
+LIBRARIES := -linih -ljansson -ljpeg $(WEBP_LIBRARIES) -lxxhash -lpthread -lm $(MPI_LIBRARIES)
 
 ifeq ($(BACKEND),cpu)
 SOURCES += $(wildcard kernels/cpu/*.c)
@@ -78,7 +86,7 @@ LINK := $(NVCC)
 # The static library where there is one: what is left to find on another machine should be little.
 archive = $(if $(filter /%,$(shell $(CC) -print-file-name=lib$(1).a)),-l:lib$(1).a,-l$(1))
 CUDA_LIBRARIES := $(firstword $(wildcard $(CUDA_HOME)/lib64 $(CUDA_HOME)/targets/*/lib $(CUDA_HOME)/lib))
-LIBRARIES := $(foreach l,inih jansson jpeg xxhash,$(call archive,$l)) \
+LIBRARIES := $(foreach l,inih jansson jpeg $(WEBP_LIBRARIES:-l%=%) xxhash,$(call archive,$l)) \
              $(MPI_LIBRARIES) -lcublasLt $(call archive,gomp) -lm -ldl -lpthread
 LINK_FLAGS := -cudart static -L$(CUDA_LIBRARIES) -Xlinker --as-needed -Xlinker -rpath='$$ORIGIN:$(CUDA_LIBRARIES)' \
               -Xcompiler -static-libgcc,-static-libstdc++
@@ -149,6 +157,7 @@ report: report-device
 	$(call line,$(call found,stb,'#include <stb/stb_image.h>'),"stb_image","pictures; apt-get install libstb-dev")
 	$(call line,$(call found,jpeg,'#include <stdio.h>' '#include <jpeglib.h>'),"libjpeg-turbo","JPEG; apt-get install libjpeg62-turbo-dev")
 	$(call line,$(call found,xxhash,'#include <xxhash.h>'),"xxHash","checksums of packed data sets; apt-get install libxxhash-dev")
+	$(if $(filter 1,$(WEBP)),@echo "  found    libwebp",@echo "  without  libwebp: no WebP pictures; apt-get install libwebp-dev")
 	$(if $(filter 1,$(MPI)),@echo "  found    MPI",@echo "  without  MPI: one process only; apt-get install libopenmpi-dev openmpi-bin")
 	$(call line,$(call found,cmocka,'#include <stddef.h>' '#include <stdarg.h>' '#include <setjmp.h>' '#include <stdint.h>' '#include <cmocka.h>'),"cmocka","the tests only; apt-get install libcmocka-dev")
 
@@ -308,7 +317,7 @@ fuzz: $(FUZZERS)
 build/fuzz/%: tests/%.c $(FUZZ_SOURCES)
 	@mkdir -p $(@D)
 	@echo "FUZZ $@"
-	@clang $(FUZZ_FLAGS) $^ -o $@ -linih -ljansson -ljpeg -lxxhash -lm
+	@clang $(FUZZ_FLAGS) $^ -o $@ -linih -ljansson -ljpeg $(WEBP_LIBRARIES) -lxxhash -lm
 
 clean:
 	rm -rf build

@@ -227,17 +227,17 @@ static void find_names(Run *run, const Coco *coco) {
 
 static void data_open(Run *run, bool train) {
     uint64_t seed = run->training.s->seed;
-    int batch = run->training.s->batch_size;
     if (train) {
         detection_set_open(&run->train, run->data, true, seed);
         check_classes(run, &run->train);
-        if (run->train.coco.image_count < batch)
-            config_reject(&run->training.config, "batch_size", "%d is more than the %d training images", batch,
-                          run->train.coco.image_count);
+        training_fit_batch(&run->training, (size_t)run->train.coco.image_count, run->train.name);
         loader_of(run, &run->loader, &run->train, true);
     }
     detection_set_open(&run->val, run->data, false, seed);
     check_classes(run, &run->val);
+    if (!distributed_agree(run->val.coco.image_count))
+        die("%s: %d validation images here, but other ranks have more or fewer", run->val.name,
+            run->val.coco.image_count);
     loader_of(run, &run->val_loader, &run->val, false);
     find_names(run, train ? &run->train.coco : &run->val.coco);
 }
@@ -247,6 +247,22 @@ static void data_open(Run *run, bool train) {
 /* What the learning rate of the backbone is a multiple of. */
 static float slow_rate(const Run *run) {
     return run->schedule->lr > 0 ? run->backbone->lr_backbone / run->schedule->lr : 0;
+}
+
+/* Shapes do not tell how many heads share them: with other ones the same weights are another function. */
+static void check_heads(const Run *run, const char *checkpoint) {
+    static Run other;
+    char *text = run_folder_config(checkpoint);
+    Config config;
+    Error error;
+    config_init(&config, NULL);
+    add_settings(&other, &config);
+    if (text && config_try_text(&config, text, strlen(text), checkpoint, &error) &&
+        other.model->heads != run->model->heads)
+        config_reject(&run->training.config, "heads", "%d, but %s was trained with %d", run->model->heads, checkpoint,
+                      other.model->heads);
+    config_free(&config);
+    free(text);
 }
 
 /* Builds the model for so many images of H x W or W x H at a time and gives it its first weights. */
@@ -259,6 +275,7 @@ static void model_open(Run *run, int images, int H, int W, bool training) {
     detr_allocate(detr);
     params_allocate(&detr->model.params, training);
     if (*t->s->init) {
+        check_heads(run, t->s->init);
         checkpoint_load_weights(&detr->model.params, t->s->init, NULL);
     } else {
         params_initialize(&detr->model.params, t->s->seed);
@@ -571,6 +588,18 @@ static void mode_describe(void *context) {
     detr_describe(&run->detr, stdout, H, W);
 }
 
+/* Detections are compared with the data by category id: it has to be the same category. */
+static void check_categories(const Run *run) {
+    ClassNames names;
+    const char *path = run->training.s->init;
+    run_folder_classes(&names, path);
+    for (int id = 0; id < names.count && id < run->model->num_classes; id++)
+        if (*names.at[id] && *run->names[id] && strcmp(names.at[id], run->names[id]))
+            die("%s: category %d is '%s', but '%s' in what %s was trained on", run->val.name, id, run->names[id],
+                names.at[id], path);
+    class_names_free(&names);
+}
+
 static void mode_eval(void *context) {
     Run *run = context;
     CocoResults results = {0};
@@ -579,6 +608,7 @@ static void mode_eval(void *context) {
     Error error;
     run->results = &results;
     data_open(run, false);
+    check_categories(run);
     model_open(run, at_once, run->shorter, run->longer, false);
     buffers_open(run, at_once, 1, false);
     validation_open(run);
@@ -659,7 +689,7 @@ static void mode_bench(void *context) {
     t->slow = slow_rate(run);
     t->state.lr = run->schedule->lr;
     bench_fill(run, images);
-    Bench b = bench(bench_batch, run, t->s->batch_size, (double)t->s->bench_seconds);
+    Bench b = bench(bench_batch, run, &t->s->batch_size, images * distributed_ranks(), (double)t->s->bench_seconds);
     double macs = (double)detr_macs(&run->detr, H, W), training_macs = (double)detr_training_macs(&run->detr, H, W);
     double per_mac = 2 / 1e9 / distributed_ranks() / b.peak;
     if (distributed_rank() > 0) return;
@@ -867,6 +897,10 @@ static const Program program = {
         "  train_detr --resume runs/coco-detr-softmax-001 --eval --results detections.json\n"
         "  train_detr --init best.safetensors --predict street.jpg --draw boxes.png\n"
         "  train_detr --config configs/coco/smca-ripple.ini --describe\n\n",
+    .beginning =
+        "  train_detr --config configs/coco/shapes-demo.ini       train on built-in scenes, minutes on a CPU\n"
+        "  train_detr --resume runs/shapes-detr-softmax-001       go on where a run stopped\n"
+        "  train_detr --init runs/shapes-detr-softmax-001/best.safetensors --predict street.jpg --draw boxes.png\n",
     .settings = add_settings, .chooser = "attn", .use = use_settings, .check = check_settings, .lists = print_lists,
     .modes = modes,
     .training = {.columns = "ap,ap50,focal,l1,giou,class_error",

@@ -88,6 +88,7 @@ typedef struct {
     float *targets;  /* host [micro_batch,C] */
     float *losses;   /* host [micro_batch] */
     float *logits;   /* host [micro_batch,C] */
+    int *class_of;   /* the model's class for each of the data's, NULL: the same */
     int *boxes;      /* host [micro_batch + 2,4]: what is erased */
     DeviceGraph *graph; /* of a step that is one micro-batch on one rank */
     Accuracy accuracy;   /* of the last evaluation */
@@ -144,6 +145,15 @@ static void parity_open(Run *run) {
     s->img_size[1] = width;
 }
 
+/* Pixels are normalised as the user says, or where a model is looked at as it was trained, or as the data set says. */
+static void normalise(const Run *run, Dataset *dataset) {
+    const DataSettings *s = run->data;
+    const Training *t = &run->training;
+    if (t->mode && *t->s->init) run_folder_normalisation(dataset->mean, dataset->std, t->s->init);
+    for (int c = 0; c < s->mean.count; c++) dataset->mean[c] = s->mean.at[c];
+    for (int c = 0; c < s->std.count; c++) dataset->std[c] = s->std.at[c];
+}
+
 static void use_settings(void *context) { vit_use_settings(&((Run *)context)->training.config); }
 
 /* What takes several groups of settings; and all that is known of the data without its files: size, classes,
@@ -162,7 +172,9 @@ static void check_settings(void *context) {
                       run->model->dim.count);
     transform_check(config, run->transform, run->model->img_size[0], run->model->img_size[1]);
     cosine_check(config, run->schedule, run->training.s->epochs);
+    data_check(config, run->data);
     dataset_describe(&run->train, run->data->data, run->data->data_dir);
+    normalise(run, &run->train);
     if (!run->model->num_classes) run->model->num_classes = run->train.classes;
 }
 
@@ -235,32 +247,57 @@ static void split_open(Run *run, Dataset *split, bool train) {
         config_reject(config, "num_classes", "%d, but %s has %d", s->num_classes, d->name, d->classes);
     dataset_open(split, run->data->data, run->data->data_dir, train,
                  (size_t)(train ? run->data->train_limit : run->data->test_limit));
+    normalise(run, split);
 }
 
 static void data_open(Run *run, bool train) {
-    int batch = run->training.s->batch_size;
     if (train) split_open(run, &run->train, true);
     split_open(run, &run->test, false);
-    size_t epoch = train ? sampler_length(run->train.count, sampler_repeats(run->sampler)) : 0;
-    if (train && epoch < (size_t)batch)
-        config_reject(&run->training.config, "batch_size", "%d is more than the %zu training images", batch, epoch);
+    if (!distributed_agree((double)run->test.count))
+        die("%s: %zu test images here, but other ranks have more or fewer", run->test.name, run->test.count);
+    if (train)
+        training_fit_batch(&run->training, sampler_length(run->train.count, sampler_repeats(run->sampler)),
+                           run->train.name);
     if (train) loading_open(run, &run->loader, &run->train, true);
     loading_open(run, &run->test_loader, &run->test, false);
 }
 
 /* == The model ==================================================================================================== */
 
-/* The model that a checkpoint of ours was made for, so that its grids are known. */
-static void origin_create(Vit *origin, Config *config, const char *checkpoint) {
+/* The model that a checkpoint of ours was made for, so that its grids are known; false where it does not tell. */
+static bool origin_create(Vit *origin, Config *config, const char *checkpoint) {
     static Run other;
     char *text = run_folder_config(checkpoint);
     Error error;
     config_init(config, NULL);
     add_settings(&other, config);
-    if (text && config_try_text(config, text, strlen(text), checkpoint, &error) &&
-        other.model->num_classes > 0)
-        vit_create(origin, config);
+    bool told = text && config_try_text(config, text, strlen(text), checkpoint, &error) &&
+                other.model->num_classes > 0;
+    if (told) vit_create(origin, config);
     free(text);
+    return told;
+}
+
+/* Shapes do not tell how many heads share them: with other ones the same weights are another function. */
+static void check_heads(const Run *run, const VitSettings *origin) {
+    const ConfigInts *here = &run->model->heads, *there = &origin->heads;
+    for (int i = 0; i < run->model->dim.count && i < origin->dim.count; i++) {
+        int h = here->at[here->count > 1 ? i : 0], trained = there->at[there->count > 1 ? i : 0];
+        if (h != trained)
+            config_reject(&run->training.config, "heads", "%d, but %s was trained with %d", h, run->training.s->init,
+                          trained);
+    }
+}
+
+/* What weights are taken for that do not tell. */
+static void print_assumptions(const Run *run) {
+    const VitSettings *s = run->model;
+    const Dataset *d = &run->train;
+    printf("%s: no settings of train_vit in it, taken for attn %s, heads %d, pool %s, img_size %dx%d, mean "
+           "%.4g,%.4g,%.4g, std %.4g,%.4g,%.4g\n",
+           run->training.s->init, s->attn->name, s->heads.at[0], s->pool == POOL_CLS ? "cls" : "gap", s->img_size[0],
+           s->img_size[1], (double)d->mean[0], (double)d->mean[1], (double)d->mean[2], (double)d->std[0],
+           (double)d->std[1], (double)d->std[2]);
 }
 
 /* Weights from a file; where training starts from them, a head of other classes is drawn afresh. */
@@ -268,12 +305,14 @@ static void weights_load(Run *run) {
     static Vit origin;
     const Training *t = &run->training;
     Config config;
-    origin_create(&origin, &config, t->s->init);
+    bool told = origin_create(&origin, &config, t->s->init), speaks = distributed_rank() == 0 && !run->modes->bench;
+    if (told) check_heads(run, &origin.settings);
+    else if (speaks) print_assumptions(run);
     const char *head = t->mode ? NULL : "head.";
     FittedWeights fitted = fit_weights(&run->vit.model, t->s->init, &origin.model, head, t->s->seed);
     vit_destroy(&origin);
     config_free(&config);
-    if (distributed_rank() == 0 && !run->modes->bench) fitted_weights_print(&fitted, stdout);
+    if (speaks) fitted_weights_print(&fitted, stdout);
 }
 
 /* Builds the model for `batch` images at a time, gives it its first weights, and makes room for a batch. */
@@ -414,7 +453,8 @@ static double evaluate(void *context) {
         real_download(run->logits, run->vit.logits, (size_t)images.n * (size_t)C);
         for (int b = 0; b < images.n; b++) {
             const float *logits = run->logits + (size_t)b * (size_t)C;
-            int label = images.labels[b], place = rank_of(logits, C, label);
+            int label = run->class_of ? run->class_of[images.labels[b]] : images.labels[b];
+            int place = rank_of(logits, C, label);
             sums[0] += place < 1;
             sums[1] += place < 5;
             sums[2] += cross_entropy_of(logits, C, label);
@@ -444,6 +484,8 @@ static void training_data_and_model(void *context) {
                                                    .batches = run->loader.batches,
                                                    .stem = stem,
                                                    .class_names = run->train.class_names,
+                                                   .mean = run->train.mean,
+                                                   .std = run->train.std,
                                                    .classes = run->train.classes});
 }
 
@@ -521,12 +563,13 @@ static void mode_show_batch(void *context) {
     printf("%s: the first %d training images of %s\n", path, n, run->train.name);
 }
 
-/* Class names: the data set's own, or those the checkpoint carries. */
+/* Class names: those the checkpoint carries; where it has none those of the data set, if somebody chose that. */
 static const char *const *class_names(const Run *run, ClassNames *owned) {
-    if (run->train.class_names && run->train.classes == run->model->num_classes) return run->train.class_names;
-    if (!*run->training.s->init) return NULL;
-    run_folder_classes(owned, run->training.s->init);
-    return class_names_complete(owned, run->model->num_classes) ? owned->at : NULL;
+    const Dataset *d = &run->train;
+    if (*run->training.s->init) run_folder_classes(owned, run->training.s->init);
+    if (owned->named) return class_names_complete(owned, run->model->num_classes) ? owned->at : NULL;
+    bool chosen = config_origin(&run->training.config, "data") != NULL;
+    return chosen && d->class_names && d->classes == run->model->num_classes ? d->class_names : NULL;
 }
 
 /* A picture is scripts/plot_confusion.py's to draw. */
@@ -554,11 +597,35 @@ static void write_confusion(const Run *run) {
     class_names_free(&owned);
 }
 
+/* Where a class of the data is among the weights' classes: they are matched by name where both have names. */
+static void match_classes(Run *run) {
+    const Dataset *d = &run->test;
+    const char *path = run->training.s->init;
+    bool same = true;
+    ClassNames names;
+    run_folder_classes(&names, path);
+    if (names.named && d->class_names) run->class_of = xcalloc((size_t)d->classes, sizeof *run->class_of, "classes");
+    for (int c = 0; run->class_of && c < d->classes; c++) {
+        int place = c < names.count && !strcmp(names.at[c], d->class_names[c]) ? c : 0;
+        while (place < names.count && strcmp(names.at[place], d->class_names[c])) place++;
+        if (place == names.count)
+            die("%s: its class '%s' is none of the %d that %s was trained for ('%s', ...): evaluate on data with those "
+                "classes", d->name, d->class_names[c], names.count, path, names.at[0]);
+        run->class_of[c] = place;
+        same &= place == c;
+    }
+    if (!same && distributed_rank() == 0)
+        printf("%s: its %d classes are numbered otherwise than the %d of %s: matched by name\n", d->name, d->classes,
+               names.count, path);
+    class_names_free(&names);
+}
+
 static void mode_eval(void *context) {
     Run *run = context;
     bool matrix = *run->looks->confusion != 0, counts = matrix || *run->looks->per_class;
     check_confusion(run);
     data_open(run, false);
+    match_classes(run);
     model_open(run, micro_batch_choose(run), false);
     if (counts) confusion_open(&run->confusion, run->model->num_classes, matrix);
     evaluate(run);
@@ -596,7 +663,7 @@ static void mode_bench(void *context) {
     const VitSettings *s = run->model;
     Training *t = &run->training;
     Params *params = t->params = &run->vit.model.params;
-    int micro = micro_batch_choose(run), C = s->num_classes, batch = t->s->batch_size;
+    int micro = micro_batch_choose(run), C = s->num_classes;
     model_open(run, micro, true);
     params_allocate_optimizer(params, false);
     t->state.lr = 1e-4f;
@@ -604,8 +671,10 @@ static void mode_bench(void *context) {
         run->pixels[i] = (uint8_t)rng_bits(t->s->seed, RNG_TEST, 0, 0, i);
     for (int b = 0; b < micro; b++) run->labels[b] = b % C;
     loader_targets(run->targets, run->labels, micro, C, run->target->label_smoothing);
-    double memory = memory_peak_gbytes(), moved = vit_moved_bytes(&run->vit, local_batch(run));
-    Bench b = bench(bench_batch, run, batch, (double)t->s->bench_seconds);
+    double memory = memory_peak_gbytes();
+    Bench b = bench(bench_batch, run, &t->s->batch_size, micro * distributed_ranks(), (double)t->s->bench_seconds);
+    int batch = t->s->batch_size;
+    double moved = vit_moved_bytes(&run->vit, local_batch(run));
     double gflops = 3 * 2 * (double)vit_macs(&run->vit) * b.train.images_per_s / 1e9 / distributed_ranks();
     if (distributed_rank() > 0) return;
     const Attention *a = &vit_block(&run->vit, 0)->attention;
@@ -766,6 +835,10 @@ static const Program program = {
         "  train_vit --resume runs/shapes-ripple-001 --eval        measure its last weights\n"
         "  train_vit --init runs/shapes-ripple-001/best.safetensors --predict photos --json found.json\n"
         "  train_vit --attn ripple --img-size 224 --patch-size 16 --describe\n\n",
+    .beginning =
+        "  train_vit --config configs/cpu/shapes.ini     train on the built-in shapes, two minutes\n"
+        "  train_vit --resume runs/shapes-ripple-001     go on where a run stopped\n"
+        "  train_vit --init runs/shapes-ripple-001/best.safetensors --predict cat.png\n",
     .settings = add_settings, .chooser = "attn", .use = use_settings, .check = check_settings, .lists = print_lists,
     .modes = modes,
     .training = {.columns = "top1,top5,jsd",

@@ -1,5 +1,8 @@
 #include "core/bench.h"
 
+#include <stdarg.h>
+#include <stdio.h>
+
 #include "core/distributed.h"
 #include "core/progress.h"
 #include "kernels/kernels.h"
@@ -21,10 +24,40 @@ static BenchSpeed speed(void (*batch)(void *run, bool training), void *run, bool
     return (BenchSpeed){images / seconds[count / 2], seconds[0]};
 }
 
-Bench bench(void (*batch)(void *run, bool training), void *run, int images, double seconds) {
+static void say(const char *format, ...) {
+    va_list arguments;
+    if (distributed_rank() > 0) return;
+    va_start(arguments, format);
+    vfprintf(stderr, format, arguments);
+    va_end(arguments);
+}
+
+/* The first batch warms up; the second tells how many images fit. */
+static void fit_batch(void (*batch)(void *run, bool training), void *run, int *images, int least, double limit) {
+    enum { BATCHES = 4 };
+    int whole = *images;
+    if (whole <= least) return;
+    say("bench: how long %d images take ...\n", least);
+    *images = least;
+    batch(run, true);
+    double start = now_seconds();
+    batch(run, true);
+    double fit = limit / BATCHES / (now_seconds() - start);
+    distributed_broadcast(&fit, sizeof fit);
+    *images = fit < 1 ? least : fit * least < whole ? (int)fit * least : whole;
+    if (*images < whole)
+        say("bench: batches of %d images in place of %d, which would take longer than bench_seconds %g\n", *images,
+            whole, limit);
+}
+
+Bench bench(void (*batch)(void *run, bool training), void *run, int *images, int least, double seconds) {
+    say("bench: the speed of a large matrix product ...\n");
     Bench b = {.peak = gemm_peak_gflops()};
-    b.train = speed(batch, run, true, images, seconds);
-    b.infer = speed(batch, run, false, images, seconds);
+    fit_batch(batch, run, images, least, seconds);
+    say("bench: training, batches of %d images, about %g s ...\n", *images, seconds);
+    b.train = speed(batch, run, true, *images, seconds);
+    say("bench: inference, the same ...\n");
+    b.infer = speed(batch, run, false, *images, seconds);
     double again = gemm_peak_gflops();
     if (again > b.peak) b.peak = again;
     return b;

@@ -14,8 +14,10 @@ typedef struct {
     double peak; /* GFLOP/s of a large matrix product on this device, the better of one before and one after */
 } Bench;
 
-/* Trains, then infers, whole batches of so many images of all ranks together, each for about so many seconds, after one
- * batch that is not counted.  batch: one of them, done when it returns; `training` changes once. */
-Bench bench(void (*batch)(void *run, bool training), void *run, int images, double seconds);
+/* Trains, then infers, batches of *images of all ranks together, each for about so many seconds, after one batch that
+ * is not counted.  Where four batches of training would take longer, *images is made less first, to a
+ * multiple of `least`.  batch: one of them, done when it returns; `training` changes once.  Says on stderr what it
+ * does. */
+Bench bench(void (*batch)(void *run, bool training), void *run, int *images, int least, double seconds);
 
 #endif

@@ -98,7 +98,9 @@ static bool refuse_shape(const Param *p, const SafeTensor *tensor, Error *error)
     for (int d = 0; d < p->ndim; d++) wanted[d] = (size_t)p->shape[d];
     shape_text(has, sizeof has, tensor->ndim, tensor->shape);
     shape_text(needs, sizeof needs, p->ndim, wanted);
-    return refuse(error, "%s: %s has shape %s, but this model needs %s: another dim, depth, patch or class count?",
+    return refuse(error,
+                  "%s: %s has shape %s, but this model needs %s: another dim, depth, img_size, patch_size, pool or "
+                  "class count?",
                   tensor->file, p->name, has, needs);
 }
 
@@ -108,6 +110,15 @@ typedef struct {
     int count;
 } Missing;
 
+/* Weights that are not numbers would train, evaluate and predict without a complaint. */
+static bool all_finite(const float *x, const Param *p, const SafeTensor *tensor, Error *error) {
+    size_t bad = 0;
+    while (bad < p->size && isfinite(x[bad])) bad++;
+    if (bad == p->size) return true;
+    return refuse(error, "%s: %s holds %s at element %zu of %zu: this file is damaged, or its training had diverged",
+                  tensor->file, tensor->name, isnan(x[bad]) ? "NaN, not a number," : "an infinity", bad, p->size);
+}
+
 /* One tensor to the host. */
 static bool tensor_read(const Param *p, const SafeTensors *st, const char *name, float *host, const CheckpointFit *fit,
                         Missing *missing, Error *error) {
@@ -116,9 +127,10 @@ static bool tensor_read(const Param *p, const SafeTensors *st, const char *name,
         if (!missing->count++) snprintf(missing->first, sizeof missing->first, "%s", name);
         return true;
     }
-    if (fit && fit->fit(host + p->offset, p, tensor, fit->context)) return true;
-    if (!shape_matches(p, tensor)) return refuse_shape(p, tensor, error);
-    return safetensors_to_float(tensor, host + p->offset, error);
+    bool fitted = fit && fit->fit(host + p->offset, p, tensor, fit->context);
+    if (!fitted && !shape_matches(p, tensor)) return refuse_shape(p, tensor, error);
+    if (!fitted && !safetensors_to_float(tensor, host + p->offset, error)) return false;
+    return all_finite(host + p->offset, p, tensor, error);
 }
 
 static bool none_missing(const Missing *missing, const char *file, Error *error) {
@@ -184,6 +196,13 @@ void checkpoint_load_weights(Params *params, const char *path, const CheckpointF
     safetensors_close(&st);
 }
 
+/* Could a run be there?  Every epoch has a step at least. */
+static bool is_place(const RunState *s) {
+    bool counts = s->step < INT_MAX && s->epoch < INT_MAX && s->batch < INT_MAX && s->epoch + s->batch <= s->step;
+    return counts && isfinite(s->loss_sum) && s->best >= -1 && s->best <= 100 && s->lr >= 0 && isfinite(s->lr) &&
+           s->gradient_norm >= 0 && isfinite(s->gradient_norm);
+}
+
 void checkpoint_load_state(Params *params, RunState *state, const char *path) {
     Error error;
     SafeTensors st;
@@ -197,7 +216,7 @@ void checkpoint_load_state(Params *params, RunState *state, const char *path) {
                         &state->loss_count, &state->best, &state->log_bytes, &state->lr, &state->gradient_norm,
                         &state->measured[0], &state->measured[1], &state->measured[2], &state->measured[3], &end);
     bool whole = fields == 10 || (fields == 13 && !run[end]); /* runs of before have one measured number */
-    if (!whole || state->step >= INT_MAX || state->epoch >= INT_MAX || state->batch >= INT_MAX)
+    if (!whole || !is_place(state))
         die("%s: vit.c.run is '%.100s', which is no place in a run", path, run);
     const char *seconds = safetensors_metadata(&st, "vit.c.seconds"); /* runs of before have none */
     state->seconds = seconds ? strtod(seconds, NULL) : 0;

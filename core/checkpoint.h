@@ -35,7 +35,7 @@ typedef struct {
 } CheckpointFit;
 
 /* Reads every parameter from a file of weights.  Dies when one is missing, has a shape that nobody fits (`fit` may be
- * NULL), or is left over. */
+ * NULL) or a value that is not finite, or is left over. */
 void checkpoint_load_weights(Params *params, const char *path, const CheckpointFit *fit);
 
 /* Reads the parameters whose names begin with `prefix` from a file of weights in which they may go without it; others

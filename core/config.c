@@ -92,8 +92,7 @@ static int must_find(const Config *config, const char *name) {
     return i;
 }
 
-/* Does the setting count, as far as is known? */
-static bool counts(const Config *config, int i) {
+bool config_counts(const Config *config, int i) {
     const struct ConfigBinding *group = &config->groups[config->items[i].group];
     return !config->settled || !group->chooser || group->used;
 }
@@ -182,7 +181,11 @@ static void put_current(FILE *out, const struct ConfigItem *item) {
         }
         break;
     }
-    case CONFIG_LIST: break;
+    case CONFIG_LIST: {
+        const ConfigList *list = field;
+        for (int i = 0; i < list->count; i++) fprintf(out, i ? " %s" : "%s", list->items[i]);
+        break;
+    }
     }
 }
 
@@ -314,7 +317,9 @@ static bool parse_ints(ConfigInts *field, const ConfigEntry *entry, const char *
 static bool parse_floats(ConfigFloats *field, const ConfigEntry *entry, const char *value, const char *label,
                          Error *error) {
     char pieces[CONFIG_NUMBERS][64];
-    ConfigFloats numbers = {.count = split_numbers(pieces, value)};
+    bool none = !*value && !(entry->initial && *entry->initial);
+    ConfigFloats numbers = {.count = none ? 0 : split_numbers(pieces, value)};
+    if (none) return *field = numbers, true;
     if (!numbers.count) return refuse(error, "%s: more than %d numbers", label, CONFIG_NUMBERS);
     for (int i = 0; i < numbers.count; i++)
         if (!parse_float(&numbers.at[i], entry, pieces[i], label, error)) return false;
@@ -733,6 +738,20 @@ static bool is_name(const char *argument) {
     return !strncmp(argument, "--", 2) || !strcmp(argument, "-h");
 }
 
+/* As its placeholder says; of other texts an empty one may mean something. */
+static bool takes_path(const ConfigEntry *entry) {
+    static const char *const paths[] = {"FILE", "FOLDER", "IN"};
+    bool path = entry->type == CONFIG_LIST;
+    for (size_t i = 0; entry->argument && i < sizeof paths / sizeof *paths; i++)
+        path |= !strcmp(entry->argument, paths[i]);
+    return path;
+}
+
+static int refuse_empty(const char *label, Error *error) {
+    refuse(error, "%s: the value is empty: is a variable of the shell not set?", label);
+    return 0;
+}
+
 /* The file that --config names is read before everything else.  No value begins with "--" or is -h unless it
  * follows '=', so every argument that does is a name. */
 static bool load_named_file(Config *config, int argc, char *const *argv, Error *error) {
@@ -748,6 +767,7 @@ static bool load_named_file(Config *config, int argc, char *const *argv, Error *
     if (!path) return true;
     char label[LABEL_SIZE];
     snprintf(label, sizeof label, "--%s", config->file_key);
+    if (!*path) return refuse_empty(label, error);
     return load_file(config, path, label, NULL, error);
 }
 
@@ -785,9 +805,13 @@ static int take_argument(Config *config, int argc, char *const *argv, int at, Er
         refuse(error, "%s: expected a value", label);
         return 0;
     }
+    if (!*value && takes_path(entry)) return refuse_empty(label, error);
     if (entry->type == CONFIG_LIST) {
         append_item(config, i, value);
-        while (at < argc && !is_name(argv[at])) append_item(config, i, argv[at++]);
+        for (; at < argc && !is_name(argv[at]); at++) {
+            if (!*argv[at]) return refuse_empty(label, error);
+            append_item(config, i, argv[at]);
+        }
     } else if (!set_value(config, i, value, label, error)) {
         return 0;
     }
@@ -842,6 +866,19 @@ const char *config_string(const Config *config, const char *name) {
 
 const char *config_name(const Config *config, int i) { return config->items[i].entry->name; }
 
+const char *config_section(const Config *config, int i) { return config->items[i].section; }
+
+static char *current_text(const struct ConfigItem *item) {
+    char *text;
+    size_t size;
+    FILE *out = open_text(&text, &size);
+    put_current(out, item);
+    if (fclose(out)) die("out of memory for the text of a setting");
+    return text;
+}
+
+char *config_value(const Config *config, int i) { return current_text(&config->items[i]); }
+
 void config_reject(const Config *config, const char *name, const char *format, ...) {
     char label[LABEL_SIZE], message[LABEL_SIZE];
     va_list arguments;
@@ -853,15 +890,6 @@ void config_reject(const Config *config, const char *name, const char *format, .
 }
 
 /* == What does not count ======================================================================================== */
-
-static char *current_text(const struct ConfigItem *item) {
-    char *text;
-    size_t size;
-    FILE *out = open_text(&text, &size);
-    put_current(out, item);
-    if (fclose(out)) die("out of memory for the text of a setting");
-    return text;
-}
 
 /* Back to the default; false where that is another value than the one that was there. */
 static bool forget(Config *config, int i) {
@@ -1010,7 +1038,7 @@ void config_help(const Config *config, FILE *out) {
     char lead[HELP_COLUMN + 1];
     snprintf(lead, sizeof lead, "%*s", HELP_COLUMN, "");
     for (int i = 0, before = -1; i < config->count; i++) {
-        if (!counts(config, i)) continue;
+        if (!config_counts(config, i)) continue;
         if (begins_section(config, before, i)) {
             char *heading = heading_text(config, i);
             if (before >= 0) fputc('\n', out);
@@ -1029,7 +1057,7 @@ void config_write(const Config *config, FILE *out) {
     const char *heading = "";
     for (int i = 0; i < config->count; i++) {
         const struct ConfigItem *item = &config->items[i];
-        if (item->entry->command_line_only || !counts(config, i)) continue;
+        if (item->entry->command_line_only || !config_counts(config, i)) continue;
         if (strcmp(item->section, heading)) fprintf(out, "%s[%s]\n", *heading ? "\n" : "", item->section);
         heading = item->section;
         fputs("\n# ", out);
@@ -1059,7 +1087,7 @@ void config_markdown(const Config *config, FILE *out) {
         const ConfigEntry *entry = config->items[i].entry;
         bool mode = entry->command_line_only && entry->type == CONFIG_BOOL;
         const char *initial = mode ? "" : config->items[i].initial;
-        if (!counts(config, i)) continue;
+        if (!config_counts(config, i)) continue;
         if (begins_section(config, before, i)) {
             fprintf(out, "%s### ", before >= 0 ? "\n" : "");
             put_heading(out, config, i);

@@ -38,7 +38,7 @@ typedef enum {       /* field in the settings struct         text */
     CONFIG_ITEM,     /* const T *: an element of `table`     its name */
     CONFIG_SIZE,     /* int[2]: height, width, at least 1    N, HxW or H,W */
     CONFIG_INTS,     /* ConfigInts                           one to eight integers with commas between them */
-    CONFIG_FLOATS,   /* ConfigFloats                         the same of finite numbers */
+    CONFIG_FLOATS,   /* ConfigFloats                         the same of finite numbers; none if that is the default */
     CONFIG_LIST      /* ConfigList                           command line only: all arguments up to the next --name */
 } ConfigType;
 
@@ -164,7 +164,8 @@ void config_read_text(Config *config, const char *text, size_t length, const cha
 
 /* Reads the file that --<file_key> names, wherever it stands, then all of argv[1...]: "--name value", "--name=value".
  * -h is --help where there is a setting of that name.
- * A name that is repeated takes its last value, a repeated list grows.  argv must outlive the config. */
+ * A name that is repeated takes its last value, a repeated list grows.  Where a file or folder is expected, an empty
+ * value is refused: a shell gives it for a variable that is not set.  argv must outlive the config. */
 bool config_try_arguments(Config *config, int argc, char *const *argv, Error *error);
 void config_read_arguments(Config *config, int argc, char *const *argv);
 
@@ -182,6 +183,15 @@ const char *config_string(const Config *config, const char *name);
 
 /* The name of setting i, i < config->count. */
 const char *config_name(const Config *config, int i);
+
+/* The section that it stands in. */
+const char *config_section(const Config *config, int i);
+
+/* Its value as text, the items of a list with spaces between them.  The caller frees. */
+char *config_value(const Config *config, int i);
+
+/* Does it count in this run, as far as is known? */
+bool config_counts(const Config *config, int i);
 
 /* For what the table cannot check: ends the program with "<place>: <name>: <message>", the place being where the value
  * was set, for instance "configs/x.ini:12: heads: 5 does not divide dim 192". */

@@ -10,47 +10,59 @@
 extern char *program_invocation_short_name;
 
 static int own_rank, all_ranks = 1;
-static void (*leave)(int status) = exit;
 
-void die_as_rank(int rank, int ranks, void (*how)(int status)) {
+static void leave_alone(int status, const char *message) {
+    die_say(message);
+    exit(status);
+}
+
+static void (*leave)(int status, const char *message) = leave_alone;
+
+void die_as_rank(int rank, int ranks, void (*how)(int status, const char *message)) {
     own_rank = rank;
     all_ranks = ranks;
     leave = how;
 }
 
+enum { MESSAGE_SIZE = 8192 };
+
 /* One write, so that the lines of several ranks do not mix. */
-static void say(const char *format, va_list arguments) {
-    char line[8192];
-    int at = snprintf(line, sizeof line, "%s: ", program_invocation_short_name);
+void die_say(const char *message) {
+    char line[MESSAGE_SIZE + 128];
+    int at = snprintf(line, sizeof line, "%.64s: ", program_invocation_short_name);
     if (all_ranks > 1) at += snprintf(line + at, sizeof line - (size_t)at, "rank %d: ", own_rank);
-    vsnprintf(line + at, sizeof line - (size_t)at, format, arguments);
+    snprintf(line + at, sizeof line - (size_t)at, "%s\n", message);
     fflush(stdout);
-    fprintf(stderr, "%s\n", line);
+    fputs(line, stderr);
 }
 
 void die(const char *format, ...) {
+    char message[MESSAGE_SIZE];
     va_list arguments;
     va_start(arguments, format);
-    say(format, arguments);
+    vsnprintf(message, sizeof message, format, arguments);
     va_end(arguments);
-    leave(1);
+    leave(1, message);
     abort();
 }
 
 void die_usage(const char *format, ...) {
+    char message[MESSAGE_SIZE];
     va_list arguments;
     va_start(arguments, format);
-    if (own_rank == 0) say(format, arguments);
+    vsnprintf(message, sizeof message, format, arguments);
     va_end(arguments);
-    leave(2);
+    leave(2, message);
     abort();
 }
 
 void warn(const char *format, ...) {
+    char message[MESSAGE_SIZE];
     va_list arguments;
     va_start(arguments, format);
-    say(format, arguments);
+    vsnprintf(message, sizeof message, format, arguments);
     va_end(arguments);
+    die_say(message);
 }
 
 void *xcalloc(size_t count, size_t size, const char *what) {

@@ -9,9 +9,12 @@
 void die(const char *format, ...) __attribute__((noreturn, format(printf, 1, 2)));
 void die_usage(const char *format, ...) __attribute__((noreturn, format(printf, 1, 2)));
 
-/* Among several processes that train one model: lines name the rank, of a wrong command line only rank 0 speaks, and
- * `how` ends the process in place of exit. */
-void die_as_rank(int rank, int ranks, void (*how)(int status));
+/* Among several processes that train one model: lines name the rank, and `how` ends the process: it is given what
+ * there is to say and calls die_say unless another rank says the same. */
+void die_as_rank(int rank, int ranks, void (*how)(int status, const char *message));
+
+/* The line of `message` on stderr. */
+void die_say(const char *message);
 
 /* A line for the user that does not end the run, on stderr. */
 void warn(const char *format, ...) __attribute__((format(printf, 1, 2)));

@@ -37,6 +37,7 @@ static bool launched(void) {
 #ifdef VIT_MPI
 
 #include <errno.h>
+#include <fcntl.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -47,10 +48,13 @@ static bool launched(void) {
 #include <stdatomic.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <mpi.h>
+#include <xxhash.h>
 
 enum { HOST_SIZE = MPI_MAX_PROCESSOR_NAME };
 
@@ -213,14 +217,111 @@ static bool mpi_running(void) {
     return started && !finished;
 }
 
-/* The end of a rank is the end of all.  A launcher ends everybody when the first process leaves: of a wrong command
- * line, which all ranks see, rank 0 must have spoken by then. */
-static void leave(int status) {
+static void leave(int status, const char *message);
+
+static void mpi_start(void) {
+    int provided;
+    if (mpi_running()) return;
+    if (MPI_Init_thread(NULL, NULL, MPI_THREAD_FUNNELED, &provided) != MPI_SUCCESS) die("MPI does not start");
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    MPI_Comm_size(MPI_COMM_WORLD, &ranks);
+    die_as_rank(rank, ranks, leave);
+}
+
+/* == Do all ranks begin alike? ==================================================================================== */
+
+static bool begun; /* all ranks know that all of them can begin */
+
+/* What a rank has to say before it begins; status 0: nothing. */
+typedef struct {
+    int status;
+    char message[1024];
+} Report;
+
+/* All ranks call this together, and return when all are well.  Of those that fail with the same words the first says
+ * them. */
+static void report_to_all(int status, const char *message) {
+    Report *all = xcalloc((size_t)ranks, sizeof *all, "what ranks report");
+    bool said = false;
+    int ending = 0;
+    all[rank].status = status;
+    snprintf(all[rank].message, sizeof all[rank].message, "%s", message);
+    MPI_Allgather(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, all, sizeof *all, MPI_BYTE, MPI_COMM_WORLD);
+    for (int r = 0; r < ranks; r++) {
+        if (all[r].status && !ending) ending = all[r].status;
+        said |= r < rank && all[r].status && !strcmp(all[r].message, all[rank].message);
+    }
+    free(all);
+    if (!ending) return;
+    if (status && !said) die_say(message);
+    MPI_Finalize();
+    exit(ending);
+}
+
+/* The end of a rank is the end of all.  What all ranks run into, rank 0 says and ends the others: they wait a moment,
+ * and are heard where it does not. */
+static void leave(int status, const char *message) {
+    static bool leaving;
+    if (leaving) {
+        die_say(message);
+        _exit(status);
+    }
+    leaving = true;
     closing = true;
+    if (ranks > 1 && !begun) {
+        mpi_start();
+        report_to_all(status, message);
+    }
+    if (rank > 0 && mpi_running()) usleep(1000000 + 50000 * (unsigned)(rank < 40 ? rank : 40));
+    die_say(message);
     if (watching) tell(HAS_SPOKEN);
     if (mpi_running()) MPI_Abort(MPI_COMM_WORLD, status);
-    if (rank > 0 && status == 2) sleep(3);
     exit(status);
+}
+
+/* A hash of the program's file, 0 where it cannot be read. */
+static uint64_t program_hash(void) {
+    struct stat info;
+    uint64_t hash = 0;
+    int file = open("/proc/self/exe", O_RDONLY | O_CLOEXEC);
+    if (file < 0) return 0;
+    size_t size = fstat(file, &info) == 0 ? (size_t)info.st_size : 0;
+    void *bytes = size ? mmap(NULL, size, PROT_READ, MAP_PRIVATE, file, 0) : MAP_FAILED;
+    if (bytes != MAP_FAILED) {
+        hash = XXH3_64bits(bytes, size);
+        munmap(bytes, size);
+    }
+    close(file);
+    return hash;
+}
+
+/* The first line that differs, of this rank's settings and rank 0's. */
+static void refuse_difference(const char *mine, const char *first) {
+    const char *a = mine, *b = first;
+    for (;;) {
+        int m = (int)strcspn(a, "\n"), n = (int)strcspn(b, "\n");
+        if (m != n || strncmp(a, b, (size_t)m) || !a[m])
+            die_usage("%.*s, but rank 0 has %.*s: all ranks need the same settings", m < 200 ? m : 200, a,
+                      n < 200 ? n : 200, b);
+        a += m + 1;
+        b += n + 1;
+    }
+}
+
+/* The same program with the same settings everywhere? */
+static void compare_settings(const char *mine) {
+    struct {
+        uint64_t hash;
+        size_t length;
+    } own = {program_hash(), strlen(mine)}, first = own;
+    distributed_broadcast(&first, sizeof first);
+    char *text = xcalloc(first.length + 1, 1, "settings");
+    if (rank == 0) memcpy(text, mine, own.length);
+    distributed_broadcast(text, first.length);
+    if (own.hash && first.hash && own.hash != first.hash)
+        die_usage("this is another build of the program than rank 0's: all ranks need the same");
+    if (strcmp(mine, text)) refuse_difference(mine, text);
+    free(text);
 }
 
 void distributed_begin(void) {
@@ -249,14 +350,15 @@ static void cores_compare(MPI_Comm machine) {
     free(all);
 }
 
-void distributed_open(void) {
-    int provided, length;
+void distributed_open(const char *settings) {
+    int length;
     MPI_Comm machine;
     if (!launched()) return;
-    if (MPI_Init_thread(NULL, NULL, MPI_THREAD_FUNNELED, &provided) != MPI_SUCCESS) die("MPI does not start");
-    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
-    MPI_Comm_size(MPI_COMM_WORLD, &ranks);
-    die_as_rank(rank, ranks, leave);
+    mpi_start();
+    report_to_all(0, "");
+    compare_settings(settings);
+    report_to_all(0, "");
+    begun = true;
     MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, rank, MPI_INFO_NULL, &machine);
     MPI_Comm_rank(machine, &local_rank);
     cores_compare(machine);
@@ -274,6 +376,7 @@ void distributed_close(void) {
     if (watching) pthread_join(watcher, NULL);
     for (int i = 0; i < line_count; i++)
         if (lines[i] >= 0) close(lines[i]);
+    watching = false;
     free(lines);
     free(hosts);
     MPI_Finalize();
@@ -297,17 +400,29 @@ void distributed_broadcast(void *data, size_t bytes) {
 
 #else /* without MPI */
 
+#include <unistd.h>
+
+static int own_number; /* of this process among those that were started */
+
+/* All processes say the same: the first does. */
+static void leave(int status, const char *message) {
+    if (own_number == 0) die_say(message);
+    exit(status);
+}
+
 void distributed_begin(void) {
     static const char *const sizes[] = {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS", NULL};
     static const char *const rank_names[] = {"OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID", NULL};
     int started = launched() ? environment_number(sizes, 1) : 1;
     if (started < 2) return;
-    die_as_rank(environment_number(rank_names, 0), started, exit);
+    own_number = environment_number(rank_names, 0);
+    if (own_number) sleep(3); /* a launcher ends everybody when the first process leaves: it must have spoken by then */
+    die_as_rank(own_number, started, leave);
     die_usage("%d processes were started, but this build has no MPI: install libopenmpi-dev and run make again",
               started);
 }
 
-void distributed_open(void) {}
+void distributed_open(const char *settings) { (void)settings; }
 void distributed_close(void) {}
 int distributed_core_share(void) { return 1; }
 void distributed_last_words(const char *text) { (void)text; }

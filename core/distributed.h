@@ -7,14 +7,16 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/* Reads from the environment what the launcher started, so that messages come from the right rank: of a wrong command
- * line only rank 0 speaks.  First of all calls. */
+/* Reads from the environment what the launcher started, so that messages come from the right rank.  First of all
+ * calls.  From here on a rank that dies (core/die.h) ends all of them; of ranks that fail alike one speaks. */
 void distributed_begin(void);
 
-/* Starts MPI where a launcher started this process, and the lifeline: a connection of every rank to rank 0 that breaks
- * when a process dies or a machine falls silent for half a minute.  The others then say so and end.  Once a process,
- * after kernels_init. */
-void distributed_open(void);
+/* Starts MPI where a launcher started this process, and waits for all ranks: where one has failed before, or has other
+ * `settings` than rank 0 (one setting a line, "name value"; the program itself is compared too), all end, and the first
+ * rank of those with the same trouble says what it is.  Then the lifeline: a connection of every rank to rank 0 that
+ * breaks when a process dies or a machine falls silent for half a minute.  The others then say so and end.
+ * Once a process, after kernels_init. */
+void distributed_open(const char *settings);
 
 /* Every rank is done. */
 void distributed_close(void);

@@ -5,6 +5,7 @@
 
 #include "core/die.h"
 #include "core/distributed.h"
+#include "core/files.h"
 #include "core/signals.h"
 #include "core/version.h"
 #include "kernels/kernels.h"
@@ -55,12 +56,66 @@ static void resolve_resume(Training *t, const ModeSettings *modes, bool looks) {
 
 /* The checkpoint whose settings hold where the user gives no others: that which is resumed, or looked at. */
 static bool find_base(char path[RUN_PATH_SIZE], const Training *t, const ModeSettings *modes, bool looks) {
-    if (*modes->config) return false;
+    if (*modes->config && !t->resumed) return false;
     if (looks)
         snprintf(path, RUN_PATH_SIZE, "%s", t->s->init);
     else if (t->resumed)
         run_folder_file(path, t->s->run_dir, "state.safetensors");
     return (looks && *t->s->init) || t->resumed;
+}
+
+/* What a run that goes on had, by setting. */
+static char **values_of(const Config *config) {
+    char **values = xcalloc((size_t)config->count, sizeof *values, "settings");
+    for (int i = 0; i < config->count; i++) values[i] = config_value(config, i);
+    return values;
+}
+
+static bool is_among(const char *name, const char *const *names) {
+    while (*names && strcmp(*names, name)) names++;
+    return *names != NULL;
+}
+
+/* Settings that a run keeps to its end: those of the model, whose state would be taken for another model's, and what
+ * decides which images come when. */
+static bool is_kept(const Config *config, int i) {
+    static const char *const free_of_model[] = {"drop_path", "dropout", "recompute", "freeze_backbone",
+                                                "backbone_weights", "ripple_algo", "lisa_algo", NULL};
+    static const char *const others[] = {"seed", "data", "train_limit", "mean", "std", "scene_size", NULL};
+    const char *name = config_name(config, i), *section = config_section(config, i);
+    bool of_model = !strcmp(section, "model") || !strcmp(section, "attention");
+    if (!strcmp(name, "data")) { /* a path may have moved */
+        const char *data = config_string(config, name);
+        return !strpbrk(data, "/.") || !file_exists(data);
+    }
+    return of_model ? !is_among(name, free_of_model) : is_among(name, others);
+}
+
+/* Notes what has changed since the run was saved, and rejects what cannot change. */
+static void compare_with_saved(Training *t, char *const *saved) {
+    static const char *const places[] = {"run_dir", "init", NULL};
+    static const char *const orders[] = {"batch_size", "repeated_aug", "size_window", NULL};
+    const Config *config = &t->config;
+    size_t size;
+    FILE *out = open_memstream(&t->changes, &size);
+    if (!out) die("out of memory for the changed settings");
+    for (int i = 0; i < config->count; i++) {
+        const char *name = config_name(config, i);
+        char *value = config_value(config, i);
+        bool own = !strncmp(config_section(config, i), "modes", 5) || is_among(name, places);
+        bool chosen_later = !strcmp(name, "num_classes") && !strcmp(value, "0");
+        if (!own && !chosen_later && strcmp(value, saved[i])) {
+            if (is_kept(config, i))
+                config_reject(config, name,
+                              "%s, but the run in %s has %s, which it keeps to its end: --init %s/last.safetensors "
+                              "starts another run from its weights", value, t->s->run_dir, saved[i], t->s->run_dir);
+            if (is_among(name, orders)) t->reordered = name;
+            fprintf(out, "%s%s %s -> %s", ftell(out) ? ", " : "", name, *saved[i] ? saved[i] : "none",
+                    *value ? value : "none");
+        }
+        free(value);
+    }
+    if (fclose(out)) die("out of memory for the changed settings");
 }
 
 static void read_settings(Training *t, const ModeSettings *modes, const ProgramMode *list, int argc, char **argv) {
@@ -74,10 +129,14 @@ static void read_settings(Training *t, const ModeSettings *modes, const ProgramM
     if (text) {
         config_reset(&t->config);
         config_read_text(&t->config, text, strlen(text), path);
+        if (t->resumed) t->saved = values_of(&t->config);
         config_read_arguments(&t->config, argc, argv);
         resolve_resume(t, modes, looks);
         free(text);
     }
+    const char *init = config_origin(&t->config, "init");
+    if (t->resumed && init && !strncmp(init, "--init", 6))
+        die_usage("--init: not together with --resume, whose state has weights of its own");
     if (t->resumed) t->s->init = ""; /* the state has later weights */
 }
 
@@ -116,28 +175,56 @@ static void print_help(const Program *program, const Config *config) {
     config_help(config, stdout);
 }
 
+/* What all ranks have to agree on, one setting a line: not where a machine has its files, nor its threads. */
+static char *common_settings(const Config *config) {
+    static const char *const own[] = {"config", "data_dir", "workers"};
+    char *text;
+    size_t size;
+    FILE *out = open_memstream(&text, &size);
+    if (!out) die("out of memory for the settings as text");
+    for (int i = 0; i < config->count; i++) {
+        bool skip = !config_counts(config, i);
+        for (size_t k = 0; k < sizeof own / sizeof *own; k++) skip |= !strcmp(config_name(config, i), own[k]);
+        if (skip) continue;
+        char *value = config_value(config, i);
+        fprintf(out, "%s %s\n", config_name(config, i), *value ? value : "none");
+        free(value);
+    }
+    if (fclose(out)) die("out of memory for the settings as text");
+    return text;
+}
+
+/* With all ranks.  What rank 0 does alone goes on there when they have parted again; true where it does. */
+static bool meet_ranks(const Config *config, bool alone) {
+    char *settings = common_settings(config);
+    distributed_open(settings);
+    free(settings);
+    if (alone) distributed_close();
+    return !alone || distributed_rank() == 0;
+}
+
 static int run_mode(const Program *program, void *run, Training *t, const ModeSettings *modes) {
     int status = 0;
     bool helps = modes->help || modes->help_markdown || modes->version;
-    if (helps && distributed_rank() > 0) return 0;
-    if (modes->version) return printf("%s %s\n", program->name, VIT_VERSION), 0;
     if (!helps || (program->chooser && config_origin(&t->config, program->chooser))) {
         if (program->use) program->use(run);
         config_settle(&t->config);
     }
+    if (helps && !meet_ranks(&t->config, true)) return 0;
+    if (modes->version) return printf("%s %s\n", program->name, VIT_VERSION), 0;
     if (modes->help) return print_help(program, &t->config), 0;
     if (modes->help_markdown) return config_markdown(&t->config, stdout), 0;
 
     const ProgramMode *mode = choose_mode(program->modes, t);
     t->mode = mode ? mode->name : NULL;
     bool alone = mode && mode->alone;
-    if (alone && distributed_rank() > 0) return 0;
     check_outputs(program->modes, mode, &t->config);
+    if (t->saved) compare_with_saved(t, t->saved);
     program->check(run);
     kernels_init();
+    if (!alone) signals_open();
+    if (!meet_ranks(&t->config, alone)) return 0;
     if (alone) return mode->run(run), 0;
-    signals_open();
-    distributed_open();
     collective_open();
     if (mode) mode->run(run);
     else status = training_run(t);
@@ -147,8 +234,17 @@ static int run_mode(const Program *program, void *run, Training *t, const ModeSe
     return status;
 }
 
+/* Nobody means the defaults: days of training on data that need no files.  Status 2, as for any wrong command line. */
+static int ask_for_arguments(const Program *program) {
+    if (distributed_rank() == 0)
+        fprintf(stderr, "%s: nothing to do was given, for example\n\n%s\n%s --help lists every mode and setting\n",
+                program->name, program->beginning, program->name);
+    return 2;
+}
+
 int program_main(const Program *program, void *run, Training *t, int argc, char **argv) {
     distributed_begin();
+    if (argc < 2) return ask_for_arguments(program);
     config_init(&t->config, "config");
     program->settings(run, &t->config);
     const ModeSettings *modes = config_add(&t->config, &mode_settings);

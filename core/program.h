@@ -1,8 +1,9 @@
 /* The shell around every program that trains a model.  A program is a const Program: its settings, its modes, its
  * training; main hands it to program_main.
  *
- *   settings   the defaults; the run that is resumed, or the checkpoint that is looked at; --config; the command line:
- *              the last wins
+ *   settings   the defaults; the run that is resumed, or without --config the checkpoint that is looked at; --config;
+ *              the command line: the last wins.  A run that goes on says which settings have changed, and refuses
+ *              another model, seed or data set
  *   one mode   --describe, --eval, --bench, --predict, --parity, what else the program has; without any it trains
  *   training   core/training.h */
 #ifndef VIT_CORE_PROGRAM_H
@@ -26,7 +27,8 @@ extern const ConfigGroup mode_settings;
 typedef struct {
     const char *name;       /* the setting that chooses it: "eval" */
     void (*run)(void *run); /* after Program.check and kernels_init, and unless alone after the ranks are connected */
-    bool alone;             /* of several ranks the first does it by itself, the others end at once */
+    bool alone;             /* of several ranks the first does it by itself, the others end once it is sure that all
+                               have the same settings */
     bool needs_weights;     /* --init or --resume */
     const char *outputs[4]; /* the settings that name files which this mode alone writes, up to a NULL */
     bool needs_output;      /* the first of them */
@@ -35,6 +37,7 @@ typedef struct {
 typedef struct {
     const char *name;         /* "train_vit" */
     const char *introduction; /* what --help begins with */
+    const char *beginning;    /* the commands to begin with, which stand on stderr where there are no arguments */
 
     /* Adds the groups of settings in the order in which they are printed (config_add), mode_settings, adamw_settings and
      * training_settings among them; then what is different in this program (config_default, config_explain).  Before anything is read. */

@@ -1,6 +1,7 @@
 #include "core/run_folder.h"
 
 #include <errno.h>
+#include <math.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
@@ -44,6 +45,24 @@ char *run_folder_config(const char *checkpoint) {
     if (text) copy = strdup(text);
     safetensors_close(&st);
     return copy;
+}
+
+bool run_folder_normalisation(float mean[3], float std[3], const char *checkpoint) {
+    Error error;
+    SafeTensors st;
+    if (!safetensors_open(&st, checkpoint, &error)) die("%s", error.text);
+    const char *text = safetensors_metadata(&st, "vit.c.normalisation");
+    float x[6];
+    bool there = text && sscanf(text, "%g %g %g %g %g %g", x, x + 1, x + 2, x + 3, x + 4, x + 5) == 6;
+    for (int i = 0; i < 6 && there; i++) there = isfinite(x[i]) && (i < 3 || x[i] > 0);
+    if (text && !there)
+        die("%s: vit.c.normalisation is '%.100s', expected a mean and a std of three channels", checkpoint, text);
+    for (int c = 0; c < 3 && there; c++) {
+        mean[c] = x[c];
+        std[c] = x[c + 3];
+    }
+    safetensors_close(&st);
+    return there;
 }
 
 void run_folder_classes(ClassNames *names, const char *checkpoint) {
@@ -133,20 +152,26 @@ void run_folder_log(RunFolder *folder, const char *format, ...) {
 
 /* == The folder =================================================================================================== */
 
-static void metadata_fill(RunFolder *folder, const Config *config, const char *const *class_names, int classes) {
+static void metadata_fill(RunFolder *folder, const Config *config, const char *const *class_names, int classes,
+                          const float *mean, const float *std) {
     folder->config = config_text(config);
     folder->classes = class_names_text(class_names, classes);
     folder->metadata[0] = (SafeMetadata){"format", "pt"};
     folder->metadata[1] = (SafeMetadata){"vit.c.config", folder->config};
     folder->metadata[2] = (SafeMetadata){"vit.c.classes", folder->classes};
+    folder->metadata_count = 3;
+    if (!mean || !std) return;
+    snprintf(folder->normalisation, sizeof folder->normalisation, "%.9g %.9g %.9g %.9g %.9g %.9g", (double)mean[0],
+             (double)mean[1], (double)mean[2], (double)std[0], (double)std[1], (double)std[2]);
+    folder->metadata[folder->metadata_count++] = (SafeMetadata){"vit.c.normalisation", folder->normalisation};
 }
 
 void run_folder_open(RunFolder *folder, const char *path, const Config *config, const char *const *class_names,
-                     int classes, const char *header, const RunState *resumed) {
+                     int classes, const float *mean, const float *std, const char *header, const RunState *resumed) {
     char config_path[RUN_PATH_SIZE];
     snprintf(folder->path, sizeof folder->path, "%s", path);
     if (distributed_rank() > 0) return;
-    metadata_fill(folder, config, class_names, classes);
+    metadata_fill(folder, config, class_names, classes, mean, std);
     make_folders(folder->path);
     run_folder_file(folder->log_path, folder->path, "log.csv");
     folder->log_columns = count_columns(header);
@@ -162,7 +187,8 @@ void run_folder_save_weights(const RunFolder *folder, const Params *params, cons
     char path[RUN_PATH_SIZE];
     if (!folder->log) return;
     run_folder_file(path, folder->path, name);
-    checkpoint_save_weights(params, params->ema ? params->ema : params->values, path, folder->metadata, 3);
+    checkpoint_save_weights(params, params->ema ? params->ema : params->values, path, folder->metadata,
+                            folder->metadata_count);
 }
 
 void run_folder_save(const RunFolder *folder, const Params *params, RunState *state) {
@@ -174,5 +200,5 @@ void run_folder_save(const RunFolder *folder, const Params *params, RunState *st
     run_folder_save_weights(folder, params, "last.safetensors");
     state->log_bytes = length > 0 ? (uint64_t)length : 0;
     run_folder_file(path, folder->path, "state.safetensors");
-    checkpoint_save_state(params, state, path, folder->metadata, 3);
+    checkpoint_save_state(params, state, path, folder->metadata, folder->metadata_count);
 }

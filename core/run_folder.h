@@ -16,8 +16,9 @@ typedef struct {
     char path[RUN_PATH_SIZE], log_path[RUN_PATH_SIZE];
     FILE *log;
     int log_columns; /* of a row: a log that was begun with fewer keeps them */
-    SafeMetadata metadata[3]; /* travels with every checkpoint, so that --eval and --predict need no config */
-    char *config, *classes;
+    SafeMetadata metadata[4]; /* travels with every checkpoint, so that --eval and --predict need no config */
+    int metadata_count;
+    char *config, *classes, normalisation[128];
 } RunFolder;
 
 /* The next free runs/<stem>-<number>. */
@@ -25,9 +26,10 @@ void run_folder_choose(char path[RUN_PATH_SIZE], const char *stem);
 
 /* Makes or reopens the folder and writes config.ini.  A new log begins with `header` and never replaces another run's;
  * a resumed one forgets the rows that were written after its state was saved, and where its header is the beginning of
- * `header`, as a program of before wrote it, its rows keep those columns.  class_names [classes], or NULL. */
+ * `header`, as a program of before wrote it, its rows keep those columns.  class_names [classes], mean and std [3] of the
+ * pixels, or NULL. */
 void run_folder_open(RunFolder *folder, const char *path, const Config *config, const char *const *class_names,
-                     int classes, const char *header, const RunState *resumed);
+                     int classes, const float *mean, const float *std, const char *header, const RunState *resumed);
 
 /* One row with a value for every column of `header`, in the file when this returns. */
 void run_folder_log(RunFolder *folder, const char *format, ...) __attribute__((format(printf, 2, 3)));
@@ -48,6 +50,9 @@ void run_folder_of(char path[RUN_PATH_SIZE], const char *given);
 
 /* The settings that travel in a checkpoint, or NULL; the caller frees. */
 char *run_folder_config(const char *checkpoint);
+
+/* Mean and std of the pixels that travel in a checkpoint; false where there are none. */
+bool run_folder_normalisation(float mean[3], float std[3], const char *checkpoint);
 
 /* The class names that travel in a checkpoint; none where there are none. */
 void run_folder_classes(ClassNames *names, const char *checkpoint);

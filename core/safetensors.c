@@ -187,13 +187,22 @@ static bool parse_json(SafeTensors *st, const char *text, size_t size, Error *er
     return end == size || refuse(error, "%s: byte %zu of the header is not part of its JSON object", st->file, end);
 }
 
+/* PyTorch's files begin as a zip archive or as a pickle. */
+static bool is_pytorch(const char *bytes) {
+    return !memcmp(bytes, "PK\3\4", 4) || (bytes[0] == '\x80' && bytes[1] >= 2 && bytes[1] <= 5);
+}
+
 static bool parse_header(SafeTensors *st, const char *bytes, size_t size, Error *error) {
     uint64_t header;
     if (size < sizeof header)
         return refuse(error, "%s: %zu bytes are too short for a safetensors file", st->file, size);
     memcpy(&header, bytes, sizeof header);
     size_t left = size - sizeof header;
-    if (header > SAFETENSORS_MAX_HEADER || header > left)
+    bool refused = header > SAFETENSORS_MAX_HEADER || header > left;
+    if (refused && is_pytorch(bytes))
+        return refuse(error, "%s: a file of PyTorch's, expected safetensors: scripts/convert_weights.py makes it of a "
+                      ".pth", st->file);
+    if (refused)
         return refuse(error, "%s: a header of %llu bytes in a file of %zu (at most %d): not safetensors, or cut short",
                       st->file, (unsigned long long)header, size, SAFETENSORS_MAX_HEADER);
     const char *text = bytes + sizeof header, *zero = memchr(text, 0, header);

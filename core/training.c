@@ -1,6 +1,7 @@
 #include "core/training.h"
 
 #include <assert.h>
+#include <limits.h>
 #include <math.h>
 #include <signal.h>
 #include <stdio.h>
@@ -32,7 +33,8 @@ static const ConfigEntry entries[] = {
      .help = "Epochs between two evaluations; the last epoch always has one"},
     {F(INT, log_every), "50", .min = 1, .max = 1e8, .help = "Steps between two rows of log.csv"},
     {F(FLOAT, bench_seconds), "5", .min = 0.1, .max = 3600,
-     .help = "How long --bench measures training, and again inference"},
+     .help = "How long --bench measures training, and again inference; batch_size is made less where four batches "
+             "would take longer"},
 };
 #undef F
 const ConfigGroup training_settings = {CONFIG_GROUP(TrainingSettings, entries)};
@@ -58,18 +60,44 @@ static void stop_on_bad_weights(const Training *t) {
     if (p) stop_on_bad(t, t->state.step, p->name, NAN);
 }
 
-/* Ranks update their own copies of the parameters with the same gradients: a difference is a fault of a machine. */
-static void check_ranks_agree(const Training *t) {
-    const Params *params = t->params;
+static bool parameters_agree(const Params *params) {
     double sum = 0;
-    if (distributed_ranks() < 2) return;
-    for (int i = 0; i < params_count(params); i++) {
+    for (int i = 0; i < params_count(params) && distributed_ranks() > 1; i++) {
         const Param *p = params_at(params, i);
         sum += sum_of_squares(params->values + p->offset, p->size);
     }
-    if (!distributed_agree(sum))
+    return distributed_agree(sum);
+}
+
+/* Each rank reads its own data and its own weights or state. */
+static void check_ranks_begin_alike(const Training *t) {
+    const RunState *state = &t->state;
+    if (!distributed_agree((double)t->batches))
+        die("the ranks' data sets differ: %llu batches an epoch here, others have more or fewer",
+            (unsigned long long)t->batches);
+    if (!distributed_agree((double)state->step) || !distributed_agree((double)state->batch))
+        die("the ranks' states differ: here step %llu: do all machines see the same run folder?",
+            (unsigned long long)state->step);
+    if (!parameters_agree(t->params))
+        die("the ranks' first parameters differ: do all machines see the same files of weights?");
+}
+
+/* Ranks update their own copies of the parameters with the same gradients: a difference is a fault of a machine. */
+static void check_ranks_agree(const Training *t) {
+    if (!parameters_agree(t->params))
         die("the ranks' parameters differ after step %llu: a machine computes wrongly, or the builds are not the same",
             (unsigned long long)t->state.step);
+}
+
+void training_fit_batch(Training *t, size_t images, const char *data) {
+    int batch = t->s->batch_size, ranks = distributed_ranks(), most = images < (size_t)batch ? (int)images : batch;
+    if (most == batch) return;
+    if (config_origin(&t->config, "batch_size") || most < ranks)
+        config_reject(&t->config, "batch_size", "%d is more than the %zu training images", batch, images);
+    t->s->batch_size = most / ranks * ranks;
+    if (distributed_rank() == 0)
+        printf("%s: %zu training images are fewer than the default batch_size of %d: batch_size is %d\n", data, images,
+               batch, t->s->batch_size);
 }
 
 /* == Inside a step ================================================================================================ */
@@ -153,6 +181,7 @@ static void announce(const Training *t) {
     if (distributed_rank() > 0) return;
     printf("%s\n", kernels_device());
     t->calls->announce(t->run);
+    if (t->changes && *t->changes) printf("settings changed: %s\n", t->changes);
     if (state->step && !is_over(t))
         printf("resumed at epoch %llu, after %llu of its batches\n", (unsigned long long)state->epoch + 1,
                (unsigned long long)state->batch);
@@ -201,11 +230,44 @@ static void folder_open(Training *t, const TrainingStart *start) {
         if (!config_try_set(&t->config, "run_dir", path, "the default", &error)) die("%s", error.text);
     }
     snprintf(header, sizeof header, "%s,%s,%s", first_columns, t->calls->columns, last_columns);
-    run_folder_open(&t->folder, t->s->run_dir, &t->config, start->class_names, start->classes, header,
-                    t->resumed ? &t->state : NULL);
+    run_folder_open(&t->folder, t->s->run_dir, &t->config, start->class_names, start->classes, start->mean,
+                    start->std, header, t->resumed ? &t->state : NULL);
     snprintf(last_words, sizeof last_words, "%s --resume %s goes on from the last checkpoint", t->program,
              t->s->run_dir);
     distributed_last_words(last_words);
+}
+
+static bool same_names(const ClassNames *names, const char *const *others, int count) {
+    bool same = names->count == count;
+    for (int c = 0; same && c < count; c++) same = !strcmp(names->at[c], others[c]);
+    return same;
+}
+
+/* Is the state's place one of this run, with this data set? */
+static void check_place(const Training *t, const TrainingStart *start, const char *path) {
+    const RunState *state = &t->state;
+    ClassNames names;
+    if (t->reordered && state->batch)
+        config_reject(&t->config, t->reordered,
+                      "epoch %llu has begun, and %llu of its batches are done: this can change between two epochs only",
+                      (unsigned long long)state->epoch + 1, (unsigned long long)state->batch);
+    if (state->batch > t->batches)
+        die("%s: the run is at batch %llu of an epoch that has %llu: has its data set lost images?", path,
+            (unsigned long long)state->batch, (unsigned long long)t->batches);
+    run_folder_classes(&names, path);
+    if (names.named && start->class_names && !same_names(&names, start->class_names, start->classes))
+        die("%s: the run's %d classes have other names than those of the data set: is it another one now?", path,
+            names.count);
+    class_names_free(&names);
+}
+
+/* Steps are counted in 31 bits. */
+static void check_length(const Training *t) {
+    const RunState *state = &t->state;
+    double left = is_over(t) ? 0 : (double)((uint64_t)t->s->epochs - state->epoch) * (double)t->batches;
+    if ((double)state->step + left >= (double)INT_MAX)
+        config_reject(&t->config, "epochs", "%d epochs of %llu batches from step %llu on are more than 2^31 - 1 steps",
+                      t->s->epochs, (unsigned long long)t->batches, (unsigned long long)state->step);
 }
 
 void training_open(Training *t, const TrainingStart *start) {
@@ -220,7 +282,10 @@ void training_open(Training *t, const TrainingStart *start) {
     if (t->resumed) {
         run_folder_file(path, t->s->run_dir, "state.safetensors");
         checkpoint_load_state(params, &t->state, path);
+        check_place(t, start, path);
     }
+    check_length(t);
+    check_ranks_begin_alike(t);
     folder_open(t, start);
     catch_signals();
     t->started = now_seconds();

@@ -73,7 +73,10 @@ typedef struct {
     TrainingSettings *s;
     const AdamWSettings *adamw;
     const char *mode; /* "eval": what is done in place of training; NULL: it trains */
-    bool resumed;     /* a run goes on from its state */
+    bool resumed;     /* a run goes on from its state, */
+    char **saved;     /* [settings]: the values that it was saved with, */
+    char *changes;    /* with these settings changed: "lr 0.001 -> 0.0005, ...", "" for none; */
+    const char *reordered; /* one of them divides epochs into other batches: its name, or NULL */
 
     Params *params;
     float slow;       /* what the learning rate of Param.slow is a multiple of */
@@ -102,11 +105,16 @@ typedef struct {
     const char *stem; /* of the folder's default name: runs/<stem>-001 */
     const char *const *class_names; /* [classes], or NULL; they travel with the weights */
     int classes;
+    const float *mean, *std; /* [3]: of the pixels, or NULL; likewise */
 } TrainingStart;
 
 /* Allocates the optimizer's memory; loads the state that is resumed; opens the folder, by default the next free one on
  * all ranks; and begins to note signals. */
 void training_open(Training *t, const TrainingStart *start);
+
+/* Before data are loaded: the default of batch_size becomes what a smaller data set has, with a line that says so; one
+ * that was given and is more is rejected.  `images`: of an epoch. */
+void training_fit_batch(Training *t, size_t images, const char *data);
 
 /* == Inside a step ================================================================================================ */
 

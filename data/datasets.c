@@ -17,15 +17,27 @@
 static const ConfigEntry entries[] = {
     {F(STRING, data), "shapes", .section = "data",
      .help = "shapes (drawn on the spot, no files needed), cifar10, cifar100, mnist, imagenet, a folder with the files "
-             "of one of them or with train/<class>/ and val/<class>/, or a file made by pack_dataset"},
+             "of one of them or with train/<class>/ and val/<class>/ (or valid, or test), or a file made by "
+             "pack_dataset"},
     {F(STRING, data_dir), "datasets", .argument = "FOLDER",
      .help = "Where cifar10, cifar100, mnist and imagenet are looked for (scripts/fetch_cifar.sh puts the first two "
              "there)"},
     {F(INT, train_limit), "0", .min = 0, .max = 1e8, .help = "Use only so many training images (0: all)"},
     {F(INT, test_limit), "0", .min = 0, .max = 1e8, .help = "Use only so many test images (0: all)"},
+    {F(FLOATS, mean), .min = -255, .max = 255,
+     .help = "Mean of the channels in [0, 1], which is taken from the pixels (default: the one that the weights were "
+             "trained with where they tell, else the data set's)"},
+    {F(FLOATS, std), .min = 0, .max = 255, .help = "Their standard deviation, by which pixels are divided (the same)"},
 };
 #undef F
 const ConfigGroup data_settings = {CONFIG_GROUP(DataSettings, entries)};
+
+void data_check(const Config *config, const DataSettings *s) {
+    if (s->mean.count && s->mean.count != 3) config_reject(config, "mean", "expected three numbers, one a channel");
+    if (s->std.count && s->std.count != 3) config_reject(config, "std", "expected three numbers, one a channel");
+    for (int c = 0; c < s->std.count; c++)
+        if (s->std.at[c] <= 0) config_reject(config, "std", "%g: expected numbers above 0", (double)s->std.at[c]);
+}
 
 static const DatasetKind imagenet_kind;
 

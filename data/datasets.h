@@ -9,9 +9,13 @@
 typedef struct {
     const char *data, *data_dir;
     int train_limit, test_limit;
+    ConfigFloats mean, std; /* of the channels, in place of the data set's own; none or three */
 } DataSettings;
 
 extern const ConfigGroup data_settings;
+
+/* Three numbers or none, and no std of 0. */
+void data_check(const Config *config, const DataSettings *s);
 
 /* `data` is
  *   shapes                              the embedded data set

@@ -72,9 +72,19 @@ static bool entry_is_folder(const struct dirent *entry, const char *folder) {
     return is_folder(path);
 }
 
-/* Adds the folders in a folder, or its pictures; what is neither hidden nor wanted is counted in *others, and *other is
- * the first of them. */
-static void names_list(Names *names, const char *folder, bool folders, size_t *others, char other[256]) {
+static bool is_webp_name(const char *name) {
+    const char *dot = strrchr(name, '.');
+    return dot && !strcasecmp(dot, ".webp");
+}
+
+/* What is neither hidden nor wanted: pictures that this build does not read, and the rest. */
+typedef struct {
+    size_t webp, count;
+    char first[256];
+} Others;
+
+/* Adds the folders in a folder, or its pictures; others are counted. */
+static void names_list(Names *names, const char *folder, bool folders, Others *others) {
     DIR *list = opendir(folder);
     if (!list) die("%s: cannot open this folder: %s", folder, strerror(errno));
     for (;;) {
@@ -85,8 +95,10 @@ static void names_list(Names *names, const char *folder, bool folders, size_t *o
         if (entry->d_name[0] == '.') continue;
         if (folders ? entry_is_folder(entry, folder) : image_has_name(entry->d_name)) {
             names_add(names, entry->d_name);
-        } else if (!(*others)++) {
-            snprintf(other, 256, "%s", entry->d_name);
+        } else if (is_webp_name(entry->d_name)) {
+            others->webp++;
+        } else if (!others->count++) {
+            snprintf(others->first, sizeof others->first, "%s", entry->d_name);
         }
     }
     closedir(list);
@@ -102,12 +114,28 @@ typedef struct {
     uint32_t *labels;         /* [count] */
 } Folder;
 
-static const char *split_name(bool train) { return train ? "train" : "val"; }
+static bool has_folders(const char *path) {
+    Names names = {0};
+    names_list(&names, path, true, &(Others){.count = 0});
+    bool has = names.count > 0;
+    names_free(&names);
+    return has;
+}
+
+/* The folder of a split; validation images lie in val, valid or test, the first that is there.  A test folder may also
+ * hold images without classes, which are of no use here. */
+static const char *split_name(const char *path, bool train) {
+    static const char *const names[] = {"val", "valid", "test"};
+    char root[DATASET_PATH];
+    for (size_t i = 0; !train && i < sizeof names / sizeof *names; i++) {
+        path_join(root, sizeof root, path, names[i]);
+        if (is_folder(root) && (strcmp(names[i], "test") || has_folders(root))) return names[i];
+    }
+    return train ? "train" : "val";
+}
 
 static void list_classes(Names *classes, const char *root) {
-    size_t others = 0;
-    char other[256];
-    names_list(classes, root, true, &others, other);
+    names_list(classes, root, true, &(Others){.count = 0});
     if (!classes->count) die("%s: no class folders in it, expected %s/<class>/<image>", root, root);
     if (classes->count > 1000000) die("%s: %zu class folders, expected at most 1000000", root, classes->count);
 }
@@ -116,7 +144,7 @@ static bool folder_find(char found[DATASET_PATH], const char *path) {
     char root[DATASET_PATH];
     snprintf(found, DATASET_PATH, "%s", path);
     for (int train = 0; train < 2; train++) {
-        path_join(root, sizeof root, path, split_name(train));
+        path_join(root, sizeof root, path, split_name(path, train));
         if (is_folder(root)) return true;
     }
     return false;
@@ -126,7 +154,7 @@ static bool folder_find(char found[DATASET_PATH], const char *path) {
 static void check_same_classes(const char *path, const Names *classes, bool train) {
     char other[DATASET_PATH];
     Names others = {0};
-    path_join(other, sizeof other, path, split_name(!train));
+    path_join(other, sizeof other, path, split_name(path, !train));
     if (!is_folder(other)) return;
     list_classes(&others, other);
     size_t i = 0;
@@ -134,9 +162,10 @@ static void check_same_classes(const char *path, const Names *classes, bool trai
     if (i < classes->count || i < others.count) {
         bool here = i < classes->count &&
                     (i == others.count || strcmp(name_of(classes, i), name_of(&others, i)) < 0);
-        die("%s: class %s is in %s but not in %s: train and val need the same class folders", path,
-            here ? name_of(classes, i) : name_of(&others, i), split_name(here ? train : !train),
-            split_name(here ? !train : train));
+        const char *in = split_name(path, here ? train : !train), *not_in = split_name(path, here ? !train : train);
+        die("%s: class %s is in %s but not in %s: %s and %s need the same class folders", path,
+            here ? name_of(classes, i) : name_of(&others, i), in, not_in, split_name(path, true),
+            split_name(path, false));
     }
     names_free(&others);
 }
@@ -157,8 +186,8 @@ static void folder_describe(Dataset *dataset, const char *path) {
     char root[DATASET_PATH];
     Names classes = {0};
     describe(dataset, path);
-    path_join(root, sizeof root, path, split_name(true));
-    if (!is_folder(root)) path_join(root, sizeof root, path, split_name(false));
+    path_join(root, sizeof root, path, split_name(path, true));
+    if (!is_folder(root)) path_join(root, sizeof root, path, split_name(path, false));
     list_classes(&classes, root);
     dataset->classes = (int)classes.count;
     names_free(&classes);
@@ -195,14 +224,18 @@ static void folder_close(Dataset *dataset) {
 }
 
 /* Images of one class behind those of the classes before. */
-static void list_class(Folder *folder, size_t label, size_t *others, char other[DATASET_PATH]) {
-    char path[DATASET_PATH], name[256];
-    size_t before = *others;
+static void list_class(Folder *folder, size_t label, Others *others, char other[DATASET_PATH]) {
+    char path[DATASET_PATH];
+    size_t before = others->count;
     Names names = {0};
     path_join(path, sizeof path, folder->root, folder->class_names[label]);
-    names_list(&names, path, false, others, name);
-    if (!before && *others) snprintf(other, DATASET_PATH, "%.3800s/%s", path, name);
-    if (!names.count) die("%s: no images in this class (*.JPEG, *.jpg, *.png or *.bmp)", path);
+    names_list(&names, path, false, others);
+    if (!before && others->count) snprintf(other, DATASET_PATH, "%.3800s/%s", path, others->first);
+    if (!names.count && others->webp > 0 && !image_webp())
+        die("%s: no images in this class but WebP, and this build has no libwebp: install libwebp-dev and run make "
+            "again", path);
+    if (!names.count)
+        die("%s: no images in this class (*.JPEG, *.jpg, *.png, *.bmp%s)", path, image_webp() ? ", *.webp" : "");
     folder->labels = regrow(folder->labels, (folder->images.count + names.count) * sizeof *folder->labels);
     for (size_t i = 0; i < names.count; i++) {
         folder->labels[folder->images.count] = (uint32_t)label;
@@ -224,10 +257,10 @@ static size_t keep(Folder *folder, size_t limit) {
 }
 
 void folder_open(Dataset *dataset, const char *path, bool train, size_t limit) {
-    size_t others = 0;
+    Others others = {.count = 0};
     char other[DATASET_PATH] = "";
     Folder *folder = xcalloc(1, sizeof *folder, "an image folder");
-    path_join(folder->root, sizeof folder->root, path, split_name(train));
+    path_join(folder->root, sizeof folder->root, path, split_name(path, train));
     if (!is_folder(folder->root))
         die("%s: no such folder: expected the %s images in %s/<class>/", folder->root, train ? "training" : "test",
             folder->root);
@@ -236,8 +269,12 @@ void folder_open(Dataset *dataset, const char *path, bool train, size_t limit) {
     folder->class_names = xcalloc(folder->classes.count, sizeof *folder->class_names, "class names");
     for (size_t c = 0; c < folder->classes.count; c++) folder->class_names[c] = name_of(&folder->classes, c);
     for (size_t c = 0; c < folder->classes.count; c++) list_class(folder, c, &others, other);
-    if (others)
-        warn("%s: not named like a picture, left out%s", other, others > 1 ? ", and others like it" : "");
+    if (others.webp)
+        warn("%s: %zu WebP pictures are left out: this build has no libwebp: install libwebp-dev and run make again",
+             folder->root, others.webp);
+    if (others.count)
+        warn("%s: %zu files are not named like a picture and are left out, the first is %s", folder->root,
+             others.count, other);
     describe(dataset, path);
     dataset->classes = (int)folder->classes.count;
     dataset->class_names = folder->class_names;

@@ -1,4 +1,5 @@
-/* ImageNet's layout: <folder>/train/<class>/<image> and <folder>/val/<class>/<image>.  Classes are numbered in the
+/* ImageNet's layout: <folder>/train/<class>/<image> and <folder>/val/<class>/<image>, where valid or test
+ * will do for val.  Classes are numbered in the
  * order of their names (strcmp), images by class and name. */
 #ifndef VIT_DATA_FOLDER_H
 #define VIT_DATA_FOLDER_H

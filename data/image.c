@@ -10,6 +10,10 @@
 #include "data/jpeg.h"
 #include "data/resample.h"
 
+#ifdef VIT_WEBP
+#include <webp/decode.h>
+#endif
+
 /* The most that stb may ask for at once while it decodes one picture: a PNG of 100 bytes can announce a chunk of 2^30,
  * and one of a megabyte can unfold to a thousand. */
 static _Thread_local size_t ceiling;
@@ -61,6 +65,41 @@ static bool decode_jpeg(Image *image, const uint8_t *bytes, size_t size, size_t 
     return pixels != NULL;
 }
 
+static bool webp_is(const uint8_t *bytes, size_t size) {
+    return size >= 12 && !memcmp(bytes, "RIFF", 4) && !memcmp(bytes + 8, "WEBP", 4);
+}
+
+#ifdef VIT_WEBP
+
+bool image_webp(void) { return true; }
+
+static bool decode_webp(Image *image, const uint8_t *bytes, size_t size, size_t most_pixels, Error *error) {
+    WebPBitstreamFeatures features;
+    if (WebPGetFeatures(bytes, size, &features) != VP8_STATUS_OK) return refuse(error, "a damaged WebP");
+    if (features.has_animation) return refuse(error, "an animated WebP, expected one picture");
+    size_t pixels = (size_t)features.height * (size_t)features.width; /* at most 2^28 by the format */
+    if (pixels > most_pixels) return refuse_size(error, features.height, features.width, most_pixels);
+    uint8_t *rgb = malloc(3 * pixels);
+    if (!rgb) return refuse(error, "out of memory for a picture");
+    if (!WebPDecodeRGBInto(bytes, size, rgb, 3 * pixels, 3 * features.width)) {
+        free(rgb);
+        return refuse(error, "a damaged WebP");
+    }
+    *image = (Image){features.height, features.width, rgb};
+    return true;
+}
+
+#else
+
+bool image_webp(void) { return false; }
+
+static bool decode_webp(Image *image, const uint8_t *bytes, size_t size, size_t most_pixels, Error *error) {
+    (void)image, (void)bytes, (void)size, (void)most_pixels;
+    return refuse(error, "a WebP picture, and this build has no libwebp: install libwebp-dev and run make again");
+}
+
+#endif
+
 static bool png_is(const uint8_t *bytes, size_t size) { return size >= 8 && !memcmp(bytes, "\x89PNG\r\n\x1a\n", 8); }
 
 static uint32_t big_endian(const uint8_t *bytes) {
@@ -71,6 +110,7 @@ bool image_decode(Image *image, const uint8_t *bytes, size_t size, size_t most_p
     int height, width, channels;
     if (!size || size > IMAGE_MAX_BYTES) return refuse(error, "%zu bytes, expected 1 to %d", size, IMAGE_MAX_BYTES);
     if (jpeg_is(bytes, size)) return decode_jpeg(image, bytes, size, most_pixels, error);
+    if (webp_is(bytes, size)) return decode_webp(image, bytes, size, most_pixels, error);
     /* The file twice while chunks are gathered; 4 channels of 16 bits a pixel, twice while they unfold; margins. */
     ceiling = 2 * size + 16 * most_pixels + (1 << 24);
     bool png = png_is(bytes, size);
@@ -104,6 +144,7 @@ bool image_read(Image *image, const char *path, Error *error) {
 bool image_has_name(const char *name) {
     static const char *const endings[] = {".jpeg", ".jpg", ".jpe", ".png", ".bmp"};
     const char *dot = strrchr(name, '.');
+    if (dot && !strcasecmp(dot, ".webp")) return image_webp();
     for (size_t i = 0; dot && i < sizeof endings / sizeof *endings; i++)
         if (!strcasecmp(dot, endings[i])) return true;
     return false;

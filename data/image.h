@@ -1,5 +1,5 @@
-/* Pictures as files: JPEG, PNG and BMP in, PNG out, and resizing in between.  What a file is, its bytes say and not its
- * name. */
+/* Pictures as files: JPEG, PNG, BMP and, in a build with libwebp, WebP in, PNG out, and resizing in between.  What a
+ * file is, its bytes say and not its name. */
 #ifndef VIT_DATA_IMAGE_H
 #define VIT_DATA_IMAGE_H
 
@@ -28,6 +28,9 @@ enum { IMAGE_MAX_SIDE = 32768, IMAGE_MAX_PIXELS = 1 << 26, IMAGE_MAX_BYTES = 1 <
  * convert("RGB") does.  Refuses more than `most_pixels` before it decodes, and takes memory
  * in proportion to them only.  False: `error` says why, nothing to free. */
 bool image_decode(Image *image, const uint8_t *bytes, size_t size, size_t most_pixels, Error *error);
+
+/* Does this build read WebP? */
+bool image_webp(void);
 
 bool image_read(Image *image, const char *path, Error *error);
 

@@ -17,7 +17,8 @@ static const ConfigEntry entries[] = {
     {F(INT, workers), "0", .section = "data", .min = 0, .max = 1024,
      .help = "Threads that load images ahead (0: one beside a CPU that trains, all cores beside a GPU)"},
     {F(FLOAT, max_damaged), "0.01", .min = 0, .max = 1,
-     .help = "Larger share of damaged images in an epoch that ends the run; below it they are named and replaced"},
+     .help = "Larger share of damaged images in an epoch that ends the run, where it is more than one image or the "
+             "share is 0; below it they are named and replaced"},
 };
 #undef F
 const ConfigGroup loader_settings = {CONFIG_GROUP(LoaderSettings, entries)};
@@ -56,14 +57,20 @@ static void report(Parts *parts, size_t index, const char *error) {
     pthread_mutex_unlock(mutex_of(parts));
 }
 
-static void count_damaged(Parts *parts) {
+/* Of a small set one image is more than its share; unless that is 0, it is allowed. */
+static void count_damaged(Parts *parts, size_t index) {
     size_t count = parts->config.count / (size_t)parts->config.ranks;
+    char name[PARTS_FAILURE / 2];
     pthread_mutex_lock(mutex_of(parts));
-    float damaged = (float)++parts->damaged_epoch;
-    if (damaged / (float)(count ? count : 1) > parts->config.max_damaged && !*parts->failure)
+    size_t damaged = ++parts->damaged_epoch;
+    float share = (float)damaged / (float)(count ? count : 1), most = parts->config.max_damaged;
+    if (share > most && (damaged > 1 || most <= 0) && !*parts->failure) {
+        parts->config.describe(parts->config.loader, index, name, sizeof name);
         snprintf(parts->failure, sizeof parts->failure,
-                 "%s: damaged images: %zu in one epoch of %zu, more than max_damaged %g allows", parts->config.name,
-                 parts->damaged_epoch, count, (double)parts->config.max_damaged);
+                 "%s: damaged images: %zu in one epoch of %zu, more than max_damaged %g allows; the last is %s: repair "
+                 "or remove them, or raise max_damaged",
+                 parts->config.name, damaged, count, (double)most, name);
+    }
     pthread_mutex_unlock(mutex_of(parts));
 }
 
@@ -92,7 +99,7 @@ size_t parts_load(Parts *parts, size_t index, void *job,
         size_t at = (index + tried) % parts->config.count;
         if (load(job, at, &error)) return at;
         report(parts, at, error.text);
-        if (!tried) count_damaged(parts);
+        if (!tried) count_damaged(parts, at);
     }
     fail(parts, "no image of the data set can be read");
     return index;

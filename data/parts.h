@@ -20,7 +20,8 @@
 /* What all loaders of a program have in common. */
 typedef struct {
     int workers;
-    float max_damaged; /* more than this share of an epoch's images damaged ends the run */
+    float max_damaged; /* more than this share of an epoch's images damaged, and unless it is 0 more than one, ends the
+                          run */
 } LoaderSettings;
 
 extern const ConfigGroup loader_settings;

@@ -1,5 +1,6 @@
 #include "layers/fit_weights.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -46,9 +47,46 @@ static bool fit_tensor(float *to, const Param *p, const SafeTensor *tensor, void
     return fit_grid(context, to, p, tensor) || fit_head(context, to, p, tensor);
 }
 
+static bool ends_with(const char *name, const char *ending) {
+    size_t length = strlen(name), end = strlen(ending);
+    return length >= end && !strcmp(name + length - end, ending);
+}
+
+static bool is_square(size_t n) {
+    size_t side = (size_t)lround(sqrt((double)n));
+    return side * side == n;
+}
+
+/* Published vision transformers that are not this one: says what is different, before a tensor is missed. */
+static void refuse_relatives(const Model *model, const char *path) {
+    Error error;
+    SafeTensors st;
+    if (!safetensors_open(&st, path, &error)) die("%s", error.text);
+    const SafeTensor *positions = safetensors_find(&st, "pos_embed");
+    bool token = safetensors_find(&st, "cls_token") != NULL, wanted = params_find(&model->params, "cls_token") != NULL;
+    if (safetensors_find(&st, "dist_token"))
+        die("%s: a distilled DeiT: its second token (dist_token, head_dist) has no place in this model, and no setting "
+            "makes one: the DeiT of that size without distillation will do", path);
+    for (int i = 0; i < st.count; i++)
+        if (ends_with(st.tensors[i].name, ".gamma_1") || ends_with(st.tensors[i].name, ".ls1.gamma"))
+            die("%s: %s: LayerScale, which DeiT-III and later models have, has no place in this model, and no setting "
+                "makes one", path, st.tensors[i].name);
+    if (token && !wanted && params_find(&model->params, "pos_embed"))
+        die("%s: its classifier sees a class token (cls_token), this model's the average of all tokens: pool cls is "
+            "needed", path);
+    if (!token && wanted && positions)
+        die("%s: no class token (cls_token) in it, but this model's classifier sees one: pool gap is needed", path);
+    const Param *own = params_find(&model->params, "pos_embed");
+    if (token && own && own->grid.prefix && positions && positions->ndim == 3 && is_square(positions->shape[1]))
+        die("%s: pos_embed has %zu positions and none for the class token, as DeiT-III: this model has one there, and "
+            "no setting takes it away", path, positions->shape[1]);
+    safetensors_close(&st);
+}
+
 FittedWeights fit_weights(Model *model, const char *path, const Model *origin, const char *head, uint64_t seed) {
     FittedWeights done = {.path = path};
     Fit fit = {model, origin, head, seed, &done};
+    refuse_relatives(model, path);
     checkpoint_load_weights(&model->params, path, &(CheckpointFit){fit_tensor, &fit});
     return done;
 }

@@ -23,7 +23,8 @@ typedef struct {
  *         nothing declared: a table along one dimension is taken to be of a square grid.
  * head:   the prefix of the tensors [classes,...] that are drawn from `seed` where the file has other classes; NULL:
  *         they have to be the same.
- * Dies as checkpoint_load_weights does where something does not fit even so. */
+ * Dies with what is different where the weights are a distilled DeiT's, have LayerScale, or differ in their class
+ * token; as checkpoint_load_weights does where something does not fit even so. */
 FittedWeights fit_weights(Model *model, const char *path, const Model *origin, const char *head, uint64_t seed);
 
 /* A line for each kind of change. */

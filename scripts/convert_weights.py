@@ -1,12 +1,15 @@
-"""Weights of PyTorch for train_detr: a .pth file in, safetensors out, float32, under the names that train_detr uses.
+"""Weights of PyTorch for train_vit and train_detr: a .pth file in, safetensors out, float32, under the names that they
+use.
 
     python3 scripts/convert_weights.py resnet50.pth backbone.safetensors
     python3 scripts/convert_weights.py smca.pth smca.safetensors
     python3 scripts/convert_weights.py --backbone detr.pth backbone.safetensors
+    python3 scripts/convert_weights.py deit_tiny_patch16_224.pth deit.safetensors
 
 Reads torchvision's ResNet-50 (names without a prefix; fc.* and num_batches_tracked are left out) and the official
 checkpoints of DETR and SMCA-DETR (500 tensors under the key `model`).  --backbone keeps the backbone alone, of any of
-them.  Every tensor is checked by name and shape before anything is written.
+them.  Every tensor is checked by name and shape before anything is written; but the tensors of a vision transformer
+(DeiT's and timm's, known by patch_embed.proj.weight) are taken as they are, for train_vit's settings decide their shapes.
 
 A .pth file is a pickle, which could run anything; it is read here without PyTorch, and the only objects it gets to make
 are tensors, containers and the checkpoint's settings, which are ignored.  Since PyTorch 1.6 the file is a zip archive
@@ -240,6 +243,8 @@ def check(path, tensors, shapes, detector):
 
 def convert(path, backbone_alone):
     tensors = read(path)
+    if "patch_embed.proj.weight" in tensors:
+        return tensors
     detector = any(name.startswith(PREFIX) for name in tensors)
     if not detector:
         tensors = {PREFIX + name: x for name, x in tensors.items() if not name.startswith("fc.")}
@@ -251,9 +256,10 @@ def convert(path, backbone_alone):
 
 
 def main():
-    parser = argparse.ArgumentParser(description="PyTorch's weights for train_detr, as safetensors.")
+    parser = argparse.ArgumentParser(description="PyTorch's weights for train_vit and train_detr, as safetensors.")
     parser.add_argument("--backbone", action="store_true", help="the backbone alone, of a detector's checkpoint")
-    parser.add_argument("pth", help="torchvision's ResNet-50, or an official checkpoint of DETR or SMCA-DETR")
+    parser.add_argument("pth", help="torchvision's ResNet-50, a checkpoint of DETR or SMCA-DETR, or a vision "
+                                    "transformer of DeiT or timm")
     parser.add_argument("out", help="the safetensors file to write")
     args = parser.parse_args()
     tensors = convert(args.pth, args.backbone)

@@ -2,9 +2,9 @@
 # Installs what vit.c needs and this machine lacks; silent when nothing is missing.
 #
 #   sh scripts/deps.sh          compiler and libraries of train_vit
-#   sh scripts/deps.sh demo     and matplotlib, for the plots
+#   sh scripts/deps.sh demo     and matplotlib, for the plots, and libwebp, for WebP pictures
 #   sh scripts/deps.sh mpi      and Open MPI, for several processes
-#   sh scripts/deps.sh test     and Open MPI, cmocka and clang's fuzzer, for scripts/test.sh
+#   sh scripts/deps.sh test     and Open MPI, libwebp, cmocka and clang's fuzzer, for scripts/test.sh
 #
 # Libraries are looked for by compiling and linking a program with them, so a copy in /usr/local, or in CPPFLAGS and
 # LDFLAGS, counts.  apt-get runs only when something is missing; on systems without it the missing names are printed.
@@ -77,6 +77,9 @@ look() {
     has_library xxhash.h -lxxhash || missing xxHash "checksums of packed data sets" libxxhash-dev
     if [ "$demo" ]; then
         has_matplotlib || missing matplotlib "the plots" python3-matplotlib
+    fi
+    if [ "$demo$test" ]; then
+        has_library webp/decode.h -lwebp || missing libwebp "reading WebP" libwebp-dev
     fi
     if [ "$mpi" ]; then
         has_program mpicc || missing "MPI's compiler" "several processes" libopenmpi-dev

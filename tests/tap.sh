@@ -99,6 +99,17 @@ safetensors() {
 
 header_size() { echo $((0 + $(head -c 8 "$1" | od -An -tu8))); }
 
+# restate FROM TO OLD NEW: a copy in which the header has NEW in place of OLD (a basic regular expression).
+restate() {
+    header=$(head -c $((8 + $(header_size "$1"))) "$1" | tail -c +9 | sed "s/$3/$4/")
+    { number ${#header}; printf %s "$header"; tensors "$1"; } >"$2"
+}
+
+# not_a_number FILE: its first number becomes NaN.
+not_a_number() {
+    printf '\000\000\300\177' | dd of="$1" bs=1 seek=$((8 + $(header_size "$1"))) conv=notrunc 2>/dev/null
+}
+
 # The bytes behind the header, which holds names of folders and the length of a log with timings in it.
 tensors() { tail -c +$((9 + $(header_size "$1"))) "$1"; }
 

@@ -112,6 +112,12 @@ for key in train_images_per_s infer_images_per_s peak_bytes gemm_peak_gflops mfu
 done
 [ "$status" -eq 0 ] && [ "$(wc -l <out)" -eq 1 ] && [ $keys -eq 5 ] && grep -q '^{.*}$' out
 check "--bench prints one line with its five figures" $? "$(cut -c 1-150 out)"
+run --bench --bench-seconds 0.1 --dim 96 --depth 6 --batch-size 4096
+batch=$(sed -n 's/.*"batch_size": \([0-9]*\),.*/\1/p' out)
+[ "$status" -eq 0 ] && [ "$batch" -lt 4096 ] && grep -q "^bench: batches of $batch images in place of 4096" err &&
+    grep -q '^bench: training, batches of' err
+check "--bench takes a batch that fits --bench-seconds, and says what it does" $? "$(grep place err)"
+run --bench --bench-seconds 0.1 $model --batch-size 16
 if [ -n "$python" ]; then
     "$python" -c 'import json; json.load(open("out"))' 2>err
     check "--bench prints JSON" $? "$(tail -n 1 err)"
@@ -186,7 +192,12 @@ run $model --data mnist --data-dir . --img-size 32 --batch-size 64 --epochs 1 --
 check "images of another size are resized when img_size asks for it" $? "$(grep resized out) $(head -n 1 err)"
 refuses "fewer classes than the data has" 2 '--num-classes|3|10' --num-classes 3
 refuses "batch larger than the data set" 2 '--batch-size|65|64' $tiny --batch-size 65
-refuses "default batch larger than the data set" 2 'batch_size|512|64' --train-limit 64
+run $model --train-limit 64 --test-limit 32 --epochs 1 --run-dir shrunk
+[ "$status" -eq 0 ] && [ ! -s err ] && grep -q 'fewer than the default batch_size of 512: batch_size is 64$' out &&
+    grep -q '^batch_size = 64$' shrunk/config.ini
+check "the default batch shrinks to a small data set" $? "$(grep default out) $(head -n 1 err)"
+printf 'batch_size = 65\n' >batch.ini
+refuses "a batch of a config file does not" 2 'batch.ini:1|65|64' --config batch.ini --train-limit 64
 refuses "--eval without weights" 2 '--eval|--init|--resume' --eval
 refuses "--predict without weights" 2 '--predict|--init|--resume' --predict test:0
 refuses "--predict without images" 2 '--predict' --predict
@@ -194,6 +205,16 @@ refuses "--parity without --out" 2 '--parity|--out' --parity in.safetensors
 refuses "--out without --parity" 2 '--out|x.safetensors|--parity' --describe --out x.safetensors
 refuses "--attention without --predict" 2 '--attention|x.safetensors|--predict' --describe --attention x.safetensors
 refuses "two modes at once" 2 '--bench|--describe' --describe --bench
+
+for flag in resume init run-dir config out parity attention predict data-dir; do
+    refuses "an empty --$flag" 2 "--$flag|empty|variable" --$flag ""
+done
+refuses "an empty file among others" 2 '--predict|empty' --predict test:0 ""
+refuses "an empty --data" 2 "data: ''" --data "" --run-dir never
+run
+[ "$status" -eq 2 ] && [ ! -s out ] && [ "$(grep -c '^  train_vit --' err)" -eq 3 ] && grep -q -e '--help' err &&
+    [ ! -e runs ]
+check "without arguments it says what to begin with and trains nothing" $? "status $status: $(head -n 1 err)"
 
 refuses "missing config file" 2 "--config|'nowhere.ini'|No such file" --config nowhere.ini
 printf '[model]\ndim = 64\nhads = 4\n' >typo.ini
@@ -323,7 +344,56 @@ kill -s KILL $pid
 wait $pid 2>/dev/null
 refuses "--resume of a missing folder" 1 'nowhere/state.safetensors|--resume' --resume nowhere
 refuses "--resume of a folder without a state" 1 'half/state.safetensors|--resume' --resume half
-refuses "--resume of another shape" 1 'a/state.safetensors|pos_embed|[1,16,16]|[1,16,32]' --resume a --dim 32
+while read -r flag value old; do
+    refuses "--resume with another $flag" 2 "--$flag: $value|$old|--init a/last.safetensors" --resume a --$flag $value
+done <<END
+heads 4 2
+dim 32 16
+attn linear softmax
+rpe heads none
+pool cls gap
+num-classes 12 10
+seed 7 0
+train-limit 32 64
+data mnist shapes
+END
+cmp -s a/log.csv log.before
+check "and the run stays as it was" $?
+refuses "--resume with --init" 2 '--init|--resume' --resume a --init a/last.safetensors
+cp -R a changed
+printf 'log_every = 3\n' >changes.ini
+run --resume changed --epochs 3 --lr 1e-3 --config changes.ini
+[ "$status" -eq 0 ] && grep -q '^settings changed: lr 0.0005 -> 0.001, epochs 2 -> 3, log_every 2 -> 3$' out
+check "--resume says which settings have changed, and --config changes only what it has" $? "$(grep changed: out)"
+run --resume changed --epochs 5 --batch-size 32
+[ "$status" -eq 0 ] && grep -q '^settings changed: epochs 3 -> 5, batch_size 16 -> 32$' out &&
+    [ "$(place changed/state.safetensors | cut -d ' ' -f 1-3)" = '16 5 0' ]
+check "between two epochs batch_size may change" $? "$(grep changed: out), $(place changed/state.safetensors)"
+
+# a is after step 8, 2 epochs of 4 batches.
+mkdir place && cp a/log.csv place
+while read -r numbers words; do
+    numbers=$(echo $numbers | tr , ' ')
+    restate a/state.safetensors place/state.safetensors '"vit.c.run":"8 2 0 ' "\"vit.c.run\":\"$numbers "
+    refuses "--resume at step, epoch, batch $numbers" 1 "place/state.safetensors|$words" --resume place --epochs 9
+done <<END
+1,2,0 no place in a run
+8,2,7 no place in a run
+12,2,9 batch 9 of an epoch that has 4
+2147483647,2,0 no place in a run
+8,999999999,0 no place in a run
+END
+restate a/state.safetensors place/state.safetensors '"vit.c.run":"8 2 0 ' '"vit.c.run":"2147483646 2 0 '
+refuses "--resume beyond 2^31 steps" 2 '--epochs|step 2147483646|2^31' --resume place --epochs 9
+restate a/state.safetensors place/state.safetensors '"vit.c.run":"8 2 0 ' '"vit.c.run":"9 2 1 '
+refuses "--resume in an epoch of other batches" 2 '--batch-size|epoch 3 has begun, and 1 of' --resume place \
+    --epochs 9 --batch-size 8
+refuses "more than 2^31 steps" 2 '--epochs|2^31' $tiny --train-limit 100000 --batch-size 1 --epochs 100000 \
+    --run-dir never
+restate a/state.safetensors place/state.safetensors '\\nring' '\\nsquare'
+grep -q 'square' place/state.safetensors
+check "a state with another class name" $?
+refuses "--resume with other classes" 1 'place/state.safetensors|other names' --resume place --epochs 9
 refuses "--resume with an average that the state lacks" 1 'a/state.safetensors|ema.' --resume a --ema-decay 0.9
 refuses "--resume into another folder" 2 '--run-dir|elsewhere|--resume' --resume a --run-dir elsewhere
 mkdir weights && cp a/last.safetensors weights/state.safetensors && cp a/log.csv weights
@@ -348,6 +418,11 @@ head -c 20000 a/last.safetensors >cut.safetensors
 refuses "--init of a truncated file" 1 'cut.safetensors' $init cut.safetensors
 printf '\377\377\377\377\377\377\377\177{}' >long.safetensors
 refuses "--init with an absurd header length" 1 'long.safetensors|9223372036854775807' $init long.safetensors
+printf 'PK\003\004\0\0\010\010 what a zip archive goes on with' >zip.pth
+printf '\200\002\212\012\154\374\234\106\371\040\152\250\120\031 pickled' >pickle.pth
+for file in zip pickle; do
+    refuses "--init of PyTorch's file, a $file" 1 "$file.pth|PyTorch|scripts/convert_weights.py" $init $file.pth
+done
 a='"a":{"dtype":"F32","shape":[4],"data_offsets":[0,16]}'
 safetensors overlap.safetensors "{$a,"'"b":{"dtype":"F32","shape":[4],"data_offsets":[8,24]}}' 24
 refuses "--init with overlapping tensors" 1 'overlap.safetensors' $init overlap.safetensors
@@ -358,6 +433,51 @@ refuses "--init with a broken header" 1 'json.safetensors' $init json.safetensor
 refuses "--init of another width" 1 'a/last.safetensors|[1,16,16]|[1,16,32]' $init a/last.safetensors --dim 32
 refuses "--init with a tensor missing" 1 "a/last.safetensors|'blocks.2." $init a/last.safetensors --depth 3
 refuses "--init with a tensor too many" 1 "a/last.safetensors|'blocks.1.|no place" $init a/last.safetensors --depth 1
+for file in last state; do
+    cp -R a nan.$file && not_a_number nan.$file/$file.safetensors
+done
+for mode in --eval '--predict test:0' "$tiny --epochs 1 --run-dir never"; do
+    refuses "NaN in weights: ${mode##*--}" 1 'nan.last/last.safetensors|holds NaN|at element 0' \
+        --init nan.last/last.safetensors $mode
+done
+refuses "NaN in a state" 1 'nan.state/state.safetensors|param.|holds NaN' --resume nan.state --epochs 9
+restate a/last.safetensors distilled.safetensors '"norm.bias"' '"dist_token"'
+refuses "--init of a distilled DeiT" 1 'distilled.safetensors|dist_token|no setting' $init distilled.safetensors
+restate a/last.safetensors scaled.safetensors '"blocks.0.norm1.bias"' '"blocks.0.gamma_1"'
+refuses "--init with LayerScale" 1 'scaled.safetensors|blocks.0.gamma_1|LayerScale' $init scaled.safetensors
+refuses "--init without a class token" 1 'a/last.safetensors|pool gap' $init a/last.safetensors --pool cls
+restate a/last.safetensors token.safetensors '"norm.bias"' '"cls_token"'
+refuses "--init with a class token" 1 'token.safetensors|pool cls' $init token.safetensors
+refuses "--init without the class token's position" 1 'token.safetensors|16 positions|class token' \
+    $init token.safetensors --pool cls
+refuses "--init with other heads" 2 '--heads: 4|a/last.safetensors was trained with 2' $init a/last.safetensors --heads 4
+refuses "--eval with other heads" 2 '--heads: 4|trained with 2' --eval --init a/last.safetensors --heads 4
+
+# A file that tells nothing of its model, as other programs write it.
+restate a/last.safetensors foreign.safetensors vit.c.config 'x.config/;s/vit.c.classes/x.classes/;s/vit.c.norm/x.norm'
+succeeds "--predict of foreign weights" $model --predict test:0 --init foreign.safetensors
+grep -q '^foreign.safetensors: no settings of train_vit .* heads 2, pool gap, .* mean 0.*, std 0' out &&
+    grep -qE '^test:0: class [0-9]+ [0-9.]+ %, class' out
+check "says what they are taken for, and has no names for their classes" $? "$(tail -n 1 out)"
+run $model --predict test:0 --init foreign.safetensors --data shapes
+grep -qE '^test:0: [a-z]+ [0-9.]+ %, [a-z]+ [0-9.]+ %' out
+check "but those of the data that the user names" $? "$(tail -n 1 out)"
+mv out named
+run $model --predict test:0 --init foreign.safetensors --data shapes --mean 0.9,0.9,0.9 --std 1,2,3
+[ "$status" -eq 0 ] && ! cmp -s out named && grep -q 'mean 0.9,0.9,0.9, std 1,2,3' out
+check "--mean and --std normalise the pixels" $? "$(tail -n 1 out)"
+for wrong in '--mean 1' '--std 1,2' '--std 1,0,1' '--mean 1,2,3,4'; do
+    refuses "$wrong" 2 "${wrong%% *}|" --predict test:0 $model --init foreign.safetensors $wrong
+done
+run --predict test:0 --init a/last.safetensors
+mv out named
+restate a/last.safetensors other.safetensors 'normalisation":"0[.]' 'normalisation":"3.'
+run --predict test:0 --init other.safetensors
+[ "$status" -eq 0 ] && ! cmp -s out named
+check "weights are looked at as they were trained" $? "$(tail -n 1 named), $(tail -n 1 out)"
+run $tiny --epochs 1 --mean 0.1,0.2,0.3 --std 0.5,0.5,0.5 --run-dir own.mean
+grep -q '^mean = 0.1,0.2,0.3$' own.mean/config.ini && grep -qa 'normalisation":"0.1[0-9]* 0.2' own.mean/last.safetensors
+check "a run keeps mean and std, and its weights carry them" $? "$(grep '^mean' own.mean/config.ini)"
 refuses "--init of a state" 1 'a/state.safetensors|--resume|last.safetensors' $init a/state.safetensors
 [ ! -e never ]
 check "a refused start leaves no folder" $?

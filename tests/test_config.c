@@ -282,8 +282,14 @@ static void test_arguments(void **state) {
     assert_string_equal(config_origin(&f.config, "img_size"), "--img_size");
     assert_true(arguments(&f, 4, "--batch-size", "2", "--batch_size", "3"));
     assert_int_equal(s->batch_size, 3);
-    assert_true(arguments(&f, 3, "--relative", "yes", "--data="));
+    assert_true(arguments(&f, 2, "--relative", "yes"));
     assert_true(s->relative && !*s->data);
+    assert_false(arguments(&f, 1, "--data="));
+    assert_string_equal(f.error.text, "--data: the value is empty: is a variable of the shell not set?");
+    assert_false(arguments(&f, 3, "--predict", "a.png", ""));
+    assert_string_equal(f.error.text, "--predict: the value is empty: is a variable of the shell not set?");
+    assert_false(arguments(&f, 2, "--config", ""));
+    assert_string_equal(f.error.text, "--config: the value is empty: is a variable of the shell not set?");
     assert_true(config_try_set(&f.config, "data", "folder", "class.txt:1", &f.error));
     assert_string_equal(s->data, "folder");
     assert_string_equal(config_origin(&f.config, "data"), "class.txt:1");

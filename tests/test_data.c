@@ -433,6 +433,39 @@ static void pictures_become_rgb(void **state) {
     }
 }
 
+static void webp_pictures(void **state) {
+    (void)state;
+    Error error;
+    Image image;
+    uint8_t *bytes;
+    size_t size;
+    assert_true(file_read("tests/corpus/image/rgb.webp", 1 << 20, &bytes, &size, &error));
+    if (!image_webp()) {
+        assert_false(image_decode(&image, bytes, size, 1 << 20, &error));
+        assert_non_null(strstr(error.text, "libwebp"));
+        free(bytes);
+        return;
+    }
+    assert_true(image_decode(&image, bytes, size, 1 << 20, &error));
+    assert_int_equal(image.height, 5);
+    assert_int_equal(image.width, 7);
+    for (int i = 0; i < 5 * 7 * 3; i++) /* as it was written, without loss */
+        assert_int_equal(image.pixels[i], (i / 3 % 7 * 40 + i / 21 * 17 + i % 3 * 90) % 256);
+    image_free(&image);
+    for (size_t cut = 0; cut < size; cut++) assert_false(image_decode(&image, bytes, cut, 1 << 20, &error));
+    assert_false(image_decode(&image, bytes, size, 7 * 5 - 1, &error));
+    assert_non_null(strstr(error.text, "5 x 7 pixels"));
+    free(bytes);
+    assert_true(image_read(&image, "tests/corpus/image/lossy.webp", &error));
+    double sum = 0;
+    for (int i = 0; i < 30 * 40 * 3; i++) {
+        int written = (i / 3 % 40 * 5 + i / 120 * 3 + i % 3 * 60) % 256;
+        sum += written < 250 ? fabs((double)image.pixels[i] - written) : 0; /* but where it wraps around */
+    }
+    assert_true(image.height == 30 && image.width == 40 && sum / (30 * 40 * 3) < 12);
+    image_free(&image);
+}
+
 static void damaged_pictures_are_refused(void **state) {
     (void)state;
     Error error;
@@ -770,6 +803,7 @@ int main(void) {
         cmocka_unit_test(class_names),
         cmocka_unit_test(png_round_trip),
         cmocka_unit_test(pictures_become_rgb),
+        cmocka_unit_test(webp_pictures),
         cmocka_unit_test(damaged_pictures_are_refused),
         cmocka_unit_test(hostile_pictures_are_harmless),
         cmocka_unit_test(resize_is_pillows),

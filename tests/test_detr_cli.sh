@@ -113,7 +113,7 @@ refuses "no such data" 1 'nowhere/annotations|No such file' $net --data nowhere 
 
 coco_json "$(image 1 colour444.jpg 60), $(image 5 colour420.jpg), $(image 9 grey.jpg), $(image 12 progressive.jpg)" \
     "$boxes"
-run $from --run-dir sizes
+run $from --run-dir sizes --max-damaged 0
 [ $status -eq 1 ] && [ "$(wc -l <err)" -eq 2 ] &&
     tail -n 1 err | grep -q 'damaged images: 1 in one epoch of 4, more than max_damaged'
 check "a picture of another size than its annotations say ends the run" $? "$(tail -n 1 err)"
@@ -222,6 +222,10 @@ check "as COCO does" $?
 check "the AP of training" $? "$(grep -m 1 Average out), $(last_row run)"
 [ "$(tr , '\n' <found.json | grep -c image_id)" -eq $((7 * 9)) ]
 check "--results has every detection" $? "$(head -c 120 found.json)"
+refuses "--init with other heads" 2 '--heads: 1|run/best.safetensors was trained with 2' --init run/best.safetensors \
+    --eval --heads 1
+restate run/best.safetensors renamed.safetensors 'nring' 'nrung'
+refuses "--eval with other categories" 1 "'ring'|'rung'|renamed.safetensors" --init renamed.safetensors --eval
 run --resume run --eval --workers 2
 sed -n '/^ Average/p' out >again.txt
 run --init run/last.safetensors --eval
@@ -241,7 +245,10 @@ refuses "--draw of two pictures" 2 '--draw|one picture' --init run/last.safetens
 refuses "--predict of a file that is not there" 1 'lost.jpg|No such file' --init run/last.safetensors --predict lost.jpg
 refuses "--predict of no picture" 1 'text.jpg|not a JPEG' --init run/last.safetensors \
     --predict "$root/tests/corpus/jpeg/text.jpg"
-succeeds "--bench" $net --num-classes 10 --image-size 64x96 --batch-size 2 --bench --bench-seconds 0.1
+run $net --num-classes 10 --image-size 64x96 --batch-size 4096 --micro-batch 2 --bench --bench-seconds 0.1
+[ "$status" -eq 0 ] && [ "$(grep -c '^bench: ' err)" -eq "$(wc -l <err)" ] &&
+    grep -q '^bench: batches of [0-9]* images in place of 4096' err && ! grep -q '"batch_size": 4096' out
+check "--bench takes a batch that fits its time" $? "$(grep place err)"
 grep -q '"train_images_per_s": [0-9.]*, "infer_images_per_s": [0-9.]*' out
 check "tells images a second" $? "$(head -c 200 out)"
 

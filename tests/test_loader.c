@@ -156,6 +156,59 @@ static void folders_are_sorted_and_labelled(void **state) {
     free(buffer.bytes);
 }
 
+/* Validation images of that many pictures lie in a folder of another name. */
+static void names_of_the_validation_split(void **state) {
+    (void)state;
+    static const char *const names[] = {"test", "valid", "val"}; /* each wins over those before */
+    Dataset dataset;
+    char path[128], data[512];
+    snprintf(data, sizeof data, "%s/split", folder);
+    make_folders(in_folder("%s", "split/train/a"));
+    copy_picture("split/train/a/x.jpg", "grey.jpg");
+    make_folders(in_folder("%s", "split/test"));
+    copy_picture("split/test/x.jpg", "grey.jpg"); /* a test split without classes does not count */
+    dataset_open(&dataset, data, NULL, true, 0);
+    assert_int_equal(dataset.count, 1);
+    dataset_close(&dataset);
+    opening_dies(data, false, WORDS("split/val: no such folder"));
+    for (int n = 0; n < 3; n++) {
+        snprintf(path, sizeof path, "split/%s/a", names[n]);
+        make_folders(in_folder("%s", path));
+        for (int i = 0; i < n + 2; i++) {
+            snprintf(path, sizeof path, "split/%s/a/%d.jpg", names[n], i);
+            copy_picture(path, "grey.jpg");
+        }
+        dataset_open(&dataset, data, NULL, false, 0);
+        assert_int_equal(dataset.count, n + 2);
+        dataset_close(&dataset);
+    }
+}
+
+static void open_and_end(void *data) {
+    Dataset dataset;
+    dataset_open(&dataset, data, NULL, true, 0);
+    exit((int)dataset.count);
+}
+
+static void files_that_are_left_out(void **state) {
+    (void)state;
+    char data[512];
+    snprintf(data, sizeof data, "%s/mixed", folder);
+    make_folders(in_folder("%s", "mixed/train/a"));
+    copy_picture("mixed/train/a/x.jpg", "grey.jpg");
+    for (int i = 0; i < 3; i++) {
+        char name[64];
+        snprintf(name, sizeof name, "mixed/train/a/%d.webp", i);
+        copy_picture(name, "../image/rgb.webp");
+    }
+    int images = image_webp() ? 4 : 1;
+    ends_with(open_and_end, data, images,
+              image_webp() ? WORDS("") : WORDS("train: 3 WebP pictures are left out", "libwebp-dev"));
+    write_text(in_folder("%s", "mixed/train/a/one.txt"), "");
+    write_text(in_folder("%s", "mixed/train/a/two.txt"), "");
+    ends_with(open_and_end, data, images, WORDS("train: 2 files are not named like a picture", ".txt"));
+}
+
 static void folders_that_make_no_sense(void **state) {
     (void)state;
     char data[512];
@@ -750,6 +803,17 @@ static void too_many_damaged_end_the_run(void **state) {
                   WORDS("images: damaged images: 2 in one epoch of 29", "max_damaged"));
         ends_with(load_damaged, &(Damage){0, workers, images}, 1, WORDS("damaged images: 1 in one epoch of 29"));
     }
+    /* One of four is more than one in a hundred, and still only one. */
+    const char *one = in_folder("%s", "one");
+    make_folders(in_folder("%s", "one/train/x"));
+    for (int i = 0; i < 4; i++) {
+        char name[64];
+        snprintf(name, sizeof name, "one/train/x/%d.jpg", i);
+        copy_picture(name, i == 2 ? "cut.jpg" : "grey.jpg");
+    }
+    ends_with(load_damaged, &(Damage){0.01f, 1, one}, 0, WORDS("x/2.jpg", "takes its place"));
+    ends_with(load_damaged, &(Damage){0, 1, one}, 1,
+              WORDS("one: damaged images: 1 in one epoch of 4, more than max_damaged 0 allows; the last is ", "x/2.jpg"));
     make_folders(in_folder("%s", "bad/train/x"));
     copy_picture("bad/train/x/1.jpg", "cut.jpg");
     copy_picture("bad/train/x/2.jpg", "empty.jpg");
@@ -760,6 +824,8 @@ static void too_many_damaged_end_the_run(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(folders_are_sorted_and_labelled),
+        cmocka_unit_test(names_of_the_validation_split),
+        cmocka_unit_test(files_that_are_left_out),
         cmocka_unit_test(folders_that_make_no_sense),
         cmocka_unit_test(mnist_files),
         cmocka_unit_test(packed_files_hold_what_was_packed),

@@ -140,6 +140,60 @@ fails_in_ranks() {
 fails_in_ranks "a batch that ranks cannot share" 5 '24 images cannot be shared equally by 5 ranks' $model --run-dir no
 fails_in_ranks "an unknown setting" 3 "rank 0: --no-such" $model --no-such 1
 fails_in_ranks "a folder that has a run" 2 'there is a run in this folder already' $model --epochs 1 --run-dir one
+ranks 4 --dim 24 --heads 2 --depth 2 --patch-size 8 --train-limit 98 --test-limit 8 --epochs 1 --run-dir shrunk
+[ "$status" -eq 0 ] && grep -q 'batch_size is 96$' out
+check "the default batch shrinks to what the ranks can share" $? "$(grep default out) $(ours | head -n 1)"
+fails_in_ranks "data that are not there" 3 'nowhere/x: no such folder' $model --data nowhere/x --run-dir no
+fails_in_ranks "data that only training looks for" 2 'datasets/data_batch_1.bin: no such file' \
+    --data cifar10 --run-dir no
+
+# differ NAME STATUS WORDS FLAGS FLAGS: rank 0 with those flags, ranks 1 and 2 with these; one line, within seconds.
+differ() {
+    name=$1 wanted=$2 words=$3
+    timeout -k 5 60 "$MPIRUN" -np 1 "$vit" $model $4 : -np 2 "$vit" $model $5 >out 2>err </dev/null
+    status=$?
+    [ "$status" -eq "$wanted" ] && [ "$(ours | wc -l)" -eq 1 ] && ours | grep -qF "$words"
+    check "$name" $? "status $status, $(ours | wc -l) lines: $(ours | head -n 1)"
+}
+
+begin="--epochs 1 --run-dir no"
+differ "a config file that one rank lacks" 2 "rank 1: --config: cannot open 'missing.ini'" "$begin" \
+    "$begin --config missing.ini"
+differ "another batch_size" 2 'rank 1: batch_size 12, but rank 0 has batch_size 24' "$begin" "$begin --batch-size 12"
+differ "another dim" 2 'rank 1: dim 32, but rank 0 has dim 24' "$begin" "$begin --dim 32"
+differ "another operator" 2 'rank 1: attn linear, but rank 0 has attn ripple' "$begin" "$begin --attn linear"
+differ "another mode" 2 'rank 1: eval true, but rank 0 has eval false' "--init one/best.safetensors $begin" \
+    "--init one/best.safetensors $begin --eval"
+differ "a mode of rank 0 alone" 2 'rank 1: describe false, but rank 0 has describe true' "--describe" ""
+differ "--help of rank 0 alone" 2 'rank 1: help false, but rank 0 has help true' "--help" "$begin"
+cp "$vit" ./train_vit && echo >>./train_vit
+timeout -k 5 60 "$MPIRUN" -np 1 "$vit" $model $begin : -np 1 ./train_vit $model $begin >out 2>err </dev/null
+status=$?
+[ "$status" -eq 2 ] && ours | grep -q 'rank 1: this is another build of the program'
+check "another build of the program" $? "status $status: $(ours | head -n 1)"
+# Each rank with a folder and files of its own, as on machines without a shared file system.
+for rank in 0 1; do
+    mkdir -p disk$rank && cp -r one disk$rank/
+    cp several2/last.safetensors disk$rank/weights.safetensors
+done
+cp one/best.safetensors disk1/weights.safetensors
+cat >own_disk.sh <<'END'
+cd "disk$OMPI_COMM_WORLD_RANK" && exec "$@"
+END
+own_disks() { # ARGUMENTS
+    timeout -k 5 60 "$MPIRUN" -np 2 sh own_disk.sh "$vit" "$@" >out 2>err </dev/null
+    status=$?
+}
+own_disks $model --epochs 1 --init weights.safetensors --run-dir no
+[ "$status" -ne 0 ] && [ "$(ours | wc -l)" -eq 1 ] && ours | grep -q 'first parameters differ'
+check "other weights in a file of the same name" $? "status $status: $(ours | head -n 1)"
+cp disk0/one/state.safetensors kept && cp killed/state.safetensors disk1/one/
+own_disks --resume one --epochs 9
+[ "$status" -ne 0 ] && [ "$(ours | wc -l)" -eq 1 ] && ours | grep -q 'states differ'
+check "another state in a folder of the same name" $? "status $status: $(ours | head -n 1)"
+[ ! -e no ] && [ ! -e disk0/no ]
+check "ranks that differ leave no folder" $?
+
 ranks 2 --help
 [ "$status" -eq 0 ] && [ $(grep -c '^train_vit trains' out) -eq 1 ]
 check "--help once" $? "$(grep -c '^train_vit trains' out) times"
