@@ -18,6 +18,7 @@
 #include "core/rng.h"
 #include "core/schedule.h"
 #include "core/signals.h"
+#include "core/text.h"
 #include "data/datasets.h"
 #include "data/erasing.h"
 #include "data/image.h"
@@ -422,15 +423,15 @@ static void announce(void *context) {
     const Dataset *d = &run->train;
     if (distributed_ranks() > 1)
         printf("%d ranks, %d images of each batch on every one\n", distributed_ranks(), local_batch(run));
-    printf("%s: %zu training and %zu test images, %d classes\n", d->name, d->count, run->test.count, d->classes);
+    print_line("%s: %zu training and %zu test images, %d classes\n", d->name, d->count, run->test.count, d->classes);
     if (d->height && !has_model_size(run))
-        printf("%s: images of %dx%d are resized to img_size %dx%d: "
-               "cut out and scaled in training, the centre in tests\n",
-               d->name, d->height, d->width, s->img_size[0], s->img_size[1]);
+        print_line("%s: images of %dx%d are resized to img_size %dx%d: "
+                   "cut out and scaled in training, the centre in tests\n",
+                   d->name, d->height, d->width, s->img_size[0], s->img_size[1]);
     printf("%s: %zu parameters, %.1f million multiply-adds an image, %.0f MiB of activations\n",
            s->attn->name, run->vit.model.params.parameters, (double)vit_macs(&run->vit) / 1e6,
            (double)model_activation_bytes(&run->vit.model) / (1 << 20));
-    printf("%s: %d epochs of %llu batches of %d images, %d at a time\n", run->training.s->run_dir,
+    print_line("%s: %d epochs of %llu batches of %d images, %d at a time\n", run->training.s->run_dir,
            run->training.s->epochs, (unsigned long long)run->training.batches, run->training.s->batch_size,
            run->vit.model.batch);
 }
@@ -496,7 +497,7 @@ static void mode_show_batch(void *context) {
     uint8_t *pixels = xcalloc((size_t)n * 3, (size_t)H * (size_t)W, "a batch");
     loader_fill(&run->loader, 0, n, pixels, labels);
     if (!sheet_write(path, pixels, n, H, W, labels, run->train.class_names, &error)) die("%s: %s", path, error.text);
-    printf("%s: the first %d training images of %s\n", path, n, run->train.name);
+    print_line("%s: the first %d training images of %s\n", path, n, run->train.name);
     free(pixels);
     loading_close(run);
 }
@@ -599,14 +600,14 @@ static void print_prediction(const char *name, float *logits, int C, const char 
     float largest = -INFINITY, sum = 0;
     for (int c = 0; c < C; c++) largest = logits[c] > largest ? logits[c] : largest;
     for (int c = 0; c < C; c++) sum += logits[c] = expf(logits[c] - largest);
-    printf("%s:", name);
+    print_line("%s:", name);
     for (int place = 0; place < 5 && place < C; place++) {
         int best = 0;
         for (int c = 1; c < C; c++)
             if (logits[c] > logits[best]) best = c;
         double percent = 100 * (double)(logits[best] / sum);
         if (names)
-            printf("%s %s %.1f %%", place ? "," : "", names[best], percent);
+            print_line("%s %s %.1f %%", place ? "," : "", names[best], percent);
         else
             printf("%s class %d %.1f %%", place ? "," : "", best, percent);
         logits[best] = -1;

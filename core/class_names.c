@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "core/die.h"
+#include "core/text.h"
 
 void class_names_parse(ClassNames *names, const char *text, size_t size, char ending) {
     size_t most = 1;
@@ -32,7 +33,10 @@ char *class_names_text(const char *const *names, int count) {
     for (int c = 0; names && c < count; c++) size += strlen(names[c]) + 1;
     char *text = xcalloc(size, 1, "class names"), *end = text;
     for (int c = 0; names && c < count; c++) {
+        char *name = end;
         end = stpcpy(end, names[c]);
+        text_make_printable(name);
+        end = name + strlen(name);
         *end++ = '\n';
     }
     return text;

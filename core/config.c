@@ -15,6 +15,7 @@
 
 #include "core/die.h"
 #include "core/error.h"
+#include "core/text.h"
 
 enum { WIDTH = 100, HELP_COLUMN = 30, INCLUDE_DEPTH = 8, FILE_LIMIT = 1 << 20, LABEL_SIZE = 512, LINE_LIMIT = 8192 };
 
@@ -1028,6 +1029,16 @@ void config_write(const Config *config, FILE *out) {
         fprintf(out, "%s = ", item->entry->name);
         put_current(out, item);
         fputc('\n', out);
+    }
+}
+
+void config_require_utf8(const Config *config) {
+    for (int i = 0; i < config->count; i++) {
+        const ConfigEntry *entry = config->items[i].entry;
+        if (entry->type != CONFIG_STRING || entry->command_line_only || !counts(config, i)) continue;
+        const char *value = *(const char *const *)config->items[i].field;
+        if (!text_is_utf8(value))
+            config_reject(config, entry->name, "'%s' is not UTF-8, and checkpoints could not hold it: rename it", value);
     }
 }
 

@@ -6,6 +6,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
+
+#include "core/text.h"
 
 extern char *program_invocation_short_name;
 
@@ -24,6 +27,7 @@ static void say(const char *format, va_list arguments) {
     int at = snprintf(line, sizeof line, "%s: ", program_invocation_short_name);
     if (all_ranks > 1) at += snprintf(line + at, sizeof line - (size_t)at, "rank %d: ", own_rank);
     vsnprintf(line + at, sizeof line - (size_t)at, format, arguments);
+    text_make_printable(line);
     fflush(stdout);
     fprintf(stderr, "%s\n", line);
 }
@@ -44,6 +48,14 @@ void die_usage(const char *format, ...) {
     va_end(arguments);
     leave(2);
     abort();
+}
+
+void die_at_once(const char *format, ...) {
+    va_list arguments;
+    va_start(arguments, format);
+    say(format, arguments);
+    va_end(arguments);
+    _exit(1);
 }
 
 void warn(const char *format, ...) {

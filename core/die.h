@@ -13,6 +13,9 @@ void die_usage(const char *format, ...) __attribute__((noreturn, format(printf, 
  * `leave` ends the process in place of exit. */
 void die_as_rank(int rank, int ranks, void (*leave)(int status));
 
+/* As die, but without what exit does: for a thread in the middle of another library, whose locks it may hold. */
+void die_at_once(const char *format, ...) __attribute__((noreturn, format(printf, 1, 2)));
+
 /* A line for the user that does not end the run, on stderr. */
 void warn(const char *format, ...) __attribute__((format(printf, 1, 2)));
 

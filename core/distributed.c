@@ -27,7 +27,7 @@ static int environment_number(const char *const *names, int otherwise) {
 
 /* Open MPI's mpirun, MPICH's and Intel's (Hydra), Slurm's srun with PMIx or PMI2.  A batch script of Slurm's has
  * SLURM_NTASKS too, but no step of its own. */
-static bool launched(void) {
+bool distributed_launched(void) {
     static const char *const sizes[] = {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMIX_RANK", NULL};
     if (environment_number(sizes, -1) >= 0) return true;
     return getenv("SLURM_STEP_ID") && getenv("SLURM_PROCID") && !getenv("SLURM_PTY_PORT") &&
@@ -227,7 +227,7 @@ void distributed_begin(void) {
     static const char *const rank_names[] = {"OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "SLURM_PROCID", NULL};
     static const char *const size_names[] = {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS", NULL};
     static const char *const local_names[] = {"OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID", NULL};
-    if (!launched()) return;
+    if (!distributed_launched()) return;
     rank = environment_number(rank_names, 0);
     ranks = environment_number(size_names, 1);
     local_rank = environment_number(local_names, 0);
@@ -252,7 +252,7 @@ static void cores_compare(MPI_Comm machine) {
 void distributed_open(void) {
     int provided, length;
     MPI_Comm machine;
-    if (!launched()) return;
+    if (!distributed_launched()) return;
     if (MPI_Init_thread(NULL, NULL, MPI_THREAD_FUNNELED, &provided) != MPI_SUCCESS) die("MPI does not start");
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     MPI_Comm_size(MPI_COMM_WORLD, &ranks);
@@ -300,7 +300,7 @@ void distributed_broadcast(void *data, size_t bytes) {
 void distributed_begin(void) {
     static const char *const sizes[] = {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS", NULL};
     static const char *const rank_names[] = {"OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID", NULL};
-    int started = launched() ? environment_number(sizes, 1) : 1;
+    int started = distributed_launched() ? environment_number(sizes, 1) : 1;
     if (started < 2) return;
     die_as_rank(environment_number(rank_names, 0), started, exit);
     die_usage("%d processes were started, but this build has no MPI: install libopenmpi-dev and run make again",

@@ -5,6 +5,7 @@
 
 #include "core/die.h"
 #include "core/distributed.h"
+#include "core/files.h"
 #include "core/signals.h"
 #include "kernels/kernels.h"
 
@@ -139,6 +140,7 @@ static int run_mode(const Program *program, void *run, Training *t, const ModeSe
 }
 
 int program_main(const Program *program, void *run, Training *t, int argc, char **argv) {
+    standard_files_open();
     distributed_begin();
     config_init(&t->config, "config");
     program->settings(run, &t->config);
@@ -151,6 +153,6 @@ int program_main(const Program *program, void *run, Training *t, int argc, char 
     t->slow = 1;
     read_settings(t, modes, program->modes, argc, argv);
     int status = run_mode(program, run, t, modes);
-    if (fflush(stdout) != 0 || ferror(stdout)) die("standard output: cannot write all of it");
+    standard_output_check();
     return status;
 }

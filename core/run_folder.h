@@ -23,11 +23,13 @@ typedef struct {
 void run_folder_choose(char path[RUN_PATH_SIZE], const char *stem);
 
 /* Makes or reopens the folder and writes config.ini.  A new log begins with `header` and never replaces another run's;
- * a resumed one forgets the rows that were written after its state was saved.  class_names [classes], or NULL. */
+ * a resumed one forgets the rows that were written after its state was saved.  class_names [classes], or NULL; names and
+ * settings that are not UTF-8 are refused, for no checkpoint could hold them.  What killed runs left half-written in the
+ * folder goes. */
 void run_folder_open(RunFolder *folder, const char *path, const Config *config, const char *const *class_names,
                      int classes, const char *header, const RunState *resumed);
 
-/* One row, in the file when this returns. */
+/* One row, in the file when this returns.  A log that somebody removed is made again. */
 void run_folder_log(RunFolder *folder, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 /* The weights that are evaluated - the average where there is one - as name.safetensors. */
@@ -35,7 +37,7 @@ void run_folder_save_weights(const RunFolder *folder, const Params *params, cons
 
 /* last.safetensors, then the state: until that is there, --resume finds the state before,
  * and repeats what came since. */
-void run_folder_save(const RunFolder *folder, const Params *params, RunState *state);
+void run_folder_save(RunFolder *folder, const Params *params, RunState *state);
 
 /* path = the file `name` in the folder. */
 void run_folder_file(char path[RUN_PATH_SIZE], const char *folder, const char *name);

@@ -5,6 +5,7 @@
 
 #include "core/checkpoint.h"
 #include "core/die.h"
+#include "core/text.h"
 #include "layers/resample_grid.h"
 
 typedef struct {
@@ -57,9 +58,9 @@ void fitted_weights_print(const FittedWeights *fitted, FILE *out) {
     char more[32] = "";
     if (fitted->resampled > 1) snprintf(more, sizeof more, " and %d more", fitted->resampled - 1);
     if (fitted->resampled)
-        fprintf(out, "%s: resampled bicubically: %s from %dx%d to %dx%d%s\n", fitted->path, fitted->first->name,
+        print_line_to(out, "%s: resampled bicubically: %s from %dx%d to %dx%d%s\n", fitted->path, fitted->first->name,
                 from->rows, from->columns, fitted->first->grid.rows, fitted->first->grid.columns, more);
     if (fitted->classes)
-        fprintf(out, "%s: its head has %zu classes, this model %d: the head is drawn afresh\n", fitted->path,
+        print_line_to(out, "%s: its head has %zu classes, this model %d: the head is drawn afresh\n", fitted->path,
                 fitted->classes, fitted->head->shape[0]);
 }
