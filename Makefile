@@ -49,6 +49,7 @@ FLAGS := $(CFLAGS_BASE) $(CFLAGS_WARN) $(CFLAGS_SANITIZE) $(CPPFLAGS_ALL) $(CFLA
 
 SOURCES := $(wildcard core/*.c data/*.c detection/*.c layers/*.c layers/attention/*.c)
 TESTS := $(patsubst tests/%.c,$(BUILD)/tests/%,$(wildcard tests/test_*.c))
+SHIMS := $(if $(filter cpu,$(BACKEND)),$(BUILD)/tests/faults.so)
 BENCHES := $(patsubst tests/%.c,$(BUILD)/tests/%,$(wildcard tests/bench_*.c))
 FUZZERS := $(patsubst tests/%.c,build/fuzz/%,$(wildcard tests/fuzz_*.c))
 LINK := $(CC)
@@ -196,6 +197,12 @@ $(BUILD)/tests/%: $(BUILD)/tests/%.o $(BUILD)/libvit.a
 	@echo "LINK $@"
 	@$(LINK) $(LINK_FLAGS) $^ -o $@ $(LIBRARIES) -lcmocka
 
+# Put before a program by LD_PRELOAD.  Without optimisation: the names of calls are what counts, and no builtin.
+$(BUILD)/tests/faults.so: tests/faults.c
+	@mkdir -p $(@D)
+	@echo "CC $<"
+	@$(CC) -std=gnu11 -O1 -fno-builtin -fPIC -shared $(filter-out -Wmissing-prototypes,$(CFLAGS_WARN)) -D_GNU_SOURCE $< -o $@ -ldl
+
 cuda: need-nvcc
 	@$(MAKE) --no-print-directory BACKEND=cuda report
 	@$(MAKE) --no-print-directory BACKEND=cuda
@@ -231,9 +238,9 @@ emulate:
 	@$(MAKE) --no-print-directory BACKEND=emulate PRECISION=FP32 tests
 	@$(MAKE) --no-print-directory BACKEND=emulate PRECISION=BF16 tests
 
-tests: $(TESTS)
+tests: $(TESTS) $(SHIMS)
 benches: $(BENCHES)
-test: $(BUILD)/train_vit $(BUILD)/train_detr $(BUILD)/pack_dataset $(TESTS)
+test: $(BUILD)/train_vit $(BUILD)/train_detr $(BUILD)/pack_dataset $(TESTS) $(SHIMS)
 	@BUILD=$(BUILD) sh tests/run.sh
 
 # == Fuzzing: clang's libFuzzer, the parsers alone ===================================================================

@@ -134,12 +134,18 @@ static FILE *open_text(char **text, size_t *size) {
     return out;
 }
 
+/* A stream in memory that could not grow has lost what came after; at its end it may have no text at all. */
+static void close_text(FILE *out, char *const *text, const char *what) {
+    bool lost = ferror(out);
+    if (fclose(out) || lost || !*text) die("out of memory for %s", what);
+}
+
 static char *values_text(const ConfigEntry *entry) {
     char *text;
     size_t size;
     FILE *out = open_text(&text, &size);
     put_values(out, entry);
-    if (fclose(out)) die("out of memory for the text of a setting");
+    close_text(out, &text, "the text of a setting");
     return text;
 }
 
@@ -853,7 +859,7 @@ static char *current_text(const struct ConfigItem *item) {
     size_t size;
     FILE *out = open_text(&text, &size);
     put_current(out, item);
-    if (fclose(out)) die("out of memory for the text of a setting");
+    close_text(out, &text, "the text of a setting");
     return text;
 }
 
@@ -950,7 +956,7 @@ static void put_meaning(FILE *out, const struct ConfigItem *item, const char *le
     if (!(entry->command_line_only && entry->type == CONFIG_BOOL) && !(plain && !*initial))
         fprintf(line, " (%s%s%s%s)", plain ? "" : values, !plain && *initial ? "; " : "", *initial ? "default " : "",
                 initial);
-    if (fclose(line)) die("out of memory for the help");
+    close_text(line, &text, "the help");
     put_wrapped(out, text, column, lead);
     free(values);
     free(text);
@@ -994,7 +1000,7 @@ static char *heading_text(const Config *config, int i) {
     FILE *out = open_text(&text, &size);
     put_heading(out, config, i);
     fputc(':', out);
-    if (fclose(out)) die("out of memory for the help");
+    close_text(out, &text, "the help");
     return text;
 }
 
@@ -1047,7 +1053,7 @@ char *config_text(const Config *config) {
     size_t size;
     FILE *out = open_text(&text, &size);
     config_write(config, out);
-    if (fclose(out)) die("out of memory for the settings as text");
+    close_text(out, &text, "the settings as text");
     return text;
 }
 
