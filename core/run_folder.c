@@ -72,7 +72,7 @@ static void log_lock(const RunFolder *folder) {
 /* Not even when two runs start at the same moment. */
 static void log_create(RunFolder *folder, const char *header) {
     char state[RUN_PATH_SIZE];
-    folder->log = fopen(folder->log_path, "wxe");
+    folder->log = fopen(folder->log_path, "w+xe");
     if (!folder->log && errno == EEXIST) {
         run_folder_file(state, folder->path, "state.safetensors");
         if (file_exists(state))
@@ -112,7 +112,7 @@ static void log_reopen(RunFolder *folder, const char *header, uint64_t saved_byt
 /* The file that is open, which has lost its name, copied to a new one of that name. */
 static bool log_restore(RunFolder *folder) {
     char buffer[16384];
-    FILE *copy = fopen(folder->log_path, "wx+e");
+    FILE *copy = fopen(folder->log_path, "w+xe");
     off_t at = 0;
     ssize_t got = copy ? 1 : -1;
     while (got > 0) {

@@ -3,6 +3,7 @@
  *   VIT_FAULT=write|sync|rename|seek|memory   which calls
  *   VIT_FAULT_AT=n                            the n-th of them fails; 0: none
  *   VIT_FAULT_ON=1                            and so do all after it, as on a disk that stays full
+ *   VIT_FAULT_OTHERS=1                        only calls by other threads than the main one count
  *   VIT_FAULT_COUNT=FILE                      where to write, at the end, how many there were
  *
  * Only what happens between the first line of main and exit counts, and of writes only those to regular files: the
@@ -30,12 +31,12 @@ typedef enum { NONE, WRITE, SYNC, RENAME, SEEK, MEMORY } Kind;
 
 static Kind chosen;
 static long fail_at;
-static bool fail_on;
+static bool fail_on, in_others;
 static atomic_long calls;
 static atomic_bool active;
 
 static bool fails(Kind kind) {
-    if (kind != chosen || !active) return false;
+    if (kind != chosen || !active || (in_others && gettid() == getpid())) return false;
     long n = ++calls;
     return fail_at && (n == fail_at || (fail_on && n > fail_at));
 }
@@ -51,6 +52,7 @@ static int begin(int argc, char **argv, char **environment) {
         if (kind && !strcmp(kind, names[i])) chosen = (Kind)i;
     fail_at = at ? atol(at) : 0;
     fail_on = getenv("VIT_FAULT_ON") != NULL;
+    in_others = getenv("VIT_FAULT_OTHERS") != NULL;
     active = true;
     int status = real_main(argc, argv, environment);
     exit(status);

@@ -132,7 +132,11 @@ rm -rf whole
 "$vit" $settings --run-dir whole >out 2>err
 check "the undisturbed run on pictures" $? "$(last_row whole) $(head -n 1 err)"
 begin_run() { rm -rf run; }
-sweep "an allocation fails where pictures are loaded" memory $(few 8 60) "$vit" $settings --run-dir run
+sweep "an allocation fails in a run on pictures" memory $(few 4 20) "$vit" $settings --run-dir run
+VIT_FAULT_OTHERS=1
+export VIT_FAULT_OTHERS
+sweep "an allocation fails in a loader's thread" memory $(few 8 40) "$vit" $settings --run-dir run
+unset VIT_FAULT_OTHERS
 
 # == Packing =========================================================================================================
 
