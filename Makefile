@@ -8,6 +8,7 @@
 #   make emulate    the tests of the CUDA kernels, emulated on the CPU under AddressSanitizer and UBSan
 #   make fuzz       builds the fuzz targets (clang) into build/fuzz
 #   make SANITIZE=1 everything under AddressSanitizer and UBSan, in build/cpu-asan
+#   make SANITIZE=thread thread-tests   the loaders under ThreadSanitizer, in build/cpu-tsan
 #   make WERROR=1   warnings are errors, as in CI
 #   make ARCH=x86-64-v3   code for another machine than this one
 #   make MPI=0      a single process, where MPI is there but not wanted
@@ -27,13 +28,16 @@ ARCH ?= native
 CC := $(if $(filter default,$(origin CC)),gcc,$(CC))
 X86 := $(filter x86_64,$(shell uname -m))
 
-BUILD := build/$(BACKEND)$(if $(filter emulate,$(BACKEND)),-$(PRECISION))$(if $(filter cuda-FP32,$(BACKEND)-$(PRECISION)),-fp32)$(if $(filter 1,$(SANITIZE)),-asan)
+BUILD := build/$(BACKEND)$(if $(filter emulate,$(BACKEND)),-$(PRECISION))$(if $(filter cuda-FP32,$(BACKEND)-$(PRECISION)),-fp32)$(if $(filter 1,$(SANITIZE)),-asan)$(if $(filter thread,$(SANITIZE)),-tsan)
 
 CFLAGS_BASE := -std=gnu11 -O3 -march=$(ARCH) $(if $(X86),-mprefer-vector-width=512) -ffp-contract=fast \
                -fno-math-errno -fno-trapping-math -fopenmp
 CFLAGS_WARN := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wvla -Wno-psabi $(if $(filter 1,$(WERROR)),-Werror)
 ifeq ($(SANITIZE),1)
 CFLAGS_SANITIZE := -O1 -g -fsanitize=address,undefined -fno-sanitize-recover=undefined
+endif
+ifeq ($(SANITIZE),thread)
+CFLAGS_SANITIZE := -O1 -g -fsanitize=thread
 endif
 KERNELS := $(if $(filter cpu,$(BACKEND)),kernels/cpu,kernels/cuda)
 
@@ -122,7 +126,7 @@ endif
 OBJECTS := $(SOURCES:%.c=$(BUILD)/%.o) $(CU_SOURCES:%.cu=$(BUILD)/%.o) $(EMULATOR)
 
 all: $(BUILD)/train_vit $(BUILD)/train_detr $(BUILD)/pack_dataset
-.PHONY: all cuda test-cuda sanitize-cuda need-nvcc need-gpu emulate test tests benches fuzz clean report report-device FORCE
+.PHONY: all cuda test-cuda sanitize-cuda need-nvcc need-gpu emulate test tests thread-tests benches fuzz clean report report-device FORCE
 .SECONDARY:
 
 # == What was found ==================================================================================================
@@ -239,6 +243,9 @@ emulate:
 	@$(MAKE) --no-print-directory BACKEND=emulate PRECISION=BF16 tests
 
 tests: $(TESTS) $(SHIMS)
+# What uses threads of its own.  ThreadSanitizer does not know OpenMP's barriers: to be run with OMP_NUM_THREADS=1.
+THREAD_TESTS := test_loader test_mixup test_detection_loader
+thread-tests: $(THREAD_TESTS:%=$(BUILD)/tests/%)
 benches: $(BENCHES)
 test: $(BUILD)/train_vit $(BUILD)/train_detr $(BUILD)/pack_dataset $(TESTS) $(SHIMS)
 	@BUILD=$(BUILD) sh tests/run.sh
