@@ -485,7 +485,8 @@ static void announce(void *context) {
     Run *run = context;
     const Coco *train = &run->train.coco;
     if (distributed_ranks() > 1) printf("%d ranks\n", distributed_ranks());
-    print_line("%s: %d training and %d validation images, %zu training boxes of %d categories, %zu images without any\n",
+    print_line("%s: %d training and %d validation images, %zu training boxes of %d categories, %zu images without "
+               "any\n",
            run->train.name, train->image_count, run->val.coco.image_count, train->annotation_count - train->crowds,
            train->category_count, train->empty_images);
     printf("%s: %zu trainable parameters, %.1f million multiply-adds for an image of %d x %d, "
@@ -493,7 +494,8 @@ static void announce(void *context) {
            run->model->attn->name, run->detr.model.params.parameters,
            (double)detr_macs(&run->detr, run->shorter, run->longer) / 1e6, run->shorter, run->longer,
            (double)model_activation_bytes(&run->detr.model) / (1 << 20));
-    print_line("%s: %d epochs of %llu batches of %d images, at most %d at a time, %.0f %% of padding if each were one\n",
+    print_line("%s: %d epochs of %llu batches of %d images, at most %d at a time, %.0f %% of padding if each were "
+               "one\n",
            run->training.s->run_dir, run->training.s->epochs, (unsigned long long)run->training.batches,
            run->training.s->batch_size, run->loader.parts.room, 100 * detection_padding(&run->loader));
 }

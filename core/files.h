@@ -39,8 +39,8 @@ bool file_write(const char *path, const void *bytes, size_t size, Error *error);
 /* file_write of a text; dies with the path and the reason. */
 void write_text(const char *path, const char *text);
 
-/* The bytes of a regular file in memory, read-only; NULL for an empty one.  A file that is cut short while it is mapped,
- * or whose disk fails, ends the program with a line that names it.  One thread at a time. */
+/* The bytes of a regular file in memory, read-only; NULL for an empty one.  A file that is cut short while it is
+ * mapped, or whose disk fails, ends the program with a line that names it.  One thread at a time. */
 bool file_map(const char *path, const void **bytes, size_t *size, Error *error);
 void file_unmap(const void *bytes, size_t size);
 

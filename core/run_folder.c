@@ -172,7 +172,8 @@ static void metadata_fill(RunFolder *folder, const Config *config, const char *c
     config_require_utf8(config);
     for (int c = 0; class_names && c < classes; c++)
         if (!text_is_utf8(class_names[c]))
-            die("%s: the name of class %d is not UTF-8, and checkpoints could not hold it: rename it", class_names[c], c);
+            die("%s: the name of class %d is not UTF-8, and checkpoints could not hold it: rename it", class_names[c],
+                c);
     folder->config = config_text(config);
     folder->classes = class_names_text(class_names, classes);
     folder->metadata[0] = (SafeMetadata){"format", "pt"};

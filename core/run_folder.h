@@ -23,9 +23,9 @@ typedef struct {
 void run_folder_choose(char path[RUN_PATH_SIZE], const char *stem);
 
 /* Makes or reopens the folder and writes config.ini.  A new log begins with `header` and never replaces another run's;
- * a resumed one forgets the rows that were written after its state was saved.  class_names [classes], or NULL; names and
- * settings that are not UTF-8 are refused, for no checkpoint could hold them.  What killed runs left half-written in the
- * folder goes. */
+ * a resumed one forgets the rows that were written after its state was saved.  class_names [classes], or NULL; names
+ * and settings that are not UTF-8 are refused, for no checkpoint could hold them.  What killed runs left half-written
+ * in the folder goes. */
 void run_folder_open(RunFolder *folder, const char *path, const Config *config, const char *const *class_names,
                      int classes, const char *header, const RunState *resumed);
 

@@ -194,7 +194,7 @@ LoaderPool *loader_pool_open(int workers) {
     pthread_cond_init(&pool->work, NULL);
     pthread_cond_init(&pool->filled, NULL);
     sigfillset(&all);
-    sigdelset(&all, SIGBUS); /* a mapped file cut short (file_map): the thread's own fault, which nobody else can take */
+    sigdelset(&all, SIGBUS); /* a mapped file cut short (file_map): only the thread that reads can take it */
     pthread_sigmask(SIG_SETMASK, &all, &before);
     for (int i = 0; i < pool->workers; i++) {
         int trouble = pthread_create(&pool->threads[i], NULL, worker, pool);

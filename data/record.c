@@ -32,8 +32,8 @@ static bool name_sound(const char name[32]) {
 }
 
 static bool describes_images(const RecordHeader *h) {
-    bool sound = h->split <= 1 && h->classes > 0 && h->classes <= 1000000 && h->height <= 65536 && h->width <= 65536 &&
-                 !h->height == !h->width && name_sound(h->name);
+    bool sound = h->split <= 1 && h->classes > 0 && h->classes <= 1000000 && h->height <= 65536 &&
+                 h->width <= 65536 && !h->height == !h->width && name_sound(h->name);
     for (int c = 0; c < 3; c++) sound = sound && isfinite(h->mean[c]) && isfinite(h->std[c]) && h->std[c] > 0;
     return sound;
 }
@@ -56,7 +56,8 @@ static bool header_sound(const RecordHeader *h, size_t size, Error *error) {
     if (size < h->size)
         return refuse(error, "%zu bytes, but it was packed with %llu: the file is cut short", size,
                       (unsigned long long)h->size);
-    bool sound = size == h->size && h->count > 0 && h->count < UINT32_MAX && h->index >= sizeof *h && h->index % ALIGN == 0 && h->index <= size &&
+    bool sound = size == h->size && h->count > 0 && h->count < UINT32_MAX && h->index >= sizeof *h &&
+                 h->index % ALIGN == 0 && h->index <= size &&
                  h->count <= (size - h->index) / sizeof(RecordEntry) &&
                  h->class_names == h->index + h->count * sizeof(RecordEntry) && h->image_names > h->class_names &&
                  h->image_names < size;

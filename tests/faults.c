@@ -58,10 +58,10 @@ static int begin(int argc, char **argv, char **environment) {
     exit(status);
 }
 
-int __libc_start_main(int (*start)(int, char **, char **), int argc, char **argv, void (*init)(void), void (*fini)(void),
-                      void (*loader_fini)(void), void *stack_end);
-int __libc_start_main(int (*start)(int, char **, char **), int argc, char **argv, void (*init)(void), void (*fini)(void),
-                      void (*loader_fini)(void), void *stack_end) {
+int __libc_start_main(int (*start)(int, char **, char **), int argc, char **argv, void (*init)(void),
+                      void (*fini)(void), void (*loader_fini)(void), void *stack_end);
+int __libc_start_main(int (*start)(int, char **, char **), int argc, char **argv, void (*init)(void),
+                      void (*fini)(void), void (*loader_fini)(void), void *stack_end) {
     __typeof__(__libc_start_main) *next;
     *(void **)&next = dlsym(RTLD_NEXT, "__libc_start_main");
     real_main = start;

@@ -96,15 +96,15 @@ sweep() {
 }
 
 begin_run() { rm -rf run; }
-sweep "a write fails" write $(few 8 24) "$vit" $settings --run-dir run
+sweep "a write fails" write $(few 6 16) "$vit" $settings --run-dir run
 sweep "a flush to the disk fails" sync $(few 4 40) "$vit" $settings --run-dir run
 sweep "a renaming fails" rename $(few 4 40) "$vit" $settings --run-dir run
-sweep "an allocation fails" memory $(few 12 90) "$vit" $settings --run-dir run
+sweep "an allocation fails" memory $(few 12 60) "$vit" $settings --run-dir run
 
 begin_run() { rm -rf run && cp -R kept/half run; }
 sweep "a write fails in a resumed run" write $(few 4 12) "$vit" --resume run
 sweep "a seek fails in a resumed run" seek $(few 8 40) "$vit" --resume run
-sweep "an allocation fails in a resumed run" memory $(few 8 40) "$vit" --resume run
+sweep "an allocation fails in a resumed run" memory $(few 6 24) "$vit" --resume run
 
 # A disk that stays full ends the run at the first write that fails, whichever that is.
 VIT_FAULT_ON=1
@@ -135,7 +135,7 @@ begin_run() { rm -rf run; }
 sweep "an allocation fails in a run on pictures" memory $(few 4 20) "$vit" $settings --run-dir run
 VIT_FAULT_OTHERS=1
 export VIT_FAULT_OTHERS
-sweep "an allocation fails in a loader's thread" memory $(few 8 40) "$vit" $settings --run-dir run
+sweep "an allocation fails in a loader's thread" memory $(few 6 26) "$vit" $settings --run-dir run
 unset VIT_FAULT_OTHERS
 
 # == Packing =========================================================================================================
@@ -154,7 +154,7 @@ afterwards() {
 for kind in write sync rename seek; do
     sweep "packing: a $kind fails" $kind $(few 4 20) "$pack" --data pictures --resize 8 --out run.pack
 done
-sweep "packing: an allocation fails" memory $(few 8 40) "$pack" --data pictures --resize 8 --out run.pack
+sweep "packing: an allocation fails" memory $(few 6 24) "$pack" --data pictures --resize 8 --out run.pack
 
 echo "1..$count"
 [ "$failures" -eq 0 ]

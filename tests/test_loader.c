@@ -440,9 +440,10 @@ static void forged_headers_are_refused(void **state) {
         float mean, std;
         uint32_t classes;
         const char *name;
-    } forged[] = {{0.5f, 0, 3, "x"},        {0.5f, NAN, 3, "x"},          {0.5f, -1, 3, "x"},     {0.5f, INFINITY, 3, "x"},
-                  {NAN, 0.5f, 3, "x"},      {0.5f, 0.5f, 1u << 31, "x"},  {0.5f, 0.5f, 0, "x"},   {0.5f, 0.5f, 3, ""},
-                  {0.5f, 0.5f, 3, "../x/y"}, {0.5f, 0.5f, 3, ".."},        {0.5f, 0.5f, 3, "x/y"}};
+    } forged[] = {{0.5f, 0, 3, "x"},       {0.5f, NAN, 3, "x"},         {0.5f, -1, 3, "x"},
+                  {0.5f, INFINITY, 3, "x"}, {NAN, 0.5f, 3, "x"},         {0.5f, 0.5f, 1u << 31, "x"},
+                  {0.5f, 0.5f, 0, "x"},     {0.5f, 0.5f, 3, ""},         {0.5f, 0.5f, 3, "../x/y"},
+                  {0.5f, 0.5f, 3, ".."},    {0.5f, 0.5f, 3, "x/y"}};
     size_t size;
     Error error;
     uint8_t *bytes = small_file(&size);
