@@ -8,6 +8,7 @@
 #   make emulate    the tests of the CUDA kernels, emulated on the CPU under AddressSanitizer and UBSan
 #   make fuzz       builds the fuzz targets (clang) into build/fuzz
 #   make SANITIZE=1 everything under AddressSanitizer and UBSan, in build/cpu-asan
+#   make SANITIZE=thread thread-tests   the loaders under ThreadSanitizer, in build/cpu-tsan
 #   make WERROR=1   warnings are errors, as in CI
 #   make ARCH=x86-64-v3   code for another machine than this one
 #   make MPI=0      a single process, where MPI is there but not wanted
@@ -31,13 +32,16 @@ ARCH ?= native
 CC := $(if $(filter default,$(origin CC)),gcc,$(CC))
 X86 := $(filter x86_64,$(shell uname -m))
 
-BUILD := build/$(BACKEND)$(if $(filter emulate,$(BACKEND)),-$(PRECISION))$(if $(filter cuda-FP32,$(BACKEND)-$(PRECISION)),-fp32)$(if $(filter 1,$(SANITIZE)),-asan)
+BUILD := build/$(BACKEND)$(if $(filter emulate,$(BACKEND)),-$(PRECISION))$(if $(filter cuda-FP32,$(BACKEND)-$(PRECISION)),-fp32)$(if $(filter 1,$(SANITIZE)),-asan)$(if $(filter thread,$(SANITIZE)),-tsan)
 
 CFLAGS_BASE := -std=gnu11 -O3 -march=$(ARCH) $(if $(X86),-mprefer-vector-width=512) -ffp-contract=fast \
                -fno-math-errno -fno-trapping-math -fopenmp
 CFLAGS_WARN := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wvla -Wno-psabi $(if $(filter 1,$(WERROR)),-Werror)
 ifeq ($(SANITIZE),1)
 CFLAGS_SANITIZE := -O1 -g -fsanitize=address,undefined -fno-sanitize-recover=undefined
+endif
+ifeq ($(SANITIZE),thread)
+CFLAGS_SANITIZE := -O1 -g -fsanitize=thread
 endif
 KERNELS := $(if $(filter cpu,$(BACKEND)),kernels/cpu,kernels/cuda)
 
@@ -60,10 +64,11 @@ FLAGS := $(CFLAGS_BASE) $(CFLAGS_WARN) $(CFLAGS_SANITIZE) $(CPPFLAGS_ALL) $(CFLA
 
 SOURCES := $(wildcard core/*.c data/*.c detection/*.c layers/*.c layers/attention/*.c)
 TESTS := $(patsubst tests/%.c,$(BUILD)/tests/%,$(wildcard tests/test_*.c))
+SHIMS := $(if $(filter cpu,$(BACKEND)),$(BUILD)/tests/faults.so)
 BENCHES := $(patsubst tests/%.c,$(BUILD)/tests/%,$(wildcard tests/bench_*.c))
 FUZZERS := $(patsubst tests/%.c,build/fuzz/%,$(wildcard tests/fuzz_*.c))
 LINK := $(CC)
-LIBRARIES := -linih -ljansson -ljpeg $(WEBP_LIBRARIES) -lxxhash -lpthread -lm $(MPI_LIBRARIES)
+LIBRARIES := -linih -ljansson -ljpeg $(WEBP_LIBRARIES) -lxxhash -lpthread -lm -ldl $(MPI_LIBRARIES)
 
 ifeq ($(BACKEND),cpu)
 SOURCES += $(wildcard kernels/cpu/*.c)
@@ -130,7 +135,7 @@ endif
 OBJECTS := $(SOURCES:%.c=$(BUILD)/%.o) $(CU_SOURCES:%.cu=$(BUILD)/%.o) $(EMULATOR)
 
 all: $(BUILD)/train_vit $(BUILD)/train_detr $(BUILD)/pack_dataset
-.PHONY: all install install-built uninstall tidy cuda test-cuda sanitize-cuda need-nvcc need-gpu emulate test tests benches fuzz clean report report-device FORCE
+.PHONY: all install install-built uninstall tidy cuda test-cuda sanitize-cuda need-nvcc need-gpu emulate test tests thread-tests benches fuzz clean report report-device FORCE
 .SECONDARY:
 
 # == What was found ==================================================================================================
@@ -206,6 +211,12 @@ $(BUILD)/tests/%: $(BUILD)/tests/%.o $(BUILD)/libvit.a
 	@echo "LINK $@"
 	@$(LINK) $(LINK_FLAGS) $^ -o $@ $(LIBRARIES) -lcmocka
 
+# Put before a program by LD_PRELOAD.  Without optimisation: the names of calls are what counts, and no builtin.
+$(BUILD)/tests/faults.so: tests/faults.c
+	@mkdir -p $(@D)
+	@echo "CC $<"
+	@$(CC) -std=gnu11 -O1 -fno-builtin -fPIC -shared $(filter-out -Wmissing-prototypes,$(CFLAGS_WARN)) -D_GNU_SOURCE $< -o $@ -ldl
+
 cuda: need-nvcc
 	@$(MAKE) --no-print-directory BACKEND=cuda report
 	@$(MAKE) --no-print-directory BACKEND=cuda
@@ -241,9 +252,12 @@ emulate:
 	@$(MAKE) --no-print-directory BACKEND=emulate PRECISION=FP32 tests
 	@$(MAKE) --no-print-directory BACKEND=emulate PRECISION=BF16 tests
 
-tests: $(TESTS)
+tests: $(TESTS) $(SHIMS)
+# What uses threads of its own.  ThreadSanitizer does not know OpenMP's barriers: to be run with OMP_NUM_THREADS=1.
+THREAD_TESTS := test_loader test_mixup test_detection_loader
+thread-tests: $(THREAD_TESTS:%=$(BUILD)/tests/%)
 benches: $(BENCHES)
-test: $(BUILD)/train_vit $(BUILD)/train_detr $(BUILD)/pack_dataset $(TESTS)
+test: $(BUILD)/train_vit $(BUILD)/train_detr $(BUILD)/pack_dataset $(TESTS) $(SHIMS)
 	@BUILD=$(BUILD) sh tests/run.sh
 
 # == Installing ======================================================================================================
@@ -303,8 +317,8 @@ tidy: compile_commands.json
 
 FUZZ_FLAGS := -std=gnu11 -g -O1 -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=undefined $(CPPFLAGS_ALL)
 FUZZ_SOURCES := core/class_names.c core/config.c core/safetensors.c core/die.c core/error.c core/files.c \
-                core/json_lists.c data/cifar.c data/coco.c data/dataset.c data/image.c data/jpeg.c data/mnist.c \
-                data/record.c data/resample.c detection/coco_results.c detection/coco_eval.c
+                core/json_lists.c core/text.c data/cifar.c data/coco.c data/dataset.c data/image.c data/jpeg.c \
+                data/mnist.c data/record.c data/resample.c detection/coco_results.c detection/coco_eval.c
 
 # stb_image copies zero bytes from NULL and adds zero to it.
 build/fuzz/fuzz_image: FUZZ_FLAGS += -fno-sanitize=nonnull-attribute,pointer-overflow

@@ -15,6 +15,7 @@
 #include "core/files.h"
 #include "core/progress.h"
 #include "core/signals.h"
+#include "core/text.h"
 #include "core/version.h"
 #include "data/datasets.h"
 #include "data/jpeg.h"
@@ -87,7 +88,7 @@ static bool decode(Scratch *scratch, const Sample *sample, ImagePart *part, Imag
 
 static bool take_memory(Packed *packed, size_t size) {
     packed->memory = malloc(size ? size : 1);
-    if (!packed->memory) refuse(&packed->error, "out of memory for %zu bytes", size);
+    if (!packed->memory) refuse_memory(&packed->error, size, "an image");
     packed->sample.bytes = packed->memory;
     packed->sample.size = packed->memory ? size : 0;
     return packed->memory != NULL;
@@ -110,7 +111,7 @@ static bool shrink(Packed *packed, Scratch *scratch, const ImagePart *part, int 
     packed->sample.height = height;
     packed->sample.width = width;
     if (resample(&scratch->resampler, packed->memory, part, &rows, &columns, RESAMPLE_BICUBIC)) return true;
-    return refuse(&packed->error, "out of memory for resizing");
+    return refuse_memory(&packed->error, 0, "resizing");
 }
 
 static bool keep_pixels(Packed *packed, const ImagePart *part) {
@@ -186,6 +187,12 @@ static void show(const char *what, size_t done, size_t count, size_t before, dou
                   100 * (double)done / (double)count, rate, left);
 }
 
+/* The picture may be sound: what is packed so far stays, and the same command goes on from there. */
+static void stop_starved(RecordWriter *writer, const char *name, const Error *error) {
+    if (writer) record_flush(writer);
+    die("%s: %s", name, error->text);
+}
+
 /* Images [first, first + n) by all threads, then into the file in order.  Returns how many are damaged. */
 static size_t pack_window(RecordWriter *writer, Packed *packed, Scratch *scratch, const Dataset *dataset, size_t first,
                           int n, const Settings *s) {
@@ -198,6 +205,7 @@ static size_t pack_window(RecordWriter *writer, Packed *packed, Scratch *scratch
         if (packed[i].damaged) {
             dataset_name_image(dataset, first + (size_t)i, name, sizeof name);
             progress_end();
+            if (packed[i].error.out_of_memory) stop_starved(writer, name, &packed[i].error);
             warn("%s: %s: packed as damaged", name, packed[i].error.text);
             damaged++;
         }
@@ -213,6 +221,7 @@ static int pack(const Settings *s) {
     static const double FLUSH_SECONDS = 10;
     Dataset dataset;
     size_t begun, damaged = 0;
+    char lost[48] = "";
     int options[] = {s->resize, s->resize && !s->raw ? s->quality : 0, s->raw};
     uint64_t recipe = 0;
     for (int i = 0; i < 3; i++) recipe = recipe << 16 | (uint64_t)options[i];
@@ -220,7 +229,7 @@ static int pack(const Settings *s) {
     if (file_exists(s->out)) die("%s: is there already: remove it first, or give another --out", s->out);
     dataset_open(&dataset, s->data, s->data_dir, s->split == 0, (size_t)s->limit);
     RecordWriter *writer = record_create(s->out, &dataset, s->split == 0, recipe, &begun);
-    if (begun) printf("%s: goes on after %zu of %zu images\n", s->out, begun, dataset.count);
+    if (begun) print_line("%s: goes on after %zu of %zu images\n", s->out, begun, dataset.count);
     Scratch *scratch = scratch_open(s->threads);
     double started = now_seconds(), flushed = started;
     signals_open();
@@ -242,9 +251,8 @@ static int pack(const Settings *s) {
     }
     record_flush(writer);
     record_finish(writer, dataset.height, dataset.width);
-    printf("%s: %zu images of %d classes", s->out, dataset.count, dataset.classes);
-    if (damaged) printf(", %zu of them damaged", damaged);
-    printf("\n");
+    if (damaged) snprintf(lost, sizeof lost, ", %zu of them damaged", damaged);
+    print_line("%s: %zu images of %d classes%s\n", s->out, dataset.count, dataset.classes, lost);
     dataset_close(&dataset);
     return 0;
 }
@@ -274,6 +282,7 @@ static int check(const Settings *s) {
 #pragma omp critical
         {
             if (!ok) progress_end();
+            if (!ok && error.out_of_memory) stop_starved(NULL, name, &error);
             if (!ok) warn("%s: %s", name, error.text);
             if (++done % 256 == 0 || done == dataset.count)
                 show("checking", done, dataset.count, 0, started, done == dataset.count);
@@ -282,7 +291,7 @@ static int check(const Settings *s) {
     }
     scratch_close(scratch, s->threads);
     if (damaged) die("%s: %zu of %zu images are damaged", s->check, damaged, dataset.count);
-    printf("%s: all %zu images of %d classes are sound\n", s->check, dataset.count, dataset.classes);
+    print_line("%s: all %zu images of %d classes are sound\n", s->check, dataset.count, dataset.classes);
     dataset_close(&dataset);
     return 0;
 }
@@ -291,6 +300,7 @@ static int check(const Settings *s) {
 
 int main(int argc, char **argv) {
     Config config;
+    standard_files_open();
     config_init(&config, NULL);
     Settings *s = config_add(&config, &settings);
     config_read_arguments(&config, argc, argv);
@@ -306,7 +316,7 @@ int main(int argc, char **argv) {
     if (!*s->check && !*s->out) die_usage("--out: which file is to be made? (pack_dataset --help)");
     if (!s->threads) s->threads = omp_get_max_threads();
     int status = *s->check ? check(s) : pack(s);
-    if (fflush(stdout) != 0 || ferror(stdout)) die("standard output: cannot write all of it");
+    standard_output_check();
     config_free(&config);
     return status;
 }

@@ -18,6 +18,7 @@
 #include "core/rng.h"
 #include "core/schedule.h"
 #include "core/signals.h"
+#include "core/text.h"
 #include "data/detection_loader.h"
 #include "data/pictures.h"
 #include "data/size_buckets.h"
@@ -219,6 +220,15 @@ static void loading_close(void *context) {
     loader_pool_close(run->workers);
 }
 
+/* Without boxes there is nothing to learn, and AP has no value; detections can be written all the same. */
+static void check_boxes(const Run *run, bool train) {
+    if (train && !run->train.targets)
+        die("%s: %s has no boxes to learn from", run->train.name, run->data->train_annotations);
+    if (!run->val.boxes && (train || !*run->outputs->results))
+        die("%s: %s has no boxes to evaluate by%s", run->val.name, run->data->val_annotations,
+            train ? "" : ": --results FILE writes the detections");
+}
+
 static void find_names(Run *run, const Coco *coco) {
     run->names = xcalloc((size_t)run->model->num_classes, sizeof *run->names, "names of categories");
     for (int i = 0; i < run->model->num_classes; i++) run->names[i] = "";
@@ -234,6 +244,7 @@ static void data_open(Run *run, bool train) {
         loader_of(run, &run->loader, &run->train, true);
     }
     detection_set_open(&run->val, run->data, false, seed);
+    check_boxes(run, train);
     check_classes(run, &run->val);
     if (!distributed_agree(run->val.coco.image_count))
         die("%s: %d validation images here, but other ranks have more or fewer", run->val.name,
@@ -536,7 +547,8 @@ static void announce(void *context) {
     Run *run = context;
     const Coco *train = &run->train.coco;
     if (distributed_ranks() > 1) printf("%d ranks\n", distributed_ranks());
-    printf("%s: %d training and %d validation images, %zu training boxes of %d categories, %zu images without any\n",
+    print_line("%s: %d training and %d validation images, %zu training boxes of %d categories, %zu images without "
+               "any\n",
            run->train.name, train->image_count, run->val.coco.image_count, train->annotation_count - train->crowds,
            train->category_count, train->empty_images);
     printf("%s: %zu trainable parameters, %.1f million multiply-adds for an image of %d x %d, "
@@ -544,7 +556,8 @@ static void announce(void *context) {
            run->model->attn->name, run->detr.model.params.parameters,
            (double)detr_macs(&run->detr, run->shorter, run->longer) / 1e6, run->shorter, run->longer,
            (double)model_activation_bytes(&run->detr.model) / (1 << 20));
-    printf("%s: %d epochs of %llu batches of %d images, at most %d at a time, %.0f %% of padding if each were one\n",
+    print_line("%s: %d epochs of %llu batches of %d images, at most %d at a time, %.0f %% of padding if each were "
+               "one\n",
            run->training.s->run_dir, run->training.s->epochs, (unsigned long long)run->training.batches,
            run->training.s->batch_size, run->loader.parts.room, 100 * detection_padding(&run->loader));
 }
@@ -615,10 +628,10 @@ static void mode_eval(void *context) {
     evaluate(run);
     if (distributed_rank() > 0) return;
     progress_show(true, "%d validation images of %s, %d at a time", run->val.coco.image_count, run->val.name, at_once);
-    coco_eval_print(run->found, stdout);
+    if (run->val.boxes) coco_eval_print(run->found, stdout);
     printf("loss: %.6f\n", run->training.validation_loss);
     if (*path && !coco_results_write(path, &results, &error)) die("%s: %s", path, error.text);
-    if (*path) printf("%s: %zu detections\n", path, results.count);
+    if (*path) print_line("%s: %zu detections\n", path, results.count);
     coco_results_free(&results);
 }
 
@@ -727,14 +740,14 @@ static void tell_detections(const Run *run, Predictions *json, const char *name,
                             int count) {
     int shown = 0;
     while (shown < count && detections[shown].score >= (double)run->looks->draw_score) shown++;
-    printf("%s: %d objects with a score of at least %g\n", name, shown, (double)run->looks->draw_score);
+    print_line("%s: %d objects with a score of at least %g\n", name, shown, (double)run->looks->draw_score);
     for (int i = 0; i < shown; i++) {
         const CocoDetection *d = &detections[i];
         const char *category = d->category_id < run->model->num_classes ? run->names[d->category_id] : "";
         predictions_add_box(json, (int)d->category_id, category, d->score, d->box);
         printf("  %5.1f %%  ", 100 * d->score);
         if (*category)
-            printf("%s", category);
+            print_line("%s", category);
         else
             printf("category %lld", (long long)d->category_id);
         printf("  x %.1f  y %.1f  width %.1f  height %.1f\n", d->box[0], d->box[1], d->box[2], d->box[3]);

@@ -20,6 +20,7 @@
 #include "core/rng.h"
 #include "core/schedule.h"
 #include "core/signals.h"
+#include "core/text.h"
 #include "data/datasets.h"
 #include "data/erasing.h"
 #include "data/image.h"
@@ -495,15 +496,15 @@ static void announce(void *context) {
     const Dataset *d = &run->train;
     if (distributed_ranks() > 1)
         printf("%d ranks, %d images of each batch on every one\n", distributed_ranks(), local_batch(run));
-    printf("%s: %zu training and %zu test images, %d classes\n", d->name, d->count, run->test.count, d->classes);
+    print_line("%s: %zu training and %zu test images, %d classes\n", d->name, d->count, run->test.count, d->classes);
     if (d->height && !has_model_size(run))
-        printf("%s: images of %dx%d are resized to img_size %dx%d: "
-               "cut out and scaled in training, the centre in tests\n",
-               d->name, d->height, d->width, s->img_size[0], s->img_size[1]);
+        print_line("%s: images of %dx%d are resized to img_size %dx%d: "
+                   "cut out and scaled in training, the centre in tests\n",
+                   d->name, d->height, d->width, s->img_size[0], s->img_size[1]);
     printf("%s: %zu parameters, %.1f million multiply-adds an image, %.0f MiB of activations\n",
            s->attn->name, run->vit.model.params.parameters, (double)vit_macs(&run->vit) / 1e6,
            (double)model_activation_bytes(&run->vit.model) / (1 << 20));
-    printf("%s: %d epochs of %llu batches of %d images, %d at a time\n", run->training.s->run_dir,
+    print_line("%s: %d epochs of %llu batches of %d images, %d at a time\n", run->training.s->run_dir,
            run->training.s->epochs, (unsigned long long)run->training.batches, run->training.s->batch_size,
            run->vit.model.batch);
 }
@@ -560,7 +561,7 @@ static void mode_show_batch(void *context) {
     split_open(run, &run->train, true);
     int n = sheet_write_training(path, &run->train, &transform, run->training.s->seed, &error);
     if (!n) die("%s: %s", path, error.text);
-    printf("%s: the first %d training images of %s\n", path, n, run->train.name);
+    print_line("%s: the first %d training images of %s\n", path, n, run->train.name);
 }
 
 /* Class names: those the checkpoint carries; where it has none those of the data set, if somebody chose that. */
@@ -724,7 +725,7 @@ static bool prediction_pixels(Run *run, const char *name, uint8_t *pixels, Error
 static void tell_prediction(Predictions *json, const char *name, float *logits, int C, const char *const *names) {
     ClassScore best[CLASS_BEST];
     int count = class_names_best(best, logits, C);
-    printf("%s:", name);
+    print_line("%s:", name);
     class_names_print_best(names, best, count, stdout);
     predictions_begin(json, name, 0, 0);
     for (int i = 0; i < count; i++)

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "core/die.h"
+#include "core/text.h"
 
 void class_names_parse(ClassNames *names, const char *text, size_t size, char ending) {
     size_t most = 1;
@@ -33,7 +34,10 @@ char *class_names_text(const char *const *names, int count) {
     for (int c = 0; names && c < count; c++) size += strlen(names[c]) + 1;
     char *text = xcalloc(size, 1, "class names"), *end = text;
     for (int c = 0; names && c < count; c++) {
+        char *name = end;
         end = stpcpy(end, names[c]);
+        text_make_printable(name);
+        end = name + strlen(name);
         *end++ = '\n';
     }
     return text;
@@ -64,7 +68,7 @@ void class_names_print_best(const char *const *names, const ClassScore *best, in
     for (int i = 0; i < count; i++) {
         fprintf(out, "%s ", i ? "," : "");
         if (names)
-            fprintf(out, "%s", names[best[i].class]);
+            print_line_to(out, "%s", names[best[i].class]);
         else
             fprintf(out, "class %d", best[i].class);
         fprintf(out, " %.1f %%", 100 * best[i].probability);

@@ -21,7 +21,7 @@ void class_names_parse(ClassNames *names, const char *text, size_t size, char en
 /* There are `classes` of them and none is "". */
 bool class_names_complete(const ClassNames *names, int classes);
 
-/* One a line; names NULL: "".  The caller frees. */
+/* One a line, control characters as '?'; names NULL: "".  The caller frees. */
 char *class_names_text(const char *const *names, int count);
 
 void class_names_free(ClassNames *names);

@@ -15,6 +15,7 @@
 
 #include "core/die.h"
 #include "core/error.h"
+#include "core/text.h"
 
 enum { WIDTH = 100, HELP_COLUMN = 30, INCLUDE_DEPTH = 8, FILE_LIMIT = 1 << 20, LABEL_SIZE = 512, LINE_LIMIT = 8192 };
 
@@ -133,12 +134,18 @@ static FILE *open_text(char **text, size_t *size) {
     return out;
 }
 
+/* A stream in memory that could not grow has lost what came after; at its end it may have no text at all. */
+static void close_text(FILE *out, char *const *text, const char *what) {
+    bool lost = ferror(out);
+    if (fclose(out) || lost || !*text) die("out of memory for %s", what);
+}
+
 static char *values_text(const ConfigEntry *entry) {
     char *text;
     size_t size;
     FILE *out = open_text(&text, &size);
     put_values(out, entry);
-    if (fclose(out)) die("out of memory for the text of a setting");
+    close_text(out, &text, "the text of a setting");
     return text;
 }
 
@@ -873,7 +880,7 @@ static char *current_text(const struct ConfigItem *item) {
     size_t size;
     FILE *out = open_text(&text, &size);
     put_current(out, item);
-    if (fclose(out)) die("out of memory for the text of a setting");
+    close_text(out, &text, "the text of a setting");
     return text;
 }
 
@@ -986,7 +993,7 @@ static void put_meaning(FILE *out, const struct ConfigItem *item, const char *le
     if (!(entry->command_line_only && entry->type == CONFIG_BOOL) && !(plain && !*initial))
         fprintf(line, " (%s%s%s%s)", plain ? "" : values, !plain && *initial ? "; " : "", *initial ? "default " : "",
                 initial);
-    if (fclose(line)) die("out of memory for the help");
+    close_text(line, &text, "the help");
     put_wrapped(out, text, column, lead);
     free(values);
     free(text);
@@ -1030,7 +1037,7 @@ static char *heading_text(const Config *config, int i) {
     FILE *out = open_text(&text, &size);
     put_heading(out, config, i);
     fputc(':', out);
-    if (fclose(out)) die("out of memory for the help");
+    close_text(out, &text, "the help");
     return text;
 }
 
@@ -1068,12 +1075,23 @@ void config_write(const Config *config, FILE *out) {
     }
 }
 
+void config_require_utf8(const Config *config) {
+    for (int i = 0; i < config->count; i++) {
+        const ConfigEntry *entry = config->items[i].entry;
+        if (entry->type != CONFIG_STRING || entry->command_line_only || !config_counts(config, i)) continue;
+        const char *value = *(const char *const *)config->items[i].field;
+        if (!text_is_utf8(value))
+            config_reject(config, entry->name, "'%s' is not UTF-8, and checkpoints could not hold it: rename it",
+                          value);
+    }
+}
+
 char *config_text(const Config *config) {
     char *text;
     size_t size;
     FILE *out = open_text(&text, &size);
     config_write(config, out);
-    if (fclose(out)) die("out of memory for the settings as text");
+    close_text(out, &text, "the settings as text");
     return text;
 }
 

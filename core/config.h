@@ -207,6 +207,9 @@ void config_write(const Config *config, FILE *out);
 /* What config_write writes, as a string to be freed by the caller; for the metadata of a checkpoint. */
 char *config_text(const Config *config);
 
+/* Rejects a text that is to be saved and is not UTF-8, as JSON, and with it a checkpoint, must be. */
+void config_require_utf8(const Config *config);
+
 /* The reference of all settings as Markdown, one table a section. */
 void config_markdown(const Config *config, FILE *out);
 

@@ -6,6 +6,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
+
+#include "core/text.h"
 
 extern char *program_invocation_short_name;
 
@@ -31,9 +34,10 @@ void die_say(const char *message) {
     char line[MESSAGE_SIZE + 128];
     int at = snprintf(line, sizeof line, "%.64s: ", program_invocation_short_name);
     if (all_ranks > 1) at += snprintf(line + at, sizeof line - (size_t)at, "rank %d: ", own_rank);
-    snprintf(line + at, sizeof line - (size_t)at, "%s\n", message);
+    snprintf(line + at, sizeof line - (size_t)at, "%s", message);
+    text_make_printable(line);
     fflush(stdout);
-    fputs(line, stderr);
+    fprintf(stderr, "%s\n", line);
 }
 
 void die(const char *format, ...) {
@@ -54,6 +58,16 @@ void die_usage(const char *format, ...) {
     va_end(arguments);
     leave(2, message);
     abort();
+}
+
+void die_at_once(const char *format, ...) {
+    char message[MESSAGE_SIZE];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(message, sizeof message, format, arguments);
+    va_end(arguments);
+    die_say(message);
+    _exit(1);
 }
 
 void warn(const char *format, ...) {

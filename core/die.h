@@ -16,6 +16,9 @@ void die_as_rank(int rank, int ranks, void (*how)(int status, const char *messag
 /* The line of `message` on stderr. */
 void die_say(const char *message);
 
+/* As die, but without what exit does: for a thread in the middle of another library, whose locks it may hold. */
+void die_at_once(const char *format, ...) __attribute__((noreturn, format(printf, 1, 2)));
+
 /* A line for the user that does not end the run, on stderr. */
 void warn(const char *format, ...) __attribute__((format(printf, 1, 2)));
 

@@ -27,7 +27,7 @@ static int environment_number(const char *const *names, int otherwise) {
 
 /* Open MPI's mpirun, MPICH's and Intel's (Hydra), Slurm's srun with PMIx or PMI2.  A batch script of Slurm's has
  * SLURM_NTASKS too, but no step of its own. */
-static bool launched(void) {
+bool distributed_launched(void) {
     static const char *const sizes[] = {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMIX_RANK", NULL};
     if (environment_number(sizes, -1) >= 0) return true;
     return getenv("SLURM_STEP_ID") && getenv("SLURM_PROCID") && !getenv("SLURM_PTY_PORT") &&
@@ -328,7 +328,7 @@ void distributed_begin(void) {
     static const char *const rank_names[] = {"OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "SLURM_PROCID", NULL};
     static const char *const size_names[] = {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS", NULL};
     static const char *const local_names[] = {"OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID", NULL};
-    if (!launched()) return;
+    if (!distributed_launched()) return;
     rank = environment_number(rank_names, 0);
     ranks = environment_number(size_names, 1);
     local_rank = environment_number(local_names, 0);
@@ -353,7 +353,7 @@ static void cores_compare(MPI_Comm machine) {
 void distributed_open(const char *settings) {
     int length;
     MPI_Comm machine;
-    if (!launched()) return;
+    if (!distributed_launched()) return;
     mpi_start();
     report_to_all(0, "");
     compare_settings(settings);
@@ -413,7 +413,7 @@ static void leave(int status, const char *message) {
 void distributed_begin(void) {
     static const char *const sizes[] = {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS", NULL};
     static const char *const rank_names[] = {"OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID", NULL};
-    int started = launched() ? environment_number(sizes, 1) : 1;
+    int started = distributed_launched() ? environment_number(sizes, 1) : 1;
     if (started < 2) return;
     own_number = environment_number(rank_names, 0);
     if (own_number) sleep(3); /* a launcher ends everybody when the first process leaves: it must have spoken by then */

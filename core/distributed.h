@@ -21,6 +21,9 @@ void distributed_open(const char *settings);
 /* Every rank is done. */
 void distributed_close(void);
 
+/* Did mpirun, srun or another launcher start this process? */
+bool distributed_launched(void);
+
 int distributed_rank(void);
 int distributed_ranks(void);
 /* This rank's number among those of its machine: which GPU is its own. */

@@ -1,19 +1,10 @@
 #include "core/error.h"
 
-#include <ctype.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
-/* Drops the first bytes of a UTF-8 character whose others were cut off. */
-static void drop_half_character(char *text, size_t length) {
-    size_t tail = 0;
-    while (tail < 3 && tail < length && ((unsigned char)text[length - 1 - tail] & 0xc0) == 0x80) tail++;
-    if (tail == length) return;
-    unsigned char first = (unsigned char)text[length - 1 - tail];
-    size_t whole = first >= 0xf0 ? 4 : first >= 0xe0 ? 3 : first >= 0xc0 ? 2 : 1;
-    if (tail + 1 < whole) text[length - 1 - tail] = 0;
-}
+#include "core/text.h"
 
 bool refuse(Error *error, const char *format, ...) {
     char text[sizeof error->text];
@@ -21,9 +12,16 @@ bool refuse(Error *error, const char *format, ...) {
     va_start(arguments, format);
     int length = vsnprintf(text, sizeof text, format, arguments);
     va_end(arguments);
-    if (length >= (int)sizeof text) drop_half_character(text, sizeof text - 1);
-    for (char *c = text; *c; c++)
-        if (iscntrl((unsigned char)*c)) *c = '?';
+    if (length >= (int)sizeof text) text_drop_half_character(text, sizeof text - 1);
+    text_make_printable(text);
     memcpy(error->text, text, strlen(text) + 1);
+    error->out_of_memory = false;
+    return false;
+}
+
+bool refuse_memory(Error *error, size_t bytes, const char *what) {
+    if (bytes) refuse(error, "out of memory: %zu bytes for %s", bytes, what);
+    else refuse(error, "out of memory for %s", what);
+    error->out_of_memory = true;
     return false;
 }

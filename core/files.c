@@ -1,14 +1,23 @@
 #include "core/files.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <libgen.h>
+#include <signal.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "core/die.h"
+
+enum { PLACE_SIZE = 4096, HOST_SIZE = 33 };
+
+extern char *program_invocation_short_name;
 
 void path_join(char *path, size_t size, const char *folder, const char *name) {
     if ((size_t)snprintf(path, size, "%s/%s", folder, name) >= size) die("%s/%s: path too long", folder, name);
@@ -57,7 +66,7 @@ static bool read_open(int fd, size_t most, uint8_t **bytes, size_t *room, size_t
         free(*bytes);
         *room = 0;
         *bytes = malloc(want + 1);
-        if (!*bytes) return refuse_errno(error, "cannot read");
+        if (!*bytes) return refuse_memory(error, want + 1, "a file");
         *room = want + 1;
     }
     while (have < want) {
@@ -91,29 +100,102 @@ bool file_read(const char *path, size_t most, uint8_t **bytes, size_t *size, Err
     return ok;
 }
 
-/* Writes, flushes and closes. */
-static bool write_temporary(const char *temporary, bool (*fill)(FILE *file, const void *content), const void *content,
-                            Error *error) {
-    unlink(temporary); /* of a run that was killed and had our process number */
-    FILE *file = fopen(temporary, "wxe");
-    if (!file) return refuse_errno(error, "cannot write");
-    bool ok = fill(file, content) && fflush(file) == 0 && fsync(fileno(file)) == 0;
+/* == Replacing a file ============================================================================================= */
+
+/* A symbolic link leads to the file that is meant, which may not be there yet; the link itself stays. */
+static bool follow_links(char place[PLACE_SIZE], const char *path, Error *error) {
+    enum { MOST_LINKS = 40 }; /* as the kernel */
+    char target[PLACE_SIZE], folder[PLACE_SIZE];
+    if ((size_t)snprintf(place, PLACE_SIZE, "%s", path) >= PLACE_SIZE) errno = ENAMETOOLONG;
+    else errno = 0;
+    for (int links = 0; !errno; links++) {
+        ssize_t length = readlink(place, target, sizeof target - 1);
+        if (length < 0) return true; /* no link: whatever else is wrong with it shows when it is written */
+        target[length] = 0;
+        memcpy(folder, place, sizeof folder);
+        bool fits = *target == '/' ? snprintf(place, PLACE_SIZE, "%s", target) > 0
+                                   : snprintf(place, PLACE_SIZE, "%s/%s", dirname(folder), target) < PLACE_SIZE;
+        errno = links >= MOST_LINKS ? ELOOP : fits ? 0 : ENAMETOOLONG;
+    }
+    return refuse_errno(error, "cannot write");
+}
+
+static void host_name(char name[HOST_SIZE]) {
+    char whole[256] = "";
+    if (gethostname(whole, sizeof whole - 1)) snprintf(whole, sizeof whole, "unknown");
+    snprintf(name, HOST_SIZE, "%.*s", HOST_SIZE - 1, whole);
+}
+
+/* Is `ending` "<process>", as it once was, or "<process>.<host>" of a process that ended without removing its file?
+ * Other machines' processes cannot be asked, nor those of another container that goes by our host's name: what nobody
+ * has written to for an hour is nobody's. */
+static bool is_stale(const char *ending, const struct stat *info) {
+    static const time_t ABANDONED = 3600;
+    char host[HOST_SIZE], *end;
+    long process = strtol(ending, &end, 10);
+    if (process <= 0 || end == ending || (*end && *end != '.')) return false; /* not a name of ours */
+    host_name(host);
+    bool here = !*end || !strcmp(end + 1, host);
+    if (here && process == (long)getpid()) return true;
+    if (here && *end && kill((pid_t)process, 0) != 0 && errno == ESRCH) return true;
+    return time(NULL) - info->st_mtime > ABANDONED;
+}
+
+void file_remove_stale(const char *path) {
+    char copy[PLACE_SIZE], place[PLACE_SIZE], folder[PLACE_SIZE];
+    Error error;
+    if (!follow_links(place, path, &error)) return;
+    memcpy(copy, place, sizeof copy);
+    memcpy(folder, place, sizeof folder);
+    const char *name = basename(copy);
+    size_t length = strlen(name);
+    DIR *list = opendir(dirname(folder));
+    if (!list) return;
+    for (const struct dirent *entry; (entry = readdir(list));) {
+        struct stat info;
+        if (strncmp(entry->d_name, name, length) || strncmp(entry->d_name + length, ".tmp.", 5)) continue;
+        if (fstatat(dirfd(list), entry->d_name, &info, AT_SYMLINK_NOFOLLOW) || !S_ISREG(info.st_mode)) continue;
+        if (is_stale(entry->d_name + length + 5, &info)) unlinkat(dirfd(list), entry->d_name, 0);
+    }
+    closedir(list);
+}
+
+/* Writes, flushes and closes.  Pipes and some devices have nothing to flush to. */
+static bool write_open(FILE *file, bool (*fill)(FILE *file, const void *content), const void *content, Error *error) {
+    bool ok = fill(file, content) && fflush(file) == 0 &&
+              (fsync(fileno(file)) == 0 || errno == EINVAL || errno == ENOTSUP || errno == EROFS);
     if (!ok) refuse_errno(error, "cannot write");
     if (fclose(file) && ok) ok = refuse_errno(error, "cannot write");
     return ok;
 }
 
+/* Into what is no file but is written like one: a device, or a pipe somebody reads from, for whom this waits. */
+static bool write_in_place(const char *path, bool (*fill)(FILE *file, const void *content), const void *content,
+                           Error *error) {
+    int fd = open(path, O_WRONLY | O_CLOEXEC | O_NOCTTY);
+    FILE *file = fd < 0 ? NULL : fdopen(fd, "w");
+    if (file) return write_open(file, fill, content, error);
+    refuse_errno(error, "cannot write");
+    if (fd >= 0) close(fd);
+    return false;
+}
+
 /* The folder is opened first: where that fails, nothing has been touched. */
-bool file_replace(const char *path, bool (*fill)(FILE *file, const void *content), const void *content, Error *error) {
-    char temporary[4096], folder[4096];
+static bool replace_regular(const char *path, bool (*fill)(FILE *file, const void *content), const void *content,
+                            Error *error) {
+    char temporary[PLACE_SIZE], folder[PLACE_SIZE], host[HOST_SIZE];
+    host_name(host);
     snprintf(folder, sizeof folder, "%s", path);
-    if ((size_t)snprintf(temporary, sizeof temporary, "%s.tmp.%ld", path, (long)getpid()) >= sizeof temporary) {
+    if ((size_t)snprintf(temporary, sizeof temporary, "%s.tmp.%ld.%s", path, (long)getpid(), host) >=
+        sizeof temporary) {
         errno = ENAMETOOLONG;
         return refuse_errno(error, "cannot write");
     }
     int fd = open(dirname(folder), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (fd < 0) return refuse_errno(error, "cannot open its folder");
-    bool ok = write_temporary(temporary, fill, content, error);
+    file_remove_stale(path);
+    FILE *file = fopen(temporary, "wxe");
+    bool ok = file ? write_open(file, fill, content, error) : refuse_errno(error, "cannot write");
     if (ok && rename(temporary, path)) ok = refuse_errno(error, "cannot rename into place");
     if (!ok)
         unlink(temporary);
@@ -121,6 +203,16 @@ bool file_replace(const char *path, bool (*fill)(FILE *file, const void *content
         ok = refuse_errno(error, "cannot flush its folder");
     close(fd);
     return ok;
+}
+
+bool file_replace(const char *path, bool (*fill)(FILE *file, const void *content), const void *content, Error *error) {
+    char place[PLACE_SIZE];
+    struct stat info;
+    if (stat(path, &info) == 0) {
+        if (S_ISDIR(info.st_mode)) return refuse(error, "cannot write: a folder");
+        if (!S_ISREG(info.st_mode)) return write_in_place(path, fill, content, error);
+    }
+    return follow_links(place, path, error) && replace_regular(place, fill, content, error);
 }
 
 typedef struct {
@@ -140,4 +232,88 @@ bool file_write(const char *path, const void *bytes, size_t size, Error *error) 
 void write_text(const char *path, const char *text) {
     Error error;
     if (!file_write(path, text, strlen(text), &error)) die("%s: %s", path, error.text);
+}
+
+/* == Files in memory ============================================================================================== */
+
+/* What the handler reads: a place is taken by `line`, whose bytes are in place before, and given back by `bytes`. */
+enum { MOST_MAPS = 16 };
+static struct {
+    _Atomic(const char *) bytes;
+    size_t size;
+    char line[PLACE_SIZE + 256];
+} maps[MOST_MAPS];
+
+/* A fault of the thread that reads, so no library's odd stack is in the way (core/signals.h). */
+static void on_bus_error(int number, siginfo_t *info, void *context) {
+    (void)context;
+    for (int i = 0; i < MOST_MAPS; i++) {
+        const char *bytes = maps[i].bytes, *at = info->si_addr;
+        if (!bytes || at < bytes || at >= bytes + maps[i].size) continue;
+        if (write(STDERR_FILENO, maps[i].line, strlen(maps[i].line)) < 0) _exit(1);
+        _exit(1);
+    }
+    signal(number, SIG_DFL); /* not ours: it comes again */
+}
+
+static void maps_remember(const char *path, const char *bytes, size_t size) {
+    static atomic_bool handled;
+    int i = 0;
+    while (i < MOST_MAPS && maps[i].size) i++;
+    if (i == MOST_MAPS) return;
+    snprintf(maps[i].line, sizeof maps[i].line, "%s: %s: cut short, or its disk failed, while it was read\n",
+             program_invocation_short_name, path);
+    maps[i].size = size;
+    maps[i].bytes = bytes;
+    if (atomic_exchange(&handled, true)) return;
+    struct sigaction action = {.sa_sigaction = on_bus_error, .sa_flags = SA_SIGINFO | SA_ONSTACK};
+    sigemptyset(&action.sa_mask);
+    sigaction(SIGBUS, &action, NULL);
+}
+
+bool file_map(const char *path, const void **bytes, size_t *size, Error *error) {
+    struct stat info;
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (fd < 0) return refuse_errno(error, "cannot open");
+    void *map = NULL;
+    bool ok = fstat(fd, &info) == 0 || refuse_errno(error, "cannot read");
+    if (ok && !S_ISREG(info.st_mode))
+        ok = refuse(error, "%s, expected a file", S_ISDIR(info.st_mode) ? "a folder" : "not a regular file");
+    if (ok && info.st_size) {
+        map = mmap(NULL, (size_t)info.st_size, PROT_READ, MAP_SHARED, fd, 0);
+        if (map == MAP_FAILED) ok = refuse_errno(error, "cannot map");
+    }
+    close(fd);
+    if (!ok) return false;
+    if (map) maps_remember(path, map, (size_t)info.st_size);
+    *bytes = map;
+    *size = (size_t)info.st_size;
+    return true;
+}
+
+void file_unmap(const void *bytes, size_t size) {
+    if (!bytes) return;
+    for (int i = 0; i < MOST_MAPS; i++) {
+        if (maps[i].bytes != bytes) continue;
+        maps[i].bytes = NULL;
+        maps[i].size = 0;
+    }
+    munmap((void *)(uintptr_t)bytes, size);
+}
+
+/* == Standard input and output ==================================================================================== */
+
+/* On /dev/null, both ways, so that what is written there is as lost as the caller wanted it to be. */
+void standard_files_open(void) {
+    for (int fd = open("/dev/null", O_RDWR); fd >= 0; fd = open("/dev/null", O_RDWR)) {
+        if (fd <= STDERR_FILENO) continue;
+        close(fd);
+        return;
+    }
+}
+
+void standard_output_check(void) {
+    bool flushed = fflush(stdout) == 0;
+    if (!flushed && errno == EPIPE) die("standard output: its reader went away before all of it was written");
+    if (!flushed || ferror(stdout)) die("standard output: cannot write all of it");
 }

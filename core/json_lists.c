@@ -187,7 +187,7 @@ static bool take_record(Reader *r, const json_t *record) {
     _Static_assert(JSON_TEXT_MOST == 1023, "stands in the message");
     JsonValue value[JSON_FIELDS_MOST];
     uint32_t present = 0;
-    Error error = {""};
+    Error error = {.text = ""};
     if (!json_is_object(record)) return refuse_here(r, "expected an object");
     for (int i = 0; i < r->list->field_count; i++) {
         const JsonField *field = &r->list->fields[i];

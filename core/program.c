@@ -243,6 +243,7 @@ static int ask_for_arguments(const Program *program) {
 }
 
 int program_main(const Program *program, void *run, Training *t, int argc, char **argv) {
+    standard_files_open();
     distributed_begin();
     if (argc < 2) return ask_for_arguments(program);
     config_init(&t->config, "config");
@@ -256,6 +257,6 @@ int program_main(const Program *program, void *run, Training *t, int argc, char 
     t->slow = 1;
     read_settings(t, modes, program->modes, argc, argv);
     int status = run_mode(program, run, t, modes);
-    if (fflush(stdout) != 0 || ferror(stdout)) die("standard output: cannot write all of it");
+    standard_output_check();
     return status;
 }

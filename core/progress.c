@@ -3,10 +3,13 @@
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "core/distributed.h"
+#include "core/text.h"
 
 static const double TERMINAL_INTERVAL = 0.2, FILE_INTERVAL = 30; /* seconds */
 
@@ -18,6 +21,12 @@ double now_seconds(void) {
 
 static bool open_line; /* on a terminal: the cursor stands behind the line */
 
+/* A terminal that knows the codes.  A launcher gives its processes one of its own, whatever it does with the output. */
+static bool rewrites(void) {
+    const char *name = getenv("TERM");
+    return isatty(STDOUT_FILENO) && name && *name && strcmp(name, "dumb") && !distributed_launched();
+}
+
 void progress_end(void) {
     if (open_line) putchar('\n');
     open_line = false;
@@ -26,16 +35,19 @@ void progress_end(void) {
 
 void progress_show(bool finish, const char *format, ...) {
     static double shown = -INFINITY;
-    bool terminal = isatty(STDOUT_FILENO);
+    bool terminal = rewrites();
     double now = now_seconds();
     if (distributed_rank() > 0) return;
     if (!finish && now - shown < (terminal ? TERMINAL_INTERVAL : FILE_INTERVAL)) return;
     shown = now;
     va_list arguments;
+    char line[4096];
     va_start(arguments, format);
     if (terminal) fputs("\r\033[K", stdout);
-    vprintf(format, arguments);
+    vsnprintf(line, sizeof line, format, arguments);
     va_end(arguments);
+    text_make_printable(line);
+    fputs(line, stdout);
     open_line = true;
     if (finish || !terminal) progress_end();
     fflush(stdout);

@@ -1,6 +1,6 @@
-/* The one line a person watches.  On a terminal it is rewritten in place a few times a second; in a file or a pipe it
- * becomes a line of its own every half minute, so that logs stay short.  Only rank 0 shows it.
- * Programs read log.csv instead. */
+/* The one line a person watches.  On a terminal it is rewritten in place a few times a second; in a file or a pipe, on
+ * a terminal that cannot (TERM=dumb) and under mpirun it becomes a line of its own every half minute, so that logs stay
+ * short.  Only rank 0 shows it.  Programs read log.csv instead. */
 #ifndef VIT_CORE_PROGRESS_H
 #define VIT_CORE_PROGRESS_H
 

@@ -6,11 +6,13 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "core/die.h"
 #include "core/distributed.h"
 #include "core/files.h"
+#include "core/text.h"
 
 void run_folder_file(char path[RUN_PATH_SIZE], const char *folder, const char *name) {
     path_join(path, RUN_PATH_SIZE, folder, name);
@@ -42,7 +44,7 @@ char *run_folder_config(const char *checkpoint) {
     SafeTensors st;
     if (!safetensors_open(&st, checkpoint, &error)) die("%s", error.text);
     const char *text = safetensors_metadata(&st, "vit.c.config");
-    if (text) copy = strdup(text);
+    if (text && !(copy = strdup(text))) die("%s: out of memory for its settings", checkpoint);
     safetensors_close(&st);
     return copy;
 }
@@ -89,7 +91,7 @@ static void log_lock(const RunFolder *folder) {
 /* Not even when two runs start at the same moment. */
 static void log_create(RunFolder *folder, const char *header) {
     char state[RUN_PATH_SIZE];
-    folder->log = fopen(folder->log_path, "wx");
+    folder->log = fopen(folder->log_path, "w+xe");
     if (!folder->log && errno == EEXIST) {
         run_folder_file(state, folder->path, "state.safetensors");
         if (file_exists(state))
@@ -122,13 +124,21 @@ static void log_check_header(RunFolder *folder, const char *header) {
         warn("%s: its columns are not this program's, which are %s", folder->log_path, header);
 }
 
+/* Removed, the log begins anew.  A state that does not know its length leaves the log as it is. */
 static void log_reopen(RunFolder *folder, const char *header, uint64_t saved_bytes) {
-    folder->log = fopen(folder->log_path, "r+");
+    folder->log = fopen(folder->log_path, "r+e");
+    if (!folder->log && errno == ENOENT) {
+        warn("%s: missing: a new one begins, without the rows up to here", folder->log_path);
+        log_create(folder, header);
+        return;
+    }
     if (!folder->log) die("%s: cannot open: %s", folder->log_path, strerror(errno));
     log_lock(folder);
     log_check_header(folder, header);
     bool ok = fseek(folder->log, 0, SEEK_END) == 0;
     long length = ok ? ftell(folder->log) : -1;
+    ok = length >= 0;
+    if (ok && !saved_bytes) return;
     if (ok && (uint64_t)length < saved_bytes)
         warn("%s: %ld bytes, but it had %llu when the state was saved: rows are missing", folder->log_path, length,
              (unsigned long long)saved_bytes);
@@ -137,10 +147,57 @@ static void log_reopen(RunFolder *folder, const char *header, uint64_t saved_byt
     if (!ok) die("%s: cannot cut back to the saved state: %s", folder->log_path, strerror(errno));
 }
 
+/* The file that is open, which has lost its name, copied to a new one of that name. */
+static bool log_restore(RunFolder *folder) {
+    char buffer[16384];
+    FILE *copy = fopen(folder->log_path, "w+xe");
+    off_t at = 0;
+    ssize_t got = copy ? 1 : -1;
+    while (got > 0) {
+        got = pread(fileno(folder->log), buffer, sizeof buffer, at);
+        if (got > 0 && fwrite(buffer, 1, (size_t)got, copy) != (size_t)got) got = -1;
+        at += got > 0 ? got : 0;
+    }
+    if (got < 0 || fflush(copy)) {
+        if (copy) unlink(folder->log_path);
+        if (copy) fclose(copy);
+        return false;
+    }
+    fclose(folder->log);
+    folder->log = copy;
+    log_lock(folder);
+    warn("%s: was removed while the run wrote to it, and is there again", folder->log_path);
+    return true;
+}
+
+/* Does the name still lead to the file that is open?  If not it is made again, or where another file has taken its
+ * place rows go on behind that one's.  False: there is no file of that name, and errno tells why. */
+static bool log_keep(RunFolder *folder) {
+    struct stat ours, theirs;
+    if (fstat(fileno(folder->log), &ours)) return true; /* no reason to give it up */
+    if (stat(folder->log_path, &theirs)) return errno != ENOENT || log_restore(folder);
+    if (ours.st_dev == theirs.st_dev && ours.st_ino == theirs.st_ino) return true;
+    FILE *other = fopen(folder->log_path, "r+e");
+    if (!other || fseek(other, 0, SEEK_END)) return other ? fclose(other), false : false;
+    fclose(folder->log);
+    folder->log = other;
+    log_lock(folder);
+    warn("%s: another file took its place: rows go on there", folder->log_path);
+    return true;
+}
+
+static uint64_t log_length(const RunFolder *folder) {
+    struct stat info;
+    log_flush(folder);
+    if (fstat(fileno(folder->log), &info)) die("%s: cannot read its length: %s", folder->log_path, strerror(errno));
+    return (uint64_t)info.st_size;
+}
+
 void run_folder_log(RunFolder *folder, const char *format, ...) {
     char row[1024], *end = row;
     va_list arguments;
     if (!folder->log) return;
+    log_keep(folder); /* where that fails the next save tells, when the folder may be back */
     va_start(arguments, format);
     vsnprintf(row, sizeof row, format, arguments);
     va_end(arguments);
@@ -154,6 +211,11 @@ void run_folder_log(RunFolder *folder, const char *format, ...) {
 
 static void metadata_fill(RunFolder *folder, const Config *config, const char *const *class_names, int classes,
                           const float *mean, const float *std) {
+    config_require_utf8(config);
+    for (int c = 0; class_names && c < classes; c++)
+        if (!text_is_utf8(class_names[c]))
+            die("%s: the name of class %d is not UTF-8, and checkpoints could not hold it: rename it", class_names[c],
+                c);
     folder->config = config_text(config);
     folder->classes = class_names_text(class_names, classes);
     folder->metadata[0] = (SafeMetadata){"format", "pt"};
@@ -168,7 +230,8 @@ static void metadata_fill(RunFolder *folder, const Config *config, const char *c
 
 void run_folder_open(RunFolder *folder, const char *path, const Config *config, const char *const *class_names,
                      int classes, const float *mean, const float *std, const char *header, const RunState *resumed) {
-    char config_path[RUN_PATH_SIZE];
+    static const char *const names[] = {"config.ini", "last.safetensors", "best.safetensors", "state.safetensors"};
+    char config_path[RUN_PATH_SIZE], left[RUN_PATH_SIZE];
     snprintf(folder->path, sizeof folder->path, "%s", path);
     if (distributed_rank() > 0) return;
     metadata_fill(folder, config, class_names, classes, mean, std);
@@ -179,6 +242,10 @@ void run_folder_open(RunFolder *folder, const char *path, const Config *config, 
         log_reopen(folder, header, resumed->log_bytes);
     else
         log_create(folder, header);
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        run_folder_file(left, folder->path, names[i]);
+        file_remove_stale(left);
+    }
     run_folder_file(config_path, folder->path, "config.ini");
     write_text(config_path, folder->config);
 }
@@ -191,14 +258,15 @@ void run_folder_save_weights(const RunFolder *folder, const Params *params, cons
                             folder->metadata_count);
 }
 
-void run_folder_save(const RunFolder *folder, const Params *params, RunState *state) {
+void run_folder_save(RunFolder *folder, const Params *params, RunState *state) {
     char path[RUN_PATH_SIZE];
     if (!folder->log) return;
-    long length = ftell(folder->log);
+    if (!log_keep(folder)) die("%s: gone, and cannot be made again: %s", folder->log_path, strerror(errno));
+    uint64_t length = log_length(folder);
     if (fsync(fileno(folder->log)) != 0 && errno != EINVAL)
         die("%s: cannot write: %s", folder->log_path, strerror(errno));
     run_folder_save_weights(folder, params, "last.safetensors");
-    state->log_bytes = length > 0 ? (uint64_t)length : 0;
+    state->log_bytes = length;
     run_folder_file(path, folder->path, "state.safetensors");
     checkpoint_save_state(params, state, path, folder->metadata, folder->metadata_count);
 }

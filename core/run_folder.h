@@ -26,12 +26,14 @@ void run_folder_choose(char path[RUN_PATH_SIZE], const char *stem);
 
 /* Makes or reopens the folder and writes config.ini.  A new log begins with `header` and never replaces another run's;
  * a resumed one forgets the rows that were written after its state was saved, and where its header is the beginning of
- * `header`, as a program of before wrote it, its rows keep those columns.  class_names [classes], mean and std [3] of the
- * pixels, or NULL. */
+ * `header`, as a program of before wrote it, its rows keep those columns.  What killed runs left half-written in the
+ * folder goes.  class_names [classes], mean and std [3] of the pixels, or NULL.  Names and settings that are not UTF-8
+ * are refused, for no checkpoint could hold them. */
 void run_folder_open(RunFolder *folder, const char *path, const Config *config, const char *const *class_names,
                      int classes, const float *mean, const float *std, const char *header, const RunState *resumed);
 
-/* One row with a value for every column of `header`, in the file when this returns. */
+/* One row with a value for every column of `header`, in the file when this returns.  A log that somebody removed is made
+ * again. */
 void run_folder_log(RunFolder *folder, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 /* The weights that are evaluated - the average where there is one - as name.safetensors. */
@@ -39,7 +41,7 @@ void run_folder_save_weights(const RunFolder *folder, const Params *params, cons
 
 /* last.safetensors, then the state: until that is there, --resume finds the state before,
  * and repeats what came since. */
-void run_folder_save(const RunFolder *folder, const Params *params, RunState *state);
+void run_folder_save(RunFolder *folder, const Params *params, RunState *state);
 
 /* path = the file `name` in the folder. */
 void run_folder_file(char path[RUN_PATH_SIZE], const char *folder, const char *name);

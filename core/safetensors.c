@@ -1,14 +1,9 @@
 #include "core/safetensors.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include "core/error.h"
 #include "core/files.h"
@@ -222,29 +217,19 @@ bool safetensors_parse(SafeTensors *st, const void *bytes, size_t size, const ch
 }
 
 bool safetensors_open(SafeTensors *st, const char *path, Error *error) {
-    struct stat status;
+    const void *map;
+    size_t size;
     *st = (SafeTensors){0};
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    if (fd < 0) return refuse(error, "%s: open: %s", path, strerror(errno));
-    bool ok = !fstat(fd, &status);
-    if (!ok) refuse(error, "%s: stat: %s", path, strerror(errno));
-    else if (!S_ISREG(status.st_mode)) ok = refuse(error, "%s: not a regular file", path);
-    else if (status.st_size < 8)
-        ok = refuse(error, "%s: %lld bytes are too short for a safetensors file", path, (long long)status.st_size);
-    size_t size = ok ? (size_t)status.st_size : 0;
-    void *map = ok ? mmap(NULL, size, PROT_READ, MAP_PRIVATE, fd, 0) : MAP_FAILED;
-    if (ok && map == MAP_FAILED) ok = refuse(error, "%s: mmap of %zu bytes: %s", path, size, strerror(errno));
-    close(fd);
-    if (!ok) return false;
-    ok = safetensors_parse(st, map, size, path, error);
-    if (!ok) munmap(map, size);
+    if (!file_map(path, &map, &size, error)) return refuse(error, "%s: %s", path, error->text);
+    bool ok = safetensors_parse(st, map, size, path, error);
+    if (!ok) file_unmap(map, size);
     st->map = ok ? map : NULL;
     st->map_size = ok ? size : 0;
     return ok;
 }
 
 void safetensors_close(SafeTensors *st) {
-    if (st->map) munmap(st->map, st->map_size);
+    file_unmap(st->map, st->map_size);
     json_decref(st->json);
     free(st->tensors);
     free(st->by_name);

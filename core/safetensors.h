@@ -53,13 +53,14 @@ typedef struct {
     int count;
     int *by_name; /* [count], indices into tensors sorted by name */
     char *file;
-    void *json;   /* owns the names and the metadata */
-    void *map;    /* NULL when parsed from memory */
+    void *json; /* owns the names and the metadata */
+    const void *map; /* NULL when parsed from memory */
     size_t map_size;
 } SafeTensors;
 
 /* Maps the file read-only and checks all of its header: known dtypes, sizes that agree with shapes, no name twice, data
- * covered exactly once.  The file must not be cut short while it is open; replacing it by rename is harmless. */
+ * covered exactly once.  A file that is cut short while it is open ends the program (file_map); replacing it by rename
+ * is harmless. */
 bool safetensors_open(SafeTensors *st, const char *path, Error *error);
 
 /* The same for a file in memory, which must stay as long as `st` is used; `file` is its name in messages. */

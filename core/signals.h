@@ -11,7 +11,8 @@
 /* The signal that came, or 0. */
 extern atomic_int stop_signal;
 
-/* From here on signals come to the waiting thread, and end the process as ever.  Before any other thread is started. */
+/* From here on signals come to the waiting thread, and end the process as ever.  Before any other thread is started.
+ * A reader that goes away no longer ends the process. */
 void signals_open(void);
 
 /* From here on the first one is noted in stop_signal. */

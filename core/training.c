@@ -11,6 +11,7 @@
 #include "core/distributed.h"
 #include "core/progress.h"
 #include "core/signals.h"
+#include "core/text.h"
 #include "kernels/kernels.h"
 
 enum { WORDS_SIZE = 256 };
@@ -195,9 +196,9 @@ static void report(const Training *t, TrainingWords result) {
     words(t, result, text);
     duration_text(elapsed, sizeof elapsed, now_seconds() - t->started);
     if (t->state.step == t->first_step)
-        printf("all %d epochs are done, %s: a higher --epochs trains on\n", t->s->epochs, text);
+        print_line("all %d epochs are done, %s: a higher --epochs trains on\n", t->s->epochs, text);
     else
-        printf("done in %s: %s; checkpoints and log.csv are in %s\n", elapsed, text, t->folder.path);
+        print_line("done in %s: %s; checkpoints and log.csv are in %s\n", elapsed, text, t->folder.path);
 }
 
 static void save(Training *t) {
@@ -211,7 +212,7 @@ static int stop_early(Training *t) {
     stop_on_bad_weights(t);
     save(t);
     if (distributed_rank() == 0)
-        printf("stopped by %s after step %llu, in epoch %llu of %d, and saved: %s --resume %s continues\n",
+        print_line("stopped by %s after step %llu, in epoch %llu of %d, and saved: %s --resume %s continues\n",
                stop_signal_name(), (unsigned long long)t->state.step, (unsigned long long)t->state.epoch + 1,
                t->s->epochs, t->program, t->folder.path);
     return 128 + (stop_signal ? stop_signal : SIGTERM);

@@ -18,7 +18,7 @@ bool dataset_read(const Dataset *dataset, size_t index, SampleBuffer *buffer, Sa
     *sample = (Sample){.size = (size_t)dataset->height * (size_t)dataset->width * 3,
                        .height = dataset->height,
                        .width = dataset->width};
-    if (!sample_buffer_grow(buffer, sample->size)) return refuse(error, "out of memory for an image");
+    if (!sample_buffer_grow(buffer, sample->size)) return refuse_memory(error, sample->size, "an image");
     dataset->get(dataset, index, buffer->bytes, &sample->label);
     sample->bytes = buffer->bytes;
     return true;

@@ -106,7 +106,7 @@ static bool load_picture(void *argument, size_t index, Error *error) {
     if (!detection_set_read(loader->set, (int)index, draw.mirror, job->scratch, &picture, error)) return false;
     uint8_t *out = part->pixels + (size_t)job->i * stride * (size_t)part->height;
     if (!detection_pixels(job->scratch, out, stride, &picture, &draw))
-        return refuse(error, "out of memory for resizing it");
+        return refuse_memory(error, 0, "resizing it");
     part->size[job->i][0] = draw.height;
     part->size[job->i][1] = draw.width;
     if (loader->config.train) {

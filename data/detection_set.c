@@ -6,6 +6,7 @@
 
 #include "core/die.h"
 #include "core/files.h"
+#include "core/text.h"
 #include "data/jpeg.h"
 #include "data/shape_scenes.h"
 #include "data/shapes.h"
@@ -37,6 +38,12 @@ static void set_finish(DetectionSet *set, const char *name) {
     set->most_boxes = 1;
     for (int i = 0; i < set->coco.image_count; i++)
         if (set->coco.images[i].count > set->most_boxes) set->most_boxes = set->coco.images[i].count;
+    for (size_t i = 0; i < set->coco.annotation_count; i++) set->boxes += !set->coco.annotations[i].crowd;
+    float(*box)[4] = xcalloc((size_t)set->most_boxes, sizeof *box, "boxes");
+    int *label = xcalloc((size_t)set->most_boxes, sizeof *label, "labels");
+    for (int i = 0; i < set->coco.image_count; i++) set->targets += (size_t)coco_targets(&set->coco, i, box, label);
+    free(box);
+    free(label);
     memcpy(set->mean, imagenet_mean, sizeof set->mean);
     memcpy(set->std, imagenet_std, sizeof set->std);
 }
@@ -89,7 +96,8 @@ static void name_of_folder(char *name, size_t size, const char *folder) {
     while (length > 1 && folder[length - 1] == '/') length--;
     const char *from = folder + length;
     while (from > folder && from[-1] != '/') from--;
-    snprintf(name, size, "%.*s", (int)(folder + length - from), from);
+    text_make_name(name, size, from, (size_t)(folder + length - from));
+    if (!*name || *name == '.') snprintf(name, size, "images");
 }
 
 /* In the data's folder, unless it is absolute. */
@@ -131,7 +139,7 @@ void detection_set_name_image(const DetectionSet *set, size_t index, char *text,
 /* == Pictures ===================================================================================================== */
 
 static bool out_of_memory(Error *error) {
-    return refuse(error, "out of memory for its pixels");
+    return refuse_memory(error, 0, "its pixels");
 }
 
 /* Room for a picture whose rows lie without gaps. */

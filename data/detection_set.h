@@ -26,6 +26,7 @@ typedef struct {
     int side;
     int classes;         /* category ids, which are the labels, are below; what a model needs columns for */
     int most_boxes;      /* of one image in training */
+    size_t targets, boxes; /* of all images: what training learns from, and what evaluation looks for */
     float mean[3], std[3];
 } DetectionSet;
 

@@ -9,6 +9,7 @@
 
 #include "core/die.h"
 #include "core/files.h"
+#include "core/text.h"
 #include "data/image.h"
 
 enum { IMAGE_PATH_ROOM = DATASET_PATH + 2 * 256 };
@@ -176,7 +177,7 @@ static void describe(Dataset *dataset, const char *path) {
     size_t begin = end;
     while (begin > 0 && path[begin - 1] != '/') begin--;
     *dataset = (Dataset){0};
-    snprintf(dataset->name, sizeof dataset->name, "%.*s", (int)(end - begin), path + begin);
+    text_make_name(dataset->name, sizeof dataset->name, path + begin, end - begin);
     if (!*dataset->name || *dataset->name == '.') snprintf(dataset->name, sizeof dataset->name, "images");
     memcpy(dataset->mean, imagenet_mean, sizeof imagenet_mean);
     memcpy(dataset->std, imagenet_std, sizeof imagenet_std);

@@ -17,13 +17,18 @@
 /* The most that stb may ask for at once while it decodes one picture: a PNG of 100 bytes can announce a chunk of 2^30,
  * and one of a megabyte can unfold to a thousand. */
 static _Thread_local size_t ceiling;
+static _Thread_local bool starved; /* less than that, and there was no memory */
 
 static void *bounded_realloc(void *memory, size_t size) {
-    return size > ceiling ? NULL : realloc(memory, size);
+    void *larger = size > ceiling ? NULL : realloc(memory, size);
+    starved |= !larger && size <= ceiling;
+    return larger;
 }
 
 static void *bounded_malloc(size_t size) {
-    return size > ceiling ? NULL : malloc(size);
+    void *memory = size > ceiling ? NULL : malloc(size);
+    starved |= !memory && size <= ceiling;
+    return memory;
 }
 
 /* This file is the one that instantiates stb.  It is handed memory only, so that limits and reads are ours. */
@@ -58,7 +63,7 @@ static bool decode_jpeg(Image *image, const uint8_t *bytes, size_t size, size_t 
     bool ok = reader && jpeg_begin(reader, bytes, size, most_pixels, &height, &width, error) &&
               jpeg_region(reader, 8, (int[]){0, height}, (int[]){0, width}, &part, error);
     if (ok) pixels = malloc((size_t)height * (size_t)width * 3);
-    if (!reader || (ok && !pixels)) refuse(error, "out of memory for a picture");
+    if (!reader || (ok && !pixels)) refuse_memory(error, 0, "a picture");
     if (pixels) memcpy(pixels, part.pixels, (size_t)height * (size_t)width * 3);
     if (pixels) *image = (Image){height, width, pixels};
     jpeg_close(reader);
@@ -113,9 +118,11 @@ bool image_decode(Image *image, const uint8_t *bytes, size_t size, size_t most_p
     if (webp_is(bytes, size)) return decode_webp(image, bytes, size, most_pixels, error);
     /* The file twice while chunks are gathered; 4 channels of 16 bits a pixel, twice while they unfold; margins. */
     ceiling = 2 * size + 16 * most_pixels + (1 << 24);
+    starved = false;
     bool png = png_is(bytes, size);
     if (!stbi_info_from_memory(bytes, (int)size, &width, &height, &channels)) {
         uint32_t most = IMAGE_MAX_SIDE;
+        if (starved) return refuse_memory(error, 0, "a picture");
         if (png && size >= 24 && (big_endian(bytes + 16) > most || big_endian(bytes + 20) > most))
             return refuse(error, "%u x %u pixels, expected at most %u a side", big_endian(bytes + 20),
                           big_endian(bytes + 16), most);
@@ -127,6 +134,7 @@ bool image_decode(Image *image, const uint8_t *bytes, size_t size, size_t most_p
         return refuse_size(error, height, width, most_pixels);
     }
     uint8_t *pixels = stbi_load_from_memory(bytes, (int)size, &width, &height, &channels, 3);
+    if (!pixels && starved) return refuse_memory(error, 0, "a picture");
     if (!pixels) return refuse(error, "a damaged picture (%s)", stbi_failure_reason());
     *image = (Image){height, width, pixels};
     return true;
@@ -175,7 +183,7 @@ bool image_write_png(const char *path, const uint8_t *pixels, int height, int wi
         return refuse_size(error, height, width, IMAGE_MAX_PIXELS);
     }
     uint8_t *png = stbi_write_png_to_mem(pixels, width * 3, width, height, 3, &size);
-    if (!png) return refuse(error, "out of memory for a PNG of %d x %d", height, width);
+    if (!png) return refuse_memory(error, 0, "a PNG");
     bool ok = file_write(path, png, (size_t)size, error);
     STBIW_FREE(png);
     return ok;

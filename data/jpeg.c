@@ -47,6 +47,9 @@ static void on_error(j_common_ptr jpeg) {
     case JERR_INPUT_EMPTY:
         refuse(reader->error, "a JPEG cut short");
         break;
+    case JERR_OUT_OF_MEMORY:
+        refuse_memory(reader->error, 0, "a JPEG");
+        break;
     default:
         jpeg->err->format_message(jpeg, words);
         refuse(reader->error, "a damaged JPEG (%s)", words);
@@ -172,7 +175,7 @@ static uint8_t *grow(JpegReader *reader, uint8_t **memory, size_t *room, size_t 
         *room = 0;
         *memory = malloc(size);
         if (!*memory) {
-            refuse(reader->error, "out of memory for %zu bytes of a JPEG", size);
+            refuse_memory(reader->error, size, "a JPEG");
             longjmp(reader->back, 1);
         }
         *room = size;
@@ -278,7 +281,7 @@ static void encode_rows(Encoder *encoder, const uint8_t *pixels, int height, int
 bool jpeg_encode(const uint8_t *pixels, int height, int width, int quality, uint8_t **bytes, size_t *size,
                  Error *error) {
     Encoder *encoder = calloc(1, sizeof *encoder);
-    if (!encoder) return refuse(error, "out of memory");
+    if (!encoder) return refuse_memory(error, 0, "a JPEG encoder");
     errors_set(&encoder->errors.errors);
     encoder->jpeg.err = &encoder->errors.errors;
     encoder->jpeg.client_data = &encoder->errors;

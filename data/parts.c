@@ -80,6 +80,14 @@ static void fail(Parts *parts, const char *failure) {
     pthread_mutex_unlock(mutex_of(parts));
 }
 
+/* Another image would want memory too, and this one may be sound: the run ends, and nothing counts as damaged. */
+static void starve(Parts *parts, size_t index, const char *error) {
+    char name[PARTS_FAILURE / 2], failure[PARTS_FAILURE];
+    parts->config.describe(parts->config.loader, index, name, sizeof name);
+    snprintf(failure, sizeof failure, "%s: %.480s", name, error);
+    fail(parts, failure);
+}
+
 static bool failed(const Parts *parts) {
     pthread_mutex_lock(mutex_of(parts));
     bool yes = *parts->failure != 0;
@@ -98,6 +106,7 @@ size_t parts_load(Parts *parts, size_t index, void *job,
     for (size_t tried = 0; tried < parts->config.count && !failed(parts); tried++) {
         size_t at = (index + tried) % parts->config.count;
         if (load(job, at, &error)) return at;
+        if (error.out_of_memory) return starve(parts, at, error.text), index;
         report(parts, at, error.text);
         if (!tried) count_damaged(parts, at);
     }
@@ -192,6 +201,7 @@ LoaderPool *loader_pool_open(int workers) {
     pthread_cond_init(&pool->work, NULL);
     pthread_cond_init(&pool->filled, NULL);
     sigfillset(&all);
+    sigdelset(&all, SIGBUS); /* a mapped file cut short (file_map): only the thread that reads can take it */
     pthread_sigmask(SIG_SETMASK, &all, &before);
     for (int i = 0; i < pool->workers; i++) {
         int trouble = pthread_create(&pool->threads[i], NULL, worker, pool);

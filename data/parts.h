@@ -6,7 +6,7 @@
  *   slots   part number i of an epoch lies in slot i mod slots until the part after it is asked for
  *
  * An image that cannot be read is named on stderr once,
- * and the next one of the data set that can be takes its place. */
+ * and the next one of the data set that can be takes its place.  Memory that is short ends the run instead. */
 #ifndef VIT_DATA_PARTS_H
 #define VIT_DATA_PARTS_H
 

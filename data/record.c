@@ -2,11 +2,11 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -15,6 +15,7 @@
 #include "core/class_names.h"
 #include "core/die.h"
 #include "core/files.h"
+#include "core/text.h"
 
 enum { ALIGN = 8 };
 
@@ -25,6 +26,18 @@ static const char *split_name(bool train) { return train ? "train" : "val"; }
 
 /* == Reading ====================================================================================================== */
 
+/* What a file's name for its data set may be: it becomes part of the name of a run's folder. */
+static bool name_sound(const char name[32]) {
+    return memchr(name, 0, 32) && *name && *name != '.' && !strchr(name, '/');
+}
+
+static bool describes_images(const RecordHeader *h) {
+    bool sound = h->split <= 1 && h->classes > 0 && h->classes <= 1000000 && h->height <= 65536 &&
+                 h->width <= 65536 && !h->height == !h->width && name_sound(h->name);
+    for (int c = 0; c < 3; c++) sound = sound && isfinite(h->mean[c]) && isfinite(h->std[c]) && h->std[c] > 0;
+    return sound;
+}
+
 static bool header_parse(RecordHeader *header, const uint8_t *bytes, size_t size, Error *error) {
     if (size < sizeof *header || memcmp(bytes, RECORD_MAGIC, sizeof header->magic))
         return refuse(error, "not a packed data set");
@@ -34,6 +47,7 @@ static bool header_parse(RecordHeader *header, const uint8_t *bytes, size_t size
                       RECORD_VERSION);
     if (header->header_checksum != XXH3_64bits(bytes, offsetof(RecordHeader, header_checksum)))
         return refuse(error, "the header is damaged (its checksum differs): pack it again");
+    if (!describes_images(header)) return refuse(error, "the header contradicts itself: pack it again");
     return true;
 }
 
@@ -42,12 +56,11 @@ static bool header_sound(const RecordHeader *h, size_t size, Error *error) {
     if (size < h->size)
         return refuse(error, "%zu bytes, but it was packed with %llu: the file is cut short", size,
                       (unsigned long long)h->size);
-    bool sound = size == h->size && h->count > 0 && h->count < UINT32_MAX && h->classes > 0 && h->classes <= 1000000 &&
-                 h->split <= 1 && h->height <= 65536 && h->width <= 65536 && !h->height == !h->width &&
-                 h->index >= sizeof *h && h->index % ALIGN == 0 && h->index <= size &&
+    bool sound = size == h->size && h->count > 0 && h->count < UINT32_MAX && h->index >= sizeof *h &&
+                 h->index % ALIGN == 0 && h->index <= size &&
                  h->count <= (size - h->index) / sizeof(RecordEntry) &&
                  h->class_names == h->index + h->count * sizeof(RecordEntry) && h->image_names > h->class_names &&
-                 h->image_names < size && memchr(h->name, 0, sizeof h->name);
+                 h->image_names < size;
     return sound || refuse(error, "the header contradicts itself: pack it again");
 }
 
@@ -164,7 +177,7 @@ static void find_split(char found[DATASET_PATH], const char *path, bool train) {
 
 static void describe(Dataset *dataset, const RecordHeader *h) {
     *dataset = (Dataset){.height = (int)h->height, .width = (int)h->width, .classes = (int)h->classes};
-    snprintf(dataset->name, sizeof dataset->name, "%.31s", h->name);
+    text_make_name(dataset->name, sizeof dataset->name, h->name, strlen(h->name));
     memcpy(dataset->mean, h->mean, sizeof h->mean);
     memcpy(dataset->std, h->std, sizeof h->std);
 }
@@ -193,32 +206,21 @@ static void record_describe_image(const Dataset *dataset, size_t index, char *te
 
 static void record_close(Dataset *dataset) {
     Record *record = dataset->state;
-    munmap((void *)(uintptr_t)record->file.bytes, record->file.header.size);
+    file_unmap(record->file.bytes, record->file.header.size);
     class_names_free(&record->class_names);
     free(record);
 }
 
-static const uint8_t *map_file(const char *path, size_t *size) {
-    struct stat info;
-    int fd = open_or_die(path);
-    if (fstat(fd, &info)) die("%s: cannot read: %s", path, strerror(errno));
-    *size = (size_t)info.st_size;
-    if (*size < sizeof(RecordHeader)) die("%s: %zu bytes: the file is cut short", path, *size);
-    void *bytes = mmap(NULL, *size, PROT_READ, MAP_SHARED, fd, 0);
-    if (bytes == MAP_FAILED) die("%s: cannot map: %s", path, strerror(errno));
-    close(fd);
-    return bytes;
-}
-
 void record_open(Dataset *dataset, const char *path, bool train, size_t limit) {
     Error error;
+    const void *map;
     size_t size;
     Record *record = xcalloc(1, sizeof *record, "a packed data set");
     find_split(record->path, path, train);
-    const uint8_t *bytes = map_file(record->path, &size);
-    if (!record_parse(&record->file, bytes, size, &error)) die("%s: %s", record->path, error.text);
+    if (!file_map(record->path, &map, &size, &error) || !record_parse(&record->file, map, size, &error))
+        die("%s: %s", record->path, error.text);
     const RecordHeader *h = &record->file.header;
-    class_names_parse(&record->class_names, (const char *)bytes + h->class_names, h->image_names - h->class_names, 0);
+    class_names_parse(&record->class_names, (const char *)map + h->class_names, h->image_names - h->class_names, 0);
     describe(dataset, h);
     record->limit = limit && limit < h->count ? limit : 0;
     dataset->count = record->limit ? record->limit : h->count;
@@ -244,10 +246,21 @@ struct RecordWriter {
 };
 
 /* What the journal begins with: entries of another recipe or data set would be of no use. */
+#define JOURNAL_MAGIC "VIT.JNL2"
 typedef struct {
     char magic[8];
     uint64_t recipe, count;
 } Journal;
+
+/* Then one for each image, with a checksum of its own: a wrong label would be a wrong label in the packed file. */
+typedef struct {
+    RecordEntry entry;
+    uint64_t checksum;
+} JournalEntry;
+
+static uint64_t journal_checksum(const RecordEntry *entry, size_t index) {
+    return XXH3_64bits_withSeed(entry, sizeof *entry, index);
+}
 
 static void put(int fd, const char *path, const void *bytes, size_t size, uint64_t at) {
     const uint8_t *from = bytes;
@@ -303,11 +316,11 @@ static uint64_t fingerprint(const Dataset *dataset, uint64_t recipe) {
     return sum;
 }
 
-/* Entries of the journal whose images are there; what power failure left behind them is written again. */
+/* Entries of the journal that are whole and whose images are there; what comes behind them is made again. */
 static size_t journal_read(RecordWriter *w, uint64_t recipe) {
     Journal begun, want = {.recipe = recipe, .count = w->header.count};
     struct stat info;
-    memcpy(want.magic, RECORD_MAGIC, sizeof want.magic);
+    memcpy(want.magic, JOURNAL_MAGIC, sizeof want.magic);
     if (fstat(w->fd, &info)) die("%s: cannot read: %s", w->partial, strerror(errno));
     if (!get(w->journal_fd, &begun, sizeof begun, 0)) {
         put(w->journal_fd, w->journal, &want, sizeof want, 0);
@@ -316,7 +329,9 @@ static size_t journal_read(RecordWriter *w, uint64_t recipe) {
     if (memcmp(&begun, &want, sizeof want))
         die("%s: was begun from other images or with other options: remove it to start afresh", w->partial);
     size_t n = 0;
-    for (RecordEntry e; n < want.count && get(w->journal_fd, &e, sizeof e, sizeof want + n * sizeof e); n++) {
+    for (JournalEntry j; n < want.count && get(w->journal_fd, &j, sizeof j, sizeof want + n * sizeof j); n++) {
+        RecordEntry e = j.entry;
+        if (j.checksum != journal_checksum(&e, n)) break;
         if (e.offset != w->end || e.size > UINT64_MAX - e.offset || e.offset + e.size > (uint64_t)info.st_size) break;
         w->entries[n] = e;
         w->end += e.size;
@@ -361,7 +376,7 @@ RecordWriter *record_create(const char *path, const Dataset *dataset, bool train
     w->journal_fd = open_to_write(w->journal);
     w->appended = journal_verify(w, journal_read(w, fingerprint(dataset, recipe)));
     w->flushed = w->appended;
-    if (ftruncate(w->journal_fd, (off_t)(sizeof(Journal) + w->flushed * sizeof(RecordEntry))) ||
+    if (ftruncate(w->journal_fd, (off_t)(sizeof(Journal) + w->flushed * sizeof(JournalEntry))) ||
         ftruncate(w->fd, (off_t)w->end))
         die("%s: cannot write: %s", w->partial, strerror(errno));
     *done = w->appended;
@@ -383,9 +398,14 @@ void record_append(RecordWriter *w, const Sample *sample) {
 void record_flush(RecordWriter *w) {
     size_t n = w->appended - w->flushed;
     make_lasting(w->fd, w->partial);
-    put(w->journal_fd, w->journal, w->entries + w->flushed, n * sizeof *w->entries,
-        sizeof(Journal) + w->flushed * sizeof *w->entries);
+    JournalEntry *lines = xcalloc(n, sizeof *lines, "the journal");
+    for (size_t i = 0; i < n; i++) {
+        lines[i].entry = w->entries[w->flushed + i];
+        lines[i].checksum = journal_checksum(&lines[i].entry, w->flushed + i);
+    }
+    put(w->journal_fd, w->journal, lines, n * sizeof *lines, sizeof(Journal) + w->flushed * sizeof *lines);
     make_lasting(w->journal_fd, w->journal);
+    free(lines);
     w->flushed = w->appended;
 }
 

@@ -96,7 +96,7 @@ bool sheet_write(const char *path, const uint8_t *pixels, int n, int height, int
     Sheet sheet = {.height = down * cell_height + GAP, .width = across * cell_width + GAP};
     size_t bytes = (size_t)sheet.height * (size_t)sheet.width * 3;
     sheet.pixels = malloc(bytes);
-    if (!sheet.pixels) return refuse(error, "out of memory for a contact sheet of %zu bytes", bytes);
+    if (!sheet.pixels) return refuse_memory(error, bytes, "a contact sheet");
     memset(sheet.pixels, 255, bytes);
     for (int i = 0; i < n; i++) {
         int top = GAP + i / across * cell_height, left = GAP + i % across * cell_width;

@@ -163,7 +163,7 @@ static bool picture_open(Picture *picture, TransformScratch *scratch, const Samp
     if (!sample->height) {
         if (jpeg_is(sample->bytes, sample->size)) {
             if (!scratch->jpeg && !(scratch->jpeg = jpeg_open()))
-                return refuse(error, "out of memory for a JPEG decoder");
+                return refuse_memory(error, 0, "a JPEG decoder");
             return jpeg_begin(scratch->jpeg, sample->bytes, sample->size, JPEG_MAX_PIXELS, &picture->height,
                               &picture->width, error);
         }
@@ -203,7 +203,7 @@ static bool resized_crop(TransformScratch *scratch, uint8_t *out, const Sample *
     picture.part.top -= plan.top;
     picture.part.left -= plan.left;
     if (ok && !resample(&scratch->resampler, out, &picture.part, &plan.rows, &plan.columns, t->s.interpolation))
-        ok = refuse(error, "out of memory for resizing %d x %d pixels", picture.height, picture.width);
+        ok = refuse_memory(error, 0, "resizing a picture");
     if (picture.decoded.pixels) image_free(&picture.decoded);
     return ok;
 }
@@ -219,7 +219,7 @@ bool transform_sample(TransformScratch *scratch, uint8_t *out, const Sample *sam
     else if (ready)
         memcpy(out, sample->bytes, (size_t)t->height * (size_t)t->width * 3);
     if (!room) return true;
-    if (!sample_buffer_grow(&scratch->pixels, room)) return refuse(error, "out of memory for augmentation");
+    if (!sample_buffer_grow(&scratch->pixels, room)) return refuse_memory(error, room, "augmentation");
     augment_pixels(out, scratch->pixels.bytes, t->height, t->width, &draw);
     return true;
 }

@@ -6,6 +6,7 @@
 
 #include "core/checkpoint.h"
 #include "core/die.h"
+#include "core/text.h"
 #include "layers/resample_grid.h"
 
 typedef struct {
@@ -96,10 +97,10 @@ void fitted_weights_print(const FittedWeights *fitted, FILE *out) {
     if (fitted->resampled > 1) snprintf(more, sizeof more, " and %d more", fitted->resampled - 1);
     if (fitted->resampled) {
         Grid from = fitted->from.positions, to = fitted->first->grid.positions;
-        fprintf(out, "%s: resampled bicubically: %s from %dx%d to %dx%d%s\n", fitted->path, fitted->first->name,
-                from.rows, from.columns, to.rows, to.columns, more);
+        print_line_to(out, "%s: resampled bicubically: %s from %dx%d to %dx%d%s\n", fitted->path, fitted->first->name,
+                      from.rows, from.columns, to.rows, to.columns, more);
     }
     if (fitted->classes)
-        fprintf(out, "%s: its head has %zu classes, this model %d: the head is drawn afresh\n", fitted->path,
-                fitted->classes, fitted->head->shape[0]);
+        print_line_to(out, "%s: its head has %zu classes, this model %d: the head is drawn afresh\n", fitted->path,
+                      fitted->classes, fitted->head->shape[0]);
 }

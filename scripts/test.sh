@@ -1,7 +1,8 @@
 #!/bin/sh
 # Everything that CI checks, on this machine: dependencies, the build without warnings, all tests, all tests under
-# AddressSanitizer and UBSan, the fuzzers for a while, the CUDA build where there is a compiler for it, and the rules of
-# style that grep can check.  The last line is "N passed, N failed"; the exit status is 0 when nothing failed.
+# AddressSanitizer and UBSan, the loaders under ThreadSanitizer, the fuzzers for a while, the CUDA build where there is a
+# compiler for it, and the rules of style that grep can check.  The last line is "N passed, N failed"; the exit status is
+# 0 when nothing failed.
 #
 #   FUZZ_SECONDS=10    how long each fuzzer runs
 #   JOBS=2             parallel compilations (default: the number of cores)
@@ -152,6 +153,11 @@ if check "scripts/deps.sh" sh scripts/deps.sh test; then
     # Not WERROR=1: instrumented code makes gcc guess wrong about the lengths of strings.
     check "make SANITIZE=1" make -k -j"$JOBS" SANITIZE=1 all tests
     VIT_TEST_QUICK=1 suite build/cpu-asan
+
+    # Only what has threads of its own: OpenMP's barriers are unknown to ThreadSanitizer, so OpenMP has one thread here.
+    echo "-- build/cpu-tsan: the loaders under ThreadSanitizer"
+    check "make SANITIZE=thread" make -k -j"$JOBS" SANITIZE=thread thread-tests
+    OMP_NUM_THREADS=1 VIT_TEST_QUICK=1 suite build/cpu-tsan test_loader test_mixup test_detection_loader
 
     echo "-- build/fuzz"
     check "make fuzz" make -k -j"$JOBS" fuzz

@@ -8,7 +8,7 @@
 
 static void try_file(const void *bytes, size_t size) {
     SafeTensors st;
-    Error error = {""};
+    Error error = {.text = ""};
     if (!safetensors_parse(&st, bytes, size, "fuzz", &error)) {
         if (!*error.text) abort();
         return;

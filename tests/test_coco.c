@@ -40,7 +40,7 @@ static const char *file_of(const char *images, const char *annotations, const ch
     ", " #h "]}"
 
 static void parses(Coco *coco, const char *text) {
-    Error error = {""};
+    Error error = {.text = ""};
     if (!coco_parse(coco, text, strlen(text), 0, &error)) fail_msg("%s", error.text);
 }
 
@@ -154,7 +154,7 @@ static void targets_are_clipped_and_slivers_kept(void **state) {
 /* == Damage ======================================================================================================= */
 
 static void refused(const char *text, const char *words) {
-    Error error = {""};
+    Error error = {.text = ""};
     Coco coco;
     for (size_t piece = 0; piece < 4; piece += 3) {
         assert_false(coco_parse(&coco, text, strlen(text), piece, &error));
@@ -291,7 +291,7 @@ static void long_files_are_read_in_pieces(void **state) {
     (void)state;
     enum { COUNT = 12000, ROOM = 1 << 21 };
     char *text = malloc(ROOM);
-    Error error = {""};
+    Error error = {.text = ""};
     int used = snprintf(text, ROOM, "{\"images\": [%s], \"categories\": [%s], \"annotations\": [", IMAGES, CATEGORIES);
     for (int i = 0; i < COUNT; i++) {
         used += snprintf(text + used, (size_t)(ROOM - used),
@@ -321,7 +321,7 @@ static void pieces_of_any_size_change_nothing(void **state) {
         "\"image_id\":9007199254740993,\"category_id\":7,\"bbox\":[0.1,12345678901234567,3e1,4],\"iscrowd\":true}]}  ";
     for (size_t piece = 1; piece <= sizeof text; piece++) {
         Coco coco;
-        Error error = {""};
+        Error error = {.text = ""};
         if (!coco_parse(&coco, text, sizeof text - 1, piece, &error)) fail_msg("pieces of %zu: %s", piece, error.text);
         assert_true(coco.images[0].id == 9007199254740993); /* not a double */
         assert_string_equal(coco.images[0].file_name, "\xc3\xa9\xc3\xa9\n");
@@ -354,7 +354,7 @@ static void endless_records_are_refused(void **state) {
     (void)state;
     enum { SIZE = 40 << 20 };
     char *text = malloc(SIZE);
-    Error error = {""};
+    Error error = {.text = ""};
     Coco coco;
     memset(text, ' ', SIZE);
     int used = sprintf(text, "{\"skipped\": [");
@@ -373,7 +373,7 @@ static void endless_records_are_refused(void **state) {
 
 static void missing_pictures_are_named(void **state) {
     (void)state;
-    Error error = {""};
+    Error error = {.text = ""};
     Coco coco;
     parses(&coco, file_of(IMAGES, "", CATEGORIES));
     put_file("b.jpg", "x");

@@ -27,7 +27,7 @@ typedef struct {
 } Case;
 
 static void open_files(Case *c, const char *truth, const char *results) {
-    Error error = {""};
+    Error error = {.text = ""};
     if (!coco_read(&c->truth, truth, &error)) fail_msg("%s: %s", truth, error.text);
     if (!coco_results_read(&c->results, results, &error)) fail_msg("%s: %s", results, error.text);
 }
@@ -45,7 +45,7 @@ static void close_case(Case *c) {
 }
 
 static void evaluate(double numbers[COCO_NUMBERS], double *category_ap, const Case *c, const bool *evaluated) {
-    Error error = {""};
+    Error error = {.text = ""};
     for (int i = 0; i < COCO_NUMBERS; i++) numbers[i] = NAN;
     if (!coco_eval(numbers, category_ap, &c->truth, c->results.detections, c->results.count, evaluated, &error)) {
         fail_msg("%s", error.text);
@@ -155,7 +155,7 @@ static void some_images_are_their_own_files(void **state) {
 
 static void detections_of_unknown_images_are_refused(void **state) {
     (void)state;
-    Error error = {""};
+    Error error = {.text = ""};
     double numbers[COCO_NUMBERS];
     Case c;
     open_case(&c, "drawn-11");
@@ -186,7 +186,7 @@ static void results_come_back_as_they_were_written(void **state) {
     (void)state;
     enum { COUNT = 5000 }; /* several pieces of the reader */
     char path[] = "/tmp/vit_test_results_XXXXXX";
-    Error error = {""};
+    Error error = {.text = ""};
     CocoResults wrote = {.count = 0}, got;
     close(mkstemp(path));
     for (uint64_t i = 0; i < COUNT; i++) {
@@ -224,7 +224,7 @@ static void damaged_results_are_refused(void **state) {
         {"[{\"score\": NaN}]", "not JSON at byte"},
         {"[", "cut short"}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        Error error = {""};
+        Error error = {.text = ""};
         CocoResults results;
         assert_false(coco_results_parse(&results, cases[i][0], strlen(cases[i][0]), 0, &error));
         printf("  %s\n", error.text);

@@ -420,7 +420,7 @@ static void pictures_become_rgb(void **state) {
         {"tests/corpus/image/colour.bmp", {200, 100, 50}, 0},
     };
     for (size_t i = 0; i < sizeof pictures / sizeof *pictures; i++) {
-        Error error = {""};
+        Error error = {.text = ""};
         Image image;
         if (!image_read(&image, pictures[i].name, &error)) fail_msg("%s: %s", pictures[i].name, error.text);
         assert_int_equal(image.height, 5);
@@ -520,7 +520,7 @@ static void hostile_pictures_are_harmless(void **state) {
     static const char *const names[] = {"tests/corpus/image/huffman_257.jpg", "tests/corpus/image/chunk_2g.png",
                                         "tests/corpus/image/huffman_undefined.jpg"};
     for (int i = 0; i < 3; i++) {
-        Error error = {""};
+        Error error = {.text = ""};
         Image image;
         bool ok = image_read(&image, names[i], &error);
         if (ok) image_free(&image);

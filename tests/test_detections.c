@@ -253,7 +253,7 @@ static void detections_are_framed_and_named(void **state) {
     (void)state;
     Coco coco;
     char path[] = "/tmp/vit_test_draw_XXXXXX";
-    Error error = {""};
+    Error error = {.text = ""};
     scenes_coco(&coco, 1, 0, 1, SIDE);
     const CocoDetection detections[] = {{1, 3, {20, 30, 60, 40}, 0.98},
                                         {1, 99, {60, 50, 60, 70}, 0.51},

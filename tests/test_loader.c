@@ -8,6 +8,7 @@
 #include <cmocka.h>
 
 #include <fcntl.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -486,6 +487,43 @@ static void forged_indices_are_refused(void **state) {
     free(bytes);
 }
 
+static void forged_headers_are_refused(void **state) {
+    (void)state;
+    static const struct {
+        float mean, std;
+        uint32_t classes;
+        const char *name;
+    } forged[] = {{0.5f, 0, 3, "x"},       {0.5f, NAN, 3, "x"},         {0.5f, -1, 3, "x"},
+                  {0.5f, INFINITY, 3, "x"}, {NAN, 0.5f, 3, "x"},         {0.5f, 0.5f, 1u << 31, "x"},
+                  {0.5f, 0.5f, 0, "x"},     {0.5f, 0.5f, 3, ""},         {0.5f, 0.5f, 3, "../x/y"},
+                  {0.5f, 0.5f, 3, ".."},    {0.5f, 0.5f, 3, "x/y"}};
+    size_t size;
+    Error error;
+    uint8_t *bytes = small_file(&size);
+    RecordFile file;
+    RecordHeader header;
+    for (size_t i = 0; i <= sizeof forged / sizeof *forged; i++) {
+        bool sound = i == sizeof forged / sizeof *forged;
+        memcpy(&header, bytes, sizeof header);
+        if (!sound) {
+            header.mean[1] = forged[i].mean;
+            header.std[2] = forged[i].std;
+            header.classes = forged[i].classes;
+            snprintf(header.name, sizeof header.name, "%s", forged[i].name);
+        }
+        header.header_checksum = XXH3_64bits(&header, offsetof(RecordHeader, header_checksum));
+        uint8_t *copy = malloc(size);
+        memcpy(copy, bytes, size);
+        memcpy(copy, &header, sizeof header);
+        assert_true(record_parse(&file, copy, size, &error) == sound);
+        assert_true(file_write(in_folder("%s", "forged-val.pack"), copy, size, &error));
+        if (!sound)
+            opening_dies(in_folder("%s", "forged-val.pack"), false, WORDS("forged-val.pack", "contradicts itself"));
+        free(copy);
+    }
+    free(bytes);
+}
+
 /* An interrupted packing goes on from what was flushed, whatever lies behind it, and gives the same file. */
 static void packing_goes_on(void **state) {
     (void)state;
@@ -497,7 +535,7 @@ static void packing_goes_on(void **state) {
     shapes_open(&dataset, true, 5, 40);
     pack("whole.pack", &dataset, true);
     assert_true(file_read(in_folder("%s", "whole.pack"), 1 << 24, &want, &size, &error));
-    for (int damage = 0; damage < 4; damage++) {
+    for (int damage = 0; damage < 5; damage++) {
         pid_t child = fork();
         if (child == 0) {
             RecordWriter *writer = record_create(in_folder("%s", "again.pack"), &dataset, true, 1, &done);
@@ -518,9 +556,17 @@ static void packing_goes_on(void **state) {
             assert_int_equal(pwrite(fd, "xxxx", 4, 144 + 10 * 3072), 4);
             close(fd);
         }
-        if (damage == 3) assert_int_equal(truncate(in_folder("%s", "again.pack.partial.index"), 24 + 40 * 9 + 3), 0);
+        if (damage == 3) assert_int_equal(truncate(in_folder("%s", "again.pack.partial.index"), 24 + 48 * 9 + 3), 0);
+        if (damage == 4) { /* the label of image 8 */
+            int fd = open(in_folder("%s", "again.pack.partial.index"), O_RDWR);
+            uint8_t label;
+            assert_int_equal(pread(fd, &label, 1, 24 + 48 * 8 + offsetof(RecordEntry, label)), 1);
+            label ^= 1;
+            assert_int_equal(pwrite(fd, &label, 1, 24 + 48 * 8 + offsetof(RecordEntry, label)), 1);
+            close(fd);
+        }
         RecordWriter *writer = record_create(in_folder("%s", "again.pack"), &dataset, true, 1, &done);
-        assert_int_equal(done, damage == 0 ? 15 : damage == 1 ? 12 : damage == 2 ? 10 : 9);
+        assert_int_equal(done, damage == 0 ? 15 : damage == 1 ? 12 : damage == 2 ? 10 : damage == 3 ? 9 : 8);
         for (size_t i = done; i < dataset.count; i++) {
             Sample sample;
             assert_true(dataset_read(&dataset, i, &buffer, &sample, &error));
@@ -832,6 +878,7 @@ int main(void) {
         cmocka_unit_test(packed_files_cut_short_are_refused),
         cmocka_unit_test(flipped_bits_are_found),
         cmocka_unit_test(forged_indices_are_refused),
+        cmocka_unit_test(forged_headers_are_refused),
         cmocka_unit_test(packing_goes_on),
         cmocka_unit_test(bytes_do_not_depend_on_workers_or_ranks),
         cmocka_unit_test(packed_and_folder_give_the_same_bytes),

@@ -66,6 +66,8 @@ same_run several2 again
 check "two ranks give the same bits again" $? "differs: $differs"
 [ $(grep -c 'ranks,' out) -eq 1 ] && [ $(grep -c '^done in' out) -eq 1 ]
 check "only rank 0 talks" $? "$(grep -c '^done in' out) lines 'done'"
+! grep -q "$(printf '\033')" out # mpirun's own terminal ends lines with a carriage return
+check "mpirun's output in a file has no terminal codes" $? "$(wc -l <out) lines"
 
 run --init one/best.safetensors --eval --test-limit 37
 cp out alone

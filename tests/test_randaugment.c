@@ -183,7 +183,7 @@ static void assert_share(const char *what, double count, double n, double p) {
 
 static RandAugment parsed(const char *text) {
     RandAugment ra;
-    Error error = {""};
+    Error error = {.text = ""};
     if (!randaugment_parse(&ra, text, &error)) fail_msg("%s: %s", text, error.text);
     return ra;
 }

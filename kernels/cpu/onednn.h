@@ -9,6 +9,7 @@
 #define DNNL_TRY(call)                                                                                       \
     do {                                                                                                     \
         dnnl_status_t status_ = (call);                                                                      \
+        if (status_ == dnnl_out_of_memory) die("out of memory in oneDNN (%s:%d)", __FILE__, __LINE__);       \
         if (status_ != dnnl_success)                                                                         \
             die("oneDNN: %s failed with status %d (%s:%d)", #call, (int)status_, __FILE__, __LINE__);        \
     } while (0)

@@ -1,0 +1,206 @@
+/* Calls that fail when they are told to, put before a program by LD_PRELOAD (tests/test_faults.sh):
+ *
+ *   VIT_FAULT=write|sync|rename|seek|memory   which calls
+ *   VIT_FAULT_AT=n                            the n-th of them fails; 0: none
+ *   VIT_FAULT_ON=1                            and so do all after it, as on a disk that stays full
+ *   VIT_FAULT_OTHERS=1                        only calls by other threads than the main one count
+ *   VIT_FAULT_COUNT=FILE                      where to write, at the end, how many there were
+ *
+ * Only what happens between the first line of main and exit counts, and of writes only those to regular files: the
+ * line that tells of the fault must get out.  glibc's streams do not call write through the symbol that is replaced
+ * here, so theirs are counted where they are called. */
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <malloc.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+extern void *__libc_malloc(size_t size);
+extern void *__libc_calloc(size_t count, size_t size);
+extern void *__libc_realloc(void *memory, size_t size);
+extern void *__libc_memalign(size_t alignment, size_t size);
+
+typedef enum { NONE, WRITE, SYNC, RENAME, SEEK, MEMORY } Kind;
+
+static Kind chosen;
+static long fail_at;
+static bool fail_on, in_others;
+static atomic_long calls;
+static atomic_bool active;
+
+static bool fails(Kind kind) {
+    if (kind != chosen || !active || (in_others && gettid() == getpid())) return false;
+    long n = ++calls;
+    return fail_at && (n == fail_at || (fail_on && n > fail_at));
+}
+
+/* == The program ================================================================================================== */
+
+static int (*real_main)(int argc, char **argv, char **environment);
+
+static int begin(int argc, char **argv, char **environment) {
+    static const char *const names[] = {"", "write", "sync", "rename", "seek", "memory"};
+    const char *kind = getenv("VIT_FAULT"), *at = getenv("VIT_FAULT_AT");
+    for (int i = 1; i < 6; i++)
+        if (kind && !strcmp(kind, names[i])) chosen = (Kind)i;
+    fail_at = at ? atol(at) : 0;
+    fail_on = getenv("VIT_FAULT_ON") != NULL;
+    in_others = getenv("VIT_FAULT_OTHERS") != NULL;
+    active = true;
+    int status = real_main(argc, argv, environment);
+    exit(status);
+}
+
+int __libc_start_main(int (*start)(int, char **, char **), int argc, char **argv, void (*init)(void),
+                      void (*fini)(void), void (*loader_fini)(void), void *stack_end);
+int __libc_start_main(int (*start)(int, char **, char **), int argc, char **argv, void (*init)(void),
+                      void (*fini)(void), void (*loader_fini)(void), void *stack_end) {
+    __typeof__(__libc_start_main) *next;
+    *(void **)&next = dlsym(RTLD_NEXT, "__libc_start_main");
+    real_main = start;
+    return next(begin, argc, argv, init, fini, loader_fini, stack_end);
+}
+
+void exit(int status) {
+    void (*next)(int) __attribute__((noreturn));
+    const char *path = getenv("VIT_FAULT_COUNT");
+    active = false;
+    *(void **)&next = dlsym(RTLD_NEXT, "exit");
+    FILE *file = path ? fopen(path, "w") : NULL;
+    if (file) fprintf(file, "%ld\n", (long)calls);
+    if (file) fclose(file);
+    next(status);
+}
+
+/* == Writes ======================================================================================================= */
+
+#define NEXT(name) \
+    static __typeof__(name) *next; \
+    if (!next) *(void **)&next = dlsym(RTLD_NEXT, #name)
+
+static bool is_file(int fd) {
+    struct stat info;
+    return fd > STDERR_FILENO && fstat(fd, &info) == 0 && S_ISREG(info.st_mode);
+}
+
+static bool write_fails(int fd) {
+    if (chosen != WRITE || !is_file(fd) || !fails(WRITE)) return false;
+    errno = ENOSPC;
+    return true;
+}
+
+/* What glibc does on an error. */
+static bool stream_fails(FILE *file) {
+    enum { ERROR_SEEN = 0x20 };
+    if (!write_fails(fileno(file))) return false;
+    file->_flags |= ERROR_SEEN;
+    return true;
+}
+
+ssize_t write(int fd, const void *bytes, size_t size) {
+    NEXT(write);
+    return write_fails(fd) ? -1 : next(fd, bytes, size);
+}
+
+ssize_t pwrite(int fd, const void *bytes, size_t size, off_t at) {
+    NEXT(pwrite);
+    return write_fails(fd) ? -1 : next(fd, bytes, size, at);
+}
+
+size_t fwrite(const void *bytes, size_t size, size_t count, FILE *file) {
+    NEXT(fwrite);
+    return stream_fails(file) ? 0 : next(bytes, size, count, file);
+}
+
+int fflush(FILE *file) {
+    NEXT(fflush);
+    return file && stream_fails(file) ? EOF : next(file);
+}
+
+int vfprintf(FILE *file, const char *format, va_list arguments) {
+    NEXT(vfprintf);
+    return stream_fails(file) ? -1 : next(file, format, arguments);
+}
+
+int fclose(FILE *file) {
+    NEXT(fclose);
+    bool lost = stream_fails(file);
+    int status = next(file);
+    if (lost) errno = ENOSPC;
+    return lost ? EOF : status;
+}
+
+/* == What comes after them ======================================================================================== */
+
+int fsync(int fd) {
+    NEXT(fsync);
+    if (!fails(SYNC)) return next(fd);
+    errno = EIO;
+    return -1;
+}
+
+int fdatasync(int fd) {
+    NEXT(fdatasync);
+    if (!fails(SYNC)) return next(fd);
+    errno = EIO;
+    return -1;
+}
+
+int rename(const char *from, const char *to) {
+    NEXT(rename);
+    if (!fails(RENAME)) return next(from, to);
+    errno = EIO;
+    return -1;
+}
+
+off_t lseek(int fd, off_t offset, int whence) {
+    NEXT(lseek);
+    if (!fails(SEEK)) return next(fd, offset, whence);
+    errno = EIO;
+    return -1;
+}
+
+int fseek(FILE *file, long offset, int whence) {
+    NEXT(fseek);
+    if (!fails(SEEK)) return next(file, offset, whence);
+    errno = EIO;
+    return -1;
+}
+
+long ftell(FILE *file) {
+    NEXT(ftell);
+    if (!fails(SEEK)) return next(file);
+    errno = EIO;
+    return -1;
+}
+
+int ftruncate(int fd, off_t length) {
+    NEXT(ftruncate);
+    if (!fails(SEEK)) return next(fd, length);
+    errno = EIO;
+    return -1;
+}
+
+/* == Memory ======================================================================================================= */
+
+/* Not posix_memalign, which only oneDNN calls, and uses what it gives unchecked (2.6): it dies inside of the library,
+ * where nothing here can help. */
+
+static bool starves(void) {
+    if (!fails(MEMORY)) return false;
+    errno = ENOMEM;
+    return true;
+}
+
+void *malloc(size_t size) { return starves() ? NULL : __libc_malloc(size); }
+void *calloc(size_t count, size_t size) { return starves() ? NULL : __libc_calloc(count, size); }
+void *realloc(void *memory, size_t size) { return starves() ? NULL : __libc_realloc(memory, size); }
+void *aligned_alloc(size_t alignment, size_t size) { return starves() ? NULL : __libc_memalign(alignment, size); }
+void *memalign(size_t alignment, size_t size) { return starves() ? NULL : __libc_memalign(alignment, size); }
