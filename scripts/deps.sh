@@ -73,7 +73,7 @@ look() {
     has_library ini.h -linih || missing inih "config files" libinih-dev
     has_library jansson.h -ljansson || missing jansson "headers of checkpoints and COCO's annotations" libjansson-dev
     has_library stb/stb_image.h || missing stb_image "reading and writing pictures" libstb-dev
-    has_library jpeglib.h -ljpeg || missing libjpeg-turbo "reading JPEG" libjpeg62-turbo-dev
+    has_library jpeglib.h -ljpeg || missing libjpeg-turbo "reading JPEG" libjpeg-dev
     has_library xxhash.h -lxxhash || missing xxHash "checksums of packed data sets" libxxhash-dev
     if [ "$demo" ]; then
         has_matplotlib || missing matplotlib "the plots" python3-matplotlib
