@@ -9,8 +9,6 @@
 . "$(dirname "$0")/tap.sh"
 
 MPIRUN=${MPIRUN:-mpirun}
-export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1 \
-    OMPI_MCA_btl_vader_single_copy_mechanism=none
 
 if ! command -v "$MPIRUN" >/dev/null 2>&1; then
     skip "several ranks" "no $MPIRUN here"
