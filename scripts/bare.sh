@@ -108,8 +108,9 @@ for which; do
         fi
     fi
     cp /etc/resolv.conf "$root/etc/resolv.conf"
-    mount -t proc proc "$root/proc" && mount --bind /dev "$root/dev" || fail "$root: cannot mount"
-    [ ! -d /dev/shm ] || mount --bind /dev/shm "$root/dev/shm"
+    # Nothing mounted or unmounted there may reach this machine's own /dev.
+    mount -t proc proc "$root/proc" && mount --bind /dev "$root/dev" && mount --make-private "$root/dev" &&
+        mount -t tmpfs tmpfs "$root/dev/shm" || fail "$root: cannot mount"
     rm -rf "$root/vit.c"
     mkdir -p "$root/vit.c"
     git ls-files -z --cached --others --exclude-standard | xargs -0 tar cf - | tar xf - -C "$root/vit.c"
