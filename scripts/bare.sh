@@ -1,7 +1,7 @@
 #!/bin/sh
-# Do the two commands of the README work on a machine that has nothing?  Runs them as root in bare installations of other
-# distributions (debootstrap), each in a folder of its own below build/bare, and prints a table.  Needs root, debootstrap
-# and a network; takes minutes a distribution for the demo, and with TESTS=all half an hour for the whole test suite.
+# Do the two commands of the README work on a machine that has nothing?  Runs them as root in bare installations of
+# other distributions (debootstrap), each in a folder of its own below build/bare, and prints a table.  Needs root,
+# debootstrap and a network; a distribution takes minutes, with TESTS=all as long as scripts/test.sh and more.
 #
 #   sh scripts/bare.sh [SUITE...]      debian:bookworm debian:trixie ubuntu:noble
 #   TESTS="test_mpi test_model" ...    after `make WERROR=1`, these tests; all: sh scripts/test.sh; empty: none
@@ -46,7 +46,10 @@ trap 'exit 130' INT TERM
 mirror_of() { # Debian or Ubuntu
     apt-cache policy 2>/dev/null | awk -v origin="o=$1" '
         $2 ~ /^(https?|file|copy):/ { address = $2 }
-        /^ *release / && index("," $2 ",", "," origin ",") && address !~ /security/ && !found { print address; found = 1 }'
+        /^ *release / && index("," $2 ",", "," origin ",") && address !~ /security/ && !found {
+            print address
+            found = 1
+        }'
 }
 
 bootstrap() { # distribution, suite, folder
@@ -131,17 +134,19 @@ for which; do
         for one in $TESTS; do
             [ ! -e "tests/$one.c" ] || programs="$programs build/cpu/tests/$one"
         done
-        step build "sh scripts/deps.sh mpi && apt-get -q -y install --no-install-recommends libcmocka-dev python3-numpy &&
+        step build "sh scripts/deps.sh mpi &&
+            apt-get -q -y install --no-install-recommends libcmocka-dev python3-numpy &&
             make -j\$(nproc) WERROR=1 all $programs"
         tests="built $result"
         step tests "sh tests/run.sh $TESTS"
         tests="$tests; $(tail -n 1 "$bare/$name-tests.log")"
         # What the README says of root.
-        step mpirun "mpirun --allow-run-as-root --oversubscribe -np 2 ./build/cpu/train_vit --dim 16 --depth 1 --heads 2 \
-            --patch-size 8 --train-limit 64 --test-limit 32 --batch-size 16 --epochs 1 --warmup-epochs 0"
+        step mpirun "mpirun --allow-run-as-root --oversubscribe -np 2 ./build/cpu/train_vit --dim 16 --depth 1 \
+            --heads 2 --patch-size 8 --train-limit 64 --test-limit 32 --batch-size 16 --epochs 1 --warmup-epochs 0"
         tests="$tests; mpirun $result"
     fi
-    versions=$(inside 'echo "gcc $(gcc -dumpfullversion) | $(dpkg-query -W -f "\${Version}" libdnnl-dev 2>/dev/null) |" \
+    versions=$(inside 'echo "gcc $(gcc -dumpfullversion) |" \
+        "$(dpkg-query -W -f "\${Version}" libdnnl-dev 2>/dev/null) |" \
         "$(mpirun --version 2>/dev/null | sed -n "1s/.* //p")"' 2>/dev/null)
     rows="$rows$row ${versions:-| |} | $demo | $tests |
 "

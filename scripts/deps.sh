@@ -103,7 +103,7 @@ look() {
         has_program clang || missing clang "the fuzzers" clang
         has_fuzzer || missing "clang's libFuzzer" "the fuzzers" "$(fuzzer_package)"
         if [ "$(uname -m)" = x86_64 ] && has_program apt-get; then
-            has_program aarch64-linux-gnu-gcc || missing "a compiler for arm64" "the build for arm64" gcc-aarch64-linux-gnu
+            has_program aarch64-linux-gnu-gcc || missing "a compiler for arm64" "its build" gcc-aarch64-linux-gnu
             has_program qemu-aarch64 || missing "an emulator of arm64" "its tests" qemu-user
         fi
     fi
@@ -115,8 +115,8 @@ look() {
 compiler_package() {
     for word in ${CC:-gcc}; do
         case $word in
+        *gcc-[0-9]* | *clang-[0-9]*) echo "${word##*/}" && return ;;
         *clang*) echo clang && return ;;
-        *gcc-[0-9]* | clang-[0-9]*) echo "${word##*/}" && return ;;
         esac
     done
     echo gcc
@@ -146,7 +146,8 @@ as_root() {
 trouble() {
     if grep -qE 'Unable to locate package|has no installation candidate' "$scratch/log"; then
         if grep -qE '^(Err|W: Failed to fetch|E: Failed to fetch)' "$scratch/log"; then
-            echo "the lists of packages could not be fetched: $(grep -m1 -E '^[WE]: Failed' "$scratch/log"); is there a network?"
+            echo "the lists of packages could not be fetched, $(grep -m1 -E '^[WE]: Failed' "$scratch/log");" \
+                "is there a network?"
         else
             echo "$(grep -m1 '^E:' "$scratch/log"); on Ubuntu it may be in the component universe, elsewhere" \
                 "find the package that has it"
@@ -167,7 +168,10 @@ install_packages() {
     fi
     as_root apt-get -q update >"$scratch/log" 2>&1 # if this fails, older lists may still do
     case $packages in # clang's version may be known only now
-    *' libclang-'*) packages="${packages%% libclang-*} $(fuzzer_package)$(echo "${packages#* libclang-}" | sed 's/^[^ ]*//')" ;;
+    *' libclang-'*)
+        after=${packages#* libclang-}
+        packages="${packages%% libclang-*} $(fuzzer_package)${after#"${after%% *}"}"
+        ;;
     esac
     printf 'installing:%s\n' "$packages"
     # shellcheck disable=SC2086 # a list

@@ -89,12 +89,10 @@ machine make
 stands_in clang "$poor_gcc"
 stands_in id 'echo 1000'
 stands_in apt-get 'exit 1'
-CC=clang
 env -i PATH="$PWD/bin" HOME="$PWD" TMPDIR="$PWD" CC=clang sh "$root/scripts/deps.sh" >out 2>err
 status=$?
 complains 1 'libdnnl-dev' && ! grep -q 'gcc' err
 check "CC=clang asks for no gcc" $? "status $status: $(cat err)"
-unset CC
 
 # == scripts/plot_*.py ===============================================================================================
 
