@@ -21,6 +21,7 @@
 #include "data/size_buckets.h"
 #include "detection/coco_eval.h"
 #include "detection/draw.h"
+#include "detection/parity_batch.h"
 #include "detection/postprocess.h"
 #include "detection/set_loss.h"
 #include "layers/attention/feature_map.h"
@@ -131,14 +132,14 @@ static void add_settings(void *context, Config *config) {
                                    "stop");
     config_explain(config, "bench", "Measure training and inference speed on random images of image_size, print one "
                                     "line of JSON, and stop");
-    config_explain(config, "predict", "Tell what these pictures show and where: PNG or JPEG files, or val:17 for one of "
-                                      "the validation split");
+    config_explain(config, "predict", "Tell what these pictures show and where: PNG or JPEG files, or val:17 for one "
+                                      "of the validation split");
     config_explain(config, "parity", "One forward and backward pass on the images and boxes of this safetensors file; "
                                      "parameters in it replace the model's");
     config_explain(config, "out", "Where --parity writes logits, boxes, loss and grad.<parameter>");
     config_explain(config, "weight_decay", "Decoupled weight decay of everything that is trained");
-    config_explain(config, "lr_drop", "lr and lr_backbone fall to a tenth after so many epochs, and again after as many "
-                                      "more (0: never)");
+    config_explain(config, "lr_drop", "lr and lr_backbone fall to a tenth after so many epochs, and again after as "
+                                      "many more (0: never)");
     config_explain(config, "run_dir", "Where config.ini, log.csv and the checkpoints go (default: the next free "
                                       "runs/<data>-detr-<attn>-<number>)");
     config_explain(config, "init", "Start from these weights of a whole detector (safetensors, the official code's "
@@ -239,7 +240,9 @@ static void data_open(Run *run, bool train) {
 /* == The model ==================================================================================================== */
 
 /* What the learning rate of the backbone is a multiple of. */
-static float slow_rate(const Run *run) { return run->schedule->lr > 0 ? run->backbone->lr_backbone / run->schedule->lr : 0; }
+static float slow_rate(const Run *run) {
+    return run->schedule->lr > 0 ? run->backbone->lr_backbone / run->schedule->lr : 0;
+}
 
 /* Builds the model for so many images of H x W or W x H at a time and gives it its first weights. */
 static void model_open(Run *run, int images, int H, int W, bool training) {
@@ -448,23 +451,6 @@ static double evaluate(void *context) {
     return 100 * run->found[COCO_AP];
 }
 
-/* As COCO's own program prints them. */
-static void print_numbers(const double numbers[COCO_NUMBERS]) {
-    static const char *const areas[] = {"   all", " small", "medium", " large"};
-    static const struct {
-        bool recall;
-        const char *iou;
-        int area, most;
-    } rows[COCO_NUMBERS] = {{0, "0.50:0.95", 0, 100}, {0, "0.50     ", 0, 100}, {0, "0.75     ", 0, 100},
-                            {0, "0.50:0.95", 1, 100}, {0, "0.50:0.95", 2, 100}, {0, "0.50:0.95", 3, 100},
-                            {1, "0.50:0.95", 0, 1},   {1, "0.50:0.95", 0, 10},  {1, "0.50:0.95", 0, 100},
-                            {1, "0.50:0.95", 1, 100}, {1, "0.50:0.95", 2, 100}, {1, "0.50:0.95", 3, 100}};
-    for (int i = 0; i < COCO_NUMBERS; i++)
-        printf(" %-18s %s @[ IoU=%s | area=%s | maxDets=%3d ] = %0.3f\n",
-               rows[i].recall ? "Average Recall" : "Average Precision", rows[i].recall ? "(AR)" : "(AP)", rows[i].iou,
-               areas[rows[i].area], rows[i].most, numbers[i]);
-}
-
 /* == Training ===================================================================================================== */
 
 static void training_data_and_model(void *context) {
@@ -553,7 +539,7 @@ static void mode_eval(void *context) {
     evaluate(run);
     if (distributed_rank() > 0) return;
     progress_show(true, "%d validation images of %s, %d at a time", run->val.coco.image_count, run->val.name, at_once);
-    print_numbers(run->found);
+    coco_eval_print(run->found, stdout);
     if (*path && !coco_results_write(path, &results, &error)) die("%s: %s", path, error.text);
     if (*path) printf("%s: %zu detections\n", path, results.count);
     coco_results_free(&results);
@@ -749,105 +735,18 @@ static void mode_predict(void *context) {
     transform_scratch_free(&scratch);
 }
 
-/* == Parity: how any other framework is compared with this one ==================================================== */
-
-/* What --parity reads: `images` [B,3,H,W] normalised and padded with zeros, `sizes` [B,2] own height and width,
- * `counts` [B] targets of each image, `target_boxes` [T,4] (cx, cy, w, h relative to the image's own size) and `labels`
- * [T]. */
-typedef struct {
-    int B, H, W, T;
-    float *images; /* [B,H,W,3] */
-    int *sizes;
-    DetectionPart part;
-} Parity;
-
-static const SafeTensor *parity_tensor(const SafeTensors *st, const char *name, int ndim, size_t rows, size_t columns) {
-    const SafeTensor *t = safetensors_find(st, name);
-    if (!t) die("%s: needs the tensor '%s'", st->file, name);
-    if (t->ndim != ndim || (rows && t->shape[0] != rows) || (columns && t->shape[ndim - 1] != columns))
-        die("%s: '%s' has another shape than --parity expects", st->file, name);
-    return t;
-}
-
-static int64_t *parity_numbers(const SafeTensor *t) {
-    Error error;
-    int64_t *numbers = xcalloc(t->size + 1, sizeof *numbers, "parity");
-    if (!safetensors_to_int64(t, numbers, &error)) die("%s", error.text);
-    return numbers;
-}
-
-/* [B,3,H,W] -> [B,H,W,3] */
-static void parity_images(Parity *p, const SafeTensor *t) {
-    Error error;
-    float *planes = xcalloc(t->size, sizeof *planes, "parity");
-    size_t pixels = (size_t)p->H * (size_t)p->W;
-    p->images = xcalloc(t->size, sizeof *p->images, "parity");
-    if (!safetensors_to_float(t, planes, &error)) die("%s", error.text);
-    for (size_t b = 0; b < (size_t)p->B; b++)
-        for (size_t i = 0; i < pixels; i++)
-            for (size_t c = 0; c < 3; c++) p->images[(b * pixels + i) * 3 + c] = planes[(b * 3 + c) * pixels + i];
-    free(planes);
-}
-
-static void parity_targets(const Run *run, Parity *p, const SafeTensors *st) {
-    Error error;
-    DetectionPart *part = &p->part;
-    int64_t *counts = parity_numbers(parity_tensor(st, "counts", 1, (size_t)p->B, 0));
-    part->first = xcalloc((size_t)p->B + 1, sizeof *part->first, "parity");
-    for (int b = 0; b < p->B; b++) {
-        if (counts[b] < 0 || counts[b] > 65536) die("%s: counts[%d] is %lld", st->file, b, (long long)counts[b]);
-        part->first[b + 1] = part->first[b] + (int)counts[b];
-    }
-    p->T = part->first[p->B];
-    part->boxes = xcalloc((size_t)p->T + 1, sizeof *part->boxes, "parity");
-    part->labels = xcalloc((size_t)p->T + 1, sizeof *part->labels, "parity");
-    if (p->T) {
-        int64_t *labels = parity_numbers(parity_tensor(st, "labels", 1, (size_t)p->T, 0));
-        if (!safetensors_to_float(parity_tensor(st, "target_boxes", 2, (size_t)p->T, 4), &part->boxes[0][0], &error))
-            die("%s", error.text);
-        for (int i = 0; i < p->T; i++) {
-            if (labels[i] < 0 || labels[i] > run->model->num_classes)
-                die("%s: label %lld is outside 0..%d", st->file, (long long)labels[i], run->model->num_classes);
-            part->labels[i] = (int)labels[i];
-        }
-        free(labels);
-    }
-    free(counts);
-}
-
-static void parity_read(const Run *run, Parity *p, const SafeTensors *st) {
-    const SafeTensor *images = parity_tensor(st, "images", 4, 0, 0);
-    if (images->shape[1] != 3 || images->shape[0] > 4096 || images->shape[2] > 8192 || images->shape[3] > 8192 ||
-        !images->size)
-        die("%s: 'images' must be float32 [B,3,H,W], normalised, zero where padded", st->file);
-    p->B = (int)images->shape[0];
-    p->H = (int)images->shape[2];
-    p->W = (int)images->shape[3];
-    int64_t *sizes = parity_numbers(parity_tensor(st, "sizes", 2, (size_t)p->B, 2));
-    p->sizes = xcalloc(2 * (size_t)p->B, sizeof *p->sizes, "parity");
-    for (int i = 0; i < 2 * p->B; i++) {
-        if (sizes[i] < 1 || sizes[i] > (i % 2 ? p->W : p->H))
-            die("%s: image %d is %lld high or wide, the batch %d x %d", st->file, i / 2, (long long)sizes[i], p->H,
-                p->W);
-        p->sizes[i] = (int)sizes[i];
-    }
-    parity_images(p, images);
-    parity_targets(run, p, st);
-    p->part.n = p->B;
-    free(sizes);
-}
-
+/* The same images and boxes as another framework had: predictions, loss and gradients. */
 static void mode_parity(void *context) {
     Run *run = context;
     const DetrSettings *s = run->model;
     Detr *detr = &run->detr;
-    Parity p = {0};
+    ParityBatch p;
     StepLoss loss = {0};
     SafeTensors st;
     Error error;
     if (!safetensors_open(&st, run->modes->parity, &error)) die("%s", error.text);
     find_classes(run);
-    parity_read(run, &p, &st);
+    parity_batch_read(&p, &st, run->model->num_classes);
     model_open(run, p.B, p.H, p.W, true);
     buffers_open(run, p.B, p.T ? p.T : 1, true);
     parity_parameters(&detr->model.params, &st);
@@ -895,23 +794,13 @@ static const Program program = {
         "  train_detr --resume runs/coco-detr-softmax-001 --eval --results detections.json\n"
         "  train_detr --init best.safetensors --predict street.jpg --draw boxes.png\n"
         "  train_detr --config configs/coco/smca-ripple.ini --describe\n\n",
-    .settings = add_settings,
-    .lists = print_lists,
-    .chooser = "attn",
-    .use = use_settings,
-    .check = check_settings,
+    .settings = add_settings, .chooser = "attn", .use = use_settings, .check = check_settings, .lists = print_lists,
     .modes = modes,
     .training = {.columns = "ap,ap50,focal,l1,giou,class_error",
                  .advice = "a lower lr",
                  .decimals = 1,
-                 .open = training_data_and_model,
-                 .announce = announce,
-                 .load = load_batches,
-                 .stalled = stalled,
-                 .rate = learning_rate,
-                 .step = train_step,
-                 .evaluate = evaluate,
-                 .words = words},
+                 .open = training_data_and_model, .announce = announce, .load = load_batches, .stalled = stalled,
+                 .rate = learning_rate, .step = train_step, .evaluate = evaluate, .words = words},
     .close = loading_close,
 };
 

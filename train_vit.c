@@ -260,7 +260,8 @@ static void weights_load(Run *run) {
     const Training *t = &run->training;
     Config config;
     origin_create(&origin, &config, t->s->init);
-    FittedWeights fitted = fit_weights(&run->vit.model, t->s->init, &origin.model, t->mode ? NULL : "head.", t->s->seed);
+    const char *head = t->mode ? NULL : "head.";
+    FittedWeights fitted = fit_weights(&run->vit.model, t->s->init, &origin.model, head, t->s->seed);
     vit_destroy(&origin);
     config_free(&config);
     if (distributed_rank() == 0 && !run->modes->bench) fitted_weights_print(&fitted, stdout);
@@ -480,25 +481,14 @@ static void mode_describe(void *context) {
 
 /* What training will see first, before anything that is done to whole batches. */
 static void mode_show_batch(void *context) {
-    enum { MOST = 64 };
     Run *run = context;
-    int labels[MOST], H = run->model->img_size[0], W = run->model->img_size[1];
+    Transform transform = transform_of(run, true);
     const char *path = run->looks->show_batch;
     Error error;
     split_open(run, &run->train, true);
-    int n = run->train.count < MOST ? (int)run->train.count : MOST;
-    LoaderConfig config = {.seed = run->training.s->seed,
-                           .batch_size = n,
-                           .train = true,
-                           .max_damaged = 1,
-                           .transform = transform_of(run, true)};
-    loader_open(&run->loader, &run->train, &config);
-    uint8_t *pixels = xcalloc((size_t)n * 3, (size_t)H * (size_t)W, "a batch");
-    loader_fill(&run->loader, 0, n, pixels, labels);
-    if (!sheet_write(path, pixels, n, H, W, labels, run->train.class_names, &error)) die("%s: %s", path, error.text);
+    int n = sheet_write_training(path, &run->train, &transform, run->training.s->seed, &error);
+    if (!n) die("%s: %s", path, error.text);
     printf("%s: the first %d training images of %s\n", path, n, run->train.name);
-    free(pixels);
-    loading_close(run);
 }
 
 static void mode_eval(void *context) {
@@ -594,26 +584,6 @@ static void prediction_pixels(Run *run, const char *name, uint8_t *pixels) {
         die("%s: %s", name, error.text);
 }
 
-/* Softmax in place, then the five likeliest classes. */
-static void print_prediction(const char *name, float *logits, int C, const char *const *names) {
-    float largest = -INFINITY, sum = 0;
-    for (int c = 0; c < C; c++) largest = logits[c] > largest ? logits[c] : largest;
-    for (int c = 0; c < C; c++) sum += logits[c] = expf(logits[c] - largest);
-    printf("%s:", name);
-    for (int place = 0; place < 5 && place < C; place++) {
-        int best = 0;
-        for (int c = 1; c < C; c++)
-            if (logits[c] > logits[best]) best = c;
-        double percent = 100 * (double)(logits[best] / sum);
-        if (names)
-            printf("%s %s %.1f %%", place ? "," : "", names[best], percent);
-        else
-            printf("%s class %d %.1f %%", place ? "," : "", best, percent);
-        logits[best] = -1;
-    }
-    printf("\n");
-}
-
 /* Class names: the data set's own, or those the checkpoint carries. */
 static const char *const *class_names(const Run *run, ClassNames *owned) {
     if (run->train.class_names && run->train.classes == run->model->num_classes) return run->train.class_names;
@@ -635,7 +605,8 @@ static void mode_predict(void *context) {
         vit_load_pixels(vit, run->pixels, run->train.mean, run->train.std, 1);
         vit_forward(vit, 1, false);
         real_download(run->logits, vit->logits, (size_t)run->model->num_classes);
-        print_prediction(images->items[i], run->logits, run->model->num_classes, names);
+        printf("%s:", images->items[i]);
+        class_names_print_best(names, run->logits, run->model->num_classes, stdout);
         if (i == 0 && *picture) attention_picture_write(vit, run->pixels, picture);
     }
     class_names_free(&owned);
@@ -648,7 +619,8 @@ static void mode_parity(void *context) {
     const char *path = run->modes->parity;
     Error error;
     double loss = 0;
-    const SafeTensor *images = safetensors_find(&run->parity, "images"), *labels = safetensors_find(&run->parity, "labels");
+    const SafeTensor *images = safetensors_find(&run->parity, "images");
+    const SafeTensor *labels = safetensors_find(&run->parity, "labels");
     int B = (int)images->shape[0], C = run->model->num_classes;
     float *pixels = xcalloc(images->size, sizeof *pixels, "parity");
     int64_t *wanted = xcalloc((size_t)B, sizeof *wanted, "parity");
@@ -713,23 +685,12 @@ static const Program program = {
         "  train_vit --resume runs/shapes-ripple-001 --eval        measure its last weights\n"
         "  train_vit --init runs/shapes-ripple-001/best.safetensors --predict cat.png\n"
         "  train_vit --attn ripple --img-size 224 --patch-size 16 --describe\n\n",
-    .settings = add_settings,
-    .lists = print_lists,
-    .chooser = "attn",
-    .use = use_settings,
-    .check = check_settings,
+    .settings = add_settings, .chooser = "attn", .use = use_settings, .check = check_settings, .lists = print_lists,
     .modes = modes,
     .training = {.columns = "top1,top5,jsd",
                  .advice = "a lower lr, a longer warm-up or clip_grad",
-                 .open = training_data_and_model,
-                 .announce = announce,
-                 .load = load_batches,
-                 .stalled = stalled,
-                 .rate = learning_rate,
-                 .step = train_step,
-                 .measure = measure,
-                 .evaluate = evaluate,
-                 .words = words},
+                 .open = training_data_and_model, .announce = announce, .load = load_batches, .stalled = stalled,
+                 .rate = learning_rate, .step = train_step, .measure = measure, .evaluate = evaluate, .words = words},
     .close = loading_close,
 };
 

@@ -13,8 +13,8 @@ typedef struct {
 
 extern const ConfigGroup adamw_settings;
 
-/* One step number t >= 1 with rate lr, and `slow` times that for Param.slow: clips, updates parameters and moments, then
- * the EMA if there is one.  Returns the gradient's norm before clipping.  A gradient that is not finite leaves
+/* One step number t >= 1 with rate lr, and `slow` times that for Param.slow: clips, updates parameters and moments,
+ * then the EMA if there is one.  Returns the gradient's norm before clipping.  A gradient that is not finite leaves
  * everything as it was. */
 float adamw_step(const AdamWSettings *s, Params *params, float lr, float slow, int t);
 

@@ -1,5 +1,6 @@
 #include "core/class_names.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -42,4 +43,22 @@ void class_names_free(ClassNames *names) {
     free(names->at);
     free(names->text);
     *names = (ClassNames){0};
+}
+
+void class_names_print_best(const char *const *names, float *logits, int C, FILE *out) {
+    float largest = -INFINITY, sum = 0;
+    for (int c = 0; c < C; c++) largest = logits[c] > largest ? logits[c] : largest;
+    for (int c = 0; c < C; c++) sum += logits[c] = expf(logits[c] - largest);
+    for (int place = 0; place < 5 && place < C; place++) {
+        int best = 0;
+        for (int c = 1; c < C; c++)
+            if (logits[c] > logits[best]) best = c;
+        double percent = 100 * (double)(logits[best] / sum);
+        if (names)
+            fprintf(out, "%s %s %.1f %%", place ? "," : "", names[best], percent);
+        else
+            fprintf(out, "%s class %d %.1f %%", place ? "," : "", best, percent);
+        logits[best] = -1;
+    }
+    fprintf(out, "\n");
 }

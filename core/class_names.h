@@ -5,6 +5,7 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdio.h>
 
 typedef struct {
     const char **at; /* [count]; "" where a class has no name */
@@ -24,5 +25,9 @@ bool class_names_complete(const ClassNames *names, int classes);
 char *class_names_text(const char *const *names, int count);
 
 void class_names_free(ClassNames *names);
+
+/* " cat 61.2 %, dog 30.1 %, ..." and the line's end: the five likeliest of `classes`, by number where names is NULL.
+ * Softmax of the logits [classes] in place. */
+void class_names_print_best(const char *const *names, float *logits, int classes, FILE *out);
 
 #endif

@@ -9,6 +9,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "kernels/grid.h"
+
 enum { PARAM_MAX_DIMS = 4, PARAM_NAME_SIZE = 64 };
 
 typedef enum {
@@ -30,7 +32,8 @@ typedef void (*ParamDraw)(float *x, const Param *p, uint64_t seed, uint32_t tens
 /* A tensor that has numbers for every position of a grid.  They lie along dimension `axis`, rows one after another and
  * behind `prefix` positions that are not on the grid, or with axes = 2 along `axis` and the dimension after it. */
 typedef struct {
-    int axis, axes, prefix, rows, columns; /* axes 0: no such tensor */
+    int axis, axes, prefix; /* axes 0: no such tensor */
+    Grid positions;
 } ParamGrid;
 
 struct Param {

@@ -35,13 +35,13 @@ typedef struct {
     const char *name;         /* "train_vit" */
     const char *introduction; /* what --help begins with */
 
-    /* Adds the groups of settings in the order in which they are printed (config_add), mode_settings and training_settings
-     * among them; then what is different in this program (config_default, config_explain).  Before anything is read. */
+    /* Adds the groups of settings in the order in which they are printed (config_add), mode_settings, adamw_settings and
+     * training_settings among them; then what is different in this program (config_default, config_explain).  Before anything is read. */
     void (*settings)(void *run, Config *config);
     /* Prints lists for --help, between the introduction and the settings.  NULL: none. */
     void (*lists)(void);
-    /* Everything is read: says which groups count (config_use).  Before --help only where `chooser`, the setting on which
-     * that depends, was given: else --help shows all of them.  Both NULL: all groups count always. */
+    /* Everything is read: says which groups count (config_use).  Before --help only where `chooser`, the setting on
+     * which that depends, was given: else --help shows all of them.  Both NULL: all groups count always. */
     const char *chooser;
     void (*use)(void *run);
     /* Each group is checked: rejects what takes several groups' settings, and takes what defaults depend on others. */

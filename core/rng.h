@@ -25,7 +25,7 @@ typedef enum {
     RNG_MIXUP,         /* mixup or cutmix of a batch: a = low word of the step, b = high word */
     RNG_FEATURES,      /* random feature maps: a = step, b = block; element within the heads' matrices, head by head */
     RNG_CODES,         /* stochastic positional codes: a = step, b = block */
-    RNG_DROPOUT        /* a = step, b = which dropout << 20 | image of the global batch; element: kernels.h, Dropout */
+    RNG_DROPOUT        /* a = step, b = which dropout << 20 | image of the global batch; element: kernels/dropout.h */
 } RngPurpose;
 
 typedef struct {

@@ -37,7 +37,8 @@ typedef struct {
     const char *advice;  /* what to try where numbers are none: "a lower lr" */
     int decimals;        /* of images/s in the line that a person watches; the log has one more */
 
-    /* First of all: opens data and model with its first weights, then calls training_open, which may load later ones. */
+    /* First of all: opens data and model with its first weights, then calls training_open, which may load later
+     * ones. */
     void (*open)(void *run);
     /* Prints what there is to know of data and model, on rank 0, after open. */
     void (*announce)(void *run);
@@ -51,8 +52,8 @@ typedef struct {
     /* The next batch: gradients of this rank's share of it, summed over ranks, then training_update.  Returns the mean
      * loss of all ranks, and has called training_sum, so that all of them know of a signal. */
     double (*step)(void *run);
-    /* After a step that a row of the log follows: notes in state.measured what would cost too much in every step.  NULL:
-     * nothing does. */
+    /* After a step that a row of the log follows: notes in state.measured what would cost too much in every step.
+     * NULL: nothing does. */
     void (*measure)(void *run);
     /* The whole validation split, under the parameters' average where there is one; calls training_sum at its end.
      * Returns the percentage that the best weights have most of; none where t->stopping came of it. */
@@ -112,8 +113,8 @@ void training_share(const Training *t, int *begin, int *end);
 /* Sums over all ranks, in place, and notes whether a signal came to one of them: t->stopping.  count below 16. */
 void training_sum(Training *t, double *sums, int count);
 
-/* One update by the gradients that params holds.  Dies where `loss` or their norm is not finite: before anything that is
- * not a number is saved over good weights. */
+/* One update by the gradients that params holds.  Dies where `loss` or their norm is not finite: before anything that
+ * is not a number is saved over good weights. */
 void training_update(Training *t, double loss);
 
 /* The same for another value of the step in progress. */

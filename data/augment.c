@@ -51,7 +51,9 @@ AugmentDraw augment_draw(Augment augment, uint64_t seed, uint32_t epoch, uint32_
     return draw;
 }
 
-bool augment_has_pixels(const Augment *augment) { return augment->s.color_jitter > 0 || augment->randaugment.layers > 0; }
+bool augment_has_pixels(const Augment *augment) {
+    return augment->s.color_jitter > 0 || augment->randaugment.layers > 0;
+}
 
 static void mirror_row(uint8_t *row, int width) {
     for (uint8_t *a = row, *b = row + (width - 1) * 3; a < b; a += 3, b -= 3) {

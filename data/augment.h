@@ -46,7 +46,7 @@ AugmentDraw augment_draw(Augment augment, uint64_t seed, uint32_t epoch, uint32_
 /* Does it change colours or shapes, beyond crop and mirror? */
 bool augment_has_pixels(const Augment *augment);
 
-/* out, in [height,width,3], not overlapping.  Crop, then mirror: torchvision's RandomCrop(size, padding=crop_padding) and
+/* out, in [height,width,3], not overlapping.  Crop, then mirror: torchvision's RandomCrop with crop_padding and
  * RandomHorizontalFlip, the order DeiT trains CIFAR with. */
 void augment_apply(uint8_t *out, const uint8_t *in, int height, int width, AugmentDraw draw);
 

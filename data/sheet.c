@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/die.h"
 #include "data/image.h"
 
 /* == Text: letters of 5 x 7, the left of each row in bit 4 ======================================================== */
@@ -107,4 +108,19 @@ bool sheet_write(const char *path, const uint8_t *pixels, int n, int height, int
     bool ok = image_write_png(path, sheet.pixels, sheet.height, sheet.width, error);
     free(sheet.pixels);
     return ok;
+}
+
+int sheet_write_training(const char *path, const Dataset *dataset, const Transform *transform, uint64_t seed,
+                         Error *error) {
+    enum { MOST = 64 };
+    int labels[MOST], n = dataset->count < MOST ? (int)dataset->count : MOST;
+    LoaderConfig config = {.seed = seed, .batch_size = n, .train = true, .max_damaged = 1, .transform = *transform};
+    Loader loader;
+    loader_open(&loader, dataset, &config);
+    uint8_t *pixels = xcalloc((size_t)n * 3, (size_t)transform->height * (size_t)transform->width, "a batch");
+    loader_fill(&loader, 0, n, pixels, labels);
+    bool ok = sheet_write(path, pixels, n, transform->height, transform->width, labels, dataset->class_names, error);
+    free(pixels);
+    loader_close(&loader);
+    return ok ? n : 0;
 }

@@ -73,7 +73,8 @@ Crop transform_crop(const Transform *t, TransformKey key, int height, int width)
     const TransformSettings *s = &t->s;
     bool set = s->crop_area_max > 0, ratio_set = s->crop_ratio_max > 0;
     double area[2] = {set ? (double)s->crop_area_min : 0.08, set ? (double)s->crop_area_max : 1.0};
-    double ratio[2] = {ratio_set ? (double)s->crop_ratio_min : 3.0 / 4, ratio_set ? (double)s->crop_ratio_max : 4.0 / 3};
+    double ratio[2] = {ratio_set ? (double)s->crop_ratio_min : 3.0 / 4,
+                       ratio_set ? (double)s->crop_ratio_max : 4.0 / 3};
     for (uint64_t attempt = 0; attempt < 40; attempt += 4) {
         double u = (double)rng_uniform(key.seed, RNG_CROP, key.epoch, key.draw, attempt);
         double v = (double)rng_uniform(key.seed, RNG_CROP, key.epoch, key.draw, attempt + 1);

@@ -384,3 +384,19 @@ bool coco_eval(double numbers[COCO_NUMBERS], double *category_ap, const Coco *tr
     free(e.detections);
     return true;
 }
+
+void coco_eval_print(const double numbers[COCO_NUMBERS], FILE *out) {
+    static const char *const areas[] = {"   all", " small", "medium", " large"};
+    static const struct {
+        bool recall;
+        const char *iou;
+        int area, most;
+    } rows[COCO_NUMBERS] = {{0, "0.50:0.95", 0, 100}, {0, "0.50     ", 0, 100}, {0, "0.75     ", 0, 100},
+                            {0, "0.50:0.95", 1, 100}, {0, "0.50:0.95", 2, 100}, {0, "0.50:0.95", 3, 100},
+                            {1, "0.50:0.95", 0, 1},   {1, "0.50:0.95", 0, 10},  {1, "0.50:0.95", 0, 100},
+                            {1, "0.50:0.95", 1, 100}, {1, "0.50:0.95", 2, 100}, {1, "0.50:0.95", 3, 100}};
+    for (int i = 0; i < COCO_NUMBERS; i++)
+        fprintf(out, " %-18s %s @[ IoU=%s | area=%s | maxDets=%3d ] = %0.3f\n",
+               rows[i].recall ? "Average Recall" : "Average Precision", rows[i].recall ? "(AR)" : "(AP)", rows[i].iou,
+               areas[rows[i].area], rows[i].most, numbers[i]);
+}

@@ -3,6 +3,8 @@
 #ifndef VIT_DETECTION_COCO_EVAL_H
 #define VIT_DETECTION_COCO_EVAL_H
 
+#include <stdio.h>
+
 #include "core/error.h"
 #include "data/coco.h"
 #include "detection/coco_results.h"
@@ -31,5 +33,8 @@ enum {
  * False: `error` says why. */
 bool coco_eval(double numbers[COCO_NUMBERS], double *category_ap, const Coco *truth, const CocoDetection *detections,
                size_t count, const bool *evaluated, Error *error);
+
+/* As COCO's own program prints them. */
+void coco_eval_print(const double numbers[COCO_NUMBERS], FILE *out);
 
 #endif

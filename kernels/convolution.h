@@ -6,6 +6,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "kernels/grid.h"
+#include "kernels/images.h"
 #include "real.h"
 
 #ifdef __cplusplus
@@ -13,12 +15,13 @@ extern "C" {
 #endif
 
 typedef struct {
-    int Hg, Wg, C, k; /* k odd, at most 7; zeros k/2 deep around the grid */
+    Grid grid;
+    int C, k;         /* k odd, at most 7; zeros k/2 deep around the grid */
     int period;       /* channels c, c + period, ... share their weights: C, or D where all heads have the same */
     int x_row, y_row; /* numbers from one token of x or y to the next, at least C; 3*M within qkv */
 } Depthwise;
 
-/* y_t = add_t + b + sum_o w_o x_t+o over the k x k offsets o.  y, x channels last, [B,Hg*Wg,C], rows y_row, x_row
+/* y_t = add_t + b + sum_o w_o x_t+o over the k x k offsets o.  y, x channels last, [B,N,C], rows y_row, x_row
  * apart; add like y, may be y, or NULL;  w [period,k,k];  b [period] or NULL. */
 void depthwise_forward(real *y, const real *add, const real *x, const float *w, const float *b, const Depthwise *shape,
                        int B);
@@ -27,17 +30,22 @@ void depthwise_backward(real *dx, const real *add, float *dw, float *db, const r
                         const Depthwise *shape, int B);
 size_t depthwise_workspace(const Depthwise *shape);
 
+typedef struct {
+    Grid grid;
+    int C, x_row; /* channels; numbers from one token of x to the next, at least C */
+} NeighbourMax;
+
 /* y_t = the largest of the 3 x 3 tokens around t, as far as they are on the grid, channel by channel; NaN is larger
- * than all.  y [B,Hg*Wg,C] real;  at [B,Hg*Wg,C]: which of the nine, row by row, the first of equals (saved);
- * x rows `row` apart. */
-void neighbour_max_forward(real *y, uint8_t *at, const real *x, int row, int B, int Hg, int Wg, int C);
-/* dx (=), rows `row` apart;  dy [B,Hg*Wg,C]. */
-void neighbour_max_backward(real *dx, const real *dy, const uint8_t *at, int row, int B, int Hg, int Wg, int C);
+ * than all.  y [B,N,C] real;  at [B,N,C]: which of the nine, row by row, the first of equals (saved);  x rows x_row
+ * apart. */
+void neighbour_max_forward(real *y, uint8_t *at, const real *x, const NeighbourMax *shape, int B);
+/* dx (=), rows x_row apart;  dy [B,N,C]. */
+void neighbour_max_backward(real *dx, const real *dy, const uint8_t *at, const NeighbourMax *shape, int B);
 
 /* == Convolution with a frozen batch norm ========================================================================= */
 
-/* Images are channels last, [B,H,W,C]; zeros k/2 deep lie around them, so the output is [B,Ho,Wo,out],
- * Ho = ceil(H/stride).  Shapes may change from call to call: the first call of a shape prepares it and may allocate,
+/* Images are channels last, [B,Hi,Wi,C]; zeros k/2 deep lie around them, so the output is [B,Ho,Wo,out],
+ * Ho = ceil(Hi/stride).  Shapes may change from call to call: the first call of a shape prepares it and may allocate,
  * the next ones do not. */
 typedef struct {
     int in, out;   /* channels */
@@ -57,26 +65,26 @@ size_t convolution_folded_bytes(const Convolution *c, bool backward);
 void convolution_fold(void *folded, const float *w, const float *scale, const Convolution *c, bool backward);
 
 /* y = conv(x, W') + shift + add, and no less than 0 with relu.  y, add [B,Ho,Wo,out], add may be y or NULL;
- * x [B,H,W,in];  shift [out]. */
+ * x [B,Hi,Wi,in];  shift [out]. */
 void convolution_forward(real *y, const real *x, const real *add, const void *folded, const float *shift,
-                         const Convolution *c, bool relu, int B, int H, int W);
+                         const Convolution *c, bool relu, const ImageShape *images);
 /* dx (=) add + conv^T(dy, W') where below > 0, else 0: the gradient of what `below` was before its ReLU.
- * dx, add, below [B,H,W,in], below NULL where there was none;  add may be dx, and is NULL for 0 and for strides beyond
- * 1;  dy [B,Ho,Wo,out]. */
+ * dx, add, below [B,Hi,Wi,in], below NULL where there was none;  add may be dx, and is NULL for 0 and for strides
+ * beyond 1;  dy [B,Ho,Wo,out]. */
 void convolution_backward_input(real *dx, const real *add, const real *dy, const void *folded, const real *below,
-                                const Convolution *c, int B, int H, int W);
+                                const Convolution *c, const ImageShape *images);
 /* dw [out,in,k,k] (+=) scale_o times the gradient of W'. */
 void convolution_backward_weight(float *dw, const real *dy, const real *x, const float *scale, const Convolution *c,
-                                 int B, int H, int W);
+                                 const ImageShape *images);
 /* For all calls with images up to this size.  What a library wants beside it is reserved at a shape's first call. */
-size_t convolution_workspace(const Convolution *c, int B, int H, int W);
+size_t convolution_workspace(const Convolution *c, const ImageShape *images);
 
 /* dx = dy where y > 0, else 0.  dx (=), may be dy;  y [n] what ReLU gave. */
 void relu_gradient(real *dx, const real *dy, const real *y, size_t n);
 
 /* Maximum over 3 x 3 windows, stride 2, whatever lies beyond the border left out.
- * y [B,ceil(H/2),ceil(W/2),C];  x [B,H,W,C]. */
-void max_pool_forward(real *y, const real *x, int B, int H, int W, int C);
+ * y [B,ceil(Hi/2),ceil(Wi/2),C];  x [B,Hi,Wi,C]. */
+void max_pool_forward(real *y, const real *x, const ImageShape *images, int C);
 
 #ifdef __cplusplus
 }

@@ -16,6 +16,8 @@
 #include <stddef.h>
 #include <stdlib.h>
 
+#include "kernels/grid.h"
+
 #ifdef __CUDACC__
 #define FFT_INLINE static inline __host__ __device__
 #else
@@ -37,7 +39,8 @@ typedef struct {
 } FftPair;
 
 typedef struct {
-    int Hg, Wg, N, axes, pairs, root_count;
+    Grid tokens;
+    int N, axes, pairs, root_count;
     bool grid;   /* 2d */
     int largest; /* prime factor above 7, or 1 */
     FftAxis axis[2];
@@ -98,13 +101,13 @@ static inline float *fft_axis_roots(const FftAxis *axis, float *w) {
 }
 
 /* roots and pair are host memory of the caller's `allocate`. */
-static inline FftPlan fft_plan_make(int Hg, int Wg, bool grid,
+static inline FftPlan fft_plan_make(Grid tokens, bool grid,
                                     void *(*allocate)(size_t count, size_t size, const char *what)) {
     FftPlan plan = {};
-    int N = Hg * Wg, h = grid ? Hg : 1, w = grid ? Wg : N;
+    int N = grid_tokens(tokens), h = grid ? tokens.rows : 1, w = grid ? tokens.columns : N;
     int *at = (int *)allocate((size_t)h + w, sizeof *at, "transform plan"), *at_y = at, *at_x = at + h;
     FftPair *pair = (FftPair *)allocate(N, sizeof *pair, "transform plan");
-    plan.Hg = Hg, plan.Wg = Wg, plan.N = N, plan.grid = grid, plan.largest = 1, plan.axes = grid ? 2 : 1;
+    plan.tokens = tokens, plan.N = N, plan.grid = grid, plan.largest = 1, plan.axes = grid ? 2 : 1;
     FftAxis *rows = &plan.axis[plan.axes - 1];
     rows->n = w, rows->stride = 1, rows->beside = 1, rows->places = h, rows->step = w;
     if (grid) {
@@ -128,8 +131,9 @@ static inline FftPlan fft_plan_make(int Hg, int Wg, bool grid,
     return plan;
 }
 
-static inline bool fft_plan_is(const FftPlan *plan, int Hg, int Wg, bool grid) {
-    return plan->grid == grid && (grid ? plan->Hg == Hg && plan->Wg == Wg : plan->N == Hg * Wg);
+static inline bool fft_plan_is(const FftPlan *plan, Grid tokens, bool grid) {
+    if (!grid) return !plan->grid && plan->N == grid_tokens(tokens);
+    return plan->grid && plan->tokens.rows == tokens.rows && plan->tokens.columns == tokens.columns;
 }
 
 #endif

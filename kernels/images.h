@@ -6,14 +6,19 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "kernels/grid.h"
 #include "real.h"
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
+typedef struct {
+    int B, Hi, Wi; /* images, pixels down and across */
+} ImageShape;
+
 /* y = (x / 255 - mean) / std.  y [B,3,Hi,Wi] real;  x [B,Hi,Wi,3] uint8;  mean, std host [3]. */
-void images_normalize(real *y, const uint8_t *x, const float *mean, const float *std, int B, int Hi, int Wi);
+void images_normalize(real *y, const uint8_t *x, const float *mean, const float *std, const ImageShape *shape);
 
 /* What fills a box of images_mix: 0, one normal number for each channel, or one for each number of the box. */
 typedef enum { NOISE_CONST, NOISE_RAND, NOISE_PIXEL } ImageNoise;
@@ -34,28 +39,30 @@ typedef struct {
  * draws [rows], or both NULL: nothing is erased;  mean, std host [3];  mix host.
  * In float32 the same bits on every device. */
 void images_mix(real *y, const uint8_t *x, const int *pairs, const int *boxes, const uint32_t *draws, const float *mean,
-                const float *std, const ImageMix *mix, int B, int Hi, int Wi);
+                const float *std, const ImageMix *mix, const ImageShape *shape);
 
 /* Images of different sizes in one batch: y = (x / 255 - mean) / std inside, 0 beyond an image's own size.
  * y [B,Hi,Wi,3] real, channels last;  x [B,Hi,Wi,3] uint8, anything beyond the own size;  sizes [B,2] int: own height
  * and width;  mean, std host [3]. */
-void images_normalize_padded(real *y, const uint8_t *x, const int *sizes, const float *mean, const float *std, int B,
-                             int Hi, int Wi);
+void images_normalize_padded(real *y, const uint8_t *x, const int *sizes, const float *mean, const float *std,
+                             const ImageShape *shape);
 
 /* The patches of an image as rows, so that the patch convolution is a linear layer.
  * cols [B*(Hi/P)*(Wi/P), 3*P*P] real, columns ordered (channel, row, column) as a [M,3,P,P] weight;
  * x [B,3,Hi,Wi] real. */
-void patchify(real *cols, const real *x, int B, int Hi, int Wi, int P);
+void patchify(real *cols, const real *x, const ImageShape *shape, int P);
 
 /* The windows of a convolution, k x k of them `stride` apart with zeros `pad` deep around the input, Hg x Wg of them:
  * Hg = (Hi + 2 pad - k) / stride + 1.  1 <= k <= Hi + 2 pad, Wi + 2 pad;  stride >= 1;  0 <= pad < k. */
 typedef struct {
-    int Hi, Wi, C;
+    int Hi, Wi, C; /* pixels, or tokens, down and across; channels */
     int k, stride, pad;
     bool planes; /* the input is [B,C,Hi,Wi], as an image; otherwise [B,Hi*Wi,C], as tokens */
 } Unfold;
-static inline int unfold_down(const Unfold *s) { return (s->Hi + 2 * s->pad - s->k) / s->stride + 1; }
-static inline int unfold_across(const Unfold *s) { return (s->Wi + 2 * s->pad - s->k) / s->stride + 1; }
+static inline Grid unfold_grid(const Unfold *s) {
+    Grid windows = {1, (s->Hi + 2 * s->pad - s->k) / s->stride + 1, (s->Wi + 2 * s->pad - s->k) / s->stride + 1};
+    return windows;
+}
 
 /* The windows as rows, so that the convolution is a linear layer.
  * cols [B*Hg*Wg, C*k*k] real, columns ordered (channel, row, column) as a [M,C,k,k] weight;  x as shape says. */

@@ -3,14 +3,16 @@
  *
  * Letters.  B images, N tokens, M model width (M = H*D), H heads, D head width, F features of a feature map,
  * E inner width of that map or patterns of LiSA, T entries of a table of relative positions, R sticks of ripple
- * attention, G its vicinal groups, C classes, P patch size; Hg x Wg the token grid (row-major, N = Hg*Wg), Hi x Wi the
- * image; n, rows: any number of rows.
+ * attention, G its vicinal groups, C classes, P patch size; Hg x Wg the rows and columns of the token grid
+ * (kernels/grid.h, N = Hg*Wg), Hi x Wi the image; n, rows: any number of rows.
  *
  * Rules, stated once.
  *   Activations are `real` (kernels/<backend>/real.h); parameters, their gradients, statistics and sums are float.
  *   Gradients of parameters accumulate (+=); gradients of activations overwrite (=).  Each gradient argument says
  *   which.
  *   Arguments: outputs, inputs, parameters, what forward saved, sizes.  Sizes are int; products are formed as size_t.
+ *   Sizes that the calls of a family share are a struct, and a token grid is always a Grid.  A pointer in a struct is
+ *   like one among the arguments.
  *   Nothing overlaps unless the contract says so.  Any size >= 1 works, and no alignment is asked.
  *   Every kernel gives the same bits again for the same arguments and the same number of threads.
  *   Pointers are device memory except where an argument says `host`.

@@ -5,6 +5,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
+#include "kernels/grid.h"
 #include "real.h"
 
 #ifdef __cplusplus
@@ -14,19 +15,25 @@ extern "C" {
 /* A grid of Lh x Lw cells, L = Lh*Lw: cell (i,j) has rows i Hg/Lh up to (i+1) Hg/Lh of the tokens' grid, rounded down,
  * and columns likewise, so that every token is in one.  1 <= Lh <= Hg, 1 <= Lw <= Wg. */
 typedef struct {
-    int Hg, Wg, Lh, Lw;
+    Grid tokens, cells;
 } Cells;
-/* means [B,L,C] = the mean of each cell.  x [B,Hg*Wg,C], rows x_row apart. */
+/* means [B,L,C] = the mean of each cell.  x [B,N,C], rows x_row apart. */
 void cell_means_forward(real *means, const real *x, const Cells *cells, int B, int C, int x_row);
 /* dx (+=): an activation's second gradient, so this runs after what wrote the first. */
 void cell_means_backward(real *dx, const real *dmeans, const Cells *cells, int B, int C, int x_row);
 
+typedef struct {
+    Grid grid;
+    int r, H, D;
+    int x_row; /* numbers from one token of x to the next, at least H*D */
+} HeadPatches;
+
 /* Squares of r x r tokens as rows, so that a convolution of stride r that the heads share is a linear layer; rows and
  * columns beyond the last whole square are left out.  cols [B,(Hg/r)*(Wg/r),H,D*r*r], columns ordered (channel, row,
- * column) as a [.,D,r,r] weight;  x [B,Hg*Wg,H,D], rows x_row apart. */
-void head_patches_forward(real *cols, const real *x, int Hg, int Wg, int r, int B, int H, int D, int x_row);
+ * column) as a [.,D,r,r] weight;  x [B,N,H,D], rows x_row apart. */
+void head_patches_forward(real *cols, const real *x, const HeadPatches *shape, int B);
 /* dx (+=). */
-void head_patches_backward(real *dx, const real *dcols, int Hg, int Wg, int r, int B, int H, int D, int x_row);
+void head_patches_backward(real *dx, const real *dcols, const HeadPatches *shape, int B);
 
 /* y = A(q, b) Z A(a, k) v with landmarks a of the queries and b of the keys; Z is A(a, b)'s pseudo-inverse after six
  * steps of a cubic scheme, Z <- Z/4 (13 - W (15 - W (7 - W))), W = A(a, b) Z, from A(a, b)^T / m,

@@ -10,18 +10,18 @@
 extern "C" {
 #endif
 
-/* y = x w^T + b.  y [n,out] real;  x [n,in] real;  w [out,in] float;  b [out] float or NULL. */
-void linear_forward(real *y, const real *x, const float *w, const float *b, size_t n, int in, int out);
-/* dx = dy w.  dx [n,in] (=);  dy [n,out]. */
-void linear_backward_input(real *dx, const real *dy, const float *w, size_t n, int in, int out);
-/* dw += dy^T x, db += column sums of dy.  dw [out,in] (+=);  db [out] (+=) or NULL. */
-void linear_backward_weight(float *dw, float *db, const real *dy, const real *x, size_t n, int in, int out);
+typedef struct {
+    size_t n; /* rows */
+    int in, out;
+    int y_row; /* numbers from one row of y or dy to the next, in a wider tensor that the layer fills part of; 0: out */
+} LinearShape;
 
-/* The same with rows of y and dy `row` numbers apart, row >= out: a layer that fills part of a wider tensor. */
-void linear_forward_rows(real *y, int row, const real *x, const float *w, const float *b, size_t n, int in, int out);
-void linear_backward_input_rows(real *dx, const real *dy, int row, const float *w, size_t n, int in, int out);
-void linear_backward_weight_rows(float *dw, float *db, const real *dy, int row, const real *x, size_t n, int in,
-                                 int out);
+/* y = x w^T + b.  y [n,out] real, rows y_row apart;  x [n,in] real;  w [out,in] float;  b [out] float or NULL. */
+void linear_forward(real *y, const real *x, const float *w, const float *b, const LinearShape *shape);
+/* dx = dy w.  dx [n,in] (=);  dy [n,out], rows y_row apart. */
+void linear_backward_input(real *dx, const real *dy, const float *w, const LinearShape *shape);
+/* dw += dy^T x, db += column sums of dy.  dw [out,in] (+=);  db [out] (+=) or NULL. */
+void linear_backward_weight(float *dw, float *db, const real *dy, const real *x, const LinearShape *shape);
 
 #ifdef __cplusplus
 }

@@ -6,16 +6,18 @@
 #include <stddef.h>
 
 #include "kernels/dropout.h"
+#include "kernels/grid.h"
 #include "real.h"
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-/* Q queries of each image look at N = h*w keys on a grid, of which its first cells[b][0] rows and first cells[b][1]
+/* Q queries of each image look at the N keys of a grid, of which its first cells[b][0] rows and first cells[b][1]
  * columns count, at least one of each; the other keys are padding, which no query sees. */
 typedef struct {
-    int B, H, D, Q, h, w;
+    int B, H, D, Q;
+    Grid grid;         /* of the keys */
     int q_row, kv_row; /* numbers from one token's q, or k and v, to the next's: 3*M within qkv */
     const int *cells;  /* device [B,2], or NULL: no padding */
     Dropout dropout;   /* of the weights; element (head*Q + query) * N' + j, N' = N rounded up to 128, j the key's
@@ -39,28 +41,34 @@ typedef struct {
     real *z;       /* [B,Q,H,scales] (=) */
 } ModulationGradients;
 
+typedef struct {
+    const real *q, *k, *v; /* [B,Q,H,D], rows q_row apart;  [B,N,H,D] both, rows kv_row apart */
+} MaskedInputs;
+typedef struct {
+    real *q, *k, *v; /* laid out alike (=), those of k and v zero where padding */
+} MaskedGradients;
+
 /* y_n = sum_m drop(softmax_m(q_n.k_m / sqrt D + G_nm)) v_m.  No Q x N in memory.
- * y [B,Q,H,D] real;  lse [B,H,Q] float (saved);  q [B,Q,H,D], rows q_row apart;  k, v [B,N,H,D], rows kv_row apart;
- * m NULL without modulation. */
-void masked_attention_forward(real *y, float *lse, const real *q, const real *k, const real *v, const Modulation *m,
+ * y [B,Q,H,D] real;  lse [B,H,Q] float (saved);  m NULL without modulation. */
+void masked_attention_forward(real *y, float *lse, const MaskedInputs *in, const Modulation *m,
                               const MaskedAttention *shape);
-/* dq rows q_row apart (=);  dk, dv rows kv_row apart (=), zero where padding;  dm NULL without modulation. */
-void masked_attention_backward(real *dq, real *dk, real *dv, const ModulationGradients *dm, const real *dy,
-                               const real *y, const float *lse, const real *q, const real *k, const real *v,
-                               const Modulation *m, const MaskedAttention *shape);
+/* dm NULL without modulation. */
+void masked_attention_backward(const MaskedGradients *d, const ModulationGradients *dm, const real *dy, const real *y,
+                               const float *lse, const MaskedInputs *in, const Modulation *m,
+                               const MaskedAttention *shape);
 /* Of all shapes up to this one. */
 size_t masked_attention_workspace(const MaskedAttention *shape);
 
-/* Features of padding become zero: the k half of phi, or of its gradient.  phi [B,h*w,2,H,F];  cells [B,2]. */
-void mask_features(real *phi, const int *cells, int B, int h, int w, int H, int F);
+/* Features of padding become zero: the k half of phi, or of its gradient.  phi [B,N,2,H,F];  cells [B,2]. */
+void mask_features(real *phi, const int *cells, int B, Grid grid, int H, int F);
 
 /* == What the detector's queries know of places =================================================================== */
 
 /* Sine positions of DETR: with (Y, X) a cell's number, from 1, over the rows and columns of its image,
  *   e = 2 pi Y / (rows + 1e-6),  channel i < M/2: sin(e / f_i) for even i, cos for odd,
  *   f_i = 10000^(2 floor(i/2) / (M/2)),
- * then X likewise.  Y is 0 in a column of padding, X in a row.  pos [B,h*w,M] real, M a multiple of 4;  cells [B,2]. */
-void sine_positions(real *pos, const int *cells, int B, int h, int w, int M);
+ * then X likewise.  Y is 0 in a column of padding, X in a row.  pos [B,N,M] real, M a multiple of 4;  cells [B,2]. */
+void sine_positions(real *pos, const int *cells, int B, Grid grid, int M);
 
 /* reference = sigmoid(raw) (width, height) / 32.  reference [B,Q,2] float: x, y in cells;  raw [B,Q,2];  sizes [B,2]
  * int: own height and width. */

@@ -10,17 +10,22 @@
 extern "C" {
 #endif
 
+typedef struct {
+    int B, N, M; /* images, tokens of each, their width */
+} TokenShape;
+
 /* x[b,0] = cls, x[b,t + prefix] = patches[b,t], then x[b] += pos.  prefix is 1 with a class token, else 0.
  * x [B,N,M] real, N = prefix + tokens;  patches [B,N-prefix,M] real;  cls [M] float if prefix;
  * pos [N,M] float or NULL. */
-void embed_forward(real *x, const real *patches, const float *cls, const float *pos, int B, int N, int M, int prefix);
+void embed_forward(real *x, const real *patches, const float *cls, const float *pos, const TokenShape *shape,
+                   int prefix);
 /* dpatches [B,N-prefix,M] (=);  dcls [M] (+=) or NULL;  dpos [N,M] (+=) or NULL;  dx [B,N,M]. */
-void embed_backward(real *dpatches, float *dcls, float *dpos, const real *dx, int B, int N, int M, int prefix);
+void embed_backward(real *dpatches, float *dcls, float *dpos, const real *dx, const TokenShape *shape, int prefix);
 
 /* y[b] = mean of x[b, first .. first+count-1].  y [B,M] real;  x [B,N,M] real. */
-void pool_forward(real *y, const real *x, int B, int N, int M, int first, int count);
+void pool_forward(real *y, const real *x, const TokenShape *shape, int first, int count);
 /* dx [B,N,M] (=), zero outside the pooled tokens;  dy [B,M]. */
-void pool_backward(real *dx, const real *dy, int B, int N, int M, int first, int count);
+void pool_backward(real *dx, const real *dy, const TokenShape *shape, int first, int count);
 
 /* y = a + b, or a where b is NULL: M numbers of each of n rows, which lie y_row, a_row and b_row apart.  y may be a or
  * b where their rows lie alike. */

@@ -54,8 +54,8 @@ void attention_picture_write(const Vit *vit, const uint8_t *pixels, const char *
     char grid[32];
     Error error;
     for (int q = 0; q < QUERIES; q++)
-        queries[q] = vit->N - vit->Hg * vit->Wg + (vit->Hg * (1 + 2 * (q / 2)) / 4) * vit->Wg +
-                     vit->Wg * (1 + 2 * (q % 2)) / 4;
+        queries[q] = vit->N - vit->grid.rows * vit->grid.columns + (vit->grid.rows * (1 + 2 * (q / 2)) / 4) * vit->grid.columns +
+                     vit->grid.columns * (1 + 2 * (q % 2)) / 4;
     SafeTensorEntry out[] = {
         {"weights", SAFE_F32, 4, {depth, H, count, N}, xcalloc(rows * count, N * sizeof(float), what)},
         {"spatial", SAFE_F32, 4, {depth, H, count, N}, xcalloc(rows * count, N * sizeof(float), what)},
@@ -71,7 +71,7 @@ void attention_picture_write(const Vit *vit, const uint8_t *pixels, const char *
     stream_norms((float *)out[3].data, vit);
     if (whole) attention_rows((float *)out[5].data, false, vit, NULL, vit->N);
     if (whole) attention_rows((float *)out[6].data, true, vit, NULL, vit->N);
-    snprintf(grid, sizeof grid, "%dx%d", vit->Hg, vit->Wg);
+    snprintf(grid, sizeof grid, "%dx%d", vit->grid.rows, vit->grid.columns);
     SafeMetadata metadata[] = {{"grid", grid}, {"attn", vit->settings.attn->name}};
     if (!safetensors_write(path, out, whole ? 7 : 5, metadata, 2, &error)) die("%s", error.text);
     for (int i = 0; i < 7; i++)

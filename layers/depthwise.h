@@ -1,4 +1,4 @@
-/* Depthwise convolution on the token grid as a pair of declared tensors.  x [B,Hg,Wg,C] -> y [B,Hg,Wg,C]
+/* Depthwise convolution on the token grid as a pair of declared tensors.  x [B,N,C] -> y [B,N,C]
  * The kernel's contract (depthwise_forward) has the mathematics and the meaning of the shape. */
 #ifndef VIT_LAYERS_DEPTHWISE_H
 #define VIT_LAYERS_DEPTHWISE_H
@@ -28,7 +28,7 @@ static inline void depthwise_declare(DepthwiseLayer *l, Params *params, const ch
 
 /* Multiply-adds of one image. */
 static inline size_t depthwise_macs(const Depthwise *s) {
-    return (size_t)s->Hg * (size_t)s->Wg * (size_t)s->C * (size_t)(s->k * s->k);
+    return (size_t)grid_tokens(s->grid) * (size_t)s->C * (size_t)(s->k * s->k);
 }
 
 #endif

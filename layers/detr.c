@@ -111,8 +111,8 @@ static void activations_plan(Plan *plan, void *owner) {
     const DetrSettings *c = &detr->settings;
     int most = detr->model.batch;
     size_t B = (size_t)most, image = 3 * (size_t)detr->most_h * (size_t)detr->most_w;
-    int h = resnet_grid(detr->most_h), w = resnet_grid(detr->most_w);
-    size_t n = B * (size_t)h * (size_t)w, bytes = n * (size_t)c->dim * sizeof(real);
+    Grid grid = {1, resnet_grid(detr->most_h), resnet_grid(detr->most_w)};
+    size_t n = B * (size_t)grid_tokens(grid), bytes = n * (size_t)c->dim * sizeof(real);
     size_t features = n * (size_t)detr->channels * sizeof(real);
     if (has_backbone(detr)) {
         plan_keep(plan, "", "pixels", &detr->pixels, B * image);
@@ -132,8 +132,8 @@ static void activations_plan(Plan *plan, void *owner) {
         plan_borrow(plan, "", "dx", &detr->dx, bytes);
         plan_keep(plan, "", "dfeatures", &detr->dfeatures, features); /* read while the backbone uses its scratch */
     }
-    detr_encoder_plan(&detr->encoder, plan, most, h, w, &detr->x);
-    detr_decoder_plan(&detr->decoder, plan, most, h, w);
+    detr_encoder_plan(&detr->encoder, plan, most, grid, &detr->x);
+    detr_decoder_plan(&detr->decoder, plan, most, grid);
     detr_heads_plan(&detr->heads, plan, plan->training ? c->decoder_layers : 1, B * (size_t)c->queries);
 }
 
@@ -170,11 +170,10 @@ void detr_load_sizes(Detr *detr, const int *sizes, int B, int H, int W) {
     detr->B = B;
     detr->H = H;
     detr->W = W;
-    detr->h = resnet_grid(H);
-    detr->w = resnet_grid(W);
+    detr->grid = (Grid){1, resnet_grid(H), resnet_grid(W)};
     for (int b = 0; b < B; b++) {
-        detr->cells_host[2 * b] = own_cells(sizes[2 * b], H, detr->h);
-        detr->cells_host[2 * b + 1] = own_cells(sizes[2 * b + 1], W, detr->w);
+        detr->cells_host[2 * b] = own_cells(sizes[2 * b], H, detr->grid.rows);
+        detr->cells_host[2 * b + 1] = own_cells(sizes[2 * b + 1], W, detr->grid.columns);
     }
     device_upload(detr->sizes, sizes, 2 * (size_t)B * sizeof *sizes);
     device_upload(detr->cells, detr->cells_host, 2 * (size_t)B * sizeof *detr->cells_host);
@@ -184,7 +183,7 @@ void detr_load(Detr *detr, const uint8_t *pixels, const int *sizes, const float 
                int W) {
     detr_load_sizes(detr, sizes, B, H, W);
     device_upload(detr->pixels, pixels, (size_t)B * 3 * (size_t)H * (size_t)W);
-    images_normalize_padded(detr->images, detr->pixels, detr->sizes, mean, std, B, H, W);
+    images_normalize_padded(detr->images, detr->pixels, detr->sizes, mean, std, &(ImageShape){B, H, W});
 }
 
 void detr_draw(Detr *detr, uint64_t seed, uint32_t step, size_t first) {
@@ -199,8 +198,8 @@ void detr_draw(Detr *detr, uint64_t seed, uint32_t step, size_t first) {
 
 int detr_predicted_layers(const Detr *detr) { return detr->model.plan->training ? detr->settings.decoder_layers : 1; }
 
-static TokenGrid grid_of(const Detr *detr) {
-    return (TokenGrid){detr->B, detr->h, detr->w, detr->cells, detr->pos};
+static TokenBatch batch_of(const Detr *detr) {
+    return (TokenBatch){detr->B, detr->grid, detr->cells, detr->pos};
 }
 
 static Dropout dropout_of(const Detr *detr) {
@@ -209,17 +208,17 @@ static Dropout dropout_of(const Detr *detr) {
     return d;
 }
 
-static size_t tokens_of(const Detr *detr) { return (size_t)detr->B * (size_t)(detr->h * detr->w); }
+static size_t tokens_of(const Detr *detr) { return (size_t)detr->B * (size_t)grid_tokens(detr->grid); }
 static size_t queries_of(const Detr *detr) { return (size_t)detr->B * (size_t)detr->settings.queries; }
 
 void detr_forward_features(Detr *detr) {
-    TokenGrid grid = grid_of(detr);
+    TokenBatch batch = batch_of(detr);
     Dropout dropout = dropout_of(detr);
     int layers = detr_predicted_layers(detr);
     projection_forward(&detr->neck, detr->x, detr->features, tokens_of(detr));
-    sine_positions(detr->pos, detr->cells, detr->B, detr->h, detr->w, detr->settings.dim);
-    detr->encoded = detr_encoder_forward(&detr->encoder, detr->x, &grid, &dropout);
-    detr_decoder_forward(&detr->decoder, detr->encoded, &grid, detr->sizes, &dropout, layers > 1);
+    sine_positions(detr->pos, detr->cells, detr->B, detr->grid, detr->settings.dim);
+    detr->encoded = detr_encoder_forward(&detr->encoder, detr->x, &batch, &dropout);
+    detr_decoder_forward(&detr->decoder, detr->encoded, &batch, detr->sizes, &dropout, layers > 1);
     detr_heads_forward(&detr->heads, detr->decoder.out, detr->decoder.raw, layers, queries_of(detr));
 }
 
@@ -241,14 +240,14 @@ void detr_load_gradients(Detr *detr, const float *dlogits, const float *dboxes) 
 }
 
 static void backward_features(Detr *detr, FinalGradients *final) {
-    TokenGrid grid = grid_of(detr);
+    TokenBatch batch = batch_of(detr);
     Dropout dropout = dropout_of(detr);
     bool below = !has_backbone(detr) || !detr->settings.freeze_backbone;
     detr_heads_backward(&detr->heads, detr->decoder.out, detr->settings.decoder_layers, queries_of(detr));
     gradients_final(final, detr->heads.begin);
-    detr_decoder_backward(&detr->decoder, detr->dx, detr->heads.dout, detr->heads.draw, detr->encoded, &grid,
+    detr_decoder_backward(&detr->decoder, detr->dx, detr->heads.dout, detr->heads.draw, detr->encoded, &batch,
                           detr->sizes, &dropout, final);
-    detr_encoder_backward(&detr->encoder, detr->dx, detr->x, &grid, &dropout, final);
+    detr_encoder_backward(&detr->encoder, detr->dx, detr->x, &batch, &dropout, final);
     projection_backward(&detr->neck, below ? detr->dfeatures : NULL, detr->dx, detr->features, tokens_of(detr));
     gradients_final(final, detr->backbone_floats);
 }
@@ -284,9 +283,10 @@ static size_t frozen_weights(const Detr *detr) {
 }
 
 size_t detr_macs(Detr *detr, int H, int W) {
-    size_t N = (size_t)resnet_grid(H) * (size_t)resnet_grid(W);
+    Grid grid = {1, resnet_grid(H), resnet_grid(W)};
+    size_t N = (size_t)grid_tokens(grid);
     return (has_backbone(detr) ? resnet_macs(&detr->backbone, H, W) : 0) + projection_macs(&detr->neck, N) +
-           detr_encoder_macs(&detr->encoder, resnet_grid(H), resnet_grid(W)) + detr_decoder_macs(&detr->decoder, N) +
+           detr_encoder_macs(&detr->encoder, grid) + detr_decoder_macs(&detr->decoder, N) +
            detr_heads_macs(&detr->heads, detr->settings.decoder_layers, detr->settings.queries);
 }
 
@@ -303,17 +303,17 @@ static void describe_row(const Detr *detr, FILE *out, const char *prefix, const 
 
 void detr_describe(Detr *detr, FILE *out, int H, int W) {
     const DetrSettings *c = &detr->settings;
-    int h = resnet_grid(H), w = resnet_grid(W);
-    size_t N = (size_t)h * (size_t)w;
+    Grid grid = {1, resnet_grid(H), resnet_grid(W)};
+    size_t N = (size_t)grid_tokens(grid);
     char what[96];
-    fprintf(out, "an image of %d x %d: %d x %d grid of %d, %d queries, %d classes\n", H, W, h, w, c->dim, c->queries,
-            detr->columns);
+    fprintf(out, "an image of %d x %d: %d x %d grid of %d, %d queries, %d classes\n", H, W, grid.rows, grid.columns,
+            c->dim, c->queries, detr->columns);
     fprintf(out, "  %-22s %-36s %12s %12s\n", "layer", "", "trainable", "10^9 macs");
     if (has_backbone(detr))
         describe_row(detr, out, detr_backbone_prefix, "ResNet, frozen batch norms", resnet_macs(&detr->backbone, H, W));
     describe_row(detr, out, "input_proj.", "1 x 1 convolution", projection_macs(&detr->neck, N));
     snprintf(what, sizeof what, "%d layers, attention %s", c->encoder_layers, c->attn->name);
-    describe_row(detr, out, "transformer.encoder.", what, detr_encoder_macs(&detr->encoder, h, w));
+    describe_row(detr, out, "transformer.encoder.", what, detr_encoder_macs(&detr->encoder, grid));
     snprintf(what, sizeof what, "%d layers, modulation type %d", c->decoder_layers, c->dynamic_scale + 1);
     describe_row(detr, out, "transformer.decoder.", what, detr_decoder_macs(&detr->decoder, N));
     describe_row(detr, out, "query_embed.", "queries", 0);

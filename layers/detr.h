@@ -50,7 +50,8 @@ typedef struct {
     DetrHeads heads;
 
     int most_h, most_w; /* sides of images that the plans have room for */
-    int B, H, W, h, w;  /* the batch in hand */
+    int B, H, W;        /* the batch in hand */
+    Grid grid;          /* C5's, of that batch */
     Dropout dropout;    /* this step's, but for rate and site */
 
     uint8_t *pixels;  /* [B,Hi,Wi,3] */

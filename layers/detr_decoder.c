@@ -72,13 +72,13 @@ void detr_decoder_create(DetrDecoder *d, int depth, int M, int H, int hidden, in
 /* == Activations ================================================================================================== */
 
 static MaskedAttention self_shape(const DetrDecoder *d, int B) {
-    return (MaskedAttention){.B = B, .H = d->H, .D = d->M / d->H, .Q = d->Q, .h = 1, .w = d->Q, .q_row = 3 * d->M,
-                             .kv_row = 3 * d->M};
+    return (MaskedAttention){.B = B, .H = d->H, .D = d->M / d->H, .Q = d->Q, .grid = {1, 1, d->Q},
+                             .q_row = 3 * d->M, .kv_row = 3 * d->M};
 }
 
-static MaskedAttention cross_shape(const DetrDecoder *d, const TokenGrid *grid) {
-    return (MaskedAttention){.B = grid->B, .H = d->H, .D = d->M / d->H, .Q = d->Q, .h = grid->h, .w = grid->w,
-                             .q_row = d->M, .kv_row = 2 * d->M, .cells = grid->cells, .scale_type = d->scale_type};
+static MaskedAttention cross_shape(const DetrDecoder *d, const TokenBatch *batch) {
+    return (MaskedAttention){.B = batch->B, .H = d->H, .D = d->M / d->H, .Q = d->Q, .grid = batch->grid,
+                             .q_row = d->M, .kv_row = 2 * d->M, .cells = batch->cells, .scale_type = d->scale_type};
 }
 
 static void layer_plan(DetrDecoder *d, DetrDecoderLayer *layer, Plan *plan, size_t B, size_t N) {
@@ -121,10 +121,10 @@ static void gradients_plan(DetrDecoder *d, Plan *plan, size_t B, size_t N) {
     plan_borrow(plan, "decoder.", "dreference", &d->dreference, n * 2 * sizeof(float));
 }
 
-void detr_decoder_plan(DetrDecoder *d, Plan *plan, int B, int h, int w) {
-    size_t n = (size_t)B * (size_t)d->Q, N = (size_t)h * (size_t)w, row = (size_t)d->M * sizeof(real);
+void detr_decoder_plan(DetrDecoder *d, Plan *plan, int B, Grid grid) {
+    size_t n = (size_t)B * (size_t)d->Q, N = (size_t)grid_tokens(grid), row = (size_t)d->M * sizeof(real);
     size_t outs = plan->training ? (size_t)d->depth : 1;
-    MaskedAttention self = self_shape(d, B), cross = cross_shape(d, &(TokenGrid){.B = B, .h = h, .w = w});
+    MaskedAttention self = self_shape(d, B), cross = cross_shape(d, &(TokenBatch){.B = B, .grid = grid});
     plan_keep(plan, "decoder.", "t", &d->t, n * row);
     plan_keep(plan, "decoder.", "out", &d->out, outs * n * row);
     plan_keep(plan, "decoder.", "raw", &d->raw, n * 2 * sizeof(real));
@@ -152,14 +152,19 @@ static Modulation modulation_of(const DetrDecoder *d, const DetrDecoderLayer *la
     return (Modulation){layer->centre, modulation_scales(d->scale_type) ? layer->z : NULL};
 }
 
+/* decoder.norm behind this layer. */
+static LayerNorm out_norm(const DetrDecoder *d, const DetrDecoderLayer *layer, size_t n) {
+    return (LayerNorm){d->norm.w, d->norm.b, layer->out_mean, layer->out_rstd, n, d->M, PYTORCH_NORM_EPS};
+}
+
 /* Steps 1 to 3. */
 static void places_forward(const DetrDecoder *d, const DetrDecoderLayer *layer, const real *t, const int *sizes,
                            int B) {
     const PostNorm *norm = &layer->norm4;
     size_t n = (size_t)B * (size_t)d->Q;
-    embed_forward(norm->sum, t, NULL, d->queries, B, d->Q, d->M, 0);
-    layernorm_forward(norm->x, norm->mean, norm->rstd, norm->sum, norm->norm.w, norm->norm.b, n, d->M,
-                      PYTORCH_NORM_EPS);
+    LayerNorm shape = post_norm_of(norm, n);
+    embed_forward(norm->sum, t, NULL, d->queries, &(TokenShape){B, d->Q, d->M}, 0);
+    layernorm_forward(norm->x, norm->sum, &shape);
     if (layer == d->layers) {
         perceptron_forward(&d->point1, d->raw, norm->x, n);
         reference_points_forward(d->reference, d->raw, sizes, B, d->Q);
@@ -176,54 +181,56 @@ static void self_forward(const DetrDecoder *d, const DetrDecoderLayer *layer, re
     size_t n = (size_t)B * (size_t)d->Q, M = (size_t)d->M;
     MaskedAttention shape = self_shape(d, B);
     shape.dropout = *weights;
-    linear_forward_rows(layer->qkv, shape.q_row, te, in->w, in->b, n, d->M, 2 * d->M);
-    linear_forward_rows(layer->qkv + 2 * M, shape.q_row, t, in->w + 2 * M * M, in->b + 2 * M, n, d->M, d->M);
-    masked_attention_forward(layer->self_mix, layer->self_lse, layer->qkv, layer->qkv + M, layer->qkv + 2 * M, NULL,
-                             &shape);
+    LinearShape q_and_k = {n, d->M, 2 * d->M, shape.q_row}, v = {n, d->M, d->M, shape.q_row};
+    MaskedInputs inputs = {layer->qkv, layer->qkv + M, layer->qkv + 2 * M};
+    linear_forward(layer->qkv, te, in->w, in->b, &q_and_k);
+    linear_forward(layer->qkv + 2 * M, t, in->w + 2 * M * M, in->b + 2 * M, &v);
+    masked_attention_forward(layer->self_mix, layer->self_lse, &inputs, NULL, &shape);
     projection_forward(&layer->self.out, f, layer->self_mix, n);
 }
 
 /* Step 5's. */
 static void cross_forward(const DetrDecoder *d, const DetrDecoderLayer *layer, real *f, const real *te,
-                          const real *memory, const TokenGrid *grid, const Dropout *weights) {
+                          const real *memory, const TokenBatch *batch, const Dropout *weights) {
     const Projection *in = &layer->cross.in;
-    size_t n = (size_t)grid->B * (size_t)d->Q, keys = (size_t)grid->B * (size_t)(grid->h * grid->w), M = (size_t)d->M;
-    MaskedAttention shape = cross_shape(d, grid);
+    size_t B = (size_t)batch->B, M = (size_t)d->M, n = B * (size_t)d->Q, keys = B * (size_t)grid_tokens(batch->grid);
+    MaskedAttention shape = cross_shape(d, batch);
     Modulation modulation = modulation_of(d, layer);
     shape.dropout = *weights;
-    linear_forward(layer->q, te, in->w, in->b, n, d->M, d->M);
-    linear_forward_rows(layer->kv, shape.kv_row, d->memory_pos, in->w + M * M, in->b + M, keys, d->M, d->M);
-    linear_forward_rows(layer->kv + M, shape.kv_row, memory, in->w + 2 * M * M, in->b + 2 * M, keys, d->M, d->M);
-    masked_attention_forward(layer->cross_mix, layer->cross_lse, layer->q, layer->kv, layer->kv + M, &modulation,
-                             &shape);
+    LinearShape k_or_v = {keys, d->M, d->M, shape.kv_row};
+    MaskedInputs inputs = {layer->q, layer->kv, layer->kv + M};
+    linear_forward(layer->q, te, in->w, in->b, &(LinearShape){n, d->M, d->M, 0});
+    linear_forward(layer->kv, d->memory_pos, in->w + M * M, in->b + M, &k_or_v);
+    linear_forward(layer->kv + M, memory, in->w + 2 * M * M, in->b + 2 * M, &k_or_v);
+    masked_attention_forward(layer->cross_mix, layer->cross_lse, &inputs, &modulation, &shape);
     projection_forward(&layer->cross.out, f, layer->cross_mix, n);
 }
 
-void detr_decoder_forward(DetrDecoder *d, const real *memory, const TokenGrid *grid, const int *sizes,
+void detr_decoder_forward(DetrDecoder *d, const real *memory, const TokenBatch *batch, const int *sizes,
                           const Dropout *dropout, bool all) {
-    Rows rows = {grid->B, d->Q};
+    Rows rows = {batch->B, d->Q};
     size_t n = rows_total(rows), M = (size_t)d->M;
     const real *t = d->t;
     real *out = d->out;
     device_zero(d->t, n * M * sizeof *d->t);
-    add_forward(d->memory_pos, memory, grid->pos, (size_t)grid->B * (size_t)(grid->h * grid->w) * M);
+    add_forward(d->memory_pos, memory, batch->pos, (size_t)batch->B * (size_t)grid_tokens(batch->grid) * M);
     for (int l = 0; l < d->depth; l++) {
         DetrDecoderLayer *layer = &d->layers[l];
         Dropout self_weights = site(d, dropout, l, SITE_SELF_WEIGHTS), self = site(d, dropout, l, SITE_SELF),
                 cross_weights = site(d, dropout, l, SITE_CROSS_WEIGHTS), cross = site(d, dropout, l, SITE_CROSS),
                 inner = site(d, dropout, l, SITE_INNER), last = site(d, dropout, l, SITE_FEED_FORWARD);
-        places_forward(d, layer, t, sizes, grid->B);
-        self_forward(d, layer, d->f, layer->norm4.sum, t, &self_weights, grid->B);
+        places_forward(d, layer, t, sizes, batch->B);
+        self_forward(d, layer, d->f, layer->norm4.sum, t, &self_weights, batch->B);
         post_norm_forward(&layer->norm1, t, d->f, rows, &self);
-        embed_forward(d->te, layer->norm1.x, NULL, d->queries, grid->B, d->Q, d->M, 0);
-        cross_forward(d, layer, d->f, d->te, memory, grid, &cross_weights);
+        embed_forward(d->te, layer->norm1.x, NULL, d->queries, &(TokenShape){batch->B, d->Q, d->M}, 0);
+        cross_forward(d, layer, d->f, d->te, memory, batch, &cross_weights);
         post_norm_forward(&layer->norm2, layer->norm1.x, d->f, rows, &cross);
         feed_forward_forward(&layer->ffn, d->f, layer->norm2.x, rows, &inner);
         post_norm_forward(&layer->norm3, layer->norm2.x, d->f, rows, &last);
         t = layer->norm3.x;
         if (!all && l + 1 < d->depth) continue;
-        layernorm_forward(out, layer->out_mean, layer->out_rstd, t, d->norm.w, d->norm.b, n, d->M,
-                          PYTORCH_NORM_EPS);
+        LayerNorm norm = out_norm(d, layer, n);
+        layernorm_forward(out, t, &norm);
         out += n * M;
     }
 }
@@ -232,27 +239,29 @@ void detr_decoder_forward(DetrDecoder *d, const real *memory, const TokenGrid *g
 
 /* What reaches t + E reaches the queries: dE += the sum over images.  df, out of use, takes a copy. */
 static void queries_backward(DetrDecoder *d, int B) {
-    embed_backward(d->df, NULL, d->dqueries, d->dte, B, d->Q, d->M, 0);
+    embed_backward(d->df, NULL, d->dqueries, d->dte, &(TokenShape){B, d->Q, d->M}, 0);
 }
 
 /* Step 5: df -> dte, dcentre, dz, and the layer's share of dmemory. */
 static void cross_backward(DetrDecoder *d, const DetrDecoderLayer *layer, real *dmemory, const real *memory,
-                           const TokenGrid *grid, const Dropout *weights) {
+                           const TokenBatch *batch, const Dropout *weights) {
     const Projection *in = &layer->cross.in;
-    size_t n = (size_t)grid->B * (size_t)d->Q, keys = (size_t)grid->B * (size_t)(grid->h * grid->w), M = (size_t)d->M;
-    MaskedAttention shape = cross_shape(d, grid);
+    size_t B = (size_t)batch->B, M = (size_t)d->M, n = B * (size_t)d->Q, keys = B * (size_t)grid_tokens(batch->grid);
+    MaskedAttention shape = cross_shape(d, batch);
     Modulation modulation = modulation_of(d, layer);
     ModulationGradients gradients = {d->dcentre, d->dz};
     shape.dropout = *weights;
     projection_backward(&layer->cross.out, d->dmix, d->df, layer->cross_mix, n);
-    masked_attention_backward(d->dq, d->dkv, d->dkv + M, &gradients, d->dmix, layer->cross_mix, layer->cross_lse,
-                              layer->q, layer->kv, layer->kv + M, &modulation, &shape);
-    embed_forward(d->te, layer->norm1.x, NULL, d->queries, grid->B, d->Q, d->M, 0);
-    linear_backward_input(d->dte, d->dq, in->w, n, d->M, d->M);
-    linear_backward_weight(in->dw, in->db, d->dq, d->te, n, d->M, d->M);
-    linear_backward_input(dmemory, d->dkv, in->w + M * M, keys, d->M, 2 * d->M);
-    linear_backward_weight_rows(in->dw + M * M, in->db + M, d->dkv, shape.kv_row, d->memory_pos, keys, d->M, d->M);
-    linear_backward_weight_rows(in->dw + 2 * M * M, in->db + 2 * M, d->dkv + M, shape.kv_row, memory, keys, d->M, d->M);
+    masked_attention_backward(&(MaskedGradients){d->dq, d->dkv, d->dkv + M}, &gradients, d->dmix, layer->cross_mix,
+                              layer->cross_lse, &(MaskedInputs){layer->q, layer->kv, layer->kv + M}, &modulation,
+                              &shape);
+    embed_forward(d->te, layer->norm1.x, NULL, d->queries, &(TokenShape){batch->B, d->Q, d->M}, 0);
+    LinearShape q = {n, d->M, d->M, 0}, k_or_v = {keys, d->M, d->M, shape.kv_row};
+    linear_backward_input(d->dte, d->dq, in->w, &q);
+    linear_backward_weight(in->dw, in->db, d->dq, d->te, &q);
+    linear_backward_input(dmemory, d->dkv, in->w + M * M, &(LinearShape){keys, d->M, 2 * d->M, 0});
+    linear_backward_weight(in->dw + M * M, in->db + M, d->dkv, d->memory_pos, &k_or_v);
+    linear_backward_weight(in->dw + 2 * M * M, in->db + 2 * M, d->dkv + M, memory, &k_or_v);
 }
 
 /* Step 4: df -> dte, and dt by way of the values. */
@@ -263,12 +272,14 @@ static void self_backward(DetrDecoder *d, const DetrDecoderLayer *layer, const r
     MaskedAttention shape = self_shape(d, B);
     shape.dropout = *weights;
     projection_backward(&layer->self.out, d->dmix, d->df, layer->self_mix, n);
-    masked_attention_backward(d->dqkv, d->dqkv + M, d->dqkv + 2 * M, NULL, d->dmix, layer->self_mix, layer->self_lse,
-                              layer->qkv, layer->qkv + M, layer->qkv + 2 * M, NULL, &shape);
-    linear_backward_input_rows(d->dte, d->dqkv, shape.q_row, in->w, n, d->M, 2 * d->M);
-    linear_backward_weight_rows(in->dw, in->db, d->dqkv, shape.q_row, te, n, d->M, 2 * d->M);
-    linear_backward_input_rows(d->dt, d->dqkv + 2 * M, shape.q_row, in->w + 2 * M * M, n, d->M, d->M);
-    linear_backward_weight_rows(in->dw + 2 * M * M, in->db + 2 * M, d->dqkv + 2 * M, shape.q_row, t, n, d->M, d->M);
+    masked_attention_backward(&(MaskedGradients){d->dqkv, d->dqkv + M, d->dqkv + 2 * M}, NULL, d->dmix, layer->self_mix,
+                              layer->self_lse, &(MaskedInputs){layer->qkv, layer->qkv + M, layer->qkv + 2 * M}, NULL,
+                              &shape);
+    LinearShape q_and_k = {n, d->M, 2 * d->M, shape.q_row}, v = {n, d->M, d->M, shape.q_row};
+    linear_backward_input(d->dte, d->dqkv, in->w, &q_and_k);
+    linear_backward_weight(in->dw, in->db, d->dqkv, te, &q_and_k);
+    linear_backward_input(d->dt, d->dqkv + 2 * M, in->w + 2 * M * M, &v);
+    linear_backward_weight(in->dw + 2 * M * M, in->db + 2 * M, d->dqkv + 2 * M, t, &v);
 }
 
 /* Steps 3 to 1: dcentre, dz -> dte joined with what self-attention left there. */
@@ -287,15 +298,15 @@ static void places_backward(DetrDecoder *d, const DetrDecoderLayer *layer, const
         perceptron_backward(&d->point1, d->dmix, d->draw, norm->x, n);
         add_forward(d->dpoint, d->dpoint, d->dmix, all);
     }
-    add_layernorm_backward(d->dte, NULL, norm->norm.dw, norm->norm.db, d->dte, d->dpoint, norm->sum, NULL, 1,
-                           norm->norm.w, norm->mean, norm->rstd, n, d->M);
+    LayerNorm shape = post_norm_of(norm, n);
+    add_layernorm_backward(d->dte, NULL, norm->norm.dw, norm->norm.db, d->dte, d->dpoint, norm->sum, NULL, &shape);
 }
 
 void detr_decoder_backward(DetrDecoder *d, real *dmemory, const real *dout, const float *draw_boxes, const real *memory,
-                           const TokenGrid *grid, const int *sizes, const Dropout *dropout, FinalGradients *final) {
-    Rows rows = {grid->B, d->Q};
+                           const TokenBatch *batch, const int *sizes, const Dropout *dropout, FinalGradients *final) {
+    Rows rows = {batch->B, d->Q};
     size_t n = rows_total(rows), all = n * (size_t)d->M;
-    size_t keys = (size_t)grid->B * (size_t)(grid->h * grid->w) * (size_t)d->M;
+    size_t keys = (size_t)batch->B * (size_t)grid_tokens(batch->grid) * (size_t)d->M;
     device_zero(d->dreference, n * 2 * sizeof *d->dreference);
     for (int l = d->depth - 1; l >= 0; l--) {
         DetrDecoderLayer *layer = &d->layers[l];
@@ -304,21 +315,22 @@ void detr_decoder_backward(DetrDecoder *d, real *dmemory, const real *dout, cons
         Dropout self_weights = site(d, dropout, l, SITE_SELF_WEIGHTS), self = site(d, dropout, l, SITE_SELF),
                 cross_weights = site(d, dropout, l, SITE_CROSS_WEIGHTS), cross = site(d, dropout, l, SITE_CROSS),
                 inner = site(d, dropout, l, SITE_INNER), last = site(d, dropout, l, SITE_FEED_FORWARD);
+        LayerNorm norm = out_norm(d, layer, n);
         add_layernorm_backward(d->dt, NULL, d->norm.dw, d->norm.db, first ? NULL : d->dt, dout + (size_t)l * all,
-                               layer->norm3.x, NULL, 1, d->norm.w, layer->out_mean, layer->out_rstd, n, d->M);
+                               layer->norm3.x, NULL, &norm);
         post_norm_backward(&layer->norm3, d->dsum, d->df, d->dt, rows, &last);
         feed_forward_backward(&layer->ffn, d->df, d->df, layer->norm2.x, rows, &inner);
         add_forward(d->dt, d->dsum, d->df, all);
         post_norm_backward(&layer->norm2, d->dsum, d->df, d->dt, rows, &cross);
-        cross_backward(d, layer, first ? dmemory : d->dmemory_part, memory, grid, &cross_weights);
+        cross_backward(d, layer, first ? dmemory : d->dmemory_part, memory, batch, &cross_weights);
         if (!first) add_forward(dmemory, dmemory, d->dmemory_part, keys);
-        queries_backward(d, grid->B);
+        queries_backward(d, batch->B);
         add_forward(d->dt, d->dsum, d->dte, all);
         post_norm_backward(&layer->norm1, d->dsum, d->df, d->dt, rows, &self);
-        self_backward(d, layer, layer->norm4.sum, t, &self_weights, grid->B);
+        self_backward(d, layer, layer->norm4.sum, t, &self_weights, batch->B);
         add_forward(d->dt, d->dt, d->dsum, all);
-        places_backward(d, layer, draw_boxes, sizes, grid->B);
-        queries_backward(d, grid->B);
+        places_backward(d, layer, draw_boxes, sizes, batch->B);
+        queries_backward(d, batch->B);
         add_forward(d->dt, d->dt, d->dte, all);
         gradients_final(final, layer->begin);
     }

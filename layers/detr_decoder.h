@@ -32,7 +32,7 @@ typedef struct {
     DetrDecoderLayer *layers; /* [depth] */
     Perceptron point1;        /* layer 0's: the reference point */
     float *queries, *dqueries;                  /* E [Q,M] */
-    LayerNorm norm;                             /* decoder.norm */
+    NormPair norm;                             /* decoder.norm */
     real *t, *other;   /* [B,Q,M] the stream at first; inference: its two places */
     real *raw;         /* [B,Q,2] kept: the reference point before its sigmoid */
     float *reference;  /* [B,Q,2] kept: in cells */
@@ -48,13 +48,13 @@ typedef struct {
 
 void detr_decoder_create(DetrDecoder *d, int depth, int M, int H, int hidden, int queries, int scale_type,
                          int first_site, Params *params);
-void detr_decoder_plan(DetrDecoder *d, Plan *plan, int B, int h, int w);
+void detr_decoder_plan(DetrDecoder *d, Plan *plan, int B, Grid grid);
 /* memory [B,N,M] -> out;  sizes device [B,2]: own height and width in pixels.  all: decoder.norm behind every layer. */
-void detr_decoder_forward(DetrDecoder *d, const real *memory, const TokenGrid *grid, const int *sizes,
+void detr_decoder_forward(DetrDecoder *d, const real *memory, const TokenBatch *batch, const int *sizes,
                           const Dropout *dropout, bool all);
 /* dmemory (=) from dout [L,B,Q,M] and draw_boxes [B,Q,2], the boxes' part of raw's gradient. */
 void detr_decoder_backward(DetrDecoder *d, real *dmemory, const real *dout, const float *draw_boxes, const real *memory,
-                           const TokenGrid *grid, const int *sizes, const Dropout *dropout, FinalGradients *final);
+                           const TokenBatch *batch, const int *sizes, const Dropout *dropout, FinalGradients *final);
 size_t detr_decoder_macs(const DetrDecoder *d, size_t N);
 void detr_decoder_destroy(DetrDecoder *d);
 

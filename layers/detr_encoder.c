@@ -1,4 +1,4 @@
-/* Post-norm encoder.  x [B,N,M] -> x [B,N,M], N = h*w
+/* Post-norm encoder.  x [B,N,M] -> x [B,N,M]
  * forward   1. x = norm1(x + drop(attention(x + pos, x + pos, x)))   2. x = norm2(x + drop(W2 drop(relu(W1 x))))
  * backward  2. dsum, df; dx = dsum + feed-forward's   1. the same with attention's
  * Nothing stands behind the last layer.  Dropouts of layer l are sites 4 l + weights, attention, inner,
@@ -44,18 +44,18 @@ void detr_encoder_create(DetrEncoder *e, const Config *settings, const Attention
 int detr_encoder_sites(const DetrEncoder *e) { return SITES * e->depth; }
 
 /* Workspace for the grid lying on its side: what is planned here goes nowhere. */
-static size_t sideways_workspace(Attention *a, bool training, int B, int h, int w) {
+static size_t sideways_workspace(Attention *a, bool training, int B, Grid grid) {
     Plan aside = {0};
     plan_start(&aside, training);
-    attention_set_grid(a, w, h);
+    attention_set_grid(a, (Grid){grid.frames, grid.columns, grid.rows});
     a->op->plan(a, &aside, B);
     size_t bytes = aside.workspace;
     plan_free(&aside);
     return bytes;
 }
 
-void detr_encoder_plan(DetrEncoder *e, Plan *plan, int B, int h, int w, real **x) {
-    size_t n = (size_t)B * (size_t)h * (size_t)w, bytes = n * (size_t)e->M * sizeof(real);
+void detr_encoder_plan(DetrEncoder *e, Plan *plan, int B, Grid grid, real **x) {
+    size_t n = (size_t)B * (size_t)grid_tokens(grid), bytes = n * (size_t)e->M * sizeof(real);
     if (!plan->training) plan_keep(plan, "transformer.encoder.", "other", &e->other, bytes);
     plan_borrow(plan, "transformer.encoder.", "f", &e->f, bytes);
     if (plan->training) {
@@ -65,8 +65,8 @@ void detr_encoder_plan(DetrEncoder *e, Plan *plan, int B, int h, int w, real **x
     for (int l = 0; l < e->depth; l++) {
         DetrEncoderLayer *layer = &e->layers[l];
         Attention *a = &layer->attention;
-        plan_workspace(plan, sideways_workspace(a, plan->training, B, h, w));
-        attention_set_grid(a, h, w);
+        plan_workspace(plan, sideways_workspace(a, plan->training, B, grid));
+        attention_set_grid(a, grid);
         a->op->plan(a, plan, B);
         post_norm_plan(&layer->norm1, plan, layer->prefix, "norm1", n, x, &e->other);
         feed_forward_plan(&layer->ffn, plan, layer->prefix, n);
@@ -76,22 +76,22 @@ void detr_encoder_plan(DetrEncoder *e, Plan *plan, int B, int h, int w, real **x
 
 /* == Forward and backward ========================================================================================= */
 
-static void layer_set_batch(DetrEncoderLayer *layer, const TokenGrid *grid, const Dropout *dropout, int l) {
-    attention_set_grid(&layer->attention, grid->h, grid->w);
-    layer->frame.pos = grid->pos;
-    layer->frame.cells = grid->cells;
+static void layer_set_batch(DetrEncoderLayer *layer, const TokenBatch *batch, const Dropout *dropout, int l) {
+    attention_set_grid(&layer->attention, batch->grid);
+    layer->frame.pos = batch->pos;
+    layer->frame.cells = batch->cells;
     layer->frame.dropout = site(dropout, l, SITE_WEIGHTS);
 }
 
-const real *detr_encoder_forward(DetrEncoder *e, const real *x, const TokenGrid *grid, const Dropout *dropout) {
-    Rows rows = {grid->B, grid->h * grid->w};
+const real *detr_encoder_forward(DetrEncoder *e, const real *x, const TokenBatch *batch, const Dropout *dropout) {
+    Rows rows = {batch->B, grid_tokens(batch->grid)};
     for (int l = 0; l < e->depth; l++) {
         DetrEncoderLayer *layer = &e->layers[l];
         Attention *a = &layer->attention;
         Dropout branch = site(dropout, l, SITE_ATTENTION), inner = site(dropout, l, SITE_INNER),
                 last = site(dropout, l, SITE_FEED_FORWARD);
-        layer_set_batch(layer, grid, dropout, l);
-        a->op->forward(a, e->f, x, grid->B);
+        layer_set_batch(layer, batch, dropout, l);
+        a->op->forward(a, e->f, x, batch->B);
         post_norm_forward(&layer->norm1, x, e->f, rows, &branch);
         feed_forward_forward(&layer->ffn, e->f, layer->norm1.x, rows, &inner);
         post_norm_forward(&layer->norm2, layer->norm1.x, e->f, rows, &last);
@@ -100,9 +100,9 @@ const real *detr_encoder_forward(DetrEncoder *e, const real *x, const TokenGrid 
     return x;
 }
 
-void detr_encoder_backward(DetrEncoder *e, real *dx, const real *x, const TokenGrid *grid, const Dropout *dropout,
+void detr_encoder_backward(DetrEncoder *e, real *dx, const real *x, const TokenBatch *batch, const Dropout *dropout,
                            FinalGradients *final) {
-    Rows rows = {grid->B, grid->h * grid->w};
+    Rows rows = {batch->B, grid_tokens(batch->grid)};
     size_t n = rows_total(rows) * (size_t)e->M;
     for (int l = e->depth - 1; l >= 0; l--) {
         DetrEncoderLayer *layer = &e->layers[l];
@@ -114,19 +114,19 @@ void detr_encoder_backward(DetrEncoder *e, real *dx, const real *x, const TokenG
         feed_forward_backward(&layer->ffn, e->df, e->df, layer->norm1.x, rows, &inner);
         add_forward(dx, e->dsum, e->df, n);
         post_norm_backward(&layer->norm1, e->dsum, e->df, dx, rows, &branch);
-        layer_set_batch(layer, grid, dropout, l);
-        a->op->backward(a, e->df, e->df, in, grid->B);
+        layer_set_batch(layer, batch, dropout, l);
+        a->op->backward(a, e->df, e->df, in, batch->B);
         add_forward(dx, e->dsum, e->df, n);
         gradients_final(final, layer->begin);
     }
 }
 
-size_t detr_encoder_macs(DetrEncoder *e, int h, int w) {
+size_t detr_encoder_macs(DetrEncoder *e, Grid grid) {
     size_t macs = 0;
     for (int l = 0; l < e->depth; l++) {
-        attention_set_grid(&e->layers[l].attention, h, w);
+        attention_set_grid(&e->layers[l].attention, grid);
         macs += e->layers[l].attention.op->macs(&e->layers[l].attention) +
-                feed_forward_macs(&e->layers[l].ffn, (size_t)h * (size_t)w);
+                feed_forward_macs(&e->layers[l].ffn, (size_t)grid_tokens(grid));
     }
     return macs;
 }

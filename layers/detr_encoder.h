@@ -23,27 +23,29 @@ typedef struct {
     real *f, *df, *dsum;      /* [B,N,M] scratch: what a half-layer adds, its gradient, and that of the sum */
 } DetrEncoder;
 
-/* Where the tokens of a batch lie: B images on a grid of h x w cells, of which image b has the first cells[b][0] rows
- * and the first cells[b][1] columns; the others are padding. */
+/* Where the tokens of a batch lie: B images on a grid, of which image b has the first cells[b][0] rows and the first
+ * cells[b][1] columns; the others are padding. */
 typedef struct {
-    int B, h, w;
+    int B;
+    Grid grid;
     const int *cells; /* device [B,2] */
-    const real *pos;  /* [B,h*w,M] */
-} TokenGrid;
+    const real *pos;  /* [B,N,M] */
+} TokenBatch;
 
 /* per_head: every head has a feature map and a projection of ripple's sticks of its own. */
 void detr_encoder_create(DetrEncoder *e, const Config *settings, const AttentionOp *attn, int depth, int M, int heads,
                          int hidden, bool per_head, Params *params);
 /* Dropouts of the encoder: the next free site. */
 int detr_encoder_sites(const DetrEncoder *e);
-/* For grids of up to h x w and w x h; *x [B,h*w,M] is the stream that comes in, overwritten in inference. */
-void detr_encoder_plan(DetrEncoder *e, Plan *plan, int B, int h, int w, real **x);
+/* For grids of up to this one, upright or on its side; *x [B,N,M] is the stream that comes in, overwritten in
+ * inference. */
+void detr_encoder_plan(DetrEncoder *e, Plan *plan, int B, Grid grid, real **x);
 /* The stream behind the last layer. */
-const real *detr_encoder_forward(DetrEncoder *e, const real *x, const TokenGrid *grid, const Dropout *dropout);
+const real *detr_encoder_forward(DetrEncoder *e, const real *x, const TokenBatch *batch, const Dropout *dropout);
 /* dx: the gradient of what forward gave on entry, of x on return; parameters (+=). */
-void detr_encoder_backward(DetrEncoder *e, real *dx, const real *x, const TokenGrid *grid, const Dropout *dropout,
+void detr_encoder_backward(DetrEncoder *e, real *dx, const real *x, const TokenBatch *batch, const Dropout *dropout,
                            FinalGradients *final);
-size_t detr_encoder_macs(DetrEncoder *e, int h, int w);
+size_t detr_encoder_macs(DetrEncoder *e, Grid grid);
 void detr_encoder_destroy(DetrEncoder *e);
 
 #endif

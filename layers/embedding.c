@@ -9,8 +9,7 @@
 void embedding_create(Embedding *e, int C, int Hi, int Wi, bool planes, int stride, bool overlap) {
     int k = overlap ? 2 * stride - 1 : stride;
     e->windows = (Unfold){Hi, Wi, C, k, stride, overlap ? k / 2 : 0, planes};
-    e->Hg = unfold_down(&e->windows);
-    e->Wg = unfold_across(&e->windows);
+    e->grid = unfold_grid(&e->windows);
     e->normed = overlap;
 }
 
@@ -25,7 +24,7 @@ void embedding_declare(Embedding *e, Params *params, const char *prefix, int M) 
     if (e->normed) layer_norm_declare(&e->norm, params, prefix, "norm", M, false);
 }
 
-static size_t rows_of(const Embedding *e, int B) { return (size_t)B * (size_t)e->Hg * (size_t)e->Wg; }
+static size_t rows_of(const Embedding *e, int B) { return (size_t)B * (size_t)grid_tokens(e->grid); }
 
 void embedding_plan(Embedding *e, Plan *plan, const char *prefix, int B) {
     size_t rows = rows_of(e, B), bytes = rows * (size_t)e->proj.out * sizeof(real);
@@ -43,28 +42,31 @@ void embedding_plan(Embedding *e, Plan *plan, const char *prefix, int B) {
 
 static void windows_of(const Embedding *e, const real *x, int B) {
     const Unfold *s = &e->windows;
-    if (s->planes && s->k == s->stride) patchify(e->cols, x, B, s->Hi, s->Wi, s->k);
+    if (s->planes && s->k == s->stride) patchify(e->cols, x, &(ImageShape){B, s->Hi, s->Wi}, s->k);
     else unfold_forward(e->cols, x, s, B);
 }
 
+/* The epsilon of timm's pvt_v2 here, whose other norms have TIMM_NORM_EPS. */
+static LayerNorm norm_of(const Embedding *e, int B) {
+    return (LayerNorm){e->norm.w, e->norm.b, e->mean, e->rstd, rows_of(e, B), e->proj.out, PYTORCH_NORM_EPS};
+}
+
 void embedding_forward(const Embedding *e, real *y, const real *x, int B) {
-    size_t rows = rows_of(e, B);
+    LayerNorm norm = norm_of(e, B);
     windows_of(e, x, B);
-    projection_forward(&e->proj, e->normed ? e->raw : y, e->cols, rows);
-    if (e->normed)
-        layernorm_forward(y, e->mean, e->rstd, e->raw, e->norm.w, e->norm.b, rows, e->proj.out, TIMM_NORM_EPS);
+    projection_forward(&e->proj, e->normed ? e->raw : y, e->cols, norm.n);
+    if (e->normed) layernorm_forward(y, e->raw, &norm);
 }
 
 void embedding_backward(const Embedding *e, real *dx, const real *dy, const real *x, int B) {
     size_t rows = rows_of(e, B);
     const real *draw = e->normed ? e->draw : dy;
-    if (e->normed)
-        add_layernorm_backward(e->draw, NULL, e->norm.dw, e->norm.db, NULL, dy, e->raw, NULL, 1, e->norm.w, e->mean,
-                               e->rstd, rows, e->proj.out);
+    LayerNorm norm = norm_of(e, B);
+    if (e->normed) add_layernorm_backward(e->draw, NULL, e->norm.dw, e->norm.db, NULL, dy, e->raw, NULL, &norm);
     windows_of(e, x, B);
     projection_backward(&e->proj, NULL, draw, e->cols, rows);
     if (!dx) return;
-    linear_backward_input(e->cols, draw, e->proj.w, rows, e->proj.in, e->proj.out);
+    linear_backward_input(e->cols, draw, e->proj.w, &(LinearShape){rows, e->proj.in, e->proj.out, 0});
     unfold_backward(dx, e->cols, &e->windows, B);
 }
 

@@ -9,10 +9,10 @@
 
 typedef struct {
     Unfold windows;
-    int Hg, Wg;
+    Grid grid;
     Projection proj; /* of windows as rows: [M,C*k*k] */
     bool normed;
-    LayerNorm norm;
+    NormPair norm;
     real *raw;          /* [B,Hg*Wg,M] kept: what the norm sees */
     float *mean, *rstd; /* [B,Hg*Wg] kept */
     real *cols, *draw;  /* scratch: [B*Hg*Wg,C*k*k], like raw */

@@ -19,7 +19,8 @@ static bool fit_grid(const Fit *fit, float *to, const Param *p, const SafeTensor
     ParamGrid grid;
     Error error;
     if (!grid_of_tensor(&grid, p, origin ? &origin->grid : NULL, tensor->ndim, tensor->shape)) return false;
-    if (grid.rows == p->grid.rows && grid.columns == p->grid.columns) return false;
+    Grid from_grid = grid.positions, to_grid = p->grid.positions;
+    if (from_grid.rows == to_grid.rows && from_grid.columns == to_grid.columns) return false;
     float *from = xcalloc(tensor->size, sizeof *from, "resampling");
     if (!safetensors_to_float(tensor, from, &error)) die("%s", error.text);
     grid_resample(to, p, from, &grid);
@@ -53,12 +54,13 @@ FittedWeights fit_weights(Model *model, const char *path, const Model *origin, c
 }
 
 void fitted_weights_print(const FittedWeights *fitted, FILE *out) {
-    const ParamGrid *from = &fitted->from;
     char more[32] = "";
     if (fitted->resampled > 1) snprintf(more, sizeof more, " and %d more", fitted->resampled - 1);
-    if (fitted->resampled)
+    if (fitted->resampled) {
+        Grid from = fitted->from.positions, to = fitted->first->grid.positions;
         fprintf(out, "%s: resampled bicubically: %s from %dx%d to %dx%d%s\n", fitted->path, fitted->first->name,
-                from->rows, from->columns, fitted->first->grid.rows, fitted->first->grid.columns, more);
+                from.rows, from.columns, to.rows, to.columns, more);
+    }
     if (fitted->classes)
         fprintf(out, "%s: its head has %zu classes, this model %d: the head is drawn afresh\n", fitted->path,
                 fitted->classes, fitted->head->shape[0]);

@@ -8,14 +8,14 @@
 
 typedef struct {
     float *w, *dw, *b, *db; /* [M] */
-} LayerNorm;
+} NormPair;
 
 /* What timm's vision transformers and PyTorch's own layers add to the variance. */
 #define TIMM_NORM_EPS 1e-6f
 #define PYTORCH_NORM_EPS 1e-5f
 
 /* Declares prefix + name + ".weight" (ones) and ".bias" (zeros). */
-static inline void layer_norm_declare(LayerNorm *norm, Params *params, const char *prefix, const char *name, int M,
+static inline void layer_norm_declare(NormPair *norm, Params *params, const char *prefix, const char *name, int M,
                                       bool decay) {
     char tensor[PARAM_NAME_SIZE];
     snprintf(tensor, sizeof tensor, "%s.weight", name);

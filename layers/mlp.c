@@ -5,12 +5,12 @@
  * saves     a and c [n,hidden]; g is formed again, which costs less than reading it back from memory. */
 #include "layers/mlp.h"
 
-void mlp_declare(Mlp *mlp, Params *params, const char *prefix, int dim, int hidden, int Hg, int Wg) {
+void mlp_declare(Mlp *mlp, Params *params, const char *prefix, int dim, int hidden, const Grid *grid) {
     projection_declare(&mlp->fc1, params, prefix, "fc1", dim, hidden);
-    mlp->convolves = Hg > 0;
+    mlp->convolves = grid != NULL;
     if (mlp->convolves)
         depthwise_declare(&mlp->dwconv, params, prefix, "dwconv",
-                          (Depthwise){Hg, Wg, hidden, 3, hidden, hidden, hidden}, true);
+                          (Depthwise){*grid, hidden, 3, hidden, hidden, hidden}, true);
     projection_declare(&mlp->fc2, params, prefix, "fc2", hidden, dim);
 }
 
@@ -27,7 +27,7 @@ void mlp_plan(Mlp *mlp, Plan *plan, const char *prefix, size_t n) {
 }
 
 static int images_of(const Mlp *mlp, size_t n) {
-    return (int)(n / ((size_t)mlp->dwconv.shape.Hg * (size_t)mlp->dwconv.shape.Wg));
+    return (int)(n / (size_t)grid_tokens(mlp->dwconv.shape.grid));
 }
 
 /* What GELU sees. */
@@ -44,9 +44,10 @@ void mlp_forward(const Mlp *mlp, real *f, const real *h, size_t n) {
 
 void mlp_backward(const Mlp *mlp, real *dh, const real *df, const real *h, size_t n) {
     const DepthwiseLayer *conv = &mlp->dwconv;
-    linear_backward_input(mlp->dg, df, mlp->fc2.w, n, mlp->fc2.in, mlp->fc2.out);
+    LinearShape fc2 = {n, mlp->fc2.in, mlp->fc2.out, 0};
+    linear_backward_input(mlp->dg, df, mlp->fc2.w, &fc2);
     gelu_backward(mlp->dg, mlp->g, mlp->dg, before_gelu(mlp), n * (size_t)mlp->fc1.out);
-    linear_backward_weight(mlp->fc2.dw, mlp->fc2.db, df, mlp->g, n, mlp->fc2.in, mlp->fc2.out);
+    linear_backward_weight(mlp->fc2.dw, mlp->fc2.db, df, mlp->g, &fc2);
     if (mlp->convolves)
         depthwise_backward(mlp->da, NULL, conv->dw, conv->db, mlp->dg, mlp->a, conv->w, &conv->shape,
                            images_of(mlp, n));

@@ -16,8 +16,8 @@ typedef struct {
     real *da;     /* [n,hidden] scratch: what the convolution makes of dg */
 } Mlp;
 
-/* Hg x Wg: the grid that a convolution between the layers works on; 0 x 0: there is none. */
-void mlp_declare(Mlp *mlp, Params *params, const char *prefix, int dim, int hidden, int Hg, int Wg);
+/* grid: what a convolution between the layers works on; NULL: there is none. */
+void mlp_declare(Mlp *mlp, Params *params, const char *prefix, int dim, int hidden, const Grid *grid);
 void mlp_plan(Mlp *mlp, Plan *plan, const char *prefix, size_t n);
 /* f NULL: only what the backward pass reads is made. */
 void mlp_forward(const Mlp *mlp, real *f, const real *h, size_t n);

@@ -23,12 +23,12 @@ void post_norm_plan(PostNorm *p, Plan *plan, const char *prefix, const char *nam
 
 void post_norm_forward(const PostNorm *p, const real *x, real *f, Rows rows, const Dropout *dropout) {
     if (dropout->rate > 0) dropout_forward(f, f, dropout, rows.n, (size_t)rows.rows * (size_t)p->M);
-    add_layernorm_forward(p->sum, p->x, p->mean, p->rstd, x, f, NULL, 1, p->norm.w, p->norm.b, rows_total(rows),
-                          p->M, PYTORCH_NORM_EPS);
+    LayerNorm norm = post_norm_of(p, rows_total(rows));
+    add_layernorm_forward(p->sum, p->x, x, f, NULL, &norm);
 }
 
 void post_norm_backward(const PostNorm *p, real *dsum, real *df, const real *dx, Rows rows, const Dropout *dropout) {
-    add_layernorm_backward(dsum, NULL, p->norm.dw, p->norm.db, NULL, dx, p->sum, NULL, 1, p->norm.w, p->mean, p->rstd,
-                           rows_total(rows), p->M);
+    LayerNorm norm = post_norm_of(p, rows_total(rows));
+    add_layernorm_backward(dsum, NULL, p->norm.dw, p->norm.db, NULL, dx, p->sum, NULL, &norm);
     dropout_forward(df, dsum, dropout, rows.n, (size_t)rows.rows * (size_t)p->M);
 }

@@ -10,7 +10,7 @@
 
 typedef struct {
     int M;
-    LayerNorm norm;
+    NormPair norm;
     real *sum;          /* [n,M] kept */
     real *x;            /* [n,M] kept: the stream behind it */
     float *mean, *rstd; /* [n] kept */
@@ -22,6 +22,11 @@ typedef struct {
 } Rows;
 
 static inline size_t rows_total(Rows r) { return (size_t)r.n * (size_t)r.rows; }
+
+/* The layer norm of n rows. */
+static inline LayerNorm post_norm_of(const PostNorm *p, size_t n) {
+    return (LayerNorm){p->norm.w, p->norm.b, p->mean, p->rstd, n, p->M, PYTORCH_NORM_EPS};
+}
 
 void post_norm_declare(PostNorm *p, Params *params, const char *prefix, const char *name, int M);
 /* Training keeps all.  In inference the sum takes the place of `from`, the stream before,

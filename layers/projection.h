@@ -49,13 +49,14 @@ static inline void projection_declare_as(Projection *p, Params *params, const ch
 }
 
 static inline void projection_forward(const Projection *p, real *y, const real *x, size_t n) {
-    linear_forward(y, x, p->w, p->b, n, p->in, p->out);
+    linear_forward(y, x, p->w, p->b, &(LinearShape){n, p->in, p->out, 0});
 }
 
 /* dx may be NULL where nothing below learns. */
 static inline void projection_backward(const Projection *p, real *dx, const real *dy, const real *x, size_t n) {
-    if (dx) linear_backward_input(dx, dy, p->w, n, p->in, p->out);
-    linear_backward_weight(p->dw, p->db, dy, x, n, p->in, p->out);
+    LinearShape shape = {n, p->in, p->out, 0};
+    if (dx) linear_backward_input(dx, dy, p->w, &shape);
+    linear_backward_weight(p->dw, p->db, dy, x, &shape);
 }
 
 static inline size_t projection_macs(const Projection *p, size_t n) { return n * (size_t)p->in * (size_t)p->out; }

@@ -22,16 +22,17 @@ bool grid_of_tensor(ParamGrid *grid, const Param *p, const ParamGrid *known, int
     if (!p->grid.axes || ndim != p->ndim || !other_dimensions_match(p, shape)) return false;
     *grid = known && known->axes ? *known : p->grid;
     if (grid->axis != p->grid.axis || grid->axes != p->grid.axes || grid->prefix != p->grid.prefix) return false;
-    const size_t *positions = shape + grid->axis;
-    if (positions[0] > 1 << 24 || positions[grid->axes - 1] > 1 << 24) return false;
+    Grid *positions = &grid->positions;
+    const size_t *lengths = shape + grid->axis;
+    if (lengths[0] > 1 << 24 || lengths[grid->axes - 1] > 1 << 24) return false;
     if (grid->axes == 2) {
-        grid->rows = (int)positions[0];
-        grid->columns = (int)positions[1];
-        return grid->rows > 0 && grid->columns > 0;
+        positions->rows = (int)lengths[0];
+        positions->columns = (int)lengths[1];
+        return positions->rows > 0 && positions->columns > 0;
     }
-    int count = (int)positions[0] - grid->prefix, side = (int)lround(sqrt(count > 0 ? count : 0));
-    if (!known || !known->axes) grid->rows = grid->columns = side;
-    return count > 0 && (size_t)grid->rows * (size_t)grid->columns == (size_t)count;
+    int count = (int)lengths[0] - grid->prefix, side = (int)lround(sqrt(count > 0 ? count : 0));
+    if (!known || !known->axes) positions->rows = positions->columns = side;
+    return count > 0 && (size_t)positions->rows * (size_t)positions->columns == (size_t)count;
 }
 
 /* y [outer,out,inner] = weights x, x [outer,in,inner]. */
@@ -53,8 +54,8 @@ static void resample_dimension(double *y, const double *x, size_t outer, int out
 }
 
 void grid_resample(float *to, const Param *p, const float *from, const ParamGrid *grid) {
-    size_t outer = 1, inner = 1, rows = (size_t)grid->rows, columns = (size_t)grid->columns;
-    size_t new_rows = (size_t)p->grid.rows, new_columns = (size_t)p->grid.columns;
+    size_t outer = 1, inner = 1, rows = (size_t)grid->positions.rows, columns = (size_t)grid->positions.columns;
+    size_t new_rows = (size_t)p->grid.positions.rows, new_columns = (size_t)p->grid.positions.columns;
     for (int d = 0; d < p->grid.axis; d++) outer *= (size_t)p->shape[d];
     for (int d = p->grid.axis + p->grid.axes; d < p->ndim; d++) inner *= (size_t)p->shape[d];
     size_t front = (size_t)grid->prefix * inner;
@@ -66,8 +67,8 @@ void grid_resample(float *to, const Param *p, const float *from, const ParamGrid
         to += front;
         from += front;
         for (size_t i = 0; i < rows * columns * inner; i++) whole[i] = from[i];
-        resample_dimension(wide, whole, rows, p->grid.columns, grid->columns, inner);
-        resample_dimension(done, wide, 1, p->grid.rows, grid->rows, new_columns * inner);
+        resample_dimension(wide, whole, rows, p->grid.positions.columns, grid->positions.columns, inner);
+        resample_dimension(done, wide, 1, p->grid.positions.rows, grid->positions.rows, new_columns * inner);
         for (size_t i = 0; i < new_rows * new_columns * inner; i++) to[i] = (float)done[i];
         to += new_rows * new_columns * inner;
         from += rows * columns * inner;

@@ -245,8 +245,8 @@ void resnet_plan(ResNet *net, Plan *plan, int B, int H, int W) {
     }
     for (int i = 0; i < net->conv_count; i++) {
         const ResNetConv *conv = net->convs[i];
-        int Hi = reduced(H, conv->halvings), Wi = reduced(W, conv->halvings);
-        if (training && conv->trained) plan_workspace(plan, convolution_workspace(&conv->shape, B, Hi, Wi));
+        ImageShape images = {B, reduced(H, conv->halvings), reduced(W, conv->halvings)};
+        if (training && conv->trained) plan_workspace(plan, convolution_workspace(&conv->shape, &images));
     }
     plan_alias(plan, &net->features, &net->blocks[RESNET_STAGES - 1][net->config.blocks[RESNET_STAGES - 1] - 1].y);
 }
@@ -255,7 +255,7 @@ void resnet_plan(ResNet *net, Plan *plan, int B, int H, int W) {
 
 static void conv_forward(const ResNetConv *conv, real *y, const real *x, const real *add, bool relu, int B, int H,
                          int W) {
-    convolution_forward(y, x, add, conv->folded, conv->shift, &conv->shape, relu, B, H, W);
+    convolution_forward(y, x, add, conv->folded, conv->shift, &conv->shape, relu, &(ImageShape){B, H, W});
 }
 
 /* x [B,H,W,in] -> block->y. */
@@ -270,7 +270,7 @@ static void block_forward(const Bottleneck *block, const real *x, int B, int H, 
 void resnet_forward(const ResNet *net, const real *images, int B, int H, int W) {
     assert(resnet_fits(net, B, H, W));
     conv_forward(&net->conv1, net->stem, images, NULL, true, B, H, W);
-    max_pool_forward(net->pooled, net->stem, B, reduced(H, 1), reduced(W, 1), net->config.width);
+    max_pool_forward(net->pooled, net->stem, &(ImageShape){B, reduced(H, 1), reduced(W, 1)}, net->config.width);
     const real *x = net->pooled;
     for (int s = 0; s < RESNET_STAGES; s++)
         for (int i = 0; i < net->config.blocks[s]; i++) {
@@ -282,11 +282,11 @@ void resnet_forward(const ResNet *net, const real *images, int B, int H, int W) 
 
 static void conv_backward_input(const ResNetConv *conv, real *dx, const real *add, const real *dy, const real *below,
                                 int B, int H, int W) {
-    convolution_backward_input(dx, add, dy, conv->folded, below, &conv->shape, B, H, W);
+    convolution_backward_input(dx, add, dy, conv->folded, below, &conv->shape, &(ImageShape){B, H, W});
 }
 
 static void conv_backward_weight(const ResNetConv *conv, const real *dy, const real *x, int B, int H, int W) {
-    convolution_backward_weight(conv->dw, dy, x, conv->scale, &conv->shape, B, H, W);
+    convolution_backward_weight(conv->dw, dy, x, conv->scale, &conv->shape, &(ImageShape){B, H, W});
 }
 
 /* dz -> dx, both before the ReLU that gave y and x.  dx is dz but in a stage's first block; NULL where nothing below is

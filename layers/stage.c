@@ -22,8 +22,7 @@ static void station_declare(Stage *stage, int i, Params *params, const char *pre
     s->begin = params->total;
     s->convolves = stage->position_conv && i % 2 == 0 && i < 2 * stage->config.depth;
     if (s->convolves)
-        depthwise_declare(&s->conv, params, prefix, "pos_embed", (Depthwise){stage->Hg, stage->Wg, M, 3, M, M, M},
-                          true);
+        depthwise_declare(&s->conv, params, prefix, "pos_embed", (Depthwise){stage->grid, M, 3, M, M, M}, true);
     layer_norm_declare(&s->norm, params, prefix, name, M, false);
 }
 
@@ -33,7 +32,7 @@ static void block_declare(Stage *stage, int i, Params *params) {
     char prefix[PARAM_NAME_SIZE];
     bool class_token = stage->class_token && stage->first + i >= attention_class_block(c->attn, stage->settings);
     snprintf(block->prefix, sizeof block->prefix, "%sblocks.%d.", stage->prefix, i);
-    attention_create(&block->attention, c->attn, stage->settings, block->prefix, stage->first + i, stage->Hg, stage->Wg,
+    attention_create(&block->attention, c->attn, stage->settings, block->prefix, stage->first + i, stage->grid,
                      class_token, c->dim, c->heads);
     stage->stations[2 * i].N = stage->stations[2 * i + 1].N = block->attention.N;
     station_declare(stage, 2 * i, params, block->prefix, "norm1");
@@ -41,7 +40,7 @@ static void block_declare(Stage *stage, int i, Params *params) {
     station_declare(stage, 2 * i + 1, params, block->prefix, "norm2");
     snprintf(prefix, sizeof prefix, "%.40smlp.", block->prefix);
     mlp_declare(&block->mlp, params, prefix, c->dim, (int)((float)c->dim * c->mlp_ratio),
-                stage->mlp_conv ? stage->Hg : 0, stage->mlp_conv ? stage->Wg : 0);
+                stage->mlp_conv ? &stage->grid : NULL);
     params_start_scaled(params, block->attention.prefix, "proj.weight", stage->residual_gain);
     params_start_scaled(params, block->attention.prefix, "conv2.weight", stage->residual_gain);
     params_start_scaled(params, prefix, "fc2.weight", stage->residual_gain);
@@ -49,7 +48,7 @@ static void block_declare(Stage *stage, int i, Params *params) {
 
 void stage_declare(Stage *stage, Params *params) {
     int depth = stage->config.depth;
-    stage->N = stage->Hg * stage->Wg + stage->class_token;
+    stage->N = grid_tokens(stage->grid) + stage->class_token;
     stage->blocks = xcalloc((size_t)depth, sizeof *stage->blocks, "blocks");
     stage->stations = xcalloc(2 * (size_t)depth + 1, sizeof *stage->stations, "blocks");
     for (int i = 0; i < depth; i++) block_declare(stage, i, params);
@@ -143,40 +142,44 @@ const real *stage_output(const Stage *stage) { return stage->stations[2 * stage-
 
 /* == Forward ====================================================================================================== */
 
-static const float *drop_path_scale(const Stage *stage, int half, int B, bool drop) {
-    return drop && stage->drops ? stage->stream->keep + (size_t)(2 * stage->first + half) * (size_t)B : NULL;
+/* The drop path of half-block `half`: one factor for the tokens that an image has at station s. */
+static RowScale drop_path(const Stage *stage, const Station *s, int half, int B, bool drop) {
+    size_t first = (size_t)(2 * stage->first + half) * (size_t)B;
+    return (RowScale){drop && stage->drops ? stage->stream->keep + first : NULL, s->N};
+}
+
+static LayerNorm norm_of(const Stage *stage, const Station *s, int B) {
+    return (LayerNorm){s->norm.w, s->norm.b, s->mean, s->rstd, (size_t)B * (size_t)s->N, stage->config.dim, TIMM_NORM_EPS};
 }
 
 /* A station whose input is there already. */
 static void station_open(const Stage *stage, const Station *s, int B) {
     if (s->convolves) depthwise_forward(s->x, s->in, s->in, s->conv.w, s->conv.b, &s->conv.shape, B);
-    layernorm_forward(s->h, s->mean, s->rstd, s->x, s->norm.w, s->norm.b, (size_t)B * (size_t)s->N,
-                      stage->config.dim, TIMM_NORM_EPS);
+    LayerNorm norm = norm_of(stage, s, B);
+    layernorm_forward(s->h, s->x, &norm);
 }
 
 /* From station s to the next, where the class token joins.  It moves every row,
  * so sum and norm are not one pass here. */
-static void class_joins(const Stage *stage, const Station *s, const float *scale, int B) {
+static void class_joins(const Stage *stage, const Station *s, const RowScale *scale, int B) {
     const Stream *stream = stage->stream;
     int M = stage->config.dim;
-    residual_forward(stream->sum, s->x, stream->f, scale, s->N, (size_t)B * (size_t)s->N, M);
-    embed_forward(s[1].x, stream->sum, stage->cls, NULL, B, s[1].N, M, 1);
+    residual_forward(stream->sum, s->x, stream->f, scale, (size_t)B * (size_t)s->N, M);
+    embed_forward(s[1].x, stream->sum, stage->cls, NULL, &(TokenShape){B, s[1].N, M}, 1);
     station_open(stage, s + 1, B);
 }
 
 /* From station s to the next: the stream takes f on. */
-static void station_next(const Stage *stage, const Station *s, const float *scale, int B) {
+static void station_next(const Stage *stage, const Station *s, const RowScale *scale, int B) {
     const Station *next = s + 1;
-    size_t rows = (size_t)B * (size_t)s->N;
-    int M = stage->config.dim;
     if (next->N > s->N) {
         class_joins(stage, s, scale, B);
     } else if (next->convolves) {
-        residual_forward(next->in, s->x, stage->stream->f, scale, s->N, rows, M);
+        residual_forward(next->in, s->x, stage->stream->f, scale, (size_t)B * (size_t)s->N, stage->config.dim);
         station_open(stage, next, B);
     } else {
-        add_layernorm_forward(next->x, next->h, next->mean, next->rstd, s->x, stage->stream->f, scale, s->N,
-                              next->norm.w, next->norm.b, rows, M, TIMM_NORM_EPS);
+        LayerNorm norm = norm_of(stage, next, B);
+        add_layernorm_forward(next->x, next->h, s->x, stage->stream->f, scale, &norm);
     }
 }
 
@@ -188,7 +191,8 @@ void stage_forward(Stage *stage, int B, bool drop) {
         const Block *block = &stage->blocks[half / 2];
         if (half % 2 == 0) block->attention.op->forward(&block->attention, f, s->h, B);
         else mlp_forward(&block->mlp, f, s->h, (size_t)B * (size_t)s->N);
-        station_next(stage, s, drop_path_scale(stage, half, B, drop), B);
+        RowScale scale = drop_path(stage, s, half, B, drop);
+        station_next(stage, s, &scale, B);
     }
 }
 
@@ -196,9 +200,10 @@ void stage_forward(Stage *stage, int B, bool drop) {
 static void block_again(const Stage *stage, int i, int B, bool drop) {
     const Station *s = &stage->stations[2 * i];
     const Block *block = &stage->blocks[i];
+    RowScale scale = drop_path(stage, s, 2 * i, B, drop);
     station_open(stage, s, B);
     block->attention.op->forward(&block->attention, stage->stream->f, s->h, B);
-    station_next(stage, s, drop_path_scale(stage, 2 * i, B, drop), B);
+    station_next(stage, s, &scale, B);
     mlp_forward(&block->mlp, NULL, s[1].h, (size_t)B * (size_t)s[1].N);
 }
 
@@ -211,26 +216,25 @@ static void exchange(real **a, real **b) {
 }
 
 /* dh and the stream's own gradient -> dx, and df = scale dx where there is a scale. */
-static void station_backward(const Stage *stage, const Station *s, const real *dres, const float *scale, int B) {
+static void station_backward(const Stage *stage, const Station *s, const real *dres, const RowScale *scale, int B) {
     Stream *stream = stage->stream;
-    int M = stage->config.dim;
-    size_t rows = (size_t)B * (size_t)s->N;
-    add_layernorm_backward(stream->dx, stream->df, s->norm.dw, s->norm.db, dres, stream->dh, s->x,
-                           s->convolves ? NULL : scale, s->N, s->norm.w, s->mean, s->rstd, rows, M);
+    LayerNorm norm = norm_of(stage, s, B);
+    add_layernorm_backward(stream->dx, stream->df, s->norm.dw, s->norm.db, dres, stream->dh, s->x, s->convolves ? NULL : scale,
+                           &norm);
     if (!s->convolves) return;
     depthwise_backward(stream->dh, stream->dx, s->conv.dw, s->conv.db, stream->dx, s->in, s->conv.w, &s->conv.shape, B);
     exchange(&stream->dh, &stream->dx);
-    if (scale) residual_backward(stream->df, stream->dx, scale, s->N, rows, M);
+    if (scale && scale->scale) residual_backward(stream->df, stream->dx, scale, norm.n, norm.M);
 }
 
 /* Takes the class token's rows out of dx, and out of df where there is one.  dh, already used, makes room. */
 static void class_leaves(const Stage *stage, const Station *s, bool df, int B) {
     Stream *stream = stage->stream;
-    int M = stage->config.dim;
-    embed_backward(stream->dh, stage->dcls, NULL, stream->dx, B, s->N, M, 1);
+    TokenShape tokens = {B, s->N, stage->config.dim};
+    embed_backward(stream->dh, stage->dcls, NULL, stream->dx, &tokens, 1);
     exchange(&stream->dh, &stream->dx);
     if (!df) return;
-    embed_backward(stream->dh, NULL, NULL, stream->df, B, s->N, M, 1);
+    embed_backward(stream->dh, NULL, NULL, stream->df, &tokens, 1);
     exchange(&stream->dh, &stream->df);
 }
 
@@ -246,10 +250,10 @@ void stage_backward(Stage *stage, int B, bool drop, FinalGradients *final) {
     Station *s = &stage->stations[2 * stage->config.depth];
     for (int half = 2 * stage->config.depth - 1; half >= 0; half--, s--) {
         const Block *block = &stage->blocks[half / 2];
-        const float *scale = drop_path_scale(stage, half, B, drop);
-        station_backward(stage, s, dres, scale, B);
-        if (s->N > s[-1].N) class_leaves(stage, s, scale != NULL, B);
-        const real *df = scale ? stream->df : stream->dx;
+        RowScale scale = drop_path(stage, s, half, B, drop);
+        station_backward(stage, s, dres, &scale, B);
+        if (s->N > s[-1].N) class_leaves(stage, s, scale.scale != NULL, B);
+        const real *df = scale.scale ? stream->df : stream->dx;
         if (half % 2) gradients_final(final, s->begin);
         if (half % 2 && !is_there(stage, half / 2)) block_again(stage, half / 2, B, drop);
         if (half % 2 == 0) block->attention.op->backward(&block->attention, stream->dh, df, s[-1].h, B);

@@ -16,7 +16,7 @@ typedef struct {
     size_t begin; /* of its parameters in the arena; the next half-block's follow */
     bool convolves;
     DepthwiseLayer conv;
-    LayerNorm norm;
+    NormPair norm;
     real *in;           /* [B,N,M], where there is a convolution */
     real *x, *h;        /* [B,N,M] */
     float *mean, *rstd; /* [B,N] */
@@ -46,7 +46,7 @@ typedef struct {
 typedef struct {
     StageConfig config;
     const Config *settings; /* the operator's, and whatever else the model has */
-    int Hg, Wg;
+    Grid grid;
     int first;                       /* blocks in the stages before */
     char prefix[PARAM_NAME_SIZE / 2]; /* "", "stages.1." */
     bool class_token, position_conv, mlp_conv;

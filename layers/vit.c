@@ -161,8 +161,8 @@ static void first_declare(Vit *vit) {
                        (int[]){1, 1, M});
     if (vit->settings.pos_embed != POSITIONS_LEARNED) return;
     params_declare(&vit->model.params, &vit->pos, &vit->dpos, "", "pos_embed", INIT_TRUNC_NORMAL, false, 3,
-                   (int[]){1, prefix + vit->Hg * vit->Wg, M});
-    params_on_grid(&vit->model.params, (ParamGrid){1, 1, prefix, vit->Hg, vit->Wg});
+                   (int[]){1, prefix + grid_tokens(vit->grid), M});
+    params_on_grid(&vit->model.params, (ParamGrid){1, 1, prefix, vit->grid});
 }
 
 static void stage_create(Vit *vit, const Config *config, int i) {
@@ -171,11 +171,10 @@ static void stage_create(Vit *vit, const Config *config, int i) {
     Embedding *e = &vit->embeddings[i];
     char prefix[PARAM_NAME_SIZE];
     if (i == 0) embedding_create(e, 3, c->img_size[0], c->img_size[1], true, c->patch_size, c->patch_overlap);
-    else embedding_create(e, before->config.dim, before->Hg, before->Wg, false, 2, c->patch_overlap);
+    else embedding_create(e, before->config.dim, before->grid.rows, before->grid.columns, false, 2, c->patch_overlap);
     *stage = (Stage){.config = stage_config(c, i),
                      .settings = config,
-                     .Hg = e->Hg,
-                     .Wg = e->Wg,
+                     .grid = e->grid,
                      .first = i > 0 ? before->first + before->config.depth : 0,
                      .class_token = has_class_token(vit),
                      .position_conv = c->pos_embed == POSITIONS_CONV,
@@ -187,9 +186,8 @@ static void stage_create(Vit *vit, const Config *config, int i) {
                      .stream = &vit->stream};
     if (stage_count(c) > 1) snprintf(stage->prefix, sizeof stage->prefix, "stages.%d.", i);
     if (i == 0) {
-        vit->Hg = e->Hg;
-        vit->Wg = e->Wg;
-        vit->N = e->Hg * e->Wg + has_class_token(vit);
+        vit->grid = e->grid;
+        vit->N = grid_tokens(e->grid) + has_class_token(vit);
         first_declare(vit);
     }
     embedding_prefix(vit, i, prefix);
@@ -276,7 +274,7 @@ void vit_allocate(Vit *vit) {
 void vit_load_pixels(Vit *vit, const uint8_t *pixels, const float *mean, const float *std, int B) {
     const VitSettings *c = &vit->settings;
     device_upload(vit->pixels, pixels, (size_t)B * 3 * (size_t)c->img_size[0] * (size_t)c->img_size[1]);
-    images_normalize(vit->images, vit->pixels, mean, std, B, c->img_size[0], c->img_size[1]);
+    images_normalize(vit->images, vit->pixels, mean, std, &(ImageShape){B, c->img_size[0], c->img_size[1]});
 }
 
 void vit_load_mixed(Vit *vit, const uint8_t *pixels, const MixedImages *mixed, const float *mean, const float *std,
@@ -287,8 +285,8 @@ void vit_load_mixed(Vit *vit, const uint8_t *pixels, const MixedImages *mixed, c
     device_upload(vit->pairs, mixed->pairs, 2 * (size_t)B * sizeof *vit->pairs);
     device_upload(vit->boxes, mixed->boxes, 4 * count * sizeof *vit->boxes);
     device_upload(vit->draws, mixed->draws, count * sizeof *vit->draws);
-    images_mix(vit->images, vit->pixels, vit->pairs, vit->boxes, vit->draws, mean, std, &mixed->mix, B, c->img_size[0],
-               c->img_size[1]);
+    images_mix(vit->images, vit->pixels, vit->pairs, vit->boxes, vit->draws, mean, std, &mixed->mix,
+               &(ImageShape){B, c->img_size[0], c->img_size[1]});
 }
 
 void vit_draw_drop_path(Vit *vit, uint64_t seed, uint32_t step, size_t first, int B) {
@@ -325,8 +323,8 @@ static void embed(Vit *vit, int i, const real *x, int B) {
     int prefix = class_in_front(vit);
     embedding_forward(&vit->embeddings[i], joined ? vit->stream.f : stage_input(stage), x, B);
     if (joined)
-        embed_forward(stage_input(stage), vit->stream.f, stage->cls, vit->pos, B, prefix + vit->Hg * vit->Wg,
-                      stage->config.dim, prefix);
+        embed_forward(stage_input(stage), vit->stream.f, stage->cls, vit->pos,
+                      &(TokenShape){B, prefix + grid_tokens(vit->grid), stage->config.dim}, prefix);
 }
 
 void vit_forward(Vit *vit, int B, bool drop) {
@@ -337,7 +335,7 @@ void vit_forward(Vit *vit, int B, bool drop) {
         stage_forward(&vit->stages[i], B, drop);
         x = stage_output(&vit->stages[i]);
     }
-    pool_forward(vit->pooled, x, B, last->N, last->config.dim, 0, pooled_tokens(vit));
+    pool_forward(vit->pooled, x, &(TokenShape){B, last->N, last->config.dim}, 0, pooled_tokens(vit));
     projection_forward(&vit->head, vit->logits, vit->pooled, (size_t)B);
 }
 
@@ -363,8 +361,8 @@ static void embed_gradient(Vit *vit, int i, int B) {
         return;
     }
     if (first_is_joined(vit))
-        embed_backward(s->dh, prefix ? stage->dcls : NULL, vit->dpos, s->dx, B, prefix + vit->Hg * vit->Wg,
-                       stage->config.dim, prefix);
+        embed_backward(s->dh, prefix ? stage->dcls : NULL, vit->dpos, s->dx,
+                       &(TokenShape){B, prefix + grid_tokens(vit->grid), stage->config.dim}, prefix);
     embedding_backward(&vit->embeddings[0], NULL, first_is_joined(vit) ? s->dh : s->dx, vit->images, B);
 }
 
@@ -372,7 +370,7 @@ void vit_backward(Vit *vit, int B, bool drop, GradientsListener final) {
     FinalGradients done = model_final_gradients(&vit->model, final);
     const Stage *last = last_stage(vit);
     projection_backward(&vit->head, vit->dpooled, vit->dlogits, vit->pooled, (size_t)B);
-    pool_backward(vit->stream.dh, vit->dpooled, B, last->N, last->config.dim, 0, pooled_tokens(vit));
+    pool_backward(vit->stream.dh, vit->dpooled, &(TokenShape){B, last->N, last->config.dim}, 0, pooled_tokens(vit));
     for (int i = stage_count(&vit->settings) - 1; i >= 0; i--) {
         stage_backward(&vit->stages[i], B, drop, &done);
         embed_gradient(vit, i, B);
@@ -451,7 +449,7 @@ static void describe_stage(const Vit *vit, FILE *out, int i) {
     const Stage *stage = &vit->stages[i];
     char prefix[PARAM_NAME_SIZE];
     if (stage_count(&vit->settings) > 1)
-        fprintf(out, "  stage %d: %d x %d grid, %d tokens of %d\n", i, stage->Hg, stage->Wg, stage->N,
+        fprintf(out, "  stage %d: %d x %d grid, %d tokens of %d\n", i, stage->grid.rows, stage->grid.columns, stage->N,
                 stage->config.dim);
     embedding_prefix(vit, i, prefix);
     describe_row(vit, out, prefix, vit->settings.patch_overlap ? "overlapping patches" : "patch projection",
@@ -466,8 +464,8 @@ static void describe_stage(const Vit *vit, FILE *out, int i) {
 
 void vit_describe(const Vit *vit, FILE *out) {
     const VitSettings *c = &vit->settings;
-    fprintf(out, "%d x %d image, patches of %d: %d x %d grid, %d tokens of %d\n", c->img_size[0], c->img_size[1],
-            c->patch_size, vit->Hg, vit->Wg, vit->N, c->dim.at[0]);
+    fprintf(out, "%d x %d image, patches of %d: %d x %d grid, %d tokens of %d\n", c->img_size[0], c->img_size[1], c->patch_size,
+            vit->grid.rows, vit->grid.columns, vit->N, c->dim.at[0]);
     fprintf(out, "  %-18s %-28s %10s %12s %12s\n", "layer", "", "parameters", "10^6 macs", "KiB/image");
     for (int i = 0; i < stage_count(c); i++) describe_stage(vit, out, i);
     describe_row(vit, out, "head.", "classifier", projection_macs(&vit->head, 1));

@@ -43,7 +43,8 @@ void vit_check_settings(const Config *config);
 
 typedef struct {
     VitSettings settings;
-    int Hg, Wg, N; /* token grid and tokens of the first stage, class token included */
+    Grid grid; /* of the first stage's tokens */
+    int N;     /* those tokens, class token included */
     int depth;     /* blocks of all stages */
     Model model;
 
@@ -78,7 +79,7 @@ void vit_allocate(Vit *vit);
 /* Fills images from host pixels [B,Hi,Wi,3]. */
 void vit_load_pixels(Vit *vit, const uint8_t *pixels, const float *mean, const float *std, int B);
 
-/* Images that are erased and mixed on their way (kernels.h, images_mix); host arrays. */
+/* Images that are erased and mixed on their way (kernels/images.h, images_mix); host arrays. */
 typedef struct {
     int count;             /* images that were loaded, at most B + 2 */
     const int *pairs;      /* [B,2] */

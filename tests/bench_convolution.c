@@ -14,6 +14,7 @@ static real *numbers(size_t n) {
 }
 
 static void bench(const char *name, Convolution c, int H, int W, int runs) {
+    const ImageShape images = {1, H, W};
     int Ho = convolution_side(H, c.stride), Wo = convolution_side(W, c.stride);
     size_t nx = (size_t)H * (size_t)W * (size_t)c.in, ny = (size_t)Ho * (size_t)Wo * (size_t)c.out;
     size_t nw = (size_t)(c.in * c.out) * (size_t)(c.k * c.k);
@@ -23,15 +24,15 @@ static void bench(const char *name, Convolution c, int H, int W, int runs) {
     void *folded = device_malloc(convolution_folded_bytes(&c, true), "bench");
     double best[3] = {1e9, 1e9, 1e9}, gflop = 2e-9 * (double)ny * c.in * c.k * c.k;
     convolution_fold(folded, w, scale, &c, true);
-    kernels_reserve(convolution_workspace(&c, 1, H, W));
+    kernels_reserve(convolution_workspace(&c, &images));
     for (int run = 0; run <= runs; run++) { /* the first prepares the shape */
         double t[4];
         t[0] = seconds();
-        convolution_forward(y, x, NULL, folded, scale, &c, true, 1, H, W);
+        convolution_forward(y, x, NULL, folded, scale, &c, true, &images);
         t[1] = seconds();
-        convolution_backward_input(dx, NULL, dy, folded, x, &c, 1, H, W);
+        convolution_backward_input(dx, NULL, dy, folded, x, &c, &images);
         t[2] = seconds();
-        convolution_backward_weight(dw, dy, x, scale, &c, 1, H, W);
+        convolution_backward_weight(dw, dy, x, scale, &c, &images);
         t[3] = seconds();
         for (int i = 0; i < 3 && run; i++)
             if (t[i + 1] - t[i] < best[i]) best[i] = t[i + 1] - t[i];

@@ -52,12 +52,14 @@ static void bench(int side, int B, int E) {
     double forward, backward;
     for (size_t i = 0; i < sizeof runs / sizeof *runs; i++) {
         const LisaAlgorithm *a = runs[i].algorithm;
-        Patterns patterns = {{runs[i].kind, side, side, runs[i].side}, E, true};
-        if (!(a->cost(&patterns, D) * B * H < 2)) continue;
-        kernels_reserve(a->workspace(&patterns, B, H, D));
-        TIME(forward, 0.05, a->forward(y, s, qk, qkv, wa, wb, b, &patterns, B, H, D));
-        TIME(backward, 0.05, a->backward(dqkv, dqk, dwa, dwb, db, dy, s, qk, qkv, wa, wb, b, &patterns, B, H, D));
-        report(runs[i].name, side, E, B, forward, backward, a->cost(&patterns, D));
+        LisaTables tables = {{{runs[i].kind, {1, side, side}, runs[i].side}, E, H, D, true}, wa, wb, b};
+        LisaGradients gradients = {dwa, dwb, db};
+        const Patterns *patterns = &tables.patterns;
+        if (!(a->cost(patterns) * B * H < 2)) continue;
+        kernels_reserve(a->workspace(patterns, B));
+        TIME(forward, 0.05, a->forward(y, s, qk, qkv, &tables, B));
+        TIME(backward, 0.05, a->backward(dqkv, dqk, &gradients, dy, s, qk, qkv, &tables, B));
+        report(runs[i].name, side, E, B, forward, backward, a->cost(patterns));
     }
     kernels_reserve(softmax_attention_workspace((int)N, D));
     TIME(forward, 0.05, softmax_attention_forward(y, lse, qkv, &(AttentionShape){B, (int)N, H, D}));

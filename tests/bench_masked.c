@@ -42,7 +42,8 @@ static void forward(const Tensors *t, const Row *row) {
     bool maps = row->shape.scale_type > 0;
     if (row->plain) softmax_attention_forward(t->y, t->lse, t->qkv, &(AttentionShape){B, N, H, D});
     else
-        masked_attention_forward(t->y, t->lse, t->qkv, t->qkv + M, t->qkv + 2 * M, maps ? &m : NULL, &row->shape);
+        masked_attention_forward(t->y, t->lse, &(MaskedInputs){t->qkv, t->qkv + M, t->qkv + 2 * M}, maps ? &m : NULL,
+                                 &row->shape);
 }
 
 static void backward(const Tensors *t, const Row *row) {
@@ -51,8 +52,9 @@ static void backward(const Tensors *t, const Row *row) {
     bool maps = row->shape.scale_type > 0;
     if (row->plain) softmax_attention_backward(t->dqkv, t->dy, t->y, t->lse, t->qkv, &(AttentionShape){B, N, H, D});
     else
-        masked_attention_backward(t->dqkv, t->dqkv + M, t->dqkv + 2 * M, maps ? &dm : NULL, t->dy, t->y, t->lse, t->qkv,
-                                  t->qkv + M, t->qkv + 2 * M, maps ? &m : NULL, &row->shape);
+        masked_attention_backward(&(MaskedGradients){t->dqkv, t->dqkv + M, t->dqkv + 2 * M}, maps ? &dm : NULL, t->dy,
+                                  t->y, t->lse, &(MaskedInputs){t->qkv, t->qkv + M, t->qkv + 2 * M},
+                                  maps ? &m : NULL, &row->shape);
 }
 
 /* The best of some runs, the rows by turns. */
@@ -80,7 +82,8 @@ int main(void) {
     Tensors t = {random_real(3 * n, 2),           random_real(n, 2),        random_real(n, 2),
                  random_real(3 * n, 2),           random_real(blobs, 2),    random_real(blobs, 2),
                  random_floats((size_t)H * N, 1), random_floats(blobs, 25), random_floats(blobs, 1)};
-    MaskedAttention all = {.B = B, .H = H, .D = D, .Q = N, .h = ROWS, .w = COLUMNS, .q_row = 3 * M, .kv_row = 3 * M};
+    MaskedAttention all = {.B = B, .H = H, .D = D, .Q = N, .grid = {1, ROWS, COLUMNS}, .q_row = 3 * M,
+                           .kv_row = 3 * M};
     MaskedAttention dropped = all, padded = all, cross = all, modulated = all;
     dropped.dropout = (Dropout){.rate = 0.1f, .seed = 1};
     padded.cells = cells;

@@ -60,7 +60,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size);
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size) {
     Config config;
-    char error[64] = "";
+    Error error = {0};
     config_init(&config, NULL);
     config_add(&config, &group);
     char *text = malloc(size + 1);

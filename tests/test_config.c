@@ -690,6 +690,34 @@ static void test_help(void **state) {
     config_free(&f.config);
 }
 
+/* What a program changes about a setting that it shares with others, and what it asks about any. */
+static void test_shared_settings(void **state) {
+    (void)state;
+    Fixture f;
+    begin(&f);
+    config_default(&f.config, "batch_size", "16");
+    config_explain(&f.config, "batch_size", "pairs in a step");
+    assert_int_equal(f.settings->batch_size, 16);
+    char *text = printed(&f.config, config_help);
+    assert_non_null(strstr(text, "  pairs in a step (integer from 1 to 65536; default 16)"));
+    assert_null(strstr(text, "images in a step"));
+    free(text);
+    text = printed(&f.config, config_markdown);
+    assert_non_null(strstr(text, "| `16` | pairs in a step |"));
+    free(text);
+    static const char *const names[] = {"describe", "predict", "data", "lr"};
+    for (int i = 0; i < 4; i++) assert_false(config_chosen(&f.config, names[i]));
+    static char *const argv[] = {"program", "--describe", "--predict", "a.png", "--data", "here", "--lr", "1e-3"};
+    assert_true(config_try_arguments(&f.config, 8, argv, &f.error));
+    for (int i = 0; i < 4; i++) assert_true(config_chosen(&f.config, names[i]));
+    assert_string_equal(config_string(&f.config, "data"), "here");
+    assert_true(config_try_set(&f.config, "describe", "false", "--describe", &f.error));
+    assert_false(config_chosen(&f.config, "describe"));
+    config_reset(&f.config);
+    assert_int_equal(f.settings->batch_size, 16);
+    config_free(&f.config);
+}
+
 static void test_markdown(void **state) {
     (void)state;
     Fixture f;
@@ -721,7 +749,7 @@ int main(void) {
         cmocka_unit_test(test_error),
         cmocka_unit_test(test_settings_that_do_not_count),
         cmocka_unit_test(test_group_check),
-        cmocka_unit_test(test_help),
+        cmocka_unit_test(test_shared_settings), cmocka_unit_test(test_help),
         cmocka_unit_test(test_markdown),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);

@@ -130,6 +130,7 @@ static int close_third(int part, const real *d_got, const double *want, size_t n
 }
 
 static void position_case(PositionCase k) {
+    const PositionAttention shape = {{1, k.Hg, k.Wg}, k.H, k.D};
     int N = k.Hg * k.Wg, longest = k.Hg > k.Wg ? k.Hg : k.Wg;
     size_t n = (size_t)k.B * N * k.H * k.D, squares = (size_t)k.Hg * k.Hg + (size_t)k.Wg * k.Wg;
     size_t n_axes = (size_t)k.H * squares, n_daxes = (size_t)k.B * k.H * (squares + 1), n_w = 3 * (size_t)k.H;
@@ -147,22 +148,21 @@ static void position_case(PositionCase k) {
     for (int h = 0; h < k.H; h++) r.dgating_size[h] = fabs(r.dgating[h] = dgating[h]);
     position_reference(r, dqkv, dy, content, qkv, w, gating, k);
 
-    kernels_reserve(position_attention_workspace(k.Hg, k.Wg, k.H, k.D));
-    position_axes_forward(d_axes, d_w, k.H, k.Hg, k.Wg);
+    kernels_reserve(position_attention_workspace(&shape));
+    position_axes_forward(d_axes, d_w, &shape);
     assert_true(close_float("axes", d_axes, r.axes, n_axes));
-    position_attention_forward(d_y, d_content, d_qkv, d_axes, d_gating, k.B, k.Hg, k.Wg, k.H, k.D);
+    position_attention_forward(d_y, d_content, d_qkv, d_axes, d_gating, &shape, k.B);
     assert_true(close_real("y", d_y, r.y, n));
-    position_attention_backward(d_dqkv, d_daxes, d_dy, d_content, d_qkv, d_axes, d_gating, k.B, k.Hg, k.Wg, k.H, k.D);
+    position_attention_backward(d_dqkv, d_daxes, d_dy, d_content, d_qkv, d_axes, d_gating, &shape, k.B);
     for (int part = 0; part < 3; part++) assert_true(close_third(part, d_dqkv, r.dqkv, n, (size_t)k.H * k.D));
-    position_axes_backward(d_dw, d_dgating, d_daxes, d_axes, d_gating, k.B, k.H, k.Hg, k.Wg);
+    position_axes_backward(d_dw, d_dgating, d_daxes, d_axes, d_gating, &shape, k.B);
     assert_true(close_sums("dpos_proj", download(d_dw, n_w), r.dpos_proj, r.dpos_proj_size, n_w, false));
     assert_true(close_sums("dgating", download(d_dgating, k.H), r.dgating, r.dgating_size, k.H, false));
 
-    position_attention_backward(again, daxes_again, d_dy, d_content, d_qkv, d_axes, d_gating, k.B, k.Hg, k.Wg, k.H,
-                                k.D);
+    position_attention_backward(again, daxes_again, d_dy, d_content, d_qkv, d_axes, d_gating, &shape, k.B);
     assert_memory_equal(download_real(again, 3 * n), download_real(d_dqkv, 3 * n), 3 * n * sizeof(float));
     assert_memory_equal(download(daxes_again, n_daxes), download(d_daxes, n_daxes), n_daxes * sizeof(float));
-    position_attention_forward(d_content, d_content, d_qkv, d_axes, d_gating, k.B, k.Hg, k.Wg, k.H, k.D); /* in place */
+    position_attention_forward(d_content, d_content, d_qkv, d_axes, d_gating, &shape, k.B); /* in place */
     assert_memory_equal(download_real(d_content, n), download_real(d_y, n), n * sizeof(float));
     release_all();
 }
@@ -178,16 +178,17 @@ static void test_position_attention(void **state) {
 static void test_gate_at_its_ends(void **state) {
     (void)state;
     enum { B = 2, Hg = 3, Wg = 5, D = 6, N = B * Hg * Wg * D };
+    const PositionAttention shape = {{1, Hg, Wg}, 1, D};
     float *qkv = normals(3 * N, 1), *content = normals(N, 1), closed = -200, open = 200;
     real *d_content = upload_real(content, N), *d_y = poisoned_real(N), *d_z = poisoned_real(N),
          *d_qkv = upload_real(qkv, 3 * N);
     float *d_axes = poisoned(Hg * Hg + Wg * Wg), *d_w = upload(normals(3, 0.5f), 3);
-    kernels_reserve(position_attention_workspace(Hg, Wg, 1, D));
-    position_axes_forward(d_axes, d_w, 1, Hg, Wg);
-    position_attention_forward(d_y, d_content, d_qkv, d_axes, upload(&closed, 1), B, Hg, Wg, 1, D);
+    kernels_reserve(position_attention_workspace(&shape));
+    position_axes_forward(d_axes, d_w, &shape);
+    position_attention_forward(d_y, d_content, d_qkv, d_axes, upload(&closed, 1), &shape, B);
     assert_memory_equal(download_real(d_y, N), content, N * sizeof(float));
-    position_attention_forward(d_y, d_content, d_qkv, d_axes, upload(&open, 1), B, Hg, Wg, 1, D);
-    position_attention_forward(d_z, upload_real(normals(N, 1), N), d_qkv, d_axes, upload(&open, 1), B, Hg, Wg, 1, D);
+    position_attention_forward(d_y, d_content, d_qkv, d_axes, upload(&open, 1), &shape, B);
+    position_attention_forward(d_z, upload_real(normals(N, 1), N), d_qkv, d_axes, upload(&open, 1), &shape, B);
     assert_memory_equal(download_real(d_y, N), download_real(d_z, N), N * sizeof(float));
     release_all();
 }
@@ -309,21 +310,22 @@ static void test_pictured_weights(void **state) {
 static void test_threads(void **state) {
     (void)state;
     enum { B = 5, Hg = 6, Wg = 5, H = 3, D = 7, N = B * Hg * Wg * H * D, W = 3 * H };
+    const PositionAttention shape = {{1, Hg, Wg}, H, D};
     int threads = omp_get_max_threads();
     float *zero_w = normals(W, 0), *zero_g = normals(H, 0), *got[2][2];
     real *d_qkv = upload_real(normals(3 * N, 1), 3 * N), *d_dy = upload_real(normals(N, 1), N);
     real *d_content = upload_real(normals(N, 1), N);
     float *d_w = upload(normals(W, 0.4f), W), *d_gating = upload(normals(H, 1), H),
           *d_axes = poisoned(H * (Hg * Hg + Wg * Wg));
-    position_axes_forward(d_axes, d_w, H, Hg, Wg);
+    position_axes_forward(d_axes, d_w, &shape);
     for (int i = 0; i < 2; i++) {
         omp_set_num_threads(i ? 4 : 1);
-        kernels_reserve(position_attention_workspace(Hg, Wg, H, D));
+        kernels_reserve(position_attention_workspace(&shape));
         real *d_dqkv = upload_real(normals(3 * N, 0), 3 * N);
         float *d_daxes = poisoned(B * H * (Hg * Hg + Wg * Wg + 1)), *d_dw = upload(zero_w, W),
               *d_dg = upload(zero_g, H);
-        position_attention_backward(d_dqkv, d_daxes, d_dy, d_content, d_qkv, d_axes, d_gating, B, Hg, Wg, H, D);
-        position_axes_backward(d_dw, d_dg, d_daxes, d_axes, d_gating, B, H, Hg, Wg);
+        position_attention_backward(d_dqkv, d_daxes, d_dy, d_content, d_qkv, d_axes, d_gating, &shape, B);
+        position_axes_backward(d_dw, d_dg, d_daxes, d_axes, d_gating, &shape, B);
         got[i][0] = download(d_dw, W);
         got[i][1] = download(d_dg, H);
     }

@@ -88,17 +88,17 @@ static void convolution_case(Case k) {
                    upload(bn[3], c->out), c->out, 1e-5f);
     void *folded = keep(device_malloc(convolution_folded_bytes(c, true), "test"), true);
     convolution_fold(folded, d_w, d_scale, c, true);
-    kernels_reserve(convolution_workspace(c, k.B, k.H, k.W));
-    convolution_forward(d_y, d_x, k.add ? d_add : NULL, folded, d_shift, c, k.relu, k.B, k.H, k.W);
-    convolution_backward_input(d_dx, dx_adds ? d_dx_add : NULL, d_dy, folded, k.relu ? d_below : NULL, c, k.B, k.H,
-                               k.W);
-    convolution_backward_weight(d_dw, d_dy, d_x, d_scale, c, k.B, k.H, k.W);
+    const ImageShape images = {k.B, k.H, k.W};
+    kernels_reserve(convolution_workspace(c, &images));
+    convolution_forward(d_y, d_x, k.add ? d_add : NULL, folded, d_shift, c, k.relu, &images);
+    convolution_backward_input(d_dx, dx_adds ? d_dx_add : NULL, d_dy, folded, k.relu ? d_below : NULL, c, &images);
+    convolution_backward_weight(d_dw, d_dy, d_x, d_scale, c, &images);
     bool few = ny < 100; /* ReLU may leave none of them */
     assert_true(close_sums("y", download_real(d_y, ny), r.y, s.y, ny, few));
     assert_true(close_sums("dx", download_real(d_dx, nx), r.dx, s.dx, nx, few));
     assert_true(close_sums("dw", download(d_dw, nw), r.dw, s.dw, nw, few));
     float *again = upload(dw, nw);
-    convolution_backward_weight(again, d_dy, d_x, d_scale, c, k.B, k.H, k.W);
+    convolution_backward_weight(again, d_dy, d_x, d_scale, c, &images);
     assert_memory_equal(download(again, nw), download(d_dw, nw), nw * sizeof(float));
     release_all();
 }
@@ -145,7 +145,7 @@ static void test_changing_sizes(void **state) {
         convolution_fold(folded, d_w, upload(scale, C), &c, true);
         for (int H = 1; H <= most; H++)
             for (int W = 1; W <= most; W++) {
-                convolution_forward(y, x, NULL, folded, shift, &c, false, 1, H, W);
+                convolution_forward(y, x, NULL, folded, shift, &c, false, &(ImageShape){1, H, W});
                 const float *got = download_real(y, (size_t)H * W * C);
                 int corner = (H > 1 ? 2 : 1) * (W > 1 ? 2 : 1), middle = (H > 2 ? 3 : H) * (W > 2 ? 3 : W);
                 assert_true(got[0] == (float)(pass * corner) && got[(size_t)H * W * C - 1] == (float)(pass * corner));
@@ -178,7 +178,7 @@ static void test_max_pool(void **state) {
                 }
         }
         printf("max pool B %d %dx%d C %d\n", B, H, W, C);
-        max_pool_forward(d_y, d_x, B, H, W, C);
+        max_pool_forward(d_y, d_x, &(ImageShape){B, H, W}, C);
         assert_true(close_real("y", d_y, y, ny));
         release_all();
     }
@@ -221,7 +221,7 @@ static void test_padded_images(void **state) {
     real *d_y = poisoned_real(N);
     device_upload(d_x, x, N);
     device_upload(d_sizes, sizes, sizeof sizes);
-    images_normalize_padded(d_y, d_x, d_sizes, mean, std, B, H, W);
+    images_normalize_padded(d_y, d_x, d_sizes, mean, std, &(ImageShape){B, H, W});
     assert_true(close_real("padded images", d_y, y, N));
     release_all();
 }

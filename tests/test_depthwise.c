@@ -23,17 +23,18 @@ typedef struct {
 /* Every pair of a token and its neighbour once. */
 static void reference(Reference r, const float *x, const float *dy, const float *w, const float *b, Case k) {
     const Depthwise *s = &k.shape;
+    int Hg = s->grid.rows, Wg = s->grid.columns;
     for (int image = 0; image < k.B; image++)
-        for (int t = 0; t < s->Hg * s->Wg; t++)
+        for (int t = 0; t < Hg * Wg; t++)
             for (int c = 0; c < s->C; c++) {
-                size_t N = (size_t)s->Hg * s->Wg, out = (image * N + t) * s->y_row + c;
+                size_t N = (size_t)Hg * Wg, out = (image * N + t) * s->y_row + c;
                 int p = c % s->period;
                 if (b) r.y[out] += b[p];
                 r.db[p] += dy[out];
                 for (int tap = 0; tap < s->k * s->k; tap++) {
-                    int i = t / s->Wg + tap / s->k - s->k / 2, j = t % s->Wg + tap % s->k - s->k / 2;
-                    if (i < 0 || i >= s->Hg || j < 0 || j >= s->Wg) continue;
-                    size_t in = (image * N + (size_t)i * s->Wg + j) * s->x_row + c, at = (size_t)p * s->k * s->k + tap;
+                    int i = t / Wg + tap / s->k - s->k / 2, j = t % Wg + tap % s->k - s->k / 2;
+                    if (i < 0 || i >= Hg || j < 0 || j >= Wg) continue;
+                    size_t in = (image * N + (size_t)i * Wg + j) * s->x_row + c, at = (size_t)p * s->k * s->k + tap;
                     r.y[out] += (double)w[at] * x[in];
                     r.dx[in] += (double)w[at] * dy[out];
                     r.dw[at] += (double)x[in] * dy[out];
@@ -43,10 +44,10 @@ static void reference(Reference r, const float *x, const float *dy, const float 
 
 static void depthwise_case(Case k) {
     const Depthwise *s = &k.shape;
-    size_t tokens = (size_t)k.B * s->Hg * s->Wg, nx = tokens * s->x_row, ny = tokens * s->y_row;
+    size_t tokens = (size_t)k.B * grid_tokens(s->grid), nx = tokens * s->x_row, ny = tokens * s->y_row;
     size_t nw = (size_t)s->period * s->k * s->k;
-    printf("depthwise B %d grid %dx%d C %d k %d period %d rows %d %d%s%s\n", k.B, s->Hg, s->Wg, s->C, s->k, s->period,
-           s->x_row, s->y_row, k.bias ? ", bias" : "", k.add ? ", added to" : "");
+    printf("depthwise B %d grid %dx%d C %d k %d period %d rows %d %d%s%s\n", k.B, s->grid.rows, s->grid.columns, s->C,
+           s->k, s->period, s->x_row, s->y_row, k.bias ? ", bias" : "", k.add ? ", added to" : "");
     float *x = normals(nx, 1), *dy = normals(ny, 1), *w = normals(nw, 1), *b = normals(s->period, 1);
     float *y_before = normals(ny, 1), *dx_before = normals(nx, 1), *dw = normals(nw, 1), *db = normals(s->period, 1);
     real *d_x = upload_real(x, nx), *d_dy = upload_real(dy, ny), *d_y = upload_real(y_before, ny),
@@ -76,10 +77,10 @@ static void depthwise_case(Case k) {
 static void test_depthwise(void **state) {
     (void)state;
     const Case cases[] = {
-        {3, {5, 7, 15, 5, 5, 45, 15}, true, true},  {2, {5, 7, 12, 3, 12, 12, 12}, false, false},
-        {1, {1, 1, 1, 7, 1, 1, 1}, true, false},    {2, {9, 17, 40, 7, 40, 40, 43}, true, true},
-        {1, {3, 2, 33, 1, 33, 33, 33}, true, false}, {2, {16, 16, 48, 3, 16, 50, 48}, true, true},
-        {1, {1, 20, 5, 5, 5, 5, 5}, false, true},
+        {3, {{1, 5, 7}, 15, 5, 5, 45, 15}, true, true},  {2, {{1, 5, 7}, 12, 3, 12, 12, 12}, false, false},
+        {1, {{1, 1, 1}, 1, 7, 1, 1, 1}, true, false},    {2, {{1, 9, 17}, 40, 7, 40, 40, 43}, true, true},
+        {1, {{1, 3, 2}, 33, 1, 33, 33, 33}, true, false}, {2, {{1, 16, 16}, 48, 3, 16, 50, 48}, true, true},
+        {1, {{1, 1, 20}, 5, 5, 5, 5, 5}, false, true},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) depthwise_case(cases[i]);
 }
@@ -116,6 +117,8 @@ static void test_pictured_weights(void **state) {
     set(&vit, "blocks.0.attn.proj.weight", identity);
     set(&vit, "blocks.0.attn.dwc.weight", kernel);
     set(&vit, "blocks.0.attn.dwc.bias", bias);
+    assert_true(params_find(&vit.model.params, "blocks.0.attn.positional_encoding")->decay);
+    assert_true(params_find(&vit.model.params, "blocks.0.attn.scale")->decay);
     Attention *a = &vit.stages[0].blocks[0].attention;
     real *d_x = upload_real(x, B * N * M), *d_y = poisoned_real(B * N * M);
     a->op->forward(a, d_y, d_x, B);

@@ -97,7 +97,7 @@ static size_t rows_of(const Case *c) {
 }
 
 static float *dfeatures_of(const Case *c) {
-    size_t n = (size_t)(c->detr.B * c->detr.h * c->detr.w * c->detr.channels);
+    size_t n = (size_t)(c->detr.B * grid_tokens(c->detr.grid) * c->detr.channels);
     float *d = keep(malloc(n * sizeof *d), false);
     real_download(d, c->detr.dfeatures, n);
     return d;
@@ -153,11 +153,12 @@ static int gradients_agree(const Case *c) {
 /* Zero at padding, to the bit. */
 static void assert_padding_zero(const Case *c, const float *dfeatures) {
     size_t channels = (size_t)c->detr.channels, zeros_seen = 0;
+    int N = grid_tokens(c->detr.grid), columns = c->detr.grid.columns;
     for (int b = 0; b < c->detr.B; b++)
-        for (int n = 0; n < c->detr.h * c->detr.w; n++) {
-            bool inside = n / c->detr.w < c->detr.cells_host[2 * b] && n % c->detr.w < c->detr.cells_host[2 * b + 1];
+        for (int n = 0; n < N; n++) {
+            bool inside = n / columns < c->detr.cells_host[2 * b] && n % columns < c->detr.cells_host[2 * b + 1];
             for (size_t i = 0; !inside && i < channels; i++, zeros_seen++)
-                assert_true(dfeatures[((size_t)(b * c->detr.h * c->detr.w + n)) * channels + i] == 0);
+                assert_true(dfeatures[((size_t)(b * N + n)) * channels + i] == 0);
         }
     assert_true(zeros_seen > 0);
 }

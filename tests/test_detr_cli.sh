@@ -149,6 +149,14 @@ run $tiny --epochs 3 --run-dir drop --lr-drop 1
 [ "$(cut -d , -f 2,4 drop/log.csv | tail -n 3 | tr '\n' ' ')" = '1,0.001 2,0.0001 3,1.0000001e-05 ' ]
 check "lr_drop: a tenth after every epoch" $? "$(cut -d , -f 2,4 drop/log.csv | tail -n 3 | tr '\n' ' ')"
 
+run $tiny --epochs 3 --run-dir average --log-every 2 --ema-decay 0.5
+cut -d , -f 1-5,9-12 run/log.csv >run.txt
+[ $status -eq 0 ] && cut -d , -f 1-5,9-12 average/log.csv | cmp -s - run.txt && ! same_run run average
+check "ema_decay: training is the same, the weights that are kept are others" $? "$(last_row average)"
+run --init average/last.safetensors --eval
+[ "$(sed -n '/^ Average/{s/.*= //p;q}' out)" = "$(last_row average | awk -F , '{ printf "%.3f", $7 }')" ]
+check "and those are evaluated" $? "$(grep -m 1 Average out), $(last_row average)"
+
 # stopped NAME SIGNAL STATUS PATTERN FILE: $long, stopped there; a run that was quicker is tried again.
 long="$tiny --epochs 6 --log-every 1"
 stopped() {

@@ -34,15 +34,17 @@ static int case_agrees(const SafeTensors *st, const char *name) {
     assert_non_null(before);
     assert_non_null(after);
     assert_int_equal(sscanf(safetensors_metadata(st, name), "axis %d axes %d prefix %d from %dx%d to %dx%d", &from.axis,
-                            &from.axes, &from.prefix, &from.rows, &from.columns, &to.rows, &to.columns),
+                            &from.axes, &from.prefix, &from.positions.rows, &from.positions.columns,
+                            &to.positions.rows, &to.positions.columns),
                      7);
-    to = (ParamGrid){from.axis, from.axes, from.prefix, to.rows, to.columns};
+    from.positions.frames = 1;
+    to = (ParamGrid){from.axis, from.axes, from.prefix, {1, to.positions.rows, to.positions.columns}};
     Param p = declared(after, to);
     assert_true(grid_of_tensor(&found, &p, &from, before->ndim, before->shape));
-    assert_int_equal(found.rows, from.rows);
-    assert_int_equal(found.columns, from.columns);
+    assert_int_equal(found.positions.rows, from.positions.rows);
+    assert_int_equal(found.positions.columns, from.positions.columns);
     bool guessed = grid_of_tensor(&found, &p, NULL, before->ndim, before->shape);
-    assert_int_equal(guessed, from.axes == 2 || from.rows == from.columns);
+    assert_int_equal(guessed, from.axes == 2 || from.positions.rows == from.positions.columns);
 
     float *x = malloc(before->size * sizeof *x), *y = check_poison(after->size);
     assert_true(safetensors_to_float(before, x, &error));
@@ -72,7 +74,7 @@ static void test_interpolation(void **state) {
 /* The same size is the same table, and what is no table on this grid is told. */
 static void test_grids(void **state) {
     (void)state;
-    Param p = {.ndim = 3, .shape = {1, 1 + 12, 2}, .size = 26, .grid = {1, 1, 1, 3, 4}};
+    Param p = {.ndim = 3, .shape = {1, 1 + 12, 2}, .size = 26, .grid = {1, 1, 1, {1, 3, 4}}};
     float *x = check_normal(26, 1, 1), *y = check_poison(26);
     ParamGrid grid;
     assert_true(grid_of_tensor(&grid, &p, &p.grid, 3, (size_t[]){1, 13, 2}));

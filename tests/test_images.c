@@ -71,8 +71,8 @@ static void images_mix_case(int B, int rows, int Hi, int Wi, bool erase, int how
     const int *d_boxes = erase ? upload_bytes(boxes, (size_t)rows * 4 * sizeof *boxes) : NULL;
     const uint32_t *d_draws = erase ? upload_bytes(draws, (size_t)rows * sizeof *draws) : NULL;
     const uint8_t *d_x = upload_bytes(x, (size_t)rows * 3 * pixels);
-    images_mix(y, d_x, d_pairs, d_boxes, d_draws, mean, std, &mix, B, Hi, Wi);
-    images_mix(again, d_x, d_pairs, d_boxes, d_draws, mean, std, &mix, B, Hi, Wi);
+    images_mix(y, d_x, d_pairs, d_boxes, d_draws, mean, std, &mix, &(ImageShape){B, Hi, Wi});
+    images_mix(again, d_x, d_pairs, d_boxes, d_draws, mean, std, &mix, &(ImageShape){B, Hi, Wi});
 
     double *want = zeros(n);
     for (int b = 0; b < B; b++)
@@ -118,8 +118,8 @@ static void plain_images_are_normalised(void **state) {
     for (int i = 0; i < N; i++) x[i] = (uint8_t)below(256);
     const uint8_t *d_x = upload_bytes(x, sizeof x);
     real *y = poisoned_real(N), *want = poisoned_real(N);
-    images_mix(y, d_x, upload_bytes(pairs, sizeof pairs), NULL, NULL, mean, std, &mix, B, SIDE, SIDE);
-    images_normalize(want, d_x, mean, std, B, SIDE, SIDE);
+    images_mix(y, d_x, upload_bytes(pairs, sizeof pairs), NULL, NULL, mean, std, &mix, &(ImageShape){B, SIDE, SIDE});
+    images_normalize(want, d_x, mean, std, &(ImageShape){B, SIDE, SIDE});
     double *wide = zeros(N);
     const float *normalised = download_real(want, N);
     for (int i = 0; i < N; i++) wide[i] = (double)normalised[i];
@@ -153,7 +153,7 @@ static void part_of_batch(float *y, float *targets, Loader *loader, MixupDraw dr
     images_mix(d_y, upload_bytes(x, (size_t)count * IMAGE), upload_bytes(pairs, 2 * (size_t)n * sizeof *pairs),
                upload_bytes(boxes, 4 * (size_t)count * sizeof *boxes),
                upload_bytes(draws, (size_t)count * sizeof *draws),
-               mean, std, &mix, n, SHAPES_SIDE, SHAPES_SIDE);
+               mean, std, &mix, &(ImageShape){n, SHAPES_SIDE, SHAPES_SIDE});
     memcpy(y, download_real(d_y, (size_t)n * IMAGE), (size_t)n * IMAGE * sizeof *y);
     release_all();
 }

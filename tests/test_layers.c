@@ -72,7 +72,9 @@ static void norm_case(NormCase k) {
     float *d_w = upload(w, k.M), *d_b = upload(b, k.M), *d_scale = k.scaled ? upload(scale, scales) : NULL;
     float *d_mean = poisoned(k.n), *d_rstd = poisoned(k.n);
 
-    add_layernorm_forward(d_y, d_h, d_mean, d_rstd, d_x, d_f, d_scale, ROWS_PER_SCALE, d_w, d_b, k.n, k.M, k.eps);
+    const LayerNorm norm = {d_w, d_b, d_mean, d_rstd, k.n, k.M, k.eps};
+    const RowScale s = {d_scale, ROWS_PER_SCALE};
+    add_layernorm_forward(d_y, d_h, d_x, d_f, &s, &norm);
     double *y = zeros(size), *dy = zeros(size), *df = zeros(size);
     for (size_t i = 0; i < size; i++) y[i] = x[i] + (k.scaled ? (double)scale[i / k.M / ROWS_PER_SCALE] : 1) * f[i];
     assert_true(close_real("y", d_y, y, size));
@@ -87,14 +89,13 @@ static void norm_case(NormCase k) {
 
     /* Plain forward in place, from the same rows. */
     real *in_place = upload_real(rounded, size);
-    layernorm_forward(in_place, d_mean, d_rstd, in_place, d_w, d_b, k.n, k.M, k.eps);
+    layernorm_forward(in_place, in_place, &norm);
     assert_true(close_real("h over x", in_place, r.h, size));
     assert_true(close_float("mean alone", d_mean, r.mean, k.n));
 
     /* y over x and h over f. */
     real *y_over_x = upload_real(x, size), *h_over_f = upload_real(f, size);
-    add_layernorm_forward(y_over_x, h_over_f, d_mean, d_rstd, y_over_x, h_over_f, d_scale, ROWS_PER_SCALE, d_w, d_b,
-                          k.n, k.M, k.eps);
+    add_layernorm_forward(y_over_x, h_over_f, y_over_x, h_over_f, &s, &norm);
     assert_memory_equal(download_real(y_over_x, size), rounded, size * sizeof(float));
     assert_memory_equal(download_real(h_over_f, size), download_real(d_h, size), size * sizeof(float));
 
@@ -106,8 +107,7 @@ static void norm_case(NormCase k) {
         dy[i] = r.dx[i] + dres[i];
         df[i] = dy[i] * (double)scale[i / k.M / ROWS_PER_SCALE];
     }
-    add_layernorm_backward(d_dres, d_df, d_dw, d_db, d_dres, d_dh, d_y, d_scale, ROWS_PER_SCALE, d_w, d_mean, d_rstd,
-                           k.n, k.M);
+    add_layernorm_backward(d_dres, d_df, d_dw, d_db, d_dres, d_dh, d_y, &s, &norm);
     assert_true(close_real("dy", d_dres, dy, size));
     assert_true(close_sums("dw", download(d_dw, k.M), r.dw, r.dw_size, k.M, k.M == 1));
     assert_true(close_sums("db", download(d_db, k.M), r.db, r.db_size, k.M, k.M == 1));
@@ -120,7 +120,7 @@ static void norm_case(NormCase k) {
         return;
     }
     real *alone = poisoned_real(size);
-    add_layernorm_backward(alone, NULL, d_dw, d_db, NULL, d_dh, d_y, NULL, 1, d_w, d_mean, d_rstd, k.n, k.M);
+    add_layernorm_backward(alone, NULL, d_dw, d_db, NULL, d_dh, d_y, NULL, &norm);
     assert_true(close_real("dy alone", alone, r.dx, size));
     release_all();
 }
@@ -160,9 +160,10 @@ static void linear_case(size_t n, int in, int out, bool bias) {
                 add_term(&want_dw[weight], &dw_size[weight], g * x[from]);
             }
         }
-    linear_forward(d_y, d_x, d_w, bias ? d_b : NULL, n, in, out);
-    linear_backward_input(d_dx, d_dy, d_w, n, in, out);
-    linear_backward_weight(d_dw, bias ? d_db : NULL, d_dy, d_x, n, in, out);
+    const LinearShape shape = {n, in, out, 0};
+    linear_forward(d_y, d_x, d_w, bias ? d_b : NULL, &shape);
+    linear_backward_input(d_dx, d_dy, d_w, &shape);
+    linear_backward_weight(d_dw, bias ? d_db : NULL, d_dy, d_x, &shape);
     bool few = size < 10; /* all of them may cancel */
     assert_true(close_sums("y", download_real(d_y, n * out), y, y_size, n * out, few));
     assert_true(close_sums("dx", download_real(d_dx, n * in), dx, dx_size, n * in, few));
@@ -187,6 +188,7 @@ static void test_linear(void **state) {
 static void test_graph(void **state) {
     (void)state;
     enum { N = 12, IN = 24, OUT = 16, CALLS = 9 };
+    const LinearShape shape = {N, IN, OUT, 0};
     DeviceGraph *graph = NULL;
     real *d_x = poisoned_real(N * IN), *d_y = poisoned_real(N * OUT), *d_z = poisoned_real(N * OUT);
     float *d_w = poisoned(OUT * IN), *pinned = host_malloc(OUT * IN * sizeof *pinned, "test");
@@ -199,8 +201,8 @@ static void test_graph(void **state) {
         device_upload_async(d_w, pinned, OUT * IN * sizeof *w);
         if (call == 6) kernels_reserve((size_t)1 << 20); /* graphs may hold the workspace's address */
         if (device_graph_begin(&graph)) {
-            linear_forward(d_y, d_x, d_w, NULL, N, IN, OUT);
-            linear_forward(d_z, d_x, d_w, NULL, N, IN, OUT);
+            linear_forward(d_y, d_x, d_w, NULL, &shape);
+            linear_forward(d_z, d_x, d_w, NULL, &shape);
             device_graph_end(&graph);
         }
         for (int i = 0; i < N * OUT; i++)
@@ -212,7 +214,7 @@ static void test_graph(void **state) {
         /* Parameters change after the graph, and a product outside asks for them. */
         float *changed = rounded_real(normals(OUT * IN, 1), OUT * IN);
         device_upload(d_w, changed, OUT * IN * sizeof *changed);
-        linear_forward(d_z, d_x, d_w, NULL, N, IN, OUT);
+        linear_forward(d_z, d_x, d_w, NULL, &shape);
         for (int i = 0; i < N * OUT; i++)
             for (int k = 0; k < IN; k++) z[i] += (double)x[i / OUT * IN + k] * changed[i % OUT * IN + k];
         assert_true(close_real("after the graph", d_z, z, N * OUT));
@@ -284,11 +286,11 @@ static void test_images(void **state) {
         for (int c = 0; c < 3; c++)
             for (int i = 0; i < Hi * Wi; i++)
                 y[(b * 3 + c) * Hi * Wi + i] = (image[(b * Hi * Wi + i) * 3 + c] / 255.0 - mean[c]) / std[c];
-    images_normalize(d_y, d_image, mean, std, B, Hi, Wi);
+    images_normalize(d_y, d_image, mean, std, &(ImageShape){B, Hi, Wi});
     assert_true(close_real("images_normalize", d_y, y, sizeof image));
 
     /* Hi and Wi need not be multiples of P: what is left over belongs to no patch. */
-    patchify(d_cols, d_y, B, Hi, Wi, P);
+    patchify(d_cols, d_y, &(ImageShape){B, Hi, Wi}, P);
     float *x = download_real(d_y, sizeof image), *cols = download_real(d_cols, B * Hg * Wg * 3 * P * P);
     for (int b = 0; b < B; b++)
         for (int t = 0; t < Hg * Wg; t++)
@@ -321,10 +323,10 @@ static void embed_case(int prefix, bool positions) {
                 else want_dpatches[patch] = dx[i];
                 want_dpos[t * M + m] += dx[i];
             }
-    embed_forward(d_x, d_patches, prefix ? upload(cls, M) : NULL, positions ? upload(pos, n_pos) : NULL, B, N, M,
-                  prefix);
+    embed_forward(d_x, d_patches, prefix ? upload(cls, M) : NULL, positions ? upload(pos, n_pos) : NULL,
+                  &(TokenShape){B, N, M}, prefix);
     assert_true(close_real("x", d_x, x, n));
-    embed_backward(d_dpatches, prefix ? d_dcls : NULL, positions ? d_dpos : NULL, d_dx, B, N, M, prefix);
+    embed_backward(d_dpatches, prefix ? d_dcls : NULL, positions ? d_dpos : NULL, d_dx, &(TokenShape){B, N, M}, prefix);
     assert_true(close_real("dpatches", d_dpatches, want_dpatches, n_patches));
     if (prefix) assert_true(close_float("dcls", d_dcls, want_dcls, M));
     if (positions) assert_true(close_float("dpos", d_dpos, want_dpos, n_pos));
@@ -351,9 +353,9 @@ static void pool_case(int B, int N, int M, int first, int count) {
                 y[b * M + m] += (double)x[((size_t)b * N + t) * M + m] / count;
                 dx[((size_t)b * N + t) * M + m] = (double)dy[b * M + m] / count;
             }
-    pool_forward(d_y, d_x, B, N, M, first, count);
+    pool_forward(d_y, d_x, &(TokenShape){B, N, M}, first, count);
     assert_true(close_real("y", d_y, y, n_y));
-    pool_backward(d_dx, d_dy, B, N, M, first, count);
+    pool_backward(d_dx, d_dy, &(TokenShape){B, N, M}, first, count);
     assert_true(close_real("dx", d_dx, dx, n));
     release_all();
 }

@@ -36,7 +36,7 @@ static int entries_of(const Case *k) {
 }
 
 static Patterns patterns_of(const Case *k) {
-    return (Patterns){{k->kind, k->Hg, k->Wg, k->side}, k->E, k->per_channel};
+    return (Patterns){{k->kind, {1, k->Hg, k->Wg}, k->side}, k->E, k->H, k->D, k->per_channel};
 }
 
 /* One of each tensor; gradients of parameters hold what was there before the call. */
@@ -171,14 +171,13 @@ typedef struct {
 } Outputs;
 
 static Outputs run(const LisaAlgorithm *a, const Inputs *x, const Case *k) {
-    Patterns patterns = patterns_of(k);
+    LisaTables tables = {patterns_of(k), x->d_wa, x->d_wb, x->d_b};
     Outputs o = {poisoned_real(x->n_y),     poisoned_real(x->n_s),   upload_real(x->before, 3 * x->n_y),
                  poisoned_real(2 * x->n_y), upload(x->dwa, x->n_wa), upload(x->dwb, x->n_wb),
                  upload(x->db, x->n_b)};
-    kernels_reserve(a->workspace(&patterns, k->B, k->H, k->D));
-    a->forward(o.y, o.s, x->d_qk, x->d_qkv, x->d_wa, x->d_wb, x->d_b, &patterns, k->B, k->H, k->D);
-    a->backward(o.dqkv, o.dqk, o.dwa, o.dwb, o.db, x->d_dy, o.s, x->d_qk, x->d_qkv, x->d_wa, x->d_wb, x->d_b, &patterns,
-                k->B, k->H, k->D);
+    kernels_reserve(a->workspace(&tables.patterns, k->B));
+    a->forward(o.y, o.s, x->d_qk, x->d_qkv, &tables, k->B);
+    a->backward(o.dqkv, o.dqk, &(LisaGradients){o.dwa, o.dwb, o.db}, x->d_dy, o.s, x->d_qk, x->d_qkv, &tables, k->B);
     return o;
 }
 
@@ -297,11 +296,13 @@ static void test_nan(void **state) {
 
 static void test_costs(void **state) {
     (void)state;
-    Patterns circle = {{OFFSETS_CIRCLE, 14, 14, 0}, 16, true}, large = {{OFFSETS_CIRCLE, 56, 56, 0}, 16, true};
-    Patterns window = {{OFFSETS_LOCAL, 14, 14, 5}, 16, true}, shared = {{OFFSETS_TORUS, 14, 14, 0}, 16, false};
-    assert_true(lisa_dense_cost(&circle, 16) > 0 && lisa_fft_cost(&circle, 16) > 0);
-    assert_true(lisa_dense_cost(&large, 16) > 10 * lisa_fft_cost(&large, 16));
-    assert_true(isinf(lisa_fft_cost(&window, 16)) && isinf(lisa_fft_cost(&shared, 16)));
+    Patterns circle = {{OFFSETS_CIRCLE, {1, 14, 14}, 0}, 16, 1, 16, true},
+             large = {{OFFSETS_CIRCLE, {1, 56, 56}, 0}, 16, 1, 16, true},
+             window = {{OFFSETS_LOCAL, {1, 14, 14}, 5}, 16, 1, 16, true},
+             shared = {{OFFSETS_TORUS, {1, 14, 14}, 0}, 16, 1, 16, false};
+    assert_true(lisa_dense_cost(&circle) > 0 && lisa_fft_cost(&circle) > 0);
+    assert_true(lisa_dense_cost(&large) > 10 * lisa_fft_cost(&large));
+    assert_true(isinf(lisa_fft_cost(&window)) && isinf(lisa_fft_cost(&shared)));
 }
 
 /* == Unit lengths ================================================================================================= */
@@ -315,8 +316,9 @@ static void length_case(size_t n, int parts, int H, int D) {
     real *d_qkv = upload_real(qkv, 3 * n_y), *d_dqk = upload_real(dqk, n_unit), *d_qk = poisoned_real(n_unit);
     real *d_dqkv = parts == 3 ? d_dqk : upload_real(before, 3 * n_y);
     float *d_inverse = poisoned(rows);
-    l2_normalize_forward(d_qk, d_inverse, d_qkv, n, parts, H, D);
-    l2_normalize_backward(d_dqkv, d_dqk, d_qk, d_inverse, n, parts, H, D);
+    const UnitLengths shape = {n, parts, H, D};
+    l2_normalize_forward(d_qk, d_inverse, d_qkv, &shape);
+    l2_normalize_backward(d_dqkv, d_dqk, d_qk, d_inverse, &shape);
     double *qk = zeros(n_unit), *inverse = zeros(rows), *dqkv = zeros(3 * n_y);
     float *after = download_real(d_dqkv, 3 * n_y);
     for (size_t i = 0; i < rows; i++) {
@@ -364,7 +366,7 @@ static void test_unit_lengths(void **state) {
 static void weighted_case(int Hg, int Wg, int B, int H, int D, int tables) {
     Case k = {"toeplitz", OFFSETS_TOEPLITZ, Hg, Wg, 0, B, H, D, tables, false};
     Inputs x = inputs_of(&k); /* wb [T,tables] is r */
-    Offsets offsets = patterns_of(&k).offsets;
+    WeightedAttention shape = {patterns_of(&k).offsets, tables, H, D};
     int N = Hg * Wg;
     double *y = zeros(x.n_y), *dv = zeros(x.n_y), *dqk = zeros(2 * x.n_y), *dr = widened(x.dwb, x.n_wb);
     for (int head = 0; head < B * H; head++)
@@ -389,9 +391,9 @@ static void weighted_case(int Hg, int Wg, int B, int H, int D, int tables) {
     printf("position weights %dx%d B %d H %d D %d tables %d\n", Hg, Wg, B, H, D, tables);
     real *d_y = poisoned_real(x.n_y), *d_dqkv = upload_real(x.before, 3 * x.n_y), *d_dqk = poisoned_real(2 * x.n_y);
     float *d_dr = upload(x.dwb, x.n_wb);
-    kernels_reserve(weighted_attention_workspace(&offsets, tables, B, H, D));
-    weighted_attention_forward(d_y, x.d_qk, x.d_qkv, x.d_wb, &offsets, tables, B, H, D);
-    weighted_attention_backward(d_dqkv, d_dqk, d_dr, x.d_dy, x.d_qk, x.d_qkv, x.d_wb, &offsets, tables, B, H, D);
+    kernels_reserve(weighted_attention_workspace(&shape, B));
+    weighted_attention_forward(d_y, x.d_qk, x.d_qkv, x.d_wb, &shape, B);
+    weighted_attention_backward(d_dqkv, d_dqk, d_dr, x.d_dy, x.d_qk, x.d_qkv, x.d_wb, &shape, B);
     assert_true(close_real("y", d_y, y, x.n_y));
     assert_true(close_values(d_dqkv, dv, &x, &k));
     assert_true(close_real("dqk", d_dqk, dqk, 2 * x.n_y));
@@ -450,6 +452,7 @@ static void filter_reference(double *y, double *dx, double *dw, const float *x, 
 }
 
 static void filter_case(FilterCase k) {
+    Grid grid = {1, k.Hg, k.Wg};
     size_t n = (size_t)k.B * k.Hg * k.Wg * k.M, n_w = (size_t)k.Hg * (k.Wg / 2 + 1) * k.M * 2;
     printf("global filter B %d %dx%d M %d\n", k.B, k.Hg, k.Wg, k.M);
     float *x = normals(n, 1), *dy = normals(n, 1), *w = normals(n_w, 1), *before = normals(n_w, 1);
@@ -457,9 +460,9 @@ static void filter_case(FilterCase k) {
     float *d_w = upload(w, n_w), *d_dw = upload(before, n_w);
     double *y = zeros(n), *dx = zeros(n), *dw = widened(before, n_w);
     filter_reference(y, dx, dw, x, dy, w, &k);
-    kernels_reserve(global_filter_workspace(k.B, k.Hg, k.Wg, k.M));
-    global_filter_forward(d_y, d_x, d_w, k.B, k.Hg, k.Wg, k.M);
-    global_filter_backward(d_dx, d_dw, d_dy, d_x, d_w, k.B, k.Hg, k.Wg, k.M);
+    kernels_reserve(global_filter_workspace(k.B, grid, k.M));
+    global_filter_forward(d_y, d_x, d_w, k.B, grid, k.M);
+    global_filter_backward(d_dx, d_dw, d_dy, d_x, d_w, k.B, grid, k.M);
     assert_true(close_real("y", d_y, y, n));
     assert_true(close_real("dx", d_dx, dx, n));
     assert_true(close_float("dw", d_dw, dw, n_w));

@@ -18,8 +18,9 @@ typedef struct {
 
 static void cells_case(CellsCase k) {
     const Cells *c = &k.cells;
-    size_t N = (size_t)c->Hg * c->Wg, L = (size_t)c->Lh * c->Lw, n = k.B * N * k.x_row, n_means = k.B * L * k.C;
-    printf("cell means %d x %d in %d x %d, B %d C %d\n", c->Lh, c->Lw, c->Hg, c->Wg, k.B, k.C);
+    int Hg = c->tokens.rows, Wg = c->tokens.columns, Lh = c->cells.rows, Lw = c->cells.columns;
+    size_t N = (size_t)Hg * Wg, L = (size_t)Lh * Lw, n = k.B * N * k.x_row, n_means = k.B * L * k.C;
+    printf("cell means %d x %d in %d x %d, B %d C %d\n", Lh, Lw, Hg, Wg, k.B, k.C);
     float *x = normals(n, 1), *dmeans = normals(n_means, 1), *before = normals(n, 1);
     real *d_x = upload_real(x, n), *d_dmeans = upload_real(dmeans, n_means), *d_means = poisoned_real(n_means);
     real *d_dx = upload_real(before, n);
@@ -28,16 +29,16 @@ static void cells_case(CellsCase k) {
     double *means = zeros(n_means), *dx = wide(before, n);
     int seen = 0;
     for (int b = 0; b < k.B; b++)
-        for (int i = 0; i < c->Lh; i++)
-            for (int j = 0; j < c->Lw; j++) {
-                int top = i * c->Hg / c->Lh, bottom = (i + 1) * c->Hg / c->Lh, left = j * c->Wg / c->Lw,
-                    right = (j + 1) * c->Wg / c->Lw, tokens = (bottom - top) * (right - left);
-                size_t mean = ((b * L) + (size_t)i * c->Lw + j) * k.C;
+        for (int i = 0; i < Lh; i++)
+            for (int j = 0; j < Lw; j++) {
+                int top = i * Hg / Lh, bottom = (i + 1) * Hg / Lh, left = j * Wg / Lw,
+                    right = (j + 1) * Wg / Lw, tokens = (bottom - top) * (right - left);
+                size_t mean = ((b * L) + (size_t)i * Lw + j) * k.C;
                 seen += tokens;
                 for (int y = top; y < bottom; y++)
                     for (int z = left; z < right; z++)
                         for (int ch = 0; ch < k.C; ch++) {
-                            size_t at = (b * N + (size_t)y * c->Wg + z) * k.x_row + ch;
+                            size_t at = (b * N + (size_t)y * Wg + z) * k.x_row + ch;
                             means[mean + ch] += (double)x[at] / tokens;
                             dx[at] += (double)dmeans[mean + ch] / tokens;
                         }
@@ -50,8 +51,9 @@ static void cells_case(CellsCase k) {
 
 static void test_cell_means(void **state) {
     (void)state;
-    const CellsCase cases[] = {{{14, 14, 7, 7}, 2, 10, 15}, {{5, 7, 3, 4}, 2, 33, 40}, {{1, 1, 1, 1}, 1, 1, 1},
-                               {{9, 2, 7, 2}, 3, 16, 48},   {{6, 4, 6, 4}, 1, 5, 5},   {{3, 11, 1, 3}, 1, 17, 20}};
+    const CellsCase cases[] = {{{{1, 14, 14}, {1, 7, 7}}, 2, 10, 15}, {{{1, 5, 7}, {1, 3, 4}}, 2, 33, 40},
+                               {{{1, 1, 1}, {1, 1, 1}}, 1, 1, 1},     {{{1, 9, 2}, {1, 7, 2}}, 3, 16, 48},
+                               {{{1, 6, 4}, {1, 6, 4}}, 1, 5, 5},     {{{1, 3, 11}, {1, 1, 3}}, 1, 17, 20}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) cells_case(cases[i]);
 }
 
@@ -60,14 +62,15 @@ typedef struct {
 } PatchCase;
 
 static void patch_case(PatchCase k) {
+    const HeadPatches shape = {{1, k.Hg, k.Wg}, k.r, k.H, k.D, k.x_row};
     size_t n = (size_t)k.B * k.Hg * k.Wg * k.x_row, rows = k.Hg / k.r, columns = k.Wg / k.r;
     size_t n_cols = k.B * rows * columns * k.H * k.D * k.r * k.r;
     printf("squares of %d in %d x %d, B %d H %d D %d\n", k.r, k.Hg, k.Wg, k.B, k.H, k.D);
     float *x = normals(n, 1), *dcols = normals(n_cols, 1), *before = normals(n, 1);
     real *d_x = upload_real(x, n), *d_dcols = upload_real(dcols, n_cols), *d_cols = poisoned_real(n_cols);
     real *d_dx = upload_real(before, n);
-    head_patches_forward(d_cols, d_x, k.Hg, k.Wg, k.r, k.B, k.H, k.D, k.x_row);
-    head_patches_backward(d_dx, d_dcols, k.Hg, k.Wg, k.r, k.B, k.H, k.D, k.x_row);
+    head_patches_forward(d_cols, d_x, &shape, k.B);
+    head_patches_backward(d_dx, d_dcols, &shape, k.B);
     double *cols = zeros(n_cols), *dx = wide(before, n);
     for (size_t b = 0; b < (size_t)k.B; b++)
         for (size_t y = 0; y < rows * k.r; y++)

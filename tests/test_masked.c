@@ -230,13 +230,14 @@ static void attention_case(AttentionCase c) {
     ModulationGradients dm = {dcentre, dz};
     bool padded = false;
     for (int b = 0; b < c.B; b++) padded |= c.cells[2 * b] < c.h || c.cells[2 * b + 1] < c.w;
-    MaskedAttention shape = {.B = c.B, .H = c.H, .D = c.D, .Q = c.Q, .h = c.h, .w = c.w, .q_row = q_parts * (int)M,
+    MaskedAttention shape = {.B = c.B, .H = c.H, .D = c.D, .Q = c.Q, .grid = {1, c.h, c.w}, .q_row = q_parts * (int)M,
                              .kv_row = k_parts * (int)M, .cells = padded ? upload_ints(c.cells, 2 * (size_t)c.B) : NULL,
                              .dropout = drop, .scale_type = c.type};
+    const MaskedInputs in = {q, k + k_at, v + v_at};
+    const MaskedGradients d = {dq, dk + k_at, dv + v_at};
     kernels_reserve(masked_attention_workspace(&shape));
-    masked_attention_forward(y, lse, q, k + k_at, v + v_at, c.type ? &m : NULL, &shape);
-    masked_attention_backward(dq, dk + k_at, dv + v_at, c.type ? &dm : NULL, dy, y, lse, q, k + k_at, v + v_at,
-                              c.type ? &m : NULL, &shape);
+    masked_attention_forward(y, lse, &in, c.type ? &m : NULL, &shape);
+    masked_attention_backward(&d, c.type ? &dm : NULL, dy, y, lse, &in, c.type ? &m : NULL, &shape);
     AttentionWant want = no_sums(queries, keys, rows, M, scales), size = no_sums(queries, keys, rows, M, scales);
     for (int b = 0; b < c.B; b++)
         for (int h = 0; h < c.H; h++)
@@ -281,9 +282,10 @@ static void test_far_centre(void **state) {
          *y = poisoned_real(D);
     float *lse = poisoned(1);
     Modulation m = {upload(centre, 2), upload_real(z, 2)};
-    MaskedAttention shape = {.B = 1, .H = 1, .D = D, .Q = 1, .h = 4, .w = 10, .q_row = D, .kv_row = D, .scale_type = 3};
+    MaskedAttention shape = {.B = 1, .H = 1, .D = D, .Q = 1, .grid = {1, 4, 10}, .q_row = D, .kv_row = D,
+                             .scale_type = 3};
     kernels_reserve(masked_attention_workspace(&shape));
-    masked_attention_forward(y, lse, q, k, d_v, &m, &shape);
+    masked_attention_forward(y, lse, &(MaskedInputs){q, k, d_v}, &m, &shape);
     double want[D];
     for (int d = 0; d < D; d++) want[d] = v[9 * D + d]; /* the nearest cell, x 9 and y 0, takes all */
     assert_true(close_real("the nearest cell", y, want, D));
@@ -314,10 +316,11 @@ static void test_equal_values(void **state) {
     float *lse = poisoned(Q);
     Modulation m = {upload(centre, 2 * Q), upload_real(z, 3 * Q)};
     ModulationGradients dm = {poisoned(2 * Q), poisoned_real(3 * Q)};
-    MaskedAttention shape = {.B = 1, .H = 1, .D = D, .Q = Q, .h = 4, .w = 10, .q_row = D, .kv_row = D, .scale_type = 4};
+    MaskedAttention shape = {.B = 1, .H = 1, .D = D, .Q = Q, .grid = {1, 4, 10}, .q_row = D, .kv_row = D,
+                             .scale_type = 4};
     kernels_reserve(masked_attention_workspace(&shape));
-    masked_attention_forward(y, lse, q, k, d_v, &m, &shape);
-    masked_attention_backward(dq, dk, dv, &dm, dy, y, lse, q, k, d_v, &m, &shape);
+    masked_attention_forward(y, lse, &(MaskedInputs){q, k, d_v}, &m, &shape);
+    masked_attention_backward(&(MaskedGradients){dq, dk, dv}, &dm, dy, y, lse, &(MaskedInputs){q, k, d_v}, &m, &shape);
     double most = fmax(largest_of(download(dm.centre, 2 * Q), 2 * Q), largest_of(download_real(dm.z, 3 * Q), 3 * Q));
     printf("  largest gradient of centres and scales: %.2g\n", most);
     assert_true(most < (sizeof(real) == 4 ? 1e-6 : 1e-2));
@@ -332,7 +335,7 @@ static void positions_case(int B, int h, int w, int M, const int *cells) {
     printf("sine positions B %d grid %dx%d M %d\n", B, h, w, M);
     real *pos = poisoned_real(n);
     double *want = zeros(n);
-    sine_positions(pos, upload_ints(cells, 2 * (size_t)B), B, h, w, M);
+    sine_positions(pos, upload_ints(cells, 2 * (size_t)B), B, (Grid){1, h, w}, M);
     for (size_t at = 0; at < n; at++) {
         int m = (int)(at % M), half = M / 2, i = m % half, x = (int)(at / M % w), y = (int)(at / M / w % h);
         const int *own = cells + 2 * (at / M / w / h);
@@ -385,9 +388,10 @@ static void rows_case(size_t n, int in, int out, int row, int at) {
             want_db[o] += g;
             y[t * row + at + o] = sum;
         }
-    linear_forward_rows(d_y + at, row, d_x, d_w, d_b, n, in, out);
-    linear_backward_input_rows(dx, d_dy + at, row, d_w, n, in, out);
-    linear_backward_weight_rows(d_dw, d_db, d_dy + at, row, d_x, n, in, out);
+    const LinearShape shape = {n, in, out, row};
+    linear_forward(d_y + at, d_x, d_w, d_b, &shape);
+    linear_backward_input(dx, d_dy + at, d_w, &shape);
+    linear_backward_weight(d_dw, d_db, d_dy + at, d_x, &shape);
     assert_true(close_real("y", d_y, y, n * row));
     assert_true(close_real("dx", dx, want_dx, n * in));
     assert_true(close_float("dw", d_dw, want_dw, (size_t)out * in));

@@ -45,15 +45,16 @@ static void heads_norm_case(size_t n, int row, int H, int D, bool bias) {
         }
         for (int c = 0; c < D; c++) dx[at + c] = r * ((double)w[c] * dy[at + c] - sum - (x[at + c] - mean) * r * along);
     }
+    const HeadsNorm shape = {n, row, H, D, EPSILON};
     kernels_reserve(heads_norm_workspace(D));
-    heads_norm_forward(d_y, d_x, d_w, bias ? d_b : NULL, n, row, H, D, EPSILON);
-    heads_norm_backward(d_dx, d_dw, bias ? d_db : NULL, d_dy, d_x, d_w, n, row, H, D, EPSILON);
+    heads_norm_forward(d_y, d_x, d_w, bias ? d_b : NULL, &shape);
+    heads_norm_backward(d_dx, d_dw, bias ? d_db : NULL, d_dy, d_x, d_w, &shape);
     assert_true(close_real("y", d_y, y, all));
     assert_true(close_real("dx", d_dx, dx, all));
     assert_true(close_float("dw", d_dw, dw, D));
     assert_true(close_float("db", d_db, bias ? db : widened(db_before, D), D));
     float *again = upload(dw_before, D);
-    heads_norm_backward(d_dy, again, NULL, d_dy, d_x, d_w, n, row, H, D, EPSILON);
+    heads_norm_backward(d_dy, again, NULL, d_dy, d_x, d_w, &shape);
     assert_memory_equal(download(again, D), download(d_dw, D), D * sizeof(float));
     release_all();
 }
@@ -92,6 +93,7 @@ static void test_rows(void **state) {
 /* == Maxima ======================================================================================================= */
 
 static void neighbour_max_case(int B, int Hg, int Wg, int C, int row, bool equal) {
+    const NeighbourMax shape = {{1, Hg, Wg}, C, row};
     size_t tokens = (size_t)B * Hg * Wg, nx = tokens * row, ny = tokens * C;
     printf("3x3 maxima B %d %dx%d C %d row %d%s\n", B, Hg, Wg, C, row, equal ? ", all equal" : "");
     float *x = normals(nx, 1), *dy = normals(ny, 1), *before = normals(nx, 1);
@@ -115,12 +117,12 @@ static void neighbour_max_case(int B, int Hg, int Wg, int C, int row, bool equal
             y[t * C + c] = x[largest * row + c];
             dx[largest * row + c] += dy[t * C + c];
         }
-    neighbour_max_forward(d_y, at, d_x, row, B, Hg, Wg, C);
-    neighbour_max_backward(d_dx, d_dy, at, row, B, Hg, Wg, C);
+    neighbour_max_forward(d_y, at, d_x, &shape, B);
+    neighbour_max_backward(d_dx, d_dy, at, &shape, B);
     assert_true(close_real("y", d_y, y, ny));
     assert_true(close_real("dx", d_dx, dx, nx));
     x[0] = NAN;
-    neighbour_max_forward(d_y, at, upload_real(x, nx), row, B, Hg, Wg, C);
+    neighbour_max_forward(d_y, at, upload_real(x, nx), &shape, B);
     float *got = download_real(d_y, ny);
     for (size_t t = 0; t < tokens; t++)
         assert_true(isnan(got[t * C]) == (t < (size_t)Hg * Wg && t / Wg < 2 && t % Wg < 2));
@@ -146,20 +148,21 @@ typedef struct {
 
 /* F = sum z[i,e] x[i,c] (base[c,e] + sum_j w[t,c,e] k[j,c]) and all its derivatives, term by term. */
 static void sums_reference(double *fx, double *fz, double *fk, double *fw, double *fbase, const float *x,
-                           const float *z, const float *k, const float *w, const float *base, const Offsets *o,
-                           const PatternRows *rows, Sums m) {
+                           const float *z, const float *k, const float *w, const float *base, const PatternSums *p,
+                           Sums m) {
     int N = m.Hg * m.Wg;
     for (int head = 0; head < m.B * m.H; head++)
         for (int i = 0; i < N; i++)
             for (int c = 0; c < m.D; c++)
                 for (int e = 0; e < m.E; e++) {
                     size_t token = (size_t)(head / m.H) * N, h = head % m.H;
-                    size_t at_x = (token + i) * rows->x + h * m.D + c, at_z = (token + i) * rows->z + h * m.E + e;
+                    size_t at_x = (token + i) * p->x_row + h * m.D + c, at_z = (token + i) * p->s_row + h * m.E + e;
                     double inner = m.base ? base[c * m.E + e] : 0;
                     if (m.base) fbase[c * m.E + e] += (double)x[at_x] * z[at_z];
                     for (int j = 0; j < N; j++) {
-                        size_t at_k = (token + j) * rows->k + h * m.D + c;
-                        size_t t = (size_t)offset_of(o, i, j), at_w = (m.per_channel ? t * m.D + c : t) * m.E + e;
+                        size_t at_k = (token + j) * p->k_row + h * m.D + c;
+                        size_t t = (size_t)offset_of(&p->patterns.offsets, i, j);
+                        size_t at_w = (m.per_channel ? t * m.D + c : t) * m.E + e;
                         inner += (double)w[at_w] * k[at_k];
                         fk[at_k] += (double)x[at_x] * z[at_z] * w[at_w];
                         fw[at_w] += (double)x[at_x] * z[at_z] * k[at_k];
@@ -179,11 +182,11 @@ static double *between_rows(const float *before, size_t tokens, int row, int wid
 
 static void sums_case(Sums m) {
     int N = m.Hg * m.Wg, M = m.H * m.D;
-    Patterns patterns = {{m.kind, m.Hg, m.Wg, 0}, m.E, m.per_channel};
-    PatternRows rows = {M + m.x_gap, m.H * m.E + m.z_gap, M + m.k_gap};
-    size_t tokens = (size_t)m.B * N, nx = tokens * rows.x, nz = tokens * rows.z, nk = tokens * rows.k,
+    PatternSums sums = {.patterns = {{m.kind, {1, m.Hg, m.Wg}, 0}, m.E, m.H, m.D, m.per_channel},
+                        .x_row = M + m.x_gap, .s_row = m.H * m.E + m.z_gap, .k_row = M + m.k_gap};
+    size_t tokens = (size_t)m.B * N, nx = tokens * sums.x_row, nz = tokens * sums.s_row, nk = tokens * sums.k_row,
            nb = (size_t)m.D * m.E;
-    size_t nw = (size_t)offsets_count(&patterns.offsets) * (m.per_channel ? m.D : 1) * m.E;
+    size_t nw = (size_t)offsets_count(&sums.patterns.offsets) * (m.per_channel ? m.D : 1) * m.E;
     printf("%s %dx%d kind %d B %d H %d D %d E %d%s%s gaps %d %d %d\n", m.spread ? "spread" : "collect", m.Hg, m.Wg,
            m.kind, m.B, m.H, m.D, m.E, m.per_channel ? ", per channel" : "", m.base ? ", base" : "", m.x_gap, m.z_gap,
            m.k_gap);
@@ -194,20 +197,22 @@ static void sums_case(Sums m) {
     real *d_fx = upload_real(x_before, nx), *d_fz = upload_real(z_before, nz), *d_fk = upload_real(k_before, nk);
     float *d_w = upload(w, nw), *d_base = m.base ? upload(base, nb) : NULL;
     float *d_fw = upload(w_before, nw), *d_fbase = m.base ? upload(base_before, nb) : NULL;
-    double *fx = between_rows(x_before, tokens, rows.x, M), *fz = between_rows(z_before, tokens, rows.z, m.H * m.E);
-    double *fk = m.base ? widened(k_before, nk) : between_rows(k_before, tokens, rows.k, M);
+    double *fx = between_rows(x_before, tokens, sums.x_row, M),
+           *fz = between_rows(z_before, tokens, sums.s_row, m.H * m.E);
+    double *fk = m.base ? widened(k_before, nk) : between_rows(k_before, tokens, sums.k_row, M);
     double *fw = widened(w_before, nw), *fbase = widened(base_before, nb);
-    sums_reference(fx, fz, fk, fw, fbase, x, z, k, w, base, &patterns.offsets, &rows, m);
+    sums_reference(fx, fz, fk, fw, fbase, x, z, k, w, base, &sums, m);
     real *add = m.base ? d_fk : NULL;
-    kernels_reserve(patterns_workspace(&patterns, m.B, m.H, m.D));
+    PatternSumsGradients gradients = {d_fw, d_fbase};
+    sums.w = d_w;
+    sums.base = d_base;
+    kernels_reserve(patterns_workspace(&sums.patterns, m.B));
     if (m.spread) {
-        patterns_spread_forward(d_fx, d_z, d_k, d_w, d_base, &patterns, &rows, m.B, m.H, m.D);
-        patterns_spread_backward(d_fz, d_fk, add, d_fw, d_fbase, d_x, d_z, d_k, d_w, d_base, &patterns, &rows, m.B, m.H,
-                                 m.D);
+        patterns_spread_forward(d_fx, d_z, d_k, &sums, m.B);
+        patterns_spread_backward(d_fz, d_fk, add, &gradients, d_x, d_z, d_k, &sums, m.B);
     } else {
-        patterns_collect_forward(d_fz, d_x, d_k, d_w, d_base, &patterns, &rows, m.B, m.H, m.D);
-        patterns_collect_backward(d_fx, d_fk, add, d_fw, d_fbase, d_z, d_x, d_k, d_w, d_base, &patterns, &rows, m.B,
-                                  m.H, m.D);
+        patterns_collect_forward(d_fz, d_x, d_k, &sums, m.B);
+        patterns_collect_backward(d_fx, d_fk, add, &gradients, d_z, d_x, d_k, &sums, m.B);
     }
     assert_true(close_real(m.spread ? "y" : "dq", d_fx, fx, nx));
     assert_true(close_real(m.spread ? "ds" : "s", d_fz, fz, nz));

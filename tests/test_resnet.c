@@ -88,7 +88,7 @@ static Size forward(const Fixture *f, const char *batch) {
     real *images = poisoned_real(pixels->size);
     device_upload(d_pixels, pixels->data, pixels->bytes);
     device_upload(d_sizes, sizes->data, sizes->bytes);
-    images_normalize_padded(images, d_pixels, d_sizes, imagenet_mean, imagenet_std, s.B, s.H, s.W);
+    images_normalize_padded(images, d_pixels, d_sizes, imagenet_mean, imagenet_std, &(ImageShape){s.B, s.H, s.W});
     assert_true(resnet_fits(&f->net, s.B, s.H, s.W));
     resnet_forward(&f->net, images, s.B, s.H, s.W);
     s.n = (size_t)s.B * (size_t)resnet_grid(s.H) * (size_t)resnet_grid(s.W) * (size_t)resnet_channels(&f->net);

@@ -20,10 +20,11 @@ static size_t input_at(const Unfold *s, int b, int m, int y, int x) {
 /* Every column of every window once. */
 static void reference(double *cols, double *dx, const float *x, const float *dcols, Case k) {
     const Unfold *s = &k.shape;
+    Grid windows = unfold_grid(s);
     size_t at = 0;
     for (int b = 0; b < k.B; b++)
-        for (int i = 0; i < unfold_down(s); i++)
-            for (int j = 0; j < unfold_across(s); j++)
+        for (int i = 0; i < windows.rows; i++)
+            for (int j = 0; j < windows.columns; j++)
                 for (int m = 0; m < s->C; m++)
                     for (int r = 0; r < s->k; r++)
                         for (int c = 0; c < s->k; c++, at++) {
@@ -36,10 +37,11 @@ static void reference(double *cols, double *dx, const float *x, const float *dco
 
 static void unfold_case(Case k) {
     const Unfold *s = &k.shape;
+    Grid windows = unfold_grid(s);
     size_t n = (size_t)k.B * s->C * s->Hi * s->Wi;
-    size_t n_cols = (size_t)k.B * unfold_down(s) * unfold_across(s) * s->C * s->k * s->k;
+    size_t n_cols = (size_t)k.B * grid_tokens(windows) * s->C * s->k * s->k;
     printf("unfold B %d C %d %dx%d %s k %d stride %d pad %d: %dx%d windows\n", k.B, s->C, s->Hi, s->Wi,
-           s->planes ? "planes" : "tokens", s->k, s->stride, s->pad, unfold_down(s), unfold_across(s));
+           s->planes ? "planes" : "tokens", s->k, s->stride, s->pad, windows.rows, windows.columns);
     float *x = normals(n, 1), *dcols = normals(n_cols, 1);
     real *d_x = upload_real(x, n), *d_dcols = upload_real(dcols, n_cols);
     real *d_cols = poisoned_real(n_cols), *d_dx = poisoned_real(n);
@@ -69,7 +71,7 @@ static void test_patches(void **state) {
     float *x = normals(SIZE, 1);
     real *d_x = upload_real(x, SIZE), *a = poisoned_real(SIZE), *b = poisoned_real(SIZE);
     Unfold shape = {H, W, 3, P, P, 0, true};
-    patchify(a, d_x, B, H, W, P);
+    patchify(a, d_x, &(ImageShape){B, H, W}, P);
     unfold_forward(b, d_x, &shape, B);
     assert_memory_equal(download_real(a, SIZE), download_real(b, SIZE), SIZE * sizeof(float));
     release_all();
@@ -81,6 +83,7 @@ static void residual_case(int B, int N, int M, bool scaled) {
     real *d_x = upload_real(x, size), *d_f = upload_real(f, size), *d_y = poisoned_real(size),
          *d_df = poisoned_real(size);
     float *d_scale = upload(scale, B);
+    const RowScale factors = {scaled ? d_scale : NULL, N};
     double *y = zeros(size), *df = zeros(size);
     printf("residual sum B %d N %d M %d%s\n", B, N, M, scaled ? ", scaled" : "");
     for (size_t i = 0; i < size; i++) {
@@ -88,11 +91,11 @@ static void residual_case(int B, int N, int M, bool scaled) {
         y[i] = x[i] + s * f[i];
         df[i] = s * f[i];
     }
-    residual_forward(d_y, d_x, d_f, scaled ? d_scale : NULL, N, n, M);
-    residual_backward(d_df, d_f, scaled ? d_scale : NULL, N, n, M);
+    residual_forward(d_y, d_x, d_f, &factors, n, M);
+    residual_backward(d_df, d_f, &factors, n, M);
     assert_true(close_real("y", d_y, y, size));
     assert_true(close_real("df", d_df, df, size));
-    residual_forward(d_x, d_x, d_f, scaled ? d_scale : NULL, N, n, M); /* in place */
+    residual_forward(d_x, d_x, d_f, &factors, n, M); /* in place */
     assert_true(close_real("y in place of x", d_x, y, size));
     release_all();
 }

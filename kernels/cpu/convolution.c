@@ -302,7 +302,8 @@ static size_t image_count(int B, int H, int W, int channels) {
 }
 
 void convolution_forward(real *y, const real *x, const real *add, const void *folded, const float *shift,
-                         const Convolution *c, bool relu, int B, int H, int W) {
+                         const Convolution *c, bool relu, const ImageShape *images) {
+    int B = images->B, H = images->Hi, W = images->Wi;
     Primitive wanted = {.direction = FORWARD, .c = *c, .B = B, .H = H, .W = W, .bias = true, .add = add, .relu = relu};
     int Ho = convolution_side(H, c->stride), Wo = convolution_side(W, c->stride);
     if (add && add != y) copy(y, add, image_count(B, Ho, Wo, c->out));
@@ -328,7 +329,8 @@ static void product_backward(float *dx, bool accumulate, const float *dy, const 
 }
 
 void convolution_backward_input(real *dx, const real *add, const real *dy, const void *folded, const real *below,
-                                const Convolution *c, int B, int H, int W) {
+                                const Convolution *c, const ImageShape *images) {
+    int B = images->B, H = images->Hi, W = images->Wi;
     size_t n = image_count(B, H, W, c->in);
     const float *w = folded;
     if (c->stride == 1) {
@@ -376,7 +378,8 @@ static void gather(float *rows, const float *x, size_t first, size_t count, cons
     }
 }
 
-size_t convolution_workspace(const Convolution *c, int B, int H, int W) {
+size_t convolution_workspace(const Convolution *c, const ImageShape *images) {
+    int B = images->B, H = images->Hi, W = images->Wi;
     size_t positions = image_count(B, convolution_side(H, c->stride), convolution_side(W, c->stride), 1);
     size_t rows = is_product(c) ? 0 : positions_at_once(c, positions) * (size_t)(c->in * c->k * c->k);
     return (weight_count(c) + rows) * sizeof(float);
@@ -393,11 +396,12 @@ static void add_scaled(float *dw, const float *sum, const float *scale, const Co
 }
 
 void convolution_backward_weight(float *dw, const real *dy, const real *x, const float *scale, const Convolution *c,
-                                 int B, int H, int W) {
+                                 const ImageShape *images) {
+    int B = images->B, H = images->Hi, W = images->Wi;
     size_t n = image_count(B, convolution_side(H, c->stride), convolution_side(W, c->stride), 1);
     int row = c->in * c->k * c->k;
     size_t at_once = is_product(c) ? n : positions_at_once(c, n);
-    kernels_reserve(convolution_workspace(c, B, H, W));
+    kernels_reserve(convolution_workspace(c, images));
     float *sum = workspace_shared(), *rows = sum + weight_count(c);
     for (size_t p = 0; p < n; p += at_once) {
         size_t count = n - p < at_once ? n - p : at_once;

@@ -11,8 +11,8 @@
 enum { PIXELS = 4, LARGEST = 7 };
 
 /* A plane is [lines,line] tokens of TILE channels; the tokens begin at (k/2, k/2). */
-static int plane_line(const Depthwise *s) { return (s->Wg + PIXELS - 1) / PIXELS * PIXELS + s->k - 1; }
-static size_t plane_floats(const Depthwise *s) { return (size_t)(s->Hg + s->k - 1) * plane_line(s) * TILE; }
+static int plane_line(const Depthwise *s) { return (s->grid.columns + PIXELS - 1) / PIXELS * PIXELS + s->k - 1; }
+static size_t plane_floats(const Depthwise *s) { return (size_t)(s->grid.rows + s->k - 1) * plane_line(s) * TILE; }
 
 /* Weight gradients of a thread: [k*k + 1,Cp], the last row the bias's. */
 static size_t part_floats(const Depthwise *s) { return (size_t)(s->k * s->k + 1) * tile_round_up(s->C); }
@@ -27,10 +27,10 @@ size_t depthwise_workspace(const Depthwise *shape) { return workspace_bytes(work
 static void gather_plane(float *plane, const real *x, size_t row, int channels, const Depthwise *s) {
     int line = plane_line(s), border = s->k / 2;
     memset(plane, 0, plane_floats(s) * sizeof *plane);
-    for (int i = 0; i < s->Hg; i++)
-        for (int j = 0; j < s->Wg; j++)
+    for (int i = 0; i < s->grid.rows; i++)
+        for (int j = 0; j < s->grid.columns; j++)
             vec_store(plane + ((size_t)(i + border) * line + j + border) * TILE,
-                      vec_load_part(x + ((size_t)i * s->Wg + j) * row, channels));
+                      vec_load_part(x + ((size_t)i * s->grid.columns + j) * row, channels));
 }
 
 /* to [k*k,TILE]: the weights of channels c.., in reverse for the backward pass. */
@@ -60,12 +60,12 @@ TILE_INLINE void window(int K, vec *sum, const float *plane, size_t line, const 
 TILE_INLINE void convolve(int K, real *y, const real *add, size_t row, const float *plane, const float *w, vec bias,
                           int channels, const Depthwise *s) {
     int line = plane_line(s);
-    for (int i = 0; i < s->Hg; i++)
-        for (int j = 0; j < s->Wg; j += PIXELS) {
+    for (int i = 0; i < s->grid.rows; i++)
+        for (int j = 0; j < s->grid.columns; j += PIXELS) {
             vec sum[PIXELS] = {bias, bias, bias, bias};
-            size_t at = ((size_t)i * s->Wg + j) * row;
+            size_t at = ((size_t)i * s->grid.columns + j) * row;
             window(K, sum, plane + ((size_t)i * line + j) * TILE, line, w);
-            for (int p = 0; p < PIXELS && j + p < s->Wg; p++) {
+            for (int p = 0; p < PIXELS && j + p < s->grid.columns; p++) {
                 if (add) sum[p] += vec_load_part(add + at + p * row, channels);
                 vec_store_part(y + at + p * row, sum[p], channels);
             }
@@ -75,21 +75,21 @@ TILE_INLINE void convolve(int K, real *y, const real *add, size_t row, const flo
 /* part [k*k + 1] rows of Cp: the gradients of sixteen weights, summed over a line of tokens before they join. */
 TILE_INLINE void correlate(int K, float *part, size_t Cp, const float *dy, const float *x, const Depthwise *s) {
     int line = plane_line(s), border = K / 2;
-    for (int i = 0; i < s->Hg; i++) {
+    for (int i = 0; i < s->grid.rows; i++) {
         const float *dyi = dy + ((size_t)(i + border) * line + border) * TILE;
         vec bias = {0};
-        for (int j = 0; j < s->Wg; j++) bias += vec_load(dyi + j * TILE);
+        for (int j = 0; j < s->grid.columns; j++) bias += vec_load(dyi + j * TILE);
         vec_store(part + K * K * Cp, vec_load(part + K * K * Cp) + bias);
         for (int r = 0; r < K; r++) {
             const float *xr = x + (size_t)(i + r) * line * TILE;
             vec sum[LARGEST] = {{0}};
-            for (int j = 0; j < s->Wg; j += PIXELS) {
+            for (int j = 0; j < s->grid.columns; j += PIXELS) {
                 vec xs[PIXELS + LARGEST - 1];
 #pragma GCC unroll 10
                 for (int q = 0; q < PIXELS + K - 1; q++) xs[q] = vec_load(xr + (j + q) * TILE);
 #pragma GCC unroll 4
                 for (int p = 0; p < PIXELS; p++) {
-                    vec d = j + p < s->Wg ? vec_load(dyi + (j + p) * TILE) : vec_set(0);
+                    vec d = j + p < s->grid.columns ? vec_load(dyi + (j + p) * TILE) : vec_set(0);
 #pragma GCC unroll 7
                     for (int q = 0; q < K; q++) sum[q] += d * xs[p + q];
                 }
@@ -112,7 +112,7 @@ TILE_INLINE void correlate(int K, float *part, size_t Cp, const float *dy, const
 
 void depthwise_forward(real *y, const real *add, const real *x, const float *w, const float *b, const Depthwise *s,
                        int B) {
-    size_t N = (size_t)s->Hg * s->Wg;
+    size_t N = grid_tokens(s->grid);
 #pragma omp parallel for collapse(2) schedule(static)
     for (int image = 0; image < B; image++)
         for (int c = 0; c < s->C; c += TILE) {
@@ -143,7 +143,7 @@ static void join_parts(float *dw, float *db, int threads, const Depthwise *s) {
 
 void depthwise_backward(real *dx, const real *add, float *dw, float *db, const real *dy, const real *x, const float *w,
                         const Depthwise *s, int B) {
-    size_t N = (size_t)s->Hg * s->Wg, Cp = tile_round_up(s->C);
+    size_t N = grid_tokens(s->grid), Cp = tile_round_up(s->C);
     int threads = 1;
 #pragma omp parallel
     {

@@ -204,15 +204,15 @@ void fft_backward(const FftPlan *plan, float *z, float *spare) {
 
 size_t fft_spare(const FftPlan *plan) { return plan->largest > 1 ? (size_t)plan->largest * COMPLEX : 0; }
 
-const FftPlan *fft_plan(int Hg, int Wg, bool grid) {
+const FftPlan *fft_plan(Grid tokens, bool grid) {
     static struct Known {
         FftPlan plan;
         struct Known *next;
     } *known;
     for (struct Known *k = known; k; k = k->next)
-        if (fft_plan_is(&k->plan, Hg, Wg, grid)) return &k->plan;
+        if (fft_plan_is(&k->plan, tokens, grid)) return &k->plan;
     struct Known *k = xcalloc(1, sizeof *k, "transform plan");
-    *k = (struct Known){fft_plan_make(Hg, Wg, grid, xcalloc), known};
+    *k = (struct Known){fft_plan_make(tokens, grid, xcalloc), known};
     known = k;
     return &k->plan;
 }

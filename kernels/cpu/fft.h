@@ -7,8 +7,9 @@
 #include "kernels/cpu/tile.h"
 #include "kernels/fft_plan.h"
 
-/* The plan for this grid, made on the first call and kept: kernels ask in their *_workspace functions. */
-const FftPlan *fft_plan(int Hg, int Wg, bool grid);
+/* The plan for the tokens, over their grid or in a row, made on the first call and kept: kernels ask in their
+ * *_workspace functions. */
+const FftPlan *fft_plan(Grid tokens, bool grid);
 
 /* Floats of scratch that a transform wants. */
 size_t fft_spare(const FftPlan *plan);

@@ -24,7 +24,7 @@ typedef struct {
     float *filter, *dfilter; /* [pairs,2,TILE] */
 } Work;
 
-static Shape shape_of(int B, int Hg, int Wg, int M) { return (Shape){fft_plan(Hg, Wg, true), B, Hg * Wg, M}; }
+static Shape shape_of(int B, Grid grid, int M) { return (Shape){fft_plan(grid, true), B, grid_tokens(grid), M}; }
 
 static size_t work_floats(const Shape *s) {
     return 2 * (size_t)s->N * COMPLEX + workspace_line_up(fft_spare(s->fft)) + 2 * (size_t)s->fft->pairs * COMPLEX;
@@ -41,20 +41,20 @@ static Work work_take(const Shape *s) {
     return w;
 }
 
-size_t global_filter_workspace(int B, int Hg, int Wg, int M) {
-    Shape s = shape_of(B, Hg, Wg, M);
+size_t global_filter_workspace(int B, Grid grid, int M) {
+    Shape s = shape_of(B, grid, M);
     return workspace_bytes(work_floats(&s));
 }
 
 /* Where w [Hg,Wg/2+1,M,2] has frequency p's entry, and its partner's; the same where there is none. */
 static void entries_of(size_t *own, size_t *partner, const FftPair *p, const Shape *s) {
-    int Hg = s->fft->Hg, Wg = s->fft->Wg, columns = Wg / 2 + 1;
+    int Hg = s->fft->tokens.rows, Wg = s->fft->tokens.columns, columns = Wg / 2 + 1;
     bool both = p->fx == 0 || 2 * p->fx == Wg;
     *own = ((size_t)p->fy * columns + p->fx) * s->M * 2;
     *partner = both ? ((size_t)((Hg - p->fy) % Hg) * columns + p->fx) * s->M * 2 : *own;
 }
 
-static bool has_partner(const FftPair *p, const Shape *s) { return p->fx == 0 || 2 * p->fx == s->fft->Wg; }
+static bool has_partner(const FftPair *p, const Shape *s) { return p->fx == 0 || 2 * p->fx == s->fft->tokens.columns; }
 
 /* E of channels c.., divided by N. */
 static void load_filter(Work w, const float *weights, int c, const Shape *s) {
@@ -111,8 +111,8 @@ static void filter(float *z, Work w, float sign, const Shape *s) {
     }
 }
 
-void global_filter_forward(real *y, const real *x, const float *w, int B, int Hg, int Wg, int M) {
-    Shape s = shape_of(B, Hg, Wg, M);
+void global_filter_forward(real *y, const real *x, const float *w, int B, Grid grid, int M) {
+    Shape s = shape_of(B, grid, M);
 #pragma omp parallel for schedule(static)
     for (int c = 0; c < M; c += TILE) {
         Work own = work_take(&s);
@@ -153,9 +153,9 @@ static void store_gradient(float *dw, Work w, int c, const Shape *s) {
     }
 }
 
-void global_filter_backward(real *dx, float *dw, const real *dy, const real *x, const float *w, int B, int Hg, int Wg,
+void global_filter_backward(real *dx, float *dw, const real *dy, const real *x, const float *w, int B, Grid grid,
                             int M) {
-    Shape s = shape_of(B, Hg, Wg, M);
+    Shape s = shape_of(B, grid, M);
 #pragma omp parallel for schedule(static)
     for (int c = 0; c < M; c += TILE) {
         Work own = work_take(&s);

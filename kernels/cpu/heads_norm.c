@@ -48,9 +48,10 @@ TILE_INLINE void statistics(vec *mean, vec *rstd, const real *x, const Heads *h,
     for (int l = 0; l < TILE; l++) (*rstd)[l] = 1 / sqrtf(variance[l]);
 }
 
-void heads_norm_forward(real *y, const real *x, const float *w, const float *b, size_t n, int row, int H, int D,
-                        float eps) {
-    size_t all = n * H;
+void heads_norm_forward(real *y, const real *x, const float *w, const float *b, const HeadsNorm *shape) {
+    int row = shape->row, H = shape->H, D = shape->D;
+    float eps = shape->eps;
+    size_t all = shape->n * H;
 #pragma omp parallel for schedule(static)
     for (size_t first = 0; first < all; first += TILE) {
         Heads h = heads_at(first, all, row, H, D);
@@ -97,10 +98,11 @@ static void flush(float *work, int Dp) {
     }
 }
 
-void heads_norm_backward(real *dx, float *dw, float *db, const real *dy, const real *x, const float *w, size_t n,
-                         int row, int H, int D, float eps) {
-    int Dp = tile_round_up(D), threads = 1;
-    size_t all = n * H;
+void heads_norm_backward(real *dx, float *dw, float *db, const real *dy, const real *x, const float *w,
+                         const HeadsNorm *shape) {
+    int row = shape->row, H = shape->H, D = shape->D, Dp = tile_round_up(D), threads = 1;
+    float eps = shape->eps;
+    size_t all = shape->n * H;
 #pragma omp parallel
     {
         float *work = kernels_workspace(work_floats(D));

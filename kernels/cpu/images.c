@@ -55,7 +55,8 @@ static void mix_stretch(real *y, const Source *s, const int pair[2], int c, int 
 }
 
 void images_mix(real *y, const uint8_t *x, const int *pairs, const int *boxes, const uint32_t *draws, const float *mean,
-                const float *std, const ImageMix *mix, int B, int Hi, int Wi) {
+                const float *std, const ImageMix *mix, const ImageShape *shape) {
+    int B = shape->B, Hi = shape->Hi, Wi = shape->Wi;
     Source s = {.x = x, .boxes = boxes, .draws = draws, .mix = mix, .Hi = Hi, .Wi = Wi};
     for (int c = 0; c < 3; c++) {
         s.scale[c] = 1 / (255 * std[c]);

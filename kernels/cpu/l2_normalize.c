@@ -48,9 +48,9 @@ TILE_INLINE void rows_backward(real *dx, const real *dunit, const real *unit, co
 }
 
 /* The rows of a token's first parts lie in a row in qkv, too. */
-void l2_normalize_forward(real *unit, float *inverse, const real *qkv, size_t n, int parts, int H, int D) {
-    size_t row = (size_t)H * D;
-    int heads = parts * H;
+void l2_normalize_forward(real *unit, float *inverse, const real *qkv, const UnitLengths *shape) {
+    int parts = shape->parts, H = shape->H, D = shape->D, heads = parts * H;
+    size_t n = shape->n, row = (size_t)H * D;
 #pragma omp parallel for schedule(static)
     for (size_t i = 0; i < n; i++)
         for (int h = 0; h < heads; h += TILE) {
@@ -61,10 +61,10 @@ void l2_normalize_forward(real *unit, float *inverse, const real *qkv, size_t n,
         }
 }
 
-void l2_normalize_backward(real *dqkv, const real *dunit, const real *unit, const float *inverse, size_t n, int parts,
-                           int H, int D) {
-    size_t row = (size_t)H * D;
-    int heads = parts * H;
+void l2_normalize_backward(real *dqkv, const real *dunit, const real *unit, const float *inverse,
+                           const UnitLengths *shape) {
+    int parts = shape->parts, H = shape->H, D = shape->D, heads = parts * H;
+    size_t n = shape->n, row = (size_t)H * D;
 #pragma omp parallel for schedule(static)
     for (size_t i = 0; i < n; i++)
         for (int h = 0; h < heads; h += TILE) {

@@ -1,4 +1,4 @@
-/* What landmarks are made from: means over the cells of a grid, and squares of tokens as rows (kernels.h). */
+/* What landmarks are made from: means over the cells of a grid, and squares of tokens as rows (kernels/landmarks.h). */
 #include "kernels/cpu/vecmath.h"
 #include "kernels/kernels.h"
 
@@ -18,18 +18,19 @@ typedef struct {
 } Cell;
 
 static Cell cell_of(const Cells *c, int i, int j) {
-    Cell cell = {(int)((size_t)i * c->Hg / c->Lh), (int)((size_t)(i + 1) * c->Hg / c->Lh),
-                 (int)((size_t)j * c->Wg / c->Lw), (int)((size_t)(j + 1) * c->Wg / c->Lw), 0};
+    int Hg = c->tokens.rows, Wg = c->tokens.columns, Lh = c->cells.rows, Lw = c->cells.columns;
+    Cell cell = {(int)((size_t)i * Hg / Lh), (int)((size_t)(i + 1) * Hg / Lh), (int)((size_t)j * Wg / Lw),
+                 (int)((size_t)(j + 1) * Wg / Lw), 0};
     cell.share = 1.0f / ((float)(cell.bottom - cell.top) * (float)(cell.right - cell.left));
     return cell;
 }
 
 void cell_means_forward(real *means, const real *x, const Cells *cells, int B, int C, int x_row) {
-    int Wg = cells->Wg;
-    size_t N = (size_t)cells->Hg * Wg, L = (size_t)cells->Lh * cells->Lw;
+    int Wg = cells->tokens.columns, Lw = cells->cells.columns;
+    size_t N = grid_tokens(cells->tokens), L = grid_tokens(cells->cells);
 #pragma omp parallel for schedule(static)
     for (size_t at = 0; at < B * L; at++) {
-        Cell cell = cell_of(cells, (int)(at % L) / cells->Lw, (int)(at % L) % cells->Lw);
+        Cell cell = cell_of(cells, (int)(at % L) / Lw, (int)(at % L) % Lw);
         const real *image = x + at / L * N * x_row;
         for (int i = cell.top; i < cell.bottom; i++)
             for (int j = cell.left; j < cell.right; j++)
@@ -39,11 +40,11 @@ void cell_means_forward(real *means, const real *x, const Cells *cells, int B, i
 }
 
 void cell_means_backward(real *dx, const real *dmeans, const Cells *cells, int B, int C, int x_row) {
-    int Wg = cells->Wg;
-    size_t N = (size_t)cells->Hg * Wg, L = (size_t)cells->Lh * cells->Lw;
+    int Wg = cells->tokens.columns, Lw = cells->cells.columns;
+    size_t N = grid_tokens(cells->tokens), L = grid_tokens(cells->cells);
 #pragma omp parallel for schedule(static)
     for (size_t at = 0; at < B * L; at++) {
-        Cell cell = cell_of(cells, (int)(at % L) / cells->Lw, (int)(at % L) % cells->Lw);
+        Cell cell = cell_of(cells, (int)(at % L) / Lw, (int)(at % L) % Lw);
         real *image = dx + at / L * N * x_row;
         for (int i = cell.top; i < cell.bottom; i++)
             for (int j = cell.left; j < cell.right; j++)
@@ -68,10 +69,12 @@ void cell_means_backward(real *dx, const real *dmeans, const Cells *cells, int B
         }                                                                                                    \
     } while (0)
 
-void head_patches_forward(real *cols, const real *x, int Hg, int Wg, int r, int B, int H, int D, int x_row) {
+void head_patches_forward(real *cols, const real *x, const HeadPatches *shape, int B) {
+    int Hg = shape->grid.rows, Wg = shape->grid.columns, r = shape->r, H = shape->H, D = shape->D, x_row = shape->x_row;
     EACH_NUMBER(cols[to] = x[from]);
 }
 
-void head_patches_backward(real *dx, const real *dcols, int Hg, int Wg, int r, int B, int H, int D, int x_row) {
+void head_patches_backward(real *dx, const real *dcols, const HeadPatches *shape, int B) {
+    int Hg = shape->grid.rows, Wg = shape->grid.columns, r = shape->r, H = shape->H, D = shape->D, x_row = shape->x_row;
     EACH_NUMBER(dx[from] += dcols[to]);
 }

@@ -36,21 +36,25 @@ TILE_INLINE void normalize_row(real *h, float *mean, float *rstd, const real *y,
     *rstd = r;
 }
 
-void layernorm_forward(real *h, float *mean, float *rstd, const real *x, const float *w, const float *b, size_t n,
-                       int M, float eps) {
+void layernorm_forward(real *h, const real *x, const LayerNorm *norm) {
+    const LayerNorm l = *norm;
+    int M = l.M;
 #pragma omp parallel for schedule(static)
-    for (size_t i = 0; i < n; i++) normalize_row(h + i * M, mean + i, rstd + i, x + i * M, w, b, M, eps);
+    for (size_t i = 0; i < l.n; i++) normalize_row(h + i * M, l.mean + i, l.rstd + i, x + i * M, l.w, l.b, M, l.eps);
 }
 
-void add_layernorm_forward(real *y, real *h, float *mean, float *rstd, const real *x, const real *f, const float *scale,
-                           int rows_per_scale, const float *w, const float *b, size_t n, int M, float eps) {
+void add_layernorm_forward(real *y, real *h, const real *x, const real *f, const RowScale *s, const LayerNorm *norm) {
+    const LayerNorm l = *norm;
+    const float *scale = s ? s->scale : NULL;
+    int M = l.M, rows = scale ? s->rows : 1;
 #pragma omp parallel for schedule(static)
-    for (size_t i = 0; i < n; i++) {
+    for (size_t i = 0; i < l.n; i++) {
         size_t at = i * M;
-        float s = scale ? scale[i / rows_per_scale] : 1;
+        float factor = scale ? scale[i / rows] : 1;
         for (int j = 0; j < M; j += TILE)
-            vec_store_part(y + at + j, vec_load_part(x + at + j, M - j) + s * vec_load_part(f + at + j, M - j), M - j);
-        normalize_row(h + at, mean + i, rstd + i, y + at, w, b, M, eps);
+            vec_store_part(y + at + j, vec_load_part(x + at + j, M - j) + factor * vec_load_part(f + at + j, M - j),
+                           M - j);
+        normalize_row(h + at, l.mean + i, l.rstd + i, y + at, l.w, l.b, M, l.eps);
     }
 }
 
@@ -88,19 +92,20 @@ TILE_INLINE void backward_row(real *dy, real *df, float *dw, float *db, const re
 }
 
 void add_layernorm_backward(real *dy, real *df, float *dw, float *db, const real *dres, const real *dh, const real *y,
-                            const float *scale, int rows_per_scale, const float *w, const float *mean,
-                            const float *rstd, size_t n, int M) {
-    int Mp = tile_round_up(M);
+                            const RowScale *s, const LayerNorm *norm) {
+    const LayerNorm l = *norm;
+    const float *scale = s ? s->scale : NULL;
+    int M = l.M, Mp = tile_round_up(M), rows = scale ? s->rows : 1;
 #pragma omp parallel
     {
         float *work = kernels_workspace(work_floats(M));
         memset(work, 0, work_floats(M) * sizeof *work);
         int done = 0;
 #pragma omp for schedule(static)
-        for (size_t i = 0; i < n; i++) {
+        for (size_t i = 0; i < l.n; i++) {
             size_t at = i * M;
             backward_row(dy + at, scale ? df + at : NULL, work, work + Mp, dres ? dres + at : NULL, dh + at, y + at,
-                         scale ? scale[i / rows_per_scale] : 1, w, mean[i], rstd[i], M);
+                         scale ? scale[i / rows] : 1, l.w, l.mean[i], l.rstd[i], M);
             if (++done % CHUNK == 0) flush(work, Mp);
         }
         flush(work, Mp);

@@ -84,8 +84,10 @@ static Matmul *matmul_find(size_t n, int in, int out, int row, bool bias) {
     return m;
 }
 
-void linear_forward_rows(real *y, int row, const real *x, const float *w, const float *b, size_t n, int in, int out) {
-    Matmul *m = matmul_find(n, in, out, row, b != NULL);
+static int row_of(const LinearShape *shape) { return shape->y_row ? shape->y_row : shape->out; }
+
+void linear_forward(real *y, const real *x, const float *w, const float *b, const LinearShape *shape) {
+    Matmul *m = matmul_find(shape->n, shape->in, shape->out, row_of(shape), b != NULL);
     DNNL_TRY(dnnl_memory_set_data_handle(m->x, (void *)x));
     DNNL_TRY(dnnl_memory_set_data_handle(m->w, (void *)w));
     DNNL_TRY(dnnl_memory_set_data_handle(m->b, (void *)b));
@@ -95,16 +97,9 @@ void linear_forward_rows(real *y, int row, const real *x, const float *w, const 
     onednn_execute(m->primitive, b ? 4 : 3, arguments);
 }
 
-void linear_forward(real *y, const real *x, const float *w, const float *b, size_t n, int in, int out) {
-    linear_forward_rows(y, out, x, w, b, n, in, out);
-}
-
-void linear_backward_input_rows(real *dx, const real *dy, int row, const float *w, size_t n, int in, int out) {
-    DNNL_TRY(dnnl_sgemm('N', 'N', (dnnl_dim_t)n, in, out, 1, dy, row, w, in, 0, dx, in));
-}
-
-void linear_backward_input(real *dx, const real *dy, const float *w, size_t n, int in, int out) {
-    linear_backward_input_rows(dx, dy, out, w, n, in, out);
+void linear_backward_input(real *dx, const real *dy, const float *w, const LinearShape *shape) {
+    int in = shape->in, out = shape->out;
+    DNNL_TRY(dnnl_sgemm('N', 'N', (dnnl_dim_t)shape->n, in, out, 1, dy, row_of(shape), w, in, 0, dx, in));
 }
 
 /* db += column sums, columns shared among the threads, so that the bits do not depend on their number.  Partial sums
@@ -126,14 +121,10 @@ static void column_sums(float *db, const real *dy, int row, size_t n, int out) {
     }
 }
 
-void linear_backward_weight_rows(float *dw, float *db, const real *dy, int row, const real *x, size_t n, int in,
-                                 int out) {
-    DNNL_TRY(dnnl_sgemm('T', 'N', out, in, (dnnl_dim_t)n, 1, dy, row, x, in, 1, dw, in));
-    if (db) column_sums(db, dy, row, n, out);
-}
-
-void linear_backward_weight(float *dw, float *db, const real *dy, const real *x, size_t n, int in, int out) {
-    linear_backward_weight_rows(dw, db, dy, out, x, n, in, out);
+void linear_backward_weight(float *dw, float *db, const real *dy, const real *x, const LinearShape *shape) {
+    int in = shape->in, out = shape->out, row = row_of(shape);
+    DNNL_TRY(dnnl_sgemm('T', 'N', out, in, (dnnl_dim_t)shape->n, 1, dy, row, x, in, 1, dw, in));
+    if (db) column_sums(db, dy, row, shape->n, out);
 }
 
 static double seconds(void) {

@@ -29,9 +29,10 @@ typedef struct {
     size_t qk_row, qkv_row, y_row;
 } Shape;
 
-static Shape shape_of(const Patterns *p, int H, int D) {
+static Shape shape_of(const Patterns *p) {
     const Offsets *o = &p->offsets;
-    Shape s = {.offsets = o, .N = o->Hg * o->Wg, .H = H, .D = D, .E = p->E, .channels = p->per_channel ? D : 1};
+    int H = p->H, D = p->D;
+    Shape s = {.offsets = o, .N = grid_tokens(o->grid), .H = H, .D = D, .E = p->E, .channels = p->per_channel ? D : 1};
     s.Dp = tile_round_up(D);
     s.Ep = tile_round_up(s.E);
     s.T = offsets_count(o);
@@ -137,9 +138,9 @@ static size_t work_floats(const Shape *s) {
     return floats;
 }
 
-size_t lisa_dense_workspace(const Patterns *patterns, int B, int H, int D) {
+size_t lisa_dense_workspace(const Patterns *patterns, int B) {
     (void)B;
-    Shape s = shape_of(patterns, H, D);
+    Shape s = shape_of(patterns);
     return workspace_bytes_behind(tables_floats(&s), work_floats(&s));
 }
 
@@ -274,9 +275,9 @@ static void forward_query(real *y, real *patterns, const real *qk, Tables t, Wor
 }
 
 LISA_FORWARD(lisa_dense_forward) {
-    Shape shape = shape_of(patterns, H, D);
-    Tables tables = tables_make(wa, wb, b, &shape);
-    size_t heads = (size_t)B * H;
+    Shape shape = shape_of(&lisa->patterns);
+    Tables tables = tables_make(lisa->wa, lisa->wb, lisa->b, &shape);
+    size_t heads = (size_t)B * shape.H;
 #pragma omp parallel for schedule(static)
     for (size_t first = 0; first < heads; first += ROWS) {
         Work w = work_of(&shape, omp_get_thread_num());
@@ -367,9 +368,9 @@ static float *table_a(Work w) { return w.total.wa; }
 static float *table_b(Work w) { return w.total.wb; }
 
 LISA_BACKWARD(lisa_dense_backward) {
-    Shape shape = shape_of(patterns, H, D);
-    Tables tables = tables_make(wa, wb, b, &shape);
-    size_t heads = (size_t)B * H;
+    Shape shape = shape_of(&lisa->patterns);
+    Tables tables = tables_make(lisa->wa, lisa->wb, lisa->b, &shape);
+    size_t heads = (size_t)B * shape.H;
     int threads = omp_get_max_threads();
 #pragma omp parallel for schedule(static)
     for (int t = 0; t < threads; t++) memset(work_of(&shape, t).part.keys, 0, 2 * sums_floats(&shape) * sizeof(float));
@@ -378,23 +379,23 @@ LISA_BACKWARD(lisa_dense_backward) {
         Chunk chunk = chunk_at(first, heads, &shape);
         backward_chunk(dqkv, dqk, dy, s, qk, qkv, tables, work_of(&shape, omp_get_thread_num()), &chunk, &shape);
     }
-    add_turned(dwa, table_a, shape.channels, threads, &shape);
-    add_turned(dwb, table_b, 1, threads, &shape);
+    add_turned(d->wa, table_a, shape.channels, threads, &shape);
+    add_turned(d->wb, table_b, 1, threads, &shape);
     for (int t = 0; t < threads; t++)
-        for (int c = 0; c < D; c++)
+        for (int c = 0; c < shape.D; c++)
             for (int e = 0; e < shape.E; e++)
-                db[(size_t)c * shape.E + e] += work_of(&shape, t).total.b[(size_t)c * shape.Ep + e];
+                d->b[(size_t)c * shape.E + e] += work_of(&shape, t).total.b[(size_t)c * shape.Ep + e];
 }
 
 /* == Cost ======================================================================================================== */
 
 /* From tests/bench_lisa.c on one core of an EPYC 9005, in nanoseconds: a pair of tokens, channel and pattern, and the
  * start of a run of keys for each channel. */
-double lisa_dense_cost(const Patterns *patterns, int D) {
+double lisa_dense_cost(const Patterns *patterns) {
     const double multiply_add = 0.075, start = 16;
-    Shape s = shape_of(patterns, 1, D);
+    Shape s = shape_of(patterns);
     double pairs = 0, runs = 0;
     for (int i = 0; i < s.N; i++)
         for (OffsetRun run = {0}; offset_runs_next(s.offsets, i, &run); runs++) pairs += run.count;
-    return 1e-9 * D * (multiply_add * s.Ep * pairs + start * runs);
+    return 1e-9 * s.D * (multiply_add * s.Ep * pairs + start * runs);
 }

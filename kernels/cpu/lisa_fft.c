@@ -37,10 +37,11 @@ static bool has_spectrum(const Patterns *p) {
     return (p->offsets.kind == OFFSETS_CIRCLE || p->offsets.kind == OFFSETS_TORUS) && p->per_channel;
 }
 
-static Shape shape_of(const Patterns *p, int H, int D) {
+static Shape shape_of(const Patterns *p) {
     assert(has_spectrum(p));
     const Offsets *o = &p->offsets;
-    Shape s = {.fft = fft_plan(o->Hg, o->Wg, o->kind == OFFSETS_TORUS), .H = H, .D = D, .E = p->E};
+    int H = p->H, D = p->D;
+    Shape s = {.fft = fft_plan(o->grid, o->kind == OFFSETS_TORUS), .H = H, .D = D, .E = p->E};
     s.N = s.fft->N;
     s.blocks = tile_round_up(D) / TILE;
     s.Ep = (s.E + 1) / 2 * 2;
@@ -104,9 +105,9 @@ static size_t work_floats(const Shape *s) {
     return floats;
 }
 
-size_t lisa_fft_workspace(const Patterns *patterns, int B, int H, int D) {
+size_t lisa_fft_workspace(const Patterns *patterns, int B) {
     (void)B;
-    Shape s = shape_of(patterns, H, D);
+    Shape s = shape_of(patterns);
     return workspace_bytes_behind(weights_floats(&s), work_floats(&s));
 }
 
@@ -347,16 +348,17 @@ static void forward_head(real *y, real *patterns, const real *q, const real *v, 
 }
 
 LISA_FORWARD(lisa_fft_forward) {
-    Shape shape = shape_of(patterns, H, D);
+    Shape shape = shape_of(&lisa->patterns);
     Weights weights = weights_place(&shape);
-    weights_transform(weights, wa, wb, &shape);
+    int H = shape.H, D = shape.D;
+    weights_transform(weights, lisa->wa, lisa->wb, &shape);
 #pragma omp parallel for collapse(2) schedule(static)
     for (int image = 0; image < B; image++)
         for (int h = 0; h < H; h++) {
             size_t token = (size_t)image * shape.N, at = (size_t)h * D;
             forward_head(y + token * shape.y_row + at, s + ((size_t)image * H + h) * shape.E * shape.N,
-                         qk + token * shape.qk_row + at, qkv + token * shape.qkv_row + 2 * shape.y_row + at, b, weights,
-                         work_of(&shape, omp_get_thread_num()), &shape);
+                         qk + token * shape.qk_row + at, qkv + token * shape.qkv_row + 2 * shape.y_row + at, lisa->b,
+                         weights, work_of(&shape, omp_get_thread_num()), &shape);
         }
 }
 
@@ -459,10 +461,10 @@ static void gradients_backward(float *dwa, float *dwb, float *db, int threads, c
 }
 
 LISA_BACKWARD(lisa_fft_backward) {
-    Shape shape = shape_of(patterns, H, D);
+    Shape shape = shape_of(&lisa->patterns);
     Weights weights = weights_place(&shape);
-    int threads = omp_get_max_threads();
-    weights_transform(weights, wa, wb, &shape);
+    int threads = omp_get_max_threads(), H = shape.H, D = shape.D;
+    weights_transform(weights, lisa->wa, lisa->wb, &shape);
 #pragma omp parallel for schedule(static)
     for (int t = 0; t < threads; t++) {
         Work w = work_of(&shape, t);
@@ -476,10 +478,10 @@ LISA_BACKWARD(lisa_fft_backward) {
             size_t token = (size_t)image * shape.N, at = (size_t)h * D;
             size_t at_qk = token * shape.qk_row + at, at_v = token * shape.qkv_row + 2 * shape.y_row + at;
             backward_head(dqkv + at_v, dqk + at_qk, dy + token * shape.y_row + at,
-                          s + ((size_t)image * H + h) * shape.E * shape.N, qk + at_qk, qkv + at_v, b, weights,
+                          s + ((size_t)image * H + h) * shape.E * shape.N, qk + at_qk, qkv + at_v, lisa->b, weights,
                           work_of(&shape, omp_get_thread_num()), &shape);
         }
-    gradients_backward(dwa, dwb, db, threads, &shape);
+    gradients_backward(d->wa, d->wb, d->b, threads, &shape);
 }
 
 /* == Cost ======================================================================================================== */
@@ -487,10 +489,10 @@ LISA_BACKWARD(lisa_fft_backward) {
 /* Nanoseconds for a token, two patterns and sixteen channels, from tests/bench_lisa.c on one core of an EPYC 9005: a
  * part that every size pays, and one for each stage of the six transforms.
  * A prime factor r above 7 is worth 0.65 r stages. */
-double lisa_fft_cost(const Patterns *patterns, int D) {
+double lisa_fft_cost(const Patterns *patterns) {
     const double token = 20, stage = 9;
     if (!has_spectrum(patterns)) return INFINITY;
-    Shape s = shape_of(patterns, 1, D);
+    Shape s = shape_of(patterns);
     double stages = 0;
     for (int axis = 0; axis < s.fft->axes; axis++)
         for (int i = 0; i < s.fft->axis[axis].stages; i++) {

@@ -26,18 +26,19 @@ typedef struct {
     DropoutDraw draw;
 } View;
 
-static size_t keys_room(const MaskedAttention *a) { return (size_t)a->h * a->w + PANEL; }
+static size_t keys_room(const MaskedAttention *a) { return (size_t)grid_tokens(a->grid) + PANEL; }
 static size_t view_floats(const MaskedAttention *a) { return 3 * workspace_line_up(keys_room(a)); }
 
 static View view_take(float **next, const MaskedAttention *a, const Modulation *m, int b, int h) {
     View v = {.shape = a, .m = m, .b = b, .h = h, .draw = dropout_draw(&a->dropout, b)};
-    int rows = a->cells ? a->cells[2 * b] : a->h, columns = a->cells ? a->cells[2 * b + 1] : a->w;
+    int rows = a->cells ? a->cells[2 * b] : a->grid.rows,
+        columns = a->cells ? a->cells[2 * b + 1] : a->grid.columns;
     v.order = (int *)workspace_take(next, keys_room(a));
     v.x = workspace_take(next, keys_room(a));
     v.y = workspace_take(next, keys_room(a));
     for (int y = 0; y < rows; y++)
         for (int x = 0; x < columns; x++, v.keys++) {
-            v.order[v.keys] = y * a->w + x;
+            v.order[v.keys] = y * a->grid.columns + x;
             v.x[v.keys] = x;
             v.y[v.keys] = y;
         }
@@ -76,7 +77,7 @@ static void modulate(float *s, const View *v, int i, int rows, int j, int keys) 
 /* The 128 elements of dropout where the weights of query i and keys j.. begin; j is a multiple of KEYS. */
 static uint64_t dropout_group_of(const View *v, int i, int j) {
     const MaskedAttention *a = v->shape;
-    size_t groups = ((size_t)a->h * a->w + DROPOUT_GROUP - 1) / DROPOUT_GROUP;
+    size_t groups = ((size_t)grid_tokens(a->grid) + DROPOUT_GROUP - 1) / DROPOUT_GROUP;
     return ((size_t)v->h * a->Q + i) * groups + (size_t)j / DROPOUT_GROUP;
 }
 
@@ -87,24 +88,24 @@ static const real *head_of(const real *x, const View *v, int tokens, size_t row)
 /* == Forward ====================================================================================================== */
 
 static size_t forward_floats(const MaskedAttention *a) {
-    int N = a->h * a->w, Dp = tile_round_up(a->D);
+    int N = grid_tokens(a->grid), Dp = tile_round_up(a->D);
     return view_floats(a) + workspace_line_up(panels_floats(N, a->D)) + (size_t)N * Dp +
            QUERIES * (2 * (size_t)Dp + KEYS + 2);
 }
 
-static void forward_head(real *y, float *lse, const real *q, const real *k, const real *values, const Modulation *m,
-                         const MaskedAttention *a, int b, int h) {
-    int N = a->h * a->w, D = a->D, Dp = tile_round_up(D), M = a->H * D;
+static void forward_head(real *y, float *lse, const MaskedInputs *in, const Modulation *m, const MaskedAttention *a,
+                         int b, int h) {
+    int N = grid_tokens(a->grid), D = a->D, Dp = tile_round_up(D), M = a->H * D;
     float *next = kernels_workspace(forward_floats(a));
     View view = view_take(&next, a, m, b, h);
     float *kt = workspace_take(&next, panels_floats(N, D)), *v = workspace_take(&next, (size_t)N * Dp);
     float *qs = workspace_take(&next, QUERIES * (size_t)Dp), *ys = workspace_take(&next, QUERIES * (size_t)Dp);
     float *s = workspace_take(&next, QUERIES * KEYS);
     float *largest = workspace_take(&next, QUERIES), *l = workspace_take(&next, QUERIES);
-    const real *from = head_of(q, &view, a->Q, a->q_row);
+    const real *from = head_of(in->q, &view, a->Q, a->q_row);
     real *to = (real *)head_of(y, &view, a->Q, M);
-    gather_panels(kt, head_of(k, &view, N, a->kv_row), a->kv_row, view.order, 0, view.keys, D);
-    gather(v, head_of(values, &view, N, a->kv_row), a->kv_row, view.order, 0, 1, view.keys, D, Dp);
+    gather_panels(kt, head_of(in->k, &view, N, a->kv_row), a->kv_row, view.order, 0, view.keys, D);
+    gather(v, head_of(in->v, &view, N, a->kv_row), a->kv_row, view.order, 0, 1, view.keys, D, Dp);
     for (int i = 0; i < a->Q; i += QUERIES) {
         int rows = smaller(QUERIES, a->Q - i);
         gather(qs, from, a->q_row, NULL, i, 1 / sqrtf((float)D), rows, D, Dp);
@@ -216,16 +217,17 @@ static void modulation_backward(const ModulationGradients *dm, const float *sums
 }
 
 static void clear_padding(real *dk, real *dv, const MaskedAttention *a, int b) {
-    for (int n = 0; a->cells && n < a->h * a->w; n++)
-        if (n / a->w >= a->cells[2 * b] || n % a->w >= a->cells[2 * b + 1])
+    int N = grid_tokens(a->grid), columns = a->grid.columns;
+    for (int n = 0; a->cells && n < N; n++)
+        if (n / columns >= a->cells[2 * b] || n % columns >= a->cells[2 * b + 1])
             for (int d = 0; d < a->D; d++) dk[(size_t)n * a->kv_row + d] = dv[(size_t)n * a->kv_row + d] = 0;
 }
 
 /* Blocks of keys outside, so that only q, dy and dq stream past them. */
-static void backward_head(real *dq, real *dk, real *dv, const ModulationGradients *dm, const real *dy, const real *y,
-                          const float *lse, const real *q, const real *k, const real *v, const Modulation *m,
-                          const MaskedAttention *a, int b, int h) {
-    int N = a->h * a->w, Q = a->Q, D = a->D, Dp = tile_round_up(D), M = a->H * D, row_kv = a->kv_row;
+static void backward_head(const MaskedGradients *grads, const ModulationGradients *dm, const real *dy, const real *y,
+                          const float *lse, const MaskedInputs *in, const Modulation *m, const MaskedAttention *a,
+                          int b, int h) {
+    int N = grid_tokens(a->grid), Q = a->Q, D = a->D, Dp = tile_round_up(D), M = a->H * D, row_kv = a->kv_row;
     size_t all = (size_t)Q * Dp, some = (size_t)KEYS * Dp;
     float scale = 1 / sqrtf((float)D), *next = kernels_workspace(backward_floats(a));
     View view = view_take(&next, a, m, b, h);
@@ -235,11 +237,11 @@ static void backward_head(real *dq, real *dk, real *dv, const ModulationGradient
     float *ks = workspace_take(&next, some), *dks = workspace_take(&next, some), *dvs = workspace_take(&next, some);
     float *p = workspace_take(&next, QUERIES * KEYS), *s = workspace_take(&next, QUERIES * KEYS),
           *t = workspace_take(&next, QUERIES * KEYS);
-    const real *k_head = head_of(k, &view, N, row_kv), *v_head = head_of(v, &view, N, row_kv),
+    const real *k_head = head_of(in->k, &view, N, row_kv), *v_head = head_of(in->v, &view, N, row_kv),
                *y_head = head_of(y, &view, Q, M);
-    real *dk_head = (real *)head_of(dk, &view, N, row_kv), *dv_head = (real *)head_of(dv, &view, N, row_kv);
+    real *dk_head = (real *)head_of(grads->k, &view, N, row_kv), *dv_head = (real *)head_of(grads->v, &view, N, row_kv);
     lse += ((size_t)b * a->H + h) * Q;
-    gather(qs, head_of(q, &view, Q, a->q_row), a->q_row, NULL, 0, scale, Q, D, Dp);
+    gather(qs, head_of(in->q, &view, Q, a->q_row), a->q_row, NULL, 0, scale, Q, D, Dp);
     gather(dys, head_of(dy, &view, Q, M), M, NULL, 0, 1, Q, D, Dp);
     memset(dqs, 0, all * sizeof *dqs);
     memset(sums, 0, SUMS * (size_t)Q * sizeof *sums);
@@ -271,7 +273,7 @@ static void backward_head(real *dq, real *dk, real *dv, const ModulationGradient
         scatter(dk_head, row_kv, view.order, j, dks, 1, false, keys, D, Dp);
         scatter(dv_head, row_kv, view.order, j, dvs, 1, false, keys, D, Dp);
     }
-    scatter((real *)head_of(dq, &view, Q, a->q_row), a->q_row, NULL, 0, dqs, scale, false, Q, D, Dp);
+    scatter((real *)head_of(grads->q, &view, Q, a->q_row), a->q_row, NULL, 0, dqs, scale, false, Q, D, Dp);
     clear_padding(dk_head, dv_head, a, b);
     if (m) modulation_backward(dm, sums, &view);
 }
@@ -283,18 +285,17 @@ size_t masked_attention_workspace(const MaskedAttention *shape) {
     return workspace_bytes(forward > backward ? forward : backward);
 }
 
-void masked_attention_forward(real *y, float *lse, const real *q, const real *k, const real *v, const Modulation *m,
+void masked_attention_forward(real *y, float *lse, const MaskedInputs *in, const Modulation *m,
                               const MaskedAttention *shape) {
 #pragma omp parallel for collapse(2) schedule(static)
     for (int b = 0; b < shape->B; b++)
-        for (int h = 0; h < shape->H; h++) forward_head(y, lse, q, k, v, m, shape, b, h);
+        for (int h = 0; h < shape->H; h++) forward_head(y, lse, in, m, shape, b, h);
 }
 
-void masked_attention_backward(real *dq, real *dk, real *dv, const ModulationGradients *dm, const real *dy,
-                               const real *y, const float *lse, const real *q, const real *k, const real *v,
-                               const Modulation *m, const MaskedAttention *shape) {
+void masked_attention_backward(const MaskedGradients *d, const ModulationGradients *dm, const real *dy, const real *y,
+                               const float *lse, const MaskedInputs *in, const Modulation *m,
+                               const MaskedAttention *shape) {
 #pragma omp parallel for collapse(2) schedule(static)
     for (int b = 0; b < shape->B; b++)
-        for (int h = 0; h < shape->H; h++)
-            backward_head(dq, dk, dv, dm, dy, y, lse, q, k, v, m, shape, b, h);
+        for (int h = 0; h < shape->H; h++) backward_head(d, dm, dy, y, lse, in, m, shape, b, h);
 }

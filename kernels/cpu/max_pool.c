@@ -2,7 +2,8 @@
 
 #include "kernels/kernels.h"
 
-void max_pool_forward(real *y, const real *x, int B, int H, int W, int C) {
+void max_pool_forward(real *y, const real *x, const ImageShape *images, int C) {
+    int B = images->B, H = images->Hi, W = images->Wi;
     int Ho = convolution_side(H, 2), Wo = convolution_side(W, 2);
 #pragma omp parallel for schedule(static)
     for (size_t line = 0; line < (size_t)B * (size_t)Ho; line++) {

@@ -17,7 +17,8 @@ static int neighbour(int y, int x, int tap, int Hg, int Wg) {
     return y < 0 || y >= Hg || x < 0 || x >= Wg ? -1 : y * Wg + x;
 }
 
-void neighbour_max_forward(real *y, uint8_t *at, const real *x, int row, int B, int Hg, int Wg, int C) {
+void neighbour_max_forward(real *y, uint8_t *at, const real *x, const NeighbourMax *shape, int B) {
+    int Hg = shape->grid.rows, Wg = shape->grid.columns, C = shape->C, row = shape->x_row;
     size_t N = (size_t)Hg * Wg;
 #pragma omp parallel for collapse(2) schedule(static)
     for (int b = 0; b < B; b++)
@@ -39,7 +40,8 @@ void neighbour_max_forward(real *y, uint8_t *at, const real *x, int row, int B, 
         }
 }
 
-void neighbour_max_backward(real *dx, const real *dy, const uint8_t *at, int row, int B, int Hg, int Wg, int C) {
+void neighbour_max_backward(real *dx, const real *dy, const uint8_t *at, const NeighbourMax *shape, int B) {
+    int Hg = shape->grid.rows, Wg = shape->grid.columns, C = shape->C, row = shape->x_row;
     size_t N = (size_t)Hg * Wg;
 #pragma omp parallel for collapse(2) schedule(static)
     for (int b = 0; b < B; b++)

@@ -19,15 +19,15 @@ static inline int offset_runs_entries(const Offsets *o) {
 
 /* The table's own entry at u. */
 static inline int offset_runs_entry(const Offsets *o, int u) {
-    int N = o->Hg * o->Wg, width = o->kind == OFFSETS_LOCAL ? o->side : 2 * o->Wg - 1;
+    int N = grid_tokens(o->grid), Wg = o->grid.columns, width = o->kind == OFFSETS_LOCAL ? o->side : 2 * Wg - 1;
     if (o->kind == OFFSETS_CIRCLE) return (2 * N - u) % N;
-    if (o->kind == OFFSETS_TORUS) return u / (2 * o->Wg) * o->Wg + (2 * o->Wg - u % (2 * o->Wg)) % o->Wg;
+    if (o->kind == OFFSETS_TORUS) return u / (2 * Wg) * Wg + (2 * Wg - u % (2 * Wg)) % Wg;
     return u / width * width + width - 1 - u % width;
 }
 
 /* The next run of keys that query i sees; runs come in the order of their keys. */
 static inline bool offset_runs_next(const Offsets *o, int i, OffsetRun *run) {
-    int y = i / o->Wg, x = i % o->Wg, Hg = o->Hg, Wg = o->Wg, n = run->row++;
+    int Hg = o->grid.rows, Wg = o->grid.columns, y = i / Wg, x = i % Wg, n = run->row++;
     if (o->kind == OFFSETS_CIRCLE) {
         *run = (OffsetRun){0, Hg * Wg, Hg * Wg - i, n + 1};
         return n == 0;
@@ -55,7 +55,7 @@ static inline OffsetLine offset_line_around(int dx, int n, int part) {
 }
 
 static inline bool offset_lines_next(const Offsets *o, int t, OffsetLine *line) {
-    int Hg = o->Hg, Wg = o->Wg, part = line->part;
+    int Hg = o->grid.rows, Wg = o->grid.columns, part = line->part;
     if (o->kind == OFFSETS_CIRCLE) {
         *line = offset_line_around(t, Hg * Wg, part);
         return part < 2;

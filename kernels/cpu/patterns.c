@@ -30,12 +30,13 @@ typedef struct {
     int U;           /* entries of a turned table, or of the table where it has channels */
     size_t ldu, ldn; /* rows along entries, along keys: room for a vector beyond */
     size_t z_token, z_head; /* in Work's z and fz: heads that share a window stand side by side, others one by one */
-    PatternRows rows;
+    int x_row, z_row, k_row; /* from one token of x, z and k to the next */
 } Shape;
 
-static Shape shape_of(const Patterns *p, const PatternRows *rows, int H, int D) {
+static Shape shape_of(const Patterns *p) {
     const Offsets *o = &p->offsets;
-    Shape s = {.offsets = o, .N = o->Hg * o->Wg, .H = H, .D = D, .E = p->E, .per_channel = p->per_channel};
+    int H = p->H, D = p->D;
+    Shape s = {.offsets = o, .N = grid_tokens(o->grid), .H = H, .D = D, .E = p->E, .per_channel = p->per_channel};
     s.Dp = tile_round_up(D);
     s.Ep = tile_round_up(s.E);
     s.U = p->per_channel ? offsets_count(o) : offset_runs_entries(o);
@@ -43,7 +44,6 @@ static Shape shape_of(const Patterns *p, const PatternRows *rows, int H, int D) 
     s.ldn = (size_t)tile_round_up(s.N) + TILE;
     s.z_token = (size_t)s.Ep * (p->per_channel ? 1 : HEADS);
     s.z_head = (size_t)s.Ep * (p->per_channel ? s.N : 1);
-    if (rows) s.rows = *rows;
     return s;
 }
 
@@ -119,9 +119,9 @@ static size_t work_floats(const Shape *s) {
     return floats;
 }
 
-size_t patterns_workspace(const Patterns *patterns, int B, int H, int D) {
+size_t patterns_workspace(const Patterns *patterns, int B) {
     (void)B;
-    Shape s = shape_of(patterns, NULL, H, D);
+    Shape s = shape_of(patterns);
     return workspace_bytes_behind(tables_floats(&s), work_floats(&s));
 }
 
@@ -198,19 +198,19 @@ static void scatter(real *to, const real *add, const float *from, int row, const
 /* To Work's z, and back. */
 static void gather_patterns(float *to, const real *from, const Chunk *chunk, const Shape *s) {
     for (int r = 0; r < chunk->count; r++) {
-        const real *head = from + head_at(chunk, r, s->rows.z, s->E, s);
+        const real *head = from + head_at(chunk, r, s->z_row, s->E, s);
         for (int i = 0; i < s->N; i++)
             for (int e = 0; e < s->E; e += TILE)
                 vec_store(to + i * s->z_token + r * s->z_head + e,
-                          vec_load_part(head + (size_t)i * s->rows.z + e, s->E - e));
+                          vec_load_part(head + (size_t)i * s->z_row + e, s->E - e));
     }
 }
 static void scatter_patterns(real *to, const float *from, const Chunk *chunk, const Shape *s) {
     for (int r = 0; r < chunk->count; r++) {
-        real *head = to + head_at(chunk, r, s->rows.z, s->E, s);
+        real *head = to + head_at(chunk, r, s->z_row, s->E, s);
         for (int i = 0; i < s->N; i++)
             for (int e = 0; e < s->E; e += TILE)
-                vec_store_part(head + (size_t)i * s->rows.z + e, vec_load(from + i * s->z_token + r * s->z_head + e),
+                vec_store_part(head + (size_t)i * s->z_row + e, vec_load(from + i * s->z_token + r * s->z_head + e),
                                s->E - e);
     }
 }
@@ -343,9 +343,9 @@ static void channels_head(const Form *f, Work w, Tables tables, int r, const Sha
 static void chunk_form(const Form *f, Work w, Tables t, const Chunk *chunk, const Shape *s) {
     int heads = chunk->count;
     size_t by_channel = (size_t)HEADS * s->N * s->Dp, by_pattern = (size_t)HEADS * s->N * s->Ep;
-    if (f->x) gather(w.x, f->x, s->rows.x, chunk, s);
+    if (f->x) gather(w.x, f->x, s->x_row, chunk, s);
     if (f->z) gather_patterns(w.z, f->z, chunk, s);
-    gather(w.k, f->k, s->rows.k, chunk, s);
+    gather(w.k, f->k, s->k_row, chunk, s);
     if (!s->per_channel) transpose(w.kt, w.k, heads, s);
     if (f->fx) memset(w.fx, 0, by_channel * sizeof *w.fx);
     if (f->fz) memset(w.fz, 0, by_pattern * sizeof *w.fz);
@@ -359,9 +359,9 @@ static void chunk_form(const Form *f, Work w, Tables t, const Chunk *chunk, cons
         if (f->fx) tile_gemm(w.fx + xs, xh, w.z + zs, zh, 1, t.baset, s->Dp, heads, s->Dp, s->E, 1);
         if (f->fbase) tile_gemm(w.fbase, s->Ep, w.x + xs, 1, xh, w.z + zs, zh, s->D, s->Ep, heads, 1);
     }
-    if (f->fx) scatter(f->fx, NULL, w.fx, s->rows.x, chunk, s);
+    if (f->fx) scatter(f->fx, NULL, w.fx, s->x_row, chunk, s);
     if (f->fz) scatter_patterns(f->fz, w.fz, chunk, s);
-    if (f->fk) scatter(f->fk, f->add, w.fk, s->rows.k, chunk, s);
+    if (f->fk) scatter(f->fk, f->add, w.fk, s->k_row, chunk, s);
 }
 
 /* The threads' sums join the gradients in the order of the threads. */
@@ -380,8 +380,12 @@ static void join(const Form *f, int threads, const Shape *s) {
             for (int e = 0; e < s->E; e++) f->fbase[(size_t)c * s->E + e] += work_of(s, t).fbase[(size_t)c * s->Ep + e];
 }
 
-static void compute(const Form *f, const float *w, const float *base, const Shape *s, int B) {
-    Tables tables = tables_make(w, base, s);
+static void compute(const Form *f, const PatternSums *sums, int B) {
+    Shape shape = shape_of(&sums->patterns), *s = &shape;
+    s->x_row = sums->x_row;
+    s->z_row = sums->s_row;
+    s->k_row = sums->k_row;
+    Tables tables = tables_make(sums->w, sums->base, s);
     size_t heads = (size_t)B * s->H;
     int threads = omp_get_max_threads();
 #pragma omp parallel for schedule(static)
@@ -398,30 +402,22 @@ static void compute(const Form *f, const float *w, const float *base, const Shap
     if (f->fw) join(f, threads, s);
 }
 
-void patterns_collect_forward(real *s, const real *q, const real *k, const float *w, const float *base,
-                              const Patterns *patterns, const PatternRows *rows, int B, int H, int D) {
-    Shape shape = shape_of(patterns, rows, H, D);
-    compute(&(Form){.x = q, .k = k, .fz = s}, w, base, &shape, B);
+void patterns_collect_forward(real *s, const real *q, const real *k, const PatternSums *sums, int B) {
+    compute(&(Form){.x = q, .k = k, .fz = s}, sums, B);
 }
 
-void patterns_collect_backward(real *dq, real *dk, const real *add, float *dw, float *dbase, const real *ds,
-                               const real *q, const real *k, const float *w, const float *base,
-                               const Patterns *patterns, const PatternRows *rows, int B, int H, int D) {
-    Shape shape = shape_of(patterns, rows, H, D);
-    Form form = {.x = q, .z = ds, .k = k, .fx = dq, .fk = dk, .add = add, .fw = dw, .fbase = dbase};
-    compute(&form, w, base, &shape, B);
+void patterns_collect_backward(real *dq, real *dk, const real *add, const PatternSumsGradients *d, const real *ds,
+                               const real *q, const real *k, const PatternSums *sums, int B) {
+    Form form = {.x = q, .z = ds, .k = k, .fx = dq, .fk = dk, .add = add, .fw = d->w, .fbase = d->base};
+    compute(&form, sums, B);
 }
 
-void patterns_spread_forward(real *y, const real *s, const real *v, const float *w, const float *base,
-                             const Patterns *patterns, const PatternRows *rows, int B, int H, int D) {
-    Shape shape = shape_of(patterns, rows, H, D);
-    compute(&(Form){.z = s, .k = v, .fx = y}, w, base, &shape, B);
+void patterns_spread_forward(real *y, const real *s, const real *v, const PatternSums *sums, int B) {
+    compute(&(Form){.z = s, .k = v, .fx = y}, sums, B);
 }
 
-void patterns_spread_backward(real *ds, real *dv, const real *add, float *dw, float *dbase, const real *dy,
-                              const real *s, const real *v, const float *w, const float *base, const Patterns *patterns,
-                              const PatternRows *rows, int B, int H, int D) {
-    Shape shape = shape_of(patterns, rows, H, D);
-    Form form = {.x = dy, .z = s, .k = v, .fz = ds, .fk = dv, .add = add, .fw = dw, .fbase = dbase};
-    compute(&form, w, base, &shape, B);
+void patterns_spread_backward(real *ds, real *dv, const real *add, const PatternSumsGradients *d, const real *dy,
+                              const real *s, const real *v, const PatternSums *sums, int B) {
+    Form form = {.x = dy, .z = s, .k = v, .fz = ds, .fk = dv, .add = add, .fw = d->w, .fbase = d->base};
+    compute(&form, sums, B);
 }

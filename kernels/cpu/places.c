@@ -1,5 +1,5 @@
 /* What the detector's queries know of places: sine positions, reference points, centres of modulation, boxes; and the
- * mask of features.  kernels.h has the formulas. */
+ * mask of features.  kernels/masked_attention.h has the formulas. */
 #include <math.h>
 #include <string.h>
 
@@ -15,8 +15,8 @@ static void sine_code(real *code, int number, int count, int channels) {
 }
 
 /* Codes are made once a row and once a column, in the first cell that has them, and copied from there. */
-void sine_positions(real *pos, const int *cells, int B, int h, int w, int M) {
-    int half = M / 2;
+void sine_positions(real *pos, const int *cells, int B, Grid grid, int M) {
+    int h = grid.rows, w = grid.columns, half = M / 2;
     size_t bytes = half * sizeof *pos;
 #pragma omp parallel for schedule(static)
     for (int b = 0; b < B; b++) {
@@ -39,7 +39,8 @@ void sine_positions(real *pos, const int *cells, int B, int h, int w, int M) {
     }
 }
 
-void mask_features(real *phi, const int *cells, int B, int h, int w, int H, int F) {
+void mask_features(real *phi, const int *cells, int B, Grid grid, int H, int F) {
+    int h = grid.rows, w = grid.columns;
     size_t half = (size_t)H * F;
 #pragma omp parallel for collapse(2) schedule(static)
     for (int b = 0; b < B; b++)

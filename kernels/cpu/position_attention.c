@@ -28,7 +28,8 @@ static void axis_forward(float *p, double slope, double curve, int n) {
     }
 }
 
-void position_axes_forward(float *axes, const float *pos_proj, int H, int Hg, int Wg) {
+void position_axes_forward(float *axes, const float *pos_proj, const PositionAttention *shape) {
+    int Hg = shape->grid.rows, Wg = shape->grid.columns, H = shape->H;
 #pragma omp parallel for schedule(static)
     for (int h = 0; h < H; h++) {
         const float *w = pos_proj + 3 * h;
@@ -63,7 +64,8 @@ static double axis_backward(double *dslope, double *dcurve, const float *dp, siz
 }
 
 void position_axes_backward(float *dpos_proj, float *dgating, const float *daxes, const float *axes,
-                            const float *gating, int B, int H, int Hg, int Wg) {
+                            const float *gating, const PositionAttention *shape, int B) {
+    int Hg = shape->grid.rows, Wg = shape->grid.columns, H = shape->H;
     size_t size = axes_size(Hg, Wg), rows = (size_t)Hg * Hg, stride = H * (size + 1);
 #pragma omp parallel for schedule(static)
     for (int h = 0; h < H; h++) {
@@ -87,16 +89,16 @@ typedef struct {
     size_t M;
 } Sizes;
 
-static Sizes sizes_of(int Hg, int Wg, int H, int D) {
-    int Dp = tile_round_up(D);
+static Sizes sizes_of(const PositionAttention *shape) {
+    int Hg = shape->grid.rows, Wg = shape->grid.columns, H = shape->H, D = shape->D, Dp = tile_round_up(D);
     size_t line = (size_t)Wg * Dp;
     return (Sizes){Hg, Wg, Hg * Wg, D, Dp, line, Hg * line, (size_t)H * D};
 }
 
 static size_t work_floats(Sizes s) { return 4 * s.all; }
 
-size_t position_attention_workspace(int Hg, int Wg, int H, int D) {
-    return workspace_bytes(work_floats(sizes_of(Hg, Wg, H, D)));
+size_t position_attention_workspace(const PositionAttention *shape) {
+    return workspace_bytes(work_floats(sizes_of(shape)));
 }
 
 static void gather(float *to, const real *from, size_t stride, Sizes s) {
@@ -132,15 +134,16 @@ static void forward_head(real *y, const real *content, const real *v, const floa
 }
 
 void position_attention_forward(real *y, const real *content, const real *qkv, const float *axes, const float *gating,
-                                int B, int Hg, int Wg, int H, int D) {
-    Sizes s = sizes_of(Hg, Wg, H, D);
-    size_t image = s.N * s.M;
+                                const PositionAttention *shape, int B) {
+    Sizes s = sizes_of(shape);
+    int H = shape->H, D = shape->D;
+    size_t image = s.N * s.M, size = axes_size(s.Hg, s.Wg);
 #pragma omp parallel for collapse(2) schedule(static)
     for (int b = 0; b < B; b++)
         for (int h = 0; h < H; h++) {
             size_t at = b * image + (size_t)h * D;
             forward_head(y + at, content + at, qkv + 3 * b * image + 2 * s.M + (size_t)h * D,
-                         axes + h * axes_size(Hg, Wg), gating[h], s);
+                         axes + h * size, gating[h], s);
         }
 }
 
@@ -203,9 +206,10 @@ static void backward_head(real *dq, float *daxes, const real *dy, const real *co
 }
 
 void position_attention_backward(real *dqkv, float *daxes, const real *dy, const real *content, const real *qkv,
-                                 const float *axes, const float *gating, int B, int Hg, int Wg, int H, int D) {
-    Sizes s = sizes_of(Hg, Wg, H, D);
-    size_t image = s.N * s.M, size = axes_size(Hg, Wg);
+                                 const float *axes, const float *gating, const PositionAttention *shape, int B) {
+    Sizes s = sizes_of(shape);
+    int H = shape->H, D = shape->D;
+    size_t image = s.N * s.M, size = axes_size(s.Hg, s.Wg);
 #pragma omp parallel for collapse(2) schedule(static)
     for (int b = 0; b < B; b++)
         for (int h = 0; h < H; h++) {

@@ -3,7 +3,8 @@
 
 #include "kernels/kernels.h"
 
-void images_normalize(real *y, const uint8_t *x, const float *mean, const float *std, int B, int Hi, int Wi) {
+void images_normalize(real *y, const uint8_t *x, const float *mean, const float *std, const ImageShape *shape) {
+    int B = shape->B, Hi = shape->Hi, Wi = shape->Wi;
     size_t pixels = (size_t)Hi * Wi;
     float scale[3], shift[3];
     for (int c = 0; c < 3; c++) {
@@ -19,8 +20,9 @@ void images_normalize(real *y, const uint8_t *x, const float *mean, const float 
         }
 }
 
-void images_normalize_padded(real *y, const uint8_t *x, const int *sizes, const float *mean, const float *std, int B,
-                             int Hi, int Wi) {
+void images_normalize_padded(real *y, const uint8_t *x, const int *sizes, const float *mean, const float *std,
+                             const ImageShape *shape) {
+    int B = shape->B, Hi = shape->Hi, Wi = shape->Wi;
     float scale[3], shift[3];
     for (int c = 0; c < 3; c++) {
         scale[c] = 1 / (255 * std[c]);
@@ -36,7 +38,8 @@ void images_normalize_padded(real *y, const uint8_t *x, const int *sizes, const 
     }
 }
 
-void patchify(real *cols, const real *x, int B, int Hi, int Wi, int P) {
+void patchify(real *cols, const real *x, const ImageShape *shape, int P) {
+    int B = shape->B, Hi = shape->Hi, Wi = shape->Wi;
     int rows = Hi / P, columns = Wi / P;
 #pragma omp parallel for collapse(2) schedule(static)
     for (int b = 0; b < B; b++)
@@ -51,7 +54,9 @@ void patchify(real *cols, const real *x, int B, int Hi, int Wi, int P) {
             }
 }
 
-void embed_forward(real *x, const real *patches, const float *cls, const float *pos, int B, int N, int M, int prefix) {
+void embed_forward(real *x, const real *patches, const float *cls, const float *pos, const TokenShape *shape,
+                   int prefix) {
+    int B = shape->B, N = shape->N, M = shape->M;
 #pragma omp parallel for collapse(2) schedule(static)
     for (int b = 0; b < B; b++)
         for (int t = 0; t < N; t++) {
@@ -62,7 +67,8 @@ void embed_forward(real *x, const real *patches, const float *cls, const float *
         }
 }
 
-void embed_backward(real *dpatches, float *dcls, float *dpos, const real *dx, int B, int N, int M, int prefix) {
+void embed_backward(real *dpatches, float *dcls, float *dpos, const real *dx, const TokenShape *shape, int prefix) {
+    int B = shape->B, N = shape->N, M = shape->M;
 #pragma omp parallel for schedule(static)
     for (int t = 0; t < N; t++)
         for (int b = 0; b < B; b++) {
@@ -78,7 +84,8 @@ void embed_backward(real *dpatches, float *dcls, float *dpos, const real *dx, in
 /* Columns that are summed together, in double: a cache line of results on every token. */
 enum { COLUMNS = 64 };
 
-void pool_forward(real *y, const real *x, int B, int N, int M, int first, int count) {
+void pool_forward(real *y, const real *x, const TokenShape *shape, int first, int count) {
+    int B = shape->B, N = shape->N, M = shape->M;
 #pragma omp parallel for collapse(2) schedule(static)
     for (int b = 0; b < B; b++)
         for (int m = 0; m < M; m += COLUMNS) {
@@ -92,7 +99,8 @@ void pool_forward(real *y, const real *x, int B, int N, int M, int first, int co
         }
 }
 
-void pool_backward(real *dx, const real *dy, int B, int N, int M, int first, int count) {
+void pool_backward(real *dx, const real *dy, const TokenShape *shape, int first, int count) {
+    int B = shape->B, N = shape->N, M = shape->M;
     float share = 1.0f / count;
 #pragma omp parallel for collapse(2) schedule(static)
     for (int b = 0; b < B; b++)

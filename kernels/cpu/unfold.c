@@ -11,7 +11,8 @@ static size_t image_size(const Unfold *s) { return (size_t)s->Hi * (size_t)s->Wi
 static bool inside(const Unfold *s, int y, int x) { return y >= 0 && y < s->Hi && x >= 0 && x < s->Wi; }
 
 void unfold_forward(real *cols, const real *x, const Unfold *s, int B) {
-    int down = unfold_down(s), across = unfold_across(s), k = s->k;
+    Grid windows = unfold_grid(s);
+    int down = windows.rows, across = windows.columns, k = s->k;
     size_t step = position_step(s), channel = channel_step(s), row = (size_t)s->C * (size_t)(k * k);
 #pragma omp parallel for collapse(2) schedule(static)
     for (int b = 0; b < B; b++)
@@ -40,7 +41,8 @@ static int window_end(const Unfold *s, int y, int windows) {
 }
 
 void unfold_backward(real *dx, const real *dcols, const Unfold *s, int B) {
-    int down = unfold_down(s), across = unfold_across(s), k = s->k;
+    Grid windows = unfold_grid(s);
+    int down = windows.rows, across = windows.columns, k = s->k;
     size_t step = position_step(s), channel = channel_step(s), row = (size_t)s->C * (size_t)(k * k);
 #pragma omp parallel for collapse(2) schedule(static)
     for (int b = 0; b < B; b++)

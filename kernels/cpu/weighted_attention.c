@@ -19,8 +19,11 @@ typedef struct {
     size_t qk_row, qkv_row, y_row;
 } Shape;
 
-static Shape shape_of(const Offsets *o, int tables, int H, int D) {
-    Shape s = {.offsets = o, .N = o->Hg * o->Wg, .H = H, .D = D, .Dp = tile_round_up(D), .tables = tables};
+static Shape shape_of(const WeightedAttention *a) {
+    const Offsets *o = &a->offsets;
+    int H = a->H, D = a->D;
+    Shape s = {.offsets = o, .H = H, .D = D, .Dp = tile_round_up(D), .tables = a->tables};
+    s.N = grid_tokens(o->grid);
     s.U = offset_runs_entries(o);
     s.ldn = (size_t)tile_round_up(s.N) + TILE;
     s.ldu = (size_t)tile_round_up(s.U) + TILE;
@@ -64,9 +67,9 @@ static size_t work_floats(const Shape *s) {
 /* The tables, turned round, come first: [tables,ldu]. */
 static size_t table_floats(const Shape *s) { return workspace_line_up(s->tables * s->ldu); }
 
-size_t weighted_attention_workspace(const Offsets *offsets, int tables, int B, int H, int D) {
+size_t weighted_attention_workspace(const WeightedAttention *shape, int B) {
     (void)B;
-    Shape s = shape_of(offsets, tables, H, D);
+    Shape s = shape_of(shape);
     return workspace_bytes_behind(table_floats(&s), work_floats(&s));
 }
 
@@ -128,9 +131,10 @@ static const float *table_of(const float *turned, int h, const Shape *s) {
     return turned + (s->tables > 1 ? h * s->ldu : 0);
 }
 
-void weighted_attention_forward(real *y, const real *qk, const real *qkv, const float *r, const Offsets *offsets,
-                                int tables, int B, int H, int D) {
-    Shape s = shape_of(offsets, tables, H, D);
+void weighted_attention_forward(real *y, const real *qk, const real *qkv, const float *r,
+                                const WeightedAttention *shape, int B) {
+    Shape s = shape_of(shape);
+    int H = shape->H, D = shape->D;
     const float *turned = turn_tables(r, &s);
 #pragma omp parallel for collapse(2) schedule(static)
     for (int b = 0; b < B; b++)
@@ -182,8 +186,9 @@ static void backward_head(real *dv, real *dq, const real *dy, const real *q, con
 }
 
 void weighted_attention_backward(real *dqkv, real *dqk, float *dr, const real *dy, const real *qk, const real *qkv,
-                                 const float *r, const Offsets *offsets, int tables, int B, int H, int D) {
-    Shape s = shape_of(offsets, tables, H, D);
+                                 const float *r, const WeightedAttention *shape, int B) {
+    Shape s = shape_of(shape);
+    int H = shape->H, D = shape->D;
     const float *turned = turn_tables(r, &s);
     int threads = omp_get_max_threads();
     for (int t = 0; t < threads; t++) memset(work_of(&s, t).dr, 0, s.tables * s.ldu * sizeof(float));
@@ -199,5 +204,5 @@ void weighted_attention_backward(real *dqkv, real *dqk, float *dr, const real *d
     for (int t = 0; t < threads; t++)
         for (int h = 0; h < s.tables; h++)
             for (int u = 0; u < s.U; u++)
-                dr[(size_t)offset_runs_entry(offsets, u) * s.tables + h] += work_of(&s, t).dr[h * s.ldu + u];
+                dr[(size_t)offset_runs_entry(s.offsets, u) * s.tables + h] += work_of(&s, t).dr[h * s.ldu + u];
 }

@@ -164,7 +164,8 @@ __global__ void __launch_bounds__(THREADS)
 
 /* The product goes to the workspace where y holds the addend. */
 void convolution_forward(real *y, const real *x, const real *add, const void *folded, const float *shift,
-                         const Convolution *c, bool relu, int B, int H, int W) {
+                         const Convolution *c, bool relu, const ImageShape *images) {
+    int B = images->B, H = images->Hi, W = images->Wi;
     size_t rows = positions(B, H, W, c->stride), n = rows * c->out;
     size_t apart = y == add ? ceil_div(n * sizeof(real), 256) * 256 : 0;
     const float *w = static_cast<const float *>(folded);
@@ -173,7 +174,8 @@ void convolution_forward(real *y, const real *x, const real *add, const void *fo
     kernels_reserve(bytes);
     char *workspace = static_cast<char *>(kernels_workspace(bytes));
     real *product = apart ? reinterpret_cast<real *>(workspace) : y;
-    if (is_product(c)) linear_forward(product, x, w, NULL, rows, c->in, c->out);
+    LinearShape linear = {rows, c->in, c->out, 0};
+    if (is_product(c)) linear_forward(product, x, w, NULL, &linear);
     else if (l) library_forward(l, product, x, w, workspace + apart);
     else LAUNCH(plain_forward_kernel, (unsigned)ceil_div(n, WARPS), THREADS, 0, product, x, w, geometry_of(c, H, W), n);
     if (is_wide(c->out, y, product, add))
@@ -204,7 +206,8 @@ void relu_gradient(real *dx, const real *dy, const real *y, size_t n) {
 }
 
 void convolution_backward_input(real *dx, const real *add, const real *dy, const void *folded, const real *below,
-                                const Convolution *c, int B, int H, int W) {
+                                const Convolution *c, const ImageShape *images) {
+    int B = images->B, H = images->Hi, W = images->Wi;
     size_t n = (size_t)B * H * W * c->in;
     const float *w = static_cast<const float *>(folded);
     const LibraryConvolution *l = library_convolution(LIBRARY_INPUT, c, B, H, W);
@@ -218,10 +221,7 @@ void convolution_backward_input(real *dx, const real *add, const real *dy, const
     if (below) relu_gradient(dx, dx, below, n);
 }
 
-size_t convolution_workspace(const Convolution *c, int B, int H, int W) {
-    (void)B;
-    (void)H;
-    (void)W;
+size_t convolution_workspace(const Convolution *c, const ImageShape *) {
     return ceil_div(weight_count(c) * sizeof(float), 256) * 256;
 }
 
@@ -244,10 +244,11 @@ static void add_scaled(float *dw, const T *sum, const float *scale, const Convol
 
 /* The gradient of W' goes to the workspace first: the library's as `real`, the others as float. */
 void convolution_backward_weight(float *dw, const real *dy, const real *x, const float *scale, const Convolution *c,
-                                 int B, int H, int W) {
+                                 const ImageShape *images) {
+    int B = images->B, H = images->Hi, W = images->Wi;
     size_t n = weight_count(c), rows = positions(B, H, W, c->stride);
     const LibraryConvolution *l = is_product(c) ? NULL : library_convolution(LIBRARY_WEIGHT, c, B, H, W);
-    size_t apart = convolution_workspace(c, B, H, W), bytes = apart + (l ? library_workspace(l) : 0);
+    size_t apart = convolution_workspace(c, images), bytes = apart + (l ? library_workspace(l) : 0);
     kernels_reserve(bytes);
     char *workspace = static_cast<char *>(kernels_workspace(bytes));
     float *sum = reinterpret_cast<float *>(workspace);
@@ -259,7 +260,8 @@ void convolution_backward_weight(float *dw, const real *dy, const real *x, const
     }
     if (is_product(c)) {
         device_zero(sum, n * sizeof *sum);
-        linear_backward_weight(sum, NULL, dy, x, rows, c->in, c->out);
+        LinearShape linear = {rows, c->in, c->out, 0};
+        linear_backward_weight(sum, NULL, dy, x, &linear);
     } else {
         LAUNCH(plain_weight_kernel, (unsigned)ceil_div(n, THREADS), THREADS, 0, sum, x, dy, geometry_of(c, H, W), rows,
                n);

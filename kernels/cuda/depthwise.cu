@@ -12,7 +12,8 @@ struct Tiles {
 };
 
 static Tiles tiles_of(const Depthwise *s) {
-    return {(unsigned)ceil_div(s->Wg, SIDE), (unsigned)ceil_div(s->Hg, SIDE), (unsigned)ceil_div(s->C, WARP)};
+    return {(unsigned)ceil_div(s->grid.columns, SIDE), (unsigned)ceil_div(s->grid.rows, SIDE),
+            (unsigned)ceil_div(s->C, WARP)};
 }
 
 /* Tile `index` of all images: image, first line, first column. */
@@ -28,11 +29,11 @@ DEVICE Place place_of(size_t index, Tiles t) {
 /* tile [LINE,LINE,WARP] = tokens y - border .. of channel c, zeros outside. */
 template <int LINE>
 DEVICE void load_tile(real *tile, const real *x, size_t row, Place at, int border, int c, const Depthwise &s) {
-    x += at.image * s.Hg * s.Wg * row + c;
+    x += at.image * s.grid.rows * s.grid.columns * row + c;
     for (int i = warp_id(); i < LINE * LINE; i += SIDE) {
         int yi = at.y + i / LINE - border, xi = at.x + i % LINE - border;
-        bool inside = c < s.C && yi >= 0 && yi < s.Hg && xi >= 0 && xi < s.Wg;
-        tile[i * WARP + lane_id()] = inside ? x[((size_t)yi * s.Wg + xi) * row] : to_real(0);
+        bool inside = c < s.C && yi >= 0 && yi < s.grid.rows && xi >= 0 && xi < s.grid.columns;
+        tile[i * WARP + lane_id()] = inside ? x[((size_t)yi * s.grid.columns + xi) * row] : to_real(0);
     }
 }
 
@@ -48,7 +49,7 @@ __global__ void __launch_bounds__(THREADS)
     load_tile<LINE>(tile, x, s.x_row, at, BORDER, c, s);
     block_sync();
     int yi = at.y + warp_id();
-    if (c >= s.C || yi >= s.Hg) return;
+    if (c >= s.C || yi >= s.grid.rows) return;
     w += c % s.period * K * K;
     float sum[SIDE];
 #pragma unroll
@@ -65,10 +66,10 @@ __global__ void __launch_bounds__(THREADS)
             for (int p = 0; p < SIDE; p++) sum[p] += tap * in[p + j];
         }
     }
-    size_t first = (at.image * s.Hg + yi) * s.Wg;
+    size_t first = (at.image * s.grid.rows + yi) * s.grid.columns;
 #pragma unroll
     for (int p = 0; p < SIDE; p++) {
-        if (at.x + p >= s.Wg) break;
+        if (at.x + p >= s.grid.columns) break;
         size_t to = (first + at.x + p) * s.y_row + c;
         y[to] = to_real(sum[p] + (add ? to_float(add[to]) : 0));
     }

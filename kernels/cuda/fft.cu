@@ -7,14 +7,14 @@ extern "C" {
 #include "core/die.h"
 }
 
-const FftPlan *fft_device_plan(int Hg, int Wg, bool grid) {
+const FftPlan *fft_device_plan(Grid tokens, bool grid) {
     static struct Known {
         FftPlan plan;
         Known *next;
     } *known;
     for (Known *k = known; k; k = k->next)
-        if (fft_plan_is(&k->plan, Hg, Wg, grid)) return &k->plan;
-    FftPlan host = fft_plan_make(Hg, Wg, grid, xcalloc);
+        if (fft_plan_is(&k->plan, tokens, grid)) return &k->plan;
+    FftPlan host = fft_plan_make(tokens, grid, xcalloc);
     size_t roots = (2 * (size_t)host.root_count + 2) * sizeof(float), pairs = host.pairs * sizeof(FftPair);
     float *device_roots = static_cast<float *>(device_malloc(roots, "transform plan"));
     FftPair *device_pair = static_cast<FftPair *>(device_malloc(pairs, "transform plan"));

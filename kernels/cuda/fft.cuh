@@ -193,7 +193,7 @@ DEVICE void fft_run(Complex *z, Complex *copy, const FftPlan &plan, int L, bool 
 
 /* The plan for this grid, its tables in device memory: made on the first call and kept, so kernels ask in their
  * *_workspace functions (fft.cu). */
-const FftPlan *fft_device_plan(int Hg, int Wg, bool grid);
+const FftPlan *fft_device_plan(Grid tokens, bool grid);
 
 /* == Half spectra ================================================================================================= */
 

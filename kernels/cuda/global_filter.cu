@@ -18,9 +18,9 @@ static size_t sequences_bytes(const FftPlan &plan, int L) {
     return (size_t)L * plan.N * sizeof(Complex) * (plan.largest > 1 ? 2 : 1);
 }
 
-static Shape shape_of(int B, int Hg, int Wg, int M) {
-    const FftPlan *plan = fft_device_plan(Hg, Wg, true);
-    Shape s = {*plan, B, Hg * Wg, M, plan->pairs, M, 1, 1, 0};
+static Shape shape_of(int B, Grid grid, int M) {
+    const FftPlan *plan = fft_device_plan(grid, true);
+    Shape s = {*plan, B, plan->N, M, plan->pairs, M, 1, 1, 0};
     while (s.L > 1 && 2 * sequences_bytes(s.fft, s.L) > SHARED_WISH) s.L--;
     s.groups = (int)ceil_div(M, s.L);
     s.L = (int)ceil_div(M, s.groups);
@@ -30,17 +30,17 @@ static Shape shape_of(int B, int Hg, int Wg, int M) {
     return s;
 }
 
-size_t global_filter_workspace(int B, int Hg, int Wg, int M) {
-    Shape s = shape_of(B, Hg, Wg, M);
+size_t global_filter_workspace(int B, Grid grid, int M) {
+    Shape s = shape_of(B, grid, M);
     return (size_t)s.slices * s.P * s.M * sizeof(Complex);
 }
 
-DEVICE bool has_partner(const FftPair &p, const Shape &s) { return p.fx == 0 || 2 * p.fx == s.fft.Wg; }
+DEVICE bool has_partner(const FftPair &p, const Shape &s) { return p.fx == 0 || 2 * p.fx == s.fft.tokens.columns; }
 
 /* Entry of w [Hg,Wg/2+1,M] for frequency p or its partner's, channel c. */
 DEVICE size_t entry_of(const FftPair &p, bool partner, int c, const Shape &s) {
-    int y = partner ? (s.fft.Hg - p.fy) % s.fft.Hg : p.fy;
-    return ((size_t)y * (s.fft.Wg / 2 + 1) + p.fx) * s.M + c;
+    int Hg = s.fft.tokens.rows, y = partner ? (Hg - p.fy) % Hg : p.fy;
+    return ((size_t)y * (s.fft.tokens.columns / 2 + 1) + p.fx) * s.M + c;
 }
 
 /* E / N. */
@@ -141,16 +141,16 @@ __global__ void __launch_bounds__(THREADS) global_filter_finish_kernel(Complex *
 
 /* == Launches ===================================================================================================== */
 
-void global_filter_forward(real *y, const real *x, const float *w, int B, int Hg, int Wg, int M) {
-    Shape s = shape_of(B, Hg, Wg, M);
+void global_filter_forward(real *y, const real *x, const float *w, int B, Grid grid, int M) {
+    Shape s = shape_of(B, grid, M);
     LAUNCH(global_filter_forward_kernel, (unsigned)(s.groups * ceil_div(B, 2)), THREADS, sequences_bytes(s.fft, s.L), y,
            x, reinterpret_cast<const Complex *>(w), s);
 }
 
-void global_filter_backward(real *dx, float *dw, const real *dy, const real *x, const float *w, int B, int Hg, int Wg,
+void global_filter_backward(real *dx, float *dw, const real *dy, const real *x, const float *w, int B, Grid grid,
                             int M) {
-    Shape s = shape_of(B, Hg, Wg, M);
-    Complex *shares = static_cast<Complex *>(kernels_workspace(global_filter_workspace(B, Hg, Wg, M)));
+    Shape s = shape_of(B, grid, M);
+    Complex *shares = static_cast<Complex *>(kernels_workspace(global_filter_workspace(B, grid, M)));
     size_t bytes = (size_t)s.L * s.N * sizeof(Complex) + sequences_bytes(s.fft, s.L);
     LAUNCH(global_filter_backward_kernel, (unsigned)(s.groups * s.slices), THREADS, bytes, dx, shares, dy, x,
            reinterpret_cast<const Complex *>(w), s);

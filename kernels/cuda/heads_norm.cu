@@ -88,16 +88,19 @@ __global__ void __launch_bounds__(THREADS)
 
 size_t heads_norm_workspace(int D) { return (size_t)PARTS * 2 * D * sizeof(float); }
 
-void heads_norm_forward(real *y, const real *x, const float *w, const float *b, size_t n, int row, int H, int D,
-                        float eps) {
-    LAUNCH(heads_norm_forward_kernel, (unsigned)ceil_div(n * H, HEADS), THREADS, 0, y, x, w, b, n * H, row, H, D, eps);
+void heads_norm_forward(real *y, const real *x, const float *w, const float *b, const HeadsNorm *s) {
+    size_t all = s->n * s->H;
+    LAUNCH(heads_norm_forward_kernel, (unsigned)ceil_div(all, HEADS), THREADS, 0, y, x, w, b, all, s->row, s->H, s->D,
+           s->eps);
 }
 
-void heads_norm_backward(real *dx, float *dw, float *db, const real *dy, const real *x, const float *w, size_t n,
-                         int row, int H, int D, float eps) {
+void heads_norm_backward(real *dx, float *dw, float *db, const real *dy, const real *x, const float *w,
+                         const HeadsNorm *s) {
+    int D = s->D;
+    size_t all = s->n * s->H;
     float *parts = static_cast<float *>(kernels_workspace(heads_norm_workspace(D)));
-    unsigned blocks = blocks_for(n * H, HEADS, PARTS);
+    unsigned blocks = blocks_for(all, HEADS, PARTS);
     LAUNCH(heads_norm_backward_kernel, blocks, THREADS, (size_t)(2 + 2 * HEADS) * D * sizeof(float), dx, parts, dy, x,
-           w, n * H, row, H, D, eps);
+           w, all, s->row, s->H, D, s->eps);
     LAUNCH(heads_norm_join_kernel, 1, THREADS, 0, dw, db, parts, (int)blocks, D);
 }

@@ -71,7 +71,8 @@ __global__ void __launch_bounds__(THREADS)
 }
 
 void images_mix(real *y, const uint8_t *x, const int *pairs, const int *boxes, const uint32_t *draws, const float *mean,
-                const float *std, const ImageMix *mix, int B, int Hi, int Wi) {
+                const float *std, const ImageMix *mix, const ImageShape *shape) {
+    int B = shape->B, Hi = shape->Hi, Wi = shape->Wi;
     Source s = {x, boxes, draws, {}, {}, *mix, (size_t)Hi * Wi, Wi};
     for (int k = 0; k < 3; k++) {
         s.scale[k] = 1 / (255 * std[k]);

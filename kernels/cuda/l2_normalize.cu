@@ -48,14 +48,17 @@ __global__ void __launch_bounds__(THREADS)
 
 static unsigned blocks_of(size_t rows) { return (unsigned)ceil_div(rows, THREADS / LANES); }
 
-void l2_normalize_forward(real *unit, float *inverse, const real *qkv, size_t n, int parts, int H, int D) {
-    size_t rows = n * parts * H;
-    LAUNCH(l2_normalize_forward_kernel, blocks_of(rows), THREADS, 0, unit, inverse, qkv, rows, parts * H, 3 * H * D, D);
+void l2_normalize_forward(real *unit, float *inverse, const real *qkv, const UnitLengths *s) {
+    int heads = s->parts * s->H;
+    size_t rows = s->n * heads;
+    LAUNCH(l2_normalize_forward_kernel, blocks_of(rows), THREADS, 0, unit, inverse, qkv, rows, heads, 3 * s->H * s->D,
+           s->D);
 }
 
-void l2_normalize_backward(real *dqkv, const real *dunit, const real *unit, const float *inverse, size_t n, int parts,
-                           int H, int D) {
-    size_t rows = n * parts * H;
-    LAUNCH(l2_normalize_backward_kernel, blocks_of(rows), THREADS, 0, dqkv, dunit, unit, inverse, rows, parts * H,
-           3 * H * D, D);
+void l2_normalize_backward(real *dqkv, const real *dunit, const real *unit, const float *inverse,
+                           const UnitLengths *s) {
+    int heads = s->parts * s->H;
+    size_t rows = s->n * heads;
+    LAUNCH(l2_normalize_backward_kernel, blocks_of(rows), THREADS, 0, dqkv, dunit, unit, inverse, rows, heads,
+           3 * s->H * s->D, s->D);
 }

@@ -102,12 +102,14 @@ static int held_values(bool wide, int M) {
 }
 
 template <bool ADD>
-static void forward(real *y, real *h, float *mean, float *rstd, const real *x, const real *f, const float *scale,
-                    int rows_per_scale, const float *w, const float *b, size_t n, int M, float eps) {
+static void forward(real *y, real *h, const real *x, const real *f, const RowScale *s, const LayerNorm *norm) {
+    const float *scale = s ? s->scale : NULL, *w = norm->w, *b = norm->b;
+    size_t n = norm->n;
+    int M = norm->M, rows_per_scale = scale ? s->rows : 1;
     bool wide = is_wide(M, y, h, x, f, w, b);
 #define FORWARD(W, V)                                                                                            \
     LAUNCH((layernorm_forward_kernel<W, V, ADD>), blocks_for(n, WARPS, forward_residents(V) * MULTIPROCESSORS),  \
-           THREADS, 0, y, h, mean, rstd, x, f, scale, rows_per_scale, w, b, n, M, eps)
+           THREADS, 0, y, h, norm->mean, norm->rstd, x, f, scale, rows_per_scale, w, b, n, M, norm->eps)
     switch (held_values(wide, M)) {
     case 8: FORWARD(WIDE, 8); break;
     case 16: FORWARD(WIDE, 16); break;
@@ -120,14 +122,12 @@ static void forward(real *y, real *h, float *mean, float *rstd, const real *x, c
 #undef FORWARD
 }
 
-void layernorm_forward(real *h, float *mean, float *rstd, const real *x, const float *w, const float *b, size_t n,
-                       int M, float eps) {
-    forward<false>((real *)NULL, h, mean, rstd, x, NULL, NULL, 1, w, b, n, M, eps);
+void layernorm_forward(real *h, const real *x, const LayerNorm *norm) {
+    forward<false>(NULL, h, x, NULL, NULL, norm);
 }
 
-void add_layernorm_forward(real *y, real *h, float *mean, float *rstd, const real *x, const real *f, const float *scale,
-                           int rows_per_scale, const float *w, const float *b, size_t n, int M, float eps) {
-    forward<true>(y, h, mean, rstd, x, f, scale, rows_per_scale, w, b, n, M, eps);
+void add_layernorm_forward(real *y, real *h, const real *x, const real *f, const RowScale *s, const LayerNorm *norm) {
+    forward<true>(y, h, x, f, s, norm);
 }
 
 /* == Backward ===================================================================================================== */
@@ -245,8 +245,10 @@ __global__ void __launch_bounds__(THREADS)
 }
 
 void add_layernorm_backward(real *dy, real *df, float *dw, float *db, const real *dres, const real *dh, const real *y,
-                            const float *scale, int rows_per_scale, const float *w, const float *mean,
-                            const float *rstd, size_t n, int M) {
+                            const RowScale *s, const LayerNorm *norm) {
+    const float *scale = s ? s->scale : NULL, *w = norm->w, *mean = norm->mean, *rstd = norm->rstd;
+    size_t n = norm->n;
+    int M = norm->M, rows_per_scale = scale ? s->rows : 1;
     bool wide = is_wide(M, dy, scale ? df : NULL, dres, dh, y, w);
     float *parts = static_cast<float *>(kernels_workspace(layernorm_workspace(M)));
     unsigned blocks;

@@ -212,20 +212,14 @@ static void multiply(Kind kind, T *d, const real *a, const real *b, const real *
                               workspace, WORKSPACE_BYTES, kernels_stream));
 }
 
-void linear_forward_rows(real *y, int row, const real *x, const float *w, const float *b, size_t n, int in, int out) {
-    multiply(FORWARD, y, real_copy(w), x, b ? real_copy(b) : NULL, n, in, out, row);
+static int row_of(const LinearShape *s) { return s->y_row ? s->y_row : s->out; }
+
+void linear_forward(real *y, const real *x, const float *w, const float *b, const LinearShape *s) {
+    multiply(FORWARD, y, real_copy(w), x, b ? real_copy(b) : NULL, s->n, s->in, s->out, row_of(s));
 }
 
-void linear_forward(real *y, const real *x, const float *w, const float *b, size_t n, int in, int out) {
-    linear_forward_rows(y, out, x, w, b, n, in, out);
-}
-
-void linear_backward_input_rows(real *dx, const real *dy, int row, const float *w, size_t n, int in, int out) {
-    multiply(BACKWARD_INPUT, dx, real_copy(w), dy, NULL, n, in, out, row);
-}
-
-void linear_backward_input(real *dx, const real *dy, const float *w, size_t n, int in, int out) {
-    linear_backward_input_rows(dx, dy, out, w, n, in, out);
+void linear_backward_input(real *dx, const real *dy, const float *w, const LinearShape *s) {
+    multiply(BACKWARD_INPUT, dx, real_copy(w), dy, NULL, s->n, s->in, s->out, row_of(s));
 }
 
 enum { SUM_WARPS = 8, SUM_BLOCKS = 512 };
@@ -268,16 +262,13 @@ static void column_sums(float *db, const real *dy, int row, size_t n, int out) {
     add_parts(db, NULL, parts, (int)count, out);
 }
 
-void linear_backward_weight_rows(float *dw, float *db, const real *dy, int row, const real *x, size_t n, int in,
-                                 int out) {
-    multiply(BACKWARD_WEIGHT, dw, x, dy, NULL, n, in, out, row);
+void linear_backward_weight(float *dw, float *db, const real *dy, const real *x, const LinearShape *s) {
+    size_t n = s->n;
+    int out = s->out, row = row_of(s);
+    multiply(BACKWARD_WEIGHT, dw, x, dy, NULL, n, s->in, out, row);
     if (!db) return;
     if (is_wide(out, dy) && row % WIDE == 0) column_sums<WIDE>(db, dy, row, n, out);
     else column_sums<1>(db, dy, row, n, out);
-}
-
-void linear_backward_weight(float *dw, float *db, const real *dy, const real *x, size_t n, int in, int out) {
-    linear_backward_weight_rows(dw, db, dy, out, x, n, in, out);
 }
 
 /* == The peak ===================================================================================================== */

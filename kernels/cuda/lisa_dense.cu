@@ -16,9 +16,9 @@ struct Shape {
     unsigned blocks; /* a head's, of ROWS tokens */
 };
 
-static Shape shape_of(const Patterns *p, int B, int H, int D) {
+static Shape shape_of(const Patterns *p, int B) {
     const Offsets *o = &p->offsets;
-    int N = o->Hg * o->Wg, keys = D < 128 ? 128 / D : 1;
+    int N = grid_tokens(o->grid), H = p->H, D = p->D, keys = D < 128 ? 128 / D : 1;
     return {*o, N, H, D, p->E, offsets_count(o), p->per_channel ? D : 1, B * H, keys, (unsigned)ceil_div(N, ROWS)};
 }
 
@@ -286,39 +286,41 @@ __global__ void __launch_bounds__(THREADS)
 /* == Launches ===================================================================================================== */
 
 /* dS and the shares of db. */
-size_t lisa_dense_workspace(const Patterns *patterns, int B, int H, int D) {
-    Shape s = shape_of(patterns, B, H, D);
-    return (size_t)s.heads * s.E * ((size_t)s.N + D) * sizeof(float);
+size_t lisa_dense_workspace(const Patterns *patterns, int B) {
+    Shape s = shape_of(patterns, B);
+    return (size_t)s.heads * s.E * ((size_t)s.N + s.D) * sizeof(float);
 }
 
 LISA_FORWARD(lisa_dense_forward) {
-    Shape at = shape_of(patterns, B, H, D);
+    Shape at = shape_of(&lisa->patterns, B);
+    int D = at.D;
     unsigned groups = (unsigned)ceil_div(at.heads, HEADS);
     LAUNCH(lisa_dense_patterns_kernel, groups * at.N, THREADS, (HEADS + PATTERNS) * at.keys * D * sizeof(float), s, qk,
-           wa, at);
+           lisa->wa, at);
     LAUNCH(lisa_dense_mix_kernel, at.heads * at.blocks, THREADS,
-           (ROWS * ((size_t)D + at.E + COLUMNS) + COLUMNS * D) * sizeof(float), y, s, qkv, wb, b, at);
+           (ROWS * ((size_t)D + at.E + COLUMNS) + COLUMNS * D) * sizeof(float), y, s, qkv, lisa->wb, lisa->b, at);
 }
 
 LISA_BACKWARD(lisa_dense_backward) {
-    Shape at = shape_of(patterns, B, H, D);
+    Shape at = shape_of(&lisa->patterns, B);
+    int D = at.D;
     unsigned blocks = at.heads * at.blocks;
-    float *ds = static_cast<float *>(kernels_workspace(lisa_dense_workspace(patterns, B, H, D)));
+    float *ds = static_cast<float *>(kernels_workspace(lisa_dense_workspace(&lisa->patterns, B)));
     float *shares = ds + (size_t)at.heads * at.N * at.E;
     LAUNCH(lisa_dense_patterns_backward_kernel, blocks, THREADS,
-           (ROWS * ((size_t)D + at.E + COLUMNS) + COLUMNS * D) * sizeof(float), ds, dy, qkv, wb, b, at);
+           (ROWS * ((size_t)D + at.E + COLUMNS) + COLUMNS * D) * sizeof(float), ds, dy, qkv, lisa->wb, lisa->b, at);
     LAUNCH(lisa_dense_values_backward_kernel, blocks, THREADS,
-           (ROWS * (size_t)D + COLUMNS * ((size_t)at.E + ROWS + D)) * sizeof(float), dqkv, dy, s, wb, at);
-    LAUNCH(lisa_dense_queries_keys_kernel, blocks, THREADS, 0, dqk, ds, qk, wa, at);
-    LAUNCH(lisa_dense_tables_kernel, (unsigned)at.T, THREADS, THREADS * sizeof(float), dwa, dwb, dy, s, ds, qk, qkv,
-           at);
+           (ROWS * (size_t)D + COLUMNS * ((size_t)at.E + ROWS + D)) * sizeof(float), dqkv, dy, s, lisa->wb, at);
+    LAUNCH(lisa_dense_queries_keys_kernel, blocks, THREADS, 0, dqk, ds, qk, lisa->wa, at);
+    LAUNCH(lisa_dense_tables_kernel, (unsigned)at.T, THREADS, THREADS * sizeof(float), d->wa, d->wb, dy, s, ds, qk,
+           qkv, at);
     LAUNCH(lisa_dense_bias_kernel, (unsigned)at.heads, THREADS, 0, shares, dy, s, at);
-    add_parts(db, NULL, shares, at.heads, D * at.E);
+    add_parts(d->b, NULL, shares, at.heads, D * at.E);
 }
 
 /* Predicted, not measured: four sums over pairs, channels and patterns at an eighth of the 64 multiply-adds a clock
  * that a multiprocessor has. */
-double lisa_dense_cost(const Patterns *patterns, int D) {
-    double N = (double)patterns->offsets.Hg * patterns->offsets.Wg, clock = 132 * 1.8e9;
-    return 4 * N * N * D * patterns->E / 8 / clock;
+double lisa_dense_cost(const Patterns *patterns) {
+    double N = grid_tokens(patterns->offsets.grid), clock = 132 * 1.8e9;
+    return 4 * N * N * patterns->D * patterns->E / 8 / clock;
 }

@@ -54,8 +54,9 @@ static bool has_spectrum(const Patterns *p) {
     return (p->offsets.kind == OFFSETS_CIRCLE || p->offsets.kind == OFFSETS_TORUS) && p->per_channel;
 }
 
-static Shape shape_of(const Patterns *p, int H, int D) {
-    const FftPlan *plan = fft_device_plan(p->offsets.Hg, p->offsets.Wg, p->offsets.kind == OFFSETS_TORUS);
+static Shape shape_of(const Patterns *p) {
+    int H = p->H, D = p->D;
+    const FftPlan *plan = fft_device_plan(p->offsets.grid, p->offsets.kind == OFFSETS_TORUS);
     Shape s = {*plan, plan->N, H, D, p->E, plan->pairs, D, 1, (p->E + 1) / 2, 0, 1, 1, 0};
     while (s.L > 1 && most_bytes(plan, s.L) > SHARED_WISH) s.L--;
     s.groups = (int)ceil_div(D, s.L);
@@ -105,9 +106,9 @@ static Buffers buffers_of(const Shape &s, size_t heads, char *base, size_t *byte
     return w;
 }
 
-size_t lisa_fft_workspace(const Patterns *patterns, int B, int H, int D) {
+size_t lisa_fft_workspace(const Patterns *patterns, int B) {
     size_t bytes;
-    buffers_of(shape_of(patterns, H, D), (size_t)B * H, NULL, &bytes);
+    buffers_of(shape_of(patterns), (size_t)B * patterns->H, NULL, &bytes);
     return bytes;
 }
 
@@ -462,50 +463,50 @@ static void spectra(Buffers w, const real *qk, const real *qkv, const Shape &s) 
 }
 
 LISA_FORWARD(lisa_fft_forward) {
-    Shape shape = shape_of(patterns, H, D);
-    size_t heads = (size_t)B * H, together = heads_at_once(shape, heads);
+    Shape shape = shape_of(&lisa->patterns);
+    size_t heads = (size_t)B * shape.H, together = heads_at_once(shape, heads);
     Buffers w = workspace_of(shape, heads);
-    weights_transform(w, wa, wb, shape);
+    weights_transform(w, lisa->wa, lisa->wb, shape);
     for (size_t first = 0; first < heads; first += together) {
         Shape at = launch_of(shape, first, heads, together);
         spectra(w, qk, qkv, at);
         LAUNCH(lisa_patterns_kernel, (unsigned)(at.heads * at.twos), THREADS, patterns_bytes(&at.fft, at.L), s, qk, w.k,
                of_keys(w, at), at);
         LAUNCH(lisa_mix_kernel, (unsigned)(at.heads * at.groups), THREADS, mix_bytes(&at.fft, at.L), y, s, w.v,
-               of_values(w, at), b, at);
+               of_values(w, at), lisa->b, at);
     }
 }
 
 LISA_BACKWARD(lisa_fft_backward) {
-    Shape shape = shape_of(patterns, H, D);
-    size_t heads = (size_t)B * H, together = heads_at_once(shape, heads);
+    Shape shape = shape_of(&lisa->patterns);
+    size_t heads = (size_t)B * shape.H, together = heads_at_once(shape, heads);
     Buffers w = workspace_of(shape, heads);
-    weights_transform(w, wa, wb, shape);
+    weights_transform(w, lisa->wa, lisa->wb, shape);
     for (size_t first = 0; first < heads; first += together) {
         Shape at = launch_of(shape, first, heads, together);
         unsigned by_channels = (unsigned)(at.heads * at.groups);
         spectra(w, qk, qkv, at);
         LAUNCH(lisa_patterns_backward_kernel, (unsigned)(at.heads * at.twos), THREADS, patterns_bytes(&at.fft, at.L),
-               w.ds, dy, w.v, of_values(w, at), b, at);
+               w.ds, dy, w.v, of_values(w, at), lisa->b, at);
         LAUNCH(lisa_mix_backward_kernel, by_channels, THREADS, mix_bytes(&at.fft, at.L), dqk, w.ds, w.k, of_keys(w, at),
                at);
         LAUNCH(lisa_keys_kernel, by_channels, THREADS, keys_bytes(&at.fft, at.L), dqkv, dqk, dy, s, w.ds, qk,
                of_keys(w, at), of_values(w, at), at);
         LAUNCH(lisa_weights_backward_kernel, (unsigned)(at.twos * at.groups * at.slices), THREADS,
                sequences_bytes(&at.fft, at.L), w.dwa, w.dwb, dy, s, w.ds, qk, w.k, w.v, at);
-        LAUNCH(lisa_weights_finish_kernel, (unsigned)(at.twos * (at.D + 1)), THREADS, sequences_bytes(&at.fft, 1), dwa,
-               dwb, w.dwa, w.dwb, at);
+        LAUNCH(lisa_weights_finish_kernel, (unsigned)(at.twos * (at.D + 1)), THREADS, sequences_bytes(&at.fft, 1),
+               d->wa, d->wb, w.dwa, w.dwb, at);
         LAUNCH(lisa_bias_backward_kernel, (unsigned)at.slices, THREADS, 0, w.db, dy, s, at);
-        add_parts(db, NULL, w.db, at.slices, at.D * at.E);
+        add_parts(d->b, NULL, w.db, at.slices, at.D * at.E);
     }
 }
 
 /* Predicted, not measured: seven complex transforms for every channel and two patterns (six on the CPU), each stage
  * reading and writing shared memory at 128 bytes a clock, and as much as two stages for the sums around them. */
-double lisa_fft_cost(const Patterns *patterns, int D) {
+double lisa_fft_cost(const Patterns *patterns) {
     const double clock = 132 * 1.8e9;
     if (!has_spectrum(patterns)) return INFINITY;
-    Shape s = shape_of(patterns, 1, D);
+    Shape s = shape_of(patterns);
     if (most_bytes(&s.fft, 1) > SHARED_LIMIT) return INFINITY;
     double stages = 2;
     for (int axis = 0; axis < s.fft.axes; axis++)
@@ -513,5 +514,5 @@ double lisa_fft_cost(const Patterns *patterns, int D) {
             int r = s.fft.axis[axis].radix[i];
             stages += r > FFT_LARGEST_RADIX ? r : 1;
         }
-    return 7.0 * s.twos * D * s.N * stages * 2 * sizeof(Complex) / 128 / clock;
+    return 7.0 * s.twos * s.D * s.N * stages * 2 * sizeof(Complex) / 128 / clock;
 }

@@ -530,8 +530,9 @@ __global__ void __launch_bounds__(THREADS)
 /* == Launches ===================================================================================================== */
 
 static Masked masked(const MaskedAttention *a, const Modulation *m, bool wide) {
-    return {a->B, a->H, a->D, a->Q, a->h, a->w, a->q_row, a->kv_row, a->cells, m ? m->centre : NULL, m ? m->z : NULL,
-            a->scale_type, dropout_draw(&a->dropout), 0, wide, 1 / sqrtf((float)a->D)};
+    return {a->B, a->H, a->D, a->Q, a->grid.rows, a->grid.columns, a->q_row, a->kv_row, a->cells,
+            m ? m->centre : NULL, m ? m->z : NULL, a->scale_type, dropout_draw(&a->dropout), 0, wide,
+            1 / sqrtf((float)a->D)};
 }
 
 static unsigned blocks_of(Masked &s, int rows, int each) {
@@ -557,8 +558,9 @@ static bool rows_wide(const MaskedAttention *a, bool addresses) {
     return addresses && a->q_row % WIDE == 0 && a->kv_row % WIDE == 0;
 }
 
-void masked_attention_forward(real *y, float *lse, const real *q, const real *k, const real *v, const Modulation *m,
+void masked_attention_forward(real *y, float *lse, const MaskedInputs *in, const Modulation *m,
                               const MaskedAttention *shape) {
+    const real *q = in->q, *k = in->k, *v = in->v;
     Masked s = masked(shape, m, rows_wide(shape, is_wide(shape->D, y, q, k, v)));
     if (s.D > WIDEST) {
         unsigned grid = blocks_of(s, s.Q, WARPS);
@@ -572,9 +574,11 @@ void masked_attention_forward(real *y, float *lse, const real *q, const real *k,
     });
 }
 
-void masked_attention_backward(real *dq, real *dk, real *dv, const ModulationGradients *dm, const real *dy,
-                               const real *y, const float *lse, const real *q, const real *k, const real *v,
-                               const Modulation *m, const MaskedAttention *shape) {
+void masked_attention_backward(const MaskedGradients *d, const ModulationGradients *dm, const real *dy, const real *y,
+                               const float *lse, const MaskedInputs *in, const Modulation *m,
+                               const MaskedAttention *shape) {
+    const real *q = in->q, *k = in->k, *v = in->v;
+    real *dq = d->q, *dk = d->k, *dv = d->v;
     Masked s = masked(shape, m, rows_wide(shape, is_wide(shape->D, dq, dk, dv, dy, q, k, v)));
     float *delta = static_cast<float *>(kernels_workspace(masked_attention_workspace(shape)));
     float *dcentre = dm ? dm->centre : NULL;

@@ -24,7 +24,8 @@ __global__ void __launch_bounds__(THREADS)
     store(y + i, most);
 }
 
-void max_pool_forward(real *y, const real *x, int B, int H, int W, int C) {
+void max_pool_forward(real *y, const real *x, const ImageShape *images, int C) {
+    int B = images->B, H = images->Hi, W = images->Wi;
     int Ho = convolution_side(H, 2), Wo = convolution_side(W, 2);
     size_t n = (size_t)B * Ho * Wo * C;
     if (is_wide(C, y, x))

@@ -60,14 +60,16 @@ __global__ void __launch_bounds__(THREADS)
     dx[(p.image + (size_t)p.y * s.Wg + p.x) * s.row + p.c] = to_real(sum);
 }
 
-static Shape shape_of(int row, int B, int Hg, int Wg, int C) { return {row, Hg, Wg, C, (size_t)B * Hg * Wg * C}; }
+static Shape shape_of(const NeighbourMax *n, int B) {
+    return {n->x_row, n->grid.rows, n->grid.columns, n->C, (size_t)B * grid_tokens(n->grid) * n->C};
+}
 
-void neighbour_max_forward(real *y, uint8_t *at, const real *x, int row, int B, int Hg, int Wg, int C) {
-    Shape s = shape_of(row, B, Hg, Wg, C);
+void neighbour_max_forward(real *y, uint8_t *at, const real *x, const NeighbourMax *shape, int B) {
+    Shape s = shape_of(shape, B);
     LAUNCH(neighbour_max_forward_kernel, (unsigned)ceil_div(s.size, THREADS), THREADS, 0, y, at, x, s);
 }
 
-void neighbour_max_backward(real *dx, const real *dy, const uint8_t *at, int row, int B, int Hg, int Wg, int C) {
-    Shape s = shape_of(row, B, Hg, Wg, C);
+void neighbour_max_backward(real *dx, const real *dy, const uint8_t *at, const NeighbourMax *shape, int B) {
+    Shape s = shape_of(shape, B);
     LAUNCH(neighbour_max_backward_kernel, (unsigned)ceil_div(s.size, THREADS), THREADS, 0, dx, dy, at, s);
 }

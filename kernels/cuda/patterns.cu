@@ -9,17 +9,19 @@ enum { THREADS = 256, ROWS = 16, COLUMNS = 32 };
 
 struct Shape {
     Offsets offsets;
-    PatternRows rows;
+    int x_row, z_row, k_row; /* from one token of x, z and k to the next */
     int N, H, D, E, T;
     int channels;    /* of w: D or 1 */
     int heads;       /* B H */
     unsigned blocks; /* a head's, of ROWS tokens */
 };
 
-static Shape shape_of(const Patterns *p, const PatternRows *rows, int B, int H, int D) {
+static Shape shape_of(const PatternSums *sums, int B) {
+    const Patterns *p = &sums->patterns;
     const Offsets *o = &p->offsets;
-    int N = o->Hg * o->Wg;
-    return {*o, *rows, N, H, D, p->E, offsets_count(o), p->per_channel ? D : 1, B * H, (unsigned)ceil_div(N, ROWS)};
+    int N = grid_tokens(o->grid), H = p->H, D = p->D;
+    return {*o, sums->x_row, sums->s_row, sums->k_row, N, H, D, p->E, offsets_count(o), p->per_channel ? D : 1, B * H,
+            (unsigned)ceil_div(N, ROWS)};
 }
 
 /* Where token i of a head begins in x, z and k. */
@@ -28,7 +30,7 @@ struct Head {
 };
 DEVICE Head head_at(const Shape &s, size_t head) {
     size_t token = head / s.H * s.N, h = head % s.H;
-    return {token * s.rows.x + h * s.D, token * s.rows.z + h * s.E, token * s.rows.k + h * s.D};
+    return {token * s.x_row + h * s.D, token * s.z_row + h * s.E, token * s.k_row + h * s.D};
 }
 
 /* The entry of channel c for query i and key j, NULL where a tile reaches beyond the tokens. */
@@ -65,14 +67,14 @@ __global__ void __launch_bounds__(THREADS)
           *keys = t + ROWS * COLUMNS; /* [ROWS,D], [ROWS,COLUMNS], [COLUMNS,D] */
     int first = (int)(blockIdx.x % s.blocks) * ROWS;
     Head h = head_at(s, blockIdx.x / s.blocks);
-    fill(own, ROWS, s.D, first, x + h.x, s.rows.x, s.N);
+    fill(own, ROWS, s.D, first, x + h.x, s.x_row, s.N);
     block_sync();
     for (int at = threadIdx.x; at < ROWS * s.E; at += THREADS) {
         sum[at] = 0;
         for (int c = 0; base && c < s.D; c++) sum[at] += own[at / s.E * s.D + c] * base[(size_t)c * s.E + at % s.E];
     }
     for (int j = 0; j < s.N; j += COLUMNS) {
-        fill(keys, COLUMNS, s.D, j, k + h.k, s.rows.k, s.N);
+        fill(keys, COLUMNS, s.D, j, k + h.k, s.k_row, s.N);
         block_sync();
         for (int at = threadIdx.x; at < ROWS * COLUMNS; at += THREADS) {
             t[at] = 0;
@@ -90,7 +92,7 @@ __global__ void __launch_bounds__(THREADS)
         block_sync();
     }
     for (int at = threadIdx.x; at < ROWS * s.E; at += THREADS)
-        if (first + at / s.E < s.N) fz[h.z + (size_t)(first + at / s.E) * s.rows.z + at % s.E] = to_real(sum[at]);
+        if (first + at / s.E < s.N) fz[h.z + (size_t)(first + at / s.E) * s.z_row + at % s.E] = to_real(sum[at]);
 }
 
 /* Fx of ROWS queries, or Fk of ROWS keys. */
@@ -105,8 +107,8 @@ __global__ void __launch_bounds__(THREADS)
     int first = (int)(blockIdx.x % s.blocks) * ROWS;
     Head h = head_at(s, blockIdx.x / s.blocks);
     size_t from = KEYS ? h.x : h.k, to = KEYS ? h.k : h.x;
-    int from_row = KEYS ? s.rows.x : s.rows.k, to_row = KEYS ? s.rows.k : s.rows.x;
-    if (!KEYS) fill(zs, ROWS, s.E, first, z + h.z, s.rows.z, s.N);
+    int from_row = KEYS ? s.x_row : s.k_row, to_row = KEYS ? s.k_row : s.x_row;
+    if (!KEYS) fill(zs, ROWS, s.E, first, z + h.z, s.z_row, s.N);
     block_sync();
     for (int at = threadIdx.x; at < ROWS * s.D; at += THREADS) {
         sum[at] = 0;
@@ -114,7 +116,7 @@ __global__ void __launch_bounds__(THREADS)
             sum[at] += zs[at / s.D * s.E + e] * base[(size_t)(at % s.D) * s.E + e];
     }
     for (int o = 0; o < s.N; o += COLUMNS) {
-        if (KEYS) fill(zs, COLUMNS, s.E, o, z + h.z, s.rows.z, s.N);
+        if (KEYS) fill(zs, COLUMNS, s.E, o, z + h.z, s.z_row, s.N);
         fill(others, COLUMNS, s.D, o, in + from, from_row, s.N);
         block_sync();
         for (int at = threadIdx.x; at < ROWS * COLUMNS; at += THREADS) {
@@ -146,7 +148,7 @@ __global__ void __launch_bounds__(THREADS)
     float *keys = own + ROWS * s.D;    /* [COLUMNS,D] */
     int first = (int)(blockIdx.x % s.blocks) * ROWS;
     Head h = head_at(s, blockIdx.x / s.blocks);
-    fill(own, ROWS, s.D, first, x + h.x, s.rows.x, s.N);
+    fill(own, ROWS, s.D, first, x + h.x, s.x_row, s.N);
     for (int begin = 0; begin < ROWS * s.E; begin += THREADS) {
         int at = begin + threadIdx.x, row = at / s.E, e = at % s.E;
         bool mine = at < ROWS * s.E;
@@ -155,7 +157,7 @@ __global__ void __launch_bounds__(THREADS)
         for (int c = 0; mine && base && c < s.D; c++) sum += own[row * s.D + c] * base[(size_t)c * s.E + e];
         for (int j = 0; j < s.N; j += COLUMNS) {
             float part = 0;
-            fill(keys, COLUMNS, s.D, j, k + h.k, s.rows.k, s.N);
+            fill(keys, COLUMNS, s.D, j, k + h.k, s.k_row, s.N);
             block_sync();
             for (int n = 0; mine && n < COLUMNS; n++) {
                 const float *entry = entry_of(w, first + row, j + n, 0, s);
@@ -165,7 +167,7 @@ __global__ void __launch_bounds__(THREADS)
             sum += part;
             block_sync();
         }
-        if (mine && first + row < s.N) fz[h.z + (size_t)(first + row) * s.rows.z + e] = to_real(sum);
+        if (mine && first + row < s.N) fz[h.z + (size_t)(first + row) * s.z_row + e] = to_real(sum);
     }
 }
 
@@ -177,18 +179,18 @@ __global__ void __launch_bounds__(THREADS)
     int first = (int)(blockIdx.x % s.blocks) * ROWS;
     Head h = head_at(s, blockIdx.x / s.blocks);
     size_t from = KEYS ? h.x : h.k, to = KEYS ? h.k : h.x;
-    int from_row = KEYS ? s.rows.x : s.rows.k, to_row = KEYS ? s.rows.k : s.rows.x;
+    int from_row = KEYS ? s.x_row : s.k_row, to_row = KEYS ? s.k_row : s.x_row;
     for (int at = threadIdx.x; at < ROWS * s.D; at += THREADS) {
         int own = first + at / s.D, c = at % s.D;
         if (own >= s.N) continue;
         float sum = 0;
         for (int e = 0; !KEYS && base && e < s.E; e++)
-            sum += to_float(z[h.z + (size_t)own * s.rows.z + e]) * base[(size_t)c * s.E + e];
+            sum += to_float(z[h.z + (size_t)own * s.z_row + e]) * base[(size_t)c * s.E + e];
         for (int begin = 0; begin < s.N; begin += COLUMNS) {
             float part = 0;
             for (int o = begin; o < s.N && o < begin + COLUMNS; o++) {
                 int i = KEYS ? o : own, j = KEYS ? own : o;
-                part += weight_of(z + h.z + (size_t)i * s.rows.z, w, i, j, c, s) *
+                part += weight_of(z + h.z + (size_t)i * s.z_row, w, i, j, c, s) *
                         to_float(in[from + (size_t)o * from_row + c]);
             }
             sum += part;
@@ -215,10 +217,10 @@ __global__ void __launch_bounds__(THREADS)
                 float part = 0;
                 for (int i = first; i < s.N && i < first + COLUMNS; i++) {
                     int j = offset_key(&s.offsets, t, i);
-                    const real *xi = x + h.x + (size_t)i * s.rows.x, *kj = k + h.k + (size_t)(j < 0 ? 0 : j) * s.rows.k;
+                    const real *xi = x + h.x + (size_t)i * s.x_row, *kj = k + h.k + (size_t)(j < 0 ? 0 : j) * s.k_row;
                     float products = 0;
                     for (int c = begin; j >= 0 && c < end; c++) products += to_float(xi[c]) * to_float(kj[c]);
-                    part += products * to_float(z[h.z + (size_t)i * s.rows.z + e]);
+                    part += products * to_float(z[h.z + (size_t)i * s.z_row + e]);
                 }
                 sum += part;
             }
@@ -241,16 +243,16 @@ __global__ void __launch_bounds__(THREADS) patterns_base_kernel(float *parts, co
     for (int at = threadIdx.x; at < s.D * s.E; at += THREADS) {
         float sum = 0;
         for (int i = 0; i < s.N; i++)
-            sum += to_float(x[h.x + (size_t)i * s.rows.x + at / s.E]) *
-                   to_float(z[h.z + (size_t)i * s.rows.z + at % s.E]);
+            sum += to_float(x[h.x + (size_t)i * s.x_row + at / s.E]) *
+                   to_float(z[h.z + (size_t)i * s.z_row + at % s.E]);
         parts[(size_t)blockIdx.x * s.D * s.E + at] = sum;
     }
 }
 
 /* == Launches ===================================================================================================== */
 
-size_t patterns_workspace(const Patterns *patterns, int B, int H, int D) {
-    return (size_t)B * H * D * patterns->E * sizeof(float);
+size_t patterns_workspace(const Patterns *patterns, int B) {
+    return (size_t)B * patterns->H * patterns->D * patterns->E * sizeof(float);
 }
 
 static void launch_fz(real *fz, const real *x, const real *k, const float *w, const float *base, const Shape &s) {
@@ -280,30 +282,26 @@ static void launch_parameters(float *fw, float *fbase, const real *x, const real
     add_parts(fbase, NULL, parts, s.heads, s.D * s.E);
 }
 
-void patterns_collect_forward(real *s, const real *q, const real *k, const float *w, const float *base,
-                              const Patterns *patterns, const PatternRows *rows, int B, int H, int D) {
-    launch_fz(s, q, k, w, base, shape_of(patterns, rows, B, H, D));
+void patterns_collect_forward(real *s, const real *q, const real *k, const PatternSums *sums, int B) {
+    launch_fz(s, q, k, sums->w, sums->base, shape_of(sums, B));
 }
 
-void patterns_collect_backward(real *dq, real *dk, const real *add, float *dw, float *dbase, const real *ds,
-                               const real *q, const real *k, const float *w, const float *base,
-                               const Patterns *patterns, const PatternRows *rows, int B, int H, int D) {
-    Shape s = shape_of(patterns, rows, B, H, D);
-    launch_spread<false>(dq, NULL, k, ds, w, base, s);
-    launch_spread<true>(dk, add, q, ds, w, NULL, s);
-    launch_parameters(dw, dbase, q, ds, k, s);
+void patterns_collect_backward(real *dq, real *dk, const real *add, const PatternSumsGradients *d, const real *ds,
+                               const real *q, const real *k, const PatternSums *sums, int B) {
+    Shape s = shape_of(sums, B);
+    launch_spread<false>(dq, NULL, k, ds, sums->w, sums->base, s);
+    launch_spread<true>(dk, add, q, ds, sums->w, NULL, s);
+    launch_parameters(d->w, d->base, q, ds, k, s);
 }
 
-void patterns_spread_forward(real *y, const real *s, const real *v, const float *w, const float *base,
-                             const Patterns *patterns, const PatternRows *rows, int B, int H, int D) {
-    launch_spread<false>(y, NULL, v, s, w, base, shape_of(patterns, rows, B, H, D));
+void patterns_spread_forward(real *y, const real *s, const real *v, const PatternSums *sums, int B) {
+    launch_spread<false>(y, NULL, v, s, sums->w, sums->base, shape_of(sums, B));
 }
 
-void patterns_spread_backward(real *ds, real *dv, const real *add, float *dw, float *dbase, const real *dy,
-                              const real *s, const real *v, const float *w, const float *base, const Patterns *patterns,
-                              const PatternRows *rows, int B, int H, int D) {
-    Shape shape = shape_of(patterns, rows, B, H, D);
-    launch_fz(ds, dy, v, w, base, shape);
-    launch_spread<true>(dv, add, dy, s, w, NULL, shape);
-    launch_parameters(dw, dbase, dy, s, v, shape);
+void patterns_spread_backward(real *ds, real *dv, const real *add, const PatternSumsGradients *d, const real *dy,
+                              const real *s, const real *v, const PatternSums *sums, int B) {
+    Shape shape = shape_of(sums, B);
+    launch_fz(ds, dy, v, sums->w, sums->base, shape);
+    launch_spread<true>(dv, add, dy, s, sums->w, NULL, shape);
+    launch_parameters(d->w, d->base, dy, s, v, shape);
 }

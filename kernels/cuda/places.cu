@@ -1,4 +1,4 @@
-/* What the detector's queries know of places, and the mask of features; kernels.h has the formulas. */
+/* What the detector's queries know of places, and the mask of features; kernels/masked_attention.h has the formulas. */
 #include "kernels/cuda/rows.cuh"
 #include "kernels/kernels.h"
 
@@ -26,9 +26,9 @@ __global__ void __launch_bounds__(PLACES_THREADS)
     pos[at] = to_real((float)(i % 2 ? cos(angle) : sin(angle)));
 }
 
-void sine_positions(real *pos, const int *cells, int B, int h, int w, int M) {
-    size_t n = (size_t)B * h * w * M;
-    PLACES(sine_positions_kernel, n, pos, cells, h, w, M, n);
+void sine_positions(real *pos, const int *cells, int B, Grid grid, int M) {
+    size_t n = (size_t)B * grid_tokens(grid) * M;
+    PLACES(sine_positions_kernel, n, pos, cells, grid.rows, grid.columns, M, n);
 }
 
 __global__ void __launch_bounds__(PLACES_THREADS)
@@ -39,9 +39,9 @@ __global__ void __launch_bounds__(PLACES_THREADS)
     if (y >= cells[2 * b] || x >= cells[2 * b + 1]) phi[(token * 2 + 1) * half + at % half] = to_real(0);
 }
 
-void mask_features(real *phi, const int *cells, int B, int h, int w, int H, int F) {
-    size_t n = (size_t)B * h * w * H * F;
-    PLACES(mask_features_kernel, n, phi, cells, h, w, H * F, n);
+void mask_features(real *phi, const int *cells, int B, Grid grid, int H, int F) {
+    size_t n = (size_t)B * grid_tokens(grid) * H * F;
+    PLACES(mask_features_kernel, n, phi, cells, grid.rows, grid.columns, H * F, n);
 }
 
 DEVICE float sigmoid(float x) { return 1 / (1 + expf(-x)); }

@@ -23,7 +23,8 @@ typedef struct {
     bool wide;
 } Shape;
 
-static Shape shape_of(int B, int Hg, int Wg, int H, int D, bool wide) {
+static Shape shape_of(const PositionAttention *a, int B, bool wide) {
+    int Hg = a->grid.rows, Wg = a->grid.columns, H = a->H, D = a->D;
     size_t squares = (size_t)Hg * Hg + (size_t)Wg * Wg;
     return {Hg, Wg, H, D, (size_t)B * H, (size_t)H * D, (size_t)Hg * Wg, squares, wide};
 }
@@ -33,9 +34,9 @@ static unsigned blocks_of(Shape s) {
     return blocks_for(s.units, 1, most < MOST_BLOCKS ? most : MOST_BLOCKS);
 }
 
-size_t position_attention_workspace(int Hg, int Wg, int H, int D) {
-    Shape s = shape_of((int)MOST_BLOCKS, Hg, Wg, H, D, false);
-    size_t planes = blocks_of(s) * 2 * s.N * COLUMNS * sizeof(float), sums = H * (s.squares + 1) * sizeof(float);
+size_t position_attention_workspace(const PositionAttention *shape) {
+    Shape s = shape_of(shape, (int)MOST_BLOCKS, false);
+    size_t planes = blocks_of(s) * 2 * s.N * COLUMNS * sizeof(float), sums = s.H * (s.squares + 1) * sizeof(float);
     return planes > sums ? planes : sums;
 }
 
@@ -56,8 +57,8 @@ __global__ void __launch_bounds__(THREADS) position_axes_forward_kernel(float *a
     }
 }
 
-void position_axes_forward(float *axes, const float *pos_proj, int H, int Hg, int Wg) {
-    LAUNCH(position_axes_forward_kernel, (unsigned)H, THREADS, 0, axes, pos_proj, shape_of(1, Hg, Wg, H, 1, false));
+void position_axes_forward(float *axes, const float *pos_proj, const PositionAttention *shape) {
+    LAUNCH(position_axes_forward_kernel, (unsigned)shape->H, THREADS, 0, axes, pos_proj, shape_of(shape, 1, false));
 }
 
 /* sums [H,squares+1]: daxes over all images. */
@@ -95,14 +96,14 @@ __global__ void __launch_bounds__(THREADS)
 }
 
 void position_axes_backward(float *dpos_proj, float *dgating, const float *daxes, const float *axes,
-                            const float *gating, int B, int H, int Hg, int Wg) {
-    Shape s = shape_of(B, Hg, Wg, H, 1, false);
-    size_t columns = H * (s.squares + 1), bytes = columns * sizeof(float);
+                            const float *gating, const PositionAttention *shape, int B) {
+    Shape s = shape_of(shape, B, false);
+    size_t columns = s.H * (s.squares + 1), bytes = columns * sizeof(float);
     float *sums = static_cast<float *>(kernels_workspace(bytes));
     device_zero(sums, bytes);
     add_parts(sums, NULL, daxes, B, (int)columns);
-    LAUNCH(position_axes_backward_kernel, (unsigned)H, THREADS, 4 * THREADS * sizeof(double), dpos_proj, dgating, sums,
-           axes, gating, s);
+    LAUNCH(position_axes_backward_kernel, (unsigned)s.H, THREADS, 4 * THREADS * sizeof(double), dpos_proj, dgating,
+           sums, axes, gating, s);
 }
 
 /* == Products along an axis ======================================================================================= */
@@ -393,9 +394,9 @@ __global__ void __launch_bounds__(THREADS)
 }
 
 void position_attention_forward(real *y, const real *content, const real *qkv, const float *axes, const float *gating,
-                                int B, int Hg, int Wg, int H, int D) {
-    Shape s = shape_of(B, Hg, Wg, H, D, is_wide(D, y, content, qkv));
-    float *planes = static_cast<float *>(kernels_workspace(position_attention_workspace(Hg, Wg, H, D)));
+                                const PositionAttention *shape, int B) {
+    Shape s = shape_of(shape, B, is_wide(shape->D, y, content, qkv));
+    float *planes = static_cast<float *>(kernels_workspace(position_attention_workspace(shape)));
     if (s.wide)
         LAUNCH((position_forward_kernel<WIDE>), blocks_of(s), THREADS, WARPS * WARP_BYTES, y, planes, content, qkv,
                axes, gating, s);
@@ -405,9 +406,9 @@ void position_attention_forward(real *y, const real *content, const real *qkv, c
 }
 
 void position_attention_backward(real *dqkv, float *daxes, const real *dy, const real *content, const real *qkv,
-                                 const float *axes, const float *gating, int B, int Hg, int Wg, int H, int D) {
-    Shape s = shape_of(B, Hg, Wg, H, D, is_wide(D, dqkv, dy, content, qkv));
-    float *planes = static_cast<float *>(kernels_workspace(position_attention_workspace(Hg, Wg, H, D)));
+                                 const float *axes, const float *gating, const PositionAttention *shape, int B) {
+    Shape s = shape_of(shape, B, is_wide(shape->D, dqkv, dy, content, qkv));
+    float *planes = static_cast<float *>(kernels_workspace(position_attention_workspace(shape)));
     if (s.wide)
         LAUNCH((position_backward_kernel<WIDE>), blocks_of(s), THREADS, WARPS * WARP_BYTES, dqkv, daxes, planes, dy,
                content, qkv, axes, gating, s);

@@ -1,5 +1,5 @@
-/* The residual sum by itself, y = x + s f, and its gradient for f, df = s dy; s is one number for rows_per_scale rows.
- * `each` = rows_per_scale * M numbers share a scale, and W of them go to a thread. */
+/* The residual sum by itself, y = x + s f, and its gradient for f, df = s dy; s is one number for several rows.
+ * `each` numbers share a scale, and W of them go to a thread. */
 #include "kernels/cuda/rows.cuh"
 #include "kernels/kernels.h"
 
@@ -19,8 +19,9 @@ __global__ void __launch_bounds__(THREADS)
     store(y + i, sum);
 }
 
-static void residual(real *y, const real *x, const real *f, const float *scale, int rows_per_scale, size_t n, int M) {
-    size_t each = (size_t)rows_per_scale * M, size = n * M;
+static void residual(real *y, const real *x, const real *f, const RowScale *s, size_t n, int M) {
+    const float *scale = s ? s->scale : NULL;
+    size_t each = scale ? (size_t)s->rows * M : 1, size = n * M;
     if (is_wide(M, y, x, f))
         LAUNCH((residual_kernel<WIDE>), (unsigned)ceil_div(size, THREADS * WIDE), THREADS, 0, y, x, f, scale, each,
                size);
@@ -28,10 +29,10 @@ static void residual(real *y, const real *x, const real *f, const float *scale, 
         LAUNCH((residual_kernel<1>), (unsigned)ceil_div(size, THREADS), THREADS, 0, y, x, f, scale, each, size);
 }
 
-void residual_forward(real *y, const real *x, const real *f, const float *scale, int rows_per_scale, size_t n, int M) {
-    residual(y, x, f, scale, rows_per_scale, n, M);
+void residual_forward(real *y, const real *x, const real *f, const RowScale *s, size_t n, int M) {
+    residual(y, x, f, s, n, M);
 }
 
-void residual_backward(real *df, const real *dy, const float *scale, int rows_per_scale, size_t n, int M) {
-    residual(df, NULL, dy, scale, rows_per_scale, n, M);
+void residual_backward(real *df, const real *dy, const RowScale *s, size_t n, int M) {
+    residual(df, NULL, dy, s, n, M);
 }

@@ -48,7 +48,8 @@ __global__ void __launch_bounds__(THREADS) images_normalize_kernel(real *y, cons
     }
 }
 
-void images_normalize(real *y, const uint8_t *x, const float *mean, const float *std, int B, int Hi, int Wi) {
+void images_normalize(real *y, const uint8_t *x, const float *mean, const float *std, const ImageShape *shape) {
+    int B = shape->B, Hi = shape->Hi, Wi = shape->Wi;
     size_t pixels = (size_t)Hi * Wi;
     Channels c = channels_of(mean, std);
     bool wide = is_wide(pixels, y, x);
@@ -69,8 +70,9 @@ __global__ void __launch_bounds__(THREADS)
     y[i] = to_real(inside ? x[i] * c.scale[k] + c.shift[k] : 0);
 }
 
-void images_normalize_padded(real *y, const uint8_t *x, const int *sizes, const float *mean, const float *std, int B,
-                             int Hi, int Wi) {
+void images_normalize_padded(real *y, const uint8_t *x, const int *sizes, const float *mean, const float *std,
+                             const ImageShape *shape) {
+    int B = shape->B, Hi = shape->Hi, Wi = shape->Wi;
     size_t n = (size_t)B * Hi * Wi * 3;
     LAUNCH(images_normalize_padded_kernel, (unsigned)ceil_div(n, THREADS), THREADS, 0, y, x, sizes,
            channels_of(mean, std), Hi, Wi, n);
@@ -91,7 +93,8 @@ __global__ void __launch_bounds__(THREADS)
     copy<W>(cols + at.image * size + i, image + ((size_t)c * Hi + down * P + r) * Wi + right * P + column);
 }
 
-void patchify(real *cols, const real *x, int B, int Hi, int Wi, int P) {
+void patchify(real *cols, const real *x, const ImageShape *shape, int P) {
+    int B = shape->B, Hi = shape->Hi, Wi = shape->Wi;
     constexpr int HALF = WIDE / 2;
     size_t size = (size_t)(Hi / P) * (Wi / P) * 3 * P * P;
 #define PATCHIFY(W)                                                                                          \
@@ -124,7 +127,9 @@ __global__ void __launch_bounds__(THREADS)
     store(x + at.image * size + i, v);
 }
 
-void embed_forward(real *x, const real *patches, const float *cls, const float *pos, int B, int N, int M, int prefix) {
+void embed_forward(real *x, const real *patches, const float *cls, const float *pos, const TokenShape *shape,
+                   int prefix) {
+    int B = shape->B, N = shape->N, M = shape->M;
     size_t size = (size_t)N * M, front = (size_t)prefix * M;
     bool wide = is_wide(M, x, patches, cls, pos);
     unsigned tiles = (unsigned)ceil_div(size, wide ? THREADS * WIDE : THREADS), blocks = (unsigned)B * tiles;
@@ -163,7 +168,8 @@ __global__ void __launch_bounds__(EMBED_WARPS *WARP)
     if (dcls && column < front) dcls[column] += total;
 }
 
-void embed_backward(real *dpatches, float *dcls, float *dpos, const real *dx, int B, int N, int M, int prefix) {
+void embed_backward(real *dpatches, float *dcls, float *dpos, const real *dx, const TokenShape *shape, int prefix) {
+    int B = shape->B, N = shape->N, M = shape->M;
     size_t size = (size_t)N * M, front = (size_t)prefix * M;
 #define EMBED_BACKWARD(W)                                                                                             \
     LAUNCH((embed_backward_kernel<W>), (unsigned)ceil_div(size, WARP * W), EMBED_WARPS * WARP,                        \
@@ -201,7 +207,8 @@ __global__ void __launch_bounds__(THREADS)
     y[(size_t)blockIdx.x * M + column] = to_real(total / count);
 }
 
-void pool_forward(real *y, const real *x, int B, int N, int M, int first, int count) {
+void pool_forward(real *y, const real *x, const TokenShape *shape, int first, int count) {
+    int B = shape->B, N = shape->N, M = shape->M;
 #define POOL_FORWARD(W)                                                                                                \
     LAUNCH((pool_forward_kernel<W>), dim3((unsigned)B, (unsigned)ceil_div(M, WARP * W)), THREADS,                      \
            THREADS * W * sizeof(float), y, x, N, M, first, count)
@@ -228,7 +235,8 @@ __global__ void __launch_bounds__(THREADS) pool_backward_kernel(real *dx, const 
     }
 }
 
-void pool_backward(real *dx, const real *dy, int B, int N, int M, int first, int count) {
+void pool_backward(real *dx, const real *dy, const TokenShape *shape, int first, int count) {
+    int B = shape->B, N = shape->N, M = shape->M;
     unsigned tiles = (unsigned)ceil_div(N, WARPS), blocks = (unsigned)B * tiles;
     float share = 1.0f / count;
     if (is_wide(M, dx, dy))

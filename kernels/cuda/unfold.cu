@@ -19,9 +19,10 @@ __global__ void __launch_bounds__(THREADS)
 }
 
 void unfold_forward(real *cols, const real *x, const Unfold *s, int B) {
-    int down = unfold_down(s), across = unfold_across(s);
-    size_t size = (size_t)B * down * across * s->C * s->k * s->k;
-    LAUNCH(unfold_forward_kernel, (unsigned)ceil_div(size, THREADS), THREADS, 0, cols, x, *s, down, across, size);
+    Grid windows = unfold_grid(s);
+    size_t size = (size_t)B * grid_tokens(windows) * s->C * s->k * s->k;
+    LAUNCH(unfold_forward_kernel, (unsigned)ceil_div(size, THREADS), THREADS, 0, cols, x, *s, windows.rows,
+           windows.columns, size);
 }
 
 /* The first window that reads position y of an axis, and the end of those that do. */
@@ -62,7 +63,8 @@ __global__ void __launch_bounds__(THREADS)
 }
 
 void unfold_backward(real *dx, const real *dcols, const Unfold *s, int B) {
+    Grid windows = unfold_grid(s);
     size_t size = (size_t)B * s->Hi * s->Wi * s->C;
-    LAUNCH(unfold_backward_kernel, (unsigned)ceil_div(size, THREADS), THREADS, 0, dx, dcols, *s, unfold_down(s),
-           unfold_across(s), size);
+    LAUNCH(unfold_backward_kernel, (unsigned)ceil_div(size, THREADS), THREADS, 0, dx, dcols, *s, windows.rows,
+           windows.columns, size);
 }

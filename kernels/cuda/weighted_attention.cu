@@ -12,9 +12,9 @@ struct Shape {
     unsigned blocks; /* a head's */
 };
 
-static Shape shape_of(const Offsets *o, int tables, int B, int H, int D) {
-    int N = o->Hg * o->Wg;
-    return {*o, N, H, D, tables, B * H, (unsigned)ceil_div(N, ROWS)};
+static Shape shape_of(const WeightedAttention *a, int B) {
+    int N = grid_tokens(a->offsets.grid);
+    return {a->offsets, N, a->H, a->D, a->tables, B * a->H, (unsigned)ceil_div(N, ROWS)};
 }
 
 /* Where a head begins in each tensor, from one token to the next, and its table. */
@@ -127,20 +127,21 @@ __global__ void __launch_bounds__(THREADS)
 
 /* == Launches ===================================================================================================== */
 
-size_t weighted_attention_workspace(const Offsets *, int, int, int, int) { return 0; }
+size_t weighted_attention_workspace(const WeightedAttention *, int) { return 0; }
 
-void weighted_attention_forward(real *y, const real *qk, const real *qkv, const float *r, const Offsets *offsets,
-                                int tables, int B, int H, int D) {
-    Shape s = shape_of(offsets, tables, B, H, D);
-    LAUNCH(weighted_queries_kernel, s.heads * s.blocks, THREADS, tiles_bytes(2, 2, 1, D), y, NULL, qk, qkv, r, false,
+void weighted_attention_forward(real *y, const real *qk, const real *qkv, const float *r,
+                                const WeightedAttention *shape, int B) {
+    Shape s = shape_of(shape, B);
+    LAUNCH(weighted_queries_kernel, s.heads * s.blocks, THREADS, tiles_bytes(2, 2, 1, s.D), y, NULL, qk, qkv, r, false,
            s);
 }
 
 void weighted_attention_backward(real *dqkv, real *dqk, float *dr, const real *dy, const real *qk, const real *qkv,
-                                 const float *r, const Offsets *offsets, int tables, int B, int H, int D) {
-    Shape s = shape_of(offsets, tables, B, H, D);
-    LAUNCH(weighted_queries_kernel, s.heads * s.blocks, THREADS, tiles_bytes(2, 2, 1, D), dqk, dy, qk, qkv, r, true, s);
-    LAUNCH(weighted_keys_kernel, s.heads * s.blocks, THREADS, tiles_bytes(4, 2, 2, D), dqkv, dqk, dy, qk, qkv, r, s);
-    LAUNCH(weighted_table_kernel, (unsigned)(offsets_count(offsets) * tables), THREADS, WARPS * sizeof(float), dr, dy,
-           qk, qkv, s);
+                                 const float *r, const WeightedAttention *shape, int B) {
+    Shape s = shape_of(shape, B);
+    LAUNCH(weighted_queries_kernel, s.heads * s.blocks, THREADS, tiles_bytes(2, 2, 1, s.D), dqk, dy, qk, qkv, r, true,
+           s);
+    LAUNCH(weighted_keys_kernel, s.heads * s.blocks, THREADS, tiles_bytes(4, 2, 2, s.D), dqkv, dqk, dy, qk, qkv, r, s);
+    LAUNCH(weighted_table_kernel, (unsigned)(offsets_count(&s.offsets) * s.tables), THREADS, WARPS * sizeof(float), dr,
+           dy, qk, qkv, s);
 }

@@ -78,14 +78,13 @@ static void check(const Attention *a, bool class_token) {
     if (a->op->check) a->op->check(a);
 }
 
-void attention_create(Attention *a, const AttentionOp *op, const Config *settings, const char *prefix, int block,
-                      int Hg, int Wg, bool class_token, int M, int heads) {
+void attention_create(Attention *a, const AttentionOp *op, const Config *settings, const char *prefix, int block, Grid grid,
+                      bool class_token, int M, int heads) {
     *a = (Attention){.op = op->in_block ? op->in_block(settings, block) : op,
                      .settings = settings,
                      .block = block,
-                     .N = Hg * Wg + class_token,
-                     .Hg = Hg,
-                     .Wg = Wg,
+                     .N = grid_tokens(grid) + class_token,
+                     .grid = grid,
                      .qkv_bias = !op->no_qkv_bias};
     snprintf(a->prefix, sizeof a->prefix, "%.40sattn.", prefix);
     set_width(a, M, heads);
@@ -96,15 +95,14 @@ void attention_create_detector(Attention *a, const AttentionOp *op, const Config
                                int layer, int M, int heads) {
     *a = (Attention){.op = op, .settings = settings, .block = layer, .qkv_bias = true, .detector = frame};
     snprintf(a->prefix, sizeof a->prefix, "transformer.encoder.layers.%d.self_attn.", layer);
-    attention_set_grid(a, 1, 1);
+    attention_set_grid(a, (Grid){1, 1, 1});
     set_width(a, M, heads);
     check(a, false);
 }
 
-void attention_set_grid(Attention *a, int Hg, int Wg) {
-    a->Hg = Hg;
-    a->Wg = Wg;
-    a->N = Hg * Wg;
+void attention_set_grid(Attention *a, Grid grid) {
+    a->grid = grid;
+    a->N = grid_tokens(grid);
 }
 
 void attention_destroy(Attention *a) {

@@ -70,7 +70,7 @@ struct Attention {
     char prefix[PARAM_NAME_SIZE]; /* "blocks.3.attn." */
     int block;                    /* 3; in a hierarchy all stages' blocks are counted */
     int N, M, H, D;               /* tokens, width, heads, head width */
-    int Hg, Wg;                   /* grid; N = Hg*Wg, plus one with a class token */
+    Grid grid;                    /* of the tokens; one more with a class token */
     bool qkv_bias;
     void *state;
     const DetectorFrame *detector; /* in a detector's encoder; elsewhere NULL */
@@ -91,13 +91,13 @@ int attention_class_block(const AttentionOp *op, const Config *settings);
 
 /* Prepares one block of the operator, whose names begin with `prefix` ("blocks.3."); rejects settings that the operator
  * cannot work with. */
-void attention_create(Attention *a, const AttentionOp *op, const Config *settings, const char *prefix, int block,
-                      int Hg, int Wg, bool class_token, int M, int heads);
+void attention_create(Attention *a, const AttentionOp *op, const Config *settings, const char *prefix, int block, Grid grid,
+                      bool class_token, int M, int heads);
 /* The same for a layer of a detector's encoder; the grid comes with attention_set_grid, before op->plan (the largest
  * one) and before each batch (its own). */
 void attention_create_detector(Attention *a, const AttentionOp *op, const Config *settings, const DetectorFrame *frame,
                                int layer, int M, int heads);
-void attention_set_grid(Attention *a, int Hg, int Wg);
+void attention_set_grid(Attention *a, Grid grid);
 void attention_destroy(Attention *a);
 
 #endif

@@ -18,7 +18,7 @@ static void conv_declare(Attention *a, Params *params) {
     Conv *s = a->state;
     int M = a->M;
     projection_declare(&s->conv1, params, a->prefix, "conv1", M, M);
-    depthwise_declare(&s->conv, params, a->prefix, "conv", (Depthwise){a->Hg, a->Wg, M, 5, M, M, M}, true);
+    depthwise_declare(&s->conv, params, a->prefix, "conv", (Depthwise){a->grid, M, 5, M, M, M}, true);
     projection_declare(&s->conv2, params, a->prefix, "conv2", M, M);
 }
 

@@ -26,7 +26,7 @@ static void convattn_declare(Attention *a, Params *params) {
     Convattn *s = a->state;
     int M = a->M;
     qkv_declare(&s->frame, a, params);
-    depthwise_declare(&s->pool, params, a->prefix, "pool", (Depthwise){a->Hg, a->Wg, 3 * M, 3, 3 * M, 3 * M, 3 * M},
+    depthwise_declare(&s->pool, params, a->prefix, "pool", (Depthwise){a->grid, 3 * M, 3, 3 * M, 3 * M, 3 * M},
                       false);
     const char *const w[] = {"norm_q.weight", "norm_k.weight", "norm_v.weight"};
     const char *const b[] = {"norm_q.bias", NULL, "norm_v.bias"};
@@ -52,14 +52,19 @@ static void convattn_plan(Attention *a, Plan *plan, int B) {
     plan_release(plan, mark);
 }
 
+static HeadsNorm norm_of(const Attention *a, int B) {
+    return (HeadsNorm){(size_t)B * (size_t)a->N, 3 * a->M, a->H, a->D, EPSILON};
+}
+
 static void convattn_forward(const Attention *a, real *y, const real *x, int B) {
     const Convattn *s = a->state;
-    size_t n = (size_t)B * (size_t)a->N;
+    HeadsNorm norm = norm_of(a, B);
+    size_t n = norm.n;
     int M = a->M;
     qkv_forward_in(&s->frame, a, x, B);
     depthwise_forward(s->pooled, NULL, s->frame.qkv_act, s->pool.w, NULL, &s->pool.shape, B);
     for (int i = 0; i < 3; i++)
-        heads_norm_forward(s->normed + i * M, s->pooled + i * M, s->w[i], s->b[i], n, 3 * M, a->H, a->D, EPSILON);
+        heads_norm_forward(s->normed + i * M, s->pooled + i * M, s->w[i], s->b[i], &norm);
     softmax_attention_forward(s->o, s->lse, s->normed, &(AttentionShape){B, a->N, a->H, a->D});
     rows_add(s->frame.mix, s->o, s->normed, n, M, M, M, 3 * M);
     qkv_forward_out(&s->frame, a, y, B);
@@ -68,15 +73,16 @@ static void convattn_forward(const Attention *a, real *y, const real *x, int B) 
 static void convattn_backward(const Attention *a, real *dx, const real *dy, const real *x, int B) {
     const Convattn *s = a->state;
     const QkvFrame *f = &s->frame;
-    size_t n = (size_t)B * (size_t)a->N;
+    HeadsNorm norm = norm_of(a, B);
+    size_t n = norm.n;
     int M = a->M;
     qkv_backward_out(f, a, dy, B);
     softmax_attention_backward(s->dnormed, f->dmix, s->o, s->lse, s->normed,
                                &(AttentionShape){B, a->N, a->H, a->D});
     rows_add(s->dnormed, s->dnormed, f->dmix, n, M, 3 * M, 3 * M, M);
     for (int i = 0; i < 3; i++)
-        heads_norm_backward(s->dnormed + i * M, s->dw[i], s->db[i], s->dnormed + i * M, s->pooled + i * M, s->w[i], n,
-                            3 * M, a->H, a->D, EPSILON);
+        heads_norm_backward(s->dnormed + i * M, s->dw[i], s->db[i], s->dnormed + i * M, s->pooled + i * M, s->w[i],
+                            &norm);
     depthwise_backward(f->dqkv, NULL, s->pool.dw, NULL, s->dnormed, f->qkv_act, s->pool.w, &s->pool.shape, B);
     qkv_backward_in(f, a, dx, x, B);
 }

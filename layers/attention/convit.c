@@ -5,7 +5,8 @@
  *           4. y = mix Wproj^T + bproj
  * backward  4. dmix   3.-2. dq, dk, dv = (1-g) times content's, dv += g P^T dmix;
  *              dgating = g (1-g) sum (P v - content).dmix, dP = g dmix v^T and on to w   1. dx
- * saves     qkv, mix, content, lse [B,H,N], and P as its two factors (kernels.h).  Names are facebookresearch/convit's.
+ * saves     qkv, mix, content, lse [B,H,N], and P as its two factors (kernels/position_attention.h).
+ * Names are facebookresearch/convit's.
  *
  * The published code divides the mixed weights by their row sum.  Both softmaxes sum to one over m, so the sum is
  * (1-g) + g = 1 whatever the parameters, and its gradient vanishes with it: nothing is left out here.  The bias b is
@@ -89,7 +90,7 @@ static void convit_declare(Attention *a, Params *params) {
 static void convit_plan(Attention *a, Plan *plan, int B) {
     Convit *s = a->state;
     size_t tokens = (size_t)B * (size_t)a->N, H = (size_t)a->H;
-    size_t squares = (size_t)a->Hg * (size_t)a->Hg + (size_t)a->Wg * (size_t)a->Wg;
+    size_t Hg = (size_t)a->grid.rows, Wg = (size_t)a->grid.columns, squares = Hg * Hg + Wg * Wg;
     PlanMark mark = plan_mark(plan);
     qkv_plan(&s->frame, a, plan, B);
     plan_keep(plan, a->prefix, "content", &s->content, tokens * (size_t)a->M * sizeof(real));
@@ -98,7 +99,7 @@ static void convit_plan(Attention *a, Plan *plan, int B) {
     if (plan->training)
         plan_borrow(plan, a->prefix, "daxes", &s->daxes, (size_t)B * H * (squares + 1) * sizeof(float));
     plan_workspace(plan, softmax_attention_workspace(a->N, a->D));
-    plan_workspace(plan, position_attention_workspace(a->Hg, a->Wg, a->H, a->D));
+    plan_workspace(plan, position_attention_workspace(&(PositionAttention){a->grid, a->H, a->D}));
     plan_release(plan, mark);
 }
 
@@ -107,22 +108,22 @@ static void convit_plan(Attention *a, Plan *plan, int B) {
 static void convit_forward(const Attention *a, real *y, const real *x, int B) {
     const Convit *s = a->state;
     const QkvFrame *f = &s->frame;
+    PositionAttention shape = {a->grid, a->H, a->D};
     qkv_forward_in(f, a, x, B);
     softmax_attention_forward(s->content, s->lse, f->qkv_act, &(AttentionShape){B, a->N, a->H, a->D});
-    position_axes_forward(s->axes, s->pos_w, a->H, a->Hg, a->Wg);
-    position_attention_forward(f->mix, s->content, f->qkv_act, s->axes, s->gating, B, a->Hg, a->Wg, a->H, a->D);
+    position_axes_forward(s->axes, s->pos_w, &shape);
+    position_attention_forward(f->mix, s->content, f->qkv_act, s->axes, s->gating, &shape, B);
     qkv_forward_out(f, a, y, B);
 }
 
 static void convit_backward(const Attention *a, real *dx, const real *dy, const real *x, int B) {
     const Convit *s = a->state;
     const QkvFrame *f = &s->frame;
+    PositionAttention shape = {a->grid, a->H, a->D};
     qkv_backward_out(f, a, dy, B);
-    softmax_attention_backward(f->dqkv, f->dmix, s->content, s->lse, f->qkv_act,
-                               &(AttentionShape){B, a->N, a->H, a->D});
-    position_attention_backward(f->dqkv, s->daxes, f->dmix, s->content, f->qkv_act, s->axes, s->gating, B, a->Hg, a->Wg,
-                                a->H, a->D);
-    position_axes_backward(s->dpos_w, s->dgating, s->daxes, s->axes, s->gating, B, a->H, a->Hg, a->Wg);
+    softmax_attention_backward(f->dqkv, f->dmix, s->content, s->lse, f->qkv_act, &(AttentionShape){B, a->N, a->H, a->D});
+    position_attention_backward(f->dqkv, s->daxes, f->dmix, s->content, f->qkv_act, s->axes, s->gating, &shape, B);
+    position_axes_backward(s->dpos_w, s->dgating, s->daxes, s->axes, s->gating, &shape, B);
     qkv_backward_in(f, a, dx, x, B);
 }
 
@@ -130,19 +131,20 @@ static void convit_backward(const Attention *a, real *dx, const real *dy, const 
 
 static size_t convit_macs(const Attention *a) {
     const Convit *s = a->state;
-    size_t pairs = (size_t)a->N * (size_t)(2 * a->N + a->Hg + a->Wg);
+    size_t pairs = (size_t)a->N * (size_t)(2 * a->N + a->grid.rows + a->grid.columns);
     return qkv_macs(&s->frame, a) + pairs * (size_t)a->M;
 }
 
 /* A row of P. */
 static void convit_spatial(const Attention *a, float *weights, int b, int head, int query) {
     const Convit *s = a->state;
-    size_t rows = (size_t)a->Hg * (size_t)a->Hg, squares = rows + (size_t)a->Wg * (size_t)a->Wg;
+    int Hg = a->grid.rows, Wg = a->grid.columns;
+    size_t rows = (size_t)Hg * (size_t)Hg, squares = rows + (size_t)Wg * (size_t)Wg;
     float *axes = xcalloc(squares, sizeof *axes, "attention picture");
     (void)b;
     device_download(axes, s->axes + (size_t)head * squares, squares * sizeof *axes);
-    const float *row = axes + query / a->Wg * a->Hg, *column = axes + rows + query % a->Wg * a->Wg;
-    for (int m = 0; m < a->N; m++) weights[m] = row[m / a->Wg] * column[m % a->Wg];
+    const float *row = axes + query / Wg * Hg, *column = axes + rows + query % Wg * Wg;
+    for (int m = 0; m < a->N; m++) weights[m] = row[m / Wg] * column[m % Wg];
     free(axes);
 }
 

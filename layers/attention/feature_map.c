@@ -44,11 +44,11 @@ void feature_map_draw(const FeatureMap *map, const Attention *a, uint64_t seed, 
 
 void feature_map_forward(const FeatureMap *map, const Attention *a, const real *qkv, int B) {
     map->kind->forward(map, a, qkv, B);
-    if (a->detector) mask_features(map->phi, a->detector->cells, B, a->Hg, a->Wg, a->H, map->F);
+    if (a->detector) mask_features(map->phi, a->detector->cells, B, a->grid, a->H, map->F);
 }
 
 void feature_map_backward(const FeatureMap *map, const Attention *a, real *dqkv, const real *qkv, int B) {
-    if (a->detector) mask_features(map->dphi, a->detector->cells, B, a->Hg, a->Wg, a->H, map->F);
+    if (a->detector) mask_features(map->dphi, a->detector->cells, B, a->grid, a->H, map->F);
     map->kind->backward(map, a, dqkv, qkv, B);
 }
 

@@ -41,11 +41,12 @@ static void focused_declare(Attention *a, Params *params) {
     Focused *s = a->state;
     int M = a->M;
     qkv_declare(&s->frame, a, params);
-    params_declare(params, &s->pos, &s->dpos, a->prefix, "positional_encoding", INIT_ZEROS, false, 3,
+    /* Both decay in the published code and in timm's groups. */
+    params_declare(params, &s->pos, &s->dpos, a->prefix, "positional_encoding", INIT_ZEROS, true, 3,
                    (int[]){1, a->N, M});
-    params_on_grid(params, (ParamGrid){1, 1, a->N - a->Hg * a->Wg, a->Hg, a->Wg});
-    params_declare(params, &s->scale, &s->dscale, a->prefix, "scale", INIT_ZEROS, false, 3, (int[]){1, 1, M});
-    depthwise_declare(&s->dwc, params, a->prefix, "dwc", (Depthwise){a->Hg, a->Wg, M, 5, a->D, 3 * M, M}, true);
+    params_on_grid(params, (ParamGrid){1, 1, a->N - grid_tokens(a->grid), a->grid});
+    params_declare(params, &s->scale, &s->dscale, a->prefix, "scale", INIT_ZEROS, true, 3, (int[]){1, 1, M});
+    depthwise_declare(&s->dwc, params, a->prefix, "dwc", (Depthwise){a->grid, M, 5, a->D, 3 * M, M}, true);
 }
 
 static void focused_plan(Attention *a, Plan *plan, int B) {
@@ -97,12 +98,12 @@ static void focused_weights(const Attention *a, float *weights, int b, int head,
 static void focused_spatial(const Attention *a, float *weights, int b, int head, int query) {
     const Focused *s = a->state;
     const Depthwise *d = &s->dwc.shape;
-    int k = d->k, reach = k / 2, y0 = query / a->Wg - reach, x0 = query % a->Wg - reach;
+    int k = d->k, reach = k / 2, Wg = a->grid.columns, y0 = query / Wg - reach, x0 = query % Wg - reach;
     float *w = xcalloc((size_t)(a->D * k * k), sizeof *w, "attention picture");
     (void)b, (void)head;
     device_download(w, s->dwc.w, (size_t)(a->D * k * k) * sizeof *w);
     for (int j = 0; j < a->N; j++) {
-        int y = j / a->Wg - y0, x = j % a->Wg - x0;
+        int y = j / Wg - y0, x = j % Wg - x0;
         weights[j] = 0;
         for (int c = 0; y >= 0 && y < k && x >= 0 && x < k && c < a->D; c++)
             weights[j] += w[(c * k + y) * k + x] / (float)a->D;

@@ -17,7 +17,7 @@ typedef struct {
 static void gf_declare(Attention *a, Params *params) {
     Gf *s = a->state;
     params_declare(params, &s->w, &s->dw, a->prefix, "filter.complex_weight", INIT_TRUNC_NORMAL, true, 4,
-                   (int[]){a->Hg, a->Wg / 2 + 1, a->M, 2});
+                   (int[]){a->grid.rows, a->grid.columns / 2 + 1, a->M, 2});
     projection_declare(&s->proj, params, a->prefix, "proj", a->M, a->M);
 }
 
@@ -27,20 +27,20 @@ static void gf_plan(Attention *a, Plan *plan, int B) {
     PlanMark mark = plan_mark(plan);
     plan_keep(plan, a->prefix, "mix", &s->mix, bytes);
     if (plan->training) plan_borrow(plan, a->prefix, "dmix", &s->dmix, bytes);
-    plan_workspace(plan, global_filter_workspace(B, a->Hg, a->Wg, a->M));
+    plan_workspace(plan, global_filter_workspace(B, a->grid, a->M));
     plan_release(plan, mark);
 }
 
 static void gf_forward(const Attention *a, real *y, const real *x, int B) {
     const Gf *s = a->state;
-    global_filter_forward(s->mix, x, s->w, B, a->Hg, a->Wg, a->M);
+    global_filter_forward(s->mix, x, s->w, B, a->grid, a->M);
     projection_forward(&s->proj, y, s->mix, (size_t)B * (size_t)a->N);
 }
 
 static void gf_backward(const Attention *a, real *dx, const real *dy, const real *x, int B) {
     const Gf *s = a->state;
     projection_backward(&s->proj, s->dmix, dy, s->mix, (size_t)B * (size_t)a->N);
-    global_filter_backward(dx, s->dw, s->dmix, x, s->w, B, a->Hg, a->Wg, a->M);
+    global_filter_backward(dx, s->dw, s->dmix, x, s->w, B, a->grid, a->M);
 }
 
 /* Two real transforms of N log2 N multiply-adds a channel, and the product of half spectra, four a number. */
@@ -48,7 +48,7 @@ static size_t gf_macs(const Attention *a) {
     const Gf *s = a->state;
     size_t N = (size_t)a->N, M = (size_t)a->M;
     return projection_macs(&s->proj, N) + 2 * M * (size_t)((double)N * log2((double)N)) +
-           4 * (size_t)a->Hg * (size_t)(a->Wg / 2 + 1) * M;
+           4 * (size_t)a->grid.rows * (size_t)(a->grid.columns / 2 + 1) * M;
 }
 
 const AttentionOp gf_op = {

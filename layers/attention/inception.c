@@ -68,10 +68,10 @@ static void inception_declare(Attention *a, Params *params) {
     int C = s->C, L = s->L, W = s->W;
     projection_declare_weight(&s->conv1, params, a->prefix, "high_mixer.conv1", C, 2 * C);
     depthwise_declare(&s->conv, params, a->prefix, "high_mixer.proj1",
-                      (Depthwise){a->Hg, a->Wg, 2 * C, 3, 2 * C, 2 * C, 4 * C}, false);
+                      (Depthwise){a->grid, 2 * C, 3, 2 * C, 2 * C, 4 * C}, false);
     projection_declare(&s->proj2, params, a->prefix, "high_mixer.proj2", C, 2 * C);
     projection_declare(&s->qkv, params, a->prefix, "low_mixer.qkv", L, 3 * L);
-    depthwise_declare(&s->fuse, params, a->prefix, "conv_fuse", (Depthwise){a->Hg, a->Wg, W, 3, W, W, W}, false);
+    depthwise_declare(&s->fuse, params, a->prefix, "conv_fuse", (Depthwise){a->grid, W, 3, W, W, W}, false);
     projection_declare(&s->proj, params, a->prefix, "proj", W, a->M);
 }
 
@@ -113,7 +113,7 @@ static void inception_forward(const Attention *a, real *y, const real *x, int B)
     rows_add(s->first, x, NULL, n, C, C, M, 0);
     projection_forward(&s->conv1, s->doubled, s->first, n);
     depthwise_forward(s->high, NULL, s->doubled, s->conv.w, NULL, &s->conv.shape, B);
-    neighbour_max_forward(s->pooled, s->at, x + C, M, B, a->Hg, a->Wg, C);
+    neighbour_max_forward(s->pooled, s->at, x + C, &(NeighbourMax){a->grid, C, M}, B);
     projection_forward(&s->proj2, s->part, s->pooled, n);
     rows_add(s->high + 2 * C, s->part, NULL, n, 2 * C, 4 * C, 2 * C, 0);
     gelu_forward(s->part, s->high, n * 4 * (size_t)C);
@@ -145,7 +145,7 @@ static void inception_backward(const Attention *a, real *dx, const real *dy, con
     gelu_backward(s->dhigh, s->part, s->dhigh, s->high, n * 4 * (size_t)C);
     rows_add(s->ddoubled, s->dhigh + 2 * C, NULL, n, 2 * C, 2 * C, 4 * C, 0);
     projection_backward(&s->proj2, s->dslice, s->ddoubled, s->pooled, n);
-    neighbour_max_backward(dx + C, s->dslice, s->at, M, B, a->Hg, a->Wg, C);
+    neighbour_max_backward(dx + C, s->dslice, s->at, &(NeighbourMax){a->grid, C, M}, B);
     depthwise_backward(s->ddoubled, NULL, s->conv.dw, NULL, s->dhigh, s->doubled, s->conv.w, &s->conv.shape, B);
     projection_backward(&s->conv1, s->dslice, s->ddoubled, s->first, n);
     rows_add(dx, s->dslice, NULL, n, C, M, C, 0);

@@ -28,7 +28,6 @@ typedef struct {
     float *b[PARTS], *db[PARTS]; /* [D] */
     float *embedding, *dembedding; /* [T,D] */
     Patterns patterns;
-    PatternRows rows;
     real *qv_act, *normed; /* [B,N,2,M] kept */
     real *mix;             /* [B,N,M] kept */
     real *dnormed, *dmix;  /* scratch */
@@ -38,8 +37,7 @@ static void lambda_declare(Attention *a, Params *params) {
     Lambda *s = a->state;
     int M = a->M, D = a->D;
     const char *const w[] = {"norm_q.weight", "norm_v.weight"}, *const b[] = {"norm_q.bias", "norm_v.bias"};
-    s->patterns = (Patterns){{OFFSETS_TOEPLITZ, a->Hg, a->Wg, 0}, D, false};
-    s->rows = (PatternRows){M, 2 * M, 2 * M};
+    s->patterns = (Patterns){{OFFSETS_TOEPLITZ, a->grid, 0}, D, a->H, D, false};
     projection_declare_weight(&s->qv, params, a->prefix, "qv", M, 2 * M);
     for (int i = 0; i < PARTS; i++) {
         params_declare(params, &s->w[i], &s->dw[i], a->prefix, w[i], INIT_ONES, false, 1, (int[]){D});
@@ -47,7 +45,7 @@ static void lambda_declare(Attention *a, Params *params) {
     }
     params_declare(params, &s->embedding, &s->dembedding, a->prefix, "embedding.weight", INIT_TRUNC_NORMAL, true, 2,
                    (int[]){offsets_count(&s->patterns.offsets), D});
-    params_on_grid(params, (ParamGrid){0, 1, 0, 2 * a->Hg - 1, 2 * a->Wg - 1});
+    params_on_grid(params, (ParamGrid){0, 1, 0, grid_offsets(a->grid)});
     projection_declare(&s->proj, params, a->prefix, "proj", M, M);
 }
 
@@ -63,32 +61,43 @@ static void lambda_plan(Attention *a, Plan *plan, int B) {
         plan_borrow(plan, a->prefix, "dmix", &s->dmix, bytes);
     }
     plan_workspace(plan, heads_norm_workspace(a->D));
-    plan_workspace(plan, patterns_workspace(&s->patterns, B, a->H, a->D));
+    plan_workspace(plan, patterns_workspace(&s->patterns, B));
     plan_release(plan, mark);
+}
+
+static HeadsNorm norm_of(const Attention *a, int B) {
+    return (HeadsNorm){(size_t)B * (size_t)a->N, 2 * a->M, a->H, a->D, EPSILON};
+}
+
+static PatternSums lambdas_of(const Lambda *s, const Attention *a) {
+    return (PatternSums){s->patterns, a->M, 2 * a->M, 2 * a->M, s->embedding, NULL};
 }
 
 static void lambda_forward(const Attention *a, real *y, const real *x, int B) {
     const Lambda *s = a->state;
-    size_t n = (size_t)B * (size_t)a->N;
+    HeadsNorm norm = norm_of(a, B);
+    PatternSums lambdas = lambdas_of(s, a);
+    size_t n = norm.n;
     int M = a->M;
     projection_forward(&s->qv, s->qv_act, x, n);
     for (int i = 0; i < PARTS; i++)
-        heads_norm_forward(s->normed + i * M, s->qv_act + i * M, s->w[i], s->b[i], n, 2 * M, a->H, a->D, EPSILON);
-    patterns_spread_forward(s->mix, s->normed, s->normed + M, s->embedding, NULL, &s->patterns, &s->rows, B, a->H,
-                            a->D);
+        heads_norm_forward(s->normed + i * M, s->qv_act + i * M, s->w[i], s->b[i], &norm);
+    patterns_spread_forward(s->mix, s->normed, s->normed + M, &lambdas, B);
     projection_forward(&s->proj, y, s->mix, n);
 }
 
 static void lambda_backward(const Attention *a, real *dx, const real *dy, const real *x, int B) {
     const Lambda *s = a->state;
-    size_t n = (size_t)B * (size_t)a->N;
+    HeadsNorm norm = norm_of(a, B);
+    PatternSums lambdas = lambdas_of(s, a);
+    size_t n = norm.n;
     int M = a->M;
     projection_backward(&s->proj, s->dmix, dy, s->mix, n);
-    patterns_spread_backward(s->dnormed, s->dnormed + M, NULL, s->dembedding, NULL, s->dmix, s->normed, s->normed + M,
-                             s->embedding, NULL, &s->patterns, &s->rows, B, a->H, a->D);
+    patterns_spread_backward(s->dnormed, s->dnormed + M, NULL, &(PatternSumsGradients){s->dembedding, NULL}, s->dmix,
+                             s->normed, s->normed + M, &lambdas, B);
     for (int i = 0; i < PARTS; i++)
-        heads_norm_backward(s->dnormed + i * M, s->dw[i], s->db[i], s->dnormed + i * M, s->qv_act + i * M, s->w[i], n,
-                            2 * M, a->H, a->D, EPSILON);
+        heads_norm_backward(s->dnormed + i * M, s->dw[i], s->db[i], s->dnormed + i * M, s->qv_act + i * M, s->w[i],
+                            &norm);
     projection_backward(&s->qv, dx, s->dnormed, x, n);
 }
 

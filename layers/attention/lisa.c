@@ -76,7 +76,7 @@ typedef struct {
     float *wa, *dwa;         /* [T,D,E]; sa10: [T,E] */
     float *wb, *dwb;         /* [T,E] */
     float *b, *db;           /* [D,E] */
-    LayerNorm norm;
+    NormPair norm;
     real *qk;                /* [B,N,2,H,D] kept */
     float *inverse;          /* [B,N,2,H] kept */
     real *s;                 /* [B,H,E,N] kept */
@@ -88,10 +88,10 @@ typedef struct {
 static Offsets lisa_offsets(const Attention *a) {
     const LisaSettings *c = settings_of(a);
     OffsetKind circular = c->lisa_fft == FFT_2D ? OFFSETS_TORUS : OFFSETS_CIRCLE;
-    return (Offsets){c->lisa_kernel ? OFFSETS_LOCAL : circular, a->Hg, a->Wg, c->lisa_kernel};
+    return (Offsets){c->lisa_kernel ? OFFSETS_LOCAL : circular, a->grid, c->lisa_kernel};
 }
 
-static Offsets toeplitz(const Attention *a) { return (Offsets){OFFSETS_TOEPLITZ, a->Hg, a->Wg, 0}; }
+static Offsets toeplitz(const Attention *a) { return (Offsets){OFFSETS_TOEPLITZ, a->grid, 0}; }
 
 /* Toeplitz tables have one algorithm. */
 static const LisaAlgorithm *algorithm_choose(const Attention *a, const Patterns *patterns) {
@@ -99,21 +99,20 @@ static const LisaAlgorithm *algorithm_choose(const Attention *a, const Patterns 
     Algorithm asked = patterns->offsets.kind == OFFSETS_TOEPLITZ ? ALGORITHM_AUTO : settings_of(a)->lisa_algo;
     if (asked != ALGORITHM_AUTO) {
         best = &algorithms[asked - ALGORITHM_FIRST];
-        if (isinf(best->cost(patterns, a->D)))
+        if (isinf(best->cost(patterns)))
             config_reject(a->settings, "lisa_algo", "%s has no room for a grid of %d x %d: use auto or dense",
-                          best->name, a->Hg, a->Wg);
+                          best->name, a->grid.rows, a->grid.columns);
         return best;
     }
     for (int i = 1; i < ALGORITHMS; i++)
-        if (algorithms[i].cost(patterns, a->D) < best->cost(patterns, a->D)) best = &algorithms[i];
+        if (algorithms[i].cost(patterns) < best->cost(patterns)) best = &algorithms[i];
     return best;
 }
 
 /* Of the tensor declared last, whose first dimension is the offsets.  A window has the same offsets on every grid. */
 static void offsets_on_grid(Params *params, const Offsets *o) {
-    bool toeplitz = o->kind == OFFSETS_TOEPLITZ;
-    ParamGrid grid = {0, 1, 0, toeplitz ? 2 * o->Hg - 1 : o->Hg, toeplitz ? 2 * o->Wg - 1 : o->Wg};
-    if (o->kind != OFFSETS_LOCAL) params_on_grid(params, grid);
+    Grid positions = o->kind == OFFSETS_TOEPLITZ ? grid_offsets(o->grid) : o->grid;
+    if (o->kind != OFFSETS_LOCAL) params_on_grid(params, (ParamGrid){0, 1, 0, positions});
 }
 
 static void declare(Attention *a, Params *params, Offsets offsets, bool per_channel, bool normed) {
@@ -121,7 +120,7 @@ static void declare(Attention *a, Params *params, Offsets offsets, bool per_chan
     const PatternsSettings *settings = config_settings(a->settings, &patterns_settings);
     int T = offsets_count(&offsets), D = a->D, E = settings->lisa_patterns;
     qkv_declare(&s->frame, a, params);
-    s->patterns = (Patterns){offsets, E, per_channel};
+    s->patterns = (Patterns){offsets, E, a->H, D, per_channel};
     s->normed = normed;
     s->algorithm = algorithm_choose(a, &s->patterns);
     if (per_channel)
@@ -155,34 +154,45 @@ static void lisa_plan(Attention *a, Plan *plan, int B) {
         plan_borrow(plan, a->prefix, "dqk", &s->dqk, 2 * bytes);
         if (s->normed) plan_borrow(plan, a->prefix, "dsum", &s->dsum, bytes);
     }
-    plan_workspace(plan, s->algorithm->workspace(&s->patterns, B, a->H, a->D));
+    plan_workspace(plan, s->algorithm->workspace(&s->patterns, B));
     plan_release(plan, mark);
+}
+
+static UnitLengths lengths_of(const Attention *a, int B) {
+    return (UnitLengths){(size_t)B * (size_t)a->N, 2, a->H, a->D};
+}
+
+static LisaTables tables_of(const Lisa *s) { return (LisaTables){s->patterns, s->wa, s->wb, s->b}; }
+
+static LayerNorm norm_of(const Lisa *s, const Attention *a, int B) {
+    return (LayerNorm){s->norm.w, s->norm.b, s->mean, s->rstd, (size_t)B * (size_t)a->N, a->M, TIMM_NORM_EPS};
 }
 
 static void lisa_forward(const Attention *a, real *y, const real *x, int B) {
     const Lisa *s = a->state;
-    size_t n = (size_t)B * (size_t)a->N;
+    LayerNorm norm = norm_of(s, a, B);
+    LisaTables tables = tables_of(s);
+    UnitLengths lengths = lengths_of(a, B);
     const real *qkv = s->frame.qkv_act;
     qkv_forward_in(&s->frame, a, x, B);
-    l2_normalize_forward(s->qk, s->inverse, qkv, n, 2, a->H, a->D);
-    s->algorithm->forward(s->sum, s->s, s->qk, qkv, s->wa, s->wb, s->b, &s->patterns, B, a->H, a->D);
-    if (s->normed)
-        layernorm_forward(s->frame.mix, s->mean, s->rstd, s->sum, s->norm.w, s->norm.b, n, a->M, TIMM_NORM_EPS);
+    l2_normalize_forward(s->qk, s->inverse, qkv, &lengths);
+    s->algorithm->forward(s->sum, s->s, s->qk, qkv, &tables, B);
+    if (s->normed) layernorm_forward(s->frame.mix, s->sum, &norm);
     qkv_forward_out(&s->frame, a, y, B);
 }
 
 static void lisa_backward(const Attention *a, real *dx, const real *dy, const real *x, int B) {
     const Lisa *s = a->state;
-    size_t n = (size_t)B * (size_t)a->N;
+    LayerNorm norm = norm_of(s, a, B);
+    LisaTables tables = tables_of(s);
+    UnitLengths lengths = lengths_of(a, B);
+    LisaGradients gradients = {s->dwa, s->dwb, s->db};
     const QkvFrame *f = &s->frame;
     real *dsum = s->normed ? s->dsum : f->dmix;
     qkv_backward_out(f, a, dy, B);
-    if (s->normed)
-        add_layernorm_backward(dsum, NULL, s->norm.dw, s->norm.db, NULL, f->dmix, s->sum, NULL, 1, s->norm.w, s->mean,
-                               s->rstd, n, a->M);
-    s->algorithm->backward(f->dqkv, s->dqk, s->dwa, s->dwb, s->db, dsum, s->s, s->qk, f->qkv_act, s->wa, s->wb, s->b,
-                           &s->patterns, B, a->H, a->D);
-    l2_normalize_backward(f->dqkv, s->dqk, s->qk, s->inverse, n, 2, a->H, a->D);
+    if (s->normed) add_layernorm_backward(dsum, NULL, s->norm.dw, s->norm.db, NULL, f->dmix, s->sum, NULL, &norm);
+    s->algorithm->backward(f->dqkv, s->dqk, &gradients, dsum, s->s, s->qk, f->qkv_act, &tables, B);
+    l2_normalize_backward(f->dqkv, s->dqk, s->qk, s->inverse, &lengths);
     qkv_backward_in(f, a, dx, x, B);
 }
 
@@ -221,8 +231,7 @@ static void lisa_weights(const Attention *a, float *weights, int b, int head, in
 
 typedef struct {
     QkvFrame frame;
-    Offsets offsets;
-    int tables;
+    WeightedAttention shape;
     float *r, *dr;  /* [T,tables] */
     real *qk;       /* [B,N,2,H,D] kept */
     float *inverse; /* [B,N,2,H] kept */
@@ -232,11 +241,10 @@ typedef struct {
 static void weighted_declare(Attention *a, Params *params, int tables) {
     Weighted *s = a->state;
     qkv_declare(&s->frame, a, params);
-    s->offsets = toeplitz(a);
-    s->tables = tables;
+    s->shape = (WeightedAttention){toeplitz(a), tables, a->H, a->D};
     params_declare(params, &s->r, &s->dr, a->prefix, "sa.rpe", INIT_TRUNC_NORMAL, false, 2,
-                   (int[]){offsets_count(&s->offsets), tables});
-    offsets_on_grid(params, &s->offsets);
+                   (int[]){offsets_count(&s->shape.offsets), tables});
+    offsets_on_grid(params, &s->shape.offsets);
 }
 
 static void weighted_plan(Attention *a, Plan *plan, int B) {
@@ -247,26 +255,27 @@ static void weighted_plan(Attention *a, Plan *plan, int B) {
     plan_keep(plan, a->prefix, "qk", &s->qk, 2 * bytes);
     plan_keep(plan, a->prefix, "inverse", &s->inverse, n * 2 * (size_t)a->H * sizeof(float));
     if (plan->training) plan_borrow(plan, a->prefix, "dqk", &s->dqk, 2 * bytes);
-    plan_workspace(plan, weighted_attention_workspace(&s->offsets, s->tables, B, a->H, a->D));
+    plan_workspace(plan, weighted_attention_workspace(&s->shape, B));
     plan_release(plan, mark);
 }
 
 static void weighted_forward(const Attention *a, real *y, const real *x, int B) {
     const Weighted *s = a->state;
     const real *qkv = s->frame.qkv_act;
+    UnitLengths lengths = lengths_of(a, B);
     qkv_forward_in(&s->frame, a, x, B);
-    l2_normalize_forward(s->qk, s->inverse, qkv, (size_t)B * (size_t)a->N, 2, a->H, a->D);
-    weighted_attention_forward(s->frame.mix, s->qk, qkv, s->r, &s->offsets, s->tables, B, a->H, a->D);
+    l2_normalize_forward(s->qk, s->inverse, qkv, &lengths);
+    weighted_attention_forward(s->frame.mix, s->qk, qkv, s->r, &s->shape, B);
     qkv_forward_out(&s->frame, a, y, B);
 }
 
 static void weighted_backward(const Attention *a, real *dx, const real *dy, const real *x, int B) {
     const Weighted *s = a->state;
     const QkvFrame *f = &s->frame;
+    UnitLengths lengths = lengths_of(a, B);
     qkv_backward_out(f, a, dy, B);
-    weighted_attention_backward(f->dqkv, s->dqk, s->dr, f->dmix, s->qk, f->qkv_act, s->r, &s->offsets, s->tables, B,
-                                a->H, a->D);
-    l2_normalize_backward(f->dqkv, s->dqk, s->qk, s->inverse, (size_t)B * (size_t)a->N, 2, a->H, a->D);
+    weighted_attention_backward(f->dqkv, s->dqk, s->dr, f->dmix, s->qk, f->qkv_act, s->r, &s->shape, B);
+    l2_normalize_backward(f->dqkv, s->dqk, s->qk, s->inverse, &lengths);
     qkv_backward_in(f, a, dx, x, B);
 }
 
@@ -277,7 +286,8 @@ static size_t weighted_macs(const Attention *a) {
 
 static void weighted_weights(const Attention *a, float *weights, int b, int head, int query) {
     const Weighted *s = a->state;
-    size_t D = (size_t)a->D, row = 2 * (size_t)a->M, T = (size_t)offsets_count(&s->offsets), tables = (size_t)s->tables;
+    size_t D = (size_t)a->D, row = 2 * (size_t)a->M;
+    size_t T = (size_t)offsets_count(&s->shape.offsets), tables = (size_t)s->shape.tables;
     float *qk = xcalloc((size_t)a->N * row, sizeof *qk, "attention picture"),
           *r = xcalloc(T * tables, sizeof *r, "attention picture");
     real_download(qk, s->qk + (size_t)b * (size_t)a->N * row, (size_t)a->N * row);
@@ -287,7 +297,7 @@ static void weighted_weights(const Attention *a, float *weights, int b, int head
         const float *k = qk + (size_t)j * row + (size_t)a->M + (size_t)head * D;
         weights[j] = 0;
         for (size_t c = 0; c < D; c++) weights[j] += q[c] * k[c];
-        weights[j] *= r[(size_t)offset_of(&s->offsets, query, j) * tables + (tables > 1 ? (size_t)head : 0)];
+        weights[j] *= r[(size_t)offset_of(&s->shape.offsets, query, j) * tables + (tables > 1 ? (size_t)head : 0)];
     }
     free(r);
     free(qk);

@@ -25,10 +25,10 @@ static int smaller(int a, int b) { return a < b ? a : b; }
 static void nystrom_declare(Attention *a, Params *params) {
     Nystrom *s = a->state;
     int side = landmarks_of(a), M = a->M;
-    s->cells = (Cells){a->Hg, a->Wg, smaller(side, a->Hg), smaller(side, a->Wg)};
-    s->shape = (LowRank){a->N, s->cells.Lh * s->cells.Lw, a->H, a->D, false};
+    s->cells = (Cells){a->grid, {1, smaller(side, a->grid.rows), smaller(side, a->grid.columns)}};
+    s->shape = (LowRank){a->N, grid_tokens(s->cells.cells), a->H, a->D, false};
     qkv_declare(&s->frame, a, params);
-    depthwise_declare(&s->conv, params, a->prefix, "conv", (Depthwise){a->Hg, a->Wg, M, 3, M, 3 * M, M}, false);
+    depthwise_declare(&s->conv, params, a->prefix, "conv", (Depthwise){a->grid, M, 3, M, 3 * M, M}, false);
 }
 
 static void nystrom_plan(Attention *a, Plan *plan, int B) {

@@ -35,8 +35,9 @@ void qkv_forward_in(const QkvFrame *f, const Attention *a, const real *x, int B)
         return;
     }
     add_forward(f->with_pos, x, a->detector->pos, n * M);
-    linear_forward_rows(f->qkv_act, 3 * a->M, f->with_pos, f->qkv.w, f->qkv.b, n, a->M, 2 * a->M);
-    linear_forward_rows(f->qkv_act + two, 3 * a->M, x, f->qkv.w + two * M, f->qkv.b + two, n, a->M, a->M);
+    LinearShape q_and_k = {n, a->M, 2 * a->M, 3 * a->M}, v = {n, a->M, a->M, 3 * a->M};
+    linear_forward(f->qkv_act, f->with_pos, f->qkv.w, f->qkv.b, &q_and_k);
+    linear_forward(f->qkv_act + two, x, f->qkv.w + two * M, f->qkv.b + two, &v);
 }
 
 void qkv_forward_out(const QkvFrame *f, const Attention *a, real *y, int B) {
@@ -54,9 +55,10 @@ void qkv_backward_in(const QkvFrame *f, const Attention *a, real *dx, const real
         return;
     }
     add_forward(f->with_pos, x, a->detector->pos, n * M);
-    linear_backward_input(dx, f->dqkv, f->qkv.w, n, a->M, 3 * a->M);
-    linear_backward_weight_rows(f->qkv.dw, f->qkv.db, f->dqkv, 3 * a->M, f->with_pos, n, a->M, 2 * a->M);
-    linear_backward_weight_rows(f->qkv.dw + two * M, f->qkv.db + two, f->dqkv + two, 3 * a->M, x, n, a->M, a->M);
+    LinearShape q_and_k = {n, a->M, 2 * a->M, 3 * a->M}, v = {n, a->M, a->M, 3 * a->M};
+    linear_backward_input(dx, f->dqkv, f->qkv.w, &(LinearShape){n, a->M, 3 * a->M, 0});
+    linear_backward_weight(f->qkv.dw, f->qkv.db, f->dqkv, f->with_pos, &q_and_k);
+    linear_backward_weight(f->qkv.dw + two * M, f->qkv.db + two, f->dqkv + two, x, &v);
 }
 
 size_t qkv_macs(const QkvFrame *f, const Attention *a) {

@@ -16,7 +16,7 @@ static void turn(const Relative *r, const Attention *a, const real *phi, int B) 
 }
 
 static void turn_2d(const Relative *r, const Attention *a, const real *phi, int B) {
-    rope_table(r->turns, a->N, r->F, &(Grid){1, a->Hg, a->Wg});
+    rope_table(r->turns, a->N, r->F, &a->grid);
     rope_forward(r->turned, phi, r->turns, &(FeatureShape){B, a->N, a->H, a->D, r->F});
 }
 

@@ -84,14 +84,14 @@ typedef struct {
 
 /* Group r begins at distance r, or at 2^(r-1) in the logarithmic variant; the last one has no end. */
 static void rings_set(RippleRings *rings, const Attention *a, Rings kind) {
-    int longest = (a->Hg > a->Wg ? a->Hg : a->Wg) - 1;
+    int longest = (a->grid.rows > a->grid.columns ? a->grid.rows : a->grid.columns) - 1;
     int R = kind == RINGS_ALL ? longest : settings_of(a)->r_max;
     if (kind == RINGS_LOG)
         for (R = 0; 1 << R <= longest; R++) continue;
     if (R >= RIPPLE_MAX_GROUPS)
         config_reject(a->settings, "attn", "%s would need %d rings on a grid of %d x %d, and %d are the most", a->op->name,
-                      R + 1, a->Hg, a->Wg, RIPPLE_MAX_GROUPS);
-    rings->grid = (Grid){1, a->Hg, a->Wg};
+                      R + 1, a->grid.rows, a->grid.columns, RIPPLE_MAX_GROUPS);
+    rings->grid = a->grid;
     rings->G = R + 1;
     for (int r = 0; r <= R; r++) rings->bound[r] = kind == RINGS_LOG && r > 0 ? 1 << (r - 1) : r;
 }
@@ -149,7 +149,7 @@ static void weights_plan(Ripple *s, const Attention *a, Plan *plan, int B) {
 /* A detector's grid changes from batch to batch; how many rings there are is the model's. */
 static void rings_follow(const Attention *a) {
     Ripple *s = a->state;
-    s->rings.grid = (Grid){1, a->Hg, a->Wg};
+    s->rings.grid = a->grid;
 }
 
 static void ripple_plan(Attention *a, Plan *plan, int B) {

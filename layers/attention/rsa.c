@@ -16,7 +16,6 @@
 typedef struct {
     QkvFrame frame;
     Patterns channels, shared; /* H1's offsets, and those of H2 and G: D patterns each */
-    PatternRows rows_kernel, rows_context;
     float *h1, *dh1;       /* [T,D,D] */
     float *h2, *dh2;       /* [T,D] */
     float *g, *dg;         /* [T,D] */
@@ -35,14 +34,12 @@ static void identity(float *x, const Param *p, uint64_t seed, uint32_t tensor) {
 
 static void rsa_declare(Attention *a, Params *params) {
     Rsa *s = a->state;
-    Offsets offsets = {OFFSETS_TOEPLITZ, a->Hg, a->Wg, 0};
-    ParamGrid grid = {0, 1, 0, 2 * a->Hg - 1, 2 * a->Wg - 1};
-    int T = offsets_count(&offsets), M = a->M, D = a->D;
+    Offsets offsets = {OFFSETS_TOEPLITZ, a->grid, 0};
+    ParamGrid grid = {0, 1, 0, grid_offsets(a->grid)};
+    int T = offsets_count(&offsets), D = a->D;
     qkv_declare(&s->frame, a, params);
-    s->channels = (Patterns){offsets, D, true};
-    s->shared = (Patterns){offsets, D, false};
-    s->rows_kernel = (PatternRows){3 * M, M, 3 * M};
-    s->rows_context = (PatternRows){M, M, 3 * M};
+    s->channels = (Patterns){offsets, D, a->H, D, true};
+    s->shared = (Patterns){offsets, D, a->H, D, false};
     params_declare(params, &s->h1, &s->dh1, a->prefix, "H1.weight", INIT_TRUNC_NORMAL, true, 3, (int[]){T, D, D});
     params_on_grid(params, grid);
     params_declare(params, &s->h2, &s->dh2, a->prefix, "H2.weight", INIT_TRUNC_NORMAL, true, 2, (int[]){T, D});
@@ -67,20 +64,33 @@ static void rsa_plan(Attention *a, Plan *plan, int B) {
         plan_borrow(plan, a->prefix, "dkernel", &s->dkernel, bytes);
         plan_borrow(plan, a->prefix, "dcontext", &s->dcontext, bytes);
     }
-    plan_workspace(plan, patterns_workspace(&s->channels, B, a->H, a->D));
-    plan_workspace(plan, patterns_workspace(&s->shared, B, a->H, a->D));
+    plan_workspace(plan, patterns_workspace(&s->channels, B));
+    plan_workspace(plan, patterns_workspace(&s->shared, B));
     plan_release(plan, mark);
+}
+
+/* The sums of steps 3, 4 and 5. */
+typedef struct {
+    PatternSums kernel, context, mix;
+} Steps;
+
+static Steps steps_of(const Rsa *s, const Attention *a) {
+    int M = a->M;
+    return (Steps){.kernel = {s->channels, 3 * M, M, 3 * M, s->h1, s->p1},
+                   .context = {s->shared, M, M, 3 * M, s->h2, NULL},
+                   .mix = {s->shared, M, M, 3 * M, s->g, s->one}};
 }
 
 static void rsa_forward(const Attention *a, real *y, const real *x, int B) {
     const Rsa *s = a->state;
     const real *q = s->unit, *k = q + a->M, *v = k + a->M;
-    int H = a->H, D = a->D;
+    Steps steps = steps_of(s, a);
+    UnitLengths lengths = {(size_t)B * (size_t)a->N, 3, a->H, a->D};
     qkv_forward_in(&s->frame, a, x, B);
-    l2_normalize_forward(s->unit, s->inverse, s->frame.qkv_act, (size_t)B * (size_t)a->N, 3, H, D);
-    patterns_collect_forward(s->kernel, q, k, s->h1, s->p1, &s->channels, &s->rows_kernel, B, H, D);
-    patterns_spread_forward(s->context, s->kernel, v, s->h2, NULL, &s->shared, &s->rows_context, B, H, D);
-    patterns_collect_forward(s->frame.mix, s->context, v, s->g, s->one, &s->shared, &s->rows_context, B, H, D);
+    l2_normalize_forward(s->unit, s->inverse, s->frame.qkv_act, &lengths);
+    patterns_collect_forward(s->kernel, q, k, &steps.kernel, B);
+    patterns_spread_forward(s->context, s->kernel, v, &steps.context, B);
+    patterns_collect_forward(s->frame.mix, s->context, v, &steps.mix, B);
     qkv_forward_out(&s->frame, a, y, B);
 }
 
@@ -89,15 +99,16 @@ static void rsa_backward(const Attention *a, real *dx, const real *dy, const rea
     const QkvFrame *f = &s->frame;
     const real *q = s->unit, *k = q + a->M, *v = k + a->M;
     real *dq = f->dqkv, *dk = dq + a->M, *dv = dk + a->M;
-    int H = a->H, D = a->D;
+    Steps steps = steps_of(s, a);
+    UnitLengths lengths = {(size_t)B * (size_t)a->N, 3, a->H, a->D};
     qkv_backward_out(f, a, dy, B);
-    patterns_collect_backward(s->dcontext, dv, NULL, s->dg, s->done, f->dmix, s->context, v, s->g, s->one, &s->shared,
-                              &s->rows_context, B, H, D);
-    patterns_spread_backward(s->dkernel, dv, dv, s->dh2, NULL, s->dcontext, s->kernel, v, s->h2, NULL, &s->shared,
-                             &s->rows_context, B, H, D);
-    patterns_collect_backward(dq, dk, NULL, s->dh1, s->dp1, s->dkernel, q, k, s->h1, s->p1, &s->channels,
-                              &s->rows_kernel, B, H, D);
-    l2_normalize_backward(f->dqkv, f->dqkv, s->unit, s->inverse, (size_t)B * (size_t)a->N, 3, H, D);
+    patterns_collect_backward(s->dcontext, dv, NULL, &(PatternSumsGradients){s->dg, s->done}, f->dmix, s->context, v,
+                              &steps.mix, B);
+    patterns_spread_backward(s->dkernel, dv, dv, &(PatternSumsGradients){s->dh2, NULL}, s->dcontext, s->kernel, v,
+                             &steps.context, B);
+    patterns_collect_backward(dq, dk, NULL, &(PatternSumsGradients){s->dh1, s->dp1}, s->dkernel, q, k, &steps.kernel,
+                              B);
+    l2_normalize_backward(f->dqkv, f->dqkv, s->unit, s->inverse, &lengths);
     qkv_backward_in(f, a, dx, x, B);
 }
 

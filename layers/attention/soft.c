@@ -22,7 +22,7 @@ typedef struct {
     LowRank shape;
     int r;
     float *w, *dw;                                      /* [D,D,r,r] */
-    LayerNorm norm;                                     /* of D */
+    NormPair norm;                                     /* of D */
     float *mean, *rstd;                                 /* [B,L,H] kept */
     real *qv_act, *mix;                                 /* kept, [B,N,2,H,D], [B,N,H,D] */
     real *cols, *square, *normed, *landmarks;           /* kept, [B,L,H,D*r*r], then [B,L,H,D] three times */
@@ -32,19 +32,19 @@ typedef struct {
 static int smaller(int a, int b) { return a < b ? a : b; }
 
 /* At most `landmarks` squares to a side, where the grid is not narrower than that makes them. */
-static int stride_for(int landmarks, int Hg, int Wg) {
-    int longer = Hg > Wg ? Hg : Wg, r = (longer + landmarks - 1) / landmarks;
+static int stride_for(int landmarks, Grid grid) {
+    int Hg = grid.rows, Wg = grid.columns, longer = Hg > Wg ? Hg : Wg, r = (longer + landmarks - 1) / landmarks;
     return smaller(r, smaller(Hg, Wg));
 }
 
 static void soft_declare(Attention *a, Params *params) {
     Soft *s = a->state;
-    int M = a->M, D = a->D, r = s->r = stride_for(landmarks_of(a), a->Hg, a->Wg);
-    s->shape = (LowRank){a->N, (a->Hg / r) * (a->Wg / r), a->H, D, true};
+    int M = a->M, D = a->D, r = s->r = stride_for(landmarks_of(a), a->grid);
+    s->shape = (LowRank){a->N, (a->grid.rows / r) * (a->grid.columns / r), a->H, D, true};
     projection_declare(&s->qv, params, a->prefix, "qv", M, 2 * M);
     params_declare_fan(params, &s->w, &s->dw, a->prefix, "landmark.weight", D * r * r, true, 4, (int[]){D, D, r, r});
     layer_norm_declare(&s->norm, params, a->prefix, "landmark.norm", D, false);
-    depthwise_declare(&s->conv, params, a->prefix, "conv", (Depthwise){a->Hg, a->Wg, M, 3, M, 2 * M, M}, false);
+    depthwise_declare(&s->conv, params, a->prefix, "conv", (Depthwise){a->grid, M, 3, M, 2 * M, M}, false);
     projection_declare(&s->proj, params, a->prefix, "proj", M, M);
 }
 
@@ -79,26 +79,41 @@ static float norm_epsilon(int D) { return 1e-5f * sqrtf((float)D); }
 
 static size_t landmark_rows(const Soft *s, int B) { return (size_t)B * (size_t)s->shape.L * (size_t)s->shape.H; }
 
+/* The squares of q, the convolution of them and its norm. */
+static HeadPatches patches_of(const Soft *s, const Attention *a) {
+    return (HeadPatches){a->grid, s->r, a->H, a->D, 2 * a->M};
+}
+static LinearShape convolution_of(const Soft *s, int B) {
+    int D = s->shape.D;
+    return (LinearShape){landmark_rows(s, B), D * s->r * s->r, D, 0};
+}
+static LayerNorm norm_of(const Soft *s, int B) {
+    int D = s->shape.D;
+    return (LayerNorm){s->norm.w, s->norm.b, s->mean, s->rstd, landmark_rows(s, B), D, norm_epsilon(D)};
+}
+
 static void landmarks_forward(const Soft *s, const Attention *a, int B) {
-    int D = a->D, r = s->r;
-    size_t rows = landmark_rows(s, B);
-    head_patches_forward(s->cols, s->qv_act, a->Hg, a->Wg, r, B, a->H, D, 2 * a->M);
-    linear_forward(s->square, s->cols, s->w, NULL, rows, D * r * r, D);
-    layernorm_forward(s->normed, s->mean, s->rstd, s->square, s->norm.w, s->norm.b, rows, D, norm_epsilon(D));
-    gelu_forward(s->landmarks, s->normed, rows * (size_t)D);
+    HeadPatches patches = patches_of(s, a);
+    LinearShape linear = convolution_of(s, B);
+    LayerNorm norm = norm_of(s, B);
+    head_patches_forward(s->cols, s->qv_act, &patches, B);
+    linear_forward(s->square, s->cols, s->w, NULL, &linear);
+    layernorm_forward(s->normed, s->square, &norm);
+    gelu_forward(s->landmarks, s->normed, linear.n * (size_t)a->D);
 }
 
 /* Adds to dq. */
 static void landmarks_backward(const Soft *s, const Attention *a, int B) {
-    int D = a->D, r = s->r;
-    size_t rows = landmark_rows(s, B);
+    HeadPatches patches = patches_of(s, a);
+    LinearShape linear = convolution_of(s, B);
+    LayerNorm norm = norm_of(s, B);
     real *d = s->dlandmarks, *dsquare = s->dsquare;
-    gelu_backward(d, dsquare, d, s->normed, rows * (size_t)D); /* dsquare holds a once more, which nobody needs */
-    add_layernorm_backward(dsquare, NULL, s->norm.dw, s->norm.db, NULL, d, s->square, NULL, 1, s->norm.w, s->mean,
-                           s->rstd, rows, D);
-    linear_backward_input(s->dcols, dsquare, s->w, rows, D * r * r, D);
-    linear_backward_weight(s->dw, NULL, dsquare, s->cols, rows, D * r * r, D);
-    head_patches_backward(s->dqv, s->dcols, a->Hg, a->Wg, r, B, a->H, D, 2 * a->M);
+    /* dsquare holds a once more, which nobody needs. */
+    gelu_backward(d, dsquare, d, s->normed, linear.n * (size_t)a->D);
+    add_layernorm_backward(dsquare, NULL, s->norm.dw, s->norm.db, NULL, d, s->square, NULL, &norm);
+    linear_backward_input(s->dcols, dsquare, s->w, &linear);
+    linear_backward_weight(s->dw, NULL, dsquare, s->cols, &linear);
+    head_patches_backward(s->dqv, s->dcols, &patches, B);
 }
 
 static void soft_forward(const Attention *a, real *y, const real *x, int B) {

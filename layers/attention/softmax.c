@@ -37,18 +37,24 @@ static void softmax_declare(Attention *a, Params *params) {
     const RpeSettings *settings = config_settings(a->settings, &rpe_settings);
     Rpe rpe = settings && !a->detector ? settings->rpe : RPE_NONE;
     qkv_declare(&s->frame, a, params);
-    s->bias = (RelativeBias){{1, a->Hg, a->Wg}, a->N - a->Hg * a->Wg, rpe == RPE_SHARED ? 1 : a->H};
+    s->bias = (RelativeBias){a->grid, a->N - grid_tokens(a->grid), rpe == RPE_SHARED ? 1 : a->H};
     s->has_table = rpe != RPE_NONE;
     if (!s->has_table) return;
+    Grid offsets = grid_offsets(a->grid);
     params_declare(params, &s->table, &s->dtable, a->prefix, "rpe.weight", INIT_TRUNC_NORMAL, false, 3,
-                   (int[]){s->bias.tables, 2 * a->Hg - 1, 2 * a->Wg - 1});
-    params_on_grid(params, (ParamGrid){1, 2, 0, 2 * a->Hg - 1, 2 * a->Wg - 1});
+                   (int[]){s->bias.tables, offsets.rows, offsets.columns});
+    params_on_grid(params, (ParamGrid){1, 2, 0, offsets});
 }
 
 /* In a detector. */
 static MaskedAttention masked(const Attention *a, int B) {
-    return (MaskedAttention){.B = B, .H = a->H, .D = a->D, .Q = a->N, .h = a->Hg, .w = a->Wg, .q_row = 3 * a->M,
+    return (MaskedAttention){.B = B, .H = a->H, .D = a->D, .Q = a->N, .grid = a->grid, .q_row = 3 * a->M,
                              .kv_row = 3 * a->M, .cells = a->detector->cells, .dropout = a->detector->dropout};
+}
+
+static MaskedInputs masked_inputs(const Softmax *s, const Attention *a) {
+    const real *q = s->frame.qkv_act;
+    return (MaskedInputs){q, q + a->M, q + 2 * a->M};
 }
 
 static size_t softmax_workspace(const Attention *a, int B) {
@@ -68,10 +74,10 @@ static void softmax_plan(Attention *a, Plan *plan, int B) {
 
 static void softmax_forward(const Attention *a, real *y, const real *x, int B) {
     const Softmax *s = a->state;
-    const real *q = s->frame.qkv_act, *k = q + a->M, *v = k + a->M;
     qkv_forward_in(&s->frame, a, x, B);
     if (a->detector)
-        masked_attention_forward(s->frame.mix, s->lse, q, k, v, NULL, (MaskedAttention[]){masked(a, B)});
+        masked_attention_forward(s->frame.mix, s->lse, (MaskedInputs[]){masked_inputs(s, a)}, NULL,
+                                 (MaskedAttention[]){masked(a, B)});
     else if (s->has_table)
         biased_attention_forward(s->frame.mix, s->lse, s->frame.qkv_act, s->table, &s->bias,
                                  &(AttentionShape){B, a->N, a->H, a->D});
@@ -82,12 +88,11 @@ static void softmax_forward(const Attention *a, real *y, const real *x, int B) {
 
 static void softmax_backward(const Attention *a, real *dx, const real *dy, const real *x, int B) {
     const Softmax *s = a->state;
-    const real *q = s->frame.qkv_act, *k = q + a->M, *v = k + a->M;
-    real *dq = s->frame.dqkv, *dk = dq + a->M, *dv = dk + a->M;
+    real *dq = s->frame.dqkv;
     qkv_backward_out(&s->frame, a, dy, B);
     if (a->detector)
-        masked_attention_backward(dq, dk, dv, NULL, s->frame.dmix, s->frame.mix, s->lse, q, k, v, NULL,
-                                  (MaskedAttention[]){masked(a, B)});
+        masked_attention_backward(&(MaskedGradients){dq, dq + a->M, dq + 2 * a->M}, NULL, s->frame.dmix, s->frame.mix,
+                                  s->lse, (MaskedInputs[]){masked_inputs(s, a)}, NULL, (MaskedAttention[]){masked(a, B)});
     else if (s->has_table)
         biased_attention_backward(s->frame.dqkv, s->dtable, s->frame.dmix, s->frame.mix, s->lse, s->frame.qkv_act,
                                   s->table, &s->bias, &(AttentionShape){B, a->N, a->H, a->D});
@@ -104,15 +109,15 @@ static size_t softmax_macs(const Attention *a) {
 
 static void softmax_weights(const Attention *a, float *weights, int b, int head, int query) {
     const Softmax *s = a->state;
-    int prefix = s->bias.prefix, n = query - prefix, Wg = a->Wg, across = 2 * Wg - 1;
-    size_t size = (size_t)(2 * a->Hg - 1) * (size_t)across;
+    int prefix = s->bias.prefix, n = query - prefix, Hg = a->grid.rows, Wg = a->grid.columns, across = 2 * Wg - 1;
+    size_t size = (size_t)(2 * Hg - 1) * (size_t)across;
     float sum = 0;
     qkv_softmax_row(&s->frame, a, weights, b, head, query);
     if (!s->has_table || n < 0) return;
     float *table = xcalloc(size, sizeof *table, "attention picture");
     device_download(table, s->table + (s->bias.tables > 1 ? (size_t)head * size : 0), size * sizeof *table);
-    for (int m = 0; m < a->Hg * Wg; m++)
-        weights[prefix + m] *= expf(table[(m / Wg - n / Wg + a->Hg - 1) * across + m % Wg - n % Wg + Wg - 1]);
+    for (int m = 0; m < Hg * Wg; m++)
+        weights[prefix + m] *= expf(table[(m / Wg - n / Wg + Hg - 1) * across + m % Wg - n % Wg + Wg - 1]);
     for (int m = 0; m < a->N; m++) sum += weights[m];
     for (int m = 0; m < a->N; m++) weights[m] /= sum;
     free(table);

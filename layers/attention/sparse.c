@@ -50,7 +50,7 @@ static const SparseSettings *settings_of(const Attention *a) { return config_set
 
 static int stride_of(const Attention *a) {
     int stride = settings_of(a)->sparse_stride;
-    return stride ? stride : a->Wg;
+    return stride ? stride : a->grid.columns;
 }
 
 static int summary_of(const Attention *a) {

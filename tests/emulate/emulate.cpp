@@ -155,43 +155,38 @@ void real_download(float *host, const real *device, size_t n) {
 }
 double gemm_peak_gflops(void) { return 1; }
 
-void linear_forward_rows(real *y, int row, const real *x, const float *w, const float *b, size_t n, int in, int out) {
-    for (size_t i = 0; i < n; i++)
-        for (int o = 0; o < out; o++) {
+static int row_of(const LinearShape *s) { return s->y_row ? s->y_row : s->out; }
+
+void linear_forward(real *y, const real *x, const float *w, const float *b, const LinearShape *s) {
+    size_t row = row_of(s), in = s->in;
+    for (size_t i = 0; i < s->n; i++)
+        for (int o = 0; o < s->out; o++) {
             double sum = b ? b[o] : 0;
-            for (int k = 0; k < in; k++) sum += (double)to_float(x[i * in + k]) * w[(size_t)o * in + k];
+            for (size_t k = 0; k < in; k++) sum += (double)to_float(x[i * in + k]) * w[(size_t)o * in + k];
             y[i * row + o] = to_real((float)sum);
         }
 }
-void linear_forward(real *y, const real *x, const float *w, const float *b, size_t n, int in, int out) {
-    linear_forward_rows(y, out, x, w, b, n, in, out);
-}
-void linear_backward_input_rows(real *dx, const real *dy, int row, const float *w, size_t n, int in, int out) {
-    for (size_t i = 0; i < n; i++)
-        for (int k = 0; k < in; k++) {
+void linear_backward_input(real *dx, const real *dy, const float *w, const LinearShape *s) {
+    size_t row = row_of(s), in = s->in;
+    for (size_t i = 0; i < s->n; i++)
+        for (size_t k = 0; k < in; k++) {
             double sum = 0;
-            for (int o = 0; o < out; o++) sum += (double)to_float(dy[i * row + o]) * w[(size_t)o * in + k];
+            for (int o = 0; o < s->out; o++) sum += (double)to_float(dy[i * row + o]) * w[(size_t)o * in + k];
             dx[i * in + k] = to_real((float)sum);
         }
 }
-void linear_backward_input(real *dx, const real *dy, const float *w, size_t n, int in, int out) {
-    linear_backward_input_rows(dx, dy, out, w, n, in, out);
-}
-void linear_backward_weight_rows(float *dw, float *db, const real *dy, int row, const real *x, size_t n, int in,
-                                 int out) {
-    for (int o = 0; o < out; o++) {
+void linear_backward_weight(float *dw, float *db, const real *dy, const real *x, const LinearShape *s) {
+    size_t row = row_of(s), in = s->in, n = s->n;
+    for (int o = 0; o < s->out; o++) {
         double bias = 0;
         for (size_t i = 0; i < n; i++) bias += to_float(dy[i * row + o]);
         if (db) db[o] += (float)bias;
-        for (int k = 0; k < in; k++) {
+        for (size_t k = 0; k < in; k++) {
             double sum = 0;
             for (size_t i = 0; i < n; i++) sum += (double)to_float(dy[i * row + o]) * to_float(x[i * in + k]);
             dw[(size_t)o * in + k] += (float)sum;
         }
     }
-}
-void linear_backward_weight(float *dw, float *db, const real *dy, const real *x, size_t n, int in, int out) {
-    linear_backward_weight_rows(dw, db, dy, out, x, n, in, out);
 }
 
 /* == cuDNN: an even number of outputs it has an algorithm for, with some workspace ================================= */
