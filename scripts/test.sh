@@ -103,8 +103,29 @@ fuzz() { # fuzzer
 
 # == Another machine ==================================================================================================
 
-# What an emulator runs in a minute or two.
-arm64_tests="test_rng"
+# What an emulator runs in a minute.
+arm64_tests="test_config test_convit test_depthwise test_masked test_matching test_mixers test_rng test_safetensors
+    test_softmax test_unfold"
+
+# A model trained there has the losses and norms of one trained here, to rounding.
+arm64_model() {
+    settings="--attn ripple --dim 16 --depth 2 --heads 2 --patch-size 8 --mlp-ratio 2 --train-limit 64 --test-limit 32
+        --batch-size 16 --epochs 2 --warmup-epochs 0 --log-every 1"
+    # shellcheck disable=SC2086 # a list
+    build/cpu/train_vit $settings --run-dir "$scratch/here" &&
+        QEMU_LD_PREFIX=$PWD/build/arm64-root qemu-aarch64 build/arm64/train_vit $settings --run-dir "$scratch/there" &&
+        paste -d , "$scratch/here/log.csv" "$scratch/there/log.csv" | awk -F , '
+            NR == 1 { columns = NF / 2; next }
+            {
+                rows++
+                for (i = 3; i <= 5; i++) { # loss, learning rate, gradient norm
+                    error = $(i + columns) / $i - 1
+                    if (error < 0) error = -error
+                    if (!(error <= worst)) worst = error
+                }
+            }
+            END { print rows + 0 " rows, worst off by " worst; exit !(rows >= 8 && worst <= 2e-5) }'
+}
 
 # == Everything =======================================================================================================
 
@@ -133,6 +154,7 @@ if check "scripts/deps.sh" sh scripts/deps.sh test; then
         # shellcheck disable=SC2086 # a list
         QEMU_LD_PREFIX=$PWD/build/arm64-root VIT_TEST_LAUNCHER=qemu-aarch64 VIT_TEST_REDUCED=1 \
             suite build/arm64 $arm64_tests
+        check "a model on arm64" arm64_model
     fi
 
     echo "-- build/cpu-asan: AddressSanitizer and UBSan, without what takes long"
