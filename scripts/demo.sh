@@ -1,7 +1,7 @@
 #!/bin/sh
-# From a fresh checkout to a trained model and two pictures, in about three minutes on two CPU cores: installs what is
-# missing, builds, trains ripple attention to name ten shapes (configs/cpu/shapes.ini), draws how it went and where its
-# heads look.  Everything lands in runs/demo.
+# From a fresh checkout to a trained model and two pictures, in three minutes on two CPU cores after what is missing has
+# been installed: builds, trains ripple attention to name ten shapes (configs/cpu/shapes.ini), draws how it went and where
+# its heads look.  Everything lands in runs/demo.
 #
 #   sh scripts/demo.sh [--epochs 2 ...]      options after the name go to train_vit
 set -eu

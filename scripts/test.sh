@@ -1,7 +1,8 @@
 #!/bin/sh
-# Everything that CI checks, on this machine: dependencies, the build without warnings, all tests, all tests under
-# AddressSanitizer and UBSan, the fuzzers for a while, clang's build, arm64's under an emulator, the CUDA build where there
-# is a compiler for it, and the rules of style that grep can check.  The last line is "N passed, N failed"; the exit status is 0 when nothing failed.
+# Everything that CI checks, on this machine: dependencies, the build without warnings, all tests, the tests of clang's
+# build and under AddressSanitizer and UBSan, part of them for arm64 under an emulator, the fuzzers for a while, the CUDA
+# build where there is a compiler for it, and the rules of style that grep can check.  The last line is "N passed, N
+# failed"; the exit status is 0 when nothing failed.
 #
 #   FUZZ_SECONDS=10    how long each fuzzer runs
 #   JOBS=2             parallel compilations (default: the number of cores)

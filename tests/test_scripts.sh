@@ -1,5 +1,6 @@
 #!/bin/sh
-# scripts/deps.sh on machines that lack things, and the plot scripts under a Python without matplotlib.
+# scripts/deps.sh and scripts/test.sh on machines that lack things, and the plot scripts under a Python that lacks
+# matplotlib.
 #
 #   BUILD=build/cpu sh tests/test_scripts.sh
 #
@@ -15,7 +16,7 @@
 machine() {
     rm -rf bin
     mkdir bin
-    for program in sh cat cut dirname env grep head mkdir mktemp rm sed tail uname "$@"; do
+    for program in sh cat cut dirname env head mkdir mktemp rm sed tail uname "$@"; do
         ln -s "$(command -v "$program")" "bin/$program"
     done
 }
@@ -37,27 +38,28 @@ poor_gcc='for word; do case $word in -l*) exit 1 ;; *.c) grep -q "include <stb" 
 
 # Headers that are on this very machine count where there is no compiler to ask, so what is told is checked on one that
 # has a compiler but no library, and of one without a compiler that the compiler is among them.
-machine make
+machine make grep
 stands_in gcc "$poor_gcc"
 stands_in id 'echo 1000'
 stands_in apt-get 'echo "apt-get $*" >>called; exit 1'
 rm -f called
 deps mpi
-complains 1 'neither root nor sudo|apt-get install|libdnnl-dev|libinih-dev|libjansson-dev|libstb-dev|libjpeg-dev|libxxhash-dev|libopenmpi-dev|openmpi-bin'
+complains 1 "neither root nor sudo|apt-get install| libdnnl-dev| libinih-dev| libjansson-dev| libstb-dev| libjpeg-dev|\
+ libxxhash-dev| libopenmpi-dev| openmpi-bin"
 check "without root or sudo, one line names everything" $? "status $status: $(cat err)"
 [ ! -e called ]
 check "and apt-get is not called" $?
 ! grep -q 'network\|libjpeg62' out err
 check "and no network is blamed, nor a package that Debian alone has asked for" $?
 
-machine make
+machine make grep
 stands_in id 'echo 1000'
 stands_in apt-get 'exit 1'
 deps mpi
 complains 1 'neither root nor sudo| gcc|libopenmpi-dev|openmpi-bin'
 check "without a compiler too, all in one line" $? "status $status: $(cat err)"
 
-machine make
+machine make grep
 stands_in gcc "$poor_gcc"
 stands_in id 'echo 1000'
 stands_in apt-get 'exit 1'
@@ -66,7 +68,7 @@ deps
 complains 1 'sudo refuses|as root, apt-get update && apt-get install|libjpeg-dev'
 check "where sudo refuses, the line for root" $? "status $status: $(cat err)"
 
-machine make
+machine make grep
 stands_in gcc "$poor_gcc"
 stands_in id 'echo 0'
 stands_in apt-get 'case $* in *install*) echo "E: Unable to locate package libstb-dev"; exit 100 ;; esac'
@@ -79,13 +81,13 @@ deps
 complains 1 'Failed to fetch|network'
 check "a package that cannot be fetched is" $? "status $status: $(cat err)"
 
-machine make
+machine make grep
 stands_in gcc "$poor_gcc"
 deps
 complains 1 'no apt-get here|jansson|libjpeg-dev'
 check "without apt-get, what to install" $? "status $status: $(cat err)"
 
-machine make
+machine make grep
 stands_in clang "$poor_gcc"
 stands_in id 'echo 1000'
 stands_in apt-get 'exit 1'
@@ -93,6 +95,19 @@ env -i PATH="$PWD/bin" HOME="$PWD" TMPDIR="$PWD" CC=clang sh "$root/scripts/deps
 status=$?
 complains 1 'libdnnl-dev' && ! grep -q 'gcc' err
 check "CC=clang asks for no gcc" $? "status $status: $(cat err)"
+
+# == scripts/test.sh without what it needs ===========================================================================
+
+mkdir checkout
+cp -r "$root/scripts" "$root/docs" checkout
+machine make awk date find getconf grep wc xargs
+stands_in id 'echo 1000'
+env -i PATH="$PWD/bin" HOME="$PWD" TMPDIR="$PWD" sh checkout/scripts/test.sh >out 2>err
+status=$?
+[ "$status" -ne 0 ] && grep -q 'FAILED scripts/deps.sh' out && grep -q 'build/cpu is not built' out &&
+    tail -n 1 out | grep -q ' failed$' && [ "$(wc -l <out)" -lt 40 ]
+check "test.sh says what is missing, and not what a program that is not there would have said" $? \
+    "status $status, $(wc -l <out) lines, $(tail -n 1 out)"
 
 # == scripts/plot_*.py ===============================================================================================
 
