@@ -26,7 +26,8 @@ WERROR ?= 0
 ARCH ?= native
 CC := $(if $(filter default,$(origin CC)),gcc,$(CC))
 # Of the machine that the compiler makes code for, which may be another than this one.
-X86 := $(filter x86_64%,$(shell $(CC) -dumpmachine 2>/dev/null))
+MACHINE := $(shell $(CC) -dumpmachine 2>/dev/null)
+X86 := $(filter x86_64%,$(MACHINE))
 # clang warns where it does not vectorise a loop that asks for it with omp simd: no fault of the source.
 CLANG := $(findstring clang,$(shell $(CC) --version 2>/dev/null))
 
@@ -165,6 +166,9 @@ FORCE:
 
 # Weights of 22 bits are rounded from doubles that are Pillow's to the last bit.
 $(BUILD)/data/resample.o: private FLAGS += -ffp-contract=off
+
+# gcc 12 crashes when it vectorises a maximum by fmax for arm64, which tests do here and there.
+$(BUILD)/tests/%.o: private FLAGS += $(if $(filter aarch64%,$(MACHINE)),-fno-tree-loop-vectorize)
 
 # gcc 14 does not see that stb_image sets the transparent colour before it uses it.
 $(BUILD)/data/image.o: private FLAGS += $(if $(CLANG),,-Wno-maybe-uninitialized)

@@ -7,7 +7,7 @@
 #   TESTS="test_mpi test_model" ...    after `make WERROR=1`, these tests; all: sh scripts/test.sh; empty: none
 #   DEMO=0 ...                         no demo
 #   DEMO="--epochs 1" ...              options of train_vit for it
-#   KEEP=1 ...                         the installations stay, and the next time nothing is fetched again
+#   KEEP=1 ...                         the installations stay, and are no longer bare the next time: for looking into
 #
 # Debian's packages come from the mirror that this machine's apt uses, Ubuntu's from debootstrap's own default where apt
 # has none; UBUNTU_MIRROR and DEBIAN_MIRROR say otherwise.

@@ -129,11 +129,10 @@ static void case_run(Case *c, int first, int B, float *logits, float *boxes) {
 static int agrees(const Case *c, const char *name, const float *got) {
     const SafeTensor *tensor = tensor_of(c, name);
     const double *want = tensor->data;
-    double largest = 0; /* by comparisons: gcc 12 crashes on fmax here when it makes code for arm64 */
-    for (size_t i = 0; i < tensor->size; i++) largest = fabs(want[i]) > largest ? fabs(want[i]) : largest;
+    double largest = 0;
+    for (size_t i = 0; i < tensor->size; i++) largest = fmax(largest, fabs(want[i]));
     if (largest > 0) return check_close(name, got, want, tensor->size, 1e-5);
-    for (size_t i = 0; i < tensor->size; i++)
-        if (!(fabs((double)got[i]) <= largest)) largest = fabs((double)got[i]);
+    for (size_t i = 0; i < tensor->size; i++) largest = fmax(largest, fabs((double)got[i]));
     printf("  %-52s vanishes: largest %.2g\n", name, largest);
     return largest < 2e-6;
 }

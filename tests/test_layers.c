@@ -383,7 +383,7 @@ static void loss_case(int B, int C, float size) {
     printf("cross entropy B %d C %d logits of size %g\n", B, C, (double)size);
     for (int b = 0; b < B; b++) {
         double max = -INFINITY, sum = 0;
-        for (int c = 0; c < C; c++) max = x[b * C + c] > max ? x[b * C + c] : max; /* fmax crashes gcc 12 for arm64 */
+        for (int c = 0; c < C; c++) max = fmax(max, x[b * C + c]);
         for (int c = 0; c < C; c++) sum += exp(x[b * C + c] - max);
         for (int c = 0; c < C; c++) {
             double log_p = x[b * C + c] - max - log(sum);
