@@ -116,6 +116,7 @@ arm64_model() {
     build/cpu/train_vit $settings --run-dir "$scratch/here" &&
         QEMU_LD_PREFIX=$PWD/build/arm64-root qemu-aarch64 build/arm64/train_vit $settings --run-dir "$scratch/there" &&
         paste -d , "$scratch/here/log.csv" "$scratch/there/log.csv" | awk -F , '
+            BEGIN { worst = 0 }
             NR == 1 { columns = NF / 2; next }
             {
                 rows++
