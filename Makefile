@@ -11,6 +11,9 @@
 #   make WERROR=1   warnings are errors, as in CI
 #   make ARCH=x86-64-v3   code for another machine than this one
 #   make MPI=0      a single process, where MPI is there but not wanted
+#   make install    programs, manual pages, configs and docs, in PREFIX (/usr/local) under DESTDIR; make uninstall
+#   make tidy       clang-tidy and cppcheck on the sources and tests of this backend
+#   make compile_commands.json   for editors: how every file is compiled
 #   make report     what was found; make BACKEND=cuda report likewise
 #
 # For CUDA: CUDA_HOME, CUDNN_HOME, NCCL_HOME, CUDA_ARCH="sm_80 sm_90", CUDNN=0, NCCL=0.  To copy the program to another
@@ -116,9 +119,7 @@ LINK := g++
 endif
 
 # The tests that ask a device for something; the others are the same on every backend.
-DEVICE_TESTS := test_layers test_attention test_convit test_convolution test_depthwise test_detr test_features \
-                test_images test_lisa test_low_rank test_masked test_mixers test_resnet test_ripple test_softmax test_unfold \
-                test_model
+DEVICE_TESTS := $(shell sh tests/run.sh --device-tests)
 ifneq ($(BACKEND),cpu)
 TESTS := $(DEVICE_TESTS:%=$(BUILD)/tests/%)
 endif
@@ -126,7 +127,7 @@ endif
 OBJECTS := $(SOURCES:%.c=$(BUILD)/%.o) $(CU_SOURCES:%.cu=$(BUILD)/%.o) $(EMULATOR)
 
 all: $(BUILD)/train_vit $(BUILD)/train_detr $(BUILD)/pack_dataset
-.PHONY: all cuda test-cuda sanitize-cuda need-nvcc need-gpu emulate test tests benches fuzz clean report report-device FORCE
+.PHONY: all install install-built uninstall tidy cuda test-cuda sanitize-cuda need-nvcc need-gpu emulate test tests benches fuzz clean report report-device FORCE
 .SECONDARY:
 
 # == What was found ==================================================================================================
@@ -246,6 +247,59 @@ tests: $(TESTS)
 benches: $(BENCHES)
 test: $(BUILD)/train_vit $(BUILD)/train_detr $(BUILD)/pack_dataset $(TESTS)
 	@BUILD=$(BUILD) sh tests/run.sh
+
+# == Installing ======================================================================================================
+
+# What a user of the programs needs; the other scripts build, test and measure in a checkout.
+PREFIX ?= /usr/local
+PROGRAMS := train_vit train_detr pack_dataset
+SHARED := $(wildcard configs/*/*.ini) $(addprefix scripts/,convert_weights.py fetch_cifar.sh plot_attention.py plot_model.py plot_run.py)
+DOCUMENTS := README.md CHANGELOG.md CONTRIBUTING.md LICENSE $(wildcard docs/*.md docs/*.csv docs/images/*)
+VERSION := $(shell sed -n 's/.*VIT_VERSION "\(.*\)"/\1/p' core/version.h)
+SHARE := $(PREFIX)/share/vit.c
+INSTALLED := $(PROGRAMS:%=$(PREFIX)/bin/%) $(PROGRAMS:%=$(PREFIX)/share/man/man1/%.1) $(SHARED:%=$(SHARE)/%) \
+             $(DOCUMENTS:%=$(PREFIX)/share/doc/vit.c/%)
+
+install: $(PROGRAMS:%=$(BUILD)/%)
+	@$(MAKE) --no-print-directory install-built
+
+# As another user than the one who builds: nothing is compiled.
+install-built:
+	@mkdir -p $(BUILD)/man
+	@for program in $(PROGRAMS); do $(BUILD)/$$program --help > $(BUILD)/man/$$program.txt && \
+		awk -f scripts/manpage.awk -v version='$(VERSION)' -v share='$(SHARE)' $(BUILD)/man/$$program.txt \
+			> $(BUILD)/man/$$program.1 || exit 1; done
+	@umask 022 && mkdir -p $(foreach f,bin share/man/man1 share/vit.c share/doc/vit.c,"$(DESTDIR)$(PREFIX)/$f")
+	@install -m 755 $(PROGRAMS:%=$(BUILD)/%) "$(DESTDIR)$(PREFIX)/bin"
+	@install -m 644 $(PROGRAMS:%=$(BUILD)/man/%.1) "$(DESTDIR)$(PREFIX)/share/man/man1"
+	@cp --parents $(SHARED) "$(DESTDIR)$(SHARE)"
+	@cp --parents $(DOCUMENTS) "$(DESTDIR)$(PREFIX)/share/doc/vit.c"
+	@chmod -R u=rwX,go=rX "$(DESTDIR)$(SHARE)" "$(DESTDIR)$(PREFIX)/share/doc/vit.c"
+	@echo "installed in $(DESTDIR)$(PREFIX)"
+
+# Files of anyone else stay, and the folders that hold them.
+uninstall:
+	@rm -f $(foreach f,$(INSTALLED),"$(DESTDIR)$f")
+	@for folder in "$(DESTDIR)$(SHARE)" "$(DESTDIR)$(PREFIX)/share/doc/vit.c"; do \
+		if [ -d "$$folder" ]; then find "$$folder" -depth -type d -empty -delete; fi; done
+	@echo "uninstalled from $(DESTDIR)$(PREFIX)"
+
+# == For editors and checkers ========================================================================================
+
+# What make would run, as data: every compilation of `all tests benches` with its flags, for clangd and clang-tidy.
+compile_commands.json: FORCE
+	@$(MAKE) -nB --no-print-directory all tests benches | \
+		sed -n 's/^ccache //; s/\\/\\\\/g; s/"/\\"/g; s|^\([^ ].* -c \([^ ]*\) -o [^ ]*\.o\)$$|{"directory": "$(CURDIR)", "file": "\2", "command": "\1"}|p' | \
+		sed '1s/^/[/; $$!s/$$/,/; $$s/$$/]/' > $@
+	@echo "$@: $$(grep -c '"file"' $@) files"
+
+# Both are clean: .clang-tidy and .cppcheck say what is off, and why.
+tidy: compile_commands.json
+	@command -v clang-tidy >/dev/null && command -v cppcheck >/dev/null || \
+		{ echo "make tidy needs clang-tidy and cppcheck: apt-get install clang-tidy cppcheck"; exit 1; }
+	@printf '%s\n' $(SOURCES) $(PROGRAMS:%=%.c) | xargs -P $$(nproc) -n 1 clang-tidy -p . --quiet
+	@cppcheck --project=compile_commands.json --enable=warning,performance,portability --suppressions-list=.cppcheck \
+		--error-exitcode=1 --quiet -j $$(nproc) --template='{file}:{line}: {severity}: {message} [{id}]'
 
 # == Fuzzing: clang's libFuzzer, the parsers alone ===================================================================
 

@@ -15,6 +15,7 @@
 #include "core/files.h"
 #include "core/progress.h"
 #include "core/signals.h"
+#include "core/version.h"
 #include "data/datasets.h"
 #include "data/jpeg.h"
 #include "data/record.h"
@@ -23,14 +24,15 @@
 /* == Settings ===================================================================================================== */
 
 typedef struct {
-    bool help, raw;
+    bool help, version, raw;
     const char *data, *data_dir, *out, *check;
     int split, resize, quality, limit, threads;
 } Settings;
 
 #define F(KIND, field) CONFIG_FIELD(KIND, Settings, field)
 static const ConfigEntry entries[] = {
-    {F(BOOL, help), .section = "pack", .command_line_only = true, .help = "Print this help"},
+    {F(BOOL, help), .section = "pack", .command_line_only = true, .help = "Print this help (also -h)"},
+    {F(BOOL, version), .command_line_only = true, .help = "Print the version"},
     {F(STRING, data),
      .help = "The data set, as train_vit's --data: a folder with train/<class>/ and val/<class>/, a packed file, "
              "cifar10 ..."},
@@ -292,9 +294,11 @@ int main(int argc, char **argv) {
     config_init(&config, NULL);
     Settings *s = config_add(&config, &settings);
     config_read_arguments(&config, argc, argv);
-    if (s->help) {
-        printf("pack_dataset puts a split of a data set into one file for train_vit.\n\n");
-        config_help(&config, stdout);
+    if (s->help || s->version) {
+        if (s->version) printf("pack_dataset %s\n", VIT_VERSION);
+        else printf("pack_dataset puts a split of a data set into one file for train_vit.\n\n");
+        if (!s->version) config_help(&config, stdout);
+        if (fflush(stdout) != 0 || ferror(stdout)) die("standard output: cannot write all of it");
         return 0;
     }
     if (*s->check && (*s->out || *s->data)) die_usage("--check: not together with --data or --out");

@@ -12,12 +12,14 @@
 #include "core/die.h"
 #include "core/distributed.h"
 #include "core/parity.h"
+#include "core/predictions.h"
 #include "core/program.h"
 #include "core/progress.h"
 #include "core/rng.h"
 #include "core/schedule.h"
 #include "core/signals.h"
 #include "data/detection_loader.h"
+#include "data/pictures.h"
 #include "data/size_buckets.h"
 #include "detection/coco_eval.h"
 #include "detection/draw.h"
@@ -100,9 +102,12 @@ typedef struct {
     LoaderPool *workers;
     DetectionLoader loader, val_loader;
     int shorter, longer; /* largest sides of a batch */
-    SetLossWork loss;
+    SetLossWork loss, validation; /* of a step; of one image and layer in an evaluation */
     float *logits, *boxes;   /* host [L,B,Q,C], [L,B,Q,4] */
     float *dlogits, *dboxes; /* the same */
+    float *unused;           /* [Q,C + 4]: derivatives in an evaluation */
+    float (*target_boxes)[4]; /* [most_boxes of the validation split] */
+    int *target_labels;
     const char **names;      /* [num_classes]: categories by their id, "" for none */
     double found[COCO_NUMBERS]; /* the last evaluation's, 0 to 1, -1 for none */
     CocoResults *results;       /* where an evaluation lists all detections, or NULL */
@@ -132,8 +137,8 @@ static void add_settings(void *context, Config *config) {
                                    "stop");
     config_explain(config, "bench", "Measure training and inference speed on random images of image_size, print one "
                                     "line of JSON, and stop");
-    config_explain(config, "predict", "Tell what these pictures show and where: PNG or JPEG files, or val:17 for one "
-                                      "of the validation split");
+    config_explain(config, "predict", "Tell what these pictures show and where: PNG or JPEG files, folders of them, or "
+                                      "val:17 for one of the validation split");
     config_explain(config, "parity", "One forward and backward pass on the images and boxes of this safetensors file; "
                                      "parameters in it replace the model's");
     config_explain(config, "out", "Where --parity writes logits, boxes, loss and grad.<parameter>");
@@ -155,7 +160,7 @@ static void check_settings(void *context) {
     if (batch < distributed_ranks())
         config_reject(&run->training.config, "batch_size", "%d images cannot be shared by %d ranks", batch,
                       distributed_ranks());
-    if (*run->outputs->draw && run->modes->predict.count != 1)
+    if (*run->outputs->draw && !run->modes->predict.count)
         die_usage("--draw: '%s' would be written by --predict of one picture only", run->outputs->draw);
     if (run->backbone->lr_backbone == 0) run->model->freeze_backbone = true;
     if (*run->modes->parity) run->model->dropout = 0;
@@ -364,8 +369,43 @@ static double train_step(void *context) {
 /* Numbers of one detection as ranks exchange them. */
 enum { FOUND_CATEGORY, FOUND_BOX, FOUND_SCORE = FOUND_BOX + 4, FOUND_NUMBERS };
 
-/* The part that the model holds -> its images' detections, in found [image_count,Q,FOUND_NUMBERS]. */
-static void detect(Run *run, const DetectionPart *part, double *found) {
+/* What the validation loss is made of. */
+typedef struct {
+    double loss, boxes;
+} ValidationSum;
+
+static void validation_open(Run *run) {
+    const DetrSettings *s = run->model;
+    int most = run->val.most_boxes;
+    SetLossSize size = {1, 1, s->queries, s->num_classes + 1, most};
+    set_loss_open(&run->validation, size, set_loss_weights);
+    run->unused = xcalloc((size_t)s->queries, ((size_t)s->num_classes + 5) * sizeof *run->unused, "a validation loss");
+    run->target_boxes = xcalloc((size_t)most, sizeof *run->target_boxes, "an image's boxes");
+    run->target_labels = xcalloc((size_t)most, sizeof *run->target_labels, "an image's labels");
+}
+
+/* The loss of the last layer's predictions for that image, as a step weighs it; not a number where they are none. */
+static void add_loss(ValidationSum *sum, Run *run, int image, const float *logits, const float *boxes) {
+    const CocoImage *shown = &run->val.coco.images[image];
+    int count = coco_targets(&run->val.coco, image, run->target_boxes, run->target_labels), layer, at;
+    float W = (float)shown->width, H = (float)shown->height;
+    SetTargets targets = {&run->target_boxes[0][0], run->target_labels, (const int[]){0, count}};
+    SetLoss loss;
+    for (int i = 0; i < count; i++) {
+        float *b = run->target_boxes[i], x0 = b[0], y0 = b[1], x1 = b[2], y1 = b[3];
+        b[0] = (x0 + x1) / 2 / W;
+        b[1] = (y0 + y1) / 2 / H;
+        b[2] = (x1 - x0) / W;
+        b[3] = (y1 - y0) / H;
+    }
+    float *dboxes = run->unused + (size_t)run->model->queries * ((size_t)run->model->num_classes + 1);
+    bool ok = set_loss(&loss, run->unused, dboxes, &run->validation, logits, boxes, &targets, 1, 1, &layer, &at);
+    sum->loss += ok ? loss.total : NAN;
+    sum->boxes += count;
+}
+
+/* The part that the model holds -> its images' detections, in found [image_count,Q,FOUND_NUMBERS], and their loss. */
+static void detect(Run *run, const DetectionPart *part, double *found, ValidationSum *sum) {
     int Q = run->model->queries, C = run->model->num_classes + 1;
     CocoDetection *detections = xcalloc((size_t)Q, sizeof *detections, "detections");
     detr_predictions(&run->detr, run->logits, run->boxes);
@@ -373,6 +413,7 @@ static void detect(Run *run, const DetectionPart *part, double *found) {
         if (part->image[b] < 0) continue; /* it could not be read: nothing was found in it */
         const CocoImage *image = &run->val.coco.images[part->image[b]];
         size_t row = (size_t)b * (size_t)Q;
+        add_loss(sum, run, part->image[b], run->logits + row * (size_t)C, run->boxes + row * 4);
         int count = postprocess(detections, Q, run->logits + row * (size_t)C, run->boxes + row * 4, Q, C, image->id,
                                 image->width, image->height);
         double *to = found + (size_t)part->image[b] * (size_t)Q * FOUND_NUMBERS;
@@ -408,17 +449,20 @@ static void list_found(CocoResults *results, const Run *run, const double *found
 /* Every image of the validation split through the model, each rank its share; a signal ends it early. */
 static void detect_all(Run *run, double *found) {
     size_t count = (size_t)run->val.coco.image_count, done = 0;
+    ValidationSum sum = {0};
     DetectionPart part;
     detection_start(&run->val_loader, 0, 0);
     while (!stop_signal && detection_next(&run->val_loader, &part)) {
         detr_load(&run->detr, part.pixels, &part.size[0][0], run->val.mean, run->val.std, part.n, part.height,
                   part.width);
         detr_forward(&run->detr);
-        detect(run, &part, found);
+        detect(run, &part, found, &sum);
         done += (size_t)part.n;
         progress_show(false, "evaluating %zu/%zu", done * (size_t)distributed_ranks(), count);
     }
-    training_sum(&run->training, NULL, 0);
+    double sums[] = {sum.loss, sum.boxes};
+    training_sum(&run->training, sums, 2);
+    run->training.validation_loss = sums[0] / fmax(sums[1], 1);
 }
 
 /* The parameters or their average, as layers see them. */
@@ -460,6 +504,7 @@ static void training_data_and_model(void *context) {
     int room = run->loader.parts.room > run->looks->eval_batch ? run->loader.parts.room : run->looks->eval_batch;
     model_open(run, room, run->shorter, run->longer, true);
     buffers_open(run, room, run->train.most_boxes, true);
+    validation_open(run);
     snprintf(stem, sizeof stem, "%s-detr-%s", run->train.name, run->model->attn->name);
     training_open(&run->training, &(TrainingStart){.params = &run->detr.model.params,
                                                    .slow = slow_rate(run),
@@ -536,10 +581,12 @@ static void mode_eval(void *context) {
     data_open(run, false);
     model_open(run, at_once, run->shorter, run->longer, false);
     buffers_open(run, at_once, 1, false);
+    validation_open(run);
     evaluate(run);
     if (distributed_rank() > 0) return;
     progress_show(true, "%d validation images of %s, %d at a time", run->val.coco.image_count, run->val.name, at_once);
     coco_eval_print(run->found, stdout);
+    printf("loss: %.6f\n", run->training.validation_loss);
     if (*path && !coco_results_write(path, &results, &error)) die("%s: %s", path, error.text);
     if (*path) printf("%s: %zu detections\n", path, results.count);
     coco_results_free(&results);
@@ -646,13 +693,15 @@ static void predicted_coco(const Run *run, Coco *coco, const char *name, int wid
     if (!coco_finish(coco, &error)) die("%s: %s", name, error.text);
 }
 
-static void print_detections(const Run *run, const char *name, const CocoDetection *detections, int count) {
+static void tell_detections(const Run *run, Predictions *json, const char *name, const CocoDetection *detections,
+                            int count) {
     int shown = 0;
     while (shown < count && detections[shown].score >= (double)run->looks->draw_score) shown++;
     printf("%s: %d objects with a score of at least %g\n", name, shown, (double)run->looks->draw_score);
     for (int i = 0; i < shown; i++) {
         const CocoDetection *d = &detections[i];
         const char *category = d->category_id < run->model->num_classes ? run->names[d->category_id] : "";
+        predictions_add_box(json, (int)d->category_id, category, d->score, d->box);
         printf("  %5.1f %%  ", 100 * d->score);
         if (*category)
             printf("%s", category);
@@ -682,44 +731,57 @@ static void draw_picture(const Run *run, const ImagePart *picture, const char *n
     free(image.pixels);
 }
 
-/* A file, or val:INDEX. */
-static void read_picture(Run *run, const char *name, TransformScratch *scratch, ImagePart *picture) {
+/* A file, or val:INDEX.  False: `error` says what is wrong with it. */
+static bool read_picture(Run *run, const char *name, TransformScratch *scratch, ImagePart *picture, Error *error) {
     char *end;
-    Error error;
-    if (strncmp(name, "val:", 4)) {
-        if (!detection_picture_read(name, false, scratch, picture, &error)) die("%s: %s", name, error.text);
-        return;
-    }
+    if (strncmp(name, "val:", 4)) return detection_picture_read(name, false, scratch, picture, error);
     unsigned long long index = strtoull(name + 4, &end, 10);
     if (!run->val.coco.image_count) detection_set_open(&run->val, run->data, false, run->training.s->seed);
     if (end == name + 4 || *end || index >= (unsigned long long)run->val.coco.image_count)
         die_usage("--predict %s: expected val:INDEX with an index below %d", name, run->val.coco.image_count);
-    if (!detection_set_read(&run->val, (int)index, false, scratch, picture, &error)) die("%s: %s", name, error.text);
+    return detection_set_read(&run->val, (int)index, false, scratch, picture, error);
 }
 
-static void predict(Run *run, const char *name, TransformScratch *scratch, uint8_t *pixels, CocoDetection *detections) {
+/* Where everything that --predict needs is kept. */
+typedef struct {
+    TransformScratch scratch;
+    uint8_t *pixels;
+    CocoDetection *detections; /* [Q] */
+    Predictions json;
+} Prediction;
+
+static bool predict(Run *run, Prediction *p, const char *name, Error *error) {
     int Q = run->model->queries;
+    CocoDetection *detections = p->detections;
+    uint8_t *pixels = p->pixels;
     ImagePart picture;
-    read_picture(run, name, scratch, &picture);
+    if (!read_picture(run, name, &p->scratch, &picture, error)) return false;
     DetectionDraw draw = detection_resize(picture.width, picture.height, run->augment->eval_scale,
                                           run->augment->max_size);
     if (draw.width > run->longer || draw.height > run->longer)
-        die("%s: %d x %d pixels are too slim a picture", name, picture.width, picture.height);
-    if (!detection_pixels(scratch, pixels, (size_t)draw.width * 3, &picture, &draw)) die("%s: out of memory", name);
+        return refuse(error, "%d x %d pixels are too slim a picture", picture.width, picture.height);
+    if (!detection_pixels(&p->scratch, pixels, (size_t)draw.width * 3, &picture, &draw)) die("%s: out of memory", name);
     detr_load(&run->detr, pixels, (int[]){draw.height, draw.width}, imagenet_mean, imagenet_std, 1, draw.height,
               draw.width);
     detr_forward(&run->detr);
     detr_predictions(&run->detr, run->logits, run->boxes);
     int count = postprocess(detections, Q, run->logits, run->boxes, Q, run->model->num_classes + 1, 1, picture.width,
                             picture.height);
-    print_detections(run, name, detections, count);
+    predictions_begin(&p->json, name, picture.width, picture.height);
+    tell_detections(run, &p->json, name, detections, count);
     if (*run->outputs->draw) draw_picture(run, &picture, name, detections, count);
+    return true;
 }
 
 static void mode_predict(void *context) {
     Run *run = context;
-    const ConfigList *pictures = &run->modes->predict;
-    TransformScratch scratch = {0};
+    Prediction p = {.json.wanted = *run->modes->json != 0};
+    Pictures pictures;
+    Error error;
+    size_t done = 0;
+    pictures_find(&pictures, &run->modes->predict);
+    if (*run->outputs->draw && pictures.count != 1)
+        die_usage("--draw: '%s' would be written by --predict of one picture only", run->outputs->draw);
     find_classes(run);
     names_open(run);
     run->shorter = run->augment->eval_scale;
@@ -727,12 +789,23 @@ static void mode_predict(void *context) {
     run->longer = run->augment->max_size + 16;
     model_open(run, 1, run->shorter, run->longer, false);
     buffers_open(run, 1, 1, false);
-    uint8_t *pixels = xcalloc((size_t)run->shorter * (size_t)run->longer, 3, "a picture");
-    CocoDetection *detections = xcalloc((size_t)run->model->queries, sizeof *detections, "detections");
-    for (int i = 0; i < pictures->count; i++) predict(run, pictures->items[i], &scratch, pixels, detections);
-    free(detections);
-    free(pixels);
-    transform_scratch_free(&scratch);
+    p.pixels = xcalloc((size_t)run->shorter * (size_t)run->longer, 3, "a picture");
+    p.detections = xcalloc((size_t)run->model->queries, sizeof *p.detections, "detections");
+    for (size_t i = 0; i < pictures.count; i++) {
+        const char *name = pictures.at[i].name;
+        if (predict(run, &p, name, &error)) {
+            done++;
+            continue;
+        }
+        picture_refuse(&pictures.at[i], &error);
+        predictions_fail(&p.json, name, error.text);
+    }
+    if (!done) die("none of the %zu pictures can be read", pictures.count);
+    predictions_write(&p.json, run->modes->json);
+    pictures_free(&pictures);
+    free(p.detections);
+    free(p.pixels);
+    transform_scratch_free(&p.scratch);
 }
 
 /* The same images and boxes as another framework had: predictions, loss and gradients. */
@@ -777,10 +850,10 @@ static void print_lists(void) {
 
 static const ProgramMode modes[] = {
     {"describe", mode_describe, .alone = true},
-    {"eval", mode_eval, .needs_weights = true, .output = "results"},
+    {"eval", mode_eval, .needs_weights = true, .outputs = {"results"}},
     {.name = "bench", .run = mode_bench},
-    {"predict", mode_predict, .alone = true, .needs_weights = true},
-    {"parity", mode_parity, .alone = true, .output = "out", .needs_output = true},
+    {"predict", mode_predict, .alone = true, .needs_weights = true, .outputs = {"json"}},
+    {"parity", mode_parity, .alone = true, .outputs = {"out"}, .needs_output = true},
     {.name = NULL},
 };
 

@@ -9,10 +9,12 @@
 #include <string.h>
 
 #include "core/bench.h"
+#include "core/confusion.h"
 #include "core/die.h"
 #include "core/distributed.h"
 #include "core/files.h"
 #include "core/parity.h"
+#include "core/predictions.h"
 #include "core/program.h"
 #include "core/progress.h"
 #include "core/rng.h"
@@ -23,6 +25,7 @@
 #include "data/image.h"
 #include "data/loader.h"
 #include "data/mixup.h"
+#include "data/pictures.h"
 #include "data/sampler.h"
 #include "data/sheet.h"
 #include "layers/attention/feature_map.h"
@@ -35,13 +38,18 @@
 
 /* What only this program does with a model. */
 typedef struct {
-    const char *show_batch, *attention;
+    const char *show_batch, *confusion, *per_class, *attention;
 } LookSettings;
 
 #define F(KIND, field) CONFIG_FIELD(KIND, LookSettings, field)
 static const ConfigEntry look_entries[] = {
     {F(STRING, show_batch), .section = "modes", .command_line_only = true, .argument = "FILE",
      .help = "Write the first training images as the model sees them, with their labels, to this PNG file, and stop"},
+    {F(STRING, confusion), .command_line_only = true, .argument = "FILE",
+     .help = "With --eval: write how many images of each class were taken for which (CSV; scripts/plot_confusion.py "
+             "draws it)"},
+    {F(STRING, per_class), .command_line_only = true, .argument = "FILE",
+     .help = "With --eval: write images, top-1, top-5 and precision of each class (CSV)"},
     {F(STRING, attention), .command_line_only = true, .argument = "FILE",
      .help = "With --predict: write where each head of each layer looks (safetensors; scripts/plot_attention.py draws "
              "it)"},
@@ -83,6 +91,7 @@ typedef struct {
     int *boxes;      /* host [micro_batch + 2,4]: what is erased */
     DeviceGraph *graph; /* of a step that is one micro-batch on one rank */
     Accuracy accuracy;   /* of the last evaluation */
+    Confusion confusion; /* what an evaluation adds to where it has classes */
     int last_micro_batch; /* its activations are still there */
 } Run;
 
@@ -103,8 +112,8 @@ static void add_settings(void *context, Config *config) {
     run->target = config_add(config, &target_settings);
     run->training.s = config_add(config, &training_settings);
     config_explain(config, "eval", "Measure the accuracy of --init or --resume on the test split, and stop");
-    config_explain(config, "predict", "Name what these images show: PNG or JPEG files, or test:17 for an image of the "
-                                      "test split");
+    config_explain(config, "predict", "Name what these images show: PNG or JPEG files, folders of them, or test:17 for "
+                                      "an image of the test split");
     config_explain(config, "parity", "One forward and backward pass on the images and labels of this safetensors file; "
                                      "parameters in it replace the model's");
     config_explain(config, "out", "Where --parity writes logits, loss and grad.<parameter>");
@@ -370,6 +379,23 @@ static int rank_of(const float *logits, int classes, int label) {
     return rank;
 }
 
+/* The class with the highest score; -1: none is a number. */
+static int best_of(const float *logits, int classes) {
+    int best = -1;
+    for (int c = 0; c < classes; c++)
+        if (!isnan(logits[c]) && (best < 0 || logits[c] > logits[best])) best = c;
+    return best;
+}
+
+/* -log softmax(logits)[label], which is no part of the recipe: without smoothing or mixing. */
+static double cross_entropy_of(const float *logits, int classes, int label) {
+    float largest = -INFINITY;
+    double sum = 0;
+    for (int c = 0; c < classes; c++) largest = fmaxf(largest, logits[c]);
+    for (int c = 0; c < classes; c++) sum += (double)expf(logits[c] - largest);
+    return log(sum) + (double)(largest - logits[label]);
+}
+
 /* The accuracy on the test split, into run->accuracy.  Each rank takes its share of the images; a signal ends it early,
  * and the result is none. */
 static double evaluate(void *context) {
@@ -377,7 +403,7 @@ static double evaluate(void *context) {
     Model *model = &run->vit.model;
     LoaderPart images;
     size_t count = run->test.count, done = 0;
-    double hits[2] = {0}; /* top-1, top-5 */
+    double sums[3] = {0}; /* top-1, top-5, loss */
     int C = run->model->num_classes;
     if (model->params.ema) params_view(&model->params, model->params.ema);
     model_set_training(model, false);
@@ -387,17 +413,21 @@ static double evaluate(void *context) {
         vit_forward(&run->vit, images.n, false);
         real_download(run->logits, run->vit.logits, (size_t)images.n * (size_t)C);
         for (int b = 0; b < images.n; b++) {
-            int place = rank_of(run->logits + (size_t)b * (size_t)C, C, images.labels[b]);
-            hits[0] += place < 1;
-            hits[1] += place < 5;
+            const float *logits = run->logits + (size_t)b * (size_t)C;
+            int label = images.labels[b], place = rank_of(logits, C, label);
+            sums[0] += place < 1;
+            sums[1] += place < 5;
+            sums[2] += cross_entropy_of(logits, C, label);
+            if (run->confusion.classes) confusion_add(&run->confusion, label, place, best_of(logits, C));
         }
         done += (size_t)images.n;
         progress_show(false, "evaluating %zu/%zu", done * (size_t)distributed_ranks(), count);
     }
-    training_sum(&run->training, hits, 2);
+    training_sum(&run->training, sums, 3);
     if (model_trains(model)) model_set_training(model, true);
     params_view(&model->params, model->params.values);
-    run->accuracy = (Accuracy){100 * hits[0] / (double)count, 100 * hits[1] / (double)count};
+    run->accuracy = (Accuracy){100 * sums[0] / (double)count, 100 * sums[1] / (double)count};
+    run->training.validation_loss = sums[2] / (double)count;
     return run->accuracy.top1;
 }
 
@@ -491,13 +521,52 @@ static void mode_show_batch(void *context) {
     printf("%s: the first %d training images of %s\n", path, n, run->train.name);
 }
 
+/* Class names: the data set's own, or those the checkpoint carries. */
+static const char *const *class_names(const Run *run, ClassNames *owned) {
+    if (run->train.class_names && run->train.classes == run->model->num_classes) return run->train.class_names;
+    if (!*run->training.s->init) return NULL;
+    run_folder_classes(owned, run->training.s->init);
+    return class_names_complete(owned, run->model->num_classes) ? owned->at : NULL;
+}
+
+/* A picture is scripts/plot_confusion.py's to draw. */
+static void check_confusion(const Run *run) {
+    const char *path = run->looks->confusion, *dot = strrchr(path, '.');
+    if (dot && !strcmp(dot, ".png"))
+        die_usage("--confusion %s: writes a CSV file: name it .csv, and scripts/plot_confusion.py draws it", path);
+}
+
+static void write_confusion(const Run *run) {
+    const char *matrix = run->looks->confusion, *classes = run->looks->per_class;
+    const Confusion *confusion = &run->confusion;
+    ClassNames owned = {0};
+    Error error;
+    const char *const *names = class_names(run, &owned);
+    if (*matrix && !confusion_write(matrix, confusion, names, &error)) die("%s: %s", matrix, error.text);
+    if (*matrix) printf("%s: %d classes, and what their images were taken for\n", matrix, confusion->classes);
+    if (*classes && !confusion_write_classes(classes, confusion, names, &error)) die("%s: %s", classes, error.text);
+    int worst = confusion_worst(confusion);
+    char number[32];
+    snprintf(number, sizeof number, "class %d", worst);
+    if (*classes && worst >= 0)
+        printf("%s: %d classes, the lowest top-1 is %.2f %%, of %s\n", classes, confusion->classes,
+               100 * confusion->top1[worst] / confusion->images[worst], names ? names[worst] : number);
+    class_names_free(&owned);
+}
+
 static void mode_eval(void *context) {
     Run *run = context;
+    bool matrix = *run->looks->confusion != 0, counts = matrix || *run->looks->per_class;
+    check_confusion(run);
     data_open(run, false);
     model_open(run, micro_batch_choose(run), false);
+    if (counts) confusion_open(&run->confusion, run->model->num_classes, matrix);
     evaluate(run);
+    if (counts && !run->training.stopping) confusion_sum(&run->confusion);
     if (distributed_rank() > 0) return;
     progress_show(true, "%zu test images of %s", run->test.count, run->test.name);
+    if (counts && !run->training.stopping) write_confusion(run);
+    printf("loss: %.6f\n", run->training.validation_loss);
     printf("top1: %.4f top5: %.4f\n", run->accuracy.top1, run->accuracy.top5);
 }
 
@@ -554,61 +623,73 @@ static void mode_bench(void *context) {
 }
 
 /* Pixels of an image file or of test:INDEX, at the model's size: what evaluation would see, or where the data set has
- * no larger pictures all of the file, squeezed. */
-static void prediction_pixels(Run *run, const char *name, uint8_t *pixels) {
+ * no larger pictures all of the file, squeezed.  False: `error` says what is wrong with the file. */
+static bool prediction_pixels(Run *run, const char *name, uint8_t *pixels, Error *error) {
     static TransformScratch scratch;
     static SampleBuffer file;
     Transform transform = transform_of(run, false);
     Sample sample = {0};
     char *end;
-    Error error;
     bool ok;
     if (!strncmp(name, "test:", 5)) {
         unsigned long long index = strtoull(name + 5, &end, 10);
         if (!run->test.count) split_open(run, &run->test, false);
         if (end == name + 5 || *end || index >= run->test.count)
             die_usage("--predict %s: expected test:INDEX with an index below %zu", name, run->test.count);
-        ok = dataset_read(&run->test, (size_t)index, &scratch.bytes, &sample, &error);
+        ok = dataset_read(&run->test, (size_t)index, &scratch.bytes, &sample, error);
     } else if (has_model_size(run)) {
         Image image;
-        if (!image_read(&image, name, &error)) die("%s: %s", name, error.text);
+        if (!image_read(&image, name, error)) return false;
         image_resize(pixels, transform.height, transform.width, image.pixels, image.height, image.width);
         image_free(&image);
-        return;
+        return true;
     } else {
-        ok = file_read_again(name, IMAGE_MAX_BYTES, &file.bytes, &file.room, &sample.size, &error);
+        ok = file_read_again(name, IMAGE_MAX_BYTES, &file.bytes, &file.room, &sample.size, error);
         sample.bytes = file.bytes;
     }
     bool fixed = run->train.height > 0;
-    if (!ok || !transform_sample(&scratch, pixels, &sample, fixed, &transform, (TransformKey){0}, &error))
-        die("%s: %s", name, error.text);
+    return ok && transform_sample(&scratch, pixels, &sample, fixed, &transform, (TransformKey){0}, error);
 }
 
-/* Class names: the data set's own, or those the checkpoint carries. */
-static const char *const *class_names(const Run *run, ClassNames *owned) {
-    if (run->train.class_names && run->train.classes == run->model->num_classes) return run->train.class_names;
-    if (!*run->training.s->init) return NULL;
-    run_folder_classes(owned, run->training.s->init);
-    return class_names_complete(owned, run->model->num_classes) ? owned->at : NULL;
+/* The likeliest classes, for a person and as JSON. */
+static void tell_prediction(Predictions *json, const char *name, float *logits, int C, const char *const *names) {
+    ClassScore best[CLASS_BEST];
+    int count = class_names_best(best, logits, C);
+    printf("%s:", name);
+    class_names_print_best(names, best, count, stdout);
+    predictions_begin(json, name, 0, 0);
+    for (int i = 0; i < count; i++)
+        predictions_add(json, best[i].class, names ? names[best[i].class] : NULL, best[i].probability);
 }
 
 static void mode_predict(void *context) {
     Run *run = context;
     Vit *vit = &run->vit;
-    const ConfigList *images = &run->modes->predict;
     const char *picture = run->looks->attention;
     ClassNames owned = {0};
     const char *const *names = class_names(run, &owned);
+    Predictions json = {.wanted = *run->modes->json != 0};
+    Pictures images;
+    Error error;
+    size_t done = 0;
+    pictures_find(&images, &run->modes->predict);
     model_open(run, 1, *picture != 0); /* the training plan keeps what the pictures are made of */
-    for (int i = 0; i < images->count; i++) {
-        prediction_pixels(run, images->items[i], run->pixels);
+    for (size_t i = 0; i < images.count; i++) {
+        const char *name = images.at[i].name;
+        if (!prediction_pixels(run, name, run->pixels, &error)) {
+            picture_refuse(&images.at[i], &error);
+            predictions_fail(&json, name, error.text);
+            continue;
+        }
         vit_load_pixels(vit, run->pixels, run->train.mean, run->train.std, 1);
         vit_forward(vit, 1, false);
         real_download(run->logits, vit->logits, (size_t)run->model->num_classes);
-        printf("%s:", images->items[i]);
-        class_names_print_best(names, run->logits, run->model->num_classes, stdout);
-        if (i == 0 && *picture) attention_picture_write(vit, run->pixels, picture);
+        tell_prediction(&json, name, run->logits, run->model->num_classes, names);
+        if (!done++ && *picture) attention_picture_write(vit, run->pixels, picture);
     }
+    if (!done) die("none of the %zu pictures can be read", images.count);
+    predictions_write(&json, run->modes->json);
+    pictures_free(&images);
     class_names_free(&owned);
 }
 
@@ -666,11 +747,11 @@ static void print_lists(void) {
 
 static const ProgramMode modes[] = {
     {"describe", mode_describe, .alone = true},
-    {"eval", mode_eval, .needs_weights = true},
+    {"eval", mode_eval, .needs_weights = true, .outputs = {"confusion", "per_class"}},
     {.name = "bench", .run = mode_bench},
     {"show_batch", mode_show_batch, .alone = true},
-    {"predict", mode_predict, .alone = true, .needs_weights = true, .output = "attention"},
-    {"parity", mode_parity, .alone = true, .output = "out", .needs_output = true},
+    {"predict", mode_predict, .alone = true, .needs_weights = true, .outputs = {"attention", "json"}},
+    {"parity", mode_parity, .alone = true, .outputs = {"out"}, .needs_output = true},
     {.name = NULL},
 };
 
@@ -683,7 +764,7 @@ static const Program program = {
         "  train_vit --config configs/cifar100/ripple.ini          train on files (scripts/fetch_cifar.sh)\n"
         "  train_vit --resume runs/shapes-ripple-001               go on where a run stopped\n"
         "  train_vit --resume runs/shapes-ripple-001 --eval        measure its last weights\n"
-        "  train_vit --init runs/shapes-ripple-001/best.safetensors --predict cat.png\n"
+        "  train_vit --init runs/shapes-ripple-001/best.safetensors --predict photos --json found.json\n"
         "  train_vit --attn ripple --img-size 224 --patch-size 16 --describe\n\n",
     .settings = add_settings, .chooser = "attn", .use = use_settings, .check = check_settings, .lists = print_lists,
     .modes = modes,

@@ -38,7 +38,7 @@ static int entries_append(SafeTensorEntry *entries, char (*names)[PARAM_NAME_SIZ
 
 static void arenas_save(const Params *params, const float *const *arenas, const char *const *prefixes, int arena_count,
                         const char *path, const SafeMetadata *metadata, int metadata_count) {
-    size_t most = (size_t)(arena_count * params_count(params));
+    size_t most = (size_t)arena_count * (size_t)params_count(params);
     SafeTensorEntry *entries = xcalloc(most, sizeof *entries, "checkpoint");
     char(*names)[PARAM_NAME_SIZE + 16] = xcalloc(most, sizeof *names, "checkpoint");
     float *host = xcalloc((size_t)arena_count * params->total, sizeof *host, "checkpoint");
@@ -62,7 +62,7 @@ void checkpoint_save_state(const Params *params, const RunState *state, const ch
                            int metadata_count) {
     const float *arenas[] = {params->values, params->exp_avg, params->exp_avg_sq, params->ema};
     const char *prefixes[] = {"param.", "exp_avg.", "exp_avg_sq.", "ema."};
-    char run[512];
+    char run[512], seconds[64];
     SafeMetadata all[MAX_METADATA];
     snprintf(run, sizeof run,
              "%" PRIu64 " %" PRIu64 " %" PRIu64 " %.17g %" PRIu64 " %.17g %" PRIu64
@@ -71,8 +71,10 @@ void checkpoint_save_state(const Params *params, const RunState *state, const ch
              (double)state->lr, (double)state->gradient_norm, state->measured[0], state->measured[1],
              state->measured[2], state->measured[3]);
     memcpy(all, metadata, (size_t)metadata_count * sizeof *metadata);
+    snprintf(seconds, sizeof seconds, "%.3f", state->seconds);
     all[metadata_count] = (SafeMetadata){"vit.c.run", run};
-    arenas_save(params, arenas, prefixes, params->ema ? 4 : 3, path, all, metadata_count + 1);
+    all[metadata_count + 1] = (SafeMetadata){"vit.c.seconds", seconds}; /* apart: it differs from run to run */
+    arenas_save(params, arenas, prefixes, params->ema ? 4 : 3, path, all, metadata_count + 2);
 }
 
 /* == Reading ====================================================================================================== */
@@ -197,6 +199,9 @@ void checkpoint_load_state(Params *params, RunState *state, const char *path) {
     bool whole = fields == 10 || (fields == 13 && !run[end]); /* runs of before have one measured number */
     if (!whole || state->step >= INT_MAX || state->epoch >= INT_MAX || state->batch >= INT_MAX)
         die("%s: vit.c.run is '%.100s', which is no place in a run", path, run);
+    const char *seconds = safetensors_metadata(&st, "vit.c.seconds"); /* runs of before have none */
+    state->seconds = seconds ? strtod(seconds, NULL) : 0;
+    if (!(state->seconds >= 0) || !isfinite(state->seconds)) state->seconds = 0;
     struct {
         const char *prefix;
         float *arena;

@@ -19,6 +19,7 @@ typedef struct {
     double best;        /* accuracy or AP, percent; -1 before the first evaluation */
     uint64_t log_bytes; /* length of log.csv at that moment */
     float lr, gradient_norm; /* of the last step: a run stopped before its row of the log still owes them */
+    double seconds;          /* that the run has trained and evaluated, in all processes it went through */
     double measured[RUN_MEASURED]; /* what else the program logs, as of the last row of the log; NaN: nothing */
 } RunState;
 

@@ -45,20 +45,29 @@ void class_names_free(ClassNames *names) {
     *names = (ClassNames){0};
 }
 
-void class_names_print_best(const char *const *names, float *logits, int C, FILE *out) {
+int class_names_best(ClassScore best[CLASS_BEST], float *logits, int C) {
     float largest = -INFINITY, sum = 0;
+    int count = C < CLASS_BEST ? C : CLASS_BEST;
     for (int c = 0; c < C; c++) largest = logits[c] > largest ? logits[c] : largest;
     for (int c = 0; c < C; c++) sum += logits[c] = expf(logits[c] - largest);
-    for (int place = 0; place < 5 && place < C; place++) {
-        int best = 0;
+    for (int place = 0; place < count; place++) {
+        int likeliest = 0;
         for (int c = 1; c < C; c++)
-            if (logits[c] > logits[best]) best = c;
-        double percent = 100 * (double)(logits[best] / sum);
+            if (logits[c] > logits[likeliest]) likeliest = c;
+        best[place] = (ClassScore){likeliest, (double)(logits[likeliest] / sum)};
+        logits[likeliest] = -1;
+    }
+    return count;
+}
+
+void class_names_print_best(const char *const *names, const ClassScore *best, int count, FILE *out) {
+    for (int i = 0; i < count; i++) {
+        fprintf(out, "%s ", i ? "," : "");
         if (names)
-            fprintf(out, "%s %s %.1f %%", place ? "," : "", names[best], percent);
+            fprintf(out, "%s", names[best[i].class]);
         else
-            fprintf(out, "%s class %d %.1f %%", place ? "," : "", best, percent);
-        logits[best] = -1;
+            fprintf(out, "class %d", best[i].class);
+        fprintf(out, " %.1f %%", 100 * best[i].probability);
     }
     fprintf(out, "\n");
 }

@@ -26,8 +26,18 @@ char *class_names_text(const char *const *names, int count);
 
 void class_names_free(ClassNames *names);
 
-/* " cat 61.2 %, dog 30.1 %, ..." and the line's end: the five likeliest of `classes`, by number where names is NULL.
- * Softmax of the logits [classes] in place. */
-void class_names_print_best(const char *const *names, float *logits, int classes, FILE *out);
+enum { CLASS_BEST = 5 };
+
+typedef struct {
+    int class;
+    double probability;
+} ClassScore;
+
+/* The five likeliest of `classes`, or all of fewer, the likeliest first; returns how many.  Softmax of the logits
+ * [classes] in place. */
+int class_names_best(ClassScore best[CLASS_BEST], float *logits, int classes);
+
+/* " cat 61.2 %, dog 30.1 %, ..." and the line's end; by number where names is NULL. */
+void class_names_print_best(const char *const *names, const ClassScore *best, int count, FILE *out);
 
 #endif

@@ -29,6 +29,7 @@ struct ConfigItem {
     int group;
     char *origin;             /* NULL: the default */
     Level level;
+    int depth;                /* of LEVEL_FILE: how many files include the one that says it */
     char *text;               /* of a string */
     const char **items;       /* of a list; the items themselves are argv's */
     int item_count;
@@ -621,16 +622,21 @@ static char *next_line(char *buffer, int size, void *stream) {
 
 static bool load_file(Config *config, const char *path, const char *label, const Source *parent, Error *error);
 
+/* Files that include this one. */
+static int depth_of(const Source *s) {
+    int depth = 0;
+    for (const Source *p = s->parent; p; p = p->parent) depth++;
+    return depth;
+}
+
 /* The chain of files being read, this one included, may neither come back to a file nor grow without end: load_file
  * checks the first, this the second. */
 static bool include_file(Source *s, const char *name) {
     char label[LABEL_SIZE], path[PATH_MAX];
-    int depth = 1;
-    for (const Source *p = s; p; p = p->parent) depth++;
     snprintf(label, sizeof label, "%s:%d: include", s->where, s->line);
     if (!s->file) return refuse(s->error, "%s: not possible here, only in a file", label);
     if (!*name) return refuse(s->error, "%s: expected a file name", label);
-    if (depth > INCLUDE_DEPTH) return refuse(s->error, "%s: files nest deeper than %d", label, INCLUDE_DEPTH);
+    if (depth_of(s) + 2 > INCLUDE_DEPTH) return refuse(s->error, "%s: files nest deeper than %d", label, INCLUDE_DEPTH);
     const char *slash = strrchr(s->where, '/');
     int folder = *name == '/' || !slash ? 0 : (int)(slash - s->where) + 1;
     int length = snprintf(path, sizeof path, "%.*s%s", folder, s->where, name);
@@ -656,6 +662,7 @@ static bool take_setting(Source *s, const char *name, const char *value) {
     if (!set_value(s->config, i, value, label, s->error)) return false;
     snprintf(label, sizeof label, "%s:%d", s->where, s->line);
     set_origin(s->config, i, label, s->file ? LEVEL_FILE : LEVEL_TEXT);
+    s->config->items[i].depth = depth_of(s);
     return true;
 }
 
@@ -723,11 +730,11 @@ bool config_try_text(Config *config, const char *text, size_t length, const char
 /* == The command line =========================================================================================== */
 
 static bool is_name(const char *argument) {
-    return !strncmp(argument, "--", 2);
+    return !strncmp(argument, "--", 2) || !strcmp(argument, "-h");
 }
 
-/* The file that --config names is read before everything else.  No value begins with "--" unless it follows '=', so
- * every argument that does is a name. */
+/* The file that --config names is read before everything else.  No value begins with "--" or is -h unless it
+ * follows '=', so every argument that does is a name. */
 static bool load_named_file(Config *config, int argc, char *const *argv, Error *error) {
     const char *path = NULL;
     for (int i = 1; i < argc && config->file_key; i++) {
@@ -755,7 +762,7 @@ static void append_item(Config *config, int i, const char *item) {
 
 /* Takes argv[at] and its values; returns the index after them, 0 for an error. */
 static int take_argument(Config *config, int argc, char *const *argv, int at, Error *error) {
-    const char *name = argv[at];
+    const char *name = !strcmp(argv[at], "-h") && find_name(config, "help", 4) >= 0 ? "--help" : argv[at];
     char label[LABEL_SIZE], hint[128];
     if (!is_name(name) || !name[2]) {
         refuse(error, "unexpected argument '%.60s': a setting is --name value (see --help)", name);
@@ -872,15 +879,17 @@ static bool settle_item(Config *config, int i, Error *error) {
     const struct ConfigBinding *group = &config->groups[item->group];
     if (!group->chooser || group->used || item->level == LEVEL_DEFAULT) return true;
     const struct ConfigItem *chooser = &config->items[must_find(config, group->chooser)];
-    bool weaker = item->level < chooser->level || item->level == LEVEL_TEXT, file = item->level == LEVEL_FILE;
+    bool file = item->level == LEVEL_FILE, included = file && chooser->level == LEVEL_FILE && item->depth > chooser->depth;
+    bool weaker = item->level < chooser->level || item->level == LEVEL_TEXT || included;
     char label[LABEL_SIZE];
     label_of(item->origin, item->entry->name, label, sizeof label);
     if ((forget(config, i) && file) || weaker) return true;
     char *chosen = current_text(chooser);
     const char *owners = group->owners, *third = owners;
     for (int n = 0; n < 3 && third; n++) third = strchr(third + (n > 0), ',');
-    refuse(error, third ? "%s: %s %s has no such setting; it belongs to %.*s, ..." : "%s: %s %s has no such setting; "
-           "it belongs to %.*s", label, group->chooser, chosen, third ? (int)(third - owners) : (int)strlen(owners), owners);
+    int listed = third ? (int)(third - owners) : (int)strlen(owners);
+    refuse(error, "%s: %s %s has no such setting; it belongs to %.*s%s", label, group->chooser, chosen, listed, owners,
+           third ? ", ..." : "");
     free(chosen);
     return false;
 }

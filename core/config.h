@@ -163,6 +163,7 @@ bool config_try_text(Config *config, const char *text, size_t length, const char
 void config_read_text(Config *config, const char *text, size_t length, const char *where);
 
 /* Reads the file that --<file_key> names, wherever it stands, then all of argv[1...]: "--name value", "--name=value".
+ * -h is --help where there is a setting of that name.
  * A name that is repeated takes its last value, a repeated list grows.  argv must outlive the config. */
 bool config_try_arguments(Config *config, int argc, char *const *argv, Error *error);
 void config_read_arguments(Config *config, int argc, char *const *argv);

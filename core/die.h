@@ -10,8 +10,8 @@ void die(const char *format, ...) __attribute__((noreturn, format(printf, 1, 2))
 void die_usage(const char *format, ...) __attribute__((noreturn, format(printf, 1, 2)));
 
 /* Among several processes that train one model: lines name the rank, of a wrong command line only rank 0 speaks, and
- * `leave` ends the process in place of exit. */
-void die_as_rank(int rank, int ranks, void (*leave)(int status));
+ * `how` ends the process in place of exit. */
+void die_as_rank(int rank, int ranks, void (*how)(int status));
 
 /* A line for the user that does not end the run, on stderr. */
 void warn(const char *format, ...) __attribute__((format(printf, 1, 2)));

@@ -75,8 +75,8 @@ void params_declare_fan(Params *params, float **value, float **grad, const char 
 /* The fan of the tensor declared last. */
 void params_set_fan(Params *params, int fan);
 
-/* The tensor declared last starts as `draw` leaves it. */
-void params_draw_with(Params *params, ParamDraw draw);
+/* The tensor declared last starts as `fill` leaves it. */
+void params_draw_with(Params *params, ParamDraw fill);
 
 /* The values that `prefix` + `name` starts with are `gain` times what its ParamInit draws; nothing where there is no
  * such tensor. */

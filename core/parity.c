@@ -17,7 +17,7 @@ void parity_parameters(Params *params, const SafeTensors *st) {
 }
 
 void parity_write(const char *path, const SafeTensorEntry *outputs, int count, const Params *params) {
-    size_t most = (size_t)(params_count(params) + count);
+    size_t most = (size_t)params_count(params) + (size_t)count;
     SafeTensorEntry *out = xcalloc(most, sizeof *out, "parity");
     char(*names)[PARAM_NAME_SIZE + 8] = xcalloc(most, sizeof *names, "parity");
     Error error;

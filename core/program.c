@@ -6,14 +6,16 @@
 #include "core/die.h"
 #include "core/distributed.h"
 #include "core/signals.h"
+#include "core/version.h"
 #include "kernels/kernels.h"
 
 /* == Settings ===================================================================================================== */
 
 #define F(KIND, field) CONFIG_FIELD(KIND, ModeSettings, field)
 static const ConfigEntry entries[] = {
-    {F(BOOL, help), .section = "modes", .command_line_only = true, .help = "Print this help"},
+    {F(BOOL, help), .section = "modes", .command_line_only = true, .help = "Print this help (also -h)"},
     {F(BOOL, help_markdown), .command_line_only = true, .help = "Print the settings as Markdown tables"},
+    {F(BOOL, version), .command_line_only = true, .help = "Print the version"},
     {F(STRING, config), .command_line_only = true, .argument = "FILE",
      .help = "Read settings from this INI file; the command line wins over it"},
     {F(STRING, resume), .command_line_only = true, .argument = "FOLDER",
@@ -25,7 +27,9 @@ static const ConfigEntry entries[] = {
     {F(BOOL, bench), .command_line_only = true,
      .help = "Measure training and inference speed on random images, print one line of JSON, and stop"},
     {F(LIST, predict), .command_line_only = true, .argument = "IMAGE...",
-     .help = "Tell what these images show: PNG or JPEG files"},
+     .help = "Tell what these images show: PNG or JPEG files, or folders of them"},
+    {F(STRING, json), .command_line_only = true, .argument = "FILE",
+     .help = "Where --predict also writes what it tells, as JSON: an object for every picture"},
     {F(STRING, parity), .command_line_only = true, .argument = "IN",
      .help = "One forward and backward pass on what this safetensors file holds; parameters in it replace the model's"},
     {F(STRING, out), .command_line_only = true, .argument = "FILE",
@@ -94,10 +98,14 @@ static const ProgramMode *choose_mode(const ProgramMode *list, const Training *t
 
 static void check_outputs(const ProgramMode *list, const ProgramMode *chosen, const Config *config) {
     for (const ProgramMode *m = list; m->name; m++) {
-        const char *path = m->output ? config_string(config, m->output) : "";
-        if (m == chosen && m->needs_output && !*path)
-            die_usage("--%s: needs --%s FILE for the results", m->name, m->output);
-        if (m != chosen && *path) die_usage("--%s: '%s' would be written by --%s only", m->output, path, m->name);
+        for (int i = 0; m->outputs[i]; i++) {
+            const char *path = config_string(config, m->outputs[i]);
+            if (m == chosen && m->needs_output && i == 0 && !*path)
+                die_usage("--%s: needs --%s FILE for the results", m->name, m->outputs[i]);
+            if (m != chosen && *path)
+                die_usage("%s: '%s' would be written by --%s only", config_origin(config, m->outputs[i]), path,
+                          m->name);
+        }
     }
 }
 
@@ -110,8 +118,9 @@ static void print_help(const Program *program, const Config *config) {
 
 static int run_mode(const Program *program, void *run, Training *t, const ModeSettings *modes) {
     int status = 0;
-    bool helps = modes->help || modes->help_markdown;
+    bool helps = modes->help || modes->help_markdown || modes->version;
     if (helps && distributed_rank() > 0) return 0;
+    if (modes->version) return printf("%s %s\n", program->name, VIT_VERSION), 0;
     if (!helps || (program->chooser && config_origin(&t->config, program->chooser))) {
         if (program->use) program->use(run);
         config_settle(&t->config);

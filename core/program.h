@@ -12,10 +12,11 @@
 
 /* What is asked of a program this time; never saved. */
 typedef struct {
-    bool help, help_markdown;
+    bool help, help_markdown, version;
     const char *config, *resume;
     bool describe, eval, bench;
     ConfigList predict;
+    const char *json;
     const char *parity, *out;
 } ModeSettings;
 
@@ -27,8 +28,8 @@ typedef struct {
     void (*run)(void *run); /* after Program.check and kernels_init, and unless alone after the ranks are connected */
     bool alone;             /* of several ranks the first does it by itself, the others end at once */
     bool needs_weights;     /* --init or --resume */
-    const char *output;     /* the setting that names a file which this mode alone writes, or NULL */
-    bool needs_output;
+    const char *outputs[4]; /* the settings that name files which this mode alone writes, up to a NULL */
+    bool needs_output;      /* the first of them */
 } ProgramMode;
 
 typedef struct {

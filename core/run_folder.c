@@ -85,10 +85,29 @@ static void log_create(RunFolder *folder, const char *header) {
     log_flush(folder);
 }
 
-static void log_reopen(RunFolder *folder, uint64_t saved_bytes) {
+static int count_columns(const char *row) {
+    int columns = 1;
+    for (; *row; row++) columns += *row == ',';
+    return columns;
+}
+
+/* Columns were added at the end: a log that was begun with fewer is continued with as many as it has. */
+static void log_check_header(RunFolder *folder, const char *header) {
+    char line[1024] = "";
+    if (!fgets(line, sizeof line, folder->log)) line[0] = 0;
+    line[strcspn(line, "\r\n")] = 0;
+    size_t length = strlen(line);
+    bool older = length && !strncmp(line, header, length) && header[length] == ',';
+    if (older) folder->log_columns = count_columns(line);
+    if (!older && strcmp(line, header))
+        warn("%s: its columns are not this program's, which are %s", folder->log_path, header);
+}
+
+static void log_reopen(RunFolder *folder, const char *header, uint64_t saved_bytes) {
     folder->log = fopen(folder->log_path, "r+");
     if (!folder->log) die("%s: cannot open: %s", folder->log_path, strerror(errno));
     log_lock(folder);
+    log_check_header(folder, header);
     bool ok = fseek(folder->log, 0, SEEK_END) == 0;
     long length = ok ? ftell(folder->log) : -1;
     if (ok && (uint64_t)length < saved_bytes)
@@ -100,12 +119,15 @@ static void log_reopen(RunFolder *folder, uint64_t saved_bytes) {
 }
 
 void run_folder_log(RunFolder *folder, const char *format, ...) {
+    char row[1024], *end = row;
     va_list arguments;
     if (!folder->log) return;
     va_start(arguments, format);
-    vfprintf(folder->log, format, arguments);
+    vsnprintf(row, sizeof row, format, arguments);
     va_end(arguments);
-    fputc('\n', folder->log);
+    for (int columns = folder->log_columns; (end = strchr(end, ',')) && --columns; end++) continue;
+    if (end) *end = 0;
+    fprintf(folder->log, "%s\n", row);
     log_flush(folder);
 }
 
@@ -127,8 +149,9 @@ void run_folder_open(RunFolder *folder, const char *path, const Config *config, 
     metadata_fill(folder, config, class_names, classes);
     make_folders(folder->path);
     run_folder_file(folder->log_path, folder->path, "log.csv");
+    folder->log_columns = count_columns(header);
     if (resumed)
-        log_reopen(folder, resumed->log_bytes);
+        log_reopen(folder, header, resumed->log_bytes);
     else
         log_create(folder, header);
     run_folder_file(config_path, folder->path, "config.ini");

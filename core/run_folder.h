@@ -15,6 +15,7 @@ enum { RUN_PATH_SIZE = 4096 };
 typedef struct {
     char path[RUN_PATH_SIZE], log_path[RUN_PATH_SIZE];
     FILE *log;
+    int log_columns; /* of a row: a log that was begun with fewer keeps them */
     SafeMetadata metadata[3]; /* travels with every checkpoint, so that --eval and --predict need no config */
     char *config, *classes;
 } RunFolder;
@@ -23,11 +24,12 @@ typedef struct {
 void run_folder_choose(char path[RUN_PATH_SIZE], const char *stem);
 
 /* Makes or reopens the folder and writes config.ini.  A new log begins with `header` and never replaces another run's;
- * a resumed one forgets the rows that were written after its state was saved.  class_names [classes], or NULL. */
+ * a resumed one forgets the rows that were written after its state was saved, and where its header is the beginning of
+ * `header`, as a program of before wrote it, its rows keep those columns.  class_names [classes], or NULL. */
 void run_folder_open(RunFolder *folder, const char *path, const Config *config, const char *const *class_names,
                      int classes, const char *header, const RunState *resumed);
 
-/* One row, in the file when this returns. */
+/* One row with a value for every column of `header`, in the file when this returns. */
 void run_folder_log(RunFolder *folder, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 /* The weights that are evaluated - the average where there is one - as name.safetensors. */

@@ -381,7 +381,7 @@ static json_t *describe(const Piece *piece, size_t offset) {
     for (int i = 0; i < piece->entry->ndim; i++)
         json_array_append_new(shape, json_integer((json_int_t)piece->entry->shape[i]));
     return json_pack("{s:s, s:o, s:[I, I]}", "dtype", dtypes[piece->entry->dtype].name, "shape", shape, "data_offsets",
-                     (json_int_t)offset, (json_int_t)(offset + piece->bytes));
+                     (json_int_t)offset, (json_int_t)offset + (json_int_t)piece->bytes);
 }
 
 static char *print_json(const Piece *pieces, int count, const SafeMetadata *metadata, int metadata_count,

@@ -123,14 +123,24 @@ static void show(const Training *t) {
                   t->images_per_s, eta);
 }
 
+/* Seconds that the run has trained and evaluated; those since the last state are lost when it is killed, as its rows
+ * are. */
+static double run_seconds(const Training *t) { return t->before + now_seconds() - t->started; }
+
+/* Of every row; later versions add at the end. */
+static const char first_columns[] = "step,epoch,loss,lr,grad_norm,images_per_s";
+static const char last_columns[] = "stall,val_loss,wall_s,peak_bytes";
+
 /* A row of log.csv; losses and speed are then measured anew. */
 static void log_row(Training *t, TrainingWords columns) {
     RunState *state = &t->state;
-    char own[WORDS_SIZE];
+    char own[WORDS_SIZE], validation[32] = "";
     words(t, columns, own);
-    run_folder_log(&t->folder, "%llu,%llu,%.6f,%.8g,%.6g,%.*f,%s,%.3f", (unsigned long long)state->step,
+    if (columns == WORDS_EVALUATED) snprintf(validation, sizeof validation, "%.6f", t->validation_loss);
+    run_folder_log(&t->folder, "%llu,%llu,%.6f,%.8g,%.6g,%.*f,%s,%.3f,%s,%.1f,%zu", (unsigned long long)state->step,
                    (unsigned long long)state->epoch + 1, mean_loss(state), (double)state->lr,
-                   (double)state->gradient_norm, t->calls->decimals + 1, t->images_per_s, own, t->stall);
+                   (double)state->gradient_norm, t->calls->decimals + 1, t->images_per_s, own, t->stall, validation,
+                   run_seconds(t), device_peak_bytes());
     state->loss_sum = 0;
     state->loss_count = 0;
     t->seconds = t->images = t->stalled = 0;
@@ -161,11 +171,16 @@ static void report(const Training *t, TrainingWords result) {
         printf("done in %s: %s; checkpoints and log.csv are in %s\n", elapsed, text, t->folder.path);
 }
 
+static void save(Training *t) {
+    t->state.seconds = run_seconds(t);
+    run_folder_save(&t->folder, t->params, &t->state);
+}
+
 /* A signal came: saves what there is, says so, and gives the exit status that the shell expects. */
 static int stop_early(Training *t) {
     progress_end();
     stop_on_bad_weights(t);
-    run_folder_save(&t->folder, t->params, &t->state);
+    save(t);
     if (distributed_rank() == 0)
         printf("stopped by %s after step %llu, in epoch %llu of %d, and saved: %s --resume %s continues\n",
                stop_signal_name(), (unsigned long long)t->state.step, (unsigned long long)t->state.epoch + 1,
@@ -185,7 +200,7 @@ static void folder_open(Training *t, const TrainingStart *start) {
         distributed_broadcast(path, sizeof path);
         if (!config_try_set(&t->config, "run_dir", path, "the default", &error)) die("%s", error.text);
     }
-    snprintf(header, sizeof header, "step,epoch,loss,lr,grad_norm,images_per_s,%s,stall", t->calls->columns);
+    snprintf(header, sizeof header, "%s,%s,%s", first_columns, t->calls->columns, last_columns);
     run_folder_open(&t->folder, t->s->run_dir, &t->config, start->class_names, start->classes, header,
                     t->resumed ? &t->state : NULL);
     snprintf(last_words, sizeof last_words, "%s --resume %s goes on from the last checkpoint", t->program,
@@ -209,6 +224,7 @@ void training_open(Training *t, const TrainingStart *start) {
     folder_open(t, start);
     catch_signals();
     t->started = now_seconds();
+    t->before = t->state.seconds;
     t->first_step = t->state.step;
 }
 
@@ -271,7 +287,7 @@ static bool end_epoch(Training *t) {
         return false;
     state->epoch++;
     state->batch = 0;
-    run_folder_save(&t->folder, t->params, state);
+    save(t);
     return true;
 }
 

@@ -56,7 +56,8 @@ typedef struct {
      * NULL: nothing does. */
     void (*measure)(void *run);
     /* The whole validation split, under the parameters' average where there is one; calls training_sum at its end.
-     * Returns the percentage that the best weights have most of; none where t->stopping came of it. */
+     * Returns the percentage that the best weights have most of, and sets t->validation_loss; neither where t->stopping
+     * came of it. */
     double (*evaluate)(void *run);
     /* text is "" when it comes. */
     void (*words)(const void *run, TrainingWords which, char *text, size_t size);
@@ -81,9 +82,11 @@ typedef struct {
     RunFolder folder;
     double images_per_s; /* since the last row of the log */
     double stall;        /* share of that time in which the next images were not there */
+    double validation_loss; /* of the last evaluation */
     bool stopping;       /* all ranks know that a signal came to one */
 
     double started; /* when this process began to train */
+    double before;  /* seconds that the run had trained until then */
     uint64_t first_step;
     double seconds, images, stalled; /* of the steps since the last row */
 } Training;

@@ -5,7 +5,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <strings.h>
 #include <sys/stat.h>
 
 #include "core/die.h"
@@ -73,14 +72,6 @@ static bool entry_is_folder(const struct dirent *entry, const char *folder) {
     return is_folder(path);
 }
 
-static bool has_picture_name(const char *name) {
-    static const char *const endings[] = {".jpeg", ".jpg", ".jpe", ".png", ".bmp"};
-    const char *dot = strrchr(name, '.');
-    for (size_t i = 0; dot && i < sizeof endings / sizeof *endings; i++)
-        if (!strcasecmp(dot, endings[i])) return true;
-    return false;
-}
-
 /* Adds the folders in a folder, or its pictures; what is neither hidden nor wanted is counted in *others, and *other is
  * the first of them. */
 static void names_list(Names *names, const char *folder, bool folders, size_t *others, char other[256]) {
@@ -92,7 +83,7 @@ static void names_list(Names *names, const char *folder, bool folders, size_t *o
         if (!entry && errno) die("%s: cannot read this folder: %s", folder, strerror(errno));
         if (!entry) break;
         if (entry->d_name[0] == '.') continue;
-        if (folders ? entry_is_folder(entry, folder) : has_picture_name(entry->d_name)) {
+        if (folders ? entry_is_folder(entry, folder) : image_has_name(entry->d_name)) {
             names_add(names, entry->d_name);
         } else if (!(*others)++) {
             snprintf(other, 256, "%s", entry->d_name);

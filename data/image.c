@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 #include "core/die.h"
 #include "core/files.h"
@@ -98,6 +99,14 @@ bool image_read(Image *image, const char *path, Error *error) {
     bool ok = image_decode(image, bytes, size, IMAGE_MAX_PIXELS, error);
     free(bytes);
     return ok;
+}
+
+bool image_has_name(const char *name) {
+    static const char *const endings[] = {".jpeg", ".jpg", ".jpe", ".png", ".bmp"};
+    const char *dot = strrchr(name, '.');
+    for (size_t i = 0; dot && i < sizeof endings / sizeof *endings; i++)
+        if (!strcasecmp(dot, endings[i])) return true;
+    return false;
 }
 
 void image_free(Image *image) {

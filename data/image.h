@@ -31,6 +31,9 @@ bool image_decode(Image *image, const uint8_t *bytes, size_t size, size_t most_p
 
 bool image_read(Image *image, const char *path, Error *error);
 
+/* Does a file's name end as a picture's does, whatever is in it? */
+bool image_has_name(const char *name);
+
 void image_free(Image *image);
 
 /* out [out_height,out_width,3] from in [height,width,3]: Pillow's Image.resize(BICUBIC) bit for bit.  out and in do not

@@ -397,6 +397,6 @@ void coco_eval_print(const double numbers[COCO_NUMBERS], FILE *out) {
                             {1, "0.50:0.95", 1, 100}, {1, "0.50:0.95", 2, 100}, {1, "0.50:0.95", 3, 100}};
     for (int i = 0; i < COCO_NUMBERS; i++)
         fprintf(out, " %-18s %s @[ IoU=%s | area=%s | maxDets=%3d ] = %0.3f\n",
-               rows[i].recall ? "Average Recall" : "Average Precision", rows[i].recall ? "(AR)" : "(AP)", rows[i].iou,
-               areas[rows[i].area], rows[i].most, numbers[i]);
+                rows[i].recall ? "Average Recall" : "Average Precision", rows[i].recall ? "(AR)" : "(AP)", rows[i].iou,
+                areas[rows[i].area], rows[i].most, numbers[i]);
 }

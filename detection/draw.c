@@ -119,8 +119,14 @@ static void draw_plate(Image *image, const int box[4], const char *text, int sca
     draw_text(image, x + 2 * scale, y + scale, text, scale, ink_on(colour));
 }
 
+/* Letters stay a fortieth of the picture high, so that they are legible where it is shown as a whole. */
+static int letter_scale(const Image *image) {
+    int side = image->height > image->width ? image->height : image->width;
+    return clamp((side + 140) / 280, 1, 16);
+}
+
 static void draw_detection(Image *image, const CocoDetection *d, const Coco *coco) {
-    int side = image->height > image->width ? image->height : image->width, scale = clamp(side / 400, 1, 8);
+    int scale = letter_scale(image);
     int category = coco_find_category(coco, d->category_id);
     const int box[4] = {near_picture(d->box[0], image->width), near_picture(d->box[1], image->height),
                         near_picture(d->box[0] + d->box[2], image->width),

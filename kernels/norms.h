@@ -63,6 +63,11 @@ void gelu_forward(real *y, const real *x, size_t n);
 /* dx = dy gelu'(x), and y = gelu(x) once more, so that it need not be kept.  dx (=), may be dy;  y (=). */
 void gelu_backward(real *dx, real *y, const real *dy, const real *x, size_t n);
 
+/* y = tanh(x).  y, x [n] real.  y may be x. */
+void tanh_forward(real *y, const real *x, size_t n);
+/* dx = dy (1 - y^2).  dx (=), may be dy. */
+void tanh_backward(real *dx, const real *dy, const real *y, size_t n);
+
 /* y = a + b.  y, a, b [n] real;  y may be a or b. */
 void add_forward(real *y, const real *a, const real *b, size_t n);
 

@@ -32,9 +32,17 @@ static const ConfigEntry entries[] = {
      .help = "Hidden width of the MLP as a multiple of dim, of all stages or of each"},
     {F(BOOL, mlp_conv), "false",
      .help = "Depthwise 3x3 convolution over the grid between the two layers of the MLP, as in PVTv2"},
-    {F(INT, conv_stages), "0", .min = 0, .max = VIT_MAX_STAGES, .help = "The first so many stages have attn conv"},
+    {F(INT, conv_stages), "0", .min = 0, .max = VIT_MAX_STAGES,
+     .help = "Number of stages, counted from the first, that have convolution blocks in place of attn"},
+    {F(ITEM, conv_block), "conv", .table = (const void *const *)(const AttentionOp *const[]){&conv_op, &sepconv_op, NULL},
+     .noun = "convolution block",
+     .help = "Convolution of those stages: conv (UniFormer's, 5x5) or sepconv (MetaFormer's, 7x7 between layers twice as "
+             "wide)"},
     {F(CHOICE, pool), "gap", CONFIG_CHOICES("cls", "gap"),
      .help = "What the classifier sees: a class token, or the average of all tokens"},
+    {F(CHOICE, head), "linear", CONFIG_CHOICES(HEAD_KINDS),
+     .help = "Classifier: one linear layer; mlp, a hidden layer of 4 dim with GELU and a norm, as in MetaFormer; tanh, a "
+             "hidden layer of dim with tanh, as in ViT's pre-training"},
     {F(CHOICE, pos_embed), "learned", CONFIG_CHOICES("learned", "none", "conv"),
      .help = "Position embedding; conv: a depthwise 3x3 convolution is added at the entry of every block"},
     {F(FLOAT, drop_path), "0", .min = 0, .max = 0.99,
@@ -57,7 +65,7 @@ static StageConfig stage_config(const VitSettings *s, int i) {
                          .depth = list_int(&s->depth, i),
                          .heads = list_int(&s->heads, i),
                          .mlp_ratio = s->mlp_ratio.at[s->mlp_ratio.count > 1 ? i : 0],
-                         .attn = i < s->conv_stages ? &conv_op : s->attn};
+                         .attn = i < s->conv_stages ? s->conv_block : s->attn};
 }
 
 static int depth_of(const VitSettings *s) {
@@ -201,7 +209,7 @@ void vit_create(Vit *vit, const Config *config) {
     vit_check_settings(config);
     vit->depth = depth_of(s);
     for (int i = 0; i < stage_count(s); i++) stage_create(vit, config, i);
-    projection_declare(&vit->head, &vit->model.params, "", "head", s->dim.at[stage_count(s) - 1], s->num_classes);
+    classifier_declare(&vit->head, &vit->model.params, s->head, s->dim.at[stage_count(s) - 1], s->num_classes);
 }
 
 static Stage *last_stage(const Vit *vit) { return (Stage *)&vit->stages[stage_count(&vit->settings) - 1]; }
@@ -245,6 +253,7 @@ static void activations_plan(Plan *plan, void *owner) {
     plan_keep(plan, "", "logits", &vit->logits, B * C * sizeof(real));
     plan_keep(plan, "", "pooled", &vit->pooled, B * M * sizeof(real));
     stream_plan(vit, plan, batch);
+    classifier_plan(&vit->head, plan, B);
     if (plan->training) {
         plan_keep(plan, "", "pairs", &vit->pairs, 2 * B * sizeof *vit->pairs);
         plan_keep(plan, "", "boxes", &vit->boxes, 4 * (B + 2) * sizeof *vit->boxes);
@@ -336,7 +345,7 @@ void vit_forward(Vit *vit, int B, bool drop) {
         x = stage_output(&vit->stages[i]);
     }
     pool_forward(vit->pooled, x, &(TokenShape){B, last->N, last->config.dim}, 0, pooled_tokens(vit));
-    projection_forward(&vit->head, vit->logits, vit->pooled, (size_t)B);
+    classifier_forward(&vit->head, vit->logits, vit->pooled, (size_t)B);
 }
 
 void vit_load_targets(Vit *vit, const float *targets, int B) {
@@ -369,7 +378,7 @@ static void embed_gradient(Vit *vit, int i, int B) {
 void vit_backward(Vit *vit, int B, bool drop, GradientsListener final) {
     FinalGradients done = model_final_gradients(&vit->model, final);
     const Stage *last = last_stage(vit);
-    projection_backward(&vit->head, vit->dpooled, vit->dlogits, vit->pooled, (size_t)B);
+    classifier_backward(&vit->head, vit->dpooled, vit->dlogits, vit->pooled, (size_t)B);
     pool_backward(vit->stream.dh, vit->dpooled, &(TokenShape){B, last->N, last->config.dim}, 0, pooled_tokens(vit));
     for (int i = stage_count(&vit->settings) - 1; i >= 0; i--) {
         stage_backward(&vit->stages[i], B, drop, &done);
@@ -393,9 +402,18 @@ double vit_divergence(const Vit *vit, int B) {
 /* == Description ================================================================================================== */
 
 size_t vit_macs(const Vit *vit) {
-    size_t macs = projection_macs(&vit->head, 1);
+    size_t macs = classifier_macs(&vit->head, 1);
     for (int i = 0; i < stage_count(&vit->settings); i++)
         macs += embedding_macs(&vit->embeddings[i]) + stage_macs(&vit->stages[i]);
+    return macs;
+}
+
+size_t vit_transform_macs(const Vit *vit) {
+    size_t macs = 0;
+    for (int i = 0; i < vit->depth; i++) {
+        const Attention *a = &vit_block(vit, i)->attention;
+        if (a->op->transform_macs) macs += a->op->transform_macs(a);
+    }
     return macs;
 }
 
@@ -468,7 +486,7 @@ void vit_describe(const Vit *vit, FILE *out) {
             vit->grid.rows, vit->grid.columns, vit->N, c->dim.at[0]);
     fprintf(out, "  %-18s %-28s %10s %12s %12s\n", "layer", "", "parameters", "10^6 macs", "KiB/image");
     for (int i = 0; i < stage_count(c); i++) describe_stage(vit, out, i);
-    describe_row(vit, out, "head.", "classifier", projection_macs(&vit->head, 1));
+    describe_row(vit, out, "head.", "classifier", classifier_macs(&vit->head, 1));
     const Plan *plan = plan_of(vit);
     if (c->recompute) fprintf(out, "recompute: beside the input of each block, one block at a time is kept\n");
     fprintf(out, "memory for %d images at a time: kept %.1f MiB, scratch %.1f MiB, kernel workspace %.1f MiB\n",
@@ -476,6 +494,8 @@ void vit_describe(const Vit *vit, FILE *out) {
             (double)plan->workspace / (1 << 20));
     fprintf(out, "params: %zu\nmacs: %zu\nactivation_bytes: %zu\n", vit->model.params.parameters, vit_macs(vit),
             model_activation_bytes(&vit->model));
+    if (vit_transform_macs(vit))
+        fprintf(out, "macs_without_transforms: %zu\n", vit_macs(vit) - vit_transform_macs(vit));
 }
 
 void vit_destroy(Vit *vit) {

@@ -8,9 +8,9 @@
 #include <stdint.h>
 #include <stdio.h>
 
+#include "layers/classifier.h"
 #include "layers/embedding.h"
 #include "layers/model.h"
-#include "layers/projection.h"
 #include "layers/stage.h"
 
 enum { VIT_MAX_STAGES = 8 };
@@ -27,7 +27,9 @@ typedef struct {
     ConfigInts dim, depth, heads;
     ConfigFloats mlp_ratio;
     int conv_stages;
+    const AttentionOp *conv_block; /* of those stages */
     Pool pool;
+    HeadKind head;
     PositionEmbedding pos_embed;
     float drop_path; /* rate of the last block; grows linearly from 0 at the first */
     InitScale init_scale;
@@ -50,7 +52,7 @@ typedef struct {
 
     Embedding embeddings[VIT_MAX_STAGES];
     Stage stages[VIT_MAX_STAGES];
-    Projection head;
+    Classifier head;
     float *pos, *dpos; /* [N of the first station,M] */
     Stream stream;
 
@@ -126,6 +128,9 @@ Block *vit_block(const Vit *vit, int i);
 
 /* Multiply-adds of one image's forward pass: products of the linear layers, of attention and of convolutions. */
 size_t vit_macs(const Vit *vit);
+
+/* What Fourier transforms and the mixing of their results have in them (AttentionOp.transform_macs). */
+size_t vit_transform_macs(const Vit *vit);
 
 /* An estimate of the bytes that one training step of B images moves through memory when nothing stays in a cache: every
  * planned tensor is written once and read once, and what is kept is read a second time in the backward pass, after it

@@ -31,8 +31,7 @@ PYTHON=${PYTHON:-python3}
 MODES=${MODES:-eager compile}
 BUNDLE=build/gpu.tar.xz
 JOBS=$(getconf _NPROCESSORS_ONLN)
-TESTS="test_layers test_softmax test_attention test_ripple test_lisa test_features test_convit test_low_rank test_mixers
-       test_masked test_depthwise test_images test_unfold test_convolution test_resnet test_detr test_model"
+TESTS=$(sh tests/run.sh --device-tests)
 
 # The libraries of a bundle, the toolkit's, and those that PyTorch brings.
 nvidia=$("$PYTHON" -c 'import glob, nvidia; print(":".join(glob.glob(list(nvidia.__path__)[0] + "/*/lib")))' \

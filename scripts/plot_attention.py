@@ -6,12 +6,16 @@ are, and what rank the attention matrices have.  Several files, of models with d
     python3 scripts/plot_attention.py attention.safetensors --out attention.png --queries 0,3
     python3 scripts/plot_attention.py attention.safetensors --out spatial.png --spatial --layers 1,5,9 --heads 1,2
     python3 scripts/plot_attention.py softmax.safetensors lisa.safetensors --out both.png --queries 0
+    python3 scripts/plot_attention.py attention.safetensors --out overlay.png --overlay
+    python3 scripts/plot_attention.py softmax.safetensors ripple.safetensors --out rollout.png --rollout
     python3 scripts/plot_attention.py softmax.safetensors lisa.safetensors --out norms.png --norms
     python3 scripts/plot_attention.py linear.safetensors focused.safetensors --out rank.png --rank
 
-One row a layer, one column a head, and beside them the image with the token that is looking.  --spatial draws what the
-distance alone decides (ripple's alpha, focused attention's convolution).  Each map is scaled to its own largest weight,
-which is written beneath it; where weights are negative (LiSA), blue is below zero and red above.  Needs matplotlib.
+One row a layer, one column a head, and beside them the image with the token that is looking, and what reaches that
+token through all layers (attention rollout, Abnar and Zuidema 2020), drawn over the image.  --overlay draws all maps
+over it.  --rollout draws the rollout of what the classifier's head reads: the class token, or all tokens.  --spatial
+draws what the distance alone decides (ripple's alpha, focused attention's convolution).  All maps of a picture have one
+colour scale; where weights are negative (LiSA), blue is below zero and red above.  Needs matplotlib.
 """
 
 import argparse
@@ -24,6 +28,8 @@ import plots  # noqa: F401  finds matplotlib, so it comes first
 
 import numpy as np
 import matplotlib.pyplot as plt
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import Normalize, PowerNorm
 from matplotlib.patches import Rectangle
 
 MARK = "#ff2d2d"
@@ -68,68 +74,184 @@ def draw_image(axes, image, grid, position):
     axes.set_title(f"token in row {position[0] + 1}, column {position[1] + 1}", fontsize=9, pad=4)
 
 
-def draw_map(axes, weights, grid, position, title):
+def draw_under(axes, image, grid):
+    """The image in grey, beneath weights of a token grid."""
+    axes.imshow(image @ (0.299, 0.587, 0.114), cmap="gray", vmin=0, vmax=1, extent=(0, grid[1], grid[0], 0),
+                interpolation="nearest")
+
+
+# == One colour scale for all maps of a picture ========================================================================
+
+WEIGHT, SIGNED, ROLLOUT = "weight, %", "weight, of either sign", "rollout, %"
+COLOURS = {WEIGHT: "magma", SIGNED: "RdBu_r", ROLLOUT: "viridis"}
+
+
+def kind_of(weights):
+    return SIGNED if (weights < 0).any() else WEIGHT
+
+
+class Scale:
+    """One scale of colours for every kind of map: from nothing to the largest of all, small ones still visible as it is
+    the root that is drawn.  Weights of which some are negative (LiSA) are no shares of one: theirs is around zero."""
+
+    def __init__(self, maps):
+        """maps: (kind, weights) of all in the picture."""
+        self.norms = {}
+        for kind in (WEIGHT, SIGNED, ROLLOUT):
+            largest = [np.abs(weights).max() for what, weights in maps if what == kind and np.isfinite(weights).all()]
+            if largest:
+                top = max(largest) or 1
+                self.norms[kind] = Normalize(-top, top) if kind == SIGNED else PowerNorm(0.5, 0, top)
+
+    def style(self, kind):
+        return {"cmap": COLOURS[kind], "norm": self.norms[kind]}
+
+    def draw_bars(self, place, x, y):
+        for kind, norm in self.norms.items():
+            axes = place(x, y, BAR, 0.13)
+            bar = axes.figure.colorbar(ScalarMappable(norm, COLOURS[kind]), cax=axes, orientation="horizontal")
+            if kind != SIGNED:
+                bar.set_ticks([norm.vmax * share for share in (0, 0.05, 0.25, 0.5, 1)])
+                bar.ax.set_xticklabels([f"{100 * norm.vmax * share:.2g}" for share in (0, 0.05, 0.25, 0.5, 1)])
+            bar.ax.tick_params(labelsize=7, length=2, pad=2)
+            bar.outline.set_visible(False)
+            axes.set_title(kind, fontsize=8, pad=3, loc="left")
+            x += BAR + 0.35
+
+
+def draw_map(axes, kind, weights, grid, position, title, scale, image=None):
+    """Over the image where there is one."""
     bare(axes)
     axes.set_title(title, fontsize=8, pad=3)
     if not np.isfinite(weights).all():
         axes.text(0.5, 0.5, "no weights\nto show", transform=axes.transAxes, ha="center", va="center", fontsize=8,
                   color="#888888")
         return
+    if image is not None:
+        draw_under(axes, image, grid)
+    axes.imshow(weights.reshape(grid), extent=(0, grid[1], grid[0], 0), alpha=1 if image is None else 0.6,
+                interpolation="nearest" if image is None else "bilinear", **scale.style(kind))
+    axes.set_xlim(0, grid[1])
+    axes.set_ylim(grid[0], 0)
+    if position is not None:
+        mark_query(axes, *position, 1, 1, 1.5)
     largest = np.abs(weights).max()
-    signed = weights.min() < 0
-    scale = largest if largest > 0 else 1
-    axes.imshow(weights.reshape(grid), cmap="RdBu_r" if signed else "magma", vmin=-scale if signed else 0, vmax=scale,
-                extent=(0, grid[1], grid[0], 0), interpolation="nearest")
-    mark_query(axes, *position, 1, 1, 1.5)
-    axes.set_xlabel(f"±{largest:.2g}" if signed else f"{100 * largest:.2g} %", fontsize=7, color="#666666", labelpad=2)
+    axes.set_xlabel(f"±{largest:.2g}" if kind == SIGNED else f"{100 * largest:.2g} %", fontsize=7, color="#666666",
+                    labelpad=2)
 
 
-# Inches: a map's width, between maps, under a map for two lines of text, the image's width, around groups.
-CELL, SPACE, LINES, IMAGE, MARGIN = 1.05, 0.12, 0.40, 2.0, 0.3
+# == Attention rollout =================================================================================================
+
+def rollout(tensors):
+    """[N,N], rows that sum to one: how much of each token of the image reaches each token behind the last layer.  A
+    layer passes on half of what it has (its residual) and mixes half by the mean of its heads (Abnar and Zuidema 2020).
+    Of negative weights their size counts.  None where an operator has no weights, or the file not all of them."""
+    if "matrix" not in tensors:
+        return None
+    tokens = tensors["matrix"].shape[-1]
+    reached = np.eye(tokens)
+    for layer in tensors["matrix"]:
+        if not np.isfinite(layer).any():
+            return None
+        mixed = np.nan_to_num(np.abs(layer.astype(np.float64)).mean(axis=0))  # NaN: a class token yet to join
+        sums = mixed.sum(axis=1, keepdims=True)
+        mixed = np.where(sums > 0, mixed / np.where(sums > 0, sums, 1), np.eye(tokens))
+        reached = (mixed + np.eye(tokens)) / 2 @ reached
+    return reached
+
+
+# Inches: a map's width, between maps, under a map for two lines of text, the image's width, around groups, a bar.
+CELL, SPACE, LINES, IMAGE, MARGIN, BAR = 1.05, 0.12, 0.40, 2.0, 0.3, 2.3
 
 
 def grid_of(metadata):
     return tuple(int(side) for side in metadata["grid"].split("x"))
 
 
-def draw(files, which, queries, layers, heads, out):
-    """A group for each query of each file, two groups side by side: the image, and right of it the maps, a row for each
-    layer."""
+def placer(figure, width, height):
+    """Axes by their distance from the left and the top, in inches."""
+    return lambda x, y, w, h: figure.add_axes((x / width, 1 - (y + h) / height, w / width, h / height))
+
+
+def draw_text(figure, width, height, title, legend):
+    figure.text(MARGIN / width, 1 - 0.15 / height, title, va="top", fontsize=13, fontweight="bold")
+    figure.text(MARGIN / width, 1 - 0.42 / height, legend, va="top", fontsize=9, color="#666666")
+
+
+def draw(files, which, queries, layers, heads, overlay, out):
+    """A group for each query of each file, two groups side by side: the image, below it what reaches the token through
+    all layers, and right of it the maps, a row for each layer."""
     groups = [(tensors, metadata, query) for query in queries for tensors, metadata in files]
     tall = max(grid_of(metadata)[0] / grid_of(metadata)[1] for _, metadata in files)
     across = min(len(groups), 2)
     down = -(-len(groups) // across)
+    rolled = [rollout(tensors) if which == "weights" else None for tensors, _ in files] * len(queries)
+    images = 2 if any(one is not None for one in rolled) else 1
     group_width = IMAGE + 2 * SPACE + len(heads) * (CELL + SPACE)
-    group_height = max(len(layers) * (CELL * tall + LINES), IMAGE * tall + LINES) + 0.1
+    group_height = max(len(layers) * (CELL * tall + LINES), images * (IMAGE * tall + LINES) + LINES / 2) + 0.1
     width = across * (group_width + MARGIN) + MARGIN
-    height = 0.95 + down * group_height + (down - 1) * MARGIN
+    height = 0.95 + down * group_height + (down - 1) * MARGIN + 0.5
     figure = plt.figure(figsize=(width, height))
+    place = placer(figure, width, height)
 
-    def place(x, y, w, h):
-        """Axes by their distance from the left and the top."""
-        return figure.add_axes((x / width, 1 - (y + h) / height, w / width, h / height))
-
+    maps = []  # axes, kind, weights, grid, position, title, image or None
     for i, (tensors, metadata, query) in enumerate(groups):
         grid, weights = grid_of(metadata), tensors[which]
+        image = np.clip(tensors["image"], 0, 1)
         prefix = weights.shape[3] - grid[0] * grid[1]  # a class token has no place on the grid
-        position = divmod(int(tensors["queries"][query]) - prefix, grid[1])
+        token = int(tensors["queries"][query])
+        position = divmod(token - prefix, grid[1])
         x, y = MARGIN + i % across * (group_width + MARGIN), 0.95 + i // across * (group_height + MARGIN)
         axes = place(x, y, IMAGE, IMAGE * tall)
-        draw_image(axes, np.clip(tensors["image"], 0, 1), grid, position)
+        draw_image(axes, image, grid, position)
         if len(files) > 1:
             axes.set_xlabel(metadata.get("attn", "attention"), fontsize=12, fontweight="bold")
+        if rolled[i] is not None:
+            axes = place(x, y + (IMAGE * tall + LINES * 1.35), IMAGE, IMAGE * tall)
+            maps.append((axes, ROLLOUT, rolled[i][token, prefix:], grid, position, "attention rollout", image))
         for row, layer in enumerate(layers):
             for column, head in enumerate(heads):
                 axes = place(x + IMAGE + 2 * SPACE + column * (CELL + SPACE), y + row * (CELL * tall + LINES), CELL,
                              CELL * tall)
-                draw_map(axes, weights[layer, head, query, prefix:], grid, position,
-                         f"layer {layer + 1} head {head + 1}")
+                shown = weights[layer, head, query, prefix:]
+                maps.append((axes, kind_of(shown), shown, grid, position, f"layer {layer + 1} head {head + 1}",
+                             image if overlay else None))
+    scale = Scale([(kind, weights) for _, kind, weights, *_ in maps])
+    for axes, kind, weights, grid, position, title, image in maps:
+        draw_map(axes, kind, weights, grid, position, title, scale, image)
+    scale.draw_bars(place, MARGIN, height - 0.37)
     what = {"weights": "What the marked token looks at", "spatial": "What its place alone makes it look at"}[which]
     title = what if len(files) > 1 else f"{what}: {files[0][1].get('attn', 'attention')}"
-    figure.text(MARGIN / width, 1 - 0.15 / height, title, va="top", fontsize=13, fontweight="bold")
-    legend = ("bright: much weight; where some are negative, red above zero and blue below; "
-              "beneath each map, its largest")
-    figure.text(MARGIN / width, 1 - 0.42 / height, legend, va="top", fontsize=9, color="#666666")
+    draw_text(figure, width, height, title,
+              "one colour scale for all maps, at the bottom; beneath each, its largest weight")
+    figure.savefig(out, dpi=120)
+
+
+def draw_rollouts(files, out):
+    """A row for each file: the image, the rollout of what the head reads, and both over one another."""
+    rows = []
+    for tensors, metadata in files:
+        grid, reached = grid_of(metadata), rollout(tensors)
+        if reached is None:
+            raise ValueError("no whole matrices in it, or an operator without weights: nothing to roll out")
+        prefix = len(reached) - grid[0] * grid[1]
+        rows.append((tensors, metadata, grid, reached[0, prefix:] if prefix else reached.mean(axis=0)))
+    tall = max(grid[0] / grid[1] for _, _, grid, _ in rows)
+    width = max(2 * MARGIN + 3 * (IMAGE + SPACE), 6.2)
+    height = 0.95 + len(rows) * (IMAGE * tall + 0.55) + 0.6
+    figure = plt.figure(figsize=(width, height))
+    place, scale = placer(figure, width, height), Scale([(ROLLOUT, row[-1]) for row in rows])
+    for i, (tensors, metadata, grid, weights) in enumerate(rows):
+        y, image = 0.95 + i * (IMAGE * tall + 0.55), np.clip(tensors["image"], 0, 1)
+        axes = [place(MARGIN + column * (IMAGE + SPACE), y, IMAGE, IMAGE * tall) for column in range(3)]
+        axes[0].imshow(image, interpolation="nearest")
+        bare(axes[0])
+        axes[0].set_title(metadata.get("attn", "attention"), fontsize=9, fontweight="bold", pad=4)
+        whose = "the class token" if len(weights) < tensors["matrix"].shape[-1] else "the mean of all tokens"
+        draw_map(axes[1], ROLLOUT, weights, grid, None, f"to {whose}", scale)
+        draw_map(axes[2], ROLLOUT, weights, grid, None, "over the image", scale, image)
+    scale.draw_bars(place, MARGIN, height - 0.37)
+    draw_text(figure, width, height, "Attention rollout", "how much of each token reaches what the head reads")
     figure.savefig(out, dpi=120)
 
 
@@ -210,8 +332,10 @@ def main():
     parser.add_argument("--heads", metavar="N,N", help="which heads, from 1 (default: all)")
     kind = parser.add_mutually_exclusive_group()
     kind.add_argument("--spatial", action="store_true", help="the spatial weights instead of the whole attention")
+    kind.add_argument("--rollout", action="store_true", help="what reaches the classifier's head through all layers")
     kind.add_argument("--norms", action="store_true", help="the length of the tokens, layer by layer")
     kind.add_argument("--rank", action="store_true", help="the rank of the attention matrices, layer by layer")
+    parser.add_argument("--overlay", action="store_true", help="the maps over the image, in grey")
     arguments = parser.parse_args()
     which = "spatial" if arguments.spatial else "weights"
     files = []
@@ -222,12 +346,14 @@ def main():
         path = "drawing"
         if arguments.norms:
             draw_norms(files, arguments.out)
+        elif arguments.rollout:
+            draw_rollouts(files, arguments.out)
         elif arguments.rank:
             draw_ranks(files, arguments.out)
         else:
             draw(files, which, chosen("--queries", arguments.queries, count, 0),
                  chosen("--layers", arguments.layers, depth, 1), chosen("--heads", arguments.heads, heads, 1),
-                 arguments.out)
+                 arguments.overlay, arguments.out)
     except (OSError, KeyError, ValueError) as error:
         sys.exit(f"plot_attention.py: {os.path.basename(path)}: {error}")
     print(arguments.out)

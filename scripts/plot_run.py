@@ -8,9 +8,9 @@
 --jsd draws how far the spatial weights are from weights that halve from ring to ring (mean Jensen-Shannon divergence,
 nats) instead of the curves; the dashed line is where uniform weights would be.
 
-Reads log.csv of each folder: step, epoch, loss, lr, grad_norm, images_per_s, top1, top5 (the last two only in rows with
-an evaluation), jsd, stall; a detector's has ap and ap50 for top1 and top5, and AP50 is drawn, AP fainter.  A run that
-is still going on can be drawn too.  Needs matplotlib.
+Reads log.csv of each folder (docs/runs.md names its columns).  The validation loss is dashed; a detector's is the
+loss of its last decoder layer, and beside it the training loss of that layer is drawn, not the sum over layers that is
+minimised.  Of a detector AP50 is drawn, AP fainter.  A run that is still going on can be drawn too.  Needs matplotlib.
 """
 
 import argparse
@@ -24,6 +24,7 @@ import plots  # noqa: F401  finds matplotlib, so it comes first
 import matplotlib.pyplot as plt
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#666666")  # Okabe and Ito's
+COLUMNS = ("step", "epoch", "loss", "top1", "top5", "jsd", "ap", "ap50", "val_loss", "focal", "l1", "giou")
 SMOOTH_FROM = 200  # rows of the log beyond which the loss gets a moving average over a faint line
 
 plt.rcParams.update({
@@ -46,7 +47,7 @@ def read_log(folder):
     path = os.path.join(folder, "log.csv")
     try:
         with open(path, newline="") as file:
-            rows = [{key: number(row, key) for key in ("step", "epoch", "loss", "top1", "top5", "jsd", "ap", "ap50")}
+            rows = [{key: number(row, key) for key in COLUMNS}
                     for row in csv.DictReader(file)]
     except (OSError, csv.Error, UnicodeDecodeError) as error:
         sys.exit(f"plot_run.py: {path}: {error}")
@@ -62,7 +63,8 @@ def steps_per_epoch(rows):
         if following["epoch"] > row["epoch"]:
             return row["step"] / row["epoch"]
     last = rows[-1]
-    return last["step"] / last["epoch"] if math.isfinite(last["top1"]) else None
+    ended = any(math.isfinite(last[key]) for key in ("top1", "ap"))
+    return last["step"] / last["epoch"] if ended else None
 
 
 def moving_average(values, width):
@@ -75,13 +77,30 @@ def moving_average(values, width):
     return result
 
 
+def training_loss(row):
+    """Of a detector with a validation loss the last layer's, which set_loss weighs like this."""
+    return 2 * row["focal"] + 5 * row["l1"] + 2 * row["giou"]
+
+
 def draw_loss(axes, x, rows, colour, label):
-    loss = [row["loss"] for row in rows]
+    """Returns whether there was a validation loss to draw."""
+    validation = [(at, row["val_loss"]) for at, row in zip(x, rows) if math.isfinite(row["val_loss"])]
+    parts = validation and all(math.isfinite(training_loss(row)) for row in rows)
+    loss = [training_loss(row) if parts else row["loss"] for row in rows]
     smooth = len(loss) >= SMOOTH_FROM
     axes.plot(x, loss, color=colour, linewidth=1.0 if smooth else 1.8, alpha=0.25 if smooth else 1,
-              label=None if smooth else label)
+              marker=marker(loss, 1), label=None if smooth else label)
     if smooth:
         axes.plot(x, moving_average(loss, len(loss) // 50), color=colour, linewidth=1.8, label=label)
+    if validation:
+        axes.plot(*zip(*validation), color=colour, linewidth=1.8, linestyle=(0, (4, 2)),
+                  marker=marker(validation, 40), markersize=4, markerfacecolor="white")
+    return bool(validation)
+
+
+def marker(points, most):
+    """A line through one point is nothing."""
+    return "o" if len(points) <= most else None
 
 
 def detects(rows):
@@ -94,10 +113,10 @@ def draw_accuracy(axes, x, rows, colour, label):
     if detects(rows):
         points = [(at, 100 * row["ap50"]) for at, row in zip(x, rows) if math.isfinite(row["ap50"])]
         strict = [(at, 100 * row["ap"]) for at, row in zip(x, rows) if math.isfinite(row["ap"])]
-        axes.plot(*zip(*strict), color=colour, linewidth=1.2, alpha=0.5, clip_on=False)
+        axes.plot(*zip(*strict), color=colour, linewidth=1.2, alpha=0.5, clip_on=False, marker=marker(strict, 1))
     if not points:
         return None
-    axes.plot(*zip(*points), color=colour, linewidth=1.8, marker="o" if len(points) <= 40 else None, markersize=4.5,
+    axes.plot(*zip(*points), color=colour, linewidth=1.8, marker=marker(points, 40), markersize=4.5,
               label=label, clip_on=False)
     return (*points[-1], colour)
 
@@ -131,13 +150,14 @@ def draw(folders, out):
     lengths = [steps_per_epoch(rows) for rows in logs]
     by_epoch = all(lengths)
     figure, (left, right) = plt.subplots(1, 2, figsize=(10.5, 4.2))
-    ends = []
+    ends, validated = [], False
     for i, (rows, name, length) in enumerate(zip(logs, names, lengths)):
         x = [row["step"] / (length if by_epoch else 1) for row in rows]
         colour = COLOURS[i % len(COLOURS)]
-        draw_loss(left, x, rows, colour, name)
+        validated |= draw_loss(left, x, rows, colour, name)
         ends.append(draw_accuracy(right, x, rows, colour, name))
-    left.set_title("training loss")
+    layer = ", last decoder layer" if validated and all(map(detects, logs)) else ""
+    left.set_title(f"training loss and, dashed, validation loss{layer}" if validated else "training loss")
     right.set_title("AP50 (and AP), %" if all(map(detects, logs)) else "top-1 accuracy on the test images, %")
     for axes in (left, right):
         axes.set_xlabel("epoch" if by_epoch else "step")

@@ -4,6 +4,8 @@
 # $BUILD/tests/*.log.
 #
 #   BUILD=build/cpu sh tests/run.sh [NAME...]      NAME: only these, as in test_rng
+#   sh tests/run.sh --device-tests                 the names of those that ask a device for something: the programs that
+#                                                  include tests/on_device.h, by themselves or by tests/differences.h
 #
 # VIT_TEST_QUICK=1    tests skip what takes long (a sanitized build is many times slower)
 # VIT_TEST_TIMEOUT    seconds that one program may take
@@ -14,6 +16,11 @@
 # report disagree has failed, whatever else it printed.
 set -u
 cd "$(dirname "$0")/.." || exit 1
+
+if [ "${1:-}" = --device-tests ]; then
+    grep -lE '^#include "tests/(on_device|differences)\.h"' tests/test_*.c | sed 's|^tests/||; s|\.c$||'
+    exit
+fi
 
 BUILD=${BUILD:-build/cpu}
 limit=${VIT_TEST_TIMEOUT:-600}

@@ -26,6 +26,17 @@ for operator in $names; do grep -q "^  $operator  *[a-z]" out || missing="$missi
 check "--help names every operator and each describes itself" $? "$operators operators, missing:${missing:- none}"
 [ -z "$(awk 'length > 100' out)" ]
 check "--help keeps to 100 columns" $? "$(awk 'length > 100' out | head -n 1)"
+refused=
+for file in "$root"/configs/*/*.ini; do
+    program=train_vit
+    case $file in */coco/*) program=train_detr ;; esac
+    "$build/$program" --config "$file" --describe --num-classes 10 --data cifar100 >out 2>err || refused="$refused ${file##*/}: $(cat err)"
+done
+[ -z "$refused" ]
+check "every configuration that comes with the programs describes a model" $? "refused:${refused:- none}"
+"$vit" --config "$root/configs/imagenet/hylisanet-s.ini" --describe --num-classes 1000 --batch-size 1 >out 2>err
+grep -qx 'params: 23996552' out && grep -qx 'macs_without_transforms: 4502611968' out
+check "HyLiSANet-S has the counts of LiSA's Table 5: 24 M, 4.5 G" $? "$(grep -E '^(params|macs)' out | tr '\n' ' ')"
 
 missing=
 run --help
@@ -215,9 +226,12 @@ succeeds "a run of two epochs" $tiny --epochs 2 --run-dir a --log-every 2
 grep -q "$(printf '[\033\r]')" out
 [ $? -eq 1 ]
 check "progress in a file has no control characters" $? "$(wc -l <out) lines"
-[ "$(head -n 1 a/log.csv)" = step,epoch,loss,lr,grad_norm,images_per_s,top1,top5,jsd,stall ] &&
-    [ "$(grep -cE '^[0-9]+,[12],[0-9.]+,([0-9.e-]+,){2}[0-9.]+,(([0-9.]+)?,){3}[01][0-9.]*$' a/log.csv)" -eq 4 ] &&
-    [ "$(grep -cE '[0-9],[0-9.]+,[0-9.]+,[0-9.]*,[0-9.]+$' a/log.csv)" -ge 2 ]
+ends='[0-9.]+,[0-9]+' # wall_s,peak_bytes
+[ "$(head -n 1 a/log.csv)" = \
+    step,epoch,loss,lr,grad_norm,images_per_s,top1,top5,jsd,stall,val_loss,wall_s,peak_bytes ] &&
+    [ "$(grep -cE "^[0-9]+,[12],[0-9.]+,([0-9.e-]+,){2}[0-9.]+,(([0-9.]+)?,){3}[01][0-9.]*,[0-9.]*,$ends\$" \
+        a/log.csv)" -eq 4 ] &&
+    [ "$(grep -cE "[0-9],[0-9.]+,[0-9.]+,[0-9.]*,[0-9.]+,[0-9.]+,$ends\$" a/log.csv)" -ge 2 ]
 check "log.csv: header, a row every log_every steps, accuracies with the epochs" $? "$(last_row a)"
 [ -s a/config.ini ] && [ -s a/last.safetensors ] && [ -s a/best.safetensors ] && [ -s a/state.safetensors ] &&
     [ "$(ls a | wc -l)" -eq 5 ]
@@ -612,7 +626,8 @@ curve follows >curve.2
 cmp -s curve.1 curve.2
 check "an average that follows at once evaluates like the weights" $? "$(last_row raw), $(last_row follows)"
 [ "$(cut -d , -f 3 stays/log.csv | uniq | wc -l)" -gt 5 ] &&
-    [ "$(grep -E ',[0-9.]+,[0-9.]+,[0-9.]*,[0-9.]+$' stays/log.csv | cut -d , -f 7,8 | sort -u | wc -l)" -eq 1 ]
+    [ "$(grep -E ',[0-9.]+,[0-9.]+,[0-9.]*,[0-9.]+,[0-9.]+,[0-9.]+,[0-9]+$' stays/log.csv | cut -d , -f 7,8 |
+        sort -u | wc -l)" -eq 1 ]
 check "an average that hardly moves keeps the first accuracy while the loss moves" $? "$(last_row stays)"
 run --resume stays --epochs 4
 [ "$status" -eq 0 ]

@@ -200,6 +200,7 @@ static void test_argument_errors(void **state) {
         {"--include", "x.ini", "--include: unknown setting"},
         {"--lr", NULL, "--lr: expected a value"},
         {"--lr", "--describe", "--lr: expected a value"},
+        {"--data", "-h", "--data: expected a value"},
         {"--predict", "--describe", "--predict: expected a value"},
         {"--attn", "ripplo", "--attn: unknown operator 'ripplo' (did you mean 'ripple'?)"},
         {"--describe", "model", "--describe: expected true or false, got 'model'"},
@@ -288,6 +289,21 @@ static void test_arguments(void **state) {
     assert_string_equal(config_origin(&f.config, "data"), "class.txt:1");
     assert_false(config_try_set(&f.config, "lr", "2", "class.txt:2", &f.error));
     assert_string_equal(f.error.text, "class.txt:2: lr: 2 is out of range (number from 0 to 0.1)");
+    config_free(&f.config);
+}
+
+static void test_short_help(void **state) {
+    (void)state;
+    static const ConfigEntry help_entries[] = {
+        {"help", CONFIG_BOOL, .command_line_only = true, .section = "modes", .help = "print this help"}};
+    static const ConfigGroup help_group = {help_entries, 1, sizeof(bool), NULL};
+    Fixture f;
+    begin(&f);
+    const bool *help = config_add(&f.config, &help_group);
+    assert_true(arguments(&f, 3, "--describe", "-h", "--data=-h"));
+    assert_true(*help && f.settings->describe);
+    assert_string_equal(f.settings->data, "-h");
+    assert_string_equal(config_origin(&f.config, "help"), "--help");
     config_free(&f.config);
 }
 
@@ -625,7 +641,11 @@ static void test_settings_that_do_not_count(void **state) {
         {"attn = softmax\nrings = 9\n", "", {0}, NULL},
         {"attn = ripple\n", "", {"--patterns", "3"}, "--patterns: attn ripple has no such setting; it belongs to lisa"},
         {"", "attn = ripple\nrings = 9\n", {0}, NULL},
+        {"", "include = rings.ini\nattn = lisa\n", {0}, NULL}, /* the file that includes has the say */
+        {"", "include = lisa.ini\nrings = 9\n", {0}, "choice.ini:2: rings: attn lisa has no such setting; it belongs to ripple"},
     };
+    put_file("rings.ini", "attn = ripple\nrings = 9\n");
+    put_file("lisa.ini", "attn = lisa\n");
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         Fixture f;
         int count = 0;
@@ -739,6 +759,7 @@ int main(void) {
         cmocka_unit_test(test_defaults),
         cmocka_unit_test(test_text),
         cmocka_unit_test(test_arguments),
+        cmocka_unit_test(test_short_help),
         cmocka_unit_test(test_file_and_command_line),
         cmocka_unit_test(test_include),
         cmocka_unit_test(test_dying),

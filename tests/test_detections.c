@@ -275,6 +275,12 @@ static void detections_are_framed_and_named(void **state) {
     unlink(path);
     free(image.pixels);
 
+    image = grey_image(640, 480); /* here a cell of a letter is two pixels wide, and a plate twenty high */
+    const CocoDetection large = {1, 3, {100, 100, 200, 200}, 0.98};
+    draw_detections(&image, &large, 1, 0.4, &coco);
+    assert_true(has_colour(&image, 100, 80, draw_colour(3)) && !has_colour(&image, 100, 79, draw_colour(3)));
+    free(image.pixels);
+
     image = grey_image(3, 2); /* smaller than any letter */
     draw_detections(&image, detections, 4, 0, &coco);
     free(image.pixels);

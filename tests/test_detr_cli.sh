@@ -130,7 +130,8 @@ cp "$root"/tests/corpus/jpeg/grey.jpg coco/train2017/grey.jpg
 # == A run ===========================================================================================================
 
 succeeds "train_detr trains" $tiny --epochs 3 --run-dir run --log-every 2
-[ "$(head -n 1 run/log.csv)" = step,epoch,loss,lr,grad_norm,images_per_s,ap,ap50,focal,l1,giou,class_error,stall ]
+[ "$(head -n 1 run/log.csv)" = \
+    step,epoch,loss,lr,grad_norm,images_per_s,ap,ap50,focal,l1,giou,class_error,stall,val_loss,wall_s,peak_bytes ]
 check "the log's columns" $? "$(head -n 1 run/log.csv)"
 awk -F , 'NR == 2 { first = $3 } END { exit !(NR == 10 && $1 == 15 && $3 < first && $7 >= 0 && $8 >= $7) }' run/log.csv
 check "has a row for every second step and each epoch, and the loss falls" $? "$(last_row run)"

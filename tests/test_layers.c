@@ -259,6 +259,23 @@ static void test_gelu(void **state) {
     release_all();
 }
 
+static void test_tanh(void **state) {
+    (void)state;
+    enum { N = 4003 };
+    float *x = normals(N, 1), *dy = normals(N, 1);
+    x[0] = 0, x[1] = 30, x[2] = -30, x[3] = 1e-6f;
+    double *y = zeros(N), *dx = zeros(N);
+    real *d_x = upload_real(x, N), *d_dy = upload_real(dy, N), *d_y = poisoned_real(N);
+    for (int i = 0; i < N; i++) y[i] = tanh(x[i]);
+    tanh_forward(d_y, d_x, N);
+    assert_true(close_real("tanh", d_y, y, N));
+    float *reached = download_real(d_y, N);
+    for (int i = 0; i < N; i++) dx[i] = dy[i] * (1 - (double)reached[i] * reached[i]);
+    tanh_backward(d_dy, d_dy, d_y, N); /* dx over dy */
+    assert_true(close_real("tanh dx", d_dy, dx, N));
+    release_all();
+}
+
 static void test_gelu_nan(void **state) {
     (void)state;
     float x[] = {1, NAN, -1}, dy[] = {1, 1, NAN};
@@ -498,6 +515,7 @@ int main(void) {
     kernels_init();
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_layernorm),          cmocka_unit_test(test_gelu),
+        cmocka_unit_test(test_tanh),
         cmocka_unit_test(test_linear),             cmocka_unit_test(test_graph),
         cmocka_unit_test(test_memory_peak),
         cmocka_unit_test(test_gelu_nan),           cmocka_unit_test(test_images),

@@ -112,6 +112,7 @@ static double toy_evaluate(void *context) {
     float difference[N];
     training_sum(&run->training, NULL, 0);
     fprintf(run->trace, " evaluate");
+    run->training.validation_loss = 0.25;
     return 100 / (1 + distance(run, difference));
 }
 
@@ -131,8 +132,8 @@ static void mode_odd(void *context) {
 
 static const ProgramMode modes[] = {{"describe", mode_odd, .alone = true},
                                     {"eval", mode_odd, .needs_weights = true},
-                                    {"odd", mode_odd, .alone = true, .output = "sheet"},
-                                    {"parity", mode_odd, .alone = true, .output = "out", .needs_output = true},
+                                    {"odd", mode_odd, .alone = true, .outputs = {"sheet"}},
+                                    {"parity", mode_odd, .alone = true, .outputs = {"out"}, .needs_output = true},
                                     {.name = NULL}};
 
 static const Program program = {
@@ -193,11 +194,12 @@ static void read_weights(float w[N], const char *run, const char *file) {
 
 static void test_order_of_calls(void **state) {
     (void)state;
-    static const char *const rows[] = {"step,epoch,loss,lr,grad_norm,images_per_s,score,noted,stall\n2,1,",
-                                       ",,2,0.000\n4,1,", ",0.0625,", ",,4,0.000\n5,1,", ",,5,0.000\n6,2,",
-                                       ",,6,0.000\n8,2,", ",,8,0.000\n10,2,", ",evaluated,10,0.000\n12,3,",
-                                       ",0.03125,", ",,12,0.000\n14,3,", ",,14,0.000\n15,3,",
-                                       ",evaluated,15,0.000\n"};
+    static const char *const rows[] = {"step,epoch,loss,lr,grad_norm,images_per_s,score,noted,stall,"
+                                       "val_loss,wall_s,peak_bytes\n2,1,",
+                                       ",,2,0.000,,", "\n4,1,", ",0.0625,", ",,4,0.000,,", "\n5,1,", ",,5,0.000,,",
+                                       "\n6,2,", ",,6,0.000,,", "\n8,2,", ",,8,0.000,,", "\n10,2,",
+                                       ",evaluated,10,0.000,0.250000,", "\n12,3,", ",0.03125,", ",,12,0.000,,",
+                                       "\n14,3,", ",,14,0.000,,", "\n15,3,", ",evaluated,15,0.000,0.250000,"};
     const Result *r = TOY("--run-dir", "order");
     char log[4096];
     assert_int_equal(r->status, 0);

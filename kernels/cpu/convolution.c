@@ -54,7 +54,7 @@ static PackedWeights packed[PACKED];
 static uint64_t clock_of_use;
 
 void convolution_fold(void *folded, const float *w, const float *scale, const Convolution *c, bool backward) {
-    size_t taps = (size_t)(c->k * c->k), row = (size_t)c->in * taps;
+    size_t taps = (size_t)c->k * (size_t)c->k, row = (size_t)c->in * taps;
     float *plain = folded, *reversed = plain + weight_count(c);
     for (int i = 0; i < PACKED; i++)
         if (packed[i].folded == folded) packed[i].stale = true;
@@ -387,7 +387,7 @@ size_t convolution_workspace(const Convolution *c, const ImageShape *images) {
 
 /* dw [out,in,taps] += scale sum [out,taps,in]. */
 static void add_scaled(float *dw, const float *sum, const float *scale, const Convolution *c) {
-    size_t in = (size_t)c->in, taps = (size_t)(c->k * c->k);
+    size_t in = (size_t)c->in, taps = (size_t)c->k * (size_t)c->k;
 #pragma omp parallel for schedule(static)
     for (int o = 0; o < c->out; o++)
         for (size_t i = 0; i < in; i++)

@@ -2,6 +2,8 @@
  * forward   y = keep x / (1 - rate), or of relu(x)
  * backward  dx = keep dy / (1 - rate): the same again.  Behind ReLU y > 0 says both that x was positive and that it was
  *           kept, so that nothing need be drawn. */
+#include <math.h>
+
 #include "kernels/cpu/dropout.h"
 
 static void pass(real *y, const real *x, const Dropout *dropout, int B, size_t n, bool relu) {
@@ -38,4 +40,14 @@ void relu_dropout_backward(real *dx, const real *dy, const real *y, float rate, 
 void add_forward(real *y, const real *a, const real *b, size_t n) {
 #pragma omp parallel for schedule(static)
     for (size_t i = 0; i < n; i++) y[i] = a[i] + b[i];
+}
+
+void tanh_forward(real *y, const real *x, size_t n) {
+#pragma omp parallel for schedule(static)
+    for (size_t i = 0; i < n; i++) y[i] = tanhf(x[i]);
+}
+
+void tanh_backward(real *dx, const real *dy, const real *y, size_t n) {
+#pragma omp parallel for schedule(static)
+    for (size_t i = 0; i < n; i++) dx[i] = dy[i] * (1 - y[i] * y[i]);
 }

@@ -84,6 +84,28 @@ struct Sum {
     }
 };
 
+struct Tanh {
+    const real *x;
+    template <int W>
+    __device__ void operator()(float (&v)[W], size_t i) const {
+        load(v, x + i);
+#pragma unroll
+        for (int j = 0; j < W; j++) v[j] = tanhf(v[j]);
+    }
+};
+
+struct TanhGradient {
+    const real *dy, *y;
+    template <int W>
+    __device__ void operator()(float (&v)[W], size_t i) const {
+        float reached[W];
+        load(v, dy + i);
+        load(reached, y + i);
+#pragma unroll
+        for (int j = 0; j < W; j++) v[j] *= 1 - reached[j] * reached[j];
+    }
+};
+
 template <typename Put>
 static void each(real *y, size_t n, bool wide, Put put) {
     if (!n) return;
@@ -107,3 +129,9 @@ void relu_dropout_backward(real *dx, const real *dy, const real *y, float rate, 
 }
 
 void add_forward(real *y, const real *a, const real *b, size_t n) { each(y, n, is_wide(0, y, a, b), Sum{a, b}); }
+
+void tanh_forward(real *y, const real *x, size_t n) { each(y, n, is_wide(0, y, x), Tanh{x}); }
+
+void tanh_backward(real *dx, const real *dy, const real *y, size_t n) {
+    each(dx, n, is_wide(0, dx, dy, y), TanhGradient{dy, y});
+}

@@ -41,6 +41,9 @@ struct AttentionOp {
     /* dx (=), may be dy; parameters (+=). */
     void (*backward)(const Attention *a, real *dx, const real *dy, const real *x, int B);
     size_t (*macs)(const Attention *a); /* multiply-adds of one image, forward */
+    /* The part of macs that Fourier transforms and the mixing of their results take, which many papers leave out.  NULL:
+     * none. */
+    size_t (*transform_macs)(const Attention *a);
     const char *(*path)(const Attention *a); /* the algorithm taken, for --describe; NULL: there is only one */
     /* Row `query` of the [N,N] matrix that head `head` applied to the values of image b in the last forward pass:
      * host weights [N], for pictures.  NULL: the operator has no such matrix. */
@@ -78,7 +81,7 @@ struct Attention {
 
 /* The table, NULL-terminated. */
 extern const AttentionOp *const attention_operators[];
-extern const AttentionOp conv_op; /* of stages that convolve */
+extern const AttentionOp conv_op, sepconv_op; /* of stages that convolve */
 
 /* Adds the setting groups of all operators to a program's config, which has the setting `attn`; of a detector those of
  * the operators that take a mask. */

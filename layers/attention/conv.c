@@ -1,17 +1,20 @@
-/* A convolution in attention's place: the mixer of the convolution blocks of HyLiSANet and UniFormer (Li et al. 2022),
- * two pointwise layers around a depthwise 5x5.  x [B,N,M] -> y [B,N,M], tokens on a grid
- * forward   1. a = x W1^T + b1   2. c = depthwise 5x5 of a over the grid, with bias   3. y = c W2^T + b2
- * backward  3. dc   2. da   1. dx
- * saves     a, c. */
+/* A convolution in attention's place: a pointwise layer, a depthwise convolution, a pointwise layer.
+ *   conv     with biases, 5x5: the mixer of UniFormer's convolution blocks (Li et al. 2022)
+ *   sepconv  without, twice as wide between the two, GELU before the 7x7: MetaFormer's (Yu et al. 2022, SepConv)
+ * x [B,N,M] -> y [B,N,M], tokens on a grid, K = M or 2 M
+ * forward   1. a = x W1^T + b1 [B,N,K]   2. g = a or gelu(a)   3. c = depthwise of g   4. y = c W2^T + b2
+ * backward  4. dc   3. dg   2. da   1. dx
+ * saves     a, c; g is formed again. */
 #include "layers/attention/attention.h"
 #include "layers/depthwise.h"
 #include "layers/projection.h"
 
 typedef struct {
+    bool gelu;
     Projection conv1, conv2;
     DepthwiseLayer conv;
-    real *a, *c;   /* [B,N,M] kept */
-    real *da, *dc; /* scratch */
+    real *a, *c;       /* [B,N,K] kept */
+    real *g, *da, *dc; /* scratch */
 } Conv;
 
 static void conv_declare(Attention *a, Params *params) {
@@ -22,12 +25,22 @@ static void conv_declare(Attention *a, Params *params) {
     projection_declare(&s->conv2, params, a->prefix, "conv2", M, M);
 }
 
+static void sepconv_declare(Attention *a, Params *params) {
+    Conv *s = a->state;
+    int M = a->M, K = 2 * M;
+    s->gelu = true;
+    projection_declare_weight(&s->conv1, params, a->prefix, "pwconv1", M, K);
+    depthwise_declare(&s->conv, params, a->prefix, "dwconv", (Depthwise){a->grid, K, 7, K, K, K}, false);
+    projection_declare_weight(&s->conv2, params, a->prefix, "pwconv2", K, M);
+}
+
 static void conv_plan(Attention *a, Plan *plan, int B) {
     Conv *s = a->state;
-    size_t bytes = (size_t)B * (size_t)a->N * (size_t)a->M * sizeof(real);
+    size_t bytes = (size_t)B * (size_t)a->N * (size_t)s->conv1.out * sizeof(real);
     PlanMark mark = plan_mark(plan);
     plan_keep(plan, a->prefix, "a", &s->a, bytes);
     plan_keep(plan, a->prefix, "c", &s->c, bytes);
+    if (s->gelu) plan_borrow(plan, a->prefix, "g", &s->g, bytes);
     if (plan->training) {
         plan_borrow(plan, a->prefix, "da", &s->da, bytes);
         plan_borrow(plan, a->prefix, "dc", &s->dc, bytes);
@@ -36,11 +49,18 @@ static void conv_plan(Attention *a, Plan *plan, int B) {
     plan_release(plan, mark);
 }
 
+/* What the depthwise convolution sees, formed from a. */
+static const real *convolved(const Conv *s, size_t n) {
+    if (!s->gelu) return s->a;
+    gelu_forward(s->g, s->a, n * (size_t)s->conv1.out);
+    return s->g;
+}
+
 static void conv_forward(const Attention *a, real *y, const real *x, int B) {
     const Conv *s = a->state;
     size_t n = (size_t)B * (size_t)a->N;
     projection_forward(&s->conv1, s->a, x, n);
-    depthwise_forward(s->c, NULL, s->a, s->conv.w, s->conv.b, &s->conv.shape, B);
+    depthwise_forward(s->c, NULL, convolved(s, n), s->conv.w, s->conv.b, &s->conv.shape, B);
     projection_forward(&s->conv2, y, s->c, n);
 }
 
@@ -48,7 +68,8 @@ static void conv_backward(const Attention *a, real *dx, const real *dy, const re
     const Conv *s = a->state;
     size_t n = (size_t)B * (size_t)a->N;
     projection_backward(&s->conv2, s->dc, dy, s->c, n);
-    depthwise_backward(s->da, NULL, s->conv.dw, s->conv.db, s->dc, s->a, s->conv.w, &s->conv.shape, B);
+    depthwise_backward(s->da, NULL, s->conv.dw, s->conv.db, s->dc, convolved(s, n), s->conv.w, &s->conv.shape, B);
+    if (s->gelu) gelu_backward(s->da, s->g, s->da, s->a, n * (size_t)s->conv1.out);
     projection_backward(&s->conv1, dx, s->da, x, n);
 }
 
@@ -57,14 +78,24 @@ static size_t conv_macs(const Attention *a) {
     return 2 * projection_macs(&s->conv1, (size_t)a->N) + depthwise_macs(&s->conv.shape);
 }
 
+#define CONV_OP                 \
+    .needs_grid = true,         \
+    .state_size = sizeof(Conv), \
+    .plan = conv_plan,          \
+    .forward = conv_forward,    \
+    .backward = conv_backward,  \
+    .macs = conv_macs
+
 const AttentionOp conv_op = {
     .name = "conv",
     .summary = "pointwise, depthwise 5x5, pointwise: the mixer of convolution blocks",
-    .needs_grid = true,
-    .state_size = sizeof(Conv),
     .declare = conv_declare,
-    .plan = conv_plan,
-    .forward = conv_forward,
-    .backward = conv_backward,
-    .macs = conv_macs,
+    CONV_OP,
+};
+
+const AttentionOp sepconv_op = {
+    .name = "sepconv",
+    .summary = "pointwise, GELU, depthwise 7x7 twice as wide, pointwise: MetaFormer's convolution",
+    .declare = sepconv_declare,
+    CONV_OP,
 };

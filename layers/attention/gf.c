@@ -44,11 +44,14 @@ static void gf_backward(const Attention *a, real *dx, const real *dy, const real
 }
 
 /* Two real transforms of N log2 N multiply-adds a channel, and the product of half spectra, four a number. */
-static size_t gf_macs(const Attention *a) {
-    const Gf *s = a->state;
+static size_t gf_transform_macs(const Attention *a) {
     size_t N = (size_t)a->N, M = (size_t)a->M;
-    return projection_macs(&s->proj, N) + 2 * M * (size_t)((double)N * log2((double)N)) +
+    return 2 * M * (size_t)((double)N * log2((double)N)) +
            4 * (size_t)a->grid.rows * (size_t)(a->grid.columns / 2 + 1) * M;
+}
+
+static size_t gf_macs(const Attention *a) {
+    return projection_macs(&((const Gf *)a->state)->proj, (size_t)a->N) + gf_transform_macs(a);
 }
 
 const AttentionOp gf_op = {
@@ -61,4 +64,5 @@ const AttentionOp gf_op = {
     .forward = gf_forward,
     .backward = gf_backward,
     .macs = gf_macs,
+    .transform_macs = gf_transform_macs,
 };

@@ -199,13 +199,23 @@ static void lisa_backward(const Attention *a, real *dx, const real *dy, const re
 /* Counted as the paper does (its Table 3): with tables that are no circles every pattern of every channel is a sum over
  * the keys in sight; with circles it is a real transform of N log2 N multiply-adds and a product of half spectra, four
  * a number, and each head's k and v are transformed once.  Whichever algorithm runs. */
-static size_t lisa_macs(const Attention *a) {
+static size_t mixing_macs(const Attention *a) {
     const Lisa *s = a->state;
     const Offsets *o = &s->patterns.offsets;
-    size_t N = (size_t)a->N, M = (size_t)a->M, E = (size_t)s->patterns.E, used = qkv_macs(&s->frame, a) + 2 * N * M * E;
+    size_t N = (size_t)a->N, M = (size_t)a->M, E = (size_t)s->patterns.E, used = 2 * N * M * E;
     if (o->kind == OFFSETS_TOEPLITZ) return used + 2 * N * N * M * E;
     if (o->kind == OFFSETS_LOCAL) return used + 2 * N * (size_t)offsets_count(o) * M * E;
     return used + 2 * (E + 1) * M * (size_t)((double)N * log2((double)N)) + 2 * E * M * (N / 2 + 1) * 4;
+}
+
+static size_t lisa_macs(const Attention *a) {
+    return qkv_macs(&((const Lisa *)a->state)->frame, a) + mixing_macs(a);
+}
+
+/* The paper's Tables 4, 5 and 12 count the linear layers only. */
+static size_t lisa_transform_macs(const Attention *a) {
+    OffsetKind kind = ((const Lisa *)a->state)->patterns.offsets.kind;
+    return kind == OFFSETS_CIRCLE || kind == OFFSETS_TORUS ? mixing_macs(a) : 0;
 }
 
 static const char *lisa_path(const Attention *a) { return ((const Lisa *)a->state)->algorithm->name; }
@@ -311,14 +321,15 @@ static void sa11_declare(Attention *a, Params *p) { declare(a, p, toeplitz(a), t
 static void sa9_declare(Attention *a, Params *p) { weighted_declare(a, p, 1); }
 static void sa9_heads_declare(Attention *a, Params *p) { weighted_declare(a, p, a->H); }
 
-#define LISA_OP                 \
-    .needs_grid = true,         \
-    .state_size = sizeof(Lisa), \
-    .plan = lisa_plan,          \
-    .forward = lisa_forward,    \
-    .backward = lisa_backward,  \
-    .macs = lisa_macs,          \
-    .path = lisa_path,          \
+#define LISA_OP                            \
+    .needs_grid = true,                    \
+    .state_size = sizeof(Lisa),            \
+    .plan = lisa_plan,                     \
+    .forward = lisa_forward,               \
+    .backward = lisa_backward,             \
+    .macs = lisa_macs,                     \
+    .transform_macs = lisa_transform_macs, \
+    .path = lisa_path,                     \
     .weights = lisa_weights
 
 const AttentionOp lisa_op = {

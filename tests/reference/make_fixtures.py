@@ -110,11 +110,16 @@ CASES.update({
 ODD_STAGES = dict(img_size=(13, 18), patch_size=4, pos_embed="conv", patch_overlap=1, mlp_conv=1, num_classes=5)
 CASES.update({
     "conv": (Config(attn="conv", **SMALL), 0, 0),
+    "sepconv": (Config(attn="sepconv", head_kind="mlp", **SMALL), 0, 0),
+    "softmax-head-tanh": (Config(attn="softmax", head_kind="tanh", pool="cls", **SMALL), 0, 0),
     "softmax-mlp-conv": (Config(attn="softmax", mlp_conv=1, pos_embed="conv", **{**SMALL, "depth": 2}), 0, 0),
     "hierarchy-lisa": (Config(attn="lisa", lisa_patterns=8, conv_stages=1, stage_dims="8,12", stage_depths="2,1",
                               stage_heads="1,2", stage_ratios="3,2", **ODD_STAGES), 0, 0),
     "hierarchy-softmax": (Config(attn="softmax", stage_dims="6,8,10", stage_depths="1,1,1", stage_heads="2,2,5",
                                  stage_ratios="3,2,1", **{**ODD_STAGES, "img_size": (21, 14)}), 0, 0),
+    "hierarchy-sepconv": (Config(attn="lisa", lisa_patterns=2, conv_stages=1, conv_block="sepconv",
+                                 stage_dims="8,12", stage_depths="2,1", stage_heads="1,2", stage_ratios="3,2",
+                                 **ODD_STAGES), 0, 0),
     "hierarchy-ripple": (Config(attn="ripple", r_max=2, ripple_layers=2, img_size=(12, 16), patch_size=2,
                                 num_classes=5, stage_dims="12,15", stage_depths="1,2", stage_heads="2,3",
                                 stage_ratios="1,1"), 1.0, 2e-5),

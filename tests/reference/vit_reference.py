@@ -31,7 +31,7 @@ RIVALS = {**RIVALS, **lisa_reference.OPERATORS}
 RIPPLE = ("ripple", "ripple-fixed", "ripple-softmax-weights", "ripple-truncated", "ripple-log", "ripple-dense",
           "ripple-explicit-softmax")
 LATER = ("feature_map", "relative", "convit", "rpe", "focused", "sparse", "lisa", "landmarks", "castling",
-         "inception", "stage", "patch_overlap", "mlp_conv", "conv_stages")  # settings newer than the first fixtures
+         "inception", "stage", "patch_overlap", "mlp_conv", "conv_stages", "conv_block", "head_kind")  # settings newer than the first fixtures
 
 
 STAGE_LISTS = {"dim": "stage_dims", "depth": "stage_depths", "heads": "stage_heads", "mlp_ratio": "stage_ratios"}
@@ -70,7 +70,9 @@ class Config:
     stage_depths: str = ""
     stage_heads: str = ""
     stage_ratios: str = ""
-    conv_stages: int = 0             # the first stages that have attn conv
+    conv_stages: int = 0             # the first stages that convolve
+    conv_block: str = "conv"         # conv | sepconv
+    head_kind: str = "linear"        # linear | mlp | tanh; the setting's name is head
     patch_overlap: int = 0
     mlp_conv: int = 0
 
@@ -85,6 +87,8 @@ class Config:
                    if not key.startswith(LATER) or value != getattr(Config, key)
                    or (self.attn == "convit" and key == "convit_local_layers")}
         strings["img_size"] = "%dx%d" % self.img_size
+        if "head_kind" in strings:
+            strings["head"] = strings.pop("head_kind")
         for name, stage in STAGE_LISTS.items():
             if self.stage_dims:
                 strings[name] = strings.pop(stage)
@@ -96,6 +100,7 @@ class Config:
         values = {"img_size": (int(height), int(width))}
         if "," in strings["dim"]:
             strings = {STAGE_LISTS.get(name, name): text for name, text in strings.items()}
+        strings = {"head_kind" if name == "head" else name: text for name, text in strings.items()}
         for key, default in vars(Config()).items():
             if key != "img_size":
                 values[key] = type(default)(strings.get(key, default))
@@ -111,7 +116,7 @@ def stages(config):
     result, first = [], 0
     Hg, Wg = (-(-side // config.patch_size) for side in config.img_size)
     for i, (dim, depth, heads, ratio) in enumerate(zip(*lists)):
-        attn = "conv" if i < config.conv_stages else config.attn
+        attn = config.conv_block if i < config.conv_stages else config.attn
         result.append((f"stages.{i}.", replace(config, attn=attn, img_size=(Hg, Wg), patch_size=1, dim=dim, depth=depth,
                                                heads=heads, mlp_ratio=ratio, stage_dims="",
                                                ripple_layers=config.ripple_layers - first)))
@@ -162,7 +167,7 @@ def block_shapes(config, i):
     block = {"pos_embed.weight": (M, 1, 3, 3), "pos_embed.bias": (M,)} if config.pos_embed == "conv" else {}
     block.update({"norm1.weight": (M,), "norm1.bias": (M,), "attn.qkv.weight": (3 * M, M), "attn.qkv.bias": (3 * M,),
                   "attn.proj.weight": (M, M), "attn.proj.bias": (M,)})
-    if config.attn in ("gf", "soft", "conv") or operator in MIXERS:
+    if config.attn in ("gf", "soft", "conv", "sepconv") or operator in MIXERS:
         del block["attn.qkv.weight"], block["attn.qkv.bias"]
     if config.attn == "convit":
         del block["attn.qkv.bias"]
@@ -175,6 +180,10 @@ def block_shapes(config, i):
         del block["attn.proj.weight"], block["attn.proj.bias"]
         block.update({"attn.conv1.weight": (M, M), "attn.conv1.bias": (M,), "attn.conv.weight": (M, 1, 5, 5),
                       "attn.conv.bias": (M,), "attn.conv2.weight": (M, M), "attn.conv2.bias": (M,)})
+    elif operator == "sepconv":
+        del block["attn.proj.weight"], block["attn.proj.bias"]
+        block.update({"attn.pwconv1.weight": (2 * M, M), "attn.dwconv.weight": (2 * M, 1, 7, 7),
+                      "attn.pwconv2.weight": (M, 2 * M)})
     elif operator == "softmax":
         block.update({f"attn.{name}": shape for name, shape in rpe_shapes(config).items()})
     elif operator in (*RIVALS, *MIXERS):
@@ -226,8 +235,29 @@ def parameter_shapes(config):
             shapes.update({f"{prefix}blocks.{i}.{name}": shape for name, shape in block_shapes(stage, i).items()})
         shapes.update({prefix + "norm.weight": (M,), prefix + "norm.bias": (M,)})
         channels = M
-    shapes.update({"head.weight": (config.num_classes, channels), "head.bias": (config.num_classes,)})
-    return shapes
+    return {**shapes, **head_shapes(config, channels)}
+
+
+def head_shapes(config, channels):
+    C = config.num_classes
+    if config.head_kind == "linear":
+        return {"head.weight": (C, channels), "head.bias": (C,)}
+    hidden = 4 * channels if config.head_kind == "mlp" else channels
+    norm = {"head.norm.weight": (hidden,), "head.norm.bias": (hidden,)} if config.head_kind == "mlp" else {}
+    return {"head.fc1.weight": (hidden, channels), "head.fc1.bias": (hidden,), **norm,
+            "head.fc2.weight": (C, hidden), "head.fc2.bias": (C,)}
+
+
+def classify(config, params, x):
+    """head: linear, MetaFormer's MLP with GELU, or ViT's with tanh."""
+    if config.head_kind == "linear":
+        return F.linear(x, params["head.weight"], params["head.bias"])
+    x = F.linear(x, params["head.fc1.weight"], params["head.fc1.bias"])
+    if config.head_kind == "tanh":
+        x = torch.tanh(x)
+    else:
+        x = F.layer_norm(F.gelu(x), x.shape[-1:], params["head.norm.weight"], params["head.norm.bias"], 1e-5)
+    return F.linear(x, params["head.fc2.weight"], params["head.fc2.bias"])
 
 
 def buffer_shapes(config):
@@ -239,7 +269,7 @@ def buffer_shapes(config):
     shapes = {}
     for i in range(config.depth):
         operator, block = block_operator(config, i), {}
-        if operator not in ("softmax", "ripple-explicit-softmax", "convit", "conv", *RIVALS, *MIXERS):
+        if operator not in ("softmax", "ripple-explicit-softmax", "convit", "conv", "sepconv", *RIVALS, *MIXERS):
             block.update(linear.map_buffers(config.feature_map, H, D))
         if operator == "linear":
             block.update(linear.relative_buffers(config.relative, H, D, N, linear.feature_count(config.feature_map, D)))
@@ -344,6 +374,10 @@ class Vit:
             x = F.linear(x, params[prefix + "conv1.weight"], params[prefix + "conv1.bias"])
             x = self.depthwise(prefix + "conv.", x)
             return F.linear(x, params[prefix + "conv2.weight"], params[prefix + "conv2.bias"])
+        if operator == "sepconv":
+            image = F.gelu(F.linear(x, params[prefix + "pwconv1.weight"])).transpose(1, 2).unflatten(2, config.grid)
+            image = F.conv2d(image, params[prefix + "dwconv.weight"], padding=3, groups=image.shape[1])
+            return F.linear(image.flatten(2).transpose(1, 2), params[prefix + "pwconv2.weight"])
         B, N, M = x.shape
         H, D = config.heads, M // config.heads
         if operator == "convit":
@@ -434,7 +468,7 @@ class Vit:
             if config.stage_dims:
                 x = tokens.transpose(1, 2).unflatten(2, config_here.grid)
         x = tokens[:, 0] if config.pool == "cls" else tokens.mean(1)
-        return F.linear(x, params["head.weight"], params["head.bias"])
+        return classify(self.config, params, x)
 
     def loss_and_gradients(self, images, labels):
         """Returns logits, loss (mean cross entropy, no smoothing) and {name: gradient}, buffers left out."""
@@ -519,7 +553,10 @@ def self_check():
            "stage_heads": "2,3", "stage_ratios": "2,3", "lisa_patterns": 2}
     cases += [Config(**{**small, "attn": "conv", "mlp_conv": 1, "pos_embed": "conv"}),
               Config(**{**two, "attn": "lisa", "patch_overlap": 1, "mlp_conv": 1, "pos_embed": "conv"}),
-              Config(**{**two, "attn": "softmax", "conv_stages": 1, "img_size": (16, 24)})]
+              Config(**{**two, "attn": "softmax", "conv_stages": 1, "img_size": (16, 24)}),
+              Config(**{**small, "attn": "sepconv", "head_kind": "mlp"}),
+              Config(**{**two, "attn": "softmax", "conv_stages": 1, "conv_block": "sepconv", "img_size": (16, 24)}),
+              Config(**{**small, "attn": "softmax", "pool": "cls", "head_kind": "tanh"})]
     for seed, config in enumerate(cases):
         worst = check_finite_differences(config, seed)
         print(f"gradients == central differences   {config.attn:23s} {config.pool} {config.pos_embed:8s} "

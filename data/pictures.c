@@ -1,0 +1,69 @@
+#include "data/pictures.h"
+
+#include <errno.h>
+#include <fts.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "core/die.h"
+#include "data/image.h"
+
+static void add(Pictures *pictures, const char *name, bool searched) {
+    if (pictures->count == pictures->room) {
+        pictures->room = 2 * pictures->room + 64;
+        pictures->at = realloc(pictures->at, pictures->room * sizeof *pictures->at);
+    }
+    char *copy = strdup(name);
+    if (!pictures->at || !copy) die("out of memory: the names of %zu pictures", pictures->room);
+    pictures->at[pictures->count++] = (Picture){copy, searched};
+}
+
+static int by_name(const FTSENT **a, const FTSENT **b) { return strcmp((*a)->fts_name, (*b)->fts_name); }
+
+static bool is_hidden(const FTSENT *entry) { return entry->fts_level > FTS_ROOTLEVEL && entry->fts_name[0] == '.'; }
+
+/* Links are followed; one to a folder that it is in ends there. */
+static void add_folder(Pictures *pictures, const char *folder) {
+    size_t before = pictures->count;
+    char *root = strdup(folder);
+    if (!root) die("out of memory: the names of pictures");
+    size_t length = strlen(root);
+    while (length > 1 && root[length - 1] == '/') root[--length] = 0;
+    FTS *tree = fts_open((char *const[]){root, NULL}, FTS_LOGICAL | FTS_NOCHDIR, by_name);
+    if (!tree) die("%s: cannot open this folder: %s", folder, strerror(errno));
+    for (FTSENT *entry; (errno = 0, entry = fts_read(tree));) {
+        if (entry->fts_info == FTS_D && is_hidden(entry)) fts_set(tree, entry, FTS_SKIP);
+        if (entry->fts_info == FTS_DNR || entry->fts_info == FTS_ERR)
+            die("%s: cannot read this folder: %s", entry->fts_path, strerror(entry->fts_errno));
+        bool file = entry->fts_info == FTS_F || entry->fts_info == FTS_NS || entry->fts_info == FTS_SLNONE;
+        if (file && !is_hidden(entry) && image_has_name(entry->fts_name)) add(pictures, entry->fts_path, true);
+    }
+    if (errno) die("%s: cannot read this folder: %s", folder, strerror(errno));
+    fts_close(tree);
+    free(root);
+    if (pictures->count == before)
+        die("%s: no pictures in this folder: no file's name ends in .png, .jpg, .jpeg or .bmp", folder);
+}
+
+void pictures_find(Pictures *pictures, const ConfigList *given) {
+    *pictures = (Pictures){.count = 0};
+    for (int i = 0; i < given->count; i++) {
+        struct stat info;
+        if (stat(given->items[i], &info) == 0 && S_ISDIR(info.st_mode))
+            add_folder(pictures, given->items[i]);
+        else
+            add(pictures, given->items[i], false);
+    }
+}
+
+void pictures_free(Pictures *pictures) {
+    for (size_t i = 0; i < pictures->count; i++) free(pictures->at[i].name);
+    free(pictures->at);
+    *pictures = (Pictures){.count = 0};
+}
+
+void picture_refuse(const Picture *picture, const Error *error) {
+    if (!picture->searched) die("%s: %s", picture->name, error->text);
+    warn("%s: %s; left out", picture->name, error->text);
+}
