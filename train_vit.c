@@ -829,7 +829,7 @@ static const Program program = {
     .name = "train_vit",
     .introduction =
         "train_vit trains vision transformers for image classification.\n\n"
-        "  train_vit --config configs/cpu/shapes.ini               train on the built-in shapes, two minutes\n"
+        "  train_vit --config configs/cpu/shapes.ini               train on the built-in shapes, minutes\n"
         "  train_vit --config configs/cpu/shapes.ini --attn linear the same with another operator\n"
         "  train_vit --config configs/cifar100/ripple.ini          train on files (scripts/fetch_cifar.sh)\n"
         "  train_vit --resume runs/shapes-ripple-001               go on where a run stopped\n"

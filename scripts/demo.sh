@@ -1,7 +1,7 @@
 #!/bin/sh
-# From a fresh checkout to a trained model and two pictures, in about three minutes on two CPU cores: installs what is
-# missing, builds, trains ripple attention to name ten shapes (configs/cpu/shapes.ini), draws how it went and where its
-# heads look.  Everything lands in runs/demo.
+# From a fresh checkout to a trained model and two pictures, in three minutes on two CPU cores after what is missing has
+# been installed: builds, trains ripple attention to name ten shapes (configs/cpu/shapes.ini), draws how it went and where
+# its heads look.  Everything lands in runs/demo.
 #
 #   sh scripts/demo.sh [--epochs 2 ...]      options after the name go to train_vit
 set -eu
@@ -11,9 +11,8 @@ run=runs/demo
 export OMP_WAIT_POLICY="${OMP_WAIT_POLICY:-passive}"
 
 sh scripts/deps.sh demo
-for python in "${PYTHON:-python3}" /usr/bin/python3; do
-    if "$python" -c 'import matplotlib' >/dev/null 2>&1; then break; fi
-done
+python=${PYTHON:-python3}
+command -v "$python" >/dev/null 2>&1 || python=/usr/bin/python3
 
 echo "== building"
 make -j"$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)"

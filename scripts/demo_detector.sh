@@ -11,9 +11,8 @@ run=runs/demo-detector
 export OMP_WAIT_POLICY="${OMP_WAIT_POLICY:-passive}"
 
 sh scripts/deps.sh demo
-for python in "${PYTHON:-python3}" /usr/bin/python3; do
-    if "$python" -c 'import matplotlib' >/dev/null 2>&1; then break; fi
-done
+python=${PYTHON:-python3}
+command -v "$python" >/dev/null 2>&1 || python=/usr/bin/python3
 
 echo "== building"
 make -j"$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)"

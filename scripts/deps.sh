@@ -4,11 +4,13 @@
 #   sh scripts/deps.sh          compiler and libraries of train_vit
 #   sh scripts/deps.sh demo     and matplotlib, for the plots, and libwebp, for WebP pictures
 #   sh scripts/deps.sh mpi      and Open MPI, for several processes
-#   sh scripts/deps.sh test     and Open MPI, libwebp, cmocka and clang's fuzzer, for scripts/test.sh
+#   sh scripts/deps.sh test     and Open MPI, libwebp, cmocka, clang's fuzzer and what arm64 needs, for scripts/test.sh
+#   sh scripts/deps.sh arm64    the libraries for arm64, unpacked below build/arm64-root: nothing is installed
 #
 # Libraries are looked for by compiling and linking a program with them, so a copy in /usr/local, or in CPPFLAGS and
 # LDFLAGS, counts.  apt-get runs only when something is missing; on systems without it the missing names are printed.
 set -u
+cd "$(dirname "$0")/.." || exit 1
 
 scratch=$(mktemp -d) || exit 1
 trap 'rm -rf "$scratch"' EXIT
@@ -23,10 +25,22 @@ fail() {
 
 has_program() { command -v "$1" >/dev/null 2>&1; }
 
+has_compiler() { # without flags, as ccache gcc may be its name
+    echo 'int main(void) { return 0; }' >"$scratch/empty.c"
+    ${CC:-gcc} -fsyntax-only "$scratch/empty.c" >/dev/null 2>&1
+}
+
 # Does a program that includes the header and is linked with the flags build?  cmocka.h wants its four friends first.
+# Where there is no compiler to try it, is the header where packages put it?
 has_library() { # header [flag...]
     header=$1
     shift
+    if [ ! "$compiler" ]; then
+        for folder in /usr/include /usr/local/include "/usr/include/$(uname -m)-linux-gnu"; do
+            [ ! -e "$folder/$header" ] || return 0
+        done
+        return 1
+    fi
     printf '%s\n' '#include <stdarg.h>' '#include <stddef.h>' '#include <setjmp.h>' '#include <stdint.h>' \
         '#include <stdio.h>' "#include <$header>" 'int main(void) { return 0; }' >"$scratch/probe.c"
     # shellcheck disable=SC2086 # these are lists of flags
@@ -64,16 +78,18 @@ look() {
     packages=
     names=
     wanted=
-    compiler=${CC:-gcc}
-    has_program "${compiler%% *}" || missing "$compiler" "the C compiler" gcc
+    compiler=yes
+    has_compiler || { compiler=; missing "${CC:-gcc}" "the C compiler" "$(compiler_package)"; }
     has_program make || missing make "builds the program" make
-    has_library stdlib.h || missing "the C library's headers" "every C program" libc6-dev
-    [ -z "$packages" ] || return # without a compiler nothing can be probed: look again when it is there
+    has_library stdlib.h || { compiler=; missing "the C library's headers" "every C program" libc6-dev; }
+    case ${CC:-gcc} in # gcc brings its own
+    *clang*) has_library omp.h -fopenmp || missing OpenMP "several threads" libomp-dev ;;
+    esac
     has_library dnnl.h -ldnnl || missing oneDNN "matrix products and convolutions" libdnnl-dev
     has_library ini.h -linih || missing inih "config files" libinih-dev
     has_library jansson.h -ljansson || missing jansson "headers of checkpoints and COCO's annotations" libjansson-dev
     has_library stb/stb_image.h || missing stb_image "reading and writing pictures" libstb-dev
-    has_library jpeglib.h -ljpeg || missing libjpeg-turbo "reading JPEG" libjpeg62-turbo-dev
+    has_library jpeglib.h -ljpeg || missing libjpeg-turbo "reading JPEG" libjpeg-dev
     has_library xxhash.h -lxxhash || missing xxHash "checksums of packed data sets" libxxhash-dev
     if [ "$demo" ]; then
         has_matplotlib || missing matplotlib "the plots" python3-matplotlib
@@ -88,12 +104,26 @@ look() {
     if [ "$test" ]; then
         has_library cmocka.h -lcmocka || missing cmocka "the tests" libcmocka-dev
         has_program clang || missing clang "the fuzzers" clang
-        has_fuzzer || missing "clang's libFuzzer" "the fuzzers" libclang-rt-dev
+        has_fuzzer || missing "clang's libFuzzer" "the fuzzers" "$(fuzzer_package)"
+        if [ "$(uname -m)" = x86_64 ] && has_program apt-get; then
+            has_program aarch64-linux-gnu-gcc || missing "a compiler for arm64" "its build" gcc-aarch64-linux-gnu
+            has_program qemu-aarch64 || missing "an emulator of arm64" "its tests" qemu-user
+        fi
     fi
     [ -z "$packages" ]
 }
 
 # == Installing =======================================================================================================
+
+compiler_package() {
+    for word in ${CC:-gcc}; do
+        case $word in
+        *gcc-[0-9]* | *clang-[0-9]*) echo "${word##*/}" && return ;;
+        *clang*) echo clang && return ;;
+        esac
+    done
+    echo gcc
+}
 
 # The fuzzer's package bears clang's version: libclang-rt-14-dev on Debian 12, and libclang-common-14-dev where the two
 # are not separate.
@@ -115,32 +145,87 @@ as_root() {
     fi
 }
 
+# What apt-get's log says is wrong, and what to do about it.
+trouble() {
+    if grep -qE 'Unable to locate package|has no installation candidate' "$scratch/log"; then
+        if grep -qE '^(Err|W: Failed to fetch|E: Failed to fetch)' "$scratch/log"; then
+            echo "the lists of packages could not be fetched, $(grep -m1 -E '^[WE]: Failed' "$scratch/log");" \
+                "is there a network?"
+        else
+            echo "$(grep -m1 '^E:' "$scratch/log"); on Ubuntu it may be in the component universe, elsewhere" \
+                "find the package that has it"
+        fi
+    elif grep -qE 'Failed to fetch|Could not resolve|Could not connect' "$scratch/log"; then
+        echo "$(grep -m1 '^E:' "$scratch/log"); is there a network?"
+    else
+        grep -m1 '^E:' "$scratch/log" || tail -n 1 "$scratch/log"
+    fi
+}
+
 install_packages() {
     has_program apt-get || fail "no apt-get here: install $names (Debian's names:$packages), then try again"
-    [ "$(id -u)" -eq 0 ] || has_program sudo || fail "neither root nor sudo: as root, apt-get install$packages"
+    by_hand="as root, apt-get update && apt-get install --no-install-recommends$packages"
+    if [ "$(id -u)" -ne 0 ]; then
+        has_program sudo || fail "neither root nor sudo: $by_hand"
+        sudo true || fail "sudo refuses: $by_hand"
+    fi
     as_root apt-get -q update >"$scratch/log" 2>&1 # if this fails, older lists may still do
-    case $packages in
-    *libclang-rt-dev*) packages=${packages%libclang-rt-dev*}$(fuzzer_package)${packages##*libclang-rt-dev} ;;
+    case $packages in # clang's version may be known only now
+    *' libclang-'*)
+        after=${packages#* libclang-}
+        packages="${packages%% libclang-*} $(fuzzer_package)${after#"${after%% *}"}"
+        ;;
     esac
     printf 'installing:%s\n' "$packages"
     # shellcheck disable=SC2086 # a list
     as_root apt-get -q -y -o DPkg::Lock::Timeout=120 install --no-install-recommends $packages >>"$scratch/log" 2>&1 ||
-        fail "apt-get could not install$packages: $(grep -m1 '^E:' "$scratch/log" || tail -n 1 "$scratch/log")" \
-            "(is there a network?)"
+        fail "apt-get could not install$packages: $(trouble)"
+}
+
+# == Libraries for another machine ====================================================================================
+
+# apt-get finds and fetches what the libraries need on arm64, in folders of its own and without root; dpkg-deb unpacks.
+unpack_arm64() {
+    to=build/arm64-root
+    [ ! -e "$to/complete" ] || return 0
+    has_program apt-get && has_program dpkg-deb || fail "no apt-get here: $to cannot be filled"
+    rm -rf "$to"
+    mkdir -p "$to" "$scratch/state/lists/partial" "$scratch/cache/archives/partial" || exit 1
+    : >"$scratch/status"
+    apt_arm64() {
+        apt-get -q -o APT::Architecture=arm64 -o APT::Architectures=arm64 -o APT::Sandbox::User= -o Debug::NoLocking=1 \
+            -o Dir::State="$scratch/state" -o Dir::State::status="$scratch/status" -o Dir::Cache="$scratch/cache" "$@" \
+            >>"$scratch/log" 2>&1
+    }
+    : >"$scratch/log"
+    apt_arm64 update
+    apt_arm64 -y --no-install-recommends --download-only install libc6-dev libgomp1 libdnnl-dev libinih-dev \
+        libjansson-dev libstb-dev libjpeg-dev libxxhash-dev libcmocka-dev || fail "libraries for arm64: $(trouble)"
+    for archive in "$scratch"/cache/archives/*.deb; do
+        dpkg-deb -x "$archive" "$to" || fail "$archive: damaged"
+    done
+    : >"$to/complete"
+    echo "unpacked the libraries for arm64 into $to"
 }
 
 demo=
 mpi=
 test=
+arm64=
 for argument; do
     case $argument in
     demo) demo=yes ;;
     mpi) mpi=yes ;;
     test) test=yes mpi=yes ;;
-    *) fail "$argument: expected nothing, demo, mpi or test" ;;
+    arm64) arm64=yes ;;
+    *) fail "$argument: expected nothing, demo, mpi, test or arm64" ;;
     esac
 done
 
+if [ "$arm64" ]; then
+    unpack_arm64
+    exit
+fi
 before=
 until look; do
     [ "$names" != "$before" ] || fail "installed, but still not found: $names"

@@ -24,14 +24,13 @@ import os
 import struct
 import sys
 
-import matplotlib
-import numpy as np
+import plots  # noqa: F401  finds matplotlib, so it comes first
 
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt  # noqa: E402
-from matplotlib.cm import ScalarMappable  # noqa: E402
-from matplotlib.colors import Normalize, PowerNorm  # noqa: E402
-from matplotlib.patches import Rectangle  # noqa: E402
+import numpy as np
+import matplotlib.pyplot as plt
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import Normalize, PowerNorm
+from matplotlib.patches import Rectangle
 
 MARK = "#ff2d2d"
 DTYPES = {"F32": "<f4", "F64": "<f8", "I64": "<i8", "I32": "<i4", "U8": "u1"}

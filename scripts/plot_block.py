@@ -10,10 +10,9 @@ import argparse
 import csv
 import sys
 
-import matplotlib
+import plots  # noqa: F401  finds matplotlib, so it comes first
 
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt  # noqa: E402
+import matplotlib.pyplot as plt
 
 COLOURS = {"softmax": "#0072b2", "convattn": "#e69f00", "lisa": "#d55e00"}
 MORE_COLOURS = ("#009e73", "#cc79a7", "#56b4e9", "#666666")

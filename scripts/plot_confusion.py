@@ -14,12 +14,11 @@ import csv
 import os
 import sys
 
-import matplotlib
-import numpy as np
+import plots  # noqa: F401  finds matplotlib, so it comes first
 
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt  # noqa: E402
-from matplotlib.colors import PowerNorm  # noqa: E402
+import numpy as np
+import matplotlib.pyplot as plt
+from matplotlib.colors import PowerNorm
 
 WRITTEN_UP_TO = 30  # classes whose cells have room for a number
 NAMED_UP_TO = 400   # classes that have room for their names

@@ -10,13 +10,12 @@ import argparse
 import os
 import sys
 
-import matplotlib
+import plots  # noqa: F401  finds matplotlib, so it comes first
+
 import numpy as np
+import matplotlib.pyplot as plt
 
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt  # noqa: E402
-
-from plot_attention import read_safetensors  # noqa: E402
+from plot_attention import read_safetensors
 
 COMPONENTS, ACROSS, MOST_TILES = 28, 7, 8
 

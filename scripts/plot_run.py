@@ -19,10 +19,9 @@ import math
 import os
 import sys
 
-import matplotlib
+import plots  # noqa: F401  finds matplotlib, so it comes first
 
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt  # noqa: E402
+import matplotlib.pyplot as plt
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#666666")  # Okabe and Ito's
 COLUMNS = ("step", "epoch", "loss", "top1", "top5", "jsd", "ap", "ap50", "val_loss", "focal", "l1", "giou")

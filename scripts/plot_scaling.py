@@ -9,10 +9,9 @@ import argparse
 import csv
 import sys
 
-import matplotlib
+import plots  # noqa: F401  finds matplotlib, so it comes first
 
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt  # noqa: E402
+import matplotlib.pyplot as plt
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#666666", "#000000")
 

@@ -1,8 +1,8 @@
 #!/bin/sh
-# Everything that CI checks, on this machine: dependencies, the build without warnings, all tests, all tests under
-# AddressSanitizer and UBSan, the loaders under ThreadSanitizer, the fuzzers for a while, the CUDA build where there is a
-# compiler for it, and the rules of style that grep can check.  The last line is "N passed, N failed"; the exit status is
-# 0 when nothing failed.
+# Everything that CI checks, on this machine: dependencies, the build without warnings, all tests, the tests of clang's
+# build and under AddressSanitizer and UBSan, the loaders under ThreadSanitizer, part of the tests for arm64 under an
+# emulator, the fuzzers for a while, the CUDA build where there is a compiler for it, and the rules of style that grep can
+# check.  The last line is "N passed, N failed"; the exit status is 0 when nothing failed.
 #
 #   FUZZ_SECONDS=10    how long each fuzzer runs
 #   JOBS=2             parallel compilations (default: the number of cores)
@@ -85,6 +85,7 @@ style_unfinished() {
 
 # docs/settings.md and docs/settings-detr.md are what the programs say of themselves.
 style_settings() {
+    [ -x build/cpu/train_vit ] && [ -x build/cpu/train_detr ] || { echo "build/cpu is not built"; return 1; }
     build/cpu/train_vit --help-markdown | diff docs/settings.md - &&
         build/cpu/train_detr --help-markdown | diff docs/settings-detr.md -
 }
@@ -138,6 +139,33 @@ fuzz() { # fuzzer
         -artifact_prefix="$1-" "$scratch/$1" $corpus
 }
 
+# == Another machine ==================================================================================================
+
+# What an emulator runs in a minute.
+arm64_tests="test_config test_convit test_depthwise test_masked test_matching test_mixers test_rng test_safetensors
+    test_softmax test_unfold"
+
+# A model trained there has the losses and norms of one trained here, to rounding.
+arm64_model() {
+    settings="--attn ripple --dim 16 --depth 2 --heads 2 --patch-size 8 --mlp-ratio 2 --train-limit 64 --test-limit 32
+        --batch-size 16 --epochs 2 --warmup-epochs 0 --log-every 1"
+    # shellcheck disable=SC2086 # a list
+    build/cpu/train_vit $settings --run-dir "$scratch/here" &&
+        QEMU_LD_PREFIX=$PWD/build/arm64-root qemu-aarch64 build/arm64/train_vit $settings --run-dir "$scratch/there" &&
+        paste -d , "$scratch/here/log.csv" "$scratch/there/log.csv" | awk -F , '
+            BEGIN { worst = 0 }
+            NR == 1 { columns = NF / 2; next }
+            {
+                rows++
+                for (i = 3; i <= 5; i++) { # loss, learning rate, gradient norm
+                    error = $(i + columns) / $i - 1
+                    if (error < 0) error = -error
+                    if (!(error <= worst)) worst = error
+                }
+            }
+            END { print rows + 0 " rows, worst off by " worst; exit !(rows >= 8 && worst <= 2e-5) }'
+}
+
 # == Everything =======================================================================================================
 
 if check "scripts/deps.sh" sh scripts/deps.sh test; then
@@ -148,6 +176,25 @@ if check "scripts/deps.sh" sh scripts/deps.sh test; then
     echo "-- build/cpu-single: without MPI"
     check "make MPI=0" make -k -j"$JOBS" WERROR=1 MPI=0 BUILD=build/cpu-single all
     suite build/cpu-single test_mpi
+
+    echo "-- build/cpu-clang: every program by clang"
+    if check "make CC=clang" make -k -j"$JOBS" WERROR=1 CC=clang BUILD=build/cpu-clang all tests; then
+        VIT_TEST_QUICK=1 suite build/cpu-clang
+    fi
+
+    echo "-- build/arm64: the kernels, one model and the readers of files under qemu"
+    if ! command -v aarch64-linux-gnu-gcc >/dev/null 2>&1 || ! command -v qemu-aarch64 >/dev/null 2>&1; then
+        echo "-- build/arm64: not built, no aarch64-linux-gnu-gcc or no qemu-aarch64 here"
+    elif ! sh scripts/deps.sh arm64 2>"$scratch/arm64"; then
+        echo "-- build/arm64: not built: $(tail -n 1 "$scratch/arm64")"
+    else
+        check "make for arm64" make -k -j"$JOBS" WERROR=1 BUILD=build/arm64 MPI=0 ARCH=armv8-a \
+            CC="aarch64-linux-gnu-gcc --sysroot=$PWD/build/arm64-root" all tests
+        # shellcheck disable=SC2086 # a list
+        QEMU_LD_PREFIX=$PWD/build/arm64-root VIT_TEST_LAUNCHER=qemu-aarch64 VIT_TEST_REDUCED=1 \
+            suite build/arm64 $arm64_tests
+        check "a model on arm64" arm64_model
+    fi
 
     echo "-- build/cpu-asan: AddressSanitizer and UBSan, without what takes long"
     # Not WERROR=1: instrumented code makes gcc guess wrong about the lengths of strings.

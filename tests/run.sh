@@ -9,6 +9,7 @@
 #
 # VIT_TEST_QUICK=1    tests skip what takes long (a sanitized build is many times slower)
 # VIT_TEST_TIMEOUT    seconds that one program may take
+# VIT_TEST_LAUNCHER   a command that runs programs of another machine: qemu-aarch64
 # TOTALS=FILE         "passed failed" is added to this file instead of printed
 #
 # A program that crashes, hangs, is missing, says nothing, stops before the end of its plan, or whose exit status and
@@ -114,7 +115,7 @@ for source in tests/test_*.c tests/test_*.sh; do
     name=$(basename "${source%.*}")
     wanted "$name" "$@" || continue
     case $source in
-    *.c) run_test "$name" "$BUILD/tests/$name" ;;
+    *.c) run_test "$name" ${VIT_TEST_LAUNCHER:-} "$BUILD/tests/$name" ;;
     *) run_test "$name" sh "$source" ;;
     esac
 done

@@ -12,6 +12,12 @@ LC_ALL=C
 OMP_NUM_THREADS=${OMP_NUM_THREADS:-1}
 OMP_WAIT_POLICY=passive
 export LC_ALL OMP_NUM_THREADS OMP_WAIT_POLICY
+# More ranks than cores, and as root: Open MPI 4 reads the names with OMPI, 5 those with PRTE.
+OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+OMPI_MCA_rmaps_base_oversubscribe=1 PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe
+OMPI_MCA_btl_vader_single_copy_mechanism=none
+export OMPI_ALLOW_RUN_AS_ROOT OMPI_ALLOW_RUN_AS_ROOT_CONFIRM OMPI_MCA_rmaps_base_oversubscribe \
+    PRTE_MCA_rmaps_default_mapping_policy OMPI_MCA_btl_vader_single_copy_mechanism
 [ -x "$vit" ] || { echo "Bail out! $vit is not there: run make first"; exit 1; }
 python= # one that has numpy: the system's own often has where the first in PATH has not
 for candidate in ${PYTHON:-python3 /usr/bin/python3}; do

@@ -275,8 +275,6 @@ refuses "--parity of a file that is not there" 1 'lost.safetensors' $net --num-c
 # == Several ranks ===================================================================================================
 
 MPIRUN=${MPIRUN:-mpirun}
-export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1 \
-    OMPI_MCA_btl_vader_single_copy_mechanism=none
 if command -v "$MPIRUN" >/dev/null 2>&1 && ldd "$vit" 2>/dev/null | grep -q libmpi; then
     for ranks in 2 3; do
         timeout -k 5 100 "$MPIRUN" -np $ranks "$vit" $tiny --epochs 3 --run-dir ranks$ranks --log-every 2 >out 2>err \

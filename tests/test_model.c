@@ -298,7 +298,7 @@ static int differences_of(Case *c) {
         const Param *p = params_at(params, t);
         if (cancels(p->name) || p->frozen) continue;
         float *direction = check_normal(p->size, 1, (uint32_t)t);
-        double slope = 0, norm = 0, along = 0, noise;
+        double slope = 0, norm = 0, along = 0, noise = 0;
         for (size_t i = 0; i < p->size; i++) norm += (double)grads[p->offset + i] * grads[p->offset + i];
         norm = sqrt(norm / (double)p->size);
         for (size_t i = 0; i < p->size; i++) {

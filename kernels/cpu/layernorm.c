@@ -5,7 +5,8 @@
  *   saves     mu, r.   Source: Ba et al. 2016, section 3.
  *
  * A row stays in the first-level cache between its passes, so memory sees each array once. Sums run in sixteen lanes
- * and the variance is taken around the mean, so neither a long row nor a large mean costs digits. */
+ * and the variance is taken around the mean, so neither a long row nor a large mean costs digits.  mu and r are made in
+ * double: a rounding of theirs moves the whole row, and thereby every gradient before it. */
 #include "kernels/cpu/vecmath.h"
 #include "kernels/cpu/workspace.h"
 #include "kernels/kernels.h"
@@ -19,7 +20,7 @@ TILE_INLINE void normalize_row(real *h, float *mean, float *rstd, const real *y,
                                float eps) {
     vec sum = {0}, squares = {0};
     for (int j = 0; j < M; j += TILE) sum += vec_load_part(y + j, M - j);
-    float mu = vec_sum(sum) / M;
+    float mu = (float)((double)vec_sum(sum) / M);
     int whole = M / TILE * TILE;
     for (int j = 0; j < whole; j += TILE) {
         vec d = vec_load(y + j) - mu;
@@ -27,7 +28,7 @@ TILE_INLINE void normalize_row(real *h, float *mean, float *rstd, const real *y,
     }
     float rest = 0;
     for (int j = whole; j < M; j++) rest += (y[j] - mu) * (y[j] - mu);
-    float r = 1 / sqrtf((vec_sum(squares) + rest) / M + eps);
+    float r = (float)(1 / sqrt((double)(vec_sum(squares) + rest) / M + eps));
     for (int j = 0; j < M; j += TILE) {
         vec xh = (vec_load_part(y + j, M - j) - mu) * r;
         vec_store_part(h + j, vec_load_part(w + j, M - j) * xh + vec_load_part(b + j, M - j), M - j);

@@ -19,7 +19,10 @@ static size_t axes_size(int Hg, int Wg) { return (size_t)Hg * Hg + (size_t)Wg * 
 static void axis_forward(float *p, double slope, double curve, int n) {
     for (int i = 0; i < n; i++, p += n) {
         double most = -INFINITY, sum = 0;
-        for (int j = 0; j < n; j++) most = fmax(most, (slope + curve * (j - i)) * (j - i));
+        for (int j = 0; j < n; j++) { /* not fmax: gcc 12 crashes on it when it makes code for arm64 */
+            double exponent = (slope + curve * (j - i)) * (j - i);
+            most = exponent > most ? exponent : most;
+        }
         for (int j = 0; j < n; j++) sum += exp((slope + curve * (j - i)) * (j - i) - most);
         for (int j = 0; j < n; j++) p[j] = (float)(exp((slope + curve * (j - i)) * (j - i) - most) / sum);
     }

@@ -1,0 +1,140 @@
+#!/bin/sh
+# scripts/deps.sh and scripts/test.sh on machines that lack things, and the plot scripts under a Python that lacks
+# matplotlib.
+#
+#   BUILD=build/cpu sh tests/test_scripts.sh
+#
+# What a machine has is what the folder `bin` has, which is all of PATH: links to this machine's programs, and stand-ins
+# for those that would change it.
+
+# shellcheck disable=SC2015,SC2154
+. "$(dirname "$0")/tap.sh"
+
+# == scripts/deps.sh =================================================================================================
+
+# machine PROGRAM...: a new machine that has these.
+machine() {
+    rm -rf bin
+    mkdir bin
+    for program in sh cat cut dirname env head mkdir mktemp rm sed tail uname "$@"; do
+        ln -s "$(command -v "$program")" "bin/$program"
+    done
+}
+
+# stands_in PROGRAM SCRIPT
+stands_in() {
+    rm -f "bin/$1"
+    printf '#!/bin/sh\n%s\n' "$2" >"bin/$1"
+    chmod +x "bin/$1"
+}
+
+deps() { # ARGUMENTS
+    env -i PATH="$PWD/bin" HOME="$PWD" TMPDIR="$PWD" sh "$root/scripts/deps.sh" "$@" >out 2>err
+    status=$?
+}
+
+# A compiler that compiles nothing but a program without libraries: headers are there, libraries are not.
+poor_gcc='for word; do case $word in -l*) exit 1 ;; *.c) grep -q "include <stb" "$word" && exit 1 ;; esac; done; exit 0'
+
+# Headers that are on this very machine count where there is no compiler to ask, so what is told is checked on one that
+# has a compiler but no library, and of one without a compiler that the compiler is among them.
+machine make grep
+stands_in gcc "$poor_gcc"
+stands_in id 'echo 1000'
+stands_in apt-get 'echo "apt-get $*" >>called; exit 1'
+rm -f called
+deps mpi
+complains 1 "neither root nor sudo|apt-get install| libdnnl-dev| libinih-dev| libjansson-dev| libstb-dev| libjpeg-dev|\
+ libxxhash-dev| libopenmpi-dev| openmpi-bin"
+check "without root or sudo, one line names everything" $? "status $status: $(cat err)"
+[ ! -e called ]
+check "and apt-get is not called" $?
+! grep -q 'network\|libjpeg62' out err
+check "and no network is blamed, nor a package that Debian alone has asked for" $?
+
+machine make grep
+stands_in id 'echo 1000'
+stands_in apt-get 'exit 1'
+deps mpi
+complains 1 'neither root nor sudo| gcc|libopenmpi-dev|openmpi-bin'
+check "without a compiler too, all in one line" $? "status $status: $(cat err)"
+
+machine make grep
+stands_in gcc "$poor_gcc"
+stands_in id 'echo 1000'
+stands_in apt-get 'exit 1'
+stands_in sudo 'exit 1'
+deps
+complains 1 'sudo refuses|as root, apt-get update && apt-get install|libjpeg-dev'
+check "where sudo refuses, the line for root" $? "status $status: $(cat err)"
+
+machine make grep
+stands_in gcc "$poor_gcc"
+stands_in id 'echo 0'
+stands_in apt-get 'case $* in *install*) echo "E: Unable to locate package libstb-dev"; exit 100 ;; esac'
+deps
+complains 1 'Unable to locate package libstb-dev|universe' && ! grep -q network err
+check "a package that the distribution has not is no trouble of the network" $? "status $status: $(cat err)"
+
+stands_in apt-get 'case $* in *install*) echo "E: Failed to fetch x  Temporary failure resolving y"; exit 100 ;; esac'
+deps
+complains 1 'Failed to fetch|network'
+check "a package that cannot be fetched is" $? "status $status: $(cat err)"
+
+machine make grep
+stands_in gcc "$poor_gcc"
+deps
+complains 1 'no apt-get here|jansson|libjpeg-dev'
+check "without apt-get, what to install" $? "status $status: $(cat err)"
+
+machine make grep
+stands_in clang "$poor_gcc"
+stands_in id 'echo 1000'
+stands_in apt-get 'exit 1'
+env -i PATH="$PWD/bin" HOME="$PWD" TMPDIR="$PWD" CC=clang sh "$root/scripts/deps.sh" >out 2>err
+status=$?
+complains 1 'libdnnl-dev' && ! grep -q 'gcc' err
+check "CC=clang asks for no gcc" $? "status $status: $(cat err)"
+
+# == scripts/test.sh without what it needs ===========================================================================
+
+mkdir checkout
+cp -r "$root/scripts" "$root/docs" checkout
+machine make awk date find getconf grep wc xargs
+stands_in id 'echo 1000'
+env -i PATH="$PWD/bin" HOME="$PWD" TMPDIR="$PWD" sh checkout/scripts/test.sh >out 2>err
+status=$?
+[ "$status" -ne 0 ] && grep -q 'FAILED scripts/deps.sh' out && grep -q 'build/cpu is not built' out &&
+    tail -n 1 out | grep -q ' failed$' && [ "$(wc -l <out)" -lt 40 ]
+check "test.sh says what is missing, and not what a program that is not there would have said" $? \
+    "status $status, $(wc -l <out) lines, $(tail -n 1 out)"
+
+# == scripts/plot_*.py ===============================================================================================
+
+cat >log.csv <<'END'
+step,epoch,loss,lr,grad_norm,images_per_s,top1,top5,jsd,stall
+1,1,2.3,0.001,1,100,,,,0
+2,1,2.2,0.001,1,100,,,,0
+END
+mkdir plotted
+mv log.csv plotted
+# -S leaves out the folders where Debian's matplotlib is, as another Python would.
+if /usr/bin/python3 -c 'import matplotlib' 2>/dev/null; then
+    /usr/bin/python3 -S "$root/scripts/plot_run.py" plotted >out 2>err && [ -s plotted/curve.png ]
+    check "plot_run.py under a Python without matplotlib takes the system's" $? "$(tail -n 1 err)"
+    for script in "$root"/scripts/plot_*.py; do
+        /usr/bin/python3 -S "$script" --help >out 2>err
+        check "and $(basename "$script")" $? "$(tail -n 1 err)"
+    done
+else
+    skip "the system's matplotlib" "none here"
+fi
+if command -v python3 >/dev/null 2>&1; then
+    VIT_SYSTEM_PYTHON=tried python3 -S "$root/scripts/plot_run.py" plotted >out 2>err
+    status=$?
+    complains 1 'plot_run.py|scripts/deps.sh demo'
+    check "where no Python has it, one line says what to do" $? "status $status: $(cat err)"
+fi
+
+echo "1..$count"
+[ $failures -eq 0 ]
