@@ -135,7 +135,7 @@ if check "scripts/deps.sh" sh scripts/deps.sh test; then
         # shellcheck disable=SC2086 # one name or none
         suite build/emulate-$precision test_layers test_attention test_convit test_convolution test_depthwise \
             test_features test_images test_lisa test_low_rank test_masked test_mixers test_ripple test_softmax \
-            test_unfold $whole
+            test_unfold test_window $whole
         unset VIT_TEST_SEED
     done
     if "$numpy" -c 'import numpy' 2>/dev/null; then
