@@ -7,10 +7,11 @@
 #   sh scripts/reproduce.sh --bench ripple-4             only the speed of every row: bench.json
 #   python3 scripts/tables.py --help                     the tables there are; tables.py runs/paper prints them
 #
-# TRAIN_VIT  the program, with a launcher before it if you like (default build/cuda/train_vit where that is, else
+# TRAIN_VIT  the program, with a launcher before it if you like; train_detr's rows take the one beside it (default build/cuda/train_vit where that is, else
 #            build/cpu/train_vit):  TRAIN_VIT="mpirun -np 8 build/cuda/train_vit"
 # RUNS       where the runs go (default runs/paper)
-# EXTRA      settings for every row, as in EXTRA="--data-dir somewhere --epochs 2"
+# EXTRA      settings for every row, as in EXTRA="--data-dir somewhere --epochs 2"; where it has --epochs N and no
+#            --warmup-epochs, the warm-up is the tenth of N, rounded down (train_vit's rows)
 set -u
 cd "$(dirname "$0")/.." || exit 1
 
@@ -28,6 +29,12 @@ PYTHON=${PYTHON:-python3}
 RUNS=${RUNS:-runs/paper}
 SEEDS=${SEEDS:-0}
 EXTRA=${EXTRA:-}
+short=$(printf '%s\n' "$EXTRA" | sed -n 's/.*--epochs[= ]*\([0-9][0-9]*\).*/\1/p')
+warm_up=
+case $EXTRA in
+*--warmup-epochs*) ;;
+*) [ -z "$short" ] || warm_up="--warmup-epochs $((short / 10))" ;;
+esac
 if [ -z "${TRAIN_VIT:-}" ]; then
     for TRAIN_VIT in build/cuda/train_vit build/cpu/train_vit; do [ ! -x "$TRAIN_VIT" ] || break; done
 fi
@@ -46,18 +53,21 @@ finished() { # folder
 
 # Names and settings hold no spaces.
 # shellcheck disable=SC2086
-echo "$rows" | while read -r name after arguments; do
+echo "$rows" | while read -r name after program arguments; do
     for wanted; do
         case $name in "$wanted" | *-"$wanted") break ;; esac
         wanted=
     done
     [ $# -eq 0 ] || [ -n "$wanted" ] || continue
+    extra="$EXTRA $warm_up"
+    [ "$program" = train_vit ] || extra=$EXTRA
     config=${arguments#--config }
     config=${config%% *}
     [ -f "$config" ] || { echo "$name: $config is not there"; continue; }
     if [ "$bench" ]; then
         mkdir -p "$RUNS/$name"
-        $TRAIN_VIT $arguments $EXTRA --bench --batch-size 64 </dev/null >"$RUNS/$name/bench.json.part" || exit 1
+        ${TRAIN_VIT%train_vit}$program $arguments $extra --bench --batch-size 64 </dev/null \
+            >"$RUNS/$name/bench.json.part" || exit 1
         mv "$RUNS/$name/bench.json.part" "$RUNS/$name/bench.json"
         echo "$name: $(sed 's/.*"train_images_per_s": \([0-9.]*\), "infer_images_per_s": \([0-9.]*\).*/\1 and \2/' \
             "$RUNS/$name/bench.json") images/s in training and inference"
@@ -78,7 +88,7 @@ echo "$rows" | while read -r name after arguments; do
         else
             echo "$name, seed $seed"
             rm -f "$folder/log.csv" # of a run that ended before its first epoch did
-            $TRAIN_VIT $arguments $init $EXTRA --seed "$seed" --run-dir "$folder" </dev/null || exit
+            ${TRAIN_VIT%train_vit}$program $arguments $init $extra --seed "$seed" --run-dir "$folder" </dev/null || exit
         fi
     done
 done
