@@ -90,16 +90,6 @@ style_settings() {
         build/cpu/train_detr --help-markdown | diff docs/settings-detr.md -
 }
 
-# How many operators there are is said once, by the program; README.md repeats the number.
-style_counts() {
-    listed=$(build/cpu/train_vit --help | sed -n '/^Attention operators/,/^$/p' | grep -c '^  ')
-    # shellcheck disable=SC2016 # Markdown's quotes
-    said=$(sed -n 's/.*`--attn` has \([0-9]*\) operators.*/\1/p' README.md)
-    [ "$listed" -eq 0 ] || [ "$said" != "$listed" ] || return 0
-    echo "README.md: '\`--attn\` has ${said:-no number of} operators', and --help lists $listed"
-    return 1
-}
-
 # core/version.h and CHANGELOG.md: a version that is released has a heading, one that is not is a later one.
 style_version() {
     version=$(sed -n 's/.*VIT_VERSION "\(.*\)"/\1/p' core/version.h)
@@ -251,7 +241,6 @@ check "kernels.h the only door" style_door
 check "no absolute paths" style_paths
 check "nothing left unfinished" style_unfinished
 check "docs/settings.md" style_settings
-check "README.md counts" style_counts
 check "CHANGELOG.md" style_version
 if git merge-base --is-ancestor "$RULES_FROM" HEAD 2>/dev/null; then
     check "subjects of commits" style_commits

@@ -36,6 +36,7 @@ from torch.func import functional_call
 
 import flags
 import linear_reference
+import operators.sparse
 import rival_operators
 import safetensors_io
 import vit_reference
@@ -377,7 +378,7 @@ def sparse(checkout, config, p, x, block):
         order = torch.arange(N).reshape(N // stride, stride).T.flatten()  # strided_transpose: columns one after another
         past = back("local", stride + 1)
         past[order[:, None], order[None, :]] |= back("strided", stride)
-    first, second = rival_operators.sparse_sets(config)
+    first, second = operators.sparse.sparse_sets(config)
     if not torch.equal(past, (first | second).tril()):
         sys.exit(f"{config.attn}: these are not the published pairs of tokens")
     seen = past | past.T if config.attn == "sparse-strided" else first | second

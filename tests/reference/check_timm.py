@@ -2,11 +2,13 @@
 
     python tests/reference/check_timm.py build/cpu/train_vit [--keep DIR]
     python tests/reference/check_timm.py --checkpoint FILE
+    python tests/reference/check_timm.py --operators
 
 The first form makes deit_tiny_patch16_224 with random weights (and the same without class token, mean pooled: our
 --pool gap), saves its state dict as safetensors, gives it to `train_vit --init` with a batch for --parity, and
 compares logits, loss and all gradients with what timm computes in float64.  The second loads a softmax checkpoint of
-ours into timm's model, every name and every shape.
+ours into timm's model, every name and every shape.  The third compares the operators in tests/reference/operators that
+timm has too, as the fixtures' reference computes them, with timm's modules.
 """
 
 import argparse
@@ -20,6 +22,7 @@ import numpy as np
 import timm
 import torch
 
+import operators
 import safetensors_io
 from compare_parity import compare, norm_error
 
@@ -107,13 +110,16 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("binary", nargs="?", help="build/cpu/train_vit")
     parser.add_argument("--checkpoint", help="a safetensors file of a softmax model of ours")
+    parser.add_argument("--operators", action="store_true", help="compare our reference's operators with timm's")
     parser.add_argument("--keep", metavar="DIR", help="leave the files there")
     arguments = parser.parse_args()
-    if not arguments.binary and not arguments.checkpoint:
-        parser.error("give the program, a --checkpoint, or both")
+    if not arguments.binary and not arguments.checkpoint and not arguments.operators:
+        parser.error("give the program, a --checkpoint or --operators")
     failures = 0
     if arguments.checkpoint:
         check_checkpoint(arguments.checkpoint)
+    if arguments.operators:
+        failures += sum(module.check_timm() for module in operators.MODULES if hasattr(module, "check_timm"))
     if arguments.binary:
         print(f"timm {timm.__version__}, torch {torch.__version__}")
         with tempfile.TemporaryDirectory() as temporary:

@@ -1,4 +1,4 @@
-"""Focused, sparse and kernel attention in plain PyTorch, from their definitions: see vit_reference.py for the letters.
+"""Focused and kernel attention in plain PyTorch, from their definitions: see vit_reference.py for the letters.
 
 An operator here is a pair of functions: the shapes of its own parameters (below blocks.i.attn.), and the map from q, k,
 v [B,H,N,D] to what the output projection takes [B,N,M].  `model` is the Vit, whose `notes.kinks` collect what enters a
@@ -70,28 +70,6 @@ def focused(model, p, q, k, v, block):
     y = a @ (b.transpose(-1, -2) @ v / N) * z
     local = depthwise(v.flatten(0, 1), model.config.grid, p("dwc.weight"), p("dwc.bias"))
     return join_heads(y + local.unflatten(0, v.shape[:2]))
-
-
-# == Sparse attention (Child et al. 2019), in both directions ==========================================================
-
-
-def sparse_sets(config):
-    """The two sets of pairs (query, key) between which heads or blocks alternate.  Two masks [N,N]."""
-    N = config.grid[0] * config.grid[1]
-    stride = config.sparse_stride or config.grid[1]
-    i, j = torch.arange(N)[:, None], torch.arange(N)[None, :]
-    if config.attn == "sparse-strided":
-        return (i - j).abs() <= stride, (i - j) % stride == 0
-    return i // stride == j // stride, (j % stride >= stride - config.sparse_c).expand(N, N)
-
-
-def sparse(model, p, q, k, v, block):
-    first, second = sparse_sets(model.config)
-    heads = q.shape[1]
-    of_head = {"alternate": [(first, second)[block % 2]] * heads, "union": [first | second] * heads,
-               "split": [first if h < (heads + 1) // 2 else second for h in range(heads)]}[model.config.sparse_heads]
-    scores = q @ k.transpose(-1, -2) / math.sqrt(q.shape[-1])
-    return join_heads(scores.masked_fill(~torch.stack(of_head), -math.inf).softmax(-1) @ v)
 
 
 # == Efficient attention (Shen et al. 2021), hydra attention (Bolya et al. 2022) =======================================
@@ -216,8 +194,6 @@ def nothing(config):
 # name -> shapes, map
 RIVALS = {
     "focused": (focused_shapes, focused),
-    "sparse-strided": (nothing, sparse),
-    "sparse-fixed": (nothing, sparse),
     "efficient": (nothing, efficient),
     "hydra": (nothing, hydra),
     "relu-linear": (relu_linear_shapes, relu_linear),

@@ -17,28 +17,34 @@ Run as a program it checks itself: gradients by finite differences, and what the
 """
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, make_dataclass, replace
 
 import torch
 import torch.nn.functional as F
 
 import linear_reference as linear
 import lisa_reference
+import operators
 from mixer_reference import MIXERS
 from rival_operators import RIVALS, rpe_bias, rpe_shapes
 
-RIVALS = {**RIVALS, **lisa_reference.OPERATORS}
+RIVALS = {**RIVALS, **lisa_reference.OPERATORS, **operators.OPERATORS}
 RIPPLE = ("ripple", "ripple-fixed", "ripple-softmax-weights", "ripple-truncated", "ripple-log", "ripple-dense",
           "ripple-explicit-softmax")
-LATER = ("feature_map", "relative", "convit", "rpe", "focused", "sparse", "lisa", "landmarks", "castling",
-         "inception", "stage", "patch_overlap", "mlp_conv", "conv_stages", "conv_block", "head_kind")  # settings newer than the first fixtures
+LATER = ("feature_map", "relative", "convit", "rpe", "focused", "lisa", "landmarks", "castling", "inception", "stage",
+         "patch_overlap", "mlp_conv", "conv_stages", "conv_block", "head_kind",
+         *operators.SETTINGS)  # settings newer than the first fixtures
 
 
 STAGE_LISTS = {"dim": "stage_dims", "depth": "stage_depths", "heads": "stage_heads", "mlp_ratio": "stage_ratios"}
 
 
+OperatorSettings = make_dataclass("OperatorSettings", [(name, type(default), default)
+                                                       for name, default in operators.SETTINGS.items()], frozen=True)
+
+
 @dataclass(frozen=True)
-class Config:
+class Config(OperatorSettings):
     attn: str = "softmax"
     img_size: tuple = (14, 18)  # height, width
     patch_size: int = 2
@@ -57,9 +63,6 @@ class Config:
     convit_local_layers: int = 1
     rpe: str = "none"                # none | shared | heads
     focused_p: int = 3
-    sparse_heads: str = "alternate"  # alternate | union | split
-    sparse_stride: int = 0           # 0: the grid's width
-    sparse_c: int = 2
     castling_mask: float = 0.0
     landmarks: int = 7               # to a side
     lisa_patterns: int = 16

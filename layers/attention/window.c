@@ -1,0 +1,136 @@
+/* Window attention (Liu et al. 2021, Swin Transformer): softmax attention within windows of the grid, which in every
+ * other block are shifted by half their side.  x [B,N,M] -> y [B,N,M]
+ * forward   1. q,k,v = x Wqkv^T + b   2. mix_n = sum_m softmax_m(q_n.k_m / sqrt D + table[n - m]) v_m over n's window
+ *           3. y = mix Wproj^T + b
+ * backward  3. dmix   2. dq, dk, dv, dtable from the saved log-sum-exp, window by window   1. dx
+ * saves     qkv, mix, lse [B,H,N].  Parameter names are timm's.
+ * A grid that windows do not divide is filled up with zeros right and below before it is shifted, as in mmdetection
+ * (timm shifts first).  q, k, v of a zero are the biases b: such places are keys, and their gradients are b's.  Along
+ * an axis that is no longer than the window, the window is as long as the axis and is not shifted. */
+#include <math.h>
+#include <stdlib.h>
+
+#include "core/die.h"
+#include "layers/attention/qkv.h"
+
+typedef enum { SHIFT_NONE, SHIFT_ALTERNATE } Shift;
+
+typedef struct {
+    int window;
+    Shift shift;
+} WindowSettings;
+
+static const ConfigEntry entries[] = {
+    {CONFIG_FIELD(INT, WindowSettings, window), "7", .section = "attention", .min = 1, .max = 64,
+     .help = "Tokens to a side of a window"},
+    {CONFIG_FIELD(CHOICE, WindowSettings, shift), "alternate", CONFIG_CHOICES("none", "alternate"),
+     .help = "Windows of every other block are shifted by half their side, or none are"},
+};
+
+static const ConfigGroup window_settings = {CONFIG_GROUP(WindowSettings, entries)};
+
+typedef struct {
+    QkvFrame frame;
+    WindowShape windows;
+    float *lse;            /* [B,H,N] */
+    float *table, *dtable; /* [(2wh-1)(2ww-1),H] */
+} Window;
+
+static int smaller(int a, int b) { return a < b ? a : b; }
+
+static void window_declare(Attention *a, Params *params) {
+    Window *s = a->state;
+    const WindowSettings *settings = config_settings(a->settings, &window_settings);
+    int side = settings->window, shift = settings->shift == SHIFT_ALTERNATE && a->block % 2 == 1 ? side / 2 : 0;
+    s->windows = (WindowShape){.grid = a->grid,
+                               .wh = smaller(side, a->grid.rows),
+                               .ww = smaller(side, a->grid.columns),
+                               .shift_y = a->grid.rows > side ? shift : 0,
+                               .shift_x = a->grid.columns > side ? shift : 0};
+    qkv_declare(&s->frame, a, params);
+    params_declare(params, &s->table, &s->dtable, a->prefix, "relative_position_bias_table", INIT_TRUNC_NORMAL, false,
+                   2, (int[]){(2 * s->windows.wh - 1) * (2 * s->windows.ww - 1), a->H});
+}
+
+static AttentionShape shape_of(const Attention *a, int B) { return (AttentionShape){B, a->N, a->H, a->D}; }
+
+static void window_plan(Attention *a, Plan *plan, int B) {
+    Window *s = a->state;
+    PlanMark mark = plan_mark(plan);
+    qkv_plan(&s->frame, a, plan, B);
+    plan_keep(plan, a->prefix, "lse", &s->lse, (size_t)B * (size_t)a->H * (size_t)a->N * sizeof(float));
+    plan_workspace(plan, window_attention_workspace(&s->windows, (AttentionShape[]){shape_of(a, B)}));
+    plan_release(plan, mark);
+}
+
+static void window_forward(const Attention *a, real *y, const real *x, int B) {
+    const Window *s = a->state;
+    qkv_forward_in(&s->frame, a, x, B);
+    window_attention_forward(s->frame.mix, s->lse, s->frame.qkv_act, s->frame.qkv.b, s->table, &s->windows,
+                             (AttentionShape[]){shape_of(a, B)});
+    qkv_forward_out(&s->frame, a, y, B);
+}
+
+static void window_backward(const Attention *a, real *dx, const real *dy, const real *x, int B) {
+    const Window *s = a->state;
+    qkv_backward_out(&s->frame, a, dy, B);
+    window_attention_backward(s->frame.dqkv, s->frame.qkv.db, s->dtable, s->frame.dmix, s->frame.mix, s->lse,
+                              s->frame.qkv_act, s->frame.qkv.b, s->table, &s->windows,
+                              (AttentionShape[]){shape_of(a, B)});
+    qkv_backward_in(&s->frame, a, dx, x, B);
+}
+
+static size_t window_macs(const Attention *a) {
+    const Window *s = a->state;
+    size_t places = (size_t)(s->windows.wh * s->windows.ww);
+    size_t windows = (size_t)grid_tokens(window_counts(&s->windows));
+    return qkv_macs(&s->frame, a) + 2 * windows * places * places * (size_t)a->M;
+}
+
+/* The window and the place in it that hold the token. */
+static int find_token(const WindowShape *windows, int token, int *place) {
+    int n = windows->wh * windows->ww;
+    for (int window = 0;; window++)
+        for (*place = 0; *place < n; ++*place)
+            if (window_place(windows, window, *place).token == token) return window;
+}
+
+/* What is missing of a sum of one is the weight of places without a token. */
+static void window_weights(const Attention *a, float *weights, int b, int head, int query) {
+    const Window *s = a->state;
+    int wh = s->windows.wh, ww = s->windows.ww, i, window = find_token(&s->windows, query, &i);
+    size_t row = 3 * (size_t)a->M, size = (size_t)(2 * wh - 1) * (size_t)(2 * ww - 1) * (size_t)a->H;
+    int region = window_place(&s->windows, window, i).region;
+    float *qkv = xcalloc((size_t)a->N, row * sizeof *qkv, "attention picture"), lse;
+    float *table = xcalloc(size, sizeof *table, "attention picture");
+    real_download(qkv, s->frame.qkv_act + (size_t)b * (size_t)a->N * row, (size_t)a->N * row);
+    device_download(table, s->table, size * sizeof *table);
+    device_download(&lse, s->lse + ((size_t)b * (size_t)a->H + (size_t)head) * (size_t)a->N + query, sizeof lse);
+    const float *q = qkv + (size_t)query * row + (size_t)(head * a->D);
+    for (int m = 0; m < a->N; m++) weights[m] = 0;
+    for (int j = 0; j < wh * ww; j++) {
+        WindowPlace key = window_place(&s->windows, window, j);
+        if (key.token < 0 || key.region != region) continue;
+        const float *k = qkv + (size_t)key.token * row + (size_t)(a->M + head * a->D);
+        float score = 0;
+        for (int d = 0; d < a->D; d++) score += q[d] * k[d];
+        int offset = (i / ww - j / ww + wh - 1) * (2 * ww - 1) + i % ww - j % ww + ww - 1;
+        weights[key.token] = expf(score / sqrtf((float)a->D) + table[offset * a->H + head] - lse);
+    }
+    free(table);
+    free(qkv);
+}
+
+const AttentionOp window_op = {
+    .name = "window",
+    .summary = "softmax within windows that shift from block to block (Swin)",
+    .settings = ATTENTION_SETTINGS(&window_settings),
+    .needs_grid = true,
+    .state_size = sizeof(Window),
+    .declare = window_declare,
+    .plan = window_plan,
+    .forward = window_forward,
+    .backward = window_backward,
+    .macs = window_macs,
+    .weights = window_weights,
+};

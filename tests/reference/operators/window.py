@@ -1,0 +1,150 @@
+"""Window attention (Liu et al. 2021, Swin Transformer), with mmdetection's order of padding and shifting."""
+
+import math
+
+import torch
+import torch.nn.functional as F
+
+from rival_operators import join_heads
+
+SETTINGS = {
+    "window": 7,
+    "shift": "alternate",  # none | alternate
+}
+
+
+def sides(config):
+    return [min(config.window, side) for side in config.grid]
+
+
+def shifts(config, block):
+    """Along an axis that is not longer than the window nothing is shifted."""
+    odd = config.shift == "alternate" and block % 2 == 1
+    return [config.window // 2 if odd and side > config.window else 0 for side in config.grid]
+
+
+def partition(x, window):
+    """x [...,Hg,Wg,C] -> [...,windows,places,C]"""
+    x = x.unflatten(-3, (-1, window[0])).unflatten(-2, (-1, window[1]))
+    return x.transpose(-4, -3).flatten(-3, -2).flatten(-4, -3)
+
+
+def departition(x, window, grid):
+    """The reverse."""
+    x = x.unflatten(-3, (grid[0] // window[0], grid[1] // window[1])).unflatten(-2, window)
+    return x.transpose(-4, -3).flatten(-3, -2).flatten(-4, -3)
+
+
+def mask(grid, window, shift):
+    """[windows,places,places]: -100 for pairs from opposite sides of the grid.  Swin paints the rolled grid with the
+    numbers of its regions and cuts the painting into windows."""
+    painting, count = torch.zeros(*grid, 1, dtype=torch.float64), 0
+    for rows in (slice(0, -window[0]), slice(-window[0], -shift[0]), slice(-shift[0], None)):
+        for columns in (slice(0, -window[1]), slice(-window[1], -shift[1]), slice(-shift[1], None)):
+            painting[rows, columns] = count
+            count += 1
+    regions = partition(painting, window).squeeze(-1)
+    return -100.0 * (regions[:, None, :] != regions[:, :, None]).double()
+
+
+def table_index(window):
+    """[places,places] by query and key."""
+    places = torch.cartesian_prod(*map(torch.arange, window))
+    away = places[:, None] - places[None, :] + torch.tensor(window) - 1
+    return away[..., 0] * (2 * window[1] - 1) + away[..., 1]
+
+
+def shapes(config):
+    height, width = sides(config)
+    return {"relative_position_bias_table": ((2 * height - 1) * (2 * width - 1), config.heads)}
+
+
+def attention(model, p, q, k, v, block):
+    config, window, shift = model.config, sides(model.config), shifts(model.config, block)
+    more = [-side % part for side, part in zip(config.grid, window)]
+    grid = [side + rest for side, rest in zip(config.grid, more)]
+    empty = F.pad(torch.zeros(*config.grid, 1, dtype=q.dtype), (0, 0, 0, more[1], 0, more[0]), value=1.0)
+
+    def windows(x, bias):
+        """What qkv makes of zeros is its bias."""
+        x = F.pad(x.unflatten(2, config.grid), (0, 0, 0, more[1], 0, more[0])) + empty * bias[:, None, None]
+        return partition(torch.roll(x, (-shift[0], -shift[1]), (2, 3)), window)
+
+    biases = p("qkv.bias").unflatten(0, (3, q.shape[1], -1))
+    q, k, v = (windows(x, bias) for x, bias in zip((q, k, v), biases))  # each [B,H,windows,places,D]
+    scores = q @ k.transpose(-1, -2) / math.sqrt(q.shape[-1])
+    scores = scores + p("relative_position_bias_table")[table_index(window)].permute(2, 0, 1)[:, None]
+    y = (scores + mask(grid, window, shift).to(q.dtype)).softmax(-1) @ v
+    y = torch.roll(departition(y, window, grid), shift, (2, 3))[:, :, :config.grid[0], :config.grid[1]]
+    return join_heads(y.flatten(2, 3))
+
+
+OPERATORS = {"window": (shapes, attention)}
+CASES = {
+    # Grids of 6 x 12, 3 x 6 and 2 x 3: shifted, shifted along rows, windows of 2 x 3.
+    "window-alternate": dict(attn="window", window=3, img_size=(12, 24), patch_overlap=1, num_classes=5,
+                             stage_dims="6,8,10", stage_depths="2,2,1", stage_heads="3,2,2",
+                             stage_ratios="1,1,1"),
+    "window-padded": dict(attn="window", window=4, img_size=(12, 14), dim=12, heads=2, mlp_ratio=2, num_classes=5),
+}
+
+
+# == Against timm ======================================================================================================
+
+
+def mmdetection(block, grid, window, shift):
+    """The attention of timm's block, but padded before it is rolled."""
+    from timm.models import swin_transformer as swin
+
+    def attend(x):
+        x = F.pad(x, (0, 0, 0, -grid[1] % window[1], 0, -grid[0] % window[0]))
+        size = x.shape[1:3]
+        x = torch.roll(x, (-shift[0], -shift[1]), (1, 2))
+        seen = swin.SwinTransformerBlock.get_attn_mask(block, x)
+        x = block.attn(swin.window_partition(x, window).flatten(1, 2), mask=seen)
+        x = swin.window_reverse(x.unflatten(1, window), window, *size)
+        return torch.roll(x, shift, (1, 2))[:, :grid[0], :grid[1]]
+
+    return attend
+
+
+def check_timm():
+    """Output and gradients of a block with drawn weights; where the grid is no multiple of the window, timm's
+    WindowAttention in mmdetection's order."""
+    from functools import partial
+
+    from timm.models.swin_transformer import SwinTransformerBlock
+    from vit_reference import Config, Vit, random_params
+
+    failures = 0
+    for grid, side, number in (((8, 8), 4, 0), ((8, 8), 4, 1), ((14, 21), 7, 1), ((4, 12), 4, 1), ((3, 10), 5, 1),
+                               ((2, 3), 7, 1), ((6, 7), 4, 0), ((6, 7), 4, 1), ((9, 5), 7, 1)):
+        config = Config(attn="window", window=side, img_size=grid, patch_size=1, dim=24, heads=3, depth=number + 1)
+        generator = torch.Generator().manual_seed(grid[0])
+        model = Vit(config, random_params(config, generator))
+        x, direction = torch.randn(2, 2, *grid, 24, generator=generator, dtype=torch.float64)
+        prefix = f"blocks.{number}."
+        theirs = SwinTransformerBlock(24, grid, 3, window_size=side, shift_size=side // 2 * number,
+                                      norm_layer=partial(torch.nn.LayerNorm, eps=1e-6)).double()
+        theirs.load_state_dict({name.removeprefix(prefix): value for name, value in model.params.items()
+                                if name.startswith(prefix)})
+        if any(n % part for n, part in zip(grid, theirs.window_size)):
+            theirs._attn = mmdetection(theirs, grid, theirs.window_size, theirs.shift_size)
+        leaves = {name: model.params[prefix + name].requires_grad_() for name, _ in theirs.named_parameters()}
+
+        def ours(tokens):
+            tokens = tokens.flatten(1, 2)
+            tokens = tokens + model.attention(number, model.norm(prefix + "norm1", tokens))
+            return (tokens + model.mlp(prefix + "mlp.", model.norm(prefix + "norm2", tokens))).unflatten(1, grid)
+
+        x.requires_grad_()
+        results = []
+        for block, parameters in ((ours, leaves.values()), (theirs, theirs.parameters())):
+            y = block(x)
+            results.append([y.detach(), *torch.autograd.grad((y * direction).sum(), [x, *parameters])])
+        errors = [((a - b).norm() / b.norm()).item() for a, b in zip(*results)]
+        good = max(errors) < 1e-12
+        failures += not good
+        print(f"window {grid[0]}x{grid[1]} w {side} shift {theirs.shift_size}   output {errors[0]:.1e}   "
+              f"worst gradient {max(errors[1:]):.1e}   {'ok' if good else 'FAILED'}")
+    return failures

@@ -1,0 +1,154 @@
+/* Attention within windows against the formula in double, taken token by token: two tokens of the rolled grid see each
+ * other if they stand in one window and, along either axis, both or neither were rolled over the edge.  The gradients
+ * by differences of that formula. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include "tests/differences.h"
+
+typedef struct {
+    int B, H, D;
+    WindowShape windows;
+} Sizes;
+
+typedef struct {
+    int B, H, D;
+    WindowShape windows;
+    double *qkv, *pad, *table; /* pad NULL: none */
+    double *lse;
+} Case;
+
+/* A coordinate of a padded axis after rolling, and whether that took it over the edge. */
+typedef struct {
+    int at;
+    bool over;
+} Rolled;
+
+static Rolled roll(int x, int shift, int side) { return (Rolled){x - shift + (x < shift ? side : 0), x < shift}; }
+
+static int filled_up(int side, int window) { return (side + window - 1) / window * window; }
+
+/* The table's row for query (yi, xi) and key (yj, xj); -1: the query does not see it. */
+static int entry_of(const WindowShape *w, int yi, int xi, int yj, int xj) {
+    int rows = filled_up(w->grid.rows, w->wh), columns = filled_up(w->grid.columns, w->ww);
+    Rolled iy = roll(yi, w->shift_y, rows), jy = roll(yj, w->shift_y, rows);
+    Rolled ix = roll(xi, w->shift_x, columns), jx = roll(xj, w->shift_x, columns);
+    if (iy.at / w->wh != jy.at / w->wh || ix.at / w->ww != jx.at / w->ww || iy.over != jy.over || ix.over != jx.over)
+        return -1;
+    return (iy.at - jy.at + w->wh - 1) * (2 * w->ww - 1) + ix.at - jx.at + w->ww - 1;
+}
+
+/* y [D] = that of head h and query n of an image; returns the log of the sum of exponentials. */
+static double outputs_of(double *y, const Case *k, const double *image, int h, int n) {
+    const WindowShape *w = &k->windows;
+    int M = k->H * k->D, columns = w->grid.columns;
+    double sum = 0, *q = calloc(k->D, sizeof *q);
+    for (int c = 0; c < k->D; c++) y[c] = 0, q[c] = image[(size_t)n * 3 * M + h * k->D + c];
+    for (int yj = 0; yj < filled_up(w->grid.rows, w->wh); yj++)
+        for (int xj = 0; xj < filled_up(columns, w->ww); xj++) {
+            int entry = entry_of(w, n / columns, n % columns, yj, xj);
+            bool token = yj < w->grid.rows && xj < columns;
+            const double *key = token ? image + (size_t)(yj * columns + xj) * 3 * M : k->pad;
+            if (entry < 0) continue;
+            double score = 0;
+            for (int c = 0; c < k->D && key; c++) score += q[c] * key[M + h * k->D + c];
+            double weight = exp(score / sqrt(k->D) + k->table[entry * k->H + h]);
+            sum += weight;
+            for (int c = 0; c < k->D && key; c++) y[c] += weight * key[2 * M + h * k->D + c];
+        }
+    for (int c = 0; c < k->D; c++) y[c] /= sum;
+    free(q);
+    return log(sum);
+}
+
+static void outputs(double *y, void *context) {
+    const Case *k = context;
+    int N = grid_tokens(k->windows.grid), M = k->H * k->D;
+    for (int b = 0; b < k->B; b++)
+        for (int h = 0; h < k->H; h++)
+            for (int n = 0; n < N; n++)
+                k->lse[(b * k->H + h) * N + n] =
+                    outputs_of(y + ((size_t)b * N + n) * M + h * k->D, k, k->qkv + (size_t)b * N * 3 * M, h, n);
+}
+
+static void window_case(Sizes sizes, bool has_pad) {
+    Case k = {.B = sizes.B, .H = sizes.H, .D = sizes.D, .windows = sizes.windows};
+    const WindowShape *w = &k.windows;
+    int N = grid_tokens(w->grid), M = k.H * k.D;
+    size_t n = (size_t)k.B * N * M, rows = (size_t)k.B * k.H * N, entries = (size_t)(2 * w->wh - 1) * (2 * w->ww - 1);
+    printf("B %d H %d D %d grid %dx%d windows %dx%d shift %d %d%s\n", k.B, k.H, k.D, w->grid.rows, w->grid.columns,
+           w->wh, w->ww, w->shift_y, w->shift_x, has_pad ? ", pad" : "");
+    AttentionShape shape = {k.B, N, k.H, k.D};
+    float *qkv = normals(3 * n, 1), *dy = normals(n, 1);
+    real *d_qkv = upload_real(qkv, 3 * n), *d_dy = upload_real(dy, n), *d_y = poisoned_real(n),
+         *d_dqkv = poisoned_real(3 * n), *again = poisoned_real(3 * n);
+    float *d_lse = poisoned(rows);
+    Parameter pad = parameter(3 * (size_t)M, 1, 0), table = parameter(entries * k.H, 1, 0);
+    float *dpad_again = upload(pad.before, pad.n), *dtable_again = upload(table.before, table.n);
+    k.qkv = wide(qkv, 3 * n);
+    k.pad = has_pad ? pad.x : NULL;
+    k.table = table.x;
+    k.lse = zeros(rows);
+    double *want = zeros(n);
+    outputs(want, &k);
+    kernels_reserve(window_attention_workspace(w, &shape));
+    window_attention_forward(d_y, d_lse, d_qkv, has_pad ? pad.device : NULL, table.device, w, &shape);
+    assert_true(close_real("y", d_y, want, n));
+    assert_true(close_float("lse", d_lse, k.lse, rows));
+    window_attention_backward(d_dqkv, has_pad ? pad.gradient : NULL, table.gradient, d_dy, d_y, d_lse, d_qkv,
+                              has_pad ? pad.device : NULL, table.device, w, &shape);
+    Function f = {outputs, &k, n, zeros(n), dy, 1e-5};
+    assert_true(slopes_agree("dqkv", download_real(d_dqkv, 3 * n), NULL, k.qkv, 3 * n, &f));
+    assert_true(parameter_agrees("dtable", &table, &f));
+    if (has_pad) assert_true(parameter_agrees("dpad", &pad, &f));
+    window_attention_backward(again, has_pad ? dpad_again : NULL, dtable_again, d_dy, d_y, d_lse, d_qkv,
+                              has_pad ? pad.device : NULL, table.device, w, &shape);
+    assert_memory_equal(download_real(again, 3 * n), download_real(d_dqkv, 3 * n), 3 * n * sizeof(float));
+    assert_memory_equal(download(dtable_again, table.n), download(table.gradient, table.n), table.n * sizeof(float));
+    if (has_pad)
+        assert_memory_equal(download(dpad_again, pad.n), download(pad.gradient, pad.n), pad.n * sizeof(float));
+    release_all();
+}
+
+/* Windows that do and do not divide the grid, rolled along both axes, one or none; of one place, as large as the grid,
+ * of more places than a tile has rows; heads of more and fewer channels than a vector. */
+static void test_window(void **state) {
+    (void)state;
+    const Sizes cases[] = {
+        {2, 3, 5, {{1, 8, 8}, 4, 4, 2, 2}},  {1, 2, 4, {{1, 6, 7}, 4, 4, 2, 2}},
+        {1, 2, 16, {{1, 6, 7}, 4, 4, 0, 0}}, {2, 1, 33, {{1, 3, 10}, 3, 5, 0, 2}},
+        {1, 2, 3, {{1, 9, 5}, 4, 5, 3, 0}},  {1, 1, 8, {{1, 8, 15}, 7, 7, 3, 3}},
+        {2, 2, 2, {{1, 3, 4}, 1, 1, 0, 0}},  {1, 1, 17, {{1, 2, 3}, 2, 3, 0, 0}},
+        {1, 2, 6, {{1, 1, 5}, 1, 2, 0, 1}},  {1, 1, 1, {{1, 1, 1}, 1, 1, 0, 0}},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        for (int has_pad = 0; has_pad < 2; has_pad++) window_case(cases[i], has_pad);
+}
+
+/* One window, a table of zeros: the softmax attention of all tokens. */
+static void test_whole_grid(void **state) {
+    (void)state;
+    enum { B = 2, H = 3, D = 8, N = 20, n = B * N * H * D };
+    WindowShape windows = {{1, 4, 5}, 4, 5, 0, 0};
+    AttentionShape shape = {B, N, H, D};
+    size_t mine = window_attention_workspace(&windows, &shape), other = softmax_attention_workspace(N, D);
+    float *table = upload(keep(calloc(7 * 9 * H, sizeof(float)), false), 7 * 9 * H);
+    real *qkv = upload_real(normals(3 * n, 1), 3 * n), *y = poisoned_real(n), *want = poisoned_real(n);
+    float *lse = poisoned(B * H * N);
+    kernels_reserve(mine > other ? mine : other);
+    window_attention_forward(y, lse, qkv, NULL, table, &windows, &shape);
+    softmax_attention_forward(want, lse, qkv, &shape);
+    assert_true(close_real("y", y, wide(download_real(want, n), n), n));
+    release_all();
+}
+
+int main(void) {
+    kernels_init();
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_window), cmocka_unit_test(test_whole_grid)};
+    int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    kernels_exit();
+    return failed;
+}
