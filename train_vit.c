@@ -43,8 +43,8 @@ static const ConfigEntry look_entries[] = {
     {F(STRING, show_batch), .section = "modes", .command_line_only = true, .argument = "FILE",
      .help = "Write the first training images as the model sees them, with their labels, to this PNG file, and stop"},
     {F(STRING, attention), .command_line_only = true, .argument = "FILE",
-     .help = "With --predict: write where each head of each layer looks (safetensors; scripts/plot_attention.py draws "
-             "it)"},
+     .help = "With --predict: write the attention weights of every layer and head to this safetensors file, which "
+             "scripts/plot_attention.py draws"},
 };
 #undef F
 static const ConfigGroup look_settings = {CONFIG_GROUP(LookSettings, look_entries)};

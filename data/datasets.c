@@ -16,13 +16,13 @@
 #define F(KIND, field) CONFIG_FIELD(KIND, DataSettings, field)
 static const ConfigEntry entries[] = {
     {F(STRING, data), "shapes", .section = "data",
-     .help = "shapes (drawn on the spot, no files needed), cifar10, cifar100, mnist, imagenet, a folder with the files "
-             "of one of them or with train/<class>/ and val/<class>/, or a file made by pack_dataset"},
+     .help = "Data set: shapes (generated images, no files needed), cifar10, cifar100, mnist, imagenet, a folder with "
+             "the files of one of these or with train/<class>/ and val/<class>/, or a file made by pack_dataset"},
     {F(STRING, data_dir), "datasets", .argument = "FOLDER",
-     .help = "Where cifar10, cifar100, mnist and imagenet are looked for (scripts/fetch_cifar.sh puts the first two "
-             "there)"},
-    {F(INT, train_limit), "0", .min = 0, .max = 1e8, .help = "Use only so many training images (0: all)"},
-    {F(INT, test_limit), "0", .min = 0, .max = 1e8, .help = "Use only so many test images (0: all)"},
+     .help = "Folder that contains the folders of cifar10, cifar100, mnist and imagenet; scripts/fetch_cifar.sh "
+             "downloads the first two to it"},
+    {F(INT, train_limit), "0", .min = 0, .max = 1e8, .help = "Use only N of the training images (0: all)"},
+    {F(INT, test_limit), "0", .min = 0, .max = 1e8, .help = "Use only N of the test images (0: all)"},
 };
 #undef F
 const ConfigGroup data_settings = {CONFIG_GROUP(DataSettings, entries)};

@@ -48,8 +48,8 @@ typedef struct {
  * Two algorithms compute the same function:
  *   dense   over all pairs of tokens: S with the table, then a few rows at a time of the matrix
  *           P[i,j] = sum_e S[i,e] wb[t(i,j),e];
- *   fft     only with per_channel, for circles and tori: the sums over j are circular convolutions, computed as products
- *           of discrete Fourier transforms. */
+ *   fft     only with per_channel, for circles and tori: the sums over j are circular convolutions, computed as
+ *           products of discrete Fourier transforms. */
 #define LISA_FORWARD(name) void name(real *y, real *s, const real *qk, const real *qkv, const LisaTables *lisa, int B)
 #define LISA_BACKWARD(name)                                                                                          \
     void name(real *dqkv, real *dqk, const LisaGradients *d, const real *dy, const real *s, const real *qk,          \

@@ -18,33 +18,35 @@
 static const ConfigEntry entries[] = {
     {F(ITEM, attn), "softmax", .section = "model", .table = (const void *const *)attention_operators,
      .noun = "operator", .help = "Attention operator of the blocks"},
-    {F(SIZE, img_size), "32", .min = 1, .max = 4096, .help = "Image height and width"},
+    {F(SIZE, img_size), "32", .min = 1, .max = 4096, .help = "Height and width of the images that the model takes"},
     {F(INT, patch_size), "4", .min = 1, .max = 256, .help = "Side of the square patches that become tokens"},
-    {F(INT, num_classes), "0", .min = 0, .max = 1e6, .help = "Classes (0: as many as the data set has)"},
+    {F(INT, num_classes), "0", .min = 0, .max = 1e6, .help = "Number of classes (0: that of the data set)"},
     {F(BOOL, patch_overlap), "false",
-     .help = "Patches are windows 2 patch_size - 1 wide, with a layer norm after them, as in PVTv2"},
+     .help = "Overlapping patches, 2 patch_size - 1 pixels wide and followed by a layer norm, as in PVTv2"},
     {F(INTS, dim), "192", .min = 1, .max = 16384,
-     .help = "Width of the tokens; several make a hierarchy of stages, each with tokens half as fine as the one "
-             "before"},
-    {F(INTS, depth), "12", .min = 1, .max = 256, .help = "Blocks, of each stage"},
-    {F(INTS, heads), "6", .min = 1, .max = 1024, .help = "Attention heads, of all stages or of each; divide dim"},
+     .help = "Width of the tokens; a list, such as 64,128, makes a hierarchy of stages, each with half the rows and "
+             "columns of tokens of the one before"},
+    {F(INTS, depth), "12", .min = 1, .max = 256, .help = "Number of blocks; with several stages a list"},
+    {F(INTS, heads), "6", .min = 1, .max = 1024,
+     .help = "Number of attention heads, a divisor of dim; with several stages one number or a list"},
     {F(FLOATS, mlp_ratio), "4", .min = 0.01, .max = 64,
-     .help = "Hidden width of the MLP as a multiple of dim, of all stages or of each"},
+     .help = "Hidden width of the MLP as a multiple of dim; with several stages one number or a list"},
     {F(BOOL, mlp_conv), "false",
-     .help = "Depthwise 3x3 convolution over the grid between the two layers of the MLP, as in PVTv2"},
-    {F(INT, conv_stages), "0", .min = 0, .max = VIT_MAX_STAGES, .help = "The first so many stages have attn conv"},
+     .help = "Depthwise 3x3 convolution over the token grid between the two layers of the MLP, as in PVTv2"},
+    {F(INT, conv_stages), "0", .min = 0, .max = VIT_MAX_STAGES,
+     .help = "Number of stages, from the first, that use the operator conv in place of attn"},
     {F(CHOICE, pool), "gap", CONFIG_CHOICES("cls", "gap"),
-     .help = "What the classifier sees: a class token, or the average of all tokens"},
+     .help = "Input of the classifier: the class token, or the mean of all tokens (global average pooling)"},
     {F(CHOICE, pos_embed), "learned", CONFIG_CHOICES("learned", "none", "conv"),
-     .help = "Position embedding; conv: a depthwise 3x3 convolution is added at the entry of every block"},
+     .help = "Position embedding: a learned one, none, or a depthwise 3x3 convolution at the start of every block"},
     {F(FLOAT, drop_path), "0", .min = 0, .max = 0.99,
-     .help = "Rate of stochastic depth in the last block; grows linearly from 0 in the first"},
+     .help = "Rate of stochastic depth (drop path) in the last block; it grows linearly from 0 in the first block"},
     {F(BOOL, recompute), "false",
-     .help = "Keep the input of each block only and compute the block again in the backward pass: less memory, more "
-             "time, the same numbers"},
+     .help = "Activation checkpointing: store only the input of each block and compute the block again in the backward "
+             "pass, which saves memory, takes more time and gives the same results"},
     {F(CHOICE, init_scale), "none", CONFIG_CHOICES("none", "depth"),
-     .help = "depth: weights of attention's proj and of the MLP's second layer start 1/sqrt(2 blocks) as large, as in "
-             "Sparse Transformers"},
+     .help = "Scale of the initial weights of attention's proj and of the MLP's second layer: none (1), or depth, "
+             "1/sqrt(2 blocks), as in Sparse Transformers"},
 };
 #undef F
 
@@ -464,8 +466,8 @@ static void describe_stage(const Vit *vit, FILE *out, int i) {
 
 void vit_describe(const Vit *vit, FILE *out) {
     const VitSettings *c = &vit->settings;
-    fprintf(out, "%d x %d image, patches of %d: %d x %d grid, %d tokens of %d\n", c->img_size[0], c->img_size[1], c->patch_size,
-            vit->grid.rows, vit->grid.columns, vit->N, c->dim.at[0]);
+    fprintf(out, "%d x %d image, patches of %d: %d x %d grid, %d tokens of %d\n", c->img_size[0], c->img_size[1],
+            c->patch_size, vit->grid.rows, vit->grid.columns, vit->N, c->dim.at[0]);
     fprintf(out, "  %-18s %-28s %10s %12s %12s\n", "layer", "", "parameters", "10^6 macs", "KiB/image");
     for (int i = 0; i < stage_count(c); i++) describe_stage(vit, out, i);
     describe_row(vit, out, "head.", "classifier", projection_macs(&vit->head, 1));

@@ -20,8 +20,8 @@ typedef struct {
 
 static const ConfigEntry entries[] = {
     {CONFIG_FIELD(FLOAT, CastlingSettings, castling_mask), "0", .section = "attention", .min = 0, .max = 1,
-     .help = "In training, castling has a branch of softmax attention with the weights above this (0: none; its "
-             "authors: 0.02)"},
+     .help = "Threshold of castling's auxiliary branch in training: softmax attention with only the weights above this "
+             "(0: no such branch; the paper: 0.02)"},
 };
 
 static const ConfigGroup castling_settings = {CONFIG_GROUP(CastlingSettings, entries)};

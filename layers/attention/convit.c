@@ -26,8 +26,8 @@ typedef struct {
 
 static const ConfigEntry entries[] = {
     {CONFIG_FIELD(INT, ConvitSettings, convit_local_layers), "10", .section = "attention", .min = 1, .max = 256,
-     .help = "The first so many blocks of convit mix content and position; the others are plain softmax attention, and "
-             "there the class token joins"},
+     .help = "Number of blocks of convit, from the first, with gated positional self-attention; the class token is "
+             "added after them, and the later blocks use softmax attention"},
 };
 
 static const ConfigGroup convit_settings = {CONFIG_GROUP(ConvitSettings, entries)};
@@ -121,7 +121,8 @@ static void convit_backward(const Attention *a, real *dx, const real *dy, const 
     const QkvFrame *f = &s->frame;
     PositionAttention shape = {a->grid, a->H, a->D};
     qkv_backward_out(f, a, dy, B);
-    softmax_attention_backward(f->dqkv, f->dmix, s->content, s->lse, f->qkv_act, &(AttentionShape){B, a->N, a->H, a->D});
+    softmax_attention_backward(f->dqkv, f->dmix, s->content, s->lse, f->qkv_act,
+                               &(AttentionShape){B, a->N, a->H, a->D});
     position_attention_backward(f->dqkv, s->daxes, f->dmix, s->content, f->qkv_act, s->axes, s->gating, &shape, B);
     position_axes_backward(s->dpos_w, s->dgating, s->daxes, s->axes, s->gating, &shape, B);
     qkv_backward_in(f, a, dx, x, B);

@@ -19,7 +19,7 @@ typedef struct {
 
 static const ConfigEntry entries[] = {
     {CONFIG_FIELD(INT, FocusedSettings, focused_p), "3", .section = "attention", .min = 1, .max = 64,
-     .help = "Power of the features of focused attention"},
+     .help = "Exponent of the focusing function of focused linear attention"},
 };
 
 static const ConfigGroup focused_settings = {CONFIG_GROUP(FocusedSettings, entries)};

@@ -19,8 +19,8 @@ typedef struct {
 
 static const ConfigEntry entries[] = {
     {CONFIG_FIELD(INT, InceptionSettings, inception_heads), "0", .section = "attention", .min = 0, .max = 256,
-     .help = "Heads of inception that attend; the other channels are convolved and pooled (0: half of heads, rounded "
-             "down)"},
+     .help = "Number of heads of inception with softmax attention; the remaining channels are convolved and pooled "
+             "(0: half of heads, rounded down)"},
 };
 
 static const ConfigGroup inception_settings = {CONFIG_GROUP(InceptionSettings, entries)};

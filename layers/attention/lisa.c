@@ -35,17 +35,18 @@ typedef struct {
 
 static const ConfigEntry patterns_entries[] = {
     {CONFIG_FIELD(INT, PatternsSettings, lisa_patterns), "16", .section = "attention", .min = 1, .max = 256,
-     .help = "Structural patterns of lisa, sa10 and sa11 (the paper's D)"},
+     .help = "Number of structural patterns of lisa, sa10 and sa11 (D in the paper)"},
 };
 
 static const ConfigEntry entries[] = {
     {CONFIG_FIELD(INT, LisaSettings, lisa_kernel), "0", .section = "attention", .min = 0, .max = 7,
-     .help = "Side of the window that lisa sees around each token: 3, 5 or 7 (0: the whole image)"},
+     .help = "Side of the window of tokens that each token of lisa attends to: 3, 5 or 7 (0: the whole image)"},
     {CONFIG_FIELD(CHOICE, LisaSettings, lisa_fft), "1d", CONFIG_CHOICES("1d", "2d"),
-     .help = "Lisa's convolutions wrap around the tokens in a row, as in the paper, or around rows and columns of the "
-             "grid"},
+     .help = "Circular convolutions of lisa: over all tokens as one sequence (1d, as in the paper), or over the rows "
+             "and columns of the token grid (2d)"},
     {CONFIG_FIELD(CHOICE, LisaSettings, lisa_algo), "auto", CONFIG_CHOICES("auto", "dense", "fft"),
-     .noun = "algorithm", .help = "Both compute the same numbers; auto takes the one expected to be faster"},
+     .noun = "algorithm",
+     .help = "Algorithm of lisa; both compute the same function, and auto chooses the one estimated to be faster"},
 };
 
 static void settings_check(const Config *config, const void *settings) {

@@ -30,17 +30,21 @@ typedef struct {
 
 static const ConfigEntry entries[] = {
     {CONFIG_FIELD(INT, RippleSettings, r_max), "4", .section = "attention", .min = 1, .max = RIPPLE_MAX_GROUPS - 1,
-     .help = "Rings of ripple attention; tokens at this distance and beyond share one weight"},
+     .help = "Largest distance in ripple attention with a spatial weight of its own, R in the paper; tokens at this "
+             "distance and beyond share one weight"},
     {CONFIG_FIELD(FLOAT, RippleSettings, tau), "0.001", .min = 0, .max = 1,
-     .help = "Stick breaking ends when less than this is left (0: never)"},
+     .help = "Threshold of ripple attention's stick breaking: once less than this remains of the stick, the remaining "
+             "weights are equal (0: never)"},
     {CONFIG_FIELD(CHOICE, RippleSettings, ripple_algo), "auto",
      CONFIG_CHOICES("auto", "dense", "window", "sat", "naive"), .noun = "algorithm",
-     .help = "All four compute the same numbers; auto takes the one expected to be fastest"},
+     .help = "Algorithm of ripple attention; all compute the same function, and auto chooses the one estimated to be "
+             "fastest"},
 };
 
 static const ConfigEntry blocks_entries[] = {
     {CONFIG_FIELD(INT, RippleBlocksSettings, ripple_layers), "9", .section = "attention", .min = 0, .max = 256,
-     .help = "The first so many blocks ripple, the others use linear attention"},
+     .help = "Number of blocks, from the first, with ripple attention; the later ones use linear attention, or softmax "
+             "attention with ripple-explicit-softmax"},
 };
 
 static const ConfigGroup ripple_settings = {CONFIG_GROUP(RippleSettings, entries)};
@@ -89,8 +93,8 @@ static void rings_set(RippleRings *rings, const Attention *a, Rings kind) {
     if (kind == RINGS_LOG)
         for (R = 0; 1 << R <= longest; R++) continue;
     if (R >= RIPPLE_MAX_GROUPS)
-        config_reject(a->settings, "attn", "%s would need %d rings on a grid of %d x %d, and %d are the most", a->op->name,
-                      R + 1, a->grid.rows, a->grid.columns, RIPPLE_MAX_GROUPS);
+        config_reject(a->settings, "attn", "%s would need %d rings on a grid of %d x %d, but at most %d are supported",
+                      a->op->name, R + 1, a->grid.rows, a->grid.columns, RIPPLE_MAX_GROUPS);
     rings->grid = a->grid;
     rings->G = R + 1;
     for (int r = 0; r <= R; r++) rings->bound[r] = kind == RINGS_LOG && r > 0 ? 1 << (r - 1) : r;
@@ -186,7 +190,8 @@ static void weights_forward(const Ripple *s, const Attention *a, int B) {
     else if (s->weights == WEIGHTS_SOFTMAX)
         softmax_weights_forward(s->alpha, qkv, &sticks, &shape);
     else
-        stick_breaking_forward(s->alpha, s->o, qkv, &sticks, &(StickBreaking){settings_of(a)->tau, s->truncate}, &shape);
+        stick_breaking_forward(s->alpha, s->o, qkv, &sticks, &(StickBreaking){settings_of(a)->tau, s->truncate},
+                               &shape);
 }
 
 static void weights_backward(const Ripple *s, const Attention *a, int B) {

@@ -19,7 +19,7 @@ typedef struct {
 
 static const ConfigEntry entries[] = {
     {CONFIG_FIELD(CHOICE, RpeSettings, rpe), "none", CONFIG_CHOICES("none", "shared", "heads"), .section = "attention",
-     .help = "Relative position bias of softmax attention: one table for all heads, or one for each"},
+     .help = "Relative position bias of softmax attention: none, one table shared by all heads, or one for each head"},
 };
 
 static const ConfigGroup rpe_settings = {CONFIG_GROUP(RpeSettings, entries)};
@@ -92,7 +92,8 @@ static void softmax_backward(const Attention *a, real *dx, const real *dy, const
     qkv_backward_out(&s->frame, a, dy, B);
     if (a->detector)
         masked_attention_backward(&(MaskedGradients){dq, dq + a->M, dq + 2 * a->M}, NULL, s->frame.dmix, s->frame.mix,
-                                  s->lse, (MaskedInputs[]){masked_inputs(s, a)}, NULL, (MaskedAttention[]){masked(a, B)});
+                                  s->lse, (MaskedInputs[]){masked_inputs(s, a)}, NULL,
+                                  (MaskedAttention[]){masked(a, B)});
     else if (s->has_table)
         biased_attention_backward(s->frame.dqkv, s->dtable, s->frame.dmix, s->frame.mix, s->lse, s->frame.qkv_act,
                                   s->table, &s->bias, &(AttentionShape){B, a->N, a->H, a->D});

@@ -26,15 +26,15 @@ typedef struct {
 static const ConfigEntry entries[] = {
     {CONFIG_FIELD(CHOICE, SparseSettings, sparse_heads), "alternate", CONFIG_CHOICES("alternate", "union", "split"),
      .section = "attention",
-     .help = "How sparse attention uses its two sets of keys: by turns in the blocks, both in every head, or each in "
-             "half of the heads"},
+     .help = "How sparse attention uses its two sets of keys: alternating from block to block, the union of both in "
+             "every head, or one set in each half of the heads"},
     {CONFIG_FIELD(INT, SparseSettings, sparse_stride), "0", .min = 0, .max = 1e6,
-     .help = "Tokens in a row or block of sparse attention (0: the grid's width)"},
+     .help = "Stride of sparse attention: the number of tokens in a row or block (0: the width of the token grid)"},
 };
 
 static const ConfigEntry fixed_entries[] = {
     {CONFIG_FIELD(INT, SparseFixedSettings, sparse_c), "2", .section = "attention", .min = 1, .max = 1e6,
-     .help = "Tokens at the end of a block of sparse-fixed that all others see"},
+     .help = "Number of tokens at the end of each block of sparse-fixed that all tokens attend to"},
 };
 
 static const ConfigGroup sparse_settings = {CONFIG_GROUP(SparseSettings, entries)};
