@@ -3,7 +3,8 @@
  *           3. pos = sine positions of the cells that are no padding   4. memory = encoder(x, pos)
  *           5. out = decoder(memory, pos)   6. logits, boxes = heads(out)
  * backward  6. dout   5. dmemory   4. dx   2. dfeatures   1. the backbone's
- * Padding reaches nothing that counts: encoder and decoder see valid keys alone, so its features have no gradient. */
+ * Padding has no influence on the predictions, since encoder and decoder attend only to keys without padding; so the
+ * features of padding have no gradient. */
 #include "layers/detr.h"
 
 #include <stdlib.h>
@@ -155,8 +156,8 @@ void detr_allocate(Detr *detr) {
 
 /* == A batch ====================================================================================================== */
 
-/* Of `cells` cells along `side` padded pixels, those that are not padding along `own` pixels: cell i takes pixel
- * floor(i side / cells). */
+/* How many of `cells` cells along a padded side of `side` pixels belong to an image of `own` pixels, which is decided
+ * by the pixel floor(i side / cells) of cell i. */
 static int own_cells(int own, int side, int cells) {
     int count = 1;
     while (count < cells && (int)((int64_t)count * side / cells) < own) count++;
@@ -257,7 +258,8 @@ static void backward_features(Detr *detr, FinalGradients *final) {
     gradients_final(final, detr->backbone_floats);
 }
 
-/* The backbone's part of the pass takes long: what is final before it and in it does not wait. */
+/* The backbone's part of the backward pass takes long, so gradients that are complete before it and within it are
+ * passed on even in small ranges. */
 static FinalGradients final_gradients(const Detr *detr, GradientsListener listener) {
     FinalGradients final = model_final_gradients(&detr->model, listener);
     final.small_before = detr->backbone_floats;
@@ -277,7 +279,7 @@ void detr_backward(Detr *detr, GradientsListener final) {
 
 /* == Description ================================================================================================== */
 
-/* Those of convolutions; the batch norms' constants are not counted, as in the papers. */
+/* Parameters of the convolutions.  As in the papers, the constants of the frozen batch norms are not counted. */
 static size_t frozen_weights(const Detr *detr) {
     size_t total = 0;
     for (int i = 0; i < params_count(&detr->model.params); i++) {

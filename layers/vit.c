@@ -1,8 +1,8 @@
 /* Vision transformer.  images [B,3,Hi,Wi] -> logits [B,C]
- * forward   1. for every stage: tokens = patch embedding of the image, or of the stage before; its blocks and norm    h
- *              (the first stage puts a class token in front of its tokens, and adds a position embedding)
+ * forward   1. for every stage: tokens = patch embedding of the image, or of the previous stage's output;
+ *              h = norm(blocks(tokens)); in the first stage a class token and a position embedding are added to tokens
  *           2. logits = head(pool(h))
- * backward  the same steps in reverse.  The blocks are layers/stage.c, the patches layers/embedding.c. */
+ * backward  the same steps in reverse.  Blocks are in layers/stage.c, patch embeddings in layers/embedding.c. */
 #include "layers/vit.h"
 
 #include <math.h>
@@ -87,7 +87,7 @@ static void check_lists(const Config *config, const VitSettings *s) {
             config_reject(config, lists[i].name,
                           "%d values, but dim has %d: give one for each stage, or one for all", lists[i].count, stages);
     if (s->conv_stages > stages)
-        config_reject(config, "conv_stages", "%d, but dim tells of %d stage%s", s->conv_stages, stages,
+        config_reject(config, "conv_stages", "%d, but dim has values for %d stage%s", s->conv_stages, stages,
                       stages > 1 ? "s" : "");
 }
 
@@ -99,8 +99,9 @@ static void check_patches(const Config *config, const VitSettings *s) {
                           s->img_size[1]);
         if (s->img_size[i] % side)
             config_reject(config, "patch_size",
-                          "%d, twice as much from each of %d stages to the next, does not divide img_size %dx%d: "
-                          "patch_overlap true takes any size", s->patch_size, stages, s->img_size[0], s->img_size[1]);
+                          "%d, doubled by every stage after the first of %d, does not divide img_size %dx%d: "
+                          "use another img_size or patch_overlap true", s->patch_size, stages, s->img_size[0],
+                          s->img_size[1]);
     }
 }
 
@@ -116,7 +117,7 @@ static void check_class_token(const Config *config, const VitSettings *s) {
         config_reject(config, "pool", "attn %s has no place for a class token: use pool gap", s->attn->name);
     if (joins >= depth)
         config_reject(config, "pool",
-                      "with attn %s the class token joins before block %d, and depth %d ends with block %d: "
+                      "attn %s adds the class token before block %d, but with depth %d the last block is %d: "
                       "use pool gap", s->attn->name, joins, depth, depth - 1);
 }
 
@@ -144,7 +145,7 @@ void vit_use_settings(Config *config) {
 
 static bool has_class_token(const Vit *vit) { return vit->settings.pool == POOL_CLS; }
 
-/* Positions in front of the grid at the first station. */
+/* Tokens in front of the grid at the first station: 1 for a class token, otherwise 0. */
 static int class_in_front(const Vit *vit) {
     return has_class_token(vit) && attention_class_block(vit->settings.attn, vit->stages[0].settings) == 0;
 }
@@ -154,7 +155,7 @@ static void embedding_prefix(const Vit *vit, int i, char prefix[PARAM_NAME_SIZE]
     else snprintf(prefix, PARAM_NAME_SIZE, "%.30sdownsample.", vit->stages[i].prefix);
 }
 
-/* The class token and the position embedding stand before the patch embedding, as timm declares them. */
+/* The class token and the position embedding are declared before the patch embedding, in timm's order. */
 static void first_declare(Vit *vit) {
     Stage *first = &vit->stages[0];
     int M = first->config.dim, prefix = class_in_front(vit);
@@ -216,7 +217,7 @@ Block *vit_block(const Vit *vit, int i) {
 
 /* == Activations ================================================================================================== */
 
-/* Scratch is as large as the largest stage. */
+/* Scratch has the size of the largest stage. */
 static void stream_plan(Vit *vit, Plan *plan, int B) {
     const VitSettings *c = &vit->settings;
     Stream *s = &vit->stream;
@@ -313,10 +314,10 @@ void vit_draw_buffers(const Vit *vit, uint64_t seed, uint32_t step) {
 
 /* == Forward and backward ========================================================================================= */
 
-/* The head sees the class token alone, or all tokens. */
+/* The tokens whose mean is the classifier's input: the class token, or all. */
 static int pooled_tokens(const Vit *vit) { return has_class_token(vit) ? 1 : last_stage(vit)->N; }
 
-/* Does something join the first stage's patches before its blocks? */
+/* True if a class token or a position embedding is added to the first stage's patches. */
 static bool first_is_joined(const Vit *vit) { return vit->pos || class_in_front(vit); }
 
 static void embed(Vit *vit, int i, const real *x, int B) {
@@ -353,7 +354,8 @@ void vit_losses(const Vit *vit, float *losses, int B) {
     device_download(losses, vit->loss, (size_t)B * sizeof *losses);
 }
 
-/* The gradient of the stage's input, in dx, goes to the embedding's parameters and, in dh, to the stage before. */
+/* From dx, the gradient of the stage's input, to the embedding's parameters and to dh, the gradient of the previous
+ * stage's output. */
 static void embed_gradient(Vit *vit, int i, int B) {
     Stream *s = &vit->stream;
     const Stage *stage = &vit->stages[i];
@@ -410,7 +412,7 @@ double vit_moved_bytes(const Vit *vit, int B) {
     return bytes * B / vit->model.batch + 10 * sizeof(float) * (double)vit->model.params.total;
 }
 
-/* What is described: the training plan, where there is one. */
+/* The plan that is described: the training plan, if there is one. */
 static const Plan *plan_of(const Vit *vit) {
     return model_trains(&vit->model) ? &vit->model.training : &vit->model.inference;
 }

@@ -1,5 +1,5 @@
-/* A convolution in attention's place: the mixer of the convolution blocks of HyLiSANet and UniFormer (Li et al. 2022),
- * two pointwise layers around a depthwise 5x5.  x [B,N,M] -> y [B,N,M], tokens on a grid
+/* A convolution in place of attention: two pointwise layers around a depthwise 5x5, as in the convolution blocks of
+ * HyLiSANet and UniFormer (Li et al. 2022).  x [B,N,M] -> y [B,N,M], tokens on a grid
  * forward   1. a = x W1^T + b1   2. c = depthwise 5x5 of a over the grid, with bias   3. y = c W2^T + b2
  * backward  3. dc   2. da   1. dx
  * saves     a, c. */

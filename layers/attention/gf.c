@@ -1,4 +1,4 @@
-/* Global filter (GFNet, Rao et al. 2021) in attention's place.  x [B,N,M] -> y [B,N,M], tokens on a grid
+/* Global filter (GFNet, Rao et al. 2021) in place of attention.  x [B,N,M] -> y [B,N,M], tokens on a grid
  * forward   1. mix = F' (w F x), F the real Fourier transform over the grid, channel by channel
  *           2. y = mix Wproj^T + b
  * backward  2. dmix   1. dx = F' (conj(w) F dmix),  dw = conj(F x) F dmix
@@ -43,7 +43,8 @@ static void gf_backward(const Attention *a, real *dx, const real *dy, const real
     global_filter_backward(dx, s->dw, s->dmix, x, s->w, B, a->grid, a->M);
 }
 
-/* Two real transforms of N log2 N multiply-adds a channel, and the product of half spectra, four a number. */
+/* For each channel two real transforms of N log2 N multiply-adds, and a product of half spectra with four multiply-adds
+ * for each complex number. */
 static size_t gf_macs(const Attention *a) {
     const Gf *s = a->state;
     size_t N = (size_t)a->N, M = (size_t)a->M;
@@ -53,7 +54,7 @@ static size_t gf_macs(const Attention *a) {
 
 const AttentionOp gf_op = {
     .name = "gf",
-    .summary = "global filter: learned, a channel each, in the frequency domain (GFNet)",
+    .summary = "global filter: a learned filter for each channel in the frequency domain (GFNet)",
     .needs_grid = true,
     .state_size = sizeof(Gf),
     .declare = gf_declare,

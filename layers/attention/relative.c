@@ -1,7 +1,7 @@
 /* The table of relative positions, and what they share. */
 #include "layers/attention/relative.h"
 
-static const RelativeKind relative_none = {.name = "none", .summary = "positions only where the embedding says them"};
+static const RelativeKind relative_none = {.name = "none", .summary = "no relative positions"};
 
 #define RELATIVE_KINDS(X) X(sincspe) X(convspe) X(rope) X(rope_2d) X(permute)
 
