@@ -1,5 +1,5 @@
-/* Ripple attention over pairs of tokens, tile by tile: `dense` visits every pair, `window` only those inside the last
- * bound and treats what lies outside as linear attention.  The formulas are those of ripple_naive.c.
+/* Ripple attention over pairs of tokens, in tiles: `dense` computes all pairs, `window` only those closer than the last
+ * bound, and the last group's share by linear attention.  The formulas are those of ripple_naive.c.
  *
  *   window    num_n = base_n phi(q_n)^T S + sum_{dist < bound[G-1]} (alpha_g - base_n) a_nm v_m,  den_n likewise,
  *             base_n = alpha_{G-1}(n),  S = sum_m phi(k_m) v_m^T,  z = sum_m phi(k_m)
@@ -11,7 +11,7 @@
  * A block of QUERIES consecutive queries meets runs of at most KEYS consecutive keys.  Products of the block with the
  * run are small matrix products (tile.h) with keys along the vector.  The weight of a pair needs no distance: since
  * max(|dy|,|dx|) is in group max(g(|dy|), g(|dx|)), row g(|dy|) of a query's table [G][column] holds the weights of a
- * key row, and dalpha is summed into a table of the same shape before any group is told apart. */
+ * key row, and dalpha is first summed into a table of the same shape. */
 #include "kernels/cpu/ripple.h"
 
 #include <string.h>
