@@ -1,5 +1,5 @@
-/* The settings engine: what each wrong line or argument is told, precedence, includes, and that a saved config reads
- * back as the same settings. */
+/* Reading settings: the message for each kind of wrong line or argument, precedence, includes, and that a saved config
+ * gives the same settings when read. */
 #include "core/config.h"
 
 #include <setjmp.h>

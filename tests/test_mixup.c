@@ -1,5 +1,5 @@
-/* Mixup, cutmix, random erasing and repeated augmentation: what is drawn against the distributions and the loops of
- * timm restated, and batches cut into any parts. */
+/* Mixup, cutmix, random erasing and repeated augmentation: the draws against their distributions and a reimplementation
+ * of timm's loops, and the same batches for any division into parts. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
