@@ -117,7 +117,7 @@ static void check_class_token(const Config *config, const VitSettings *s) {
         config_reject(config, "pool", "attn %s has no place for a class token: use pool gap", s->attn->name);
     if (joins >= depth)
         config_reject(config, "pool",
-                      "attn %s adds the class token before block %d, but with depth %d the last block is %d: "
+                      "attn %s adds the class token before block %d, but with depth %d block %d is the last: "
                       "use pool gap", s->attn->name, joins, depth, depth - 1);
 }
 

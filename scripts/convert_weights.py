@@ -1,4 +1,4 @@
-"""Weights of PyTorch for train_detr: a .pth file in, safetensors out, float32, under the names that train_detr uses.
+"""Converts PyTorch's weights for train_detr: from a .pth file to safetensors in float32, with train_detr's names.
 
     python3 scripts/convert_weights.py resnet50.pth backbone.safetensors
     python3 scripts/convert_weights.py smca.pth smca.safetensors
@@ -8,9 +8,10 @@ Reads torchvision's ResNet-50 (names without a prefix; fc.* and num_batches_trac
 checkpoints of DETR and SMCA-DETR (500 tensors under the key `model`).  --backbone keeps the backbone alone, of any of
 them.  Every tensor is checked by name and shape before anything is written.
 
-A .pth file is a pickle, which could run anything; it is read here without PyTorch, and the only objects it gets to make
-are tensors, containers and the checkpoint's settings, which are ignored.  Since PyTorch 1.6 the file is a zip archive
-with the pickle and a member for every storage; before, the pickle and the storages follow each other.  Needs numpy."""
+A .pth file is a pickle, which can execute arbitrary code.  It is read here without PyTorch, and the only objects that
+it can create are tensors, containers and the checkpoint's settings, which are ignored.  Since PyTorch 1.6 the file is a
+zip archive with the pickle and a member for every storage; before, the pickle and the storages follow each other.
+Needs numpy."""
 
 import argparse
 import collections
@@ -252,7 +253,7 @@ def convert(path, backbone_alone):
 
 def main():
     parser = argparse.ArgumentParser(description="PyTorch's weights for train_detr, as safetensors.")
-    parser.add_argument("--backbone", action="store_true", help="the backbone alone, of a detector's checkpoint")
+    parser.add_argument("--backbone", action="store_true", help="write only the backbone of a detector's checkpoint")
     parser.add_argument("pth", help="torchvision's ResNet-50, or an official checkpoint of DETR or SMCA-DETR")
     parser.add_argument("out", help="the safetensors file to write")
     args = parser.parse_args()

@@ -1,9 +1,9 @@
 #!/bin/sh
-# From a fresh checkout to a trained model and two pictures, in about three minutes on two CPU cores: installs what is
-# missing, builds, trains ripple attention to name ten shapes (configs/cpu/shapes.ini), draws how it went and where its
-# heads look.  Everything lands in runs/demo.
+# From a fresh checkout to a trained model in about three minutes on two CPU cores: installs missing packages, builds,
+# trains a model with ripple attention to classify ten shapes (configs/cpu/shapes.ini), and draws its training curve and
+# attention maps.  All results are in runs/demo.
 #
-#   sh scripts/demo.sh [--epochs 2 ...]      options after the name go to train_vit
+#   sh scripts/demo.sh [--epochs 2 ...]      arguments are passed on to train_vit
 set -eu
 cd "$(dirname "$0")/.."
 run=runs/demo

@@ -1,10 +1,10 @@
 #!/bin/sh
-# Installs what vit.c needs and this machine lacks; silent when nothing is missing.
+# Installs the packages that vit.c needs and this machine lacks.  Prints nothing if none is missing.
 #
-#   sh scripts/deps.sh          compiler and libraries of train_vit
-#   sh scripts/deps.sh demo     and matplotlib, for the plots
-#   sh scripts/deps.sh mpi      and Open MPI, for several processes
-#   sh scripts/deps.sh test     and Open MPI, cmocka and clang's fuzzer, for scripts/test.sh
+#   sh scripts/deps.sh          compiler and libraries of train_vit and train_detr
+#   sh scripts/deps.sh demo     these, and matplotlib for the plots
+#   sh scripts/deps.sh mpi      these, and Open MPI for several processes
+#   sh scripts/deps.sh test     these, and Open MPI, cmocka and clang's fuzzer for scripts/test.sh
 #
 # Libraries are looked for by compiling and linking a program with them, so a copy in /usr/local, or in CPPFLAGS and
 # LDFLAGS, counts.  apt-get runs only when something is missing; on systems without it the missing names are printed.

@@ -1,5 +1,6 @@
-"""Draws what `train_vit --predict IMAGE --attention FILE` wrote of an image: where the heads look, how long the tokens
-are, and what rank the attention matrices have.  Several files, of models with different operators, go side by side.
+"""Draws a file that `train_vit --predict IMAGE --attention FILE` wrote about an image: the attention maps, the norms of
+the tokens, or the ranks of the attention matrices.  Several files, of models with different operators, are drawn side
+by side.
 
     ./build/cpu/train_vit --init runs/demo/best.safetensors --predict test:3 --attention attention.safetensors
     python3 scripts/plot_attention.py attention.safetensors --out attention.png
@@ -9,9 +10,10 @@ are, and what rank the attention matrices have.  Several files, of models with d
     python3 scripts/plot_attention.py softmax.safetensors lisa.safetensors --out norms.png --norms
     python3 scripts/plot_attention.py linear.safetensors focused.safetensors --out rank.png --rank
 
-One row a layer, one column a head, and beside them the image with the token that is looking.  --spatial draws what the
-distance alone decides (ripple's alpha, focused attention's convolution).  Each map is scaled to its own largest weight,
-which is written beneath it; where weights are negative (LiSA), blue is below zero and red above.  Needs matplotlib.
+Attention maps have one row for each layer and one column for each head, next to the image with the query token.
+--spatial draws the part that depends on position alone (ripple's alpha, focused attention's convolution).  Each map is
+scaled to its own largest weight, which is printed below it; for operators with negative weights (LiSA), blue is below
+zero and red above.  Needs matplotlib.
 """
 
 import argparse
@@ -203,16 +205,16 @@ def chosen(option, text, count, first):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("files", nargs="+", metavar="FILE", help="what --attention wrote")
+    parser.add_argument("files", nargs="+", metavar="FILE", help="file that train_vit --attention wrote")
     parser.add_argument("--out", required=True, metavar="PNG", help="picture to write")
     parser.add_argument("--queries", metavar="N,N",
                         help="which of the query tokens in the files, from 0 (default: all)")
     parser.add_argument("--layers", metavar="N,N", help="which layers, from 1 (default: all)")
     parser.add_argument("--heads", metavar="N,N", help="which heads, from 1 (default: all)")
     kind = parser.add_mutually_exclusive_group()
-    kind.add_argument("--spatial", action="store_true", help="the spatial weights instead of the whole attention")
-    kind.add_argument("--norms", action="store_true", help="the length of the tokens, layer by layer")
-    kind.add_argument("--rank", action="store_true", help="the rank of the attention matrices, layer by layer")
+    kind.add_argument("--spatial", action="store_true", help="draw spatial weights instead of attention weights")
+    kind.add_argument("--norms", action="store_true", help="draw the norms of the tokens for each layer")
+    kind.add_argument("--rank", action="store_true", help="draw the ranks of the attention matrices for each layer")
     arguments = parser.parse_args()
     which = "spatial" if arguments.spatial else "weights"
     files = []

@@ -1,9 +1,9 @@
 #!/bin/sh
-# Everything that CI checks, on this machine: dependencies, the build without warnings, all tests, all tests under
-# AddressSanitizer and UBSan, the fuzzers for a while, the CUDA build where there is a compiler for it, and the rules of
-# style that grep can check.  The last line is "N passed, N failed"; the exit status is 0 when nothing failed.
+# Runs all checks of CI on this machine: dependencies, a build without warnings, all tests, all tests under
+# AddressSanitizer and UBSan, the fuzzers for a limited time, the CUDA build if nvcc is installed, and the rules of
+# style that grep can check.  The last line is "N passed, N failed"; the exit status is 0 if nothing failed.
 #
-#   FUZZ_SECONDS=10    how long each fuzzer runs
+#   FUZZ_SECONDS=10    seconds for each fuzzer
 #   JOBS=2             parallel compilations (default: the number of cores)
 set -u
 cd "$(dirname "$0")/.." || exit 1

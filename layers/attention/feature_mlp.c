@@ -75,7 +75,7 @@ static size_t mlp_row_macs(size_t D, size_t F) { return D * D + 2 * D * F; }
         .row_macs = mlp_row_macs,                                 \
     }
 
-MLP_MAP(feature_map_mlp, "mlp", "sines and cosines of a learned projection, then a layer (ripple attention paper)",
+MLP_MAP(feature_map_mlp, "mlp", "sines and cosines of a learned projection, then a layer (ripple paper)",
         mlp_declare, NULL, true);
 MLP_MAP(feature_map_mlp_random_w1, "mlp-random-w1", "mlp with a random projection, drawn anew in every step",
         random_declare, random_draw, false);

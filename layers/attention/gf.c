@@ -54,7 +54,7 @@ static size_t gf_macs(const Attention *a) {
 
 const AttentionOp gf_op = {
     .name = "gf",
-    .summary = "global filter: a learned filter for each channel in the frequency domain (GFNet)",
+    .summary = "learned filter for each channel in the frequency domain (GFNet)",
     .needs_grid = true,
     .state_size = sizeof(Gf),
     .declare = gf_declare,

@@ -161,7 +161,7 @@ static size_t inception_macs(const Attention *a) {
 
 const AttentionOp inception_op = {
     .name = "inception",
-    .summary = "channels divided among convolution, max pooling and softmax attention (iFormer)",
+    .summary = "channels divided among convolution, max pooling and softmax (iFormer)",
     .settings = ATTENTION_SETTINGS(&inception_settings),
     .needs_grid = true,
     .state_size = sizeof(Inception),

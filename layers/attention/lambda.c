@@ -126,7 +126,7 @@ static void lambda_weights(const Attention *a, float *weights, int b, int head, 
 
 const AttentionOp lambda_op = {
     .name = "lambda",
-    .summary = "values weighted by the product of the query and a learned vector for each offset (LambdaNetworks)",
+    .summary = "values weighted by the query times a learned vector for each offset",
     .needs_grid = true,
     .state_size = sizeof(Lambda),
     .declare = lambda_declare,

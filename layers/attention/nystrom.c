@@ -72,7 +72,7 @@ static size_t nystrom_macs(const Attention *a) {
 
 const AttentionOp nystrom_op = {
     .name = "nystrom",
-    .summary = "softmax attention approximated with landmarks, the means of grid cells (Nystromformer)",
+    .summary = "softmax attention approximated with landmarks (Nystromformer)",
     .settings = ATTENTION_SETTINGS(&landmarks_settings),
     .needs_grid = true,
     .state_size = sizeof(Nystrom),

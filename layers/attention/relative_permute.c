@@ -40,7 +40,7 @@ static void turn_backward(const Relative *r, const Attention *a, real *dphi, int
 
 const RelativeKind relative_permute = {
     .name = "permute",
-    .summary = "token n's features are permuted n times by a random permutation (PermuteFormer, Chen 2021)",
+    .summary = "permutes token n's features n times (PermuteFormer, Chen 2021)",
     .declare = permute_declare,
     .plan = permute_plan,
     .turn = turn,

@@ -39,5 +39,5 @@ static size_t rope_macs(const Relative *r, const Attention *a) {
         .macs = rope_macs,                    \
     }
 
-ROPE(relative_rope, "rope", "rotary embedding: rotates pairs of features by the token's index (Su et al. 2021)", turn);
-ROPE(relative_rope_2d, "rope-2d", "rotary embedding by row for half of the pairs, by column for the others", turn_2d);
+ROPE(relative_rope, "rope", "rotates pairs of features by the token's index (Su et al. 2021)", turn);
+ROPE(relative_rope_2d, "rope-2d", "rotates half of the pairs by the row, the others by the column", turn_2d);

@@ -416,7 +416,7 @@ static const AttentionOp *explicit_in_block(const Config *settings, int block) {
 
 const AttentionOp ripple_explicit_softmax_op = {
     .name = "ripple-explicit-softmax",
-    .summary = "softmax inside each ring, and ripple's weighted sum of rings: for small grids",
+    .summary = "ripple's weighted sum of a softmax inside each ring: for small grids",
     .settings = ATTENTION_SETTINGS(&ripple_settings),
     .grid_settings = ATTENTION_SETTINGS(&ripple_blocks_settings),
     .needs_grid = true,

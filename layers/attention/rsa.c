@@ -124,7 +124,7 @@ static size_t rsa_macs(const Attention *a) {
 
 const AttentionOp rsa_op = {
     .name = "rsa",
-    .summary = "relational self-attention: kernels and values from sums with weights by offset (RSA)",
+    .summary = "relational self-attention: kernels and values from sums by offset (RSA)",
     .needs_grid = true,
     .no_qkv_bias = true,
     .state_size = sizeof(Rsa),

@@ -147,7 +147,7 @@ static size_t soft_macs(const Attention *a) {
 
 const AttentionOp soft_op = {
     .name = "soft",
-    .summary = "Gaussian kernel attention approximated with landmarks (SOFT)",
+    .summary = "attention with a Gaussian kernel, approximated with landmarks (SOFT)",
     .settings = ATTENTION_SETTINGS(&landmarks_settings),
     .needs_grid = true,
     .state_size = sizeof(Soft),

@@ -157,7 +157,7 @@ static void sparse_weights(const Attention *a, float *weights, int b, int head, 
 
 const AttentionOp sparse_strided_op = {
     .name = "sparse-strided",
-    .summary = "softmax over neighbouring tokens and the query's column (Sparse Transformers)",
+    .summary = "softmax over neighbours and the query's column (Sparse Transformers)",
     .settings = ATTENTION_SETTINGS(&sparse_settings),
     .check = sparse_check,
     .declare = strided_declare,
@@ -166,7 +166,7 @@ const AttentionOp sparse_strided_op = {
 
 const AttentionOp sparse_fixed_op = {
     .name = "sparse-fixed",
-    .summary = "softmax over the query's block and the ends of all blocks (Sparse Transformers)",
+    .summary = "softmax over the query's block and all blocks' ends (Sparse Transformers)",
     .settings = ATTENTION_SETTINGS(&sparse_settings, &sparse_fixed_settings),
     .check = fixed_check,
     .declare = fixed_declare,
