@@ -62,12 +62,12 @@ MixupDraw mixup_draw(const MixupSettings *s, uint64_t seed, uint64_t step, int h
     if (mix && cut) cut = uniform(seed, step, DRAW_SWITCH) < (double)s->mixup_switch_prob;
     double lam = mixup_beta((double)(cut ? s->cutmix : s->mixup), seed, step);
     if (cut) {
-        int half_h = (int)(height * sqrt(1 - lam)) / 2, half_w = (int)(width * sqrt(1 - lam)) / 2;
+        int cut_h = (int)(height * sqrt(1 - lam)), cut_w = (int)(width * sqrt(1 - lam));
         int y = below(height, seed, step, DRAW_Y), x = below(width, seed, step, DRAW_X), *box = drawn.box;
-        box[0] = clip(y - half_h, height);
-        box[1] = clip(x - half_w, width);
-        box[2] = clip(y + half_h, height);
-        box[3] = clip(x + half_w, width);
+        box[0] = clip(y - cut_h / 2, height);
+        box[1] = clip(x - cut_w / 2, width);
+        box[2] = clip(y + (cut_h + 1) / 2, height);
+        box[3] = clip(x + (cut_w + 1) / 2, width);
         lam = 1 - (double)(box[2] - box[0]) * (box[3] - box[1]) / ((double)height * width);
     }
     drawn.lam = (float)lam;

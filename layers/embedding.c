@@ -46,8 +46,9 @@ static void windows_of(const Embedding *e, const real *x, int B) {
     else unfold_forward(e->cols, x, s, B);
 }
 
+/* The epsilon of timm's pvt_v2 here, whose other norms have TIMM_NORM_EPS. */
 static LayerNorm norm_of(const Embedding *e, int B) {
-    return (LayerNorm){e->norm.w, e->norm.b, e->mean, e->rstd, rows_of(e, B), e->proj.out, TIMM_NORM_EPS};
+    return (LayerNorm){e->norm.w, e->norm.b, e->mean, e->rstd, rows_of(e, B), e->proj.out, PYTORCH_NORM_EPS};
 }
 
 void embedding_forward(const Embedding *e, real *y, const real *x, int B) {

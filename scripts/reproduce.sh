@@ -8,9 +8,11 @@
 #   python3 scripts/tables.py --help                     lists the tables; tables.py runs/paper prints the results
 #
 # TRAIN_VIT  the program, optionally with a launcher, as in TRAIN_VIT="mpirun -np 8 build/cuda/train_vit" (default
-#            build/cuda/train_vit if it exists, otherwise build/cpu/train_vit)
+#            build/cuda/train_vit if it exists, otherwise build/cpu/train_vit); rows of train_detr use the one in the same
+#            folder
 # RUNS       folder for the runs (default runs/paper)
-# EXTRA      additional settings for every row, as in EXTRA="--data-dir somewhere --epochs 2"
+# EXTRA      additional settings for every row, as in EXTRA="--data-dir somewhere --epochs 2"; with --epochs N and
+#            without --warmup-epochs, rows of train_vit warm up for a tenth of N epochs, rounded down
 set -u
 cd "$(dirname "$0")/.." || exit 1
 
@@ -28,6 +30,12 @@ PYTHON=${PYTHON:-python3}
 RUNS=${RUNS:-runs/paper}
 SEEDS=${SEEDS:-0}
 EXTRA=${EXTRA:-}
+short=$(printf '%s\n' "$EXTRA" | sed -n 's/.*--epochs[= ]*\([0-9][0-9]*\).*/\1/p')
+warm_up=
+case $EXTRA in
+*--warmup-epochs*) ;;
+*) [ -z "$short" ] || warm_up="--warmup-epochs $((short / 10))" ;;
+esac
 if [ -z "${TRAIN_VIT:-}" ]; then
     for TRAIN_VIT in build/cuda/train_vit build/cpu/train_vit; do [ ! -x "$TRAIN_VIT" ] || break; done
 fi
@@ -46,18 +54,21 @@ finished() { # folder
 
 # Names and settings hold no spaces.
 # shellcheck disable=SC2086
-echo "$rows" | while read -r name after arguments; do
+echo "$rows" | while read -r name after program arguments; do
     for wanted; do
         case $name in "$wanted" | *-"$wanted") break ;; esac
         wanted=
     done
     [ $# -eq 0 ] || [ -n "$wanted" ] || continue
+    extra="$EXTRA $warm_up"
+    [ "$program" = train_vit ] || extra=$EXTRA
     config=${arguments#--config }
     config=${config%% *}
     [ -f "$config" ] || { echo "$name: $config is not there"; continue; }
     if [ "$bench" ]; then
         mkdir -p "$RUNS/$name"
-        $TRAIN_VIT $arguments $EXTRA --bench --batch-size 64 </dev/null >"$RUNS/$name/bench.json.part" || exit 1
+        ${TRAIN_VIT%train_vit}$program $arguments $extra --bench --batch-size 64 </dev/null \
+            >"$RUNS/$name/bench.json.part" || exit 1
         mv "$RUNS/$name/bench.json.part" "$RUNS/$name/bench.json"
         echo "$name: $(sed 's/.*"train_images_per_s": \([0-9.]*\), "infer_images_per_s": \([0-9.]*\).*/\1 and \2/' \
             "$RUNS/$name/bench.json") images/s in training and inference"
@@ -78,7 +89,7 @@ echo "$rows" | while read -r name after arguments; do
         else
             echo "$name, seed $seed"
             rm -f "$folder/log.csv" # of a run that ended before its first epoch did
-            $TRAIN_VIT $arguments $init $EXTRA --seed "$seed" --run-dir "$folder" </dev/null || exit
+            ${TRAIN_VIT%train_vit}$program $arguments $init $extra --seed "$seed" --run-dir "$folder" </dev/null || exit
         fi
     done
 done

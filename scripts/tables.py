@@ -4,7 +4,7 @@
     python3 scripts/tables.py runs/paper                     every table, with the runs in that folder
     python3 scripts/tables.py --table ripple-2 runs/a runs/b one table
     python3 scripts/tables.py --rows ripple-2                the runs for scripts/reproduce.sh: name, the run whose
-                                                            weights it starts from or -, arguments
+                                                            weights it starts from or -, program, arguments
 
 A run belongs to a row by the name of its folder: `cifar100-ripple`, or `cifar100-ripple-seed3`; several seeds become a
 mean and its standard error.  Accuracy is that of the last epoch in log.csv; an unfinished run is marked with its epoch.
@@ -23,15 +23,17 @@ import subprocess
 import sys
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-TRAIN_VIT = os.environ.get("TRAIN_VIT", os.path.join(ROOT, "build", "cpu", "train_vit"))
+PROGRAMS = {name: os.environ.get(name.upper(), os.path.join(ROOT, "build", "cpu", name))
+            for name in ("train_vit", "train_detr")}
 
 
 class Row:
-    """One row: the paper's name for it, and our run: a config, settings on top of it, and the run whose best weights it
-    starts from."""
+    """One row: the paper's name for it, and our run: a program, a config, settings on top of it, and the run whose best
+    weights it starts from."""
 
-    def __init__(self, paper, config, *arguments, run=None, after=None):
+    def __init__(self, paper, config, *arguments, run=None, after=None, program="train_vit"):
         self.paper, self.config, self.arguments, self.after = paper, config, list(arguments), after
+        self.program = program
         self.run = run or config.replace("/", "-")
 
 
@@ -46,6 +48,10 @@ def cifar(*names):
 def lisanet_i(*names):
     """(the paper's row, what follows configs/imagenet/lisanet-i-)"""
     return [Row(paper, "imagenet/lisanet-i" + (name and "-" + name)) for paper, name in names]
+
+
+def coco(*names):
+    return [Row(paper, "coco/" + config, program="train_detr") for paper, config in names]
 
 
 def study(name, *arguments):
@@ -64,6 +70,10 @@ TABLES = {
                         "ripple,2 cifar100 no-ape", cifar(
                             ("deit-la", "deit-la-no-ape"), ("deit", "deit-no-ape"), ("convit", "convit-no-ape"),
                             ("ripple", "ripple-no-ape"))),
+    "ripple-3": ("Ripple attention, Table 3: COCO, 50 epochs", "ripple,3 coco 50ep", coco(
+        ("smca", "smca"), ("smca-la", "smca-la"), ("smca-ripple", "smca-ripple"))),
+    "ripple-3-108": ("Ripple attention, Table 3: COCO, 108 epochs", "ripple,3 coco 108ep", coco(
+        ("smca", "smca-108"), ("smca-la", "smca-la-108"), ("smca-ripple", "smca-ripple-108"))),
     "ripple-4": ("Ripple attention, Table 4: the rippling process, CIFAR-100", "ripple,4 cifar100 rippling", cifar(
         ("ripple rmax=2", "ripple-rmax-2"), ("ripple rmax=4", "ripple"), ("ripple rmax=8", "ripple-rmax-8"),
         ("ripple rmax=16", "ripple-rmax-16"), ("ripple-fixed", "ripple-fixed"), ("ripple-log", "ripple-log"),
@@ -95,6 +105,11 @@ TABLES = {
     "lisa-5": ("LiSA, Table 5: hierarchical models, ImageNet-1k", "lisa,5 imagenet1k 300ep", imagenet(
         ("LiSANet-S", "lisanet-s"), ("HyLiSANet-S", "hylisanet-s"), ("LiSANet-B", "lisanet-b"),
         ("HyLiSANet-B", "hylisanet-b"))),
+    "lisa-6": ("LiSA, Table 6: pre-trained on ImageNet-21K, fine-tuned on ImageNet-1k", "lisa,6 imagenet21k pretrained", [
+        Row("HyLiSANet-S, pre-training", "imagenet/hylisanet-s-21k"),
+        Row("HyLiSANet-B, pre-training", "imagenet/hylisanet-b-21k"),
+        Row("HyLiSANet-S", "imagenet/hylisanet-s-finetune", after="imagenet-hylisanet-s-21k"),
+        Row("HyLiSANet-B", "imagenet/hylisanet-b-finetune", after="imagenet-hylisanet-b-21k")]),
     "lisa-7": ("LiSA, Table 7: throughput, ImageNet-1k", "lisa,7 throughput RTX6000 b32", imagenet(
         ("LiSANet-B", "lisanet-b"), ("HyLiSANet-B", "hylisanet-b"))),
     "lisa-13": ("LiSA, Table 13: a higher resolution, ImageNet-1k", "lisa,13 resolution LiSANet-I", lisanet_i(
@@ -115,7 +130,7 @@ TABLES = {
 
 # What is shown of a row: the paper's metric, the heading, our key, decimals.
 SHOWN = [("params_M", "params, M", "params", 2), ("gmacs", "GMACs", "gmacs", 2), ("top1", "top-1, %", "top1", 2),
-         ("top5", "top-5, %", "top5", 2), ("speed", "images/s", "speed", 0)]
+         ("top5", "top-5, %", "top5", 2), ("AP", "AP", "ap", 1), ("speed", "images/s", "speed", 0)]
 
 
 def paper_numbers(table):
@@ -132,19 +147,23 @@ def paper_numbers(table):
 
 
 def describe(row, cache={}):
-    """params and macs by --describe, or {} where the program is missing or refuses."""
+    """params (those that are trained) and macs by --describe, or {} where the program is missing or refuses."""
+    program, more = PROGRAMS[row.program], ["--num-classes", "91"] if row.program == "train_detr" else []
+    if row.config.endswith("-21k"):  # counted without its files
+        more = ["--data", "imagenet", "--num-classes", "21841"]
     path = os.path.join(ROOT, "configs", row.config + ".ini")
     key = (path, tuple(row.arguments))
     if key not in cache:
         cache[key] = {}
-        if os.path.exists(path) and os.access(TRAIN_VIT, os.X_OK):
-            result = subprocess.run([TRAIN_VIT, "--config", path, *row.arguments, "--describe"], text=True,
+        if os.path.exists(path) and os.access(program, os.X_OK):
+            result = subprocess.run([program, "--config", path, *row.arguments, *more, "--describe"], text=True,
                                     capture_output=True)
-            found = dict(re.findall(r"^(params|macs): (\d+)$", result.stdout, re.M))
+            found = dict(re.findall(r"^(params|macs|trainable_params): (\d+)$", result.stdout, re.M))
             if result.returncode:
                 sys.stderr.write(result.stderr)
             elif found:
-                cache[key] = {"params": int(found["params"]) / 1e6, "gmacs": int(found["macs"]) / 1e9}
+                params = int(found.get("trainable_params", found["params"]))
+                cache[key] = {"params": params / 1e6, "gmacs": int(found["macs"]) / 1e9}
     return cache[key]
 
 
@@ -155,6 +174,8 @@ def read_run(folder):
         for line in csv.DictReader(file):
             if line.get("top1"):
                 run.update(top1=float(line["top1"]), top5=float(line["top5"]), epoch=int(line["epoch"]))
+            if line.get("ap"):
+                run.update(ap=100 * float(line["ap"]), epoch=int(line["epoch"]))
     with open(os.path.join(folder, "config.ini")) as file:
         epochs = re.search(r"^epochs *= *(\d+)", file.read(), re.M)
         run["epochs"] = int(epochs.group(1)) if epochs else None
@@ -243,12 +264,12 @@ def main():
     arguments = parser.parse_args()
     if arguments.rows:
         for row in TABLES[arguments.rows][2]:
-            print(row.run, row.after or "-", "--config", f"configs/{row.config}.ini", *row.arguments)
+            print(row.run, row.after or "-", row.program, "--config", f"configs/{row.config}.ini", *row.arguments)
         return
     for folder in arguments.runs:
         if not os.path.isdir(folder):
-            sys.exit(f"{folder}: no such folder")
-    runs = find_runs(arguments.runs)
+            print(f"{folder}: no such folder, so no runs from there", file=sys.stderr)
+    runs = find_runs([folder for folder in arguments.runs if os.path.isdir(folder)])
     for name in [arguments.table] if arguments.table else TABLES:
         print_table(name, runs)
 

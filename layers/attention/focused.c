@@ -42,10 +42,11 @@ static void focused_declare(Attention *a, Params *params) {
     Focused *s = a->state;
     int M = a->M;
     qkv_declare(&s->frame, a, params);
-    params_declare(params, &s->pos, &s->dpos, a->prefix, "positional_encoding", INIT_ZEROS, false, 3,
+    /* Both decay in the published code and in timm's groups. */
+    params_declare(params, &s->pos, &s->dpos, a->prefix, "positional_encoding", INIT_ZEROS, true, 3,
                    (int[]){1, a->N, M});
     params_on_grid(params, (ParamGrid){1, 1, a->N - grid_tokens(a->grid), a->grid});
-    params_declare(params, &s->scale, &s->dscale, a->prefix, "scale", INIT_ZEROS, false, 3, (int[]){1, 1, M});
+    params_declare(params, &s->scale, &s->dscale, a->prefix, "scale", INIT_ZEROS, true, 3, (int[]){1, 1, M});
     depthwise_declare(&s->dwc, params, a->prefix, "dwc", (Depthwise){a->grid, M, 5, a->D, 3 * M, M}, true);
 }
 

@@ -6,7 +6,7 @@ M model width, H heads, D head width (M = H D), R sticks, grid Hg x Wg.  Paramet
 
     x   = [cls;] patches (+ pos)              patches: convolution with kernel and stride P, row-major
                                               (convit's class token joins later, without a position)
-    x  += attn(norm1(x)),  x += mlp(norm2(x)) mlp = fc2 gelu(fc1), exact GELU; layer norm eps 1e-6
+    x  += attn(norm1(x)),  x += mlp(norm2(x)) mlp = fc2 gelu(fc1), exact GELU; layer norm eps 1e-6 (overlapping patches: 1e-5)
     pool cls: head(norm(x)[:, 0])             pool gap: head(mean over tokens of norm(x))
     A hierarchy repeats all of this but the head, stage after stage; the norm at a stage's end is the next one's input.
     overlap: windows 2P - 1 wide (3 between stages), and a layer norm after them
@@ -380,8 +380,8 @@ class Vit:
             y = y.transpose(1, 2).reshape(B, N, M)
         return F.linear(y, params[prefix + "proj.weight"], params[prefix + "proj.bias"])
 
-    def norm(self, name, x):
-        return F.layer_norm(x, x.shape[-1:], self.params[name + ".weight"], self.params[name + ".bias"], 1e-6)
+    def norm(self, name, x, eps=1e-6):
+        return F.layer_norm(x, x.shape[-1:], self.params[name + ".weight"], self.params[name + ".bias"], eps)
 
     def depthwise(self, name, x):
         """Each channel of x [B,N,C] by itself, zeros around the grid."""
@@ -414,7 +414,7 @@ class Vit:
         stride = embedding_stride(config, i)
         x = F.conv2d(x, self.params[name + "proj.weight"], self.params[name + "proj.bias"], stride=stride,
                      padding=stride - 1 if config.patch_overlap else 0).flatten(2).transpose(1, 2)
-        return self.norm(name + "norm", x) if config.patch_overlap else x
+        return self.norm(name + "norm", x, 1e-5) if config.patch_overlap else x  # nn.LayerNorm's, as in pvt_v2
 
     def forward(self, images, constants=None):
         """images [B,3,Hi,Wi] -> logits [B,C]; constants: the notes' of another pass."""
