@@ -8,8 +8,8 @@
 #   python3 scripts/tables.py --help                     lists the tables; tables.py runs/paper prints the results
 #
 # TRAIN_VIT  the program, optionally with a launcher, as in TRAIN_VIT="mpirun -np 8 build/cuda/train_vit" (default
-#            build/cuda/train_vit if it exists, otherwise build/cpu/train_vit); rows of train_detr use the one in the same
-#            folder
+#            build/cuda/train_vit if it exists, otherwise build/cpu/train_vit); rows of train_detr use the train_detr in
+#            the same folder
 # RUNS       folder for the runs (default runs/paper)
 # EXTRA      additional settings for every row, as in EXTRA="--data-dir somewhere --epochs 2"; with --epochs N and
 #            without --warmup-epochs, rows of train_vit warm up for a tenth of N epochs, rounded down
