@@ -129,7 +129,7 @@ size_t ripple_window_workspace(const RippleRings *rings, int D, int F) { return 
 
 static void zero(float *x, size_t n) { memset(x, 0, n * sizeof *x); }
 
-/* x [n,width] -> to [n,padded], zeros behind. */
+/* x [n,width] -> to [n,padded], padded with zeros. */
 static void gather(float *to, int padded, const real *x, size_t row, int n, int width) {
     for (int i = 0; i < n; i++, to += padded, x += row) {
         int j = 0;
@@ -138,7 +138,7 @@ static void gather(float *to, int padded, const real *x, size_t row, int n, int 
     }
 }
 
-/* x [n,width] -> to [width,ldn], zeros behind. */
+/* x [n,width] -> to [width,ldn], padded with zeros. */
 static void gather_transposed(float *to, size_t ldn, const real *x, size_t row, int n, int width) {
     int n0 = 0;
     for (; n0 + TILE <= n; n0 += TILE)
@@ -315,7 +315,7 @@ static void clear_scores(const Buffers *w, bool backward) {
     if (backward) zero(w->t, QUERIES * SCORES);
 }
 
-/* Products run over whole groups of four queries; rows behind the last are zero. */
+/* Products run over whole groups of four queries; rows after the last are zero. */
 static int whole_rows(int m) { return (m + 3) / 4 * 4; }
 
 static void gather_queries(const Shape *s, const Buffers *w, const real *q, size_t row, int m) {

@@ -134,7 +134,7 @@ DEVICE void product(float *c, Factor a, Factor b, int m, int n, int k, bool add,
     block_sync();
 }
 
-/* Calls body(i) for every i < n, by the threads in turn, with a barrier behind. */
+/* Calls body(i) for every i < n, divided among the threads, followed by a barrier. */
 template <typename Body>
 DEVICE void each(size_t n, Body body) {
     for (size_t i = threadIdx.x; i < n; i += THREADS) body(i);

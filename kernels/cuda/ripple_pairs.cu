@@ -128,7 +128,7 @@ DEVICE void load_delta(float *delta, float *inverse, const real *dy, const real 
     }
 }
 
-/* sums[token][group][lane % 4] += what this lane has summed; nobody else writes there. */
+/* sums[token][group][lane % 4] += the sums of this lane, which alone writes there. */
 DEVICE void settle(float *sums, float (&sum)[2][2][2], const Held &held, int ld) {
 #pragma unroll
     for (int i = 0; i < 2; i++)
