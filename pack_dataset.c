@@ -35,20 +35,21 @@ static const ConfigEntry entries[] = {
     {F(BOOL, help), .section = "pack", .command_line_only = true, .help = "Print this help (also -h)"},
     {F(BOOL, version), .command_line_only = true, .help = "Print the version"},
     {F(STRING, data),
-     .help = "The data set, as train_vit's --data: a folder with train/<class>/ and val/<class>/, a packed file, "
-             "cifar10 ..."},
-    {F(STRING, data_dir), "datasets", .argument = "FOLDER", .help = "Where data sets that have a name are looked for"},
-    {F(CHOICE, split), "train", CONFIG_CHOICES("train", "val"), .help = "Which split of it"},
+     .help = "Data set to be packed, as for train_vit: a folder with train/<class>/ and val/<class>/, a packed file, "
+             "or a name such as cifar10"},
+    {F(STRING, data_dir), "datasets", .argument = "FOLDER",
+     .help = "Folder that contains the folders of data sets given by name"},
+    {F(CHOICE, split), "train", CONFIG_CHOICES("train", "val"), .help = "Split of the data set to be packed"},
     {F(STRING, out), .argument = "FILE",
-     .help = "The file to be made; train_vit looks for train.pack and val.pack in a folder"},
+     .help = "File to be written; train_vit looks for train.pack and val.pack in the folder of --data"},
     {F(INT, resize), "0", .min = 0, .max = 16384,
-     .help = "Shrink pictures to this shorter side (bicubic); smaller ones stay as they are (0: keep all)"},
-    {F(INT, quality), "95", .min = 1, .max = 100, .help = "Quality of the JPEGs that shrunk pictures become"},
-    {F(BOOL, raw), "false", .help = "Store pixels, not JPEGs: larger, and nothing is left to decode"},
-    {F(INT, limit), "0", .min = 0, .max = 1e9, .help = "Pack only so many images (0: all)"},
-    {F(INT, threads), "0", .min = 0, .max = 1024, .help = "Threads (0: one a core)"},
+     .help = "Shrink images to this short side (bicubic); smaller images are not changed (0: shrink none)"},
+    {F(INT, quality), "95", .min = 1, .max = 100, .help = "JPEG quality of images that were shrunk"},
+    {F(BOOL, raw), "false", .help = "Store pixels instead of JPEGs: a larger file that needs no decoding"},
+    {F(INT, limit), "0", .min = 0, .max = 1e9, .help = "Pack only N images (0: all)"},
+    {F(INT, threads), "0", .min = 0, .max = 1024, .help = "Number of threads (0: one for each core)"},
     {F(STRING, check), .argument = "FILE",
-     .help = "Instead: verify all checksums of a packed file and decode all its pictures"},
+     .help = "Pack nothing, but verify all checksums of this packed file and decode all its images"},
 };
 #undef F
 static const ConfigGroup settings = {CONFIG_GROUP(Settings, entries)};

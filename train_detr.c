@@ -40,9 +40,9 @@ typedef struct {
 #define F(KIND, field) CONFIG_FIELD(KIND, OutputSettings, field)
 static const ConfigEntry output_entries[] = {
     {F(STRING, results), .section = "modes", .command_line_only = true, .argument = "FILE",
-     .help = "Where --eval also writes all detections, in COCO's JSON format"},
+     .help = "With --eval: also write all detections to this file, in COCO's JSON format"},
     {F(STRING, draw), .command_line_only = true, .argument = "FILE",
-     .help = "With --predict of one picture: write it with boxes, names and scores to this PNG file"},
+     .help = "With --predict of one image: write the image with its boxes, class names and scores to this PNG file"},
 };
 #undef F
 static const ConfigGroup output_settings = {CONFIG_GROUP(OutputSettings, output_entries)};
@@ -56,10 +56,10 @@ typedef struct {
 #define F(KIND, field) CONFIG_FIELD(KIND, BackboneSettings, field)
 static const ConfigEntry backbone_entries[] = {
     {F(STRING, backbone_weights), .section = "model", .argument = "FILE",
-     .help = "Weights of the backbone at the start, where --init gives none (safetensors, torchvision's names; "
-             "scripts/convert_weights.py)"},
+     .help = "Initial weights of the backbone, unless --init is given: a safetensors file with torchvision's names, as "
+             "scripts/convert_weights.py writes"},
     {F(FLOAT, lr_backbone), "1e-5", .section = "training", .min = 0, .max = 100,
-     .help = "Learning rate of the backbone; 0 keeps it as it is"},
+     .help = "Initial learning rate of the backbone (0: the backbone is not trained)"},
 };
 #undef F
 static const ConfigGroup backbone_settings = {CONFIG_GROUP(BackboneSettings, backbone_entries)};
@@ -73,9 +73,10 @@ typedef struct {
 #define F(KIND, field) CONFIG_FIELD(KIND, LookSettings, field)
 static const ConfigEntry look_entries[] = {
     {F(INT, eval_batch), "1", .section = "run", .min = 1, .max = 4096,
-     .help = "Images evaluated at a time; padding beside a larger one changes an image's numbers a little"},
-    {F(SIZE, image_size), "800x1120", .min = 1, .max = 8192, .help = "Image that --describe and --bench are about"},
-    {F(FLOAT, draw_score), "0.3", .min = 0, .max = 1, .help = "Least score of what --predict tells"},
+     .help = "Images in a batch of evaluation; results depend a little on it, through padding to the largest image"},
+    {F(SIZE, image_size), "800x1120", .min = 1, .max = 8192,
+     .help = "Height and width of the image for which --describe counts and --bench measures"},
+    {F(FLOAT, draw_score), "0.3", .min = 0, .max = 1, .help = "Lowest score of the detections that --predict reports"},
 };
 #undef F
 static const ConfigGroup look_settings = {CONFIG_GROUP(LookSettings, look_entries)};

@@ -52,8 +52,8 @@ static const ConfigEntry look_entries[] = {
     {F(STRING, per_class), .command_line_only = true, .argument = "FILE",
      .help = "With --eval: write images, top-1, top-5 and precision of each class (CSV)"},
     {F(STRING, attention), .command_line_only = true, .argument = "FILE",
-     .help = "With --predict: write where each head of each layer looks (safetensors; scripts/plot_attention.py draws "
-             "it)"},
+     .help = "With --predict: write the attention weights of every layer and head to this safetensors file, which "
+             "scripts/plot_attention.py draws"},
 };
 #undef F
 static const ConfigGroup look_settings = {CONFIG_GROUP(LookSettings, look_entries)};

@@ -7,13 +7,15 @@
 #define F(KIND, field) CONFIG_FIELD(KIND, AdamWSettings, field)
 static const ConfigEntry entries[] = {
     {F(FLOAT, weight_decay), "0.05", .section = "training", .min = 0, .max = 10,
-     .help = "Decoupled weight decay of matrices; vectors and embeddings have none"},
+     .help = "Decoupled weight decay of AdamW; in a vision transformer biases, norms and embeddings have none"},
     {F(FLOAT, beta1), "0.9", .min = 0, .max = 0.9999999, .help = "Decay of AdamW's first moment"},
     {F(FLOAT, beta2), "0.999", .min = 0, .max = 0.9999999, .help = "Decay of AdamW's second moment"},
     {F(FLOAT, eps), "1e-8", .min = 0, .max = 1, .help = "AdamW's epsilon"},
-    {F(FLOAT, clip_grad), "0", .min = 0, .max = 1e8, .help = "Largest norm of the gradient (0: no clipping)"},
+    {F(FLOAT, clip_grad), "0", .min = 0, .max = 1e8,
+     .help = "Norm to which larger gradients are clipped (0: no clipping)"},
     {F(FLOAT, ema_decay), "0", .min = 0, .max = 0.9999999,
-     .help = "Also keep an exponential average of the parameters, and evaluate that (0: off; DeiT: 0.99996)"},
+     .help = "Decay of an exponential moving average of the parameters, which is then what is evaluated (0: off; DeiT: "
+             "0.99996)"},
 };
 #undef F
 const ConfigGroup adamw_settings = {CONFIG_GROUP(AdamWSettings, entries)};

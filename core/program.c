@@ -18,9 +18,9 @@ static const ConfigEntry entries[] = {
     {F(BOOL, help_markdown), .command_line_only = true, .help = "Print the settings as Markdown tables"},
     {F(BOOL, version), .command_line_only = true, .help = "Print the version"},
     {F(STRING, config), .command_line_only = true, .argument = "FILE",
-     .help = "Read settings from this INI file; the command line wins over it"},
+     .help = "Read settings from this INI file; settings on the command line take precedence"},
     {F(STRING, resume), .command_line_only = true, .argument = "FOLDER",
-     .help = "Continue the run in this folder, bit for bit, from its last state"},
+     .help = "Continue the run in this folder from its last saved state, with the same results as without a break"},
     {F(BOOL, describe), .command_line_only = true,
      .help = "Print layers, parameters, multiply-adds and memory, and stop"},
     {F(BOOL, eval), .command_line_only = true,
@@ -28,13 +28,14 @@ static const ConfigEntry entries[] = {
     {F(BOOL, bench), .command_line_only = true,
      .help = "Measure training and inference speed on random images, print one line of JSON, and stop"},
     {F(LIST, predict), .command_line_only = true, .argument = "IMAGE...",
-     .help = "Tell what these images show: PNG or JPEG files, or folders of them"},
+     .help = "Print the predictions for these PNG or JPEG images, or for all in these folders, and stop"},
     {F(STRING, json), .command_line_only = true, .argument = "FILE",
-     .help = "Where --predict also writes what it tells, as JSON: an object for every picture"},
+     .help = "With --predict: also write the predictions to this JSON file, an object for every image"},
     {F(STRING, parity), .command_line_only = true, .argument = "IN",
-     .help = "One forward and backward pass on what this safetensors file holds; parameters in it replace the model's"},
+     .help = "Run one forward and backward pass on the inputs in this safetensors file, and stop; parameters in the "
+             "file replace the model's"},
     {F(STRING, out), .command_line_only = true, .argument = "FILE",
-     .help = "Where --parity writes outputs, loss and grad.<parameter>"},
+     .help = "With --parity: write outputs, loss and grad.<parameter> to this safetensors file"},
 };
 #undef F
 const ConfigGroup mode_settings = {CONFIG_GROUP(ModeSettings, entries)};

@@ -11,13 +11,13 @@
 #define F(KIND, field) CONFIG_FIELD(KIND, CosineSettings, field)
 static const ConfigEntry cosine_entries[] = {
     {F(FLOAT, lr), "5e-4", .section = "training", .min = 0, .max = 100,
-     .help = "Learning rate of AdamW at its highest"},
+     .help = "Peak learning rate of AdamW, reached after the warm-up"},
     {F(INT, lr_base_batch), "0", .min = 0, .max = 1e6,
-     .help = "lr is meant for this batch size and scaled linearly to batch_size (0: taken as it is)"},
+     .help = "Batch size that lr is meant for; lr is scaled linearly to batch_size (0: not scaled)"},
     {F(FLOAT, lr_min), "1e-5", .min = 0, .max = 100, .help = "Learning rate at the end of the cosine"},
     {F(FLOAT, lr_warmup), "1e-6", .min = 0, .max = 100, .help = "Learning rate at the start of the warm-up"},
     {F(FLOAT, warmup_epochs), "5", .min = 0, .max = 1e6,
-     .help = "Epochs of linear warm-up; where nobody sets it, at most a tenth of epochs"},
+     .help = "Epochs of linear warm-up; the default is limited to a tenth of epochs"},
     {F(CHOICE, lr_schedule), "epoch",
      CONFIG_CHOICES([LR_EVERY_EPOCH] = "epoch", [LR_EVERY_STEP] = "step"),
      .help = "Change the learning rate once per epoch, as timm does, or with every step"},
@@ -46,9 +46,9 @@ float cosine_lr(const CosineSettings *s, float peak, int epochs, double done) {
 
 #define F(KIND, field) CONFIG_FIELD(KIND, DropSettings, field)
 static const ConfigEntry drop_entries[] = {
-    {F(FLOAT, lr), "1e-4", .section = "training", .min = 0, .max = 100, .help = "Learning rate of AdamW"},
+    {F(FLOAT, lr), "1e-4", .section = "training", .min = 0, .max = 100, .help = "Initial learning rate of AdamW"},
     {F(INT, lr_drop), "40", .min = 0, .max = 1e6,
-     .help = "It falls to a tenth after so many epochs, and again after as many more (0: never)"},
+     .help = "Epochs after which the learning rate falls to a tenth; it falls again after twice as many (0: never)"},
 };
 #undef F
 const ConfigGroup drop_settings = {CONFIG_GROUP(DropSettings, drop_entries)};

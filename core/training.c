@@ -22,20 +22,22 @@ enum { WORDS_SIZE = 256 };
 static const ConfigEntry entries[] = {
     {F(INT, epochs), "300", .section = "training", .min = 1, .max = 1e6, .help = "Passes over the training images"},
     {F(INT, batch_size), "512", .min = 1, .max = 1e6,
-     .help = "Images between two updates of the parameters, of all ranks together"},
+     .help = "Number of images in a step of the optimizer, summed over all ranks"},
     {F(INT, micro_batch), "0", .min = 0, .max = 1e6,
-     .help = "Images in memory at a time, their gradients summed up to a batch (0: chosen by size)"},
-    {F(UINT64, seed), "0", .help = "Decides every random number of the run"},
+     .help = "Number of images computed at a time, whose gradients are accumulated to a batch (0: chosen by the "
+             "model's size)"},
+    {F(UINT64, seed), "0", .help = "Seed of all random numbers of the run"},
 
     {F(STRING, run_dir), .section = "run", .argument = "FOLDER",
-     .help = "Where config.ini, log.csv and the checkpoints go (default: the next free runs/<data>-<model>-<number>)"},
-    {F(STRING, init), .argument = "FILE", .help = "Start from these weights (safetensors)"},
+     .help = "Folder for config.ini, log.csv and the checkpoints (default: the next free "
+             "runs/<data>-<model>-<number>)"},
+    {F(STRING, init), .argument = "FILE", .help = "Safetensors file with the initial weights"},
     {F(INT, eval_every), "1", .min = 1, .max = 1e6,
-     .help = "Epochs between two evaluations; the last epoch always has one"},
-    {F(INT, log_every), "50", .min = 1, .max = 1e8, .help = "Steps between two rows of log.csv"},
+     .help = "Number of epochs from one evaluation to the next; the last epoch is always evaluated"},
+    {F(INT, log_every), "50", .min = 1, .max = 1e8, .help = "Number of steps from one row of log.csv to the next"},
     {F(FLOAT, bench_seconds), "5", .min = 0.1, .max = 3600,
-     .help = "How long --bench measures training, and again inference; batch_size is made less where four batches "
-             "would take longer"},
+     .help = "Seconds for which --bench measures training, and then inference; batch_size becomes smaller where four "
+             "batches would take longer"},
 };
 #undef F
 const ConfigGroup training_settings = {CONFIG_GROUP(TrainingSettings, entries)};

@@ -8,17 +8,17 @@
 #define F(KIND, field) CONFIG_FIELD(KIND, AugmentSettings, field)
 static const ConfigEntry entries[] = {
     {F(INT, crop_padding), "4", .section = "data", .min = 0, .max = 64,
-     .help = "Random crop after padding with so many black pixels on every side, where the images have the model's "
-             "size already"},
+     .help = "Random crop after padding with this many black pixels on every side; used if the data set's images have "
+             "the model's size"},
     {F(BOOL, flip), "true", .help = "Mirror half of the training images"},
     {F(STRING, aa), .section = "augmentation", .argument = "POLICY",
-     .help = "RandAugment by timm's name, as rand-m9-mstd0.5-inc1 (empty: off)"},
+     .help = "RandAugment policy in timm's notation, such as rand-m9-mstd0.5-inc1 (empty: off)"},
     {F(CHOICE, train_interpolation), "random",
      CONFIG_CHOICES([RANDAUGMENT_RANDOM] = "random", [RANDAUGMENT_BILINEAR] = "bilinear",
                     [RANDAUGMENT_BICUBIC] = "bicubic"),
-     .help = "Resampling of RandAugment's geometric operations"},
+     .help = "Interpolation of RandAugment's geometric operations"},
     {F(FLOAT, color_jitter), "0", .min = 0, .max = 10,
-     .help = "Strength of random brightness, contrast and saturation; not used with aa (0: off)"},
+     .help = "Strength of random changes of brightness, contrast and saturation; ignored if aa is set (0: off)"},
 };
 #undef F
 

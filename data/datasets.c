@@ -16,18 +16,19 @@
 #define F(KIND, field) CONFIG_FIELD(KIND, DataSettings, field)
 static const ConfigEntry entries[] = {
     {F(STRING, data), "shapes", .section = "data",
-     .help = "shapes (drawn on the spot, no files needed), cifar10, cifar100, mnist, imagenet, a folder with the files "
-             "of one of them or with train/<class>/ and val/<class>/ (or valid, or test), or a file made by "
+     .help = "Data set: shapes (generated images, no files needed), cifar10, cifar100, mnist, imagenet, a folder with "
+             "the files of one of these or with train/<class>/ and val/<class>/ (or valid, or test), or a file made by "
              "pack_dataset"},
     {F(STRING, data_dir), "datasets", .argument = "FOLDER",
-     .help = "Where cifar10, cifar100, mnist and imagenet are looked for (scripts/fetch_cifar.sh puts the first two "
-             "there)"},
-    {F(INT, train_limit), "0", .min = 0, .max = 1e8, .help = "Use only so many training images (0: all)"},
-    {F(INT, test_limit), "0", .min = 0, .max = 1e8, .help = "Use only so many test images (0: all)"},
+     .help = "Folder that contains the folders of cifar10, cifar100, mnist and imagenet; scripts/fetch_cifar.sh "
+             "downloads the first two to it"},
+    {F(INT, train_limit), "0", .min = 0, .max = 1e8, .help = "Use only N of the training images (0: all)"},
+    {F(INT, test_limit), "0", .min = 0, .max = 1e8, .help = "Use only N of the test images (0: all)"},
     {F(FLOATS, mean), .min = -255, .max = 255,
-     .help = "Mean of the channels in [0, 1], which is taken from the pixels (default: the one that the weights were "
-             "trained with where they tell, else the data set's)"},
-    {F(FLOATS, std), .min = 0, .max = 255, .help = "Their standard deviation, by which pixels are divided (the same)"},
+     .help = "Mean of each channel, for pixels in [0, 1] (default: the one that the weights were trained with if their "
+             "file says it, else the data set's)"},
+    {F(FLOATS, std), .min = 0, .max = 255,
+     .help = "Standard deviation of each channel, by which pixels are divided (default as for mean)"},
 };
 #undef F
 const ConfigGroup data_settings = {CONFIG_GROUP(DataSettings, entries)};

@@ -16,16 +16,19 @@ enum { MOST_PATH = 4096 };
 #define F(KIND, field) CONFIG_FIELD(KIND, DetectionSetSettings, field)
 static const ConfigEntry entries[] = {
     {F(STRING, data), "shapes", .section = "data",
-     .help = "shapes (scenes drawn on the spot, no files needed), or COCO's folder: annotations and pictures"},
+     .help = "Data set: shapes (generated scenes, no files needed), or the folder with COCO's annotations and images"},
     {F(STRING, train_annotations), "annotations/instances_train2017.json", .argument = "FILE",
-     .help = "Training boxes, in the folder or an absolute path"},
-    {F(STRING, train_images), "train2017", .argument = "FOLDER", .help = "Training pictures, likewise"},
+     .help = "COCO's annotations for training: an absolute path, or one relative to the folder of data"},
+    {F(STRING, train_images), "train2017", .argument = "FOLDER",
+     .help = "Folder of the training images: an absolute path, or one relative to the folder of data"},
     {F(STRING, val_annotations), "annotations/instances_val2017.json", .argument = "FILE",
-     .help = "Validation boxes, likewise"},
-    {F(STRING, val_images), "val2017", .argument = "FOLDER", .help = "Validation pictures, likewise"},
-    {F(INT, train_limit), "0", .min = 0, .max = 1e7, .help = "Use only the first so many training images (0: all)"},
-    {F(INT, val_limit), "0", .min = 0, .max = 1e7, .help = "Use only the first so many validation images (0: all)"},
-    {F(INT, scene_size), "128", .min = SCENES_LEAST_SIDE, .max = 1024, .help = "Side of the scenes of shapes"},
+     .help = "COCO's annotations for validation: an absolute path, or one relative to the folder of data"},
+    {F(STRING, val_images), "val2017", .argument = "FOLDER",
+     .help = "Folder of the validation images: an absolute path, or one relative to the folder of data"},
+    {F(INT, train_limit), "0", .min = 0, .max = 1e7, .help = "Use only the first N training images (0: all)"},
+    {F(INT, val_limit), "0", .min = 0, .max = 1e7, .help = "Use only the first N validation images (0: all)"},
+    {F(INT, scene_size), "128", .min = SCENES_LEAST_SIDE, .max = 1024,
+     .help = "Side in pixels of the scenes that shapes generates"},
 };
 #undef F
 const ConfigGroup detection_set_settings = {CONFIG_GROUP(DetectionSetSettings, entries)};

@@ -8,10 +8,10 @@
 #define F(KIND, field) CONFIG_FIELD(KIND, ErasingSettings, field)
 static const ConfigEntry entries[] = {
     {F(FLOAT, reprob), "0", .section = "augmentation", .min = 0, .max = 1,
-     .help = "Share of images in which random erasing overwrites a box"},
+     .help = "Probability that random erasing overwrites a box of a training image"},
     {F(CHOICE, remode), "pixel",
      CONFIG_CHOICES([NOISE_CONST] = "const", [NOISE_RAND] = "rand", [NOISE_PIXEL] = "pixel"),
-     .help = "What erased boxes hold: zero, one random colour, or random numbers"},
+     .help = "Contents of erased boxes: zeros, one random colour per box, or a random colour per pixel"},
 };
 #undef F
 const ConfigGroup erasing_settings = {CONFIG_GROUP(ErasingSettings, entries)};

@@ -11,7 +11,7 @@
 
 static const ConfigEntry entries[] = {
     {CONFIG_FIELD(FLOAT, TargetSettings, label_smoothing), "0.1", .section = "training", .min = 0, .max = 0.99,
-     .help = "Share of the target spread over all classes"},
+     .help = "Label smoothing: the share of each target that is spread evenly over all classes"},
 };
 const ConfigGroup target_settings = {CONFIG_GROUP(TargetSettings, entries)};
 

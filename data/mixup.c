@@ -7,12 +7,13 @@
 #define F(KIND, field) CONFIG_FIELD(KIND, MixupSettings, field)
 static const ConfigEntry entries[] = {
     {F(FLOAT, mixup), "0", .section = "augmentation", .min = 0, .max = 1000,
-     .help = "Alpha of mixup, which blends the images and targets of a batch in pairs (0: off)"},
+     .help = "Alpha of mixup, which blends images and their targets in pairs (0: off)"},
     {F(FLOAT, cutmix), "0", .min = 0, .max = 1000,
-     .help = "Alpha of cutmix, which copies a box from one image of a pair to the other (0: off)"},
+     .help = "Alpha of cutmix, which replaces a box of an image by that of another and mixes the targets (0: off)"},
     {F(FLOAT, mixup_prob), "1", .min = 0, .max = 1,
-     .help = "Share of batches that are mixed, where mixup or cutmix is on"},
-    {F(FLOAT, mixup_switch_prob), "0.5", .min = 0, .max = 1, .help = "Share of cutmix among them, where both are on"},
+     .help = "Probability that a batch is mixed, if mixup or cutmix is on"},
+    {F(FLOAT, mixup_switch_prob), "0.5", .min = 0, .max = 1,
+     .help = "Probability that a mixed batch uses cutmix rather than mixup, if both are on"},
 };
 #undef F
 const ConfigGroup mixup_settings = {CONFIG_GROUP(MixupSettings, entries)};

@@ -15,10 +15,10 @@
 #define F(KIND, field) CONFIG_FIELD(KIND, LoaderSettings, field)
 static const ConfigEntry entries[] = {
     {F(INT, workers), "0", .section = "data", .min = 0, .max = 1024,
-     .help = "Threads that load images ahead (0: one beside a CPU that trains, all cores beside a GPU)"},
+     .help = "Number of threads that load images (0: one when training on the CPU, one for each core with a GPU)"},
     {F(FLOAT, max_damaged), "0.01", .min = 0, .max = 1,
-     .help = "Larger share of damaged images in an epoch that ends the run, where it is more than one image or the "
-             "share is 0; below it they are named and replaced"},
+     .help = "Largest share of damaged images in an epoch, or one image where that is more: up to it they are reported "
+             "and replaced by others, beyond it the run stops (0: at the first)"},
 };
 #undef F
 const ConfigGroup loader_settings = {CONFIG_GROUP(LoaderSettings, entries)};

@@ -2,7 +2,7 @@
 
 static const ConfigEntry entries[] = {
     {CONFIG_FIELD(BOOL, SamplerSettings, repeated_aug), "false", .section = "augmentation",
-     .help = "Repeated augmentation: a third of the images each epoch, three times with different draws"},
+     .help = "Repeated augmentation: each epoch has a third of the images, each three times with other augmentations"},
 };
 const ConfigGroup sampler_settings = {CONFIG_GROUP(SamplerSettings, entries)};
 

@@ -21,18 +21,22 @@
 #define F(KIND, field) CONFIG_FIELD(KIND, TransformSettings, field)
 static const ConfigEntry entries[] = {
     {F(FLOAT, crop_area_min), "0.08", .section = "data", .min = 1e-4, .max = 1,
-     .help = "Random resized crop, where the images have not the model's size: the smallest share of the picture's "
-             "area"},
-    {F(FLOAT, crop_area_max), "1", .min = 1e-4, .max = 1, .help = "And the largest"},
-    {F(FLOAT, crop_ratio_min), "0.75", .min = 0.01, .max = 100, .help = "The smallest width / height of the crop"},
-    {F(FLOAT, crop_ratio_max), "1.3333334", .min = 0.01, .max = 100, .help = "And the largest"},
+     .help = "Smallest area of a random resized crop, as a share of the image's; used if the data set's images do not "
+             "have the model's size"},
+    {F(FLOAT, crop_area_max), "1", .min = 1e-4, .max = 1,
+     .help = "Largest area of a random resized crop, as a share of the image's"},
+    {F(FLOAT, crop_ratio_min), "0.75", .min = 0.01, .max = 100,
+     .help = "Smallest ratio of width to height of a random resized crop"},
+    {F(FLOAT, crop_ratio_max), "1.3333334", .min = 0.01, .max = 100,
+     .help = "Largest ratio of width to height of a random resized crop"},
     {F(INT, eval_resize), "0", .min = 0, .max = 16384,
-     .help = "Test pictures are resized to this short side before the centre is cut out (0: 256/224 of img_size)"},
+     .help = "Short side to which test images are resized before the centre crop (0: 256/224 of img_size)"},
     {F(CHOICE, interpolation), "bicubic",
      CONFIG_CHOICES([RESAMPLE_BICUBIC] = "bicubic", [RESAMPLE_BILINEAR] = "bilinear"),
-     .help = "Filter that pictures are resized with, the same as Pillow's"},
+     .help = "Filter for resizing images, with the same results as Pillow's"},
     {F(BOOL, exact_decode), "false",
-     .help = "Decode JPEGs as Pillow does, not at a fraction of their size where that is enough"},
+     .help = "Decode JPEGs at full size, as Pillow does, even where decoding at 1/2, 1/4 or 1/8 of the size, which is "
+             "faster, would do"},
 };
 #undef F
 

@@ -1,9 +1,9 @@
-/* G = I/U - 1 + U/A,   I = iw ih,  U = Sa + Sb - I,  A = aw ah
+/* Generalised IoU and its derivatives:  G = I/U - 1 + U/A,   I = iw ih,  U = Sa + Sb - I,  A = aw ah
  *   iw = max(min(x1, X1) - max(x0, X0), 0),   aw = max(x1, X1) - min(x0, X0);   capitals: the other box
  *   dG/dI = 1/U + I/U^2 - 1/A,   dG/dSa = 1/A - I/U^2,   dG/dA = -U/A^2     (through U where it occurs) */
 #include "detection/boxes.h"
 
-/* The share of x in min(x, other). */
+/* The derivative of min(x, other) by x: 1, 0, or 1/2 if they are equal. */
 static float below(float x, float other) {
     return x < other ? 1 : x == other ? 0.5f : 0;
 }

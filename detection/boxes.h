@@ -1,4 +1,4 @@
-/* Boxes of four floats: by corners x0, y0, x1, y1 or by centre cx, cy, w, h. */
+/* Boxes of four floats: corners x0, y0, x1, y1, or centre and size cx, cy, w, h. */
 #ifndef VIT_DETECTION_BOXES_H
 #define VIT_DETECTION_BOXES_H
 
@@ -19,8 +19,8 @@ static inline void box_centre(float out[4], const float box[4]) {
     out[3] = y1 - y0;
 }
 
-/* Intersection i, union u and the smallest box around both, a, of two boxes by corners, x0 <= x1 and y0 <= y1; each
- * also by its sides.  Selections instead of fminf, so that loops of it stay in vectors. */
+/* The areas of the intersection i, the union u and the smallest enclosing box a of two boxes given by corners with
+ * x0 <= x1 and y0 <= y1, and the sides of i and a.  Written with ?: instead of fminf, so that loops are vectorised. */
 typedef struct {
     float iw, ih, aw, ah;
     float i, u, a;
@@ -42,14 +42,14 @@ static inline BoxOverlap box_overlap(const float a[4], const float b[4]) {
 }
 
 /* Generalised IoU (Rezatofighi et al. 2019), -1 to 1:  i / u - (a - u) / a.
- * A box without area against one with area is fine; two without area at one place give NaN. */
+ * One of the boxes may have no area; two boxes without area at the same point give NaN. */
 static inline float box_giou(const float a[4], const float b[4]) {
     BoxOverlap o = box_overlap(a, b);
     return o.i / o.u - (o.a - o.u) / o.a;
 }
 
-/* The same, and its derivative by the corners of a: da (=).  Where a corner of a and one of b coincide, half of the
- * derivative is a's, as in PyTorch. */
+/* The same, and its derivative by the corners of a: da (=).  If a coordinate of a equals that of b, a gets half of the
+ * derivative, as in PyTorch. */
 float box_giou_backward(float da[4], const float a[4], const float b[4]);
 
 #endif

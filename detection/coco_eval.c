@@ -1,13 +1,16 @@
-/* For each IoU threshold t and area range a, within one image and category, detections by falling score (100 of them):
+/* For each IoU threshold t and area range a, within one image and category, for the 100 best detections by falling
+ * score:
  *
- *   a detection takes the ground truth of largest IoU >= t that no earlier one took; crowds can be taken again;
- *   ground truth outside the range, and crowds, are ignored: taken only where nothing else is, and then neither right
- *   nor wrong, like detections that took nothing and are outside the range themselves
+ *   a detection is matched with the ground truth of largest IoU >= t that is not yet matched (crowds can be matched
+ *   repeatedly);
+ *   ground truth outside the area range, and crowds, are "ignored": they are matched only if no other ground truth can
+ *   be, and the detection then counts neither as true nor as false positive, nor does an unmatched detection whose own
+ *   area is outside the range;
  *
  * and per category, over all images by falling score:
  *
- *   tp_i, fp_i   right and wrong ones up to i;  rc_i = tp_i / npos;  pr_i = max_{j >= i} tp_j / (tp_j + fp_j + 2^-52)
- *   recall = rc_last;   precision at r = 0, .01, ... 1 = pr at the first i with rc_i >= r, 0 where there is none
+ *   tp_i, fp_i   true and false positives up to i;  rc_i = tp_i / npos;  pr_i = max_{j >= i} tp_j / (tp_j + fp_j +
+ *   2^-52) recall = rc_last;   precision at r = 0, .01, ... 1 = pr at the first i with rc_i >= r, 0 where there is none
  *
  * The numbers are means of these over thresholds and categories with npos > 0.  IoU = I / U of boxes x, y, w, h; for a
  * crowd U is the detection's own area.
@@ -40,7 +43,7 @@ static double recall_threshold(int i) {
 
 /* == Pairs of image and category ================================================================================== */
 
-/* A detection or a ground truth in its place: by category, image, falling score, order of the file. */
+/* A detection or a ground truth, sorted by category, image, falling score and order in the file. */
 typedef struct {
     int category, image;
     double score; /* 0 for ground truth */
@@ -55,7 +58,7 @@ static int compare_entries(const void *left, const void *right) {
     return a->index < b->index ? -1 : a->index > b->index;
 }
 
-/* What became of one detection: a bit for each threshold. */
+/* How one detection counts, with a bit for each threshold. */
 typedef struct {
     uint16_t matched[AREAS], ignored[AREAS];
 } Outcome;
@@ -148,7 +151,7 @@ static double iou(const double d[4], const double g[4], bool crowd) {
 typedef struct {
     double *iou;                              /* [MOST,most_truths] */
     const CocoAnnotation **truth;             /* [most_truths], in order of the file */
-    int *order;                               /* [most_truths]: those that count, then the ignored ones */
+    int *order;                               /* [most_truths]: indices of the others, then of the ignored ones */
     bool *ignored;                            /* [most_truths] */
     uint16_t *taken;                          /* [most_truths], a bit for each threshold */
 } Scratch;
@@ -187,7 +190,7 @@ static int best_truth(const Scratch *s, const double *ious, int truths, int t) {
     return match;
 }
 
-/* Those that count first, each kind in the order of the file. */
+/* Sorts the ignored ground truths behind the others, each kind in the order of the file. */
 static int order_truths(Scratch *s, int truths, int range) {
     int placed = 0, positives;
     for (int j = 0; j < truths; j++) s->ignored[j] = s->truth[j]->crowd || outside(s->truth[j]->area, range);

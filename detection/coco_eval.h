@@ -1,5 +1,5 @@
-/* COCO's twelve numbers for boxes: those of pycocotools' COCOeval, of which this follows every rule, ties, ignored
- * regions and rounding included. */
+/* COCO's twelve metrics for boxes, with the same values as pycocotools' COCOeval, also for ties, ignored regions and
+ * rounding. */
 #ifndef VIT_DETECTION_COCO_EVAL_H
 #define VIT_DETECTION_COCO_EVAL_H
 
@@ -26,15 +26,15 @@ enum {
     COCO_NUMBERS
 };
 
-/* Evaluates the detections of the images marked in `evaluated` [truth->image_count], or of all (NULL).  Detections of
- * other images and of categories that `truth` does not know count for nothing; those of an image it does not know are
- * an error, as in pycocotools.  A number without any ground truth is -1.  category_ap [truth->category_count], or NULL:
- * COCO_AP of each category alone.  OpenMP over (category, image); same bits for any number of threads.
- * False: `error` says why. */
+/* Evaluates the detections of the images marked in `evaluated` [truth->image_count], or of all images if that is NULL.
+ * Detections of other images, and of categories that are not in `truth`, are ignored; a detection of an image that is
+ * not in `truth` is an error, as in pycocotools.  A metric without any ground truth is -1.  category_ap
+ * [truth->category_count], or NULL: COCO_AP of each category.  Uses OpenMP over (category, image), with the same bits
+ * for any number of threads.  Returns false with a reason in `error`. */
 bool coco_eval(double numbers[COCO_NUMBERS], double *category_ap, const Coco *truth, const CocoDetection *detections,
                size_t count, const bool *evaluated, Error *error);
 
-/* As COCO's own program prints them. */
+/* Prints them in pycocotools' format. */
 void coco_eval_print(const double numbers[COCO_NUMBERS], FILE *out);
 
 #endif

@@ -1,5 +1,5 @@
-/* Detections, and COCO's file of them: [{"image_id": 42, "category_id": 18, "bbox": [x, y, w, h], "score": 0.236}, ...]
- * (https://cocodataset.org/#format-results). */
+/* Detections, and COCO's file format for them: [{"image_id": 42, "category_id": 18, "bbox": [x, y, w, h], "score":
+ * 0.236}, ...] (https://cocodataset.org/#format-results). */
 #ifndef VIT_DETECTION_COCO_RESULTS_H
 #define VIT_DETECTION_COCO_RESULTS_H
 
@@ -20,7 +20,8 @@ typedef struct {
     size_t count, room;
 } CocoResults;
 
-/* Anything but these four fields is skipped.  False: `error` says what is wrong, nothing to free. */
+/* Reads a file; other fields are skipped.  Returns false with a reason in `error`, and then there is nothing to
+ * free. */
 bool coco_results_read(CocoResults *results, const char *path, Error *error);
 
 /* The same for a file in memory; `piece` as in json_lists_parse. */
@@ -29,8 +30,8 @@ bool coco_results_parse(CocoResults *results, const void *bytes, size_t size, si
 void coco_results_add(CocoResults *results, CocoDetection detection);
 void coco_results_free(CocoResults *results);
 
-/* Replaces the file as a whole, with all digits: read again, every number is the same (-0 is 0).  Numbers must be
- * finite. */
+/* Writes a file, replacing an existing one only when complete.  Numbers must be finite and have as many digits as it
+ * takes to read back the same values (except -0, which becomes 0). */
 bool coco_results_write(const char *path, const CocoResults *results, Error *error);
 
 #endif

@@ -47,8 +47,8 @@ DrawColour draw_colour(int64_t id) {
 
 enum { GLYPH_WIDTH = 5, GLYPH_HEIGHT = 8, GLYPH_STEP = 6 };
 
-/* Drawn for this project.  Eight rows a glyph from the top, each one digit to base 32 (0-9, a-v) whose five bits are
- * the cells, the left one highest; the last row is for what hangs below the line. */
+/* A font of 5 x 8 cells.  Each glyph is eight digits to base 32 (0-9, a-v), its rows from the top; the five bits of a
+ * digit are the cells of a row, the highest bit the leftmost.  The last row is below the baseline. */
 static const char font[][GLYPH_HEIGHT + 1] = {
     "00000000", "44444040", "aa000000", "aavavaa0", "4fke5u40", "pp248jj0", "cik8lid0", "44000000",/*   ! " # $ % & ' */
     "24888420", "84222480", "04lel400", "044v4400", "00000448", "000v0000", "00000cc0", "11248gg0",/* ( ) * + , - . / */
@@ -64,7 +64,7 @@ static const char font[][GLYPH_HEIGHT + 1] = {
     "00ha4ah0", "00hhhf1e", "00v248v0", "24484420", "44444444", "84424480", "008l2000" /* x y z { | } ~ */
 };
 
-/* The glyph of the character at *text, which moves on; continuation bytes of UTF-8 belong to the one before. */
+/* The glyph of the character at *text; moves *text to the next character, over continuation bytes of UTF-8. */
 static const char *next_glyph(const char **text) {
     unsigned char c = (unsigned char)*(*text)++;
     while (((unsigned char)**text & 0xc0) == 0x80) (*text)++;
@@ -110,7 +110,7 @@ static int near_picture(double x, int side) {
     return (int)fmin(fmax(rint(x), -16), side + 16);
 }
 
-/* Above the box where there is room, else at its upper edge; shifted to stay in the picture. */
+/* The label is drawn above the box if there is room, otherwise inside it, and moved into the picture if necessary. */
 static void draw_plate(Image *image, const int box[4], const char *text, int scale, DrawColour colour) {
     int width = draw_text_width(text, scale) + 4 * scale, height = (GLYPH_HEIGHT + 2) * scale;
     int x = clamp(box[0], 0, image->width > width ? image->width - width : 0);

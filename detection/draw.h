@@ -1,4 +1,4 @@
-/* Boxes, names and scores drawn into a picture. */
+/* Draws boxes, class names and scores into an image. */
 #ifndef VIT_DETECTION_DRAW_H
 #define VIT_DETECTION_DRAW_H
 
@@ -10,22 +10,24 @@ typedef struct {
     uint8_t channel[3];
 } DrawColour;
 
-/* The colour of category `id`: neighbours differ. */
+/* The colour of category `id`; successive ids have clearly different colours. */
 DrawColour draw_colour(int64_t id);
 
-/* A frame of that thickness, inwards from x0, y0, x1, y1 (x1, y1 exclusive); what lies outside the picture is cut. */
+/* Draws a frame along the inside of the box x0, y0, x1, y1 (x1, y1 exclusive), clipped to the image. */
 void draw_frame(Image *image, const int box[4], int thickness, DrawColour colour);
 
-/* Letters of 5 x 8 cells, 6 apart, each cell scale x scale pixels; from (x, y) downwards to the right.  Bytes that are
- * not printable ASCII come out as one question mark a character. */
+/* Draws text with its upper left corner at (x, y).  A letter has 5 x 8 cells of scale x scale pixels, and letters are 6
+ * cells apart.  A character that is not printable ASCII becomes a question mark. */
 void draw_text(Image *image, int x, int y, const char *text, int scale, DrawColour colour);
 int draw_text_width(const char *text, int scale);
 
-/* Every pixel of a picture as a square of times x times; the image has its sides times that, and memory for them. */
+/* Enlarges an image: each pixel becomes a square of times x times pixels.  The result must have memory for its larger
+ * sides. */
 void draw_enlarged(Image *image, const uint8_t *pixels, int times);
 
-/* Those of the detections, best first, with a score of at least `least`: a frame, and on a plate at its upper edge name
- * and score in percent; the first is on top.  coco names the categories; unknown ones go by number. */
+/* Draws the detections (sorted, best first) with a score of at least `least`: a frame, and a label with class name and
+ * score in percent.  Better detections are drawn over worse ones.  Names come from coco; a category without a name is
+ * shown by its id. */
 void draw_detections(Image *image, const CocoDetection *detections, int count, double least, const Coco *coco);
 
 #endif

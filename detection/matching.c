@@ -2,12 +2,12 @@
  *
  * Potentials u_i, v_j keep c_ij - u_i - v_j >= 0, with equality on matched pairs and v_j = 0 on free columns: then the
  * pairs are optimal.  Rows are added one by one: from the new row, Dijkstra's algorithm over the reduced costs finds
- * the nearest free column along rows and their present columns; the pairs on that path change sides, and
+ * the nearest free column along rows and the columns they are matched with; the pairs on that path are exchanged, and
  *   u_i += d - d_col(i)  for the rows on the way (the new one: += d),   v_j -= d - d_j  for the columns settled,
  * where d_j is the distance of column j and d that of the free one.  O(rows^2 columns) at worst.
  *
- * One step of Dijkstra is one loop over all columns without a branch: while a column is settled, its distance is
- * infinite and its potential minus infinity, so that whatever it offers loses. */
+ * One step of Dijkstra is one loop over all columns without a branch: a settled column has an infinite distance and a
+ * potential of minus infinity, so that it is never chosen. */
 #include "detection/matching.h"
 
 #include <math.h>
@@ -27,7 +27,8 @@ typedef struct {
     float *cost;   /* [rows,columns], transposed */
 } Workspace;
 
-/* Doubles first: everything is aligned.  For rows <= columns; memory NULL only measures. */
+/* Divides memory into the arrays, doubles first for alignment, and returns the bytes used.  For rows <= columns.
+ * memory NULL: only counts the bytes. */
 static size_t lay_out(Workspace *w, char *memory, size_t rows, size_t columns) {
     size_t at = 0;
 #define PLACE(pointer, count) (w->pointer = memory ? (void *)(memory + at) : NULL, at += (count) * sizeof *w->pointer)

@@ -1,13 +1,13 @@
-/* score = 1 / (1 + e^-x);  box: corners of (cx, cy, w, h), times the image's size, then x, y, w, h.  All in float, in
- * this order and without fused products (see the Makefile), and only then widened: evaluation sees the official code's
- * numbers. */
+/* score = 1 / (1 + e^-x);  box: corners of (cx, cy, w, h), times the image's size, then x, y, w, h.  Everything is
+ * float, in this order and without fused multiply-adds (see the Makefile), and converted to double at the end, so that
+ * the results are those of the published code. */
 #include "detection/postprocess.h"
 
 #include <math.h>
 
 #include "detection/boxes.h"
 
-/* While the best are gathered, category_id holds the place in logits. */
+/* While the best are collected, category_id temporarily holds the index into logits. */
 static bool better(const CocoDetection *a, const CocoDetection *b) {
     return a->score != b->score ? a->score > b->score : a->category_id < b->category_id;
 }

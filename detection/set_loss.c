@@ -8,7 +8,7 @@
  *   y = 0   (1-a) p^2 s(x),     d/dx  (1-a) p^2 (p + 2 (1-p) s(x));       s(x) = log(1 + e^x) = -log(1-p)
  *   y = 1   a (1-p)^2 s(-x),    d/dx  -a (1-p)^2 ((1-p) + 2 p s(-x))
  *
- * Nearly all entries have y = 0: first every entry is taken as that, then the matched ones are replaced. */
+ * Nearly all entries have y = 0: first every entry is computed with y = 0, then the matched ones are replaced. */
 #include "detection/set_loss.h"
 
 #include <assert.h>
@@ -97,7 +97,7 @@ static double focal_negative(float *restrict dx, const float *restrict x, size_t
     return sum;
 }
 
-/* One entry that has y = 1: replaces what focal_negative left, and returns by how much the sum changes. */
+/* One entry with y = 1: replaces the gradient that focal_negative computed, and returns the change of the sum. */
 static double focal_positive(float *dx, float x, float alpha, float scale) {
     float e = expf(-fabsf(x)), small = e / (1 + e), large = 1 / (1 + e), tail = log1pf(e);
     float p = x < 0 ? small : large, rest = x < 0 ? large : small, s = fmaxf(-x, 0) + tail;
@@ -204,7 +204,7 @@ static bool image_loss(double parts[PARTS], int *query, float *dlogits, float *d
 
 /* == A batch ====================================================================================================== */
 
-/* In the order of layers and images, whoever worked on them. */
+/* Adds the parts in the order of layers and images, so that the sum does not depend on the threads. */
 static SetLoss sum_parts(const SetLossWork *work, int images, double box_count) {
     SetLoss loss = {.total = 0};
     double matched = 0;

@@ -1,4 +1,4 @@
-/* Between ranks: sums of gradients. */
+/* Sums of gradients over the ranks of a distributed run. */
 #ifndef VIT_KERNELS_COLLECTIVE_H
 #define VIT_KERNELS_COLLECTIVE_H
 
@@ -8,15 +8,15 @@
 extern "C" {
 #endif
 
-/* Joins the devices of all ranks (core/distributed.h), and shares a machine's cores among its ranks. */
+/* Connects the devices of all ranks (core/distributed.h), and divides a machine's cores among its ranks. */
 void collective_open(void);
 void collective_close(void);
 
-/* x = sum of x over all ranks: begins once everything asked for so far is done, and runs beside what is asked for next.
- * Nobody touches x before all_reduce_finish.  All ranks ask for the same sums in the same order.
- * x [n] float (updated). */
+/* x = sum of x over all ranks.  x [n] float (updated).  The sum starts after all earlier kernels have finished and
+ * overlaps with the later ones, so x must be neither read nor written before all_reduce_finish.  All ranks must call
+ * this for the same tensors in the same order. */
 void all_reduce_start(float *x, size_t n);
-/* What is asked for from here on sees the sums. */
+/* Kernels called after this one read the finished sums. */
 void all_reduce_finish(void);
 
 #ifdef __cplusplus

@@ -1,4 +1,5 @@
-/* Convolutions: depthwise on the token grid, with the maximum over neighbours; of images, with a frozen batch norm. */
+/* Convolutions: depthwise ones and a 3 x 3 maximum on the token grid, and those of a ResNet whose batch norms are
+ * frozen. */
 #ifndef VIT_KERNELS_CONVOLUTION_H
 #define VIT_KERNELS_CONVOLUTION_H
 
@@ -16,74 +17,81 @@ extern "C" {
 
 typedef struct {
     Grid grid;
-    int C, k;         /* k odd, at most 7; zeros k/2 deep around the grid */
-    int period;       /* channels c, c + period, ... share their weights: C, or D where all heads have the same */
-    int x_row, y_row; /* numbers from one token of x or y to the next, at least C; 3*M within qkv */
+    int C, k;         /* channels; kernel size, odd and at most 7, with zero padding of k/2 */
+    int period;       /* channel c uses the weights of channel c % period: C, or D if all heads share theirs */
+    int x_row, y_row; /* row strides of x and y, at least C; 3*M within qkv */
 } Depthwise;
 
-/* y_t = add_t + b + sum_o w_o x_t+o over the k x k offsets o.  y, x channels last, [B,N,C], rows y_row, x_row
- * apart; add like y, may be y, or NULL;  w [period,k,k];  b [period] or NULL. */
+/* y_t = add_t + b + sum_o w_o x_(t+o) over the k x k offsets o.
+ * y [B,N,C] real with row stride y_row;  x [B,N,C] real with row stride x_row;  w [period,k,k];  b [period] or NULL;
+ * add: NULL, or laid out like y, and then it may be y. */
 void depthwise_forward(real *y, const real *add, const real *x, const float *w, const float *b, const Depthwise *shape,
                        int B);
-/* dx (=) add + sum_o w_o dy_t-o, rows x_row apart;  add like dx, may be dx, or NULL;  dw (+=);  db (+=) or NULL. */
+/* dx_t = add_t + sum_o w_o dy_(t-o).
+ * dx (=), laid out like x;  dw (+=);  db (+=) or NULL;  add: NULL, or laid out like dx, and then it may be dx. */
 void depthwise_backward(real *dx, const real *add, float *dw, float *db, const real *dy, const real *x, const float *w,
                         const Depthwise *shape, int B);
 size_t depthwise_workspace(const Depthwise *shape);
 
 typedef struct {
     Grid grid;
-    int C, x_row; /* channels; numbers from one token of x to the next, at least C */
+    int C, x_row; /* channels; row stride of x, at least C */
 } NeighbourMax;
 
-/* y_t = the largest of the 3 x 3 tokens around t, as far as they are on the grid, channel by channel; NaN is larger
- * than all.  y [B,N,C] real;  at [B,N,C]: which of the nine, row by row, the first of equals (saved);  x rows x_row
- * apart. */
+/* y_t = the maximum, per channel, over those of the 3 x 3 tokens around t that lie on the grid.  NaN counts as larger
+ * than every number.
+ * y [B,N,C] real;  at [B,N,C]: index 0 .. 8 of the maximum within the window in row-major order, the first one of
+ * equals (saved);  x [B,N,C] real with row stride x_row. */
 void neighbour_max_forward(real *y, uint8_t *at, const real *x, const NeighbourMax *shape, int B);
-/* dx (=), rows x_row apart;  dy [B,N,C]. */
+/* dx (=), laid out like x;  dy [B,N,C]. */
 void neighbour_max_backward(real *dx, const real *dy, const uint8_t *at, const NeighbourMax *shape, int B);
 
 /* == Convolution with a frozen batch norm ========================================================================= */
 
-/* Images are channels last, [B,Hi,Wi,C]; zeros k/2 deep lie around them, so the output is [B,Ho,Wo,out],
- * Ho = ceil(Hi/stride).  Shapes may change from call to call: the first call of a shape prepares it and may allocate,
- * the next ones do not. */
+/* Images are channels last, [B,Hi,Wi,C], with zero padding of k/2, so the output is [B,Ho,Wo,out] with
+ * Ho = ceil(Hi/stride) and Wo likewise.  Image sizes may change from call to call: only the first call with a size
+ * prepares it and may allocate memory. */
 typedef struct {
     int in, out;   /* channels */
-    int k, stride; /* k odd */
+    int k, stride; /* kernel size, odd */
 } Convolution;
 
+/* Ho of Hi, and Wo of Wi. */
 static inline int convolution_side(int side, int stride) { return (side - 1) / stride + 1; }
 
-/* scale = w / sqrt(var + eps), shift = b - mean scale.  All [n] float. */
+/* A frozen batch norm as y = scale x + shift:  scale = w / sqrt(var + eps), shift = b - mean scale.  All [n] float. */
 void batchnorm_fold(float *scale, float *shift, const float *w, const float *b, const float *mean, const float *var,
                     int n, float eps);
 
-/* W' = scale_o w, ready for the calls below, in a layout that is the backend's secret.  folded:
- * convolution_folded_bytes of memory from device_malloc, at a multiple of 256 bytes;  w [out,in,k,k];  scale [out].
- * backward: also for convolution_backward_input, of all the calls for this convolution the same. */
+/* folded = W' with W'_o = scale_o w_o, in a layout that only the backend knows: the weight argument of the calls below.
+ * folded: convolution_folded_bytes bytes of memory from device_malloc, aligned to 256 bytes;  w [out,in,k,k] float;
+ * scale [out] float.  backward: true if convolution_backward_input will be called too; all calls for one convolution
+ * must agree on it. */
 size_t convolution_folded_bytes(const Convolution *c, bool backward);
 void convolution_fold(void *folded, const float *w, const float *scale, const Convolution *c, bool backward);
 
-/* y = conv(x, W') + shift + add, and no less than 0 with relu.  y, add [B,Ho,Wo,out], add may be y or NULL;
- * x [B,Hi,Wi,in];  shift [out]. */
+/* y = conv(x, W') + shift + add, followed by a ReLU if relu is true.
+ * y [B,Ho,Wo,out] real;  x [B,Hi,Wi,in] real;  add [B,Ho,Wo,out] real or NULL, may be y;  shift [out] float. */
 void convolution_forward(real *y, const real *x, const real *add, const void *folded, const float *shift,
                          const Convolution *c, bool relu, const ImageShape *images);
-/* dx (=) add + conv^T(dy, W') where below > 0, else 0: the gradient of what `below` was before its ReLU.
- * dx, add, below [B,Hi,Wi,in], below NULL where there was none;  add may be dx, and is NULL for 0 and for strides
- * beyond 1;  dy [B,Ho,Wo,out]. */
+/* dx = (add + conv^T(dy, W')) * (below > 0): if `below` is the output of the ReLU that produced this convolution's
+ * input, dx is the gradient of that ReLU's input.
+ * dx [B,Hi,Wi,in] (=);  add [B,Hi,Wi,in] or NULL for zero, may be dx, must be NULL if stride > 1;
+ * below [B,Hi,Wi,in], or NULL if there was no ReLU;  dy [B,Ho,Wo,out]. */
 void convolution_backward_input(real *dx, const real *add, const real *dy, const void *folded, const real *below,
                                 const Convolution *c, const ImageShape *images);
-/* dw [out,in,k,k] (+=) scale_o times the gradient of W'. */
+/* The gradient of the weights before folding:  dw [out,in,k,k] (+=) scale_o times the gradient of W'. */
 void convolution_backward_weight(float *dw, const real *dy, const real *x, const float *scale, const Convolution *c,
                                  const ImageShape *images);
-/* For all calls with images up to this size.  What a library wants beside it is reserved at a shape's first call. */
+/* Bytes of workspace for all calls with images up to this size.  Memory that cuDNN or oneDNN needs in addition is
+ * reserved by the first call with an image size. */
 size_t convolution_workspace(const Convolution *c, const ImageShape *images);
 
-/* dx = dy where y > 0, else 0.  dx (=), may be dy;  y [n] what ReLU gave. */
+/* dx = dy where y > 0, else 0.  dx [n] (=), may be dy;  y [n] the ReLU's output. */
 void relu_gradient(real *dx, const real *dy, const real *y, size_t n);
 
-/* Maximum over 3 x 3 windows, stride 2, whatever lies beyond the border left out.
- * y [B,ceil(Hi/2),ceil(Wi/2),C];  x [B,Hi,Wi,C]. */
+/* Maximum over 3 x 3 windows with stride 2, around the pixels of even rows and columns; pixels beyond the border are
+ * ignored.  Forward only: ResNet's stem is not trained.  y [B,ceil(Hi/2),ceil(Wi/2),C] real;  x [B,Hi,Wi,C] real. */
 void max_pool_forward(real *y, const real *x, const ImageShape *images, int C);
 
 #ifdef __cplusplus

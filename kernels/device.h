@@ -1,4 +1,4 @@
-/* The device and its memory, host memory that it reads at full speed, graphs of kernels, and its peaks. */
+/* The device: its memory, transfers from and to the host, recorded graphs of kernels, and its peak speeds. */
 #ifndef VIT_KERNELS_DEVICE_H
 #define VIT_KERNELS_DEVICE_H
 
@@ -11,62 +11,70 @@
 extern "C" {
 #endif
 
-/* First of all calls, before anything is opened or printed: the CPU backend may start the program again (device.c).
- * Works where there is no device: what needs one says so. */
+/* Must be the program's first call, before it opens or prints anything: the CPU backend may execute the program anew
+ * with another setting of OpenMP (kernels/cpu/device.c).  Succeeds on a machine without a GPU; the first call that
+ * needs one dies with a message. */
 void kernels_init(void);
 void kernels_exit(void);
 
-/* "2 threads, AVX-512, oneDNN 2.6.3": what the kernels run on, for the first line of a run. */
+/* A description of the device for the first line of a run, such as "CPU, 2 threads, AVX-512, oneDNN 2.6.3". */
 const char *kernels_device(void);
 
-/* One workspace for all kernels; replaces an earlier, smaller one. */
+/* Allocates the one workspace that all kernels share, of at least this many bytes; a smaller one is freed. */
 void kernels_reserve(size_t bytes);
 
-/* Zeroed, 64-byte aligned; dies with `what` and the size when there is not enough. */
+/* Zeroed memory, aligned to 64 bytes or more.  If there is not enough, dies with a message that names `what` and the
+ * size. */
 void *device_malloc(size_t bytes, const char *what);
 void device_free(void *p);
 void device_zero(void *p, size_t bytes);
 void device_upload(void *device, const void *host, size_t bytes);
 void device_download(void *host, const void *device, size_t bytes);
 void device_copy(void *to, const void *from, size_t bytes);
-/* Waits until everything asked for is done: before a clock is read. */
+/* Waits until all kernels and copies called so far have finished, as is needed before a clock is read. */
 void device_synchronize(void);
-/* The most memory this process has held on the device for the model, in bytes: not the two measurements' below. */
+/* The most device memory that this process has held at one time, in bytes, without the buffers of gemm_peak_gflops and
+ * memory_peak_gbytes. */
 size_t device_peak_bytes(void);
 
-/* Host memory that a device reads at full speed; zeroed, 64-byte aligned, dies as device_malloc does. */
+/* Host memory that the device can copy from at full speed (page-locked for CUDA); otherwise as device_malloc. */
 void *host_malloc(size_t bytes, const char *what);
 void host_free(void *p);
-/* device_upload that leaves the bytes where they are: nobody writes to `host`, which is host_malloc's, before
- * device_synchronize or the next download has returned. */
+/* device_upload that may return before the copy is done.  `host` must come from host_malloc, and must not be written to
+ * before device_synchronize or the next device_download has returned. */
 void device_upload_async(void *device, const void *host, size_t bytes);
 
-/* The same kernels with the same arguments, again and again, asked for at once where the device can:
+/* Records a sequence of kernel calls once and launches it as a whole from then on (a CUDA graph; the CPU backend simply
+ * runs the calls each time).
  *   if (device_graph_begin(&graph)) {
- *       kernels, and copies within the device; nothing up or down, no reserve, and an all_reduce_start with its finish
+ *       calls of kernels and of device_copy; every all_reduce_start with its all_reduce_finish;
+ *       no uploads, no downloads, no kernels_reserve
  *       device_graph_end(&graph);
  *   }
- * The work is done by the return of begin when it says false, and by that of end when it says true.  *graph is NULL at
- * first.  What the pointers point to may change between calls, the pointers and sizes may not. */
+ * begin returns false if it launched a recorded graph: the body is then not executed.  Otherwise the caller executes
+ * the body and end launches it.  *graph is NULL before the first use.  The contents of the memory may change between
+ * launches, the pointers and sizes may not. */
 typedef struct DeviceGraph DeviceGraph;
 bool device_graph_begin(DeviceGraph **graph);
 void device_graph_end(DeviceGraph **graph);
 void device_graph_free(DeviceGraph **graph);
 
+/* Copies n elements between the host's float and the device's real, converting them. */
 void real_upload(real *device, const float *host, size_t n);
 void real_download(float *host, const real *device, size_t n);
 
-/* Numbers of one activation [B,N,M] that are enough to keep this device busy: what a micro-batch is chosen by. */
+/* The number of elements of one activation [B,N,M] from which on this device is fully used.  The size of a micro-batch
+ * is chosen by it. */
 size_t activations_at_once(void);
 
-/* Does it compute on the host's own cores, so that threads beside it take some away? */
+/* True if kernels run on the host's own cores, so that other threads of the program slow them down. */
 bool device_shares_cores(void);
 
-/* Multiply-adds a second, in 1e9 floating point operations (two each), of a large product:
- * the peak a step is held against. */
+/* The measured speed of a large matrix product in 1e9 floating point operations a second, a multiply-add counting as
+ * two.  The speed of a training step is reported as a share of it. */
 double gemm_peak_gflops(void);
-/* Bytes a second, in 1e9, of a large copy within the device, counting those read and those written.  Takes 256 MiB or
- * more for a moment. */
+/* The measured speed of a large copy within the device in 1e9 bytes a second, counting both the bytes read and those
+ * written.  Allocates 256 MiB or more during the measurement. */
 double memory_peak_gbytes(void);
 
 #ifdef __cplusplus

@@ -1,13 +1,16 @@
-/* The plan of a discrete Fourier transform over the N = Hg Wg tokens of an image, for every device: in a row (1d), or
- * over the rows and the columns of the grid (2d).  In place, mixed radix: decimation in frequency forwards,
- *     u_q[j] = W_L^(jq) sum_k x[j + k m] W_r^(kq),  m = L/r,  W_n = exp(-2 pi i / n),
- * at j + q m, for all blocks of L numbers, then for the blocks of m; backwards the same stages in reverse with
- * conjugate roots.  Nothing is reordered: frequency f of the result stands at a permuted place,
- * and the pairs tell where.
+/* The plan of a discrete Fourier transform over the N = Hg Wg tokens of an image, the same for every device: over the
+ * tokens as one sequence (1d), or over the rows and the columns of the grid (2d).
  *
- * Real sequences travel in pairs, z = x1 + i x2.  With f' = -f,
+ * The transform works in place with mixed radices.  Forward is a decimation in frequency: a stage of radix r turns each
+ * block of L elements into r blocks of m = L/r,
+ *     u_q[j] = W_L^(jq) sum_k x[j + k m] W_r^(kq),  W_n = exp(-2 pi i / n),
+ * with u_q[j] stored at j + q m, and the next stage works on the blocks of m.  The inverse runs the same stages in
+ * reverse with conjugate roots.  The result is not reordered: frequency f stands at a permuted index, which FftPair
+ * gives.
+ *
+ * Two real sequences are transformed at once as z = x1 + i x2.  With f' = -f,
  *     X1[f] = (Z[f] + conj Z[f']) / 2,  X2[f] = (Z[f] - conj Z[f']) / 2i,  and X[f'] = conj X[f],
- * so one of f and f' is enough: a half spectrum [pairs]. */
+ * so that one of f and f' is enough: a half spectrum, [pairs]. */
 #ifndef VIT_KERNELS_FFT_PLAN_H
 #define VIT_KERNELS_FFT_PLAN_H
 
@@ -26,14 +29,16 @@
 
 enum { FFT_MAX_STAGES = 32, FFT_LARGEST_RADIX = 8 };
 
-/* n numbers `stride` apart, and so many such sequences beside each other; all that in so many places, `step` apart. */
+/* The sequences along one axis.  Each has n elements, `stride` apart.  `beside` sequences start at neighbouring
+ * elements, and this group is repeated `places` times, `step` elements apart. */
 typedef struct {
     int n, stride, beside, places, step, stages;
     int radix[FFT_MAX_STAGES];
-    int roots; /* where the turns of the first stage begin, fft_turns complex numbers a stage */
+    int roots; /* index of the first stage's roots in FftPlan.roots; each stage has fft_turns complex numbers */
 } FftAxis;
 
-/* Where f and f' stand; the same place where they are the same frequency.  fy and fx are f's own, in 1d fy = 0. */
+/* The indices a of frequency f and b of f' in the transformed tensor, a = b if f = f'.  (fy, fx) is f itself, with
+ * fy = 0 in 1d. */
 typedef struct {
     int a, b, fy, fx;
 } FftPair;
@@ -42,17 +47,18 @@ typedef struct {
     Grid tokens;
     int N, axes, pairs, root_count;
     bool grid;   /* 2d */
-    int largest; /* prime factor above 7, or 1 */
+    int largest; /* largest prime factor of a side, or 1 if none is above 7 */
     FftAxis axis[2];
     const float *roots;  /* [root_count,2] */
     const FftPair *pair; /* [pairs] */
 } FftPlan;
 
-/* Complex numbers of one stage: W_L^(jq) for j < L/r, 0 < q < r,
- * and for a radix without a butterfly of its own W_r^k. */
+/* How many complex roots one stage needs: W_L^(jq) for j < L/r and 0 < q < r, and also W_r^k for a radix that has no
+ * butterfly of its own. */
 FFT_INLINE int fft_turns(int r, int L) { return L / r * (r - 1) + (r > FFT_LARGEST_RADIX ? r : 0); }
 
-/* Eights first, since the first stages are the ones that leave a near cache. */
+/* The radix of the next stage.  Large ones come first: the first stages work on the largest blocks and miss the cache
+ * most. */
 static inline int fft_radix(int n) {
     const int radices[] = {8, 7, 5, 4, 3, 2};
     if (n % 16 == 0 && n % 32) return 4; /* 16 = 4 x 4, not 8 x 2 */
@@ -70,7 +76,7 @@ static inline float *fft_put_root(float *w, int n, long long k) {
     return w + 2;
 }
 
-/* Fills in the stages, and in at [n] where frequency f stands. */
+/* Fills in the axis's stages, and at [n]: the index of each frequency f in the transformed sequence. */
 static inline void fft_axis_start(FftPlan *plan, FftAxis *axis, int *at) {
     axis->roots = plan->root_count;
     for (int L = axis->n; L > 1; axis->stages++) {
@@ -100,7 +106,7 @@ static inline float *fft_axis_roots(const FftAxis *axis, float *w) {
     return w;
 }
 
-/* roots and pair are host memory of the caller's `allocate`. */
+/* roots and pair are host memory from the caller's `allocate`. */
 static inline FftPlan fft_plan_make(Grid tokens, bool grid,
                                     void *(*allocate)(size_t count, size_t size, const char *what)) {
     FftPlan plan = {};
@@ -131,6 +137,7 @@ static inline FftPlan fft_plan_make(Grid tokens, bool grid,
     return plan;
 }
 
+/* True if the plan serves this transform. */
 static inline bool fft_plan_is(const FftPlan *plan, Grid tokens, bool grid) {
     if (!grid) return !plan->grid && plan->N == grid_tokens(tokens);
     return plan->grid && plan->tokens.rows == tokens.rows && plan->tokens.columns == tokens.columns;

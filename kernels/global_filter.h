@@ -1,4 +1,4 @@
-/* The global filter (GFNet). */
+/* The global filter of GFNet (Rao et al. 2021). */
 #ifndef VIT_KERNELS_GLOBAL_FILTER_H
 #define VIT_KERNELS_GLOBAL_FILTER_H
 
@@ -11,12 +11,12 @@
 extern "C" {
 #endif
 
-/* y = F' (w F x) over the grid, channel by channel, F the real two-dimensional Fourier transform (GFNet; orthonormal in
- * both directions, which is 1/N in one).  Where a frequency and its conjugate both have an entry, in the columns 0 and
- * Wg/2, the mean of w and its partner's conjugate counts, as in an inverse real transform.
- * y, x [B,N,M] real;  w [Hg,Wg/2+1,M,2] float: real and imaginary parts.  y may not be x. */
+/* y = F^-1 (w F x) for every channel, where F is the two-dimensional Fourier transform of real data over the grid
+ * (torch.fft.rfft2 and irfft2).  In column 0, and for even Wg in column Wg/2, both a frequency f and its opposite -f
+ * have an entry of w; as in irfft2, f is then multiplied by (w[f] + conj w[-f]) / 2.
+ * y, x [B,N,M] real;  w [Hg,Wg/2+1,M,2] float: real and imaginary parts. */
 void global_filter_forward(real *y, const real *x, const float *w, int B, Grid grid, int M);
-/* dx (=);  dw (+=). */
+/* dx [B,N,M] (=);  dw [Hg,Wg/2+1,M,2] (+=). */
 void global_filter_backward(real *dx, float *dw, const real *dy, const real *x, const float *w, int B, Grid grid,
                             int M);
 size_t global_filter_workspace(int B, Grid grid, int M);

@@ -1,5 +1,5 @@
-/* The grid of an image's tokens, the same struct for every kernel and layer.  It has room for the frames of a video,
- * but no kernel works on more than one yet: frames is 1 wherever a Grid is given. */
+/* The grid of an image's tokens, the same struct for every kernel and layer.  `frames` is meant for video, which no
+ * kernel supports yet: it must be 1. */
 #ifndef VIT_KERNELS_GRID_H
 #define VIT_KERNELS_GRID_H
 
@@ -16,7 +16,7 @@ typedef struct {
 
 GRID_INLINE int grid_tokens(Grid grid) { return grid.frames * grid.rows * grid.columns; }
 
-/* The offsets between two tokens, as a grid of their own: -(rows - 1) .. rows - 1, and so on. */
+/* The grid of all offsets between two tokens: -(rows - 1) .. rows - 1 down, and likewise across. */
 GRID_INLINE Grid grid_offsets(Grid grid) {
     Grid offsets = {2 * grid.frames - 1, 2 * grid.rows - 1, 2 * grid.columns - 1};
     return offsets;

@@ -1,26 +1,28 @@
-/* The only door between the layers and a device.  The backend is chosen by linking build/cpu or build/cuda objects:
- * no function table, no #ifdef above this folder, and a test cannot tell which backend it has.
+/* The interface between the layers and a device.  Both backends, kernels/cpu and kernels/cuda, implement every function
+ * of these headers, and a program chooses one by the objects it links.
  *
  * Letters.  B images, N tokens, M model width (M = H*D), H heads, D head width, F features of a feature map,
  * E inner width of that map or patterns of LiSA, T entries of a table of relative positions, R sticks of ripple
- * attention, G its vicinal groups, C classes, P patch size; Hg x Wg the rows and columns of the token grid
+ * attention, G its vicinal groups, C channels or classes, P patch size; Hg x Wg the rows and columns of the token grid
  * (kernels/grid.h, N = Hg*Wg), Hi x Wi the image; n, rows: any number of rows.
  *
- * Rules, stated once.
+ * Rules for all functions.
  *   Activations are `real` (kernels/<backend>/real.h); parameters, their gradients, statistics and sums are float.
- *   Gradients of parameters accumulate (+=); gradients of activations overwrite (=).  Each gradient argument says
- *   which.
- *   Arguments: outputs, inputs, parameters, what forward saved, sizes.  Sizes are int; products are formed as size_t.
- *   Sizes that the calls of a family share are a struct, and a token grid is always a Grid.  A pointer in a struct is
- *   like one among the arguments.
- *   Nothing overlaps unless the contract says so.  Any size >= 1 works, and no alignment is asked.
- *   Every kernel gives the same bits again for the same arguments and the same number of threads.
- *   Pointers are device memory except where an argument says `host`.
- *   Kernels allocate nothing: the ones that need workspace have a *_workspace function, whose largest answer is given
- *   to kernels_reserve before the first call.
+ *   Gradients of parameters accumulate, marked (+=); gradients of activations overwrite, marked (=).  The few
+ *   exceptions are marked as well.  "(saved)" marks outputs of forward that backward reads.
+ *   The order of arguments is outputs, inputs, parameters, what forward saved, sizes.  Sizes are int; their products
+ *   are computed as size_t.  Sizes that a family of functions shares are a struct, and a token grid is always a Grid.
+ *   These rules hold for pointers in a struct as for arguments.
+ *   A row stride (x_row, ...) is the number of elements from the start of one token's row to the start of the next:
+ *   more than the row's length if the row is part of a wider tensor, such as the k of each token within qkv.
+ *   No two tensors of a call may overlap unless the contract says so.  Any size >= 1 works, with any alignment.
+ *   Every kernel is deterministic: the same arguments and number of threads give the same bits.
+ *   Pointers are to device memory except where an argument says `host`.
+ *   Kernels do not allocate memory.  A kernel that needs workspace has a function *_workspace that returns the bytes;
+ *   the caller gives the largest of them to kernels_reserve before the first call.
  *
- * The rows of attention.  qkv is the output of the fused projection everywhere: [B,N,3,H,D], so its rows are 3*M long:
- * q, k, v, head by head.  y [B,N,H,D] is the input of the output projection as it stands.
+ * Layout of attention.  qkv [B,N,3,H,D] is the output of the fused projection: each token's row is its q, k and v
+ * (the "thirds"), each H heads of D.  y [B,N,H,D] is the input of the output projection.
  *
  * Each family of kernels has its own header, which can be included by itself; this one includes them all. */
 #ifndef VIT_KERNELS_H

@@ -1,4 +1,5 @@
-/* Attention through landmarks: their means, patches and the product of low rank. */
+/* Attention of low rank through landmarks (Nystromformer, SOFT): how the landmarks are made from the tokens, and the
+ * product of the attention matrices. */
 #ifndef VIT_KERNELS_LANDMARKS_H
 #define VIT_KERNELS_LANDMARKS_H
 
@@ -12,37 +13,40 @@
 extern "C" {
 #endif
 
-/* A grid of Lh x Lw cells, L = Lh*Lw: cell (i,j) has rows i Hg/Lh up to (i+1) Hg/Lh of the tokens' grid, rounded down,
- * and columns likewise, so that every token is in one.  1 <= Lh <= Hg, 1 <= Lw <= Wg. */
+/* The token grid divided into Lh x Lw cells, L = Lh*Lw.  Cell (i,j) has the rows floor(i Hg/Lh) up to but without
+ * floor((i+1) Hg/Lh), and columns likewise, so that every token is in one cell.  Requires 1 <= Lh <= Hg and
+ * 1 <= Lw <= Wg. */
 typedef struct {
     Grid tokens, cells;
 } Cells;
-/* means [B,L,C] = the mean of each cell.  x [B,N,C], rows x_row apart. */
+/* means [B,L,C] = the mean of each cell.  x [B,N,C] with row stride x_row. */
 void cell_means_forward(real *means, const real *x, const Cells *cells, int B, int C, int x_row);
-/* dx (+=): an activation's second gradient, so this runs after what wrote the first. */
+/* dx (+=), laid out like x: adds to the gradient that x already has from its other use, so it must run after the kernel
+ * that wrote that one. */
 void cell_means_backward(real *dx, const real *dmeans, const Cells *cells, int B, int C, int x_row);
 
 typedef struct {
     Grid grid;
     int r, H, D;
-    int x_row; /* numbers from one token of x to the next, at least H*D */
+    int x_row; /* row stride of x, at least H*D */
 } HeadPatches;
 
-/* Squares of r x r tokens as rows, so that a convolution of stride r that the heads share is a linear layer; rows and
- * columns beyond the last whole square are left out.  cols [B,(Hg/r)*(Wg/r),H,D*r*r], columns ordered (channel, row,
- * column) as a [.,D,r,r] weight;  x [B,N,H,D], rows x_row apart. */
+/* Copies each square of r x r tokens into a row per head, so that a convolution of size and stride r whose weight all
+ * heads share becomes a linear layer.  Tokens beyond the last whole square are left out.
+ * cols [B,(Hg/r)*(Wg/r),H,D*r*r] real, columns in the order (channel, row, column) of a weight [.,D,r,r];
+ * x [B,N,H,D] real with row stride x_row. */
 void head_patches_forward(real *cols, const real *x, const HeadPatches *shape, int B);
-/* dx (+=). */
+/* dx (+=), laid out like x. */
 void head_patches_backward(real *dx, const real *dcols, const HeadPatches *shape, int B);
 
-/* y = A(q, b) Z A(a, k) v with landmarks a of the queries and b of the keys; Z is A(a, b)'s pseudo-inverse after six
- * steps of a cubic scheme, Z <- Z/4 (13 - W (15 - W (7 - W))), W = A(a, b) Z, from A(a, b)^T / m,
- * m its largest column sum.
+/* y = A(q, b) Z A(a, k) v, with landmarks a of the queries and b of the keys.  Z approximates the pseudo-inverse of
+ * A(a, b) by six iterations Z <- Z/4 (13 - W (15 - W (7 - W))), W = A(a, b) Z, which start from Z = A(a, b)^T / m; m is
+ * the largest column sum of A(a, b).
  *   softmax   A(x, z) = softmax of x z^T / sqrt D over its rows (Nystromformer)
- *   gaussian  A(x, z) = exp(-|x - z|^2 / 2), tokens scaled by D^-1/4, k = q, b = a; m squared (SOFT)
- * Gradients are those of the steps as they are taken, m's included.
- * y [B,N,H,D] real;  tokens [B,N,3,H,D]: q, k, v, or [B,N,2,H,D]: q, v;  landmarks [B,L,2,H,D]: a, b,
- * or [B,L,H,D]: a. */
+ *   gaussian  A(x, z) = exp(-|x - z|^2 / 2), with tokens scaled by D^-1/4, k = q, b = a, and m^2 in place of m (SOFT)
+ * Backward differentiates the iterations themselves, m included.
+ * y [B,N,H,D] real;  softmax: tokens [B,N,3,H,D] is q, k, v and landmarks [B,L,2,H,D] is a, b;
+ * gaussian: tokens [B,N,2,H,D] is q, v and landmarks [B,L,H,D] is a. */
 typedef struct {
     int N, L, H, D;
     bool gaussian;

@@ -1,4 +1,4 @@
-/* Layer norms, the residual sums that go with them, and the activation GELU. */
+/* Layer norm, residual connections with and without it, and the activation GELU. */
 #ifndef VIT_KERNELS_NORMS_H
 #define VIT_KERNELS_NORMS_H
 
@@ -10,17 +10,17 @@
 extern "C" {
 #endif
 
-/* A layer norm of n rows: its parameters, what forward saves of the rows, and the sizes. */
+/* A layer norm of n rows: its parameters, the statistics that forward saves, and the sizes. */
 typedef struct {
     const float *w, *b; /* [M] */
-    float *mean, *rstd; /* [n] (=) forward; read by backward */
+    float *mean, *rstd; /* [n] mean and 1 / standard deviation of each row: written by forward (saved) */
     size_t n;
     int M;
     float eps;
 } LayerNorm;
 
-/* Factors s of a residual branch (drop path), one for so many rows: row i has scale[i / rows].  A NULL pointer to the
- * struct, or scale NULL: s = 1. */
+/* Factors s of a residual branch, for drop path: row i has scale[i / rows], so `rows` is the number of tokens in an
+ * image.  s = 1 if the pointer to the struct is NULL or scale is NULL. */
 typedef struct {
     const float *scale;
     int rows;
@@ -31,36 +31,36 @@ void layernorm_forward(real *h, const real *x, const LayerNorm *norm);
 /* y = x + s f, then h = norm(y), in one pass.  y, h, x, f [n,M] real.  y may be x; h may be f; nothing else
  * overlaps. */
 void add_layernorm_forward(real *y, real *h, const real *x, const real *f, const RowScale *s, const LayerNorm *norm);
-/* The norm's gradient joined with the residual stream's: dy = dres + norm'(dh), df = s dy.
- * dy [n,M] (=), may be dres;  df [n,M] (=), not written without s (df is dy then);  dres [n,M], or NULL for
- * zero;  dw, db [M] (+=);  dh [n,M];  y [n,M] what was normalised. */
+/* The gradient of add_layernorm_forward, for y's and h's gradients dres and dh: dy = dres + norm'(dh), df = s dy.
+ * dy [n,M] (=), may be dres;  df [n,M] (=), written only if s has a scale, otherwise df equals dy;  dw, db [M] (+=);
+ * dres [n,M], or NULL for zero;  dh [n,M];  y [n,M] the norm's input. */
 void add_layernorm_backward(real *dy, real *df, float *dw, float *db, const real *dres, const real *dh, const real *y,
                             const RowScale *s, const LayerNorm *norm);
 size_t layernorm_workspace(int M);
 
-/* The residual sum where no norm follows it: y = x + s f.  y, x, f [n,M] real.  y may be x or f. */
+/* The residual sum without a norm: y = x + s f.  y, x, f [n,M] real.  y may be x or f. */
 void residual_forward(real *y, const real *x, const real *f, const RowScale *s, size_t n, int M);
-/* df (=) s dy.  df may be dy.  (dx is dy.) */
+/* df = s dy (dx equals dy).  df [n,M] (=), may be dy. */
 void residual_backward(real *df, const real *dy, const RowScale *s, size_t n, int M);
 
-/* Layer norm of every head by itself, with weights that the heads share. */
+/* Layer norm over the D channels of each head separately, with weights that all heads share. */
 typedef struct {
     size_t n; /* tokens */
-    int row;  /* numbers from one token to the next, at least H*D */
+    int row;  /* row stride of x and y, at least H*D */
     int H, D;
     float eps;
 } HeadsNorm;
 
-/* y, x: H*D numbers of each token, rows `row` apart;  w [D];  b [D] or NULL.  y may be x. */
+/* y, x [n,H,D] real with row stride `row`;  w [D];  b [D] or NULL.  y may be x. */
 void heads_norm_forward(real *y, const real *x, const float *w, const float *b, const HeadsNorm *shape);
-/* dx (=), may be dy, rows as x's;  dw (+=);  db (+=) or NULL. */
+/* dx (=), may be dy;  dx, dy, x [n,H,D] with row stride `row`;  dw (+=);  db (+=) or NULL. */
 void heads_norm_backward(real *dx, float *dw, float *db, const real *dy, const real *x, const float *w,
                          const HeadsNorm *shape);
 size_t heads_norm_workspace(int D);
 
 /* y = x/2 (1 + erf(x / sqrt 2)).  y, x [n] real.  y may be x. */
 void gelu_forward(real *y, const real *x, size_t n);
-/* dx = dy gelu'(x), and y = gelu(x) once more, so that it need not be kept.  dx (=), may be dy;  y (=). */
+/* dx = dy gelu'(x), and y = gelu(x) again, so that forward's y need not be stored.  dx (=), may be dy;  y (=). */
 void gelu_backward(real *dx, real *y, const real *dy, const real *x, size_t n);
 
 /* y = tanh(x).  y, x [n] real.  y may be x. */

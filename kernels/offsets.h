@@ -1,9 +1,9 @@
-/* Tables of relative positions: which entry a query i and a key j of the grid Hg x Wg read.
- *   circle    (i - j) mod N, the tokens in a row                                   N entries
- *   torus     the offset (dy, dx), each modulo its side of the grid                N entries
- *   toeplitz  the offset (dy, dx) as it is                                         (2 Hg - 1)(2 Wg - 1)
- *   local     the same, nothing beyond side / 2 in either direction                side^2
- * The same lines serve every device. */
+/* Tables of relative positions: the entry that belongs to a query i and a key j of the grid Hg x Wg.
+ *   circle    (i - j) mod N, for the tokens as one sequence                        N entries
+ *   torus     the offset (dy, dx), modulo the rows and columns of the grid         N entries
+ *   toeplitz  the offset (dy, dx)                                                  (2 Hg - 1)(2 Wg - 1) entries
+ *   local     the offset (dy, dx), at most side / 2 in either direction            side^2 entries
+ * Used on the host and on every device. */
 #ifndef VIT_KERNELS_OFFSETS_H
 #define VIT_KERNELS_OFFSETS_H
 
@@ -14,7 +14,7 @@ typedef enum { OFFSETS_CIRCLE, OFFSETS_TORUS, OFFSETS_TOEPLITZ, OFFSETS_LOCAL } 
 typedef struct {
     OffsetKind kind;
     Grid grid;
-    int side; /* of the local window, odd */
+    int side; /* of the local window, odd; not used by the other kinds */
 } Offsets;
 
 #ifdef __CUDACC__
@@ -28,7 +28,7 @@ OFFSETS_INLINE int offsets_count(const Offsets *o) {
     return o->kind == OFFSETS_LOCAL ? o->side * o->side : grid_tokens(o->grid);
 }
 
-/* -1: the query does not see the key. */
+/* The entry of query i and key j, or -1 if the key is outside of the query's local window. */
 OFFSETS_INLINE int offset_of(const Offsets *o, int i, int j) {
     int Hg = o->grid.rows, Wg = o->grid.columns;
     if (o->kind == OFFSETS_CIRCLE) return i >= j ? i - j : i - j + Hg * Wg;
@@ -39,7 +39,7 @@ OFFSETS_INLINE int offset_of(const Offsets *o, int i, int j) {
     return (dy + reach) * o->side + dx + reach;
 }
 
-/* The key that query i reads entry t for, -1 where there is none. */
+/* The inverse of offset_of: the key j whose entry is t for query i, or -1 if there is none. */
 OFFSETS_INLINE int offset_key(const Offsets *o, int t, int i) {
     int Hg = o->grid.rows, Wg = o->grid.columns;
     if (o->kind == OFFSETS_CIRCLE) return i >= t ? i - t : i - t + Hg * Wg;

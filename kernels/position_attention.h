@@ -1,4 +1,4 @@
-/* Gated positional attention (ConViT). */
+/* Gated positional self-attention (ConViT, d'Ascoli et al. 2021). */
 #ifndef VIT_KERNELS_POSITION_ATTENTION_H
 #define VIT_KERNELS_POSITION_ATTENTION_H
 
@@ -16,21 +16,22 @@ typedef struct {
     int H, D;
 } PositionAttention;
 
-/* Token n looks at token m, (dx, dy) away on the grid, with weight P_nm = softmax_m(w.(dx, dy, dx^2 + dy^2)),
- * w = pos_proj[h], in every image.  The exponent is a sum over the two axes, so P_nm = rows[yn,ym] columns[xn,xm], each
- * a softmax of its own, and there is no N x N.  axes [H, Hg*Hg + Wg*Wg] float: rows, then columns (saved);
- * pos_proj [H,3]. */
+/* The positional attention of token n to token m, at the offset (dx, dy) from it on the grid, is the same for all
+ * images: P_nm = softmax_m(w.(dx, dy, dx^2 + dy^2)) with w = pos_proj[h].  The exponent is a sum over the two axes, so
+ * P_nm = rows[yn,ym] columns[xn,xm], each a softmax along its axis, and no N x N matrix is stored.
+ * axes [H, Hg*Hg + Wg*Wg] float: rows, then columns (saved);  pos_proj [H,3]. */
 void position_axes_forward(float *axes, const float *pos_proj, const PositionAttention *shape);
-/* y_n = (1-g) content_n + g sum_m P_nm v_m, g = sigmoid(gating[h]).
+/* y_n = (1-g) content_n + g sum_m P_nm v_m, g = sigmoid(gating[h]), where content is the output of softmax attention.
  * y, content [B,N,H,D] real;  qkv [B,N,3,H,D], only v read;  gating [H].  y may be content. */
 void position_attention_forward(real *y, const real *content, const real *qkv, const float *axes, const float *gating,
                                 const PositionAttention *shape, int B);
-/* dqkv [B,N,3,H,D]: what content's backward made of dy on entry; (1-g) times that, plus g P^T dy in its v third, on
- * return.  daxes [B, H, Hg*Hg + Wg*Wg + 1] float (=): the gradient of sum_n dy_n.(P v)_n in the order of axes, then
- * sum_n dy_n.content_n, which is what position_axes_backward makes the parameters' gradients from. */
+/* dqkv [B,N,3,H,D] (updated): on entry the result of softmax_attention_backward for dy; it is multiplied by 1-g, and
+ * g P^T dy is added to its v third.
+ * daxes [B, H, Hg*Hg + Wg*Wg + 1] float (=), the input of position_axes_backward: the gradient of sum_n dy_n.(P v)_n by
+ * each of axes, in their order, and then sum_n dy_n.content_n.  content [B,N,H,D] must still hold forward's input. */
 void position_attention_backward(real *dqkv, float *daxes, const real *dy, const real *content, const real *qkv,
                                  const float *axes, const float *gating, const PositionAttention *shape, int B);
-/* dpos_proj [H,3], dgating [H] (+=). */
+/* dpos_proj [H,3], dgating [H] (+=);  daxes from position_attention_backward. */
 void position_axes_backward(float *dpos_proj, float *dgating, const float *daxes, const float *axes,
                             const float *gating, const PositionAttention *shape, int B);
 size_t position_attention_workspace(const PositionAttention *shape);

@@ -1,4 +1,4 @@
-/* Relative positions for linear attention: rotary, permutations, stochastic encoding. */
+/* Relative positions for linear attention: rotary embedding, permutations, and stochastic positional encoding. */
 #ifndef VIT_KERNELS_RELATIVE_POSITIONS_H
 #define VIT_KERNELS_RELATIVE_POSITIONS_H
 
@@ -12,29 +12,34 @@
 extern "C" {
 #endif
 
-/* Rotary embedding: feature pairs (2p, 2p+1) of token n turn by an angle.  turns [N,F/2,2] float: cosine and sine.
- *   no grid (NULL)  one axis: angle n theta_p, theta_p = 10000^(-2p/F)
- *   a grid          two axes: of F/4 pairs each, by row and then by column of the grid, theta_p = 10000^(-4p/F);
- *                   pairs and tokens beyond (the first N - rows*columns: a class token) stay. */
+/* Rotary position embedding (Su et al. 2021): features 2p and 2p+1 of token n are rotated by an angle.
+ * turns [N,F/2,2] float: its cosine and sine.
+ *   grid NULL   one axis: angle n theta_p, theta_p = 10000^(-2p/F)
+ *   grid given  two axes: the first F/4 pairs rotate by row theta_p, the next F/4 by column theta_p, with
+ *               theta_p = 10000^(-4p/F) and p counted from 0 for each axis.  A pair left over is not rotated, nor are
+ *               the first N - rows*columns tokens (a class token). */
 void rope_table(float *turns, int N, int F, const Grid *grid);
-/* y = phi turned, backward turned back: the transpose.  y, phi [B,N,2,H,F] real;  an odd last feature is copied. */
+/* y = phi, rotated.  Backward rotates dy by the opposite angles.  y, phi [B,N,2,H,F] real, for q and k alike;  if F is
+ * odd, the last feature is copied. */
 void rope_forward(real *y, const real *phi, const float *turns, const FeatureShape *shape);
 void rope_backward(real *dphi, const real *dy, const float *turns, const FeatureShape *shape);
 
-/* order [H,N,F]: where token n's feature f comes from, the n-fold composition of the head's permutation with itself,
- * order_0 = f, order_(n+1)(f) = permutation(order_n(f)).  permutation [H,F] float: 0 .. F-1, each once. */
+/* PermuteFormer (Chen 2021): the features of token n are permuted by the n-th power of the head's permutation.
+ * order [H,N,F]: order_0(f) = f, order_(n+1)(f) = permutation(order_n(f)).  permutation [H,F] float: 0 .. F-1, each
+ * once. */
 void permute_table(int *order, const float *permutation, int N, int H, int F);
-/* y_f = phi_order(f) for q and k alike.  y, phi [B,N,2,H,F] real. */
+/* y[n,f] = phi[n,order_n(f)], for q and k alike.  y, phi [B,N,2,H,F] real. */
 void permute_forward(real *y, const real *phi, const int *order, const FeatureShape *shape);
 void permute_backward(real *dphi, const real *dy, const int *order, const FeatureShape *shape);
 
-/* Stochastic positional encoding (Liutkus et al. 2021): coded q'_r = sum_d q_d C_(n,h,d,r) and k' likewise, with codes
- * that all images share, as many realisations r as there are columns d, and a gate g = sigmoid(gate) [H,D]:
- *   C = D^-1/2 (sqrt(1 - g) c + sqrt(g) e),  e [H,D,D], the same for q and k and every token.
+/* Stochastic positional encoding (Liutkus et al. 2021): q and k of token n in head h are multiplied by a random D x D
+ * code that all images share, q'_r = sum_d q_d C_(n,h,d,r) and k' likewise.  With a gate g = sigmoid(gate) [H,D],
+ *   C = D^-1/2 (sqrt(1 - g) c + sqrt(g) e),  e [H,D,D] the same for q and k and every token,
+ * and c differs between q and k:
  *   sine   c_(n,d,r) = (2K)^-1/2 sum_k softplus(gains)_k (cos(a_k) z_(d,k,r) + sin(a_k) z_(d,K+k,r)),
- *          a_k = 2 pi n sigmoid(freqs)_k / 2, for q plus offsets_k;  freqs, offsets, gains [H,D,K];  z [H,D,2K,D]
- *   conv   c_(n,d,r) = sum_j w_(d,j) x_(d,n+j,r), w = wq or wk [H,D,K];  x [H,D,N+K-1,D]
- * z, x and e are standard normal numbers.  No tensor is as large as a code for every image. */
+ *          a_k = pi n sigmoid(freqs)_k, plus offsets_k for q;  freqs, offsets, gains [H,D,K];  z [H,D,2K,D]
+ *   conv   c_(n,d,r) = sum_j w_(d,j) x_(d,n+j,r), w = wq for q and wk for k, [H,D,K];  x [H,D,N+K-1,D]
+ * z, x and e are standard normal numbers that the caller draws. */
 typedef struct {
     int K;
     const float *freqs, *offsets, *gains, *gate, *z, *e;
@@ -49,10 +54,10 @@ typedef struct {
 typedef struct {
     float *wq, *wk, *gate;
 } SpeConvGradients;
-/* coded, qkv [B,N,3,H,D] real: q and k thirds, v neither read nor written. */
+/* coded [B,N,3,H,D] real: q' and k' in its q and k thirds, v left as it is;  qkv [B,N,3,H,D], v not read. */
 void spe_sine_forward(real *coded, const real *qkv, const SpeSine *spe, const AttentionShape *shape);
 void spe_conv_forward(real *coded, const real *qkv, const SpeConv *spe, const AttentionShape *shape);
-/* dqkv (=) in its q and k thirds;  the gradients of parameters (+=). */
+/* dqkv (=) in its q and k thirds, v left as it is;  the members of d (+=), in the shapes of the parameters. */
 void spe_sine_backward(real *dqkv, const SpeSineGradients *d, const real *dcoded, const real *qkv, const SpeSine *spe,
                        const AttentionShape *shape);
 void spe_conv_backward(real *dqkv, const SpeConvGradients *d, const real *dcoded, const real *qkv, const SpeConv *spe,

@@ -1,4 +1,4 @@
-/* Softmax attention, and what is close to it: with relative biases, sparse, thresholded. */
+/* Softmax attention, and its variants with relative position biases, sparse patterns and a threshold on the weights. */
 #ifndef VIT_KERNELS_SOFTMAX_ATTENTION_H
 #define VIT_KERNELS_SOFTMAX_ATTENTION_H
 
@@ -13,21 +13,22 @@
 extern "C" {
 #endif
 
-/* y_n = sum_m softmax_m(q_n.k_m / sqrt D) v_m.  No N x N in memory.  lse [B,H,N] float:
- * log-sum-exp of the scaled scores (saved). */
+/* y_n = sum_m softmax_m(q_n.k_m / sqrt D) v_m, without storing an N x N matrix.
+ * y [B,N,H,D] real;  lse [B,H,N] float: log-sum-exp of each query's scaled scores (saved);  qkv [B,N,3,H,D]. */
 void softmax_attention_forward(real *y, float *lse, const real *qkv, const AttentionShape *shape);
-/* dqkv [B,N,3,H,D] (=). */
+/* dqkv [B,N,3,H,D] (=);  dy, y [B,N,H,D]. */
 void softmax_attention_backward(real *dqkv, const real *dy, const real *y, const float *lse, const real *qkv,
                                 const AttentionShape *shape);
 size_t softmax_attention_workspace(int N, int D);
 
-/* A number for each offset of a key from its query on the grid is added to the score q.k / sqrt D: table
- * [tables,2*rows-1,2*columns-1], by (row of the key - row of the query + rows-1, the same of the columns + columns-1).
- * The first `prefix` tokens (a class token) have no place on the grid and no bias.  N = prefix + rows*columns. */
+/* A relative position bias is added to the score q.k / sqrt D.  A query in row i and column j and a key in row i' and
+ * column j' of the grid have the bias table[h, i' - i + rows - 1, j' - j + columns - 1].
+ * table [tables, 2*rows-1, 2*columns-1] float.  The first `prefix` tokens (a class token) are not on the grid: pairs
+ * with one of them have no bias.  N = prefix + rows*columns. */
 typedef struct {
     Grid grid;
     int prefix;
-    int tables; /* H, or 1 that the heads share */
+    int tables; /* H: a table for each head; 1: all heads share one */
 } RelativeBias;
 /* As softmax_attention_forward. */
 void biased_attention_forward(real *y, float *lse, const real *qkv, const float *table, const RelativeBias *bias,
@@ -38,16 +39,18 @@ void biased_attention_backward(real *dqkv, float *dtable, const real *dy, const 
                                const AttentionShape *shape);
 size_t biased_attention_workspace(const RelativeBias *bias, int D);
 
-/* Sparse attention (Child et al. 2019), in both directions: token n sees only the tokens m of a set,
- *   strided   first |n - m| <= stride,              second n = m modulo stride
- *   fixed     first n / stride = m / stride,        second m modulo stride >= stride - summary
- * 1 <= summary <= stride <= N.  Pairs outside the sets cost nothing but what it takes to fill up tiles. */
+/* Sparse attention (Child et al. 2019), without its causal mask.  Token n attends only to the tokens m of a set.  There
+ * are two sets:
+ *   strided   first: |n - m| <= stride                              second: n mod stride = m mod stride
+ *   fixed     first: floor(n / stride) = floor(m / stride)          second: m mod stride >= stride - summary
+ * Requires 1 <= summary <= stride <= N.  Time is spent only on tiles that contain a pair of a set. */
 typedef struct {
     bool fixed;
     int stride, summary;
-    int first, second; /* the first so many heads see the first set, the last so many the second, or the union */
+    int first, second; /* the first `first` heads use the first set, the last `second` heads the second set; a head that
+                          belongs to both uses the union of the sets */
 } SparsePattern;
-/* As softmax_attention_forward.  Every head sees one set at least. */
+/* As softmax_attention_forward.  Requires first + second >= H, so that every head has a set. */
 void sparse_attention_forward(real *y, float *lse, const real *qkv, const SparsePattern *pattern,
                               const AttentionShape *shape);
 /* dqkv (=). */
@@ -100,13 +103,14 @@ void window_attention_backward(real *dqkv, float *dpad, float *dtable, const rea
                                const AttentionShape *shape);
 size_t window_attention_workspace(const WindowShape *windows, const AttentionShape *shape);
 
-/* y += sum of P_nm v_m over the keys with P_nm > threshold, P = softmax(q k^T / sqrt D): the weights that are left are
- * not scaled up (Castling-ViT's auxiliary branch).  y [B,N,H,D] (updated);  lse [B,H,N] float: log-sum-exp of the
- * scaled scores (saved). */
+/* The auxiliary branch of Castling-ViT (You et al. 2023): adds to y_n the sum of P_nm v_m over the keys with
+ * P_nm > threshold, P = softmax(q k^T / sqrt D), without renormalising the remaining weights.
+ * y [B,N,H,D] (updated);  lse [B,H,N] float: log-sum-exp of each query's scaled scores (saved). */
 void thresholded_attention_forward(real *y, float *lse, const real *qkv, float threshold,
                                    const AttentionShape *shape);
-/* dqkv (+=): other gradients of q, k and v are there.  delta [B,H,N] float (=): sum_m of what is left of P_nm times
- * dy_n.v_m.  Which weights are left counts as a constant. */
+/* dqkv (+=): adds to the gradients that the main branch's backward wrote, and so must run after it.
+ * delta [B,H,N] float (=), an intermediate result: the sum of P_nm dy_n.v_m over the keys with P_nm > threshold.  The
+ * set of these keys is treated as constant. */
 void thresholded_attention_backward(real *dqkv, float *delta, const real *dy, const float *lse, const real *qkv,
                                     float threshold, const AttentionShape *shape);
 size_t thresholded_attention_workspace(int N, int D);

@@ -1,4 +1,4 @@
-/* Rows of tokens: class token and positions, the mean that the head reads, sums of rows. */
+/* Token rows: adding the class token and position embedding, mean pooling, and sums of rows. */
 #ifndef VIT_KERNELS_TOKENS_H
 #define VIT_KERNELS_TOKENS_H
 
@@ -14,9 +14,9 @@ typedef struct {
     int B, N, M; /* images, tokens of each, their width */
 } TokenShape;
 
-/* x[b,0] = cls, x[b,t + prefix] = patches[b,t], then x[b] += pos.  prefix is 1 with a class token, else 0.
- * x [B,N,M] real, N = prefix + tokens;  patches [B,N-prefix,M] real;  cls [M] float if prefix;
- * pos [N,M] float or NULL. */
+/* x[b,t + prefix] = patches[b,t] and, if prefix is 1, x[b,0] = cls; then x[b] += pos.  prefix is 1 if there is a class
+ * token, otherwise 0.
+ * x [B,N,M] real;  patches [B,N-prefix,M] real;  cls [M] float, not read if prefix is 0;  pos [N,M] float or NULL. */
 void embed_forward(real *x, const real *patches, const float *cls, const float *pos, const TokenShape *shape,
                    int prefix);
 /* dpatches [B,N-prefix,M] (=);  dcls [M] (+=) or NULL;  dpos [N,M] (+=) or NULL;  dx [B,N,M]. */
@@ -24,11 +24,11 @@ void embed_backward(real *dpatches, float *dcls, float *dpos, const real *dx, co
 
 /* y[b] = mean of x[b, first .. first+count-1].  y [B,M] real;  x [B,N,M] real. */
 void pool_forward(real *y, const real *x, const TokenShape *shape, int first, int count);
-/* dx [B,N,M] (=), zero outside the pooled tokens;  dy [B,M]. */
+/* dx [B,N,M] (=), zero for the tokens outside of the mean;  dy [B,M]. */
 void pool_backward(real *dx, const real *dy, const TokenShape *shape, int first, int count);
 
-/* y = a + b, or a where b is NULL: M numbers of each of n rows, which lie y_row, a_row and b_row apart.  y may be a or
- * b where their rows lie alike. */
+/* y = a + b, or y = a if b is NULL.  y, a, b [n,M] real with row strides y_row, a_row and b_row, at least M.  y may be
+ * a or b if their row strides are equal. */
 void rows_add(real *y, const real *a, const real *b, size_t n, int M, int y_row, int a_row, int b_row);
 
 #ifdef __cplusplus

@@ -8,7 +8,7 @@
 
 enum { QUERIES = 4, MOST_WEIGHTS = 1 << 24 };
 
-/* The row of token `query` of the first image, by op->spatial or by op->weights. */
+/* The row of token `query` of the first image, from op->spatial or op->weights. */
 static void attention_row(float *row, bool spatial, const Vit *vit, const Attention *a, int head, int query) {
     int absent = vit->N - a->N;
     void (*row_of)(const Attention *, float *, int, int, int) = spatial ? a->op->spatial : a->op->weights;
@@ -54,7 +54,8 @@ void attention_picture_write(const Vit *vit, const uint8_t *pixels, const char *
     char grid[32];
     Error error;
     for (int q = 0; q < QUERIES; q++)
-        queries[q] = vit->N - vit->grid.rows * vit->grid.columns + (vit->grid.rows * (1 + 2 * (q / 2)) / 4) * vit->grid.columns +
+        queries[q] = vit->N - vit->grid.rows * vit->grid.columns +
+                     (vit->grid.rows * (1 + 2 * (q / 2)) / 4) * vit->grid.columns +
                      vit->grid.columns * (1 + 2 * (q % 2)) / 4;
     SafeTensorEntry out[] = {
         {"weights", SAFE_F32, 4, {depth, H, count, N}, xcalloc(rows * count, N * sizeof(float), what)},

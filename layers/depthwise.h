@@ -1,5 +1,5 @@
-/* Depthwise convolution on the token grid as a pair of declared tensors.  x [B,N,C] -> y [B,N,C]
- * The kernel's contract (depthwise_forward) has the mathematics and the meaning of the shape. */
+/* The parameters of a depthwise convolution on the token grid.  x [B,N,C] -> y [B,N,C].  The mathematics and the shape
+ * are those of depthwise_forward (kernels/convolution.h). */
 #ifndef VIT_LAYERS_DEPTHWISE_H
 #define VIT_LAYERS_DEPTHWISE_H
 
@@ -14,7 +14,8 @@ typedef struct {
     float *b, *db; /* [period], NULL without bias */
 } DepthwiseLayer;
 
-/* Declares prefix + name + ".weight" and, if asked for, ".bias", uniform within 1/k as PyTorch's Conv2d. */
+/* Declares prefix + name + ".weight" and, if `bias`, ".bias"; initialised uniformly in [-1/k, 1/k), as PyTorch's Conv2d
+ * is. */
 static inline void depthwise_declare(DepthwiseLayer *l, Params *params, const char *prefix, const char *name,
                                      Depthwise shape, bool bias) {
     char tensor[PARAM_NAME_SIZE];

@@ -3,7 +3,8 @@
  *           3. pos = sine positions of the cells that are no padding   4. memory = encoder(x, pos)
  *           5. out = decoder(memory, pos)   6. logits, boxes = heads(out)
  * backward  6. dout   5. dmemory   4. dx   2. dfeatures   1. the backbone's
- * Padding reaches nothing that counts: encoder and decoder see valid keys alone, so its features have no gradient. */
+ * Padding has no influence on the predictions, since encoder and decoder attend only to keys without padding; so the
+ * features of padding have no gradient. */
 #include "layers/detr.h"
 
 #include <stdlib.h>
@@ -22,21 +23,26 @@ static const ConfigEntry entries[] = {
     {F(ITEM, attn), "softmax", .section = "model", .table = (const void *const *)attention_operators,
      .offers = takes_mask, .noun = "operator", .help = "Attention operator of the encoder"},
     {F(INTS, backbone_blocks), "3,4,6,3", .min = 1, .max = 99,
-     .help = "Blocks of the ResNet's four stages (ResNet-50: 3,4,6,3)"},
-    {F(INT, backbone_width), "64", .min = 1, .max = 1024, .help = "Channels of the backbone's first convolution"},
-    {F(BOOL, freeze_backbone), "false", .help = "Train nothing of the backbone (else its stages 2 to 4)"},
-    {F(INT, dim), "256", .min = 4, .max = 16384, .help = "Width of the tokens"},
-    {F(INT, ffn), "2048", .min = 1, .max = 65536, .help = "Inner width of feed-forward layers"},
-    {F(INT, encoder_layers), "6", .min = 1, .max = 64, .help = "Layers of the encoder"},
-    {F(INT, decoder_layers), "6", .min = 1, .max = 64, .help = "Layers of the decoder"},
-    {F(INT, heads), "8", .min = 1, .max = 1024, .help = "Attention heads; divides dim"},
-    {F(INT, queries), "300", .min = 1, .max = 65536, .help = "Object queries"},
+     .help = "Number of blocks in each of the four stages of the ResNet backbone (ResNet-50: 3,4,6,3)"},
+    {F(INT, backbone_width), "64", .min = 1, .max = 1024,
+     .help = "Output channels of the backbone's first convolution"},
+    {F(BOOL, freeze_backbone), "false",
+     .help = "Train no part of the backbone (otherwise its stages 2 to 4 are trained)"},
+    {F(INT, dim), "256", .min = 4, .max = 16384, .help = "Width of the tokens of encoder and decoder"},
+    {F(INT, ffn), "2048", .min = 1, .max = 65536, .help = "Hidden width of the feed-forward networks"},
+    {F(INT, encoder_layers), "6", .min = 1, .max = 64, .help = "Number of encoder layers"},
+    {F(INT, decoder_layers), "6", .min = 1, .max = 64, .help = "Number of decoder layers"},
+    {F(INT, heads), "8", .min = 1, .max = 1024, .help = "Number of attention heads, a divisor of dim"},
+    {F(INT, queries), "300", .min = 1, .max = 65536, .help = "Number of object queries"},
     {F(CHOICE, dynamic_scale), "type3", CONFIG_CHOICES("type1", "type2", "type3", "type4"),
-     .help = "Scales of the spatial modulation: fixed, one, two or three a head"},
-    {F(INT, num_classes), "0", .min = 0, .max = 65536, .help = "Category ids are below this (0: the data's; COCO: 91)"},
-    {F(FLOAT, dropout), "0.1", .min = 0, .max = 0.9, .help = "Dropout in encoder and decoder"},
+     .help = "Learned scales of the decoder's spatial modulation (SMCA): type1 has none, type2, type3 and type4 have "
+             "one, two and three for each head"},
+    {F(INT, num_classes), "0", .min = 0, .max = 65536,
+     .help = "Largest category id plus one, 91 for COCO (0: that of the data set)"},
+    {F(FLOAT, dropout), "0.1", .min = 0, .max = 0.9, .help = "Dropout rate in encoder and decoder"},
     {F(BOOL, share_heads), "false",
-     .help = "One feature map and one projection of sticks for all heads, not one for each"},
+     .help = "Share the feature map, and the projection for ripple's sticks, among the heads of the encoder's "
+             "attention"},
 };
 #undef F
 
@@ -150,8 +156,8 @@ void detr_allocate(Detr *detr) {
 
 /* == A batch ====================================================================================================== */
 
-/* Of `cells` cells along `side` padded pixels, those that are not padding along `own` pixels: cell i takes pixel
- * floor(i side / cells). */
+/* How many of `cells` cells along a padded side of `side` pixels belong to an image of `own` pixels, which is decided
+ * by the pixel floor(i side / cells) of cell i. */
 static int own_cells(int own, int side, int cells) {
     int count = 1;
     while (count < cells && (int)((int64_t)count * side / cells) < own) count++;
@@ -252,7 +258,8 @@ static void backward_features(Detr *detr, FinalGradients *final) {
     gradients_final(final, detr->backbone_floats);
 }
 
-/* The backbone's part of the pass takes long: what is final before it and in it does not wait. */
+/* The backbone's part of the backward pass takes long, so gradients that are complete before it and within it are
+ * passed on even in small ranges. */
 static FinalGradients final_gradients(const Detr *detr, GradientsListener listener) {
     FinalGradients final = model_final_gradients(&detr->model, listener);
     final.small_before = detr->backbone_floats;
@@ -272,7 +279,7 @@ void detr_backward(Detr *detr, GradientsListener final) {
 
 /* == Description ================================================================================================== */
 
-/* Those of convolutions; the batch norms' constants are not counted, as in the papers. */
+/* Parameters of the convolutions.  As in the papers, the constants of the frozen batch norms are not counted. */
 static size_t frozen_weights(const Detr *detr) {
     size_t total = 0;
     for (int i = 0; i < params_count(&detr->model.params); i++) {

@@ -1,9 +1,7 @@
-/* SMCA-DETR (Gao et al. 2021), single scale: a detector that is a ResNet, a transformer encoder over its last grid and
- * a decoder whose queries are objects.  All parameters live in one arena under the published names, all activations in
- * one plan.
+/* SMCA-DETR (Gao et al. 2021) with a single scale: a detector that consists of a ResNet, a transformer encoder over the
+ * ResNet's last feature map (C5), and a decoder with object queries.  Parameters have the names of the published code.
  *
- * Letters: B images padded to Hi x Wi, h x w the grid of C5, N = h*w; L decoder layers, Q queries,
- * C columns (classes). */
+ * Letters: B images padded to Hi x Wi; h x w the grid of C5, N = h*w; L decoder layers; Q queries; C class logits. */
 #ifndef VIT_LAYERS_DETR_H
 #define VIT_LAYERS_DETR_H
 
@@ -18,30 +16,31 @@
 
 typedef enum { SCALE_TYPE1, SCALE_TYPE2, SCALE_TYPE3, SCALE_TYPE4 } DynamicScale;
 
-/* What a user can say about the model. */
+/* The settings of the model. */
 typedef struct {
-    const AttentionOp *attn;    /* of the encoder; heads count in the decoder, too */
+    const AttentionOp *attn;    /* of the encoder */
     ConfigInts backbone_blocks; /* of the ResNet's four stages */
     int backbone_width;
     bool freeze_backbone;
     int dim, ffn, encoder_layers, decoder_layers, heads, queries, num_classes;
-    DynamicScale dynamic_scale; /* of the modulation: kernels.h, SpatialMap */
-    float dropout;              /* in encoder and decoder, in training */
+    DynamicScale dynamic_scale; /* of the spatial modulation (kernels/masked_attention.h) */
+    float dropout;              /* rate in encoder and decoder, in training */
     bool share_heads;
 } DetrSettings;
 extern const ConfigGroup detr_settings;
 
-/* Adds detr_settings and those of the operators that an encoder can have. */
+/* Adds detr_settings and the settings of the operators that an encoder can have. */
 DetrSettings *detr_add_settings(Config *config);
-/* The chosen operator's settings count: before config_settle, which checks them all. */
+/* Marks the settings of the chosen operator as used.  Must be called before config_settle, which checks the settings in
+ * use. */
 void detr_use_settings(Config *config);
 
 typedef struct {
     DetrSettings settings;
     int channels; /* of the features */
-    int columns;  /* of the class logits: num_classes + 1 as in DETR, though no label has the last one */
+    int columns;  /* class logits of a query: num_classes + 1, as in DETR, although no label uses the last one */
     Model model;
-    size_t backbone_floats; /* the arena's first so many are the backbone's: AdamW's second group */
+    size_t backbone_floats; /* the parameters of the backbone are the first backbone_floats of the arena */
 
     ResNet backbone;
     Projection neck; /* input_proj */
@@ -49,20 +48,20 @@ typedef struct {
     DetrDecoder decoder;
     DetrHeads heads;
 
-    int most_h, most_w; /* sides of images that the plans have room for */
-    int B, H, W;        /* the batch in hand */
-    Grid grid;          /* C5's, of that batch */
-    Dropout dropout;    /* this step's, but for rate and site */
+    int most_h, most_w; /* largest padded height and width that the plans have room for */
+    int B, H, W;        /* the current batch: images, and their padded height and width */
+    Grid grid;          /* of C5, for that batch */
+    Dropout dropout;    /* of this step; rate and site are not set */
 
     uint8_t *pixels;  /* [B,Hi,Wi,3] */
-    int *sizes;       /* [B,2] own height and width */
-    int *cells;       /* [B,2] rows and columns of the grid that are no padding */
+    int *sizes;       /* [B,2] height and width of each image without padding */
+    int *cells;       /* [B,2] rows and columns of the grid without padding */
     int *cells_host;  /* host [B,2] */
     real *images;     /* [B,Hi,Wi,3] normalised */
     real *features;   /* [B,N,channels] C5 */
-    real *x;          /* [B,N,M] what the encoder reads */
-    real *pos;        /* [B,N,M] sine positions */
-    const real *encoded; /* [B,N,M] what the encoder gave */
+    real *x;          /* [B,N,M] input of the encoder */
+    real *pos;        /* [B,N,M] sine position embedding */
+    const real *encoded; /* [B,N,M] output of the encoder */
     real *dx;         /* [B,N,M] scratch */
     real *dfeatures;  /* [B,N,channels] scratch */
 } Detr;
@@ -70,59 +69,63 @@ typedef struct {
 /* The prefix of the backbone's tensors. */
 extern const char detr_backbone_prefix[];
 
-/* Declares every parameter; nothing is allocated on the device yet.  num_classes is known by now, and the settings have
- * been checked; the config outlives the model.  channels > 0: there is no backbone, and whoever calls writes features
- * of so many channels. */
+/* Declares every parameter; allocates no device memory yet.  The settings must be complete (num_classes included) and
+ * checked, and the config must outlive the model.  channels > 0: there is no backbone, and the caller writes features
+ * with this many channels. */
 void detr_create(Detr *detr, const Config *config, int channels);
 
 /* Plans activations for up to B images padded to at most H x W, or W x H; training also plans the backward pass. */
 void detr_plan(Detr *detr, int B, int H, int W, bool training);
 
-/* Allocates what was planned: model_allocate, and what is on the host.  With the training plan in force there are
- * dropout, all L layers' predictions and a backward pass, with the inference plan the last layer's predictions. */
+/* Allocates what was planned, on the device and on the host.  Under the training plan a forward pass applies dropout,
+ * gives predictions of all L layers, and can be followed by a backward pass; under the inference plan it gives the last
+ * layer's predictions. */
 void detr_allocate(Detr *detr);
 
-/* Takes over the weights: after params_allocate and a file or params_initialize, after every optimizer step, after
- * params_view. */
+/* Folds the backbone's batch norms into its weights (resnet_fold).  Must be called whenever the weights have changed:
+ * after they were read or initialised, after every optimizer step, and after params_view. */
 void detr_fold(Detr *detr);
 
-/* The next batch: host pixels [B,H,W,3], anything beyond an image's own size, and host sizes [B,2], own height and
- * width. H and W may change from batch to batch. */
+/* Loads the next batch: host pixels [B,H,W,3], with any values in the padding, and host sizes [B,2], the height and
+ * width of each image.  H and W may change from batch to batch. */
 void detr_load(Detr *detr, const uint8_t *pixels, const int *sizes, const float *mean, const float *std, int B, int H,
                int W);
 
-/* The same without pixels, where whoever calls writes the features [B,N,channels]. */
+/* The same for a model without backbone, whose features [B,N,channels] the caller writes. */
 void detr_load_sizes(Detr *detr, const int *sizes, int B, int H, int W);
 
-/* Draws the dropout of this step for images first .. first+B-1 of the global batch; before a training forward pass.
- * What is dropped does not depend on how images are dealt out to micro-batches and ranks. */
+/* Sets the dropout of this step for images first .. first+B-1 of the global batch.  Must be called before a training
+ * forward pass.  The result does not depend on how images are distributed over micro-batches and ranks. */
 void detr_draw(Detr *detr, uint64_t seed, uint32_t step, size_t first);
 
-/* The batch in hand -> predictions; or from the features on. */
+/* The forward pass of the current batch, from its pixels or from its features. */
 void detr_forward(Detr *detr);
 void detr_forward_features(Detr *detr);
 
-/* L under the training plan, 1 (the last) under the inference plan. */
+/* How many decoder layers give predictions: L under the training plan, 1 (the last) under the inference plan. */
 int detr_predicted_layers(const Detr *detr);
 
-/* Host logits [layers,B,Q,C] and boxes [layers,B,Q,4]: cx, cy, w, h relative to the image's own size. */
+/* Copies the predictions to host logits [layers,B,Q,C] and boxes [layers,B,Q,4]: centre x, centre y, width and height
+ * as fractions of the image without padding. */
 void detr_predictions(const Detr *detr, float *logits, float *boxes);
 
-/* Host gradients of the loss with respect to them, as set_loss gives them.  Scale them here for micro-batches. */
+/* Loads the host gradients of the loss by the predictions, in the same shapes, as set_loss gives them. */
 void detr_load_gradients(Detr *detr, const float *dlogits, const float *dboxes);
 
-/* The loaded gradients -> every parameter's (+=).  After detr_forward under the training plan.
- * `final` hears of gradients that this pass will not touch again; NULL when more micro-batches follow. */
+/* The backward pass, from the loaded gradients to every parameter's (+=).  Requires a detr_forward of the same batch
+ * under the training plan.  `final` is called with ranges of gradients that are complete (final_gradients.h); NULL if
+ * more micro-batches of the step follow. */
 void detr_backward(Detr *detr, GradientsListener final);
 void detr_backward_features(Detr *detr, GradientsListener final);
 
 /* Multiply-adds of one image's forward pass: convolutions, linear layers, attention. */
 size_t detr_macs(Detr *detr, int H, int W);
 
-/* And of its forward and backward pass: nothing for the gradients of what is frozen. */
+/* Multiply-adds of one image's forward and backward pass, without gradients that frozen parameters do not need. */
 size_t detr_training_macs(Detr *detr, int H, int W);
 
-/* A table of parts with parameters and multiply-adds of an image of H x W, and three lines for programs. */
+/* Prints a table of the model's parts with their parameters and multiply-adds for an image of H x W, and then lines
+ * `key: value` that a program can read. */
 void detr_describe(Detr *detr, FILE *out, int H, int W);
 
 void detr_destroy(Detr *detr);

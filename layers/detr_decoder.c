@@ -1,4 +1,4 @@
-/* Decoder with spatially modulated co-attention.  memory [B,N,M] -> out [L,B,Q,M], out_l = norm_dec(t) behind layer l
+/* Decoder with spatially modulated co-attention.  memory [B,N,M] -> out [L,B,Q,M], out_l = norm_dec(t) after layer l
  * The state t [B,Q,M] starts at 0; E are the queries, the same for all images.
  * forward   1. o = norm4(t + E), from t as it enters the layer
  *           2. layer 0: raw = point1(o), reference = sigmoid(raw) (width, height) / 32;  all layers use this reference
@@ -6,10 +6,10 @@
  *           4. t = norm1(t + drop(self-attention(t + E, t + E, t)))
  *           5. t = norm2(t + drop(cross-attention(t + E, memory + pos, memory))), modulated by (centre, z)
  *           6. t = norm3(t + drop(W2 drop(relu(W1 t))))   7. out = norm_dec(t)
- * backward  the same steps in reverse.  dE collects what reaches t + E in 1, 4 and 5, dreference what reaches a
- *           centre in any layer, dmemory the keys and values of all layers;
- *           pos has no gradient, and t none before layer 0.
- * Dropouts of layer l are sites first_site + 6 l + self weights, self, cross weights, cross, inner, feed-forward. */
+ * backward  the same steps in reverse.  dE is the sum of the gradients of t + E in steps 1, 4 and 5, dreference the sum
+ *           over the centres of all layers, dmemory the sum over the keys and values of all layers.
+ * The dropouts of layer l have the sites first_site + 6 l + 0 (self-attention weights), 1 (output of self-attention),
+ * 2 (cross-attention weights), 3 (output of cross-attention), 4 (hidden units) and 5 (feed-forward output). */
 #include "layers/detr_decoder.h"
 
 #include <stdlib.h>
@@ -53,7 +53,7 @@ static void layer_declare(DetrDecoder *d, int l, int hidden, Params *params) {
     }
     projection_declare_as(&layer->point2, params, prefix, "point2.", M, 2 * H, INIT_XAVIER_UNIFORM,
                           INIT_FAN_IN_UNIFORM);
-    if (scales) /* z starts at 1 everywhere: a map two cells wide */
+    if (scales) /* z is 1 at the start: a Gaussian with a standard deviation of two cells */
         projection_declare_as(&layer->point3, params, prefix, "point3.", M, H * scales, INIT_ZEROS, INIT_ONES);
 }
 
@@ -152,7 +152,7 @@ static Modulation modulation_of(const DetrDecoder *d, const DetrDecoderLayer *la
     return (Modulation){layer->centre, modulation_scales(d->scale_type) ? layer->z : NULL};
 }
 
-/* decoder.norm behind this layer. */
+/* decoder.norm of this layer's output. */
 static LayerNorm out_norm(const DetrDecoder *d, const DetrDecoderLayer *layer, size_t n) {
     return (LayerNorm){d->norm.w, d->norm.b, layer->out_mean, layer->out_rstd, n, d->M, PYTORCH_NORM_EPS};
 }
@@ -174,7 +174,7 @@ static void places_forward(const DetrDecoder *d, const DetrDecoderLayer *layer, 
     if (modulation_scales(d->scale_type)) projection_forward(&layer->point3, layer->z, norm->x, n);
 }
 
-/* Step 4's branch. */
+/* Step 4, without the norm. */
 static void self_forward(const DetrDecoder *d, const DetrDecoderLayer *layer, real *f, const real *te, const real *t,
                          const Dropout *weights, int B) {
     const Projection *in = &layer->self.in;
@@ -189,7 +189,7 @@ static void self_forward(const DetrDecoder *d, const DetrDecoderLayer *layer, re
     projection_forward(&layer->self.out, f, layer->self_mix, n);
 }
 
-/* Step 5's. */
+/* Step 5, without the norm. */
 static void cross_forward(const DetrDecoder *d, const DetrDecoderLayer *layer, real *f, const real *te,
                           const real *memory, const TokenBatch *batch, const Dropout *weights) {
     const Projection *in = &layer->cross.in;
@@ -237,12 +237,12 @@ void detr_decoder_forward(DetrDecoder *d, const real *memory, const TokenBatch *
 
 /* == Backward ===================================================================================================== */
 
-/* What reaches t + E reaches the queries: dE += the sum over images.  df, out of use, takes a copy. */
+/* dE += the sum of the gradient of t + E over images.  Uses df as scratch. */
 static void queries_backward(DetrDecoder *d, int B) {
     embed_backward(d->df, NULL, d->dqueries, d->dte, &(TokenShape){B, d->Q, d->M}, 0);
 }
 
-/* Step 5: df -> dte, dcentre, dz, and the layer's share of dmemory. */
+/* Step 5: df -> dte, dcentre, dz, and adds to dmemory. */
 static void cross_backward(DetrDecoder *d, const DetrDecoderLayer *layer, real *dmemory, const real *memory,
                            const TokenBatch *batch, const Dropout *weights) {
     const Projection *in = &layer->cross.in;
@@ -264,7 +264,7 @@ static void cross_backward(DetrDecoder *d, const DetrDecoderLayer *layer, real *
     linear_backward_weight(in->dw + 2 * M * M, in->db + 2 * M, d->dkv + M, memory, &k_or_v);
 }
 
-/* Step 4: df -> dte, and dt by way of the values. */
+/* Step 4: df -> dte, and the gradient of t through the values. */
 static void self_backward(DetrDecoder *d, const DetrDecoderLayer *layer, const real *te, const real *t,
                           const Dropout *weights, int B) {
     const Projection *in = &layer->self.in;
@@ -282,7 +282,7 @@ static void self_backward(DetrDecoder *d, const DetrDecoderLayer *layer, const r
     linear_backward_weight(in->dw + 2 * M * M, in->db + 2 * M, d->dqkv + 2 * M, t, &v);
 }
 
-/* Steps 3 to 1: dcentre, dz -> dte joined with what self-attention left there. */
+/* Steps 3 to 1: adds the gradient through dcentre and dz to dte, which holds that of self-attention. */
 static void places_backward(DetrDecoder *d, const DetrDecoderLayer *layer, const float *draw_boxes, const int *sizes,
                             int B) {
     const PostNorm *norm = &layer->norm4;
@@ -310,7 +310,7 @@ void detr_decoder_backward(DetrDecoder *d, real *dmemory, const real *dout, cons
     device_zero(d->dreference, n * 2 * sizeof *d->dreference);
     for (int l = d->depth - 1; l >= 0; l--) {
         DetrDecoderLayer *layer = &d->layers[l];
-        bool first = l == d->depth - 1; /* of this pass */
+        bool first = l == d->depth - 1; /* the first layer of the backward pass */
         const real *t = l > 0 ? layer[-1].norm3.x : d->t;
         Dropout self_weights = site(d, dropout, l, SITE_SELF_WEIGHTS), self = site(d, dropout, l, SITE_SELF),
                 cross_weights = site(d, dropout, l, SITE_CROSS_WEIGHTS), cross = site(d, dropout, l, SITE_CROSS),

@@ -1,8 +1,8 @@
 /* Post-norm encoder.  x [B,N,M] -> x [B,N,M]
  * forward   1. x = norm1(x + drop(attention(x + pos, x + pos, x)))   2. x = norm2(x + drop(W2 drop(relu(W1 x))))
  * backward  2. dsum, df; dx = dsum + feed-forward's   1. the same with attention's
- * Nothing stands behind the last layer.  Dropouts of layer l are sites 4 l + weights, attention, inner,
- * feed-forward. */
+ * There is no norm after the last layer.  The dropouts of layer l have the sites 4 l + 0 (attention weights), 1 (output
+ * of attention), 2 (hidden units) and 3 (output of the feed-forward network). */
 #include "layers/detr_encoder.h"
 
 #include <stdlib.h>
@@ -43,7 +43,7 @@ void detr_encoder_create(DetrEncoder *e, const Config *settings, const Attention
 
 int detr_encoder_sites(const DetrEncoder *e) { return SITES * e->depth; }
 
-/* Workspace for the grid lying on its side: what is planned here goes nowhere. */
+/* Plans for the transposed grid, only to find out how much workspace it needs. */
 static size_t sideways_workspace(Attention *a, bool training, int B, Grid grid) {
     Plan aside = {0};
     plan_start(&aside, training);

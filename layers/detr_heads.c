@@ -4,7 +4,7 @@
  * saves     boxes, and bbox_embed's hidden layers. */
 #include "layers/detr_heads.h"
 
-/* -log((1 - p) / p) with p = 0.01: at first nearly nothing is anything. */
+/* -log((1 - p) / p) with p = 0.01: initially every class has the probability 0.01 (Lin et al. 2017, focal loss). */
 static void rare(float *x, const Param *p, uint64_t seed, uint32_t tensor) {
     (void)seed, (void)tensor;
     for (size_t i = 0; i < p->size; i++) x[i] = -4.59511985f;
@@ -27,7 +27,7 @@ void detr_heads_plan(DetrHeads *heads, Plan *plan, int L, size_t n) {
         plan_borrow(plan, "heads.", "dlogits", &heads->dlogits, rows * C * sizeof(real));
         plan_borrow(plan, "heads.", "dboxes", &heads->dboxes, rows * 4 * sizeof(float));
         plan_borrow(plan, "heads.", "du", &heads->du, rows * 4 * sizeof(real));
-        /* Kept: the decoder's backward pass reads them beside its own scratch, which all other scratch overlaps. */
+        /* Kept, not scratch: the decoder's backward pass reads them while it uses scratch of its own. */
         plan_keep(plan, "heads.", "dout", &heads->dout, rows * M * sizeof(real));
         plan_keep(plan, "heads.", "draw", &heads->draw, n * 2 * sizeof(float));
     }

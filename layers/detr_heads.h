@@ -1,5 +1,5 @@
-/* What is behind every layer of the detector's decoder: class logits and a box for each query, of L layers at once with
- * the same weights. */
+/* The prediction heads of the detector: class logits and a box for each query, for the outputs of L decoder layers at
+ * once, with the same weights for all layers. */
 #ifndef VIT_LAYERS_DETR_HEADS_H
 #define VIT_LAYERS_DETR_HEADS_H
 
@@ -12,15 +12,15 @@ typedef struct {
     real *logits;  /* [L,B,Q,C] kept */
     float *boxes;  /* [L,B,Q,4] kept */
     real *u;       /* [L,B,Q,4] scratch */
-    real *dlogits; /* [L,B,Q,C] scratch, the caller's to fill: dlogits and */
-    float *dboxes; /* [L,B,Q,4] */
+    real *dlogits; /* [L,B,Q,C] scratch: input of backward, which the caller fills */
+    float *dboxes; /* [L,B,Q,4] scratch: likewise */
     real *du;      /* [L,B,Q,4] scratch */
     real *dout, *dbox; /* [L,B,Q,M] scratch */
     float *draw;   /* [B,Q,2] scratch */
 } DetrHeads;
 
 void detr_heads_create(DetrHeads *heads, int M, int columns, Params *params);
-/* For L layers of n queries of all images together. */
+/* Plans for L layers of n queries each, those of all images together. */
 void detr_heads_plan(DetrHeads *heads, Plan *plan, int L, size_t n);
 /* out [L,n,M] and raw [n,2] -> logits, boxes. */
 void detr_heads_forward(DetrHeads *heads, const real *out, const real *raw, int L, size_t n);

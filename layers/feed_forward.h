@@ -1,4 +1,4 @@
-/* The feed-forward half of a detector's layer.  x [n,M] -> f [n,M] */
+/* The feed-forward network in a layer of the detector's transformer.  x [n,M] -> f [n,M] */
 #ifndef VIT_LAYERS_FEED_FORWARD_H
 #define VIT_LAYERS_FEED_FORWARD_H
 

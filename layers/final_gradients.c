@@ -1,6 +1,7 @@
 #include "layers/final_gradients.h"
 
-/* Large enough for a network to be busy with, small enough that the last one is soon over: 4 MiB. */
+/* 4 MiB: large enough for the network's full bandwidth, and small enough that the sum of the last range takes little
+ * time after the backward pass. */
 enum { GRADIENTS_AT_ONCE = 1 << 20 };
 
 void gradients_final(FinalGradients *final, size_t from) {

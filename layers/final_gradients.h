@@ -1,22 +1,23 @@
-/* Gradients that a backward pass will not touch again.  The pass goes through the parameter arena from its end to its
- * beginning, and whoever sums over ranks hears of what lies behind it: the sums run beside the rest of the pass. */
+/* Tells a listener which gradients are complete while the backward pass is still running, so that their sums over ranks
+ * can overlap with the rest of the pass.  The pass goes through the parameter arena from its end to its beginning. */
 #ifndef VIT_LAYERS_FINAL_GRADIENTS_H
 #define VIT_LAYERS_FINAL_GRADIENTS_H
 
 #include <stddef.h>
 
-/* Hears of gradients [n] that are final. */
+/* Called with a range of gradients [n] that this backward pass will not change again. */
 typedef void (*GradientsListener)(float *gradients, size_t n);
 
 typedef struct {
-    GradientsListener listener; /* NULL: nobody listens, as while more micro-batches follow */
-    float *gradients;           /* the arena */
-    size_t end;                 /* the listener has heard of what lies from here on */
-    size_t small_before;        /* small pieces wait for the next ones, unless they begin here or before: 0, so that
-                                 * the last one goes out, or where a part of the model begins that takes long */
+    GradientsListener listener; /* NULL: none, as while more micro-batches of the step follow */
+    float *gradients;           /* the arena of gradients */
+    size_t end;                 /* the listener has been called for everything from this index on */
+    size_t small_before;        /* a small range is held back and joined to the next one, unless it begins at or below
+                                 * this index: 0, so that the last range is passed on, or where a part of the model
+                                 * begins whose backward pass takes long */
 } FinalGradients;
 
-/* All gradients from place `from` of the arena on are final.  final may be NULL: nobody listens. */
+/* Reports that all gradients from index `from` of the arena on are complete.  final may be NULL. */
 void gradients_final(FinalGradients *final, size_t from);
 
 #endif

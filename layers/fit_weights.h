@@ -1,6 +1,5 @@
-/* Weights of another model made to fit this one: what fine-tuning at another resolution, or for other classes, does to
- * them.  Tables on a token grid of another size are resampled (resample_grid.h), a classifier of other classes is drawn
- * afresh. */
+/* Loads weights of a model with another resolution or other classes, for fine-tuning.  Tables on a token grid of
+ * another size are resampled (resample_grid.h), and a classifier for another number of classes is initialised anew. */
 #ifndef VIT_LAYERS_FIT_WEIGHTS_H
 #define VIT_LAYERS_FIT_WEIGHTS_H
 
@@ -8,14 +7,14 @@
 
 #include "layers/model.h"
 
-/* What was changed on the way. */
+/* What was changed in the weights. */
 typedef struct {
     const char *path;
-    int resampled;      /* tables, */
-    const Param *first; /* the first of them, */
-    ParamGrid from;     /* and its grid in the file */
-    const Param *head;  /* the weight or bias that was drawn last, */
-    size_t classes;     /* and how many classes the file has; 0: nothing was drawn */
+    int resampled;      /* number of tables that were resampled */
+    const Param *first; /* the first of these tables */
+    ParamGrid from;     /* its grid in the file */
+    const Param *head;  /* weight or bias of the classifier, if it was initialised anew */
+    size_t classes;     /* number of classes in the file, or 0 if the classifier was loaded */
 } FittedWeights;
 
 /* Reads every parameter of the model from a file of weights, after params_allocate.
@@ -27,7 +26,7 @@ typedef struct {
  * token; as checkpoint_load_weights does where something does not fit even so. */
 FittedWeights fit_weights(Model *model, const char *path, const Model *origin, const char *head, uint64_t seed);
 
-/* A line for each kind of change. */
+/* Prints a line for each kind of change. */
 void fitted_weights_print(const FittedWeights *fitted, FILE *out);
 
 #endif

@@ -1,4 +1,4 @@
-/* The learned pair of a layer norm (layernorm_forward and its fused variants in kernels.h have the mathematics). */
+/* The parameters of a layer norm.  The mathematics is that of layernorm_forward and its variants (kernels/norms.h). */
 #ifndef VIT_LAYERS_LAYER_NORM_H
 #define VIT_LAYERS_LAYER_NORM_H
 
@@ -10,7 +10,7 @@ typedef struct {
     float *w, *dw, *b, *db; /* [M] */
 } NormPair;
 
-/* What timm's vision transformers and PyTorch's own layers add to the variance. */
+/* The eps that is added to the variance in timm's vision transformers, and PyTorch's default. */
 #define TIMM_NORM_EPS 1e-6f
 #define PYTORCH_NORM_EPS 1e-5f
 

@@ -2,7 +2,7 @@
  * forward   1. a = h W1^T + b1   2. c = a, or its depthwise 3x3 convolution over the grid (PVTv2's convolutional MLP)
  *           3. g = gelu(c)   4. f = g W2^T + b2
  * backward  4. dg = df W2, dW2 += df^T g, db2   3. dc = dg gelu'(c)   2. da   1. dh = da W1, dW1 += da^T h, db1
- * saves     a and c [n,hidden]; g is formed again, which costs less than reading it back from memory. */
+ * saves     a and c [n,hidden]; g is computed again, which takes less time than reading it from memory. */
 #include "layers/mlp.h"
 
 void mlp_declare(Mlp *mlp, Params *params, const char *prefix, int dim, int hidden, const Grid *grid) {
@@ -30,7 +30,7 @@ static int images_of(const Mlp *mlp, size_t n) {
     return (int)(n / (size_t)grid_tokens(mlp->dwconv.shape.grid));
 }
 
-/* What GELU sees. */
+/* The input of GELU. */
 static real *before_gelu(const Mlp *mlp) { return mlp->convolves ? mlp->c : mlp->a; }
 
 void mlp_forward(const Mlp *mlp, real *f, const real *h, size_t n) {

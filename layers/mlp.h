@@ -1,4 +1,4 @@
-/* The feed-forward half of a block.  h [n,M] -> f [n,M] */
+/* The MLP of a block.  h [n,M] -> f [n,M] */
 #ifndef VIT_LAYERS_MLP_H
 #define VIT_LAYERS_MLP_H
 
@@ -9,17 +9,17 @@
 typedef struct {
     Projection fc1, fc2;
     bool convolves;
-    DepthwiseLayer dwconv; /* 3x3 over the grid, between the two */
+    DepthwiseLayer dwconv; /* 3x3 over the token grid, between fc1 and GELU */
     real *a;      /* [n,hidden] kept: fc1's output */
-    real *c;      /* [n,hidden] kept: the convolution's */
-    real *g, *dg; /* [n,hidden] scratch: GELU's output (formed again in backward) and the gradient on its way */
-    real *da;     /* [n,hidden] scratch: what the convolution makes of dg */
+    real *c;      /* [n,hidden] kept: the convolution's output */
+    real *g, *dg; /* [n,hidden] scratch: GELU's output (computed again in backward), and the gradients of g and c */
+    real *da;     /* [n,hidden] scratch: the gradient of a, if there is a convolution */
 } Mlp;
 
-/* grid: what a convolution between the layers works on; NULL: there is none. */
+/* grid: the token grid for a convolution between the layers, or NULL for none. */
 void mlp_declare(Mlp *mlp, Params *params, const char *prefix, int dim, int hidden, const Grid *grid);
 void mlp_plan(Mlp *mlp, Plan *plan, const char *prefix, size_t n);
-/* f NULL: only what the backward pass reads is made. */
+/* f NULL: computes only what the backward pass reads. */
 void mlp_forward(const Mlp *mlp, real *f, const real *h, size_t n);
 /* dh (=), parameters (+=).  dh may be df. */
 void mlp_backward(const Mlp *mlp, real *dh, const real *df, const real *h, size_t n);

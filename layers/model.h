@@ -1,5 +1,5 @@
-/* What surrounds the layers of every model: the arena of parameters, and a plan of activations for training and one for
- * inference over the same memory. */
+/* What every model has besides its layers: the arena of parameters, and two plans of activations, one for training and
+ * one for inference, that use the same memory. */
 #ifndef VIT_LAYERS_MODEL_H
 #define VIT_LAYERS_MODEL_H
 
@@ -9,30 +9,30 @@
 
 typedef struct {
     Params params;
-    Plan training, inference; /* over the same memory */
-    Plan *plan;               /* the one in force */
+    Plan training, inference; /* in the same memory; training is empty for a model that is not trained */
+    Plan *plan;               /* the current one of the two: its pointers are valid */
     void *memory;
-    int batch; /* images the plans have room for */
+    int batch; /* largest number of images */
 } Model;
 
-/* Plans activations for up to `batch` images, those of inference and, if asked for, those of training.
- * activations(plan, owner) names every tensor; plan->training says which of the two it is.  Allocates no device
- * memory. */
+/* Plans activations for up to `batch` images, for inference and, if `training`, for training as well.  Calls
+ * activations(plan, owner) for each of the two, which names every tensor; plan->training tells them apart.  Allocates
+ * no device memory. */
 void model_plan(Model *model, int batch, bool training, void (*activations)(Plan *plan, void *owner), void *owner);
 
-/* Is there a training plan? */
+/* True if there is a training plan. */
 static inline bool model_trains(const Model *model) { return model->training.count > 0; }
 
-/* Allocates what was planned, and makes the training plan, or without one the inference plan, the one in force. */
+/* Allocates what was planned.  The current plan is then the training plan, or if there is none the inference plan. */
 void model_allocate(Model *model);
 
-/* Chooses the plan in force: training keeps everything for a backward pass, inference keeps nothing. */
+/* Chooses the current plan.  Only the training plan keeps activations for a backward pass. */
 void model_set_training(Model *model, bool training);
 
-/* Bytes of activations, scratch and workspace. */
+/* Bytes of activations, scratch and kernel workspace. */
 size_t model_activation_bytes(const Model *model);
 
-/* For the backward pass that begins: all gradients are still to come. */
+/* The state of final_gradients.h at the start of a backward pass. */
 FinalGradients model_final_gradients(const Model *model, GradientsListener listener);
 
 void model_destroy(Model *model);

@@ -1,4 +1,4 @@
-/* Three linear layers with ReLU between them, as DETR's heads have them.  x [n,dim] -> y [n,out] */
+/* Three linear layers with ReLU between them, as in DETR's box head.  x [n,dim] -> y [n,out] */
 #ifndef VIT_LAYERS_PERCEPTRON_H
 #define VIT_LAYERS_PERCEPTRON_H
 
@@ -14,7 +14,7 @@ typedef struct {
 } Perceptron;
 
 void perceptron_declare(Perceptron *p, Params *params, const char *prefix, int dim, int out, ParamInit weight);
-/* dhidden lives until the caller's plan_release. */
+/* dhidden is valid until the caller's plan_release. */
 void perceptron_plan(Perceptron *p, Plan *plan, const char *prefix, size_t n);
 void perceptron_forward(const Perceptron *p, real *y, const real *x, size_t n);
 /* dx (=);  parameters (+=). */

@@ -1,6 +1,6 @@
-/* The residual connection of a post-norm transformer.  x' = norm(x + drop(f))
- * backward  dsum = norm'(dx'),  df = drop(dsum);  dsum is also the gradient of x by the short way.
- * saves     sum = x + drop(f) [n,M], its mean and 1 / deviation [n]; what is dropped is drawn again. */
+/* The residual connection and norm of a post-norm transformer.  x' = norm(x + drop(f))
+ * backward  dsum = norm'(dx'),  df = drop(dsum);  dsum is also the gradient of x through the residual connection.
+ * saves     sum = x + drop(f) [n,M], and its mean and 1 / standard deviation [n]. */
 #ifndef VIT_LAYERS_POST_NORM_H
 #define VIT_LAYERS_POST_NORM_H
 
@@ -12,11 +12,11 @@ typedef struct {
     int M;
     NormPair norm;
     real *sum;          /* [n,M] kept */
-    real *x;            /* [n,M] kept: the stream behind it */
+    real *x;            /* [n,M] kept: the output x' */
     float *mean, *rstd; /* [n] kept */
 } PostNorm;
 
-/* n images of `rows` tokens. */
+/* n images of `rows` tokens each. */
 typedef struct {
     int n, rows;
 } Rows;
@@ -29,10 +29,10 @@ static inline LayerNorm post_norm_of(const PostNorm *p, size_t n) {
 }
 
 void post_norm_declare(PostNorm *p, Params *params, const char *prefix, const char *name, int M);
-/* Training keeps all.  In inference the sum takes the place of `from`, the stream before,
- * and the stream goes to `to`. */
+/* In training all is kept.  In inference the sum overwrites `from`, which holds x, and the output x' is written to
+ * `to`. */
 void post_norm_plan(PostNorm *p, Plan *plan, const char *prefix, const char *name, size_t n, real **from, real **to);
-/* p->x from x and f, which is overwritten. */
+/* p->x = norm(x + drop(f)).  Overwrites f. */
 void post_norm_forward(const PostNorm *p, const real *x, real *f, Rows rows, const Dropout *dropout);
 /* dsum, df (=);  parameters (+=). */
 void post_norm_backward(const PostNorm *p, real *dsum, real *df, const real *dx, Rows rows, const Dropout *dropout);

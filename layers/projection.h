@@ -1,4 +1,4 @@
-/* y = x W^T + b on rows: the linear layer as a pair of declared tensors.  x [n,in] -> y [n,out]
+/* A linear layer and its parameters: y = x W^T + b.  x [n,in] -> y [n,out]
  * backward  dx = dy W,  dW += dy^T x,  db += sum_n dy. */
 #ifndef VIT_LAYERS_PROJECTION_H
 #define VIT_LAYERS_PROJECTION_H
@@ -14,7 +14,7 @@ typedef struct {
     float *b, *db; /* [out], NULL without bias */
 } Projection;
 
-/* Declares prefix + name + ".weight" (truncated normal 0.02): a projection without bias. */
+/* A projection without bias: declares prefix + name + ".weight" (truncated normal, standard deviation 0.02). */
 static inline void projection_declare_weight(Projection *p, Params *params, const char *prefix, const char *name,
                                              int in, int out) {
     char tensor[PARAM_NAME_SIZE];
@@ -24,7 +24,7 @@ static inline void projection_declare_weight(Projection *p, Params *params, cons
     params_declare(params, &p->w, &p->dw, prefix, tensor, INIT_TRUNC_NORMAL, true, 2, (int[]){out, in});
 }
 
-/* The same and ".bias" (zeros). */
+/* A projection with bias: declares the same and prefix + name + ".bias" (zeros). */
 static inline void projection_declare(Projection *p, Params *params, const char *prefix, const char *name, int in,
                                       int out) {
     char tensor[PARAM_NAME_SIZE];
@@ -33,8 +33,9 @@ static inline void projection_declare(Projection *p, Params *params, const char 
     params_declare(params, &p->b, &p->db, prefix, tensor, INIT_ZEROS, false, 1, (int[]){out});
 }
 
-/* One of the detector's: prefix + name + "weight" and + "bias", so that name ends in a dot or in an underscore.  Each
- * starts as said, the bias within 1/sqrt(in) where that is INIT_FAN_IN_UNIFORM; both decay. */
+/* A projection of the detector: declares prefix + name + "weight" and prefix + name + "bias", where name ends in a dot
+ * or an underscore.  `weight` and `bias` say how each is initialised (INIT_FAN_IN_UNIFORM: uniformly within
+ * 1/sqrt(in)); both have weight decay. */
 static inline void projection_declare_as(Projection *p, Params *params, const char *prefix, const char *name, int in,
                                          int out, ParamInit weight, ParamInit bias) {
     char tensor[PARAM_NAME_SIZE + sizeof "weight"];
@@ -52,7 +53,7 @@ static inline void projection_forward(const Projection *p, real *y, const real *
     linear_forward(y, x, p->w, p->b, &(LinearShape){n, p->in, p->out, 0});
 }
 
-/* dx may be NULL where nothing below learns. */
+/* dx (=), or NULL if no layer before this one is trained;  parameters (+=). */
 static inline void projection_backward(const Projection *p, real *dx, const real *dy, const real *x, size_t n) {
     LinearShape shape = {n, p->in, p->out, 0};
     if (dx) linear_backward_input(dx, dy, p->w, &shape);

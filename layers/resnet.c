@@ -1,11 +1,14 @@
 /* ResNet of bottlenecks with frozen batch norms.  images [B,H,W,3] -> features [B,h*w,32*width]
  * forward   1. x = maxpool(relu(conv1(images)))
  *           2. for every block: h1 = relu(conv1(x)), h2 = relu(conv2(h1)), y = relu(conv3(h2) + x), x = y;
- *              in a stage's first block downsample(x) for the last x, and from layer2 on conv2 and it have stride 2
- * backward  dz is the gradient of a block's sum before its ReLU; each convolution's kernel applies the ReLU below it
+ *              in a stage's first block the sum is conv3(h2) + downsample(x), and from layer2 on conv2 and downsample
+ *              of that block have stride 2
+ * backward  dz is the gradient of a block's sum before its ReLU; the kernel of each convolution also applies the ReLU
+ * of
+ *           its input
  *           2. dh2 = conv3^T dz where h2 > 0, dh1 = conv2^T dh2 where h1 > 0,
- *              dz of the block before = (dz or downsample^T dz) + conv1^T dh1 where x > 0; weights on the way
- *           It ends with the weights of layer2.0, whose input has no gradient.
+ *              dz of the previous block = (dz or downsample^T dz) + conv1^T dh1 where x > 0
+ *           The pass ends with the weights of layer2.0, whose input needs no gradient.
  * saves     h1, h2, y of layers 2 to 4, and layer1's output. */
 #include "layers/resnet.h"
 
@@ -29,7 +32,7 @@ int resnet_channels(const ResNet *net) { return stage_channels(net, RESNET_STAGE
 
 /* == Parameters =================================================================================================== */
 
-/* What the last batch norm of a block starts with where `fan` blocks add up. */
+/* The initial weight of the last batch norm of a block, where `fan` blocks are summed. */
 static void branch_weight(float *x, const Param *p, uint64_t seed, uint32_t tensor) {
     (void)seed, (void)tensor;
     for (size_t i = 0; i < p->size; i++) x[i] = 1 / sqrtf((float)p->fan);
@@ -49,8 +52,8 @@ static void batchnorm_declare(ResNetConv *conv, Params *params, const char *pref
     }
 }
 
-/* name and norm as in torchvision: "layer2.0.conv1" and "layer2.0.bn1".  conv says its shape, halvings and whether it
- * is trained. */
+/* name and norm as in torchvision: "layer2.0.conv1" and "layer2.0.bn1".  The caller has set conv's shape, halvings and
+ * trained. */
 static void conv_declare(ResNet *net, ResNetConv *conv, Params *params, const char *name, const char *norm,
                          int branches) {
     const Convolution *c = &conv->shape;
@@ -118,7 +121,7 @@ void resnet_destroy(ResNet *net) {
 
 /* == Folding ====================================================================================================== */
 
-/* Hands out memory, or counts it where there is none yet. */
+/* Hands out pieces of `base`, or only counts their bytes while base is NULL. */
 typedef struct {
     char *base;
     size_t used;
@@ -175,15 +178,15 @@ static size_t most(size_t a, size_t b) { return a > b ? a : b; }
 
 static size_t reals(size_t rows, int channels) { return rows * (size_t)channels * sizeof(real); }
 
-/* Where h1 and h2 of a block live: in its first block a stage's h1 is as large as the stage before. */
+/* Plans h1 and h2 of a block.  In a stage's first block h1 has the grid of the previous stage. */
 static size_t h1_bytes(const ResNet *net, int stage, int index) {
     return reals(net->room[stage && !index ? stage : stage + 1], stage_width(net, stage));
 }
 static size_t h2_bytes(const ResNet *net, int stage) { return reals(net->room[stage + 1], stage_width(net, stage)); }
 static size_t y_bytes(const ResNet *net, int stage) { return reals(net->room[stage + 1], stage_channels(net, stage)); }
 
-/* A stage that is not trained needs one block's memory.  Its first block reads what the stage before wrote, so the
- * stages' outputs take turns in two places; conv1's output and the max pool's are the turns before them. */
+/* A stage that is not trained needs the memory of one block only.  Its first block reads the output of the previous
+ * stage, so outputs alternate between two buffers, beginning with those of conv1 and of the max pool. */
 static void frozen_plan(ResNet *net, Plan *plan, int stages) {
     size_t bytes[2] = {reals(net->room[0], net->config.width), reals(net->room[1], net->config.width)}, h1 = 0, h2 = 0;
     real **first[2] = {&net->stem, &net->pooled};
@@ -289,8 +292,8 @@ static void conv_backward_weight(const ResNetConv *conv, const real *dy, const r
     convolution_backward_weight(conv->dw, dy, x, conv->scale, &conv->shape, &(ImageShape){B, H, W});
 }
 
-/* dz -> dx, both before the ReLU that gave y and x.  dx is dz but in a stage's first block; NULL where nothing below is
- * trained. */
+/* dz -> dx, the gradients of the inputs of the ReLUs whose outputs are y and x.  dx may be dz except in a stage's first
+ * block, and is NULL if no earlier layer is trained. */
 static void block_backward(const ResNet *net, const Bottleneck *block, real *dx, const real *dz, const real *x, int B,
                            int H, int W) {
     int Ho = convolution_side(H, block->conv2.shape.stride), Wo = convolution_side(W, block->conv2.shape.stride);
@@ -339,6 +342,6 @@ size_t resnet_backward_macs(const ResNet *net, int H, int W) {
     for (int i = 0; i < net->conv_count; i++)
         if (net->convs[i]->trained) macs += 2 * conv_macs(net->convs[i], H, W);
     if (net->config.freeze) return 0;
-    const Bottleneck *lowest = &net->blocks[FIRST_TRAINED][0]; /* what it reads wants no gradient */
+    const Bottleneck *lowest = &net->blocks[FIRST_TRAINED][0]; /* its input needs no gradient */
     return macs - conv_macs(&lowest->conv1, H, W) - conv_macs(&lowest->downsample, H, W);
 }

@@ -2,12 +2,13 @@
  * forward   for every block:  x += conv(x), where a depthwise 3x3 convolution embeds positions (Chu et al. 2021)
  *                             x += keep attention(norm1(x));  x += keep mlp(norm2(x))
  *           h = norm(x)
- *           (an operator may have the class token join later, before one of the blocks, without a position)
+ *           (with some operators the class token is added before a later block, without a position embedding)
  * Each residual addition is fused with the norm that follows it, so the stream has 2*depth + 1 stations and a
  * half-block maps h of one station to f, which the next station adds.
- * backward  the same steps in reverse: dx is the stream's gradient, dh a half-block's input gradient, df its output's.
- * saves     every station and what the half-blocks save; with recompute (Chen et al. 2016; Child et al. 2019) the input
- *           of every block, from which the rest is made again, the same bits, in memory that all blocks share. */
+ * backward  the same steps in reverse: dx is the gradient of the stream, dh of a half-block's input, df of its output.
+ * saves     every station and what the half-blocks save; with recompute (Chen et al. 2016; Child et al. 2019) only the
+ *           input of every block, from which the rest is computed again with the same bits, in memory that all blocks
+ *           share. */
 #include "layers/stage.h"
 
 #include <stdlib.h>
@@ -63,7 +64,7 @@ static void station_prefix(const Stage *stage, int i, char prefix[PARAM_NAME_SIZ
     else snprintf(prefix, PARAM_NAME_SIZE, "%.40snorm%d.", stage->blocks[i / 2].prefix, i % 2 + 1);
 }
 
-/* What a block starts from, or its second half. */
+/* The input of a block, or of its second half. */
 static void station_input_plan(Stage *stage, int i, Plan *plan, size_t rows) {
     Station *s = &stage->stations[i];
     char prefix[PARAM_NAME_SIZE];
@@ -149,18 +150,19 @@ static RowScale drop_path(const Stage *stage, const Station *s, int half, int B,
 }
 
 static LayerNorm norm_of(const Stage *stage, const Station *s, int B) {
-    return (LayerNorm){s->norm.w, s->norm.b, s->mean, s->rstd, (size_t)B * (size_t)s->N, stage->config.dim, TIMM_NORM_EPS};
+    return (LayerNorm){s->norm.w, s->norm.b, s->mean, s->rstd, (size_t)B * (size_t)s->N, stage->config.dim,
+                       TIMM_NORM_EPS};
 }
 
-/* A station whose input is there already. */
+/* Computes a station whose x, or `in`, is already there. */
 static void station_open(const Stage *stage, const Station *s, int B) {
     if (s->convolves) depthwise_forward(s->x, s->in, s->in, s->conv.w, s->conv.b, &s->conv.shape, B);
     LayerNorm norm = norm_of(stage, s, B);
     layernorm_forward(s->h, s->x, &norm);
 }
 
-/* From station s to the next, where the class token joins.  It moves every row,
- * so sum and norm are not one pass here. */
+/* From station s to the next one, where the class token is added.  That moves every row, so the sum and the norm are
+ * not fused here. */
 static void class_joins(const Stage *stage, const Station *s, const RowScale *scale, int B) {
     const Stream *stream = stage->stream;
     int M = stage->config.dim;
@@ -169,7 +171,7 @@ static void class_joins(const Stage *stage, const Station *s, const RowScale *sc
     station_open(stage, s + 1, B);
 }
 
-/* From station s to the next: the stream takes f on. */
+/* From station s to the next: adds f to the stream. */
 static void station_next(const Stage *stage, const Station *s, const RowScale *scale, int B) {
     const Station *next = s + 1;
     if (next->N > s->N) {
@@ -196,7 +198,7 @@ void stage_forward(Stage *stage, int B, bool drop) {
     }
 }
 
-/* The activations of block i once more, from its input. */
+/* Computes the activations of block i again, from its input. */
 static void block_again(const Stage *stage, int i, int B, bool drop) {
     const Station *s = &stage->stations[2 * i];
     const Block *block = &stage->blocks[i];
@@ -215,19 +217,19 @@ static void exchange(real **a, real **b) {
     *b = kept;
 }
 
-/* dh and the stream's own gradient -> dx, and df = scale dx where there is a scale. */
+/* Adds the gradient through the norm, from dh, to dx, and computes df = scale dx if there is a scale. */
 static void station_backward(const Stage *stage, const Station *s, const real *dres, const RowScale *scale, int B) {
     Stream *stream = stage->stream;
     LayerNorm norm = norm_of(stage, s, B);
-    add_layernorm_backward(stream->dx, stream->df, s->norm.dw, s->norm.db, dres, stream->dh, s->x, s->convolves ? NULL : scale,
-                           &norm);
+    add_layernorm_backward(stream->dx, stream->df, s->norm.dw, s->norm.db, dres, stream->dh, s->x,
+                           s->convolves ? NULL : scale, &norm);
     if (!s->convolves) return;
     depthwise_backward(stream->dh, stream->dx, s->conv.dw, s->conv.db, stream->dx, s->in, s->conv.w, &s->conv.shape, B);
     exchange(&stream->dh, &stream->dx);
     if (scale && scale->scale) residual_backward(stream->df, stream->dx, scale, norm.n, norm.M);
 }
 
-/* Takes the class token's rows out of dx, and out of df where there is one.  dh, already used, makes room. */
+/* Removes the class token's rows from dx, and from df if there is one.  Uses dh as scratch. */
 static void class_leaves(const Stage *stage, const Station *s, bool df, int B) {
     Stream *stream = stage->stream;
     TokenShape tokens = {B, s->N, stage->config.dim};
@@ -238,8 +240,8 @@ static void class_leaves(const Stage *stage, const Station *s, bool df, int B) {
     exchange(&stream->dh, &stream->df);
 }
 
-/* Are block i's activations those of the forward pass still?  Blocks of this and later stages have used their
- * memory. */
+/* True if block i's activations are still those of the forward pass: with recompute, later blocks of this and other
+ * stages have overwritten them. */
 static bool is_there(const Stage *stage, int i) {
     return !stage->recompute || (stage->last && i == stage->config.depth - 1);
 }

@@ -1,5 +1,5 @@
-/* A stage: the pre-norm blocks that share one token grid and one width.
- * An isotropic vision transformer is one of them. */
+/* A stage: consecutive pre-norm blocks with the same token grid and width.  A plain vision transformer has one stage, a
+ * hierarchical one has several. */
 #ifndef VIT_LAYERS_STAGE_H
 #define VIT_LAYERS_STAGE_H
 
@@ -9,15 +9,16 @@
 #include "layers/layer_norm.h"
 #include "layers/mlp.h"
 
-/* The residual stream x at one of a stage's 2*depth + 1 stations, and its norm h, which the next half-block reads.
+/* A half-block is the attention or the MLP of a block.  A station is a point before a half-block or after the last one:
+ * the residual stream x there, and its norm h, the input of the next half-block.  A stage has 2*depth + 1 stations.
  * With a convolutional position embedding a block begins with x = in + conv(in). */
 typedef struct {
-    int N;        /* tokens here: one more from the class token on */
-    size_t begin; /* of its parameters in the arena; the next half-block's follow */
+    int N;        /* tokens: one more once the class token has been added */
+    size_t begin; /* index of its first parameter in the arena; the next half-block's parameters follow */
     bool convolves;
     DepthwiseLayer conv;
     NormPair norm;
-    real *in;           /* [B,N,M], where there is a convolution */
+    real *in;           /* [B,N,M], if there is a convolution */
     real *x, *h;        /* [B,N,M] */
     float *mean, *rstd; /* [B,N] */
 } Station;
@@ -28,12 +29,12 @@ typedef struct {
     char prefix[PARAM_NAME_SIZE]; /* "blocks.3.", "stages.1.blocks.3." */
 } Block;
 
-/* What all stages of a model share: scratch [B,N,M] of the largest, and what the drop path draws. */
+/* Memory that all stages of a model share: scratch [B,N,M] of the largest stage, and the factors of drop path. */
 typedef struct {
-    real *f;             /* what a half-block adds to the stream */
-    real *sum;           /* the stream before a class token that joins late */
+    real *f;             /* output of a half-block */
+    real *sum;           /* the stream before the class token, if that is added in a later block */
     real *dx, *dh, *df;  /* gradients of the stream, of a half-block's input and of its output */
-    float *keep;         /* [2*blocks,B] drop path: 0 or 1/(1 - rate) */
+    float *keep;         /* [2*blocks,B] factor of each half-block and image: 0 or 1/(1 - rate) */
 } Stream;
 
 typedef struct {
@@ -42,22 +43,22 @@ typedef struct {
     const AttentionOp *attn;
 } StageConfig;
 
-/* The first members are set before stage_declare. */
+/* The caller sets the members up to `stream` before stage_declare. */
 typedef struct {
     StageConfig config;
-    const Config *settings; /* the operator's, and whatever else the model has */
+    const Config *settings; /* all settings of the program, the operator's among them */
     Grid grid;
-    int first;                       /* blocks in the stages before */
+    int first;                       /* number of blocks in the previous stages */
     char prefix[PARAM_NAME_SIZE / 2]; /* "", "stages.1." */
     bool class_token, position_conv, mlp_conv;
-    bool drops;        /* there is a drop path */
-    bool recompute;    /* the backward pass makes a block's activations again from its input */
-    bool last;         /* of the model */
-    float residual_gain; /* of the first values of the weights that write to the stream */
+    bool drops;        /* drop path is used */
+    bool recompute;    /* the backward pass computes a block's activations again from its input */
+    bool last;         /* this is the model's last stage */
+    float residual_gain; /* factor on the initial weights of the last layer of each half-block */
     Stream *stream;
 
-    int N; /* tokens at the end */
-    float *cls, *dcls; /* [M]; the model declares it */
+    int N; /* tokens at the last station */
+    float *cls, *dcls; /* [M] the class token, which the model declares */
     Block *blocks;     /* [depth] */
     Station *stations; /* [2*depth + 1]: 2i before block i's attention, 2i+1 before its MLP, the last at the end */
 } Stage;
@@ -65,18 +66,18 @@ typedef struct {
 void stage_declare(Stage *stage, Params *params);
 void stage_plan(Stage *stage, Plan *plan, int B);
 
-/* Where the embedding puts the stream [B,N of the first station,M]. */
+/* The stage's input [B,N of the first station,M], which the caller writes. */
 real *stage_input(const Stage *stage);
-/* The norm of the stream at the end [B,N,M]. */
+/* The stage's output [B,N,M]: the norm of the stream at the last station. */
 const real *stage_output(const Stage *stage);
 
 void stage_forward(Stage *stage, int B, bool drop);
 
-/* stream->dh, the gradient of the output -> stream->dx, the gradient of the input; parameters (+=).
- * Overwrites dh and df. */
+/* From stream->dh, the gradient of the output, to stream->dx, the gradient of the input;  parameters (+=).  Overwrites
+ * stream->dh and stream->df. */
 void stage_backward(Stage *stage, int B, bool drop, FinalGradients *final);
 
-/* Multiply-adds of one image; at a station, those of its convolution. */
+/* Multiply-adds of one image's forward pass: of the whole stage, and of a station's convolution. */
 size_t stage_macs(const Stage *stage);
 static inline size_t station_macs(const Station *s) { return s->convolves ? depthwise_macs(&s->conv.shape) : 0; }
 

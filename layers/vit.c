@@ -1,8 +1,8 @@
 /* Vision transformer.  images [B,3,Hi,Wi] -> logits [B,C]
- * forward   1. for every stage: tokens = patch embedding of the image, or of the stage before; its blocks and norm    h
- *              (the first stage puts a class token in front of its tokens, and adds a position embedding)
+ * forward   1. for every stage: tokens = patch embedding of the image, or of the previous stage's output;
+ *              h = norm(blocks(tokens)); in the first stage a class token and a position embedding are added to tokens
  *           2. logits = head(pool(h))
- * backward  the same steps in reverse.  The blocks are layers/stage.c, the patches layers/embedding.c. */
+ * backward  the same steps in reverse.  Blocks are in layers/stage.c, patch embeddings in layers/embedding.c. */
 #include "layers/vit.h"
 
 #include <math.h>
@@ -18,41 +18,42 @@
 static const ConfigEntry entries[] = {
     {F(ITEM, attn), "softmax", .section = "model", .table = (const void *const *)attention_operators,
      .noun = "operator", .help = "Attention operator of the blocks"},
-    {F(SIZE, img_size), "32", .min = 1, .max = 4096, .help = "Image height and width"},
+    {F(SIZE, img_size), "32", .min = 1, .max = 4096, .help = "Height and width of the images that the model takes"},
     {F(INT, patch_size), "4", .min = 1, .max = 256, .help = "Side of the square patches that become tokens"},
-    {F(INT, num_classes), "0", .min = 0, .max = 1e6, .help = "Classes (0: as many as the data set has)"},
+    {F(INT, num_classes), "0", .min = 0, .max = 1e6, .help = "Number of classes (0: that of the data set)"},
     {F(BOOL, patch_overlap), "false",
-     .help = "Patches are windows 2 patch_size - 1 wide, with a layer norm after them, as in PVTv2"},
+     .help = "Overlapping patches, 2 patch_size - 1 pixels wide and followed by a layer norm, as in PVTv2"},
     {F(INTS, dim), "192", .min = 1, .max = 16384,
-     .help = "Width of the tokens; several make a hierarchy of stages, each with tokens half as fine as the one "
-             "before"},
-    {F(INTS, depth), "12", .min = 1, .max = 256, .help = "Blocks, of each stage"},
-    {F(INTS, heads), "6", .min = 1, .max = 1024, .help = "Attention heads, of all stages or of each; divide dim"},
+     .help = "Width of the tokens; a list, such as 64,128, makes a hierarchy of stages, each with half the rows and "
+             "columns of tokens of the one before"},
+    {F(INTS, depth), "12", .min = 1, .max = 256, .help = "Number of blocks; with several stages a list"},
+    {F(INTS, heads), "6", .min = 1, .max = 1024,
+     .help = "Number of attention heads, a divisor of dim; with several stages one number or a list"},
     {F(FLOATS, mlp_ratio), "4", .min = 0.01, .max = 64,
-     .help = "Hidden width of the MLP as a multiple of dim, of all stages or of each"},
+     .help = "Hidden width of the MLP as a multiple of dim; with several stages one number or a list"},
     {F(BOOL, mlp_conv), "false",
-     .help = "Depthwise 3x3 convolution over the grid between the two layers of the MLP, as in PVTv2"},
+     .help = "Depthwise 3x3 convolution over the token grid between the two layers of the MLP, as in PVTv2"},
     {F(INT, conv_stages), "0", .min = 0, .max = VIT_MAX_STAGES,
-     .help = "Number of stages, counted from the first, that have convolution blocks in place of attn"},
+     .help = "Number of stages, from the first, that have convolution blocks in place of attn"},
     {F(ITEM, conv_block), "conv", .table = (const void *const *)(const AttentionOp *const[]){&conv_op, &sepconv_op, NULL},
      .noun = "convolution block",
      .help = "Convolution of those stages: conv (UniFormer's, 5x5) or sepconv (MetaFormer's, 7x7 between layers twice as "
              "wide)"},
     {F(CHOICE, pool), "gap", CONFIG_CHOICES("cls", "gap"),
-     .help = "What the classifier sees: a class token, or the average of all tokens"},
+     .help = "Input of the classifier: the class token, or the mean of all tokens (global average pooling)"},
     {F(CHOICE, head), "linear", CONFIG_CHOICES(HEAD_KINDS),
      .help = "Classifier: one linear layer; mlp, a hidden layer of 4 dim with GELU and a norm, as in MetaFormer; tanh, a "
              "hidden layer of dim with tanh, as in ViT's pre-training"},
     {F(CHOICE, pos_embed), "learned", CONFIG_CHOICES("learned", "none", "conv"),
-     .help = "Position embedding; conv: a depthwise 3x3 convolution is added at the entry of every block"},
+     .help = "Position embedding: a learned one, none, or a depthwise 3x3 convolution at the start of every block"},
     {F(FLOAT, drop_path), "0", .min = 0, .max = 0.99,
-     .help = "Rate of stochastic depth in the last block; grows linearly from 0 in the first"},
+     .help = "Rate of stochastic depth (drop path) in the last block; it grows linearly from 0 in the first block"},
     {F(BOOL, recompute), "false",
-     .help = "Keep the input of each block only and compute the block again in the backward pass: less memory, more "
-             "time, the same numbers"},
+     .help = "Activation checkpointing: store only the input of each block and compute the block again in the backward "
+             "pass, which saves memory, takes more time and gives the same results"},
     {F(CHOICE, init_scale), "none", CONFIG_CHOICES("none", "depth"),
-     .help = "depth: weights of attention's proj and of the MLP's second layer start 1/sqrt(2 blocks) as large, as in "
-             "Sparse Transformers"},
+     .help = "Scale of the initial weights of attention's proj and of the MLP's second layer: none (1), or depth, "
+             "1/sqrt(2 blocks), as in Sparse Transformers"},
 };
 #undef F
 
@@ -93,7 +94,7 @@ static void check_lists(const Config *config, const VitSettings *s) {
             config_reject(config, lists[i].name,
                           "%d values, but dim has %d: give one for each stage, or one for all", lists[i].count, stages);
     if (s->conv_stages > stages)
-        config_reject(config, "conv_stages", "%d, but dim tells of %d stage%s", s->conv_stages, stages,
+        config_reject(config, "conv_stages", "%d, but dim has values for %d stage%s", s->conv_stages, stages,
                       stages > 1 ? "s" : "");
 }
 
@@ -105,8 +106,9 @@ static void check_patches(const Config *config, const VitSettings *s) {
                           s->img_size[1]);
         if (s->img_size[i] % side)
             config_reject(config, "patch_size",
-                          "%d, twice as much from each of %d stages to the next, does not divide img_size %dx%d: "
-                          "patch_overlap true takes any size", s->patch_size, stages, s->img_size[0], s->img_size[1]);
+                          "%d, doubled by every stage after the first of %d, does not divide img_size %dx%d: "
+                          "use another img_size or patch_overlap true", s->patch_size, stages, s->img_size[0],
+                          s->img_size[1]);
     }
 }
 
@@ -122,7 +124,7 @@ static void check_class_token(const Config *config, const VitSettings *s) {
         config_reject(config, "pool", "attn %s has no place for a class token: use pool gap", s->attn->name);
     if (joins >= depth)
         config_reject(config, "pool",
-                      "with attn %s the class token joins before block %d, and depth %d ends with block %d: "
+                      "attn %s adds the class token before block %d, but with depth %d block %d is the last: "
                       "use pool gap", s->attn->name, joins, depth, depth - 1);
 }
 
@@ -150,7 +152,7 @@ void vit_use_settings(Config *config) {
 
 static bool has_class_token(const Vit *vit) { return vit->settings.pool == POOL_CLS; }
 
-/* Positions in front of the grid at the first station. */
+/* Tokens in front of the grid at the first station: 1 for a class token, otherwise 0. */
 static int class_in_front(const Vit *vit) {
     return has_class_token(vit) && attention_class_block(vit->settings.attn, vit->stages[0].settings) == 0;
 }
@@ -160,7 +162,7 @@ static void embedding_prefix(const Vit *vit, int i, char prefix[PARAM_NAME_SIZE]
     else snprintf(prefix, PARAM_NAME_SIZE, "%.30sdownsample.", vit->stages[i].prefix);
 }
 
-/* The class token and the position embedding stand before the patch embedding, as timm declares them. */
+/* The class token and the position embedding are declared before the patch embedding, in timm's order. */
 static void first_declare(Vit *vit) {
     Stage *first = &vit->stages[0];
     int M = first->config.dim, prefix = class_in_front(vit);
@@ -222,7 +224,7 @@ Block *vit_block(const Vit *vit, int i) {
 
 /* == Activations ================================================================================================== */
 
-/* Scratch is as large as the largest stage. */
+/* Scratch has the size of the largest stage. */
 static void stream_plan(Vit *vit, Plan *plan, int B) {
     const VitSettings *c = &vit->settings;
     Stream *s = &vit->stream;
@@ -320,10 +322,10 @@ void vit_draw_buffers(const Vit *vit, uint64_t seed, uint32_t step) {
 
 /* == Forward and backward ========================================================================================= */
 
-/* The head sees the class token alone, or all tokens. */
+/* The tokens whose mean is the classifier's input: the class token, or all. */
 static int pooled_tokens(const Vit *vit) { return has_class_token(vit) ? 1 : last_stage(vit)->N; }
 
-/* Does something join the first stage's patches before its blocks? */
+/* True if a class token or a position embedding is added to the first stage's patches. */
 static bool first_is_joined(const Vit *vit) { return vit->pos || class_in_front(vit); }
 
 static void embed(Vit *vit, int i, const real *x, int B) {
@@ -360,7 +362,8 @@ void vit_losses(const Vit *vit, float *losses, int B) {
     device_download(losses, vit->loss, (size_t)B * sizeof *losses);
 }
 
-/* The gradient of the stage's input, in dx, goes to the embedding's parameters and, in dh, to the stage before. */
+/* From dx, the gradient of the stage's input, to the embedding's parameters and to dh, the gradient of the previous
+ * stage's output. */
 static void embed_gradient(Vit *vit, int i, int B) {
     Stream *s = &vit->stream;
     const Stage *stage = &vit->stages[i];
@@ -426,7 +429,7 @@ double vit_moved_bytes(const Vit *vit, int B) {
     return bytes * B / vit->model.batch + 10 * sizeof(float) * (double)vit->model.params.total;
 }
 
-/* What is described: the training plan, where there is one. */
+/* The plan that is described: the training plan, if there is one. */
 static const Plan *plan_of(const Vit *vit) {
     return model_trains(&vit->model) ? &vit->model.training : &vit->model.inference;
 }
@@ -482,8 +485,8 @@ static void describe_stage(const Vit *vit, FILE *out, int i) {
 
 void vit_describe(const Vit *vit, FILE *out) {
     const VitSettings *c = &vit->settings;
-    fprintf(out, "%d x %d image, patches of %d: %d x %d grid, %d tokens of %d\n", c->img_size[0], c->img_size[1], c->patch_size,
-            vit->grid.rows, vit->grid.columns, vit->N, c->dim.at[0]);
+    fprintf(out, "%d x %d image, patches of %d: %d x %d grid, %d tokens of %d\n", c->img_size[0], c->img_size[1],
+            c->patch_size, vit->grid.rows, vit->grid.columns, vit->N, c->dim.at[0]);
     fprintf(out, "  %-18s %-28s %10s %12s %12s\n", "layer", "", "parameters", "10^6 macs", "KiB/image");
     for (int i = 0; i < stage_count(c); i++) describe_stage(vit, out, i);
     describe_row(vit, out, "head.", "classifier", classifier_macs(&vit->head, 1));

@@ -5,14 +5,14 @@
 #
 #   BATCH=64         images in a batch, on both sides
 #   THREADS=N        threads, on both sides (default: the number of cores)
-#   SECONDS_EACH=5   how long one measurement takes, about
+#   SECONDS_EACH=5   approximate seconds for one measurement
 #   ROUNDS=2         how often everything is measured; the table has the medians
 #   MODELS="softmax linear ripple"
 #   MODES="eager compile"
-#   TORCH_RIPPLE=ripple-groups,ripple-weights    PyTorch's forms of ripple attention; the table has the faster one
-#   OUT=FILE         one line of JSON for each measurement goes here
+#   TORCH_RIPPLE=ripple-groups,ripple-weights    ripple attention in PyTorch; the table has the faster of the two
+#   OUT=FILE         also write one line of JSON for each measurement to this file
 #
-# Ours and theirs alternate (ours, eager, ours, compile, ours), so that a machine that slows down slows down both.
+# Measurements of vit.c and PyTorch alternate, so that a change in the machine's speed affects both.
 set -eu
 cd "$(dirname "$0")/.."
 

@@ -1,24 +1,24 @@
 #!/bin/sh
-# One block of width 192 with 12 heads against the tokens, and the speed of whole models: the LiSA paper's Tables 4, 12
-# and 7 on this machine, as CSV and PNG.
+# Measures time and memory of one block of width 192 with 12 heads for several numbers of tokens, and the speed of whole
+# models, as in the LiSA paper's Tables 4, 12 and 7.  Writes CSV and PNG.
 #
 #   sh scripts/bench_block.sh                            runs/block.csv, runs/block.png, runs/block-models.csv
-#   BATCH=4 OMP_NUM_THREADS=1 sh scripts/bench_block.sh  as docs/performance.md has it
-#   TORCH_PYTHON=/path/to/python GRIDS=14 MODELS=lisa sh scripts/bench_block.sh    beside LiSA in PyTorch
+#   BATCH=4 OMP_NUM_THREADS=1 sh scripts/bench_block.sh  the measurement in docs/performance.md
+#   TORCH_PYTHON=/path/to/python GRIDS=14 MODELS=lisa sh scripts/bench_block.sh    also LiSA in PyTorch
 #
 # GRIDS         sides of the token grids (default 7 14 28 56 84)
 # MODELS        operators of the block (default softmax convattn lisa)
 # NETS          whole models, by the names of their configs (default lisanet-b hylisanet-b; empty: none)
-# BATCH         images in memory at a time (default 32, as in the paper: some 5 GB of activations at 84 x 84)
-# ROUNDS        how often everything is measured, the operators by turns; the fastest batch of all counts (default 2)
-# SECONDS_EACH  how long training, and again inference, is measured each time (default 1; three batches at least)
-# LIMIT         an operator is not measured on larger grids once a training batch took so many seconds (default 60)
-# TORCH_PYTHON  a Python with torch: measure softmax and lisa there, too (TORCH_MODES, default "eager compile")
-# OUT           files to write, without the ending (default runs/block); operators and grids that OUT.csv has already
-#               are not measured again
+# BATCH         batch size (default 32, as in the paper: about 5 GB of activations at 84 x 84)
+# ROUNDS        how often everything is measured, operators alternating; the fastest batch is reported (default 2)
+# SECONDS_EACH  seconds for each measurement of training and of inference, at least three batches (default 1)
+# LIMIT         skip larger grids of an operator once its training batch takes more than this many seconds (default 60)
+# TORCH_PYTHON  a Python with torch, to measure softmax and lisa there as well (TORCH_MODES, default "eager compile")
+# OUT           output files without suffix (default runs/block); operators and grids that are already in OUT.csv are
+#               not measured again
 #
-# A block is measured as a whole model of depth 1 on patches of one pixel: beside it there are a product of 3 x 192 a
-# token, the mean over the tokens and a classifier of ten classes, and in training AdamW.
+# A block is measured as a model of depth 1 with patches of one pixel, so that the times include a 3 x 192 projection of
+# each token, the mean over the tokens, a classifier of ten classes, and in training AdamW.
 set -eu
 cd "$(dirname "$0")/.."
 

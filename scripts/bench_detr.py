@@ -1,9 +1,9 @@
-"""train_detr beside the official SMCA-DETR on the processor, in turns, as ratios; and its three encoders beside each
-other.
+"""Compares the speed of train_detr with the published SMCA-DETR code on the CPU, and that of train_detr's three
+encoders with each other.  Measurements alternate, and results are ratios.
 
     python3 scripts/bench_detr.py CHECKOUT [--size 800x1066] [--threads 2] [--rounds 1] [--runs 3] [--compile]
 
-CHECKOUT is one's own copy of gaopengcuhk/SMCA-DETR.  One image, ResNet-50, 300 queries, seven boxes.  Training is
+CHECKOUT is a copy of gaopengcuhk/SMCA-DETR.  One image, ResNet-50, 300 queries, seven boxes.  Training is
 forward, loss with matching, backward, clipping and AdamW, dropout on; inference is the forward pass.  The fastest step
 counts on both sides.  Needs PyTorch 2, torchvision and SciPy, build/cpu/train_detr and, for --compile, a C++
 compiler."""

@@ -3,8 +3,8 @@
     python3 scripts/bench_loader.py torchvision FOLDER SECONDS      on Pillow images, bicubic
     python3 scripts/bench_loader.py ffcv FOLDER SECONDS             FFCV, which stores JPEGs of its own (quality 95)
 
-FOLDER/train/<class>/*.JPEG.  torchvision's images go the way of ImageFolder: the file is opened, decoded to RGB,
-transformed.  What comes after - conversion to a tensor, collation - is not counted, nor is it in train_vit's figure.
+FOLDER/train/<class>/*.JPEG.  With torchvision each file is opened, decoded to RGB and transformed as by ImageFolder.
+The following steps, conversion to a tensor and collation, are not measured here, nor are they for train_vit.
 """
 
 import glob

@@ -1,14 +1,14 @@
 #!/bin/sh
-# Loading speed against torchvision with Pillow, on the same files in one run: RandomResizedCrop(224) and flip.
+# Compares the speed of loading images (RandomResizedCrop(224) and flip) with torchvision and Pillow on the same files.
 #
 #   sh scripts/bench_loader.sh FOLDER      FOLDER/train/<class>/*.JPEG, a few hundred pictures
 #
-#   PYTHON=python3     one with torch, torchvision and Pillow; without it only train_vit's side is measured
-#   FFCV_PYTHON=       one with ffcv, to be compared as well
-#   ROUNDS=3           each figure is the best of so many rounds, in which all take turns
-#   SECONDS_EACH=3     how long one measurement takes
-#   PRIORITY=          for instance "chrt -r 1" on a machine that others use too
-#   WORKERS="1 2"      threads whose scaling is shown
+#   PYTHON=python3     a Python with torch, torchvision and Pillow; without one only train_vit's loader is measured
+#   FFCV_PYTHON=       a Python with ffcv, to compare with FFCV as well
+#   ROUNDS=3           number of rounds, in which the loaders alternate; the best of all rounds is reported
+#   SECONDS_EACH=3     seconds for one measurement
+#   PRIORITY=          a command prefix, for instance "chrt -r 1" on a machine that is shared with others
+#   WORKERS="1 2"      numbers of threads for which the scaling is measured
 set -u
 cd "$(dirname "$0")/.." || exit 1
 data=${1:?"usage: sh scripts/bench_loader.sh FOLDER (with train/<class>/*.JPEG in it)"}

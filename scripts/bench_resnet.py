@@ -1,8 +1,9 @@
-"""ResNet-50 with frozen batch norms on one image: build/cpu/tests/bench_resnet beside PyTorch, in turns, as ratios.
+"""Compares the speed of ResNet-50 with frozen batch norms on one image, in build/cpu/tests/bench_resnet and PyTorch.
+Measurements alternate, and results are ratios.
 
     python3 scripts/bench_resnet.py [--size 800x1066] [--threads 1] [--runs 3] [--rounds 2] [--compile] [--cpu]
 
-PyTorch gets what it is fastest with: batch norms folded into weights and biases, channels last, and, with --compile,
+PyTorch runs in its fastest form: batch norms folded into weights and biases, channels last, and, with --compile,
 torch.compile.  Training computes the gradients of layers 2 to 4 as the detector does.  --cpu takes the processor's time
 in place of the clock's, on a busy machine with one thread.  Needs PyTorch 2 and, for --compile, a C++ compiler."""
 

@@ -1,7 +1,7 @@
-"""Images a second of PyTorch on the models that vit.c trains: the opponents, written as a PyTorch user would.
+"""Measures images per second of PyTorch on the models that vit.c trains, written as a PyTorch user would.
 
     python scripts/bench_torch.py --models softmax,linear,ripple-weights --modes eager,compile --batch 64 --threads 2
-    python scripts/bench_torch.py --check        the same numbers as tests/reference/vit_reference.py?
+    python scripts/bench_torch.py --check        compares the models with tests/reference/vit_reference.py
 
 A training step is forward, cross entropy with soft targets, backward, AdamW (fused) and zero_grad(set_to_none), in
 float32, or with --device cuda under autocast to bfloat16 with channels-last images; the median of --steps steps after a
@@ -10,14 +10,14 @@ warm-up.  Prints one JSON line for each model and mode.
     python scripts/bench_torch.py --device cuda --models timm,linear,ripple-weights --batch 512
     python scripts/bench_torch.py --device cuda --attention      F.scaled_dot_product_attention alone, bfloat16
 
-    timm             timm's VisionTransformer: DeiT as people train it
+    timm             timm's VisionTransformer, with which DeiT is usually trained
     softmax          DeiT: F.scaled_dot_product_attention, class token
     linear           phi(q) (phi(k)^T v) / (phi(q) . sum phi(k)), phi = relu(W2 [sin W1 x; cos W1 x] + b2)
     ripple-groups    ripple attention group by group: masked scores times v, scaled by alpha_r (the paper's naive form)
     ripple-weights   the same with the N x N weights materialised, one product
     ripple-sat       the same by summed-area tables of phi(k) v^T (the paper's Algorithm 1); autograd keeps about
-                     0.3 GB an image at the default sizes, so give it a small --batch
-    lisa             lightweight structure-aware attention as the LiSA paper's pseudo-code has it (its Figure 7)
+                     0.3 GB for each image at the default sizes, so use a small --batch
+    lisa             lightweight structure-aware attention, from the pseudo-code in the LiSA paper's Figure 7
 """
 
 import argparse
@@ -364,7 +364,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--models", default="softmax,linear,ripple-groups,ripple-weights,ripple-sat")
     parser.add_argument("--modes", default="eager,compile")
-    parser.add_argument("--batch", type=int, nargs="+", default=[64], help="one or several")
+    parser.add_argument("--batch", type=int, nargs="+", default=[64], help="one or several batch sizes")
     parser.add_argument("--steps", type=int, default=7)
     parser.add_argument("--warmup", type=int, default=2)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
@@ -380,7 +380,7 @@ def main():
     parser.add_argument("--lisa-patterns", type=int, default=16)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--attention", action="store_true", help="time scaled_dot_product_attention alone, on CUDA")
-    parser.add_argument("--check", action="store_true", help="compare with the float64 reference, time nothing")
+    parser.add_argument("--check", action="store_true", help="compare with the float64 reference, measure no time")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     if arguments.device == "cuda":

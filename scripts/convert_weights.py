@@ -11,9 +11,10 @@ checkpoints of DETR and SMCA-DETR (500 tensors under the key `model`).  --backbo
 them.  Every tensor is checked by name and shape before anything is written; but the tensors of a vision transformer
 (DeiT's and timm's, known by patch_embed.proj.weight) are taken as they are, for train_vit's settings decide their shapes.
 
-A .pth file is a pickle, which could run anything; it is read here without PyTorch, and the only objects it gets to make
-are tensors, containers and the checkpoint's settings, which are ignored.  Since PyTorch 1.6 the file is a zip archive
-with the pickle and a member for every storage; before, the pickle and the storages follow each other.  Needs numpy."""
+A .pth file is a pickle, which can execute arbitrary code.  It is read here without PyTorch, and the only objects that
+it can create are tensors, containers and the checkpoint's settings, which are ignored.  Since PyTorch 1.6 the file is a
+zip archive with the pickle and a member for every storage; before, the pickle and the storages follow each other.
+Needs numpy."""
 
 import argparse
 import collections

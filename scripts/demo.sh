@@ -3,7 +3,7 @@
 # been installed: builds, trains ripple attention to name ten shapes (configs/cpu/shapes.ini), draws how it went and where
 # its heads look.  Everything lands in runs/demo.
 #
-#   sh scripts/demo.sh [--epochs 2 ...]      options after the name go to train_vit
+#   sh scripts/demo.sh [--epochs 2 ...]      arguments are passed on to train_vit
 set -eu
 cd "$(dirname "$0")/.."
 run=runs/demo

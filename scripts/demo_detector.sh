@@ -1,9 +1,9 @@
 #!/bin/sh
-# From a fresh checkout to a detector that finds and names ten shapes, in minutes on two CPU cores: installs what is
-# missing, builds, trains (configs/coco/shapes-demo.ini), evaluates as COCO does, draws how it went and what it found in
-# a scene.  Everything lands in runs/demo-detector.
+# From a fresh checkout to a detector of ten shapes in minutes on two CPU cores: installs missing packages, builds,
+# trains (configs/coco/shapes-demo.ini), evaluates with COCO's metrics, and draws its training curve and the detections
+# in a scene.  All results are in runs/demo-detector.
 #
-#   sh scripts/demo_detector.sh [--epochs 4 ...]      options after the name go to train_detr
+#   sh scripts/demo_detector.sh [--epochs 4 ...]      arguments are passed on to train_detr
 set -eu
 cd "$(dirname "$0")/.."
 run=runs/demo-detector

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Installs what vit.c needs and this machine lacks; silent when nothing is missing.
+# Installs the packages that vit.c needs and this machine lacks.  Prints nothing if none is missing.
 #
 #   sh scripts/deps.sh          compiler and libraries of train_vit
 #   sh scripts/deps.sh demo     and matplotlib, for the plots, and libwebp, for WebP pictures

@@ -1,9 +1,9 @@
 #!/bin/sh
-# Fetches CIFAR-10 or CIFAR-100 from its home and unpacks it where train_vit looks for it.
+# Downloads CIFAR-10 or CIFAR-100 from its website and unpacks it into the folder where train_vit expects it.
 #
-#   scripts/fetch_cifar.sh cifar10|cifar100 [FOLDER]     FOLDER: datasets
+#   scripts/fetch_cifar.sh cifar10|cifar100 [FOLDER]     FOLDER: train_vit's data_dir (default datasets)
 #
-# A broken download goes on where it stopped; an archive is unpacked only when its MD5 sum is the published one.
+# An interrupted download is continued.  An archive is unpacked only if its MD5 sum is the published one.
 set -eu
 
 home=https://www.cs.toronto.edu/~kriz

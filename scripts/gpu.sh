@@ -1,26 +1,27 @@
 #!/bin/sh
-# Everything to run on the day there is a GPU: builds, checks, times, and prints a table.
+# Builds, tests and measures everything that needs a GPU, and prints a table of the results.
 #
 #   sh scripts/gpu.sh                      all stages
-#   sh scripts/gpu.sh build test parity    only these, in this order; the others another time
-#   sh scripts/gpu.sh bundle               on a machine without a GPU: build/gpu.tar.xz, for a machine with one but
-#                                          without the libraries that a build needs; `build` there unpacks it
+#   sh scripts/gpu.sh build test parity    only these stages, in this order
+#   sh scripts/gpu.sh bundle               on a machine without a GPU: builds everything into build/gpu.tar.xz, for a
+#                                          machine with a GPU but without the libraries for building; there the stage
+#                                          `build` unpacks it
 #
 #   build      both precisions, their tests and benchmarks
 #   test       the kernel tests in both precisions
 #   parity     whole models, CUDA against CPU
 #   sanitize   compute-sanitizer: memcheck and racecheck, on reduced cases
-#   bench      images a second, ours and PyTorch's: DeiT-tiny 224, and 16 x 16 tokens with softmax, linear, ripple
+#   bench      images per second of vit.c and PyTorch: DeiT-tiny 224, and 16 x 16 tokens with softmax, linear, ripple
 #   attention  flash softmax against F.scaled_dot_product_attention, head dims 32 and 64
 #   block      one LiSA block against one softmax block, 7 x 7 to 84 x 84 tokens, and LiSA in PyTorch
 #              (scripts/bench_block.sh)
 #   detector   train_detr's three encoders at 800 x 1066
-#   table      what OUT has so far, ours against the faster of theirs
+#   table      prints the results in OUT, vit.c's compared with the faster of PyTorch's modes
 #
-#   OUT=gpu.csv      one line for each figure is appended: stage,case,who,metric,value
-#   LIMIT=540        seconds that one command may take
-#   STEPS=20         steps that PyTorch is timed for
-#   PYTHON=python3   with torch and timm; no network is used
+#   OUT=gpu.csv      file to which each result is appended as a line: stage,case,who,metric,value
+#   LIMIT=540        time limit for one command in seconds
+#   STEPS=20         number of steps in measurements of PyTorch
+#   PYTHON=python3   a Python with torch and timm; no network is used
 #   MODES="eager compile"
 set -u
 cd "$(dirname "$0")/.." || exit 1

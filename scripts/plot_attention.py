@@ -1,5 +1,6 @@
-"""Draws what `train_vit --predict IMAGE --attention FILE` wrote of an image: where the heads look, how long the tokens
-are, and what rank the attention matrices have.  Several files, of models with different operators, go side by side.
+"""Draws a file that `train_vit --predict IMAGE --attention FILE` wrote about an image: the attention maps, the norms of
+the tokens, or the ranks of the attention matrices.  Several files, of models with different operators, are drawn side
+by side.
 
     ./build/cpu/train_vit --init runs/demo/best.safetensors --predict test:3 --attention attention.safetensors
     python3 scripts/plot_attention.py attention.safetensors --out attention.png
@@ -324,7 +325,7 @@ def chosen(option, text, count, first):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("files", nargs="+", metavar="FILE", help="what --attention wrote")
+    parser.add_argument("files", nargs="+", metavar="FILE", help="file that train_vit --attention wrote")
     parser.add_argument("--out", required=True, metavar="PNG", help="picture to write")
     parser.add_argument("--queries", metavar="N,N",
                         help="which of the query tokens in the files, from 0 (default: all)")

@@ -76,7 +76,7 @@ def print_table(rows):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("csv", help="what scripts/bench_block.sh wrote")
+    parser.add_argument("csv", help="CSV file that scripts/bench_block.sh wrote")
     parser.add_argument("--out", required=True, metavar="PNG", help="picture to write")
     arguments = parser.parse_args()
     try:

@@ -1,5 +1,5 @@
-"""Draws what the weights of a checkpoint show, as in the ViT paper's Figure 7: the first principal components of the
-patch embedding's filters, and how alike the position embeddings of any two tokens are.
+"""Draws weights of a checkpoint, as in the ViT paper's Figure 7: the first principal components of the patch
+embedding's filters, and the similarity of the position embeddings of all pairs of tokens.
 
     python3 scripts/plot_model.py runs/cifar100-softmax-001/best.safetensors --out model.png
 
@@ -102,7 +102,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("checkpoint", help="weights of train_vit (safetensors)")
     parser.add_argument("--out", required=True, metavar="PNG", help="picture to write")
-    parser.add_argument("--columns", type=int, metavar="N", help="tokens in a row, where the images are not square")
+    parser.add_argument("--columns", type=int, metavar="N", help="tokens in a row of the grid (default: a square grid)")
     arguments = parser.parse_args()
     try:
         tensors, _ = read_safetensors(arguments.checkpoint)

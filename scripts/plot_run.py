@@ -5,8 +5,8 @@
 
     python3 scripts/plot_run.py runs/cifar100-ripple-001 --jsd --out jsd.png    the ripple paper's Figure 3
 
---jsd draws how far the spatial weights are from weights that halve from ring to ring (mean Jensen-Shannon divergence,
-nats) instead of the curves; the dashed line is where uniform weights would be.
+--jsd draws, instead of the curves, the mean Jensen-Shannon divergence in nats between the spatial weights and weights
+that halve from ring to ring; the dashed line is the value for uniform weights.
 
 Reads log.csv of each folder (docs/runs.md names its columns).  The validation loss is dashed; a detector's is the
 loss of its last decoder layer, and beside it the training loss of that layer is drawn, not the sum over layers that is
@@ -216,7 +216,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("runs", nargs="+", metavar="RUN_DIR", help="folder with a log.csv")
     parser.add_argument("--out", metavar="FILE", help="picture to write (default: curve.png in the first folder)")
-    parser.add_argument("--jsd", action="store_true", help="the divergence of the spatial weights instead")
+    parser.add_argument("--jsd", action="store_true", help="draw the divergence of the spatial weights instead")
     arguments = parser.parse_args()
     out = arguments.out or os.path.join(arguments.runs[0], "jsd.png" if arguments.jsd else "curve.png")
     try:

@@ -51,7 +51,7 @@ def draw(path, out):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("csv", help="what scripts/scaling.sh wrote")
+    parser.add_argument("csv", help="CSV file that scripts/scaling.sh wrote")
     parser.add_argument("--out", required=True, metavar="PNG", help="picture to write")
     arguments = parser.parse_args()
     try:

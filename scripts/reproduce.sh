@@ -1,17 +1,18 @@
 #!/bin/sh
-# Runs a table of a paper, row by row: what is finished is skipped, what was interrupted goes on where it stopped.
+# Trains the models of a paper's table, row by row.  Finished runs are skipped, and interrupted ones are resumed.
 #
 #   sh scripts/reproduce.sh ripple-2                     all rows of CIFAR-100's Table 2, into runs/paper
 #   sh scripts/reproduce.sh ripple-4 ripple-log          one row of Table 4
 #   SEEDS="0 1 2" sh scripts/reproduce.sh study          three seeds of every row
-#   sh scripts/reproduce.sh --bench ripple-4             only the speed of every row: bench.json
-#   python3 scripts/tables.py --help                     the tables there are; tables.py runs/paper prints them
+#   sh scripts/reproduce.sh --bench ripple-4             only measure the speed of every row, into bench.json
+#   python3 scripts/tables.py --help                     lists the tables; tables.py runs/paper prints the results
 #
-# TRAIN_VIT  the program, with a launcher before it if you like; train_detr's rows take the one beside it (default build/cuda/train_vit where that is, else
-#            build/cpu/train_vit):  TRAIN_VIT="mpirun -np 8 build/cuda/train_vit"
-# RUNS       where the runs go (default runs/paper)
-# EXTRA      settings for every row, as in EXTRA="--data-dir somewhere --epochs 2"; where it has --epochs N and no
-#            --warmup-epochs, the warm-up is the tenth of N, rounded down (train_vit's rows)
+# TRAIN_VIT  the program, optionally with a launcher, as in TRAIN_VIT="mpirun -np 8 build/cuda/train_vit" (default
+#            build/cuda/train_vit if it exists, otherwise build/cpu/train_vit); rows of train_detr use the train_detr in
+#            the same folder
+# RUNS       folder for the runs (default runs/paper)
+# EXTRA      additional settings for every row, as in EXTRA="--data-dir somewhere --epochs 2"; with --epochs N and
+#            without --warmup-epochs, rows of train_vit warm up for a tenth of N epochs, rounded down
 set -u
 cd "$(dirname "$0")/.." || exit 1
 

@@ -1,14 +1,14 @@
 #!/bin/sh
-# Time and memory against the number of tokens: the ripple paper's Figures 2 and 4 (its appendix E: width 96, batch 4,
-# otherwise DeiT-tiny with six heads), as CSV and PNG.
+# Measures time and memory for several numbers of tokens, as in Figures 2 and 4 of the ripple attention paper (appendix
+# E: width 96, batch 4, otherwise DeiT-tiny with six heads).  Writes CSV and PNG.
 #
 #   sh scripts/scaling.sh                                docs/scaling.csv and docs/images/scaling.png
 #   SIDES="8 16 32 64 128" TRAIN_VIT=build/cuda/train_vit OUT=runs/scaling sh scripts/scaling.sh
 #
 # SIDES    sides of the token grids (default 8 16 24 32 48 64)
-# OUT      what is written: OUT.csv, OUT.png (default docs/scaling, with the picture in docs/images); rows that are in
-#          OUT.csv already are not measured again
-# LIMIT    an operator is not measured on larger grids once a training batch took so many seconds (default 20)
+# OUT      writes OUT.csv and OUT.png (default docs/scaling, with the image in docs/images); rows that are already in
+#          OUT.csv are not measured again
+# LIMIT    skip larger grids of an operator once its training batch takes more than this many seconds (default 20)
 set -u
 cd "$(dirname "$0")/.." || exit 1
 

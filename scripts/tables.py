@@ -1,16 +1,16 @@
 #!/usr/bin/env python3
-"""The papers' tables with the paper's number, ours and the difference, row by row.
+"""Prints tables of the papers with, for each row, the paper's result, the one reproduced here, and the difference.
 
     python3 scripts/tables.py runs/paper                     every table, with the runs in that folder
     python3 scripts/tables.py --table ripple-2 runs/a runs/b one table
-    python3 scripts/tables.py --rows ripple-2                what scripts/reproduce.sh has to run: name, the run it
-                                                            starts from or -, program, arguments
+    python3 scripts/tables.py --rows ripple-2                the runs for scripts/reproduce.sh: name, the run whose
+                                                            weights it starts from or -, program, arguments
 
 A run belongs to a row by the name of its folder: `cifar100-ripple`, or `cifar100-ripple-seed3`; several seeds become a
-mean and its standard error.  Accuracy is that of the last epoch in log.csv; a run that is still going is marked with
-its epoch.  Parameters and multiply-adds come from `train_vit --describe`, speeds from bench.json in the run's folder
-(scripts/reproduce.sh writes it).  The papers' numbers are docs/paper_tables.csv; a row that nobody has run stays as
-such.  Needs nothing but Python.
+mean and its standard error.  Accuracy is that of the last epoch in log.csv; an unfinished run is marked with its epoch.
+Parameters and multiply-adds come from `train_vit --describe`, speeds from bench.json in the run's folder, which
+scripts/reproduce.sh writes.  The papers' results are in docs/paper_tables.csv; a row without a run shows only those.
+Needs only Python.
 """
 
 import argparse
@@ -259,7 +259,7 @@ def print_table(name, runs):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("runs", nargs="*", metavar="RUN", help="folders of runs, or folders that hold them")
-    parser.add_argument("--table", choices=TABLES, help="only this one")
+    parser.add_argument("--table", choices=TABLES, help="print only this table")
     parser.add_argument("--rows", choices=TABLES, help="print the runs of a table and their arguments")
     arguments = parser.parse_args()
     if arguments.rows:

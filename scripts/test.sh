@@ -4,7 +4,7 @@
 # emulator, the fuzzers for a while, the CUDA build where there is a compiler for it, and the rules of style that grep can
 # check.  The last line is "N passed, N failed"; the exit status is 0 when nothing failed.
 #
-#   FUZZ_SECONDS=10    how long each fuzzer runs
+#   FUZZ_SECONDS=10    seconds for each fuzzer
 #   JOBS=2             parallel compilations (default: the number of cores)
 set -u
 cd "$(dirname "$0")/.." || exit 1

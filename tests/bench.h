@@ -1,4 +1,4 @@
-/* What benchmarks of kernels share. */
+/* Timing for the benchmarks of kernels. */
 #ifndef VIT_TESTS_BENCH_H
 #define VIT_TESTS_BENCH_H
 
@@ -7,8 +7,8 @@
 
 #include "kernels/kernels.h"
 
-/* CLOCK_PROCESS_CPUTIME_ID for the processor's time, which neighbours disturb less; a GPU's is the same as the clock's,
- * since whoever waits for it spins. */
+/* CLOCK_PROCESS_CPUTIME_ID measures processor time, which other programs on the machine disturb less.  With a GPU it
+ * equals elapsed time, since the CPU spins while it waits. */
 static clockid_t bench_clock = CLOCK_MONOTONIC;
 
 static inline double seconds(void) {
@@ -18,7 +18,7 @@ static inline double seconds(void) {
     return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
-/* result = seconds of the fastest of three stretches of at least `least` seconds of calls. */
+/* result = seconds for one call, from the fastest of three series of calls of at least `least` seconds each. */
 #define TIME(result, least, call)                               \
     do {                                                        \
         result = 1e30;                                          \
@@ -35,7 +35,7 @@ static inline double seconds(void) {
         }                                                       \
     } while (0)
 
-/* The host's numbers, which are freed, on the device. */
+/* Copies host data to the device and frees the host's. */
 static inline real *device_copy_of(float *host, size_t n) {
     real *device = device_malloc(n * sizeof *device, "bench");
     real_upload(device, host, n);

@@ -3,7 +3,7 @@
  *
  *   OMP_NUM_THREADS=1 build/cpu/tests/bench_masked
  *
- * Clocked by the processor's time, so that what else the machine does counts little. */
+ * Measures processor time, which other programs on the machine disturb little. */
 #include <stdio.h>
 #include <stdlib.h>
 

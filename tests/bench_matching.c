@@ -1,5 +1,5 @@
-/* Milliseconds of one image's assignment of targets to queries: independent costs, those of boxes whose places decide, and
- * targets that all want the same queries.
+/* Milliseconds for the assignment of one image's targets to queries, with three kinds of costs: independent random
+ * numbers, distances of boxes, and the same preferred queries for all targets.
  *
  *   build/cpu/tests/bench_matching [TARGETS [QUERIES]]      100 and 300 */
 #include <math.h>

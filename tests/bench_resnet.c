@@ -1,6 +1,6 @@
 /* Seconds of ResNet-50 on one image: forward alone, as in evaluation, and forward, backward and folding, as in
- * training; the best of a few.  With `cpu` the processor's time in place of the clock's: what counts on a busy machine,
- * for one thread.
+ * training; the fastest of a few runs.  `cpu` measures processor time instead of elapsed time, which is better on a
+ * busy machine with one thread.
  *
  *   build/cpu/tests/bench_resnet [height width [runs [cpu]]]      scripts/bench_resnet.py compares with PyTorch */
 #include <stdio.h>

@@ -2,7 +2,7 @@
  *
  *   OMP_NUM_THREADS=1 build/cpu/tests/bench_sparse [SIDE [D]]      a grid of SIDE x SIDE tokens (64), heads of D (32)
  *
- * The share of pairs is what the pattern leaves to compute; the share of time cannot fall below it. */
+ * Prints the share of pairs that the pattern contains, which is a lower bound for the share of time. */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -32,7 +32,7 @@ static void step(const Tensors *t, const SparsePattern *p) {
     }
 }
 
-/* The best of a few steps: what else the machine does only ever adds. */
+/* The fastest of a few steps, since other programs on the machine can only add time. */
 static double time_of(const Tensors *t, const SparsePattern *p) {
     double best = 1e9, end = seconds() + 1;
     step(t, p);

@@ -1,6 +1,6 @@
-/* What every test of numbers needs: fresh inputs from a printed seed, poisoned outputs, and a comparison whose
- * tolerance is relative to the tensor's root mean square.  A comparison prints one line: the property, the worst
- * element, and how much of the allowance it used. */
+/* For every numerical test: random inputs from a printed seed, outputs filled with NaN, and a comparison whose
+ * tolerance is relative to the tensor's root mean square.  A comparison prints one line with the property, the worst
+ * element, and its error as a share of the tolerance. */
 #ifndef VIT_TESTS_CHECK_H
 #define VIT_TESTS_CHECK_H
 
@@ -12,7 +12,7 @@
 
 #include "core/rng.h"
 
-/* The seed of this run: VIT_TEST_SEED replays one, otherwise the clock draws it.  Print it with the test's name. */
+/* The seed of this run: VIT_TEST_SEED, or if that is not set one from the clock.  Print it with the test's name. */
 static inline uint64_t check_seed(void) {
     static uint64_t seed;
     if (!seed) {
@@ -31,14 +31,14 @@ static inline float *check_normal(size_t n, float scale, uint32_t stream) {
     return x;
 }
 
-/* Outputs start as NaN, so that a missing write shows. */
+/* Fills an output with NaN, so that an element that is not written makes the test fail. */
 static inline float *check_poison(size_t n) {
     float *x = malloc((n ? n : 1) * sizeof *x);
     for (size_t i = 0; i < n; i++) x[i] = NAN;
     return x;
 }
 
-/* |got - want| <= tolerance * rms(want) + step * |want| for every element; NaN never passes, nor does an all-zero
+/* Checks |got - want| <= tolerance * rms(want) + step * |want| for every element.  NaN fails, and so does an all-zero
  * `want`.
  * step: half the spacing of the type the result is stored in, where that is coarser than the tolerance.  Returns 1 when
  * it holds. */
@@ -66,8 +66,8 @@ static inline int check_close(const char *what, const float *got, const double *
     return check_close_step(what, got, want, n, tolerance, 0);
 }
 
-/* For sums whose terms may cancel: |got - want| <= tolerance * (sum of the sizes of this element's terms + root mean
- * square of all such sums). */
+/* For sums whose terms may cancel.  size[i] is the sum of the absolute values of element i's terms.  Checks
+ * |got - want| <= tolerance * (size[i] + rms(size)). */
 static inline int check_sums(const char *what, const float *got, const double *want, const double *size, size_t n,
                              double tolerance) {
     double squares = 0, worst = -1;

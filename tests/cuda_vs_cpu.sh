@@ -4,8 +4,8 @@
 # whole within 2e-2 of theirs (one tensor may be a small difference of large ones; its error is printed).
 #
 #   sh tests/cuda_vs_cpu.sh                   everything, on a machine with a GPU
-#   sh tests/cuda_vs_cpu.sh make FOLDER       only what the CPU gives, to take along to a machine with a GPU
-#   sh tests/cuda_vs_cpu.sh compare FOLDER    only CUDA, against that
+#   sh tests/cuda_vs_cpu.sh make FOLDER       only the CPU's results, into FOLDER, to be copied to a machine with a GPU
+#   sh tests/cuda_vs_cpu.sh compare FOLDER    only CUDA, compared with the CPU's results in FOLDER
 #
 # CPU=build/cpu/train_vit, CUDA_FP32=build/cuda-fp32/train_vit, CUDA_BF16=build/cuda/train_vit, PYTHON=python3 (numpy)
 set -eu

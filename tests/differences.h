@@ -1,10 +1,10 @@
-/* Gradients against central differences of a formula in double, so that no derivative is written twice. */
+/* Compares gradients with central differences of a formula in double, so that tests need no formulas of derivatives. */
 #ifndef VIT_TESTS_DIFFERENCES_H
 #define VIT_TESTS_DIFFERENCES_H
 
 #include "tests/on_device.h"
 
-/* out [n] = the outputs that the inputs in `context` give. */
+/* Computes the outputs out [n] from the inputs in `context`. */
 typedef void Outputs(double *out, void *context);
 
 typedef struct {
@@ -16,8 +16,8 @@ typedef struct {
     double h;            /* half the width of a difference */
 } Function;
 
-/* Slope of the loss by *x, added to *slope; *size: the sum of the sizes of its terms, one an output.  Outputs that do not
- * depend on x cancel exactly, however large the loss. */
+/* Slope of the loss by *x, added to *slope; *size: the sum of the sizes of its terms, one an output.  Outputs that do
+ * not depend on x cancel exactly, however large the loss. */
 static inline void slope_by_difference(double *slope, double *size, double *x, const Function *f) {
     double here = *x, *above = malloc(f->n * sizeof *above);
     *x = here + f->h;
@@ -30,7 +30,7 @@ static inline void slope_by_difference(double *slope, double *size, double *x, c
     free(above);
 }
 
-/* got [n] on the host: the gradient by x [n], less what was there before, at a sample of its elements. */
+/* Checks got [n] on the host, the gradient by x [n] minus its value before the call, at a sample of its elements. */
 static inline int slopes_agree(const char *what, const float *got, const float *before, double *x, size_t n,
                         const Function *f) {
     enum { SAMPLE = 40 };
@@ -55,7 +55,8 @@ static inline double *wide(const float *x, size_t n) {
     return y;
 }
 
-/* A parameter: host values, double for the formulas, device, and a gradient that is not zero before. */
+/* A parameter: its values on the host, in double for the formulas and on the device, and its gradient, which is not
+ * zero before the call, so that a test notices = in place of +=. */
 typedef struct {
     size_t n;
     float *before;

@@ -1,6 +1,6 @@
-/* libFuzzer: an annotation file, and behind its first zero byte perhaps a file of results.  Any bytes are either
- * refused with a message or give tables in order; the size of the pieces in which they are parsed changes nothing; and
- * what both files hold can be evaluated. */
+/* libFuzzer target: an annotation file, optionally followed by a zero byte and a file of results.  Every input must
+ * either be rejected with a message or give consistent tables; the size of the pieces in which it is parsed must not
+ * matter; and two accepted files must be possible to evaluate. */
 #include <stdlib.h>
 #include <string.h>
 

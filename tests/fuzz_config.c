@@ -1,5 +1,5 @@
-/* libFuzzer: settings from any text, or (first byte '-') from any arguments, one a line, are refused with a message or
- * accepted; what is accepted, saved and read back is the same. */
+/* libFuzzer target: settings from a text, or if the first byte is '-' from arguments, one in each line.  They must be
+ * rejected with a message or accepted, and accepted settings must be the same after saving and reading them. */
 #include "core/config.h"
 
 #include <stdlib.h>

@@ -1,5 +1,5 @@
-/* libFuzzer target: the picture reader and the resize behind it.  Pictures are kept below 2^18 pixels: beyond, a few
- * bytes can ask for seconds of honest work. */
+/* libFuzzer target: the image reader and the following resize.  Images have at most 2^18 pixels, since a few bytes of a
+ * larger image can take seconds to decode. */
 #include <stdlib.h>
 
 #include "data/image.h"

@@ -1,5 +1,5 @@
-/* libFuzzer target: JPEGs as the loader reads them: a part, at a scale.  The last three bytes choose both.  Pictures
- * are kept below 2^18 pixels: beyond, a few bytes can ask for seconds of honest work. */
+/* libFuzzer target: decoding a part of a JPEG at a reduced scale, as the loader does.  The last three bytes choose part
+ * and scale.  Images have at most 2^18 pixels, since a few bytes of a larger image can take seconds to decode. */
 #include <stdlib.h>
 
 #include "data/jpeg.h"

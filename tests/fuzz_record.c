@@ -1,5 +1,5 @@
-/* libFuzzer target: packed files.  Each input is tried as it is, and with checksums that fit, which random bytes never
- * have: then sizes and offsets stand between the reader and memory that is not its own. */
+/* libFuzzer target: packed files.  Each input is tried unchanged, and again with its checksums corrected, since random
+ * bytes never have correct ones and would not reach the checks of sizes and offsets. */
 #include <stdlib.h>
 #include <string.h>
 

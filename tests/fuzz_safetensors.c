@@ -1,5 +1,6 @@
-/* libFuzzer: any bytes are either refused with a message or a file whose every tensor can be found and read.  Each
- * input is tried as it is, and with a header length that fits, which random bytes seldom have. */
+/* libFuzzer target: every input must be rejected with a message, or be a file whose tensors can all be found and read.
+ * Each input is tried unchanged, and again with its header length corrected, since random bytes seldom have a correct
+ * one. */
 #define _GNU_SOURCE /* memrchr */
 #include "core/safetensors.h"
 

@@ -1,6 +1,6 @@
-/* Tensors of a test on the device, whichever it is.  Everything made here lives until release_all, which a test calls
- * once at its end.  An upload rounds the host's copy to what the device holds, so that a reference in double starts
- * from the same numbers; the tolerance follows from the type: 1e-5 for float, 2e-2 for bfloat16. */
+/* Tensors of a test on the device of any backend.  They are freed by release_all, which a test calls once at its end.
+ * An upload also rounds the host's copy to the device's type, so that a reference in double starts from the same
+ * numbers.  The tolerance depends on the type: 1e-5 for float, 2e-2 for bfloat16. */
 #ifndef VIT_TESTS_ON_DEVICE_H
 #define VIT_TESTS_ON_DEVICE_H
 
@@ -10,11 +10,12 @@
 #include "tests/check.h"
 
 #define REAL_TOLERANCE (sizeof(real) == 4 ? 1e-5 : 2e-2)
-/* Storing a bfloat16 moves it by up to 1/512 of itself; a sum that lands on the other side of a tie by twice that. */
+/* The relative error of rounding to bfloat16 is at most 1/512, and twice that if a small error of the sum changes the
+ * direction of rounding. */
 #define REAL_STEP (sizeof(real) == 4 ? 0 : 1.0 / 256)
 
-/* `full`, or less where a GPU's worth of work would take minutes: the kernels are emulated, or a tool watches them
- * (VIT_TEST_REDUCED=1).  A test that runs reduced says so. */
+/* The size of a test: `full`, or less if that would take minutes, because kernels are emulated or run under a tool such
+ * as compute-sanitizer (VIT_TEST_REDUCED=1).  A test that runs reduced prints that. */
 static inline int full_or_reduced(const char *what, int full, int reduced) {
     if (!getenv("VIT_TEST_REDUCED") && !strstr(kernels_device(), "emulated")) return full;
     printf("  reduced: %s %d instead of %d\n", what, reduced, full);
@@ -111,8 +112,8 @@ static inline double root_mean_square(const double *x, size_t n) {
     return sqrt(squares / (double)n);
 }
 
-/* A tensor held to its own root mean square, and to what its terms' rounding leaves of it where they cancel.
- * `size`: the sums of the terms' sizes. */
+/* Compares with a tolerance relative to the tensor's root mean square, and to `size`, the sums of the absolute values
+ * of the terms, for sums whose terms cancel. */
 static inline int close_own(const char *what, const float *got, const double *want, const double *size, size_t n) {
     double rounding = sizeof(real) == 4 ? ldexp(1, -23) : ldexp(1, -8);
     double cancelled = rounding * root_mean_square(size, n) / root_mean_square(want, n);

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Runs the tests of one build: every tests/test_*.c (the program $BUILD/tests/test_*) and every tests/test_*.sh, which
-# all report in TAP.  One line for each, what the failing ones said, and the totals at the end; whole logs stay in
+# Runs the tests of one build: every program $BUILD/tests/test_* and every script tests/test_*.sh, all of which report
+# in TAP.  Prints one line for each, the output of failing ones, and the totals; complete logs are in
 # $BUILD/tests/*.log.
 #
 #   BUILD=build/cpu sh tests/run.sh [NAME...]      NAME: only these, as in test_rng
@@ -12,8 +12,8 @@
 # VIT_TEST_LAUNCHER   a command that runs programs of another machine: qemu-aarch64
 # TOTALS=FILE         "passed failed" is added to this file instead of printed
 #
-# A program that crashes, hangs, is missing, says nothing, stops before the end of its plan, or whose exit status and
-# report disagree has failed, whatever else it printed.
+# A test also counts as failed if it crashes, hangs, is missing, prints no report or only a part of its plan, or if its
+# exit status contradicts its report.
 set -u
 cd "$(dirname "$0")/.." || exit 1
 

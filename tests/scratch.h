@@ -1,5 +1,5 @@
-/* What a test does outside itself: files in a folder of its own, lines that nobody is to see,
- * children that are to die. */
+/* For tests with side effects: a temporary folder, capturing stderr, and child processes for code that ends the
+ * program. */
 #ifndef VIT_TESTS_SCRATCH_H
 #define VIT_TESTS_SCRATCH_H
 
@@ -21,7 +21,7 @@
 
 static char folder[] = "/tmp/vit_test_XXXXXX";
 
-/* Set-up and tear-down of a group. */
+/* Set-up and tear-down of a cmocka group: create and remove the folder. */
 static inline int make_folder(void **state) {
     (void)state;
     return mkdtemp(folder) == NULL;
@@ -34,7 +34,7 @@ static inline int remove_folder(void **state) {
     return system(command);
 }
 
-/* The path of a file in it, good for the next few dozen calls. */
+/* The path of a file in the folder; the string stays valid for the next few dozen calls. */
 static inline const char *in_folder(const char *format, ...) {
     enum { KEPT = 64 };
     static char path[KEPT][512];
@@ -50,7 +50,7 @@ static inline const char *in_folder(const char *format, ...) {
 
 /* == stderr ======================================================================================================= */
 
-/* Nothing is seen of it between the two. */
+/* Between these two calls nothing is printed to stderr. */
 static inline int quiet_begin(void) {
     fflush(stderr);
     int terminal = dup(2), null = open("/dev/null", O_WRONLY);
@@ -65,8 +65,8 @@ static inline void quiet_end(int terminal) {
     close(terminal);
 }
 
-/* Runs it in a child whose stderr is text.  Returns the exit status, 77 where the child came back,
- * -1 where it crashed. */
+/* Runs a function in a child process whose stderr is returned in text.  Returns the exit status, or 77 if the function
+ * returned, or -1 if it crashed. */
 static inline int status_of(void (*run)(void *), void *argument, char *text, size_t size) {
     int pipes[2], status;
     size_t have = 0;

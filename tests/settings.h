@@ -1,4 +1,4 @@
-/* Models for tests are made from settings, as programs make them. */
+/* Creates models for tests from settings, in the same way as the programs. */
 #ifndef VIT_TESTS_SETTINGS_H
 #define VIT_TESTS_SETTINGS_H
 
@@ -24,7 +24,7 @@ static inline void settings_read(Config *config, const char *text) {
     if (!config_try_text(config, text, strlen(text), "test", &error)) fail_msg("%s", error.text);
 }
 
-/* What a fixture's metadata says of the settings of this config. */
+/* Takes over the settings in a fixture's metadata that this config has. */
 static inline void settings_of_fixture(Config *config, const SafeTensors *file) {
     for (int i = 0; i < config->count; i++) {
         const char *value = safetensors_metadata(file, config_name(config, i));

@@ -1,5 +1,5 @@
-/* Buffers: tensors that are drawn instead of learned.  What is drawn and when, that the optimizer leaves them alone and
- * the average follows them, and how the parameters of random codes start. */
+/* Buffers, tensors that are drawn at random instead of learned: what is drawn and when, that the optimizer does not
+ * change them and the moving average takes them over, and the initial parameters of stochastic positional encoding. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

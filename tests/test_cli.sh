@@ -1,6 +1,6 @@
 #!/bin/sh
-# train_vit as a user meets it: what wrong input is told, what a run leaves behind, and that a run which was stopped,
-# killed or ran out of disk goes on as if nothing had happened.  TAP on standard output, evidence behind '# '.
+# Tests of train_vit's command line: messages for wrong input, the files of a run, and that a run that was stopped, was
+# killed or ran out of disk space can be resumed with the same result.  Prints TAP, with details after '# '.
 #
 #   BUILD=build/cpu-asan VIT_TEST_QUICK=1 sh tests/test_cli.sh
 #

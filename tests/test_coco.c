@@ -1,4 +1,4 @@
-/* COCO's annotation files: what is kept, what is repaired, and every kind of damage with the line it gets. */
+/* Reading COCO's annotation files: what is kept, what is repaired, and the message for every kind of damage. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

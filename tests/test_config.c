@@ -1,5 +1,5 @@
-/* The settings engine: what each wrong line or argument is told, precedence, includes, and that a saved config reads
- * back as the same settings. */
+/* Reading settings: the message for each kind of wrong line or argument, precedence, includes, and that a saved config
+ * gives the same settings when read. */
 #include "core/config.h"
 
 #include <setjmp.h>
@@ -43,7 +43,8 @@ static const ConfigEntry entries[] = {
      .help = "classify these images"},
     {CONFIG_FIELD(STRING, Settings, data), .argument = "FOLDER", .section = "data", .help = "folder of the data set"},
     {CONFIG_FIELD(SIZE, Settings, img_size), "224", .min = 1, .max = 4096, .help = "height and width of the input"},
-    {CONFIG_FIELD(ITEM, Settings, attn), "softmax", .table = operators, .offers = is_offered, .noun = "operator", .section = "model",
+    {CONFIG_FIELD(ITEM, Settings, attn), "softmax", .table = operators, .offers = is_offered, .noun = "operator",
+     .section = "model",
      .help = "attention operator"},
     {CONFIG_FIELD(CHOICE, Settings, pool), "cls", CONFIG_CHOICES("cls", "gap"),
      .help = "what the head reads: the class token, or the mean of all tokens | either way after the last norm"},
@@ -640,7 +641,8 @@ static void test_settings_that_do_not_count(void **state) {
         {"", "", {"--rings", "9"}, "--rings: attn softmax has no such setting; it belongs to ripple"},
         {"", "", {"--rings", "4"}, "--rings: attn softmax has no such setting; it belongs to ripple"},
         {"", "rings = 9\n", {0}, "choice.ini:1: rings: attn softmax has no such setting; it belongs to ripple"},
-        {"", "attn = lisa\nrings = 9\n", {0}, "choice.ini:2: rings: attn lisa has no such setting; it belongs to ripple"},
+        {"", "attn = lisa\nrings = 9\n", {0},
+         "choice.ini:2: rings: attn lisa has no such setting; it belongs to ripple"},
         {"", "attn = lisa\nrings = 4\n", {0}, NULL},
         {"", "attn = ripple\nrings = 9\n", {"--attn", "lisa"}, NULL},
         {"attn = ripple\nrings = 9\n", "", {"--attn", "lisa"}, NULL},

@@ -1,5 +1,5 @@
-/* Gated positional attention against its definition in double, N x N and without the factors that the kernels use; and
- * how a ConViT starts. */
+/* Gated positional attention against its definition in double, with N x N weights that are not factorised as in the
+ * kernels; and the initial parameters of a ConViT. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,4 +1,5 @@
-/* Data sets, pictures, augmentation and batches: exact bytes against plain restatements, and every kind of damage. */
+/* Data sets, images, augmentation and batches: exact bytes against simple reimplementations, and the message for every
+ * kind of damage. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,5 +1,5 @@
-/* The depthwise convolution of the token grid against its formula in double, and as the part of focused attention that
- * pictures show. */
+/* The depthwise convolution of the token grid against its formula in double, and its kernel as AttentionOp.spatial of
+ * focused attention. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

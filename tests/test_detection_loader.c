@@ -1,5 +1,5 @@
-/* Batches with boxes: Pillow's pixels, the same batches for any number of workers, ranks and parts, an epoch that goes
- * on where it stopped, padding within what was promised, and pictures that cannot be read. */
+/* Batches with boxes: the same pixels as Pillow's, the same batches for any number of workers, ranks and parts,
+ * resuming within an epoch, the bound on padding, and images that cannot be read. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,4 +1,4 @@
-/* What becomes of a model's outputs (scores, boxes, pictures of them), and the scenes that it can learn from. */
+/* Postprocessing of a detector's outputs, drawing them, and the generated scenes of the data set shapes. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

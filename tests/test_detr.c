@@ -1,5 +1,5 @@
 /* The detector above its backbone against the float64 reference (tests/reference/detr_reference.py): every file in
- * tests/fixtures/smca is a case.  Then against itself: padding, plans, micro-batches, and its start. */
+ * tests/fixtures/smca is a case.  Also its own invariants (padding, plans, micro-batches) and its initialisation. */
 #include <glob.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -14,7 +14,7 @@
 #include "tests/on_device.h"
 #include "tests/settings.h"
 
-/* What make_detr_fixtures.py draws dropout from. */
+/* The seed and step from which make_detr_fixtures.py draws dropout. */
 static const uint64_t SEED = 0x1234567890;
 enum { STEP = 7, FIRST = 3, PREDICTED = 4096 };
 

@@ -1,6 +1,6 @@
 #!/bin/sh
-# train_detr as a user meets it: what wrong input is told, what is repaired, what a run leaves behind, that a run which
-# was stopped goes on bit for bit, evaluation, prediction and parity.
+# Tests of train_detr's command line: messages for wrong input, repairs of annotations, the files of a run, resuming a
+# stopped run with the same bits, evaluation, prediction and parity.
 #
 #   BUILD=build/cpu sh tests/test_detr_cli.sh
 

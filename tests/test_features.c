@@ -1,6 +1,6 @@
 /* Feature maps, denominators, relative positions, positional codes and explicit ripple softmax: outputs against their
- * formulas in double, gradients against central differences of those formulas, so that no derivative is written twice.
- * Maxima that count as constants of the backward pass are held where they were. */
+ * formulas in double, gradients against central differences of those formulas.  Maxima that the backward pass treats as
+ * constants are kept constant in the differences. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

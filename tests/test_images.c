@@ -1,5 +1,5 @@
-/* images_mix: erased, mixed and cut images bit for bit as the contract says, on either backend, and the same batch from
- * any parts that ranks and micro-batches cut it into. */
+/* images_mix: random erasing, mixup and cutmix with exactly the bits that the contract defines, on every backend, and
+ * the same batch for any division into ranks and micro-batches. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

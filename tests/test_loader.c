@@ -1,5 +1,5 @@
-/* Folders, MNIST and packed files as data sets, and the pool that loads them: the same bytes for any number of workers
- * and ranks, every kind of damage named, and an end at any moment. */
+/* Folders, MNIST and packed files as data sets, and the threads that load them: the same bytes for any number of
+ * workers and ranks, the message for every kind of damage, and stopping at any moment. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,5 +1,5 @@
-/* Attention through landmarks, and what landmarks are made from: outputs against their formulas in double, gradients
- * against central differences of those formulas. */
+/* Attention of low rank, and the kernels that make landmarks from tokens: outputs against their formulas in double,
+ * gradients against central differences of those formulas. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,5 +1,5 @@
-/* Mixup, cutmix, random erasing and repeated augmentation: what is drawn against the distributions and the loops of
- * timm restated, and batches cut into any parts. */
+/* Mixup, cutmix, random erasing and repeated augmentation: the draws against their distributions and a reimplementation
+ * of timm's loops, and the same batches for any division into parts. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -92,7 +92,8 @@ static void beta_numbers(void **state) {
 static void mixup_draws(void **state) {
     (void)state;
     enum { H = 31, W = 40 };
-    MixupSettings both = {0.8f, 1, 1, 0.5f}, sometimes = {0.8f, 1, 0.3f, 0.25f}, mixed = {0.8f, 0, 1, 0.5f}, cut = {0, 1, 1, 0};
+    MixupSettings both = {0.8f, 1, 1, 0.5f}, sometimes = {0.8f, 1, 0.3f, 0.25f}, mixed = {0.8f, 0, 1, 0.5f},
+                  cut = {0, 1, 1, 0};
     MixupSettings off = {0, 0, 1, 0.5f};
     static double lam[SAMPLES], beta[SAMPLES], area[SAMPLES], plain_area[SAMPLES];
     double cuts = 0, none = 0, cuts_sometimes = 0;

@@ -1,5 +1,6 @@
 /* The whole model against the float64 reference (tests/reference/vit_reference.py), against central differences, and
- * against itself: every algorithm, the two plans, micro-batches, poisoned memory.
+ * and for its own invariants: the same results with every algorithm, either plan, micro-batches, and memory that was
+ * filled with NaN.
  * Every file in tests/fixtures is a case; its metadata holds the settings. */
 #include <float.h>
 #include <glob.h>

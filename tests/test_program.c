@@ -1,5 +1,5 @@
-/* The shell around every program, with a program of one tensor: what it calls and in which order, that a run which was
- * stopped goes on to the same weights, what is told of modes that make no sense, and which settings win. */
+/* core/program, which all programs share, tested with a program of one tensor: which functions it calls in which order,
+ * that a resumed run gives the same weights, the messages for contradictory modes, and the precedence of settings. */
 #include "core/program.h"
 
 #include <math.h>

@@ -1,5 +1,5 @@
-/* RandAugment and colour jitter: every operation against Pillow's bytes, affine maps against a plain restatement, the
- * draws against the distributions they claim, and strings that make no sense. */
+/* RandAugment and colour jitter: every operation against Pillow's bytes, affine maps against a simple reimplementation,
+ * the draws against their distributions, and the messages for invalid policies. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,5 +1,5 @@
 /* The backbone against float64 PyTorch (tests/fixtures/detection/resnet.safetensors, made by
- * tests/reference/make_resnet_fixtures.py): batches of two sizes in turn, in poisoned memory. */
+ * tests/reference/make_resnet_fixtures.py): batches of two alternating sizes, in memory filled with NaN. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,4 +1,4 @@
-/* Philox against its authors' known answers, and the distributions made from it against their moments. */
+/* Philox against its authors' test vectors, and the distributions computed from it against their moments. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,5 +1,5 @@
-/* The safetensors reader refuses every kind of damage with a line that names it, the writer never leaves less than what
- * was there before, and what is written comes back. */
+/* The safetensors reader rejects every kind of damage with its message, a failing writer leaves the previous file as it
+ * was, and tensors are the same after writing and reading. */
 #include "core/safetensors.h"
 
 #include <dirent.h>

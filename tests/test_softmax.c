@@ -1,6 +1,6 @@
 /* Softmax attention with a relative position bias and over sparse sets of keys, against the dense formula in double:
- * every pair, its score plus the bias, or minus infinity where the query does not see the key.  And without its small
- * weights, the gradient by differences of that formula. */
+ * all pairs, the score plus the bias, or minus infinity for a key outside of the query's sets.  Also thresholded
+ * attention, with gradients by differences of that formula. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,4 +1,4 @@
-/* Windows as rows, and the residual sum, against their formulas in double. */
+/* Unfolding of convolution windows, and the residual sum, against their formulas in double. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,4 +1,4 @@
-/* What a loader has of a batch, for all ranks at once. */
+/* Loads the whole batch of a loader, the parts of all ranks. */
 #ifndef VIT_TESTS_WHOLE_BATCH_H
 #define VIT_TESTS_WHOLE_BATCH_H
 

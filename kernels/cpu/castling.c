@@ -1,7 +1,7 @@
 /* Castling-ViT's angular features (You et al. 2023), a row of a head at a time.
  *   forward   x = z / |z|,  phi(z) = [x / sqrt pi; 1 / sqrt 2], so that phi(q).phi(k) = 1/2 + cos(q, k) / pi
  *   backward  g = dphi / sqrt pi without its last,  dz = (g - x (x.g)) / |z|
- * A row shorter than 1e-6 is divided by that, a constant. */
+ * A row with |z| < 1e-6 is divided by 1e-6 instead, a constant for the gradient. */
 #include "kernels/cpu/vecmath.h"
 #include "kernels/kernels.h"
 

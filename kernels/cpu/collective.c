@@ -1,5 +1,5 @@
-/* Sums over ranks through MPI.  The library moves data while the step computes as far as it can without a thread of its
- * own; what is left is done in all_reduce_finish. */
+/* Sums over ranks with MPI_Iallreduce.  How much of it overlaps with computation depends on the MPI library;
+ * all_reduce_finish waits for the rest. */
 #include <omp.h>
 #include <stdlib.h>
 
@@ -11,7 +11,8 @@
 
 #include <mpi.h>
 
-/* 64 MiB of floats at most in one request; more requests at once than a model of a billion parameters makes. */
+/* Floats in one request, 64 MiB, and the number of requests at a time, which is more than a model of a billion
+ * parameters needs. */
 enum { PART = 1 << 24, MOST = 1024 };
 static MPI_Request requests[MOST];
 static int request_count;

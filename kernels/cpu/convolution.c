@@ -5,11 +5,12 @@
  *                    so that the library's forward kernel serves (near sgemm's rate; its backward kernels: 75 % of it);
  *                    a 1 x 1 product is sgemm, which adds to what is there; other strides are the library's own
  *   backward, weight dW'[o, tap, i] = sum_p dy[p,o] x[p*stride + tap - k/2, i]: for a few thousand positions at a time
- *                    the inputs of a window become a row (none of its own for 1 x 1, stride 1), and sgemm multiplies;
- *                    the library's kernels reach 60 % of that at stride 1 and 15 % at stride 2 (docs/performance.md).
+ *                    each window is copied to a row (not needed for 1 x 1 with stride 1), and sgemm multiplies; the
+ *                    library's kernels reach 60 % of that speed at stride 1 and 15 % at stride 2
+ *                    (docs/performance.md).
  *
- * A primitive belongs to a shape, and a packed copy of the weights to the layout that a primitive asks for: both are
- * made when a shape is first seen and kept in tables in which the least recently used makes room. */
+ * oneDNN needs a primitive for each shape, and a copy of the weights in the layout that the primitive asks for.  Both
+ * are created by the first call with a shape and kept in tables; a full table drops the least recently used entry. */
 #include <omp.h>
 #include <math.h>
 #include <string.h>
@@ -32,8 +33,8 @@ void batchnorm_fold(float *scale, float *shift, const float *w, const float *b, 
     }
 }
 
-/* folded holds W' [out,in,k,k], and behind it, where the forward kernel gives the gradient of the input, the same
- * turned round, [in,out,k,k]. */
+/* folded holds W' [out,in,k,k] and, if the forward kernel computes the gradient of the input, then [in,out,k,k]: W'
+ * with its channels exchanged and its taps reversed. */
 static bool has_reversed(const Convolution *c, bool backward) { return backward && c->stride == 1 && c->k > 1; }
 
 size_t convolution_folded_bytes(const Convolution *c, bool backward) {
@@ -48,7 +49,8 @@ typedef struct {
     uint64_t used;
 } PackedWeights;
 
-/* ResNet-50 has 53 convolutions and 13 that go backward; few ask for a second layout at other shapes. */
+/* ResNet-50 has 53 convolutions, 13 of which also need the reversed weights; few need a second layout for another
+ * shape. */
 enum { PACKED = 256, PRIMITIVES = 1024 };
 static PackedWeights packed[PACKED];
 static uint64_t clock_of_use;
@@ -249,7 +251,7 @@ static bool same_convolution(const Convolution *a, const Convolution *b) {
     return a->in == b->in && a->out == b->out && a->k == b->k && a->stride == b->stride;
 }
 
-/* The one that is like `wanted` up to its objects. */
+/* The primitive for the shape of `wanted`, created if there is none. */
 static Primitive *primitive_find(const Primitive *wanted) {
     Primitive *oldest = primitives;
     for (int i = 0; i < PRIMITIVES; i++) {
@@ -269,8 +271,8 @@ static Primitive *primitive_find(const Primitive *wanted) {
     return oldest;
 }
 
-/* result = (its own +) the product of image with the weights at `weights`,
- * which are `folded`'s or those turned round. */
+/* Convolves image with `weights`, which are the plain or the reversed ones in `folded`, and writes or adds to
+ * result. */
 static void convolve(float *result, const float *image, const void *folded, const float *weights, const float *shift,
                      const Primitive *wanted) {
     Primitive *p = primitive_find(wanted);
@@ -318,7 +320,7 @@ void relu_gradient(real *dx, const real *dy, const real *y, size_t n) {
 /* dx (+=) dy W' on rows. */
 static void product_backward(float *dx, bool accumulate, const float *dy, const float *w, const float *below, size_t n,
                              const Convolution *c) {
-    enum { AT_ONCE = 1 << 20 }; /* floats of dx: they are masked while the third-level cache has them */
+    enum { AT_ONCE = 1 << 20 }; /* floats of dx at a time, so that masking finds them in the third-level cache */
     size_t rows = AT_ONCE / (size_t)c->in + 1;
     for (size_t r = 0; r < n; r += rows) {
         size_t count = n - r < rows ? n - r : rows, at = r * (size_t)c->in;
@@ -351,8 +353,8 @@ void convolution_backward_input(real *dx, const real *add, const real *dy, const
 
 /* == Backward to the weights ====================================================================================== */
 
-/* Positions at a time: so many that a product is worth reading and writing its result once more, and whole rows where
- * there is nothing to gather. */
+/* Positions in a product: enough that reading and writing its result costs little in comparison, and all of them if
+ * windows need not be copied. */
 enum { GATHER_FLOATS = 1 << 20, GATHER_LEAST = 512 };
 
 static size_t positions_at_once(const Convolution *c, size_t positions) {
@@ -361,7 +363,7 @@ static size_t positions_at_once(const Convolution *c, size_t positions) {
     return positions < most ? positions : most;
 }
 
-/* rows [count,k,k,in] = what the windows of the positions first .. see of x. */
+/* rows [count,k,k,in] = the windows of x at the positions from `first` on. */
 static void gather(float *rows, const float *x, size_t first, size_t count, const Convolution *c, int H, int W) {
     size_t Ho = (size_t)convolution_side(H, c->stride), Wo = (size_t)convolution_side(W, c->stride);
     size_t line = (size_t)c->in * sizeof(float);

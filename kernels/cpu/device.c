@@ -1,4 +1,4 @@
-/* Memory of the CPU backend: the host's own. */
+/* The CPU backend's device: memory is the host's, and every call is finished when it returns. */
 #include <fcntl.h>
 #include <omp.h>
 #include <stdio.h>
@@ -19,10 +19,10 @@ enum { DEVICE_ALIGN = 64 };
 char *kernels_workspace_base;
 size_t kernels_workspace_bytes;
 
-/* libgomp's threads spin at a barrier for milliseconds before they sleep, which takes the core away from the very
- * thread they wait for when another program wants it too: beside two busy neighbours a step took 3.4 times as long, and
- * a short spin costs nothing on a quiet machine (docs/performance.md).  The library reads its setting once, before
- * main, so the program starts itself again with it; nothing has been opened or printed yet. */
+/* libgomp's threads spin at a barrier for milliseconds before they sleep.  If other programs also use the cores, this
+ * takes a core away from the very thread that is waited for: with two busy programs a step took 3.4 times as long.  A
+ * short spin costs nothing on an idle machine (docs/performance.md).  libgomp reads its setting once, before main, so
+ * the program executes itself anew with the setting. */
 static void spin_briefly(void) {
     enum { MOST = 1 << 20, ARGUMENTS = 4096 };
     if (getenv("OMP_WAIT_POLICY") || getenv("GOMP_SPINCOUNT")) return;
@@ -96,7 +96,7 @@ void *host_malloc(size_t bytes, const char *what) { return device_malloc(bytes, 
 void host_free(void *p) { free(p); }
 void device_upload_async(void *device, const void *host, size_t bytes) { memcpy(device, host, bytes); }
 
-/* A call costs nothing here that could be saved. */
+/* The CPU has no launch costs, so a graph always runs its body. */
 bool device_graph_begin(DeviceGraph **graph) { return (void)graph, true; }
 void device_graph_end(DeviceGraph **graph) { (void)graph; }
 void device_graph_free(DeviceGraph **graph) { *graph = NULL; }
@@ -107,7 +107,7 @@ static double seconds(void) {
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-/* Several times any cache; the best of a few copies by all threads. */
+/* Copies a buffer several times as large as any cache with all threads; the result is the best of a few copies. */
 double memory_peak_gbytes(void) {
     enum { RUNS = 6, PIECE = 1 << 20, PIECES = 128 };
     size_t bytes = (size_t)PIECE * PIECES;
@@ -125,8 +125,8 @@ double memory_peak_gbytes(void) {
     return best;
 }
 
-/* Enough rows for full-speed products, few enough for a layer's activations to stay in cache: eight images of DeiT-tiny
- * at 256 tokens, measured (docs/performance.md). */
+/* Eight images of DeiT-tiny with 256 tokens: measured as enough rows for products at full speed, and few enough that a
+ * layer's activations stay in the cache (docs/performance.md). */
 bool device_shares_cores(void) { return true; }
 
 size_t activations_at_once(void) { return 8 * 256 * 192; }

@@ -1,7 +1,7 @@
-/* Dropout, alone and behind ReLU, and a sum: passes over memory.
+/* Dropout, alone and after ReLU, and the sum of two tensors.
  * forward   y = keep x / (1 - rate), or of relu(x)
- * backward  dx = keep dy / (1 - rate): the same again.  Behind ReLU y > 0 says both that x was positive and that it was
- *           kept, so that nothing need be drawn. */
+ * backward  dx = keep dy / (1 - rate), the same operation.  After ReLU no random numbers are needed, because y > 0
+ *           exactly if x was positive and not dropped. */
 #include <math.h>
 
 #include "kernels/cpu/dropout.h"

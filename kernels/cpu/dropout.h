@@ -56,7 +56,7 @@ TILE_INLINE void dropout_words(uvec word[4], const DropoutDraw *d, uint64_t grou
     word[3] = c3;
 }
 
-/* Lanes that are kept of sixteen elements, the part-th of eight such that these words serve. */
+/* Which of sixteen elements survive: those of group `part` among the eight groups that these words decide about. */
 TILE_INLINE ivec dropout_kept(const uvec word[4], const DropoutDraw *d, int part) {
     uvec half = (word[part / 2] >> (unsigned)(16 * (part % 2))) & 0xffffu;
     return (ivec)(half >= d->threshold);

@@ -1,7 +1,7 @@
 /* Efficient attention's features (Shen et al. 2021): softmax of q over the channels of a head, of k over the tokens.
  *   forward   p_i = exp(z_i - max z) / sum_j exp(z_j - max z)
  *   backward  dz_i = p_i (dp_i - sum_j p_j dp_j)
- * Tokens go by sixteen channels at a time for k, whole heads at a time for q. */
+ * k is processed sixteen channels at a time, q a head at a time. */
 #include "kernels/cpu/vecmath.h"
 #include "kernels/kernels.h"
 
@@ -17,7 +17,8 @@ static void softmax_row(real *p, const real *z, int D) {
     for (int d = 0; d < D; d += TILE) vec_store_part(p + d, share * vec_load_part(p + d, D - d), D - d);
 }
 
-/* p and z are the first token's, rows 2*M and 3*M apart; a group of tokens is summed by itself before it joins. */
+/* p and z point to the first token, with row strides 2*M and 3*M.  Long sums are made of the sums of groups of tokens,
+ * against rounding. */
 static void softmax_columns(real *p, const real *z, int N, size_t M, int channels) {
     enum { GROUP = 64 };
     vec largest = vec_set(-INFINITY), sum = {0};

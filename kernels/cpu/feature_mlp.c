@@ -2,7 +2,7 @@
  *   forward   u = w1 z',  f = [sin u; cos u],  phi = relu(w2 f + b2),  z' = D^-1/4 z
  *   backward  dp = dphi [phi > 0],  db2 += dp,  dw2 += dp f^T,  df = w2^T dp,
  *             du = df_sin cos u - df_cos sin u,  dw1 += du z'^T,  dz = D^-1/4 w1^T du
- *   saves     nothing: u and f cost less to form again than to read back.
+ *   saves     nothing: computing u and f again takes less time than reading them.
  *
  * A row is one (token, q or k, head) triple, of all heads, or of one where every head has a map of its own; ROWS of
  * them at a time stay in the first-level cache from z to phi. Each thread packs its own copy of the weights, padded to
@@ -18,7 +18,7 @@ enum { ROWS = 32, CHUNK = 32 };
 typedef struct {
     int H, D, E, F, Dp, Ep, Fp; /* Dp, Ep, Fp rounded up to whole vectors */
     float scale;                /* D^-1/4 */
-    size_t z_step, phi_step;    /* numbers from one row to the next, within q or k: D, F, or H times that */
+    size_t z_step, phi_step;    /* row strides within q or k: D and F, or H times that */
 } Sizes;
 
 static Sizes sizes_of(int H, int D, int E, int F) {
@@ -120,7 +120,7 @@ static void forward(real *phi, const real *qkv, const float *w1, const float *w2
     }
 }
 
-/* One of H heads, whose rows are H times as far apart. */
+/* The shape for a single one of H heads, whose row strides are H times as large. */
 static Sizes head_sizes(int H, int D, int E, int F) {
     Sizes s = sizes_of(1, D, E, F);
     s.z_step *= H;

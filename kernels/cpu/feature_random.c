@@ -58,7 +58,7 @@ static int rows_from(int first, int N) { return N - first < ROWS ? N - first : R
 /* |z'|^2/2 */
 static float half_square(const real *z, Sizes s) { return 0.5f * s.scale * s.scale * vec_dot(z, z, s.D); }
 
-/* u of the rows at z, minus infinity beyond E. */
+/* u of the rows at z; the padding beyond E becomes minus infinity. */
 static void project(const Work *w, const real *z, int rows, Sizes s) {
     tile_gemm(w->u, s.Ep, z, s.qkv_row, 1, w->wt, s.Ep, rows, s.Ep, s.D, 0);
     for (int i = 0; i < rows; i++)

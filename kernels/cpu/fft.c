@@ -5,7 +5,7 @@
 
 #include "core/die.h"
 
-/* So many numbers stay in a first-level cache of 48 KB: 128 bytes each. */
+/* How many elements, of 128 bytes each, stay in a first-level cache of 48 KB. */
 enum { NEAR = 256 };
 
 /* == Butterflies ================================================================================================== */
@@ -48,7 +48,7 @@ static const float odd_sin[3][4] = {
 TILE_INLINE float root_cos(int r, int k) { return odd_cos[r / 2 - 1][k > r / 2 ? r - k : k]; }
 TILE_INLINE float root_sin(int r, int k) { return k > r / 2 ? -odd_sin[r / 2 - 1][r - k] : odd_sin[r / 2 - 1][k]; }
 
-/* Sums and differences of x_k and x_{r-k} meet the cosines and the sines. */
+/* Radix r = 3, 5, 7: sums of x_k and x_(r-k) are multiplied by the cosines, differences by the sines. */
 TILE_INLINE void butterfly_odd(int r, vec *re, vec *im) {
     vec sr[3], si[3], dr[3], di[3], r0 = re[0], i0 = im[0];
     int h = r / 2;
@@ -123,7 +123,7 @@ TILE_INLINE void stage(int r, Place at, const float *w, bool backward) {
         }
 }
 
-/* A prime factor above 7, by the definition: r^2 multiply-adds.  Its roots of unity stand behind the turns. */
+/* A prime radix above 7, by the definition with r^2 multiply-adds.  Its roots W_r^k follow the stage's other roots. */
 static void stage_any(int r, Place at, const float *w, bool backward, float *spare) {
     int m = at.L / r;
     size_t apart = m * at.stride;
@@ -168,7 +168,7 @@ static void run_stage(int r, Place at, const float *w, bool backward, float *spa
 #undef RADIX
 }
 
-/* Stage s and those after it: on all blocks stage by stage, or, where they are long, block by block. */
+/* Stage s and the later ones, for all blocks stage by stage, or if the blocks are long, block by block. */
 static void run_blocks(const FftAxis *axis, int s, Place at, const float *w, bool backward, float *spare) {
     if (s == axis->stages) return;
     int r = axis->radix[s], turns = at.blocks * at.L * at.beside <= NEAR ? 1 : at.blocks;

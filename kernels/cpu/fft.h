@@ -7,11 +7,11 @@
 #include "kernels/cpu/tile.h"
 #include "kernels/fft_plan.h"
 
-/* The plan for the tokens, over their grid or in a row, made on the first call and kept: kernels ask in their
- * *_workspace functions. */
+/* The plan for these tokens, over their grid or as one sequence.  It is created by the first call and kept; kernels
+ * call this in their *_workspace functions, since kernels themselves do not allocate. */
 const FftPlan *fft_plan(Grid tokens, bool grid);
 
-/* Floats of scratch that a transform wants. */
+/* Floats of scratch that a transform needs. */
 size_t fft_spare(const FftPlan *plan);
 
 void fft_forward(const FftPlan *plan, float *z, float *spare);
@@ -19,7 +19,7 @@ void fft_backward(const FftPlan *plan, float *z, float *spare);
 
 enum { COMPLEX = 2 * TILE }; /* floats of one element of z */
 
-/* Row p of a half spectrum and its place in z. */
+/* Row p of a half spectrum, from its entries in z and back. */
 TILE_INLINE void fft_join(float *z, const FftPair *p, vec re1, vec im1, vec re2, vec im2) {
     vec_store(z + (size_t)p->b * COMPLEX, re1 + im2);
     vec_store(z + (size_t)p->b * COMPLEX + TILE, re2 - im1);

@@ -2,13 +2,13 @@
  *   forward   r = relu(z) + 1e-6,  u = r / softplus(scale),  t = (u / max u)^p,  phi = |u| t / |t|
  *   backward  s = dphi.t / |t|,  du = s u / |u| + (|u| / |t|) (dphi - s t / |t|) p t / u,
  *             dz = du [z > 0] / softplus(scale),  dscale -= du u sigmoid(scale) / softplus(scale)
- * z is q, or k + pos.  phi does not change when u is scaled before the power, so that the largest is 1 and nothing
- * overflows; t / u is a power of its own, so that nothing is divided by zero. */
+ * z is q, or k + pos.  phi does not depend on the scale of u before the power, so u is divided by its maximum to avoid
+ * overflow.  t / u is computed as a power, not by a division, which could be by zero. */
 #include "kernels/cpu/vecmath.h"
 #include "kernels/cpu/workspace.h"
 #include "kernels/kernels.h"
 
-/* Rows that are summed before they join a thread's total of dscale. */
+/* Rows whose dscale is summed before it is added to a thread's total, against rounding. */
 enum { CHUNK = 128 };
 
 static const float EPSILON = 1e-6f;

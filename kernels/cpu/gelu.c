@@ -1,7 +1,7 @@
 /* The exact Gaussian error linear unit.
  *   forward   y = x Phi(x),  Phi(x) = (1 + erf(x / sqrt 2)) / 2
  *   backward  dx = dy (Phi(x) + x phi(x)),  phi(x) = exp(-x^2 / 2) / sqrt(2 pi)
- *   saves     nothing: backward forms y again from x. */
+ *   saves     nothing: backward computes y again from x. */
 #include "kernels/cpu/vecmath.h"
 #include "kernels/kernels.h"
 

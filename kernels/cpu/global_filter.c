@@ -1,11 +1,13 @@
-/* A learned filter for every channel in the frequency domain, sixteen channels at a time; F transforms the grid.
- *   forward   y = F' (E F x) / N,  E[f] = w[f], or where -f has an entry too (w[f] + conj w[-f]) / 2;
+/* A learned filter for every channel in the frequency domain, sixteen channels at a time; F is the transform over the
+ * grid and F' its inverse without the factor 1/N.
+ *   forward   y = F' (E F x) / N,  E[f] = w[f], or if -f has an entry too, (w[f] + conj w[-f]) / 2;
  *             E[-f] = conj E[f]
  *   backward  dx = F' (conj(E) F dy) / N,  dE[f] = conj(F x) F dy / N, twice where f and -f differ;
  *             dw[f] = dE[f], or dE[f] / 2 and its conjugate for dw[-f]
  *   Source: Rao et al. 2021, section 3.2.
  *
- * Two images travel as one complex transform: E is the same for both, so only dE needs their spectra told apart. */
+ * Two images are transformed at once, as real and imaginary part.  E is the same for both, so that only dE needs their
+ * spectra separately. */
 #include "kernels/cpu/fft.h"
 
 #include <string.h>
@@ -46,7 +48,7 @@ size_t global_filter_workspace(int B, Grid grid, int M) {
     return workspace_bytes(work_floats(&s));
 }
 
-/* Where w [Hg,Wg/2+1,M,2] has frequency p's entry, and its partner's; the same where there is none. */
+/* The indices in w [Hg,Wg/2+1,M,2] of frequency p's entry and of its opposite's, which are equal if that has none. */
 static void entries_of(size_t *own, size_t *partner, const FftPair *p, const Shape *s) {
     int Hg = s->fft->tokens.rows, Wg = s->fft->tokens.columns, columns = Wg / 2 + 1;
     bool both = p->fx == 0 || 2 * p->fx == Wg;

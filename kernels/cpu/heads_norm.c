@@ -1,14 +1,14 @@
-/* Layer norm of each head by itself.
+/* Layer norm of each head separately.
  *   forward   mu = mean_c x,  r = 1/sqrt(var_c x + eps),  y = w (x - mu) r + b
  *   backward  xh = (x - mu) r,  g = w dy,  dx = r (g - mean_c g - xh mean_c(g xh)),  dw += sum dy xh,  db += sum dy
- *   saves     nothing: a head is so short that backward forms mu and r again.
+ *   saves     nothing: a head is so short that backward computes mu and r again.
  *
- * Sixteen heads go together: their sums fill one vector. */
+ * Sixteen heads are processed together, so that their sums fill one vector. */
 #include "kernels/cpu/vecmath.h"
 #include "kernels/cpu/workspace.h"
 #include "kernels/kernels.h"
 
-/* Groups of sixteen heads whose dw and db are summed before they join a thread's total. */
+/* Groups of sixteen heads whose dw and db are summed before they are added to a thread's total, against rounding. */
 enum { CHUNK = 16 };
 
 /* Per thread: dw and db of the present chunk, then their totals, [4,Dp]. */

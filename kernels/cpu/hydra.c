@@ -1,7 +1,7 @@
 /* Hydra attention (Bolya et al. 2022): as many heads as channels, cosine features.
  *   forward   q^ = q / |q|, k^ = k / |k| over the whole token,  kv = sum_m k^_m * v_m,  y_n = q^_n * kv
  *   backward  dkv = sum_n dy_n * q^_n,  dq^ = dy * kv,  dk^ = dkv * v,  dv = dkv * k^,  dq = (dq^ - q^ (q^.dq^)) / |q|
- *   saves     1 / |q|, 1 / |k|, kv.   A token shorter than 1e-6 is divided by that, a constant. */
+ *   saves     1 / |q|, 1 / |k|, kv.   Norms below 1e-6 are replaced by 1e-6, a constant for the gradient. */
 #include "kernels/cpu/vecmath.h"
 #include "kernels/kernels.h"
 
@@ -17,7 +17,7 @@ static float inverse_norm(const real *x, int M) {
     return inverse > LONGEST_INVERSE ? LONGEST_INVERSE : inverse;
 }
 
-/* sum [M] of scale[2 n] a_n b_n over the tokens; a group is summed by itself before it joins. */
+/* sum [M] of scale[2 n] a_n b_n over the tokens, made of the sums of groups of tokens, against rounding. */
 static void sum_products(float *sum, const real *a, size_t a_row, const real *b, size_t b_row, const float *scale,
                          int N, int M) {
     enum { GROUP = 64 };

@@ -1,5 +1,5 @@
-/* Random erasing, mixup and cutmix of normalised images, a stretch of a row at a time.  Only fmaf joins a product and a
- * sum, so that every device rounds alike. */
+/* Random erasing, mixup and cutmix of normalised images, a part of a row at a time.  Every multiply-add is an explicit
+ * fmaf, so that all devices round in the same way. */
 #include <string.h>
 
 #include "core/rng.h"
@@ -16,7 +16,7 @@ typedef struct {
     int Hi, Wi;
 } Source;
 
-/* Is row y inside the box, and if so which of the columns left .. left+n-1, counted from left? */
+/* True if row y crosses the box; then also which of the columns left .. left+n-1 are inside, counted from left. */
 static bool cross(const int *box, int y, int left, int n, int *first, int *last) {
     *first = box[1] > left ? box[1] - left : 0;
     *last = box[3] < left + n ? box[3] - left : n;

@@ -1,4 +1,4 @@
-/* Queries and keys at unit length, and values where asked for, head by head.
+/* Scales every head of q and k, and if asked for of v, to unit norm.
  *   forward   r = 1 / max(|x|, 1e-6),  x^ = r x
  *   backward  dx = r (dx^ - x^ (x^.dx^)),  or r dx^ where |x| was below 1e-6
  *   saves     x^, r. */
@@ -7,7 +7,7 @@
 
 static const float LARGEST = 1e6f;
 
-/* 1 / |x| of sixteen squares; NaN stays. */
+/* 1 / max(|x|, 1e-6) from sixteen values of |x|^2; NaN gives NaN. */
 TILE_INLINE vec inverse_lengths(vec squares) {
     vec inverse;
     for (int l = 0; l < TILE; l++) inverse[l] = 1 / sqrtf(squares[l]);

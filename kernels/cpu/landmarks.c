@@ -1,4 +1,4 @@
-/* What landmarks are made from: means over the cells of a grid, and squares of tokens as rows (kernels/landmarks.h). */
+/* Means over the cells of a grid, and squares of tokens copied to rows (kernels/landmarks.h). */
 #include "kernels/cpu/vecmath.h"
 #include "kernels/kernels.h"
 
@@ -52,7 +52,7 @@ void cell_means_backward(real *dx, const real *dmeans, const Cells *cells, int B
     }
 }
 
-/* Calls `copy` for every number of cols, [columns] of them, and the one of x that it is. */
+/* Runs `copy` for every element of cols and the element of x that it is a copy of. */
 #define EACH_NUMBER(copy)                                                                                    \
     do {                                                                                                     \
         int rows = Hg / r, columns = Wg / r;                                                                 \

@@ -11,8 +11,8 @@
 #include "kernels/cpu/workspace.h"
 #include "kernels/kernels.h"
 
-/* dw and db are summed over CHUNK rows before they join the thread's total: the rounding error then grows with the
- * square root of the number of chunks, not of rows. */
+/* dw and db are summed over CHUNK rows before they are added to the thread's total: the rounding error then grows with
+ * the square root of the number of chunks instead of rows. */
 enum { CHUNK = 128 };
 
 /* h, mean and rstd of one row y. */

@@ -1,12 +1,12 @@
-/* The linear layer on oneDNN, 2.x and 3.x.  Forward is a matmul primitive, whose bias costs no pass of its own; both
- * backward products are dnnl_sgemm, which accumulates and transposes without a primitive for every shape.
+/* The linear layer with oneDNN, 2.x and 3.x.  Forward is a matmul primitive, which also adds the bias; both backward
+ * products are dnnl_sgemm, which can accumulate and transpose and needs no primitive for every shape.
  * At ViT-tiny's shapes the two reach the same rate (docs/performance.md). */
 #include <time.h>
 
 #include "kernels/cpu/onednn.h"
 #include "kernels/kernels.h"
 
-/* Takes over the description: in 3.x it is an object that must be given back. */
+/* Creates the primitive and frees the description, which is an object in 3.x. */
 static void memory_create(dnnl_memory_t *memory, dnnl_memory_desc_t *d) {
 #if DNNL_VERSION_MAJOR >= 3
     *memory = onednn_memory(*d);
@@ -24,7 +24,7 @@ typedef struct {
     dnnl_memory_t x, w, b, y;
 } Matmul;
 
-/* Shapes of one model: a handful.  When the table is full the oldest entry makes room. */
+/* A model has only a few shapes.  When the table is full, the oldest entry is replaced. */
 enum { MATMULS = 64 };
 static Matmul matmuls[MATMULS];
 static int matmul_next;

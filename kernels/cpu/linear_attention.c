@@ -3,10 +3,10 @@
  *   backward  g_n = [dy_n, -dy_n.y_n] / den_n, its last element 0 where the rule is constant,
  *             dS = sum_n phi(q_n) g_n^T,  dphi(q_n) = S g_n,  dphi(k_m) = dS [v_m, 1],  dv_m = dS^T phi(k_m)
  *   saves     den, S.   Source: Katharopoulos et al. 2020, section 3.
- * A denominator that is given has a 0 in place of that 1 and of that last element.
+ * With DENOMINATOR_GIVEN, 0 stands in place of the 1 in [v_m, 1] and of g_n's last element.
  *
- * The one beside v makes the denominator one more column of the same products: S is [F,D+1].  Tokens go by in blocks;
- * each block's sum is formed by itself before it joins S, so that the rounding error does not grow with N. */
+ * Because of the 1 after v, the denominator is one more column of the same products: S is [F,D+1].  Sums over tokens
+ * are made of the sums of blocks of tokens, so that the rounding error does not grow with N. */
 #include "kernels/cpu/vecmath.h"
 #include "kernels/cpu/workspace.h"
 #include "kernels/kernels.h"
@@ -20,7 +20,7 @@ static float denominator(float sum, Denominator rule) {
     return fabsf(sum) < NEAREST ? copysignf(NEAREST, sum) : sum;
 }
 
-/* Does den follow its sum, or has the rule made it a constant? */
+/* True if den depends on the sum of the weights; false if the rule has replaced it by a constant. */
 static bool follows(float den, Denominator rule) { return rule == DENOMINATOR_EPSILON || !(fabsf(den) <= NEAREST); }
 
 /* D1 = D+1 columns of [v, 1]; the others are rounded up to whole vectors. */
@@ -104,8 +104,8 @@ static int rows_from(int first, Sizes s) {
     return left < 0 ? 0 : left < BLOCK ? left : BLOCK;
 }
 
-/* Asks for rows first.. of p [*,n]. A head's rows lie whole tokens apart, a few lines each, too far for the hardware to
- * foresee: asked for one block ahead, a batch beyond the last cache takes a third less time. */
+/* Prefetches rows first.. of p [*,n].  A head's rows have a large stride, which the hardware prefetcher does not
+ * follow; prefetching one block ahead saves a third of the time for a batch that exceeds the last-level cache. */
 TILE_INLINE void prefetch(const float *p, size_t stride, int first, int rows, int n, bool write) {
     for (int i = first; i < first + rows; i++)
         for (int j = 0; j < n; j += TILE) {

@@ -1,4 +1,4 @@
-/* LiSA and SA over all pairs of tokens, ROWS (image, head)s at a time and query by query; t = t(i,j).
+/* LiSA and SA over all pairs of tokens, for ROWS heads (of any images) at a time and query by query; t = t(i,j).
  *   forward   1. Ga[c,e] = sum_j k^[j,c] wa[t,c,e],  S[e] = sum_c q^[i,c] Ga[c,e]
  *             2. P[j] = sum_e S[e] wb[t,e]           3. y = sum_j P[j] v_j + sum_e S[e] b_e
  *   backward  3. T[j] = dy.v_j,  dv_j += P[j] dy,  db_e += S[e] dy
@@ -24,7 +24,7 @@ typedef struct {
     const Offsets *offsets;
     int N, H, D, E, Dp, Ep;
     int channels;  /* of wa: D or 1 */
-    int T, U;      /* entries of a table; of its turned copy */
+    int T, U;      /* entries of a table, and of its copy for offset_runs.h */
     size_t ldu, ldn; /* rows of the transposed tables, of what has a number for every key: room for a vector beyond */
     size_t qk_row, qkv_row, y_row;
 } Shape;
@@ -47,7 +47,7 @@ static Shape shape_of(const Patterns *p) {
 
 /* == Buffers ====================================================================================================== */
 
-/* Shared by the threads: the tables turned round, and b, each both ways. */
+/* Shared by the threads: the tables as offset_runs.h reads them, and b, each also transposed. */
 typedef struct {
     float *wa, *wat; /* [channels,U,Ep], [channels,E,ldu] */
     float *wb, *wbt; /* [U,Ep], [E,ldu] */
@@ -118,7 +118,7 @@ static Work work_take(const Shape *s, float *base, size_t *floats) {
     return w;
 }
 
-/* The queries' block joins the total. */
+/* Adds the sums of a block of queries to the total. */
 static void sums_join(Work w, const Shape *s) {
     size_t n = sums_floats(s);
     for (size_t i = 0; i < n; i += TILE)

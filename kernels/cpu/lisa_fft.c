@@ -11,9 +11,9 @@
  * The lanes are the channels of a head (fft.h), and two patterns travel as one complex transform, w1 + i w2 and
  * d1 + i d2: the products above hold for the pairs as they are, frequency by frequency in the order that the transform
  * leaves them in.  Of the gradients of k^ and v, real(F' ...) is meant; what the other parts of the pairs contribute is
- * imaginary.  A pattern is made, used and forgotten: [N,D,E] never exists, and what a head needs beside the spectra
- * of the weights sits in the second-level cache.  FFTW was tried first: 4 to 10 times the time for one transform at
- * 49 to 7056 tokens, because its vectors lie along a transform and not across sixteen. */
+ * imaginary.  Two patterns are computed at a time and not stored, so that there is no tensor [N,D,E], and what a head
+ * needs besides the spectra of the weights stays in the second-level cache.  FFTW took 4 to 10 times as long for a
+ * transform of 49 to 7056 tokens, because its vectors lie along a transform instead of across sixteen. */
 #include "kernels/cpu/fft.h"
 
 #include <assert.h>

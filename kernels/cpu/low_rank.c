@@ -11,8 +11,8 @@
  *             dW^T = C2 N3 + C1 N2 - N2 W,  dV^T = C3 G + dW^T A2,  dA2^T += V dW^T
  *   Source: Xiong et al. 2021 (Nystromformer; the scheme is Razavi et al. 2014's), Lu et al. 2021 (SOFT).
  *
- * Nothing is saved: the V of all steps would take more memory than q, k, v and y do, and spare the backward pass 6 of
- * its 72 products of L x L.
+ * Nothing is saved: the V of all steps would need more memory than q, k, v and y together, and save the backward pass
+ * only 6 of its 72 products of L x L matrices.
  * Copies have rows of whole vectors, and whole tiles of rows, so that they can be transposed; padding is zero. */
 #include "kernels/cpu/vecmath.h"
 #include "kernels/cpu/workspace.h"
@@ -89,7 +89,7 @@ static Work work_take(const Shape *s, bool backward, float *next, size_t *floats
     TAKE(z, square);
     TAKE(sums, most);
     for (int i = 0; i < STEPS; i++) {
-        if (i > 1) w.step[i].v = w.step[i - 2].v; /* forward needs this one and the last */
+        if (i > 1) w.step[i].v = w.step[i - 2].v; /* forward needs only the current V and the previous one */
         if (i > 0) w.step[i] = (Step){w.step[i].v, w.step[0].w, w.step[0].c1, w.step[0].c2, w.step[0].c3};
         if (backward || i < 2) TAKE(step[i].v, square);
         if (!backward && i > 0) continue;

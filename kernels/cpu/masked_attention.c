@@ -5,24 +5,25 @@
  *   map       G = -(ax dx^2 + ay dy^2 + aw dx^2 dy^2) / 8, a = z^2; with u = (gx, gy) - centre and sums over keys
  *             dcentre_x = ax/4 sum ds ux + aw/4 sum ds ux uy^2,  dz_x = -z_x/4 sum ds ux^2,  the same for y,
  *             dz_w = -z_w/4 sum ds ux^2 uy^2:  at most seven moments a row, of ds and of p, summed where ds is made
- *             A row of ds sums to 0 but for rounding, most of it delta's, which far from the centre would count by the
- *             distance squared.  So e = sum ds is taken out: sum (ds - e p) ux = sum ds ux - e sum p ux, and so on
+ *             A row of ds sums to 0 except for rounding, mostly of delta, and far from the centre this error would be
+ *             multiplied by the squared distance.  So e = sum ds is removed: sum (ds - e p) ux = sum ds ux - e sum p
+ *             ux, and likewise for the other moments
  *   saves     lse.   Sources: Gao et al. 2021 for G; softmax_attention.c for the loops.
  *
- * Padding costs nothing: only keys that count are gathered. */
+ * Only the keys without padding are copied, so that padding takes no time. */
 #include "kernels/cpu/dropout.h"
 #include "kernels/cpu/softmax_tiles.h"
 
 enum { MOMENTS = 7, SUMS = 2 * MOMENTS + 1 }; /* moments of ds, moments of p, sum of ds */
 
-/* One (image, head) and what its queries see. */
+/* One head of one image, and its keys without padding. */
 typedef struct {
     const MaskedAttention *shape;
     const Modulation *m;
     int b, h;
-    int keys;    /* that count */
-    int *order;  /* [N + PANEL] which they are */
-    float *x, *y; /* [N + PANEL] their cells' columns and rows */
+    int keys;    /* number of keys without padding */
+    int *order;  /* [N + PANEL] indices of these keys */
+    float *x, *y; /* [N + PANEL] columns and rows of their cells */
     DropoutDraw draw;
 } View;
 

@@ -1,7 +1,7 @@
 /* EfficientViT's second scale of q, k and v (Cai et al. 2023), and its ReLU features.
- *   forward   all = [x, W_g wide_g] beside each other, a D x D matrix W_g for each head of q, k and v
- *   backward  dx = its half,  dwide_g = W_g^T dall_g,  dW_g += sum_n dall_g wide_g^T
- * Tokens go by in blocks; the rows of a head lie in all's second half of heads. */
+ *   forward   all = [x, W_g wide_g], with a D x D matrix W_g for each head g of q, k and v
+ *   backward  dx = the first half of dall,  dwide_g = W_g^T dall_g,  dW_g += sum_n dall_g wide_g^T
+ * Tokens are processed in blocks. */
 #include "kernels/cpu/vecmath.h"
 #include "kernels/cpu/workspace.h"
 #include "kernels/kernels.h"

@@ -1,5 +1,4 @@
-/* The largest of every 3x3 neighbourhood on the token grid, channel by channel;
- * what lies beyond the edge does not count.
+/* The maximum over each 3x3 neighbourhood on the token grid, for every channel; positions beyond the edge are ignored.
  *   forward   y_t = max_o x_t+o, o_t the first such offset, row by row; NaN is larger than everything
  *   backward  dx_t = sum of dy_u over the neighbours u whose u + o_u is t
  *   saves     o. */

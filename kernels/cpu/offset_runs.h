@@ -1,6 +1,6 @@
-/* Tables of relative positions as matrix products read them.  For one query the keys of a grid row (of the whole
- * circle) read consecutive entries backwards; turned round, and doubled where positions wrap, a table [U] gives them
- * forwards: key j0 + n reads entry u + n. */
+/* Tables of relative positions in an order that suits matrix products.  For one query, consecutive keys of a grid row
+ * (of the whole sequence for a circle) use consecutive entries of the table in descending order.  A reversed copy [U],
+ * doubled along dimensions that wrap around, gives them in ascending order: key j0 + n uses entry u + n. */
 #ifndef VIT_KERNELS_CPU_OFFSET_RUNS_H
 #define VIT_KERNELS_CPU_OFFSET_RUNS_H
 
@@ -25,7 +25,7 @@ static inline int offset_runs_entry(const Offsets *o, int u) {
     return u / width * width + width - 1 - u % width;
 }
 
-/* The next run of keys that query i sees; runs come in the order of their keys. */
+/* The next run of consecutive keys for query i, in the order of the keys. */
 static inline bool offset_runs_next(const Offsets *o, int i, OffsetRun *run) {
     int Hg = o->grid.rows, Wg = o->grid.columns, y = i / Wg, x = i % Wg, n = run->row++;
     if (o->kind == OFFSETS_CIRCLE) {
@@ -43,7 +43,7 @@ static inline bool offset_runs_next(const Offsets *o, int i, OffsetRun *run) {
     return n < Hg;
 }
 
-/* The other way round: the queries of a line that read entry t of consecutive keys, query i0 + n of key j0 + n. */
+/* The reverse: runs of consecutive queries that use entry t, query i0 + n for key j0 + n. */
 typedef struct {
     int i0, j0, count;
     int part; /* how many came before; 0 in a fresh one */

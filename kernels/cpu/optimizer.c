@@ -1,4 +1,4 @@
-/* The optimizer's loops over flat memory: the gradient's norm, and AdamW with the moving average. */
+/* The gradient's norm, and AdamW with the moving average. */
 #include <math.h>
 
 #include "kernels/kernels.h"

@@ -1,5 +1,5 @@
-/* Sums over keys by relative position, collected into patterns and spread from them; t = t(i,j).  Both are derivatives
- * of
+/* Sums over keys, weighted by relative position, to patterns (collect) and from patterns (spread); t = t(i,j).  Both
+ * are derivatives of
  *   F = sum_i sum_e z[i,e] sum_c x[i,c] (base[c,e] + sum_j w[t,c,e] k[j,c])
  * with respect to z (collect) and x (spread), and so are their gradients:
  *   collect   forward Fz at x = q;  backward Fx, Fk, Fw, Fbase at z = ds
@@ -57,7 +57,7 @@ typedef struct {
 
 /* == Buffers ====================================================================================================== */
 
-/* Shared by the threads: the table turned round, both ways, and base, both ways (zeros where there is none). */
+/* Shared by the threads: the table as offset_runs.h reads it, and base (zeros if it is NULL), each also transposed. */
 typedef struct {
     float *w, *wt;       /* [U,Ep], [E,ldu]; for each channel [U,D,Ep], [U,E,Dp] */
     float *base, *baset; /* [D,Ep], [E,Dp] */
@@ -364,7 +364,7 @@ static void chunk_form(const Form *f, Work w, Tables t, const Chunk *chunk, cons
     if (f->fk) scatter(f->fk, f->add, w.fk, s->k_row, chunk, s);
 }
 
-/* The threads' sums join the gradients in the order of the threads. */
+/* Adds the threads' sums to the gradients, in the order of the threads. */
 static void join(const Form *f, int threads, const Shape *s) {
     int channels = s->per_channel ? s->D : 1;
 #pragma omp parallel for schedule(static)

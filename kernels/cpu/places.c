@@ -1,11 +1,11 @@
-/* What the detector's queries know of places: sine positions, reference points, centres of modulation, boxes; and the
- * mask of features.  kernels/masked_attention.h has the formulas. */
+/* The detector's sine positions, reference points, centres of modulation and boxes, and the mask of features.  The
+ * formulas are in kernels/masked_attention.h. */
 #include <math.h>
 #include <string.h>
 
 #include "kernels/kernels.h"
 
-/* The code of cell `number`, from 1, of `count`; of none: number 0. */
+/* The sine embedding of cell `number` of `count` along an axis, counted from 1; number is 0 for padding. */
 static void sine_code(real *code, int number, int count, int channels) {
     double e = 6.283185307179586 * number / (count + 1e-6);
     for (int i = 0; i < channels; i++) {
@@ -14,7 +14,7 @@ static void sine_code(real *code, int number, int count, int channels) {
     }
 }
 
-/* Codes are made once a row and once a column, in the first cell that has them, and copied from there. */
+/* Each row's and each column's embedding is computed once, in its first cell, and copied from there. */
 void sine_positions(real *pos, const int *cells, int B, Grid grid, int M) {
     int h = grid.rows, w = grid.columns, half = M / 2;
     size_t bytes = half * sizeof *pos;

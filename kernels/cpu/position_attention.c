@@ -5,7 +5,7 @@
  *   backward  s[y,x'] = sum_x columns[x,x'] dy[y,x],  u[y,x'] = sum_y' rows[y,y'] v[y',x'],
  *             dv[y',x'] = (1-g) what it was + g sum_y rows[y,y'] s[y,x'],  dq and dk are scaled by (1-g);
  *             drows[y,y'] = sum_x s[y,x].v[y',x],  dcolumns[x,x'] = sum_y dy[y,x].u[y,x'], both yet without g
- *   Source: d'Ascoli et al. 2021, section 3; the factors are ours. */
+ *   Source: d'Ascoli et al. 2021, section 3, except for the factorisation. */
 #include "kernels/cpu/vecmath.h"
 #include "kernels/cpu/workspace.h"
 #include "kernels/kernels.h"

@@ -6,7 +6,7 @@
 
 /* == Rotation ===================================================================================================== */
 
-/* Where token n stands along the axis that pair p belongs to; 0 where the pair stays. */
+/* The position of token n along the axis of pair p, or 0 if the pair is not rotated. */
 static int place(int n, int p, int N, int F, const Grid *grid) {
     if (!grid) return n;
     int patch = n - (N - grid->rows * grid->columns);

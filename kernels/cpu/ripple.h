@@ -1,4 +1,4 @@
-/* What the four algorithms of ripple attention share: where one head of one image lies, and who is in which group. */
+/* Common to the four algorithms of ripple attention: the position of a head in the tensors, and the groups. */
 #ifndef VIT_KERNELS_CPU_RIPPLE_H
 #define VIT_KERNELS_CPU_RIPPLE_H
 

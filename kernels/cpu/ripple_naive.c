@@ -1,5 +1,5 @@
-/* Ripple attention as the paper writes it: for every query, ring after ring, token after token.  The reference of the
- * other three algorithms: sums in double, nothing reused.
+/* Ripple attention as in the paper's formulas: for every query, over the tokens of every ring.  It is the reference for
+ * the other three algorithms, and sums in double.
  *
  *   forward   num_n = sum_r alpha_r(n) sum_{m in ring r of n} a_nm v_m,  den_n = the same without v, + 1e-6,
  *             a_nm = phi(q_n).phi(k_m),  y_n = num_n / den_n

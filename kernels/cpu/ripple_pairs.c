@@ -1,5 +1,5 @@
-/* Ripple attention over pairs of tokens, tile by tile: `dense` visits every pair, `window` only those inside the last
- * bound and treats what lies outside as linear attention.  The formulas are those of ripple_naive.c.
+/* Ripple attention over pairs of tokens, in tiles: `dense` computes all pairs, `window` only those closer than the last
+ * bound, and the last group's share by linear attention.  The formulas are those of ripple_naive.c.
  *
  *   window    num_n = base_n phi(q_n)^T S + sum_{dist < bound[G-1]} (alpha_g - base_n) a_nm v_m,  den_n likewise,
  *             base_n = alpha_{G-1}(n),  S = sum_m phi(k_m) v_m^T,  z = sum_m phi(k_m)
@@ -11,7 +11,7 @@
  * A block of QUERIES consecutive queries meets runs of at most KEYS consecutive keys.  Products of the block with the
  * run are small matrix products (tile.h) with keys along the vector.  The weight of a pair needs no distance: since
  * max(|dy|,|dx|) is in group max(g(|dy|), g(|dx|)), row g(|dy|) of a query's table [G][column] holds the weights of a
- * key row, and dalpha is summed into a table of the same shape before any group is told apart. */
+ * key row, and dalpha is first summed into a table of the same shape. */
 #include "kernels/cpu/ripple.h"
 
 #include <string.h>
@@ -129,7 +129,7 @@ size_t ripple_window_workspace(const RippleRings *rings, int D, int F) { return 
 
 static void zero(float *x, size_t n) { memset(x, 0, n * sizeof *x); }
 
-/* x [n,width] -> to [n,padded], zeros behind. */
+/* x [n,width] -> to [n,padded], padded with zeros. */
 static void gather(float *to, int padded, const real *x, size_t row, int n, int width) {
     for (int i = 0; i < n; i++, to += padded, x += row) {
         int j = 0;
@@ -138,7 +138,7 @@ static void gather(float *to, int padded, const real *x, size_t row, int n, int 
     }
 }
 
-/* x [n,width] -> to [width,ldn], zeros behind. */
+/* x [n,width] -> to [width,ldn], padded with zeros. */
 static void gather_transposed(float *to, size_t ldn, const real *x, size_t row, int n, int width) {
     int n0 = 0;
     for (; n0 + TILE <= n; n0 += TILE)
@@ -315,7 +315,7 @@ static void clear_scores(const Buffers *w, bool backward) {
     if (backward) zero(w->t, QUERIES * SCORES);
 }
 
-/* Products run over whole groups of four queries; rows behind the last are zero. */
+/* Products run over whole groups of four queries; rows after the last are zero. */
 static int whole_rows(int m) { return (m + 3) / 4 * 4; }
 
 static void gather_queries(const Shape *s, const Buffers *w, const real *q, size_t row, int m) {

@@ -1,8 +1,8 @@
 /* Ripple attention by summed-area tables: the paper's Algorithm 1, and Appendix B for the gradient.
  *
- * With W_r(n) the sum over the square of tokens closer than bound[r+1], ring r is W_r - W_{r-1}, and a square costs
- * four table entries whatever its size.  The table of feature f holds phi(k_m)[f] [v_m, 1], so that an entry ends with
- * the denominator's share; the features go one after the other, so that the table has N entries and not N F.
+ * With W_r(n) the sum over the square of tokens closer than bound[r+1], ring r is W_r - W_{r-1}, and a square of any
+ * size needs four table entries.  The table of feature f holds phi(k_m)[f] [v_m, 1], whose last element is for the
+ * denominator.  Features are processed one after the other, so that the table has N entries instead of N F.
  *
  *   forward   [num_n, den_n] = sum_f phi(q_n)[f] sum_r c_r(n) W_r(n),  c_r = alpha_r - alpha_{r+1},
  *             c_{G-1} = alpha_{G-1}
@@ -10,7 +10,7 @@
  *             dalpha_r(n) = sum_f phi(q_n)[f] (p_r - p_{r-1}),  dphi(q_n)[f] = sum_r c_r p_r;
  *             m is in ring r of n exactly when n is in ring r of m, so with tables of c_r(n) phi(q_n)[f] e_n
  *             X_m = sum_r square_r(m),  dphi(k_m)[f] = X_m.[v_m, 1],  dv_m = sum_f phi(k_m)[f] X_m less its last entry
- * Tables are double: a prefix sum over 10^4 tokens minus another leaves a ring of eight. */
+ * Tables are double, because the sum over a ring of eight tokens can be the difference of two sums over 10^4 tokens. */
 #include "kernels/cpu/ripple.h"
 
 #include <string.h>

@@ -48,7 +48,7 @@ static inline size_t spe_at(SpeSizes s, int b, int n, int part, int h) {
     return ((((size_t)b * s.N + n) * 3 + part) * s.H + h) * s.D;
 }
 
-/* Asks for the rows of one token in all images: they lie far apart, and nobody foresees them. */
+/* Prefetches the rows of one token in all images, whose distances the hardware prefetcher does not follow. */
 TILE_INLINE void spe_prefetch(const real *x, size_t image, int images, int D, bool write) {
     for (int b = 0; b < images; b++)
         for (int j = 0; j < D; j += TILE) {

@@ -1,4 +1,4 @@
-/* Castling-ViT's angular features; kernels/cpu/castling.c has the formulas.  A warp to a row of a head. */
+/* Castling-ViT's angular features; the formulas are in kernels/cpu/castling.c.  One warp for each row of a head. */
 #include "kernels/cuda/fragments.cuh"
 #include "kernels/cuda/rows.cuh"
 #include "kernels/kernels.h"

@@ -1,5 +1,5 @@
-/* Sums over ranks through NCCL, on a stream of their own: a sum waits for the kernels that made its gradients, and the
- * kernels of the blocks below go on beside it.  One rank a GPU. */
+/* Sums over ranks with NCCL, on their own stream: a sum waits for the kernels that compute its gradients, and overlaps
+ * with the backward pass of the earlier blocks.  Each rank has one GPU. */
 #include <device.cuh>
 
 #include "kernels/cuda/runtime.h"

@@ -1,7 +1,7 @@
-/* Convolution, channels last; kernels/cpu/convolution.c has the formulas.  folded is W' as float [out,k,k,in], which
- * the libraries read rounded (real_copy).  A 1 x 1 convolution of stride 1 is a linear layer, whose weight gradient
- * comes as float; the others are cuDNN's, and what that has no algorithm for a plain kernel does.  Shift, addend and
- * ReLU are one pass of their own. */
+/* Convolution, channels last; the formulas are in kernels/cpu/convolution.c.  folded is W' as float [out,k,k,in], of
+ * which the libraries read a copy rounded to real (real_copy).  A 1 x 1 convolution of stride 1 is a linear layer,
+ * whose weight gradient is float; the others use cuDNN, or a plain kernel where cuDNN has no algorithm.  Shift, addend
+ * and ReLU are a separate pass. */
 #include <device.cuh>
 
 #include "kernels/cuda/library.h"
@@ -68,7 +68,7 @@ static Geometry geometry_of(const Convolution *c, int H, int W) {
     return {*c, H, W, convolution_side(H, c->stride), convolution_side(W, c->stride)};
 }
 
-/* Where output p begins to read, and which image it belongs to. */
+/* The first input position of output p, and its image. */
 struct Corner {
     size_t image;
     int y, x;
@@ -79,7 +79,7 @@ DEVICE Corner corner_of(size_t p, const Geometry &s) {
             (int)(p - line * s.Wo) * s.c.stride - s.c.k / 2};
 }
 
-/* A warp to a number of y. */
+/* One warp for each element of y. */
 __global__ void __launch_bounds__(THREADS)
     plain_forward_kernel(real *y, const real *__restrict__ x, const float *__restrict__ w, Geometry s, size_t n) {
     size_t at = (size_t)blockIdx.x * WARPS + warp_id();
@@ -98,7 +98,7 @@ __global__ void __launch_bounds__(THREADS)
     if (!lane_id()) y[at] = to_real(sum);
 }
 
-/* A thread to a number of dx, neighbours to neighbouring channels. */
+/* One thread for each element of dx, neighbouring threads for neighbouring channels. */
 __global__ void __launch_bounds__(THREADS)
     plain_input_kernel(real *dx, const float *__restrict__ w, const real *__restrict__ dy, Geometry s, bool accumulate,
                        size_t n) {
@@ -120,7 +120,7 @@ __global__ void __launch_bounds__(THREADS)
     dx[at] = to_real(accumulate ? sum + to_float(dx[at]) : sum);
 }
 
-/* A thread to a number of dw [out,taps,in], neighbours to neighbouring channels. */
+/* One thread for each element of dw [out,taps,in], neighbouring threads for neighbouring channels. */
 __global__ void __launch_bounds__(THREADS)
     plain_weight_kernel(float *dw, const real *__restrict__ x, const real *__restrict__ dy, Geometry s, size_t outputs,
                         size_t n) {
@@ -141,7 +141,7 @@ __global__ void __launch_bounds__(THREADS)
 
 /* == Forward ====================================================================================================== */
 
-/* y = y + shift + add, and no less than 0 with relu; W numbers of a row a thread. */
+/* y = y + shift + add, then ReLU if relu; each thread has W elements of a row. */
 template <int W>
 __global__ void __launch_bounds__(THREADS)
     finish_kernel(real *y, const real *before, const real *add, const float *__restrict__ shift, bool relu, int C,

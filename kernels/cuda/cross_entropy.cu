@@ -21,7 +21,7 @@ __global__ void __launch_bounds__(ROWS *WARP)
     for (int c = lane_id(); c < C; c += WARP) {
         float shifted = to_float(x[c]) - max;
         sum += expf(shifted);
-        if (t[c] != 0) dot += t[c] * shifted; /* a logit of -infinity costs nothing where nothing is expected */
+        if (t[c] != 0) dot += t[c] * shifted; /* so that a logit of -infinity adds 0 where the target is 0 */
     }
     sum = warp_sum(sum);
     dot = warp_sum(dot);

@@ -1,6 +1,6 @@
-/* cuDNN's convolutions: bfloat16 factors and float sums; an FP32 build multiplies floats exactly, without TF32.  Which
- * algorithm a shape gets is asked when it is first seen; only those count that give the same bits again.  A build
- * without cuDNN has no algorithm for anything. */
+/* Convolutions with cuDNN: bfloat16 factors and float sums; an FP32 build uses float factors without TF32.  The
+ * algorithm is chosen by the first call with a shape, among the deterministic ones only.  In a build without cuDNN no
+ * shape has an algorithm. */
 #include <device.cuh>
 
 #include "kernels/cuda/library.h"
@@ -39,7 +39,7 @@ struct LibraryConvolution {
     uint64_t used;
 };
 
-/* ResNet-50 asks for some fifty at each image size.  The least recently used makes room. */
+/* ResNet-50 needs about fifty entries for each image size.  The least recently used entry is replaced. */
 enum { CONVOLUTIONS = 2048 };
 static LibraryConvolution convolutions[CONVOLUTIONS];
 static uint64_t clock_of_use;
@@ -53,7 +53,8 @@ static void library_clear(LibraryConvolution *l) {
     *l = {};
 }
 
-/* The first of the library's answers, which come fastest first, that is deterministic and small enough. */
+/* The fastest of the library's algorithms, by its own estimate, that is deterministic and needs little enough
+ * workspace. */
 template <typename Answer>
 static void library_choose(LibraryConvolution *l, const Answer *answers, int count) {
     for (int i = 0; i < count && !l->found; i++) {

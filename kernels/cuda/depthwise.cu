@@ -37,7 +37,7 @@ DEVICE void load_tile(real *tile, const real *x, size_t row, Place at, int borde
     }
 }
 
-/* y = add + b + the window's sum; `reverse` turns the weights round, which is the gradient of x. */
+/* y = add + b + the sum over the window; with `reverse` the weights are reversed, which gives the gradient of x. */
 template <int K>
 __global__ void __launch_bounds__(THREADS)
     depthwise_kernel(real *y, const real *add, const real *__restrict__ x, const float *__restrict__ w,
@@ -123,7 +123,7 @@ __global__ void __launch_bounds__(THREADS)
     }
 }
 
-/* A warp to each weight. */
+/* One warp for each weight. */
 __global__ void __launch_bounds__(THREADS)
     depthwise_join_kernel(float *dw, float *db, const float *__restrict__ parts, int count, Depthwise s) {
     int taps = s.k * s.k, weight = (int)blockIdx.x * SIDE + warp_id(), p = weight / (taps + 1),

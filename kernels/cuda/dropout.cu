@@ -1,5 +1,6 @@
-/* Dropout, alone and behind ReLU, and a sum; kernels/cpu/dropout.c has the formulas.  Sixteen threads share 128
- * numbers, each those eight that one block of Philox decides for, so that a warp reads and writes whole lines. */
+/* Dropout, alone and after ReLU, and the sum of two tensors; the formulas are in kernels/cpu/dropout.c.  Sixteen
+ * threads share 128 elements: each has the eight that one block of Philox decides about, so that a warp reads and
+ * writes whole cache lines. */
 #include "kernels/cuda/dropout.cuh"
 #include "kernels/cuda/rows.cuh"
 
@@ -32,7 +33,7 @@ static void pass(real *y, const real *x, const Dropout *dropout, int B, size_t n
            dropout_draw(dropout), n, groups, count);
 }
 
-/* A thread to W numbers: put(v, i) makes v of what it loads at i. */
+/* Each thread computes W elements: put(v, i) loads those at i and computes v. */
 template <int W, typename Put>
 __global__ void __launch_bounds__(DROPOUT_THREADS) each_kernel(real *y, size_t n, Put put) {
     size_t i = ((size_t)blockIdx.x * DROPOUT_THREADS + threadIdx.x) * W;

@@ -21,7 +21,7 @@ static inline DropoutDraw dropout_draw(const Dropout *d) {
             d->rate > 0};
 }
 
-/* The block that serves element i, with the other seven it serves. */
+/* The Philox block that decides about element i. */
 DEVICE RngBlock dropout_block(const DropoutDraw &d, int image, uint64_t i) {
     uint64_t block = i / DROPOUT_GROUP * DROPOUT_SIDE + i % DROPOUT_SIDE;
     uint32_t counter[4] = {(uint32_t)block, d.step, d.stream + (uint32_t)image,
@@ -29,7 +29,7 @@ DEVICE RngBlock dropout_block(const DropoutDraw &d, int image, uint64_t i) {
     return rng_philox(counter, d.seed);
 }
 
-/* What an element of a block's is multiplied by; part = (i / 16) % 8. */
+/* The factor of element i, 0 or 1 / (1 - rate), from its block; part = (i / 16) % 8. */
 DEVICE float dropout_factor(const DropoutDraw &d, const RngBlock &block, int part) {
     uint32_t half = block.word[part / 2] >> (16 * (part % 2)) & 0xffffu;
     return half >= d.threshold ? d.scale : 0;

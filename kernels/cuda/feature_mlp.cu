@@ -79,7 +79,7 @@ DEVICE void load_z(real *tile, int ld, const real *qkv, Rows at, int rows, Shape
         tile, ld, [=](int i) { return qkv + warp_shuffle(at.offset, i); }, rows, s.D, s.wide_z, lane_id());
 }
 
-/* How many of the rows from `first` on there are: at most `most`, none past the end. */
+/* The number of rows from `first` on, at most `most`. */
 DEVICE int rows_left(size_t first, int most, Shape s) {
     return first >= s.rows ? 0 : s.rows - first < (size_t)most ? (int)(s.rows - first) : most;
 }
@@ -512,7 +512,7 @@ static Shape shape_of(size_t n, int H, int D, int E, int F) {
     return {H, D, E, F, D, F, n * 2 * H, 1 / sqrtf(sqrtf((float)D)), false, false};
 }
 
-/* One of H heads, whose rows are H times as far apart. */
+/* The shape for a single one of H heads, whose row strides are H times as large. */
 static Shape head_shape(size_t n, int H, int D, int E, int F) {
     Shape s = shape_of(n, 1, D, E, F);
     s.z_step *= H;

@@ -21,7 +21,7 @@ DEVICE Complex times(Complex a, Complex b) { return complex_of(a.x * b.x - a.y *
 /* conj(a) b */
 DEVICE Complex correlation(Complex a, Complex b) { return complex_of(a.x * b.x + a.y * b.y, a.x * b.y - a.y * b.x); }
 DEVICE Complex scaled(float s, Complex a) { return complex_of(s * a.x, s * a.y); }
-/* Backwards real and imaginary parts change places, which conjugates every root. */
+/* The inverse exchanges real and imaginary parts, which has the effect of conjugate roots. */
 DEVICE Complex swapped(Complex a, bool backward) { return backward ? complex_of(a.y, a.x) : a; }
 
 /* == Butterflies ================================================================================================== */
@@ -72,7 +72,7 @@ DEVICE float root_sin(int k) {
     return sign * (k == 1 ? 0.781831482f : k == 2 ? 0.974927912f : 0.433883739f);
 }
 
-/* R = 3, 5, 7: sums and differences of x_k and x_{R-k} meet the cosines and the sines. */
+/* R = 3, 5, 7: sums of x_k and x_(R-k) are multiplied by the cosines, differences by the sines. */
 template <int R>
 DEVICE void butterfly(Complex (&x)[R]) {
     Complex sum[R / 2], difference[R / 2], first = x[0];

@@ -1,6 +1,6 @@
-/* Attention of one head in float, for weights that tensor cores have no place for: a block has ROWS of the head's
- * tokens and meets all of them, COLUMNS at a time.  Tiles are in shared memory; between these functions stands a
- * block_sync. */
+/* Attention of one head with float arithmetic, without tensor cores: a block has ROWS tokens of the head and computes
+ * their weights with all tokens, COLUMNS at a time.  Tiles are in shared memory; the caller puts a block_sync between
+ * these functions. */
 #ifndef VIT_KERNELS_CUDA_HEAD_TILES_CUH
 #define VIT_KERNELS_CUDA_HEAD_TILES_CUH
 

@@ -1,6 +1,6 @@
-/* Layer norm of each head by itself; kernels/cpu/heads_norm.c has the formulas.  Eight lanes a head, since heads of
- * sixteen are what it is used with.  Weight gradients: a block sums its heads in shared memory, in a fixed order,
- * and a second kernel joins the blocks. */
+/* Layer norm of each head separately; the formulas are in kernels/cpu/heads_norm.c.  Eight lanes share a head, since it
+ * is used with heads of 16 channels.  Weight gradients: each block sums its heads in shared memory, in a fixed order,
+ * and a second kernel adds the sums of the blocks. */
 #include "kernels/cuda/rows.cuh"
 #include "kernels/kernels.h"
 
@@ -27,7 +27,7 @@ DEVICE Statistics statistics(const real *x, int lane, int D, float eps) {
 /* Where head i begins. */
 DEVICE size_t head_at(size_t i, int row, int H, int D) { return quotient(i, H) * row + (i - quotient(i, H) * H) * D; }
 
-/* Lanes of heads that are not there work on the last one and write nothing. */
+/* Lanes beyond the last head compute that head again and write nothing. */
 __global__ void __launch_bounds__(THREADS)
     heads_norm_forward_kernel(real *y, const real *x, const float *__restrict__ w, const float *__restrict__ b,
                               size_t all, int row, int H, int D, float eps) {

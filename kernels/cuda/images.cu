@@ -1,5 +1,5 @@
-/* Random erasing, mixup and cutmix of normalised images.  Only fmaf joins a product and a sum, so that every device
- * rounds alike. */
+/* Random erasing, mixup and cutmix of normalised images.  Every multiply-add is an explicit fmaf, so that all devices
+ * round in the same way. */
 #include "core/rng.h"
 #include "kernels/cuda/rows.cuh"
 #include "kernels/kernels.h"

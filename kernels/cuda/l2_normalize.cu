@@ -1,5 +1,5 @@
-/* Queries and keys at unit length, and values where asked for; the formulas are those of kernels/cpu/l2_normalize.c.
- * Eight lanes a row: the heads of LiSA are sixteen wide. */
+/* Scales every head of q and k, and if asked for of v, to unit norm; the formulas are in kernels/cpu/l2_normalize.c.
+ * Eight lanes of a warp share a row, since LiSA's heads have 16 channels. */
 #include "kernels/cuda/rows.cuh"
 #include "kernels/kernels.h"
 
@@ -16,7 +16,7 @@ DEVICE float lanes_sum(float x) {
 /* Row i of a token's `heads` rows, those of all parts, in qkv, where a token has M3 numbers. */
 DEVICE size_t row_in_qkv(size_t i, int heads, int M3, int D) { return i / heads * M3 + i % heads * D; }
 
-/* Lanes of rows that are not there work on the last one and write nothing. */
+/* Lanes beyond the last row compute that row again and write nothing. */
 __global__ void __launch_bounds__(THREADS)
     l2_normalize_forward_kernel(real *unit, float *inverse, const real *qkv, size_t rows, int heads, int M3, int D) {
     size_t at = ((size_t)blockIdx.x * THREADS + threadIdx.x) / LANES, i = at < rows ? at : rows - 1;

@@ -1,5 +1,5 @@
-/* What landmarks are made from (kernels/landmarks.h): a thread for each number of the means or of the rows of
- * squares. */
+/* Means over the cells of a grid, and squares of tokens copied to rows (kernels/landmarks.h): one thread for each
+ * element of the means or of the rows. */
 #include "kernels/cuda/rows.cuh"
 #include "kernels/kernels.h"
 

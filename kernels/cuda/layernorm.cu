@@ -58,7 +58,7 @@ __global__ void __launch_bounds__(THREADS, forward_residents(V))
                 float branch[W];
                 load(branch, fi + j);
 #pragma unroll
-                for (int e = 0; e < W; e++) /* what is normalised is what is stored */
+                for (int e = 0; e < W; e++) /* normalises y as stored, that is rounded */
                     row[slot][e] = to_float(to_real(row[slot][e] + s * branch[e]));
                 store(yi + j, row[slot]);
             }

@@ -6,9 +6,10 @@
  *   dx = dy w       is  DX [in,n] = W DY      with DY [out,n]
  *   dw += dy^T x    is  DW [in,out] += X DY^T, float out of bfloat16 factors.
  *
- * The bias gradient is a kernel of its own.  The library could add it up inside the third product, but that product has
- * few tiles and lives from splitting n among all multiprocessors, which its bias-gradient variants may not do; reading
- * dy once more costs less than losing that.  Where the library has no algorithm for a shape, plain tiles do. */
+ * The bias gradient is a separate kernel.  The library could compute it within the third product, but that product has
+ * few tiles and needs to split n among all multiprocessors to be fast, which the library does not do together with a
+ * bias gradient; reading dy again costs less.  Shapes for which the library has no algorithm use a plain tiled
+ * kernel. */
 #include <device.cuh>
 
 #include <cublasLt.h>
@@ -28,7 +29,8 @@ extern "C" {
             cuda_fail(#call, __FILE__, __LINE__, cublasLtGetStatusString(status_));                           \
     } while (0)
 
-/* What NVIDIA advises for Hopper.  Partial sums lie here: of a product split along n, and of a bias gradient. */
+/* Bytes of workspace that NVIDIA recommends for Hopper, for partial sums of a product split along n and of a bias
+ * gradient. */
 enum { WORKSPACE_BYTES = 32 << 20 };
 
 static const cudaDataType_t REAL_TYPE = sizeof(real) == 2 ? CUDA_R_16BF : CUDA_R_32F;
@@ -51,7 +53,7 @@ struct Product {
     cublasLtMatmulAlgo_t algorithm;
 };
 
-/* Shapes of one model: some dozen.  When the table is full the oldest entry makes room. */
+/* A model has about a dozen shapes.  When the table is full, the oldest entry is replaced. */
 enum { PRODUCTS = 128 };
 static Product products[PRODUCTS];
 static int product_next;
@@ -116,7 +118,7 @@ static void product_create(Product *p, const real *bias) {
     int found = 0;
     CUBLAS_TRY(cublasLtMatmulPreferenceCreate(&preference));
     prefer(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, (uint64_t)WORKSPACE_BYTES);
-    /* Parts of a split sum meet in float and in a fixed order. */
+    /* The parts of a split sum must be added as float and in a fixed order. */
     prefer(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, (uint32_t)CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE);
     prefer(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, (uint32_t)p->aligned);
     prefer(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, (uint32_t)p->aligned);
@@ -289,8 +291,7 @@ static real *peak_numbers(size_t n, uint32_t seed) {
     return x;
 }
 
-/* The best of some square products after a few that warm up.  Their memory is not in device_peak_bytes, which speaks of
- * the model. */
+/* The best of some square products, after a few for warming up.  Their memory is not counted in device_peak_bytes. */
 double gemm_peak_gflops(void) {
     enum { SIDE = sizeof(real) == 2 ? 8192 : 4096, WARM = 3, RUNS = 12 };
     device_open();

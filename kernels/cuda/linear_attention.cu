@@ -5,12 +5,11 @@
  *             keys     dphi(k_m) = dS [v_m, 1],  dv_m = dS^T phi(k_m)
  *   saves     den, S.
  *
- * Each pass reads its activations once, and memory is the bound by far: the products cost nothing that can be seen.
- * That pays for precision: S and dS enter products as the sum of two bfloat16 tiles, high and low; of what is not an
- * activation only phi / den is rounded.  The chunks' sums of few heads lie in the workspace until a third kernel adds
- * them in order.
+ * Each pass reads its activations once and is limited by memory bandwidth, so that more exact products cost no time: S
+ * and dS enter products as the sum of two bfloat16 tiles, high and low, and apart from activations only phi / den is
+ * rounded.  If there are few heads, their tokens are divided into chunks, whose sums a third kernel adds in order.
  *
- * In shared memory F and D are padded with zeros to P and W, and the one beside v has column W of W + 16. */
+ * In shared memory F and D are padded with zeros to P and W, and the 1 after v is column W of W + 16. */
 #include "kernels/cuda/tiles.cuh"
 #include "kernels/kernels.h"
 
@@ -19,7 +18,7 @@ enum { THREADS = 128, WARPS = THREADS / WARP, TOKENS = WARPS * TILE_M };
 /* The largest F or D whose tiles fit in shared memory. */
 static constexpr int WIDEST = sizeof(real) == 2 ? 128 : 64;
 
-/* Blocks to fill a large device with: what few heads are cut into. */
+/* Number of blocks that fills a large device; with fewer heads the tokens are divided into chunks. */
 enum { BLOCKS = 1024 };
 
 DEVICE float denominator(float sum, Denominator rule) {
@@ -28,7 +27,7 @@ DEVICE float denominator(float sum, Denominator rule) {
     return fabsf(sum) < nearest ? copysignf(nearest, sum) : sum;
 }
 
-/* Does den follow its sum, or has the rule made it a constant? */
+/* True if den depends on the sum of the weights; false if the rule has replaced it by a constant. */
 DEVICE bool follows(float den, Denominator rule) { return rule == DENOMINATOR_EPSILON || !(fabsf(den) <= 1e-2f); }
 
 typedef struct {
@@ -38,7 +37,7 @@ typedef struct {
     int chunks;     /* a head's */
     bool wide_phi, wide_v, wide_y;
     Denominator rule;
-    float one; /* what stands beside v: 0 for a denominator that is given */
+    float one; /* the column after v: 1, or 0 with DENOMINATOR_GIVEN */
 } Shape;
 
 /* One head's first rows and the distances of the next ones, in elements; chunk: tokens first .. end-1. */
@@ -259,8 +258,8 @@ __global__ void __launch_bounds__(THREADS)
 
 /* == Rows ========================================================================================================= */
 
-/* Below, a warp takes every fourth slice of 16 tokens of its block's chunk from memory to memory, and the next slice is
- * on its way meanwhile. */
+/* In the kernels below, each warp processes every fourth slice of 16 tokens of its block's chunk, and loads the next
+ * slice meanwhile. */
 
 template <int P, int W>
 static constexpr size_t forward_bytes() {

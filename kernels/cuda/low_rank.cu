@@ -1,7 +1,7 @@
-/* Attention through landmarks; kernels/cpu/low_rank.c has the formulas.  A block takes a head at a time through all of
- * them, its matrices in a slice of the workspace, and there are no more blocks than keep the device busy, so that
- * slices are used again while a cache may still have them.
- * Products go by tiles of 64 x 64, four by four numbers to a thread. */
+/* Attention of low rank through landmarks; the formulas are in kernels/cpu/low_rank.c.  A block computes all steps of
+ * one head after another, with its matrices in a slice of the workspace.  There are only as many blocks as keep the
+ * device busy, so that the slices tend to stay in the cache.  Products use tiles of 64 x 64, with 4 x 4 elements for
+ * each thread. */
 #include "kernels/cuda/fragments.cuh"
 #include "kernels/cuda/rows.cuh"
 #include "kernels/kernels.h"
@@ -134,7 +134,7 @@ DEVICE void product(float *c, Factor a, Factor b, int m, int n, int k, bool add,
     block_sync();
 }
 
-/* Calls body(i) for every i < n, by the threads in turn, with a barrier behind. */
+/* Calls body(i) for every i < n, divided among the threads, followed by a barrier. */
 template <typename Body>
 DEVICE void each(size_t n, Body body) {
     for (size_t i = threadIdx.x; i < n; i += THREADS) body(i);

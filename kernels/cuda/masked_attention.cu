@@ -2,8 +2,8 @@
  * are those of kernels/cpu/masked_attention.c, the blocks those of softmax_attention.cu.
  *   forward   by queries
  *   backward  by queries: dq, the modulation's moments, delta;  by keys: dk, dv
- * Only keys that count are streamed; what is dropped is drawn where a weight is formed.  Scores are powers of two: they
- * carry the factor log2(e). */
+ * Only keys without padding are read, and dropout is drawn where a weight is computed.  Scores include the factor
+ * log2(e), so that the weights are powers of two. */
 #include "kernels/cuda/dropout.cuh"
 #include "kernels/cuda/softmax_tiles.cuh"
 
@@ -21,7 +21,7 @@ struct Masked {
     float scale;     /* 1 / sqrt D */
 };
 
-/* One head of one image, and what of its keys counts. */
+/* One head of one image, and the number of its keys without padding. */
 struct Head {
     int b, h, rows, columns, keys;
     size_t M;
@@ -362,7 +362,7 @@ __global__ void __launch_bounds__(THREADS)
     }
 }
 
-/* dk and dv of keys that count. */
+/* dk and dv of the keys without padding. */
 template <int W>
 __global__ void __launch_bounds__(THREADS)
     masked_backward_keys_kernel(real *dk, real *dv, const float *delta, const real *dy, const float *lse, const real *q,

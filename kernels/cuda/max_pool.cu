@@ -3,7 +3,7 @@
 
 enum { THREADS = 256 };
 
-/* W channels of a position a thread. */
+/* Each thread computes W channels of a position. */
 template <int W>
 __global__ void __launch_bounds__(THREADS)
     max_pool_kernel(real *y, const real *__restrict__ x, int Hi, int Wi, int Ho, int Wo, int C, size_t n) {

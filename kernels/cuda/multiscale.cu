@@ -1,5 +1,5 @@
-/* EfficientViT's second scale of q, k and v, and its ReLU features; kernels/cpu/multiscale.c has the formulas.  A
- * thread to a number: the matrices are small, and the neighbours of a warp read the same rows. */
+/* EfficientViT's second scale of q, k and v, and its ReLU features; the formulas are in kernels/cpu/multiscale.c.  One
+ * thread for each element, since the matrices are small and neighbouring threads read the same rows. */
 #include "kernels/cuda/rows.cuh"
 #include "kernels/kernels.h"
 

@@ -1,5 +1,5 @@
-/* The largest of every 3x3 neighbourhood; kernels/cpu/neighbour_max.c has the formulas.
- * A thread to a channel of a token. */
+/* The maximum over each 3x3 neighbourhood; the formulas are in kernels/cpu/neighbour_max.c.  One thread for each
+ * channel of a token. */
 #include "kernels/cuda/rows.cuh"
 #include "kernels/kernels.h"
 

@@ -1,5 +1,5 @@
-/* The optimizer's loops over flat memory: the gradient's norm, and AdamW with the moving average.  Nothing is computed
- * here that memory does not hide: 28 bytes a parameter and step for AdamW, 8 for the average, 4 for the norm. */
+/* The gradient's norm, and AdamW with the moving average.  All are limited by memory bandwidth: each parameter needs 28
+ * bytes in a step for AdamW, 8 for the average and 4 for the norm. */
 #include <math.h>
 
 #include "kernels/cuda/rows.cuh"
@@ -10,7 +10,7 @@ enum { THREADS = 256, FOUR = 4 };
 /* Four blocks for each of an H200's 132 multiprocessors.  Fixed, so that the sum has the same bits on every GPU. */
 enum { PARTS = 528 };
 
-/* part[block] = the squares of every PARTS-th piece; threads join by halves. */
+/* part[block] = the sum of squares over every PARTS-th piece. */
 template <int W>
 __global__ void __launch_bounds__(THREADS) squares_kernel(double *part, const float *__restrict__ x, size_t n) {
     SHARED(double, sums); /* [THREADS] */
@@ -32,7 +32,8 @@ __global__ void __launch_bounds__(THREADS) squares_kernel(double *part, const fl
     if (threadIdx.x == 0) part[blockIdx.x] = sums[0];
 }
 
-/* The parts are added on the host, which waits for the result anyway.  Their 4 KiB stay for the next call. */
+/* The parts are added on the host, which waits for the result anyway.  Their 4 KiB of memory are kept for the next
+ * call. */
 double sum_of_squares(const float *x, size_t n) {
     static double *device_part;
     double part[PARTS], sum = 0;

@@ -1,4 +1,5 @@
-/* What the detector's queries know of places, and the mask of features; kernels/masked_attention.h has the formulas. */
+/* The detector's sine positions, reference points, centres of modulation and boxes, and the mask of features.  The
+ * formulas are in kernels/masked_attention.h. */
 #include "kernels/cuda/rows.cuh"
 #include "kernels/kernels.h"
 
@@ -7,12 +8,12 @@ enum { PLACES_THREADS = 256 };
 #define PLACES(kernel, n, ...)                                                                                    \
     LAUNCH(kernel, (unsigned)ceil_div(n, PLACES_THREADS), PLACES_THREADS, 0, __VA_ARGS__)
 
-/* The number of this thread among `n`, which leave those behind out. */
+/* The index of this thread; threads from n on have no work. */
 #define THIS_ONE(i, n)                                                      \
     size_t i = (size_t)blockIdx.x * PLACES_THREADS + threadIdx.x;           \
     if (i >= (n)) return
 
-/* A thread to a number; in double, as the angle reaches 2 pi and the sine of a small one is as exact as the angle. */
+/* One thread for each element, computed in double. */
 __global__ void __launch_bounds__(PLACES_THREADS)
     sine_positions_kernel(real *pos, const int *cells, int h, int w, int M, size_t n) {
     THIS_ONE(at, n);

@@ -1,5 +1,5 @@
-/* For kernels whose products are small beside the memory they read: float tiles in shared memory, any size.  All
- * threads of a block call these together and put a barrier behind. */
+/* For kernels whose products are cheap compared with the memory they read: float tiles of any size in shared memory.
+ * All threads of a block call these functions together, followed by a barrier. */
 #ifndef VIT_KERNELS_CUDA_PLAIN_CUH
 #define VIT_KERNELS_CUDA_PLAIN_CUH
 

@@ -10,7 +10,7 @@ DEVICE size_t thread_number() { return (size_t)blockIdx.x * THREADS + threadIdx.
 
 /* == Rotation ===================================================================================================== */
 
-/* Where token n stands along the axis that pair p belongs to; 0 where the pair stays. */
+/* The position of token n along the axis of pair p, or 0 if the pair is not rotated. */
 DEVICE int place(int n, int p, int N, int F, int Hg, int Wg) {
     int patch = n - (N - Hg * Wg);
     if (!Wg) return n;

@@ -1,11 +1,11 @@
-/* Ripple attention as the paper writes it, a thread for a few columns of one query or one key: ring after ring, token
- * after token, sums in double, nothing reused, any size.  The formulas are those of kernels/cpu/ripple_naive.c; the
- * gradients of keys and values use that n is in ring r of m exactly when m is in ring r of n.  Dense and window come
- * here for heads and features wider than their tiles. */
+/* Ripple attention as in the paper's formulas, for any size: each thread computes a few columns for one query or key,
+ * over the tokens of every ring, with sums in double.  The formulas are those of kernels/cpu/ripple_naive.c; the
+ * gradients of keys and values use that n is in ring r of m exactly when m is in ring r of n.  Dense and window use
+ * these kernels for heads and features wider than their tiles. */
 #include "kernels/cuda/ripple.cuh"
 #include "kernels/cuda/rows.cuh"
 
-/* COLUMNS of a result are summed in registers; who wants more of them asks more threads. */
+/* A thread sums COLUMNS columns of a result in registers; wider results use several threads. */
 enum { COLUMNS = 16, THREADS = 128 };
 
 struct Shape {

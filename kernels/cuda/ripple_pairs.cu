@@ -1,8 +1,9 @@
-/* Ripple attention over pairs of tokens on tensor cores: `dense` meets every pair, `window` only those inside the last
- * bound and treats what lies outside as linear attention.  The formulas are those of kernels/cpu/ripple_pairs.c; with
+/* Ripple attention over pairs of tokens on tensor cores: `dense` computes all pairs, `window` only those closer than
+ * the last bound, and the last group's share by linear attention.  The formulas are those of
+ * kernels/cpu/ripple_pairs.c; with
  *   c_nm  the weight of a pair: alpha_g(n,m)(n), in `window` less base_n = alpha_{G-1}(n) (0 where nothing is outside)
  *   delta_n = dy_n.y_n,  i_n = 1 / den_n,  t_nm = dy_n.v_m - delta_n
- * dy enters the products as it is, and i_n joins the weights:
+ * Products use dy unscaled, and i_n is a factor of the weights:
  *   queries   dphi(q_n) = sum_m (i c t) phi(k_m),  dalpha_r(n) = i_n sum_{m in r} a t
  *   keys      dphi(k_m) = sum_n (i c t) phi(q_n),  dv_m = sum_n (i c a) dy_n
  *   far       S = sum_m phi(k_m) [v_m, 1],  dS = sum_n i_n base_n phi(q_n) [dy_n, -delta_n]
@@ -127,7 +128,7 @@ DEVICE void load_delta(float *delta, float *inverse, const real *dy, const real 
     }
 }
 
-/* sums[token][group][lane % 4] += what this lane has summed; nobody else writes there. */
+/* sums[token][group][lane % 4] += the sums of this lane, which alone writes there. */
 DEVICE void settle(float *sums, float (&sum)[2][2][2], const Held &held, int ld) {
 #pragma unroll
     for (int i = 0; i < 2; i++)
@@ -355,7 +356,8 @@ __global__ void __launch_bounds__(MOST_WARPS *WARP)
 
 enum Kernel { FORWARD, QUERIES, KEYS };
 
-/* As many warps as patches below each other, up to eight; else the number that leaves the fewest idle. */
+/* Warps of a block: the number of patches below each other if that is at most eight, otherwise the number that leaves
+ * the fewest warps idle. */
 static int warps_for(int patches) {
     int best = patches < MOST_WARPS ? patches : MOST_WARPS;
     if (patches <= MOST_WARPS) return best;
@@ -388,7 +390,7 @@ static int padded(int D, int F) {
     return width <= 16 ? 16 : width <= 32 ? 32 : 64;
 }
 
-/* False where the tiles do not fit: wide heads, hundreds of groups. */
+/* False if the tiles do not fit in shared memory, as with wide heads or hundreds of groups. */
 static bool shape_of(Shape *s, const RippleRings *rings, int H, int D, int F, bool window) {
     int extent = ripple_extent(rings), last = rings->bound[rings->G - 1], P = padded(D, F);
     *s = {};

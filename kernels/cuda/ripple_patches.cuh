@@ -1,4 +1,4 @@
-/* Patches of tokens for ripple attention over pairs, and what one warp does with two of them.
+/* Patches of tokens for ripple attention over pairs, and a warp's operations on pairs of patches.
  *
  * Tokens come in patches of two rows of eight: one tile of sixteen.  Between two patches the distance of a pair needs
  * three row distances, the same for the whole warp, and two column distances a lane, the same for all patches below
@@ -14,7 +14,7 @@
 enum {
     SIDE = 8, /* columns of a patch */
     PATCH = 2 * SIDE,
-    CHUNK = 4, /* patches on their way to shared memory while the four before are worked on */
+    CHUNK = 4, /* patches that are loaded to shared memory while the previous four are processed */
     STAGED = CHUNK * PATCH,
     MOST_WARPS = 8,
     FLOAT_SUMS = sizeof(real) == sizeof(float) /* long sums in two levels: float keeps digits that bfloat16 has not */
@@ -152,7 +152,7 @@ DEVICE void store_own(real *x, size_t row, int columns, real *own, const Fragmen
 
 /* == Weights ====================================================================================================== */
 
-/* Does any token lie outside the window of n? */
+/* True if any token lies outside the window of n. */
 DEVICE bool has_far(const Shape &s, int n) {
     int Hg = s.rings.grid.rows, Wg = s.rings.grid.columns, y = n / Wg, x = n % Wg, reach = s.reach;
     return s.far && (y > reach || Hg - 1 - y > reach || x > reach || Wg - 1 - x > reach);
@@ -200,7 +200,7 @@ DEVICE void column_groups(int (&column)[2], const unsigned char *group, const Sh
     for (int e = 0; e < 2; e++) column[e] = group_at(group, s, dx + fragment_c_column(e) - fragment_c_row(0));
 }
 
-/* No pair of two patches dy apart is near enough. */
+/* True if all pairs of two patches dy apart are too far from each other to have a weight of their own. */
 DEVICE bool beyond(const Shape &s, int dy) { return (dy < 0 ? -dy : dy) > s.reach + 1; }
 
 /* The weights of this lane's pairs as long as `rows` and `column` hold: [row of the own patch][row of the other][e]. */

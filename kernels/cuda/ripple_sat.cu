@@ -8,7 +8,7 @@
  * for the tables too beyond 140 x 140), and a thread the same tokens throughout.
  *   forward   blocks of columns: the column of ones first, which gives den, then y; every feature in turn
  *   backward  blocks of features: dphi(q), dphi(k) and this block's share of dalpha and dv, which a last kernel joins
- * Tables are double: a prefix sum over 10^4 tokens minus another leaves a ring of eight. */
+ * Tables are double, because the sum over a ring of eight tokens can be the difference of two sums over 10^4 tokens. */
 #include "kernels/cuda/ripple.cuh"
 #include "kernels/cuda/rows.cuh"
 

@@ -64,7 +64,7 @@ static Buffers workspace_of(const Shape &s) {
     return buffers_of(s.H, s.D, s.R, static_cast<float *>(kernels_workspace(bytes)), &bytes);
 }
 
-/* c and e, zeros behind, and dc = 0.  A block for each stick; `each` sticks share a projection. */
+/* c and e, padded with zeros, and dc = 0.  One block for each stick; `each` sticks share a projection. */
 __global__ void __launch_bounds__(128) ripple_project_kernel(float *c, float *e, float *dc, const float *wp,
                                                              const float *bp, const float *sticks, int D, int columns,
                                                              int each) {

@@ -1,5 +1,5 @@
-/* What the kernels share that only pass over memory: activations 16 bytes at a time, and sums over many rows in a fixed
- * order, the same bits every run. */
+/* For kernels that are limited by memory bandwidth: accesses of 16 bytes, and sums over many rows in a fixed order, so
+ * that every run gives the same bits. */
 #ifndef VIT_KERNELS_CUDA_ROWS_CUH
 #define VIT_KERNELS_CUDA_ROWS_CUH
 
@@ -13,7 +13,8 @@ enum { WIDE = 16 / sizeof(real) };
 
 /* == Pieces of a row ============================================================================================== */
 
-/* May rows of `length` activations be read WIDE at a time at all of these addresses?  NULL may. */
+/* True if rows of `length` activations at all of these addresses can be read WIDE elements at a time.  NULL is
+ * allowed. */
 template <typename... T>
 static inline bool is_wide(size_t length, const T *...p) {
     return length % WIDE == 0 && (((uintptr_t)p % 16 == 0) && ...);

@@ -1,15 +1,16 @@
-/* The device and its memory: one GPU, one stream.  Kernels and copies run in the order they are asked for, so only what
- * comes back to the host waits.
+/* The device and its memory: one GPU, one stream.  Kernels and copies run in the order of the calls, so that only
+ * downloads have to wait.
  *
- * Uploads go through a ring of pinned slots: the call returns as soon as the host's bytes are in a slot, and the copy
- * follows when the stream gets there.  The host waits only for a slot that is still on its way, sixteen slots ago.
+ * Uploads go through a ring of sixteen page-locked buffers: the call returns as soon as the host's bytes are in a
+ * buffer, and the copy to the device follows in the stream.  The host waits only if the next buffer of the ring is
+ * still being copied.
  *
  * Matrix products read bfloat16 parameters; the optimizer keeps float ones.  A block of device memory that holds
- * parameters has a rounded copy beside it, made by one kernel when a product first asks after a change: once a step for
- * the whole model instead of once for each product of each micro-batch.
+ * parameters has a rounded copy, computed by one kernel at the first product after a change: once in a step for the
+ * whole model instead of once for each product of each micro-batch.
  *
- * A graph replays what was asked for at its capture, the rounding of parameters included: at capture every copy counts
- * as old, and after a replay too, since the host cannot know what the replay left. */
+ * A graph replays all calls of its capture, including the rounding of parameters.  All copies are therefore treated as
+ * out of date at the start of a capture, and again after a replay, since the host cannot know their state then. */
 #include <device.cuh>
 
 #include <stdio.h>
@@ -417,7 +418,7 @@ double memory_peak_gbytes(void) {
 
 void kernels_init(void) {}
 
-/* Every rank of a machine takes one of its GPUs, unless the launcher shows each rank only its own. */
+/* Each rank on a machine uses a GPU of its own; a launcher may also make only one GPU visible to each rank. */
 static void gpu_choose(int count) {
     int device = count == 1 ? 0 : distributed_local_rank();
     if (device >= count) die("%d GPUs for more ranks than that on one machine: every rank needs its own", count);

@@ -10,11 +10,11 @@
 /* NULL until device_open. */
 extern cudaStream_t kernels_stream;
 
-/* Takes this rank's GPU, once; dies with one line where there is none.  Everything that gives out device memory or
- * measures calls it, so that a program which uses no device needs none. */
+/* Opens this rank's GPU at the first call; dies with a message if there is none.  Called by all functions that allocate
+ * device memory or measure speed, so that a program that does neither runs without a GPU. */
 void device_open(void);
 
-/* The workspace reserved with kernels_reserve; dies when `bytes` were not reserved. */
+/* The workspace reserved with kernels_reserve; dies if it is smaller than `bytes`. */
 void *kernels_workspace(size_t bytes);
 
 /* Prints the call, the place, the library's message, and ends the run. */
@@ -29,7 +29,8 @@ void *kernels_workspace(size_t bytes);
 /* The copy of parameters that matrix products read: rounded to bfloat16 when first asked for and again after
  * memory_changed; in an FP32 build p itself.  Good for products asked for before the parameters change. */
 const real *real_copy(const float *p);
-/* Whoever writes float parameters says so: p is anywhere in the memory that device_malloc gave for them. */
+/* Must be called after float parameters were written.  p is any address in the memory that device_malloc returned for
+ * them. */
 void memory_changed(const void *p);
 
 /* linear.cu's library handle and memory, between device_open and kernels_exit. */

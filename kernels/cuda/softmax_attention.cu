@@ -10,10 +10,10 @@
  * Exponentials are powers of two: the factor log2(e) / sqrt D is applied to a score as it is shifted.  Head widths are
  * padded with zeros to W = 16, 32, 64 or 128 in shared memory; wider heads take the plain kernels at the end.
  *
- * The same kernels serve scores with a relative position bias, and sparse sets of keys: there a head's tokens are taken
- * in an order that brings together those that see each other, a block streams the range of positions its rows see, and
- * what it sees beyond the set is masked.  The union of two sets is two launches, the second of which goes on from the
- * first's y and lse as a running softmax whose sum is 1. */
+ * The same kernels are used with a relative position bias and for sparse sets of keys.  For a sparse set, a head's
+ * tokens are permuted so that tokens that attend to each other are close; a block reads the range of positions that its
+ * rows need and masks the pairs in it that are not in the set.  The union of two sets takes two launches: the second
+ * one continues the running softmax from the first one's y and lse, with a sum of 1. */
 #include "kernels/cuda/softmax_tiles.cuh"
 #include "kernels/kernels.h"
 
@@ -602,7 +602,7 @@ __global__ void __launch_bounds__(THREADS)
 
 /* == Heads wider than 128 ========================================================================================= */
 
-/* Does the query see the key?  The whole pattern, whatever the set of the launch. */
+/* True if the query attends to the key in the whole pattern, not only in the launch's set. */
 template <Mode mode>
 DEVICE bool sees(int head, int query, int key, const Shape &s) {
     if (mode != SPARSE) return true;
@@ -613,7 +613,7 @@ DEVICE bool sees(int head, int query, int key, const Shape &s) {
     return (head < p.first && first) || (head >= s.H - p.second && second);
 }
 
-/* The scaled score of a pair; minus infinity where the query does not see the key. */
+/* The scaled score of a pair, or minus infinity if the query does not attend to the key. */
 template <Mode mode>
 DEVICE float wide_score(const real *q, const real *k, int query, int key, Place at, const Shape &s) {
     if (!sees<mode>(at.head, query, key, s)) return -INFINITY;

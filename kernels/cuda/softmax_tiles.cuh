@@ -1,5 +1,5 @@
-/* What the softmax attentions of this backend share: a block of four warps owns rows, 16 or 32 a warp, and streams 64
- * others past them; and warps for heads that are too wide for that. */
+/* Common to the softmax attentions of this backend.  A block of four warps has 16 or 32 rows for each warp and reads
+ * the other tokens 64 at a time; for heads that are too wide for that, each warp computes one row. */
 #ifndef VIT_KERNELS_CUDA_SOFTMAX_TILES_CUH
 #define VIT_KERNELS_CUDA_SOFTMAX_TILES_CUH
 
@@ -81,7 +81,7 @@ DEVICE void clear(FragmentC (&sum)[T][W / TILE_N]) {
         for (int n = 0; n < W / TILE_N; n++) fragment_zero(sum[r][n]);
 }
 
-/* Keys past the last one count for nothing. */
+/* Masks keys beyond the last one. */
 template <int T>
 DEVICE void mask_keys(FragmentC (*score)[T], int keys) {
 #pragma unroll

@@ -1,6 +1,6 @@
-/* What the two kinds of stochastic positional codes share.  The codes of a stretch of tokens lie in workspace, code
- * [2][tokens][H,D,D], and backward their gradients behind them; images share them, so that a block takes one token's
- * code of one head to all images.  kernels/cpu/spe_*.c have the formulas. */
+/* Common to the two kinds of stochastic positional encoding.  The codes of a range of tokens are computed in workspace,
+ * code [2][tokens][H,D,D], followed in backward by their gradients.  All images share them, so a block applies one
+ * token's code of one head to all images.  The formulas are in kernels/cpu/spe_*.c. */
 #ifndef VIT_KERNELS_CUDA_SPE_CUH
 #define VIT_KERNELS_CUDA_SPE_CUH
 

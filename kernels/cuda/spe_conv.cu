@@ -1,6 +1,6 @@
-/* Codes that are filtered noise; kernels/cpu/spe_conv.c has the formulas, spe.cuh what happens to the codes.  A
- * block makes the codes of sixteen tokens for a column d of a head, a few realisations at a time; for the gradients
- * of the parameters it takes all tokens of the stretch. */
+/* Codes that are filtered noise; the formulas are in kernels/cpu/spe_conv.c, the use of the codes in spe.cuh.  A block
+ * computes the codes of sixteen tokens for a column d of a head, a few realisations at a time; for the gradients of the
+ * parameters it has all tokens of the range. */
 #include "kernels/cuda/spe.cuh"
 
 /* Realisations at a time: what their noise for a block of tokens leaves room for.  Rows are odd: no bank conflicts. */

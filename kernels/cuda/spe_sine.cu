@@ -1,6 +1,7 @@
-/* Codes that are sums of sinusoids; kernels/cpu/spe_sine.c has the formulas, spe.cuh what happens to the codes.  A
- * block makes the codes of sixteen tokens for a column d of a head; for the gradients of the parameters it takes all
- * tokens of the stretch, so that each gradient is one block's.  Turns are reduced in double: tokens may be many. */
+/* Codes that are sums of sinusoids; the formulas are in kernels/cpu/spe_sine.c, the use of the codes in spe.cuh.  A
+ * block computes the codes of sixteen tokens for a column d of a head; for the gradients of the parameters it has all
+ * tokens of the range, so that each gradient is computed by one block.  Angles are reduced in double, since they grow
+ * with the number of tokens. */
 #include "kernels/cuda/spe.cuh"
 
 /* G [2K,D] of a column, and the angles of a block of tokens: cosines, then sines, [BLOCK,2K]. */

@@ -1,5 +1,5 @@
-/* Softmax attention without its small weights; the formulas are those of kernels/cpu/thresholded_attention.c.  The
- * tokens of a block (head_tiles.cuh) are queries for y and dq, keys for dk and dv. */
+/* Softmax attention with a threshold on the weights; the formulas are those of kernels/cpu/thresholded_attention.c.
+ * The tokens of a block (head_tiles.cuh) are queries for y and dq, keys for dk and dv. */
 #include "kernels/cuda/fragments.cuh"
 #include "kernels/cuda/head_tiles.cuh"
 #include "kernels/cuda/rows.cuh"

@@ -17,7 +17,7 @@ static bool lists(const ConfigGroup *const *groups, const ConfigGroup *group) {
     return false;
 }
 
-/* "ripple, ripple-fixed": the operators that read the group.  Kept for good. */
+/* Names of the operators that read the group, "ripple, ripple-fixed".  The text is never freed. */
 static const char *owners_of(const ConfigGroup *group, bool detector) {
     static struct {
         const ConfigGroup *group;
@@ -67,7 +67,7 @@ static void set_width(Attention *a, int M, int heads) {
     a->state = xcalloc(1, a->op->state_size, "attention");
 }
 
-/* What the operator cannot take of the settings that every operator has. */
+/* Rejects values of settings common to all operators that this operator does not support. */
 static void check(const Attention *a, bool class_token) {
     const FeatureMapSettings *features = config_settings(a->settings, &feature_map_settings);
     if (a->op->needs_grid && class_token)
@@ -78,8 +78,8 @@ static void check(const Attention *a, bool class_token) {
     if (a->op->check) a->op->check(a);
 }
 
-void attention_create(Attention *a, const AttentionOp *op, const Config *settings, const char *prefix, int block, Grid grid,
-                      bool class_token, int M, int heads) {
+void attention_create(Attention *a, const AttentionOp *op, const Config *settings, const char *prefix, int block,
+                      Grid grid, bool class_token, int M, int heads) {
     *a = (Attention){.op = op->in_block ? op->in_block(settings, block) : op,
                      .settings = settings,
                      .block = block,

@@ -2,14 +2,15 @@
  * forward   1. q,k,v = x Wqkv^T + b   2. phi(z) = [z / (|z| sqrt pi); 1 / sqrt 2]
  *           3. mix_n = sum_m s_nm v_m / sum_m s_nm, s_nm = phi(q_n).phi(k_m) = 1/2 + cos(q_n, k_m) / pi
  *           4. mix += depthwise 3x3 of v over the grid
- *           5. in training, if asked for: mix += softmax attention, its weights up to castling_mask left out
+ *           5. in training, with castling_mask > 0: mix += softmax attention with only the weights above castling_mask
  *           6. y = mix Wproj^T + b
  * backward  6. dmix   3. dphi, dv   4. dv += reversed depthwise of dmix   2. dq, dk   5. adds to dq, dk, dv   1. dx
  * saves     qkv, phi, den, kv, linear attention's mix before step 4, and step 5's lse.
- * s is the first two terms of the angle's kernel 1 - angle / pi; step 5 stands in for the others, and is gone after
- * training: the inference plan has no lse.
- * The authors' miniature release differs: the 1/2 weighs v_n alone instead of every v_m, each head's sum is brought to
- * unit length instead of divided by the sum of s, and step 4 runs along the tokens, nine taps, one filter a head. */
+ * s is the first two terms of a series for the angular kernel 1 - angle / pi.  Step 5 approximates the other terms in
+ * training only; the inference plan has no lse.
+ * The authors' published code differs from the paper: the term 1/2 multiplies only v_n instead of every v_m, each
+ * head's sum is scaled to unit norm instead of divided by the sum of s, and step 4 is a convolution along the token
+ * sequence with nine taps and one filter for each head. */
 #include "layers/attention/linear_core.h"
 #include "layers/attention/qkv.h"
 #include "layers/depthwise.h"
@@ -20,8 +21,8 @@ typedef struct {
 
 static const ConfigEntry entries[] = {
     {CONFIG_FIELD(FLOAT, CastlingSettings, castling_mask), "0", .section = "attention", .min = 0, .max = 1,
-     .help = "In training, castling has a branch of softmax attention with the weights above this (0: none; its "
-             "authors: 0.02)"},
+     .help = "Threshold of castling's auxiliary branch in training: softmax attention with only the weights above this "
+             "(0: no such branch; the paper: 0.02)"},
 };
 
 static const ConfigGroup castling_settings = {CONFIG_GROUP(CastlingSettings, entries)};
@@ -31,7 +32,7 @@ typedef struct {
     LinearCore core;
     DepthwiseLayer conv;
     real *linear; /* [B,N,M] kept: step 3's mix */
-    float *lse;   /* [B,H,N] kept, NULL where step 5 is left out */
+    float *lse;   /* [B,H,N] kept, NULL without step 5 */
     float *delta; /* [B,H,N] scratch */
 } Castling;
 
@@ -96,13 +97,13 @@ static void castling_backward(const Attention *a, real *dx, const real *dy, cons
     qkv_backward_in(&s->frame, a, dx, x, B);
 }
 
-/* As it is after training. */
+/* As in inference, without step 5. */
 static size_t castling_macs(const Attention *a) {
     const Castling *s = a->state;
     return qkv_macs(&s->frame, a) + linear_core_macs(&s->core, a) + depthwise_macs(&s->conv.shape);
 }
 
-/* Of linear attention alone: the convolution weighs each channel in its own way. */
+/* The weights of step 3 only: those of the convolution differ from channel to channel. */
 static void castling_weights(const Attention *a, float *weights, int b, int head, int query) {
     const Castling *s = a->state;
     linear_core_weights(&s->core, a, weights, b, head, query);

@@ -4,9 +4,9 @@
  * backward  6. dmix   4. dq, dk, dv   5. dq += dmix   3. 2. 1. dx
  * saves     qkv, pooled (step 2), normed (step 3), o, lse, mix.
  *
- * Each channel has its own 3x3 weights: the LiSA paper's count says so, where MViTv2 shares them among the heads.  The
- * norms' weights are shared.  k's norm has no bias: it would add the same to all scores of a query, and softmax takes
- * that off. */
+ * Each channel has its own 3x3 weights, which the LiSA paper's parameter count implies; in MViTv2 the heads share them.
+ * The heads share the weights of the norms.  k's norm has no bias, because a bias would add the same number to all
+ * scores of a query and so not change the softmax. */
 #include "layers/attention/qkv.h"
 #include "layers/depthwise.h"
 
@@ -92,7 +92,7 @@ static size_t convattn_macs(const Attention *a) {
     return qkv_macs(&s->frame, a) + depthwise_macs(&s->pool.shape) + 2 * (size_t)a->N * (size_t)a->N * (size_t)a->M;
 }
 
-/* Of the attention alone, without the query that joins its result. */
+/* The weights of step 4, without the addition of q. */
 static void convattn_weights(const Attention *a, float *weights, int b, int head, int query) {
     const Convattn *s = a->state;
     QkvFrame normed = s->frame;

@@ -6,14 +6,14 @@
  * backward  4. dmix   3.-2. dq, dk, dv = (1-g) times content's, dv += g P^T dmix;
  *              dgating = g (1-g) sum (P v - content).dmix, dP = g dmix v^T and on to w   1. dx
  * saves     qkv, mix, content, lse [B,H,N], and P as its two factors (kernels/position_attention.h).
- * Names are facebookresearch/convit's.
+ * Parameter names are those of facebookresearch/convit.
  *
- * The published code divides the mixed weights by their row sum.  Both softmaxes sum to one over m, so the sum is
- * (1-g) + g = 1 whatever the parameters, and its gradient vanishes with it: nothing is left out here.  The bias b is
- * the same for all m, so no output depends on it; it is there for its name, and its gradient is zero.
+ * The published code divides the mixed weights by their row sum.  That is omitted here without any effect: both
+ * softmaxes sum to one over m, so the row sum is always (1-g) + g = 1.  The bias b is the same for all m, so the output
+ * does not depend on it and its gradient is zero; it exists so that published checkpoints can be loaded.
  *
- * Blocks from convit_local_layers on are plain softmax attention, and there the class token joins.  No block has biases
- * on q, k and v. */
+ * Blocks from convit_local_layers on use softmax attention, and the class token is added before the first of them.  No
+ * block has biases of q, k and v. */
 #include <math.h>
 #include <stdlib.h>
 
@@ -26,15 +26,15 @@ typedef struct {
 
 static const ConfigEntry entries[] = {
     {CONFIG_FIELD(INT, ConvitSettings, convit_local_layers), "10", .section = "attention", .min = 1, .max = 256,
-     .help = "The first so many blocks of convit mix content and position; the others are plain softmax attention, and "
-             "there the class token joins"},
+     .help = "Number of blocks of convit, from the first, with gated positional self-attention; the class token is "
+             "added after them, and the later blocks use softmax attention"},
 };
 
 static const ConfigGroup convit_settings = {CONFIG_GROUP(ConvitSettings, entries)};
 
 typedef struct {
     QkvFrame frame;
-    float *v_w, *dv_w;           /* [M,M], right behind qk's [2M,M]: frame.qkv reads both as one matrix */
+    float *v_w, *dv_w;           /* [M,M], directly after qk's [2M,M]: frame.qkv reads both as one matrix */
     float *pos_w, *dpos_w;       /* [H,3] */
     float *pos_b, *dpos_b;       /* [H] */
     float *gating, *dgating;     /* [H] */
@@ -52,8 +52,8 @@ static void identity(float *x, const Param *p, uint64_t seed, uint32_t tensor) {
     for (size_t i = 0; i < p->size; i++) x[i] = i / columns == i % columns;
 }
 
-/* The first K x K heads begin as a K x K convolution: head h1 + K h2 looks at the token at (h2 - c, h1 - c), with
- * exponent -|distance|^2 and a constant.  The other heads are drawn. */
+/* The first K x K heads are initialised as a K x K convolution (section 3 of the paper): the exponent of head h1 + K h2
+ * is -|(dx, dy) - (h2 - c, h1 - c)|^2 plus a constant.  The other heads are initialised at random. */
 static void convolution(float *x, const Param *p, uint64_t seed, uint32_t tensor) {
     (void)seed, (void)tensor;
     int K = (int)sqrt((double)p->shape[0]);
@@ -65,7 +65,7 @@ static void convolution(float *x, const Param *p, uint64_t seed, uint32_t tensor
     }
 }
 
-/* No gap in the arena between qk and v. */
+/* Rejects widths with which the arena would have a gap between qk and v. */
 static void convit_check(const Attention *a) {
     if (a->M % 4) config_reject(a->settings, "dim", "%d is not a multiple of 4, as attn convit needs it", a->M);
 }
@@ -121,7 +121,8 @@ static void convit_backward(const Attention *a, real *dx, const real *dy, const 
     const QkvFrame *f = &s->frame;
     PositionAttention shape = {a->grid, a->H, a->D};
     qkv_backward_out(f, a, dy, B);
-    softmax_attention_backward(f->dqkv, f->dmix, s->content, s->lse, f->qkv_act, &(AttentionShape){B, a->N, a->H, a->D});
+    softmax_attention_backward(f->dqkv, f->dmix, s->content, s->lse, f->qkv_act,
+                               &(AttentionShape){B, a->N, a->H, a->D});
     position_attention_backward(f->dqkv, s->daxes, f->dmix, s->content, f->qkv_act, s->axes, s->gating, &shape, B);
     position_axes_backward(s->dpos_w, s->dgating, s->daxes, s->axes, s->gating, &shape, B);
     qkv_backward_in(f, a, dx, x, B);
@@ -135,7 +136,7 @@ static size_t convit_macs(const Attention *a) {
     return qkv_macs(&s->frame, a) + pairs * (size_t)a->M;
 }
 
-/* A row of P. */
+/* AttentionOp.spatial: a row of P. */
 static void convit_spatial(const Attention *a, float *weights, int b, int head, int query) {
     const Convit *s = a->state;
     int Hg = a->grid.rows, Wg = a->grid.columns;

@@ -3,7 +3,7 @@
  *           3. mix_n = rho_n^T sum_m kappa_m v_m^T   4. y = mix Wproj^T + b
  * backward  4. dmix   3. drho, dkappa, dv   2. dq, dk   1. dx
  * saves     qkv, phi = [rho, kappa], mix, den, kv.
- * Step 3 is linear attention whose denominator is one: rho sums to one over channels, kappa over tokens. */
+ * Step 3 is linear attention with a denominator of one, since rho sums to one over channels and kappa over tokens. */
 #include "layers/attention/linear_core.h"
 #include "layers/attention/qkv.h"
 

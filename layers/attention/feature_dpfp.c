@@ -30,7 +30,7 @@ static size_t dpfp_row_macs(size_t D, size_t F) {
 
 const FeatureMapKind feature_map_dpfp = {
     .name = "dpfp",
-    .summary = "products of neighbouring columns, nothing learned (Schlag et al. 2021)",
+    .summary = "products of neighbouring channels, no parameters (Schlag et al. 2021)",
     .features = dpfp_features,
     .declare = dpfp_declare,
     .workspace = dpfp_workspace,

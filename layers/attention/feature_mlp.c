@@ -1,16 +1,17 @@
-/* The ripple paper's deterministic adaptive feature map (its equation 13), shared by heads.  z: a row of q or k
+/* The deterministic adaptive feature map of the ripple attention paper (equation 13), shared by the heads.  z: a row of
+ * q or k
  * forward   1. u = W1 z'   2. f = [sin u; cos u]   3. phi = relu(W2 f + b2)
  * backward  3. dp = dphi [phi > 0], dW2 += dp f^T, db2 += dp   2. du = cos u df_sin - sin u df_cos
  *           1. dW1 += du z'^T, dz = D^-1/4 W1^T du
- * saves     phi [B,N,2,H,F]; u and f are formed again.
- * W1 starts standard normal, as the random features that it generalises, and is learned without decay; with
- * mlp-random-w1 it stays random and is drawn again in every step. */
+ * saves     phi [B,N,2,H,F]; u and f are computed again.
+ * W1 is initialised with standard normal numbers, like the random features that it generalises, and is trained without
+ * weight decay.  With mlp-random-w1 it is not trained but drawn anew in every step. */
 #include "core/rng.h"
 #include "layers/attention/feature_map.h"
 
 static int mlp_features(int D) { return D; }
 
-/* With per_head the tensors have a leading H. */
+/* With per_head the tensors have H as an additional first dimension. */
 static void declare_matrix(FeatureMap *map, const Attention *a, Params *params, float **value, float **grad,
                            const char *name, ParamInit init, bool decay, int rows, int columns) {
     int shape[] = {a->H, rows, columns}, shared = !map->per_head;
@@ -74,6 +75,7 @@ static size_t mlp_row_macs(size_t D, size_t F) { return D * D + 2 * D * F; }
         .row_macs = mlp_row_macs,                                 \
     }
 
-MLP_MAP(feature_map_mlp, "mlp", "learned sinusoids and a layer on them: the ripple paper's", mlp_declare, NULL, true);
-MLP_MAP(feature_map_mlp_random_w1, "mlp-random-w1", "mlp with random sinusoids, redrawn every step", random_declare,
-        random_draw, false);
+MLP_MAP(feature_map_mlp, "mlp", "sines and cosines of a learned projection, then a layer (ripple paper)",
+        mlp_declare, NULL, true);
+MLP_MAP(feature_map_mlp_random_w1, "mlp-random-w1", "mlp with a random projection, drawn anew in every step",
+        random_declare, random_draw, false);

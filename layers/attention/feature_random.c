@@ -1,4 +1,5 @@
-/* Random features, redrawn in every training step; evaluation uses the last step's, which the checkpoint holds.
+/* Random features, drawn anew in every training step; evaluation uses those of the last step, which are in the
+ * checkpoint.
  * u = w z', s = |z'|^2/2, w [H,D,D]: rows standard normal (rfa), or orthogonal with the norms of such rows (performer)
  *   rfa        phi = exp(s - c) / sqrt D [sin u; cos u], c = max of s over tokens; F = 2D      (Peng et al. 2021)
  *   performer  phi = (exp(u - s - c) + 1e-4) / sqrt D, c = max of u over features, for keys over tokens too; F = D
@@ -51,9 +52,9 @@ static double dot(const float *x, const float *y, int n) {
     return sum;
 }
 
-/* Gram and Schmidt on the rows of w [n,n], which keep their lengths; each is made orthogonal twice, against
- * rounding.  The length of a normal row says nothing about its direction, so these are as good as lengths drawn by
- * themselves. */
+/* Makes the rows of w [n,n] orthogonal by Gram-Schmidt, done twice for each row because of rounding, and gives them
+ * back their norms.  These are distributed as the paper requires, since the norm of a normal vector is independent of
+ * its direction. */
 static void orthogonalize(float *w, int n) {
     for (int i = 0; i < n; i++) {
         float *row = w + (size_t)i * (size_t)n;
@@ -105,6 +106,6 @@ static size_t random_row_macs(size_t D, size_t F) {
         .row_macs = random_row_macs,                \
     }
 
-RANDOM_MAP(feature_map_rfa, "rfa", "random sinusoids, redrawn every step (Peng et al. 2021)", rfa, true);
-RANDOM_MAP(feature_map_performer, "performer", "random exponentials, redrawn every step (Choromanski et al. 2020)",
-           performer, false);
+RANDOM_MAP(feature_map_rfa, "rfa", "random sines and cosines, drawn anew in every step (Peng et al. 2021)", rfa, true);
+RANDOM_MAP(feature_map_performer, "performer",
+           "random exponentials, drawn anew in every step (Choromanski et al. 2020)", performer, false);

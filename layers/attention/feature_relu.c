@@ -2,7 +2,8 @@
  * forward   phi = relu(W z' + b)
  * backward  dp = dphi [phi > 0], dW += dp z'^T, db += dp, dz = D^-1/4 W^T dp
  * saves     phi [B,N,2,H,F].
- * The ripple paper says of its map without the fully connected layer that it is this one: mlp-no-fc is its name. */
+ * According to the ripple attention paper, its map without the fully connected layer is this one; mlp-no-fc is the name
+ * for that ablation. */
 #include "layers/attention/feature_map.h"
 
 static int relu_features(int D) { return D; }
@@ -39,4 +40,4 @@ static size_t relu_row_macs(size_t D, size_t F) { return D * F; }
     }
 
 RELU_MAP(feature_map_t2r, "t2r", "relu of a learned layer (Kasai et al. 2021)");
-RELU_MAP(feature_map_mlp_no_fc, "mlp-no-fc", "another name of t2r: the paper says mlp without its layer is the same");
+RELU_MAP(feature_map_mlp_no_fc, "mlp-no-fc", "the same as t2r: the ripple attention paper's mlp without its layer");

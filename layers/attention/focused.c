@@ -1,7 +1,8 @@
 /* Focused linear attention (Han et al. 2023, FLatten Transformer).  x [B,N,M] -> y [B,N,M]
  * forward   1. q,k,v = x Wqkv^T + b
  *           2. r = relu(q) + 1e-6, relu(k + positional_encoding) + 1e-6;  u = r / softplus(scale);
- *              phi = |u| u^p / |u^p|, norms over the whole token: its length stays, its direction moves to an axis
+ *              phi = |u| u^p / |u^p|, norms over the whole token: this keeps the norm and turns the vector towards its
+ *              largest components
  *           3. per head, z_n = 1 / (phi(q_n).mean_m phi(k_m) + 1e-6),  mix_n = z_n phi(q_n)^T sum_m phi(k_m) v_m^T / N
  *           4. mix += depthwise 5x5 of v over the grid, weights shared by the heads   5. y = mix Wproj^T + b
  * backward  5. dmix   3. dphi, dv   4. dv += reversed depthwise of dmix   2. dq, dk   1. dx
@@ -19,7 +20,7 @@ typedef struct {
 
 static const ConfigEntry entries[] = {
     {CONFIG_FIELD(INT, FocusedSettings, focused_p), "3", .section = "attention", .min = 1, .max = 64,
-     .help = "Power of the features of focused attention"},
+     .help = "Exponent of the focusing function of focused linear attention"},
 };
 
 static const ConfigGroup focused_settings = {CONFIG_GROUP(FocusedSettings, entries)};
@@ -88,13 +89,13 @@ static size_t focused_macs(const Attention *a) {
     return qkv_macs(&s->frame, a) + linear_core_macs(&s->core, a) + depthwise_macs(&s->dwc.shape);
 }
 
-/* Of linear attention alone: the convolution, whose weights focused_spatial has, is added to it. */
+/* The weights of step 3 only; those of the convolution are given by focused_spatial. */
 static void focused_weights(const Attention *a, float *weights, int b, int head, int query) {
     const Focused *s = a->state;
     linear_core_weights(&s->core, a, weights, b, head, query);
 }
 
-/* The depthwise kernel, the mean over the head's channels. */
+/* AttentionOp.spatial: the depthwise kernel, averaged over the head's channels. */
 static void focused_spatial(const Attention *a, float *weights, int b, int head, int query) {
     const Focused *s = a->state;
     const Depthwise *d = &s->dwc.shape;

@@ -1,4 +1,4 @@
-/* Global filter (GFNet, Rao et al. 2021) in attention's place.  x [B,N,M] -> y [B,N,M], tokens on a grid
+/* Global filter (GFNet, Rao et al. 2021) in place of attention.  x [B,N,M] -> y [B,N,M], tokens on a grid
  * forward   1. mix = F' (w F x), F the real Fourier transform over the grid, channel by channel
  *           2. y = mix Wproj^T + b
  * backward  2. dmix   1. dx = F' (conj(w) F dmix),  dw = conj(F x) F dmix
@@ -56,7 +56,7 @@ static size_t gf_macs(const Attention *a) {
 
 const AttentionOp gf_op = {
     .name = "gf",
-    .summary = "global filter: learned, a channel each, in the frequency domain (GFNet)",
+    .summary = "learned filter for each channel in the frequency domain (GFNet)",
     .needs_grid = true,
     .state_size = sizeof(Gf),
     .declare = gf_declare,

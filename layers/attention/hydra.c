@@ -2,7 +2,7 @@
  * forward   1. q,k,v = x Wqkv^T + b   2. q^ = q / |q|, k^ = k / |k| over the whole token
  *           3. kv = sum_m k^_m * v_m, mix_n = q^_n * kv, channel by channel   4. y = mix Wproj^T + b
  * backward  4. dmix   3.-2. dq, dk, dv   1. dx
- * saves     qkv, mix, inverse = 1 / |q|, 1 / |k|, kv.   `heads` does not matter. */
+ * saves     qkv, mix, inverse = 1 / |q|, 1 / |k|, kv.   The setting `heads` has no influence. */
 #include "layers/attention/qkv.h"
 
 typedef struct {

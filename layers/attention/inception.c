@@ -4,11 +4,11 @@
  *           2. wide [L]: q,k,v = x[2C..M) Wqkv^T + b, softmax attention
  *           3. mix = wide + depthwise 3x3 of wide   4. y = mix Wproj^T + b, Wproj [M,4C+L]
  * backward  4. dmix   3. dwide   2. and 1. a slice of dx each
- * saves     the slices of x (the second after its maximum, and where it was), x W1^T, the high half before GELU, qkv,
- *           lse, the attention's result, wide, mix.
+ * saves     the slices of x (the second one after the maximum, with its indices), x W1^T, the first 4C channels of wide
+ *           before GELU, qkv, lse, the output of the attention, wide, mix.
  *
- * The LiSA paper's row, 6.36 M parameters and 1.28 G multiply-adds, is dim 216 with 96 low channels: heads 9, four of
- * them low; no other split of 180 to 320 channels gives both numbers. */
+ * The numbers in the LiSA paper, 6.36 M parameters and 1.28 G multiply-adds, imply dim 216 with L = 96, that is 9 heads
+ * of which four attend; no other division of 180 to 320 channels gives both numbers. */
 #include "layers/attention/attention.h"
 #include "layers/depthwise.h"
 #include "layers/projection.h"
@@ -19,8 +19,8 @@ typedef struct {
 
 static const ConfigEntry entries[] = {
     {CONFIG_FIELD(INT, InceptionSettings, inception_heads), "0", .section = "attention", .min = 0, .max = 256,
-     .help = "Heads of inception that attend; the other channels are convolved and pooled (0: half of heads, rounded "
-             "down)"},
+     .help = "Number of heads of inception with softmax attention; the remaining channels are convolved and pooled "
+             "(0: half of heads, rounded down)"},
 };
 
 static const ConfigGroup inception_settings = {CONFIG_GROUP(InceptionSettings, entries)};
@@ -30,13 +30,13 @@ typedef struct {
     Projection conv1, proj2, qkv, proj;
     DepthwiseLayer conv, fuse;
     real *first, *pooled, *last;          /* [B,N,C] twice, [B,N,L] kept: the slices of x */
-    uint8_t *at;                          /* [B,N,C] kept: of each maximum */
+    uint8_t *at;                          /* [B,N,C] kept: index of each maximum (neighbour_max_forward) */
     real *doubled;                        /* [B,N,2C] kept: x W1^T */
     real *high;                           /* [B,N,4C] kept: before GELU */
     real *qkv_act, *o;                    /* [B,N,3L], [B,N,L] kept */
     float *lse;                           /* [B,low,N] kept */
     real *wide, *mix;                     /* [B,N,W] kept */
-    real *part;                           /* [B,N,4C] scratch: what goes in or comes out of a slice of wide or x */
+    real *part;                           /* [B,N,4C] scratch: a slice of wide or of x, or its gradient */
     real *dmix, *dwide, *dhigh, *ddoubled, *dqkv, *dslice; /* scratch */
 } Inception;
 
@@ -48,15 +48,15 @@ static int low_heads(const Attention *a) {
 static void inception_check(const Attention *a) {
     int low = low_heads(a);
     if (a->H < 2)
-        config_reject(a->settings, "heads", "%d: attn inception needs two at least, since some attend and the others' "
-                      "channels are convolved", a->H);
+        config_reject(a->settings, "heads", "%d: attn inception needs at least two, since some heads attend and the "
+                      "channels of the others are convolved", a->H);
     if (low >= a->H)
         config_reject(a->settings, "inception_heads", "%d leaves no channel to convolve: at most %d of heads %d", low,
                       a->H - 1, a->H);
     if ((a->M - low * a->D) % 2)
         config_reject(a->settings, "dim",
-                      "%d less %d heads of %d is odd, but attn inception halves the channels that do not attend: "
-                      "set dim, heads or inception_heads", a->M, low, a->D);
+                      "%d minus %d heads of %d channels is odd, but attn inception divides these channels into halves: "
+                      "change dim, heads or inception_heads", a->M, low, a->D);
 }
 
 static void inception_declare(Attention *a, Params *params) {
@@ -161,7 +161,7 @@ static size_t inception_macs(const Attention *a) {
 
 const AttentionOp inception_op = {
     .name = "inception",
-    .summary = "convolution, maxima and attention share the channels (iFormer's mixer)",
+    .summary = "channels divided among convolution, max pooling and softmax (iFormer)",
     .settings = ATTENTION_SETTINGS(&inception_settings),
     .needs_grid = true,
     .state_size = sizeof(Inception),

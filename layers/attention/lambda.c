@@ -5,13 +5,13 @@
  * backward  4. dmix   3. dq, dv, dembedding   2. 1. dx
  * saves     qv, normed (step 2), mix.
  *
- * No L_n is formed: mix_n = sum_m (q_n.embedding[t(n,m)]) v_m, a row of N products at a time.
+ * L_n is never stored: mix_n = sum_m (q_n.embedding[t(n,m)]) v_m, computed for one row of N products at a time.
  *
- * What the LiSA paper compares with, as far as its Table 3 tells: 5.41 M parameters and 2.41 G multiply-adds are, to
- * the last digit, q and v as wide as the model without biases, one embedding [729,16] for all heads, an output
- * projection, and no keys.  LambdaNetworks' whole layer, where the heads share u keys and values and a content lambda
- * joins, would have 5.04 M with u = 1 and 5.68 M with u = 4.  It normalises q and v by batch; here the norms, whose
- * weights the heads share, look at one token. */
+ * This is the variant that the LiSA paper compares with.  The numbers in its Table 3, 5.41 M parameters and 2.41 G
+ * multiply-adds, are exactly those of q and v of the model's width without biases, one embedding [729,16] for all
+ * heads, an output projection, and no keys.  The whole layer of LambdaNetworks, where the heads share u keys and values
+ * and a content lambda is added, would have 5.04 M parameters with u = 1 and 5.68 M with u = 4.  LambdaNetworks
+ * normalises q and v by batch norms; here layer norms, with weights that the heads share, normalise each token. */
 #include <stdlib.h>
 
 #include "core/die.h"
@@ -101,15 +101,14 @@ static void lambda_backward(const Attention *a, real *dx, const real *dy, const 
     projection_backward(&s->qv, dx, s->dnormed, x, n);
 }
 
-/* Counted as the paper does, as a convolution that forms the lambdas: each of v's channels with each of the
- * embedding's. */
+/* Counted as in the paper, for a convolution that computes all L_n: each channel of v with each of the embedding. */
 static size_t lambda_macs(const Attention *a) {
     const Lambda *s = a->state;
     size_t N = (size_t)a->N, M = (size_t)a->M, D = (size_t)a->D;
     return projection_macs(&s->qv, N) + projection_macs(&s->proj, N) + N * N * M * D + N * M * D;
 }
 
-/* q_query.embedding[t(query,j)]. */
+/* AttentionOp.weights: q_query.embedding[t(query,j)]. */
 static void lambda_weights(const Attention *a, float *weights, int b, int head, int query) {
     const Lambda *s = a->state;
     size_t D = (size_t)a->D, T = (size_t)offsets_count(&s->patterns.offsets);
@@ -127,7 +126,7 @@ static void lambda_weights(const Attention *a, float *weights, int b, int head, 
 
 const AttentionOp lambda_op = {
     .name = "lambda",
-    .summary = "a learned vector for each offset times the query weighs values (lambda)",
+    .summary = "values weighted by the query times a learned vector for each offset",
     .needs_grid = true,
     .state_size = sizeof(Lambda),
     .declare = lambda_declare,

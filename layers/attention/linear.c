@@ -1,12 +1,12 @@
 /* Linear attention (Katharopoulos et al. 2020) with a feature map, per head.  x [B,N,M] -> y [B,N,M]
- * forward   1. q,k,v = x Wqkv^T + b   2. q,k coded by position, or as they are   3. phi(q), phi(k)
- *           4. psi = phi turned by position, or phi itself
- *           5. S = sum_m psi(k_m) v_m^T, z = sum_m psi(k_m), or of phi where only the numerator is turned
+ * forward   1. q,k,v = x Wqkv^T + b   2. q, k encoded with positions, or unchanged   3. phi(q), phi(k)
+ *           4. psi = phi encoded with positions, or unchanged
+ *           5. S = sum_m psi(k_m) v_m^T, z = sum_m psi(k_m), or with phi if only the numerator has positions
  *           6. den_n = rule(psi(q_n).z), mix_n = psi(q_n)^T S / den_n   7. y = mix Wproj^T + b
  * backward  7. dmix   6.-5. dpsi, dv   4. dphi   3.-2. dq, dk   1. dx
- * saves     qkv, phi, mix, den [B,N,H], kv [B,H,F,D+1] (S with z as last column), and what the positions save.
- * The rule adds 1e-6, or keeps the denominator 1e-2 from zero where features may be negative.  Public code of FAVOR+
- * adds nothing; that of RFA takes 1e-2 where the denominator is less, or negative. */
+ * saves     qkv, phi, mix, den [B,N,H], kv [B,H,F,D+1] (S with z as last column), and what the position encoding saves.
+ * The rule is DENOMINATOR_EPSILON or, if features may be negative, DENOMINATOR_CLAMP.  For comparison, the published
+ * code of FAVOR+ adds nothing, and that of RFA uses 1e-2 for every denominator below 1e-2. */
 #include "layers/attention/feature_map.h"
 #include "layers/attention/qkv.h"
 #include "layers/attention/relative.h"
@@ -17,7 +17,7 @@ typedef struct {
     Relative relative;
     float *den; /* [B,N,H] */
     float *kv;  /* [B,H,F,D+1] */
-    float *z;   /* [B,H,F], where it is not the last column of kv */
+    float *z;   /* [B,H,F], if it is not the last column of kv */
 } Linear;
 
 static void linear_declare(Attention *a, Params *params) {

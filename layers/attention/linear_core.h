@@ -1,5 +1,5 @@
-/* The half that operators share which are linear attention on features of their own (linear_attention_forward has the
- * mathematics): phi in, mix out. */
+/* Linear attention from features phi to the output mix, for operators that compute phi themselves.  The mathematics is
+ * that of linear_attention_forward (kernels/linear_attention.h). */
 #ifndef VIT_LAYERS_LINEAR_CORE_H
 #define VIT_LAYERS_LINEAR_CORE_H
 
@@ -7,13 +7,13 @@
 
 typedef struct {
     int H, F;    /* heads, features of each */
-    real *phi;   /* [B,N,2,H,F] kept: q's features, then k's; the operator fills it */
+    real *phi;   /* [B,N,2,H,F] kept: features of q, then of k, which the operator writes */
     real *dphi;  /* [B,N,2,H,F] scratch */
     float *den;  /* [B,N,H] kept */
     float *kv;   /* [B,H,F,D+1] kept */
 } LinearCore;
 
-/* dphi lives until the caller's plan_release. */
+/* dphi is valid until the caller's plan_release. */
 void linear_core_plan(LinearCore *c, const Attention *a, Plan *plan, int B, int H, int F);
 /* mix [B,N,H,D] from phi and the last third of qkv [B,N,3,H,D]. */
 void linear_core_forward(const LinearCore *c, const Attention *a, real *mix, const real *qkv, int B);

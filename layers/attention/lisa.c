@@ -7,10 +7,9 @@
  * backward  5. dmix   4. norm   3. dq^, dk^, dv and the tables   2. dq, dk   1. dx
  * saves     qkv, q^ and k^, 1/|q|, 1/|k|, S [B,H,E,N], mix; the norm's input and statistics.
  *
- * What t(i,j) is tells the operators apart (kernels/offsets.h): lisa's tables are circles over the tokens in a row
- * (lisa_fft 1d) or over the grid (2d), or windows around the query (lisa_kernel); sa9, sa10 and sa11 have Toeplitz
- * tables.  sa10's wa is the same for all channels.
- * The heads share wa, wb and b: the paper's parameter counts say so. */
+ * The operators differ in t(i,j) (kernels/offsets.h): lisa has a circle over the token sequence (lisa_fft 1d), a torus
+ * over the grid (lisa_fft 2d), or a window around the query (lisa_kernel); sa9, sa10 and sa11 have Toeplitz tables.
+ * sa10's wa is the same for all channels.  The heads share wa, wb and b, as the paper's parameter counts imply. */
 #include <math.h>
 #include <stdlib.h>
 
@@ -21,7 +20,7 @@
 /* == Settings ===================================================================================================== */
 
 typedef enum { FFT_1D, FFT_2D } LisaFft;
-typedef enum { ALGORITHM_AUTO, ALGORITHM_FIRST } Algorithm; /* from the second on, those of `algorithms` */
+typedef enum { ALGORITHM_AUTO, ALGORITHM_FIRST } Algorithm; /* ALGORITHM_FIRST + i: algorithms[i] */
 
 typedef struct {
     int lisa_patterns;
@@ -35,17 +34,18 @@ typedef struct {
 
 static const ConfigEntry patterns_entries[] = {
     {CONFIG_FIELD(INT, PatternsSettings, lisa_patterns), "16", .section = "attention", .min = 1, .max = 256,
-     .help = "Structural patterns of lisa, sa10 and sa11 (the paper's D)"},
+     .help = "Number of structural patterns of lisa, sa10 and sa11 (D in the paper)"},
 };
 
 static const ConfigEntry entries[] = {
     {CONFIG_FIELD(INT, LisaSettings, lisa_kernel), "0", .section = "attention", .min = 0, .max = 7,
-     .help = "Side of the window that lisa sees around each token: 3, 5 or 7 (0: the whole image)"},
+     .help = "Side of the window of tokens that each token of lisa attends to: 3, 5 or 7 (0: the whole image)"},
     {CONFIG_FIELD(CHOICE, LisaSettings, lisa_fft), "1d", CONFIG_CHOICES("1d", "2d"),
-     .help = "Lisa's convolutions wrap around the tokens in a row, as in the paper, or around rows and columns of the "
-             "grid"},
+     .help = "Circular convolutions of lisa: over all tokens as one sequence (1d, as in the paper), or over the rows "
+             "and columns of the token grid (2d)"},
     {CONFIG_FIELD(CHOICE, LisaSettings, lisa_algo), "auto", CONFIG_CHOICES("auto", "dense", "fft"),
-     .noun = "algorithm", .help = "Both compute the same numbers; auto takes the one expected to be faster"},
+     .noun = "algorithm",
+     .help = "Algorithm of lisa; both compute the same function, and auto chooses the one estimated to be faster"},
 };
 
 static void settings_check(const Config *config, const void *settings) {
@@ -80,7 +80,7 @@ typedef struct {
     real *qk;                /* [B,N,2,H,D] kept */
     float *inverse;          /* [B,N,2,H] kept */
     real *s;                 /* [B,H,E,N] kept */
-    real *sum;               /* [B,N,M] kept: what the norm reads */
+    real *sum;               /* [B,N,M] kept: input of the norm */
     float *mean, *rstd;      /* [B,N] kept */
     real *dqk, *dsum;        /* scratch, [B,N,2,H,D] and [B,N,H,D] */
 } Lisa;
@@ -93,7 +93,7 @@ static Offsets lisa_offsets(const Attention *a) {
 
 static Offsets toeplitz(const Attention *a) { return (Offsets){OFFSETS_TOEPLITZ, a->grid, 0}; }
 
-/* Toeplitz tables have one algorithm. */
+/* With Toeplitz tables there is only the dense algorithm. */
 static const LisaAlgorithm *algorithm_choose(const Attention *a, const Patterns *patterns) {
     const LisaAlgorithm *best = &algorithms[0];
     Algorithm asked = patterns->offsets.kind == OFFSETS_TOEPLITZ ? ALGORITHM_AUTO : settings_of(a)->lisa_algo;
@@ -109,7 +109,8 @@ static const LisaAlgorithm *algorithm_choose(const Attention *a, const Patterns 
     return best;
 }
 
-/* Of the tensor declared last, whose first dimension is the offsets.  A window has the same offsets on every grid. */
+/* Tells fit_weights the grid of the tensor declared last, whose first dimension are the offsets.  A window has the same
+ * offsets on every grid. */
 static void offsets_on_grid(Params *params, const Offsets *o) {
     Grid positions = o->kind == OFFSETS_TOEPLITZ ? grid_offsets(o->grid) : o->grid;
     if (o->kind != OFFSETS_LOCAL) params_on_grid(params, (ParamGrid){0, 1, 0, positions});
@@ -196,9 +197,9 @@ static void lisa_backward(const Attention *a, real *dx, const real *dy, const re
     qkv_backward_in(f, a, dx, x, B);
 }
 
-/* Counted as the paper does (its Table 3): with tables that are no circles every pattern of every channel is a sum over
- * the keys in sight; with circles it is a real transform of N log2 N multiply-adds and a product of half spectra, four
- * a number, and each head's k and v are transformed once.  Whichever algorithm runs. */
+/* Counted as in the paper (Table 3), whichever algorithm runs.  Without circular tables, every pattern of every channel
+ * is a sum over the keys.  With circular tables it is a real transform of N log2 N multiply-adds and a product of half
+ * spectra with four multiply-adds for each complex number, and each head's k and v are transformed once. */
 static size_t mixing_macs(const Attention *a) {
     const Lisa *s = a->state;
     const Offsets *o = &s->patterns.offsets;
@@ -220,7 +221,7 @@ static size_t lisa_transform_macs(const Attention *a) {
 
 static const char *lisa_path(const Attention *a) { return ((const Lisa *)a->state)->algorithm->name; }
 
-/* P[query,j] = sum_e S[query,e] wb[t(query,j),e]; the bias b reads no value. */
+/* AttentionOp.weights: P[query,j] = sum_e S[query,e] wb[t(query,j),e].  The bias b multiplies no value. */
 static void lisa_weights(const Attention *a, float *weights, int b, int head, int query) {
     const Lisa *s = a->state;
     size_t E = (size_t)s->patterns.E, N = (size_t)a->N, T = (size_t)offsets_count(&s->patterns.offsets);

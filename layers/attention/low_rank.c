@@ -2,7 +2,7 @@
 
 static const ConfigEntry entries[] = {
     {CONFIG_FIELD(INT, LandmarksSettings, landmarks), "7", .section = "attention", .min = 1, .max = 64,
-     .help = "Landmarks of nystrom and soft to a side of their grid"},
+     .help = "Side of the grid of landmarks of nystrom and soft (7: 7 x 7 landmarks)"},
 };
 
 const ConfigGroup landmarks_settings = {CONFIG_GROUP(LandmarksSettings, entries)};

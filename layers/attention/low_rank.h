@@ -1,11 +1,11 @@
-/* What the operators through landmarks share besides low_rank_forward, which has the mathematics. */
+/* What nystrom and soft have in common besides low_rank_forward (kernels/landmarks.h). */
 #ifndef VIT_LAYERS_LOW_RANK_H
 #define VIT_LAYERS_LOW_RANK_H
 
 #include "layers/attention/attention.h"
 
 typedef struct {
-    int landmarks; /* to a side of their grid */
+    int landmarks; /* side of the grid of landmarks */
 } LandmarksSettings;
 extern const ConfigGroup landmarks_settings;
 

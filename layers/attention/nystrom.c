@@ -1,13 +1,13 @@
-/* Attention through landmarks (Xiong et al. 2021, Nystromformer), per head.  x [B,N,M] -> y [B,N,M], tokens on a grid
+/* Nystrom attention (Xiong et al. 2021, Nystromformer), per head.  x [B,N,M] -> y [B,N,M], tokens on a grid
  * forward   1. q,k,v = x Wqkv^T + b   2. a, b = means of q and of k over L cells of the grid
- *           3. mix = A(q, b) Z A(a, k) v, A(x, z) = softmax(x z^T / sqrt D), Z the pseudo-inverse of A(a, b) after six
- *              steps of a cubic scheme (low_rank_forward)
+ *           3. mix = A(q, b) Z A(a, k) v, A(x, z) = softmax(x z^T / sqrt D), Z the iterative pseudo-inverse of A(a, b)
+ *              (low_rank_forward)
  *           4. mix += depthwise 3x3 of v over the grid   5. y = mix Wproj^T + b
  * backward  5. dmix   3. dq, dk, dv, da, db   4. dv += reversed depthwise of dmix   2. dq, dk += means' da, db   1. dx
  * saves     qkv, a and b.
- * Z starts from A(a, b)^T over its own largest column sum, the original's option `exact`; `original` takes the largest
- * of the batch.  The original's segments are runs of tokens, and its convolution runs along them with a filter for each
- * head. */
+ * The iteration for Z starts from A(a, b)^T divided by its own largest column sum, which the published code calls
+ * `exact`; its default `original` divides by the largest one of the batch.  There the means are over segments of the
+ * token sequence, and the convolution is one along the sequence with a filter for each head. */
 #include "layers/attention/low_rank.h"
 #include "layers/attention/qkv.h"
 #include "layers/depthwise.h"
@@ -72,7 +72,7 @@ static size_t nystrom_macs(const Attention *a) {
 
 const AttentionOp nystrom_op = {
     .name = "nystrom",
-    .summary = "softmax attention through landmarks, means of cells (Nystromformer)",
+    .summary = "softmax attention approximated with landmarks (Nystromformer)",
     .settings = ATTENTION_SETTINGS(&landmarks_settings),
     .needs_grid = true,
     .state_size = sizeof(Nystrom),

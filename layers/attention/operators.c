@@ -1,4 +1,4 @@
-/* The operator table, in the order of --help: `name` is the const AttentionOp name_op that its file ends in. */
+/* The table of operators, in the order of --help.  X(name) stands for the const AttentionOp name_op. */
 #include "layers/attention/attention.h"
 
 #define OPERATORS(X) \

@@ -1,7 +1,7 @@
 /* The table of relative positions, and what they share. */
 #include "layers/attention/relative.h"
 
-static const RelativeKind relative_none = {.name = "none", .summary = "positions only where the embedding says them"};
+static const RelativeKind relative_none = {.name = "none", .summary = "no relative positions"};
 
 #define RELATIVE_KINDS(X) X(sincspe) X(convspe) X(rope) X(rope_2d) X(permute)
 
@@ -15,7 +15,7 @@ const RelativeKind *const relative_kinds[] = {&relative_none, RELATIVE_KINDS(ROW
 static const ConfigEntry entries[] = {
     {CONFIG_FIELD(ITEM, RelativeSettings, relative), "none", .section = "attention",
      .table = (const void *const *)relative_kinds, .noun = "encoding",
-     .help = "Relative positions in linear attention"},
+     .help = "Relative position encoding of linear attention"},
 };
 
 const ConfigGroup relative_settings = {CONFIG_GROUP(RelativeSettings, entries)};

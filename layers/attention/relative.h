@@ -1,5 +1,6 @@
-/* Relative positions in linear attention: maps of q and k that stand before the feature map, or of the features.
- * Adding one is a file that ends in a const RelativeKind, a line in relative.c, and a fixture. */
+/* Relative position encodings of linear attention.  Each transforms q and k before the feature map (`code`) or the
+ * features after it (`turn`).  A new one needs a file that ends in a const RelativeKind, a line in relative.c, and a
+ * fixture. */
 #ifndef VIT_LAYERS_RELATIVE_H
 #define VIT_LAYERS_RELATIVE_H
 
@@ -9,14 +10,14 @@ typedef struct Relative Relative;
 
 typedef struct RelativeKind {
     const char *name, *summary;
-    bool numerator; /* the denominator keeps the features as they were */
+    bool numerator; /* turns the features in the numerator only; the denominator uses them without positions */
     void (*declare)(Relative *r, const Attention *a, Params *params);
     void (*plan)(Relative *r, const Attention *a, Plan *plan, int B);
     void (*draw)(const Relative *r, const Attention *a, uint64_t seed, uint32_t step); /* as FeatureMapKind's */
-    /* Before the feature map: coded from qkv, and the q and k thirds of dqkv from dcoded.  NULL: they stay. */
+    /* Before the feature map: computes coded from qkv, and the q and k thirds of dqkv from dcoded.  NULL: no change. */
     void (*code)(const Relative *r, const Attention *a, const real *qkv, int B);
     void (*code_backward)(const Relative *r, const Attention *a, real *dqkv, const real *qkv, int B);
-    /* After it: turned from phi, and dphi from dturned.  NULL: they stay. */
+    /* After the feature map: computes turned from phi, and dphi from dturned.  NULL: no change. */
     void (*turn)(const Relative *r, const Attention *a, const real *phi, int B);
     void (*turn_backward)(const Relative *r, const Attention *a, real *dphi, int B);
     size_t (*macs)(const Relative *r, const Attention *a);
@@ -24,20 +25,21 @@ typedef struct RelativeKind {
 
 struct Relative {
     const RelativeKind *kind;
-    int F;                  /* features of the map between the two */
-    real *coded, *dcoded;   /* [B,N,3,H,D] kept, scratch; v is not there */
-    real *turned, *dturned; /* [B,N,2,H,F] kept, scratch */
+    int F;                  /* number of features of the feature map */
+    real *coded, *dcoded;   /* [B,N,3,H,D] kept, scratch: encoded q and k; the v third is not used */
+    real *turned, *dturned; /* [B,N,2,H,F] kept, scratch: encoded features */
     float *turns;           /* [N,F/2,2] kept: rope's cosines and sines */
     float *permutation;     /* [H,F] buffer */
-    int *order;             /* [H,N,F] kept: its powers */
+    int *order;             /* [H,N,F] kept: powers of the permutation (permute_table) */
     float *freqs, *dfreqs, *offsets, *doffsets, *gains, *dgains; /* [H,D,K] sincspe */
     float *wq, *dwq, *wk, *dwk;                                  /* [H,D,K] convspe */
-    float *gate, *dgate;                                         /* [H,D] both */
+    float *gate, *dgate;                                         /* [H,D] sincspe and convspe */
     float *noise, *noise_host; /* buffer: sincspe's z [H,D,2K,D], convspe's x [H,D,N+K-1,D] */
-    float *common, *common_host; /* [H,D,D] buffer: e of both */
+    float *common, *common_host; /* [H,D,D] buffer: e of sincspe and convspe */
 };
 
-/* The table, NULL-terminated, and the setting that chooses from it; without that, as in a detector, there is none. */
+/* All kinds, NULL-terminated, and the setting that chooses one.  In a program without that setting (train_detr) there
+ * are no relative positions. */
 extern const RelativeKind *const relative_kinds[];
 typedef struct {
     const RelativeKind *relative;
@@ -45,16 +47,17 @@ typedef struct {
 extern const ConfigGroup relative_settings;
 
 void relative_declare(Relative *r, const Attention *a, Params *params, int F);
-/* Scratch lives until the caller's plan_release. */
+/* Scratch is valid until the caller's plan_release. */
 void relative_plan(Relative *r, const Attention *a, Plan *plan, int B);
 void relative_draw(const Relative *r, const Attention *a, uint64_t seed, uint32_t step);
-/* What the feature map reads, qkv itself or coded, and what attention reads, phi itself or turned. */
+/* The input of the feature map: qkv, or coded after computing it.  The input of the attention: phi, or turned after
+ * computing it. */
 const real *relative_code(const Relative *r, const Attention *a, const real *qkv, int B);
 const real *relative_turn(const Relative *r, const Attention *a, const real *phi, int B);
-/* Where their gradients belong: dphi or dturned, dqkv or dcoded ... */
+/* Where the gradients of these inputs are to be written: dphi or dturned, dqkv or dcoded. */
 real *relative_turn_slot(const Relative *r, real *dphi);
 real *relative_code_slot(const Relative *r, real *dqkv);
-/* ... and their way back to dphi and to dqkv; parameters (+=). */
+/* From there to dphi and to dqkv (=);  parameters (+=). */
 void relative_turn_backward(const Relative *r, const Attention *a, real *dphi, int B);
 void relative_code_backward(const Relative *r, const Attention *a, real *dqkv, const real *qkv, int B);
 size_t relative_macs(const Relative *r, const Attention *a);

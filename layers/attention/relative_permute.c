@@ -2,11 +2,11 @@
  * forward   y_(n,f) = phi_(n, pi^n(f)), for q and k alike, so that y(q_n).y(k_m) depends on n - m
  * backward  dphi_(n, pi^n(f)) = dy_(n,f)
  * saves     turned, order [H,N,F]: the powers of pi.
- * pi [H,F] is a buffer that initialisation draws once: it belongs to the weights, whatever seed reads them. */
+ * pi [H,F] is a buffer that is drawn at initialisation and stored in checkpoints with the weights. */
 #include "core/rng.h"
 #include "layers/attention/relative.h"
 
-/* Each row is a random order of 0 .. n-1 (Fisher and Yates). */
+/* Fills each row with a random permutation of 0 .. n-1 (Fisher-Yates shuffle). */
 static void random_orders(float *x, const Param *p, uint64_t seed, uint32_t tensor) {
     size_t n = (size_t)p->shape[p->ndim - 1];
     for (size_t i = 0; i < p->size; i++) x[i] = (float)(i % n);
@@ -40,7 +40,7 @@ static void turn_backward(const Relative *r, const Attention *a, real *dphi, int
 
 const RelativeKind relative_permute = {
     .name = "permute",
-    .summary = "each token permutes its features once more (PermuteFormer, Chen 2021)",
+    .summary = "permutes token n's features n times (PermuteFormer, Chen 2021)",
     .declare = permute_declare,
     .plan = permute_plan,
     .turn = turn,

@@ -1,8 +1,8 @@
 /* Rotary position embedding (Su et al. 2021) on the features, in the numerator only.  phi [B,N,2,H,F]
- * forward   y_(2p), y_(2p+1) = phi_(2p), phi_(2p+1) turned by the angle n theta_p, theta_p = 10000^(-2p/F)
- * backward  the same turns the other way
+ * forward   y_(2p), y_(2p+1) = phi_(2p), phi_(2p+1) rotated by the angle n theta_p, theta_p = 10000^(-2p/F)
+ * backward  rotation by the opposite angle
  * saves     turned, turns [N,F/2,2].
- * rope-2d turns half of the pairs by the token's row and half by its column; a class token is not turned. */
+ * rope-2d rotates half of the pairs by the token's row and half by its column; a class token is not rotated. */
 #include "layers/attention/relative.h"
 
 static void rope_plan(Relative *r, const Attention *a, Plan *plan, int B) {
@@ -39,5 +39,5 @@ static size_t rope_macs(const Relative *r, const Attention *a) {
         .macs = rope_macs,                    \
     }
 
-ROPE(relative_rope, "rope", "pairs of features turn with the token's number (Su et al. 2021)", turn);
-ROPE(relative_rope_2d, "rope-2d", "half of the pairs turn with the row, half with the column", turn_2d);
+ROPE(relative_rope, "rope", "rotates pairs of features by the token's index (Su et al. 2021)", turn);
+ROPE(relative_rope_2d, "rope-2d", "rotates half of the pairs by the row, the others by the column", turn_2d);

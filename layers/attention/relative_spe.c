@@ -1,10 +1,10 @@
 /* Stochastic positional encoding (Liutkus et al. 2021) of q and k before the feature map, per head.
  * forward   1. codes C_(n,d,r) for q and k from learned parameters and noise (kernels/relative_positions.h)
- *           2. q'_(n,r) = sum_d q_(n,d) C_(n,d,r), k' likewise: q'.k' expects a learned function of n - m
+ *           2. q'_(n,r) = sum_d q_(n,d) C_(n,d,r), k' likewise: the expectation of q'.k' is a learned function of n - m
  * backward  2. dC, dq, dk   1. dfreqs, doffsets, dgains or dwq, dwk; dgate
- * saves     coded [B,N,3,H,D]; the codes are formed again.
- * In the published code conv_q makes the codes of k, and conv_k those of q; both start alike.
- * The noise is new in every training step; evaluation uses the last step's, which the checkpoint holds. */
+ * saves     coded [B,N,3,H,D]; the codes are computed again.
+ * In the published code conv_q makes the codes of k and conv_k those of q; their initialisations are the same.
+ * The noise is drawn anew in every training step; evaluation uses that of the last step, which is in the checkpoint. */
 #include <math.h>
 
 #include "core/rng.h"
@@ -27,7 +27,7 @@ static void shared_declare(Relative *r, const Attention *a, Params *params, int 
 
 static size_t row_of(const Param *p) { return (size_t)p->shape[p->ndim - 1]; }
 
-/* Two streams a block: the second is the noise common to all tokens. */
+/* Each block uses two random streams; the second one is for e, which all tokens share. */
 static void draw(const Relative *r, const Attention *a, uint64_t seed, uint32_t step, int rows) {
     enum { STREAMS = 2 };
     size_t square = (size_t)a->H * (size_t)a->D * (size_t)a->D, n = square * (size_t)rows;
@@ -39,7 +39,7 @@ static void draw(const Relative *r, const Attention *a, uint64_t seed, uint32_t 
 
 /* == Sines ======================================================================================================== */
 
-/* Standard normal less 4: the logits of low frequencies. */
+/* Standard normal numbers minus 4, whose sigmoids are low frequencies. */
 static void low_frequencies(float *x, const Param *p, uint64_t seed, uint32_t tensor) {
     for (size_t i = 0; i < p->size; i++) x[i] = rng_normal(seed, RNG_INIT, tensor, 0, i) - 4;
 }
@@ -88,7 +88,7 @@ static void sine_code_backward(const Relative *r, const Attention *a, real *dqkv
     spe_sine_backward(dqkv, &d, r->dcoded, qkv, &spe, &(AttentionShape){B, a->N, a->H, a->D});
 }
 
-/* Of one image; the codes, which all images share, are not counted. */
+/* Multiply-adds of one image, without the codes, which all images share. */
 static size_t spe_macs(const Relative *r, const Attention *a) {
     (void)r;
     return 2 * (size_t)a->N * (size_t)a->H * (size_t)a->D * (size_t)a->D;
@@ -96,7 +96,7 @@ static size_t spe_macs(const Relative *r, const Attention *a) {
 
 const RelativeKind relative_sincspe = {
     .name = "sincspe",
-    .summary = "q and k through random codes made of learned sines (Liutkus et al. 2021)",
+    .summary = "stochastic positional encoding with learned sines (Liutkus et al. 2021)",
     .declare = sine_declare,
     .plan = sine_plan,
     .draw = sine_draw,
@@ -147,7 +147,7 @@ static void conv_code_backward(const Relative *r, const Attention *a, real *dqkv
 
 const RelativeKind relative_convspe = {
     .name = "convspe",
-    .summary = "q and k by random codes made by learned filters (Liutkus et al. 2021)",
+    .summary = "stochastic positional encoding with learned filters (Liutkus et al. 2021)",
     .declare = conv_declare,
     .plan = conv_plan,
     .draw = conv_draw,

@@ -5,8 +5,8 @@
  *           5. linear attention of all heads (epsilon 1e-6)   6. y = mix Wproj^T + b, Wproj [M,2M]
  * backward  6. dmix   5. dphi, dv   4. dall   3.-2. dqkv   1. dx
  * saves     qkv, conv (between the two halves of step 2), all, phi, mix, den, kv.
- * The original's epsilon is 1e-15.  It normalises by batch after Wproj; here norms are the block's.  It pairs with an
- * MLP that has a depthwise 3x3 between its linear layers, which is the block's, too. */
+ * Differences from EfficientViT: its epsilon is 1e-15, and it has a batch norm after Wproj where this model has the
+ * block's layer norms.  Its MLP with a depthwise 3x3 convolution is the setting mlp_conv. */
 #include "layers/attention/linear_core.h"
 #include "layers/depthwise.h"
 #include "layers/projection.h"
@@ -80,7 +80,7 @@ static size_t relu_linear_macs(const Attention *a) {
            projection_macs(&s->proj, N);
 }
 
-/* The first scale's: head h of the second looks at neighbourhoods of tokens. */
+/* The weights of the first scale; the tokens of the second one are sums over neighbourhoods. */
 static void relu_linear_weights(const Attention *a, float *weights, int b, int head, int query) {
     const ReluLinear *s = a->state;
     linear_core_weights(&s->core, a, weights, b, head, query);

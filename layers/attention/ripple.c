@@ -1,12 +1,12 @@
 /* Ripple attention (Zheng et al., ICML 2022), per head.  x [B,N,M] -> y [B,N,M], tokens on a grid Hg x Wg
  * forward   1. q,k,v = x Wqkv^T + b   2. phi(q), phi(k)
  *           3. o_r = <stick_r, Wp v + bp>, s_r = 1/(1 + (R-r) exp(-o_r)), alpha = stick breaking of s
- *           4. mix_n = sum_m alpha_g(n,m)(n) (phi(q_n).phi(k_m)) v_m / den_n, g = Chebyshev distance cut at R
+ *           4. mix_n = sum_m alpha_g(n,m)(n) (phi(q_n).phi(k_m)) v_m / den_n, g = min(Chebyshev distance, R)
  *           5. y = mix Wproj^T + b
  * backward  5. dmix   4. dphi, dv, dalpha   3. dsticks, dWp, dbp, second part of dv   2. dq, dk   1. dx
  * saves     qkv, phi, alpha [B,N,H,G], o [B,N,H,R], mix, den [B,N,H].
- * Only the first `ripple_layers` blocks ripple; the others are linear attention with the same feature map.
- * The variants of the paper's Tables 4 and 8 and Figure 4 differ in the weights or in the groups alone. */
+ * Blocks from `ripple_layers` on use linear attention with the same feature map.  The variants of the paper's Tables 4
+ * and 8 and of Figure 4 differ only in the weights or in the groups. */
 #include <math.h>
 #include <stdlib.h>
 
@@ -16,7 +16,7 @@
 
 /* == Settings ===================================================================================================== */
 
-typedef enum { ALGORITHM_AUTO, ALGORITHM_FIRST } Algorithm; /* from the second on, those of `algorithms` */
+typedef enum { ALGORITHM_AUTO, ALGORITHM_FIRST } Algorithm; /* ALGORITHM_FIRST + i: algorithms[i] */
 
 typedef struct {
     int r_max;
@@ -30,21 +30,25 @@ typedef struct {
 
 static const ConfigEntry entries[] = {
     {CONFIG_FIELD(INT, RippleSettings, r_max), "4", .section = "attention", .min = 1, .max = RIPPLE_MAX_GROUPS - 1,
-     .help = "Rings of ripple attention; tokens at this distance and beyond share one weight"},
+     .help = "Largest distance in ripple attention with a spatial weight of its own, R in the paper; tokens at this "
+             "distance and beyond share one weight"},
     {CONFIG_FIELD(FLOAT, RippleSettings, tau), "0.001", .min = 0, .max = 1,
-     .help = "Stick breaking ends when less than this is left (0: never)"},
+     .help = "Threshold of ripple attention's stick breaking: once less than this remains of the stick, the remaining "
+             "weights are equal (0: never)"},
     {CONFIG_FIELD(CHOICE, RippleSettings, ripple_algo), "auto",
      CONFIG_CHOICES("auto", "dense", "window", "sat", "naive"), .noun = "algorithm",
-     .help = "All four compute the same numbers; auto takes the one expected to be fastest"},
+     .help = "Algorithm of ripple attention; all compute the same function, and auto chooses the one estimated to be "
+             "fastest"},
 };
 
 static const ConfigEntry blocks_entries[] = {
     {CONFIG_FIELD(INT, RippleBlocksSettings, ripple_layers), "9", .section = "attention", .min = 0, .max = 256,
-     .help = "The first so many blocks ripple, the others use linear attention"},
+     .help = "Number of blocks, from the first, with ripple attention; the later ones use linear attention, or softmax "
+             "attention with ripple-explicit-softmax"},
 };
 
 static const ConfigGroup ripple_settings = {CONFIG_GROUP(RippleSettings, entries)};
-/* A detector's encoder ripples in all layers. */
+/* True if this block uses ripple attention; in a detector's encoder all layers do. */
 static const ConfigGroup ripple_blocks_settings = {CONFIG_GROUP(RippleBlocksSettings, blocks_entries)};
 
 static const RippleSettings *settings_of(const Attention *a) { return config_settings(a->settings, &ripple_settings); }
@@ -82,15 +86,15 @@ typedef struct {
     float *lse;              /* [B,N,H,G] kept, of ripple-explicit-softmax alone */
 } Ripple;
 
-/* Group r begins at distance r, or at 2^(r-1) in the logarithmic variant; the last one has no end. */
+/* Group r begins at distance r, or at 2^(r-1) in the logarithmic variant; the last one has no upper bound. */
 static void rings_set(RippleRings *rings, const Attention *a, Rings kind) {
     int longest = (a->grid.rows > a->grid.columns ? a->grid.rows : a->grid.columns) - 1;
     int R = kind == RINGS_ALL ? longest : settings_of(a)->r_max;
     if (kind == RINGS_LOG)
         for (R = 0; 1 << R <= longest; R++) continue;
     if (R >= RIPPLE_MAX_GROUPS)
-        config_reject(a->settings, "attn", "%s would need %d rings on a grid of %d x %d, and %d are the most", a->op->name,
-                      R + 1, a->grid.rows, a->grid.columns, RIPPLE_MAX_GROUPS);
+        config_reject(a->settings, "attn", "%s would need %d rings on a grid of %d x %d, but at most %d are supported",
+                      a->op->name, R + 1, a->grid.rows, a->grid.columns, RIPPLE_MAX_GROUPS);
     rings->grid = a->grid;
     rings->G = R + 1;
     for (int r = 0; r <= R; r++) rings->bound[r] = kind == RINGS_LOG && r > 0 ? 1 << (r - 1) : r;
@@ -105,7 +109,7 @@ static const RippleAlgorithm *algorithm_choose(const Attention *a, const RippleR
     return best;
 }
 
-/* Fixed weights learn nothing, and a single group has nothing to weigh. */
+/* True if the weights are learned: not with fixed weights, nor with a single group. */
 static bool learned(const Ripple *s) { return s->weights != WEIGHTS_FIXED && s->sticks_per_head > 0; }
 
 static void weights_declare(Attention *a, Params *params, Weights weights, Rings kind, bool truncate) {
@@ -146,7 +150,7 @@ static void weights_plan(Ripple *s, const Attention *a, Plan *plan, int B) {
     plan_workspace(plan, ripple_weights_workspace(a->H, a->D, s->rings.G));
 }
 
-/* A detector's grid changes from batch to batch; how many rings there are is the model's. */
+/* The groups on the current grid, which in a detector changes from batch to batch; their number is fixed. */
 static void rings_follow(const Attention *a) {
     Ripple *s = a->state;
     s->rings.grid = a->grid;
@@ -165,7 +169,7 @@ static void ripple_plan(Attention *a, Plan *plan, int B) {
     plan_release(plan, mark);
 }
 
-/* alpha_r = 2^-(r+1), and what is left, 2^-R, for the last group. */
+/* alpha_r = 2^-(r+1), and 2^-R for the last group, so that they sum to one. */
 static void halving_weights(float *weights, int G) {
     for (int r = 0; r < G - 1; r++) weights[r] = ldexpf(1, -(r + 1));
     weights[G - 1] = ldexpf(1, -(G - 1));
@@ -186,7 +190,8 @@ static void weights_forward(const Ripple *s, const Attention *a, int B) {
     else if (s->weights == WEIGHTS_SOFTMAX)
         softmax_weights_forward(s->alpha, qkv, &sticks, &shape);
     else
-        stick_breaking_forward(s->alpha, s->o, qkv, &sticks, &(StickBreaking){settings_of(a)->tau, s->truncate}, &shape);
+        stick_breaking_forward(s->alpha, s->o, qkv, &sticks, &(StickBreaking){settings_of(a)->tau, s->truncate},
+                               &shape);
 }
 
 static void weights_backward(const Ripple *s, const Attention *a, int B) {
@@ -230,7 +235,7 @@ static void ripple_backward(const Attention *a, real *dx, const real *dy, const 
     qkv_backward_in(&s->frame, a, dx, x, B);
 }
 
-/* Pairs whose weight is not the last group's: sum over tokens of the neighbours closer than its bound. */
+/* The number of pairs of tokens closer to each other than the bound of the last group. */
 static size_t window_pairs(const RippleRings *rings) {
     size_t pairs[2];
     int sides[2] = {rings->grid.rows, rings->grid.columns}, reach = rings->bound[rings->G - 1];
@@ -248,8 +253,8 @@ static size_t weights_macs(const Attention *a) {
     return learned(s) ? (size_t)a->N * (size_t)a->H * (D * D + (size_t)s->sticks_per_head * D) : 0;
 }
 
-/* Counted for the window algorithm, the cheapest exact one, whichever runs: linear attention, the pairs of the window,
- * and the weights' logits. */
+/* Counted for the window algorithm, which needs the fewest multiply-adds, whichever algorithm runs: linear attention,
+ * the pairs of the window, and the logits of the weights. */
 static size_t ripple_macs(const Attention *a) {
     const Ripple *s = a->state;
     rings_follow(a);
@@ -285,7 +290,8 @@ static void ripple_weights(const Attention *a, float *weights, int b, int head, 
     free(scores);
 }
 
-/* Jensen and Shannon: half the Kullback-Leibler divergences of p and q from their mean.  p need not sum to one. */
+/* Jensen-Shannon divergence: half the sum of the Kullback-Leibler divergences of p and q from their mean.  p need not
+ * sum to one. */
 static double jensen_shannon(const float *p, const float *q, int n) {
     double sum = 0, divergence = 0;
     for (int i = 0; i < n; i++) sum += (double)p[i];
@@ -349,11 +355,11 @@ extern const AttentionOp linear_op, softmax_op;
 
 RIPPLE_OP(ripple_op, "ripple", "ripple attention: distance weights by stick breaking, r_max rings", ripple_declare,
           true);
-RIPPLE_OP(ripple_fixed_op, "ripple-fixed", "ripple with weights halved from ring to ring, nothing learned",
+RIPPLE_OP(ripple_fixed_op, "ripple-fixed", "ripple with fixed weights that halve from ring to ring",
           fixed_declare, false);
 RIPPLE_OP(ripple_softmax_weights_op, "ripple-softmax-weights", "ripple with softmax instead of stick breaking",
           softmax_weights_declare, false);
-RIPPLE_OP(ripple_truncated_op, "ripple-truncated", "ripple that sees nothing at distance r_max and beyond",
+RIPPLE_OP(ripple_truncated_op, "ripple-truncated", "ripple with weight zero at distance r_max and beyond",
           truncated_declare, false);
 RIPPLE_OP(ripple_log_op, "ripple-log", "ripple with rings that double in width", log_declare, false);
 RIPPLE_OP(ripple_dense_op, "ripple-dense", "ripple with a ring for every distance", dense_declare, false);
@@ -362,7 +368,7 @@ RIPPLE_OP(ripple_dense_op, "ripple-dense", "ripple with a ring for every distanc
 
 /* The paper's Appendix A, a reference for small grids: step 4 above becomes, without feature maps,
  *   mix_n = sum_r alpha_r(n) sum_{m: g(n,m)=r} softmax_m(q_n.k_m / sqrt D within the group) v_m
- * and the blocks that do not ripple are softmax attention. */
+ * and blocks from `ripple_layers` on use softmax attention. */
 
 static void explicit_declare(Attention *a, Params *params) {
     Ripple *s = a->state;
@@ -410,7 +416,7 @@ static const AttentionOp *explicit_in_block(const Config *settings, int block) {
 
 const AttentionOp ripple_explicit_softmax_op = {
     .name = "ripple-explicit-softmax",
-    .summary = "softmax inside each ring, rings mixed as in ripple: for small grids",
+    .summary = "ripple's weighted sum of a softmax inside each ring: for small grids",
     .settings = ATTENTION_SETTINGS(&ripple_settings),
     .grid_settings = ATTENTION_SETTINGS(&ripple_blocks_settings),
     .needs_grid = true,

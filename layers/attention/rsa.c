@@ -6,11 +6,13 @@
  * backward  6. dmix   5. 4. 3. dq^, dk^, dv^ and the tables   2. 1. dx
  * saves     qkv, unit (step 2), 1/|q|, 1/|k|, 1/|v|, kernel, context, mix.
  *
- * The published code's "VplusR" for kernel and feature: basic and relational kernel, appearance and relation.  There
- * the sums over m of v^ are formed first, for each e; here their products with kernel and context, which are N x N and
- * not kept, come first, and steps 4 and 5 cost a D-th.  Each head has its own k and v, H1, H2 and G [T,...], P1 and I
- * [D,D] are shared: the LiSA paper's 8.23 M parameters say so (8.236 M).  As published, Wqkv has no bias, P1 and I
- * learn, and I starts as one.  Its lengths are sqrt(|z|^2 + 1e-6); here they are |z|, 1e-6 at least. */
+ * This is the option "VplusR" of the published code for both kernel and feature: basic plus relational kernel, and
+ * appearance plus relation.  The published code first computes the sums of v^ over m for each e.  Here the products of
+ * the tables with kernel and context come first, in rows of an N x N matrix that is not stored, which makes steps 4 and
+ * 5 D times cheaper.  Each head has its own k and v, while H1, H2 and G [T,...] and P1 and I [D,D] are shared: this
+ * gives the LiSA paper's 8.23 M parameters (8.236 M).  As in the published code, Wqkv has no bias, P1 and I are
+ * learned, and I is initialised as the identity.  That code divides by sqrt(|z|^2 + 1e-6) for unit length, this one by
+ * max(|z|, 1e-6). */
 #include "layers/attention/qkv.h"
 
 typedef struct {
@@ -112,8 +114,8 @@ static void rsa_backward(const Attention *a, real *dx, const real *dy, const rea
     qkv_backward_in(f, a, dx, x, B);
 }
 
-/* Counted as the paper does (its Table 3), the three sums over m formed for every channel and e, then
- * their products with q^, kernel and context. */
+/* Counted as in the LiSA paper (Table 3): the three sums over m for every channel and e, then their products with q^,
+ * kernel and context. */
 static size_t rsa_macs(const Attention *a) {
     const Rsa *s = a->state;
     size_t N = (size_t)a->N, M = (size_t)a->M, D = (size_t)a->D;

@@ -1,13 +1,13 @@
 /* Softmax-free attention (Lu et al. 2021, SOFT), per head.  x [B,N,M] -> y [B,N,M], tokens on a grid
- * forward   1. q,v = x Wqv^T + b; q is the key, too
+ * forward   1. q,v = x Wqv^T + b; q is also the key
  *           2. a = gelu(norm(convolution of q, r x r with stride r)), D to D channels, the heads share it
  *           3. mix = A(q, a) Z A(a, q) v, A(x, z) = exp(-|x - z|^2 / 2), q times D^-1/4,
- *              Z the pseudo-inverse of A(a, a) after six steps of a cubic scheme (low_rank_forward)
+ *              Z the iterative pseudo-inverse of A(a, a) (low_rank_forward)
  *           4. mix += depthwise 3x3 of v over the grid   5. y = mix Wproj^T + b
  * backward  5. dmix   3. dq, dv, da   4. dv += reversed depthwise of dmix   2. dq += what da makes of it   1. dx
  * saves     qv, the squares of q, the convolution before its norm and after it, a.
- * The original takes Newton's iteration, 20 steps from A(a, a) + 0.01, differentiates it as if it had converged, and
- * convolves v with a filter for each head. */
+ * The published code instead does 20 steps of Newton's iteration from A(a, a) + 0.01 and differentiates its limit, and
+ * it convolves v with one filter for each head. */
 #include <math.h>
 
 #include "layers/attention/low_rank.h"
@@ -31,7 +31,8 @@ typedef struct {
 
 static int smaller(int a, int b) { return a < b ? a : b; }
 
-/* At most `landmarks` squares to a side, where the grid is not narrower than that makes them. */
+/* The side r of the squares: the smallest with at most `landmarks` whole squares along each side of the grid, or the
+ * grid's shorter side if that is smaller. */
 static int stride_for(int landmarks, Grid grid) {
     int Hg = grid.rows, Wg = grid.columns, longer = Hg > Wg ? Hg : Wg, r = (longer + landmarks - 1) / landmarks;
     return smaller(r, smaller(Hg, Wg));
@@ -74,7 +75,7 @@ static void soft_plan(Attention *a, Plan *plan, int B) {
     plan_release(plan, mark);
 }
 
-/* PyTorch's 1e-5, for a norm that sees q times D^-1/4 in the original, and q here. */
+/* PyTorch's eps of 1e-5, adapted: the norm's input in the published code is q times D^-1/4, and here q. */
 static float norm_epsilon(int D) { return 1e-5f * sqrtf((float)D); }
 
 static size_t landmark_rows(const Soft *s, int B) { return (size_t)B * (size_t)s->shape.L * (size_t)s->shape.H; }
@@ -108,7 +109,7 @@ static void landmarks_backward(const Soft *s, const Attention *a, int B) {
     LinearShape linear = convolution_of(s, B);
     LayerNorm norm = norm_of(s, B);
     real *d = s->dlandmarks, *dsquare = s->dsquare;
-    /* dsquare holds a once more, which nobody needs. */
+    /* gelu_backward also writes gelu's output, to dsquare, where it is not used. */
     gelu_backward(d, dsquare, d, s->normed, linear.n * (size_t)a->D);
     add_layernorm_backward(dsquare, NULL, s->norm.dw, s->norm.db, NULL, d, s->square, NULL, &norm);
     linear_backward_input(s->dcols, dsquare, s->w, &linear);
@@ -146,7 +147,7 @@ static size_t soft_macs(const Attention *a) {
 
 const AttentionOp soft_op = {
     .name = "soft",
-    .summary = "attention by Gaussian kernels through landmarks (SOFT)",
+    .summary = "attention with a Gaussian kernel, approximated with landmarks (SOFT)",
     .settings = ATTENTION_SETTINGS(&landmarks_settings),
     .needs_grid = true,
     .state_size = sizeof(Soft),

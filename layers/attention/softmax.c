@@ -2,8 +2,8 @@
  * forward   1. q,k,v = x Wqkv^T + b   2. mix_n = sum_m softmax_m(q_n.k_m / sqrt D) v_m   3. y = mix Wproj^T + b
  * backward  3. dmix   2. dq, dk, dv from the saved log-sum-exp, tile by tile   1. dx
  * saves     qkv, mix, lse [B,H,N].  Parameter names are timm's.
- * rpe shared or heads: a learned number for every offset on the grid joins the scores, one table for all heads or one
- * for each; the class token has no offset and no number.  In a detector padded keys count nothing, and the weights know
+ * rpe shared or heads: a learned bias for every offset on the grid is added to the scores, from one table for all heads
+ * or one for each; pairs with the class token have no bias.  In a detector padding gets no weight, and the weights have
  * dropout. */
 #include <math.h>
 #include <stdlib.h>
@@ -19,7 +19,7 @@ typedef struct {
 
 static const ConfigEntry entries[] = {
     {CONFIG_FIELD(CHOICE, RpeSettings, rpe), "none", CONFIG_CHOICES("none", "shared", "heads"), .section = "attention",
-     .help = "Relative position bias of softmax attention: one table for all heads, or one for each"},
+     .help = "Relative position bias of softmax attention: none, one table shared by all heads, or one for each head"},
 };
 
 static const ConfigGroup rpe_settings = {CONFIG_GROUP(RpeSettings, entries)};
@@ -29,7 +29,7 @@ typedef struct {
     float *lse;           /* [B,H,N] */
     RelativeBias bias;
     bool has_table;
-    float *table, *dtable; /* [tables,2Hg-1,2Wg-1], without tables NULL */
+    float *table, *dtable; /* [tables,2Hg-1,2Wg-1], or NULL without a bias */
 } Softmax;
 
 static void softmax_declare(Attention *a, Params *params) {
@@ -46,7 +46,7 @@ static void softmax_declare(Attention *a, Params *params) {
     params_on_grid(params, (ParamGrid){1, 2, 0, offsets});
 }
 
-/* In a detector. */
+/* The shape of masked attention in a detector. */
 static MaskedAttention masked(const Attention *a, int B) {
     return (MaskedAttention){.B = B, .H = a->H, .D = a->D, .Q = a->N, .grid = a->grid, .q_row = 3 * a->M,
                              .kv_row = 3 * a->M, .cells = a->detector->cells, .dropout = a->detector->dropout};
@@ -92,7 +92,8 @@ static void softmax_backward(const Attention *a, real *dx, const real *dy, const
     qkv_backward_out(&s->frame, a, dy, B);
     if (a->detector)
         masked_attention_backward(&(MaskedGradients){dq, dq + a->M, dq + 2 * a->M}, NULL, s->frame.dmix, s->frame.mix,
-                                  s->lse, (MaskedInputs[]){masked_inputs(s, a)}, NULL, (MaskedAttention[]){masked(a, B)});
+                                  s->lse, (MaskedInputs[]){masked_inputs(s, a)}, NULL,
+                                  (MaskedAttention[]){masked(a, B)});
     else if (s->has_table)
         biased_attention_backward(s->frame.dqkv, s->dtable, s->frame.dmix, s->frame.mix, s->lse, s->frame.qkv_act,
                                   s->table, &s->bias, &(AttentionShape){B, a->N, a->H, a->D});

@@ -1,13 +1,13 @@
-/* Sparse attention (Child et al. 2019, Sparse Transformers), in both directions: softmax attention over a set of keys.
- * forward   1. q,k,v = x Wqkv^T + b   2. mix_n = sum_m in S(n) softmax_m(q_n.k_m / sqrt D) v_m   3. y = mix Wproj^T + b
- * backward  3. dmix   2. dq, dk, dv from the saved log-sum-exp, tile by tile   1. dx
+/* Sparse attention (Child et al. 2019, Sparse Transformers) without a causal mask: softmax attention over a set of
+ * keys.  forward   1. q,k,v = x Wqkv^T + b   2. mix_n = sum_m in S(n) softmax_m(q_n.k_m / sqrt D) v_m   3. y = mix
+ * Wproj^T + b backward  3. dmix   2. dq, dk, dv from the saved log-sum-exp, tile by tile   1. dx
  * saves     qkv, mix, lse [B,H,N].
- * S(n), with l = sparse_stride tokens, or the grid's width:
- *   sparse-strided  A: |n - m| <= l              B: n = m modulo l, on the grid n's column
+ * S(n), with l = sparse_stride, or the grid's width if that is 0:
+ *   sparse-strided  A: |n - m| <= l              B: n = m modulo l; if l is the grid's width, the column of n
  *   sparse-fixed    A: n's own block of l tokens B: the last sparse_c tokens of every block
- * That is the paper's text; in its code a window of l tokens counts the query, |n - m| < l.
- * sparse_heads: blocks take A and B by turns (alternate), every head sees both (union), or the first half of the heads
- * sees A and the others B (split). */
+ * This follows the paper's text; in its code the window of l tokens includes the query, |n - m| < l.
+ * sparse_heads: blocks use A and B alternately (alternate), every head uses their union (union), or the first half of
+ * the heads uses A and the others B (split). */
 #include <stdlib.h>
 
 #include "layers/attention/qkv.h"
@@ -26,15 +26,15 @@ typedef struct {
 static const ConfigEntry entries[] = {
     {CONFIG_FIELD(CHOICE, SparseSettings, sparse_heads), "alternate", CONFIG_CHOICES("alternate", "union", "split"),
      .section = "attention",
-     .help = "How sparse attention uses its two sets of keys: by turns in the blocks, both in every head, or each in "
-             "half of the heads"},
+     .help = "How sparse attention uses its two sets of keys: alternating from block to block, the union of both in "
+             "every head, or one set in each half of the heads"},
     {CONFIG_FIELD(INT, SparseSettings, sparse_stride), "0", .min = 0, .max = 1e6,
-     .help = "Tokens in a row or block of sparse attention (0: the grid's width)"},
+     .help = "Stride of sparse attention: the number of tokens in a row or block (0: the width of the token grid)"},
 };
 
 static const ConfigEntry fixed_entries[] = {
     {CONFIG_FIELD(INT, SparseFixedSettings, sparse_c), "2", .section = "attention", .min = 1, .max = 1e6,
-     .help = "Tokens at the end of a block of sparse-fixed that all others see"},
+     .help = "Number of tokens at the end of each block of sparse-fixed that all tokens attend to"},
 };
 
 static const ConfigGroup sparse_settings = {CONFIG_GROUP(SparseSettings, entries)};
@@ -63,8 +63,8 @@ static void sparse_check(const Attention *a) {
         config_reject(a->settings, "sparse_stride", "%d is more than the %d tokens: use %d at most, or 0", l, a->N,
                       a->N);
     if (settings_of(a)->sparse_heads == SETS_SPLIT && a->H < 2)
-        config_reject(a->settings, "sparse_heads", "split shares out the heads, and there is one: use two heads, or "
-                      "union");
+        config_reject(a->settings, "sparse_heads", "split divides the heads between two sets of keys, but heads is 1: "
+                      "use two heads, or union");
 }
 
 static void fixed_check(const Attention *a) {
@@ -157,7 +157,7 @@ static void sparse_weights(const Attention *a, float *weights, int b, int head, 
 
 const AttentionOp sparse_strided_op = {
     .name = "sparse-strided",
-    .summary = "softmax over neighbouring tokens and the own column (Sparse Transformers)",
+    .summary = "softmax over neighbours and the query's column (Sparse Transformers)",
     .settings = ATTENTION_SETTINGS(&sparse_settings),
     .check = sparse_check,
     .declare = strided_declare,
@@ -166,7 +166,7 @@ const AttentionOp sparse_strided_op = {
 
 const AttentionOp sparse_fixed_op = {
     .name = "sparse-fixed",
-    .summary = "softmax over the own block and all blocks' ends (Sparse Transformers)",
+    .summary = "softmax over the query's block and all blocks' ends (Sparse Transformers)",
     .settings = ATTENTION_SETTINGS(&sparse_settings, &sparse_fixed_settings),
     .check = fixed_check,
     .declare = fixed_declare,
