@@ -12,7 +12,6 @@
 #include "core/confusion.h"
 #include "core/die.h"
 #include "core/distributed.h"
-#include "core/files.h"
 #include "core/parity.h"
 #include "core/predictions.h"
 #include "core/program.h"
@@ -125,25 +124,14 @@ static void add_settings(void *context, Config *config) {
                                    "resampled to this img_size, and a head of other classes is drawn afresh");
 }
 
-/* Checks `images` [B,3,H,W] and `labels` [B], and takes the image size from them unless the user gave one. */
+/* The images' size is the model's unless the user gave another. */
 static void parity_open(Run *run) {
     const char *path = run->modes->parity;
-    VitSettings *s = run->model;
-    Error error;
-    if (!safetensors_open(&run->parity, path, &error)) die("%s", error.text);
-    const SafeTensor *images = safetensors_find(&run->parity, "images");
-    const SafeTensor *labels = safetensors_find(&run->parity, "labels");
-    if (!images || !labels) die("%s: needs the tensors 'images' [B,3,H,W] and 'labels' [B]", path);
-    if (images->ndim != 4 || images->shape[1] != 3 || images->dtype != SAFE_F32 || !images->size ||
-        images->shape[0] > 65536 || images->shape[2] > 4096 || images->shape[3] > 4096)
-        die("%s: 'images' must be float32 [B,3,H,W], already normalised", path);
-    if (labels->ndim != 1 || labels->shape[0] != images->shape[0])
-        die("%s: 'labels' must be int64 [%zu], one for every image", path, images->shape[0]);
-    int height = (int)images->shape[2], width = (int)images->shape[3];
-    if (config_origin(&run->training.config, "img_size") && (s->img_size[0] != height || s->img_size[1] != width))
-        die("%s: images are %dx%d, but img_size is %dx%d", path, height, width, s->img_size[0], s->img_size[1]);
-    s->img_size[0] = height;
-    s->img_size[1] = width;
+    int *size = run->model->img_size, found[2];
+    parity_images(&run->parity, path, found);
+    if (config_origin(&run->training.config, "img_size") && memcmp(size, found, sizeof found))
+        die("%s: images are %dx%d, but img_size is %dx%d", path, found[0], found[1], size[0], size[1]);
+    memcpy(size, found, sizeof found);
 }
 
 /* Pixels are normalised as the user says, or where a model is looked at as it was trained, or as the data set says. */
@@ -279,36 +267,14 @@ static bool origin_create(Vit *origin, Config *config, const char *checkpoint) {
     return told;
 }
 
-/* Shapes do not tell how many heads share them: with other ones the same weights are another function. */
-static void check_heads(const Run *run, const VitSettings *origin) {
-    const ConfigInts *here = &run->model->heads, *there = &origin->heads;
-    for (int i = 0; i < run->model->dim.count && i < origin->dim.count; i++) {
-        int h = here->at[here->count > 1 ? i : 0], trained = there->at[there->count > 1 ? i : 0];
-        if (h != trained)
-            config_reject(&run->training.config, "heads", "%d, but %s was trained with %d", h, run->training.s->init,
-                          trained);
-    }
-}
-
-/* What weights are taken for that do not tell. */
-static void print_assumptions(const Run *run) {
-    const VitSettings *s = run->model;
-    const Dataset *d = &run->train;
-    printf("%s: no settings of train_vit in it, taken for attn %s, heads %d, pool %s, img_size %dx%d, mean "
-           "%.4g,%.4g,%.4g, std %.4g,%.4g,%.4g\n",
-           run->training.s->init, s->attn->name, s->heads.at[0], s->pool == POOL_CLS ? "cls" : "gap", s->img_size[0],
-           s->img_size[1], (double)d->mean[0], (double)d->mean[1], (double)d->mean[2], (double)d->std[0],
-           (double)d->std[1], (double)d->std[2]);
-}
-
 /* Weights from a file; where training starts from them, a head of other classes is drawn afresh. */
 static void weights_load(Run *run) {
     static Vit origin;
     const Training *t = &run->training;
     Config config;
     bool told = origin_create(&origin, &config, t->s->init), speaks = distributed_rank() == 0 && !run->modes->bench;
-    if (told) check_heads(run, &origin.settings);
-    else if (speaks) print_assumptions(run);
+    if (told) vit_check_heads(t->s->init, &run->training.config, &origin.settings);
+    else if (speaks) vit_print_assumptions(t->s->init, run->model, run->train.mean, run->train.std);
     const char *head = t->mode ? NULL : "head.";
     FittedWeights fitted = fit_weights(&run->vit.model, t->s->init, &origin.model, head, t->s->seed);
     vit_destroy(&origin);
@@ -411,31 +377,6 @@ static double train_step(void *context) {
 
 /* == Evaluation =================================================================================================== */
 
-/* How many classes score above the true one; ties go to the smaller index, and a score that is not a number loses. */
-static int rank_of(const float *logits, int classes, int label) {
-    int rank = 0;
-    if (isnan(logits[label])) return classes;
-    for (int c = 0; c < classes; c++) rank += logits[c] > logits[label] || (logits[c] == logits[label] && c < label);
-    return rank;
-}
-
-/* The class with the highest score; -1: none is a number. */
-static int best_of(const float *logits, int classes) {
-    int best = -1;
-    for (int c = 0; c < classes; c++)
-        if (!isnan(logits[c]) && (best < 0 || logits[c] > logits[best])) best = c;
-    return best;
-}
-
-/* -log softmax(logits)[label], which is no part of the recipe: without smoothing or mixing. */
-static double cross_entropy_of(const float *logits, int classes, int label) {
-    float largest = -INFINITY;
-    double sum = 0;
-    for (int c = 0; c < classes; c++) largest = fmaxf(largest, logits[c]);
-    for (int c = 0; c < classes; c++) sum += (double)expf(logits[c] - largest);
-    return log(sum) + (double)(largest - logits[label]);
-}
-
 /* The accuracy on the test split, into run->accuracy.  Each rank takes its share of the images; a signal ends it early,
  * and the result is none. */
 static double evaluate(void *context) {
@@ -453,13 +394,12 @@ static double evaluate(void *context) {
         vit_forward(&run->vit, images.n, false);
         real_download(run->logits, run->vit.logits, (size_t)images.n * (size_t)C);
         for (int b = 0; b < images.n; b++) {
-            const float *logits = run->logits + (size_t)b * (size_t)C;
             int label = run->class_of ? run->class_of[images.labels[b]] : images.labels[b];
-            int place = rank_of(logits, C, label);
-            sums[0] += place < 1;
-            sums[1] += place < 5;
-            sums[2] += cross_entropy_of(logits, C, label);
-            if (run->confusion.classes) confusion_add(&run->confusion, label, place, best_of(logits, C));
+            Outcome found = outcome_of(run->logits + (size_t)b * (size_t)C, C, label);
+            sums[0] += found.place < 1;
+            sums[1] += found.place < 5;
+            sums[2] += found.loss;
+            if (run->confusion.classes) confusion_add(&run->confusion, label, &found);
         }
         done += (size_t)images.n;
         progress_show(false, "evaluating %zu/%zu", done * (size_t)distributed_ranks(), count);
@@ -573,58 +513,27 @@ static const char *const *class_names(const Run *run, ClassNames *owned) {
     return chosen && d->class_names && d->classes == run->model->num_classes ? d->class_names : NULL;
 }
 
-/* A picture is scripts/plot_confusion.py's to draw. */
-static void check_confusion(const Run *run) {
-    const char *path = run->looks->confusion, *dot = strrchr(path, '.');
-    if (dot && !strcmp(dot, ".png"))
-        die_usage("--confusion %s: writes a CSV file: name it .csv, and scripts/plot_confusion.py draws it", path);
-}
-
-static void write_confusion(const Run *run) {
-    const char *matrix = run->looks->confusion, *classes = run->looks->per_class;
-    const Confusion *confusion = &run->confusion;
-    ClassNames owned = {0};
-    Error error;
-    const char *const *names = class_names(run, &owned);
-    if (*matrix && !confusion_write(matrix, confusion, names, &error)) die("%s: %s", matrix, error.text);
-    if (*matrix) printf("%s: %d classes, and what their images were taken for\n", matrix, confusion->classes);
-    if (*classes && !confusion_write_classes(classes, confusion, names, &error)) die("%s: %s", classes, error.text);
-    int worst = confusion_worst(confusion);
-    char number[32];
-    snprintf(number, sizeof number, "class %d", worst);
-    if (*classes && worst >= 0)
-        printf("%s: %d classes, the lowest top-1 is %.2f %%, of %s\n", classes, confusion->classes,
-               100 * confusion->top1[worst] / confusion->images[worst], names ? names[worst] : number);
-    class_names_free(&owned);
-}
-
 /* Where a class of the data is among the weights' classes: they are matched by name where both have names. */
 static void match_classes(Run *run) {
     const Dataset *d = &run->test;
     const char *path = run->training.s->init;
-    bool same = true;
     ClassNames names;
     run_folder_classes(&names, path);
-    if (names.named && d->class_names) run->class_of = xcalloc((size_t)d->classes, sizeof *run->class_of, "classes");
-    for (int c = 0; run->class_of && c < d->classes; c++) {
-        int place = c < names.count && !strcmp(names.at[c], d->class_names[c]) ? c : 0;
-        while (place < names.count && strcmp(names.at[place], d->class_names[c])) place++;
-        if (place == names.count)
-            die("%s: its class '%s' is none of the %d that %s was trained for ('%s', ...): evaluate on data with those "
-                "classes", d->name, d->class_names[c], names.count, path, names.at[0]);
-        run->class_of[c] = place;
-        same &= place == c;
+    if (names.named && d->class_names) {
+        run->class_of = xcalloc((size_t)d->classes, sizeof *run->class_of, "classes");
+        bool same = class_names_match(&names, path, run->class_of, d->class_names, d->classes, d->name);
+        if (!same && distributed_rank() == 0)
+            print_line("%s: its %d classes are numbered otherwise than the %d of %s: matched by name\n", d->name,
+                       d->classes, names.count, path);
     }
-    if (!same && distributed_rank() == 0)
-        printf("%s: its %d classes are numbered otherwise than the %d of %s: matched by name\n", d->name, d->classes,
-               names.count, path);
     class_names_free(&names);
 }
 
 static void mode_eval(void *context) {
     Run *run = context;
+    ClassNames names = {0};
     bool matrix = *run->looks->confusion != 0, counts = matrix || *run->looks->per_class;
-    check_confusion(run);
+    confusion_check_path(run->looks->confusion);
     data_open(run, false);
     match_classes(run);
     model_open(run, micro_batch_choose(run), false);
@@ -633,7 +542,9 @@ static void mode_eval(void *context) {
     if (counts && !run->training.stopping) confusion_sum(&run->confusion);
     if (distributed_rank() > 0) return;
     progress_show(true, "%zu test images of %s", run->test.count, run->test.name);
-    if (counts && !run->training.stopping) write_confusion(run);
+    if (counts && !run->training.stopping)
+        confusion_report(&run->confusion, run->looks->confusion, run->looks->per_class, class_names(run, &names));
+    class_names_free(&names);
     printf("loss: %.6f\n", run->training.validation_loss);
     printf("top1: %.4f top5: %.4f\n", run->accuracy.top1, run->accuracy.top5);
 }
@@ -696,40 +607,17 @@ static void mode_bench(void *context) {
  * no larger pictures all of the file, squeezed.  False: `error` says what is wrong with the file. */
 static bool prediction_pixels(Run *run, const char *name, uint8_t *pixels, Error *error) {
     static TransformScratch scratch;
-    static SampleBuffer file;
     Transform transform = transform_of(run, false);
-    Sample sample = {0};
+    Sample sample;
     char *end;
-    bool ok;
-    if (!strncmp(name, "test:", 5)) {
-        unsigned long long index = strtoull(name + 5, &end, 10);
-        if (!run->test.count) split_open(run, &run->test, false);
-        if (end == name + 5 || *end || index >= run->test.count)
-            die_usage("--predict %s: expected test:INDEX with an index below %zu", name, run->test.count);
-        ok = dataset_read(&run->test, (size_t)index, &scratch.bytes, &sample, error);
-    } else if (has_model_size(run)) {
-        Image image;
-        if (!image_read(&image, name, error)) return false;
-        image_resize(pixels, transform.height, transform.width, image.pixels, image.height, image.width);
-        image_free(&image);
-        return true;
-    } else {
-        ok = file_read_again(name, IMAGE_MAX_BYTES, &file.bytes, &file.room, &sample.size, error);
-        sample.bytes = file.bytes;
-    }
     bool fixed = run->train.height > 0;
-    return ok && transform_sample(&scratch, pixels, &sample, fixed, &transform, (TransformKey){0}, error);
-}
-
-/* The likeliest classes, for a person and as JSON. */
-static void tell_prediction(Predictions *json, const char *name, float *logits, int C, const char *const *names) {
-    ClassScore best[CLASS_BEST];
-    int count = class_names_best(best, logits, C);
-    print_line("%s:", name);
-    class_names_print_best(names, best, count, stdout);
-    predictions_begin(json, name, 0, 0);
-    for (int i = 0; i < count; i++)
-        predictions_add(json, best[i].class, names ? names[best[i].class] : NULL, best[i].probability);
+    if (strncmp(name, "test:", 5)) return picture_pixels(pixels, name, &transform, has_model_size(run), fixed, error);
+    unsigned long long index = strtoull(name + 5, &end, 10);
+    if (!run->test.count) split_open(run, &run->test, false);
+    if (end == name + 5 || *end || index >= run->test.count)
+        die_usage("--predict %s: expected test:INDEX with an index below %zu", name, run->test.count);
+    return dataset_read(&run->test, (size_t)index, &scratch.bytes, &sample, error) &&
+           transform_sample(&scratch, pixels, &sample, fixed, &transform, (TransformKey){0}, error);
 }
 
 static void mode_predict(void *context) {
@@ -754,7 +642,7 @@ static void mode_predict(void *context) {
         vit_load_pixels(vit, run->pixels, run->train.mean, run->train.std, 1);
         vit_forward(vit, 1, false);
         real_download(run->logits, vit->logits, (size_t)run->model->num_classes);
-        tell_prediction(&json, name, run->logits, run->model->num_classes, names);
+        predictions_classes(&json, name, run->logits, run->model->num_classes, names);
         if (!done++ && *picture) attention_picture_write(vit, run->pixels, picture);
     }
     if (!done) die("none of the %zu pictures can be read", images.count);
@@ -767,24 +655,16 @@ static void mode_predict(void *context) {
 static void mode_parity(void *context) {
     Run *run = context;
     Vit *vit = &run->vit;
-    const char *path = run->modes->parity;
     Error error;
     double loss = 0;
     const SafeTensor *images = safetensors_find(&run->parity, "images");
-    const SafeTensor *labels = safetensors_find(&run->parity, "labels");
     int B = (int)images->shape[0], C = run->model->num_classes;
     float *pixels = xcalloc(images->size, sizeof *pixels, "parity");
-    int64_t *wanted = xcalloc((size_t)B, sizeof *wanted, "parity");
     if (!safetensors_to_float(images, pixels, &error)) die("%s", error.text);
-    if (!safetensors_to_int64(labels, wanted, &error)) die("%s", error.text);
 
     model_open(run, B, true);
     parity_parameters(&vit->model.params, &run->parity);
-    for (int b = 0; b < B; b++) {
-        if (wanted[b] < 0 || wanted[b] >= C)
-            die("%s: label %lld of image %d is outside 0..%d", path, (long long)wanted[b], b, C - 1);
-        run->labels[b] = (int)wanted[b];
-    }
+    parity_labels(&run->parity, run->modes->parity, run->labels, B, C);
     loader_targets(run->targets, run->labels, B, C, 0);
     real_upload(vit->images, pixels, images->size);
     vit_forward(vit, B, false);
@@ -798,7 +678,6 @@ static void mode_parity(void *context) {
     const SafeTensorEntry outputs[] = {{"logits", SAFE_F32, 2, {(size_t)B, (size_t)C}, run->logits},
                                        {"loss", SAFE_F32, 1, {1}, &mean}};
     parity_write(run->modes->out, outputs, 2, &vit->model.params);
-    free(wanted);
     free(pixels);
     safetensors_close(&run->parity);
 }

@@ -75,3 +75,18 @@ void class_names_print_best(const char *const *names, const ClassScore *best, in
     }
     fprintf(out, "\n");
 }
+
+bool class_names_match(const ClassNames *names, const char *path, int *place, const char *const *others, int count,
+                       const char *set) {
+    bool same = true;
+    for (int c = 0; c < count; c++) {
+        int at = c < names->count && !strcmp(names->at[c], others[c]) ? c : 0;
+        while (at < names->count && strcmp(names->at[at], others[c])) at++;
+        if (at == names->count)
+            die("%s: its class '%s' is none of the %d that %s was trained for ('%s', ...): evaluate on data with those "
+                "classes", set, others[c], names->count, path, names->at[0]);
+        place[c] = at;
+        same &= at == c;
+    }
+    return same;
+}

@@ -24,6 +24,11 @@ bool class_names_complete(const ClassNames *names, int classes);
 /* One a line, control characters as '?'; names NULL: "".  The caller frees. */
 char *class_names_text(const char *const *names, int count);
 
+/* place [count] (=): where each name of a data set `set` stands among the names in the file `path`.  True: in the same
+ * places.  Dies where one is missing. */
+bool class_names_match(const ClassNames *names, const char *path, int *place, const char *const *others, int count,
+                       const char *set);
+
 void class_names_free(ClassNames *names);
 
 enum { CLASS_BEST = 5 };

@@ -6,6 +6,7 @@
 #include "core/die.h"
 #include "core/distributed.h"
 #include "core/files.h"
+#include "core/text.h"
 
 static size_t matrix_size(const Confusion *c) { return (size_t)c->classes * (size_t)c->classes; }
 
@@ -22,13 +23,13 @@ void confusion_close(Confusion *confusion) {
     *confusion = (Confusion){.classes = 0};
 }
 
-void confusion_add(Confusion *confusion, int label, int place, int predicted) {
+void confusion_add(Confusion *confusion, int label, const Outcome *found) {
     confusion->images[label]++;
-    confusion->top1[label] += place < 1;
-    confusion->top5[label] += place < 5;
-    if (predicted < 0) return;
-    confusion->predicted[predicted]++;
-    if (confusion->matrix) confusion->matrix[(size_t)label * (size_t)confusion->classes + (size_t)predicted]++;
+    confusion->top1[label] += found->place < 1;
+    confusion->top5[label] += found->place < 5;
+    if (found->predicted < 0) return;
+    confusion->predicted[found->predicted]++;
+    if (confusion->matrix) confusion->matrix[(size_t)label * (size_t)confusion->classes + (size_t)found->predicted]++;
 }
 
 static void sum_counts(double *counts, size_t n) {
@@ -42,7 +43,7 @@ void confusion_sum(Confusion *confusion) {
     if (confusion->matrix) sum_counts(confusion->matrix, matrix_size(confusion));
 }
 
-int confusion_worst(const Confusion *confusion) {
+static int worst_class(const Confusion *confusion) {
     int worst = -1;
     for (int c = 0; c < confusion->classes; c++) {
         if (confusion->images[c] < 1) continue;
@@ -116,10 +117,23 @@ static bool put_classes(FILE *file, const void *content) {
     return !ferror(file);
 }
 
-bool confusion_write(const char *path, const Confusion *confusion, const char *const *names, Error *error) {
-    return file_replace(path, put_matrix, &(Table){confusion, names}, error);
+
+void confusion_check_path(const char *path) {
+    const char *dot = strrchr(path, '.');
+    if (dot && !strcmp(dot, ".png"))
+        die_usage("--confusion %s: writes a CSV file: name it .csv, and scripts/plot_confusion.py draws it", path);
 }
 
-bool confusion_write_classes(const char *path, const Confusion *confusion, const char *const *names, Error *error) {
-    return file_replace(path, put_classes, &(Table){confusion, names}, error);
+void confusion_report(const Confusion *confusion, const char *matrix, const char *classes, const char *const *names) {
+    Table table = {confusion, names};
+    Error error;
+    if (*matrix && !file_replace(matrix, put_matrix, &table, &error)) die("%s: %s", matrix, error.text);
+    if (*matrix) print_line("%s: %d classes, and what their images were taken for\n", matrix, confusion->classes);
+    if (*classes && !file_replace(classes, put_classes, &table, &error)) die("%s: %s", classes, error.text);
+    int worst = worst_class(confusion);
+    if (!*classes || worst < 0) return;
+    char number[32];
+    snprintf(number, sizeof number, "class %d", worst);
+    print_line("%s: %d classes, the lowest top-1 is %.2f %%, of %s\n", classes, confusion->classes,
+               100 * confusion->top1[worst] / confusion->images[worst], names ? names[worst] : number);
 }

@@ -5,7 +5,7 @@
 
 #include <stdbool.h>
 
-#include "core/error.h"
+#include "core/outcome.h"
 
 /* Counts of images; doubles, so that ranks can sum them. */
 typedef struct {
@@ -19,21 +19,19 @@ typedef struct {
 void confusion_open(Confusion *confusion, int classes, bool matrix);
 void confusion_close(Confusion *confusion);
 
-/* One image: `place` classes had a higher score than its label; `predicted` has the highest, -1: none has any. */
-void confusion_add(Confusion *confusion, int label, int place, int predicted);
+void confusion_add(Confusion *confusion, int label, const Outcome *found);
 
 /* Of all ranks, on each of them. */
 void confusion_sum(Confusion *confusion);
 
-/* The matrix as CSV: a row for each true class, a column for each predicted one, both headed by their names [classes],
- * or by their numbers where names is NULL.  False: `error` says why not. */
-bool confusion_write(const char *path, const Confusion *confusion, const char *const *names, Error *error);
+/* Dies where the user seems to expect a picture. */
+void confusion_check_path(const char *path);
 
-/* The classes as CSV: class,name,images,top1,top5,precision, all in percent; empty where there was nothing to divide
- * by. */
-bool confusion_write_classes(const char *path, const Confusion *confusion, const char *const *names, Error *error);
-
-/* The class with images of which the fewest were named rightly; -1: none has any. */
-int confusion_worst(const Confusion *confusion);
+/* Writes what has a path and says on stdout what was written.  Dies with the file and the reason.
+ * matrix:  CSV with a row for each true class and a column for each predicted one, both headed by their names [classes],
+ *          or by their numbers where names is NULL.
+ * classes: CSV with class,name,images,top1,top5,precision, the last three in percent, and empty where there was nothing
+ *          to divide by. */
+void confusion_report(const Confusion *confusion, const char *matrix, const char *classes, const char *const *names);
 
 #endif

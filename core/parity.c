@@ -8,6 +8,32 @@
 #include "core/die.h"
 #include "kernels/kernels.h"
 
+void parity_images(SafeTensors *st, const char *path, int size[2]) {
+    Error error;
+    if (!safetensors_open(st, path, &error)) die("%s", error.text);
+    const SafeTensor *images = safetensors_find(st, "images"), *labels = safetensors_find(st, "labels");
+    if (!images || !labels) die("%s: needs the tensors 'images' [B,3,H,W] and 'labels' [B]", path);
+    if (images->ndim != 4 || images->shape[1] != 3 || images->dtype != SAFE_F32 || !images->size ||
+        images->shape[0] > 65536 || images->shape[2] > 4096 || images->shape[3] > 4096)
+        die("%s: 'images' must be float32 [B,3,H,W], already normalised", path);
+    if (labels->ndim != 1 || labels->shape[0] != images->shape[0])
+        die("%s: 'labels' must be int64 [%zu], one for every image", path, images->shape[0]);
+    size[0] = (int)images->shape[2];
+    size[1] = (int)images->shape[3];
+}
+
+void parity_labels(const SafeTensors *st, const char *path, int *labels, int B, int classes) {
+    Error error;
+    int64_t *wide = xcalloc((size_t)B, sizeof *wide, "parity");
+    if (!safetensors_to_int64(safetensors_find(st, "labels"), wide, &error)) die("%s", error.text);
+    for (int b = 0; b < B; b++) {
+        if (wide[b] < 0 || wide[b] >= classes)
+            die("%s: label %lld of image %d is outside 0..%d", path, (long long)wide[b], b, classes - 1);
+        labels[b] = (int)wide[b];
+    }
+    free(wide);
+}
+
 void parity_parameters(Params *params, const SafeTensors *st) {
     Error error;
     int present = 0;

@@ -5,8 +5,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/class_names.h"
 #include "core/die.h"
 #include "core/files.h"
+#include "core/text.h"
 
 /* Nothing below fails but for memory: texts are made valid and numbers finite before jansson is given them. */
 static json_t *need(json_t *value) {
@@ -103,6 +105,16 @@ void predictions_add_box(Predictions *p, int id, const char *name, double score,
 static bool put(FILE *file, const void *content) {
     const Predictions *p = content;
     return fputs("[\n", file) >= 0 && fwrite(p->text, 1, p->size, file) == p->size && fputs("\n]\n", file) >= 0;
+}
+
+void predictions_classes(Predictions *p, const char *file, float *logits, int classes, const char *const *names) {
+    ClassScore best[CLASS_BEST];
+    int count = class_names_best(best, logits, classes);
+    print_line("%s:", file);
+    class_names_print_best(names, best, count, stdout);
+    predictions_begin(p, file, 0, 0);
+    for (int i = 0; i < count; i++)
+        predictions_add(p, best[i].class, names ? names[best[i].class] : NULL, best[i].probability);
 }
 
 void predictions_write(Predictions *p, const char *path) {

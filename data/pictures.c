@@ -7,6 +7,7 @@
 #include <sys/stat.h>
 
 #include "core/die.h"
+#include "core/files.h"
 #include "data/image.h"
 
 static void add(Pictures *pictures, const char *name, bool searched) {
@@ -66,4 +67,21 @@ void pictures_free(Pictures *pictures) {
 void picture_refuse(const Picture *picture, const Error *error) {
     if (!picture->searched) die("%s: %s", picture->name, error->text);
     warn("%s: %s; left out", picture->name, error->text);
+}
+
+bool picture_pixels(uint8_t *pixels, const char *name, const Transform *transform, bool squeezed, bool fixed,
+                    Error *error) {
+    static TransformScratch scratch;
+    static SampleBuffer file;
+    Sample sample = {0};
+    if (squeezed) {
+        Image image;
+        if (!image_read(&image, name, error)) return false;
+        image_resize(pixels, transform->height, transform->width, image.pixels, image.height, image.width);
+        image_free(&image);
+        return true;
+    }
+    if (!file_read_again(name, IMAGE_MAX_BYTES, &file.bytes, &file.room, &sample.size, error)) return false;
+    sample.bytes = file.bytes;
+    return transform_sample(&scratch, pixels, &sample, fixed, transform, (TransformKey){0}, error);
 }

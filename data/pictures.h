@@ -7,6 +7,7 @@
 
 #include "core/config.h"
 #include "core/error.h"
+#include "data/transform.h"
 
 typedef struct {
     char *name;    /* as given, or folder/.../file */
@@ -23,6 +24,11 @@ typedef struct {
  * folder cannot be read or holds none. */
 void pictures_find(Pictures *pictures, const ConfigList *given);
 void pictures_free(Pictures *pictures);
+
+/* A file at the transform's size: as an evaluation sees it, `fixed` where the data set's images have one size; or
+ * `squeezed`, all of it whatever its shape.  False: `error` says what is wrong with the file. */
+bool picture_pixels(uint8_t *pixels, const char *name, const Transform *transform, bool squeezed, bool fixed,
+                    Error *error);
 
 /* Of a picture that cannot be read: dies where the user named it, and of one that was found in a folder says that it is
  * left out. */

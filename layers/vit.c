@@ -11,6 +11,7 @@
 
 #include "core/die.h"
 #include "core/rng.h"
+#include "core/text.h"
 
 /* == Settings ===================================================================================================== */
 
@@ -134,6 +135,21 @@ void vit_check_settings(const Config *config) {
     for (int i = 0; i < stage_count(s); i++) check_stage(config, s, i);
     check_patches(config, s);
     check_class_token(config, s);
+}
+
+void vit_check_heads(const char *path, const Config *config, const VitSettings *origin) {
+    const VitSettings *s = config_settings(config, &vit_settings);
+    for (int i = 0; i < stage_count(s) && i < stage_count(origin); i++) {
+        int here = list_int(&s->heads, i), there = list_int(&origin->heads, i);
+        if (here != there) config_reject(config, "heads", "%d, but %s was trained with %d", here, path, there);
+    }
+}
+
+void vit_print_assumptions(const char *path, const VitSettings *s, const float *mean, const float *std) {
+    print_line("%s: no settings of train_vit in it, taken for attn %s, heads %d, pool %s, img_size %dx%d, mean "
+               "%.4g,%.4g,%.4g, std %.4g,%.4g,%.4g\n",
+               path, s->attn->name, s->heads.at[0], s->pool == POOL_CLS ? "cls" : "gap", s->img_size[0], s->img_size[1],
+               (double)mean[0], (double)mean[1], (double)mean[2], (double)std[0], (double)std[1], (double)std[2]);
 }
 
 const ConfigGroup vit_settings = {CONFIG_GROUP(VitSettings, entries)};
