@@ -1,7 +1,7 @@
 # vit.c on a CPU.
 #
 #   docker build -t vit.c .
-#   docker run --rm -v "$PWD/runs:/work/runs" vit.c --config /usr/local/share/vit.c/configs/cpu/shapes.ini
+#   docker run --rm -v "$PWD/runs:/vit/runs" vit.c --config /usr/local/share/vit.c/configs/cpu/shapes.ini
 #
 # ARCH is the oldest CPU that the programs are to run on.
 FROM debian:bookworm AS build
@@ -18,5 +18,5 @@ RUN apt-get update && apt-get install -y --no-install-recommends \
         ca-certificates curl python3 python3-matplotlib python3-numpy \
     && rm -rf /var/lib/apt/lists/*
 COPY --from=build /installed /
-WORKDIR /work
+WORKDIR /vit
 ENTRYPOINT ["train_vit"]

@@ -110,10 +110,12 @@ typedef struct {
     int count;
 } Missing;
 
-/* Weights that are not numbers would train, evaluate and predict without a complaint. */
+/* Weights that are not numbers would train, evaluate and predict without a complaint.  A second moment may have
+ * overflowed: its weight stands still from then on. */
 static bool all_finite(const float *x, const Param *p, const SafeTensor *tensor, Error *error) {
+    bool overflows = !strncmp(tensor->name, "exp_avg_sq.", 11);
     size_t bad = 0;
-    while (bad < p->size && isfinite(x[bad])) bad++;
+    while (bad < p->size && (overflows ? !isnan(x[bad]) : isfinite(x[bad]))) bad++;
     if (bad == p->size) return true;
     return refuse(error, "%s: %s holds %s at element %zu of %zu: this file is damaged, or its training had diverged",
                   tensor->file, tensor->name, isnan(x[bad]) ? "NaN, not a number," : "an infinity", bad, p->size);

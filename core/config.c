@@ -914,7 +914,8 @@ static bool settle_item(Config *config, int i, Error *error) {
     const struct ConfigBinding *group = &config->groups[item->group];
     if (!group->chooser || group->used || item->level == LEVEL_DEFAULT) return true;
     const struct ConfigItem *chooser = &config->items[must_find(config, group->chooser)];
-    bool file = item->level == LEVEL_FILE, included = file && chooser->level == LEVEL_FILE && item->depth > chooser->depth;
+    bool file = item->level == LEVEL_FILE;
+    bool included = file && chooser->level == LEVEL_FILE && item->depth > chooser->depth;
     bool weaker = item->level < chooser->level || item->level == LEVEL_TEXT || included;
     char label[LABEL_SIZE];
     label_of(item->origin, item->entry->name, label, sizeof label);

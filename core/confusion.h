@@ -28,8 +28,8 @@ void confusion_sum(Confusion *confusion);
 void confusion_check_path(const char *path);
 
 /* Writes what has a path and says on stdout what was written.  Dies with the file and the reason.
- * matrix:  CSV with a row for each true class and a column for each predicted one, both headed by their names [classes],
- *          or by their numbers where names is NULL.
+ * matrix:  CSV with a row for each true class and a column for each predicted one, both headed by their names
+ *          [classes], or by their numbers where names is NULL.
  * classes: CSV with class,name,images,top1,top5,precision, the last three in percent, and empty where there was nothing
  *          to divide by. */
 void confusion_report(const Confusion *confusion, const char *matrix, const char *classes, const char *const *names);

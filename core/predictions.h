@@ -33,8 +33,8 @@ void predictions_fail(Predictions *p, const char *file, const char *reason);
 void predictions_add(Predictions *p, int id, const char *name, double probability);
 void predictions_add_box(Predictions *p, int id, const char *name, double score, const double box[4]);
 
-/* The likeliest of `classes`, on stdout and as a picture of its own; softmax of the logits in place, names NULL: numbers.
- * Prints even where JSON is not wanted. */
+/* The likeliest of `classes`, on stdout and as a picture of its own; softmax of the logits in place, names NULL:
+ * numbers.  Prints even where JSON is not wanted. */
 void predictions_classes(Predictions *p, const char *file, float *logits, int classes, const char *const *names);
 
 /* To the file, which is replaced as a whole, and frees.  Dies with the file and the reason. */

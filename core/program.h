@@ -39,8 +39,9 @@ typedef struct {
     const char *introduction; /* what --help begins with */
     const char *beginning;    /* the commands to begin with, which stand on stderr where there are no arguments */
 
-    /* Adds the groups of settings in the order in which they are printed (config_add), mode_settings, adamw_settings and
-     * training_settings among them; then what is different in this program (config_default, config_explain).  Before anything is read. */
+    /* Adds the groups of settings in the order in which they are printed (config_add), mode_settings, adamw_settings
+     * and training_settings among them; then what is different in this program (config_default, config_explain).
+     * Before anything is read. */
     void (*settings)(void *run, Config *config);
     /* Prints lists for --help, between the introduction and the settings.  NULL: none. */
     void (*lists)(void);

@@ -32,8 +32,8 @@ void run_folder_choose(char path[RUN_PATH_SIZE], const char *stem);
 void run_folder_open(RunFolder *folder, const char *path, const Config *config, const char *const *class_names,
                      int classes, const float *mean, const float *std, const char *header, const RunState *resumed);
 
-/* One row with a value for every column of `header`, in the file when this returns.  A log that somebody removed is made
- * again. */
+/* One row with a value for every column of `header`, in the file when this returns.  A log that somebody removed is
+ * made again. */
 void run_folder_log(RunFolder *folder, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 /* The weights that are evaluated - the average where there is one - as name.safetensors. */

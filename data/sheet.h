@@ -13,8 +13,8 @@
 bool sheet_write(const char *path, const uint8_t *pixels, int n, int height, int width, const int *labels,
                  const char *const *names, Error *error);
 
-/* The same with the first images of a run's training, at most 64, as transform and seed make them.  Returns how many; 0:
- * `error` says why not. */
+/* The same with the first images of a run's training, at most 64, as transform and seed make them.  Returns how many;
+ * 0: `error` says why not. */
 int sheet_write_training(const char *path, const Dataset *dataset, const Transform *transform, uint64_t seed,
                          Error *error);
 

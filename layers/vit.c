@@ -15,6 +15,8 @@
 
 /* == Settings ===================================================================================================== */
 
+static const AttentionOp *const conv_blocks[] = {&conv_op, &sepconv_op, NULL};
+
 #define F(KIND, field) CONFIG_FIELD(KIND, VitSettings, field)
 static const ConfigEntry entries[] = {
     {F(ITEM, attn), "softmax", .section = "model", .table = (const void *const *)attention_operators,
@@ -36,15 +38,13 @@ static const ConfigEntry entries[] = {
      .help = "Depthwise 3x3 convolution over the token grid between the two layers of the MLP, as in PVTv2"},
     {F(INT, conv_stages), "0", .min = 0, .max = VIT_MAX_STAGES,
      .help = "Number of stages, from the first, that have convolution blocks in place of attn"},
-    {F(ITEM, conv_block), "conv", .table = (const void *const *)(const AttentionOp *const[]){&conv_op, &sepconv_op, NULL},
-     .noun = "convolution block",
-     .help = "Convolution of those stages: conv (UniFormer's, 5x5) or sepconv (MetaFormer's, 7x7 between layers twice as "
-             "wide)"},
+    {F(ITEM, conv_block), "conv", .table = (const void *const *)conv_blocks, .noun = "convolution block",
+     .help = "Convolution of those stages: conv (UniFormer's, 5x5) or sepconv (MetaFormer's, 7x7, twice as wide)"},
     {F(CHOICE, pool), "gap", CONFIG_CHOICES("cls", "gap"),
      .help = "Input of the classifier: the class token, or the mean of all tokens (global average pooling)"},
     {F(CHOICE, head), "linear", CONFIG_CHOICES(HEAD_KINDS),
-     .help = "Classifier: one linear layer; mlp, a hidden layer of 4 dim with GELU and a norm, as in MetaFormer; tanh, a "
-             "hidden layer of dim with tanh, as in ViT's pre-training"},
+     .help = "Classifier: one linear layer; mlp, a hidden layer of 4 dim with GELU and a norm, as in MetaFormer; tanh, "
+             "a hidden layer of dim with tanh, as in ViT's pre-training"},
     {F(CHOICE, pos_embed), "learned", CONFIG_CHOICES("learned", "none", "conv"),
      .help = "Position embedding: a learned one, none, or a depthwise 3x3 convolution at the start of every block"},
     {F(FLOAT, drop_path), "0", .min = 0, .max = 0.99,

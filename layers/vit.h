@@ -43,8 +43,8 @@ void vit_use_settings(Config *config);
 /* Rejects settings that contradict each other, for instance heads that do not divide dim.  vit_create calls it too. */
 void vit_check_settings(const Config *config);
 
-/* Weights in the file `path` were trained with `origin`: rejects other numbers of heads, which the shapes of the weights
- * do not tell. */
+/* Weights in the file `path` were trained with `origin`: rejects other numbers of heads, which the shapes of the
+ * weights do not tell. */
 void vit_check_heads(const char *path, const Config *config, const VitSettings *origin);
 /* On stdout, what weights are taken for whose file tells no settings. */
 void vit_print_assumptions(const char *path, const VitSettings *s, const float *mean, const float *std);

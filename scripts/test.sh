@@ -101,7 +101,7 @@ style_version() {
 }
 
 # Subjects of the commits since the rule was made (CONTRIBUTING.md); paths of a machine are no names of branches.
-RULES_FROM=4bc1ca8d202e57286d5c4f658c98ecfe2f2480c4
+RULES_FROM=2b367bc22e6e1a57a3cdcc0231149752946c383c
 style_commits() {
     git log --format='%h %s' "$RULES_FROM..HEAD" | awk '
         { subject = substr($0, index($0, " ") + 1) }

@@ -650,7 +650,8 @@ static void test_settings_that_do_not_count(void **state) {
         {"attn = ripple\n", "", {"--patterns", "3"}, "--patterns: attn ripple has no such setting; it belongs to lisa"},
         {"", "attn = ripple\nrings = 9\n", {0}, NULL},
         {"", "include = rings.ini\nattn = lisa\n", {0}, NULL}, /* the file that includes has the say */
-        {"", "include = lisa.ini\nrings = 9\n", {0}, "choice.ini:2: rings: attn lisa has no such setting; it belongs to ripple"},
+        {"", "include = lisa.ini\nrings = 9\n", {0},
+         "choice.ini:2: rings: attn lisa has no such setting; it belongs to ripple"},
     };
     put_file("rings.ini", "attn = ripple\nrings = 9\n");
     put_file("lisa.ini", "attn = lisa\n");

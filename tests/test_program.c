@@ -194,8 +194,8 @@ static void read_weights(float w[N], const char *run, const char *file) {
 
 static void test_order_of_calls(void **state) {
     (void)state;
-    static const char *const rows[] = {"step,epoch,loss,lr,grad_norm,images_per_s,score,noted,stall,"
-                                       "val_loss,wall_s,peak_bytes\n2,1,",
+    static const char *const rows[] = {("step,epoch,loss,lr,grad_norm,images_per_s,score,noted,stall,"
+                                        "val_loss,wall_s,peak_bytes\n2,1,"),
                                        ",,2,0.000,,", "\n4,1,", ",0.0625,", ",,4,0.000,,", "\n5,1,", ",,5,0.000,,",
                                        "\n6,2,", ",,6,0.000,,", "\n8,2,", ",,8,0.000,,", "\n10,2,",
                                        ",evaluated,10,0.000,0.250000,", "\n12,3,", ",0.03125,", ",,12,0.000,,",

@@ -42,8 +42,8 @@ struct AttentionOp {
     /* dx (=), may be dy; parameters (+=). */
     void (*backward)(const Attention *a, real *dx, const real *dy, const real *x, int B);
     size_t (*macs)(const Attention *a); /* multiply-adds of one image, forward */
-    /* The part of macs that Fourier transforms and the mixing of their results take, which many papers leave out.  NULL:
-     * none. */
+    /* The part of macs that Fourier transforms and the mixing of their results take, which many papers leave out.
+     * NULL: none. */
     size_t (*transform_macs)(const Attention *a);
     const char *(*path)(const Attention *a); /* name of the chosen algorithm, for --describe; NULL: there is only one */
     /* Row `query` of the matrix [N,N] that head `head` applied to the values of image b in the last forward pass, for

@@ -95,7 +95,7 @@ const AttentionOp conv_op = {
 
 const AttentionOp sepconv_op = {
     .name = "sepconv",
-    .summary = "pointwise, GELU, depthwise 7x7 twice as wide, pointwise: MetaFormer's convolution",
+    .summary = "pointwise, GELU, depthwise 7x7, pointwise: MetaFormer's SepConv",
     .declare = sepconv_declare,
     CONV_OP,
 };

@@ -6,7 +6,8 @@ M model width, H heads, D head width (M = H D), R sticks, grid Hg x Wg.  Paramet
 
     x   = [cls;] patches (+ pos)              patches: convolution with kernel and stride P, row-major
                                               (convit's class token joins later, without a position)
-    x  += attn(norm1(x)),  x += mlp(norm2(x)) mlp = fc2 gelu(fc1), exact GELU; layer norm eps 1e-6 (overlapping patches: 1e-5)
+    x  += attn(norm1(x)),  x += mlp(norm2(x)) mlp = fc2 gelu(fc1), exact GELU; layer norm eps 1e-6 (1e-5 of overlapping
+    patches)
     pool cls: head(norm(x)[:, 0])             pool gap: head(mean over tokens of norm(x))
     A hierarchy repeats all of this but the head, stage after stage; the norm at a stage's end is the next one's input.
     overlap: windows 2P - 1 wide (3 between stages), and a layer norm after them
