@@ -3,7 +3,8 @@
  *
  * Refused, with one line: what is not JSON or ends early, a record of more than JSON_RECORD_MOST bytes, missing lists
  * and fields, wrong types, integers outside 64 bits and numbers that are not finite, an id that occurs twice,
- * annotations of unknown images or categories, category ids outside 0 .. COCO_CATEGORY_MOST, sizes outside 1 .. IMAGE_MAX_SIDE, a file without images.
+ * annotations of unknown images or categories, category ids outside 0 .. COCO_CATEGORY_MOST, sizes outside
+ * 1 .. IMAGE_MAX_SIDE, a file without images.
  * Repaired: no iscrowd means 0 and no area means w h, as pycocotools' users expect; boxes that leave their image and
  * boxes without area are left to evaluation as they are and mended by coco_targets. */
 #ifndef VIT_DATA_COCO_H
