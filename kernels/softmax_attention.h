@@ -92,15 +92,24 @@ GRID_INLINE WindowPlace window_place(const WindowShape *s, int window, int i) {
     return place;
 }
 
-/* As softmax_attention_forward, with a number added to each score: table [(2*wh-1)*(2*ww-1),H], by
- * (yi - yj + wh-1) * (2*ww-1) + xi - xj + ww-1 of query i and key j.  pad [3M] float: q, k, v of places without a
- * token, which are keys as others are (NULL: zeros). */
-void window_attention_forward(real *y, float *lse, const real *qkv, const float *pad, const float *table,
+/* What is learned: table [(2*wh-1)*(2*ww-1),H] is added to the scores, by (yi - yj + wh-1) * (2*ww-1) + xi - xj + ww-1
+ * of query i and key j; pad [3M] are q, k, v of places without a token, which are keys as others are (NULL: zeros). */
+typedef struct {
+    const float *pad, *table;
+} WindowParameters;
+
+/* (+=) both; dpad NULL where pad is. */
+typedef struct {
+    float *dpad, *dtable;
+} WindowGradients;
+
+/* As softmax_attention_forward, within windows and with the table. */
+void window_attention_forward(real *y, float *lse, const real *qkv, const WindowParameters *learned,
                               const WindowShape *windows, const AttentionShape *shape);
-/* dqkv (=);  dpad (+=), NULL where pad is;  dtable (+=). */
-void window_attention_backward(real *dqkv, float *dpad, float *dtable, const real *dy, const real *y, const float *lse,
-                               const real *qkv, const float *pad, const float *table, const WindowShape *windows,
-                               const AttentionShape *shape);
+/* dqkv (=). */
+void window_attention_backward(real *dqkv, const WindowGradients *gradients, const real *dy, const real *y,
+                               const float *lse, const real *qkv, const WindowParameters *learned,
+                               const WindowShape *windows, const AttentionShape *shape);
 size_t window_attention_workspace(const WindowShape *windows, const AttentionShape *shape);
 
 /* The auxiliary branch of Castling-ViT (You et al. 2023): adds to y_n the sum of P_nm v_m over the keys with

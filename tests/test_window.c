@@ -102,6 +102,7 @@ static void window_case(Sizes sizes, bool has_pad) {
          *d_dqkv = poisoned_real(3 * n), *again = poisoned_real(3 * n);
     float *d_lse = poisoned(rows);
     Parameter pad = parameter(3 * (size_t)M, 1, 0), table = parameter(entries * k.H, 1, 0);
+    WindowParameters learned = {has_pad ? pad.device : NULL, table.device};
     float *dpad_again = upload(pad.before, pad.n), *dtable_again = upload(table.before, table.n);
     k.qkv = wide(qkv, 3 * n);
     k.pad = has_pad ? pad.x : NULL;
@@ -110,18 +111,18 @@ static void window_case(Sizes sizes, bool has_pad) {
     double *want = zeros(n);
     outputs(want, &k);
     kernels_reserve(window_attention_workspace(w, &shape));
-    window_attention_forward(d_y, d_lse, d_qkv, has_pad ? pad.device : NULL, table.device, w, &shape);
+    window_attention_forward(d_y, d_lse, d_qkv, &learned, w, &shape);
     assert_true(close_real("y", d_y, want, n));
     assert_true(close_float("lse", d_lse, k.lse, rows));
-    window_attention_backward(d_dqkv, has_pad ? pad.gradient : NULL, table.gradient, d_dy, d_y, d_lse, d_qkv,
-                              has_pad ? pad.device : NULL, table.device, w, &shape);
+    window_attention_backward(d_dqkv, &(WindowGradients){has_pad ? pad.gradient : NULL, table.gradient}, d_dy, d_y,
+                              d_lse, d_qkv, &learned, w, &shape);
     Function f = {outputs, &k, n, zeros(n), dy, 1e-5};
     assert_true(slopes_agree("dqkv", download_real(d_dqkv, 3 * n), NULL, k.qkv, 3 * n, &f));
     if (w->wh * w->ww > 1) assert_true(parameter_agrees("dtable", &table, &f));
     else assert_true(table_stays(&k, &table, dy, want));
     if (has_pad) assert_true(parameter_agrees("dpad", &pad, &f));
-    window_attention_backward(again, has_pad ? dpad_again : NULL, dtable_again, d_dy, d_y, d_lse, d_qkv,
-                              has_pad ? pad.device : NULL, table.device, w, &shape);
+    window_attention_backward(again, &(WindowGradients){has_pad ? dpad_again : NULL, dtable_again}, d_dy, d_y, d_lse,
+                              d_qkv, &learned, w, &shape);
     assert_memory_equal(download_real(again, 3 * n), download_real(d_dqkv, 3 * n), 3 * n * sizeof(float));
     assert_memory_equal(download(dtable_again, table.n), download(table.gradient, table.n), table.n * sizeof(float));
     if (has_pad)
@@ -155,7 +156,7 @@ static void test_whole_grid(void **state) {
     real *qkv = upload_real(normals(3 * n, 1), 3 * n), *y = poisoned_real(n), *want = poisoned_real(n);
     float *lse = poisoned(B * H * N);
     kernels_reserve(mine > other ? mine : other);
-    window_attention_forward(y, lse, qkv, NULL, table, &windows, &shape);
+    window_attention_forward(y, lse, qkv, &(WindowParameters){NULL, table}, &windows, &shape);
     softmax_attention_forward(want, lse, qkv, &shape);
     assert_true(close_real("y", y, wide(download_real(want, n), n), n));
     release_all();

@@ -247,8 +247,9 @@ size_t window_attention_workspace(const WindowShape *windows, const AttentionSha
     return workspace_bytes(slice_floats(&s));
 }
 
-void window_attention_forward(real *y, float *lse, const real *qkv, const float *pad, const float *table,
+void window_attention_forward(real *y, float *lse, const real *qkv, const WindowParameters *learned,
                               const WindowShape *windows, const AttentionShape *shape) {
+    const float *pad = learned->pad;
     int B = shape->B, N = shape->N, H = shape->H;
     Shape s = shape_of(windows, shape);
 #pragma omp parallel for collapse(2) schedule(static)
@@ -256,7 +257,7 @@ void window_attention_forward(real *y, float *lse, const real *qkv, const float 
         for (int h = 0; h < H; h++) {
             size_t token = (size_t)b * N, at = (size_t)h * s.D;
             Work w = work_of(kernels_workspace(work_floats(&s)), &s);
-            fill_strips(w.strips, table, h, &s);
+            fill_strips(w.strips, learned->table, h, &s);
             for (int window = 0; window < s.count; window++)
                 forward_window(y + token * s.y_row + at, lse + ((size_t)b * H + h) * N, qkv + token * s.row + at,
                                pad ? pad + at : NULL, window, w, &s);
@@ -265,9 +266,11 @@ void window_attention_forward(real *y, float *lse, const real *qkv, const float 
 
 /* Each thread sums its heads' and images' share of dtable and dpad, and the shares are joined in the order of the
  * threads. */
-void window_attention_backward(real *dqkv, float *dpad, float *dtable, const real *dy, const real *y, const float *lse,
-                               const real *qkv, const float *pad, const float *table, const WindowShape *windows,
-                               const AttentionShape *shape) {
+void window_attention_backward(real *dqkv, const WindowGradients *gradients, const real *dy, const real *y,
+                               const float *lse, const real *qkv, const WindowParameters *learned,
+                               const WindowShape *windows, const AttentionShape *shape) {
+    const float *pad = learned->pad;
+    float *dpad = gradients->dpad, *dtable = gradients->dtable;
     int B = shape->B, N = shape->N, H = shape->H;
     Shape s = shape_of(windows, shape);
     size_t entries = s.table * H, size = entries + (dpad ? 3 * s.M : 0), slice = slice_floats(&s);
@@ -280,7 +283,7 @@ void window_attention_backward(real *dqkv, float *dpad, float *dtable, const rea
         for (int b = 0; b < B; b++)
             for (int h = 0; h < H; h++) {
                 size_t token = (size_t)b * N, at = (size_t)h * s.D;
-                fill_strips(w.strips, table, h, &s);
+                fill_strips(w.strips, learned->table, h, &s);
                 memset(w.dstrips, 0, strips_floats(&s) * sizeof(float));
                 for (int window = 0; window < s.count; window++)
                     backward_window(dqkv + token * s.row + at, share + entries + at, dy + token * s.y_row + at,

@@ -23,11 +23,11 @@ struct Shape {
     const float *pad, *table;
 };
 
-static Shape shape_of(const WindowShape *w, const AttentionShape *a, const float *pad, const float *table) {
+static Shape shape_of(const WindowShape *w, const AttentionShape *a, const WindowParameters *learned) {
     int n = w->wh * w->ww;
     unsigned tiles = (unsigned)ceil_div(n, ROWS);
     return {*w, a->N, a->H, a->D, n, (2 * w->wh - 1) * (2 * w->ww - 1), tiles,
-            tiles * (unsigned)grid_tokens(window_counts(w)) * a->B, 1 / sqrtf((float)a->D), pad, table};
+            tiles * (unsigned)grid_tokens(window_counts(w)) * a->B, 1 / sqrtf((float)a->D), learned->pad, learned->table};
 }
 
 /* A tile of a window's places for a head: where the image's first row is in qkv, in y and in lse. */
@@ -293,21 +293,23 @@ static unsigned part_blocks(const Shape &s) {
 }
 
 size_t window_attention_workspace(const WindowShape *windows, const AttentionShape *shape) {
-    Shape s = shape_of(windows, shape, NULL, NULL);
+    const WindowParameters none = {NULL, NULL};
+    Shape s = shape_of(windows, shape, &none);
     return part_blocks(s) * part_floats(s) * sizeof(float);
 }
 
-void window_attention_forward(real *y, float *lse, const real *qkv, const float *pad, const float *table,
+void window_attention_forward(real *y, float *lse, const real *qkv, const WindowParameters *learned,
                               const WindowShape *windows, const AttentionShape *shape) {
-    Shape s = shape_of(windows, shape, pad, table);
+    Shape s = shape_of(windows, shape, learned);
     size_t bytes = tiles_bytes(2, 2, 1, s.D) + ROWS * sizeof(float) + (ROWS + COLUMNS) * sizeof(WindowPlace);
     LAUNCH(window_forward_kernel, s.count * s.H, THREADS, bytes, y, lse, qkv, s);
 }
 
-void window_attention_backward(real *dqkv, float *dpad, float *dtable, const real *dy, const real *y, const float *lse,
-                               const real *qkv, const float *pad, const float *table, const WindowShape *windows,
-                               const AttentionShape *shape) {
-    Shape s = shape_of(windows, shape, pad, table);
+void window_attention_backward(real *dqkv, const WindowGradients *gradients, const real *dy, const real *y,
+                               const float *lse, const real *qkv, const WindowParameters *learned,
+                               const WindowShape *windows, const AttentionShape *shape) {
+    float *dpad = gradients->dpad;
+    Shape s = shape_of(windows, shape, learned);
     unsigned blocks = part_blocks(s);
     float *parts = static_cast<float *>(kernels_workspace(blocks * part_floats(s) * sizeof(float)));
     float *pads = parts + (size_t)blocks * s.entries * s.H;
@@ -316,6 +318,6 @@ void window_attention_backward(real *dqkv, float *dpad, float *dtable, const rea
            qkv, s);
     LAUNCH(window_keys_kernel, blocks * s.H, THREADS, tiles_bytes(4, 2, 2, s.D) + lists, dqkv, pads, dy, y, lse, qkv,
            s);
-    add_parts(dtable, NULL, parts, (int)blocks, s.entries * s.H);
+    add_parts(gradients->dtable, NULL, parts, (int)blocks, s.entries * s.H);
     if (dpad) add_parts(dpad + M, NULL, pads, (int)blocks, (int)(2 * M));
 }

@@ -66,16 +66,17 @@ static void window_plan(Attention *a, Plan *plan, int B) {
 static void window_forward(const Attention *a, real *y, const real *x, int B) {
     const Window *s = a->state;
     qkv_forward_in(&s->frame, a, x, B);
-    window_attention_forward(s->frame.mix, s->lse, s->frame.qkv_act, s->frame.qkv.b, s->table, &s->windows,
-                             (AttentionShape[]){shape_of(a, B)});
+    window_attention_forward(s->frame.mix, s->lse, s->frame.qkv_act, &(WindowParameters){s->frame.qkv.b, s->table},
+                             &s->windows, (AttentionShape[]){shape_of(a, B)});
     qkv_forward_out(&s->frame, a, y, B);
 }
 
 static void window_backward(const Attention *a, real *dx, const real *dy, const real *x, int B) {
     const Window *s = a->state;
     qkv_backward_out(&s->frame, a, dy, B);
-    window_attention_backward(s->frame.dqkv, s->frame.qkv.db, s->dtable, s->frame.dmix, s->frame.mix, s->lse,
-                              s->frame.qkv_act, s->frame.qkv.b, s->table, &s->windows,
+    window_attention_backward(s->frame.dqkv, &(WindowGradients){s->frame.qkv.db, s->dtable}, s->frame.dmix,
+                              s->frame.mix, s->lse, s->frame.qkv_act,
+                              &(WindowParameters){s->frame.qkv.b, s->table}, &s->windows,
                               (AttentionShape[]){shape_of(a, B)});
     qkv_backward_in(&s->frame, a, dx, x, B);
 }
