@@ -34,10 +34,9 @@ char *class_names_text(const char *const *names, int count) {
     for (int c = 0; names && c < count; c++) size += strlen(names[c]) + 1;
     char *text = xcalloc(size, 1, "class names"), *end = text;
     for (int c = 0; names && c < count; c++) {
-        char *name = end;
-        end = stpcpy(end, names[c]);
-        text_make_printable(name);
-        end = name + strlen(name);
+        strcpy(end, names[c]);
+        text_make_printable(end);
+        end += strlen(end);
         *end++ = '\n';
     }
     return text;
