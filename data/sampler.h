@@ -1,9 +1,9 @@
 /* The order of the images in a training epoch, and the keys of their random draws.
  *
  * Without repeats, place p of the epoch holds image order[p].  With repeated augmentation (Hoffer et al. 2019) each
- * image occupies `repeats` consecutive places, each with its own random draws, as in DeiT's RASampler (which deals samples to
- * ranks in turn, so that its global batch is a range of places here).  An epoch then has as many samples as the data set
- * has images, rounded down to a multiple of 256; the places after that are not used. */
+ * image occupies `repeats` consecutive places, each with its own random draws, as in DeiT's RASampler (which deals
+ * samples to ranks in turn, so that its global batch is a range of places here).  An epoch then has as many samples
+ * as the data set has images, rounded down to a multiple of 256; the places after that are not used. */
 #ifndef VIT_DATA_SAMPLER_H
 #define VIT_DATA_SAMPLER_H
 
