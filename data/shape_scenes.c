@@ -1,7 +1,7 @@
 /* Scene (seed, split, index) is a function of one Philox stream:
  *   ground    dark colour + slope . (x,y)
  *   figures   a random number; each of any class and angle, in a light colour, with a radius of side/12 to side/5,
- *             placed so that its box overlaps no earlier by more than a tenth of the smaller; dropped after 20 attempts
+ *             placed so that its box overlaps earlier ones by at most a tenth of the smaller; dropped after 20 attempts
  *   noise     per channel, the difference of two random bytes, scaled */
 #include "data/shape_scenes.h"
 

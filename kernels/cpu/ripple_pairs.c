@@ -9,7 +9,7 @@
  *             A query whose window covers the grid has no far part: base_n = 0, dalpha_{G-1}(n) = 0.
  *
  * A block of QUERIES consecutive queries is combined with runs of at most KEYS consecutive keys.  Products of the block
- * with the run are small matrix products (tile.h) with keys along the vector.  The weight of a pair needs no distance: since
+ * with the run are small matrix products (tile.h) with keys along the vector.  A pair's weight needs no distance: since
  * max(|dy|,|dx|) is in group max(g(|dy|), g(|dx|)), row g(|dy|) of a query's table [G][column] holds the weights of a
  * key row, and dalpha is first summed into a table of the same shape. */
 #include "kernels/cpu/ripple.h"
