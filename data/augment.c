@@ -70,7 +70,7 @@ static int clamp(int x, int low, int high) {
 }
 
 void augment_apply(uint8_t *out, const uint8_t *in, int height, int width, AugmentDraw draw) {
-    int first = clamp(-draw.dx, 0, width), last = clamp(width - draw.dx, 0, width); /* columns that the image reaches */
+    int first = clamp(-draw.dx, 0, width), last = clamp(width - draw.dx, 0, width); /* columns covered by the image */
     for (int y = 0; y < height; y++, out += width * 3) {
         int from = y + draw.dy;
         if (from < 0 || from >= height || first >= last) {

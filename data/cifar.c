@@ -9,7 +9,7 @@
 #include "core/die.h"
 #include "core/files.h"
 
-/* What differs between the two; means and standard deviations are those everyone normalises with. */
+/* What differs between the two; means and standard deviations are the customary ones. */
 typedef struct {
     const char *name, *folder, *names_file;
     const char *train[5];
@@ -128,7 +128,7 @@ static void load_file(uint8_t *pixels, uint8_t *labels, const Layout *layout, in
     free(bytes);
 }
 
-/* One name a line.  Names are a courtesy: without a file of exactly `classes` of them, classes go by number. */
+/* One name per line.  Names are optional: without a file of exactly `classes` names, classes are numbered. */
 static bool load_names(Cifar *cifar, const Layout *layout, int classes, const char *folder) {
     char path[DATASET_PATH];
     Error error;

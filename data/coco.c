@@ -15,7 +15,7 @@
 
 /* == Adding ======================================================================================================= */
 
-/* Names, which stay where they are put. */
+/* Storage for names; it never moves them. */
 enum { TEXT_BLOCK = 1 << 16 };
 
 struct CocoText {
@@ -37,7 +37,7 @@ static const char *keep_text(Coco *coco, const char *text) {
     return copy;
 }
 
-/* Room for one more behind `count`. */
+/* Makes room for one more entry after the first `count`. */
 static void *grown(void *table, size_t count, size_t *room, size_t size, const char *what) {
     if (count < *room) return table;
     *room = *room ? 2 * *room : 256;
@@ -172,7 +172,7 @@ static void group_by_image(Coco *coco) {
     free(place);
 }
 
-/* The box in float, clipped; false: nothing is left of it.  Source: facebookresearch/detr, datasets/coco.py. */
+/* The box in float, clipped; false if no area is left.  Source: facebookresearch/detr, datasets/coco.py. */
 static bool clip_box(float out[4], const CocoAnnotation *a, const CocoImage *image) {
     float width = (float)image->width, height = (float)image->height, x = (float)a->box[0], y = (float)a->box[1];
     out[0] = fminf(fmaxf(x, 0), width);

@@ -42,7 +42,7 @@ void data_check(const Config *config, const DataSettings *s) {
 
 static const DatasetKind imagenet_kind;
 
-/* In the order in which they are looked for in a path. */
+/* In the order in which a path is checked for them. */
 static const DatasetKind *const kinds[] = {&shapes_kind,   &cifar100_kind, &cifar10_kind, &mnist_kind,
                                            &imagenet_kind, &packed_kind,   &folder_kind};
 enum { KINDS = sizeof kinds / sizeof *kinds, IMAGENET_CLASSES = 1000 };
@@ -71,7 +71,7 @@ static const DatasetKind *kind_of_path(const char *data, char path[DATASET_PATH]
     die_usage("data: '%s' is neither shapes, cifar10, cifar100, mnist or imagenet nor a folder or packed file", data);
 }
 
-/* path: where it is; `folder` for what has a name of its own. */
+/* path: where the data set is; `folder` if `data` is the name of a kind. */
 static const DatasetKind *kind_of(const char *data, const char *folder, char path[DATASET_PATH]) {
     for (int i = 0; i < KINDS; i++) {
         if (!kinds[i]->name || strcmp(data, kinds[i]->name)) continue;

@@ -1,4 +1,4 @@
-/* Every rounding is that of facebookresearch/detr (datasets/transforms.py, datasets/coco.py): sizes in Python's double
+/* All rounding matches facebookresearch/detr (datasets/transforms.py, datasets/coco.py): sizes in Python's double
  * arithmetic, boxes in float, one operation at a time (-ffp-contract=off in the Makefile). */
 #include "data/detection_augment.h"
 
@@ -79,13 +79,13 @@ static int smaller(int a, int b) {
     return a < b ? a : b;
 }
 
-/* The short side becomes `scale`, the long one is cut to a whole number; where that would be more than max_size, the
- * short side is rounded, half to even, so that it is not. */
+/* The short side becomes `scale`, and the long one is truncated to an integer.  If the long side would exceed max_size,
+ * the short side is instead max_size short / long, rounded half to even. */
 static DetectionStep resized(int width, int height, int scale, int max_size) {
     int small = smaller(width, height), large = width + height - small;
     if (max_size && (double)large / small * scale > max_size) {
         scale = (int)rint((double)((int64_t)max_size * small) / large);
-        if (scale < 1) scale = 1; /* a picture more than 2 max_size times as long as wide */
+        if (scale < 1) scale = 1; /* the long side is more than 2 max_size times the short one */
     }
     int other = small == scale ? large : (int)((int64_t)scale * large / small);
     DetectionStep step = {.width = width < height ? scale : other, .height = width < height ? other : scale};
@@ -100,7 +100,7 @@ static void add_step(DetectionDraw *draw, DetectionStep step) {
     draw->height = step.crop_height;
 }
 
-/* Each draw has an element of its own in the sample's stream. */
+/* Each draw uses its own element of the sample's random stream. */
 enum { CHOICE, SCALE, CROP_SCALE, CROP_WIDTH, CROP_HEIGHT, LEFT, TOP };
 
 typedef struct {
@@ -108,7 +108,7 @@ typedef struct {
     uint32_t epoch, index;
 } Sample;
 
-/* Uniform in low .. high. */
+/* A uniform integer in low .. high, both inclusive. */
 static int between(const Sample *s, uint64_t element, int low, int high) {
     return low + (int)rng_below(s->seed, RNG_CROP, s->epoch, s->index, element, (uint32_t)(high - low) + 1);
 }
@@ -148,7 +148,7 @@ static float clip(float x, int high) {
     return x < 0 ? 0 : x;
 }
 
-/* From a picture of width x height; false: nothing is left. */
+/* Transforms a box in a picture of width x height by one step; false if nothing is left. */
 static bool step_box(float box[4], const DetectionStep *step, int width, int height, bool crops) {
     float right = (float)((double)step->width / width), down = (float)((double)step->height / height);
     for (int k = 0; k < 4; k += 2) {
@@ -163,7 +163,7 @@ static bool step_box(float box[4], const DetectionStep *step, int width, int hei
     return box[2] > box[0] && box[3] > box[1];
 }
 
-/* One box all the way; false: a crop lost it. */
+/* Transforms one box by all steps; false if a crop removed it. */
 static bool move_box(float box[4], const DetectionDraw *draw) {
     int width = draw->from_width, height = draw->from_height;
     if (draw->mirror) {

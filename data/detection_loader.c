@@ -9,11 +9,11 @@
 #include "core/die.h"
 #include "data/size_buckets.h"
 
-/* While threads fill it, each image has room for most_boxes targets; detection_next moves them together. */
+/* While threads fill a slot, each image has room for most_boxes targets; detection_next then removes the gaps. */
 struct DetectionSlot {
     DetectionPart part;
-    uint32_t *index; /* [n]: which image was meant */
-    int *count;      /* [n]: of its targets */
+    uint32_t *index; /* [n]: the image planned for this place, before any replacement */
+    int *count;      /* [n]: number of its targets */
     float (*boxes)[4];
     int *labels;
 };
@@ -45,7 +45,7 @@ double detection_padding(const DetectionLoader *loader) {
     return bucket_padding(loader->order, loader->size, count_of(loader), loader->config.batch_size);
 }
 
-/* Long side over short, of the picture that the last resize gets. */
+/* The largest ratio of long to short side of any picture that enters the last resize. */
 static double largest_ratio(const DetectionLoader *loader) {
     const DetectionAugment *a = &loader->config.augment;
     double ratio = 1;
@@ -60,8 +60,8 @@ static double largest_ratio(const DetectionLoader *loader) {
     return fmax(ratio, (double)a->crop_max / least);
 }
 
-/* Where max_size binds, the short side is rounded, and the long one may exceed it by half their ratio,
- * or be that ratio. */
+/* When max_size limits the long side, the short side is rounded, so the long side may exceed max_size by half the
+ * ratio of the sides, or equal that ratio when the short side is 1. */
 static void find_largest(DetectionLoader *loader) {
     const DetectionAugment *a = &loader->config.augment;
     double ratio = largest_ratio(loader);
@@ -81,7 +81,7 @@ typedef struct {
     int i;
 } Job;
 
-/* What takes another's place lies within width x height. */
+/* Shrinks the draw of a replacement so that its result lies within width x height. */
 static void fit(DetectionDraw *draw, int width, int height) {
     DetectionStep *last = &draw->step[draw->steps - 1];
     double shrink = 1, across = (double)width / draw->width, down = (double)height / draw->height;
@@ -130,13 +130,13 @@ static void describe(const void *loader, size_t index, char *text, size_t size) 
 
 /* == Parts ======================================================================================================== */
 
-/* Is a part of that height and width within what was promised? */
+/* Whether images padded to that height and width stay within the bounds shorter and longer. */
 static bool fits(const DetectionLoader *loader, int height, int width) {
     int shorter = height < width ? height : width, longer = height < width ? width : height;
     return shorter <= loader->shorter && longer <= loader->longer;
 }
 
-/* As many of the images as fit together. */
+/* PartsConfig.open: takes as many of the images as fit together. */
 static int open_part(void *argument, int number, size_t batch, int first, int *images) {
     const DetectionLoader *loader = argument;
     DetectionSlot *slot = &loader->slots[number];
@@ -160,7 +160,7 @@ static int open_part(void *argument, int number, size_t batch, int first, int *i
     return *images = p->n;
 }
 
-/* Targets of images one behind the other. */
+/* Moves the targets of all images together, without gaps. */
 static void gather_targets(const DetectionLoader *loader, DetectionSlot *slot) {
     DetectionPart *p = &slot->part;
     for (int i = 0; i < p->n; i++) {

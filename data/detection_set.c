@@ -51,7 +51,7 @@ static void set_finish(DetectionSet *set, const char *name) {
     memcpy(set->std, imagenet_std, sizeof set->std);
 }
 
-/* One line on what the annotations hold that nobody can train on. */
+/* Prints one line about annotations that are unusable for training. */
 static void mention_oddities(const Coco *coco, const char *json) {
     char text[256] = "";
     const struct {
@@ -67,7 +67,7 @@ static void mention_oddities(const Coco *coco, const char *json) {
     if (*text) warn("%s: annotations %s", json, text);
 }
 
-/* Images are sorted by id, annotations by image. */
+/* Keeps the first images; works because images are sorted by id and annotations by image. */
 static void keep_first(Coco *coco, int limit) {
     if (!limit || limit >= coco->image_count) return;
     coco->annotation_count = coco->images[limit].first;
@@ -103,7 +103,7 @@ static void name_of_folder(char *name, size_t size, const char *folder) {
     if (!*name || *name == '.') snprintf(name, size, "images");
 }
 
-/* In the data's folder, unless it is absolute. */
+/* A path relative to the data folder, unless it is absolute. */
 static void find_file(char path[MOST_PATH], const char *folder, const char *name) {
     if (*name == '/')
         snprintf(path, MOST_PATH, "%s", name);
@@ -145,7 +145,7 @@ static bool out_of_memory(Error *error) {
     return refuse_memory(error, 0, "its pixels");
 }
 
-/* Room for a picture whose rows lie without gaps. */
+/* Makes room for a picture with contiguous rows. */
 static bool picture_start(ImagePart *picture, SampleBuffer *buffer, int height, int width, Error *error) {
     size_t stride = (size_t)width * 3;
     if (!sample_buffer_grow(buffer, stride * (size_t)height)) return out_of_memory(error);
@@ -153,7 +153,7 @@ static bool picture_start(ImagePart *picture, SampleBuffer *buffer, int height, 
     return true;
 }
 
-/* In place, row by row. */
+/* Mirrors the picture in place, row by row. */
 static void mirror_rows(uint8_t *pixels, int height, int width) {
     for (int y = 0; y < height; y++) {
         uint8_t *left = pixels + (size_t)y * (size_t)width * 3, *right = left + (size_t)(width - 1) * 3;
@@ -179,7 +179,7 @@ static bool decode_jpeg(TransformScratch *scratch, size_t size, ImagePart *pictu
            jpeg_region(scratch->jpeg, 8, (int[]){0, height}, (int[]){0, width}, picture, error);
 }
 
-/* The file's bytes in scratch->bytes become pixels in scratch->pixels. */
+/* Decodes the file in scratch->bytes into scratch->pixels. */
 static bool decode(TransformScratch *scratch, size_t size, bool mirror, ImagePart *picture, Error *error) {
     Image image = {.pixels = NULL};
     ImagePart decoded;
@@ -221,7 +221,7 @@ bool detection_set_read(const DetectionSet *set, int index, bool mirror, Transfo
                   image->width, image->height);
 }
 
-/* All of `in` to width x height, of which the step keeps a part. */
+/* Resizes all of `in` to the step's width x height, and computes only the step's crop of the result. */
 static ResampleAxis axis_of_step(int in, int out, int first, int count) {
     ResampleAxis axis = resample_whole(in, out);
     axis.first = first;

@@ -16,7 +16,7 @@ enum { IMAGE_PATH_ROOM = DATASET_PATH + 2 * 256 };
 
 /* == Names in a folder ============================================================================================ */
 
-/* Names, each ended by a 0, and where they begin; in the order of strcmp once sorted. */
+/* Names, each terminated by a 0, and their offsets; sorting orders them by strcmp. */
 typedef struct {
     char *text;
     size_t *at;
@@ -65,7 +65,7 @@ static bool is_folder(const char *path) {
     return stat(path, &info) == 0 && S_ISDIR(info.st_mode);
 }
 
-/* File systems that do not tell, and links, are asked again. */
+/* Uses stat for links and on file systems that do not report the type. */
 static bool entry_is_folder(const struct dirent *entry, const char *folder) {
     char path[DATASET_PATH];
     if (entry->d_type != DT_UNKNOWN && entry->d_type != DT_LNK) return entry->d_type == DT_DIR;
@@ -78,13 +78,13 @@ static bool is_webp_name(const char *name) {
     return dot && !strcasecmp(dot, ".webp");
 }
 
-/* What is neither hidden nor wanted: pictures that this build does not read, and the rest. */
+/* Files that are skipped, hidden ones not counted: WebP pictures that this build cannot read, and all others. */
 typedef struct {
     size_t webp, count;
     char first[256];
 } Others;
 
-/* Adds the folders in a folder, or its pictures; others are counted. */
+/* Adds the subfolders of a folder, or its pictures; other entries are counted in `others`. */
 static void names_list(Names *names, const char *folder, bool folders, Others *others) {
     DIR *list = opendir(folder);
     if (!list) die("%s: cannot open this folder: %s", folder, strerror(errno));
@@ -123,8 +123,8 @@ static bool has_folders(const char *path) {
     return has;
 }
 
-/* The folder of a split; validation images lie in val, valid or test, the first that is there.  A test folder may also
- * hold images without classes, which are of no use here. */
+/* The folder of a split; for validation, the first of val, valid and test that exists.  A test folder may also hold
+ * images without class folders, which cannot be used here. */
 static const char *split_name(const char *path, bool train) {
     static const char *const names[] = {"val", "valid", "test"};
     char root[DATASET_PATH];
@@ -151,7 +151,7 @@ static bool folder_find(char found[DATASET_PATH], const char *path) {
     return false;
 }
 
-/* A class that only one split has would shift the labels of all behind it. */
+/* A class that only one split has would shift the labels of all later classes. */
 static void check_same_classes(const char *path, const Names *classes, bool train) {
     char other[DATASET_PATH];
     Names others = {0};
@@ -224,7 +224,7 @@ static void folder_close(Dataset *dataset) {
     free(folder);
 }
 
-/* Images of one class behind those of the classes before. */
+/* Appends the images of one class. */
 static void list_class(Folder *folder, size_t label, Others *others, char other[DATASET_PATH]) {
     char path[DATASET_PATH];
     size_t before = others->count;
@@ -245,7 +245,7 @@ static void list_class(Folder *folder, size_t label, Others *others, char other[
     names_free(&names);
 }
 
-/* Every so manyth image, so that all classes stay. */
+/* Keeps `limit` images at even intervals, so that all classes remain. */
 static size_t keep(Folder *folder, size_t limit) {
     size_t count = folder->images.count;
     if (!limit || limit >= count) return count;

@@ -14,10 +14,10 @@
 #include <webp/decode.h>
 #endif
 
-/* The most that stb may ask for at once while it decodes one picture: a PNG of 100 bytes can announce a chunk of 2^30,
- * and one of a megabyte can unfold to a thousand. */
+/* The largest single allocation that stb may request while it decodes one picture: a PNG of 100 bytes can claim a chunk
+ * of 2^30 bytes, and one of a megabyte can decompress to a gigabyte. */
 static _Thread_local size_t ceiling;
-static _Thread_local bool starved; /* less than that, and there was no memory */
+static _Thread_local bool starved; /* a request within that limit failed: out of memory */
 
 static void *bounded_realloc(void *memory, size_t size) {
     void *larger = size > ceiling ? NULL : realloc(memory, size);
@@ -31,7 +31,7 @@ static void *bounded_malloc(size_t size) {
     return memory;
 }
 
-/* This file is the one that instantiates stb.  It is handed memory only, so that limits and reads are ours. */
+/* This file instantiates stb.  stb only decodes from memory; reading files and checking limits is done here. */
 #define STBI_MALLOC(size) bounded_malloc(size)
 #define STBI_REALLOC(memory, size) bounded_realloc(memory, size)
 #define STBI_FREE(memory) free(memory)
@@ -116,7 +116,7 @@ bool image_decode(Image *image, const uint8_t *bytes, size_t size, size_t most_p
     if (!size || size > IMAGE_MAX_BYTES) return refuse(error, "%zu bytes, expected 1 to %d", size, IMAGE_MAX_BYTES);
     if (jpeg_is(bytes, size)) return decode_jpeg(image, bytes, size, most_pixels, error);
     if (webp_is(bytes, size)) return decode_webp(image, bytes, size, most_pixels, error);
-    /* The file twice while chunks are gathered; 4 channels of 16 bits a pixel, twice while they unfold; margins. */
+    /* Twice the file while chunks are collected; twice 4 channels of 16 bits a pixel while decompressing; a margin. */
     ceiling = 2 * size + 16 * most_pixels + (1 << 24);
     starved = false;
     bool png = png_is(bytes, size);

@@ -10,12 +10,12 @@ typedef enum { JITTER_BRIGHTNESS, JITTER_CONTRAST, JITTER_SATURATION, JITTERS } 
 
 typedef struct {
     Jitter order[JITTERS];
-    float factor[JITTERS]; /* by Jitter */
+    float factor[JITTERS]; /* indexed by Jitter */
 } JitterDraw;
 
 JitterDraw jitter_draw(float strength, uint64_t seed, uint32_t epoch, uint32_t draw);
 
-/* pixels [n,3] in place. */
+/* Changes pixels [n,3] in place. */
 void jitter_apply(uint8_t *pixels, size_t n, const JitterDraw *draw);
 
 #endif

@@ -10,14 +10,14 @@
 
 #include <jerror.h>
 
-/* More scans than any encoder writes, but few enough that a small file cannot keep a worker busy for minutes. */
+/* More scans than any encoder writes, yet so few that a small file cannot occupy a worker for minutes. */
 enum { MAX_SCANS = 500 };
 
 struct JpegReader {
     struct jpeg_decompress_struct jpeg;
     struct jpeg_error_mgr errors;
     struct jpeg_progress_mgr progress;
-    jmp_buf back; /* where an error leads */
+    jmp_buf back; /* target of longjmp after an error */
     Error *error; /* of the call in progress */
 
     const uint8_t *bytes;
@@ -57,8 +57,8 @@ static void on_error(j_common_ptr jpeg) {
     longjmp(reader->back, 1);
 }
 
-/* libjpeg goes on with grey where a file ends; nobody should train on that.  Other warnings are for what every reader
- * takes: stray bytes before a marker, odd tables. */
+/* When a file is truncated, libjpeg fills the rest with grey, which is unfit for training: treat it as an error.  Other
+ * warnings concern defects that every reader accepts: stray bytes before a marker, odd tables. */
 static void on_message(j_common_ptr jpeg, int level) {
     if (level < 0 && jpeg->err->msg_code == JWRN_JPEG_EOF) on_error(jpeg);
 }
@@ -72,7 +72,7 @@ static void count_scans(j_common_ptr jpeg) {
     longjmp(reader->back, 1);
 }
 
-/* Runs one step with errors leading back here; after one, the reader is ready for the next picture. */
+/* Runs one step and catches libjpeg's errors; after an error the reader is ready for the next picture. */
 static bool attempt(JpegReader *reader, void (*step)(JpegReader *reader), Error *error) {
     reader->error = error;
     if (setjmp(reader->back)) {
@@ -210,8 +210,8 @@ static void read_rows(JpegReader *reader, uint8_t *first, size_t stride, int row
     }
 }
 
-/* Columns are cut at whole blocks, and the first and last of what is cut are upsampled without their neighbours, so a
- * few more are read on either side. */
+/* Columns are cropped at block boundaries, and the first and last cropped columns are upsampled without their
+ * neighbours, so a few extra columns are decoded on either side. */
 static void read_region(JpegReader *reader) {
     enum { MARGIN = 8 };
     struct jpeg_decompress_struct *jpeg = &reader->jpeg;
@@ -254,7 +254,7 @@ bool jpeg_region(JpegReader *reader, int eighths, const int rows[2], const int c
 
 typedef struct {
     struct jpeg_compress_struct jpeg;
-    JpegReader errors; /* for its error handling alone */
+    JpegReader errors; /* used only for its error handling */
     unsigned char *bytes;
     unsigned long size;
 } Encoder;

@@ -17,7 +17,7 @@ const ConfigGroup target_settings = {CONFIG_GROUP(TargetSettings, entries)};
 
 struct LoaderSlot {
     LoaderPart part;
-    size_t position; /* of its first image in the epoch */
+    size_t position; /* position in the epoch of the slot's first image */
 };
 
 /* == Order ======================================================================================================== */
@@ -37,13 +37,13 @@ static void shuffle(Loader *loader) {
     }
 }
 
-/* Images of an epoch. */
+/* Number of samples in an epoch. */
 static size_t length_of(const Loader *loader) {
     return loader->config.train ? sampler_length(loader->dataset->count, loader->config.repeats)
                                 : loader->dataset->count;
 }
 
-/* Where in the epoch's order a position lies: mixup's partners are neighbours (mixup.h). */
+/* The place in the epoch's order for a position: with pairs, mixup partners are neighbours (mixup.h). */
 static size_t place_of(const Loader *loader, size_t position) {
     size_t n = (size_t)loader->config.batch_size, batch = position / n;
     if (!loader->config.train || !loader->config.pairs) return position;
@@ -77,7 +77,7 @@ static bool load_sample(void *argument, size_t index, Error *error) {
     return true;
 }
 
-/* The image at that position of the epoch, or in place of a damaged one another, drawn as the first would have been. */
+/* Loads the image at that position of the epoch; a replacement for a damaged one uses the damaged one's draws. */
 static void load_image(Loader *loader, TransformScratch *scratch, size_t position, uint8_t *out, int *label) {
     TransformKey key = {loader->config.seed, loader->epoch, loader_draw(loader, position)};
     Job job = {loader, scratch, key, out, label};
@@ -90,13 +90,13 @@ static void describe(const void *loader, size_t index, char *text, size_t size) 
 
 /* == Parts ======================================================================================================== */
 
-/* Images of that batch, all ranks'. */
+/* Number of images in that global batch, over all ranks. */
 static int batch_images(const Loader *loader, size_t batch) {
     size_t size = (size_t)loader->config.batch_size, left = loader->dataset->count - batch * size;
     return left < size ? (int)left : (int)size;
 }
 
-/* Which images the samples of a part need. */
+/* Finds the images that the samples of a part need, mixup partners included. */
 static int open_part(void *argument, int number, size_t batch, int first, int *images) {
     const Loader *loader = argument;
     LoaderSlot *slot = &loader->slots[number];
@@ -164,7 +164,7 @@ void loader_open(Loader *loader, const Dataset *dataset, const LoaderConfig *con
                          .rank = c->rank,
                          .ranks = c->ranks,
                          .part = c->part,
-                         .chunk = dataset->get ? 16 : 1, /* a mutex costs much beside a copy, little beside a JPEG */
+                         .chunk = dataset->get ? 16 : 1, /* a lock is costly next to a copy, cheap next to a JPEG */
                          .max_damaged = c->max_damaged,
                          .pool = c->pool,
                          .loader = loader,

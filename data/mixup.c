@@ -22,7 +22,7 @@ bool mixup_is_on(const MixupSettings *s) { return s->mixup > 0 || s->cutmix > 0;
 
 /* == The draw ===================================================================================================== */
 
-/* Elements of a step's stream. */
+/* Elements of a step's random stream. */
 enum { DRAW_MIX, DRAW_SWITCH, DRAW_Y, DRAW_X, DRAW_BETA = 16 };
 
 static double uniform(uint64_t seed, uint64_t step, uint64_t element) {
@@ -30,11 +30,11 @@ static double uniform(uint64_t seed, uint64_t step, uint64_t element) {
 }
 
 /* ln of a Gamma(a) number (Marsaglia and Tsang 2000, section 6 for a < 1): in logarithms, since for small a the number
- * itself is below anything a double can hold.  Takes elements from `first` on. */
+ * itself underflows a double.  Uses stream elements from `first` on. */
 static double log_gamma_number(double a, uint64_t seed, uint64_t step, uint64_t first) {
     double boost = a < 1 ? log(uniform(seed, step, first)) / a : 0;
     double d = (a < 1 ? a + 1 : a) - 1.0 / 3, c = 1 / sqrt(9 * d);
-    for (uint64_t i = first + 1;; i += 3) { /* accepted 95 times in 100 */
+    for (uint64_t i = first + 1;; i += 3) { /* each attempt is accepted with probability 0.95 */
         double radius = sqrt(-2 * log(uniform(seed, step, i))), turn = 2 * M_PI * uniform(seed, step, i + 1);
         double x = radius * cos(turn), v = 1 + c * x;
         if (v <= 0) continue;

@@ -14,7 +14,7 @@ static uint32_t big_endian(const uint8_t *b) {
     return (uint32_t)b[0] << 24 | (uint32_t)b[1] << 16 | (uint32_t)b[2] << 8 | b[3];
 }
 
-/* The count of a file with that magic number, header and bytes for each. */
+/* The item count of a file with that magic number, header size and bytes per item. */
 static size_t count_of(const uint8_t *bytes, size_t size, uint32_t magic, size_t header, size_t each, Error *error) {
     if (size < header || big_endian(bytes) != magic) {
         refuse(error, "not an idx file of MNIST: begins with %08x, expected %08x", size < 4 ? 0 : big_endian(bytes),
@@ -59,7 +59,7 @@ typedef struct {
 static const char *const file_names[2][2] = {{"t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"},
                                              {"train-images-idx3-ubyte", "train-labels-idx1-ubyte"}};
 
-/* The folder of the files: `path`, or where torchvision puts them below it. */
+/* The folder of the files: `path`, or the subfolder where torchvision puts them. */
 static bool find(char folder[DATASET_PATH], const char *path) {
     static const char *const below[] = {NULL, "mnist", "MNIST/raw"};
     char file[4200];

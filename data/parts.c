@@ -35,7 +35,7 @@ struct LoaderPool {
     bool stop;
 };
 
-/* What is not in the pool's care, or has no pool, is behind this one. */
+/* The mutex of loaders without a pool. */
 static pthread_mutex_t lone_mutex = PTHREAD_MUTEX_INITIALIZER;
 
 static pthread_mutex_t *mutex_of(const Parts *parts) {
@@ -44,7 +44,7 @@ static pthread_mutex_t *mutex_of(const Parts *parts) {
 
 /* == Damaged images =============================================================================================== */
 
-/* Names image `index` on stderr the first time, and none once the run is to end: that line is the last. */
+/* Names image `index` on stderr the first time.  Silent once a failure is recorded: its message is to be the last. */
 static void report(Parts *parts, size_t index, const char *error) {
     char name[PARTS_FAILURE / 2];
     pthread_mutex_lock(mutex_of(parts));
@@ -57,7 +57,7 @@ static void report(Parts *parts, size_t index, const char *error) {
     pthread_mutex_unlock(mutex_of(parts));
 }
 
-/* Of a small set one image is more than its share; unless that is 0, it is allowed. */
+/* In a small data set a single image exceeds max_damaged, so one is always allowed unless max_damaged is 0. */
 static void count_damaged(Parts *parts, size_t index) {
     size_t count = parts->config.count / (size_t)parts->config.ranks;
     char name[PARTS_FAILURE / 2];
@@ -80,7 +80,8 @@ static void fail(Parts *parts, const char *failure) {
     pthread_mutex_unlock(mutex_of(parts));
 }
 
-/* Another image would want memory too, and this one may be sound: the run ends, and nothing counts as damaged. */
+/* Out of memory: another image would need memory too, and this one may be sound.  The run ends; nothing is counted as
+ * damaged. */
 static void starve(Parts *parts, size_t index, const char *error) {
     char name[PARTS_FAILURE / 2], failure[PARTS_FAILURE];
     parts->config.describe(parts->config.loader, index, name, sizeof name);
@@ -95,7 +96,7 @@ static bool failed(const Parts *parts) {
     return yes;
 }
 
-/* The text is whole once it can be seen behind the mutex. */
+/* failure is written under the mutex, so a reader that holds it sees the complete text. */
 void parts_check(const Parts *parts) {
     if (failed(parts)) die("%s", parts->failure);
 }
@@ -116,16 +117,16 @@ size_t parts_load(Parts *parts, size_t index, void *job,
 
 /* == The pool ===================================================================================================== */
 
-/* Images of that batch, all ranks'. */
+/* Number of images in that global batch, over all ranks. */
 static int batch_images(const Parts *parts, size_t batch) {
     size_t size = (size_t)parts->config.batch_size, left = parts->config.length - batch * size;
     return left < size ? (int)left : (int)size;
 }
 
-/* Of n images of a batch, where the rank's begin. */
+/* The first of a rank's images in a batch of n. */
 static int share(int n, int rank, int ranks) { return (int)((int64_t)n * rank / ranks); }
 
-/* Opens the next part of the epoch if there is one and room for it; -1 where not. */
+/* Opens the next part of the epoch and returns its slot; -1 if there is no further part or no free slot. */
 static int open_part(Parts *p) {
     const PartsConfig *c = &p->config;
     if (p->opened - p->released == (uint64_t)p->slots) return -1;
@@ -142,7 +143,7 @@ static int open_part(Parts *p) {
     return -1;
 }
 
-/* A slot of which images are still to be begun. */
+/* A slot with images that no thread has started, or -1. */
 static int open_slot(Parts *p) {
     if (!p->running || *p->failure) return -1;
     if (p->opened > p->next) {
@@ -181,7 +182,7 @@ static void *worker(void *argument) {
             if (slot < 0) continue;
             work(pool, pool->loaders[i], slot, &scratch);
             idle = false;
-            break; /* the loaders may have changed meanwhile */
+            break; /* work released the mutex, so the list of loaders may have changed */
         }
         if (idle && !pool->stop) pthread_cond_wait(&pool->work, &pool->mutex);
     }
@@ -201,7 +202,7 @@ LoaderPool *loader_pool_open(int workers) {
     pthread_cond_init(&pool->work, NULL);
     pthread_cond_init(&pool->filled, NULL);
     sigfillset(&all);
-    sigdelset(&all, SIGBUS); /* a mapped file cut short (file_map): only the thread that reads can take it */
+    sigdelset(&all, SIGBUS); /* raised when a mapped file is truncated (file_map); the reading thread must receive it */
     pthread_sigmask(SIG_SETMASK, &all, &before);
     for (int i = 0; i < pool->workers; i++) {
         int trouble = pthread_create(&pool->threads[i], NULL, worker, pool);
@@ -236,7 +237,7 @@ void loader_pool_close(LoaderPool *pool) {
 void *parts_allocate(size_t bytes, const char *what) { return xcalloc(bytes, 1, what); }
 void parts_release(void *memory) { free(memory); }
 
-/* Enough slots that no worker waits for room while one part is used and one handed over. */
+/* Enough slots that no worker waits for a free one while one part is in use and another is handed over. */
 void parts_open(Parts *parts, const PartsConfig *config) {
     *parts = (Parts){.config = *config};
     PartsConfig *c = &parts->config;
@@ -257,7 +258,7 @@ void parts_open(Parts *parts, const PartsConfig *config) {
     pthread_mutex_unlock(&c->pool->mutex);
 }
 
-/* With the mutex held. */
+/* Called with the mutex held. */
 static void halt(Parts *parts) {
     LoaderPool *pool = parts->config.pool;
     parts->running = false;
@@ -308,7 +309,7 @@ void parts_start(Parts *parts, uint32_t epoch, size_t batch) {
 /* Waits for the pool to fill the next part. */
 static int wait_for_part(Parts *parts) {
     LoaderPool *pool = parts->config.pool;
-    pthread_cond_broadcast(&pool->work); /* there is room for one part more */
+    pthread_cond_broadcast(&pool->work); /* a slot has become free */
     if (parts->opened == parts->next && open_part(parts) < 0) return -1;
     int number = (int)(parts->next % (uint64_t)parts->slots);
     PartsSlot *slot = &parts->slot[number];
@@ -322,7 +323,7 @@ static int wait_for_part(Parts *parts) {
     return number;
 }
 
-/* fill of images 0 .. n-1 of a slot by OpenMP's threads; ends the run when too many are damaged. */
+/* Fills images 0 .. n-1 of a slot with OpenMP; ends the process when too many are damaged. */
 static void fill_slot(Parts *parts, int slot, int n) {
     const PartsConfig *c = &parts->config;
 #pragma omp parallel for schedule(dynamic) num_threads(parts->threads)

@@ -1,12 +1,12 @@
-/* The machinery that loaders share: batches divided among ranks and into parts, parts filled ahead of their use by a
- * pool of threads and handed out in order.  What an image is, and where a slot keeps it, the loader knows
- * (data/loader.h, data/detection_loader.h).
+/* Code shared by the loaders: it divides batches among ranks and into parts, fills parts ahead of their use with a pool
+ * of threads, and hands them out in order.  The contents of a slot are up to the loader (data/loader.h,
+ * data/detection_loader.h).
  *
- *   ranks   of the n images of a batch, rank r of R has those at [r n / R, (r+1) n / R)
- *   slots   part number i of an epoch lies in slot i mod slots until the part after it is asked for
+ *   ranks   rank r of R has images [r n / R, (r+1) n / R) of a batch of n
+ *   slots   part i of an epoch lies in slot i mod slots, and stays valid until the next part is requested
  *
- * An image that cannot be read is named on stderr once,
- * and the next one of the data set that can be takes its place.  Memory that is short ends the run instead. */
+ * An image that cannot be read is named on stderr once and replaced by the next readable image of the data set.  When
+ * memory runs out, the process ends instead. */
 #ifndef VIT_DATA_PARTS_H
 #define VIT_DATA_PARTS_H
 
@@ -17,114 +17,115 @@
 #include "core/error.h"
 #include "data/transform.h"
 
-/* What all loaders of a program have in common. */
+/* Settings common to all loaders of a program. */
 typedef struct {
     int workers;
-    float max_damaged; /* more than this share of an epoch's images damaged, and unless it is 0 more than one, ends the
-                          run */
+    float max_damaged; /* the run ends when a larger share of an epoch's images is damaged; if it is not 0, one
+                          damaged image is always allowed */
 } LoaderSettings;
 
 extern const ConfigGroup loader_settings;
 
 typedef struct LoaderPool LoaderPool;
 
-/* How many cores this process may use. */
+/* The number of cores that this process may use. */
 int loader_cores(void);
 
-/* workers 0: one a core.  They take no signals. */
+/* workers 0: one per core.  The threads block all signals but SIGBUS. */
 LoaderPool *loader_pool_open(int workers);
-/* workers 0: one where the device shares its cores with this process, else this rank's part of all cores. */
+/* workers 0: one if the device computes on the same cores, otherwise this rank's share of all cores. */
 LoaderPool *loader_pool_start(const LoaderSettings *s, bool device_shares_cores);
-/* After the loaders that use it. */
+/* Call this after closing the loaders that use the pool. */
 void loader_pool_close(LoaderPool *pool);
 
 /* Sums since the loader was opened. */
 typedef struct {
     uint64_t images;
-    double stalled; /* seconds that the next part was waited for */
-    double worked;  /* seconds of all workers together */
-    size_t damaged; /* different images */
+    double stalled; /* seconds spent waiting for the next part */
+    double worked;  /* seconds of work, summed over the workers */
+    size_t damaged; /* distinct damaged images */
 } LoaderStats;
 
 typedef struct {
     const char *name;  /* of the data set */
-    size_t count;      /* its images */
-    size_t length;     /* positions of an epoch */
-    int batch_size;    /* of all ranks together */
-    bool short_batch;  /* what is left at the end of an epoch makes a batch of its own */
+    size_t count;      /* number of images in the data set */
+    size_t length;     /* number of positions in an epoch */
+    int batch_size;    /* global batch size, over all ranks */
+    bool short_batch;  /* an incomplete last batch is kept */
     int rank, ranks;   /* ranks 0: one */
-    int part;          /* images of a part, 0: the rank's share of a batch */
+    int part;          /* images in a part; 0: the rank's share of a batch */
     int chunk;         /* images that a worker takes at a time */
-    float max_damaged; /* more than this share of an epoch's images damaged ends the run */
+    float max_damaged; /* the run ends when a larger share of an epoch's images is damaged */
     LoaderPool *pool;  /* NULL: parts_next fills its part itself, with OpenMP */
     void *loader;
-    /* The next part is to hold the *n images of that batch from `first` on, or fewer, at least one: *n says how many.
-     * Returns how many images are to be filled.  One call at a time, and quick. */
+    /* Prepares `slot` for the *n images of that batch from `first` on.  It may reduce *n, to no less than one.  Returns
+     * the number of images to fill.  Never called concurrently; called with the mutex held, so it must be quick. */
     int (*open)(void *loader, int slot, size_t batch, int first, int *n);
-    /* Fills image i of that slot; any thread. */
+    /* Fills image i of that slot; called from any thread. */
     void (*fill)(void *loader, int slot, int i, TransformScratch *scratch);
-    /* What image `index` is called. */
+    /* Writes the name of image `index`, for messages. */
     void (*describe)(const void *loader, size_t index, char *text, size_t size);
 } PartsConfig;
 
 enum { PARTS_FAILURE = 1024 };
 
-/* One part and how far it is. */
+/* The progress of one part. */
 typedef struct {
-    int count; /* images to be filled */
-    int taken; /* images that some thread has begun */
+    int count; /* images to fill */
+    int taken; /* images that a thread has started */
     int done;
 } PartsSlot;
 
-/* Parts number `released` to `opened` are in memory; next is the one that parts_next gives out.  Everything from here
- * on is the pool's mutex's. */
+/* Parts `released` to `opened` - 1 are in memory; `next` is the one that parts_next returns.  The pool's mutex protects
+ * the fields that change while loading. */
 typedef struct {
     PartsConfig config;
     size_t batches; /* per epoch */
     int slots;
-    int room; /* images of a part at most */
+    int room; /* most images in a part */
     PartsSlot *slot; /* [slots] */
     uint64_t opened, next, released;
-    uint32_t begun_epoch; /* of parts_start */
+    uint32_t begun_epoch; /* the arguments of parts_start */
     size_t begun;
-    size_t batch; /* where the part after the last one opened begins: its batch, and its place in it */
+    size_t batch; /* where the next part to open begins: its batch, and its position in the batch */
     int first;
     bool running;
-    int busy; /* workers at an image of this loader */
+    int busy; /* workers that are loading an image of this loader */
     char failure[PARTS_FAILURE];
-    uint8_t *damaged;     /* [count]: was named */
-    size_t damaged_epoch; /* images of this epoch and rank that were replaced */
+    uint8_t *damaged;     /* [count]: has been named on stderr */
+    size_t damaged_epoch; /* images replaced in this epoch on this rank */
     LoaderStats stats;
-    TransformScratch *scratch; /* [threads] of OpenMP */
+    TransformScratch *scratch; /* [threads], one for each OpenMP thread */
     int threads;
 } Parts;
 
-/* Decides slots and room; nothing is loaded yet. */
+/* Sets slots and room; nothing is loaded yet. */
 void parts_open(Parts *parts, const PartsConfig *config);
-/* At any moment: waits for the images that workers are at. */
+/* May be called at any time; waits for workers to finish the images they are loading. */
 void parts_close(Parts *parts);
 
-/* Is that where it began, and has nothing been taken yet? */
+/* Whether parts_start was last called with this position and no part has been taken since. */
 bool parts_begun(const Parts *parts, uint32_t epoch, size_t batch);
-/* No worker touches this loader until parts_start; what was loaded is dropped. */
+/* Discards the loaded parts; no worker touches this loader until parts_start. */
 void parts_stop(Parts *parts);
-/* The pool begins to load from that batch on.  After parts_stop. */
+/* The pool starts to load from that batch on.  Call parts_stop first. */
 void parts_start(Parts *parts, uint32_t epoch, size_t batch);
 
-/* The slot of the next part, which stays until the call after it; -1 at the end of the epoch.  Ends the run when too
- * many images are damaged. */
+/* The slot of the next part, valid until the next call; -1 at the end of the epoch.  Ends the process when too many
+ * images are damaged. */
 int parts_next(Parts *parts);
 
-/* load(job, index), or where that image is damaged the next one that can be read.  Returns which one it was. */
+/* Calls load(job, index); if that image is damaged, tries the following ones until one can be read.  Returns the index
+ * of the image loaded. */
 size_t parts_load(Parts *parts, size_t index, void *job,
                   bool (*load)(void *job, size_t index, Error *error));
 
-/* Ends the run, with the reason, once too many images are damaged. */
+/* Ends the process with the reason if too many images have been damaged. */
 void parts_check(const Parts *parts);
 
 LoaderStats parts_stats(const Parts *parts);
 
-/* Memory of parts where a loader is given no other. */
+/* The default allocator for the memory of parts. */
 void *parts_allocate(size_t bytes, const char *what);
 void parts_release(void *memory);
 

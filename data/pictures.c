@@ -24,7 +24,7 @@ static int by_name(const FTSENT **a, const FTSENT **b) { return strcmp((*a)->fts
 
 static bool is_hidden(const FTSENT *entry) { return entry->fts_level > FTS_ROOTLEVEL && entry->fts_name[0] == '.'; }
 
-/* Links are followed; one to a folder that it is in ends there. */
+/* Links are followed, except a link to a folder that contains it. */
 static void add_folder(Pictures *pictures, const char *folder) {
     size_t before = pictures->count;
     char *root = strdup(folder);

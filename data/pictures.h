@@ -1,4 +1,4 @@
-/* The pictures that a user names: files, and folders with all that is in them. */
+/* The pictures that a user names: files, and folders, which are searched for pictures. */
 #ifndef VIT_DATA_PICTURES_H
 #define VIT_DATA_PICTURES_H
 
@@ -10,8 +10,8 @@
 #include "data/transform.h"
 
 typedef struct {
-    char *name;    /* as given, or folder/.../file */
-    bool searched; /* found in a folder: nobody promised that it can be read */
+    char *name;    /* the path as given, or folder/.../file */
+    bool searched; /* found in a folder, so it may be unreadable without ending the program */
 } Picture;
 
 typedef struct {
@@ -19,19 +19,19 @@ typedef struct {
     size_t count, room;
 } Pictures;
 
-/* Those of the list, in its order.  In place of a folder come all files in it and in the folders below whose names end
- * as a picture's does (image_has_name), hidden ones left out, each folder's in the order of their names.  Dies where a
- * folder cannot be read or holds none. */
+/* The pictures of the list, in its order.  A folder is replaced by all files in it and in its subfolders that have the
+ * extension of a picture (image_has_name), hidden ones excepted, each folder sorted by name.  Ends the process if a
+ * folder cannot be read or holds no pictures. */
 void pictures_find(Pictures *pictures, const ConfigList *given);
 void pictures_free(Pictures *pictures);
 
-/* A file at the transform's size: as an evaluation sees it, `fixed` where the data set's images have one size; or
- * `squeezed`, all of it whatever its shape.  False: `error` says what is wrong with the file. */
+/* Reads a file and brings it to the transform's size, as in evaluation; `fixed` as in transform_sample.  `squeezed`:
+ * resizes the whole picture without keeping its aspect ratio.  On failure returns false and sets `error`. */
 bool picture_pixels(uint8_t *pixels, const char *name, const Transform *transform, bool squeezed, bool fixed,
                     Error *error);
 
-/* Of a picture that cannot be read: dies where the user named it, and of one that was found in a folder says that it is
- * left out. */
+/* Reports a picture that cannot be read: ends the process if the user named it; if it was found in a folder, warns that
+ * it is skipped. */
 void picture_refuse(const Picture *picture, const Error *error);
 
 #endif

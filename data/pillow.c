@@ -3,7 +3,7 @@
  *   table      v -> t[v], a table for each channel
  *   blend      a + f (b - a) in float, clipped, truncated
  *   grey       (19595 R + 38470 G + 7471 B + 32768) >> 16
- *   smooth     3 x 3 weights 1, 5 in the middle, over 13, rounded; the border stays
+ *   smooth     3 x 3 weights, 5 in the centre and 1 elsewhere, over 13, rounded; the border is unchanged
  *   affine     in double: cubic(v0..v3, d) = v1 + d (p2 + d (p3 + d p4)), p2 = v2 - v0, p3 = 2 (v0 - v1) + v2 - v3,
  *              p4 = v1 - v0 + v3 - v2; linear(v0, v1, d) = v0 + (v1 - v0) d; rows first, then down; truncated.
  *
@@ -19,7 +19,7 @@
 
 /* == Tables ======================================================================================================= */
 
-/* Two rows of counts a channel, so that equal neighbours do not wait for each other. */
+/* Two histograms per channel, so that equal neighbouring values do not increment the same counter in sequence. */
 static void histogram(size_t counts[3][256], const uint8_t *pixels, size_t n) {
     uint32_t part[2][3][256] = {0};
     for (size_t i = 0; i < n; i++)
@@ -116,7 +116,7 @@ void pillow_contrast(uint8_t *pixels, size_t n, float factor) {
     for (size_t i = 0; i < 3 * n; i++) pixels[i] = blend(mean, pixels[i], factor);
 }
 
-/* Sums of whole numbers over 13 never end in one half, so rounding is exact: (sum + 6) / 13. */
+/* An integer over 13 never has the fraction one half, so (sum + 6) / 13 rounds exactly. */
 void pillow_sharpness(uint8_t *pixels, uint8_t *scratch, int height, int width, float factor) {
     size_t row = (size_t)width * 3;
     if (height < 3 || width < 3) return;
@@ -134,19 +134,19 @@ void pillow_sharpness(uint8_t *pixels, uint8_t *scratch, int height, int width, 
 
 /* == Affine maps ================================================================================================== */
 
-/* The source of a map: floats, three a pixel, with a border of copies as wide as the bicubic kernel reaches.  A vector
- * of four reads one number more than a pixel. */
+/* The source of a map: floats, three per pixel, with replicated edges as wide as the bicubic kernel needs.  A vector of
+ * four floats reads one more than a pixel has. */
 enum { BORDER = 2, ALIGN = 64 };
 
-/* Scratch of one map, and where the pixels of one row come from. */
+/* Scratch of one map, and the source positions of the pixels of one row. */
 typedef struct {
     int height, width;
     PillowFilter filter;
     const uint8_t *fill; /* [3] */
     const float *first;  /* pixel (0, 0) of the source */
-    ptrdiff_t stride;    /* numbers */
-    double *dx, *dy;     /* [width] place in the inner square of the kernel */
-    int *column, *row;   /* [width] its corner; row OUTSIDE: the pixel is filled */
+    ptrdiff_t stride;    /* in floats */
+    double *dx, *dy;     /* [width] fractional position in the kernel's inner square */
+    int *column, *row;   /* [width] that square's corner; row OUTSIDE: use fill */
     double *slide;       /* [3*width] dx of each number, where neighbours come from neighbours */
 } Map;
 
@@ -194,12 +194,12 @@ typedef float FourFloats __attribute__((vector_size(16)));
 typedef int64_t FourLongs __attribute__((vector_size(32)));
 typedef uint8_t FourBytes __attribute__((vector_size(4)));
 
-/* Macros, since one text serves a number and a pixel. */
+/* Macros, so that the same code works on one float and on a vector. */
 #define CUBIC(v0, v1, v2, v3, d) \
     ((v1) + (d) * ((v2) - (v0) + (d) * (2 * ((v0) - (v1)) + (v2) - (v3) + (d) * ((v1) - (v0) - (v2) + (v3)))))
 #define LINEAR(v0, v1, d) ((v0) + ((v1) - (v0)) * (d))
 
-/* A pixel and one number more. */
+/* A pixel's three floats and one more. */
 static inline Four load(const float *p) {
     FourFloats v;
     memcpy(&v, p, sizeof v);
@@ -236,7 +236,7 @@ static inline void store_pixel(uint8_t *out, Four v) {
     memcpy(out, &bytes, 3);
 }
 
-/* Any map, pixel by pixel. */
+/* The general affine map, pixel by pixel. */
 static void sample_row(const Map *map, uint8_t *out) {
     for (int x = 0; x < map->width; x++, out += 3) {
         if (map->row[x] == OUTSIDE) {
@@ -249,7 +249,7 @@ static void sample_row(const Map *map, uint8_t *out) {
     }
 }
 
-/* Where row y comes from. */
+/* Computes the source positions of row y. */
 static void place_row(Map *map, int y, const double m[6]) {
     double width = map->width, height = map->height;
     for (int x = 0; x < map->width; x++) {

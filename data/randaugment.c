@@ -31,8 +31,8 @@ static const AugmentOperation increasing[RANDAUGMENT_CHOICES] = {
     AUGMENT_TRANSLATE_X,
     AUGMENT_TRANSLATE_Y};
 
-/* In the order of the two tables above: _RAND_WEIGHTED_0, which goes with the increasing operations, and the
- * _RAND_CHOICE_WEIGHTS_0 that it replaced, which goes with either. */
+/* Weights in the order of the two tables above: timm's _RAND_WEIGHTED_0, for the increasing operations, and the older
+ * _RAND_CHOICE_WEIGHTS_0, for either table. */
 static const double weights_now[RANDAUGMENT_CHOICES] = {.25, .05, .05, 3,   .05, .05, .05, .25,
                                                         .05, .05, .25, 2,   2,   1,   1};
 static const double weights_then[RANDAUGMENT_CHOICES] = {.025, .005, 0,    .3, 0,  .005, .005, .025,
@@ -100,7 +100,7 @@ void randaugment_apply(uint8_t *pixels, uint8_t *scratch, int height, int width,
 
 /* == The string =================================================================================================== */
 
-/* The number behind a part's key: all of it, in [least, most]; whole numbers only where `whole`. */
+/* Parses the number after a part's key, with nothing after it and within [least, most]; an integer if `whole`. */
 static bool number(double *value, const char *part, const char *text, double least, double most, bool whole,
                    Error *error) {
     char *end;
@@ -176,17 +176,17 @@ bool randaugment_parse(RandAugment *ra, const char *text, Error *error) {
 
 /* == The draw ===================================================================================================== */
 
-/* Numbers of one operation within the sample's stream. */
+/* Offsets of one operation's random numbers within the sample's stream. */
 enum {
     DRAW_CHOICE,
     DRAW_APPLY,
-    DRAW_STRENGTH, /* and the next: a normal number takes two */
+    DRAW_STRENGTH, /* uses the next one too: a normal number takes two */
     DRAW_SIGN = 4,
     DRAW_FILTER,
     DRAWS = 8
 };
 
-/* By weight, from what is left: numpy.random.choice(replace=False). */
+/* Draws by weight from the remaining choices, as numpy.random.choice(replace=False). */
 static int choice_by_weight(double left[RANDAUGMENT_CHOICES], double u) {
     double total = 0, sum = 0;
     int chosen = 0;

@@ -1,5 +1,5 @@
 /* RandAugment (Cubuk et al. 2019) as timm does it (timm/data/auto_augment.py; DeiT trains on releases 0.3 to 0.5).
- * A draw is a pure function of (seed, epoch, draw number); what is done with it is another function. */
+ * randaugment_draw is a pure function of (seed, epoch, draw number); randaugment_apply applies its result. */
 #ifndef VIT_DATA_RANDAUGMENT_H
 #define VIT_DATA_RANDAUGMENT_H
 
@@ -9,8 +9,8 @@
 #include "core/error.h"
 #include "data/pillow.h"
 
-/* Where an operation's strength m in [0,10] goes, t = m/10, sign +-: degrees, bits, threshold, factor, shear, share of
- * the side.  The increasing ones do more at higher t. */
+/* The argument of each operation as a function of its strength m in [0,10], with t = m/10 and a random sign +-:
+ * degrees, bits, threshold, factor, shear, or fraction of the side.  The increasing variants do more at higher t. */
 typedef enum {
     AUGMENT_AUTO_CONTRAST,
     AUGMENT_EQUALIZE,
@@ -41,17 +41,17 @@ enum { RANDAUGMENT_CHOICES = 15, RANDAUGMENT_LAYERS = 16 };
 typedef enum { RANDAUGMENT_RANDOM, RANDAUGMENT_BILINEAR, RANDAUGMENT_BICUBIC } RandAugmentResample;
 
 typedef struct {
-    int layers;                   /* operations drawn for an image; 0: no RandAugment */
-    double magnitude, most;       /* strength before noise; its upper bound */
-    double deviation;             /* of the strength; infinite: uniform in [0, magnitude] */
+    int layers;                   /* operations drawn per image; 0: no RandAugment */
+    double magnitude, most;       /* strength before noise; upper bound after it */
+    double deviation;             /* standard deviation of the strength; infinite: uniform in [0, magnitude] */
     double probability;           /* that a drawn operation is applied */
     RandAugmentResample resample; /* of the geometric operations; timm's train_interpolation */
-    bool weighted;                /* drawn by weight and without replacement, else uniformly and with it */
+    bool weighted;                /* draw by weight and without replacement; false: uniformly and with replacement */
     AugmentOperation choices[RANDAUGMENT_CHOICES];
     double weights[RANDAUGMENT_CHOICES];
 } RandAugment;
 
-/* One operation that is applied, and a sample's operations in order. */
+/* One operation to apply; RandAugmentDraw lists a sample's operations in order. */
 typedef struct {
     AugmentOperation operation;
     double strength; /* in [0, most] */
@@ -64,21 +64,21 @@ typedef struct {
     RandAugmentStep steps[RANDAUGMENT_LAYERS];
 } RandAugmentDraw;
 
-/* timm's string: "rand" and parts behind dashes, in any order.
- *   m9        magnitude (10)             mstd0.5   its deviation (0); above 100 or inf: uniform in [0, m]
+/* Parses timm's string: "rand" and parts separated by dashes, in any order; defaults are in parentheses.
+ *   m9        magnitude (10)             mstd0.5   deviation of m (0); above 100 or inf: uniform in [0, m]
  *   n2        operations an image (2)    mmax10    upper bound of the strength (10)
- *   p0.5      probability (0.5)          inc1      the increasing operations (0)
+ *   p0.5      probability (0.5)          inc1      use the increasing operations (0)
  *   tweights  timm's weighted choice     w0        the one of timm 0.3 to 0.6
- * "" is no RandAugment.  False: `error` names the part. */
+ * "" means no RandAugment.  On failure returns false; `error` names the part. */
 bool randaugment_parse(RandAugment *ra, const char *text, Error *error);
 
 RandAugmentDraw randaugment_draw(const RandAugment *ra, uint64_t seed, uint32_t epoch, uint32_t draw);
 
-/* What the operation is given, as in the list above; 0 where it takes nothing. */
+/* The argument of the step's operation, by the formulas above; 0 if it takes none. */
 double randaugment_argument(const RandAugmentStep *step);
 
-/* pixels [height,width,3] in place; scratch pillow_scratch(height, width) bytes.  Geometric operations fill with
- * ImageNet's mean colour, 124 116 104, whatever the data set, as DeiT does. */
+/* Changes pixels [height,width,3] in place; scratch has pillow_scratch(height, width) bytes.  Geometric operations fill
+ * with ImageNet's mean colour, 124 116 104, for every data set, as DeiT does. */
 void randaugment_apply(uint8_t *pixels, uint8_t *scratch, int height, int width, const RandAugmentDraw *draw);
 
 #endif

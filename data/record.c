@@ -26,7 +26,7 @@ static const char *split_name(bool train) { return train ? "train" : "val"; }
 
 /* == Reading ====================================================================================================== */
 
-/* What a file's name for its data set may be: it becomes part of the name of a run's folder. */
+/* Whether the data set's name in a file is acceptable: it becomes part of the name of a run's folder. */
 static bool name_sound(const char name[32]) {
     return memchr(name, 0, 32) && *name && *name != '.' && !strchr(name, '/');
 }
@@ -51,7 +51,7 @@ static bool header_parse(RecordHeader *header, const uint8_t *bytes, size_t size
     return true;
 }
 
-/* Sizes in a file with the right checksum are wrong only by intent; they are checked all the same. */
+/* Sizes in a file with a valid checksum can only be wrong on purpose; they are checked nevertheless. */
 static bool header_sound(const RecordHeader *h, size_t size, Error *error) {
     if (size < h->size)
         return refuse(error, "%zu bytes, but it was packed with %llu: the file is cut short", size,
@@ -117,8 +117,8 @@ const char *record_image_name(const RecordFile *file, size_t index) {
 typedef struct {
     char path[DATASET_PATH];
     RecordFile file;
-    size_t stride; /* every so manyth in 1/limit, when limited */
-    size_t limit;
+    size_t stride; /* not used */
+    size_t limit; /* 0: all; else image i is entry i * count / limit of the file */
     ClassNames class_names;
 } Record;
 
@@ -158,7 +158,7 @@ void record_read_header(const char *path, RecordHeader *header) {
     if (!header_parse(header, bytes, (size_t)got, &error)) die("%s: %s", path, error.text);
 }
 
-/* `path`, or the file of the other split beside it. */
+/* `path`, or the file of the other split in the same folder. */
 static void find_split(char found[DATASET_PATH], const char *path, bool train) {
     RecordHeader header;
     record_read_header(path, &header);
@@ -242,17 +242,17 @@ struct RecordWriter {
     int fd, journal_fd;
     RecordEntry *entries; /* [count] */
     size_t appended, flushed;
-    uint64_t end; /* of the images */
+    uint64_t end; /* offset after the last image */
 };
 
-/* What the journal begins with: entries of another recipe or data set would be of no use. */
+/* The header of the journal; entries for another recipe or data set are unusable. */
 #define JOURNAL_MAGIC "VIT.JNL2"
 typedef struct {
     char magic[8];
     uint64_t recipe, count;
 } Journal;
 
-/* Then one for each image, with a checksum of its own: a wrong label would be a wrong label in the packed file. */
+/* One follows for each image, with its own checksum: a corrupt label would end up in the packed file. */
 typedef struct {
     RecordEntry entry;
     uint64_t checksum;
@@ -298,14 +298,14 @@ static int open_to_write(const char *path) {
     return fd;
 }
 
-/* Of a path only class and file: where a data set lay when it was packed is nobody's business. */
+/* Keeps only class and file of a path, so that the packed file does not reveal where the data set was stored. */
 static const char *last_two(const char *name) {
     const char *slash = strrchr(name, '/');
     while (slash && slash > name && slash[-1] != '/') slash--;
     return slash ? slash : name;
 }
 
-/* The recipe and the names of all images. */
+/* A checksum of the recipe and the names of all images. */
 static uint64_t fingerprint(const Dataset *dataset, uint64_t recipe) {
     char name[DATASET_PATH + 512];
     uint64_t sum = recipe;
@@ -316,7 +316,8 @@ static uint64_t fingerprint(const Dataset *dataset, uint64_t recipe) {
     return sum;
 }
 
-/* Entries of the journal that are whole and whose images are there; what comes behind them is made again. */
+/* Reads the journal's valid entries whose images are in the file, and returns their number; later images are packed
+ * again. */
 static size_t journal_read(RecordWriter *w, uint64_t recipe) {
     Journal begun, want = {.recipe = recipe, .count = w->header.count};
     struct stat info;
@@ -339,8 +340,8 @@ static size_t journal_read(RecordWriter *w, uint64_t recipe) {
     return n;
 }
 
-/* The images of the last flush are the ones that a crash could have lost: from the end back, those that do not have
- * their checksum are forgotten. */
+/* A crash may have lost images of the last flush: going backwards from the end, entries whose image does not match its
+ * checksum are discarded.  Returns the number of entries left. */
 static size_t journal_verify(RecordWriter *w, size_t n) {
     enum { LOOK_BACK = 4096 };
     size_t first = n > LOOK_BACK ? n - LOOK_BACK : 0;
@@ -426,7 +427,7 @@ static size_t text_add(Text *text, const char *line) {
     return at;
 }
 
-/* Index and names. */
+/* Writes the index and the names. */
 static void write_tail(RecordWriter *w) {
     RecordHeader *h = &w->header;
     const Dataset *d = w->dataset;

@@ -15,7 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* STEP: the sums that fill the widest vector there is. */
+/* STEP: the number of sums that fill the widest vector. */
 enum { BITS = 32 - 8 - 2, HALF = 1 << (BITS - 1), LANES = 16, STEP = __BIGGEST_ALIGNMENT__ / 4 };
 
 typedef uint8_t Bytes __attribute__((vector_size(LANES)));
@@ -94,7 +94,7 @@ static void *grow(void *memory, size_t *room, size_t size) {
     return memory;
 }
 
-/* weights [count,taps], those behind an output's last input 0; first [count] */
+/* weights [count,taps], zero after an output's last input; first [count] */
 typedef struct {
     int32_t *weights;
     int *first;
@@ -112,7 +112,7 @@ static void weigh(Table *table, int at, const ResampleAxis *axis, ResampleFilter
     for (int i = count; i < table->taps; i++) weights[i] = 0;
 }
 
-/* The exact weights are kept behind the rounded ones while they are made. */
+/* The exact weights are stored temporarily after the rounded ones. */
 static bool table_make(Table *table, Resampler *r, int axis_number, const ResampleAxis *axis, ResampleFilter filter) {
     size_t count = (size_t)axis->count, taps = (size_t)resample_taps(axis, filter);
     size_t numbers = (count * taps * sizeof(int32_t) + 7) / 8 * 8;
@@ -136,7 +136,7 @@ static inline Sums widen(const uint8_t *x) {
     return wide;
 }
 
-/* To [0,255], without the bits behind the point. */
+/* Drops the fractional bits and clamps to [0,255]. */
 static inline void narrow(uint8_t *out, Sums sums) {
     sums >>= BITS;
     sums &= ~(sums < 0);
@@ -178,7 +178,7 @@ static void gather_columns(uint8_t *columns, const uint8_t *const row[LANES], si
     }
 }
 
-/* 16 rows of outputs, `stride` apart, from columns [n,16]. */
+/* Writes 16 rows of outputs, `stride` bytes apart, from columns [n,16]. */
 static void scatter_columns(uint8_t *rows, size_t stride, const uint8_t *columns, size_t n) {
     for (size_t x = 0; x < n; x += LANES) {
         Bytes m[LANES];
@@ -203,7 +203,7 @@ static void resample_columns(uint8_t *out, const uint8_t *in, const Table *table
     }
 }
 
-/* One row of `n` bytes from `taps` rows, `stride` apart and padded to whole vectors. */
+/* Computes one row of `n` bytes from `taps` rows that are `stride` bytes apart and padded to whole vectors. */
 static void resample_row(uint8_t *out, const uint8_t *in, size_t stride, const int32_t *w, int taps, size_t n) {
     enum { SUMS = 4 };
     for (size_t x = 0; x < n; x += SUMS * STEP) {
@@ -226,7 +226,7 @@ bool resample_strided(Resampler *r, uint8_t *out, size_t out_stride, const Image
     resample_range(columns, filter, x);
     assert(in->top <= y[0] && y[1] <= in->top + in->height && in->left <= x[0] && x[1] <= in->left + in->width);
 
-    /* 1. Tables, and room for the rows between the passes and for 16 of them on their side. */
+    /* 1. Weight tables, and room for the intermediate rows and for 16 transposed rows. */
     size_t height = (size_t)(y[1] - y[0]), width = (size_t)(x[1] - x[0]) * 3, n = (size_t)columns->count * 3;
     size_t stride = (n + 63) / 64 * 64, whole = (height + LANES - 1) / LANES * LANES;
     size_t columns_in = (width + LANES - 1) / LANES * LANES * LANES, columns_out = stride * LANES;
@@ -236,7 +236,7 @@ bool resample_strided(Resampler *r, uint8_t *out, size_t out_stride, const Image
     if (!table_make(&across, r, 0, columns, filter) || !table_make(&down, r, 1, rows, filter)) return false;
     memset(r->columns + columns_in, 0, columns_out);
 
-    /* 2. Across: 16 rows at a time, the last one again where there are fewer. */
+    /* 2. Horizontally, 16 rows at a time; if fewer are left, the last one is repeated. */
     const uint8_t *corner = in->pixels + (size_t)(y[0] - in->top) * in->stride + (size_t)(x[0] - in->left) * 3;
     for (size_t first = 0; first < height; first += LANES) {
         const uint8_t *row[LANES];
@@ -246,7 +246,7 @@ bool resample_strided(Resampler *r, uint8_t *out, size_t out_stride, const Image
         scatter_columns(r->rows + first * stride, stride, r->columns + columns_in, stride);
     }
 
-    /* 3. Down. */
+    /* 3. Vertically. */
     for (int j = 0; j < rows->count; j++) {
         const int32_t *w = down.weights + (size_t)j * (size_t)down.taps;
         int first = down.first[j], taps = y[1] - first < down.taps ? y[1] - first : down.taps;

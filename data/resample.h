@@ -1,5 +1,5 @@
-/* Resizing as Pillow does it, bit for bit: bilinear or bicubic, antialiased (the filter widens when it shrinks), rows
- * first, 8 bits between the passes. */
+/* Resizing as Pillow does it, bit for bit: bilinear or bicubic, antialiased (the filter widens when the
+ * image shrinks), first along the rows, then along the columns, rounded to 8 bits in between. */
 #ifndef VIT_DATA_RESAMPLE_H
 #define VIT_DATA_RESAMPLE_H
 
@@ -7,28 +7,29 @@
 
 typedef enum { RESAMPLE_BICUBIC, RESAMPLE_BILINEAR } ResampleFilter;
 
-/* One direction.  `out` samples are laid over [start, start + length) of `in` samples, and `count` of them from `first`
- * on are wanted.  Filters end at the ends of the `in` samples. */
+/* One direction.  The interval [start, start + length) of `in` input samples is resized to `out` output samples, of
+ * which `count` from `first` on are computed.  Filters are truncated at the ends of the input. */
 typedef struct {
     int in;
     double start, length;
     int out, first, count;
-    bool mirror; /* the wanted ones come out last first */
+    bool mirror; /* the computed outputs are written in reverse order */
 } ResampleAxis;
 
-/* All of `in` samples to all of `out`. */
+/* Resizes all `in` samples to `out` and computes all of them. */
 ResampleAxis resample_whole(int in, int out);
 
-/* range = [low, high): the inputs that the wanted outputs are made of. */
+/* range = [low, high): the inputs on which the computed outputs depend. */
 void resample_range(const ResampleAxis *axis, ResampleFilter filter, int range[2]);
 
-/* The weights of output `j` and of its `count` inputs from *first on, which the caller has room for: they sum to 1. */
+/* Writes the weights of output `j`, which sum to 1, and in *first the first input that they belong to.  Returns their
+ * number; `weights` must have room for resample_taps. */
 int resample_weights(double *weights, int *first, const ResampleAxis *axis, ResampleFilter filter, int j);
 
-/* The most inputs an output has. */
+/* The largest number of inputs of any output. */
 int resample_taps(const ResampleAxis *axis, ResampleFilter filter);
 
-/* Tables and rows between the passes; one for each thread, grown as pictures need it.  Starts as {0}. */
+/* Weight tables and intermediate rows; each thread needs its own.  Buffers grow as needed.  Initialise to {0}. */
 typedef struct {
     uint8_t *rows, *columns;
     int32_t *weights[2];
@@ -42,7 +43,7 @@ void resampler_free(Resampler *resampler);
 bool resample(Resampler *resampler, uint8_t *out, const ImagePart *in, const ResampleAxis *rows,
               const ResampleAxis *columns, ResampleFilter filter);
 
-/* The same with rows of `out` so many bytes apart. */
+/* The same with rows of `out` that are `out_stride` bytes apart. */
 bool resample_strided(Resampler *resampler, uint8_t *out, size_t out_stride, const ImagePart *in,
                       const ResampleAxis *rows, const ResampleAxis *columns, ResampleFilter filter);
 

@@ -1,9 +1,9 @@
-/* Which image stands where in an epoch of training, and by what number its random draws are keyed.
+/* The order of the images in a training epoch, and the keys of their random draws.
  *
- * Without repeats place p of the epoch holds image order[p].  With repeated augmentation (Hoffer et al. 2019) an image
- * stands `repeats` times in a row, each time with draws of its own, as in DeiT's RASampler (samples are dealt to ranks
- * in turn there, so that a global batch is a range of places here), and an epoch sees as many images as before, rounded
- * down to a multiple of 256: the places behind that are not reached. */
+ * Without repeats, place p of the epoch holds image order[p].  With repeated augmentation (Hoffer et al. 2019) each
+ * image occupies `repeats` consecutive places, each with its own random draws, as in DeiT's RASampler (which deals
+ * samples to ranks in turn, so that its global batch is a range of places here).  An epoch then has as many samples
+ * as the data set has images, rounded down to a multiple of 256; the places after that are not used. */
 #ifndef VIT_DATA_SAMPLER_H
 #define VIT_DATA_SAMPLER_H
 
@@ -20,11 +20,11 @@ extern const ConfigGroup sampler_settings;
 /* SAMPLER_REPEATS or 1. */
 int sampler_repeats(const SamplerSettings *s);
 
-/* Images of one epoch; sets below 256 are not rounded (timm/data/distributed_sampler.py). */
+/* Samples in one epoch; not rounded for fewer than 256 images (timm/data/distributed_sampler.py). */
 size_t sampler_length(size_t count, int repeats);
 
-/* The draw at a place: image + repeat * count, so that the image is draw % count and the first draw of an image is the
- * same with repeats and without.  order [count];  count * repeats < 2^32. */
+/* The draw number at a place: image + repeat * count.  The image is therefore draw % count, and its first draw is the
+ * same with and without repeats.  order [count];  count * repeats < 2^32. */
 uint32_t sampler_draw(const uint32_t *order, size_t count, int repeats, size_t place);
 
 #endif

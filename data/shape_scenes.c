@@ -1,7 +1,7 @@
 /* Scene (seed, split, index) is a function of one Philox stream:
  *   ground    dark colour + slope . (x,y)
- *   figures   as many as drawn; each of any class, in a light colour, of any angle, with a radius of side/12 to side/5,
- *             where its box meets none before it by more than a tenth of the smaller: 20 attempts, then it is left out
+ *   figures   a random number; each of any class and angle, in a light colour, with a radius of side/12 to side/5,
+ *             placed so that its box overlaps earlier ones by at most a tenth of the smaller; dropped after 20 attempts
  *   noise     per channel, the difference of two random bytes, scaled */
 #include "data/shape_scenes.h"
 
@@ -22,7 +22,7 @@ typedef struct {
     int box[4];
 } Figure;
 
-/* How much of that pixel the figure covers, 0 to 1. */
+/* The fraction of that pixel that the figure covers, 0 to 1. */
 static float cover(const Figure *f, int x, int y) {
     float u = ((float)x + 0.5f - f->x) / f->radius, v = ((float)y + 0.5f - f->y) / f->radius;
     float distance = f->radius * shapes_distance(f->label, f->cosine * u + f->sine * v, f->cosine * v - f->sine * u);
@@ -79,7 +79,7 @@ static bool fits(const Figure *f, const Figure *others, int count) {
 static int place_figures(Figure figures[SCENES_MOST], ShapesStream *s, int side) {
     int wanted = 1 + shapes_below(s, SCENES_MOST), placed = 0;
     for (int i = 0; i < wanted; i++) {
-        int label = shapes_below(s, SHAPES_CLASSES); /* before the attempts, which favour slim figures */
+        int label = shapes_below(s, SHAPES_CLASSES); /* drawn before the attempts, which would favour slim figures */
         for (int attempt = 0; attempt < ATTEMPTS; attempt++) {
             figures[placed] = place_figure(s, label, side);
             if (!fits(&figures[placed], figures, placed)) continue;
@@ -92,7 +92,7 @@ static int place_figures(Figure figures[SCENES_MOST], ShapesStream *s, int side)
 
 /* == Painting ===================================================================================================== */
 
-/* `part` of the byte's way towards a colour of 0 to 255. */
+/* Blends the byte towards a colour of 0 to 255 by the fraction `part`. */
 static uint8_t blend(uint8_t byte, float colour, float part) {
     return (uint8_t)((float)byte + part * (colour - (float)byte) + 0.5f);
 }
@@ -126,7 +126,7 @@ static void paint_figure(uint8_t *pixels, ShapesStream *s, const Figure *f, int 
     }
 }
 
-/* Elements from NOISE_AT on, two bytes to a channel. */
+/* Uses stream elements from NOISE_AT on, two bytes per channel. */
 static void add_noise(uint8_t *pixels, const ShapesStream *s, int side, float strength) {
     size_t count = (size_t)side * (size_t)side * 3;
     for (size_t i = 0; i < count; i += 8) {

@@ -1,15 +1,15 @@
-/* Shapes on clutter.  Image (seed, split, index) is a function of one Philox stream and is painted in four coats:
+/* Shapes on clutter.  Image (seed, split, index) is a function of one Philox stream and is painted in four layers:
  *   background   dark colour + slope . (x,y) + stripes: a triangle wave along a random direction
  *   clutter      up to three small figures of any class, or bars, in any colour
  *   the shape    class index mod 10; a light colour, position, radius and angle are random
  *   noise        per channel, the difference of two random bytes, scaled
- * Figures are signed distances d in units of their radius r, negative inside, so that min unites and max(a, -b) cuts;
+ * Figures are signed distances d in units of their radius r, negative inside: min is a union, max(a, -b) a difference;
  * a pixel is covered by clamp(1/2 - r d, 0, 1).
  *
  * How hard it is, measured with 20,000 training images: logistic regression on the pixels gets 35 % of the test
- * split (tests/reference/linear_probe.py), since turning and moving the shapes leaves it little; ripple attention of
+ * split (tests/reference/linear_probe.py), since the shapes are rotated and moved at random; ripple attention of
  * width 96 and depth 4 (configs/cpu/shapes.ini) 52 % after one epoch and 96.9 % after ten.  A first version had shapes
- * of any colour on any colour; a transformer was at 30 % after five epochs then: too hard for a demo of minutes. */
+ * of any colour on any colour; a transformer then reached 30 % after five epochs: too hard for a demo of minutes. */
 #include "data/shapes.h"
 
 #include <math.h>
@@ -140,7 +140,7 @@ static Figure place_clutter(ShapesStream *s) {
     return f;
 }
 
-/* cover [SIDE,SIDE]: how much of each pixel lies inside the figure; box: the pixels where that is not nothing. */
+/* cover [SIDE,SIDE]: the fraction of each pixel inside the figure; box: bounds the pixels where it is positive. */
 static void cover_figure(float *cover, int box[4], const Figure *f) {
     float radius = f->radius, far = radius * (f->kind == SHAPES_CLASSES ? bar_reach : shapes_reach) + 1;
     int x0 = (int)fmaxf(f->x - far, 0), x1 = (int)fminf(f->x + far + 1, SIDE);
@@ -203,7 +203,7 @@ static void paint_figure(float *canvas, const float *cover, const int box[4], Co
     }
 }
 
-/* Elements from NOISE_AT on, four to a Philox block, two bytes to a channel. */
+/* Uses stream elements from NOISE_AT on, four per Philox block, two bytes per channel. */
 static void finish(uint8_t *pixels, const float *canvas, const ShapesStream *s, float strength) {
     for (uint32_t i = 0; i < PIXELS * 3; i += 8) {
         uint32_t counter[4] = {(NOISE_AT + i / 2) / 4, s->split, s->index, RNG_SHAPES};

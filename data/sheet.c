@@ -43,7 +43,7 @@ static const struct {
 };
 enum { LETTERS = sizeof font / sizeof *font };
 
-/* Small letters are written large, underscores as dashes, what is not in the font as '?'. */
+/* Lower-case letters are drawn as capitals, underscores as dashes, characters not in the font as '?'. */
 static const uint8_t *letter_rows(char c) {
     int wanted = c == '_' ? '-' : toupper((unsigned char)c);
     for (int i = 0; i < LETTERS; i++)
@@ -61,7 +61,7 @@ static void dot(Sheet *sheet, int y, int x, int size) {
         memset(sheet->pixels + ((size_t)(y + i) * (size_t)sheet->width + (size_t)x) * 3, 0, (size_t)size * 3);
 }
 
-/* Black, dots of `size` pixels, cut where `room` ends. */
+/* Draws black text with dots of `size` pixels, truncated to the width `room`. */
 static void write_label(Sheet *sheet, int y, int x, int room, int size, const char *text) {
     for (; *text && room >= LETTER_WIDTH * size; text++, x += ADVANCE * size, room -= ADVANCE * size) {
         const uint8_t *rows = letter_rows(*text);
@@ -73,7 +73,7 @@ static void write_label(Sheet *sheet, int y, int x, int room, int size, const ch
 
 /* == Images ======================================================================================================= */
 
-/* Each pixel becomes zoom x zoom of them. */
+/* Enlarges each pixel to zoom x zoom pixels. */
 static void place_image(Sheet *sheet, int top, int left, int zoom, const uint8_t *pixels, int height, int width) {
     for (int y = 0; y < height * zoom; y++) {
         uint8_t *out = sheet->pixels + ((size_t)(top + y) * (size_t)sheet->width + (size_t)left) * 3;

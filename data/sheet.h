@@ -8,13 +8,13 @@
 #include "core/error.h"
 #include "data/loader.h"
 
-/* Writes pixels [n,height,width,3] with their labels as a PNG file, about as wide as high.  names [classes]; NULL:
- * labels are written as numbers.  False: `error` says why not. */
+/* Writes pixels [n,height,width,3] with their labels as a PNG file that is roughly square.  names [classes]; NULL:
+ * labels are written as numbers.  On failure returns false and sets `error`. */
 bool sheet_write(const char *path, const uint8_t *pixels, int n, int height, int width, const int *labels,
                  const char *const *names, Error *error);
 
-/* The same with the first images of a run's training, at most 64, as transform and seed make them.  Returns how many;
- * 0: `error` says why not. */
+/* Writes the first training images of a run, at most 64, augmented according to transform and seed.  Returns their
+ * number; on failure returns 0 and sets `error`. */
 int sheet_write_training(const char *path, const Dataset *dataset, const Transform *transform, uint64_t seed,
                          Error *error);
 

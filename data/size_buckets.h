@@ -1,5 +1,5 @@
-/* The order of an epoch for pictures of many sizes: batches whose pictures are alike, since a batch is padded to its
- * largest width and height. */
+/* The order of an epoch for pictures of many sizes: batches group pictures of similar size, since a batch is padded to
+ * its largest width and height. */
 #ifndef VIT_DATA_SIZE_BUCKETS_H
 #define VIT_DATA_SIZE_BUCKETS_H
 
@@ -11,14 +11,14 @@ typedef struct {
 
 extern const ConfigGroup size_settings;
 
-/* order [count]: a permutation of 0 .. count-1 keyed by (seed, epoch), the same as data/loader's for window 0.  With a
- * window, each run of window x batch pictures of that permutation is regrouped by size [count] (width, height; those
- * after this epoch's augmentation) and the batches of the epoch are shuffled; which pictures sit out at the end
- * (count mod batch) does not change. */
+/* order [count]: a permutation of 0 .. count-1 keyed by (seed, epoch); with window 0 it is that of data/loader.  With a
+ * window, each run of window x batch pictures of that permutation is regrouped by size [count] (width, height after
+ * this epoch's augmentation), and then the batches of the epoch are shuffled.  The last count mod batch pictures,
+ * which fill no batch, stay the same. */
 void bucket_order(uint32_t *order, const int (*size)[2], size_t count, int batch, int window, uint64_t seed,
                   uint32_t epoch);
 
-/* The share of padding in all pixels of the epoch's full batches, 0 to 1. */
+/* The fraction of padding in all pixels of the epoch's full batches, 0 to 1. */
 double bucket_padding(const uint32_t *order, const int (*size)[2], size_t count, int batch);
 
 #endif

@@ -94,7 +94,7 @@ Crop transform_crop(const Transform *t, TransformKey key, int height, int width)
     return centre_crop(height, width, ratio[0], ratio[1]);
 }
 
-/* The size that covers (S,S), or for models that are not square what S is to their shorter side. */
+/* The size that covers (S,S); for models that are not square, the model's size scaled so that its shorter side is S. */
 Crop transform_centre(const Transform *t, int height, int width, int *resized_height, int *resized_width) {
     int shorter = t->height < t->width ? t->height : t->width;
     int64_t resize = t->s.eval_resize;
@@ -111,7 +111,7 @@ Crop transform_centre(const Transform *t, int height, int width, int *resized_he
 
 /* == One axis ===================================================================================================== */
 
-/* Samples [begin, begin + length) become `out`; *origin is the first that counts at m/8 of the size. */
+/* Resizes [begin, begin + length) to `out` samples; *origin is the first sample needed at m/8 of the size. */
 static ResampleAxis axis_of_crop(int begin, int length, int out, int m, int *origin) {
     double start = begin * (double)m / 8;
     *origin = (int)start;
@@ -122,7 +122,7 @@ static ResampleAxis axis_of_crop(int begin, int length, int out, int m, int *ori
                           .count = out};
 }
 
-/* All n samples become `resized`, of which `count` are kept. */
+/* Resizes all n samples to `resized`, of which `count` are kept. */
 static ResampleAxis axis_of_centre(int n, int resized, int first, int count, int m) {
     return (ResampleAxis){
         .in = jpeg_scaled(n, m), .length = n * (double)m / 8, .out = resized, .first = first, .count = count};
@@ -130,7 +130,7 @@ static ResampleAxis axis_of_centre(int n, int resized, int first, int count, int
 
 typedef struct {
     ResampleAxis rows, columns;
-    int top, left; /* of the picture at m/8 of its size, where the axes begin */
+    int top, left; /* where the axes begin in the picture at m/8 of its size */
     int m;
 } Plan;
 
@@ -154,7 +154,7 @@ static Plan plan_evaluation(const Transform *t, int height, int width, bool scal
 
 /* == A sample ===================================================================================================== */
 
-/* A picture that is open: its size, and its pixels unless it is a JPEG. */
+/* An opened picture: its size, and its pixels unless it is a JPEG, which is decoded later. */
 typedef struct {
     int height, width;
     ImagePart part;
@@ -183,7 +183,7 @@ static bool picture_open(Picture *picture, TransformScratch *scratch, const Samp
     return true;
 }
 
-/* The part of a JPEG that the plan reads. */
+/* Decodes the part of a JPEG that the plan needs. */
 static bool picture_decode(Picture *picture, TransformScratch *scratch, const Plan *plan, ResampleFilter filter,
                            Error *error) {
     int rows[2], columns[2];

@@ -1,11 +1,11 @@
-/* From a sample to pixels of the model's size: what is decoded, cut out, resized and mirrored.  Every draw is a pure
+/* From a sample to pixels of the model's size: decode, crop, resize and mirror.  Every draw is a pure
  * function of (seed, epoch, draw).
  *
  * RandAugment or colour jitter follow in training (data/augment.h).
  *
- *   images of the model's size already   crop after padding, flip; evaluation: as they are
+ *   images already of the model's size   crop after padding, flip; evaluation: unchanged
  *   all others, training                 RandomResizedCrop, flip
- *   all others, evaluation               resize so that the short side is eval_resize, cut out the centre */
+ *   all others, evaluation               resize the short side to eval_resize, then centre crop */
 #ifndef VIT_DATA_TRANSFORM_H
 #define VIT_DATA_TRANSFORM_H
 
@@ -18,20 +18,20 @@
 typedef struct JpegReader JpegReader;
 
 typedef struct {
-    /* RandomResizedCrop: share of the picture, width / height; where the largest is 0: 0.08-1, 3/4-4/3 */
+    /* RandomResizedCrop: fraction of the area; width / height.  A maximum of 0 means 0.08-1 and 3/4-4/3 */
     float crop_area_min, crop_area_max, crop_ratio_min, crop_ratio_max;
-    int eval_resize; /* 0: 256/224 of height and width */
+    int eval_resize; /* 0: 256/224 times height and width */
     ResampleFilter interpolation;
-    bool exact_decode; /* never decode a JPEG at a fraction of its size: the pixels are Pillow's */
+    bool exact_decode; /* never decode a JPEG at reduced size, so that the pixels equal Pillow's */
 } TransformSettings;
 
 extern const ConfigGroup transform_settings;
 
-/* eval_resize is no less than the shorter side of what comes out. */
+/* Checks that eval_resize is not less than the shorter side of the output. */
 void transform_check(const Config *config, const TransformSettings *s, int height, int width);
 
 typedef struct {
-    int height, width; /* of what comes out */
+    int height, width; /* of the output */
     bool train;
     TransformSettings s;
     Augment augment;
@@ -40,22 +40,22 @@ typedef struct {
 /* What a draw depends on. */
 typedef struct {
     uint64_t seed;
-    uint32_t epoch, draw; /* draw: the image's number, or sampler.h's */
+    uint32_t epoch, draw; /* draw: the image's index, or the number from sampler_draw */
 } TransformKey;
 
 typedef struct {
     int top, left, height, width;
 } Crop;
 
-/* Which part of a picture [height,width] training sees: torchvision's RandomResizedCrop.  Ten times an area and an
- * aspect ratio (uniform in its logarithm) until they fit, then the largest centre crop within the ratios. */
+/* The crop of a picture [height,width] for training: torchvision's RandomResizedCrop.  Makes up to ten attempts to draw
+ * a fitting area and aspect ratio (uniform in its logarithm), then takes the largest centre crop within the ratios. */
 Crop transform_crop(const Transform *transform, TransformKey key, int height, int width);
 
-/* What evaluation resizes a picture [height,width] to, and which part of that it keeps: torchvision's Resize and
- * CenterCrop, to the pixel. */
+/* For evaluation, the size to which a picture [height,width] is resized and the crop of the result: exactly
+ * torchvision's Resize and CenterCrop. */
 Crop transform_centre(const Transform *transform, int height, int width, int *resized_height, int *resized_width);
 
-/* Decoder and buffers; one for each thread.  Starts as {0}. */
+/* Decoder and buffers; each thread needs its own.  Initialise to {0}. */
 typedef struct {
     JpegReader *jpeg;
     Resampler resampler;
@@ -64,8 +64,8 @@ typedef struct {
 
 void transform_scratch_free(TransformScratch *scratch);
 
-/* out [height,width,3].  fixed: all images of the data set have one size (Dataset.height).  False: `error` says what is
- * wrong with the picture. */
+/* out [height,width,3].  fixed: all images of the data set have one size (Dataset.height is not 0).  On failure returns
+ * false and sets `error`. */
 bool transform_sample(TransformScratch *scratch, uint8_t *out, const Sample *sample, bool fixed,
                       const Transform *transform, TransformKey key, Error *error);
 

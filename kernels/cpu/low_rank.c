@@ -7,7 +7,7 @@
  *             dx = dS z,  dz = dS^T x,  gaussian  dx -= x rowsum(dS),  dz -= z colsum(dS)
  *   Z         V = A2^T / m^p, m the largest sum of a column of A2, p 1 for softmax and 2 for gaussian; then STEPS times
  *             W = A2 V,  C1 = 7 - W,  C2 = 15 - W C1,  C3 = (13 - W C2)/4,  V' = V C3
- *   backward, transposed so that no right factor is: G = dV'^T,  N3 = -G V/4,  N2 = -N3 W,
+ *   backward, transposed so that no right factor has to be: G = dV'^T,  N3 = -G V/4,  N2 = -N3 W,
  *             dW^T = C2 N3 + C1 N2 - N2 W,  dV^T = C3 G + dW^T A2,  dA2^T += V dW^T
  *   Source: Xiong et al. 2021 (Nystromformer; the scheme is Razavi et al. 2014's), Lu et al. 2021 (SOFT).
  *
@@ -24,8 +24,8 @@ typedef struct {
     int N, L, D, Np, Lp, Dp;
     bool gaussian;
     float q_scale, k_scale;
-    size_t token, landmark, y; /* numbers from one row to the next */
-    int v;                     /* of a token, where its v begins */
+    size_t token, landmark, y; /* row strides, in floats */
+    int v;                     /* offset of v within a token's row */
 } Shape;
 
 static Shape shape_of(const LowRank *r) {
@@ -63,7 +63,7 @@ typedef struct {
 
 static size_t larger(size_t a, size_t b) { return a > b ? a : b; }
 
-/* *floats counts what is taken; `next` may be NULL to count only. */
+/* *floats counts the floats taken; `next` may be NULL to count only. */
 static float *take(float **next, size_t *floats, size_t n) {
     *floats += workspace_line_up(n);
     return *next ? workspace_take(next, n) : NULL;
@@ -241,7 +241,7 @@ static void transpose_square(float *to, const float *from, float scale, const Sh
             to[(size_t)i * s->Lp + j] = j < s->L ? scale * from[(size_t)j * s->Lp + i] : 0;
 }
 
-/* The largest sum of a column of A2 is that of column *most. */
+/* Returns the largest column sum of A2; *most is that column. */
 static float largest_column(const float *a2, int *most, float *sums, const Shape *s) {
     memset(sums, 0, s->Lp * sizeof *sums);
     for (int i = 0; i < s->L; i++)
@@ -253,7 +253,7 @@ static float largest_column(const float *a2, int *most, float *sums, const Shape
     return sums[*most];
 }
 
-/* What V starts with, as a multiple of A2^T. */
+/* The factor of A2^T in the initial V. */
 static float start_scale(float sum, const Shape *s) { return s->gaussian ? 1 / (sum * sum) : 1 / sum; }
 
 static void inverse(const Work *w, const Shape *s) {
@@ -271,7 +271,7 @@ static void inverse(const Work *w, const Shape *s) {
     }
 }
 
-/* da2 [L,Lp] (=) from w->g = dZ^T.  Both g and n3 take turns to hold it. */
+/* da2 [L,Lp] (=) from w->g = dZ^T.  The gradient alternates between g and n3. */
 static void inverse_backward(float *da2, const Work *w, const Shape *s) {
     size_t square = (size_t)s->L * s->Lp;
     float *g = w->g, *n3 = w->n3;

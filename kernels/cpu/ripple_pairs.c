@@ -1,5 +1,5 @@
 /* Ripple attention over pairs of tokens, in tiles: `dense` computes all pairs, `window` only those closer than the last
- * bound, and the last group's share by linear attention.  The formulas are those of ripple_naive.c.
+ * bound, and the last group's contribution by linear attention.  The formulas are those of ripple_naive.c.
  *
  *   window    num_n = base_n phi(q_n)^T S + sum_{dist < bound[G-1]} (alpha_g - base_n) a_nm v_m,  den_n likewise,
  *             base_n = alpha_{G-1}(n),  S = sum_m phi(k_m) v_m^T,  z = sum_m phi(k_m)
@@ -8,8 +8,8 @@
  *             dphi(k_m) += dS v_m + dz,  dv_m += dS^T phi(k_m)
  *             A query whose window covers the grid has no far part: base_n = 0, dalpha_{G-1}(n) = 0.
  *
- * A block of QUERIES consecutive queries meets runs of at most KEYS consecutive keys.  Products of the block with the
- * run are small matrix products (tile.h) with keys along the vector.  The weight of a pair needs no distance: since
+ * A block of QUERIES consecutive queries is combined with runs of at most KEYS consecutive keys.  Products of the block
+ * with the run are small matrix products (tile.h) with keys along the vector.  A pair's weight needs no distance: since
  * max(|dy|,|dx|) is in group max(g(|dy|), g(|dx|)), row g(|dy|) of a query's table [G][column] holds the weights of a
  * key row, and dalpha is first summed into a table of the same shape. */
 #include "kernels/cpu/ripple.h"
@@ -20,12 +20,12 @@
 #include "kernels/cpu/workspace.h"
 
 /* Of 8, 16 and 32 queries and 64, 128 and 256 keys, 16 x 128 is the fastest or within the noise of it from 14x14 to
- * 48x48: four tiles of that size sit in a first-level cache of 48 KB. */
+ * 48x48: four tiles of that size fit in an L1 cache of 48 KB. */
 enum {
     QUERIES = 16,
     KEYS = 128,
     SCORES = KEYS + TILE, /* row of a score tile: the last key's vector may reach past the run */
-    FLUSH = 256           /* tokens between two levels of a long sum */
+    FLUSH = 256           /* tokens per partial sum of a long sum */
 };
 
 typedef struct {
@@ -33,8 +33,8 @@ typedef struct {
     int Hg, Wg, N, D, F, G, Dp, Fp; /* Dp, Fp, columns: rounded up to whole vectors */
     int columns;
     int queries; /* in a block, at most QUERIES */
-    bool narrow; /* blocks within one grid row, and only the columns in reach */
-    int reach; /* the farthest distance with a weight of its own: all of them for dense */
+    bool narrow; /* each block stays within one grid row and visits only the columns within reach */
+    int reach; /* the largest distance handled pair by pair; for dense, all distances */
     bool far;  /* window: the last group is linear attention */
     size_t ldn; /* row of the transposed copies: an odd number of cache lines, against set conflicts */
 } Shape;
@@ -70,7 +70,7 @@ typedef struct {
     float *group;                             /* int [extent] */
 } Buffers;
 
-/* Says how many floats the buffers take, and where in `base` they are unless it is NULL. */
+/* Computes how many floats the buffers take and, unless `base` is NULL, points them into it. */
 static size_t buffers_of(const Shape *s, Buffers *w, float *base, bool backward) {
     size_t N = (size_t)s->N, block = QUERIES, tables = block * s->G * s->columns, FD = (size_t)s->F * s->Dp,
            DF = (size_t)s->D * s->Fp, none = 0;
@@ -150,7 +150,7 @@ static void gather_transposed(float *to, size_t ldn, const real *x, size_t row, 
 
 /* == Blocks of queries, runs of keys ============================================================================== */
 
-/* Queries first .. first+m-1 and the box of keys that any of them weighs by distance. */
+/* Queries first .. first+m-1 and the box of all keys that any of them weights by distance. */
 typedef struct {
     int first, m;
     int y0, y1, x0, x1; /* half open */
@@ -175,7 +175,7 @@ static Block block_from(const Shape *s, int first) {
     return b;
 }
 
-/* The run after `r` in the block's box, the first one after {0}; false at the end. */
+/* Advances `r` to the next run in the block's box, from {0} to the first one; false at the end. */
 static bool next_run(const Shape *s, const Block *b, Run *r) {
     if (!r->count) {
         r->y0 = b->y0;
@@ -204,7 +204,7 @@ TILE_INLINE ivec column_distance(int c, int x) {
     return (d ^ (d >> 31)) - (d >> 31);
 }
 
-/* Does any token lie outside the window of n? */
+/* Whether any token lies outside the window of n. */
 static bool has_far(const Shape *s, int n) {
     int y = n / s->Wg, x = n % s->Wg, reach = s->reach;
     return s->far && (y > reach || s->Hg - 1 - y > reach || x > reach || s->Wg - 1 - x > reach);
@@ -315,7 +315,7 @@ static void clear_scores(const Buffers *w, bool backward) {
     if (backward) zero(w->t, QUERIES * SCORES);
 }
 
-/* Products run over whole groups of four queries; rows after the last are zero. */
+/* Products process groups of four queries; rows after the last query are zero. */
 static int whole_rows(int m) { return (m + 3) / 4 * 4; }
 
 static void gather_queries(const Shape *s, const Buffers *w, const real *q, size_t row, int m) {
@@ -403,7 +403,7 @@ static void spread_far(const Shape *s, const Buffers *w) {
     for (int m = 0; m < s->N; m++) add(w->dkeys + (size_t)m * s->Fp, w->dz, s->Fp);
 }
 
-/* The far part of a block whose dnum is in num: dq = base U, dlast = phi(q).U, and its share of dS and dz. */
+/* The far part of a block whose dnum is in num: dq = base U, dlast = phi(q).U, and its contribution to dS and dz. */
 static void far_block(const Shape *s, const Buffers *w, const Block *b, const float *base, const float *dden,
                       float *dlast) {
     float scale[QUERIES];

@@ -4,7 +4,7 @@
  *             never formed, and c and e are as small as the sticks
  *   sticks    x_r = (R - r) exp(-o_r),  s_r = 1 / (1 + x_r),  1 - s_r = x_r s_r,  alpha_r = s_r prod_{r'<r} (1 - s_r')
  *             do_r = (1 - s_r) alpha_r dalpha_r - s_r sum_{r'>r} alpha_r' dalpha_r', no division; from r^ on do_r = 0,
- *             and the shared weights act as one last group, whose alpha dalpha is the sum of theirs
+ *             and the groups that share a weight act as one last group; its alpha dalpha is the sum of theirs
  *   softmax   do_r = alpha_r (dalpha_r - sum_r' alpha_r' dalpha_r')
  *   backward  dv += sum_r do_r c_r,  dc_r = sum do_r v,  de_r = sum do_r over tokens;
  *             dsticks_r += wp dc_r + bp de_r,  dwp += sum_r sticks_r dc_r^T,  dbp += sum_r sticks_r de_r
@@ -42,7 +42,7 @@ static Shape shape_for(const RippleSticks *sticks, const StickBreaking *rule, co
     return s;
 }
 
-/* What one thread works on. */
+/* Buffers of one thread. */
 typedef struct {
     float *c, *ct, *e;         /* [H,R,Dp] [H,D,Rp] [H,R] */
     float *o, *v, *dv;         /* [TILE,Rp] [TILE,Dp] [TILE,Dp] */
@@ -54,7 +54,7 @@ static size_t buffers_of(const Shape *s, Buffers *w, float *base) {
     size_t sticks = (size_t)s->H * s->R, block = TILE;
     size_t sizes[] = {sticks * s->Dp, (size_t)s->H * s->D * s->Rp, sticks,
                       block * s->Rp,  block * s->Dp,               block * s->Dp,
-                      sticks * s->Dp, sticks * TILE,               2 * sticks * s->Dp, /* the last two in doubles */
+                      sticks * s->Dp, sticks * TILE,               2 * sticks * s->Dp, /* the last two hold doubles */
                       2 * sticks};
     void *places[sizeof sizes / sizeof *sizes];
     size_t total = 0;
@@ -125,7 +125,7 @@ static void logits(const Shape *s, const Buffers *w, vec *o, const real *v, int 
 
 /* == Sixteen tokens =============================================================================================== */
 
-/* s and 1 - s of stick r.  Below -80 the sigmoid is nothing, and its exponential would overflow. */
+/* s and 1 - s of stick r.  Below -80 the sigmoid is negligible, and the exponential would overflow. */
 TILE_INLINE void break_stick(vec *stick, vec *rest, vec o, int left) {
     vec x = (float)left * vec_exp(-vec_select(o < -80.0f, vec_set(-80.0f), o));
     *stick = 1.0f / (1.0f + x);
@@ -133,7 +133,7 @@ TILE_INLINE void break_stick(vec *stick, vec *rest, vec o, int left) {
 }
 
 static void stick_weights(const Shape *s, vec *alpha, const vec *o) {
-    vec mass = vec_set(1), share = vec_set(0); /* 1 - sum_{r'<r} alpha_r';  what each group from r^ on gets */
+    vec mass = vec_set(1), share = vec_set(0); /* 1 - sum_{r'<r} alpha_r';  weight of each group from r^ on */
     ivec ended = {0};
     for (int r = 0; r < s->R; r++) {
         vec stick, rest;
@@ -156,7 +156,7 @@ static void stick_gradients(const Shape *s, vec *dlogit, const vec *dalpha, cons
         end |= (mass < s->tau);
         ended[r] = end;
     }
-    vec farther = alpha[s->R] * dalpha[s->R]; /* nothing when truncated: that alpha is zero */
+    vec farther = alpha[s->R] * dalpha[s->R]; /* zero when truncated, since that alpha is zero */
     for (int r = s->R - 1; r >= 0; r--) {
         vec own = alpha[r] * dalpha[r];
         dlogit[r] = vec_select(ended[r], vec_set(0), rests[r] * own - sticks[r] * farther);
@@ -238,7 +238,7 @@ static void flush_parts(const Shape *s, const Buffers *w) {
     clear_parts(s, w);
 }
 
-/* dv of m tokens and one head, and their share of dc and de. */
+/* dv of m tokens and one head, and their contribution to dc and de. */
 static void spread_logits(const Shape *s, const Buffers *w, real *dv, const vec *dlogit, const real *v, int h, int m) {
     size_t row = 3 * (size_t)s->H * s->D, head = (size_t)h * s->R;
     for (int i = 0; i < m; i++) {
@@ -256,7 +256,7 @@ static void spread_logits(const Shape *s, const Buffers *w, real *dv, const vec 
     }
 }
 
-/* dc and de of all threads, in the order of the threads, through the projection. */
+/* Sums dc and de over the threads, in thread order, and computes the projection's gradients from them. */
 static void finish_gradients(const Shape *s, size_t floats, int threads, float *dwp, float *dbp, float *dsticks,
                              const float *wp, const float *bp, const float *sticks) {
     Buffers w, other;

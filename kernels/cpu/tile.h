@@ -1,9 +1,9 @@
 /* The one inner loop that every attention kernel of this backend shares: a small matrix product on
- * tiles that sit in the first-level cache, sixteen floats wide.
+ * tiles that fit in the L1 cache, sixteen floats wide.
  *
  *     C [m,n] (= or +=) A [m,k] B [k,n]
  *
- * A is read one scalar at a time, so any pair of strides will do: (lda, 1) reads A, (1, lda) its transpose.
+ * A is read one scalar at a time, so any pair of strides works: (lda, 1) reads A, (1, lda) its transpose.
  * B and C are row-major and n is a multiple of TILE: callers pad their copies with zeros. Any m >= 0, k >= 0. */
 #ifndef VIT_KERNELS_CPU_TILE_H
 #define VIT_KERNELS_CPU_TILE_H
@@ -12,7 +12,7 @@
 
 enum { TILE = 16 };
 
-/* GCC and Clang lower this to whatever the machine has: one AVX-512 register, two AVX2 ones, four of NEON. */
+/* GCC and Clang map this to the machine's vector registers: one AVX-512 register, two AVX2 ones, four of NEON. */
 typedef float vec __attribute__((vector_size(4 * TILE), aligned(4), may_alias));
 typedef int ivec __attribute__((vector_size(4 * TILE), aligned(4), may_alias));
 
@@ -22,7 +22,7 @@ TILE_INLINE vec vec_load(const float *p) { return *(const vec *)p; }
 TILE_INLINE void vec_store(float *p, vec x) { *(vec *)p = x; }
 TILE_INLINE vec vec_set(float x) { return (vec){0} + x; }
 
-/* Lane by lane: where the mask is all ones take a, else b. */
+/* Selects per lane: a where the mask is all ones, else b. */
 TILE_INLINE vec vec_select(ivec mask, vec a, vec b) { return (vec)(((ivec)a & mask) | ((ivec)b & ~mask)); }
 
 /* Pairwise, so that the order of the additions does not depend on the machine;
@@ -94,7 +94,7 @@ TILE_INLINE vec vec_fold_1(vec a, vec b) {
            __builtin_shufflevector(a, b, 1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31);
 }
 
-/* The sums of x[0], ..., x[15], one a lane; x is overwritten. */
+/* Lane i of the result is the sum of the lanes of x[i]; x is overwritten. */
 TILE_INLINE vec vec_sums(vec *x) {
 #pragma GCC unroll 8
     for (int i = 0; i < 8; i++) x[i] = vec_fold_8(x[2 * i], x[2 * i + 1]);

@@ -1,7 +1,7 @@
 /* Elementary functions on sixteen floats at a time, branch-free and without a library call.
  *
  *   exp      x = n ln 2 + r, |r| <= ln 2 / 2;  e^x = 2^n p(r)
- *   sin, cos x = n pi + r, |r| <= pi / 2;  (-1)^n (p(r), q(r)): both share the reduction and nothing is swapped
+ *   sin, cos x = n pi + r, |r| <= pi / 2;  (-1)^n (p(r), q(r)): both share the reduction and are never exchanged
  *   normal   Phi(x) = 1/2 + x p(x^2) for |x| < 1, else Phi(-a) = exp(-a^2/2) w(1 / (1 + 0.27 a))
  *
  * The polynomials are weighted minimax fits on those intervals (Lawson's iteration, in double). Constants are split so
@@ -19,7 +19,7 @@
 
 typedef unsigned uvec __attribute__((vector_size(4 * TILE), aligned(4), may_alias));
 
-/* The first n of sixteen, zero beyond; n >= 16 means all. */
+/* Loads the first n of sixteen floats and fills with zeros; n >= 16 loads all. */
 TILE_INLINE vec vec_load_part(const float *p, size_t n) {
     if (n >= TILE) return vec_load(p);
     vec x = {0};
@@ -32,7 +32,7 @@ TILE_INLINE void vec_store_part(float *p, vec x, size_t n) {
     else memcpy(p, &x, n * sizeof *p);
 }
 
-/* a.b, n of each. */
+/* The dot product of a [n] and b [n]. */
 TILE_INLINE float vec_dot(const float *a, const float *b, int n) {
     vec sum = {0};
     for (int j = 0; j < n; j += TILE) sum += vec_load_part(a + j, n - j) * vec_load_part(b + j, n - j);
@@ -60,7 +60,7 @@ TILE_INLINE float vec_largest(vec x) {
     return a > b ? a : b;
 }
 
-/* Adding 1.5 2^23 rounds to an integer, which then stands in the low bits. */
+/* Adding 1.5 2^23 rounds to an integer, which is then in the low bits. */
 #define VEC_ROUND 12582912.0f
 
 TILE_INLINE vec vec_power_of_two(ivec n) { return (vec)((uvec)(n + 127) << 23); }
@@ -84,7 +84,7 @@ TILE_INLINE vec vec_exp(vec x) {
     return vec_exp_reduced(x, n) * vec_power_of_two(half) * vec_power_of_two(whole - half);
 }
 
-/* e^x for x <= 88 within 1 ulp, for sums in which e^-86 is nothing: below -86 it stays there, and one scaling is
+/* e^x for x <= 88 within 1 ulp, for sums in which e^-86 is negligible: x is clamped to at least -86, and one scaling is
  * enough. */
 TILE_INLINE vec vec_exp_floored(vec x) {
     x = vec_max(vec_set(-86), x);
