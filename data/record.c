@@ -117,7 +117,6 @@ const char *record_image_name(const RecordFile *file, size_t index) {
 typedef struct {
     char path[DATASET_PATH];
     RecordFile file;
-    size_t stride; /* not used */
     size_t limit; /* 0: all; else image i is entry i * count / limit of the file */
     ClassNames class_names;
 } Record;

@@ -325,9 +325,9 @@ void detr_describe(Detr *detr, FILE *out, int H, int W) {
     describe_row(detr, out, "transformer.decoder.", what, detr_decoder_macs(&detr->decoder, N));
     describe_row(detr, out, "query_embed.", "queries", 0);
     describe_row(detr, out, "class_embed.", "class logits of every layer",
-                 projection_macs(&detr->heads.class_embed, (size_t)(c->decoder_layers * c->queries)));
+                 projection_macs(&detr->heads.class_embed, (size_t)c->decoder_layers * (size_t)c->queries));
     describe_row(detr, out, "bbox_embed.", "boxes of every layer",
-                 perceptron_macs(&detr->heads.box, (size_t)(c->decoder_layers * c->queries)));
+                 perceptron_macs(&detr->heads.box, (size_t)c->decoder_layers * (size_t)c->queries));
     fprintf(out, "activation_bytes: %zu\nparams: %zu\ntrainable_params: %zu\nmacs: %zu\n",
             model_activation_bytes(&detr->model), detr->model.params.parameters + frozen_weights(detr),
             detr->model.params.parameters, detr_macs(detr, H, W));

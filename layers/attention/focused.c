@@ -100,9 +100,9 @@ static void focused_spatial(const Attention *a, float *weights, int b, int head,
     const Focused *s = a->state;
     const Depthwise *d = &s->dwc.shape;
     int k = d->k, reach = k / 2, Wg = a->grid.columns, y0 = query / Wg - reach, x0 = query % Wg - reach;
-    float *w = xcalloc((size_t)(a->D * k * k), sizeof *w, "attention picture");
+    float *w = xcalloc((size_t)a->D * (size_t)(k * k), sizeof *w, "attention picture");
     (void)b, (void)head;
-    device_download(w, s->dwc.w, (size_t)(a->D * k * k) * sizeof *w);
+    device_download(w, s->dwc.w, (size_t)a->D * (size_t)(k * k) * sizeof *w);
     for (int j = 0; j < a->N; j++) {
         int y = j / Wg - y0, x = j % Wg - x0;
         weights[j] = 0;

@@ -83,7 +83,7 @@ static void window_backward(const Attention *a, real *dx, const real *dy, const 
 
 static size_t window_macs(const Attention *a) {
     const Window *s = a->state;
-    size_t places = (size_t)(s->windows.wh * s->windows.ww);
+    size_t places = (size_t)s->windows.wh * (size_t)s->windows.ww;
     size_t windows = (size_t)grid_tokens(window_counts(&s->windows));
     return qkv_macs(&s->frame, a) + 2 * windows * places * places * (size_t)a->M;
 }
