@@ -73,7 +73,7 @@ void checkpoint_save_state(const Params *params, const RunState *state, const ch
     memcpy(all, metadata, (size_t)metadata_count * sizeof *metadata);
     snprintf(seconds, sizeof seconds, "%.3f", state->seconds);
     all[metadata_count] = (SafeMetadata){"vit.c.run", run};
-    all[metadata_count + 1] = (SafeMetadata){"vit.c.seconds", seconds}; /* separate, because it differs between identical runs */
+    all[metadata_count + 1] = (SafeMetadata){"vit.c.seconds", seconds}; /* separate: not reproducible */
     arenas_save(params, arenas, prefixes, params->ema ? 4 : 3, path, all, metadata_count + 2);
 }
 
