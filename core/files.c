@@ -237,7 +237,8 @@ void write_text(const char *path, const char *text) {
 
 /* == Files in memory ============================================================================================== */
 
-/* What the handler reads: a place is taken by `line`, whose bytes are in place before, and given back by `bytes`. */
+/* Read by the signal handler.  An entry is in use while `size` is not 0; `bytes` is set last and cleared first, so that
+ * the handler sees only complete entries. */
 enum { MOST_MAPS = 16 };
 static struct {
     _Atomic(const char *) bytes;
@@ -245,7 +246,7 @@ static struct {
     char line[PLACE_SIZE + 256];
 } maps[MOST_MAPS];
 
-/* A fault of the thread that reads, so no library's odd stack is in the way (core/signals.h). */
+/* SIGBUS arrives in the thread that reads the map, never inside a library that misuses the stack (core/signals.h). */
 static void on_bus_error(int number, siginfo_t *info, void *context) {
     (void)context;
     for (int i = 0; i < MOST_MAPS; i++) {

@@ -143,8 +143,7 @@ static void read_settings(Training *t, const ModeSettings *modes, const ProgramM
 
 /* == One mode ===================================================================================================== */
 
-/* The chosen mode, after checking that it is the only one, has what it needs and that no setting of another mode is
- * given.  NULL: training. */
+/* The chosen mode, after checking that it is the only one and has the weights it needs.  NULL: training. */
 static const ProgramMode *choose_mode(const ProgramMode *list, const Training *t) {
     const ProgramMode *chosen = NULL;
     for (const ProgramMode *m = list; m->name; m++) {
