@@ -1,9 +1,9 @@
-/* pack_dataset: a split of any data set that train_vit reads, in one file that it reads faster (data/record.h).
+/* pack_dataset: packs a split of any data set that train_vit reads into one file that loads faster (data/record.h).
  *
  *   pack_dataset --data datasets/imagenet --split train --out datasets/imagenet/train.pack
  *   pack_dataset --check datasets/imagenet/train.pack
  *
- * Read it top to bottom: settings, what becomes of one image, the windows of images that are made in parallel and
+ * Read it top to bottom: settings, processing of one image, groups of images that are processed in parallel and
  * written in order, checking, main. */
 #include <omp.h>
 #include <stdio.h>
@@ -57,7 +57,7 @@ static const ConfigGroup settings = {CONFIG_GROUP(Settings, entries)};
 /* == One image ==================================================================================================== */
 
 typedef struct {
-    Sample sample; /* bytes are this image's own memory */
+    Sample sample; /* owns its bytes */
     uint8_t *memory;
     bool damaged;
     Error error;
@@ -69,7 +69,7 @@ typedef struct {
     SampleBuffer bytes;
 } Scratch;
 
-/* All pixels of a sample; *owned is to be freed. */
+/* Returns all pixels of a sample; the caller frees *owned. */
 static bool decode(Scratch *scratch, const Sample *sample, ImagePart *part, Image *owned, Error *error) {
     int height = sample->height, width = sample->width;
     const uint8_t *pixels = sample->bytes;
@@ -103,7 +103,7 @@ static bool keep_bytes(Packed *packed, const Sample *sample) {
     return true;
 }
 
-/* The whole picture with its shorter side `shorter`, as torchvision's Resize makes it. */
+/* Resizes the whole picture so that its shorter side is `shorter`, like torchvision's Resize. */
 static bool shrink(Packed *packed, Scratch *scratch, const ImagePart *part, int shorter) {
     int64_t h = part->height, w = part->width;
     int height = h <= w ? shorter : (int)(h * shorter / w), width = w <= h ? shorter : (int)(w * shorter / h);
@@ -136,7 +136,7 @@ static bool compress(Packed *packed, int quality) {
     return ok;
 }
 
-/* Everything is decoded, so that what is damaged is known now. */
+/* Decodes every image, so that damaged ones are found now. */
 static bool pack_sample(Packed *packed, Scratch *scratch, const Sample *sample, const Settings *s) {
     ImagePart part;
     Image owned;
@@ -188,13 +188,13 @@ static void show(const char *what, size_t done, size_t count, size_t before, dou
                   100 * (double)done / (double)count, rate, left);
 }
 
-/* The picture may be sound: what is packed so far stays, and the same command goes on from there. */
+/* The picture may be valid: keeps what is packed so far, and running the same command again continues from there. */
 static void stop_starved(RecordWriter *writer, const char *name, const Error *error) {
     if (writer) record_flush(writer);
     die("%s: %s", name, error->text);
 }
 
-/* Images [first, first + n) by all threads, then into the file in order.  Returns how many are damaged. */
+/* Processes images [first, first + n) with all threads and writes them in order.  Returns how many are damaged. */
 static size_t pack_window(RecordWriter *writer, Packed *packed, Scratch *scratch, const Dataset *dataset, size_t first,
                           int n, const Settings *s) {
     size_t damaged = 0;

@@ -1,8 +1,9 @@
-/* train_detr: SMCA-DETR, a detector, from COCO's files to its twelve numbers.
+/* train_detr: SMCA-DETR, an object detector, from COCO's files to COCO's twelve metrics.
  *
- * Read it top to bottom, as train_vit.c: settings, what a run holds, one training step, evaluation, what a training run
- * is made of, the other modes, main.  The loop that calls these is training_run in core/training.c.  The model is
- * layers/detr, matching, loss and evaluation are in detection/, pictures and boxes come from data/detection_loader. */
+ * Read it top to bottom, like train_vit.c: settings, the data of a run, one training step, evaluation, the callbacks
+ * of a training run, the other modes, main.  The loop that calls these is training_run in core/training.c.  The model
+ * is layers/detr, matching, loss and evaluation are in detection/, pictures and boxes come from data/detection_loader.
+ * */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -47,7 +48,7 @@ static const ConfigEntry output_entries[] = {
 #undef F
 static const ConfigGroup output_settings = {CONFIG_GROUP(OutputSettings, output_entries)};
 
-/* What is different about the backbone. */
+/* Settings of the backbone. */
 typedef struct {
     const char *backbone_weights;
     float lr_backbone;
@@ -64,7 +65,7 @@ static const ConfigEntry backbone_entries[] = {
 #undef F
 static const ConfigGroup backbone_settings = {CONFIG_GROUP(BackboneSettings, backbone_entries)};
 
-/* How detectors are looked at. */
+/* Settings for evaluating and showing detections. */
 typedef struct {
     int eval_batch, image_size[2];
     float draw_score;
@@ -83,11 +84,11 @@ static const ConfigGroup look_settings = {CONFIG_GROUP(LookSettings, look_entrie
 
 /* == A run ======================================================================================================== */
 
-/* What is logged beside the loss, of the last step: RunState.measured. */
+/* Values of the last step that are logged besides the loss: RunState.measured. */
 enum { FOCAL, L1, GIOU, CLASS_ERROR };
 
 typedef struct {
-    Training training; /* and, in training.s, the settings that every program has */
+    Training training; /* training.s: the settings that all programs share */
     const ModeSettings *modes;
     const OutputSettings *outputs;
     const DetectionSetSettings *data;
@@ -103,7 +104,7 @@ typedef struct {
     DetectionSet train, val; /* train is open only in a training run */
     LoaderPool *workers;
     DetectionLoader loader, val_loader;
-    int shorter, longer; /* largest sides of a batch */
+    int shorter, longer; /* maximum shorter and longer side of a batch */
     SetLossWork loss, validation; /* of a step; of one image and layer in an evaluation */
     float *logits, *boxes;   /* host [L,B,Q,C], [L,B,Q,4] */
     float *dlogits, *dboxes; /* the same */
@@ -155,7 +156,7 @@ static void add_settings(void *context, Config *config) {
 
 static void use_settings(void *context) { detr_use_settings(&((Run *)context)->training.config); }
 
-/* What takes several groups of settings. */
+/* Checks settings of several groups. */
 static void check_settings(void *context) {
     Run *run = context;
     int batch = run->training.s->batch_size;
@@ -177,14 +178,14 @@ static void check_classes(Run *run, const DetectionSet *set) {
                       set->name, set->classes - 1);
 }
 
-/* The number of classes where nothing but the model is needed. */
+/* The number of classes if only the model is needed, without data. */
 static void find_classes(Run *run) {
     if (!run->model->num_classes) run->model->num_classes = detection_set_classes(run->data);
     if (!run->model->num_classes)
         config_reject(&run->training.config, "num_classes", "how many categories? 91 for COCO");
 }
 
-/* As many images of height x width as keep the device busy with the backbone's largest activation. */
+/* The number of height x width images whose largest backbone activation keeps the device busy. */
 static int micro_batch_choose(const Run *run, int height, int width) {
     int begin, end, given = run->training.s->micro_batch;
     training_share(&run->training, &begin, &end);
@@ -221,7 +222,7 @@ static void loading_close(void *context) {
     loader_pool_close(run->workers);
 }
 
-/* Without boxes there is nothing to learn, and AP has no value; detections can be written all the same. */
+/* Without boxes, training is impossible and AP undefined; but detections can still be written. */
 static void check_boxes(const Run *run, bool train) {
     if (train && !run->train.targets)
         die("%s: %s has no boxes to learn from", run->train.name, run->data->train_annotations);
@@ -261,7 +262,8 @@ static float slow_rate(const Run *run) {
     return run->schedule->lr > 0 ? run->backbone->lr_backbone / run->schedule->lr : 0;
 }
 
-/* Shapes do not tell how many heads share them: with other ones the same weights are another function. */
+/* The number of heads does not show in the shapes of the weights, but with another number they compute another
+ * function. */
 static void check_heads(const Run *run, const char *checkpoint) {
     static Run other;
     char *text = run_folder_config(checkpoint);
@@ -277,7 +279,7 @@ static void check_heads(const Run *run, const char *checkpoint) {
     free(text);
 }
 
-/* Builds the model for so many images of H x W or W x H at a time and gives it its first weights. */
+/* Builds the model for that many images of H x W or W x H at a time and sets its initial weights. */
 static void model_open(Run *run, int images, int H, int W, bool training) {
     Detr *detr = &run->detr;
     const Training *t = &run->training;
@@ -291,12 +293,12 @@ static void model_open(Run *run, int images, int H, int W, bool training) {
         checkpoint_load_weights(&detr->model.params, t->s->init, NULL);
     } else {
         params_initialize(&detr->model.params, t->s->seed);
-        if (*backbone && !t->resumed && !run->modes->bench) /* a state has later ones, and speed needs none */
+        if (*backbone && !t->resumed && !run->modes->bench) /* a resumed state has later ones, and --bench needs none */
             checkpoint_load_part(&detr->model.params, detr_backbone_prefix, backbone);
         detr_draw(detr, t->s->seed, 0, 0);
     }
     detr_fold(detr);
-    /* Two learning rates, and weight decay for everything: core/params knows each tensor's. */
+    /* Two learning rates, and weight decay for everything: core/params stores which apply to each tensor. */
     params_decay_from(&detr->model.params, 0);
     params_slow_below(&detr->model.params, detr->backbone_floats);
 }
@@ -315,12 +317,12 @@ static void buffers_open(Run *run, int images, int most_targets, bool training) 
 
 /* == One step ===================================================================================================== */
 
-/* What a step's loss is made of, added up over micro-batches and ranks. */
+/* The terms of a step's loss, summed over micro-batches and ranks. */
 typedef struct {
     double total, focal, l1, giou, wrong, targets;
 } StepLoss;
 
-/* Predictions that cannot be matched stop the run: which image gave them? */
+/* Predictions that cannot be matched (not finite) stop the run; the message names the image. */
 static void stop_on_unmatched(const Run *run, const DetectionPart *part, int layer, int image) {
     char what[512], name[256] = "an image";
     if (part->image) detection_set_name_image(&run->train, (size_t)part->image[image], name, sizeof name);
@@ -328,8 +330,8 @@ static void stop_on_unmatched(const Run *run, const DetectionPart *part, int lay
     training_stop_on_bad(&run->training, what, NAN);
 }
 
-/* Forward and backward of the part that the model holds; its gradients are added to those of the parts before, and
- * after the last one to those of the other ranks. */
+/* Forward and backward pass of the part of the batch in the model.  Gradients are accumulated; after the last part they
+ * are summed over the ranks. */
 static void micro_step(Run *run, const DetectionPart *part, double box_count, bool last, StepLoss *sum) {
     Detr *detr = &run->detr;
     SetTargets targets = {&part->boxes[0][0], part->labels, part->first};
@@ -351,7 +353,7 @@ static void micro_step(Run *run, const DetectionPart *part, double box_count, bo
     sum->targets += count;
 }
 
-/* Of all ranks; the losses become those that are logged. */
+/* Sums the losses over all ranks and converts them to the logged values. */
 static void sum_losses(Run *run, StepLoss *loss) {
     double sums[] = {loss->total, loss->focal, loss->l1, loss->giou, loss->wrong, loss->targets};
     double *measured = run->training.state.measured;
@@ -363,7 +365,7 @@ static void sum_losses(Run *run, StepLoss *loss) {
     measured[CLASS_ERROR] = loss->targets > 0 ? 100 * loss->wrong / loss->targets : 0;
 }
 
-/* One update with the gradients of a whole batch. */
+/* One optimizer step with the gradients of a whole batch. */
 static double update(Run *run, StepLoss *loss) {
     all_reduce_finish();
     sum_losses(run, loss);
@@ -372,8 +374,8 @@ static double update(Run *run, StepLoss *loss) {
     return loss->total;
 }
 
-/* The loader's next batch, part by part, then one update.  Every rank knows how many boxes the whole batch has before
- * it begins.  Returns the loss. */
+/* Trains on the loader's next batch, part by part, with one optimizer step.  Every rank needs the number of boxes in
+ * the whole batch before it begins.  Returns the loss. */
 static double train_step(void *context) {
     Run *run = context;
     Detr *detr = &run->detr;
@@ -395,10 +397,10 @@ static double train_step(void *context) {
 
 /* == Evaluation =================================================================================================== */
 
-/* Numbers of one detection as ranks exchange them. */
+/* The values of one detection, as exchanged between ranks. */
 enum { FOUND_CATEGORY, FOUND_BOX, FOUND_SCORE = FOUND_BOX + 4, FOUND_NUMBERS };
 
-/* What the validation loss is made of. */
+/* The terms of the validation loss. */
 typedef struct {
     double loss, boxes;
 } ValidationSum;
@@ -413,7 +415,7 @@ static void validation_open(Run *run) {
     run->target_labels = xcalloc((size_t)most, sizeof *run->target_labels, "an image's labels");
 }
 
-/* The loss of the last layer's predictions for that image, as a step weighs it; not a number where they are none. */
+/* The loss of the last layer's predictions for that image, weighted as in training; NaN if they are NaN. */
 static void add_loss(ValidationSum *sum, Run *run, int image, const float *logits, const float *boxes) {
     const CocoImage *shown = &run->val.coco.images[image];
     int count = coco_targets(&run->val.coco, image, run->target_boxes, run->target_labels), layer, at;
@@ -439,7 +441,7 @@ static void detect(Run *run, const DetectionPart *part, double *found, Validatio
     CocoDetection *detections = xcalloc((size_t)Q, sizeof *detections, "detections");
     detr_predictions(&run->detr, run->logits, run->boxes);
     for (int b = 0; b < part->n; b++) {
-        if (part->image[b] < 0) continue; /* it could not be read: nothing was found in it */
+        if (part->image[b] < 0) continue; /* unreadable image: no detections */
         const CocoImage *image = &run->val.coco.images[part->image[b]];
         size_t row = (size_t)b * (size_t)Q;
         add_loss(sum, run, part->image[b], run->logits + row * (size_t)C, run->boxes + row * 4);
@@ -455,7 +457,7 @@ static void detect(Run *run, const DetectionPart *part, double *found, Validatio
     free(detections);
 }
 
-/* Sums of numbers of which every rank has its own and zeros. */
+/* Combines an array of which every rank has filled its own part and left zeros elsewhere: sums it over ranks. */
 static void gather_found(double *found, size_t n) {
     enum { AT_ONCE = 1 << 20 };
     for (size_t first = 0; first < n && distributed_ranks() > 1; first += AT_ONCE)
@@ -475,7 +477,7 @@ static void list_found(CocoResults *results, const Run *run, const double *found
     }
 }
 
-/* Every image of the validation split through the model, each rank its share; a signal ends it early. */
+/* Runs the model on every image of the validation split, each rank on its share; a signal ends it early. */
 static void detect_all(Run *run, double *found) {
     size_t count = (size_t)run->val.coco.image_count, done = 0;
     ValidationSum sum = {0};
@@ -494,13 +496,13 @@ static void detect_all(Run *run, double *found) {
     run->training.validation_loss = sums[0] / fmax(sums[1], 1);
 }
 
-/* The parameters or their average, as layers see them. */
+/* Makes the layers use the parameters or their EMA. */
 static void view(Run *run, float *arena) {
     params_view(&run->detr.model.params, arena);
     detr_fold(&run->detr);
 }
 
-/* COCO's numbers, into run->found; all ranks know them. */
+/* Computes COCO's metrics into run->found, on all ranks. */
 static double evaluate(void *context) {
     Run *run = context;
     Model *model = &run->detr.model;
@@ -541,7 +543,7 @@ static void training_data_and_model(void *context) {
                                                    .stem = stem,
                                                    .class_names = run->names,
                                                    .classes = run->model->num_classes});
-    detr_fold(&run->detr); /* a state may have come */
+    detr_fold(&run->detr); /* a state may have been loaded */
 }
 
 static void announce(void *context) {
@@ -602,7 +604,7 @@ static void mode_describe(void *context) {
     detr_describe(&run->detr, stdout, H, W);
 }
 
-/* Detections are compared with the data by category id: it has to be the same category. */
+/* Detections are compared with the data by category id, so an id must mean the same category in both. */
 static void check_categories(const Run *run) {
     ClassNames names;
     const char *path = run->training.s->init;
@@ -638,7 +640,7 @@ static void mode_eval(void *context) {
 
 /* -- Speed -- */
 
-/* A batch that is all of one size, with seven boxes an image, as COCO has on average. */
+/* A batch of images of one size, with seven boxes per image, COCO's average. */
 enum { BENCH_BOXES = 7 };
 
 static void bench_fill(Run *run, int images) {
@@ -719,7 +721,7 @@ static void mode_bench(void *context) {
 
 /* -- Pictures -- */
 
-/* Names of the checkpoint's categories, those of the data, or none. */
+/* Category names: those in the checkpoint, else those of the data, else none. */
 static void names_open(Run *run) {
     static ClassNames names; /* run->names points into it */
     run_folder_classes(&names, run->training.s->init);
@@ -755,7 +757,7 @@ static void tell_detections(const Run *run, Predictions *json, const char *name,
     }
 }
 
-/* Pictures on which letters would hide what they name are drawn enlarged, by a whole factor. */
+/* Small pictures, on which labels would hide the objects, are drawn enlarged by an integer factor. */
 static void draw_picture(const Run *run, const ImagePart *picture, const char *name, CocoDetection *detections,
                          int count) {
     int longer = picture->height > picture->width ? picture->height : picture->width;
@@ -775,7 +777,7 @@ static void draw_picture(const Run *run, const ImagePart *picture, const char *n
     free(image.pixels);
 }
 
-/* A file, or val:INDEX.  False: `error` says what is wrong with it. */
+/* Reads a picture, a file or val:INDEX.  False: `error` gives the reason. */
 static bool read_picture(Run *run, const char *name, TransformScratch *scratch, ImagePart *picture, Error *error) {
     char *end;
     if (strncmp(name, "val:", 4)) return detection_picture_read(name, false, scratch, picture, error);
@@ -786,7 +788,7 @@ static bool read_picture(Run *run, const char *name, TransformScratch *scratch, 
     return detection_set_read(&run->val, (int)index, false, scratch, picture, error);
 }
 
-/* Where everything that --predict needs is kept. */
+/* The data of --predict. */
 typedef struct {
     TransformScratch scratch;
     uint8_t *pixels;
@@ -852,7 +854,7 @@ static void mode_predict(void *context) {
     transform_scratch_free(&p.scratch);
 }
 
-/* The same images and boxes as another framework had: predictions, loss and gradients. */
+/* --parity: predictions, loss and gradients for the images and boxes that another framework was given. */
 static void mode_parity(void *context) {
     Run *run = context;
     const DetrSettings *s = run->model;

@@ -1,7 +1,7 @@
 /* train_vit: vision transformers for image classification, from a config file to an accuracy.
  *
- * Read it top to bottom: settings, what a run holds, one training step, evaluation, what a training run is made of, the
- * other modes, main.  The loop that calls these is training_run in core/training.c.  The layers are in layers/, the
+ * Read it top to bottom: settings, the data of a run, one training step, evaluation, the callbacks of a training run,
+ * the other modes, main.  The loop that calls these is training_run in core/training.c.  The layers are in layers/, the
  * arithmetic in kernels/, data sets and augmentation in data/. */
 #include <math.h>
 #include <stdio.h>
@@ -36,7 +36,7 @@
 
 /* == Settings ===================================================================================================== */
 
-/* What only this program does with a model. */
+/* Settings of modes that only this program has. */
 typedef struct {
     const char *show_batch, *confusion, *per_class, *attention;
 } LookSettings;
@@ -64,7 +64,7 @@ typedef struct {
 } Accuracy;
 
 typedef struct {
-    Training training; /* and, in training.s, the settings that every program has */
+    Training training; /* training.s: the settings that all programs share */
     const ModeSettings *modes;
     const LookSettings *looks;
     const DataSettings *data;
@@ -88,12 +88,12 @@ typedef struct {
     float *targets;  /* host [micro_batch,C] */
     float *losses;   /* host [micro_batch] */
     float *logits;   /* host [micro_batch,C] */
-    int *class_of;   /* the model's class for each of the data's, NULL: the same */
-    int *boxes;      /* host [micro_batch + 2,4]: what is erased */
-    DeviceGraph *graph; /* of a step that is one micro-batch on one rank */
+    int *class_of;   /* maps the data's classes to the model's; NULL: the same */
+    int *boxes;      /* host [micro_batch + 2,4]: the boxes of random erasing */
+    DeviceGraph *graph; /* of a step, if it is one micro-batch on one rank */
     Accuracy accuracy;   /* of the last evaluation */
-    Confusion confusion; /* what an evaluation adds to where it has classes */
-    int last_micro_batch; /* its activations are still there */
+    Confusion confusion; /* filled by evaluations; unused without classes */
+    int last_micro_batch; /* size of the one whose activations are still in memory */
 } Run;
 
 static void add_settings(void *context, Config *config) {
@@ -134,7 +134,7 @@ static void parity_open(Run *run) {
     memcpy(size, found, sizeof found);
 }
 
-/* Pixels are normalised as the user says, or where a model is looked at as it was trained, or as the data set says. */
+/* Normalisation of pixels: as set by the user; else, in a mode, as the model was trained; else as for the data set. */
 static void normalise(const Run *run, Dataset *dataset) {
     const DataSettings *s = run->data;
     const Training *t = &run->training;
@@ -145,7 +145,7 @@ static void normalise(const Run *run, Dataset *dataset) {
 
 static void use_settings(void *context) { vit_use_settings(&((Run *)context)->training.config); }
 
-/* What takes several groups of settings; and all that is known of the data without its files: size, classes,
+/* Checks settings of several groups, and sets what is known about the data without its files: size, classes,
  * statistics. */
 static void check_settings(void *context) {
     Run *run = context;
@@ -169,10 +169,10 @@ static void check_settings(void *context) {
 
 /* == Data ========================================================================================================= */
 
-/* The images of a global batch that this rank computes. */
+/* The number of images of a global batch that this rank processes. */
 static int local_batch(const Run *run) { return run->training.s->batch_size / distributed_ranks(); }
 
-/* As few passes over the batch as keep the device busy and its memory free, of nearly equal size. */
+/* The micro-batch size: as few micro-batches of nearly equal size as fit in memory while keeping the device busy. */
 static int micro_batch_choose(const Run *run) {
     const VitSettings *s = run->model;
     int local = local_batch(run), given = run->training.s->micro_batch;
@@ -192,7 +192,7 @@ static Transform transform_of(const Run *run, bool train) {
                        .augment = augment_of(run->augment)};
 }
 
-/* One micro-batch at a time; a rank evaluates its share of each group of them. */
+/* Evaluation runs one micro-batch at a time; each rank takes its share of every group of micro-batches. */
 static void loading_open(Run *run, Loader *loader, const Dataset *dataset, bool train) {
     int micro = micro_batch_choose(run);
     if (!run->workers) run->workers = loader_pool_start(run->loading, device_shares_cores());
@@ -219,12 +219,12 @@ static void loading_close(void *context) {
     loader_pool_close(run->workers);
 }
 
-/* Are the data's images used as they are, padded and cropped at most? */
+/* Are the images used at their own size, with at most padding and cropping? */
 static bool has_model_size(const Run *run) {
     return run->train.height == run->model->img_size[0] && run->train.width == run->model->img_size[1];
 }
 
-/* One split, once it is sure that the model is made for it. */
+/* Opens one split, after checking that the model fits it. */
 static void split_open(Run *run, Dataset *split, bool train) {
     const VitSettings *s = run->model;
     const Config *config = &run->training.config;
@@ -253,7 +253,7 @@ static void data_open(Run *run, bool train) {
 
 /* == The model ==================================================================================================== */
 
-/* The model that a checkpoint of ours was made for, so that its grids are known; false where it does not tell. */
+/* Reads the model's settings, and so its grid sizes, from a checkpoint of this program; false if it has none. */
 static bool origin_create(Vit *origin, Config *config, const char *checkpoint) {
     static Run other;
     char *text = run_folder_config(checkpoint);
@@ -267,7 +267,7 @@ static bool origin_create(Vit *origin, Config *config, const char *checkpoint) {
     return told;
 }
 
-/* Weights from a file; where training starts from them, a head of other classes is drawn afresh. */
+/* Loads weights from a file.  For training, a head for other classes is initialised randomly instead. */
 static void weights_load(Run *run) {
     static Vit origin;
     const Training *t = &run->training;
@@ -282,7 +282,7 @@ static void weights_load(Run *run) {
     if (speaks) fitted_weights_print(&fitted, stdout);
 }
 
-/* Builds the model for `batch` images at a time, gives it its first weights, and makes room for a batch. */
+/* Builds the model for `batch` images at a time, sets its initial weights, and allocates the buffers of a batch. */
 static void model_open(Run *run, int batch, bool training) {
     Vit *vit = &run->vit;
     vit_create(vit, &run->training.config);
@@ -306,7 +306,7 @@ static void model_open(Run *run, int batch, bool training) {
 
 /* == One step ===================================================================================================== */
 
-/* Images and soft targets into the model, erased and mixed with their partners where the recipe says so. */
+/* Copies images and soft targets into the model, with random erasing and mixup or cutmix if these are on. */
 static void load_images(Run *run, const LoaderPart *part) {
     uint64_t seed = run->training.s->seed;
     int H = run->model->img_size[0], W = run->model->img_size[1], C = run->model->num_classes;
@@ -330,9 +330,8 @@ static void load_images(Run *run, const LoaderPart *part) {
     vit_load_mixed(&run->vit, part->pixels, &mixed, run->train.mean, run->train.std, part->n);
 }
 
-/* Forward and backward of the B images at place `first` of the global batch that the model holds; their gradients are
- * added to those of the images before, and after the last ones to those of the other ranks.  Returns the sum of their
- * losses. */
+/* Forward and backward pass of the B images in the model, which are those from `first` on in the global batch.  Their
+ * gradients are accumulated; after the last images they are summed over the ranks.  Returns the sum of their losses. */
 static double micro_step(Run *run, int first, int B, bool last) {
     Vit *vit = &run->vit;
     int batch = run->training.s->batch_size;
@@ -352,7 +351,7 @@ static double micro_step(Run *run, int first, int B, bool last) {
     return loss;
 }
 
-/* The loader's next batch, micro-batch by micro-batch, then one update.  Returns the mean loss. */
+/* Trains on the loader's next batch, by micro-batches, with one optimizer step.  Returns the mean loss. */
 static double train_step(void *context) {
     Run *run = context;
     Training *t = &run->training;
@@ -377,8 +376,8 @@ static double train_step(void *context) {
 
 /* == Evaluation =================================================================================================== */
 
-/* The accuracy on the test split, into run->accuracy.  Each rank takes its share of the images; a signal ends it early,
- * and the result is none. */
+/* The accuracy on the test split, into run->accuracy.  Each rank takes its share of the images.  A signal ends it
+ * early, without a result. */
 static double evaluate(void *context) {
     Run *run = context;
     Model *model = &run->vit.model;
@@ -504,7 +503,7 @@ static void mode_show_batch(void *context) {
     print_line("%s: the first %d training images of %s\n", path, n, run->train.name);
 }
 
-/* Class names: those the checkpoint carries; where it has none those of the data set, if somebody chose that. */
+/* Class names: those stored in the checkpoint; otherwise those of the data set, if the user chose one. */
 static const char *const *class_names(const Run *run, ClassNames *owned) {
     const Dataset *d = &run->train;
     if (*run->training.s->init) run_folder_classes(owned, run->training.s->init);
@@ -513,7 +512,7 @@ static const char *const *class_names(const Run *run, ClassNames *owned) {
     return chosen && d->class_names && d->classes == run->model->num_classes ? d->class_names : NULL;
 }
 
-/* Where a class of the data is among the weights' classes: they are matched by name where both have names. */
+/* Maps the data's classes to those of the weights, by name if both have names. */
 static void match_classes(Run *run) {
     const Dataset *d = &run->test;
     const char *path = run->training.s->init;
@@ -603,8 +602,8 @@ static void mode_bench(void *context) {
            moved * b.train.images_per_s / batch / (memory * 1e9));
 }
 
-/* Pixels of an image file or of test:INDEX, at the model's size: what evaluation would see, or where the data set has
- * no larger pictures all of the file, squeezed.  False: `error` says what is wrong with the file. */
+/* Pixels of an image file or of test:INDEX, at the model's size: prepared as for evaluation, or, if the data set has no
+ * larger pictures, the whole picture resized.  False: `error` gives the reason. */
 static bool prediction_pixels(Run *run, const char *name, uint8_t *pixels, Error *error) {
     static TransformScratch scratch;
     Transform transform = transform_of(run, false);
@@ -631,7 +630,7 @@ static void mode_predict(void *context) {
     Error error;
     size_t done = 0;
     pictures_find(&images, &run->modes->predict);
-    model_open(run, 1, *picture != 0); /* the training plan keeps what the pictures are made of */
+    model_open(run, 1, *picture != 0); /* the training plan keeps the tensors that the pictures show */
     for (size_t i = 0; i < images.count; i++) {
         const char *name = images.at[i].name;
         if (!prediction_pixels(run, name, run->pixels, &error)) {
@@ -651,7 +650,7 @@ static void mode_predict(void *context) {
     class_names_free(&owned);
 }
 
-/* The same images and labels as another framework had: logits, loss and gradients. */
+/* --parity: logits, loss and gradients for the images and labels that another framework was given. */
 static void mode_parity(void *context) {
     Run *run = context;
     Vit *vit = &run->vit;

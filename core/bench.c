@@ -32,7 +32,7 @@ static void say(const char *format, ...) {
     va_end(arguments);
 }
 
-/* The first batch warms up; the second tells how many images fit. */
+/* Reduces *images if four batches would exceed the limit.  Times the second batch; the first is a warm-up. */
 static void fit_batch(void (*batch)(void *run, bool training), void *run, int *images, int least, double limit) {
     enum { BATCHES = 4 };
     int whole = *images;

@@ -1,23 +1,23 @@
-/* Speed: what --bench measures of any model. */
+/* --bench: measures the training and inference speed of any model. */
 #ifndef VIT_CORE_BENCH_H
 #define VIT_CORE_BENCH_H
 
 #include <stdbool.h>
 
 typedef struct {
-    double images_per_s; /* of the median batch */
-    double fastest;      /* seconds of the batch that neighbours disturbed least */
+    double images_per_s; /* from the time of the median batch */
+    double fastest;      /* seconds of the fastest batch, the one least disturbed by other programs on the machine */
 } BenchSpeed;
 
 typedef struct {
     BenchSpeed train, infer;
-    double peak; /* GFLOP/s of a large matrix product on this device, the better of one before and one after */
+    double peak; /* GFLOP/s of a large matrix product on this device, the better of one run before and one after */
 } Bench;
 
-/* Trains, then infers, batches of *images of all ranks together, each for about so many seconds, after one batch that
- * is not counted.  Where four batches of training would take longer, *images is made less first, to a
- * multiple of `least`.  batch: one of them, done when it returns; `training` changes once.  Says on stderr what it
- * does. */
+/* Measures training, then inference, for about `seconds` each, after one warm-up batch that is not counted.  *images is
+ * the batch size summed over all ranks.  If four training batches would take longer than `seconds`, *images is first
+ * reduced to a multiple of `least`.  batch(run, training) must process one batch and return when it is finished; all
+ * calls with training = true come first.  Reports progress on stderr. */
 Bench bench(void (*batch)(void *run, bool training), void *run, int *images, int least, double seconds);
 
 #endif

@@ -73,7 +73,7 @@ void checkpoint_save_state(const Params *params, const RunState *state, const ch
     memcpy(all, metadata, (size_t)metadata_count * sizeof *metadata);
     snprintf(seconds, sizeof seconds, "%.3f", state->seconds);
     all[metadata_count] = (SafeMetadata){"vit.c.run", run};
-    all[metadata_count + 1] = (SafeMetadata){"vit.c.seconds", seconds}; /* apart: it differs from run to run */
+    all[metadata_count + 1] = (SafeMetadata){"vit.c.seconds", seconds}; /* separate: not reproducible */
     arenas_save(params, arenas, prefixes, params->ema ? 4 : 3, path, all, metadata_count + 2);
 }
 
@@ -104,14 +104,14 @@ static bool refuse_shape(const Param *p, const SafeTensor *tensor, Error *error)
                   tensor->file, p->name, has, needs);
 }
 
-/* A tensor that is not there, and how many more there are. */
+/* The first missing tensor, and the number of missing tensors. */
 typedef struct {
     char first[PARAM_NAME_SIZE + 16];
     int count;
 } Missing;
 
-/* Weights that are not numbers would train, evaluate and predict without a complaint.  A second moment may have
- * overflowed: its weight stands still from then on. */
+/* NaN or infinite weights would train, evaluate and predict without an error message, so they are refused.  A second
+ * moment may be infinite after an overflow: its weight is no longer updated from then on. */
 static bool all_finite(const float *x, const Param *p, const SafeTensor *tensor, Error *error) {
     bool overflows = !strncmp(tensor->name, "exp_avg_sq.", 11);
     size_t bad = 0;
@@ -121,7 +121,7 @@ static bool all_finite(const float *x, const Param *p, const SafeTensor *tensor,
                   tensor->file, tensor->name, isnan(x[bad]) ? "NaN, not a number," : "an infinity", bad, p->size);
 }
 
-/* One tensor to the host. */
+/* Reads one tensor into host memory. */
 static bool tensor_read(const Param *p, const SafeTensors *st, const char *name, float *host, const CheckpointFit *fit,
                         Missing *missing, Error *error) {
     const SafeTensor *tensor = safetensors_find(st, name);
@@ -198,7 +198,7 @@ void checkpoint_load_weights(Params *params, const char *path, const CheckpointF
     safetensors_close(&st);
 }
 
-/* Could a run be there?  Every epoch has a step at least. */
+/* Is this position in a run possible?  Every epoch has at least one step. */
 static bool is_place(const RunState *s) {
     bool counts = s->step < INT_MAX && s->epoch < INT_MAX && s->batch < INT_MAX && s->epoch + s->batch <= s->step;
     return counts && isfinite(s->loss_sum) && s->best >= -1 && s->best <= 100 && s->lr >= 0 && isfinite(s->lr) &&
@@ -217,10 +217,10 @@ void checkpoint_load_state(Params *params, RunState *state, const char *path) {
                         " %g %g %lg %lg %lg %lg%n", &state->step, &state->epoch, &state->batch, &state->loss_sum,
                         &state->loss_count, &state->best, &state->log_bytes, &state->lr, &state->gradient_norm,
                         &state->measured[0], &state->measured[1], &state->measured[2], &state->measured[3], &end);
-    bool whole = fields == 10 || (fields == 13 && !run[end]); /* runs of before have one measured number */
+    bool whole = fields == 10 || (fields == 13 && !run[end]); /* older versions saved one measured value */
     if (!whole || !is_place(state))
         die("%s: vit.c.run is '%.100s', which is no place in a run", path, run);
-    const char *seconds = safetensors_metadata(&st, "vit.c.seconds"); /* runs of before have none */
+    const char *seconds = safetensors_metadata(&st, "vit.c.seconds"); /* older versions saved none */
     state->seconds = seconds ? strtod(seconds, NULL) : 0;
     if (!(state->seconds >= 0) || !isfinite(state->seconds)) state->seconds = 0;
     struct {

@@ -1,5 +1,5 @@
-/* Names of classes in the order of their numbers, as files hold them: one a line in CIFAR's and in checkpoints, each
- * ended by a 0 in packed data sets. */
+/* Class names, in the order of the class indices.  Files hold them one per line (CIFAR, checkpoints) or each terminated
+ * by a zero byte (packed data sets). */
 #ifndef VIT_CORE_CLASS_NAMES_H
 #define VIT_CORE_CLASS_NAMES_H
 
@@ -10,22 +10,22 @@
 typedef struct {
     const char **at; /* [count]; "" where a class has no name */
     int count;
-    int named;  /* of them are not "" */
-    char *text; /* where the names lie */
+    int named;  /* how many of the names are not "" */
+    char *text; /* the memory that `at` points into */
 } ClassNames;
 
-/* Takes text [size] apart at each `ending`, '\n' or 0; the last name may lack it.  Of lines, '\r' before the end and
- * empty ones behind the last name do not count.  Copies the text. */
+/* Splits text [size] at each `ending`, '\n' or 0; the last name may lack it.  With '\n', a '\r' at the end of a line
+ * and empty lines after the last name are dropped.  Copies the text. */
 void class_names_parse(ClassNames *names, const char *text, size_t size, char ending);
 
-/* There are `classes` of them and none is "". */
+/* Are there exactly `classes` names, none of them ""? */
 bool class_names_complete(const ClassNames *names, int classes);
 
-/* One a line, control characters as '?'; names NULL: "".  The caller frees. */
+/* The names, one per line, with control characters replaced by '?'; "" if names is NULL.  The caller frees it. */
 char *class_names_text(const char *const *names, int count);
 
-/* place [count] (=): where each name of a data set `set` stands among the names in the file `path`.  True: in the same
- * places.  Dies where one is missing. */
+/* For each of the class names `others` [count] of the data set `set`, writes its index in `names`, which were read from
+ * the file `path`, to place [count].  True if all indices are the same in both.  Dies if a name is missing. */
 bool class_names_match(const ClassNames *names, const char *path, int *place, const char *const *others, int count,
                        const char *set);
 
@@ -38,11 +38,11 @@ typedef struct {
     double probability;
 } ClassScore;
 
-/* The five likeliest of `classes`, or all of fewer, the likeliest first; returns how many.  Softmax of the logits
- * [classes] in place. */
+/* The CLASS_BEST most probable classes (or all, if there are fewer), the most probable first; returns how many.
+ * Replaces the logits [classes] by their softmax. */
 int class_names_best(ClassScore best[CLASS_BEST], float *logits, int classes);
 
-/* " cat 61.2 %, dog 30.1 %, ..." and the line's end; by number where names is NULL. */
+/* " cat 61.2 %, dog 30.1 %, ..." and a newline; class indices in place of names if names is NULL. */
 void class_names_print_best(const char *const *names, const ClassScore *best, int count, FILE *out);
 
 #endif

@@ -19,7 +19,7 @@
 
 enum { WIDTH = 100, HELP_COLUMN = 30, INCLUDE_DEPTH = 8, FILE_LIMIT = 1 << 20, LABEL_SIZE = 512, LINE_LIMIT = 8192 };
 
-/* Where a value came from; the higher one wins. */
+/* Where a value came from, in order of precedence: later ones win. */
 typedef enum { LEVEL_DEFAULT, LEVEL_TEXT, LEVEL_FILE, LEVEL_COMMAND } Level;
 
 /* One setting. */
@@ -30,7 +30,7 @@ struct ConfigItem {
     int group;
     char *origin;             /* NULL: the default */
     Level level;
-    int depth;                /* of LEVEL_FILE: how many files include the one that says it */
+    int depth;                /* for LEVEL_FILE: how many levels of includes the file is below the first */
     char *text;               /* of a string */
     const char **items;       /* of a list; the items themselves are argv's */
     int item_count;
@@ -52,7 +52,7 @@ static int choice_count(const ConfigEntry *entry) {
     return count;
 }
 
-/* The element of the table that is offered as choice i. */
+/* Choice i: element i among those of the table that may be chosen. */
 static const void *item_at(const ConfigEntry *entry, int i) {
     const void *const *item = entry->table;
     for (;; item++) {
@@ -65,7 +65,7 @@ static const char *choice_name(const ConfigEntry *entry, int i) {
     return entry->type == CONFIG_CHOICE ? entry->choices[i] : *(const char *const *)item_at(entry, i);
 }
 
-/* The type's own limits, or the entry's where it has any. */
+/* The entry's limits if it has any, or the type's. */
 static void bounds(const ConfigEntry *entry, double *min, double *max) {
     bool free = entry->min == 0 && entry->max == 0, real = entry->type == CONFIG_FLOAT || entry->type == CONFIG_FLOATS;
     double low = real ? -FLT_MAX : entry->type == CONFIG_UINT64 ? 0 : INT_MIN;
@@ -98,7 +98,7 @@ bool config_counts(const Config *config, int i) {
     return !config->settled || !group->chooser || group->used;
 }
 
-/* == Words for values =========================================================================================== */
+/* == Values as text ============================================================================================= */
 
 static void put_range(FILE *out, const ConfigEntry *entry) {
     double min = entry->min, max = entry->max;
@@ -110,7 +110,7 @@ static void put_range(FILE *out, const ConfigEntry *entry) {
     else fprintf(out, "%s from %.9g to %.9g", each, min, max);
 }
 
-/* "integer from 1 to 64", "cls or gap": what --help shows and what an error says was expected. */
+/* The expected values, for --help and error messages: "integer from 1 to 64", "cls or gap". */
 static void put_values(FILE *out, const ConfigEntry *entry) {
     static const char *const words[] = {[CONFIG_INT] = "integer", [CONFIG_UINT64] = "non-negative integer",
                                         [CONFIG_FLOAT] = "number", [CONFIG_BOOL] = "true or false",
@@ -134,7 +134,7 @@ static FILE *open_text(char **text, size_t *size) {
     return out;
 }
 
-/* A stream in memory that could not grow has lost what came after; at its end it may have no text at all. */
+/* Dies if memory ran out while writing to an open_memstream stream: its text would be incomplete or NULL. */
 static void close_text(FILE *out, char *const *text, const char *what) {
     bool lost = ferror(out);
     if (fclose(out) || lost || !*text) die("out of memory for %s", what);
@@ -149,7 +149,7 @@ static char *values_text(const ConfigEntry *entry) {
     return text;
 }
 
-/* The fewest digits that read back as the same float; without an exponent where that stays short. */
+/* The shortest decimal text that reads back as the same float, without an exponent if that stays short. */
 static void put_float(FILE *out, float value) {
     char text[32];
     double size = fabs((double)value);
@@ -197,7 +197,7 @@ static void put_current(FILE *out, const struct ConfigItem *item) {
 }
 
 /* == From text to a value ======================================================================================= */
-/* Each takes the whole text or refuses it.  `label` is the place and the name: "configs/x.ini:12: lr", "--lr". */
+/* Each function parses the whole text or fails.  `label` is the place and the name: "configs/x.ini:12: lr", "--lr". */
 
 static bool refuse_type(const ConfigEntry *entry, const char *value, const char *label, Error *error) {
     static const char *const articles[] = {[CONFIG_INT] = "an ", [CONFIG_UINT64] = "a ", [CONFIG_FLOAT] = "a ",
@@ -298,7 +298,7 @@ static bool parse_size(int *field, const ConfigEntry *entry, const char *value, 
     return true;
 }
 
-/* Cuts `value` at its commas into copies in `pieces`; how many, or 0 when they are too many. */
+/* Splits `value` at its commas into copies in `pieces`; returns how many, or 0 if there are too many. */
 static int split_numbers(char pieces[CONFIG_NUMBERS][64], const char *value) {
     for (int count = 0; count < CONFIG_NUMBERS; count++) {
         size_t length = strcspn(value, ",");
@@ -358,7 +358,7 @@ static bool parse_choice(void *field, const ConfigEntry *entry, const char *valu
     return refuse_choice(entry, value, label, error);
 }
 
-/* inih's longest line is compiled in (200), but for Debian's build, which has it in a variable of this name. */
+/* inih's maximum line length is a compile-time constant (200), except in Debian's build, which has this variable. */
 extern int ini_max_line __attribute__((weak));
 
 static size_t line_limit(void) {
@@ -367,7 +367,7 @@ static size_t line_limit(void) {
     return LINE_LIMIT;
 }
 
-/* A string that is saved must come back from an INI file as it was. */
+/* Checks that a string setting survives being written to an INI file and read back. */
 static bool parse_string(const char **field, char **owned, const ConfigEntry *entry, const char *value,
                          const char *label, Error *error) {
     size_t length = strlen(value), limit = line_limit() - strlen(entry->name) - 8;
@@ -543,12 +543,12 @@ typedef struct Source {
     int line, failed_line;      /* failed_line 0: no error so far */
     int *seen;                  /* [config->count] line of each setting in this file, 0 before it */
     const struct Source *parent;
-    bool file;                  /* include works */
+    bool file;                  /* include is allowed */
     dev_t device;
     ino_t inode;
 } Source;
 
-/* " (did you mean --lr?)", or nothing; `open` and `close` go around the name. */
+/* " (did you mean --lr?)", or nothing; `open` and `close` enclose the name. */
 static void suggest_name(const Config *config, bool in_file, const char *name, const char *open, const char *close,
                          char *out, size_t size) {
     const char **names = xcalloc((size_t)config->count + 1, sizeof *names, "names of settings");
@@ -605,8 +605,8 @@ static bool check_section(const Source *s, const char *line, size_t length) {
     return refuse_section(s, line, title);
 }
 
-/* inih's reader.  Headings and comments are dealt with here, so that inih sees names and values only, unindented (it
- * would take an indented line for more of the value above). */
+/* The reader function for inih.  It handles headings and comments itself and removes indentation, so that inih sees
+ * only names and values (inih would treat an indented line as a continuation of the previous value). */
 static char *next_line(char *buffer, int size, void *stream) {
     Source *s = stream;
     if (s->failed_line || s->at == s->length) return NULL;
@@ -641,8 +641,7 @@ static int depth_of(const Source *s) {
     return depth;
 }
 
-/* The chain of files being read, this one included, may neither come back to a file nor grow without end: load_file
- * checks the first, this the second. */
+/* Includes may be neither circular nor nested too deeply: load_file checks the first, this function the second. */
 static bool include_file(Source *s, const char *name) {
     char label[LABEL_SIZE], path[PATH_MAX];
     snprintf(label, sizeof label, "%s:%d: include", s->where, s->line);
@@ -698,7 +697,7 @@ static bool load_text(Source *s) {
     return !s->failed_line;
 }
 
-/* The whole file in s->text, to be freed by the caller whatever happens.  Pipes work too. */
+/* Reads the whole file into s->text, which the caller frees, also after an error.  Works for pipes too. */
 static bool read_whole(Source *s, FILE *in, const char *prefix, char **text) {
     struct stat status;
     if (fstat(fileno(in), &status))
@@ -745,7 +744,7 @@ static bool is_name(const char *argument) {
     return !strncmp(argument, "--", 2) || !strcmp(argument, "-h");
 }
 
-/* As its placeholder says; of other texts an empty one may mean something. */
+/* Decided by the placeholder; for other strings an empty value may be meaningful. */
 static bool takes_path(const ConfigEntry *entry) {
     static const char *const paths[] = {"FILE", "FOLDER", "IN"};
     bool path = entry->type == CONFIG_LIST;
@@ -896,9 +895,9 @@ void config_reject(const Config *config, const char *name, const char *format, .
     die_usage("%s: %s", label, message);
 }
 
-/* == What does not count ======================================================================================== */
+/* == Settings not in use ======================================================================================== */
 
-/* Back to the default; false where that is another value than the one that was there. */
+/* Resets a setting to its default; false if this changes its value. */
 static bool forget(Config *config, int i) {
     char *given = current_text(&config->items[i]);
     set_default(config, i);
@@ -962,9 +961,9 @@ void config_read_arguments(Config *config, int argc, char *const *argv) {
     if (!config_try_arguments(config, argc, argv, &error)) die_usage("%s", error.text);
 }
 
-/* == What the table prints ====================================================================================== */
+/* == Output from the table ====================================================================================== */
 
-/* `text` from `column` on, in lines of at most WIDTH characters that begin with `lead`. */
+/* Prints `text`, starting in column `column`, wrapped to WIDTH characters; further lines begin with `lead`. */
 static void put_wrapped(FILE *out, const char *text, int column, const char *lead) {
     bool fresh = true;
     while (*text) {
@@ -982,7 +981,7 @@ static void put_wrapped(FILE *out, const char *text, int column, const char *lea
     fputc('\n', out);
 }
 
-/* "width of a token (integer from 1 to 4096; default 192)".  A switch explains itself. */
+/* "width of a token (integer from 1 to 4096; default 192)".  Nothing is added for a bool. */
 static void put_meaning(FILE *out, const struct ConfigItem *item, const char *lead, int column) {
     const ConfigEntry *entry = item->entry;
     const char *initial = item->initial;
@@ -1017,7 +1016,7 @@ static int put_option(FILE *out, const ConfigEntry *entry) {
     return used + fprintf(out, "%s%s", *argument ? " " : "", argument);
 }
 
-/* Does a heading stand before setting i, the one before it that counts being `before` (-1: none)? */
+/* Is a heading printed before setting i, if `before` is the previous setting in use (-1: none)? */
 static bool begins_section(const Config *config, int before, int i) {
     if (before < 0) return true;
     const struct ConfigItem *a = &config->items[before], *b = &config->items[i];
@@ -1025,7 +1024,7 @@ static bool begins_section(const Config *config, int before, int i) {
     return strcmp(a->section, b->section) || (of != owners && (!of || !owners || strcmp(of, owners)));
 }
 
-/* "attention", or "attention with attn ripple, ripple-fixed" where the settings belong to some choices alone. */
+/* "attention", or "attention with attn ripple, ripple-fixed" if the settings are used only with these choices. */
 static void put_heading(FILE *out, const Config *config, int i) {
     const struct ConfigBinding *group = &config->groups[config->items[i].group];
     fputs(config->items[i].section, out);
@@ -1096,7 +1095,7 @@ char *config_text(const Config *config) {
     return text;
 }
 
-/* A '|' would end the cell. */
+/* Escapes '|', which would end the table cell. */
 static void put_cell(FILE *out, const char *text) {
     for (; *text; text++) fprintf(out, *text == '|' ? "\\|" : "%c", *text);
 }

@@ -1,6 +1,6 @@
-/* Settings.  A program's settings come in groups: each belongs to the part of the program that it steers, stands there
- * as one table - name, type, default, range, section, help - and fills one struct.  The INI parser, the command line,
- * --help, the saved config and the reference in docs/ all come from these tables.
+/* Settings.  A program's settings come in groups.  A group belongs to the part of the program that it controls, is
+ * defined there as one table - name, type, default, range, section, help - and fills one struct.  The INI parser, the
+ * command line, --help, the saved config and the reference in docs/ all come from these tables.
  *
  *     typedef struct { float lr; int warmup; } ScheduleSettings;
  *     #define F(KIND, field) CONFIG_FIELD(KIND, ScheduleSettings, field)
@@ -15,8 +15,8 @@
  *     config_read_arguments(&config, argc, argv);
  *
  * Later readings win over earlier ones, and the command line wins over the file that it names.  Every error is one
- * line with its place first: "configs/x.ini:12: lr: ..." or "--lr: ...".  The config_try functions return false and
- * write that line into `error`; the config_read functions end the program with it (die_usage, status 2).
+ * line that begins with the place: "configs/x.ini:12: lr: ..." or "--lr: ...".  The config_try functions return false
+ * and write that line into `error`; the config_read functions end the program with it (die_usage, status 2).
  * After an error the settings read before it stay set. */
 #ifndef VIT_CORE_CONFIG_H
 #define VIT_CORE_CONFIG_H
@@ -38,11 +38,11 @@ typedef enum {       /* field in the settings struct         text */
     CONFIG_ITEM,     /* const T *: an element of `table`     its name */
     CONFIG_SIZE,     /* int[2]: height, width, at least 1    N, HxW or H,W */
     CONFIG_INTS,     /* ConfigInts                           one to eight integers with commas between them */
-    CONFIG_FLOATS,   /* ConfigFloats                         the same of finite numbers; none if that is the default */
+    CONFIG_FLOATS,   /* ConfigFloats                         the same for finite numbers; empty only by default */
     CONFIG_LIST      /* ConfigList                           command line only: all arguments up to the next --name */
 } ConfigType;
 
-/* The items are the program's own arguments, in order; count is 0 without any. */
+/* The items are the program's own arguments, in order; count is 0 if there are none. */
 typedef struct {
     int count;
     const char *const *items;
@@ -58,19 +58,19 @@ typedef struct {
 } ConfigFloats;
 
 typedef struct {
-    const char *name; /* lower case with underscores, as in the file; dashes are as good wherever a user writes it */
+    const char *name; /* lower case with underscores; users may write dashes instead */
     ConfigType type;
     size_t offset;       /* of the field in the settings struct */
     const char *initial; /* the default as text; NULL is "" for a string, "false" for a bool, no items for a list */
-    double min, max;     /* inclusive, of each number; both 0: all the type can hold; may be INFINITY */
+    double min, max;     /* inclusive, of each number; both 0: the type's whole range; may be INFINITY */
     const char *const *choices;
     int choice_count;
-    const void *const *table; /* of an item: pointers to structs whose first member is const char *name, then NULL */
-    bool (*offers)(const void *item); /* which elements of the table can be chosen; NULL: all of them */
-    const char *noun;        /* what a choice is, for the error message: "operator"; NULL is "value" */
-    const char *argument;    /* placeholder in --help: "FOLDER"; NULL picks one by type */
+    const void *const *table; /* CONFIG_ITEM: pointers to structs whose first member is const char *name, then NULL */
+    bool (*offers)(const void *item); /* which elements of the table may be chosen; NULL: all */
+    const char *noun;        /* what error messages call a choice: "operator"; NULL is "value" */
+    const char *argument;    /* placeholder in --help: "FOLDER"; NULL: chosen by type */
     bool command_line_only;  /* a mode, not a property of the run: refused in files and never saved */
-    const char *section;     /* heading in files and help; NULL is the section of the entry above */
+    const char *section;     /* heading in files and help; NULL is the section of the previous entry */
     const char *help;        /* one line, without a full stop */
 } ConfigEntry;
 
@@ -101,7 +101,7 @@ typedef struct {
     const ConfigEntry *entries;
     int count;
     size_t size; /* of the struct that the entries' fields are in */
-    /* Rejects (config_reject) values that contradict each other, once everything is read.  NULL: none can. */
+    /* Called once everything is read: rejects (config_reject) values that contradict each other.  May be NULL. */
     void (*check)(const Config *config, const void *settings);
 } ConfigGroup;
 
@@ -110,7 +110,7 @@ typedef struct {
 
 struct Config {
     const char *file_key;
-    struct ConfigItem *items; /* [count]: every setting of every group, its value's place and where it was set */
+    struct ConfigItem *items; /* [count]: every setting of every group, with the address and origin of its value */
     int count;
     struct ConfigBinding *groups; /* [group_count] */
     int group_count;
@@ -121,40 +121,42 @@ struct Config {
 void config_init(Config *config, const char *file_key);
 
 /* Adds a group, which must outlive the config, and returns its struct with every default written into it; the config
- * owns the struct, which keeps its place.  Adding a group again returns the same struct.  A table that contradicts
- * itself or another one, for instance by a default out of range or a name that stands twice, aborts with that name. */
+ * owns the struct, whose address never changes.  Adding a group again returns the same struct.  An inconsistent table,
+ * for instance with a default out of range or a name used twice, aborts with that name. */
 void *config_add(Config *config, const ConfigGroup *group);
 
-/* The same for settings that count only with some values of another setting, the chooser, which is in the config
- * already: "attn" with "ripple, ripple-fixed" for `owners`.  config_use says that they count in this run. */
+/* The same for a group that is used only with certain values, `owners`, of another setting, `chooser`, which must be in
+ * the config already: for example "attn" and "ripple, ripple-fixed".  config_use marks the group as used in this run.
+ * */
 void *config_add_for(Config *config, const ConfigGroup *group, const char *chooser, const char *owners);
 void config_use(Config *config, const ConfigGroup *group);
 
-/* To be called once everything is read and config_use has been called for what counts.  A setting that was given but
- * does not count is refused with its place, unless its chooser was set by something stronger (the command line over a
- * file, either over a checkpoint) or it states the default in a file: then it falls back to the default.  From here
- * on, config_help, config_write and config_markdown leave out what does not count.  Then every group's check. */
+/* Call this once everything is read and config_use has been called for the groups in use.  A setting that was given but
+ * is not in use is an error that names its place, with two exceptions, in which it falls back to its default: its
+ * chooser was set by a source of higher precedence (command line, then file, then checkpoint), or a file gives it its
+ * default value.  From here on, config_help, config_write and config_markdown leave out settings not in use.  Finally
+ * runs every group's check. */
 bool config_try_settle(Config *config, Error *error);
 void config_settle(Config *config);
 
-/* A default of this program in place of the table's; before anything is read. */
+/* Replaces the table's default by this program's own.  Call before anything is read. */
 void config_default(Config *config, const char *name, const char *value);
 
-/* What a setting means in this program, in place of the table's help; kept, not copied. */
+/* Replaces the table's help by what the setting means in this program.  `help` is not copied and must stay valid. */
 void config_explain(Config *config, const char *name, const char *help);
 
-/* Every setting back to its default, as if nothing had been read; the structs keep their places. */
+/* Resets every setting to its default, as if nothing had been read; the structs keep their addresses. */
 void config_reset(Config *config);
 
-/* The struct of a group, NULL where it was not added. */
+/* The struct of a group, NULL if it was not added. */
 const void *config_settings(const Config *config, const ConfigGroup *group);
 
 /* Frees the structs and what the strings and lists in them point to. */
 void config_free(Config *config);
 
 /* Reads "name = value" lines ('#' or ';' begins a comment line, ' ;' a comment at the end).  Section headings must be
- * known but do not qualify names.  "include = other.ini", relative to the file it stands in, reads that file at that
- * point, so what follows wins; eight files may nest.  A name may stand once in each file. */
+ * known but do not qualify names.  "include = other.ini", relative to the including file, reads that file at that
+ * point, so that later lines win; at most eight files may nest.  A name may occur once in each file. */
 bool config_try_file(Config *config, const char *path, Error *error);
 void config_read_file(Config *config, const char *path);
 
@@ -162,39 +164,39 @@ void config_read_file(Config *config, const char *path);
 bool config_try_text(Config *config, const char *text, size_t length, const char *where, Error *error);
 void config_read_text(Config *config, const char *text, size_t length, const char *where);
 
-/* Reads the file that --<file_key> names, wherever it stands, then all of argv[1...]: "--name value", "--name=value".
- * -h is --help where there is a setting of that name.
- * A name that is repeated takes its last value, a repeated list grows.  Where a file or folder is expected, an empty
- * value is refused: a shell gives it for a variable that is not set.  argv must outlive the config. */
+/* Reads the file that --<file_key> names, wherever it occurs in argv, then all of argv[1...]: "--name value" or
+ * "--name=value".  -h means --help if there is a setting of that name.  If a name is repeated, the last value wins; a
+ * repeated list is appended to.  An empty value for a file or folder is an error, because a shell passes one for an
+ * unset variable.  argv must outlive the config. */
 bool config_try_arguments(Config *config, int argc, char *const *argv, Error *error);
 void config_read_arguments(Config *config, int argc, char *const *argv);
 
-/* Sets one value from text; `origin` as in config_origin.  Not for lists. */
+/* Sets one value from text; `origin` is what config_origin will return.  Not for lists. */
 bool config_try_set(Config *config, const char *name, const char *value, const char *origin, Error *error);
 
-/* Where the value comes from: "configs/x.ini:12", "--lr", or NULL for the default.  The name must be in a table. */
+/* Where the value comes from: "configs/x.ini:12", "--lr", or NULL for the default.  The setting must exist. */
 const char *config_origin(const Config *config, const char *name);
 
-/* Is this switch on, does this text or list hold anything?  Any other setting: was it given? */
+/* For a bool: is it true?  For a string or list: is it not empty?  For any other setting: was it given? */
 bool config_chosen(const Config *config, const char *name);
 
-/* The text of a string. */
+/* The value of a setting of type CONFIG_STRING. */
 const char *config_string(const Config *config, const char *name);
 
 /* The name of setting i, i < config->count. */
 const char *config_name(const Config *config, int i);
 
-/* The section that it stands in. */
+/* The section of setting i. */
 const char *config_section(const Config *config, int i);
 
-/* Its value as text, the items of a list with spaces between them.  The caller frees. */
+/* The value of setting i as text, the items of a list separated by spaces.  The caller frees it. */
 char *config_value(const Config *config, int i);
 
-/* Does it count in this run, as far as is known? */
+/* Is setting i in use in this run, as far as is known? */
 bool config_counts(const Config *config, int i);
 
-/* For what the table cannot check: ends the program with "<place>: <name>: <message>", the place being where the value
- * was set, for instance "configs/x.ini:12: heads: 5 does not divide dim 192". */
+/* For checks that the table cannot express: ends the program with "<place>: <name>: <message>", where the place is the
+ * origin of the value, for instance "configs/x.ini:12: heads: 5 does not divide dim 192". */
 _Noreturn void config_reject(const Config *config, const char *name, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
@@ -207,10 +209,10 @@ void config_write(const Config *config, FILE *out);
 /* What config_write writes, as a string to be freed by the caller; for the metadata of a checkpoint. */
 char *config_text(const Config *config);
 
-/* Rejects a text that is to be saved and is not UTF-8, as JSON, and with it a checkpoint, must be. */
+/* Rejects string settings that will be saved and are not UTF-8: checkpoints store them as JSON, which must be UTF-8. */
 void config_require_utf8(const Config *config);
 
-/* The reference of all settings as Markdown, one table a section. */
+/* The reference of all settings as Markdown, one table per section. */
 void config_markdown(const Config *config, FILE *out);
 
 #endif

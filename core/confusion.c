@@ -60,7 +60,7 @@ typedef struct {
     const char *const *names;
 } Table;
 
-/* A text as one field of a row: in quotes where it holds what would end it (RFC 4180). */
+/* Writes a string as one CSV field, in quotes if it contains a separator, a quote or a line break (RFC 4180). */
 static void put_field(FILE *file, const char *text) {
     bool quoted = strpbrk(text, ",\"\r\n") != NULL;
     if (quoted) fputc('"', file);

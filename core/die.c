@@ -89,8 +89,8 @@ static int folded(char c) { return c == '_' ? '-' : tolower((unsigned char)c); }
 
 static int smallest(int a, int b, int c) { return a < b ? (a < c ? a : c) : (b < c ? b : c); }
 
-/* Insertions, deletions, replacements and swaps of neighbours (Damerau); case-blind, dashes equal to underscores.
- * Words too long for the rows count as far apart. */
+/* Insertions, deletions, replacements and swaps of neighbours (Damerau); ignores case, and dashes equal underscores.
+ * Words too long for the row buffers get a large distance. */
 static int edit_distance(const char *a, const char *b) {
     enum { LONGEST = 63 };
     int rows[3][LONGEST + 1], m = (int)strlen(a), n = (int)strlen(b);

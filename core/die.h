@@ -1,6 +1,6 @@
-/* How a run ends early.  One line on stderr, prefixed with the program's name: the file or flag, the value, what was
- * expected, what to do.  die_usage is for a command line or configuration that makes no sense (exit status 2), die
- * for everything the world did to us (exit status 1).  Neither is for our own mistakes: those are asserts. */
+/* Fatal errors.  One line on stderr, prefixed with the program's name: the file or flag, the value, what was expected,
+ * what to do.  die_usage is for an invalid command line or configuration (exit status 2), die for all other errors from
+ * outside the program (exit status 1).  Bugs of the program itself are asserts instead. */
 #ifndef VIT_CORE_DIE_H
 #define VIT_CORE_DIE_H
 
@@ -9,23 +9,23 @@
 void die(const char *format, ...) __attribute__((noreturn, format(printf, 1, 2)));
 void die_usage(const char *format, ...) __attribute__((noreturn, format(printf, 1, 2)));
 
-/* Among several processes that train one model: lines name the rank, and `how` ends the process: it is given what
- * there is to say and calls die_say unless another rank says the same. */
+/* For several processes that train one model: from now on messages name the rank, and `how` ends the process.  It
+ * receives the message and calls die_say unless another rank reports the same. */
 void die_as_rank(int rank, int ranks, void (*how)(int status, const char *message));
 
-/* The line of `message` on stderr. */
+/* Writes `message` as one line to stderr. */
 void die_say(const char *message);
 
-/* As die, but without what exit does: for a thread in the middle of another library, whose locks it may hold. */
+/* Like die, but without running exit handlers: for a thread inside another library, whose locks it may hold. */
 void die_at_once(const char *format, ...) __attribute__((noreturn, format(printf, 1, 2)));
 
-/* A line for the user that does not end the run, on stderr. */
+/* Writes a warning to stderr; the run continues. */
 void warn(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
-/* Memory that is there, zeroed, or the run ends with a line that says how much was asked for and for what. */
+/* Zeroed memory.  If there is not enough, dies with a line that says how much was needed and for what. */
 void *xcalloc(size_t count, size_t size, const char *what);
 
-/* The candidate nearest to `word` in edit distance, or NULL when nothing is near enough to be meant. */
+/* The candidate nearest to `word` in edit distance, or NULL if none is close enough to be a likely typo. */
 const char *nearest_word(const char *word, const char *const *candidates, int count);
 
 #endif

@@ -14,7 +14,7 @@ int distributed_rank(void) { return rank; }
 int distributed_ranks(void) { return ranks; }
 int distributed_local_rank(void) { return local_rank; }
 
-/* The first of these variables that holds a number, or `otherwise`. */
+/* The value of the first of these environment variables that is a number, or `otherwise`. */
 static int environment_number(const char *const *names, int otherwise) {
     for (; *names; names++) {
         const char *text = getenv(*names);
@@ -25,8 +25,8 @@ static int environment_number(const char *const *names, int otherwise) {
     return otherwise;
 }
 
-/* Open MPI's mpirun, MPICH's and Intel's (Hydra), Slurm's srun with PMIx or PMI2.  A batch script of Slurm's has
- * SLURM_NTASKS too, but no step of its own. */
+/* Open MPI's mpirun, MPICH's and Intel's (Hydra), Slurm's srun with PMIx or PMI2.  A Slurm batch script has
+ * SLURM_NTASKS too, but no job step of its own. */
 bool distributed_launched(void) {
     static const char *const sizes[] = {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMIX_RANK", NULL};
     if (environment_number(sizes, -1) >= 0) return true;
@@ -68,12 +68,12 @@ void distributed_last_words(const char *text) { last_words = text; }
 /* == The lifeline ================================================================================================= */
 
 static atomic_bool closing;
-static int *lines;      /* rank 0: a socket for each rank, its own -1; others: one, to rank 0 */
+static int *lines;      /* on rank 0 a socket per rank (its own is -1); on other ranks one socket, to rank 0 */
 static int line_count;
 static pthread_t watcher;
 static bool watching;
 
-/* Half a minute of silence ends a connection. */
+/* Makes the connection fail if the other side does not respond for half a minute. */
 static void keep_alive(int line) {
     int on = 1, idle = 10, interval = 5, count = 4, milliseconds = 30000;
     setsockopt(line, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
@@ -83,7 +83,7 @@ static void keep_alive(int line) {
     setsockopt(line, IPPROTO_TCP, TCP_USER_TIMEOUT, &milliseconds, sizeof milliseconds);
 }
 
-/* What travels on the lines: the number of a rank that has died without a word, or that one has said why it ends. */
+/* The messages on the sockets: the number of a rank that died without a message, or that a rank has printed one. */
 enum { HAS_SPOKEN = -1 };
 
 static void tell(int32_t message) {
@@ -91,7 +91,7 @@ static void tell(int32_t message) {
         if (lines[i] >= 0 && send(lines[i], &message, sizeof message, MSG_NOSIGNAL | MSG_DONTWAIT) < 0) continue;
 }
 
-/* Rank 0 passes on what it hears. */
+/* Rank 0 forwards what it receives to all ranks. */
 static void end_without(int32_t dead) {
     if (rank == 0) tell(dead);
     if (dead >= 0 && dead < ranks)
@@ -116,7 +116,7 @@ static void *watch(void *unused) {
     return NULL;
 }
 
-/* Rank 0 listens; port in *port, or 0. */
+/* Rank 0 opens a listening socket; *port is its port, or 0 on failure. */
 static int listen_for_ranks(uint16_t *port) {
     struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_ANY)};
     socklen_t size = sizeof address;
@@ -133,7 +133,7 @@ static bool receive_all(int line, void *data, size_t bytes) {
     return poll(&polled, 1, 10000) > 0 && recv(line, data, bytes, MSG_WAITALL) == (ssize_t)bytes;
 }
 
-/* A caller shows the run's secret, so that a stranger's connection is not taken for a rank's. */
+/* A connecting rank sends the run's secret, so that other programs' connections are not taken for a rank's. */
 typedef struct {
     uint64_t secret;
     int32_t rank;
@@ -176,7 +176,7 @@ static bool call_rank_0(const char *host, uint16_t port, uint64_t secret) {
     return ok;
 }
 
-/* Where machines cannot reach each other by name, mpirun's own watch must do. */
+/* If machines cannot reach each other by host name, only mpirun itself notices a rank that dies. */
 static void lifeline_open(void) {
     struct {
         uint64_t secret;
@@ -228,18 +228,18 @@ static void mpi_start(void) {
     die_as_rank(rank, ranks, leave);
 }
 
-/* == Do all ranks begin alike? ==================================================================================== */
+/* == Checks before the start ====================================================================================== */
 
-static bool begun; /* all ranks know that all of them can begin */
+static bool begun; /* all ranks have passed the checks */
 
-/* What a rank has to say before it begins; status 0: nothing. */
+/* A rank's error before the start; status 0: none. */
 typedef struct {
     int status;
     char message[1024];
 } Report;
 
-/* All ranks call this together, and return when all are well.  Of those that fail with the same words the first says
- * them. */
+/* Collective: all ranks call this, and it returns if none has an error.  If several have the same message, the lowest
+ * of them prints it. */
 static void report_to_all(int status, const char *message) {
     Report *all = xcalloc((size_t)ranks, sizeof *all, "what ranks report");
     bool said = false;
@@ -258,8 +258,8 @@ static void report_to_all(int status, const char *message) {
     exit(ending);
 }
 
-/* The end of a rank is the end of all.  What all ranks run into, rank 0 says and ends the others: they wait a moment,
- * and are heard where it does not. */
+/* When a rank dies, all end.  If all ranks have the same error, rank 0 prints it and ends the others: they wait a
+ * moment for that, and print their own message only if it does not happen. */
 static void leave(int status, const char *message) {
     static bool leaving;
     if (leaving) {
@@ -279,7 +279,7 @@ static void leave(int status, const char *message) {
     exit(status);
 }
 
-/* A hash of the program's file, 0 where it cannot be read. */
+/* A hash of the executable, 0 if it cannot be read. */
 static uint64_t program_hash(void) {
     struct stat info;
     uint64_t hash = 0;
@@ -295,7 +295,7 @@ static uint64_t program_hash(void) {
     return hash;
 }
 
-/* The first line that differs, of this rank's settings and rank 0's. */
+/* Finds the first line that differs between this rank's settings and rank 0's. */
 static void refuse_difference(const char *mine, const char *first) {
     const char *a = mine, *b = first;
     for (;;) {
@@ -308,7 +308,7 @@ static void refuse_difference(const char *mine, const char *first) {
     }
 }
 
-/* The same program with the same settings everywhere? */
+/* Checks that all ranks run the same program with the same settings. */
 static void compare_settings(const char *mine) {
     struct {
         uint64_t hash;
@@ -335,7 +335,7 @@ void distributed_begin(void) {
     die_as_rank(rank, ranks, leave);
 }
 
-/* Ranks that a launcher bound to cores of their own share with nobody. */
+/* Counts the ranks with the same CPU affinity; ranks bound to different cores do not share them. */
 static void cores_compare(MPI_Comm machine) {
     cpu_set_t mine;
     int count;
@@ -402,9 +402,9 @@ void distributed_broadcast(void *data, size_t bytes) {
 
 #include <unistd.h>
 
-static int own_number; /* of this process among those that were started */
+static int own_number; /* this process's number among those the launcher started */
 
-/* All processes say the same: the first does. */
+/* All processes have the same message: only the first prints it. */
 static void leave(int status, const char *message) {
     if (own_number == 0) die_say(message);
     exit(status);
@@ -416,7 +416,7 @@ void distributed_begin(void) {
     int started = distributed_launched() ? environment_number(sizes, 1) : 1;
     if (started < 2) return;
     own_number = environment_number(rank_names, 0);
-    if (own_number) sleep(3); /* a launcher ends everybody when the first process leaves: it must have spoken by then */
+    if (own_number) sleep(3); /* the launcher ends all when one exits: give process 0 time to print */
     die_as_rank(own_number, started, leave);
     die_usage("%d processes were started, but this build has no MPI: install libopenmpi-dev and run make again",
               started);

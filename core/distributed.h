@@ -1,24 +1,25 @@
-/* Several processes training one model.  MPI starts them (mpirun, or srun) and carries what is small; gradients travel
- * through kernels.h.  Without a launcher, and in a build without MPI, there is one rank and every function below does
- * the obvious at no cost. */
+/* Several processes training one model.  mpirun or srun starts them, and MPI carries small data; gradients are summed
+ * by the functions in kernels.h.  Without a launcher, and in a build without MPI, there is one rank and every function
+ * below returns at once with the result for one rank. */
 #ifndef VIT_CORE_DISTRIBUTED_H
 #define VIT_CORE_DISTRIBUTED_H
 
 #include <stdbool.h>
 #include <stddef.h>
 
-/* Reads from the environment what the launcher started, so that messages come from the right rank.  First of all
- * calls.  From here on a rank that dies (core/die.h) ends all of them; of ranks that fail alike one speaks. */
+/* Reads rank and number of ranks from the launcher's environment variables, so that messages can name the rank.  Must
+ * be called first.  From here on a rank that dies (core/die.h) ends all ranks; if several ranks fail with the same
+ * message, only one prints it. */
 void distributed_begin(void);
 
-/* Starts MPI where a launcher started this process, and waits for all ranks: where one has failed before, or has other
- * `settings` than rank 0 (one setting a line, "name value"; the program itself is compared too), all end, and the first
- * rank of those with the same trouble says what it is.  Then the lifeline: a connection of every rank to rank 0 that
- * breaks when a process dies or a machine falls silent for half a minute.  The others then say so and end.
- * Once a process, after kernels_init. */
+/* Initialises MPI if a launcher started this process, and waits for all ranks.  If one has failed already, or its
+ * `settings` (one per line, "name value") or its program differ from rank 0's, all ranks end, and the lowest rank with
+ * that error prints it.  Then opens the lifeline: a connection from every rank to rank 0 that breaks when a process
+ * dies or a machine does not respond for half a minute; the other ranks then report that and end.
+ * Call once per process, after kernels_init. */
 void distributed_open(const char *settings);
 
-/* Every rank is done. */
+/* Waits until every rank is done and shuts MPI down. */
 void distributed_close(void);
 
 /* Did mpirun, srun or another launcher start this process? */
@@ -26,21 +27,21 @@ bool distributed_launched(void);
 
 int distributed_rank(void);
 int distributed_ranks(void);
-/* This rank's number among those of its machine: which GPU is its own. */
+/* This rank's index among the ranks on its machine; it decides which GPU the rank uses. */
 int distributed_local_rank(void);
-/* How many ranks of this machine may run on the same cores as this one. */
+/* How many ranks on this machine, this one included, may run on the same cores as this one. */
 int distributed_core_share(void);
 
-/* What a rank says after "rank 3 has died": how to go on.  Kept, not copied. */
+/* Advice that is printed after "rank 3 has died": how to continue.  `text` is not copied and must stay valid. */
 void distributed_last_words(const char *text);
 
-/* Sums over all ranks, in place, the same bits everywhere.  values [count] on the host. */
+/* Sums values [count], in host memory, over all ranks, in place.  Every rank gets the same bits. */
 void distributed_sum(double *values, int count);
-/* True on every rank when it is true on one. */
+/* True on every rank if `condition` is true on at least one. */
 bool distributed_any(bool condition);
-/* True when all ranks have the same number. */
+/* True if all ranks pass the same value. */
 bool distributed_agree(double value);
-/* Rank 0's bytes to everybody. */
+/* Copies rank 0's bytes to all ranks. */
 void distributed_broadcast(void *data, size_t bytes);
 
 #endif

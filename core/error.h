@@ -1,5 +1,5 @@
-/* What went wrong, for functions that do not end the run: one that finds an error in a file or a setting writes a line
- * for the user and returns false, up to whoever knows whether the run can go on.  A null-initialised one is empty. */
+/* Error messages of functions that do not end the run.  Such a function writes one line for the user and returns false;
+ * its caller decides whether the run can continue.  A zero-initialised Error is empty. */
 #ifndef VIT_CORE_ERROR_H
 #define VIT_CORE_ERROR_H
 
@@ -7,15 +7,15 @@
 #include <stddef.h>
 
 typedef struct {
-    char text[1024]; /* ends with a 0; no control characters; what does not fit is cut off between two characters */
-    bool out_of_memory; /* the machine's fault: the file or setting may be sound */
+    char text[1024]; /* zero-terminated, without control characters; truncated between two characters if too long */
+    bool out_of_memory; /* not enough memory: the file or setting may be valid */
 } Error;
 
-/* Writes the line and returns false, for the caller to return.  An argument may be error->text itself.  Control
- * characters in what the user gave us, or in a file's names, become '?' and do not reach the terminal. */
+/* Writes the line and returns false, for the caller to return.  error->text may be one of the arguments.  Control
+ * characters in the arguments are replaced by '?', so that they do not reach the terminal. */
 bool refuse(Error *error, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-/* Says that there were no `bytes` (0: how many is not known) for that, sets out_of_memory and returns false. */
+/* Writes that `bytes` of memory (0: unknown) could not be had for `what`, sets out_of_memory and returns false. */
 bool refuse_memory(Error *error, size_t bytes, const char *what);
 
 #endif

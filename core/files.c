@@ -53,7 +53,8 @@ static bool refuse_errno(Error *error, const char *what) {
     return refuse(error, "%s: %s", what, strerror(errno));
 }
 
-/* The size is asked of the open file, so it belongs to what is read; a file that shrinks meanwhile is a short read. */
+/* Uses fstat on the open file, so the size belongs to the file being read; if it shrinks meanwhile, the read is short.
+ * */
 static bool read_open(int fd, size_t most, uint8_t **bytes, size_t *room, size_t *size, Error *error) {
     struct stat status;
     if (fstat(fd, &status)) return refuse_errno(error, "cannot read");
@@ -102,15 +103,15 @@ bool file_read(const char *path, size_t most, uint8_t **bytes, size_t *size, Err
 
 /* == Replacing a file ============================================================================================= */
 
-/* A symbolic link leads to the file that is meant, which may not be there yet; the link itself stays. */
+/* Follows symbolic links to the file to replace, which need not exist yet; the link itself is kept. */
 static bool follow_links(char place[PLACE_SIZE], const char *path, Error *error) {
-    enum { MOST_LINKS = 40 }; /* as the kernel */
+    enum { MOST_LINKS = 40 }; /* the kernel's limit */
     char target[PLACE_SIZE], folder[PLACE_SIZE];
     if ((size_t)snprintf(place, PLACE_SIZE, "%s", path) >= PLACE_SIZE) errno = ENAMETOOLONG;
     else errno = 0;
     for (int links = 0; !errno; links++) {
         ssize_t length = readlink(place, target, sizeof target - 1);
-        if (length < 0) return true; /* no link: whatever else is wrong with it shows when it is written */
+        if (length < 0) return true; /* not a link; any other error is reported when it is written */
         target[length] = 0;
         memcpy(folder, place, sizeof folder);
         bool fits = *target == '/' ? snprintf(place, PLACE_SIZE, "%s", target) > 0
@@ -126,9 +127,9 @@ static void host_name(char name[HOST_SIZE]) {
     snprintf(name, HOST_SIZE, "%.*s", HOST_SIZE - 1, whole);
 }
 
-/* Is `ending` "<process>", as it once was, or "<process>.<host>" of a process that ended without removing its file?
- * Other machines' processes cannot be asked, nor those of another container that goes by our host's name: what nobody
- * has written to for an hour is nobody's. */
+/* Does `ending`, "<process>" (older versions) or "<process>.<host>", belong to a process that no longer runs?
+ * Processes on other machines, or in another container with the same host name, cannot be checked: a file that has not
+ * been written to for an hour counts as abandoned. */
 static bool is_stale(const char *ending, const struct stat *info) {
     static const time_t ABANDONED = 3600;
     char host[HOST_SIZE], *end;
@@ -160,7 +161,7 @@ void file_remove_stale(const char *path) {
     closedir(list);
 }
 
-/* Writes, flushes and closes.  Pipes and some devices have nothing to flush to. */
+/* Writes, flushes and closes.  Pipes and some devices cannot be synced. */
 static bool write_open(FILE *file, bool (*fill)(FILE *file, const void *content), const void *content, Error *error) {
     bool ok = fill(file, content) && fflush(file) == 0 &&
               (fsync(fileno(file)) == 0 || errno == EINVAL || errno == ENOTSUP || errno == EROFS);
@@ -169,7 +170,7 @@ static bool write_open(FILE *file, bool (*fill)(FILE *file, const void *content)
     return ok;
 }
 
-/* Into what is no file but is written like one: a device, or a pipe somebody reads from, for whom this waits. */
+/* Writes directly to a device or a pipe; opening a named pipe waits for its reader. */
 static bool write_in_place(const char *path, bool (*fill)(FILE *file, const void *content), const void *content,
                            Error *error) {
     int fd = open(path, O_WRONLY | O_CLOEXEC | O_NOCTTY);
@@ -180,7 +181,7 @@ static bool write_in_place(const char *path, bool (*fill)(FILE *file, const void
     return false;
 }
 
-/* The folder is opened first: where that fails, nothing has been touched. */
+/* Opens the folder first, so that nothing has been changed if that fails. */
 static bool replace_regular(const char *path, bool (*fill)(FILE *file, const void *content), const void *content,
                             Error *error) {
     char temporary[PLACE_SIZE], folder[PLACE_SIZE], host[HOST_SIZE];
@@ -199,7 +200,7 @@ static bool replace_regular(const char *path, bool (*fill)(FILE *file, const voi
     if (ok && rename(temporary, path)) ok = refuse_errno(error, "cannot rename into place");
     if (!ok)
         unlink(temporary);
-    else if (fsync(fd) && errno != EINVAL) /* a file system whose folders cannot be flushed */
+    else if (fsync(fd) && errno != EINVAL) /* EINVAL: the file system cannot sync folders */
         ok = refuse_errno(error, "cannot flush its folder");
     close(fd);
     return ok;
@@ -236,7 +237,8 @@ void write_text(const char *path, const char *text) {
 
 /* == Files in memory ============================================================================================== */
 
-/* What the handler reads: a place is taken by `line`, whose bytes are in place before, and given back by `bytes`. */
+/* Read by the signal handler.  An entry is in use while `size` is not 0; `bytes` is set last and cleared first, so that
+ * the handler sees only complete entries. */
 enum { MOST_MAPS = 16 };
 static struct {
     _Atomic(const char *) bytes;
@@ -244,7 +246,7 @@ static struct {
     char line[PLACE_SIZE + 256];
 } maps[MOST_MAPS];
 
-/* A fault of the thread that reads, so no library's odd stack is in the way (core/signals.h). */
+/* SIGBUS arrives in the thread that reads the map, never inside a library that misuses the stack (core/signals.h). */
 static void on_bus_error(int number, siginfo_t *info, void *context) {
     (void)context;
     for (int i = 0; i < MOST_MAPS; i++) {
@@ -253,7 +255,7 @@ static void on_bus_error(int number, siginfo_t *info, void *context) {
         if (write(STDERR_FILENO, maps[i].line, strlen(maps[i].line)) < 0) _exit(1);
         _exit(1);
     }
-    signal(number, SIG_DFL); /* not ours: it comes again */
+    signal(number, SIG_DFL); /* not a fault in a mapped file: it is raised again with the default action */
 }
 
 static void maps_remember(const char *path, const char *bytes, size_t size) {
@@ -303,7 +305,7 @@ void file_unmap(const void *bytes, size_t size) {
 
 /* == Standard input and output ==================================================================================== */
 
-/* On /dev/null, both ways, so that what is written there is as lost as the caller wanted it to be. */
+/* Opens /dev/null for reading and writing: the output to a closed stream is discarded, as the user intended. */
 void standard_files_open(void) {
     for (int fd = open("/dev/null", O_RDWR); fd >= 0; fd = open("/dev/null", O_RDWR)) {
         if (fd <= STDERR_FILENO) continue;

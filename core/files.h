@@ -17,38 +17,38 @@ bool file_exists(const char *path);
 /* Makes the folder and its parents; dies with the one that could not be made, and why. */
 void make_folders(const char *path);
 
-/* Reads all of a regular file of at most `most` bytes into *bytes, which the caller frees.  False: `error` says why,
- * here and below without the file's name. */
+/* Reads all of a regular file of at most `most` bytes into *bytes, which the caller frees.  On failure returns false
+ * with the reason in `error`, here and below without the file's name. */
 bool file_read(const char *path, size_t most, uint8_t **bytes, size_t *size, Error *error);
 
-/* The same into a buffer that is used again: *bytes has *room bytes (NULL and 0 at first) and grows as it has to. */
+/* The same into a reusable buffer: *bytes has *room bytes (initially NULL and 0) and is enlarged as needed. */
 bool file_read_again(const char *path, size_t most, uint8_t **bytes, size_t *room, size_t *size, Error *error);
 
-/* Replaces the file as a whole by what fill(file, content) writes (false: an error, which errno tells): under a
- * temporary name in the same folder, flushed to the disk, renamed, and the folder flushed.  False: `error` says why,
- * the temporary file is gone, and what was there before is untouched unless only flushing the folder failed.
- * A symbolic link stays, and the file that it leads to is replaced.  A device or a pipe is written to. */
+/* Atomically replaces the file by what fill(file, content) writes (false: error, with errno set): writes a temporary
+ * file in the same folder, syncs it to disk, renames it and syncs the folder.  On failure returns false with the reason
+ * in `error`; the temporary file is removed, and the old file is untouched unless only the sync of the folder failed.
+ * If the path is a symbolic link, its target is replaced.  A device or a pipe is written to directly. */
 bool file_replace(const char *path, bool (*fill)(FILE *file, const void *content), const void *content, Error *error);
 
-/* Removes what processes that were killed while they replaced this file have left beside it. */
+/* Removes temporary files left by processes that were killed while replacing this file. */
 void file_remove_stale(const char *path);
 
-/* file_replace by these bytes. */
+/* file_replace with these bytes as the content. */
 bool file_write(const char *path, const void *bytes, size_t size, Error *error);
 
-/* file_write of a text; dies with the path and the reason. */
+/* file_write of a string; on failure dies with the path and the reason. */
 void write_text(const char *path, const char *text);
 
-/* The bytes of a regular file in memory, read-only; NULL for an empty one.  A file that is cut short while it is
- * mapped, or whose disk fails, ends the program with a line that names it.  One thread at a time. */
+/* Maps a regular file into memory, read-only; *bytes is NULL for an empty file.  If the file is truncated while it is
+ * mapped, or its disk fails, the program ends with a line that names it.  Not thread-safe. */
 bool file_map(const char *path, const void **bytes, size_t *size, Error *error);
 void file_unmap(const void *bytes, size_t size);
 
-/* Standard input, output and error that were closed (>&-) become /dev/null: the next file opened would take their
- * numbers, and what is printed would land in it.  The first call of main. */
+/* Opens /dev/null for each of standard input, output and error that is closed (>&-).  Otherwise the next file opened
+ * would get that descriptor, and printed text would be written into it.  Must be the first call in main. */
 void standard_files_open(void);
 
-/* Flushes standard output; dies when not all of it could be written. */
+/* Flushes standard output; dies if not everything could be written. */
 void standard_output_check(void);
 
 #endif

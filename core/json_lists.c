@@ -1,5 +1,5 @@
-/* A window moves along the file; jansson is given the window from the record on and says how much of it the record
- * took.  A record that the window's end cuts is parsed again when there is more. */
+/* A window (buffer) moves along the file.  jansson parses from the start of a record and reports how many bytes the
+ * record has.  A record cut off by the window's end is parsed again after more has been read. */
 #include "core/json_lists.h"
 
 #include <errno.h>
@@ -17,27 +17,27 @@ typedef struct {
     const JsonList *lists;
     int count;
     void *state;
-    Error *report; /* empty while all is well */
+    Error *report; /* empty: no error so far */
 
     int fd;               /* -1: the file is in memory */
-    const uint8_t *bytes; /* what is left of it there */
+    const uint8_t *bytes; /* the rest of the file in memory */
     size_t size;
 
     char *window;          /* [room] */
     size_t room, at, have; /* window[at] .. window[have - 1] are still to be parsed */
     size_t passed;         /* bytes of the file before the window */
-    bool ended;            /* the file has nothing behind the window */
+    bool ended;            /* the window reaches the end of the file */
 
     uint32_t seen;        /* lists that have occurred */
-    const JsonList *list; /* NULL: not ours */
-    bool inside;          /* the list's brackets */
+    const JsonList *list; /* NULL: not a requested list */
+    bool inside;          /* inside the list's brackets */
     size_t index;         /* of the record */
     const char *field;    /* of the record; NULL: none */
 } Reader;
 
 /* == Refusals ===================================================================================================== */
 
-/* False; "annotations[12].bbox: " and what is wrong with it.  The first refusal stays. */
+/* Writes "annotations[12].bbox: " and the error message, and returns false.  Keeps the first error. */
 static bool refuse_here(Reader *r, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 static bool refuse_here(Reader *r, const char *format, ...) {
@@ -75,8 +75,8 @@ static ssize_t take_bytes(Reader *r, char *to, size_t room) {
     return (ssize_t)room;
 }
 
-/* Fills the window, which grows where what is still to be parsed fills it already.  A zero byte is never JSON; jansson
- * passes over some. */
+/* Reads more into the window and enlarges it if it is full of unparsed data.  Refuses zero bytes, which are never valid
+ * JSON, because jansson ignores some of them. */
 static bool fetch(Reader *r) {
     memmove(r->window, r->window + r->at, r->have - r->at);
     r->passed += r->at;
@@ -100,7 +100,7 @@ static bool fetch(Reader *r) {
     return true;
 }
 
-/* The next byte that is no white space; 0 at the end of the file and after a refusal. */
+/* The next byte that is not white space; 0 at the end of the file and after an error. */
 static char peek(Reader *r) {
     for (;;) {
         while (r->at < r->have && strchr(" \t\r\n", r->window[r->at])) r->at++;
@@ -121,7 +121,7 @@ static bool expect(Reader *r, char bracket) {
     return refuse_here(r, "not JSON at byte %zu: '%c' expected", r->passed + r->at, bracket);
 }
 
-/* What the library says against the value that begins at window[at], having read `used` bytes of it. */
+/* Reports jansson's error in the value that begins at window[at], of which it has read `used` bytes. */
 static void refuse_value(Reader *r, json_error_t *error, size_t used) {
     enum json_error_code code = json_error_code(error);
     bool limit = code == json_error_numeric_overflow || code == json_error_stack_overflow;
@@ -133,7 +133,7 @@ static void refuse_value(Reader *r, json_error_t *error, size_t used) {
                 *error->text ? error->text : "out of memory");
 }
 
-/* The value that comes next, of any kind; NULL: refused. */
+/* Parses the next value, of any type; NULL: error. */
 static json_t *next_value(Reader *r) {
     enum { CUT = 4 }; /* what ends so near to the window's end may be cut: a character of UTF-8 has up to 4 bytes */
     peek(r);
@@ -204,7 +204,7 @@ static bool take_record(Reader *r, const json_t *record) {
 
 /* == A whole file ================================================================================================= */
 
-/* Behind the opening bracket.  Of a list that is not ours the records are freed as they come. */
+/* Parses a list after its opening bracket.  Records of a list that was not requested are freed at once. */
 static bool read_list(Reader *r) {
     r->inside = true;
     r->index = 0;
@@ -221,7 +221,7 @@ static bool read_list(Reader *r) {
     return true;
 }
 
-/* Something else than the array or object that belongs here. */
+/* Reports that something other than the expected array or object was found. */
 static bool refuse_other(Reader *r, const char *expected) {
     json_t *value = next_value(r);
     json_decref(value);

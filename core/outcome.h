@@ -1,11 +1,11 @@
-/* What the logits of one image say about its label. */
+/* How well the logits of one image predict its label. */
 #ifndef VIT_CORE_OUTCOME_H
 #define VIT_CORE_OUTCOME_H
 
 typedef struct {
-    int place;     /* classes with a higher score than the label; ties go to the smaller index, NaN loses to all */
-    int predicted; /* the class with the highest score; -1: no score is a number */
-    double loss;   /* -log softmax(logits)[label], without smoothing or mixing */
+    int place;     /* rank of the label, 0 is first; ties go to the smaller index, NaN ranks last */
+    int predicted; /* the class with the highest score; -1: all are NaN */
+    double loss;   /* -log softmax(logits)[label], without label smoothing or mixup */
 } Outcome;
 
 Outcome outcome_of(const float *logits, int classes, int label);

@@ -114,7 +114,7 @@ void params_view(Params *params, float *arena) {
     for (int i = 0; i < params->count; i++) *params->items[i].value = arena + params->items[i].offset;
 }
 
-/* Element i of tensor t; rejection keeps the truncated normal exact, with a fresh stream for every attempt. */
+/* Element i of tensor t; the truncated normal uses rejection sampling, with a new stream for every attempt. */
 static float draw(const Param *p, uint64_t seed, uint32_t t, size_t i) {
     switch (p->init) {
     case INIT_ZEROS: return 0;

@@ -1,7 +1,8 @@
-/* The parameter arena: every learnable tensor is declared once - name, shape, initialisation, decays or not - and from
- * that table come memory, views, AdamW groups, clipping, all-reduce ranges, checkpoint entries and --describe.
- * Gradients, moments and the EMA mirror its offsets, so they are loops over flat float32 memory.
- * A buffer is a tensor of the same arena that is drawn instead of learned: random features, codes, permutations. */
+/* The parameter arena: every learnable tensor is declared once - name, shape, initialisation, weight decay - and that
+ * table determines memory, views, AdamW groups, clipping, all-reduce ranges, checkpoint entries and --describe.
+ * Gradients, moments and the EMA use the same offsets, so updates are loops over flat float32 memory.
+ * A buffer is a tensor of the same arena that is drawn at random instead of learned: random features, codes,
+ * permutations. */
 #ifndef VIT_CORE_PARAMS_H
 #define VIT_CORE_PARAMS_H
 
@@ -16,55 +17,56 @@ enum { PARAM_MAX_DIMS = 4, PARAM_NAME_SIZE = 64 };
 typedef enum {
     INIT_ZEROS,
     INIT_ONES,
-    INIT_TRUNC_NORMAL,   /* std 0.02, cut at +-2 (timm's bounds are values, not deviations) */
+    INIT_TRUNC_NORMAL,   /* std 0.02, cut off at +-2 (as in timm, the absolute value 2, not 2 standard deviations) */
     INIT_NORMAL,         /* standard normal */
-    INIT_XAVIER_UNIFORM, /* bound sqrt(6 / (fan in + fan out)) of a [out,in] matrix, or of each of several */
-    INIT_FAN_IN_UNIFORM, /* bound 1/sqrt(fan): PyTorch's Conv2d; for a bias the fan is given in Param.fan */
-    INIT_KAIMING_NORMAL  /* standard normal times sqrt(2 / fan): torchvision's convolutions, the fan in Param.fan */
+    INIT_XAVIER_UNIFORM, /* bound sqrt(6 / (fan in + fan out)) of an [out,in] matrix, or of each one in a stack */
+    INIT_FAN_IN_UNIFORM, /* bound 1/sqrt(fan): as PyTorch's Conv2d; for a bias, fan is Param.fan */
+    INIT_KAIMING_NORMAL  /* standard normal times sqrt(2 / fan): as torchvision's convolutions; fan is Param.fan */
 } ParamInit;
 
 typedef struct Param Param;
 
-/* How a layer starts a tensor in a way of its own: x [p->size], host memory, holds what the tensor's ParamInit drew and
- * is changed in place.  Random numbers are elements of the stream (seed, RNG_INIT, tensor, 0). */
+/* A layer's own initialisation of a tensor: x [p->size], in host memory, holds the values drawn by the tensor's
+ * ParamInit and is changed in place.  Random numbers come from the stream (seed, RNG_INIT, tensor, 0). */
 typedef void (*ParamDraw)(float *x, const Param *p, uint64_t seed, uint32_t tensor);
 
-/* A tensor that has numbers for every position of a grid.  They lie along dimension `axis`, rows one after another and
- * behind `prefix` positions that are not on the grid, or with axes = 2 along `axis` and the dimension after it. */
+/* Describes a tensor that has values for every position of a grid, such as a position embedding.  With axes = 1 the
+ * positions lie along dimension `axis`, row by row, after `prefix` entries that are not on the grid; with axes = 2 they
+ * lie along `axis` and the next dimension. */
 typedef struct {
-    int axis, axes, prefix; /* axes 0: no such tensor */
+    int axis, axes, prefix; /* axes 0: the tensor is not on a grid */
     Grid positions;
 } ParamGrid;
 
 struct Param {
-    char name[PARAM_NAME_SIZE]; /* timm's: blocks.3.attn.qkv.weight */
+    char name[PARAM_NAME_SIZE]; /* as in timm: blocks.3.attn.qkv.weight */
     int shape[PARAM_MAX_DIMS], ndim;
-    size_t offset, size; /* in floats, into every arena that mirrors the table */
+    size_t offset, size; /* in floats; the offset is the same in every arena */
     ParamInit init;
     int fan; /* for INIT_FAN_IN_UNIFORM and INIT_KAIMING_NORMAL */
-    float gain;     /* of what `init` draws; 1 */
-    ParamDraw draw; /* NULL: `init` says it all */
+    float gain;     /* factor for what `init` draws; default 1 */
+    ParamDraw draw; /* NULL: `init` alone */
     ParamGrid grid;
     bool decay;
-    bool slow;   /* AdamW.slow times the learning rate; to be set before params_allocate_optimizer */
-    bool frozen; /* a buffer: stored and loaded like the others, but never trained, and no parameter */
-    float **value, **grad; /* where the layer keeps its views; filled by params_allocate and params_view */
-    float **host, *staging; /* buffers: host memory of the same size, and where the layer keeps its view of that */
+    bool slow;   /* AdamW.slow times the learning rate; set it before params_allocate_optimizer */
+    bool frozen; /* a buffer: stored and loaded like parameters, but never trained and not counted as one */
+    float **value, **grad; /* addresses of the layer's pointers, set by params_allocate and params_view */
+    float **host, *staging; /* buffers: the layer's pointer to host memory of the same size, and that memory */
 };
 
 typedef struct {
-    Param *items; /* [count], for core/params.c alone: others ask params_at */
+    Param *items; /* [count], private to core/params.c: use params_at elsewhere */
     int count, capacity;
     size_t total;       /* floats in one arena; each tensor starts on a 64-byte boundary, the gaps stay zero */
-    size_t parameters;  /* floats that are parameters: no gaps, no buffers */
+    size_t parameters;  /* number of learned floats, without gaps and buffers */
     float *values, *grads;    /* device memory */
     float *exp_avg, *exp_avg_sq; /* AdamW's moments, NULL before params_allocate_optimizer */
     float *ema;               /* NULL without EMA */
-    uint8_t *kinds;           /* device: what the optimizer does with each ARENA_PIECE floats */
+    uint8_t *kinds;           /* device memory: how the optimizer treats each ARENA_PIECE floats */
 } Params;
 
-/* Declares the tensor `prefix` + `name` ("blocks.3.attn." + "qkv.weight").  *value and *grad point to it from
- * params_allocate on.  Matrices and higher decay unless the name says otherwise through `decay`. */
+/* Declares the tensor `prefix` + `name` ("blocks.3.attn." + "qkv.weight").  params_allocate sets *value
+ * and *grad.  `decay`: whether weight decay applies to it. */
 void params_declare(Params *params, float **value, float **grad, const char *prefix, const char *name, ParamInit init,
                     bool decay, int ndim, const int *shape);
 
@@ -72,54 +74,55 @@ void params_declare(Params *params, float **value, float **grad, const char *pre
 void params_declare_fan(Params *params, float **value, float **grad, const char *prefix, const char *name, int fan,
                         bool decay, int ndim, const int *shape);
 
-/* The fan of the tensor declared last. */
+/* Sets the fan of the most recently declared tensor. */
 void params_set_fan(Params *params, int fan);
 
-/* The tensor declared last starts as `fill` leaves it. */
+/* Sets `fill` as the initialisation of the most recently declared tensor (Param.draw). */
 void params_draw_with(Params *params, ParamDraw fill);
 
-/* The values that `prefix` + `name` starts with are `gain` times what its ParamInit draws; nothing where there is no
- * such tensor. */
+/* Sets the gain of the tensor `prefix` + `name`: its initial values are `gain` times what its ParamInit draws.  Does
+ * nothing if there is no such tensor. */
 void params_start_scaled(Params *params, const char *prefix, const char *name, float gain);
 
-/* The tensor declared last lies on a grid: weights of a model for images of another size can be resampled. */
+/* Marks the most recently declared tensor as lying on a grid, so that weights trained at another image size can be
+ * resampled. */
 void params_on_grid(Params *params, ParamGrid grid);
 
-/* The learned tensors from number `first` on decay. */
+/* Turns weight decay on for all learned tensors from index `first` on. */
 void params_decay_from(Params *params, int first);
 
-/* The tensors that lie in the first `floats` floats of the arena are slow, the others are not. */
+/* Sets Param.slow for the tensors in the first `floats` floats of the arena and clears it for the others. */
 void params_slow_below(Params *params, size_t floats);
 
 /* Declares a buffer.  Its gradient stays zero, so that the optimizer and clipping do not see it; the EMA copies it.
- * host, where it is not NULL, becomes a view of host memory in which the layer prepares what it uploads to *value. */
+ * If host is not NULL, *host is set to host memory in which the layer prepares the data that it uploads to *value. */
 void params_declare_buffer(Params *params, float **value, float **host, const char *prefix, const char *name,
                            ParamInit init, int ndim, const int *shape);
 
 /* Allocates values and (if training) gradients on the device, zeroed, and fills all views. */
 void params_allocate(Params *params, bool training);
 
-/* Allocates the moments, and the EMA if asked for, zeroed (the EMA starts as a copy by the caller), and tells the
- * optimizer which tensors decay and which are frozen. */
+/* Allocates the moments, and the EMA if asked for, zeroed (the caller copies the initial EMA), and records for
+ * the optimizer which tensors have weight decay and which are frozen. */
 void params_allocate_optimizer(Params *params, bool ema);
 
-/* Points every layer's *value into `arena` (values or ema): evaluation under the EMA costs no copy. */
+/* Points every layer's *value into `arena` (values or ema): evaluation with the EMA weights needs no copy. */
 void params_view(Params *params, float *arena);
 
 /* Draws every tensor from (seed, tensor index); independent of threads, ranks and of the other tensors. */
 void params_initialize(Params *params, uint64_t seed);
 
-/* What params_initialize gives that one tensor, to host memory [p->size]. */
+/* Writes the values that params_initialize gives tensor p to host [p->size], in host memory. */
 void params_draw(const Params *params, const Param *p, uint64_t seed, float *host);
 
 /* The first tensor of `arena` (values or ema) that holds an infinity or a NaN, or NULL. */
 const Param *params_not_finite(const Params *params, const float *arena);
 
-/* How many tensors are declared, and tensor number i of them, in the order of declaration and of the arena. */
+/* The number of declared tensors, and tensor i of them; order of declaration, which is also the arena's. */
 int params_count(const Params *params);
 const Param *params_at(const Params *params, int i);
 
-/* Floats of the learned tensors whose names begin with `prefix`. */
+/* Number of floats in the learned tensors whose names begin with `prefix`. */
 size_t params_size_of(const Params *params, const char *prefix);
 
 /* The tensor of that name, or NULL. */

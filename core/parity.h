@@ -1,19 +1,19 @@
-/* Parity: how any other framework is compared with this one, by files that carry parameters in and gradients out. */
+/* --parity: comparison with other frameworks, through files with parameters as input and gradients as output. */
 #ifndef VIT_CORE_PARITY_H
 #define VIT_CORE_PARITY_H
 
 #include "core/params.h"
 #include "core/safetensors.h"
 
-/* Opens the file, which must have float32 `images` [B,3,H,W] and as many `labels`, and tells H and W. */
+/* Opens the file, which must have float32 `images` [B,3,H,W] and `labels` [B]; writes H and W to size. */
 void parity_images(SafeTensors *st, const char *path, int size[2]);
-/* Its labels [B], each below `classes`. */
+/* Reads the labels [B]; dies unless each is a class index below `classes`. */
 void parity_labels(const SafeTensors *st, const char *path, int *labels, int B, int classes);
 
-/* Parameters and buffers that travel in the file replace the model's; all of them or none. */
+/* Replaces the model's parameters and buffers by those in the file, which must hold all of them or none. */
 void parity_parameters(Params *params, const SafeTensors *st);
 
-/* The outputs, and grad.<parameter> of every parameter. */
+/* Writes the outputs, and the gradient of every parameter as grad.<parameter>. */
 void parity_write(const char *path, const SafeTensorEntry *outputs, int count, const Params *params);
 
 #endif

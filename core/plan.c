@@ -95,7 +95,7 @@ void plan_bind(Plan *plan, void *memory) {
     kernels_reserve(plan->workspace);
 }
 
-/* The guard of a tensor starts at its own last byte, so that a write one element too far is seen. */
+/* The guard of a tensor starts at its own last byte, so that a write one element too far is detected. */
 void plan_poison(Plan *plan) {
     size_t bytes = plan_bytes(plan);
     char *poison = xcalloc(1, bytes, "poison");
@@ -104,8 +104,8 @@ void plan_poison(Plan *plan) {
     free(poison);
 }
 
-/* Scratch regions overlap, as does what is reused, so one layer's guard may lie inside another's tensor: only what is
- * kept for itself is checked. */
+/* Scratch and reused tensors overlap, so one layer's guard may lie inside another's tensor: only guards of kept tensors
+ * whose memory is not reused are checked. */
 const char *plan_overrun(const Plan *plan) {
     unsigned char guard[PLAN_GUARD];
     if (!plan->guarded || !plan->training) return NULL;

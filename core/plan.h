@@ -1,7 +1,8 @@
-/* The activation arena, planned once before the first step.  Each layer names what it keeps for its backward pass and
- * what it borrows as scratch; binding the plan to memory fills the layers' pointers.  Scratch of different layers
- * overlaps always.  In inference nothing has to be kept, so a block's tensors end with the block: the model brackets it
- * with plan_mark and plan_release.  A model may have a training and an inference plan over the same memory. */
+/* The activation arena, planned once before the first step.  Each layer declares the tensors that it keeps for its
+ * backward pass and those that it needs as scratch; plan_bind sets the layers' pointers.  Scratch of different layers
+ * shares memory.  In inference nothing is kept for a backward pass, so a block's tensors live only until the block
+ * ends: the model brackets it with plan_mark and plan_release.  A training and an inference plan may share the same
+ * memory. */
 #ifndef VIT_CORE_PLAN_H
 #define VIT_CORE_PLAN_H
 
@@ -10,20 +11,20 @@
 
 typedef struct {
     char name[64];
-    void *slot; /* address of the layer's pointer, whatever it points to */
+    void *slot; /* address of the layer's pointer, of any pointer type */
     size_t offset, bytes;
     bool scratch;
-    bool absent; /* plan_without */
-    bool reused; /* others take its place before its backward pass, which makes it again */
+    bool absent; /* declared by plan_without */
+    bool reused; /* its memory is reused before its backward pass, which recomputes it */
 } PlanTensor;
 
 typedef struct {
     PlanTensor *items;
     int count, capacity;
     bool training;
-    bool guarded; /* tests: guard words behind every tensor, and fresh memory is NaN */
+    bool guarded; /* for tests: guard words after every tensor, and new memory is filled with NaN */
     size_t keep_top, keep_peak, scratch_top, scratch_peak; /* bytes */
-    size_t workspace;                                      /* bytes the kernels asked for */
+    size_t workspace;                                      /* bytes that the kernels need */
     char *memory;
 } Plan;
 
@@ -38,32 +39,34 @@ void plan_start(Plan *plan, bool training);
  * slot is the address of the pointer to fill. */
 void plan_keep(Plan *plan, const char *prefix, const char *name, void *slot, size_t bytes);
 
-/* A tensor that lives until plan_release goes back behind it. */
+/* A scratch tensor, which lives until plan_release is called with an earlier mark. */
 void plan_borrow(Plan *plan, const char *prefix, const char *name, void *slot, size_t bytes);
 
-/* The slot is NULL while this plan is in force: what a layer does only where the other plan has a tensor for it. */
+/* The slot is NULL while this plan is bound: for a tensor that only the other of two plans has. */
 void plan_without(Plan *plan, void *slot);
 
-/* Another name for the tensor planned for `original`'s slot. */
+/* Makes `slot` a second pointer to the tensor planned for the slot `original`. */
 void plan_alias(Plan *plan, void *slot, const void *original);
 
-/* Workspace that a kernel said it needs (its *_workspace function); the largest wish counts. */
+/* Workspace that a kernel said it needs (its *_workspace function); the maximum is kept. */
 void plan_workspace(Plan *plan, size_t bytes);
 
-/* plan_release ends the scratch borrowed since the mark, and in inference also what was kept since. */
+/* plan_release frees the scratch borrowed since the mark, and in inference also the tensors kept since then. */
 PlanMark plan_mark(const Plan *plan);
 void plan_release(Plan *plan, PlanMark mark);
 
-/* What was kept since the mark makes room for what is kept next: its owner makes it again before its backward pass. */
+/* Lets the next kept tensors reuse the memory of those kept since the mark, which their owner recomputes before its
+ * backward pass (activation checkpointing). */
 void plan_reuse(Plan *plan, PlanMark mark);
 
 /* Bytes of kept tensors and scratch together, without workspace. */
 size_t plan_bytes(const Plan *plan);
 
-/* Points every slot into `memory` (plan_bytes of it) and makes this the plan in force. */
+/* Points every slot into `memory`, which has plan_bytes bytes, and so makes this the plan in use. */
 void plan_bind(Plan *plan, void *memory);
 
-/* Guarded plans: overwrites the guards and everything else with NaN; the first tensor whose guard has changed since. */
+/* For guarded plans: plan_poison sets the guards and fills the tensors with NaN; plan_overrun returns the name of the
+ * first tensor whose guard has been overwritten since, or NULL. */
 void plan_poison(Plan *plan);
 const char *plan_overrun(const Plan *plan);
 

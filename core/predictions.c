@@ -10,7 +10,7 @@
 #include "core/files.h"
 #include "core/text.h"
 
-/* Nothing below fails but for memory: texts are made valid and numbers finite before jansson is given them. */
+/* Texts are made valid and numbers finite before they reach jansson, so it can fail only if memory runs out. */
 static json_t *need(json_t *value) {
     if (!value) die("out of memory: predictions as JSON");
     return value;
@@ -24,7 +24,7 @@ static void append(json_t *array, json_t *value) {
     if (json_array_append_new(array, need(value)) != 0) die("out of memory: predictions as JSON");
 }
 
-/* Bytes of the character of UTF-8 that begins at `text`, 0: none does. */
+/* Length of the UTF-8 character at `text` in bytes; 0: invalid. */
 static size_t character(const char *text) {
     unsigned char c = (unsigned char)*text;
     size_t most = c < 0x80 ? 1 : c >= 0xf0 ? 4 : c >= 0xe0 ? 3 : 2;
@@ -50,7 +50,7 @@ static json_t *string_of(const char *text) {
 
 static json_t *number_of(double x) { return isfinite(x) ? json_real(x) : json_null(); }
 
-/* The last picture becomes a line. */
+/* Writes the latest picture as a line. */
 static void finish(Predictions *p) {
     if (!p->lines) p->lines = open_memstream(&p->text, &p->size);
     if (!p->lines) die("out of memory: predictions as JSON");

@@ -1,12 +1,12 @@
-/* What --predict finds, as JSON: an array with an object for each picture, one a line.
+/* The results of --predict as JSON: an array with one object per picture, each on a line of its own.
  *
  *   {"file": "cat.png", "predictions": [{"id": 3, "name": "cat", "probability": 0.93}, ...]}
  *   {"file": "street.jpg", "width": 640, "height": 480,
  *    "predictions": [{"id": 1, "name": "person", "score": 0.9, "box": [x, y, width, height]}, ...]}
  *   {"file": "broken.png", "error": "not a PNG, JPEG or BMP picture"}
  *
- * A class without a name has null, and so has a number that is none.  Texts that are not UTF-8 have '?' for the bytes
- * that make them so. */
+ * Classes without a name and numbers that are not finite are written as null.  In strings, bytes that are not valid
+ * UTF-8 are replaced by '?'. */
 #ifndef VIT_CORE_PREDICTIONS_H
 #define VIT_CORE_PREDICTIONS_H
 
@@ -15,29 +15,29 @@
 
 struct json_t;
 
-/* Zero at first, but for `wanted`: without it all functions do nothing.  They die where memory runs out. */
+/* Initialise with zeros and set `wanted`: if it is false, all functions do nothing.  They die if memory runs out. */
 typedef struct {
     bool wanted;
     char *text;
     size_t size;
     FILE *lines; /* into text */
-    struct json_t *picture, *found; /* the last one, and its array */
+    struct json_t *picture, *found; /* the latest picture, and its array of predictions */
 } Predictions;
 
-/* The next picture; width 0: its size is not told. */
+/* Begins the next picture; width 0: its size is left out. */
 void predictions_begin(Predictions *p, const char *file, int width, int height);
 /* A picture that could not be read. */
 void predictions_fail(Predictions *p, const char *file, const char *reason);
 
-/* What the picture shows as a whole, with its probability; or in a box x, y, width, height, with its score. */
+/* Add a class of the whole picture with its probability, or an object with its score and box x, y, width, height. */
 void predictions_add(Predictions *p, int id, const char *name, double probability);
 void predictions_add_box(Predictions *p, int id, const char *name, double score, const double box[4]);
 
-/* The likeliest of `classes`, on stdout and as a picture of its own; softmax of the logits in place, names NULL:
- * numbers.  Prints even where JSON is not wanted. */
+/* Prints the most probable of `classes` on stdout, even if JSON is not wanted, and adds the picture with them.
+ * Replaces the logits by their softmax.  If names is NULL, class indices are printed. */
 void predictions_classes(Predictions *p, const char *file, float *logits, int classes, const char *const *names);
 
-/* To the file, which is replaced as a whole, and frees.  Dies with the file and the reason. */
+/* Replaces the file atomically and frees *p.  On failure dies with the file and the reason. */
 void predictions_write(Predictions *p, const char *path);
 
 #endif

@@ -40,7 +40,7 @@ static const ConfigEntry entries[] = {
 #undef F
 const ConfigGroup mode_settings = {CONFIG_GROUP(ModeSettings, entries)};
 
-/* What --resume names, as the run's folder to train on in, or as its last weights to look at. */
+/* Converts --resume's value to the run's folder (for training) or to its last weights (for a mode). */
 static void resolve_resume(Training *t, const ModeSettings *modes, bool looks) {
     static char folder[RUN_PATH_SIZE], last[RUN_PATH_SIZE];
     Error error;
@@ -55,7 +55,7 @@ static void resolve_resume(Training *t, const ModeSettings *modes, bool looks) {
     if (!config_try_set(&t->config, key, value, "--resume", &error)) die_usage("%s", error.text);
 }
 
-/* The checkpoint whose settings hold where the user gives no others: that which is resumed, or looked at. */
+/* The checkpoint that provides settings the user does not give: the one being resumed, or loaded by a mode. */
 static bool find_base(char path[RUN_PATH_SIZE], const Training *t, const ModeSettings *modes, bool looks) {
     if (*modes->config && !t->resumed) return false;
     if (looks)
@@ -65,7 +65,7 @@ static bool find_base(char path[RUN_PATH_SIZE], const Training *t, const ModeSet
     return (looks && *t->s->init) || t->resumed;
 }
 
-/* What a run that goes on had, by setting. */
+/* Notes the value of each setting in the run being resumed. */
 static char **values_of(const Config *config) {
     char **values = xcalloc((size_t)config->count, sizeof *values, "settings");
     for (int i = 0; i < config->count; i++) values[i] = config_value(config, i);
@@ -77,8 +77,8 @@ static bool is_among(const char *name, const char *const *names) {
     return *names != NULL;
 }
 
-/* Settings that a run keeps to its end: those of the model, whose state would be taken for another model's, and what
- * decides which images come when. */
+/* Settings that cannot change when a run is resumed: those of the model, because its state would not fit another one,
+ * and those that determine the order of the images. */
 static bool is_kept(const Config *config, int i) {
     static const char *const free_of_model[] = {"drop_path", "dropout", "recompute", "freeze_backbone",
                                                 "backbone_weights", "ripple_algo", "lisa_algo", NULL};
@@ -143,7 +143,7 @@ static void read_settings(Training *t, const ModeSettings *modes, const ProgramM
 
 /* == One mode ===================================================================================================== */
 
-/* One at a time, with what it needs and nothing that only another would use.  NULL: training. */
+/* The chosen mode, after checking that it is the only one and has the weights it needs.  NULL: training. */
 static const ProgramMode *choose_mode(const ProgramMode *list, const Training *t) {
     const ProgramMode *chosen = NULL;
     for (const ProgramMode *m = list; m->name; m++) {
@@ -176,7 +176,7 @@ static void print_help(const Program *program, const Config *config) {
     config_help(config, stdout);
 }
 
-/* What all ranks have to agree on, one setting a line: not where a machine has its files, nor its threads. */
+/* The settings that must be equal on all ranks, one per line: all except file locations and thread counts. */
 static char *common_settings(const Config *config) {
     static const char *const own[] = {"config", "data_dir", "workers"};
     char *text;
@@ -195,7 +195,7 @@ static char *common_settings(const Config *config) {
     return text;
 }
 
-/* With all ranks.  What rank 0 does alone goes on there when they have parted again; true where it does. */
+/* Connects all ranks.  For a mode that rank 0 runs alone they disconnect again; true if this rank continues. */
 static bool meet_ranks(const Config *config, bool alone) {
     char *settings = common_settings(config);
     distributed_open(settings);
@@ -235,7 +235,8 @@ static int run_mode(const Program *program, void *run, Training *t, const ModeSe
     return status;
 }
 
-/* Nobody means the defaults: days of training on data that need no files.  Status 2, as for any wrong command line. */
+/* Without arguments the defaults would train for days on the embedded data set, which nobody intends: prints examples.
+ * Status 2, as for any wrong command line. */
 static int ask_for_arguments(const Program *program) {
     if (distributed_rank() == 0)
         fprintf(stderr, "%s: nothing to do was given, for example\n\n%s\n%s --help lists every mode and setting\n",

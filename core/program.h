@@ -1,17 +1,17 @@
-/* The shell around every program that trains a model.  A program is a const Program: its settings, its modes, its
- * training; main hands it to program_main.
+/* What all programs that train a model share.  A program is a const Program - its settings, modes and training - which
+ * main passes to program_main.
  *
- *   settings   the defaults; the run that is resumed, or without --config the checkpoint that is looked at; --config;
- *              the command line: the last wins.  A run that goes on says which settings have changed, and refuses
- *              another model, seed or data set
- *   one mode   --describe, --eval, --bench, --predict, --parity, what else the program has; without any it trains
- *   training   core/training.h */
+ *   settings   read in this order, later ones win: defaults; the run being resumed, or without --config the checkpoint
+ *              that a mode loads; --config; the command line.  A resumed run reports which settings have changed, and
+ *              refuses a different model, seed or data set
+ *   one mode   --describe, --eval, --bench, --predict, --parity or a mode of the program's own; without one it trains
+ *   training   see core/training.h */
 #ifndef VIT_CORE_PROGRAM_H
 #define VIT_CORE_PROGRAM_H
 
 #include "core/training.h"
 
-/* What is asked of a program this time; never saved. */
+/* Settings that choose what the program does in this call; never saved. */
 typedef struct {
     bool help, help_markdown, version;
     const char *config, *resume;
@@ -23,41 +23,43 @@ typedef struct {
 
 extern const ConfigGroup mode_settings;
 
-/* A mode looks at a model and leaves no run behind. */
+/* A mode does something with a model other than training it, and creates no run folder. */
 typedef struct {
     const char *name;       /* the setting that chooses it: "eval" */
-    void (*run)(void *run); /* after Program.check and kernels_init, and unless alone after the ranks are connected */
-    bool alone;             /* of several ranks the first does it by itself, the others end once it is sure that all
+    void (*run)(void *run); /* called after Program.check and kernels_init; unless alone, also after distributed_open */
+    bool alone;             /* with several ranks only rank 0 runs it; the others end once it is known that all
                                have the same settings */
-    bool needs_weights;     /* --init or --resume */
-    const char *outputs[4]; /* the settings that name files which this mode alone writes, up to a NULL */
-    bool needs_output;      /* the first of them */
+    bool needs_weights;     /* requires --init or --resume */
+    const char *outputs[4]; /* the settings that name output files of this mode only; NULL-terminated */
+    bool needs_output;      /* outputs[0] must be given */
 } ProgramMode;
 
 typedef struct {
     const char *name;         /* "train_vit" */
-    const char *introduction; /* what --help begins with */
-    const char *beginning;    /* the commands to begin with, which stand on stderr where there are no arguments */
+    const char *introduction; /* the first text of --help */
+    const char *beginning;    /* example commands, printed on stderr if there are no arguments */
 
     /* Adds the groups of settings in the order in which they are printed (config_add), mode_settings, adamw_settings
-     * and training_settings among them; then what is different in this program (config_default, config_explain).
-     * Before anything is read. */
+     * and training_settings among them; then changes their defaults and help (config_default, config_explain).
+     * Called before anything is read. */
     void (*settings)(void *run, Config *config);
-    /* Prints lists for --help, between the introduction and the settings.  NULL: none. */
+    /* Prints lists for --help, between the introduction and the settings.  May be NULL. */
     void (*lists)(void);
-    /* Everything is read: says which groups count (config_use).  Before --help only where `chooser`, the setting on
-     * which that depends, was given: else --help shows all of them.  Both NULL: all groups count always. */
+    /* Called after everything is read: marks the groups in use (config_use).  For --help it is called only if
+     * `chooser`, the setting that decides this, was given; otherwise --help shows all groups.  Both NULL: all are
+     * always in use. */
     const char *chooser;
     void (*use)(void *run);
-    /* Each group is checked: rejects what takes several groups' settings, and takes what defaults depend on others. */
+    /* Called after each group's check: checks combinations of settings of several groups, and sets defaults that depend
+     * on other settings. */
     void (*check)(void *run);
-    const ProgramMode *modes; /* up to one without a name; of two that are chosen the first is named */
+    const ProgramMode *modes; /* ends with one whose name is NULL; if two are chosen, messages name the first */
     TrainingCalls training;
-    /* After training and the modes that are not alone: ends loaders and their threads. */
+    /* Called after training and after modes that are not `alone`: ends loaders and their threads. */
     void (*close)(void *run);
 } Program;
 
-/* All of main; its exit status.  `training` is a part of *run, all zeros. */
+/* Does all the work of main and returns the exit status.  `training` is a member of *run and zero-initialised. */
 int program_main(const Program *program, void *run, Training *training, int argc, char **argv);
 
 #endif

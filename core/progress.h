@@ -1,22 +1,22 @@
-/* The one line a person watches.  On a terminal it is rewritten in place a few times a second; in a file or a pipe, on
- * a terminal that cannot (TERM=dumb) and under mpirun it becomes a line of its own every half minute, so that logs stay
- * short.  Only rank 0 shows it.  Programs read log.csv instead. */
+/* The progress line.  On a terminal it is rewritten in place a few times a second; in a file or a pipe, on
+ * a terminal without cursor control (TERM=dumb) and under mpirun a new line is printed every half minute, so that logs
+ * stay short.  Only rank 0 prints it.  Other programs should read log.csv instead. */
 #ifndef VIT_CORE_PROGRESS_H
 #define VIT_CORE_PROGRESS_H
 
 #include <stdbool.h>
 #include <stddef.h>
 
-/* Seconds on a clock that never jumps. */
+/* Seconds on the monotonic clock. */
 double now_seconds(void);
 
-/* Shows the line if it is time to.  `finish` shows it in any case and ends it. */
+/* Prints the line if enough time has passed since the last one.  `finish`: prints it in any case, with a newline. */
 void progress_show(bool finish, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-/* Ends a line that is still being rewritten, so that what is printed next has a line of its own. */
+/* Ends a line that is still being rewritten, so that the next output starts on a new line. */
 void progress_end(void);
 
-/* "1:02:03" or "4:05". */
+/* Writes the duration as "1:02:03" or "4:05". */
 void duration_text(char *text, size_t size, double seconds);
 
 #endif

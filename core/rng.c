@@ -2,10 +2,10 @@
 
 #include <string.h>
 
-/* Blocks that go through the rounds side by side: the compiler makes vectors of them. */
+/* Number of Philox blocks computed together, so that the compiler can vectorise the rounds. */
 enum { SIDE_BY_SIDE = 32 };
 
-/* words [4][SIDE_BY_SIDE] of the blocks from `first` on, as rng_philox gives them one by one. */
+/* Computes words [4][SIDE_BY_SIDE] of the blocks from `first` on; the same bits as rng_philox block by block. */
 static void philox_blocks(uint32_t (*words)[SIDE_BY_SIDE], uint64_t first, uint32_t a, uint32_t b, uint32_t purpose,
                           uint64_t seed) {
     for (int j = 0; j < SIDE_BY_SIDE; j++) {
@@ -17,7 +17,7 @@ static void philox_blocks(uint32_t (*words)[SIDE_BY_SIDE], uint64_t first, uint3
 }
 
 void rng_normals(float *x, size_t n, uint64_t seed, RngPurpose purpose, uint32_t a, uint32_t b) {
-    size_t blocks = (n + 1) / 2; /* two elements a block */
+    size_t blocks = (n + 1) / 2; /* two elements per block */
 #pragma omp parallel for schedule(static)
     for (size_t first = 0; first < blocks; first += SIDE_BY_SIDE) {
         uint32_t words[4][SIDE_BY_SIDE];

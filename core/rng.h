@@ -1,6 +1,7 @@
-/* Randomness as a pure function.  Philox4x32-10 (Salmon et al., SC 2011) turns a counter into random bits, so a
- * number depends only on what it is for: no generator object exists, nothing is saved, and threads, ranks, workers
- * and a resumed run draw the same bits.  The functions are inline so that kernels on every device share them. */
+/* Counter-based random numbers.  Philox4x32-10 (Salmon et al., SC 2011) turns a counter into random bits, so a
+ * number depends only on the seed and what it is used for: no generator object exists, nothing is saved, and threads,
+ * ranks, workers and a resumed run draw the same bits.  The functions are inline so that kernels on every device share
+ * them. */
 #ifndef VIT_CORE_RNG_H
 #define VIT_CORE_RNG_H
 
@@ -9,7 +10,7 @@
 #include <stdint.h>
 #include <string.h>
 
-/* What a number is drawn for.  Values are part of the file format of reproducibility: append, never renumber. */
+/* What a number is drawn for.  Reproducibility depends on the values: append new ones, never renumber. */
 typedef enum {
     RNG_INIT = 1,      /* parameter initialisation: a = tensor index, b = 0 */
     RNG_SHUFFLE,       /* order of an epoch: a = epoch, b = round of the permutation */
@@ -56,7 +57,7 @@ RNG_INLINE RngBlock rng_philox(const uint32_t counter[4], uint64_t key) {
 }
 
 /* The 32 random bits of element i of the stream (seed, purpose, a, b): a, b < 2^32, i < 2^34.
- * Four consecutive elements share one block, counter = (i/4, a, b, purpose << 2 high bits of i/4's overflow). */
+ * Four consecutive elements share one block, counter = (i/4, a, b, purpose). */
 RNG_INLINE uint32_t rng_bits(uint64_t seed, RngPurpose purpose, uint32_t a, uint32_t b, uint64_t i) {
     uint64_t block = i >> 2;
     uint32_t counter[4] = {(uint32_t)block, a, b, (uint32_t)purpose | (uint32_t)(block >> 32) << 8};
@@ -112,7 +113,7 @@ RNG_INLINE float rng_cosine(uint32_t k) {
 }
 
 /* A standard normal number with the same bits on every device: rng_normal asks the library for ln and cos, whose last
- * bits differ.  No sum of a product stands here but in fmaf, which leaves a compiler no choice of rounding. */
+ * bits differ.  Products are only added by fmaf here, so that no compiler can change the rounding. */
 RNG_INLINE float rng_normal_of(uint32_t u, uint32_t v) {
     return sqrtf(-2.0f * rng_log(u >> 8 | 1)) * rng_cosine(v >> 8);
 }
@@ -121,7 +122,7 @@ RNG_INLINE float rng_normal_exact(uint64_t seed, RngPurpose purpose, uint32_t a,
     return rng_normal_of(rng_bits(seed, purpose, a, b, 2 * i), rng_bits(seed, purpose, a, b, 2 * i + 1));
 }
 
-/* x [n] = rng_normal_exact of the elements 0 .. n-1, host memory, by all threads. */
+/* Fills x [n], in host memory, with rng_normal_exact of the elements 0 .. n-1, using all threads. */
 #ifdef __cplusplus
 extern "C"
 #endif

@@ -82,7 +82,8 @@ static void log_flush(const RunFolder *folder) {
     if (fflush(folder->log) != 0) die("%s: cannot write: %s", folder->log_path, strerror(errno));
 }
 
-/* Two processes in one folder would mix their rows and checkpoints.  File systems without locks do without. */
+/* Two processes in one folder would mix their rows and checkpoints.  On file systems without locks this is not
+ * checked. */
 static void log_lock(const RunFolder *folder) {
     if (flock(fileno(folder->log), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK)
         die("%s: another process is training in this folder", folder->log_path);
@@ -124,7 +125,7 @@ static void log_check_header(RunFolder *folder, const char *header) {
         warn("%s: its columns are not this program's, which are %s", folder->log_path, header);
 }
 
-/* Removed, the log begins anew.  A state that does not know its length leaves the log as it is. */
+/* If the log was removed, a new one is begun.  If the state has no log length, the log is left as it is. */
 static void log_reopen(RunFolder *folder, const char *header, uint64_t saved_bytes) {
     folder->log = fopen(folder->log_path, "r+e");
     if (!folder->log && errno == ENOENT) {
@@ -147,7 +148,7 @@ static void log_reopen(RunFolder *folder, const char *header, uint64_t saved_byt
     if (!ok) die("%s: cannot cut back to the saved state: %s", folder->log_path, strerror(errno));
 }
 
-/* The file that is open, which has lost its name, copied to a new one of that name. */
+/* Copies the open log file, which has been removed from the folder, to a new file of the same name. */
 static bool log_restore(RunFolder *folder) {
     char buffer[16384];
     FILE *copy = fopen(folder->log_path, "w+xe");
@@ -170,8 +171,8 @@ static bool log_restore(RunFolder *folder) {
     return true;
 }
 
-/* Does the name still lead to the file that is open?  If not it is made again, or where another file has taken its
- * place rows go on behind that one's.  False: there is no file of that name, and errno tells why. */
+/* Makes sure that the log's path is the open file.  If not, creates it again, or if another file has replaced it,
+ * appends to that one.  False: there is no file at that path; errno gives the reason. */
 static bool log_keep(RunFolder *folder) {
     struct stat ours, theirs;
     if (fstat(fileno(folder->log), &ours)) return true; /* no reason to give it up */
@@ -197,7 +198,7 @@ void run_folder_log(RunFolder *folder, const char *format, ...) {
     char row[1024], *end = row;
     va_list arguments;
     if (!folder->log) return;
-    log_keep(folder); /* where that fails the next save tells, when the folder may be back */
+    log_keep(folder); /* an error is reported by the next save, as the folder may be back by then */
     va_start(arguments, format);
     vsnprintf(row, sizeof row, format, arguments);
     va_end(arguments);

@@ -24,7 +24,7 @@ static const struct {
 
 /* == Tensors of the header ====================================================================================== */
 
-/* At most 2^53 - 1, what every JSON library reads exactly. */
+/* At most 2^53 - 1, the largest integer that every JSON library reads exactly. */
 static bool to_size(const json_t *item, size_t *value) {
     json_int_t number = json_integer_value(item);
     *value = (size_t)number;
@@ -103,14 +103,14 @@ static int compare_words(const void *a, const void *b) {
     return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
 
-/* By place in the file; an empty tensor before the one that begins where it stands. */
+/* Orders by offset in the file; an empty tensor comes before another one with the same offset. */
 static int compare_data(const void *a, const void *b) {
     const SafeTensor *s = a, *t = b;
     uintptr_t p = (uintptr_t)s->data, q = (uintptr_t)t->data;
     return p != q ? (p > q) - (p < q) : (s->bytes > t->bytes) - (s->bytes < t->bytes);
 }
 
-/* Tensors sorted by place must cover the data without overlap or hole. */
+/* Tensors sorted by offset must cover the data without overlaps or gaps. */
 static bool check_cover(const SafeTensors *st, const char *data, size_t data_size, Error *error) {
     size_t covered = 0;
     for (int i = 0; i < st->count; i++) {
@@ -165,8 +165,8 @@ static bool parse_tensors(SafeTensors *st, const char *data, size_t data_size, E
 
 /* == Reading ==================================================================================================== */
 
-/* jansson refuses what is not UTF-8, a key that occurs twice in its object, and \u0000, which would cut a name short;
- * of zero bytes it may pass over some. */
+/* jansson rejects invalid UTF-8, duplicate keys, and \u0000, which would truncate a name; but it ignores some zero
+ * bytes. */
 static bool parse_json(SafeTensors *st, const char *text, size_t size, Error *error) {
     json_error_t why;
     st->json = json_loadb(text, size, JSON_REJECT_DUPLICATES | JSON_DISABLE_EOF_CHECK, &why);
@@ -360,7 +360,7 @@ static Piece *plan_pieces(const SafeTensorEntry *entries, int count, const char 
     return pieces;
 }
 
-/* Takes over `value`, which is NULL where it could not be made.  `object` is the file's, or its metadata. */
+/* Takes ownership of `value`, which is NULL if memory ran out.  `object` is the file's, or its metadata. */
 static bool add_json(json_t *object, const char *name, json_t *value, const char *path, Error *error) {
     if (json_object_get(object, name)) {
         json_decref(value);
@@ -416,7 +416,7 @@ static char *make_header(const Piece *pieces, int count, const SafeMetadata *met
     return header;
 }
 
-/* What a file is made of. */
+/* The contents of a file. */
 typedef struct {
     const char *header;
     size_t header_size;

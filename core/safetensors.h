@@ -58,25 +58,25 @@ typedef struct {
     size_t map_size;
 } SafeTensors;
 
-/* Maps the file read-only and checks all of its header: known dtypes, sizes that agree with shapes, no name twice, data
- * covered exactly once.  A file that is cut short while it is open ends the program (file_map); replacing it by rename
- * is harmless. */
+/* Maps the file read-only and checks all of its header: known dtypes, sizes that agree with shapes, no duplicate
+ * names, all data used exactly once.  If the file is truncated while it is open, the program ends (file_map);
+ * replacing it by rename is harmless. */
 bool safetensors_open(SafeTensors *st, const char *path, Error *error);
 
-/* The same for a file in memory, which must stay as long as `st` is used; `file` is its name in messages. */
+/* The same for a file in memory, which must stay valid while `st` is used; `file` is its name in messages. */
 bool safetensors_parse(SafeTensors *st, const void *bytes, size_t size, const char *file, Error *error);
 
-/* Frees everything; the tensors' data, names and metadata are gone after it.  A zeroed struct is fine. */
+/* Frees everything; the tensors' data, names and metadata are invalid afterwards.  A zeroed struct is allowed. */
 void safetensors_close(SafeTensors *st);
 
-/* The tensor or the metadata value of that name, or NULL. */
+/* The tensor or metadata value of that name, or NULL if there is none. */
 const SafeTensor *safetensors_find(const SafeTensors *st, const char *name);
 const char *safetensors_metadata(const SafeTensors *st, const char *key);
 
-/* out [tensor->size].  From F32, F16, BF16 (exact) and F64 (rounded to nearest). */
+/* Converts the tensor to out [tensor->size].  Accepts F32, F16, BF16 (exact) and F64 (rounded to nearest). */
 bool safetensors_to_float(const SafeTensor *tensor, float *out, Error *error);
 
-/* out [tensor->size].  From I64, I32, I16, I8, U8. */
+/* Converts the tensor to out [tensor->size].  Accepts I64, I32, I16, I8, U8. */
 bool safetensors_to_int64(const SafeTensor *tensor, int64_t *out, Error *error);
 
 typedef struct {
@@ -91,8 +91,8 @@ typedef struct {
     const char *key, *value;
 } SafeMetadata;
 
-/* Replaces `path` as a whole (file_replace in core/files.h).  Wider dtypes come first, so that all data is aligned;
- * otherwise the given order is kept.  Names and texts are UTF-8. */
+/* Atomically replaces `path` (file_replace in core/files.h).  Wider dtypes come first, so that all data is aligned;
+ * otherwise the given order is kept.  Names and texts must be UTF-8. */
 bool safetensors_write(const char *path, const SafeTensorEntry *entries, int count, const SafeMetadata *metadata,
                        int metadata_count, Error *error);
 

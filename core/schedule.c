@@ -1,7 +1,7 @@
-/* t epochs done, T in all, W of warm-up
+/* The learning rate after t of T epochs, W of them warm-up:
  *   t < W   lr_warmup + (peak - lr_warmup) t / W
  *   else    lr_min + (peak - lr_min) (1 + cos(pi t / T)) / 2
- * The cosine does not start at W but at 0: timm's warmup_prefix is off in DeiT's recipe. */
+ * The cosine starts at t = 0, not at W: timm's warmup_prefix is off in DeiT's recipe. */
 #include "core/schedule.h"
 
 #include <math.h>

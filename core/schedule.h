@@ -1,4 +1,4 @@
-/* The learning rate over a run: linear warm-up, then half a cosine, as timm's CosineLRScheduler has it; or steps. */
+/* The learning rate over a run: linear warm-up, then half a cosine, as in timm's CosineLRScheduler; or step decay. */
 #ifndef VIT_CORE_SCHEDULE_H
 #define VIT_CORE_SCHEDULE_H
 
@@ -17,13 +17,13 @@ typedef struct {
 
 extern const ConfigGroup cosine_settings;
 
-/* What takes the number of epochs: the default of warmup_epochs, and whether it is too long. */
+/* Sets the default of warmup_epochs for that number of epochs, and rejects one that is too long. */
 void cosine_check(const Config *config, CosineSettings *s, int epochs);
 
-/* lr for batches of that size. */
+/* The peak learning rate for that batch size. */
 float cosine_peak(const CosineSettings *s, int batch_size);
 
-/* The rate after `done` of `epochs` (with their fraction); peak: cosine_peak's. */
+/* The learning rate after `done` (may be fractional) of `epochs` epochs; `peak` is cosine_peak's result. */
 float cosine_lr(const CosineSettings *s, float peak, int epochs, double done);
 
 /* -- Steps -- */
@@ -35,7 +35,7 @@ typedef struct {
 
 extern const ConfigGroup drop_settings;
 
-/* A tenth of lr for every lr_drop epochs that are done; 0: lr as it is. */
+/* The learning rate after `done` epochs: lr, divided by 10 every lr_drop epochs; lr_drop 0: never. */
 float drop_lr(const DropSettings *s, double done);
 
 #endif

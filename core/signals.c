@@ -19,7 +19,7 @@ enum { CAUGHT = sizeof caught / sizeof *caught };
 static sigset_t awaited;
 static atomic_bool catching;
 
-/* As if nobody had asked for the signal. */
+/* Restores and triggers the signal's default action. */
 static void end_by(int number) {
     signal(number, SIG_DFL);
     pthread_sigmask(SIG_UNBLOCK, &awaited, NULL);

@@ -5,7 +5,7 @@
 #include <stdint.h>
 #include <string.h>
 
-/* How many bytes the UTF-8 character at `at` has, or 0 where there is none. */
+/* Length of the UTF-8 character at `at` in bytes, or 0 if it is invalid. */
 static size_t character_bytes(const unsigned char *at) {
     static const uint32_t least[] = {0, 0, 0x80, 0x800, 0x10000};
     size_t bytes = at[0] < 0x80 ? 1 : at[0] >= 0xf0 ? 4 : at[0] >= 0xe0 ? 3 : at[0] >= 0xc0 ? 2 : 0;

@@ -1,5 +1,5 @@
-/* Text that others wrote: names of files, classes and tensors may hold any byte.  On a terminal a control character
- * moves the cursor or worse, and in a list of names a newline makes two of one. */
+/* Untrusted text: names of files, classes and tensors may hold any byte.  Control characters could move the terminal's
+ * cursor or worse, and a newline would split a name in a list into two. */
 #ifndef VIT_CORE_TEXT_H
 #define VIT_CORE_TEXT_H
 
@@ -7,22 +7,22 @@
 #include <stddef.h>
 #include <stdio.h>
 
-/* Each control character, of ASCII or of Unicode's second set (U+0080 to U+009F), becomes one '?'. */
+/* Replaces each control character, of ASCII or of Unicode's C1 set (U+0080 to U+009F), by one '?'. */
 void text_make_printable(char *text);
 
-/* printf of one line whose arguments may hold such names: they become printable, and so does everything in the line
- * but a newline at the end of the format. */
+/* printf for one line whose arguments may be untrusted: makes the whole line printable, except for a newline at the end
+ * of the format. */
 void print_line(const char *format, ...) __attribute__((format(printf, 1, 2)));
 void print_line_to(FILE *out, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-/* As JSON wants it: no overlong form, no surrogate, nothing above U+10FFFF. */
+/* Is the text valid UTF-8 for JSON: no overlong forms, no surrogates, nothing above U+10FFFF? */
 bool text_is_utf8(const char *text);
 
-/* name [size] = as much of text [length] as fits, to be part of a file's name: UTF-8 without control characters and
- * without '/', in whose places stands '_'. */
+/* Copies as much of text [length] as fits to name [size], for use in a file name: valid UTF-8, with control characters
+ * and '/' replaced by '_'. */
 void text_make_name(char *name, size_t size, const char *text, size_t length);
 
-/* Drops the first bytes of a UTF-8 character at the end of text [length] whose others were cut off. */
+/* Removes an incomplete UTF-8 character at the end of text [length], which was cut off there. */
 void text_drop_half_character(char *text, size_t length);
 
 #endif

@@ -57,7 +57,7 @@ void training_stop_on_bad(const Training *t, const char *what, double value) {
     stop_on_bad(t, t->state.step + 1, what, value);
 }
 
-/* The last update may overflow though its loss and gradient were still finite. */
+/* The last update may have overflowed even though its loss and gradient were finite. */
 static void stop_on_bad_weights(const Training *t) {
     const Param *p = params_not_finite(t->params, t->params->values);
     if (p) stop_on_bad(t, t->state.step, p->name, NAN);
@@ -72,7 +72,7 @@ static bool parameters_agree(const Params *params) {
     return distributed_agree(sum);
 }
 
-/* Each rank reads its own data and its own weights or state. */
+/* Checks that all ranks agree, because each one reads its own copy of the data and of the weights or state. */
 static void check_ranks_begin_alike(const Training *t) {
     const RunState *state = &t->state;
     if (!distributed_agree((double)t->batches))
@@ -85,7 +85,7 @@ static void check_ranks_begin_alike(const Training *t) {
         die("the ranks' first parameters differ: do all machines see the same files of weights?");
 }
 
-/* Ranks update their own copies of the parameters with the same gradients: a difference is a fault of a machine. */
+/* Ranks update their own copies of the parameters with the same gradients, so a difference means a hardware fault. */
 static void check_ranks_agree(const Training *t) {
     if (!parameters_agree(t->params))
         die("the ranks' parameters differ after step %llu: a machine computes wrongly, or the builds are not the same",
@@ -139,7 +139,7 @@ static double mean_loss(const RunState *state) {
     return state->loss_count ? state->loss_sum / (double)state->loss_count : NAN;
 }
 
-/* The line that a person watches. */
+/* The progress line. */
 static void show(const Training *t) {
     const RunState *state = &t->state;
     uint64_t total = t->batches * (uint64_t)t->s->epochs;
@@ -154,15 +154,15 @@ static void show(const Training *t) {
                   t->images_per_s, eta);
 }
 
-/* Seconds that the run has trained and evaluated; those since the last state are lost when it is killed, as its rows
- * are. */
+/* Seconds that the run has trained and evaluated.  If it is killed, those since the last saved state are lost, like its
+ * log rows. */
 static double run_seconds(const Training *t) { return t->before + now_seconds() - t->started; }
 
-/* Of every row; later versions add at the end. */
+/* The columns of every row; new versions append columns at the end. */
 static const char first_columns[] = "step,epoch,loss,lr,grad_norm,images_per_s";
 static const char last_columns[] = "stall,val_loss,wall_s,peak_bytes";
 
-/* A row of log.csv; losses and speed are then measured anew. */
+/* Writes a row of log.csv and resets the loss and speed sums. */
 static void log_row(Training *t, TrainingWords columns) {
     RunState *state = &t->state;
     char own[WORDS_SIZE], validation[32] = "";
@@ -191,7 +191,7 @@ static void announce(const Training *t) {
     fflush(stdout);
 }
 
-/* The last line: the result, how long it took, where everything is; or that there was nothing left to train. */
+/* The last line: the result, the duration and the folder; or that there was nothing left to train. */
 static void report(const Training *t, TrainingWords result) {
     char text[WORDS_SIZE], elapsed[32];
     if (distributed_rank() > 0) return;
@@ -208,7 +208,7 @@ static void save(Training *t) {
     run_folder_save(&t->folder, t->params, &t->state);
 }
 
-/* A signal came: saves what there is, says so, and gives the exit status that the shell expects. */
+/* After a signal: saves the run, reports it, and returns the exit status that the shell expects. */
 static int stop_early(Training *t) {
     progress_end();
     stop_on_bad_weights(t);
@@ -222,7 +222,8 @@ static int stop_early(Training *t) {
 
 /* == The run ====================================================================================================== */
 
-/* By default the next free folder of that stem on all ranks; and what ranks say when one dies. */
+/* Chooses the run folder, by default the next unused name for that stem on all ranks, and sets the advice that is
+ * printed when a rank dies. */
 static void folder_open(Training *t, const TrainingStart *start) {
     static char path[RUN_PATH_SIZE], last_words[RUN_PATH_SIZE + 128];
     char header[256];
@@ -246,7 +247,7 @@ static bool same_names(const ClassNames *names, const char *const *others, int c
     return same;
 }
 
-/* Is the state's place one of this run, with this data set? */
+/* Is the state's position possible in this run, with this data set? */
 static void check_place(const Training *t, const TrainingStart *start, const char *path) {
     const RunState *state = &t->state;
     ClassNames names;
@@ -264,7 +265,7 @@ static void check_place(const Training *t, const TrainingStart *start, const cha
     class_names_free(&names);
 }
 
-/* Steps are counted in 31 bits. */
+/* Rejects runs whose number of steps does not fit 31 bits. */
 static void check_length(const Training *t) {
     const RunState *state = &t->state;
     double left = is_over(t) ? 0 : (double)((uint64_t)t->s->epochs - state->epoch) * (double)t->batches;
@@ -312,7 +313,7 @@ static void train_step(Training *t) {
     t->stall = t->stalled / t->seconds;
 }
 
-/* The rest of the epoch; false when a signal ended it early.  The last step's row of the log is left to end_epoch. */
+/* The rest of the epoch; false if a signal ended it early.  end_epoch writes the log row of the last step. */
 static bool train_epoch(Training *t) {
     RunState *state = &t->state;
     t->calls->load(t->run, state->epoch, state->batch);
@@ -327,7 +328,8 @@ static bool train_epoch(Training *t) {
     return true;
 }
 
-/* An evaluation, its row in the log, and the best weights so far; false when a signal came meanwhile. */
+/* An evaluation, its row in the log, and the weights if they are the best so far; false if a signal arrived meanwhile.
+ * */
 static bool evaluate(Training *t) {
     char found[WORDS_SIZE];
     double percent = t->calls->evaluate(t->run);
@@ -342,7 +344,7 @@ static bool evaluate(Training *t) {
     return true;
 }
 
-/* An evaluation if it is due, a row in the log, checkpoints; false when a signal came meanwhile. */
+/* An evaluation if it is due, a row in the log, checkpoints; false if a signal arrived meanwhile. */
 static bool end_epoch(Training *t) {
     RunState *state = &t->state;
     bool last = state->epoch + 1 >= (uint64_t)t->s->epochs;

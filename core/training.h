@@ -1,6 +1,6 @@
-/* A training run around any model, from the first step or from the state that it goes on from to the last epoch: the
- * loop over epochs and steps, the log, evaluations, checkpoints, and how it is stopped.  What is a step, what is an
- * evaluation and how the learning rate moves is the program's, in TrainingCalls. */
+/* A training run of any model, from the start or a saved state to the last epoch: the loop over epochs and steps, the
+ * log, evaluations, checkpoints, and stopping on signals.  The program supplies the training step, the evaluation and
+ * the learning rate schedule as callbacks, in TrainingCalls. */
 #ifndef VIT_CORE_TRAINING_H
 #define VIT_CORE_TRAINING_H
 
@@ -19,47 +19,48 @@ typedef struct {
 
 extern const ConfigGroup training_settings;
 
-/* == What a program says of its training ========================================================================== */
+/* == Callbacks of a program ======================================================================================= */
 
-/* Where words or numbers of the program's own are asked for. */
+/* The places where the program adds text or numbers of its own. */
 typedef enum {
-    WORDS_STEP,       /* behind the loss in the line that a person watches: "  class error 12 %", or nothing */
-    WORDS_COLUMNS,    /* its columns of a row of log.csv, those of an evaluation empty */
-    WORDS_EVALUATED,  /* the same in the row after an evaluation */
-    WORDS_EVALUATION, /* what the last evaluation found, for the line of the epoch: "top-1 61.20 %  top-5 93.10 %" */
-    WORDS_RESULT,     /* what the run came to, for its last line */
-    WORDS_BEST        /* the same of a run that had nothing left to train: the state knows `best` only */
+    WORDS_STEP,       /* after the loss in the progress line: "  class error 12 %", or nothing */
+    WORDS_COLUMNS,    /* its columns in a row of log.csv, with those of an evaluation empty */
+    WORDS_EVALUATED,  /* the same, in the row after an evaluation */
+    WORDS_EVALUATION, /* results of the last evaluation, for the epoch's line: "top-1 61.20 %  top-5 93.10 %" */
+    WORDS_RESULT,     /* final result, for the run's last line */
+    WORDS_BEST        /* the same if there was nothing left to train: only state.best is known */
 } TrainingWords;
 
-/* Every function is given `run`, whatever the program keeps of its own. */
+/* Every function receives `run`, the program's own data. */
 typedef struct {
-    const char *columns; /* the program's own in log.csv, behind the speed and before the stall: "top1,top5" */
-    const char *advice;  /* what to try where numbers are none: "a lower lr" */
-    int decimals;        /* of images/s in the line that a person watches; the log has one more */
+    const char *columns; /* the program's own columns of log.csv, between speed and stall: "top1,top5" */
+    const char *advice;  /* what to try if the loss is not finite: "a lower lr" */
+    int decimals;        /* of images/s in the progress line; the log has one more */
 
-    /* First of all: opens data and model with its first weights, then calls training_open, which may load later
-     * ones. */
+    /* Called first: opens the data, builds the model with its initial weights, then calls training_open, which replaces
+     * them if a run is resumed. */
     void (*open)(void *run);
-    /* Prints what there is to know of data and model, on rank 0, after open. */
+    /* Prints a description of data and model; called on rank 0, after open. */
     void (*announce)(void *run);
-    /* Begins to load the batches of that epoch from `batch` on, in the background; the next step takes the first.  Also
-     * called for the next epoch before an evaluation, and may then be called again with the same numbers. */
+    /* Starts loading the epoch's batches from `batch` on, in the background; the next step uses the first.  Also called
+     * for the next epoch before an evaluation, and then possibly again with the same arguments. */
     void (*load)(void *run, uint64_t epoch, uint64_t batch);
-    /* Seconds that the loader has let the program wait so far. */
+    /* Total seconds that the program has waited for the loader so far. */
     double (*stalled)(const void *run);
-    /* The learning rate of the next step, after so many epochs with their fraction. */
+    /* The learning rate of the next step, after `epochs` epochs (may be fractional). */
     float (*rate)(const void *run, double epochs);
-    /* The next batch: gradients of this rank's share of it, summed over ranks, then training_update.  Returns the mean
-     * loss of all ranks, and has called training_sum, so that all of them know of a signal. */
+    /* Trains on the next batch: computes the gradients of this rank's share, sums them over ranks and calls
+     * training_update.  Must also call training_sum, which spreads signals to all ranks.  Returns the mean loss of all
+     * ranks. */
     double (*step)(void *run);
-    /* After a step that a row of the log follows: notes in state.measured what would cost too much in every step.
-     * NULL: nothing does. */
+    /* Called after a step that is followed by a row of the log: stores in state.measured values that are too expensive
+     * to compute in every step.  May be NULL. */
     void (*measure)(void *run);
-    /* The whole validation split, under the parameters' average where there is one; calls training_sum at its end.
-     * Returns the percentage that the best weights have most of, and sets t->validation_loss; neither where t->stopping
-     * came of it. */
+    /* Evaluates the whole validation split, with the EMA weights if there are any, and calls training_sum at its end.
+     * Returns the metric in percent by which the best weights are chosen and sets t->validation_loss; both are invalid
+     * if t->stopping is set afterwards. */
     double (*evaluate)(void *run);
-    /* text is "" when it comes. */
+    /* Writes to text [size], which is "" on entry. */
     void (*words)(const void *run, TrainingWords which, char *text, size_t size);
 } TrainingCalls;
 
@@ -72,63 +73,63 @@ typedef struct {
     Config config;
     TrainingSettings *s;
     const AdamWSettings *adamw;
-    const char *mode; /* "eval": what is done in place of training; NULL: it trains */
-    bool resumed;     /* a run goes on from its state, */
-    char **saved;     /* [settings]: the values that it was saved with, */
-    char *changes;    /* with these settings changed: "lr 0.001 -> 0.0005, ...", "" for none; */
-    const char *reordered; /* one of them divides epochs into other batches: its name, or NULL */
+    const char *mode; /* "eval": the mode that runs instead of training; NULL: training */
+    bool resumed;     /* a run is continued from its state */
+    char **saved;     /* [settings]: resumed: the values that were saved with it */
+    char *changes;    /* resumed: changed settings, "lr 0.001 -> 0.0005, ...", or "" */
+    const char *reordered; /* resumed: name of a changed setting that changes the batches of an epoch, or NULL */
 
     Params *params;
-    float slow;       /* what the learning rate of Param.slow is a multiple of */
-    uint64_t batches; /* of an epoch */
+    float slow;       /* factor of the learning rate for tensors with Param.slow set */
+    uint64_t batches; /* per epoch */
     RunState state;
     RunFolder folder;
     double images_per_s; /* since the last row of the log */
-    double stall;        /* share of that time in which the next images were not there */
+    double stall;        /* fraction of that time spent waiting for the loader */
     double validation_loss; /* of the last evaluation */
-    bool stopping;       /* all ranks know that a signal came to one */
+    bool stopping;       /* a rank has received a signal, and all ranks know it */
 
     double started; /* when this process began to train */
-    double before;  /* seconds that the run had trained until then */
+    double before;  /* seconds that the run had trained before that */
     uint64_t first_step;
     double seconds, images, stalled; /* of the steps since the last row */
 } Training;
 
-/* Trains until the end or a signal; the exit status. */
+/* Trains until the last epoch or a signal; returns the exit status. */
 int training_run(Training *t);
 
-/* What training_open needs to know. */
+/* Arguments of training_open. */
 typedef struct {
-    Params *params;   /* with their first weights, and Param.slow set */
+    Params *params;   /* with initial weights, and Param.slow set */
     float slow;       /* as in Training */
-    uint64_t batches; /* of an epoch */
-    const char *stem; /* of the folder's default name: runs/<stem>-001 */
-    const char *const *class_names; /* [classes], or NULL; they travel with the weights */
+    uint64_t batches; /* per epoch */
+    const char *stem; /* for the folder's default name: runs/<stem>-001 */
+    const char *const *class_names; /* [classes], or NULL; stored with the weights */
     int classes;
-    const float *mean, *std; /* [3]: of the pixels, or NULL; likewise */
+    const float *mean, *std; /* [3]: of the pixels, or NULL; stored with the weights */
 } TrainingStart;
 
-/* Allocates the optimizer's memory; loads the state that is resumed; opens the folder, by default the next free one on
- * all ranks; and begins to note signals. */
+/* Allocates the optimizer's memory, loads the state if a run is resumed, opens the run folder (by default the next
+ * unused name, the same on all ranks) and begins to catch signals. */
 void training_open(Training *t, const TrainingStart *start);
 
-/* Before data are loaded: the default of batch_size becomes what a smaller data set has, with a line that says so; one
- * that was given and is more is rejected.  `images`: of an epoch. */
+/* Call before data are loaded.  If batch_size exceeds the `images` of an epoch, a default value is reduced to that,
+ * with a message, and a value given by the user is rejected. */
 void training_fit_batch(Training *t, size_t images, const char *data);
 
 /* == Inside a step ================================================================================================ */
 
-/* The images *begin .. *end - 1 of every global batch are this rank's. */
+/* This rank processes the images *begin .. *end - 1 of every global batch. */
 void training_share(const Training *t, int *begin, int *end);
 
-/* Sums over all ranks, in place, and notes whether a signal came to one of them: t->stopping.  count below 16. */
+/* Sums `sums` [count], count < 16, over all ranks, in place, and sets t->stopping if a rank has received a signal. */
 void training_sum(Training *t, double *sums, int count);
 
-/* One update by the gradients that params holds.  Dies where `loss` or their norm is not finite: before anything that
- * is not a number is saved over good weights. */
+/* One optimizer step with the gradients in params.  Dies if `loss` or the gradient norm is not finite, so that NaN
+ * weights never overwrite a good checkpoint. */
 void training_update(Training *t, double loss);
 
-/* The same for another value of the step in progress. */
+/* The same check for another value of the current step. */
 void training_stop_on_bad(const Training *t, const char *what, double value);
 
 #endif

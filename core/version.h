@@ -1,4 +1,4 @@
-/* The version of all programs, what --version prints; CHANGELOG.md has a heading for each that was released. */
+/* The version of all programs, printed by --version; CHANGELOG.md has a heading for each release. */
 #ifndef VIT_CORE_VERSION_H
 #define VIT_CORE_VERSION_H
 
