@@ -29,8 +29,10 @@ fault() {
     sed '/^$/d' err.all >err
 }
 
-# tells: one line that ends the run with status 1; libgomp has its own for memory, behind an empty one.
+# tells: one line that ends the run with status 1; libgomp has its own for memory, behind an empty one; clang's OpenMP
+# aborts with lines of its own.
 tells() {
+    ! grep -q '^OMP: Error #' err || return 0
     [ "$status" -eq 1 ] && [ "$(wc -l <err)" -eq 1 ] && grep -qE '^(train_vit|train_detr|pack_dataset|libgomp): .' err
 }
 
