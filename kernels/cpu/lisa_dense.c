@@ -394,8 +394,9 @@ LISA_BACKWARD(lisa_dense_backward) {
 double lisa_dense_cost(const Patterns *patterns) {
     const double multiply_add = 0.075, start = 16;
     Shape s = shape_of(patterns);
-    double pairs = 0, runs = 0;
+    double pairs = 0;
+    size_t runs = 0;
     for (int i = 0; i < s.N; i++)
         for (OffsetRun run = {0}; offset_runs_next(s.offsets, i, &run); runs++) pairs += run.count;
-    return 1e-9 * s.D * (multiply_add * s.Ep * pairs + start * runs);
+    return 1e-9 * s.D * (multiply_add * s.Ep * pairs + start * (double)runs);
 }

@@ -546,7 +546,8 @@ RIPPLE_BACKWARD(window) { pairs_backward(din, dy, y, den, in, rings, shape, true
 static double pairs_cost(const RippleRings *rings, int D, int F, bool window) {
     const double multiply_add = 0.0082, pair = 0.3, run = 200, query = 45, entry = 0.7;
     Shape s = shape_of(rings, D, F, window);
-    double pairs = 0, runs = 0, tables = (double)s.N * s.G, width = 0;
+    double pairs = 0, tables = (double)s.N * s.G, width = 0;
+    size_t runs = 0;
     for (int n = 0; n < s.N;) {
         Block b = block_from(&s, n);
         for (Run r = {0}; next_run(&s, &b, &r); runs++) pairs += (double)whole_rows(b.m) * tile_round_up(r.count);
@@ -554,7 +555,7 @@ static double pairs_cost(const RippleRings *rings, int D, int F, bool window) {
         n += b.m;
     }
     double far = s.far ? 7.0 * s.N * s.Dp * s.Fp : 0;
-    double nanoseconds = multiply_add * (pairs * (4.0 * s.Fp + 3.0 * s.Dp) + far) + pair * pairs + run * runs +
+    double nanoseconds = multiply_add * (pairs * (4.0 * s.Fp + 3.0 * s.Dp) + far) + pair * pairs + run * (double)runs +
                          query * s.N + entry * tables * width;
     return 1e-9 * nanoseconds;
 }
