@@ -316,11 +316,12 @@ compile_commands.json: FORCE
 		sed '1s/^/[/; $$!s/$$/,/; $$s/$$/]/' > $@
 	@echo "$@: $$(grep -c '"file"' $@) files"
 
-# Both are clean: .clang-tidy and .cppcheck say what is off, and why.
+# Both are clean: .clang-tidy and .cppcheck say what is off, and why.  data/image.c holds stb's implementation, whose
+# findings would be counted as ours.
 tidy: compile_commands.json
 	@command -v clang-tidy >/dev/null && command -v cppcheck >/dev/null || \
 		{ echo "make tidy needs clang-tidy and cppcheck: apt-get install clang-tidy cppcheck"; exit 1; }
-	@printf '%s\n' $(SOURCES) $(PROGRAMS:%=%.c) | xargs -P $$(nproc) -n 1 clang-tidy -p . --quiet
+	@printf '%s\n' $(filter-out data/image.c,$(SOURCES)) $(PROGRAMS:%=%.c) | xargs -P $$(nproc) -n 1 clang-tidy -p . --quiet
 	@cppcheck --project=compile_commands.json --enable=warning,performance,portability --suppressions-list=.cppcheck \
 		--error-exitcode=1 --quiet -j $$(nproc) --template='{file}:{line}: {severity}: {message} [{id}]'
 

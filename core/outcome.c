@@ -5,7 +5,7 @@
 static int place_of(const float *logits, int classes, int label) {
     int place = 0;
     if (isnan(logits[label])) return classes;
-    for (int c = 0; c < classes; c++) place += logits[c] > logits[label] || (logits[c] == logits[label] && c < label);
+    for (int c = 0; c < classes; c++) place += logits[c] > logits[label] || (c < label && logits[c] == logits[label]);
     return place;
 }
 
@@ -18,7 +18,7 @@ static int best_of(const float *logits, int classes) {
 
 static double cross_entropy_of(const float *logits, int classes, int label) {
     float largest = -INFINITY;
-    double sum = 0;
+    double sum = 0; /* at least 1, the largest score's term */
     for (int c = 0; c < classes; c++) largest = fmaxf(largest, logits[c]);
     for (int c = 0; c < classes; c++) sum += (double)expf(logits[c] - largest);
     return log(sum) + (double)(largest - logits[label]);

@@ -372,8 +372,13 @@ static bool add_json(json_t *object, const char *name, json_t *value, const char
 
 static json_t *describe(const Piece *piece, size_t offset) {
     json_t *shape = json_array();
-    for (int i = 0; i < piece->entry->ndim; i++)
-        json_array_append_new(shape, json_integer((json_int_t)piece->entry->shape[i]));
+    bool ok = shape != NULL;
+    for (int i = 0; i < piece->entry->ndim && ok; i++)
+        ok = !json_array_append_new(shape, json_integer((json_int_t)piece->entry->shape[i]));
+    if (!ok) {
+        json_decref(shape);
+        return NULL;
+    }
     return json_pack("{s:s, s:o, s:[I, I]}", "dtype", dtypes[piece->entry->dtype].name, "shape", shape, "data_offsets",
                      (json_int_t)offset, (json_int_t)offset + (json_int_t)piece->bytes);
 }

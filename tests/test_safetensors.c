@@ -4,6 +4,7 @@
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <jansson.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -345,6 +346,37 @@ static void test_failed_write_keeps_the_old_file(void **state) {
     free(big);
 }
 
+static int allocations_left;
+
+static void *scarce_malloc(size_t size) { return allocations_left-- > 0 ? malloc(size) : NULL; }
+
+/* Whichever allocation for the header fails: the file of before, never one whose header lacks something. */
+static void test_scarce_memory_keeps_the_old_file(void **state) {
+    (void)state;
+    const float values[6] = {1, 2, 3, 4, 5, 6}, value = 7;
+    const SafeTensorEntry before = {"x", SAFE_F32, 1, {1}, &value},
+                          entries[] = {{"a", SAFE_F32, 2, {2, 3}, values}, {"b", SAFE_F32, 1, {6}, values}};
+    const SafeMetadata metadata[] = {{"key", "text"}};
+    const char *path = in_folder("scarce");
+    assert_true(safetensors_write(path, &before, 1, NULL, 0, &error));
+    bool written = false;
+    int failures = 0;
+    for (int n = 0; !written; n++) {
+        allocations_left = n;
+        json_set_alloc_funcs(scarce_malloc, free);
+        written = safetensors_write(path, entries, 2, metadata, 1, &error);
+        json_set_alloc_funcs(malloc, free);
+        if (!written) assert_holds(path, value);
+        failures += !written;
+    }
+    SafeTensors st;
+    if (!safetensors_open(&st, path, &error)) fail_msg("%s", error.text);
+    const SafeTensor *a = safetensors_find(&st, "a");
+    assert_true(a && a->ndim == 2 && a->shape[0] == 2 && a->shape[1] == 3);
+    safetensors_close(&st);
+    assert_true(failures > 10);
+}
+
 static void test_write_errors(void **state) {
     (void)state;
     float value = 1;
@@ -454,6 +486,7 @@ int main(void) {
         cmocka_unit_test(test_integers),
         cmocka_unit_test(test_float_formats),
         cmocka_unit_test(test_failed_write_keeps_the_old_file),
+        cmocka_unit_test(test_scarce_memory_keeps_the_old_file),
         cmocka_unit_test(test_write_errors),
         cmocka_unit_test(test_written_bytes),
         cmocka_unit_test(test_places_in_a_run),
