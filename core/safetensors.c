@@ -383,6 +383,17 @@ static json_t *describe(const Piece *piece, size_t offset) {
                      (json_int_t)offset, (json_int_t)offset + (json_int_t)piece->bytes);
 }
 
+/* jansson's printer can lose a part where memory is short, and tell nobody: it is read again. */
+static char *print_checked(const json_t *root) {
+    char *text = json_dumps(root, JSON_COMPACT);
+    json_t *again = text ? json_loads(text, JSON_REJECT_DUPLICATES, NULL) : NULL;
+    bool same = json_equal(again, root);
+    json_decref(again);
+    if (same) return text;
+    free(text);
+    return NULL;
+}
+
 static char *print_json(const Piece *pieces, int count, const SafeMetadata *metadata, int metadata_count,
                         const char *path, Error *error) {
     json_t *root = json_object(), *map = json_object();
@@ -394,7 +405,7 @@ static char *print_json(const Piece *pieces, int count, const SafeMetadata *meta
         ok = add_json(root, pieces[i].entry->name, describe(&pieces[i], offset), path, error);
         offset += pieces[i].bytes;
     }
-    char *text = ok ? json_dumps(root, JSON_COMPACT) : NULL;
+    char *text = ok ? print_checked(root) : NULL;
     if (ok && !text) refuse(error, "%s: out of memory for the header", path);
     json_decref(root);
     json_decref(map);
