@@ -61,13 +61,13 @@ endif
 # libwebp, for WebP pictures, where its header is.
 WEBP ?= $(shell printf '\043include <webp/decode.h>\n' | $(CC) $(CPPFLAGS) -E -x c - >/dev/null 2>&1 && echo 1 || echo 0)
 ifeq ($(WEBP),1)
-WEBP_CPPFLAGS := -DVIT_WEBP
 WEBP_LIBRARIES := -lwebp
 endif
-CPPFLAGS_ALL := -I. -I$(KERNELS) -D_GNU_SOURCE $(if $(filter FP32,$(PRECISION)),-DVIT_FP32) $(MPI_CPPFLAGS) $(WEBP_CPPFLAGS) $(CPPFLAGS)
+WEBP_SOURCE := data/webp$(if $(filter 1,$(WEBP)),,_none).c
+CPPFLAGS_ALL := -I. -I$(KERNELS) -D_GNU_SOURCE $(if $(filter FP32,$(PRECISION)),-DVIT_FP32) $(MPI_CPPFLAGS) $(CPPFLAGS)
 FLAGS := $(CFLAGS_BASE) $(CFLAGS_WARN) $(CFLAGS_SANITIZE) $(CPPFLAGS_ALL) $(CFLAGS)
 
-SOURCES := $(wildcard core/*.c data/*.c detection/*.c layers/*.c layers/attention/*.c)
+SOURCES := $(filter-out data/webp%,$(wildcard core/*.c data/*.c detection/*.c layers/*.c layers/attention/*.c)) $(WEBP_SOURCE)
 TESTS := $(patsubst tests/%.c,$(BUILD)/tests/%,$(wildcard tests/test_*.c))
 SHIMS := $(if $(filter cpu,$(BACKEND)),$(BUILD)/tests/faults.so)
 BENCHES := $(patsubst tests/%.c,$(BUILD)/tests/%,$(wildcard tests/bench_*.c))
@@ -329,7 +329,7 @@ tidy: compile_commands.json
 
 FUZZ_FLAGS := -std=gnu11 -g -O1 -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=undefined $(CPPFLAGS_ALL)
 FUZZ_SOURCES := core/class_names.c core/config.c core/safetensors.c core/die.c core/error.c core/files.c \
-                core/json_lists.c core/text.c data/cifar.c data/coco.c data/dataset.c data/image.c data/jpeg.c \
+                core/json_lists.c core/text.c data/cifar.c data/coco.c data/dataset.c data/image.c data/jpeg.c $(WEBP_SOURCE) \
                 data/mnist.c data/record.c data/resample.c detection/coco_results.c detection/coco_eval.c
 
 # stb_image copies zero bytes from NULL and adds zero to it.

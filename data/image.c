@@ -9,10 +9,7 @@
 #include "core/files.h"
 #include "data/jpeg.h"
 #include "data/resample.h"
-
-#ifdef VIT_WEBP
-#include <webp/decode.h>
-#endif
+#include "data/webp.h"
 
 /* The largest single allocation that stb may request while it decodes one picture: a PNG of 100 bytes can claim a chunk
  * of 2^30 bytes, and one of a megabyte can decompress to a gigabyte. */
@@ -74,37 +71,6 @@ static bool webp_is(const uint8_t *bytes, size_t size) {
     return size >= 12 && !memcmp(bytes, "RIFF", 4) && !memcmp(bytes + 8, "WEBP", 4);
 }
 
-#ifdef VIT_WEBP
-
-bool image_webp(void) { return true; }
-
-static bool decode_webp(Image *image, const uint8_t *bytes, size_t size, size_t most_pixels, Error *error) {
-    WebPBitstreamFeatures features;
-    if (WebPGetFeatures(bytes, size, &features) != VP8_STATUS_OK) return refuse(error, "a damaged WebP");
-    if (features.has_animation) return refuse(error, "an animated WebP, expected one picture");
-    size_t pixels = (size_t)features.height * (size_t)features.width; /* at most 2^28 by the format */
-    if (pixels > most_pixels) return refuse_size(error, features.height, features.width, most_pixels);
-    uint8_t *rgb = malloc(3 * pixels);
-    if (!rgb) return refuse(error, "out of memory for a picture");
-    if (!WebPDecodeRGBInto(bytes, size, rgb, 3 * pixels, 3 * features.width)) {
-        free(rgb);
-        return refuse(error, "a damaged WebP");
-    }
-    *image = (Image){features.height, features.width, rgb};
-    return true;
-}
-
-#else
-
-bool image_webp(void) { return false; }
-
-static bool decode_webp(Image *image, const uint8_t *bytes, size_t size, size_t most_pixels, Error *error) {
-    (void)image, (void)bytes, (void)size, (void)most_pixels;
-    return refuse(error, "a WebP picture, and this build has no libwebp: install libwebp-dev and run make again");
-}
-
-#endif
-
 static bool png_is(const uint8_t *bytes, size_t size) { return size >= 8 && !memcmp(bytes, "\x89PNG\r\n\x1a\n", 8); }
 
 static uint32_t big_endian(const uint8_t *bytes) {
@@ -115,7 +81,7 @@ bool image_decode(Image *image, const uint8_t *bytes, size_t size, size_t most_p
     int height, width, channels;
     if (!size || size > IMAGE_MAX_BYTES) return refuse(error, "%zu bytes, expected 1 to %d", size, IMAGE_MAX_BYTES);
     if (jpeg_is(bytes, size)) return decode_jpeg(image, bytes, size, most_pixels, error);
-    if (webp_is(bytes, size)) return decode_webp(image, bytes, size, most_pixels, error);
+    if (webp_is(bytes, size)) return webp_decode(image, bytes, size, most_pixels, error);
     /* Twice the file while chunks are collected; twice 4 channels of 16 bits a pixel while decompressing; a margin. */
     ceiling = 2 * size + 16 * most_pixels + (1 << 24);
     starved = false;
