@@ -21,7 +21,7 @@ ENDINGS = (".c", ".h", ".cu", ".cuh", ".cpp")
 
 
 def git(*arguments):
-    return subprocess.run(["git", *arguments], check=True, capture_output=True, text=True).stdout
+    return subprocess.run(["git", *arguments], check=True, capture_output=True, text=True, errors="replace").stdout
 
 
 def changed_lines(base):
@@ -73,7 +73,7 @@ def in_macro(lines, at):
 def differences(file, ranges):
     """[(line number, as it is, as the tool has it, does it count)]"""
     command = ["clang-format", "--style=file", *(f"--lines={a}:{b}" for a, b in ranges), file]
-    formatted = subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()
+    formatted = subprocess.run(command, check=True, capture_output=True, text=True, errors="replace").stdout.splitlines()
     with open(file, encoding="utf-8") as source:
         lines = source.read().splitlines()
     found = []

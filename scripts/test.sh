@@ -50,7 +50,7 @@ suite() { # build folder, names of tests (all)
 
 # == Style ============================================================================================================
 
-sources() { find . \( -name .git -o -name build -o -name runs -o -name datasets \) -prune -o -type f "$@" -print; }
+sources() { find . \( -name compile_commands.json -o -name .git -o -name build -o -name runs -o -name datasets \) -prune -o -type f "$@" -print; }
 
 # `pattern` in no line of the files named on stdin, other than the lines that match `allowed`.
 no_line() { # pattern, allowed
