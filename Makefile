@@ -25,7 +25,8 @@
 # scripts/deps.sh installs what is missing.
 
 BACKEND ?= cpu
-PRECISION ?= BF16
+# Of activations; a CPU's default is float32.
+PRECISION ?= $(if $(filter cpu,$(BACKEND)),FP32,BF16)
 SANITIZE ?= 0
 WERROR ?= 0
 ARCH ?= native
@@ -36,7 +37,7 @@ X86 := $(filter x86_64%,$(MACHINE))
 # clang warns where it does not vectorise a loop that asks for it with omp simd: no fault of the source.
 CLANG := $(findstring clang,$(shell $(CC) --version 2>/dev/null))
 
-BUILD := build/$(BACKEND)$(if $(filter emulate,$(BACKEND)),-$(PRECISION))$(if $(filter cuda-FP32,$(BACKEND)-$(PRECISION)),-fp32)$(if $(filter 1,$(SANITIZE)),-asan)$(if $(filter thread,$(SANITIZE)),-tsan)
+BUILD := build/$(BACKEND)$(if $(filter emulate,$(BACKEND)),-$(PRECISION))$(if $(filter cuda-FP32,$(BACKEND)-$(PRECISION)),-fp32)$(if $(filter cpu-BF16,$(BACKEND)-$(PRECISION)),-bf16)$(if $(filter 1,$(SANITIZE)),-asan)$(if $(filter thread,$(SANITIZE)),-tsan)
 
 CFLAGS_BASE := -std=gnu11 -O3 -march=$(ARCH) $(if $(X86),-mprefer-vector-width=512) -ffp-contract=fast \
                -fno-math-errno -fno-trapping-math -fopenmp

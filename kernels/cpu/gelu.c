@@ -2,22 +2,22 @@
  *   forward   y = x Phi(x),  Phi(x) = (1 + erf(x / sqrt 2)) / 2
  *   backward  dx = dy (Phi(x) + x phi(x)),  phi(x) = exp(-x^2 / 2) / sqrt(2 pi)
  *   saves     nothing: backward computes y again from x. */
-#include "kernels/cpu/vecmath.h"
+#include "kernels/cpu/activations.h"
 #include "kernels/kernels.h"
 
 void gelu_forward(real *y, const real *x, size_t n) {
 #pragma omp parallel for schedule(static)
     for (size_t i = 0; i < n; i += TILE) {
-        vec v = vec_load_part(x + i, n - i), density;
-        vec_store_part(y + i, v * vec_normal(v, &density), n - i);
+        vec v = real_load_part(x + i, n - i), density;
+        real_store_part(y + i, v * vec_normal(v, &density), n - i);
     }
 }
 
 void gelu_backward(real *dx, real *y, const real *dy, const real *x, size_t n) {
 #pragma omp parallel for schedule(static)
     for (size_t i = 0; i < n; i += TILE) {
-        vec v = vec_load_part(x + i, n - i), density, phi = vec_normal(v, &density);
-        vec_store_part(dx + i, vec_load_part(dy + i, n - i) * (phi + v * density), n - i);
-        vec_store_part(y + i, v * phi, n - i);
+        vec v = real_load_part(x + i, n - i), density, phi = vec_normal(v, &density);
+        real_store_part(dx + i, real_load_part(dy + i, n - i) * (phi + v * density), n - i);
+        real_store_part(y + i, v * phi, n - i);
     }
 }

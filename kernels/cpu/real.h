@@ -1,7 +1,14 @@
-/* The type of an activation on this backend. */
+/* The type of an activation on this backend: float, or bfloat16 (PRECISION=BF16).
+ * C code never looks inside; the kernels convert through kernels/cpu/activations.h. */
 #ifndef VIT_KERNELS_REAL_H
 #define VIT_KERNELS_REAL_H
 
+#ifdef VIT_FP32
 typedef float real;
+#else
+typedef struct {
+    unsigned short bits;
+} real;
+#endif
 
 #endif

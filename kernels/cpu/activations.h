@@ -1,0 +1,78 @@
+/* Activations in memory, floats in registers: every load widens and every store rounds, to the nearest, ties to even.
+ * Where an activation is a float, both are plain copies. */
+#ifndef VIT_KERNELS_CPU_ACTIVATIONS_H
+#define VIT_KERNELS_CPU_ACTIVATIONS_H
+
+#include <stdint.h>
+
+#include "kernels/cpu/vecmath.h"
+#include "real.h"
+
+#ifdef VIT_FP32
+
+TILE_INLINE float real_get(real x) { return x; }
+TILE_INLINE real real_of(float x) { return x; }
+TILE_INLINE vec real_load(const real *p) { return vec_load(p); }
+TILE_INLINE void real_store(real *p, vec x) { vec_store(p, x); }
+/* The first n of TILE, the others zero; n >= TILE: all. */
+TILE_INLINE vec real_load_part(const real *p, size_t n) { return vec_load_part(p, n); }
+TILE_INLINE void real_store_part(real *p, vec x, size_t n) { vec_store_part(p, x, n); }
+
+#else
+
+typedef uint16_t halfvec __attribute__((vector_size(2 * TILE), aligned(2), may_alias));
+
+TILE_INLINE float real_get(real x) {
+    uint32_t bits = (uint32_t)x.bits << 16;
+    float f;
+    memcpy(&f, &bits, sizeof f);
+    return f;
+}
+
+TILE_INLINE real real_of(float x) {
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    if (x != x) return (real){0x7fc0};
+    return (real){(unsigned short)((bits + 0x7fff + (bits >> 16 & 1)) >> 16)};
+}
+
+TILE_INLINE vec halfvec_widen(halfvec x) { return (vec)(__builtin_convertvector(x, uvec) << 16); }
+
+TILE_INLINE halfvec halfvec_round(vec x) {
+    uvec bits = (uvec)x, rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
+    return __builtin_convertvector((uvec)vec_select(x == x, (vec)rounded, (vec)((uvec){0} + 0x7fc0)), halfvec);
+}
+
+TILE_INLINE vec real_load(const real *p) { return halfvec_widen(*(const halfvec *)p); }
+TILE_INLINE void real_store(real *p, vec x) { *(halfvec *)p = halfvec_round(x); }
+
+TILE_INLINE vec real_load_part(const real *p, size_t n) {
+    if (n >= TILE) return real_load(p);
+    halfvec x = {0};
+    memcpy(&x, p, n * sizeof *p);
+    return halfvec_widen(x);
+}
+
+TILE_INLINE void real_store_part(real *p, vec x, size_t n) {
+    halfvec rounded = halfvec_round(x);
+    memcpy(p, &rounded, (n < TILE ? n : TILE) * sizeof *p);
+}
+
+#endif
+
+/* Rows of n numbers. */
+TILE_INLINE void reals_widen(float *to, const real *from, size_t n) {
+    for (size_t j = 0; j < n; j += TILE) vec_store_part(to + j, real_load_part(from + j, n - j), n - j);
+}
+
+TILE_INLINE void reals_round(real *to, const float *from, size_t n) {
+    for (size_t j = 0; j < n; j += TILE) real_store_part(to + j, vec_load_part(from + j, n - j), n - j);
+}
+
+TILE_INLINE float reals_dot(const real *a, const real *b, int n) {
+    vec sum = {0};
+    for (int j = 0; j < n; j += TILE) sum += real_load_part(a + j, (size_t)(n - j)) * real_load_part(b + j, (size_t)(n - j));
+    return vec_sum(sum);
+}
+
+#endif
