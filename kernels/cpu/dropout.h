@@ -1,4 +1,4 @@
-/* Dropout sixteen elements at a time: one block of Philox in each lane, eight decisions from each block. */
+/* Dropout in groups of 128 elements: sixteen blocks of Philox, a lane each, with eight decisions from each block. */
 #ifndef VIT_KERNELS_CPU_DROPOUT_H
 #define VIT_KERNELS_CPU_DROPOUT_H
 
@@ -6,7 +6,17 @@
 #include "kernels/cpu/vecmath.h"
 #include "kernels/kernels.h"
 
-enum { DROPOUT_GROUP = 8 * TILE }; /* elements that sixteen blocks serve */
+enum {
+    DROPOUT_BLOCKS = 16,
+    DROPOUT_GROUP = 8 * DROPOUT_BLOCKS,        /* elements */
+    DROPOUT_VECTORS = DROPOUT_GROUP / TILE,    /* and vectors of them */
+    DROPOUT_LINE = DROPOUT_BLOCKS / TILE       /* vectors that hold one word of every block */
+};
+
+/* The four words of each block of a group. */
+typedef struct {
+    uvec of[4][DROPOUT_LINE];
+} DropoutWords;
 
 typedef struct {
     uint64_t seed;
@@ -21,11 +31,16 @@ static inline DropoutDraw dropout_draw(const Dropout *d, int image) {
 
 /* The high words of a times a constant, *low gets the low ones. */
 TILE_INLINE uvec multiply_high(uvec *low, uvec a, unsigned constant) {
-#ifdef __AVX512F__
+#if defined(__AVX512F__)
     __m512i c = _mm512_set1_epi32((int)constant), even = _mm512_mul_epu32((__m512i)a, c),
             odd = _mm512_mul_epu32(_mm512_srli_epi64((__m512i)a, 32), c);
     *low = (uvec)_mm512_mask_blend_epi32(0xaaaa, even, _mm512_slli_epi64(odd, 32));
     return (uvec)_mm512_mask_blend_epi32(0xaaaa, _mm512_srli_epi64(even, 32), odd);
+#elif defined(__AVX2__)
+    __m256i c = _mm256_set1_epi32((int)constant), even = _mm256_mul_epu32((__m256i)a, c),
+            odd = _mm256_mul_epu32(_mm256_srli_epi64((__m256i)a, 32), c);
+    *low = (uvec)_mm256_blend_epi32(even, _mm256_slli_epi64(odd, 32), 0xaa);
+    return (uvec)_mm256_blend_epi32(_mm256_srli_epi64(even, 32), odd, 0xaa);
 #else
     uvec high;
     for (int i = 0; i < TILE; i++) high[i] = (unsigned)((uint64_t)a[i] * constant >> 32);
@@ -34,44 +49,47 @@ TILE_INLINE uvec multiply_high(uvec *low, uvec a, unsigned constant) {
 #endif
 }
 
-/* rng_philox of the blocks 16 group .. 16 group + 15, a lane each. */
-TILE_INLINE void dropout_words(uvec word[4], const DropoutDraw *d, uint64_t group) {
-    uint64_t block = group * TILE;
-    uvec lane = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
-    uvec c0 = lane + (unsigned)block, c1 = (uvec){0} + d->step, c2 = (uvec){0} + d->stream;
-    uvec c3 = (uvec){0} + ((unsigned)RNG_DROPOUT | (unsigned)(block >> 32) << 8);
-    unsigned k0 = (unsigned)d->seed, k1 = (unsigned)(d->seed >> 32);
-    for (int round = 0; round < 10; round++) {
-        uvec low0, low1, high0 = multiply_high(&low0, c0, 0xD2511F53u), high1 = multiply_high(&low1, c2, 0xCD9E8D57u);
-        c0 = high1 ^ c1 ^ k0;
-        c1 = low1;
-        c2 = high0 ^ c3 ^ k1;
-        c3 = low0;
-        k0 += 0x9E3779B9u;
-        k1 += 0xBB67AE85u;
+/* rng_philox of the blocks 16 group .. 16 group + 15. */
+TILE_INLINE void dropout_words(DropoutWords *word, const DropoutDraw *d, uint64_t group) {
+#pragma GCC unroll 4
+    for (int part = 0; part < DROPOUT_LINE; part++) {
+        uint64_t block = group * DROPOUT_BLOCKS + (uint64_t)part * TILE;
+        uvec c0 = (uvec)vec_lanes() + (unsigned)block, c1 = (uvec){0} + d->step, c2 = (uvec){0} + d->stream;
+        uvec c3 = (uvec){0} + ((unsigned)RNG_DROPOUT | (unsigned)(block >> 32) << 8);
+        unsigned k0 = (unsigned)d->seed, k1 = (unsigned)(d->seed >> 32);
+        for (int round = 0; round < 10; round++) {
+            uvec low0, low1, high0 = multiply_high(&low0, c0, 0xD2511F53u), high1 = multiply_high(&low1, c2, 0xCD9E8D57u);
+            c0 = high1 ^ c1 ^ k0;
+            c1 = low1;
+            c2 = high0 ^ c3 ^ k1;
+            c3 = low0;
+            k0 += 0x9E3779B9u;
+            k1 += 0xBB67AE85u;
+        }
+        word->of[0][part] = c0;
+        word->of[1][part] = c1;
+        word->of[2][part] = c2;
+        word->of[3][part] = c3;
     }
-    word[0] = c0;
-    word[1] = c1;
-    word[2] = c2;
-    word[3] = c3;
 }
 
-/* Which of sixteen elements survive: those of group `part` among the eight groups that these words decide about. */
-TILE_INLINE ivec dropout_kept(const uvec word[4], const DropoutDraw *d, int part) {
-    uvec half = (word[part / 2] >> (unsigned)(16 * (part % 2))) & 0xffffu;
+/* Which elements of a group's vector i survive: word i / 2 / DROPOUT_LINE of each block decides about two lines. */
+TILE_INLINE ivec dropout_kept(const DropoutWords *word, const DropoutDraw *d, int i) {
+    int line = i / DROPOUT_LINE;
+    uvec half = (word->of[line / 2][i % DROPOUT_LINE] >> (unsigned)(16 * (line % 2))) & 0xffffu;
     return (ivec)(half >= d->threshold);
 }
 
 /* y = drop(x) of elements 128 group .. 128 group + n-1, n <= 128; relu: of the larger of x and 0. */
 TILE_INLINE void dropout_group(float *y, const float *x, const DropoutDraw *d, uint64_t group, size_t n, bool relu) {
-    uvec word[4];
-    dropout_words(word, d, group);
+    DropoutWords word;
+    dropout_words(&word, d, group);
 #pragma GCC unroll 8
-    for (int i = 0; i < 8; i++) {
+    for (int i = 0; i < DROPOUT_VECTORS; i++) {
         if ((size_t)i * TILE >= n) break;
         vec v = vec_load_part(x + i * TILE, n - i * TILE);
         if (relu) v = vec_select(v < 0.0f, vec_set(0), v);
-        vec_store_part(y + i * TILE, vec_select(dropout_kept(word, d, i), d->scale * v, vec_set(0)), n - i * TILE);
+        vec_store_part(y + i * TILE, vec_select(dropout_kept(&word, d, i), d->scale * v, vec_set(0)), n - i * TILE);
     }
 }
 

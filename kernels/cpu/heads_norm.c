@@ -29,8 +29,7 @@ static Heads heads_at(size_t first, size_t all, int row, int H, int D) {
 
 /* The first n lanes of x, zero beyond. */
 TILE_INLINE vec vec_first(vec x, int n) {
-    const ivec lane = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
-    return n >= TILE ? x : vec_select(lane < n, x, vec_set(0));
+    return n >= TILE ? x : vec_select(vec_lanes() < n, x, vec_set(0));
 }
 
 /* Means and 1/sqrt(var + eps), a lane a head. */

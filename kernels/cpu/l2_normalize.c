@@ -7,14 +7,14 @@
 
 static const float LARGEST = 1e6f;
 
-/* 1 / max(|x|, 1e-6) from sixteen values of |x|^2; NaN gives NaN. */
+/* 1 / max(|x|, 1e-6) from values of |x|^2; NaN gives NaN. */
 TILE_INLINE vec inverse_lengths(vec squares) {
     vec inverse;
     for (int l = 0; l < TILE; l++) inverse[l] = 1 / sqrtf(squares[l]);
     return vec_min(vec_set(LARGEST), inverse);
 }
 
-/* Sixteen rows of D or fewer; their sums together.  D is a literal where it is TILE. */
+/* TILE rows of D or fewer; their sums together.  D is a literal where it is TILE. */
 TILE_INLINE void rows_forward(real *unit, float *inverse, const real *x, int rows, int D) {
     vec squares[TILE] = {0};
     for (int r = 0; r < rows; r++)

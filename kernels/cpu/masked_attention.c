@@ -144,15 +144,15 @@ static size_t backward_floats(const MaskedAttention *a) {
 /* weights = p, s becomes p' = drop(p), t = dy v^T becomes ds; `group`: where the row's elements of dropout begin. */
 TILE_INLINE void score_row_backward(float *weights, float *s, float *t, float lse, float delta, const View *v,
                                     uint64_t group, int keys, bool drop) {
-    uvec word[4];
+    DropoutWords word;
     for (int first = 0; first < keys; first += DROPOUT_GROUP) {
-        if (drop) dropout_words(word, &v->draw, group + first / DROPOUT_GROUP);
+        if (drop) dropout_words(&word, &v->draw, group + first / DROPOUT_GROUP);
 #pragma GCC unroll 8
-        for (int part = 0; part < 8; part++) {
+        for (int part = 0; part < DROPOUT_VECTORS; part++) {
             int col = first + part * TILE;
             if (col >= keys) break;
             vec kept = vec_set(1);
-            if (drop) kept = vec_select(dropout_kept(word, &v->draw, part), vec_set(v->draw.scale), vec_set(0));
+            if (drop) kept = vec_select(dropout_kept(&word, &v->draw, part), vec_set(v->draw.scale), vec_set(0));
             vec p = vec_exp_floored(vec_load(s + col) - lse);
             vec_store(weights + col, p);
             vec_store(s + col, p * kept);

@@ -196,11 +196,9 @@ static bool next_run(const Shape *s, const Block *b, Run *r) {
     return true;
 }
 
-static const ivec LANES = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
-
-/* |column - x| for the sixteen columns from c on. */
+/* |column - x| for the TILE columns from c on. */
 TILE_INLINE ivec column_distance(int c, int x) {
-    ivec d = LANES + (c - x);
+    ivec d = vec_lanes() + (c - x);
     return (d ^ (d >> 31)) - (d >> 31);
 }
 
@@ -214,7 +212,7 @@ static bool has_far(const Shape *s, int n) {
 static void fill_weights(const Shape *s, const Block *b, float *weight, const float *alpha, float base, int n) {
     int x = n % s->Wg;
     for (int c = 0; c < b->x1 - b->x0; c += TILE) {
-        ivec distance = column_distance(b->x0 + c, x), inside = LANES + c < b->x1 - b->x0;
+        ivec distance = column_distance(b->x0 + c, x), inside = vec_lanes() + c < b->x1 - b->x0;
         vec w = vec_set(0);
         for (int g = s->G - 1; g >= 0; g--) {
             vec own = vec_set(g == s->G - 1 && s->far ? 0 : alpha[g] - base);
@@ -273,7 +271,7 @@ static void weigh_gradients(const Shape *s, const Buffers *w, const Block *b, co
 static void sum_groups(const Shape *s, const Block *b, float *sums, float *dalpha, int n) {
     int x = n % s->Wg, near = s->far ? s->G - 1 : s->G;
     for (int c = 0; c < b->x1 - b->x0; c += TILE) {
-        ivec distance = column_distance(b->x0 + c, x), inside = LANES + c < b->x1 - b->x0;
+        ivec distance = column_distance(b->x0 + c, x), inside = vec_lanes() + c < b->x1 - b->x0;
         vec closer = vec_set(0); /* sums of the row groups below r */
         for (int r = 0; r < near; r++) {
             float *at = sums + r * s->columns + c;

@@ -8,7 +8,7 @@
 #include "kernels/kernels.h"
 
 /* One block of scores, QUERIES x KEYS floats, stays in the first-level cache. */
-enum { QUERIES = 32, KEYS = 256, PANEL = 2 * TILE };
+enum { QUERIES = 32, KEYS = 256, PANEL = TILE_VECS * TILE };
 
 static inline int smaller(int a, int b) { return a < b ? a : b; }
 static inline size_t panels_floats(int keys, int D) { return (size_t)(keys + PANEL - 1) / PANEL * PANEL * D; }

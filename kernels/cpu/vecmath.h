@@ -1,4 +1,4 @@
-/* Elementary functions on sixteen floats at a time, branch-free and without a library call.
+/* Elementary functions on a vector of floats at a time, branch-free and without a library call.
  *
  *   exp      x = n ln 2 + r, |r| <= ln 2 / 2;  e^x = 2^n p(r)
  *   sin, cos x = n pi + r, |r| <= pi / 2;  (-1)^n (p(r), q(r)): both share the reduction and are never exchanged
@@ -11,7 +11,7 @@
 
 #include <math.h>
 #include <string.h>
-#ifdef __AVX512F__
+#ifdef __AVX__
 #include <immintrin.h>
 #endif
 
@@ -19,7 +19,7 @@
 
 typedef unsigned uvec __attribute__((vector_size(4 * TILE), aligned(4), may_alias));
 
-/* Loads the first n of sixteen floats and fills with zeros; n >= 16 loads all. */
+/* Loads the first n of TILE floats and fills with zeros; n >= TILE loads all. */
 TILE_INLINE vec vec_load_part(const float *p, size_t n) {
     if (n >= TILE) return vec_load(p);
     vec x = {0};
@@ -42,20 +42,23 @@ TILE_INLINE float vec_dot(const float *a, const float *b, int n) {
 TILE_INLINE vec vec_abs(vec x) { return (vec)((uvec)x & 0x7fffffffu); }
 
 /* b where either is NaN: vec_max(limit, x) keeps it, vec_max(x, limit) drops it. */
-#ifdef __AVX512F__ /* one instruction, which GCC does not find in a comparison and a selection */
+#if defined(__AVX512F__) /* one instruction, which GCC does not find in a comparison and a selection */
 TILE_INLINE vec vec_max(vec a, vec b) { return (vec)_mm512_max_ps((__m512)a, (__m512)b); }
 TILE_INLINE vec vec_min(vec a, vec b) { return (vec)_mm512_min_ps((__m512)a, (__m512)b); }
+#elif defined(__AVX__)
+TILE_INLINE vec vec_max(vec a, vec b) { return (vec)_mm256_max_ps((__m256)a, (__m256)b); }
+TILE_INLINE vec vec_min(vec a, vec b) { return (vec)_mm256_min_ps((__m256)a, (__m256)b); }
 #else
 TILE_INLINE vec vec_max(vec a, vec b) { return vec_select(a > b, a, b); }
 TILE_INLINE vec vec_min(vec a, vec b) { return vec_select(a < b, a, b); }
 #endif
 
-/* Halves, quarters, pairs: loops of fixed length that stay in vectors. */
 TILE_INLINE float vec_largest(vec x) {
     float s[TILE];
     vec_store(s, x);
-    for (int i = 0; i < 8; i++) s[i] = s[i] > s[i + 8] ? s[i] : s[i + 8];
-    for (int i = 0; i < 4; i++) s[i] = s[i] > s[i + 4] ? s[i] : s[i + 4];
+#pragma GCC unroll 4
+    for (int half = TILE / 2; half >= 4; half /= 2)
+        for (int i = 0; i < half; i++) s[i] = s[i] > s[i + half] ? s[i] : s[i + half];
     float a = s[0] > s[2] ? s[0] : s[2], b = s[1] > s[3] ? s[1] : s[3];
     return a > b ? a : b;
 }
