@@ -365,10 +365,11 @@ static void chunk_form(const Form *f, Work w, Tables t, const Chunk *chunk, cons
     if (f->fk) scatter(f->fk, f->add, w.fk, s->k_row, chunk, s);
 }
 
-/* Adds the threads' sums to the gradients, in the order of the threads. */
+/* Adds the threads' sums to the gradients, in the order of the threads.  A shared table that wraps around has each of
+ * its entries twice in workspaces, so one thread adds them all. */
 static void join(const Form *f, int threads, const Shape *s) {
     int channels = s->per_channel ? s->D : 1;
-#pragma omp parallel for schedule(static)
+#pragma omp parallel for schedule(static) if (s->per_channel)
     for (int u = 0; u < s->U; u++)
         for (int t = 0; t < threads; t++) {
             const float *from = work_of(s, t).fw + (size_t)u * channels * s->Ep;
