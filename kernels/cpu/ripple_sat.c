@@ -160,9 +160,10 @@ static void forward_head(const Shape *s, const Buffers *w, RippleHead o, real *y
                 take_band(s, w, row, r);
                 for (int x = 0; x < s->Wg; x++) {
                     size_t n = (size_t)row * s->Wg + x;
-                    double q = real_get(phi[o.q + n * o.phi_row + f]), *sum = w->sum + n * s->L;
+                    double weight = real_get(phi[o.q + n * o.phi_row + f]) * w->c[n * s->G + r];
+                    double *sum = w->sum + n * s->L;
                     Span column = w->columns[x * s->G + r];
-                    add_square(sum, w->band + column.high, w->band + column.low, q * w->c[n * s->G + r], s->L);
+                    add_square(sum, w->band + column.high, w->band + column.low, weight, s->L);
                 }
             }
     }
