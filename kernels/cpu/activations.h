@@ -69,24 +69,28 @@ TILE_INLINE void reals_round(real *to, const float *from, size_t n) {
     for (size_t j = 0; j < n; j += TILE) real_store_part(to + j, vec_load_part(from + j, n - j), n - j);
 }
 
-/* Rows of n numbers, *stride apart, as floats: the rows themselves where activations are floats, else copies in
- * room [rows,n rounded up to whole vectors], whose distance *stride becomes. */
-TILE_INLINE const float *reals_as_floats(float *room, const real *from, size_t *stride, int rows, int n) {
-#ifdef VIT_FP32
-    (void)room, (void)stride, (void)rows, (void)n;
-    return from;
-#else
-    size_t padded = (size_t)tile_round_up(n);
-    for (int i = 0; i < rows; i++) reals_widen(room + i * padded, from + i * *stride, (size_t)n);
-    *stride = padded;
-    return room;
-#endif
-}
-
 TILE_INLINE float reals_dot(const real *a, const real *b, int n) {
     vec sum = {0};
-    for (int j = 0; j < n; j += TILE) sum += real_load_part(a + j, (size_t)(n - j)) * real_load_part(b + j, (size_t)(n - j));
+    for (int j = 0; j < n; j += TILE) sum += real_load_part(a + j, n - j) * real_load_part(b + j, n - j);
     return vec_sum(sum);
+}
+
+/* Activations as an operand of tile_gemm. */
+typedef struct {
+    const float *at;
+    size_t row; /* floats from one row to the next */
+} FloatRows;
+
+/* The first n numbers of each of the rows at `from`, `row` apart: where activations are floats, as they lie, else
+ * widened to `to`, whose rows are ld >= n apart. */
+TILE_INLINE FloatRows reals_as_floats(float *to, size_t ld, const real *from, size_t row, int rows, int n) {
+#ifdef VIT_FP32
+    (void)to, (void)ld, (void)rows, (void)n;
+    return (FloatRows){from, row};
+#else
+    for (int i = 0; i < rows; i++) reals_widen(to + (size_t)i * ld, from + (size_t)i * row, (size_t)n);
+    return (FloatRows){to, ld};
+#endif
 }
 
 #endif

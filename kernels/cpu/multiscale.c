@@ -60,9 +60,8 @@ void multiscale_forward(real *all, const real *qkv, const real *wide, const floa
                 for (int part = 0; part < 3; part++)
                     memcpy(all + i * 2 * row + all_at(part, 0, H, D), qkv + i * row + part * M, M * sizeof *all);
             for (int g = 0; g < 3 * H; g++) {
-                size_t apart = row;
-                const float *x = reals_as_floats(in, wide + first * row + (size_t)g * D, &apart, rows, D);
-                tile_gemm(out, Dp, x, apart, 1, wt + (size_t)g * D * Dp, Dp, rows, Dp, D, 0);
+                FloatRows x = reals_as_floats(in, Dp, wide + first * row + (size_t)g * D, row, rows, D);
+                tile_gemm(out, Dp, x.at, x.row, 1, wt + (size_t)g * D * Dp, Dp, rows, Dp, D, 0);
                 scatter_rows(all + first * 2 * row + all_at(g / H, H + g % H, H, D), 2 * row, out, rows, D);
             }
         }
@@ -89,13 +88,13 @@ void multiscale_backward(real *dqkv, real *dwide, float *dw, const real *dall, c
                 for (int part = 0; part < 3; part++)
                     memcpy(dqkv + i * row + part * M, dall + i * 2 * row + all_at(part, 0, H, D), M * sizeof *dqkv);
             for (int g = 0; g < 3 * H; g++) {
-                size_t at = first * row + (size_t)g * D, matrix = (size_t)g * D * Dp, apart = 2 * row;
-                const float *dy = reals_as_floats(gradient, dall + first * 2 * row + all_at(g / H, H + g % H, H, D),
-                                                  &apart, rows, D);
-                tile_gemm(out, Dp, dy, apart, 1, matrices + matrix, Dp, rows, Dp, D, 0);
+                size_t at = first * row + (size_t)g * D, matrix = (size_t)g * D * Dp;
+                const real *from = dall + first * 2 * row + all_at(g / H, H + g % H, H, D);
+                FloatRows dy = reals_as_floats(gradient, Dp, from, 2 * row, rows, D);
+                tile_gemm(out, Dp, dy.at, dy.row, 1, matrices + matrix, Dp, rows, Dp, D, 0);
                 scatter_rows(dwide + at, row, out, rows, D);
                 gather_rows(in, wide + at, row, rows, D);
-                tile_gemm(sums + matrix, Dp, dy, 1, apart, in, Dp, D, Dp, rows, 1);
+                tile_gemm(sums + matrix, Dp, dy.at, 1, dy.row, in, Dp, D, Dp, rows, 1);
             }
         }
         int threads = omp_get_num_threads();

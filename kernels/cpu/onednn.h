@@ -26,6 +26,9 @@ dnnl_stream_t onednn_stream(void);
 
 dnnl_memory_t onednn_memory(DescRef d);
 
+/* The result is added to what is there. */
+void onednn_append_sum(dnnl_post_ops_t ops);
+
 /* Runs and waits. */
 void onednn_execute(dnnl_primitive_t primitive, int count, const dnnl_exec_arg_t *arguments);
 

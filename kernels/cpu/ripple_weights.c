@@ -117,9 +117,8 @@ static void lanes_to_rows(float *x, size_t row, const vec *in, int m, int n) {
 
 /* o of m tokens and one head, tokens along the lanes. */
 static void logits(const Shape *s, const Buffers *w, vec *o, const real *v, int h, int m) {
-    size_t row = 3 * (size_t)s->H * s->D;
-    const float *rows = reals_as_floats(w->v, v, &row, m, s->D);
-    tile_gemm(w->o, s->Rp, rows, row, 1, w->ct + (size_t)h * s->D * s->Rp, s->Rp, m, s->Rp, s->D, 0);
+    FloatRows rows = reals_as_floats(w->v, s->Dp, v, 3 * (size_t)s->H * s->D, m, s->D);
+    tile_gemm(w->o, s->Rp, rows.at, rows.row, 1, w->ct + (size_t)h * s->D * s->Rp, s->Rp, m, s->Rp, s->D, 0);
     rows_to_lanes(o, w->o, s->Rp, m, s->R);
     for (int r = 0; r < s->R; r++) o[r] += w->e[h * s->R + r];
 }

@@ -81,9 +81,8 @@ static inline void spe_apply(real *coded, const real *qkv, const SpeBlock *w, Sp
                 spe_prefetch(qkv + next, image, images, s.D, false);
                 spe_prefetch(coded + next, image, images, s.D, true);
             }
-            size_t apart = image;
-            const float *q = reals_as_floats(w->rows, qkv + at, &apart, images, s.D);
-            tile_gemm(w->images, s.Dp, q, apart, 1, w->code + (size_t)t * s.D * s.Dp, s.Dp, images, s.Dp, s.D, 0);
+            FloatRows q = reals_as_floats(w->rows, s.Dp, qkv + at, image, images, s.D);
+            tile_gemm(w->images, s.Dp, q.at, q.row, 1, w->code + (size_t)t * s.D * s.Dp, s.Dp, images, s.Dp, s.D, 0);
             spe_store(coded + at, image, w->images, s, images);
         }
 }
@@ -109,9 +108,8 @@ static inline void spe_apply_backward(real *dqkv, const real *dcoded, const real
             for (int i = 0; i < images; i++)
                 for (int j = 0; j < s.D; j += TILE)
                     vec_store(w->images + i * s.Dp + j, real_load_part(dcoded + at + i * image + j, s.D - j));
-            size_t apart = image;
-            const float *q = reals_as_floats(w->rows, qkv + at, &apart, images, s.D);
-            tile_gemm(w->dcode + (size_t)t * s.D * s.Dp, s.Dp, q, 1, apart, w->images, s.Dp, s.D, s.Dp, images, b > 0);
+            FloatRows q = reals_as_floats(w->rows, s.Dp, qkv + at, image, images, s.D);
+            tile_gemm(w->dcode + (size_t)t * s.D * s.Dp, s.Dp, q.at, 1, q.row, w->images, s.Dp, s.D, s.Dp, images, b > 0);
             tile_gemm(w->rows, s.Dp, w->images, s.Dp, 1, w->turned, s.Dp, images, s.Dp, s.D, 0);
             spe_store(dqkv + at, image, w->rows, s, images);
         }
