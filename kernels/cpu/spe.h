@@ -109,7 +109,8 @@ static inline void spe_apply_backward(real *dqkv, const real *dcoded, const real
                 for (int j = 0; j < s.D; j += TILE)
                     vec_store(w->images + i * s.Dp + j, real_load_part(dcoded + at + i * image + j, s.D - j));
             FloatRows q = reals_as_floats(w->rows, s.Dp, qkv + at, image, images, s.D);
-            tile_gemm(w->dcode + (size_t)t * s.D * s.Dp, s.Dp, q.at, 1, q.row, w->images, s.Dp, s.D, s.Dp, images, b > 0);
+            tile_gemm(w->dcode + (size_t)t * s.D * s.Dp, s.Dp, q.at, 1, q.row, w->images, s.Dp, s.D, s.Dp, images,
+                      b > 0);
             tile_gemm(w->rows, s.Dp, w->images, s.Dp, 1, w->turned, s.Dp, images, s.Dp, s.D, 0);
             spe_store(dqkv + at, image, w->rows, s, images);
         }
