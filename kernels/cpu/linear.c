@@ -12,8 +12,6 @@
 
 /* == Products ===================================================================================================== */
 
-static const dnnl_data_type_t REAL_TYPE = sizeof(real) == 4 ? dnnl_f32 : dnnl_bf16;
-
 /* Creates the primitive and frees the description, which is an object in 3.x. */
 static void memory_create(dnnl_memory_t *memory, dnnl_memory_desc_t *d) {
 #if DNNL_VERSION_MAJOR >= 3
@@ -61,16 +59,16 @@ static void matmul_create(Matmul *m) {
     DNNL_TRY(dnnl_post_ops_create(&ops));
     memory_2d(&shift, dnnl_f32, 1, out, out, 1);
     if (m->kind == FORWARD) { /* x [n,in], w^T [in,out], y [n,out] */
-        memory_2d(&a, REAL_TYPE, n, in, in, 1);
-        memory_2d(&b, REAL_TYPE, in, out, 1, in);
-        memory_2d(&d, REAL_TYPE, n, out, row, 1);
+        memory_2d(&a, ONEDNN_REAL, n, in, in, 1);
+        memory_2d(&b, ONEDNN_REAL, in, out, 1, in);
+        memory_2d(&d, ONEDNN_REAL, n, out, row, 1);
     } else if (m->kind == BACKWARD_INPUT) { /* dy [n,out], w [out,in], dx [n,in] */
-        memory_2d(&a, REAL_TYPE, n, out, row, 1);
-        memory_2d(&b, REAL_TYPE, out, in, in, 1);
-        memory_2d(&d, REAL_TYPE, n, in, in, 1);
+        memory_2d(&a, ONEDNN_REAL, n, out, row, 1);
+        memory_2d(&b, ONEDNN_REAL, out, in, in, 1);
+        memory_2d(&d, ONEDNN_REAL, n, in, in, 1);
     } else { /* dy^T [out,n], x [n,in], dw [out,in] */
-        memory_2d(&a, REAL_TYPE, out, n, 1, row);
-        memory_2d(&b, REAL_TYPE, n, in, in, 1);
+        memory_2d(&a, ONEDNN_REAL, out, n, 1, row);
+        memory_2d(&b, ONEDNN_REAL, n, in, in, 1);
         memory_2d(&d, dnnl_f32, out, in, in, 1);
         onednn_append_sum(ops);
     }

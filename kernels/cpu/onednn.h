@@ -5,6 +5,7 @@
 #include <dnnl.h>
 
 #include "core/die.h"
+#include "real.h"
 
 #define DNNL_TRY(call)                                                                                       \
     do {                                                                                                     \
@@ -20,6 +21,9 @@ typedef const_dnnl_memory_desc_t DescRef;
 #else
 typedef const dnnl_memory_desc_t *DescRef;
 #endif
+
+/* The type of activations. */
+#define ONEDNN_REAL (sizeof(real) == 2 ? dnnl_bf16 : dnnl_f32)
 
 dnnl_engine_t onednn_engine(void);
 dnnl_stream_t onednn_stream(void);
