@@ -237,10 +237,34 @@ static void test_sums(void **state) {
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) sums_case(cases[i]);
 }
 
+/* Around a circle an entry of the table is used from two sides, where threads must not meet.  One call in some does not
+ * show it. */
+static void test_same_sums_again(void **state) {
+    (void)state;
+    enum { N = 20, H = 4, D = 3, E = 2, CALLS = 30 };
+    PatternSums sums = {.patterns = {{OFFSETS_CIRCLE, {1, 5, 4}, 0}, E, H, D, false},
+                        .x_row = H * D, .s_row = H * E, .k_row = H * D, .w = upload(normals(N * E, 1), N * E)};
+    const real *x = upload_real(normals(N * H * D, 1), N * H * D), *z = upload_real(normals(N * H * E, 1), N * H * E),
+               *k = upload_real(normals(N * H * D, 1), N * H * D);
+    real *fz = poisoned_real(N * H * E), *fk = poisoned_real(N * H * D);
+    const float *before = normals(N * E, 1);
+    float *first = NULL;
+    kernels_reserve(patterns_workspace(&sums.patterns, 1));
+    for (int i = 0; i < CALLS; i++) {
+        float *fw = upload(before, N * E);
+        patterns_spread_backward(fz, fk, NULL, &(PatternSumsGradients){fw, NULL}, x, z, k, &sums, 1);
+        float *again = download(fw, N * E);
+        if (!first) first = again;
+        assert_memory_equal(first, again, N * E * sizeof *first);
+    }
+    release_all();
+}
+
 int main(void) {
     kernels_init();
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_heads_norm), cmocka_unit_test(test_rows),
-                                       cmocka_unit_test(test_neighbour_max), cmocka_unit_test(test_sums)};
+                                       cmocka_unit_test(test_neighbour_max), cmocka_unit_test(test_sums),
+                                       cmocka_unit_test(test_same_sums_again)};
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     kernels_exit();
     return failed;

@@ -71,8 +71,26 @@ TILE_INLINE void reals_round(real *to, const float *from, size_t n) {
 
 TILE_INLINE float reals_dot(const real *a, const real *b, int n) {
     vec sum = {0};
-    for (int j = 0; j < n; j += TILE) sum += real_load_part(a + j, (size_t)(n - j)) * real_load_part(b + j, (size_t)(n - j));
+    for (int j = 0; j < n; j += TILE) sum += real_load_part(a + j, n - j) * real_load_part(b + j, n - j);
     return vec_sum(sum);
+}
+
+/* Activations as an operand of tile_gemm. */
+typedef struct {
+    const float *at;
+    size_t row; /* floats from one row to the next */
+} FloatRows;
+
+/* The first n numbers of each of the rows at `from`, `row` apart: where activations are floats, as they lie, else
+ * widened to `to`, whose rows are ld >= n apart. */
+TILE_INLINE FloatRows reals_as_floats(float *to, size_t ld, const real *from, size_t row, int rows, int n) {
+#ifdef VIT_FP32
+    (void)to, (void)ld, (void)rows, (void)n;
+    return (FloatRows){from, row};
+#else
+    for (int i = 0; i < rows; i++) reals_widen(to + (size_t)i * ld, from + (size_t)i * row, (size_t)n);
+    return (FloatRows){to, ld};
+#endif
 }
 
 #endif

@@ -2,7 +2,7 @@
  *   forward   x = z / |z|,  phi(z) = [x / sqrt pi; 1 / sqrt 2], so that phi(q).phi(k) = 1/2 + cos(q, k) / pi
  *   backward  g = dphi / sqrt pi without its last,  dz = (g - x (x.g)) / |z|
  * A row with |z| < 1e-6 is divided by 1e-6 instead, a constant for the gradient. */
-#include "kernels/cpu/vecmath.h"
+#include "kernels/cpu/activations.h"
 #include "kernels/kernels.h"
 
 static const float SHORTEST = 1e-6f, COSINE = 0.564189584f /* 1 / sqrt pi */, CONSTANT = 0.707106781f;
@@ -10,7 +10,7 @@ static const float SHORTEST = 1e-6f, COSINE = 0.564189584f /* 1 / sqrt pi */, CO
 static float norm_of(const real *z, int D) {
     vec squares = {0};
     for (int d = 0; d < D; d += TILE) {
-        vec x = vec_load_part(z + d, D - d);
+        vec x = real_load_part(z + d, D - d);
         squares += x * x;
     }
     return sqrtf(vec_sum(squares));
@@ -26,8 +26,8 @@ void angular_features_forward(real *phi, const real *qkv, const AttentionShape *
             real *to = phi + (i * 2 * H + row) * (D + 1);
             float norm = norm_of(z, D);
             vec factor = vec_set(COSINE / (norm < SHORTEST ? SHORTEST : norm));
-            for (int d = 0; d < D; d += TILE) vec_store_part(to + d, factor * vec_load_part(z + d, D - d), D - d);
-            to[D] = CONSTANT;
+            for (int d = 0; d < D; d += TILE) real_store_part(to + d, factor * real_load_part(z + d, D - d), D - d);
+            to[D] = real_of(CONSTANT);
         }
 }
 
@@ -41,11 +41,11 @@ void angular_features_backward(real *dqkv, const real *dphi, const real *qkv, co
             const real *z = qkv + at, *g = dphi + (i * 2 * H + row) * (D + 1);
             float norm = norm_of(z, D), inverse = 1 / (norm < SHORTEST ? SHORTEST : norm);
             vec dot = {0};
-            for (int d = 0; d < D; d += TILE) dot += vec_load_part(z + d, D - d) * vec_load_part(g + d, D - d);
+            for (int d = 0; d < D; d += TILE) dot += real_load_part(z + d, D - d) * real_load_part(g + d, D - d);
             vec along = vec_set(norm < SHORTEST ? 0 : vec_sum(dot) * inverse * inverse);
             for (int d = 0; d < D; d += TILE)
-                vec_store_part(dqkv + at + d,
-                               COSINE * inverse * (vec_load_part(g + d, D - d) - along * vec_load_part(z + d, D - d)),
-                               D - d);
+                real_store_part(
+                    dqkv + at + d,
+                    COSINE * inverse * (real_load_part(g + d, D - d) - along * real_load_part(z + d, D - d)), D - d);
         }
 }

@@ -3,18 +3,16 @@
  *   forward          y[p,o] = sum_(tap,i) x[p*stride + tap - k/2, i] W'[o,i,tap] + t[o] + add[p,o], then ReLU
  *   backward, input  stride 1: the same sum with dy for x, input and output channels exchanged and the taps reversed,
  *                    so that the library's forward kernel serves (near sgemm's rate; its backward kernels: 75 % of it);
- *                    a 1 x 1 product is sgemm, which adds to what is there; other strides are the library's own
+ *                    a 1 x 1 product of floats is sgemm, which adds to what is there; other strides are the library's
+ *                    own
  *   backward, weight dW'[o, tap, i] = sum_p dy[p,o] x[p*stride + tap - k/2, i]: for a few thousand positions at a time
- *                    each window is copied to a row (not needed for 1 x 1 with stride 1), and sgemm multiplies; the
- *                    library's kernels reach 60 % of that speed at stride 1 and 15 % at stride 2
+ *                    each window is copied to a row (not needed for 1 x 1 with stride 1), which is then a linear
+ *                    layer's input; the library's kernels reach 60 % of that speed at stride 1 and 15 % at stride 2
  *                    (docs/performance.md).
  *
  * oneDNN needs a primitive for each shape, and a copy of the weights in the layout that the primitive asks for.  Both
  * are created by the first call with a shape and kept in tables; a full table drops the least recently used entry. */
-#include <omp.h>
-#include <math.h>
-#include <string.h>
-
+#include "kernels/cpu/activations.h"
 #include "kernels/cpu/onednn.h"
 #include "kernels/cpu/workspace.h"
 #include "kernels/kernels.h"
@@ -35,7 +33,9 @@ void batchnorm_fold(float *scale, float *shift, const float *w, const float *b, 
 
 /* folded holds W' [out,in,k,k] and, if the forward kernel computes the gradient of the input, then [in,out,k,k]: W'
  * with its channels exchanged and its taps reversed. */
-static bool has_reversed(const Convolution *c, bool backward) { return backward && c->stride == 1 && c->k > 1; }
+static bool has_reversed(const Convolution *c, bool backward) {
+    return backward && c->stride == 1 && (c->k > 1 || sizeof(real) == 2);
+}
 
 size_t convolution_folded_bytes(const Convolution *c, bool backward) {
     return (has_reversed(c, backward) ? 2 : 1) * weight_count(c) * sizeof(float);
@@ -140,18 +140,18 @@ static Primitive primitives[PRIMITIVES];
 #if DNNL_VERSION_MAJOR >= 3
 typedef dnnl_memory_desc_t Desc;
 #define REF(d) (d)
-static Desc desc_create(int ndims, const dnnl_dims_t dims, dnnl_format_tag_t tag) {
+static Desc desc_create(int ndims, const dnnl_dims_t dims, dnnl_data_type_t type, dnnl_format_tag_t tag) {
     Desc d;
-    DNNL_TRY(dnnl_memory_desc_create_with_tag(&d, ndims, dims, dnnl_f32, tag));
+    DNNL_TRY(dnnl_memory_desc_create_with_tag(&d, ndims, dims, type, tag));
     return d;
 }
 static void desc_destroy(Desc *d) { DNNL_TRY(dnnl_memory_desc_destroy(*d)); }
 #else
 typedef dnnl_memory_desc_t Desc;
 #define REF(d) (&(d))
-static Desc desc_create(int ndims, const dnnl_dims_t dims, dnnl_format_tag_t tag) {
+static Desc desc_create(int ndims, const dnnl_dims_t dims, dnnl_data_type_t type, dnnl_format_tag_t tag) {
     Desc d;
-    DNNL_TRY(dnnl_memory_desc_init_by_tag(&d, ndims, dims, dnnl_f32, tag));
+    DNNL_TRY(dnnl_memory_desc_init_by_tag(&d, ndims, dims, type, tag));
     return d;
 }
 static void desc_destroy(Desc *d) { (void)d; }
@@ -163,11 +163,10 @@ static dnnl_primitive_attr_t attributes_create(bool add, bool relu) {
     dnnl_post_ops_t ops;
     DNNL_TRY(dnnl_primitive_attr_create(&attributes));
     DNNL_TRY(dnnl_post_ops_create(&ops));
+    if (add) onednn_append_sum(ops);
 #if DNNL_VERSION_MAJOR >= 3
-    if (add) DNNL_TRY(dnnl_post_ops_append_sum(ops, 1, 0, dnnl_data_type_undef));
     if (relu) DNNL_TRY(dnnl_post_ops_append_eltwise(ops, dnnl_eltwise_relu, 0, 0));
 #else
-    if (add) DNNL_TRY(dnnl_post_ops_append_sum(ops, 1));
     if (relu) DNNL_TRY(dnnl_post_ops_append_eltwise(ops, 1, dnnl_eltwise_relu, 0, 0));
 #endif
     DNNL_TRY(dnnl_primitive_attr_set_post_ops(attributes, ops));
@@ -221,11 +220,11 @@ static void primitive_create(Primitive *p) {
         .before = {before, before},
         .after = {(Ho - 1) * c->stride + c->k - p->H - before, (Wo - 1) * c->stride + c->k - p->W - before},
     };
-    s.x = desc_create(4, (dnnl_dims_t){p->B, c->in, p->H, p->W}, dnnl_nhwc);
-    s.y = desc_create(4, (dnnl_dims_t){p->B, c->out, Ho, Wo}, dnnl_nhwc);
-    s.w = desc_create(4, (dnnl_dims_t){c->out, c->in, c->k, c->k}, dnnl_format_tag_any);
-    s.b = desc_create(1, (dnnl_dims_t){c->out}, dnnl_a);
-    Desc plain = desc_create(4, (dnnl_dims_t){c->out, c->in, c->k, c->k}, dnnl_oihw);
+    s.x = desc_create(4, (dnnl_dims_t){p->B, c->in, p->H, p->W}, ONEDNN_REAL, dnnl_nhwc);
+    s.y = desc_create(4, (dnnl_dims_t){p->B, c->out, Ho, Wo}, ONEDNN_REAL, dnnl_nhwc);
+    s.w = desc_create(4, (dnnl_dims_t){c->out, c->in, c->k, c->k}, ONEDNN_REAL, dnnl_format_tag_any);
+    s.b = desc_create(1, (dnnl_dims_t){c->out}, dnnl_f32, dnnl_a);
+    Desc plain = desc_create(4, (dnnl_dims_t){c->out, c->in, c->k, c->k}, dnnl_f32, dnnl_oihw);
     bool forward = p->direction == FORWARD;
     dnnl_primitive_desc_t pd = forward ? forward_create(&s, p->bias, p->add, p->relu) : backward_create(&s);
     p->image = onednn_memory(forward ? REF(s.x) : REF(s.y));
@@ -273,7 +272,7 @@ static Primitive *primitive_find(const Primitive *wanted) {
 
 /* Convolves image with `weights`, which are the plain or the reversed ones in `folded`, and writes or adds to
  * result. */
-static void convolve(float *result, const float *image, const void *folded, const float *weights, const float *shift,
+static void convolve(real *result, const real *image, const void *folded, const float *weights, const float *shift,
                      const Primitive *wanted) {
     Primitive *p = primitive_find(wanted);
     bool forward = p->direction == FORWARD;
@@ -291,7 +290,7 @@ static void convolve(float *result, const float *image, const void *folded, cons
 
 /* == Forward, and backward to the input =========================================================================== */
 
-static void copy(float *to, const float *from, size_t n) {
+static void copy(real *to, const real *from, size_t n) {
     enum { PIECE = 1 << 14 };
     size_t pieces = (n + PIECE - 1) / PIECE;
 #pragma omp parallel for schedule(static)
@@ -314,9 +313,10 @@ void convolution_forward(real *y, const real *x, const real *add, const void *fo
 
 void relu_gradient(real *dx, const real *dy, const real *y, size_t n) {
 #pragma omp parallel for simd schedule(static)
-    for (size_t i = 0; i < n; i++) dx[i] = y[i] > 0 ? dy[i] : 0;
+    for (size_t i = 0; i < n; i++) dx[i] = real_get(y[i]) > 0 ? dy[i] : real_of(0);
 }
 
+#ifdef VIT_FP32
 /* dx (+=) dy W' on rows. */
 static void product_backward(float *dx, bool accumulate, const float *dy, const float *w, const float *below, size_t n,
                              const Convolution *c) {
@@ -329,6 +329,7 @@ static void product_backward(float *dx, bool accumulate, const float *dy, const 
         if (below) relu_gradient(dx + at, dx + at, below + at, count * (size_t)c->in);
     }
 }
+#endif
 
 void convolution_backward_input(real *dx, const real *add, const real *dy, const void *folded, const real *below,
                                 const Convolution *c, const ImageShape *images) {
@@ -337,10 +338,12 @@ void convolution_backward_input(real *dx, const real *add, const real *dy, const
     const float *w = folded;
     if (c->stride == 1) {
         if (add && add != dx) copy(dx, add, n);
+#ifdef VIT_FP32
         if (is_product(c)) {
             product_backward(dx, add != NULL, dy, w, below, image_count(B, H, W, 1), c);
             return;
         }
+#endif
         Primitive wanted = {.direction = FORWARD, .B = B, .H = H, .W = W, .add = add};
         wanted.c = (Convolution){c->out, c->in, c->k, 1};
         convolve(dx, dy, folded, w + weight_count(c), NULL, &wanted);
@@ -364,14 +367,14 @@ static size_t positions_at_once(const Convolution *c, size_t positions) {
 }
 
 /* rows [count,k,k,in] = the windows of x at the positions from `first` on. */
-static void gather(float *rows, const float *x, size_t first, size_t count, const Convolution *c, int H, int W) {
+static void gather(real *rows, const real *x, size_t first, size_t count, const Convolution *c, int H, int W) {
     size_t Ho = (size_t)convolution_side(H, c->stride), Wo = (size_t)convolution_side(W, c->stride);
-    size_t line = (size_t)c->in * sizeof(float);
+    size_t line = (size_t)c->in * sizeof *x;
 #pragma omp parallel for schedule(static)
     for (size_t p = first; p < first + count; p++) {
         int left = (int)(p % Wo) * c->stride - c->k / 2, top = (int)(p / Wo % Ho) * c->stride - c->k / 2;
-        const float *image = x + p / (Wo * Ho) * (size_t)H * (size_t)W * (size_t)c->in;
-        float *to = rows + (p - first) * (size_t)(c->k * c->k * c->in);
+        const real *image = x + p / (Wo * Ho) * (size_t)H * (size_t)W * (size_t)c->in;
+        real *to = rows + (p - first) * (size_t)(c->k * c->k * c->in);
         for (int tap = 0; tap < c->k * c->k; tap++, to += c->in) {
             int yi = top + tap / c->k, xi = left + tap % c->k;
             if (yi < 0 || yi >= H || xi < 0 || xi >= W) memset(to, 0, line);
@@ -384,7 +387,7 @@ size_t convolution_workspace(const Convolution *c, const ImageShape *images) {
     int B = images->B, H = images->Hi, W = images->Wi;
     size_t positions = image_count(B, convolution_side(H, c->stride), convolution_side(W, c->stride), 1);
     size_t rows = is_product(c) ? 0 : positions_at_once(c, positions) * (size_t)(c->in * c->k * c->k);
-    return (weight_count(c) + rows) * sizeof(float);
+    return weight_count(c) * sizeof(float) + rows * sizeof(real);
 }
 
 /* dw [out,in,taps] += scale sum [out,taps,in]. */
@@ -401,15 +404,16 @@ void convolution_backward_weight(float *dw, const real *dy, const real *x, const
                                  const ImageShape *images) {
     int B = images->B, H = images->Hi, W = images->Wi;
     size_t n = image_count(B, convolution_side(H, c->stride), convolution_side(W, c->stride), 1);
-    int row = c->in * c->k * c->k;
+    LinearShape product = {.in = c->in * c->k * c->k, .out = c->out};
     size_t at_once = is_product(c) ? n : positions_at_once(c, n);
     kernels_reserve(convolution_workspace(c, images));
-    float *sum = workspace_shared(), *rows = sum + weight_count(c);
+    float *sum = workspace_shared();
+    real *rows = (real *)(sum + weight_count(c));
+    memset(sum, 0, weight_count(c) * sizeof *sum);
     for (size_t p = 0; p < n; p += at_once) {
-        size_t count = n - p < at_once ? n - p : at_once;
-        if (!is_product(c)) gather(rows, x, p, count, c, H, W);
-        DNNL_TRY(dnnl_sgemm('T', 'N', c->out, row, (dnnl_dim_t)count, 1, dy + p * (size_t)c->out, c->out,
-                            is_product(c) ? x : rows, row, p > 0, sum, row));
+        product.n = n - p < at_once ? n - p : at_once;
+        if (!is_product(c)) gather(rows, x, p, product.n, c, H, W);
+        linear_backward_weight(sum, NULL, dy + p * (size_t)c->out, is_product(c) ? x : rows, &product);
     }
     add_scaled(dw, sum, scale, c);
 }

@@ -1,16 +1,16 @@
 /* Cross-entropy against soft targets (label smoothing, mixup), and its gradient.
  *   loss = log sum_c exp(x_c - max) - sum_c t_c (x_c - max),  dx = scale (softmax(x) - t)
  * Logits are shifted before anything is summed, so their size does not matter; sums are in double. */
-#include "kernels/cpu/vecmath.h"
+#include "kernels/cpu/activations.h"
 #include "kernels/kernels.h"
 
 static float row_loss(real *dx, const real *x, const float *t, float scale, int C) {
     float max = -INFINITY;
-    for (int c = 0; c < C; c++) max = x[c] > max ? x[c] : max;
+    for (int c = 0; c < C; c++) max = real_get(x[c]) > max ? real_get(x[c]) : max;
     double sum = 0, dot = 0;
     for (int c = 0; c < C; c += TILE) {
         int n = C - c < TILE ? C - c : TILE;
-        vec shifted = vec_load_part(x + c, n) - max, e = vec_exp(shifted), target = vec_load_part(t + c, n);
+        vec shifted = real_load_part(x + c, n) - max, e = vec_exp(shifted), target = vec_load_part(t + c, n);
         for (int i = 0; i < n; i++) {
             sum += e[i];
             if (target[i] != 0) dot += (double)target[i] * shifted[i];
@@ -18,8 +18,8 @@ static float row_loss(real *dx, const real *x, const float *t, float scale, int 
     }
     if (dx)
         for (int c = 0; c < C; c += TILE) {
-            vec p = vec_exp(vec_load_part(x + c, C - c) - max) * (float)(1 / sum);
-            vec_store_part(dx + c, scale * (p - vec_load_part(t + c, C - c)), C - c);
+            vec p = vec_exp(real_load_part(x + c, C - c) - max) * (float)(1 / sum);
+            real_store_part(dx + c, scale * (p - vec_load_part(t + c, C - c)), C - c);
         }
     return (float)(log(sum) - dot);
 }

@@ -4,7 +4,7 @@
  *
  * Sixteen channels of one image are copied into a plane with a border of zeros, so that the loops need no special case
  * at the edge.  Four neighbouring tokens are computed together and share their loads. */
-#include "kernels/cpu/vecmath.h"
+#include "kernels/cpu/activations.h"
 #include "kernels/cpu/workspace.h"
 #include "kernels/kernels.h"
 
@@ -30,7 +30,7 @@ static void gather_plane(float *plane, const real *x, size_t row, int channels, 
     for (int i = 0; i < s->grid.rows; i++)
         for (int j = 0; j < s->grid.columns; j++)
             vec_store(plane + ((size_t)(i + border) * line + j + border) * TILE,
-                      vec_load_part(x + ((size_t)i * s->grid.columns + j) * row, channels));
+                      real_load_part(x + ((size_t)i * s->grid.columns + j) * row, channels));
 }
 
 /* to [k*k,TILE]: the weights of channels c.., in reverse for the backward pass. */
@@ -66,8 +66,8 @@ TILE_INLINE void convolve(int K, real *y, const real *add, size_t row, const flo
             size_t at = ((size_t)i * s->grid.columns + j) * row;
             window(K, sum, plane + ((size_t)i * line + j) * TILE, line, w);
             for (int p = 0; p < PIXELS && j + p < s->grid.columns; p++) {
-                if (add) sum[p] += vec_load_part(add + at + p * row, channels);
-                vec_store_part(y + at + p * row, sum[p], channels);
+                if (add) sum[p] += real_load_part(add + at + p * row, channels);
+                real_store_part(y + at + p * row, sum[p], channels);
             }
         }
 }

@@ -11,6 +11,7 @@
 #include <dnnl.h>
 
 #include "core/die.h"
+#include "kernels/cpu/activations.h"
 #include "kernels/cpu/workspace.h"
 #include "kernels/kernels.h"
 
@@ -131,5 +132,5 @@ bool device_shares_cores(void) { return true; }
 
 size_t activations_at_once(void) { return 8 * 256 * 192; }
 
-void real_upload(real *device, const float *host, size_t n) { memcpy(device, host, n * sizeof *host); }
-void real_download(float *host, const real *device, size_t n) { memcpy(host, device, n * sizeof *host); }
+void real_upload(real *device, const float *host, size_t n) { reals_round(device, host, n); }
+void real_download(float *host, const real *device, size_t n) { reals_widen(host, device, n); }

@@ -2,19 +2,29 @@
  *   forward   p_i = exp(z_i - max z) / sum_j exp(z_j - max z)
  *   backward  dz_i = p_i (dp_i - sum_j p_j dp_j)
  * k is processed sixteen channels at a time, q a head at a time. */
-#include "kernels/cpu/vecmath.h"
+#include "kernels/cpu/activations.h"
 #include "kernels/kernels.h"
 
+/* Whether p can hold exponentials until their sum is known.  In bfloat16 they would be rounded twice, and are computed
+ * twice instead. */
+enum { KEEPS = sizeof(real) == sizeof(float) };
+
+TILE_INLINE vec exponentials(const real *p, const real *z, vec largest, int n) {
+    return KEEPS ? real_load_part(p, n) : vec_exp_floored(real_load_part(z, n) - largest);
+}
+
 static void softmax_row(real *p, const real *z, int D) {
-    float largest = -INFINITY;
-    vec sum = {0};
-    for (int d = 0; d < D; d++) largest = z[d] > largest ? z[d] : largest;
+    float most = -INFINITY;
+    for (int d = 0; d < D; d++) most = real_get(z[d]) > most ? real_get(z[d]) : most;
+    vec sum = {0}, largest = vec_set(most);
     for (int d = 0; d < D; d += TILE) {
-        vec_store_part(p + d, vec_exp_floored(vec_load_part(z + d, D - d) - largest), D - d);
-        sum += vec_load_part(p + d, D - d);
+        vec e = vec_exp_floored(real_load_part(z + d, D - d) - largest);
+        if (KEEPS) real_store_part(p + d, e, D - d);
+        sum += vec_load_part((const float *)&e, D - d);
     }
     vec share = vec_set(1 / vec_sum(sum));
-    for (int d = 0; d < D; d += TILE) vec_store_part(p + d, share * vec_load_part(p + d, D - d), D - d);
+    for (int d = 0; d < D; d += TILE)
+        real_store_part(p + d, share * exponentials(p + d, z + d, largest, D - d), D - d);
 }
 
 /* p and z point to the first token, with row strides 2*M and 3*M.  Long sums are made of the sums of groups of tokens,
@@ -22,17 +32,18 @@ static void softmax_row(real *p, const real *z, int D) {
 static void softmax_columns(real *p, const real *z, int N, size_t M, int channels) {
     enum { GROUP = 64 };
     vec largest = vec_set(-INFINITY), sum = {0};
-    for (int n = 0; n < N; n++) largest = vec_max(largest, vec_load_part(z + n * 3 * M, channels));
+    for (int n = 0; n < N; n++) largest = vec_max(largest, real_load_part(z + n * 3 * M, channels));
     for (int first = 0; first < N; first += GROUP) {
         vec part = {0};
         for (int n = first; n < N && n < first + GROUP; n++) {
-            vec e = vec_exp_floored(vec_load_part(z + n * 3 * M, channels) - largest);
-            vec_store_part(p + n * 2 * M, e, channels);
+            vec e = vec_exp_floored(real_load_part(z + n * 3 * M, channels) - largest);
+            if (KEEPS) real_store_part(p + n * 2 * M, e, channels);
             part += e;
         }
         sum += part;
     }
-    for (int n = 0; n < N; n++) vec_store_part(p + n * 2 * M, vec_load_part(p + n * 2 * M, channels) / sum, channels);
+    for (int n = 0; n < N; n++)
+        real_store_part(p + n * 2 * M, exponentials(p + n * 2 * M, z + n * 3 * M, largest, channels) / sum, channels);
 }
 
 /* Calls `rows` for every token and head of q, `columns` for every image and sixteen channels of k. */
@@ -59,20 +70,20 @@ void efficient_features_forward(real *phi, const real *qkv, const AttentionShape
 
 static void row_backward(real *dz, const real *dp, const real *p, int D) {
     vec dot = {0};
-    for (int d = 0; d < D; d += TILE) dot += vec_load_part(p + d, D - d) * vec_load_part(dp + d, D - d);
+    for (int d = 0; d < D; d += TILE) dot += real_load_part(p + d, D - d) * real_load_part(dp + d, D - d);
     vec mean = vec_set(vec_sum(dot));
     for (int d = 0; d < D; d += TILE)
-        vec_store_part(dz + d, vec_load_part(p + d, D - d) * (vec_load_part(dp + d, D - d) - mean), D - d);
+        real_store_part(dz + d, real_load_part(p + d, D - d) * (real_load_part(dp + d, D - d) - mean), D - d);
 }
 
 static void columns_backward(real *dz, const real *dp, const real *p, int N, size_t M, int channels) {
     vec mean = {0};
     for (int n = 0; n < N; n++)
-        mean += vec_load_part(p + n * 2 * M, channels) * vec_load_part(dp + n * 2 * M, channels);
+        mean += real_load_part(p + n * 2 * M, channels) * real_load_part(dp + n * 2 * M, channels);
     for (int n = 0; n < N; n++)
-        vec_store_part(dz + n * 3 * M,
-                       vec_load_part(p + n * 2 * M, channels) * (vec_load_part(dp + n * 2 * M, channels) - mean),
-                       channels);
+        real_store_part(dz + n * 3 * M,
+                        real_load_part(p + n * 2 * M, channels) * (real_load_part(dp + n * 2 * M, channels) - mean),
+                        channels);
 }
 
 void efficient_features_backward(real *dqkv, const real *dphi, const real *phi, const AttentionShape *shape) {

@@ -2,17 +2,20 @@
  *   forward   u = relu([z'; -z']),  phi_i = u_i u_(i-1),  z' = D^-1/4 z, indices modulo F
  *   backward  du_i = dphi_i u_(i-1) + dphi_(i+1) u_(i+1),  dz = D^-1/4 (du_i [z > 0] - du_(D+i) [z < 0])
  *   saves     nothing.   Source: Schlag et al. 2021, section 5.3. */
-#include "kernels/cpu/feature_rows.h"
+#include "kernels/cpu/activations.h"
 #include "kernels/kernels.h"
 
 static float positive(float x) { return x < 0 ? 0 : x; }
 
-/* The halves of u are u_i = positive(s z_i): s = 1 for the first, -1 for the second; before the first element of a half
+/* s z as u takes it. */
+static float part(real z, float s) { return positive(s * real_get(z)); }
+
+/* The halves of u are u_i = part(z_i, s): s = 1 for the first, -1 for the second; before the first element of a half
  * stands the last of the other. */
 static void forward_half(real *phi, const real *z, float s, float scale, int D) {
-    phi[0] = scale * positive(s * z[0]) * positive(-s * z[D - 1]);
+    phi[0] = real_of(scale * part(z[0], s) * part(z[D - 1], -s));
 #pragma omp simd
-    for (int i = 1; i < D; i++) phi[i] = scale * positive(s * z[i]) * positive(s * z[i - 1]);
+    for (int i = 1; i < D; i++) phi[i] = real_of(scale * part(z[i], s) * part(z[i - 1], s));
 }
 
 void feature_dpfp_forward(real *phi, const real *qkv, const FeatureShape *shape) {
@@ -30,27 +33,28 @@ void feature_dpfp_forward(real *phi, const real *qkv, const FeatureShape *shape)
 }
 
 /* du of element i of a half; next: dphi of the element behind it, which is in the other half when i is the last. */
-static float slope(const real *dphi, float next, const real *z, float s, int i, int D) {
-    float before = i > 0 ? positive(s * z[i - 1]) : positive(-s * z[D - 1]);
-    float behind = i + 1 < D ? positive(s * z[i + 1]) : positive(-s * z[0]);
-    return dphi[i] * before + next * behind;
+static float slope(const real *dphi, real next, const real *z, float s, int i, int D) {
+    float before = i > 0 ? part(z[i - 1], s) : part(z[D - 1], -s);
+    float behind = i + 1 < D ? part(z[i + 1], s) : part(z[0], -s);
+    return real_get(dphi[i]) * before + real_get(next) * behind;
 }
 
 static float slope_of_z(const real *dphi, const real *z, int i, int D) {
     bool last = i == D - 1;
-    if (z[i] > 0) return slope(dphi, dphi[i + 1], z, 1, i, D);
-    if (z[i] < 0) return -slope(dphi + D, last ? dphi[0] : dphi[D + i + 1], z, -1, i, D);
-    return z[i] * 0;
+    if (real_get(z[i]) > 0) return slope(dphi, dphi[i + 1], z, 1, i, D);
+    if (real_get(z[i]) < 0) return -slope(dphi + D, last ? dphi[0] : dphi[D + i + 1], z, -1, i, D);
+    return real_get(z[i]) * 0;
 }
 
 static void backward_row(real *dz, const real *dphi, const real *z, float scale, int D) {
-    dz[0] = scale * slope_of_z(dphi, z, 0, D);
-    dz[D - 1] = scale * slope_of_z(dphi, z, D - 1, D);
+    dz[0] = real_of(scale * slope_of_z(dphi, z, 0, D));
+    dz[D - 1] = real_of(scale * slope_of_z(dphi, z, D - 1, D));
 #pragma omp simd
     for (int i = 1; i < D - 1; i++) {
-        float up = dphi[i] * positive(z[i - 1]) + dphi[i + 1] * positive(z[i + 1]);
-        float down = dphi[D + i] * positive(-z[i - 1]) + dphi[D + i + 1] * positive(-z[i + 1]);
-        dz[i] = scale * (z[i] > 0 ? up : z[i] < 0 ? -down : z[i] * 0);
+        float own = real_get(z[i]);
+        float up = real_get(dphi[i]) * part(z[i - 1], 1) + real_get(dphi[i + 1]) * part(z[i + 1], 1);
+        float down = real_get(dphi[D + i]) * part(z[i - 1], -1) + real_get(dphi[D + i + 1]) * part(z[i + 1], -1);
+        dz[i] = real_of(scale * (own > 0 ? up : own < 0 ? -down : own * 0));
     }
 }
 

@@ -7,6 +7,7 @@
  * A row is one (token, q or k, head) triple, of all heads, or of one where every head has a map of its own; ROWS of
  * them at a time stay in the first-level cache from z to phi. Each thread packs its own copy of the weights, padded to
  * whole vectors; the scale D^-1/4 is folded into w1. */
+#include "kernels/cpu/activations.h"
 #include "kernels/cpu/feature_rows.h"
 #include "kernels/cpu/workspace.h"
 #include "kernels/kernels.h"
@@ -91,7 +92,7 @@ static void pack_backward(Work *w, const float *w1, const float *w2, Sizes s) {
 
 /* z, u and f of the tile. */
 static void features(Work *w, const real *qkv, Walk at, int rows, Sizes s) {
-    for (int i = 0; i < rows; i++, walk_on(&at, s.H, s.z_step)) copy_row(w->z + i * s.Dp, qkv + at.offset, s.D);
+    for (int i = 0; i < rows; i++, walk_on(&at, s.H, s.z_step)) reals_widen(w->z + i * s.Dp, qkv + at.offset, s.D);
     tile_gemm(w->u, s.Ep, w->z, s.Dp, 1, w->w1t, s.Ep, rows, s.Ep, s.D, 0);
     sincos_tile(w->f, w->f + s.Ep, 2 * s.Ep, w->u, s.Ep, rows, s.Ep);
 }
@@ -102,7 +103,7 @@ static void forward_tile(real *phi, Work *w, const real *qkv, size_t first, int 
     for (int i = 0; i < rows; i++)
         for (int j = 0; j < s.F; j += TILE) {
             vec p = vec_load(w->p + i * s.Fp + j) + vec_load(w->b2 + j);
-            vec_store_part(phi + (first + i) * s.phi_step + j, vec_max(vec_set(0), p), s.F - j);
+            real_store_part(phi + (first + i) * s.phi_step + j, vec_max(vec_set(0), p), s.F - j);
         }
 }
 
@@ -158,8 +159,8 @@ static void backward_tile(real *dqkv, Work *w, bool learns_w1, const real *dphi,
     for (int j = 0; j < s.F; j += TILE) {
         vec sum = vec_load(db2 + j);
         for (int i = 0; i < rows; i++) {
-            vec value = vec_load_part(phi + (first + i) * s.phi_step + j, s.F - j);
-            vec slope = vec_load_part(dphi + (first + i) * s.phi_step + j, s.F - j);
+            vec value = real_load_part(phi + (first + i) * s.phi_step + j, s.F - j);
+            vec slope = real_load_part(dphi + (first + i) * s.phi_step + j, s.F - j);
             slope = vec_select(value <= 0.0f, vec_set(0), slope);
             vec_store(dp + i * s.Fp + j, slope);
             sum += slope;
@@ -171,7 +172,7 @@ static void backward_tile(real *dqkv, Work *w, bool learns_w1, const real *dphi,
     sincos_backward(w, rows, s);
     if (learns_w1) tile_gemm(dw1, s.Dp, w->u, 1, s.Ep, w->z, s.Dp, s.E, s.Dp, rows, 1);
     tile_gemm(dz, s.Dp, w->u, s.Ep, 1, w->w1, s.Dp, rows, s.Dp, s.E, 0);
-    for (int i = 0; i < rows; i++, walk_on(&at, s.H, s.z_step)) copy_row(dqkv + at.offset, dz + i * s.Dp, s.D);
+    for (int i = 0; i < rows; i++, walk_on(&at, s.H, s.z_step)) reals_round(dqkv + at.offset, dz + i * s.Dp, s.D);
 }
 
 static void flush(Work *w, Sizes s) {

@@ -6,7 +6,7 @@
  *   both       dz = D^-1/4 (w^T du + ds z')
  *   saves      phi.
  * Sources: Peng et al. 2021, section 3; Choromanski et al. 2020, Lemma 1 and its code's stabilisers. */
-#include "kernels/cpu/feature_rows.h"
+#include "kernels/cpu/activations.h"
 #include "kernels/cpu/workspace.h"
 #include "kernels/kernels.h"
 
@@ -27,7 +27,7 @@ static Sizes sizes_of(int N, int H, int D, int E, int F) {
 
 typedef struct {
     float *wt, *w; /* [D,Ep], [E,Dp]: one head's, scaled */
-    float *z, *u;  /* [ROWS,Dp], [ROWS,Ep] */
+    float *z, *u;  /* [ROWS,Dp], [ROWS,Ep]; z: tokens, or their gradients */
     float *f;      /* [ROWS,2Ep]: sines, cosines */
 } Work;
 
@@ -56,11 +56,17 @@ static Work work_take(const float *w, Sizes s) {
 static int rows_from(int first, int N) { return N - first < ROWS ? N - first : ROWS; }
 
 /* |z'|^2/2 */
-static float half_square(const real *z, Sizes s) { return 0.5f * s.scale * s.scale * vec_dot(z, z, s.D); }
+static float half_square(const real *z, Sizes s) { return 0.5f * s.scale * s.scale * reals_dot(z, z, s.D); }
 
-/* u of the rows at z; the padding beyond E becomes minus infinity. */
+/* u of the rows at z. */
 static void project(const Work *w, const real *z, int rows, Sizes s) {
-    tile_gemm(w->u, s.Ep, z, s.qkv_row, 1, w->wt, s.Ep, rows, s.Ep, s.D, 0);
+    FloatRows from = reals_as_floats(w->z, s.Dp, z, s.qkv_row, rows, s.D);
+    tile_gemm(w->u, s.Ep, from.at, from.row, 1, w->wt, s.Ep, rows, s.Ep, s.D, 0);
+}
+
+/* The same, with minus infinity in the padding beyond E. */
+static void project_bounded(const Work *w, const real *z, int rows, Sizes s) {
+    project(w, z, rows, s);
     for (int i = 0; i < rows; i++)
         for (int j = s.E; j < s.Ep; j++) w->u[i * s.Ep + j] = -INFINITY;
 }
@@ -70,8 +76,8 @@ static void put_gradient(real *dz, const Work *w, const real *z, const float *ds
     tile_gemm(w->z, s.Dp, w->u, s.Ep, 1, w->w, s.Dp, rows, s.Dp, s.E, 0);
     for (int i = 0; i < rows; i++)
         for (int j = 0; j < s.D; j += TILE) {
-            vec x = vec_load_part(z + i * s.qkv_row + j, s.D - j), own = vec_load(w->z + i * s.Dp + j);
-            vec_store_part(dz + i * s.qkv_row + j, own + ds[i] * s.scale * s.scale * x, s.D - j);
+            vec x = real_load_part(z + i * s.qkv_row + j, s.D - j), own = vec_load(w->z + i * s.Dp + j);
+            real_store_part(dz + i * s.qkv_row + j, own + ds[i] * s.scale * s.scale * x, s.D - j);
         }
 }
 
@@ -85,15 +91,15 @@ static void rfa_forward(real *phi, const real *z, const Work *w, Sizes s) {
     }
     for (int first = 0; first < s.N; first += ROWS) {
         int rows = rows_from(first, s.N);
-        tile_gemm(w->u, s.Ep, z + first * s.qkv_row, s.qkv_row, 1, w->wt, s.Ep, rows, s.Ep, s.D, 0);
+        project(w, z + first * s.qkv_row, rows, s);
         sincos_tile(w->f, w->f + s.Ep, 2 * s.Ep, w->u, s.Ep, rows, s.Ep);
         for (int i = 0; i < rows; i++) {
             const float *f = w->f + i * 2 * s.Ep;
             float height = s.ratio * expf(half_square(z + (first + i) * s.qkv_row, s) - most);
             real *to = phi + (first + i) * s.phi_row;
             for (int j = 0; j < s.E; j += TILE) {
-                vec_store_part(to + j, height * vec_load(f + j), s.E - j);
-                vec_store_part(to + s.E + j, height * vec_load(f + s.Ep + j), s.E - j);
+                real_store_part(to + j, height * vec_load(f + j), s.E - j);
+                real_store_part(to + s.E + j, height * vec_load(f + s.Ep + j), s.E - j);
             }
         }
     }
@@ -107,8 +113,8 @@ static void rfa_backward(real *dz, const real *dphi, const real *phi, const real
             const real *value = phi + (first + i) * s.phi_row, *slope = dphi + (first + i) * s.phi_row;
             vec sum = {0};
             for (int j = 0; j < s.E; j += TILE) {
-                vec sine = vec_load_part(value + j, s.E - j), cosine = vec_load_part(value + s.E + j, s.E - j);
-                vec dsine = vec_load_part(slope + j, s.E - j), dcosine = vec_load_part(slope + s.E + j, s.E - j);
+                vec sine = real_load_part(value + j, s.E - j), cosine = real_load_part(value + s.E + j, s.E - j);
+                vec dsine = real_load_part(slope + j, s.E - j), dcosine = real_load_part(slope + s.E + j, s.E - j);
                 vec_store(w->u + i * s.Ep + j, dsine * cosine - dcosine * sine);
                 sum += dsine * sine + dcosine * cosine;
             }
@@ -130,18 +136,18 @@ static void performer_forward(real *phi, const real *z, const Work *w, bool keys
     float most = -INFINITY;
     for (int first = 0; keys && first < s.N; first += ROWS) {
         int rows = rows_from(first, s.N);
-        project(w, z + first * s.qkv_row, rows, s);
+        project_bounded(w, z + first * s.qkv_row, rows, s);
         for (int i = 0; i < rows; i++) most = fmaxf(most, row_maximum(w->u + i * s.Ep, s));
     }
     for (int first = 0; first < s.N; first += ROWS) {
         int rows = rows_from(first, s.N);
-        project(w, z + first * s.qkv_row, rows, s);
+        project_bounded(w, z + first * s.qkv_row, rows, s);
         for (int i = 0; i < rows; i++) {
             const float *u = w->u + i * s.Ep;
             float shift = half_square(z + (first + i) * s.qkv_row, s) + (keys ? most : row_maximum(u, s));
             for (int j = 0; j < s.E; j += TILE)
-                vec_store_part(phi + (first + i) * s.phi_row + j,
-                               s.ratio * (vec_exp(vec_load(u + j) - shift) + PERFORMER_EPSILON), s.E - j);
+                real_store_part(phi + (first + i) * s.phi_row + j,
+                                s.ratio * (vec_exp(vec_load(u + j) - shift) + PERFORMER_EPSILON), s.E - j);
         }
     }
 }
@@ -154,8 +160,8 @@ static void performer_backward(real *dz, const real *dphi, const real *phi, cons
             const real *value = phi + (first + i) * s.phi_row, *slope = dphi + (first + i) * s.phi_row;
             vec sum = {0};
             for (int j = 0; j < s.E; j += TILE) {
-                vec power = vec_load_part(value + j, s.E - j) - s.ratio * PERFORMER_EPSILON;
-                vec du = vec_load_part(slope + j, s.E - j) * power;
+                vec power = real_load_part(value + j, s.E - j) - s.ratio * PERFORMER_EPSILON;
+                vec du = real_load_part(slope + j, s.E - j) * power;
                 vec_store(w->u + i * s.Ep + j, du);
                 sum += du;
             }

@@ -3,6 +3,7 @@
  *   backward  dp = dphi [phi > 0],  db += dp,  dw += dp z'^T,  dz = D^-1/4 w^T dp
  *   saves     nothing.   Source: Kasai et al. 2021.
  * Built like feature_mlp.c: ROWS rows at a time, each thread with its own padded weights, scaled, and its own sums. */
+#include "kernels/cpu/activations.h"
 #include "kernels/cpu/feature_rows.h"
 #include "kernels/cpu/workspace.h"
 #include "kernels/kernels.h"
@@ -57,12 +58,12 @@ static Work work_take(const float *w, const float *b, Sizes s) {
 
 static void forward_tile(real *phi, const Work *w, const real *qkv, size_t first, int rows, Sizes s) {
     Walk at = walk_from(first, s.H, s.D);
-    for (int i = 0; i < rows; i++, walk_on(&at, s.H, s.D)) copy_row(w->z + i * s.Dp, qkv + at.offset, s.D);
+    for (int i = 0; i < rows; i++, walk_on(&at, s.H, s.D)) reals_widen(w->z + i * s.Dp, qkv + at.offset, s.D);
     tile_gemm(w->p, s.Fp, w->z, s.Dp, 1, w->wt, s.Fp, rows, s.Fp, s.D, 0);
     for (int i = 0; i < rows; i++)
         for (int j = 0; j < s.F; j += TILE) {
             vec p = vec_load(w->p + i * s.Fp + j) + vec_load(w->b + j);
-            vec_store_part(phi + (first + i) * s.F + j, vec_max(vec_set(0), p), s.F - j);
+            real_store_part(phi + (first + i) * s.F + j, vec_max(vec_set(0), p), s.F - j);
         }
 }
 
@@ -88,12 +89,12 @@ static void backward_tile(real *dqkv, const Work *w, const real *dphi, const rea
     Walk at = walk_from(first, s.H, s.D), back = at;
     for (int i = 0; i < rows; i++, walk_on(&at, s.H, s.D))
         for (int j = 0; j < s.D; j += TILE)
-            vec_store(w->z + i * s.Dp + j, vec_load_part(qkv + at.offset + j, s.D - j));
+            vec_store(w->z + i * s.Dp + j, real_load_part(qkv + at.offset + j, s.D - j));
     for (int j = 0; j < s.F; j += TILE) {
         vec sum = vec_load(db + j);
         for (int i = 0; i < rows; i++) {
-            vec value = vec_load_part(phi + (first + i) * s.F + j, s.F - j);
-            vec slope = vec_load_part(dphi + (first + i) * s.F + j, s.F - j);
+            vec value = real_load_part(phi + (first + i) * s.F + j, s.F - j);
+            vec slope = real_load_part(dphi + (first + i) * s.F + j, s.F - j);
             slope = vec_select(value <= 0.0f, vec_set(0), slope);
             vec_store(dp + i * s.Fp + j, slope);
             sum += slope;
@@ -102,7 +103,7 @@ static void backward_tile(real *dqkv, const Work *w, const real *dphi, const rea
     }
     tile_gemm(dw, s.Dp, dp, 1, s.Fp, w->z, s.Dp, s.F, s.Dp, rows, 1);
     tile_gemm(w->z, s.Dp, dp, s.Fp, 1, w->w, s.Dp, rows, s.Dp, s.F, 0);
-    for (int i = 0; i < rows; i++, walk_on(&back, s.H, s.D)) copy_row(dqkv + back.offset, w->z + i * s.Dp, s.D);
+    for (int i = 0; i < rows; i++, walk_on(&back, s.H, s.D)) reals_round(dqkv + back.offset, w->z + i * s.Dp, s.D);
 }
 
 static void flush(const Work *w, Sizes s) {

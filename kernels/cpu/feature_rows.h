@@ -2,13 +2,7 @@
 #ifndef VIT_KERNELS_CPU_FEATURE_ROWS_H
 #define VIT_KERNELS_CPU_FEATURE_ROWS_H
 
-#include "kernels/cpu/vecmath.h"
-#include "real.h"
-
-/* Copies n floats, n a run-time number that is nearly always a multiple of TILE. */
-TILE_INLINE void copy_row(float *to, const float *from, int n) {
-    for (int j = 0; j < n; j += TILE) vec_store_part(to + j, vec_load_part(from + j, n - j), n - j);
-}
+#include "kernels/cpu/tile.h"
 
 /* Walks the rows in the order of phi [n,2,H,F], D numbers apart: after the last head of k it steps over v. */
 typedef struct {

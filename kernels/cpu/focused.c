@@ -4,7 +4,7 @@
  *             dz = du [z > 0] / softplus(scale),  dscale -= du u sigmoid(scale) / softplus(scale)
  * z is q, or k + pos.  phi does not depend on the scale of u before the power, so u is divided by its maximum to avoid
  * overflow.  t / u is computed as a power, not by a division, which could be by zero. */
-#include "kernels/cpu/vecmath.h"
+#include "kernels/cpu/activations.h"
 #include "kernels/cpu/workspace.h"
 #include "kernels/kernels.h"
 
@@ -34,7 +34,7 @@ TILE_INLINE vec vec_power(vec x, int p) {
 
 /* q, or k with its position. */
 TILE_INLINE vec token_part(const real *z, const float *pos, int j, int M) {
-    vec x = vec_load_part(z + j, M - j);
+    vec x = real_load_part(z + j, M - j);
     if (pos) x += vec_load_part(pos + j, M - j);
     return x;
 }
@@ -79,25 +79,26 @@ void focused_features_forward(real *phi, const real *qkv, const float *pos, cons
                 Norms n = focus(u, power, qkv + (3 * i + part) * M, part ? pos + i % N * M : NULL, inverse, M, p);
                 vec factor = vec_set(n.norm / n.power_norm / (part ? N : 1));
                 for (int j = 0; j < M; j += TILE)
-                    vec_store_part(to + j, factor * vec_load(u + j) * vec_load(power + j), M - j);
+                    real_store_part(to + j, factor * vec_load(u + j) * vec_load(power + j), M - j);
             }
     }
 }
 
-/* dz of one token, and what it adds to -dscale softplus / sigmoid. */
-static void focus_backward(real *dz, float *dscale, const float *dphi, float share, const real *z, const float *pos,
+/* dz of one token, also left in `power` in float, and what it adds to -dscale softplus / sigmoid. */
+static void focus_backward(real *dz, float *dscale, const real *dphi, float share, const real *z, const float *pos,
                            const float *inverse, float *u, float *power, int M, int p) {
     Norms n = focus(u, power, z, pos, inverse, M, p);
     vec dot = {0};
-    for (int j = 0; j < M; j += TILE) dot += vec_load_part(dphi + j, M - j) * vec_load(u + j) * vec_load(power + j);
+    for (int j = 0; j < M; j += TILE) dot += real_load_part(dphi + j, M - j) * vec_load(u + j) * vec_load(power + j);
     float s = share * vec_sum(dot) / n.power_norm;
     vec along = vec_set(s / n.norm), across = vec_set(p * n.norm / n.power_norm), turn = vec_set(s / n.power_norm);
     for (int j = 0; j < M; j += TILE) {
         vec uj = vec_load(u + j), low = vec_load(power + j);
-        vec du = along * uj + across * (share * vec_load_part(dphi + j, M - j) - turn * uj * low) * low;
+        vec du = along * uj + across * (share * real_load_part(dphi + j, M - j) - turn * uj * low) * low;
         vec alive = vec_select(token_part(z, pos, j, M) > 0, vec_load_part(inverse + j, M - j), vec_set(0));
         vec_store(dscale + j, vec_load(dscale + j) + du * uj);
-        vec_store_part(dz + j, du * alive, M - j);
+        vec_store(power + j, du * alive);
+        real_store_part(dz + j, du * alive, M - j);
     }
 }
 
@@ -130,9 +131,8 @@ void focused_features_backward(real *dqkv, float *dpos, float *dscale, const rea
                                    part ? pos + (size_t)t * M : NULL, inverse, u, power, M, p);
                 }
                 float *to = dpos + (size_t)t * M;
-                const real *dk = dqkv + (3 * i + 1) * M;
-                for (int j = 0; j < M; j += TILE)
-                    vec_store_part(to + j, vec_load_part(to + j, M - j) + vec_load_part(dk + j, M - j), M - j);
+                for (int j = 0; j < M; j += TILE) /* power: dk */
+                    vec_store_part(to + j, vec_load_part(to + j, M - j) + vec_load(power + j), M - j);
                 if (++done % CHUNK == 0) flush(total, chunk, Mp);
             }
         flush(total, chunk, Mp);

@@ -12,7 +12,7 @@
 
 #include <string.h>
 
-#include "kernels/cpu/vecmath.h"
+#include "kernels/cpu/activations.h"
 #include "kernels/cpu/workspace.h"
 #include "kernels/kernels.h"
 
@@ -80,8 +80,8 @@ static void load_images(float *z, Work w, const real *x, int b, int c, const Sha
     size_t image = (size_t)s->N * s->M;
     for (int i = 0; i < s->N; i++) {
         const real *row = x + b * image + (size_t)i * s->M + c;
-        vec_store(z + (size_t)i * COMPLEX, vec_load_part(row, s->M - c));
-        vec_store(z + (size_t)i * COMPLEX + TILE, b + 1 < s->B ? vec_load_part(row + image, s->M - c) : vec_set(0));
+        vec_store(z + (size_t)i * COMPLEX, real_load_part(row, s->M - c));
+        vec_store(z + (size_t)i * COMPLEX + TILE, b + 1 < s->B ? real_load_part(row + image, s->M - c) : vec_set(0));
     }
     fft_forward(s->fft, z, w.spare);
 }
@@ -91,8 +91,8 @@ static void store_images(real *y, float *z, Work w, int b, int c, const Shape *s
     fft_backward(s->fft, z, w.spare);
     for (int i = 0; i < s->N; i++) {
         real *row = y + b * image + (size_t)i * s->M + c;
-        vec_store_part(row, vec_load(z + (size_t)i * COMPLEX), s->M - c);
-        if (b + 1 < s->B) vec_store_part(row + image, vec_load(z + (size_t)i * COMPLEX + TILE), s->M - c);
+        real_store_part(row, vec_load(z + (size_t)i * COMPLEX), s->M - c);
+        if (b + 1 < s->B) real_store_part(row + image, vec_load(z + (size_t)i * COMPLEX + TILE), s->M - c);
     }
 }
 

@@ -4,7 +4,7 @@
  *   saves     nothing: a head is so short that backward computes mu and r again.
  *
  * Sixteen heads are processed together, so that their sums fill one vector. */
-#include "kernels/cpu/vecmath.h"
+#include "kernels/cpu/activations.h"
 #include "kernels/cpu/workspace.h"
 #include "kernels/kernels.h"
 
@@ -36,11 +36,11 @@ TILE_INLINE vec vec_first(vec x, int n) {
 TILE_INLINE void statistics(vec *mean, vec *rstd, const real *x, const Heads *h, int D, float eps) {
     vec sums[TILE] = {{0}}, squares[TILE] = {{0}};
     for (int r = 0; r < h->count; r++)
-        for (int j = 0; j < D; j += TILE) sums[r] += vec_load_part(x + h->at[r] + j, D - j);
+        for (int j = 0; j < D; j += TILE) sums[r] += real_load_part(x + h->at[r] + j, D - j);
     *mean = vec_sums(sums) / (float)D;
     for (int r = 0; r < h->count; r++)
         for (int j = 0; j < D; j += TILE) {
-            vec d = vec_first(vec_load_part(x + h->at[r] + j, D - j) - (*mean)[r], D - j);
+            vec d = vec_first(real_load_part(x + h->at[r] + j, D - j) - (*mean)[r], D - j);
             squares[r] += d * d;
         }
     vec variance = vec_sums(squares) / (float)D + eps;
@@ -58,10 +58,10 @@ void heads_norm_forward(real *y, const real *x, const float *w, const float *b, 
         statistics(&mean, &rstd, x, &h, D, eps);
         for (int r = 0; r < h.count; r++)
             for (int j = 0; j < D; j += TILE) {
-                vec xh = (vec_load_part(x + h.at[r] + j, D - j) - mean[r]) * rstd[r];
+                vec xh = (real_load_part(x + h.at[r] + j, D - j) - mean[r]) * rstd[r];
                 vec out = vec_load_part(w + j, D - j) * xh;
                 if (b) out += vec_load_part(b + j, D - j);
-                vec_store_part(y + h.at[r] + j, out, D - j);
+                real_store_part(y + h.at[r] + j, out, D - j);
             }
     }
 }
@@ -73,8 +73,8 @@ static void backward_heads(real *dx, float *dw, float *db, const real *dy, const
     statistics(&mean, &rstd, x, h, D, eps);
     for (int r = 0; r < h->count; r++)
         for (int j = 0; j < D; j += TILE) {
-            vec d = vec_load_part(dy + h->at[r] + j, D - j),
-                xh = (vec_load_part(x + h->at[r] + j, D - j) - mean[r]) * rstd[r];
+            vec d = real_load_part(dy + h->at[r] + j, D - j),
+                xh = (real_load_part(x + h->at[r] + j, D - j) - mean[r]) * rstd[r];
             vec g = vec_load_part(w + j, D - j) * d;
             sums[r] += g;
             along[r] += g * xh;
@@ -84,9 +84,9 @@ static void backward_heads(real *dx, float *dw, float *db, const real *dy, const
     vec mean_g = vec_sums(sums) / (float)D, mean_gxh = vec_sums(along) / (float)D;
     for (int r = 0; r < h->count; r++)
         for (int j = 0; j < D; j += TILE) {
-            vec xh = (vec_load_part(x + h->at[r] + j, D - j) - mean[r]) * rstd[r];
-            vec g = vec_load_part(w + j, D - j) * vec_load_part(dy + h->at[r] + j, D - j);
-            vec_store_part(dx + h->at[r] + j, rstd[r] * (g - mean_g[r] - xh * mean_gxh[r]), D - j);
+            vec xh = (real_load_part(x + h->at[r] + j, D - j) - mean[r]) * rstd[r];
+            vec g = vec_load_part(w + j, D - j) * real_load_part(dy + h->at[r] + j, D - j);
+            real_store_part(dx + h->at[r] + j, rstd[r] * (g - mean_g[r] - xh * mean_gxh[r]), D - j);
         }
 }
 

@@ -1,8 +1,7 @@
 /* Random erasing, mixup and cutmix of normalised images, a part of a row at a time.  Every multiply-add is an explicit
  * fmaf, so that all devices round in the same way. */
-#include <string.h>
-
 #include "core/rng.h"
+#include "kernels/cpu/activations.h"
 #include "kernels/kernels.h"
 
 enum { STRETCH = 128 };
@@ -51,7 +50,7 @@ static void mix_stretch(real *y, const Source *s, const int pair[2], int c, int 
         stretch(other, s, pair[1], c, row, left, n);
         for (int i = 0; i < n; i++) own[i] = fmaf(lam, own[i], rest * other[i]);
     }
-    for (int i = 0; i < n; i++) y[i] = own[i];
+    reals_round(y, own, (size_t)n);
 }
 
 void images_mix(real *y, const uint8_t *x, const int *pairs, const int *boxes, const uint32_t *draws, const float *mean,

@@ -2,7 +2,7 @@
  *   forward   r = 1 / max(|x|, 1e-6),  x^ = r x
  *   backward  dx = r (dx^ - x^ (x^.dx^)),  or r dx^ where |x| was below 1e-6
  *   saves     x^, r. */
-#include "kernels/cpu/vecmath.h"
+#include "kernels/cpu/activations.h"
 #include "kernels/kernels.h"
 
 static const float LARGEST = 1e6f;
@@ -19,7 +19,7 @@ TILE_INLINE void rows_forward(real *unit, float *inverse, const real *x, int row
     vec squares[TILE] = {0};
     for (int r = 0; r < rows; r++)
         for (int j = 0; j < D; j += TILE) {
-            vec part = vec_load_part(x + (size_t)r * D + j, D - j);
+            vec part = real_load_part(x + (size_t)r * D + j, D - j);
             squares[r] += part * part;
         }
     vec scale = inverse_lengths(vec_sums(squares));
@@ -27,7 +27,7 @@ TILE_INLINE void rows_forward(real *unit, float *inverse, const real *x, int row
     for (int r = 0; r < rows; r++)
         for (int j = 0; j < D; j += TILE) {
             size_t at = (size_t)r * D + j;
-            vec_store_part(unit + at, inverse[r] * vec_load_part(x + at, D - j), D - j);
+            real_store_part(unit + at, inverse[r] * real_load_part(x + at, D - j), D - j);
         }
 }
 
@@ -36,14 +36,14 @@ TILE_INLINE void rows_backward(real *dx, const real *dunit, const real *unit, co
     for (int r = 0; r < rows; r++)
         for (int j = 0; j < D; j += TILE) {
             size_t at = (size_t)r * D + j;
-            dots[r] += vec_load_part(dunit + at, D - j) * vec_load_part(unit + at, D - j);
+            dots[r] += real_load_part(dunit + at, D - j) * real_load_part(unit + at, D - j);
         }
     vec along = vec_select(vec_load_part(inverse, rows) < LARGEST, vec_sums(dots), vec_set(0));
     for (int r = 0; r < rows; r++)
         for (int j = 0; j < D; j += TILE) {
             size_t at = (size_t)r * D + j;
-            vec d = vec_load_part(dunit + at, D - j) - along[r] * vec_load_part(unit + at, D - j);
-            vec_store_part(dx + at, inverse[r] * d, D - j);
+            vec d = real_load_part(dunit + at, D - j) - along[r] * real_load_part(unit + at, D - j);
+            real_store_part(dx + at, inverse[r] * d, D - j);
         }
 }
 

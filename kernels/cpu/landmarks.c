@@ -1,15 +1,6 @@
 /* Means over the cells of a grid, and squares of tokens copied to rows (kernels/landmarks.h). */
-#include "kernels/cpu/vecmath.h"
+#include "kernels/cpu/activations.h"
 #include "kernels/kernels.h"
-
-/* to = scale times from, or to += that. */
-static void row_scaled(real *to, const real *from, float scale, bool add, int C) {
-    for (int c = 0; c < C; c += TILE) {
-        vec x = scale * vec_load_part(from + c, C - c);
-        if (add) x += vec_load_part(to + c, C - c);
-        vec_store_part(to + c, x, C - c);
-    }
-}
 
 /* The tokens of a cell: rows and columns from the first to before the last. */
 typedef struct {
@@ -32,10 +23,13 @@ void cell_means_forward(real *means, const real *x, const Cells *cells, int B, i
     for (size_t at = 0; at < B * L; at++) {
         Cell cell = cell_of(cells, (int)(at % L) / Lw, (int)(at % L) % Lw);
         const real *image = x + at / L * N * x_row;
-        for (int i = cell.top; i < cell.bottom; i++)
-            for (int j = cell.left; j < cell.right; j++)
-                row_scaled(means + at * C, image + ((size_t)i * Wg + j) * x_row, cell.share,
-                           i > cell.top || j > cell.left, C);
+        for (int c = 0; c < C; c += TILE) {
+            vec sum = {0};
+            for (int i = cell.top; i < cell.bottom; i++)
+                for (int j = cell.left; j < cell.right; j++)
+                    sum += cell.share * real_load_part(image + ((size_t)i * Wg + j) * x_row + c, C - c);
+            real_store_part(means + at * C + c, sum, C - c);
+        }
     }
 }
 
@@ -48,7 +42,11 @@ void cell_means_backward(real *dx, const real *dmeans, const Cells *cells, int B
         real *image = dx + at / L * N * x_row;
         for (int i = cell.top; i < cell.bottom; i++)
             for (int j = cell.left; j < cell.right; j++)
-                row_scaled(image + ((size_t)i * Wg + j) * x_row, dmeans + at * C, cell.share, true, C);
+                for (int c = 0; c < C; c += TILE) {
+                    real *to = image + ((size_t)i * Wg + j) * x_row + c;
+                    vec slope = real_load_part(to, C - c) + cell.share * real_load_part(dmeans + at * C + c, C - c);
+                    real_store_part(to, slope, C - c);
+                }
     }
 }
 
@@ -76,5 +74,5 @@ void head_patches_forward(real *cols, const real *x, const HeadPatches *shape, i
 
 void head_patches_backward(real *dx, const real *dcols, const HeadPatches *shape, int B) {
     int Hg = shape->grid.rows, Wg = shape->grid.columns, r = shape->r, H = shape->H, D = shape->D, x_row = shape->x_row;
-    EACH_NUMBER(dx[from] += dcols[to]);
+    EACH_NUMBER(dx[from] = real_of(real_get(dx[from]) + real_get(dcols[to])));
 }

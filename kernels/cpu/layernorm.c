@@ -7,7 +7,7 @@
  * A row stays in the first-level cache between its passes, so memory sees each array once. Sums run in sixteen lanes
  * and the variance is taken around the mean, so neither a long row nor a large mean costs digits.  mu and r are made in
  * double: a rounding of theirs moves the whole row, and thereby every gradient before it. */
-#include "kernels/cpu/vecmath.h"
+#include "kernels/cpu/activations.h"
 #include "kernels/cpu/workspace.h"
 #include "kernels/kernels.h"
 
@@ -19,19 +19,19 @@ enum { CHUNK = 128 };
 TILE_INLINE void normalize_row(real *h, float *mean, float *rstd, const real *y, const float *w, const float *b, int M,
                                float eps) {
     vec sum = {0}, squares = {0};
-    for (int j = 0; j < M; j += TILE) sum += vec_load_part(y + j, M - j);
+    for (int j = 0; j < M; j += TILE) sum += real_load_part(y + j, M - j);
     float mu = (float)((double)vec_sum(sum) / M);
     int whole = M / TILE * TILE;
     for (int j = 0; j < whole; j += TILE) {
-        vec d = vec_load(y + j) - mu;
+        vec d = real_load(y + j) - mu;
         squares += d * d;
     }
     float rest = 0;
-    for (int j = whole; j < M; j++) rest += (y[j] - mu) * (y[j] - mu);
+    for (int j = whole; j < M; j++) rest += (real_get(y[j]) - mu) * (real_get(y[j]) - mu);
     float r = (float)(1 / sqrt((double)(vec_sum(squares) + rest) / M + eps));
     for (int j = 0; j < M; j += TILE) {
-        vec xh = (vec_load_part(y + j, M - j) - mu) * r;
-        vec_store_part(h + j, vec_load_part(w + j, M - j) * xh + vec_load_part(b + j, M - j), M - j);
+        vec xh = (real_load_part(y + j, M - j) - mu) * r;
+        real_store_part(h + j, vec_load_part(w + j, M - j) * xh + vec_load_part(b + j, M - j), M - j);
     }
     *mean = mu;
     *rstd = r;
@@ -53,8 +53,8 @@ void add_layernorm_forward(real *y, real *h, const real *x, const real *f, const
         size_t at = i * M;
         float factor = scale ? scale[i / rows] : 1;
         for (int j = 0; j < M; j += TILE)
-            vec_store_part(y + at + j, vec_load_part(x + at + j, M - j) + factor * vec_load_part(f + at + j, M - j),
-                           M - j);
+            real_store_part(y + at + j, real_load_part(x + at + j, M - j) + factor * real_load_part(f + at + j, M - j),
+                            M - j);
         normalize_row(h + at, l.mean + i, l.rstd + i, y + at, l.w, l.b, M, l.eps);
     }
 }
@@ -75,7 +75,7 @@ TILE_INLINE void backward_row(real *dy, real *df, float *dw, float *db, const re
                               float s, const float *w, float mu, float r, int M) {
     vec sum = {0}, sum_xh = {0};
     for (int j = 0; j < M; j += TILE) {
-        vec dhj = vec_load_part(dh + j, M - j), xh = (vec_load_part(y + j, M - j) - mu) * r;
+        vec dhj = real_load_part(dh + j, M - j), xh = (real_load_part(y + j, M - j) - mu) * r;
         vec g = vec_load_part(w + j, M - j) * dhj;
         sum += g;
         sum_xh += g * xh;
@@ -84,11 +84,12 @@ TILE_INLINE void backward_row(real *dy, real *df, float *dw, float *db, const re
     }
     float mean_g = vec_sum(sum) / M, mean_gxh = vec_sum(sum_xh) / M;
     for (int j = 0; j < M; j += TILE) {
-        vec xh = (vec_load_part(y + j, M - j) - mu) * r, g = vec_load_part(w + j, M - j) * vec_load_part(dh + j, M - j);
+        vec dhj = real_load_part(dh + j, M - j), xh = (real_load_part(y + j, M - j) - mu) * r;
+        vec g = vec_load_part(w + j, M - j) * dhj;
         vec dx = r * (g - mean_g - xh * mean_gxh);
-        if (dres) dx += vec_load_part(dres + j, M - j);
-        vec_store_part(dy + j, dx, M - j);
-        if (df) vec_store_part(df + j, s * dx, M - j);
+        if (dres) dx += real_load_part(dres + j, M - j);
+        real_store_part(dy + j, dx, M - j);
+        if (df) real_store_part(df + j, s * dx, M - j);
     }
 }
 

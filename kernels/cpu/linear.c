@@ -1,10 +1,16 @@
-/* The linear layer with oneDNN, 2.x and 3.x.  Forward is a matmul primitive, which also adds the bias; both backward
- * products are dnnl_sgemm, which can accumulate and transpose and needs no primitive for every shape.
- * At ViT-tiny's shapes the two reach the same rate (docs/performance.md). */
+/* The linear layer with oneDNN, 2.x and 3.x.
+ *   floats     Forward is a matmul primitive, which also adds the bias; both backward products are dnnl_sgemm, which can
+ *              accumulate and transpose and needs no primitive for every shape.  At ViT-tiny's shapes the two reach the
+ *              same rate (docs/performance.md).
+ *   bfloat16   All three are matmul primitives on bfloat16 factors, with float sums, bias and weight gradient.  The
+ *              weights are rounded for each product: 3 % of its time at ViT-tiny's shapes. */
 #include <time.h>
 
+#include "kernels/cpu/activations.h"
 #include "kernels/cpu/onednn.h"
 #include "kernels/kernels.h"
+
+/* == Products ===================================================================================================== */
 
 /* Creates the primitive and frees the description, which is an object in 3.x. */
 static void memory_create(dnnl_memory_t *memory, dnnl_memory_desc_t *d) {
@@ -16,90 +22,156 @@ static void memory_create(dnnl_memory_t *memory, dnnl_memory_desc_t *d) {
 #endif
 }
 
+typedef enum { FORWARD, BACKWARD_INPUT, BACKWARD_WEIGHT } Kind;
+
+/* D = A B + bias, or D += A B for the weights' gradient. */
 typedef struct {
+    Kind kind;
     size_t n;
-    int in, out, row; /* row: numbers from one row of y to the next */
+    int in, out, row; /* row: numbers from one row of y, or dy, to the next */
     bool bias;
     dnnl_primitive_t primitive;
-    dnnl_memory_t x, w, b, y;
+    dnnl_memory_t a, b, shift, d;
 } Matmul;
 
 /* A model has only a few shapes.  When the table is full, the oldest entry is replaced. */
-enum { MATMULS = 64 };
+enum { MATMULS = 192 };
 static Matmul matmuls[MATMULS];
 static int matmul_next;
 
-static void memory_2d(dnnl_memory_desc_t *d, dnnl_dim_t rows, dnnl_dim_t columns, dnnl_dim_t row_stride,
-                      dnnl_dim_t column_stride) {
+static void memory_2d(dnnl_memory_desc_t *d, dnnl_data_type_t type, dnnl_dim_t rows, dnnl_dim_t columns,
+                      dnnl_dim_t row_stride, dnnl_dim_t column_stride) {
     dnnl_dims_t dims = {rows, columns}, strides = {row_stride, column_stride};
 #if DNNL_VERSION_MAJOR >= 3
-    DNNL_TRY(dnnl_memory_desc_create_with_strides(d, 2, dims, dnnl_f32, strides));
+    DNNL_TRY(dnnl_memory_desc_create_with_strides(d, 2, dims, type, strides));
 #else
-    DNNL_TRY(dnnl_memory_desc_init_by_strides(d, 2, dims, dnnl_f32, strides));
+    DNNL_TRY(dnnl_memory_desc_init_by_strides(d, 2, dims, type, strides));
 #endif
 }
 
-static void matmul_create(Matmul *m, size_t n, int in, int out, int row, bool bias) {
-    dnnl_memory_desc_t x, w, b, y;
+static void matmul_create(Matmul *m) {
+    dnnl_dim_t n = (dnnl_dim_t)m->n, in = m->in, out = m->out, row = m->row;
+    dnnl_memory_desc_t a, b, shift, d;
     dnnl_primitive_desc_t pd;
-    memory_2d(&x, (dnnl_dim_t)n, in, in, 1);
-    memory_2d(&w, in, out, 1, in);
-    memory_2d(&b, 1, out, out, 1);
-    memory_2d(&y, (dnnl_dim_t)n, out, row, 1);
+    dnnl_primitive_attr_t attributes;
+    dnnl_post_ops_t ops;
+    DNNL_TRY(dnnl_primitive_attr_create(&attributes));
+    DNNL_TRY(dnnl_post_ops_create(&ops));
+    memory_2d(&shift, dnnl_f32, 1, out, out, 1);
+    if (m->kind == FORWARD) { /* x [n,in], w^T [in,out], y [n,out] */
+        memory_2d(&a, ONEDNN_REAL, n, in, in, 1);
+        memory_2d(&b, ONEDNN_REAL, in, out, 1, in);
+        memory_2d(&d, ONEDNN_REAL, n, out, row, 1);
+    } else if (m->kind == BACKWARD_INPUT) { /* dy [n,out], w [out,in], dx [n,in] */
+        memory_2d(&a, ONEDNN_REAL, n, out, row, 1);
+        memory_2d(&b, ONEDNN_REAL, out, in, in, 1);
+        memory_2d(&d, ONEDNN_REAL, n, in, in, 1);
+    } else { /* dy^T [out,n], x [n,in], dw [out,in] */
+        memory_2d(&a, ONEDNN_REAL, out, n, 1, row);
+        memory_2d(&b, ONEDNN_REAL, n, in, in, 1);
+        memory_2d(&d, dnnl_f32, out, in, in, 1);
+        onednn_append_sum(ops);
+    }
+    DNNL_TRY(dnnl_primitive_attr_set_post_ops(attributes, ops));
+    DNNL_TRY(dnnl_post_ops_destroy(ops));
 #if DNNL_VERSION_MAJOR >= 3
-    DNNL_TRY(dnnl_matmul_primitive_desc_create(&pd, onednn_engine(), x, w, bias ? b : NULL, y, NULL));
+    DNNL_TRY(dnnl_matmul_primitive_desc_create(&pd, onednn_engine(), a, b, m->bias ? shift : NULL, d, attributes));
 #else
-    dnnl_matmul_desc_t d;
-    DNNL_TRY(dnnl_matmul_desc_init(&d, &x, &w, bias ? &b : NULL, &y));
-    DNNL_TRY(dnnl_primitive_desc_create(&pd, &d, NULL, onednn_engine(), NULL));
+    dnnl_matmul_desc_t product;
+    DNNL_TRY(dnnl_matmul_desc_init(&product, &a, &b, m->bias ? &shift : NULL, &d));
+    DNNL_TRY(dnnl_primitive_desc_create(&pd, &product, attributes, onednn_engine(), NULL));
 #endif
+    DNNL_TRY(dnnl_primitive_attr_destroy(attributes));
     DNNL_TRY(dnnl_primitive_create(&m->primitive, pd));
     DNNL_TRY(dnnl_primitive_desc_destroy(pd));
-    memory_create(&m->x, &x);
-    memory_create(&m->w, &w);
+    memory_create(&m->a, &a);
     memory_create(&m->b, &b);
-    memory_create(&m->y, &y);
-    m->n = n;
-    m->in = in;
-    m->out = out;
-    m->row = row;
-    m->bias = bias;
+    memory_create(&m->shift, &shift);
+    memory_create(&m->d, &d);
 }
 
-static Matmul *matmul_find(size_t n, int in, int out, int row, bool bias) {
+static int row_of(const LinearShape *s) { return s->y_row ? s->y_row : s->out; }
+
+static Matmul *matmul_find(Kind kind, const LinearShape *s, bool bias) {
+    Matmul wanted = {.kind = kind, .n = s->n, .in = s->in, .out = s->out, .row = row_of(s), .bias = bias};
     for (int i = 0; i < MATMULS; i++) {
         Matmul *m = &matmuls[i];
-        if (m->primitive && m->n == n && m->in == in && m->out == out && m->row == row && m->bias == bias) return m;
+        if (m->primitive && m->kind == kind && m->n == wanted.n && m->in == wanted.in && m->out == wanted.out &&
+            m->row == wanted.row && m->bias == bias)
+            return m;
     }
     Matmul *m = &matmuls[matmul_next];
     matmul_next = (matmul_next + 1) % MATMULS;
     if (m->primitive) {
         dnnl_primitive_destroy(m->primitive);
-        dnnl_memory_destroy(m->x);
-        dnnl_memory_destroy(m->w);
-        dnnl_memory_destroy(m->b);
-        dnnl_memory_destroy(m->y);
+        dnnl_memory_t made[] = {m->a, m->b, m->shift, m->d};
+        for (int i = 0; i < 4; i++) dnnl_memory_destroy(made[i]);
     }
-    matmul_create(m, n, in, out, row, bias);
+    *m = wanted;
+    matmul_create(m);
     return m;
 }
 
-static int row_of(const LinearShape *shape) { return shape->y_row ? shape->y_row : shape->out; }
+static void multiply(Kind kind, void *d, const void *a, const void *b, const float *bias, const LinearShape *shape) {
+    Matmul *m = matmul_find(kind, shape, bias != NULL);
+    DNNL_TRY(dnnl_memory_set_data_handle(m->a, (void *)a));
+    DNNL_TRY(dnnl_memory_set_data_handle(m->b, (void *)b));
+    DNNL_TRY(dnnl_memory_set_data_handle(m->shift, (void *)bias));
+    DNNL_TRY(dnnl_memory_set_data_handle(m->d, d));
+    dnnl_exec_arg_t arguments[4] = {
+        {DNNL_ARG_SRC, m->a}, {DNNL_ARG_WEIGHTS, m->b}, {DNNL_ARG_DST, m->d}, {DNNL_ARG_BIAS, m->shift}};
+    onednn_execute(m->primitive, bias ? 4 : 3, arguments);
+}
+
+/* == The three products of a layer ================================================================================ */
+
+#ifdef VIT_FP32
+
+static const real *rounded(const float *w, const LinearShape *s) { return (void)s, w; }
+
+static void multiply_input(real *dx, const real *dy, const real *w, const LinearShape *s) {
+    DNNL_TRY(dnnl_sgemm('N', 'N', (dnnl_dim_t)s->n, s->in, s->out, 1, dy, row_of(s), w, s->in, 0, dx, s->in));
+}
+
+static void multiply_weight(float *dw, const real *dy, const real *x, const LinearShape *s) {
+    DNNL_TRY(dnnl_sgemm('T', 'N', s->out, s->in, (dnnl_dim_t)s->n, 1, dy, row_of(s), x, s->in, 1, dw, s->in));
+}
+
+#else
+
+/* Room for the largest weights so far, made by the first call with them. */
+static real *copy;
+static size_t copy_count;
+
+static const real *rounded(const float *w, const LinearShape *s) {
+    enum { PIECE = 4096 };
+    size_t n = (size_t)s->in * (size_t)s->out;
+    if (n > copy_count) {
+        device_free(copy);
+        copy = device_malloc(n * sizeof *copy, "rounded weights");
+        copy_count = n;
+    }
+#pragma omp parallel for schedule(static)
+    for (size_t i = 0; i < n; i += PIECE) reals_round(copy + i, w + i, n - i < PIECE ? n - i : PIECE);
+    return copy;
+}
+
+static void multiply_input(real *dx, const real *dy, const real *w, const LinearShape *s) {
+    multiply(BACKWARD_INPUT, dx, dy, w, NULL, s);
+}
+
+static void multiply_weight(float *dw, const real *dy, const real *x, const LinearShape *s) {
+    multiply(BACKWARD_WEIGHT, dw, dy, x, NULL, s);
+}
+
+#endif
 
 void linear_forward(real *y, const real *x, const float *w, const float *b, const LinearShape *shape) {
-    Matmul *m = matmul_find(shape->n, shape->in, shape->out, row_of(shape), b != NULL);
-    DNNL_TRY(dnnl_memory_set_data_handle(m->x, (void *)x));
-    DNNL_TRY(dnnl_memory_set_data_handle(m->w, (void *)w));
-    DNNL_TRY(dnnl_memory_set_data_handle(m->b, (void *)b));
-    DNNL_TRY(dnnl_memory_set_data_handle(m->y, y));
-    dnnl_exec_arg_t arguments[4] = {
-        {DNNL_ARG_SRC, m->x}, {DNNL_ARG_WEIGHTS, m->w}, {DNNL_ARG_DST, m->y}, {DNNL_ARG_BIAS, m->b}};
-    onednn_execute(m->primitive, b ? 4 : 3, arguments);
+    multiply(FORWARD, y, x, rounded(w, shape), b, shape);
 }
 
 void linear_backward_input(real *dx, const real *dy, const float *w, const LinearShape *shape) {
-    int in = shape->in, out = shape->out;
-    DNNL_TRY(dnnl_sgemm('N', 'N', (dnnl_dim_t)shape->n, in, out, 1, dy, row_of(shape), w, in, 0, dx, in));
+    multiply_input(dx, dy, rounded(w, shape), shape);
 }
 
 /* db += column sums, columns shared among the threads, so that the bits do not depend on their number.  Partial sums
@@ -114,7 +186,7 @@ static void column_sums(float *db, const real *dy, int row, size_t n, int out) {
             float sum[COLUMNS] = {0};
             size_t r1 = r0 + ROWS < n ? r0 + ROWS : n;
             for (size_t r = r0; r < r1; r++)
-                for (int c = 0; c < width; c++) sum[c] += dy[r * (size_t)row + (size_t)(c0 + c)];
+                for (int c = 0; c < width; c++) sum[c] += real_get(dy[r * (size_t)row + (size_t)(c0 + c)]);
             for (int c = 0; c < width; c++) total[c] += sum[c];
         }
         for (int c = 0; c < width; c++) db[c0 + c] += (float)total[c];
@@ -122,10 +194,11 @@ static void column_sums(float *db, const real *dy, int row, size_t n, int out) {
 }
 
 void linear_backward_weight(float *dw, float *db, const real *dy, const real *x, const LinearShape *shape) {
-    int in = shape->in, out = shape->out, row = row_of(shape);
-    DNNL_TRY(dnnl_sgemm('T', 'N', out, in, (dnnl_dim_t)shape->n, 1, dy, row, x, in, 1, dw, in));
-    if (db) column_sums(db, dy, row, shape->n, out);
+    multiply_weight(dw, dy, x, shape);
+    if (db) column_sums(db, dy, row_of(shape), shape->n, shape->out);
 }
+
+/* == The peak ===================================================================================================== */
 
 static double seconds(void) {
     struct timespec t;
@@ -136,14 +209,15 @@ static double seconds(void) {
 /* The best of a few square products, each large enough to hide its start and small enough for the last-level cache. */
 double gemm_peak_gflops(void) {
     enum { SIDE = 1536, RUNS = 12 };
-    size_t bytes = (size_t)SIDE * SIDE * sizeof(float);
-    float *a = device_malloc(bytes, "peak measurement"), *b = device_malloc(bytes, "peak measurement"),
-          *c = device_malloc(bytes, "peak measurement");
-    for (size_t i = 0; i < (size_t)SIDE * SIDE; i++) a[i] = b[i] = (float)(i % 7);
+    const LinearShape square = {SIDE, SIDE, SIDE, 0};
+    size_t bytes = (size_t)SIDE * SIDE * sizeof(real);
+    real *a = device_malloc(bytes, "peak measurement"), *b = device_malloc(bytes, "peak measurement"),
+         *c = device_malloc(bytes, "peak measurement");
+    for (size_t i = 0; i < (size_t)SIDE * SIDE; i++) a[i] = b[i] = real_of((float)(i % 7));
     double best = 0;
     for (int run = 0; run < RUNS; run++) {
         double start = seconds();
-        DNNL_TRY(dnnl_sgemm('N', 'N', SIDE, SIDE, SIDE, 1, a, SIDE, b, SIDE, 0, c, SIDE));
+        multiply_input(c, a, b, &square);
         double rate = 2.0 * SIDE * SIDE * SIDE / (seconds() - start) / 1e9;
         if (rate > best) best = rate;
     }

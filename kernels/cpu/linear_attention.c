@@ -7,7 +7,7 @@
  *
  * Because of the 1 after v, the denominator is one more column of the same products: S is [F,D+1].  Sums over tokens
  * are made of the sums of blocks of tokens, so that the rounding error does not grow with N. */
-#include "kernels/cpu/vecmath.h"
+#include "kernels/cpu/activations.h"
 #include "kernels/cpu/workspace.h"
 #include "kernels/kernels.h"
 
@@ -40,7 +40,7 @@ typedef struct {
     float *s, *ds, *part; /* [F,D1p]: S, its gradient, one block's share */
     float *st, *dst;      /* [D1,Fp]: transposes */
     float *v, *g;         /* [BLOCK,D1p] */
-    float *phi;           /* [BLOCK,Fp] */
+    float *phi;           /* [BLOCK,Fp]: features of a block, or their gradients */
 } Work;
 
 static size_t work_floats(Sizes s) {
@@ -65,19 +65,24 @@ static Work work_take(Sizes s) {
     return w;
 }
 
-/* to [rows,ld], ld > n, from rows `stride` floats apart: n floats, then zeros. */
-static void gather(float *to, int ld, const float *from, size_t stride, int rows, int n) {
+/* to [rows,ld], ld > n, from rows `stride` apart: n floats, then zeros. */
+static void gather(float *to, int ld, const real *from, size_t stride, int rows, int n) {
     for (int i = 0; i < rows; i++) {
         for (int j = tile_round_up(n); j < ld; j += TILE) vec_store(to + (size_t)i * ld + j, vec_set(0));
         for (int j = 0; j < n; j += TILE)
-            vec_store(to + (size_t)i * ld + j, vec_load_part(from + i * stride + j, n - j));
+            vec_store(to + (size_t)i * ld + j, real_load_part(from + i * stride + j, n - j));
     }
 }
 
-static void scatter(float *to, size_t stride, const float *from, int ld, int rows, int n) {
+static void scatter(real *to, size_t stride, const float *from, int ld, int rows, int n) {
     for (int i = 0; i < rows; i++)
         for (int j = 0; j < n; j += TILE)
-            vec_store_part(to + i * stride + j, vec_load(from + (size_t)i * ld + j), n - j);
+            real_store_part(to + i * stride + j, vec_load(from + (size_t)i * ld + j), n - j);
+}
+
+/* S without its padding. */
+static void save_sums(float *kv, const float *sums, Sizes s) {
+    for (int i = 0; i < s.F; i++) memcpy(kv + (size_t)i * s.D1, sums + (size_t)i * s.D1p, s.D1 * sizeof *kv);
 }
 
 /* to [columns,ldt] = from [rows,ld] transposed, zeros beyond its rows. */
@@ -86,14 +91,21 @@ static void transpose(float *to, int ldt, const float *from, int ld, int rows, i
         for (int i = 0; i < ldt; i++) to[(size_t)j * ldt + i] = i < rows ? from[(size_t)i * ld + j] : 0;
 }
 
+/* The features of a block's tokens, perhaps in w->phi. */
+static FloatRows features(const Work *w, const real *phi, int rows, Sizes s) {
+    return reals_as_floats(w->phi, s.Fp, phi, s.phi_row, rows, s.F);
+}
+
 /* sum [F,D1p] += phi^T x, with phi `rows` tokens of features and x [rows,D1p]. */
-static void add_outer(float *sum, float *part, const float *phi, const float *x, int rows, Sizes s) {
-    tile_gemm(part, s.D1p, phi, 1, s.phi_row, x, s.D1p, s.F, s.D1p, rows, 0);
-    for (size_t i = 0; i < (size_t)s.F * s.D1p; i += TILE) vec_store(sum + i, vec_load(sum + i) + vec_load(part + i));
+static void add_outer(float *sum, const Work *w, const real *phi, const float *x, int rows, Sizes s) {
+    FloatRows from = features(w, phi, rows, s);
+    tile_gemm(w->part, s.D1p, from.at, 1, from.row, x, s.D1p, s.F, s.D1p, rows, 0);
+    for (size_t i = 0; i < (size_t)s.F * s.D1p; i += TILE)
+        vec_store(sum + i, vec_load(sum + i) + vec_load(w->part + i));
 }
 
 /* [v, 1] of a block, or [v, 0]. */
-static void gather_v(float *to, const float *v, int rows, Sizes s) {
+static void gather_v(float *to, const real *v, int rows, Sizes s) {
     gather(to, s.D1p, v, s.qkv_row, rows, s.D);
     for (int i = 0; i < rows; i++) to[(size_t)i * s.D1p + s.D] = s.rule != DENOMINATOR_GIVEN;
 }
@@ -106,9 +118,10 @@ static int rows_from(int first, Sizes s) {
 
 /* Prefetches rows first.. of p [*,n].  A head's rows have a large stride, which the hardware prefetcher does not
  * follow; prefetching one block ahead saves a third of the time for a batch that exceeds the last-level cache. */
-TILE_INLINE void prefetch(const float *p, size_t stride, int first, int rows, int n, bool write) {
+TILE_INLINE void prefetch(const real *p, size_t stride, int first, int rows, int n, bool write) {
+    enum { LINE = 64 / sizeof(real) };
     for (int i = first; i < first + rows; i++)
-        for (int j = 0; j < n; j += TILE) {
+        for (int j = 0; j < n; j += LINE) {
             if (write) __builtin_prefetch(p + i * stride + j, 1);
             else __builtin_prefetch(p + i * stride + j, 0);
         }
@@ -122,20 +135,21 @@ static void forward_head(real *y, float *den, float *kv, const real *phi_q, cons
         prefetch(v, s.qkv_row, next, ahead, s.D, false);
         prefetch(phi_k, s.phi_row, next, ahead, s.F, false);
         gather_v(w.v, v + i * s.qkv_row, rows, s);
-        add_outer(w.s, w.part, phi_k + i * s.phi_row, w.v, rows, s);
+        add_outer(w.s, &w, phi_k + i * s.phi_row, w.v, rows, s);
     }
-    scatter(kv, s.D1, w.s, s.D1p, s.F, s.D1);
+    save_sums(kv, w.s, s);
     for (int i = 0; i < s.N; i += BLOCK) {
         int rows = rows_from(i, s), next = i + BLOCK;
         prefetch(phi_q, s.phi_row, next, rows_from(next, s), s.F, false);
         prefetch(y, s.y_row, i, rows, s.D, true);
-        tile_gemm(w.g, s.D1p, phi_q + i * s.phi_row, s.phi_row, 1, w.s, s.D1p, rows, s.D1p, s.F, 0);
+        FloatRows from = features(&w, phi_q + i * s.phi_row, rows, s);
+        tile_gemm(w.g, s.D1p, from.at, from.row, 1, w.s, s.D1p, rows, s.D1p, s.F, 0);
         for (int r = 0; r < rows; r++) {
             float *num = w.g + (size_t)r * s.D1p, *own = den + (size_t)(i + r) * s.H;
             if (s.rule != DENOMINATOR_GIVEN) *own = denominator(num[s.D], s.rule);
             float inverse = 1 / *own;
             for (int j = 0; j < s.D; j += TILE)
-                vec_store_part(y + (i + r) * s.y_row + j, inverse * vec_load(num + j), s.D - j);
+                real_store_part(y + (i + r) * s.y_row + j, inverse * vec_load(num + j), s.D - j);
         }
     }
 }
@@ -156,14 +170,14 @@ void linear_attention_forward(real *y, float *den, float *kv, const real *phi, c
 }
 
 /* g of a block: the gradients of numerator and denominator. */
-static void gather_g(float *g, const float *dy, const float *y, const float *den, int rows, Sizes s) {
+static void gather_g(float *g, const real *dy, const real *y, const float *den, int rows, Sizes s) {
     gather(g, s.D1p, dy, s.y_row, rows, s.D);
     for (int i = 0; i < rows; i++) {
         float *row = g + (size_t)i * s.D1p, inverse = 1 / den[(size_t)i * s.H];
         vec dot = {0};
         for (int j = 0; j < s.D; j += TILE) {
             vec dyj = vec_load(row + j);
-            dot += dyj * vec_load_part(y + i * s.y_row + j, s.D - j);
+            dot += dyj * real_load_part(y + i * s.y_row + j, s.D - j);
             vec_store(row + j, inverse * dyj);
         }
         bool both = s.rule != DENOMINATOR_GIVEN && follows(den[(size_t)i * s.H], s.rule);
@@ -183,7 +197,7 @@ static void backward_head(real *dv, real *dphi_q, real *dphi_k, const real *dy, 
         prefetch(phi_q, s.phi_row, next, ahead, s.F, false);
         prefetch(dphi_q, s.phi_row, i, rows, s.F, true);
         gather_g(w.g, dy + i * s.y_row, y + i * s.y_row, den + (size_t)i * s.H, rows, s);
-        add_outer(w.ds, w.part, phi_q + i * s.phi_row, w.g, rows, s);
+        add_outer(w.ds, &w, phi_q + i * s.phi_row, w.g, rows, s);
         tile_gemm(w.phi, s.Fp, w.g, s.D1p, 1, w.st, s.Fp, rows, s.Fp, s.D1, 0);
         scatter(dphi_q + i * s.phi_row, s.phi_row, w.phi, s.Fp, rows, s.F);
     }
@@ -197,7 +211,8 @@ static void backward_head(real *dv, real *dphi_q, real *dphi_k, const real *dy, 
         gather_v(w.v, v + i * s.qkv_row, rows, s);
         tile_gemm(w.phi, s.Fp, w.v, s.D1p, 1, w.dst, s.Fp, rows, s.Fp, s.D1, 0);
         scatter(dphi_k + i * s.phi_row, s.phi_row, w.phi, s.Fp, rows, s.F);
-        tile_gemm(w.g, s.D1p, phi_k + i * s.phi_row, s.phi_row, 1, w.ds, s.D1p, rows, s.D1p, s.F, 0);
+        FloatRows from = features(&w, phi_k + i * s.phi_row, rows, s);
+        tile_gemm(w.g, s.D1p, from.at, from.row, 1, w.ds, s.D1p, rows, s.D1p, s.F, 0);
         scatter(dv + i * s.qkv_row, s.qkv_row, w.g, s.D1p, rows, s.D);
     }
 }
@@ -219,22 +234,39 @@ void linear_attention_backward(real *dqkv, real *dphi, const real *dy, const rea
 
 /* == The denominator alone ======================================================================================== */
 
-/* y += a x. */
-static void add_scaled(float *y, float a, const float *x, int n) {
+/* sum += a x. */
+static void add_scaled(float *sum, float a, const real *x, int n) {
     for (int j = 0; j < n; j += TILE)
-        vec_store_part(y + j, vec_load_part(y + j, n - j) + a * vec_load_part(x + j, n - j), n - j);
+        vec_store_part(sum + j, vec_load_part(sum + j, n - j) + a * real_load_part(x + j, n - j), n - j);
+}
+
+static void add(float *sum, const float *x, int n) {
+    for (int j = 0; j < n; j += TILE)
+        vec_store_part(sum + j, vec_load_part(sum + j, n - j) + vec_load_part(x + j, n - j), n - j);
+}
+
+/* dphi += a x. */
+static void add_gradient(real *dphi, float a, const float *x, int n) {
+    for (int j = 0; j < n; j += TILE)
+        real_store_part(dphi + j, real_load_part(dphi + j, n - j) + a * vec_load_part(x + j, n - j), n - j);
+}
+
+static float weigh(const real *phi, const float *sums, int n) {
+    vec sum = {0};
+    for (int j = 0; j < n; j += TILE) sum += real_load_part(phi + j, n - j) * vec_load_part(sums + j, n - j);
+    return vec_sum(sum);
 }
 
 size_t denominator_workspace(int F) { return workspace_bytes(workspace_line_up(F) + F); }
 
 /* sum [F] of N rows, block by block. */
-static void sum_rows(float *sum, float *part, const float *rows, size_t stride, int N, int F) {
+static void sum_rows(float *sum, float *part, const real *rows, size_t stride, int N, int F) {
     memset(sum, 0, (size_t)F * sizeof *sum);
     for (int first = 0; first < N; first += BLOCK) {
         memset(part, 0, (size_t)F * sizeof *part);
         for (int n = first; n < N && n < first + BLOCK; n++)
             add_scaled(part, 1, rows + n * stride, F);
-        add_scaled(sum, 1, part, F);
+        add(sum, part, F);
     }
 }
 
@@ -249,7 +281,7 @@ void denominator_forward(float *den, float *z, const real *phi, const LinearAtte
             float *sums = z + ((size_t)b * H + h) * F, *part = kernels_workspace(workspace_line_up(F) + F);
             sum_rows(sums, part, q + (size_t)H * F, row, N, F);
             for (int n = 0; n < N; n++)
-                den[((size_t)b * N + n) * H + h] = denominator(vec_dot(q + n * row, sums, F), rule);
+                den[((size_t)b * N + n) * H + h] = denominator(weigh(q + n * row, sums, F), rule);
         }
 }
 
@@ -271,12 +303,12 @@ void denominator_backward(real *dphi, const real *dy, const real *y, const float
                     size_t at_y = (token + n) * M + (size_t)h * D, at_q = at + n * row;
                     float own = den[(token + n) * H + h];
                     if (!follows(own, rule)) continue;
-                    float dden = -vec_dot(dy + at_y, y + at_y, D) / own;
-                    add_scaled(dphi + at_q, dden, sums, F);
+                    float dden = -reals_dot(dy + at_y, y + at_y, D) / own;
+                    add_gradient(dphi + at_q, dden, sums, F);
                     add_scaled(part, dden, phi + at_q, F);
                 }
-                add_scaled(dz, 1, part, F);
+                add(dz, part, F);
             }
-            for (int n = 0; n < N; n++) add_scaled(dphi + at + (size_t)H * F + n * row, 1, dz, F);
+            for (int n = 0; n < N; n++) add_gradient(dphi + at + (size_t)H * F + n * row, 1, dz, F);
         }
 }

@@ -13,8 +13,8 @@
 #include <math.h>
 #include <string.h>
 
+#include "kernels/cpu/activations.h"
 #include "kernels/cpu/offset_runs.h"
-#include "kernels/cpu/tile.h"
 #include "kernels/cpu/workspace.h"
 #include "kernels/kernels.h"
 
@@ -197,7 +197,7 @@ static Chunk chunk_at(size_t first, size_t heads, const Shape *s) {
 /* to [D,ldn] = from [N,D] transposed, zeros beyond N. */
 static void gather_transposed(float *to, const real *from, size_t row, const Shape *s) {
     for (int c = 0; c < s->D; c++) {
-        for (int j = 0; j < s->N; j++) to[c * s->ldn + j] = from[j * row + c];
+        for (int j = 0; j < s->N; j++) to[c * s->ldn + j] = real_get(from[j * row + c]);
         memset(to + c * s->ldn + s->N, 0, (s->ldn - s->N) * sizeof(float));
     }
 }
@@ -207,7 +207,8 @@ static void gather_chunk(Work w, const Chunk *chunk, const real *qk, const real 
         gather_transposed(w.kt + r * s->D * s->ldn, qk + chunk->qk[r] + s->y_row, s->qk_row, s);
         for (int j = 0; j < s->N; j++)
             for (int c = 0; c < s->Dp; c++)
-                w.v[((size_t)r * s->N + j) * s->Dp + c] = c < s->D ? qkv[chunk->v[r] + j * s->qkv_row + c] : 0;
+                w.v[((size_t)r * s->N + j) * s->Dp + c] =
+                    c < s->D ? real_get(qkv[chunk->v[r] + j * s->qkv_row + c]) : 0;
     }
 }
 
@@ -261,7 +262,7 @@ static void forward_query(real *y, real *patterns, const real *qk, Tables t, Wor
         patterns_of_channel(w, t, i, c, rows, s);
         for (int r = 0; r < rows; r++)
             for (int e = 0; e < s->Ep; e++)
-                w.s[r * s->Ep + e] += qk[chunk->qk[r] + i * s->qk_row + c] * w.ga[r * s->Ep + e];
+                w.s[r * s->Ep + e] += real_get(qk[chunk->qk[r] + i * s->qk_row + c]) * w.ga[r * s->Ep + e];
     }
     times_window_transposed(w.p, w.s, t.wbt, i, rows, s);
     tile_gemm(w.y, s->Dp, w.s, s->Ep, 1, t.bt, s->Dp, rows, s->Dp, s->E, 0);
@@ -269,8 +270,8 @@ static void forward_query(real *y, real *patterns, const real *qk, Tables t, Wor
         for (OffsetRun run = {0}; offset_runs_next(s->offsets, i, &run);)
             add_product(w.y + r * s->Dp, w.product, w.p + r * s->ldn + run.j0, s->ldn,
                         w.v + ((size_t)r * s->N + run.j0) * s->Dp, 1, s->Dp, run.count);
-        for (int c = 0; c < s->D; c++) y[chunk->y[r] + i * s->y_row + c] = w.y[r * s->Dp + c];
-        for (int e = 0; e < s->E; e++) patterns[chunk->s[r] + (size_t)e * s->N + i] = w.s[r * s->Ep + e];
+        for (int c = 0; c < s->D; c++) y[chunk->y[r] + i * s->y_row + c] = real_of(w.y[r * s->Dp + c]);
+        for (int e = 0; e < s->E; e++) patterns[chunk->s[r] + (size_t)e * s->N + i] = real_of(w.s[r * s->Ep + e]);
     }
 }
 
@@ -296,12 +297,12 @@ static void channel_backward(real *dqk, const real *qk, Tables t, Work w, const 
     size_t table = (size_t)s->U * s->Ep;
     patterns_of_channel(w, t, i, c, rows, s);
     for (int r = 0; r < rows; r++) {
-        float q = qk[chunk->qk[r] + i * s->qk_row + c], sum = 0;
+        float q = real_get(qk[chunk->qk[r] + i * s->qk_row + c]), sum = 0;
         for (int e = 0; e < s->Ep; e++) {
             sum += w.ds[r * s->Ep + e] * w.ga[r * s->Ep + e];
             w.dga[r * s->Ep + e] = q * w.ds[r * s->Ep + e];
         }
-        dqk[chunk->qk[r] + i * s->qk_row + c] = sum;
+        dqk[chunk->qk[r] + i * s->qk_row + c] = real_of(sum);
     }
     times_window_transposed(w.keys, w.dga, channel(t.wat, s->E * s->ldu, c, s), i, rows, s);
     for (int r = 0; r < rows; r++)
@@ -316,10 +317,11 @@ static void backward_query(real *dqk, const real *dy, const real *patterns, cons
     int rows = chunk->count;
     for (int r = 0; r < rows; r++)
         for (int e = 0; e < s->Ep; e++)
-            w.s[r * s->Ep + e] = e < s->E ? patterns[chunk->s[r] + (size_t)e * s->N + i] : 0;
+            w.s[r * s->Ep + e] = e < s->E ? real_get(patterns[chunk->s[r] + (size_t)e * s->N + i]) : 0;
     times_window_transposed(w.p, w.s, t.wbt, i, rows, s);
     for (int r = 0; r < rows; r++) {
-        for (int c = 0; c < s->Dp; c++) w.y[r * s->Dp + c] = c < s->D ? dy[chunk->y[r] + i * s->y_row + c] : 0;
+        for (int c = 0; c < s->Dp; c++)
+            w.y[r * s->Dp + c] = c < s->D ? real_get(dy[chunk->y[r] + i * s->y_row + c]) : 0;
         const float *row = w.y + r * s->Dp;
         tile_gemm(w.t + r * s->ldn, s->ldn, row, s->Dp, 1, w.vt + r * s->D * s->ldn, s->ldn, 1, tile_round_up(s->N),
                   s->D, 0);
@@ -347,8 +349,10 @@ static void backward_chunk(real *dqkv, real *dqk, const real *dy, const real *pa
     for (int r = 0; r < chunk->count; r++)
         for (int j = 0; j < s->N; j++)
             for (int c = 0; c < s->D; c++) {
-                dqk[chunk->qk[r] + s->y_row + j * s->qk_row + c] = w.total.keys[(r * s->D + c) * s->ldn + j];
-                dqkv[chunk->v[r] + j * s->qkv_row + c] = w.total.values[((size_t)r * s->N + j) * s->Dp + c];
+                float dk = w.total.keys[(r * s->D + c) * s->ldn + j];
+                float dv = w.total.values[((size_t)r * s->N + j) * s->Dp + c];
+                dqk[chunk->qk[r] + s->y_row + j * s->qk_row + c] = real_of(dk);
+                dqkv[chunk->v[r] + j * s->qkv_row + c] = real_of(dv);
             }
 }
 

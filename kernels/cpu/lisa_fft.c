@@ -20,7 +20,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "kernels/cpu/vecmath.h"
+#include "kernels/cpu/activations.h"
 #include "kernels/cpu/workspace.h"
 #include "kernels/kernels.h"
 
@@ -168,14 +168,14 @@ static void weights_transform(Weights w, const float *wa, const float *wb, const
 
 /* to [Np,TILE] = up to TILE columns of from, zeros elsewhere. */
 static void gather(float *to, const real *from, size_t row, int columns, const Shape *s) {
-    for (int i = 0; i < s->N; i++) vec_store(to + (size_t)i * TILE, vec_load_part(from + i * row, columns));
+    for (int i = 0; i < s->N; i++) vec_store(to + (size_t)i * TILE, real_load_part(from + i * row, columns));
     memset(to + (size_t)s->N * TILE, 0, (size_t)(s->Np - s->N) * TILE * sizeof(float));
 }
 
 /* to [Ep,Np] = s of a head, [E,N], zeros beyond. */
 static void gather_patterns(float *to, const real *from, const Shape *s) {
     memset(to, 0, (size_t)s->Ep * s->Np * sizeof *to);
-    for (int e = 0; e < s->E; e++) memcpy(to + (size_t)e * s->Np, from + (size_t)e * s->N, s->N * sizeof *to);
+    for (int e = 0; e < s->E; e++) reals_widen(to + (size_t)e * s->Np, from + (size_t)e * s->N, s->N);
 }
 
 /* to [E,TILE] = the channels of b [D,E] in this block. */
@@ -212,8 +212,8 @@ TILE_INLINE Complex correlation(Complex c, Complex a, Complex b) {
 static void transform_keys_values(float *k, float *v, const real *keys, const real *values, int columns, Work w,
                                   const Shape *s) {
     for (int i = 0; i < s->N; i++) {
-        vec_store(w.z + (size_t)i * COMPLEX, vec_load_part(keys + i * s->qk_row, columns));
-        vec_store(w.z + (size_t)i * COMPLEX + TILE, vec_load_part(values + i * s->qkv_row, columns));
+        vec_store(w.z + (size_t)i * COMPLEX, real_load_part(keys + i * s->qk_row, columns));
+        vec_store(w.z + (size_t)i * COMPLEX + TILE, real_load_part(values + i * s->qkv_row, columns));
     }
     fft_forward(s->fft, w.z, w.spare);
     for (int p = 0; p < s->fft->pairs; p++) {
@@ -332,8 +332,7 @@ static void forward_head(real *y, real *patterns, const real *q, const real *v, 
             sum_channels(w.s + (size_t)e * s->Np, w.s + (size_t)(e + 1) * s->Np, w.left, w.z, s);
         }
     }
-    for (int e = 0; e < s->E; e++)
-        memcpy(patterns + (size_t)e * s->N, w.s + (size_t)e * s->Np, s->N * sizeof *patterns);
+    for (int e = 0; e < s->E; e++) reals_round(patterns + (size_t)e * s->N, w.s + (size_t)e * s->Np, s->N);
     for (int block = 0; block < s->blocks; block++) {
         int c = block * TILE;
         gather_bias(w.bias, b, block, s);
@@ -343,7 +342,7 @@ static void forward_head(real *y, real *patterns, const real *q, const real *v, 
             sum_patterns(w.sum, w.s + (size_t)e * s->Np, w.s + (size_t)(e + 1) * s->Np, w.z, s);
         }
         for (int i = 0; i < s->N; i++)
-            vec_store_part(y + i * s->y_row + c, vec_load(w.sum + (size_t)i * TILE), s->D - c);
+            real_store_part(y + i * s->y_row + c, vec_load(w.sum + (size_t)i * TILE), s->D - c);
     }
 }
 
@@ -403,9 +402,9 @@ static void backward_head(real *dv, real *dq, const real *dy, const real *patter
         }
         gradients_of_keys_values(w.dk, w.dv + block * s->full, w, s);
         for (int i = 0; i < s->N; i++) {
-            vec_store_part(dq + i * s->qk_row + c, vec_load(w.sum + (size_t)i * TILE), s->D - c);
-            vec_store_part(dk + i * s->qk_row + c, vec_load(w.z + (size_t)i * COMPLEX), s->D - c);
-            vec_store_part(dv + i * s->qkv_row + c, vec_load(w.z + (size_t)i * COMPLEX + TILE), s->D - c);
+            real_store_part(dq + i * s->qk_row + c, vec_load(w.sum + (size_t)i * TILE), s->D - c);
+            real_store_part(dk + i * s->qk_row + c, vec_load(w.z + (size_t)i * COMPLEX), s->D - c);
+            real_store_part(dv + i * s->qkv_row + c, vec_load(w.z + (size_t)i * COMPLEX + TILE), s->D - c);
         }
     }
 }

@@ -14,7 +14,7 @@
  * Nothing is saved: the V of all steps would need more memory than q, k, v and y together, and save the backward pass
  * only 6 of its 72 products of L x L matrices.
  * Copies have rows of whole vectors, and whole tiles of rows, so that they can be transposed; padding is zero. */
-#include "kernels/cpu/vecmath.h"
+#include "kernels/cpu/activations.h"
 #include "kernels/cpu/workspace.h"
 #include "kernels/kernels.h"
 
@@ -140,14 +140,14 @@ size_t low_rank_workspace(const LowRank *shape, int B) {
 static void gather(float *to, const real *from, size_t row, float scale, int rows, int padded, const Shape *s) {
     for (int i = 0; i < rows; i++)
         for (int c = 0; c < s->D; c += TILE)
-            vec_store(to + (size_t)i * s->Dp + c, scale * vec_load_part(from + i * row + c, s->D - c));
+            vec_store(to + (size_t)i * s->Dp + c, scale * real_load_part(from + i * row + c, s->D - c));
     memset(to + (size_t)rows * s->Dp, 0, (size_t)(padded - rows) * s->Dp * sizeof *to);
 }
 
 static void scatter(real *to, size_t row, const float *from, float scale, int rows, const Shape *s) {
     for (int i = 0; i < rows; i++)
         for (int c = 0; c < s->D; c += TILE)
-            vec_store_part(to + i * row + c, scale * vec_load(from + (size_t)i * s->Dp + c), s->D - c);
+            real_store_part(to + i * row + c, scale * vec_load(from + (size_t)i * s->Dp + c), s->D - c);
 }
 
 /* to [Dp,padded] = from [padded,Dp] transposed. */

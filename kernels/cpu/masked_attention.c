@@ -11,6 +11,7 @@
  *   saves     lse.   Sources: Gao et al. 2021 for G; softmax_attention.c for the loops.
  *
  * Only the keys without padding are copied, so that padding takes no time. */
+#include "kernels/cpu/activations.h"
 #include "kernels/cpu/dropout.h"
 #include "kernels/cpu/softmax_tiles.h"
 
@@ -57,7 +58,7 @@ static Blob blob_of(const View *v, int query) {
     int scales = modulation_scales(a->scale_type);
     size_t row = ((size_t)v->b * a->Q + query) * a->H + v->h;
     Blob blob = {v->m->centre[2 * row], v->m->centre[2 * row + 1], {0}, {1, 1, 0}};
-    for (int i = 0; i < scales; i++) blob.z[i] = v->m->z[row * scales + i];
+    for (int i = 0; i < scales; i++) blob.z[i] = real_get(v->m->z[row * scales + i]);
     if (scales == 1) blob.z[1] = blob.z[0];
     for (int i = 0; i < 3; i++) blob.weight[i] = blob.z[i] * blob.z[i] / 8;
     return blob;
@@ -213,7 +214,7 @@ static void modulation_backward(const ModulationGradients *dm, const float *sums
         dm->centre[2 * row + 1] = 2 * (blob.weight[1] * moments[1] + blob.weight[2] * moments[5]);
         float dz[3] = {-blob.z[0] / 4 * moments[2], -blob.z[1] / 4 * moments[3], -blob.z[2] / 4 * moments[6]};
         if (scales == 1) dz[0] += dz[1];
-        for (int n = 0; n < scales; n++) dm->z[row * scales + n] = dz[n];
+        for (int n = 0; n < scales; n++) dm->z[row * scales + n] = real_of(dz[n]);
     }
 }
 
@@ -221,7 +222,7 @@ static void clear_padding(real *dk, real *dv, const MaskedAttention *a, int b) {
     int N = grid_tokens(a->grid), columns = a->grid.columns;
     for (int n = 0; a->cells && n < N; n++)
         if (n / columns >= a->cells[2 * b] || n % columns >= a->cells[2 * b + 1])
-            for (int d = 0; d < a->D; d++) dk[(size_t)n * a->kv_row + d] = dv[(size_t)n * a->kv_row + d] = 0;
+            for (int d = 0; d < a->D; d++) dk[(size_t)n * a->kv_row + d] = dv[(size_t)n * a->kv_row + d] = real_of(0);
 }
 
 /* Blocks of keys outside, so that only q, dy and dq stream past them. */
@@ -249,7 +250,7 @@ static void backward_head(const MaskedGradients *grads, const ModulationGradient
     for (int i = 0; i < Q; i++) {
         vec sum = {0};
         for (int d = 0; d < D; d += TILE)
-            sum += vec_load(dys + (size_t)i * Dp + d) * vec_load_part(y_head + (size_t)i * M + d, D - d);
+            sum += vec_load(dys + (size_t)i * Dp + d) * real_load_part(y_head + (size_t)i * M + d, D - d);
         delta[i] = vec_sum(sum);
     }
     for (int j = 0; j < view.keys; j += KEYS) {

@@ -2,16 +2,16 @@
  *   forward   all = [x, W_g wide_g], with a D x D matrix W_g for each head g of q, k and v
  *   backward  dx = the first half of dall,  dwide_g = W_g^T dall_g,  dW_g += sum_n dall_g wide_g^T
  * Tokens are processed in blocks. */
-#include "kernels/cpu/vecmath.h"
+#include "kernels/cpu/activations.h"
 #include "kernels/cpu/workspace.h"
 #include "kernels/kernels.h"
 
 enum { BLOCK = 32 };
 
-/* Per thread: all matrices (or their gradients) [3H][D,Dp], a block of rows in and one out [BLOCK,Dp]. */
+/* Per thread: all matrices (or their gradients) [3H][D,Dp], blocks of rows in, their gradient and out [BLOCK,Dp]. */
 static size_t matrices_floats(int H, int D) { return (size_t)3 * H * D * tile_round_up(D); }
 static size_t work_floats(int H, int D) {
-    return 2 * workspace_line_up(matrices_floats(H, D)) + 2 * (size_t)BLOCK * tile_round_up(D);
+    return 2 * workspace_line_up(matrices_floats(H, D)) + 3 * (size_t)BLOCK * tile_round_up(D);
 }
 
 size_t multiscale_workspace(int H, int D) { return workspace_bytes(work_floats(H, D)); }
@@ -29,13 +29,13 @@ static void gather_matrices(float *to, const float *w, int groups, int D, bool t
 static void gather_rows(float *to, const real *from, size_t stride, int rows, int D) {
     for (int i = 0; i < rows; i++)
         for (int d = 0; d < D; d += TILE)
-            vec_store(to + (size_t)i * tile_round_up(D) + d, vec_load_part(from + i * stride + d, D - d));
+            vec_store(to + (size_t)i * tile_round_up(D) + d, real_load_part(from + i * stride + d, D - d));
 }
 
 static void scatter_rows(real *to, size_t stride, const float *from, int rows, int D) {
     for (int i = 0; i < rows; i++)
         for (int d = 0; d < D; d += TILE)
-            vec_store_part(to + i * stride + d, vec_load(from + (size_t)i * tile_round_up(D) + d), D - d);
+            real_store_part(to + i * stride + d, vec_load(from + (size_t)i * tile_round_up(D) + d), D - d);
 }
 
 /* Where head h of part 0, 1, 2 stands in a row of all; the first scale's. */
@@ -51,7 +51,7 @@ void multiscale_forward(real *all, const real *qkv, const real *wide, const floa
 #pragma omp parallel
     {
         float *next = kernels_workspace(work_floats(H, D)), *wt = workspace_take(&next, matrices_floats(H, D));
-        float *out = workspace_take(&next, (size_t)BLOCK * Dp);
+        float *in = workspace_take(&next, (size_t)BLOCK * Dp), *out = workspace_take(&next, (size_t)BLOCK * Dp);
         gather_matrices(wt, w, 3 * H, D, true);
 #pragma omp for schedule(static)
         for (size_t first = 0; first < n; first += BLOCK) {
@@ -60,8 +60,8 @@ void multiscale_forward(real *all, const real *qkv, const real *wide, const floa
                 for (int part = 0; part < 3; part++)
                     memcpy(all + i * 2 * row + all_at(part, 0, H, D), qkv + i * row + part * M, M * sizeof *all);
             for (int g = 0; g < 3 * H; g++) {
-                tile_gemm(out, Dp, wide + first * row + (size_t)g * D, row, 1, wt + (size_t)g * D * Dp, Dp, rows, Dp, D,
-                          0);
+                FloatRows x = reals_as_floats(in, Dp, wide + first * row + (size_t)g * D, row, rows, D);
+                tile_gemm(out, Dp, x.at, x.row, 1, wt + (size_t)g * D * Dp, Dp, rows, Dp, D, 0);
                 scatter_rows(all + first * 2 * row + all_at(g / H, H + g % H, H, D), 2 * row, out, rows, D);
             }
         }
@@ -78,7 +78,7 @@ void multiscale_backward(real *dqkv, real *dwide, float *dw, const real *dall, c
     {
         float *next = kernels_workspace(work_floats(H, D)), *sums = workspace_take(&next, size);
         float *matrices = workspace_take(&next, size), *in = workspace_take(&next, (size_t)BLOCK * Dp);
-        float *out = workspace_take(&next, (size_t)BLOCK * Dp);
+        float *gradient = workspace_take(&next, (size_t)BLOCK * Dp), *out = workspace_take(&next, (size_t)BLOCK * Dp);
         gather_matrices(matrices, w, 3 * H, D, false);
         memset(sums, 0, size * sizeof *sums);
 #pragma omp for schedule(static)
@@ -88,12 +88,13 @@ void multiscale_backward(real *dqkv, real *dwide, float *dw, const real *dall, c
                 for (int part = 0; part < 3; part++)
                     memcpy(dqkv + i * row + part * M, dall + i * 2 * row + all_at(part, 0, H, D), M * sizeof *dqkv);
             for (int g = 0; g < 3 * H; g++) {
-                const real *dy = dall + first * 2 * row + all_at(g / H, H + g % H, H, D);
                 size_t at = first * row + (size_t)g * D, matrix = (size_t)g * D * Dp;
-                tile_gemm(out, Dp, dy, 2 * row, 1, matrices + matrix, Dp, rows, Dp, D, 0);
+                const real *from = dall + first * 2 * row + all_at(g / H, H + g % H, H, D);
+                FloatRows dy = reals_as_floats(gradient, Dp, from, 2 * row, rows, D);
+                tile_gemm(out, Dp, dy.at, dy.row, 1, matrices + matrix, Dp, rows, Dp, D, 0);
                 scatter_rows(dwide + at, row, out, rows, D);
                 gather_rows(in, wide + at, row, rows, D);
-                tile_gemm(sums + matrix, Dp, dy, 1, 2 * row, in, Dp, D, Dp, rows, 1);
+                tile_gemm(sums + matrix, Dp, dy.at, 1, dy.row, in, Dp, D, Dp, rows, 1);
             }
         }
         int threads = omp_get_num_threads();
@@ -111,8 +112,8 @@ void relu_features_forward(real *phi, const real *qkv, const AttentionShape *sha
 #pragma omp parallel for schedule(static)
     for (size_t i = 0; i < n; i++)
         for (int m = 0; m < 2 * M; m += TILE)
-            vec_store_part(phi + i * 2 * M + m, vec_max(vec_set(0), vec_load_part(qkv + i * 3 * M + m, 2 * M - m)),
-                           2 * M - m);
+            real_store_part(phi + i * 2 * M + m, vec_max(vec_set(0), real_load_part(qkv + i * 3 * M + m, 2 * M - m)),
+                            2 * M - m);
 }
 
 void relu_features_backward(real *dqkv, const real *dphi, const real *phi, const AttentionShape *shape) {
@@ -122,7 +123,7 @@ void relu_features_backward(real *dqkv, const real *dphi, const real *phi, const
     for (size_t i = 0; i < n; i++)
         for (int m = 0; m < 2 * M; m += TILE) {
             size_t at = i * 2 * M + m, left = 2 * M - m;
-            vec alive = vec_select(vec_load_part(phi + at, left) > 0, vec_load_part(dphi + at, left), vec_set(0));
-            vec_store_part(dqkv + i * 3 * M + m, alive, left);
+            vec alive = vec_select(real_load_part(phi + at, left) > 0, real_load_part(dphi + at, left), vec_set(0));
+            real_store_part(dqkv + i * 3 * M + m, alive, left);
         }
 }

@@ -47,6 +47,14 @@ dnnl_memory_t onednn_memory(DescRef d) {
     return memory;
 }
 
+void onednn_append_sum(dnnl_post_ops_t ops) {
+#if DNNL_VERSION_MAJOR >= 3
+    DNNL_TRY(dnnl_post_ops_append_sum(ops, 1, 0, dnnl_data_type_undef));
+#else
+    DNNL_TRY(dnnl_post_ops_append_sum(ops, 1));
+#endif
+}
+
 void onednn_execute(dnnl_primitive_t primitive, int count, const dnnl_exec_arg_t *arguments) {
     DNNL_TRY(dnnl_primitive_execute(primitive, onednn_stream(), count, arguments));
     DNNL_TRY(dnnl_stream_wait(onednn_stream()));

@@ -5,6 +5,7 @@
 #include <dnnl.h>
 
 #include "core/die.h"
+#include "real.h"
 
 #define DNNL_TRY(call)                                                                                       \
     do {                                                                                                     \
@@ -21,10 +22,16 @@ typedef const_dnnl_memory_desc_t DescRef;
 typedef const dnnl_memory_desc_t *DescRef;
 #endif
 
+/* The type of activations. */
+#define ONEDNN_REAL (sizeof(real) == 2 ? dnnl_bf16 : dnnl_f32)
+
 dnnl_engine_t onednn_engine(void);
 dnnl_stream_t onednn_stream(void);
 
 dnnl_memory_t onednn_memory(DescRef d);
+
+/* The result is added to what is there. */
+void onednn_append_sum(dnnl_post_ops_t ops);
 
 /* Runs and waits. */
 void onednn_execute(dnnl_primitive_t primitive, int count, const dnnl_exec_arg_t *arguments);

@@ -16,8 +16,8 @@
  * rows of products with that entry. */
 #include <string.h>
 
+#include "kernels/cpu/activations.h"
 #include "kernels/cpu/offset_runs.h"
-#include "kernels/cpu/vecmath.h"
 #include "kernels/cpu/workspace.h"
 #include "kernels/kernels.h"
 
@@ -178,7 +178,8 @@ static void gather(float *to, const real *from, int row, const Chunk *chunk, con
     for (int r = 0; r < chunk->count; r++) {
         const real *head = from + head_at(chunk, r, row, s->D, s);
         for (int i = 0; i < s->N; i++, to += s->Dp)
-            for (int j = 0; j < s->D; j += TILE) vec_store(to + j, vec_load_part(head + (size_t)i * row + j, s->D - j));
+            for (int j = 0; j < s->D; j += TILE)
+                vec_store(to + j, real_load_part(head + (size_t)i * row + j, s->D - j));
     }
 }
 
@@ -189,8 +190,8 @@ static void scatter(real *to, const real *add, const float *from, int row, const
         for (int i = 0; i < s->N; i++, from += s->Dp, at += row)
             for (int j = 0; j < s->D; j += TILE) {
                 vec v = vec_load(from + j);
-                if (add) v += vec_load_part(add + at + j, s->D - j);
-                vec_store_part(to + at + j, v, s->D - j);
+                if (add) v += real_load_part(add + at + j, s->D - j);
+                real_store_part(to + at + j, v, s->D - j);
             }
     }
 }
@@ -202,7 +203,7 @@ static void gather_patterns(float *to, const real *from, const Chunk *chunk, con
         for (int i = 0; i < s->N; i++)
             for (int e = 0; e < s->E; e += TILE)
                 vec_store(to + i * s->z_token + r * s->z_head + e,
-                          vec_load_part(head + (size_t)i * s->z_row + e, s->E - e));
+                          real_load_part(head + (size_t)i * s->z_row + e, s->E - e));
     }
 }
 static void scatter_patterns(real *to, const float *from, const Chunk *chunk, const Shape *s) {
@@ -210,8 +211,8 @@ static void scatter_patterns(real *to, const float *from, const Chunk *chunk, co
         real *head = to + head_at(chunk, r, s->z_row, s->E, s);
         for (int i = 0; i < s->N; i++)
             for (int e = 0; e < s->E; e += TILE)
-                vec_store_part(head + (size_t)i * s->z_row + e, vec_load(from + i * s->z_token + r * s->z_head + e),
-                               s->E - e);
+                real_store_part(head + (size_t)i * s->z_row + e, vec_load(from + i * s->z_token + r * s->z_head + e),
+                                s->E - e);
     }
 }
 
@@ -364,10 +365,11 @@ static void chunk_form(const Form *f, Work w, Tables t, const Chunk *chunk, cons
     if (f->fk) scatter(f->fk, f->add, w.fk, s->k_row, chunk, s);
 }
 
-/* Adds the threads' sums to the gradients, in the order of the threads. */
+/* Adds the threads' sums to the gradients, in the order of the threads.  A shared table that wraps around has each of
+ * its entries twice in workspaces, so one thread adds them all. */
 static void join(const Form *f, int threads, const Shape *s) {
     int channels = s->per_channel ? s->D : 1;
-#pragma omp parallel for schedule(static)
+#pragma omp parallel for schedule(static) if (s->per_channel)
     for (int u = 0; u < s->U; u++)
         for (int t = 0; t < threads; t++) {
             const float *from = work_of(s, t).fw + (size_t)u * channels * s->Ep;

@@ -1,8 +1,6 @@
 /* The detector's sine positions, reference points, centres of modulation and boxes, and the mask of features.  The
  * formulas are in kernels/masked_attention.h. */
-#include <math.h>
-#include <string.h>
-
+#include "kernels/cpu/activations.h"
 #include "kernels/kernels.h"
 
 /* The sine embedding of cell `number` of `count` along an axis, counted from 1; number is 0 for padding. */
@@ -10,7 +8,7 @@ static void sine_code(real *code, int number, int count, int channels) {
     double e = 6.283185307179586 * number / (count + 1e-6);
     for (int i = 0; i < channels; i++) {
         double angle = e / pow(10000, (double)(i / 2 * 2) / channels);
-        code[i] = (real)(i % 2 ? cos(angle) : sin(angle));
+        code[i] = real_of((float)(i % 2 ? cos(angle) : sin(angle)));
     }
 }
 
@@ -56,36 +54,37 @@ static float side(const int *sizes, size_t b, int axis) { return (float)sizes[2 
 
 void reference_points_forward(float *reference, const real *raw, const int *sizes, int B, int Q) {
     for (size_t i = 0; i < (size_t)B * Q * 2; i++)
-        reference[i] = sigmoid(raw[i]) * side(sizes, i / 2 / Q, i % 2);
+        reference[i] = sigmoid(real_get(raw[i])) * side(sizes, i / 2 / Q, i % 2);
 }
 
 void reference_points_backward(real *draw, const float *draw_boxes, const float *dreference, const real *raw,
                                const int *sizes, int B, int Q) {
     for (size_t i = 0; i < (size_t)B * Q * 2; i++) {
-        float r = sigmoid(raw[i]);
-        draw[i] = draw_boxes[i] + dreference[i] * side(sizes, i / 2 / Q, i % 2) * r * (1 - r);
+        float r = sigmoid(real_get(raw[i]));
+        draw[i] = real_of(draw_boxes[i] + dreference[i] * side(sizes, i / 2 / Q, i % 2) * r * (1 - r));
     }
 }
 
 void centres_forward(float *centre, const float *reference, const real *offset, size_t n, int H) {
-    for (size_t i = 0; i < n * H * 2; i++) centre[i] = reference[i / (2 * H) * 2 + i % 2] + offset[i];
+    for (size_t i = 0; i < n * H * 2; i++) centre[i] = reference[i / (2 * H) * 2 + i % 2] + real_get(offset[i]);
 }
 
 void centres_backward(real *doffset, float *dreference, const float *dcentre, size_t n, int H) {
     for (size_t i = 0; i < n * H * 2; i++) {
-        doffset[i] = dcentre[i];
+        doffset[i] = real_of(dcentre[i]);
         dreference[i / (2 * H) * 2 + i % 2] += dcentre[i];
     }
 }
 
 void boxes_forward(float *boxes, const real *u, const real *raw, int L, size_t n) {
-    for (size_t i = 0; i < L * n * 4; i++) boxes[i] = sigmoid(u[i] + (i % 4 < 2 ? raw[i / 4 % n * 2 + i % 4] : 0));
+    for (size_t i = 0; i < L * n * 4; i++) boxes[i] = sigmoid(real_get(u[i]) + (i % 4 < 2 ? real_get(raw[i / 4 % n * 2 + i % 4]) : 0));
 }
 
 void boxes_backward(real *du, float *draw, const float *dboxes, const float *boxes, int L, size_t n) {
     for (size_t i = 0; i < n * 2; i++) draw[i] = 0;
     for (size_t i = 0; i < L * n * 4; i++) {
-        du[i] = dboxes[i] * boxes[i] * (1 - boxes[i]);
-        if (i % 4 < 2) draw[i / 4 % n * 2 + i % 4] += du[i];
+        float slope = dboxes[i] * boxes[i] * (1 - boxes[i]);
+        du[i] = real_of(slope);
+        if (i % 4 < 2) draw[i / 4 % n * 2 + i % 4] += slope;
     }
 }

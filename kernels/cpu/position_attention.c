@@ -6,7 +6,7 @@
  *             dv[y',x'] = (1-g) what it was + g sum_y rows[y,y'] s[y,x'],  dq and dk are scaled by (1-g);
  *             drows[y,y'] = sum_x s[y,x].v[y',x],  dcolumns[x,x'] = sum_y dy[y,x].u[y,x'], both yet without g
  *   Source: d'Ascoli et al. 2021, section 3, except for the factorisation. */
-#include "kernels/cpu/vecmath.h"
+#include "kernels/cpu/activations.h"
 #include "kernels/cpu/workspace.h"
 #include "kernels/kernels.h"
 
@@ -104,7 +104,7 @@ size_t position_attention_workspace(const PositionAttention *shape) {
 static void gather(float *to, const real *from, size_t stride, Sizes s) {
     for (int i = 0; i < s.N; i++)
         for (int j = 0; j < s.D; j += TILE)
-            vec_store(to + (size_t)i * s.Dp + j, vec_load_part(from + i * stride + j, s.D - j));
+            vec_store(to + (size_t)i * s.Dp + j, real_load_part(from + i * stride + j, s.D - j));
 }
 
 /* to[y,x] = sum_x' a[x,x'] from[y,x'], or of a transposed. */
@@ -128,8 +128,8 @@ static void forward_head(real *y, const real *content, const real *v, const floa
     across_lines(a, axes, false, b, s);
     for (int i = 0; i < s.N; i++)
         for (int j = 0; j < s.D; j += TILE) {
-            vec c = vec_load_part(content + i * s.M + j, s.D - j);
-            vec_store_part(y + i * s.M + j, keep * c + g * vec_load(a + (size_t)i * s.Dp + j), s.D - j);
+            vec c = real_load_part(content + i * s.M + j, s.D - j);
+            real_store_part(y + i * s.M + j, keep * c + g * vec_load(a + (size_t)i * s.Dp + j), s.D - j);
         }
 }
 
@@ -174,7 +174,7 @@ static float product_with(const float *dy, const real *content, Sizes s) {
         vec line = {0};
         for (int i = y * s.Wg; i < (y + 1) * s.Wg; i++)
             for (int j = 0; j < s.D; j += TILE)
-                line += vec_load(dy + (size_t)i * s.Dp + j) * vec_load_part(content + i * s.M + j, s.D - j);
+                line += vec_load(dy + (size_t)i * s.Dp + j) * real_load_part(content + i * s.M + j, s.D - j);
         sum += vec_sum(line);
     }
     return (float)sum;
@@ -199,9 +199,9 @@ static void backward_head(real *dq, float *daxes, const real *dy, const real *co
         for (int j = 0; j < s.D; j += TILE) {
             real *dk = dq + s.M, *dv = dk + s.M;
             vec position = g * vec_load(u + (size_t)i * s.Dp + j);
-            vec_store_part(dq + j, keep * vec_load_part(dq + j, s.D - j), s.D - j);
-            vec_store_part(dk + j, keep * vec_load_part(dk + j, s.D - j), s.D - j);
-            vec_store_part(dv + j, keep * vec_load_part(dv + j, s.D - j) + position, s.D - j);
+            real_store_part(dq + j, keep * real_load_part(dq + j, s.D - j), s.D - j);
+            real_store_part(dk + j, keep * real_load_part(dk + j, s.D - j), s.D - j);
+            real_store_part(dv + j, keep * real_load_part(dv + j, s.D - j) + position, s.D - j);
         }
 }
 

@@ -1,7 +1,6 @@
 /* Relative positions as linear maps of a token's features: rotation by pairs (Su et al. 2021), permutation (Chen 2021).
  * Both are orthogonal, so that the backward pass is the inverse map. */
-#include <math.h>
-
+#include "kernels/cpu/activations.h"
 #include "kernels/kernels.h"
 
 /* == Rotation ===================================================================================================== */
@@ -32,9 +31,10 @@ void rope_table(float *turns, int N, int F, const Grid *grid) {
 static void rotate(real *y, const real *x, const float *turn, float sign, int heads, int F) {
     for (int h = 0; h < heads; h++, x += F, y += F) {
         for (int p = 0; p < F / 2; p++) {
-            float c = turn[2 * p], s = sign * turn[2 * p + 1], a = x[2 * p], b = x[2 * p + 1];
-            y[2 * p] = c * a - s * b;
-            y[2 * p + 1] = s * a + c * b;
+            float c = turn[2 * p], s = sign * turn[2 * p + 1], a = real_get(x[2 * p]),
+                  b = real_get(x[2 * p + 1]);
+            y[2 * p] = real_of(c * a - s * b);
+            y[2 * p + 1] = real_of(s * a + c * b);
         }
         if (F % 2) y[F - 1] = x[F - 1];
     }

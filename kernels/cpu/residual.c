@@ -1,5 +1,6 @@
 /* The residual sum by itself, y = x + s f, and its gradient for f, df = s dy;
  * s is one number for several rows. */
+#include "kernels/cpu/activations.h"
 #include "kernels/kernels.h"
 
 void residual_forward(real *y, const real *x, const real *f, const RowScale *s, size_t n, int M) {
@@ -8,7 +9,7 @@ void residual_forward(real *y, const real *x, const real *f, const RowScale *s, 
 #pragma omp parallel for schedule(static)
     for (size_t i = 0; i < n; i++) {
         float factor = scale ? scale[i / rows] : 1;
-        for (size_t j = i * (size_t)M; j < (i + 1) * (size_t)M; j++) y[j] = x[j] + factor * f[j];
+        for (size_t j = i * (size_t)M; j < (i + 1) * (size_t)M; j++) y[j] = real_of(real_get(x[j]) + factor * real_get(f[j]));
     }
 }
 
@@ -18,6 +19,6 @@ void residual_backward(real *df, const real *dy, const RowScale *s, size_t n, in
 #pragma omp parallel for schedule(static)
     for (size_t i = 0; i < n; i++) {
         float factor = scale ? scale[i / rows] : 1;
-        for (size_t j = i * (size_t)M; j < (i + 1) * (size_t)M; j++) df[j] = factor * dy[j];
+        for (size_t j = i * (size_t)M; j < (i + 1) * (size_t)M; j++) df[j] = real_of(factor * real_get(dy[j]));
     }
 }

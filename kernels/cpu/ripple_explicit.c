@@ -6,13 +6,13 @@
  *   saves     lse [B,N,H,G]. */
 #include <stdlib.h>
 
-#include "kernels/cpu/vecmath.h"
+#include "kernels/cpu/activations.h"
 #include "kernels/cpu/workspace.h"
 #include "kernels/kernels.h"
 
 typedef struct {
     int N, H, D, G;
-    size_t row;  /* floats from one token to the next in qkv */
+    size_t row;  /* numbers from one token to the next in qkv */
     float scale; /* D^-1/2 */
     const RippleRings *rings;
 } Shape;
@@ -22,10 +22,29 @@ static Shape shape_of(const RippleRings *rings, int H, int D) {
     return (Shape){N, H, D, rings->G, (size_t)3 * H * D, 1 / sqrtf((float)D), rings};
 }
 
-/* p and t of one query. */
+/* Of one query p, t [N] and y or dq [D], and of a head dk and dv [N,D]: sums, which are rounded once. */
+typedef struct {
+    float *p, *t, *sum, *dk, *dv;
+} Work;
+
+static size_t work_floats(size_t N, size_t D) {
+    return 2 * workspace_line_up(N) + workspace_line_up(D) + 2 * workspace_line_up(N * D);
+}
+
+static Work work_take(Shape s) {
+    size_t N = s.N, D = s.D;
+    float *next = kernels_workspace(work_floats(N, D));
+    Work w;
+    w.p = workspace_take(&next, N);
+    w.t = workspace_take(&next, N);
+    w.sum = workspace_take(&next, D);
+    w.dk = workspace_take(&next, N * D);
+    w.dv = workspace_take(&next, N * D);
+    return w;
+}
+
 size_t ripple_explicit_workspace(const RippleRings *rings, int D) {
-    (void)D;
-    return workspace_bytes(workspace_line_up((size_t)rings->grid.rows * rings->grid.columns) * 2);
+    return workspace_bytes(work_floats((size_t)rings->grid.rows * rings->grid.columns, D));
 }
 
 static int group_of(const RippleRings *rings, int n, int m) {
@@ -36,7 +55,7 @@ static int group_of(const RippleRings *rings, int n, int m) {
 }
 
 static void scores(float *s, const real *q, const real *k, Shape shape) {
-    for (int m = 0; m < shape.N; m++) s[m] = shape.scale * vec_dot(q, k + m * shape.row, shape.D);
+    for (int m = 0; m < shape.N; m++) s[m] = shape.scale * reals_dot(q, k + m * shape.row, shape.D);
 }
 
 /* Of every group; minus infinity where it has no tokens. */
@@ -55,21 +74,23 @@ static void log_sums(float *lse, const float *s, int n, Shape shape) {
 }
 
 /* y += a x. */
-static void add_scaled(real *y, float a, const real *x, int n) {
+static void add_scaled(float *y, float a, const real *x, int n) {
     for (int j = 0; j < n; j += TILE)
-        vec_store_part(y + j, vec_load_part(y + j, n - j) + a * vec_load_part(x + j, n - j), n - j);
+        vec_store_part(y + j, vec_load_part(y + j, n - j) + a * real_load_part(x + j, n - j), n - j);
 }
 
 static void forward_query(real *y, float *lse, const float *alpha, const real *q, const real *k, const real *v, int n,
                           Shape shape) {
-    float *s = kernels_workspace(workspace_line_up(shape.N) * 2);
+    Work w = work_take(shape);
+    float *s = w.p;
     scores(s, q, k, shape);
     log_sums(lse, s, n, shape);
-    memset(y, 0, (size_t)shape.D * sizeof *y);
+    memset(w.sum, 0, (size_t)shape.D * sizeof *w.sum);
     for (int m = 0; m < shape.N; m++) {
         int r = group_of(shape.rings, n, m);
-        add_scaled(y, alpha[r] * expf(s[m] - lse[r]), v + m * shape.row, shape.D);
+        add_scaled(w.sum, alpha[r] * expf(s[m] - lse[r]), v + m * shape.row, shape.D);
     }
+    reals_round(y, w.sum, (size_t)shape.D);
 }
 
 void ripple_explicit_forward(real *y, float *lse, const float *alpha, const real *qkv, const RippleRings *rings,
@@ -89,26 +110,27 @@ void ripple_explicit_forward(real *y, float *lse, const float *alpha, const real
         }
 }
 
-/* dq of the query; its share of dk and dv is added to theirs. */
-static void backward_query(real *dq, real *dk, real *dv, float *dalpha, const real *dy, const float *lse,
-                           const float *alpha, const real *q, const real *k, const real *v, int n, Shape shape) {
-    float *p = kernels_workspace(workspace_line_up(shape.N) * 2), *t = p + workspace_line_up(shape.N);
+/* dq of the query; its share of dk and dv is added to theirs in the workspace. */
+static void backward_query(real *dq, float *dalpha, const real *dy, const float *lse, const float *alpha,
+                           const real *q, const real *k, const real *v, Work w, int n, Shape shape) {
+    float *p = w.p, *t = w.t;
     scores(p, q, k, shape);
     for (int r = 0; r < shape.G; r++) dalpha[r] = 0;
     for (int m = 0; m < shape.N; m++) {
         int r = group_of(shape.rings, n, m);
         p[m] = expf(p[m] - lse[r]);
-        t[m] = vec_dot(dy, v + m * shape.row, shape.D);
+        t[m] = reals_dot(dy, v + m * shape.row, shape.D);
         dalpha[r] += p[m] * t[m];
     }
-    memset(dq, 0, (size_t)shape.D * sizeof *dq);
+    memset(w.sum, 0, (size_t)shape.D * sizeof *w.sum);
     for (int m = 0; m < shape.N; m++) {
         int r = group_of(shape.rings, n, m);
         float weight = alpha[r] * p[m], ds = shape.scale * weight * (t[m] - dalpha[r]);
-        add_scaled(dv + m * shape.row, weight, dy, shape.D);
-        add_scaled(dq, ds, k + m * shape.row, shape.D);
-        add_scaled(dk + m * shape.row, ds, q, shape.D);
+        add_scaled(w.dv + (size_t)m * shape.D, weight, dy, shape.D);
+        add_scaled(w.sum, ds, k + m * shape.row, shape.D);
+        add_scaled(w.dk + (size_t)m * shape.D, ds, q, shape.D);
     }
+    reals_round(dq, w.sum, (size_t)shape.D);
 }
 
 void ripple_explicit_backward(real *dqkv, float *dalpha, const real *dy, const float *lse, const float *alpha,
@@ -120,14 +142,17 @@ void ripple_explicit_backward(real *dqkv, float *dalpha, const real *dy, const f
     for (int b = 0; b < B; b++)
         for (int h = 0; h < H; h++) {
             size_t at = b * N * s.row + (size_t)h * D;
-            for (size_t n = 0; n < N; n++)
-                for (int part = 1; part < 3; part++)
-                    memset(dqkv + at + n * s.row + part * M, 0, (size_t)D * sizeof *dqkv);
+            Work w = work_take(s);
+            memset(w.dk, 0, N * D * sizeof *w.dk);
+            memset(w.dv, 0, N * D * sizeof *w.dv);
             for (size_t n = 0; n < N; n++) {
                 size_t row = (b * N + n) * H + h, own = at + n * s.row;
-                backward_query(dqkv + own, dqkv + at + M, dqkv + at + 2 * M, dalpha + row * s.G, dy + row * D,
-                               lse + row * s.G, alpha + row * s.G, qkv + own, qkv + at + M, qkv + at + 2 * M,
-                               (int)n, s);
+                backward_query(dqkv + own, dalpha + row * s.G, dy + row * D, lse + row * s.G, alpha + row * s.G,
+                               qkv + own, qkv + at + M, qkv + at + 2 * M, w, (int)n, s);
+            }
+            for (size_t n = 0; n < N; n++) {
+                reals_round(dqkv + at + n * s.row + M, w.dk + n * D, (size_t)D);
+                reals_round(dqkv + at + n * s.row + 2 * M, w.dv + n * D, (size_t)D);
             }
         }
 }

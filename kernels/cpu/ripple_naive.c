@@ -12,6 +12,7 @@
 
 #include <string.h>
 
+#include "kernels/cpu/activations.h"
 #include "kernels/cpu/workspace.h"
 
 /* A square ring around a query, clipped to the grid: boxes of outer and inner radius, the inner one excluded. */
@@ -40,7 +41,7 @@ static int distance_to(const Ring *ring, int y, int x) {
 
 static double dot(const real *a, const real *b, int n) {
     double sum = 0;
-    for (int i = 0; i < n; i++) sum += (double)a[i] * b[i];
+    for (int i = 0; i < n; i++) sum += (double)real_get(a[i]) * real_get(b[i]);
     return sum;
 }
 
@@ -76,10 +77,10 @@ RIPPLE_FORWARD(naive) {
                             const real *v = qkv + o.v + m * o.qkv_row;
                             double wa = weight * dot(q, phi + o.k + m * o.phi_row, F);
                             total += wa;
-                            for (int d = 0; d < D; d++) num[d] += wa * v[d];
+                            for (int d = 0; d < D; d++) num[d] += wa * real_get(v[d]);
                         }
                 }
-                for (int d = 0; d < D; d++) y[o.y + n * o.y_row + d] = (real)(num[d] / total);
+                for (int d = 0; d < D; d++) y[o.y + n * o.y_row + d] = real_of((float)(num[d] / total));
                 den[o.den + n * o.den_row] = (float)total;
             }
         }
@@ -102,7 +103,7 @@ RIPPLE_BACKWARD(naive) {
                 const real *q = phi + o.q + n * o.phi_row, *gradient = dy + o.y + n * o.y_row;
                 double scale = 1.0 / den[o.den + n * o.den_row];
                 double dden = -dot(gradient, y + o.y + n * o.y_row, D) * scale;
-                for (int d = 0; d < D; d++) dnum[d] = gradient[d] * scale;
+                for (int d = 0; d < D; d++) dnum[d] = real_get(gradient[d]) * scale;
                 memset(dq, 0, F * sizeof *dq);
                 for (int r = 0; r < G; r++) {
                     Ring ring = ring_around(rings, n, r);
@@ -113,19 +114,19 @@ RIPPLE_BACKWARD(naive) {
                             size_t m = (size_t)i * Wg + j;
                             const real *k = phi + o.k + m * o.phi_row, *v = qkv + o.v + m * o.qkv_row;
                             double a = dot(q, k, F), t = dden;
-                            for (int d = 0; d < D; d++) t += dnum[d] * v[d];
+                            for (int d = 0; d < D; d++) t += dnum[d] * real_get(v[d]);
                             sum += a * t;
-                            for (int f = 0; f < F; f++) dq[f] += weight * t * k[f];
-                            for (int f = 0; f < F; f++) dk[m * F + f] += weight * t * q[f];
+                            for (int f = 0; f < F; f++) dq[f] += weight * t * real_get(k[f]);
+                            for (int f = 0; f < F; f++) dk[m * F + f] += weight * t * real_get(q[f]);
                             for (int d = 0; d < D; d++) dv[m * D + d] += weight * a * dnum[d];
                         }
                     dalpha[o.alpha + n * o.alpha_row + r] = (float)sum;
                 }
-                for (int f = 0; f < F; f++) dphi[o.q + n * o.phi_row + f] = (real)dq[f];
+                for (int f = 0; f < F; f++) dphi[o.q + n * o.phi_row + f] = real_of((float)dq[f]);
             }
             for (int m = 0; m < N; m++) {
-                for (int f = 0; f < F; f++) dphi[o.k + m * o.phi_row + f] = (real)dk[(size_t)m * F + f];
-                for (int d = 0; d < D; d++) dqkv[o.v + m * o.qkv_row + d] = (real)dv[(size_t)m * D + d];
+                for (int f = 0; f < F; f++) dphi[o.k + m * o.phi_row + f] = real_of((float)dk[(size_t)m * F + f]);
+                for (int d = 0; d < D; d++) dqkv[o.v + m * o.qkv_row + d] = real_of((float)dv[(size_t)m * D + d]);
             }
         }
 }

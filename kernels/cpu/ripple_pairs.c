@@ -16,7 +16,7 @@
 
 #include <string.h>
 
-#include "kernels/cpu/tile.h"
+#include "kernels/cpu/activations.h"
 #include "kernels/cpu/workspace.h"
 
 /* Of 8, 16 and 32 queries and 64, 128 and 256 keys, 16 x 128 is the fastest or within the noise of it from 14x14 to
@@ -133,8 +133,8 @@ static void zero(float *x, size_t n) { memset(x, 0, n * sizeof *x); }
 static void gather(float *to, int padded, const real *x, size_t row, int n, int width) {
     for (int i = 0; i < n; i++, to += padded, x += row) {
         int j = 0;
-        for (; j + TILE <= width; j += TILE) vec_store(to + j, vec_load(x + j));
-        for (; j < padded; j++) to[j] = j < width ? x[j] : 0;
+        for (; j + TILE <= width; j += TILE) vec_store(to + j, real_load(x + j));
+        for (; j < padded; j++) to[j] = j < width ? real_get(x[j]) : 0;
     }
 }
 
@@ -143,9 +143,9 @@ static void gather_transposed(float *to, size_t ldn, const real *x, size_t row, 
     int n0 = 0;
     for (; n0 + TILE <= n; n0 += TILE)
         for (int j = 0; j < width; j++)
-            for (int i = 0; i < TILE; i++) to[j * ldn + n0 + i] = x[(n0 + i) * row + j];
+            for (int i = 0; i < TILE; i++) to[j * ldn + n0 + i] = real_get(x[(n0 + i) * row + j]);
     for (int j = 0; j < width; j++)
-        for (size_t i = n0; i < ldn; i++) to[j * ldn + i] = i < (size_t)n ? x[i * row + j] : 0;
+        for (size_t i = n0; i < ldn; i++) to[j * ldn + i] = i < (size_t)n ? real_get(x[i * row + j]) : 0;
 }
 
 /* == Blocks of queries, runs of keys ============================================================================== */
@@ -354,7 +354,7 @@ static void forward_head(const Shape *s, const Buffers *w, RippleHead o, real *y
         for (int i = 0; i < b.m; i++) {
             float sum = vec_sum(total[i]) + RIPPLE_EPSILON, inverse = 1 / sum;
             real *out = y + o.y + (n + i) * o.y_row;
-            for (int d = 0; d < s->D; d++) out[d] = w->num[i * s->Dp + d] * inverse;
+            for (int d = 0; d < s->D; d++) out[d] = real_of(w->num[i * s->Dp + d] * inverse);
             den[o.den + (n + i) * o.den_row] = sum;
         }
         n += b.m;
@@ -447,8 +447,9 @@ static void gather_gradients(const Shape *s, const Buffers *w, const Block *b, R
         size_t row = o.y + (b->first + i) * o.y_row;
         float inverse = 1 / den[o.den + (b->first + i) * o.den_row], sum = 0;
         for (int d = 0; d < s->D; d++) {
-            w->num[i * s->Dp + d] = dy[row + d] * inverse;
-            sum += dy[row + d] * y[row + d];
+            float gradient = real_get(dy[row + d]);
+            w->num[i * s->Dp + d] = gradient * inverse;
+            sum += gradient * real_get(y[row + d]);
         }
         dden[i] = -sum * inverse;
     }
@@ -495,7 +496,7 @@ static void backward_head(const Shape *s, const Buffers *w, RippleHead o, real *
         }
         for (int i = 0; i < b.m; i++) {
             float *out = dalpha + o.alpha + (n + i) * o.alpha_row;
-            memcpy(dphi + o.q + (n + i) * o.phi_row, w->dq + i * s->Fp, s->F * sizeof(real));
+            reals_round(dphi + o.q + (n + i) * o.phi_row, w->dq + i * s->Fp, s->F);
             sum_groups(s, &b, w->sums + i * table, out, n + i);
             if (!s->far) continue;
             float last = has_far(s, n + i) ? dlast[i] : 0;
@@ -511,8 +512,8 @@ static void backward_head(const Shape *s, const Buffers *w, RippleHead o, real *
     }
     if (s->far) spread_far(s, w);
     for (int m = 0; m < s->N; m++) {
-        memcpy(dphi + o.k + m * o.phi_row, w->dkeys + (size_t)m * s->Fp, s->F * sizeof(real));
-        memcpy(dqkv + o.v + m * o.qkv_row, w->dvalues + (size_t)m * s->Dp, s->D * sizeof(real));
+        reals_round(dphi + o.k + m * o.phi_row, w->dkeys + (size_t)m * s->Fp, s->F);
+        reals_round(dqkv + o.v + m * o.qkv_row, w->dvalues + (size_t)m * s->Dp, s->D);
     }
 }
 

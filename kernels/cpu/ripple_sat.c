@@ -15,6 +15,7 @@
 
 #include <string.h>
 
+#include "kernels/cpu/activations.h"
 #include "kernels/cpu/workspace.h"
 
 enum { LINE = 8 }; /* doubles in a vector and a cache line */
@@ -96,7 +97,7 @@ static void build_table(const Shape *s, double *restrict table, const double *re
             dvec running = {0};
             for (int x = 0; x < s->Wg; x++) {
                 size_t m = (size_t)y * s->Wg + x;
-                double weight = feature[m * feature_row] * (scale ? scale[m * s->G] : 1);
+                double weight = real_get(feature[m * feature_row]) * (scale ? scale[m * s->G] : 1);
                 running += weight * *(const dvec *)(rows + m * L + l);
                 *(dvec *)(here + (x + 1) * L + l) = running + *(dvec *)(above + (x + 1) * L + l);
             }
@@ -142,7 +143,7 @@ static void gather_head(const Shape *s, const Buffers *w, RippleHead o, const fl
     memset(w->sum, 0, (size_t)s->N * s->L * sizeof *w->sum);
     for (int n = 0; n < s->N; n++) {
         const float *own = alpha + o.alpha + n * o.alpha_row;
-        for (int d = 0; d < s->D; d++) w->v[(size_t)n * s->L + d] = qkv[o.v + n * o.qkv_row + d];
+        for (int d = 0; d < s->D; d++) w->v[(size_t)n * s->L + d] = real_get(qkv[o.v + n * o.qkv_row + d]);
         w->v[(size_t)n * s->L + s->D] = 1;
         for (int r = 0; r < s->G; r++)
             w->c[(size_t)n * s->G + r] = own[r] - (r + 1 < s->G ? (double)own[r + 1] : 0);
@@ -159,7 +160,8 @@ static void forward_head(const Shape *s, const Buffers *w, RippleHead o, real *y
                 take_band(s, w, row, r);
                 for (int x = 0; x < s->Wg; x++) {
                     size_t n = (size_t)row * s->Wg + x;
-                    double weight = phi[o.q + n * o.phi_row + f] * w->c[n * s->G + r], *sum = w->sum + n * s->L;
+                    double weight = real_get(phi[o.q + n * o.phi_row + f]) * w->c[n * s->G + r];
+                    double *sum = w->sum + n * s->L;
                     Span column = w->columns[x * s->G + r];
                     add_square(sum, w->band + column.high, w->band + column.low, weight, s->L);
                 }
@@ -168,7 +170,7 @@ static void forward_head(const Shape *s, const Buffers *w, RippleHead o, real *y
     for (int n = 0; n < s->N; n++) {
         const double *sum = w->sum + (size_t)n * s->L;
         double total = sum[s->D] + RIPPLE_EPSILON;
-        for (int d = 0; d < s->D; d++) y[o.y + n * o.y_row + d] = (real)(sum[d] / total);
+        for (int d = 0; d < s->D; d++) y[o.y + n * o.y_row + d] = real_of((float)(sum[d] / total));
         den[o.den + n * o.den_row] = (float)total;
     }
 }
@@ -193,9 +195,9 @@ static void gather_gradients(const Shape *s, const Buffers *w, RippleHead o, con
     for (int n = 0; n < s->N; n++) {
         double *e = w->e + (size_t)n * s->L, inverse = 1.0 / den[o.den + n * o.den_row], sum = 0;
         for (int d = 0; d < s->D; d++) {
-            double gradient = dy[o.y + n * o.y_row + d];
+            double gradient = real_get(dy[o.y + n * o.y_row + d]);
             e[d] = gradient * inverse;
-            sum += gradient * y[o.y + n * o.y_row + d];
+            sum += gradient * real_get(y[o.y + n * o.y_row + d]);
         }
         e[s->D] = -sum * inverse;
     }
@@ -220,12 +222,12 @@ static void backward_queries(const Shape *s, const Buffers *w, RippleHead o, rea
         for (int x = 0; x < s->Wg; x++) {
             size_t n = (size_t)row * s->Wg + x;
             const double *p = w->p + x * s->G;
-            double q = phi[o.q + n * o.phi_row + f], dq = 0;
+            double q = real_get(phi[o.q + n * o.phi_row + f]), dq = 0;
             for (int r = 0; r < s->G; r++) {
                 w->dweight[n * s->G + r] += q * (p[r] - (r ? p[r - 1] : 0));
                 dq += w->c[n * s->G + r] * p[r];
             }
-            dphi[o.q + n * o.phi_row + f] = (real)dq;
+            dphi[o.q + n * o.phi_row + f] = real_of((float)dq);
         }
     }
 }
@@ -246,13 +248,13 @@ static void backward_keys(const Shape *s, const Buffers *w, RippleHead o, real *
     }
     for (int m = 0; m < s->N; m++) {
         const double *x = w->x + (size_t)m * s->L, *v = w->v + (size_t)m * s->L;
-        double k = phi[o.k + m * o.phi_row + f], *sum = w->sum + (size_t)m * s->L;
+        double k = real_get(phi[o.k + m * o.phi_row + f]), *sum = w->sum + (size_t)m * s->L;
         dvec products = {0};
         for (int l = 0, L = s->L; l < L; l += LINE) {
             products += *(const dvec *)(x + l) * *(const dvec *)(v + l);
             *(dvec *)(sum + l) += k * *(const dvec *)(x + l);
         }
-        dphi[o.k + m * o.phi_row + f] = (real)lane_sum(products);
+        dphi[o.k + m * o.phi_row + f] = real_of((float)lane_sum(products));
     }
 }
 
@@ -278,7 +280,7 @@ RIPPLE_BACKWARD(sat) {
             for (int n = 0; n < s.N; n++) {
                 for (int r = 0; r < s.G; r++)
                     dalpha[o.alpha + n * o.alpha_row + r] = (float)w.dweight[(size_t)n * s.G + r];
-                for (int d = 0; d < D; d++) dqkv[o.v + n * o.qkv_row + d] = (real)w.sum[(size_t)n * s.L + d];
+                for (int d = 0; d < D; d++) dqkv[o.v + n * o.qkv_row + d] = real_of((float)w.sum[(size_t)n * s.L + d]);
             }
         }
 }

@@ -14,8 +14,7 @@
 
 #include <string.h>
 
-#include "kernels/cpu/tile.h"
-#include "kernels/cpu/vecmath.h"
+#include "kernels/cpu/activations.h"
 #include "kernels/cpu/workspace.h"
 
 enum { FLUSH = 32 };
@@ -118,7 +117,8 @@ static void lanes_to_rows(float *x, size_t row, const vec *in, int m, int n) {
 
 /* o of m tokens and one head, tokens along the lanes. */
 static void logits(const Shape *s, const Buffers *w, vec *o, const real *v, int h, int m) {
-    tile_gemm(w->o, s->Rp, v, 3 * (size_t)s->H * s->D, 1, w->ct + (size_t)h * s->D * s->Rp, s->Rp, m, s->Rp, s->D, 0);
+    FloatRows rows = reals_as_floats(w->v, s->Dp, v, 3 * (size_t)s->H * s->D, m, s->D);
+    tile_gemm(w->o, s->Rp, rows.at, rows.row, 1, w->ct + (size_t)h * s->D * s->Rp, s->Rp, m, s->Rp, s->D, 0);
     rows_to_lanes(o, w->o, s->Rp, m, s->R);
     for (int r = 0; r < s->R; r++) o[r] += w->e[h * s->R + r];
 }
@@ -242,13 +242,16 @@ static void flush_parts(const Shape *s, const Buffers *w) {
 static void spread_logits(const Shape *s, const Buffers *w, real *dv, const vec *dlogit, const real *v, int h, int m) {
     size_t row = 3 * (size_t)s->H * s->D, head = (size_t)h * s->R;
     for (int i = 0; i < m; i++) {
-        memcpy(w->v + i * s->Dp, v + i * row, s->D * sizeof *v);
+        reals_widen(w->v + i * s->Dp, v + i * row, s->D);
         for (int d = s->D; d < s->Dp; d++) w->v[i * s->Dp + d] = 0;
     }
     lanes_to_rows(w->o, s->Rp, dlogit, m, s->R);
     tile_gemm(w->dv, s->Dp, w->o, s->Rp, 1, w->c + head * s->Dp, s->Dp, m, s->Dp, s->R, 0);
     for (int i = 0; i < m; i++)
-        for (int d = 0; d < s->D; d++) dv[i * row + d] += w->dv[i * s->Dp + d];
+        for (int d = 0; d < s->D; d++) {
+            real *to = dv + i * row + d;
+            *to = real_of(real_get(*to) + w->dv[i * s->Dp + d]);
+        }
     tile_gemm(w->dc_part + head * s->Dp, s->Dp, w->o, 1, s->Rp, w->v, s->Dp, s->R, s->Dp, m, 1);
     for (int r = 0; r < s->R; r++) {
         float *de = w->de_part + (head + r) * TILE;

@@ -246,7 +246,7 @@ static void backward_head(real *dq, float *dtable, const real *dy, const real *y
         size_t token = position(sight.order, i);
         vec sum = {0};
         for (int j = 0; j < D; j += TILE)
-            sum += vec_load(dys + (size_t)i * Dp + j) * vec_load_part(y + token * M + j, D - j);
+            sum += vec_load(dys + (size_t)i * Dp + j) * real_load_part(y + token * M + j, D - j);
         delta[i] = vec_sum(sum);
         shift[i] = lse[token];
     }

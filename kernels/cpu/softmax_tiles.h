@@ -3,7 +3,7 @@
 #ifndef VIT_KERNELS_CPU_SOFTMAX_TILES_H
 #define VIT_KERNELS_CPU_SOFTMAX_TILES_H
 
-#include "kernels/cpu/vecmath.h"
+#include "kernels/cpu/activations.h"
 #include "kernels/cpu/workspace.h"
 #include "kernels/kernels.h"
 
@@ -21,7 +21,7 @@ static inline void gather(float *to, const real *from, size_t stride, const int 
     for (int i = 0; i < rows; i++) {
         const real *row = from + position(order, first + i) * stride;
         for (int j = 0; j < D; j += TILE)
-            vec_store(to + (size_t)i * Dp + j, scale * vec_load_part(row + j, D - j));
+            vec_store(to + (size_t)i * Dp + j, scale * real_load_part(row + j, D - j));
     }
 }
 
@@ -32,8 +32,8 @@ static inline void scatter(real *to, size_t stride, const int *order, int first,
         real *row = to + position(order, first + i) * stride;
         for (int j = 0; j < D; j += TILE) {
             vec x = scale * vec_load(from + (size_t)i * Dp + j);
-            if (add) x += vec_load_part(row + j, D - j);
-            vec_store_part(row + j, x, D - j);
+            if (add) x += real_load_part(row + j, D - j);
+            real_store_part(row + j, x, D - j);
         }
     }
 }
@@ -44,7 +44,7 @@ static inline void gather_panels(float *to, const real *from, size_t stride, con
     for (int panel = 0; panel < keys; panel += PANEL, to += PANEL * D)
         for (int j = 0; j < PANEL; j++) {
             const real *row = panel + j < keys ? from + position(order, first + panel + j) * stride : NULL;
-            for (int d = 0; d < D; d++) to[d * PANEL + j] = row ? row[d] : 0;
+            for (int d = 0; d < D; d++) to[d * PANEL + j] = row ? real_get(row[d]) : 0;
         }
 }
 

@@ -3,7 +3,7 @@
 #ifndef VIT_KERNELS_CPU_SPE_H
 #define VIT_KERNELS_CPU_SPE_H
 
-#include "kernels/cpu/vecmath.h"
+#include "kernels/cpu/activations.h"
 #include "kernels/cpu/workspace.h"
 #include "kernels/kernels.h"
 
@@ -25,11 +25,12 @@ static inline SpeSizes spe_sizes(int B, int N, int H, int D, int K) {
 typedef struct {
     float *code, *dcode; /* [BLOCK,D,Dp] */
     float *turned;       /* [Dp,Dp]: one code transposed */
-    float *images;       /* [IMAGES,Dp]: rows of q', dq' or dq */
+    float *rows;         /* [IMAGES,Dp]: copies of q, or dq */
+    float *images;       /* [IMAGES,Dp]: rows of q' or dq' */
 } SpeBlock;
 
 static inline size_t spe_block_floats(SpeSizes s) {
-    return (2 * (size_t)SPE_BLOCK * s.D + 2 * TILE + s.Dp + SPE_IMAGES) * s.Dp;
+    return (2 * (size_t)SPE_BLOCK * s.D + 2 * TILE + s.Dp + 2 * SPE_IMAGES) * s.Dp;
 }
 
 static inline SpeBlock spe_block_take(float **next, SpeSizes s) {
@@ -37,6 +38,7 @@ static inline SpeBlock spe_block_take(float **next, SpeSizes s) {
     w.code = workspace_take(next, ((size_t)SPE_BLOCK * s.D + TILE) * s.Dp);
     w.dcode = workspace_take(next, ((size_t)SPE_BLOCK * s.D + TILE) * s.Dp);
     w.turned = workspace_take(next, (size_t)s.Dp * s.Dp);
+    w.rows = workspace_take(next, (size_t)SPE_IMAGES * s.Dp);
     w.images = workspace_take(next, (size_t)SPE_IMAGES * s.Dp);
     return w;
 }
@@ -59,11 +61,11 @@ TILE_INLINE void spe_prefetch(const real *x, size_t image, int images, int D, bo
 
 enum { SPE_AHEAD = 2 }; /* tokens between asking and reading */
 
-/* to = the rows of w->images. */
-TILE_INLINE void spe_store(real *to, size_t image, const SpeBlock *w, SpeSizes s, int images) {
+/* to = the rows of from [IMAGES,Dp]. */
+TILE_INLINE void spe_store(real *to, size_t image, const float *from, SpeSizes s, int images) {
     for (int i = 0; i < images; i++)
         for (int j = 0; j < s.D; j += TILE)
-            vec_store_part(to + i * image + j, vec_load(w->images + i * s.Dp + j), s.D - j);
+            real_store_part(to + i * image + j, vec_load(from + i * s.Dp + j), s.D - j);
 }
 
 /* q' of every image for tokens first .. first+rows-1. */
@@ -79,9 +81,9 @@ static inline void spe_apply(real *coded, const real *qkv, const SpeBlock *w, Sp
                 spe_prefetch(qkv + next, image, images, s.D, false);
                 spe_prefetch(coded + next, image, images, s.D, true);
             }
-            tile_gemm(w->images, s.Dp, qkv + at, image, 1, w->code + (size_t)t * s.D * s.Dp, s.Dp, images, s.Dp, s.D,
-                      0);
-            spe_store(coded + at, image, w, s, images);
+            FloatRows q = reals_as_floats(w->rows, s.Dp, qkv + at, image, images, s.D);
+            tile_gemm(w->images, s.Dp, q.at, q.row, 1, w->code + (size_t)t * s.D * s.Dp, s.Dp, images, s.Dp, s.D, 0);
+            spe_store(coded + at, image, w->images, s, images);
         }
 }
 
@@ -105,11 +107,12 @@ static inline void spe_apply_backward(real *dqkv, const real *dcoded, const real
             }
             for (int i = 0; i < images; i++)
                 for (int j = 0; j < s.D; j += TILE)
-                    vec_store(w->images + i * s.Dp + j, vec_load_part(dcoded + at + i * image + j, s.D - j));
-            tile_gemm(w->dcode + (size_t)t * s.D * s.Dp, s.Dp, qkv + at, 1, image, w->images, s.Dp, s.D, s.Dp, images,
+                    vec_store(w->images + i * s.Dp + j, real_load_part(dcoded + at + i * image + j, s.D - j));
+            FloatRows q = reals_as_floats(w->rows, s.Dp, qkv + at, image, images, s.D);
+            tile_gemm(w->dcode + (size_t)t * s.D * s.Dp, s.Dp, q.at, 1, q.row, w->images, s.Dp, s.D, s.Dp, images,
                       b > 0);
-            tile_gemm(w->images, s.Dp, dcoded + at, image, 1, w->turned, s.Dp, images, s.Dp, s.D, 0);
-            spe_store(dqkv + at, image, w, s, images);
+            tile_gemm(w->rows, s.Dp, w->images, s.Dp, 1, w->turned, s.Dp, images, s.Dp, s.D, 0);
+            spe_store(dqkv + at, image, w->rows, s, images);
         }
     }
 }

@@ -4,7 +4,7 @@
  *   backward  t = dy v^T,  delta = sum_j c p t,  ds = p (c t - delta),
  *             dv += (c p)^T dy,  dk += ds^T q / sqrt D,  dq += ds k / sqrt D
  *   saves     lse.  c is a constant of the backward pass.   Source: You et al. 2023 (Castling-ViT), its code. */
-#include "kernels/cpu/vecmath.h"
+#include "kernels/cpu/activations.h"
 #include "kernels/cpu/workspace.h"
 #include "kernels/kernels.h"
 
@@ -56,7 +56,7 @@ static Work work_of(const Shape *s) {
 static void gather(float *to, const real *from, size_t row, float scale, const Shape *s) {
     for (int i = 0; i < s->N; i++)
         for (int c = 0; c < s->D; c += TILE)
-            vec_store(to + (size_t)i * s->Dp + c, scale * vec_load_part(from + i * row + c, s->D - c));
+            vec_store(to + (size_t)i * s->Dp + c, scale * real_load_part(from + i * row + c, s->D - c));
     memset(to + (size_t)s->N * s->Dp, 0, (size_t)(s->Np - s->N) * s->Dp * sizeof *to);
 }
 
@@ -65,7 +65,7 @@ static void scatter_add(real *to, size_t row, const float *from, float scale, in
     for (int i = 0; i < rows; i++)
         for (int c = 0; c < s->D; c += TILE) {
             real *p = to + i * row + c;
-            vec_store_part(p, vec_load_part(p, s->D - c) + scale * vec_load(from + (size_t)i * s->Dp + c), s->D - c);
+            real_store_part(p, real_load_part(p, s->D - c) + scale * vec_load(from + (size_t)i * s->Dp + c), s->D - c);
         }
 }
 

@@ -1,6 +1,5 @@
 /* From pixels to tokens and back to one vector: normalisation, patches, class token and positions, mean pooling. */
-#include <string.h>
-
+#include "kernels/cpu/activations.h"
 #include "kernels/kernels.h"
 
 void images_normalize(real *y, const uint8_t *x, const float *mean, const float *std, const ImageShape *shape) {
@@ -16,7 +15,7 @@ void images_normalize(real *y, const uint8_t *x, const float *mean, const float 
         for (int c = 0; c < 3; c++) {
             real *plane = y + ((size_t)b * 3 + c) * pixels;
             const uint8_t *image = x + b * 3 * pixels + c;
-            for (size_t i = 0; i < pixels; i++) plane[i] = image[3 * i] * scale[c] + shift[c];
+            for (size_t i = 0; i < pixels; i++) plane[i] = real_of(image[3 * i] * scale[c] + shift[c]);
         }
 }
 
@@ -33,8 +32,8 @@ void images_normalize_padded(real *y, const uint8_t *x, const int *sizes, const 
         const int *size = sizes + 2 * (line / (size_t)Hi);
         int width = (int)(line % (size_t)Hi) < size[0] ? size[1] : 0;
         size_t first = line * (size_t)Wi * 3, inside = (size_t)width * 3, all = (size_t)Wi * 3;
-        for (size_t i = 0; i < inside; i++) y[first + i] = x[first + i] * scale[i % 3] + shift[i % 3];
-        for (size_t i = inside; i < all; i++) y[first + i] = 0;
+        for (size_t i = 0; i < inside; i++) y[first + i] = real_of(x[first + i] * scale[i % 3] + shift[i % 3]);
+        memset(y + first + inside, 0, (all - inside) * sizeof *y);
     }
 }
 
@@ -61,9 +60,13 @@ void embed_forward(real *x, const real *patches, const float *cls, const float *
     for (int b = 0; b < B; b++)
         for (int t = 0; t < N; t++) {
             real *out = x + ((size_t)b * N + t) * M;
-            const real *in = t < prefix ? cls : patches + ((size_t)b * (N - prefix) + t - prefix) * M;
+            const real *in = t < prefix ? NULL : patches + ((size_t)b * (N - prefix) + t - prefix) * M;
             const float *p = pos ? pos + (size_t)t * M : NULL;
-            for (int m = 0; m < M; m++) out[m] = p ? in[m] + p[m] : in[m];
+            for (int m = 0; m < M; m += TILE) {
+                vec token = in ? real_load_part(in + m, M - m) : vec_load_part(cls + m, M - m);
+                if (p) token += vec_load_part(p + m, M - m);
+                real_store_part(out + m, token, M - m);
+            }
         }
 }
 
@@ -75,9 +78,9 @@ void embed_backward(real *dpatches, float *dcls, float *dpos, const real *dx, co
             const real *in = dx + ((size_t)b * N + t) * M;
             if (t >= prefix) memcpy(dpatches + ((size_t)b * (N - prefix) + t - prefix) * M, in, M * sizeof *in);
             else if (dcls)
-                for (int m = 0; m < M; m++) dcls[m] += in[m];
+                for (int m = 0; m < M; m++) dcls[m] += real_get(in[m]);
             if (dpos)
-                for (int m = 0; m < M; m++) dpos[(size_t)t * M + m] += in[m];
+                for (int m = 0; m < M; m++) dpos[(size_t)t * M + m] += real_get(in[m]);
         }
 }
 
@@ -93,9 +96,9 @@ void pool_forward(real *y, const real *x, const TokenShape *shape, int first, in
             double sum[COLUMNS] = {0};
             for (int t = first; t < first + count; t++) {
                 const real *in = x + ((size_t)b * N + t) * M + m;
-                for (int j = 0; j < columns; j++) sum[j] += in[j];
+                for (int j = 0; j < columns; j++) sum[j] += real_get(in[j]);
             }
-            for (int j = 0; j < columns; j++) y[(size_t)b * M + m + j] = (real)(sum[j] / count);
+            for (int j = 0; j < columns; j++) y[(size_t)b * M + m + j] = real_of((float)(sum[j] / count));
         }
 }
 
@@ -109,7 +112,7 @@ void pool_backward(real *dx, const real *dy, const TokenShape *shape, int first,
             const real *in = dy + (size_t)b * M;
             if (t < first || t >= first + count) memset(out, 0, M * sizeof *out);
             else
-                for (int m = 0; m < M; m++) out[m] = share * in[m];
+                for (int m = 0; m < M; m++) out[m] = real_of(share * real_get(in[m]));
         }
 }
 
@@ -118,6 +121,10 @@ void rows_add(real *y, const real *a, const real *b, size_t n, int M, int y_row,
     for (size_t i = 0; i < n; i++) {
         real *out = y + i * y_row;
         const real *in = a + i * a_row, *more = b ? b + i * b_row : NULL;
-        for (int m = 0; m < M; m++) out[m] = more ? in[m] + more[m] : in[m];
+        for (int m = 0; m < M; m += TILE) {
+            vec sum = real_load_part(in + m, M - m);
+            if (more) sum += real_load_part(more + m, M - m);
+            real_store_part(out + m, sum, M - m);
+        }
     }
 }

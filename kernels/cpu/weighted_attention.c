@@ -5,8 +5,8 @@
  *   Source: equation 9 of the LiSA paper. */
 #include <string.h>
 
+#include "kernels/cpu/activations.h"
 #include "kernels/cpu/offset_runs.h"
-#include "kernels/cpu/vecmath.h"
 #include "kernels/cpu/workspace.h"
 #include "kernels/kernels.h"
 
@@ -91,13 +91,13 @@ static float *turn_tables(const float *r, const Shape *s) {
 static void gather(float *to, const real *from, size_t row, int rows, const Shape *s) {
     for (int i = 0; i < rows; i++)
         for (int c = 0; c < s->D; c += TILE)
-            vec_store(to + (size_t)i * s->Dp + c, vec_load_part(from + i * row + c, s->D - c));
+            vec_store(to + (size_t)i * s->Dp + c, real_load_part(from + i * row + c, s->D - c));
 }
 
 static void scatter(real *to, size_t row, const float *from, int rows, const Shape *s) {
     for (int i = 0; i < rows; i++)
         for (int c = 0; c < s->D; c += TILE)
-            vec_store_part(to + i * row + c, vec_load(from + (size_t)i * s->Dp + c), s->D - c);
+            real_store_part(to + i * row + c, vec_load(from + (size_t)i * s->Dp + c), s->D - c);
 }
 
 /* to [D,ldn] = from [N,Dp] transposed, zeros beyond N. */

@@ -5,7 +5,7 @@
  *   saves     lse.   Source: Liu et al. 2021 (Swin Transformer).
  *
  * The keys of a window are all its places, its queries those with a token, one after the other. */
-#include "kernels/cpu/vecmath.h"
+#include "kernels/cpu/activations.h"
 #include "kernels/cpu/workspace.h"
 #include "kernels/kernels.h"
 
@@ -97,11 +97,16 @@ static float *stretch_of(float *strips, int query, const Shape *s) {
 
 /* == A window ===================================================================================================== */
 
-/* to [Dp] = scale times from [D]; zeros where from is NULL. */
-static void copy_row(float *to, const float *from, float scale, const Shape *s) {
-    if (!from) memset(to, 0, s->Dp * sizeof *to);
+/* to [Dp] = scale times from [D]. */
+static void copy_row(float *to, const real *from, float scale, const Shape *s) {
+    for (int c = 0; c < s->D; c += TILE) vec_store(to + c, scale * real_load_part(from + c, s->D - c));
+}
+
+/* A place without a token has the learned key and value, or zeros where pad is NULL. */
+static void copy_pad(float *to, const float *pad, const Shape *s) {
+    if (!pad) memset(to, 0, s->Dp * sizeof *to);
     else
-        for (int c = 0; c < s->D; c += TILE) vec_store(to + c, scale * vec_load_part(from + c, s->D - c));
+        for (int c = 0; c < s->D; c += TILE) vec_store(to + c, vec_load_part(pad + c, s->D - c));
 }
 
 static void turn(float *to, const float *from, const Shape *s) {
@@ -122,12 +127,16 @@ static int gather(Work *w, const real *qkv, const float *pad, int window, const 
     for (int i = 0; i < s->np; i++) w->region[i] = -1;
     for (int i = 0; i < s->n; i++) {
         WindowPlace place = window_place(&s->windows, window, i);
-        const real *from = place.token >= 0 ? qkv + place.token * s->row : pad;
         w->token[i] = place.token;
         w->region[i] = place.region;
-        copy_row(w->k + (size_t)i * s->Dp, from ? from + s->M : NULL, 1, s);
-        copy_row(w->v + (size_t)i * s->Dp, from ? from + 2 * s->M : NULL, 1, s);
-        if (place.token < 0) continue;
+        if (place.token < 0) {
+            copy_pad(w->k + (size_t)i * s->Dp, pad ? pad + s->M : NULL, s);
+            copy_pad(w->v + (size_t)i * s->Dp, pad ? pad + 2 * s->M : NULL, s);
+            continue;
+        }
+        const real *from = qkv + place.token * s->row;
+        copy_row(w->k + (size_t)i * s->Dp, from + s->M, 1, s);
+        copy_row(w->v + (size_t)i * s->Dp, from + 2 * s->M, 1, s);
         copy_row(w->q + (size_t)queries * s->Dp, from, scale, s);
         w->query[queries++] = i;
     }
@@ -177,7 +186,7 @@ static void forward_window(real *y, float *lse, const real *qkv, const float *pa
         for (int i = 0; i < rows; i++) {
             real *to = y + w.token[w.query[first + i]] * s->y_row;
             for (int c = 0; c < s->D; c += TILE)
-                vec_store_part(to + c, vec_load(w.sum + (size_t)i * s->Dp + c), s->D - c);
+                real_store_part(to + c, vec_load(w.sum + (size_t)i * s->Dp + c), s->D - c);
         }
     }
 }
@@ -192,13 +201,21 @@ static void row_backward(float *x, float *t, float *dbias, float lse, float delt
     }
 }
 
-/* to [D] = or += scale times from. */
-static void put_row(float *to, const float *from, float scale, bool add, const Shape *s) {
-    for (int c = 0; c < s->D; c += TILE) {
-        vec x = scale * vec_load(from + c);
-        if (add) x += vec_load_part(to + c, s->D - c);
-        vec_store_part(to + c, x, s->D - c);
-    }
+/* to [D] = scale times from. */
+static void put_row(real *to, const float *from, float scale, const Shape *s) {
+    for (int c = 0; c < s->D; c += TILE) real_store_part(to + c, scale * vec_load(from + c), s->D - c);
+}
+
+/* to [D] += from. */
+static void add_row(float *to, const float *from, const Shape *s) {
+    for (int c = 0; c < s->D; c += TILE)
+        vec_store_part(to + c, vec_load_part(to + c, s->D - c) + vec_load(from + c), s->D - c);
+}
+
+static float row_dot(const float *a, const real *b, const Shape *s) {
+    vec sum = {0};
+    for (int c = 0; c < s->D; c += TILE) sum += vec_load_part(a + c, s->D - c) * real_load_part(b + c, s->D - c);
+    return vec_sum(sum);
 }
 
 static void backward_window(real *dqkv, float *dpad, const real *dy, const real *y, const float *lse, const real *qkv,
@@ -219,7 +236,7 @@ static void backward_window(real *dqkv, float *dpad, const real *dy, const real 
         tile_gemm(w.t, s->np, dy_rows, s->Dp, 1, w.vt, s->np, rows, s->np, s->D, 0);
         for (int i = 0; i < rows; i++) {
             int query = w.query[first + i], token = w.token[query];
-            float delta = vec_dot(dy_rows + (size_t)i * s->Dp, y + token * s->y_row, s->D);
+            float delta = row_dot(dy_rows + (size_t)i * s->Dp, y + token * s->y_row, s);
             row_backward(w.p + (size_t)i * s->np, w.t + (size_t)i * s->np, stretch_of(w.dstrips, query, s), lse[token],
                          delta, s);
         }
@@ -227,12 +244,17 @@ static void backward_window(real *dqkv, float *dpad, const real *dy, const real 
         tile_gemm(w.dk, s->Dp, w.t, 1, s->np, w.q + (size_t)first * s->Dp, s->Dp, s->n, s->Dp, rows, 1);
         tile_gemm(w.sum, s->Dp, w.t, s->np, 1, w.k, s->Dp, rows, s->Dp, s->n, 0);
         for (int i = 0; i < rows; i++)
-            put_row(dqkv + w.token[w.query[first + i]] * s->row, w.sum + (size_t)i * s->Dp, scale, false, s);
+            put_row(dqkv + w.token[w.query[first + i]] * s->row, w.sum + (size_t)i * s->Dp, scale, s);
     }
     for (int i = 0; i < s->n; i++) {
-        float *to = w.token[i] >= 0 ? dqkv + w.token[i] * s->row : dpad;
-        put_row(to + s->M, w.dk + (size_t)i * s->Dp, 1, w.token[i] < 0, s);
-        put_row(to + 2 * s->M, w.dv + (size_t)i * s->Dp, 1, w.token[i] < 0, s);
+        const float *dk = w.dk + (size_t)i * s->Dp, *dv = w.dv + (size_t)i * s->Dp;
+        if (w.token[i] >= 0) {
+            put_row(dqkv + w.token[i] * s->row + s->M, dk, 1, s);
+            put_row(dqkv + w.token[i] * s->row + 2 * s->M, dv, 1, s);
+        } else {
+            add_row(dpad + s->M, dk, s);
+            add_row(dpad + 2 * s->M, dv, s);
+        }
     }
 }
 
