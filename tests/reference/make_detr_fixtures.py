@@ -75,7 +75,7 @@ def compute(config, inputs, dtype):
     loss = (logits * torch.from_numpy(inputs["dlogits"].copy())).sum() + \
            (boxes * torch.from_numpy(inputs["dboxes"].copy())).sum()
     loss.backward()
-    outputs = {"logits": logits.detach().numpy(), "boxes": boxes.detach().numpy()}
+    outputs = {"logits": logits.detach().to(dtype).numpy(), "boxes": boxes.detach().to(dtype).numpy()}
     for name, tensor in tensors.items():
         gradient = tensor.grad.numpy()
         if cancels(config, name):

@@ -2,7 +2,6 @@
 PyTorch, written from torchvision's description of ResNet-50, forward and every gradient.
 
     python3 tests/reference/make_resnet_fixtures.py
-    python3 tests/reference/make_resnet_fixtures.py --bf16      how far plain bfloat16 is from the file's numbers
 
 Tensors: the weights under torchvision's names after "backbone.0.body."; for the batches a (two images of different
 size) and b: pixels [B,H,W,3] uint8, sizes [B,2], features [B,h*w,C], dfeatures, and grad.<name> (of b only layer2's).
@@ -11,7 +10,6 @@ Gradients are those of sum(features * dfeatures).  Metadata: blocks, width.
 A value near zero before a ReLU could fall on the other side in float32, so numbers are drawn until none is."""
 
 import os
-import sys
 
 import numpy as np
 import torch
@@ -54,31 +52,19 @@ def draw(blocks, width, generator):
     return {name: x.float().double() for name, x in tensors.items()}
 
 
-class Bfloat16(torch.autograd.Function):
-    """Rounds a tensor, and its gradient on the way back."""
-
-    @staticmethod
-    def forward(context, x):
-        return x.bfloat16().double()
-
-    @staticmethod
-    def backward(context, gradient):
-        return gradient.bfloat16().double()
-
-
-def resnet(images, tensors, blocks, nearest, rounded=lambda x: x):
+def resnet(images, tensors, blocks, nearest):
     """images [B,3,H,W] -> [B,C,h,w].  nearest gathers the smallest magnitude before a ReLU above layer1."""
 
     def conv(x, name, norm, stride=1):
         w = tensors[name + ".weight"]
-        x = rounded(F.conv2d(x, rounded(w), stride=stride, padding=w.shape[2] // 2))
+        x = F.conv2d(x, w, stride=stride, padding=w.shape[2] // 2)
         bn = [tensors[f"{norm}.{part}"][:, None, None] for part in ("weight", "bias", "running_mean", "running_var")]
         return (x - bn[2]) / torch.sqrt(bn[3] + 1e-5) * bn[0] + bn[1]
 
     def relu(x, trained):
         if trained:
             nearest.append(x.detach().abs().min().item())
-        return rounded(torch.relu(x))
+        return torch.relu(x)
 
     x = F.max_pool2d(relu(conv(images, "conv1", "bn1", 2), False), 3, 2, 1)
     for stage, count in enumerate(blocks):
@@ -94,59 +80,63 @@ def resnet(images, tensors, blocks, nearest, rounded=lambda x: x):
     return x
 
 
+def normalized(pixels, sizes, dtype):
+    """What the network sees of pixels [B,H,W,3]: nothing beyond an image's own size."""
+    images = (pixels.double() / 255 - MEAN) / STD
+    for image, (h, w) in zip(images, sizes):
+        image[h:], image[:, w:] = 0, 0
+    return images.permute(0, 3, 1, 2).to(dtype)
+
+
 def batch(sizes, generator):
     """Pixels of all images in one frame, noise beyond their own sizes, and what the network sees."""
     height, width = max(s[0] for s in sizes), max(s[1] for s in sizes)
     pixels = torch.randint(0, 256, (len(sizes), height, width, 3), generator=generator, dtype=torch.uint8)
-    images = (pixels.double() / 255 - MEAN) / STD
-    for image, (h, w) in zip(images, sizes):
-        image[h:], image[:, w:] = 0, 0
-    return pixels, images.permute(0, 3, 1, 2)
+    return pixels, normalized(pixels, sizes, torch.float64)
 
 
-def report_bfloat16():
-    file, metadata = safetensors_io.read(OUT)
-    tensors = {n[len(PREFIX):]: torch.tensor(x).double() for n, x in file.items() if n.startswith(PREFIX)}
-    trained = {n: x.requires_grad_() for n, x in tensors.items()
-               if x.dim() == 4 and n.startswith(("layer2", "layer3", "layer4"))}
+def trained(name):
+    return name.split(".")[0] in ("layer2", "layer3", "layer4")
+
+
+def shapes_of(metadata):
+    return shapes(list(map(int, metadata["blocks"].split(","))), int(metadata["width"]))
+
+
+def compute(inputs, metadata, dtype):
+    """{a.features, a.grad.<name>, b...} of a file's tensors, as numpy arrays [B,h*w,C]."""
+    tensors = {name[len(PREFIX):]: torch.from_numpy(x.copy()).to(dtype) for name, x in inputs.items()
+               if name.startswith(PREFIX)}
+    leaves = {name: tensors[name].requires_grad_() for name in (conv + ".weight" for conv in shapes_of(metadata))
+              if trained(name)}
+    blocks, out = list(map(int, metadata["blocks"].split(","))), {}
     for name in "a", "b":
-        images = (torch.tensor(file[f"{name}.pixels"]).double() / 255 - MEAN) / STD
-        for image, (h, w) in zip(images, file[f"{name}.sizes"]):
-            image[h:], image[:, w:] = 0, 0
-        features = resnet(Bfloat16.apply(images.permute(0, 3, 1, 2)), tensors,
-                          list(map(int, metadata["blocks"].split(","))),
-                          [], Bfloat16.apply).flatten(2).transpose(1, 2)
-        gradients = torch.autograd.grad((features * torch.tensor(file[f"{name}.dfeatures"])).sum(),
-                                        list(trained.values()))
-        got = {"features": features.detach(), **{f"grad.{PREFIX}{n}": g for n, g in zip(trained, gradients)}}
-        for tensor, x in got.items():
-            if f"{name}.{tensor}" in file:
-                want = torch.tensor(file[f"{name}.{tensor}"]).double()
-                error = ((x - want).norm() / want.norm()).item()
-                print(f"{name}.{tensor}: root mean square of the error {error:.3f} of its own")
+        images = normalized(torch.from_numpy(inputs[name + ".pixels"].copy()), inputs[name + ".sizes"], dtype)
+        features = resnet(images, tensors, blocks, []).flatten(2).transpose(1, 2)
+        dfeatures = torch.from_numpy(inputs[name + ".dfeatures"].copy()).to(dtype)
+        gradients = torch.autograd.grad((features * dfeatures).sum(), list(leaves.values()))
+        out[name + ".features"] = features.detach().to(dtype).numpy()
+        out.update({f"{name}.grad.{PREFIX}{leaf}": g.numpy() for leaf, g in zip(leaves, gradients)})
+    return out
 
 
 def main():
-    if sys.argv[1:] == ["--bf16"]:
-        report_bfloat16()
-        return
     blocks, width = (1, 2, 1, 1), 2
     generator = torch.Generator().manual_seed(1)
     while True:
         tensors = draw(blocks, width, generator)
-        trained = {n: x.requires_grad_() for n, x in tensors.items()
-                   if x.dim() == 4 and n.startswith(("layer2", "layer3", "layer4"))}
+        leaves = {n: x.requires_grad_() for n, x in tensors.items() if x.dim() == 4 and trained(n)}
         nearest, out = [], {PREFIX + n: x.detach().numpy().astype(np.float32) for n, x in tensors.items()}
         for name, sizes in {"a": [(33, 47), (29, 40)], "b": [(64, 31)]}.items():
             pixels, images = batch(sizes, generator)
             features = resnet(images, tensors, blocks, nearest).flatten(2).transpose(1, 2)
             dfeatures = torch.randn(features.shape, dtype=torch.float64, generator=generator).float().double()
-            gradients = torch.autograd.grad((features * dfeatures).sum(), list(trained.values()))
+            gradients = torch.autograd.grad((features * dfeatures).sum(), list(leaves.values()))
             out[f"{name}.pixels"] = pixels.numpy()
             out[f"{name}.sizes"] = np.array(sizes, dtype=np.int32)
             out[f"{name}.features"] = features.detach().numpy()
             out[f"{name}.dfeatures"] = dfeatures.numpy().astype(np.float32)
-            for tensor, gradient in zip(trained, gradients):
+            for tensor, gradient in zip(leaves, gradients):
                 if name == "a" or tensor.startswith("layer2"):
                     out[f"{name}.grad.{PREFIX}{tensor}"] = gradient.numpy().astype(np.float32)
         alive = all(np.abs(x).max() > 0 for n, x in out.items() if ".grad." in n)

@@ -1,0 +1,124 @@
+"""Writes tests/fixtures/bf16.csv: how far PyTorch's autocast to bfloat16 is from float64, for every tensor of every
+fixture that a program with bfloat16 activations is held to.
+
+    python3 tests/reference/bf16_bounds.py              writes it again
+    python3 tests/reference/bf16_bounds.py ripple ...   prints the lines of these fixtures
+
+The references run as they are, with float32 parameters: in float64, and under torch.autocast("cpu", torch.bfloat16),
+which rounds the operands and the results of products and convolutions, and what is computed from rounded numbers
+alone; the residual stream, the layer norms and the parameters' gradients stay float32.  A line is
+
+    fixture, tensor, ||autocast - float64|| / ||float64||
+
+and the gradients of a fixture stand there once more as one vector, under the name "gradients".
+
+The error of the fixture's own numbers alone may be small by luck, above all that of one number, such as the loss, or
+where a ReLU that rounding switches decides between two sizes of the error.  So it is one of DRAWS: the others have every
+parameter and input moved by up to a part in 256, which is one spacing of bfloat16, so that every rounding falls anew,
+and are compared with float64 on the same moved numbers.  The file has the ninth decile of the draws' errors, or the
+first one's where that is larger.  The largest would say nothing: in one draw in thirty a denominator nearly vanishes.
+"""
+
+import glob
+import os
+import sys
+import zlib
+
+import numpy as np
+import torch
+
+import make_detr_fixtures as detr
+import make_fixtures as vit
+import make_resnet_fixtures as resnet
+import safetensors_io
+
+OUT = os.path.join(vit.FIXTURES, "bf16.csv")
+DRAWS = 32
+
+
+def vit_outputs(inputs, metadata, dtype):
+    return vit.compute(vit.Config.from_metadata(metadata), inputs, dtype)[1]
+
+
+def vit_moved(metadata):
+    return [*vit.parameter_shapes(vit.Config.from_metadata(metadata)), "images"]
+
+
+def detr_outputs(inputs, metadata, dtype):
+    return detr.compute(detr.Config.from_metadata(metadata), inputs, dtype)[1]
+
+
+def detr_moved(metadata):
+    return [*detr.parameter_shapes(detr.Config.from_metadata(metadata)), "features", "dlogits", "dboxes"]
+
+
+def resnet_outputs(inputs, metadata, dtype):
+    outputs = resnet.compute(inputs, metadata, dtype)
+    return {name: value for name, value in outputs.items() if name in inputs}
+
+
+def resnet_moved(metadata):
+    names = [name for conv, (norm, _) in resnet.shapes_of(metadata).items()
+             for name in (conv + ".weight", *(f"{norm}.{part}" for part in ("weight", "bias", "running_mean",
+                                                                            "running_var")))]
+    return [resnet.PREFIX + name for name in names] + ["a.dfeatures", "b.dfeatures"]
+
+
+KINDS = [("*.safetensors", vit_outputs, vit_moved), ("smca/*.safetensors", detr_outputs, detr_moved),
+         ("detection/resnet.safetensors", resnet_outputs, resnet_moved)]
+
+
+def moved(inputs, names, random):
+    """inputs with the tensors of these names moved."""
+    return {name: (value * (1 + random.uniform(-1, 1, value.shape) / 256)).astype(np.float32) if name in names
+            else value for name, value in inputs.items()}
+
+
+def relative(pairs):
+    """||a - b|| / ||b|| of [(a, b)] as one vector; None where b vanishes."""
+    size = sum((b.astype(np.float64) ** 2).sum() for _, b in pairs)
+    return (sum(((a.astype(np.float64) - b) ** 2).sum() for a, b in pairs) / size) ** 0.5 if size else None
+
+
+def errors(outputs, inputs, metadata):
+    """{tensor: relative error} of one draw.  A gradient that is named after a batch counts among that batch's."""
+    exact = outputs(inputs, metadata, torch.float64)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        rounded = outputs(inputs, metadata, torch.float32)
+    result = {name: relative([(rounded[name], value)]) for name, value in exact.items()}
+    for group in sorted({name.split("grad.")[0] for name in exact if "grad." in name}):
+        pairs = [(rounded[name], exact[name]) for name in exact if name.startswith(group + "grad.")]
+        result[group + "gradients"] = relative(pairs)
+    return {name: error for name, error in result.items() if error is not None}
+
+
+def figures(path, outputs, names_moved):
+    """{tensor: error}"""
+    inputs, metadata = safetensors_io.read(path)
+    random = np.random.RandomState(zlib.crc32(os.path.basename(path).encode()) % 2**31)
+    first = errors(outputs, inputs, metadata)
+    drawn = [errors(outputs, moved(inputs, set(names_moved(metadata)), random), metadata) for _ in range(DRAWS - 1)]
+    return {name: max(value, np.quantile([value, *(draw[name] for draw in drawn)], 0.9))
+            for name, value in first.items()}
+
+
+def main():
+    torch.set_num_threads(1)
+    lines = ["fixture,tensor,error\n"]
+    for pattern, outputs, names_moved in KINDS:
+        for path in sorted(glob.glob(os.path.join(vit.FIXTURES, pattern))):
+            fixture = os.path.relpath(path, vit.FIXTURES).removesuffix(".safetensors")
+            if sys.argv[1:] and fixture not in sys.argv[1:]:
+                continue
+            found = figures(path, outputs, names_moved)
+            lines += [f"{fixture},{name},{error:.3g}\n" for name, error in found.items()]
+            print(f"{fixture:26s} {len(found):3d} tensors, worst {max(found.values()):.3f}", flush=True)
+    if sys.argv[1:]:
+        print("".join(lines), end="")
+        return
+    with open(OUT, "w") as file:
+        file.writelines(lines)
+
+
+if __name__ == "__main__":
+    main()
