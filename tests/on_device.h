@@ -1,6 +1,7 @@
 /* Tensors of a test on the device of any backend.  They are freed by release_all, which a test calls once at its end.
  * An upload also rounds the host's copy to the device's type, so that a reference in double starts from the same
- * numbers.  The tolerance depends on the type: 1e-5 for float, 2e-2 for bfloat16. */
+ * numbers.  Results in float are held to 1e-5; bfloat16 costs one rounding of the result, or as many more as a kernel
+ * has on the way. */
 #ifndef VIT_TESTS_ON_DEVICE_H
 #define VIT_TESTS_ON_DEVICE_H
 
@@ -9,10 +10,11 @@
 #include "kernels/kernels.h"
 #include "tests/check.h"
 
-#define REAL_TOLERANCE (sizeof(real) == 4 ? 1e-5 : 2e-2)
-/* The relative error of rounding to bfloat16 is at most 1/512, and twice that if a small error of the sum changes the
- * direction of rounding. */
+/* Rounding to bfloat16, which has eight binary digits, moves a number by at most 1/256 of it. */
 #define REAL_STEP (sizeof(real) == 4 ? 0 : 1.0 / 256)
+
+/* What a term of a sum may be off by, relative to its size, after n roundings to the type of activations. */
+static inline double roundings(int n) { return 1e-5 + n * REAL_STEP; }
 
 /* The size of a test: `full`, or less if that would take minutes, because kernels are emulated or run under a tool such
  * as compute-sanitizer (VIT_TEST_REDUCED=1).  A test that runs reduced prints that. */
@@ -91,13 +93,20 @@ static inline float *download(const float *d, size_t n) {
     return x;
 }
 
-/* got [n] on the device against want. */
+/* got [n] on the device against want: float arithmetic, of which only the result is rounded. */
 static inline int close_real(const char *what, const real *got, const double *want, size_t n) {
-    return check_close_step(what, download_real(got, n), want, n, REAL_TOLERANCE, REAL_STEP);
+    return check_close_step(what, download_real(got, n), want, n, 1e-5, REAL_STEP);
+}
+
+/* The same where a factor of every term is rounded too, such as the weights before they are multiplied with v, or where
+ * want is the result of another kernel, which is rounded like this one.  Five roundings, because they are of the size of
+ * a row's terms, which may be several times the tensor's. */
+static inline int close_rounded(const char *what, const real *got, const double *want, size_t n) {
+    return check_close_step(what, download_real(got, n), want, n, roundings(5), REAL_STEP);
 }
 
 static inline int close_float(const char *what, const float *got, const double *want, size_t n) {
-    return check_close(what, download(got, n), want, n, REAL_TOLERANCE);
+    return check_close(what, download(got, n), want, n, 1e-5);
 }
 
 /* A term of a sum, and of the sum of sizes that rounding is relative to. */
@@ -115,16 +124,22 @@ static inline double root_mean_square(const double *x, size_t n) {
 /* Compares with a tolerance relative to the tensor's root mean square, and to `size`, the sums of the absolute values
  * of the terms, for sums whose terms cancel. */
 static inline int close_own(const char *what, const float *got, const double *want, const double *size, size_t n) {
-    double rounding = sizeof(real) == 4 ? ldexp(1, -23) : ldexp(1, -8);
+    double rounding = sizeof(real) == 4 ? ldexp(1, -23) : REAL_STEP;
     double cancelled = rounding * root_mean_square(size, n) / root_mean_square(want, n);
-    return check_rms(what, got, want, n, REAL_TOLERANCE + cancelled);
+    return check_rms(what, got, want, n, roundings(1) + cancelled);
 }
 
 /* Elements are held to the sizes of their terms, and the tensor to its own unless all of it may cancel. */
+static inline int close_sums_rounded(const char *what, const float *got, const double *want, const double *size,
+                                     size_t n, bool all_may_cancel, int rounded) {
+    int ok = check_sums(what, got, want, size, n, roundings(rounded));
+    return all_may_cancel ? ok : close_own(what, got, want, size, n) && ok;
+}
+
+/* Two roundings: of a factor of every term, and of the sum. */
 static inline int close_sums(const char *what, const float *got, const double *want, const double *size, size_t n,
                              bool all_may_cancel) {
-    int ok = check_sums(what, got, want, size, n, REAL_TOLERANCE);
-    return all_may_cancel ? ok : close_own(what, got, want, size, n) && ok;
+    return close_sums_rounded(what, got, want, size, n, all_may_cancel, 2);
 }
 
 #endif

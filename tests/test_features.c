@@ -335,7 +335,7 @@ static double sum_of_products(const float *a, const float *b, size_t n) {
 static int transposed(const float *dy, const float *y, const float *x, const float *dx, size_t n) {
     double left = sum_of_products(dy, y, n), right = sum_of_products(x, dx, n), scale = sqrt(sum_of_products(x, x, n));
     printf("  %-52s %.6g and %.6g\n", "dy.Tx == x.T'dy", left, right);
-    return fabs(left - right) <= REAL_TOLERANCE * scale * 3;
+    return fabs(left - right) <= 3 * roundings(2) * scale;
 }
 
 static void rope_reference(double *y, const float *x, TurnCase k) {

@@ -133,7 +133,7 @@ static int all_zero(const char *name, const float *got, size_t n) {
  * of large ones, the tensor to what PyTorch's autocast makes of it. */
 static int compare(const Case *c, const char *name, const float *got, size_t n) {
     double *wanted = wanted_tensor(c, name);
-    int ok = sizeof(real) == 4 ? check_close(name, got, wanted, n, REAL_TOLERANCE)
+    int ok = sizeof(real) == 4 ? check_close(name, got, wanted, n, 1e-5)
                                : check_bf16(c->path, name, got, wanted, n);
     free(wanted);
     return ok;
@@ -156,7 +156,7 @@ static int compare_gradients(Case *c) {
         ok &= cancels(name) ? all_zero(name, grads + p->offset, p->size)
                             : compare(c, name, grads + p->offset, p->size);
     }
-    ok &= sizeof(real) == 4 ? check_rms("gradients", grads, wanted, params->total, REAL_TOLERANCE)
+    ok &= sizeof(real) == 4 ? check_rms("gradients", grads, wanted, params->total, 1e-5)
                             : check_bf16(c->path, "gradients", grads, wanted, params->total);
     free(wanted);
     free(grads);
@@ -545,7 +545,7 @@ static int micro_batches_add_up(const char *path) {
         if (p->frozen) continue;
         ok &= cancels(p->name)
                   ? all_zero(p->name, parts + p->offset, p->size)
-                  : check_close_float(p->name, parts + p->offset, whole + p->offset, p->size, REAL_TOLERANCE);
+                  : check_close_float(p->name, parts + p->offset, whole + p->offset, p->size, roundings(5));
     }
     free(parts);
     free(whole);

@@ -274,7 +274,8 @@ static int check_result(const char *algorithm, const Problem *p, const Result *r
 }
 
 /* What a term of a sum may be off by, relative to its size: `chain` float additions in a row; with bfloat16 activations
- * three roundings, of a factor, of the weighted pair and of the result, each by at most 2^-9. */
+ * three roundings, of a factor, of the weighted pair and of the result, each by at most 2^-8, of which check_sums
+ * allows half for the element's terms and half for the tensor's. */
 static double sums_tolerance(double chain) { return sizeof(real) == 4 ? chain : 3.0 / 512; }
 
 /* 4e-6 is sixty-four roundings in a row: the longest chain of additions that one element goes through here. */

@@ -151,7 +151,7 @@ static void softmax_case(Case k) {
         forward_row(r, p, qkv, &k, b, h, i);
         backward_row(r, p, dy, y, qkv, &k, b, h, i);
     }
-    assert_true(close_real("y", d_y, r.y, n));
+    assert_true(close_rounded("y", d_y, r.y, n));
     assert_true(close_float("lse", d_lse, r.lse, rows));
     backward(&k, d_dqkv, d_dtable, d_dy, d_y, d_lse, d_qkv, d_table);
     float *got = download_real(d_dqkv, 3 * n);
@@ -270,7 +270,7 @@ static void masked_case(int B, int N, int H, int D) {
     AttentionShape shape = {B, N, H, D};
     kernels_reserve(thresholded_attention_workspace(N, D));
     thresholded_attention_forward(d_y, d_lse, d_qkv, (float)k.threshold, &shape);
-    assert_true(close_real("y", d_y, want, n));
+    assert_true(close_rounded("y", d_y, want, n));
     thresholded_attention_backward(d_dqkv, d_delta, d_dy, d_lse, d_qkv, (float)k.threshold, &shape);
     Function f = {masked_outputs, &k, n, zeros(n), dy, 1e-5};
     assert_true(slopes_agree("dqkv", download_real(d_dqkv, 3 * n), before, k.qkv, 3 * n, &f));
