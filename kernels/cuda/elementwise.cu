@@ -1,6 +1,6 @@
-/* Dropout, alone and after ReLU, and the sum of two tensors; the formulas are in kernels/cpu/dropout.c.  Sixteen
- * threads share 128 elements: each has the eight that one block of Philox decides about, so that a warp reads and
- * writes whole cache lines. */
+/* What is done to each element by itself; the formulas are in kernels/cpu/elementwise.c.  In dropout sixteen threads
+ * share 128 elements: each has the eight that one block of Philox decides about, so that a warp reads and writes whole
+ * cache lines. */
 #include "kernels/cuda/dropout.cuh"
 #include "kernels/cuda/rows.cuh"
 
