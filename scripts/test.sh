@@ -48,6 +48,9 @@ suite() { # build folder, names of tests (all)
     [ "$(wc -l <"$TOTALS")" -gt "$before" ] || check "tests/run.sh on $build" false
 }
 
+# The tests that are one C program each.
+programs() { for source in tests/test_*.c; do basename "$source" .c; done; }
+
 # == Style ============================================================================================================
 
 sources() { find . \( -name compile_commands.json -o -name .git -o -name build -o -name runs -o -name datasets \) -prune -o -type f "$@" -print; }
@@ -163,13 +166,15 @@ if check "scripts/deps.sh" sh scripts/deps.sh test; then
     check "make WERROR=1" make -k -j"$JOBS" WERROR=1 all tests benches
     suite build/cpu
 
+    # Whether it compiles and what it says: not optimised.
     echo "-- build/cpu-single: without MPI"
-    check "make MPI=0" make -k -j"$JOBS" WERROR=1 MPI=0 BUILD=build/cpu-single all
+    check "make MPI=0" make -k -j"$JOBS" WERROR=1 MPI=0 BUILD=build/cpu-single CFLAGS=-O0 all
     suite build/cpu-single test_mpi
 
     echo "-- build/cpu-clang: every program by clang"
     if check "make CC=clang" make -k -j"$JOBS" WERROR=1 CC=clang BUILD=build/cpu-clang all tests; then
-        VIT_TEST_QUICK=1 suite build/cpu-clang
+        # shellcheck disable=SC2046 # names of tests
+        VIT_TEST_QUICK=1 suite build/cpu-clang $(programs) test_faults
     fi
 
     echo "-- build/arm64: the kernels, one model and the readers of files under qemu"
@@ -189,7 +194,9 @@ if check "scripts/deps.sh" sh scripts/deps.sh test; then
     echo "-- build/cpu-asan: AddressSanitizer and UBSan, without what takes long"
     # Not WERROR=1: instrumented code makes gcc guess wrong about the lengths of strings.
     check "make SANITIZE=1" make -k -j"$JOBS" SANITIZE=1 all tests
-    VIT_TEST_QUICK=1 suite build/cpu-asan
+    # Of the shell tests those that attack: the others start a program some thousand times, which takes minutes here.
+    # shellcheck disable=SC2046 # names of tests
+    VIT_TEST_QUICK=1 suite build/cpu-asan $(programs) test_files test_imagenet test_extras
 
     # Only what has threads of its own: OpenMP's barriers are unknown to ThreadSanitizer, so OpenMP has one thread here.
     echo "-- build/cpu-tsan: the loaders under ThreadSanitizer"
