@@ -264,6 +264,7 @@ static void forward_query(real *y, real *patterns, const real *qk, Tables t, Wor
             for (int e = 0; e < s->Ep; e++)
                 w.s[r * s->Ep + e] += real_get(qk[chunk->qk[r] + i * s->qk_row + c]) * w.ga[r * s->Ep + e];
     }
+    for (int n = 0; n < rows * s->Ep; n++) w.s[n] = real_rounded(w.s[n]); /* y comes from the S that backward reads */
     times_window_transposed(w.p, w.s, t.wbt, i, rows, s);
     tile_gemm(w.y, s->Dp, w.s, s->Ep, 1, t.bt, s->Dp, rows, s->Dp, s->E, 0);
     for (int r = 0; r < rows; r++) {

@@ -333,6 +333,7 @@ static void forward_head(real *y, real *patterns, const real *q, const real *v, 
         }
     }
     for (int e = 0; e < s->E; e++) reals_round(patterns + (size_t)e * s->N, w.s + (size_t)e * s->Np, s->N);
+    if (sizeof(real) < sizeof(float)) gather_patterns(w.s, patterns, s); /* y comes from the S that backward reads */
     for (int block = 0; block < s->blocks; block++) {
         int c = block * TILE;
         gather_bias(w.bias, b, block, s);
