@@ -120,20 +120,8 @@ static Matmul *matmul_find(Kind kind, const LinearShape *s, bool bias) {
 
 /* == Without the library's primitives ============================================================================= */
 
-/* Room for n floats in each of three places, for x, y and w. */
-static float *wide(int place, size_t n) {
-    static float *room[3];
-    static size_t count[3];
-    if (n > count[place]) {
-        device_free(room[place]);
-        room[place] = device_malloc(n * sizeof(float), "widened factors");
-        count[place] = n;
-    }
-    return room[place];
-}
-
 static float *widened(int place, const real *from, size_t rows, size_t row, int n) {
-    float *to = wide(place, rows * (size_t)n);
+    float *to = onednn_wide(place, rows * (size_t)n);
 #pragma omp parallel for schedule(static)
     for (size_t i = 0; i < rows; i++) reals_widen(to + i * (size_t)n, from + i * row, (size_t)n);
     return to;
@@ -148,21 +136,20 @@ static void put_rows(real *to, size_t row, float *from, const float *bias, size_
 }
 
 static void multiply_wide(const Matmul *m, void *d, const void *a, const void *b, const float *bias) {
-    enum { X, Y, W };
     size_t n = m->n, row = (size_t)m->row;
     dnnl_dim_t rows = (dnnl_dim_t)n, in = m->in, out = m->out;
     if (m->kind == FORWARD) {
-        const float *x = widened(X, a, n, (size_t)in, m->in), *w = widened(W, b, (size_t)out, (size_t)in, m->in);
-        float *y = wide(Y, n * (size_t)out);
+        const float *x = widened(WIDE_X, a, n, (size_t)in, m->in), *w = widened(WIDE_W, b, (size_t)out, (size_t)in, m->in);
+        float *y = onednn_wide(WIDE_Y, n * (size_t)out);
         DNNL_TRY(dnnl_sgemm('N', 'T', rows, out, in, 1, x, in, w, in, 0, y, out));
         put_rows(d, row, y, bias, n, m->out);
     } else if (m->kind == BACKWARD_INPUT) {
-        const float *dy = widened(Y, a, n, row, m->out), *w = widened(W, b, (size_t)out, (size_t)in, m->in);
-        float *dx = wide(X, n * (size_t)in);
+        const float *dy = widened(WIDE_Y, a, n, row, m->out), *w = widened(WIDE_W, b, (size_t)out, (size_t)in, m->in);
+        float *dx = onednn_wide(WIDE_X, n * (size_t)in);
         DNNL_TRY(dnnl_sgemm('N', 'N', rows, in, out, 1, dy, out, w, in, 0, dx, in));
         put_rows(d, (size_t)in, dx, NULL, n, m->in);
     } else {
-        const float *dy = widened(Y, a, n, row, m->out), *x = widened(X, b, n, (size_t)in, m->in);
+        const float *dy = widened(WIDE_Y, a, n, row, m->out), *x = widened(WIDE_X, b, n, (size_t)in, m->in);
         DNNL_TRY(dnnl_sgemm('T', 'N', out, in, rows, 1, dy, out, x, in, 1, d, in));
     }
 }
