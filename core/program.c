@@ -223,6 +223,7 @@ static int run_mode(const Program *program, void *run, Training *t, const ModeSe
     if (t->saved) compare_with_saved(t, t->saved);
     program->check(run);
     kernels_init();
+    if (kernels_unsupported()) die_usage("%s", kernels_unsupported());
     if (!alone) signals_open();
     if (!meet_ranks(&t->config, alone)) return 0;
     if (alone) return mode->run(run), 0;

@@ -17,8 +17,12 @@ extern "C" {
 void kernels_init(void);
 void kernels_exit(void);
 
-/* A description of the device for the first line of a run, such as "CPU, 2 threads, AVX-512, oneDNN 2.6.3". */
+/* A description of the device for the first line of a run, such as "CPU, 2 threads, AVX-512, bfloat16, oneDNN 2.6.3". */
 const char *kernels_device(void);
+
+/* NULL, or one line that says why this machine should not run this build and what to do: a CPU without instructions for
+ * bfloat16 would compute with it many times slower than with float.  VIT_ANY_CPU=1 in the environment permits it. */
+const char *kernels_unsupported(void);
 
 /* Allocates the one workspace that all kernels share, of at least this many bytes; a smaller one is freed. */
 void kernels_reserve(size_t bytes);

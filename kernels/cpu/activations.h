@@ -38,10 +38,14 @@ TILE_INLINE real real_of(float x) {
 
 TILE_INLINE vec halfvec_widen(halfvec x) { return (vec)(__builtin_convertvector(x, uvec) << 16); }
 
+#ifdef __AVX512BF16__ /* one instruction, which takes numbers below 2^-126 for zero */
+TILE_INLINE halfvec halfvec_round(vec x) { return (halfvec)_mm512_cvtneps_pbh((__m512)x); }
+#else
 TILE_INLINE halfvec halfvec_round(vec x) {
     uvec bits = (uvec)x, rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
     return __builtin_convertvector((uvec)vec_select(x == x, (vec)rounded, (vec)((uvec){0} + 0x7fc0)), halfvec);
 }
+#endif
 
 TILE_INLINE vec real_load(const real *p) { return halfvec_widen(*(const halfvec *)p); }
 TILE_INLINE void real_store(real *p, vec x) { *(halfvec *)p = halfvec_round(x); }

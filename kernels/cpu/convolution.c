@@ -129,6 +129,7 @@ typedef struct {
     Convolution c;
     int B, H, W;
     bool bias, add, relu;
+    dnnl_data_type_t type; /* of image and result: float where the library has no bfloat16 */
     dnnl_primitive_t primitive;
     dnnl_memory_t image, result, shift; /* [B,C,H,W] in, [B,C,H,W] out in the direction's own sense */
     dnnl_memory_t plain, wanted;        /* the weights: as they are folded, and as the primitive reads them */
@@ -179,40 +180,47 @@ typedef struct {
     dnnl_dims_t strides, dilates, before, after;
 } Shapes;
 
+/* NULL: the library has no such kernel. */
 static dnnl_primitive_desc_t forward_create(const Shapes *s, bool bias, bool add, bool relu) {
     dnnl_primitive_attr_t attributes = attributes_create(add, relu);
-    dnnl_primitive_desc_t pd;
+    dnnl_primitive_desc_t pd = NULL;
 #if DNNL_VERSION_MAJOR >= 3
-    DNNL_TRY(dnnl_convolution_forward_primitive_desc_create(
+    dnnl_status_t status = dnnl_convolution_forward_primitive_desc_create(
         &pd, onednn_engine(), dnnl_forward_training, dnnl_convolution_direct, s->x, s->w, bias ? s->b : NULL, s->y,
-        s->strides, s->dilates, s->before, s->after, attributes));
+        s->strides, s->dilates, s->before, s->after, attributes);
 #else
     dnnl_convolution_desc_t d;
     DNNL_TRY(dnnl_convolution_forward_desc_init(&d, dnnl_forward_training, dnnl_convolution_direct, &s->x, &s->w,
                                                 bias ? &s->b : NULL, &s->y, s->strides, s->before, s->after));
-    DNNL_TRY(dnnl_primitive_desc_create(&pd, &d, attributes, onednn_engine(), NULL));
+    dnnl_status_t status = dnnl_primitive_desc_create(&pd, &d, attributes, onednn_engine(), NULL);
 #endif
     DNNL_TRY(dnnl_primitive_attr_destroy(attributes));
+    if (status == dnnl_unimplemented) return NULL;
+    DNNL_TRY(status);
     return pd;
 }
 
 static dnnl_primitive_desc_t backward_create(const Shapes *s) {
-    dnnl_primitive_desc_t pd, forward = forward_create(s, false, false, false);
+    dnnl_primitive_desc_t pd = NULL, forward = forward_create(s, false, false, false);
+    if (!forward) return NULL;
 #if DNNL_VERSION_MAJOR >= 3
-    DNNL_TRY(dnnl_convolution_backward_data_primitive_desc_create(&pd, onednn_engine(), dnnl_convolution_direct, s->x,
-                                                                  s->w, s->y, s->strides, s->dilates, s->before,
-                                                                  s->after, forward, NULL));
+    dnnl_status_t status = dnnl_convolution_backward_data_primitive_desc_create(
+        &pd, onednn_engine(), dnnl_convolution_direct, s->x, s->w, s->y, s->strides, s->dilates, s->before, s->after,
+        forward, NULL);
 #else
     dnnl_convolution_desc_t d;
     DNNL_TRY(dnnl_convolution_backward_data_desc_init(&d, dnnl_convolution_direct, &s->x, &s->w, &s->y, s->strides,
                                                       s->before, s->after));
-    DNNL_TRY(dnnl_primitive_desc_create(&pd, &d, NULL, onednn_engine(), forward));
+    dnnl_status_t status = dnnl_primitive_desc_create(&pd, &d, NULL, onednn_engine(), forward);
 #endif
     DNNL_TRY(dnnl_primitive_desc_destroy(forward));
+    if (status == dnnl_unimplemented) return NULL;
+    DNNL_TRY(status);
     return pd;
 }
 
-static void primitive_create(Primitive *p) {
+/* False if the library has none for images of this type. */
+static bool primitive_create(Primitive *p, dnnl_data_type_t type) {
     const Convolution *c = &p->c;
     int Ho = convolution_side(p->H, c->stride), Wo = convolution_side(p->W, c->stride), before = c->k / 2;
     Shapes s = {
@@ -220,22 +228,26 @@ static void primitive_create(Primitive *p) {
         .before = {before, before},
         .after = {(Ho - 1) * c->stride + c->k - p->H - before, (Wo - 1) * c->stride + c->k - p->W - before},
     };
-    s.x = desc_create(4, (dnnl_dims_t){p->B, c->in, p->H, p->W}, ONEDNN_REAL, dnnl_nhwc);
-    s.y = desc_create(4, (dnnl_dims_t){p->B, c->out, Ho, Wo}, ONEDNN_REAL, dnnl_nhwc);
-    s.w = desc_create(4, (dnnl_dims_t){c->out, c->in, c->k, c->k}, ONEDNN_REAL, dnnl_format_tag_any);
+    s.x = desc_create(4, (dnnl_dims_t){p->B, c->in, p->H, p->W}, type, dnnl_nhwc);
+    s.y = desc_create(4, (dnnl_dims_t){p->B, c->out, Ho, Wo}, type, dnnl_nhwc);
+    s.w = desc_create(4, (dnnl_dims_t){c->out, c->in, c->k, c->k}, type, dnnl_format_tag_any);
     s.b = desc_create(1, (dnnl_dims_t){c->out}, dnnl_f32, dnnl_a);
     Desc plain = desc_create(4, (dnnl_dims_t){c->out, c->in, c->k, c->k}, dnnl_f32, dnnl_oihw);
     bool forward = p->direction == FORWARD;
     dnnl_primitive_desc_t pd = forward ? forward_create(&s, p->bias, p->add, p->relu) : backward_create(&s);
-    p->image = onednn_memory(forward ? REF(s.x) : REF(s.y));
-    p->result = onednn_memory(forward ? REF(s.y) : REF(s.x));
-    p->shift = onednn_memory(REF(s.b));
-    p->plain = onednn_memory(REF(plain));
-    p->wanted = onednn_memory(dnnl_primitive_desc_query_md(pd, dnnl_query_weights_md, 0));
-    DNNL_TRY(dnnl_primitive_create(&p->primitive, pd));
-    DNNL_TRY(dnnl_primitive_desc_destroy(pd));
+    if (pd) {
+        p->type = type;
+        p->image = onednn_memory(forward ? REF(s.x) : REF(s.y));
+        p->result = onednn_memory(forward ? REF(s.y) : REF(s.x));
+        p->shift = onednn_memory(REF(s.b));
+        p->plain = onednn_memory(REF(plain));
+        p->wanted = onednn_memory(dnnl_primitive_desc_query_md(pd, dnnl_query_weights_md, 0));
+        DNNL_TRY(dnnl_primitive_create(&p->primitive, pd));
+        DNNL_TRY(dnnl_primitive_desc_destroy(pd));
+    }
     Desc *made[] = {&s.x, &s.w, &s.b, &s.y, &plain};
     for (int i = 0; i < 5; i++) desc_destroy(made[i]);
+    return pd != NULL;
 }
 
 static void primitive_clear(Primitive *p) {
@@ -266,9 +278,12 @@ static Primitive *primitive_find(const Primitive *wanted) {
     primitive_clear(oldest);
     *oldest = *wanted;
     oldest->used = ++clock_of_use;
-    primitive_create(oldest);
+    if (!primitive_create(oldest, ONEDNN_REAL) && !primitive_create(oldest, dnnl_f32))
+        die("oneDNN has no convolution of %d x %d with stride %d", oldest->c.k, oldest->c.k, oldest->c.stride);
     return oldest;
 }
+
+static size_t numbers_of(dnnl_memory_t memory) { return dnnl_memory_desc_get_size(desc_of(memory)) / sizeof(float); }
 
 /* Convolves image with `weights`, which are the plain or the reversed ones in `folded`, and writes or adds to
  * result. */
@@ -276,8 +291,13 @@ static void convolve(real *result, const real *image, const void *folded, const 
                      const Primitive *wanted) {
     Primitive *p = primitive_find(wanted);
     bool forward = p->direction == FORWARD;
-    DNNL_TRY(dnnl_memory_set_data_handle(p->image, (void *)image));
-    DNNL_TRY(dnnl_memory_set_data_handle(p->result, result));
+    bool wide = p->type != ONEDNN_REAL;
+    float *from = wide ? onednn_wide(WIDE_X, numbers_of(p->image)) : NULL;
+    float *to = wide ? onednn_wide(WIDE_Y, numbers_of(p->result)) : NULL;
+    if (wide) reals_widen(from, image, numbers_of(p->image));
+    if (wide && p->add) reals_widen(to, result, numbers_of(p->result));
+    DNNL_TRY(dnnl_memory_set_data_handle(p->image, wide ? from : (void *)image));
+    DNNL_TRY(dnnl_memory_set_data_handle(p->result, wide ? to : (void *)result));
     DNNL_TRY(dnnl_memory_set_data_handle(p->shift, (void *)shift));
     DNNL_TRY(dnnl_memory_set_data_handle(p->plain, (void *)weights));
     dnnl_memory_t w = packed_find(folded, weights != folded, p->plain, p->wanted);
@@ -286,6 +306,7 @@ static void convolve(real *result, const real *image, const void *folded, const 
                                    {forward ? DNNL_ARG_DST : DNNL_ARG_DIFF_SRC, p->result},
                                    {DNNL_ARG_BIAS, p->shift}};
     onednn_execute(p->primitive, p->bias ? 4 : 3, arguments);
+    if (wide) reals_round(result, to, numbers_of(p->result));
 }
 
 /* == Forward, and backward to the input =========================================================================== */

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/auxv.h>
 #include <sys/resource.h>
 #include <time.h>
 #include <unistd.h>
@@ -60,9 +61,28 @@ static const char *vectors(void) {
 const char *kernels_device(void) {
     static char text[96];
     const dnnl_version_t *v = dnnl_version();
-    snprintf(text, sizeof text, "CPU, %d threads, %s, oneDNN %d.%d.%d", omp_get_max_threads(), vectors(), v->major,
-             v->minor, v->patch);
+    snprintf(text, sizeof text, "CPU, %d threads, %s, %soneDNN %d.%d.%d", omp_get_max_threads(), vectors(),
+             sizeof(real) == 2 ? "bfloat16, " : "", v->major, v->minor, v->patch);
     return text;
+}
+
+/* True if products of bfloat16 have instructions.  On x86 oneDNN is asked, which also heeds ONEDNN_MAX_CPU_ISA. */
+static bool multiplies_bfloat16(void) {
+#if defined(__x86_64__) || defined(__i386__)
+    return (dnnl_get_effective_cpu_isa() & dnnl_cpu_isa_avx512_core_bf16) == dnnl_cpu_isa_avx512_core_bf16;
+#elif defined(__aarch64__)
+    const unsigned long bf16 = 1 << 14; /* HWCAP2_BF16 */
+    return getauxval(AT_HWCAP2) & bf16;
+#else
+    return false;
+#endif
+}
+
+const char *kernels_unsupported(void) {
+    const char *any = getenv("VIT_ANY_CPU");
+    if (sizeof(real) == 4 || multiplies_bfloat16() || (any && !strcmp(any, "1"))) return NULL;
+    return "built for bfloat16, and this processor cannot multiply it (x86: avx512_bf16; arm64: bf16): build without "
+           "PRECISION=BF16, or set VIT_ANY_CPU=1 to run slowly";
 }
 
 void kernels_reserve(size_t bytes) {

@@ -3,7 +3,8 @@
  *              accumulate and transpose and needs no primitive for every shape.  At ViT-tiny's shapes the two reach the
  *              same rate (docs/performance.md).
  *   bfloat16   All three are matmul primitives on bfloat16 factors, with float sums, bias and weight gradient.  The
- *              weights are rounded for each product: 3 % of its time at ViT-tiny's shapes. */
+ *              weights are rounded for each product.  Where oneDNN has no such primitives, for AVX2 and for arm64
+ *              before its version 3, factors are widened for dnnl_sgemm. */
 #include <time.h>
 
 #include "kernels/cpu/activations.h"
@@ -29,8 +30,8 @@ typedef struct {
     Kind kind;
     size_t n;
     int in, out, row; /* row: numbers from one row of y, or dy, to the next */
-    bool bias;
-    dnnl_primitive_t primitive;
+    bool bias, found;
+    dnnl_primitive_t primitive; /* if found */
     dnnl_memory_t a, b, shift, d;
 } Matmul;
 
@@ -75,15 +76,20 @@ static void matmul_create(Matmul *m) {
     DNNL_TRY(dnnl_primitive_attr_set_post_ops(attributes, ops));
     DNNL_TRY(dnnl_post_ops_destroy(ops));
 #if DNNL_VERSION_MAJOR >= 3
-    DNNL_TRY(dnnl_matmul_primitive_desc_create(&pd, onednn_engine(), a, b, m->bias ? shift : NULL, d, attributes));
+    dnnl_status_t status =
+        dnnl_matmul_primitive_desc_create(&pd, onednn_engine(), a, b, m->bias ? shift : NULL, d, attributes);
 #else
     dnnl_matmul_desc_t product;
     DNNL_TRY(dnnl_matmul_desc_init(&product, &a, &b, m->bias ? &shift : NULL, &d));
-    DNNL_TRY(dnnl_primitive_desc_create(&pd, &product, attributes, onednn_engine(), NULL));
+    dnnl_status_t status = dnnl_primitive_desc_create(&pd, &product, attributes, onednn_engine(), NULL);
 #endif
     DNNL_TRY(dnnl_primitive_attr_destroy(attributes));
-    DNNL_TRY(dnnl_primitive_create(&m->primitive, pd));
-    DNNL_TRY(dnnl_primitive_desc_destroy(pd));
+    m->found = status != dnnl_unimplemented;
+    if (m->found) {
+        DNNL_TRY(status);
+        DNNL_TRY(dnnl_primitive_create(&m->primitive, pd));
+        DNNL_TRY(dnnl_primitive_desc_destroy(pd));
+    }
     memory_create(&m->a, &a);
     memory_create(&m->b, &b);
     memory_create(&m->shift, &shift);
@@ -96,14 +102,14 @@ static Matmul *matmul_find(Kind kind, const LinearShape *s, bool bias) {
     Matmul wanted = {.kind = kind, .n = s->n, .in = s->in, .out = s->out, .row = row_of(s), .bias = bias};
     for (int i = 0; i < MATMULS; i++) {
         Matmul *m = &matmuls[i];
-        if (m->primitive && m->kind == kind && m->n == wanted.n && m->in == wanted.in && m->out == wanted.out &&
+        if (m->n && m->kind == kind && m->n == wanted.n && m->in == wanted.in && m->out == wanted.out &&
             m->row == wanted.row && m->bias == bias)
             return m;
     }
     Matmul *m = &matmuls[matmul_next];
     matmul_next = (matmul_next + 1) % MATMULS;
-    if (m->primitive) {
-        dnnl_primitive_destroy(m->primitive);
+    if (m->n) {
+        if (m->found) dnnl_primitive_destroy(m->primitive);
         dnnl_memory_t made[] = {m->a, m->b, m->shift, m->d};
         for (int i = 0; i < 4; i++) dnnl_memory_destroy(made[i]);
     }
@@ -112,8 +118,50 @@ static Matmul *matmul_find(Kind kind, const LinearShape *s, bool bias) {
     return m;
 }
 
+/* == Without the library's primitives ============================================================================= */
+
+static float *widened(int place, const real *from, size_t rows, size_t row, int n) {
+    float *to = onednn_wide(place, rows * (size_t)n);
+#pragma omp parallel for schedule(static)
+    for (size_t i = 0; i < rows; i++) reals_widen(to + i * (size_t)n, from + i * row, (size_t)n);
+    return to;
+}
+
+static void put_rows(real *to, size_t row, float *from, const float *bias, size_t rows, int n) {
+#pragma omp parallel for schedule(static)
+    for (size_t i = 0; i < rows; i++) {
+        for (int j = 0; bias && j < n; j++) from[i * (size_t)n + (size_t)j] += bias[j];
+        reals_round(to + i * row, from + i * (size_t)n, (size_t)n);
+    }
+}
+
+static void multiply_wide(const Matmul *m, void *d, const void *a, const void *b, const float *bias) {
+    size_t n = m->n, row = (size_t)m->row;
+    dnnl_dim_t rows = (dnnl_dim_t)n, in = m->in, out = m->out;
+    if (m->kind == FORWARD) {
+        const float *x = widened(WIDE_X, a, n, (size_t)in, m->in), *w = widened(WIDE_W, b, (size_t)out, (size_t)in, m->in);
+        float *y = onednn_wide(WIDE_Y, n * (size_t)out);
+        DNNL_TRY(dnnl_sgemm('N', 'T', rows, out, in, 1, x, in, w, in, 0, y, out));
+        put_rows(d, row, y, bias, n, m->out);
+    } else if (m->kind == BACKWARD_INPUT) {
+        const float *dy = widened(WIDE_Y, a, n, row, m->out), *w = widened(WIDE_W, b, (size_t)out, (size_t)in, m->in);
+        float *dx = onednn_wide(WIDE_X, n * (size_t)in);
+        DNNL_TRY(dnnl_sgemm('N', 'N', rows, in, out, 1, dy, out, w, in, 0, dx, in));
+        put_rows(d, (size_t)in, dx, NULL, n, m->in);
+    } else {
+        const float *dy = widened(WIDE_Y, a, n, row, m->out), *x = widened(WIDE_X, b, n, (size_t)in, m->in);
+        DNNL_TRY(dnnl_sgemm('T', 'N', out, in, rows, 1, dy, out, x, in, 1, d, in));
+    }
+}
+
+/* == The three products of a layer ================================================================================ */
+
 static void multiply(Kind kind, void *d, const void *a, const void *b, const float *bias, const LinearShape *shape) {
     Matmul *m = matmul_find(kind, shape, bias != NULL);
+    if (!m->found) {
+        multiply_wide(m, d, a, b, bias);
+        return;
+    }
     DNNL_TRY(dnnl_memory_set_data_handle(m->a, (void *)a));
     DNNL_TRY(dnnl_memory_set_data_handle(m->b, (void *)b));
     DNNL_TRY(dnnl_memory_set_data_handle(m->shift, (void *)bias));
@@ -122,8 +170,6 @@ static void multiply(Kind kind, void *d, const void *a, const void *b, const flo
         {DNNL_ARG_SRC, m->a}, {DNNL_ARG_WEIGHTS, m->b}, {DNNL_ARG_DST, m->d}, {DNNL_ARG_BIAS, m->shift}};
     onednn_execute(m->primitive, bias ? 4 : 3, arguments);
 }
-
-/* == The three products of a layer ================================================================================ */
 
 #ifdef VIT_FP32
 

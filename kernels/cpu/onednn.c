@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "kernels/device.h"
+
 static dnnl_engine_t engine;
 static dnnl_stream_t stream;
 
@@ -66,6 +68,17 @@ void onednn_append_sum(dnnl_post_ops_t ops) {
 #else
     DNNL_TRY(dnnl_post_ops_append_sum(ops, 1));
 #endif
+}
+
+float *onednn_wide(int place, size_t n) {
+    static float *room[WIDE_W + 1];
+    static size_t count[WIDE_W + 1];
+    if (n > count[place]) {
+        device_free(room[place]);
+        room[place] = device_malloc(n * sizeof(float), "widened factors");
+        count[place] = n;
+    }
+    return room[place];
 }
 
 void onednn_execute(dnnl_primitive_t primitive, int count, const dnnl_exec_arg_t *arguments) {

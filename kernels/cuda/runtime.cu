@@ -418,6 +418,8 @@ double memory_peak_gbytes(void) {
 
 void kernels_init(void) {}
 
+const char *kernels_unsupported(void) { return NULL; }
+
 /* Each rank on a machine uses a GPU of its own; a launcher may also make only one GPU visible to each rank. */
 static void gpu_choose(int count) {
     int device = count == 1 ? 0 : distributed_local_rank();

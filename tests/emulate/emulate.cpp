@@ -122,6 +122,7 @@ void *kernels_workspace(size_t bytes) {
 
 void kernels_init(void) {}
 void kernels_exit(void) { workspace_free(); }
+const char *kernels_unsupported(void) { return NULL; }
 const char *kernels_device(void) { return "CUDA kernels emulated on the CPU"; }
 
 void *device_malloc(size_t bytes, const char *what) {
