@@ -32,6 +32,7 @@
 #include "layers/attention/relative.h"
 #include "layers/attention_picture.h"
 #include "layers/fit_weights.h"
+#include "layers/layer_decay.h"
 #include "layers/vit.h"
 
 /* == Settings ===================================================================================================== */
@@ -76,6 +77,7 @@ typedef struct {
     const SamplerSettings *sampler;
     VitSettings *model;
     CosineSettings *schedule;
+    const LayerDecaySettings *layer_decay;
     const TargetSettings *target;
 
     Vit vit;
@@ -110,6 +112,7 @@ static void add_settings(void *context, Config *config) {
     run->model = vit_add_settings(config);
     run->schedule = config_add(config, &cosine_settings);
     config_add(config, &adamw_settings);
+    run->layer_decay = config_add(config, &layer_decay_settings);
     run->target = config_add(config, &target_settings);
     run->training.s = config_add(config, &training_settings);
     config_explain(config, "eval", "Measure the accuracy of --init or --resume on the test split, and stop");
@@ -160,6 +163,7 @@ static void check_settings(void *context) {
         config_reject(config, "attention", "pictures are of one token grid, and this model has %d stages",
                       run->model->dim.count);
     transform_check(config, run->transform, run->model->img_size[0], run->model->img_size[1]);
+    layer_decay_check(config, run->layer_decay, run->model);
     cosine_check(config, run->schedule, run->training.s->epochs);
     data_check(config, run->data);
     dataset_describe(&run->train, run->data->data, run->data->data_dir);
@@ -286,6 +290,7 @@ static void weights_load(Run *run) {
 static void model_open(Run *run, int batch, bool training) {
     Vit *vit = &run->vit;
     vit_create(vit, &run->training.config);
+    layer_decay_apply(vit, run->layer_decay);
     vit_plan(vit, batch, training);
     vit_allocate(vit);
     params_allocate(&vit->model.params, training);
@@ -420,7 +425,6 @@ static void training_data_and_model(void *context) {
     model_open(run, micro_batch_choose(run), true);
     snprintf(stem, sizeof stem, "%s-%s", run->train.name, run->model->attn->name);
     training_open(&run->training, &(TrainingStart){.params = &run->vit.model.params,
-                                                   .slow = 1,
                                                    .batches = run->loader.batches,
                                                    .stem = stem,
                                                    .class_names = run->train.class_names,

@@ -124,7 +124,7 @@ void training_sum(Training *t, double *sums, int count) {
 void training_update(Training *t, double loss) {
     RunState *state = &t->state;
     training_stop_on_bad(t, "the loss", loss);
-    state->gradient_norm = adamw_step(t->adamw, t->params, state->lr, t->slow, (int)state->step + 1);
+    state->gradient_norm = adamw_step(t->adamw, t->params, state->lr, (int)state->step + 1);
     training_stop_on_bad(t, "the norm of the gradient", (double)state->gradient_norm);
 }
 
@@ -277,7 +277,6 @@ static void check_length(const Training *t) {
 void training_open(Training *t, const TrainingStart *start) {
     char path[RUN_PATH_SIZE];
     Params *params = t->params = start->params;
-    t->slow = start->slow;
     t->batches = start->batches;
     params_allocate_optimizer(params, t->adamw->ema_decay > 0);
     if (params->ema) device_copy(params->ema, params->values, params->total * sizeof(float));

@@ -80,7 +80,6 @@ typedef struct {
     const char *reordered; /* resumed: name of a changed setting that changes the batches of an epoch, or NULL */
 
     Params *params;
-    float slow;       /* factor of the learning rate for tensors with Param.slow set */
     uint64_t batches; /* per epoch */
     RunState state;
     RunFolder folder;
@@ -100,8 +99,7 @@ int training_run(Training *t);
 
 /* Arguments of training_open. */
 typedef struct {
-    Params *params;   /* with initial weights, and Param.slow set */
-    float slow;       /* as in Training */
+    Params *params;   /* with initial weights, and Param.rate set */
     uint64_t batches; /* per epoch */
     const char *stem; /* for the folder's default name: runs/<stem>-001 */
     const char *const *class_names; /* [classes], or NULL; stored with the weights */

@@ -55,6 +55,9 @@ static const ConfigEntry entries[] = {
     {F(CHOICE, init_scale), "none", CONFIG_CHOICES("none", "depth"),
      .help = "Scale of the initial weights of attention's proj and of the MLP's second layer: none (1), or depth, "
              "1/sqrt(2 blocks), as in Sparse Transformers"},
+    {F(FLOAT, head_init_scale), "1", .min = 0, .max = 1000,
+     .help = "Factor on the initial weights of the classifier's last layer, also where --init draws it afresh (ConvNeXt's "
+             "fine-tuning: 0.001)"},
 };
 #undef F
 
@@ -228,6 +231,8 @@ void vit_create(Vit *vit, const Config *config) {
     vit->depth = depth_of(s);
     for (int i = 0; i < stage_count(s); i++) stage_create(vit, config, i);
     classifier_declare(&vit->head, &vit->model.params, s->head, s->dim.at[stage_count(s) - 1], s->num_classes);
+    params_start_scaled(&vit->model.params, "head.", s->head == HEAD_LINEAR ? "weight" : "fc2.weight",
+                        s->head_init_scale);
 }
 
 static Stage *last_stage(const Vit *vit) { return (Stage *)&vit->stages[stage_count(&vit->settings) - 1]; }

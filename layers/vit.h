@@ -32,6 +32,7 @@ typedef struct {
     PositionEmbedding pos_embed;
     float drop_path; /* rate of the last block; it grows linearly from 0 in the first */
     InitScale init_scale;
+    float head_init_scale;
 } VitSettings;
 extern const ConfigGroup vit_settings;
 

@@ -153,6 +153,7 @@ refuses "text for a number" 2 "--lr|'fast'|number" --lr fast
 refuses "NaN for a number" 2 "--lr|'nan'" --lr nan
 refuses "number out of range" 2 '--drop-path|1.5|0.99' --drop-path 1.5
 refuses "integer out of range" 2 '--heads|0|from 1' --heads 0
+refuses "more groups of layers than learning rates" 2 '--layer-decay|0.9|65 groups|64' --depth 63 --layer-decay 0.9
 refuses "integer that overflows" 2 '--epochs|99999999999999999999' --epochs 99999999999999999999
 refuses "unknown augmentation policy" 2 "--aa|'original'|rand-m9-mstd0.5-inc1" --aa original-mstd0.5
 refuses "unknown part of a policy" 2 "--aa|'q3'|mstd0.5" --aa rand-m9-q3
@@ -531,7 +532,7 @@ done
 # Everything on that a resumed run could forget: warm-up, drop path, an average, clipping, an uneven last micro-batch, a
 # learning rate that changes with the step, every augmentation.  128 steps.
 rich="$model --train-limit 1024 --test-limit 32 --batch-size 32 --micro-batch 12 --epochs 4 --lr-schedule step
-      --warmup-epochs 1.5 --drop-path 0.3 --ema-decay 0.9 --clip-grad 1 --run-dir run --aa rand-m9-mstd0.5-inc1
+      --layer-decay 0.7 --warmup-epochs 1.5 --drop-path 0.3 --ema-decay 0.9 --clip-grad 1 --run-dir run --aa rand-m9-mstd0.5-inc1
       --reprob 0.25 --mixup 0.8 --cutmix 1 --repeated-aug"
 
 # stopped NAME SIGNAL STATUS PATTERN FILE FLAGS: rich, stopped at that point; a run that was quicker is tried again.
