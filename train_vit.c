@@ -341,14 +341,14 @@ static double micro_step(Run *run, int first, int B, bool last) {
     Vit *vit = &run->vit;
     int batch = run->training.s->batch_size;
     double loss = 0;
-    vit_draw_drop_path(vit, run->training.s->seed, (uint32_t)run->training.state.step, (size_t)first, B);
+    vit_draw_drops(vit, run->training.s->seed, (uint32_t)run->training.state.step, (size_t)first, B);
     vit_load_targets(vit, run->targets, B);
-    bool whole = B == batch; /* every step launches the same kernels */
-    if (!whole || device_graph_begin(&run->graph)) {
+    bool same = B == batch && run->model->dropout <= 0; /* every step's kernels have the same arguments */
+    if (!same || device_graph_begin(&run->graph)) {
         vit_forward(vit, B, true);
         vit_loss(vit, B, 1.0f / (float)batch);
         vit_backward(vit, B, true, last ? all_reduce_start : NULL);
-        if (whole) device_graph_end(&run->graph);
+        if (same) device_graph_end(&run->graph);
     }
     run->last_micro_batch = B;
     vit_losses(vit, run->losses, B);

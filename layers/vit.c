@@ -49,6 +49,9 @@ static const ConfigEntry entries[] = {
      .help = "Position embedding: a learned one, none, or a depthwise 3x3 convolution at the start of every block"},
     {F(FLOAT, drop_path), "0", .min = 0, .max = 0.99,
      .help = "Rate of stochastic depth (drop path) in the last block; it grows linearly from 0 in the first block"},
+    {F(FLOAT, dropout), "0", .min = 0, .max = 0.9,
+     .help = "Rate of dropout after the position embedding, after attention's projection and after both layers of the "
+             "MLP, as in ViT (attention weights have none)"},
     {F(BOOL, recompute), "false",
      .help = "Activation checkpointing: store only the input of each block and compute the block again in the backward "
              "pass, which saves memory, takes more time and gives the same results"},
@@ -138,6 +141,9 @@ void vit_check_settings(const Config *config) {
     for (int i = 0; i < stage_count(s); i++) check_stage(config, s, i);
     check_patches(config, s);
     check_class_token(config, s);
+    if (s->dropout > 0 && SITES_OF_BLOCK * depth_of(s) >= DROPOUT_SITES)
+        config_reject(config, "dropout", "%g, but %d blocks have more places for it than %d", (double)s->dropout,
+                      depth_of(s), DROPOUT_SITES);
 }
 
 void vit_check_heads(const char *path, const Config *config, const VitSettings *origin) {
@@ -259,7 +265,7 @@ static void stream_plan(Vit *vit, Plan *plan, int B) {
     if (!plan->training) return;
     plan_borrow(plan, "", "dx", &s->dx, bytes);
     plan_borrow(plan, "", "dh", &s->dh, bytes);
-    plan_borrow(plan, "", "df", &s->df, c->drop_path > 0 ? bytes : 0);
+    plan_borrow(plan, "", "df", &s->df, c->drop_path > 0 || c->dropout > 0 ? bytes : 0);
 }
 
 static void activations_plan(Plan *plan, void *owner) {
@@ -321,8 +327,9 @@ void vit_load_mixed(Vit *vit, const uint8_t *pixels, const MixedImages *mixed, c
                &(ImageShape){B, c->img_size[0], c->img_size[1]});
 }
 
-void vit_draw_drop_path(Vit *vit, uint64_t seed, uint32_t step, size_t first, int B) {
+void vit_draw_drops(Vit *vit, uint64_t seed, uint32_t step, size_t first, int B) {
     int depth = vit->depth;
+    vit->stream.dropout = (Dropout){vit->settings.dropout, seed, step, SITE_TOKENS, (uint32_t)first};
     if (vit->settings.drop_path <= 0) return;
     for (int half = 0; half < 2 * depth; half++) {
         float rate = depth > 1 ? vit->settings.drop_path * (float)(half / 2) / (float)(depth - 1) : 0;
@@ -349,6 +356,13 @@ static int pooled_tokens(const Vit *vit) { return has_class_token(vit) ? 1 : las
 /* True if a class token or a position embedding is added to the first stage's patches. */
 static bool first_is_joined(const Vit *vit) { return vit->pos || class_in_front(vit); }
 
+/* Dropout of the first stage's input or of its gradient. */
+static void drop_tokens(const Vit *vit, real *x, int B) {
+    const Stage *first = &vit->stages[0];
+    size_t n = (size_t)first->stations[0].N * (size_t)first->config.dim;
+    if (vit->stream.dropout.rate > 0) dropout_forward(x, x, &vit->stream.dropout, B, n);
+}
+
 static void embed(Vit *vit, int i, const real *x, int B) {
     const Stage *stage = &vit->stages[i];
     bool joined = i == 0 && first_is_joined(vit);
@@ -364,6 +378,7 @@ void vit_forward(Vit *vit, int B, bool drop) {
     const real *x = vit->images;
     for (int i = 0; i < stage_count(&vit->settings); i++) {
         embed(vit, i, x, B);
+        if (drop && i == 0) drop_tokens(vit, stage_input(&vit->stages[0]), B);
         stage_forward(&vit->stages[i], B, drop);
         x = stage_output(&vit->stages[i]);
     }
@@ -406,6 +421,7 @@ void vit_backward(Vit *vit, int B, bool drop, GradientsListener final) {
     pool_backward(vit->stream.dh, vit->dpooled, &(TokenShape){B, last->N, last->config.dim}, 0, pooled_tokens(vit));
     for (int i = stage_count(&vit->settings) - 1; i >= 0; i--) {
         stage_backward(&vit->stages[i], B, drop, &done);
+        if (drop && i == 0) drop_tokens(vit, vit->stream.dx, B);
         embed_gradient(vit, i, B);
     }
     gradients_final(&done, 0);

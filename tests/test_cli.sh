@@ -532,7 +532,7 @@ done
 # Everything on that a resumed run could forget: warm-up, drop path, an average, clipping, an uneven last micro-batch, a
 # learning rate that changes with the step, every augmentation.  128 steps.
 rich="$model --train-limit 1024 --test-limit 32 --batch-size 32 --micro-batch 12 --epochs 4 --lr-schedule step
-      --layer-decay 0.7 --warmup-epochs 1.5 --drop-path 0.3 --ema-decay 0.9 --clip-grad 1 --run-dir run --aa rand-m9-mstd0.5-inc1
+      --layer-decay 0.7 --warmup-epochs 1.5 --drop-path 0.3 --dropout 0.1 --ema-decay 0.9 --clip-grad 1 --run-dir run --aa rand-m9-mstd0.5-inc1
       --reprob 0.25 --mixup 0.8 --cutmix 1 --repeated-aug"
 
 # stopped NAME SIGNAL STATUS PATTERN FILE FLAGS: rich, stopped at that point; a run that was quicker is tried again.
