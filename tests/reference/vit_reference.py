@@ -35,7 +35,7 @@ RIVALS = {**RIVALS, **lisa_reference.OPERATORS, **operators.OPERATORS}
 RIPPLE = ("ripple", "ripple-fixed", "ripple-softmax-weights", "ripple-truncated", "ripple-log", "ripple-dense",
           "ripple-explicit-softmax")
 LATER = ("feature_map", "relative", "convit", "rpe", "focused", "lisa", "landmarks", "castling", "inception", "stage",
-         "patch_overlap", "dropout", "mlp_conv", "conv_stages", "conv_block", "head_kind",
+         "patch_overlap", "dropout", "kv_stride", "mlp_conv", "conv_stages", "conv_block", "head_kind",
          *operators.SETTINGS)  # settings newer than the first fixtures
 
 
@@ -81,6 +81,7 @@ class Config(OperatorSettings):
     head_kind: str = "linear"        # linear | mlp | tanh; the setting's name is head
     patch_overlap: int = 0
     dropout: float = 0.0
+    kv_stride: int = 1               # of convattn's k and v
     mlp_conv: int = 0
 
     @property
