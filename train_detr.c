@@ -580,6 +580,7 @@ static void words(const void *context, TrainingWords which, char *text, size_t s
     double ap = run->found[COCO_AP], ap50 = run->found[COCO_AP50];
     int used = 0;
     switch (which) {
+    case WORDS_LAST: break;
     case WORDS_STEP: snprintf(text, size, "  class error %.0f %%", m[CLASS_ERROR]); break;
     case WORDS_EVALUATED: used = snprintf(text, size, "%.5f,%.5f", ap, ap50); /* fall through */
     case WORDS_COLUMNS:

@@ -464,22 +464,35 @@ static float learning_rate(const void *context, double epochs) {
     return cosine_lr(run->schedule, peak, run->training.s->epochs, epochs);
 }
 
-/* How far apart the heads' weights are. */
+/* Values of the last step that only ripple's weights have: RunState.measured. */
+enum { DIVERGENCE, TAU_ENDED, TAU_EQUAL };
+
 static void measure(void *context) {
     Run *run = context;
-    run->training.state.measured[0] = vit_divergence(&run->vit, run->last_micro_batch);
+    double *measured = run->training.state.measured;
+    measured[DIVERGENCE] = vit_divergence(&run->vit, run->last_micro_batch);
+    vit_sticks_ended(&run->vit, run->last_micro_batch, measured + TAU_ENDED);
+}
+
+/* A value with six decimals, or nothing. */
+static void measured_text(char text[32], double value) {
+    *text = 0;
+    if (isfinite(value)) snprintf(text, 32, "%.6f", value);
 }
 
 static void words(const void *context, TrainingWords which, char *text, size_t size) {
     const Run *run = context;
     const Accuracy *a = &run->accuracy;
     const RunState *state = &run->training.state;
-    char divergence[32] = "";
-    if (isfinite(state->measured[0])) snprintf(divergence, sizeof divergence, "%.6f", state->measured[0]);
+    char divergence[32], ended[32], equal[32];
+    measured_text(divergence, state->measured[DIVERGENCE]);
+    measured_text(ended, state->measured[TAU_ENDED]);
+    measured_text(equal, state->measured[TAU_EQUAL]);
     switch (which) {
     case WORDS_STEP: break;
     case WORDS_COLUMNS: snprintf(text, size, ",,%s", divergence); break;
     case WORDS_EVALUATED: snprintf(text, size, "%.3f,%.3f,%s", a->top1, a->top5, divergence); break;
+    case WORDS_LAST: snprintf(text, size, "%s,%s", ended, equal); break;
     case WORDS_EVALUATION: snprintf(text, size, "top-1 %.2f %%  top-5 %.2f %%", a->top1, a->top5); break;
     case WORDS_RESULT: snprintf(text, size, "top-1 %.2f %%, best %.2f %%", a->top1, state->best); break;
     case WORDS_BEST: snprintf(text, size, "best top-1 %.2f %%", state->best); break;
@@ -725,6 +738,7 @@ static const Program program = {
     .settings = add_settings, .chooser = "attn", .use = use_settings, .check = check_settings, .lists = print_lists,
     .modes = modes,
     .training = {.columns = "top1,top5,jsd",
+                 .last_columns = "tau_ended,tau_equal",
                  .advice = "a lower lr, a longer warm-up or clip_grad",
                  .open = training_data_and_model, .announce = announce, .load = load_batches, .stalled = stalled,
                  .rate = learning_rate, .step = train_step, .measure = measure, .evaluate = evaluate, .words = words},

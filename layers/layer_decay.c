@@ -7,8 +7,8 @@
 #define F(KIND, field) CONFIG_FIELD(KIND, LayerDecaySettings, field)
 static const ConfigEntry entries[] = {
     {F(FLOAT, layer_decay), "1", .section = "training", .min = 0.01, .max = 1,
-     .help = "Factor of the learning rate from each group of layers to the one before it, for fine-tuning (1: all learn "
-             "alike). A group is a block, with several stages three blocks of a stage, as in ConvNeXt"},
+     .help = "Factor of the learning rate from each group of layers to the one before it, for fine-tuning (1: all "
+             "learn alike). A group is a block, with several stages three blocks of a stage, as in ConvNeXt"},
 };
 #undef F
 const ConfigGroup layer_decay_settings = {CONFIG_GROUP(LayerDecaySettings, entries)};
@@ -19,7 +19,10 @@ static int blocks_together(const VitSettings *model) { return model->dim.count >
 /* The group of the first block of a stage; for the stage after the last one, the last group. */
 static int first_group(const VitSettings *model, int stage) {
     int group = 1, together = blocks_together(model);
-    for (int i = 0; i < stage; i++) group += (model->depth.at[model->depth.count > 1 ? i : 0] + together - 1) / together;
+    for (int i = 0; i < stage; i++) {
+        int depth = model->depth.at[model->depth.count > 1 ? i : 0];
+        group += (depth + together - 1) / together;
+    }
     return group;
 }
 

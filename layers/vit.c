@@ -59,8 +59,8 @@ static const ConfigEntry entries[] = {
      .help = "Scale of the initial weights of attention's proj and of the MLP's second layer: none (1), or depth, "
              "1/sqrt(2 blocks), as in Sparse Transformers"},
     {F(FLOAT, head_init_scale), "1", .min = 0, .max = 1000,
-     .help = "Factor on the initial weights of the classifier's last layer, also where --init draws it afresh (ConvNeXt's "
-             "fine-tuning: 0.001)"},
+     .help = "Factor on the initial weights of the classifier's last layer, also where --init draws it afresh "
+             "(ConvNeXt's fine-tuning: 0.001)"},
 };
 #undef F
 
@@ -437,6 +437,22 @@ double vit_divergence(const Vit *vit, int B) {
         count++;
     }
     return sum / count;
+}
+
+void vit_sticks_ended(const Vit *vit, int B, double share[2]) {
+    double sums[2] = {0};
+    int count = 0;
+    for (int i = 0; i < vit->depth; i++) {
+        const Attention *a = &vit_block(vit, i)->attention;
+        double one[2];
+        if (!a->op->ended) continue;
+        a->op->ended(a, B, one);
+        sums[0] += one[0];
+        sums[1] += one[1];
+        count++;
+    }
+    share[0] = sums[0] / count;
+    share[1] = sums[1] / count;
 }
 
 /* == Description ================================================================================================== */

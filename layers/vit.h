@@ -133,6 +133,9 @@ void vit_backward(Vit *vit, int B, bool drop, GradientsListener final);
  * NaN if none has. */
 double vit_divergence(const Vit *vit, int B);
 
+/* The means of AttentionOp.ended, likewise. */
+void vit_sticks_ended(const Vit *vit, int B, double share[2]);
+
 /* Block i, counted over all stages. */
 Block *vit_block(const Vit *vit, int i);
 

@@ -249,9 +249,9 @@ succeeds "a run of two epochs" $tiny --epochs 2 --run-dir a --log-every 2
 grep -q "$(printf '[\033\r]')" out
 [ $? -eq 1 ]
 check "progress in a file has no control characters" $? "$(wc -l <out) lines"
-ends='[0-9.]+,[0-9]+' # wall_s,peak_bytes
+ends='[0-9.]+,[0-9]+,,' # wall_s, peak_bytes, and what only ripple has
 [ "$(head -n 1 a/log.csv)" = \
-    step,epoch,loss,lr,grad_norm,images_per_s,top1,top5,jsd,stall,val_loss,wall_s,peak_bytes ] &&
+    step,epoch,loss,lr,grad_norm,images_per_s,top1,top5,jsd,stall,val_loss,wall_s,peak_bytes,tau_ended,tau_equal ] &&
     [ "$(grep -cE "^[0-9]+,[12],[0-9.]+,([0-9.e-]+,){2}[0-9.]+,(([0-9.]+)?,){3}[01][0-9.]*,[0-9.]*,$ends\$" \
         a/log.csv)" -eq 4 ] &&
     [ "$(grep -cE "[0-9],[0-9.]+,[0-9.]+,[0-9.]*,[0-9.]+,[0-9.]+,$ends\$" a/log.csv)" -ge 2 ]
@@ -749,7 +749,7 @@ curve follows >curve.2
 cmp -s curve.1 curve.2
 check "an average that follows at once evaluates like the weights" $? "$(last_row raw), $(last_row follows)"
 [ "$(cut -d , -f 3 stays/log.csv | uniq | wc -l)" -gt 5 ] &&
-    [ "$(grep -E ',[0-9.]+,[0-9.]+,[0-9.]*,[0-9.]+,[0-9.]+,[0-9.]+,[0-9]+$' stays/log.csv | cut -d , -f 7,8 |
+    [ "$(grep -E ',[0-9.]+,[0-9.]+,[0-9.]*,[0-9.]+,[0-9.]+,[0-9.]+,[0-9]+,,$' stays/log.csv | cut -d , -f 7,8 |
         sort -u | wc -l)" -eq 1 ]
 check "an average that hardly moves keeps the first accuracy while the loss moves" $? "$(last_row stays)"
 run --resume stays --epochs 4
@@ -768,8 +768,15 @@ last_row sticks | awk -F , '{
     printf "%.6f", jsd; exit !($9 > jsd - 2e-3 && $9 < jsd + 2e-3) }' >expected
 check "fresh sticks diverge as uniform weights do" $? "$(last_row sticks | cut -d , -f 9), uniform $(cat expected)"
 run $slow_rate --attn linear --run-dir placeless
-[ -z "$(last_row placeless | cut -d , -f 9)" ]
-check "an operator without spatial weights has no divergence" $? "$(last_row placeless)"
+[ -z "$(last_row placeless | cut -d , -f 9,14,15 | tr -d ,)" ]
+check "an operator without spatial weights has no divergence and breaks no sticks" $? "$(last_row placeless)"
+
+# Four fresh sticks leave 0.8, 0.6, 0.4 and 0.2 of the whole.
+for row in 0.9,1.000000,1.000000 0.5,1.000000,0.000000 0.1,0.000000,0.000000; do
+    run $slow_rate --attn ripple --r-max 4 --tau "${row%%,*}" --run-dir "tau.$row"
+    [ "$(last_row "tau.$row" | cut -d , -f 14,15)" = "${row#*,}" ]
+    check "how often tau ${row%%,*} ends stick breaking" $? "$(last_row "tau.$row")"
+done
 
 if [ "$slow" = 1 ]; then
     skip "ripple attention overfits 64 images" "takes long"

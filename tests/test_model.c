@@ -411,6 +411,37 @@ static void test_inference_plan(void **state) {
     each_fixture(plans_agree, 1);
 }
 
+/* == How often tau ends stick breaking ============================================================================ */
+
+/* The groups that share what is left have the same weight: the last two of the fixture's three, or all of them. */
+static void test_ended(void **state) {
+    enum { R = 2 };
+    Case c;
+    double share[2];
+    int ended = 0, equal = 0, rows = 0;
+    (void)state;
+    case_open(&c, "tests/fixtures/ripple-rmax2-tau.safetensors", "auto");
+    case_forward(&c, 0, c.B);
+    const Attention *a = &vit_block(&c.vit, 0)->attention;
+    assert_int_equal(c.vit.model.batch, c.B);
+    float *weights = check_poison((size_t)a->N);
+    for (int b = 0; b < c.B; b++)
+        for (int head = 0; head < a->H; head++)
+            for (int n = 0; n < a->N; n++, rows++) {
+                int left = n % a->grid.columns < a->grid.columns / 2, m = left ? n + 1 : n - 1, far = left ? n + R : n - R;
+                a->op->spatial(a, weights, b, head, n);
+                ended += weights[m] == weights[far];
+                equal += weights[n] == weights[m] && weights[m] == weights[far];
+            }
+    a->op->ended(a, c.B, share);
+    printf("tau %g ended %d of %d, %d of them at once\n", 0.05, ended, rows, equal);
+    assert_true(ended > rows / 5 && ended < 4 * rows / 5 && equal > 0);
+    assert_float_equal(share[0], (double)ended / rows, 1e-9);
+    assert_float_equal(share[1], (double)equal / rows, 1e-9);
+    free(weights);
+    case_close(&c);
+}
+
 /* == Recomputed blocks ============================================================================================ */
 
 /* Three blocks, each with another draw of the drop path and of dropout; what comes later wins. */
@@ -572,6 +603,7 @@ int main(void) {
         cmocka_unit_test(test_differences),    cmocka_unit_test(test_inference_plan),
         cmocka_unit_test(test_micro_batches),  cmocka_unit_test(test_drop_path),
         cmocka_unit_test(test_recompute),      cmocka_unit_test(test_scaled_start),
+        cmocka_unit_test(test_ended),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

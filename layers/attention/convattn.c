@@ -195,15 +195,16 @@ static void convattn_weights(const Attention *a, float *weights, int b, int head
     const Convattn *s = a->state;
     int L = grid_tokens(s->keys), q_row = norm_of(s, a, 0, 1).row, k_row = norm_of(s, a, 1, 1).row;
     size_t size = (size_t)(L - 1) * (size_t)k_row + (size_t)a->D, first = (size_t)(head * a->D);
-    float *q = xcalloc((size_t)a->D, sizeof *q, "attention picture"), *k = xcalloc(size, sizeof *k, "attention picture");
-    float sum = 0, largest = -INFINITY;
+    float *q = xcalloc((size_t)a->D, sizeof *q, "attention picture");
+    float *k = xcalloc(size, sizeof *k, "attention picture"), sum = 0, largest = -INFINITY;
     real_download(q, s->normed + ((size_t)b * (size_t)a->N + (size_t)query) * (size_t)q_row + first, (size_t)a->D);
     real_download(k, s->normed + part_at(s, a, 1) + (size_t)b * (size_t)L * (size_t)k_row + first, size);
     for (int m = 0; m < a->N; m++) weights[m] = -INFINITY;
     for (int l = 0; l < L; l++) {
         int m = l / s->keys.columns * s->stride * a->grid.columns + l % s->keys.columns * s->stride;
         weights[m] = 0;
-        for (int d = 0; d < a->D; d++) weights[m] += q[d] * k[(size_t)l * (size_t)k_row + (size_t)d] / sqrtf((float)a->D);
+        for (int d = 0; d < a->D; d++) weights[m] += q[d] * k[(size_t)l * (size_t)k_row + (size_t)d];
+        weights[m] /= sqrtf((float)a->D);
         largest = fmaxf(largest, weights[m]);
     }
     for (int m = 0; m < a->N; m++) sum += weights[m] = expf(weights[m] - largest);
