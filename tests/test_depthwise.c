@@ -200,7 +200,8 @@ static void test_pictured_weights(void **state) {
 
 int main(void) {
     kernels_init();
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_depthwise), cmocka_unit_test(test_strided), cmocka_unit_test(test_pictured_weights)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_depthwise), cmocka_unit_test(test_strided),
+                                       cmocka_unit_test(test_pictured_weights)};
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     kernels_exit();
     return failed;

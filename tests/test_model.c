@@ -428,7 +428,8 @@ static void test_ended(void **state) {
     for (int b = 0; b < c.B; b++)
         for (int head = 0; head < a->H; head++)
             for (int n = 0; n < a->N; n++, rows++) {
-                int left = n % a->grid.columns < a->grid.columns / 2, m = left ? n + 1 : n - 1, far = left ? n + R : n - R;
+                int left = n % a->grid.columns < a->grid.columns / 2, m = left ? n + 1 : n - 1;
+                int far = left ? n + R : n - R;
                 a->op->spatial(a, weights, b, head, n);
                 ended += weights[m] == weights[far];
                 equal += weights[n] == weights[m] && weights[m] == weights[far];
