@@ -257,8 +257,8 @@ static void data_open(Run *run, bool train) {
 
 /* == The model ==================================================================================================== */
 
-/* What the learning rate of the backbone is a multiple of. */
-static float slow_rate(const Run *run) {
+/* The learning rate of the backbone as a multiple of that of the rest. */
+static float backbone_rate(const Run *run) {
     return run->schedule->lr > 0 ? run->backbone->lr_backbone / run->schedule->lr : 0;
 }
 
@@ -300,7 +300,7 @@ static void model_open(Run *run, int images, int H, int W, bool training) {
     detr_fold(detr);
     /* Two learning rates, and weight decay for everything: core/params stores which apply to each tensor. */
     params_decay_from(&detr->model.params, 0);
-    params_slow_below(&detr->model.params, detr->backbone_floats);
+    params_set_rate_below(&detr->model.params, detr->backbone_floats, backbone_rate(run));
 }
 
 static void buffers_open(Run *run, int images, int most_targets, bool training) {
@@ -538,7 +538,6 @@ static void training_data_and_model(void *context) {
     validation_open(run);
     snprintf(stem, sizeof stem, "%s-detr-%s", run->train.name, run->model->attn->name);
     training_open(&run->training, &(TrainingStart){.params = &run->detr.model.params,
-                                                   .slow = slow_rate(run),
                                                    .batches = run->loader.batches,
                                                    .stem = stem,
                                                    .class_names = run->names,
@@ -581,6 +580,7 @@ static void words(const void *context, TrainingWords which, char *text, size_t s
     double ap = run->found[COCO_AP], ap50 = run->found[COCO_AP50];
     int used = 0;
     switch (which) {
+    case WORDS_LAST: break;
     case WORDS_STEP: snprintf(text, size, "  class error %.0f %%", m[CLASS_ERROR]); break;
     case WORDS_EVALUATED: used = snprintf(text, size, "%.5f,%.5f", ap, ap50); /* fall through */
     case WORDS_COLUMNS:
@@ -702,7 +702,6 @@ static void mode_bench(void *context) {
     model_open(run, images, H, W, true);
     buffers_open(run, images, BENCH_BOXES, true);
     params_allocate_optimizer(params, false);
-    t->slow = slow_rate(run);
     t->state.lr = run->schedule->lr;
     bench_fill(run, images);
     Bench b = bench(bench_batch, run, &t->s->batch_size, images * distributed_ranks(), (double)t->s->bench_seconds);

@@ -32,6 +32,7 @@
 #include "layers/attention/relative.h"
 #include "layers/attention_picture.h"
 #include "layers/fit_weights.h"
+#include "layers/layer_decay.h"
 #include "layers/vit.h"
 
 /* == Settings ===================================================================================================== */
@@ -76,6 +77,7 @@ typedef struct {
     const SamplerSettings *sampler;
     VitSettings *model;
     CosineSettings *schedule;
+    const LayerDecaySettings *layer_decay;
     const TargetSettings *target;
 
     Vit vit;
@@ -110,6 +112,7 @@ static void add_settings(void *context, Config *config) {
     run->model = vit_add_settings(config);
     run->schedule = config_add(config, &cosine_settings);
     config_add(config, &adamw_settings);
+    run->layer_decay = config_add(config, &layer_decay_settings);
     run->target = config_add(config, &target_settings);
     run->training.s = config_add(config, &training_settings);
     config_explain(config, "eval", "Measure the accuracy of --init or --resume on the test split, and stop");
@@ -160,6 +163,7 @@ static void check_settings(void *context) {
         config_reject(config, "attention", "pictures are of one token grid, and this model has %d stages",
                       run->model->dim.count);
     transform_check(config, run->transform, run->model->img_size[0], run->model->img_size[1]);
+    layer_decay_check(config, run->layer_decay, run->model);
     cosine_check(config, run->schedule, run->training.s->epochs);
     data_check(config, run->data);
     dataset_describe(&run->train, run->data->data, run->data->data_dir);
@@ -286,6 +290,7 @@ static void weights_load(Run *run) {
 static void model_open(Run *run, int batch, bool training) {
     Vit *vit = &run->vit;
     vit_create(vit, &run->training.config);
+    layer_decay_apply(vit, run->layer_decay);
     vit_plan(vit, batch, training);
     vit_allocate(vit);
     params_allocate(&vit->model.params, training);
@@ -336,14 +341,14 @@ static double micro_step(Run *run, int first, int B, bool last) {
     Vit *vit = &run->vit;
     int batch = run->training.s->batch_size;
     double loss = 0;
-    vit_draw_drop_path(vit, run->training.s->seed, (uint32_t)run->training.state.step, (size_t)first, B);
+    vit_draw_drops(vit, run->training.s->seed, (uint32_t)run->training.state.step, (size_t)first, B);
     vit_load_targets(vit, run->targets, B);
-    bool whole = B == batch; /* every step launches the same kernels */
-    if (!whole || device_graph_begin(&run->graph)) {
+    bool same = B == batch && run->model->dropout <= 0; /* every step's kernels have the same arguments */
+    if (!same || device_graph_begin(&run->graph)) {
         vit_forward(vit, B, true);
         vit_loss(vit, B, 1.0f / (float)batch);
         vit_backward(vit, B, true, last ? all_reduce_start : NULL);
-        if (whole) device_graph_end(&run->graph);
+        if (same) device_graph_end(&run->graph);
     }
     run->last_micro_batch = B;
     vit_losses(vit, run->losses, B);
@@ -420,7 +425,6 @@ static void training_data_and_model(void *context) {
     model_open(run, micro_batch_choose(run), true);
     snprintf(stem, sizeof stem, "%s-%s", run->train.name, run->model->attn->name);
     training_open(&run->training, &(TrainingStart){.params = &run->vit.model.params,
-                                                   .slow = 1,
                                                    .batches = run->loader.batches,
                                                    .stem = stem,
                                                    .class_names = run->train.class_names,
@@ -460,22 +464,35 @@ static float learning_rate(const void *context, double epochs) {
     return cosine_lr(run->schedule, peak, run->training.s->epochs, epochs);
 }
 
-/* How far apart the heads' weights are. */
+/* Values of the last step that only ripple's weights have: RunState.measured. */
+enum { DIVERGENCE, TAU_ENDED, TAU_EQUAL };
+
 static void measure(void *context) {
     Run *run = context;
-    run->training.state.measured[0] = vit_divergence(&run->vit, run->last_micro_batch);
+    double *measured = run->training.state.measured;
+    measured[DIVERGENCE] = vit_divergence(&run->vit, run->last_micro_batch);
+    vit_sticks_ended(&run->vit, run->last_micro_batch, measured + TAU_ENDED);
+}
+
+/* A value with six decimals, or nothing. */
+static void measured_text(char text[32], double value) {
+    *text = 0;
+    if (isfinite(value)) snprintf(text, 32, "%.6f", value);
 }
 
 static void words(const void *context, TrainingWords which, char *text, size_t size) {
     const Run *run = context;
     const Accuracy *a = &run->accuracy;
     const RunState *state = &run->training.state;
-    char divergence[32] = "";
-    if (isfinite(state->measured[0])) snprintf(divergence, sizeof divergence, "%.6f", state->measured[0]);
+    char divergence[32], ended[32], equal[32];
+    measured_text(divergence, state->measured[DIVERGENCE]);
+    measured_text(ended, state->measured[TAU_ENDED]);
+    measured_text(equal, state->measured[TAU_EQUAL]);
     switch (which) {
     case WORDS_STEP: break;
     case WORDS_COLUMNS: snprintf(text, size, ",,%s", divergence); break;
     case WORDS_EVALUATED: snprintf(text, size, "%.3f,%.3f,%s", a->top1, a->top5, divergence); break;
+    case WORDS_LAST: snprintf(text, size, "%s,%s", ended, equal); break;
     case WORDS_EVALUATION: snprintf(text, size, "top-1 %.2f %%  top-5 %.2f %%", a->top1, a->top5); break;
     case WORDS_RESULT: snprintf(text, size, "top-1 %.2f %%, best %.2f %%", a->top1, state->best); break;
     case WORDS_BEST: snprintf(text, size, "best top-1 %.2f %%", state->best); break;
@@ -721,6 +738,7 @@ static const Program program = {
     .settings = add_settings, .chooser = "attn", .use = use_settings, .check = check_settings, .lists = print_lists,
     .modes = modes,
     .training = {.columns = "top1,top5,jsd",
+                 .last_columns = "tau_ended,tau_equal",
                  .advice = "a lower lr, a longer warm-up or clip_grad",
                  .open = training_data_and_model, .announce = announce, .load = load_batches, .stalled = stalled,
                  .rate = learning_rate, .step = train_step, .measure = measure, .evaluate = evaluate, .words = words},

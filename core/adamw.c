@@ -20,13 +20,12 @@ static const ConfigEntry entries[] = {
 #undef F
 const ConfigGroup adamw_settings = {CONFIG_GROUP(AdamWSettings, entries)};
 
-float adamw_step(const AdamWSettings *s, Params *params, float lr, float slow, int t) {
+float adamw_step(const AdamWSettings *s, Params *params, float lr, int t) {
     float norm = (float)sqrt(sum_of_squares(params->grads, params->total));
     float scale = s->clip_grad / (norm + 1e-6f); /* PyTorch's clip_grad_norm_ */
     if (!isfinite(norm)) return norm;
     AdamWStep step = {
         .lr = lr,
-        .slow = slow,
         .beta1 = s->beta1,
         .beta2 = s->beta2,
         .eps = s->eps,
@@ -34,6 +33,8 @@ float adamw_step(const AdamWSettings *s, Params *params, float lr, float slow, i
         .scale = s->clip_grad > 0 && scale < 1 ? scale : 1,
         .ema_decay = s->ema_decay,
         .t = t,
+        .rate_count = params->rate_count,
+        .rates = params->rates,
     };
     adamw_update(params->values, params->exp_avg, params->exp_avg_sq, params->ema, params->grads, params->kinds,
                  params->total, &step);

@@ -14,9 +14,9 @@ typedef struct {
 
 extern const ConfigGroup adamw_settings;
 
-/* Optimizer step number t >= 1 with learning rate lr, or slow * lr for tensors with Param.slow set.  Clips the
+/* Optimizer step number t >= 1 with learning rate lr, multiplied for each tensor by its Param.rate.  Clips the
  * gradient, updates parameters and moments, then the EMA if there is one.  Returns the gradient's norm before
  * clipping.  If that norm is not finite, nothing is changed. */
-float adamw_step(const AdamWSettings *s, Params *params, float lr, float slow, int t);
+float adamw_step(const AdamWSettings *s, Params *params, float lr, int t);
 
 #endif

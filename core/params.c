@@ -1,5 +1,6 @@
 #include "core/params.h"
 
+#include <assert.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -24,6 +25,7 @@ static void params_add(Params *params, Param declared, const char *prefix, const
     *p = declared;
     snprintf(p->name, sizeof p->name, "%s%s", prefix, name);
     p->gain = 1;
+    p->rate = 1;
     p->ndim = ndim;
     p->size = 1;
     for (int i = 0; i < ndim; i++) {
@@ -71,8 +73,11 @@ void params_decay_from(Params *params, int first) {
     for (int i = first; i < params->count; i++) params->items[i].decay = !params->items[i].frozen;
 }
 
-void params_slow_below(Params *params, size_t floats) {
-    for (int i = 0; i < params->count; i++) params->items[i].slow = params->items[i].offset < floats;
+void params_set_rate(Params *params, int i, float rate) { params->items[i].rate = rate; }
+
+void params_set_rate_below(Params *params, size_t floats, float rate) {
+    for (int i = 0; i < params->count; i++)
+        if (params->items[i].offset < floats) params_set_rate(params, i, rate);
 }
 
 void params_allocate(Params *params, bool training) {
@@ -87,6 +92,17 @@ void params_allocate(Params *params, bool training) {
     }
 }
 
+/* The index of a factor in params->rates, where it is added if it is new. */
+static int rate_index(Params *params, float rate) {
+    int r = 0;
+    while (r < params->rate_count && params->rates[r] != rate) r++;
+    if (r == params->rate_count) {
+        assert(r < PIECE_RATES);
+        params->rates[params->rate_count++] = rate;
+    }
+    return r;
+}
+
 static void kinds_allocate(Params *params) {
     size_t pieces = params->total / ARENA_PIECE;
     uint8_t *host = xcalloc(pieces, 1, "the optimizer's table");
@@ -94,7 +110,7 @@ static void kinds_allocate(Params *params) {
         const Param *p = &params->items[i];
         size_t end = i + 1 < params->count ? p[1].offset : params->total;
         int kind = p->frozen ? PIECE_FROZEN : p->decay ? PIECE_DECAYED : PIECE_PLAIN;
-        if (p->slow) kind |= PIECE_SLOW;
+        kind += PIECE_KINDS * rate_index(params, p->rate);
         memset(host + p->offset / ARENA_PIECE, kind, (end - p->offset) / ARENA_PIECE);
     }
     params->kinds = device_malloc(pieces, "the optimizer's table");

@@ -11,6 +11,7 @@
 #include <stdint.h>
 
 #include "kernels/grid.h"
+#include "kernels/optimizer.h"
 
 enum { PARAM_MAX_DIMS = 4, PARAM_NAME_SIZE = 64 };
 
@@ -48,7 +49,7 @@ struct Param {
     ParamDraw draw; /* NULL: `init` alone */
     ParamGrid grid;
     bool decay;
-    bool slow;   /* AdamW.slow times the learning rate; set it before params_allocate_optimizer */
+    float rate;  /* factor of the learning rate; default 1 */
     bool frozen; /* a buffer: stored and loaded like parameters, but never trained and not counted as one */
     float **value, **grad; /* addresses of the layer's pointers, set by params_allocate and params_view */
     float **host, *staging; /* buffers: the layer's pointer to host memory of the same size, and that memory */
@@ -63,6 +64,8 @@ typedef struct {
     float *exp_avg, *exp_avg_sq; /* AdamW's moments, NULL before params_allocate_optimizer */
     float *ema;               /* NULL without EMA */
     uint8_t *kinds;           /* device memory: how the optimizer treats each ARENA_PIECE floats */
+    float rates[PIECE_RATES]; /* the different Param.rate, which `kinds` has the indices of */
+    int rate_count;
 } Params;
 
 /* Declares the tensor `prefix` + `name` ("blocks.3.attn." + "qkv.weight").  params_allocate sets *value
@@ -91,8 +94,10 @@ void params_on_grid(Params *params, ParamGrid grid);
 /* Turns weight decay on for all learned tensors from index `first` on. */
 void params_decay_from(Params *params, int first);
 
-/* Sets Param.slow for the tensors in the first `floats` floats of the arena and clears it for the others. */
-void params_slow_below(Params *params, size_t floats);
+/* Sets Param.rate of tensor i, and of all tensors in the first `floats` floats of the arena.  There can be PIECE_RATES
+ * different factors.  Call before params_allocate_optimizer. */
+void params_set_rate(Params *params, int i, float rate);
+void params_set_rate_below(Params *params, size_t floats, float rate);
 
 /* Declares a buffer.  Its gradient stays zero, so that the optimizer and clipping do not see it; the EMA copies it.
  * If host is not NULL, *host is set to host memory in which the layer prepares the data that it uploads to *value. */
@@ -103,7 +108,7 @@ void params_declare_buffer(Params *params, float **value, float **host, const ch
 void params_allocate(Params *params, bool training);
 
 /* Allocates the moments, and the EMA if asked for, zeroed (the caller copies the initial EMA), and records for
- * the optimizer which tensors have weight decay and which are frozen. */
+ * the optimizer which tensors have weight decay, which are frozen, and the factors of their learning rates. */
 void params_allocate_optimizer(Params *params, bool ema);
 
 /* Points every layer's *value into `arena` (values or ema): evaluation with the EMA weights needs no copy. */

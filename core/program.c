@@ -257,7 +257,6 @@ int program_main(const Program *program, void *run, Training *t, int argc, char 
     t->run = run;
     t->s = config_add(&t->config, &training_settings);
     t->adamw = config_add(&t->config, &adamw_settings);
-    t->slow = 1;
     read_settings(t, modes, program->modes, argc, argv);
     int status = run_mode(program, run, t, modes);
     standard_output_check();

@@ -124,7 +124,7 @@ void training_sum(Training *t, double *sums, int count) {
 void training_update(Training *t, double loss) {
     RunState *state = &t->state;
     training_stop_on_bad(t, "the loss", loss);
-    state->gradient_norm = adamw_step(t->adamw, t->params, state->lr, t->slow, (int)state->step + 1);
+    state->gradient_norm = adamw_step(t->adamw, t->params, state->lr, (int)state->step + 1);
     training_stop_on_bad(t, "the norm of the gradient", (double)state->gradient_norm);
 }
 
@@ -165,13 +165,14 @@ static const char last_columns[] = "stall,val_loss,wall_s,peak_bytes";
 /* Writes a row of log.csv and resets the loss and speed sums. */
 static void log_row(Training *t, TrainingWords columns) {
     RunState *state = &t->state;
-    char own[WORDS_SIZE], validation[32] = "";
+    char own[WORDS_SIZE], last[WORDS_SIZE], validation[32] = "";
     words(t, columns, own);
+    words(t, WORDS_LAST, last);
     if (columns == WORDS_EVALUATED) snprintf(validation, sizeof validation, "%.6f", t->validation_loss);
-    run_folder_log(&t->folder, "%llu,%llu,%.6f,%.8g,%.6g,%.*f,%s,%.3f,%s,%.1f,%zu", (unsigned long long)state->step,
+    run_folder_log(&t->folder, "%llu,%llu,%.6f,%.8g,%.6g,%.*f,%s,%.3f,%s,%.1f,%zu%s%s", (unsigned long long)state->step,
                    (unsigned long long)state->epoch + 1, mean_loss(state), (double)state->lr,
                    (double)state->gradient_norm, t->calls->decimals + 1, t->images_per_s, own, t->stall, validation,
-                   run_seconds(t), device_peak_bytes());
+                   run_seconds(t), device_peak_bytes(), t->calls->last_columns ? "," : "", last);
     state->loss_sum = 0;
     state->loss_count = 0;
     t->seconds = t->images = t->stalled = 0;
@@ -233,7 +234,9 @@ static void folder_open(Training *t, const TrainingStart *start) {
         distributed_broadcast(path, sizeof path);
         if (!config_try_set(&t->config, "run_dir", path, "the default", &error)) die("%s", error.text);
     }
-    snprintf(header, sizeof header, "%s,%s,%s", first_columns, t->calls->columns, last_columns);
+    const char *more = t->calls->last_columns;
+    snprintf(header, sizeof header, "%s,%s,%s%s%s", first_columns, t->calls->columns, last_columns, more ? "," : "",
+             more ? more : "");
     run_folder_open(&t->folder, t->s->run_dir, &t->config, start->class_names, start->classes, start->mean,
                     start->std, header, t->resumed ? &t->state : NULL);
     snprintf(last_words, sizeof last_words, "%s --resume %s goes on from the last checkpoint", t->program,
@@ -277,7 +280,6 @@ static void check_length(const Training *t) {
 void training_open(Training *t, const TrainingStart *start) {
     char path[RUN_PATH_SIZE];
     Params *params = t->params = start->params;
-    t->slow = start->slow;
     t->batches = start->batches;
     params_allocate_optimizer(params, t->adamw->ema_decay > 0);
     if (params->ema) device_copy(params->ema, params->values, params->total * sizeof(float));

@@ -26,6 +26,7 @@ typedef enum {
     WORDS_STEP,       /* after the loss in the progress line: "  class error 12 %", or nothing */
     WORDS_COLUMNS,    /* its columns in a row of log.csv, with those of an evaluation empty */
     WORDS_EVALUATED,  /* the same, in the row after an evaluation */
+    WORDS_LAST,       /* its last columns in a row */
     WORDS_EVALUATION, /* results of the last evaluation, for the epoch's line: "top-1 61.20 %  top-5 93.10 %" */
     WORDS_RESULT,     /* final result, for the run's last line */
     WORDS_BEST        /* the same if there was nothing left to train: only state.best is known */
@@ -34,6 +35,7 @@ typedef enum {
 /* Every function receives `run`, the program's own data. */
 typedef struct {
     const char *columns; /* the program's own columns of log.csv, between speed and stall: "top1,top5" */
+    const char *last_columns; /* more of its own at the end of a row, "tau_ended,tau_equal", or NULL */
     const char *advice;  /* what to try if the loss is not finite: "a lower lr" */
     int decimals;        /* of images/s in the progress line; the log has one more */
 
@@ -80,7 +82,6 @@ typedef struct {
     const char *reordered; /* resumed: name of a changed setting that changes the batches of an epoch, or NULL */
 
     Params *params;
-    float slow;       /* factor of the learning rate for tensors with Param.slow set */
     uint64_t batches; /* per epoch */
     RunState state;
     RunFolder folder;
@@ -100,8 +101,7 @@ int training_run(Training *t);
 
 /* Arguments of training_open. */
 typedef struct {
-    Params *params;   /* with initial weights, and Param.slow set */
-    float slow;       /* as in Training */
+    Params *params;   /* with initial weights, and Param.rate set */
     uint64_t batches; /* per epoch */
     const char *stem; /* for the folder's default name: runs/<stem>-001 */
     const char *const *class_names; /* [classes], or NULL; stored with the weights */

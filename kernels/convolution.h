@@ -15,6 +15,9 @@
 extern "C" {
 #endif
 
+/* The rows or columns of results that lie `stride` apart, the first one at 0. */
+GRID_INLINE int convolution_side(int side, int stride) { return (side - 1) / stride + 1; }
+
 typedef struct {
     Grid grid;
     int C, k;         /* channels; kernel size, odd and at most 7, with zero padding of k/2 */
@@ -33,6 +36,19 @@ void depthwise_backward(real *dx, const real *add, float *dw, float *db, const r
                         const Depthwise *shape, int B);
 size_t depthwise_workspace(const Depthwise *shape);
 
+/* The same without bias and `add`, at every stride-th row and column only: result (i,j) is the one at token
+ * (i stride, j stride), on a grid of Ho x Wo with Ho = convolution_side(rows, stride).  All channels have weights of
+ * their own: period = C. */
+typedef struct {
+    Depthwise window;
+    int stride;
+} StridedDepthwise;
+/* y [B,Ho*Wo,C] real with row stride y_row. */
+void strided_depthwise_forward(real *y, const real *x, const float *w, const StridedDepthwise *shape, int B);
+/* dx (=), laid out like x;  dw (+=). */
+void strided_depthwise_backward(real *dx, float *dw, const real *dy, const real *x, const float *w,
+                                const StridedDepthwise *shape, int B);
+
 typedef struct {
     Grid grid;
     int C, x_row; /* channels; row stride of x, at least C */
@@ -49,15 +65,12 @@ void neighbour_max_backward(real *dx, const real *dy, const uint8_t *at, const N
 /* == Convolution with a frozen batch norm ========================================================================= */
 
 /* Images are channels last, [B,Hi,Wi,C], with zero padding of k/2, so the output is [B,Ho,Wo,out] with
- * Ho = ceil(Hi/stride) and Wo likewise.  Image sizes may change from call to call: only the first call with a size
+ * Ho = ceil(Hi/stride) (convolution_side) and Wo likewise.  Image sizes may change from call to call: only the first call with a size
  * prepares it and may allocate memory. */
 typedef struct {
     int in, out;   /* channels */
     int k, stride; /* kernel size, odd */
 } Convolution;
-
-/* Ho of Hi, and Wo of Wi. */
-static inline int convolution_side(int side, int stride) { return (side - 1) / stride + 1; }
 
 /* A frozen batch norm as y = scale x + shift:  scale = w / sqrt(var + eps), shift = b - mean scale.  All [n] float. */
 void batchnorm_fold(float *scale, float *shift, const float *w, const float *b, const float *mean, const float *var,

@@ -19,10 +19,11 @@ extern "C" {
  * one.  Element i of an image uses half (i / 16) % 8 of block 16 (i / 128) + i % 16 and survives if that half is at
  * least round(65536 rate).  So a block serves eight elements, 16 apart, and 16 neighbouring elements draw from 16
  * blocks, which suits vectors of 16 lanes. */
+enum { DROPOUT_SITES = 4096 };
 typedef struct {
     float rate; /* below 1; 0: nothing is dropped */
     uint64_t seed;
-    uint32_t step, site; /* the training step; the number of this dropout within the model, below 4096 */
+    uint32_t step, site; /* the training step; the number of this dropout within the model, below DROPOUT_SITES */
     uint32_t first;      /* index of the tensor's first image in the global batch; first + B is at most 2^20 */
 } Dropout;
 

@@ -24,19 +24,23 @@ double sum_of_squares(const float *x, size_t n);
  * arena:
  *   g' = scale g, m = b1 m + (1-b1) g', v = b2 v + (1-b2) g'^2,
  *   w = w - lr wd w - lr (m / (1-b1^t)) / (sqrt(v / (1-b2^t)) + eps), ema = d ema + (1-d) w,
- * with slow * lr in place of lr for pieces marked PIECE_SLOW.
+ * where lr is step->lr times the factor that the piece's byte chooses.
  * w, m, v, ema [n] (updated), ema may be NULL;  g [n];
- * kinds [ceil(n / ARENA_PIECE)]: how each piece of ARENA_PIECE elements is updated, one of the PIECE_ values. */
+ * kinds [ceil(n / ARENA_PIECE)]: how each piece of ARENA_PIECE elements is updated, one of the PIECE_ values plus
+ * PIECE_KINDS times the index of its factor in step->rates. */
 enum { ARENA_PIECE = 16 };
 enum {
     PIECE_PLAIN,   /* without weight decay */
     PIECE_DECAYED, /* with weight decay */
     PIECE_FROZEN,  /* w, m and v are not changed, and ema = w */
-    PIECE_SLOW = 4 /* added to one of the above: the learning rate is multiplied by `slow` */
+    PIECE_KINDS = 4,
+    PIECE_RATES = 256 / PIECE_KINDS /* the most factors of the learning rate in one arena */
 };
 typedef struct {
-    float lr, slow, beta1, beta2, eps, weight_decay, scale, ema_decay;
-    int t; /* index of the step, from 1 */
+    float lr, beta1, beta2, eps, weight_decay, scale, ema_decay;
+    int t;              /* index of the step, from 1 */
+    int rate_count;     /* at most PIECE_RATES */
+    const float *rates; /* host [rate_count]: factors of lr */
 } AdamWStep;
 void adamw_update(float *w, float *m, float *v, float *ema, const float *g, const uint8_t *kinds, size_t n,
                   const AdamWStep *step);

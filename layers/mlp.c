@@ -1,7 +1,7 @@
 /* Multilayer perceptron with one hidden layer.  h [n,M] -> f [n,M]
  * forward   1. a = h W1^T + b1   2. c = a, or its depthwise 3x3 convolution over the grid (PVTv2's convolutional MLP)
- *           3. g = gelu(c)   4. f = g W2^T + b2
- * backward  4. dg = df W2, dW2 += df^T g, db2   3. dc = dg gelu'(c)   2. da   1. dh = da W1, dW1 += da^T h, db1
+ *           3. g = drop(gelu(c))   4. f = g W2^T + b2
+ * backward  4. dg = df W2, dW2 += df^T g, db2   3. dc = drop(dg) gelu'(c)   2. da   1. dh = da W1, dW1 += da^T h, db1
  * saves     a and c [n,hidden]; g is computed again, which takes less time than reading it from memory. */
 #include "layers/mlp.h"
 
@@ -33,24 +33,32 @@ static int images_of(const Mlp *mlp, size_t n) {
 /* The input of GELU. */
 static real *before_gelu(const Mlp *mlp) { return mlp->convolves ? mlp->c : mlp->a; }
 
-void mlp_forward(const Mlp *mlp, real *f, const real *h, size_t n) {
+static void drop_hidden(const Mlp *mlp, real *g, const Dropout *dropout, int B, int N) {
+    if (dropout->rate > 0) dropout_forward(g, g, dropout, B, (size_t)N * (size_t)mlp->fc1.out);
+}
+
+void mlp_forward(const Mlp *mlp, real *f, const real *h, const Dropout *dropout, int B, int N) {
     const DepthwiseLayer *conv = &mlp->dwconv;
+    size_t n = (size_t)B * (size_t)N;
     projection_forward(&mlp->fc1, mlp->a, h, n);
-    if (mlp->convolves) depthwise_forward(mlp->c, NULL, mlp->a, conv->w, conv->b, &conv->shape, images_of(mlp, n));
+    if (mlp->convolves) depthwise_forward(mlp->c, NULL, mlp->a, conv->w, conv->b, &conv->shape, B);
     if (!f) return;
     gelu_forward(mlp->g, before_gelu(mlp), n * (size_t)mlp->fc1.out);
+    drop_hidden(mlp, mlp->g, dropout, B, N);
     projection_forward(&mlp->fc2, f, mlp->g, n);
 }
 
-void mlp_backward(const Mlp *mlp, real *dh, const real *df, const real *h, size_t n) {
+void mlp_backward(const Mlp *mlp, real *dh, const real *df, const real *h, const Dropout *dropout, int B, int N) {
     const DepthwiseLayer *conv = &mlp->dwconv;
+    size_t n = (size_t)B * (size_t)N;
     LinearShape fc2 = {n, mlp->fc2.in, mlp->fc2.out, 0};
     linear_backward_input(mlp->dg, df, mlp->fc2.w, &fc2);
+    drop_hidden(mlp, mlp->dg, dropout, B, N);
     gelu_backward(mlp->dg, mlp->g, mlp->dg, before_gelu(mlp), n * (size_t)mlp->fc1.out);
+    drop_hidden(mlp, mlp->g, dropout, B, N);
     linear_backward_weight(mlp->fc2.dw, mlp->fc2.db, df, mlp->g, &fc2);
     if (mlp->convolves)
-        depthwise_backward(mlp->da, NULL, conv->dw, conv->db, mlp->dg, mlp->a, conv->w, &conv->shape,
-                           images_of(mlp, n));
+        depthwise_backward(mlp->da, NULL, conv->dw, conv->db, mlp->dg, mlp->a, conv->w, &conv->shape, B);
     projection_backward(&mlp->fc1, dh, mlp->convolves ? mlp->da : mlp->dg, h, n);
 }
 

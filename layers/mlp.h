@@ -19,10 +19,11 @@ typedef struct {
 /* grid: the token grid for a convolution between the layers, or NULL for none. */
 void mlp_declare(Mlp *mlp, Params *params, const char *prefix, int dim, int hidden, const Grid *grid);
 void mlp_plan(Mlp *mlp, Plan *plan, const char *prefix, size_t n);
-/* f NULL: computes only what the backward pass reads. */
-void mlp_forward(const Mlp *mlp, real *f, const real *h, size_t n);
+/* n = B N rows.  dropout: of the hidden layer, with rate 0 for none; drawn again by the backward pass.
+ * f NULL: computes only what the backward pass reads. */
+void mlp_forward(const Mlp *mlp, real *f, const real *h, const Dropout *dropout, int B, int N);
 /* dh (=), parameters (+=).  dh may be df. */
-void mlp_backward(const Mlp *mlp, real *dh, const real *df, const real *h, size_t n);
+void mlp_backward(const Mlp *mlp, real *dh, const real *df, const real *h, const Dropout *dropout, int B, int N);
 size_t mlp_macs(const Mlp *mlp, size_t n);
 
 #endif

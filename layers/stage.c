@@ -1,6 +1,6 @@
 /* Pre-norm blocks on one grid.  x_0 [B,N,M] -> h [B,N,M]
  * forward   for every block:  x += conv(x), where a depthwise 3x3 convolution embeds positions (Chu et al. 2021)
- *                             x += keep attention(norm1(x));  x += keep mlp(norm2(x))
+ *                             x += keep drop(attention(norm1(x)));  x += keep drop(mlp(norm2(x)))
  *           h = norm(x)
  *           (with some operators the class token is added before a later block, without a position embedding)
  * Each residual addition is fused with the norm that follows it, so the stream has 2*depth + 1 stations and a
@@ -149,6 +149,23 @@ static RowScale drop_path(const Stage *stage, const Station *s, int half, int B,
     return (RowScale){drop && stage->drops ? stage->stream->keep + first : NULL, s->N};
 }
 
+/* Block i's dropout of that kind. */
+static Dropout dropout_of(const Stage *stage, int i, int site, bool drop) {
+    Dropout d = stage->stream->dropout;
+    d.site = (uint32_t)(SITES_OF_BLOCK * (stage->first + i) + site);
+    if (!drop) d.rate = 0;
+    return d;
+}
+
+/* The dropout of the output of half-block `half`, y = drop(x), or of its gradient.  Returns y, or x where there is
+ * none. */
+static const real *drop_output(const Stage *stage, real *y, const real *x, int half, int B, bool drop) {
+    Dropout d = dropout_of(stage, half / 2, half % 2 ? SITE_MLP : SITE_ATTENTION, drop);
+    if (d.rate <= 0) return x;
+    dropout_forward(y, x, &d, B, (size_t)stage->stations[half].N * (size_t)stage->config.dim);
+    return y;
+}
+
 static LayerNorm norm_of(const Stage *stage, const Station *s, int B) {
     return (LayerNorm){s->norm.w, s->norm.b, s->mean, s->rstd, (size_t)B * (size_t)s->N, stage->config.dim,
                        TIMM_NORM_EPS};
@@ -191,8 +208,10 @@ void stage_forward(Stage *stage, int B, bool drop) {
     station_open(stage, s, B);
     for (int half = 0; half < 2 * stage->config.depth; half++, s++) {
         const Block *block = &stage->blocks[half / 2];
+        Dropout hidden = dropout_of(stage, half / 2, SITE_HIDDEN, drop);
         if (half % 2 == 0) block->attention.op->forward(&block->attention, f, s->h, B);
-        else mlp_forward(&block->mlp, f, s->h, (size_t)B * (size_t)s->N);
+        else mlp_forward(&block->mlp, f, s->h, &hidden, B, s->N);
+        drop_output(stage, f, f, half, B, drop);
         RowScale scale = drop_path(stage, s, half, B, drop);
         station_next(stage, s, &scale, B);
     }
@@ -205,8 +224,9 @@ static void block_again(const Stage *stage, int i, int B, bool drop) {
     RowScale scale = drop_path(stage, s, 2 * i, B, drop);
     station_open(stage, s, B);
     block->attention.op->forward(&block->attention, stage->stream->f, s->h, B);
+    drop_output(stage, stage->stream->f, stage->stream->f, 2 * i, B, drop);
     station_next(stage, s, &scale, B);
-    mlp_forward(&block->mlp, NULL, s[1].h, (size_t)B * (size_t)s[1].N);
+    mlp_forward(&block->mlp, NULL, s[1].h, NULL, B, s[1].N);
 }
 
 /* == Backward ===================================================================================================== */
@@ -255,11 +275,12 @@ void stage_backward(Stage *stage, int B, bool drop, FinalGradients *final) {
         RowScale scale = drop_path(stage, s, half, B, drop);
         station_backward(stage, s, dres, &scale, B);
         if (s->N > s[-1].N) class_leaves(stage, s, scale.scale != NULL, B);
-        const real *df = scale.scale ? stream->df : stream->dx;
+        const real *df = drop_output(stage, stream->df, scale.scale ? stream->df : stream->dx, half, B, drop);
+        Dropout hidden = dropout_of(stage, half / 2, SITE_HIDDEN, drop);
         if (half % 2) gradients_final(final, s->begin);
         if (half % 2 && !is_there(stage, half / 2)) block_again(stage, half / 2, B, drop);
         if (half % 2 == 0) block->attention.op->backward(&block->attention, stream->dh, df, s[-1].h, B);
-        else mlp_backward(&block->mlp, stream->dh, df, s[-1].h, (size_t)B * (size_t)s[-1].N);
+        else mlp_backward(&block->mlp, stream->dh, df, s[-1].h, &hidden, B, s[-1].N);
         dres = stream->dx;
     }
     station_backward(stage, s, dres, NULL, B);

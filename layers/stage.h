@@ -35,7 +35,12 @@ typedef struct {
     real *sum;           /* the stream before the class token, if that is added in a later block */
     real *dx, *dh, *df;  /* gradients of the stream, of a half-block's input and of its output */
     float *keep;         /* [2*blocks,B] factor of each half-block and image: 0 or 1/(1 - rate) */
+    Dropout dropout;     /* of this step, with site SITE_TOKENS; rate 0: none */
 } Stream;
+
+/* Dropout.site: SITE_TOKENS once for the model, the others for each block, counted over all stages, plus SITES_OF_BLOCK
+ * times its number. */
+enum { SITE_TOKENS, SITE_ATTENTION, SITE_HIDDEN, SITE_MLP, SITES_OF_BLOCK = 3 };
 
 typedef struct {
     int dim, depth, heads;
@@ -71,6 +76,7 @@ real *stage_input(const Stage *stage);
 /* The stage's output [B,N,M]: the norm of the stream at the last station. */
 const real *stage_output(const Stage *stage);
 
+/* drop: with drop path and dropout. */
 void stage_forward(Stage *stage, int B, bool drop);
 
 /* From stream->dh, the gradient of the output, to stream->dx, the gradient of the input;  parameters (+=).  Overwrites

@@ -49,12 +49,18 @@ static const ConfigEntry entries[] = {
      .help = "Position embedding: a learned one, none, or a depthwise 3x3 convolution at the start of every block"},
     {F(FLOAT, drop_path), "0", .min = 0, .max = 0.99,
      .help = "Rate of stochastic depth (drop path) in the last block; it grows linearly from 0 in the first block"},
+    {F(FLOAT, dropout), "0", .min = 0, .max = 0.9,
+     .help = "Rate of dropout after the position embedding, after attention's projection and after both layers of the "
+             "MLP, as in ViT (attention weights have none)"},
     {F(BOOL, recompute), "false",
      .help = "Activation checkpointing: store only the input of each block and compute the block again in the backward "
              "pass, which saves memory, takes more time and gives the same results"},
     {F(CHOICE, init_scale), "none", CONFIG_CHOICES("none", "depth"),
      .help = "Scale of the initial weights of attention's proj and of the MLP's second layer: none (1), or depth, "
              "1/sqrt(2 blocks), as in Sparse Transformers"},
+    {F(FLOAT, head_init_scale), "1", .min = 0, .max = 1000,
+     .help = "Factor on the initial weights of the classifier's last layer, also where --init draws it afresh "
+             "(ConvNeXt's fine-tuning: 0.001)"},
 };
 #undef F
 
@@ -135,6 +141,9 @@ void vit_check_settings(const Config *config) {
     for (int i = 0; i < stage_count(s); i++) check_stage(config, s, i);
     check_patches(config, s);
     check_class_token(config, s);
+    if (s->dropout > 0 && SITES_OF_BLOCK * depth_of(s) >= DROPOUT_SITES)
+        config_reject(config, "dropout", "%g, but %d blocks have more places for it than %d", (double)s->dropout,
+                      depth_of(s), DROPOUT_SITES);
 }
 
 void vit_check_heads(const char *path, const Config *config, const VitSettings *origin) {
@@ -228,6 +237,8 @@ void vit_create(Vit *vit, const Config *config) {
     vit->depth = depth_of(s);
     for (int i = 0; i < stage_count(s); i++) stage_create(vit, config, i);
     classifier_declare(&vit->head, &vit->model.params, s->head, s->dim.at[stage_count(s) - 1], s->num_classes);
+    params_start_scaled(&vit->model.params, "head.", s->head == HEAD_LINEAR ? "weight" : "fc2.weight",
+                        s->head_init_scale);
 }
 
 static Stage *last_stage(const Vit *vit) { return (Stage *)&vit->stages[stage_count(&vit->settings) - 1]; }
@@ -254,7 +265,7 @@ static void stream_plan(Vit *vit, Plan *plan, int B) {
     if (!plan->training) return;
     plan_borrow(plan, "", "dx", &s->dx, bytes);
     plan_borrow(plan, "", "dh", &s->dh, bytes);
-    plan_borrow(plan, "", "df", &s->df, c->drop_path > 0 ? bytes : 0);
+    plan_borrow(plan, "", "df", &s->df, c->drop_path > 0 || c->dropout > 0 ? bytes : 0);
 }
 
 static void activations_plan(Plan *plan, void *owner) {
@@ -316,8 +327,9 @@ void vit_load_mixed(Vit *vit, const uint8_t *pixels, const MixedImages *mixed, c
                &(ImageShape){B, c->img_size[0], c->img_size[1]});
 }
 
-void vit_draw_drop_path(Vit *vit, uint64_t seed, uint32_t step, size_t first, int B) {
+void vit_draw_drops(Vit *vit, uint64_t seed, uint32_t step, size_t first, int B) {
     int depth = vit->depth;
+    vit->stream.dropout = (Dropout){vit->settings.dropout, seed, step, SITE_TOKENS, (uint32_t)first};
     if (vit->settings.drop_path <= 0) return;
     for (int half = 0; half < 2 * depth; half++) {
         float rate = depth > 1 ? vit->settings.drop_path * (float)(half / 2) / (float)(depth - 1) : 0;
@@ -344,6 +356,13 @@ static int pooled_tokens(const Vit *vit) { return has_class_token(vit) ? 1 : las
 /* True if a class token or a position embedding is added to the first stage's patches. */
 static bool first_is_joined(const Vit *vit) { return vit->pos || class_in_front(vit); }
 
+/* Dropout of the first stage's input or of its gradient. */
+static void drop_tokens(const Vit *vit, real *x, int B) {
+    const Stage *first = &vit->stages[0];
+    size_t n = (size_t)first->stations[0].N * (size_t)first->config.dim;
+    if (vit->stream.dropout.rate > 0) dropout_forward(x, x, &vit->stream.dropout, B, n);
+}
+
 static void embed(Vit *vit, int i, const real *x, int B) {
     const Stage *stage = &vit->stages[i];
     bool joined = i == 0 && first_is_joined(vit);
@@ -359,6 +378,7 @@ void vit_forward(Vit *vit, int B, bool drop) {
     const real *x = vit->images;
     for (int i = 0; i < stage_count(&vit->settings); i++) {
         embed(vit, i, x, B);
+        if (drop && i == 0) drop_tokens(vit, stage_input(&vit->stages[0]), B);
         stage_forward(&vit->stages[i], B, drop);
         x = stage_output(&vit->stages[i]);
     }
@@ -401,6 +421,7 @@ void vit_backward(Vit *vit, int B, bool drop, GradientsListener final) {
     pool_backward(vit->stream.dh, vit->dpooled, &(TokenShape){B, last->N, last->config.dim}, 0, pooled_tokens(vit));
     for (int i = stage_count(&vit->settings) - 1; i >= 0; i--) {
         stage_backward(&vit->stages[i], B, drop, &done);
+        if (drop && i == 0) drop_tokens(vit, vit->stream.dx, B);
         embed_gradient(vit, i, B);
     }
     gradients_final(&done, 0);
@@ -416,6 +437,22 @@ double vit_divergence(const Vit *vit, int B) {
         count++;
     }
     return sum / count;
+}
+
+void vit_sticks_ended(const Vit *vit, int B, double share[2]) {
+    double sums[2] = {0};
+    int count = 0;
+    for (int i = 0; i < vit->depth; i++) {
+        const Attention *a = &vit_block(vit, i)->attention;
+        double one[2];
+        if (!a->op->ended) continue;
+        a->op->ended(a, B, one);
+        sums[0] += one[0];
+        sums[1] += one[1];
+        count++;
+    }
+    share[0] = sums[0] / count;
+    share[1] = sums[1] / count;
 }
 
 /* == Description ================================================================================================== */

@@ -31,7 +31,9 @@ typedef struct {
     HeadKind head;
     PositionEmbedding pos_embed;
     float drop_path; /* rate of the last block; it grows linearly from 0 in the first */
+    float dropout;
     InitScale init_scale;
+    float head_init_scale;
 } VitSettings;
 extern const ConfigGroup vit_settings;
 
@@ -100,15 +102,15 @@ typedef struct {
 void vit_load_mixed(Vit *vit, const uint8_t *pixels, const MixedImages *mixed, const float *mean, const float *std,
                     int B);
 
-/* Draws the drop path of this step for images first .. first+B-1 of the global batch.  Must be called before a training
- * forward pass. */
-void vit_draw_drop_path(Vit *vit, uint64_t seed, uint32_t step, size_t first, int B);
+/* Draws the drop path of this step for images first .. first+B-1 of the global batch, and notes for them what dropout
+ * is a function of.  Must be called before a training forward pass. */
+void vit_draw_drops(Vit *vit, uint64_t seed, uint32_t step, size_t first, int B);
 
 /* Draws the operator's random features and codes, if it has any.  Must be called before the first micro-batch of each
  * step, and once before a model that was never trained is used. */
 void vit_draw_buffers(const Vit *vit, uint64_t seed, uint32_t step);
 
-/* images -> logits.  Drop path is applied if `drop` is set and the training plan is the current one. */
+/* images -> logits.  Drop path and dropout are applied if `drop` is set and the training plan is the current one. */
 void vit_forward(Vit *vit, int B, bool drop);
 
 /* Host targets [B,C], each row summing to one, for vit_loss. */
@@ -130,6 +132,9 @@ void vit_backward(Vit *vit, int B, bool drop, GradientsListener final);
 /* The mean of AttentionOp.divergence over the blocks whose operator has it, for the last forward pass with B images;
  * NaN if none has. */
 double vit_divergence(const Vit *vit, int B);
+
+/* The means of AttentionOp.ended, likewise. */
+void vit_sticks_ended(const Vit *vit, int B, double share[2]);
 
 /* Block i, counted over all stages. */
 Block *vit_block(const Vit *vit, int i);

@@ -53,10 +53,11 @@ trap 'exit 130' INT TERM
 
 value() { sed -n "s/.*\"$1\": \"*\([^,\"}]*\).*/\1/p"; }
 
-# block_of MODEL GRID: the arguments
+# block_of MODEL GRID: the arguments.  Convattn's keys are at most 14 x 14, as in the paper.
 block_of() {
-    echo "--attn $1 --img-size $2 --patch-size 1 --dim 192 --heads 12 --depth 1 --pool gap --num-classes 10" \
-        "--batch-size $BATCH --micro-batch $BATCH"
+    stride=
+    [ "$1" != convattn ] || [ "$2" -le 14 ] || stride="--kv-stride $(($2 / 14))"
+    echo "--config configs/imagenet/block.ini --attn $1 --img-size $2 --batch-size $BATCH --micro-batch $BATCH $stride"
 }
 
 # Multiply-adds of one image, 10^6.

@@ -54,6 +54,13 @@ def coco(*names):
     return [Row(paper, "coco/" + config, program="train_detr") for paper, config in names]
 
 
+def block(operator, side):
+    """One block on side x side tokens, where convattn has 14 x 14 keys."""
+    stride = ["--kv-stride", str(side // 14)] if operator == "convattn" and side > 14 else []
+    return Row(f"{operator} {side}x{side}", "imagenet/block", "--attn", operator, "--img-size", str(side), *stride,
+               run=f"block-{operator}-{side}")
+
+
 def study(name, *arguments):
     return Row(name, "cpu/study", *arguments, run="study-" + name)
 
@@ -102,6 +109,9 @@ TABLES = {
         ("D=1", "patterns-1"), ("D=4", "patterns-4"), ("D=8", "patterns-8"), ("D=16", ""))),
     "lisa-3d": ("LiSA, Table 3(d): local and global kernels, ImageNet-1k", "lisa,3d kernel size", lisanet_i(
         ("local3", "kernel-3"), ("local5", "kernel-5"), ("local7", "kernel-7"), ("global", ""))),
+    "lisa-4": ("LiSA, Table 4: one block, measured by scripts/bench_block.sh", "lisa,4/12 block b32 M192 A6000", [
+        *(block("softmax", side) for side in (7, 14, 28, 56)),
+        *(block(operator, side) for operator in ("convattn", "lisa") for side in (7, 14, 28, 56, 84))]),
     "lisa-5": ("LiSA, Table 5: hierarchical models, ImageNet-1k", "lisa,5 imagenet1k 300ep", imagenet(
         ("LiSANet-S", "lisanet-s"), ("HyLiSANet-S", "hylisanet-s"), ("LiSANet-B", "lisanet-b"),
         ("HyLiSANet-B", "hylisanet-b"))),
@@ -128,8 +138,11 @@ TABLES = {
     ]),
 }
 
+# Configs of what is measured and not trained.
+MEASURED = {"imagenet/block"}
+
 # What is shown of a row: the paper's metric, the heading, our key, decimals.
-SHOWN = [("params_M", "params, M", "params", 2), ("gmacs", "GMACs", "gmacs", 2), ("top1", "top-1, %", "top1", 2),
+SHOWN = [("FLOPs", "10^6 multiply-adds", "mmacs", 1), ("params_M", "params, M", "params", 2), ("gmacs", "GMACs", "gmacs", 2), ("top1", "top-1, %", "top1", 2),
          ("top5", "top-5, %", "top5", 2), ("AP", "AP", "ap", 1), ("speed", "images/s", "speed", 0)]
 
 
@@ -142,7 +155,7 @@ def paper_numbers(table):
         for source, name, row, metric, value in csv.reader(file):
             if f"{source},{name}" == table:
                 metric = "speed" if metric.startswith("img_s") else "gmacs" if metric.lower() == "gflops" else metric
-                numbers.setdefault(row, {})[metric] = float(value)
+                numbers.setdefault(row, {})[metric] = float(value) / (1e6 if metric == "FLOPs" else 1)
     return numbers
 
 
@@ -164,6 +177,8 @@ def describe(row, cache={}):
             elif found:
                 params = int(found.get("trainable_params", found["params"]))
                 cache[key] = {"params": params / 1e6, "gmacs": int(found["macs"]) / 1e9}
+                if row.config in MEASURED:
+                    cache[key] = {"mmacs": int(found["macs"]) / 1e6}
     return cache[key]
 
 
@@ -207,7 +222,7 @@ def mean_and_error(values):
 
 def ours(row, runs, key):
     """(value or None, its standard error or None) of what this project has for the row."""
-    if key in ("params", "gmacs"):
+    if key in ("params", "gmacs", "mmacs"):
         return describe(row).get(key), None
     values = [run[key] for run in runs.get(row.run, []) if key in run]
     return mean_and_error(values) if values else (None, None)
@@ -216,7 +231,7 @@ def ours(row, runs, key):
 def status(row, runs):
     found = runs.get(row.run, [])
     if not found:
-        return "not run"
+        return "" if row.config in MEASURED else "not run"
     going = [run for run in found if run.get("epoch") != run.get("epochs")]
     if going:
         return f"at epoch {going[0].get('epoch', 0)} of {going[0].get('epochs')}"
@@ -262,6 +277,8 @@ def main():
     parser.add_argument("--table", choices=TABLES, help="print only this table")
     parser.add_argument("--rows", choices=TABLES, help="print the runs of a table and their arguments")
     arguments = parser.parse_args()
+    if arguments.rows and any(row.config in MEASURED for row in TABLES[arguments.rows][2]):
+        sys.exit(f"{arguments.rows}: nothing to train here, sh scripts/bench_block.sh measures it")
     if arguments.rows:
         for row in TABLES[arguments.rows][2]:
             print(row.run, row.after or "-", row.program, "--config", f"configs/{row.config}.ini", *row.arguments)

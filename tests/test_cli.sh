@@ -153,6 +153,7 @@ refuses "text for a number" 2 "--lr|'fast'|number" --lr fast
 refuses "NaN for a number" 2 "--lr|'nan'" --lr nan
 refuses "number out of range" 2 '--drop-path|1.5|0.99' --drop-path 1.5
 refuses "integer out of range" 2 '--heads|0|from 1' --heads 0
+refuses "more groups of layers than learning rates" 2 '--layer-decay|0.9|65 groups|64' --depth 63 --layer-decay 0.9
 refuses "integer that overflows" 2 '--epochs|99999999999999999999' --epochs 99999999999999999999
 refuses "unknown augmentation policy" 2 "--aa|'original'|rand-m9-mstd0.5-inc1" --aa original-mstd0.5
 refuses "unknown part of a policy" 2 "--aa|'q3'|mstd0.5" --aa rand-m9-q3
@@ -248,9 +249,9 @@ succeeds "a run of two epochs" $tiny --epochs 2 --run-dir a --log-every 2
 grep -q "$(printf '[\033\r]')" out
 [ $? -eq 1 ]
 check "progress in a file has no control characters" $? "$(wc -l <out) lines"
-ends='[0-9.]+,[0-9]+' # wall_s,peak_bytes
+ends='[0-9.]+,[0-9]+,,' # wall_s, peak_bytes, and what only ripple has
 [ "$(head -n 1 a/log.csv)" = \
-    step,epoch,loss,lr,grad_norm,images_per_s,top1,top5,jsd,stall,val_loss,wall_s,peak_bytes ] &&
+    step,epoch,loss,lr,grad_norm,images_per_s,top1,top5,jsd,stall,val_loss,wall_s,peak_bytes,tau_ended,tau_equal ] &&
     [ "$(grep -cE "^[0-9]+,[12],[0-9.]+,([0-9.e-]+,){2}[0-9.]+,(([0-9.]+)?,){3}[01][0-9.]*,[0-9.]*,$ends\$" \
         a/log.csv)" -eq 4 ] &&
     [ "$(grep -cE "[0-9],[0-9.]+,[0-9.]+,[0-9.]*,[0-9.]+,[0-9.]+,$ends\$" a/log.csv)" -ge 2 ]
@@ -513,8 +514,9 @@ refuses "--parity whose patches do not fit its images" 2 '--patch-size|5|8x8' $p
 [ ! -e parity.out ]
 check "a refused --parity writes nothing" $?
 
-# Settings travel in the fixture's metadata.
+# Settings travel in the fixture's metadata.  --parity drops nothing, so the fixtures with dropout are not for it.
 for fixture in "$root"/tests/fixtures/*.safetensors; do
+    case $fixture in *-dropout*) continue ;; esac
     name="--parity agrees with the reference on $(basename "$fixture" .safetensors)"
     if [ -z "$python" ]; then
         skip "$name" "no python3 with numpy"
@@ -531,7 +533,7 @@ done
 # Everything on that a resumed run could forget: warm-up, drop path, an average, clipping, an uneven last micro-batch, a
 # learning rate that changes with the step, every augmentation.  128 steps.
 rich="$model --train-limit 1024 --test-limit 32 --batch-size 32 --micro-batch 12 --epochs 4 --lr-schedule step
-      --warmup-epochs 1.5 --drop-path 0.3 --ema-decay 0.9 --clip-grad 1 --run-dir run --aa rand-m9-mstd0.5-inc1
+      --layer-decay 0.7 --warmup-epochs 1.5 --drop-path 0.3 --dropout 0.1 --ema-decay 0.9 --clip-grad 1 --run-dir run --aa rand-m9-mstd0.5-inc1
       --reprob 0.25 --mixup 0.8 --cutmix 1 --repeated-aug"
 
 # stopped NAME SIGNAL STATUS PATTERN FILE FLAGS: rich, stopped at that point; a run that was quicker is tried again.
@@ -747,7 +749,7 @@ curve follows >curve.2
 cmp -s curve.1 curve.2
 check "an average that follows at once evaluates like the weights" $? "$(last_row raw), $(last_row follows)"
 [ "$(cut -d , -f 3 stays/log.csv | uniq | wc -l)" -gt 5 ] &&
-    [ "$(grep -E ',[0-9.]+,[0-9.]+,[0-9.]*,[0-9.]+,[0-9.]+,[0-9.]+,[0-9]+$' stays/log.csv | cut -d , -f 7,8 |
+    [ "$(grep -E ',[0-9.]+,[0-9.]+,[0-9.]*,[0-9.]+,[0-9.]+,[0-9.]+,[0-9]+,,$' stays/log.csv | cut -d , -f 7,8 |
         sort -u | wc -l)" -eq 1 ]
 check "an average that hardly moves keeps the first accuracy while the loss moves" $? "$(last_row stays)"
 run --resume stays --epochs 4
@@ -766,8 +768,15 @@ last_row sticks | awk -F , '{
     printf "%.6f", jsd; exit !($9 > jsd - 2e-3 && $9 < jsd + 2e-3) }' >expected
 check "fresh sticks diverge as uniform weights do" $? "$(last_row sticks | cut -d , -f 9), uniform $(cat expected)"
 run $slow_rate --attn linear --run-dir placeless
-[ -z "$(last_row placeless | cut -d , -f 9)" ]
-check "an operator without spatial weights has no divergence" $? "$(last_row placeless)"
+[ -z "$(last_row placeless | cut -d , -f 9,14,15 | tr -d ,)" ]
+check "an operator without spatial weights has no divergence and breaks no sticks" $? "$(last_row placeless)"
+
+# Four fresh sticks leave 0.8, 0.6, 0.4 and 0.2 of the whole.
+for row in 0.9,1.000000,1.000000 0.5,1.000000,0.000000 0.1,0.000000,0.000000; do
+    run $slow_rate --attn ripple --r-max 4 --tau "${row%%,*}" --run-dir "tau.$row"
+    [ "$(last_row "tau.$row" | cut -d , -f 14,15)" = "${row#*,}" ]
+    check "how often tau ${row%%,*} ends stick breaking" $? "$(last_row "tau.$row")"
+done
 
 if [ "$slow" = 1 ]; then
     skip "ripple attention overfits 64 images" "takes long"

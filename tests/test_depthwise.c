@@ -85,6 +85,66 @@ static void test_depthwise(void **state) {
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) depthwise_case(cases[i]);
 }
 
+/* == Every stride-th result ======================================================================================== */
+
+/* Every pair of a result and a token of its window once. */
+static void strided_reference(Reference r, const float *x, const float *dy, const float *w, int B,
+                              const StridedDepthwise *d) {
+    const Depthwise *s = &d->window;
+    int Hg = s->grid.rows, Wg = s->grid.columns, Ho = (Hg + d->stride - 1) / d->stride,
+        Wo = (Wg + d->stride - 1) / d->stride;
+    for (int place = 0; place < B * Ho * Wo; place++)
+        for (int c = 0; c < s->C; c++)
+            for (int tap = 0; tap < s->k * s->k; tap++) {
+                int image = place / (Ho * Wo), o = place / Wo % Ho, p = place % Wo;
+                int i = o * d->stride + tap / s->k - s->k / 2, j = p * d->stride + tap % s->k - s->k / 2;
+                if (i < 0 || i >= Hg || j < 0 || j >= Wg) continue;
+                size_t in = ((size_t)image * Hg * Wg + (size_t)i * Wg + j) * s->x_row + c;
+                size_t out = (size_t)place * s->y_row + c, at = (size_t)c * s->k * s->k + tap;
+                r.y[out] += (double)w[at] * x[in];
+                r.dx[in] += (double)w[at] * dy[out];
+                r.dw[at] += (double)x[in] * dy[out];
+            }
+}
+
+static void strided_case(int B, StridedDepthwise d) {
+    const Depthwise *s = &d.window;
+    size_t places = (size_t)convolution_side(s->grid.rows, d.stride) * convolution_side(s->grid.columns, d.stride);
+    size_t nx = (size_t)B * grid_tokens(s->grid) * s->x_row, ny = B * places * s->y_row,
+           nw = (size_t)s->C * s->k * s->k;
+    printf("depthwise B %d grid %dx%d C %d k %d stride %d rows %d %d\n", B, s->grid.rows, s->grid.columns, s->C, s->k,
+           d.stride, s->x_row, s->y_row);
+    float *x = normals(nx, 1), *dy = normals(ny, 1), *w = normals(nw, 1), *dw = normals(nw, 1);
+    float *y_before = normals(ny, 1), *dx_before = normals(nx, 1);
+    real *d_x = upload_real(x, nx), *d_dy = upload_real(dy, ny), *d_y = upload_real(y_before, ny),
+         *d_dx = upload_real(dx_before, nx);
+    float *d_w = upload(w, nw), *d_dw = upload(dw, nw);
+    Reference r = {zeros(ny), zeros(nx), zeros(nw), NULL};
+    for (size_t i = 0; i < nw; i++) r.dw[i] = dw[i];
+    strided_reference(r, x, dy, w, B, &d);
+    for (size_t i = 0; i < ny; i++) /* what lies between the rows stays as it was */
+        if (i % s->y_row >= (size_t)s->C) r.y[i] += y_before[i];
+    for (size_t i = 0; i < nx; i++)
+        if (i % s->x_row >= (size_t)s->C) r.dx[i] += dx_before[i];
+    strided_depthwise_forward(d_y, d_x, d_w, &d, B);
+    strided_depthwise_backward(d_dx, d_dw, d_dy, d_x, d_w, &d, B);
+    assert_true(close_real("y", d_y, r.y, ny));
+    assert_true(close_real("dx", d_dx, r.dx, nx));
+    assert_true(close_float("dw", d_dw, r.dw, nw));
+    release_all();
+}
+
+static void test_strided(void **state) {
+    (void)state;
+    strided_case(3, (StridedDepthwise){{{1, 5, 7}, 30, 3, 30, 45, 30}, 2});
+    strided_case(2, (StridedDepthwise){{{1, 8, 9}, 33, 3, 33, 33, 40}, 3});
+    strided_case(1, (StridedDepthwise){{{1, 6, 5}, 16, 3, 16, 16, 16}, 4}); /* tokens that are in no window */
+    strided_case(2, (StridedDepthwise){{{1, 9, 4}, 5, 5, 5, 5, 5}, 2});
+    strided_case(1, (StridedDepthwise){{{1, 4, 3}, 17, 7, 17, 20, 17}, 6});
+    strided_case(2, (StridedDepthwise){{{1, 1, 1}, 1, 3, 1, 1, 1}, 2});
+    strided_case(1, (StridedDepthwise){{{1, 4, 6}, 8, 1, 8, 8, 8}, 1});
+}
+
 static void set(Vit *vit, const char *name, const float *values) {
     const Param *p = params_find(&vit->model.params, name);
     if (!p) fail_msg("no tensor %s", name);
@@ -140,7 +200,8 @@ static void test_pictured_weights(void **state) {
 
 int main(void) {
     kernels_init();
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_depthwise), cmocka_unit_test(test_pictured_weights)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_depthwise), cmocka_unit_test(test_strided),
+                                       cmocka_unit_test(test_pictured_weights)};
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     kernels_exit();
     return failed;

@@ -446,25 +446,26 @@ static void test_cross_entropy_nan(void **state) {
 static void test_adamw(void **state) {
     (void)state;
     enum { N = 1003, STEPS = 10, PIECES = (N + ARENA_PIECE - 1) / ARENA_PIECE };
-    AdamWStep step = {.lr = 0.01f, .slow = 0.3f, .beta1 = 0.9f, .beta2 = 0.999f, .eps = 0.03f, .weight_decay = 0.05f,
-                      .scale = 0.37f, .ema_decay = 0.9f};
+    float rates[PIECE_RATES];
+    AdamWStep step = {.lr = 0.01f, .beta1 = 0.9f, .beta2 = 0.999f, .eps = 0.03f, .weight_decay = 0.05f, .scale = 0.37f,
+                      .ema_decay = 0.9f, .rate_count = PIECE_RATES, .rates = rates};
     float *start = normals(N, 0.1f), *none = download(upload(normals(N, 0), N), N), *average = normals(N, 0.1f);
     float *d_w = upload(start, N), *d_m = upload(none, N), *d_v = upload(none, N), *d_ema = upload(average, N);
     double *w = widened(start, N), *m = zeros(N), *v = zeros(N), *ema = widened(average, N), *moved = zeros(N);
     uint8_t kinds[PIECES], *d_kinds = device_malloc(PIECES, "test");
     for (int i = 0; i < PIECES; i++) {
         kinds[i] = (uint8_t)(i % 7 == 3 ? PIECE_FROZEN : i % 2 ? PIECE_DECAYED : PIECE_PLAIN);
-        if (i % 3 == 1) kinds[i] |= PIECE_SLOW;
+        kinds[i] += (uint8_t)(PIECE_KINDS * (i % PIECE_RATES));
     }
+    for (int r = 0; r < PIECE_RATES; r++) rates[r] = (float)r / 40;
     device_upload(d_kinds, kinds, PIECES);
     for (step.t = 1; step.t <= STEPS; step.t++) {
         float *g = normals(N, 1), *d_g = upload(g, N);
         adamw_update(d_w, d_m, d_v, d_ema, d_g, d_kinds, N, &step);
         assert_memory_equal(download(d_g, N), g, N * sizeof *g);
         for (int i = 0; i < N; i++) {
-            double gi = (double)step.scale * g[i], lr = step.lr, decay = step.ema_decay;
-            int kind = kinds[i / ARENA_PIECE] % PIECE_SLOW;
-            if (kinds[i / ARENA_PIECE] & PIECE_SLOW) lr *= (double)step.slow;
+            int kind = kinds[i / ARENA_PIECE] % PIECE_KINDS, rate = kinds[i / ARENA_PIECE] / PIECE_KINDS;
+            double gi = (double)step.scale * g[i], lr = (double)step.lr * rates[rate], decay = step.ema_decay;
             if (kind == PIECE_FROZEN) {
                 ema[i] = w[i];
                 continue;

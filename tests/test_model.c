@@ -18,13 +18,17 @@
 #include "tests/on_device.h"
 #include "tests/settings.h"
 
+/* From what tests/reference/dropout_reference.py draws dropout. */
+enum { DROP_STEP = 7, DROP_FIRST = 3 };
+static const uint64_t DROP_SEED = 0x1234567890;
+
 typedef struct {
     const char *path;
     SafeTensors file;
     Config config;
     Vit vit;
     int B, C;
-    bool drop; /* forward and backward with drop path */
+    bool drop; /* forward and backward with drop path and dropout */
     float *images, *targets, *losses, *logits;
 } Case;
 
@@ -48,7 +52,7 @@ static void case_open_dropping(Case *c, const char *path, const char *algorithm,
     if (!safetensors_open(&c->file, path, &error)) fail_msg("%s", error.text);
     VitSettings *settings = case_settings(c, algorithm);
     settings->drop_path = drop_path;
-    c->drop = drop_path > 0;
+    c->drop = drop_path > 0 || settings->dropout > 0;
     const SafeTensor *images = safetensors_find(&c->file, "images"), *labels = safetensors_find(&c->file, "labels");
     int64_t wanted[64];
     c->B = (int)images->shape[0];
@@ -86,6 +90,7 @@ static void case_close(Case *c) {
 static double case_forward(Case *c, int first, int B) {
     size_t image = 3 * (size_t)c->vit.settings.img_size[0] * (size_t)c->vit.settings.img_size[1];
     double loss = 0;
+    if (c->vit.settings.drop_path <= 0) vit_draw_drops(&c->vit, DROP_SEED, DROP_STEP, (size_t)(DROP_FIRST + first), B);
     real_upload(c->vit.images, c->images + (size_t)first * image, (size_t)B * image);
     vit_forward(&c->vit, B, c->drop);
     real_download(c->logits + first * c->C, c->vit.logits, (size_t)(B * c->C));
@@ -170,7 +175,7 @@ static int compare_with_reference(const char *path, const char *algorithm) {
     case_open(&c, path, algorithm);
     printf("%s, algorithm %s\n", path, algorithm);
     float loss = (float)(case_forward(&c, 0, c.B) / c.B);
-    vit_backward(&c.vit, c.B, false, NULL);
+    vit_backward(&c.vit, c.B, c.drop, NULL);
     const char *overrun = plan_overrun(&c.vit.model.training);
     if (overrun) fail_msg("%s: written beyond its end", overrun);
     int ok = compare(&c, "logits", c.logits, (size_t)(c.B * c.C));
@@ -348,7 +353,7 @@ static void test_differences(void **state) {
 static void draw_mixed(Case *c) {
     bool mixed = false;
     for (uint64_t seed = 0; !mixed; seed++) {
-        vit_draw_drop_path(&c->vit, seed, 0, 0, c->B);
+        vit_draw_drops(&c->vit, seed, 0, 0, c->B);
         mixed = true;
         for (int half = 2; half < 2 * c->vit.depth; half++) {
             const float *keep = c->vit.keep_host + half * c->B;
@@ -380,13 +385,14 @@ static void test_drop_path(void **state) {
 
 /* == The model against itself ===================================================================================== */
 
-/* Castling's branch, which inference does not have, leaves everything out in training. */
+/* Castling's branch, which inference does not have, leaves everything out in training, and nothing is dropped. */
 static int plans_agree(const char *path) {
     Case c;
     case_open(&c, path, "auto");
     size_t n = (size_t)(c.B * c.C);
     float *training = malloc(n * sizeof *training);
     settings_put(&c.config, "castling_mask", "1");
+    c.drop = false;
     case_forward(&c, 0, c.B);
     memcpy(training, c.logits, n * sizeof *training);
     model_set_training(&c.vit.model, false);
@@ -405,11 +411,43 @@ static void test_inference_plan(void **state) {
     each_fixture(plans_agree, 1);
 }
 
+/* == How often tau ends stick breaking ============================================================================ */
+
+/* The groups that share what is left have the same weight: the last two of the fixture's three, or all of them. */
+static void test_ended(void **state) {
+    enum { R = 2 };
+    Case c;
+    double share[2];
+    int ended = 0, equal = 0, rows = 0;
+    (void)state;
+    case_open(&c, "tests/fixtures/ripple-rmax2-tau.safetensors", "auto");
+    case_forward(&c, 0, c.B);
+    const Attention *a = &vit_block(&c.vit, 0)->attention;
+    assert_int_equal(c.vit.model.batch, c.B);
+    float *weights = check_poison((size_t)a->N);
+    for (int b = 0; b < c.B; b++)
+        for (int head = 0; head < a->H; head++)
+            for (int n = 0; n < a->N; n++, rows++) {
+                int left = n % a->grid.columns < a->grid.columns / 2, m = left ? n + 1 : n - 1;
+                int far = left ? n + R : n - R;
+                a->op->spatial(a, weights, b, head, n);
+                ended += weights[m] == weights[far];
+                equal += weights[n] == weights[m] && weights[m] == weights[far];
+            }
+    a->op->ended(a, c.B, share);
+    printf("tau %g ended %d of %d, %d of them at once\n", 0.05, ended, rows, equal);
+    assert_true(ended > rows / 5 && ended < 4 * rows / 5 && equal > 0);
+    assert_float_equal(share[0], (double)ended / rows, 1e-9);
+    assert_float_equal(share[1], (double)equal / rows, 1e-9);
+    free(weights);
+    case_close(&c);
+}
+
 /* == Recomputed blocks ============================================================================================ */
 
-/* Three blocks, each with another draw of the drop path; what comes later wins. */
+/* Three blocks, each with another draw of the drop path and of dropout; what comes later wins. */
 static const char plain_model[] = "img_size = 10x14\npatch_size = 2\nnum_classes = 5\ndim = 12\ndepth = 3\nheads = 2\n"
-                                  "mlp_ratio = 2\ndrop_path = 0.5\nr_max = 2\nripple_layers = 2\n"
+                                  "mlp_ratio = 2\ndrop_path = 0.5\ndropout = 0.2\nr_max = 2\nripple_layers = 2\n"
                                   "convit_local_layers = 2\nlisa_patterns = 3\n";
 static const char staged_model[] = "conv_stages = 1\ndim = 12,20\ndepth = 2\nheads = 2,5\nmlp_ratio = 2,1.5\n"
                                    "pos_embed = conv\nmlp_conv = true\npatch_overlap = true\n";
@@ -423,7 +461,7 @@ static const VitSettings *model_settings(Config *config, const char *more, bool 
     return settings;
 }
 
-/* Gradients of two steps, whose drop paths and random features differ; host, [2 * total]. */
+/* Gradients of two steps, whose drop paths, dropouts and random features differ; host, [2 * total]. */
 static float *two_steps(const Config *config, size_t *total, size_t *bytes) {
     enum { B = 3 };
     Vit vit;
@@ -442,7 +480,7 @@ static float *two_steps(const Config *config, size_t *total, size_t *bytes) {
     for (uint32_t step = 0; step < 2; step++) {
         device_zero(vit.model.params.grads, n * sizeof(float));
         vit_draw_buffers(&vit, check_seed(), step);
-        vit_draw_drop_path(&vit, check_seed(), step, 0, B);
+        vit_draw_drops(&vit, check_seed(), step, 0, B);
         real_upload(vit.images, x, B * image);
         vit_forward(&vit, B, true);
         vit_load_targets(&vit, targets, B);
@@ -530,12 +568,12 @@ static int micro_batches_add_up(const char *path) {
     Case c;
     case_open(&c, path, "auto");
     case_forward(&c, 0, c.B);
-    vit_backward(&c.vit, c.B, false, NULL);
+    vit_backward(&c.vit, c.B, c.drop, NULL);
     float *whole = case_gradients(&c);
     device_zero(c.vit.model.params.grads, c.vit.model.params.total * sizeof(float));
     for (int b = 0; b < c.B; b++) {
         case_forward(&c, b, 1);
-        vit_backward(&c.vit, 1, false, NULL);
+        vit_backward(&c.vit, 1, c.drop, NULL);
     }
     float *parts = case_gradients(&c);
     int ok = 1;
@@ -566,6 +604,7 @@ int main(void) {
         cmocka_unit_test(test_differences),    cmocka_unit_test(test_inference_plan),
         cmocka_unit_test(test_micro_batches),  cmocka_unit_test(test_drop_path),
         cmocka_unit_test(test_recompute),      cmocka_unit_test(test_scaled_start),
+        cmocka_unit_test(test_ended),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -66,7 +66,7 @@ static void toy_open(void *context) {
     params_allocate(&run->params, true);
     params_initialize(&run->params, run->training.s->seed);
     training_open(&run->training,
-                  &(TrainingStart){.params = &run->params, .slow = 1, .batches = BATCHES, .stem = "toy"});
+                  &(TrainingStart){.params = &run->params, .batches = BATCHES, .stem = "toy"});
 }
 
 static void toy_announce(void *context) { fprintf(((Run *)context)->trace, " announce"); }

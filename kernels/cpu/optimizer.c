@@ -56,13 +56,14 @@ static void ema_piece(float *ema, const float *w, int n, float decay) {
 
 void adamw_update(float *w, float *m, float *v, float *ema, const float *g, const uint8_t *kinds, size_t n,
                   const AdamWStep *s) {
-    const Rate fast = rate_of(s, s->lr), slow = rate_of(s, (double)s->lr * s->slow);
+    Rate rates[PIECE_RATES];
+    for (int r = 0; r < s->rate_count; r++) rates[r] = rate_of(s, (double)s->lr * s->rates[r]);
     float inverse = (float)(1 / sqrt(1 - pow(s->beta2, s->t)));
 #pragma omp parallel for schedule(static)
     for (size_t piece = 0; piece < (n + ARENA_PIECE - 1) / ARENA_PIECE; piece++) {
         size_t i = piece * ARENA_PIECE;
-        int length = n - i < ARENA_PIECE ? (int)(n - i) : ARENA_PIECE, kind = kinds[piece] % PIECE_SLOW;
-        Rate rate = kinds[piece] & PIECE_SLOW ? slow : fast;
+        int length = n - i < ARENA_PIECE ? (int)(n - i) : ARENA_PIECE, kind = kinds[piece] % PIECE_KINDS;
+        Rate rate = rates[kinds[piece] / PIECE_KINDS];
         if (kind != PIECE_FROZEN)
             adamw_piece(w + i, m + i, v + i, g + i, length, s, kind == PIECE_DECAYED ? rate.decayed : 1, rate.step,
                         inverse);

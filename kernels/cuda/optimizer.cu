@@ -47,13 +47,13 @@ double sum_of_squares(const float *x, size_t n) {
     return sum;
 }
 
-/* One step's constants, the first two for either learning rate: decayed = 1 - lr wd, step = lr / (1 - b1^t),
+/* One step's constants, the first two for every learning rate: decayed = 1 - lr wd, step = lr / (1 - b1^t),
  * inverse = 1 / sqrt(1 - b2^t). */
 struct AdamWConstants {
-    float decayed[2], step[2], beta1, beta2, eps, scale, inverse, ema_decay;
+    float decayed[PIECE_RATES], step[PIECE_RATES], beta1, beta2, eps, scale, inverse, ema_decay;
 };
 
-DEVICE void adamw(float &w, float &m, float &v, float g, float keep, float step, AdamWConstants c) {
+DEVICE void adamw(float &w, float &m, float &v, float g, float keep, float step, const AdamWConstants &c) {
     g *= c.scale;
     m = c.beta1 * m + (1 - c.beta1) * g;
     v = c.beta2 * v + (1 - c.beta2) * g * g;
@@ -68,10 +68,9 @@ __global__ void __launch_bounds__(THREADS)
     static_assert(ARENA_PIECE % W == 0);
     size_t i = ((size_t)blockIdx.x * THREADS + threadIdx.x) * W;
     if (i >= n) return;
-    uint8_t kind = kinds[i / ARENA_PIECE] % PIECE_SLOW;
-    bool slow = kinds[i / ARENA_PIECE] & PIECE_SLOW;
-    float step = slow ? c.step[1] : c.step[0], decayed = slow ? c.decayed[1] : c.decayed[0];
-    float keep = kind == PIECE_DECAYED ? decayed : 1, ema_decay = kind == PIECE_FROZEN ? 0 : c.ema_decay;
+    int kind = kinds[i / ARENA_PIECE] % PIECE_KINDS, rate = kinds[i / ARENA_PIECE] / PIECE_KINDS;
+    float step = c.step[rate], keep = kind == PIECE_DECAYED ? c.decayed[rate] : 1;
+    float ema_decay = kind == PIECE_FROZEN ? 0 : c.ema_decay;
     if (i + W > n) {
         for (; i < n; i++) {
             if (kind != PIECE_FROZEN) adamw(w[i], m[i], v[i], g[i], keep, step, c);
@@ -103,15 +102,14 @@ __global__ void __launch_bounds__(THREADS)
 
 void adamw_update(float *w, float *m, float *v, float *ema, const float *g, const uint8_t *kinds, size_t n,
                   const AdamWStep *s) {
-    double rates[2] = {s->lr, (double)s->lr * s->slow}, moved = 1 - pow((double)s->beta1, s->t);
-    AdamWConstants c = {{(float)(1 - rates[0] * s->weight_decay), (float)(1 - rates[1] * s->weight_decay)},
-                        {(float)(rates[0] / moved), (float)(rates[1] / moved)},
-                        s->beta1,
-                        s->beta2,
-                        s->eps,
-                        s->scale,
-                        (float)(1 / sqrt(1 - pow((double)s->beta2, s->t))),
+    double moved = 1 - pow((double)s->beta1, s->t);
+    AdamWConstants c = {{}, {}, s->beta1, s->beta2, s->eps, s->scale, (float)(1 / sqrt(1 - pow((double)s->beta2, s->t))),
                         s->ema_decay};
+    for (int r = 0; r < s->rate_count; r++) {
+        double lr = (double)s->lr * s->rates[r];
+        c.decayed[r] = (float)(1 - lr * s->weight_decay);
+        c.step[r] = (float)(lr / moved);
+    }
     uintptr_t addresses = (uintptr_t)w | (uintptr_t)m | (uintptr_t)v | (uintptr_t)ema | (uintptr_t)g;
     if (!n) return;
     if (addresses % 16 == 0)

@@ -56,6 +56,10 @@ struct AttentionOp {
      * mean Jensen-Shannon divergence over B images, tokens and heads, in nats (Figure 3 of the ripple attention paper).
      * NULL: there are no such weights. */
     double (*divergence)(const Attention *a, int B);
+    /* How often tau has ended stick breaking in the last forward pass, as shares of the B images' tokens and heads:
+     * share[0] after any stick, share[1] already after the first one, whose weight, however near to one, then becomes
+     * that of all groups.  NULL: no sticks are broken. */
+    void (*ended)(const Attention *a, int B, double share[2]);
 };
 
 /* For AttentionOp.settings. */

@@ -1,30 +1,58 @@
-/* Multi-scale attention without strides (Li et al. 2022, MViTv2).  x [B,N,M] -> y [B,N,M], tokens on a grid
- * forward   1. q,k,v = x Wqkv^T + b   2. depthwise 3x3 of each over the grid   3. layer norm of each, head by head
- *           4. o_n = sum_m softmax_m(q_n.k_m / sqrt D) v_m   5. mix = o + q   6. y = mix Wproj^T + b
+/* Multi-scale attention (Li et al. 2022, MViTv2).  x [B,N,M] -> y [B,N,M], tokens on a grid
+ * forward   1. q,k,v = x Wqkv^T + b
+ *           2. depthwise 3x3 of each over the grid, k's and v's with the stride kv_stride, which leaves L of them
+ *           3. layer norm of each, head by head   4. o_n = sum_m softmax_m(q_n.k_m / sqrt D) v_m
+ *           5. mix = o + q   6. y = mix Wproj^T + b
  * backward  6. dmix   4. dq, dk, dv   5. dq += dmix   3. 2. 1. dx
  * saves     qkv, pooled (step 2), normed (step 3), o, lse, mix.
+ *
+ * The LiSA paper says that its convattn block "downsamples the query and key to 14 x 14"; the multiply-adds that it
+ * prints (Table 4) are those of keys and values, as in MViTv2, with a query for every token.
  *
  * Each channel has its own 3x3 weights, which the LiSA paper's parameter count implies; in MViTv2 the heads share them.
  * The heads share the weights of the norms.  k's norm has no bias, because a bias would add the same number to all
  * scores of a query and so not change the softmax. */
+#include <math.h>
+#include <stdlib.h>
+
+#include "core/die.h"
 #include "layers/attention/qkv.h"
 #include "layers/depthwise.h"
+
+typedef struct {
+    int kv_stride;
+} ConvattnSettings;
+
+#define F(KIND, field) CONFIG_FIELD(KIND, ConvattnSettings, field)
+static const ConfigEntry entries[] = {
+    {F(INT, kv_stride), "1", .section = "attention", .min = 1, .max = 4096,
+     .help = "Stride of convattn's convolutions of k and v: 2 leaves a quarter of the keys (LiSA's Table 4 has 14 x 14 "
+             "of them: 2 for 28 x 28 tokens, 4 for 56 x 56)"},
+};
+#undef F
+static const ConfigGroup convattn_settings = {CONFIG_GROUP(ConvattnSettings, entries)};
 
 static const float EPSILON = 1e-6f;
 
 typedef struct {
     QkvFrame frame;
     DepthwiseLayer pool;       /* [3M,1,3,3]: q's, k's and v's channels */
+    int stride;
+    Grid keys;                 /* L of them */
+    int batch;                 /* most images, as planned */
     float *w[3], *dw[3];       /* [D] */
     float *b[3], *db[3];       /* [D], k's NULL */
-    real *pooled, *normed, *o; /* [B,N,3,M] twice, [B,N,M]: kept */
+    real *pooled, *normed;     /* kept: [B,N,3,M], or with a stride [B,N,M] and then [B,L,2,M] */
+    real *o;                   /* [B,N,M] kept */
     float *lse;                /* [B,H,N] kept */
-    real *dnormed;             /* [B,N,3,M] scratch */
+    real *dnormed;             /* scratch, laid out like normed */
 } Convattn;
 
 static void convattn_declare(Attention *a, Params *params) {
     Convattn *s = a->state;
     int M = a->M;
+    s->stride = ((const ConvattnSettings *)config_settings(a->settings, &convattn_settings))->kv_stride;
+    s->keys = (Grid){1, convolution_side(a->grid.rows, s->stride), convolution_side(a->grid.columns, s->stride)};
     qkv_declare(&s->frame, a, params);
     depthwise_declare(&s->pool, params, a->prefix, "pool", (Depthwise){a->grid, 3 * M, 3, 3 * M, 3 * M, 3 * M},
                       false);
@@ -36,73 +64,159 @@ static void convattn_declare(Attention *a, Params *params) {
     }
 }
 
+/* Attention of N queries to L keys. */
+static MaskedAttention strided(const Convattn *s, const Attention *a, int B) {
+    return (MaskedAttention){.B = B, .H = a->H, .D = a->D, .Q = a->N, .grid = s->keys, .q_row = a->M,
+                             .kv_row = 2 * a->M};
+}
+
+/* Where q (i = 0), k and v lie in pooled and normed. */
+static size_t part_at(const Convattn *s, const Attention *a, int i) {
+    size_t M = (size_t)a->M, q = (size_t)s->batch * (size_t)a->N * M;
+    return s->stride == 1 ? (size_t)i * M : i == 0 ? 0 : q + (size_t)(i - 1) * M;
+}
+
+static HeadsNorm norm_of(const Convattn *s, const Attention *a, int i, int B) {
+    int rows = i ? grid_tokens(s->keys) : a->N, row = s->stride == 1 ? 3 * a->M : i ? 2 * a->M : a->M;
+    return (HeadsNorm){(size_t)B * (size_t)rows, row, a->H, a->D, EPSILON};
+}
+
 static void convattn_plan(Attention *a, Plan *plan, int B) {
     Convattn *s = a->state;
-    size_t bytes = (size_t)B * (size_t)a->N * (size_t)a->M * sizeof(real);
+    s->batch = B;
+    size_t row = (size_t)B * (size_t)a->M * sizeof(real), bytes = (size_t)a->N * row;
+    size_t parts = bytes + 2 * (size_t)grid_tokens(s->keys) * row;
     PlanMark mark = plan_mark(plan);
     qkv_plan(&s->frame, a, plan, B);
-    plan_keep(plan, a->prefix, "pooled", &s->pooled, 3 * bytes);
-    plan_keep(plan, a->prefix, "normed", &s->normed, 3 * bytes);
+    plan_keep(plan, a->prefix, "pooled", &s->pooled, parts);
+    plan_keep(plan, a->prefix, "normed", &s->normed, parts);
     plan_keep(plan, a->prefix, "o", &s->o, bytes);
     plan_keep(plan, a->prefix, "lse", &s->lse, (size_t)B * (size_t)a->H * (size_t)a->N * sizeof(float));
-    if (plan->training) plan_borrow(plan, a->prefix, "dnormed", &s->dnormed, 3 * bytes);
+    if (plan->training) plan_borrow(plan, a->prefix, "dnormed", &s->dnormed, parts);
     plan_workspace(plan, depthwise_workspace(&s->pool.shape));
     plan_workspace(plan, heads_norm_workspace(a->D));
-    plan_workspace(plan, softmax_attention_workspace(a->N, a->D));
+    plan_workspace(plan, s->stride > 1 ? masked_attention_workspace((MaskedAttention[]){strided(s, a, B)})
+                                       : softmax_attention_workspace(a->N, a->D));
     plan_release(plan, mark);
 }
 
-static HeadsNorm norm_of(const Attention *a, int B) {
-    return (HeadsNorm){(size_t)B * (size_t)a->N, 3 * a->M, a->H, a->D, EPSILON};
+/* The convolutions of q's M channels, and of k's and v's with their stride. */
+static Depthwise q_window(const Convattn *s, const Attention *a) {
+    Depthwise window = s->pool.shape;
+    window.C = window.period = window.y_row = a->M;
+    return window;
+}
+static StridedDepthwise kv_window(const Convattn *s, const Attention *a) {
+    Depthwise window = s->pool.shape;
+    window.C = window.period = window.y_row = 2 * a->M;
+    return (StridedDepthwise){window, s->stride};
+}
+
+static void pool_forward_all(const Convattn *s, const Attention *a, int B) {
+    const real *qkv = s->frame.qkv_act;
+    if (s->stride == 1) {
+        depthwise_forward(s->pooled, NULL, qkv, s->pool.w, NULL, &s->pool.shape, B);
+        return;
+    }
+    Depthwise q = q_window(s, a);
+    StridedDepthwise kv = kv_window(s, a);
+    depthwise_forward(s->pooled, NULL, qkv, s->pool.w, NULL, &q, B);
+    strided_depthwise_forward(s->pooled + part_at(s, a, 1), qkv + a->M, s->pool.w + 9 * a->M, &kv, B);
+}
+
+static void pool_backward_all(const Convattn *s, const Attention *a, int B) {
+    const QkvFrame *f = &s->frame;
+    if (s->stride == 1) {
+        depthwise_backward(f->dqkv, NULL, s->pool.dw, NULL, s->dnormed, f->qkv_act, s->pool.w, &s->pool.shape, B);
+        return;
+    }
+    Depthwise q = q_window(s, a);
+    StridedDepthwise kv = kv_window(s, a);
+    depthwise_backward(f->dqkv, NULL, s->pool.dw, NULL, s->dnormed, f->qkv_act, s->pool.w, &q, B);
+    strided_depthwise_backward(f->dqkv + a->M, s->pool.dw + 9 * a->M, s->dnormed + part_at(s, a, 1),
+                               f->qkv_act + a->M, s->pool.w + 9 * a->M, &kv, B);
+}
+
+static MaskedInputs inputs_of(const Convattn *s, const Attention *a) {
+    return (MaskedInputs){s->normed, s->normed + part_at(s, a, 1), s->normed + part_at(s, a, 2)};
 }
 
 static void convattn_forward(const Attention *a, real *y, const real *x, int B) {
     const Convattn *s = a->state;
-    HeadsNorm norm = norm_of(a, B);
-    size_t n = norm.n;
     int M = a->M;
     qkv_forward_in(&s->frame, a, x, B);
-    depthwise_forward(s->pooled, NULL, s->frame.qkv_act, s->pool.w, NULL, &s->pool.shape, B);
-    for (int i = 0; i < 3; i++)
-        heads_norm_forward(s->normed + i * M, s->pooled + i * M, s->w[i], s->b[i], &norm);
-    softmax_attention_forward(s->o, s->lse, s->normed, &(AttentionShape){B, a->N, a->H, a->D});
-    rows_add(s->frame.mix, s->o, s->normed, n, M, M, M, 3 * M);
+    pool_forward_all(s, a, B);
+    for (int i = 0; i < 3; i++) {
+        HeadsNorm norm = norm_of(s, a, i, B);
+        size_t at = part_at(s, a, i);
+        heads_norm_forward(s->normed + at, s->pooled + at, s->w[i], s->b[i], &norm);
+    }
+    if (s->stride == 1)
+        softmax_attention_forward(s->o, s->lse, s->normed, &(AttentionShape){B, a->N, a->H, a->D});
+    else
+        masked_attention_forward(s->o, s->lse, (MaskedInputs[]){inputs_of(s, a)}, NULL,
+                                 (MaskedAttention[]){strided(s, a, B)});
+    rows_add(s->frame.mix, s->o, s->normed, (size_t)B * (size_t)a->N, M, M, M, s->stride == 1 ? 3 * M : M);
     qkv_forward_out(&s->frame, a, y, B);
 }
 
 static void convattn_backward(const Attention *a, real *dx, const real *dy, const real *x, int B) {
     const Convattn *s = a->state;
     const QkvFrame *f = &s->frame;
-    HeadsNorm norm = norm_of(a, B);
-    size_t n = norm.n;
-    int M = a->M;
+    int M = a->M, q_row = s->stride == 1 ? 3 * M : M;
     qkv_backward_out(f, a, dy, B);
-    softmax_attention_backward(s->dnormed, f->dmix, s->o, s->lse, s->normed,
-                               &(AttentionShape){B, a->N, a->H, a->D});
-    rows_add(s->dnormed, s->dnormed, f->dmix, n, M, 3 * M, 3 * M, M);
-    for (int i = 0; i < 3; i++)
-        heads_norm_backward(s->dnormed + i * M, s->dw[i], s->db[i], s->dnormed + i * M, s->pooled + i * M, s->w[i],
-                            &norm);
-    depthwise_backward(f->dqkv, NULL, s->pool.dw, NULL, s->dnormed, f->qkv_act, s->pool.w, &s->pool.shape, B);
+    if (s->stride == 1)
+        softmax_attention_backward(s->dnormed, f->dmix, s->o, s->lse, s->normed,
+                                   &(AttentionShape){B, a->N, a->H, a->D});
+    else
+        masked_attention_backward(&(MaskedGradients){s->dnormed, s->dnormed + part_at(s, a, 1),
+                                                     s->dnormed + part_at(s, a, 2)},
+                                  NULL, f->dmix, s->o, s->lse, (MaskedInputs[]){inputs_of(s, a)}, NULL,
+                                  (MaskedAttention[]){strided(s, a, B)});
+    rows_add(s->dnormed, s->dnormed, f->dmix, (size_t)B * (size_t)a->N, M, q_row, q_row, M);
+    for (int i = 0; i < 3; i++) {
+        HeadsNorm norm = norm_of(s, a, i, B);
+        size_t at = part_at(s, a, i);
+        heads_norm_backward(s->dnormed + at, s->dw[i], s->db[i], s->dnormed + at, s->pooled + at, s->w[i], &norm);
+    }
+    pool_backward_all(s, a, B);
     qkv_backward_in(f, a, dx, x, B);
 }
 
 static size_t convattn_macs(const Attention *a) {
     const Convattn *s = a->state;
-    return qkv_macs(&s->frame, a) + depthwise_macs(&s->pool.shape) + 2 * (size_t)a->N * (size_t)a->N * (size_t)a->M;
+    size_t N = (size_t)a->N, L = (size_t)grid_tokens(s->keys), M = (size_t)a->M;
+    return qkv_macs(&s->frame, a) + 9 * (N + 2 * L) * M + 2 * N * L * M;
 }
 
-/* The weights of step 4, without the addition of q. */
+/* The weights of step 4, without the addition of q.  With a stride a key's weight stands at the token in the middle of
+ * its window, and other tokens have none. */
 static void convattn_weights(const Attention *a, float *weights, int b, int head, int query) {
     const Convattn *s = a->state;
-    QkvFrame normed = s->frame;
-    normed.qkv_act = s->normed;
-    qkv_softmax_row(&normed, a, weights, b, head, query);
+    int L = grid_tokens(s->keys), q_row = norm_of(s, a, 0, 1).row, k_row = norm_of(s, a, 1, 1).row;
+    size_t size = (size_t)(L - 1) * (size_t)k_row + (size_t)a->D, first = (size_t)(head * a->D);
+    float *q = xcalloc((size_t)a->D, sizeof *q, "attention picture");
+    float *k = xcalloc(size, sizeof *k, "attention picture"), sum = 0, largest = -INFINITY;
+    real_download(q, s->normed + ((size_t)b * (size_t)a->N + (size_t)query) * (size_t)q_row + first, (size_t)a->D);
+    real_download(k, s->normed + part_at(s, a, 1) + (size_t)b * (size_t)L * (size_t)k_row + first, size);
+    for (int m = 0; m < a->N; m++) weights[m] = -INFINITY;
+    for (int l = 0; l < L; l++) {
+        int m = l / s->keys.columns * s->stride * a->grid.columns + l % s->keys.columns * s->stride;
+        weights[m] = 0;
+        for (int d = 0; d < a->D; d++) weights[m] += q[d] * k[(size_t)l * (size_t)k_row + (size_t)d];
+        weights[m] /= sqrtf((float)a->D);
+        largest = fmaxf(largest, weights[m]);
+    }
+    for (int m = 0; m < a->N; m++) sum += weights[m] = expf(weights[m] - largest);
+    for (int m = 0; m < a->N; m++) weights[m] /= sum;
+    free(q);
+    free(k);
 }
 
 const AttentionOp convattn_op = {
     .name = "convattn",
     .summary = "softmax after depthwise 3x3 and a norm on q, k, v, plus q (MViTv2)",
+    .settings = ATTENTION_SETTINGS(&convattn_settings),
     .needs_grid = true,
     .state_size = sizeof(Convattn),
     .declare = convattn_declare,

@@ -317,6 +317,34 @@ static double ripple_divergence(const Attention *a, int B) {
     return sum / (double)(rows * (size_t)B);
 }
 
+/* The stick after which less than tau is left; `sticks` if there is none. */
+static int ended_after(const float *o, int sticks, double tau) {
+    double left = 1;
+    for (int r = 0; r < sticks; r++) {
+        left /= 1 + exp((double)o[r]) / (sticks - r); /* 1 - s_r */
+        if (left < tau) return r;
+    }
+    return sticks;
+}
+
+static void ripple_ended(const Attention *a, int B, double share[2]) {
+    const Ripple *s = a->state;
+    size_t rows = (size_t)a->N * (size_t)a->H, R = (size_t)s->sticks_per_head;
+    float *o = xcalloc(rows * R + 1, sizeof *o, "logits of sticks");
+    size_t any = 0, first = 0;
+    for (int b = 0; b < B && R; b++) {
+        device_download(o, s->o + (size_t)b * rows * R, rows * R * sizeof *o);
+        for (size_t row = 0; row < rows; row++) {
+            int r = ended_after(o + row * R, (int)R, (double)settings_of(a)->tau);
+            any += r < (int)R;
+            first += r == 0;
+        }
+    }
+    free(o);
+    share[0] = (double)any / (double)(rows * (size_t)B);
+    share[1] = (double)first / (double)(rows * (size_t)B);
+}
+
 static void ripple_declare(Attention *a, Params *p) { declare(a, p, WEIGHTS_STICKS, RINGS_CAPPED, false); }
 static void fixed_declare(Attention *a, Params *p) { declare(a, p, WEIGHTS_FIXED, RINGS_CAPPED, false); }
 static void softmax_weights_declare(Attention *a, Params *p) { declare(a, p, WEIGHTS_SOFTMAX, RINGS_CAPPED, false); }
@@ -326,7 +354,7 @@ static void dense_declare(Attention *a, Params *p) { declare(a, p, WEIGHTS_STICK
 
 extern const AttentionOp linear_op, softmax_op;
 
-#define RIPPLE_OP(id, label, text, declare_function, mask)                                                      \
+#define RIPPLE_OP(id, label, text, declare_function, ended_function, mask)                                      \
     extern const AttentionOp id;                                                                                \
     static const AttentionOp *id##_in_block(const Config *settings, int block) {                                \
         return ripples(settings, block) ? &id : &linear_op;                                                     \
@@ -351,18 +379,20 @@ extern const AttentionOp linear_op, softmax_op;
         .weights = ripple_weights,                                                                              \
         .spatial = ripple_spatial,                                                                              \
         .divergence = ripple_divergence,                                                                        \
+        .ended = ended_function,                                                                                \
     }
 
 RIPPLE_OP(ripple_op, "ripple", "ripple attention: distance weights by stick breaking, r_max rings", ripple_declare,
-          true);
+          ripple_ended, true);
 RIPPLE_OP(ripple_fixed_op, "ripple-fixed", "ripple with fixed weights that halve from ring to ring",
-          fixed_declare, false);
+          fixed_declare, NULL, false);
 RIPPLE_OP(ripple_softmax_weights_op, "ripple-softmax-weights", "ripple with softmax instead of stick breaking",
-          softmax_weights_declare, false);
+          softmax_weights_declare, NULL, false);
 RIPPLE_OP(ripple_truncated_op, "ripple-truncated", "ripple with weight zero at distance r_max and beyond",
-          truncated_declare, false);
-RIPPLE_OP(ripple_log_op, "ripple-log", "ripple with rings that double in width", log_declare, false);
-RIPPLE_OP(ripple_dense_op, "ripple-dense", "ripple with a ring for every distance", dense_declare, false);
+          truncated_declare, ripple_ended, false);
+RIPPLE_OP(ripple_log_op, "ripple-log", "ripple with rings that double in width", log_declare, ripple_ended, false);
+RIPPLE_OP(ripple_dense_op, "ripple-dense", "ripple with a ring for every distance", dense_declare, ripple_ended,
+          false);
 
 /* == Explicit softmax ============================================================================================= */
 

@@ -20,10 +20,10 @@ import torch
 
 import safetensors_io
 from compare_parity import relative_error
-from detr_reference import Config, Detr, Drop, parameter_shapes
+from detr_reference import Config, Detr, parameter_shapes
+from dropout_reference import FIRST, SEED, STEP, Drop
 
 FIXTURES = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "fixtures", "smca")
-SEED, STEP, FIRST = 0x1234567890, 7, 3
 TOLERANCE, RELU_MARGIN, TAU_MARGIN = 1e-5, 1e-5, 2e-5
 
 CASES = {

@@ -123,6 +123,17 @@ CASES.update({
                                 num_classes=5, stage_dims="12,15", stage_depths="1,2", stage_heads="2,3",
                                 stage_ratios="1,1"), 1.0, 2e-5),
 })
+CASES.update({
+    "softmax-dropout-cls": (Config(attn="softmax", pool="cls", dropout=0.2, **SMALL), 0, 0),
+    "convit-dropout-cls": (Config(attn="convit", pool="cls", dropout=0.3, **{**SMALL, "dim": 12, "depth": 3},
+                                  convit_local_layers=2), 0, 0),
+    "hierarchy-dropout": (Config(attn="softmax", conv_stages=1, dropout=0.1, stage_dims="8,12", stage_depths="2,1",
+                                 stage_heads="1,2", stage_ratios="3,2", **ODD_STAGES), 0, 0),
+})
+CASES.update({
+    "convattn-stride": (Config(attn="convattn", kv_stride=2, **SMALL), 0, 0),
+    "convattn-stride-3": (Config(attn="convattn", kv_stride=3, **{**SMALL, "img_size": (16, 14), "heads": 5}), 0, 0),
+})
 FIRST_SEEDS = {case: 10000 * i for i, case in enumerate(CASES)}
 CASES.update({case: (Config(**settings), 0, 0) for case, settings in operators.CASES.items()})
 

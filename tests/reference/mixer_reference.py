@@ -50,8 +50,8 @@ def convattn(model, p, x):
     heads, D = model.config.heads, model.config.dim // model.config.heads
 
     def pool(part, z):
-        weight = p("pool.weight").chunk(3)["qkv".index(part)]
-        z = split_heads(depthwise(join_heads(z), model.config.grid, weight), heads)
+        weight, stride = p("pool.weight").chunk(3)["qkv".index(part)], 1 if part == "q" else model.config.kv_stride
+        z = split_heads(depthwise(join_heads(z), model.config.grid, weight, stride=stride), heads)
         bias = None if part == "k" else p(f"norm_{part}.bias")
         return F.layer_norm(z, (D,), p(f"norm_{part}.weight"), bias, 1e-6)
 

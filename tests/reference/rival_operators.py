@@ -20,10 +20,10 @@ def split_heads(x, heads):
     return x.unflatten(-1, (heads, -1)).transpose(1, 2)
 
 
-def depthwise(x, grid, weight, bias=None):
+def depthwise(x, grid, weight, bias=None, stride=1):
     """x [B,N,C] as an image of C channels; weight [C,1,k,k]."""
     image = x.transpose(1, 2).unflatten(-1, grid)
-    y = F.conv2d(image, weight, bias, padding=weight.shape[-1] // 2, groups=image.shape[1])
+    y = F.conv2d(image, weight, bias, stride, padding=weight.shape[-1] // 2, groups=image.shape[1])
     return y.flatten(2).transpose(1, 2)
 
 

@@ -12,6 +12,7 @@ M model width, H heads, D head width (M = H D), R sticks, grid Hg x Wg.  Paramet
     A hierarchy repeats all of this but the head, stage after stage; the norm at a stage's end is the next one's input.
     overlap: windows 2P - 1 wide (3 between stages), and a layer norm after them
     pos conv: x += depthwise3x3(x) at each block's entry;  mlp conv: mlp = fc2 gelu(depthwise3x3(fc1))
+    dropout: after pos, attn and mlp, and after gelu; its sites are 0 and, for block i of all stages, 3 i + 1, 3, 2
     loss = mean over images of -log softmax(logits)[label]
 
 Run as a program it checks itself: gradients by finite differences, and what the operators must be to each other.
@@ -26,6 +27,7 @@ import torch.nn.functional as F
 import linear_reference as linear
 import lisa_reference
 import operators
+from dropout_reference import FIRST, SEED, STEP, Drop
 from mixer_reference import MIXERS
 from rival_operators import RIVALS, rpe_bias, rpe_shapes
 
@@ -33,7 +35,7 @@ RIVALS = {**RIVALS, **lisa_reference.OPERATORS, **operators.OPERATORS}
 RIPPLE = ("ripple", "ripple-fixed", "ripple-softmax-weights", "ripple-truncated", "ripple-log", "ripple-dense",
           "ripple-explicit-softmax")
 LATER = ("feature_map", "relative", "convit", "rpe", "focused", "lisa", "landmarks", "castling", "inception", "stage",
-         "patch_overlap", "mlp_conv", "conv_stages", "conv_block", "head_kind",
+         "patch_overlap", "dropout", "kv_stride", "mlp_conv", "conv_stages", "conv_block", "head_kind",
          *operators.SETTINGS)  # settings newer than the first fixtures
 
 
@@ -78,6 +80,8 @@ class Config(OperatorSettings):
     conv_block: str = "conv"         # conv | sepconv
     head_kind: str = "linear"        # linear | mlp | tanh; the setting's name is head
     patch_overlap: int = 0
+    dropout: float = 0.0
+    kv_stride: int = 1               # of convattn's k and v
     mlp_conv: int = 0
 
     @property
@@ -364,6 +368,7 @@ class Vit:
     def __init__(self, config, params):
         self.config, self.params = config, params
         self.notes, self.tails, self.alphas = linear.Notes(), [], []
+        self.drop, self.first = Drop(config.dropout, SEED, STEP, FIRST), 0  # first: blocks in the stages before
 
     def attention(self, block, x):
         config, params, prefix = self.config, self.params, f"blocks.{block}.attn."
@@ -428,11 +433,12 @@ class Vit:
         image = F.conv2d(image, w, self.params[name + "bias"], padding=w.shape[-1] // 2, groups=x.shape[2])
         return image.flatten(2).transpose(1, 2)
 
-    def mlp(self, prefix, x):
+    def mlp(self, prefix, x, site=0):
         x = F.linear(x, self.params[prefix + "fc1.weight"], self.params[prefix + "fc1.bias"])
         if self.config.mlp_conv:
             x = self.depthwise(prefix + "dwconv.", x)
-        return F.linear(F.gelu(x), self.params[prefix + "fc2.weight"], self.params[prefix + "fc2.bias"])
+        x = self.drop.rows(F.gelu(x), site)
+        return F.linear(x, self.params[prefix + "fc2.weight"], self.params[prefix + "fc2.bias"])
 
     def blocks(self, x):
         """The stage that this model is: x [B,N,M] -> norm(x)."""
@@ -442,8 +448,10 @@ class Vit:
                 x = torch.cat([self.params["cls_token"].expand(len(x), 1, -1), x], dim=1)
             if config.pos_embed == "conv":
                 x = x + self.depthwise(f"blocks.{i}.pos_embed.", x)
-            x = x + self.attention(i, self.norm(f"blocks.{i}.norm1", x))
-            x = x + self.mlp(f"blocks.{i}.mlp.", self.norm(f"blocks.{i}.norm2", x))
+            site = 3 * (self.first + i)
+            x = x + self.drop.rows(self.attention(i, self.norm(f"blocks.{i}.norm1", x)), site + 1)
+            change = self.mlp(f"blocks.{i}.mlp.", self.norm(f"blocks.{i}.norm2", x), site + 2)
+            x = x + self.drop.rows(change, site + 3)
         return self.norm("norm", x)
 
     def embed(self, i, x):
@@ -458,7 +466,7 @@ class Vit:
         """images [B,3,Hi,Wi] -> logits [B,C]; constants: the notes' of another pass."""
         config, params = self.config, self.params
         self.notes, self.tails, self.alphas = linear.Notes(constants), [], []
-        x = images
+        x, first = images, 0
         for i, (prefix, config_here) in enumerate(stages(config)):
             x = self.embed(i, x)
             if config.pool == "cls" and class_block(config) == 0:
@@ -468,6 +476,9 @@ class Vit:
             stage = Vit(config_here, {name[len(prefix):]: value for name, value in params.items()
                                       if name.startswith(prefix)})
             stage.notes, stage.tails, stage.alphas = self.notes, self.tails, self.alphas
+            stage.first, first = first, first + config_here.depth
+            if i == 0:
+                x = self.drop.rows(x, 0)
             tokens = stage.blocks(x)
             if config.stage_dims:
                 x = tokens.transpose(1, 2).unflatten(2, config_here.grid)
