@@ -86,14 +86,19 @@ static inline int check_sums(const char *what, const float *got, const double *w
     return ok;
 }
 
-/* rms(got - want) <= tolerance * rms(want). */
-static inline int check_rms(const char *what, const float *got, const double *want, size_t n, double tolerance) {
+/* rms(got - want) / rms(want) */
+static inline double relative_rms(const float *got, const double *want, size_t n) {
     double error = 0, size = 0;
     for (size_t i = 0; i < n; i++) {
         error += (got[i] - want[i]) * (got[i] - want[i]);
         size += want[i] * want[i];
     }
-    double relative = sqrt(error / size);
+    return sqrt(error / size);
+}
+
+/* rms(got - want) <= tolerance * rms(want). */
+static inline int check_rms(const char *what, const float *got, const double *want, size_t n, double tolerance) {
+    double relative = relative_rms(got, want, n);
     int ok = relative <= tolerance;
     printf("  %-52s root mean square of the error %.2g of its own, %.2f of allowed  %s\n", what, relative,
            relative / tolerance, ok ? "ok" : "FAILED");

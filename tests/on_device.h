@@ -109,6 +109,11 @@ static inline int close_float(const char *what, const float *got, const double *
     return check_close(what, download(got, n), want, n, 1e-5);
 }
 
+/* Sums in float of terms that were rounded. */
+static inline int close_float_rounded(const char *what, const float *got, const double *want, size_t n) {
+    return check_close(what, download(got, n), want, n, roundings(5));
+}
+
 /* A term of a sum, and of the sum of sizes that rounding is relative to. */
 static inline void add_term(double *sum, double *size, double term) {
     *sum += term;

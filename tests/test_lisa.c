@@ -200,8 +200,8 @@ static void compare(const LisaAlgorithm *a, const Inputs *x, const Case *k) {
     printf("%s, %s %dx%d side %d B %d H %d D %d E %d\n", a->name, k->name, k->Hg, k->Wg, k->side, k->B, k->H, k->D,
            k->E);
     Outputs o = run(a, x, k), again = run(a, x, k);
-    Result r = reference(download_real(o.s, x->n_s), x, k);
-    assert_true(close_real("y", o.y, r.y, x->n_y));
+    Result r = reference(download_real(o.s, x->n_s), x, k); /* of s as it is kept; y may be of s before that */
+    assert_true(close_rounded("y", o.y, r.y, x->n_y));
     assert_true(close_real("s", o.s, r.s, x->n_s));
     assert_true(close_values(o.dqkv, r.dv, x, k));
     assert_true(close_real("dqk", o.dqk, r.dqk, 2 * x->n_y));
@@ -268,8 +268,8 @@ static void test_algorithms_agree(void **state) {
             assert_true(close_rounded("s", got.s, widened_real(want.s, x.n_s), x.n_s));
             assert_true(close_rounded("dqkv", got.dqkv, widened_real(want.dqkv, 3 * x.n_y), 3 * x.n_y));
             assert_true(close_rounded("dqk", got.dqk, widened_real(want.dqk, 2 * x.n_y), 2 * x.n_y));
-            assert_true(close_float("dwa", got.dwa, widened(download(want.dwa, x.n_wa), x.n_wa), x.n_wa));
-            assert_true(close_float("dwb", got.dwb, widened(download(want.dwb, x.n_wb), x.n_wb), x.n_wb));
+            assert_true(close_float_rounded("dwa", got.dwa, widened(download(want.dwa, x.n_wa), x.n_wa), x.n_wa));
+            assert_true(close_float_rounded("dwb", got.dwb, widened(download(want.dwb, x.n_wb), x.n_wb), x.n_wb));
             const float *s = download_real(want.s, x.n_s);
             double *db_size = zeros(x.n_b); /* [D,E], of one head: thousands of tokens, whose terms cancel */
             for (size_t o = 0; o < x.n_b; o++)
