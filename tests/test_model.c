@@ -596,6 +596,53 @@ static void test_micro_batches(void **state) {
     each_fixture(micro_batches_add_up, 1);
 }
 
+/* == Weights that sum to one ====================================================================================== */
+
+/* One block's attention whose values are all one, on two tokens, so that a sum of weights is small. */
+static bool keeps_ones(const char *attn) {
+    enum { TOKENS = 2, M = 6 };
+    Config config;
+    Vit vit;
+    config_init(&config, NULL);
+    vit_add_settings(&config);
+    settings_read(&config, "img_size = 2x4\npatch_size = 2\nnum_classes = 3\ndim = 6\ndepth = 1\nheads = 2\n");
+    settings_put(&config, "attn", attn);
+    vit_create(&vit, &config);
+    vit_plan(&vit, 1, true);
+    vit_allocate(&vit);
+    Params *params = &vit.model.params;
+    params_allocate(params, true);
+    params_initialize(params, check_seed());
+    float values[2 * M * M] = {0};
+    const Param *qkv = params_find(params, "blocks.0.attn.qkv.weight"),
+                *bias = params_find(params, "blocks.0.attn.qkv.bias"),
+                *proj = params_find(params, "blocks.0.attn.proj.weight"),
+                *conv = params_find(params, "blocks.0.attn.dconv.weight");
+    device_upload(params->values + qkv->offset + 2 * M * M, values, (size_t)(M * M) * sizeof *values);
+    if (conv) device_upload(params->values + conv->offset, values, conv->size * sizeof *values);
+    for (int i = 0; i < M; i++) values[i * M + i] = values[M * M + i] = 1;
+    device_upload(params->values + proj->offset, values, (size_t)(M * M) * sizeof *values);
+    device_upload(params->values + bias->offset + 2 * M, values + M * M, M * sizeof *values);
+    real *x = upload_real(normals(TOKENS * M, 1), TOKENS * M), *y = poisoned_real(TOKENS * M);
+    const Attention *a = &vit_block(&vit, 0)->attention;
+    a->op->forward(a, y, x, 1);
+    double ones[TOKENS * M];
+    for (int i = 0; i < TOKENS * M; i++) ones[i] = 1;
+    int ok = check_close(attn, download_real(y, TOKENS * M), ones, TOKENS * M, sizeof(real) == 4 ? 4e-7 : 2e-2);
+    vit_destroy(&vit);
+    config_free(&config);
+    release_all();
+    return ok;
+}
+
+/* A 1e-6 beside the sum would be ten roundings. */
+static void test_weights_sum_to_one(void **state) {
+    (void)state;
+    assert_true(keeps_ones("softmax"));
+    assert_true(keeps_ones("efficient"));
+    assert_true(keeps_ones("castling"));
+}
+
 int main(void) {
     check_seed();
     kernels_init();
@@ -604,7 +651,7 @@ int main(void) {
         cmocka_unit_test(test_differences),    cmocka_unit_test(test_inference_plan),
         cmocka_unit_test(test_micro_batches),  cmocka_unit_test(test_drop_path),
         cmocka_unit_test(test_recompute),      cmocka_unit_test(test_scaled_start),
-        cmocka_unit_test(test_ended),
+        cmocka_unit_test(test_ended),          cmocka_unit_test(test_weights_sum_to_one),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

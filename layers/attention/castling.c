@@ -63,7 +63,7 @@ static void castling_plan(Attention *a, Plan *plan, int B) {
     Castling *s = a->state;
     PlanMark mark = plan_mark(plan);
     qkv_plan(&s->frame, a, plan, B);
-    linear_core_plan(&s->core, a, plan, B, a->H, a->D + 1);
+    linear_core_plan(&s->core, a, plan, B, a->H, a->D + 1, DENOMINATOR_CLAMP);
     plan_keep(plan, a->prefix, "linear", &s->linear, (size_t)B * (size_t)a->N * (size_t)a->M * sizeof(real));
     plan_workspace(plan, depthwise_workspace(&s->conv.shape));
     plan_branch(a, plan, B);

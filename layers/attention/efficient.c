@@ -21,7 +21,7 @@ static void efficient_plan(Attention *a, Plan *plan, int B) {
     Efficient *s = a->state;
     PlanMark mark = plan_mark(plan);
     qkv_plan(&s->frame, a, plan, B);
-    linear_core_plan(&s->core, a, plan, B, a->H, a->D);
+    linear_core_plan(&s->core, a, plan, B, a->H, a->D, DENOMINATOR_CLAMP);
     plan_release(plan, mark);
 }
 

@@ -54,7 +54,7 @@ static void focused_plan(Attention *a, Plan *plan, int B) {
     Focused *s = a->state;
     PlanMark mark = plan_mark(plan);
     qkv_plan(&s->frame, a, plan, B);
-    linear_core_plan(&s->core, a, plan, B, a->H, a->D);
+    linear_core_plan(&s->core, a, plan, B, a->H, a->D, DENOMINATOR_EPSILON);
     plan_keep(plan, a->prefix, "linear", &s->linear, (size_t)B * (size_t)a->N * (size_t)a->M * sizeof(real));
     plan_workspace(plan, focused_features_workspace(a->M));
     plan_workspace(plan, depthwise_workspace(&s->dwc.shape));

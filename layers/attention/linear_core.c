@@ -4,10 +4,11 @@
 
 #include "core/die.h"
 
-void linear_core_plan(LinearCore *c, const Attention *a, Plan *plan, int B, int H, int F) {
+void linear_core_plan(LinearCore *c, const Attention *a, Plan *plan, int B, int H, int F, Denominator rule) {
     size_t heads = (size_t)B * (size_t)H, bytes = heads * (size_t)a->N * 2 * (size_t)F * sizeof(real);
     c->H = H;
     c->F = F;
+    c->rule = rule;
     plan_keep(plan, a->prefix, "phi", &c->phi, bytes);
     plan_keep(plan, a->prefix, "den", &c->den, heads * (size_t)a->N * sizeof(float));
     plan_keep(plan, a->prefix, "kv", &c->kv, heads * (size_t)F * (size_t)(a->D + 1) * sizeof(float));
@@ -16,7 +17,7 @@ void linear_core_plan(LinearCore *c, const Attention *a, Plan *plan, int B, int 
 }
 
 static LinearAttention shape_of(const LinearCore *c, const Attention *a, int B) {
-    return (LinearAttention){B, a->N, c->H, a->D, c->F, DENOMINATOR_EPSILON};
+    return (LinearAttention){B, a->N, c->H, a->D, c->F, c->rule};
 }
 
 void linear_core_forward(const LinearCore *c, const Attention *a, real *mix, const real *qkv, int B) {
@@ -32,7 +33,8 @@ void linear_core_backward(const LinearCore *c, const Attention *a, real *dqkv, c
 
 void linear_core_weights(const LinearCore *c, const Attention *a, float *weights, int b, int head, int query) {
     size_t F = (size_t)c->F, row = 2 * (size_t)c->H * F;
-    float *phi = xcalloc((size_t)a->N, row * sizeof *phi, "attention picture"), sum = 1e-6f;
+    float *phi = xcalloc((size_t)a->N, row * sizeof *phi, "attention picture"),
+          sum = c->rule == DENOMINATOR_EPSILON ? 1e-6f : 0;
     real_download(phi, c->phi + (size_t)b * (size_t)a->N * row, (size_t)a->N * row);
     const float *q = phi + (size_t)query * row + (size_t)head * F;
     for (int m = 0; m < a->N; m++) {

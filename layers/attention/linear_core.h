@@ -7,14 +7,16 @@
 
 typedef struct {
     int H, F;    /* heads, features of each */
+    Denominator rule;
     real *phi;   /* [B,N,2,H,F] kept: features of q, then of k, which the operator writes */
     real *dphi;  /* [B,N,2,H,F] scratch */
     float *den;  /* [B,N,H] kept */
     float *kv;   /* [B,H,F,D+1] kept */
 } LinearCore;
 
-/* dphi is valid until the caller's plan_release. */
-void linear_core_plan(LinearCore *c, const Attention *a, Plan *plan, int B, int H, int F);
+/* dphi is valid until the caller's plan_release.  DENOMINATOR_CLAMP is exact where sums of weights are far from zero:
+ * softmaxes sum to one, and 1e-6 beside it is ten roundings. */
+void linear_core_plan(LinearCore *c, const Attention *a, Plan *plan, int B, int H, int F, Denominator rule);
 /* mix [B,N,H,D] from phi and the last third of qkv [B,N,3,H,D]. */
 void linear_core_forward(const LinearCore *c, const Attention *a, real *mix, const real *qkv, int B);
 /* dphi (=), and the last third of dqkv (=). */

@@ -39,7 +39,7 @@ static void relu_linear_plan(Attention *a, Plan *plan, int B) {
     plan_keep(plan, a->prefix, "conv", &s->conv_act, 3 * bytes);
     plan_keep(plan, a->prefix, "all", &s->all, 6 * bytes);
     plan_keep(plan, a->prefix, "mix", &s->mix, 2 * bytes);
-    linear_core_plan(&s->core, a, plan, B, 2 * a->H, a->D);
+    linear_core_plan(&s->core, a, plan, B, 2 * a->H, a->D, DENOMINATOR_EPSILON);
     if (plan->training) {
         plan_borrow(plan, a->prefix, "dqkv", &s->dqkv, 3 * bytes);
         plan_borrow(plan, a->prefix, "dwide", &s->dwide, 3 * bytes);
