@@ -5,6 +5,7 @@
 #include <math.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "core/die.h"
@@ -26,6 +27,9 @@ static const ConfigEntry entries[] = {
     {F(INT, micro_batch), "0", .min = 0, .max = 1e6,
      .help = "Number of images computed at a time, whose gradients are accumulated to a batch (0: chosen by the "
              "model's size)"},
+    {F(CHOICE, precision), "float32", CONFIG_CHOICES("float32", "bfloat16"),
+     .help = "Precision of activations; that of parameters and sums is float32 always. A program for a GPU is built for "
+             "one of them. A CPU needs AVX512-BF16 for bfloat16"},
     {F(UINT64, seed), "0", .help = "Seed of all random numbers of the run"},
 
     {F(STRING, run_dir), .section = "run", .argument = "FOLDER",
@@ -181,8 +185,12 @@ static bool is_over(const Training *t) { return t->state.epoch >= (uint64_t)t->s
 
 static void announce(const Training *t) {
     const RunState *state = &t->state;
+    char *different = distributed_tally(kernels_instructions());
+    if (distributed_rank() == 0) printf("%s\n", kernels_device());
+    if (distributed_rank() == 0 && different)
+        printf("ranks use different instructions (%s): they agree to rounding, not to the bit\n", different);
+    free(different);
     if (distributed_rank() > 0) return;
-    printf("%s\n", kernels_device());
     t->calls->announce(t->run);
     if (t->changes && *t->changes) printf("settings changed: %s\n", t->changes);
     if (state->step && !is_over(t))

@@ -11,6 +11,7 @@
 
 typedef struct {
     int epochs, batch_size, micro_batch;
+    int precision; /* of activations: 0 float32, 1 bfloat16 */
     uint64_t seed;
     const char *run_dir, *init;
     int eval_every, log_every;

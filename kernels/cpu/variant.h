@@ -1,0 +1,40 @@
+/* The variants of this program.  Each leaves a pointer to its Variant in a section of the program that the linker makes
+ * an array of; that is all that is seen of it from outside, as its other symbols are local (Makefile, "Variants").
+ * Like processor.h, what is defined here is also compiled for the oldest processor. */
+#ifndef VIT_KERNELS_CPU_VARIANT_H
+#define VIT_KERNELS_CPU_VARIANT_H
+
+#include <string.h>
+
+#include "kernels/cpu/processor.h"
+#include "kernels/variants.h"
+
+typedef struct {
+    ProgramMain *main;
+    const char *isa, *precision; /* as --isa and --precision name them; isa is "" if it has no name there */
+    const char *instructions;    /* kernels_instructions */
+    const ProcessorNeed *needs;
+} Variant;
+
+/* In the order of linking, which is that of preference. */
+extern const Variant *const __start_vit_variants[], *const __stop_vit_variants[];
+
+/* The first variant with that isa ("auto": any) and that precision (NULL: any); if `runs`, that this machine can run.
+ * NULL: there is none. */
+static inline const Variant *variant_find(const char *isa, const char *precision, bool runs) {
+    char lacks[8];
+    for (const Variant *const *at = __start_vit_variants; at < __stop_vit_variants; at++) {
+        const Variant *v = *at;
+        if (strcmp(isa, "auto") && strcmp(isa, v->isa)) continue;
+        if (precision && strcmp(precision, v->precision)) continue;
+        if (!runs || processor_runs(v->needs, lacks, sizeof lacks)) return v;
+    }
+    return NULL;
+}
+
+/* float32, if there is a variant of it. */
+static inline const char *variant_default_precision(void) {
+    return variant_find("auto", "float32", false) ? "float32" : "bfloat16";
+}
+
+#endif
