@@ -38,6 +38,7 @@ bool distributed_launched(void) {
 
 #include <errno.h>
 #include <fcntl.h>
+#include <math.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -386,10 +387,10 @@ void distributed_sum(double *values, int count) {
     if (ranks > 1) MPI_Allreduce(MPI_IN_PLACE, values, count, MPI_DOUBLE, MPI_SUM, MPI_COMM_WORLD);
 }
 
-bool distributed_agree(double value) {
+bool distributed_agree(double value, double share) {
     double ends[2] = {value, -value};
     if (ranks > 1) MPI_Allreduce(MPI_IN_PLACE, ends, 2, MPI_DOUBLE, MPI_MAX, MPI_COMM_WORLD);
-    return ends[0] == -ends[1];
+    return ends[0] + ends[1] <= share * fabs(ends[0]);
 }
 
 char *distributed_tally(const char *word) {
@@ -453,7 +454,7 @@ void distributed_close(void) {}
 int distributed_core_share(void) { return 1; }
 void distributed_last_words(const char *text) { (void)text; }
 void distributed_sum(double *values, int count) { (void)values, (void)count; }
-bool distributed_agree(double value) { return value == value; }
+bool distributed_agree(double value, double share) { return (void)share, value == value; }
 char *distributed_tally(const char *word) { return (void)word, NULL; }
 void distributed_broadcast(void *data, size_t bytes) { (void)data, (void)bytes; }
 

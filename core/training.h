@@ -88,6 +88,7 @@ typedef struct {
     double images_per_s; /* since the last row of the log */
     double stall;        /* fraction of that time spent waiting for the loader */
     double validation_loss; /* of the last evaluation */
+    char *mixed;         /* ranks use different instructions: how many which; else NULL */
     bool stopping;       /* a rank has received a signal, and all ranks know it */
 
     double started; /* when this process began to train */

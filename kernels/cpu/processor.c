@@ -20,7 +20,7 @@ typedef struct {
 } Feature;
 
 #define FEATURE(name, leaf, subleaf, out, bit, state) {#name, leaf, subleaf, out, bit, state},
-static const Feature features[] = {PROCESSOR_FEATURES(FEATURE) {NULL, 0, 0, 0, 0, 0}};
+static const Feature features[] = {PROCESSOR_FEATURES(FEATURE){NULL, 0, 0, 0, 0, 0}};
 
 #if defined(__x86_64__)
 static uint64_t saved_registers(void) {

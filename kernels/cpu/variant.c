@@ -1,6 +1,7 @@
 /* The variant that this code is, and its way to the others. */
 #include "kernels/cpu/variant.h"
 
+#include <stdarg.h>
 #include <stdio.h>
 
 #include <dnnl.h>
@@ -51,40 +52,42 @@ static void name_instructions(char *text, size_t size) {
     }
 }
 
-static KernelsChoice refuse_isa(const char *isa) {
-    KernelsChoice choice = {.refused = "isa"};
-    char text[160];
-    const Variant *v = variant_find(isa, NULL, false);
-    if (v) processor_runs(v->needs, text, sizeof text);
-    else name_instructions(text, sizeof text);
-    if (v) snprintf(choice.why, sizeof choice.why, "this machine lacks %s", text);
-    else snprintf(choice.why, sizeof choice.why, "this program is for %s; make ARCH=portable builds one for both", text);
+__attribute__((format(printf, 2, 3))) static KernelsChoice refused(const char *argument, const char *format, ...) {
+    KernelsChoice choice = {.refused = argument};
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(choice.why, sizeof choice.why, format, arguments);
+    va_end(arguments);
     return choice;
 }
 
+static KernelsChoice refuse_isa(const char *isa) {
+    const Variant *v = variant_find(isa, NULL, false);
+    char text[160];
+    if (v) processor_runs(v->needs, text, sizeof text);
+    else name_instructions(text, sizeof text);
+    if (v) return refused("isa", "this machine lacks %s", text);
+    return refused("isa", "this program was built for %s; on x86-64, make ARCH=portable builds one for AVX2 and AVX-512",
+                   text);
+}
+
 static KernelsChoice refuse_precision(const char *isa, const char *precision) {
-    KernelsChoice choice = {.refused = "precision"};
+    const Variant *any = variant_find("auto", precision, false), *v = variant_find(isa, precision, false);
     char lacks[160];
-    const Variant *v = variant_find("auto", precision, false), *same = variant_find(isa, precision, false);
-    if (v && !same)
-        snprintf(choice.why, sizeof choice.why, "is there for %s, and not for --isa %s", v->instructions, isa);
-    else if (v && !processor_runs(same->needs, lacks, sizeof lacks))
-        snprintf(choice.why, sizeof choice.why, "this machine lacks %s", lacks);
-    else if (!strcmp(precision, "float32"))
-        snprintf(choice.why, sizeof choice.why, "this program was built for bfloat16 alone: make without PRECISION=BF16 "
-                                                "builds one for float32");
-    else if (!processor_has("AVX512BF16"))
-        snprintf(choice.why, sizeof choice.why, "this processor has no instructions for it (AVX512-BF16)");
-    else
-        snprintf(choice.why, sizeof choice.why, "this program was built for float32 alone: make builds one for both on "
-                                                "this machine, make ARCH=portable anywhere");
-    return choice;
+    if (v && !processor_runs(v->needs, lacks, sizeof lacks)) return refused("precision", "this machine lacks %s", lacks);
+    if (any) return refused("precision", "this program has it for %s, and not for --isa %s", any->instructions, isa);
+    if (strcmp(precision, "bfloat16"))
+        return refused("precision", "this program was built for bfloat16 alone: make without PRECISION=BF16 builds one "
+                                    "for float32");
+    if (!processor_has("AVX512BF16"))
+        return refused("precision", "this processor has no instructions for it (AVX512-BF16)");
+    return refused("precision", "this program was built for float32 alone: on this machine, make builds one for both");
 }
 
 KernelsChoice kernels_choose(const char *isa, const char *precision) {
     bool named = strcmp(isa, "auto") != 0, here = !strcmp(precision, own.precision) && (!named || !strcmp(isa, own.isa));
     if (here && !strcmp(isa, "avx2") && dnnl_set_max_cpu_isa(dnnl_cpu_isa_avx2) != dnnl_success)
-        return (KernelsChoice){.refused = "isa", .why = "oneDNN cannot be held to it here"};
+        return refused("isa", "oneDNN cannot be held to it here");
     if (here) return (KernelsChoice){0};
     if (!variant_find(isa, NULL, true)) return refuse_isa(isa);
     const Variant *other = variant_find(isa, precision, true);
