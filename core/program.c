@@ -161,7 +161,7 @@ static ProgramMain *choose_variant(const Training *t, const ModeSettings *modes)
     const char *origin = config_origin(&t->config, choice.refused);
     bool given = origin && !strncmp(origin, "--", 2);
     config_reject(&t->config, choice.refused, "%s: %s%s%s", strcmp(choice.refused, "isa") ? precision : isa, choice.why,
-                  given ? "" : "; to go on in another one: --precision ", given ? "" : kernels_default_precision());
+                  given ? "" : "; it can do without by --precision ", given ? "" : kernels_default_precision());
 }
 
 /* == One mode ===================================================================================================== */
