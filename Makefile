@@ -31,7 +31,7 @@ BACKEND ?= cpu
 PRECISION ?= $(if $(filter cpu,$(BACKEND)),FP32,BF16)
 SANITIZE ?= 0
 WERROR ?= 0
-ARCH ?= $(if $(filter install install-built,$(MAKECMDGOALS)),portable,native)
+ARCH ?= $(if $(filter cpu,$(BACKEND)),$(if $(filter install install-built,$(MAKECMDGOALS)),portable,native),native)
 CC := $(if $(filter default,$(origin CC)),gcc,$(CC))
 # Of the machine that the compiler makes code for, which may be another than this one.
 MACHINE := $(shell $(CC) -dumpmachine 2>/dev/null)
@@ -146,7 +146,7 @@ OBJECTS := $(SOURCES:%.c=$(BUILD)/%.o) $(CU_SOURCES:%.cu=$(BUILD)/%.o) $(EMULATO
 
 PROGRAMS := train_vit train_detr pack_dataset
 
-all: $(BUILD)/train_vit $(BUILD)/train_detr $(BUILD)/pack_dataset
+all: $(PROGRAMS:%=$(BUILD)/%)
 .PHONY: all install install-built uninstall tidy cuda test-cuda sanitize-cuda need-nvcc need-gpu emulate test tests thread-tests benches fuzz clean report report-device FORCE
 .SECONDARY:
 
@@ -164,7 +164,7 @@ report-device:
 	@echo "  unused   cuFFT: no kernel here calls it"
 else
 report-device:
-	@echo "vit.c for the CPU, $(CC), -march=$(ARCH)"
+	@echo "vit.c for the CPU, $(CC), $(or $(MARCH),the compiler's own choice of processor)$(if $(VARIANTS), (also: $(VARIANTS)))"
 	$(call line,$(call found,dnnl,'#include <dnnl.h>'),"oneDNN","matrix products and convolutions; apt-get install libdnnl-dev")
 endif
 
@@ -224,10 +224,14 @@ $(BUILD)/libvit.a: $(OBJECTS)
 # of pointers (kernels/cpu/variant.h), in the order in which they are linked, newest instructions first.
 ifeq ($(BACKEND),cpu)
 OBJCOPY ?= $(shell $(CC) -print-prog-name=objcopy)
-HAS_BF16 = $(shell $(CC) $(MARCH) -dM -E -x c /dev/null 2>/dev/null | grep -c AVX512BF16__)
-# Beside the one in $(BUILD), each made by a make of its own in $(BUILD)-NAME.
-VARIANTS ?= $(if $(filter FP320,$(PRECISION)$(SANITIZE)),$(if $(filter portable,$(ARCH)),$(if $(X86),v4-bf16 v4),$(if \
-            $(X86),$(if $(filter 1,$(HAS_BF16)),bf16))))
+# Those beside the one in $(BUILD), each made by a make of its own in $(BUILD)-NAME.
+ifeq ($(origin VARIANTS)$(SANITIZE)$(PRECISION)$(if $(X86),x86),undefined0FP32x86)
+ifeq ($(ARCH),portable)
+VARIANTS := v4-bf16 v4
+else
+VARIANTS := $(if $(shell $(CC) $(MARCH) -dM -E -x c /dev/null 2>/dev/null | grep AVX512BF16__),bf16)
+endif
+endif
 SETTINGS_v4 := ARCH=x86-64-v4 PRECISION=FP32
 SETTINGS_v4-bf16 := ARCH="x86-64-v4 -mavx512bf16" PRECISION=BF16
 SETTINGS_bf16 := PRECISION=BF16
@@ -236,7 +240,7 @@ ONCE := $(filter-out %bf16,$(VARIANTS)) # a packer has no precision
 define variant
 .PHONY: variant-$1
 variant-$1:
-	@$$(MAKE) --no-print-directory VARIANTS= BUILD=$(BUILD)-$1 $(SETTINGS_$1) $(PROGRAMS:%=$(BUILD)-$1/%.variant)
+	@$$(MAKE) -s --no-print-directory VARIANTS= BUILD=$(BUILD)-$1 $(SETTINGS_$1) $(PROGRAMS:%=$(BUILD)-$1/%.variant)
 $(PROGRAMS:%=$(BUILD)-$1/%.variant): variant-$1 ;
 endef
 $(foreach v,$(VARIANTS),$(eval $(call variant,$v)))
@@ -247,11 +251,11 @@ $(BUILD)/%.variant: $(BUILD)/%.o $(BUILD)/libvit.a
 	@rm $@.all
 
 # For the oldest processor, as it must run where no variant can.
-LAUNCHER := $(patsubst %,$(BUILD)/launcher/%.o,kernels/cpu/launcher/launcher kernels/cpu/processor)
+LAUNCHER := $(BUILD)/launcher/kernels/cpu/launcher/launcher.o $(BUILD)/launcher/kernels/cpu/processor.o
 $(BUILD)/launcher/%.o: %.c $(BUILD)/flags
 	@mkdir -p $(@D)
 	@echo "CC $< (launcher)"
-	@$(CC) $(filter-out -march=%,$(FLAGS)) $(if $(X86),-march=x86-64) -O2 -MMD -MP -c $< -o $@
+	@$(CC) $(filter-out $(MARCH),$(FLAGS)) $(if $(X86),-march=x86-64) -O2 -MMD -MP -c $< -o $@
 
 $(BUILD)/variants: FORCE
 	@mkdir -p $(@D)
@@ -366,7 +370,7 @@ uninstall:
 
 # What make would run, as data: every compilation of `all tests benches` with its flags, for clangd and clang-tidy.
 compile_commands.json: FORCE
-	@$(MAKE) -nB --no-print-directory all tests benches | \
+	@$(MAKE) -nB --no-print-directory VARIANTS= all tests benches | \
 		sed -n 's/^ccache //; s/\\/\\\\/g; s/"/\\"/g; s|^\([^ ].* -c \([^ ]*\) -o [^ ]*\.o\)$$|{"directory": "$(CURDIR)", "file": "\2", "command": "\1"}|p' | \
 		sed '1s/^/[/; $$!s/$$/,/; $$s/$$/]/' > $@
 	@echo "$@: $$(grep -c '"file"' $@) files"
@@ -376,7 +380,7 @@ compile_commands.json: FORCE
 tidy: compile_commands.json
 	@command -v clang-tidy >/dev/null && command -v cppcheck >/dev/null || \
 		{ echo "make tidy needs clang-tidy and cppcheck: apt-get install clang-tidy cppcheck"; exit 1; }
-	@printf '%s\n' $(filter-out data/image.c,$(SOURCES)) $(PROGRAMS:%=%.c) | xargs -P $$(nproc) -n 1 clang-tidy -p . --quiet
+	@printf '%s\n' $(filter-out data/image.c,$(SOURCES)) $(PROGRAMS:%=%.c) $(wildcard kernels/cpu/launcher/*.c) | xargs -P $$(nproc) -n 1 clang-tidy -p . --quiet
 	@cppcheck --project=compile_commands.json --enable=warning,performance,portability --suppressions-list=.cppcheck \
 		--error-exitcode=1 --quiet -j $$(nproc) --template='{file}:{line}: {severity}: {message} [{id}]'
 

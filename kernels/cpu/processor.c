@@ -52,10 +52,10 @@ bool processor_runs(const ProcessorNeed *needs, char *lacks, size_t size) {
     *lacks = 0;
     for (int i = 0; features[i].name; i++) {
         if (strcmp(needs[i], "1") || has(&features[i])) continue;
+        size_t length = strlen(features[i].name) + !all;
+        if (at + length + sizeof " ..." > size) return snprintf(lacks + at, size - at, " ..."), false;
+        at += (size_t)snprintf(lacks + at, size - at, "%s%s", all ? "" : " ", features[i].name);
         all = false;
-        int length = snprintf(lacks + at, size - at, "%s%s", at ? " " : "", features[i].name);
-        if (length < (int)(size - at)) at += (size_t)length;
-        else lacks[at] = 0;
     }
     return all;
 }

@@ -63,7 +63,8 @@ typedef char ProcessorNeed[24];
 #define PROCESSOR_NEED(name, leaf, subleaf, out, bit, state) PROCESSOR_NEED_OF(__##name##__)
 #define PROCESSOR_NEEDS {PROCESSOR_FEATURES(PROCESSOR_NEED) ""}
 
-/* Can this machine run code with those needs?  If not, `lacks` is what it has not, "AVX2 FMA", cut to `size`. */
+/* Can this machine run code with those needs?  If not, `lacks` is what it has not, "AVX2 FMA", or the
+ * first of it, "AVX2 FMA ...", as `size`, at least 5, has room. */
 bool processor_runs(const ProcessorNeed *needs, char *lacks, size_t size);
 
 /* Is the feature of that name in the list above, and this machine has it? */

@@ -73,7 +73,7 @@ static KernelsChoice refuse_isa(const char *isa) {
 
 static KernelsChoice refuse_precision(const char *isa, const char *precision) {
     const Variant *any = variant_find("auto", precision, false), *v = variant_find(isa, precision, false);
-    char lacks[160];
+    char lacks[80];
     if (v && !processor_runs(v->needs, lacks, sizeof lacks)) return refused("precision", "this machine lacks %s", lacks);
     if (any) return refused("precision", "this program has it for %s, and not for --isa %s", any->instructions, isa);
     if (strcmp(precision, "bfloat16"))

@@ -24,7 +24,7 @@ static const Variant *choose(const char *isa) {
 }
 
 int main(int argc, char **argv) {
-    char lacks[400];
+    char lacks[80];
     const Variant *v = choose(isa_of(argc, argv)), *const *oldest = __start_vit_variants;
     if (v) return v->main(argc, argv);
     while (oldest + 1 < __stop_vit_variants) oldest++;
