@@ -80,7 +80,7 @@ static KernelsChoice refuse_precision(const char *isa, const char *precision) {
         return refused("precision", "this program was built for bfloat16 alone: make without PRECISION=BF16 builds one "
                                     "for float32");
     if (!processor_has("AVX512BF16"))
-        return refused("precision", "this processor has no instructions for it (AVX512-BF16)");
+        return refused("precision", "this processor has no instructions for it (on x86-64, AVX512-BF16)");
     return refused("precision", "this program was built for float32 alone: on this machine, make builds one for both");
 }
 
