@@ -6,7 +6,7 @@
 #
 # MPIRUN is the launcher of ranks; qemu-x86_64 stands for other processors.
 
-# shellcheck disable=SC2015,SC2046,SC2086 # settings are lists of words; no name here holds a space
+# shellcheck disable=SC1091,SC2015,SC2046,SC2086,SC2154 # what tap.sh sets; settings are lists of words; no name here holds a space
 . "$(dirname "$0")/tap.sh"
 
 MPIRUN=${MPIRUN:-mpirun}

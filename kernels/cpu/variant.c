@@ -42,11 +42,12 @@ const char *kernels_default_precision(void) { return variant_default_precision()
 /* "AVX-512 and AVX2": what this program's variants use. */
 static void name_instructions(char *text, size_t size) {
     const char *last = "";
+    const Variant *v;
     size_t at = 0;
     *text = 0;
-    for (const Variant *const *v = __start_vit_variants; v < __stop_vit_variants; v++) {
-        if (!strcmp((*v)->instructions, last)) continue;
-        last = (*v)->instructions;
+    for (int i = 0; (v = variant_at(i)); i++) {
+        if (!strcmp(v->instructions, last)) continue;
+        last = v->instructions;
         int length = snprintf(text + at, size - at, "%s%s", at ? " and " : "", last);
         if (length < (int)(size - at)) at += (size_t)length;
     }

@@ -4,6 +4,7 @@
 #ifndef VIT_KERNELS_CPU_VARIANT_H
 #define VIT_KERNELS_CPU_VARIANT_H
 
+#include <stdint.h>
 #include <string.h>
 
 #include "kernels/cpu/processor.h"
@@ -16,15 +17,21 @@ typedef struct {
     const ProcessorNeed *needs;
 } Variant;
 
-/* In the order of linking, which is that of preference. */
-extern const Variant *const __start_vit_variants[], *const __stop_vit_variants[];
+/* The linker's names for the ends of the section vit_variants. */
+extern const Variant *const variants_begin[] __asm__("__start_vit_variants");
+extern const Variant *const variants_end[] __asm__("__stop_vit_variants");
+
+/* Variant i in the order of linking, which is that of preference; NULL behind the last. */
+static inline const Variant *variant_at(int i) {
+    return (uintptr_t)(variants_begin + i) < (uintptr_t)variants_end ? variants_begin[i] : NULL;
+}
 
 /* The first variant with that isa ("auto": any) and that precision (NULL: any); if `runs`, that this machine can run.
  * NULL: there is none. */
 static inline const Variant *variant_find(const char *isa, const char *precision, bool runs) {
+    const Variant *v;
     char lacks[8];
-    for (const Variant *const *at = __start_vit_variants; at < __stop_vit_variants; at++) {
-        const Variant *v = *at;
+    for (int i = 0; (v = variant_at(i)); i++) {
         if (strcmp(isa, "auto") && strcmp(isa, v->isa)) continue;
         if (precision && strcmp(precision, v->precision)) continue;
         if (!runs || processor_runs(v->needs, lacks, sizeof lacks)) return v;

@@ -24,11 +24,10 @@ static const Variant *choose(const char *isa) {
 }
 
 int main(int argc, char **argv) {
-    char lacks[80];
-    const Variant *v = choose(isa_of(argc, argv)), *const *oldest = __start_vit_variants;
+    char lacks[80] = "";
+    const Variant *v = choose(isa_of(argc, argv));
     if (v) return v->main(argc, argv);
-    while (oldest + 1 < __stop_vit_variants) oldest++;
-    processor_runs((*oldest)->needs, lacks, sizeof lacks);
+    for (int i = 0; (v = variant_at(i)); i++) processor_runs(v->needs, lacks, sizeof lacks); /* the oldest is the last */
     fprintf(stderr, "%.64s: this processor is older than any that the program was built for, and lacks %s: build it on "
                     "this machine\n", program_invocation_short_name, lacks);
     return 2;
