@@ -63,8 +63,9 @@ __attribute__((format(printf, 2, 3))) static KernelsChoice refused(const char *a
 }
 
 static KernelsChoice refuse_isa(const char *isa) {
-    const Variant *v = variant_find(isa, NULL, false);
+    const Variant *v = variant_find(isa, variant_default_precision(), false);
     char text[160];
+    if (!v) v = variant_find(isa, NULL, false);
     if (v) processor_runs(v->needs, text, sizeof text);
     else name_instructions(text, sizeof text);
     if (v) return refused("isa", "this machine lacks %s", text);
