@@ -158,10 +158,12 @@ static ProgramMain *choose_variant(const Training *t, const ModeSettings *modes)
     const char *isa = sets[modes->isa], *precision = precisions[t->s->precision];
     KernelsChoice choice = kernels_choose(isa, precision);
     if (!choice.refused) return choice.main;
-    const char *origin = config_origin(&t->config, choice.refused);
+    const char *origin = config_origin(&t->config, "precision");
     bool given = origin && !strncmp(origin, "--", 2);
-    config_reject(&t->config, choice.refused, "%s: %s%s%s", strcmp(choice.refused, "isa") ? precision : isa, choice.why,
-                  given ? "" : "; it can do without by --precision ", given ? "" : kernels_default_precision());
+    if (!strcmp(choice.refused, "isa")) config_reject(&t->config, "isa", "%s: %s", isa, choice.why);
+    if (given) config_reject(&t->config, "precision", "%s: %s", precision, choice.why);
+    config_reject(&t->config, "precision", "%s: %s; --precision %s does without it", precision, choice.why,
+                  kernels_default_precision());
 }
 
 /* == One mode ===================================================================================================== */
