@@ -3,9 +3,9 @@
 #   docker build -t vit.c .
 #   docker run --rm -v "$PWD/runs:/vit/runs" vit.c --config /usr/local/share/vit.c/configs/cpu/shapes.ini
 #
-# ARCH is the oldest CPU that the programs are to run on.
+# The programs run on every x86-64 CPU from AVX2 on; with another ARCH on those from that on.
 FROM debian:bookworm AS build
-ARG ARCH=x86-64-v3
+ARG ARCH=portable
 COPY scripts/deps.sh /src/scripts/
 WORKDIR /src
 RUN apt-get update && apt-get install -y --no-install-recommends make ca-certificates && sh scripts/deps.sh mpi

@@ -10,7 +10,9 @@
 #   make SANITIZE=1 everything under AddressSanitizer and UBSan, in build/cpu-asan
 #   make SANITIZE=thread thread-tests   the loaders under ThreadSanitizer, in build/cpu-tsan
 #   make WERROR=1   warnings are errors, as in CI
+#   make ARCH=portable    one program for every x86-64 machine from AVX2 on, which chooses at start; what install takes
 #   make ARCH=x86-64-v3   code for another machine than this one
+#   make VARIANTS=  without the second precision, which takes as long again to compile
 #   make MPI=0      a single process, where MPI is there but not wanted
 #   make install    programs, manual pages, configs and docs, in PREFIX (/usr/local) under DESTDIR; make uninstall
 #   make tidy       clang-tidy and cppcheck on the sources and tests of this backend
@@ -29,17 +31,19 @@ BACKEND ?= cpu
 PRECISION ?= $(if $(filter cpu,$(BACKEND)),FP32,BF16)
 SANITIZE ?= 0
 WERROR ?= 0
-ARCH ?= native
+ARCH ?= $(if $(filter cpu,$(BACKEND)),$(if $(filter install install-built,$(MAKECMDGOALS)),portable,native),native)
 CC := $(if $(filter default,$(origin CC)),gcc,$(CC))
 # Of the machine that the compiler makes code for, which may be another than this one.
 MACHINE := $(shell $(CC) -dumpmachine 2>/dev/null)
 X86 := $(filter x86_64%,$(MACHINE))
+# What tests and the first variant of a program are compiled for; elsewhere than on x86, portable is the compiler's default.
+MARCH := $(if $(filter portable,$(ARCH)),$(if $(X86),-march=x86-64-v3),-march=$(ARCH))
 # clang warns where it does not vectorise a loop that asks for it with omp simd: no fault of the source.
 CLANG := $(findstring clang,$(shell $(CC) --version 2>/dev/null))
 
-BUILD := build/$(BACKEND)$(if $(filter emulate,$(BACKEND)),-$(PRECISION))$(if $(filter cuda-FP32,$(BACKEND)-$(PRECISION)),-fp32)$(if $(filter cpu-BF16,$(BACKEND)-$(PRECISION)),-bf16)$(if $(filter 1,$(SANITIZE)),-asan)$(if $(filter thread,$(SANITIZE)),-tsan)
+BUILD := build/$(BACKEND)$(if $(filter portable,$(ARCH)),-portable)$(if $(filter emulate,$(BACKEND)),-$(PRECISION))$(if $(filter cuda-FP32,$(BACKEND)-$(PRECISION)),-fp32)$(if $(filter cpu-BF16,$(BACKEND)-$(PRECISION)),-bf16)$(if $(filter 1,$(SANITIZE)),-asan)$(if $(filter thread,$(SANITIZE)),-tsan)
 
-CFLAGS_BASE := -std=gnu11 -O3 -march=$(ARCH) $(if $(X86),-mprefer-vector-width=512) -ffp-contract=fast \
+CFLAGS_BASE := -std=gnu11 -O3 $(MARCH) $(if $(X86),-mprefer-vector-width=512) -ffp-contract=fast \
                -fno-math-errno -fno-trapping-math -fopenmp
 CFLAGS_WARN := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wvla -Wno-psabi $(if $(CLANG),-Wno-pass-failed) \
                $(if $(filter 1,$(WERROR)),-Werror)
@@ -140,7 +144,9 @@ endif
 
 OBJECTS := $(SOURCES:%.c=$(BUILD)/%.o) $(CU_SOURCES:%.cu=$(BUILD)/%.o) $(EMULATOR)
 
-all: $(BUILD)/train_vit $(BUILD)/train_detr $(BUILD)/pack_dataset
+PROGRAMS := train_vit train_detr pack_dataset
+
+all: $(PROGRAMS:%=$(BUILD)/%)
 .PHONY: all install install-built uninstall tidy cuda test-cuda sanitize-cuda need-nvcc need-gpu emulate test tests thread-tests benches fuzz clean report report-device FORCE
 .SECONDARY:
 
@@ -158,7 +164,7 @@ report-device:
 	@echo "  unused   cuFFT: no kernel here calls it"
 else
 report-device:
-	@echo "vit.c for the CPU, $(CC), -march=$(ARCH)"
+	@echo "vit.c for the CPU, $(CC), $(or $(MARCH),the compiler's own choice of processor)$(if $(VARIANTS), (also: $(VARIANTS)))"
 	$(call line,$(call found,dnnl,'#include <dnnl.h>'),"oneDNN","matrix products and convolutions; apt-get install libdnnl-dev")
 endif
 
@@ -211,6 +217,58 @@ $(BUILD)/libvit.a: $(OBJECTS)
 	@rm -f $@
 	@ar rcs $@ $^
 
+# == Variants ========================================================================================================
+
+# A program for a CPU is a launcher and one or more variants: all of the program's objects, compiled for one set of
+# instructions and one precision, in one relocatable object without global symbols.  The launcher finds them by a section
+# of pointers (kernels/cpu/variant.h), in the order in which they are linked, newest instructions first.
+ifeq ($(BACKEND),cpu)
+OBJCOPY ?= $(shell $(CC) -print-prog-name=objcopy)
+# Those beside the one in $(BUILD), each made by a make of its own in $(BUILD)-NAME.
+ifeq ($(origin VARIANTS)$(SANITIZE)$(PRECISION)$(if $(X86),x86),undefined0FP32x86)
+ifeq ($(ARCH),portable)
+VARIANTS := v4-bf16 v4
+else
+VARIANTS := $(if $(shell $(CC) $(MARCH) -dM -E -x c /dev/null 2>/dev/null | grep AVX512BF16__),bf16)
+endif
+endif
+SETTINGS_v4 := ARCH=x86-64-v4 PRECISION=FP32
+SETTINGS_v4-bf16 := ARCH="x86-64-v4 -mavx512bf16" PRECISION=BF16
+SETTINGS_bf16 := PRECISION=BF16
+ONCE := $(filter-out %bf16,$(VARIANTS)) # a packer has no precision
+
+define variant
+.PHONY: variant-$1
+variant-$1:
+	@$$(MAKE) -s --no-print-directory VARIANTS= BUILD=$(BUILD)-$1 $(SETTINGS_$1) $(PROGRAMS:%=$(BUILD)-$1/%.variant)
+$(PROGRAMS:%=$(BUILD)-$1/%.variant): variant-$1 ;
+endef
+$(foreach v,$(VARIANTS),$(eval $(call variant,$v)))
+
+$(BUILD)/%.variant: $(BUILD)/%.o $(BUILD)/libvit.a
+	@$(CC) -r -nostdlib -Wl,-u,kernels_choose $^ -o $@.all
+	@$(OBJCOPY) --keep-global-symbol=none $@.all $@
+	@rm $@.all
+
+# For the oldest processor, as it must run where no variant can.
+LAUNCHER := $(BUILD)/launcher/kernels/cpu/launcher/launcher.o $(BUILD)/launcher/kernels/cpu/processor.o
+$(BUILD)/launcher/%.o: %.c $(BUILD)/flags
+	@mkdir -p $(@D)
+	@echo "CC $< (launcher)"
+	@$(CC) $(filter-out $(MARCH),$(FLAGS)) $(if $(X86),-march=x86-64) -O2 -MMD -MP -c $< -o $@
+
+$(BUILD)/variants: FORCE
+	@mkdir -p $(@D)
+	@echo '$(VARIANTS)' | cmp -s - $@ || echo '$(VARIANTS)' > $@
+
+$(BUILD)/train_%: $(LAUNCHER) $(foreach v,$(VARIANTS),$(BUILD)-$v/train_%.variant) $(BUILD)/train_%.variant $(BUILD)/variants
+	@echo "LINK $@"
+	@$(LINK) $(LINK_FLAGS) $(filter-out $(BUILD)/variants,$^) -o $@ $(LIBRARIES)
+
+$(BUILD)/pack_%: $(LAUNCHER) $(foreach v,$(ONCE),$(BUILD)-$v/pack_%.variant) $(BUILD)/pack_%.variant $(BUILD)/variants
+	@echo "LINK $@"
+	@$(LINK) $(LINK_FLAGS) $(filter-out $(BUILD)/variants,$^) -o $@ $(LIBRARIES)
+else
 $(BUILD)/train_%: $(BUILD)/train_%.o $(BUILD)/libvit.a
 	@echo "LINK $@"
 	@$(LINK) $(LINK_FLAGS) $^ -o $@ $(LIBRARIES)
@@ -218,6 +276,7 @@ $(BUILD)/train_%: $(BUILD)/train_%.o $(BUILD)/libvit.a
 $(BUILD)/pack_%: $(BUILD)/pack_%.o $(BUILD)/libvit.a
 	@echo "LINK $@"
 	@$(LINK) $(LINK_FLAGS) $^ -o $@ $(LIBRARIES)
+endif
 
 $(BUILD)/tests/%: $(BUILD)/tests/%.o $(BUILD)/libvit.a
 	@echo "LINK $@"
@@ -276,7 +335,6 @@ test: $(BUILD)/train_vit $(BUILD)/train_detr $(BUILD)/pack_dataset $(TESTS) $(SH
 
 # What a user of the programs needs; the other scripts build, test and measure in a checkout.
 PREFIX ?= /usr/local
-PROGRAMS := train_vit train_detr pack_dataset
 SHARED := $(wildcard configs/*/*.ini) $(addprefix scripts/,convert_weights.py fetch_cifar.sh plot_attention.py plot_model.py plot_run.py)
 DOCUMENTS := README.md CHANGELOG.md CONTRIBUTING.md LICENSE $(wildcard docs/*.md docs/*.csv docs/images/*)
 VERSION := $(shell sed -n 's/.*VIT_VERSION "\(.*\)"/\1/p' core/version.h)
@@ -312,7 +370,7 @@ uninstall:
 
 # What make would run, as data: every compilation of `all tests benches` with its flags, for clangd and clang-tidy.
 compile_commands.json: FORCE
-	@$(MAKE) -nB --no-print-directory all tests benches | \
+	@$(MAKE) -nB --no-print-directory VARIANTS= all tests benches | \
 		sed -n 's/^ccache //; s/\\/\\\\/g; s/"/\\"/g; s|^\([^ ].* -c \([^ ]*\) -o [^ ]*\.o\)$$|{"directory": "$(CURDIR)", "file": "\2", "command": "\1"}|p' | \
 		sed '1s/^/[/; $$!s/$$/,/; $$s/$$/]/' > $@
 	@echo "$@: $$(grep -c '"file"' $@) files"
@@ -322,7 +380,7 @@ compile_commands.json: FORCE
 tidy: compile_commands.json
 	@command -v clang-tidy >/dev/null && command -v cppcheck >/dev/null || \
 		{ echo "make tidy needs clang-tidy and cppcheck: apt-get install clang-tidy cppcheck"; exit 1; }
-	@printf '%s\n' $(filter-out data/image.c,$(SOURCES)) $(PROGRAMS:%=%.c) | xargs -P $$(nproc) -n 1 clang-tidy -p . --quiet
+	@printf '%s\n' $(filter-out data/image.c,$(SOURCES)) $(PROGRAMS:%=%.c) $(wildcard kernels/cpu/launcher/*.c) | xargs -P $$(nproc) -n 1 clang-tidy -p . --quiet
 	@cppcheck --project=compile_commands.json --enable=warning,performance,portability --suppressions-list=.cppcheck \
 		--error-exitcode=1 --quiet -j $$(nproc) --template='{file}:{line}: {severity}: {message} [{id}]'
 
@@ -349,4 +407,4 @@ build/fuzz/%: tests/%.c $(FUZZ_SOURCES)
 clean:
 	rm -rf build
 
--include $(OBJECTS:.o=.d) $(wildcard $(BUILD)/*.d $(BUILD)/tests/*.d)
+-include $(OBJECTS:.o=.d) $(LAUNCHER:.o=.d) $(wildcard $(BUILD)/*.d $(BUILD)/tests/*.d)

@@ -248,7 +248,7 @@ static void data_open(Run *run, bool train) {
     detection_set_open(&run->val, run->data, false, seed);
     check_boxes(run, train);
     check_classes(run, &run->val);
-    if (!distributed_agree(run->val.coco.image_count))
+    if (!distributed_agree(run->val.coco.image_count, 0))
         die("%s: %d validation images here, but other ranks have more or fewer", run->val.name,
             run->val.coco.image_count);
     loader_of(run, &run->val_loader, &run->val, false);

@@ -246,7 +246,7 @@ static void split_open(Run *run, Dataset *split, bool train) {
 static void data_open(Run *run, bool train) {
     if (train) split_open(run, &run->train, true);
     split_open(run, &run->test, false);
-    if (!distributed_agree((double)run->test.count))
+    if (!distributed_agree((double)run->test.count, 0))
         die("%s: %zu test images here, but other ranks have more or fewer", run->test.name, run->test.count);
     if (train)
         training_fit_batch(&run->training, sampler_length(run->train.count, sampler_repeats(run->sampler)),

@@ -38,6 +38,7 @@ bool distributed_launched(void) {
 
 #include <errno.h>
 #include <fcntl.h>
+#include <math.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -386,10 +387,36 @@ void distributed_sum(double *values, int count) {
     if (ranks > 1) MPI_Allreduce(MPI_IN_PLACE, values, count, MPI_DOUBLE, MPI_SUM, MPI_COMM_WORLD);
 }
 
-bool distributed_agree(double value) {
+bool distributed_agree(double value, double share) {
     double ends[2] = {value, -value};
     if (ranks > 1) MPI_Allreduce(MPI_IN_PLACE, ends, 2, MPI_DOUBLE, MPI_MAX, MPI_COMM_WORLD);
-    return ends[0] == -ends[1];
+    return ends[0] + ends[1] <= share * fabs(ends[0]);
+}
+
+char *distributed_tally(const char *word) {
+    enum { WORD_SIZE = 32 };
+    char *text;
+    size_t size;
+    int kinds = 0;
+    if (ranks < 2) return NULL;
+    char (*words)[WORD_SIZE] = xcalloc((size_t)ranks, sizeof *words, "words of ranks");
+    snprintf(words[rank], sizeof *words, "%s", word);
+    MPI_Allgather(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, words, WORD_SIZE, MPI_CHAR, MPI_COMM_WORLD);
+    FILE *out = open_memstream(&text, &size);
+    if (!out) die("out of memory for the words of ranks");
+    for (int r = 0; r < ranks; r++) {
+        int before = 0, count = 0;
+        for (int i = 0; i < ranks; i++) {
+            count += !strcmp(words[i], words[r]);
+            before += i < r && !strcmp(words[i], words[r]);
+        }
+        if (!before) fprintf(out, "%s%s on %d", kinds++ ? ", " : "", words[r], count);
+    }
+    if (fclose(out)) die("out of memory for the words of ranks");
+    free(words);
+    if (kinds > 1) return text;
+    free(text);
+    return NULL;
 }
 
 void distributed_broadcast(void *data, size_t bytes) {
@@ -427,7 +454,8 @@ void distributed_close(void) {}
 int distributed_core_share(void) { return 1; }
 void distributed_last_words(const char *text) { (void)text; }
 void distributed_sum(double *values, int count) { (void)values, (void)count; }
-bool distributed_agree(double value) { return value == value; }
+bool distributed_agree(double value, double share) { return (void)share, value == value; }
+char *distributed_tally(const char *word) { return (void)word, NULL; }
 void distributed_broadcast(void *data, size_t bytes) { (void)data, (void)bytes; }
 
 #endif

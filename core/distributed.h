@@ -39,8 +39,11 @@ void distributed_last_words(const char *text);
 void distributed_sum(double *values, int count);
 /* True on every rank if `condition` is true on at least one. */
 bool distributed_any(bool condition);
-/* True if all ranks pass the same value. */
-bool distributed_agree(double value);
+/* True if all ranks pass the same value, or values that differ by no more than this share of the largest. */
+bool distributed_agree(double value, double share);
+/* How many ranks passed which word, of at most 31 characters: "AVX2 on 1, AVX-512 on 3", in the order of ranks, to be
+ * freed; NULL if all passed the same. */
+char *distributed_tally(const char *word);
 /* Copies rank 0's bytes to all ranks. */
 void distributed_broadcast(void *data, size_t bytes);
 

@@ -36,6 +36,9 @@ static const ConfigEntry entries[] = {
              "file replace the model's"},
     {F(STRING, out), .command_line_only = true, .argument = "FILE",
      .help = "With --parity: write outputs, loss and grad.<parameter> to this safetensors file"},
+    {F(CHOICE, isa), "auto", .command_line_only = true, CONFIG_CHOICES("auto", "avx2", "avx512"),
+     .noun = "set of instructions",
+     .help = "Instructions of the CPU to be used, where the program has code for several (auto: the newest)"},
 };
 #undef F
 const ConfigGroup mode_settings = {CONFIG_GROUP(ModeSettings, entries)};
@@ -119,6 +122,13 @@ static void compare_with_saved(Training *t, char *const *saved) {
     if (fclose(out)) die("out of memory for the changed settings");
 }
 
+/* The precision that a run is resumed in is its own; that of mere weights may be another machine's. */
+static void forget_precision(Training *t) {
+    Error error;
+    if (!config_try_set(&t->config, "precision", kernels_default_precision(), "the default", &error))
+        die_usage("%s", error.text);
+}
+
 static void read_settings(Training *t, const ModeSettings *modes, const ProgramMode *list, int argc, char **argv) {
     char path[RUN_PATH_SIZE], *text = NULL;
     bool looks = false;
@@ -131,6 +141,7 @@ static void read_settings(Training *t, const ModeSettings *modes, const ProgramM
         config_reset(&t->config);
         config_read_text(&t->config, text, strlen(text), path);
         if (t->resumed) t->saved = values_of(&t->config);
+        else forget_precision(t);
         config_read_arguments(&t->config, argc, argv);
         resolve_resume(t, modes, looks);
         free(text);
@@ -139,6 +150,20 @@ static void read_settings(Training *t, const ModeSettings *modes, const ProgramM
     if (t->resumed && init && !strncmp(init, "--init", 6))
         die_usage("--init: not together with --resume, whose state has weights of its own");
     if (t->resumed) t->s->init = ""; /* the state has later weights */
+}
+
+/* The main of the variant that the settings ask for; NULL: this one. */
+static ProgramMain *choose_variant(const Training *t, const ModeSettings *modes) {
+    static const char *const sets[] = {"auto", "avx2", "avx512"}, *const precisions[] = {"float32", "bfloat16"};
+    const char *isa = sets[modes->isa], *precision = precisions[t->s->precision];
+    KernelsChoice choice = kernels_choose(isa, precision);
+    if (!choice.refused) return choice.main;
+    const char *origin = config_origin(&t->config, "precision");
+    bool given = origin && !strncmp(origin, "--", 2);
+    if (!strcmp(choice.refused, "isa")) config_reject(&t->config, "isa", "%s: %s", isa, choice.why);
+    if (given) config_reject(&t->config, "precision", "%s: %s", precision, choice.why);
+    config_reject(&t->config, "precision", "%s: %s; --precision %s does without it", precision, choice.why,
+                  kernels_default_precision());
 }
 
 /* == One mode ===================================================================================================== */
@@ -176,9 +201,10 @@ static void print_help(const Program *program, const Config *config) {
     config_help(config, stdout);
 }
 
-/* The settings that must be equal on all ranks, one per line: all except file locations and thread counts. */
+/* The settings that must be equal on all ranks, one per line: all except file locations, thread counts and
+ * the instructions of this machine. */
 static char *common_settings(const Config *config) {
-    static const char *const own[] = {"config", "data_dir", "workers"};
+    static const char *const own[] = {"config", "data_dir", "workers", "isa"};
     char *text;
     size_t size;
     FILE *out = open_memstream(&text, &size);
@@ -204,9 +230,11 @@ static bool meet_ranks(const Config *config, bool alone) {
     return !alone || distributed_rank() == 0;
 }
 
+static bool helps_only(const ModeSettings *modes) { return modes->help || modes->help_markdown || modes->version; }
+
 static int run_mode(const Program *program, void *run, Training *t, const ModeSettings *modes) {
     int status = 0;
-    bool helps = modes->help || modes->help_markdown || modes->version;
+    bool helps = helps_only(modes);
     if (!helps || (program->chooser && config_origin(&t->config, program->chooser))) {
         if (program->use) program->use(run);
         config_settle(&t->config);
@@ -257,7 +285,10 @@ int program_main(const Program *program, void *run, Training *t, int argc, char 
     t->run = run;
     t->s = config_add(&t->config, &training_settings);
     t->adamw = config_add(&t->config, &adamw_settings);
+    config_default(&t->config, "precision", kernels_default_precision());
     read_settings(t, modes, program->modes, argc, argv);
+    ProgramMain *other = helps_only(modes) ? NULL : choose_variant(t, modes);
+    if (other) return other(argc, argv); /* nothing is open yet, nothing printed */
     int status = run_mode(program, run, t, modes);
     standard_output_check();
     return status;

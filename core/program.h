@@ -19,6 +19,7 @@ typedef struct {
     ConfigList predict;
     const char *json;
     const char *parity, *out;
+    int isa; /* as in program.c */
 } ModeSettings;
 
 extern const ConfigGroup mode_settings;

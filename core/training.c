@@ -26,6 +26,9 @@ static const ConfigEntry entries[] = {
     {F(INT, micro_batch), "0", .min = 0, .max = 1e6,
      .help = "Number of images computed at a time, whose gradients are accumulated to a batch (0: chosen by the "
              "model's size)"},
+    {F(CHOICE, precision), "float32", CONFIG_CHOICES("float32", "bfloat16"),
+     .help = "Precision of activations; that of parameters and sums is float32 always. A program for a GPU is built for "
+             "one of them. A CPU needs AVX512-BF16 for bfloat16"},
     {F(UINT64, seed), "0", .help = "Seed of all random numbers of the run"},
 
     {F(STRING, run_dir), .section = "run", .argument = "FOLDER",
@@ -63,31 +66,33 @@ static void stop_on_bad_weights(const Training *t) {
     if (p) stop_on_bad(t, t->state.step, p->name, NAN);
 }
 
-static bool parameters_agree(const Params *params) {
+/* To the bit, as all ranks compute the same update, unless their instructions differ. */
+static bool parameters_agree(const Training *t) {
+    const Params *params = t->params;
     double sum = 0;
     for (int i = 0; i < params_count(params) && distributed_ranks() > 1; i++) {
         const Param *p = params_at(params, i);
         sum += sum_of_squares(params->values + p->offset, p->size);
     }
-    return distributed_agree(sum);
+    return distributed_agree(sum, t->mixed ? 1e-5 : 0);
 }
 
 /* Checks that all ranks agree, because each one reads its own copy of the data and of the weights or state. */
 static void check_ranks_begin_alike(const Training *t) {
     const RunState *state = &t->state;
-    if (!distributed_agree((double)t->batches))
+    if (!distributed_agree((double)t->batches, 0))
         die("the ranks' data sets differ: %llu batches an epoch here, others have more or fewer",
             (unsigned long long)t->batches);
-    if (!distributed_agree((double)state->step) || !distributed_agree((double)state->batch))
+    if (!distributed_agree((double)state->step, 0) || !distributed_agree((double)state->batch, 0))
         die("the ranks' states differ: here step %llu: do all machines see the same run folder?",
             (unsigned long long)state->step);
-    if (!parameters_agree(t->params))
+    if (!parameters_agree(t))
         die("the ranks' first parameters differ: do all machines see the same files of weights?");
 }
 
 /* Ranks update their own copies of the parameters with the same gradients, so a difference means a hardware fault. */
 static void check_ranks_agree(const Training *t) {
-    if (!parameters_agree(t->params))
+    if (!parameters_agree(t))
         die("the ranks' parameters differ after step %llu: a machine computes wrongly, or the builds are not the same",
             (unsigned long long)t->state.step);
 }
@@ -184,6 +189,7 @@ static void announce(const Training *t) {
     const RunState *state = &t->state;
     if (distributed_rank() > 0) return;
     printf("%s\n", kernels_device());
+    if (t->mixed) printf("ranks use different instructions (%s): they agree to rounding, not to the bit\n", t->mixed);
     t->calls->announce(t->run);
     if (t->changes && *t->changes) printf("settings changed: %s\n", t->changes);
     if (state->step && !is_over(t))
@@ -291,6 +297,7 @@ void training_open(Training *t, const TrainingStart *start) {
         check_place(t, start, path);
     }
     check_length(t);
+    t->mixed = distributed_tally(kernels_instructions());
     check_ranks_begin_alike(t);
     folder_open(t, start);
     catch_signals();

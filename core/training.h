@@ -11,6 +11,7 @@
 
 typedef struct {
     int epochs, batch_size, micro_batch;
+    int precision; /* of activations: 0 float32, 1 bfloat16 */
     uint64_t seed;
     const char *run_dir, *init;
     int eval_every, log_every;
@@ -88,6 +89,7 @@ typedef struct {
     double images_per_s; /* since the last row of the log */
     double stall;        /* fraction of that time spent waiting for the loader */
     double validation_loss; /* of the last evaluation */
+    char *mixed;         /* ranks use different instructions: how many which; else NULL */
     bool stopping;       /* a rank has received a signal, and all ranks know it */
 
     double started; /* when this process began to train */

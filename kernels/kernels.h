@@ -51,6 +51,7 @@
 #include "kernels/ripple.h"
 #include "kernels/softmax_attention.h"
 #include "kernels/tokens.h"
+#include "kernels/variants.h"
 #include "real.h"
 
 #endif

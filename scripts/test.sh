@@ -168,11 +168,18 @@ if check "scripts/deps.sh" sh scripts/deps.sh test; then
 
     # Whether it compiles and what it says: not optimised.
     echo "-- build/cpu-single: without MPI"
-    check "make MPI=0" make -k -j"$JOBS" WERROR=1 MPI=0 BUILD=build/cpu-single CFLAGS=-O0 all
+    check "make MPI=0" make -k -j"$JOBS" WERROR=1 MPI=0 VARIANTS= BUILD=build/cpu-single CFLAGS=-O0 all
     suite build/cpu-single test_mpi
 
+    # Two sets of instructions; the precisions are those of build/cpu.
+    echo "-- build/cpu-portable: one program for several processors"
+    newer=
+    [ "$(uname -m)" != x86_64 ] || newer=v4
+    check "make ARCH=portable" make -k -j"$JOBS" WERROR=1 ARCH=portable VARIANTS="$newer" build/cpu-portable/train_vit
+    suite build/cpu-portable test_variants
+
     echo "-- build/cpu-clang: every program by clang"
-    if check "make CC=clang" make -k -j"$JOBS" WERROR=1 CC=clang BUILD=build/cpu-clang all tests; then
+    if check "make CC=clang" make -k -j"$JOBS" WERROR=1 CC=clang VARIANTS= BUILD=build/cpu-clang all tests; then
         # shellcheck disable=SC2046 # names of tests
         VIT_TEST_QUICK=1 suite build/cpu-clang $(programs) test_faults
     fi

@@ -47,21 +47,10 @@ void kernels_exit(void) {
     kernels_workspace_bytes = 0;
 }
 
-/* The widest vectors of this processor. */
-static const char *vectors(void) {
-#if defined(__x86_64__) || defined(__i386__)
-    return __builtin_cpu_supports("avx512f") ? "AVX-512" : __builtin_cpu_supports("avx2") ? "AVX2" : "SSE";
-#elif defined(__aarch64__)
-    return "NEON";
-#else
-    return "vectors of the compiler's choice";
-#endif
-}
-
 const char *kernels_device(void) {
     static char text[96];
     const dnnl_version_t *v = dnnl_version();
-    snprintf(text, sizeof text, "CPU, %d threads, %s, %soneDNN %d.%d.%d", omp_get_max_threads(), vectors(),
+    snprintf(text, sizeof text, "CPU, %d threads, %s, %soneDNN %d.%d.%d", omp_get_max_threads(), kernels_instructions(),
              sizeof(real) == 2 ? "bfloat16, " : "", v->major, v->minor, v->patch);
     return text;
 }
