@@ -10,7 +10,8 @@ zero.
 
 Parameters are drawn so that each one matters, and drawn again until a float32 program can be held to 1e-5: no ReLU of
 a feature map flips by rounding, no stick-breaking process ends by rounding, and this reference run in float32 stays
-within a third of the tolerance.
+within a third of the tolerance, not only for these images but for eight more that differ by a rounding or two: of one
+run's errors alone, a draw that no program can be held to might be accepted because its errors happen to cancel.
 """
 
 import argparse
@@ -31,6 +32,7 @@ from vit_reference import Config, Vit, buffer_shapes, cancels, parameter_shapes
 FIXTURES = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "fixtures")
 BATCH = 3
 RELU_MARGIN = 1e-5
+NEARBY = 8
 TOLERANCE = 1e-5  # of the tests; see tests/check.h for what it is relative to
 
 # A grid of 5 x 7, three heads of five.
@@ -162,6 +164,8 @@ def draw_parameter(case, name, shape, random, stick_scale):
         return 3 * x
     if name.endswith("freqs"):
         return x - 3
+    if CASES[case][0].attn == "focused" and name.endswith("qkv.bias"):
+        return 0.5 + x  # a token whose features are next to nothing in one head magnifies rounding
     return 0.3 + x if name.endswith(("feature.b2", "feature.bias")) else x  # a good half of the features is alive
 
 
@@ -190,6 +194,20 @@ def compute(config, inputs, dtype):
     return model, outputs
 
 
+def float32_will_do(config, inputs, outputs):
+    """For these images and for others so near that only the rounding errors are drawn again."""
+    random = np.random.RandomState(0)
+    for i in range(1 + NEARBY):
+        if i > 0:
+            step = 2.0**-23 * random.standard_normal(inputs["images"].shape)
+            inputs = {**inputs, "images": (inputs["images"] * (1 + step)).astype(np.float32)}
+            _, outputs = compute(config, inputs, torch.float64)
+        _, single = compute(config, inputs, torch.float32)
+        if not all(relative_error(single[name], value) < TOLERANCE / 3 for name, value in outputs.items()):
+            return False
+    return True
+
+
 def objection(case, inputs, model, outputs):
     """What is wrong with this draw, or None."""
     config, _, tau_margin = CASES[case]
@@ -215,10 +233,7 @@ def objection(case, inputs, model, outputs):
         return "all labels are equal"
     if any(not np.abs(value).max() > 1e-6 for name, value in outputs.items() if not cancels(name)):
         return "a gradient vanishes"
-    _, single = compute(config, inputs, torch.float32)
-    if not all(relative_error(single[name], value) < TOLERANCE / 3 for name, value in outputs.items()):
-        return "too ill-conditioned for float32"
-    return None
+    return None if float32_will_do(config, inputs, outputs) else "too ill-conditioned for float32"
 
 
 def make(case):
