@@ -134,6 +134,11 @@ fuzz() { # fuzzer
 
 # == Another machine ==================================================================================================
 
+# What a processor with bfloat16 runs in both precisions; whole models, whose roundings depend on its instructions, are
+# held to PyTorch's by `make PRECISION=BF16 test`.
+bf16_tests="test_attention test_convit test_convolution test_depthwise test_features test_images test_layers test_masked
+    test_softmax test_unfold test_window"
+
 # What an emulator runs in a minute.
 arm64_tests="test_config test_convit test_depthwise test_masked test_matching test_mixers test_rng test_safetensors
     test_softmax test_unfold"
@@ -172,11 +177,22 @@ if check "scripts/deps.sh" sh scripts/deps.sh test; then
     suite build/cpu-single test_mpi
 
     # Two sets of instructions; the precisions are those of build/cpu.
-    echo "-- build/cpu-portable: one program for several processors"
+    echo "-- build/cpu-portable: one program for several processors, and the kernels built for AVX2"
     newer=
     [ "$(uname -m)" != x86_64 ] || newer=v4
-    check "make ARCH=portable" make -k -j"$JOBS" WERROR=1 ARCH=portable VARIANTS="$newer" build/cpu-portable/train_vit
-    suite build/cpu-portable test_variants
+    # shellcheck disable=SC2046 # names of tests
+    check "make ARCH=portable" make -k -j"$JOBS" WERROR=1 ARCH=portable VARIANTS="$newer" build/cpu-portable/train_vit \
+        $(sh tests/run.sh --device-tests | sed 's|^|build/cpu-portable/tests/|')
+    # shellcheck disable=SC2046
+    VIT_TEST_QUICK=1 suite build/cpu-portable test_variants $(sh tests/run.sh --device-tests)
+    check "loops in registers" python3 scripts/check_spills.py
+
+    if [ -e build/cpu-bf16/train_vit.variant ]; then
+        echo "-- build/cpu-bf16: kernels with bfloat16 activations"
+        check "make PRECISION=BF16" make -k -j"$JOBS" WERROR=1 PRECISION=BF16 $(echo "$bf16_tests" | sed 's|test_|build/cpu-bf16/tests/&|g')
+        # shellcheck disable=SC2086 # a list
+        VIT_TEST_QUICK=1 suite build/cpu-bf16 $bf16_tests
+    fi
 
     echo "-- build/cpu-clang: every program by clang"
     if check "make CC=clang" make -k -j"$JOBS" WERROR=1 CC=clang VARIANTS= BUILD=build/cpu-clang all tests; then
