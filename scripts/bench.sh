@@ -9,6 +9,8 @@
 #   ROUNDS=2         how often everything is measured; the table has the medians
 #   MODELS="softmax linear ripple"
 #   MODES="eager compile"
+#   PRECISION=float32        or bfloat16, PyTorch's by autocast
+#   ISA=auto         or avx2 or avx512, on both sides; for vit.c as built by make ARCH=portable (BUILD=build/cpu-portable)
 #   TORCH_RIPPLE=ripple-groups,ripple-weights    ripple attention in PyTorch; the table has the faster of the two
 #   OUT=FILE         also write one line of JSON for each measurement to this file
 #
@@ -22,6 +24,8 @@ SECONDS_EACH=${SECONDS_EACH:-5}
 ROUNDS=${ROUNDS:-2}
 MODELS=${MODELS:-softmax linear ripple}
 MODES=${MODES:-eager compile}
+PRECISION=${PRECISION:-float32}
+ISA=${ISA:-auto}
 TORCH_RIPPLE=${TORCH_RIPPLE:-ripple-groups,ripple-weights}
 PYTHON=${PYTHON:-python3}
 BUILD=${BUILD:-build/cpu}
@@ -35,7 +39,17 @@ trap 'rm -rf "$scratch"' EXIT
 trap 'exit 130' INT TERM
 raw=$scratch/raw
 : >"$raw"
-make -j"$THREADS" "$BUILD/train_vit" >&2
+case $BUILD in
+*-portable) make -j"$THREADS" ARCH=portable "$BUILD/train_vit" >&2 ;;
+*) make -j"$THREADS" "$BUILD/train_vit" >&2 ;;
+esac
+# What PyTorch and its libraries take of this processor.
+case $ISA in
+auto) limits= ;;
+avx2) limits="ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 MKL_ENABLE_INSTRUCTIONS=AVX2" ;;
+avx512) limits="ATEN_CPU_CAPABILITY=avx512 MKL_ENABLE_INSTRUCTIONS=AVX512" ;;
+*) echo "scripts/bench.sh: ISA: '$ISA': expected auto, avx2 or avx512" >&2 && exit 1 ;;
+esac
 
 config_of() {
     case $1 in
@@ -57,7 +71,7 @@ record() { # "key": "value", ...
 
 ours() { # model
     OMP_NUM_THREADS=$THREADS "$BUILD/train_vit" --config "$(config_of "$1")" --bench --batch-size "$BATCH" \
-        --bench-seconds "$SECONDS_EACH" >"$scratch/out"
+        --precision "$PRECISION" --isa "$ISA" --bench-seconds "$SECONDS_EACH" >"$scratch/out"
     record "\"by\": \"vit.c\", \"model\": \"$1\"" <"$scratch/out"
 }
 
@@ -67,8 +81,9 @@ theirs() { # model, mode
         awk -v images="$BATCH" -v time="$SECONDS_EACH" '{ n = int($1 * time / images) } END { print n < 5 ? 5 : n }')
     kinds=$1
     [ "$1" != ripple ] || kinds=$TORCH_RIPPLE
-    OMP_NUM_THREADS=$THREADS "$PYTHON" scripts/bench_torch.py --models "$kinds" --modes "$2" --batch "$BATCH" \
-        --threads "$THREADS" --steps "$steps" >"$scratch/out"
+    # shellcheck disable=SC2086 # assignments
+    env $limits OMP_NUM_THREADS="$THREADS" "$PYTHON" scripts/bench_torch.py --models "$kinds" --modes "$2" --batch "$BATCH" \
+        --precision "$PRECISION" --threads "$THREADS" --steps "$steps" >"$scratch/out"
     record "\"by\": \"PyTorch\", \"of\": \"$1\"" <"$scratch/out"
 }
 
@@ -114,7 +129,7 @@ def cpu():
 
 
 print(f"{cpu()}; vit.c: {ours[0]['device']}; PyTorch {theirs[0]['torch'] if theirs else 'not measured'}, "
-      f"{theirs[0]['threads'] if theirs else 0} threads; batch {ours[0]['batch_size']}, float32; "
+      f"{theirs[0]['threads'] if theirs else 0} threads; batch {ours[0]['batch_size']}, {theirs[0]['precision'] if theirs else ''}; "
       f"{datetime.date.today().isoformat()}\n")
 head = ["images/s", "vit.c", "mfu"]
 for mode in modes:

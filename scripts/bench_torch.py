@@ -4,7 +4,7 @@
     python scripts/bench_torch.py --check        compares the models with tests/reference/vit_reference.py
 
 A training step is forward, cross entropy with soft targets, backward, AdamW (fused) and zero_grad(set_to_none), in
-float32, or with --device cuda under autocast to bfloat16 with channels-last images; the median of --steps steps after a
+float32, or with --precision bfloat16 or --device cuda under autocast to bfloat16, on CUDA with channels-last images; the median of --steps steps after a
 warm-up.  Prints one JSON line for each model and mode.
 
     python scripts/bench_torch.py --device cuda --models timm,linear,ripple-weights --batch 512
@@ -269,7 +269,7 @@ def measure(arguments, kind, mode):
     optimizer = adamw(model)
 
     def autocast():
-        return torch.autocast(device, dtype=torch.bfloat16, enabled=device == "cuda")
+        return torch.autocast(device, dtype=torch.bfloat16, enabled=arguments.precision == "bfloat16")
 
     def forward_loss(images, targets):
         with autocast():
@@ -297,7 +297,7 @@ def measure(arguments, kind, mode):
         infer = median_seconds(lambda: infer_model(images), arguments.warmup, arguments.steps, device)
     return {"model": kind, "mode": mode, "train_images_per_s": round(arguments.batch / train, 2),
             "infer_images_per_s": round(arguments.batch / infer, 2), "batch": arguments.batch,
-            "threads": torch.get_num_threads(), "torch": torch.__version__, "pool": pool,
+            "threads": torch.get_num_threads(), "precision": arguments.precision, "torch": torch.__version__, "pool": pool,
             "device": torch.cuda.get_device_name() if device == "cuda" else "cpu", "peak_bytes": peak,
             "optimizer": "fused" if optimizer.defaults.get("fused") else "foreach",
             "parameters": sum(p.numel() for p in model.parameters())}
@@ -379,9 +379,11 @@ def main():
     parser.add_argument("--ripple-layers", type=int, default=9)
     parser.add_argument("--lisa-patterns", type=int, default=16)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--precision", choices=("float32", "bfloat16"), help="default: float32, on CUDA bfloat16")
     parser.add_argument("--attention", action="store_true", help="time scaled_dot_product_attention alone, on CUDA")
     parser.add_argument("--check", action="store_true", help="compare with the float64 reference, measure no time")
     arguments = parser.parse_args()
+    arguments.precision = arguments.precision or ("bfloat16" if arguments.device == "cuda" else "float32")
     torch.set_num_threads(arguments.threads)
     if arguments.device == "cuda":
         torch.set_float32_matmul_precision("high")
