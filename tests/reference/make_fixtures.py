@@ -134,7 +134,7 @@ CASES.update({
 })
 CASES.update({
     "convattn-stride": (Config(attn="convattn", kv_stride=2, **SMALL), 0, 0),
-    "convattn-stride-3": (Config(attn="convattn", kv_stride=3, **{**SMALL, "img_size": (16, 14), "heads": 5}), 0, 0),
+    "convattn-stride-3": (Config(attn="convattn", kv_stride=3, **{**SMALL, "img_size": (16, 14)}), 0, 0),
 })
 FIRST_SEEDS = {case: 10000 * i for i, case in enumerate(CASES)}
 CASES.update({case: (Config(**settings), 0, 0) for case, settings in operators.CASES.items()})
