@@ -109,6 +109,16 @@ static inline int close_float(const char *what, const float *got, const double *
     return check_close(what, download(got, n), want, n, 1e-5);
 }
 
+/* The same for logarithms of sums of exponentials: their errors are those of scores of order one, however near to zero a
+ * logarithm is. */
+static inline int close_logarithms(const char *what, const float *got, const double *want, size_t n) {
+    double *size = malloc(n * sizeof *size);
+    for (size_t i = 0; i < n; i++) size[i] = 1 + fabs(want[i]);
+    int ok = check_sums(what, download(got, n), want, size, n, 0.5e-5);
+    free(size);
+    return ok;
+}
+
 /* Sums in float of terms that were rounded. */
 static inline int close_float_rounded(const char *what, const float *got, const double *want, size_t n) {
     return check_close(what, download(got, n), want, n, roundings(5));

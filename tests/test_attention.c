@@ -103,7 +103,7 @@ static void softmax_case(SoftmaxCase k) {
     kernels_reserve(softmax_attention_workspace(k.N, k.D));
     softmax_attention_forward(d_y, d_lse, d_qkv, &shape);
     assert_true(close_rounded("y", d_y, y, n));
-    assert_true(close_float("lse", d_lse, lse, rows));
+    assert_true(close_logarithms("lse", d_lse, lse, rows));
     softmax_attention_backward(d_dqkv, d_dy, d_y, d_lse, d_qkv, &shape);
     for (int part = 0; part < 3; part++)
         assert_true(close_third(part, d_dqkv, dqkv, size, n, k.H * k.D, k.N == 1 && part < 2));

@@ -113,7 +113,7 @@ static void window_case(Sizes sizes, bool has_pad) {
     kernels_reserve(window_attention_workspace(w, &shape));
     window_attention_forward(d_y, d_lse, d_qkv, &learned, w, &shape);
     assert_true(close_rounded("y", d_y, want, n));
-    assert_true(close_float("lse", d_lse, k.lse, rows));
+    assert_true(close_logarithms("lse", d_lse, k.lse, rows));
     window_attention_backward(d_dqkv, &(WindowGradients){has_pad ? pad.gradient : NULL, table.gradient}, d_dy, d_y,
                               d_lse, d_qkv, &learned, w, &shape);
     Function f = {outputs, &k, n, zeros(n), dy, 1e-5};
