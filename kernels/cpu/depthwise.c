@@ -2,7 +2,7 @@
  *   forward   y_t = add_t + b + sum_o w_o x_t+o
  *   backward  dx_t = add_t + sum_o w_o dy_t-o,  dw_o += sum_t dy_t x_t+o,  db += sum_t dy_t
  *
- * Sixteen channels of one image are copied into a plane with a border of zeros, so that the loops need no special case
+ * TILE channels of one image are copied into a plane with a border of zeros, so that the loops need no special case
  * at the edge.  Four neighbouring tokens are computed together and share their loads. */
 #include "kernels/cpu/activations.h"
 #include "kernels/cpu/workspace.h"
@@ -72,7 +72,7 @@ TILE_INLINE void convolve(int K, real *y, const real *add, size_t row, const flo
         }
 }
 
-/* part [k*k + 1] rows of Cp: adds the weight gradients of sixteen channels, each first summed over a line of tokens. */
+/* part [k*k + 1] rows of Cp: adds the weight gradients of TILE channels, each first summed over a line of tokens. */
 TILE_INLINE void correlate(int K, float *part, size_t Cp, const float *dy, const float *x, const Depthwise *s) {
     int line = plane_line(s), border = K / 2;
     for (int i = 0; i < s->grid.rows; i++) {

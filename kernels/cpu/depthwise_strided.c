@@ -1,7 +1,7 @@
 /* Depthwise convolution of which only every stride-th row and column is computed, channels last.
  *   forward   y_o = sum_t w_t x_(stride o + t)
  *   backward  dx_i = the sum of w_t dy_o over the o and t with stride o + t = i,  dw_t += sum_o dy_o x_(stride o + t)
- * Sixteen channels at a time; every sum is one thread's, so it does not depend on their number. */
+ * TILE channels at a time; every sum is one thread's, so it does not depend on their number. */
 #include "kernels/cpu/activations.h"
 #include "kernels/kernels.h"
 

@@ -1,7 +1,7 @@
 /* Efficient attention's features (Shen et al. 2021): softmax of q over the channels of a head, of k over the tokens.
  *   forward   p_i = exp(z_i - max z) / sum_j exp(z_j - max z)
  *   backward  dz_i = p_i (dp_i - sum_j p_j dp_j)
- * k is processed sixteen channels at a time, q a head at a time. */
+ * k is processed TILE channels at a time, q a head at a time. */
 #include "kernels/cpu/activations.h"
 #include "kernels/kernels.h"
 
@@ -46,7 +46,7 @@ static void softmax_columns(real *p, const real *z, int N, size_t M, int channel
         real_store_part(p + n * 2 * M, exponentials(p + n * 2 * M, z + n * 3 * M, largest, channels) / sum, channels);
 }
 
-/* Calls `rows` for every token and head of q, `columns` for every image and sixteen channels of k. */
+/* Calls `rows` for every token and head of q, `columns` for every image and TILE channels of k. */
 #define EACH_PART(rows, columns)                                                             \
     do {                                                                                     \
         _Pragma("omp parallel for schedule(static)") for (size_t n = 0; n < (size_t)B * N; n++) \

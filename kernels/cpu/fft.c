@@ -1,4 +1,4 @@
-/* Mixed-radix transforms of sixteen lanes at once (kernels/fft_plan.h).  Exchanging real and imaginary parts conjugates
+/* Mixed-radix transforms of TILE lanes at once (kernels/fft_plan.h).  Exchanging real and imaginary parts conjugates
  * every root, so both directions share their butterflies.  A long block is finished before the next one is touched:
  * from the second stage on the work stays in the first-level cache. */
 #include "kernels/cpu/fft.h"

@@ -1,4 +1,4 @@
-/* A learned filter for every channel in the frequency domain, sixteen channels at a time; F is the transform over the
+/* A learned filter for every channel in the frequency domain, TILE channels at a time; F is the transform over the
  * grid and F' its inverse without the factor 1/N.
  *   forward   y = F' (E F x) / N,  E[f] = w[f], or if -f has an entry too, (w[f] + conj w[-f]) / 2;
  *             E[-f] = conj E[f]

@@ -3,12 +3,12 @@
  *   backward  xh = (x - mu) r,  g = w dy,  dx = r (g - mean_c g - xh mean_c(g xh)),  dw += sum dy xh,  db += sum dy
  *   saves     nothing: a head is so short that backward computes mu and r again.
  *
- * Sixteen heads are processed together, so that their sums fill one vector. */
+ * TILE heads are processed together, so that their sums fill one vector. */
 #include "kernels/cpu/activations.h"
 #include "kernels/cpu/workspace.h"
 #include "kernels/kernels.h"
 
-/* Groups of sixteen heads whose dw and db are summed before they are added to a thread's total, against rounding. */
+/* Groups of TILE heads whose dw and db are summed before they are added to a thread's total, against rounding. */
 enum { CHUNK = 16 };
 
 /* Per thread: dw and db of the present chunk, then their totals, [4,Dp]. */

@@ -4,7 +4,7 @@
  *             dw += sum_n dh xh,  db += sum_n dh
  *   saves     mu, r.   Source: Ba et al. 2016, section 3.
  *
- * A row stays in the first-level cache between its passes, so memory sees each array once. Sums run in sixteen lanes
+ * A row stays in the first-level cache between its passes, so memory sees each array once. Sums run in TILE lanes
  * and the variance is taken around the mean, so neither a long row nor a large mean costs digits.  mu and r are made in
  * double: a rounding of theirs moves the whole row, and thereby every gradient before it. */
 #include "kernels/cpu/activations.h"

@@ -13,7 +13,7 @@
  * leaves them in.  Of the gradients of k^ and v, real(F' ...) is meant; what the other parts of the pairs contribute is
  * imaginary.  Two patterns are computed at a time and not stored, so that there is no tensor [N,D,E], and what a head
  * needs besides the spectra of the weights stays in the second-level cache.  FFTW took 4 to 10 times as long for a
- * transform of 49 to 7056 tokens, because its vectors lie along a transform instead of across sixteen. */
+ * transform of 49 to 7056 tokens, because its vectors lie along a transform instead of across TILE of them. */
 #include "kernels/cpu/fft.h"
 
 #include <assert.h>
@@ -191,7 +191,7 @@ typedef struct {
     vec re, im;
 } Complex;
 
-/* Number i of a spectrum: of sixteen lanes, or one for all of them. */
+/* Number i of a spectrum: of TILE lanes, or one for all of them. */
 TILE_INLINE Complex element(const float *x, int i, bool scalar) {
     if (scalar) return (Complex){vec_set(x[2 * i]), vec_set(x[2 * i + 1])};
     return (Complex){vec_load(x + (size_t)i * COMPLEX), vec_load(x + (size_t)i * COMPLEX + TILE)};

@@ -8,7 +8,7 @@
  *   softmax   do_r = alpha_r (dalpha_r - sum_r' alpha_r' dalpha_r')
  *   backward  dv += sum_r do_r c_r,  dc_r = sum do_r v,  de_r = sum do_r over tokens;
  *             dsticks_r += wp dc_r + bp de_r,  dwp += sum_r sticks_r dc_r^T,  dbp += sum_r sticks_r de_r
- * Sixteen tokens lie along a vector. Sums over tokens are float for FLUSH blocks of them, then double.
+ * TILE tokens lie along a vector. Sums over tokens are float for FLUSH blocks of them, then double.
  * Source: "Ripple Attention for Visual Perception with Sub-quadratic Complexity" (ICML 2022), equations 5 and 6. */
 #include "kernels/kernels.h"
 
@@ -98,7 +98,7 @@ static void project_sticks(const Shape *s, const Buffers *w, const float *wp, co
     }
 }
 
-/* A [m,n] with rows `row` apart as n vectors of sixteen rows: lane i of out[j] is x[i][j], zero past m. */
+/* A [m,n] with rows `row` apart as n vectors of TILE rows: lane i of out[j] is x[i][j], zero past m. */
 static void rows_to_lanes(vec *out, const float *x, size_t row, int m, int n) {
     for (int j = 0; j < n; j++) {
         float lanes[TILE] = {0};
@@ -123,7 +123,7 @@ static void logits(const Shape *s, const Buffers *w, vec *o, const real *v, int 
     for (int r = 0; r < s->R; r++) o[r] += w->e[h * s->R + r];
 }
 
-/* == Sixteen tokens =============================================================================================== */
+/* == TILE tokens ================================================================================================== */
 
 /* s and 1 - s of stick r.  Below -80 the sigmoid is negligible, and the exponential would overflow. */
 TILE_INLINE void break_stick(vec *stick, vec *rest, vec o, int left) {
