@@ -124,6 +124,9 @@ TABLES = {
         ("LiSANet-B", "lisanet-b"), ("HyLiSANet-B", "hylisanet-b"))),
     "lisa-13": ("LiSA, Table 13: a higher resolution, ImageNet-1k", "lisa,13 resolution LiSANet-I", lisanet_i(
         ("224", "")) + [Row("384", "imagenet/lisanet-i-384", after="imagenet-lisanet-i")]),
+    "hosts": ("Hierarchical transformers with their own attention, ImageNet-1k", "hosts,imagenet1k", imagenet(
+        ("pvt_v2_b0", "pvt-v2-b0"), ("pvt_v2_b1", "pvt-v2-b1"), ("pvt_v2_b2", "pvt-v2-b2"),
+        ("pvt_v2_b2_li", "pvt-v2-b2-li"))),
     "study": ("The claims at a small size: CIFAR-100, no position embedding (configs/cpu/study.ini)", None, [
         study("softmax", "--attn", "softmax"),
         study("linear", "--attn", "linear"),
