@@ -235,7 +235,7 @@ static void reduced_weights(const Attention *a, float *weights, int b, int head,
 
 const AttentionOp reduced_op = {
     .name = "reduced",
-    .summary = "softmax attention to fewer keys: convolved squares or means of cells (PVT, PVTv2)",
+    .summary = "softmax to fewer keys: convolved squares or means of cells (PVT, PVTv2)",
     .settings = ATTENTION_SETTINGS(&reduced_settings),
     .needs_grid = true,
     .state_size = sizeof(Reduced),
