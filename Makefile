@@ -18,6 +18,7 @@
 #   make tidy       clang-tidy and cppcheck on the sources and tests of this backend
 #   make compile_commands.json   for editors: how every file is compiled
 #   make WEBP=0     no WebP pictures, where libwebp is there but not wanted
+#   make SOUND=0    no WAV files, where libsndfile and libsamplerate are there but not wanted
 #   make report     what was found; make BACKEND=cuda report likewise
 #
 # For CUDA: CUDA_HOME, CUDNN_HOME, NCCL_HOME, CUDA_ARCH="sm_80 sm_90", CUDNN=0, NCCL=0.  To copy the program to another
@@ -69,16 +70,24 @@ ifeq ($(WEBP),1)
 WEBP_LIBRARIES := -lwebp
 endif
 WEBP_SOURCE := data/webp$(if $(filter 1,$(WEBP)),,_none).c
+
+# libsndfile and libsamplerate, for sound, where the headers of both are.
+SOUND ?= $(shell printf '\043include <sndfile.h>\n\043include <samplerate.h>\n' | $(CC) $(CPPFLAGS) -E -x c - >/dev/null 2>&1 && echo 1 || echo 0)
+ifeq ($(SOUND),1)
+SOUND_LIBRARIES := -lsndfile -lsamplerate
+endif
+SOUND_SOURCE := data/sound$(if $(filter 1,$(SOUND)),,_none).c
 CPPFLAGS_ALL := -I. -I$(KERNELS) -D_GNU_SOURCE $(if $(filter FP32,$(PRECISION)),-DVIT_FP32) $(MPI_CPPFLAGS) $(CPPFLAGS)
 FLAGS := $(CFLAGS_BASE) $(CFLAGS_WARN) $(CFLAGS_SANITIZE) $(CPPFLAGS_ALL) $(CFLAGS)
 
-SOURCES := $(filter-out data/webp%,$(wildcard core/*.c data/*.c detection/*.c layers/*.c layers/attention/*.c)) $(WEBP_SOURCE)
+SOURCES := $(filter-out data/webp% data/sound%,$(wildcard core/*.c data/*.c detection/*.c layers/*.c layers/attention/*.c)) \
+           $(WEBP_SOURCE) $(SOUND_SOURCE)
 TESTS := $(patsubst tests/%.c,$(BUILD)/tests/%,$(wildcard tests/test_*.c))
 SHIMS := $(if $(filter cpu,$(BACKEND)),$(BUILD)/tests/faults.so)
 BENCHES := $(patsubst tests/%.c,$(BUILD)/tests/%,$(wildcard tests/bench_*.c))
 FUZZERS := $(patsubst tests/%.c,build/fuzz/%,$(wildcard tests/fuzz_*.c))
 LINK := $(CC)
-LIBRARIES := -linih -ljansson -ljpeg $(WEBP_LIBRARIES) -lxxhash -lpthread -lm -ldl $(MPI_LIBRARIES)
+LIBRARIES := -linih -ljansson -ljpeg $(WEBP_LIBRARIES) $(SOUND_LIBRARIES) -lxxhash -lpthread -lm -ldl $(MPI_LIBRARIES)
 
 ifeq ($(BACKEND),cpu)
 SOURCES += $(wildcard kernels/cpu/*.c)
@@ -102,7 +111,7 @@ LINK := $(NVCC)
 archive = $(if $(filter /%,$(shell $(CC) -print-file-name=lib$(1).a)),-l:lib$(1).a,-l$(1))
 CUDA_LIBRARIES := $(firstword $(wildcard $(CUDA_HOME)/lib64 $(CUDA_HOME)/targets/*/lib $(CUDA_HOME)/lib))
 LIBRARIES := $(foreach l,inih jansson jpeg $(WEBP_LIBRARIES:-l%=%) xxhash,$(call archive,$l)) \
-             $(MPI_LIBRARIES) -lcublasLt $(call archive,gomp) -lm -ldl -lpthread
+             $(SOUND_LIBRARIES) $(MPI_LIBRARIES) -lcublasLt $(call archive,gomp) -lm -ldl -lpthread
 LINK_FLAGS := -cudart static -L$(CUDA_LIBRARIES) -Xlinker --as-needed -Xlinker -rpath='$$ORIGIN:$(CUDA_LIBRARIES)' \
               -Xcompiler -static-libgcc,-static-libstdc++
 
@@ -175,6 +184,7 @@ report: report-device
 	$(call line,$(call found,jpeg,'#include <stdio.h>' '#include <jpeglib.h>'),"libjpeg-turbo","JPEG; apt-get install libjpeg-dev")
 	$(call line,$(call found,xxhash,'#include <xxhash.h>'),"xxHash","checksums of packed data sets; apt-get install libxxhash-dev")
 	$(if $(filter 1,$(WEBP)),@echo "  found    libwebp",@echo "  without  libwebp: no WebP pictures; apt-get install libwebp-dev")
+	$(if $(filter 1,$(SOUND)),@echo "  found    libsndfile, libsamplerate",@echo "  without  libsndfile and libsamplerate: no WAV files; apt-get install libsndfile1-dev libsamplerate0-dev")
 	$(if $(filter 1,$(MPI)),@echo "  found    MPI",@echo "  without  MPI: one process only; apt-get install libopenmpi-dev openmpi-bin")
 	$(call line,$(call found,cmocka,'#include <stddef.h>' '#include <stdarg.h>' '#include <setjmp.h>' '#include <stdint.h>' '#include <cmocka.h>'),"cmocka","the tests only; apt-get install libcmocka-dev")
 

@@ -12,8 +12,6 @@
 #ifndef VIT_DATA_SEQUENCES_H
 #define VIT_DATA_SEQUENCES_H
 
-#include <stdio.h>
-
 #include "core/config.h"
 #include "core/error.h"
 #include "data/transform.h"
@@ -92,29 +90,8 @@ bool sequences_window(const SequenceSet *set, SequencesSplit split, int step, si
 /* Writes the sequence's name for messages, such as "image 17 of cifar10" or "book.txt from byte 1024 on". */
 void sequences_name(const SequenceSet *set, SequencesSplit split, size_t index, char *text, size_t size);
 
-/* Bits a byte of the first `most` (0: all) evaluation sequences of the split under the histogram of the training bytes,
- * each value counted once more than it occurs: for images a histogram for each of the n positions, else one.  Text and
- * audio: all bytes of both splits, whatever `most`.  Ends the process when a sequence cannot be read. */
-double sequences_histogram_bits(const SequenceSet *set, SequencesSplit split, size_t most);
-
-/* == Samples ====================================================================================================== */
-
-/* Writes images tokens [count,n] as a PNG file that is roughly square, small ones enlarged.  On failure, here and below,
- * returns false and sets `error`. */
-bool sequences_write_sheet(const SequenceSet *set, const char *path, const uint8_t *tokens, int count, Error *error);
-
-/* Reads a picture as an image of the set, tokens [n].  A picture with the proportions of the upper half of one fills
- * the first H / 2 rows only.  *rows receives how many rows were filled, H or H / 2. */
-bool sequences_read_picture(const SequenceSet *set, const char *path, uint8_t *tokens, int *rows, Error *error);
-
-/* Writes mu-law samples as a WAV file, 16 bits, mono. */
-bool sequences_write_wav(const SequenceSet *set, const char *path, const uint8_t *tokens, size_t count, Error *error);
-
-/* Prints bytes as text for a terminal: what is not valid UTF-8, and control characters but newline and tab, as '?'. */
-void sequences_print_text(FILE *out, const uint8_t *tokens, size_t count);
-
-/* x in [-1,1], clamped -> 0..255: y = sign(x) ln(1 + 255 |x|) / ln 256, floor((y + 1) / 2 255 + 1/2); and back. */
-uint8_t mu_law_encode(double x);
-double mu_law_decode(uint8_t byte);
+/* pixels [height,width,3] as the first `rows` rows of an image of the set, tokens [rows,W,C].  False: out of memory. */
+bool sequences_from_pixels(const SequenceSet *set, uint8_t *tokens, int rows, const uint8_t *pixels, int height,
+                           int width, TransformScratch *scratch, Error *error);
 
 #endif
