@@ -12,11 +12,13 @@
 #include "layers/sequence_model.h"
 
 #include <assert.h>
+#include <limits.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "core/die.h"
+#include "core/safetensors.h"
 
 /* == Settings ===================================================================================================== */
 
@@ -82,19 +84,6 @@ void sequence_model_check(const Config *config, const SequenceShape *shape) {
         config_reject(config, "depth", "%d is more than the %d blocks that dropout can tell apart", s->depth,
                       (DROPOUT_SITES - 1) / 2);
     causal_check_settings(config, shape->n, sequence_model_stride(s, shape), s->heads);
-}
-
-void sequence_model_check_origin(const char *path, const Config *config, const SequenceShape *shape,
-                                 const SequenceModelSettings *origin, const SequenceShape *trained) {
-    const SequenceModelSettings *s = config_settings(config, &sequence_model_settings);
-    if (s->heads != origin->heads)
-        config_reject(config, "heads", "%d, but %s was trained with %d", s->heads, path, origin->heads);
-    if (s->vocabulary != origin->vocabulary)
-        config_reject(config, "vocabulary", "%d, but %s was trained with %d", s->vocabulary, path, origin->vocabulary);
-    if (shape->n != trained->n || shape->height != trained->height || shape->channels != trained->channels)
-        die("%s was trained on sequences of %d tokens (%d x %d x %d), and these have %d (%d x %d x %d)", path,
-            trained->n, trained->height, trained->width, trained->channels, shape->n, shape->height, shape->width,
-            shape->channels);
 }
 
 /* == Parameters =================================================================================================== */
@@ -198,6 +187,35 @@ void sequence_model_create(SequenceModel *m, const Config *config, const Sequenc
     m->head = (Projection){.in = m->settings.dim, .out = m->settings.vocabulary};
     params_declare(&m->model.params, &m->head.w, &m->head.dw, "", "head.weight", INIT_ZEROS, true, 2,
                    (int[]){m->settings.vocabulary, m->settings.dim});
+}
+
+/* == Weights from a file ========================================================================================== */
+
+/* The first dimension of a tensor in the file; 0 if there is none. */
+static int first_dimension(const SafeTensors *file, const char *name) {
+    const SafeTensor *t = safetensors_find(file, name);
+    return t && t->ndim > 0 && t->shape[0] < INT_MAX ? (int)t->shape[0] : 0;
+}
+
+void sequence_model_check_weights(const SequenceModel *m, const char *path, int heads) {
+    static const char *const names[] = {"pos_embed.row", "pos_embed.column", "pos_embed.channel"};
+    const int *entries_here = m->positions.entries;
+    SafeTensors file;
+    Error error;
+    int there[BYTE_TABLES];
+    if (!safetensors_open(&file, path, &error)) die("%s", error.text);
+    int vocabulary = first_dimension(&file, "token_embed.weight");
+    for (int t = 0; t < BYTE_TABLES; t++) there[t] = first_dimension(&file, names[t]);
+    safetensors_close(&file);
+    if (!vocabulary || !there[0])
+        die("%s: no weights of train_ar: there is no tensor 'token_embed.weight' or 'pos_embed.row'", path);
+    if (vocabulary != m->settings.vocabulary)
+        die("%s: of a vocabulary of %d tokens, but vocabulary is %d", path, vocabulary, m->settings.vocabulary);
+    if (memcmp(there, entries_here, sizeof there))
+        die("%s: of sequences with positions %d x %d x %d, but those here have %d x %d x %d: use the same data, tokens and "
+            "stride", path, there[0], there[1], there[2], entries_here[0], entries_here[1], entries_here[2]);
+    if (heads && heads != m->settings.heads)
+        die("%s: trained with %d heads, but heads is %d", path, heads, m->settings.heads);
 }
 
 /* == Activations ================================================================================================== */

@@ -42,11 +42,6 @@ void sequence_model_use_settings(Config *config);
 void sequence_model_check(const Config *config, const SequenceShape *shape);
 /* The stride in use: the setting, or if that is 0 an image's row of bytes, else 128. */
 int sequence_model_stride(const SequenceModelSettings *s, const SequenceShape *shape);
-/* Weights in the file `path` were trained with `origin`: rejects other numbers of heads, which the shapes of the weights
- * do not tell, and says in words what else differs in shape: vocabulary or length. */
-void sequence_model_check_origin(const char *path, const Config *config, const SequenceShape *shape,
-                                 const SequenceModelSettings *origin, const SequenceShape *trained);
-
 /* A point before a half-block, attention or MLP, or after the last one: the stream x there and its norm h. */
 typedef struct {
     size_t begin; /* index of its first parameter in the arena; those of the half-block follow */
@@ -93,6 +88,9 @@ typedef struct {
 
 /* Checks the settings and declares every parameter; allocates no device memory yet.  The config must outlive the model. */
 void sequence_model_create(SequenceModel *m, const Config *config, const SequenceShape *shape);
+/* Dies where the weights in the file `path` are of a model with another vocabulary, length or start; `heads` is the
+ * number of heads that they were trained with, which their shapes do not tell, 0 if unknown. */
+void sequence_model_check_weights(const SequenceModel *m, const char *path, int heads);
 /* Plans activations for up to `batch` sequences.  Allocates nothing. */
 void sequence_model_plan(SequenceModel *m, int batch, SequencePurpose purpose);
 /* Allocates what was planned, for SEQUENCE_SAMPLE also the caches. */
