@@ -499,6 +499,92 @@ static void test_gradients(void **state) {
     assert_true(ok);
 }
 
+/* == Fixtures of the float64 reference ============================================================================ */
+
+static double *wanted_tensor(const SafeTensors *file, const char *name) {
+    const SafeTensor *tensor = safetensors_find(file, name);
+    if (!tensor) fail_msg("%s: no tensor '%s'", file->file, name);
+    assert_int_equal(tensor->dtype, SAFE_F64);
+    double *wanted = malloc(tensor->bytes);
+    memcpy(wanted, tensor->data, tensor->bytes);
+    return wanted;
+}
+
+/* In float every element to 1e-5; in bfloat16 the tensor to a tenth. */
+static int compare(const SafeTensors *file, const char *name, const float *got, size_t n) {
+    double *wanted = wanted_tensor(file, name);
+    int ok = sizeof(real) == 4 ? check_close(name, got, wanted, n, 1e-5) : check_rms(name, got, wanted, n, 0.1);
+    free(wanted);
+    return ok;
+}
+
+static void fixture_open(Case *c, const SafeTensors *file, const char *settings) {
+    const SafeTensor *tokens = safetensors_find(file, "tokens");
+    int64_t wide[512];
+    Error error;
+    bool image = tokens->ndim == 4;
+    int B = (int)tokens->shape[0], n = (int)(tokens->size / tokens->shape[0]);
+    SequenceShape shape = {n - !image, 0, 0, 0, image};
+    if (image) {
+        shape.height = (int)tokens->shape[1];
+        shape.width = (int)tokens->shape[2];
+        shape.channels = (int)tokens->shape[3];
+    }
+    case_open(c, &shape, settings, "", B, SEQUENCE_TRAIN);
+    c->drop = c->m.settings.dropout > 0;
+    if (!checkpoint_read_weights(&c->m.model.params, c->m.model.params.values, file, "", NULL, &error))
+        fail_msg("%s", error.text);
+    assert_true(tokens->size <= 512 && safetensors_to_int64(tokens, wide, &error));
+    for (size_t i = 0; i < tokens->size; i++) c->tokens[i] = (uint8_t)wide[i];
+}
+
+/* The settings in a fixture's metadata, as lines. */
+static void settings_of(const SafeTensors *file, char *lines, size_t size) {
+    Config config;
+    config_init(&config, NULL);
+    sequence_model_add_settings(&config);
+    *lines = 0;
+    for (int i = 0; i < config.count; i++) {
+        const char *name = config_name(&config, i), *value = safetensors_metadata(file, name);
+        size_t length = strlen(lines);
+        if (value) snprintf(lines + length, size - length, "%s = %s\n", name, value);
+    }
+    config_free(&config);
+}
+
+static int fixture_agrees(const char *path) {
+    Case c;
+    SafeTensors file;
+    Error error;
+    char settings[1024], name[PARAM_NAME_SIZE + 8];
+    if (!safetensors_open(&file, path, &error)) fail_msg("%s", error.text);
+    settings_of(&file, settings, sizeof settings);
+    fixture_open(&c, &file, settings);
+    printf("%s\n", path);
+    float loss = (float)case_forward(&c), *grads = case_gradients(&c);
+    int ok = compare(&file, "logits", c.logits, (size_t)(c.B * c.n * c.V)) & compare(&file, "loss", &loss, 1);
+    for (int i = 0; i < params_count(&c.m.model.params); i++) {
+        const Param *p = params_at(&c.m.model.params, i);
+        snprintf(name, sizeof name, "grad.%s", p->name);
+        ok &= compare(&file, name, grads + p->offset, p->size);
+    }
+    free(grads);
+    case_close(&c);
+    safetensors_close(&file);
+    return ok;
+}
+
+static void test_reference(void **state) {
+    (void)state;
+    glob_t paths;
+    int ok = 1;
+    assert_int_equal(glob("tests/fixtures/sequence/*.safetensors", 0, NULL, &paths), 0);
+    assert_true(paths.gl_pathc >= 8);
+    for (size_t i = 0; i < paths.gl_pathc; i++) ok &= fixture_agrees(paths.gl_pathv[i]);
+    globfree(&paths);
+    assert_true(ok);
+}
+
 int main(void) {
     kernels_init();
     printf("test_sequence_model, %s\n", kernels_device());
@@ -507,7 +593,7 @@ int main(void) {
         cmocka_unit_test(test_rows),       cmocka_unit_test(test_sliding),       cmocka_unit_test(test_greedy),
         cmocka_unit_test(test_adamw),      cmocka_unit_test(test_schedule),      cmocka_unit_test(test_first_weights),
         cmocka_unit_test(test_causality),  cmocka_unit_test(test_steps),         cmocka_unit_test(test_drawing),
-        cmocka_unit_test(test_gradients),
+        cmocka_unit_test(test_gradients),     cmocka_unit_test(test_reference),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
