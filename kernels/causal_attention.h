@@ -120,7 +120,7 @@ void causal_attention_forward(real *y, float *lse, const CausalInputs *in, const
 /* dy, y [B,N,H,Dv]. */
 void causal_attention_backward(const CausalGradients *d, const real *dy, const real *y, const float *lse,
                                const CausalInputs *in, const CausalPattern *pattern, const CausalShape *shape);
-/* For both, with all patterns of these strides and windows or shorter ones.  Linear in N. */
+/* For both.  Linear in N. */
 size_t causal_attention_workspace(const CausalPattern *pattern, const CausalShape *shape);
 
 /* == One token after the other ==================================================================================== */
@@ -150,6 +150,53 @@ GRID_INLINE size_t causal_cache_first(const CausalPattern *p, int h, int N) {
     size_t rows = 0;
     for (int i = 0; i < h; i++) rows += (size_t)causal_cache_rows(p, i, N);
     return rows;
+}
+
+/* The rows that token i's k and v are written to: how many, none to two. */
+GRID_INLINE int causal_cache_slots(int rows[2], const CausalPattern *p, int h, int i, int N) {
+    CausalSet set = causal_set(p, h);
+    int l = p->stride, m = (N + l - 1) / l, count = 0;
+    bool summary = set == CAUSAL_SUMMARY || set == CAUSAL_FIXED;
+    if (set == CAUSAL_DENSE) rows[count++] = i;
+    if (set == CAUSAL_WINDOW) rows[count++] = i % causal_cache_rows(p, h, N);
+    if (set == CAUSAL_COLUMN || set == CAUSAL_STRIDED) rows[count++] = i % l * m + i / l;
+    if (set == CAUSAL_STRIDED) rows[count++] = l * m + i % l;
+    if (set == CAUSAL_BLOCK || set == CAUSAL_FIXED) rows[count++] = i % l;
+    if (summary && causal_is_summary(p, h, i))
+        rows[count++] = (set == CAUSAL_FIXED ? l : 0) + causal_summaries(p, h, i);
+    return count;
+}
+
+/* The rows that hold the keys of token i, once it is written: how many runs of them, one or two.  */
+typedef struct {
+    int first, count;
+} CausalRows;
+GRID_INLINE int causal_cache_runs(CausalRows runs[2], const CausalPattern *p, int h, int i, int N) {
+    CausalSet set = causal_set(p, h);
+    int l = p->stride, m = (N + l - 1) / l, w = p->window < N ? p->window : N;
+    runs[0].first = runs[1].first = runs[1].count = 0;
+    runs[0].count = i + 1;
+    if (set == CAUSAL_WINDOW) runs[0].count = i < w ? i + 1 : w;
+    if (set == CAUSAL_BLOCK || set == CAUSAL_FIXED) runs[0].count = i % l + 1;
+    if (set == CAUSAL_SUMMARY) runs[0].count = causal_summaries(p, h, i + 1);
+    if (set == CAUSAL_COLUMN) runs[0].first = i % l * m;
+    if (set == CAUSAL_COLUMN) runs[0].count = i / l + 1;
+    if (set == CAUSAL_STRIDED) { /* the ring, and the column without its last entry */
+        runs[0].first = l * m;
+        runs[0].count = i < l ? i + 1 : l;
+        runs[1].first = i % l * m;
+        runs[1].count = i / l;
+    }
+    if (set == CAUSAL_FIXED) {
+        runs[1].first = l;
+        runs[1].count = i / l * p->summary;
+    }
+    return set == CAUSAL_STRIDED || set == CAUSAL_FIXED ? 2 : 1;
+}
+
+/* Is token i's own key read from where it comes, because no row of the cache has it? */
+GRID_INLINE bool causal_reads_own(const CausalPattern *p, int h, int i) {
+    return causal_set(p, h) == CAUSAL_SUMMARY && !causal_is_summary(p, h, i);
 }
 
 typedef struct {

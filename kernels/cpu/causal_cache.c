@@ -6,43 +6,10 @@
 
 enum { KEYS = 64, WIDE = 256 }; /* scores at a time; columns of v summed at a time */
 
-typedef struct {
-    int first, count; /* rows of the cache */
-} Run;
-
-/* The rows that hold the keys of token i; its own, when it is not in the cache, is not among them. */
-static int runs_of(Run runs[2], const CausalPattern *p, int h, int i, int N) {
-    CausalSet set = causal_set(p, h);
-    int l = p->stride, w = causal_cache_rows(p, h, N), m = (N + l - 1) / l, o = i % l, r = i / l;
-    runs[0] = (Run){0, i + 1};
-    if (set == CAUSAL_WINDOW) runs[0].count = i < w ? i + 1 : w;
-    if (set == CAUSAL_COLUMN) runs[0] = (Run){o * m, r + 1};
-    if (set == CAUSAL_BLOCK || set == CAUSAL_FIXED) runs[0].count = o + 1;
-    if (set == CAUSAL_SUMMARY) runs[0].count = causal_summaries(p, h, i + 1);
-    if (set == CAUSAL_STRIDED) runs[0] = (Run){l * m, i < l ? i + 1 : l};
-    if (set == CAUSAL_STRIDED) runs[1] = (Run){o * m, r};
-    if (set == CAUSAL_FIXED) runs[1] = (Run){l, r * p->summary};
-    return set == CAUSAL_STRIDED || set == CAUSAL_FIXED ? 2 : 1;
-}
-
-/* The rows that token i is written to: none, one or two. */
-static int rows_for(int rows[2], const CausalPattern *p, int h, int i, int N) {
-    CausalSet set = causal_set(p, h);
-    int l = p->stride, m = (N + l - 1) / l, column = i % l * m + i / l, count = 0;
-    bool summary = (set == CAUSAL_SUMMARY || set == CAUSAL_FIXED) && causal_is_summary(p, h, i);
-    if (set == CAUSAL_DENSE) rows[count++] = i;
-    if (set == CAUSAL_WINDOW) rows[count++] = i % causal_cache_rows(p, h, N);
-    if (set == CAUSAL_COLUMN || set == CAUSAL_STRIDED) rows[count++] = column;
-    if (set == CAUSAL_STRIDED) rows[count++] = l * m + i % l;
-    if (set == CAUSAL_BLOCK || set == CAUSAL_FIXED) rows[count++] = i % l;
-    if (summary) rows[count++] = (set == CAUSAL_FIXED ? l : 0) + causal_summaries(p, h, i);
-    return count;
-}
-
 /* Token i of one sequence and head; k and v of the cache begin at the head's first row. */
 static void write_token(real *cache_k, real *cache_v, const real *k, const real *v, const CausalPattern *p,
                         const CausalShape *s, int h, int i) {
-    int rows[2], count = rows_for(rows, p, h, i, s->N);
+    int rows[2], count = causal_cache_slots(rows, p, h, i, s->N);
     for (int n = 0; n < count; n++) {
         memcpy(cache_k + (size_t)rows[n] * s->Dk, k, s->Dk * sizeof *k);
         memcpy(cache_v + (size_t)rows[n] * s->Dv, v, s->Dv * sizeof *v);
@@ -86,13 +53,12 @@ static void take_keys(State *state, float *y, const real *q, const real *k, cons
 
 static void step_head(real *y, const real *cache_k, const real *cache_v, const real *q, const real *k, const real *v,
                       const CausalPattern *p, const CausalShape *s, int h, int i) {
-    Run runs[2];
-    int count = runs_of(runs, p, h, i, s->N);
-    bool own = causal_set(p, h) == CAUSAL_SUMMARY && !causal_is_summary(p, h, i);
+    CausalRows runs[2];
+    int count = causal_cache_runs(runs, p, h, i, s->N);
     for (int first = 0; first < s->Dv; first += WIDE) {
         float sum[WIDE] = {0};
         State state = {-INFINITY, 0};
-        if (own) take_keys(&state, sum, q, k, v, 1, first, s);
+        if (causal_reads_own(p, h, i)) take_keys(&state, sum, q, k, v, 1, first, s);
         for (int n = 0; n < count; n++)
             take_keys(&state, sum, q, cache_k + (size_t)runs[n].first * s->Dk, cache_v + (size_t)runs[n].first * s->Dv,
                       runs[n].count, first, s);
