@@ -393,6 +393,13 @@ static void copy_row(const SequenceSet *set, SequencesSplit split, size_t begin,
     memcpy(tokens, set->source->bytes + range->begin + begin, (size_t)set->row_bytes);
 }
 
+size_t sequences_count_bytes(const SequenceSet *set, SequencesSplit split, size_t counts[256]) {
+    const Range *range = &set->source->ranges[split];
+    memset(counts, 0, 256 * sizeof *counts);
+    for (size_t i = 0; i < range->size; i++) counts[set->source->bytes[range->begin + i]]++;
+    return range->size;
+}
+
 /* == Opening ====================================================================================================== */
 
 void sequences_open(SequenceSet *set, const SequencesSettings *s) {
