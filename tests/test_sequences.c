@@ -768,7 +768,7 @@ static void bad_data(void **state) {
     refused(settings_of(missing), 1, WORDS("bad.txt.not", "no such file"));
     refused(settings_of("shaps"), 2, WORDS("shaps", "shapes"));
     refused(settings_of("/dev/null"), 1, WORDS("/dev/null", "not a regular file"));
-    refused(settings_of("enwik8"), 1, WORDS("datasets/enwik8"));
+    refused(settings_of("enwik8"), 1, WORDS("datasets/enwik8", "no such file"));
     SequencesSettings s = settings_of("shapes");
     s.kind = SEQUENCES_TEXT;
     refused(s, 2, WORDS("kind", "images"));
