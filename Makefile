@@ -399,7 +399,7 @@ tidy: compile_commands.json
 FUZZ_FLAGS := -std=gnu11 -g -O1 -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=undefined $(CPPFLAGS_ALL)
 FUZZ_SOURCES := core/class_names.c core/config.c core/safetensors.c core/die.c core/error.c core/files.c \
                 core/json_lists.c core/text.c data/cifar.c data/coco.c data/dataset.c data/image.c data/jpeg.c $(WEBP_SOURCE) \
-                data/mnist.c data/record.c data/resample.c detection/coco_results.c detection/coco_eval.c
+                data/mnist.c data/mu_law.c data/record.c data/resample.c $(SOUND_SOURCE) detection/coco_results.c detection/coco_eval.c
 
 # stb_image copies zero bytes from NULL and adds zero to it.
 build/fuzz/fuzz_image: FUZZ_FLAGS += -fno-sanitize=nonnull-attribute,pointer-overflow
@@ -412,7 +412,7 @@ fuzz: $(FUZZERS)
 build/fuzz/%: tests/%.c $(FUZZ_SOURCES)
 	@mkdir -p $(@D)
 	@echo "FUZZ $@"
-	@clang $(FUZZ_FLAGS) $^ -o $@ -linih -ljansson -ljpeg $(WEBP_LIBRARIES) -lxxhash -lm
+	@clang $(FUZZ_FLAGS) $^ -o $@ -linih -ljansson -ljpeg $(WEBP_LIBRARIES) $(SOUND_LIBRARIES) -lxxhash -lm
 
 clean:
 	rm -rf build

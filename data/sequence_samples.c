@@ -1,7 +1,6 @@
 #include "data/sequence_samples.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 #include "core/text.h"
 #include "data/image.h"
@@ -39,25 +38,4 @@ bool sequences_write_wav(const SequenceSet *set, const char *path, const uint8_t
     return sound_write(path, tokens, count, set->rate, error);
 }
 
-/* The length of the character at tokens, 0 if it is not one to print. */
-static size_t character(const uint8_t *tokens, size_t left) {
-    uint8_t first = *tokens;
-    size_t length = first < 0x80 ? 1 : first < 0xe0 ? 2 : first < 0xf0 ? 3 : 4;
-    char text[5] = "";
-    if (first < 0x80) return first == '\n' || first == '\t' || (first >= 0x20 && first != 0x7f);
-    if (length > left) return 0;
-    memcpy(text, tokens, length);
-    bool control = first == 0xc2 && tokens[1] < 0xa0;
-    return strlen(text) == length && text_is_utf8(text) && !control ? length : 0;
-}
-
-void sequences_print_text(FILE *out, const uint8_t *tokens, size_t count) {
-    for (size_t i = 0; i < count;) {
-        size_t length = character(tokens + i, count - i);
-        if (length)
-            fwrite(tokens + i, 1, length, out);
-        else
-            putc('?', out);
-        i += length ? length : 1;
-    }
-}
+void sequences_print_text(FILE *out, const uint8_t *tokens, size_t count) { print_bytes_to(out, tokens, count); }

@@ -322,9 +322,12 @@ static bool read_image(const SequenceSet *set, SequencesSplit split, size_t inde
 
 /* == Streams ====================================================================================================== */
 
-static void open_text(SequencesSource *source) {
+static void open_text(SequencesSource *source, const char *name) {
     Error error;
     const void *map;
+    if (!strcmp(name, "enwik8") && !file_exists(source->path))
+        die("%s: no such file: put the first 10^8 bytes of the English Wikipedia there (mattmahoney.net/dc/enwik8.zip)",
+            source->path);
     if (!file_map(source->path, &map, &source->size, &error)) die("%s: %s", source->path, error.text);
     source->bytes = map;
     source->mapped = true;
@@ -393,6 +396,13 @@ static void copy_row(const SequenceSet *set, SequencesSplit split, size_t begin,
     memcpy(tokens, set->source->bytes + range->begin + begin, (size_t)set->row_bytes);
 }
 
+size_t sequences_count_bytes(const SequenceSet *set, SequencesSplit split, size_t counts[256]) {
+    const Range *range = &set->source->ranges[split];
+    memset(counts, 0, 256 * sizeof *counts);
+    for (size_t i = 0; i < range->size; i++) counts[set->source->bytes[range->begin + i]]++;
+    return range->size;
+}
+
 /* == Opening ====================================================================================================== */
 
 void sequences_open(SequenceSet *set, const SequencesSettings *s) {
@@ -401,7 +411,7 @@ void sequences_open(SequenceSet *set, const SequencesSettings *s) {
     if (set->kind == SEQUENCES_IMAGES) return open_images(set, s);
     describe_stream(set, s, source->path);
     if (set->kind == SEQUENCES_TEXT)
-        open_text(source);
+        open_text(source, s->data);
     else
         open_audio(source, s->rate);
     split_stream(set, s);

@@ -90,6 +90,9 @@ bool sequences_window(const SequenceSet *set, SequencesSplit split, int step, si
 /* Writes the sequence's name for messages, such as "image 17 of cifar10" or "book.txt from byte 1024 on". */
 void sequences_name(const SequenceSet *set, SequencesSplit split, size_t index, char *text, size_t size);
 
+/* counts [256]: how often each byte occurs in a split of text or sound.  Returns their sum. */
+size_t sequences_count_bytes(const SequenceSet *set, SequencesSplit split, size_t counts[256]);
+
 /* pixels [height,width,3] as the first `rows` rows of an image of the set, tokens [rows,W,C].  False: out of memory. */
 bool sequences_from_pixels(const SequenceSet *set, uint8_t *tokens, int rows, const uint8_t *pixels, int height,
                            int width, TransformScratch *scratch, Error *error);
