@@ -142,14 +142,6 @@ void image_resize(uint8_t *out, int out_height, int out_width, const uint8_t *in
 
 /* == Out ========================================================================================================== */
 
-size_t image_png_bytes(const uint8_t *pixels, int height, int width, int channels) {
-    int size = 0;
-    uint8_t *png = stbi_write_png_to_mem(pixels, width * channels, width, height, channels, &size);
-    bool made = png != NULL;
-    STBIW_FREE(png);
-    return made ? (size_t)size : 0;
-}
-
 bool image_write_png(const char *path, const uint8_t *pixels, int height, int width, Error *error) {
     int size;
     if (height < 1 || width < 1 || height > IMAGE_MAX_SIDE || width > IMAGE_MAX_SIDE ||

@@ -43,9 +43,6 @@ void image_free(Image *image);
  * overlap. */
 void image_resize(uint8_t *out, int out_height, int out_width, const uint8_t *in, int height, int width);
 
-/* The bytes of pixels [height,width,channels] as a PNG file, channels 1 or 3; 0: out of memory. */
-size_t image_png_bytes(const uint8_t *pixels, int height, int width, int channels);
-
 /* Writes pixels [height,width,3] to a PNG file, replacing an existing file atomically. */
 bool image_write_png(const char *path, const uint8_t *pixels, int height, int width, Error *error);
 

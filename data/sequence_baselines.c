@@ -5,7 +5,6 @@
 #include <stdlib.h>
 
 #include "core/die.h"
-#include "data/image.h"
 
 enum { BYTES = 256, CHUNK = 256 };
 
@@ -92,19 +91,4 @@ double sequences_histogram_bits(const SequenceSet *set, SequencesSplit split, si
     free(train);
     free(test);
     return sum / (double)tested / set->n;
-}
-
-/* == PNG ========================================================================================================== */
-
-double sequences_png_bits(const SequenceSet *set, SequencesSplit split, size_t most) {
-    if (set->kind != SEQUENCES_IMAGES) return -1;
-    Reader r = reader_open(set, split, most);
-    size_t sum = 0;
-    for (int n; (n = reader_next(&r)) > 0;) {
-#pragma omp parallel for schedule(dynamic) reduction(+ : sum)
-        for (int i = 0; i < n; i++)
-            sum += image_png_bytes(r.tokens + (size_t)i * (size_t)set->row_bytes, set->height, set->width, set->channels);
-    }
-    reader_close(&r);
-    return 8.0 * (double)sum / (double)r.count / set->n;
 }

@@ -9,8 +9,4 @@
  * split (0: all).  Text and sound: one histogram; `most` is ignored.  Ends the process when a sequence cannot be read. */
 double sequences_histogram_bits(const SequenceSet *set, SequencesSplit split, size_t most);
 
-/* Bits a byte of the first `most` images of the split as PNG files, each written by itself; -1 if they are no images.
- * Ends the process when one cannot be read. */
-double sequences_png_bits(const SequenceSet *set, SequencesSplit split, size_t most);
-
 #endif

@@ -740,7 +740,6 @@ static void baselines(void **state) {
     double entropy = 0.25 * log2(4) + 0.75 * log2(4 / 3.0), got = sequences_histogram_bits(&set, SEQUENCES_TEST, 0);
     printf("  text: %.4f bits, entropy %.4f\n", got, entropy);
     assert_true(got > entropy && got < entropy + 0.02); /* 254 values were each counted once too often */
-    assert_true(sequences_png_bits(&set, SEQUENCES_TEST, 0) < 0);
     sequences_close(&set);
     free(bytes);
     SequencesSettings s = settings_of("shapes");
@@ -748,9 +747,9 @@ static void baselines(void **state) {
     s.test_limit = 100;
     s.image_side = 8;
     sequences_open(&set, &s);
-    double histogram = sequences_histogram_bits(&set, SEQUENCES_TEST, 0), png = sequences_png_bits(&set, SEQUENCES_TEST, 0);
-    printf("  shapes at 8 x 8: %.3f bits by histograms, %.3f as PNG\n", histogram, png);
-    assert_true(histogram > 5 && histogram < 8 && png > 5 && png < 14);
+    double histogram = sequences_histogram_bits(&set, SEQUENCES_TEST, 0);
+    printf("  shapes at 8 x 8: %.3f bits by histograms\n", histogram);
+    assert_true(histogram > 5 && histogram < 8);
     sequences_close(&set);
 }
 
