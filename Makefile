@@ -1,8 +1,8 @@
 # vit.c
 #
-#   make            build/cpu/train_vit, build/cpu/train_detr and build/cpu/pack_dataset
+#   make            build/cpu/train_vit, train_detr, train_ar and pack_dataset
 #   make test       builds and runs every test
-#   make cuda       build/cuda/train_vit and train_detr; with PRECISION=FP32, for comparisons, build/cuda-fp32/train_vit
+#   make cuda       build/cuda/train_vit, train_detr and train_ar; with PRECISION=FP32, for comparisons, build/cuda-fp32/train_vit
 #   make test-cuda  builds and runs the kernel tests in both precisions, and CUDA against CPU, on this machine's GPU
 #   make sanitize-cuda   the same kernel tests under compute-sanitizer's memcheck and racecheck
 #   make emulate    the tests of the CUDA kernels, emulated on the CPU under AddressSanitizer and UBSan
@@ -153,7 +153,7 @@ endif
 
 OBJECTS := $(SOURCES:%.c=$(BUILD)/%.o) $(CU_SOURCES:%.cu=$(BUILD)/%.o) $(EMULATOR)
 
-PROGRAMS := train_vit train_detr pack_dataset
+PROGRAMS := train_vit train_detr train_ar pack_dataset
 
 all: $(PROGRAMS:%=$(BUILD)/%)
 .PHONY: all install install-built uninstall tidy cuda test-cuda sanitize-cuda need-nvcc need-gpu emulate test tests thread-tests benches fuzz clean report report-device FORCE
@@ -338,7 +338,7 @@ tests: $(TESTS) $(SHIMS)
 THREAD_TESTS := test_loader test_mixup test_detection_loader
 thread-tests: $(THREAD_TESTS:%=$(BUILD)/tests/%)
 benches: $(BENCHES)
-test: $(BUILD)/train_vit $(BUILD)/train_detr $(BUILD)/pack_dataset $(TESTS) $(SHIMS)
+test: $(PROGRAMS:%=$(BUILD)/%) $(TESTS) $(SHIMS)
 	@BUILD=$(BUILD) sh tests/run.sh
 
 # == Installing ======================================================================================================

@@ -54,7 +54,8 @@ typedef struct {
     /* Called after each group's check: checks combinations of settings of several groups, and sets defaults that depend
      * on other settings. */
     void (*check)(void *run);
-    const ProgramMode *modes; /* ends with one whose name is NULL; if two are chosen, messages name the first */
+    const ProgramMode *modes; /* ends with one whose name is NULL; if two are chosen, messages name the first; modes with
+                                 the same function may be chosen together */
     TrainingCalls training;
     /* Called after training and after modes that are not `alone`: ends loaders and their threads. */
     void (*close)(void *run);
