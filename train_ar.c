@@ -567,6 +567,19 @@ static void check_drawing(const Run *run) {
         die_usage("--sample: needs --out FILE for the %s", kind == SEQUENCES_IMAGES ? "pictures (PNG)" : "sound (WAV)");
 }
 
+/* How many sequences are drawn at a time: --micro-batch, or what fits in a GiB of caches. */
+static int drawn_at_once(const Run *run, int count) {
+    static const size_t MOST_BYTES = (size_t)1 << 30;
+    enum { MOST = 64 };
+    SequenceModel m;
+    int most = run->training.s->micro_batch;
+    sequence_model_create(&m, &run->training.config, &run->shape);
+    size_t fit = MOST_BYTES / sequence_model_cache_bytes(&m, 1);
+    if (!most) most = fit < 1 ? 1 : fit < MOST ? (int)fit : MOST;
+    sequence_model_destroy(&m);
+    return count < most ? count : most;
+}
+
 static void mode_draw(void *context) {
     Run *run = context;
     const SequenceSet *set = &run->set;
@@ -585,8 +598,7 @@ static void mode_draw(void *context) {
         read_halves(run, tokens, copies);
         given = (size_t)(set->height / 2) * (size_t)set->width * (size_t)set->channels;
     }
-    int micro = run->training.s->micro_batch ? run->training.s->micro_batch : 64;
-    model_open(run, count < micro ? count : micro, SEQUENCE_SAMPLE);
+    model_open(run, drawn_at_once(run, count), SEQUENCE_SAMPLE);
     draw_sequences(run, tokens, count, length, given);
     bool written = set->kind == SEQUENCES_IMAGES ? sequences_write_sheet(set, run->modes->out, tokens, count, &error)
                    : set->kind == SEQUENCES_AUDIO
@@ -644,9 +656,9 @@ static const ProgramMode modes[] = {
     {"describe", mode_describe, .alone = true},
     {"eval", mode_eval, .needs_weights = true, .outputs = {NULL}},
     {.name = "bench", .run = mode_bench},
-    {"sample", mode_draw, .alone = true, .needs_weights = true, .outputs = {"out"}},
-    {"complete", mode_draw, .alone = true, .needs_weights = true, .outputs = {"out"}},
-    {"prompt", mode_draw, .alone = true, .needs_weights = true, .outputs = {"out"}},
+    {"sample", mode_draw, .alone = true, .needs_weights = true, .together = true, .outputs = {"out"}},
+    {"complete", mode_draw, .alone = true, .needs_weights = true, .together = true, .outputs = {"out"}},
+    {"prompt", mode_draw, .alone = true, .needs_weights = true, .together = true, .outputs = {"out"}},
     {"parity", mode_parity, .alone = true, .outputs = {"out"}, .needs_output = true},
     {.name = NULL},
 };
@@ -661,7 +673,7 @@ static const Program program = {
         "  train_ar --resume runs/shapes-sparse-strided-001        go on where a run stopped\n"
         "  train_ar --resume runs/shapes-sparse-strided-001 --eval bits per byte of the test split\n"
         "  train_ar --init runs/shapes-sparse-strided-001/best.safetensors --sample 16 --out drawn.png\n"
-        "  train_ar --init runs/book-softmax-001/best.safetensors --prompt \"Call me\" --sample 3\n"
+        "  train_ar --init runs/book.txt-softmax-001/best.safetensors --prompt \"Call me\" --sample 3\n"
         "  train_ar --config configs/ar/cifar10.ini --describe\n\n",
     .beginning =
         "  train_ar --config configs/ar/shapes-demo.ini  train on the built-in shapes, minutes\n"
