@@ -34,8 +34,8 @@ typedef struct {
 
 static const ConfigEntry evaluation_entries[] = {
     {CONFIG_FIELD(INT, EvaluationSettings, eval_step), "0", .section = "evaluation", .min = 0, .max = 1 << 24,
-     .help = "Text and sound: tokens from one window of an evaluation to the next, of which the last so many are scored, "
-             "so that each has tokens - eval_step before it (0: half of tokens)"},
+     .help = "Text and sound: tokens from one window of an evaluation to the next, which scores its last so many, each "
+             "with tokens - eval_step before it (0: half of tokens)"},
     {CONFIG_FIELD(CHOICE, EvaluationSettings, eval_split), "test", .command_line_only = true,
      CONFIG_CHOICES([SEQUENCES_TRAIN] = "train", [SEQUENCES_VALIDATION] = "validation", [SEQUENCES_TEST] = "test"),
      .help = "What --eval evaluates; training evaluates the validation split"},
@@ -115,12 +115,12 @@ static void add_settings(void *context, Config *config) {
     config_explain(config, "json", "Not in this program");
     config_explain(config, "parity", "One forward and backward pass on the `tokens` of this safetensors file, images "
                                      "[B,H,W,C] or text [B,n+1]; parameters in it replace the model's");
-    config_explain(config, "out", "Where --parity writes logits, loss and grad.<parameter>, and where what is drawn goes: "
-                                  "a PNG sheet, a WAV file, or a text file");
+    config_explain(config, "out", "Where --parity writes logits, loss and grad.<parameter>, and where what is drawn "
+                                  "goes: a PNG sheet, a WAV file, or a text file");
     config_explain(config, "epochs", "Passes over the training sequences");
     config_explain(config, "batch_size", "Number of sequences in a step of the optimizer, summed over all ranks");
-    config_explain(config, "micro_batch", "Number of sequences computed at a time, whose gradients are accumulated to a "
-                                          "batch (0: chosen by the model's size)");
+    config_explain(config, "micro_batch", "Number of sequences computed or drawn at a time; gradients are accumulated "
+                                          "to a batch (0: chosen by the model's size)");
     config_explain(config, "seed", "Seed of all random numbers, of training and of what is drawn");
     config_explain(config, "run_dir", "Where config.ini, log.csv and the checkpoints go (default: the next free "
                                       "runs/<data>-<attn>-<number>)");
@@ -142,7 +142,7 @@ static void check_settings(void *context) {
     const char *const others[] = {"predict", "json"};
     for (int i = 0; i < 2; i++)
         if (config_origin(config, others[i]))
-            config_reject(config, others[i], "not in train_ar, which draws: --sample N, --complete IMAGE, --prompt TEXT");
+            config_reject(config, others[i], "not in train_ar, which draws: --sample, --complete, --prompt");
     if (batch % ranks)
         config_reject(config, "batch_size", "%d sequences cannot be shared equally by %d ranks", batch, ranks);
     if (*run->modes->parity) {
@@ -226,7 +226,8 @@ static int heads_of(const char *checkpoint) {
     Error error;
     config_init(&config, NULL);
     add_settings(&other, &config);
-    int heads = text && config_try_text(&config, text, strlen(text), checkpoint, &error) ? other.model_settings->heads : 0;
+    bool told = text && config_try_text(&config, text, strlen(text), checkpoint, &error);
+    int heads = told ? other.model_settings->heads : 0;
     free(text);
     config_free(&config);
     return heads;
@@ -259,8 +260,9 @@ static void load_tokens(Run *run, const uint8_t *tokens, int B) {
 
 /* == One step ===================================================================================================== */
 
-/* Forward and backward pass of the B sequences in the model, which are those from `first` on in the global batch.  Their
- * gradients are accumulated; after the last ones they are summed over the ranks.  Returns the sum of their losses. */
+/* Forward and backward pass of the B sequences in the model, which are those from `first` on in the global batch.
+ * Their gradients are accumulated; after the last ones they are summed over the ranks.  Returns the sum of their
+ * losses. */
 static double micro_step(Run *run, int first, int B, bool last) {
     SequenceModel *m = &run->model;
     const Training *t = &run->training;
@@ -304,8 +306,8 @@ static double train_step(void *context) {
 /* == Evaluation =================================================================================================== */
 
 /* Bits a token over every token of the loader's split, each once, into run->bits.  Each rank takes its share of the
- * windows.  A signal ends it early, without a result.  Returns what the best weights have most of: the geometric mean of
- * the probabilities of the tokens, in percent. */
+ * windows.  A signal ends it early, without a result.  Returns what the best weights have most of: the geometric mean
+ * of the probabilities of the tokens, in percent. */
 static double evaluate(void *context) {
     Run *run = context;
     Model *model = &run->model.model;
@@ -504,8 +506,8 @@ static uint8_t *prompt_bytes(const Run *run, size_t *length) {
 /* Not where the text itself goes. */
 static void show_drawing(int done, int end) { progress_show(false, "token %d/%d", done, end); }
 
-/* Draws tokens given .. length-1 of `count` sequences tokens [count,length], as many at a time as the model has.  Beyond
- * what the model sees at once, the last half of that is where it goes on from. */
+/* Draws tokens given .. length-1 of `count` sequences tokens [count,length], as many at a time as the model has.
+ * Beyond what the model sees at once, the last half of that is where it goes on from. */
 static void draw_sequences(Run *run, uint8_t *tokens, int count, size_t length, size_t given) {
     SequenceModel *m = &run->model;
     size_t row = (size_t)m->row_bytes;

@@ -84,9 +84,11 @@ static bool is_among(const char *name, const char *const *names) {
  * and those that determine the order of the images. */
 static bool is_kept(const Config *config, int i) {
     static const char *const free_of_model[] = {"drop_path", "dropout", "embedding_dropout", "recompute",
-                                                "freeze_backbone", "backbone_weights", "ripple_algo", "lisa_algo", NULL};
+                                                "freeze_backbone", "backbone_weights", "ripple_algo", "lisa_algo",
+                                                NULL};
     static const char *const others[] = {"seed", "data", "train_limit", "mean", "std", "scene_size", "kind", "tokens",
-                                         "image_side", "grey", "rate", "shares", "validation_images", "split_seed", NULL};
+                                         "image_side", "grey", "rate", "shares", "validation_images", "split_seed",
+                                         NULL};
     const char *name = config_name(config, i), *section = config_section(config, i);
     bool of_model = !strcmp(section, "model") || !strcmp(section, "attention");
     if (!strcmp(name, "data")) { /* a path may have moved */

@@ -34,7 +34,8 @@ typedef struct {
 
 static const SequenceShape IMAGE = {24, 4, 2, 3, true}, TEXT = {12, 0, 0, 0, false};
 #define SMALL "vocabulary = 16\ndim = 8\nheads = 2\ndepth = 2\n"
-static const char IMAGE_MODEL[] = SMALL "stride = 6\nqk_ratio = 0.5\nmlp_ratio = 2\n", TEXT_MODEL[] = SMALL "stride = 4\n";
+static const char IMAGE_MODEL[] = SMALL "stride = 6\nqk_ratio = 0.5\nmlp_ratio = 2\n";
+static const char TEXT_MODEL[] = SMALL "stride = 4\n";
 
 static void case_open(Case *c, const SequenceShape *shape, const char *settings, const char *more, int B,
                       SequencePurpose purpose) {
