@@ -12,21 +12,21 @@ typedef struct {
 
 extern const ConfigGroup sampling_settings;
 
-/* A token from host logits [V], V <= 256, by one uniform number u in [0, 1).  Of equally likely tokens lower ones are
- * likelier to stay. */
+/* A token from host logits [V], V <= 256, by one uniform number u in [0, 1).  Of equally likely tokens, the lower one
+ * counts as likelier. */
 int sampling_draw(const SamplingSettings *s, const float *logits, int V, float u);
 
 typedef struct {
     int B;       /* sequences, at most those of the plan */
-    int given;   /* tokens that are there already, at least one where the model needs a first one */
+    int given;   /* tokens that are there already: at least one where the model does not begin with a vector */
     int end;     /* tokens to have at the end, at most a row of the model */
     uint64_t seed;
     size_t first; /* the draws of sequence b are those of first + b, */
     size_t offset; /* and of its token i those of offset + i */
 } SamplingRun;
 
-/* Draws tokens given .. end-1 of host tokens [B,row_bytes], with a model that was planned to sample.  What it draws does
- * not depend on how many sequences there are, or on threads.  `passed`, if not NULL, is called after every row. */
+/* Draws tokens given .. end-1 of host tokens [B,row_bytes], with a model that was planned to sample.  What it draws
+ * does not depend on how many sequences there are, or on threads.  `passed`, if not NULL, is called after every row. */
 void sampling_run(SequenceModel *m, uint8_t *tokens, const SamplingSettings *s, const SamplingRun *run,
                   void (*passed)(int done, int end));
 
