@@ -23,6 +23,7 @@
 #include "data/sequence_samples.h"
 #include "layers/sampling.h"
 #include "layers/sequence_model.h"
+#include "layers/sequence_picture.h"
 
 /* == Settings ===================================================================================================== */
 
@@ -45,7 +46,7 @@ static const ConfigGroup evaluation_settings = {CONFIG_GROUP(EvaluationSettings,
 typedef struct {
     int sample, length;
     ConfigList complete;
-    const char *prompt;
+    const char *prompt, *attention;
 } DrawSettings;
 
 #define F(KIND, field) CONFIG_FIELD(KIND, DrawSettings, field)
@@ -55,6 +56,9 @@ static const ConfigEntry draw_entries[] = {
     {F(LIST, complete), .command_line_only = true, .argument = "IMAGE...",
      .help = "Draw the lower halves of these pictures, each --sample times, into --out; each is a whole picture or its "
              "upper half"},
+    {F(STRING, attention), .command_line_only = true, .argument = "FILE",
+     .help = "With --sample or --complete: write the attention weights of every layer and head while the first picture was "
+             "drawn to this safetensors file, which scripts/plot_attention.py draws"},
     {F(STRING, prompt), .command_line_only = true, .argument = "TEXT",
      .help = "Continue this text, --sample times; \\n stands for a new line"},
     {F(INT, length), "0", .min = 0, .max = 1 << 30, .command_line_only = true,
@@ -557,11 +561,26 @@ static void check_drawing(const Run *run) {
     SequencesKind kind = run->set.kind;
     if (run->draw->complete.count && kind != SEQUENCES_IMAGES)
         config_reject(config, "complete", "these weights are of no images");
+    if (*run->draw->attention && kind != SEQUENCES_IMAGES)
+        config_reject(config, "attention", "is drawn over pictures, and these weights are of none");
     if (*run->draw->prompt && kind != SEQUENCES_TEXT) config_reject(config, "prompt", "these weights are of no text");
     if (run->draw->length && kind == SEQUENCES_IMAGES)
         config_reject(config, "length", "a picture has %d bytes always", run->set.n);
     if (kind != SEQUENCES_TEXT && !*run->modes->out)
         die_usage("--sample: needs --out FILE for the %s", kind == SEQUENCES_IMAGES ? "pictures (PNG)" : "sound (WAV)");
+}
+
+/* What the layers looked at: the whole picture again, in one pass. */
+static void look_at(Run *run, const uint8_t *tokens) {
+    const char *path = run->draw->attention;
+    sequence_model_destroy(&run->model);
+    free(run->losses);
+    run->model_settings->recompute = false;
+    model_open(run, 1, SEQUENCE_TRAIN);
+    load_tokens(run, tokens, 1);
+    sequence_model_forward(&run->model, 1, false);
+    sequence_picture_write(&run->model, tokens, causal_attn_name(&run->training.config), path);
+    print_line("%s: attention of %d blocks\n", path, run->model_settings->depth);
 }
 
 static void mode_draw(void *context) {
@@ -591,6 +610,7 @@ static void mode_draw(void *context) {
                        : (print_text(run, tokens, count, length), true);
     if (!written) die("%s", error.text);
     if (*run->modes->out) print_line("%s: %d sequences of %s\n", run->modes->out, count, set->name);
+    if (*run->draw->attention) look_at(run, tokens);
     free(prompt);
     free(tokens);
 }
@@ -641,8 +661,8 @@ static const ProgramMode modes[] = {
     {"describe", mode_describe, .alone = true},
     {"eval", mode_eval, .needs_weights = true, .outputs = {NULL}},
     {.name = "bench", .run = mode_bench},
-    {"sample", mode_draw, .alone = true, .needs_weights = true, .outputs = {"out"}},
-    {"complete", mode_draw, .alone = true, .needs_weights = true, .outputs = {"out"}},
+    {"sample", mode_draw, .alone = true, .needs_weights = true, .outputs = {"out", "attention"}},
+    {"complete", mode_draw, .alone = true, .needs_weights = true, .outputs = {"out", "attention"}},
     {"prompt", mode_draw, .alone = true, .needs_weights = true, .outputs = {"out"}},
     {"parity", mode_parity, .alone = true, .outputs = {"out"}, .needs_output = true},
     {.name = NULL},
