@@ -19,6 +19,7 @@
 #include "core/schedule.h"
 #include "core/signals.h"
 #include "core/text.h"
+#include "data/sequence_baselines.h"
 #include "data/sequence_loader.h"
 #include "data/sequence_samples.h"
 #include "layers/sampling.h"
@@ -419,7 +420,7 @@ static void mode_describe(void *context) {
     Run *run = context;
     sequence_model_create(&run->model, &run->training.config, &run->shape);
     sequence_model_plan(&run->model, micro_batch_choose(run), SEQUENCE_TRAIN);
-    sequence_model_describe(&run->model, stdout);
+    sequence_model_describe(&run->model, run->training.adamw->ema_decay > 0, stdout);
 }
 
 static void mode_eval(void *context) {
@@ -433,6 +434,8 @@ static void mode_eval(void *context) {
     if (distributed_rank() > 0 || run->training.stopping) return;
     progress_show(true, "%zu %s tokens of %s", sequences_scored(&run->set, split), names[split], run->set.name);
     announce_windows(run);
+    printf("uniform_bits: %.6f\nhistogram_bits: %.6f\n", log2(run->model_settings->vocabulary),
+           sequences_histogram_bits(&run->set, split, 2000));
     printf("eval_step: %d\nloss: %.6f\nbits: %.6f\n", run->set.kind == SEQUENCES_IMAGES ? run->shape.n : eval_step(run),
            run->training.validation_loss, run->bits);
 }
@@ -463,7 +466,6 @@ static void mode_bench(void *context) {
     Training *t = &run->training;
     Params *params = t->params = &run->model.model.params;
     int micro = micro_batch_choose(run), n = run->shape.n;
-    double macs, tokens;
     model_open(run, micro, SEQUENCE_TRAIN);
     params_allocate_optimizer(params, false);
     t->state.lr = 1e-4f;
@@ -475,16 +477,15 @@ static void mode_bench(void *context) {
     Bench b = bench(bench_batch, run, &t->s->batch_size, micro * distributed_ranks(), (double)t->s->bench_seconds);
     free(random);
     if (distributed_rank() > 0) return;
-    macs = sequence_model_training_macs(m);
-    tokens = (double)n;
+    double macs = sequence_model_training_macs(m);
     printf("{\"attn\": \"%s\", \"device\": \"%s\", \"tokens\": %d, \"ranks\": %d, \"batch_size\": %d, "
            "\"micro_batch\": %d, \"params\": %zu, \"macs\": %.0f, \"training_macs\": %.0f, "
            "\"train_tokens_per_s\": %.1f, \"infer_tokens_per_s\": %.1f, \"train_batch_seconds\": %.6f, "
            "\"infer_batch_seconds\": %.6f, \"train_bytes\": %zu, \"infer_bytes\": %zu, \"peak_bytes\": %zu, "
            "\"gemm_peak_gflops\": %.1f, \"mfu\": %.4f}\n",
            causal_attn_name(&t->config), kernels_device(), n, distributed_ranks(), t->s->batch_size, micro,
-           params->parameters, sequence_model_macs(m), macs, b.train.images_per_s * tokens,
-           b.infer.images_per_s * tokens, b.train.fastest, b.infer.fastest, plan_bytes(training) + training->workspace,
+           params->parameters, sequence_model_macs(m), macs, b.train.images_per_s * n,
+           b.infer.images_per_s * n, b.train.fastest, b.infer.fastest, plan_bytes(training) + training->workspace,
            plan_bytes(inference) + inference->workspace, device_peak_bytes(), b.peak,
            2 * macs * b.train.images_per_s / 1e9 / distributed_ranks() / b.peak);
 }
@@ -504,6 +505,7 @@ static uint8_t *prompt_bytes(const Run *run, size_t *length) {
     return bytes;
 }
 
+/* Not where the text itself goes. */
 static void show_drawing(int done, int end) { progress_show(false, "token %d/%d", done, end); }
 
 /* Draws tokens given .. length-1 of `count` sequences tokens [count,length], as many at a time as the model has.  Beyond
@@ -520,7 +522,7 @@ static void draw_sequences(Run *run, uint8_t *tokens, int count, size_t length, 
                 memcpy(window + (size_t)b * row, tokens + (size_t)(first + b) * length + from, end);
             sampling_run(m, window, run->sampling,
                          &(SamplingRun){B, (int)(have - from), (int)end, run->training.s->seed, (size_t)first, from},
-                         show_drawing);
+                         *run->modes->out ? show_drawing : NULL);
             for (int b = 0; b < B; b++)
                 memcpy(tokens + (size_t)(first + b) * length + from, window + (size_t)b * row, end);
             have = from + end;
@@ -537,8 +539,9 @@ static void read_halves(const Run *run, uint8_t *tokens, int copies) {
     int rows;
     for (int i = 0; i < run->draw->complete.count; i++) {
         uint8_t *first = tokens + (size_t)i * (size_t)copies * n;
-        if (!sequences_read_picture(&run->set, run->draw->complete.items[i], first, &rows, &error)) die("%s", error.text);
-        check_tokens(run, first, n, run->draw->complete.items[i]);
+        const char *path = run->draw->complete.items[i];
+        if (!sequences_read_picture(&run->set, path, first, &rows, &error)) die("%s: %s", path, error.text);
+        check_tokens(run, first, n, path);
         for (int c = 1; c < copies; c++) memcpy(first + (size_t)c * n, first, n);
     }
 }
@@ -631,13 +634,13 @@ static void mode_parity(void *context) {
     SequenceModel *m = &run->model;
     const SafeTensor *given = safetensors_find(&run->parity, "tokens");
     size_t B = given->shape[0], n = (size_t)run->shape.n, V = (size_t)run->model_settings->vocabulary;
-    model_open(run, (int)B, SEQUENCE_TRAIN);
-    parity_parameters(&m->model.params, &run->parity);
     int *labels = xcalloc(given->size, sizeof *labels, "parity");
     uint8_t *tokens = xcalloc(given->size, 1, "parity");
+    parity_token_values(&run->parity, run->modes->parity, labels, (int)V);
+    model_open(run, (int)B, SEQUENCE_TRAIN);
+    parity_parameters(&m->model.params, &run->parity);
     float *logits = xcalloc(B * n * V, sizeof *logits, "parity");
     double loss = 0;
-    parity_token_values(&run->parity, run->modes->parity, labels, (int)V);
     for (size_t i = 0; i < given->size; i++) tokens[i] = (uint8_t)labels[i];
     load_tokens(run, tokens, (int)B);
     sequence_model_forward(m, (int)B, false);
@@ -671,9 +674,9 @@ static const ProgramMode modes[] = {
 static const Program program = {
     .name = "train_ar",
     .introduction =
-        "train_ar trains Sparse Transformers that give every byte of an image, a text or a sound a probability.\n\n"
-        "  train_ar --config configs/ar/shapes.ini                 train on the built-in shapes, minutes\n"
-        "  train_ar --config configs/ar/shapes.ini --attn softmax  the same with dense attention\n"
+        "train_ar trains Sparse Transformers as density models of bytes: of images, text and sound.\n\n"
+        "  train_ar --config configs/ar/shapes-demo.ini            train on the built-in shapes, minutes\n"
+        "  train_ar --config configs/ar/shapes-demo.ini --attn softmax  the same with dense attention\n"
         "  train_ar --data book.txt --tokens 512                   train on any file\n"
         "  train_ar --resume runs/shapes-sparse-strided-001        go on where a run stopped\n"
         "  train_ar --resume runs/shapes-sparse-strided-001 --eval bits per byte of the test split\n"
@@ -681,7 +684,7 @@ static const Program program = {
         "  train_ar --init runs/book-softmax-001/best.safetensors --prompt \"Call me\" --sample 3\n"
         "  train_ar --config configs/ar/cifar10.ini --describe\n\n",
     .beginning =
-        "  train_ar --config configs/ar/shapes.ini       train on the built-in shapes, minutes\n"
+        "  train_ar --config configs/ar/shapes-demo.ini  train on the built-in shapes, minutes\n"
         "  train_ar --data book.txt --tokens 512         train on any file\n"
         "  train_ar --init runs/shapes-sparse-strided-001/best.safetensors --sample 16 --out drawn.png\n",
     .settings = add_settings, .chooser = "attn", .use = use_settings, .check = check_settings,

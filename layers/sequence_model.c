@@ -521,12 +521,12 @@ static void describe_block(const SequenceModel *m, FILE *out, int i) {
     describe_row(m, out, prefix, "residual stream, two norms", 0);
 }
 
-void sequence_model_describe(const SequenceModel *m, FILE *out) {
+void sequence_model_describe(const SequenceModel *m, bool averages, FILE *out) {
     const SequenceModelSettings *s = &m->settings;
     const Model *model = &m->model;
     const Plan *plan = model_trains(model) ? &model->training : &model->inference;
     double MiB = 1 << 20;
-    size_t state = 4 * sizeof(float) * model->params.total;
+    size_t state = (averages ? 5 : 4) * sizeof(float) * model->params.total;
     fprintf(out, "%d tokens of %d values, width %d, %d blocks, %d heads with keys of %d, stride %d\n", m->shape.n,
             s->vocabulary, s->dim, s->depth, s->heads, key_width(s) / s->heads, m->stride);
     fprintf(out, "  %-18s %-28s %10s %12s %12s\n", "layer", "", "parameters", "10^6 macs", "KiB/sequence");
@@ -540,7 +540,8 @@ void sequence_model_describe(const SequenceModel *m, FILE *out) {
     fprintf(out, "memory for %d sequences at a time: kept %.1f MiB, scratch %.1f MiB, kernel workspace %.1f MiB\n",
             model->batch, (double)plan->keep_peak / MiB, (double)plan->scratch_peak / MiB,
             (double)plan->workspace / MiB);
-    fprintf(out, "and parameters, gradients and the optimizer's moments: %.1f MiB\n", (double)state / MiB);
+    fprintf(out, "and parameters, gradients, the optimizer's moments%s: %.1f MiB\n", averages ? " and average" : "",
+            (double)state / MiB);
     fprintf(out, "cache of one sequence while sampling: %.1f MiB\n", (double)sequence_model_cache_bytes(m, 1) / MiB);
     fprintf(out, "params: %zu\nmacs: %.0f\ntraining_macs: %.0f\nactivation_bytes: %zu\n", model->params.parameters,
             sequence_model_macs(m), sequence_model_training_macs(m), model_activation_bytes(model));

@@ -122,8 +122,9 @@ double sequence_model_training_macs(const SequenceModel *m);
 /* Bytes of the caches of one sequence. */
 size_t sequence_model_cache_bytes(const SequenceModel *m, int B);
 
-/* A table of the layers with their parameters, multiply-adds and bytes, then lines `key: value`. */
-void sequence_model_describe(const SequenceModel *m, FILE *out);
+/* A table of the layers with their parameters, multiply-adds and bytes, then lines `key: value`.  averages: the optimizer
+ * keeps an average of the weights, too. */
+void sequence_model_describe(const SequenceModel *m, bool averages, FILE *out);
 
 void sequence_model_destroy(SequenceModel *m);
 

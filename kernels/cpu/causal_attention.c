@@ -110,12 +110,19 @@ static Range keys_seen(const Run *r, int i, int rows, int begin, int end) {
     return (Range){larger(from, begin), smaller(keys_to(r, i + rows - 1), end)};
 }
 
+/* x [keys], whole vectors, becomes `value` outside of from .. to-1. */
+static void fill_outside(float *x, int from, int to, int keys, float value) {
+    for (int c = 0; c < from; c += TILE)
+        vec_store(x + c, vec_select(vec_lanes() + c < from, vec_set(value), vec_load(x + c)));
+    for (int c = to / TILE * TILE; c < keys; c += TILE)
+        vec_store(x + c, vec_select(vec_lanes() + c >= to, vec_set(value), vec_load(x + c)));
+}
+
 /* The elements of x [rows,KEYS], for queries i.. and keys j.., that are not in the set become `value`. */
 static void fill_unseen(float *x, const Run *r, int i, int rows, int j, int keys, float value) {
     for (int row = 0; row < rows; row++) {
         int from = smaller(keys_from(r, i + row) - j, keys), to = larger(keys_to(r, i + row) - j, 0);
-        for (int c = 0; c < from; c++) x[row * KEYS + c] = value;
-        for (int c = to; c < keys; c++) x[row * KEYS + c] = value;
+        fill_outside(x + row * KEYS, from, to, keys, value);
     }
 }
 

@@ -648,16 +648,28 @@ static void backward(const CausalGradients &d, float *delta, const real *dy, con
     }
 }
 
+static Shape shape_of(const CausalShape *c, bool wide) {
+    Shape s = {};
+    s.N = c->N;
+    s.H = c->H;
+    s.Dk = c->Dk;
+    s.Dv = c->Dv;
+    s.q_row = c->q_row;
+    s.k_row = c->k_row;
+    s.v_row = c->v_row;
+    s.wide = wide;
+    s.scale = 1 / sqrtf((float)c->Dk);
+    return s;
+}
+
 /* run(shape) for each pass of each set that heads take; those wider than the tiles need one launch for all passes. */
 template <typename Run>
 static void each_pass(const CausalPattern *p, const CausalShape *c, bool wide, Run run) {
     for (int second = 0; second < 2; second++) {
         int split = p->split < 0 ? 0 : p->split < c->H ? p->split : c->H;
-        Shape s = {c->N, c->H, c->Dk, c->Dv, c->q_row, c->k_row, c->v_row};
+        Shape s = shape_of(c, wide);
         s.heads = second ? c->H - split : split;
         s.skipped = second ? split : 0;
-        s.wide = wide;
-        s.scale = 1 / sqrtf((float)c->Dk);
         s.pattern = *p;
         s.set = second ? p->second : p->first;
         s.window = p->window;
