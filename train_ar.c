@@ -24,6 +24,7 @@
 #include "data/sequence_samples.h"
 #include "layers/sampling.h"
 #include "layers/sequence_model.h"
+#include "layers/sequence_picture.h"
 
 /* == Settings ===================================================================================================== */
 
@@ -46,7 +47,7 @@ static const ConfigGroup evaluation_settings = {CONFIG_GROUP(EvaluationSettings,
 typedef struct {
     int sample, length;
     ConfigList complete;
-    const char *prompt;
+    const char *prompt, *attention;
 } DrawSettings;
 
 #define F(KIND, field) CONFIG_FIELD(KIND, DrawSettings, field)
@@ -56,6 +57,9 @@ static const ConfigEntry draw_entries[] = {
     {F(LIST, complete), .command_line_only = true, .argument = "IMAGE...",
      .help = "Draw the lower halves of these pictures, each --sample times, into --out; each is a whole picture or its "
              "upper half"},
+    {F(STRING, attention), .command_line_only = true, .argument = "FILE",
+     .help = "With --sample or --complete: write the attention weights of every layer and head while the first picture was "
+             "drawn to this safetensors file, which scripts/plot_attention.py draws"},
     {F(STRING, prompt), .command_line_only = true, .argument = "TEXT",
      .help = "Continue this text, --sample times; \\n stands for a new line"},
     {F(INT, length), "0", .min = 0, .max = 1 << 30, .command_line_only = true,
@@ -504,31 +508,7 @@ static uint8_t *prompt_bytes(const Run *run, size_t *length) {
 }
 
 /* Not where the text itself goes. */
-static void show_drawing(int done, int end) { progress_show(false, "token %d/%d", done, end); }
-
-/* Draws tokens given .. length-1 of `count` sequences tokens [count,length], as many at a time as the model has.
- * Beyond what the model sees at once, the last half of that is where it goes on from. */
-static void draw_sequences(Run *run, uint8_t *tokens, int count, size_t length, size_t given) {
-    SequenceModel *m = &run->model;
-    size_t row = (size_t)m->row_bytes;
-    uint8_t *window = xcalloc((size_t)m->model.batch, row, "samples");
-    for (int first = 0, B; first < count; first += B) {
-        B = count - first < m->model.batch ? count - first : m->model.batch;
-        for (size_t from = 0, have = given; have < length; from = have - row / 2) {
-            size_t end = length - from < row ? length - from : row;
-            for (int b = 0; b < B; b++)
-                memcpy(window + (size_t)b * row, tokens + (size_t)(first + b) * length + from, end);
-            sampling_run(m, window, run->sampling,
-                         &(SamplingRun){B, (int)(have - from), (int)end, run->training.s->seed, (size_t)first, from},
-                         *run->modes->out ? show_drawing : NULL);
-            for (int b = 0; b < B; b++)
-                memcpy(tokens + (size_t)(first + b) * length + from, window + (size_t)b * row, end);
-            have = from + end;
-        }
-    }
-    progress_end();
-    free(window);
-}
+static void show_drawing(size_t done, size_t end) { progress_show(false, "token %zu/%zu", done, end); }
 
 /* Reads the pictures of --complete, each `copies` times, into tokens [count,n]. */
 static void read_halves(const Run *run, uint8_t *tokens, int copies) {
@@ -562,6 +542,8 @@ static void check_drawing(const Run *run) {
     SequencesKind kind = run->set.kind;
     if (run->draw->complete.count && kind != SEQUENCES_IMAGES)
         config_reject(config, "complete", "these weights are of no images");
+    if (*run->draw->attention && kind != SEQUENCES_IMAGES)
+        config_reject(config, "attention", "is drawn over pictures, and these weights are of none");
     if (*run->draw->prompt && kind != SEQUENCES_TEXT) config_reject(config, "prompt", "these weights are of no text");
     if (run->draw->length && kind == SEQUENCES_IMAGES)
         config_reject(config, "length", "a picture has %d bytes always", run->set.n);
@@ -569,17 +551,17 @@ static void check_drawing(const Run *run) {
         die_usage("--sample: needs --out FILE for the %s", kind == SEQUENCES_IMAGES ? "pictures (PNG)" : "sound (WAV)");
 }
 
-/* How many sequences are drawn at a time: --micro-batch, or what fits in a GiB of caches. */
-static int drawn_at_once(const Run *run, int count) {
-    static const size_t MOST_BYTES = (size_t)1 << 30;
-    enum { MOST = 64 };
-    SequenceModel m;
-    int most = run->training.s->micro_batch;
-    sequence_model_create(&m, &run->training.config, &run->shape);
-    size_t fit = MOST_BYTES / sequence_model_cache_bytes(&m, 1);
-    if (!most) most = fit < 1 ? 1 : fit < MOST ? (int)fit : MOST;
-    sequence_model_destroy(&m);
-    return count < most ? count : most;
+/* What the layers looked at: the whole picture again, in one pass. */
+static void look_at(Run *run, const uint8_t *tokens) {
+    const char *path = run->draw->attention;
+    sequence_model_destroy(&run->model);
+    free(run->losses);
+    run->model_settings->recompute = false;
+    model_open(run, 1, SEQUENCE_TRAIN);
+    load_tokens(run, tokens, 1);
+    sequence_model_forward(&run->model, 1, false);
+    sequence_picture_write(&run->model, tokens, causal_attn_name(&run->training.config), path);
+    print_line("%s: attention of %d blocks\n", path, run->model_settings->depth);
 }
 
 static void mode_draw(void *context) {
@@ -600,14 +582,20 @@ static void mode_draw(void *context) {
         read_halves(run, tokens, copies);
         given = (size_t)(set->height / 2) * (size_t)set->width * (size_t)set->channels;
     }
-    model_open(run, drawn_at_once(run, count), SEQUENCE_SAMPLE);
-    draw_sequences(run, tokens, count, length, given);
+    int most = run->training.s->micro_batch ? run->training.s->micro_batch
+                                            : sampling_at_once(&run->training.config, &run->shape);
+    model_open(run, count < most ? count : most, SEQUENCE_SAMPLE);
+    sampling_long(&run->model, tokens, run->sampling,
+                  &(SamplingRun){.B = count, .given = given, .end = length, .seed = run->training.s->seed},
+                  *run->modes->out ? show_drawing : NULL);
+    progress_end();
     bool written = set->kind == SEQUENCES_IMAGES ? sequences_write_sheet(set, run->modes->out, tokens, count, &error)
                    : set->kind == SEQUENCES_AUDIO
                        ? sequences_write_wav(set, run->modes->out, tokens, (size_t)count * length, &error)
                        : (print_text(run, tokens, count, length), true);
     if (!written) die("%s", error.text);
     if (*run->modes->out) print_line("%s: %d sequences of %s\n", run->modes->out, count, set->name);
+    if (*run->draw->attention) look_at(run, tokens);
     free(prompt);
     free(tokens);
 }
@@ -658,8 +646,8 @@ static const ProgramMode modes[] = {
     {"describe", mode_describe, .alone = true},
     {"eval", mode_eval, .needs_weights = true, .outputs = {NULL}},
     {.name = "bench", .run = mode_bench},
-    {"sample", mode_draw, .alone = true, .needs_weights = true, .together = true, .outputs = {"out"}},
-    {"complete", mode_draw, .alone = true, .needs_weights = true, .together = true, .outputs = {"out"}},
+    {"sample", mode_draw, .alone = true, .needs_weights = true, .together = true, .outputs = {"out", "attention"}},
+    {"complete", mode_draw, .alone = true, .needs_weights = true, .together = true, .outputs = {"out", "attention"}},
     {"prompt", mode_draw, .alone = true, .needs_weights = true, .together = true, .outputs = {"out"}},
     {"parity", mode_parity, .alone = true, .outputs = {"out"}, .needs_output = true},
     {.name = NULL},
