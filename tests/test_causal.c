@@ -1,6 +1,6 @@
-/* Causal attention over sets of keys: the sets against a table worked by hand and against the masks of Child et al. 2019's
- * code; the kernels against the masked formula in double and its slopes; steps with a cache against whole passes; and that
- * nothing depends on later tokens. */
+/* Causal attention over sets of keys: the sets against a table worked by hand and against the masks of Child et al.
+ * 2019's code; the kernels against the masked formula in double and its slopes; steps with a cache against whole
+ * passes; and that nothing depends on later tokens. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -44,7 +44,8 @@ static void test_worked_example(void **state) {
     } rows[] = {
         {CAUSAL_WINDOW, 4, 0, {"0", "0 1", "0-2", "0-3", "1-4", "2-5", "3-6", "4-7", "5-8", "6-9", "7-10", "8-11"}, 42},
         {CAUSAL_WINDOW, 5, 0, {"0", "0 1", "0-2", "0-3", "0-4", "1-5", "2-6", "3-7", "4-8", "5-9", "6-10", "7-11"}, 50},
-        {CAUSAL_COLUMN, 1, 0, {"0", "1", "2", "3", "0 4", "1 5", "2 6", "3 7", "0 4 8", "1 5 9", "2 6 10", "3 7 11"}, 24},
+        {CAUSAL_COLUMN, 1, 0,
+         {"0", "1", "2", "3", "0 4", "1 5", "2 6", "3 7", "0 4 8", "1 5 9", "2 6 10", "3 7 11"}, 24},
         {CAUSAL_STRIDED, 1, 0,
          {"0", "0 1", "0-2", "0-3", "0-4", "1-5", "2-6", "3-7", "0 4-8", "1 5-9", "2 6-10", "3 7-11"}, 54},
         {CAUSAL_BLOCK, 1, 0, {"0", "0 1", "0-2", "0-3", "4", "4 5", "4-6", "4-7", "8", "8 9", "8-10", "8-11"}, 30},
@@ -112,8 +113,8 @@ static void test_counts_agree(void **state) {
 
 /* == Against the published masks ================================================================================== */
 
-/* What get_blocksparse_obj and its callback of openai/sparse_attention do: a layout of blocks of pairs, and within those
- * that are laid out an element mask, which cuts the diagonal's upper half and, for `local`, the band. */
+/* What get_blocksparse_obj and its callback of openai/sparse_attention do: a layout of blocks of pairs, and within
+ * those that are laid out an element mask, which cuts the diagonal's upper half and, for `local`, the band. */
 typedef struct {
     CausalSet set;
     int n, ctx, block, verts, vertsize; /* ctx: their local_attn_ctx */
@@ -198,7 +199,7 @@ static void describe(const char *what, const Case *k) {
            k->p.window, k->p.stride, k->p.summary, k->p.subblocks);
 }
 
-/* Which pairs of two random numbers q.k, v, dy there are decides nothing: half size, so that no weight is near one. */
+/* Queries and keys of half the size, so that few weights are near one. */
 static float *random_qkv(const Case *k) {
     float *qkv = normals(rows_of(k) * row_of(k), 1);
     for (int b = 0; b < k->B; b++)
@@ -241,8 +242,8 @@ static void add_product(Reference r, size_t i, double a, double a_size, double b
 }
 
 /* y is the device's: with few keys nothing averages out what rounding it to bfloat16 does to dy.y. */
-static void backward_row(Reference r, const double *p, const float *dy, const float *y, const double *qkv, const Case *k,
-                         int b, int h, int i) {
+static void backward_row(Reference r, const double *p, const float *dy, const float *y, const double *qkv,
+                         const Case *k, int b, int h, int i) {
     size_t out = out_at(k, b, i, h);
     double delta = 0, size = 0, scale = 1 / sqrt(k->Dk);
     for (int c = 0; c < k->Dv; c++) add_term(&delta, &size, (double)dy[out + c] * y[out + c]);
