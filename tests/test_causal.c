@@ -504,13 +504,106 @@ static void test_causality(void **state) {
         }
 }
 
+/* == What bfloat16 may cost ======================================================================================= */
+
+static double bf16(double x) {
+    float rounded = (float)x;
+    return *rounded_real(&rounded, 1);
+}
+
+/* A query as PyTorch's autocast computes the masked formula: products of bfloat16 with a result of bfloat16, the softmax
+ * and its gradient in float.  p [N], ds [N]: room. */
+static void autocast_row(Reference r, double *p, double *ds, const double *qkv, const float *dy, const Case *k, int b,
+                         int h, int i) {
+    double largest = -INFINITY, sum = 0, mean = 0, scale = sqrt(k->Dk);
+    size_t out = out_at(k, b, i, h);
+    for (int j = 0; j <= i; j++) {
+        double dot = 0;
+        for (int c = 0; c < k->Dk; c++) dot += qkv[at(k, b, i, 0, h, c)] * qkv[at(k, b, j, 1, h, c)];
+        p[j] = causal_sees(&k->p, h, i, j) ? bf16(bf16(dot) / scale) : -INFINITY;
+        largest = fmax(largest, p[j]);
+    }
+    for (int j = 0; j <= i; j++) sum += p[j] = exp(p[j] - largest);
+    for (int j = 0; j <= i; j++) {
+        double dot = 0;
+        p[j] /= sum;
+        for (int c = 0; c < k->Dv; c++) dot += dy[out + c] * qkv[at(k, b, j, 2, h, c)];
+        ds[j] = bf16(dot);
+        mean += p[j] * ds[j];
+    }
+    for (int c = 0; c < k->Dv; c++) {
+        double y = 0;
+        for (int j = 0; j <= i; j++) y += bf16(p[j]) * qkv[at(k, b, j, 2, h, c)];
+        r.y[out + c] = bf16(y);
+    }
+    for (int j = 0; j <= i; j++) {
+        if (p[j] == 0) continue;
+        double d = bf16(bf16(p[j] * (ds[j] - mean)) / scale), weight = bf16(p[j]);
+        for (int c = 0; c < k->Dk; c++) {
+            r.dqkv[at(k, b, i, 0, h, c)] += d * qkv[at(k, b, j, 1, h, c)];
+            r.dqkv[at(k, b, j, 1, h, c)] += d * qkv[at(k, b, i, 0, h, c)];
+        }
+        for (int c = 0; c < k->Dv; c++) r.dqkv[at(k, b, j, 2, h, c)] += weight * dy[out + c];
+    }
+}
+
+/* The error may be half as much again as autocast's, in part 0, 1, 2 of dqkv or, with part 3, in y. */
+static int within_autocast(int part, const float *got, const double *autocast, const double *want, const Case *k) {
+    const char *names[] = {"dq, bfloat16", "dk, bfloat16", "dv, bfloat16", "y, bfloat16"};
+    size_t width = (size_t)k->H * (part < 2 ? k->Dk : k->Dv), n = rows_of(k) * width;
+    size_t row = part < 3 ? (size_t)row_of(k) : width, first = part < 3 ? (size_t)part * k->H * k->Dk : 0;
+    float *mine = normals(n, 1), *theirs = normals(n, 1);
+    double *exact = zeros(n);
+    for (size_t i = 0; i < n; i++) {
+        size_t from = i / width * row + first + i % width;
+        mine[i] = got[from];
+        theirs[i] = (float)bf16(autocast[from]);
+        exact[i] = want[from];
+    }
+    return check_rms(names[part], mine, exact, n, 1.5 * relative_rms(theirs, exact, n));
+}
+
+static void test_bfloat16(void **state) {
+    (void)state;
+    int n = full_or_reduced("tokens", 150, 70);
+    for (int set = 0; set < CAUSAL_SETS && sizeof(real) == 2; set++) {
+        Case k = {1, n, 2, 16, 32, 0, pattern_of((CausalSet)set, 24, 20, 5, 2)};
+        describe("bfloat16", &k);
+        size_t size = rows_of(&k) * row_of(&k), out = rows_of(&k) * k.H * k.Dv, rows = rows_of(&k) * k.H;
+        float *qkv = random_qkv(&k), *dy = normals(out, 1);
+        real *d_qkv = upload_real(qkv, size), *d_dy = upload_real(dy, out), *d_y = poisoned_real(out),
+             *d_dqkv = poisoned_real(size);
+        float *d_lse = poisoned(rows), *y = normals(out, 0);
+        double *exact = wide(qkv, size), *p = zeros(k.N), *ds = zeros(k.N);
+        Reference r = {zeros(out), zeros(rows), zeros(size), zeros(size)}, autocast = {zeros(out), NULL, zeros(size), NULL};
+        CausalShape shape = shape_of(&k);
+        CausalInputs in = inputs_of(&k, d_qkv);
+        CausalGradients d = gradients_of(&k, d_dqkv);
+        kernels_reserve(causal_attention_workspace(&k.p, &shape));
+        causal_attention_forward(d_y, d_lse, &in, &k.p, &shape);
+        causal_attention_backward(&d, d_dy, d_y, d_lse, &in, &k.p, &shape);
+        for (size_t row = 0; row < rows; row++) {
+            int b = (int)(row / k.N / k.H), h = (int)(row / k.N % k.H), i = (int)(row % k.N);
+            autocast_row(autocast, p, ds, exact, dy, &k, b, h, i);
+            weigh(p, exact, &k, b, h, i);
+            forward_row(r.y, p, exact, &k, b, h, i);
+            for (int c = 0; c < k.Dv; c++) y[out_at(&k, b, i, h) + c] = (float)r.y[out_at(&k, b, i, h) + c];
+            backward_row(r, p, dy, y, exact, &k, b, h, i);
+        }
+        float *got = download_real(d_dqkv, size);
+        for (int part = 0; part < 3; part++) assert_true(within_autocast(part, got, autocast.dqkv, r.dqkv, &k));
+        assert_true(within_autocast(3, download_real(d_y, out), autocast.y, r.y, &k));
+        release_all();
+    }
+}
+
 int main(void) {
     kernels_init();
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_worked_example), cmocka_unit_test(test_pair_counts), cmocka_unit_test(test_counts_agree),
         cmocka_unit_test(test_published_masks), cmocka_unit_test(test_sets), cmocka_unit_test(test_split),
         cmocka_unit_test(test_long), cmocka_unit_test(test_slopes), cmocka_unit_test(test_steps),
-        cmocka_unit_test(test_causality),
+        cmocka_unit_test(test_causality), cmocka_unit_test(test_bfloat16),
     };
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     kernels_exit();
