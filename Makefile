@@ -1,8 +1,8 @@
 # vit.c
 #
-#   make            build/cpu/train_vit, build/cpu/train_detr and build/cpu/pack_dataset
+#   make            build/cpu/train_vit, train_detr, train_ar and pack_dataset
 #   make test       builds and runs every test
-#   make cuda       build/cuda/train_vit and train_detr; with PRECISION=FP32, for comparisons, build/cuda-fp32/train_vit
+#   make cuda       build/cuda/train_vit, train_detr and train_ar; with PRECISION=FP32, for comparisons, build/cuda-fp32/train_vit
 #   make test-cuda  builds and runs the kernel tests in both precisions, and CUDA against CPU, on this machine's GPU
 #   make sanitize-cuda   the same kernel tests under compute-sanitizer's memcheck and racecheck
 #   make emulate    the tests of the CUDA kernels, emulated on the CPU under AddressSanitizer and UBSan
@@ -18,6 +18,7 @@
 #   make tidy       clang-tidy and cppcheck on the sources and tests of this backend
 #   make compile_commands.json   for editors: how every file is compiled
 #   make WEBP=0     no WebP pictures, where libwebp is there but not wanted
+#   make SOUND=0    no WAV files, where libsndfile and libsamplerate are there but not wanted
 #   make report     what was found; make BACKEND=cuda report likewise
 #
 # For CUDA: CUDA_HOME, CUDNN_HOME, NCCL_HOME, CUDA_ARCH="sm_80 sm_90", CUDNN=0, NCCL=0.  To copy the program to another
@@ -69,16 +70,24 @@ ifeq ($(WEBP),1)
 WEBP_LIBRARIES := -lwebp
 endif
 WEBP_SOURCE := data/webp$(if $(filter 1,$(WEBP)),,_none).c
+
+# libsndfile and libsamplerate, for sound, where the headers of both are.
+SOUND ?= $(shell printf '\043include <sndfile.h>\n\043include <samplerate.h>\n' | $(CC) $(CPPFLAGS) -E -x c - >/dev/null 2>&1 && echo 1 || echo 0)
+ifeq ($(SOUND),1)
+SOUND_LIBRARIES := -lsndfile -lsamplerate
+endif
+SOUND_SOURCE := data/sound$(if $(filter 1,$(SOUND)),,_none).c
 CPPFLAGS_ALL := -I. -I$(KERNELS) -D_GNU_SOURCE $(if $(filter FP32,$(PRECISION)),-DVIT_FP32) $(MPI_CPPFLAGS) $(CPPFLAGS)
 FLAGS := $(CFLAGS_BASE) $(CFLAGS_WARN) $(CFLAGS_SANITIZE) $(CPPFLAGS_ALL) $(CFLAGS)
 
-SOURCES := $(filter-out data/webp%,$(wildcard core/*.c data/*.c detection/*.c layers/*.c layers/attention/*.c)) $(WEBP_SOURCE)
+SOURCES := $(filter-out data/webp% data/sound%,$(wildcard core/*.c data/*.c detection/*.c layers/*.c layers/attention/*.c)) \
+           $(WEBP_SOURCE) $(SOUND_SOURCE)
 TESTS := $(patsubst tests/%.c,$(BUILD)/tests/%,$(wildcard tests/test_*.c))
 SHIMS := $(if $(filter cpu,$(BACKEND)),$(BUILD)/tests/faults.so)
 BENCHES := $(patsubst tests/%.c,$(BUILD)/tests/%,$(wildcard tests/bench_*.c))
 FUZZERS := $(patsubst tests/%.c,build/fuzz/%,$(wildcard tests/fuzz_*.c))
 LINK := $(CC)
-LIBRARIES := -linih -ljansson -ljpeg $(WEBP_LIBRARIES) -lxxhash -lpthread -lm -ldl $(MPI_LIBRARIES)
+LIBRARIES := -linih -ljansson -ljpeg $(WEBP_LIBRARIES) $(SOUND_LIBRARIES) -lxxhash -lpthread -lm -ldl $(MPI_LIBRARIES)
 
 ifeq ($(BACKEND),cpu)
 SOURCES += $(wildcard kernels/cpu/*.c)
@@ -102,7 +111,7 @@ LINK := $(NVCC)
 archive = $(if $(filter /%,$(shell $(CC) -print-file-name=lib$(1).a)),-l:lib$(1).a,-l$(1))
 CUDA_LIBRARIES := $(firstword $(wildcard $(CUDA_HOME)/lib64 $(CUDA_HOME)/targets/*/lib $(CUDA_HOME)/lib))
 LIBRARIES := $(foreach l,inih jansson jpeg $(WEBP_LIBRARIES:-l%=%) xxhash,$(call archive,$l)) \
-             $(MPI_LIBRARIES) -lcublasLt $(call archive,gomp) -lm -ldl -lpthread
+             $(SOUND_LIBRARIES) $(MPI_LIBRARIES) -lcublasLt $(call archive,gomp) -lm -ldl -lpthread
 LINK_FLAGS := -cudart static -L$(CUDA_LIBRARIES) -Xlinker --as-needed -Xlinker -rpath='$$ORIGIN:$(CUDA_LIBRARIES)' \
               -Xcompiler -static-libgcc,-static-libstdc++
 
@@ -144,7 +153,7 @@ endif
 
 OBJECTS := $(SOURCES:%.c=$(BUILD)/%.o) $(CU_SOURCES:%.cu=$(BUILD)/%.o) $(EMULATOR)
 
-PROGRAMS := train_vit train_detr pack_dataset
+PROGRAMS := train_vit train_detr train_ar pack_dataset
 
 all: $(PROGRAMS:%=$(BUILD)/%)
 .PHONY: all install install-built uninstall tidy cuda test-cuda sanitize-cuda need-nvcc need-gpu emulate test tests thread-tests benches fuzz clean report report-device FORCE
@@ -175,6 +184,7 @@ report: report-device
 	$(call line,$(call found,jpeg,'#include <stdio.h>' '#include <jpeglib.h>'),"libjpeg-turbo","JPEG; apt-get install libjpeg-dev")
 	$(call line,$(call found,xxhash,'#include <xxhash.h>'),"xxHash","checksums of packed data sets; apt-get install libxxhash-dev")
 	$(if $(filter 1,$(WEBP)),@echo "  found    libwebp",@echo "  without  libwebp: no WebP pictures; apt-get install libwebp-dev")
+	$(if $(filter 1,$(SOUND)),@echo "  found    libsndfile, libsamplerate",@echo "  without  libsndfile and libsamplerate: no WAV files; apt-get install libsndfile1-dev libsamplerate0-dev")
 	$(if $(filter 1,$(MPI)),@echo "  found    MPI",@echo "  without  MPI: one process only; apt-get install libopenmpi-dev openmpi-bin")
 	$(call line,$(call found,cmocka,'#include <stddef.h>' '#include <stdarg.h>' '#include <setjmp.h>' '#include <stdint.h>' '#include <cmocka.h>'),"cmocka","the tests only; apt-get install libcmocka-dev")
 
@@ -328,7 +338,7 @@ tests: $(TESTS) $(SHIMS)
 THREAD_TESTS := test_loader test_mixup test_detection_loader
 thread-tests: $(THREAD_TESTS:%=$(BUILD)/tests/%)
 benches: $(BENCHES)
-test: $(BUILD)/train_vit $(BUILD)/train_detr $(BUILD)/pack_dataset $(TESTS) $(SHIMS)
+test: $(PROGRAMS:%=$(BUILD)/%) $(TESTS) $(SHIMS)
 	@BUILD=$(BUILD) sh tests/run.sh
 
 # == Installing ======================================================================================================
@@ -389,7 +399,7 @@ tidy: compile_commands.json
 FUZZ_FLAGS := -std=gnu11 -g -O1 -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=undefined $(CPPFLAGS_ALL)
 FUZZ_SOURCES := core/class_names.c core/config.c core/safetensors.c core/die.c core/error.c core/files.c \
                 core/json_lists.c core/text.c data/cifar.c data/coco.c data/dataset.c data/image.c data/jpeg.c $(WEBP_SOURCE) \
-                data/mnist.c data/record.c data/resample.c detection/coco_results.c detection/coco_eval.c
+                data/mnist.c data/mu_law.c data/record.c data/resample.c $(SOUND_SOURCE) detection/coco_results.c detection/coco_eval.c
 
 # stb_image copies zero bytes from NULL and adds zero to it.
 build/fuzz/fuzz_image: FUZZ_FLAGS += -fno-sanitize=nonnull-attribute,pointer-overflow
@@ -402,7 +412,7 @@ fuzz: $(FUZZERS)
 build/fuzz/%: tests/%.c $(FUZZ_SOURCES)
 	@mkdir -p $(@D)
 	@echo "FUZZ $@"
-	@clang $(FUZZ_FLAGS) $^ -o $@ -linih -ljansson -ljpeg $(WEBP_LIBRARIES) -lxxhash -lm
+	@clang $(FUZZ_FLAGS) $^ -o $@ -linih -ljansson -ljpeg $(WEBP_LIBRARIES) $(SOUND_LIBRARIES) -lxxhash -lm
 
 clean:
 	rm -rf build

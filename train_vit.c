@@ -680,7 +680,7 @@ static void mode_parity(void *context) {
 
     model_open(run, B, true);
     parity_parameters(&vit->model.params, &run->parity);
-    parity_labels(&run->parity, run->modes->parity, run->labels, B, C);
+    parity_labels(&run->parity, run->modes->parity, run->labels, C);
     loader_targets(run->targets, run->labels, B, C, 0);
     real_upload(vit->images, pixels, images->size);
     vit_forward(vit, B, false);

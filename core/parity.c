@@ -22,16 +22,37 @@ void parity_images(SafeTensors *st, const char *path, int size[2]) {
     size[1] = (int)images->shape[3];
 }
 
-void parity_labels(const SafeTensors *st, const char *path, int *labels, int B, int classes) {
+int parity_tokens(SafeTensors *st, const char *path, int dims[PARITY_TOKEN_DIMS]) {
     Error error;
-    int64_t *wide = xcalloc((size_t)B, sizeof *wide, "parity");
-    if (!safetensors_to_int64(safetensors_find(st, "labels"), wide, &error)) die("%s", error.text);
-    for (int b = 0; b < B; b++) {
-        if (wide[b] < 0 || wide[b] >= classes)
-            die("%s: label %lld of image %d is outside 0..%d", path, (long long)wide[b], b, classes - 1);
-        labels[b] = (int)wide[b];
+    if (!safetensors_open(st, path, &error)) die("%s", error.text);
+    const SafeTensor *tokens = safetensors_find(st, "tokens");
+    bool text = tokens && tokens->ndim == 2 && tokens->shape[1] > 1;
+    if (!tokens || !(text || tokens->ndim == 4) || !tokens->size || tokens->size > 1 << 28)
+        die("%s: needs the tensor 'tokens', int64 [B,H,W,C] of images or [B,n+1] of text", path);
+    for (int i = 0; i < tokens->ndim; i++) dims[i] = (int)tokens->shape[i];
+    return tokens->ndim;
+}
+
+/* Reads integers from 0 to below - 1; `what` and `place` name one of another value in the message. */
+static void read_integers(const SafeTensor *tensor, const char *path, const char *what, const char *place, int *to,
+                          int below) {
+    Error error;
+    int64_t *wide = xcalloc(tensor->size, sizeof *wide, "parity");
+    if (!safetensors_to_int64(tensor, wide, &error)) die("%s", error.text);
+    for (size_t i = 0; i < tensor->size; i++) {
+        if (wide[i] < 0 || wide[i] >= below)
+            die("%s: %s %lld of %s %zu is outside 0..%d", path, what, (long long)wide[i], place, i, below - 1);
+        to[i] = (int)wide[i];
     }
     free(wide);
+}
+
+void parity_labels(const SafeTensors *st, const char *path, int *labels, int classes) {
+    read_integers(safetensors_find(st, "labels"), path, "label", "image", labels, classes);
+}
+
+void parity_token_values(const SafeTensors *st, const char *path, int *tokens, int vocabulary) {
+    read_integers(safetensors_find(st, "tokens"), path, "token", "number", tokens, vocabulary);
 }
 
 void parity_parameters(Params *params, const SafeTensors *st) {

@@ -8,7 +8,14 @@
 /* Opens the file, which must have float32 `images` [B,3,H,W] and `labels` [B]; writes H and W to size. */
 void parity_images(SafeTensors *st, const char *path, int size[2]);
 /* Reads the labels [B]; dies unless each is a class index below `classes`. */
-void parity_labels(const SafeTensors *st, const char *path, int *labels, int B, int classes);
+void parity_labels(const SafeTensors *st, const char *path, int *labels, int classes);
+
+/* Opens the file, which must have int64 `tokens` [B,H,W,C] of images or [B,n+1] of text; writes its sizes to dims and
+ * returns how many there are. */
+enum { PARITY_TOKEN_DIMS = 4 };
+int parity_tokens(SafeTensors *st, const char *path, int dims[PARITY_TOKEN_DIMS]);
+/* Reads all of the tokens; dies unless each is below `vocabulary`. */
+void parity_token_values(const SafeTensors *st, const char *path, int *tokens, int vocabulary);
 
 /* Replaces the model's parameters and buffers by those in the file, which must hold all of them or none. */
 void parity_parameters(Params *params, const SafeTensors *st);

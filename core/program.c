@@ -83,9 +83,12 @@ static bool is_among(const char *name, const char *const *names) {
 /* Settings that cannot change when a run is resumed: those of the model, because its state would not fit another one,
  * and those that determine the order of the images. */
 static bool is_kept(const Config *config, int i) {
-    static const char *const free_of_model[] = {"drop_path", "dropout", "recompute", "freeze_backbone",
-                                                "backbone_weights", "ripple_algo", "lisa_algo", NULL};
-    static const char *const others[] = {"seed", "data", "train_limit", "mean", "std", "scene_size", NULL};
+    static const char *const free_of_model[] = {"drop_path", "dropout", "embedding_dropout", "recompute",
+                                                "freeze_backbone", "backbone_weights", "ripple_algo", "lisa_algo",
+                                                NULL};
+    static const char *const others[] = {"seed", "data", "train_limit", "mean", "std", "scene_size", "kind", "tokens",
+                                         "image_side", "grey", "rate", "shares", "validation_images", "split_seed",
+                                         NULL};
     const char *name = config_name(config, i), *section = config_section(config, i);
     bool of_model = !strcmp(section, "model") || !strcmp(section, "attention");
     if (!strcmp(name, "data")) { /* a path may have moved */
@@ -173,12 +176,18 @@ static const ProgramMode *choose_mode(const ProgramMode *list, const Training *t
     const ProgramMode *chosen = NULL;
     for (const ProgramMode *m = list; m->name; m++) {
         if (!config_chosen(&t->config, m->name)) continue;
-        if (chosen) die_usage("--%s: not together with --%s", m->name, chosen->name);
-        chosen = m;
+        bool joins = chosen && chosen->together && m->together && chosen->run == m->run;
+        if (chosen && !joins) die_usage("--%s: not together with --%s", m->name, chosen->name);
+        if (!chosen) chosen = m;
     }
     if (chosen && chosen->needs_weights && !*t->s->init)
         die_usage("--%s: needs weights: --init FILE or --resume FOLDER", chosen->name);
     return chosen;
+}
+
+/* Several modes may write the same file. */
+static bool is_written(const ProgramMode *chosen, const char *output) {
+    return chosen && is_among(output, chosen->outputs);
 }
 
 static void check_outputs(const ProgramMode *list, const ProgramMode *chosen, const Config *config) {
@@ -187,7 +196,7 @@ static void check_outputs(const ProgramMode *list, const ProgramMode *chosen, co
             const char *path = config_string(config, m->outputs[i]);
             if (m == chosen && m->needs_output && i == 0 && !*path)
                 die_usage("--%s: needs --%s FILE for the results", m->name, m->outputs[i]);
-            if (m != chosen && *path)
+            if (m != chosen && *path && !is_written(chosen, m->outputs[i]))
                 die_usage("%s: '%s' would be written by --%s only", config_origin(config, m->outputs[i]), path,
                           m->name);
         }

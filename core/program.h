@@ -31,6 +31,7 @@ typedef struct {
     bool alone;             /* with several ranks only rank 0 runs it; the others end once it is known that all
                                have the same settings */
     bool needs_weights;     /* requires --init or --resume */
+    bool together;          /* may be chosen together with others of which this is said and that have its function */
     const char *outputs[4]; /* the settings that name output files of this mode only; NULL-terminated */
     bool needs_output;      /* outputs[0] must be given */
 } ProgramMode;

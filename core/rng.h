@@ -26,7 +26,10 @@ typedef enum {
     RNG_MIXUP,         /* mixup or cutmix of a batch: a = low word of the step, b = high word */
     RNG_FEATURES,      /* random feature maps: a = step, b = block; element within the heads' matrices, head by head */
     RNG_CODES,         /* stochastic positional codes: a = step, b = block */
-    RNG_DROPOUT        /* a = step, b = which dropout << 20 | image of the global batch; element: kernels/dropout.h */
+    RNG_DROPOUT,       /* a = step, b = which dropout << 20 | image of the global batch; element: kernels/dropout.h */
+    RNG_HOLD_OUT,      /* which training images validate: a = b = 0 */
+    RNG_WINDOWS,       /* where an epoch's windows of a text begin: a = epoch, b = 0 */
+    RNG_SAMPLE         /* tokens that a density model draws: a = sequence, b = 0; element = position */
 } RngPurpose;
 
 typedef struct {

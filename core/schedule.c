@@ -42,6 +42,34 @@ float cosine_lr(const CosineSettings *s, float peak, int epochs, double done) {
     return s->lr_min + (peak - s->lr_min) * (float)(0.5 * (1 + cos(M_PI * t / epochs)));
 }
 
+/* == Warm-up and cosine by steps ================================================================================== */
+
+#define F(KIND, field) CONFIG_FIELD(KIND, StepCosineSettings, field)
+static const ConfigEntry step_cosine_entries[] = {
+    {F(FLOAT, lr), "1e-3", .section = "training", .min = 0, .max = 100,
+     .help = "Peak learning rate of AdamW, reached at the end of the warm-up; from there half a cosine leads to 0"},
+    {F(INT, warmup_steps), "5000", .min = 0, .max = 1e9,
+     .help = "Steps of linear warm-up; the default is limited to a tenth of all steps"},
+};
+#undef F
+const ConfigGroup step_cosine_settings = {CONFIG_GROUP(StepCosineSettings, step_cosine_entries)};
+
+void step_cosine_fit(const Config *config, StepCosineSettings *s, uint64_t steps) {
+    uint64_t most = config_origin(config, "warmup_steps") ? steps : steps / 10;
+    if ((uint64_t)s->warmup_steps <= most) return;
+    if (config_origin(config, "warmup_steps"))
+        config_reject(config, "warmup_steps", "%d is more than the %llu steps of the run", s->warmup_steps,
+                      (unsigned long long)steps);
+    s->warmup_steps = (int)most;
+}
+
+float step_cosine_lr(const StepCosineSettings *s, uint64_t step, uint64_t steps) {
+    double W = s->warmup_steps, t = (double)step;
+    if (t < W) return (float)((double)s->lr * t / W);
+    if (step >= steps) return 0;
+    return (float)((double)s->lr / 2 * (1 + cos(M_PI * (t - W) / ((double)steps - W))));
+}
+
 /* == Steps ======================================================================================================== */
 
 #define F(KIND, field) CONFIG_FIELD(KIND, DropSettings, field)

@@ -26,6 +26,22 @@ float cosine_peak(const CosineSettings *s, int batch_size);
 /* The learning rate after `done` (may be fractional) of `epochs` epochs; `peak` is cosine_peak's result. */
 float cosine_lr(const CosineSettings *s, float peak, int epochs, double done);
 
+/* -- Warm-up and cosine by steps -- */
+
+typedef struct {
+    float lr;
+    int warmup_steps;
+} StepCosineSettings;
+
+extern const ConfigGroup step_cosine_settings;
+
+/* Sets the default of warmup_steps for that number of steps, and rejects one that is too long. */
+void step_cosine_fit(const Config *config, StepCosineSettings *s, uint64_t steps);
+
+/* The learning rate of step 1, 2, ... of `steps`: lr step / W in the warm-up of W, then half a cosine that begins at its
+ * end and is 0 in the last step. */
+float step_cosine_lr(const StepCosineSettings *s, uint64_t step, uint64_t steps);
+
 /* -- Steps -- */
 
 typedef struct {

@@ -59,6 +59,28 @@ void text_drop_half_character(char *text, size_t length) {
     if (tail + 1 < whole) text[length - 1 - tail] = 0;
 }
 
+/* The length of the character at `at` if it may be printed, else 0. */
+static size_t printable_bytes(const unsigned char *at, size_t left) {
+    unsigned char character[5] = "";
+    memcpy(character, at, left < 4 ? left : 4);
+    size_t bytes = character_bytes(character);
+    bool control = bytes == 1 ? iscntrl(*at) && *at != '\n' && *at != '\t' : character[0] == 0xc2 && character[1] < 0xa0;
+    return bytes <= left && !control ? bytes : 0;
+}
+
+void print_bytes_to(FILE *out, const void *bytes, size_t count) {
+    const unsigned char *at = bytes;
+    while (count) {
+        size_t length = printable_bytes(at, count), taken = length ? length : 1;
+        if (length)
+            fwrite(at, 1, length, out);
+        else
+            fputc('?', out);
+        at += taken;
+        count -= taken;
+    }
+}
+
 static void put_line(FILE *out, const char *format, va_list arguments) {
     char line[16384];
     size_t length = strlen(format);

@@ -97,15 +97,17 @@ static void check_ranks_agree(const Training *t) {
             (unsigned long long)t->state.step);
 }
 
+static const char *unit_of(const Training *t) { return t->calls->unit ? t->calls->unit : "images"; }
+
 void training_fit_batch(Training *t, size_t images, const char *data) {
     int batch = t->s->batch_size, ranks = distributed_ranks(), most = images < (size_t)batch ? (int)images : batch;
     if (most == batch) return;
     if (config_origin(&t->config, "batch_size") || most < ranks)
-        config_reject(&t->config, "batch_size", "%d is more than the %zu training images", batch, images);
+        config_reject(&t->config, "batch_size", "%d is more than the %zu training %s", batch, images, unit_of(t));
     t->s->batch_size = most / ranks * ranks;
     if (distributed_rank() == 0)
-        printf("%s: %zu training images are fewer than the default batch_size of %d: batch_size is %d\n", data, images,
-               batch, t->s->batch_size);
+        printf("%s: %zu training %s are fewer than the default batch_size of %d: batch_size is %d\n", data, images,
+               unit_of(t), batch, t->s->batch_size);
 }
 
 /* == Inside a step ================================================================================================ */
@@ -153,10 +155,10 @@ static void show(const Training *t) {
     duration_text(eta, sizeof eta, elapsed / done * (double)(total - state->step));
     words(t, WORDS_STEP, more);
     progress_show(state->batch == t->batches || t->stopping,
-                  "epoch %llu/%d  batch %llu/%llu  loss %.4f%s  lr %.2e  %.*f images/s  ETA %s",
+                  "epoch %llu/%d  batch %llu/%llu  loss %.4f%s  lr %.2e  %.*f %s/s  ETA %s",
                   (unsigned long long)state->epoch + 1, t->s->epochs, (unsigned long long)state->batch,
                   (unsigned long long)t->batches, mean_loss(state), more, (double)state->lr, t->calls->decimals,
-                  t->images_per_s, eta);
+                  t->images_per_s, unit_of(t), eta);
 }
 
 /* Seconds that the run has trained and evaluated.  If it is killed, those since the last saved state are lost, like its

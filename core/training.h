@@ -38,6 +38,7 @@ typedef struct {
     const char *columns; /* the program's own columns of log.csv, between speed and stall: "top1,top5" */
     const char *last_columns; /* more of its own at the end of a row, "tau_ended,tau_equal", or NULL */
     const char *advice;  /* what to try if the loss is not finite: "a lower lr" */
+    const char *unit;    /* what a batch is of, in messages; NULL: "images" */
     int decimals;        /* of images/s in the progress line; the log has one more */
 
     /* Called first: opens the data, builds the model with its initial weights, then calls training_open, which replaces

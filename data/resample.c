@@ -3,6 +3,7 @@
  *   out_j = sum_i w_ij in_i / sum_i w_ij,   w_ij = k((i + 1/2 - centre_j) / s)
  *   bilinear  k(x) = 1 - |x|  for |x| < 1
  *   bicubic   k(x) = (a+2)|x|^3 - (a+3)|x|^2 + 1  for |x| < 1,   a|x|^3 - 5a|x|^2 + 8a|x| - 4a  for |x| < 2,   a = -1/2
+ *   box       k(x) = 1  for -1/2 < x <= 1/2
  * Source: Keys 1981.  a, which i belong to j, the order of operations and weights of 22 bits are those of Pillow's
  * src/libImaging/Resample.c, and the bits of the result with them; this file is built without fused multiply-adds.
  *
@@ -23,6 +24,8 @@ typedef int32_t Sums __attribute__((vector_size(4 * STEP)));
 
 /* == Weights ====================================================================================================== */
 
+static double box(double x) { return x > -0.5 && x <= 0.5 ? 1.0 : 0.0; }
+
 static double bilinear(double x) {
     if (x < 0.0) x = -x;
     return x < 1.0 ? 1.0 - x : 0.0;
@@ -36,13 +39,18 @@ static double bicubic(double x) {
     return 0.0;
 }
 
+static const struct {
+    double (*kernel)(double x);
+    double support;
+} filters[] = {[RESAMPLE_BICUBIC] = {bicubic, 2.0}, [RESAMPLE_BILINEAR] = {bilinear, 1.0}, [RESAMPLE_BOX] = {box, 0.5}};
+
 typedef struct {
     double scale, stretch, support;
 } Spread;
 
 static Spread spread(const ResampleAxis *axis, ResampleFilter filter) {
     double scale = axis->length / axis->out, stretch = scale < 1.0 ? 1.0 : scale;
-    return (Spread){scale, stretch, (filter == RESAMPLE_BICUBIC ? 2.0 : 1.0) * stretch};
+    return (Spread){scale, stretch, filters[filter].support * stretch};
 }
 
 static double centre_of(const ResampleAxis *axis, Spread s, int j) { return axis->start + (j + 0.5) * s.scale; }
@@ -78,7 +86,7 @@ int resample_weights(double *weights, int *first, const ResampleAxis *axis, Resa
     inputs_of(axis, s, j, &low, &high);
     for (int i = 0; i < high - low; i++) {
         double x = (i + low - centre + 0.5) * inverse;
-        weights[i] = filter == RESAMPLE_BICUBIC ? bicubic(x) : bilinear(x);
+        weights[i] = filters[filter].kernel(x);
         sum += weights[i];
     }
     for (int i = 0; sum != 0.0 && i < high - low; i++) weights[i] /= sum;

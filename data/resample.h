@@ -1,11 +1,11 @@
-/* Resizing as Pillow does it, bit for bit: bilinear or bicubic, antialiased (the filter widens when the
+/* Resizing as Pillow does it, bit for bit: bilinear, bicubic or box, antialiased (the filter widens when the
  * image shrinks), first along the rows, then along the columns, rounded to 8 bits in between. */
 #ifndef VIT_DATA_RESAMPLE_H
 #define VIT_DATA_RESAMPLE_H
 
 #include "data/image.h"
 
-typedef enum { RESAMPLE_BICUBIC, RESAMPLE_BILINEAR } ResampleFilter;
+typedef enum { RESAMPLE_BICUBIC, RESAMPLE_BILINEAR, RESAMPLE_BOX } ResampleFilter;
 
 /* One direction.  The interval [start, start + length) of `in` input samples is resized to `out` output samples, of
  * which `count` from `first` on are computed.  Filters are truncated at the ends of the input. */

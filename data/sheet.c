@@ -86,7 +86,7 @@ bool sheet_write(const char *path, const uint8_t *pixels, int n, int height, int
                  const char *const *names, Error *error) {
     enum { SMALLEST = 96, GAP = 4 };
     int shorter = height < width ? height : width, zoom = (SMALLEST + shorter - 1) / shorter;
-    int size = width * zoom >= 2 * SMALLEST ? 2 : 1, text_height = (LETTER_HEIGHT + 2) * size;
+    int size = width * zoom >= 2 * SMALLEST ? 2 : 1, text_height = labels ? (LETTER_HEIGHT + 2) * size : 0;
     int cell_height = height * zoom + text_height + GAP, cell_width = width * zoom + GAP;
     int across = (int)ceil(sqrt((double)n * cell_height / cell_width) - 0.5), down;
     if (across < 1) across = 1;
@@ -101,8 +101,9 @@ bool sheet_write(const char *path, const uint8_t *pixels, int n, int height, int
     for (int i = 0; i < n; i++) {
         int top = GAP + i / across * cell_height, left = GAP + i % across * cell_width;
         char number[16];
-        snprintf(number, sizeof number, "%d", labels[i]);
         place_image(&sheet, top, left, zoom, pixels + (size_t)i * (size_t)height * (size_t)width * 3, height, width);
+        if (!labels) continue;
+        snprintf(number, sizeof number, "%d", labels[i]);
         write_label(&sheet, top + height * zoom + size, left, width * zoom, size, names ? names[labels[i]] : number);
     }
     bool ok = image_write_png(path, sheet.pixels, sheet.height, sheet.width, error);

@@ -9,7 +9,7 @@
 #include "data/loader.h"
 
 /* Writes pixels [n,height,width,3] with their labels as a PNG file that is roughly square.  names [classes]; NULL:
- * labels are written as numbers.  On failure returns false and sets `error`. */
+ * labels are written as numbers.  labels NULL: nothing is written.  On failure returns false and sets `error`. */
 bool sheet_write(const char *path, const uint8_t *pixels, int n, int height, int width, const int *labels,
                  const char *const *names, Error *error);
 

@@ -29,6 +29,8 @@
 #define VIT_KERNELS_H
 
 #include "kernels/attention_shape.h"
+#include "kernels/byte_tokens.h"
+#include "kernels/causal_attention.h"
 #include "kernels/collective.h"
 #include "kernels/convolution.h"
 #include "kernels/device.h"

@@ -63,6 +63,10 @@ void gelu_forward(real *y, const real *x, size_t n);
 /* dx = dy gelu'(x), and y = gelu(x) again, so that forward's y need not be stored.  dx (=), may be dy;  y (=). */
 void gelu_backward(real *dx, real *y, const real *dy, const real *x, size_t n);
 
+/* The same for y = x sigmoid(1.702 x). */
+void sigmoid_gelu_forward(real *y, const real *x, size_t n);
+void sigmoid_gelu_backward(real *dx, real *y, const real *dy, const real *x, size_t n);
+
 /* y = tanh(x).  y, x [n] real.  y may be x. */
 void tanh_forward(real *y, const real *x, size_t n);
 /* dx = dy (1 - y^2).  dx (=), may be dy. */

@@ -46,7 +46,7 @@ void mlp_forward(const Mlp *mlp, real *f, const real *h, const Dropout *dropout,
     if (mlp->relu) relu_dropout_forward(mlp->a, mlp->a, &(Dropout){0}, B, (size_t)N * (size_t)mlp->fc1.out);
     if (mlp->convolves) depthwise_forward(mlp->c, NULL, mlp->a, conv->w, conv->b, &conv->shape, B);
     if (!f) return;
-    gelu_forward(mlp->g, before_gelu(mlp), n * (size_t)mlp->fc1.out);
+    (mlp->sigmoid ? sigmoid_gelu_forward : gelu_forward)(mlp->g, before_gelu(mlp), n * (size_t)mlp->fc1.out);
     drop_hidden(mlp, mlp->g, dropout, B, N);
     projection_forward(&mlp->fc2, f, mlp->g, n);
 }
@@ -57,7 +57,8 @@ void mlp_backward(const Mlp *mlp, real *dh, const real *df, const real *h, const
     LinearShape fc2 = {n, mlp->fc2.in, mlp->fc2.out, 0};
     linear_backward_input(mlp->dg, df, mlp->fc2.w, &fc2);
     drop_hidden(mlp, mlp->dg, dropout, B, N);
-    gelu_backward(mlp->dg, mlp->g, mlp->dg, before_gelu(mlp), n * (size_t)mlp->fc1.out);
+    (mlp->sigmoid ? sigmoid_gelu_backward : gelu_backward)(mlp->dg, mlp->g, mlp->dg, before_gelu(mlp),
+                                                          n * (size_t)mlp->fc1.out);
     drop_hidden(mlp, mlp->g, dropout, B, N);
     linear_backward_weight(mlp->fc2.dw, mlp->fc2.db, df, mlp->g, &fc2);
     if (mlp->convolves)

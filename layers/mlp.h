@@ -8,6 +8,7 @@
 
 typedef struct {
     Projection fc1, fc2;
+    bool sigmoid;          /* GELU as x sigmoid(1.702 x); set after mlp_declare */
     bool convolves;
     bool relu;             /* before the convolution */
     DepthwiseLayer dwconv; /* 3x3 over the token grid, between fc1 and GELU */

@@ -2,9 +2,11 @@
 # Installs the packages that vit.c needs and this machine lacks.  Prints nothing if none is missing.
 #
 #   sh scripts/deps.sh          compiler and libraries of train_vit
-#   sh scripts/deps.sh demo     and matplotlib, for the plots, and libwebp, for WebP pictures
+#   sh scripts/deps.sh demo     and matplotlib, for the plots, libwebp, for WebP pictures, and libsndfile and
+#                               libsamplerate, for sound
 #   sh scripts/deps.sh mpi      and Open MPI, for several processes
-#   sh scripts/deps.sh test     and Open MPI, libwebp, cmocka, clang's fuzzer and what arm64 needs, for scripts/test.sh
+#   sh scripts/deps.sh test     and Open MPI, libwebp, libsndfile, libsamplerate, cmocka, clang's fuzzer and what
+#                               arm64 needs, for scripts/test.sh
 #   sh scripts/deps.sh arm64    the libraries for arm64, unpacked below build/arm64-root: nothing is installed
 #
 # Libraries are looked for by compiling and linking a program with them, so a copy in /usr/local, or in CPPFLAGS and
@@ -96,6 +98,8 @@ look() {
     fi
     if [ "$demo$test" ]; then
         has_library webp/decode.h -lwebp || missing libwebp "reading WebP" libwebp-dev
+        has_library sndfile.h -lsndfile || missing libsndfile "reading WAV" libsndfile1-dev
+        has_library samplerate.h -lsamplerate || missing libsamplerate "converting the rate of sound" libsamplerate0-dev
     fi
     if [ "$mpi" ]; then
         has_program mpicc || missing "MPI's compiler" "several processes" libopenmpi-dev

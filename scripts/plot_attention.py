@@ -1,6 +1,6 @@
 """Draws a file that `train_vit --predict IMAGE --attention FILE` wrote about an image: the attention maps, the norms of
 the tokens, or the ranks of the attention matrices.  Several files, of models with different operators, are drawn side
-by side.
+by side.  Of a density model, train_ar writes what its blocks looked at while a picture was half drawn.
 
     ./build/cpu/train_vit --init runs/demo/best.safetensors --predict test:3 --attention attention.safetensors
     python3 scripts/plot_attention.py attention.safetensors --out attention.png
@@ -11,11 +11,15 @@ by side.
     python3 scripts/plot_attention.py softmax.safetensors ripple.safetensors --out rollout.png --rollout
     python3 scripts/plot_attention.py softmax.safetensors lisa.safetensors --out norms.png --norms
     python3 scripts/plot_attention.py linear.safetensors focused.safetensors --out rank.png --rank
+    ./build/cpu/train_ar --init runs/demo-density/best.safetensors --sample 4 --out drawn.png --attention half.safetensors
+    python3 scripts/plot_attention.py half.safetensors --out half.png --queries 1,2
+    python3 scripts/plot_attention.py --patterns --out patterns.png
 
 One row a layer, one column a head, and beside them the image with the token that is looking, and what reaches that
 token through all layers (attention rollout, Abnar and Zuidema 2020), drawn over the image.  --overlay draws all maps
 over it.  --rollout draws the rollout of what the classifier's head reads: the class token, or all tokens.  --spatial
-draws what the distance alone decides (ripple's alpha, focused attention's convolution).  All maps of a picture have one
+draws what the distance alone decides (ripple's alpha, focused attention's convolution).  --patterns draws which keys the
+queries of the Sparse Transformer's patterns see, as Figure 3 of its paper (Child et al. 2019).  All maps of a picture have one
 colour scale; where weights are negative (LiSA), blue is below zero and red above.  Needs matplotlib.
 """
 
@@ -141,6 +145,62 @@ def draw_map(axes, kind, weights, grid, position, title, scale, image=None):
                     labelpad=2)
 
 
+# == A picture that is half drawn ======================================================================================
+
+PALE = 0.85
+
+
+def to_pixels(tensors, metadata):
+    """train_ar's file as one of train_vit: the weights of a pixel's channels added up, queries as pixels."""
+    if "channels" not in metadata:
+        return tensors
+    channels, weights = int(metadata["channels"]), tensors["weights"]
+    return {**tensors, "weights": weights.reshape(*weights.shape[:3], -1, channels).sum(axis=-1),
+            "queries": tensors["queries"] // channels}
+
+
+def half_drawn(image, pixel):
+    """The picture without what comes after that pixel."""
+    drawn = np.arange(image.shape[0] * image.shape[1]).reshape(image.shape[:2]) < pixel
+    return np.where(drawn[..., None], image, PALE)
+
+
+# == Patterns ==========================================================================================================
+
+def patterns(tokens, stride, summaries):
+    """(title, [N,N] of 0: not seen, 1: seen as one of the first set, 2: as one of the second alone)."""
+    i, j = np.indices((tokens, tokens))
+    causal, late = j <= i, j % stride >= stride - summaries
+    window, column, block = i - j < stride, (i - j) % stride == 0, i // stride == j // stride
+    for title, first, second in (("dense", i == i, i != i), ("window", window, i != i), ("column", i != i, column),
+                                 ("strided, merged", window, column), ("block", block, i != i),
+                                 ("summary", i != i, late | (i == j)), ("fixed, merged", block, late)):
+        yield title, np.where(causal & first, 1, np.where(causal & second, 2, 0))
+
+
+def draw_patterns(out, side=6, summaries=1):
+    """Above, what the query in the middle of a picture of side x side tokens sees; below, all queries and their keys."""
+    shown, query = list(patterns(side * side, side, summaries)), side * side // 2 + side // 2 + 1
+    colours = np.array([[0.94, 0.94, 0.94], [0, 0.447, 0.698], [0.337, 0.706, 0.914]])
+    figure, rows = plt.subplots(2, len(shown), figsize=(1.75 * len(shown), 4.3), height_ratios=(1, 1.6))
+    for (title, seen), above, below in zip(shown, *rows):
+        above.imshow(colours[seen[query].reshape(side, side)], extent=(0, side, side, 0))
+        mark_query(above, *divmod(query, side), 1, 1, 2)
+        for line in range(1, side):
+            above.axhline(line, color="white", linewidth=0.8)
+            above.axvline(line, color="white", linewidth=0.8)
+        above.set_title(title, fontsize=10)
+        below.imshow(colours[seen], interpolation="nearest", extent=(0, side * side, side * side, 0))
+        below.set_xlabel(f"{(seen > 0).sum()} pairs", fontsize=9, color="#666666")
+        bare(above)
+        bare(below)
+    rows[1][0].set_ylabel("query", fontsize=9, color="#666666")
+    figure.suptitle(f"Which keys a query sees: {side * side} tokens, stride {side}, c = {summaries}; above, the tokens as a "
+                    "picture, the query framed; below, a row for each query", x=0.01, ha="left", fontsize=10)
+    figure.tight_layout(rect=(0, 0, 1, 0.96))
+    figure.savefig(out, dpi=110)
+
+
 # == Attention rollout =================================================================================================
 
 def rollout(tensors):
@@ -201,6 +261,8 @@ def draw(files, which, queries, layers, heads, overlay, out):
         image = np.clip(tensors["image"], 0, 1)
         prefix = weights.shape[3] - grid[0] * grid[1]  # a class token has no place on the grid
         token = int(tensors["queries"][query])
+        if "channels" in metadata:
+            image = half_drawn(image, token)
         position = divmod(token - prefix, grid[1])
         x, y = MARGIN + i % across * (group_width + MARGIN), 0.95 + i // across * (group_height + MARGIN)
         axes = place(x, y, IMAGE, IMAGE * tall)
@@ -325,7 +387,7 @@ def chosen(option, text, count, first):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("files", nargs="+", metavar="FILE", help="file that train_vit --attention wrote")
+    parser.add_argument("files", nargs="*", metavar="FILE", help="file that train_vit or train_ar --attention wrote")
     parser.add_argument("--out", required=True, metavar="PNG", help="picture to write")
     parser.add_argument("--queries", metavar="N,N",
                         help="which of the query tokens in the files, from 0 (default: all)")
@@ -336,16 +398,22 @@ def main():
     kind.add_argument("--rollout", action="store_true", help="what reaches the classifier's head through all layers")
     kind.add_argument("--norms", action="store_true", help="the length of the tokens, layer by layer")
     kind.add_argument("--rank", action="store_true", help="the rank of the attention matrices, layer by layer")
+    kind.add_argument("--patterns", action="store_true", help="no file: which keys the patterns of train_ar see")
     parser.add_argument("--overlay", action="store_true", help="the maps over the image, in grey")
     arguments = parser.parse_args()
+    if bool(arguments.files) == arguments.patterns:
+        parser.error("--patterns takes no file" if arguments.patterns else "expected a file")
     which = "spatial" if arguments.spatial else "weights"
-    files = []
+    files, path = [], "drawing"
     try:
         for path in arguments.files:
-            files.append(read_safetensors(path))
+            tensors, metadata = read_safetensors(path)
+            files.append((to_pixels(tensors, metadata), metadata))
             depth, heads, count, _ = (min(sides) for sides in zip(*(tensors[which].shape for tensors, _ in files)))
         path = "drawing"
-        if arguments.norms:
+        if arguments.patterns:
+            draw_patterns(arguments.out)
+        elif arguments.norms:
             draw_norms(files, arguments.out)
         elif arguments.rollout:
             draw_rollouts(files, arguments.out)

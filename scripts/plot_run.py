@@ -5,12 +5,15 @@
 
     python3 scripts/plot_run.py runs/cifar100-ripple-001 --jsd --out jsd.png    the ripple paper's Figure 3
 
+    python3 scripts/plot_run.py runs/demo-density --level "byte histogram=7.15"   bits per byte, and what to beat
+
 --jsd draws, instead of the curves, the mean Jensen-Shannon divergence in nats between the spatial weights and weights
 that halve from ring to ring; the dashed line is the value for uniform weights.
 
 Reads log.csv of each folder (docs/runs.md names its columns).  The validation loss is dashed; a detector's is the
 loss of its last decoder layer, and beside it the training loss of that layer is drawn, not the sum over layers that is
-minimised.  Of a detector AP50 is drawn, AP fainter.  A run that is still going on can be drawn too.  Needs matplotlib.
+minimised.  Of a detector AP50 is drawn, AP fainter; of a density model bits per byte, on the left of the training data,
+on the right of the validation split, where --level draws a line.  A run that is still going on can be drawn too.  Needs matplotlib.
 """
 
 import argparse
@@ -24,7 +27,7 @@ import plots  # noqa: F401  finds matplotlib, so it comes first
 import matplotlib.pyplot as plt
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#666666")  # Okabe and Ito's
-COLUMNS = ("step", "epoch", "loss", "top1", "top5", "jsd", "ap", "ap50", "val_loss", "focal", "l1", "giou")
+COLUMNS = ("step", "epoch", "loss", "top1", "top5", "jsd", "ap", "ap50", "val_loss", "focal", "l1", "giou", "bits")
 SMOOTH_FROM = 200  # rows of the log beyond which the loss gets a moving average over a faint line
 
 plt.rcParams.update({
@@ -63,7 +66,7 @@ def steps_per_epoch(rows):
         if following["epoch"] > row["epoch"]:
             return row["step"] / row["epoch"]
     last = rows[-1]
-    ended = any(math.isfinite(last[key]) for key in ("top1", "ap"))
+    ended = any(math.isfinite(last[key]) for key in ("top1", "ap", "bits"))
     return last["step"] / last["epoch"] if ended else None
 
 
@@ -87,6 +90,8 @@ def draw_loss(axes, x, rows, colour, label):
     validation = [(at, row["val_loss"]) for at, row in zip(x, rows) if math.isfinite(row["val_loss"])]
     parts = validation and all(math.isfinite(training_loss(row)) for row in rows)
     loss = [training_loss(row) if parts else row["loss"] for row in rows]
+    if is_density(rows):
+        loss, validation = [value / math.log(2) for value in loss], []
     smooth = len(loss) >= SMOOTH_FROM
     axes.plot(x, loss, color=colour, linewidth=1.0 if smooth else 1.8, alpha=0.25 if smooth else 1,
               marker=marker(loss, 1), label=None if smooth else label)
@@ -107,9 +112,15 @@ def detects(rows):
     return any(math.isfinite(row["ap50"]) for row in rows)
 
 
+def is_density(rows):
+    return any(math.isfinite(row["bits"]) for row in rows)
+
+
 def draw_accuracy(axes, x, rows, colour, label):
     """Returns the last evaluated point, to be labelled, or None."""
     points = [(at, row["top1"]) for at, row in zip(x, rows) if math.isfinite(row["top1"])]
+    if is_density(rows):
+        points = [(at, row["bits"]) for at, row in zip(x, rows) if math.isfinite(row["bits"])]
     if detects(rows):
         points = [(at, 100 * row["ap50"]) for at, row in zip(x, rows) if math.isfinite(row["ap50"])]
         strict = [(at, 100 * row["ap"]) for at, row in zip(x, rows) if math.isfinite(row["ap"])]
@@ -121,8 +132,8 @@ def draw_accuracy(axes, x, rows, colour, label):
     return (*points[-1], colour)
 
 
-def label_ends(axes, ends):
-    """The last accuracies at the right edge, pushed apart where they would overlap."""
+def label_ends(axes, ends, form="{:.1f} %"):
+    """The last results at the right edge, pushed apart where they would overlap."""
     if not ends:
         return
     low, high = axes.get_ylim()
@@ -130,7 +141,7 @@ def label_ends(axes, ends):
     right = max(x for x, _, _ in ends)
     for x, y, colour in sorted(ends, key=lambda end: end[1]):
         floor = max(y, floor + gap)
-        axes.annotate(f"{y:.1f} %", (right, floor), xytext=(8, 0), textcoords="offset points", va="center",
+        axes.annotate(form.format(y), (right, floor), xytext=(8, 0), textcoords="offset points", va="center",
                       color=colour, fontweight="bold", annotation_clip=False)
 
 
@@ -144,7 +155,15 @@ def names_of(folders):
     return names
 
 
-def draw(folders, out):
+def draw_levels(axes, levels):
+    """A line at each (name, value)."""
+    for i, (name, value) in enumerate(sorted(levels, key=lambda level: -level[1])):
+        axes.axhline(value, color="#888888", linestyle=(0, (1, 2 + i)), linewidth=1.2)
+        axes.annotate(f"{name} {value:.2f}", (1, value), xycoords=("axes fraction", "data"), xytext=(-2, 3),
+                      textcoords="offset points", ha="right", fontsize=9, color="#666666")
+
+
+def draw(folders, out, levels):
     logs = [read_log(folder) for folder in folders]
     names = names_of(folders)
     lengths = [steps_per_epoch(rows) for rows in logs]
@@ -158,16 +177,24 @@ def draw(folders, out):
         ends.append(draw_accuracy(right, x, rows, colour, name))
     layer = ", last decoder layer" if validated and all(map(detects, logs)) else ""
     left.set_title(f"training loss and, dashed, validation loss{layer}" if validated else "training loss")
-    right.set_title("AP50 (and AP), %" if all(map(detects, logs)) else "top-1 accuracy on the test images, %")
+    density = all(map(is_density, logs))
+    right.set_title("AP50 (and AP), %" if all(map(detects, logs)) else
+                    "bits per byte, validation" if density else "top-1 accuracy on the test images, %")
+    if density:
+        left.set_title("bits per byte, training")
     for axes in (left, right):
         axes.set_xlabel("epoch" if by_epoch else "step")
         axes.set_xlim(left=0)
     right.set_xlim(left.get_xlim())
     if not any(ends):
         right.text(0.5, 0.5, "not evaluated yet", transform=right.transAxes, ha="center", color="#888888")
+    elif density:
+        draw_levels(right, levels)
+        left.set_ylim(right.get_ylim()[0] - 0.3, 8.2)
+        right.set_ylim(left.get_ylim())
     else:
         right.set_ylim(0, 100 if max(end[1] for end in ends if end) > 50 else None)
-    label_ends(right, [end for end in ends if end])
+    label_ends(right, [end for end in ends if end], "{:.3f}" if density else "{:.1f} %")
     figure.tight_layout(w_pad=3, rect=(0, 0, 1, 0.93))
     if len(names) > 1:
         figure.legend(*left.get_legend_handles_labels(), loc="upper left", bbox_to_anchor=(0.05, 1.0), fontsize=10.5,
@@ -217,10 +244,18 @@ def main():
     parser.add_argument("runs", nargs="+", metavar="RUN_DIR", help="folder with a log.csv")
     parser.add_argument("--out", metavar="FILE", help="picture to write (default: curve.png in the first folder)")
     parser.add_argument("--jsd", action="store_true", help="draw the divergence of the spatial weights instead")
+    parser.add_argument("--level", action="append", default=[], metavar="NAME=VALUE", help="bits per byte to compare with")
     arguments = parser.parse_args()
+    try:
+        levels = [(name, float(value)) for name, value in (level.rsplit("=", 1) for level in arguments.level)]
+    except ValueError:
+        sys.exit("plot_run.py: --level: expected NAME=VALUE with a number")
     out = arguments.out or os.path.join(arguments.runs[0], "jsd.png" if arguments.jsd else "curve.png")
     try:
-        (draw_divergence if arguments.jsd else draw)(arguments.runs, out)
+        if arguments.jsd:
+            draw_divergence(arguments.runs, out)
+        else:
+            draw(arguments.runs, out, levels)
     except (OSError, ValueError) as error:
         sys.exit(f"plot_run.py: {out}: {error}")
     print(out)

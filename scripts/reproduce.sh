@@ -8,8 +8,10 @@
 #   python3 scripts/tables.py --help                     lists the tables; tables.py runs/paper prints the results
 #
 # TRAIN_VIT  the program, optionally with a launcher, as in TRAIN_VIT="mpirun -np 8 build/cuda/train_vit" (default
-#            build/cuda/train_vit if it exists, otherwise build/cpu/train_vit); rows of train_detr use the train_detr in
-#            the same folder
+#            build/cuda/train_vit if it exists, otherwise build/cpu/train_vit); rows of train_detr and train_ar use the
+#            program of that name in the same folder
+# EVAL       settings of the evaluation on the test split that ends a run of train_ar, into test.txt, as in
+#            EVAL="--eval-step 192"
 # RUNS       folder for the runs (default runs/paper)
 # EXTRA      additional settings for every row, as in EXTRA="--data-dir somewhere --epochs 2"; with --epochs N and
 #            without --warmup-epochs, rows of train_vit warm up for a tenth of N epochs, rounded down
@@ -30,6 +32,7 @@ PYTHON=${PYTHON:-python3}
 RUNS=${RUNS:-runs/paper}
 SEEDS=${SEEDS:-0}
 EXTRA=${EXTRA:-}
+EVAL=${EVAL:-}
 short=$(printf '%s\n' "$EXTRA" | sed -n 's/.*--epochs[= ]*\([0-9][0-9]*\).*/\1/p')
 warm_up=
 case $EXTRA in
@@ -52,6 +55,20 @@ finished() { # folder
     [ "${last%,*}" = "$epochs" ] && [ -n "${last#*,}" ]
 }
 
+result() { # folder, program
+    last=$(tail -n 1 "$1/log.csv" | cut -d , -f 7)
+    if [ "$2" = train_ar ]; then echo "$last bits"; else echo "$last %"; fi
+}
+
+# The best weights of a density model, once, on the test split.
+# shellcheck disable=SC2086
+evaluate() { # program, folder
+    [ "$1" = train_ar ] && [ ! -f "$2/test.txt" ] && [ -f "$2/best.safetensors" ] || return 0
+    ${TRAIN_VIT%train_vit}$1 --init "$2/best.safetensors" --eval $EVAL </dev/null >"$2/test.txt.part" || exit
+    mv "$2/test.txt.part" "$2/test.txt"
+    echo "  on the test split: $(sed -n 's/^bits: //p' "$2/test.txt") bits"
+}
+
 # Names and settings hold no spaces.
 # shellcheck disable=SC2086
 echo "$rows" | while read -r name after program arguments; do
@@ -62,16 +79,18 @@ echo "$rows" | while read -r name after program arguments; do
     [ $# -eq 0 ] || [ -n "$wanted" ] || continue
     extra="$EXTRA $warm_up"
     [ "$program" = train_vit ] || extra=$EXTRA
+    size=64
+    [ "$program" != train_ar ] || size=16
     config=${arguments#--config }
     config=${config%% *}
     [ -f "$config" ] || { echo "$name: $config is not there"; continue; }
     if [ "$bench" ]; then
         mkdir -p "$RUNS/$name"
-        ${TRAIN_VIT%train_vit}$program $arguments $extra --bench --batch-size 64 </dev/null \
+        ${TRAIN_VIT%train_vit}$program $arguments $extra --bench --batch-size $size </dev/null \
             >"$RUNS/$name/bench.json.part" || exit 1
         mv "$RUNS/$name/bench.json.part" "$RUNS/$name/bench.json"
-        echo "$name: $(sed 's/.*"train_images_per_s": \([0-9.]*\), "infer_images_per_s": \([0-9.]*\).*/\1 and \2/' \
-            "$RUNS/$name/bench.json") images/s in training and inference"
+        echo "$name: $(sed 's/.*"train_\([a-z]*\)_per_s": \([0-9.]*\), "infer_[a-z]*_per_s": \([0-9.]*\).*/\2 and \3 \1/' \
+            "$RUNS/$name/bench.json")/s in training and inference"
         continue
     fi
     for seed in $SEEDS; do
@@ -80,10 +99,10 @@ echo "$rows" | while read -r name after program arguments; do
         folder=$RUNS/$name$of_seed weights=$RUNS/$after$of_seed/best.safetensors init=
         [ "$after" = - ] || init="--init $weights"
         if finished "$folder"; then
-            echo "$name, seed $seed: done before, $(tail -n 1 "$folder/log.csv" | cut -d , -f 7) %"
+            echo "$name, seed $seed: done before, $(result "$folder" "$program")"
         elif [ -f "$folder/state.safetensors" ]; then
             echo "$name, seed $seed: goes on"
-            $TRAIN_VIT --resume "$folder" </dev/null || exit
+            ${TRAIN_VIT%train_vit}$program --resume "$folder" </dev/null || exit
         elif [ "$init" ] && [ ! -f "$weights" ]; then
             echo "$name, seed $seed: starts from $weights, which is not there: run $after first"
         else
@@ -91,5 +110,6 @@ echo "$rows" | while read -r name after program arguments; do
             rm -f "$folder/log.csv" # of a run that ended before its first epoch did
             ${TRAIN_VIT%train_vit}$program $arguments $init $extra --seed "$seed" --run-dir "$folder" </dev/null || exit
         fi
+        evaluate "$program" "$folder"
     done
 done

@@ -8,6 +8,8 @@
 
 A run belongs to a row by the name of its folder: `cifar100-ripple`, or `cifar100-ripple-seed3`; several seeds become a
 mean and its standard error.  Accuracy is that of the last epoch in log.csv; an unfinished run is marked with its epoch.
+Bits per byte are those of the best weights on the test split, from test.txt, which scripts/reproduce.sh writes; of a run
+without one, the least of the validation split in log.csv.
 Parameters and multiply-adds come from `train_vit --describe`, speeds from bench.json in the run's folder, which
 scripts/reproduce.sh writes.  The papers' results are in docs/paper_tables.csv; a row without a run shows only those.
 Needs only Python.
@@ -24,7 +26,7 @@ import sys
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 PROGRAMS = {name: os.environ.get(name.upper(), os.path.join(ROOT, "build", "cpu", name))
-            for name in ("train_vit", "train_detr")}
+            for name in ("train_vit", "train_detr", "train_ar")}
 
 
 class Row:
@@ -52,6 +54,10 @@ def lisanet_i(*names):
 
 def coco(*names):
     return [Row(paper, "coco/" + config, program="train_detr") for paper, config in names]
+
+
+def density(*names):
+    return [Row(paper, "ar/" + config, program="train_ar") for paper, config in names]
 
 
 def block(operator, side):
@@ -127,6 +133,14 @@ TABLES = {
     "hosts": ("Hierarchical transformers with their own attention, ImageNet-1k", "hosts,imagenet1k", imagenet(
         ("pvt_v2_b0", "pvt-v2-b0"), ("pvt_v2_b1", "pvt-v2-b1"), ("pvt_v2_b2", "pvt-v2-b2"),
         ("pvt_v2_b2_li", "pvt-v2-b2-li"))),
+    "sparse-1": ("Sparse Transformer, Table 1: density", "sparse-transformer,1 density", density(
+        ("cifar10 strided 59M", "cifar10"), ("enwik8 fixed 95M", "enwik8"), ("imagenet64 strided 152M", "imagenet64"),
+        ("music strided 152M", "music"))),
+    "sparse-2": ("Sparse Transformer, Table 2: patterns", "sparse-transformer,2 patterns", density(
+        ("enwik8 dense", "enwik8-dense"), ("enwik8 fixed", "enwik8"), ("enwik8 strided", "enwik8-strided"),
+        ("cifar10 dense", "cifar10-dense"), ("cifar10 fixed", "cifar10-fixed"), ("cifar10 strided", "cifar10"))),
+    "density": ("Sparse Transformers at a small size: CIFAR-100's images", None, density(
+        ("dense", "cifar100-dense"), ("fixed", "cifar100-fixed"), ("strided", "cifar100"))),
     "study": ("The claims at a small size: CIFAR-100, no position embedding (configs/cpu/study.ini)", None, [
         study("softmax", "--attn", "softmax"),
         study("linear", "--attn", "linear"),
@@ -146,7 +160,8 @@ MEASURED = {"imagenet/block"}
 
 # What is shown of a row: the paper's metric, the heading, our key, decimals.
 SHOWN = [("FLOPs", "10^6 multiply-adds", "mmacs", 1), ("params_M", "params, M", "params", 2), ("gmacs", "GMACs", "gmacs", 2), ("top1", "top-1, %", "top1", 2),
-         ("top5", "top-5, %", "top5", 2), ("AP", "AP", "ap", 1), ("speed", "images/s", "speed", 0)]
+         ("top5", "top-5, %", "top5", 2), ("AP", "AP", "ap", 1), ("speed", "images/s", "speed", 0),
+         ("bits_per_dim", "bits per byte", "bits", 2), ("time_per_iter", "seconds a step", "seconds", 2)]
 
 
 def paper_numbers(table):
@@ -186,7 +201,7 @@ def describe(row, cache={}):
 
 
 def read_run(folder):
-    """{'top1', 'top5', 'epoch', 'epochs', 'speed'} of one run's folder, as far as it has them."""
+    """{'top1', 'top5', 'ap', 'bits', 'epoch', 'epochs', 'speed', 'seconds'} of one run's folder, as far as it has them."""
     run = {}
     with open(os.path.join(folder, "log.csv"), newline="") as file:
         for line in csv.DictReader(file):
@@ -194,13 +209,24 @@ def read_run(folder):
                 run.update(top1=float(line["top1"]), top5=float(line["top5"]), epoch=int(line["epoch"]))
             if line.get("ap"):
                 run.update(ap=100 * float(line["ap"]), epoch=int(line["epoch"]))
+            if line.get("bits"):
+                run.update(bits=min(float(line["bits"]), run.get("bits", math.inf)), epoch=int(line["epoch"]))
+    test = os.path.join(folder, "test.txt")
+    if os.path.exists(test):
+        with open(test) as file:
+            bits = re.search(r"^bits: ([0-9.]+)$", file.read(), re.M)
+            run.update({"bits": float(bits.group(1))} if bits else {})
     with open(os.path.join(folder, "config.ini")) as file:
         epochs = re.search(r"^epochs *= *(\d+)", file.read(), re.M)
         run["epochs"] = int(epochs.group(1)) if epochs else None
     bench = os.path.join(folder, "bench.json")
     if os.path.exists(bench):
         with open(bench) as file:
-            run["speed"] = json.load(file)["infer_images_per_s"]
+            speeds = json.load(file)
+        if "infer_images_per_s" in speeds:
+            run["speed"] = speeds["infer_images_per_s"]
+        else:
+            run["seconds"] = speeds["train_batch_seconds"]
     return run
 
 

@@ -86,11 +86,12 @@ style_unfinished() {
         no_line '(TO''DO|FIX''ME)' ''
 }
 
-# docs/settings.md and docs/settings-detr.md are what the programs say of themselves.
+# docs/settings*.md are what the programs say of themselves.
 style_settings() {
-    [ -x build/cpu/train_vit ] && [ -x build/cpu/train_detr ] || { echo "build/cpu is not built"; return 1; }
+    [ -x build/cpu/train_vit ] && [ -x build/cpu/train_ar ] || { echo "build/cpu is not built"; return 1; }
     build/cpu/train_vit --help-markdown | diff docs/settings.md - &&
-        build/cpu/train_detr --help-markdown | diff docs/settings-detr.md -
+        build/cpu/train_detr --help-markdown | diff docs/settings-detr.md - &&
+        build/cpu/train_ar --help-markdown | diff docs/settings-ar.md -
 }
 
 # core/version.h and CHANGELOG.md: a version that is released has a heading, one that is not is a later one.

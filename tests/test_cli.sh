@@ -28,9 +28,12 @@ check "--help names every operator and each describes itself" $? "$operators ope
 check "--help keeps to 100 columns" $? "$(awk 'length > 100' out | head -n 1)"
 refused=
 for file in "$root"/configs/*/*.ini; do
-    program=train_vit
-    case $file in */coco/*) program=train_detr ;; esac
-    "$build/$program" --config "$file" --describe --num-classes 10 --data cifar100 >out 2>err ||
+    program=train_vit data='--num-classes 10 --data cifar100'
+    case $file in
+    */coco/*) program=train_detr ;;
+    */ar/*) program=train_ar data= ;;
+    esac
+    "$build/$program" --config "$file" --describe $data >out 2>err ||
         refused="$refused ${file##*/}: $(cat err)"
 done
 [ -z "$refused" ]

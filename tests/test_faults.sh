@@ -36,11 +36,11 @@ fault() {
 # aborts with lines of its own.
 tells() {
     ! grep -q '^OMP: Error #' err || return 0
-    [ "$status" -eq 1 ] && [ "$(wc -l <err)" -eq 1 ] && grep -qE '^(train_vit|train_detr|pack_dataset|libgomp): .' err
+    [ "$status" -eq 1 ] && [ "$(wc -l <err)" -eq 1 ] && grep -qE '^(train_vit|train_detr|train_ar|pack_dataset|libgomp): .' err
 }
 
 # goes_on: it ended well, and what it has to say is said in lines of its own.
-goes_on() { [ "$status" -eq 0 ] && ! grep -qvE '^(train_vit|train_detr|pack_dataset): .' err; }
+goes_on() { [ "$status" -eq 0 ] && ! grep -qvE '^(train_vit|train_detr|train_ar|pack_dataset): .' err; }
 
 # numbers COUNT MOST: all from 1 to COUNT, or where they are more than MOST as many, drawn one from each equal share.
 numbers() {

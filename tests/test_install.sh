@@ -26,7 +26,7 @@ folder=$(make -n -C "$root" DESTDIR="$work/root" PREFIX=$prefix install-built | 
 check "what is installed by default is portable" $? "$folder"
 
 version=$(sed -n 's/.*VIT_VERSION "\(.*\)"/\1/p' "$root/core/version.h")
-for program in train_vit train_detr pack_dataset; do
+for program in train_vit train_detr train_ar pack_dataset; do
     said=$("$there/bin/$program" --version 2>&1)
     [ -n "$version" ] && [ "$said" = "$program $version" ]
     check "$program --version" $? "$said"

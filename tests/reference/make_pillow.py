@@ -6,7 +6,7 @@ Pillow 12.3 changed the order of the two passes where a picture becomes lower an
 before.  jpegtran (libjpeg-turbo-progs) makes the arithmetic-coded file.
 
 resize.N        expected [h,w,3] of a formula's picture [in_h,in_w,3]; resize.N.sizes = in_h, in_w, filter (0 bicubic,
-                1 bilinear)
+                1 bilinear, 2 box)
 decode.<file>   convert("RGB") of the picture in the corpus
 crop.N          crop (top, left, height, width in crop.N.box) of colour420.jpg, resized to [h,w]
 evaluate.N      colour420.jpg with its short side resized to evaluate.N.sizes[0], the centre [h,w] of that
@@ -107,14 +107,14 @@ def main():
         sys.exit(f"Pillow {PIL.__version__} resizes in another order: use one before 12.3")
     os.makedirs(CORPUS, exist_ok=True)
     tensors = {}
-    filters = [Image.BICUBIC, Image.BILINEAR]
+    filters = [Image.BICUBIC, Image.BILINEAR, Image.BOX]
     sizes = [(6, 8, 9, 11), (6, 8, 4, 3), (17, 23, 17, 9), (31, 5, 8, 40), (5, 31, 40, 8), (64, 48, 33, 47),
              (100, 90, 21, 34), (3, 200, 7, 19), (1, 1, 5, 4), (57, 43, 1, 1), (33, 70, 34, 66)]
     for n, (in_h, in_w, h, w) in enumerate(sizes):
-        for f in range(2):
-            made = Image.fromarray(formula(in_h, in_w)).resize((w, h), filters[f])
-            tensors[f"resize.{2 * n + f}"] = np.array(made)
-            tensors[f"resize.{2 * n + f}.sizes"] = np.array([in_h, in_w, f], np.int32)
+        for f, resampling in enumerate(filters):
+            made = Image.fromarray(formula(in_h, in_w)).resize((w, h), resampling)
+            tensors[f"resize.{3 * n + f}"] = np.array(made)
+            tensors[f"resize.{3 * n + f}.sizes"] = np.array([in_h, in_w, f], np.int32)
 
     sound, refused = pictures()
     for name, data in {**sound, **refused}.items():

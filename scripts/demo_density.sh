@@ -1,0 +1,55 @@
+#!/bin/sh
+# From a fresh checkout to a density model of small pictures in minutes on two CPU cores: installs missing packages,
+# builds, trains a Sparse Transformer on generated shapes (configs/ar/shapes-demo.ini), measures bits per byte beside three
+# baselines, and lets it draw.  All results are in runs/demo-density.
+#
+#   sh scripts/demo_density.sh [--epochs 2 ...]      arguments are passed on to train_ar
+set -eu
+cd "$(dirname "$0")/.."
+run=runs/demo-density
+# Threads that spin while they wait make a machine that is shared with anything else many times slower.
+export OMP_WAIT_POLICY="${OMP_WAIT_POLICY:-passive}"
+
+sh scripts/deps.sh demo
+python=${PYTHON:-python3}
+command -v "$python" >/dev/null 2>&1 || python=/usr/bin/python3
+
+echo "== building"
+make -j"$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)"
+
+# Only what a demo has written: files of anyone else stay.
+if [ -e "$run/log.csv" ]; then
+    echo "== removing the demo run of before from $run"
+    (cd "$run" && rm -f config.ini log.csv best.safetensors last.safetensors state.safetensors curve.png drawn.png \
+        completed.png half.png test.txt shapes.pack)
+fi
+
+echo "== training"
+status=0
+./build/cpu/train_ar --config configs/ar/shapes-demo.ini --run-dir "$run" "$@" || status=$?
+if [ "$status" -ne 0 ]; then
+    [ "$status" -le 128 ] || echo "interrupted: ./build/cpu/train_ar --resume $run goes on from here"
+    exit "$status"
+fi
+
+echo "== bits per byte of pictures that it has not seen, and of three ways without a model"
+./build/cpu/train_ar --init "$run/best.safetensors" --eval >"$run/test.txt"
+result() { sed -n "s/^$1: //p" "$run/test.txt"; }
+./build/cpu/pack_dataset --data shapes --split val --raw --out "$run/shapes.pack" >/dev/null 2>&1
+png=$("$python" scripts/png_bits.py "$run/shapes.pack" --side 16 | sed 's/.*: //')
+printf '  %-44s %s\n' "uniform noise" 8 "histogram of each position's bytes" "$(result histogram_bits)" \
+    "PNG, each picture a file" "$png" "this model" "$(result bits)"
+
+echo "== drawing"
+./build/cpu/train_ar --init "$run/best.safetensors" --sample 36 --out "$run/drawn.png"
+"$python" scripts/plot_run.py "$run" --level "uniform noise=8" --level "byte histograms=$(result histogram_bits)" \
+    --level "PNG=$png"
+cat <<END
+
+  $run/drawn.png    36 pictures of its own
+  $run/curve.png    bits per byte while it learned, and the baselines
+
+Next, the same with dense attention, or text:
+  ./build/cpu/train_ar --config configs/ar/shapes-demo.ini --attn softmax
+  ./build/cpu/train_ar --config configs/ar/text.ini --data FILE
+END
