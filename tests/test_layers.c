@@ -197,7 +197,9 @@ static void test_graph(void **state) {
         double *y = zeros(N * OUT), *z = zeros(N * OUT);
         real_upload(d_x, x, N * IN);
         real_download(x, d_x, N * IN);
+        device_uploads_wait();
         memcpy(pinned, w, OUT * IN * sizeof *w);
+        device_uploads_used();
         device_upload_async(d_w, pinned, OUT * IN * sizeof *w);
         if (call == 6) kernels_reserve((size_t)1 << 20); /* graphs may hold the workspace's address */
         if (device_graph_begin(&graph)) {
@@ -495,6 +497,80 @@ static void test_adamw(void **state) {
     release_all();
 }
 
+/* What a step finds out on the device: losses of two micro-batches, the norm with and without clipping, and no update
+ * where either is not finite. */
+static void test_step_found(void **state) {
+    (void)state;
+    enum { B = 300, N = 100003 };
+    float *loss = normals(B, 1), *g = normals(N, 1), none[] = {0, 0};
+    double sum = 0, squares = 0;
+    for (int b = 0; b < B; b++) sum += loss[b];
+    for (int i = 0; i < N; i++) squares += (double)g[i] * g[i];
+    StepFound found = {0}, *d_found = keep(device_malloc(sizeof found, "test"), true);
+    float *d_loss = upload(loss, B), *d_g = upload(g, N);
+    step_add_losses(d_found, d_loss, 37);
+    step_add_losses(d_found, d_loss + 37, B - 37);
+    for (int k = 0; k < 3; k++) {
+        float clip = k == 0 ? 0 : k == 1 ? 1e6f : 1;
+        step_measure(d_found, d_g, N, clip);
+        device_download(&found, d_found, sizeof found);
+        assert_true(fabs(found.loss - sum) < 1e-12 * B && fabs(found.squares - squares) <= 1e-12 * squares);
+        assert_true(fabs((double)found.scale - (k < 2 ? 1 : 1 / sqrt(squares))) < 1e-6);
+    }
+    const float rate = 1;
+    const uint8_t kinds[] = {PIECE_DECAYED};
+    uint8_t *d_kinds = keep(device_malloc(sizeof kinds, "test"), true);
+    device_upload(d_kinds, kinds, sizeof kinds);
+    AdamWStep step = {.lr = 1, .eps = 1e-8f, .weight_decay = 0.5f, .found = d_found, .t = 1, .rate_count = 1,
+                      .rates = &rate};
+    for (int k = 0; k < 3; k++) {
+        float w[] = {1, 2}, gradient[] = {k == 1 ? INFINITY : -3, 4}, bad = k == 2 ? NAN : 0;
+        float *d_w = upload(w, 2), *d_m = upload(none, 2), *d_v = upload(none, 2), *d_ema = upload(w, 2);
+        step_add_losses(d_found, upload(&bad, 1), 1);
+        step_measure(d_found, upload(gradient, 2), 2, 0);
+        adamw_update(d_w, d_m, d_v, d_ema, upload(gradient, 2), d_kinds, 2, &step);
+        float *got = download(d_w, 2), *average = download(d_ema, 2), *m = download(d_m, 2);
+        if (k == 0) assert_true(fabsf(got[0] - 1.5f) < 1e-6f && fabsf(got[1]) < 1e-6f && m[0] == -3);
+        else assert_true(got[0] == 1 && got[1] == 2 && average[1] == 2 && m[0] == 0);
+    }
+    release_all();
+}
+
+/* Copies beside kernels, and places in the sequence of calls. */
+static void test_uploads(void **state) {
+    (void)state;
+    enum { N = 70001, CALLS = 5 };
+    DeviceMark *marks[2] = {NULL, NULL};
+    float *in[2], *out[2], *d_x = poisoned(N);
+    real *d_y = poisoned_real(N);
+    for (int i = 0; i < 2; i++) {
+        in[i] = host_malloc(N * sizeof **in, "test");
+        out[i] = host_malloc(N * sizeof **out, "test");
+    }
+    device_uploads_used();
+    for (int call = 0; call < CALLS; call++) {
+        int i = call % 2;
+        device_uploads_wait();
+        for (int k = 0; k < N; k++) in[i][k] = (float)(k % 251 + call);
+        device_upload_async(d_x, in[i], N * sizeof **in);
+        device_copy(d_y, d_x, N * sizeof(real));
+        device_download_async(out[i], d_x, N * sizeof **out);
+        device_uploads_used();
+        device_mark(&marks[i]);
+        if (!call) continue;
+        device_wait(marks[1 - i]);
+        for (int k = 0; k < N; k++) assert_true(out[1 - i][k] == (float)(k % 251 + call - 1));
+    }
+    device_wait(marks[(CALLS - 1) % 2]);
+    for (int i = 0; i < 2; i++) {
+        device_mark_free(&marks[i]);
+        assert_null(marks[i]);
+        host_free(in[i]);
+        host_free(out[i]);
+    }
+    release_all();
+}
+
 static void test_sum_of_squares(void **state) {
     (void)state;
     const size_t sizes[] = {1, 7, 255, 257, 100003};
@@ -523,6 +599,7 @@ int main(void) {
         cmocka_unit_test(test_embed),              cmocka_unit_test(test_pool),
         cmocka_unit_test(test_cross_entropy),      cmocka_unit_test(test_cross_entropy_nan),
         cmocka_unit_test(test_adamw),              cmocka_unit_test(test_sum_of_squares),
+        cmocka_unit_test(test_step_found),         cmocka_unit_test(test_uploads),
     };
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     kernels_exit();

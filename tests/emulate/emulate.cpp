@@ -143,6 +143,12 @@ bool device_shares_cores(void) { return true; }
 void *host_malloc(size_t bytes, const char *what) { return device_malloc(bytes, what); }
 void host_free(void *p) { free(p); }
 void device_upload_async(void *device, const void *host, size_t bytes) { memcpy(device, host, bytes); }
+void device_uploads_used(void) {}
+void device_uploads_wait(void) {}
+void device_download_async(void *host, const void *device, size_t bytes) { memcpy(host, device, bytes); }
+void device_mark(DeviceMark **) {}
+void device_wait(const DeviceMark *) {}
+void device_mark_free(DeviceMark **) {}
 bool device_graph_begin(DeviceGraph **graph) { return (void)graph, true; }
 void device_graph_end(DeviceGraph **graph) { (void)graph; }
 void device_graph_free(DeviceGraph **graph) { *graph = NULL; }
