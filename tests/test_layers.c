@@ -164,6 +164,12 @@ static void linear_case(size_t n, int in, int out, bool bias) {
     linear_forward(d_y, d_x, d_w, bias ? d_b : NULL, &shape);
     linear_backward_input(d_dx, d_dy, d_w, &shape);
     linear_backward_weight(d_dw, bias ? d_db : NULL, d_dy, d_x, &shape);
+    real *both_dx = poisoned_real(n * in);
+    float *both_dw = upload(dw, size), *both_db = upload(db, out);
+    linear_backward(both_dx, both_dw, bias ? both_db : NULL, d_dy, d_x, d_w, &shape);
+    assert_memory_equal(download_real(both_dx, n * in), download_real(d_dx, n * in), n * in * sizeof(float));
+    assert_memory_equal(download(both_dw, size), download(d_dw, size), size * sizeof *dw);
+    assert_memory_equal(download(both_db, out), download(d_db, out), out * sizeof *db);
     bool few = size < 10; /* all of them may cancel */
     assert_true(close_sums("y", download_real(d_y, n * out), y, y_size, n * out, few));
     assert_true(close_sums("dx", download_real(d_dx, n * in), dx, dx_size, n * in, few));
@@ -259,6 +265,60 @@ static void test_gelu(void **state) {
     gelu_forward(d_x, d_x, N);
     assert_memory_equal(download_real(again, N), download_real(d_x, N), N * sizeof(float));
     release_all();
+}
+
+/* y's rows are the linear layer after GELU: dy [n,out], w2 [out,in]. */
+static void linear_gelu_case(size_t n, int in, int out) {
+    size_t hidden = n * (size_t)in, size = (size_t)in * (size_t)out;
+    printf("linear and GELU n %zu hidden %d other %d\n", n, in, out);
+    float *x = normals(n * out, 1), *w1 = rounded_real(normals(size, 0.3f), size),
+          *b1 = rounded_real(normals(in, 1), in), *dy = normals(n * out, 1),
+          *w2 = rounded_real(normals(size, 1), size), *before = normals(in, 1);
+    real *d_x = upload_real(x, n * out), *d_dy = upload_real(dy, n * out), *d_a = poisoned_real(hidden),
+         *d_g = poisoned_real(hidden), *d_da = poisoned_real(hidden), *again = poisoned_real(hidden);
+    float *d_db = upload(before, in);
+    double *a = zeros(hidden), *a_size = zeros(hidden), *g = zeros(hidden), *da = zeros(hidden),
+           *da_size = zeros(hidden), *db = widened(before, in), *db_size = zeros(in);
+    for (size_t i = 0; i < n; i++)
+        for (int j = 0; j < in; j++) {
+            size_t at = i * (size_t)in + (size_t)j;
+            add_term(&a[at], &a_size[at], b1[j]);
+            for (int k = 0; k < out; k++)
+                add_term(&a[at], &a_size[at], (double)x[i * out + k] * w1[(size_t)j * out + k]);
+        }
+    linear_gelu_forward(d_a, d_g, d_x, upload(w1, size), upload(b1, in), &(LinearShape){n, out, in, 0});
+    bool few = size < 10;
+    assert_true(close_sums("a", download_real(d_a, hidden), a, a_size, hidden, few));
+    float *stored = download_real(d_a, hidden);
+    for (size_t i = 0; i < hidden; i++) g[i] = stored[i] * erfc(-stored[i] / sqrt(2)) / 2;
+    assert_true(close_real("g", d_g, g, hidden));
+
+    kernels_reserve(linear_gelu_workspace(&(LinearShape){n, in, out, 0}));
+    linear_gelu_backward(d_da, again, d_db, d_dy, d_a, upload(w2, size), &(LinearShape){n, in, out, 0});
+    for (size_t i = 0; i < n; i++)
+        for (int j = 0; j < in; j++) {
+            size_t at = i * (size_t)in + (size_t)j;
+            double v = stored[at], slope = erfc(-v / sqrt(2)) / 2 + v * exp(-v * v / 2) / sqrt(2 * acos(-1));
+            for (int k = 0; k < out; k++)
+                add_term(&da[at], &da_size[at], slope * dy[i * out + k] * w2[(size_t)k * in + j]);
+            add_term(&db[j], &db_size[j], da[at]);
+        }
+    assert_true(close_sums("da", download_real(d_da, hidden), da, da_size, hidden, few));
+    assert_memory_equal(download_real(again, hidden), download_real(d_g, hidden), hidden * sizeof(float));
+    float *rounded = download_real(d_da, hidden);
+    double *want = widened(before, in);
+    for (size_t i = 0; i < hidden; i++) want[i % (size_t)in] += rounded[i];
+    for (int j = 0; j < in; j++) db_size[j] += fabs((double)before[j]);
+    assert_true(check_sums("db of what was stored", download(d_db, in), want, db_size, in, 1e-5));
+    assert_true(few || check_sums("db", download(d_db, in), db, db_size, in, roundings(2)));
+    release_all();
+}
+
+static void test_linear_gelu(void **state) {
+    (void)state;
+    const int sizes[][3] = {{1, 1, 1}, {7, 5, 3}, {131, 136, 72}, {300, 96, 24}, {64, 264, 40}, {3, 8, 520}};
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+        linear_gelu_case((size_t)sizes[i][0], sizes[i][1], sizes[i][2]);
 }
 
 static void test_tanh(void **state) {
@@ -599,6 +659,7 @@ int main(void) {
         cmocka_unit_test(test_embed),              cmocka_unit_test(test_pool),
         cmocka_unit_test(test_cross_entropy),      cmocka_unit_test(test_cross_entropy_nan),
         cmocka_unit_test(test_adamw),              cmocka_unit_test(test_sum_of_squares),
+        cmocka_unit_test(test_linear_gelu),
         cmocka_unit_test(test_step_found),         cmocka_unit_test(test_uploads),
     };
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
