@@ -387,6 +387,7 @@ static double train_step(void *context) {
     training_share(&run->training, &begin, &end);
     device_zero(detr->model.params.grads, detr->model.params.total * sizeof(float));
     for (int next = begin; next < end; next = part.position + part.n) {
+        device_uploads_wait(); /* the loader fills the last part's memory again */
         detection_next(&run->loader, &part);
         detr_load(detr, part.pixels, &part.size[0][0], run->train.mean, run->train.std, part.n, part.height,
                   part.width);
@@ -649,7 +650,7 @@ static void bench_fill(Run *run, int images) {
     DetectionPart *p = &run->bench;
     size_t n = (size_t)images, pixels = n * 3 * (size_t)size[0] * (size_t)size[1];
     *p = (DetectionPart){.n = images, .height = size[0], .width = size[1]};
-    p->pixels = xcalloc(pixels, 1, "a batch");
+    p->pixels = host_malloc(pixels, "a batch");
     p->size = xcalloc(n, sizeof *p->size, "a batch");
     p->boxes = xcalloc(n * BENCH_BOXES, sizeof *p->boxes, "a batch");
     p->labels = xcalloc(n * BENCH_BOXES, sizeof *p->labels, "a batch");
@@ -690,7 +691,6 @@ static void bench_batch(void *context, bool training) {
         update(run, &loss);
         run->training.state.step++;
     }
-    device_synchronize();
 }
 
 static void mode_bench(void *context) {
@@ -834,7 +834,7 @@ static void mode_predict(void *context) {
     run->longer = run->augment->max_size + 16;
     model_open(run, 1, run->shorter, run->longer, false);
     buffers_open(run, 1, 1, false);
-    p.pixels = xcalloc((size_t)run->shorter * (size_t)run->longer, 3, "a picture");
+    p.pixels = host_malloc((size_t)run->shorter * (size_t)run->longer * 3, "a picture");
     p.detections = xcalloc((size_t)run->model->queries, sizeof *p.detections, "detections");
     for (size_t i = 0; i < pictures.count; i++) {
         const char *name = pictures.at[i].name;
@@ -849,7 +849,7 @@ static void mode_predict(void *context) {
     predictions_write(&p.json, run->modes->json);
     pictures_free(&pictures);
     free(p.detections);
-    free(p.pixels);
+    host_free(p.pixels);
     transform_scratch_free(&p.scratch);
 }
 
@@ -870,7 +870,7 @@ static void mode_parity(void *context) {
     parity_parameters(&detr->model.params, &st);
     detr_fold(detr);
     size_t pixels = (size_t)p.B * 3 * (size_t)p.H * (size_t)p.W;
-    uint8_t *black = xcalloc(pixels, 1, "parity");
+    uint8_t *black = host_malloc(pixels, "parity");
     detr_load(detr, black, p.sizes, (const float[3]){0}, (const float[3]){1, 1, 1}, p.B, p.H, p.W);
     real_upload(detr->images, p.images, pixels);
     micro_step(run, &p.part, p.T > 1 ? p.T : 1, false, &loss);
@@ -880,7 +880,7 @@ static void mode_parity(void *context) {
                                        {"boxes", SAFE_F32, 4, {L, B, Q, 4}, run->boxes},
                                        {"loss", SAFE_F32, 1, {1}, &total}};
     parity_write(run->modes->out, outputs, 3, &detr->model.params);
-    free(black);
+    host_free(black);
     safetensors_close(&st);
 }
 

@@ -88,7 +88,7 @@ typedef struct {
     uint8_t *pixels; /* host [micro_batch,Hi,Wi,3] */
     int *labels;     /* host [micro_batch] */
     float *targets;  /* host [micro_batch,C] */
-    float *losses;   /* host [micro_batch] */
+    float *losses;   /* host [micro_batch]: of --parity */
     float *logits;   /* host [micro_batch,C] */
     int *class_of;   /* maps the data's classes to the model's; NULL: the same */
     int *boxes;      /* host [micro_batch + 2,4]: the boxes of random erasing */
@@ -301,7 +301,7 @@ static void model_open(Run *run, int batch, bool training) {
         vit_draw_buffers(vit, run->training.s->seed, 0);
     }
     size_t B = (size_t)batch, C = (size_t)run->model->num_classes;
-    run->pixels = xcalloc(B * 3 * (size_t)run->model->img_size[0], (size_t)run->model->img_size[1], "a batch");
+    run->pixels = host_malloc(B * 3 * (size_t)run->model->img_size[0] * (size_t)run->model->img_size[1], "a batch");
     run->labels = xcalloc(B, sizeof *run->labels, "a batch");
     run->targets = xcalloc(B * C, sizeof *run->targets, "a batch");
     run->losses = xcalloc(B, sizeof *run->losses, "a batch");
@@ -336,47 +336,48 @@ static void load_images(Run *run, const LoaderPart *part) {
 }
 
 /* Forward and backward pass of the B images in the model, which are those from `first` on in the global batch.  Their
- * gradients are accumulated; after the last images they are summed over the ranks.  Returns the sum of their losses. */
-static double micro_step(Run *run, int first, int B, bool last) {
+ * losses and gradients are accumulated on the device; after the last images the gradients are summed over the ranks. */
+static void micro_step(Run *run, int first, int B, bool last) {
     Vit *vit = &run->vit;
     int batch = run->training.s->batch_size;
-    double loss = 0;
     vit_draw_drops(vit, run->training.s->seed, (uint32_t)run->training.state.step, (size_t)first, B);
     vit_load_targets(vit, run->targets, B);
     bool same = B == batch && run->model->dropout <= 0; /* every step's kernels have the same arguments */
     if (!same || device_graph_begin(&run->graph)) {
         vit_forward(vit, B, true);
         vit_loss(vit, B, 1.0f / (float)batch);
+        step_add_losses(vit->model.params.found, vit->loss, B);
         vit_backward(vit, B, true, last ? all_reduce_start : NULL);
         if (same) device_graph_end(&run->graph);
     }
     run->last_micro_batch = B;
-    vit_losses(vit, run->losses, B);
-    for (int b = 0; b < B; b++) loss += run->losses[b];
-    return loss;
 }
 
-/* Trains on the loader's next batch, by micro-batches, with one optimizer step.  Returns the mean loss. */
+/* Nothing has been found out yet: no gradient, no loss. */
+static void step_begin(Run *run) {
+    Params *params = &run->vit.model.params;
+    device_zero(params->grads, params->total * sizeof(float));
+    device_zero(params->found, sizeof *params->found);
+    vit_draw_buffers(&run->vit, run->training.s->seed, (uint32_t)run->training.state.step);
+}
+
+/* Trains on the loader's next batch, by micro-batches, with one optimizer step.  Waits for nothing of it: a GPU works on
+ * one step while the host prepares the next and uploads its images. */
 static double train_step(void *context) {
     Run *run = context;
-    Training *t = &run->training;
-    Params *params = &run->vit.model.params;
     LoaderPart images;
-    double loss = 0;
     int begin, end;
-    training_share(t, &begin, &end);
-    device_zero(params->grads, params->total * sizeof(float));
-    vit_draw_buffers(&run->vit, t->s->seed, (uint32_t)t->state.step);
+    training_share(&run->training, &begin, &end);
+    step_begin(run);
     for (int first = begin; first < end; first += images.n) {
+        device_uploads_wait(); /* the loader fills the last part's memory again */
         loader_next(&run->loader, &images);
         load_images(run, &images);
-        loss += micro_step(run, first, images.n, first + images.n == end);
+        micro_step(run, first, images.n, first + images.n == end);
     }
     all_reduce_finish();
-    training_sum(t, &loss, 1);
-    loss /= t->s->batch_size;
-    training_update(t, loss);
-    return loss;
+    training_update_unseen(&run->training);
+    return NAN;
 }
 
 /* == Evaluation =================================================================================================== */
@@ -568,12 +569,10 @@ static void mode_eval(void *context) {
 static void bench_batch(void *context, bool training) {
     Run *run = context;
     Training *t = &run->training;
-    Params *params = &run->vit.model.params;
     int begin, end;
     training_share(t, &begin, &end);
     model_set_training(&run->vit.model, training);
-    if (training) device_zero(params->grads, params->total * sizeof(float));
-    if (training) vit_draw_buffers(&run->vit, t->s->seed, (uint32_t)t->state.step);
+    if (training) step_begin(run);
     for (int first = begin, B; first < end; first += B) {
         B = end - first < run->vit.model.batch ? end - first : run->vit.model.batch;
         vit_load_pixels(&run->vit, run->pixels, run->train.mean, run->train.std, B);
@@ -581,9 +580,8 @@ static void bench_batch(void *context, bool training) {
         else vit_forward(&run->vit, B, false);
     }
     all_reduce_finish();
-    if (training) training_update(t, 0);
+    if (training) training_update_unseen(t);
     if (training) t->state.step++;
-    device_synchronize();
 }
 
 static void mode_bench(void *context) {

@@ -20,17 +20,15 @@ static const ConfigEntry entries[] = {
 #undef F
 const ConfigGroup adamw_settings = {CONFIG_GROUP(AdamWSettings, entries)};
 
-float adamw_step(const AdamWSettings *s, Params *params, float lr, int t) {
-    float norm = (float)sqrt(sum_of_squares(params->grads, params->total));
-    float scale = s->clip_grad / (norm + 1e-6f); /* PyTorch's clip_grad_norm_ */
-    if (!isfinite(norm)) return norm;
+void adamw_start(const AdamWSettings *s, Params *params, float lr, int t) {
+    step_measure(params->found, params->grads, params->total, s->clip_grad);
     AdamWStep step = {
         .lr = lr,
         .beta1 = s->beta1,
         .beta2 = s->beta2,
         .eps = s->eps,
         .weight_decay = s->weight_decay,
-        .scale = s->clip_grad > 0 && scale < 1 ? scale : 1,
+        .found = params->found,
         .ema_decay = s->ema_decay,
         .t = t,
         .rate_count = params->rate_count,
@@ -38,5 +36,11 @@ float adamw_step(const AdamWSettings *s, Params *params, float lr, int t) {
     };
     adamw_update(params->values, params->exp_avg, params->exp_avg_sq, params->ema, params->grads, params->kinds,
                  params->total, &step);
-    return norm;
+}
+
+float adamw_step(const AdamWSettings *s, Params *params, float lr, int t) {
+    StepFound found;
+    adamw_start(s, params, lr, t);
+    device_download(&found, params->found, sizeof found);
+    return (float)sqrt(found.squares);
 }

@@ -15,8 +15,12 @@ typedef struct {
 extern const ConfigGroup adamw_settings;
 
 /* Optimizer step number t >= 1 with learning rate lr, multiplied for each tensor by its Param.rate.  Clips the
- * gradient, updates parameters and moments, then the EMA if there is one.  Returns the gradient's norm before
- * clipping.  If that norm is not finite, nothing is changed. */
+ * gradient, updates parameters and moments, then the EMA if there is one.  params->found gets the square of the
+ * gradient's norm before clipping; if that norm or the loss in params->found is not finite, nothing is changed.  Does
+ * not wait for the device. */
+void adamw_start(const AdamWSettings *s, Params *params, float lr, int t);
+
+/* The same; waits for it and returns the norm. */
 float adamw_step(const AdamWSettings *s, Params *params, float lr, int t);
 
 #endif

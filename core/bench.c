@@ -10,16 +10,27 @@
 static BenchSpeed speed(void (*batch)(void *run, bool training), void *run, bool training, int images, double limit) {
     enum { MAX_BATCHES = 4096 };
     static double seconds[MAX_BATCHES];
+    DeviceMark *ends[2] = {NULL, NULL}; /* of the batch before, and of this one */
     int count = 0;
-    batch(run, training);
-    double begin = now_seconds();
-    while (count < MAX_BATCHES && !distributed_any(count >= 3 && now_seconds() - begin >= limit)) {
-        double start = now_seconds();
+    for (int warm = 0; warm < (device_shares_cores() ? 1 : 2); warm++) {
         batch(run, training);
-        double took = now_seconds() - start;
+        device_mark(&ends[warm]);
+    }
+    device_wait(ends[0]);
+    double begin = now_seconds(), start = begin;
+    while (count < MAX_BATCHES && !distributed_any(count >= 3 && now_seconds() - begin >= limit)) {
+        batch(run, training);
+        device_mark(&ends[count % 2]);
+        device_wait(ends[(count + 1) % 2]);
+        double end = now_seconds(), took = end - start;
+        start = end;
         int i = count++;
         for (; i > 0 && seconds[i - 1] > took; i--) seconds[i] = seconds[i - 1];
         seconds[i] = took;
+    }
+    for (int i = 0; i < 2; i++) {
+        device_wait(ends[i]);
+        device_mark_free(&ends[i]);
     }
     return (BenchSpeed){images / seconds[count / 2], seconds[0]};
 }
@@ -40,8 +51,10 @@ static void fit_batch(void (*batch)(void *run, bool training), void *run, int *i
     say("bench: how long %d images take ...\n", least);
     *images = least;
     batch(run, true);
+    device_synchronize();
     double start = now_seconds();
     batch(run, true);
+    device_synchronize();
     double fit = limit / BATCHES / (now_seconds() - start);
     distributed_broadcast(&fit, sizeof fit);
     *images = fit < 1 ? least : fit * least < whole ? (int)fit * least : whole;

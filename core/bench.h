@@ -14,10 +14,12 @@ typedef struct {
     double peak; /* GFLOP/s of a large matrix product on this device, the better of one run before and one after */
 } Bench;
 
-/* Measures training, then inference, for about `seconds` each, after one warm-up batch that is not counted.  *images is
+/* Measures training, then inference, for about `seconds` each, after one warm-up batch that is not counted, or two where
+ * the device runs beside the host: the time of a batch is then from the end of the one before to its own.  *images is
  * the batch size summed over all ranks.  If four training batches would take longer than `seconds`, *images is first
- * reduced to a multiple of `least`.  batch(run, training) must process one batch and return when it is finished; all
- * calls with training = true come first.  Reports progress on stderr. */
+ * reduced to a multiple of `least`.  batch(run, training) must process one batch; the device may still be working on it
+ * when the call returns, and the host prepares the next one meanwhile, as in training.  All calls with training = true
+ * come first.  Reports progress on stderr. */
 Bench bench(void (*batch)(void *run, bool training), void *run, int *images, int least, double seconds);
 
 #endif

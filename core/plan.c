@@ -101,6 +101,7 @@ void plan_poison(Plan *plan) {
     char *poison = xcalloc(1, bytes, "poison");
     memset(poison, 0xFF, bytes); /* NaN in float, bf16 and half alike */
     device_upload(plan->memory, poison, bytes);
+    device_uploads_used();
     free(poison);
 }
 

@@ -128,12 +128,47 @@ void training_sum(Training *t, double *sums, int count) {
     t->stopping = all[count] > 0;
 }
 
-void training_update(Training *t, double loss) {
+/* Waits for the oldest update. */
+static void settle_one(Training *t) {
     RunState *state = &t->state;
-    training_stop_on_bad(t, "the loss", loss);
-    state->gradient_norm = adamw_step(t->adamw, t->params, state->lr, (int)state->step + 1);
-    training_stop_on_bad(t, "the norm of the gradient", (double)state->gradient_norm);
+    int i = (int)(t->settled++ % 2);
+    const TrainingPending *p = &t->pending[i];
+    device_wait(p->done);
+    if (p->unseen) {
+        double loss = t->found[i].loss;
+        training_sum(t, &loss, 1);
+        loss /= t->s->batch_size;
+        stop_on_bad(t, p->step, "the loss", loss);
+        state->loss_sum += loss;
+        state->loss_count++;
+    }
+    state->gradient_norm = (float)sqrt(t->found[i].squares);
+    stop_on_bad(t, p->step, "the norm of the gradient", (double)state->gradient_norm);
 }
+
+void training_settle(Training *t) {
+    while (t->settled < t->launched) settle_one(t);
+}
+
+/* A device of its own works on this step while the host reads what came of the one before. */
+static void update(Training *t, bool unseen) {
+    int i = (int)(t->launched++ % 2);
+    TrainingPending *p = &t->pending[i];
+    p->step = t->state.step + 1;
+    p->unseen = unseen;
+    if (!t->found) t->found = host_malloc(2 * sizeof *t->found, "a step's loss and norm");
+    adamw_start(t->adamw, t->params, t->state.lr, (int)p->step);
+    device_download_async(&t->found[i], t->params->found, sizeof *t->found);
+    device_mark(&p->done);
+    while (t->launched - t->settled > (device_shares_cores() ? 0 : 1)) settle_one(t);
+}
+
+void training_update(Training *t, double loss) {
+    training_stop_on_bad(t, "the loss", loss);
+    update(t, false);
+}
+
+void training_update_unseen(Training *t) { update(t, true); }
 
 /* == What is said and written ===================================================================================== */
 
@@ -149,6 +184,7 @@ static double mean_loss(const RunState *state) {
 /* The progress line. */
 static void show(const Training *t) {
     const RunState *state = &t->state;
+    if (!state->loss_count) return; /* the device has not finished a step since the last row */
     uint64_t total = t->batches * (uint64_t)t->s->epochs;
     double elapsed = now_seconds() - t->started, done = (double)(state->step - t->first_step);
     char eta[32], more[WORDS_SIZE];
@@ -220,6 +256,7 @@ static void save(Training *t) {
 /* After a signal: saves the run, reports it, and returns the exit status that the shell expects. */
 static int stop_early(Training *t) {
     progress_end();
+    training_settle(t);
     stop_on_bad_weights(t);
     save(t);
     if (distributed_rank() == 0)
@@ -313,8 +350,11 @@ static void train_step(Training *t) {
     RunState *state = &t->state;
     double began = now_seconds(), stalled = t->calls->stalled(t->run);
     state->lr = t->calls->rate(t->run, (double)state->epoch + (double)state->batch / (double)t->batches);
-    state->loss_sum += t->calls->step(t->run);
-    state->loss_count++;
+    double loss = t->calls->step(t->run);
+    if (!isnan(loss)) {
+        state->loss_sum += loss;
+        state->loss_count++;
+    }
     state->step++;
     state->batch++;
     t->seconds += now_seconds() - began;
@@ -331,6 +371,7 @@ static bool train_epoch(Training *t) {
     while (state->batch < t->batches) {
         train_step(t);
         bool last = state->batch == t->batches, row = !last && state->step % (uint64_t)t->s->log_every == 0;
+        if (last || row) training_settle(t);
         if ((last || row) && t->calls->measure) t->calls->measure(t->run);
         show(t);
         if (row) log_row(t, WORDS_COLUMNS);

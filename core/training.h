@@ -6,6 +6,7 @@
 
 #include "core/adamw.h"
 #include "core/run_folder.h"
+#include "kernels/device.h"
 
 /* == Settings ===================================================================================================== */
 
@@ -54,8 +55,8 @@ typedef struct {
     /* The learning rate of the next step, after `epochs` epochs (may be fractional). */
     float (*rate)(const void *run, double epochs);
     /* Trains on the next batch: computes the gradients of this rank's share, sums them over ranks and calls
-     * training_update.  Must also call training_sum, which spreads signals to all ranks.  Returns the mean loss of all
-     * ranks. */
+     * training_update or training_update_unseen.  With the former it must also call training_sum, which spreads signals
+     * to all ranks.  Returns the mean loss of all ranks, or NaN if that is still on the device. */
     double (*step)(void *run);
     /* Called after a step that is followed by a row of the log: stores in state.measured values that are too expensive
      * to compute in every step.  May be NULL. */
@@ -69,6 +70,13 @@ typedef struct {
 } TrainingCalls;
 
 /* == A run ======================================================================================================== */
+
+/* An update that the device may still be working on. */
+typedef struct {
+    uint64_t step;
+    bool unseen; /* its loss is on the device, too */
+    DeviceMark *done;
+} TrainingPending;
 
 typedef struct {
     const char *program; /* "train_vit" */
@@ -92,6 +100,10 @@ typedef struct {
     double validation_loss; /* of the last evaluation */
     char *mixed;         /* ranks use different instructions: how many which; else NULL */
     bool stopping;       /* a rank has received a signal, and all ranks know it */
+
+    TrainingPending pending[2]; /* updates whose results have not been read, from `settled` on; step i in i mod 2 */
+    uint64_t launched, settled;
+    StepFound *found; /* host_malloc [2]: their results */
 
     double started; /* when this process began to train */
     double before;  /* seconds that the run had trained before that */
@@ -129,8 +141,16 @@ void training_share(const Training *t, int *begin, int *end);
 void training_sum(Training *t, double *sums, int count);
 
 /* One optimizer step with the gradients in params.  Dies if `loss` or the gradient norm is not finite, so that NaN
- * weights never overwrite a good checkpoint. */
+ * weights never overwrite a good checkpoint.  A device that runs beside the host is not waited for: the norm arrives,
+ * and is checked, in the next step or in training_settle. */
 void training_update(Training *t, double loss);
+
+/* The same where the losses of this rank's images were added up on the device, in params->found->loss, so that nothing
+ * of a step has to be waited for: the mean of all ranks joins state.loss_sum later, too.  Calls training_sum. */
+void training_update_unseen(Training *t);
+
+/* Waits for the results of all updates.  The loop calls it before a row of the log, an evaluation and a checkpoint. */
+void training_settle(Training *t);
 
 /* The same check for another value of the current step. */
 void training_stop_on_bad(const Training *t, const char *what, double value);

@@ -44,15 +44,32 @@ size_t device_peak_bytes(void);
 /* Host memory that the device can copy from at full speed (page-locked for CUDA); otherwise as device_malloc. */
 void *host_malloc(size_t bytes, const char *what);
 void host_free(void *p);
-/* device_upload that may return before the copy is done.  `host` must come from host_malloc, and must not be written to
- * before device_synchronize or the next device_download has returned. */
+
+/* Copies beside kernels.  `host` must come from host_malloc.
+ *
+ * device_upload_async copies while kernels run that were called after the last device_uploads_used; kernels and copies
+ * called before that are finished first, and those called later than the upload see what it brings.  So the caller
+ * calls device_uploads_used when it has called all that reads or writes `device` before the next upload to it.
+ * device_uploads_wait returns when `host` of every upload so far may be written again; so does device_synchronize. */
 void device_upload_async(void *device, const void *host, size_t bytes);
+void device_uploads_used(void);
+void device_uploads_wait(void);
+
+/* The contents of `host` are there when a device_mark that was called later has been waited for. */
+void device_download_async(void *host, const void *device, size_t bytes);
+
+/* A place in the sequence of calls: device_wait returns when all that was called before device_mark is done.  *mark is
+ * NULL before the first use, and may be marked again. */
+typedef struct DeviceMark DeviceMark;
+void device_mark(DeviceMark **mark);
+void device_wait(const DeviceMark *mark);
+void device_mark_free(DeviceMark **mark);
 
 /* Records a sequence of kernel calls once and launches it as a whole from then on (a CUDA graph; the CPU backend simply
  * runs the calls each time).
  *   if (device_graph_begin(&graph)) {
  *       calls of kernels and of device_copy; every all_reduce_start with its all_reduce_finish;
- *       no uploads, no downloads, no kernels_reserve
+ *       no uploads, no downloads, no marks, no kernels_reserve
  *       device_graph_end(&graph);
  *   }
  * begin returns false if it launched a recorded graph: the body is then not executed.  Otherwise the caller executes

@@ -23,6 +23,19 @@ void linear_backward_input(real *dx, const real *dy, const float *w, const Linea
 /* dw += dy^T x, db += column sums of dy.  dw [out,in] (+=);  db [out] (+=) or NULL. */
 void linear_backward_weight(float *dw, float *db, const real *dy, const real *x, const LinearShape *shape);
 
+/* Both of these: dx (=), dw (+=), db (+=) or NULL.  dx may not overlap dy or x. */
+void linear_backward(real *dx, float *dw, float *db, const real *dy, const real *x, const float *w,
+                     const LinearShape *shape);
+
+/* A linear layer and the GELU after it: a = x w^T + b, g = gelu(a).  a, g [n,out] real, without row stride. */
+void linear_gelu_forward(real *a, real *g, const real *x, const float *w, const float *b, const LinearShape *shape);
+/* The gradient through a linear layer and the GELU before it, y = gelu(a) w^T:
+ *   da = (dy w) gelu'(a),  g = gelu(a) again, with the bits of forward,  db += column sums of da.
+ * da, g [n,in] (=);  db [in] (+=);  dy [n,out];  a [n,in];  w [out,in].  da may not be a. */
+void linear_gelu_backward(real *da, real *g, float *db, const real *dy, const real *a, const float *w,
+                          const LinearShape *shape);
+size_t linear_gelu_workspace(const LinearShape *shape);
+
 #ifdef __cplusplus
 }
 #endif

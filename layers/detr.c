@@ -188,8 +188,9 @@ void detr_load_sizes(Detr *detr, const int *sizes, int B, int H, int W) {
 void detr_load(Detr *detr, const uint8_t *pixels, const int *sizes, const float *mean, const float *std, int B, int H,
                int W) {
     detr_load_sizes(detr, sizes, B, H, W);
-    device_upload(detr->pixels, pixels, (size_t)B * 3 * (size_t)H * (size_t)W);
+    device_upload_async(detr->pixels, pixels, (size_t)B * 3 * (size_t)H * (size_t)W);
     images_normalize_padded(detr->images, detr->pixels, detr->sizes, mean, std, &(ImageShape){B, H, W});
+    device_uploads_used();
 }
 
 void detr_draw(Detr *detr, uint64_t seed, uint32_t step, size_t first) {

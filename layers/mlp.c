@@ -1,8 +1,10 @@
 /* Multilayer perceptron with one hidden layer.  h [n,M] -> f [n,M]
- * forward   1. a = h W1^T + b1, and its ReLU in PVTv2's linear form   2. c = a, or its depthwise 3x3 convolution over the grid (PVTv2's convolutional MLP)
+ * forward   1. a = h W1^T + b1, and its ReLU in PVTv2's linear form
+ *           2. c = a, or its depthwise 3x3 convolution over the grid (PVTv2's convolutional MLP)
  *           3. g = drop(gelu(c))   4. f = g W2^T + b2
  * backward  4. dg = df W2, dW2 += df^T g, db2   3. dc = drop(dg) gelu'(c)   2. da   1. dh = da W1, dW1 += da^T h, db1
- * saves     a and c [n,hidden]; g is computed again, which takes less time than reading it from memory. */
+ * saves     a and c [n,hidden]; g is computed again, which takes less time than reading it from memory.
+ * Without convolution and dropout GELU and b1's gradient are part of a product (kernels/linear.h). */
 #include "layers/mlp.h"
 
 void mlp_declare(Mlp *mlp, Params *params, const char *prefix, int dim, int hidden, const Grid *grid,
@@ -25,6 +27,7 @@ void mlp_plan(Mlp *mlp, Plan *plan, const char *prefix, size_t n) {
     if (plan->training) plan_borrow(plan, prefix, "dg", &mlp->dg, bytes);
     if (plan->training && mlp->convolves) plan_borrow(plan, prefix, "da", &mlp->da, bytes);
     if (mlp->convolves) plan_workspace(plan, depthwise_workspace(&mlp->dwconv.shape));
+    if (plan->training) plan_workspace(plan, linear_gelu_workspace(&(LinearShape){n, mlp->fc2.in, mlp->fc2.out, 0}));
     plan_release(plan, mark);
 }
 
@@ -39,11 +42,20 @@ static void drop_hidden(const Mlp *mlp, real *g, const Dropout *dropout, int B, 
     if (dropout->rate > 0) dropout_forward(g, g, dropout, B, (size_t)N * (size_t)mlp->fc1.out);
 }
 
+/* Is there nothing between fc1, GELU and fc2? */
+static bool is_plain(const Mlp *mlp, const Dropout *dropout) { return !mlp->convolves && !mlp->sigmoid && dropout->rate <= 0; }
+
 void mlp_forward(const Mlp *mlp, real *f, const real *h, const Dropout *dropout, int B, int N) {
     const DepthwiseLayer *conv = &mlp->dwconv;
     size_t n = (size_t)B * (size_t)N;
-    projection_forward(&mlp->fc1, mlp->a, h, n);
-    if (mlp->relu) relu_dropout_forward(mlp->a, mlp->a, &(Dropout){0}, B, (size_t)N * (size_t)mlp->fc1.out);
+    const Projection *fc1 = &mlp->fc1;
+    if (f && is_plain(mlp, dropout)) {
+        linear_gelu_forward(mlp->a, mlp->g, h, fc1->w, fc1->b, &(LinearShape){n, fc1->in, fc1->out, 0});
+        projection_forward(&mlp->fc2, f, mlp->g, n);
+        return;
+    }
+    projection_forward(fc1, mlp->a, h, n);
+    if (mlp->relu) relu_dropout_forward(mlp->a, mlp->a, &(Dropout){0}, B, (size_t)N * (size_t)fc1->out);
     if (mlp->convolves) depthwise_forward(mlp->c, NULL, mlp->a, conv->w, conv->b, &conv->shape, B);
     if (!f) return;
     (mlp->sigmoid ? sigmoid_gelu_forward : gelu_forward)(mlp->g, before_gelu(mlp), n * (size_t)mlp->fc1.out);
@@ -54,7 +66,13 @@ void mlp_forward(const Mlp *mlp, real *f, const real *h, const Dropout *dropout,
 void mlp_backward(const Mlp *mlp, real *dh, const real *df, const real *h, const Dropout *dropout, int B, int N) {
     const DepthwiseLayer *conv = &mlp->dwconv;
     size_t n = (size_t)B * (size_t)N;
-    LinearShape fc2 = {n, mlp->fc2.in, mlp->fc2.out, 0};
+    LinearShape fc1 = {n, mlp->fc1.in, mlp->fc1.out, 0}, fc2 = {n, mlp->fc2.in, mlp->fc2.out, 0};
+    if (is_plain(mlp, dropout)) {
+        linear_gelu_backward(mlp->dg, mlp->g, mlp->fc1.db, df, mlp->a, mlp->fc2.w, &fc2);
+        linear_backward_weight(mlp->fc2.dw, mlp->fc2.db, df, mlp->g, &fc2);
+        linear_backward(dh, mlp->fc1.dw, NULL, mlp->dg, h, mlp->fc1.w, &fc1);
+        return;
+    }
     linear_backward_input(mlp->dg, df, mlp->fc2.w, &fc2);
     drop_hidden(mlp, mlp->dg, dropout, B, N);
     (mlp->sigmoid ? sigmoid_gelu_backward : gelu_backward)(mlp->dg, mlp->g, mlp->dg, before_gelu(mlp),

@@ -25,8 +25,10 @@ void model_allocate(Model *model) {
 }
 
 void model_set_training(Model *model, bool training) {
+    const Plan *before = model->plan;
     model->plan = training ? &model->training : &model->inference;
     plan_bind(model->plan, model->memory);
+    if (model->plan != before) device_uploads_used(); /* other tensors lie where images are uploaded to now */
 }
 
 size_t model_activation_bytes(const Model *model) {

@@ -56,8 +56,8 @@ static inline void projection_forward(const Projection *p, real *y, const real *
 /* dx (=), or NULL if no layer before this one is trained;  parameters (+=). */
 static inline void projection_backward(const Projection *p, real *dx, const real *dy, const real *x, size_t n) {
     LinearShape shape = {n, p->in, p->out, 0};
-    if (dx) linear_backward_input(dx, dy, p->w, &shape);
-    linear_backward_weight(p->dw, p->db, dy, x, &shape);
+    if (dx) linear_backward(dx, p->dw, p->db, dy, x, p->w, &shape);
+    else linear_backward_weight(p->dw, p->db, dy, x, &shape);
 }
 
 static inline size_t projection_macs(const Projection *p, size_t n) { return n * (size_t)p->in * (size_t)p->out; }

@@ -321,20 +321,22 @@ void vit_allocate(Vit *vit) {
 
 void vit_load_pixels(Vit *vit, const uint8_t *pixels, const float *mean, const float *std, int B) {
     const VitSettings *c = &vit->settings;
-    device_upload(vit->pixels, pixels, (size_t)B * 3 * (size_t)c->img_size[0] * (size_t)c->img_size[1]);
+    device_upload_async(vit->pixels, pixels, (size_t)B * 3 * (size_t)c->img_size[0] * (size_t)c->img_size[1]);
     images_normalize(vit->images, vit->pixels, mean, std, &(ImageShape){B, c->img_size[0], c->img_size[1]});
+    device_uploads_used();
 }
 
 void vit_load_mixed(Vit *vit, const uint8_t *pixels, const MixedImages *mixed, const float *mean, const float *std,
                     int B) {
     const VitSettings *c = &vit->settings;
     size_t count = (size_t)mixed->count;
-    device_upload(vit->pixels, pixels, count * 3 * (size_t)c->img_size[0] * (size_t)c->img_size[1]);
+    device_upload_async(vit->pixels, pixels, count * 3 * (size_t)c->img_size[0] * (size_t)c->img_size[1]);
     device_upload(vit->pairs, mixed->pairs, 2 * (size_t)B * sizeof *vit->pairs);
     device_upload(vit->boxes, mixed->boxes, 4 * count * sizeof *vit->boxes);
     device_upload(vit->draws, mixed->draws, count * sizeof *vit->draws);
     images_mix(vit->images, vit->pixels, vit->pairs, vit->boxes, vit->draws, mean, std, &mixed->mix,
                &(ImageShape){B, c->img_size[0], c->img_size[1]});
+    device_uploads_used();
 }
 
 void vit_draw_drops(Vit *vit, uint64_t seed, uint32_t step, size_t first, int B) {

@@ -86,7 +86,9 @@ void vit_plan(Vit *vit, int batch, bool training);
 /* Allocates what was planned, on the device and on the host. */
 void vit_allocate(Vit *vit);
 
-/* Fills images from host pixels [B,Hi,Wi,3]. */
+/* Fills images from host pixels [B,Hi,Wi,3], which must come from host_malloc: on a GPU they are copied beside what was
+ * called before, and must not be written to before device_uploads_wait has returned.  The same holds for
+ * vit_load_mixed. */
 void vit_load_pixels(Vit *vit, const uint8_t *pixels, const float *mean, const float *std, int B);
 
 /* How loaded images become a batch with random erasing and mixing (images_mix in kernels/images.h).  Host arrays. */

@@ -164,6 +164,12 @@ static void linear_case(size_t n, int in, int out, bool bias) {
     linear_forward(d_y, d_x, d_w, bias ? d_b : NULL, &shape);
     linear_backward_input(d_dx, d_dy, d_w, &shape);
     linear_backward_weight(d_dw, bias ? d_db : NULL, d_dy, d_x, &shape);
+    real *both_dx = poisoned_real(n * in);
+    float *both_dw = upload(dw, size), *both_db = upload(db, out);
+    linear_backward(both_dx, both_dw, bias ? both_db : NULL, d_dy, d_x, d_w, &shape);
+    assert_memory_equal(download_real(both_dx, n * in), download_real(d_dx, n * in), n * in * sizeof(float));
+    assert_memory_equal(download(both_dw, size), download(d_dw, size), size * sizeof *dw);
+    assert_memory_equal(download(both_db, out), download(d_db, out), out * sizeof *db);
     bool few = size < 10; /* all of them may cancel */
     assert_true(close_sums("y", download_real(d_y, n * out), y, y_size, n * out, few));
     assert_true(close_sums("dx", download_real(d_dx, n * in), dx, dx_size, n * in, few));
@@ -197,7 +203,9 @@ static void test_graph(void **state) {
         double *y = zeros(N * OUT), *z = zeros(N * OUT);
         real_upload(d_x, x, N * IN);
         real_download(x, d_x, N * IN);
+        device_uploads_wait();
         memcpy(pinned, w, OUT * IN * sizeof *w);
+        device_uploads_used();
         device_upload_async(d_w, pinned, OUT * IN * sizeof *w);
         if (call == 6) kernels_reserve((size_t)1 << 20); /* graphs may hold the workspace's address */
         if (device_graph_begin(&graph)) {
@@ -257,6 +265,60 @@ static void test_gelu(void **state) {
     gelu_forward(d_x, d_x, N);
     assert_memory_equal(download_real(again, N), download_real(d_x, N), N * sizeof(float));
     release_all();
+}
+
+/* y's rows are the linear layer after GELU: dy [n,out], w2 [out,in]. */
+static void linear_gelu_case(size_t n, int in, int out) {
+    size_t hidden = n * (size_t)in, size = (size_t)in * (size_t)out;
+    printf("linear and GELU n %zu hidden %d other %d\n", n, in, out);
+    float *x = normals(n * out, 1), *w1 = rounded_real(normals(size, 0.3f), size),
+          *b1 = rounded_real(normals(in, 1), in), *dy = normals(n * out, 1),
+          *w2 = rounded_real(normals(size, 1), size), *before = normals(in, 1);
+    real *d_x = upload_real(x, n * out), *d_dy = upload_real(dy, n * out), *d_a = poisoned_real(hidden),
+         *d_g = poisoned_real(hidden), *d_da = poisoned_real(hidden), *again = poisoned_real(hidden);
+    float *d_db = upload(before, in);
+    double *a = zeros(hidden), *a_size = zeros(hidden), *g = zeros(hidden), *da = zeros(hidden),
+           *da_size = zeros(hidden), *db = widened(before, in), *db_size = zeros(in);
+    for (size_t i = 0; i < n; i++)
+        for (int j = 0; j < in; j++) {
+            size_t at = i * (size_t)in + (size_t)j;
+            add_term(&a[at], &a_size[at], b1[j]);
+            for (int k = 0; k < out; k++)
+                add_term(&a[at], &a_size[at], (double)x[i * out + k] * w1[(size_t)j * out + k]);
+        }
+    linear_gelu_forward(d_a, d_g, d_x, upload(w1, size), upload(b1, in), &(LinearShape){n, out, in, 0});
+    bool few = size < 10;
+    assert_true(close_sums("a", download_real(d_a, hidden), a, a_size, hidden, few));
+    float *stored = download_real(d_a, hidden);
+    for (size_t i = 0; i < hidden; i++) g[i] = stored[i] * erfc(-stored[i] / sqrt(2)) / 2;
+    assert_true(close_real("g", d_g, g, hidden));
+
+    kernels_reserve(linear_gelu_workspace(&(LinearShape){n, in, out, 0}));
+    linear_gelu_backward(d_da, again, d_db, d_dy, d_a, upload(w2, size), &(LinearShape){n, in, out, 0});
+    for (size_t i = 0; i < n; i++)
+        for (int j = 0; j < in; j++) {
+            size_t at = i * (size_t)in + (size_t)j;
+            double v = stored[at], slope = erfc(-v / sqrt(2)) / 2 + v * exp(-v * v / 2) / sqrt(2 * acos(-1));
+            for (int k = 0; k < out; k++)
+                add_term(&da[at], &da_size[at], slope * dy[i * out + k] * w2[(size_t)k * in + j]);
+            add_term(&db[j], &db_size[j], da[at]);
+        }
+    assert_true(close_sums("da", download_real(d_da, hidden), da, da_size, hidden, few));
+    assert_memory_equal(download_real(again, hidden), download_real(d_g, hidden), hidden * sizeof(float));
+    float *rounded = download_real(d_da, hidden);
+    double *want = widened(before, in);
+    for (size_t i = 0; i < hidden; i++) want[i % (size_t)in] += rounded[i];
+    for (int j = 0; j < in; j++) db_size[j] += fabs((double)before[j]);
+    assert_true(check_sums("db of what was stored", download(d_db, in), want, db_size, in, 1e-5));
+    assert_true(few || check_sums("db", download(d_db, in), db, db_size, in, roundings(2)));
+    release_all();
+}
+
+static void test_linear_gelu(void **state) {
+    (void)state;
+    const int sizes[][3] = {{1, 1, 1}, {7, 5, 3}, {131, 136, 72}, {300, 96, 24}, {64, 264, 40}, {3, 8, 520}};
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+        linear_gelu_case((size_t)sizes[i][0], sizes[i][1], sizes[i][2]);
 }
 
 static void test_tanh(void **state) {
@@ -495,6 +557,80 @@ static void test_adamw(void **state) {
     release_all();
 }
 
+/* What a step finds out on the device: losses of two micro-batches, the norm with and without clipping, and no update
+ * where either is not finite. */
+static void test_step_found(void **state) {
+    (void)state;
+    enum { B = 300, N = 100003 };
+    float *loss = normals(B, 1), *g = normals(N, 1), none[] = {0, 0};
+    double sum = 0, squares = 0;
+    for (int b = 0; b < B; b++) sum += loss[b];
+    for (int i = 0; i < N; i++) squares += (double)g[i] * g[i];
+    StepFound found = {0}, *d_found = keep(device_malloc(sizeof found, "test"), true);
+    float *d_loss = upload(loss, B), *d_g = upload(g, N);
+    step_add_losses(d_found, d_loss, 37);
+    step_add_losses(d_found, d_loss + 37, B - 37);
+    for (int k = 0; k < 3; k++) {
+        float clip = k == 0 ? 0 : k == 1 ? 1e6f : 1;
+        step_measure(d_found, d_g, N, clip);
+        device_download(&found, d_found, sizeof found);
+        assert_true(fabs(found.loss - sum) < 1e-12 * B && fabs(found.squares - squares) <= 1e-12 * squares);
+        assert_true(fabs((double)found.scale - (k < 2 ? 1 : 1 / sqrt(squares))) < 1e-6);
+    }
+    const float rate = 1;
+    const uint8_t kinds[] = {PIECE_DECAYED};
+    uint8_t *d_kinds = keep(device_malloc(sizeof kinds, "test"), true);
+    device_upload(d_kinds, kinds, sizeof kinds);
+    AdamWStep step = {.lr = 1, .eps = 1e-8f, .weight_decay = 0.5f, .found = d_found, .t = 1, .rate_count = 1,
+                      .rates = &rate};
+    for (int k = 0; k < 3; k++) {
+        float w[] = {1, 2}, gradient[] = {k == 1 ? INFINITY : -3, 4}, bad = k == 2 ? NAN : 0;
+        float *d_w = upload(w, 2), *d_m = upload(none, 2), *d_v = upload(none, 2), *d_ema = upload(w, 2);
+        step_add_losses(d_found, upload(&bad, 1), 1);
+        step_measure(d_found, upload(gradient, 2), 2, 0);
+        adamw_update(d_w, d_m, d_v, d_ema, upload(gradient, 2), d_kinds, 2, &step);
+        float *got = download(d_w, 2), *average = download(d_ema, 2), *m = download(d_m, 2);
+        if (k == 0) assert_true(fabsf(got[0] - 1.5f) < 1e-6f && fabsf(got[1]) < 1e-6f && m[0] == -3);
+        else assert_true(got[0] == 1 && got[1] == 2 && average[1] == 2 && m[0] == 0);
+    }
+    release_all();
+}
+
+/* Copies beside kernels, and places in the sequence of calls. */
+static void test_uploads(void **state) {
+    (void)state;
+    enum { N = 70001, CALLS = 5 };
+    DeviceMark *marks[2] = {NULL, NULL};
+    float *in[2], *out[2], *d_x = poisoned(N);
+    real *d_y = poisoned_real(N);
+    for (int i = 0; i < 2; i++) {
+        in[i] = host_malloc(N * sizeof **in, "test");
+        out[i] = host_malloc(N * sizeof **out, "test");
+    }
+    device_uploads_used();
+    for (int call = 0; call < CALLS; call++) {
+        int i = call % 2;
+        device_uploads_wait();
+        for (int k = 0; k < N; k++) in[i][k] = (float)(k % 251 + call);
+        device_upload_async(d_x, in[i], N * sizeof **in);
+        device_copy(d_y, d_x, N * sizeof(real));
+        device_download_async(out[i], d_x, N * sizeof **out);
+        device_uploads_used();
+        device_mark(&marks[i]);
+        if (!call) continue;
+        device_wait(marks[1 - i]);
+        for (int k = 0; k < N; k++) assert_true(out[1 - i][k] == (float)(k % 251 + call - 1));
+    }
+    device_wait(marks[(CALLS - 1) % 2]);
+    for (int i = 0; i < 2; i++) {
+        device_mark_free(&marks[i]);
+        assert_null(marks[i]);
+        host_free(in[i]);
+        host_free(out[i]);
+    }
+    release_all();
+}
+
 static void test_sum_of_squares(void **state) {
     (void)state;
     const size_t sizes[] = {1, 7, 255, 257, 100003};
@@ -523,6 +659,8 @@ int main(void) {
         cmocka_unit_test(test_embed),              cmocka_unit_test(test_pool),
         cmocka_unit_test(test_cross_entropy),      cmocka_unit_test(test_cross_entropy_nan),
         cmocka_unit_test(test_adamw),              cmocka_unit_test(test_sum_of_squares),
+        cmocka_unit_test(test_linear_gelu),
+        cmocka_unit_test(test_step_found),         cmocka_unit_test(test_uploads),
     };
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     kernels_exit();

@@ -107,6 +107,14 @@ size_t device_peak_bytes(void) {
 void *host_malloc(size_t bytes, const char *what) { return device_malloc(bytes, what); }
 void host_free(void *p) { free(p); }
 void device_upload_async(void *device, const void *host, size_t bytes) { memcpy(device, host, bytes); }
+void device_uploads_used(void) {}
+void device_uploads_wait(void) {}
+void device_download_async(void *host, const void *device, size_t bytes) { memcpy(host, device, bytes); }
+
+/* Whatever was called is done. */
+void device_mark(DeviceMark **mark) { (void)mark; }
+void device_wait(const DeviceMark *mark) { (void)mark; }
+void device_mark_free(DeviceMark **mark) { (void)mark; }
 
 /* The CPU has no launch costs, so a graph always runs its body. */
 bool device_graph_begin(DeviceGraph **graph) { return (void)graph, true; }

@@ -244,6 +244,28 @@ void linear_backward_weight(float *dw, float *db, const real *dy, const real *x,
     if (db) column_sums(db, dy, row_of(shape), shape->n, shape->out);
 }
 
+void linear_backward(real *dx, float *dw, float *db, const real *dy, const real *x, const float *w,
+                     const LinearShape *shape) {
+    linear_backward_input(dx, dy, w, shape);
+    linear_backward_weight(dw, db, dy, x, shape);
+}
+
+/* == With GELU beside it ========================================================================================== */
+
+void linear_gelu_forward(real *a, real *g, const real *x, const float *w, const float *b, const LinearShape *shape) {
+    linear_forward(a, x, w, b, shape);
+    gelu_forward(g, a, shape->n * (size_t)shape->out);
+}
+
+size_t linear_gelu_workspace(const LinearShape *shape) { return (void)shape, 0; }
+
+void linear_gelu_backward(real *da, real *g, float *db, const real *dy, const real *a, const float *w,
+                          const LinearShape *shape) {
+    linear_backward_input(da, dy, w, shape);
+    gelu_backward(da, g, da, a, shape->n * (size_t)shape->in);
+    column_sums(db, da, shape->in, shape->n, shape->in);
+}
+
 /* == The peak ===================================================================================================== */
 
 static double seconds(void) {

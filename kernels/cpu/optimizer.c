@@ -28,6 +28,19 @@ double sum_of_squares(const float *x, size_t n) {
     return sum;
 }
 
+void step_add_losses(StepFound *found, const float *loss, int B) {
+    double sum = 0;
+    for (int b = 0; b < B; b++) sum += (double)loss[b];
+    found->loss += sum;
+}
+
+void step_measure(StepFound *found, const float *g, size_t n, float clip) {
+    found->squares = sum_of_squares(g, n);
+    float norm = (float)sqrt(found->squares), scale = clip / (norm + 1e-6f);
+    found->scale = clip > 0 && scale < 1 ? scale : 1;
+    if (!isfinite(norm) || !isfinite(found->loss)) found->scale = NAN;
+}
+
 /* One learning rate's constants: decayed = 1 - lr wd, step = lr / (1 - b1^t). */
 typedef struct {
     float decayed, step;
@@ -37,9 +50,9 @@ static Rate rate_of(const AdamWStep *s, double lr) {
     return (Rate){(float)(1 - lr * s->weight_decay), (float)(lr / (1 - pow(s->beta1, s->t)))};
 }
 
-static void adamw_piece(float *w, float *m, float *v, const float *g, int n, const AdamWStep *s, float keep, float step,
-                        float inverse) {
-    float beta1 = s->beta1, beta2 = s->beta2, eps = s->eps, scale = s->scale;
+static void adamw_piece(float *w, float *m, float *v, const float *g, int n, const AdamWStep *s, float scale,
+                        float keep, float step, float inverse) {
+    float beta1 = s->beta1, beta2 = s->beta2, eps = s->eps;
 #pragma omp simd
     for (int i = 0; i < n; i++) {
         float gi = scale * g[i];
@@ -58,15 +71,16 @@ void adamw_update(float *w, float *m, float *v, float *ema, const float *g, cons
                   const AdamWStep *s) {
     Rate rates[PIECE_RATES];
     for (int r = 0; r < s->rate_count; r++) rates[r] = rate_of(s, (double)s->lr * s->rates[r]);
-    float inverse = (float)(1 / sqrt(1 - pow(s->beta2, s->t)));
+    float inverse = (float)(1 / sqrt(1 - pow(s->beta2, s->t))), scale = s->found ? s->found->scale : s->scale;
+    if (isnan(scale)) return;
 #pragma omp parallel for schedule(static)
     for (size_t piece = 0; piece < (n + ARENA_PIECE - 1) / ARENA_PIECE; piece++) {
         size_t i = piece * ARENA_PIECE;
         int length = n - i < ARENA_PIECE ? (int)(n - i) : ARENA_PIECE, kind = kinds[piece] % PIECE_KINDS;
         Rate rate = rates[kinds[piece] / PIECE_KINDS];
         if (kind != PIECE_FROZEN)
-            adamw_piece(w + i, m + i, v + i, g + i, length, s, kind == PIECE_DECAYED ? rate.decayed : 1, rate.step,
-                        inverse);
+            adamw_piece(w + i, m + i, v + i, g + i, length, s, scale, kind == PIECE_DECAYED ? rate.decayed : 1,
+                        rate.step, inverse);
         if (ema) ema_piece(ema + i, w + i, length, kind == PIECE_FROZEN ? 0 : s->ema_decay);
     }
 }

@@ -9,10 +9,20 @@
  * The bias gradient is a separate kernel.  The library could compute it within the third product, but that product has
  * few tiles and needs to split n among all multiprocessors to be fast, which the library does not do together with a
  * bias gradient; reading dy again costs less.  Shapes for which the library has no algorithm use a plain tiled
- * kernel. */
+ * kernel.
+ *
+ * A shape that is met for the first time is measured: the library's first few proposals take turns, and the fastest
+ * stays.  They may add in different orders, so that two processes can round differently; VIT_PRODUCTS=first takes the
+ * first proposal, and the same bits in every process.  A shape that is first met in a capture, where nothing can be
+ * measured, takes it too.
+ *
+ * linear_backward computes the weights' gradient on a stream of its own beside the input's: both read dy, and neither
+ * fills the GPU at its end.  Each stream has its own workspace. */
 #include <device.cuh>
 
 #include <cublasLt.h>
+#include <stdlib.h>
+#include <string.h>
 
 #include "kernels/cuda/rows.cuh"
 #include "kernels/cuda/runtime.h"
@@ -36,9 +46,14 @@ enum { WORKSPACE_BYTES = 32 << 20 };
 static const cudaDataType_t REAL_TYPE = sizeof(real) == 2 ? CUDA_R_16BF : CUDA_R_32F;
 
 static cublasLtHandle_t handle;
-static void *workspace;
+static void *workspace, *main_workspace, *side_workspace; /* the first: that of kernels_stream as it is now */
+static cudaStream_t side_stream;
+static cudaEvent_t forked, joined;
 
 /* == Products ===================================================================================================== */
+
+/* How many of the library's proposals are measured. */
+enum { PROPOSALS = 6 };
 
 enum Kind { FORWARD, BACKWARD_INPUT, BACKWARD_WEIGHT };
 
@@ -53,10 +68,11 @@ struct Product {
     cublasLtMatmulAlgo_t algorithm;
 };
 
-/* A model has about a dozen shapes.  When the table is full, the oldest entry is replaced. */
-enum { PRODUCTS = 128 };
-static Product products[PRODUCTS];
-static int product_next;
+/* A model has about a dozen shapes, a detector as many for each size of images.  A shape has its place in one set of the
+ * table; when the set is full, its oldest entry is replaced. */
+enum { SETS = 512, WAYS = 8 };
+static Product products[SETS][WAYS];
+static int product_next[SETS];
 
 /* D [m,n] = op(A) op(B), the sum over k; columns as memory has them, those of B and D b_ld and d_ld apart,
  * A's packed. */
@@ -100,7 +116,9 @@ static void product_destroy(Product *p) {
     p->matmul = NULL;
 }
 
-static void product_create(Product *p, const real *bias) {
+/* The proposals for a product, best guess first; returns how many there are. */
+static int product_create(Product *p, const real *bias, cublasLtMatmulHeuristicResult_t (&proposals)[PROPOSALS],
+                          int most) {
     Shape s = shape_of(p->kind, p->n, p->in, p->out, p->row);
     CUBLAS_TRY(cublasLtMatmulDescCreate(&p->matmul, CUBLAS_COMPUTE_32F, CUDA_R_32F));
     describe(p->matmul, CUBLASLT_MATMUL_DESC_TRANSA, (int32_t)(s.a_transposed ? CUBLAS_OP_T : CUBLAS_OP_N));
@@ -114,7 +132,6 @@ static void product_create(Product *p, const real *bias) {
     p->d = layout(p->kind == BACKWARD_WEIGHT ? CUDA_R_32F : REAL_TYPE, s.m, s.n, s.d_ld);
 
     cublasLtMatmulPreference_t preference;
-    cublasLtMatmulHeuristicResult_t result;
     int found = 0;
     CUBLAS_TRY(cublasLtMatmulPreferenceCreate(&preference));
     prefer(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, (uint64_t)WORKSPACE_BYTES);
@@ -124,23 +141,85 @@ static void product_create(Product *p, const real *bias) {
     prefer(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, (uint32_t)p->aligned);
     prefer(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, (uint32_t)p->aligned);
     prefer(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, (uint32_t)p->aligned);
-    cublasStatus_t status =
-        cublasLtMatmulAlgoGetHeuristic(handle, p->matmul, p->a, p->b, p->d, p->d, preference, 1, &result, &found);
+    cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(handle, p->matmul, p->a, p->b, p->d, p->d, preference, most,
+                                                           proposals, &found);
     if (status != CUBLAS_STATUS_NOT_SUPPORTED) CUBLAS_TRY(status);
     CUBLAS_TRY(cublasLtMatmulPreferenceDestroy(preference));
-    p->found = status == CUBLAS_STATUS_SUCCESS && found > 0 && result.state == CUBLAS_STATUS_SUCCESS;
-    if (p->found) p->algorithm = result.algo;
+    int good = 0;
+    for (int i = 0; status == CUBLAS_STATUS_SUCCESS && i < found; i++)
+        if (proposals[i].state == CUBLAS_STATUS_SUCCESS) proposals[good++] = proposals[i];
+    return good;
 }
 
-static Product *product_find(Kind kind, size_t n, int in, int out, int row, const real *bias, unsigned aligned) {
-    for (int i = 0; i < PRODUCTS; i++) {
-        Product *p = &products[i];
-        if (p->matmul && p->kind == kind && p->n == n && p->in == in && p->out == out && p->row == row &&
-            p->bias == (bias != NULL) && p->aligned == aligned)
-            return p;
+/* op(A) op(B) + keep D as p says, with its algorithm. */
+static void product_run(const Product *p, void *d, const real *a, const real *b, float keep) {
+    const float one = 1;
+    CUBLAS_TRY(cublasLtMatmul(handle, p->matmul, &one, a, p->a, b, p->b, &keep, d, p->d, d, p->d, &p->algorithm,
+                              workspace, WORKSPACE_BYTES, kernels_stream));
+}
+
+static bool is_capturing() {
+    cudaStreamCaptureStatus status;
+    CUDA_TRY(cudaStreamIsCapturing(kernels_stream, &status));
+    return status != cudaStreamCaptureStatusNone;
+}
+
+static bool measures() {
+    static const char *asked = getenv("VIT_PRODUCTS");
+    return !(asked && !strcmp(asked, "first"));
+}
+
+/* Milliseconds of a few runs after a first one. */
+static float product_time(const Product *p, void *d, const real *a, const real *b, cudaEvent_t start,
+                          cudaEvent_t end) {
+    enum { RUNS = 3 };
+    float milliseconds;
+    product_run(p, d, a, b, 0);
+    CUDA_TRY(cudaEventRecord(start, kernels_stream));
+    for (int run = 0; run < RUNS; run++) product_run(p, d, a, b, 0);
+    CUDA_TRY(cudaEventRecord(end, kernels_stream));
+    CUDA_TRY(cudaEventSynchronize(end));
+    CUDA_TRY(cudaEventElapsedTime(&milliseconds, start, end));
+    return milliseconds;
+}
+
+/* Sets the fastest of the proposals.  d is overwritten: the weights' gradient, which accumulates, is computed somewhere
+ * else meanwhile.  Its memory and the events are gone when this returns. */
+static void product_measure(Product *p, cublasLtMatmulHeuristicResult_t *proposals, int count, void *d, const real *a,
+                            const real *b) {
+    cudaEvent_t start, end;
+    float best = INFINITY;
+    void *other = NULL;
+    CUDA_TRY(cudaDeviceSynchronize());
+    if (p->kind == BACKWARD_WEIGHT) CUDA_TRY(cudaMalloc(&other, (size_t)p->in * p->out * sizeof(float)));
+    CUDA_TRY(cudaEventCreate(&start));
+    CUDA_TRY(cudaEventCreate(&end));
+    int fastest = 0;
+    for (int i = 0; i < count; i++) {
+        p->algorithm = proposals[i].algo;
+        float took = product_time(p, other ? other : d, a, b, start, end);
+        if (took < best) best = took, fastest = i;
     }
-    Product *p = &products[product_next];
-    product_next = (product_next + 1) % PRODUCTS;
+    p->algorithm = proposals[fastest].algo;
+    CUDA_TRY(cudaEventDestroy(start));
+    CUDA_TRY(cudaEventDestroy(end));
+    CUDA_TRY(cudaFree(other));
+}
+
+static unsigned set_of(Kind kind, size_t n, int in, int out, int row) {
+    uint64_t h = ((((uint64_t)n * 31 + (uint64_t)in) * 31 + (uint64_t)out) * 31 + (uint64_t)row) * 3 + kind;
+    return (unsigned)((h * 0x9E3779B97F4A7C15u) >> 32) % SETS;
+}
+
+static Product *product_find(Kind kind, size_t n, int in, int out, int row, const real *bias, unsigned aligned, void *d,
+                             const real *a, const real *b) {
+    unsigned set = set_of(kind, n, in, out, row);
+    for (Product &p : products[set])
+        if (p.matmul && p.kind == kind && p.n == n && p.in == in && p.out == out && p.row == row &&
+            p.bias == (bias != NULL) && p.aligned == aligned)
+            return &p;
+    Product *p = &products[set][product_next[set]];
+    product_next[set] = (product_next[set] + 1) % WAYS;
     product_destroy(p);
     *p = {};
     p->kind = kind;
@@ -150,7 +229,12 @@ static Product *product_find(Kind kind, size_t n, int in, int out, int row, cons
     p->row = row;
     p->bias = bias != NULL;
     p->aligned = aligned;
-    product_create(p, bias);
+    cublasLtMatmulHeuristicResult_t proposals[PROPOSALS];
+    bool measured = measures() && !is_capturing();
+    int count = product_create(p, bias, proposals, measured ? PROPOSALS : 1);
+    p->found = count > 0;
+    if (p->found) p->algorithm = proposals[0].algo;
+    if (count > 1) product_measure(p, proposals, count, d, a, b);
     return p;
 }
 
@@ -199,19 +283,21 @@ static unsigned alignment(const void *a, const void *b, const void *bias, const 
     return (unsigned)(bits & (~bits + 1));
 }
 
+/* The library wants a bias aligned to 16 bytes; tensors of the parameter arena are. */
+enum { BIAS_ALIGNED = 16 };
+
 /* D = op(A) op(B) + bias, or += for the weights' gradient. */
 template <typename T>
 static void multiply(Kind kind, T *d, const real *a, const real *b, const real *bias, size_t n, int in, int out,
                      int row) {
-    const float one = 1, keep = kind == BACKWARD_WEIGHT;
-    Product *p = product_find(kind, n, in, out, row, bias, alignment(a, b, bias, d));
-    if (!p->found) {
+    bool odd = bias && (uintptr_t)bias % BIAS_ALIGNED;
+    Product *p = odd ? NULL : product_find(kind, n, in, out, row, bias, alignment(a, b, bias, d), d, a, b);
+    if (odd || !p->found) {
         plain_product(d, a, b, bias, shape_of(kind, n, in, out, row), kind == BACKWARD_WEIGHT);
         return;
     }
     if (bias) describe(p->matmul, CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);
-    CUBLAS_TRY(cublasLtMatmul(handle, p->matmul, &one, a, p->a, b, p->b, &keep, d, p->d, d, p->d, &p->algorithm,
-                              workspace, WORKSPACE_BYTES, kernels_stream));
+    product_run(p, d, a, b, kind == BACKWARD_WEIGHT);
 }
 
 static int row_of(const LinearShape *s) { return s->y_row ? s->y_row : s->out; }
@@ -273,6 +359,32 @@ void linear_backward_weight(float *dw, float *db, const real *dy, const real *x,
     else column_sums<1>(db, dy, row, n, out);
 }
 
+/* What is called between the two belongs to side_stream, and kernels_stream goes on when both are done. */
+static cudaStream_t side_begin() {
+    cudaStream_t first = kernels_stream;
+    CUDA_TRY(cudaEventRecord(forked, first));
+    CUDA_TRY(cudaStreamWaitEvent(side_stream, forked, 0));
+    kernels_stream = side_stream;
+    workspace = side_workspace;
+    return first;
+}
+
+static void side_end(cudaStream_t first) {
+    CUDA_TRY(cudaEventRecord(joined, side_stream));
+    kernels_stream = first;
+    workspace = main_workspace;
+}
+
+void linear_backward(real *dx, float *dw, float *db, const real *dy, const real *x, const float *w,
+                     const LinearShape *s) {
+    real_copy(w); /* rounded before the streams part */
+    cudaStream_t first = side_begin();
+    linear_backward_weight(dw, db, dy, x, s);
+    side_end(first);
+    linear_backward_input(dx, dy, w, s);
+    CUDA_TRY(cudaStreamWaitEvent(kernels_stream, joined, 0));
+}
+
 /* == The peak ===================================================================================================== */
 
 /* Numbers in (-1, 1): products of zeros run faster than those of data. */
@@ -323,13 +435,22 @@ double gemm_peak_gflops(void) {
 
 void linear_open(void) {
     CUBLAS_TRY(cublasLtCreate(&handle));
-    workspace = device_malloc(WORKSPACE_BYTES, "matrix products");
+    main_workspace = workspace = device_malloc(WORKSPACE_BYTES, "matrix products");
+    side_workspace = device_malloc(WORKSPACE_BYTES, "matrix products");
+    CUDA_TRY(cudaStreamCreateWithFlags(&side_stream, cudaStreamNonBlocking));
+    CUDA_TRY(cudaEventCreateWithFlags(&forked, cudaEventDisableTiming));
+    CUDA_TRY(cudaEventCreateWithFlags(&joined, cudaEventDisableTiming));
 }
 
 void linear_close(void) {
-    for (int i = 0; i < PRODUCTS; i++) product_destroy(&products[i]);
-    product_next = 0;
-    device_free(workspace);
+    for (Product (&set)[WAYS] : products)
+        for (Product &p : set) product_destroy(&p);
+    memset(product_next, 0, sizeof product_next);
+    device_free(main_workspace);
+    device_free(side_workspace);
+    CUDA_TRY(cudaEventDestroy(forked));
+    CUDA_TRY(cudaEventDestroy(joined));
+    CUDA_TRY(cudaStreamDestroy(side_stream));
     CUBLAS_TRY(cublasLtDestroy(handle));
     handle = NULL;
 }

@@ -32,20 +32,68 @@ __global__ void __launch_bounds__(THREADS) squares_kernel(double *part, const fl
     if (threadIdx.x == 0) part[blockIdx.x] = sums[0];
 }
 
-/* The parts are added on the host, which waits for the result anyway.  Their 4 KiB of memory are kept for the next
- * call. */
-double sum_of_squares(const float *x, size_t n) {
-    static double *device_part;
-    double part[PARTS], sum = 0;
-    if (!device_part) device_part = static_cast<double *>(device_malloc(sizeof part, "gradient norm"));
+/* The parts of a sum, in 4 KiB of memory that are kept for the next call. */
+static double *squares(const float *x, size_t n) {
+    static double *part;
+    if (!part) part = static_cast<double *>(device_malloc(PARTS * sizeof *part, "gradient norm"));
     if ((uintptr_t)x % 16 == 0)
-        LAUNCH((squares_kernel<FOUR>), PARTS, THREADS, THREADS * sizeof(double), device_part, x, n);
+        LAUNCH((squares_kernel<FOUR>), PARTS, THREADS, THREADS * sizeof(double), part, x, n);
     else
-        LAUNCH((squares_kernel<1>), PARTS, THREADS, THREADS * sizeof(double), device_part, x, n);
-    device_download(part, device_part, sizeof part);
+        LAUNCH((squares_kernel<1>), PARTS, THREADS, THREADS * sizeof(double), part, x, n);
+    return part;
+}
+
+/* Added on the host, which waits for the result anyway. */
+double sum_of_squares(const float *x, size_t n) {
+    double part[PARTS], sum = 0;
+    device_download(part, squares(x, n), sizeof part);
     for (int p = 0; p < PARTS; p++) sum += part[p];
     return sum;
 }
+
+/* == What a step finds out ======================================================================================== */
+
+/* The same value for every thread of a block of THREADS: the sum of x[0..n-1], every THREADS-th number by a thread and
+ * then in a tree. */
+template <typename T>
+DEVICE double block_total(const T *__restrict__ x, int n, double *sums) {
+    double sum = 0;
+    for (int i = (int)threadIdx.x; i < n; i += THREADS) sum += (double)x[i];
+    sums[threadIdx.x] = sum;
+    for (int half = THREADS / 2; half > 0; half /= 2) {
+        block_sync();
+        if ((int)threadIdx.x < half) sums[threadIdx.x] += sums[threadIdx.x + half];
+    }
+    block_sync();
+    return sums[0];
+}
+
+__global__ void __launch_bounds__(THREADS) losses_kernel(StepFound *found, const float *loss, int B) {
+    SHARED(double, sums);
+    double sum = block_total(loss, B, sums);
+    if (threadIdx.x == 0) found->loss += sum;
+}
+
+void step_add_losses(StepFound *found, const float *loss, int B) {
+    LAUNCH(losses_kernel, 1, THREADS, THREADS * sizeof(double), found, loss, B);
+}
+
+__global__ void __launch_bounds__(THREADS) measure_kernel(StepFound *found, const double *part, float clip) {
+    SHARED(double, sums);
+    double sum = block_total(part, PARTS, sums);
+    if (threadIdx.x) return;
+    float norm = (float)sqrt(sum), scale = clip / (norm + 1e-6f);
+    found->squares = sum;
+    found->scale = clip > 0 && scale < 1 ? scale : 1;
+    if (!isfinite(norm) || !isfinite(found->loss)) found->scale = NAN;
+}
+
+void step_measure(StepFound *found, const float *g, size_t n, float clip) {
+    const double *part = squares(g, n);
+    LAUNCH(measure_kernel, 1, THREADS, THREADS * sizeof(double), found, part, clip);
+}
+
+/* == The update =================================================================================================== */
 
 /* One step's constants, the first two for every learning rate: decayed = 1 - lr wd, step = lr / (1 - b1^t),
  * inverse = 1 / sqrt(1 - b2^t). */
@@ -53,8 +101,9 @@ struct AdamWConstants {
     float decayed[PIECE_RATES], step[PIECE_RATES], beta1, beta2, eps, scale, inverse, ema_decay;
 };
 
-DEVICE void adamw(float &w, float &m, float &v, float g, float keep, float step, const AdamWConstants &c) {
-    g *= c.scale;
+DEVICE void adamw(float &w, float &m, float &v, float g, float scale, float keep, float step,
+                  const AdamWConstants &c) {
+    g *= scale;
     m = c.beta1 * m + (1 - c.beta1) * g;
     v = c.beta2 * v + (1 - c.beta2) * g * g;
     w = keep * w - step * m / (sqrtf(v) * c.inverse + c.eps);
@@ -64,16 +113,17 @@ DEVICE void adamw(float &w, float &m, float &v, float g, float keep, float step,
 template <int W>
 __global__ void __launch_bounds__(THREADS)
     adamw_kernel(float *w, float *m, float *v, float *ema, const float *__restrict__ g,
-                 const uint8_t *__restrict__ kinds, size_t n, AdamWConstants c) {
+                 const uint8_t *__restrict__ kinds, size_t n, AdamWConstants c, const StepFound *found) {
     static_assert(ARENA_PIECE % W == 0);
     size_t i = ((size_t)blockIdx.x * THREADS + threadIdx.x) * W;
-    if (i >= n) return;
+    float scale = found ? found->scale : c.scale;
+    if (i >= n || isnan(scale)) return;
     int kind = kinds[i / ARENA_PIECE] % PIECE_KINDS, rate = kinds[i / ARENA_PIECE] / PIECE_KINDS;
     float step = c.step[rate], keep = kind == PIECE_DECAYED ? c.decayed[rate] : 1;
     float ema_decay = kind == PIECE_FROZEN ? 0 : c.ema_decay;
     if (i + W > n) {
         for (; i < n; i++) {
-            if (kind != PIECE_FROZEN) adamw(w[i], m[i], v[i], g[i], keep, step, c);
+            if (kind != PIECE_FROZEN) adamw(w[i], m[i], v[i], g[i], scale, keep, step, c);
             if (ema) ema[i] = ema_decay * ema[i] + (1 - ema_decay) * w[i];
         }
         return;
@@ -86,7 +136,7 @@ __global__ void __launch_bounds__(THREADS)
         load(vi, v + i);
         load(gi, g + i);
 #pragma unroll
-        for (int j = 0; j < W; j++) adamw(wi[j], mi[j], vi[j], gi[j], keep, step, c);
+        for (int j = 0; j < W; j++) adamw(wi[j], mi[j], vi[j], gi[j], scale, keep, step, c);
         store(w + i, wi);
         store(m + i, mi);
         store(v + i, vi);
@@ -113,9 +163,11 @@ void adamw_update(float *w, float *m, float *v, float *ema, const float *g, cons
     uintptr_t addresses = (uintptr_t)w | (uintptr_t)m | (uintptr_t)v | (uintptr_t)ema | (uintptr_t)g;
     if (!n) return;
     if (addresses % 16 == 0)
-        LAUNCH((adamw_kernel<FOUR>), (unsigned)ceil_div(n, THREADS * FOUR), THREADS, 0, w, m, v, ema, g, kinds, n, c);
+        LAUNCH((adamw_kernel<FOUR>), (unsigned)ceil_div(n, THREADS * FOUR), THREADS, 0, w, m, v, ema, g, kinds, n, c,
+               s->found);
     else
-        LAUNCH((adamw_kernel<1>), (unsigned)ceil_div(n, THREADS), THREADS, 0, w, m, v, ema, g, kinds, n, c);
+        LAUNCH((adamw_kernel<1>), (unsigned)ceil_div(n, THREADS), THREADS, 0, w, m, v, ema, g, kinds, n, c,
+               s->found);
     memory_changed(w);
     if (ema) memory_changed(ema);
 }

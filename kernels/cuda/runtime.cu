@@ -1,7 +1,8 @@
-/* The device and its memory: one GPU, one stream.  Kernels and copies run in the order of the calls, so that only
- * downloads have to wait.
+/* The device and its memory: one GPU, one stream for kernels and a second for uploads beside them.  Kernels and copies
+ * run in the order of the calls, so that only downloads have to wait.
  *
- * Uploads go through a ring of sixteen page-locked buffers: the call returns as soon as the host's bytes are in a
+ * Images come by device_upload_async, straight from page-locked memory, on the second stream: it waits for `used`, the
+ * kernels that read the images before, and the first stream waits for it.  Other uploads go through a ring of sixteen page-locked buffers: the call returns as soon as the host's bytes are in a
  * buffer, and the copy to the device follows in the stream.  The host waits only if the next buffer of the ring is
  * still being copied.
  *
@@ -28,6 +29,9 @@ extern "C" {
 
 cudaStream_t kernels_stream;
 void (*library_close)(void);
+
+static cudaStream_t copy_stream;
+static cudaEvent_t used, arrived; /* on kernels_stream and on copy_stream */
 
 static struct cudaDeviceProp gpu;
 
@@ -118,6 +122,7 @@ static Block *block_of(const void *p) {
     return NULL;
 }
 
+/* Waits for the uploads too: the last thing that an upload does is to make kernels_stream wait for it. */
 void device_synchronize(void) { CUDA_TRY(cudaStreamSynchronize(kernels_stream)); }
 
 void device_free(void *p) {
@@ -283,9 +288,13 @@ struct Slot {
 static Slot slots[SLOTS];
 static unsigned slot_next;
 
+static void refuse_in_capture(const char *what) {
+    if (capturing) die("a graph of kernels cannot hold %s", what);
+}
+
 /* A slot whose last content has arrived. */
 static Slot *slot_take(void) {
-    if (capturing) die("a graph of kernels cannot hold a copy between host and device");
+    refuse_in_capture("a copy between host and device");
     Slot *slot = &slots[slot_next++ % SLOTS];
     CUDA_TRY(cudaEventSynchronize(slot->arrived));
     return slot;
@@ -320,15 +329,58 @@ void host_free(void *p) {
 }
 
 void device_upload_async(void *device, const void *host, size_t bytes) {
-    if (capturing) die("a graph of kernels cannot hold a copy between host and device");
-    CUDA_TRY(cudaMemcpyAsync(device, host, bytes, cudaMemcpyHostToDevice, kernels_stream));
+    refuse_in_capture("a copy between host and device");
+    CUDA_TRY(cudaStreamWaitEvent(copy_stream, used, 0));
+    CUDA_TRY(cudaMemcpyAsync(device, host, bytes, cudaMemcpyHostToDevice, copy_stream));
+    CUDA_TRY(cudaEventRecord(arrived, copy_stream));
+    CUDA_TRY(cudaStreamWaitEvent(kernels_stream, arrived, 0));
     memory_changed(device);
 }
 
-void device_download(void *host, const void *device, size_t bytes) {
-    if (capturing) die("a graph of kernels cannot hold a copy between host and device");
+void device_uploads_used(void) {
+    refuse_in_capture("a mark");
+    device_open();
+    CUDA_TRY(cudaEventRecord(used, kernels_stream));
+}
+
+void device_uploads_wait(void) {
+    device_open();
+    CUDA_TRY(cudaEventSynchronize(arrived));
+}
+
+void device_download_async(void *host, const void *device, size_t bytes) {
+    refuse_in_capture("a copy between host and device");
     CUDA_TRY(cudaMemcpyAsync(host, device, bytes, cudaMemcpyDeviceToHost, kernels_stream));
+}
+
+void device_download(void *host, const void *device, size_t bytes) {
+    device_download_async(host, device, bytes);
     device_synchronize();
+}
+
+struct DeviceMark {
+    cudaEvent_t event;
+};
+
+void device_mark(DeviceMark **mark) {
+    refuse_in_capture("a mark");
+    device_open();
+    if (!*mark) {
+        *mark = static_cast<DeviceMark *>(calloc(1, sizeof **mark));
+        if (!*mark) die("out of memory: a mark among the kernels");
+        CUDA_TRY(cudaEventCreateWithFlags(&(*mark)->event, cudaEventDisableTiming));
+    }
+    CUDA_TRY(cudaEventRecord((*mark)->event, kernels_stream));
+}
+
+void device_wait(const DeviceMark *mark) {
+    if (mark) CUDA_TRY(cudaEventSynchronize(mark->event));
+}
+
+void device_mark_free(DeviceMark **mark) {
+    if (*mark) CUDA_TRY(cudaEventDestroy((*mark)->event));
+    free(*mark);
+    *mark = NULL;
 }
 
 #ifdef VIT_FP32
@@ -441,6 +493,9 @@ void device_open(void) {
     if (status != cudaSuccess) die("no GPU to run on: %s (make builds for the CPU)", cudaGetErrorString(status));
     gpu_choose(count);
     CUDA_TRY(cudaStreamCreateWithFlags(&kernels_stream, cudaStreamNonBlocking));
+    CUDA_TRY(cudaStreamCreateWithFlags(&copy_stream, cudaStreamNonBlocking));
+    CUDA_TRY(cudaEventCreateWithFlags(&used, cudaEventDisableTiming));
+    CUDA_TRY(cudaEventCreateWithFlags(&arrived, cudaEventDisableTiming));
     for (int i = 0; i < SLOTS; i++) {
         CUDA_TRY(cudaHostAlloc(reinterpret_cast<void **>(&slots[i].host), SLOT_BYTES, cudaHostAllocDefault));
         CUDA_TRY(cudaEventCreateWithFlags(&slots[i].arrived, cudaEventDisableTiming));
@@ -460,6 +515,9 @@ void kernels_exit(void) {
         CUDA_TRY(cudaFreeHost(slots[i].host));
         CUDA_TRY(cudaEventDestroy(slots[i].arrived));
     }
+    CUDA_TRY(cudaEventDestroy(used));
+    CUDA_TRY(cudaEventDestroy(arrived));
+    CUDA_TRY(cudaStreamDestroy(copy_stream));
     CUDA_TRY(cudaStreamDestroy(kernels_stream));
     kernels_stream = NULL;
 }

@@ -49,6 +49,7 @@ void emulate_launch(const char *kernel, dim3 grid, dim3 block, size_t shared_byt
 /* kernels/cuda/runtime.h's, as far as kernels see them. */
 void *kernels_workspace(size_t bytes);
 static inline void memory_changed(const void *) {}
+const real *real_copy(const float *p);
 
 enum { WARP = 32 };
 

@@ -8,6 +8,7 @@
 
 #include <sanitizer/asan_interface.h>
 
+#include <map>
 #include <vector>
 
 extern "C" {
@@ -125,13 +126,41 @@ void kernels_exit(void) { workspace_free(); }
 const char *kernels_unsupported(void) { return NULL; }
 const char *kernels_device(void) { return "CUDA kernels emulated on the CPU"; }
 
+/* What device_malloc gave, and the rounded copy of it. */
+struct Memory {
+    size_t bytes;
+    real *copy;
+};
+static std::map<const char *, Memory> memory;
+
 void *device_malloc(size_t bytes, const char *what) {
     void *p;
     if (posix_memalign(&p, 64, bytes ? bytes : 1)) die("out of memory: %zu bytes for %s", bytes, what);
     memset(p, 0, bytes);
+    memory[static_cast<char *>(p)] = {bytes, NULL};
     return p;
 }
-void device_free(void *p) { free(p); }
+
+void device_free(void *p) {
+    auto found = memory.find(static_cast<char *>(p));
+    if (found == memory.end()) return;
+    free(found->second.copy);
+    memory.erase(found);
+    free(p);
+}
+
+/* Rounded anew at every call. */
+const real *real_copy(const float *p) {
+    auto after = memory.upper_bound(reinterpret_cast<const char *>(p));
+    if (after == memory.begin()) die("parameters that are not in memory from device_malloc");
+    auto &[base, block] = *--after;
+    size_t n = block.bytes / sizeof(float);
+    const float *from = reinterpret_cast<const float *>(base);
+    if (!block.copy && posix_memalign(reinterpret_cast<void **>(&block.copy), 64, (n + 1) * sizeof(real)))
+        die("out of memory: %zu rounded parameters", n);
+    for (size_t i = 0; i < n; i++) block.copy[i] = to_real(from[i]);
+    return block.copy + (p - from);
+}
 void device_zero(void *p, size_t bytes) { memset(p, 0, bytes); }
 void device_upload(void *device, const void *host, size_t bytes) { memcpy(device, host, bytes); }
 void device_download(void *host, const void *device, size_t bytes) { memcpy(host, device, bytes); }
@@ -141,8 +170,14 @@ size_t device_peak_bytes(void) { return 0; }
 bool device_shares_cores(void) { return true; }
 
 void *host_malloc(size_t bytes, const char *what) { return device_malloc(bytes, what); }
-void host_free(void *p) { free(p); }
+void host_free(void *p) { device_free(p); }
 void device_upload_async(void *device, const void *host, size_t bytes) { memcpy(device, host, bytes); }
+void device_uploads_used(void) {}
+void device_uploads_wait(void) {}
+void device_download_async(void *host, const void *device, size_t bytes) { memcpy(host, device, bytes); }
+void device_mark(DeviceMark **) {}
+void device_wait(const DeviceMark *) {}
+void device_mark_free(DeviceMark **) {}
 bool device_graph_begin(DeviceGraph **graph) { return (void)graph, true; }
 void device_graph_end(DeviceGraph **graph) { (void)graph; }
 void device_graph_free(DeviceGraph **graph) { *graph = NULL; }
@@ -188,6 +223,12 @@ void linear_backward_weight(float *dw, float *db, const real *dy, const real *x,
             dw[(size_t)o * in + k] += (float)sum;
         }
     }
+}
+
+void linear_backward(real *dx, float *dw, float *db, const real *dy, const real *x, const float *w,
+                     const LinearShape *s) {
+    linear_backward_input(dx, dy, w, s);
+    linear_backward_weight(dw, db, dy, x, s);
 }
 
 /* == cuDNN: an even number of outputs it has an algorithm for, with some workspace ================================= */
