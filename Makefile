@@ -75,6 +75,7 @@ FLAGS := $(CFLAGS_BASE) $(CFLAGS_WARN) $(CFLAGS_SANITIZE) $(CPPFLAGS_ALL) $(CFLA
 SOURCES := $(filter-out data/webp%,$(wildcard core/*.c data/*.c detection/*.c layers/*.c layers/attention/*.c)) $(WEBP_SOURCE)
 TESTS := $(patsubst tests/%.c,$(BUILD)/tests/%,$(wildcard tests/test_*.c))
 SHIMS := $(if $(filter cpu,$(BACKEND)),$(BUILD)/tests/faults.so)
+TOOLS := $(BUILD)/tests/parity
 BENCHES := $(patsubst tests/%.c,$(BUILD)/tests/%,$(wildcard tests/bench_*.c))
 FUZZERS := $(patsubst tests/%.c,build/fuzz/%,$(wildcard tests/fuzz_*.c))
 LINK := $(CC)
@@ -302,7 +303,7 @@ need-gpu:
 test-cuda: need-gpu need-nvcc
 	@$(MAKE) --no-print-directory BACKEND=cuda PRECISION=FP32 all tests
 	@$(MAKE) --no-print-directory BACKEND=cuda PRECISION=BF16 all tests
-	@$(MAKE) --no-print-directory all
+	@$(MAKE) --no-print-directory all build/cpu/tests/parity
 	@BUILD=build/cuda-fp32 sh tests/run.sh $(DEVICE_TESTS)
 	@BUILD=build/cuda sh tests/run.sh $(DEVICE_TESTS)
 	@sh tests/cuda_vs_cpu.sh
@@ -323,12 +324,12 @@ emulate:
 	@$(MAKE) --no-print-directory BACKEND=emulate PRECISION=FP32 tests
 	@$(MAKE) --no-print-directory BACKEND=emulate PRECISION=BF16 tests
 
-tests: $(TESTS) $(SHIMS)
+tests: $(TESTS) $(TOOLS) $(SHIMS)
 # What uses threads of its own.  ThreadSanitizer does not know OpenMP's barriers: to be run with OMP_NUM_THREADS=1.
 THREAD_TESTS := test_loader test_mixup test_detection_loader
 thread-tests: $(THREAD_TESTS:%=$(BUILD)/tests/%)
 benches: $(BENCHES)
-test: $(BUILD)/train_vit $(BUILD)/train_detr $(BUILD)/pack_dataset $(TESTS) $(SHIMS)
+test: $(BUILD)/train_vit $(BUILD)/train_detr $(BUILD)/pack_dataset $(TESTS) $(TOOLS) $(SHIMS)
 	@BUILD=$(BUILD) sh tests/run.sh
 
 # == Installing ======================================================================================================
