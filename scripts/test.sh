@@ -236,6 +236,7 @@ if check "scripts/deps.sh" sh scripts/deps.sh test; then
         # shellcheck disable=SC2046 # names of tests
         suite build/emulate-$precision $(sh tests/run.sh --device-tests)
     done
+    suite build/emulate-FP32 test_gpu_plan
     check "cuda_vs_cpu, emulated" env ASAN_OPTIONS=detect_leaks=0 \
         CUDA_FP32=build/emulate-FP32/train_vit CUDA_BF16=build/emulate-BF16/train_vit sh tests/cuda_vs_cpu.sh
 
