@@ -122,6 +122,28 @@ status=$?
 complains 1 'bundle: needs |xz|strip|nvcc|gcc|cuBLASLt|oneDNN' && [ ! -e "$here/build/gpu-staging" ]
 check "gpu.sh bundle names all that it lacks before it builds anything" $? "status $status: $(cat err)"
 
+# == The Makefile's toolkit ==========================================================================================
+
+# A toolkit as pip installs it, and a driver that does not answer.
+mkdir -p toolkit/bin toolkit/lib toolkit/include broken
+for name in lib/libcublasLt.so.13 lib/libcudnn.so.9 include/cublasLt.h include/cudnn.h; do : >toolkit/$name; done
+printf '#!/bin/sh\necho "release 13.0, V13.0.88"\n' >toolkit/bin/nvcc
+printf '#!/bin/sh\necho "NVIDIA-SMI has failed because it could not communicate with the NVIDIA driver."\nexit 9\n' \
+    >broken/nvidia-smi
+chmod +x toolkit/bin/nvcc broken/nvidia-smi
+cuda() { (cd "$here" && env PATH="$work/broken:$PATH" make -n BACKEND=cuda MPI=0 "$@" build/cuda/train_detr) 2>&1; }
+if command -v make >/dev/null; then
+    cuda CUDA_HOME="$work/toolkit" >out
+    grep -q 'arch=compute_80,code=sm_80' out && ! grep -qi 'sm_nvidia' out
+    check "make: nvidia-smi's complaint is no architecture" $?
+    grep -e '-o build/cuda/train_detr ' out >line && grep -q -e '-l:libcublasLt\.so\.13 ' line &&
+        grep -q -e '-l:libcudnn\.so\.9' line && grep -q -e "-L$work/toolkit/lib " line
+    check "make: libraries that have only their numbered names" $?
+    mkdir -p nothing/bin && cp toolkit/bin/nvcc nothing/bin
+    cuda CUDA_HOME="$work/nothing" | grep -e '-o build/cuda/train_detr ' >line && ! grep -qE -e "-L( |$)|ORIGIN:'?( |$)" line
+    check "make: no folder of libraries, no -L without one" $?
+fi
+
 # == The rehearsal ===================================================================================================
 
 if [ ! "$zip_python" ] || ! command -v xz >/dev/null || ! command -v strip >/dev/null; then
