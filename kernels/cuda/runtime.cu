@@ -118,7 +118,10 @@ static Block *block_of(const void *p) {
     return NULL;
 }
 
-void device_synchronize(void) { CUDA_TRY(cudaStreamSynchronize(kernels_stream)); }
+void device_synchronize(void) {
+    collective_wait();
+    CUDA_TRY(cudaStreamSynchronize(kernels_stream));
+}
 
 void device_free(void *p) {
     for (int i = 0; p && i < block_count; i++) {
