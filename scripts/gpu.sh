@@ -631,9 +631,9 @@ stage_state() {
     for row in $(rows_by_need); do
         run=runs/$row files=state.safetensors
         [ ! -e "$KEEP/$run/done" ] || files="best.safetensors done"
-        # shellcheck disable=SC2046,SC2086 # several words
-        run state "$row" tar -cf "$scratch/$row.tar" -C "$KEEP" \
-            $(for file in $files config.ini log.csv; do echo "$run/$file"; done) || continue
+        mkdir -p "$scratch/$run" # copies, since a run in progress replaces its files
+        for file in $files config.ini log.csv; do cp "$KEEP/$run/$file" "$scratch/$run/" || continue 2; done
+        run state "$row" tar -cf "$scratch/$row.tar" -C "$scratch" "$run" || continue
         room=$((BACK_ALL * 1048576 - $(size_of "$OUT"/*)))
         files=$(($(size_of "$scratch/$row.tar") / (BACK_MAX * 1048576) + 1 + $(find "$OUT" -type f | wc -l)))
         if [ "$(size_of "$scratch/$row.tar")" -gt $room ] || [ $files -gt $BACK_FILES ]; then
