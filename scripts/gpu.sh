@@ -564,7 +564,7 @@ trainer='
         how="--config program/configs/cifar100/$row.ini --run-dir $run"
         [ ! -e "$run/state.safetensors" ] || how="--resume $run"
         echo "== train: $row, $how"
-        program/train_vit $how --data-dir . --eval-every 10 $settings && : >"$run/done" || echo "$row: ended with status $?"
+        program/train_vit $how --data-dir . --eval-every 10 $settings && rm -f "$run/brought" && : >"$run/done" || echo "$row: ended with status $?"
     done
     rm -f trainer'
 
@@ -625,9 +625,10 @@ report_row() { # row
     fi
 }
 
-# A run in progress first; of a run that is done its best weights, once.  What does not fit comes with the next call.
+# What a run in progress needs to be continued; of one that is done its best weights, once.
 stage_state() {
     [ -d "$KEEP/runs" ] || fail "state: $KEEP has no runs: train first"
+    tail -c 200000 "$OUT/gpu.log" >"$scratch/log" && cp "$scratch/log" "$OUT/gpu.log" # room for what cannot be had again
     for row in $(rows_by_need); do
         run=runs/$row files=state.safetensors
         [ ! -e "$KEEP/$run/done" ] || files="best.safetensors done"
@@ -641,13 +642,15 @@ stage_state() {
             continue
         fi
         split_file "$scratch/$row.tar" "$OUT" $BACK_MAX
-        [ ! -e "$KEEP/$run/done" ] || touch "$KEEP/$run/brought"
+        touch "$KEEP/$run/brought"
     done
 }
 
+# Those that were never brought back come first, so that calling again brings the others.
 rows_by_need() {
-    for run in "$KEEP"/runs/*; do [ -e "$run/done" ] || [ ! -e "$run/state.safetensors" ] || basename "$run"; done
-    for run in "$KEEP"/runs/*; do [ ! -e "$run/done" ] || [ -e "$run/brought" ] || basename "$run"; done
+    for run in "$KEEP"/runs/*; do [ -e "$run/brought" ] || [ -e "$run/done" ] || basename "$run"; done
+    for run in "$KEEP"/runs/*; do [ -e "$run/brought" ] || [ ! -e "$run/done" ] || basename "$run"; done
+    for run in "$KEEP"/runs/*; do [ ! -e "$run/brought" ] || [ -e "$run/done" ] || basename "$run"; done
 }
 
 # == The table ========================================================================================================

@@ -166,6 +166,27 @@ truncate -s $((50000 * 3074)) data/cifar-100-binary/train.bin
 truncate -s $((10000 * 3074)) data/cifar-100-binary/test.bin
 for i in $(seq 100); do echo "class $i"; done >data/cifar-100-binary/fine_label_names.txt
 
+# Runs of the size of Table 2's: the state of one is nearly all that can come back at once.
+mkdir -p keep/runs/going keep/runs/over
+head -c 64970544 /dev/urandom >keep/runs/going/state.safetensors
+head -c 21658000 /dev/urandom >keep/runs/over/best.safetensors
+for run in going over; do : >keep/runs/$run/config.ini && echo 1 >keep/runs/$run/log.csv; done
+: >keep/runs/over/done
+head -c 3000000 /dev/zero >keep/gpu.log
+OUT=$work/back1 KEEP=$work/keep gpu state
+[ "$(echo back1/*.tar.*)" = "$(echo back1/going.tar.[1-4]-of-4)" ] && [ "$(find back1 -size +16M)" = '' ] &&
+    [ "$(cat back1/* | wc -c)" -le $((64 * 1048576)) ] && cat back1/going.tar.* | tar -xOf - runs/going/state.safetensors |
+    cmp -s - keep/runs/going/state.safetensors
+check "gpu.sh state: a run of 5.4 million parameters in four files" $? "$(ls back1 | paste -sd ' ' -)"
+OUT=$work/back2 KEEP=$work/keep gpu state
+[ "$(echo back2/*.tar.*)" = "$(echo back2/over.tar.[1-2]-of-2)" ] && cat back2/over.tar.* | tar -xOf - \
+    runs/over/best.safetensors | cmp -s - keep/runs/over/best.safetensors
+check "gpu.sh state: the next time the best weights of a run that is done" $? "$(ls back2 | paste -sd ' ' -)"
+OUT=$work/back3 KEEP=$work/keep gpu state
+[ "$status" -eq 0 ] && [ "$(echo back3/*.tar.*)" = "$(echo back3/going.tar.[1-4]-of-4)" ]
+check "gpu.sh state: and those only once" $? "$(ls back3 | paste -sd ' ' -)"
+rm -rf keep back?
+
 gpu plan
 cp out plan
 [ "$status" -eq 0 ] && [ "$(grep -c '^half hour' plan)" -ge 3 ] && [ "$(grep -c '^  run ' plan)" -ge 10 ]
