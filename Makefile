@@ -84,6 +84,7 @@ SOURCES := $(filter-out data/webp% data/sound%,$(wildcard core/*.c data/*.c dete
            $(WEBP_SOURCE) $(SOUND_SOURCE)
 TESTS := $(patsubst tests/%.c,$(BUILD)/tests/%,$(wildcard tests/test_*.c))
 SHIMS := $(if $(filter cpu,$(BACKEND)),$(BUILD)/tests/faults.so)
+TOOLS := $(BUILD)/tests/parity $(BUILD)/tests/bench_attention # what scripts/gpu.sh runs besides tests
 BENCHES := $(patsubst tests/%.c,$(BUILD)/tests/%,$(wildcard tests/bench_*.c))
 FUZZERS := $(patsubst tests/%.c,build/fuzz/%,$(wildcard tests/fuzz_*.c))
 LINK := $(CC)
@@ -99,7 +100,7 @@ ifeq ($(BACKEND),cuda)
 CUDA_HOME ?= $(patsubst %/bin/nvcc,%,$(shell readlink -f "$$(command -v nvcc || echo /usr/local/cuda/bin/nvcc)"))
 NVCC := $(CUDA_HOME)/bin/nvcc
 # The architecture of the GPU in this machine, else Ampere and Hopper and PTX for what comes after.
-GPU_ARCH := $(shell nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | head -1 | tr -d '.')
+GPU_ARCH := $(shell nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | sed -n 's/^\([0-9]*\)\.\([0-9]*\)$$/\1\2/p' | head -1)
 CUDA_ARCH ?= $(if $(GPU_ARCH),sm_$(GPU_ARCH),sm_80 sm_90)
 GENCODE := $(foreach a,$(CUDA_ARCH),-gencode arch=$(a:sm_%=compute_%),code=$(a)) \
            $(if $(GPU_ARCH),,-gencode arch=compute_90,code=compute_90)
@@ -109,10 +110,12 @@ CU_SOURCES := $(wildcard kernels/cuda/*.cu)
 LINK := $(NVCC)
 # The static library where there is one: what is left to find on another machine should be little.
 archive = $(if $(filter /%,$(shell $(CC) -print-file-name=lib$(1).a)),-l:lib$(1).a,-l$(1))
+# A library in one of these folders; pip's packages have only the file with the number, as libcublasLt.so.13.
+shared = $(or $(if $(wildcard $(addsuffix /lib$(1).so,$(2))),-l$(1)),$(addprefix -l:,$(notdir $(firstword $(wildcard $(addsuffix /lib$(1).so.[0-9]*,$(2)))))),-l$(1))
 CUDA_LIBRARIES := $(firstword $(wildcard $(CUDA_HOME)/lib64 $(CUDA_HOME)/targets/*/lib $(CUDA_HOME)/lib))
 LIBRARIES := $(foreach l,inih jansson jpeg $(WEBP_LIBRARIES:-l%=%) xxhash,$(call archive,$l)) \
-             $(SOUND_LIBRARIES) $(MPI_LIBRARIES) -lcublasLt $(call archive,gomp) -lm -ldl -lpthread
-LINK_FLAGS := -cudart static -L$(CUDA_LIBRARIES) -Xlinker --as-needed -Xlinker -rpath='$$ORIGIN:$(CUDA_LIBRARIES)' \
+             $(SOUND_LIBRARIES) $(MPI_LIBRARIES) $(call shared,cublasLt,$(CUDA_LIBRARIES)) $(call archive,gomp) -lm -ldl -lpthread
+LINK_FLAGS := -cudart static $(addprefix -L,$(CUDA_LIBRARIES)) -Xlinker --as-needed -Xlinker -rpath='$$ORIGIN$(addprefix :,$(CUDA_LIBRARIES))' \
               -Xcompiler -static-libgcc,-static-libstdc++
 
 # cuDNN, for the detector's convolutions: CUDNN_HOME, else the toolkit's.
@@ -120,7 +123,8 @@ CUDNN_HOME ?= $(CUDA_HOME)
 CUDNN ?= $(if $(wildcard $(CUDNN_HOME)/include/cudnn.h /usr/include/cudnn.h),1,0)
 ifeq ($(CUDNN),1)
 NVCC_FLAGS += -DVIT_CUDNN -I$(CUDNN_HOME)/include
-LIBRARIES += $(patsubst %,-L%,$(wildcard $(CUDNN_HOME)/lib64 $(CUDNN_HOME)/lib)) -lcudnn
+CUDNN_LIBRARIES := $(wildcard $(CUDNN_HOME)/lib64 $(CUDNN_HOME)/lib)
+LIBRARIES += $(addprefix -L,$(CUDNN_LIBRARIES)) $(call shared,cudnn,$(CUDNN_LIBRARIES))
 endif
 
 # NCCL, for several GPUs: NCCL_HOME, else the toolkit's.  Ranks come from MPI, so there is no use for one without the other.
@@ -128,7 +132,7 @@ NCCL_HOME ?= $(CUDA_HOME)
 NCCL ?= $(if $(wildcard $(NCCL_HOME)/include/nccl.h /usr/include/nccl.h),$(MPI),0)
 ifeq ($(NCCL),1)
 NVCC_FLAGS += -DVIT_NCCL -I$(NCCL_HOME)/include
-LIBRARIES += -L$(NCCL_HOME)/lib -lnccl
+LIBRARIES += -L$(NCCL_HOME)/lib $(call shared,nccl,$(NCCL_HOME)/lib)
 endif
 endif
 
@@ -312,7 +316,7 @@ need-gpu:
 test-cuda: need-gpu need-nvcc
 	@$(MAKE) --no-print-directory BACKEND=cuda PRECISION=FP32 all tests
 	@$(MAKE) --no-print-directory BACKEND=cuda PRECISION=BF16 all tests
-	@$(MAKE) --no-print-directory all
+	@$(MAKE) --no-print-directory all build/cpu/tests/parity
 	@BUILD=build/cuda-fp32 sh tests/run.sh $(DEVICE_TESTS)
 	@BUILD=build/cuda sh tests/run.sh $(DEVICE_TESTS)
 	@sh tests/cuda_vs_cpu.sh
@@ -333,12 +337,12 @@ emulate:
 	@$(MAKE) --no-print-directory BACKEND=emulate PRECISION=FP32 tests
 	@$(MAKE) --no-print-directory BACKEND=emulate PRECISION=BF16 tests
 
-tests: $(TESTS) $(SHIMS)
+tests: $(TESTS) $(TOOLS) $(SHIMS)
 # What uses threads of its own.  ThreadSanitizer does not know OpenMP's barriers: to be run with OMP_NUM_THREADS=1.
 THREAD_TESTS := test_loader test_mixup test_detection_loader
 thread-tests: $(THREAD_TESTS:%=$(BUILD)/tests/%)
 benches: $(BENCHES)
-test: $(PROGRAMS:%=$(BUILD)/%) $(TESTS) $(SHIMS)
+test: $(PROGRAMS:%=$(BUILD)/%) $(TESTS) $(TOOLS) $(SHIMS)
 	@BUILD=$(BUILD) sh tests/run.sh
 
 # == Installing ======================================================================================================

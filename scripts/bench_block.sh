@@ -14,6 +14,7 @@
 # SECONDS_EACH  seconds for each measurement of training and of inference, at least three batches (default 1)
 # LIMIT         skip larger grids of an operator once its training batch takes more than this many seconds (default 60)
 # TORCH_PYTHON  a Python with torch, to measure softmax and lisa there as well (TORCH_MODES, default "eager compile")
+# TORCH_DEVICE  where: cpu or cuda (default: where TRAIN_VIT computes)
 # OUT           output files without suffix (default runs/block); operators and grids that are already in OUT.csv are
 #               not measured again
 #
@@ -32,6 +33,7 @@ SECONDS_EACH=${SECONDS_EACH:-1}
 LIMIT=${LIMIT:-60}
 TORCH_PYTHON=${TORCH_PYTHON:-}
 TORCH_MODES=${TORCH_MODES:-eager compile}
+TORCH_DEVICE=${TORCH_DEVICE:-}
 PYTHON=${PYTHON:-python3}
 OUT=${OUT:-runs/block}
 csv=$OUT.csv
@@ -44,6 +46,10 @@ for model in $MODELS; do
     "$TRAIN_VIT" --help | grep -q "^  $model " ||
         fail "MODELS: '$model' is no operator of $TRAIN_VIT (--help lists them)"
 done
+if [ ! "$TORCH_DEVICE" ]; then
+    TORCH_DEVICE=cpu
+    case $TRAIN_VIT in *build/cuda*) TORCH_DEVICE=cuda ;; esac
+fi
 mkdir -p "$(dirname "$OUT")"
 [ -s "$csv" ] || echo "$header" >"$csv"
 [ "$(head -n 1 "$csv")" = "$header" ] || fail "$csv: is something else"
@@ -79,7 +85,7 @@ ours() { # model, grid: a line of JSON
 }
 
 theirs() { # model, grid, mode
-    "$TORCH_PYTHON" scripts/bench_torch.py --models "$1" --modes "$3" --batch "$BATCH" \
+    "$TORCH_PYTHON" scripts/bench_torch.py --device "$TORCH_DEVICE" --models "$1" --modes "$3" --batch "$BATCH" \
         --threads "${OMP_NUM_THREADS:-$(nproc)}" \
         --steps 5 --img-size "$2" --patch-size 1 --depth 1 --heads 12 --num-classes 10 --pool gap 2>/dev/null
 }
@@ -118,9 +124,9 @@ for grid in $GRIDS; do
             awk -v by="$by" -v of="$model" -v grid="$grid" -v batch="$BATCH" \
                 -v infer="$(value infer_images_per_s <"$scratch/torch")" \
                 -v train="$(value train_images_per_s <"$scratch/torch")" \
-                -v version="$(value torch <"$scratch/torch")" 'BEGIN {
-                    printf "%s,%s,,%d,%d,%d,,%.3f,%.3f,,,\"PyTorch %s\"\n", by, of, grid, grid * grid, batch,
-                           1000 * batch / infer, 1000 * batch / train, version }' | tee -a "$csv"
+                -v version="$(value torch <"$scratch/torch")" -v device="$(value device <"$scratch/torch")" 'BEGIN {
+                    printf "%s,%s,,%d,%d,%d,,%.3f,%.3f,,,\"PyTorch %s on %s\"\n", by, of, grid, grid * grid, batch,
+                           1000 * batch / infer, 1000 * batch / train, version, device }' | tee -a "$csv"
         done
     done
 done
@@ -139,4 +145,7 @@ for net in $NETS; do
         value infer_bytes <"$scratch/net")" | tee -a "$models"
 done
 
-"$PYTHON" scripts/plot_block.py "$csv" --out "$OUT.png"
+if "$PYTHON" scripts/plot_block.py "$csv" --out "$OUT.png" 2>"$scratch/plot"; then exit 0; fi
+cat "$scratch/plot" >&2
+grep -q 'python3-matplotlib' "$scratch/plot" || exit 1
+echo "scripts/bench_block.sh: $csv is complete, and not drawn" >&2

@@ -5,7 +5,8 @@
 
 A training step is forward, cross entropy with soft targets, backward, AdamW (fused) and zero_grad(set_to_none), in
 float32, or with --precision bfloat16 or --device cuda under autocast to bfloat16, on CUDA with channels-last images; the median of --steps steps after a
-warm-up.  Prints one JSON line for each model and mode.
+warm-up.  Images lie on the device; with --uploads training is measured again with images that come from page-locked
+memory.  Prints one JSON line for each model and mode.
 
     python scripts/bench_torch.py --device cuda --models timm,linear,ripple-weights --batch 512
     python scripts/bench_torch.py --device cuda --attention      F.scaled_dot_product_attention alone, bfloat16
@@ -21,6 +22,7 @@ warm-up.  Prints one JSON line for each model and mode.
 """
 
 import argparse
+import contextlib
 import json
 import os
 import statistics
@@ -256,6 +258,36 @@ def build(arguments, kind, pool):
                              class_token=pool == "cls", global_pool="token" if pool == "cls" else "avg", fc_norm=False)
 
 
+class Uploads:
+    """Batches as timm's loader delivers them to a GPU: bytes in page-locked memory, copied and normalised on a stream
+    of their own while the device computes the step before."""
+
+    def __init__(self, arguments, layout):
+        self.device, self.layout = arguments.device, layout
+        self.stream = torch.cuda.Stream() if self.device == "cuda" else None
+        size = (arguments.batch, 3, arguments.img_size, arguments.img_size)
+        self.host = [torch.randint(0, 256, size, dtype=torch.uint8) for _ in range(2)]
+        if self.stream:
+            self.host = [images.pin_memory() for images in self.host]
+        self.mean, self.std = (torch.tensor(value, device=self.device).view(1, 3, 1, 1)
+                               for value in ((123.7, 116.3, 103.5), (58.4, 57.1, 57.4)))
+        self.start()
+
+    def start(self):
+        self.host.reverse()
+        with torch.cuda.stream(self.stream) if self.stream else contextlib.nullcontext():
+            images = self.host[0].to(self.device, non_blocking=True, memory_format=self.layout)
+            self.next = images.float().sub_(self.mean).div_(self.std)
+
+    def __call__(self):
+        images = self.next
+        if self.stream:
+            torch.cuda.current_stream().wait_stream(self.stream)
+            images.record_stream(torch.cuda.current_stream())
+        self.start()
+        return images
+
+
 def measure(arguments, kind, mode):
     torch.manual_seed(0)
     torch.compiler.reset()
@@ -278,7 +310,7 @@ def measure(arguments, kind, mode):
     compiled = mode == "compile"
     train_loss = torch.compile(forward_loss) if compiled else forward_loss
 
-    def train_step():
+    def train_step(images):
         loss = train_loss(images, targets)
         loss.backward()
         optimizer.step()
@@ -288,14 +320,19 @@ def measure(arguments, kind, mode):
     model.train()
     if device == "cuda":
         torch.cuda.reset_peak_memory_stats()
-    train = median_seconds(train_step, arguments.warmup, arguments.steps, device)
+    train = median_seconds(lambda: train_step(images), arguments.warmup, arguments.steps, device)
     peak = torch.cuda.max_memory_allocated() if device == "cuda" else None
+    uploaded = None
+    if arguments.uploads:
+        next_images = Uploads(arguments, layout)
+        uploaded = median_seconds(lambda: train_step(next_images()), arguments.warmup, arguments.steps, device)
     model.eval()
     # Constant weights folded and packed, as for serving; no_grad because freezing asks for it.
     infer_model = torch.compile(model, options={"freezing": device == "cpu"}) if compiled else model
     with torch.no_grad(), autocast():
         infer = median_seconds(lambda: infer_model(images), arguments.warmup, arguments.steps, device)
     return {"model": kind, "mode": mode, "train_images_per_s": round(arguments.batch / train, 2),
+            "train_images_per_s_with_uploads": uploaded and round(arguments.batch / uploaded, 2),
             "infer_images_per_s": round(arguments.batch / infer, 2), "batch": arguments.batch,
             "threads": torch.get_num_threads(), "precision": arguments.precision, "torch": torch.__version__, "pool": pool,
             "device": torch.cuda.get_device_name() if device == "cuda" else "cpu", "peak_bytes": peak,
@@ -380,6 +417,7 @@ def main():
     parser.add_argument("--lisa-patterns", type=int, default=16)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--precision", choices=("float32", "bfloat16"), help="default: float32, on CUDA bfloat16")
+    parser.add_argument("--uploads", action="store_true", help="also measure training on images that are uploaded")
     parser.add_argument("--attention", action="store_true", help="time scaled_dot_product_attention alone, on CUDA")
     parser.add_argument("--check", action="store_true", help="compare with the float64 reference, measure no time")
     arguments = parser.parse_args()

@@ -1,44 +1,95 @@
 #!/bin/sh
 # Builds, tests and measures everything that needs a GPU, and prints a table of the results.
 #
-#   sh scripts/gpu.sh                      all stages
+#   sh scripts/gpu.sh                      all stages but those of the data, on a machine with a GPU and the CUDA toolkit
 #   sh scripts/gpu.sh build test parity    only these stages, in this order
-#   sh scripts/gpu.sh bundle               on a machine without a GPU: builds everything into build/gpu.tar.xz, for a
-#                                          machine with a GPU but without the libraries for building; there the stage
-#                                          `build` unpacks it
 #
-#   build      both precisions, their tests and benchmarks
-#   test       the kernel tests in both precisions
+# A GPU may be lent for half an hour: a bare machine without compiler, libraries and network, with a Python that has
+# PyTorch; a copy of the tree, of at most 64 MiB, goes there with every command, and the files in $OUT, a folder that is
+# emptied before each, come back.
+#
+#   sh scripts/gpu.sh plan       prints the commands for such half hours, what to send with each and what comes back
+#   sh scripts/gpu.sh bundle     before the first one: builds everything into build/gpu.tar.xz, and what the stage train
+#                                needs into build/gpu-train.tar.xz; the stage build unpacks them there
+#   sh scripts/gpu.sh parts      before the second one: splits CIFAR-100 into build/gpu-send/
+#
+#   build      unpacks the bundle if there is one, else builds both precisions, their tests and benchmarks
+#   test       the kernel tests in both precisions, eight at a time, with random inputs
 #   parity     whole models, CUDA against CPU
 #   sanitize   compute-sanitizer: memcheck and racecheck, on reduced cases
-#   bench      images per second of vit.c and PyTorch: DeiT-tiny 224, and 16 x 16 tokens with softmax, linear, ripple
+#   bench      images per second of vit.c and PyTorch: DeiT-tiny 224, and 16 x 16 tokens with softmax, linear, ripple;
+#              what gpu.csv has already is not measured again
 #   attention  flash softmax against F.scaled_dot_product_attention, head dims 32 and 64
-#   block      one LiSA block against one softmax block, 7 x 7 to 84 x 84 tokens, and LiSA in PyTorch
-#              (scripts/bench_block.sh)
+#   block      one LiSA block against one softmax block, and LiSA in PyTorch (scripts/bench_block.sh)
 #   detector   train_detr's three encoders at 800 x 1066
-#   table      prints the results in OUT, vit.c's compared with the faster of PyTorch's modes
+#   receive    keeps the parts in build/gpu-send, joins and unpacks what is whole
+#   train      trains the ROWS of Table 2 one after another, in the background: waits until BUDGET is nearly spent or
+#              they are done, and goes on training after that; a run that was sent is continued
+#   state      what the runs need to be continued elsewhere, or their best weights if they are done, split into files
+#   table      prints the results, vit.c's compared with the faster of PyTorch's modes
 #
-#   OUT=gpu.csv      file to which each result is appended as a line: stage,case,who,metric,value
-#   LIMIT=540        time limit for one command in seconds
-#   STEPS=20         number of steps in measurements of PyTorch
-#   PYTHON=python3   a Python with torch and timm; no network is used
-#   MODES="eager compile"
+#   OUT=build/gpu-out     folder for what should come back: gpu.csv, one result a line (stage,case,who,metric,value),
+#                         gpu.log, the output of what ran, block.csv, a log for each run, runs.tar.1-of-4 ...
+#   KEEP=/tmp/vit.c-gpu   folder outside the tree that outlasts a command: the same files, data and runs
+#   BUDGET=0              seconds after which this call does not start or continue anything (0: no limit)
+#   LIMIT=540             time limit for one program in seconds
+#   AT_ONCE=8             number of tests at a time
+#   ROWS="ripple-no-ape deit-la-no-ape"   files in configs/cifar100
+#   STEPS=20              number of steps in measurements of PyTorch
+#   PYTHON=python3        a Python with torch and timm
+#   MODES="compile eager"
+#   CSV=$KEEP/gpu.csv     what the stage table prints
+#   GPU_BUILDS="build/cuda-fp32 build/cuda"   the builds in float32 and bfloat16
+#   GPU_REHEARSAL=1       tiny sizes and no GPU: tests/test_gpu_plan.sh runs the whole plan so, with other builds
 set -u
 cd "$(dirname "$0")/.." || exit 1
-OUT=${OUT:-gpu.csv}
+started=$(date +%s)
+OUT=${OUT:-build/gpu-out}
+KEEP=${KEEP:-${TMPDIR:-/tmp}/vit.c-gpu}
+BUDGET=${BUDGET:-0}
 LIMIT=${LIMIT:-540}
+AT_ONCE=${AT_ONCE:-8}
+ROWS=${ROWS:-ripple-no-ape deit-la-no-ape}
 STEPS=${STEPS:-20}
 PYTHON=${PYTHON:-python3}
-MODES=${MODES:-eager compile}
-BUNDLE=build/gpu.tar.xz
-JOBS=$(getconf _NPROCESSORS_ONLN)
-TESTS=$(sh tests/run.sh --device-tests)
+MODES=${MODES:-compile eager}
+CSV=${CSV:-$KEEP/gpu.csv}
+GPU_BUILDS=${GPU_BUILDS:-build/cuda-fp32 build/cuda}
+FP32=${GPU_BUILDS% *} BF16=${GPU_BUILDS#* }
+REHEARSAL=${GPU_REHEARSAL:-}
 
-# The libraries of a bundle, the toolkit's, and those that PyTorch brings.
+BUNDLE=build/gpu.tar.xz
+TRAIN_BUNDLE=build/gpu-train.tar.xz
+SEND=build/gpu-send
+SENT_MAX=46  # MiB of one part: with the tree below 64
+BACK_MAX=16  # MiB of one file that comes back
+BACK_ALL=64  # MiB of all of them
+BACK_FILES=8
+JOBS=$(getconf _NPROCESSORS_ONLN)
+LONG_TESTS="test_model test_detr test_resnet" # begun first, in bfloat16 first
+HEADER=stage,case,who,metric,value
+
+DICTIONARIES="dict=256MiB dict=128MiB dict=64MiB dict=16MiB" # of xz
+SECONDS_EACH=5
+LARGE="--img-size 224 --patch-size 16 --dim 192 --depth 12 --heads 6 --num-classes 1000 --batch-size 512"
+SMALL="--img-size 32 --patch-size 2 --dim 192 --depth 12 --heads 6 --num-classes 100 --batch-size 512"
+GRIDS=${GRIDS:-7 14 28 56 84}
+SHARES="1 1" # of bench_attention's images and tokens
+if [ "$REHEARSAL" ]; then
+    DICTIONARIES=preset=0 SECONDS_EACH=0.1 STEPS=1 GRIDS=2 SHARES="512 256"
+    LARGE="--img-size 16 --patch-size 8 --dim 32 --depth 1 --heads 2 --num-classes 10 --batch-size 2"
+    SMALL="--img-size 8 --patch-size 2 --dim 32 --depth 1 --heads 2 --num-classes 10 --batch-size 2"
+    ROUNDS=1 BATCH=1 OPERATORS="linear ripple" TESTS=${TESTS:-test_masked} LONG_TESTS=
+    VIT_TEST_REDUCED=1 ASAN_OPTIONS=detect_leaks=0 # of the emulator
+    export ROUNDS BATCH OPERATORS VIT_TEST_REDUCED ASAN_OPTIONS
+fi
+TESTS=${TESTS:-$(sh tests/run.sh --device-tests)}
+
+# The toolkit's libraries, and those that PyTorch brings.
 nvidia=$("$PYTHON" -c 'import glob, nvidia; print(":".join(glob.glob(list(nvidia.__path__)[0] + "/*/lib")))' \
     2>/dev/null)
 LD_LIBRARY_PATH=${nvidia:+:$nvidia}${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
-LD_LIBRARY_PATH=$PWD/build/gpu-lib:${CUDA_HOME:-/usr/local/cuda}/lib64$LD_LIBRARY_PATH
+LD_LIBRARY_PATH=${CUDA_HOME:-/usr/local/cuda}/lib64$LD_LIBRARY_PATH
 PATH=$PATH:${CUDA_HOME:-/usr/local/cuda}/bin
 export LD_LIBRARY_PATH PATH
 
@@ -47,28 +98,67 @@ trap 'rm -rf "$scratch"' EXIT
 trap 'exit 130' INT TERM
 failures=0
 
-add() { # stage, case, who, metric, value
-    [ -s "$OUT" ] || echo "stage,case,who,metric,value" >"$OUT"
-    echo "$1,$2,$3,$4,$5" | tee -a "$OUT"
+fail() {
+    echo "scripts/gpu.sh $*" >&2
+    exit 1
 }
 
-# A command within its time; its last lines when it fails.
+# == Results ==========================================================================================================
+
+# What an earlier command found comes back with this one's.
+open_results() {
+    [ ! -e "$OUT" ] || [ -d "$OUT" ] || fail "$1: OUT=$OUT is a file: name a folder"
+    mkdir -p "$OUT" "$KEEP" || fail "$1: OUT=$OUT or KEEP=$KEEP cannot be made"
+    [ -s "$KEEP/gpu.csv" ] || echo "$HEADER" >"$KEEP/gpu.csv"
+    touch "$KEEP/gpu.log"
+    cp "$KEEP/gpu.csv" "$KEEP/gpu.log" "$OUT" || fail "$1: OUT=$OUT cannot be written to"
+}
+
+add() { # stage, case, who, metric, value
+    echo "$1,$2,$3,$4,$5" | tee -a "$KEEP/gpu.csv" "$OUT/gpu.csv"
+}
+
+has() { # stage, case, who: is it measured?
+    grep -qF "$1,$2,$3," "$KEEP/gpu.csv"
+}
+
+log() { tee -a "$KEEP/gpu.log" >>"$OUT/gpu.log"; }
+
+# Seconds until BUDGET is spent.
+left() { [ "$BUDGET" -eq 0 ] && echo 1000000 || echo $((started + BUDGET - $(date +%s))); }
+
+# A command within its time; its last lines when it fails, more of them in gpu.log.
 run() { # stage, what, command...
-    stage=$1 what=$2
+    its_stage=$1 its_name=$2
     shift 2
+    time=$(left)
+    if [ "$time" -lt 5 ]; then
+        add "$its_stage" "$its_name" check left_out 1
+        return 1
+    fi
+    [ "$time" -lt "$LIMIT" ] || time=$LIMIT
     start=$(date +%s)
-    timeout -k 10 "$LIMIT" "$@" >"$scratch/out" 2>"$scratch/err"
+    timeout -k 10 "$time" "$@" >"$scratch/out" 2>"$scratch/err"
     status=$?
-    add "$stage" "$what" check seconds $(($(date +%s) - start)) >/dev/null
+    took=$(($(date +%s) - start))
+    { echo "== $its_stage: $its_name: status $status, $took s" && tail -n 400 "$scratch/out" "$scratch/err"; } | log
+    add "$its_stage" "$its_name" check seconds $took >/dev/null
     if [ $status -eq 0 ]; then
-        add "$stage" "$what" check passed 1
+        add "$its_stage" "$its_name" check passed 1
         return 0
     fi
-    add "$stage" "$what" check passed 0
-    echo "  ended with status $status$([ $status -ne 124 ] || echo " after $LIMIT s"):"
+    add "$its_stage" "$its_name" check passed 0
+    echo "  ended with status $status$([ $status -ne 124 ] || echo " after $time s"):"
     tail -n 25 "$scratch/out" "$scratch/err" | sed 's/^/  | /'
     failures=$((failures + 1))
     return 1
+}
+
+# A program of the bundle, with its libraries, which are for nobody else: Python would take them for its own.
+run_ours() { # stage, what, command...
+    ours_stage=$1 ours_name=$2
+    shift 2
+    run "$ours_stage" "$ours_name" env LD_LIBRARY_PATH="$PWD/build/gpu-lib:$LD_LIBRARY_PATH" "$@"
 }
 
 number() { # key: the number of "key": in the last line of JSON
@@ -76,56 +166,268 @@ number() { # key: the number of "key": in the last line of JSON
 }
 
 need_gpu() {
-    [ -e /dev/nvidiactl ] || nvidia-smi -L >/dev/null 2>&1 ||
-        { echo "scripts/gpu.sh $1: needs an NVIDIA GPU, and there is none here" >&2 && exit 1; }
+    [ "$REHEARSAL" ] || [ -e /dev/nvidiactl ] || nvidia-smi -L >/dev/null 2>&1 ||
+        fail "$1: needs an NVIDIA GPU, and there is none here"
+}
+
+# == Packing and unpacking ============================================================================================
+
+# A tar archive, compressed or not; Python has xz and gzip where the machine has not.
+unpack() { # stage, archive, folder
+    case $2 in
+    *.xz) packer=xz ;;
+    *.gz) packer=gzip ;;
+    *) packer=tar ;;
+    esac
+    mkdir -p "$3" || return
+    if command -v $packer >/dev/null; then
+        run "$1" "unpack $(basename "$2")" tar -xf "$2" -C "$3"
+    else
+        run "$1" "unpack $(basename "$2")" "$PYTHON" -c "$unpacker" "$2" "$3"
+    fi
+}
+unpacker='
+import sys, tarfile
+tarfile.TarFile.extraction_filter = staticmethod(lambda member, path: member)  # the archive is ours
+with tarfile.open(sys.argv[1]) as archive:
+    archive.extractall(sys.argv[2])
+'
+
+mebibytes() { awk -v bytes="$1" 'BEGIN { printf "%.1f", bytes / 2^20 }'; }
+size_of() { cat "$@" | wc -c; }
+
+# With a dictionary that finds what all programs have in common, or a smaller one where memory is short.
+compress() { # file.xz, tar's arguments...
+    to=$1
+    shift
+    for dictionary in $DICTIONARIES; do
+        tar -cf - "$@" | xz -c "--lzma2=$dictionary" >"$to" 2>"$scratch/err" && return
+    done
+    rm -f "$to"
+    fail "bundle: $to: $(tail -n 1 "$scratch/err")"
+}
+
+# split_file FILE FOLDER MIB: FILE's parts as FOLDER/NAME.1-of-3 ..., and a list of the folder.
+split_file() {
+    parts=$(($(size_of "$1") / ($3 * 1048576) + 1))
+    split -n $parts -a 1 --numeric-suffixes=1 --additional-suffix=-of-$parts "$1" "$2/$(basename "$1")." &&
+        ls -l "$2"
+}
+
+# == Here, before the first half hour =================================================================================
+
+# What is missing for a bundle, an item a line.  The Makefile knows its libraries.
+missing() {
+    for program in make tar xz strip ldd; do command -v $program >/dev/null || echo "$program"; done
+    [ "$REHEARSAL" ] && return
+    compiler=${CC:-gcc}
+    command -v "${compiler%% *}" >/dev/null || echo "$compiler"
+    command -v make >/dev/null || return
+    make need-nvcc >/dev/null 2>&1 || echo "nvcc (CUDA_HOME says where the toolkit is)"
+    { make BACKEND=cuda report && make report; } 2>/dev/null | sed -n 's/^  MISSING *\([^:]*\):.*/\1/p' | sort -u
+}
+
+# The shared libraries of programs, but for the C library, the driver's and those that PyTorch brings.
+libraries_of() { # programs
+    ldd "$@" | sed -n 's/.*=> \(\/[^ ]*\) (.*/\1/p' | sort -u |
+        grep -vE '/lib(c|m|dl|pthread|rt|resolv|cuda|cublas|cublasLt|cudart|cudnn[a-z_]*|cufft|nccl)\.so'
+}
+
+bundled_programs() {
+    for build in $GPU_BUILDS; do
+        for test in $TESTS; do echo "$build/tests/$test"; done
+        echo "$build/train_vit"
+    done
+    printf '%s\n' "$FP32/tests/parity" "$BF16/tests/bench_attention"
+    [ "$REHEARSAL" ] || echo "$BF16/train_detr"
+}
+
+build_for_bundle() {
+    for precision in FP32 BF16; do
+        build=$FP32
+        [ $precision = FP32 ] || build=$BF16
+        # shellcheck disable=SC2046 # several words
+        make -k -j"$JOBS" BACKEND=cuda PRECISION=$precision "CUDA_ARCH=${CUDA_ARCH:-sm_90}" ARCH=x86-64-v3 MPI=0 NCCL=0 \
+            $(bundled_programs | grep "^$build/") || failures=$((failures + 1))
+    done
+    make -k -j"$JOBS" build/cpu/train_vit build/cpu/tests/parity || failures=$((failures + 1))
+}
+
+# What could be built is packed, whatever else failed.
+stage_bundle() {
+    lacking=$(missing | paste -sd , - | sed 's/,/, /g')
+    [ ! "$lacking" ] || fail "bundle: needs $lacking: see scripts/deps.sh and make BACKEND=cuda report"
+    [ "$REHEARSAL" ] || build_for_bundle
+    staging=$PWD/build/gpu-staging
+    rm -rf "$staging" "$BUNDLE" "$TRAIN_BUNDLE"
+    mkdir -p "$staging/build/gpu-lib"
+    bundled_programs | sort -u >"$scratch/programs"
+    : >"$scratch/libraries"
+    while read -r program; do
+        if [ -x "$program" ]; then
+            mkdir -p "$staging/$(dirname "$program")" && strip -o "$staging/$program" "$program" &&
+                libraries_of "$program" >>"$scratch/libraries" && continue
+        fi
+        echo "scripts/gpu.sh bundle: $program is not there, the bundle lacks it" >&2
+        failures=$((failures + 1))
+    done <"$scratch/programs"
+    sort -u "$scratch/libraries" | xargs -I{} cp -L {} "$staging/build/gpu-lib/"
+    sh tests/cuda_vs_cpu.sh make "$staging/build/gpu-parity" || failures=$((failures + 1))
+
+    compress "$TRAIN_BUNDLE" -C "$staging" "$BF16/train_vit" build/gpu-lib
+    compress "$BUNDLE" -C "$staging" build
+    rm -rf "$staging"
+    tree=$(find . \( -path ./.git -o -path ./build -o -path ./runs -o -path ./datasets \) -prune -o -type f -print0 |
+        xargs -0 cat | wc -c)
+    for bundle in "$BUNDLE" "$TRAIN_BUNDLE"; do
+        echo "$bundle: $(mebibytes "$(size_of "$bundle")") MiB; with the tree $(
+            mebibytes $(($(size_of "$bundle") + tree))) of the $BACK_ALL MiB that can be sent"
+        [ $(($(size_of "$bundle") + tree)) -le $((BACK_ALL * 1048576)) ] || failures=$((failures + 1))
+    done
+}
+
+# The archive, or the folder that scripts/fetch_cifar.sh makes.
+stage_parts() {
+    command -v xz >/dev/null || fail "parts: needs xz"
+    data=${DATA:-datasets}
+    archive=$data/cifar-100-binary.tar.xz
+    mkdir -p $SEND
+    if [ ! -e "$archive" ]; then
+        [ -e "$data/cifar-100-binary/train.bin" ] ||
+            fail "parts: no $archive and no $data/cifar-100-binary: sh scripts/fetch_cifar.sh cifar100"
+        archive=$scratch/cifar-100-binary.tar.xz
+        tar -cf - -C "$data" cifar-100-binary | xz -T0 >"$archive" || fail "parts: no room for $archive"
+    fi
+    rm -f $SEND/cifar-100-binary.tar.xz.*
+    size=$(($(size_of "$archive") / 3 / 1048576 + 1)) # three, as the plan says
+    [ $size -le $SENT_MAX ] || fail "parts: $archive is larger than three parts of $SENT_MAX MiB"
+    split -n 3 -a 1 --numeric-suffixes=1 --additional-suffix=-of-3 "$archive" $SEND/cifar-100-binary.tar.xz. &&
+        ls -l $SEND
+}
+
+# A line each of what is sent, run and brought back, for tests/test_gpu_plan.sh to follow as well as for people.
+stage_plan() {
+    cifar=$SEND/cifar-100-binary.tar.xz
+    cat <<PLAN
+Each command takes less than ten minutes and 64 MiB of files each way; \$OUT, emptied before each command, is what comes
+back.  Half hours begin with a bare machine, and commands follow each other at once: between them the machine may go.
+
+before: here, with make, nvcc and xz; about ten minutes of sixteen cores or an hour of two
+  run   sh scripts/gpu.sh bundle parts
+
+half hour 1: is it right, and how fast is it?  Mend the worst thing that is found before going on.
+  send  $BUNDLE
+  run   BUDGET=560 sh scripts/gpu.sh build test parity table
+  back  gpu.csv gpu.log
+  send  $BUNDLE
+  run   BUDGET=560 sh scripts/gpu.sh build bench table
+  back  gpu.csv gpu.log
+  send  $BUNDLE
+  run   BUDGET=560 GRIDS="14 28 56" sh scripts/gpu.sh build bench attention block table
+  back  gpu.csv gpu.log block.csv
+
+half hour 2: the rows of Table 2 that are the paper's claim
+  send  $TRAIN_BUNDLE $cifar.1-of-3
+  run   BUDGET=560 sh scripts/gpu.sh build receive
+  back  gpu.csv gpu.log
+  send  $cifar.2-of-3
+  run   BUDGET=560 sh scripts/gpu.sh receive
+  back  gpu.csv gpu.log
+  send  $cifar.3-of-3
+  run   BUDGET=560 sh scripts/gpu.sh receive train
+  back  gpu.csv gpu.log ripple-no-ape.csv
+  run   BUDGET=560 sh scripts/gpu.sh train
+  back  gpu.csv gpu.log ripple-no-ape.csv
+  run   BUDGET=300 sh scripts/gpu.sh train state
+  back  gpu.csv gpu.log *.csv *.tar.1-of-*
+  run   BUDGET=60 sh scripts/gpu.sh state
+  back  gpu.csv gpu.log
+
+half hour 3, and more like it: the parts of the run to be continued, which came back, lie in $SEND
+  send  $TRAIN_BUNDLE $cifar.1-of-3
+  run   BUDGET=560 sh scripts/gpu.sh build receive
+  back  gpu.csv gpu.log
+  send  $cifar.2-of-3
+  run   BUDGET=560 sh scripts/gpu.sh receive
+  back  gpu.csv gpu.log
+  send  $cifar.3-of-3
+  run   BUDGET=560 sh scripts/gpu.sh receive
+  back  gpu.csv gpu.log
+  send  $SEND/deit-la-no-ape.tar.[1-3]-of-*
+  run   BUDGET=560 sh scripts/gpu.sh receive
+  back  gpu.csv gpu.log
+  send  $SEND/deit-la-no-ape.tar.[4-9]-of-*
+  run   ROWS=deit-la-no-ape BUDGET=560 sh scripts/gpu.sh receive train
+  back  gpu.csv gpu.log deit-la-no-ape.csv
+  run   ROWS=deit-la-no-ape BUDGET=300 sh scripts/gpu.sh train state
+  back  gpu.csv gpu.log deit-la-no-ape.csv deit-la-no-ape.tar.1-of-*
+PLAN
 }
 
 # == Building =========================================================================================================
 
-stage_build() {
-    if [ -e "$BUNDLE" ] && [ ! -e build/cuda/train_vit ]; then
-        run build "unpack $BUNDLE" tar -xJf "$BUNDLE"
-        return
-    fi
-    run build "float32" make -j"$JOBS" BACKEND=cuda PRECISION=FP32 all tests &&
-        run build "bfloat16" make -j"$JOBS" BACKEND=cuda PRECISION=BF16 all tests benches &&
-        run build "CPU" make -j"$JOBS" all
+describe_machine() {
+    {
+        date -u
+        uname -a
+        nvidia-smi
+        "$PYTHON" -c 'import sys, torch; print(sys.version, torch.__version__, torch.version.cuda)'
+        grep -m 1 'model name' /proc/cpuinfo
+        grep MemTotal /proc/meminfo
+    } 2>&1 | log
 }
 
-stage_bundle() {
-    programs=
-    for test in $TESTS; do programs="$programs build/cuda/tests/$test build/cuda-fp32/tests/$test"; done
-    programs="$programs build/cuda/train_vit build/cuda/train_detr build/cuda-fp32/train_vit"
-    programs="$programs build/cuda/tests/bench_attention"
-    # shellcheck disable=SC2086 # several words
-    make -j"$JOBS" BACKEND=cuda PRECISION=FP32 "CUDA_ARCH=${CUDA_ARCH:-sm_90}" ARCH=x86-64-v3 MPI=0 NCCL=0 all tests &&
-        make -j"$JOBS" BACKEND=cuda PRECISION=BF16 "CUDA_ARCH=${CUDA_ARCH:-sm_90}" ARCH=x86-64-v3 MPI=0 NCCL=0 all \
-            tests benches &&
-        make -j"$JOBS" all && rm -rf build/gpu-parity build/gpu-lib && mkdir -p build/gpu-lib &&
-        sh tests/cuda_vs_cpu.sh make build/gpu-parity &&
-        ldd build/cuda/tests/test_model | sed -n 's/.*=> \([^ ]*lib\(jansson\|cmocka\)[^ ]*\).*/\1/p' |
-        xargs -I{} cp -L {} build/gpu-lib/ &&
-        tar -cf - $programs build/gpu-lib build/gpu-parity | xz -T0 -9 >"$BUNDLE" &&
-        ls -l "$BUNDLE" || failures=$((failures + 1))
+stage_build() {
+    describe_machine
+    unpacked=
+    for bundle in "$BUNDLE" "$TRAIN_BUNDLE"; do
+        [ -e "$bundle" ] || continue
+        unpack build "$bundle" . && unpacked=1
+    done
+    if [ ! "$unpacked" ]; then
+        [ ! -e "$BUNDLE" ] && [ ! -e "$TRAIN_BUNDLE" ] || return
+        run build "float32" make -j"$JOBS" BACKEND=cuda PRECISION=FP32 all tests &&
+            run build "bfloat16" make -j"$JOBS" BACKEND=cuda PRECISION=BF16 all tests benches &&
+            run build "CPU" make -j"$JOBS" all build/cpu/tests/parity || return
+    fi
+    run_ours build "train_vit starts" "$BF16/train_vit" --version
 }
 
 # == Checking =========================================================================================================
 
+# One of several: takes the tests that no other has taken.
+test_worker() { # number
+    queue=$scratch/queue taken=$scratch/taken failed=$scratch/failed
+    scratch=$scratch/$1
+    mkdir "$scratch"
+    while read -r build test; do
+        mkdir "$taken/$(echo "$build $test" | tr '/ ' '__')" 2>/dev/null || continue
+        run_ours test "$build $test" env BUILD="$build" OMP_NUM_THREADS=2 VIT_TEST_TIMEOUT="$LIMIT" sh tests/run.sh "$test" ||
+            echo "$build $test" >>"$failed"
+    done <"$queue"
+}
+
 stage_test() {
     need_gpu test
-    for build in build/cuda-fp32 build/cuda; do
-        for test in $TESTS; do
-            run test "$build $test" env BUILD=$build VIT_TEST_TIMEOUT="$LIMIT" sh tests/run.sh "$test"
-        done
+    mkdir "$scratch/taken"
+    for build in $BF16 $FP32; do for test in $LONG_TESTS; do echo "$build $test"; done; done >"$scratch/queue"
+    for build in $BF16 $FP32; do for test in $TESTS; do echo "$build $test"; done; done >>"$scratch/queue"
+    worker=0
+    while [ $worker -lt "$AT_ONCE" ]; do
+        test_worker $worker &
+        worker=$((worker + 1))
     done
+    wait
+    [ ! -e "$scratch/failed" ] || failures=$((failures + $(wc -l <"$scratch/failed")))
 }
 
 stage_parity() {
     need_gpu parity
     if [ -d build/gpu-parity ]; then
-        run parity "CUDA against CPU" sh tests/cuda_vs_cpu.sh compare build/gpu-parity
+        run_ours parity "CUDA against CPU" env CUDA_FP32="$FP32/train_vit" CUDA_BF16="$BF16/train_vit" \
+            PARITY="$FP32/tests/parity" sh tests/cuda_vs_cpu.sh compare build/gpu-parity
     else
-        run parity "CUDA against CPU" sh tests/cuda_vs_cpu.sh
+        run_ours parity "CUDA against CPU" sh tests/cuda_vs_cpu.sh
     fi
     sed -n '/worst:/p' "$scratch/out"
 }
@@ -135,8 +437,8 @@ stage_sanitize() {
     command -v compute-sanitizer >/dev/null || { echo "no compute-sanitizer here" && return; }
     for tool in memcheck racecheck; do
         for test in ${SANITIZE_TESTS:-test_layers test_attention test_ripple}; do
-            run sanitize "$tool $test" env VIT_TEST_REDUCED=1 compute-sanitizer --tool $tool --error-exitcode 9 \
-                "build/cuda/tests/$test"
+            run_ours sanitize "$tool $test" env VIT_TEST_REDUCED=1 compute-sanitizer --tool $tool --error-exitcode 9 \
+                "$BF16/tests/$test"
         done
     done
 }
@@ -146,119 +448,266 @@ stage_sanitize() {
 ours() { # case, arguments...
     what=$1
     shift
-    run bench "$what" build/cuda/train_vit --bench --bench-seconds 5 "$@" >/dev/null || return
+    has bench "$what" vit.c && return
+    run_ours bench "$what" "$BF16/train_vit" --bench --bench-seconds $SECONDS_EACH "$@" >/dev/null || return
     for metric in train_images_per_s infer_images_per_s mfu peak_bytes; do
         add bench "$what" vit.c $metric "$(number $metric)"
     done
 }
 
+# PyTorch's arguments are vit.c's but for the batch; images that stay on the device, and images that are uploaded.
 theirs() { # case, mode, arguments...
     what=$1 mode=$2
     shift 2
-    run bench "$what, PyTorch $mode" "$PYTHON" scripts/bench_torch.py --device cuda --modes "$mode" --steps "$STEPS" \
-        --warmup 5 "$@" >/dev/null || return
+    has bench "$what" "PyTorch $mode" && return
+    # shellcheck disable=SC2046 # several words
+    run bench "$what PyTorch $mode" "$PYTHON" scripts/bench_torch.py --device cuda --modes "$mode" --steps "$STEPS" \
+        --warmup 5 --uploads $(echo "$*" | sed 's/--batch-size/--batch/') >/dev/null || return
     for metric in train_images_per_s infer_images_per_s peak_bytes; do
         add bench "$what" "PyTorch $mode" $metric "$(number $metric)"
     done
+    add bench "$what" "PyTorch $mode with uploads" train_images_per_s "$(number train_images_per_s_with_uploads)"
 }
 
+# What is wanted most comes first: BUDGET may end it.
 stage_bench() {
     need_gpu bench
-    large="--img-size 224 --patch-size 16 --dim 192 --depth 12 --heads 6 --num-classes 1000"
-    small="--img-size 32 --patch-size 2 --dim 192 --depth 12 --heads 6 --num-classes 100"
-    # shellcheck disable=SC2086 # several words each
-    for mode in $MODES; do
-        [ "$mode" != "${MODES%% *}" ] ||
-            ours "DeiT-tiny 224, batch 256" $large --attn softmax --pool cls --batch-size 256
-        theirs "DeiT-tiny 224, batch 256" "$mode" $large --models timm --batch 256
-    done
-    for attn in ${ATTN:-softmax linear ripple}; do
-        pool=gap model=$attn
-        case $attn in
-        softmax) pool=cls model=timm ;;
-        ripple) model=ripple-weights ;;
-        esac
-        # shellcheck disable=SC2086
-        ours "16 x 16 tokens, batch 512, $attn" $small --attn "$attn" --pool $pool --batch-size 512
-        for mode in $MODES; do
-            # shellcheck disable=SC2086
-            theirs "16 x 16 tokens, batch 512, $attn" "$mode" $small --models $model --batch 512
+    for who in vit.c $MODES; do
+        bench_case "DeiT-tiny 224 batch 512" "$who" softmax cls timm "$LARGE"
+        for attn in ${ATTN:-softmax linear ripple}; do
+            pool=gap model=$attn
+            case $attn in
+            softmax) pool=cls model=timm ;;
+            ripple) model=ripple-weights ;;
+            esac
+            bench_case "16 x 16 tokens batch 512 $attn" "$who" "$attn" $pool "$model" "$SMALL"
         done
     done
+}
+
+bench_case() { # case, vit.c or PyTorch's mode, operator, pool, PyTorch's model, sizes
+    # shellcheck disable=SC2086 # several words
+    if [ "$2" = vit.c ]; then ours "$1" $6 --attn "$3" --pool "$4"; else theirs "$1" "$2" $6 --models "$5"; fi
 }
 
 stage_attention() {
     need_gpu attention
     for who in vit.c PyTorch; do
         if [ $who = vit.c ]; then
-            run attention "softmax alone, $who" build/cuda/tests/bench_attention || continue
+            # shellcheck disable=SC2086 # two words
+            run_ours attention "softmax alone $who" "$BF16/tests/bench_attention" $SHARES || continue
         else
-            run attention "softmax alone, $who" "$PYTHON" scripts/bench_torch.py --device cuda --attention || continue
+            run attention "softmax alone $who" "$PYTHON" scripts/bench_torch.py --device cuda --attention || continue
         fi
         sed -n 's/.*"tokens": \([0-9]*\).*"head_dim": \([0-9]*\), "forward_ms": \([0-9.]*\), "backward_ms": \([0-9.]*\).*/\1 \2 \3 \4/p' \
             "$scratch/out" >"$scratch/rows"
         while read -r tokens width forward backward; do
-            add attention "$tokens tokens, head dim $width" $who forward_ms "$forward"
-            add attention "$tokens tokens, head dim $width" $who backward_ms "$backward"
+            add attention "$tokens tokens head dim $width" $who forward_ms "$forward"
+            add attention "$tokens tokens head dim $width" $who backward_ms "$backward"
         done <"$scratch/rows"
     done
 }
 
+# Grids that are in block.csv already are not measured again.
 stage_block() {
     need_gpu block
-    run block "LiSA's block" env TRAIN_VIT=build/cuda/train_vit TORCH_PYTHON="$PYTHON" OUT="${OUT%.csv}-block" NETS= \
+    printf '#!/bin/sh\nLD_LIBRARY_PATH="%s" exec "%s" "$@"\n' "$PWD/build/gpu-lib:$LD_LIBRARY_PATH" \
+        "$PWD/$BF16/train_vit" >"$scratch/train_vit"
+    chmod +x "$scratch/train_vit"
+    run block "LiSA's block" env TRAIN_VIT="$scratch/train_vit" TORCH_PYTHON="$PYTHON" TORCH_DEVICE=cuda PYTHON="$PYTHON" \
+        MODELS="softmax lisa" NETS= GRIDS="$GRIDS" SECONDS_EACH=${REHEARSAL:+0.}1 OUT="$KEEP/block" \
         sh scripts/bench_block.sh
-    [ ! -s "${OUT%.csv}-block.csv" ] || cat "${OUT%.csv}-block.csv"
+    [ ! -s "$KEEP/block.csv" ] || { cat "$KEEP/block.csv" && cp "$KEEP/block.csv" "$OUT"; }
 }
 
 stage_detector() {
     need_gpu detector
     for config in smca smca-la smca-ripple; do
-        run detector "$config" build/cuda/train_detr --config configs/coco/$config.ini --image-size 800x1066 --bench \
-            --bench-seconds 5 --batch-size 2 || continue
+        run_ours detector "$config" "$BF16/train_detr" --config configs/coco/$config.ini --image-size 800x1066 --bench \
+            --bench-seconds $SECONDS_EACH --batch-size 2 || continue
         for metric in train_images_per_s infer_images_per_s peak_bytes; do
-            add detector "$config, 800 x 1066" vit.c $metric "$(number $metric)"
+            add detector "$config 800 x 1066" vit.c $metric "$(number $metric)"
         done
     done
 }
 
-# Cases hold commas: the last three fields are who, metric and value.
+# == Training =========================================================================================================
+
+# Out of the tree, which the next command replaces.
+stage_receive() {
+    mkdir -p "$KEEP/parts"
+    for part in "$SEND"/*-of-*; do [ ! -e "$part" ] || cp "$part" "$KEEP/parts/"; done
+    for first in "$KEEP"/parts/*.1-of-*; do
+        [ -e "$first" ] || continue
+        count=${first##*-of-} name=$(basename "${first%.1-of-*}")
+        set --
+        while [ $# -lt "$count" ]; do set -- "$@" "$KEEP/parts/$name.$(($# + 1))-of-$count"; done
+        if ! ls "$@" >/dev/null 2>&1; then
+            echo "$name: not all of its $count parts are here yet"
+            continue
+        fi
+        cat "$@" >"$KEEP/$name" && rm "$@" && unpack receive "$KEEP/$name" "$KEEP" && rm "$KEEP/$name"
+    done
+}
+
+# Rows that are not done, one after the other; a shell of its own, since the tree and this file may be replaced.
+# shellcheck disable=SC2016 # it is that shell which expands them
+trainer='
+    cd "$KEEP" || exit 1
+    LD_LIBRARY_PATH=$KEEP/program/gpu-lib:$LD_LIBRARY_PATH
+    for row in $ROWS; do
+        run=runs/$row
+        [ ! -e "$run/done" ] || continue
+        settings=
+        [ ! "$REHEARSAL" ] || settings="--img-size 8 --dim 16 --depth 1 --heads 2 --train-limit 32 --test-limit 16
+            --batch-size 16 --workers 1 --warmup-epochs 0 --epochs $([ "$row" = ripple-no-ape ] && echo 2 || echo 1000000)"
+        how="--config program/configs/cifar100/$row.ini --run-dir $run"
+        [ ! -e "$run/state.safetensors" ] || how="--resume $run"
+        echo "== train: $row, $how"
+        program/train_vit $how --data-dir . --eval-every 10 $settings && rm -f "$run/brought" && : >"$run/done" || echo "$row: ended with status $?"
+    done
+    rm -f trainer'
+
+training() { [ -e "$KEEP/trainer" ] && kill -0 "$(cat "$KEEP/trainer")" 2>/dev/null; }
+
+# What comes back of runs while they go on.
+publish() {
+    for row in $ROWS; do
+        [ ! -e "$KEEP/runs/$row/log.csv" ] || cp "$KEEP/runs/$row/log.csv" "$OUT/$row.csv"
+    done
+    { cat "$KEEP/gpu.log" && tail -c 1000000 "$KEEP/train.log"; } >"$OUT/gpu.log"
+}
+
+# In a rehearsal, until the last row has more to continue from.
+worth_waiting() {
+    training && [ "$(left)" -gt 25 ] || return
+    [ ! "$REHEARSAL" ] || [ "$(rows_of_log "${ROWS##* }")" -lt $((rows_before + 2)) ]
+}
+
+rows_of_log() { [ -e "$KEEP/runs/$1/log.csv" ] && wc -l <"$KEEP/runs/$1/log.csv" || echo 0; }
+
+stage_train() {
+    need_gpu train
+    [ -e "$KEEP/cifar-100-binary/train.bin" ] || fail "train: $KEEP has no cifar-100-binary: receive its parts first"
+    if ! training; then
+        [ -x "$BF16/train_vit" ] || fail "train: no $BF16/train_vit: build first"
+        rm -rf "$KEEP/program"
+        mkdir -p "$KEEP/program" "$KEEP/runs"
+        cp -R configs "$BF16/train_vit" "$KEEP/program"
+        [ ! -d build/gpu-lib ] || cp -R build/gpu-lib "$KEEP/program"
+        export KEEP ROWS REHEARSAL
+        setsid sh -c "$trainer" </dev/null >>"$KEEP/train.log" 2>&1 &
+        echo $! >"$KEEP/trainer"
+    fi
+    rows_before=$(rows_of_log "${ROWS##* }")
+    while worth_waiting; do
+        publish
+        sleep ${REHEARSAL:+0.}2
+    done
+    publish
+    for row in $ROWS; do report_row "$row"; done
+    tail -n 3 "$KEEP/train.log"
+}
+
+report_row() { # row
+    [ -e "$KEEP/runs/$1/log.csv" ] || return
+    what="$1 $(tail -n 1 "$KEEP/runs/$1/log.csv" | cut -d , -f 2) epochs"
+    awk -F , 'NR == 1 { for (i = 1; i <= NF; i++) name[i] = $i; next }
+              { for (i = 1; i <= NF; i++) if ($i != "") value[name[i]] = $i }
+              END { for (i in name) if (name[i] ~ /^(top1|images_per_s|loss)$/) print name[i], value[name[i]] }' \
+        "$KEEP/runs/$1/log.csv" >"$scratch/row"
+    while read -r metric value; do add train "$what" vit.c "$metric" "$value"; done <"$scratch/row"
+    if grep -q "^$1: ended with status" "$KEEP/train.log"; then
+        add train "$1" check passed 0
+        failures=$((failures + 1))
+    elif [ -e "$KEEP/runs/$1/done" ]; then
+        add train "$1" check passed 1
+    fi
+}
+
+# What a run in progress needs to be continued; of one that is done its best weights, once.
+stage_state() {
+    [ -d "$KEEP/runs" ] || fail "state: $KEEP has no runs: train first"
+    tail -c 200000 "$OUT/gpu.log" >"$scratch/log" && cp "$scratch/log" "$OUT/gpu.log" # room for what cannot be had again
+    for row in $(rows_by_need); do
+        run=runs/$row files=state.safetensors
+        [ ! -e "$KEEP/$run/done" ] || files="best.safetensors done"
+        mkdir -p "$scratch/$run" # copies, since a run in progress replaces its files
+        for file in $files config.ini log.csv; do cp "$KEEP/$run/$file" "$scratch/$run/" || continue 2; done
+        run state "$row" tar -cf "$scratch/$row.tar" -C "$scratch" "$run" || continue
+        room=$((BACK_ALL * 1048576 - $(size_of "$OUT"/*)))
+        files=$(($(size_of "$scratch/$row.tar") / (BACK_MAX * 1048576) + 1 + $(find "$OUT" -type f | wc -l)))
+        if [ "$(size_of "$scratch/$row.tar")" -gt $room ] || [ $files -gt $BACK_FILES ]; then
+            echo "$row: no room for its $(mebibytes "$(size_of "$scratch/$row.tar")") MiB now: call the stage state again"
+            continue
+        fi
+        split_file "$scratch/$row.tar" "$OUT" $BACK_MAX
+        touch "$KEEP/$run/brought"
+    done
+}
+
+# Those that were never brought back come first, so that calling again brings the others.
+rows_by_need() {
+    for run in "$KEEP"/runs/*; do [ -e "$run/brought" ] || [ -e "$run/done" ] || basename "$run"; done
+    for run in "$KEEP"/runs/*; do [ -e "$run/brought" ] || [ ! -e "$run/done" ] || basename "$run"; done
+    for run in "$KEEP"/runs/*; do [ ! -e "$run/brought" ] || [ -e "$run/done" ] || basename "$run"; done
+}
+
+# == The table ========================================================================================================
+
+# The last three fields are who, metric and value.
 stage_table() {
-    [ -s "$OUT" ] || { echo "scripts/gpu.sh table: $OUT has nothing yet" && return; }
+    [ -s "$CSV" ] || { echo "scripts/gpu.sh table: $CSV has nothing yet" && return; }
     awk -F, '
         NR == 1 { next }
         { value = $NF; metric = $(NF - 1); who = $(NF - 2); name = $2; for (i = 3; i < NF - 2; i++) name = name "," $i }
-        metric == "passed" { checks++; if (!value) failed = failed "  FAILED  " $1 ": " name "\n"; next }
+        metric == "passed" { last[$1 ": " name] = value; next }
+        metric == "left_out" { last[$1 ": " name] = -1; next }
         metric == "seconds" { next }
         { key = name "|" metric; if (!(key in seen)) { seen[key] = 1; order[++n] = key } }
         who == "vit.c" { ours[key] = value; next }
+        who ~ /with uploads$/ { if (!(key in fed) || value > fed[key]) fed[key] = value; next }
         key in theirs && (metric ~ /per_s/ ? value <= theirs[key] : value >= theirs[key]) { next }
         { theirs[key] = value; from[key] = who }
         END {
-            printf "%-40s %-20s %14s %14s %8s\n", "case", "metric", "vit.c", "PyTorch", "ratio"
+            printf "%-40s %-20s %14s %14s %8s  %-16s %s\n", "case", "metric", "vit.c", "PyTorch", "ratio", "", "with uploads"
             for (i = 1; i <= n; i++) {
                 key = order[i]; split(key, part, "|")
-                ratio = ""
+                ratio = ""; uploads = ""
                 if (ours[key] > 0 && theirs[key] > 0)
                     ratio = sprintf("%.2f", part[2] ~ /per_s/ ? ours[key] / theirs[key] : theirs[key] / ours[key])
-                printf "%-40s %-20s %14s %14s %8s  %s\n", part[1], part[2], ours[key], theirs[key], ratio, from[key]
+                if (ours[key] > 0 && fed[key] > 0) uploads = sprintf("%.2f of %s", ours[key] / fed[key], fed[key])
+                printf "%-40s %-20s %14s %14s %8s  %-16s %s\n", part[1], part[2], ours[key], theirs[key], ratio, from[key],
+                       uploads
+            }
+            for (name in last) {
+                checks++
+                if (last[name] == 0) failed = failed "  FAILED  " name "\n"
+                if (last[name] < 0) failed = failed "  left out: no time for it  " name "\n"
             }
             printf "%d checks\n%s", checks, failed
-        }' "$OUT"
+        }' "$CSV"
 }
+
+# == What was asked for ===============================================================================================
 
 [ $# -gt 0 ] || set -- build test parity sanitize bench attention block detector table
 for stage; do
     case $stage in
-    build | bundle | test | parity | sanitize | bench | attention | block | detector | table)
-        echo "== $stage"
-        "stage_$stage"
+    bundle | parts | plan | table) ;;
+    build | test | parity | sanitize | bench | attention | block | detector | receive | train | state)
+        [ "${opened:-}" ] || open_results "$stage"
+        opened=1
         ;;
     *)
-        echo "scripts/gpu.sh: '$stage': expected bundle, build, test, parity, sanitize, bench, attention, block," \
-            "detector or table" >&2
+        echo "scripts/gpu.sh: '$stage': expected plan, bundle, parts, build, test, parity, sanitize, bench, attention," \
+            "block, detector, receive, train, state or table" >&2
         exit 2
         ;;
     esac
+done
+for stage; do
+    [ "$stage" = plan ] || echo "== $stage"
+    "stage_$stage"
 done
 [ "$failures" -eq 0 ]

@@ -35,10 +35,6 @@ check() { # name, command...
     fi
 }
 
-# Debian's Python has numpy where another one may come first.
-numpy=python3
-python3 -c 'import numpy' 2>/dev/null || numpy=/usr/bin/python3
-
 # A suite that ends without adding its totals is itself a failure.
 suite() { # build folder, names of tests (all)
     before=$(wc -l <"$TOTALS")
@@ -241,12 +237,9 @@ if check "scripts/deps.sh" sh scripts/deps.sh test; then
         # shellcheck disable=SC2046 # names of tests
         suite build/emulate-$precision $(sh tests/run.sh --device-tests)
     done
-    if "$numpy" -c 'import numpy' 2>/dev/null; then
-        check "cuda_vs_cpu, emulated" env PYTHON="$numpy" ASAN_OPTIONS=detect_leaks=0 \
-            CUDA_FP32=build/emulate-FP32/train_vit CUDA_BF16=build/emulate-BF16/train_vit sh tests/cuda_vs_cpu.sh
-    else
-        echo "-- tests/cuda_vs_cpu.sh: not run, no python3 with numpy"
-    fi
+    suite build/emulate-FP32 test_gpu_plan
+    check "cuda_vs_cpu, emulated" env ASAN_OPTIONS=detect_leaks=0 \
+        CUDA_FP32=build/emulate-FP32/train_vit CUDA_BF16=build/emulate-BF16/train_vit sh tests/cuda_vs_cpu.sh
 
     PATH=$PATH:${CUDA_HOME:-/usr/local/cuda}/bin
     # Where there is no GPU for one architecture: two take twice as long.

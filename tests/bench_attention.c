@@ -47,10 +47,15 @@ static double milliseconds(void (*work)(const Problem *), const Problem *p) {
 int main(int argc, char **argv) {
     static const int sizes[][3] = {{256, 512, 32}, {256, 512, 64}, {1024, 64, 32},
                                    {1024, 64, 64}, {4096, 8, 32},  {4096, 8, 64}};
-    int share = argc > 1 ? atoi(argv[1]) : 1; /* of the images: a CPU wants 64 or so */
+    int share = argc > 1 ? atoi(argv[1]) : 1;  /* of the images: a CPU wants 64 or so */
+    int shorter = argc > 2 ? atoi(argv[2]) : 1; /* of the tokens: for trying the program out */
+    if (share < 1 || shorter < 1 || shorter > sizes[0][0]) {
+        fprintf(stderr, "bench_attention: expected [share of the images] [share of the tokens]\n");
+        return 2;
+    }
     kernels_init();
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
-        Problem p = {.N = sizes[i][0], .B = sizes[i][1] / share ? sizes[i][1] / share : 1, .D = sizes[i][2]};
+        Problem p = {.N = sizes[i][0] / shorter, .B = sizes[i][1] / share ? sizes[i][1] / share : 1, .D = sizes[i][2]};
         size_t tokens = (size_t)p.B * (size_t)p.N;
         p.qkv = device_copy_of(check_normal(tokens * 3 * M, 1, 1), tokens * 3 * M);
         p.dy = device_copy_of(check_normal(tokens * M, 1, 2), tokens * M);

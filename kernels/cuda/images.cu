@@ -24,7 +24,7 @@ DEVICE bool inside(const int *box, int row, int column) {
 template <int W>
 DEVICE void load_erased(float (&v)[3][W], const Source &s, int row, size_t i) {
     const uint8_t *image = s.x + (size_t)row * 3 * s.pixels;
-    uint8_t in[3 * W];
+    alignas(W) uint8_t in[3 * W];
 #pragma unroll
     for (int k = 0; k < 3; k++) copy<W>(in + k * W, image + 3 * i + k * W);
 #pragma unroll

@@ -187,7 +187,7 @@ DEVICE void store_rows(Row row, real *tile, const FragmentC (&sum)[1][W / TILE_N
 enum { OWNED = WARPS * TILE_M };
 
 static constexpr size_t tiles_bytes(int W, int owned) {
-    return ((size_t)owned * OWNED + 4 * STREAM) * tile_ld(W) * sizeof(real) + 2 * STREAM * sizeof(Cell);
+    return shared_bytes(W, 1, owned) + 2 * STREAM * sizeof(Cell);
 }
 
 template <int W>
@@ -279,11 +279,11 @@ template <int W>
 __global__ void __launch_bounds__(THREADS)
     masked_backward_queries_kernel(real *dq, float *dcentre, real *dz, float *delta, const real *dy, const real *y,
                                    const float *lse, const real *q, const real *k, const real *v, Masked s) {
-    constexpr int LD = tile_ld(W), STAGE = STREAM * LD;
+    constexpr int LD = tile_ld(W), CHUNK = chunk_rows(W), STAGE = CHUNK * LD;
     SHARED(real, q_tile);                                               /* [OWNED,LD] */
-    real *dy_tile = q_tile + OWNED * LD, *k_tile = dy_tile + OWNED * LD; /* [OWNED,LD], [2][STREAM,LD] */
-    real *v_tile = k_tile + 2 * STAGE;                                  /* [2][STREAM,LD] */
-    Cell *cells = reinterpret_cast<Cell *>(v_tile + 2 * STAGE);         /* [2][STREAM] */
+    real *dy_tile = q_tile + OWNED * LD, *k_tile = dy_tile + OWNED * LD; /* [OWNED,LD], [2][CHUNK,LD] */
+    real *v_tile = k_tile + 2 * STAGE;                                  /* [2][CHUNK,LD] */
+    Cell *cells = reinterpret_cast<Cell *>(v_tile + 2 * STAGE);         /* [2][CHUNK] */
     Head head = head_of(blockIdx.x / s.blocks, s);
     int first_row = (int)(blockIdx.x % s.blocks) * OWNED;
     k = keys_of(k, head, s);
@@ -291,8 +291,8 @@ __global__ void __launch_bounds__(THREADS)
     const real *dy_rows = queries_of(dy, head.M, head, s), *y_rows = queries_of(y, head.M, head, s);
     load_queries<OWNED, W>(q_tile, queries_of(q, s.q_row, head, s), s.q_row, first_row, s);
     load_queries<OWNED, W>(dy_tile, dy_rows, head.M, first_row, s);
-    load_keys<STREAM, W>(k_tile, k, 0, head, s);
-    load_keys<STREAM, W>(v_tile, v, 0, head, s);
+    load_keys<CHUNK, W>(k_tile, k, 0, head, s);
+    load_keys<CHUNK, W>(v_tile, v, 0, head, s);
     copy_commit();
     FragmentA qa[1][W / TILE_K], dya[1][W / TILE_K];
     FragmentC sum[1][W / TILE_N];
@@ -311,24 +311,24 @@ __global__ void __launch_bounds__(THREADS)
         shift[half] = there ? LOG2_E * lse[statistics + row[half]] : INFINITY;
         if (there && lane_id() % 4 == 0) delta[statistics + row[half]] = row_delta[half];
     }
-    for (int first = 0, stage = 0; first < head.keys; first += STREAM, stage ^= 1) {
-        if (threadIdx.x < STREAM) cells[stage * STREAM + threadIdx.x] = cell_of(first + (int)threadIdx.x, head);
+    for (int first = 0, stage = 0; first < head.keys; first += CHUNK, stage ^= 1) {
+        if (threadIdx.x < CHUNK) cells[stage * CHUNK + threadIdx.x] = cell_of(first + (int)threadIdx.x, head);
         copy_wait<0>();
         block_sync();
         if (first == 0) {
             load_owned<W, 1>(qa, q_tile);
             load_owned<W, 1>(dya, dy_tile);
         }
-        if (first + STREAM < head.keys) {
-            load_keys<STREAM, W>(k_tile + (stage ^ 1) * STAGE, k, first + STREAM, head, s);
-            load_keys<STREAM, W>(v_tile + (stage ^ 1) * STAGE, v, first + STREAM, head, s);
+        if (first + CHUNK < head.keys) {
+            load_keys<CHUNK, W>(k_tile + (stage ^ 1) * STAGE, k, first + CHUNK, head, s);
+            load_keys<CHUNK, W>(v_tile + (stage ^ 1) * STAGE, v, first + CHUNK, head, s);
         }
         copy_commit();
-        float factor[2][STREAM / TILE_N][2];
+        float factor[2][CHUNK / TILE_N][2];
         row_factors(factor[0], row[0], first, head, s);
         row_factors(factor[1], row[1], first, head, s);
 #pragma unroll
-        for (int j = 0; j < STREAM / TILE_K; j++) {
+        for (int j = 0; j < CHUNK / TILE_K; j++) {
             const real *k_rows = k_tile + stage * STAGE + j * TILE_K * LD,
                        *v_rows = v_tile + stage * STAGE + j * TILE_K * LD;
             FragmentC score[2][1], t[2][1];
@@ -339,7 +339,7 @@ __global__ void __launch_bounds__(THREADS)
 #pragma unroll
                 for (int i = 0; i < 4; i++) {
                     int column = j * TILE_K + n * TILE_N + fragment_c_column(i), half = i / 2;
-                    Cell cell = cells[stage * STREAM + column];
+                    Cell cell = cells[stage * CHUNK + column];
                     float p = fast_exp2(pair_score(score[n][0].x[i], blob[half], cell, s) - shift[half]);
                     float ds = p * (t[n][0].x[i] * factor[half][2 * j + n][i % 2] - row_delta[half]);
                     if (first + column >= head.keys) p = ds = 0;

@@ -123,7 +123,10 @@ static Block *block_of(const void *p) {
 }
 
 /* Waits for the uploads too: the last thing that an upload does is to make kernels_stream wait for it. */
-void device_synchronize(void) { CUDA_TRY(cudaStreamSynchronize(kernels_stream)); }
+void device_synchronize(void) {
+    collective_wait();
+    CUDA_TRY(cudaStreamSynchronize(kernels_stream));
+}
 
 void device_free(void *p) {
     for (int i = 0; p && i < block_count; i++) {

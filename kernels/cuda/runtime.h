@@ -37,6 +37,10 @@ void memory_changed(const void *p);
 void linear_open(void);
 void linear_close(void);
 
+/* collective.cu: waits for the stream as long as no sum over ranks has failed, then dies; returns at once with one
+ * rank.  To be called before the host waits. */
+void collective_wait(void);
+
 /* What kernels_exit calls before the stream is gone, where a library was opened that not every program has. */
 extern void (*library_close)(void);
 

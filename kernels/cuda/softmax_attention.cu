@@ -326,23 +326,23 @@ template <int W, int T, Mode mode>
 __global__ void __launch_bounds__(THREADS)
     softmax_backward_queries_kernel(real *dqkv, float *delta, const real *dy, const real *y, const float *lse,
                                     const real *qkv, Shape s) {
-    constexpr int LD = tile_ld(W), ROWS = owned_rows(T), STAGE = STREAM * LD;
+    constexpr int LD = tile_ld(W), ROWS = owned_rows(T), CHUNK = chunk_rows(W), STAGE = CHUNK * LD;
     SHARED(real, q_tile);                                              /* [ROWS,LD] */
-    real *dy_tile = q_tile + ROWS * LD, *k_tile = dy_tile + ROWS * LD; /* [ROWS,LD], [2][STREAM,LD] */
-    real *v_tile = k_tile + 2 * STAGE;                               /* [2][STREAM,LD] */
-    Spot *spots = reinterpret_cast<Spot *>(v_tile + 2 * STAGE);      /* [2][STREAM] of the keys, if not PLAIN */
+    real *dy_tile = q_tile + ROWS * LD, *k_tile = dy_tile + ROWS * LD; /* [ROWS,LD], [2][CHUNK,LD] */
+    real *v_tile = k_tile + 2 * STAGE;                               /* [2][CHUNK,LD] */
+    Spot *spots = reinterpret_cast<Spot *>(v_tile + 2 * STAGE);      /* [2][CHUNK] of the keys, if not PLAIN */
     Place at = place_of_block(ROWS, s);
     Range range = range_of<mode>(at.first, ROWS, false, s);
     const float *table = table_of<mode>(at, s);
     const real *q = qkv + at.qkv, *k = q + at.M, *v = k + at.M;
     auto fetch_spots = [&](int first, int stage) {
-        if (mode != PLAIN && threadIdx.x < STREAM)
-            spots[stage * STREAM + threadIdx.x] = spot_of<mode>(first + (int)threadIdx.x, true, s);
+        if (mode != PLAIN && threadIdx.x < CHUNK)
+            spots[stage * CHUNK + threadIdx.x] = spot_of<mode>(first + (int)threadIdx.x, true, s);
     };
     load_rows<ROWS, W, mode>(q_tile, q, 3 * at.M, at.first, s);
     load_rows<ROWS, W, mode>(dy_tile, dy + at.y, at.M, at.first, s);
-    load_rows<STREAM, W, mode>(k_tile, k, 3 * at.M, range.first, s);
-    load_rows<STREAM, W, mode>(v_tile, v, 3 * at.M, range.first, s);
+    load_rows<CHUNK, W, mode>(k_tile, k, 3 * at.M, range.first, s);
+    load_rows<CHUNK, W, mode>(v_tile, v, 3 * at.M, range.first, s);
     copy_commit();
     fetch_spots(range.first, 0);
     copy_wait<0>();
@@ -372,18 +372,18 @@ __global__ void __launch_bounds__(THREADS)
             if (row < s.N && lane_id() % 4 == 0) delta[at.in_launch + token] = row_delta[r][half];
         }
 
-    for (int first = range.first, stage = 0; first < range.last; first += STREAM, stage ^= 1) {
+    for (int first = range.first, stage = 0; first < range.last; first += CHUNK, stage ^= 1) {
         if (first > range.first) {
             fetch_spots(first, stage);
             copy_wait<0>();
             block_sync();
         }
-        if (first + STREAM < range.last) {
-            load_rows<STREAM, W, mode>(k_tile + (stage ^ 1) * STAGE, k, 3 * at.M, first + STREAM, s);
-            load_rows<STREAM, W, mode>(v_tile + (stage ^ 1) * STAGE, v, 3 * at.M, first + STREAM, s);
+        if (first + CHUNK < range.last) {
+            load_rows<CHUNK, W, mode>(k_tile + (stage ^ 1) * STAGE, k, 3 * at.M, first + CHUNK, s);
+            load_rows<CHUNK, W, mode>(v_tile + (stage ^ 1) * STAGE, v, 3 * at.M, first + CHUNK, s);
         }
         copy_commit();
-        for (int j = 0; j < STREAM && first + j < range.last; j += TILE_K) {
+        for (int j = 0; j < CHUNK && first + j < range.last; j += TILE_K) {
             const real *k_rows = k_tile + stage * STAGE + j * LD, *v_rows = v_tile + stage * STAGE + j * LD;
             FragmentC score[2][T], t[2][T];
             product<W, T>(score, qa, k_rows);
@@ -394,7 +394,7 @@ __global__ void __launch_bounds__(THREADS)
 #pragma unroll
                 for (int i = 0; i < 4; i++) {
                     int column = n * TILE_N + fragment_c_column(i);
-                    Spot key = mode == PLAIN ? Spot{0, 0} : spots[stage * STREAM + j + column];
+                    Spot key = mode == PLAIN ? Spot{0, 0} : spots[stage * CHUNK + j + column];
 #pragma unroll
                     for (int r = 0; r < T; r++) {
                         float x = pair_score<mode>(score[n][r].x[i], owned[r][i / 2], key, table, s);
@@ -410,12 +410,12 @@ __global__ void __launch_bounds__(THREADS)
     store_owned<W, T, mode>(dqkv + at.qkv, 3 * at.M, q_tile, dq, shift, at.first, s.rest, s);
 }
 
-/* What query first + thread % STREAM needs beside q and dy: its lse as a power of two, or its delta.  A query past the
+/* What query first + thread % CHUNK needs beside q and dy: its lse as a power of two, or its delta.  A query past the
  * last one gives p = 0. */
-template <Mode mode>
+template <int CHUNK, Mode mode>
 DEVICE float query_statistic(const float *lse, const float *delta, int first, const Shape &s) {
-    int row = first + (int)threadIdx.x % STREAM;
-    if (threadIdx.x < STREAM) return row < s.N ? LOG2_E * lse[token_at<mode>(row, s)] : INFINITY;
+    int row = first + (int)threadIdx.x % CHUNK;
+    if (threadIdx.x < CHUNK) return row < s.N ? LOG2_E * lse[token_at<mode>(row, s)] : INFINITY;
     return row < s.N ? delta[token_at<mode>(row, s)] : 0;
 }
 
@@ -424,23 +424,23 @@ template <int W, int T, Mode mode>
 __global__ void __launch_bounds__(THREADS)
     softmax_backward_keys_kernel(real *dqkv, const float *delta, const real *dy, const float *lse, const real *qkv,
                                  Shape s) {
-    static_assert(THREADS == 2 * STREAM, "a thread holds one statistic of one query");
-    constexpr int LD = tile_ld(W), ROWS = owned_rows(T), STAGE = STREAM * LD;
+    static_assert(THREADS >= 2 * chunk_rows(W), "a thread holds one statistic of one query");
+    constexpr int LD = tile_ld(W), ROWS = owned_rows(T), CHUNK = chunk_rows(W), STAGE = CHUNK * LD;
     SHARED(real, k_tile);                                               /* [ROWS,LD] */
-    real *v_tile = k_tile + ROWS * LD, *q_tile = v_tile + ROWS * LD;    /* [ROWS,LD], [2][STREAM,LD] */
-    real *dy_tile = q_tile + 2 * STAGE;                                 /* [2][STREAM,LD] */
-    float *statistics = reinterpret_cast<float *>(dy_tile + 2 * STAGE); /* [2][lse, delta][STREAM] */
-    Spot *spots = reinterpret_cast<Spot *>(statistics + 2 * THREADS);   /* [2][STREAM] of the queries, if not PLAIN */
+    real *v_tile = k_tile + ROWS * LD, *q_tile = v_tile + ROWS * LD;    /* [ROWS,LD], [2][CHUNK,LD] */
+    real *dy_tile = q_tile + 2 * STAGE;                                 /* [2][CHUNK,LD] */
+    float *statistics = reinterpret_cast<float *>(dy_tile + 2 * STAGE); /* [2][lse, delta][CHUNK] */
+    Spot *spots = reinterpret_cast<Spot *>(statistics + 2 * THREADS);   /* [2][CHUNK] of the queries, if not PLAIN */
     Place at = place_of_block(ROWS, s);
     Range range = range_of<mode>(at.first, ROWS, true, s);
     const float *table = table_of<mode>(at, s);
     const real *q = qkv + at.qkv, *k = q + at.M, *v = k + at.M;
     load_rows<ROWS, W, mode>(k_tile, k, 3 * at.M, at.first, s);
     load_rows<ROWS, W, mode>(v_tile, v, 3 * at.M, at.first, s);
-    load_rows<STREAM, W, mode>(q_tile, q, 3 * at.M, range.first, s);
-    load_rows<STREAM, W, mode>(dy_tile, dy + at.y, at.M, range.first, s);
+    load_rows<CHUNK, W, mode>(q_tile, q, 3 * at.M, range.first, s);
+    load_rows<CHUNK, W, mode>(dy_tile, dy + at.y, at.M, range.first, s);
     copy_commit();
-    float held = query_statistic<mode>(lse + at.lse, delta + at.in_launch, range.first, s);
+    float held = query_statistic<CHUNK, mode>(lse + at.lse, delta + at.in_launch, range.first, s);
 
     FragmentA ka[T][W / TILE_K], va[T][W / TILE_K];
     FragmentC dk[T][W / TILE_N], dv[T][W / TILE_N];
@@ -448,24 +448,24 @@ __global__ void __launch_bounds__(THREADS)
     owned_spots<T, mode>(owned, at.first, true, s);
     clear<W, T>(dk);
     clear<W, T>(dv);
-    for (int first = range.first, stage = 0; first < range.last; first += STREAM, stage ^= 1) {
-        float *shift = statistics + stage * THREADS, *query_delta = shift + STREAM;
+    for (int first = range.first, stage = 0; first < range.last; first += CHUNK, stage ^= 1) {
+        float *shift = statistics + stage * THREADS, *query_delta = shift + CHUNK;
         shift[threadIdx.x] = held;
-        if (mode != PLAIN && threadIdx.x < STREAM)
-            spots[stage * STREAM + threadIdx.x] = spot_of<mode>(first + (int)threadIdx.x, false, s);
+        if (mode != PLAIN && threadIdx.x < CHUNK)
+            spots[stage * CHUNK + threadIdx.x] = spot_of<mode>(first + (int)threadIdx.x, false, s);
         copy_wait<0>();
         block_sync();
         if (first == range.first) {
             load_owned<W, T>(ka, k_tile);
             load_owned<W, T>(va, v_tile);
         }
-        if (first + STREAM < range.last) {
-            load_rows<STREAM, W, mode>(q_tile + (stage ^ 1) * STAGE, q, 3 * at.M, first + STREAM, s);
-            load_rows<STREAM, W, mode>(dy_tile + (stage ^ 1) * STAGE, dy + at.y, at.M, first + STREAM, s);
-            held = query_statistic<mode>(lse + at.lse, delta + at.in_launch, first + STREAM, s);
+        if (first + CHUNK < range.last) {
+            load_rows<CHUNK, W, mode>(q_tile + (stage ^ 1) * STAGE, q, 3 * at.M, first + CHUNK, s);
+            load_rows<CHUNK, W, mode>(dy_tile + (stage ^ 1) * STAGE, dy + at.y, at.M, first + CHUNK, s);
+            held = query_statistic<CHUNK, mode>(lse + at.lse, delta + at.in_launch, first + CHUNK, s);
         }
         copy_commit();
-        for (int j = 0; j < STREAM && first + j < range.last; j += TILE_K) {
+        for (int j = 0; j < CHUNK && first + j < range.last; j += TILE_K) {
             const real *q_rows = q_tile + stage * STAGE + j * LD, *dy_rows = dy_tile + stage * STAGE + j * LD;
             FragmentC p[2][T], t[2][T];
             product<W, T>(p, ka, q_rows);
@@ -475,7 +475,7 @@ __global__ void __launch_bounds__(THREADS)
 #pragma unroll
                 for (int i = 0; i < 4; i++) {
                     int query = j + n * TILE_N + fragment_c_column(i);
-                    Spot spot = mode == PLAIN ? Spot{0, 0} : spots[stage * STREAM + query];
+                    Spot spot = mode == PLAIN ? Spot{0, 0} : spots[stage * CHUNK + query];
 #pragma unroll
                     for (int r = 0; r < T; r++) {
                         float x = pair_score<mode>(p[n][r].x[i], spot, owned[r][i / 2], table, s);

@@ -16,9 +16,13 @@ static constexpr int row_tiles(int W, int held) { return sizeof(real) == 2 && W 
 enum { HELD_FORWARD = 3, HELD_QUERIES = 4, HELD_KEYS = 6 };
 
 static constexpr int owned_rows(int T) { return WARPS * TILE_M * T; }
+/* Rows that a backward kernel streams at a time.  It owns two tensors' rows: at width 128 all of STREAM would not fit
+ * the 99 KiB that sm_86 and sm_89 give a block. */
+static constexpr int chunk_rows(int W) { return W > 64 ? STREAM / 2 : STREAM; }
 static constexpr size_t shared_bytes(int W, int T, int owned) {
-    return ((size_t)owned * owned_rows(T) + 4 * STREAM) * tile_ld(W) * sizeof(real);
+    return ((size_t)owned * owned_rows(T) + 4 * (owned == 2 ? chunk_rows(W) : STREAM)) * tile_ld(W) * sizeof(real);
 }
+static_assert(sizeof(real) > 2 || shared_bytes(WIDEST, 1, 2) + 4096 <= 99 * 1024, "for sm_86, statistics included");
 
 /* Row half of row tile r that this lane holds, as a position. */
 template <int T>

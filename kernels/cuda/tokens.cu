@@ -36,7 +36,7 @@ __global__ void __launch_bounds__(THREADS) images_normalize_kernel(real *y, cons
     real *planes = y + at.image * 3 * pixels;
     size_t i = ((size_t)at.tile * THREADS + threadIdx.x) * W;
     if (i >= pixels) return;
-    uint8_t in[3 * W];
+    alignas(W) uint8_t in[3 * W];
 #pragma unroll
     for (int k = 0; k < 3; k++) copy<W>(in + k * W, image + 3 * i + k * W);
 #pragma unroll
