@@ -237,6 +237,7 @@ if check "scripts/deps.sh" sh scripts/deps.sh test; then
     echo "-- build/emulate-*: the CUDA kernels on the CPU, every thread a fiber"
     for precision in FP32 BF16; do
         check "make emulate, $precision" make -k -j"$JOBS" BACKEND=emulate PRECISION=$precision all tests
+        check "test_emulator, $precision" build/emulate-$precision/tests/emulate/test_emulator
         # shellcheck disable=SC2046 # names of tests
         suite build/emulate-$precision $(sh tests/run.sh --device-tests)
     done
