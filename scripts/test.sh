@@ -199,6 +199,10 @@ if check "scripts/deps.sh" sh scripts/deps.sh test; then
         # shellcheck disable=SC2046 # names of tests
         VIT_TEST_QUICK=1 suite build/cpu-clang $(programs) test_faults
     fi
+    # Whether it compiles and what it says: not optimised.
+    # shellcheck disable=SC2046 # names of objects
+    check "make CC=clang, bfloat16" make -k -j"$JOBS" WERROR=1 CC=clang PRECISION=BF16 VARIANTS= BUILD=build/cpu-clang-bf16 \
+        CFLAGS=-O0 $(printf '%s\n' kernels/cpu/*.c | sed 's|\(.*\)c$|build/cpu-clang-bf16/\1o|')
 
     echo "-- build/arm64: the kernels, one model and the readers of files under qemu"
     if ! command -v aarch64-linux-gnu-gcc >/dev/null 2>&1 || ! command -v qemu-aarch64 >/dev/null 2>&1; then
