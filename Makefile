@@ -140,19 +140,21 @@ endif
 ifeq ($(BACKEND),emulate)
 CPPFLAGS_ALL := -Itests/emulate $(CPPFLAGS_ALL)
 FLAGS := $(FLAGS) -Itests/emulate
+# No call may be made twice of one: where threads meet is told by the address (-fno-thread-jumps).
 CXXFLAGS_ALL := -std=c++17 -O1 -g -fsanitize=address,undefined -fno-sanitize-recover=undefined -fopenmp -Wall -Wextra \
-                -Wno-unknown-pragmas $(if $(filter 1,$(WERROR)),-Werror) $(CPPFLAGS_ALL)
+                -fno-thread-jumps -Wno-unknown-pragmas $(if $(filter 1,$(WERROR)),-Werror) $(CPPFLAGS_ALL)
 CFLAGS_SANITIZE := -O1 -g -fsanitize=address,undefined -fno-sanitize-recover=undefined
 CU_SOURCES := $(filter-out kernels/cuda/runtime.cu kernels/cuda/linear.cu kernels/cuda/cudnn.cu kernels/cuda/collective.cu,$(wildcard kernels/cuda/*.cu))
-EMULATOR := $(BUILD)/tests/emulate/emulate.o $(BUILD)/tests/emulate/fibers.o
-$(BUILD)/tests/emulate/fibers.o: CXXFLAGS_ALL := $(filter-out -fsanitize%,$(CXXFLAGS_ALL)) -O3
+EMULATOR := $(patsubst %,$(BUILD)/tests/emulate/%.o,emulate fibers arithmetic)
+$(BUILD)/tests/emulate/fibers.o $(BUILD)/tests/emulate/arithmetic.o: \
+    CXXFLAGS_ALL := $(filter-out -fsanitize%,$(CXXFLAGS_ALL)) -O3 $(MARCH)
 LINK := g++
 endif
 
 # The tests that ask a device for something; the others are the same on every backend.
 DEVICE_TESTS := $(shell sh tests/run.sh --device-tests)
 ifneq ($(BACKEND),cpu)
-TESTS := $(DEVICE_TESTS:%=$(BUILD)/tests/%)
+TESTS := $(DEVICE_TESTS:%=$(BUILD)/tests/%) $(if $(filter emulate,$(BACKEND)),$(BUILD)/tests/emulate/test_emulator)
 endif
 
 OBJECTS := $(SOURCES:%.c=$(BUILD)/%.o) $(CU_SOURCES:%.cu=$(BUILD)/%.o) $(EMULATOR)

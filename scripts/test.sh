@@ -196,6 +196,10 @@ if check "scripts/deps.sh" sh scripts/deps.sh test; then
         # shellcheck disable=SC2046 # names of tests
         VIT_TEST_QUICK=1 suite build/cpu-clang $(programs) test_faults
     fi
+    # Whether it compiles and what it says: not optimised.
+    # shellcheck disable=SC2046 # names of objects
+    check "make CC=clang, bfloat16" make -k -j"$JOBS" WERROR=1 CC=clang PRECISION=BF16 VARIANTS= BUILD=build/cpu-clang-bf16 \
+        CFLAGS=-O0 $(printf '%s\n' kernels/cpu/*.c | sed 's|\(.*\)c$|build/cpu-clang-bf16/\1o|')
 
     echo "-- build/arm64: the kernels, one model and the readers of files under qemu"
     if ! command -v aarch64-linux-gnu-gcc >/dev/null 2>&1 || ! command -v qemu-aarch64 >/dev/null 2>&1; then
@@ -234,6 +238,7 @@ if check "scripts/deps.sh" sh scripts/deps.sh test; then
     echo "-- build/emulate-*: the CUDA kernels on the CPU, every thread a fiber"
     for precision in FP32 BF16; do
         check "make emulate, $precision" make -k -j"$JOBS" BACKEND=emulate PRECISION=$precision all tests
+        check "test_emulator, $precision" build/emulate-$precision/tests/emulate/test_emulator
         # shellcheck disable=SC2046 # names of tests
         suite build/emulate-$precision $(sh tests/run.sh --device-tests)
     done

@@ -6,6 +6,7 @@
 #include <cmocka.h>
 
 #include "data/dataset.h"
+#include "kernels/norm_gelu.h"
 #include "tests/on_device.h"
 
 static double *widened(const float *x, size_t n) {
@@ -319,6 +320,40 @@ static void test_linear_gelu(void **state) {
     const int sizes[][3] = {{1, 1, 1}, {7, 5, 3}, {131, 136, 72}, {300, 96, 24}, {64, 264, 40}, {3, 8, 520}};
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
         linear_gelu_case((size_t)sizes[i][0], sizes[i][1], sizes[i][2]);
+}
+
+/* With the norm before it, whose result is not rounded: its moments, and both gradients in their order. */
+static void test_norm_gelu(void **state) {
+    (void)state;
+    enum { ROWS = 37, LONGEST = 45 };
+    for (int M = 1; M <= LONGEST; M += 11) {
+        size_t n = (size_t)ROWS * M;
+        float *x = normals(n, 2), *dy = normals(n, 1), *w = normals(M, 1), *b = normals(M, 1);
+        double *y = zeros(n), *dh = zeros(n), mean[ROWS] = {0}, rstd[ROWS] = {0};
+        real *d_x = upload_real(x, n), *d_dy = upload_real(dy, n), *d_y = poisoned_real(n);
+        float *d_mean = poisoned(ROWS), *d_rstd = poisoned(ROWS);
+        const LayerNorm norm = {upload(w, M), upload(b, M), d_mean, d_rstd, ROWS, M, 0.1f};
+        for (int i = 0; i < ROWS; i++) {
+            double square = 0;
+            for (int m = 0; m < M; m++) mean[i] += (double)x[i * M + m] / M;
+            for (int m = 0; m < M; m++) square += (x[i * M + m] - mean[i]) * (x[i * M + m] - mean[i]) / M;
+            rstd[i] = 1 / sqrt(square + (double)norm.eps);
+            for (int m = 0; m < M; m++) {
+                double h = w[m] * (x[i * M + m] - mean[i]) * rstd[i] + b[m], cdf = erfc(-h / sqrt(2)) / 2;
+                y[i * M + m] = h * cdf;
+                dh[i * M + m] = dy[i * M + m] * (cdf + h * exp(-h * h / 2) / sqrt(2 * acos(-1)));
+            }
+        }
+        layernorm_gelu_forward(d_y, d_x, &norm);
+        assert_true(close_real("gelu of a norm", d_y, y, n));
+        assert_true(close_float("mean", d_mean, mean, ROWS));
+        assert_true(close_float("rstd", d_rstd, rstd, ROWS));
+        layernorm_gelu_backward(d_dy, d_dy, d_x, &norm); /* dh over dy */
+        assert_true(close_real("its dh", d_dy, dh, n));
+        layernorm_gelu_forward(d_x, d_x, &norm);
+        assert_memory_equal(download_real(d_x, n), download_real(d_y, n), n * sizeof(float));
+        release_all();
+    }
 }
 
 static void test_tanh(void **state) {
@@ -652,6 +687,7 @@ int main(void) {
     kernels_init();
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_layernorm),          cmocka_unit_test(test_gelu),
+        cmocka_unit_test(test_norm_gelu),
         cmocka_unit_test(test_tanh),
         cmocka_unit_test(test_linear),             cmocka_unit_test(test_graph),
         cmocka_unit_test(test_memory_peak),

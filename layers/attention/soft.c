@@ -5,11 +5,12 @@
  *              Z the iterative pseudo-inverse of A(a, a) (low_rank_forward)
  *           4. mix += depthwise 3x3 of v over the grid   5. y = mix Wproj^T + b
  * backward  5. dmix   3. dq, dv, da   4. dv += reversed depthwise of dmix   2. dq += what da makes of it   1. dx
- * saves     qv, the squares of q, the convolution before its norm and after it, a.
+ * saves     qv, the squares of q, the convolution, a.
  * The published code instead does 20 steps of Newton's iteration from A(a, a) + 0.01 and differentiates its limit, and
  * it convolves v with one filter for each head. */
 #include <math.h>
 
+#include "kernels/norm_gelu.h"
 #include "layers/attention/low_rank.h"
 #include "layers/depthwise.h"
 #include "layers/layer_norm.h"
@@ -25,7 +26,7 @@ typedef struct {
     NormPair norm;                                     /* of D */
     float *mean, *rstd;                                 /* [B,L,H] kept */
     real *qv_act, *mix;                                 /* kept, [B,N,2,H,D], [B,N,H,D] */
-    real *cols, *square, *normed, *landmarks;           /* kept, [B,L,H,D*r*r], then [B,L,H,D] three times */
+    real *cols, *square, *landmarks;                    /* kept, [B,L,H,D*r*r], then [B,L,H,D] twice */
     real *dqv, *dmix, *dcols, *dlandmarks, *dsquare;    /* scratch */
 } Soft;
 
@@ -58,7 +59,6 @@ static void soft_plan(Attention *a, Plan *plan, int B) {
     plan_keep(plan, a->prefix, "mix", &s->mix, bytes);
     plan_keep(plan, a->prefix, "squares", &s->cols, squares);
     plan_keep(plan, a->prefix, "landmarks.conv", &s->square, few);
-    plan_keep(plan, a->prefix, "landmarks.norm", &s->normed, few);
     plan_keep(plan, a->prefix, "landmarks", &s->landmarks, few);
     plan_keep(plan, a->prefix, "landmarks.mean", &s->mean, rows * sizeof(float));
     plan_keep(plan, a->prefix, "landmarks.rstd", &s->rstd, rows * sizeof(float));
@@ -99,8 +99,7 @@ static void landmarks_forward(const Soft *s, const Attention *a, int B) {
     LayerNorm norm = norm_of(s, B);
     head_patches_forward(s->cols, s->qv_act, &patches, B);
     linear_forward(s->square, s->cols, s->w, NULL, &linear);
-    layernorm_forward(s->normed, s->square, &norm);
-    gelu_forward(s->landmarks, s->normed, linear.n * (size_t)a->D);
+    layernorm_gelu_forward(s->landmarks, s->square, &norm);
 }
 
 /* Adds to dq. */
@@ -109,8 +108,7 @@ static void landmarks_backward(const Soft *s, const Attention *a, int B) {
     LinearShape linear = convolution_of(s, B);
     LayerNorm norm = norm_of(s, B);
     real *d = s->dlandmarks, *dsquare = s->dsquare;
-    /* gelu_backward also writes gelu's output, to dsquare, where it is not used. */
-    gelu_backward(d, dsquare, d, s->normed, linear.n * (size_t)a->D);
+    layernorm_gelu_backward(d, d, s->square, &norm);
     add_layernorm_backward(dsquare, NULL, s->norm.dw, s->norm.db, NULL, d, s->square, NULL, &norm);
     linear_backward_input(s->dcols, dsquare, s->w, &linear);
     linear_backward_weight(s->dw, NULL, dsquare, s->cols, &linear);

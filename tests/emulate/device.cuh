@@ -1,7 +1,13 @@
 /* Device primitives for a CPU: the names of kernels/cuda/device.cuh, with every thread of a block a fiber.  One block
- * runs at a time.  Threads take turns in an order that changes from turn to turn, so that a missing barrier shows as a
- * wrong number; shared memory is a heap block of exactly the size asked for, full of NaN, so that AddressSanitizer sees
- * a write beyond it and a test a read of what nobody wrote; an asynchronous copy arrives only when it is waited for. */
+ * runs at a time.
+ *
+ * What shows as a wrong number or in AddressSanitizer: a missing barrier, as threads take turns in an order that changes
+ * from turn to turn; a race between blocks, as they run in an order drawn from the seed; a read of shared memory that
+ * nobody wrote, which is full of NaN, or a write beyond it; a read of an asynchronous copy, which arrives only when it is
+ * waited for.  What ends the test: a barrier or an exchange at which threads arrive from different places, or that some
+ * never reach; an exchange with a lane that has exited; a copy that nobody waited for; addresses that are not aligned.
+ *
+ * The matrix instruction and the special functions err as a GPU's do (arithmetic.cpp).  The seed is VIT_TEST_SEED. */
 #ifndef VIT_TESTS_EMULATE_DEVICE_CUH
 #define VIT_TESTS_EMULATE_DEVICE_CUH
 
@@ -19,6 +25,9 @@
 #define __forceinline__ inline
 #define __launch_bounds__(...)
 #define DEVICE static inline
+/* A primitive becomes part of the function that calls it, and EMULATE_PLACE is where that one is called from. */
+#define EMULATE_INLINE static inline __attribute__((always_inline))
+#define EMULATE_PLACE __builtin_return_address(0)
 
 struct dim3 {
     unsigned x, y, z;
@@ -56,23 +65,26 @@ enum { WARP = 32 };
 DEVICE int lane_id() { return threadIdx.x % WARP; }
 DEVICE int warp_id() { return threadIdx.x / WARP; }
 
-void block_sync();
-void warp_sync();
-/* Puts `mine` (at most 64 bytes) where the warp can see it and returns after all lanes have; then, until the lane's
- * next exchange, emulate_lane(l) is what lane l put there. */
-const void *emulate_exchange(const void *mine, size_t bytes, int lane);
+void emulate_block_sync(const void *place);
+void emulate_warp_sync(const void *place);
+EMULATE_INLINE void block_sync() { emulate_block_sync(EMULATE_PLACE); }
+EMULATE_INLINE void warp_sync() { emulate_warp_sync(EMULATE_PLACE); }
 
-DEVICE float warp_shuffle(float x, int lane) {
+/* Puts `mine` (at most 64 bytes) where the warp can see it and returns after all lanes have, until the lane's next
+ * exchange: what lane `lane` put there. */
+const void *emulate_exchange(const void *mine, size_t bytes, int lane, const void *place);
+
+EMULATE_INLINE float warp_shuffle(float x, int lane) {
     float y;
-    memcpy(&y, emulate_exchange(&x, sizeof x, lane), sizeof y);
+    memcpy(&y, emulate_exchange(&x, sizeof x, lane, EMULATE_PLACE), sizeof y);
     return y;
 }
-DEVICE int warp_shuffle(int x, int lane) {
+EMULATE_INLINE int warp_shuffle(int x, int lane) {
     int y;
-    memcpy(&y, emulate_exchange(&x, sizeof x, lane), sizeof y);
+    memcpy(&y, emulate_exchange(&x, sizeof x, lane, EMULATE_PLACE), sizeof y);
     return y;
 }
-DEVICE float warp_shuffle_xor(float x, int mask) { return warp_shuffle(x, lane_id() ^ mask); }
+EMULATE_INLINE float warp_shuffle_xor(float x, int mask) { return warp_shuffle(x, lane_id() ^ mask); }
 
 DEVICE float to_float(float x) { return x; }
 DEVICE float bf16_value(unsigned bits) {
@@ -95,12 +107,28 @@ DEVICE float to_float(real x) { return bf16_value(x.bits); }
 DEVICE real to_real(float x) { return {(unsigned short)bf16_bits(x)}; }
 #endif
 
-DEVICE float fast_exp2(float x) { return exp2f(x); }
-DEVICE float fast_reciprocal(float x) { return 1 / x; }
+float emulate_exp2(float x);
+float emulate_reciprocal(float x);
+float emulate_sine(float x);
+float emulate_cosine(float x);
+DEVICE float fast_exp2(float x) { return emulate_exp2(x); }
+DEVICE float fast_reciprocal(float x) { return emulate_reciprocal(x); }
+#ifdef VIT_FP32
 DEVICE void fast_sincos(float x, float *sine, float *cosine) {
     *sine = sinf(x);
     *cosine = cosf(x);
 }
+#else
+/* The steps of kernels/cuda/device.cuh. */
+DEVICE void fast_sincos(float x, float *sine, float *cosine) {
+    const float round = 12582912.0f;
+    float turns = fmaf(x, 0.159154943f, round) - round;
+    float r = fmaf(turns, -6.28125f, x);
+    r = fmaf(turns, -1.93530717958647692e-3f, r);
+    *sine = emulate_sine(r);
+    *cosine = emulate_cosine(r);
+}
+#endif
 
 void copy_16(void *to, const void *from);
 DEVICE void store_16(void *to, const uint32_t (&word)[4]) {
@@ -116,13 +144,21 @@ DEVICE void copy_wait() {
     emulate_copy_wait(pending);
 }
 
-void emulate_matrix_load(uint32_t *r, const void *row, bool transposed);
-DEVICE void matrix_load(uint32_t (&r)[4], const void *row) { emulate_matrix_load(r, row, false); }
-DEVICE void matrix_load_transposed(uint32_t (&r)[4], const void *row) { emulate_matrix_load(r, row, true); }
+void emulate_matrix_load(uint32_t *r, const void *row, bool transposed, const void *place);
+EMULATE_INLINE void matrix_load(uint32_t (&r)[4], const void *row) {
+    emulate_matrix_load(r, row, false, EMULATE_PLACE);
+}
+EMULATE_INLINE void matrix_load_transposed(uint32_t (&r)[4], const void *row) {
+    emulate_matrix_load(r, row, true, EMULATE_PLACE);
+}
 
-void emulate_mma(float *c, const uint32_t *a, const uint32_t *b);
-DEVICE void mma_bf16(float (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) { emulate_mma(c, a, b); }
-void emulate_mma_float(float *c, const float *a, const float *b);
-DEVICE void mma_float(float (&c)[4], const float (&a)[8], const float (&b)[4]) { emulate_mma_float(c, a, b); }
+void emulate_mma(float *c, const uint32_t *a, const uint32_t *b, const void *place);
+EMULATE_INLINE void mma_bf16(float (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
+    emulate_mma(c, a, b, EMULATE_PLACE);
+}
+void emulate_mma_float(float *c, const float *a, const float *b, const void *place);
+EMULATE_INLINE void mma_float(float (&c)[4], const float (&a)[8], const float (&b)[4]) {
+    emulate_mma_float(c, a, b, EMULATE_PLACE);
+}
 
 #endif

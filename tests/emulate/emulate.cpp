@@ -35,6 +35,12 @@ void emulate_copies_reset(int threads) {
     for (int i = 0; i < threads; i++) copies[i].pending.clear();
 }
 
+bool emulate_copies_pending(int threads) {
+    for (int i = 0; i < threads; i++)
+        if (!copies[i].pending.empty()) return true;
+    return false;
+}
+
 void copy_async_16(void *shared, const void *global) {
     Copies &mine = copies[emulate_current()];
     if ((uintptr_t)shared % 16 || (uintptr_t)global % 16) emulate_fail("copy_async_16", "address not 16-byte aligned");
@@ -63,9 +69,9 @@ void emulate_copy_wait(int pending) {
 }
 
 /* Element [i] of a row of eight 16-bit elements is in its byte 2 i. */
-void emulate_matrix_load(uint32_t *r, const void *row, bool transposed) {
+void emulate_matrix_load(uint32_t *r, const void *row, bool transposed, const void *place) {
     if ((uintptr_t)row % 16) emulate_fail("matrix_load", "row not 16-byte aligned");
-    const unsigned char *slots = static_cast<const unsigned char *>(emulate_exchange(&row, sizeof row, 0));
+    const unsigned char *slots = emulate_exchange_all(&row, sizeof row, {__builtin_return_address(0), place});
     int g = lane_id() / 4, t = lane_id() % 4;
     for (int i = 0; i < 4; i++) {
         uint16_t pair[2];
@@ -193,35 +199,53 @@ double gemm_peak_gflops(void) { return 1; }
 
 static int row_of(const LinearShape *s) { return s->y_row ? s->y_row : s->out; }
 
+/* As linear.cu's products see them: parameters in the type of activations. */
+static float held(float x) { return to_float(to_real(x)); }
+
+/* Sum over k < count of a(k) b(k) from c on: as tensor cores add in bfloat16, which take sixteen terms at a time. */
+template <typename A, typename B>
+static float dot(float c, size_t count, A a, B b) {
+    if (sizeof(real) == 4) {
+        for (size_t k = 0; k < count; k++) c = fmaf(a(k), b(k), c);
+        return c;
+    }
+    float sums[TENSOR_COLUMNS] = {c};
+    for (size_t first = 0; first < count; first += TENSOR_TERMS) {
+        float left[TENSOR_TERMS] = {}, right[TENSOR_TERMS][TENSOR_COLUMNS] = {};
+        for (size_t k = first; k < count && k < first + TENSOR_TERMS; k++) {
+            left[k - first] = a(k);
+            right[k - first][0] = b(k);
+        }
+        emulate_tensor_core(sums, left, right);
+    }
+    return sums[0];
+}
+
 void linear_forward(real *y, const real *x, const float *w, const float *b, const LinearShape *s) {
     size_t row = row_of(s), in = s->in;
     for (size_t i = 0; i < s->n; i++)
         for (int o = 0; o < s->out; o++) {
-            double sum = b ? b[o] : 0;
-            for (size_t k = 0; k < in; k++) sum += (double)to_float(x[i * in + k]) * w[(size_t)o * in + k];
-            y[i * row + o] = to_real((float)sum);
+            float sum = dot(0, in, [&](size_t k) { return to_float(x[i * in + k]); },
+                            [&](size_t k) { return held(w[(size_t)o * in + k]); });
+            y[i * row + o] = to_real(sum + (b ? held(b[o]) : 0));
         }
 }
 void linear_backward_input(real *dx, const real *dy, const float *w, const LinearShape *s) {
     size_t row = row_of(s), in = s->in;
     for (size_t i = 0; i < s->n; i++)
-        for (size_t k = 0; k < in; k++) {
-            double sum = 0;
-            for (int o = 0; o < s->out; o++) sum += (double)to_float(dy[i * row + o]) * w[(size_t)o * in + k];
-            dx[i * in + k] = to_real((float)sum);
-        }
+        for (size_t k = 0; k < in; k++)
+            dx[i * in + k] = to_real(dot(0, (size_t)s->out, [&](size_t o) { return to_float(dy[i * row + o]); },
+                                         [&](size_t o) { return held(w[o * in + k]); }));
 }
 void linear_backward_weight(float *dw, float *db, const real *dy, const real *x, const LinearShape *s) {
     size_t row = row_of(s), in = s->in, n = s->n;
     for (int o = 0; o < s->out; o++) {
-        double bias = 0;
+        float bias = 0;
         for (size_t i = 0; i < n; i++) bias += to_float(dy[i * row + o]);
-        if (db) db[o] += (float)bias;
-        for (size_t k = 0; k < in; k++) {
-            double sum = 0;
-            for (size_t i = 0; i < n; i++) sum += (double)to_float(dy[i * row + o]) * to_float(x[i * in + k]);
-            dw[(size_t)o * in + k] += (float)sum;
-        }
+        if (db) db[o] += bias;
+        for (size_t k = 0; k < in; k++)
+            dw[(size_t)o * in + k] += dot(0, n, [&](size_t i) { return to_float(dy[i * row + o]); },
+                                          [&](size_t i) { return to_float(x[i * in + k]); });
     }
 }
 
@@ -272,14 +296,14 @@ static void library_round(real *to, const std::vector<double> &from, bool accumu
 void library_forward(const LibraryConvolution *l, real *y, const real *x, const float *w, void *workspace) {
     size_t n = (size_t)l->B * convolution_side(l->H, l->c.stride) * convolution_side(l->W, l->c.stride) * l->c.out;
     std::vector<double> sum(n);
-    library_products(l, workspace, [&](size_t a, size_t b, size_t c) { sum[a] += (double)w[b] * to_float(x[c]); });
+    library_products(l, workspace, [&](size_t a, size_t b, size_t c) { sum[a] += (double)held(w[b]) * to_float(x[c]); });
     library_round(y, sum, false);
 }
 
 void library_input(const LibraryConvolution *l, real *dx, const float *w, const real *dy, bool accumulate,
                    void *workspace) {
     std::vector<double> sum((size_t)l->B * l->H * l->W * l->c.in);
-    library_products(l, workspace, [&](size_t a, size_t b, size_t c) { sum[c] += (double)w[b] * to_float(dy[a]); });
+    library_products(l, workspace, [&](size_t a, size_t b, size_t c) { sum[c] += (double)held(w[b]) * to_float(dy[a]); });
     library_round(dx, sum, accumulate);
 }
 

@@ -10,10 +10,24 @@
 /* The number in its block of the thread that runs. */
 int emulate_current();
 
-/* A block of `threads` starts: no copy is on its way. */
+/* A block of `threads` starts: no copy is on its way.  And ends: whether any still is. */
 void emulate_copies_reset(int threads);
+bool emulate_copies_pending(int threads);
 
-/* How far apart the values of neighbouring lanes lie that emulate_exchange points to. */
+/* How far apart the values of neighbouring lanes lie that emulate_exchange_all returns. */
 enum { SLOT_BYTES = 64 };
+
+/* Where a thread waits: the call of the primitive, and the call of the function that this stands in. */
+struct Place {
+    const void *call, *caller;
+};
+
+/* emulate_exchange with all 32 lanes at once, every one of which must live. */
+const unsigned char *emulate_exchange_all(const void *mine, size_t bytes, Place place);
+
+/* c[j] += sum_k a[k] b[k][j] as a tensor core adds products of bfloat16. */
+enum { TENSOR_TERMS = 16, TENSOR_COLUMNS = 8 };
+void emulate_tensor_core(float (&c)[TENSOR_COLUMNS], const float (&a)[TENSOR_TERMS],
+                         const float (&b)[TENSOR_TERMS][TENSOR_COLUMNS]);
 
 #endif

@@ -7,6 +7,9 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <time.h>
+
+#include <vector>
 
 #ifndef __x86_64__
 #include <ucontext.h>
@@ -65,8 +68,9 @@ struct Fiber {
     char *stack;
     void *fake_stack;
     State state;
+    Place place;
     dim3 thread;
-    int exchanges;
+    int exchanges; /* so far in this block */
 };
 
 /* Threads that live, and those of them that wait at the barrier. */
@@ -82,6 +86,7 @@ static size_t launcher_stack_size;
 static int current, thread_count, turn;
 static Group block, warps[MAX_WARPS];
 static int last_product[MAX_WARPS]; /* at which of its exchanges a warp last multiplied */
+static const char *kernel_name;
 static const std::function<void()> *kernel_body;
 
 /* Who may run, first come first served: a ring. */
@@ -96,8 +101,20 @@ static void enqueue(int i) {
 static void line_up(int first, int n, State state) {
     turn++;
     for (int k = 0; k < n; k++) {
-        int i = first + (turn % 2 ? n - 1 - k : (k + 7 * turn) % n);
+        int i = first + (turn % 2 ? n - 1 - k : (int)((k + 7u * turn) % n));
         if (fibers[i].state == state) enqueue(i);
+    }
+}
+
+/* Threads first .. first+n-1 that are in `state` have all come to the same barrier or exchange. */
+static void check_places(int first, int n, State state) {
+    const Place *one = NULL;
+    for (int i = first; i < first + n; i++) {
+        if (fibers[i].state != state) continue;
+        if (!one) one = &fibers[i].place;
+        if (fibers[i].place.call != one->call || fibers[i].place.caller != one->caller)
+            emulate_fail(kernel_name, state == AT_WARP ? "lanes of a warp meet at different places of the program"
+                                                       : "threads of a block meet at different barriers");
     }
 }
 
@@ -108,10 +125,12 @@ static void open_barriers(int i) {
     Group *warp = &warps[i / WARP];
     if (warp->live && warp->waiting == warp->live) {
         warp->waiting = 0;
+        check_places(warp_first(i), warp_size(i), AT_WARP);
         line_up(warp_first(i), warp_size(i), AT_WARP);
     }
     if (block.live && block.waiting == block.live) {
         block.waiting = 0;
+        check_places(0, thread_count, AT_BLOCK);
         line_up(0, thread_count, AT_BLOCK);
     }
 }
@@ -138,9 +157,10 @@ static void switch_from(int me) {
     if (__sanitizer_finish_switch_fiber) __sanitizer_finish_switch_fiber(f->fake_stack, NULL, NULL);
 }
 
-static void wait_at(State state) {
+static void wait_at(State state, Place place) {
     int me = current;
     fibers[me].state = state;
+    fibers[me].place = place;
     if (state == AT_WARP) warps[me / WARP].waiting++;
     if (state == AT_BLOCK) block.waiting++;
     if (state == DONE) {
@@ -151,8 +171,8 @@ static void wait_at(State state) {
     switch_from(me);
 }
 
-void block_sync() { wait_at(AT_BLOCK); }
-void warp_sync() { wait_at(AT_WARP); }
+void emulate_block_sync(const void *place) { wait_at(AT_BLOCK, {__builtin_return_address(0), place}); }
+void emulate_warp_sync(const void *place) { wait_at(AT_WARP, {__builtin_return_address(0), place}); }
 
 int emulate_current() { return current; }
 
@@ -168,17 +188,17 @@ static void fiber_main() {
         }
     }
     (*kernel_body)();
-    wait_at(DONE);
+    wait_at(DONE, {});
     abort();
 }
 
-static void run_block(const char *kernel) {
+static void run_block() {
     block = {thread_count, 0};
     queue_first = queue_count = 0;
     for (int i = 0; i < thread_count; i++) {
         Fiber *f = &fibers[i];
         dim3 b = emulate_block_dim;
-        if (!f->stack && !(f->stack = static_cast<char *>(malloc(STACK_BYTES)))) emulate_fail(kernel, "no memory");
+        if (!f->stack && !(f->stack = static_cast<char *>(malloc(STACK_BYTES)))) emulate_fail(kernel_name, "no memory");
         context_create(&f->context, f->stack, fiber_main);
         f->state = RUNNABLE;
         f->exchanges = 0;
@@ -200,7 +220,37 @@ static void run_block(const char *kernel) {
         __sanitizer_start_switch_fiber(&launcher_fake_stack, fibers[current].stack, STACK_BYTES);
     context_switch(&launcher, &fibers[current].context);
     if (__sanitizer_finish_switch_fiber) __sanitizer_finish_switch_fiber(launcher_fake_stack, NULL, NULL);
-    if (block.live) emulate_fail(kernel, "some threads wait at a barrier that others never reach");
+    if (block.live) emulate_fail(kernel_name, "some threads wait at a barrier that others never reach");
+    if (emulate_copies_pending(thread_count)) emulate_fail(kernel_name, "a block ends before its copies have arrived");
+}
+
+/* == Launches ===================================================================================================== */
+
+/* A test that draws one prints it and finds the emulator's, which is there before main. */
+static uint64_t random_state = [] {
+    char seed[17];
+    snprintf(seed, sizeof seed, "%x", (unsigned)((uint64_t)time(NULL) * 0x9E3779B97F4A7C15u >> 32));
+    setenv("VIT_TEST_SEED", seed, 0);
+    return strtoull(getenv("VIT_TEST_SEED"), NULL, 16);
+}();
+
+/* splitmix64 */
+static uint64_t draw() {
+    uint64_t x = random_state += 0x9E3779B97F4A7C15u;
+    x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9u;
+    x = (x ^ x >> 27) * 0x94D049BB133111EBu;
+    return x ^ x >> 31;
+}
+
+/* The numbers below n in an order of their own. */
+static std::vector<uint32_t> shuffled(size_t n) {
+    std::vector<uint32_t> order(n);
+    for (size_t i = 0; i < n; i++) {
+        size_t j = draw() % (i + 1);
+        order[i] = order[j];
+        order[j] = (uint32_t)i;
+    }
+    return order;
 }
 
 void emulate_launch(const char *kernel, dim3 grid, dim3 threads, size_t shared_bytes,
@@ -212,16 +262,16 @@ void emulate_launch(const char *kernel, dim3 grid, dim3 threads, size_t shared_b
         emulate_fail(kernel, "impossible grid");
     if (shared_bytes > 227 * 1024) emulate_fail(kernel, "more shared memory than a multiprocessor has");
     if (posix_memalign(&emulate_shared, 128, shared_bytes ? shared_bytes : 1)) emulate_fail(kernel, "no memory");
+    kernel_name = kernel;
     kernel_body = &body;
     emulate_grid_dim = grid;
     emulate_block_dim = threads;
-    for (unsigned z = 0; z < grid.z; z++)
-        for (unsigned y = 0; y < grid.y; y++)
-            for (unsigned x = 0; x < grid.x; x++) {
-                emulate_block = dim3(x, y, z);
-                memset(emulate_shared, 0xFF, shared_bytes);
-                run_block(kernel);
-            }
+    turn = (int)(draw() % 1024);
+    for (uint32_t i : shuffled((size_t)grid.x * grid.y * grid.z)) {
+        emulate_block = dim3(i % grid.x, i / grid.x % grid.y, i / grid.x / grid.y);
+        memset(emulate_shared, 0xFF, shared_bytes);
+        run_block();
+    }
     free(emulate_shared);
 }
 
@@ -231,14 +281,35 @@ void emulate_launch(const char *kernel, dim3 grid, dim3 threads, size_t shared_b
 alignas(16) static unsigned char slots[2][MAX_THREADS][SLOT_BYTES];
 
 /* The current warp's slots after all lanes have filled theirs. */
-static unsigned char (*exchange(const void *mine, size_t bytes))[SLOT_BYTES] {
+static unsigned char (*exchange(const void *mine, size_t bytes, Place place))[SLOT_BYTES] {
     int me = current, set = fibers[me].exchanges++ % 2;
     memcpy(slots[set][me], mine, bytes);
-    warp_sync();
+    wait_at(AT_WARP, place);
     return &slots[set][warp_first(me)];
 }
 
-const void *emulate_exchange(const void *mine, size_t bytes, int lane) { return exchange(mine, bytes)[lane]; }
+/* Whether a lane of this warp has taken part in the exchange that this thread comes from. */
+static bool took_part(int lane) {
+    int me = current;
+    return lane >= 0 && lane < warp_size(me) && fibers[warp_first(me) + lane].exchanges >= fibers[me].exchanges;
+}
+
+const void *emulate_exchange(const void *mine, size_t bytes, int lane, const void *place) {
+    unsigned char(*lanes)[SLOT_BYTES] = exchange(mine, bytes, {__builtin_return_address(0), place});
+    if (!took_part(lane)) emulate_fail(kernel_name, "a shuffle asks a lane that is not there or has exited");
+    return lanes[lane];
+}
+
+static unsigned char (*exchange_all(const void *mine, size_t bytes, Place place))[SLOT_BYTES] {
+    unsigned char(*lanes)[SLOT_BYTES] = exchange(mine, bytes, place);
+    for (int lane = 0; lane < WARP; lane++)
+        if (!took_part(lane)) emulate_fail(kernel_name, "a matrix instruction in a warp of fewer than 32 threads");
+    return lanes;
+}
+
+const unsigned char *emulate_exchange_all(const void *mine, size_t bytes, Place place) {
+    return exchange_all(mine, bytes, place)[0];
+}
 
 /* Row, then column, of element i of lane `lane` of A [16,16], B [16,8] and C [16,8] (kernels/cuda/fragments.cuh). */
 static int a_row(int lane, int i) { return lane / 4 + 8 * (i / 2 % 2); }
@@ -259,6 +330,15 @@ struct Bf16Operands {
 static float widened(float x) { return x; }
 static float widened(uint16_t x) { return bf16_value(x); }
 
+static void multiply_rows(float (&c)[16][8], const float (&a)[16][16], const float (&b)[16][8], Bf16Operands) {
+    for (int i = 0; i < 16; i++) emulate_tensor_core(c[i], a[i], b);
+}
+static void multiply_rows(float (&c)[16][8], const float (&a)[16][16], const float (&b)[16][8], FloatOperands) {
+    for (int i = 0; i < 16; i++)
+        for (int k = 0; k < 16; k++)
+            for (int j = 0; j < 8; j++) c[i][j] += a[i][k] * b[k][j];
+}
+
 /* C += A B for the whole warp, by the first lane that comes: the others find their part in their slots. */
 template <typename T>
 static void multiply(unsigned char (*lanes)[SLOT_BYTES]) {
@@ -269,9 +349,7 @@ static void multiply(unsigned char (*lanes)[SLOT_BYTES]) {
         for (int i = 0; i < 4; i++) b[b_row(lane, i)][b_column(lane)] = widened(from->b[i]);
         for (int i = 0; i < 4; i++) c[c_row(lane, i)][c_column(lane, i)] = from->c[i];
     }
-    for (int i = 0; i < 16; i++)
-        for (int k = 0; k < 16; k++)
-            for (int j = 0; j < 8; j++) c[i][j] += a[i][k] * b[k][j];
+    multiply_rows(c, a, b, T());
     for (int lane = 0; lane < WARP; lane++) {
         T *to = reinterpret_cast<T *>(lanes[lane]);
         for (int i = 0; i < 4; i++) to->c[i] = c[c_row(lane, i)][c_column(lane, i)];
@@ -279,28 +357,27 @@ static void multiply(unsigned char (*lanes)[SLOT_BYTES]) {
 }
 
 template <typename T>
-static void multiply_once(float *c, const T &mine) {
+static void multiply_once(float *c, const T &mine, Place place) {
     static_assert(sizeof mine <= SLOT_BYTES, "fits its slot");
     int me = current, lane = me % WARP, *last = &last_product[me / WARP];
-    if (warp_size(me) != WARP) emulate_fail("matrix instruction", "asked for by a warp of fewer than 32 threads");
-    unsigned char(*lanes)[SLOT_BYTES] = exchange(&mine, sizeof mine);
+    unsigned char(*lanes)[SLOT_BYTES] = exchange_all(&mine, sizeof mine, place);
     if (*last != fibers[me].exchanges) multiply<T>(lanes);
     *last = fibers[me].exchanges;
     memcpy(c, reinterpret_cast<const T *>(lanes[lane])->c, 4 * sizeof *c);
 }
 
-void emulate_mma(float *c, const uint32_t *a, const uint32_t *b) {
+void emulate_mma(float *c, const uint32_t *a, const uint32_t *b, const void *place) {
     Bf16Operands mine;
     memcpy(mine.c, c, sizeof mine.c);
     memcpy(mine.a, a, sizeof mine.a);
     memcpy(mine.b, b, sizeof mine.b);
-    multiply_once(c, mine);
+    multiply_once(c, mine, {__builtin_return_address(0), place});
 }
 
-void emulate_mma_float(float *c, const float *a, const float *b) {
+void emulate_mma_float(float *c, const float *a, const float *b, const void *place) {
     FloatOperands mine;
     memcpy(mine.c, c, sizeof mine.c);
     memcpy(mine.a, a, sizeof mine.a);
     memcpy(mine.b, b, sizeof mine.b);
-    multiply_once(c, mine);
+    multiply_once(c, mine, {__builtin_return_address(0), place});
 }

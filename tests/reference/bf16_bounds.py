@@ -3,6 +3,10 @@ fixture that a program with bfloat16 activations is held to.
 
     python3 tests/reference/bf16_bounds.py              writes it again
     python3 tests/reference/bf16_bounds.py ripple ...   prints the lines of these fixtures
+    python3 tests/reference/bf16_bounds.py --check [ripple ...]
+                                                        compares with the file what it would be now, in two minutes for all
+                                                        fixtures; ends with status 1 where they differ
+
 
 The references run as they are, with float32 parameters: in float64, and under torch.autocast("cpu", torch.bfloat16),
 which rounds the operands and the results of products and convolutions, and what is computed from rounded numbers
@@ -34,6 +38,7 @@ import safetensors_io
 
 OUT = os.path.join(vit.FIXTURES, "bf16.csv")
 DRAWS = 32
+SAME = 0.1  # relative: sums in another order, as on another machine, move a decile by a few parts in a hundred
 
 
 def vit_outputs(inputs, metadata, dtype):
@@ -102,22 +107,45 @@ def figures(path, outputs, names_moved):
             for name, value in first.items()}
 
 
-def main():
-    torch.set_num_threads(1)
-    lines = ["fixture,tensor,error\n"]
+def recomputed(wanted):
+    """[(fixture, {tensor: error})] of these fixtures, or of all."""
     for pattern, outputs, names_moved in KINDS:
         for path in sorted(glob.glob(os.path.join(vit.FIXTURES, pattern))):
             fixture = os.path.relpath(path, vit.FIXTURES).removesuffix(".safetensors")
-            if sys.argv[1:] and fixture not in sys.argv[1:]:
+            if wanted and fixture not in wanted:
                 continue
             found = figures(path, outputs, names_moved)
-            lines += [f"{fixture},{name},{error:.3g}\n" for name, error in found.items()]
             print(f"{fixture:26s} {len(found):3d} tensors, worst {max(found.values()):.3f}", flush=True)
+            yield fixture, found
+
+
+def check(wanted):
+    """How many lines of the file are wrong, missing or too many; prints them."""
+    with open(OUT) as file:
+        lines = [line.rstrip("\n").split(",") for line in file][1:]
+    stored = {(fixture, name): float(error) for fixture, name, error in lines if not wanted or fixture in wanted}
+    now = {(fixture, name): error for fixture, found in recomputed(wanted) for name, error in found.items()}
+    different = 0
+    for key in sorted({*stored, *now}):
+        old, new = stored.get(key), now.get(key)
+        if old is None or new is None or abs(new - old) > SAME * old:
+            different += 1
+            print(f"{','.join(key)}: {old} in the file, {new and float(f'{new:.3g}')} now")
+    print(f"{len(now)} lines recomputed, {different} differ")
+    return different or not now
+
+
+def main():
+    torch.set_num_threads(1)
+    if sys.argv[1:2] == ["--check"]:
+        sys.exit(1 if check(sys.argv[2:]) else 0)
+    lines = [f"{fixture},{name},{error:.3g}\n" for fixture, found in recomputed(sys.argv[1:])
+             for name, error in found.items()]
     if sys.argv[1:]:
         print("".join(lines), end="")
         return
     with open(OUT, "w") as file:
-        file.writelines(lines)
+        file.writelines(["fixture,tensor,error\n", *lines])
 
 
 if __name__ == "__main__":
