@@ -7,6 +7,7 @@
  *
  * The factor 1 / sqrt D is folded into q.  Right-hand operands are copied once: k^T and v^T in panels [D,PANEL] that
  * are read front to back, the others [rows,Dp] with Dp = D rounded up to whole vectors and zeros in the padding. */
+#include "kernels/cpu/softmax_pairs.h"
 #include "kernels/cpu/softmax_tiles.h"
 
 static int larger(int a, int b) { return a > b ? a : b; }
@@ -298,6 +299,40 @@ static size_t workspace_for(const Scope *c, int D, size_t beside) {
     return workspace_bytes(forward > backward ? forward : backward);
 }
 
+#ifdef VIT_PAIRS
+
+size_t softmax_attention_workspace(int N, int D) {
+    size_t forward = softmax_pairs_forward_floats(N, D), backward = softmax_pairs_backward_floats(N, D);
+    return workspace_bytes(forward > backward ? forward : backward);
+}
+
+void softmax_attention_forward(real *y, float *lse, const real *qkv, const AttentionShape *shape) {
+    int B = shape->B, N = shape->N, H = shape->H, D = shape->D;
+    bool amx = pairs_take_amx();
+#pragma omp parallel for collapse(2) schedule(static)
+    for (int b = 0; b < B; b++)
+        for (int h = 0; h < H; h++) {
+            Place at = place_of(b, h, N, H, D);
+            softmax_pairs_forward(amx, y + at.y, lse + at.lse, qkv + at.qkv, (size_t)H * D, N, D, 0, N,
+                                  kernels_workspace(softmax_pairs_forward_floats(N, D)));
+        }
+}
+
+void softmax_attention_backward(real *dqkv, const real *dy, const real *y, const float *lse, const real *qkv,
+                                const AttentionShape *shape) {
+    int B = shape->B, N = shape->N, H = shape->H, D = shape->D;
+    bool amx = pairs_take_amx();
+#pragma omp parallel for collapse(2) schedule(static)
+    for (int b = 0; b < B; b++)
+        for (int h = 0; h < H; h++) {
+            Place at = place_of(b, h, N, H, D);
+            softmax_pairs_backward(amx, dqkv + at.qkv, dy + at.y, y + at.y, lse + at.lse, qkv + at.qkv, (size_t)H * D, N,
+                                   D, kernels_workspace(softmax_pairs_backward_floats(N, D)));
+        }
+}
+
+#else
+
 size_t softmax_attention_workspace(int N, int D) { return workspace_for(&(Scope){.N = N}, D, 0); }
 
 void softmax_attention_forward(real *y, float *lse, const real *qkv, const AttentionShape *shape) {
@@ -323,6 +358,8 @@ void softmax_attention_backward(real *dqkv, const real *dy, const real *y, const
                           kernels_workspace(backward_floats(&c, D)));
         }
 }
+
+#endif
 
 /* == With a relative position bias ================================================================================ */
 
