@@ -9,8 +9,8 @@
 
 /* == Dot products of pairs ======================================================================================== */
 
-void pairs_gemm_dots(float *c, size_t ldc, const real *a, size_t lda, const real *b, size_t ldb, int m, int n, int k,
-                     bool accumulate) {
+static void multiply_dots(float *c, size_t ldc, const real *a, size_t lda, const real *b, size_t ldb, int m, int n,
+                          int k, bool accumulate) {
     for (int j = 0; j < n; j += 2 * TILE)
         for (int i = 0; i < m; i += TILE_ROWS)
             pairs_micro(TILE_ROWS, c + i * ldc + j, ldc, a + i * lda, lda, b + 2 * j, ldb, k, accumulate);
@@ -20,8 +20,8 @@ void pairs_gemm_dots(float *c, size_t ldc, const real *a, size_t lda, const real
 
 /* The processor's part, and the system's permission, which counts for all threads: 8 KiB more of registers to save. */
 static bool there(void) {
-    enum { AMX_BF16 = 1 << 22, AMX_TILE = 1 << 24 };   /* of EDX */
-    enum { REQUEST = 0x1023, TILE_DATA = 18 };         /* ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA */
+    enum { AMX_BF16 = 1 << 22, AMX_TILE = 1 << 24 }; /* of EDX */
+    enum { REQUEST = 0x1023, TILE_DATA = 18 };     /* ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA */
     unsigned a, b, c, d;
     return __get_cpuid_count(7, 0, &a, &b, &c, &d) && d & AMX_BF16 && d & AMX_TILE &&
            syscall(SYS_arch_prctl, REQUEST, TILE_DATA) == 0;
@@ -34,26 +34,20 @@ static bool wanted(void) {
     return !most || strstr(most, "AMX") || strstr(most, "amx") || !strcmp(most, "ALL") || !strcmp(most, "DEFAULT");
 }
 
-bool pairs_take_amx(void) {
-    static int known;
-    if (!known) known = wanted() && there() ? 1 : -1;
-    return known > 0;
-}
-
 #define AMX __attribute__((target("amx-tile,amx-bf16")))
 
 /* Eight registers of 16 rows of 64 bytes: 0 to 3 hold 32 x 32 of C, 4 and 5 of A, 6 and 7 of B. */
-AMX void pairs_begin(bool amx) {
+AMX void pairs_begin(Pairs kind) {
     static const struct {
         uint8_t palette, start, reserved[14];
         uint16_t bytes[16];
         uint8_t rows[16];
     } config = {.palette = 1, .bytes = {64, 64, 64, 64, 64, 64, 64, 64}, .rows = {16, 16, 16, 16, 16, 16, 16, 16}};
-    if (amx) _tile_loadconfig(&config);
+    if (kind == PAIRS_AMX) _tile_loadconfig(&config);
 }
 
-AMX void pairs_end(bool amx) {
-    if (amx) _tile_release();
+AMX void pairs_end(Pairs kind) {
+    if (kind == PAIRS_AMX) _tile_release();
 }
 
 AMX static void amx_block(float *c, size_t ldc, const real *a, size_t lda, const real *b, size_t ldb, int k,
@@ -87,11 +81,29 @@ AMX static void amx_block(float *c, size_t ldc, const real *a, size_t lda, const
     _tile_stored(3, c + 16 * ldc + 16, c_row);
 }
 
-void pairs_gemm_amx(float *c, size_t ldc, const real *a, size_t lda, const real *b, size_t ldb, int m, int n, int k,
-                    bool accumulate) {
+static void multiply_amx(float *c, size_t ldc, const real *a, size_t lda, const real *b, size_t ldb, int m, int n,
+                         int k, bool accumulate) {
     for (int j = 0; j < n; j += 32)
         for (int i = 0; i < m; i += 32)
             amx_block(c + i * ldc + j, ldc, a + i * lda, lda, b + 2 * j, ldb, k, accumulate);
+}
+
+/* == Which of them ================================================================================================ */
+
+static bool of_amd(void) {
+    unsigned a, name[3]; /* "AuthenticAMD", in this order of registers */
+    return __get_cpuid(0, &a, &name[0], &name[2], &name[1]) && !memcmp(name, "AuthenticAMD", sizeof name);
+}
+
+Pairs pairs_kind(void) {
+    static int known = -1;
+    if (known < 0) known = wanted() && there() ? PAIRS_AMX : of_amd() ? PAIRS_DOTS : PAIRS_SLOW;
+    return (Pairs)known;
+}
+
+void pairs_gemm(Pairs kind, float *c, size_t ldc, const real *a, size_t lda, const real *b, size_t ldb, int m, int n,
+                int k, bool accumulate) {
+    (kind == PAIRS_AMX ? multiply_amx : multiply_dots)(c, ldc, a, lda, b, ldb, m, n, k, accumulate);
 }
 
 #endif

@@ -18,23 +18,20 @@
 
 enum { PAIR_BLOCK = 32 };
 
-/* Whether products take AMX.  The first call asks the system for it, outside of parallel regions. */
-bool pairs_take_amx(void);
+/* Which instructions are faster than products of widened floats: AMX where it is, and the dot products on processors
+ * of AMD, which take them as fast as multiply-adds of floats.  Intel's take half as many (docs/performance.md). */
+typedef enum { PAIRS_SLOW, PAIRS_DOTS, PAIRS_AMX } Pairs;
 
-/* Around a thread's products, if they take AMX; the second leaves AMX as if it were unused. */
-void pairs_begin(bool amx);
-void pairs_end(bool amx);
+/* The first call asks the system for AMX, outside of parallel regions. */
+Pairs pairs_kind(void);
+
+/* Around a thread's products by AMX; the second leaves its registers as if they were unused.  Nothing for the others. */
+void pairs_begin(Pairs kind);
+void pairs_end(Pairs kind);
 
 /* lda and ldc in numbers, ldb in pairs. */
-void pairs_gemm_amx(float *c, size_t ldc, const real *a, size_t lda, const real *b, size_t ldb, int m, int n, int k,
-                    bool accumulate);
-void pairs_gemm_dots(float *c, size_t ldc, const real *a, size_t lda, const real *b, size_t ldb, int m, int n, int k,
-                     bool accumulate);
-
-static inline void pairs_gemm(bool amx, float *c, size_t ldc, const real *a, size_t lda, const real *b, size_t ldb,
-                              int m, int n, int k, bool accumulate) {
-    (amx ? pairs_gemm_amx : pairs_gemm_dots)(c, ldc, a, lda, b, ldb, m, n, k, accumulate);
-}
+void pairs_gemm(Pairs kind, float *c, size_t ldc, const real *a, size_t lda, const real *b, size_t ldb, int m, int n,
+                int k, bool accumulate);
 
 static inline int pairs_round_up(int n) { return (n + PAIR_BLOCK - 1) / PAIR_BLOCK * PAIR_BLOCK; }
 

@@ -10,7 +10,7 @@
 
 #include "kernels/cpu/workspace.h"
 
-/* Vectors of 16 queries in a block of QUERIES; KEYS: so many keys' scores stay in the first-level cache. */
+/* Vectors of 16 queries in a block of QUERIES; the scores of KEYS keys at a time, which stay in the second-level cache. */
 enum { QUERIES = PAIR_BLOCK, LANES = QUERIES / TILE, KEYS = 256 };
 
 static int smaller(int a, int b) { return a < b ? a : b; }
@@ -20,13 +20,14 @@ static int smaller(int a, int b) { return a < b ? a : b; }
 #define LOG2_E 1.44269504f
 #define LN_2 0.693147181f
 
-/* 2^x within 3e-6 of itself, 0 far below: 2^floor(x) times a polynomial of the rest. */
+/* 2^x within 2e-7 of itself, 0 far below: 2^floor(x) times a polynomial of the rest. */
 static inline vec power_of_two(vec x) {
     vec r = (vec)_mm512_reduce_ps((__m512)x, _MM_FROUND_TO_NEG_INF);
-    vec p = 0.0135341678f * r + 0.0520114601f;
-    p = p * r + 0.241442755f;
-    p = p * r + 0.693003833f;
-    p = p * r + 1.00000262f;
+    vec p = 0.00187757669f * r + 0.00898934063f;
+    p = p * r + 0.0558263175f;
+    p = p * r + 0.240153611f;
+    p = p * r + 0.693153083f;
+    p = p * r + 0.99999994f;
     return (vec)_mm512_scalef_ps((__m512)p, (__m512)x);
 }
 
@@ -165,7 +166,7 @@ static void finish(float *yt, float *lse, const Running *r, int rows, int Dp) {
     for (int i = 0; i < rows; i++) lse[i] = largest[i] + logf(sum[i]);
 }
 
-void softmax_pairs_forward(bool amx, real *y, float *lse, const real *qkv, size_t M, int N, int D, int first, int last,
+void softmax_pairs_forward(Pairs kind, real *y, float *lse, const real *qkv, size_t M, int N, int D, int first, int last,
                            float *slice) {
     int Np = pairs_round_up(N), Dp = pairs_round_up(D);
     float scale = LOG2_E / sqrtf((float)D);
@@ -173,7 +174,7 @@ void softmax_pairs_forward(bool amx, real *y, float *lse, const real *qkv, size_
     real *rows = take_reals(&slice, PAIR_BLOCK * (size_t)Dp), *room = take_reals(&slice, PAIR_BLOCK * (size_t)Dp);
     real *qt = take_reals(&slice, QUERIES * (size_t)Dp), *p = take_reals(&slice, KEYS * QUERIES);
     float *s = workspace_take(&slice, KEYS * QUERIES), *yt = workspace_take(&slice, QUERIES * (size_t)Dp);
-    pairs_begin(amx);
+    pairs_begin(kind);
     copy_rows(k, qkv + M, 3 * M, N, Np, D, Dp);
     for (int j = 0; j < Np; j += PAIR_BLOCK) {
         copy_rows(rows, qkv + 2 * M + j * 3 * M, 3 * M, smaller(PAIR_BLOCK, N - j), PAIR_BLOCK, D, Dp);
@@ -187,14 +188,14 @@ void softmax_pairs_forward(bool amx, real *y, float *lse, const real *qkv, size_
         memset(yt, 0, QUERIES * (size_t)Dp * sizeof *yt);
         for (int j = 0; j < Np; j += KEYS) {
             int keys = smaller(KEYS, N - j), padded = smaller(KEYS, Np - j);
-            pairs_gemm(amx, s, QUERIES, k + (size_t)j * Dp, Dp, qt, QUERIES, padded, QUERIES, Dp, false);
+            pairs_gemm(kind, s, QUERIES, k + (size_t)j * Dp, Dp, qt, QUERIES, padded, QUERIES, Dp, false);
             softmax_step(p, &r, yt, s, scale, keys, padded, Dp);
-            pairs_gemm(amx, yt, QUERIES, vt + j, Np, p, QUERIES, Dp, QUERIES, padded, true);
+            pairs_gemm(kind, yt, QUERIES, vt + j, Np, p, QUERIES, Dp, QUERIES, padded, true);
         }
         finish(yt, lse + i, &r, queries, Dp);
         put_columns(y + i * M, M, yt, 1, queries, D);
     }
-    pairs_end(amx);
+    pairs_end(kind);
 }
 
 /* == Backward ===================================================================================================== */
@@ -258,7 +259,7 @@ static void put_rows(real *to, size_t stride, const float *from, float scale, in
             real_store_part(to + i * stride + j, scale * vec_load(from + (size_t)i * Dp + j), D - j);
 }
 
-void softmax_pairs_backward(bool amx, real *dqkv, const real *dy, const real *y, const float *lse, const real *qkv,
+void softmax_pairs_backward(Pairs kind, real *dqkv, const real *dy, const real *y, const float *lse, const real *qkv,
                             size_t M, int N, int D, float *slice) {
     int Np = pairs_round_up(N), Dp = pairs_round_up(D);
     size_t head = (size_t)Np * Dp, block = (size_t)KEYS * Dp;
@@ -273,7 +274,7 @@ void softmax_pairs_backward(bool amx, real *dqkv, const real *dy, const real *y,
     float *s = workspace_take(&slice, KEYS * QUERIES), *t = workspace_take(&slice, KEYS * QUERIES);
     real *p = take_reals(&slice, KEYS * QUERIES), *ds = take_reals(&slice, KEYS * QUERIES);
     real *ds_pairs = take_reals(&slice, KEYS * QUERIES);
-    pairs_begin(amx);
+    pairs_begin(kind);
     for (int i = 0; i < N; i += QUERIES) {
         size_t at = (size_t)i * Dp;
         int rows = smaller(QUERIES, N - i);
@@ -288,19 +289,19 @@ void softmax_pairs_backward(bool amx, real *dqkv, const real *dy, const real *y,
         for (int c = 0; c < padded; c += PAIR_BLOCK) turn_rows(kt + c, KEYS, k + (size_t)c * Dp, room, PAIR_BLOCK, Dp);
         for (int i = 0; i < Np; i += QUERIES) {
             size_t at = (size_t)i * Dp;
-            pairs_gemm(amx, s, QUERIES, k, Dp, qt + at, QUERIES, padded, QUERIES, Dp, false);
-            pairs_gemm(amx, t, QUERIES, v, Dp, dyt + at, QUERIES, padded, QUERIES, Dp, false);
+            pairs_gemm(kind, s, QUERIES, k, Dp, qt + at, QUERIES, padded, QUERIES, Dp, false);
+            pairs_gemm(kind, t, QUERIES, v, Dp, dyt + at, QUERIES, padded, QUERIES, Dp, false);
             scores_backward(p, ds, ds_pairs, s, t, shift + i, delta + i, LOG2_E * scale, keys, padded);
-            pairs_gemm(amx, dv, Dp, p, QUERIES, dyp + at, Dp, padded, Dp, QUERIES, i > 0);
-            pairs_gemm(amx, dk, Dp, ds, QUERIES, qp + at, Dp, padded, Dp, QUERIES, i > 0);
-            pairs_gemm(amx, dqt + at, QUERIES, kt, KEYS, ds_pairs, QUERIES, Dp, QUERIES, padded, j > 0);
+            pairs_gemm(kind, dv, Dp, p, QUERIES, dyp + at, Dp, padded, Dp, QUERIES, i > 0);
+            pairs_gemm(kind, dk, Dp, ds, QUERIES, qp + at, Dp, padded, Dp, QUERIES, i > 0);
+            pairs_gemm(kind, dqt + at, QUERIES, kt, KEYS, ds_pairs, QUERIES, Dp, QUERIES, padded, j > 0);
         }
         put_rows(dqkv + M + j * 3 * M, 3 * M, dk, scale, keys, D, Dp);
         put_rows(dqkv + 2 * M + j * 3 * M, 3 * M, dv, 1, keys, D, Dp);
     }
     for (int i = 0; i < N; i += QUERIES)
         put_columns(dqkv + i * 3 * M, 3 * M, dqt + (size_t)i * Dp, scale, smaller(QUERIES, N - i), D);
-    pairs_end(amx);
+    pairs_end(kind);
 }
 
 #endif

@@ -12,9 +12,9 @@ size_t softmax_pairs_forward_floats(int N, int D);
 size_t softmax_pairs_backward_floats(int N, int D);
 
 /* Queries first .. last-1, first a multiple of PAIR_BLOCK; the others' y and lse are left alone. */
-void softmax_pairs_forward(bool amx, real *y, float *lse, const real *qkv, size_t M, int N, int D, int first, int last,
+void softmax_pairs_forward(Pairs kind, real *y, float *lse, const real *qkv, size_t M, int N, int D, int first, int last,
                            float *slice);
-void softmax_pairs_backward(bool amx, real *dqkv, const real *dy, const real *y, const float *lse, const real *qkv,
+void softmax_pairs_backward(Pairs kind, real *dqkv, const real *dy, const real *y, const float *lse, const real *qkv,
                             size_t M, int N, int D, float *slice);
 
 #endif
