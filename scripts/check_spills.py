@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Checks in the compiler's output that the innermost loops of kernels/cpu/tile.h and vecmath.h stay in registers.
+"""Checks in the compiler's output that the innermost loops of kernels/cpu/tile.h, pairs.h and vecmath.h stay in registers.
 
     python3 scripts/check_spills.py [COMPILER ...]     gcc, and aarch64-linux-gnu-gcc after scripts/deps.sh arm64
 
@@ -15,11 +15,11 @@ import sys
 import tempfile
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-FLAGS = ["-std=gnu11", "-O3", "-ffp-contract=fast", "-fno-math-errno", "-fno-trapping-math", "-Wno-psabi", "-I" + ROOT]
+FLAGS = ["-std=gnu11", "-O3", "-ffp-contract=fast", "-fno-math-errno", "-fno-trapping-math", "-Wno-psabi", "-I" + ROOT, "-I" + ROOT + "/kernels/cpu"]
 X86 = "-mprefer-vector-width=512"
 
 PROBES = """
-#include "kernels/cpu/vecmath.h"
+#include "kernels/cpu/pairs.h"
 
 void product(float *c, size_t ldc, const float *a, size_t lda, const float *b, size_t ldb, int k) {
     tile_micro(TILE_ROWS, TILE_VECS, c, ldc, a, lda, 1, b, ldb, k, 1);
@@ -27,6 +27,11 @@ void product(float *c, size_t ldc, const float *a, size_t lda, const float *b, s
 void product_turned(float *c, size_t ldc, const float *a, size_t lda, const float *b, size_t ldb, int k) {
     tile_micro(TILE_ROWS, TILE_VECS, c, ldc, a, 1, lda, b, ldb, k, 1);
 }
+#ifdef __AVX512BF16__
+void product_of_pairs(float *c, size_t ldc, const real *a, size_t lda, const real *b, size_t ldb, int k) {
+    pairs_micro(TILE_ROWS, c, ldc, a, lda, b, ldb, k, 1);
+}
+#endif
 void exponential(float *y, const float *x, int n) {
     for (int i = 0; i < n; i++) vec_store(y + i * TILE, vec_exp_floored(vec_load(x + i * TILE)));
 }
@@ -47,10 +52,11 @@ void waves(float *y, const float *x, int n) {
 Set = collections.namedtuple("Set", "name arm flags block")
 ARM_ROOT = os.path.join(ROOT, "build", "arm64-root")  # scripts/deps.sh arm64
 SETS = [Set("AVX-512", False, ["-march=x86-64-v4", X86], 8 * 2),
+        Set("AVX-512 BF16", False, ["-march=x86-64-v4", "-mavx512bf16", X86], 8 * 2),
         Set("AVX2", False, ["-march=x86-64-v3", X86], 6 * 2),
         Set("NEON", True, ["-march=armv8-a", "--sysroot=" + ARM_ROOT], 4 * 4)]
 
-MULTIPLY_ADD = re.compile(r"^\s*(vfn?m(add|sub)\d*ps|fml[as])\b")
+MULTIPLY_ADD = re.compile(r"^\s*(vfn?m(add|sub)\d*ps|vdpbf16ps|fml[as])\b")
 STACK = re.compile(r"\(%rsp|\[sp\b")
 LABEL = re.compile(r"^(\.?L\w+|\w+):")
 JUMP = re.compile(r"^\s*(j[a-z]+|b\.?[a-z]*|cbn?z)\s+(?:\w+,\s*)?(\.?L\w+)")
@@ -114,11 +120,11 @@ def main():
                 if "clang" in compiler:
                     command = [flag for flag in command if flag != X86]
                 found = functions(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
-                for probe in ("product", "product_turned", "exponential", "normal", "waves"):
+                for probe in found:
                     reason = objection(found[probe], isa.block if probe.startswith("product") else None)
                     checked += 1
                     wrong += reason is not None
-                    print(f"{compiler:24s} {isa.name:8s} {probe:16s} {reason or 'in registers'}")
+                    print(f"{compiler:24s} {isa.name:12s} {probe:16s} {reason or 'in registers'}")
     print(f"{checked} loops, {wrong} not in registers")
     sys.exit(wrong > 0 or checked == 0)
 

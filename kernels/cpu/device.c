@@ -59,7 +59,6 @@ const char *kernels_device(void) {
 /* True if products of bfloat16 have instructions.  On x86 oneDNN is asked, which also heeds ONEDNN_MAX_CPU_ISA. */
 static bool multiplies_bfloat16(void) {
 #if defined(__x86_64__) || defined(__i386__)
-    onednn_engine(); /* limits oneDNN's instructions, which asking for them fixes */
     return (dnnl_get_effective_cpu_isa() & dnnl_cpu_isa_avx512_core_bf16) == dnnl_cpu_isa_avx512_core_bf16;
 #elif defined(__aarch64__)
     const unsigned long bf16 = 1 << 14; /* HWCAP2_BF16 */

@@ -1,7 +1,6 @@
 #include "kernels/cpu/onednn.h"
 
 #include <dlfcn.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "kernels/device.h"
@@ -31,23 +30,11 @@ static void catch_exceptions(void) {
     if (set) set(on_exception);
 }
 
-/* == Instructions ================================================================================================= */
-
-/* oneDNN 2.6's products on AMX's tiles of bfloat16 end in segmentation faults (test_model's test_micro_batches, whole
- * images of 63 tokens); with AVX-512's bfloat16 they do not.  A choice of the user's counts. */
-static void avoid_broken_tiles(void) {
-#if !defined(VIT_FP32) && defined(__x86_64__) && DNNL_VERSION_MAJOR < 3
-    if (!getenv("ONEDNN_MAX_CPU_ISA") && !getenv("DNNL_MAX_CPU_ISA"))
-        dnnl_set_max_cpu_isa(dnnl_cpu_isa_avx512_core_bf16); /* fails where a lower one is set already */
-#endif
-}
-
 /* == One engine and one stream ==================================================================================== */
 
 dnnl_engine_t onednn_engine(void) {
     if (!engine) {
         catch_exceptions();
-        avoid_broken_tiles();
         DNNL_TRY(dnnl_engine_create(&engine, dnnl_cpu, 0));
         DNNL_TRY(dnnl_stream_create(&stream, engine, dnnl_stream_default_flags));
     }

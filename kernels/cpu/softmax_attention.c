@@ -7,6 +7,9 @@
  *
  * The factor 1 / sqrt D is folded into q.  Right-hand operands are copied once: k^T and v^T in panels [D,PANEL] that
  * are read front to back, the others [rows,Dp] with Dp = D rounded up to whole vectors and zeros in the padding. */
+#include <limits.h>
+
+#include "kernels/cpu/softmax_pairs.h"
 #include "kernels/cpu/softmax_tiles.h"
 
 static int larger(int a, int b) { return a > b ? a : b; }
@@ -184,7 +187,8 @@ static void forward_rows(real *y, float *lse, size_t y_stride, const Scope *c, c
     }
 }
 
-static void forward_head(real *y, float *lse, const real *q, size_t M, int D, const Scope *c) {
+/* Queries first .. last-1, first a multiple of QUERIES. */
+static void forward_head(real *y, float *lse, const real *q, size_t M, int D, const Scope *c, int first, int last) {
     int N = c->N, Dp = tile_round_up(D);
     size_t stride = 3 * M;
     float *next = kernels_workspace(forward_floats(c, D));
@@ -195,8 +199,8 @@ static void forward_head(real *y, float *lse, const real *q, size_t M, int D, co
     float *m = workspace_take(&next, QUERIES), *l = workspace_take(&next, QUERIES);
     gather_panels(kt, q + M, stride, sight.order, 0, N, D);
     gather(v, q + 2 * M, stride, sight.order, 0, 1, N, D, Dp);
-    for (int i = 0; i < N; i += QUERIES) {
-        int rows = smaller(QUERIES, N - i);
+    for (int i = first; i < last; i += QUERIES) {
+        int rows = smaller(QUERIES, last - i);
         gather(qs, q, stride, sight.order, i, 1 / sqrtf((float)D), rows, D, Dp);
         forward_rows(y, lse, M, c, &sight, qs, kt, v, ys, s, m, l, i, rows, D);
     }
@@ -298,17 +302,67 @@ static size_t workspace_for(const Scope *c, int D, size_t beside) {
     return workspace_bytes(forward > backward ? forward : backward);
 }
 
-size_t softmax_attention_workspace(int N, int D) { return workspace_for(&(Scope){.N = N}, D, 0); }
+/* A pass by products of pairs where these are there and faster, else by products of floats. */
+static void forward_part(real *y, float *lse, const real *qkv, size_t M, int D, const Scope *c, int first, int last) {
+#ifdef VIT_PAIRS
+    Pairs kind = pairs_kind();
+    if (kind != PAIRS_SLOW) {
+        softmax_pairs_forward(kind, y, lse, qkv, M, c->N, D, first, last,
+                              kernels_workspace(softmax_pairs_forward_floats(c->N, D)));
+        return;
+    }
+#endif
+    forward_head(y, lse, qkv, M, D, c, first, last);
+}
+
+static void backward_whole(real *dqkv, const real *dy, const real *y, const float *lse, const real *qkv, size_t M, int D,
+                           const Scope *c) {
+#ifdef VIT_PAIRS
+    Pairs kind = pairs_kind();
+    if (kind != PAIRS_SLOW) {
+        softmax_pairs_backward(kind, dqkv, dy, y, lse, qkv, M, c->N, D,
+                               kernels_workspace(softmax_pairs_backward_floats(c->N, D)));
+        return;
+    }
+#endif
+    backward_head(dqkv, NULL, dy, y, lse, qkv, M, D, c, kernels_workspace(backward_floats(c, D)));
+}
+
+size_t softmax_attention_workspace(int N, int D) {
+    size_t widened = workspace_for(&(Scope){.N = N}, D, 0);
+#ifdef VIT_PAIRS
+    size_t forward = softmax_pairs_forward_floats(N, D), backward = softmax_pairs_backward_floats(N, D);
+    if (pairs_kind() != PAIRS_SLOW) return workspace_bytes(forward > backward ? forward : backward);
+#endif
+    return widened;
+}
+
+/* How many blocks of queries of a head a thread takes at a time: each time it copies the keys and values, which takes
+ * about as long as a quarter of the queries, but whole heads alone may leave threads idle. */
+static int blocks_at_once(int heads, int blocks) {
+    int threads = omp_get_max_threads(), best = blocks, least = INT_MAX;
+    for (int each = blocks; each >= 1; each--) {
+        int parts = (blocks + each - 1) / each, rounds = (heads * parts + threads - 1) / threads;
+        int time = rounds * (blocks + 4 * each);
+        if (time < least) {
+            least = time;
+            best = each;
+        }
+    }
+    return best;
+}
 
 void softmax_attention_forward(real *y, float *lse, const real *qkv, const AttentionShape *shape) {
     int B = shape->B, N = shape->N, H = shape->H, D = shape->D;
+    int each = QUERIES * blocks_at_once(B * H, (N + QUERIES - 1) / QUERIES);
     Scope c = {.N = N};
-#pragma omp parallel for collapse(2) schedule(static)
+#pragma omp parallel for collapse(3) schedule(static)
     for (int b = 0; b < B; b++)
-        for (int h = 0; h < H; h++) {
-            Place at = place_of(b, h, N, H, D);
-            forward_head(y + at.y, lse + at.lse, qkv + at.qkv, (size_t)H * D, D, &c);
-        }
+        for (int h = 0; h < H; h++)
+            for (int i = 0; i < N; i += each) {
+                Place at = place_of(b, h, N, H, D);
+                forward_part(y + at.y, lse + at.lse, qkv + at.qkv, (size_t)H * D, D, &c, i, smaller(N, i + each));
+            }
 }
 
 void softmax_attention_backward(real *dqkv, const real *dy, const real *y, const float *lse, const real *qkv,
@@ -319,8 +373,7 @@ void softmax_attention_backward(real *dqkv, const real *dy, const real *y, const
     for (int b = 0; b < B; b++)
         for (int h = 0; h < H; h++) {
             Place at = place_of(b, h, N, H, D);
-            backward_head(dqkv + at.qkv, NULL, dy + at.y, y + at.y, lse + at.lse, qkv + at.qkv, (size_t)H * D, D, &c,
-                          kernels_workspace(backward_floats(&c, D)));
+            backward_whole(dqkv + at.qkv, dy + at.y, y + at.y, lse + at.lse, qkv + at.qkv, (size_t)H * D, D, &c);
         }
 }
 
@@ -348,7 +401,7 @@ void biased_attention_forward(real *y, float *lse, const real *qkv, const float 
             Place at = place_of(b, h, N, H, D);
             Scope c = biased(bias);
             c.table = table + table_at(bias, h);
-            forward_head(y + at.y, lse + at.lse, qkv + at.qkv, (size_t)H * D, D, &c);
+            forward_head(y + at.y, lse + at.lse, qkv + at.qkv, (size_t)H * D, D, &c, 0, N);
         }
 }
 
@@ -415,7 +468,7 @@ void sparse_attention_forward(real *y, float *lse, const real *qkv, const Sparse
             Scope sets[2];
             int count = sets_of(sets, pattern, h, N, H);
             for (int i = 0; i < count; i++)
-                forward_head(y + at.y, lse + at.lse, qkv + at.qkv, (size_t)H * D, D, &sets[i]);
+                forward_head(y + at.y, lse + at.lse, qkv + at.qkv, (size_t)H * D, D, &sets[i], 0, N);
         }
 }
 
