@@ -57,7 +57,7 @@ KERNELS := $(if $(filter cpu,$(BACKEND)),kernels/cpu,kernels/cuda)
 
 # MPI, for several processes, where its compiler wrapper is.
 MPICC ?= mpicc
-MPI ?= $(if $(filter emulate,$(BACKEND)),0,$(shell command -v $(MPICC) >/dev/null 2>&1 && echo 1 || echo 0))
+MPI ?= $(shell command -v $(MPICC) >/dev/null 2>&1 && echo 1 || echo 0)
 ifeq ($(MPI),1)
 MPI_CPPFLAGS := -DVIT_MPI $(patsubst -I%,-isystem %,$(filter -I%,$(shell $(MPICC) --showme:compile 2>/dev/null || $(MPICC) -compile-info)))
 MPI_LIBRARIES := $(filter -L% -l%,$(shell $(MPICC) --showme:link 2>/dev/null || $(MPICC) -link-info))
@@ -123,16 +123,18 @@ LIBRARIES += -L$(NCCL_HOME)/lib -lnccl
 endif
 endif
 
-# The same kernels on the CPU: every thread of a block a fiber (tests/emulate/device.cuh).
+# The same sources on the CPU: every thread of a block a fiber (tests/emulate/device.cuh), CUDA's libraries stand-ins.
 ifeq ($(BACKEND),emulate)
-CPPFLAGS_ALL := -Itests/emulate $(CPPFLAGS_ALL)
+CPPFLAGS_ALL := -Itests/emulate -Itests/emulate/cuda -DVIT_CUDNN $(if $(filter 1,$(MPI)),-DVIT_NCCL) $(CPPFLAGS_ALL)
 FLAGS := $(FLAGS) -Itests/emulate
 CXXFLAGS_ALL := -std=c++17 -O1 -g -fsanitize=address,undefined -fno-sanitize-recover=undefined -fopenmp -Wall -Wextra \
                 -Wno-unknown-pragmas $(if $(filter 1,$(WERROR)),-Werror) $(CPPFLAGS_ALL)
 CFLAGS_SANITIZE := -O1 -g -fsanitize=address,undefined -fno-sanitize-recover=undefined
-CU_SOURCES := $(filter-out kernels/cuda/runtime.cu kernels/cuda/linear.cu kernels/cuda/cudnn.cu kernels/cuda/collective.cu,$(wildcard kernels/cuda/*.cu))
-EMULATOR := $(BUILD)/tests/emulate/emulate.o $(BUILD)/tests/emulate/fibers.o
+CU_SOURCES := $(wildcard kernels/cuda/*.cu)
+EMULATOR := $(patsubst %.cpp,$(BUILD)/%.o,$(filter-out %/test_standins.cpp,$(wildcard tests/emulate/*.cpp)))
 $(BUILD)/tests/emulate/fibers.o: CXXFLAGS_ALL := $(filter-out -fsanitize%,$(CXXFLAGS_ALL)) -O3
+WRAPPED := $(foreach f,_Z17kernels_workspacem kernels_reserve gemm_peak_gflops memory_peak_gbytes activations_at_once \
+                       device_shares_cores,-Wl,--wrap=$f)
 LINK := g++
 endif
 
@@ -210,7 +212,7 @@ $(BUILD)/%.o: %.cpp $(BUILD)/flags
 	@echo "C++ $<"
 	@g++ $(CXXFLAGS_ALL) -MMD -MP -c $< -o $@
 
-LINK_FLAGS := $(if $(NVCC),$(GENCODE) $(LINK_FLAGS),$(if $(CXXFLAGS_ALL),$(CXXFLAGS_ALL),$(FLAGS)))
+LINK_FLAGS := $(if $(NVCC),$(GENCODE) $(LINK_FLAGS),$(if $(CXXFLAGS_ALL),$(CXXFLAGS_ALL) $(WRAPPED),$(FLAGS)))
 
 # From an archive a program takes what it needs, and the libraries that needs: train_vit no cuDNN.
 $(BUILD)/libvit.a: $(OBJECTS)
