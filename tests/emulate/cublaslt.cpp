@@ -257,6 +257,9 @@ static uint64_t hash_of(const Problem &p) {
     return hash ^ hash >> 29;
 }
 
+/* A shape for which the library is taken to have nothing. */
+static bool denied(const Problem &p) { return (p.m * 73 + p.n * 41 + p.k * 11) % 16 == 0; }
+
 static uint64_t split_bytes(const Problem &p, uint32_t parts) { return parts * p.m * p.n * sizeof(float); }
 
 cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtMatmulDesc_t matmul,
@@ -271,7 +274,7 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
     if (wanted < 1) fail(call, "%d algorithms are asked for", wanted);
     *found = 0;
     uint64_t hash = hash_of(p);
-    if (!supported(p) || hash % 16 == 0) return CUBLAS_STATUS_NOT_SUPPORTED;
+    if (!supported(p) || denied(p)) return CUBLAS_STATUS_NOT_SUPPORTED;
     enum { PARTS = 3 };
     uint32_t schemes = preference->reduction;
     bool split = matmul->epilogue == CUBLASLT_EPILOGUE_DEFAULT && p.k >= PARTS && split_bytes(p, PARTS) <= preference->workspace;
@@ -490,9 +493,9 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t matm
     Algorithm algorithm = algorithm_of(call, from, p);
     Matrices x = {A, B, C, D, workspace, *static_cast<const float *>(alpha), *static_cast<const float *>(beta)};
     std::vector<Operand> read = {matrix("A", A, p.a), matrix("B", B, p.b)}, written = {matrix("D", D, p.d)};
-    const void *places[] = {A, B, x.beta != 0 ? C : D, D};
+    const void *places[] = {A, B, x.beta != 0 ? C : NULL, D};
     static const char *const names[] = {"A", "B", "C", "D"};
-    for (int i = 0; i < 4; i++) check_aligned(call, names[i], places[i], algorithm.aligned[i]);
+    for (int i : {0, 1, 3, 2}) check_aligned(call, names[i], places[i], algorithm.aligned[i]);
     if (x.beta != 0 && C == D && p.c.ld != p.d.ld) fail(call, "C and D are one matrix with two layouts");
     if (x.beta != 0 && C != D) read.push_back(matrix("C", C, p.c));
     check_epilogue(call, p, &read, &written);

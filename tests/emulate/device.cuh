@@ -10,7 +10,6 @@
 #include <string.h>
 
 #include <functional>
-#include <tuple>
 #include <type_traits>
 #include <vector>
 
@@ -57,7 +56,9 @@ static inline void emulate_pointer(std::vector<const void *> *to, T *p) {
     to->push_back(p);
 }
 
-/* Called like the kernel itself, so that arguments are converted to its types. */
+/* Called like the kernel itself, so that arguments are converted to its types.  In every file another type: structures
+ * of kernels have the same names in several. */
+namespace {
 template <typename... T>
 struct EmulatedLaunch {
     const char *name;
@@ -70,17 +71,17 @@ struct EmulatedLaunch {
         static_assert((std::is_trivially_copyable<T>::value && ...), "a kernel's arguments are copied as bytes");
         std::vector<const void *> pointers;
         (emulate_pointer(&pointers, arguments), ...);
-        std::tuple<T...> copy(arguments...);
-        auto run = [copy, kernel = kernel] { std::apply(kernel, copy); };
-        emulate_enqueue(name, reinterpret_cast<const void *>(kernel), grid, block, shared_bytes, stream, sizeof copy,
-                        pointers, run);
+        void (*run)(T...) = kernel;
+        emulate_enqueue(name, reinterpret_cast<const void *>(kernel), grid, block, shared_bytes, stream,
+                        (sizeof arguments + ... + 0), pointers, [=] { run(arguments...); });
     }
 };
 template <typename... T>
-static inline EmulatedLaunch<T...> emulated(const char *name, void (*kernel)(T...), dim3 grid, dim3 block,
-                                            size_t shared_bytes, cudaStream_t stream) {
+inline EmulatedLaunch<T...> emulated(const char *name, void (*kernel)(T...), dim3 grid, dim3 block,
+                                     size_t shared_bytes, cudaStream_t stream) {
     return {name, kernel, grid, block, shared_bytes, stream};
 }
+} // namespace
 
 #define LAUNCH(kernel, grid, block, shared_bytes, ...)                                             \
     do {                                                                                           \

@@ -694,6 +694,16 @@ static void products() {
         p.prepare();
         EXPECT(p.found == 0);
     });
+    passes("some shapes have no algorithm, and most have", [] {
+        int none = 0;
+        for (uint64_t n = 1; n <= 64; n++) {
+            Product p;
+            p.n = n;
+            p.prepare();
+            none += p.found == 0;
+        }
+        EXPECT(none > 0 && none < 16);
+    });
     passes("without a mask, sums that round come first", [] {
         Product p;
         uint32_t parts = 0;
