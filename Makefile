@@ -96,7 +96,7 @@ GENCODE := $(foreach a,$(CUDA_ARCH),-gencode arch=$(a:sm_%=compute_%),code=$(a))
            $(if $(GPU_ARCH),,-gencode arch=compute_90,code=compute_90)
 NVCC_FLAGS := -std=c++17 -O3 $(GENCODE) --expt-relaxed-constexpr -lineinfo $(CPPFLAGS_ALL) \
               -Xcompiler -Wall,-Wextra $(if $(filter 1,$(WERROR)),-Werror all-warnings) $(NVCCFLAGS)
-CU_SOURCES := $(wildcard kernels/cuda/*.cu)
+CU_SOURCES := $(wildcard kernels/cuda/*.cu) tests/emulate/check_values.cu
 LINK := $(NVCC)
 # The static library where there is one: what is left to find on another machine should be little.
 archive = $(if $(filter /%,$(shell $(CC) -print-file-name=lib$(1).a)),-l:lib$(1).a,-l$(1))
@@ -141,7 +141,7 @@ endif
 # The tests that ask a device for something; the others are the same on every backend.
 DEVICE_TESTS := $(shell sh tests/run.sh --device-tests)
 ifneq ($(BACKEND),cpu)
-TESTS := $(DEVICE_TESTS:%=$(BUILD)/tests/%)
+TESTS := $(DEVICE_TESTS:%=$(BUILD)/tests/%) $(if $(filter emulate,$(BACKEND)),$(BUILD)/tests/emulate/test_standins)
 endif
 
 OBJECTS := $(SOURCES:%.c=$(BUILD)/%.o) $(CU_SOURCES:%.cu=$(BUILD)/%.o) $(EMULATOR)

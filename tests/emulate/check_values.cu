@@ -1,7 +1,6 @@
 /* Compiled only where the CUDA toolkit is: every constant of the stand-ins' headers is the toolkit's own. */
 #include <cublasLt.h>
 #include <cuda_runtime.h>
-#include <cufft.h>
 
 #include "tests/emulate/cuda/values.h"
 
@@ -25,9 +24,14 @@ CUBLASLT_REDUCTION_SCHEMES(SAME)
 CUBLASLT_EPILOGUES(SAME)
 CUBLASLT_PREFERENCES(SAME)
 CUBLASLT_CONFIGS(SAME)
+
+/* Some toolkits come in parts. */
+#if __has_include(<cufft.h>)
+#include <cufft.h>
 CUFFT_RESULTS(SAME)
 CUFFT_TYPES(SAME)
 CUFFT_DIRECTIONS(SAME)
+#endif
 
 #ifdef VIT_CUDNN
 #include <cudnn.h>

@@ -189,11 +189,14 @@ static bool makes_bias_gradient(uint32_t e) { return e == 208 || e == 256 || e =
 static bool has_aux(uint32_t e) { return e & 128; }
 static bool reads_aux(uint32_t e) { return e == CUBLASLT_EPILOGUE_DGELU || e == CUBLASLT_EPILOGUE_DGELU_BGRAD; }
 
+namespace {
 struct Problem {
     cublasLtMatmulDescOpaque matmul;
     Layout a, b, c, d;
     uint64_t m, n, k;
 };
+} // namespace
+
 
 static Problem problem_of(const char *call, cublasLtHandle_t handle, cublasLtMatmulDesc_t matmul,
                           cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b, cublasLtMatrixLayout_t c,
@@ -237,6 +240,7 @@ static bool supported(const Problem &p) {
 
 enum Sum { STRAIGHT, BACKWARDS, PAIRS, SPLIT, SPLIT_ROUNDED, SPLIT_UNORDERED };
 
+namespace {
 /* In an algorithm's opaque words. */
 struct Algorithm {
     uint64_t mark, problem;
@@ -245,6 +249,8 @@ struct Algorithm {
     uint64_t workspace;
     uint64_t unused[3];
 };
+} // namespace
+
 static_assert(sizeof(Algorithm) == sizeof(cublasLtMatmulAlgo_t), "fits");
 static const uint64_t MARK = 0x616c676f72697468;
 
@@ -406,11 +412,14 @@ static float gelu_slope(float x) {
     return 0.5f * (1 + t) + 0.5f * x * (1 - t * t) * 0.7978845608f * (1 + 3 * 0.044715f * x * x);
 }
 
+namespace {
 struct Matrices {
     const void *a, *b, *c;
     void *d, *workspace;
     float alpha, beta;
 };
+} // namespace
+
 
 /* D, one column after another. */
 static void finish_column(const Problem &p, const Matrices &x, size_t j, float *sum, float *bias_gradient) {

@@ -305,6 +305,7 @@ using namespace standin;
 
 /* == Streams, events and captures: the structures ================================================================= */
 
+namespace {
 /* A node of a graph: nodes come after those that they wait for. */
 struct Node {
     Work work;
@@ -322,6 +323,7 @@ struct Capture {
     std::set<CUstream_st *> members;
     std::map<OpRef *, int> chains;
 };
+} // namespace
 typedef std::shared_ptr<Capture> CaptureRef;
 
 struct CUstream_st {

@@ -126,11 +126,14 @@ cudnnStatus_t cudnnSetConvolutionMathType(cudnnConvolutionDescriptor_t convoluti
 
 /* == Algorithms =================================================================================================== */
 
+namespace {
 struct Shape {
     Tensor x, y;
     Filter w;
     Convolution c;
 };
+} // namespace
+
 
 static Shape shape_of(const char *call, cudnnHandle_t handle, cudnnTensorDescriptor_t x, cudnnFilterDescriptor_t w,
                       cudnnConvolutionDescriptor_t convolution, cudnnTensorDescriptor_t y) {
@@ -258,12 +261,15 @@ static void taps(Direction direction, const Shape &s, float *x, float *y, float 
         }
 }
 
+namespace {
 struct Places {
     const void *x, *y, *w;
     void *to, *workspace;
     size_t bytes;
     float alpha, beta;
 };
+} // namespace
+
 
 static void convolve(Direction direction, const Shape &s, const Places &at) {
     cudnnDataType_t type = s.x.type;

@@ -14,6 +14,7 @@ using namespace standin;
 
 typedef std::complex<double> Complex;
 
+namespace {
 /* Where a batch's numbers lie. */
 struct Data {
     int embed[3], stride, distance;
@@ -29,6 +30,8 @@ struct Plan {
     cudaStream_t stream;
     bool stream_set;
 };
+} // namespace
+
 static std::map<int, Plan> plans;
 static int plan_last;
 

@@ -24,6 +24,7 @@ using namespace standin;
 
 enum { RANKS_MOST = 16, PART_BYTES = 1 << 18 };
 
+namespace {
 struct Request {
     uint64_t number, count;
     int kind, type, operation, root;
@@ -39,6 +40,8 @@ struct Meeting {
     Request request[RANKS_MOST];
     char part[RANKS_MOST][PART_BYTES];
 };
+} // namespace
+
 
 struct ncclComm {
     Meeting *meeting;
