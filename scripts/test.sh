@@ -240,7 +240,7 @@ if check "scripts/deps.sh" sh scripts/deps.sh test; then
         # shellcheck disable=SC2046 # names of tests
         suite build/emulate-$precision $(sh tests/run.sh --device-tests)
         check "stand-ins, $precision" env ASAN_OPTIONS=detect_leaks=0 build/emulate-$precision/tests/emulate/test_standins
-        check "two ranks emulated, $precision" env BUILD=build/emulate-$precision sh tests/emulate/two_ranks.sh
+        check "two ranks emulated, $precision" env BUILD=build/emulate-$precision sh tests/emulated_ranks.sh
     done
     if "$numpy" -c 'import numpy' 2>/dev/null; then
         check "cuda_vs_cpu, emulated" env PYTHON="$numpy" ASAN_OPTIONS=detect_leaks=0 \

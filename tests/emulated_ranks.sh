@@ -2,14 +2,13 @@
 # Training in the emulated build, with the real host side of the CUDA backend: graphs captured and replayed, two ranks
 # over the stand-in for NCCL, and what is to be said when there are too few GPUs.
 #
-#   BUILD=build/emulate-FP32 sh tests/emulate/two_ranks.sh
+#   BUILD=build/emulate-FP32 sh tests/emulated_ranks.sh
 
 # shellcheck disable=SC2046,SC2086 # settings are lists of words
 ASAN_OPTIONS=${ASAN_OPTIONS:-detect_leaks=0}
 export ASAN_OPTIONS
-cd "$(dirname "$0")/../.." || exit 1
-: "${BUILD:=build/emulate-FP32}"
-. tests/tap.sh
+BUILD=${BUILD:-build/emulate-FP32}
+. "$(dirname "$0")/tap.sh"
 
 # More steps than the two that are run before a graph is captured.
 model="--dim 16 --heads 2 --depth 2 --patch-size 8 --attn ripple --train-limit 20 --test-limit 8 --batch-size 4
