@@ -67,8 +67,7 @@ static size_t size_of(cudaDataType type) { return type == CUDA_R_32F ? 4 : 2; }
 static void layout_check(const char *call, const Layout &l) {
     if (l.type != CUDA_R_32F && l.type != CUDA_R_16BF) fail(call, "type %d is not stood in for", l.type);
     if (!l.rows || !l.columns) fail(call, "a matrix of %zu x %zu", (size_t)l.rows, (size_t)l.columns);
-    if (l.ld < (int64_t)l.rows)
-        fail(call, "columns of %zu numbers lie %lld apart", (size_t)l.rows, (long long)l.ld);
+    if (l.ld < (int64_t)l.rows) fail(call, "columns of %zu numbers lie %lld apart", (size_t)l.rows, (long long)l.ld);
 }
 
 cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t *layout, cudaDataType type, uint64_t rows,
@@ -93,8 +92,9 @@ static void set(const char *call, T *field, const void *value, size_t bytes) {
     memcpy(field, value, sizeof *field);
 }
 
-cublasStatus_t cublasLtMatrixLayoutSetAttribute(cublasLtMatrixLayout_t layout, cublasLtMatrixLayoutAttribute_t attribute,
-                                                const void *value, size_t bytes) {
+cublasStatus_t cublasLtMatrixLayoutSetAttribute(cublasLtMatrixLayout_t layout,
+                                                cublasLtMatrixLayoutAttribute_t attribute, const void *value,
+                                                size_t bytes) {
     const char *call = "cublasLtMatrixLayoutSetAttribute";
     Guard guard(call);
     handle_check(call, layout, "matrix layout");
@@ -107,10 +107,11 @@ cublasStatus_t cublasLtMatrixLayoutSetAttribute(cublasLtMatrixLayout_t layout, c
     return CUBLAS_STATUS_SUCCESS;
 }
 
-cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t *matmul, cublasComputeType_t compute, cudaDataType_t scale) {
+cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t *matmul, cublasComputeType_t compute,
+                                        cudaDataType_t scale) {
     Guard guard("cublasLtMatmulDescCreate");
     *matmul = new cublasLtMatmulDescOpaque{compute, scale, CUBLAS_OP_N, CUBLAS_OP_N, CUBLASLT_EPILOGUE_DEFAULT,
-                                           NULL, NULL, 0, -1, -1};
+                                           NULL,    NULL,  0,           -1,          -1};
     handle_add(*matmul, "product");
     return CUBLAS_STATUS_SUCCESS;
 }
@@ -255,9 +256,19 @@ static_assert(sizeof(Algorithm) == sizeof(cublasLtMatmulAlgo_t), "fits");
 static const uint64_t MARK = 0x616c676f72697468;
 
 static uint64_t hash_of(const Problem &p) {
-    uint64_t words[] = {p.m, p.n, p.k, (uint64_t)p.a.ld, (uint64_t)p.b.ld, (uint64_t)p.c.ld, (uint64_t)p.d.ld,
-                        (uint64_t)p.a.type, (uint64_t)p.d.type, (uint64_t)p.matmul.a_transposed,
-                        (uint64_t)p.matmul.b_transposed, p.matmul.epilogue, (uint64_t)p.matmul.aux_ld};
+    uint64_t words[] = {p.m,
+                        p.n,
+                        p.k,
+                        (uint64_t)p.a.ld,
+                        (uint64_t)p.b.ld,
+                        (uint64_t)p.c.ld,
+                        (uint64_t)p.d.ld,
+                        (uint64_t)p.a.type,
+                        (uint64_t)p.d.type,
+                        (uint64_t)p.matmul.a_transposed,
+                        (uint64_t)p.matmul.b_transposed,
+                        p.matmul.epilogue,
+                        (uint64_t)p.matmul.aux_ld};
     uint64_t hash = 1469598103934665603u;
     for (uint64_t word : words) hash = (hash ^ word ^ word >> 7) * 1099511628211u;
     return hash ^ hash >> 29;
@@ -283,7 +294,8 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
     if (!supported(p) || denied(p)) return CUBLAS_STATUS_NOT_SUPPORTED;
     enum { PARTS = 3 };
     uint32_t schemes = preference->reduction;
-    bool split = matmul->epilogue == CUBLASLT_EPILOGUE_DEFAULT && p.k >= PARTS && split_bytes(p, PARTS) <= preference->workspace;
+    bool split =
+        matmul->epilogue == CUBLASLT_EPILOGUE_DEFAULT && p.k >= PARTS && split_bytes(p, PARTS) <= preference->workspace;
     std::vector<Sum> sums;
     if (split && schemes & CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE) sums.push_back(SPLIT_ROUNDED);
     if (split && schemes & CUBLASLT_REDUCTION_SCHEME_INPLACE) sums.push_back(SPLIT_UNORDERED);
@@ -292,7 +304,8 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
     for (int i = 0; i < wanted && i < (int)sums.size(); i++) {
         bool parts = sums[(size_t)i] >= SPLIT;
         Algorithm algorithm = {MARK, hash, sums[(size_t)i], parts ? (uint32_t)PARTS : 1u, {}, 0, {}};
-        for (int j = 0; j < 4; j++) algorithm.aligned[j] = (uint16_t)(preference->aligned[j] < 256 ? preference->aligned[j] : 256);
+        for (int j = 0; j < 4; j++)
+            algorithm.aligned[j] = (uint16_t)(preference->aligned[j] < 256 ? preference->aligned[j] : 256);
         algorithm.workspace = parts ? split_bytes(p, PARTS) : 0;
         results[i] = {};
         memcpy(&results[i].algo, &algorithm, sizeof algorithm);
@@ -331,8 +344,8 @@ cublasStatus_t cublasLtMatmulAlgoConfigGetAttribute(const cublasLtMatmulAlgo_t *
     memcpy(&algorithm, from, sizeof algorithm);
     if (algorithm.mark != MARK) fail(call, "the algorithm comes from no heuristic");
     if (bytes != sizeof(uint32_t)) fail(call, "the attribute has 4 bytes, not %zu", bytes);
-    static const uint32_t schemes[] = {CUBLASLT_REDUCTION_SCHEME_NONE, CUBLASLT_REDUCTION_SCHEME_NONE,
-                                       CUBLASLT_REDUCTION_SCHEME_NONE, CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE,
+    static const uint32_t schemes[] = {CUBLASLT_REDUCTION_SCHEME_NONE,        CUBLASLT_REDUCTION_SCHEME_NONE,
+                                       CUBLASLT_REDUCTION_SCHEME_NONE,        CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE,
                                        CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE, CUBLASLT_REDUCTION_SCHEME_INPLACE};
     uint32_t answer = attribute == CUBLASLT_ALGO_CONFIG_SPLITK_NUM         ? algorithm.parts
                       : attribute == CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME ? schemes[algorithm.sum]
@@ -391,7 +404,9 @@ LOOPS static void add(float *__restrict__ to, const float *from, size_t n) {
 
 /* One column of op(A) op(B) as the algorithm adds. */
 static void product_column(const Problem &p, const Algorithm &algorithm, float *sum, const float *a, const float *b) {
-    size_t each = algorithm.sum == PAIRS ? 32 : algorithm.sum >= SPLIT ? (p.k + algorithm.parts - 1) / algorithm.parts : p.k;
+    size_t each = algorithm.sum == PAIRS   ? 32
+                  : algorithm.sum >= SPLIT ? (p.k + algorithm.parts - 1) / algorithm.parts
+                                           : p.k;
     std::vector<float> part(p.m);
     size_t count = (p.k + each - 1) / each, turn = algorithm.sum == SPLIT_UNORDERED ? random_below((uint32_t)count) : 0;
     for (size_t i = 0; i < p.m; i++) sum[i] = 0;
@@ -461,7 +476,8 @@ static Operand matrix(const char *what, const void *p, const Layout &l) {
 }
 
 /* Bias and auxiliary matrix, as the documentation of their attributes demands; the kernels read sixteen bytes at once. */
-static void check_epilogue(const char *call, const Problem &p, std::vector<Operand> *read, std::vector<Operand> *written) {
+static void check_epilogue(const char *call, const Problem &p, std::vector<Operand> *read,
+                           std::vector<Operand> *written) {
     const cublasLtMatmulDescOpaque &m = p.matmul;
     uint32_t e = m.epilogue;
     size_t size = size_of(p.d.type);

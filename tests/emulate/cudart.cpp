@@ -98,7 +98,9 @@ static std::pair<const uintptr_t, Block> *block_of(const void *p) {
     return (uintptr_t)p <= before->first + before->second.bytes ? &*before : NULL;
 }
 
-static bool in_arena(const void *p) { return arena && (const char *)p >= arena && (const char *)p < arena + ARENA_BYTES; }
+static bool in_arena(const void *p) {
+    return arena && (const char *)p >= arena && (const char *)p < arena + ARENA_BYTES;
+}
 
 void check_device(const char *call, const Operand &o) {
     if (!o.bytes) return;
@@ -610,7 +612,7 @@ cudaError_t cudaFreeHost(void *p) {
 
 static cudaMemcpyKind kind_of(const char *call, void *to, const void *from, cudaMemcpyKind kind) {
     bool to_device = in_arena(to), from_device = in_arena(from);
-    cudaMemcpyKind is = to_device ? from_device ? cudaMemcpyDeviceToDevice : cudaMemcpyHostToDevice
+    cudaMemcpyKind is = to_device     ? from_device ? cudaMemcpyDeviceToDevice : cudaMemcpyHostToDevice
                         : from_device ? cudaMemcpyDeviceToHost
                                       : cudaMemcpyHostToHost;
     if (kind != cudaMemcpyDefault && kind != is)
@@ -702,7 +704,8 @@ cudaError_t cudaMemcpy(void *to, const void *from, size_t bytes, cudaMemcpyKind 
 
 cudaError_t cudaMemsetAsync(void *p, int value, size_t bytes, cudaStream_t stream) {
     Guard guard("cudaMemsetAsync");
-    if (bytes) submit(stream, {"cudaMemsetAsync", {{"the memory", p, bytes}}, simply([=] { memset(p, value, bytes); })});
+    if (bytes)
+        submit(stream, {"cudaMemsetAsync", {{"the memory", p, bytes}}, simply([=] { memset(p, value, bytes); })});
     return cudaSuccess;
 }
 
@@ -903,7 +906,8 @@ cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *graph) {
     CUstream_st *s = stream_of("cudaStreamEndCapture", stream);
     CaptureRef c = s->capture;
     if (!c) fail("cudaStreamEndCapture", "the stream does not capture");
-    if (c->origin != s) fail("cudaStreamEndCapture", "another stream began this capture (cudaErrorStreamCaptureUnmatched)");
+    if (c->origin != s)
+        fail("cudaStreamEndCapture", "another stream began this capture (cudaErrorStreamCaptureUnmatched)");
     if (c->mode != cudaStreamCaptureModeRelaxed && c->thread != std::this_thread::get_id())
         fail("cudaStreamEndCapture", "another thread began this capture (cudaErrorStreamCaptureWrongThread)");
     check_joined(*c);
@@ -1016,7 +1020,8 @@ cudaError_t cudaFuncSetAttribute(const void *kernel, cudaFuncAttribute attribute
 
 static void check_grid(const char *name, dim3 grid, dim3 block) {
     size_t threads = (size_t)block.x * block.y * block.z;
-    if (!threads || threads > 1024 || block.z > 64) fail(name, "a block of %u x %u x %u threads", block.x, block.y, block.z);
+    if (!threads || threads > 1024 || block.z > 64)
+        fail(name, "a block of %u x %u x %u threads", block.x, block.y, block.z);
     if (!grid.x || !grid.y || !grid.z || grid.x > 0x7fffffff || grid.y > 65535 || grid.z > 65535)
         fail(name, "a grid of %u x %u x %u blocks", grid.x, grid.y, grid.z);
 }
@@ -1025,7 +1030,8 @@ void emulate_enqueue(const char *name, const void *kernel, dim3 grid, dim3 block
                      size_t argument_bytes, std::vector<const void *> pointers, std::function<void()> body) {
     Guard guard(name);
     check_grid(name, grid, block);
-    if (argument_bytes > ARGUMENT_BYTES) fail(name, "%zu bytes of arguments, and older toolkits pass 4096", argument_bytes);
+    if (argument_bytes > ARGUMENT_BYTES)
+        fail(name, "%zu bytes of arguments, and older toolkits pass 4096", argument_bytes);
     auto allowed = shared_allowed.find(kernel);
     if (shared > (allowed == shared_allowed.end() ? (size_t)FREE_SHARED : allowed->second))
         fail(name, "%zu bytes of shared memory, which cudaFuncSetAttribute did not allow", shared);

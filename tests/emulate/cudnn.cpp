@@ -63,17 +63,17 @@ cudnnStatus_t cudnnSetStream(cudnnHandle_t handle, cudaStream_t stream) {
 
 /* == Descriptors ================================================================================================== */
 
-#define CREATE_AND_DESTROY(Name, kind)                                                          \
-    cudnnStatus_t cudnnCreate##Name##Descriptor(cudnn##Name##Descriptor_t *descriptor) {        \
-        Guard guard("cudnnCreate" #Name "Descriptor");                                          \
-        handle_add(*descriptor = new cudnn##Name##Struct{}, kind);                              \
-        return CUDNN_STATUS_SUCCESS;                                                            \
-    }                                                                                           \
-    cudnnStatus_t cudnnDestroy##Name##Descriptor(cudnn##Name##Descriptor_t descriptor) {        \
-        Guard guard("cudnnDestroy" #Name "Descriptor");                                         \
-        handle_remove("cudnnDestroy" #Name "Descriptor", descriptor, kind);                     \
-        delete descriptor;                                                                      \
-        return CUDNN_STATUS_SUCCESS;                                                            \
+#define CREATE_AND_DESTROY(Name, kind)                                                   \
+    cudnnStatus_t cudnnCreate##Name##Descriptor(cudnn##Name##Descriptor_t *descriptor) { \
+        Guard guard("cudnnCreate" #Name "Descriptor");                                   \
+        handle_add(*descriptor = new cudnn##Name##Struct{}, kind);                       \
+        return CUDNN_STATUS_SUCCESS;                                                     \
+    }                                                                                    \
+    cudnnStatus_t cudnnDestroy##Name##Descriptor(cudnn##Name##Descriptor_t descriptor) { \
+        Guard guard("cudnnDestroy" #Name "Descriptor");                                  \
+        handle_remove("cudnnDestroy" #Name "Descriptor", descriptor, kind);              \
+        delete descriptor;                                                               \
+        return CUDNN_STATUS_SUCCESS;                                                     \
     }
 CREATE_AND_DESTROY(Tensor, "tensor descriptor")
 CREATE_AND_DESTROY(Filter, "filter descriptor")
@@ -155,7 +155,9 @@ enum { SMALL_WORKSPACE = 300 };
 static const size_t LARGE_WORKSPACE = (size_t)1 << 30;
 
 static bool has_algorithms(const Shape &s) { return s.w.k % 2 == 0; }
-static cudnnMathType_t math_of(const Shape &s) { return s.x.type == CUDNN_DATA_FLOAT ? CUDNN_FMA_MATH : CUDNN_TENSOR_OP_MATH; }
+static cudnnMathType_t math_of(const Shape &s) {
+    return s.x.type == CUDNN_DATA_FLOAT ? CUDNN_FMA_MATH : CUDNN_TENSOR_OP_MATH;
+}
 
 template <typename Answer, typename Algorithm>
 static cudnnStatus_t answer(const char *call, const Shape &s, int wanted, int *found, Answer *to,
@@ -175,14 +177,15 @@ static cudnnStatus_t answer(const char *call, const Shape &s, int wanted, int *f
 }
 
 cudnnStatus_t cudnnGetConvolutionForwardAlgorithm_v7(cudnnHandle_t handle, cudnnTensorDescriptor_t x,
-                                                     cudnnFilterDescriptor_t w, cudnnConvolutionDescriptor_t convolution,
+                                                     cudnnFilterDescriptor_t w,
+                                                     cudnnConvolutionDescriptor_t convolution,
                                                      cudnnTensorDescriptor_t y, int wanted, int *found,
                                                      cudnnConvolutionFwdAlgoPerf_t *results) {
     const char *call = "cudnnGetConvolutionForwardAlgorithm_v7";
     Guard guard(call);
-    static const cudnnConvolutionFwdAlgo_t all[] = {
-        CUDNN_CONVOLUTION_FWD_ALGO_GEMM, CUDNN_CONVOLUTION_FWD_ALGO_GEMM, CUDNN_CONVOLUTION_FWD_ALGO_IMPLICIT_GEMM,
-        CUDNN_CONVOLUTION_FWD_ALGO_IMPLICIT_PRECOMP_GEMM};
+    static const cudnnConvolutionFwdAlgo_t all[] = {CUDNN_CONVOLUTION_FWD_ALGO_GEMM, CUDNN_CONVOLUTION_FWD_ALGO_GEMM,
+                                                    CUDNN_CONVOLUTION_FWD_ALGO_IMPLICIT_GEMM,
+                                                    CUDNN_CONVOLUTION_FWD_ALGO_IMPLICIT_PRECOMP_GEMM};
     return answer(call, shape_of(call, handle, x, w, convolution, y), wanted, found, results, all, true);
 }
 
@@ -253,7 +256,8 @@ static void taps(Direction direction, const Shape &s, float *x, float *y, float 
             int row = p % pixels / s.y.w * s.c.stride + tap / s.w.w - s.c.pad;
             int column = p % s.y.w * s.c.stride + tap % s.w.w - s.c.pad;
             if (row < 0 || row >= s.x.h || column < 0 || column >= s.x.w) continue;
-            float *from = x + (((size_t)(p / pixels) * (size_t)s.x.h + (size_t)row) * (size_t)s.x.w + (size_t)column) * (size_t)c;
+            float *from =
+                x + (((size_t)(p / pixels) * (size_t)s.x.h + (size_t)row) * (size_t)s.x.w + (size_t)column) * (size_t)c;
             float *to = y + (size_t)p * (size_t)k, *filter = w + (size_t)tap * (size_t)c;
             if (direction == FORWARD) tap_forward(to, from, filter, k, c, step);
             else if (direction == DATA) tap_data(from, to, filter, k, c, step);
@@ -300,16 +304,20 @@ static cudnnStatus_t run(const char *call, Direction direction, cudnnHandle_t ha
     if (!has_algorithms(s) || algorithm != usable[direction])
         fail(call, "algorithm %d is not one that was offered as supported, deterministic and small", algorithm);
     if (s.c.math != math_of(s)) fail(call, "the algorithm was found for another math type");
-    if (bytes < SMALL_WORKSPACE) fail(call, "the algorithm needs %d bytes of workspace and is given %zu", SMALL_WORKSPACE, bytes);
+    if (bytes < SMALL_WORKSPACE)
+        fail(call, "the algorithm needs %d bytes of workspace and is given %zu", SMALL_WORKSPACE, bytes);
     check_aligned(call, "the workspace", workspace, 16);
-    Operand operands[] = {{"x", x, count(s.x) * size}, {"y", y, count(s.y) * size}, {"the filter", w, count(s.w) * size},
+    Operand operands[] = {{"x", x, count(s.x) * size},
+                          {"y", y, count(s.y) * size},
+                          {"the filter", w, count(s.w) * size},
                           {"the workspace", workspace, bytes}};
     for (int i = 0; i < 4; i++) {
         if (i < 3) check_aligned(call, operands[i].what, operands[i].p, 16);
         for (int j = i + 1; j < 4; j++) check_apart(call, operands[i], operands[j]);
     }
     Places at = {x, y, w, to, workspace, bytes, *static_cast<const float *>(alpha), *static_cast<const float *>(beta)};
-    submit(handle->stream, {call, std::vector<Operand>(operands, operands + 4), simply([=] { convolve(direction, s, at); })});
+    submit(handle->stream,
+           {call, std::vector<Operand>(operands, operands + 4), simply([=] { convolve(direction, s, at); })});
     return CUDNN_STATUS_SUCCESS;
 }
 

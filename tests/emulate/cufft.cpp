@@ -64,7 +64,9 @@ cufftResult cufftDestroy(cufftHandle handle) {
 }
 
 /* How many numbers the last dimension has on a side. */
-static int last_of(const Plan &p, bool complex) { return complex && p.type != CUFFT_C2C ? p.n[p.rank - 1] / 2 + 1 : p.n[p.rank - 1]; }
+static int last_of(const Plan &p, bool complex) {
+    return complex && p.type != CUFFT_C2C ? p.n[p.rank - 1] / 2 + 1 : p.n[p.rank - 1];
+}
 
 static Data data_of(const char *call, const Plan &p, const int *embed, int stride, int distance, bool complex) {
     Data d = {{1, 1, 1}, 1, 1};
@@ -75,7 +77,8 @@ static Data data_of(const char *call, const Plan &p, const int *embed, int strid
     }
     if (stride < 1 || distance < 0) fail(call, "stride %d, distance %d", stride, distance);
     for (int i = 0; i < p.rank; i++) {
-        if (i && embed[i] < d.embed[i]) fail(call, "dimension %d of %d numbers is embedded in %d", i, d.embed[i], embed[i]);
+        if (i && embed[i] < d.embed[i])
+            fail(call, "dimension %d of %d numbers is embedded in %d", i, d.embed[i], embed[i]);
         d.embed[i] = embed[i];
     }
     d.stride = stride;
@@ -118,7 +121,8 @@ cufftResult cufftEstimateMany(int rank, int *n, int *in_embed, int in_stride, in
                               int out_stride, int out_distance, cufftType type, int batch, size_t *work_bytes) {
     Guard guard("cufftEstimateMany");
     *work_bytes = plan_describe("cufftEstimateMany", rank, n, in_embed, in_stride, in_distance, out_embed, out_stride,
-                                out_distance, type, batch).work_bytes;
+                                out_distance, type, batch)
+                      .work_bytes;
     return CUFFT_SUCCESS;
 }
 
@@ -130,8 +134,8 @@ cufftResult cufftMakePlanMany(cufftHandle handle, int rank, int *n, int *in_embe
     forbid_in_capture(call);
     Plan *p = plan_of(call, handle);
     if (p->made) fail(call, "the plan is made already");
-    Plan made = plan_describe(call, rank, n, in_embed, in_stride, in_distance, out_embed, out_stride, out_distance, type,
-                              batch);
+    Plan made = plan_describe(call, rank, n, in_embed, in_stride, in_distance, out_embed, out_stride, out_distance,
+                              type, batch);
     made.made = true;
     made.automatic = p->automatic;
     made.stream = p->stream;
@@ -255,14 +259,16 @@ static void execute(const Plan &p, const void *in, void *out, int sign) {
         one.resize(all);
         for_all(p, last_of(p, in_complex(p)), [&](size_t i, const int *at) {
             size_t from = place(p, p.in, b, at);
-            one[i] = in_complex(p) ? Complex(static_cast<const cufftComplex *>(in)[from].x, static_cast<const cufftComplex *>(in)[from].y)
+            one[i] = in_complex(p) ? Complex(static_cast<const cufftComplex *>(in)[from].x,
+                                             static_cast<const cufftComplex *>(in)[from].y)
                                    : Complex(static_cast<const float *>(in)[from]);
         });
         if (p.type == CUFFT_C2R) complete(p, &one);
         for (int along = 0; along < p.rank; along++) transform(&one, p.n, p.rank, along, sign);
     }
     memset(p.work, 0xFF, p.work_bytes);
-    if (p.type == CUFFT_C2R && p.rank > 1) memset(const_cast<void *>(in), 0xFF, numbers(p, p.in, true) * sizeof(cufftComplex));
+    if (p.type == CUFFT_C2R && p.rank > 1)
+        memset(const_cast<void *>(in), 0xFF, numbers(p, p.in, true) * sizeof(cufftComplex));
     for (int b = 0; b < p.batch; b++)
         for_all(p, last_of(p, out_complex(p)), [&](size_t i, const int *at) {
             size_t to = place(p, p.out, b, at);
@@ -277,16 +283,19 @@ static cufftResult run(const char *call, cufftHandle handle, cufftType type, con
     Plan p = *plan_of(call, handle);
     if (!p.made) fail(call, "the plan is not made yet");
     if (p.type != type) fail(call, "the plan was made for another type of transform");
-    if (!p.stream_set) fail(call, "the plan has no stream: it would run in the legacy stream, for which no other waits");
+    if (!p.stream_set)
+        fail(call, "the plan has no stream: it would run in the legacy stream, for which no other waits");
     if (!p.work) fail(call, "the plan has no work area");
     size_t in_bytes = numbers(p, p.in, in_complex(p)) * (in_complex(p) ? sizeof(cufftComplex) : sizeof(float));
     size_t out_bytes = numbers(p, p.out, out_complex(p)) * (out_complex(p) ? sizeof(cufftComplex) : sizeof(float));
-    Operand from = {"the input", in, in_bytes}, to = {"the output", out, out_bytes}, work = {"the work area", p.work, p.work_bytes};
+    Operand from = {"the input", in, in_bytes}, to = {"the output", out, out_bytes},
+            work = {"the work area", p.work, p.work_bytes};
     check_aligned(call, "the input", in, sizeof(cufftComplex));
     check_aligned(call, "the output", out, sizeof(cufftComplex));
     if (in != out) check_apart(call, from, to);
     else if (p.type != CUFFT_C2C && p.rank > 0 &&
-             (p.type == CUFFT_R2C ? p.in : p.out).distance != 2 * (p.type == CUFFT_R2C ? p.out : p.in).distance && p.batch > 1)
+             (p.type == CUFFT_R2C ? p.in : p.out).distance != 2 * (p.type == CUFFT_R2C ? p.out : p.in).distance &&
+             p.batch > 1)
         fail(call, "in place, real rows are padded to twice the complex ones");
     check_apart(call, from, work);
     check_apart(call, to, work);

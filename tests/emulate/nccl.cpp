@@ -154,13 +154,14 @@ static void meet(ncclComm *c, const char *call) {
     });
 }
 
-static size_t size_of(ncclDataType_t type) {
-    return type == ncclFloat64 ? 8 : type == ncclBfloat16 ? 2 : 4;
-}
+static size_t size_of(ncclDataType_t type) { return type == ncclFloat64 ? 8 : type == ncclBfloat16 ? 2 : 4; }
 
 template <typename T>
 static T combine(ncclRedOp_t operation, T a, T b) {
-    return operation == ncclMax ? a > b ? a : b : operation == ncclMin ? a < b ? a : b : operation == ncclProd ? a * b : a + b;
+    return operation == ncclMax    ? a > b ? a : b
+           : operation == ncclMin  ? a < b ? a : b
+           : operation == ncclProd ? a * b
+                                   : a + b;
 }
 
 /* All ranks' numbers in the order of the ranks. */
@@ -180,7 +181,8 @@ static void compare_requests(const ncclComm *c, const char *call) {
         const Request &other = c->meeting->request[r];
         if (other.number != mine.number || other.count != mine.count || other.kind != mine.kind ||
             other.type != mine.type || other.operation != mine.operation || other.root != mine.root)
-            fail(call, "rank %d's collective %llu is of %llu numbers, and rank %d's %llu of %llu: another, or another order",
+            fail(call,
+                 "rank %d's collective %llu is of %llu numbers, and rank %d's %llu of %llu: another, or another order",
                  c->rank, (unsigned long long)mine.number, (unsigned long long)mine.count, r,
                  (unsigned long long)other.number, (unsigned long long)other.count);
     }
@@ -202,8 +204,10 @@ static void take_part(ncclComm *c, const char *call, Request request, const void
         memcpy(m->part[c->rank], static_cast<const char *>(send) + at, part);
         meet(c, call);
         if (request.root >= 0) memcpy(to, m->part[request.root], part);
-        else if (type == ncclFloat32) reduce(c, reinterpret_cast<float *>(to), part / 4, (ncclRedOp_t)request.operation);
-        else if (type == ncclFloat64) reduce(c, reinterpret_cast<double *>(to), part / 8, (ncclRedOp_t)request.operation);
+        else if (type == ncclFloat32)
+            reduce(c, reinterpret_cast<float *>(to), part / 4, (ncclRedOp_t)request.operation);
+        else if (type == ncclFloat64)
+            reduce(c, reinterpret_cast<double *>(to), part / 8, (ncclRedOp_t)request.operation);
         else reduce(c, reinterpret_cast<int *>(to), part / 4, (ncclRedOp_t)request.operation);
         meet(c, call);
     }
@@ -236,8 +240,9 @@ static ncclResult_t collective(const char *call, ncclComm_t c, Request request, 
     check_aligned(call, "the buffer", send, size_of(type));
     check_aligned(call, "the buffer", receive, size_of(type));
     if (send != receive) check_apart(call, {"the sent", send, bytes}, {"the received", receive, bytes});
-    Work work = {call, {{"the sent", send, bytes}, {"the received", receive, bytes}},
-                 simply([=] { take_part(c, call, request, send, receive); })};
+    Work work = {call, {{"the sent", send, bytes}, {"the received", receive, bytes}}, simply([=] {
+                     take_part(c, call, request, send, receive);
+                 })};
     work.may_run = [c] {
         for (int r = 0; r < c->ranks; r++)
             if (c->meeting->announced[r] <= c->done) return false;

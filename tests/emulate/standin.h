@@ -54,10 +54,10 @@ typedef std::shared_ptr<Op> OpRef;
 
 struct Work {
     const char *call;
-    std::vector<Operand> operands;          /* checked when the work is asked for and again when it runs */
+    std::vector<Operand> operands;                  /* checked when the work is asked for and again when it runs */
     std::function<std::function<void()>()> prepare; /* called whenever the work joins a stream; gives what is to run */
-    std::function<bool()> may_run = {};     /* false: not before somebody waits for it */
-    OpRef *chain = nullptr;                 /* works of one chain run in the order in which they joined streams */
+    std::function<bool()> may_run = {};             /* false: not before somebody waits for it */
+    OpRef *chain = nullptr; /* works of one chain run in the order in which they joined streams */
     std::function<void(const OpRef &)> joined = {};
 };
 static inline std::function<std::function<void()>()> simply(std::function<void()> run) {

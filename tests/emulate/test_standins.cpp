@@ -23,7 +23,8 @@
 static int count, failures;
 
 static void check(const std::string &name, bool ok, const std::string &evidence = "") {
-    printf("%s %d - %s%s%s\n", ok ? "ok" : "not ok", ++count, name.c_str(), evidence.empty() ? "" : " # ", evidence.c_str());
+    printf("%s %d - %s%s%s\n", ok ? "ok" : "not ok", ++count, name.c_str(), evidence.empty() ? "" : " # ",
+           evidence.c_str());
     fflush(stdout);
     failures += !ok;
 }
@@ -55,7 +56,8 @@ static void breaks(const char *name, const char *words, void (*body)()) {
     line = said.substr(0, said.find('\n'));
     bool ok = WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT && line.rfind("stand-in: ", 0) == 0 &&
               line.find(words) != std::string::npos && said.size() == line.size() + 1;
-    check(std::string("caught: ") + name, ok, ok ? line.substr(10) : "status " + std::to_string(status) + ", said: " + line);
+    check(std::string("caught: ") + name, ok,
+          ok ? line.substr(10) : "status " + std::to_string(status) + ", said: " + line);
 }
 
 /* Passes in every order: the body calls expect(). */
@@ -63,7 +65,8 @@ static void passes(const char *name, void (*body)()) {
     std::string said, trouble;
     for (int seed = 1; seed <= 12 && trouble.empty(); seed++) {
         setenv("VIT_STANDIN_SEED", std::to_string(seed).c_str(), 1);
-        if (in_process(body, &said) != 0) trouble = "order " + std::to_string(seed) + ": " + said.substr(0, said.find('\n'));
+        if (in_process(body, &said) != 0)
+            trouble = "order " + std::to_string(seed) + ": " + said.substr(0, said.find('\n'));
     }
     unsetenv("VIT_STANDIN_SEED");
     check(name, trouble.empty(), trouble);
@@ -162,14 +165,21 @@ static const cudaMemcpyKind TO_DEVICE = cudaMemcpyHostToDevice, TO_HOST = cudaMe
 /* == cudart: memory =============================================================================================== */
 
 static void memory() {
-    breaks("the host reads device memory", "host code: touches device memory", [] { volatile float x = *device(4); (void)x; });
+    breaks("the host reads device memory", "host code: touches device memory", [] {
+        volatile float x = *device(4);
+        (void)x;
+    });
     breaks("the host writes device memory", "host code: touches device memory", [] { *device(4) = 1; });
     breaks("a kernel reads freed memory", "freed", [] {
         float *p = device(4);
         cudaFree(p);
         add(p, 1, 4, stream());
     });
-    breaks("memory is freed twice", "cudaFree: freed already", [] { float *p = device(4); cudaFree(p); cudaFree(p); });
+    breaks("memory is freed twice", "cudaFree: freed already", [] {
+        float *p = device(4);
+        cudaFree(p);
+        cudaFree(p);
+    });
     breaks("an inner address is freed", "not an address from cudaMalloc", [] { cudaFree(device(4) + 1); });
     breaks("a copy beyond its block", "4 are beyond its block of 16", [] {
         float x[5] = {};
@@ -184,15 +194,15 @@ static void memory() {
         cudaMemcpyAsync(p, p + 1, 4 * sizeof *p, ON_DEVICE, stream());
     });
     breaks("a memset beyond its block", "beyond its block", [] { cudaMemsetAsync(device(4), 0, 20, stream()); });
-    breaks("page-locked memory is too short", "the block is shorter", [] {
-        cudaMemcpyAsync(device(8), pinned(4), 32, TO_DEVICE, stream());
-    });
+    breaks("page-locked memory is too short", "the block is shorter",
+           [] { cudaMemcpyAsync(device(8), pinned(4), 32, TO_DEVICE, stream()); });
     breaks("page-locked memory is freed in use", "still under way", [] {
         float *host = pinned(4);
         cudaMemcpyAsync(device(4), host, 16, TO_DEVICE, stream());
         cudaFreeHost(host);
     });
-    breaks("memory of malloc is freed as page-locked", "not an address from cudaHostAlloc", [] { cudaFreeHost(malloc(4)); });
+    breaks("memory of malloc is freed as page-locked", "not an address from cudaHostAlloc",
+           [] { cudaFreeHost(malloc(4)); });
     breaks("page-locked memory is written too early", "the host wrote to page-locked memory", [] {
         float *host = pinned(4);
         cudaStream_t s = stream();
@@ -243,9 +253,8 @@ static void streams() {
         cudaStreamDestroy(s);
         cudaStreamSynchronize(s);
     });
-    breaks("an event where a stream is wanted", "a event where a stream is wanted", [] {
-        cudaStreamSynchronize(reinterpret_cast<cudaStream_t>(event()));
-    });
+    breaks("an event where a stream is wanted", "a event where a stream is wanted",
+           [] { cudaStreamSynchronize(reinterpret_cast<cudaStream_t>(event())); });
     breaks("time of an event without time", "keeps no time", [] {
         float t;
         cudaEvent_t e = event();
@@ -319,23 +328,25 @@ static void streams() {
     });
     breaks("a call from a function of the stream's", "called by a function that a stream runs", [] {
         cudaStream_t s = stream();
-        cudaLaunchHostFunc(s, [](void *) { cudaGetLastError(); }, NULL);
+        cudaLaunchHostFunc(
+            s, [](void *) { cudaGetLastError(); }, NULL);
         cudaStreamSynchronize(s);
     });
-    breaks("too many threads", "a block of 2048 x 1 x 1 threads", [] {
-        emulated("add_kernel", add_kernel, 1, 2048, 0, stream())(device(4), 1, 4);
-    });
-    breaks("a grid that is too high", "a grid of 1 x 65536 x 1", [] {
-        emulated("add_kernel", add_kernel, dim3(1, 65536), 32, 0, stream())(device(4), 1, 4);
-    });
-    breaks("shared memory that nobody allowed", "which cudaFuncSetAttribute did not allow", [] { add(device(4), 1, 4, stream(), 49153); });
+    breaks("too many threads", "a block of 2048 x 1 x 1 threads",
+           [] { emulated("add_kernel", add_kernel, 1, 2048, 0, stream())(device(4), 1, 4); });
+    breaks("a grid that is too high", "a grid of 1 x 65536 x 1",
+           [] { emulated("add_kernel", add_kernel, dim3(1, 65536), 32, 0, stream())(device(4), 1, 4); });
+    breaks("shared memory that nobody allowed", "which cudaFuncSetAttribute did not allow",
+           [] { add(device(4), 1, 4, stream(), 49153); });
     breaks("more shared memory than a block may have", "a block may have 101376", [] {
         setenv("VIT_STANDIN_SM", "86", 1);
-        cudaFuncSetAttribute(reinterpret_cast<const void *>(add_kernel), cudaFuncAttributeMaxDynamicSharedMemorySize, 120 << 10);
+        cudaFuncSetAttribute(reinterpret_cast<const void *>(add_kernel), cudaFuncAttributeMaxDynamicSharedMemorySize,
+                             120 << 10);
     });
     passes("shared memory that is allowed", [] {
         cudaStream_t s = stream();
-        cudaFuncSetAttribute(reinterpret_cast<const void *>(add_kernel), cudaFuncAttributeMaxDynamicSharedMemorySize, 120 << 10);
+        cudaFuncSetAttribute(reinterpret_cast<const void *>(add_kernel), cudaFuncAttributeMaxDynamicSharedMemorySize,
+                             120 << 10);
         add(device(4), 1, 4, s, 120 << 10);
         cudaStreamSynchronize(s);
     });
@@ -343,7 +354,10 @@ static void streams() {
         float x[4] = {};
         add(x, 1, 4, stream());
     });
-    breaks("another GPU than the first", "another GPU than the one", [] { stream(); cudaSetDevice(1); });
+    breaks("another GPU than the first", "another GPU than the one", [] {
+        stream();
+        cudaSetDevice(1);
+    });
     passes("no GPU, no driver", [] {
         int n;
         setenv("VIT_STANDIN_GPUS", "0", 1);
@@ -370,22 +384,55 @@ static cudaGraphExec_t captured(cudaStream_t s) {
 }
 
 static void graphs() {
-    breaks("synchronising the capturing stream", "cudaStreamSynchronize: the stream captures", [] { cudaStreamSynchronize(capturing()); });
-    breaks("synchronising another stream in a capture", "called while a stream captures", [] { capturing(); cudaStreamSynchronize(stream()); });
-    breaks("synchronising the device in a capture", "cudaDeviceSynchronize: called while", [] { capturing(); cudaDeviceSynchronize(); });
-    breaks("cudaMalloc in a capture", "cudaMalloc: called while", [] { capturing(); device(4); });
-    breaks("cudaFree in a capture", "cudaFree: called while", [] { float *p = device(4); capturing(); cudaFree(p); });
-    breaks("cudaHostAlloc in a capture", "cudaHostAlloc: called while", [] { capturing(); pinned(4); });
-    breaks("cudaEventQuery in a capture", "cudaEventQuery: called while", [] { cudaEvent_t e = event(); capturing(); cudaEventQuery(e); });
-    breaks("cudaStreamQuery in a capture", "cudaStreamQuery: the stream captures", [] { cudaStreamQuery(capturing()); });
+    breaks("synchronising the capturing stream", "cudaStreamSynchronize: the stream captures",
+           [] { cudaStreamSynchronize(capturing()); });
+    breaks("synchronising another stream in a capture", "called while a stream captures", [] {
+        capturing();
+        cudaStreamSynchronize(stream());
+    });
+    breaks("synchronising the device in a capture", "cudaDeviceSynchronize: called while", [] {
+        capturing();
+        cudaDeviceSynchronize();
+    });
+    breaks("cudaMalloc in a capture", "cudaMalloc: called while", [] {
+        capturing();
+        device(4);
+    });
+    breaks("cudaFree in a capture", "cudaFree: called while", [] {
+        float *p = device(4);
+        capturing();
+        cudaFree(p);
+    });
+    breaks("cudaHostAlloc in a capture", "cudaHostAlloc: called while", [] {
+        capturing();
+        pinned(4);
+    });
+    breaks("cudaEventQuery in a capture", "cudaEventQuery: called while", [] {
+        cudaEvent_t e = event();
+        capturing();
+        cudaEventQuery(e);
+    });
+    breaks("cudaStreamQuery in a capture", "cudaStreamQuery: the stream captures",
+           [] { cudaStreamQuery(capturing()); });
     breaks("waiting for an event of the capture", "cudaErrorCapturedEvent", [] {
         cudaEvent_t e = event();
         cudaEventRecord(e, capturing());
         cudaEventSynchronize(e);
     });
-    breaks("the legacy stream in a capture", "cudaErrorStreamCaptureImplicit", [] { float *p = device(4); capturing(); cudaMemsetAsync(p, 0, 4, NULL); });
-    breaks("cudaMemcpy in a capture", "cudaMemcpy: called while", [] { float *p = device(4), x = 0; capturing(); cudaMemcpy(p, &x, 4, TO_DEVICE); });
-    breaks("pageable memory in a capture", "pageable memory", [] { float *p = device(4), x = 0; cudaMemcpyAsync(p, &x, 4, TO_DEVICE, capturing()); });
+    breaks("the legacy stream in a capture", "cudaErrorStreamCaptureImplicit", [] {
+        float *p = device(4);
+        capturing();
+        cudaMemsetAsync(p, 0, 4, NULL);
+    });
+    breaks("cudaMemcpy in a capture", "cudaMemcpy: called while", [] {
+        float *p = device(4), x = 0;
+        capturing();
+        cudaMemcpy(p, &x, 4, TO_DEVICE);
+    });
+    breaks("pageable memory in a capture", "pageable memory", [] {
+        float *p = device(4), x = 0;
+        cudaMemcpyAsync(p, &x, 4, TO_DEVICE, capturing());
+    });
     breaks("an event from outside a capture", "cudaErrorStreamCaptureIsolation", [] {
         cudaEvent_t e = event();
         cudaEventRecord(e, stream());
@@ -420,9 +467,12 @@ static void graphs() {
         captured(t);
     });
     breaks("a capture that nobody began", "does not capture", [] { captured(stream()); });
-    breaks("a capture of the legacy stream", "cannot capture", [] { cudaStreamBeginCapture(NULL, cudaStreamCaptureModeThreadLocal); });
-    breaks("a capture within a capture", "captures already", [] { cudaStreamBeginCapture(capturing(), cudaStreamCaptureModeThreadLocal); });
-    breaks("a stream destroyed in its capture", "cudaStreamDestroy: the stream captures", [] { cudaStreamDestroy(capturing()); });
+    breaks("a capture of the legacy stream", "cannot capture",
+           [] { cudaStreamBeginCapture(NULL, cudaStreamCaptureModeThreadLocal); });
+    breaks("a capture within a capture", "captures already",
+           [] { cudaStreamBeginCapture(capturing(), cudaStreamCaptureModeThreadLocal); });
+    breaks("a stream destroyed in its capture", "cudaStreamDestroy: the stream captures",
+           [] { cudaStreamDestroy(capturing()); });
     breaks("a graph of memory that was freed", "freed", [] {
         cudaStream_t s = stream();
         float *p = device(4);
@@ -522,12 +572,15 @@ struct Product {
         cublasLtMatrixLayoutCreate(&b, in, k, n, (int64_t)k);
         cublasLtMatrixLayoutCreate(&d, out, m, n, (int64_t)m);
         cublasLtMatmulPreferenceCreate(&preference);
-        cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace_bytes, sizeof workspace_bytes);
-        cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &schemes, sizeof schemes);
+        cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace_bytes,
+                                             sizeof workspace_bytes);
+        cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &schemes,
+                                             sizeof schemes);
         for (auto attribute : {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
                                CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES})
             cublasLtMatmulPreferenceSetAttribute(preference, attribute, &aligned, sizeof aligned);
-        cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(handle, matmul, a, b, d, d, preference, 8, results, &found);
+        cublasStatus_t status =
+            cublasLtMatmulAlgoGetHeuristic(handle, matmul, a, b, d, d, preference, 8, results, &found);
         EXPECT(status == CUBLAS_STATUS_SUCCESS || found == 0);
         cublasLtMatmulPreferenceDestroy(preference);
         workspace = device<char>(1 << 20);
@@ -542,7 +595,8 @@ struct Product {
 static void bf16_product(Product p, size_t a_off, size_t d_off) {
     p.prepare();
     cudaStream_t s = stream();
-    p.run(device<uint16_t>(p.k * p.m + 8) + a_off, device<uint16_t>(p.k * p.n), device<uint16_t>(p.m * p.n + 8) + d_off, s);
+    p.run(device<uint16_t>(p.k * p.m + 8) + a_off, device<uint16_t>(p.k * p.n), device<uint16_t>(p.m * p.n + 8) + d_off,
+          s);
     cudaStreamSynchronize(s);
 }
 
@@ -551,7 +605,8 @@ static double gelu(double x) { return 0.5 * x * (1 + tanh(sqrt(2 / M_PI) * (x + 
 /* Every algorithm and its numbers. */
 static void product_numbers(uint32_t epilogue, cudaDataType out) {
     Product p;
-    std::vector<float> A = numbers(p.k * p.m, 1), B = numbers(p.k * p.n, 2), bias = numbers(p.n > p.m ? p.n : p.m, 3), aux = numbers(p.m * p.n, 4);
+    std::vector<float> A = numbers(p.k * p.m, 1), B = numbers(p.k * p.n, 2), bias = numbers(p.n > p.m ? p.n : p.m, 3),
+                       aux = numbers(p.m * p.n, 4);
     uint16_t *a = uploaded(rounded(&A)), *b = uploaded(rounded(&B));
     bool wide = out == CUDA_R_32F;
     float tolerance = wide ? 1e-5f : 0.008f;
@@ -573,7 +628,8 @@ static void product_numbers(uint32_t epilogue, cudaDataType out) {
             for (size_t i = 0; i < n; i++) x[i] = standin::bf16_widen(bits[i]);
             return x;
         };
-        std::vector<float> D = read(d, p.m * p.n), auxiliary = read(p.aux, p.m * p.n), gradient = read(p.bias, bias.size());
+        std::vector<float> D = read(d, p.m * p.n), auxiliary = read(p.aux, p.m * p.n),
+                           gradient = read(p.bias, bias.size());
         std::vector<double> columns(p.m), a_sums(p.m), b_sums(p.n);
         for (size_t j = 0; j < p.n; j++)
             for (size_t i = 0; i < p.m; i++) {
@@ -592,9 +648,12 @@ static void product_numbers(uint32_t epilogue, cudaDataType out) {
                 columns[i] += y;
                 near("D", D[j * p.m + i], y, tolerance);
             }
-        for (size_t i = 0; i < p.m && epilogue == CUBLASLT_EPILOGUE_DGELU_BGRAD; i++) near("dbias", gradient[i], columns[i], 2 * tolerance);
-        for (size_t i = 0; i < p.m && epilogue == CUBLASLT_EPILOGUE_BGRADA; i++) near("sums of A", gradient[i], a_sums[i], tolerance);
-        for (size_t i = 0; i < p.n && epilogue == CUBLASLT_EPILOGUE_BGRADB; i++) near("sums of B", gradient[i], b_sums[i], tolerance);
+        for (size_t i = 0; i < p.m && epilogue == CUBLASLT_EPILOGUE_DGELU_BGRAD; i++)
+            near("dbias", gradient[i], columns[i], 2 * tolerance);
+        for (size_t i = 0; i < p.m && epilogue == CUBLASLT_EPILOGUE_BGRADA; i++)
+            near("sums of A", gradient[i], a_sums[i], tolerance);
+        for (size_t i = 0; i < p.n && epilogue == CUBLASLT_EPILOGUE_BGRADB; i++)
+            near("sums of B", gradient[i], b_sums[i], tolerance);
     }
 }
 
@@ -602,8 +661,10 @@ static void products() {
     passes("products by every algorithm", [] { product_numbers(CUBLASLT_EPILOGUE_DEFAULT, CUDA_R_16BF); });
     passes("products of floats out of bfloat16", [] { product_numbers(CUBLASLT_EPILOGUE_DEFAULT, CUDA_R_32F); });
     passes("with a bias", [] { product_numbers(CUBLASLT_EPILOGUE_BIAS, CUDA_R_16BF); });
-    passes("with a GELU of tanh, and what it was taken of", [] { product_numbers(CUBLASLT_EPILOGUE_GELU_AUX_BIAS, CUDA_R_16BF); });
-    passes("with the slope of that GELU and its bias gradient", [] { product_numbers(CUBLASLT_EPILOGUE_DGELU_BGRAD, CUDA_R_32F); });
+    passes("with a GELU of tanh, and what it was taken of",
+           [] { product_numbers(CUBLASLT_EPILOGUE_GELU_AUX_BIAS, CUDA_R_16BF); });
+    passes("with the slope of that GELU and its bias gradient",
+           [] { product_numbers(CUBLASLT_EPILOGUE_DGELU_BGRAD, CUDA_R_32F); });
     passes("with the sums of A", [] { product_numbers(CUBLASLT_EPILOGUE_BGRADA, CUDA_R_32F); });
     passes("with the sums of B", [] { product_numbers(CUBLASLT_EPILOGUE_BGRADB, CUDA_R_32F); });
     passes("a product as it should be", [] { bf16_product({}, 0, 0); });
@@ -620,21 +681,33 @@ static void products() {
     });
     breaks("A less aligned than promised", "A is not aligned to 16 bytes", [] { bf16_product({}, 1, 0); });
     breaks("D less aligned than promised", "D is not aligned to 16 bytes", [] { bf16_product({}, 0, 1); });
-    passes("less aligned, as was said", [] { Product p; p.aligned = 2; bf16_product(p, 1, 1); });
+    passes("less aligned, as was said", [] {
+        Product p;
+        p.aligned = 2;
+        bf16_product(p, 1, 1);
+    });
     breaks("a bias at half of sixteen bytes", "the bias is not aligned to 16 bytes", [] {
         Product p;
         p.epilogue = CUBLASLT_EPILOGUE_BIAS;
         p.bias = device<uint16_t>(64) + 4;
         bf16_product(p, 0, 0);
     });
-    breaks("no bias", "no bias pointer", [] { Product p; p.epilogue = CUBLASLT_EPILOGUE_BIAS; bf16_product(p, 0, 0); });
+    breaks("no bias", "no bias pointer", [] {
+        Product p;
+        p.epilogue = CUBLASLT_EPILOGUE_BIAS;
+        bf16_product(p, 0, 0);
+    });
     breaks("a bias that is too short", "beyond its block of 40", [] {
         Product p;
         p.epilogue = CUBLASLT_EPILOGUE_BIAS;
         p.bias = device<uint16_t>(20);
         bf16_product(p, 0, 0);
     });
-    breaks("no auxiliary matrix", "no auxiliary pointer", [] { Product p; p.epilogue = CUBLASLT_EPILOGUE_GELU_AUX; bf16_product(p, 0, 0); });
+    breaks("no auxiliary matrix", "no auxiliary pointer", [] {
+        Product p;
+        p.epilogue = CUBLASLT_EPILOGUE_GELU_AUX;
+        bf16_product(p, 0, 0);
+    });
     breaks("an auxiliary matrix with odd columns", "a multiple of 8 is wanted", [] {
         Product p;
         p.epilogue = CUBLASLT_EPILOGUE_GELU_AUX;
@@ -642,7 +715,11 @@ static void products() {
         p.aux_ld = 28;
         bf16_product(p, 0, 0);
     });
-    breaks("less workspace than the algorithm needs", "bytes of workspace and is given 256", [] { Product p; p.given = 256; bf16_product(p, 0, 0); });
+    breaks("less workspace than the algorithm needs", "bytes of workspace and is given 256", [] {
+        Product p;
+        p.given = 256;
+        bf16_product(p, 0, 0);
+    });
     breaks("a workspace at odd addresses", "the workspace is not aligned to 256 bytes", [] {
         Product p;
         p.prepare();
@@ -687,7 +764,11 @@ static void products() {
         cublasLtMatrixLayoutCreate(&p.b, CUDA_R_16BF, p.k + 1, p.n, 32);
         p.run(device<uint16_t>(500), device<uint16_t>(500), device<uint16_t>(500), stream());
     });
-    breaks("a handle created in a capture", "cublasLtCreate: called while", [] { Product p; capturing(); p.prepare(); });
+    breaks("a handle created in a capture", "cublasLtCreate: called while", [] {
+        Product p;
+        capturing();
+        p.prepare();
+    });
     passes("float out of float only, no half precision sums", [] {
         Product p;
         p.in = CUDA_R_32F;
@@ -709,7 +790,8 @@ static void products() {
         uint32_t parts = 0;
         p.schemes = CUBLASLT_REDUCTION_SCHEME_MASK;
         p.prepare();
-        cublasLtMatmulAlgoConfigGetAttribute(&p.results[0].algo, CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME, &parts, sizeof parts, NULL);
+        cublasLtMatmulAlgoConfigGetAttribute(&p.results[0].algo, CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME, &parts,
+                                             sizeof parts, NULL);
         EXPECT(parts == CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE);
     });
     passes("a product in a graph keeps its bias's address", [] {
@@ -746,7 +828,8 @@ struct Transform {
             size_t bytes;
             cufftCreate(plan);
             if (own_work) cufftSetAutoAllocation(*plan, 0);
-            cufftMakePlanMany(*plan, 2, n, NULL, 1, 0, NULL, 1, 0, plan == &forward ? CUFFT_R2C : CUFFT_C2R, batch, &bytes);
+            cufftMakePlanMany(*plan, 2, n, NULL, 1, 0, NULL, 1, 0, plan == &forward ? CUFFT_R2C : CUFFT_C2R, batch,
+                              &bytes);
             if (s) cufftSetStream(*plan, s);
             if (bytes > work_bytes) work_bytes = bytes;
         }
@@ -785,14 +868,48 @@ static void transforms() {
         for (size_t i = 0; i < x.size(); i++) near("back", back[i], 30 * x[i], 1e-5);
         EXPECT(downloaded(spectrum, 1)[0].x != downloaded(spectrum, 1)[0].x); /* the input is lost */
     });
-    breaks("a plan that was destroyed", "no plan", [] { Transform t; t.prepare(false, stream()); cufftDestroy(t.forward); cufftExecR2C(t.forward, device(90), device<cufftComplex>(54)); });
-    breaks("a plan without a stream", "the plan has no stream", [] { Transform t; t.prepare(false, NULL); cufftExecR2C(t.forward, device(90), device<cufftComplex>(54)); });
-    breaks("a plan without a work area", "no work area", [] { Transform t; t.prepare(true, stream()); cufftExecR2C(t.forward, device(90), device<cufftComplex>(54)); });
-    breaks("a work area that is too short", "the work area: 720 bytes", [] { Transform t; t.prepare(true, stream()); cufftSetWorkArea(t.forward, device<char>(719)); });
-    breaks("a plan of another type", "another type of transform", [] { Transform t; t.prepare(false, stream()); cufftExecC2R(t.forward, device<cufftComplex>(54), device(90)); });
-    breaks("an output that is too short", "the output: 432 bytes", [] { Transform t; t.prepare(false, stream()); cufftExecR2C(t.forward, device(90), device<cufftComplex>(53)); });
-    breaks("an input at an odd address", "the input is not aligned to 8 bytes", [] { Transform t; t.prepare(false, stream()); cufftExecR2C(t.forward, device(92) + 1, device<cufftComplex>(54)); });
-    breaks("a plan made in a capture", "cufftMakePlanMany: called while", [] { Transform t; cudaStream_t s = stream(); capturing(); t.prepare(false, s); });
+    breaks("a plan that was destroyed", "no plan", [] {
+        Transform t;
+        t.prepare(false, stream());
+        cufftDestroy(t.forward);
+        cufftExecR2C(t.forward, device(90), device<cufftComplex>(54));
+    });
+    breaks("a plan without a stream", "the plan has no stream", [] {
+        Transform t;
+        t.prepare(false, NULL);
+        cufftExecR2C(t.forward, device(90), device<cufftComplex>(54));
+    });
+    breaks("a plan without a work area", "no work area", [] {
+        Transform t;
+        t.prepare(true, stream());
+        cufftExecR2C(t.forward, device(90), device<cufftComplex>(54));
+    });
+    breaks("a work area that is too short", "the work area: 720 bytes", [] {
+        Transform t;
+        t.prepare(true, stream());
+        cufftSetWorkArea(t.forward, device<char>(719));
+    });
+    breaks("a plan of another type", "another type of transform", [] {
+        Transform t;
+        t.prepare(false, stream());
+        cufftExecC2R(t.forward, device<cufftComplex>(54), device(90));
+    });
+    breaks("an output that is too short", "the output: 432 bytes", [] {
+        Transform t;
+        t.prepare(false, stream());
+        cufftExecR2C(t.forward, device(90), device<cufftComplex>(53));
+    });
+    breaks("an input at an odd address", "the input is not aligned to 8 bytes", [] {
+        Transform t;
+        t.prepare(false, stream());
+        cufftExecR2C(t.forward, device(92) + 1, device<cufftComplex>(54));
+    });
+    breaks("a plan made in a capture", "cufftMakePlanMany: called while", [] {
+        Transform t;
+        cudaStream_t s = stream();
+        capturing();
+        t.prepare(false, s);
+    });
     breaks("rows embedded in shorter ones", "is embedded in 4", [] {
         cufftHandle plan;
         int n[] = {6, 5}, embed[] = {6, 4};
@@ -829,9 +946,11 @@ struct Convolved {
         cudnnGetConvolutionBackwardDataAlgorithm_v7(handle, w, y, convolution, x, 8, &count, data);
         cudnnGetConvolutionBackwardFilterAlgorithm_v7(handle, x, y, convolution, w, 8, &count, filter);
     }
-    void run(const float *X, const float *W, float *Y, int which = 3, size_t bytes = 300, float *workspace = device(100)) {
+    void run(const float *X, const float *W, float *Y, int which = 3, size_t bytes = 300,
+             float *workspace = device(100)) {
         const float one = 1, zero = 0;
-        cudnnConvolutionForward(handle, &one, x, X, w, W, convolution, forward[which].algo, workspace, bytes, &zero, y, Y);
+        cudnnConvolutionForward(handle, &one, x, X, w, W, convolution, forward[which].algo, workspace, bytes, &zero, y,
+                                Y);
     }
 };
 
@@ -840,12 +959,15 @@ static void convolutions() {
         Convolved c;
         const float one = 1, zero = 0;
         std::vector<float> x = numbers(c.X, 1), w = numbers(c.W, 2), dy = numbers(c.Y, 3);
-        float *X = uploaded(x), *W = uploaded(w), *DY = uploaded(dy), *Y = device(c.Y), *DX = uploaded(std::vector<float>(c.X, 1)), *DW = device(c.W);
+        float *X = uploaded(x), *W = uploaded(w), *DY = uploaded(dy), *Y = device(c.Y),
+              *DX = uploaded(std::vector<float>(c.X, 1)), *DW = device(c.W);
         c.prepare(stream());
         EXPECT(c.count == 4);
         c.run(X, W, Y);
-        cudnnConvolutionBackwardData(c.handle, &one, c.w, W, c.y, DY, c.convolution, c.data[3].algo, device(100), 400, &one, c.x, DX);
-        cudnnConvolutionBackwardFilter(c.handle, &one, c.x, X, c.y, DY, c.convolution, c.filter[3].algo, device(100), 400, &zero, c.w, DW);
+        cudnnConvolutionBackwardData(c.handle, &one, c.w, W, c.y, DY, c.convolution, c.data[3].algo, device(100), 400,
+                                     &one, c.x, DX);
+        cudnnConvolutionBackwardFilter(c.handle, &one, c.x, X, c.y, DY, c.convolution, c.filter[3].algo, device(100),
+                                       400, &zero, c.w, DW);
         std::vector<float> y = downloaded(Y, c.Y), dx = downloaded(DX, c.X), dw = downloaded(DW, c.W);
         std::vector<double> ry(c.Y), rx(c.X, 1), rw(c.W);
         for (int b = 0; b < 2; b++)
@@ -855,7 +977,8 @@ static void convolutions() {
                     if (row < 0 || row > 4 || column < 0 || column > 4) continue;
                     for (int o = 0; o < 4; o++)
                         for (int k = 0; k < 3; k++) {
-                            size_t a = (size_t)((b * 9 + i) * 4 + o), f = (size_t)((o * 9 + tap) * 3 + k), p = (size_t)(((b * 5 + row) * 5 + column) * 3 + k);
+                            size_t a = (size_t)((b * 9 + i) * 4 + o), f = (size_t)((o * 9 + tap) * 3 + k),
+                                   p = (size_t)(((b * 5 + row) * 5 + column) * 3 + k);
                             ry[a] += (double)x[p] * w[f];
                             rx[p] += (double)dy[a] * w[f];
                             rw[f] += (double)dy[a] * x[p];
@@ -865,20 +988,53 @@ static void convolutions() {
         for (size_t i = 0; i < dx.size(); i++) near("dx", dx[i], rx[i], 1e-5);
         for (size_t i = 0; i < dw.size(); i++) near("dw", dw[i], rw[i], 1e-5);
     });
-    breaks("a y of another size", "y is not what x and the filter give", [] { Convolved c; c.prepare(stream(), 4); });
-    breaks("an algorithm that is not supported", "is not one that was offered", [] { Convolved c; c.prepare(stream()); c.run(device(c.X), device(c.W), device(c.Y), 2); });
-    breaks("less workspace than asked for", "300 bytes of workspace and is given 299", [] { Convolved c; c.prepare(stream()); c.run(device(c.X), device(c.W), device(c.Y), 3, 299); });
-    breaks("a workspace that is not there", "the workspace is NULL", [] { Convolved c; c.prepare(stream()); c.run(device(c.X), device(c.W), device(c.Y), 3, 300, NULL); });
-    breaks("a workspace within x", "x and the workspace overlap", [] { Convolved c; c.prepare(stream()); float *x = device(c.X); c.run(x, device(c.W), device(c.Y), 3, 300, x); });
-    breaks("another math type", "another math type", [] { Convolved c; c.prepare(stream()); cudnnSetConvolutionMathType(c.convolution, CUDNN_TENSOR_OP_MATH); c.run(device(c.X), device(c.W), device(c.Y)); });
-    breaks("a handle without a stream", "the handle has no stream", [] { Convolved c; c.prepare(NULL); c.run(device(c.X), device(c.W), device(c.Y)); });
+    breaks("a y of another size", "y is not what x and the filter give", [] {
+        Convolved c;
+        c.prepare(stream(), 4);
+    });
+    breaks("an algorithm that is not supported", "is not one that was offered", [] {
+        Convolved c;
+        c.prepare(stream());
+        c.run(device(c.X), device(c.W), device(c.Y), 2);
+    });
+    breaks("less workspace than asked for", "300 bytes of workspace and is given 299", [] {
+        Convolved c;
+        c.prepare(stream());
+        c.run(device(c.X), device(c.W), device(c.Y), 3, 299);
+    });
+    breaks("a workspace that is not there", "the workspace is NULL", [] {
+        Convolved c;
+        c.prepare(stream());
+        c.run(device(c.X), device(c.W), device(c.Y), 3, 300, NULL);
+    });
+    breaks("a workspace within x", "x and the workspace overlap", [] {
+        Convolved c;
+        c.prepare(stream());
+        float *x = device(c.X);
+        c.run(x, device(c.W), device(c.Y), 3, 300, x);
+    });
+    breaks("another math type", "another math type", [] {
+        Convolved c;
+        c.prepare(stream());
+        cudnnSetConvolutionMathType(c.convolution, CUDNN_TENSOR_OP_MATH);
+        c.run(device(c.X), device(c.W), device(c.Y));
+    });
+    breaks("a handle without a stream", "the handle has no stream", [] {
+        Convolved c;
+        c.prepare(NULL);
+        c.run(device(c.X), device(c.W), device(c.Y));
+    });
     breaks("a descriptor that was not set", "a descriptor was not set", [] {
         Convolved c;
         c.prepare(stream());
         cudnnCreateTensorDescriptor(&c.x);
         c.run(device(c.X), device(c.W), device(c.Y));
     });
-    breaks("x shorter than its descriptor says", "x: 600 bytes", [] { Convolved c; c.prepare(stream()); c.run(device(c.X - 1), device(c.W), device(c.Y)); });
+    breaks("x shorter than its descriptor says", "x: 600 bytes", [] {
+        Convolved c;
+        c.prepare(stream());
+        c.run(device(c.X - 1), device(c.W), device(c.Y));
+    });
 }
 
 /* == NCCL ========================================================================================================= */

@@ -19,15 +19,15 @@ typedef struct cudnnTensorStruct *cudnnTensorDescriptor_t;
 typedef struct cudnnFilterStruct *cudnnFilterDescriptor_t;
 typedef struct cudnnConvolutionStruct *cudnnConvolutionDescriptor_t;
 
-#define CUDNN_PERFORMANCE(name, algorithm)                  \
-    typedef struct {                                        \
-        algorithm algo;                                     \
-        cudnnStatus_t status;                               \
-        float time;                                         \
-        size_t memory;                                      \
-        cudnnDeterminism_t determinism;                     \
-        cudnnMathType_t mathType;                           \
-        int reserved[3];                                    \
+#define CUDNN_PERFORMANCE(name, algorithm) \
+    typedef struct {                       \
+        algorithm algo;                    \
+        cudnnStatus_t status;              \
+        float time;                        \
+        size_t memory;                     \
+        cudnnDeterminism_t determinism;    \
+        cudnnMathType_t mathType;          \
+        int reserved[3];                   \
     } name
 CUDNN_PERFORMANCE(cudnnConvolutionFwdAlgoPerf_t, cudnnConvolutionFwdAlgo_t);
 CUDNN_PERFORMANCE(cudnnConvolutionBwdDataAlgoPerf_t, cudnnConvolutionBwdDataAlgo_t);
@@ -56,7 +56,8 @@ cudnnStatus_t cudnnSetConvolution2dDescriptor(cudnnConvolutionDescriptor_t convo
 cudnnStatus_t cudnnSetConvolutionMathType(cudnnConvolutionDescriptor_t convolution, cudnnMathType_t math);
 
 cudnnStatus_t cudnnGetConvolutionForwardAlgorithm_v7(cudnnHandle_t handle, cudnnTensorDescriptor_t x,
-                                                     cudnnFilterDescriptor_t w, cudnnConvolutionDescriptor_t convolution,
+                                                     cudnnFilterDescriptor_t w,
+                                                     cudnnConvolutionDescriptor_t convolution,
                                                      cudnnTensorDescriptor_t y, int wanted, int *found,
                                                      cudnnConvolutionFwdAlgoPerf_t *results);
 cudnnStatus_t cudnnGetConvolutionBackwardDataAlgorithm_v7(cudnnHandle_t handle, cudnnFilterDescriptor_t w,
