@@ -475,7 +475,7 @@ static Operand matrix(const char *what, const void *p, const Layout &l) {
     return {what, p, ((l.columns - 1) * (size_t)l.ld + l.rows) * size_of(l.type)};
 }
 
-/* Bias and auxiliary matrix, as the documentation of their attributes demands; the kernels read sixteen bytes at once. */
+/* Bias and auxiliary matrix, as their attributes are documented; kernels read sixteen bytes of them at once. */
 static void check_epilogue(const char *call, const Problem &p, std::vector<Operand> *read,
                            std::vector<Operand> *written) {
     const cublasLtMatmulDescOpaque &m = p.matmul;

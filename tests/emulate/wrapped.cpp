@@ -1,5 +1,5 @@
-/* What is different for kernels on a CPU in runtime.cu and linear.cu: the linker puts these in the place of the functions
- * they are named after (-Wl,--wrap), which the others are called by. */
+/* What is different for kernels on a CPU in runtime.cu and linear.cu: the linker calls these in the place of the
+ * functions that they are named after (-Wl,--wrap). */
 #include <sanitizer/asan_interface.h>
 #include <string.h>
 
