@@ -131,7 +131,7 @@ CXXFLAGS_ALL := -std=c++17 -O1 -g -fsanitize=address,undefined -fno-sanitize-rec
                 -Wno-unknown-pragmas $(if $(filter 1,$(WERROR)),-Werror) $(CPPFLAGS_ALL)
 CFLAGS_SANITIZE := -O1 -g -fsanitize=address,undefined -fno-sanitize-recover=undefined
 CU_SOURCES := $(wildcard kernels/cuda/*.cu)
-EMULATOR := $(patsubst %.cpp,$(BUILD)/%.o,$(filter-out %/test_standins.cpp,$(wildcard tests/emulate/*.cpp)))
+EMULATOR := $(patsubst %.cpp,$(BUILD)/%.o,$(filter-out tests/emulate/test_%,$(wildcard tests/emulate/*.cpp)))
 $(BUILD)/tests/emulate/fibers.o: CXXFLAGS_ALL := $(filter-out -fsanitize%,$(CXXFLAGS_ALL)) -O3
 WRAPPED := $(foreach f,_Z17kernels_workspacem kernels_reserve gemm_peak_gflops memory_peak_gbytes activations_at_once \
                        device_shares_cores,-Wl,--wrap=$f)
