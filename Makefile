@@ -58,7 +58,7 @@ KERNELS := $(if $(filter cpu,$(BACKEND)),kernels/cpu,kernels/cuda)
 
 # MPI, for several processes, where its compiler wrapper is.
 MPICC ?= mpicc
-MPI ?= $(if $(filter emulate,$(BACKEND)),0,$(shell command -v $(MPICC) >/dev/null 2>&1 && echo 1 || echo 0))
+MPI ?= $(shell command -v $(MPICC) >/dev/null 2>&1 && echo 1 || echo 0)
 ifeq ($(MPI),1)
 MPI_CPPFLAGS := -DVIT_MPI $(patsubst -I%,-isystem %,$(filter -I%,$(shell $(MPICC) --showme:compile 2>/dev/null || $(MPICC) -compile-info)))
 MPI_LIBRARIES := $(filter -L% -l%,$(shell $(MPICC) --showme:link 2>/dev/null || $(MPICC) -link-info))
@@ -106,7 +106,7 @@ GENCODE := $(foreach a,$(CUDA_ARCH),-gencode arch=$(a:sm_%=compute_%),code=$(a))
            $(if $(GPU_ARCH),,-gencode arch=compute_90,code=compute_90)
 NVCC_FLAGS := -std=c++17 -O3 $(GENCODE) --expt-relaxed-constexpr -lineinfo $(CPPFLAGS_ALL) \
               -Xcompiler -Wall,-Wextra $(if $(filter 1,$(WERROR)),-Werror all-warnings) $(NVCCFLAGS)
-CU_SOURCES := $(wildcard kernels/cuda/*.cu)
+CU_SOURCES := $(wildcard kernels/cuda/*.cu) tests/emulate/check_values.cu
 LINK := $(NVCC)
 # The static library where there is one: what is left to find on another machine should be little.
 archive = $(if $(filter /%,$(shell $(CC) -print-file-name=lib$(1).a)),-l:lib$(1).a,-l$(1))
@@ -136,25 +136,28 @@ LIBRARIES += -L$(NCCL_HOME)/lib $(call shared,nccl,$(NCCL_HOME)/lib)
 endif
 endif
 
-# The same kernels on the CPU: every thread of a block a fiber (tests/emulate/device.cuh).
+# The same sources on the CPU: every thread of a block a fiber (tests/emulate/device.cuh), CUDA's libraries stand-ins.
 ifeq ($(BACKEND),emulate)
-CPPFLAGS_ALL := -Itests/emulate $(CPPFLAGS_ALL)
+CPPFLAGS_ALL := -Itests/emulate -Itests/emulate/cuda -DVIT_CUDNN $(if $(filter 1,$(MPI)),-DVIT_NCCL) $(CPPFLAGS_ALL)
 FLAGS := $(FLAGS) -Itests/emulate
 # No call may be made twice of one: where threads meet is told by the address (-fno-thread-jumps).
 CXXFLAGS_ALL := -std=c++17 -O1 -g -fsanitize=address,undefined -fno-sanitize-recover=undefined -fopenmp -Wall -Wextra \
                 -fno-thread-jumps -Wno-unknown-pragmas $(if $(filter 1,$(WERROR)),-Werror) $(CPPFLAGS_ALL)
 CFLAGS_SANITIZE := -O1 -g -fsanitize=address,undefined -fno-sanitize-recover=undefined
-CU_SOURCES := $(filter-out kernels/cuda/runtime.cu kernels/cuda/linear.cu kernels/cuda/cudnn.cu kernels/cuda/collective.cu,$(wildcard kernels/cuda/*.cu))
-EMULATOR := $(patsubst %,$(BUILD)/tests/emulate/%.o,emulate fibers arithmetic)
+CU_SOURCES := $(wildcard kernels/cuda/*.cu)
+EMULATOR := $(patsubst %.cpp,$(BUILD)/%.o,$(filter-out tests/emulate/test_%,$(wildcard tests/emulate/*.cpp)))
 $(BUILD)/tests/emulate/fibers.o $(BUILD)/tests/emulate/arithmetic.o: \
     CXXFLAGS_ALL := $(filter-out -fsanitize%,$(CXXFLAGS_ALL)) -O3 $(MARCH)
+WRAPPED := $(foreach f,_Z17kernels_workspacem kernels_reserve gemm_peak_gflops memory_peak_gbytes activations_at_once \
+                       device_shares_cores,-Wl,--wrap=$f)
 LINK := g++
 endif
 
 # The tests that ask a device for something; the others are the same on every backend.
 DEVICE_TESTS := $(shell sh tests/run.sh --device-tests)
 ifneq ($(BACKEND),cpu)
-TESTS := $(DEVICE_TESTS:%=$(BUILD)/tests/%) $(if $(filter emulate,$(BACKEND)),$(BUILD)/tests/emulate/test_emulator)
+TESTS := $(DEVICE_TESTS:%=$(BUILD)/tests/%) \
+         $(if $(filter emulate,$(BACKEND)),$(BUILD)/tests/emulate/test_emulator $(BUILD)/tests/emulate/test_standins)
 endif
 
 OBJECTS := $(SOURCES:%.c=$(BUILD)/%.o) $(CU_SOURCES:%.cu=$(BUILD)/%.o) $(EMULATOR)
@@ -226,7 +229,7 @@ $(BUILD)/%.o: %.cpp $(BUILD)/flags
 	@echo "C++ $<"
 	@g++ $(CXXFLAGS_ALL) -MMD -MP -c $< -o $@
 
-LINK_FLAGS := $(if $(NVCC),$(GENCODE) $(LINK_FLAGS),$(if $(CXXFLAGS_ALL),$(CXXFLAGS_ALL),$(FLAGS)))
+LINK_FLAGS := $(if $(NVCC),$(GENCODE) $(LINK_FLAGS),$(if $(CXXFLAGS_ALL),$(CXXFLAGS_ALL) $(WRAPPED),$(FLAGS)))
 
 # From an archive a program takes what it needs, and the libraries that needs: train_vit no cuDNN.
 $(BUILD)/libvit.a: $(OBJECTS)

@@ -241,6 +241,8 @@ if check "scripts/deps.sh" sh scripts/deps.sh test; then
         check "test_emulator, $precision" build/emulate-$precision/tests/emulate/test_emulator
         # shellcheck disable=SC2046 # names of tests
         suite build/emulate-$precision $(sh tests/run.sh --device-tests)
+        check "stand-ins, $precision" env ASAN_OPTIONS=detect_leaks=0 build/emulate-$precision/tests/emulate/test_standins
+        check "two ranks emulated, $precision" env BUILD=build/emulate-$precision sh tests/emulated_ranks.sh
     done
     suite build/emulate-FP32 test_gpu_plan
     check "cuda_vs_cpu, emulated" env ASAN_OPTIONS=detect_leaks=0 \

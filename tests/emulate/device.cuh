@@ -16,7 +16,10 @@
 #include <string.h>
 
 #include <functional>
+#include <type_traits>
+#include <vector>
 
+#include "kernels/cuda/runtime.h"
 #include "real.h"
 
 #define __global__ static
@@ -50,15 +53,53 @@ extern void *emulate_shared;
 /* Runs every block of the grid to its end. */
 void emulate_launch(const char *kernel, dim3 grid, dim3 block, size_t shared_bytes, const std::function<void()> &body);
 
-#define LAUNCH(kernel, grid, block, shared_bytes, ...) \
-    emulate_launch(#kernel, grid, block, shared_bytes, [&] { kernel(__VA_ARGS__); })
+/* Puts a launch into the stream: the arguments are copied now, the kernel runs when the stream gets there. */
+void emulate_enqueue(const char *name, const void *kernel, dim3 grid, dim3 block, size_t shared_bytes,
+                     cudaStream_t stream, size_t argument_bytes, std::vector<const void *> pointers,
+                     std::function<void()> body);
+
+template <typename T>
+static inline void emulate_pointer(std::vector<const void *> *, const T &) {}
+template <typename T>
+static inline void emulate_pointer(std::vector<const void *> *to, T *p) {
+    to->push_back(p);
+}
+
+/* Called like the kernel itself, so that arguments are converted to its types.  In every file another type: structures
+ * of kernels have the same names in several. */
+namespace {
+template <typename... T>
+struct EmulatedLaunch {
+    const char *name;
+    void (*kernel)(T...);
+    dim3 grid, block;
+    size_t shared_bytes;
+    cudaStream_t stream;
+
+    void operator()(T... arguments) const {
+        static_assert((std::is_trivially_copyable<T>::value && ...), "a kernel's arguments are copied as bytes");
+        std::vector<const void *> pointers;
+        (emulate_pointer(&pointers, arguments), ...);
+        void (*run)(T...) = kernel;
+        emulate_enqueue(name, reinterpret_cast<const void *>(kernel), grid, block, shared_bytes, stream,
+                        (sizeof arguments + ... + 0), pointers, [=] { run(arguments...); });
+    }
+};
+template <typename... T>
+inline EmulatedLaunch<T...> emulated(const char *name, void (*kernel)(T...), dim3 grid, dim3 block,
+                                     size_t shared_bytes, cudaStream_t stream) {
+    return {name, kernel, grid, block, shared_bytes, stream};
+}
+} // namespace
+
+#define LAUNCH(kernel, grid, block, shared_bytes, ...)                                             \
+    do {                                                                                           \
+        launch_prepare((const void *)kernel, shared_bytes);                                        \
+        emulated(#kernel, kernel, grid, block, shared_bytes, kernels_stream)(__VA_ARGS__);         \
+        launch_check(#kernel, __FILE__, __LINE__);                                                 \
+    } while (0)
 
 #define SHARED(type, name) type *name = static_cast<type *>(emulate_shared)
-
-/* kernels/cuda/runtime.h's, as far as kernels see them. */
-void *kernels_workspace(size_t bytes);
-static inline void memory_changed(const void *) {}
-const real *real_copy(const float *p);
 
 enum { WARP = 32 };
 

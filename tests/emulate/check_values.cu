@@ -1,0 +1,58 @@
+/* Compiled only where the CUDA toolkit is: every constant of the stand-ins' headers is the toolkit's own. */
+#include <cublasLt.h>
+#include <cuda_runtime.h>
+
+#include "tests/emulate/cuda/values.h"
+
+#define SAME(name, value) static_assert((long long)(name) == (value), #name);
+
+CUDA_ERRORS(SAME)
+CUDA_MEMCPY_KINDS(SAME)
+CUDA_CAPTURE_MODES(SAME)
+CUDA_CAPTURE_STATUSES(SAME)
+CUDA_FUNCTION_ATTRIBUTES(SAME)
+CUDA_DEVICE_ATTRIBUTES(SAME)
+CUDA_UPDATE_RESULTS(SAME)
+CUDA_FLAGS(SAME)
+CUDA_DATA_TYPES(SAME)
+CUBLAS_STATUSES(SAME)
+CUBLAS_OPERATIONS(SAME)
+CUBLAS_COMPUTE_TYPES(SAME)
+CUBLASLT_LAYOUT_ATTRIBUTES(SAME)
+CUBLASLT_MATMUL_ATTRIBUTES(SAME)
+CUBLASLT_REDUCTION_SCHEMES(SAME)
+CUBLASLT_EPILOGUES(SAME)
+CUBLASLT_PREFERENCES(SAME)
+CUBLASLT_CONFIGS(SAME)
+
+/* Some toolkits come in parts. */
+#if __has_include(<cufft.h>)
+#include <cufft.h>
+CUFFT_RESULTS(SAME)
+CUFFT_TYPES(SAME)
+CUFFT_DIRECTIONS(SAME)
+#endif
+
+#ifdef VIT_CUDNN
+#include <cudnn.h>
+/* Before version 9 statuses were numbered otherwise. */
+#if CUDNN_MAJOR >= 9
+CUDNN_STATUSES(SAME)
+#endif
+CUDNN_DATA_TYPES(SAME)
+CUDNN_FORMATS(SAME)
+CUDNN_MODES(SAME)
+CUDNN_MATH_TYPES(SAME)
+CUDNN_DETERMINISM(SAME)
+CUDNN_FORWARD_ALGORITHMS(SAME)
+CUDNN_DATA_ALGORITHMS(SAME)
+CUDNN_FILTER_ALGORITHMS(SAME)
+#endif
+
+#ifdef VIT_NCCL
+#include <nccl.h>
+NCCL_RESULTS(SAME)
+NCCL_OPERATIONS(SAME)
+NCCL_TYPES(SAME)
+static_assert(NCCL_UNIQUE_ID_BYTES == 128, "NCCL_UNIQUE_ID_BYTES");
+#endif
