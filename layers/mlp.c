@@ -7,11 +7,9 @@
  * Without convolution and dropout GELU and b1's gradient are part of a product (kernels/linear.h). */
 #include "layers/mlp.h"
 
-void mlp_declare(Mlp *mlp, Params *params, const char *prefix, int dim, int hidden, const Grid *grid,
-                 bool relu) {
+void mlp_declare(Mlp *mlp, Params *params, const char *prefix, int dim, int hidden, const Grid *grid) {
     projection_declare(&mlp->fc1, params, prefix, "fc1", dim, hidden);
     mlp->convolves = grid != NULL;
-    mlp->relu = relu;
     if (mlp->convolves)
         depthwise_declare(&mlp->dwconv, params, prefix, "dwconv",
                           (Depthwise){*grid, hidden, 3, hidden, hidden, hidden}, true);

@@ -42,7 +42,8 @@ static void block_declare(Stage *stage, int i, Params *params) {
     station_declare(stage, 2 * i + 1, params, block->prefix, "norm2");
     snprintf(prefix, sizeof prefix, "%.40smlp.", block->prefix);
     mlp_declare(&block->mlp, params, prefix, c->dim, (int)((float)c->dim * c->mlp_ratio),
-                stage->mlp_conv ? &stage->grid : NULL, stage->mlp_relu);
+                stage->mlp_conv ? &stage->grid : NULL);
+    block->mlp.relu = stage->mlp_relu;
     params_start_scaled(params, block->attention.prefix, "proj.weight", stage->residual_gain);
     params_start_scaled(params, block->attention.prefix, "conv2.weight", stage->residual_gain);
     params_start_scaled(params, prefix, "fc2.weight", stage->residual_gain);
