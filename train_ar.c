@@ -35,8 +35,8 @@ typedef struct {
 
 static const ConfigEntry evaluation_entries[] = {
     {CONFIG_FIELD(INT, EvaluationSettings, eval_step), "0", .section = "evaluation", .min = 0, .max = 1 << 24,
-     .help = "Text and sound: tokens from one window of an evaluation to the next, of which the last so many are scored, "
-             "so that each has tokens - eval_step before it (0: half of tokens)"},
+     .help = "Text and sound: tokens from one window of an evaluation to the next, which scores its last so many, each "
+             "with tokens - eval_step before it (0: half of tokens)"},
     {CONFIG_FIELD(CHOICE, EvaluationSettings, eval_split), "test", .command_line_only = true,
      CONFIG_CHOICES([SEQUENCES_TRAIN] = "train", [SEQUENCES_VALIDATION] = "validation", [SEQUENCES_TEST] = "test"),
      .help = "What --eval evaluates; training evaluates the validation split"},
@@ -119,12 +119,12 @@ static void add_settings(void *context, Config *config) {
     config_explain(config, "json", "Not in this program");
     config_explain(config, "parity", "One forward and backward pass on the `tokens` of this safetensors file, images "
                                      "[B,H,W,C] or text [B,n+1]; parameters in it replace the model's");
-    config_explain(config, "out", "Where --parity writes logits, loss and grad.<parameter>, and where what is drawn goes: "
-                                  "a PNG sheet, a WAV file, or a text file");
+    config_explain(config, "out", "Where --parity writes logits, loss and grad.<parameter>, and where what is drawn "
+                                  "goes: a PNG sheet, a WAV file, or a text file");
     config_explain(config, "epochs", "Passes over the training sequences");
     config_explain(config, "batch_size", "Number of sequences in a step of the optimizer, summed over all ranks");
-    config_explain(config, "micro_batch", "Number of sequences computed at a time, whose gradients are accumulated to a "
-                                          "batch (0: chosen by the model's size)");
+    config_explain(config, "micro_batch", "Number of sequences computed or drawn at a time; gradients are accumulated "
+                                          "to a batch (0: chosen by the model's size)");
     config_explain(config, "seed", "Seed of all random numbers, of training and of what is drawn");
     config_explain(config, "run_dir", "Where config.ini, log.csv and the checkpoints go (default: the next free "
                                       "runs/<data>-<attn>-<number>)");
@@ -146,7 +146,7 @@ static void check_settings(void *context) {
     const char *const others[] = {"predict", "json"};
     for (int i = 0; i < 2; i++)
         if (config_origin(config, others[i]))
-            config_reject(config, others[i], "not in train_ar, which draws: --sample N, --complete IMAGE, --prompt TEXT");
+            config_reject(config, others[i], "not in train_ar, which draws: --sample, --complete, --prompt");
     if (batch % ranks)
         config_reject(config, "batch_size", "%d sequences cannot be shared equally by %d ranks", batch, ranks);
     if (*run->modes->parity) {
@@ -230,7 +230,8 @@ static int heads_of(const char *checkpoint) {
     Error error;
     config_init(&config, NULL);
     add_settings(&other, &config);
-    int heads = text && config_try_text(&config, text, strlen(text), checkpoint, &error) ? other.model_settings->heads : 0;
+    bool told = text && config_try_text(&config, text, strlen(text), checkpoint, &error);
+    int heads = told ? other.model_settings->heads : 0;
     free(text);
     config_free(&config);
     return heads;
@@ -263,8 +264,9 @@ static void load_tokens(Run *run, const uint8_t *tokens, int B) {
 
 /* == One step ===================================================================================================== */
 
-/* Forward and backward pass of the B sequences in the model, which are those from `first` on in the global batch.  Their
- * gradients are accumulated; after the last ones they are summed over the ranks.  Returns the sum of their losses. */
+/* Forward and backward pass of the B sequences in the model, which are those from `first` on in the global batch.
+ * Their gradients are accumulated; after the last ones they are summed over the ranks.  Returns the sum of their
+ * losses. */
 static double micro_step(Run *run, int first, int B, bool last) {
     SequenceModel *m = &run->model;
     const Training *t = &run->training;
@@ -308,8 +310,8 @@ static double train_step(void *context) {
 /* == Evaluation =================================================================================================== */
 
 /* Bits a token over every token of the loader's split, each once, into run->bits.  Each rank takes its share of the
- * windows.  A signal ends it early, without a result.  Returns what the best weights have most of: the geometric mean of
- * the probabilities of the tokens, in percent. */
+ * windows.  A signal ends it early, without a result.  Returns what the best weights have most of: the geometric mean
+ * of the probabilities of the tokens, in percent. */
 static double evaluate(void *context) {
     Run *run = context;
     Model *model = &run->model.model;
@@ -506,31 +508,7 @@ static uint8_t *prompt_bytes(const Run *run, size_t *length) {
 }
 
 /* Not where the text itself goes. */
-static void show_drawing(int done, int end) { progress_show(false, "token %d/%d", done, end); }
-
-/* Draws tokens given .. length-1 of `count` sequences tokens [count,length], as many at a time as the model has.  Beyond
- * what the model sees at once, the last half of that is where it goes on from. */
-static void draw_sequences(Run *run, uint8_t *tokens, int count, size_t length, size_t given) {
-    SequenceModel *m = &run->model;
-    size_t row = (size_t)m->row_bytes;
-    uint8_t *window = xcalloc((size_t)m->model.batch, row, "samples");
-    for (int first = 0, B; first < count; first += B) {
-        B = count - first < m->model.batch ? count - first : m->model.batch;
-        for (size_t from = 0, have = given; have < length; from = have - row / 2) {
-            size_t end = length - from < row ? length - from : row;
-            for (int b = 0; b < B; b++)
-                memcpy(window + (size_t)b * row, tokens + (size_t)(first + b) * length + from, end);
-            sampling_run(m, window, run->sampling,
-                         &(SamplingRun){B, (int)(have - from), (int)end, run->training.s->seed, (size_t)first, from},
-                         *run->modes->out ? show_drawing : NULL);
-            for (int b = 0; b < B; b++)
-                memcpy(tokens + (size_t)(first + b) * length + from, window + (size_t)b * row, end);
-            have = from + end;
-        }
-    }
-    progress_end();
-    free(window);
-}
+static void show_drawing(size_t done, size_t end) { progress_show(false, "token %zu/%zu", done, end); }
 
 /* Reads the pictures of --complete, each `copies` times, into tokens [count,n]. */
 static void read_halves(const Run *run, uint8_t *tokens, int copies) {
@@ -604,9 +582,13 @@ static void mode_draw(void *context) {
         read_halves(run, tokens, copies);
         given = (size_t)(set->height / 2) * (size_t)set->width * (size_t)set->channels;
     }
-    int micro = run->training.s->micro_batch ? run->training.s->micro_batch : 64;
-    model_open(run, count < micro ? count : micro, SEQUENCE_SAMPLE);
-    draw_sequences(run, tokens, count, length, given);
+    int most = run->training.s->micro_batch ? run->training.s->micro_batch
+                                            : sampling_at_once(&run->training.config, &run->shape);
+    model_open(run, count < most ? count : most, SEQUENCE_SAMPLE);
+    sampling_long(&run->model, tokens, run->sampling,
+                  &(SamplingRun){.B = count, .given = given, .end = length, .seed = run->training.s->seed},
+                  *run->modes->out ? show_drawing : NULL);
+    progress_end();
     bool written = set->kind == SEQUENCES_IMAGES ? sequences_write_sheet(set, run->modes->out, tokens, count, &error)
                    : set->kind == SEQUENCES_AUDIO
                        ? sequences_write_wav(set, run->modes->out, tokens, (size_t)count * length, &error)
@@ -664,9 +646,9 @@ static const ProgramMode modes[] = {
     {"describe", mode_describe, .alone = true},
     {"eval", mode_eval, .needs_weights = true, .outputs = {NULL}},
     {.name = "bench", .run = mode_bench},
-    {"sample", mode_draw, .alone = true, .needs_weights = true, .outputs = {"out", "attention"}},
-    {"complete", mode_draw, .alone = true, .needs_weights = true, .outputs = {"out", "attention"}},
-    {"prompt", mode_draw, .alone = true, .needs_weights = true, .outputs = {"out"}},
+    {"sample", mode_draw, .alone = true, .needs_weights = true, .together = true, .outputs = {"out", "attention"}},
+    {"complete", mode_draw, .alone = true, .needs_weights = true, .together = true, .outputs = {"out", "attention"}},
+    {"prompt", mode_draw, .alone = true, .needs_weights = true, .together = true, .outputs = {"out"}},
     {"parity", mode_parity, .alone = true, .outputs = {"out"}, .needs_output = true},
     {.name = NULL},
 };
@@ -681,7 +663,7 @@ static const Program program = {
         "  train_ar --resume runs/shapes-sparse-strided-001        go on where a run stopped\n"
         "  train_ar --resume runs/shapes-sparse-strided-001 --eval bits per byte of the test split\n"
         "  train_ar --init runs/shapes-sparse-strided-001/best.safetensors --sample 16 --out drawn.png\n"
-        "  train_ar --init runs/book-softmax-001/best.safetensors --prompt \"Call me\" --sample 3\n"
+        "  train_ar --init runs/book.txt-softmax-001/best.safetensors --prompt \"Call me\" --sample 3\n"
         "  train_ar --config configs/ar/cifar10.ini --describe\n\n",
     .beginning =
         "  train_ar --config configs/ar/shapes-demo.ini  train on the built-in shapes, minutes\n"

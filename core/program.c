@@ -84,9 +84,11 @@ static bool is_among(const char *name, const char *const *names) {
  * and those that determine the order of the images. */
 static bool is_kept(const Config *config, int i) {
     static const char *const free_of_model[] = {"drop_path", "dropout", "embedding_dropout", "recompute",
-                                                "freeze_backbone", "backbone_weights", "ripple_algo", "lisa_algo", NULL};
+                                                "freeze_backbone", "backbone_weights", "ripple_algo", "lisa_algo",
+                                                NULL};
     static const char *const others[] = {"seed", "data", "train_limit", "mean", "std", "scene_size", "kind", "tokens",
-                                         "image_side", "grey", "rate", "shares", "validation_images", "split_seed", NULL};
+                                         "image_side", "grey", "rate", "shares", "validation_images", "split_seed",
+                                         NULL};
     const char *name = config_name(config, i), *section = config_section(config, i);
     bool of_model = !strcmp(section, "model") || !strcmp(section, "attention");
     if (!strcmp(name, "data")) { /* a path may have moved */
@@ -174,7 +176,8 @@ static const ProgramMode *choose_mode(const ProgramMode *list, const Training *t
     const ProgramMode *chosen = NULL;
     for (const ProgramMode *m = list; m->name; m++) {
         if (!config_chosen(&t->config, m->name)) continue;
-        if (chosen && chosen->run != m->run) die_usage("--%s: not together with --%s", m->name, chosen->name);
+        bool joins = chosen && chosen->together && m->together && chosen->run == m->run;
+        if (chosen && !joins) die_usage("--%s: not together with --%s", m->name, chosen->name);
         if (!chosen) chosen = m;
     }
     if (chosen && chosen->needs_weights && !*t->s->init)

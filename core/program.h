@@ -31,6 +31,7 @@ typedef struct {
     bool alone;             /* with several ranks only rank 0 runs it; the others end once it is known that all
                                have the same settings */
     bool needs_weights;     /* requires --init or --resume */
+    bool together;          /* may be chosen together with others of which this is said and that have its function */
     const char *outputs[4]; /* the settings that name output files of this mode only; NULL-terminated */
     bool needs_output;      /* outputs[0] must be given */
 } ProgramMode;
@@ -54,8 +55,7 @@ typedef struct {
     /* Called after each group's check: checks combinations of settings of several groups, and sets defaults that depend
      * on other settings. */
     void (*check)(void *run);
-    const ProgramMode *modes; /* ends with one whose name is NULL; if two are chosen, messages name the first; modes with
-                                 the same function may be chosen together */
+    const ProgramMode *modes; /* ends with one whose name is NULL; if two are chosen, messages name the first */
     TrainingCalls training;
     /* Called after training and after modes that are not `alone`: ends loaders and their threads. */
     void (*close)(void *run);

@@ -1,5 +1,5 @@
-/* Causal softmax attention of the Sparse Transformer (Child et al. 2019), over all keys up to the query or over a sparse
- * set of them, forward, backward, and one step of sampling with a cache of keys and values. */
+/* Causal softmax attention of the Sparse Transformer (Child et al. 2019), over all keys up to the query or over a
+ * sparse set of them, forward, backward, and one step of sampling with a cache of keys and values. */
 #ifndef VIT_KERNELS_CAUSAL_ATTENTION_H
 #define VIT_KERNELS_CAUSAL_ATTENTION_H
 
@@ -97,8 +97,8 @@ GRID_INLINE double causal_pairs(const CausalPattern *p, int h, int N) {
 
 /* == Whole sequences ============================================================================================== */
 
-/* Queries and keys may be narrower or wider than values.  The row strides are those of q, k and v, which may be parts of
- * one tensor; those of gradients are the same. */
+/* Queries and keys may be narrower or wider than values.  The row strides are those of q, k and v, which may be parts
+ * of one tensor; those of gradients are the same. */
 typedef struct {
     int B, N, H;
     int Dk, Dv; /* of a head: of q and k, of v and y */

@@ -4,7 +4,8 @@
  * Letters.  B images, N tokens, M model width (M = H*D), H heads, D head width, F features of a feature map,
  * E inner width of that map or patterns of LiSA, T entries of a table of relative positions, R sticks of ripple
  * attention, G its vicinal groups, C channels or classes, P patch size; Hg x Wg the rows and columns of the token grid
- * (kernels/grid.h, N = Hg*Wg), Hi x Wi the image; n, rows: any number of rows.
+ * (kernels/grid.h, N = Hg*Wg), Hi x Wi the image; n, rows: any number of rows.  Causal attention: B sequences, heads of
+ * Dk for queries and keys and Dv for values, V different bytes.
  *
  * Rules for all functions.
  *   Activations are `real` (kernels/<backend>/real.h); parameters, their gradients, statistics and sums are float.

@@ -43,8 +43,8 @@ static const ConfigEntry sparse_entries[] = {
 
 static const ConfigEntry strided_entries[] = {
     {CONFIG_FIELD(INT, StridedSettings, window), "0", .section = "attention", .min = 0, .max = 1e8,
-     .help = "Tokens of sparse-strided's window, its own among them (0: stride; the paper's text has stride + 1); merged "
-             "has stride always"},
+     .help = "Tokens of sparse-strided's window, its own among them (0: stride; the paper's text has stride + 1); "
+             "merged has stride always"},
 };
 
 static const ConfigEntry fixed_entries[] = {

@@ -60,8 +60,8 @@ size_t causal_layer_cache_bytes(const CausalLayer *a, int n, int B);
 void causal_layer_set_cache(CausalLayer *a, char *memory, int n, int B);
 void causal_layer_step(const CausalLayer *a, real *y, const real *x, int i, int n, int B);
 
-/* Multiply-adds of the projections, and of one pass over the pairs of all heads, for a sequence of n tokens.  A backward
- * pass has pair_macs_backward, its scores computed again among them. */
+/* Multiply-adds of the projections, and of one pass over the pairs of all heads, for a sequence of n tokens.  A
+ * backward pass has causal_pair_macs_backward, its scores computed again among them. */
 size_t causal_layer_macs(const CausalLayer *a, int n);
 double causal_pair_macs(const CausalLayer *a, int n);
 double causal_pair_macs_backward(const CausalLayer *a, int n);

@@ -2,6 +2,7 @@
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "core/die.h"
 #include "core/rng.h"
@@ -50,22 +51,58 @@ int sampling_draw(const SamplingSettings *s, const float *logits, int V, float u
 }
 
 void sampling_run(SequenceModel *m, uint8_t *tokens, const SamplingSettings *s, const SamplingRun *run,
-                  void (*passed)(int done, int end)) {
-    int V = m->settings.vocabulary, ahead = !m->shape.starts; /* row i is of token i + ahead */
-    size_t row = (size_t)m->row_bytes;
+                  SamplingPassed *passed) {
+    int V = m->settings.vocabulary;
+    size_t row = (size_t)m->row_bytes, ahead = !m->shape.starts; /* row i is of token i + ahead */
     float *logits = xcalloc((size_t)run->B * (size_t)V, sizeof *logits, "samples");
-    for (int i = 0; i + ahead < run->end; i++) {
-        int token = i + ahead;
+    for (size_t token = ahead; token < run->end; token++) {
         sequence_model_load(m, tokens, run->B);
-        sequence_model_step(m, i, run->B);
-        if (passed) passed(token + 1, run->end);
+        sequence_model_step(m, (int)(token - ahead), run->B);
+        if (passed) passed(run->offset + token + 1, run->offset + run->end);
         if (token < run->given) continue;
         real_download(logits, m->logits, (size_t)run->B * (size_t)V);
         for (int b = 0; b < run->B; b++) {
-            float u = rng_uniform(run->seed, RNG_SAMPLE, (uint32_t)(run->first + (size_t)b), 0,
-                                  run->offset + (size_t)token);
-            tokens[(size_t)b * row + (size_t)token] = (uint8_t)sampling_draw(s, logits + b * V, V, u);
+            uint32_t sequence = (uint32_t)(run->first + (size_t)b);
+            float u = rng_uniform(run->seed, RNG_SAMPLE, sequence, 0, run->offset + token);
+            tokens[(size_t)b * row + token] = (uint8_t)sampling_draw(s, logits + b * V, V, u);
         }
     }
     free(logits);
+}
+
+/* Copies tokens from .. from + count - 1 of `many` [B,length] to the beginning of windows [B,row], or back. */
+static void copy_window(uint8_t *window, size_t row, uint8_t *many, size_t length, size_t from, size_t count, int B,
+                        bool back) {
+    for (int b = 0; b < B; b++) {
+        uint8_t *in = window + (size_t)b * row, *all = many + (size_t)b * length + from;
+        memcpy(back ? all : in, back ? in : all, count);
+    }
+}
+
+void sampling_long(SequenceModel *m, uint8_t *tokens, const SamplingSettings *s, const SamplingRun *run,
+                   SamplingPassed *passed) {
+    size_t row = (size_t)m->row_bytes, length = run->end;
+    uint8_t *window = xcalloc((size_t)m->model.batch, row, "samples");
+    for (int first = 0, B; first < run->B; first += B) {
+        uint8_t *many = tokens + (size_t)first * length;
+        B = run->B - first < m->model.batch ? run->B - first : m->model.batch;
+        for (size_t from = 0, have = run->given; have < length; from = have - row / 2) {
+            size_t end = length - from < row ? length - from : row;
+            SamplingRun part = {B, have - from, end, run->seed, run->first + (size_t)first, run->offset + from};
+            copy_window(window, row, many, length, from, end, B, false);
+            sampling_run(m, window, s, &part, passed);
+            copy_window(window, row, many, length, from, end, B, true);
+            have = from + end;
+        }
+    }
+    free(window);
+}
+
+int sampling_at_once(const Config *config, const SequenceShape *shape) {
+    enum { MOST = 64 };
+    SequenceModel m;
+    sequence_model_create(&m, config, shape);
+    size_t fit = ((size_t)1 << 30) / sequence_model_cache_bytes(&m, 1);
+    sequence_model_destroy(&m);
+    return fit < 1 ? 1 : fit < MOST ? (int)fit : MOST;
 }

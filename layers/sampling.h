@@ -12,22 +12,34 @@ typedef struct {
 
 extern const ConfigGroup sampling_settings;
 
-/* A token from host logits [V], V <= 256, by one uniform number u in [0, 1).  Of equally likely tokens lower ones are
- * likelier to stay. */
+/* A token from host logits [V], V <= 256, by one uniform number u in [0, 1).  Of equally likely tokens, the lower one
+ * counts as likelier. */
 int sampling_draw(const SamplingSettings *s, const float *logits, int V, float u);
 
+/* Called after every token that has been computed. */
+typedef void SamplingPassed(size_t done, size_t end);
+
 typedef struct {
-    int B;       /* sequences, at most those of the plan */
-    int given;   /* tokens that are there already, at least one where the model needs a first one */
-    int end;     /* tokens to have at the end, at most a row of the model */
+    int B;         /* sequences */
+    size_t given;  /* tokens that are there already: at least one where the model does not begin with a vector */
+    size_t end;    /* tokens to have at the end */
     uint64_t seed;
-    size_t first; /* the draws of sequence b are those of first + b, */
+    size_t first;  /* the draws of sequence b are those of first + b, */
     size_t offset; /* and of its token i those of offset + i */
 } SamplingRun;
 
-/* Draws tokens given .. end-1 of host tokens [B,row_bytes], with a model that was planned to sample.  What it draws does
- * not depend on how many sequences there are, or on threads.  `passed`, if not NULL, is called after every row. */
+/* Draws tokens given .. end-1 of host tokens [B,row_bytes], with a model that was planned to sample that many sequences
+ * and sees that many tokens.  What it draws does not depend on how many sequences there are, or on threads.  `passed`
+ * may be NULL. */
 void sampling_run(SequenceModel *m, uint8_t *tokens, const SamplingSettings *s, const SamplingRun *run,
-                  void (*passed)(int done, int end));
+                  SamplingPassed *passed);
+
+/* The same for any number of sequences and tokens [B,end], as many sequences at a time as the model was planned for.
+ * Where the model sees no further, it goes on from the last half of what it sees. */
+void sampling_long(SequenceModel *m, uint8_t *tokens, const SamplingSettings *s, const SamplingRun *run,
+                   SamplingPassed *passed);
+
+/* How many sequences fit into a GiB of caches: 1 to 64. */
+int sampling_at_once(const Config *config, const SequenceShape *shape);
 
 #endif

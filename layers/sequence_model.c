@@ -1,11 +1,12 @@
 /* Sparse Transformer.  tokens x_0 .. x_{n-1} -> logits z [B,n,V], z_p of token p from the tokens before it
- * forward   1. e_i = We[x_i] + positions of i;  row p of the stream is e_{p-1}, and for p = 0 a learned vector; where the
- *              first of n + 1 tokens is given, row p is e_p and z_p is of token p + 1
+ * forward   1. e_i = We[x_i] + positions of i;  row p of the stream is e_{p-1}, and for p = 0 a learned vector; where
+ *              the first of n + 1 tokens is given, row p is e_p and z_p is of token p + 1
  *           2. for every block:  H += drop(attention(norm1(H)));  H += drop(mlp(norm2(H))),
  *              mlp(u) = W2 g(W1 u + b1) + b2,  g(x) = x sigmoid(1.702 x)
  *           3. z = norm(H) Wout^T
  *              The paper's H + a + b with b of norm(H + a) is the same.
- * Each residual addition is fused with the norm that follows it, so the stream has 2*depth + 1 stations (layers/stage.h).
+ * Each residual addition is fused with the norm that follows it, so the stream has 2*depth + 1 stations, as in
+ * layers/stage.h.
  * backward  the same steps in reverse: dx is the gradient of the stream, dh of a half-block's input, df of its output.
  * saves     every station and what the half-blocks save; with recompute only the input of every block, from which the
  *           rest is computed again with the same bits, in memory that all blocks share. */
@@ -95,12 +96,13 @@ static const float DECLARED_DEVIATION = 0.02f;
 static void start_linear(const SequenceModelSettings *s, Params *params, const char *prefix, const char *name,
                          int inputs, float gain) {
     float paper = 0.125f / sqrtf((float)inputs), code = sqrtf(0.125f / (float)inputs);
-    params_start_scaled(params, prefix, name, gain * (s->start_values == START_PAPER ? paper : code) / DECLARED_DEVIATION);
+    float deviation = s->start_values == START_PAPER ? paper : code;
+    params_start_scaled(params, prefix, name, gain * deviation / DECLARED_DEVIATION);
 }
 
-static void table_declare(SequenceModel *m, const char *name, int entries_count, float deviation, float **w, float **dw) {
+static void table_declare(SequenceModel *m, const char *name, int count, float deviation, float **w, float **dw) {
     Params *params = &m->model.params;
-    params_declare(params, w, dw, "", name, INIT_NORMAL, true, 2, (int[]){entries_count, m->settings.dim});
+    params_declare(params, w, dw, "", name, INIT_NORMAL, true, 2, (int[]){count, m->settings.dim});
     params_start_scaled(params, "", name, deviation);
 }
 
@@ -212,8 +214,8 @@ void sequence_model_check_weights(const SequenceModel *m, const char *path, int 
     if (vocabulary != m->settings.vocabulary)
         die("%s: of a vocabulary of %d tokens, but vocabulary is %d", path, vocabulary, m->settings.vocabulary);
     if (memcmp(there, entries_here, sizeof there))
-        die("%s: of sequences with positions %d x %d x %d, but those here have %d x %d x %d: use the same data, tokens and "
-            "stride", path, there[0], there[1], there[2], entries_here[0], entries_here[1], entries_here[2]);
+        die("%s: of sequences with positions %d x %d x %d, but those here have %d x %d x %d: use the same data, tokens "
+            "and stride", path, there[0], there[1], there[2], entries_here[0], entries_here[1], entries_here[2]);
     if (heads && heads != m->settings.heads)
         die("%s: trained with %d heads, but heads is %d", path, heads, m->settings.heads);
 }
@@ -302,7 +304,8 @@ void sequence_model_plan(SequenceModel *m, int batch, SequencePurpose purpose) {
 
 size_t sequence_model_cache_bytes(const SequenceModel *m, int B) {
     size_t bytes = 0;
-    for (int i = 0; i < m->settings.depth; i++) bytes += causal_layer_cache_bytes(&m->blocks[i].attention, m->shape.n, B);
+    for (int i = 0; i < m->settings.depth; i++)
+        bytes += causal_layer_cache_bytes(&m->blocks[i].attention, m->shape.n, B);
     return bytes;
 }
 
@@ -338,8 +341,8 @@ static Dropout dropout_of(const SequenceModel *m, int half, bool drop) {
     return d;
 }
 
-/* The dropout of the output of half-block `half`, -1 for the embeddings, y = drop(x), or of its gradient.  Returns y, or
- * x where there is none. */
+/* The dropout of the output of half-block `half`, -1 for the embeddings, y = drop(x), or of its gradient.  Returns y,
+ * or x where there is none. */
 static const real *drop_output(const SequenceModel *m, real *y, const real *x, int half, int B, bool drop) {
     Dropout d = dropout_of(m, half, drop);
     if (d.rate <= 0) return x;

@@ -73,7 +73,8 @@ typedef struct {
     ByteGradients dtables;
     float *bytes, *dbytes, *table[BYTE_TABLES], *dtable[BYTE_TABLES], *start, *dstart;
     SequenceBlock *blocks;     /* [depth] */
-    SequenceStation *stations; /* [2*depth + 1]: 2i before block i's attention, 2i+1 before its MLP, the last at the end */
+    SequenceStation *stations; /* [2*depth + 1]: 2i before block i's attention, 2i+1 before its MLP, the last at the
+                                  end */
     Projection head;
 
     uint8_t *tokens;     /* [B,row_bytes] */
@@ -86,7 +87,7 @@ typedef struct {
     char *cache;         /* of all blocks, while sampling */
 } SequenceModel;
 
-/* Checks the settings and declares every parameter; allocates no device memory yet.  The config must outlive the model. */
+/* Checks the settings and declares every parameter; allocates no device memory yet. */
 void sequence_model_create(SequenceModel *m, const Config *config, const SequenceShape *shape);
 /* Dies where the weights in the file `path` are of a model with another vocabulary, length or start; `heads` is the
  * number of heads that they were trained with, which their shapes do not tell, 0 if unknown. */
@@ -119,11 +120,11 @@ void sequence_model_step(SequenceModel *m, int i, int B);
 /* Multiply-adds of a sequence's forward pass, and of its forward and backward pass. */
 double sequence_model_macs(const SequenceModel *m);
 double sequence_model_training_macs(const SequenceModel *m);
-/* Bytes of the caches of one sequence. */
+/* Bytes of the caches of B sequences. */
 size_t sequence_model_cache_bytes(const SequenceModel *m, int B);
 
-/* A table of the layers with their parameters, multiply-adds and bytes, then lines `key: value`.  averages: the optimizer
- * keeps an average of the weights, too. */
+/* A table of the layers with their parameters, multiply-adds and bytes, then lines `key: value`.  averages: the
+ * optimizer keeps an average of the weights, too. */
 void sequence_model_describe(const SequenceModel *m, bool averages, FILE *out);
 
 void sequence_model_destroy(SequenceModel *m);

@@ -1,5 +1,5 @@
-/* Time of causal attention over sparse sets of keys against dense causal attention, and of that against softmax attention
- * over all keys; forward and backward, one sequence.
+/* Time of causal attention over sparse sets of keys against dense causal attention, and of that against softmax
+ * attention over all keys; forward and backward, one sequence.
  *
  *   OMP_NUM_THREADS=1 build/cpu/tests/bench_causal [TOKENS [STRIDE [SUMMARY [HEADS [DK [DV]]]]]]
  *
@@ -67,7 +67,7 @@ int main(int argc, char **argv) {
     for (int i = 1; i < argc && i <= 6; i++) size[i - 1] = atoi(argv[i]);
     int N = size[0], l = size[1], c = size[2], H = size[3], Dk = size[4], Dv = size[5];
     if (N < 1 || l < 1 || c < 1 || c > l || H < 1 || Dk < 1 || Dv < 1)
-        return fprintf(stderr, "bench_causal [TOKENS [STRIDE [SUMMARY [HEADS [DK [DV]]]]]]: a number is out of range\n"), 2;
+        return fprintf(stderr, "bench_causal [TOKENS [STRIDE [SUMMARY [HEADS [DK [DV]]]]]]: a number is no size\n"), 2;
     bench_clock = CLOCK_PROCESS_CPUTIME_ID;
     kernels_init();
     size_t row = (size_t)H * (2 * Dk + Dv), n = N * row, out = (size_t)N * H * Dv;

@@ -314,6 +314,17 @@ says "plot_run.py of a run with one row" "before/curve.png" "$drawing" "$root/sc
 says "shows its loss and its accuracy" "left right" "$drawing" blue.py before/curve.png
 says "plot_run.py of a detector beside one that was cut short" "both.png" "$drawing" "$root/scripts/plot_run.py" boxes \
     still --out both.png
+for run in "a-seed1 10 12" "a-seed2 20 26" "b-seed1 9 8" "b-seed2 15 19.5" "b-seed3 1 1"; do
+    # shellcheck disable=SC2086 # a name and two accuracies
+    set -- $run
+    mkdir -p "pairs/$1" && printf 'step,epoch,top1\n1,1,%s\n2,2,\n3,2,%s\n' "$2" "$3" >"pairs/$1/log.csv"
+done
+says "plot_gap.py prints the mean lead over the seeds that both rows have" "a - b, epoch 2: +5.25 +- 1.25 points, 2 seeds" \
+    "$drawing" "$root/scripts/plot_gap.py" pairs a:b --out gap.png
+"$drawing" "$root/scripts/plot_gap.py" pairs a:c >out 2>err
+status=$?
+complains 1 'plot_gap.py: pairs: no seed|a and c'
+check "and says which rows have no seed in common" $? "$(head -n 1 err)"
 cat >drawn.py <<'END'
 import sys
 sys.path.insert(0, sys.argv[1] + "/scripts")

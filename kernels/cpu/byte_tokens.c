@@ -50,14 +50,16 @@ static void sum_bytes(const ByteGradients *d, const real *dx, const uint8_t *byt
     for (int b = 0; b < s->B; b++)
         for (int p = 0; p < s->N; p++) {
             int i = source_of(tables, s, p);
-            add_row(sum[i < 0 ? BYTES : bytes[(size_t)b * s->row + i]], dx + ((size_t)b * s->N + p) * s->M + m, columns);
+            int entry = i < 0 ? BYTES : bytes[(size_t)b * s->row + i];
+            add_row(sum[entry], dx + ((size_t)b * s->N + p) * s->M + m, columns);
         }
     for (int v = 0; v < s->vocabulary; v++) put_sums(d->bytes + (size_t)v * s->M + m, sum[v], columns);
     if (tables->start) put_sums(d->start + m, sum[BYTES], columns);
 }
 
 /* Entry e of a table of positions, columns m.. of it. */
-static void sum_entry(float *to, const real *dx, const ByteTables *tables, const ByteEmbedding *s, int t, int e, int m) {
+static void sum_entry(float *to, const real *dx, const ByteTables *tables, const ByteEmbedding *s, int t, int e,
+                      int m) {
     int columns = columns_from(m, s->M), D = s->divisor[t], period = D * s->entries[t];
     int begin = source_of(tables, s, 0), end = begin + s->N; /* places in the sequence */
     double sum[COLUMNS] = {0};

@@ -78,7 +78,9 @@ static Run run_of(const Pass *pass, const CausalPattern *p, int h, int N, int nu
 }
 
 /* Query i sees the keys from .. to-1, both growing with i. */
-static int keys_from(const Run *r, int i) { return r->pass->set == CAUSAL_WINDOW ? larger(0, i + 1 - r->pass->window) : 0; }
+static int keys_from(const Run *r, int i) {
+    return r->pass->set == CAUSAL_WINDOW ? larger(0, i + 1 - r->pass->window) : 0;
+}
 static int keys_to(const Run *r, int i) {
     if (r->pass->set != CAUSAL_SUMMARY) return r->pass->set == CAUSAL_COLUMN && r->pass->rest ? i : i + 1;
     if (r->pass->rest) i = i / r->pattern->stride * r->pattern->stride - 1;
@@ -379,7 +381,7 @@ static Backward backward_take(float *slice, const CausalShape *s, const CausalPa
     return w;
 }
 
-/* A query's pair with its own key, where that is not one of the run's: dk and dv of that key, and what dq begins with. */
+/* A query's pair with its own key, where that is not one of the run's: dk and dv of that key, and dq's beginning. */
 static void own_pair(float *dq, const Run *r, const Head *a, const float *q, const float *dy, float delta, float lse,
                      size_t token) {
     memset(dq, 0, a->Dkp * sizeof *dq);
@@ -468,7 +470,8 @@ static void backward_run(const Backward *own, const Backward *run, size_t shares
         int rows = smaller(QUERIES, r->queries - i);
         float *dq = run->dqs + (size_t)i * a->Dkp;
         for (int part = 1; part < team.parts; part++)
-            for (int c = 0; c < rows * a->Dkp; c += TILE) vec_store(dq + c, vec_load(dq + c) + vec_load(dq + part * shares + c));
+            for (int c = 0; c < rows * a->Dkp; c += TILE)
+                vec_store(dq + c, vec_load(dq + c) + vec_load(dq + part * shares + c));
         scatter(a->dq, a->q_row, r->q_order, i, dq, a->scale, r->pass->rest, rows, a->Dk, a->Dkp);
     }
     wait_for(team);

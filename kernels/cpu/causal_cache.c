@@ -1,6 +1,6 @@
 /* One step of causal attention with a cache of keys and values (kernels/causal_attention.h says what is kept where).
- *   k, v of token i are written, then the keys that it sees are read as at most two runs of rows: the running softmax of
- *   kernels/cpu/causal_attention.c with a single query, and so the same numbers up to the order of sums. */
+ *   k, v of token i are written, then the keys that it sees are read as at most two runs of rows: the running softmax
+ *   of kernels/cpu/causal_attention.c with a single query, and so the same numbers up to the order of sums. */
 #include "kernels/cpu/activations.h"
 #include "kernels/kernels.h"
 

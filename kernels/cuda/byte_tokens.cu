@@ -1,5 +1,5 @@
-/* Bytes as tokens; kernels/cpu/byte_tokens.c has the formulas.  Every sum has one block: its warps take every eighth row,
- * in order, and join in order, so that every run gives the same bits. */
+/* Bytes as tokens; kernels/cpu/byte_tokens.c has the formulas.  Every sum has one block: its warps take every eighth
+ * row, in order, and join in order, so that every run gives the same bits. */
 #include "kernels/cuda/fragments.cuh"
 #include "kernels/cuda/rows.cuh"
 #include "kernels/kernels.h"
@@ -38,8 +38,8 @@ __global__ void __launch_bounds__(THREADS)
     for (int b = 0; b < s.B; b++)
         for (int p = warp_id(); p < s.N; p += WARPS) {
             int i = source_of(tables, s, p);
-            int of = t >= 0 && i >= 0 ? i / s.divisor[t] % s.entries[t] : i >= 0 ? bytes[(size_t)b * s.row + i] : s.vocabulary;
-            if (t >= 0 && i < 0) of = -1;
+            int of = i < 0 ? s.vocabulary : bytes[(size_t)b * s.row + i];
+            if (t >= 0) of = i < 0 ? -1 : i / s.divisor[t] % s.entries[t];
             if (of == entry && m < s.M) sum += to_float(dx[((size_t)b * s.N + p) * s.M + m]);
         }
     sums[threadIdx.x] = sum;
@@ -87,12 +87,13 @@ __global__ void __launch_bounds__(THREADS)
 void byte_cross_entropy(float *loss, real *dlogits, const real *logits, const uint8_t *targets, float scale,
                         const ByteTargets *shape) {
     size_t rows = (size_t)shape->B * shape->N;
-    LAUNCH(byte_cross_entropy_kernel, (unsigned)ceil_div(rows, WARPS), THREADS, 0, loss, dlogits, logits, targets, scale,
-           *shape);
+    LAUNCH(byte_cross_entropy_kernel, (unsigned)ceil_div(rows, WARPS), THREADS, 0, loss, dlogits, logits, targets,
+           scale, *shape);
 }
 
 /* A thread to a sequence: the order is the contract. */
-__global__ void __launch_bounds__(WARP) byte_loss_sums_kernel(float *sums, const float *loss, int first, ByteTargets s) {
+__global__ void __launch_bounds__(WARP)
+    byte_loss_sums_kernel(float *sums, const float *loss, int first, ByteTargets s) {
     int b = (int)(blockIdx.x * WARP + threadIdx.x);
     if (b >= s.B) return;
     double sum = 0;

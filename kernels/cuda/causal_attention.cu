@@ -1,8 +1,8 @@
-/* Causal softmax attention over sets of keys, on the matrix units: kernels/cuda/softmax_attention.cu has the shape of the
- * kernels, kernels/cpu/causal_attention.c the passes.  A pass lists all queries and all keys in an order, the column's or
- * the tokens' own, in which each query sees one stretch of the keys: no pair needs more than its key's position and the
- * query's two bounds.  A block of threads reads the keys from its first row's lower bound to its last row's upper one,
- * and masks them where not every row sees all.  Short columns and blocks lie several to a tile.
+/* Causal softmax attention over sets of keys, on the matrix units: kernels/cuda/softmax_attention.cu has the shape of
+ * the kernels, kernels/cpu/causal_attention.c the passes.  A pass lists all queries and all keys in an order, the
+ * column's or the tokens' own, in which each query sees one stretch of the keys: no pair needs more than its key's
+ * position and the query's two bounds.  A block of threads reads the keys from its first row's lower bound to its last
+ * row's upper one, and masks them where not every row sees all.  Short columns and blocks lie several to a tile.
  *
  * The second pass of a merged set goes on from the first one's y and lse, with a sum of 1.  Widths of queries are
  * padded to that of values or half of it; beyond 128 the plain kernels at the end take over. */
@@ -210,7 +210,8 @@ DEVICE void begin_rows(FragmentC (&sum)[T][V / TILE_N], float (&m)[T][2], float 
             int row = owned_row<T>(at.first, r, half);
             size_t token = query_token(row, s);
             bool own = sees_own(row, at.head, s), given = (s.rest && row < s.N) || own;
-            float score = row_sum(own ? quad_dot(in.q + at.q + token * s.q_row, in.k + at.k + token * s.k_row, s.Dk) : 0);
+            const real *q = in.q + at.q + token * s.q_row, *k = in.k + at.k + token * s.k_row;
+            float score = row_sum(own ? quad_dot(q, k, s.Dk) : 0);
             m[r][half] = !given ? -INFINITY : own ? score : lse[at.lse + token] / s.scale;
             l[r][half] = given && lane_id() % 4 == 0;
             const real *from = own ? in.v + at.v + token * s.v_row : y + at.y + token * at.y_row;
@@ -578,7 +579,8 @@ static void with_widths(int Dk, int Dv, Launch launch) {
     else launch(Constant<WIDEST>(), Constant<WIDEST>());
 }
 
-/* launch(W, V, T): one row tile a warp where two would have rows for one, and where a block of fewer sees fewer keys. */
+/* launch(W, V, T): one row tile a warp where two would have rows for one, and where a block of fewer sees fewer
+ * keys. */
 template <int held, typename Launch>
 static void with_tiles(const Shape &s, Launch launch) {
     with_widths(s.Dk, s.Dv, [&](auto width, auto values) {
@@ -688,7 +690,10 @@ static void each_pass(const CausalPattern *p, const CausalShape *c, bool wide, R
 }
 
 static bool is_wide_layout(const CausalShape *s) {
-    return s->Dk % WIDE == 0 && s->Dv % WIDE == 0 && s->q_row % WIDE == 0 && s->k_row % WIDE == 0 && s->v_row % WIDE == 0;
+    const int lengths[] = {s->Dk, s->Dv, s->q_row, s->k_row, s->v_row};
+    for (int length : lengths)
+        if (length % WIDE) return false;
+    return true;
 }
 
 size_t causal_attention_workspace(const CausalPattern *pattern, const CausalShape *shape) {

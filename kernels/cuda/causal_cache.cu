@@ -82,9 +82,10 @@ __global__ void __launch_bounds__(THREADS)
     const real *k = in.k + row * s.k_row + h * s.Dk, *v = in.v + row * s.v_row + h * s.Dv;
     int rows[2], slots = causal_cache_slots(rows, &p, h, i, s.N);
     CausalSet set = causal_set(&p, h);
-    int ring = set == CAUSAL_WINDOW ? causal_cache_rows(&p, h, s.N) : set == CAUSAL_DENSE || set == CAUSAL_COLUMN ? s.N : p.stride;
+    bool in_blocks = set == CAUSAL_BLOCK || set == CAUSAL_FIXED;
+    int ring = set == CAUSAL_WINDOW ? causal_cache_rows(&p, h, s.N) : p.stride;
     for (int n = 0; n < slots; n++) {
-        bool turning = set == CAUSAL_STRIDED ? n == 1 : set == CAUSAL_SUMMARY ? false : n == 0;
+        bool turning = set == CAUSAL_STRIDED ? n == 1 : n == 0 && (set == CAUSAL_WINDOW || in_blocks);
         if (turning && i + ring < count) continue;
         real *to_k = cache.k + (first + rows[n]) * s.Dk, *to_v = cache.v + (first + rows[n]) * s.Dv;
         for (int c = (int)threadIdx.x; c < s.Dk; c += THREADS) to_k[c] = k[c];

@@ -4,7 +4,6 @@
 
 enum { THREADS = 256 };
 
-/* fmaf where the compiler could choose: forward and backward give the same bits. */
 DEVICE float sigmoid_of(float x) { return fast_reciprocal(1 + fast_exp2(-1.702f * 1.44269504f * x)); }
 
 template <int W>
@@ -58,7 +57,8 @@ __global__ void __launch_bounds__(THREADS)
 
 void sigmoid_gelu_backward(real *dx, real *y, const real *dy, const real *x, size_t n) {
     if (is_wide(0, dx, y, dy, x))
-        LAUNCH((sigmoid_gelu_backward_kernel<WIDE>), (unsigned)ceil_div(n, THREADS * WIDE), THREADS, 0, dx, y, dy, x, n);
+        LAUNCH((sigmoid_gelu_backward_kernel<WIDE>), (unsigned)ceil_div(n, THREADS * WIDE), THREADS, 0, dx, y, dy, x,
+               n);
     else
         LAUNCH((sigmoid_gelu_backward_kernel<1>), (unsigned)ceil_div(n, THREADS), THREADS, 0, dx, y, dy, x, n);
 }
