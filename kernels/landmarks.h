@@ -25,6 +25,23 @@ void cell_means_forward(real *means, const real *x, const Cells *cells, int B, i
  * that wrote that one. */
 void cell_means_backward(real *dx, const real *dmeans, const Cells *cells, int B, int C, int x_row);
 
+/* Indices from begin up to but without end. */
+typedef struct {
+    int begin, end;
+} TokenSpan;
+/* The places among `to` that part `i` of `from` touches when both divide the same length evenly: floor(i to / from) up to
+ * but without ceil((i+1) to / from).  Neighbouring parts share a place where `from` does not divide `to`. */
+GRID_INLINE TokenSpan cell_span(int i, int from, int to) {
+    TokenSpan span = {(int)((size_t)i * (size_t)to / (size_t)from),
+                 (int)((((size_t)i + 1) * (size_t)to + (size_t)from - 1) / (size_t)from)};
+    return span;
+}
+/* means [B,L,C] = the mean over cells that may overlap: cell (i,j) has the rows cell_span(i, Lh, Hg) and the columns
+ * cell_span(j, Lw, Wg), as PyTorch's adaptive average pooling.  There may be more cells than tokens.  x [B,N,C]. */
+void overlapping_means_forward(real *means, const real *x, const Cells *cells, int B, int C);
+/* dx (=). */
+void overlapping_means_backward(real *dx, const real *dmeans, const Cells *cells, int B, int C);
+
 typedef struct {
     Grid grid;
     int r, H, D;

@@ -1,13 +1,15 @@
 /* Multilayer perceptron with one hidden layer.  h [n,M] -> f [n,M]
- * forward   1. a = h W1^T + b1   2. c = a, or its depthwise 3x3 convolution over the grid (PVTv2's convolutional MLP)
+ * forward   1. a = h W1^T + b1, and its ReLU in PVTv2's linear form   2. c = a, or its depthwise 3x3 convolution over the grid (PVTv2's convolutional MLP)
  *           3. g = drop(gelu(c))   4. f = g W2^T + b2
  * backward  4. dg = df W2, dW2 += df^T g, db2   3. dc = drop(dg) gelu'(c)   2. da   1. dh = da W1, dW1 += da^T h, db1
  * saves     a and c [n,hidden]; g is computed again, which takes less time than reading it from memory. */
 #include "layers/mlp.h"
 
-void mlp_declare(Mlp *mlp, Params *params, const char *prefix, int dim, int hidden, const Grid *grid) {
+void mlp_declare(Mlp *mlp, Params *params, const char *prefix, int dim, int hidden, const Grid *grid,
+                 bool relu) {
     projection_declare(&mlp->fc1, params, prefix, "fc1", dim, hidden);
     mlp->convolves = grid != NULL;
+    mlp->relu = relu;
     if (mlp->convolves)
         depthwise_declare(&mlp->dwconv, params, prefix, "dwconv",
                           (Depthwise){*grid, hidden, 3, hidden, hidden, hidden}, true);
@@ -41,6 +43,7 @@ void mlp_forward(const Mlp *mlp, real *f, const real *h, const Dropout *dropout,
     const DepthwiseLayer *conv = &mlp->dwconv;
     size_t n = (size_t)B * (size_t)N;
     projection_forward(&mlp->fc1, mlp->a, h, n);
+    if (mlp->relu) relu_dropout_forward(mlp->a, mlp->a, &(Dropout){0}, B, (size_t)N * (size_t)mlp->fc1.out);
     if (mlp->convolves) depthwise_forward(mlp->c, NULL, mlp->a, conv->w, conv->b, &conv->shape, B);
     if (!f) return;
     (mlp->sigmoid ? sigmoid_gelu_forward : gelu_forward)(mlp->g, before_gelu(mlp), n * (size_t)mlp->fc1.out);
@@ -60,6 +63,7 @@ void mlp_backward(const Mlp *mlp, real *dh, const real *df, const real *h, const
     linear_backward_weight(mlp->fc2.dw, mlp->fc2.db, df, mlp->g, &fc2);
     if (mlp->convolves)
         depthwise_backward(mlp->da, NULL, conv->dw, conv->db, mlp->dg, mlp->a, conv->w, &conv->shape, B);
+    if (mlp->relu) relu_gradient(mlp->da, mlp->da, mlp->a, n * (size_t)mlp->fc1.out);
     projection_backward(&mlp->fc1, dh, mlp->convolves ? mlp->da : mlp->dg, h, n);
 }
 

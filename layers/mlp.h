@@ -10,15 +10,16 @@ typedef struct {
     Projection fc1, fc2;
     bool sigmoid;          /* GELU as x sigmoid(1.702 x); set after mlp_declare */
     bool convolves;
+    bool relu;             /* before the convolution */
     DepthwiseLayer dwconv; /* 3x3 over the token grid, between fc1 and GELU */
-    real *a;      /* [n,hidden] kept: fc1's output */
+    real *a;      /* [n,hidden] kept: fc1's output, after ReLU if there is one */
     real *c;      /* [n,hidden] kept: the convolution's output */
     real *g, *dg; /* [n,hidden] scratch: GELU's output (computed again in backward), and the gradients of g and c */
     real *da;     /* [n,hidden] scratch: the gradient of a, if there is a convolution */
 } Mlp;
 
-/* grid: the token grid for a convolution between the layers, or NULL for none. */
-void mlp_declare(Mlp *mlp, Params *params, const char *prefix, int dim, int hidden, const Grid *grid);
+/* grid: the token grid for a convolution between the layers, or NULL for none; relu: with a ReLU before it. */
+void mlp_declare(Mlp *mlp, Params *params, const char *prefix, int dim, int hidden, const Grid *grid, bool relu);
 void mlp_plan(Mlp *mlp, Plan *plan, const char *prefix, size_t n);
 /* n = B N rows.  dropout: of the hidden layer, with rate 0 for none; drawn again by the backward pass.
  * f NULL: computes only what the backward pass reads. */

@@ -33,15 +33,16 @@ static void block_declare(Stage *stage, int i, Params *params) {
     char prefix[PARAM_NAME_SIZE];
     bool class_token = stage->class_token && stage->first + i >= attention_class_block(c->attn, stage->settings);
     snprintf(block->prefix, sizeof block->prefix, "%sblocks.%d.", stage->prefix, i);
-    attention_create(&block->attention, c->attn, stage->settings, block->prefix, stage->first + i, stage->grid,
-                     class_token, c->dim, c->heads);
+    attention_create(&block->attention, c->attn, stage->settings, block->prefix,
+                     (BlockPlace){stage->first + i, stage->index, stage->stages}, stage->grid, class_token, c->dim,
+                     c->heads);
     stage->stations[2 * i].N = stage->stations[2 * i + 1].N = block->attention.N;
     station_declare(stage, 2 * i, params, block->prefix, "norm1");
     block->attention.op->declare(&block->attention, params);
     station_declare(stage, 2 * i + 1, params, block->prefix, "norm2");
     snprintf(prefix, sizeof prefix, "%.40smlp.", block->prefix);
     mlp_declare(&block->mlp, params, prefix, c->dim, (int)((float)c->dim * c->mlp_ratio),
-                stage->mlp_conv ? &stage->grid : NULL);
+                stage->mlp_conv ? &stage->grid : NULL, stage->mlp_relu);
     params_start_scaled(params, block->attention.prefix, "proj.weight", stage->residual_gain);
     params_start_scaled(params, block->attention.prefix, "conv2.weight", stage->residual_gain);
     params_start_scaled(params, prefix, "fc2.weight", stage->residual_gain);

@@ -53,9 +53,10 @@ typedef struct {
     StageConfig config;
     const Config *settings; /* all settings of the program, the operator's among them */
     Grid grid;
+    int index, stages;               /* which stage this is, and how many there are */
     int first;                       /* number of blocks in the previous stages */
     char prefix[PARAM_NAME_SIZE / 2]; /* "", "stages.1." */
-    bool class_token, position_conv, mlp_conv;
+    bool class_token, position_conv, mlp_conv, mlp_relu;
     bool drops;        /* drop path is used */
     bool recompute;    /* the backward pass computes a block's activations again from its input */
     bool last;         /* this is the model's last stage */

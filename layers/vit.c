@@ -36,6 +36,7 @@ static const ConfigEntry entries[] = {
      .help = "Hidden width of the MLP as a multiple of dim; with several stages one number or a list"},
     {F(BOOL, mlp_conv), "false",
      .help = "Depthwise 3x3 convolution over the token grid between the two layers of the MLP, as in PVTv2"},
+    {F(BOOL, mlp_relu), "false", .help = "ReLU before that convolution, as in the linear form of PVTv2"},
     {F(INT, conv_stages), "0", .min = 0, .max = VIT_MAX_STAGES,
      .help = "Number of stages, from the first, that have convolution blocks in place of attn"},
     {F(ITEM, conv_block), "conv", .table = (const void *const *)conv_blocks, .noun = "convolution block",
@@ -119,6 +120,11 @@ static void check_patches(const Config *config, const VitSettings *s) {
     }
 }
 
+static void check_mlp(const Config *config, const VitSettings *s) {
+    if (s->mlp_relu && !s->mlp_conv)
+        config_reject(config, "mlp_relu", "stands before the MLP's convolution: use mlp_conv true too");
+}
+
 static void check_class_token(const Config *config, const VitSettings *s) {
     const char *grid = stage_count(s) > 1 ? "several stages" : s->mlp_conv ? "mlp_conv"
                        : s->pos_embed == POSITIONS_CONV ? "pos_embed conv" : s->conv_stages > 0 ? "conv_stages" : NULL;
@@ -140,6 +146,7 @@ void vit_check_settings(const Config *config) {
     check_lists(config, s);
     for (int i = 0; i < stage_count(s); i++) check_stage(config, s, i);
     check_patches(config, s);
+    check_mlp(config, s);
     check_class_token(config, s);
     if (s->dropout > 0 && SITES_OF_BLOCK * depth_of(s) >= DROPOUT_SITES)
         config_reject(config, "dropout", "%g, but %d blocks have more places for it than %d", (double)s->dropout,
@@ -210,10 +217,13 @@ static void stage_create(Vit *vit, const Config *config, int i) {
     *stage = (Stage){.config = stage_config(c, i),
                      .settings = config,
                      .grid = e->grid,
+                     .index = i,
+                     .stages = stage_count(c),
                      .first = i > 0 ? before->first + before->config.depth : 0,
                      .class_token = has_class_token(vit),
                      .position_conv = c->pos_embed == POSITIONS_CONV,
                      .mlp_conv = c->mlp_conv,
+                     .mlp_relu = c->mlp_relu,
                      .drops = c->drop_path > 0,
                      .recompute = c->recompute,
                      .last = i == stage_count(c) - 1,

@@ -22,7 +22,7 @@ typedef enum { INIT_SCALE_NONE, INIT_SCALE_DEPTH } InitScale;
 typedef struct {
     const AttentionOp *attn;
     int img_size[2], patch_size, num_classes;
-    bool patch_overlap, mlp_conv, recompute;
+    bool patch_overlap, mlp_conv, mlp_relu, recompute;
     ConfigInts dim, depth, heads;
     ConfigFloats mlp_ratio;
     int conv_stages;

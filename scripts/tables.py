@@ -138,6 +138,9 @@ TABLES = {
         ("cifar10 dense", "cifar10-dense"), ("cifar10 fixed", "cifar10-fixed"), ("cifar10 strided", "cifar10"))),
     "density": ("Sparse Transformers at a small size: CIFAR-100's images", None, density(
         ("dense", "cifar100-dense"), ("fixed", "cifar100-fixed"), ("strided", "cifar100"))),
+    "hosts": ("Hierarchical transformers with their own attention, ImageNet-1k", "hosts,imagenet1k", imagenet(
+        ("pvt_v2_b0", "pvt-v2-b0"), ("pvt_v2_b1", "pvt-v2-b1"), ("pvt_v2_b2", "pvt-v2-b2"),
+        ("pvt_v2_b2_li", "pvt-v2-b2-li"))),
     "study": ("The claims at a small size: CIFAR-100, no position embedding (configs/cpu/study.ini)", None, [
         study("softmax", "--attn", "softmax"),
         study("linear", "--attn", "linear"),

@@ -145,6 +145,9 @@ refuses "fewer depths than stages" 2 '--depth|2 values|dim has 3' --dim 8,16,32 
 refuses "heads that do not divide a later stage" 2 '--heads|3|dim 32' --dim 18,32 --heads 3
 refuses "more convolution stages than stages" 2 '--conv-stages|3|2 stages' $stages --conv-stages 3
 refuses "stages that halve an odd grid" 2 '--patch-size|36x36|patch_overlap' $stages --img-size 36
+refuses "as many reductions as no hierarchy has" 2 '--reduction|3 values|dim has 2' $stages --attn reduced --reduction 8,4,2
+refuses "a reduction that no stage has room for" 2 "--reduction|5|stage 1's 4x4" $stages --attn reduced --reduction 2,5
+refuses "a ReLU before a convolution that is not there" 2 '--mlp-relu|mlp_conv' --mlp-relu
 refuses "a class token in a hierarchy" 2 '--pool|several stages|gap' $stages --pool cls
 refuses "a class token with mlp_conv" 2 '--pool|mlp_conv|gap' --mlp-conv --pool cls
 refuses "a class token with pos_embed conv" 2 '--pool|pos_embed conv|gap' --pos-embed conv --pool cls

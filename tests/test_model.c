@@ -247,6 +247,7 @@ static void smoothen(Case *c, float *values) {
     for (int t = 0; t < params_count(&c->vit.model.params); t++) {
         const Param *p = params_at(&c->vit.model.params, t);
         size_t moved = strstr(p->name, "feature.b2") || strstr(p->name, "feature.bias") ? p->size : 0, third = p->size;
+        if (c->vit.settings.mlp_relu && strstr(p->name, "fc1.bias")) moved = p->size;
         if (rectified && strstr(p->name, "qkv.bias")) moved = 2 * (third = p->size / 3); /* q's and k's alike */
         for (size_t i = 0; i < moved; i++) values[p->offset + i] = i % third % 2 ? -8 : 8;
         if (strstr(p->name, "aggreg")) near_identity(values + p->offset, p);

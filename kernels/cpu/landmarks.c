@@ -50,6 +50,49 @@ void cell_means_backward(real *dx, const real *dmeans, const Cells *cells, int B
     }
 }
 
+static float share_of(TokenSpan rows, TokenSpan columns) {
+    return 1.0f / ((float)(rows.end - rows.begin) * (float)(columns.end - columns.begin));
+}
+
+void overlapping_means_forward(real *means, const real *x, const Cells *cells, int B, int C) {
+    Grid from = cells->cells, to = cells->tokens;
+    size_t N = grid_tokens(to), L = grid_tokens(from);
+#pragma omp parallel for schedule(static)
+    for (size_t at = 0; at < B * L; at++) {
+        TokenSpan rows = cell_span((int)(at % L) / from.columns, from.rows, to.rows);
+        TokenSpan columns = cell_span((int)(at % L) % from.columns, from.columns, to.columns);
+        const real *image = x + at / L * N * C;
+        for (int c = 0; c < C; c += TILE) {
+            vec sum = {0};
+            for (int i = rows.begin; i < rows.end; i++)
+                for (int j = columns.begin; j < columns.end; j++)
+                    sum += real_load_part(image + ((size_t)i * to.columns + j) * C + c, C - c);
+            real_store_part(means + at * C + c, share_of(rows, columns) * sum, C - c);
+        }
+    }
+}
+
+/* A token is in the cells that it touches as a cell touches tokens. */
+void overlapping_means_backward(real *dx, const real *dmeans, const Cells *cells, int B, int C) {
+    Grid from = cells->cells, to = cells->tokens;
+    size_t N = grid_tokens(to), L = grid_tokens(from);
+#pragma omp parallel for schedule(static)
+    for (size_t at = 0; at < B * N; at++) {
+        TokenSpan down = cell_span((int)(at % N) / to.columns, to.rows, from.rows);
+        TokenSpan across = cell_span((int)(at % N) % to.columns, to.columns, from.columns);
+        const real *image = dmeans + at / N * L * C;
+        for (int c = 0; c < C; c += TILE) {
+            vec sum = {0};
+            for (int i = down.begin; i < down.end; i++)
+                for (int j = across.begin; j < across.end; j++) {
+                    float share = share_of(cell_span(i, from.rows, to.rows), cell_span(j, from.columns, to.columns));
+                    sum += share * real_load_part(image + ((size_t)i * from.columns + j) * C + c, C - c);
+                }
+            real_store_part(dx + at * C + c, sum, C - c);
+        }
+    }
+}
+
 /* Runs `copy` for every element of cols and the element of x that it is a copy of. */
 #define EACH_NUMBER(copy)                                                                                    \
     do {                                                                                                     \

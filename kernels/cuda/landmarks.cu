@@ -54,6 +54,45 @@ void cell_means_backward(real *dx, const real *dmeans, const Cells *cells, int B
     cell_means<true>(dx, dmeans, cells, B, C, x_row);
 }
 
+DEVICE float share_of(TokenSpan rows, TokenSpan columns) {
+    return 1.0f / ((float)(rows.end - rows.begin) * (float)(columns.end - columns.begin));
+}
+
+/* Forward gathers a cell's tokens, backward a token's cells: those that it touches as a cell touches tokens. */
+template <bool backward>
+__global__ void __launch_bounds__(THREADS)
+    overlapping_means_kernel(real *result, const real *source, Cells cells, size_t numbers, int C) {
+    size_t at = (size_t)blockIdx.x * THREADS + threadIdx.x, row = at / C, c = at % C;
+    if (at >= numbers) return;
+    Grid from = backward ? cells.tokens : cells.cells, to = backward ? cells.cells : cells.tokens;
+    size_t in_image = row % grid_tokens(from), image = row / grid_tokens(from) * grid_tokens(to);
+    TokenSpan rows = cell_span((int)in_image / from.columns, from.rows, to.rows);
+    TokenSpan columns = cell_span((int)in_image % from.columns, from.columns, to.columns);
+    float sum = 0;
+    for (int i = rows.begin; i < rows.end; i++)
+        for (int j = columns.begin; j < columns.end; j++) {
+            float share = !backward ? 1 : share_of(cell_span(i, to.rows, from.rows),
+                                                   cell_span(j, to.columns, from.columns));
+            sum += share * to_float(source[(image + (size_t)i * to.columns + j) * C + c]);
+        }
+    result[at] = to_real(backward ? sum : share_of(rows, columns) * sum);
+}
+
+template <bool backward>
+static void overlapping_means(real *to, const real *from, const Cells *cells, int B, int C) {
+    size_t numbers = (size_t)B * grid_tokens(backward ? cells->tokens : cells->cells) * C;
+    LAUNCH((overlapping_means_kernel<backward>), (unsigned)ceil_div(numbers, THREADS), THREADS, 0, to, from, *cells,
+           numbers, C);
+}
+
+void overlapping_means_forward(real *means, const real *x, const Cells *cells, int B, int C) {
+    overlapping_means<false>(means, x, cells, B, C);
+}
+
+void overlapping_means_backward(real *dx, const real *dmeans, const Cells *cells, int B, int C) {
+    overlapping_means<true>(dx, dmeans, cells, B, C);
+}
+
 template <bool backward>
 __global__ void __launch_bounds__(THREADS)
     head_patches_kernel(real *to, const real *from, HeadPatches p, size_t numbers) {

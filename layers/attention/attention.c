@@ -78,11 +78,13 @@ static void check(const Attention *a, bool class_token) {
     if (a->op->check) a->op->check(a);
 }
 
-void attention_create(Attention *a, const AttentionOp *op, const Config *settings, const char *prefix, int block,
+void attention_create(Attention *a, const AttentionOp *op, const Config *settings, const char *prefix, BlockPlace place,
                       Grid grid, bool class_token, int M, int heads) {
-    *a = (Attention){.op = op->in_block ? op->in_block(settings, block) : op,
+    *a = (Attention){.op = op->in_block ? op->in_block(settings, place.block) : op,
                      .settings = settings,
-                     .block = block,
+                     .block = place.block,
+                     .stage = place.stage,
+                     .stages = place.stages,
                      .N = grid_tokens(grid) + class_token,
                      .grid = grid,
                      .qkv_bias = !op->no_qkv_bias};

@@ -78,6 +78,7 @@ struct Attention {
     const Config *settings; /* the program's settings, which outlive the model */
     char prefix[PARAM_NAME_SIZE]; /* "blocks.3.attn." */
     int block;                    /* index of the block, counted over all stages */
+    int stage, stages;            /* index of the stage, and how many there are */
     int N, M, H, D;               /* tokens, width, heads, head width */
     Grid grid;                    /* of the tokens other than a class token */
     bool qkv_bias;
@@ -98,9 +99,14 @@ void attention_use_settings(Config *config, const AttentionOp *op);
 /* The block before which the class token is added. */
 int attention_class_block(const AttentionOp *op, const Config *settings);
 
+/* Where a block stands: its index, counted over all stages; the stage's index, and how many stages there are. */
+typedef struct {
+    int block, stage, stages;
+} BlockPlace;
+
 /* Creates the operator for one block, whose tensors have names that begin with `prefix` ("blocks.3.").  Rejects
  * settings that the operator does not support. */
-void attention_create(Attention *a, const AttentionOp *op, const Config *settings, const char *prefix, int block,
+void attention_create(Attention *a, const AttentionOp *op, const Config *settings, const char *prefix, BlockPlace place,
                       Grid grid, bool class_token, int M, int heads);
 /* The same for a layer of a detector's encoder.  attention_set_grid must give the largest grid before op->plan, and the
  * batch's own grid before each batch. */

@@ -5,7 +5,7 @@
     python tests/reference/check_timm.py --operators
 
 The first form makes deit_tiny_patch16_224 with random weights (and the same without class token, mean pooled: our
---pool gap), saves its state dict as safetensors, gives it to `train_vit --init` with a batch for --parity, and
+--pool gap), pvt_v2_b0 and pvt_v2_b2_li (on smaller images), saves its state dict as safetensors, gives it to `train_vit --init` with a batch for --parity, and
 compares logits, loss and all gradients with what timm computes in float64.  The second loads a softmax checkpoint of
 ours into timm's model, every name and every shape.  The third compares the operators in tests/reference/operators that
 timm has too, as the fixtures' reference computes them, with timm's modules.
@@ -36,10 +36,10 @@ def timm_options(pool):
     return {"global_pool": "avg", "fc_norm": False, "class_token": False}
 
 
-def random_deit(pool, seed):
+def random_model(name, seed, **options):
     """timm's initialisation leaves every bias at zero: here all of them count."""
     torch.manual_seed(seed)
-    model = timm.create_model("deit_tiny_patch16_224", pretrained=False, **timm_options(pool))
+    model = timm.create_model(name, pretrained=False, **options)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             parameter.add_(torch.randn_like(parameter), alpha=0.02)
@@ -78,7 +78,26 @@ def check_pool(binary, pool, directory):
     """Returns the number of tensors that differ."""
     command = [*shlex.split(binary), "--attn", "softmax", "--img-size", 224, "--patch-size", 16, "--dim", 192,
                "--depth", 12, "--heads", 3, "--num-classes", 1000, "--pool", pool, "--pos-embed", "learned"]
-    return compare_with(random_deit(pool, seed=17), command, f"deit-{pool}", directory, 224, 1000)
+    return compare_with(random_model("deit_tiny_patch16_224", 17, **timm_options(pool)), command, f"deit-{pool}", directory, 224, 1000)
+
+
+def away_from_kinks(model):
+    """Half of the units that enter a ReLU on and half off, so that no rounding switches one."""
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if name.endswith("mlp.fc1.bias"):
+                parameter[0::2], parameter[1::2] = 4, -4
+    return model
+
+
+def check_pvt(binary, name, directory):
+    """Returns the number of tensors that differ."""
+    model = random_model(name, 17)
+    if name.endswith("_li"):
+        away_from_kinks(model)
+    config = os.path.join(os.path.dirname(__file__), "../../configs/imagenet", name.replace("_", "-") + ".ini")
+    command = [*shlex.split(binary), "--config", config, "--img-size", 64]
+    return compare_with(model, command, name, directory, 64, 1000)
 
 
 def check_checkpoint(path):
@@ -127,6 +146,8 @@ def main():
                 if arguments.keep:
                     os.makedirs(arguments.keep, exist_ok=True)
                 failures += check_pool(arguments.binary, pool, arguments.keep or temporary)
+            for name in ("pvt_v2_b0", "pvt_v2_b2_li"):
+                failures += check_pvt(arguments.binary, name, arguments.keep or temporary)
         print(f"{failures} tensors FAILED" if failures else f"logits, loss and gradients within {TOLERANCE:g}   ok")
     sys.exit(failures > 0)
 

@@ -29,13 +29,14 @@ import lisa_reference
 import operators
 from dropout_reference import FIRST, SEED, STEP, Drop
 from mixer_reference import MIXERS
-from rival_operators import RIVALS, rpe_bias, rpe_shapes
+from rival_operators import RIVALS, relu, rpe_bias, rpe_shapes
 
 RIVALS = {**RIVALS, **lisa_reference.OPERATORS, **operators.OPERATORS}
+MIXERS = {**MIXERS, **operators.MIXERS}
 RIPPLE = ("ripple", "ripple-fixed", "ripple-softmax-weights", "ripple-truncated", "ripple-log", "ripple-dense",
           "ripple-explicit-softmax")
 LATER = ("feature_map", "relative", "convit", "rpe", "focused", "lisa", "landmarks", "castling", "inception", "stage",
-         "patch_overlap", "dropout", "kv_stride", "mlp_conv", "conv_stages", "conv_block", "head_kind",
+         "patch_overlap", "dropout", "kv_stride", "mlp_conv", "mlp_relu", "conv_stages", "conv_block", "head_kind",
          *operators.SETTINGS)  # settings newer than the first fixtures
 
 
@@ -83,6 +84,7 @@ class Config(OperatorSettings):
     dropout: float = 0.0
     kv_stride: int = 1               # of convattn's k and v
     mlp_conv: int = 0
+    mlp_relu: int = 0                # before that convolution
 
     @property
     def grid(self):
@@ -125,7 +127,8 @@ def stages(config):
     Hg, Wg = (-(-side // config.patch_size) for side in config.img_size)
     for i, (dim, depth, heads, ratio) in enumerate(zip(*lists)):
         attn = config.conv_block if i < config.conv_stages else config.attn
-        result.append((f"stages.{i}.", replace(config, attn=attn, img_size=(Hg, Wg), patch_size=1, dim=dim, depth=depth,
+        reduction = config.reduction.split(",")
+        result.append((f"stages.{i}.", replace(config, attn=attn, reduction=reduction[i if len(reduction) > 1 else 0], img_size=(Hg, Wg), patch_size=1, dim=dim, depth=depth,
                                                heads=heads, mlp_ratio=ratio, stage_dims="",
                                                ripple_layers=config.ripple_layers - first)))
         Hg, Wg, first = -(-Hg // 2), -(-Wg // 2), first + depth
@@ -435,6 +438,8 @@ class Vit:
 
     def mlp(self, prefix, x, site=0):
         x = F.linear(x, self.params[prefix + "fc1.weight"], self.params[prefix + "fc1.bias"])
+        if self.config.mlp_relu:
+            x = relu(self, x)
         if self.config.mlp_conv:
             x = self.depthwise(prefix + "dwconv.", x)
         x = self.drop.rows(F.gelu(x), site)
