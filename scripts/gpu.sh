@@ -312,7 +312,7 @@ stage_plan() {
 Each command takes less than ten minutes and 64 MiB of files each way; \$OUT, emptied before each command, is what comes
 back.  Half hours begin with a bare machine, and commands follow each other at once: between them the machine may go.
 
-before: here, with make, nvcc and xz; about ten minutes of sixteen cores or an hour of two
+before: here, with make, nvcc and xz
   run   sh scripts/gpu.sh bundle parts
 
 half hour 1: is it right, and how fast is it?  Mend the worst thing that is found before going on.
