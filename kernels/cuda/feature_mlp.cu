@@ -130,7 +130,7 @@ __global__ void __launch_bounds__(THREADS, sizeof(real) == 2 ? forward_residents
     real *w2_tile = w1_tile + w1_size(W);                               /* [P,tile_ld(2 W)] */
     real *tiles = w2_tile + w2_size(W, P) + warp_id() * 2 * COUNT * LD; /* the warp's [2][COUNT,LD]: z, then phi */
     size_t step = (size_t)gridDim.x * WARPS * COUNT, first = ((size_t)blockIdx.x * WARPS + warp_id()) * COUNT;
-    load_z<COUNT, W>(tiles, LD, qkv, rows_from(first, s), rows_left(first, COUNT, s), s);
+    if (first < s.rows) load_z<COUNT, W>(tiles, LD, qkv, rows_from(first, s), rows_left(first, COUNT, s), s);
     copy_commit();
     for (int f = (int)threadIdx.x; f < P; f += THREADS) bias[f] = f < s.F ? b2[f] : 0;
     load_weights<W, P>(w1_tile, w2_tile, w1, w2, s);

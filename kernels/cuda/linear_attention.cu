@@ -279,7 +279,7 @@ __global__ void __launch_bounds__(THREADS)
                                    s.wide_phi, lane_id());
     };
     int mine = at.first + warp_id() * TILE_M;
-    fetch(mine, 0);
+    if (mine < at.end) fetch(mine, 0);
     copy_commit();
     load_sums<P, W>(sums, kv + (s.first_head + at.in_launch) * s.F * (s.D + 1), s);
     block_sync();
@@ -448,7 +448,7 @@ __global__ void __launch_bounds__(THREADS)
                                    s.wide_v, lane_id());
     };
     int mine = at.first + warp_id() * TILE_M;
-    fetch(mine, 0);
+    if (mine < at.end) fetch(mine, 0);
     copy_commit();
     fill_ones<W>(x_tiles, 2 * TOKENS, s.one);
     load_sums<P, W>(sums, ds + at.in_launch * s.F * (s.D + 1), s);
