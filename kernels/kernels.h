@@ -45,6 +45,7 @@
 #include "kernels/linear_attention.h"
 #include "kernels/lisa.h"
 #include "kernels/masked_attention.h"
+#include "kernels/norm_gelu.h"
 #include "kernels/norms.h"
 #include "kernels/offsets.h"
 #include "kernels/operator_features.h"

@@ -6,7 +6,6 @@
 #include <cmocka.h>
 
 #include "data/dataset.h"
-#include "kernels/norm_gelu.h"
 #include "tests/on_device.h"
 
 static double *widened(const float *x, size_t n) {

@@ -4,8 +4,8 @@
  *   saves     mu, r.   Rows are short: a head's. */
 #include <math.h>
 
-#include "kernels/norm_gelu.h"
 #include "kernels/cpu/activations.h"
+#include "kernels/kernels.h"
 
 static void moments(float *mean, float *rstd, const real *x, int M, float eps) {
     double sum = 0, squares = 0;

@@ -1,12 +1,11 @@
 /* Layer norm and GELU without a rounding between them; kernels/cpu/norm_gelu.c has the formulas.  Rows are short, a
  * head's: a warp takes one, and reads it again from the first-level cache. */
-#include "kernels/norm_gelu.h"
-
 #include <math.h>
 
 #include "kernels/cuda/fragments.cuh"
 #include "kernels/cuda/gelu.cuh"
 #include "kernels/cuda/rows.cuh"
+#include "kernels/kernels.h"
 
 enum { WARPS = 8, THREADS = WARPS * WARP };
 

@@ -10,7 +10,6 @@
  * it convolves v with one filter for each head. */
 #include <math.h>
 
-#include "kernels/norm_gelu.h"
 #include "layers/attention/low_rank.h"
 #include "layers/depthwise.h"
 #include "layers/layer_norm.h"
