@@ -191,13 +191,15 @@ static void test_linear(void **state) {
 /* == Graphs ======================================================================================================= */
 
 /* The same products again and again, of other numbers every time: inputs, and parameters that change before, between
- * and after. */
+ * and after.  A layer's two gradients may be computed side by side. */
 static void test_graph(void **state) {
     (void)state;
     enum { N = 12, IN = 24, OUT = 16, CALLS = 9 };
     const LinearShape shape = {N, IN, OUT, 0};
     DeviceGraph *graph = NULL;
-    real *d_x = poisoned_real(N * IN), *d_y = poisoned_real(N * OUT), *d_z = poisoned_real(N * OUT);
+    real *d_x = poisoned_real(N * IN), *d_y = poisoned_real(N * OUT), *d_z = poisoned_real(N * OUT),
+         *d_dx = poisoned_real(N * IN);
+    float *d_dw = poisoned(OUT * IN), *d_db = poisoned(OUT);
     float *d_w = poisoned(OUT * IN), *pinned = host_malloc(OUT * IN * sizeof *pinned, "test");
     for (int call = 0; call < CALLS; call++) {
         float *x = normals(N * IN, 1), *w = rounded_real(normals(OUT * IN, 1), OUT * IN);
@@ -209,9 +211,12 @@ static void test_graph(void **state) {
         device_uploads_used();
         device_upload_async(d_w, pinned, OUT * IN * sizeof *w);
         if (call == 6) kernels_reserve((size_t)1 << 20); /* graphs may hold the workspace's address */
+        device_zero(d_dw, OUT * IN * sizeof *w);
+        device_zero(d_db, OUT * sizeof *w);
         if (device_graph_begin(&graph)) {
             linear_forward(d_y, d_x, d_w, NULL, &shape);
             linear_forward(d_z, d_x, d_w, NULL, &shape);
+            linear_backward(d_dx, d_dw, d_db, d_y, d_x, d_w, &shape);
             device_graph_end(&graph);
         }
         for (int i = 0; i < N * OUT; i++)
@@ -219,6 +224,20 @@ static void test_graph(void **state) {
         printf("call %d\n", call);
         assert_true(close_real("in the graph", d_y, y, N * OUT));
         assert_true(close_real("in the graph, again", d_z, y, N * OUT));
+        float *dy = download_real(d_y, N * OUT);
+        double *dx = zeros(N * IN), *dw = zeros(OUT * IN), *db = zeros(OUT), *dx_size = zeros(N * IN),
+               *dw_size = zeros(OUT * IN), *db_size = zeros(OUT);
+        for (int i = 0; i < N * OUT; i++) {
+            add_term(&db[i % OUT], &db_size[i % OUT], dy[i]);
+            for (int k = 0; k < IN; k++) {
+                int at = i / OUT * IN + k, weight = i % OUT * IN + k;
+                add_term(&dx[at], &dx_size[at], (double)dy[i] * w[weight]);
+                add_term(&dw[weight], &dw_size[weight], (double)dy[i] * x[at]);
+            }
+        }
+        assert_true(close_sums("dx", download_real(d_dx, N * IN), dx, dx_size, N * IN, false));
+        assert_true(close_sums("dw", download(d_dw, OUT * IN), dw, dw_size, OUT * IN, false));
+        assert_true(close_sums("db", download(d_db, OUT), db, db_size, OUT, false));
 
         /* Parameters change after the graph, and a product outside asks for them. */
         float *changed = rounded_real(normals(OUT * IN, 1), OUT * IN);
