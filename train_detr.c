@@ -833,6 +833,7 @@ static void mode_predict(void *context) {
     /* by how much rounding the short side can lengthen the long one, up to 32 : 1 */
     run->longer = run->augment->max_size + 16;
     model_open(run, 1, run->shorter, run->longer, false);
+    linear_keep_weights(pictures.count > 1);
     buffers_open(run, 1, 1, false);
     p.pixels = host_malloc((size_t)run->shorter * (size_t)run->longer * 3, "a picture");
     p.detections = xcalloc((size_t)run->model->queries, sizeof *p.detections, "detections");

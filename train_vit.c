@@ -646,6 +646,7 @@ static void mode_predict(void *context) {
     size_t done = 0;
     pictures_find(&images, &run->modes->predict);
     model_open(run, 1, *picture != 0); /* the training plan keeps the tensors that the pictures show */
+    linear_keep_weights(images.count > 1);
     for (size_t i = 0; i < images.count; i++) {
         const char *name = images.at[i].name;
         if (!prediction_pixels(run, name, run->pixels, &error)) {

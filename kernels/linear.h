@@ -2,6 +2,7 @@
 #ifndef VIT_KERNELS_LINEAR_H
 #define VIT_KERNELS_LINEAR_H
 
+#include <stdbool.h>
 #include <stddef.h>
 
 #include "real.h"
@@ -18,6 +19,9 @@ typedef struct {
 
 /* y = x w^T + b.  y [n,out] real with row stride y_row;  x [n,in] real;  w [out,in] float;  b [out] float or NULL. */
 void linear_forward(real *y, const real *x, const float *w, const float *b, const LinearShape *shape);
+/* From a call with true until one with false the weights that linear_forward has seen must not change: it may keep them
+ * in a layout of its own, since for few rows to bring them into it takes as long as the product. */
+void linear_keep_weights(bool keep);
 /* dx = dy w.  dx [n,in] (=);  dy [n,out] with row stride y_row. */
 void linear_backward_input(real *dx, const real *dy, const float *w, const LinearShape *shape);
 /* dw += dy^T x, db += column sums of dy.  dw [out,in] (+=);  db [out] (+=) or NULL. */

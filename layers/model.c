@@ -22,6 +22,7 @@ static size_t planned_bytes(const Model *model) {
 void model_allocate(Model *model) {
     model->memory = device_malloc(planned_bytes(model), "activations");
     model_set_training(model, model_trains(model));
+    linear_keep_weights(false); /* they may not be loaded yet */
 }
 
 void model_set_training(Model *model, bool training) {
@@ -29,6 +30,7 @@ void model_set_training(Model *model, bool training) {
     model->plan = training ? &model->training : &model->inference;
     plan_bind(model->plan, model->memory);
     if (model->plan != before) device_uploads_used(); /* other tensors lie where images are uploaded to now */
+    linear_keep_weights(!training);
 }
 
 size_t model_activation_bytes(const Model *model) {

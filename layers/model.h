@@ -26,7 +26,8 @@ static inline bool model_trains(const Model *model) { return model->training.cou
 /* Allocates what was planned.  The current plan is then the training plan, or if there is none the inference plan. */
 void model_allocate(Model *model);
 
-/* Chooses the current plan.  Only the training plan keeps activations for a backward pass. */
+/* Chooses the current plan.  Only the training plan keeps activations for a backward pass, and from a call with false
+ * until the next one parameters must not change once they were used. */
 void model_set_training(Model *model, bool training);
 
 /* Bytes of activations, scratch and kernel workspace. */

@@ -174,6 +174,13 @@ static void linear_case(size_t n, int in, int out, bool bias) {
     assert_true(close_sums("y", download_real(d_y, n * out), y, y_size, n * out, few));
     assert_true(close_sums("dx", download_real(d_dx, n * in), dx, dx_size, n * in, few));
     assert_true(close_sums("dw", download(d_dw, size), want_dw, dw_size, size, few));
+    linear_keep_weights(true);
+    for (int call = 0; call < 2; call++) {
+        device_zero(d_y, n * (size_t)out * sizeof *d_y);
+        linear_forward(d_y, d_x, d_w, bias ? d_b : NULL, &shape);
+        assert_true(close_sums("y, weights kept", download_real(d_y, n * out), y, y_size, n * out, few));
+    }
+    linear_keep_weights(false);
     if (bias) assert_true(close_sums("db", download(d_db, out), want_db, db_size, out, few));
     else assert_memory_equal(download(d_db, out), db, out * sizeof *db);
     release_all();

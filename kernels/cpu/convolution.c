@@ -79,35 +79,25 @@ static void packed_clear(PackedWeights *p) {
     *p = (PackedWeights){0};
 }
 
-static DescRef desc_of(dnnl_memory_t memory) {
-    DescRef d;
-    DNNL_TRY(dnnl_memory_get_memory_desc(memory, &d));
-    return d;
-}
-
 /* The weights at `folded` in the layout of `wanted`. */
 static dnnl_memory_t packed_find(const void *folded, bool reversed, dnnl_memory_t plain, dnnl_memory_t wanted) {
     PackedWeights *p = NULL, *oldest = packed;
     for (int i = 0; i < PACKED && !p; i++) {
         PackedWeights *q = &packed[i];
         if (q->folded == folded && q->reversed == reversed &&
-            dnnl_memory_desc_equal(desc_of(q->packed), desc_of(wanted)))
+            dnnl_memory_desc_equal(onednn_desc(q->packed), onednn_desc(wanted)))
             p = q;
         if (q->used < oldest->used) oldest = q;
     }
     if (!p) {
-        dnnl_primitive_desc_t pd;
         p = oldest;
         packed_clear(p);
         p->folded = folded;
         p->reversed = reversed;
         p->stale = true;
-        p->plain = onednn_memory(desc_of(plain));
-        DNNL_TRY(dnnl_memory_create(&p->packed, desc_of(wanted), onednn_engine(), DNNL_MEMORY_ALLOCATE));
-        DNNL_TRY(dnnl_reorder_primitive_desc_create(&pd, desc_of(plain), onednn_engine(), desc_of(wanted),
-                                                    onednn_engine(), NULL));
-        DNNL_TRY(dnnl_primitive_create(&p->reorder, pd));
-        DNNL_TRY(dnnl_primitive_desc_destroy(pd));
+        p->plain = onednn_memory(onednn_desc(plain));
+        DNNL_TRY(dnnl_memory_create(&p->packed, onednn_desc(wanted), onednn_engine(), DNNL_MEMORY_ALLOCATE));
+        p->reorder = onednn_reorder(onednn_desc(wanted), onednn_desc(plain));
     }
     p->used = ++clock_of_use;
     if (p->stale) {
@@ -283,7 +273,7 @@ static Primitive *primitive_find(const Primitive *wanted) {
     return oldest;
 }
 
-static size_t numbers_of(dnnl_memory_t memory) { return dnnl_memory_desc_get_size(desc_of(memory)) / sizeof(float); }
+static size_t numbers_of(dnnl_memory_t memory) { return dnnl_memory_desc_get_size(onednn_desc(memory)) / sizeof(float); }
 
 /* Convolves image with `weights`, which are the plain or the reversed ones in `folded`, and writes or adds to
  * result. */

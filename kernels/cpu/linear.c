@@ -5,6 +5,7 @@
  *   bfloat16   All three are matmul primitives on bfloat16 factors, with float sums, bias and weight gradient.  The
  *              weights are rounded for each product.  Where oneDNN has no such primitives, for AVX2 and for arm64
  *              before its version 3, factors are widened for dnnl_sgemm. */
+#include <stdlib.h>
 #include <time.h>
 
 #include "kernels/cpu/activations.h"
@@ -13,17 +14,27 @@
 
 /* == Products ===================================================================================================== */
 
-/* Creates the primitive and frees the description, which is an object in 3.x. */
-static void memory_create(dnnl_memory_t *memory, dnnl_memory_desc_t *d) {
+/* A description is an object in 3.x. */
+static void desc_free(dnnl_memory_desc_t *d) {
 #if DNNL_VERSION_MAJOR >= 3
-    *memory = onednn_memory(*d);
     DNNL_TRY(dnnl_memory_desc_destroy(*d));
 #else
-    *memory = onednn_memory(d);
+    (void)d;
 #endif
 }
 
-typedef enum { FORWARD, BACKWARD_INPUT, BACKWARD_WEIGHT } Kind;
+/* Frees the description. */
+static void memory_create(dnnl_memory_t *memory, dnnl_memory_desc_t *d) {
+#if DNNL_VERSION_MAJOR >= 3
+    *memory = onednn_memory(*d);
+#else
+    *memory = onednn_memory(d);
+#endif
+    desc_free(d);
+}
+
+/* FORWARD_KEPT: with weights in the library's own layout. */
+typedef enum { FORWARD, FORWARD_KEPT, BACKWARD_INPUT, BACKWARD_WEIGHT } Kind;
 
 /* D = A B + bias, or D += A B for the weights' gradient. */
 typedef struct {
@@ -54,10 +65,20 @@ static void memory_2d(dnnl_memory_desc_t *d, dnnl_data_type_t type, dnnl_dim_t r
 /* oneDNN 2.6.3's product of bfloat16 with AMX ends in an illegal instruction where 63 is the inner dimension, and for no
  * other up to 200 (docs/performance.md). */
 static bool broken(const Matmul *m) {
-    int inner = m->kind == FORWARD ? m->in : m->kind == BACKWARD_INPUT ? m->out : (int)m->n;
+    int inner = m->kind == FORWARD || m->kind == FORWARD_KEPT ? m->in : m->kind == BACKWARD_INPUT ? m->out : (int)m->n;
     return sizeof(real) == 2 && inner == 63;
 }
 #endif
+
+/* The weights of a product in a layout of the library's choice. */
+static void memory_any(dnnl_memory_desc_t *d, dnnl_dim_t in, dnnl_dim_t out) {
+    dnnl_dims_t dims = {in, out};
+#if DNNL_VERSION_MAJOR >= 3
+    DNNL_TRY(dnnl_memory_desc_create_with_tag(d, 2, dims, ONEDNN_REAL, dnnl_format_tag_any));
+#else
+    DNNL_TRY(dnnl_memory_desc_init_by_tag(d, 2, dims, ONEDNN_REAL, dnnl_format_tag_any));
+#endif
+}
 
 static void matmul_create(Matmul *m) {
     dnnl_dim_t n = (dnnl_dim_t)m->n, in = m->in, out = m->out, row = m->row;
@@ -68,9 +89,10 @@ static void matmul_create(Matmul *m) {
     DNNL_TRY(dnnl_primitive_attr_create(&attributes));
     DNNL_TRY(dnnl_post_ops_create(&ops));
     memory_2d(&shift, dnnl_f32, 1, out, out, 1);
-    if (m->kind == FORWARD) { /* x [n,in], w^T [in,out], y [n,out] */
+    if (m->kind == FORWARD || m->kind == FORWARD_KEPT) { /* x [n,in], w^T [in,out], y [n,out] */
         memory_2d(&a, ONEDNN_REAL, n, in, in, 1);
-        memory_2d(&b, ONEDNN_REAL, in, out, 1, in);
+        if (m->kind == FORWARD) memory_2d(&b, ONEDNN_REAL, in, out, 1, in);
+        else memory_any(&b, in, out);
         memory_2d(&d, ONEDNN_REAL, n, out, row, 1);
     } else if (m->kind == BACKWARD_INPUT) { /* dy [n,out], w [out,in], dx [n,in] */
         memory_2d(&a, ONEDNN_REAL, n, out, row, 1);
@@ -98,10 +120,12 @@ static void matmul_create(Matmul *m) {
     if (m->found) {
         DNNL_TRY(status);
         DNNL_TRY(dnnl_primitive_create(&m->primitive, pd));
+        if (m->kind == FORWARD_KEPT) m->b = onednn_memory(dnnl_primitive_desc_query_md(pd, dnnl_query_weights_md, 0));
         DNNL_TRY(dnnl_primitive_desc_destroy(pd));
     }
     memory_create(&m->a, &a);
-    memory_create(&m->b, &b);
+    if (m->kind != FORWARD_KEPT) memory_create(&m->b, &b);
+    else desc_free(&b);
     memory_create(&m->shift, &shift);
     memory_create(&m->d, &d);
 }
@@ -126,6 +150,47 @@ static Matmul *matmul_find(Kind kind, const LinearShape *s, bool bias) {
     *m = wanted;
     matmul_create(m);
     return m;
+}
+
+/* == Kept weights ================================================================================================= */
+
+typedef struct {
+    const float *w;
+    dnnl_memory_t memory; /* owns its numbers */
+} Kept;
+
+static Kept *kept;
+static size_t kept_count, kept_room;
+static bool keeping;
+
+void linear_keep_weights(bool keep) {
+    for (size_t i = 0; !keep && i < kept_count; i++) dnnl_memory_destroy(kept[i].memory);
+    if (!keep) kept_count = 0;
+    keeping = keep;
+}
+
+/* w [out,in] as the product m reads it. */
+static dnnl_memory_t kept_weights(const Matmul *m, const float *w) {
+    for (size_t i = 0; i < kept_count; i++)
+        if (kept[i].w == w && dnnl_memory_desc_equal(onednn_desc(kept[i].memory), onednn_desc(m->b)))
+            return kept[i].memory;
+    if (kept_count == kept_room) {
+        kept_room = kept_room ? 2 * kept_room : 64;
+        kept = realloc(kept, kept_room * sizeof *kept);
+        if (!kept) die("out of memory for a list of weights");
+    }
+    dnnl_memory_desc_t desc;
+    dnnl_memory_t plain, to;
+    memory_2d(&desc, dnnl_f32, m->in, m->out, 1, m->in);
+    memory_create(&plain, &desc);
+    DNNL_TRY(dnnl_memory_set_data_handle(plain, (void *)w));
+    DNNL_TRY(dnnl_memory_create(&to, onednn_desc(m->b), onednn_engine(), DNNL_MEMORY_ALLOCATE));
+    dnnl_primitive_t reorder = onednn_reorder(onednn_desc(to), onednn_desc(plain));
+    onednn_execute(reorder, 2, (dnnl_exec_arg_t[]){{DNNL_ARG_FROM, plain}, {DNNL_ARG_TO, to}});
+    dnnl_primitive_destroy(reorder);
+    dnnl_memory_destroy(plain);
+    kept[kept_count++] = (Kept){w, to};
+    return to;
 }
 
 /* == Without the library's primitives ============================================================================= */
@@ -166,19 +231,23 @@ static void multiply_wide(const Matmul *m, void *d, const void *a, const void *b
 
 /* == The three products of a layer ================================================================================ */
 
+static void execute(const Matmul *m, void *d, const void *a, dnnl_memory_t b, const float *bias) {
+    DNNL_TRY(dnnl_memory_set_data_handle(m->a, (void *)a));
+    DNNL_TRY(dnnl_memory_set_data_handle(m->shift, (void *)bias));
+    DNNL_TRY(dnnl_memory_set_data_handle(m->d, d));
+    dnnl_exec_arg_t arguments[4] = {
+        {DNNL_ARG_SRC, m->a}, {DNNL_ARG_WEIGHTS, b}, {DNNL_ARG_DST, m->d}, {DNNL_ARG_BIAS, m->shift}};
+    onednn_execute(m->primitive, bias ? 4 : 3, arguments);
+}
+
 static void multiply(Kind kind, void *d, const void *a, const void *b, const float *bias, const LinearShape *shape) {
     Matmul *m = matmul_find(kind, shape, bias != NULL);
     if (!m->found) {
         multiply_wide(m, d, a, b, bias);
         return;
     }
-    DNNL_TRY(dnnl_memory_set_data_handle(m->a, (void *)a));
     DNNL_TRY(dnnl_memory_set_data_handle(m->b, (void *)b));
-    DNNL_TRY(dnnl_memory_set_data_handle(m->shift, (void *)bias));
-    DNNL_TRY(dnnl_memory_set_data_handle(m->d, d));
-    dnnl_exec_arg_t arguments[4] = {
-        {DNNL_ARG_SRC, m->a}, {DNNL_ARG_WEIGHTS, m->b}, {DNNL_ARG_DST, m->d}, {DNNL_ARG_BIAS, m->shift}};
-    onednn_execute(m->primitive, bias ? 4 : 3, arguments);
+    execute(m, d, a, m->b, bias);
 }
 
 #ifdef VIT_FP32
@@ -222,7 +291,15 @@ static void multiply_weight(float *dw, const real *dy, const real *x, const Line
 
 #endif
 
+static bool forward_kept(real *y, const real *x, const float *w, const float *b, const LinearShape *shape) {
+    Matmul *m = matmul_find(FORWARD_KEPT, shape, b != NULL);
+    if (!m->found) return false;
+    execute(m, y, x, kept_weights(m, w), b);
+    return true;
+}
+
 void linear_forward(real *y, const real *x, const float *w, const float *b, const LinearShape *shape) {
+    if (keeping && forward_kept(y, x, w, b, shape)) return;
     multiply(FORWARD, y, x, rounded(w, shape), b, shape);
 }
 

@@ -49,6 +49,21 @@ dnnl_memory_t onednn_memory(DescRef d) {
     return memory;
 }
 
+DescRef onednn_desc(dnnl_memory_t memory) {
+    DescRef d;
+    DNNL_TRY(dnnl_memory_get_memory_desc(memory, &d));
+    return d;
+}
+
+dnnl_primitive_t onednn_reorder(DescRef to, DescRef from) {
+    dnnl_primitive_desc_t pd;
+    dnnl_primitive_t primitive;
+    DNNL_TRY(dnnl_reorder_primitive_desc_create(&pd, from, onednn_engine(), to, onednn_engine(), NULL));
+    DNNL_TRY(dnnl_primitive_create(&primitive, pd));
+    DNNL_TRY(dnnl_primitive_desc_destroy(pd));
+    return primitive;
+}
+
 void onednn_append_sum(dnnl_post_ops_t ops) {
 #if DNNL_VERSION_MAJOR >= 3
     DNNL_TRY(dnnl_post_ops_append_sum(ops, 1, 0, dnnl_data_type_undef));

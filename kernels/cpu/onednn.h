@@ -29,6 +29,9 @@ dnnl_engine_t onednn_engine(void);
 dnnl_stream_t onednn_stream(void);
 
 dnnl_memory_t onednn_memory(DescRef d);
+DescRef onednn_desc(dnnl_memory_t memory);
+/* The primitive that copies from one layout and type into another. */
+dnnl_primitive_t onednn_reorder(DescRef to, DescRef from);
 
 /* The result is added to what is there. */
 void onednn_append_sum(dnnl_post_ops_t ops);
