@@ -4,6 +4,8 @@
 #   PYTHON=/path/to/python sh scripts/bench.sh        a Python with torch (default: python3)
 #
 #   BATCH=64         images in a batch, on both sides
+#   BATCHES="1 32"   only inference, with batches of these sizes, also against ONNX Runtime (in float32)
+#   SHAPE=cifar      or imagenet, DeiT-tiny at 224 x 224, for BATCHES
 #   THREADS=N        threads, on both sides (default: the number of cores)
 #   SECONDS_EACH=5   approximate seconds for one measurement
 #   ROUNDS=2         how often everything is measured; the table has the medians
@@ -23,8 +25,9 @@ THREADS=${THREADS:-$(getconf _NPROCESSORS_ONLN)}
 SECONDS_EACH=${SECONDS_EACH:-5}
 ROUNDS=${ROUNDS:-2}
 MODELS=${MODELS:-softmax linear ripple}
-MODES=${MODES:-eager compile}
 PRECISION=${PRECISION:-float32}
+SHAPE=${SHAPE:-cifar}
+if [ "${BATCHES:-}" ] && [ "$PRECISION" = float32 ]; then MODES=${MODES:-eager compile onnx}; else MODES=${MODES:-eager compile}; fi
 ISA=${ISA:-auto}
 TORCH_RIPPLE=${TORCH_RIPPLE:-ripple-groups,ripple-weights}
 PYTHON=${PYTHON:-python3}
@@ -51,7 +54,18 @@ avx512) limits="ATEN_CPU_CAPABILITY=avx512 MKL_ENABLE_INSTRUCTIONS=AVX512" ;;
 *) echo "scripts/bench.sh: ISA: '$ISA': expected auto, avx2 or avx512" >&2 && exit 1 ;;
 esac
 
+case $SHAPE in
+cifar) torch_shape= ;;
+imagenet) torch_shape="--img-size 224 --patch-size 16 --heads 3 --num-classes 1000" ;;
+*) echo "scripts/bench.sh: SHAPE: '$SHAPE': expected cifar or imagenet" >&2 && exit 1 ;;
+esac
+
 config_of() {
+    case $SHAPE-$1 in
+    imagenet-softmax) echo configs/imagenet/deit.ini && return ;;
+    imagenet-linear) echo configs/imagenet/deit-la.ini && return ;;
+    imagenet-ripple) echo configs/imagenet/ripple.ini && return ;;
+    esac
     case $1 in
     softmax) echo configs/cifar100/deit.ini ;;
     linear) echo configs/cifar100/deit-la.ini ;;
@@ -86,6 +100,67 @@ theirs() { # model, mode
         --precision "$PRECISION" --threads "$THREADS" --steps "$steps" >"$scratch/out"
     record "\"by\": \"PyTorch\", \"of\": \"$1\"" <"$scratch/out"
 }
+
+# == Inference alone ==================================================================================================
+
+# Milliseconds of a batch, from both sides' images a second.
+latency_table() {
+    "$PYTHON" - "$raw" <<'END'
+import json, statistics, sys
+
+rows = [json.loads(line) for line in open(sys.argv[1])]
+versions = {row["torch"] for row in rows if "torch" in row}
+print(f"vit.c: {next(row['device'] for row in rows if 'device' in row and row['by'] == 'vit.c')}; PyTorch {', '.join(sorted(versions))}\n")
+keys = list(dict.fromkeys((row["model"] if row["by"] == "vit.c" else row["of"], row["size"]) for row in rows))
+modes = list(dict.fromkeys(row["mode"] for row in rows if row["by"] == "PyTorch"))
+head = ["ms a batch", "vit.c"] + [cell for mode in modes for cell in (mode, "ratio")]
+print("| " + " | ".join(head) + " |\n|---" + "|--:" * (len(head) - 1) + "|")
+for model, size in keys:
+    def took(by, mode=None):
+        return statistics.median(1e3 * size / row["infer_images_per_s"] for row in rows if row["by"] == by and
+                                 row["size"] == size and model == (row["model"] if by == "vit.c" else row["of"]) and
+                                 (mode is None or row["mode"] == mode))
+    own = took("vit.c")
+    cells = [f"{model}, batch {size}", f"{own:.2f}"]
+    for mode in modes:
+        cells += [f"{took('PyTorch', mode):.2f}", f"{took('PyTorch', mode) / own:.2f}"]
+    print("| " + " | ".join(cells) + " |")
+END
+}
+
+infer_ours() { # model, batch
+    OMP_NUM_THREADS=$THREADS "$BUILD/train_vit" --config "$(config_of "$1")" --bench --batch-size "$2" \
+        --precision "$PRECISION" --isa "$ISA" --bench-seconds "$SECONDS_EACH" >"$scratch/out"
+    record "\"by\": \"vit.c\", \"size\": $2, \"model\": \"$1\"" <"$scratch/out"
+}
+
+infer_theirs() { # model, mode, batch
+    kinds=$1 steps=$((60 / $3 + 6))
+    [ "$1" != ripple ] || kinds=ripple-weights
+    # shellcheck disable=SC2086 # assignments and arguments
+    env $limits OMP_NUM_THREADS="$THREADS" "$PYTHON" scripts/bench_torch.py --inference --models "$kinds" --modes "$2" \
+        --batch "$3" $torch_shape --precision "$PRECISION" --threads "$THREADS" --steps "$steps" --warmup 4 >"$scratch/out"
+    record "\"by\": \"PyTorch\", \"size\": $3, \"of\": \"$1\"" <"$scratch/out"
+}
+
+if [ "${BATCHES:-}" ]; then
+    round=0
+    while [ "$round" -lt "$ROUNDS" ]; do
+        for model in $MODELS; do
+            for batch in $BATCHES; do
+                for mode in $MODES; do
+                    infer_ours "$model" "$batch"
+                    infer_theirs "$model" "$mode" "$batch"
+                done
+            done
+        done
+        round=$((round + 1))
+    done
+    latency_table
+    exit
+fi
+
+# == Training and inference ===========================================================================================
 
 round=0
 while [ "$round" -lt "$ROUNDS" ]; do

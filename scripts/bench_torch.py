@@ -8,6 +8,11 @@ float32, or with --precision bfloat16 or --device cuda under autocast to bfloat1
 warm-up.  Images lie on the device; with --uploads training is measured again with images that come from page-locked
 memory.  Prints one JSON line for each model and mode.
 
+    python scripts/bench_torch.py --inference --modes eager,compile,onnx --batch 1 32
+
+With --inference nothing is trained, and the mode onnx is ONNX Runtime on the exported model (float32 alone: its CPU
+kernels have no bfloat16).
+
     python scripts/bench_torch.py --device cuda --models timm,linear,ripple-weights --batch 512
     python scripts/bench_torch.py --device cuda --attention      F.scaled_dot_product_attention alone, bfloat16
 
@@ -27,6 +32,7 @@ import json
 import os
 import statistics
 import sys
+import tempfile
 import time
 
 import torch
@@ -288,6 +294,21 @@ class Uploads:
         return images
 
 
+def onnx_speed(arguments, model, images):
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = arguments.threads
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "model.onnx")
+        torch.onnx.export(model, (images,), path, dynamo=False)
+        session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    pixels = {session.get_inputs()[0].name: images.numpy()}
+    seconds = median_seconds(lambda: session.run(None, pixels), arguments.warmup, arguments.steps)
+    return {"infer_images_per_s": round(arguments.batch / seconds, 2), "batch": arguments.batch, "precision": "float32",
+            "threads": arguments.threads, "torch": f"{torch.__version__}, ONNX Runtime {onnxruntime.__version__}"}
+
+
 def measure(arguments, kind, mode):
     torch.manual_seed(0)
     torch.compiler.reset()
@@ -307,6 +328,8 @@ def measure(arguments, kind, mode):
         with autocast():
             return F.cross_entropy(model(images), targets)
 
+    if mode == "onnx":
+        return {"model": kind, "mode": mode, **onnx_speed(arguments, model.eval(), images)}
     compiled = mode == "compile"
     train_loss = torch.compile(forward_loss) if compiled else forward_loss
 
@@ -320,7 +343,9 @@ def measure(arguments, kind, mode):
     model.train()
     if device == "cuda":
         torch.cuda.reset_peak_memory_stats()
-    train = median_seconds(lambda: train_step(images), arguments.warmup, arguments.steps, device)
+    train = float("inf")
+    if not arguments.inference:
+        train = median_seconds(lambda: train_step(images), arguments.warmup, arguments.steps, device)
     peak = torch.cuda.max_memory_allocated() if device == "cuda" else None
     uploaded = None
     if arguments.uploads:
@@ -419,6 +444,7 @@ def main():
     parser.add_argument("--precision", choices=("float32", "bfloat16"), help="default: float32, on CUDA bfloat16")
     parser.add_argument("--uploads", action="store_true", help="also measure training on images that are uploaded")
     parser.add_argument("--attention", action="store_true", help="time scaled_dot_product_attention alone, on CUDA")
+    parser.add_argument("--inference", action="store_true", help="no training; also allows --modes onnx")
     parser.add_argument("--check", action="store_true", help="compare with the float64 reference, measure no time")
     arguments = parser.parse_args()
     arguments.precision = arguments.precision or ("bfloat16" if arguments.device == "cuda" else "float32")
@@ -434,6 +460,8 @@ def main():
             parser.error(f"--models: unknown model '{kind}' (one of {', '.join(MODELS)})")
         if kind.startswith("ripple") and arguments.pool == "cls":
             parser.error("ripple attention lives on the grid: --pool gap")
+    if "onnx" in arguments.modes.split(",") and (not arguments.inference or arguments.precision != "float32"):
+        parser.error("--modes: onnx is measured with --inference in float32 alone")
     batches = arguments.batch
     for kind in arguments.models.split(","):
         for mode in arguments.modes.split(","):
