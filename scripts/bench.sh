@@ -43,8 +43,8 @@ trap 'exit 130' INT TERM
 raw=$scratch/raw
 : >"$raw"
 case $BUILD in
-*-portable) make -j"$THREADS" ARCH=portable "$BUILD/train_vit" >&2 ;;
-*) make -j"$THREADS" "$BUILD/train_vit" >&2 ;;
+*-portable) env -u PRECISION make -j"$THREADS" ARCH=portable "$BUILD/train_vit" >&2 ;; # make has its own PRECISION
+*) env -u PRECISION make -j"$THREADS" "$BUILD/train_vit" >&2 ;;
 esac
 # What PyTorch and its libraries take of this processor.
 case $ISA in
