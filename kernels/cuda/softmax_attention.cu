@@ -272,6 +272,7 @@ __global__ void __launch_bounds__(THREADS) softmax_forward_kernel(real *y, float
         l[r][0] = l[r][1] = 0;
     }
     if (mode == SPARSE && s.rest) load_state<W, T, mode>(sum, m, l, y, lse, at, s);
+    const bool idle = owns_none<T>(at.first, s.N);
     for (int first = range.first, stage = 0; first < range.last; first += STREAM, stage ^= 1) {
         if (mode != PLAIN && threadIdx.x < STREAM)
             spots[stage * STREAM + threadIdx.x] = spot_of<mode>(first + (int)threadIdx.x, true, s);
@@ -283,10 +284,13 @@ __global__ void __launch_bounds__(THREADS) softmax_forward_kernel(real *y, float
             load_rows<STREAM, W, mode>(v_tile + (stage ^ 1) * STAGE, v, 3 * at.M, first + STREAM, s);
         }
         copy_commit();
+        if (idle) continue;
         FragmentC score[STREAM / TILE_N][T];
 #pragma unroll
-        for (int j = 0; j < STREAM / TILE_K; j++)
-            product<W, T>(score + 2 * j, a, k_tile + stage * STAGE + j * TILE_K * LD);
+        for (int j = 0; j < STREAM / TILE_K; j++) { /* keys past the last one are masked */
+            if (first + j * TILE_K < s.N) product<W, T>(score + 2 * j, a, k_tile + stage * STAGE + j * TILE_K * LD);
+            else no_product<T>(score + 2 * j);
+        }
         if (mode != PLAIN) {
 #pragma unroll
             for (int n = 0; n < STREAM / TILE_N; n++)
@@ -303,8 +307,10 @@ __global__ void __launch_bounds__(THREADS) softmax_forward_kernel(real *y, float
         for (int r = 0; r < T; r++) softmax_step<W, T, mode>(score, sum[r], m[r], l[r], r, LOG2_E * s.scale);
 #pragma unroll
         for (int j = 0; j < STREAM / TILE_K; j++)
-            accumulate<W, T>(sum, score + 2 * j, v_tile + stage * STAGE + j * TILE_K * LD);
+            if (first + j * TILE_K < s.N)
+                accumulate<W, T>(sum, score + 2 * j, v_tile + stage * STAGE + j * TILE_K * LD);
     }
+    if (idle) return;
 
 #pragma unroll
     for (int r = 0; r < T; r++)
@@ -352,6 +358,7 @@ __global__ void __launch_bounds__(THREADS)
     FragmentC dq[T][W / TILE_N];
     Spot owned[T][2];
     float shift[T][2], row_delta[T][2];
+    const bool idle = owns_none<T>(at.first, s.N);
     owned_spots<T, mode>(owned, at.first, false, s);
     clear<W, T>(dq);
     load_owned<W, T>(qa, q_tile);
@@ -383,6 +390,7 @@ __global__ void __launch_bounds__(THREADS)
             load_rows<CHUNK, W, mode>(v_tile + (stage ^ 1) * STAGE, v, 3 * at.M, first + CHUNK, s);
         }
         copy_commit();
+        if (idle) continue;
         for (int j = 0; j < CHUNK && first + j < range.last; j += TILE_K) {
             const real *k_rows = k_tile + stage * STAGE + j * LD, *v_rows = v_tile + stage * STAGE + j * LD;
             FragmentC score[2][T], t[2][T];
@@ -406,6 +414,7 @@ __global__ void __launch_bounds__(THREADS)
             accumulate<W, T>(dq, score, k_rows);
         }
     }
+    if (idle) return;
     fill<T>(shift, s.scale);
     store_owned<W, T, mode>(dqkv + at.qkv, 3 * at.M, q_tile, dq, shift, at.first, s.rest, s);
 }
@@ -445,6 +454,7 @@ __global__ void __launch_bounds__(THREADS)
     FragmentA ka[T][W / TILE_K], va[T][W / TILE_K];
     FragmentC dk[T][W / TILE_N], dv[T][W / TILE_N];
     Spot owned[T][2];
+    const bool idle = owns_none<T>(at.first, s.N);
     owned_spots<T, mode>(owned, at.first, true, s);
     clear<W, T>(dk);
     clear<W, T>(dv);
@@ -465,6 +475,7 @@ __global__ void __launch_bounds__(THREADS)
             held = query_statistic<CHUNK, mode>(lse + at.lse, delta + at.in_launch, first + CHUNK, s);
         }
         copy_commit();
+        if (idle) continue;
         for (int j = 0; j < CHUNK && first + j < range.last; j += TILE_K) {
             const real *q_rows = q_tile + stage * STAGE + j * LD, *dy_rows = dy_tile + stage * STAGE + j * LD;
             FragmentC p[2][T], t[2][T];
@@ -491,6 +502,7 @@ __global__ void __launch_bounds__(THREADS)
         copy_wait<0>();
         block_sync();
     }
+    if (idle) return;
     float factor[T][2];
     fill<T>(factor, s.scale);
     store_owned<W, T, mode>(dqkv + at.qkv + at.M, 3 * at.M, k_tile, dk, factor, at.first, s.rest, s);

@@ -11,8 +11,9 @@ static const float LOG2_E = 1.44269504f;
 
 /* Row tiles of 16 that a warp owns.  A pair of streamed tiles takes the time of 2.5 matrix instructions to fetch from
  * shared memory and one row tile uses it in 2: with two the matrix units are the bound again, where the operands
- * (`held` widths of them) and sums of 32 rows still fit in the registers.  Floats take twice the room. */
-static constexpr int row_tiles(int W, int held) { return sizeof(real) == 2 && W * held <= 256 ? 2 : 1; }
+ * (`held` widths of them) and sums of 32 rows fit in the registers of two blocks or more a multiprocessor.  At W = 64
+ * two tiles take 250 to 255 registers and spill, one 142 to 166.  Floats take twice the room. */
+static constexpr int row_tiles(int W, int held) { return sizeof(real) == 2 && W * held < 196 && W < 64 ? 2 : 1; }
 enum { HELD_FORWARD = 3, HELD_QUERIES = 4, HELD_KEYS = 6 };
 
 static constexpr int owned_rows(int T) { return WARPS * TILE_M * T; }
@@ -28,6 +29,12 @@ static_assert(sizeof(real) > 2 || shared_bytes(WIDEST, 1, 2) + 4096 <= 99 * 1024
 template <int T>
 DEVICE int owned_row(int first, int r, int half) {
     return first + (warp_id() * T + r) * TILE_M + fragment_c_row(2 * half);
+}
+
+/* Are all of this warp's rows beyond the last?  Of 197 rows, thirteen tiles, a block of four warps has one in the end. */
+template <int T>
+DEVICE bool owns_none(int first, int rows) {
+    return first + warp_id() * T * TILE_M >= rows;
 }
 
 template <int W, int T>
@@ -56,6 +63,16 @@ DEVICE void product(FragmentC (*c)[T], const FragmentA (&a)[T][W / TILE_K], cons
             mma(c[0][r], a[r][k], b[0]);
             mma(c[1][r], a[r][k], b[1]);
         }
+    }
+}
+
+/* What product gives where there are no rows. */
+template <int T>
+DEVICE void no_product(FragmentC (*c)[T]) {
+#pragma unroll
+    for (int r = 0; r < T; r++) {
+        fragment_zero(c[0][r]);
+        fragment_zero(c[1][r]);
     }
 }
 
