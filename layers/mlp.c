@@ -41,7 +41,9 @@ static void drop_hidden(const Mlp *mlp, real *g, const Dropout *dropout, int B, 
 }
 
 /* Is there nothing between fc1, GELU and fc2? */
-static bool is_plain(const Mlp *mlp, const Dropout *dropout) { return !mlp->convolves && !mlp->sigmoid && dropout->rate <= 0; }
+static bool is_plain(const Mlp *mlp, const Dropout *dropout) {
+    return !mlp->convolves && !mlp->sigmoid && dropout->rate <= 0;
+}
 
 void mlp_forward(const Mlp *mlp, real *f, const real *h, const Dropout *dropout, int B, int N) {
     const DepthwiseLayer *conv = &mlp->dwconv;
