@@ -161,7 +161,7 @@ static void block_declare(SequenceModel *m, int i) {
     station_declare(m, 2 * i, block->prefix, "norm1");
     causal_layer_declare(a, params);
     station_declare(m, 2 * i + 1, block->prefix, "norm2");
-    mlp_declare(&block->mlp, params, mlp, s->dim, hidden, NULL);
+    mlp_declare(&block->mlp, params, mlp, s->dim, hidden, NULL, false);
     block->mlp.sigmoid = true;
     start_linear(s, params, a->prefix, "qkv.weight", s->dim, 1);
     start_linear(s, params, a->prefix, "proj.weight", s->dim, residual);
