@@ -4,7 +4,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <fts.h>
-#include <math.h>
+#include <omp.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
@@ -334,33 +334,54 @@ static void open_text(SequencesSource *source, const char *name) {
     if (!source->size) die("%s: empty", source->path);
 }
 
-/* The samples of one WAV file. */
-static uint8_t *decode_wav(const char *path, int rate, size_t *count) {
+/* What became of one WAV file. */
+typedef struct {
+    uint8_t *samples; /* NULL: an error */
+    size_t count;
     Error error;
-    const void *map;
+} Decoded;
+
+/* file_map is not thread-safe, but reading what is mapped is. */
+static void decode_wav(Decoded *decoded, const char *path, int rate) {
+    const void *map = NULL;
     size_t size;
-    uint8_t *samples;
-    if (!file_map(path, &map, &size, &error) || !sound_decode(&samples, count, map, size, rate, &error))
-        die("%s: %s", path, error.text);
-    file_unmap(map, size);
-    return samples;
+    bool mapped;
+#pragma omp critical(wav)
+    mapped = file_map(path, &map, &size, &decoded->error);
+    if (mapped && !sound_decode(&decoded->samples, &decoded->count, map, size, rate, &decoded->error))
+        decoded->samples = NULL;
+#pragma omp critical(wav)
+    if (mapped) file_unmap(map, size);
 }
 
+/* The files' samples, one file after another. */
+static uint8_t *join(SequencesSource *source, Decoded *decoded, size_t files) {
+    for (size_t i = 0; i < files; i++) source->size += decoded[i].count;
+    uint8_t *all = xcalloc(source->size, 1, "sound"), *end = all;
+    for (size_t i = 0; i < files; i++) {
+        memcpy(end, decoded[i].samples, decoded[i].count);
+        end += decoded[i].count;
+        free(decoded[i].samples);
+    }
+    return all;
+}
+
+/* At most as many files at a time as file_map can name. */
 static void open_audio(SequencesSource *source, int rate) {
-    size_t files, count;
+    enum { AT_ONCE = 12 };
+    size_t files;
     char **names = find_wavs(source->path, &files);
     if (!files) die("%s: no WAV files in this folder", source->path);
-    uint8_t *all = NULL;
-    for (size_t i = 0; i < files; i++) {
-        uint8_t *samples = decode_wav(names[i], rate, &count);
-        all = realloc(all, source->size + count + 1);
-        if (!all) die("out of memory: %zu bytes for the sound in %s", source->size + count, source->path);
-        memcpy(all + source->size, samples, count);
-        source->size += count;
-        free(samples);
-    }
+    Decoded *decoded = xcalloc(files, sizeof *decoded, "WAV files");
+    int threads = omp_get_max_threads() < AT_ONCE ? omp_get_max_threads() : AT_ONCE;
+    if ((size_t)threads > files) threads = (int)files;
+#pragma omp parallel for schedule(dynamic) num_threads(threads)
+    for (size_t i = 0; i < files; i++) decode_wav(&decoded[i], names[i], rate);
+    for (size_t i = 0; i < files; i++)
+        if (!decoded[i].samples) die("%s: %s", names[i], decoded[i].error.text);
+    source->bytes = join(source, decoded, files);
+    free(decoded);
     free_names(names, files);
-    source->bytes = all;
 }
 
 /* Splits a stream by the shares, and cuts each split to its limit: text needs one byte more than it predicts, and
