@@ -98,12 +98,6 @@ if takes --precision $other; then
     check "$other" $? "status $status: $(head -n 1 out) $(head -n 1 err)"
     ! curves_agree auto other 1e-6 >worst && curves_agree auto other 0.05 >worst
     check "is another arithmetic on the same data" $? "$(cat worst)"
-    # kernels/cpu/onednn.c says why.
-    if grep -q 'oneDNN 2' out; then
-        ONEDNN_VERBOSE=1 "$vit" $model --epochs 1 --run-dir verbose --precision bfloat16 >out 2>err
-        grep -q '^onednn_verbose,exec,.*bf16' out && ! grep -q '^onednn_verbose,exec,.*amx' out
-        check "oneDNN 2 computes in bfloat16 without AMX" $? "$(grep -m1 -o 'exec,.*_bf16' out | cut -c 1-60)"
-    fi
     echo "precision = $other" >other.ini
     run $model --epochs 2 --run-dir filed --config other.ini
     same_run other filed
