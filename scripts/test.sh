@@ -238,6 +238,8 @@ if check "scripts/deps.sh" sh scripts/deps.sh test; then
     echo "-- build/emulate-*: the CUDA kernels on the CPU, every thread a fiber"
     for precision in FP32 BF16; do
         check "make emulate, $precision" make -k -j"$JOBS" BACKEND=emulate PRECISION=$precision all tests
+        check "products by their time, $precision" env ASAN_OPTIONS=detect_leaks=0 VIT_PRODUCTS=measured \
+            "build/emulate-$precision/tests/test_layers"
         check "test_emulator, $precision" build/emulate-$precision/tests/emulate/test_emulator
         # shellcheck disable=SC2046 # names of tests
         suite build/emulate-$precision $(sh tests/run.sh --device-tests)

@@ -6,8 +6,7 @@
 
 # shellcheck disable=SC2046,SC2086 # settings are lists of words
 ASAN_OPTIONS=${ASAN_OPTIONS:-detect_leaks=0}
-VIT_PRODUCTS=first # of several algorithms for a product the first, not the fastest, which need not have its bits
-export ASAN_OPTIONS VIT_PRODUCTS
+export ASAN_OPTIONS
 BUILD=${BUILD:-build/emulate-FP32}
 . "$(dirname "$0")/tap.sh"
 

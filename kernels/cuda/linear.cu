@@ -11,10 +11,9 @@
  * bias gradient; reading dy again costs less.  Shapes for which the library has no algorithm use a plain tiled
  * kernel.
  *
- * A shape that is met for the first time is measured: the library's first few proposals take turns, and the fastest
- * stays.  They may add in different orders, so that two processes can round differently; VIT_PRODUCTS=first takes the
- * first proposal, and the same bits in every process.  A shape that is first met in a capture, where nothing can be
- * measured, takes it too.
+ * A shape takes the library's first proposal, so that a run that is resumed, and a block that is recomputed, have the same
+ * bits.  With VIT_PRODUCTS=measured the first few proposals take turns when a shape is met for the first time, and the
+ * fastest stays, except in a capture, where nothing can be measured.  They may add in different orders.
  *
  * linear_backward computes the weights' gradient on a stream of its own beside the input's: both read dy, and neither
  * fills the GPU at its end.  Each stream has its own workspace. */
@@ -166,7 +165,7 @@ static bool is_capturing() {
 
 static bool measures() {
     static const char *asked = getenv("VIT_PRODUCTS");
-    return !(asked && !strcmp(asked, "first"));
+    return asked && !strcmp(asked, "measured");
 }
 
 /* Milliseconds of a few runs after a first one. */
