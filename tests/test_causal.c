@@ -506,9 +506,14 @@ static void test_causality(void **state) {
 
 /* == What bfloat16 may cost ======================================================================================= */
 
+/* To the nearest bfloat16, of two the even one; finite numbers only. */
 static double bf16(double x) {
     float rounded = (float)x;
-    return *rounded_real(&rounded, 1);
+    uint32_t bits;
+    memcpy(&bits, &rounded, sizeof bits);
+    bits = (bits + 0x7FFF + (bits >> 16 & 1)) & 0xFFFF0000u;
+    memcpy(&rounded, &bits, sizeof bits);
+    return rounded;
 }
 
 /* A query as PyTorch's autocast computes the masked formula: products of bfloat16 with a result of bfloat16, the softmax
