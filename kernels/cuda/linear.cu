@@ -444,7 +444,7 @@ void linear_open(void) {
 }
 
 void linear_close(void) {
-    for (Product (&set)[WAYS] : products)
+    for (Product(&set)[WAYS] : products)
         for (Product &p : set) product_destroy(&p);
     memset(product_next, 0, sizeof product_next);
     device_free(main_workspace);
