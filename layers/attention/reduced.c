@@ -1,4 +1,4 @@
-/* Attention to fewer keys (Wang et al. 2021, PVT, and 2022, PVTv2).  x [B,N,M] -> y [B,N,M], tokens on a grid of Hg x Wg
+/* Attention to fewer keys (Wang et al. 2021, PVT, and 2022, PVTv2).  x [B,N,M] -> y [B,N,M], tokens on a grid
  * forward   1. z = what the grid is reduced to, L tokens:
  *                reduction r > 1   norm(convolution r x r with stride r of x); rows and columns beyond the last whole
  *                                  square are left out
@@ -7,7 +7,7 @@
  *           2. q = x Wq^T + b,  k, v = z Wkv^T + b   3. mix_n = sum_l softmax_l(q_n.k_l / sqrt D) v_l
  *           4. y = mix Wproj^T + b
  * backward  4. dmix   3. dq, dk, dv from the saved log-sum-exp   2. dz, dx   1. dx += the gradient through z
- * saves     q, kv, mix, lse [B,H,N], z, and before the norm and before GELU.  Parameter names are timm's (pvt_v2). */
+ * saves     q, kv, mix, lse [B,H,N], z and what is before its norm.  Parameter names are timm's (pvt_v2). */
 #include <math.h>
 #include <stdlib.h>
 
@@ -24,10 +24,11 @@ typedef struct {
 #define F(KIND, field) CONFIG_FIELD(KIND, ReducedSettings, field)
 static const ConfigEntry entries[] = {
     {F(INTS, reduction), "1", .section = "attention", .min = 1, .max = 64,
-     .help = "Side of the squares of tokens that become one key in reduced attention; with several stages one number or a "
-             "list (PVT: 8,4,2,1)"},
+     .help = "Side of the squares of tokens that become one key in reduced attention; with several stages one number or "
+             "a list (PVT: 8,4,2,1)"},
     {F(INT, reduction_cells), "0", .min = 0, .max = 64,
-     .help = "Reduced attention to the means of so many cells to a side instead, in every stage (PVTv2's linear form: 7)"},
+     .help = "Reduced attention to the means of so many cells to a side instead, in every stage (PVTv2's linear form: "
+             "7)"},
 };
 #undef F
 static const ConfigGroup reduced_settings = {CONFIG_GROUP(ReducedSettings, entries)};
@@ -40,14 +41,16 @@ typedef struct {
     Grid keys;
     real *q_act, *kv_act, *mix; /* kept: [B,N,M], [B,L,2,M], [B,N,M] */
     float *lse;                 /* [B,H,N] kept */
-    real *raw, *normed, *z;     /* [B,L,M] kept: before the norm; before GELU; what k and v are made of */
+    real *raw, *z;              /* [B,L,M] kept: before the norm; what k and v are made of */
     float *mean, *rstd;         /* [B,L] kept */
     real *cols;                 /* scratch: [B*L,M*r*r], or the means [B,L,M] */
     real *dq, *dkv, *dmix;      /* scratch, as above */
     real *dz, *draw, *dx;       /* scratch: [B,L,M] twice; [B,N,M], the gradient through z */
 } Reduced;
 
-static const ReducedSettings *settings_of(const Attention *a) { return config_settings(a->settings, &reduced_settings); }
+static const ReducedSettings *settings_of(const Attention *a) {
+    return config_settings(a->settings, &reduced_settings);
+}
 
 static int reduction_of(const Attention *a) {
     const ConfigInts *list = &settings_of(a)->reduction;
@@ -105,7 +108,6 @@ static void keys_plan(Reduced *s, const Attention *a, Plan *plan, int B) {
     plan_keep(plan, a->prefix, "mean", &s->mean, L * sizeof(float));
     plan_keep(plan, a->prefix, "rstd", &s->rstd, L * sizeof(float));
     plan_keep(plan, a->prefix, "z", &s->z, bytes);
-    if (s->cells) plan_keep(plan, a->prefix, "normed", &s->normed, bytes);
     plan_borrow(plan, a->prefix, "cols", &s->cols, L * (size_t)s->sr.in * sizeof(real));
     if (plan->training) {
         plan_borrow(plan, a->prefix, "dz", &s->dz, bytes);
@@ -148,8 +150,7 @@ static const real *keys_forward(const Reduced *s, const Attention *a, const real
     LayerNorm norm = norm_of(s, a, B);
     gather_squares(s, a, x, B);
     projection_forward(&s->sr, s->raw, s->cols, norm.n);
-    layernorm_forward(s->cells ? s->normed : s->z, s->raw, &norm);
-    if (s->cells) gelu_forward(s->z, s->normed, norm.n * (size_t)a->M);
+    (s->cells ? layernorm_gelu_forward : layernorm_forward)(s->z, s->raw, &norm);
     return s->z;
 }
 
@@ -167,7 +168,7 @@ static void reduced_forward(const Attention *a, real *y, const real *x, int B) {
 /* From dz to s->dx, the gradient of x through z. */
 static void keys_backward(const Reduced *s, const Attention *a, const real *x, int B) {
     LayerNorm norm = norm_of(s, a, B);
-    if (s->cells) gelu_backward(s->dz, s->z, s->dz, s->normed, norm.n * (size_t)a->M);
+    if (s->cells) layernorm_gelu_backward(s->dz, s->dz, s->raw, &norm);
     add_layernorm_backward(s->draw, NULL, s->norm.dw, s->norm.db, NULL, s->dz, s->raw, NULL, &norm);
     gather_squares(s, a, x, B);
     projection_backward(&s->sr, NULL, s->draw, s->cols, norm.n);
