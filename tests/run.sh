@@ -9,6 +9,7 @@
 #
 # VIT_TEST_QUICK=1    tests skip what takes long (a sanitized build is many times slower)
 # VIT_TEST_TIMEOUT    seconds that one program may take
+# VIT_TEST_JOBS       programs that run at once (default: the number of cores, at most 8)
 # VIT_TEST_LAUNCHER   a command that runs programs of another machine: qemu-aarch64
 # TOTALS=FILE         "passed failed" is added to this file instead of printed
 #
@@ -24,11 +25,11 @@ fi
 
 BUILD=${BUILD:-build/cpu}
 limit=${VIT_TEST_TIMEOUT:-600}
+cores=$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 1)
+jobs=${VIT_TEST_JOBS:-$((cores < 8 ? cores : 8))}
 : "${OMP_WAIT_POLICY:=passive}" # threads that spin while they wait stop each other where there are too few cores
 : "${ASAN_OPTIONS:=detect_leaks=0}" # a program that ends with a message leaves its memory to the system
 export BUILD OMP_WAIT_POLICY ASAN_OPTIONS CMOCKA_MESSAGE_OUTPUT=TAP
-
-trap 'exit 130' INT TERM
 
 # "passed failed skipped planned" of a TAP report.  cmocka 1.1.5 writes a skipped test as "not ok 3 # SKIP name", and a
 # plan before each of its groups.
@@ -60,12 +61,11 @@ run_limited() {
     fi
 }
 
-mkdir -p "$BUILD/tests" || exit 1
-all_passed=0
-all_failed=0
-run_test() { # name, command...
-    name=$1
-    shift
+# Prints how it went in one piece, since others run beside it, and adds "passed failed" to the file of results.
+run_test() { # file of results, name, command...
+    results=$1
+    name=$2
+    shift 2
     log=$BUILD/tests/$name.log
     start=$(date +%s)
     run_limited "$@" >"$log" 2>&1 </dev/null
@@ -96,11 +96,23 @@ run_test() { # name, command...
     details="$passed passed"
     [ "$failed" -eq 0 ] || details="$details, $failed failed"
     [ "$skipped" -eq 0 ] || details="$details, $skipped skipped"
-    printf '%-6s %-24s %3d s  %s%s\n' "$verdict" "$name" "$seconds" "$details" "${trouble:+: $trouble}"
-    [ "$failed" -eq 0 ] || show_log "$log"
-    all_passed=$((all_passed + passed))
-    all_failed=$((all_failed + failed))
+    report=$(
+        printf '%-6s %-24s %3d s  %s%s\n' "$verdict" "$name" "$seconds" "$details" "${trouble:+: $trouble}"
+        [ "$failed" -eq 0 ] || show_log "$log"
+    )
+    printf '%s\n' "$report"
+    echo "$passed $failed" >>"$results"
 }
+
+if [ "${1:-}" = --one ]; then # file of results, source
+    name=$(basename "${3%.*}")
+    # shellcheck disable=SC2086 # the launcher: a command and its options, or nothing
+    case $3 in
+    *.c) run_test "$2" "$name" ${VIT_TEST_LAUNCHER:-} "$BUILD/tests/$name" ;;
+    *) run_test "$2" "$name" sh "$3" ;;
+    esac
+    exit 0
+fi
 
 wanted() { # name, names...
     name=$1
@@ -110,20 +122,25 @@ wanted() { # name, names...
     return 1
 }
 
-for source in tests/test_*.c tests/test_*.sh; do
-    [ -e "$source" ] || continue
-    name=$(basename "${source%.*}")
-    wanted "$name" "$@" || continue
-    case $source in
-    *.c) run_test "$name" ${VIT_TEST_LAUNCHER:-} "$BUILD/tests/$name" ;;
-    *) run_test "$name" sh "$source" ;;
-    esac
-done
-if [ $((all_passed + all_failed)) -eq 0 ]; then
+mkdir -p "$BUILD/tests" || exit 1
+results=$(mktemp) || exit 1
+trap 'rm -f "$results"' EXIT
+trap 'exit 130' INT TERM
+
+# The scripts first: they take longest.
+sources=$(for source in tests/test_*.sh tests/test_*.c; do
+    [ -e "$source" ] && wanted "$(basename "${source%.*}")" "$@" && echo "$source"
+done)
+if [ "$sources" ]; then
+    echo "$sources" | xargs -n 1 -P "$jobs" sh tests/run.sh --one "$results"
+    [ "$(echo "$sources" | wc -l)" -eq "$(wc -l <"$results")" ] || echo 0 1 >>"$results" # one was stopped from outside
+else
     echo "no tests found: ${*:-tests/test_*}"
-    all_failed=1
+    echo 0 1 >>"$results"
 fi
 
+all_passed=$(awk '{ sum += $1 } END { print sum + 0 }' "$results")
+all_failed=$(awk '{ sum += $2 } END { print sum + 0 }' "$results")
 if [ "${TOTALS:-}" ]; then
     echo "$all_passed $all_failed" >>"$TOTALS"
 else

@@ -137,6 +137,7 @@ CASES.update({
     "convattn-stride-3": (Config(attn="convattn", kv_stride=3, **{**SMALL, "img_size": (16, 14)}), 0, 0),
 })
 FIRST_SEEDS = {case: 10000 * i for i, case in enumerate(CASES)}
+FIRST_SEEDS["convit-cls-nope"] += 2  # the draw before suits float32, but bfloat16 only by luck
 CASES.update({case: (Config(**settings), 0, 0) for case, settings in operators.CASES.items()})
 
 
