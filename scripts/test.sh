@@ -5,7 +5,7 @@
 # check.  The last line is "N passed, N failed"; the exit status is 0 when nothing failed.
 #
 #   FUZZ_SECONDS=10    seconds for each fuzzer
-#   JOBS=2             parallel compilations (default: the number of cores)
+#   JOBS=2             compilations and fuzzers that run at once (default: the number of cores)
 set -u
 cd "$(dirname "$0")/.." || exit 1
 
@@ -23,13 +23,14 @@ export TOTALS
 check() { # name, command...
     name=$1
     shift
+    log=$scratch/log.$(echo "$name" | tr -c '[:alnum:]\n' _)
     start=$(date +%s)
-    if "$@" >"$scratch/log" 2>&1; then
+    if "$@" >"$log" 2>&1; then
         printf 'ok     %-24s %3d s\n' "$name" $(($(date +%s) - start))
         echo 1 0 >>"$TOTALS"
     else
         printf 'FAILED %-24s %3d s\n' "$name" $(($(date +%s) - start))
-        sed 's/^/       | /' "$scratch/log"
+        sed 's/^/       | /' "$log"
         echo 0 1 >>"$TOTALS"
         return 1
     fi
@@ -229,11 +230,15 @@ if check "scripts/deps.sh" sh scripts/deps.sh test; then
 
     echo "-- build/fuzz"
     check "make fuzz" make -k -j"$JOBS" fuzz
+    # Each is one thread: as many beside each other as there are jobs.
+    i=0
     for source in tests/fuzz_*.c; do
-        [ -e "$source" ] || continue
         name=$(basename "$source" .c)
-        check "$name" fuzz "build/fuzz/$name"
+        check "$name" fuzz "build/fuzz/$name" &
+        i=$((i + 1))
+        [ $((i % JOBS)) -ne 0 ] || wait
     done
+    wait
 
     echo "-- build/emulate-*: the CUDA kernels on the CPU, every thread a fiber"
     for precision in FP32 BF16; do

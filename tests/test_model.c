@@ -413,7 +413,7 @@ static int plans_agree(const char *path) {
 
 static void test_inference_plan(void **state) {
     (void)state;
-    each_fixture(plans_agree, 1);
+    each_fixture(plans_agree, full_or_reduced("every n-th fixture, n =", 1, 10));
 }
 
 /* == How often tau ends stick breaking ============================================================================ */
@@ -598,7 +598,7 @@ static int micro_batches_add_up(const char *path) {
 
 static void test_micro_batches(void **state) {
     (void)state;
-    each_fixture(micro_batches_add_up, 1);
+    each_fixture(micro_batches_add_up, full_or_reduced("every n-th fixture, n =", 1, 10));
 }
 
 /* == Weights that sum to one ====================================================================================== */
