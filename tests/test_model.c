@@ -243,7 +243,7 @@ static void near_identity(float *w, const Param *p) {
 /* Differences want a smooth function: ReLUs are moved away from their kinks, half of them on and half off, and stick
  * breaking does not end early, and no weight is left out.  (Kinks and early ends are in the fixtures.) */
 static void smoothen(Case *c, float *values) {
-    bool rectified = rectifies(c->vit.settings.attn->name);
+    bool rectified = rectifies(vit_attn(&c->vit.settings, 0)->name);
     for (int t = 0; t < params_count(&c->vit.model.params); t++) {
         const Param *p = params_at(&c->vit.model.params, t);
         size_t moved = strstr(p->name, "feature.b2") || strstr(p->name, "feature.bias") ? p->size : 0, third = p->size;

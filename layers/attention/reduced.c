@@ -53,18 +53,13 @@ static const ReducedSettings *settings_of(const Attention *a) {
 }
 
 static int reduction_of(const Attention *a) {
-    const ConfigInts *list = &settings_of(a)->reduction;
-    return list->at[list->count > 1 ? a->stage : 0];
+    return attention_stage_number(a, "reduction", &settings_of(a)->reduction);
 }
 
 /* Are k and v made of other tokens than q? */
 static bool reduces(const Reduced *s) { return s->cells > 0 || s->squares.stride > 1; }
 
 static void reduced_check(const Attention *a) {
-    const ConfigInts *list = &settings_of(a)->reduction;
-    if (list->count != 1 && list->count != a->stages)
-        config_reject(a->settings, "reduction", "%d values, but dim has %d: give one for each stage, or one for all",
-                      list->count, a->stages);
     int r = reduction_of(a);
     if (settings_of(a)->reduction_cells == 0 && (r > a->grid.rows || r > a->grid.columns))
         config_reject(a->settings, "reduction", "%d is more than a side of stage %d's %dx%d tokens", r, a->stage,
