@@ -511,6 +511,8 @@ static void test_recompute(void **state) {
         {"attn = lisa\n", false},
         {"attn = softmax\n", true},
         {"attn = lisa\n", true},
+        {"conv_stages = 0\nattn = swin,softmax\nwindow = 3,2\nimg_size = 12x16\npos_embed = none\npatch_overlap = false\n"
+         "patch_merging = true\npatch_norm = true\nstage_norm = false\nnorm_eps = 1e-5\n", true},
     };
     double moved = 0; /* from step to step, of all models: one may draw the same drop path twice */
     for (size_t i = 0; i < sizeof models / sizeof *models; i++) {

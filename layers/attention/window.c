@@ -1,6 +1,7 @@
 /* Swin's attention (Liu et al. 2021): softmax attention within windows of the grid, which in every other block of a
  * stage are shifted by half their side.  x [B,N,M] -> y [B,N,M]
- * forward   1. q,k,v = x Wqkv^T + b   2. mix_n = sum_m softmax_m(q_n.k_m / sqrt D + table[n - m]) v_m over n's window
+ * forward   1. q,k,v = x Wqkv^T + b   2. mix_n = sum_m softmax_m(q_n.k_m / sqrt D + table[n - m]) v_m over n's window,
+ *              100 less where shifting brought n and m together from opposite sides of the grid
  *           3. y = mix Wproj^T + b
  * backward  3. dmix   2. dq, dk, dv, dtable from the saved log-sum-exp, window by window   1. dx
  * saves     qkv, mix, lse [B,H,N].  Parameter names are timm's.
@@ -113,12 +114,13 @@ static void window_weights(const Attention *a, float *weights, int b, int head, 
     for (int m = 0; m < a->N; m++) weights[m] = 0;
     for (int j = 0; j < wh * ww; j++) {
         WindowPlace key = window_place(&s->windows, window, j);
-        if (key.token < 0 || key.region != region) continue;
+        if (key.token < 0) continue;
         const float *k = qkv + (size_t)key.token * row + (size_t)(a->M + head * a->D);
         float score = 0;
         for (int d = 0; d < a->D; d++) score += q[d] * k[d];
         int offset = (i / ww - j / ww + wh - 1) * (2 * ww - 1) + i % ww - j % ww + ww - 1;
-        weights[key.token] = expf(score / sqrtf((float)a->D) + table[offset * a->H + head] - lse);
+        score = score / sqrtf((float)a->D) + table[offset * a->H + head] - (key.region == region ? 0 : WINDOW_APART);
+        weights[key.token] = expf(score - lse);
     }
     free(table);
     free(qkv);

@@ -80,6 +80,8 @@ def attention(model, p, q, k, v, block):
     return join_heads(y.flatten(2, 3))
 
 
+SWIN = dict(num_classes=5, patch_merging=1, patch_norm=1, stage_norm=0, norm_eps=1e-5, pos_embed="none",
+            stage_depths="2,2", stage_heads="2,3", stage_ratios="2,1")
 OPERATORS = {"swin": (shapes, attention)}
 CASES = {
     # Grids of 6 x 12, 3 x 6 and 2 x 3: shifted, shifted along rows, windows of 2 x 3.
@@ -87,6 +89,9 @@ CASES = {
                              stage_dims="6,8,10", stage_depths="2,2,1", stage_heads="3,2,2",
                              stage_ratios="1,1,1"),
     "window-padded": dict(attn="swin", window="4", img_size=(12, 14), dim=12, heads=2, mlp_ratio=2, num_classes=5),
+    # Grids of 8 x 6, 4 x 3: windows of 4 x 4, then 2 x 2 that do not divide it; and focused attention in the first.
+    "hierarchy-swin": dict(attn="swin", window="4,2", img_size=(16, 12), stage_dims="4,6", **SWIN),
+    "hierarchy-swin-focused": dict(attn="focused,swin", window="2", img_size=(16, 12), stage_dims="4,6", **SWIN),
 }
 
 
