@@ -140,8 +140,8 @@ static void check_patches(const Config *config, const VitSettings *s) {
         if (s->img_size[i] % side)
             config_reject(config, "patch_size",
                           "%d, doubled by every stage after the first of %d, does not divide img_size %dx%d: "
-                          "use another img_size or patch_overlap true", s->patch_size, stages, s->img_size[0],
-                          s->img_size[1]);
+                          "use another img_size%s", s->patch_size, stages, s->img_size[0], s->img_size[1],
+                          s->patch_merging ? "" : " or patch_overlap true");
     }
 }
 

@@ -80,6 +80,7 @@ static void reduced_declare(Attention *a, Params *params) {
     int fan = M * r * r;
     s->sr = (Projection){.in = fan, .out = M};
     params_declare_fan(params, &s->sr.w, &s->sr.dw, a->prefix, "sr.weight", fan, true, 4, (int[]){M, M, r, r});
+    if (!s->cells) params_shaped_by(params, "reduction", r, a->stage);
     params_declare_fan(params, &s->sr.b, &s->sr.db, a->prefix, "sr.bias", fan, false, 1, (int[]){M});
     layer_norm_declare(&s->norm, params, a->prefix, "norm", M, false);
 }

@@ -53,6 +53,7 @@ static void window_declare(Attention *a, Params *params) {
     qkv_declare(&s->frame, a, params);
     params_declare(params, &s->table, &s->dtable, a->prefix, "relative_position_bias_table", INIT_TRUNC_NORMAL, false,
                    2, (int[]){(2 * s->windows.wh - 1) * (2 * s->windows.ww - 1), a->H});
+    params_shaped_by(params, "window", side, a->stage);
 }
 
 static AttentionShape shape_of(const Attention *a, int B) { return (AttentionShape){B, a->N, a->H, a->D}; }
