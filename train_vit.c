@@ -421,10 +421,10 @@ static double evaluate(void *context) {
 
 static void training_data_and_model(void *context) {
     Run *run = context;
-    char stem[128];
+    char stem[128 + VIT_ATTN_SIZE], attn[VIT_ATTN_SIZE];
     data_open(run, true);
     model_open(run, micro_batch_choose(run), true);
-    snprintf(stem, sizeof stem, "%s-%s", run->train.name, run->model->attn->name);
+    snprintf(stem, sizeof stem, "%s-%s", run->train.name, vit_attn_names(run->model, attn));
     training_open(&run->training, &(TrainingStart){.params = &run->vit.model.params,
                                                    .batches = run->loader.batches,
                                                    .stem = stem,
@@ -438,6 +438,7 @@ static void announce(void *context) {
     const Run *run = context;
     const VitSettings *s = run->model;
     const Dataset *d = &run->train;
+    char attn[VIT_ATTN_SIZE];
     if (distributed_ranks() > 1)
         printf("%d ranks, %d images of each batch on every one\n", distributed_ranks(), local_batch(run));
     print_line("%s: %zu training and %zu test images, %d classes\n", d->name, d->count, run->test.count, d->classes);
@@ -446,7 +447,7 @@ static void announce(void *context) {
                    "cut out and scaled in training, the centre in tests\n",
                    d->name, d->height, d->width, s->img_size[0], s->img_size[1]);
     printf("%s: %zu parameters, %.1f million multiply-adds an image, %.0f MiB of activations\n",
-           s->attn->name, run->vit.model.params.parameters, (double)vit_macs(&run->vit) / 1e6,
+           vit_attn_names(s, attn), run->vit.model.params.parameters, (double)vit_macs(&run->vit) / 1e6,
            (double)model_activation_bytes(&run->vit.model) / (1 << 20));
     print_line("%s: %d epochs of %llu batches of %d images, %d at a time\n", run->training.s->run_dir,
            run->training.s->epochs, (unsigned long long)run->training.batches, run->training.s->batch_size,
@@ -600,6 +601,7 @@ static void mode_bench(void *context) {
     double memory = memory_peak_gbytes();
     Bench b = bench(bench_batch, run, &t->s->batch_size, micro * distributed_ranks(), (double)t->s->bench_seconds);
     int batch = t->s->batch_size;
+    char attn[VIT_ATTN_SIZE];
     double moved = vit_moved_bytes(&run->vit, local_batch(run));
     double gflops = 3 * 2 * (double)vit_macs(&run->vit) * b.train.images_per_s / 1e9 / distributed_ranks();
     if (distributed_rank() > 0) return;
@@ -610,7 +612,7 @@ static void mode_bench(void *context) {
            "\"infer_images_per_s\": %.2f, \"train_batch_seconds\": %.6f, \"infer_batch_seconds\": %.6f, "
            "\"train_bytes\": %zu, \"infer_bytes\": %zu, \"peak_bytes\": %zu, \"gemm_peak_gflops\": %.1f, "
            "\"mfu\": %.4f, \"moved_bytes\": %.0f, \"memory_peak_gbytes\": %.1f, \"bandwidth_fraction\": %.4f}\n",
-           s->attn->name, a->op->path ? a->op->path(a) : a->op->name, kernels_device(), run->vit.N,
+           vit_attn_names(s, attn), a->op->path ? a->op->path(a) : a->op->name, kernels_device(), run->vit.N,
            distributed_ranks(), batch, micro, params->parameters, vit_macs(&run->vit), b.train.images_per_s,
            b.infer.images_per_s, b.train.fastest, b.infer.fastest, plan_bytes(training) + training->workspace,
            plan_bytes(inference) + inference->workspace, device_peak_bytes(), b.peak, gflops / b.peak, moved, memory,

@@ -98,6 +98,9 @@ static bool refuse_shape(const Param *p, const SafeTensor *tensor, Error *error)
     for (int d = 0; d < p->ndim; d++) wanted[d] = (size_t)p->shape[d];
     shape_text(has, sizeof has, tensor->ndim, tensor->shape);
     shape_text(needs, sizeof needs, p->ndim, wanted);
+    if (p->setting)
+        return refuse(error, "%s: %s has shape %s, but this model needs %s: another %s (here %d in stage %d)?", tensor->file,
+                      p->name, has, needs, p->setting, p->setting_value, p->stage);
     return refuse(error,
                   "%s: %s has shape %s, but this model needs %s: another dim, depth, img_size, patch_size, pool or "
                   "class count?",

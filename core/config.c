@@ -117,7 +117,7 @@ static void put_values(FILE *out, const ConfigEntry *entry) {
                                         [CONFIG_STRING] = "text", [CONFIG_SIZE] = "N or HxW",
                                         [CONFIG_INTS] = "integer or N,N,...",
                                         [CONFIG_FLOATS] = "number or X,X,...", [CONFIG_LIST] = "one or more"};
-    if (entry->type == CONFIG_CHOICE || entry->type == CONFIG_ITEM) {
+    if (entry->type == CONFIG_CHOICE || entry->type == CONFIG_ITEM || entry->type == CONFIG_ITEMS) {
         int count = choice_count(entry);
         for (int i = 0; i < count; i++)
             fprintf(out, "%s%s", i == 0 ? "" : i == count - 1 ? " or " : ", ", choice_name(entry, i));
@@ -170,6 +170,11 @@ static void put_current(FILE *out, const struct ConfigItem *item) {
     case CONFIG_STRING: fputs(*(const char *const *)field, out); break;
     case CONFIG_CHOICE: fputs(entry->choices[*(const int *)field], out); break;
     case CONFIG_ITEM: fputs(**(const char *const *const *)field, out); break;
+    case CONFIG_ITEMS: {
+        const ConfigItems *items = field;
+        for (int i = 0; i < items->count; i++) fprintf(out, i ? ",%s" : "%s", *(const char *const *)items->at[i]);
+        break;
+    }
     case CONFIG_SIZE: {
         const int *size = field;
         fprintf(out, size[0] == size[1] ? "%d" : "%dx%d", size[0], size[1]);
@@ -299,7 +304,7 @@ static bool parse_size(int *field, const ConfigEntry *entry, const char *value, 
 }
 
 /* Splits `value` at its commas into copies in `pieces`; returns how many, or 0 if there are too many. */
-static int split_numbers(char pieces[CONFIG_NUMBERS][64], const char *value) {
+static int split_list(char pieces[CONFIG_NUMBERS][64], const char *value) {
     for (int count = 0; count < CONFIG_NUMBERS; count++) {
         size_t length = strcspn(value, ",");
         snprintf(pieces[count], sizeof pieces[count], "%.*s", length < 64 ? (int)length : 63, value);
@@ -313,7 +318,7 @@ static int split_numbers(char pieces[CONFIG_NUMBERS][64], const char *value) {
 static bool parse_ints(ConfigInts *field, const ConfigEntry *entry, const char *value, const char *label,
                        Error *error) {
     char pieces[CONFIG_NUMBERS][64];
-    ConfigInts numbers = {.count = split_numbers(pieces, value)};
+    ConfigInts numbers = {.count = split_list(pieces, value)};
     if (!numbers.count) return refuse(error, "%s: more than %d numbers", label, CONFIG_NUMBERS);
     for (int i = 0; i < numbers.count; i++)
         if (!parse_int(&numbers.at[i], entry, pieces[i], label, error)) return false;
@@ -325,7 +330,7 @@ static bool parse_floats(ConfigFloats *field, const ConfigEntry *entry, const ch
                          Error *error) {
     char pieces[CONFIG_NUMBERS][64];
     bool none = !*value && !(entry->initial && *entry->initial);
-    ConfigFloats numbers = {.count = none ? 0 : split_numbers(pieces, value)};
+    ConfigFloats numbers = {.count = none ? 0 : split_list(pieces, value)};
     if (none) return *field = numbers, true;
     if (!numbers.count) return refuse(error, "%s: more than %d numbers", label, CONFIG_NUMBERS);
     for (int i = 0; i < numbers.count; i++)
@@ -356,6 +361,17 @@ static bool parse_choice(void *field, const ConfigEntry *entry, const char *valu
         return true;
     }
     return refuse_choice(entry, value, label, error);
+}
+
+static bool parse_items(ConfigItems *field, const ConfigEntry *entry, const char *value, const char *label,
+                        Error *error) {
+    char pieces[CONFIG_NUMBERS][64];
+    ConfigItems items = {.count = split_list(pieces, value)};
+    if (!items.count) return refuse(error, "%s: more than %d names", label, CONFIG_NUMBERS);
+    for (int i = 0; i < items.count; i++)
+        if (!parse_choice(&items.at[i], entry, pieces[i], label, error)) return false;
+    *field = items;
+    return true;
 }
 
 /* inih's maximum line length is a compile-time constant (200), except in Debian's build, which has this variable. */
@@ -401,6 +417,7 @@ static bool set_value(Config *config, int i, const char *value, const char *labe
     case CONFIG_STRING: return parse_string(field, &item->text, entry, value, label, error);
     case CONFIG_CHOICE:
     case CONFIG_ITEM: return parse_choice(field, entry, value, label, error);
+    case CONFIG_ITEMS: return parse_items(field, entry, value, label, error);
     case CONFIG_SIZE: return parse_size(field, entry, value, label, error);
     case CONFIG_INTS: return parse_ints(field, entry, value, label, error);
     case CONFIG_FLOATS: return parse_floats(field, entry, value, label, error);
@@ -1002,7 +1019,7 @@ static void put_meaning(FILE *out, const struct ConfigItem *item, const char *le
 static const char *placeholder(const ConfigEntry *entry) {
     static const char *const words[] = {[CONFIG_INT] = "N",      [CONFIG_UINT64] = "N",    [CONFIG_FLOAT] = "X",
                                         [CONFIG_BOOL] = "",      [CONFIG_STRING] = "TEXT", [CONFIG_CHOICE] = "NAME",
-                                        [CONFIG_ITEM] = "NAME",
+                                        [CONFIG_ITEM] = "NAME",  [CONFIG_ITEMS] = "NAME,...",
                                         [CONFIG_SIZE] = "HxW",   [CONFIG_INTS] = "N,...",
                                         [CONFIG_FLOATS] = "X,...", [CONFIG_LIST] = "TEXT..."};
     return entry->argument ? entry->argument : words[entry->type];

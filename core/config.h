@@ -36,6 +36,7 @@ typedef enum {       /* field in the settings struct         text */
     CONFIG_STRING,   /* const char *, never NULL             one line, no "<space>;" (it would begin a comment) */
     CONFIG_CHOICE,   /* int or an enum: index of the choice  one of the choices */
     CONFIG_ITEM,     /* const T *: an element of `table`     its name */
+    CONFIG_ITEMS,    /* ConfigItems                          one to eight names of elements with commas between them */
     CONFIG_SIZE,     /* int[2]: height, width, at least 1    N, HxW or H,W */
     CONFIG_INTS,     /* ConfigInts                           one to eight integers with commas between them */
     CONFIG_FLOATS,   /* ConfigFloats                         the same for finite numbers; empty only by default */
@@ -56,6 +57,10 @@ typedef struct {
     int count;
     float at[CONFIG_NUMBERS];
 } ConfigFloats;
+typedef struct {
+    int count;
+    const void *at[CONFIG_NUMBERS]; /* elements of the entry's table */
+} ConfigItems;
 
 typedef struct {
     const char *name; /* lower case with underscores; users may write dashes instead */
@@ -65,7 +70,7 @@ typedef struct {
     double min, max;     /* inclusive, of each number; both 0: the type's whole range; may be INFINITY */
     const char *const *choices;
     int choice_count;
-    const void *const *table; /* CONFIG_ITEM: pointers to structs whose first member is const char *name, then NULL */
+    const void *const *table; /* CONFIG_ITEM, _ITEMS: pointers to structs whose first member is const char *name, then NULL */
     bool (*offers)(const void *item); /* which elements of the table may be chosen; NULL: all */
     const char *noun;        /* what error messages call a choice: "operator"; NULL is "value" */
     const char *argument;    /* placeholder in --help: "FOLDER"; NULL: chosen by type */
@@ -85,6 +90,7 @@ typedef struct {
 #define CONFIG_FITS_STRING(x) _Generic((x), const char *: 1, default: -1)
 #define CONFIG_FITS_CHOICE(x) _Generic((x), int: 1, unsigned: 1, default: -1)
 #define CONFIG_FITS_ITEM(x) (sizeof(x) == sizeof(void *) ? 1 : -1)
+#define CONFIG_FITS_ITEMS(x) _Generic((x), ConfigItems: 1, default: -1)
 #define CONFIG_FITS_SIZE(x) (_Generic((x), int *: 1, default: -1) * (sizeof(x) == 2 * sizeof(int) ? 1 : -1))
 #define CONFIG_FITS_INTS(x) _Generic((x), ConfigInts: 1, default: -1)
 #define CONFIG_FITS_FLOATS(x) _Generic((x), ConfigFloats: 1, default: -1)

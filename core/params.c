@@ -67,6 +67,13 @@ void params_start_scaled(Params *params, const char *prefix, const char *name, f
     }
 }
 
+void params_shaped_by(Params *params, const char *setting, int value, int stage) {
+    Param *p = &params->items[params->count - 1];
+    p->setting = setting;
+    p->setting_value = value;
+    p->stage = stage;
+}
+
 void params_on_grid(Params *params, ParamGrid grid) { params->items[params->count - 1].grid = grid; }
 
 void params_decay_from(Params *params, int first) {

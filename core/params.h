@@ -48,6 +48,8 @@ struct Param {
     float gain;     /* factor for what `init` draws; default 1 */
     ParamDraw draw; /* NULL: `init` alone */
     ParamGrid grid;
+    const char *setting; /* one that the shape follows from, for messages, or NULL;  its value in this stage */
+    int setting_value, stage;
     bool decay;
     float rate;  /* factor of the learning rate; default 1 */
     bool frozen; /* a buffer: stored and loaded like parameters, but never trained and not counted as one */
@@ -91,6 +93,9 @@ void params_start_scaled(Params *params, const char *prefix, const char *name, f
 /* Marks the most recently declared tensor as lying on a grid, so that weights trained at another image size can be
  * resampled. */
 void params_on_grid(Params *params, ParamGrid grid);
+
+/* Notes that the shape of the most recently declared tensor follows from that setting's value in this stage. */
+void params_shaped_by(Params *params, const char *setting, int value, int stage);
 
 /* Turns weight decay on for all learned tensors from index `first` on. */
 void params_decay_from(Params *params, int first);

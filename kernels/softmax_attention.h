@@ -60,8 +60,9 @@ size_t sparse_attention_workspace(const SparsePattern *pattern, int N, int D);
 
 /* Attention within windows (Liu et al. 2021, Swin).  The grid, filled up right and below to whole windows of wh x ww
  * places, is rolled: place (y, x) holds token (y + shift_y, x + shift_x) modulo its sides.  A token sees the places of
- * its window that are in the same region: where rolling brought opposite sides of the grid together, they do not see
- * each other. */
+ * its window; where rolling brought opposite sides of the grid together, they are different regions, and the score of
+ * a pair from two regions is WINDOW_APART less. */
+#define WINDOW_APART 100.0f
 typedef struct {
     Grid grid;
     int wh, ww;           /* at most the grid's sides */

@@ -4,6 +4,7 @@
 
 #include <stddef.h>
 
+#include "kernels/grid.h"
 #include "real.h"
 
 #ifdef __cplusplus
@@ -26,6 +27,12 @@ void embed_backward(real *dpatches, float *dcls, float *dpos, const real *dx, co
 void pool_forward(real *y, const real *x, const TokenShape *shape, int first, int count);
 /* dx [B,N,M] (=), zero for the tokens outside of the mean;  dy [B,M]. */
 void pool_backward(real *dx, const real *dy, const TokenShape *shape, int first, int count);
+
+/* The tokens of each 2 x 2 cell side by side, in the order (row, column) 00, 10, 01, 11 of Swin's patch merging.
+ * cells [B,N/4,4,C], the cells row-major;  x [B,N,C];  the grid's rows and columns are even. */
+void token_cells_forward(real *cells, const real *x, Grid grid, int B, int C);
+/* dx (=): the permutation back. */
+void token_cells_backward(real *dx, const real *dcells, Grid grid, int B, int C);
 
 /* y = a + b, or y = a if b is NULL.  y, a, b [n,M] real with row strides y_row, a_row and b_row, at least M.  y may be
  * a or b if their row strides are equal. */

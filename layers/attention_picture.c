@@ -51,7 +51,7 @@ void attention_picture_write(const Vit *vit, const uint8_t *pixels, const char *
     bool whole = rows * N * N <= MOST_WEIGHTS;
     const char *what = "attention picture";
     int64_t queries[QUERIES];
-    char grid[32];
+    char grid[32], attn[VIT_ATTN_SIZE];
     Error error;
     for (int q = 0; q < QUERIES; q++)
         queries[q] = vit->N - vit->grid.rows * vit->grid.columns +
@@ -73,7 +73,7 @@ void attention_picture_write(const Vit *vit, const uint8_t *pixels, const char *
     if (whole) attention_rows((float *)out[5].data, false, vit, NULL, vit->N);
     if (whole) attention_rows((float *)out[6].data, true, vit, NULL, vit->N);
     snprintf(grid, sizeof grid, "%dx%d", vit->grid.rows, vit->grid.columns);
-    SafeMetadata metadata[] = {{"grid", grid}, {"attn", vit->settings.attn->name}};
+    SafeMetadata metadata[] = {{"grid", grid}, {"attn", vit_attn_names(&vit->settings, attn)}};
     if (!safetensors_write(path, out, whole ? 7 : 5, metadata, 2, &error)) die("%s", error.text);
     for (int i = 0; i < 7; i++)
         if (out[i].data != queries) free((void *)out[i].data);

@@ -6,10 +6,10 @@
 
 static int hidden_of(HeadKind kind, int dim) { return kind == HEAD_MLP ? 4 * dim : dim; }
 
-void classifier_declare(Classifier *c, Params *params, HeadKind kind, int dim, int classes) {
+void classifier_declare(Classifier *c, Params *params, HeadKind kind, const char *linear, int dim, int classes) {
     *c = (Classifier){.kind = kind};
     if (kind == HEAD_LINEAR) {
-        projection_declare(&c->out, params, "", "head", dim, classes);
+        projection_declare(&c->out, params, "", linear, dim, classes);
         return;
     }
     int hidden = hidden_of(kind, dim);

@@ -23,8 +23,9 @@ typedef struct {
     real *dh, *dg;       /* [n,hidden] scratch */
 } Classifier;
 
-/* Declares "head.weight", "head.bias", or "head.fc1.*", "head.norm.*" (mlp) and "head.fc2.*". */
-void classifier_declare(Classifier *c, Params *params, HeadKind kind, int dim, int classes);
+/* Declares `linear` + ".weight" and ".bias" (timm's "head" or "head.fc"), or "head.fc1.*", "head.norm.*" (mlp) and
+ * "head.fc2.*". */
+void classifier_declare(Classifier *c, Params *params, HeadKind kind, const char *linear, int dim, int classes);
 void classifier_plan(Classifier *c, Plan *plan, size_t n);
 void classifier_forward(const Classifier *c, real *logits, const real *x, size_t n);
 /* dx (=), parameters (+=). */

@@ -1,5 +1,5 @@
 /* Patch embedding, a convolution as a linear layer.  x [B,C,Hi,Wi] or [B,Hi*Wi,C] -> y [B,Hg*Wg,M]
- * forward   1. cols = windows of x as rows   2. raw = cols W^T + b   3. y = raw, or norm(raw) where patches overlap
+ * forward   1. cols = windows of x as rows   2. raw = cols W^T + b   3. y = raw or norm(raw)
  * backward  3. draw   2. dW, db, dcols = draw W   1. dx = the sum over windows
  * saves     raw where there is a norm; cols are formed again.
  * Source: Dosovitskiy et al. 2021; overlapping: Wang et al. 2022 (PVTv2), 7x7 windows 4 apart from the image, then 3x3
@@ -13,7 +13,21 @@ void embedding_create(Embedding *e, int C, int Hi, int Wi, bool planes, int stri
     e->normed = overlap;
 }
 
+void embedding_create_merging(Embedding *e, int C, Grid tokens) {
+    *e = (Embedding){.merges = true};
+    merging_create(&e->merging, C, tokens);
+    e->grid = e->merging.grid;
+}
+
+const char *embedding_kind(const Embedding *e) {
+    return e->merges ? "patch merging" : e->windows.pad ? "overlapping patches" : "patch projection";
+}
+
 void embedding_declare(Embedding *e, Params *params, const char *prefix, int M) {
+    if (e->merges) {
+        merging_declare(&e->merging, params, prefix, M);
+        return;
+    }
     const Unfold *s = &e->windows;
     int fan = s->C * s->k * s->k;
     e->proj.in = fan;
@@ -27,6 +41,10 @@ void embedding_declare(Embedding *e, Params *params, const char *prefix, int M) 
 static size_t rows_of(const Embedding *e, int B) { return (size_t)B * (size_t)grid_tokens(e->grid); }
 
 void embedding_plan(Embedding *e, Plan *plan, const char *prefix, int B) {
+    if (e->merges) {
+        merging_plan(&e->merging, plan, prefix, B);
+        return;
+    }
     size_t rows = rows_of(e, B), bytes = rows * (size_t)e->proj.out * sizeof(real);
     if (e->normed) {
         plan_keep(plan, prefix, "raw", &e->raw, bytes);
@@ -52,6 +70,10 @@ static LayerNorm norm_of(const Embedding *e, int B) {
 }
 
 void embedding_forward(const Embedding *e, real *y, const real *x, int B) {
+    if (e->merges) {
+        merging_forward(&e->merging, y, x, B);
+        return;
+    }
     LayerNorm norm = norm_of(e, B);
     windows_of(e, x, B);
     projection_forward(&e->proj, e->normed ? e->raw : y, e->cols, norm.n);
@@ -59,6 +81,10 @@ void embedding_forward(const Embedding *e, real *y, const real *x, int B) {
 }
 
 void embedding_backward(const Embedding *e, real *dx, const real *dy, const real *x, int B) {
+    if (e->merges) {
+        merging_backward(&e->merging, dx, dy, x, B);
+        return;
+    }
     size_t rows = rows_of(e, B);
     const real *draw = e->normed ? e->draw : dy;
     LayerNorm norm = norm_of(e, B);
@@ -70,4 +96,6 @@ void embedding_backward(const Embedding *e, real *dx, const real *dy, const real
     unfold_backward(dx, e->cols, &e->windows, B);
 }
 
-size_t embedding_macs(const Embedding *e) { return projection_macs(&e->proj, rows_of(e, 1)); }
+size_t embedding_macs(const Embedding *e) {
+    return projection_macs(e->merges ? &e->merging.reduction : &e->proj, rows_of(e, 1));
+}

@@ -4,9 +4,12 @@
 
 #include "core/plan.h"
 #include "layers/layer_norm.h"
+#include "layers/merging.h"
 #include "layers/projection.h"
 
 typedef struct {
+    bool merges; /* merging, and nothing below but grid */
+    Merging merging;
     Unfold windows;
     Grid grid;
     Projection proj; /* of windows as rows: [M,C*k*k] */
@@ -20,11 +23,15 @@ typedef struct {
 /* Patches of an image [C,Hi,Wi] (planes) or of Hi x Wi tokens, `stride` apart.  Their side is `stride`, or with
  * overlap, as in PVTv2, 2*stride - 1 with zero padding and a layer norm after the projection. */
 void embedding_create(Embedding *e, int C, int Hi, int Wi, bool planes, int stride, bool overlap);
+/* Swin's patch merging of tokens with C channels (layers/merging.h). */
+void embedding_create_merging(Embedding *e, int C, Grid tokens);
 void embedding_declare(Embedding *e, Params *params, const char *prefix, int M);
 void embedding_plan(Embedding *e, Plan *plan, const char *prefix, int B);
 void embedding_forward(const Embedding *e, real *y, const real *x, int B);
 /* dx (=), or NULL if no layer before this one is trained;  parameters (+=). */
 void embedding_backward(const Embedding *e, real *dx, const real *dy, const real *x, int B);
 size_t embedding_macs(const Embedding *e);
+/* For --describe. */
+const char *embedding_kind(const Embedding *e);
 
 #endif

@@ -33,7 +33,8 @@ static bool begins(const char *name, const char *with) { return !strncmp(name, w
 int layer_decay_group(const VitSettings *model, const char *name) {
     int stage = 0, block, rest = 0;
     if (begins(name, "patch_embed.") || begins(name, "cls_token") || begins(name, "pos_embed")) return 0;
-    if (sscanf(name, "stages.%d.%n", &stage, &rest) == 1) name += rest;
+    if (sscanf(name, "stages.%d.%n", &stage, &rest) == 1 || sscanf(name, "layers.%d.%n", &stage, &rest) == 1)
+        name += rest;
     if (sscanf(name, "blocks.%d.", &block) == 1) return first_group(model, stage) + block / blocks_together(model);
     if (begins(name, "downsample.")) return first_group(model, stage);
     return rest ? first_group(model, stage + 1) : layer_decay_groups(model) - 1; /* a stage's norm; norm and head */

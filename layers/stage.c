@@ -1,7 +1,7 @@
 /* Pre-norm blocks on one grid.  x_0 [B,N,M] -> h [B,N,M]
  * forward   for every block:  x += conv(x), where a depthwise 3x3 convolution embeds positions (Chu et al. 2021)
  *                             x += keep drop(attention(norm1(x)));  x += keep drop(mlp(norm2(x)))
- *           h = norm(x)
+ *           h = norm(x), unless the stage ends without a norm
  *           (with some operators the class token is added before a later block, without a position embedding)
  * Each residual addition is fused with the norm that follows it, so the stream has 2*depth + 1 stations and a
  * half-block maps h of one station to f, which the next station adds.
@@ -24,7 +24,7 @@ static void station_declare(Stage *stage, int i, Params *params, const char *pre
     s->convolves = stage->position_conv && i % 2 == 0 && i < 2 * stage->config.depth;
     if (s->convolves)
         depthwise_declare(&s->conv, params, prefix, "pos_embed", (Depthwise){stage->grid, M, 3, M, M, M}, true);
-    layer_norm_declare(&s->norm, params, prefix, name, M, false);
+    if (!s->bare) layer_norm_declare(&s->norm, params, prefix, name, M, false);
 }
 
 static void block_declare(Stage *stage, int i, Params *params) {
@@ -34,7 +34,7 @@ static void block_declare(Stage *stage, int i, Params *params) {
     bool class_token = stage->class_token && stage->first + i >= attention_class_block(c->attn, stage->settings);
     snprintf(block->prefix, sizeof block->prefix, "%sblocks.%d.", stage->prefix, i);
     attention_create(&block->attention, c->attn, stage->settings, block->prefix,
-                     (BlockPlace){stage->first + i, stage->index, stage->stages}, stage->grid, class_token, c->dim,
+                     (BlockPlace){stage->first + i, stage->index, stage->stages, i}, stage->grid, class_token, c->dim,
                      c->heads);
     stage->stations[2 * i].N = stage->stations[2 * i + 1].N = block->attention.N;
     station_declare(stage, 2 * i, params, block->prefix, "norm1");
@@ -56,13 +56,15 @@ void stage_declare(Stage *stage, Params *params) {
     stage->stations = xcalloc(2 * (size_t)depth + 1, sizeof *stage->stations, "blocks");
     for (int i = 0; i < depth; i++) block_declare(stage, i, params);
     stage->stations[2 * depth].N = stage->N;
-    station_declare(stage, 2 * depth, params, stage->prefix, "norm");
+    stage->stations[2 * depth].bare = stage->bare_end;
+    station_declare(stage, 2 * depth, params, stage->norm_prefix, "norm");
 }
 
 /* == Activations ================================================================================================== */
 
 static void station_prefix(const Stage *stage, int i, char prefix[PARAM_NAME_SIZE]) {
-    if (i == 2 * stage->config.depth) snprintf(prefix, PARAM_NAME_SIZE, "%snorm.", stage->prefix);
+    if (stage->stations[i].bare) snprintf(prefix, PARAM_NAME_SIZE, "%send.", stage->prefix);
+    else if (i == 2 * stage->config.depth) snprintf(prefix, PARAM_NAME_SIZE, "%snorm.", stage->norm_prefix);
     else snprintf(prefix, PARAM_NAME_SIZE, "%.40snorm%d.", stage->blocks[i / 2].prefix, i % 2 + 1);
 }
 
@@ -81,6 +83,7 @@ static void station_rest_plan(Stage *stage, int i, Plan *plan, size_t rows) {
     char prefix[PARAM_NAME_SIZE];
     station_prefix(stage, i, prefix);
     if (s->convolves) plan_keep(plan, prefix, "x", &s->x, bytes);
+    if (s->bare) return;
     plan_keep(plan, prefix, "h", &s->h, bytes);
     plan_keep(plan, prefix, "mean", &s->mean, rows * sizeof(float));
     plan_keep(plan, prefix, "rstd", &s->rstd, rows * sizeof(float));
@@ -141,7 +144,10 @@ real *stage_input(const Stage *stage) {
     return s->convolves ? s->in : s->x;
 }
 
-const real *stage_output(const Stage *stage) { return stage->stations[2 * stage->config.depth].h; }
+const real *stage_output(const Stage *stage) {
+    const Station *end = &stage->stations[2 * stage->config.depth];
+    return end->bare ? end->x : end->h;
+}
 
 /* == Forward ====================================================================================================== */
 
@@ -170,7 +176,7 @@ static const real *drop_output(const Stage *stage, real *y, const real *x, int h
 
 static LayerNorm norm_of(const Stage *stage, const Station *s, int B) {
     return (LayerNorm){s->norm.w, s->norm.b, s->mean, s->rstd, (size_t)B * (size_t)s->N, stage->config.dim,
-                       TIMM_NORM_EPS};
+                       stage->norm_eps};
 }
 
 /* Computes a station whose x, or `in`, is already there. */
@@ -198,6 +204,8 @@ static void station_next(const Stage *stage, const Station *s, const RowScale *s
     } else if (next->convolves) {
         residual_forward(next->in, s->x, stage->stream->f, scale, (size_t)B * (size_t)s->N, stage->config.dim);
         station_open(stage, next, B);
+    } else if (next->bare) {
+        residual_forward(next->x, s->x, stage->stream->f, scale, (size_t)B * (size_t)s->N, stage->config.dim);
     } else {
         LayerNorm norm = norm_of(stage, next, B);
         add_layernorm_forward(next->x, next->h, s->x, stage->stream->f, scale, &norm);
@@ -243,6 +251,11 @@ static void exchange(real **a, real **b) {
 static void station_backward(const Stage *stage, const Station *s, const real *dres, const RowScale *scale, int B) {
     Stream *stream = stage->stream;
     LayerNorm norm = norm_of(stage, s, B);
+    if (s->bare) {
+        exchange(&stream->dh, &stream->dx);
+        if (scale && scale->scale) residual_backward(stream->df, stream->dx, scale, norm.n, norm.M);
+        return;
+    }
     add_layernorm_backward(stream->dx, stream->df, s->norm.dw, s->norm.db, dres, stream->dh, s->x,
                            s->convolves ? NULL : scale, &norm);
     if (!s->convolves) return;

@@ -11,12 +11,14 @@
 
 /* A half-block is the attention or the MLP of a block.  A station is a point before a half-block or after the last one:
  * the residual stream x there, and its norm h, the input of the next half-block.  A stage has 2*depth + 1 stations.
- * With a convolutional position embedding a block begins with x = in + conv(in). */
+ * With a convolutional position embedding a block begins with x = in + conv(in).  The last station of a stage may be
+ * without a norm. */
 typedef struct {
     int N;        /* tokens: one more once the class token has been added */
     size_t begin; /* index of its first parameter in the arena; the next half-block's parameters follow */
     bool convolves;
     DepthwiseLayer conv;
+    bool bare; /* no norm: the stream itself is the stage's output */
     NormPair norm;
     real *in;           /* [B,N,M], if there is a convolution */
     real *x, *h;        /* [B,N,M] */
@@ -55,7 +57,10 @@ typedef struct {
     Grid grid;
     int index, stages;               /* which stage this is, and how many there are */
     int first;                       /* number of blocks in the previous stages */
-    char prefix[PARAM_NAME_SIZE / 2]; /* "", "stages.1." */
+    char prefix[PARAM_NAME_SIZE / 2];      /* "", "stages.1." */
+    char norm_prefix[PARAM_NAME_SIZE / 2]; /* of the last station's norm */
+    bool bare_end;                         /* there is none */
+    float norm_eps;                        /* of all its norms */
     bool class_token, position_conv, mlp_conv, mlp_relu;
     bool drops;        /* drop path is used */
     bool recompute;    /* the backward pass computes a block's activations again from its input */
@@ -74,7 +79,7 @@ void stage_plan(Stage *stage, Plan *plan, int B);
 
 /* The stage's input [B,N of the first station,M], which the caller writes. */
 real *stage_input(const Stage *stage);
-/* The stage's output [B,N,M]: the norm of the stream at the last station. */
+/* The stage's output [B,N,M]: the norm of the stream at the last station, or the stream itself. */
 const real *stage_output(const Stage *stage);
 
 /* drop: with drop path and dropout. */

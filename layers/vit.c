@@ -19,13 +19,22 @@ static const AttentionOp *const conv_blocks[] = {&conv_op, &sepconv_op, NULL};
 
 #define F(KIND, field) CONFIG_FIELD(KIND, VitSettings, field)
 static const ConfigEntry entries[] = {
-    {F(ITEM, attn), "softmax", .section = "model", .table = (const void *const *)attention_operators,
-     .noun = "operator", .help = "Attention operator of the blocks"},
+    {F(ITEMS, attn), "softmax", .section = "model", .table = (const void *const *)attention_operators,
+     .noun = "operator", .help = "Attention operator of the blocks; with several stages one or a list, such as lisa,lisa,softmax,softmax"},
     {F(SIZE, img_size), "32", .min = 1, .max = 4096, .help = "Height and width of the images that the model takes"},
     {F(INT, patch_size), "4", .min = 1, .max = 256, .help = "Side of the square patches that become tokens"},
     {F(INT, num_classes), "0", .min = 0, .max = 1e6, .help = "Number of classes (0: that of the data set)"},
     {F(BOOL, patch_overlap), "false",
      .help = "Overlapping patches, 2 patch_size - 1 pixels wide and followed by a layer norm, as in PVTv2"},
+    {F(BOOL, patch_norm), "false",
+     .help = "Layer norm after patches that do not overlap, as in Swin and PVT"},
+    {F(BOOL, patch_merging), "false",
+     .help = "Later stages begin with Swin's patch merging: the tokens of a 2x2 cell side by side, a layer norm and a "
+             "linear layer without bias"},
+    {F(BOOL, stage_norm), "true",
+     .help = "Layer norm at the end of every stage, as in PVTv2; false: of the last one only, as in Swin and PVT"},
+    {F(FLOAT, norm_eps), "1e-6", .min = 1e-12, .max = 1,
+     .help = "What the layer norms of the blocks and at the end of stages add to the variance (Swin: 1e-5)"},
     {F(INTS, dim), "192", .min = 1, .max = 16384,
      .help = "Width of the tokens; a list, such as 64,128, makes a hierarchy of stages, each with half the rows and "
              "columns of tokens of the one before"},
@@ -67,6 +76,15 @@ static const ConfigEntry entries[] = {
 
 static int list_int(const ConfigInts *list, int i) { return list->at[list->count > 1 ? i : 0]; }
 
+const AttentionOp *vit_attn(const VitSettings *s, int stage) { return s->attn.at[s->attn.count > 1 ? stage : 0]; }
+
+const char *vit_attn_names(const VitSettings *s, char text[VIT_ATTN_SIZE]) {
+    int used = 0;
+    for (int i = 0; i < s->attn.count && used < VIT_ATTN_SIZE; i++)
+        used += snprintf(text + used, VIT_ATTN_SIZE - (size_t)used, i ? ",%s" : "%s", vit_attn(s, i)->name);
+    return text;
+}
+
 static int stage_count(const VitSettings *s) { return s->dim.count; }
 
 static StageConfig stage_config(const VitSettings *s, int i) {
@@ -74,7 +92,7 @@ static StageConfig stage_config(const VitSettings *s, int i) {
                          .depth = list_int(&s->depth, i),
                          .heads = list_int(&s->heads, i),
                          .mlp_ratio = s->mlp_ratio.at[s->mlp_ratio.count > 1 ? i : 0],
-                         .attn = i < s->conv_stages ? s->conv_block : s->attn};
+                         .attn = i < s->conv_stages ? s->conv_block : vit_attn(s, i)};
 }
 
 static int depth_of(const VitSettings *s) {
@@ -95,7 +113,7 @@ static void check_lists(const Config *config, const VitSettings *s) {
     const struct {
         const char *name;
         int count;
-    } lists[] = {{"depth", s->depth.count}, {"heads", s->heads.count}, {"mlp_ratio", s->mlp_ratio.count}};
+    } lists[] = {{"attn", s->attn.count}, {"depth", s->depth.count}, {"heads", s->heads.count}, {"mlp_ratio", s->mlp_ratio.count}};
     int stages = stage_count(s);
     for (size_t i = 0; i < sizeof lists / sizeof *lists; i++)
         if (lists[i].count != 1 && lists[i].count != stages)
@@ -108,6 +126,13 @@ static void check_lists(const Config *config, const VitSettings *s) {
 
 static void check_patches(const Config *config, const VitSettings *s) {
     int stages = stage_count(s), side = s->patch_size << (stages - 1);
+    if (s->patch_merging && s->patch_overlap)
+        config_reject(config, "patch_merging", "merged patches do not overlap: use patch_overlap false");
+    if (s->patch_merging && stages == 1)
+        config_reject(config, "patch_merging", "dim has values for 1 stage, and only later ones begin with it");
+    if (s->patch_norm && s->patch_overlap)
+        config_reject(config, "patch_norm", "overlapping patches have a norm anyway: use patch_overlap false or "
+                                            "patch_norm false");
     for (int i = 0; i < 2 && !s->patch_overlap; i++) {
         if (s->img_size[i] % s->patch_size)
             config_reject(config, "patch_size", "%d does not divide img_size %dx%d", s->patch_size, s->img_size[0],
@@ -115,8 +140,8 @@ static void check_patches(const Config *config, const VitSettings *s) {
         if (s->img_size[i] % side)
             config_reject(config, "patch_size",
                           "%d, doubled by every stage after the first of %d, does not divide img_size %dx%d: "
-                          "use another img_size or patch_overlap true", s->patch_size, stages, s->img_size[0],
-                          s->img_size[1]);
+                          "use another img_size%s", s->patch_size, stages, s->img_size[0], s->img_size[1],
+                          s->patch_merging ? "" : " or patch_overlap true");
     }
 }
 
@@ -128,17 +153,18 @@ static void check_mlp(const Config *config, const VitSettings *s) {
 static void check_class_token(const Config *config, const VitSettings *s) {
     const char *grid = stage_count(s) > 1 ? "several stages" : s->mlp_conv ? "mlp_conv"
                        : s->pos_embed == POSITIONS_CONV ? "pos_embed conv" : s->conv_stages > 0 ? "conv_stages" : NULL;
-    int joins = attention_class_block(s->attn, config), depth = depth_of(s);
+    const AttentionOp *attn = vit_attn(s, 0);
+    int joins = attention_class_block(attn, config), depth = depth_of(s);
     if (s->pool != POOL_CLS) return;
     if (grid)
         config_reject(config, "pool", "%s %s no place for a class token: use pool gap", grid,
                       stage_count(s) > 1 ? "have" : "has");
-    if (s->attn->needs_grid && !s->attn->class_block)
-        config_reject(config, "pool", "attn %s has no place for a class token: use pool gap", s->attn->name);
+    if (attn->needs_grid && !attn->class_block)
+        config_reject(config, "pool", "attn %s has no place for a class token: use pool gap", attn->name);
     if (joins >= depth)
         config_reject(config, "pool",
                       "attn %s adds the class token before block %d, but with depth %d block %d is the last: "
-                      "use pool gap", s->attn->name, joins, depth, depth - 1);
+                      "use pool gap", attn->name, joins, depth, depth - 1);
 }
 
 void vit_check_settings(const Config *config) {
@@ -162,9 +188,10 @@ void vit_check_heads(const char *path, const Config *config, const VitSettings *
 }
 
 void vit_print_assumptions(const char *path, const VitSettings *s, const float *mean, const float *std) {
+    char attn[VIT_ATTN_SIZE];
     print_line("%s: no settings of train_vit in it, taken for attn %s, heads %d, pool %s, img_size %dx%d, mean "
                "%.4g,%.4g,%.4g, std %.4g,%.4g,%.4g\n",
-               path, s->attn->name, s->heads.at[0], s->pool == POOL_CLS ? "cls" : "gap", s->img_size[0], s->img_size[1],
+               path, vit_attn_names(s, attn), s->heads.at[0], s->pool == POOL_CLS ? "cls" : "gap", s->img_size[0], s->img_size[1],
                (double)mean[0], (double)mean[1], (double)mean[2], (double)std[0], (double)std[1], (double)std[2]);
 }
 
@@ -177,7 +204,8 @@ VitSettings *vit_add_settings(Config *config) {
 }
 
 void vit_use_settings(Config *config) {
-    attention_use_settings(config, ((const VitSettings *)config_settings(config, &vit_settings))->attn);
+    const VitSettings *s = config_settings(config, &vit_settings);
+    for (int i = 0; i < s->attn.count; i++) attention_use_settings(config, s->attn.at[i]);
 }
 
 /* == Parameters =================================================================================================== */
@@ -186,7 +214,7 @@ static bool has_class_token(const Vit *vit) { return vit->settings.pool == POOL_
 
 /* Tokens in front of the grid at the first station: 1 for a class token, otherwise 0. */
 static int class_in_front(const Vit *vit) {
-    return has_class_token(vit) && attention_class_block(vit->settings.attn, vit->stages[0].settings) == 0;
+    return has_class_token(vit) && attention_class_block(vit_attn(&vit->settings, 0), vit->stages[0].settings) == 0;
 }
 
 static void embedding_prefix(const Vit *vit, int i, char prefix[PARAM_NAME_SIZE]) {
@@ -213,7 +241,9 @@ static void stage_create(Vit *vit, const Config *config, int i) {
     Embedding *e = &vit->embeddings[i];
     char prefix[PARAM_NAME_SIZE];
     if (i == 0) embedding_create(e, 3, c->img_size[0], c->img_size[1], true, c->patch_size, c->patch_overlap);
+    else if (c->patch_merging) embedding_create_merging(e, before->config.dim, before->grid);
     else embedding_create(e, before->config.dim, before->grid.rows, before->grid.columns, false, 2, c->patch_overlap);
+    if (c->patch_norm) e->normed = true;
     *stage = (Stage){.config = stage_config(c, i),
                      .settings = config,
                      .grid = e->grid,
@@ -227,9 +257,12 @@ static void stage_create(Vit *vit, const Config *config, int i) {
                      .drops = c->drop_path > 0,
                      .recompute = c->recompute,
                      .last = i == stage_count(c) - 1,
+                     .bare_end = !c->stage_norm && i < stage_count(c) - 1,
+                     .norm_eps = c->norm_eps,
                      .residual_gain = c->init_scale == INIT_SCALE_DEPTH ? 1 / sqrtf(2 * (float)vit->depth) : 1,
                      .stream = &vit->stream};
-    if (stage_count(c) > 1) snprintf(stage->prefix, sizeof stage->prefix, "stages.%d.", i);
+    if (stage_count(c) > 1) snprintf(stage->prefix, sizeof stage->prefix, c->patch_merging ? "layers.%d." : "stages.%d.", i);
+    if (c->stage_norm) memcpy(stage->norm_prefix, stage->prefix, sizeof stage->prefix);
     if (i == 0) {
         vit->grid = e->grid;
         vit->N = grid_tokens(e->grid) + has_class_token(vit);
@@ -246,8 +279,9 @@ void vit_create(Vit *vit, const Config *config) {
     vit_check_settings(config);
     vit->depth = depth_of(s);
     for (int i = 0; i < stage_count(s); i++) stage_create(vit, config, i);
-    classifier_declare(&vit->head, &vit->model.params, s->head, s->dim.at[stage_count(s) - 1], s->num_classes);
-    params_start_scaled(&vit->model.params, "head.", s->head == HEAD_LINEAR ? "weight" : "fc2.weight",
+    const char *linear = s->patch_merging ? "head.fc" : "head";
+    classifier_declare(&vit->head, &vit->model.params, s->head, linear, s->dim.at[stage_count(s) - 1], s->num_classes);
+    params_start_scaled(&vit->model.params, s->head == HEAD_LINEAR ? linear : "head.fc2", ".weight",
                         s->head_init_scale);
 }
 
@@ -538,13 +572,17 @@ static void describe_stage(const Vit *vit, FILE *out, int i) {
         fprintf(out, "  stage %d: %d x %d grid, %d tokens of %d\n", i, stage->grid.rows, stage->grid.columns, stage->N,
                 stage->config.dim);
     embedding_prefix(vit, i, prefix);
-    describe_row(vit, out, prefix, vit->settings.patch_overlap ? "overlapping patches" : "patch projection",
-                 embedding_macs(&vit->embeddings[i]));
+    describe_row(vit, out, prefix, embedding_kind(&vit->embeddings[i]), embedding_macs(&vit->embeddings[i]));
     if (i == 0 && has_class_token(vit)) describe_row(vit, out, "cls_token", "class token", 0);
     if (i == 0 && vit->settings.pos_embed == POSITIONS_LEARNED)
         describe_row(vit, out, "pos_embed", "position embedding", 0);
     for (int j = 0; j < stage->config.depth; j++) describe_block(vit, out, stage, j);
-    snprintf(prefix, sizeof prefix, "%snorm.", stage->prefix);
+    if (stage->bare_end) {
+        snprintf(prefix, sizeof prefix, "%send.", stage->prefix);
+        describe_row(vit, out, prefix, "residual stream", 0);
+        return;
+    }
+    snprintf(prefix, sizeof prefix, "%snorm.", stage->norm_prefix);
     describe_row(vit, out, prefix, i + 1 < stage_count(&vit->settings) ? "norm" : "final norm", 0);
 }
 

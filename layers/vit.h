@@ -1,6 +1,7 @@
 /* The vision transformer of DeiT (Touvron et al. 2020): patch embedding, pre-norm blocks, a norm and a linear
  * classifier.  With several stages it is hierarchical: each stage begins with a patch embedding that halves the rows
- * and columns of tokens.  Parameters have timm's names, for a hierarchical model those of its pvt_v2. */
+ * and columns of tokens.  Parameters have timm's names, for a hierarchical model those of its pvt_v2, or with patch
+ * merging those of its swin_transformer. */
 #ifndef VIT_LAYERS_VIT_H
 #define VIT_LAYERS_VIT_H
 
@@ -20,9 +21,10 @@ typedef enum { INIT_SCALE_NONE, INIT_SCALE_DEPTH } InitScale;
 
 /* The settings of the model.  Lists have one number for each stage, or one for all stages. */
 typedef struct {
-    const AttentionOp *attn;
+    ConfigItems attn; /* of AttentionOp */
     int img_size[2], patch_size, num_classes;
-    bool patch_overlap, mlp_conv, mlp_relu, recompute;
+    bool patch_overlap, patch_norm, patch_merging, stage_norm, mlp_conv, mlp_relu, recompute;
+    float norm_eps;
     ConfigInts dim, depth, heads;
     ConfigFloats mlp_ratio;
     int conv_stages;
@@ -36,6 +38,12 @@ typedef struct {
     float head_init_scale;
 } VitSettings;
 extern const ConfigGroup vit_settings;
+
+/* The operator of a stage, without regard to conv_stages. */
+const AttentionOp *vit_attn(const VitSettings *s, int stage);
+/* The setting attn as text, "focused,focused,swin,swin". */
+enum { VIT_ATTN_SIZE = 256 };
+const char *vit_attn_names(const VitSettings *s, char text[VIT_ATTN_SIZE]);
 
 /* Adds vit_settings and the settings of all operators. */
 VitSettings *vit_add_settings(Config *config);

@@ -132,7 +132,12 @@ TABLES = {
         ("224", "")) + [Row("384", "imagenet/lisanet-i-384", after="imagenet-lisanet-i")]),
     "hosts": ("Hierarchical transformers with their own attention, ImageNet-1k", "hosts,imagenet1k", imagenet(
         ("pvt_v2_b0", "pvt-v2-b0"), ("pvt_v2_b1", "pvt-v2-b1"), ("pvt_v2_b2", "pvt-v2-b2"),
-        ("pvt_v2_b2_li", "pvt-v2-b2-li"))),
+        ("pvt_v2_b2_li", "pvt-v2-b2-li"), ("swin_t", "swin-t"), ("swin_s", "swin-s"))),
+    "flatten": ("FLatten Transformer: focused attention in its hosts, ImageNet-1k", "flatten,imagenet1k", imagenet(
+        ("pvt_v2_b0", "pvt-v2-b0"), ("flatten_pvt_v2_b0", "flatten-pvt-v2-b0"),
+        ("flatten_pvt_v2_b1", "flatten-pvt-v2-b1"), ("flatten_pvt_v2_b2", "flatten-pvt-v2-b2"),
+        ("swin_t", "swin-t"), ("flatten_swin_t", "flatten-swin-t"), ("swin_s", "swin-s"),
+        ("flatten_swin_s", "flatten-swin-s"))),
     "sparse-1": ("Sparse Transformer, Table 1: density", "sparse-transformer,1 density", density(
         ("cifar10 strided 59M", "cifar10"), ("enwik8 fixed 95M", "enwik8"), ("imagenet64 strided 152M", "imagenet64"),
         ("music strided 152M", "music"))),

@@ -13,8 +13,14 @@ typedef struct {
     uint64_t seed;
     ConfigInts dims;
     ConfigFloats ratios;
+    ConfigItems operators;
     ConfigList predict;
 } Settings;
+
+typedef struct {
+    const char *name;
+} Operator;
+static const void *const operators[] = {&(const Operator){"softmax"}, &(const Operator){"ripple"}, NULL};
 
 static const ConfigEntry entries[] = {
     {CONFIG_FIELD(STRING, Settings, out), .command_line_only = true, .section = "modes", .help = "file"},
@@ -25,6 +31,7 @@ static const ConfigEntry entries[] = {
     {CONFIG_FIELD(CHOICE, Settings, pool), "cls", CONFIG_CHOICES("cls", "gap"), .section = "model", .help = "choice"},
     {CONFIG_FIELD(INTS, Settings, dims), "64,128", .min = 1, .max = 4096, .help = "integers"},
     {CONFIG_FIELD(FLOATS, Settings, ratios), "4", .help = "numbers"},
+    {CONFIG_FIELD(ITEMS, Settings, operators), "ripple", .table = operators, .help = "names"},
     {CONFIG_FIELD(BOOL, Settings, relative), "true", .help = "bool"},
     {CONFIG_FIELD(INT, Settings, batch_size), "64", .min = 1, .max = 65536, .section = "training", .help = "integer"},
     {CONFIG_FIELD(FLOAT, Settings, lr), "1e-3", .min = 0, .max = 0.1, .help = "bounded number"},

@@ -38,6 +38,26 @@ for file in "$root"/configs/*/*.ini; do
 done
 [ -z "$refused" ]
 check "every configuration that comes with the programs describes a model" $? "refused:${refused:- none}"
+wrong=
+while read -r name parameters macs; do # those of the published models; multiply-adds to half a percent
+    "$vit" --config "$root/configs/imagenet/$name.ini" --describe >out 2>err
+    awk -v p="$parameters" -v m="$macs" '/^params:/ { got = $2 } /^macs:/ { q = $2 / m / 1e6 - 1 }
+        END { exit !(got == p && q < 0.005 && q > -0.005) }' out || wrong="$wrong $name"
+done <<EOF
+pvt-v2-b0 3666760 566
+pvt-v2-b1 14009000 2108
+pvt-v2-b2 25362856 4027
+pvt-v2-b2-li 22553512 3889
+swin-t 28288354 4491
+swin-s 49606258 8741
+flatten-pvt-v2-b0 3594824 580
+flatten-pvt-v2-b1 12931240 2219
+flatten-pvt-v2-b2 22548264 4251
+flatten-swin-t 29192384 4483
+flatten-swin-s 50510288 8734
+EOF
+[ -z "$wrong" ]
+check "hosts have the parameters and multiply-adds of their official code" $? "wrong:${wrong:- none}"
 "$vit" --config "$root/configs/imagenet/hylisanet-s.ini" --describe --num-classes 1000 --batch-size 1 >out 2>err
 grep -qx 'macs_without_transforms: 4502611968' out
 check "HyLiSANet-S has the 4.5 G of LiSA's Table 5" $? "$(grep -E '^macs' out | tr '\n' ' ')"
@@ -143,6 +163,15 @@ refuses "unknown operator, with the nearest" 2 "--attn|'rippel'|'ripple'" --attn
 stages='--dim 16,32 --patch-size 4 --heads 2'
 refuses "fewer depths than stages" 2 '--depth|2 values|dim has 3' --dim 8,16,32 --heads 2 --depth 1,2
 refuses "heads that do not divide a later stage" 2 '--heads|3|dim 32' --dim 18,32 --heads 3
+refuses "as many operators as no hierarchy has" 2 '--attn|3 values|dim has 2' $stages --attn softmax,linear,lisa
+refuses "an unknown operator in a list" 2 "--attn|'swim'|'swin'" $stages --attn softmax,swim
+refuses "as many windows as no hierarchy has" 2 '--window|3 values|dim has 2' $stages --attn swin --window 7,7,7
+refuses "a window that no operator has" 2 '--window|softmax,linear|swin' $stages --attn softmax,linear --window 3
+refuses "merged patches that overlap" 2 '--patch-merging|patch_overlap' $stages --patch-merging --patch-overlap
+refuses "merged patches in one stage" 2 '--patch-merging|1 stage' --patch-merging
+refuses "a second norm of patches" 2 '--patch-norm|patch_overlap' $stages --patch-norm --patch-overlap
+refuses "merging that halves an odd grid" 2 '--patch-size|36x36' $stages --patch-merging --img-size 36
+refuses "a class token that one of two operators has no place for" 2 '--pool|several stages' $stages --attn softmax,swin --pool cls
 refuses "more convolution stages than stages" 2 '--conv-stages|3|2 stages' $stages --conv-stages 3
 refuses "stages that halve an odd grid" 2 '--patch-size|36x36|patch_overlap' $stages --img-size 36
 refuses "as many reductions as no hierarchy has" 2 '--reduction|3 values|dim has 2' $stages --attn reduced --reduction 8,4,2
@@ -740,6 +769,21 @@ done
 run $stages --attn softmax --conv-stages 1 --init-scale depth --epochs 2 --run-dir staged.whole
 same_run staged staged.whole
 check "recompute changes no bit of a run" $? "differs: $differs"
+swin="--dim 8,16 --depth 2 --heads 2,4 --patch-size 4 --attn swin --patch-norm --patch-merging --stage-norm false --norm-eps 1e-5"
+swin="$swin --pos-embed none --drop-path 0.2 --train-limit 48 --test-limit 16 --batch-size 16 --warmup-epochs 0 --log-every 1"
+run $swin --window 3,2 --epochs 2 --run-dir swin.whole
+[ "$status" -eq 0 ] && [ ! -s err ]
+check "Swin trains" $? "$(last_row swin.whole) $(head -n 1 err)"
+run $swin --window 3,2 --epochs 2 --recompute --run-dir swin.again
+same_run swin.whole swin.again
+check "recompute changes no bit of its run" $? "differs: $differs"
+run $swin --window 3,2 --epochs 2 --micro-batch 5 --run-dir swin.micro
+evidence=$(curves_agree swin.whole swin.micro 1e-4)
+check "and in micro-batches" $? "$evidence"
+refuses "weights of another window" 1 'swin.whole/last.safetensors|bias_table|[25,2]|[49,2]|window|here 4 in stage 0' \
+    $swin --window 4,2 --init swin.whole/last.safetensors --eval
+refuses "Swin's weights for focused attention" 1 'swin.whole/last.safetensors|layers.0.blocks.0.attn.positional_encoding' \
+    $swin --attn focused,swin --window 2 --init swin.whole/last.safetensors --eval
 refuses "pictures of a hierarchy" 2 'attention|2 stages' --init staged/last.safetensors --predict test:0 --attention x
 
 # == The average, learning ===========================================================================================

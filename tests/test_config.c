@@ -27,6 +27,7 @@ static bool is_offered(const void *item) { return item != &hidden; }
 typedef struct {
     int img_size[2], batch_size, pool, steps;
     const Operator *attn;
+    ConfigItems later;
     float lr, mean;
     bool relative, describe;
     const char *data, *config;
@@ -46,6 +47,8 @@ static const ConfigEntry entries[] = {
     {CONFIG_FIELD(ITEM, Settings, attn), "softmax", .table = operators, .offers = is_offered, .noun = "operator",
      .section = "model",
      .help = "attention operator"},
+    {CONFIG_FIELD(ITEMS, Settings, later), "lisa", .table = operators, .offers = is_offered, .noun = "operator",
+     .help = "operators of the later stages"},
     {CONFIG_FIELD(CHOICE, Settings, pool), "cls", CONFIG_CHOICES("cls", "gap"),
      .help = "what the head reads: the class token, or the mean of all tokens | either way after the last norm"},
     {CONFIG_FIELD(BOOL, Settings, relative), "true", .help = "relative positions"},
@@ -81,6 +84,10 @@ static void test_text_errors(void **state) {
     } cases[] = {
         {"\n[model]\nattn = rippel\n", "x.ini:3: attn: unknown operator 'rippel' (did you mean 'ripple'?)"},
         {"attn = convolution", "x.ini:1: attn: unknown operator 'convolution' (softmax, ripple or lisa)"},
+        {"later = ripple, softmx", "x.ini:1: later: unknown operator 'softmx' (did you mean 'softmax'?)"},
+        {"later = ripple,hidden", "x.ini:1: later: unknown operator 'hidden' (softmax, ripple or lisa)"},
+        {"later = lisa,,lisa", "x.ini:1: later: unknown operator '' (softmax, ripple or lisa)"},
+        {"later = lisa,lisa,lisa,lisa,lisa,lisa,lisa,lisa,lisa", "x.ini:1: later: more than 8 names"},
         {"pool = maximum", "x.ini:1: pool: unknown value 'maximum' (cls or gap)"},
         {"bacth_size = 4", "x.ini:1: bacth_size: unknown setting (did you mean 'batch_size'?)"},
         {"zzzzzzzzz = 4", "x.ini:1: zzzzzzzzz: unknown setting"},
@@ -248,7 +255,7 @@ static void test_defaults(void **state) {
 static void test_text(void **state) {
     (void)state;
     static const char text[] = "\xEF\xBB\xBF# comment\r\n[ Model ] ; comment\r\n  attn = lisa ; comment\r\n"
-                               "\trelative=no\r\n; comment\n\n[data]\n[training]\n"
+                               "\trelative=no\r\nlater = ripple,ripple, softmax\n; comment\n[data]\n[training]\n"
                                "seed: 18446744073709551615\nimg-size = 7,9\n"
                                "data = a=b;c #d\nlr = 0.1\nmean = -0\nsteps = +7\n[model] # comment\nbatch_size = 007";
     Fixture f;
@@ -261,6 +268,8 @@ static void test_text(void **state) {
     assert_int_equal(s->batch_size, 7);
     assert_int_equal(s->steps, 7);
     assert_string_equal(s->data, "a=b;c #d");
+    assert_int_equal(s->later.count, 3);
+    assert_true(s->later.at[0] == &ripple && s->later.at[1] == &ripple && s->later.at[2] == &softmax);
     assert_true(s->seed == UINT64_MAX && !s->relative && s->lr == 0.1f && s->mean == 0 && signbit(s->mean));
     assert_string_equal(config_origin(&f.config, "attn"), "x:3");
     assert_string_equal(config_origin(&f.config, "batch-size"), "x:16");
@@ -457,6 +466,7 @@ static float random_float(uint32_t stream) {
 static void test_round_trip(void **state) {
     (void)state;
     static const float extremes[] = {0, -0.0f, 1e-45f, 3.4028235e38f, 0.1f, 300, 1e7f, 16777215, 1.0f / 3, 5e-4f};
+    static const char *const lists[] = {"lisa", "softmax,ripple,ripple", "lisa,softmax"};
     for (uint32_t i = 0; i < 2000; i++) {
         Fixture f, g;
         char text[40], seed[24], size[24];
@@ -467,7 +477,7 @@ static void test_round_trip(void **state) {
         uint64_t high = rng_bits(check_seed(), RNG_TEST, i, 2, 0), low = rng_bits(check_seed(), RNG_TEST, i, 2, 1);
         snprintf(seed, sizeof seed, "%llu", (unsigned long long)(high << 32 | low));
         snprintf(size, sizeof size, "%ux%u", 1 + rng_below(check_seed(), RNG_TEST, i, 3, 0, 3), 1 + i % 3);
-        if (!arguments(&f, 13, "--mean", text, "--seed", seed, "--img-size", size, "--attn", "lisa", "--data",
+        if (!arguments(&f, 15, "--mean", text, "--later", lists[i % 3], "--seed", seed, "--img-size", size, "--attn", "lisa", "--data",
                        "a folder/x;y = [z] #1", i & 1 ? "--relative=0" : "--relative=1", "--predict", "x.png"))
             fail_msg("%s", f.error.text);
         char *saved = config_text(&f.config);
@@ -477,6 +487,7 @@ static void test_round_trip(void **state) {
         assert_memory_equal(f.settings->img_size, g.settings->img_size, sizeof f.settings->img_size);
         assert_true(f.settings->seed == g.settings->seed && f.settings->lr == g.settings->lr);
         assert_true(f.settings->attn == g.settings->attn && f.settings->relative == g.settings->relative);
+        assert_memory_equal(&f.settings->later, &g.settings->later, sizeof f.settings->later);
         assert_string_equal(f.settings->data, g.settings->data);
         assert_int_equal(g.settings->predict.count, 0);
         char *again = config_text(&g.config);
@@ -518,6 +529,7 @@ static void test_saved_text(void **state) {
         "[data]\n\n# folder of the data set\ndata = \n\n"
         "# height and width of the input (N or HxW, each from 1 to 4096; default 224)\nimg_size = 7x9\n\n"
         "[model]\n\n# attention operator (softmax, ripple or lisa; default softmax)\nattn = softmax\n\n"
+        "# operators of the later stages (softmax, ripple or lisa; default lisa)\nlater = lisa\n\n"
         "# what the head reads: the class token, or the mean of all tokens | either way after the last norm\n"
         "# (cls or gap; default cls)\npool = cls\n\n"
         "# relative positions (true or false; default true)\nrelative = true\n\n"

@@ -87,7 +87,14 @@ static void test_tables(void **state) {
                  {"blocks.1.attn.qkv.weight", 2},
                  {"blocks.10.mlp.fc2.bias", 11},
                  {"norm.weight", 12},
-                 {"head.bias", 12}};
+                 {"head.bias", 12}},
+      swin[] = {{"patch_embed.norm.bias", 0},
+                {"layers.0.blocks.1.attn.relative_position_bias_table", 1},
+                {"layers.1.downsample.reduction.weight", 2},
+                {"layers.2.blocks.5.norm2.bias", 4},
+                {"layers.3.downsample.norm.weight", 5},
+                {"norm.weight", 6},
+                {"head.fc.weight", 6}};
     Vit vit;
     (void)state;
     model_create(&vit, HIERARCHY, "depth = 3,6,12,4\n");
@@ -95,6 +102,15 @@ static void test_tables(void **state) {
     for (size_t i = 0; i < sizeof hybrid / sizeof *hybrid; i++) {
         assert_non_null(params_find(&vit.model.params, hybrid[i].name));
         assert_int_equal(layer_decay_group(&vit.settings, hybrid[i].name), hybrid[i].group);
+    }
+    model_close(&vit);
+    model_create(&vit, HIERARCHY, "depth = 2,2,6,2\npos_embed = none\nmlp_conv = false\npatch_overlap = false\n"
+                                  "img_size = 32\npatch_size = 4\nattn = swin\npatch_norm = true\n"
+                                  "patch_merging = true\nstage_norm = false\n");
+    assert_int_equal(layer_decay_groups(&vit.settings), 7);
+    for (size_t i = 0; i < sizeof swin / sizeof *swin; i++) {
+        assert_non_null(params_find(&vit.model.params, swin[i].name));
+        assert_int_equal(layer_decay_group(&vit.settings, swin[i].name), swin[i].group);
     }
     model_close(&vit);
     model_create(&vit, ISOTROPIC, "depth = 11\npool = cls\n");

@@ -247,7 +247,7 @@ static void near_identity(float *w, const Param *p) {
 /* Differences want a smooth function: ReLUs are moved away from their kinks, half of them on and half off, and stick
  * breaking does not end early, and no weight is left out.  (Kinks and early ends are in the fixtures.) */
 static void smoothen(Case *c, float *values) {
-    bool rectified = rectifies(c->vit.settings.attn->name);
+    bool rectified = rectifies(vit_attn(&c->vit.settings, 0)->name);
     for (int t = 0; t < params_count(&c->vit.model.params); t++) {
         const Param *p = params_at(&c->vit.model.params, t);
         size_t moved = strstr(p->name, "feature.b2") || strstr(p->name, "feature.bias") ? p->size : 0, third = p->size;
@@ -515,6 +515,8 @@ static void test_recompute(void **state) {
         {"attn = lisa\n", false},
         {"attn = softmax\n", true},
         {"attn = lisa\n", true},
+        {"conv_stages = 0\nattn = swin,softmax\nwindow = 3,2\nimg_size = 12x16\npos_embed = none\npatch_overlap = false\n"
+         "patch_merging = true\npatch_norm = true\nstage_norm = false\nnorm_eps = 1e-5\n", true},
     };
     double moved = 0; /* from step to step, of all models: one may draw the same drop path twice */
     for (size_t i = 0; i < sizeof models / sizeof *models; i++) {

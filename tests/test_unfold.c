@@ -77,6 +77,34 @@ static void test_patches(void **state) {
     release_all();
 }
 
+/* Cells of 2 x 2 tokens are windows of that size with the columns (column, row, channel). */
+static void cells_case(int B, Grid grid, int C) {
+    size_t n = (size_t)B * grid_tokens(grid) * C;
+    float *x = normals(n, 1), *want = calloc(n, sizeof *want);
+    real *d_x = upload_real(x, n), *cells = poisoned_real(n), *cols = poisoned_real(n), *back = poisoned_real(n);
+    printf("cells B %d %dx%d C %d\n", B, grid.rows, grid.columns, C);
+    token_cells_forward(cells, d_x, grid, B, C);
+    unfold_forward(cols, d_x, &(Unfold){grid.rows, grid.columns, C, 2, 2, 0, false}, B);
+    token_cells_backward(back, cells, grid, B, C);
+    const float *unfolded = download_real(cols, n);
+    for (size_t i = 0; i < n; i++) { /* i = (cell, channel, row, column) */
+        size_t cell = i / (4 * (size_t)C), c = i / 4 % (size_t)C, r = i / 2 % 2, column = i % 2;
+        want[((4 * cell) + 2 * column + r) * (size_t)C + c] = unfolded[i];
+    }
+    assert_memory_equal(download_real(cells, n), want, n * sizeof *want);
+    assert_memory_equal(download_real(back, n), download_real(d_x, n), n * sizeof *want);
+    free(want);
+    release_all();
+}
+
+static void test_cells(void **state) {
+    (void)state;
+    cells_case(2, (Grid){1, 4, 6}, 5);
+    cells_case(1, (Grid){1, 2, 2}, 16);
+    cells_case(3, (Grid){1, 6, 2}, 24);
+    cells_case(1, (Grid){1, 8, 4}, 1);
+}
+
 static void residual_case(int B, int N, int M, bool scaled) {
     size_t n = (size_t)B * N, size = n * M;
     float *x = normals(size, 1), *f = normals(size, 1), *scale = normals(B, 1);
@@ -113,6 +141,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_unfold),
         cmocka_unit_test(test_patches),
+        cmocka_unit_test(test_cells),
         cmocka_unit_test(test_residual),
     };
     int failed = cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,6 +1,6 @@
 /* Attention within windows against the formula in double, taken token by token: two tokens of the rolled grid see each
- * other if they stand in one window and, along either axis, both or neither were rolled over the edge.  The gradients
- * by differences of that formula. */
+ * other if they stand in one window, and are apart if along an axis only one of them was rolled over the edge.  The
+ * gradients by differences of that formula. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -32,12 +32,12 @@ static Rolled roll(int x, int shift, int side) { return (Rolled){x - shift + (x 
 static int filled_up(int side, int window) { return (side + window - 1) / window * window; }
 
 /* The table's row for query (yi, xi) and key (yj, xj); -1: the query does not see it. */
-static int entry_of(const WindowShape *w, int yi, int xi, int yj, int xj) {
+static int entry_of(bool *apart, const WindowShape *w, int yi, int xi, int yj, int xj) {
     int rows = filled_up(w->grid.rows, w->wh), columns = filled_up(w->grid.columns, w->ww);
     Rolled iy = roll(yi, w->shift_y, rows), jy = roll(yj, w->shift_y, rows);
     Rolled ix = roll(xi, w->shift_x, columns), jx = roll(xj, w->shift_x, columns);
-    if (iy.at / w->wh != jy.at / w->wh || ix.at / w->ww != jx.at / w->ww || iy.over != jy.over || ix.over != jx.over)
-        return -1;
+    *apart = iy.over != jy.over || ix.over != jx.over;
+    if (iy.at / w->wh != jy.at / w->wh || ix.at / w->ww != jx.at / w->ww) return -1;
     return (iy.at - jy.at + w->wh - 1) * (2 * w->ww - 1) + ix.at - jx.at + w->ww - 1;
 }
 
@@ -49,13 +49,14 @@ static double outputs_of(double *y, const Case *k, const double *image, int h, i
     for (int c = 0; c < k->D; c++) y[c] = 0, q[c] = image[(size_t)n * 3 * M + h * k->D + c];
     for (int yj = 0; yj < filled_up(w->grid.rows, w->wh); yj++)
         for (int xj = 0; xj < filled_up(columns, w->ww); xj++) {
-            int entry = entry_of(w, n / columns, n % columns, yj, xj);
+            bool apart;
+            int entry = entry_of(&apart, w, n / columns, n % columns, yj, xj);
             bool token = yj < w->grid.rows && xj < columns;
             const double *key = token ? image + (size_t)(yj * columns + xj) * 3 * M : k->pad;
             if (entry < 0) continue;
             double score = 0;
             for (int c = 0; c < k->D && key; c++) score += q[c] * key[M + h * k->D + c];
-            double weight = exp(score / sqrt(k->D) + k->table[entry * k->H + h]);
+            double weight = exp(score / sqrt(k->D) + k->table[entry * k->H + h] - (apart ? 100 : 0));
             sum += weight;
             for (int c = 0; c < k->D && key; c++) y[c] += weight * key[2 * M + h * k->D + c];
         }
@@ -89,19 +90,30 @@ static int table_stays(const Case *k, const Parameter *table, const float *dy, c
                       roundings(5));
 }
 
-static void window_case(Sizes sizes, bool has_pad) {
+/* The bias of one offset outweighs what lies between two regions, so that pairs that are apart count, too. */
+static void outweigh(Parameter *table, const WindowShape *w, int H) {
+    int entry = w->wh * (2 * w->ww - 1) - w->ww - (w->ww > 1);
+    float *x = calloc(table->n, sizeof *x);
+    for (int h = 0; h < H; h++) table->x[entry * H + h] += 99;
+    for (size_t i = 0; i < table->n; i++) table->x[i] = x[i] = (float)table->x[i];
+    device_upload((float *)table->device, x, table->n * sizeof *x);
+    free(x);
+}
+
+static void window_case(Sizes sizes, bool has_pad, bool strong) {
     Case k = {.B = sizes.B, .H = sizes.H, .D = sizes.D, .windows = sizes.windows};
     const WindowShape *w = &k.windows;
     int N = grid_tokens(w->grid), M = k.H * k.D;
     size_t n = (size_t)k.B * N * M, rows = (size_t)k.B * k.H * N, entries = (size_t)(2 * w->wh - 1) * (2 * w->ww - 1);
     printf("B %d H %d D %d grid %dx%d windows %dx%d shift %d %d%s\n", k.B, k.H, k.D, w->grid.rows, w->grid.columns,
-           w->wh, w->ww, w->shift_y, w->shift_x, has_pad ? ", pad" : "");
+           w->wh, w->ww, w->shift_y, w->shift_x, has_pad ? ", pad" : strong ? ", one strong bias" : "");
     AttentionShape shape = {k.B, N, k.H, k.D};
     float *qkv = normals(3 * n, 1), *dy = normals(n, 1);
     real *d_qkv = upload_real(qkv, 3 * n), *d_dy = upload_real(dy, n), *d_y = poisoned_real(n),
          *d_dqkv = poisoned_real(3 * n), *again = poisoned_real(3 * n);
     float *d_lse = poisoned(rows);
     Parameter pad = parameter(3 * (size_t)M, 1, 0), table = parameter(entries * k.H, 1, 0);
+    if (strong) outweigh(&table, w, k.H);
     WindowParameters learned = {has_pad ? pad.device : NULL, table.device};
     float *dpad_again = upload(pad.before, pad.n), *dtable_again = upload(table.before, table.n);
     k.qkv = wide(qkv, 3 * n);
@@ -142,7 +154,33 @@ static void test_window(void **state) {
         {1, 2, 6, {{1, 1, 5}, 1, 2, 0, 1}},  {1, 1, 1, {{1, 1, 1}, 1, 1, 0, 0}},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
-        for (int has_pad = 0; has_pad < 2; has_pad++) window_case(cases[i], has_pad);
+        for (int has_pad = 0; has_pad < 2; has_pad++) window_case(cases[i], has_pad, false);
+    window_case((Sizes){1, 2, 4, {{1, 8, 6}, 4, 3, 2, 1}}, false, true);
+}
+
+/* The windows' places are all tokens, each once, and as many empty ones as fill the grid up; not rolled they are one
+ * region. */
+static void test_places(void **state) {
+    (void)state;
+    for (uint32_t i = 0; i < 200; i++) {
+        int sides[4];
+        for (int k = 0; k < 4; k++) sides[k] = 1 + (int)rng_below(check_seed(), RNG_TEST, i, (uint32_t)k, 0, 12);
+        WindowShape w = {{1, sides[0], sides[1]}, sides[2], sides[3], 0, 0};
+        w.wh = w.wh < w.grid.rows ? w.wh : w.grid.rows;
+        w.ww = w.ww < w.grid.columns ? w.ww : w.grid.columns;
+        if (i % 2) w.shift_y = w.wh / 2, w.shift_x = w.ww / 2;
+        int windows = grid_tokens(window_counts(&w)), N = grid_tokens(w.grid), seen[144] = {0}, empty = 0;
+        for (int at = 0; at < windows * w.wh * w.ww; at++) {
+            WindowPlace place = window_place(&w, at / (w.wh * w.ww), at % (w.wh * w.ww));
+            assert_in_range(place.token + 1, 0, N);
+            if (place.token < 0) empty++;
+            else seen[place.token]++;
+            WindowPlace first = window_place(&w, at / (w.wh * w.ww), 0);
+            if (i % 2 == 0) assert_int_equal(place.region, first.region);
+        }
+        for (int n = 0; n < N; n++) assert_int_equal(seen[n], 1);
+        assert_int_equal(empty, windows * w.wh * w.ww - N);
+    }
 }
 
 /* One window, a table of zeros: the softmax attention of all tokens. */
@@ -164,7 +202,8 @@ static void test_whole_grid(void **state) {
 
 int main(void) {
     kernels_init();
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_window), cmocka_unit_test(test_whole_grid)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_window), cmocka_unit_test(test_places),
+                                       cmocka_unit_test(test_whole_grid)};
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     kernels_exit();
     return failed;

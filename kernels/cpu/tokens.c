@@ -128,3 +128,24 @@ void rows_add(real *y, const real *a, const real *b, size_t n, int M, int y_row,
         }
     }
 }
+
+/* y counts pairs of rows, of all images: a pair of rows and its cells begin at the same place. */
+static void cells_copy(real *to, const real *from, Grid grid, int B, int C, bool back) {
+    size_t rows = (size_t)B * grid.frames * (grid.rows / 2), row = (size_t)grid.columns * C;
+#pragma omp parallel for schedule(static)
+    for (size_t y = 0; y < rows; y++)
+        for (int x = 0; x < grid.columns / 2; x++)
+            for (int t = 0; t < 4; t++) {
+                size_t token = (2 * y + t % 2) * row + (size_t)(2 * x + t / 2) * C;
+                size_t cell = 2 * y * row + (size_t)(4 * x + t) * C;
+                memcpy(to + (back ? token : cell), from + (back ? cell : token), C * sizeof *to);
+            }
+}
+
+void token_cells_forward(real *cells, const real *x, Grid grid, int B, int C) {
+    cells_copy(cells, x, grid, B, C, false);
+}
+
+void token_cells_backward(real *dx, const real *dcells, Grid grid, int B, int C) {
+    cells_copy(dx, dcells, grid, B, C, true);
+}

@@ -145,7 +145,7 @@ static int gather(Work *w, const real *qkv, const float *pad, int window, const 
     return queries;
 }
 
-/* Scores of queries first.., minus infinity where they do not see the key. */
+/* Scores of queries first.., minus infinity beyond the window's places. */
 static void scores(const Work *w, int first, int rows, const Shape *s) {
     tile_gemm(w->p, s->np, w->q + (size_t)first * s->Dp, s->Dp, 1, w->kt, s->np, rows, s->np, s->D, 0);
     for (int i = 0; i < rows; i++) {
@@ -153,9 +153,10 @@ static void scores(const Work *w, int first, int rows, const Shape *s) {
         const float *bias = stretch_of(w->strips, query, s);
         float *x = w->p + (size_t)i * s->np;
         for (int j = 0; j < s->n; j += TILE) {
-            ivec seen = *(const ivec *)(w->region + j) == region;
+            ivec regions = *(const ivec *)(w->region + j);
             vec biased = vec_load(x + j) + vec_load_part(bias + j, s->n - j);
-            vec_store(x + j, vec_select(seen, biased, vec_set(-INFINITY)));
+            biased -= vec_select(regions == region, vec_set(0), vec_set(WINDOW_APART));
+            vec_store(x + j, vec_select(regions == -1, vec_set(-INFINITY), biased));
         }
     }
 }

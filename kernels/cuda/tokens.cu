@@ -265,3 +265,31 @@ void rows_add(real *y, const real *a, const real *b, size_t n, int M, int y_row,
     if (wide) LAUNCH((rows_add_kernel<WIDE>), blocks, THREADS, 0, y, a, b, n, M, y_row, a_row, b_row);
     else LAUNCH((rows_add_kernel<1>), blocks, THREADS, 0, y, a, b, n, M, y_row, a_row, b_row);
 }
+
+/* W channels a thread, in the order of cells. */
+template <int W, bool BACK>
+__global__ void __launch_bounds__(THREADS)
+    token_cells_kernel(real *to, const real *__restrict__ from, size_t n, int columns, int C) {
+    size_t at = ((size_t)blockIdx.x * THREADS + threadIdx.x) * W;
+    if (at >= n) return;
+    size_t piece = quotient(at, C), cell = piece / 4, y = quotient(cell, columns / 2), x = cell - y * (columns / 2);
+    size_t token = (2 * y + piece % 2) * columns + 2 * x + piece % 4 / 2, there = token * C + (at - piece * C);
+    copy<W>(to + (BACK ? there : at), from + (BACK ? at : there));
+}
+
+template <bool BACK>
+static void token_cells(real *to, const real *from, Grid grid, int B, int C) {
+    size_t n = (size_t)B * grid_tokens(grid) * C;
+    bool wide = is_wide(C, to, from);
+    unsigned blocks = (unsigned)ceil_div(n, wide ? THREADS * WIDE : THREADS);
+    if (wide) LAUNCH((token_cells_kernel<WIDE, BACK>), blocks, THREADS, 0, to, from, n, grid.columns, C);
+    else LAUNCH((token_cells_kernel<1, BACK>), blocks, THREADS, 0, to, from, n, grid.columns, C);
+}
+
+void token_cells_forward(real *cells, const real *x, Grid grid, int B, int C) {
+    token_cells<false>(cells, x, grid, B, C);
+}
+
+void token_cells_backward(real *dx, const real *dcells, Grid grid, int B, int C) {
+    token_cells<true>(dx, dcells, grid, B, C);
+}

@@ -12,7 +12,7 @@ enum { OWNED = ROWS / WARPS };
 /* Most blocks of a head in the backward pass, and floats that all blocks leave in workspace unless one leaves more. */
 static const size_t part_blocks_most = 256, part_floats_most = 1 << 22;
 
-/* Regions that no key is in: of queries without a token, and of what lies beyond the window's places. */
+/* Regions of queries without a token, and of what lies beyond the window's places: neither takes part. */
 enum { NO_QUERY = -1, NO_KEY = -2 };
 
 struct Shape {
@@ -70,11 +70,12 @@ DEVICE void load_keys(float *k, float *v, int rows, const real *head, const Wind
     load_tile(v, rows, head + 2 * at.M, 3 * at.M, pad ? pad + 2 * at.M : NULL, places, s.D);
 }
 
-/* The score of places i and j from the product q.k. */
-DEVICE float score(float product, int i, int j, int head, const Shape &s) {
+/* The score of places i and j, a query's and a key's in these regions, from the product q.k. */
+DEVICE float score(float product, int i, int j, int region, int key_region, int head, const Shape &s) {
     int wh = s.windows.wh, ww = s.windows.ww;
     int offset = (i / ww - j / ww + wh - 1) * (2 * ww - 1) + i % ww - j % ww + ww - 1;
-    return s.scale * product + s.table[offset * s.H + head];
+    if (region == NO_QUERY || key_region == NO_KEY) return -INFINITY;
+    return s.scale * product + s.table[offset * s.H + head] - (region == key_region ? 0 : WINDOW_APART);
 }
 
 /* The head's rows of the places with a token = scale times sum. */
@@ -85,12 +86,11 @@ DEVICE void put_rows(real *head, size_t row, const float *sum, float scale, cons
 
 /* == Forward ====================================================================================================== */
 
-/* p becomes the scores of queries first.. and keys j.., minus infinity where they do not see each other. */
+/* p becomes the scores of queries first.. and keys j... */
 DEVICE void see(float *p, const WindowPlace *queries, const WindowPlace *keys, int j, const Tile &at, const Shape &s) {
     for (int i = threadIdx.x; i < ROWS * COLUMNS; i += THREADS) {
         int row = i / COLUMNS, column = i % COLUMNS;
-        bool seen = queries[row].region == keys[column].region;
-        p[i] = seen ? score(p[i], at.first + row, j + column, at.head, s) : -INFINITY;
+        p[i] = score(p[i], at.first + row, j + column, queries[row].region, keys[column].region, at.head, s);
     }
 }
 
@@ -260,9 +260,8 @@ __global__ void __launch_bounds__(THREADS)
             block_sync();
             for (int i = threadIdx.x; i < ROWS * COLUMNS; i += THREADS) {
                 int row = i / COLUMNS, column = i % COLUMNS;
-                float weight = 0;
-                if (keys[row].region == queries[column].region)
-                    weight = expf(score(p[i], j + column, at.first + row, h, s) - sums[column]);
+                float x = score(p[i], j + column, at.first + row, queries[column].region, keys[row].region, h, s);
+                float weight = x > -INFINITY ? expf(x - sums[column]) : 0;
                 p[i] = weight;
                 t[i] = weight > 0 ? weight * (t[i] - delta[column]) : 0;
             }

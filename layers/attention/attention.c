@@ -59,6 +59,13 @@ int attention_class_block(const AttentionOp *op, const Config *settings) {
     return op->class_block ? op->class_block(settings) : 0;
 }
 
+int attention_stage_number(const Attention *a, const char *name, const ConfigInts *list) {
+    if (list->count != 1 && list->count != a->stages)
+        config_reject(a->settings, name, "%d values, but dim has %d: give one for each stage, or one for all",
+                      list->count, a->stages);
+    return list->at[list->count > 1 ? a->stage : 0];
+}
+
 static void set_width(Attention *a, int M, int heads) {
     if (M % heads) config_reject(a->settings, "heads", "%d does not divide dim %d", heads, M);
     a->M = M;
@@ -85,6 +92,7 @@ void attention_create(Attention *a, const AttentionOp *op, const Config *setting
                      .block = place.block,
                      .stage = place.stage,
                      .stages = place.stages,
+                     .block_in_stage = place.block_in_stage,
                      .N = grid_tokens(grid) + class_token,
                      .grid = grid,
                      .qkv_bias = !op->no_qkv_bias};

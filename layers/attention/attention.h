@@ -79,6 +79,7 @@ struct Attention {
     char prefix[PARAM_NAME_SIZE]; /* "blocks.3.attn." */
     int block;                    /* index of the block, counted over all stages */
     int stage, stages;            /* index of the stage, and how many there are */
+    int block_in_stage;
     int N, M, H, D;               /* tokens, width, heads, head width */
     Grid grid;                    /* of the tokens other than a class token */
     bool qkv_bias;
@@ -99,10 +100,15 @@ void attention_use_settings(Config *config, const AttentionOp *op);
 /* The block before which the class token is added. */
 int attention_class_block(const AttentionOp *op, const Config *settings);
 
-/* Where a block stands: its index, counted over all stages; the stage's index, and how many stages there are. */
+/* Where a block stands: its index, counted over all stages; the stage's index, and how many stages there are; the
+ * block's index in its stage. */
 typedef struct {
-    int block, stage, stages;
+    int block, stage, stages, block_in_stage;
 } BlockPlace;
+
+/* The number of setting `name`, a list with one for each stage or one for all, that this block's stage has; rejects
+ * lists of other lengths. */
+int attention_stage_number(const Attention *a, const char *name, const ConfigInts *list);
 
 /* Creates the operator for one block, whose tensors have names that begin with `prefix` ("blocks.3.").  Rejects
  * settings that the operator does not support. */

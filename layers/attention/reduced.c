@@ -53,18 +53,13 @@ static const ReducedSettings *settings_of(const Attention *a) {
 }
 
 static int reduction_of(const Attention *a) {
-    const ConfigInts *list = &settings_of(a)->reduction;
-    return list->at[list->count > 1 ? a->stage : 0];
+    return attention_stage_number(a, "reduction", &settings_of(a)->reduction);
 }
 
 /* Are k and v made of other tokens than q? */
 static bool reduces(const Reduced *s) { return s->cells > 0 || s->squares.stride > 1; }
 
 static void reduced_check(const Attention *a) {
-    const ConfigInts *list = &settings_of(a)->reduction;
-    if (list->count != 1 && list->count != a->stages)
-        config_reject(a->settings, "reduction", "%d values, but dim has %d: give one for each stage, or one for all",
-                      list->count, a->stages);
     int r = reduction_of(a);
     if (settings_of(a)->reduction_cells == 0 && (r > a->grid.rows || r > a->grid.columns))
         config_reject(a->settings, "reduction", "%d is more than a side of stage %d's %dx%d tokens", r, a->stage,
@@ -85,6 +80,7 @@ static void reduced_declare(Attention *a, Params *params) {
     int fan = M * r * r;
     s->sr = (Projection){.in = fan, .out = M};
     params_declare_fan(params, &s->sr.w, &s->sr.dw, a->prefix, "sr.weight", fan, true, 4, (int[]){M, M, r, r});
+    if (!s->cells) params_shaped_by(params, "reduction", r, a->stage);
     params_declare_fan(params, &s->sr.b, &s->sr.db, a->prefix, "sr.bias", fan, false, 1, (int[]){M});
     layer_norm_declare(&s->norm, params, a->prefix, "norm", M, false);
 }

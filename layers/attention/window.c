@@ -1,6 +1,7 @@
-/* Window attention (Liu et al. 2021, Swin Transformer): softmax attention within windows of the grid, which in every
- * other block are shifted by half their side.  x [B,N,M] -> y [B,N,M]
- * forward   1. q,k,v = x Wqkv^T + b   2. mix_n = sum_m softmax_m(q_n.k_m / sqrt D + table[n - m]) v_m over n's window
+/* Swin's attention (Liu et al. 2021): softmax attention within windows of the grid, which in every other block of a
+ * stage are shifted by half their side.  x [B,N,M] -> y [B,N,M]
+ * forward   1. q,k,v = x Wqkv^T + b   2. mix_n = sum_m softmax_m(q_n.k_m / sqrt D + table[n - m]) v_m over n's window,
+ *              100 less where shifting brought n and m together from opposite sides of the grid
  *           3. y = mix Wproj^T + b
  * backward  3. dmix   2. dq, dk, dv, dtable from the saved log-sum-exp, window by window   1. dx
  * saves     qkv, mix, lse [B,H,N].  Parameter names are timm's.
@@ -16,15 +17,16 @@
 typedef enum { SHIFT_NONE, SHIFT_ALTERNATE } Shift;
 
 typedef struct {
-    int window;
+    ConfigInts window;
     Shift shift;
 } WindowSettings;
 
 static const ConfigEntry entries[] = {
-    {CONFIG_FIELD(INT, WindowSettings, window), "7", .section = "attention", .min = 1, .max = 64,
-     .help = "Tokens to a side of a window"},
+    {CONFIG_FIELD(INTS, WindowSettings, window), "7", .section = "attention", .min = 1, .max = 256,
+     .help = "Tokens to a side of a window, with several stages one number or a list; along a side of the grid that is "
+             "not longer a window is as long as the side and is not shifted"},
     {CONFIG_FIELD(CHOICE, WindowSettings, shift), "alternate", CONFIG_CHOICES("none", "alternate"),
-     .help = "Windows of every other block are shifted by half their side, or none are"},
+     .help = "Windows of every other block of a stage are shifted by half their side, or none are"},
 };
 
 static const ConfigGroup window_settings = {CONFIG_GROUP(WindowSettings, entries)};
@@ -41,7 +43,8 @@ static int smaller(int a, int b) { return a < b ? a : b; }
 static void window_declare(Attention *a, Params *params) {
     Window *s = a->state;
     const WindowSettings *settings = config_settings(a->settings, &window_settings);
-    int side = settings->window, shift = settings->shift == SHIFT_ALTERNATE && a->block % 2 == 1 ? side / 2 : 0;
+    int side = attention_stage_number(a, "window", &settings->window);
+    int shift = settings->shift == SHIFT_ALTERNATE && a->block_in_stage % 2 == 1 ? side / 2 : 0;
     s->windows = (WindowShape){.grid = a->grid,
                                .wh = smaller(side, a->grid.rows),
                                .ww = smaller(side, a->grid.columns),
@@ -50,6 +53,7 @@ static void window_declare(Attention *a, Params *params) {
     qkv_declare(&s->frame, a, params);
     params_declare(params, &s->table, &s->dtable, a->prefix, "relative_position_bias_table", INIT_TRUNC_NORMAL, false,
                    2, (int[]){(2 * s->windows.wh - 1) * (2 * s->windows.ww - 1), a->H});
+    params_shaped_by(params, "window", side, a->stage);
 }
 
 static AttentionShape shape_of(const Attention *a, int B) { return (AttentionShape){B, a->N, a->H, a->D}; }
@@ -111,19 +115,20 @@ static void window_weights(const Attention *a, float *weights, int b, int head, 
     for (int m = 0; m < a->N; m++) weights[m] = 0;
     for (int j = 0; j < wh * ww; j++) {
         WindowPlace key = window_place(&s->windows, window, j);
-        if (key.token < 0 || key.region != region) continue;
+        if (key.token < 0) continue;
         const float *k = qkv + (size_t)key.token * row + (size_t)(a->M + head * a->D);
         float score = 0;
         for (int d = 0; d < a->D; d++) score += q[d] * k[d];
         int offset = (i / ww - j / ww + wh - 1) * (2 * ww - 1) + i % ww - j % ww + ww - 1;
-        weights[key.token] = expf(score / sqrtf((float)a->D) + table[offset * a->H + head] - lse);
+        score = score / sqrtf((float)a->D) + table[offset * a->H + head] - (key.region == region ? 0 : WINDOW_APART);
+        weights[key.token] = expf(score - lse);
     }
     free(table);
     free(qkv);
 }
 
 const AttentionOp window_op = {
-    .name = "window",
+    .name = "swin",
     .summary = "softmax within windows that shift from block to block (Swin)",
     .settings = ATTENTION_SETTINGS(&window_settings),
     .needs_grid = true,

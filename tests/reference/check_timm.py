@@ -5,7 +5,7 @@
     python tests/reference/check_timm.py --operators
 
 The first form makes deit_tiny_patch16_224 with random weights (and the same without class token, mean pooled: our
---pool gap), pvt_v2_b0 and pvt_v2_b2_li (on smaller images), saves its state dict as safetensors, gives it to `train_vit --init` with a batch for --parity, and
+--pool gap), pvt_v2_b0 and pvt_v2_b2_li (on smaller images) and swin_tiny_patch4_window7_224, saves its state dict as safetensors, gives it to `train_vit --init` with a batch for --parity, and
 compares logits, loss and all gradients with what timm computes in float64.  The second loads a softmax checkpoint of
 ours into timm's model, every name and every shape.  The third compares the operators in tests/reference/operators that
 timm has too, as the fixtures' reference computes them, with timm's modules.
@@ -100,6 +100,13 @@ def check_pvt(binary, name, directory):
     return compare_with(model, command, name, directory, 64, 1000)
 
 
+def check_swin(binary, directory):
+    """Returns the number of tensors that differ."""
+    model = random_model("swin_tiny_patch4_window7_224", 17)
+    config = os.path.join(os.path.dirname(__file__), "../../configs/imagenet/swin-t.ini")
+    return compare_with(model, [*shlex.split(binary), "--config", config], "swin_t", directory, 224, 1000)
+
+
 def check_checkpoint(path):
     """Loads a checkpoint of ours into timm with strict=True; the sizes are read off the tensors."""
     tensors, _ = safetensors_io.read(path)
@@ -148,6 +155,7 @@ def main():
                 failures += check_pool(arguments.binary, pool, arguments.keep or temporary)
             for name in ("pvt_v2_b0", "pvt_v2_b2_li"):
                 failures += check_pvt(arguments.binary, name, arguments.keep or temporary)
+            failures += check_swin(arguments.binary, arguments.keep or temporary)
         print(f"{failures} tensors FAILED" if failures else f"logits, loss and gradients within {TOLERANCE:g}   ok")
     sys.exit(failures > 0)
 

@@ -37,6 +37,7 @@ RIPPLE = ("ripple", "ripple-fixed", "ripple-softmax-weights", "ripple-truncated"
           "ripple-explicit-softmax")
 LATER = ("feature_map", "relative", "convit", "rpe", "focused", "lisa", "landmarks", "castling", "inception", "stage",
          "patch_overlap", "dropout", "kv_stride", "mlp_conv", "mlp_relu", "conv_stages", "conv_block", "head_kind",
+         "patch_norm", "patch_merging", "norm_eps",
          *operators.SETTINGS)  # settings newer than the first fixtures
 
 
@@ -49,7 +50,7 @@ OperatorSettings = make_dataclass("OperatorSettings", [(name, type(default), def
 
 @dataclass(frozen=True)
 class Config(OperatorSettings):
-    attn: str = "softmax"
+    attn: str = "softmax"       # or a list with one for each stage
     img_size: tuple = (14, 18)  # height, width
     patch_size: int = 2
     dim: int = 20
@@ -81,6 +82,10 @@ class Config(OperatorSettings):
     conv_block: str = "conv"         # conv | sepconv
     head_kind: str = "linear"        # linear | mlp | tanh; the setting's name is head
     patch_overlap: int = 0
+    patch_norm: int = 0
+    patch_merging: int = 0           # from stage to stage, with Swin's names
+    stage_norm: int = 1              # 0: at the end of the last stage only
+    norm_eps: float = 1e-6
     dropout: float = 0.0
     kv_stride: int = 1               # of convattn's k and v
     mlp_conv: int = 0
@@ -117,6 +122,12 @@ class Config(OperatorSettings):
         return Config(**values)
 
 
+def of_stage(text, i):
+    """A list has one value for each stage, or one for all."""
+    values = text.split(",")
+    return values[i if len(values) > 1 else 0]
+
+
 def stages(config):
     """[(prefix of names, the stage as a model of its own on its grid)]; the first one's patches are the model's."""
     if not config.stage_dims:
@@ -126,11 +137,13 @@ def stages(config):
     result, first = [], 0
     Hg, Wg = (-(-side // config.patch_size) for side in config.img_size)
     for i, (dim, depth, heads, ratio) in enumerate(zip(*lists)):
-        attn = config.conv_block if i < config.conv_stages else config.attn
-        reduction = config.reduction.split(",")
-        result.append((f"stages.{i}.", replace(config, attn=attn, reduction=reduction[i if len(reduction) > 1 else 0], img_size=(Hg, Wg), patch_size=1, dim=dim, depth=depth,
-                                               heads=heads, mlp_ratio=ratio, stage_dims="",
-                                               ripple_layers=config.ripple_layers - first)))
+        own = {name: of_stage(getattr(config, name), i) for name in ("attn", "reduction", "window")}
+        if i < config.conv_stages:
+            own["attn"] = config.conv_block
+        result.append((f"{'layers' if config.patch_merging else 'stages'}.{i}.",
+                       replace(config, **own, img_size=(Hg, Wg), patch_size=1, dim=dim, depth=depth, heads=heads,
+                               mlp_ratio=ratio, stage_dims="", ripple_layers=config.ripple_layers - first,
+                               stage_norm=int(config.stage_norm or i == len(lists[0]) - 1))))
         Hg, Wg, first = -(-Hg // 2), -(-Wg // 2), first + depth
     return result
 
@@ -216,8 +229,8 @@ def block_shapes(config, i):
     return block
 
 
-def embedding_name(i):
-    return f"stages.{i}.downsample." if i else "patch_embed."
+def embedding_name(config, i):
+    return f"{'layers' if config.patch_merging else 'stages'}.{i}.downsample." if i else "patch_embed."
 
 
 def embedding_stride(config, i):
@@ -227,9 +240,16 @@ def embedding_stride(config, i):
 def embedding_shapes(config, i, channels, M):
     k = 2 * embedding_stride(config, i) - 1 if config.patch_overlap else embedding_stride(config, i)
     shapes = {"proj.weight": (M, channels, k, k), "proj.bias": (M,)}
-    if config.patch_overlap:
+    if config.patch_overlap or config.patch_norm:
         shapes.update({"norm.weight": (M,), "norm.bias": (M,)})
-    return {embedding_name(i) + name: shape for name, shape in shapes.items()}
+    if i and config.patch_merging:
+        shapes = {"norm.weight": (4 * channels,), "norm.bias": (4 * channels,), "reduction.weight": (M, 4 * channels)}
+    return {embedding_name(config, i) + name: shape for name, shape in shapes.items()}
+
+
+def last_norm(config, prefix):
+    """Where the norm at the end of the last stage stands."""
+    return prefix if config.stage_norm else ""
 
 
 def parameter_shapes(config):
@@ -244,15 +264,21 @@ def parameter_shapes(config):
             shapes["pos_embed"] = (1, N, M)
         for i in range(stage.depth):
             shapes.update({f"{prefix}blocks.{i}.{name}": shape for name, shape in block_shapes(stage, i).items()})
-        shapes.update({prefix + "norm.weight": (M,), prefix + "norm.bias": (M,)})
+        if stage.stage_norm:
+            end = last_norm(config, prefix) + "norm."
+            shapes.update({end + "weight": (M,), end + "bias": (M,)})
         channels = M
     return {**shapes, **head_shapes(config, channels)}
+
+
+def linear_head(config):
+    return "head.fc." if config.patch_merging else "head."
 
 
 def head_shapes(config, channels):
     C = config.num_classes
     if config.head_kind == "linear":
-        return {"head.weight": (C, channels), "head.bias": (C,)}
+        return {linear_head(config) + "weight": (C, channels), linear_head(config) + "bias": (C,)}
     hidden = 4 * channels if config.head_kind == "mlp" else channels
     norm = {"head.norm.weight": (hidden,), "head.norm.bias": (hidden,)} if config.head_kind == "mlp" else {}
     return {"head.fc1.weight": (hidden, channels), "head.fc1.bias": (hidden,), **norm,
@@ -262,7 +288,7 @@ def head_shapes(config, channels):
 def classify(config, params, x):
     """head: linear, MetaFormer's MLP with GELU, or ViT's with tanh."""
     if config.head_kind == "linear":
-        return F.linear(x, params["head.weight"], params["head.bias"])
+        return F.linear(x, params[linear_head(config) + "weight"], params[linear_head(config) + "bias"])
     x = F.linear(x, params["head.fc1.weight"], params["head.fc1.bias"])
     if config.head_kind == "tanh":
         x = torch.tanh(x)
@@ -426,7 +452,8 @@ class Vit:
             y = y.transpose(1, 2).reshape(B, N, M)
         return F.linear(y, params[prefix + "proj.weight"], params[prefix + "proj.bias"])
 
-    def norm(self, name, x, eps=1e-6):
+    def norm(self, name, x, eps=None):
+        eps = self.config.norm_eps if eps is None else eps
         return F.layer_norm(x, x.shape[-1:], self.params[name + ".weight"], self.params[name + ".bias"], eps)
 
     def depthwise(self, name, x):
@@ -446,7 +473,7 @@ class Vit:
         return F.linear(x, self.params[prefix + "fc2.weight"], self.params[prefix + "fc2.bias"])
 
     def blocks(self, x):
-        """The stage that this model is: x [B,N,M] -> norm(x)."""
+        """The stage that this model is: x [B,N,M] -> norm(x), or x itself."""
         config, late = self.config, class_block(self.config)
         for i in range(config.depth):
             if config.pool == "cls" and i == late > 0:
@@ -457,15 +484,19 @@ class Vit:
             x = x + self.drop.rows(self.attention(i, self.norm(f"blocks.{i}.norm1", x)), site + 1)
             change = self.mlp(f"blocks.{i}.mlp.", self.norm(f"blocks.{i}.norm2", x), site + 2)
             x = x + self.drop.rows(change, site + 3)
-        return self.norm("norm", x)
+        return self.norm("norm", x) if config.stage_norm else x
 
     def embed(self, i, x):
         """Tokens of stage i from x [B,C,H,W]."""
-        config, name = self.config, embedding_name(i)
+        config, name = self.config, embedding_name(self.config, i)
         stride = embedding_stride(config, i)
+        if i and config.patch_merging:
+            cells = torch.cat([x[:, :, r::2, c::2] for c in (0, 1) for r in (0, 1)], dim=1).flatten(2).transpose(1, 2)
+            return F.linear(self.norm(name + "norm", cells, 1e-5), self.params[name + "reduction.weight"])
         x = F.conv2d(x, self.params[name + "proj.weight"], self.params[name + "proj.bias"], stride=stride,
                      padding=stride - 1 if config.patch_overlap else 0).flatten(2).transpose(1, 2)
-        return self.norm(name + "norm", x, 1e-5) if config.patch_overlap else x  # nn.LayerNorm's, as in pvt_v2
+        normed = config.patch_overlap or config.patch_norm
+        return self.norm(name + "norm", x, 1e-5) if normed else x  # nn.LayerNorm's, as in pvt_v2
 
     def forward(self, images, constants=None):
         """images [B,3,Hi,Wi] -> logits [B,C]; constants: the notes' of another pass."""
@@ -478,8 +509,11 @@ class Vit:
                 x = torch.cat([params["cls_token"].expand(len(x), 1, -1), x], dim=1)
             if config.pos_embed == "learned" and i == 0:
                 x = x + params["pos_embed"]
-            stage = Vit(config_here, {name[len(prefix):]: value for name, value in params.items()
-                                      if name.startswith(prefix)})
+            own = {name[len(prefix):]: value for name, value in params.items() if name.startswith(prefix)}
+            end = last_norm(config, prefix) + "norm."
+            if config_here.stage_norm:
+                own.update({"norm." + part: params[end + part] for part in ("weight", "bias")})
+            stage = Vit(config_here, own)
             stage.notes, stage.tails, stage.alphas = self.notes, self.tails, self.alphas
             stage.first, first = first, first + config_here.depth
             if i == 0:
@@ -576,7 +610,9 @@ def self_check():
               Config(**{**two, "attn": "softmax", "conv_stages": 1, "img_size": (16, 24)}),
               Config(**{**small, "attn": "sepconv", "head_kind": "mlp"}),
               Config(**{**two, "attn": "softmax", "conv_stages": 1, "conv_block": "sepconv", "img_size": (16, 24)}),
-              Config(**{**small, "attn": "softmax", "pool": "cls", "head_kind": "tanh"})]
+              Config(**{**small, "attn": "softmax", "pool": "cls", "head_kind": "tanh"}),
+              Config(**{**two, "attn": "focused,swin", "window": "2", "img_size": (16, 24), "patch_merging": 1,
+                        "patch_norm": 1, "stage_norm": 0, "norm_eps": 1e-5, "pos_embed": "none"})]
     for seed, config in enumerate(cases):
         worst = check_finite_differences(config, seed)
         print(f"gradients == central differences   {config.attn:23s} {config.pool} {config.pos_embed:8s} "

@@ -8,19 +8,20 @@ import torch.nn.functional as F
 from rival_operators import join_heads
 
 SETTINGS = {
-    "window": 7,
+    "window": "7",  # one number, or a list with one for each stage
     "shift": "alternate",  # none | alternate
 }
 
 
 def sides(config):
-    return [min(config.window, side) for side in config.grid]
+    return [min(int(config.window), side) for side in config.grid]
 
 
 def shifts(config, block):
     """Along an axis that is not longer than the window nothing is shifted."""
     odd = config.shift == "alternate" and block % 2 == 1
-    return [config.window // 2 if odd and side > config.window else 0 for side in config.grid]
+    side = int(config.window)
+    return [side // 2 if odd and length > side else 0 for length in config.grid]
 
 
 def partition(x, window):
@@ -79,13 +80,18 @@ def attention(model, p, q, k, v, block):
     return join_heads(y.flatten(2, 3))
 
 
-OPERATORS = {"window": (shapes, attention)}
+SWIN = dict(num_classes=5, patch_merging=1, patch_norm=1, stage_norm=0, norm_eps=1e-5, pos_embed="none",
+            stage_depths="2,2", stage_heads="2,3", stage_ratios="2,1")
+OPERATORS = {"swin": (shapes, attention)}
 CASES = {
     # Grids of 6 x 12, 3 x 6 and 2 x 3: shifted, shifted along rows, windows of 2 x 3.
-    "window-alternate": dict(attn="window", window=3, img_size=(12, 24), patch_overlap=1, num_classes=5,
+    "window-alternate": dict(attn="swin", window="3", img_size=(12, 24), patch_overlap=1, num_classes=5,
                              stage_dims="6,8,10", stage_depths="2,2,1", stage_heads="3,2,2",
                              stage_ratios="1,1,1"),
-    "window-padded": dict(attn="window", window=4, img_size=(12, 14), dim=12, heads=2, mlp_ratio=2, num_classes=5),
+    "window-padded": dict(attn="swin", window="4", img_size=(12, 14), dim=12, heads=2, mlp_ratio=2, num_classes=5),
+    # Grids of 8 x 6, 4 x 3: windows of 4 x 4, then 2 x 2 that do not divide it; and focused attention in the first.
+    "hierarchy-swin": dict(attn="swin", window="4,2", img_size=(16, 12), stage_dims="4,6", **SWIN),
+    "hierarchy-swin-focused": dict(attn="focused,swin", window="2", img_size=(16, 12), stage_dims="4,6", **SWIN),
 }
 
 
@@ -119,7 +125,7 @@ def check_timm():
     failures = 0
     for grid, side, number in (((8, 8), 4, 0), ((8, 8), 4, 1), ((14, 21), 7, 1), ((4, 12), 4, 1), ((3, 10), 5, 1),
                                ((2, 3), 7, 1), ((6, 7), 4, 0), ((6, 7), 4, 1), ((9, 5), 7, 1)):
-        config = Config(attn="window", window=side, img_size=grid, patch_size=1, dim=24, heads=3, depth=number + 1)
+        config = Config(attn="swin", window=str(side), img_size=grid, patch_size=1, dim=24, heads=3, depth=number + 1)
         generator = torch.Generator().manual_seed(grid[0])
         model = Vit(config, random_params(config, generator))
         x, direction = torch.randn(2, 2, *grid, 24, generator=generator, dtype=torch.float64)

@@ -1,0 +1,231 @@
+/* The attention of hierarchical hosts - PVT, PVTv2, Swin, and focused attention in them - and Swin's patch merging on
+ * inputs that are formulas, against figures of the official code in float64: element k of the s-th parameter is
+ * 0.3 sin(0.9 k + s), a norm's weight 1 more; the input is sin(0.31 n + 0.57 c), the output's gradient
+ * cos(0.23 n - 0.41 c) of token n and channel c. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include "layers/merging.h"
+#include "layers/vit.h"
+#include "tests/on_device.h"
+#include "tests/settings.h"
+
+/* Elements `first` up to but without `end` of a tensor (end 0: all) are parameter s of the formula. */
+typedef struct {
+    const char *name;
+    int s;
+    size_t first, end;
+} Part;
+
+/* A gradient's sum of squares. */
+typedef struct {
+    const char *name;
+    double squares;
+} Norm;
+
+enum { PARTS = 14, NORMS = 2 };
+
+typedef struct {
+    const char *label, *settings; /* NULL: patch merging */
+    Grid grid;
+    int block, C, M;              /* index of the block in its stage; channels of input and output */
+    Part parts[PARTS];
+    double y[3], y_squares, dx, dx_squares; /* y[0,0], y[last,last], y[N/2,M/2]; dx[0,0] */
+    Norm norms[NORMS];
+} Case;
+
+typedef struct {
+    Model model;
+    Config config;
+    Attention attention;
+    Merging merging;
+    const Case *c;
+} Layer;
+
+static void layer_plan(Plan *plan, void *owner) {
+    Layer *l = owner;
+    if (l->c->settings) l->attention.op->plan(&l->attention, plan, 1);
+    else merging_plan(&l->merging, plan, "", 1);
+}
+
+static void layer_open(Layer *l, const Case *c) {
+    *l = (Layer){.c = c};
+    config_init(&l->config, NULL);
+    const VitSettings *settings = vit_add_settings(&l->config);
+    if (c->settings) {
+        settings_read(&l->config, c->settings);
+        attention_create(&l->attention, vit_attn(settings, 0), &l->config, "", (BlockPlace){c->block, 0, 1, c->block},
+                         c->grid, false, c->M, 2);
+        l->attention.op->declare(&l->attention, &l->model.params);
+    } else {
+        merging_create(&l->merging, c->C, c->grid);
+        merging_declare(&l->merging, &l->model.params, "attn.", c->M);
+    }
+    model_plan(&l->model, 1, true, layer_plan, l);
+    model_allocate(&l->model);
+    params_allocate(&l->model.params, true);
+}
+
+static void layer_close(Layer *l) {
+    model_destroy(&l->model);
+    if (l->c->settings) attention_destroy(&l->attention);
+    config_free(&l->config);
+    release_all();
+}
+
+static const Param *find(const Layer *l, const char *name) {
+    char full[PARAM_NAME_SIZE];
+    snprintf(full, sizeof full, "attn.%s", name);
+    const Param *p = params_find(&l->model.params, full);
+    if (!p) fail_msg("no tensor %s", full);
+    return p;
+}
+
+static void fill(const Layer *l) {
+    size_t filled = 0;
+    for (const Part *part = l->c->parts; part < l->c->parts + PARTS && part->name; part++) {
+        const Param *p = find(l, part->name);
+        size_t n = (part->end ? part->end : p->size) - part->first;
+        float *x = normals(n, 1);
+        for (size_t k = 0; k < n; k++)
+            x[k] = (float)(0.3 * sin(0.9 * (double)k + part->s) + !strcmp(part->name, "norm.weight"));
+        device_upload(l->model.params.values + p->offset + part->first, x, n * sizeof *x);
+        filled += n;
+    }
+    assert_int_equal(filled, l->model.params.parameters);
+}
+
+static double squares_of(const float *x, size_t n) {
+    double sum = 0;
+    for (size_t i = 0; i < n; i++) sum += (double)x[i] * x[i];
+    return sum;
+}
+
+/* Figures have eight digits behind the point; sums of squares are relative. */
+static int near(const char *label, const char *what, double got, double want, double size) {
+    double error = fabs(got - want) / size, allowed = roundings(8);
+    bool ok = error <= allowed;
+    printf("  %-24s %-28s %14.8f  want %14.8f  %.2f of allowed  %s\n", label, what, got, want, error / allowed,
+           ok ? "ok" : "FAILED");
+    return ok;
+}
+
+static int figures_agree(const Layer *l, const float *y, const float *dx) {
+    const Case *c = l->c;
+    size_t n_x = (size_t)grid_tokens(c->grid) * (size_t)c->C, n_y = n_x * (size_t)c->M / (size_t)c->C, M = (size_t)c->M;
+    if (!c->settings) n_y /= 4;
+    size_t middle = n_y / M / 2 * M + M / 2;
+    double unit = sqrt(c->y_squares / (double)n_y), dx_unit = sqrt(c->dx_squares / (double)n_x);
+    int ok = near(c->label, "y[0,0]", (double)y[0], c->y[0], unit);
+    ok &= near(c->label, "y[last,last]", (double)y[n_y - 1], c->y[1], unit);
+    ok &= near(c->label, "y[N/2,M/2]", (double)y[middle], c->y[2], unit);
+    ok &= near(c->label, "sum y^2", squares_of(y, n_y), c->y_squares, c->y_squares);
+    ok &= near(c->label, "dx[0,0]", (double)dx[0], c->dx, dx_unit);
+    ok &= near(c->label, "sum dx^2", squares_of(dx, n_x), c->dx_squares, c->dx_squares);
+    for (const Norm *norm = c->norms; norm < c->norms + NORMS && norm->name; norm++) {
+        const Param *p = find(l, norm->name);
+        const float *gradient = download(l->model.params.grads + p->offset, p->size);
+        ok &= near(c->label, norm->name, squares_of(gradient, p->size), norm->squares, norm->squares);
+    }
+    return ok;
+}
+
+static void run_case(const Case *c) {
+    Layer l;
+    int N = grid_tokens(c->grid), outputs = c->settings ? N : N / 4;
+    size_t n_x = (size_t)N * (size_t)c->C, n_y = (size_t)outputs * (size_t)c->M;
+    layer_open(&l, c);
+    fill(&l);
+    float *x = normals(n_x, 1), *dy = normals(n_y, 1);
+    for (size_t i = 0; i < n_x; i++)
+        x[i] = (float)sin(0.31 * (double)(i / (size_t)c->C) + 0.57 * (double)(i % (size_t)c->C));
+    for (size_t i = 0; i < n_y; i++)
+        dy[i] = (float)cos(0.23 * (double)(i / (size_t)c->M) - 0.41 * (double)(i % (size_t)c->M));
+    real *d_x = upload_real(x, n_x), *d_dy = upload_real(dy, n_y), *d_y = poisoned_real(n_y), *d_dx = poisoned_real(n_x);
+    if (c->settings) {
+        l.attention.op->forward(&l.attention, d_y, d_x, 1);
+        l.attention.op->backward(&l.attention, d_dx, d_dy, d_x, 1);
+    } else {
+        merging_forward(&l.merging, d_y, d_x, 1);
+        merging_backward(&l.merging, d_dx, d_dy, d_x, 1);
+    }
+    assert_true(figures_agree(&l, download_real(d_y, n_y), download_real(d_dx, n_x)));
+    layer_close(&l);
+}
+
+#define REDUCED_PARTS                                                                                           \
+    {{"q.weight", 1, 0, 0}, {"q.bias", 2, 0, 0}, {"kv.weight", 3, 0, 0}, {"kv.bias", 4, 0, 0},                  \
+     {"proj.weight", 5, 0, 0}, {"proj.bias", 6, 0, 0}, {"sr.weight", 7, 0, 0}, {"sr.bias", 8, 0, 0},            \
+     {"norm.weight", 9, 0, 0}, {"norm.bias", 10, 0, 0}}
+#define SWIN_PARTS                                                                                              \
+    {{"relative_position_bias_table", 1, 0, 0}, {"qkv.weight", 2, 0, 0}, {"qkv.bias", 3, 0, 0},                 \
+     {"proj.weight", 4, 0, 0}, {"proj.bias", 5, 0, 0}}
+
+static void test_reduced(void **state) {
+    (void)state;
+    const Case cases[] = {
+        {"spatial reduction", "attn = reduced\nreduction = 2\n", {1, 4, 6}, 0, 8, 8, REDUCED_PARTS,
+         {1.00168629, 0.82141220, -0.29222150}, 189.25503272, 2.10158559, 120.80730666,
+         {{"sr.weight", 1182.76337347}}},
+        {"linear form", "attn = reduced\nreduction_cells = 7\n", {1, 9, 10}, 0, 8, 8, REDUCED_PARTS,
+         {0.86432067, 0.62730422, -0.34702066}, 390.48055589, -0.01333031, 1.79916946, {{"sr.weight", 6.90892821}}},
+        {"linear form, more cells", "attn = reduced\nreduction_cells = 7\n", {1, 5, 6}, 0, 8, 8, REDUCED_PARTS,
+         {0.49581756, -0.05552516, -0.21262676}, 29.50862839, -0.31300003, 15.33071020, {{NULL, 0}}},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) run_case(&cases[i]);
+}
+
+static void test_swin(void **state) {
+    (void)state;
+    const Case cases[] = {
+        {"windows", "attn = swin\nwindow = 4\n", {1, 8, 8}, 0, 8, 8, SWIN_PARTS,
+         {0.04428694, 0.10237090, 0.18778908}, 89.24931436, -0.13481593, 39.12757683,
+         {{"relative_position_bias_table", 4.42565946}}},
+        {"shifted windows", "attn = swin\nwindow = 4\n", {1, 8, 8}, 1, 8, 8, SWIN_PARTS,
+         {0.04935884, -0.36561428, 0.27535091}, 92.90142290, -0.04033582, 69.91564230,
+         {{"relative_position_bias_table", 14.41135903}}},
+        {"padded, then shifted", "attn = swin\nwindow = 4\n", {1, 6, 7}, 1, 8, 8, SWIN_PARTS,
+         {0.10067702, 0.01543524, -0.34536222}, 57.53293774, 0.02351168, 32.34265902,
+         {{"relative_position_bias_table", 17.44250338}}},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) run_case(&cases[i]);
+}
+
+static void test_merging(void **state) {
+    (void)state;
+    const Case merging = {"patch merging", NULL, {1, 4, 6}, 0, 4, 8,
+                          {{"norm.weight", 1, 0, 0}, {"norm.bias", 2, 0, 0}, {"reduction.weight", 3, 0, 0}},
+                          {0.18722422, 2.54708797, -1.36251385}, 141.92623966, -0.18040050, 1.55981135,
+                          {{"reduction.weight", 352.08363991}}};
+    run_case(&merging);
+}
+
+/* PVT's q and kv are the first and the other two thirds of qkv. */
+static void test_focused(void **state) {
+    (void)state;
+    const Case cases[] = {
+        {"focused in Swin", "attn = focused\n", {1, 4, 4}, 0, 8, 8,
+         {{"qkv.weight", 1, 0, 0}, {"qkv.bias", 2, 0, 0}, {"proj.weight", 3, 0, 0}, {"proj.bias", 4, 0, 0},
+          {"dwc.weight", 5, 0, 0}, {"dwc.bias", 6, 0, 0}, {"scale", 7, 0, 0}, {"positional_encoding", 8, 0, 0}},
+         {-0.07655295, -0.34913133, 0.09399325}, 44.94895206, 1.29255789, 57.13214230,
+         {{"scale", 38.18670533}, {"positional_encoding", 73.80916103}}},
+        {"focused in PVT", "attn = focused\n", {1, 4, 6}, 0, 8, 8,
+         {{"qkv.weight", 1, 0, 64}, {"qkv.bias", 2, 0, 8}, {"qkv.weight", 3, 64, 0}, {"qkv.bias", 4, 8, 0},
+          {"proj.weight", 5, 0, 0}, {"proj.bias", 6, 0, 0}, {"dwc.weight", 7, 0, 0}, {"dwc.bias", 8, 0, 0},
+          {"scale", 9, 0, 0}, {"positional_encoding", 10, 0, 0}},
+         {0.31627770, -0.01792929, 0.27366823}, 51.12420710, -0.08708548, 19.39736177, {{"scale", 11.40103510}}},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) run_case(&cases[i]);
+}
+
+int main(void) {
+    kernels_init();
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_reduced), cmocka_unit_test(test_swin),
+                                       cmocka_unit_test(test_merging), cmocka_unit_test(test_focused)};
+    int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    kernels_exit();
+    return failed;
+}
