@@ -64,13 +64,25 @@ void neighbour_max_backward(real *dx, const real *dy, const uint8_t *at, const N
 
 /* == Convolution with a frozen batch norm ========================================================================= */
 
-/* Images are channels last, [B,Hi,Wi,C], with zero padding of k/2, so the output is [B,Ho,Wo,out] with
- * Ho = ceil(Hi/stride) (convolution_side) and Wo likewise.  Image sizes may change from call to call: only the first call with a size
- * prepares it and may allocate memory. */
+/* Images are channels last, [B,Hi,Wi,C].  The output is [B,Ho,Wo,out] with Ho = ceil(Hi/stride) (convolution_side) and
+ * Wo likewise.  Zero padding is k/2 above and to the left; or, with `same`, TensorFlow's: of the
+ * t = max((Ho - 1) stride + k - Hi, 0) rows that the windows need beyond the image, floor(t/2) lie above, the rest below,
+ * and columns alike.  The two differ where the stride is more than 1.  Image sizes may change from call to call: only
+ * the first call with a size prepares it and may allocate memory. */
 typedef struct {
     int in, out;   /* channels */
     int k, stride; /* kernel size, odd */
+    bool same;
 } Convolution;
+
+/* Rows above an image of `side` rows, or columns to the left of it, that are padding. */
+GRID_INLINE int same_before(int side, int k, int stride) {
+    int beyond = (convolution_side(side, stride) - 1) * stride + k - side;
+    return beyond > 0 ? beyond / 2 : 0;
+}
+GRID_INLINE int convolution_before(const Convolution *c, int side) {
+    return c->same ? same_before(side, c->k, c->stride) : c->k / 2;
+}
 
 /* A frozen batch norm as y = scale x + shift:  scale = w / sqrt(var + eps), shift = b - mean scale.  All [n] float. */
 void batchnorm_fold(float *scale, float *shift, const float *w, const float *b, const float *mean, const float *var,
@@ -103,9 +115,13 @@ size_t convolution_workspace(const Convolution *c, const ImageShape *images);
 /* dx = dy where y > 0, else 0.  dx [n] (=), may be dy;  y [n] the ReLU's output. */
 void relu_gradient(real *dx, const real *dy, const real *y, size_t n);
 
-/* Maximum over 3 x 3 windows with stride 2, around the pixels of even rows and columns; pixels beyond the border are
- * ignored.  Forward only: ResNet's stem is not trained.  y [B,ceil(Hi/2),ceil(Wi/2),C] real;  x [B,Hi,Wi,C] real. */
-void max_pool_forward(real *y, const real *x, const ImageShape *images, int C);
+/* Maximum over 3 x 3 windows with stride 2; pixels beyond the border are ignored.  Windows lie as in a Convolution: around the
+ * pixels of even rows and columns, or with `same` as TensorFlow pads.
+ * y [B,ceil(Hi/2),ceil(Wi/2),C] real;  at, laid out like y: index 0 .. 8 of the maximum within its window in row-major
+ * order, the first one of equals (saved), or NULL where no gradient is wanted;  x [B,Hi,Wi,C] real. */
+void max_pool_forward(real *y, uint8_t *at, const real *x, const ImageShape *images, int C, bool same);
+/* dx (=), laid out like x. */
+void max_pool_backward(real *dx, const real *dy, const uint8_t *at, const ImageShape *images, int C, bool same);
 
 #ifdef __cplusplus
 }

@@ -39,6 +39,7 @@
 #include "kernels/feature_maps.h"
 #include "kernels/global_filter.h"
 #include "kernels/grid.h"
+#include "kernels/group_norm.h"
 #include "kernels/images.h"
 #include "kernels/landmarks.h"
 #include "kernels/linear.h"

@@ -80,10 +80,10 @@ static void block_declare(ResNet *net, Params *params, int stage, int index, int
         const char *name, *norm;
         Convolution shape;
         int halvings;
-    } convs[] = {{&block->conv1, "conv1", "bn1", {in, width, 1, 1}, before},
-                 {&block->conv2, "conv2", "bn2", {width, width, 3, stride}, before},
-                 {&block->conv3, "conv3", "bn3", {width, out, 1, 1}, after},
-                 {&block->downsample, "downsample.0", "downsample.1", {in, out, 1, stride}, before}};
+    } convs[] = {{&block->conv1, "conv1", "bn1", {in, width, 1, 1, false}, before},
+                 {&block->conv2, "conv2", "bn2", {width, width, 3, stride, false}, before},
+                 {&block->conv3, "conv3", "bn3", {width, out, 1, 1, false}, after},
+                 {&block->downsample, "downsample.0", "downsample.1", {in, out, 1, stride, false}, before}};
     block->downsampled = !index;
     for (int i = 0; i < (index ? 3 : 4); i++) {
         ResNetConv *conv = convs[i].conv;
@@ -103,7 +103,7 @@ void resnet_create(ResNet *net, const ResNetConfig *config, Params *params) {
     net->config = *config;
     for (int s = 0; s < RESNET_STAGES; s++) branches += config->blocks[s];
     net->convs = xcalloc(1 + 4 * (size_t)branches, sizeof *net->convs, "the backbone's convolutions");
-    net->conv1.shape = (Convolution){3, config->width, 7, 2};
+    net->conv1.shape = (Convolution){3, config->width, 7, 2, false};
     conv_declare(net, &net->conv1, params, "conv1", "bn1", 0);
     for (int s = 0; s < RESNET_STAGES; s++) {
         net->first[s] = params->total;
@@ -273,7 +273,8 @@ static void block_forward(const Bottleneck *block, const real *x, int B, int H, 
 void resnet_forward(const ResNet *net, const real *images, int B, int H, int W) {
     assert(resnet_fits(net, B, H, W));
     conv_forward(&net->conv1, net->stem, images, NULL, true, B, H, W);
-    max_pool_forward(net->pooled, net->stem, &(ImageShape){B, reduced(H, 1), reduced(W, 1)}, net->config.width);
+    max_pool_forward(net->pooled, NULL, net->stem, &(ImageShape){B, reduced(H, 1), reduced(W, 1)}, net->config.width,
+                     false);
     const real *x = net->pooled;
     for (int s = 0; s < RESNET_STAGES; s++)
         for (int i = 0; i < net->config.blocks[s]; i++) {

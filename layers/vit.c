@@ -1,5 +1,5 @@
 /* Vision transformer.  images [B,3,Hi,Wi] -> logits [B,C]
- * forward   1. for every stage: tokens = patch embedding of the image, or of the previous stage's output;
+ * forward   1. for every stage: tokens = patch embedding of the image, of a stem's features of it (hybrid_stem.h), or of the previous stage's output;
  *              h = norm(blocks(tokens)); in the first stage a class token and a position embedding are added to tokens
  *           2. logits = head(pool(h))
  * backward  the same steps in reverse.  Blocks are in layers/stage.c, patch embeddings in layers/embedding.c. */
@@ -22,7 +22,10 @@ static const ConfigEntry entries[] = {
     {F(ITEMS, attn), "softmax", .section = "model", .table = (const void *const *)attention_operators,
      .noun = "operator", .help = "Attention operator of the blocks; with several stages one or a list, such as lisa,lisa,softmax,softmax"},
     {F(SIZE, img_size), "32", .min = 1, .max = 4096, .help = "Height and width of the images that the model takes"},
-    {F(INT, patch_size), "4", .min = 1, .max = 256, .help = "Side of the square patches that become tokens"},
+    {F(INT, patch_size), "4", .min = 1, .max = 256, .help = "Side of the square patches that become tokens; with a stem, patches of its features"},
+    {F(CHOICE, stem), "none", CONFIG_CHOICES("none", "hybrid"),
+     .help = "What the patches are taken of: none, the image; hybrid, the features of a ResNet in front of it, a quarter "
+             "of the image's side or less (timm's vit_*_r*)"},
     {F(INT, num_classes), "0", .min = 0, .max = 1e6, .help = "Number of classes (0: that of the data set)"},
     {F(BOOL, patch_overlap), "false",
      .help = "Overlapping patches, 2 patch_size - 1 pixels wide and followed by a layer norm, as in PVTv2"},
@@ -124,8 +127,16 @@ static void check_lists(const Config *config, const VitSettings *s) {
                       stages > 1 ? "s" : "");
 }
 
+/* Whole patches of what the first embedding reads, pixels or a stem's features, and again from stage to stage. */
 static void check_patches(const Config *config, const VitSettings *s) {
-    int stages = stage_count(s), side = s->patch_size << (stages - 1);
+    int stages = stage_count(s), side = s->patch_size << (stages - 1), sides[2] = {s->img_size[0], s->img_size[1]};
+    char of[96] = "";
+    if (s->stem == STEM_HYBRID) {
+        const StemSettings *stem = config_settings(config, &hybrid_stem_settings);
+        hybrid_stem_check(config);
+        for (int i = 0; i < 2; i++) sides[i] = hybrid_stem_side(stem, sides[i]);
+        snprintf(of, sizeof of, "the stem's %dx%d features of ", sides[0], sides[1]);
+    }
     if (s->patch_merging && s->patch_overlap)
         config_reject(config, "patch_merging", "merged patches do not overlap: use patch_overlap false");
     if (s->patch_merging && stages == 1)
@@ -134,13 +145,13 @@ static void check_patches(const Config *config, const VitSettings *s) {
         config_reject(config, "patch_norm", "overlapping patches have a norm anyway: use patch_overlap false or "
                                             "patch_norm false");
     for (int i = 0; i < 2 && !s->patch_overlap; i++) {
-        if (s->img_size[i] % s->patch_size)
-            config_reject(config, "patch_size", "%d does not divide img_size %dx%d", s->patch_size, s->img_size[0],
-                          s->img_size[1]);
-        if (s->img_size[i] % side)
+        if (sides[i] % s->patch_size)
+            config_reject(config, "patch_size", "%d does not divide %simg_size %dx%d", s->patch_size, of,
+                          s->img_size[0], s->img_size[1]);
+        if (sides[i] % side)
             config_reject(config, "patch_size",
-                          "%d, doubled by every stage after the first of %d, does not divide img_size %dx%d: "
-                          "use another img_size%s", s->patch_size, stages, s->img_size[0], s->img_size[1],
+                          "%d, doubled by every stage after the first of %d, does not divide %simg_size %dx%d: "
+                          "use another img_size%s", s->patch_size, stages, of, s->img_size[0], s->img_size[1],
                           s->patch_merging ? "" : " or patch_overlap true");
     }
 }
@@ -199,12 +210,14 @@ const ConfigGroup vit_settings = {CONFIG_GROUP(VitSettings, entries)};
 
 VitSettings *vit_add_settings(Config *config) {
     VitSettings *settings = config_add(config, &vit_settings);
+    config_add_for(config, &hybrid_stem_settings, "stem", "hybrid");
     attention_add_settings(config, false);
     return settings;
 }
 
 void vit_use_settings(Config *config) {
     const VitSettings *s = config_settings(config, &vit_settings);
+    if (s->stem == STEM_HYBRID) config_use(config, &hybrid_stem_settings);
     for (int i = 0; i < s->attn.count; i++) attention_use_settings(config, s->attn.at[i]);
 }
 
@@ -235,12 +248,28 @@ static void first_declare(Vit *vit) {
     params_on_grid(&vit->model.params, (ParamGrid){1, 1, prefix, vit->grid});
 }
 
+static const char stem_prefix[] = "patch_embed.backbone.";
+
+static bool has_stem(const Vit *vit) { return vit->settings.stem == STEM_HYBRID; }
+
+/* The class token and the position embedding are declared before the patch embedding, and this before the projection, in
+ * timm's order: so the first embedding's sizes come from here, and the stem's tensors later. */
+static void first_embedding_create(Vit *vit, const Config *config) {
+    const VitSettings *c = &vit->settings;
+    const StemSettings *s = config_settings(config, &hybrid_stem_settings);
+    Embedding *e = &vit->embeddings[0];
+    int sides[2] = {c->img_size[0], c->img_size[1]};
+    for (int i = 0; i < 2 && has_stem(vit); i++) sides[i] = hybrid_stem_side(s, sides[i]);
+    embedding_create(e, has_stem(vit) ? hybrid_stem_channels(s) : 3, sides[0], sides[1], !has_stem(vit), c->patch_size,
+                     c->patch_overlap);
+}
+
 static void stage_create(Vit *vit, const Config *config, int i) {
     const VitSettings *c = &vit->settings;
     Stage *stage = &vit->stages[i], *before = stage - 1;
     Embedding *e = &vit->embeddings[i];
     char prefix[PARAM_NAME_SIZE];
-    if (i == 0) embedding_create(e, 3, c->img_size[0], c->img_size[1], true, c->patch_size, c->patch_overlap);
+    if (i == 0) first_embedding_create(vit, config);
     else if (c->patch_merging) embedding_create_merging(e, before->config.dim, before->grid);
     else embedding_create(e, before->config.dim, before->grid.rows, before->grid.columns, false, 2, c->patch_overlap);
     if (c->patch_norm) e->normed = true;
@@ -267,6 +296,8 @@ static void stage_create(Vit *vit, const Config *config, int i) {
         vit->grid = e->grid;
         vit->N = grid_tokens(e->grid) + has_class_token(vit);
         first_declare(vit);
+        if (has_stem(vit))
+            hybrid_stem_declare(&vit->stem, config, &vit->model.params, stem_prefix, c->img_size[0], c->img_size[1]);
     }
     embedding_prefix(vit, i, prefix);
     embedding_declare(e, &vit->model.params, prefix, stage->config.dim);
@@ -334,6 +365,7 @@ static void activations_plan(Plan *plan, void *owner) {
         plan_borrow(plan, "", "dlogits", &vit->dlogits, B * C * sizeof(real));
         plan_borrow(plan, "", "dpooled", &vit->dpooled, B * M * sizeof(real));
     }
+    if (has_stem(vit)) hybrid_stem_plan(&vit->stem, plan, stem_prefix, batch);
     for (int i = 0; i < stage_count(c); i++) {
         char prefix[PARAM_NAME_SIZE];
         embedding_prefix(vit, i, prefix);
@@ -348,6 +380,7 @@ void vit_plan(Vit *vit, int batch, bool training) {
 
 void vit_allocate(Vit *vit) {
     model_allocate(&vit->model);
+    if (has_stem(vit)) hybrid_stem_allocate(&vit->stem);
     vit->keep_host = xcalloc(2 * (size_t)vit->depth * (size_t)vit->model.batch, sizeof(float), "drop path");
 }
 
@@ -409,6 +442,9 @@ static void drop_tokens(const Vit *vit, real *x, int B) {
     if (vit->stream.dropout.rate > 0) dropout_forward(x, x, &vit->stream.dropout, B, n);
 }
 
+/* What the first embedding reads. */
+static const real *first_input(const Vit *vit) { return has_stem(vit) ? vit->stem.features : vit->images; }
+
 static void embed(Vit *vit, int i, const real *x, int B) {
     const Stage *stage = &vit->stages[i];
     bool joined = i == 0 && first_is_joined(vit);
@@ -421,7 +457,8 @@ static void embed(Vit *vit, int i, const real *x, int B) {
 
 void vit_forward(Vit *vit, int B, bool drop) {
     const Stage *last = last_stage(vit);
-    const real *x = vit->images;
+    const real *x = first_input(vit);
+    if (has_stem(vit)) hybrid_stem_forward(&vit->stem, vit->images, B);
     for (int i = 0; i < stage_count(&vit->settings); i++) {
         embed(vit, i, x, B);
         if (drop && i == 0) drop_tokens(vit, stage_input(&vit->stages[0]), B);
@@ -457,7 +494,9 @@ static void embed_gradient(Vit *vit, int i, int B) {
     if (first_is_joined(vit))
         embed_backward(s->dh, prefix ? stage->dcls : NULL, vit->dpos, s->dx,
                        &(TokenShape){B, prefix + grid_tokens(vit->grid), stage->config.dim}, prefix);
-    embedding_backward(&vit->embeddings[0], NULL, first_is_joined(vit) ? s->dh : s->dx, vit->images, B);
+    embedding_backward(&vit->embeddings[0], has_stem(vit) ? vit->stem.dfeatures : NULL,
+                       first_is_joined(vit) ? s->dh : s->dx, first_input(vit), B);
+    if (has_stem(vit)) hybrid_stem_backward(&vit->stem, B);
 }
 
 void vit_backward(Vit *vit, int B, bool drop, GradientsListener final) {
@@ -504,7 +543,7 @@ void vit_sticks_ended(const Vit *vit, int B, double share[2]) {
 /* == Description ================================================================================================== */
 
 size_t vit_macs(const Vit *vit) {
-    size_t macs = classifier_macs(&vit->head, 1);
+    size_t macs = classifier_macs(&vit->head, 1) + (has_stem(vit) ? hybrid_stem_macs(&vit->stem) : 0);
     for (int i = 0; i < stage_count(&vit->settings); i++)
         macs += embedding_macs(&vit->embeddings[i]) + stage_macs(&vit->stages[i]);
     return macs;
@@ -572,6 +611,10 @@ static void describe_stage(const Vit *vit, FILE *out, int i) {
         fprintf(out, "  stage %d: %d x %d grid, %d tokens of %d\n", i, stage->grid.rows, stage->grid.columns, stage->N,
                 stage->config.dim);
     embedding_prefix(vit, i, prefix);
+    if (i == 0 && has_stem(vit)) {
+        describe_row(vit, out, stem_prefix, "hybrid stem", hybrid_stem_macs(&vit->stem));
+        snprintf(prefix, sizeof prefix, "patch_embed.proj.");
+    }
     describe_row(vit, out, prefix, embedding_kind(&vit->embeddings[i]), embedding_macs(&vit->embeddings[i]));
     if (i == 0 && has_class_token(vit)) describe_row(vit, out, "cls_token", "class token", 0);
     if (i == 0 && vit->settings.pos_embed == POSITIONS_LEARNED)
@@ -588,8 +631,8 @@ static void describe_stage(const Vit *vit, FILE *out, int i) {
 
 void vit_describe(const Vit *vit, FILE *out) {
     const VitSettings *c = &vit->settings;
-    fprintf(out, "%d x %d image, patches of %d: %d x %d grid, %d tokens of %d\n", c->img_size[0], c->img_size[1],
-            c->patch_size, vit->grid.rows, vit->grid.columns, vit->N, c->dim.at[0]);
+    fprintf(out, "%d x %d image, %spatches of %d: %d x %d grid, %d tokens of %d\n", c->img_size[0], c->img_size[1],
+            has_stem(vit) ? "a stem's features, " : "", c->patch_size, vit->grid.rows, vit->grid.columns, vit->N, c->dim.at[0]);
     fprintf(out, "  %-18s %-28s %10s %12s %12s\n", "layer", "", "parameters", "10^6 macs", "KiB/image");
     for (int i = 0; i < stage_count(c); i++) describe_stage(vit, out, i);
     describe_row(vit, out, "head.", "classifier", classifier_macs(&vit->head, 1));
@@ -606,6 +649,7 @@ void vit_describe(const Vit *vit, FILE *out) {
 
 void vit_destroy(Vit *vit) {
     for (int i = 0; i < stage_count(&vit->settings); i++) stage_destroy(&vit->stages[i]);
+    hybrid_stem_destroy(&vit->stem);
     model_destroy(&vit->model);
     free(vit->keep_host);
     memset(vit, 0, sizeof *vit);

@@ -10,6 +10,7 @@
 
 #include "layers/classifier.h"
 #include "layers/embedding.h"
+#include "layers/hybrid_stem.h"
 #include "layers/model.h"
 #include "layers/stage.h"
 
@@ -17,12 +18,14 @@ enum { VIT_MAX_STAGES = 8 };
 
 typedef enum { POOL_CLS, POOL_GAP } Pool;
 typedef enum { POSITIONS_LEARNED, POSITIONS_NONE, POSITIONS_CONV } PositionEmbedding;
+typedef enum { STEM_NONE, STEM_HYBRID } StemKind;
 typedef enum { INIT_SCALE_NONE, INIT_SCALE_DEPTH } InitScale;
 
 /* The settings of the model.  Lists have one number for each stage, or one for all stages. */
 typedef struct {
     ConfigItems attn; /* of AttentionOp */
     int img_size[2], patch_size, num_classes;
+    StemKind stem;
     bool patch_overlap, patch_norm, patch_merging, stage_norm, mlp_conv, mlp_relu, recompute;
     float norm_eps;
     ConfigInts dim, depth, heads;
@@ -66,6 +69,7 @@ typedef struct {
     int depth;     /* number of blocks in all stages */
     Model model;
 
+    HybridStem stem; /* if settings.stem asks for one: it makes what the first embedding reads */
     Embedding embeddings[VIT_MAX_STAGES];
     Stage stages[VIT_MAX_STAGES];
     Classifier head;

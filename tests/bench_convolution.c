@@ -47,7 +47,7 @@ int main(int argc, char **argv) {
     int H = argc > 2 ? atoi(argv[1]) : 800, W = argc > 2 ? atoi(argv[2]) : 1066, runs = argc > 3 ? atoi(argv[3]) : 3;
     kernels_init();
     printf("%s, peak %.0f GFLOP/s\n", kernels_device(), gemm_peak_gflops());
-    bench("conv1", (Convolution){3, 64, 7, 2}, H, W, runs);
+    bench("conv1", (Convolution){3, 64, 7, 2, false}, H, W, runs);
     H = (H + 3) / 4;
     W = (W + 3) / 4;
     for (int stage = 0, in = 64; stage < 4; stage++, in = 256 << (stage - 1)) {
@@ -56,12 +56,12 @@ int main(int argc, char **argv) {
         const struct {
             const char *name;
             Convolution c;
-        } first[] = {{"conv1, first block", {in, width, 1, 1}},
-                     {"conv2, first block", {width, width, 3, stride}},
-                     {"downsample", {in, 4 * width, 1, stride}}},
-          rest[] = {{"conv1", {4 * width, width, 1, 1}},
-                    {"conv2", {width, width, 3, 1}},
-                    {"conv3", {width, 4 * width, 1, 1}}};
+        } first[] = {{"conv1, first block", {in, width, 1, 1, false}},
+                     {"conv2, first block", {width, width, 3, stride, false}},
+                     {"downsample", {in, 4 * width, 1, stride, false}}},
+          rest[] = {{"conv1", {4 * width, width, 1, 1, false}},
+                    {"conv2", {width, width, 3, 1, false}},
+                    {"conv3", {width, 4 * width, 1, 1, false}}};
         for (int i = 0; i < 3; i++) {
             snprintf(name, sizeof name, "%d %s", stage + 1, first[i].name);
             bench(name, first[i].c, H, W, runs);

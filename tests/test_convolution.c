@@ -26,8 +26,8 @@ static void reference(Reference r, Reference s, const float *x, const float *dy,
     int Ho = convolution_side(k.H, k.c.stride), Wo = convolution_side(k.W, k.c.stride), taps = k.c.k * k.c.k;
     for (int p = 0; p < k.B * Ho * Wo; p++)
         for (int tap = 0; tap < taps; tap++) {
-            int b = p / (Ho * Wo), yi = p / Wo % Ho * k.c.stride + tap / k.c.k - k.c.k / 2;
-            int xi = p % Wo * k.c.stride + tap % k.c.k - k.c.k / 2;
+            int b = p / (Ho * Wo), yi = p / Wo % Ho * k.c.stride + tap / k.c.k - convolution_before(&k.c, k.H);
+            int xi = p % Wo * k.c.stride + tap % k.c.k - convolution_before(&k.c, k.W);
             if (yi < 0 || yi >= k.H || xi < 0 || xi >= k.W) continue;
             size_t in = (((size_t)b * k.H + yi) * k.W + xi) * k.c.in;
             for (int o = 0; o < k.c.out; o++)
@@ -53,8 +53,8 @@ static void convolution_case(Case k) {
     int Ho = convolution_side(k.H, c->stride), Wo = convolution_side(k.W, c->stride);
     size_t nx = (size_t)k.B * k.H * k.W * c->in, ny = (size_t)k.B * Ho * Wo * c->out,
            nw = (size_t)c->out * c->in * c->k * c->k;
-    printf("convolution %d -> %d, %dx%d stride %d, B %d image %dx%d%s%s%s\n", c->in, c->out, c->k, c->k, c->stride, k.B,
-           k.H, k.W, k.add ? ", added to" : "", k.relu ? ", relu" : "", k.in_place ? ", in place" : "");
+    printf("convolution %d -> %d, %dx%d stride %d%s, B %d image %dx%d%s%s%s\n", c->in, c->out, c->k, c->k, c->stride,
+           c->same ? " same" : "", k.B, k.H, k.W, k.add ? ", added to" : "", k.relu ? ", relu" : "", k.in_place ? ", in place" : "");
     float *x = inputs(nx), *dy = inputs(ny), *w = normals(nw, 1.0f / sqrtf((float)(c->in * c->k * c->k)));
     float *add = normals(ny, 1), *dx_add = normals(nx, 1), *below = inputs(nx), *dw = normals(nw, 1);
     float *bn[4] = {normals(c->out, 1), normals(c->out, 1), normals(c->out, 1), normals(c->out, 1)};
@@ -106,21 +106,29 @@ static void convolution_case(Case k) {
 static void test_convolution(void **state) {
     (void)state;
     const Case cases[] = {
-        {2, 9, 7, {3, 5, 7, 2}, false, true, false},   {1, 1, 1, {3, 1, 7, 2}, false, false, false},
-        {2, 5, 6, {8, 16, 1, 1}, true, true, false},   {2, 5, 6, {16, 8, 1, 1}, true, true, true},
-        {1, 1, 1, {1, 1, 1, 1}, false, false, false},  {3, 4, 7, {5, 9, 1, 1}, true, false, false},
-        {2, 5, 6, {7, 11, 1, 2}, false, false, false}, {1, 8, 8, {16, 32, 1, 2}, false, true, false},
-        {2, 6, 5, {8, 8, 3, 1}, true, true, false},    {1, 7, 9, {5, 3, 3, 1}, true, true, true},
-        {1, 1, 2, {4, 4, 3, 1}, true, false, false},   {2, 7, 10, {8, 6, 3, 2}, false, true, false},
-        {1, 1, 1, {2, 3, 3, 2}, false, false, false},  {1, 6, 9, {3, 3, 5, 3}, false, true, false},
-        {2, 9, 11, {16, 16, 3, 1}, false, false, false},
+        {2, 9, 7, {3, 5, 7, 2, false}, false, true, false},   {1, 1, 1, {3, 1, 7, 2, false}, false, false, false},
+        {2, 5, 6, {8, 16, 1, 1, false}, true, true, false},   {2, 5, 6, {16, 8, 1, 1, false}, true, true, true},
+        {1, 1, 1, {1, 1, 1, 1, false}, false, false, false},  {3, 4, 7, {5, 9, 1, 1, false}, true, false, false},
+        {2, 5, 6, {7, 11, 1, 2, false}, false, false, false}, {1, 8, 8, {16, 32, 1, 2, false}, false, true, false},
+        {2, 6, 5, {8, 8, 3, 1, false}, true, true, false},    {1, 7, 9, {5, 3, 3, 1, false}, true, true, true},
+        {1, 1, 2, {4, 4, 3, 1, false}, true, false, false},   {2, 7, 10, {8, 6, 3, 2, false}, false, true, false},
+        {1, 1, 1, {2, 3, 3, 2, false}, false, false, false},  {1, 6, 9, {3, 3, 5, 3, false}, false, true, false},
+        {2, 9, 11, {16, 16, 3, 1, false}, false, false, false},
+        {2, 8, 10, {3, 5, 7, 2, true}, false, true, false},
+        {2, 5, 6, {3, 4, 3, 2, true}, true, true, false},
+        {1, 7, 9, {4, 6, 3, 2, true}, false, false, false},
+        {2, 6, 4, {8, 7, 3, 2, true}, false, true, false},
+        {1, 6, 7, {3, 3, 5, 3, true}, false, true, false},
+        {2, 6, 5, {8, 8, 3, 1, true}, true, true, true},
+        {1, 8, 6, {8, 16, 1, 2, true}, false, false, false},
+        {1, 1, 2, {2, 3, 7, 2, true}, false, false, false},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) convolution_case(cases[i]);
     if (full_or_reduced("large convolutions", 1, 0)) {
-        convolution_case((Case){1, 50, 67, {64, 64, 3, 1}, true, true, false});
-        convolution_case((Case){2, 51, 66, {64, 48, 3, 2}, false, true, false});
-        convolution_case((Case){1, 50, 67, {256, 64, 1, 1}, true, true, true});
-        convolution_case((Case){1, 37, 50, {64, 96, 1, 2}, false, true, false});
+        convolution_case((Case){1, 50, 67, {64, 64, 3, 1, false}, true, true, false});
+        convolution_case((Case){2, 51, 66, {64, 48, 3, 2, false}, false, true, false});
+        convolution_case((Case){1, 50, 67, {256, 64, 1, 1, false}, true, true, true});
+        convolution_case((Case){1, 37, 50, {64, 96, 1, 2, false}, false, true, false});
     }
 }
 
@@ -130,7 +138,7 @@ static void test_changing_sizes(void **state) {
     (void)state;
     enum { MOST = 36, C = 16 };
     int most = full_or_reduced("sides up to", MOST, 4);
-    const Convolution c = {C, C, 3, 1};
+    const Convolution c = {C, C, 3, 1, false};
     float *ones = keep(malloc(MOST * MOST * C * sizeof *ones), false), *w = keep(calloc(C * C * 9, sizeof *w), false);
     float *no_shift = keep(calloc(C, sizeof *no_shift), false);
     for (int i = 0; i < MOST * MOST * C; i++) ones[i] = 1;
@@ -157,29 +165,58 @@ static void test_changing_sizes(void **state) {
     release_all();
 }
 
+/* The first pixels of the windows are above and to the left of the image as TensorFlow says. */
+static void test_same(void **state) {
+    (void)state;
+    const Convolution stem = {3, 64, 7, 2, true}, halving = {64, 64, 3, 2, true}, plain = {64, 64, 3, 2, false};
+    assert_int_equal(convolution_before(&stem, 224), 2);
+    assert_int_equal(convolution_before(&stem, 225), 3);
+    assert_int_equal(convolution_before(&halving, 112), 0);
+    assert_int_equal(convolution_before(&halving, 5), 1);
+    assert_int_equal(convolution_before(&plain, 112), 1);
+    assert_int_equal(convolution_before(&(Convolution){64, 64, 3, 1, true}, 112), 1);
+    assert_int_equal(convolution_before(&(Convolution){64, 64, 1, 2, true}, 112), 0);
+}
+
+/* Every pixel at every window that sees it: y, and with `at` dx. */
+static void pool_reference(double *y, double *dx, const float *x, const float *dy, const int size[5]) {
+    int B = size[0], H = size[1], W = size[2], C = size[3], Ho = (H + 1) / 2, Wo = (W + 1) / 2;
+    int top = size[4] ? H % 2 : 1, left = size[4] ? W % 2 : 1;
+    for (int i = 0; i < B * Ho * Wo * C; i++) {
+        int c = i % C, xo = i / C % Wo, yo = i / C / Wo % Ho, b = i / C / Wo / Ho, best = -1;
+        for (int tap = 0; tap < 9; tap++) {
+            int yi = 2 * yo + tap / 3 - top, xi = 2 * xo + tap % 3 - left, at = ((b * H + yi) * W + xi) * C + c;
+            if (yi < 0 || yi >= H || xi < 0 || xi >= W) continue;
+            if (best < 0 || x[at] > x[best]) best = at;
+        }
+        y[i] = x[best];
+        dx[best] += dy[i];
+    }
+}
+
 static void test_max_pool(void **state) {
     (void)state;
-    const int sizes[][4] = {{2, 9, 7, 5}, {1, 1, 1, 1}, {1, 2, 1, 8}, {2, 8, 10, 16}, {1, 3, 4, 33}};
+    const int sizes[][5] = {{2, 9, 7, 5, false}, {1, 1, 1, 1, false}, {1, 2, 1, 8, false}, {2, 8, 10, 16, false},
+                            {1, 3, 4, 33, false}, {2, 9, 8, 5, true}, {1, 1, 1, 1, true}, {2, 8, 10, 70, true},
+                            {1, 6, 7, 16, true}};
     for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++) {
-        int B = sizes[s][0], H = sizes[s][1], W = sizes[s][2], C = sizes[s][3], Ho = (H + 1) / 2, Wo = (W + 1) / 2;
-        size_t nx = (size_t)B * H * W * C, ny = (size_t)B * Ho * Wo * C;
-        float *x = normals(nx, 1);
-        double *y = zeros(ny);
-        real *d_x, *d_y = poisoned_real(ny);
+        int B = sizes[s][0], H = sizes[s][1], W = sizes[s][2], C = sizes[s][3];
+        bool same = sizes[s][4];
+        size_t nx = (size_t)B * H * W * C, ny = (size_t)B * ((H + 1) / 2) * ((W + 1) / 2) * C;
+        float *x = normals(nx, 1), *dy = normals(ny, 1);
+        double *y = zeros(ny), *dx = zeros(nx);
         for (size_t i = 0; i < nx; i++) x[i] -= 3; /* mostly negative: what lies outside must not count as 0 */
-        d_x = upload_real(x, nx);
-        for (size_t i = 0; i < ny; i++) y[i] = -INFINITY;
-        for (size_t i = 0; i < nx; i++) {
-            int xi = (int)(i / C % W), yi = (int)(i / C / W % H), b = (int)(i / C / W / H);
-            for (int oy = yi / 2; oy <= (yi + 1) / 2 && oy < Ho; oy++)
-                for (int ox = xi / 2; ox <= (xi + 1) / 2 && ox < Wo; ox++) {
-                    double *to = &y[(((size_t)b * Ho + oy) * Wo + ox) * C + i % C];
-                    if (x[i] > *to) *to = x[i];
-                }
-        }
-        printf("max pool B %d %dx%d C %d\n", B, H, W, C);
-        max_pool_forward(d_y, d_x, &(ImageShape){B, H, W}, C);
+        real *d_x = upload_real(x, nx), *d_dy = upload_real(dy, ny), *d_y = poisoned_real(ny), *d_dx = poisoned_real(nx);
+        uint8_t *at = keep(device_malloc(ny, "test"), true);
+        const ImageShape images = {B, H, W};
+        pool_reference(y, dx, x, dy, sizes[s]);
+        printf("max pool B %d %dx%d C %d%s\n", B, H, W, C, same ? " same" : "");
+        max_pool_forward(d_y, NULL, d_x, &images, C, same);
         assert_true(close_real("y", d_y, y, ny));
+        max_pool_forward(d_y, at, d_x, &images, C, same);
+        assert_true(close_real("y with places", d_y, y, ny));
+        max_pool_backward(d_dx, d_dy, at, &images, C, same);
+        assert_true(close_real("dx", d_dx, dx, nx));
         release_all();
     }
 }
@@ -230,7 +267,7 @@ int main(void) {
     kernels_init();
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_convolution),   cmocka_unit_test(test_changing_sizes), cmocka_unit_test(test_max_pool),
-        cmocka_unit_test(test_relu_gradient), cmocka_unit_test(test_padded_images),
+        cmocka_unit_test(test_relu_gradient), cmocka_unit_test(test_padded_images),  cmocka_unit_test(test_same),
     };
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     kernels_exit();

@@ -212,11 +212,12 @@ static dnnl_primitive_desc_t backward_create(const Shapes *s) {
 /* False if the library has none for images of this type. */
 static bool primitive_create(Primitive *p, dnnl_data_type_t type) {
     const Convolution *c = &p->c;
-    int Ho = convolution_side(p->H, c->stride), Wo = convolution_side(p->W, c->stride), before = c->k / 2;
+    int Ho = convolution_side(p->H, c->stride), Wo = convolution_side(p->W, c->stride);
+    int top = convolution_before(c, p->H), left = convolution_before(c, p->W);
     Shapes s = {
         .strides = {c->stride, c->stride},
-        .before = {before, before},
-        .after = {(Ho - 1) * c->stride + c->k - p->H - before, (Wo - 1) * c->stride + c->k - p->W - before},
+        .before = {top, left},
+        .after = {(Ho - 1) * c->stride + c->k - p->H - top, (Wo - 1) * c->stride + c->k - p->W - left},
     };
     s.x = desc_create(4, (dnnl_dims_t){p->B, c->in, p->H, p->W}, type, dnnl_nhwc);
     s.y = desc_create(4, (dnnl_dims_t){p->B, c->out, Ho, Wo}, type, dnnl_nhwc);
@@ -249,7 +250,8 @@ static void primitive_clear(Primitive *p) {
 }
 
 static bool same_convolution(const Convolution *a, const Convolution *b) {
-    return a->in == b->in && a->out == b->out && a->k == b->k && a->stride == b->stride;
+    return a->in == b->in && a->out == b->out && a->k == b->k && a->stride == b->stride &&
+           a->same == b->same;
 }
 
 /* The primitive for the shape of `wanted`, created if there is none. */
@@ -356,7 +358,7 @@ void convolution_backward_input(real *dx, const real *add, const real *dy, const
         }
 #endif
         Primitive wanted = {.direction = FORWARD, .B = B, .H = H, .W = W, .add = add};
-        wanted.c = (Convolution){c->out, c->in, c->k, 1};
+        wanted.c = (Convolution){c->out, c->in, c->k, 1, c->same};
         convolve(dx, dy, folded, w + weight_count(c), NULL, &wanted);
     } else {
         Primitive wanted = {.direction = BACKWARD_INPUT, .c = *c, .B = B, .H = H, .W = W};
@@ -383,7 +385,8 @@ static void gather(real *rows, const real *x, size_t first, size_t count, const 
     size_t line = (size_t)c->in * sizeof *x;
 #pragma omp parallel for schedule(static)
     for (size_t p = first; p < first + count; p++) {
-        int left = (int)(p % Wo) * c->stride - c->k / 2, top = (int)(p / Wo % Ho) * c->stride - c->k / 2;
+        int left = (int)(p % Wo) * c->stride - convolution_before(c, W);
+        int top = (int)(p / Wo % Ho) * c->stride - convolution_before(c, H);
         const real *image = x + p / (Wo * Ho) * (size_t)H * (size_t)W * (size_t)c->in;
         real *to = rows + (p - first) * (size_t)(c->k * c->k * c->in);
         for (int tap = 0; tap < c->k * c->k; tap++, to += c->in) {

@@ -1,21 +1,70 @@
+/* The maximum of 3 x 3 windows, 2 apart, for every channel.
+ *   forward   y_o = max_t x_(2o + t - before), t_o the first such tap; pixels beyond the border do not count
+ *   backward  dx_i = sum of dy_o over the windows o with 2o + t_o - before = i
+ *   saves     t_o. */
 #include "kernels/cpu/activations.h"
 #include "kernels/kernels.h"
 
-void max_pool_forward(real *y, const real *x, const ImageShape *images, int C) {
-    int B = images->B, H = images->Hi, W = images->Wi;
-    int Ho = convolution_side(H, 2), Wo = convolution_side(W, 2);
+enum { SIDE = 3, STRIDE = 2, CHANNELS = 64 }; /* channels summed together */
+
+typedef struct {
+    int H, W, C, Ho, Wo, top, left;
+} Windows;
+
+static Windows windows_of(const ImageShape *images, int C, bool same) {
+    const Convolution window = {C, C, SIDE, STRIDE, same};
+    return (Windows){images->Hi, images->Wi, C, convolution_side(images->Hi, STRIDE), convolution_side(images->Wi, STRIDE),
+                     convolution_before(&window, images->Hi), convolution_before(&window, images->Wi)};
+}
+
+/* y and at [C] of the window whose first pixel is (top, left); at may be NULL. */
+static void window_max(real *y, uint8_t *at, const real *image, int top, int left, const Windows *s) {
+    bool any = false;
+    for (int tap = 0; tap < SIDE * SIDE; tap++) {
+        int yi = top + tap / SIDE, xi = left + tap % SIDE;
+        if (yi < 0 || yi >= s->H || xi < 0 || xi >= s->W) continue;
+        const real *from = image + ((size_t)yi * (size_t)s->W + (size_t)xi) * (size_t)s->C;
+        for (int c = 0; c < s->C; c++) {
+            bool larger = !any || real_get(from[c]) > real_get(y[c]);
+            y[c] = larger ? from[c] : y[c];
+            if (at) at[c] = larger ? (uint8_t)tap : at[c];
+        }
+        any = true;
+    }
+}
+
+void max_pool_forward(real *y, uint8_t *at, const real *x, const ImageShape *images, int C, bool same) {
+    Windows s = windows_of(images, C, same);
 #pragma omp parallel for schedule(static)
-    for (size_t line = 0; line < (size_t)B * (size_t)Ho; line++) {
-        const real *image = x + line / (size_t)Ho * (size_t)H * (size_t)W * (size_t)C;
-        int top = 2 * (int)(line % (size_t)Ho) - 1;
-        for (int j = 0; j < Wo; j++) {
-            real *to = y + (line * (size_t)Wo + (size_t)j) * (size_t)C;
-            for (int c = 0; c < C; c++) to[c] = real_of(-INFINITY);
-            for (int yi = top < 0 ? 0 : top; yi <= top + 2 && yi < H; yi++)
-                for (int xi = j ? 2 * j - 1 : 0; xi <= 2 * j + 1 && xi < W; xi++) {
-                    const real *from = image + ((size_t)yi * (size_t)W + (size_t)xi) * (size_t)C;
-                    for (int c = 0; c < C; c++) to[c] = real_get(from[c]) > real_get(to[c]) ? from[c] : to[c];
-                }
+    for (size_t line = 0; line < (size_t)images->B * (size_t)s.Ho; line++) {
+        const real *image = x + line / (size_t)s.Ho * (size_t)s.H * (size_t)s.W * (size_t)C;
+        int top = STRIDE * (int)(line % (size_t)s.Ho) - s.top;
+        for (int j = 0; j < s.Wo; j++) {
+            size_t to = (line * (size_t)s.Wo + (size_t)j) * (size_t)C;
+            window_max(y + to, at ? at + to : NULL, image, top, STRIDE * j - s.left, &s);
         }
     }
+}
+
+void max_pool_backward(real *dx, const real *dy, const uint8_t *at, const ImageShape *images, int C, bool same) {
+    Windows s = windows_of(images, C, same);
+#pragma omp parallel for schedule(static)
+    for (size_t line = 0; line < (size_t)images->B * (size_t)s.H; line++)
+        for (int j = 0; j < s.W; j++)
+            for (int first = 0; first < C; first += CHANNELS) {
+                float sum[CHANNELS] = {0};
+                int count = C - first < CHANNELS ? C - first : CHANNELS;
+                int below = (int)(line % (size_t)s.H) + s.top, right = j + s.left;
+                for (int tap = 0; tap < SIDE * SIDE; tap++) {
+                    int yo = below - tap / SIDE, xo = right - tap % SIDE;
+                    if (yo < 0 || yo % STRIDE || yo / STRIDE >= s.Ho || xo < 0 || xo % STRIDE || xo / STRIDE >= s.Wo)
+                        continue;
+                    size_t window = (line / (size_t)s.H * (size_t)s.Ho + (size_t)(yo / STRIDE)) * (size_t)s.Wo +
+                                    (size_t)(xo / STRIDE);
+                    const real *d = dy + window * (size_t)C + first;
+                    const uint8_t *which = at + window * (size_t)C + first;
+                    for (int c = 0; c < count; c++) sum[c] += which[c] == tap ? real_get(d[c]) : 0;
+                }
+                reals_round(dx + (line * (size_t)s.W + (size_t)j) * (size_t)C + first, sum, (size_t)count);
+            }
 }

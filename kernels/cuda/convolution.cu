@@ -61,11 +61,12 @@ void convolution_fold(void *folded, const float *w, const float *scale, const Co
 
 struct Geometry {
     Convolution c;
-    int H, W, Ho, Wo;
+    int H, W, Ho, Wo, top, left;
 };
 
 static Geometry geometry_of(const Convolution *c, int H, int W) {
-    return {*c, H, W, convolution_side(H, c->stride), convolution_side(W, c->stride)};
+    return {*c, H, W, convolution_side(H, c->stride), convolution_side(W, c->stride), convolution_before(c, H),
+            convolution_before(c, W)};
 }
 
 /* The first input position of output p, and its image. */
@@ -75,8 +76,7 @@ struct Corner {
 };
 DEVICE Corner corner_of(size_t p, const Geometry &s) {
     size_t line = quotient(p, s.Wo), image = quotient(line, s.Ho);
-    return {image, (int)(line - image * s.Ho) * s.c.stride - s.c.k / 2,
-            (int)(p - line * s.Wo) * s.c.stride - s.c.k / 2};
+    return {image, (int)(line - image * s.Ho) * s.c.stride - s.top, (int)(p - line * s.Wo) * s.c.stride - s.left};
 }
 
 /* One warp for each element of y. */
@@ -108,7 +108,7 @@ __global__ void __launch_bounds__(THREADS)
     int i = (int)(at - pixel * s.c.in), x = (int)(pixel - line * s.W), y = (int)(line - image * s.H);
     float sum = 0;
     for (int tap = 0; tap < s.c.k * s.c.k; tap++) {
-        int yo = y + s.c.k / 2 - tap / s.c.k, xo = x + s.c.k / 2 - tap % s.c.k;
+        int yo = y + s.top - tap / s.c.k, xo = x + s.left - tap % s.c.k;
         if (yo < 0 || xo < 0 || yo % s.c.stride || xo % s.c.stride) continue;
         yo /= s.c.stride;
         xo /= s.c.stride;
@@ -139,6 +139,60 @@ __global__ void __launch_bounds__(THREADS)
     dw[at] = sum;
 }
 
+/* == With the library: its padding ================================================================================= */
+
+/* The library pads both sides of an image alike.  Where the windows need more below or to the right (Convolution.same),
+ * it gets a copy of the image in a frame of zeros, and no padding. */
+struct Frame {
+    bool needed;
+    int H, W, top, left; /* of the copy, and where the image is in it */
+};
+
+static Frame frame_of(const Convolution *c, int H, int W) {
+    Geometry s = geometry_of(c, H, W);
+    bool needed = (H + 2 * s.top - c->k) / c->stride + 1 != s.Ho || (W + 2 * s.left - c->k) / c->stride + 1 != s.Wo;
+    return {needed, (s.Ho - 1) * c->stride + c->k, (s.Wo - 1) * c->stride + c->k, s.top, s.left};
+}
+
+static LibraryImages images_in(const Frame &f, int B, int H, int W) {
+    return f.needed ? LibraryImages{B, f.H, f.W, 0, 0} : LibraryImages{B, H, W, f.top, f.left};
+}
+
+static size_t frame_count(const Frame &f, const Convolution *c, int B) {
+    return f.needed ? (size_t)B * f.H * f.W * c->in : 0;
+}
+static size_t aligned_bytes(size_t count) { return ceil_div(count * sizeof(real), 256) * 256; }
+
+/* One thread for each number of the copy. */
+__global__ void __launch_bounds__(THREADS)
+    frame_kernel(real *copy, const real *__restrict__ x, Frame f, int H, int W, int C, size_t n) {
+    size_t at = (size_t)blockIdx.x * THREADS + threadIdx.x;
+    if (at >= n) return;
+    size_t pixel = quotient(at, C), line = quotient(pixel, f.W), image = quotient(line, f.H);
+    int yi = (int)(line - image * f.H) - f.top, xi = (int)(pixel - line * f.W) - f.left;
+    bool inside = yi >= 0 && yi < H && xi >= 0 && xi < W;
+    copy[at] = inside ? x[((image * H + yi) * W + xi) * C + (at - pixel * C)] : to_real(0);
+}
+
+/* The reverse: one thread for each number of the image, all of which lies in the frame. */
+__global__ void __launch_bounds__(THREADS)
+    unframe_kernel(real *x, const real *__restrict__ copy, Frame f, int H, int W, int C, size_t n) {
+    size_t at = (size_t)blockIdx.x * THREADS + threadIdx.x;
+    if (at >= n) return;
+    size_t pixel = quotient(at, C), line = quotient(pixel, W), image = quotient(line, H);
+    int yi = (int)(line - image * H) + f.top, xi = (int)(pixel - line * W) + f.left;
+    x[at] = copy[((image * f.H + yi) * f.W + xi) * C + (at - pixel * C)];
+}
+
+/* x, or its copy in a frame. */
+static const real *framed(char *room, const real *x, const Frame &f, const Convolution *c, int B, int H, int W) {
+    if (!f.needed) return x;
+    size_t n = frame_count(f, c, B);
+    real *copy = reinterpret_cast<real *>(room);
+    LAUNCH(frame_kernel, (unsigned)ceil_div(n, THREADS), THREADS, 0, copy, x, f, H, W, c->in, n);
+    return copy;
+}
+
 /* == Forward ====================================================================================================== */
 
 /* y = y + shift + add, then ReLU if relu; each thread has W elements of a row. */
@@ -167,16 +221,20 @@ void convolution_forward(real *y, const real *x, const real *add, const void *fo
                          const Convolution *c, bool relu, const ImageShape *images) {
     int B = images->B, H = images->Hi, W = images->Wi;
     size_t rows = positions(B, H, W, c->stride), n = rows * c->out;
-    size_t apart = y == add ? ceil_div(n * sizeof(real), 256) * 256 : 0;
+    size_t apart = y == add ? aligned_bytes(n) : 0;
     const float *w = static_cast<const float *>(folded);
-    const LibraryConvolution *l = is_product(c) ? NULL : library_convolution(LIBRARY_FORWARD, c, B, H, W);
-    size_t bytes = apart + (l ? library_workspace(l) : 0);
+    Frame frame = frame_of(c, H, W);
+    const LibraryConvolution *l =
+        is_product(c) ? NULL : library_convolution(LIBRARY_FORWARD, c, images_in(frame, B, H, W));
+    size_t around = l ? aligned_bytes(frame_count(frame, c, B)) : 0;
+    size_t bytes = apart + around + (l ? library_workspace(l) : 0);
     kernels_reserve(bytes);
     char *workspace = static_cast<char *>(kernels_workspace(bytes));
     real *product = apart ? reinterpret_cast<real *>(workspace) : y;
     LinearShape linear = {rows, c->in, c->out, 0};
     if (is_product(c)) linear_forward(product, x, w, NULL, &linear);
-    else if (l) library_forward(l, product, x, w, workspace + apart);
+    else if (l)
+        library_forward(l, product, framed(workspace + apart, x, frame, c, B, H, W), w, workspace + apart + around);
     else LAUNCH(plain_forward_kernel, (unsigned)ceil_div(n, WARPS), THREADS, 0, product, x, w, geometry_of(c, H, W), n);
     if (is_wide(c->out, y, product, add))
         LAUNCH((finish_kernel<WIDE>), (unsigned)ceil_div(n, THREADS * WIDE), THREADS, 0, y, product, add, shift, relu,
@@ -210,12 +268,19 @@ void convolution_backward_input(real *dx, const real *add, const real *dy, const
     int B = images->B, H = images->Hi, W = images->Wi;
     size_t n = (size_t)B * H * W * c->in;
     const float *w = static_cast<const float *>(folded);
-    const LibraryConvolution *l = library_convolution(LIBRARY_INPUT, c, B, H, W);
-    size_t bytes = l ? library_workspace(l) : 0;
+    Frame frame = frame_of(c, H, W);
+    const LibraryConvolution *l = library_convolution(LIBRARY_INPUT, c, images_in(frame, B, H, W));
+    size_t around = l ? aligned_bytes(frame_count(frame, c, B)) : 0, bytes = around + (l ? library_workspace(l) : 0);
     kernels_reserve(bytes);
+    char *workspace = static_cast<char *>(kernels_workspace(bytes));
     if (add && add != dx) device_copy(dx, add, n * sizeof *dx);
-    if (l) library_input(l, dx, w, dy, add, kernels_workspace(bytes));
-    else
+    if (l && frame.needed) { /* its stride is more than 1, so there is nothing to add to */
+        real *copy = reinterpret_cast<real *>(workspace);
+        library_input(l, copy, w, dy, false, workspace + around);
+        LAUNCH(unframe_kernel, (unsigned)ceil_div(n, THREADS), THREADS, 0, dx, copy, frame, H, W, c->in, n);
+    } else if (l) {
+        library_input(l, dx, w, dy, add, workspace);
+    } else
         LAUNCH(plain_input_kernel, (unsigned)ceil_div(n, THREADS), THREADS, 0, dx, w, dy, geometry_of(c, H, W),
                add != NULL, n);
     if (below) relu_gradient(dx, dx, below, n);
@@ -247,14 +312,18 @@ void convolution_backward_weight(float *dw, const real *dy, const real *x, const
                                  const ImageShape *images) {
     int B = images->B, H = images->Hi, W = images->Wi;
     size_t n = weight_count(c), rows = positions(B, H, W, c->stride);
-    const LibraryConvolution *l = is_product(c) ? NULL : library_convolution(LIBRARY_WEIGHT, c, B, H, W);
-    size_t apart = convolution_workspace(c, images), bytes = apart + (l ? library_workspace(l) : 0);
+    Frame frame = frame_of(c, H, W);
+    const LibraryConvolution *l =
+        is_product(c) ? NULL : library_convolution(LIBRARY_WEIGHT, c, images_in(frame, B, H, W));
+    size_t apart = convolution_workspace(c, images), around = l ? aligned_bytes(frame_count(frame, c, B)) : 0;
+    size_t bytes = apart + around + (l ? library_workspace(l) : 0);
     kernels_reserve(bytes);
     char *workspace = static_cast<char *>(kernels_workspace(bytes));
     float *sum = reinterpret_cast<float *>(workspace);
     if (l) {
         real *rounded_sum = reinterpret_cast<real *>(workspace);
-        library_weight(l, rounded_sum, x, dy, workspace + apart);
+        library_weight(l, rounded_sum, framed(workspace + apart, x, frame, c, B, H, W), dy,
+                       workspace + apart + around);
         add_scaled(dw, rounded_sum, scale, c);
         return;
     }

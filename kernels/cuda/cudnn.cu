@@ -29,7 +29,7 @@ static cudnnHandle_t handle;
 struct LibraryConvolution {
     LibraryDirection direction;
     Convolution c;
-    int B, H, W;
+    LibraryImages images;
     bool made, found; /* found: the library has an algorithm */
     cudnnTensorDescriptor_t x, y;
     cudnnFilterDescriptor_t w;
@@ -99,7 +99,8 @@ static void close_all(void) {
 
 static void library_create(LibraryConvolution *l) {
     const Convolution *c = &l->c;
-    int Ho = convolution_side(l->H, c->stride), Wo = convolution_side(l->W, c->stride), pad = c->k / 2;
+    const LibraryImages &i = l->images;
+    int Ho = (i.H + 2 * i.top - c->k) / c->stride + 1, Wo = (i.W + 2 * i.left - c->k) / c->stride + 1;
     if (!handle) {
         device_open();
         CUDNN_TRY(cudnnCreate(&handle));
@@ -111,20 +112,25 @@ static void library_create(LibraryConvolution *l) {
     CUDNN_TRY(cudnnCreateFilterDescriptor(&l->w));
     CUDNN_TRY(cudnnCreateConvolutionDescriptor(&l->convolution));
     l->made = true;
-    CUDNN_TRY(cudnnSetTensor4dDescriptor(l->x, CUDNN_TENSOR_NHWC, REAL_TYPE, l->B, c->in, l->H, l->W));
-    CUDNN_TRY(cudnnSetTensor4dDescriptor(l->y, CUDNN_TENSOR_NHWC, REAL_TYPE, l->B, c->out, Ho, Wo));
+    CUDNN_TRY(cudnnSetTensor4dDescriptor(l->x, CUDNN_TENSOR_NHWC, REAL_TYPE, i.B, c->in, i.H, i.W));
+    CUDNN_TRY(cudnnSetTensor4dDescriptor(l->y, CUDNN_TENSOR_NHWC, REAL_TYPE, i.B, c->out, Ho, Wo));
     CUDNN_TRY(cudnnSetFilter4dDescriptor(l->w, REAL_TYPE, CUDNN_TENSOR_NHWC, c->out, c->in, c->k, c->k));
-    CUDNN_TRY(cudnnSetConvolution2dDescriptor(l->convolution, pad, pad, c->stride, c->stride, 1, 1,
+    CUDNN_TRY(cudnnSetConvolution2dDescriptor(l->convolution, i.top, i.left, c->stride, c->stride, 1, 1,
                                               CUDNN_CROSS_CORRELATION, CUDNN_DATA_FLOAT));
     CUDNN_TRY(cudnnSetConvolutionMathType(l->convolution, sizeof(real) == 4 ? CUDNN_FMA_MATH : CUDNN_TENSOR_OP_MATH));
     library_search(l);
 }
 
-const LibraryConvolution *library_convolution(LibraryDirection direction, const Convolution *c, int B, int H, int W) {
+static bool same_images(const LibraryImages &a, const LibraryImages &b) {
+    return a.B == b.B && a.H == b.H && a.W == b.W && a.top == b.top && a.left == b.left;
+}
+
+const LibraryConvolution *library_convolution(LibraryDirection direction, const Convolution *c,
+                                              const LibraryImages &images) {
     LibraryConvolution *l = NULL, *oldest = convolutions;
     for (int i = 0; i < CONVOLUTIONS && !l; i++) {
         LibraryConvolution *o = &convolutions[i];
-        if (o->made && o->direction == direction && o->B == B && o->H == H && o->W == W && o->c.in == c->in &&
+        if (o->made && o->direction == direction && same_images(o->images, images) && o->c.in == c->in &&
             o->c.out == c->out && o->c.k == c->k && o->c.stride == c->stride)
             l = o;
         if (o->used < oldest->used) oldest = o;
@@ -134,9 +140,7 @@ const LibraryConvolution *library_convolution(LibraryDirection direction, const 
         library_clear(l);
         l->direction = direction;
         l->c = *c;
-        l->B = B;
-        l->H = H;
-        l->W = W;
+        l->images = images;
         library_create(l);
     }
     l->used = ++clock_of_use;
@@ -169,7 +173,9 @@ void library_weight(const LibraryConvolution *l, real *dw, const real *x, const 
 
 #else
 
-const LibraryConvolution *library_convolution(LibraryDirection, const Convolution *, int, int, int) { return NULL; }
+const LibraryConvolution *library_convolution(LibraryDirection, const Convolution *, const LibraryImages &) {
+    return NULL;
+}
 size_t library_workspace(const LibraryConvolution *) { return 0; }
 void library_forward(const LibraryConvolution *, real *, const real *, const float *, void *) {}
 void library_input(const LibraryConvolution *, real *, const float *, const real *, bool, void *) {}

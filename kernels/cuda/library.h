@@ -8,8 +8,14 @@ enum LibraryDirection { LIBRARY_FORWARD, LIBRARY_INPUT, LIBRARY_WEIGHT };
 
 struct LibraryConvolution;
 
+/* Images as the library gets them: it pads `top` rows above and below, and `left` columns on either side. */
+struct LibraryImages {
+    int B, H, W, top, left;
+};
+
 /* Prepares a shape when it is first seen.  NULL: the library has no deterministic algorithm for it. */
-const LibraryConvolution *library_convolution(LibraryDirection direction, const Convolution *c, int B, int H, int W);
+const LibraryConvolution *library_convolution(LibraryDirection direction, const Convolution *c,
+                                              const LibraryImages &images);
 
 size_t library_workspace(const LibraryConvolution *l);
 

@@ -24,7 +24,7 @@ struct cudnnFilterStruct {
 };
 struct cudnnConvolutionStruct {
     bool set;
-    int pad, stride;
+    int top, left, stride;
     cudnnMathType_t math;
 };
 typedef cudnnTensorStruct Tensor;
@@ -109,7 +109,7 @@ cudnnStatus_t cudnnSetConvolution2dDescriptor(cudnnConvolutionDescriptor_t convo
     const char *call = "cudnnSetConvolution2dDescriptor";
     Guard guard(call);
     handle_check(call, convolution, "convolution descriptor");
-    if (pad_h < 0 || stride_h < 1) fail(call, "padding %d, stride %d", pad_h, stride_h);
+    if (pad_h < 0 || pad_w < 0 || stride_h < 1) fail(call, "padding %d x %d, stride %d", pad_h, pad_w, stride_h);
     if (pad_h != pad_w || stride_h != stride_w || dilation_h != 1 || dilation_w != 1)
         fail(call, "only square paddings and strides without dilation are stood in for");
     if (mode != CUDNN_CROSS_CORRELATION) fail(call, "filters would be mirrored");
@@ -145,7 +145,7 @@ static Shape shape_of(const char *call, cudnnHandle_t handle, cudnnTensorDescrip
     Shape s = {*x, *y, *w, *convolution};
     if (!s.x.set || !s.y.set || !s.w.set || !s.c.set) fail(call, "a descriptor was not set");
     if (s.x.type != s.w.type || s.x.type != s.y.type) fail(call, "the three types differ");
-    int h = (s.x.h + 2 * s.c.pad - s.w.h) / s.c.stride + 1, v = (s.x.w + 2 * s.c.pad - s.w.w) / s.c.stride + 1;
+    int h = (s.x.h + 2 * s.c.top - s.w.h) / s.c.stride + 1, v = (s.x.w + 2 * s.c.left - s.w.w) / s.c.stride + 1;
     if (s.x.n != s.y.n || s.x.c != s.w.c || s.w.k != s.y.c || s.y.h != h || s.y.w != v)
         fail(call, "y is not what x and the filter give: %d x %d x %d x %d", s.x.n, h, v, s.w.k);
     return s;
@@ -253,8 +253,8 @@ static void taps(Direction direction, const Shape &s, float *x, float *y, float 
     size_t step = (size_t)all * (size_t)c;
     for (int p = 0; p < s.y.n * pixels; p++)
         for (int tap = 0; tap < all; tap++) {
-            int row = p % pixels / s.y.w * s.c.stride + tap / s.w.w - s.c.pad;
-            int column = p % s.y.w * s.c.stride + tap % s.w.w - s.c.pad;
+            int row = p % pixels / s.y.w * s.c.stride + tap / s.w.w - s.c.top;
+            int column = p % s.y.w * s.c.stride + tap % s.w.w - s.c.left;
             if (row < 0 || row >= s.x.h || column < 0 || column >= s.x.w) continue;
             float *from =
                 x + (((size_t)(p / pixels) * (size_t)s.x.h + (size_t)row) * (size_t)s.x.w + (size_t)column) * (size_t)c;

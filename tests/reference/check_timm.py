@@ -5,7 +5,8 @@
     python tests/reference/check_timm.py --operators
 
 The first form makes deit_tiny_patch16_224 with random weights (and the same without class token, mean pooled: our
---pool gap), pvt_v2_b0 and pvt_v2_b2_li (on smaller images) and swin_tiny_patch4_window7_224, saves its state dict as safetensors, gives it to `train_vit --init` with a batch for --parity, and
+--pool gap), pvt_v2_b0 and pvt_v2_b2_li (on smaller images), swin_tiny_patch4_window7_224, vit_tiny_r_s16_p8_224 and
+vit_small_r26_s32_224 (on smaller images), saves its state dict as safetensors, gives it to `train_vit --init` with a batch for --parity, and
 compares logits, loss and all gradients with what timm computes in float64.  The second loads a softmax checkpoint of
 ours into timm's model, every name and every shape.  The third compares the operators in tests/reference/operators that
 timm has too, as the fixtures' reference computes them, with timm's modules.
@@ -107,6 +108,13 @@ def check_swin(binary, directory):
     return compare_with(model, [*shlex.split(binary), "--config", config], "swin_t", directory, 224, 1000)
 
 
+def check_hybrid(binary, name, config, directory):
+    """Returns the number of tensors that differ."""
+    config = os.path.join(os.path.dirname(__file__), "../../configs/imagenet", config + ".ini")
+    command = [*shlex.split(binary), "--config", config, "--img-size", 64]
+    return compare_with(random_model(name, 17, img_size=64), command, name, directory, 64, 1000)
+
+
 def check_checkpoint(path):
     """Loads a checkpoint of ours into timm with strict=True; the sizes are read off the tensors."""
     tensors, _ = safetensors_io.read(path)
@@ -156,6 +164,8 @@ def main():
             for name in ("pvt_v2_b0", "pvt_v2_b2_li"):
                 failures += check_pvt(arguments.binary, name, arguments.keep or temporary)
             failures += check_swin(arguments.binary, arguments.keep or temporary)
+            for name, config in (("vit_tiny_r_s16_p8_224", "vit-tiny-r-s16"), ("vit_small_r26_s32_224", "vit-small-r26-s32")):
+                failures += check_hybrid(arguments.binary, name, config, arguments.keep or temporary)
         print(f"{failures} tensors FAILED" if failures else f"logits, loss and gradients within {TOLERANCE:g}   ok")
     sys.exit(failures > 0)
 
