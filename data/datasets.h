@@ -19,6 +19,7 @@ void data_check(const Config *config, const DataSettings *s);
 
 /* Opens the data set that `data` names:
  *   shapes                              the embedded data set
+ *   moving-shapes, moving-shapes-sense, -turn, -size, -pair   the embedded clips (data/moving_shapes.h)
  *   cifar10, cifar100, mnist, imagenet  looked for in `folder`
  *   a folder                            with the files of CIFAR or MNIST, with train/<class>/ and val/<class>/, or with
  *                                       train.pack and val.pack
