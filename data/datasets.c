@@ -13,13 +13,15 @@
 #include "data/moving_shapes.h"
 #include "data/record.h"
 #include "data/shapes.h"
+#include "data/videos.h"
 
 #define F(KIND, field) CONFIG_FIELD(KIND, DataSettings, field)
 static const ConfigEntry entries[] = {
     {F(STRING, data), "shapes", .section = "data",
      .help = "Data set: shapes (generated images, no files needed), moving-shapes (generated clips; also -sense, -turn, "
              "-size and -pair), cifar10, cifar100, mnist, imagenet, a folder with the files of one of these or with "
-             "train/<class>/ and val/<class>/ (or valid, or test), or a file made by pack_dataset"},
+             "train/<class>/ and val/<class>/ (or valid, or test) of images or videos, with lists of videos (docs/data.md), or "
+             "a file made by pack_dataset"},
     {F(STRING, data_dir), "datasets", .argument = "FOLDER",
      .help = "Folder that contains the folders of cifar10, cifar100, mnist and imagenet; scripts/fetch_cifar.sh "
              "downloads the first two to it"},
@@ -55,6 +57,7 @@ static const DatasetKind *const kinds[] = {&shapes_kind,
                                            &mnist_kind,
                                            &imagenet_kind,
                                            &packed_kind,
+                                           &videos_kind,
                                            &folder_kind};
 enum { KINDS = sizeof kinds / sizeof *kinds, IMAGENET_CLASSES = 1000 };
 

@@ -14,9 +14,8 @@
 
 #include "core/error.h"
 
-/* Limits beyond which a video is refused: frames, pixels of a frame (8K), bytes of the file. */
+/* Limits beyond which a video is refused: frames, pixels of a frame (8K). */
 enum { VIDEO_MAX_FRAMES = 1 << 20, VIDEO_MAX_PIXELS = 1 << 25 };
-#define VIDEO_MAX_BYTES ((size_t)1 << 36)
 
 /* Whether this build can read videos. */
 bool video_available(void);

@@ -13,8 +13,10 @@
 
 #include <xxhash.h>
 
+#include "core/files.h"
 #include "core/views.h"
 #include "data/clips.h"
+#include "data/datasets.h"
 #include "data/image.h"
 #include "data/loader.h"
 #include "data/moving_shapes.h"
@@ -648,6 +650,194 @@ static void clips_are_drawn_as_strips(void **state) {
     dataset_close(&dataset);
 }
 
+/* == Data sets of videos ========================================================================================== */
+
+/* A frame folder of `count` pictures 8 x 8 in the colour (video, 10 frame, 0), named as Something-Something's are. */
+static void make_frames(const char *name, int video, int count) {
+    uint8_t pixels[8 * 8 * 3] = {0};
+    Error error;
+    make_folders(in_folder("%s", name));
+    for (int f = 0; f < count; f++) {
+        for (int p = 0; p < 64; p++) {
+            pixels[3 * p] = (uint8_t)video;
+            pixels[3 * p + 1] = (uint8_t)(10 * f);
+        }
+        assert_true(image_write_png(in_folder("%s/img_%d.png", name, f + 1), pixels, 8, 8, &error));
+    }
+}
+
+typedef struct {
+    int video, label, frames[16];
+} Shot;
+
+static bool take_shot(void *context, int i, const Sample *frame, Error *error) {
+    Shot *shot = context;
+    Image image;
+    if (!image_decode(&image, frame->bytes, frame->size, IMAGE_MAX_PIXELS, error)) return false;
+    shot->video = image.pixels[0];
+    shot->frames[i] = image.pixels[1] / 10;
+    image_free(&image);
+    return true;
+}
+
+/* Clip of four frames, one from the middle of each segment. */
+static Shot shot_of(const Dataset *dataset, size_t index) {
+    Shot shot = {.video = -1};
+    SampleBuffer buffer = {0};
+    Error error;
+    ClipChoice choice = choice_of(SAMPLING_SEGMENTS, 4, 1, 1, 0);
+    ClipTaker taker = {take_shot, &shot};
+    if (!dataset->read_clip(dataset, index, &choice, &buffer, &taker, &shot.label, &error)) fail_msg("%s", error.text);
+    free(buffer.bytes);
+    return shot;
+}
+
+/* Twelve frames, so that img_10 comes after img_9. */
+static void folders_of_frames(void **state) {
+    (void)state;
+    static const char *const classes[] = {"wave", "clap"};
+    Dataset dataset;
+    char name[128];
+    for (int split = 0; split < 2; split++)
+        for (int c = 0; c < 2; c++)
+            for (int i = 0; i < 3 - split; i++) {
+                snprintf(name, sizeof name, "frames/%s/%s/clip %d", split ? "val" : "train", classes[c], i);
+                make_frames(name, 100 * split + 10 * c + i, 12);
+            }
+    dataset_open(&dataset, in_folder("frames"), NULL, true, 0);
+    assert_true(dataset.clips && dataset.count == 6 && dataset.classes == 2 && !dataset.get && !dataset.read);
+    assert_string_equal(dataset.class_names[0], "clap");
+    for (size_t i = 0; i < 6; i++) {
+        Shot shot = shot_of(&dataset, i);
+        assert_int_equal(shot.video, (i < 3 ? 10 : 0) + (int)(i % 3));
+        assert_int_equal(shot.label, i / 3);
+        assert_memory_equal(shot.frames, FRAMES(1, 4, 7, 9), 4 * sizeof(int)); /* (0,3) (3,6) (6,8) (8,11) */
+    }
+    dataset_close(&dataset);
+    dataset_open(&dataset, in_folder("frames"), NULL, false, 2);
+    assert_int_equal(dataset.count, 2);
+    assert_int_equal(shot_of(&dataset, 0).label + 2 * shot_of(&dataset, 1).label, 2); /* both classes stay */
+    dataset_name_image(&dataset, 1, name, sizeof name);
+    assert_non_null(strstr(name, "val/wave/clip 0"));
+    dataset_close(&dataset);
+    dataset_describe(&dataset, in_folder("frames"), NULL);
+    assert_true(dataset.clips && dataset.classes == 2 && !dataset.close);
+}
+
+static void lists_of_frames(void **state) {
+    (void)state;
+    Dataset dataset;
+    make_frames("list/a b", 1, 12);
+    make_frames("list/c", 2, 12);
+    write_text(in_folder("list/train.txt"), "a b 8 3\r\nc,12,0\n\nc 1\n");
+    write_text(in_folder("list/val.txt"), "c 12 4\n");
+    dataset_open(&dataset, in_folder("list"), NULL, true, 0);
+    assert_int_equal(dataset.count, 3);
+    assert_int_equal(dataset.classes, 5); /* those of both lists */
+    assert_string_equal(dataset.class_names[4], "4");
+    Shot shot = shot_of(&dataset, 0);
+    assert_int_equal(shot.video * 10 + shot.label, 13);
+    assert_memory_equal(shot.frames, FRAMES(1, 3, 4, 6), 4 * sizeof(int)); /* of 8: (0,2) (2,4) (4,5) (5,7) */
+    shot = shot_of(&dataset, 1);
+    assert_int_equal(shot.video * 10 + shot.label, 20);
+    shot = shot_of(&dataset, 2); /* without a number all pictures count */
+    assert_int_equal(shot.video * 10 + shot.label, 21);
+    assert_memory_equal(shot.frames, FRAMES(1, 4, 7, 9), 4 * sizeof(int));
+    dataset_close(&dataset);
+    write_text(in_folder("list/classes.txt"), "zero\none\ntwo\nthree\nfour\n");
+    dataset_open(&dataset, in_folder("list"), NULL, false, 0);
+    assert_string_equal(dataset.class_names[4], "four");
+    assert_int_equal(shot_of(&dataset, 0).label, 4);
+    dataset_close(&dataset);
+}
+
+static void kinetics_lists(void **state) {
+    (void)state;
+    Dataset dataset;
+    char name[256];
+    make_folders(in_folder("kinetics/train/riding a bike"));
+    make_folders(in_folder("kinetics/val/abseiling"));
+    write_text(in_folder("kinetics/train/riding a bike/-x_y_000003_000013.mp4"), "no video");
+    write_text(in_folder("kinetics/val/abseiling/q_000100_000110.mkv"), "no video");
+    write_text(in_folder("kinetics/train.csv"), "label,youtube_id,time_start,time_end,split,is_cc\n"
+                                                "riding a bike,-x_y,3,13,train,0\n\"tie, bow\",zz,0,10,train,1\n");
+    write_text(in_folder("kinetics/val.csv"), "label,youtube_id,time_start,time_end,split\nabseiling,q,100,110,val\n");
+    dataset_open(&dataset, in_folder("kinetics"), NULL, true, 0);
+    assert_int_equal(dataset.count, 2);
+    assert_int_equal(dataset.classes, 3);
+    assert_string_equal(dataset.class_names[0], "abseiling");
+    assert_string_equal(dataset.class_names[2], "tie, bow");
+    dataset_name_image(&dataset, 0, name, sizeof name);
+    assert_non_null(strstr(name, "train/riding a bike/-x_y_000003_000013.mp4"));
+    SampleBuffer buffer = {0};
+    Shot shot;
+    Error error;
+    ClipChoice choice = choice_of(SAMPLING_SEGMENTS, 4, 1, 1, 0);
+    ClipTaker taker = {take_shot, &shot};
+    assert_false(dataset.read_clip(&dataset, 1, &choice, &buffer, &taker, &shot.label, &error));
+    assert_int_equal(shot.label, 2); /* known though the file is not there */
+    assert_non_null(strstr(error.text, "no such file"));
+    free(buffer.bytes);
+    dataset_close(&dataset);
+    dataset_open(&dataset, in_folder("kinetics"), NULL, false, 0);
+    dataset_name_image(&dataset, 0, name, sizeof name);
+    assert_non_null(strstr(name, "val/abseiling/q_000100_000110.mkv"));
+    dataset_close(&dataset);
+}
+
+static void something_lists(void **state) {
+    (void)state;
+    Dataset dataset;
+    char name[256];
+    make_folders(in_folder("ssv2/20bn-something-something-v2"));
+    write_text(in_folder("ssv2/20bn-something-something-v2/78.webm"), "no video");
+    write_text(in_folder("ssv2/labels.json"), "{\"Holding something\": \"1\", \"Pushing something from left to right\": \"0\"}");
+    write_text(in_folder("ssv2/train.json"),
+               "[{\"id\": \"78\", \"label\": \"holding, \\\"x\\\"\", \"template\": \"Holding [something]\", "
+               "\"placeholders\": [\"x\"]},\n {\"id\": \"9\", \"template\": \"Pushing [something] from left to right\"}]");
+    dataset_open(&dataset, in_folder("ssv2"), NULL, true, 0);
+    assert_int_equal(dataset.count, 2);
+    assert_string_equal(dataset.class_names[1], "Holding something");
+    assert_true(dataset.mirrored && dataset.mirrored[0] == -1 && dataset.mirrored[1] == -1);
+    dataset_name_image(&dataset, 0, name, sizeof name);
+    assert_non_null(strstr(name, "20bn-something-something-v2/78.webm"));
+    dataset_close(&dataset);
+}
+
+typedef struct {
+    const char *file, *text, *words[3];
+} BadList;
+
+static void open_bad(void *argument) {
+    const BadList *bad = argument;
+    Dataset dataset;
+    make_folders(in_folder("bad"));
+    write_text(in_folder("bad/labels.json"), "{\"A\": \"0\"}");
+    write_text(in_folder("bad/%s", bad->file), bad->text);
+    dataset_open(&dataset, in_folder("bad"), NULL, true, 0);
+}
+
+static void bad_lists_are_refused(void **state) {
+    (void)state;
+    static const BadList lists[] = {
+        {"train.txt", "a.mp4 1\nb.mp4\n", {"train.txt:2", "a path and a label"}},
+        {"train.txt", "a.mp4 -1\n", {"train.txt:1", "a path and a label"}},
+        {"train.txt", "a.mp4 9999999\n", {"train.txt:1", "a path and a label"}},
+        {"train.txt", "\n", {"no training videos", "train.csv"}},
+        {"train.csv", "label,youtube_id,time_start,time_end,split\nx,y,z,1,train\n", {"train.csv:2", "time_start"}},
+        {"train.json", "[{\"id\": \"1\"}]", {"train.json", "no template"}},
+        {"train.json", "[{\"id\": \"1\", \"template\": \"B [x]\"}]", {"train.json", "'B x'", "list of labels"}},
+        {"train.json", "[{\"id\": 1, \"template\": \"A\"}]", {"train.json", "id"}},
+    };
+    for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) {
+        char text[2048];
+        assert_int_equal(status_of(open_bad, (void *)(uintptr_t)&lists[i], text, sizeof text), 1);
+        printf("  %s", text);
+        for (int w = 0; w < 3 && lists[i].words[w]; w++) assert_non_null(strstr(text, lists[i].words[w]));
+        remove(in_folder("bad/%s", lists[i].file));
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(dense_frames),
@@ -668,6 +858,11 @@ int main(void) {
         cmocka_unit_test(scores_are_means),
         cmocka_unit_test(missing_views_are_refused),
         cmocka_unit_test(clips_are_drawn_as_strips),
+        cmocka_unit_test(folders_of_frames),
+        cmocka_unit_test(lists_of_frames),
+        cmocka_unit_test(kinetics_lists),
+        cmocka_unit_test(something_lists),
+        cmocka_unit_test(bad_lists_are_refused),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

@@ -12,6 +12,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/files.h"
+#include "data/clips.h"
+#include "data/datasets.h"
+#include "data/loader.h"
 #include "data/video.h"
 #include "tests/check.h"
 #include "tests/encode_video.h"
@@ -333,6 +337,88 @@ static void names_of_videos(void **state) {
     assert_false(video_has_name("x.jpg") || video_has_name("mp4") || video_has_name("x.mp4.txt"));
 }
 
+/* == As a data set ================================================================================================ */
+
+enum { SIDE = 32, T0 = 4, CLIP = T0 * SIDE * SIDE * 3 };
+
+static void save(const char *path, const void *bytes, size_t size) {
+    Error error;
+    assert_true(file_write(path, bytes, size, &error));
+}
+
+/* Two classes of three videos, of which one is no video and another shorter than a clip. */
+static void make_videos(void) {
+    for (int i = 0; i < 6; i++) {
+        VideoRecipe r = {i % 2 ? "mp4" : "matroska", "mpeg4", .frames = i == 5 ? 2 : F, .height = 40,
+                         .width = 64, .key_distance = 12, .b_frames = 2};
+        size_t size;
+        uint8_t *bytes = encode_video(&r, &size);
+        make_folders(in_folder("videos/train/%s", i < 3 ? "down" : "up"));
+        if (i == 1) memset(bytes, 7, size);
+        save(in_folder("videos/train/%s/%d.%s", i < 3 ? "down" : "up", i, i % 2 ? "mp4" : "mkv"), bytes, size);
+        free(bytes);
+    }
+    make_folders(in_folder("videos/val/down"));
+}
+
+static LoaderConfig videos_config(bool train) {
+    return (LoaderConfig){.seed = 5, .batch_size = 6, .train = train, .max_damaged = 0.5f, .frames = T0,
+                          .clips = {.sampling = SAMPLING_DENSE, .frame_stride = 4, .test_clips = 2, .test_crops = 3},
+                          .transform = {.height = SIDE, .width = SIDE, .augment.s.flip = true,
+                                        .s.eval_resize = SIDE}};
+}
+
+static void folders_of_videos(void **state) {
+    (void)state;
+    static uint8_t want[36 * CLIP], got[36 * CLIP];
+    int want_labels[36], labels[36], kept = quiet_begin();
+    Dataset dataset;
+    make_videos();
+    dataset_open(&dataset, in_folder("videos"), NULL, true, 0);
+    quiet_end(kept);
+    assert_true(dataset.clips);
+    assert_int_equal(dataset.count, 6);
+    assert_int_equal(dataset.classes, 2);
+    for (int train = 0; train < 2; train++) {
+        int n = train ? 6 : 36;
+        for (int workers = 0; workers <= 3; workers++) {
+            LoaderConfig config = videos_config(train);
+            Loader loader;
+            LoaderPart part;
+            kept = quiet_begin();
+            config.pool = workers ? loader_pool_open(workers) : NULL;
+            loader_open(&loader, &dataset, &config);
+            loader_start(&loader, 1, 0);
+            for (int at = 0; loader_next(&loader, &part); at += part.n) {
+                memcpy((workers ? got : want) + at * CLIP, part.pixels, (size_t)part.n * CLIP);
+                memcpy((workers ? labels : want_labels) + at, part.labels, (size_t)part.n * sizeof *labels);
+            }
+            for (int i = 0; !workers && train && i < n; i++) {
+                uint32_t index = loader_draw(&loader, (size_t)i);
+                assert_int_equal(want_labels[i], index >= 3); /* video 2 takes the place of video 1 */
+            }
+            loader_close(&loader);
+            loader_pool_close(config.pool);
+            quiet_end(kept);
+        }
+        assert_memory_equal(labels, want_labels, (size_t)n * sizeof *labels);
+        for (int i = 0; i < n; i++)
+            if (labels[i] >= 0) assert_memory_equal(got + i * CLIP, want + i * CLIP, CLIP);
+        for (int i = 0; !train && i < n; i++) {
+            int video = i / 6, clip = i / 3 % 2;
+            assert_int_equal(labels[i], video == 1 ? -1 : video >= 3);
+            if (video == 1) continue;
+            for (int t = 0; t < T0; t++) { /* 16 of 37 frames from 0 or 21 on, in steps of 5 */
+                int frame = video == 5 ? (t > 0) : 21 * clip + 5 * t;
+                const uint8_t *middle = got + i * CLIP + (t * SIDE * SIDE + SIDE / 2 * SIDE + SIDE / 2) * 3;
+                if (abs(luma_of(middle) - frame_luma(frame)) > 2)
+                    fail_msg("video %d, view %d, frame %d: %d", video, i % 6, t, luma_of(middle));
+            }
+        }
+    }
+    dataset_close(&dataset);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_frame_is_found),
@@ -345,6 +431,7 @@ int main(void) {
         cmocka_unit_test(other_files_are_refused),
         cmocka_unit_test(large_frames_are_refused),
         cmocka_unit_test(names_of_videos),
+        cmocka_unit_test(folders_of_videos),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }
