@@ -441,7 +441,7 @@ static bool find_video(const Videos *v, size_t index, char path[PATH_ROOM]) {
     return false;
 }
 
-enum { FRAMES_ROOM = 256 }; /* the most that the setting `frames` may be */
+enum { FRAMES_ROOM = 1024 }; /* the most that the setting `frames` may be */
 
 typedef struct {
     const ClipTaker *taker;

@@ -30,14 +30,12 @@ typedef struct {
     ImageNoise noise;
     uint64_t seed;
     uint32_t epoch;
-    int frames; /* of a clip, above each other in the image [frames * rows,Wi]; 0 or 1: not a clip */
 } ImageMix;
 
 /* images_normalize with random erasing, then mixup or cutmix.  Let e(r) be x[r] normalised, with the pixels inside
  * boxes[r] replaced by noise: element i of the image [3,Hi,Wi] becomes
- * rng_normal_exact(seed, RNG_ERASING_NOISE, epoch, draws[r], i), for NOISE_RAND with the channel in place of i.  All
- * frames of a clip have the same boxes, which count rows from the top of a frame, and new noise each: for NOISE_RAND
- * 3 frame + channel in place of i.  With (j, k) = pairs[b],
+ * rng_normal_exact(seed, RNG_ERASING_NOISE, epoch, draws[r], i), for NOISE_RAND with the channel in place of i.  With
+ * (j, k) = pairs[b],
  *   mixup   y[b] = lam e(j) + (1 - lam) e(k)
  *   cutmix  y[b] = e(k) inside mix's box, and e(j) outside.
  * y [B,3,Hi,Wi] real;  x [rows,Hi,Wi,3] uint8;  pairs [B,2] int: indices into x's rows;  boxes [rows,4] int, in the

@@ -22,7 +22,7 @@ static const ConfigEntry entries[] = {
     {F(ITEM, attn), "softmax", .section = "model", .table = (const void *const *)attention_operators,
      .noun = "operator", .help = "Attention operator of the blocks"},
     {F(SIZE, img_size), "32", .min = 1, .max = 4096, .help = "Height and width of the images that the model takes"},
-    {F(INT, frames), "1", .min = 1, .max = 256, .help = "Frames of the clips that the model takes (1: images)"},
+    {F(INT, frames), "1", .min = 1, .max = 1024, .help = "Number of frames of the clips that the model takes; 1: images"},
     {F(INT, patch_size), "4", .min = 1, .max = 256, .help = "Side of the square patches that become tokens"},
     {F(INT, num_classes), "0", .min = 0, .max = 1e6, .help = "Number of classes (0: that of the data set)"},
     {F(BOOL, patch_overlap), "false",
@@ -281,17 +281,12 @@ static void stream_plan(Vit *vit, Plan *plan, int B) {
     plan_borrow(plan, "", "df", &s->df, c->drop_path > 0 || c->dropout > 0 ? bytes : 0);
 }
 
-/* Numbers in an image or clip. */
-static size_t pixels_of(const VitSettings *s) {
-    return 3 * (size_t)s->frames * (size_t)s->img_size[0] * (size_t)s->img_size[1];
-}
-
 static void activations_plan(Plan *plan, void *owner) {
     Vit *vit = owner;
     const VitSettings *c = &vit->settings;
     int batch = vit->model.batch;
     size_t B = (size_t)batch, M = (size_t)last_stage(vit)->config.dim;
-    size_t image = pixels_of(c), C = (size_t)c->num_classes;
+    size_t image = 3 * (size_t)c->img_size[0] * (size_t)c->img_size[1], C = (size_t)c->num_classes;
     plan_keep(plan, "", "pixels", &vit->pixels, (B + (plan->training ? 2 : 0)) * image);
     plan_keep(plan, "", "images", &vit->images, B * image * sizeof(real));
     plan_keep(plan, "", "keep", &vit->stream.keep, 2 * (size_t)vit->depth * B * sizeof(float));
@@ -327,31 +322,23 @@ void vit_allocate(Vit *vit) {
 
 /* == A batch ====================================================================================================== */
 
-/* The frames of a clip lie above each other: [B,T0,Hi,Wi,3] is [B,T0*Hi,Wi,3], and becomes [B,3,T0,Hi,Wi]. */
-static ImageShape stack_of(const VitSettings *s, int B) {
-    return (ImageShape){B, s->frames * s->img_size[0], s->img_size[1]};
-}
-
 void vit_load_pixels(Vit *vit, const uint8_t *pixels, const float *mean, const float *std, int B) {
     const VitSettings *c = &vit->settings;
-    ImageShape shape = stack_of(c, B);
-    device_upload_async(vit->pixels, pixels, (size_t)B * pixels_of(c));
-    images_normalize(vit->images, vit->pixels, mean, std, &shape);
+    device_upload_async(vit->pixels, pixels, (size_t)B * 3 * (size_t)c->img_size[0] * (size_t)c->img_size[1]);
+    images_normalize(vit->images, vit->pixels, mean, std, &(ImageShape){B, c->img_size[0], c->img_size[1]});
     device_uploads_used();
 }
 
 void vit_load_mixed(Vit *vit, const uint8_t *pixels, const MixedImages *mixed, const float *mean, const float *std,
                     int B) {
     const VitSettings *c = &vit->settings;
-    ImageShape shape = stack_of(c, B);
-    ImageMix mix = mixed->mix;
     size_t count = (size_t)mixed->count;
-    mix.frames = c->frames;
-    device_upload_async(vit->pixels, pixels, count * pixels_of(c));
+    device_upload_async(vit->pixels, pixels, count * 3 * (size_t)c->img_size[0] * (size_t)c->img_size[1]);
     device_upload(vit->pairs, mixed->pairs, 2 * (size_t)B * sizeof *vit->pairs);
     device_upload(vit->boxes, mixed->boxes, 4 * count * sizeof *vit->boxes);
     device_upload(vit->draws, mixed->draws, count * sizeof *vit->draws);
-    images_mix(vit->images, vit->pixels, vit->pairs, vit->boxes, vit->draws, mean, std, &mix, &shape);
+    images_mix(vit->images, vit->pixels, vit->pairs, vit->boxes, vit->draws, mean, std, &mixed->mix,
+               &(ImageShape){B, c->img_size[0], c->img_size[1]});
     device_uploads_used();
 }
 

@@ -21,7 +21,7 @@ typedef enum { INIT_SCALE_NONE, INIT_SCALE_DEPTH } InitScale;
 /* The settings of the model.  Lists have one number for each stage, or one for all stages. */
 typedef struct {
     const AttentionOp *attn;
-    int img_size[2], frames, patch_size, num_classes; /* frames: of a clip; 1: images */
+    int img_size[2], frames, patch_size, num_classes;
     bool patch_overlap, mlp_conv, mlp_relu, recompute;
     ConfigInts dim, depth, heads;
     ConfigFloats mlp_ratio;
@@ -64,10 +64,10 @@ typedef struct {
     float *pos, *dpos; /* [N of the first station,M] */
     Stream stream;
 
-    uint8_t *pixels;     /* [B,T0,Hi,Wi,3], T0 frames;  in training [B+2,T0,Hi,Wi,3] (MixedImages) */
+    uint8_t *pixels;     /* [B,Hi,Wi,3];  in training [B+2,Hi,Wi,3] (MixedImages) */
     int *pairs, *boxes;  /* [B,2], [B+2,4] arguments of images_mix, in training only */
     uint32_t *draws;     /* [B+2] likewise */
-    real *images;        /* [B,3,T0,Hi,Wi] normalised */
+    real *images;        /* [B,3,Hi,Wi] normalised */
     real *pooled;        /* [B,M] */
     real *logits;        /* [B,C] */
     float *targets;      /* [B,C] */
@@ -86,7 +86,7 @@ void vit_plan(Vit *vit, int batch, bool training);
 /* Allocates what was planned, on the device and on the host. */
 void vit_allocate(Vit *vit);
 
-/* Fills images from host pixels [B,T0,Hi,Wi,3], which must come from host_malloc: on a GPU they are copied beside what was
+/* Fills images from host pixels [B,Hi,Wi,3], which must come from host_malloc: on a GPU they are copied beside what was
  * called before, and must not be written to before device_uploads_wait has returned.  The same holds for
  * vit_load_mixed. */
 void vit_load_pixels(Vit *vit, const uint8_t *pixels, const float *mean, const float *std, int B);
@@ -100,7 +100,7 @@ typedef struct {
     ImageMix mix;
 } MixedImages;
 
-/* Fills B images from host pixels [count,T0,Hi,Wi,3].  Requires the training plan. */
+/* Fills B images from host pixels [count,Hi,Wi,3].  Requires the training plan. */
 void vit_load_mixed(Vit *vit, const uint8_t *pixels, const MixedImages *mixed, const float *mean, const float *std,
                     int B);
 

@@ -12,7 +12,7 @@ typedef struct {
     const uint32_t *draws;
     float scale[3], shift[3];
     const ImageMix *mix;
-    int Hi, Wi, rows; /* rows: of a frame */
+    int Hi, Wi;
 } Source;
 
 /* True if row y crosses the box; then also which of the columns left .. left+n-1 are inside, counted from left. */
@@ -29,9 +29,9 @@ static void stretch(float *out, const Source *s, int row, int c, int y, int left
     const ImageMix *mix = s->mix;
     int first, last;
     for (int i = 0; i < n; i++) out[i] = fmaf(in[3 * i], s->scale[c], s->shift[c]);
-    if (!s->boxes || !cross(s->boxes + 4 * row, y % s->rows, left, n, &first, &last)) return;
+    if (!s->boxes || !cross(s->boxes + 4 * row, y, left, n, &first, &last)) return;
     for (int i = first; i < last; i++) {
-        size_t number = mix->noise == NOISE_PIXEL ? c * pixels + at + i : (size_t)(y / s->rows * 3 + c);
+        size_t number = mix->noise == NOISE_PIXEL ? c * pixels + at + i : (size_t)c;
         out[i] = mix->noise == NOISE_CONST
                      ? 0
                      : rng_normal_exact(mix->seed, RNG_ERASING_NOISE, mix->epoch, s->draws[row], number);
@@ -44,7 +44,7 @@ static void mix_stretch(real *y, const Source *s, const int pair[2], int c, int 
     float own[STRETCH], other[STRETCH], lam = s->mix->lam, rest = 1 - lam;
     int first, last;
     stretch(own, s, pair[0], c, row, left, n);
-    if (cut && cross(box, row % s->rows, left, n, &first, &last)) {
+    if (cut && cross(box, row, left, n, &first, &last)) {
         stretch(own + first, s, pair[1], c, row, left + first, last - first);
     } else if (!cut && lam < 1) {
         stretch(other, s, pair[1], c, row, left, n);
@@ -57,7 +57,6 @@ void images_mix(real *y, const uint8_t *x, const int *pairs, const int *boxes, c
                 const float *std, const ImageMix *mix, const ImageShape *shape) {
     int B = shape->B, Hi = shape->Hi, Wi = shape->Wi;
     Source s = {.x = x, .boxes = boxes, .draws = draws, .mix = mix, .Hi = Hi, .Wi = Wi};
-    s.rows = mix->frames > 1 ? Hi / mix->frames : Hi;
     for (int c = 0; c < 3; c++) {
         s.scale[c] = 1 / (255 * std[c]);
         s.shift[c] = -mean[c] / std[c];

@@ -13,7 +13,7 @@ struct Source {
     float scale[3], shift[3];
     ImageMix mix;
     size_t pixels;
-    int Wi, rows; /* rows: of a frame */
+    int Wi;
 };
 
 DEVICE bool inside(const int *box, int row, int column) {
@@ -35,11 +35,10 @@ DEVICE void load_erased(float (&v)[3][W], const Source &s, int row, size_t i) {
 #pragma unroll
     for (int e = 0; e < W; e++) {
         int y = (int)quotient(i + e, s.Wi), x = (int)(i + e - (size_t)y * s.Wi);
-        int frame = y / s.rows;
-        if (!inside(s.boxes + 4 * (size_t)row, y - frame * s.rows, x)) continue;
+        if (!inside(s.boxes + 4 * (size_t)row, y, x)) continue;
 #pragma unroll
         for (int k = 0; k < 3; k++) {
-            size_t number = s.mix.noise == NOISE_PIXEL ? k * s.pixels + i + e : (size_t)(3 * frame + k);
+            size_t number = s.mix.noise == NOISE_PIXEL ? k * s.pixels + i + e : (size_t)k;
             v[k][e] = s.mix.noise == NOISE_CONST
                           ? 0
                           : rng_normal_exact(s.mix.seed, RNG_ERASING_NOISE, s.mix.epoch, s.draws[row], number);
@@ -60,7 +59,7 @@ __global__ void __launch_bounds__(THREADS)
 #pragma unroll
     for (int e = 0; e < W; e++) {
         int row = (int)quotient(i + e, s.Wi), column = (int)(i + e - (size_t)row * s.Wi);
-        bool swap = cut && inside(box, row % s.rows, column);
+        bool swap = cut && inside(box, row, column);
 #pragma unroll
         for (int k = 0; k < 3; k++) {
             if (swap) own[k][e] = other[k][e];
@@ -74,7 +73,7 @@ __global__ void __launch_bounds__(THREADS)
 void images_mix(real *y, const uint8_t *x, const int *pairs, const int *boxes, const uint32_t *draws, const float *mean,
                 const float *std, const ImageMix *mix, const ImageShape *shape) {
     int B = shape->B, Hi = shape->Hi, Wi = shape->Wi;
-    Source s = {x, boxes, draws, {}, {}, *mix, (size_t)Hi * Wi, Wi, mix->frames > 1 ? Hi / mix->frames : Hi};
+    Source s = {x, boxes, draws, {}, {}, *mix, (size_t)Hi * Wi, Wi};
     for (int k = 0; k < 3; k++) {
         s.scale[k] = 1 / (255 * std[k]);
         s.shift[k] = -mean[k] / std[k];
