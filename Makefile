@@ -19,6 +19,7 @@
 #   make compile_commands.json   for editors: how every file is compiled
 #   make WEBP=0     no WebP pictures, where libwebp is there but not wanted
 #   make SOUND=0    no WAV files, where libsndfile and libsamplerate are there but not wanted
+#   make VIDEO=0    no video files, where FFmpeg's libraries are there but not wanted
 #   make report     what was found; make BACKEND=cuda report likewise
 #
 # For CUDA: CUDA_HOME, CUDNN_HOME, NCCL_HOME, CUDA_ARCH="sm_80 sm_90", CUDNN=0, NCCL=0.  To copy the program to another
@@ -77,18 +78,28 @@ ifeq ($(SOUND),1)
 SOUND_LIBRARIES := -lsndfile -lsamplerate
 endif
 SOUND_SOURCE := data/sound$(if $(filter 1,$(SOUND)),,_none).c
-CPPFLAGS_ALL := -I. -I$(KERNELS) -D_GNU_SOURCE $(if $(filter FP32,$(PRECISION)),-DVIT_FP32) $(MPI_CPPFLAGS) $(CPPFLAGS)
+
+# FFmpeg's libraries, for video files, where pkg-config knows them.
+VIDEO_PACKAGES := libavformat libavcodec libswscale libavutil
+VIDEO ?= $(shell pkg-config --exists $(VIDEO_PACKAGES) 2>/dev/null && printf '\043include <libavformat/avformat.h>\n' | \
+           $(CC) $(CPPFLAGS) $$(pkg-config --cflags $(VIDEO_PACKAGES)) -E -x c - >/dev/null 2>&1 && echo 1 || echo 0)
+ifeq ($(VIDEO),1)
+VIDEO_CPPFLAGS := $(patsubst -I%,-isystem %,$(shell pkg-config --cflags $(VIDEO_PACKAGES)))
+VIDEO_LIBRARIES := $(shell pkg-config --libs $(VIDEO_PACKAGES))
+endif
+VIDEO_SOURCE := data/video$(if $(filter 1,$(VIDEO)),,_none).c
+CPPFLAGS_ALL := -I. -I$(KERNELS) -D_GNU_SOURCE $(if $(filter FP32,$(PRECISION)),-DVIT_FP32) $(MPI_CPPFLAGS) $(VIDEO_CPPFLAGS) $(CPPFLAGS)
 FLAGS := $(CFLAGS_BASE) $(CFLAGS_WARN) $(CFLAGS_SANITIZE) $(CPPFLAGS_ALL) $(CFLAGS)
 
-SOURCES := $(filter-out data/webp% data/sound%,$(wildcard core/*.c data/*.c detection/*.c layers/*.c layers/attention/*.c)) \
-           $(WEBP_SOURCE) $(SOUND_SOURCE)
+SOURCES := $(filter-out data/webp% data/sound% data/video.c data/video_none.c,$(wildcard core/*.c data/*.c detection/*.c layers/*.c layers/attention/*.c)) \
+           $(WEBP_SOURCE) $(SOUND_SOURCE) $(VIDEO_SOURCE)
 TESTS := $(patsubst tests/%.c,$(BUILD)/tests/%,$(wildcard tests/test_*.c))
 SHIMS := $(if $(filter cpu,$(BACKEND)),$(BUILD)/tests/faults.so)
 TOOLS := $(BUILD)/tests/parity $(BUILD)/tests/bench_attention # what scripts/gpu.sh runs besides tests
 BENCHES := $(patsubst tests/%.c,$(BUILD)/tests/%,$(wildcard tests/bench_*.c))
-FUZZERS := $(patsubst tests/%.c,build/fuzz/%,$(wildcard tests/fuzz_*.c))
+FUZZERS := $(patsubst tests/%.c,build/fuzz/%,$(filter-out $(if $(filter 1,$(VIDEO)),,tests/fuzz_video.c),$(wildcard tests/fuzz_*.c)))
 LINK := $(CC)
-LIBRARIES := -linih -ljansson -ljpeg $(WEBP_LIBRARIES) $(SOUND_LIBRARIES) -lxxhash -lpthread -lm -ldl $(MPI_LIBRARIES)
+LIBRARIES := -linih -ljansson -ljpeg $(WEBP_LIBRARIES) $(SOUND_LIBRARIES) $(VIDEO_LIBRARIES) -lxxhash -lpthread -lm -ldl $(MPI_LIBRARIES)
 
 ifeq ($(BACKEND),cpu)
 SOURCES += $(wildcard kernels/cpu/*.c)
@@ -114,7 +125,7 @@ archive = $(if $(filter /%,$(shell $(CC) -print-file-name=lib$(1).a)),-l:lib$(1)
 shared = $(or $(if $(wildcard $(addsuffix /lib$(1).so,$(2))),-l$(1)),$(addprefix -l:,$(notdir $(firstword $(wildcard $(addsuffix /lib$(1).so.[0-9]*,$(2)))))),-l$(1))
 CUDA_LIBRARIES := $(firstword $(wildcard $(CUDA_HOME)/lib64 $(CUDA_HOME)/targets/*/lib $(CUDA_HOME)/lib))
 LIBRARIES := $(foreach l,inih jansson jpeg $(WEBP_LIBRARIES:-l%=%) xxhash,$(call archive,$l)) \
-             $(SOUND_LIBRARIES) $(MPI_LIBRARIES) $(call shared,cublasLt,$(CUDA_LIBRARIES)) $(call archive,gomp) -lm -ldl -lpthread
+             $(SOUND_LIBRARIES) $(VIDEO_LIBRARIES) $(MPI_LIBRARIES) $(call shared,cublasLt,$(CUDA_LIBRARIES)) $(call archive,gomp) -lm -ldl -lpthread
 LINK_FLAGS := -cudart static $(addprefix -L,$(CUDA_LIBRARIES)) -Xlinker --as-needed -Xlinker -rpath='$$ORIGIN$(addprefix :,$(CUDA_LIBRARIES))' \
               -Xcompiler -static-libgcc,-static-libstdc++
 
@@ -194,6 +205,7 @@ report: report-device
 	$(call line,$(call found,xxhash,'#include <xxhash.h>'),"xxHash","checksums of packed data sets; apt-get install libxxhash-dev")
 	$(if $(filter 1,$(WEBP)),@echo "  found    libwebp",@echo "  without  libwebp: no WebP pictures; apt-get install libwebp-dev")
 	$(if $(filter 1,$(SOUND)),@echo "  found    libsndfile and libsamplerate",@echo "  without  libsndfile and libsamplerate: no WAV files; apt-get install libsndfile1-dev libsamplerate0-dev")
+	$(if $(filter 1,$(VIDEO)),@echo "  found    FFmpeg's libraries",@echo "  without  FFmpeg's libraries: no video files; apt-get install libavformat-dev libavcodec-dev libswscale-dev pkg-config")
 	$(if $(filter 1,$(MPI)),@echo "  found    MPI",@echo "  without  MPI: one process only; apt-get install libopenmpi-dev openmpi-bin")
 	$(call line,$(call found,cmocka,'#include <stddef.h>' '#include <stdarg.h>' '#include <setjmp.h>' '#include <stdint.h>' '#include <cmocka.h>'),"cmocka","the tests only; apt-get install libcmocka-dev")
 
@@ -300,6 +312,14 @@ endif
 $(BUILD)/tests/%: $(BUILD)/tests/%.o $(BUILD)/libvit.a
 	@echo "LINK $@"
 	@$(LINK) $(LINK_FLAGS) $^ -o $@ $(LIBRARIES) -lcmocka
+
+# It makes its own videos, which takes the libraries.
+ifneq ($(VIDEO),1)
+$(BUILD)/tests/test_video: $(BUILD)/flags
+	@mkdir -p $(@D)
+	@printf '#!/bin/sh\necho 1..1\necho "ok 1 # SKIP no FFmpeg in this build"\n' > $@
+	@chmod +x $@
+endif
 
 # Put before a program by LD_PRELOAD.  Without optimisation: the names of calls are what counts, and no builtin.
 $(BUILD)/tests/faults.so: tests/faults.c
@@ -408,10 +428,12 @@ tidy: compile_commands.json
 FUZZ_FLAGS := -std=gnu11 -g -O1 -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=undefined $(CPPFLAGS_ALL)
 FUZZ_SOURCES := core/class_names.c core/config.c core/safetensors.c core/die.c core/error.c core/files.c \
                 core/json_lists.c core/text.c data/cifar.c data/coco.c data/dataset.c data/image.c data/jpeg.c $(WEBP_SOURCE) \
-                data/mnist.c data/mu_law.c data/record.c data/resample.c $(SOUND_SOURCE) detection/coco_results.c detection/coco_eval.c
+                data/mnist.c data/mu_law.c data/record.c data/resample.c $(SOUND_SOURCE) $(VIDEO_SOURCE) detection/coco_results.c detection/coco_eval.c
 
 # stb_image copies zero bytes from NULL and adds zero to it.
 build/fuzz/fuzz_image: FUZZ_FLAGS += -fno-sanitize=nonnull-attribute,pointer-overflow
+
+build/fuzz/fuzz_video: FUZZ_LIBRARIES := -lcmocka
 
 # Where the last bit is somebody else's - Pillow's, pycocotools', DETR's - no product is fused into a sum.
 $(patsubst %,$(BUILD)/%.o,data/pillow data/randaugment data/detection_augment detection/coco_eval detection/postprocess \
@@ -421,7 +443,7 @@ fuzz: $(FUZZERS)
 build/fuzz/%: tests/%.c $(FUZZ_SOURCES)
 	@mkdir -p $(@D)
 	@echo "FUZZ $@"
-	@clang $(FUZZ_FLAGS) $^ -o $@ -linih -ljansson -ljpeg $(WEBP_LIBRARIES) $(SOUND_LIBRARIES) -lxxhash -lm
+	@clang $(FUZZ_FLAGS) $^ -o $@ -linih -ljansson -ljpeg $(WEBP_LIBRARIES) $(SOUND_LIBRARIES) $(VIDEO_LIBRARIES) -lxxhash -lm $(FUZZ_LIBRARIES)
 
 clean:
 	rm -rf build

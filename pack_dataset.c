@@ -229,6 +229,7 @@ static int pack(const Settings *s) {
 
     if (file_exists(s->out)) die("%s: is there already: remove it first, or give another --out", s->out);
     dataset_open(&dataset, s->data, s->data_dir, s->split == 0, (size_t)s->limit);
+    if (dataset.clips) die_usage("--data %s: clips, which are not packed", s->data);
     RecordWriter *writer = record_create(s->out, &dataset, s->split == 0, recipe, &begun);
     if (begun) print_line("%s: goes on after %zu of %zu images\n", s->out, begun, dataset.count);
     Scratch *scratch = scratch_open(s->threads);

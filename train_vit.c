@@ -20,6 +20,8 @@
 #include "core/schedule.h"
 #include "core/signals.h"
 #include "core/text.h"
+#include "core/views.h"
+#include "data/clips.h"
 #include "data/datasets.h"
 #include "data/erasing.h"
 #include "data/image.h"
@@ -70,6 +72,7 @@ typedef struct {
     const LookSettings *looks;
     const DataSettings *data;
     const LoaderSettings *loading;
+    const ClipSettings *clips;
     const TransformSettings *transform;
     const AugmentSettings *augment;
     const ErasingSettings *erasing;
@@ -85,7 +88,7 @@ typedef struct {
     LoaderPool *workers;
     Loader loader, test_loader;
     SafeTensors parity;
-    uint8_t *pixels; /* host [micro_batch,Hi,Wi,3] */
+    uint8_t *pixels; /* host [micro_batch,T0,Hi,Wi,3] */
     int *labels;     /* host [micro_batch] */
     float *targets;  /* host [micro_batch,C] */
     float *losses;   /* host [micro_batch]: of --parity */
@@ -95,6 +98,8 @@ typedef struct {
     DeviceGraph *graph; /* of a step, if it is one micro-batch on one rank */
     Accuracy accuracy;   /* of the last evaluation */
     Confusion confusion; /* filled by evaluations; unused without classes */
+    Views views;         /* filled by evaluations of videos */
+    size_t failed;       /* videos that the last one could not read, which count as wrong */
     int last_micro_batch; /* size of the one whose activations are still in memory */
 } Run;
 
@@ -104,6 +109,7 @@ static void add_settings(void *context, Config *config) {
     run->looks = config_add(config, &look_settings);
     run->data = config_add(config, &data_settings);
     run->loading = config_add(config, &loader_settings);
+    run->clips = config_add(config, &clip_settings);
     run->transform = config_add(config, &transform_settings);
     run->augment = config_add(config, &augment_settings);
     run->erasing = config_add(config, &erasing_settings);
@@ -196,23 +202,30 @@ static Transform transform_of(const Run *run, bool train) {
                        .augment = augment_of(run->augment)};
 }
 
+/* Of the images and clips that a loader gives. */
+static LoaderConfig samples_of(const Run *run, bool train) {
+    return (LoaderConfig){.seed = run->training.s->seed,
+                          .train = train,
+                          .repeats = sampler_repeats(run->sampler),
+                          .pairs = mixup_is_on(run->mixup),
+                          .max_damaged = run->loading->max_damaged,
+                          .transform = transform_of(run, train),
+                          .frames = run->model->frames,
+                          .clips = *run->clips};
+}
+
 /* Evaluation runs one micro-batch at a time; each rank takes its share of every group of micro-batches. */
 static void loading_open(Run *run, Loader *loader, const Dataset *dataset, bool train) {
     int micro = micro_batch_choose(run);
     if (!run->workers) run->workers = loader_pool_start(run->loading, device_shares_cores());
-    LoaderConfig config = {.seed = run->training.s->seed,
-                           .batch_size = train ? run->training.s->batch_size : micro * distributed_ranks(),
-                           .train = train,
-                           .rank = distributed_rank(),
-                           .ranks = distributed_ranks(),
-                           .part = micro,
-                           .repeats = sampler_repeats(run->sampler),
-                           .pairs = mixup_is_on(run->mixup),
-                           .max_damaged = run->loading->max_damaged,
-                           .transform = transform_of(run, train),
-                           .pool = run->workers,
-                           .allocate = host_malloc,
-                           .release = host_free};
+    LoaderConfig config = samples_of(run, train);
+    config.batch_size = train ? run->training.s->batch_size : micro * distributed_ranks();
+    config.rank = distributed_rank();
+    config.ranks = distributed_ranks();
+    config.part = micro;
+    config.pool = run->workers;
+    config.allocate = host_malloc;
+    config.release = host_free;
     loader_open(loader, dataset, &config);
 }
 
@@ -236,6 +249,9 @@ static void split_open(Run *run, Dataset *split, bool train) {
     if (d->height && !config_origin(config, "img_size") && !has_model_size(run))
         config_reject(config, "img_size", "%dx%d, but images of %s are %dx%d", s->img_size[0], s->img_size[1], d->name,
                       d->height, d->width);
+    if (s->frames > 1 && !d->clips)
+        config_reject(config, "frames", "%d, but %s has images: give a set of clips, such as moving-shapes", s->frames,
+                      d->name);
     if (s->num_classes < d->classes)
         config_reject(config, "num_classes", "%d, but %s has %d", s->num_classes, d->name, d->classes);
     dataset_open(split, run->data->data, run->data->data_dir, train,
@@ -286,6 +302,11 @@ static void weights_load(Run *run) {
     if (speaks) fitted_weights_print(&fitted, stdout);
 }
 
+/* Numbers in an image or clip. */
+static size_t pixels_of(const VitSettings *s) {
+    return 3 * (size_t)s->frames * (size_t)s->img_size[0] * (size_t)s->img_size[1];
+}
+
 /* Builds the model for `batch` images at a time, sets its initial weights, and allocates the buffers of a batch. */
 static void model_open(Run *run, int batch, bool training) {
     Vit *vit = &run->vit;
@@ -301,7 +322,7 @@ static void model_open(Run *run, int batch, bool training) {
         vit_draw_buffers(vit, run->training.s->seed, 0);
     }
     size_t B = (size_t)batch, C = (size_t)run->model->num_classes;
-    run->pixels = host_malloc(B * 3 * (size_t)run->model->img_size[0] * (size_t)run->model->img_size[1], "a batch");
+    run->pixels = host_malloc(B * pixels_of(run->model), "a batch");
     run->labels = xcalloc(B, sizeof *run->labels, "a batch");
     run->targets = xcalloc(B * C, sizeof *run->targets, "a batch");
     run->losses = xcalloc(B, sizeof *run->losses, "a batch");
@@ -382,6 +403,39 @@ static double train_step(void *context) {
 
 /* == Evaluation =================================================================================================== */
 
+static int label_of(const Run *run, int label) {
+    if (label < 0) return -1 - label_of(run, -1 - label);
+    return run->class_of ? run->class_of[label] : label;
+}
+
+/* sums: top-1, top-5, loss. */
+static void count_outcome(Run *run, double sums[3], int label, const float *logits) {
+    Outcome found = outcome_of(logits, run->model->num_classes, label);
+    sums[0] += found.place < 1;
+    sums[1] += found.place < 5;
+    sums[2] += found.loss;
+    if (run->confusion.classes) confusion_add(&run->confusion, label, &found);
+}
+
+/* The place in the epoch of sample b of a part, of which each video has loader_views. */
+static size_t view_of(const Run *run, const LoaderPart *part, int b) {
+    return part->batch * (size_t)run->test_loader.config.batch_size + (size_t)(part->first + b);
+}
+
+/* Each rank counts its share of the videos, whichever rank saw which of their views. */
+static void count_videos(Run *run, double sums[3]) {
+    Views *views = &run->views;
+    bool stopping = distributed_any(stop_signal != 0);
+    if (!stopping) views_sum(views);
+    size_t rank = (size_t)distributed_rank(), ranks = (size_t)distributed_ranks();
+    size_t first = views->videos * rank / ranks, end = views->videos * (rank + 1) / ranks;
+    for (size_t v = first; !stopping && v < end; v++)
+        if (views_complete(views, v, run->test.name))
+            count_outcome(run, sums, views->labels[v], views_logits(views, v));
+    run->failed = views->failed;
+    views_close(views);
+}
+
 /* The accuracy on the test split, into run->accuracy.  Each rank takes its share of the images.  A signal ends it
  * early, without a result. */
 static double evaluate(void *context) {
@@ -393,22 +447,24 @@ static double evaluate(void *context) {
     int C = run->model->num_classes;
     if (model->params.ema) params_view(&model->params, model->params.ema);
     model_set_training(model, false);
+    if (run->test.clips) views_open(&run->views, count, C, loader_views(&run->test_loader),
+                                    run->clips->view_scores == SCORES_LOGITS);
     loader_start(&run->test_loader, 0, 0);
     while (!stop_signal && loader_next(&run->test_loader, &images)) {
         vit_load_pixels(&run->vit, images.pixels, run->test.mean, run->test.std, images.n);
         vit_forward(&run->vit, images.n, false);
         real_download(run->logits, run->vit.logits, (size_t)images.n * (size_t)C);
         for (int b = 0; b < images.n; b++) {
-            int label = run->class_of ? run->class_of[images.labels[b]] : images.labels[b];
-            Outcome found = outcome_of(run->logits + (size_t)b * (size_t)C, C, label);
-            sums[0] += found.place < 1;
-            sums[1] += found.place < 5;
-            sums[2] += found.loss;
-            if (run->confusion.classes) confusion_add(&run->confusion, label, &found);
+            const float *logits = run->logits + (size_t)b * (size_t)C;
+            int label = label_of(run, images.labels[b]);
+            if (run->test.clips) views_add(&run->views, view_of(run, &images, b), label, logits);
+            else count_outcome(run, sums, label, logits);
         }
         done += (size_t)images.n;
-        progress_show(false, "evaluating %zu/%zu", done * (size_t)distributed_ranks(), count);
+        progress_show(false, "evaluating %zu/%zu", done * (size_t)distributed_ranks(),
+                      count * (size_t)loader_views(&run->test_loader));
     }
+    if (run->test.clips) count_videos(run, sums);
     training_sum(&run->training, sums, 3);
     if (model_trains(model)) model_set_training(model, true);
     params_view(&model->params, model->params.values);
@@ -441,7 +497,8 @@ static void announce(void *context) {
     char attn[VIT_ATTN_SIZE];
     if (distributed_ranks() > 1)
         printf("%d ranks, %d images of each batch on every one\n", distributed_ranks(), local_batch(run));
-    print_line("%s: %zu training and %zu test images, %d classes\n", d->name, d->count, run->test.count, d->classes);
+    print_line("%s: %zu training and %zu test %s, %d classes\n", d->name, d->count, run->test.count,
+               d->clips ? "clips" : "images", d->classes);
     if (d->height && !has_model_size(run))
         print_line("%s: images of %dx%d are resized to img_size %dx%d: "
                    "cut out and scaled in training, the centre in tests\n",
@@ -513,13 +570,14 @@ static void mode_describe(void *context) {
 /* What training will see first, before anything that is done to whole batches. */
 static void mode_show_batch(void *context) {
     Run *run = context;
-    Transform transform = transform_of(run, true);
+    LoaderConfig config = samples_of(run, true);
     const char *path = run->looks->show_batch;
     Error error;
     split_open(run, &run->train, true);
-    int n = sheet_write_training(path, &run->train, &transform, run->training.s->seed, &error);
+    int n = sheet_write_training(path, &run->train, &config, &error);
     if (!n) die("%s: %s", path, error.text);
-    print_line("%s: the first %d training images of %s\n", path, n, run->train.name);
+    print_line("%s: the first %d training %s of %s\n", path, n, config.frames > 1 ? "clips" : "images",
+               run->train.name);
 }
 
 /* Class names: those stored in the checkpoint; otherwise those of the data set, if the user chose one. */
@@ -563,6 +621,7 @@ static void mode_eval(void *context) {
     if (counts && !run->training.stopping)
         confusion_report(&run->confusion, run->looks->confusion, run->looks->per_class, class_names(run, &names));
     class_names_free(&names);
+    if (run->failed) printf("failed: %zu videos\n", run->failed);
     printf("loss: %.6f\n", run->training.validation_loss);
     printf("top1: %.4f top5: %.4f\n", run->accuracy.top1, run->accuracy.top5);
 }
@@ -594,7 +653,7 @@ static void mode_bench(void *context) {
     model_open(run, micro, true);
     params_allocate_optimizer(params, false);
     t->state.lr = 1e-4f;
-    for (size_t i = 0; i < (size_t)micro * 3 * (size_t)s->img_size[0] * (size_t)s->img_size[1]; i++)
+    for (size_t i = 0; i < (size_t)micro * pixels_of(s); i++)
         run->pixels[i] = (uint8_t)rng_bits(t->s->seed, RNG_TEST, 0, 0, i);
     for (int b = 0; b < micro; b++) run->labels[b] = b % C;
     loader_targets(run->targets, run->labels, micro, C, run->target->label_smoothing);
@@ -646,6 +705,9 @@ static void mode_predict(void *context) {
     Pictures images;
     Error error;
     size_t done = 0;
+    if (run->model->frames > 1)
+        config_reject(&run->training.config, "predict", "pictures, but the model takes clips of %d frames",
+                      run->model->frames);
     pictures_find(&images, &run->modes->predict);
     model_open(run, 1, *picture != 0); /* the training plan keeps the tensors that the pictures show */
     linear_keep_weights(images.count > 1);

@@ -29,7 +29,9 @@ typedef enum {
     RNG_DROPOUT,       /* a = step, b = which dropout << 20 | image of the global batch; element: kernels/dropout.h */
     RNG_HOLD_OUT,      /* which training images validate: a = b = 0 */
     RNG_WINDOWS,       /* where an epoch's windows of a text begin: a = epoch, b = 0 */
-    RNG_SAMPLE         /* tokens that a density model draws: a = sequence, b = 0; element = position */
+    RNG_SAMPLE,        /* tokens that a density model draws: a = sequence, b = 0; element = position */
+    RNG_FRAMES,        /* frames of a clip: a = epoch, b = draw; element = frame of the clip */
+    RNG_MOVING         /* the embedded clips: a = split, b = clip */
 } RngPurpose;
 
 typedef struct {

@@ -1,5 +1,5 @@
-/* Where images come from.  A data set is a table of labelled images: either all of one size and available as 8-bit RGB
- * pixels in row-major order, or encoded pictures of any size. */
+/* Where images and clips come from.  A data set is a table of labelled images: either all of one size and available as
+ * 8-bit RGB pixels in row-major order, or encoded pictures of any size; or of labelled videos, whose frames are such. */
 #ifndef VIT_DATA_DATASET_H
 #define VIT_DATA_DATASET_H
 
@@ -24,12 +24,16 @@ typedef struct {
 } SampleBuffer;
 
 typedef struct Dataset Dataset;
+typedef struct ClipChoice ClipChoice;
+typedef struct ClipTaker ClipTaker;
 struct Dataset {
     char name[32];
     size_t count;
     int height, width; /* of every image; 0: sizes differ */
     int classes;
     const char *const *class_names; /* [classes], or NULL */
+    bool clips;                     /* of videos: read_clip in place of get and read */
+    const int *mirrored; /* [classes]: the class of the mirror image, -1: not to be mirrored; NULL: the same class */
     float mean[3], std[3];          /* of the training split, for channels scaled to [0,1] */
     /* get, read and describe are thread-safe.  get writes image `index` as pixels [height,width,3] and its label; it is
      * NULL if sizes differ.  read returns the stored sample, valid until `buffer` is reused or the data set is closed,
@@ -37,6 +41,10 @@ struct Dataset {
     void (*get)(const Dataset *dataset, size_t index, uint8_t *pixels, int *label);
     bool (*read)(const Dataset *dataset, size_t index, SampleBuffer *buffer, Sample *sample, Error *error);
     void (*describe)(const Dataset *dataset, size_t index, char *text, size_t size);
+    /* Thread-safe.  Gives the frames of a clip to `taker` (data/clips.h), each valid until the next one; sets *label, even
+     * where it returns false with `error` set. */
+    bool (*read_clip)(const Dataset *dataset, size_t index, const ClipChoice *choice, SampleBuffer *buffer,
+                      const ClipTaker *taker, int *label, Error *error);
     void (*close)(Dataset *dataset);
     void *state;
 };

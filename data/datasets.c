@@ -10,15 +10,18 @@
 #include "data/cifar.h"
 #include "data/folder.h"
 #include "data/mnist.h"
+#include "data/moving_shapes.h"
 #include "data/record.h"
 #include "data/shapes.h"
+#include "data/videos.h"
 
 #define F(KIND, field) CONFIG_FIELD(KIND, DataSettings, field)
 static const ConfigEntry entries[] = {
     {F(STRING, data), "shapes", .section = "data",
-     .help = "Data set: shapes (generated images, no files needed), cifar10, cifar100, mnist, imagenet, a folder with "
-             "the files of one of these or with train/<class>/ and val/<class>/ (or valid, or test), or a file made by "
-             "pack_dataset"},
+     .help = "Data set: shapes (generated images, no files needed), moving-shapes (generated clips; also -sense, -turn, "
+             "-size and -pair), cifar10, cifar100, mnist, imagenet, a folder with the files of one of these or with "
+             "train/<class>/ and val/<class>/ (or valid, or test) of images or videos, with lists of videos (docs/data.md), or "
+             "a file made by pack_dataset"},
     {F(STRING, data_dir), "datasets", .argument = "FOLDER",
      .help = "Folder that contains the folders of cifar10, cifar100, mnist and imagenet; scripts/fetch_cifar.sh "
              "downloads the first two to it"},
@@ -43,8 +46,19 @@ void data_check(const Config *config, const DataSettings *s) {
 static const DatasetKind imagenet_kind;
 
 /* In the order in which a path is checked for them. */
-static const DatasetKind *const kinds[] = {&shapes_kind,   &cifar100_kind, &cifar10_kind, &mnist_kind,
-                                           &imagenet_kind, &packed_kind,   &folder_kind};
+static const DatasetKind *const kinds[] = {&shapes_kind,
+                                           &moving_kinds[MOVING_DIRECTION],
+                                           &moving_kinds[MOVING_SENSE],
+                                           &moving_kinds[MOVING_TURN],
+                                           &moving_kinds[MOVING_SIZE],
+                                           &moving_kinds[MOVING_PAIR],
+                                           &cifar100_kind,
+                                           &cifar10_kind,
+                                           &mnist_kind,
+                                           &imagenet_kind,
+                                           &packed_kind,
+                                           &videos_kind,
+                                           &folder_kind};
 enum { KINDS = sizeof kinds / sizeof *kinds, IMAGENET_CLASSES = 1000 };
 
 /* == What `data` is =============================================================================================== */
@@ -68,7 +82,7 @@ static const DatasetKind *kind_of_path(const char *data, char path[DATASET_PATH]
         if (kinds[i]->name) names[count++] = kinds[i]->name;
     const char *near = nearest_word(data, names, count);
     if (near) die_usage("data: unknown data set '%s' (did you mean '%s'?)", data, near);
-    die_usage("data: '%s' is neither shapes, cifar10, cifar100, mnist or imagenet nor a folder or packed file", data);
+    die_usage("data: '%s' is neither shapes, moving-shapes, cifar10, cifar100, mnist or imagenet nor a folder or packed file", data);
 }
 
 /* path: where the data set is; `folder` if `data` is the name of a kind. */

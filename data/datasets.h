@@ -19,9 +19,11 @@ void data_check(const Config *config, const DataSettings *s);
 
 /* Opens the data set that `data` names:
  *   shapes                              the embedded data set
+ *   moving-shapes, moving-shapes-sense, -turn, -size, -pair   the embedded clips (data/moving_shapes.h)
  *   cifar10, cifar100, mnist, imagenet  looked for in `folder`
  *   a folder                            with the files of CIFAR or MNIST, with train/<class>/ and val/<class>/, or with
  *                                       train.pack and val.pack
+ *   a folder                            with videos or lists of them (data/videos.h)
  *   a file                              packed by pack_dataset (data/record.h)
  * `limit` is the number of images to use, 0 for all.  They are the first `limit` images, except that folders and packed
  * files are sampled at even intervals, so that all classes remain, and that shapes generates as many as requested.

@@ -40,7 +40,11 @@ static void shuffle(Loader *loader) {
 /* Number of samples in an epoch. */
 static size_t length_of(const Loader *loader) {
     return loader->config.train ? sampler_length(loader->dataset->count, loader->config.repeats)
-                                : loader->dataset->count;
+                                : loader->dataset->count * (size_t)loader_views(loader);
+}
+
+int loader_views(const Loader *loader) {
+    return loader->dataset->clips && !loader->config.train ? clip_views(&loader->config.clips) : 1;
 }
 
 /* The place in the epoch's order for a position: with pairs, mixup partners are neighbours (mixup.h). */
@@ -52,6 +56,7 @@ static size_t place_of(const Loader *loader, size_t position) {
 
 uint32_t loader_draw(const Loader *loader, size_t position) {
     int repeats = loader->config.train ? loader->config.repeats : 1;
+    position /= (size_t)loader_views(loader);
     return sampler_draw(loader->order, loader->dataset->count, repeats, place_of(loader, position));
 }
 
@@ -63,6 +68,7 @@ typedef struct {
     TransformKey key;
     uint8_t *out;
     int *label;
+    int clip, crop; /* of the video's, in evaluation */
 } Job;
 
 static bool load_sample(void *argument, size_t index, Error *error) {
@@ -77,11 +83,57 @@ static bool load_sample(void *argument, size_t index, Error *error) {
     return true;
 }
 
-/* Loads the image at that position of the epoch; a replacement for a damaged one uses the damaged one's draws. */
+/* == One clip ===================================================================================================== */
+
+static size_t frame_bytes(const Loader *loader) {
+    const Transform *t = &loader->config.transform;
+    return (size_t)t->height * (size_t)t->width * 3;
+}
+
+typedef struct {
+    const Job *job;
+    Transform transform;
+} Frames;
+
+static bool take_frame(void *argument, int i, const Sample *frame, Error *error) {
+    Frames *frames = argument;
+    const Job *job = frames->job;
+    const Dataset *dataset = job->loader->dataset;
+    if (!i && dataset->mirrored && dataset->mirrored[frame->label] < 0) frames->transform.augment.s.flip = false;
+    return transform_sample(job->scratch, job->out + (size_t)i * frame_bytes(job->loader), frame, dataset->height > 0,
+                            &frames->transform, job->key, error);
+}
+
+static bool load_clip(void *argument, size_t index, Error *error) {
+    const Job *job = argument;
+    const LoaderConfig *c = &job->loader->config;
+    const Dataset *dataset = job->loader->dataset;
+    Frames frames = {.job = job, .transform = c->transform};
+    ClipTaker taker = {take_frame, &frames};
+    frames.transform.crop = job->crop;
+    frames.transform.crops = c->train ? 1 : c->clips.test_crops;
+    ClipChoice choice = {.frames = c->frames, .s = c->clips, .train = c->train, .clip = job->clip,
+                         .seed = job->key.seed, .epoch = job->key.epoch, .draw = job->key.draw};
+    if (!dataset->read_clip(dataset, index, &choice, &job->scratch->bytes, &taker, job->label, error)) return false;
+    if (c->train && dataset->mirrored && transform_mirrors(&frames.transform, job->key))
+        *job->label = dataset->mirrored[*job->label];
+    return true;
+}
+
+/* Loads the image or clip at that position of the epoch; a replacement for a damaged one uses the damaged one's draws. */
 static void load_image(Loader *loader, TransformScratch *scratch, size_t position, uint8_t *out, int *label) {
-    TransformKey key = {loader->config.seed, loader->epoch, loader_draw(loader, position)};
-    Job job = {loader, scratch, key, out, label};
-    parts_load(&loader->parts, key.draw % loader->dataset->count, &job, load_sample);
+    const LoaderConfig *c = &loader->config;
+    TransformKey key = {c->seed, loader->epoch, loader_draw(loader, position)};
+    size_t index = key.draw % loader->dataset->count;
+    Job job = {loader, scratch, key, out, label, 0, 0};
+    if (loader->dataset->clips && !c->train) {
+        int view = (int)(position % (size_t)loader_views(loader));
+        job.clip = view / c->clips.test_crops;
+        job.crop = view % c->clips.test_crops;
+        if (!parts_try(&loader->parts, index, &job, load_clip)) *label = -1 - *label;
+    } else {
+        parts_load(&loader->parts, index, &job, loader->dataset->clips ? load_clip : load_sample);
+    }
 }
 
 static void describe(const void *loader, size_t index, char *text, size_t size) {
@@ -92,7 +144,7 @@ static void describe(const void *loader, size_t index, char *text, size_t size) 
 
 /* Number of images in that global batch, over all ranks. */
 static int batch_images(const Loader *loader, size_t batch) {
-    size_t size = (size_t)loader->config.batch_size, left = loader->dataset->count - batch * size;
+    size_t size = (size_t)loader->config.batch_size, left = length_of(loader) - batch * size;
     return left < size ? (int)left : (int)size;
 }
 
@@ -115,8 +167,7 @@ static int open_part(void *argument, int number, size_t batch, int first, int *i
 }
 
 static size_t image_bytes(const Loader *loader) {
-    const Transform *t = &loader->config.transform;
-    return (size_t)t->height * (size_t)t->width * 3;
+    return (size_t)loader->config.frames * frame_bytes(loader);
 }
 
 static void fill_image(void *argument, int number, int i, TransformScratch *scratch) {
@@ -151,6 +202,9 @@ void loader_open(Loader *loader, const Dataset *dataset, const LoaderConfig *con
     LoaderConfig *c = &loader->config;
     if (c->ranks < 1) c->ranks = 1;
     if (c->repeats < 1) c->repeats = 1;
+    if (c->frames < 1) c->frames = 1;
+    if (c->clips.test_clips < 1) c->clips.test_clips = 1;
+    if (c->clips.test_crops < 1) c->clips.test_crops = 1;
     if (!c->allocate) c->allocate = parts_allocate;
     if (!c->release) c->release = parts_release;
     c->transform.train = c->train;
@@ -165,6 +219,7 @@ void loader_open(Loader *loader, const Dataset *dataset, const LoaderConfig *con
                          .ranks = c->ranks,
                          .part = c->part,
                          .chunk = dataset->get ? 16 : 1, /* a lock is costly next to a copy, cheap next to a JPEG */
+                         .views = loader_views(loader),
                          .max_damaged = c->max_damaged,
                          .pool = c->pool,
                          .loader = loader,

@@ -7,10 +7,15 @@
  *                sampler.h describes repeated augmentation, mixup.h the order of samples within a batch
  *   evaluation   order = the data set's; batches = count / batch_size, rounded up: the last may be smaller
  *
+ * The same for clips, [frames,height,width,3] in place of [height,width,3].  In evaluation each video has `views`
+ * consecutive places, its clips and crops; a video that cannot be read is replaced in training, but not in evaluation:
+ * its label is then -1 - label, and its pixels mean nothing.
+ *
  * data/parts.h shares batches among ranks and threads, and replaces images that cannot be read. */
 #ifndef VIT_DATA_LOADER_H
 #define VIT_DATA_LOADER_H
 
+#include "data/clips.h"
 #include "data/dataset.h"
 #include "data/parts.h"
 
@@ -30,6 +35,8 @@ typedef struct {
     bool pairs;        /* training: samples of a batch in mixup's order, partners adjacent (mixup.h) */
     float max_damaged; /* the run ends when a larger share of an epoch's images is damaged */
     Transform transform;
+    int frames; /* of a clip; 0 or 1 for images */
+    ClipSettings clips;
     LoaderPool *pool; /* NULL: loader_next fills its part itself, with OpenMP */
     void *(*allocate)(size_t bytes, const char *what); /* for the parts' pixels; NULL: xcalloc and free */
     void (*release)(void *memory);
@@ -38,7 +45,7 @@ typedef struct {
 /* n consecutive samples of a batch, plus any mixup partners that lie just before or after them: `count` images in all,
  * at most n + 2. */
 typedef struct {
-    uint8_t *pixels; /* [count,height,width,3] */
+    uint8_t *pixels; /* [count,frames,height,width,3] */
     int *labels;     /* [count] */
     uint32_t *draws; /* [count]: the keys of their random draws, as from loader_draw */
     int *pairs;      /* [n,2]: indices into the images of a sample and its partner; equal without config.pairs */
@@ -79,7 +86,10 @@ bool loader_next(Loader *loader, LoaderPart *part);
  * from 0 the repetitions of the image (sampler.h). */
 uint32_t loader_draw(const Loader *loader, size_t position);
 
-/* Fills pixels [n,height,width,3] and labels [n] with the images at positions first .. first+n-1 of the epoch,
+/* The number of views of each sample of this epoch: 1, but for the evaluation of videos. */
+int loader_views(const Loader *loader);
+
+/* Fills pixels [n,frames,height,width,3] and labels [n] with the images at positions first .. first+n-1 of the epoch,
  * using OpenMP; the bytes do not depend on the number of threads.  Not thread-safe, and not to be called while the pool
  * loads for this loader. */
 void loader_fill(Loader *loader, size_t first, int n, uint8_t *pixels, int *labels);

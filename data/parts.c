@@ -45,26 +45,27 @@ static pthread_mutex_t *mutex_of(const Parts *parts) {
 /* == Damaged images =============================================================================================== */
 
 /* Names image `index` on stderr the first time.  Silent once a failure is recorded: its message is to be the last. */
-static void report(Parts *parts, size_t index, const char *error) {
+static void report(Parts *parts, size_t index, const char *error, const char *consequence) {
     char name[PARTS_FAILURE / 2];
     pthread_mutex_lock(mutex_of(parts));
     if (!parts->damaged[index] && !*parts->failure) {
         parts->damaged[index] = 1;
         parts->stats.damaged++;
         parts->config.describe(parts->config.loader, index, name, sizeof name);
-        warn("%s: %s: the next image that can be read takes its place", name, error);
+        warn("%s: %s: %s", name, error, consequence);
     }
     pthread_mutex_unlock(mutex_of(parts));
 }
 
 /* In a small data set a single image exceeds max_damaged, so one is always allowed unless max_damaged is 0. */
 static void count_damaged(Parts *parts, size_t index) {
-    size_t count = parts->config.count / (size_t)parts->config.ranks;
+    size_t views = parts->config.views > 1 ? (size_t)parts->config.views : 1;
+    size_t count = parts->config.count * views / (size_t)parts->config.ranks;
     char name[PARTS_FAILURE / 2];
     pthread_mutex_lock(mutex_of(parts));
     size_t damaged = ++parts->damaged_epoch;
     float share = (float)damaged / (float)(count ? count : 1), most = parts->config.max_damaged;
-    if (share > most && (damaged > 1 || most <= 0) && !*parts->failure) {
+    if (share > most && (damaged > views || most <= 0) && !*parts->failure) {
         parts->config.describe(parts->config.loader, index, name, sizeof name);
         snprintf(parts->failure, sizeof parts->failure,
                  "%s: damaged images: %zu in one epoch of %zu, more than max_damaged %g allows; the last is %s: repair "
@@ -108,11 +109,21 @@ size_t parts_load(Parts *parts, size_t index, void *job,
         size_t at = (index + tried) % parts->config.count;
         if (load(job, at, &error)) return at;
         if (error.out_of_memory) return starve(parts, at, error.text), index;
-        report(parts, at, error.text);
+        report(parts, at, error.text, "the next image that can be read takes its place");
         if (!tried) count_damaged(parts, at);
     }
     fail(parts, "no image of the data set can be read");
     return index;
+}
+
+bool parts_try(Parts *parts, size_t index, void *job, bool (*load)(void *job, size_t index, Error *error)) {
+    Error error;
+    if (failed(parts)) return false;
+    if (load(job, index, &error)) return true;
+    if (error.out_of_memory) return starve(parts, index, error.text), false;
+    report(parts, index, error.text, "counts as wrong");
+    count_damaged(parts, index);
+    return false;
 }
 
 /* == The pool ===================================================================================================== */

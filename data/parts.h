@@ -55,6 +55,7 @@ typedef struct {
     int rank, ranks;   /* ranks 0: one */
     int part;          /* images in a part; 0: the rank's share of a batch */
     int chunk;         /* images that a worker takes at a time */
+    int views;         /* positions of an image in an epoch, each counted when it is damaged; 0: one */
     float max_damaged; /* the run ends when a larger share of an epoch's images is damaged */
     LoaderPool *pool;  /* NULL: parts_next fills its part itself, with OpenMP */
     void *loader;
@@ -119,6 +120,9 @@ int parts_next(Parts *parts);
  * of the image loaded. */
 size_t parts_load(Parts *parts, size_t index, void *job,
                   bool (*load)(void *job, size_t index, Error *error));
+
+/* The same without a replacement: false, and the image is named and counted, if it is damaged. */
+bool parts_try(Parts *parts, size_t index, void *job, bool (*load)(void *job, size_t index, Error *error));
 
 /* Ends the process with the reason if too many images have been damaged. */
 void parts_check(const Parts *parts);

@@ -222,6 +222,7 @@ void sequences_describe(SequenceSet *set, const SequencesSettings *s) {
     if (set->kind != SEQUENCES_IMAGES) return describe_stream(set, s, path);
     Dataset dataset;
     dataset_describe(&dataset, s->data, s->data_dir);
+    if (dataset.clips) die_usage("data: %s has clips, which are no sequences of bytes here", dataset.name);
     describe_images(set, s, &dataset);
     dataset_close(&dataset);
 }

@@ -84,10 +84,16 @@ static void place_image(Sheet *sheet, int top, int left, int zoom, const uint8_t
 
 bool sheet_write(const char *path, const uint8_t *pixels, int n, int height, int width, const int *labels,
                  const char *const *names, Error *error) {
+    return sheet_write_clips(path, pixels, n, 1, height, width, labels, names, error);
+}
+
+bool sheet_write_clips(const char *path, const uint8_t *pixels, int n, int frames, int height, int width,
+                       const int *labels, const char *const *names, Error *error) {
     enum { SMALLEST = 96, GAP = 4 };
     int shorter = height < width ? height : width, zoom = (SMALLEST + shorter - 1) / shorter;
-    int size = width * zoom >= 2 * SMALLEST ? 2 : 1, text_height = labels ? (LETTER_HEIGHT + 2) * size : 0;
-    int cell_height = height * zoom + text_height + GAP, cell_width = width * zoom + GAP;
+    int strip = (width * zoom + 1) * frames - 1; /* a white line between two frames */
+    int size = strip >= 2 * SMALLEST ? 2 : 1, text_height = labels ? (LETTER_HEIGHT + 2) * size : 0;
+    int cell_height = height * zoom + text_height + GAP, cell_width = strip + GAP;
     int across = (int)ceil(sqrt((double)n * cell_height / cell_width) - 0.5), down;
     if (across < 1) across = 1;
     down = (n + across - 1) / across;
@@ -101,26 +107,32 @@ bool sheet_write(const char *path, const uint8_t *pixels, int n, int height, int
     for (int i = 0; i < n; i++) {
         int top = GAP + i / across * cell_height, left = GAP + i % across * cell_width;
         char number[16];
-        place_image(&sheet, top, left, zoom, pixels + (size_t)i * (size_t)height * (size_t)width * 3, height, width);
+        for (int t = 0; t < frames; t++)
+            place_image(&sheet, top, left + t * (width * zoom + 1), zoom,
+                        pixels + ((size_t)i * (size_t)frames + (size_t)t) * (size_t)height * (size_t)width * 3, height,
+                        width);
         if (!labels) continue;
         snprintf(number, sizeof number, "%d", labels[i]);
-        write_label(&sheet, top + height * zoom + size, left, width * zoom, size, names ? names[labels[i]] : number);
+        write_label(&sheet, top + height * zoom + size, left, strip, size, names ? names[labels[i]] : number);
     }
     bool ok = image_write_png(path, sheet.pixels, sheet.height, sheet.width, error);
     free(sheet.pixels);
     return ok;
 }
 
-int sheet_write_training(const char *path, const Dataset *dataset, const Transform *transform, uint64_t seed,
-                         Error *error) {
+int sheet_write_training(const char *path, const Dataset *dataset, const LoaderConfig *config, Error *error) {
     enum { MOST = 64 };
-    int labels[MOST], n = dataset->count < MOST ? (int)dataset->count : MOST;
-    LoaderConfig config = {.seed = seed, .batch_size = n, .train = true, .max_damaged = 1, .transform = *transform};
+    const Transform *t = &config->transform;
+    int frames = config->frames > 1 ? config->frames : 1, most = frames > 1 ? MOST / 4 : MOST;
+    int labels[MOST], n = dataset->count < (size_t)most ? (int)dataset->count : most;
+    LoaderConfig whole = {.seed = config->seed, .batch_size = n, .train = true, .max_damaged = 1, .transform = *t,
+                          .frames = frames, .clips = config->clips};
     Loader loader;
-    loader_open(&loader, dataset, &config);
-    uint8_t *pixels = xcalloc((size_t)n * 3, (size_t)transform->height * (size_t)transform->width, "a batch");
+    loader_open(&loader, dataset, &whole);
+    uint8_t *pixels = xcalloc((size_t)n * 3 * (size_t)frames, (size_t)t->height * (size_t)t->width, "a batch");
     loader_fill(&loader, 0, n, pixels, labels);
-    bool ok = sheet_write(path, pixels, n, transform->height, transform->width, labels, dataset->class_names, error);
+    bool ok =
+        sheet_write_clips(path, pixels, n, frames, t->height, t->width, labels, dataset->class_names, error);
     free(pixels);
     loader_close(&loader);
     return ok ? n : 0;

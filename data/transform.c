@@ -1,7 +1,8 @@
 /* Training, RandomResizedCrop of a picture [Hi,Wi] (torchvision, timm's transforms.py):
  *   area = Hi Wi U(area),  ratio = exp(U(log ratio)),  w = round(sqrt(area ratio)),  h = round(sqrt(area / ratio))
  *   the first of ten draws with w <= Wi and h <= Hi, at a uniform place
- * Evaluation: short side to S, long side to floor(S long / short), centre crop from round((long - size) / 2).
+ * Evaluation: short side to S, long side to floor(S long / short), centre crop from round((long - size) / 2); crop k of
+ * K along the longer side from ceil(k (long - size) / (K - 1)), in SlowFast K = 3.
  *
  * A JPEG is decoded at m/8 of its size, m the smallest of 1, 2, 4, 8 that leaves the crop no smaller than what it
  * becomes, and only where the crop lies; the crop is then a box with fractions in the smaller picture. */
@@ -109,6 +110,17 @@ Crop transform_centre(const Transform *t, int height, int width, int *resized_he
                   .width = t->width};
 }
 
+bool transform_mirrors(const Transform *t, TransformKey key) {
+    return t->augment.s.flip && rng_bits(key.seed, RNG_FLIP, key.epoch, key.draw, 0) >> 31;
+}
+
+/* Moves the centre crop to its place among several. */
+static void move_crop(Crop *crop, const Transform *t, int height, int width) {
+    bool across = width - crop->width >= height - crop->height;
+    int spare = across ? width - crop->width : height - crop->height, gaps = t->crops - 1;
+    if (gaps > 0) *(across ? &crop->left : &crop->top) = (t->crop * spare + gaps - 1) / gaps;
+}
+
 /* == One axis ===================================================================================================== */
 
 /* Resizes [begin, begin + length) to `out` samples; *origin is the first sample needed at m/8 of the size. */
@@ -139,13 +151,14 @@ static Plan plan_training(const Transform *t, TransformKey key, int height, int 
     Plan plan = {.m = scaled ? jpeg_eighths(crop.height, crop.width, t->height, t->width) : 8};
     plan.rows = axis_of_crop(crop.top, crop.height, t->height, plan.m, &plan.top);
     plan.columns = axis_of_crop(crop.left, crop.width, t->width, plan.m, &plan.left);
-    plan.columns.mirror = t->augment.s.flip && rng_bits(key.seed, RNG_FLIP, key.epoch, key.draw, 0) >> 31;
+    plan.columns.mirror = transform_mirrors(t, key);
     return plan;
 }
 
 static Plan plan_evaluation(const Transform *t, int height, int width, bool scaled) {
     int h, w;
     Crop crop = transform_centre(t, height, width, &h, &w);
+    move_crop(&crop, t, h, w);
     Plan plan = {.m = scaled ? jpeg_eighths(height, width, h, w) : 8};
     plan.rows = axis_of_centre(height, h, crop.top, t->height, plan.m);
     plan.columns = axis_of_centre(width, w, crop.left, t->width, plan.m);

@@ -3,6 +3,8 @@
  *
  * RandAugment or colour jitter follow in training (data/augment.h).
  *
+ * The frames of a clip are images with the same key, and so are cut, mirrored and recoloured alike.
+ *
  *   images already of the model's size   crop after padding, flip; evaluation: unchanged
  *   all others, training                 RandomResizedCrop, flip
  *   all others, evaluation               resize the short side to eval_resize, then centre crop */
@@ -33,6 +35,7 @@ void transform_check(const Config *config, const TransformSettings *s, int heigh
 typedef struct {
     int height, width; /* of the output */
     bool train;
+    int crop, crops; /* evaluation: which of several crops along the longer side; crops 0 or 1: the centre */
     TransformSettings s;
     Augment augment;
 } Transform;
@@ -50,6 +53,9 @@ typedef struct {
 /* The crop of a picture [height,width] for training: torchvision's RandomResizedCrop.  Makes up to ten attempts to draw
  * a fitting area and aspect ratio (uniform in its logarithm), then takes the largest centre crop within the ratios. */
 Crop transform_crop(const Transform *transform, TransformKey key, int height, int width);
+
+/* Whether training mirrors the sample. */
+bool transform_mirrors(const Transform *transform, TransformKey key);
 
 /* For evaluation, the size to which a picture [height,width] is resized and the crop of the result: exactly
  * torchvision's Resize and CenterCrop. */

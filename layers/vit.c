@@ -22,6 +22,7 @@ static const ConfigEntry entries[] = {
     {F(ITEMS, attn), "softmax", .section = "model", .table = (const void *const *)attention_operators,
      .noun = "operator", .help = "Attention operator of the blocks; with several stages one or a list, such as lisa,lisa,softmax,softmax"},
     {F(SIZE, img_size), "32", .min = 1, .max = 4096, .help = "Height and width of the images that the model takes"},
+    {F(INT, frames), "1", .min = 1, .max = 1024, .help = "Number of frames of the clips that the model takes; 1: images"},
     {F(INT, patch_size), "4", .min = 1, .max = 256, .help = "Side of the square patches that become tokens; with a stem, patches of its features"},
     {F(CHOICE, stem), "none", CONFIG_CHOICES("none", "hybrid"),
      .help = "What the patches are taken of: none, the image; hybrid, the features of a ResNet in front of it, a quarter "
@@ -305,6 +306,8 @@ static void stage_create(Vit *vit, const Config *config, int i) {
 }
 
 void vit_create(Vit *vit, const Config *config) {
+    int frames = ((const VitSettings *)config_settings(config, &vit_settings))->frames;
+    if (frames > 1) config_reject(config, "frames", "%d: the network takes single images so far", frames);
     *vit = (Vit){.settings = *(const VitSettings *)config_settings(config, &vit_settings)};
     const VitSettings *s = &vit->settings;
     vit_check_settings(config);

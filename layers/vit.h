@@ -24,7 +24,7 @@ typedef enum { INIT_SCALE_NONE, INIT_SCALE_DEPTH } InitScale;
 /* The settings of the model.  Lists have one number for each stage, or one for all stages. */
 typedef struct {
     ConfigItems attn; /* of AttentionOp */
-    int img_size[2], patch_size, num_classes;
+    int img_size[2], frames, patch_size, num_classes;
     StemKind stem;
     bool patch_overlap, patch_norm, patch_merging, stage_norm, mlp_conv, mlp_relu, recompute;
     float norm_eps;

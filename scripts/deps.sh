@@ -2,10 +2,10 @@
 # Installs the packages that vit.c needs and this machine lacks.  Prints nothing if none is missing.
 #
 #   sh scripts/deps.sh          compiler and libraries of train_vit
-#   sh scripts/deps.sh demo     and matplotlib, for the plots, libwebp, for WebP pictures, and libsndfile and
-#                               libsamplerate, for sound
+#   sh scripts/deps.sh demo     and matplotlib, for the plots, libwebp, for WebP pictures, libsndfile and
+#                               libsamplerate, for sound, and FFmpeg's libraries, for videos
 #   sh scripts/deps.sh mpi      and Open MPI, for several processes
-#   sh scripts/deps.sh test     and Open MPI, libwebp, libsndfile, libsamplerate, cmocka, clang's fuzzer and what
+#   sh scripts/deps.sh test     and Open MPI, libwebp, libsndfile, libsamplerate, FFmpeg's libraries, cmocka, clang's fuzzer and what
 #                               arm64 needs, for scripts/test.sh
 #   sh scripts/deps.sh arm64    the libraries for arm64, unpacked below build/arm64-root: nothing is installed
 #
@@ -100,6 +100,10 @@ look() {
         has_library webp/decode.h -lwebp || missing libwebp "reading WebP" libwebp-dev
         has_library sndfile.h -lsndfile || missing libsndfile "reading WAV" libsndfile1-dev
         has_library samplerate.h -lsamplerate || missing libsamplerate "converting the rate of sound" libsamplerate0-dev
+        has_program pkg-config || missing pkg-config "finding FFmpeg" pkg-config
+        has_library libavformat/avformat.h -lavformat || missing libavformat "reading videos" libavformat-dev
+        has_library libavcodec/avcodec.h -lavcodec || missing libavcodec "decoding videos" libavcodec-dev
+        has_library libswscale/swscale.h -lswscale || missing libswscale "the colours of videos" libswscale-dev
     fi
     if [ "$mpi" ]; then
         has_program mpicc || missing "MPI's compiler" "several processes" libopenmpi-dev

@@ -223,6 +223,11 @@ for split in train t10k; do
     { printf '\0\0\010\003\0\0\0\200\0\0\0\034\0\0\0\034'; head -c 100352 /dev/zero; } >mnist/$split-images-idx3-ubyte
     { printf '\0\0\010\001\0\0\0\200'; head -c 128 /dev/zero; } >mnist/$split-labels-idx1-ubyte
 done
+refuses "clips of a data set that has images" 2 '--frames|8|shapes' --frames 8
+refuses "two test crops" 2 '--test-crops|1 or 3' --test-crops 2
+run --data moving-shapes --frames 4 --img-size 64 --show-batch clips.png
+[ "$status" -eq 0 ] && grep -q '16 training clips of moving-shapes' out && [ -s clips.png ]
+check "--show-batch draws clips" $? "$(cat out err)"
 refuses "other images than the default img_size" 2 'img_size|32x32|28x28' --data mnist --data-dir .
 run $model --data mnist --data-dir . --img-size 32 --batch-size 64 --epochs 1 --run-dir resized
 [ "$status" -eq 0 ] && grep -q '28x28 are resized to img_size 32x32' out
