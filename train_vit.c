@@ -130,8 +130,11 @@ static void add_settings(void *context, Config *config) {
 /* The images' size is the model's unless the user gave another. */
 static void parity_open(Run *run) {
     const char *path = run->modes->parity;
-    int *size = run->model->img_size, found[2];
-    parity_images(&run->parity, path, found);
+    int *size = run->model->img_size, *frames = &run->model->frames, found[2], count;
+    parity_images(&run->parity, path, found, &count);
+    if (config_origin(&run->training.config, "frames") && *frames != count)
+        die("%s: has %d frame%s for each label, but frames is %d", path, count, count > 1 ? "s" : "", *frames);
+    *frames = count;
     if (config_origin(&run->training.config, "img_size") && memcmp(size, found, sizeof found))
         die("%s: images are %dx%d, but img_size is %dx%d", path, found[0], found[1], size[0], size[1]);
     memcpy(size, found, sizeof found);
@@ -228,11 +231,20 @@ static bool has_model_size(const Run *run) {
     return run->train.height == run->model->img_size[0] && run->train.width == run->model->img_size[1];
 }
 
+/* All data there is are images. */
+static void refuse_clips(const Run *run, const char *what) {
+    if (run->model->frames > 1)
+        config_reject(&run->training.config, "frames", "%d, but %s images: use frames 1", run->model->frames, what);
+}
+
 /* Opens one split, after checking that the model fits it. */
 static void split_open(Run *run, Dataset *split, bool train) {
     const VitSettings *s = run->model;
     const Config *config = &run->training.config;
     const Dataset *d = &run->train;
+    char what[64];
+    snprintf(what, sizeof what, "%s has", d->name);
+    refuse_clips(run, what);
     if (d->height && !config_origin(config, "img_size") && !has_model_size(run))
         config_reject(config, "img_size", "%dx%d, but images of %s are %dx%d", s->img_size[0], s->img_size[1], d->name,
                       d->height, d->width);
@@ -644,6 +656,7 @@ static void mode_predict(void *context) {
     Pictures images;
     Error error;
     size_t done = 0;
+    refuse_clips(run, "predict takes");
     pictures_find(&images, &run->modes->predict);
     model_open(run, 1, *picture != 0); /* the training plan keeps the tensors that the pictures show */
     linear_keep_weights(images.count > 1);

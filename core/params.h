@@ -13,7 +13,7 @@
 #include "kernels/grid.h"
 #include "kernels/optimizer.h"
 
-enum { PARAM_MAX_DIMS = 4, PARAM_NAME_SIZE = 64 };
+enum { PARAM_MAX_DIMS = 5, PARAM_NAME_SIZE = 64 };
 
 typedef enum {
     INIT_ZEROS,

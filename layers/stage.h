@@ -56,6 +56,7 @@ typedef struct {
     int index, stages;               /* which stage this is, and how many there are */
     int first;                       /* number of blocks in the previous stages */
     char prefix[PARAM_NAME_SIZE / 2]; /* "", "stages.1." */
+    int time_kernel, conv_time_kernel; /* size in time of convolutions: 1 for images */
     bool class_token, position_conv, mlp_conv, mlp_relu;
     bool drops;        /* drop path is used */
     bool recompute;    /* the backward pass computes a block's activations again from its input */

@@ -22,6 +22,7 @@ struct AttentionOp {
     bool needs_grid;     /* every token must be on the grid, so there can be no class token */
     bool no_qkv_bias;    /* no block has biases of q, k and v, not even those where in_block chooses another operator */
     bool needs_positive; /* cannot use a feature map with negative features */
+    bool takes_frames;   /* supports a grid of several frames (clips) */
     bool takes_mask;     /* supports padding and a grid that changes from batch to batch (the detector's encoder) */
     size_t state_size;   /* bytes of Attention.state */
     /* For an operator that uses another one in some blocks: the operator of this block.  NULL: the same in all. */
@@ -79,6 +80,7 @@ struct Attention {
     char prefix[PARAM_NAME_SIZE]; /* "blocks.3.attn." */
     int block;                    /* index of the block, counted over all stages */
     int stage, stages;            /* index of the stage, and how many there are */
+    int time_kernel, conv_time_kernel; /* size in time of convolutions and windows; 1 where there is one frame */
     int N, M, H, D;               /* tokens, width, heads, head width */
     Grid grid;                    /* of the tokens other than a class token */
     bool qkv_bias;
@@ -99,9 +101,10 @@ void attention_use_settings(Config *config, const AttentionOp *op);
 /* The block before which the class token is added. */
 int attention_class_block(const AttentionOp *op, const Config *settings);
 
-/* Where a block stands: its index, counted over all stages; the stage's index, and how many stages there are. */
+/* Where a block stands: its index, counted over all stages; the stage's index, and how many stages there are.  The last
+ * two are Attention's. */
 typedef struct {
-    int block, stage, stages;
+    int block, stage, stages, time_kernel, conv_time_kernel;
 } BlockPlace;
 
 /* Creates the operator for one block, whose tensors have names that begin with `prefix` ("blocks.3.").  Rejects

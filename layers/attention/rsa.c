@@ -36,7 +36,7 @@ static void identity(float *x, const Param *p, uint64_t seed, uint32_t tensor) {
 
 static void rsa_declare(Attention *a, Params *params) {
     Rsa *s = a->state;
-    Offsets offsets = {OFFSETS_TOEPLITZ, a->grid, 0};
+    Offsets offsets = {OFFSETS_TOEPLITZ, a->grid, 0, 0};
     ParamGrid grid = {0, 1, 0, grid_offsets(a->grid)};
     int T = offsets_count(&offsets), D = a->D;
     qkv_declare(&s->frame, a, params);
@@ -127,6 +127,7 @@ const AttentionOp rsa_op = {
     .summary = "relational self-attention: kernels and values from sums by offset (RSA)",
     .needs_grid = true,
     .no_qkv_bias = true,
+    .takes_frames = true,
     .state_size = sizeof(Rsa),
     .declare = rsa_declare,
     .plan = rsa_plan,
