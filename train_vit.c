@@ -292,7 +292,8 @@ static void weights_load(Run *run) {
     if (told) vit_check_heads(t->s->init, &run->training.config, &origin.settings);
     else if (speaks) vit_print_assumptions(t->s->init, run->model, run->train.mean, run->train.std);
     const char *head = t->mode ? NULL : "head.";
-    FittedWeights fitted = fit_weights(&run->vit.model, t->s->init, &origin.model, head, t->s->seed);
+    Inflate inflate = told && origin.settings.frames > 1 ? INFLATE_NONE : run->model->inflate;
+    FittedWeights fitted = fit_weights_inflated(&run->vit.model, t->s->init, &origin.model, head, t->s->seed, inflate);
     vit_destroy(&origin);
     config_free(&config);
     if (speaks) fitted_weights_print(&fitted, stdout);

@@ -39,6 +39,24 @@ typedef struct {
     Grid positions;
 } ParamGrid;
 
+/* How a tensor of a model of clips follows from the image model's (layers/inflate.h). */
+typedef enum {
+    TIME_NONE,        /* it is the same */
+    TIME_TAPS,        /* sums over neighbouring frames */
+    TIME_TORUS,       /* a table of offsets around the clip, or around the circle of its tokens */
+    TIME_TOEPLITZ,    /* a table of all offsets */
+    TIME_FREQUENCIES, /* a filter of frequencies in time */
+    TIME_COPIES       /* values for places or offsets that are not summed over */
+} TimeRule;
+
+/* Time is the slowest part of dimension `axis`, or that whole dimension where it stands apart: `count` slices, after
+ * `prefix` entries that belong to no frame. */
+typedef struct {
+    TimeRule rule;
+    int axis, count, prefix;
+    bool apart;
+} ParamTime;
+
 struct Param {
     char name[PARAM_NAME_SIZE]; /* as in timm: blocks.3.attn.qkv.weight */
     int shape[PARAM_MAX_DIMS], ndim;
@@ -48,6 +66,7 @@ struct Param {
     float gain;     /* factor for what `init` draws; default 1 */
     ParamDraw draw; /* NULL: `init` alone */
     ParamGrid grid;
+    ParamTime time;
     bool decay;
     float rate;  /* factor of the learning rate; default 1 */
     bool frozen; /* a buffer: stored and loaded like parameters, but never trained and not counted as one */
@@ -91,6 +110,9 @@ void params_start_scaled(Params *params, const char *prefix, const char *name, f
 /* Marks the most recently declared tensor as lying on a grid, so that weights trained at another image size can be
  * resampled. */
 void params_on_grid(Params *params, ParamGrid grid);
+
+/* Says how the most recently declared tensor extends in time; nothing if it has one slice. */
+void params_in_time(Params *params, ParamTime time);
 
 /* Turns weight decay on for all learned tensors from index `first` on. */
 void params_decay_from(Params *params, int first);

@@ -40,8 +40,8 @@ void depthwise_backward(real *dx, const real *add, float *dw, float *db, const r
 size_t depthwise_workspace(const Depthwise *shape);
 
 /* The same without bias and `add`, at every stride-th row and column only: result (i,j) is the one at token
- * (i stride, j stride), on a grid of Ho x Wo with Ho = convolution_side(rows, stride).  One frame; all channels have weights of
- * their own: period = C. */
+ * (i stride, j stride), on a grid of Ho x Wo with Ho = convolution_side(rows, stride).  One frame; all channels have
+ * weights of their own: period = C. */
 typedef struct {
     Depthwise window;
     int stride;

@@ -26,6 +26,7 @@ static inline void depthwise_declare(DepthwiseLayer *l, Params *params, const ch
     snprintf(tensor, sizeof tensor, "%s.weight", name);
     params_declare_fan(params, &l->w, &l->dw, prefix, tensor, fan, true, is_deep ? 5 : 4,
                        is_deep ? deep : flat);
+    params_in_time(params, (ParamTime){TIME_TAPS, 2, shape.kt, 0, true});
     snprintf(tensor, sizeof tensor, "%s.bias", name);
     if (bias) params_declare_fan(params, &l->b, &l->db, prefix, tensor, fan, false, 1, (int[]){shape.period});
 }

@@ -28,6 +28,7 @@ void embedding_declare(Embedding *e, Params *params, const char *prefix, int M) 
     e->proj.out = M;
     params_declare_fan(params, &e->proj.w, &e->proj.dw, prefix, "proj.weight", fan, true, s->frames ? 5 : 4,
                        s->frames ? shape : flat);
+    params_in_time(params, (ParamTime){TIME_TAPS, 2, s->kt, 0, true});
     params_declare_fan(params, &e->proj.b, &e->proj.db, prefix, "proj.bias", fan, false, 1, (int[]){M});
     if (e->normed) layer_norm_declare(&e->norm, params, prefix, "norm", M, false);
 }

@@ -35,8 +35,9 @@ static void block_declare(Stage *stage, int i, Params *params) {
     bool class_token = stage->class_token && stage->first + i >= attention_class_block(c->attn, stage->settings);
     snprintf(block->prefix, sizeof block->prefix, "%sblocks.%d.", stage->prefix, i);
     attention_create(&block->attention, c->attn, stage->settings, block->prefix,
-                     (BlockPlace){stage->first + i, stage->index, stage->stages, stage->time_kernel, stage->conv_time_kernel}, stage->grid, class_token, c->dim,
-                     c->heads);
+                     (BlockPlace){stage->first + i, stage->index, stage->stages, stage->time_kernel,
+                                  stage->conv_time_kernel},
+                     stage->grid, class_token, c->dim, c->heads);
     stage->stations[2 * i].N = stage->stations[2 * i + 1].N = block->attention.N;
     station_declare(stage, 2 * i, params, block->prefix, "norm1");
     block->attention.op->declare(&block->attention, params);

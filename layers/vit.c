@@ -22,7 +22,8 @@ static const ConfigEntry entries[] = {
     {F(ITEM, attn), "softmax", .section = "model", .table = (const void *const *)attention_operators,
      .noun = "operator", .help = "Attention operator of the blocks"},
     {F(SIZE, img_size), "32", .min = 1, .max = 4096, .help = "Height and width of the images that the model takes"},
-    {F(INT, frames), "1", .min = 1, .max = 1024, .help = "Number of frames of the clips that the model takes; 1: images"},
+    {F(INT, frames), "1", .min = 1, .max = 1024,
+     .help = "Number of frames of the clips that the model takes; 1: images"},
     {F(INT, patch_size), "4", .min = 1, .max = 256, .help = "Side of the square patches that become tokens"},
     {F(INT, tubelet), "1", .min = 1, .max = 15,
      .help = "Number of frames, odd, that the first patch embedding of a clip joins, with every second frame in the "
@@ -30,6 +31,9 @@ static const ConfigEntry entries[] = {
     {F(INT, time_kernel), "3", .min = 1, .max = 15,
      .help = "Size in time, odd, of the depthwise convolutions over the tokens of clips, and of lisa's windows"},
     {F(INT, conv_time_kernel), "5", .min = 1, .max = 15, .help = "The same for the convolution blocks of conv_stages"},
+    {F(CHOICE, inflate), "none", CONFIG_CHOICES(INFLATE_KINDS),
+     .help = "How a model of clips starts from the weights of an image model that --init gives: none (the weights are "
+             "of clips), mean (every frame counts alike) or centre (a frame does not see the others)"},
     {F(INT, num_classes), "0", .min = 0, .max = 1e6, .help = "Number of classes (0: that of the data set)"},
     {F(BOOL, patch_overlap), "false",
      .help = "Overlapping patches, 2 patch_size - 1 pixels wide and followed by a layer norm, as in PVTv2"},
@@ -226,6 +230,7 @@ static void first_declare(Vit *vit) {
     params_declare(&vit->model.params, &vit->pos, &vit->dpos, "", "pos_embed", INIT_TRUNC_NORMAL, false, 3,
                    (int[]){1, prefix + grid_tokens(vit->grid), M});
     params_on_grid(&vit->model.params, (ParamGrid){1, 1, prefix, vit->grid});
+    params_in_time(&vit->model.params, (ParamTime){TIME_COPIES, 1, vit->grid.frames, prefix, false});
 }
 
 static void stage_create(Vit *vit, const Config *config, int i) {

@@ -9,6 +9,7 @@
 
 #include "layers/classifier.h"
 #include "layers/embedding.h"
+#include "layers/inflate.h"
 #include "layers/model.h"
 #include "layers/stage.h"
 
@@ -23,6 +24,7 @@ typedef struct {
     const AttentionOp *attn;
     int img_size[2], frames, patch_size, tubelet, num_classes;
     int time_kernel, conv_time_kernel;
+    Inflate inflate;
     bool patch_overlap, mlp_conv, mlp_relu, recompute;
     ConfigInts dim, depth, heads;
     ConfigFloats mlp_ratio;
@@ -89,9 +91,9 @@ void vit_plan(Vit *vit, int batch, bool training);
 /* Allocates what was planned, on the device and on the host. */
 void vit_allocate(Vit *vit);
 
-/* Fills images from host pixels [B,Hi,Wi,3], of clips [B,frames,Hi,Wi,3], which must come from host_malloc: on a GPU they are copied beside what was
- * called before, and must not be written to before device_uploads_wait has returned.  The same holds for
- * vit_load_mixed. */
+/* Fills images from host pixels [B,Hi,Wi,3], of clips [B,frames,Hi,Wi,3], which must come from host_malloc: on a GPU
+ * they are copied beside what was called before, and must not be written to before device_uploads_wait has returned.
+ * The same holds for vit_load_mixed. */
 void vit_load_pixels(Vit *vit, const uint8_t *pixels, const float *mean, const float *std, int B);
 
 /* How loaded images become a batch with random erasing and mixing (images_mix in kernels/images.h).  Host arrays.  All

@@ -49,7 +49,8 @@ static void depthwise_case(Case k) {
     size_t tokens = (size_t)k.B * grid_tokens(s->grid), nx = tokens * s->x_row, ny = tokens * s->y_row;
     size_t nw = (size_t)s->period * (s->kt ? s->kt : 1) * s->k * s->k;
     printf("depthwise B %d grid %dx%dx%d C %d k %dx%d period %d rows %d %d%s%s\n", k.B, s->grid.frames, s->grid.rows,
-           s->grid.columns, s->C, s->kt, s->k, s->period, s->x_row, s->y_row, k.bias ? ", bias" : "", k.add ? ", added to" : "");
+           s->grid.columns, s->C, s->kt, s->k, s->period, s->x_row, s->y_row, k.bias ? ", bias" : "",
+           k.add ? ", added to" : "");
     float *x = normals(nx, 1), *dy = normals(ny, 1), *w = normals(nw, 1), *b = normals(s->period, 1);
     float *y_before = normals(ny, 1), *dx_before = normals(nx, 1), *dw = normals(nw, 1), *db = normals(s->period, 1);
     real *d_x = upload_real(x, nx), *d_dy = upload_real(dy, ny), *d_y = upload_real(y_before, ny),

@@ -278,7 +278,8 @@ static void test_algorithms_agree(void **state) {
                       grid_tokens(sides[i]) < 1000 ? 4 : 6, true};
             Inputs x = inputs_of(&k);
             Outputs want = run(&dense, &x, &k), got = run_from(want.s, &fft, &x, &k); /* two S round to two sides */
-            printf("fft == dense, %s %dx%dx%d D %d E %d\n", k.name, k.grid.frames, k.grid.rows, k.grid.columns, k.D, k.E);
+            printf("fft == dense, %s %dx%dx%d D %d E %d\n", k.name, k.grid.frames, k.grid.rows, k.grid.columns, k.D,
+                   k.E);
             assert_true(close_rounded("y", got.y, widened_real(want.y, x.n_y), x.n_y));
             assert_true(close_rounded("s", got.s, widened_real(want.s, x.n_s), x.n_s));
             assert_true(close_rounded("dqkv", got.dqkv, widened_real(want.dqkv, 3 * x.n_y), 3 * x.n_y));
@@ -409,7 +410,8 @@ static void weighted_case(Grid grid, int B, int H, int D, int tables) {
                     dqk[key] += t * weight * x.qk[q];
                 }
             }
-    printf("position weights %dx%dx%d B %d H %d D %d tables %d\n", grid.frames, grid.rows, grid.columns, B, H, D, tables);
+    printf("position weights %dx%dx%d B %d H %d D %d tables %d\n", grid.frames, grid.rows, grid.columns, B, H, D,
+           tables);
     real *d_y = poisoned_real(x.n_y), *d_dqkv = upload_real(x.before, 3 * x.n_y), *d_dqk = poisoned_real(2 * x.n_y);
     float *d_dr = upload(x.dwb, x.n_wb);
     kernels_reserve(weighted_attention_workspace(&shape, B));
@@ -530,8 +532,10 @@ static void numeric_case(OffsetKind kind, const LisaAlgorithm *a, double y0, dou
     Case k = {"numbers", kind, {2, 3, 2}, 3, 3, 1, 1, CASE_D, CASE_E, true};
     Patterns patterns = patterns_of(&k);
     int T = entries_of(&k), ny = CASE_N * CASE_D;
-    float *q = sines(ny, 0.7, 1.3, 0.2, 1, 0), *key = sines(ny, 0.5, -0.9, 0.1, 1, 1), *v = sines(ny, 0.3, 0.8, -0.4, 1, 0);
-    float *qk = normals(2 * ny, 1), *qkv = normals(3 * ny, 1), *wa = normals((size_t)T * 4, 1), *wb = sines(2 * T, 0.9, -0.5, 0.3, 0.1, 0);
+    float *q = sines(ny, 0.7, 1.3, 0.2, 1, 0), *key = sines(ny, 0.5, -0.9, 0.1, 1, 1);
+    float *v = sines(ny, 0.3, 0.8, -0.4, 1, 0);
+    float *qk = normals(2 * ny, 1), *qkv = normals(3 * ny, 1), *wa = normals((size_t)T * 4, 1);
+    float *wb = sines(2 * T, 0.9, -0.5, 0.3, 0.1, 0);
     float b[] = {0.05f, 0, 0.1f, 0.05f};
     for (int i = 0; i < ny; i++) {
         int n = i / 2, c = i % 2;
@@ -547,7 +551,8 @@ static void numeric_case(OffsetKind kind, const LisaAlgorithm *a, double y0, dou
     const float *got = download_real(y, ny);
     double total[] = {0, 0}, tolerance = sizeof(real) == 4 ? 1e-6 : 2e-2;
     for (int i = 0; i < ny; i++) total[0] += got[i], total[1] += (double)got[i] * got[i];
-    printf("%s, %s: y[0] %.8f %.8f, sums %.8f %.8f\n", a->name, k.name, (double)got[0], (double)got[1], total[0], total[1]);
+    printf("%s, %s: y[0] %.8f %.8f, sums %.8f %.8f\n", a->name, k.name, (double)got[0], (double)got[1], total[0],
+           total[1]);
     assert_true(fabs(got[0] - y0) < tolerance && fabs(got[1] - y1) < tolerance);
     assert_true(fabs(total[0] - sum) < 8 * tolerance && (isnan(squares) || fabs(total[1] - squares) < 8 * tolerance));
     release_all();

@@ -189,8 +189,8 @@ static void sums_case(Sums m) {
            nb = (size_t)m.D * m.E;
     size_t nw = (size_t)offsets_count(&sums.patterns.offsets) * (m.per_channel ? m.D : 1) * m.E;
     printf("%s %dx%dx%d kind %d B %d H %d D %d E %d%s%s gaps %d %d %d\n", m.spread ? "spread" : "collect",
-           m.grid.frames, m.grid.rows, m.grid.columns, m.kind, m.B, m.H, m.D, m.E, m.per_channel ? ", per channel" : "", m.base ? ", base" : "", m.x_gap, m.z_gap,
-           m.k_gap);
+           m.grid.frames, m.grid.rows, m.grid.columns, m.kind, m.B, m.H, m.D, m.E, m.per_channel ? ", per channel" : "",
+           m.base ? ", base" : "", m.x_gap, m.z_gap, m.k_gap);
     float *x = normals(nx, 1), *z = normals(nz, 1), *k = normals(nk, 1), *w = normals(nw, 1), *base = normals(nb, 1);
     float *x_before = normals(nx, 1), *z_before = normals(nz, 1), *k_before = normals(nk, 1),
           *w_before = normals(nw, 1), *base_before = normals(nb, 1);

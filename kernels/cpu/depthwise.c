@@ -91,7 +91,8 @@ TILE_INLINE void convolve(int K, real *y, const real *add, size_t row, const flo
 
 /* part [k*k] rows of Cp: adds the weight gradients of TILE channels, each first summed over a line of tokens.  bias: the
  * bias's row, or NULL. */
-TILE_INLINE void correlate(int K, float *part, float *bias, size_t Cp, const float *dy, const float *x, const Depthwise *s) {
+TILE_INLINE void correlate(int K, float *part, float *bias, size_t Cp, const float *dy, const float *x,
+                           const Depthwise *s) {
     int line = plane_line(s), border = K / 2;
     for (int i = 0; i < s->grid.rows; i++) {
         const float *dyi = dy + ((size_t)(i + border) * line + border) * TILE;

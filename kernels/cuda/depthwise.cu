@@ -201,7 +201,7 @@ void depthwise_backward(real *dx, const real *add, float *dw, float *db, const r
         LAUNCH((depthwise_weight_kernel<K>), count * depthwise_frames(&s) * t.channels, THREADS,
                THREADS * sizeof(float) + (LINE * LINE + SIDE * SIDE) * WARP * sizeof(real), parts, dy, x, s, t, tiles);
     });
-    LAUNCH(depthwise_join_kernel, (unsigned)ceil_div((size_t)s.period * (depthwise_taps(&s) + 1), SIDE), THREADS, 0, dw, db,
-           parts, (int)count, s);
+    LAUNCH(depthwise_join_kernel, (unsigned)ceil_div((size_t)s.period * (depthwise_taps(&s) + 1), SIDE), THREADS, 0, dw,
+           db, parts, (int)count, s);
     convolve(dx, add, dy, w, NULL, turned, B, true);
 }

@@ -43,7 +43,8 @@ static float mask_of(const Attention *a) {
 static void castling_declare(Attention *a, Params *params) {
     Castling *s = a->state;
     qkv_declare(&s->frame, a, params);
-    depthwise_declare(&s->conv, params, a->prefix, "dconv", (Depthwise){a->grid, a->M, 3, a->M, 3 * a->M, a->M, a->time_kernel},
+    depthwise_declare(&s->conv, params, a->prefix, "dconv",
+                      (Depthwise){a->grid, a->M, 3, a->M, 3 * a->M, a->M, a->time_kernel},
                       false);
 }
 

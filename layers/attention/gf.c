@@ -20,6 +20,7 @@ static void gf_declare(Attention *a, Params *params) {
     int shape[] = {g.frames, g.rows, g.columns / 2 + 1, a->M, 2}, image = g.frames == 1;
     params_declare(params, &s->w, &s->dw, a->prefix, "filter.complex_weight", INIT_TRUNC_NORMAL, true, 5 - image,
                    shape + image);
+    params_in_time(params, (ParamTime){TIME_FREQUENCIES, 0, g.frames, 0, true});
     projection_declare(&s->proj, params, a->prefix, "proj", a->M, a->M);
 }
 

@@ -46,6 +46,7 @@ static void lambda_declare(Attention *a, Params *params) {
     params_declare(params, &s->embedding, &s->dembedding, a->prefix, "embedding.weight", INIT_TRUNC_NORMAL, true, 2,
                    (int[]){offsets_count(&s->patterns.offsets), D});
     params_on_grid(params, (ParamGrid){0, 1, 0, grid_offsets(a->grid)});
+    params_in_time(params, (ParamTime){TIME_TOEPLITZ, 0, grid_offsets(a->grid).frames, 0, false});
     projection_declare(&s->proj, params, a->prefix, "proj", M, M);
 }
 

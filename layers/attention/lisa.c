@@ -8,7 +8,8 @@
  * saves     qkv, q^ and k^, 1/|q|, 1/|k|, S [B,H,E,N], mix; the norm's input and statistics.
  *
  * The operators differ in t(i,j) (kernels/offsets.h): lisa has a circle over the token sequence (lisa_fft 1d), a torus
- * over the grid (lisa_fft 2d, for clips 3d), or a window around the query (lisa_kernel); sa9, sa10 and sa11 have Toeplitz tables.
+ * over the grid (lisa_fft 2d, for clips 3d), or a window around the query (lisa_kernel); sa9, sa10 and sa11 have
+ * Toeplitz tables.
  * sa10's wa is the same for all channels.  The heads share wa, wb and b, as the paper's parameter counts imply. */
 #include <math.h>
 #include <stdlib.h>
@@ -39,8 +40,8 @@ static const ConfigEntry patterns_entries[] = {
 
 static const ConfigEntry entries[] = {
     {CONFIG_FIELD(INT, LisaSettings, lisa_kernel), "0", .section = "attention", .min = 0, .max = 7,
-     .help = "Side of the window of tokens that each token of lisa attends to: 3, 5 or 7 (0: the whole image); of a clip, "
-             "the window is time_kernel frames long"},
+     .help = "Side of the window of tokens that each token of lisa attends to: 3, 5 or 7 (0: the whole image); of a "
+             "clip, the window is time_kernel frames long"},
     {CONFIG_FIELD(CHOICE, LisaSettings, lisa_fft), "1d", CONFIG_CHOICES("1d", "2d", "3d"),
      .help = "Circular convolutions of lisa: over all tokens as one sequence (1d, as in the paper), over the rows and "
              "columns of the token grid (2d), or also over the frames of a clip (3d)"},
@@ -89,7 +90,8 @@ typedef struct {
 static void lisa_check(const Attention *a) {
     const LisaSettings *c = settings_of(a);
     if (a->grid.frames > 1 && !c->lisa_kernel && c->lisa_fft == FFT_2D)
-        config_reject(a->settings, "lisa_fft", "2d knows no frames, and attn lisa has %d: use 1d or 3d", a->grid.frames);
+        config_reject(a->settings, "lisa_fft", "2d knows no frames, and attn lisa has %d: use 1d or 3d",
+                      a->grid.frames);
 }
 
 static Offsets lisa_offsets(const Attention *a) {
@@ -116,11 +118,15 @@ static const LisaAlgorithm *algorithm_choose(const Attention *a, const Patterns 
     return best;
 }
 
-/* Tells fit_weights the grid of the tensor declared last, whose first dimension are the offsets.  A window has the same
- * offsets on every grid. */
+/* Tells fit_weights the grid, and the axis of time, of the tensor declared last, whose first dimension are the offsets.
+ * A window has the same offsets on every grid. */
 static void offsets_on_grid(Params *params, const Offsets *o) {
     Grid positions = o->kind == OFFSETS_TOEPLITZ ? grid_offsets(o->grid) : o->grid;
     if (o->kind != OFFSETS_LOCAL) params_on_grid(params, (ParamGrid){0, 1, 0, positions});
+    if (o->kind == OFFSETS_LOCAL) params_in_time(params, (ParamTime){TIME_TAPS, 0, o->frames, 0, false});
+    else if (o->kind == OFFSETS_TOEPLITZ)
+        params_in_time(params, (ParamTime){TIME_TOEPLITZ, 0, positions.frames, 0, false});
+    else params_in_time(params, (ParamTime){TIME_TORUS, 0, positions.frames, 0, false});
 }
 
 static void declare(Attention *a, Params *params, Offsets offsets, bool per_channel, bool normed) {

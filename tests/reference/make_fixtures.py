@@ -3,8 +3,8 @@
     python3 tests/reference/make_fixtures.py           writes them again (Debian's python3-torch gives the same bytes)
     python3 tests/reference/make_fixtures.py --check   recomputes and compares with the files there
 
-A file holds images [3,3,Hi,Wi], or clips [3,frames,3,Hi,Wi], every parameter and every buffer under its own name in float32, labels [3] in int64,
-and logits, loss [1] and the parameters' grad.<name> in float64, computed from exactly those float32 values; its
+A file holds images [3,3,Hi,Wi], or clips [3,frames,3,Hi,Wi], every parameter and every buffer under its own name in
+float32, labels [3] in int64, and logits, loss [1] and the parameters' grad.<name> in float64, computed from exactly those float32 values; its
 metadata are the settings.  The gradient of a parameter that no output depends on is zero, not what rounding leaves of
 zero.
 

@@ -49,7 +49,8 @@ def rpe_bias(config, table):
 
 def focused_shapes(config):
     N, M, D = grids.token_count(config.grid), config.dim, config.dim // config.heads
-    return {"positional_encoding": (1, N, M), "scale": (1, 1, M), "dwc.weight": (D, 1, *config.kernel(5)), "dwc.bias": (D,)}
+    return {"positional_encoding": (1, N, M), "scale": (1, 1, M), "dwc.weight": (D, 1, *config.kernel(5)),
+            "dwc.bias": (D,)}
 
 
 def focused(model, p, q, k, v, block):

@@ -39,8 +39,8 @@ MIXERS = {**MIXERS, **operators.MIXERS}
 RIPPLE = ("ripple", "ripple-fixed", "ripple-softmax-weights", "ripple-truncated", "ripple-log", "ripple-dense",
           "ripple-explicit-softmax")
 LATER = ("feature_map", "relative", "convit", "rpe", "focused", "lisa", "landmarks", "castling", "inception", "stage",
-         "patch_overlap", "dropout", "kv_stride", "mlp_conv", "mlp_relu", "conv_stages", "conv_block", "head_kind", "frames", "tubelet", "time_kernel",
-         "conv_time_kernel", "ring_time",
+         "patch_overlap", "dropout", "kv_stride", "mlp_conv", "mlp_relu", "conv_stages", "conv_block", "head_kind",
+         "frames", "tubelet", "time_kernel", "conv_time_kernel", "ring_time",
          *operators.SETTINGS)  # settings newer than the first fixtures
 
 
@@ -195,7 +195,10 @@ def grid_groups(grid, bounds, ring_time=1):
 def block_shapes(config, i):
     M, D, hidden = config.dim, config.dim // config.heads, config.mlp_ratio * config.dim
     operator = block_operator(config, i)
-    block = {"pos_embed.weight": (M, 1, *config.kernel(3)), "pos_embed.bias": (M,)} if config.pos_embed == "conv" else {}
+    block = {}
+    if config.pos_embed == "conv":
+        block = {"pos_embed.weight": (M, 1, *config.kernel(3)), "pos_embed.bias": (M,)}
+    in_conv_stages = {k: config.kernel(k, kt=config.conv_time_kernel) for k in (5, 7)}
     block.update({"norm1.weight": (M,), "norm1.bias": (M,), "attn.qkv.weight": (3 * M, M), "attn.qkv.bias": (3 * M,),
                   "attn.proj.weight": (M, M), "attn.proj.bias": (M,)})
     if config.attn in ("gf", "soft", "conv", "sepconv") or operator in MIXERS:
@@ -209,11 +212,12 @@ def block_shapes(config, i):
                       "attn.gating_param": (config.heads,)})
     elif operator == "conv":
         del block["attn.proj.weight"], block["attn.proj.bias"]
-        block.update({"attn.conv1.weight": (M, M), "attn.conv1.bias": (M,), "attn.conv.weight": (M, 1, *config.kernel(5, kt=config.conv_time_kernel)),
+        block.update({"attn.conv1.weight": (M, M), "attn.conv1.bias": (M,),
+                      "attn.conv.weight": (M, 1, *in_conv_stages[5]),
                       "attn.conv.bias": (M,), "attn.conv2.weight": (M, M), "attn.conv2.bias": (M,)})
     elif operator == "sepconv":
         del block["attn.proj.weight"], block["attn.proj.bias"]
-        block.update({"attn.pwconv1.weight": (2 * M, M), "attn.dwconv.weight": (2 * M, 1, *config.kernel(7, kt=config.conv_time_kernel)),
+        block.update({"attn.pwconv1.weight": (2 * M, M), "attn.dwconv.weight": (2 * M, 1, *in_conv_stages[7]),
                       "attn.pwconv2.weight": (M, 2 * M)})
     elif operator == "softmax":
         block.update({f"attn.{name}": shape for name, shape in rpe_shapes(config).items()})
