@@ -136,8 +136,11 @@ static void add_settings(void *context, Config *config) {
 /* The images' size is the model's unless the user gave another. */
 static void parity_open(Run *run) {
     const char *path = run->modes->parity;
-    int *size = run->model->img_size, found[2];
-    parity_images(&run->parity, path, found);
+    int *size = run->model->img_size, *frames = &run->model->frames, found[2], count;
+    parity_images(&run->parity, path, found, &count);
+    if (config_origin(&run->training.config, "frames") && *frames != count)
+        die("%s: has %d frame%s for each label, but frames is %d", path, count, count > 1 ? "s" : "", *frames);
+    *frames = count;
     if (config_origin(&run->training.config, "img_size") && memcmp(size, found, sizeof found))
         die("%s: images are %dx%d, but img_size is %dx%d", path, found[0], found[1], size[0], size[1]);
     memcpy(size, found, sizeof found);
@@ -296,7 +299,8 @@ static void weights_load(Run *run) {
     if (told) vit_check_heads(t->s->init, &run->training.config, &origin.settings);
     else if (speaks) vit_print_assumptions(t->s->init, run->model, run->train.mean, run->train.std);
     const char *head = t->mode ? NULL : "head.";
-    FittedWeights fitted = fit_weights(&run->vit.model, t->s->init, &origin.model, head, t->s->seed);
+    Inflate inflate = told && origin.settings.frames > 1 ? INFLATE_NONE : run->model->inflate;
+    FittedWeights fitted = fit_weights_inflated(&run->vit.model, t->s->init, &origin.model, head, t->s->seed, inflate);
     vit_destroy(&origin);
     config_free(&config);
     if (speaks) fitted_weights_print(&fitted, stdout);

@@ -76,6 +76,10 @@ void params_shaped_by(Params *params, const char *setting, int value, int stage)
 
 void params_on_grid(Params *params, ParamGrid grid) { params->items[params->count - 1].grid = grid; }
 
+void params_in_time(Params *params, ParamTime time) {
+    if (time.count > 1) params->items[params->count - 1].time = time;
+}
+
 void params_decay_from(Params *params, int first) {
     for (int i = first; i < params->count; i++) params->items[i].decay = !params->items[i].frozen;
 }

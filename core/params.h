@@ -13,7 +13,7 @@
 #include "kernels/grid.h"
 #include "kernels/optimizer.h"
 
-enum { PARAM_MAX_DIMS = 4, PARAM_NAME_SIZE = 64 };
+enum { PARAM_MAX_DIMS = 5, PARAM_NAME_SIZE = 64 };
 
 typedef enum {
     INIT_ZEROS,
@@ -39,6 +39,24 @@ typedef struct {
     Grid positions;
 } ParamGrid;
 
+/* How a tensor of a model of clips follows from the image model's (layers/inflate.h). */
+typedef enum {
+    TIME_NONE,        /* it is the same */
+    TIME_TAPS,        /* sums over neighbouring frames */
+    TIME_TORUS,       /* a table of offsets around the clip, or around the circle of its tokens */
+    TIME_TOEPLITZ,    /* a table of all offsets */
+    TIME_FREQUENCIES, /* a filter of frequencies in time */
+    TIME_COPIES       /* values for places or offsets that are not summed over */
+} TimeRule;
+
+/* Time is the slowest part of dimension `axis`, or that whole dimension where it stands apart: `count` slices, after
+ * `prefix` entries that belong to no frame. */
+typedef struct {
+    TimeRule rule;
+    int axis, count, prefix;
+    bool apart;
+} ParamTime;
+
 struct Param {
     char name[PARAM_NAME_SIZE]; /* as in timm: blocks.3.attn.qkv.weight */
     int shape[PARAM_MAX_DIMS], ndim;
@@ -50,6 +68,7 @@ struct Param {
     ParamGrid grid;
     const char *setting; /* one that the shape follows from, for messages, or NULL;  its value in this stage */
     int setting_value, stage;
+    ParamTime time;
     bool decay;
     float rate;  /* factor of the learning rate; default 1 */
     bool frozen; /* a buffer: stored and loaded like parameters, but never trained and not counted as one */
@@ -96,6 +115,9 @@ void params_on_grid(Params *params, ParamGrid grid);
 
 /* Notes that the shape of the most recently declared tensor follows from that setting's value in this stage. */
 void params_shaped_by(Params *params, const char *setting, int value, int stage);
+
+/* Says how the most recently declared tensor extends in time; nothing if it has one slice. */
+void params_in_time(Params *params, ParamTime time);
 
 /* Turns weight decay on for all learned tensors from index `first` on. */
 void params_decay_from(Params *params, int first);

@@ -8,18 +8,21 @@
 #include "core/die.h"
 #include "kernels/kernels.h"
 
-void parity_images(SafeTensors *st, const char *path, int size[2]) {
+void parity_images(SafeTensors *st, const char *path, int size[2], int *frames) {
     Error error;
     if (!safetensors_open(st, path, &error)) die("%s", error.text);
     const SafeTensor *images = safetensors_find(st, "images"), *labels = safetensors_find(st, "labels");
     if (!images || !labels) die("%s: needs the tensors 'images' [B,3,H,W] and 'labels' [B]", path);
-    if (images->ndim != 4 || images->shape[1] != 3 || images->dtype != SAFE_F32 || !images->size ||
-        images->shape[0] > 65536 || images->shape[2] > 4096 || images->shape[3] > 4096)
-        die("%s: 'images' must be float32 [B,3,H,W], already normalised", path);
+    bool clips = images->ndim == 5;
+    const size_t *shape = images->shape + clips;
+    if ((images->ndim != 4 && !clips) || shape[1] != 3 || images->dtype != SAFE_F32 || !images->size ||
+        images->shape[0] > 65536 || (clips && images->shape[1] > 1024) || shape[2] > 4096 || shape[3] > 4096)
+        die("%s: 'images' must be float32 [B,3,H,W], or clips [B,frames,3,H,W], already normalised", path);
     if (labels->ndim != 1 || labels->shape[0] != images->shape[0])
         die("%s: 'labels' must be int64 [%zu], one for every image", path, images->shape[0]);
-    size[0] = (int)images->shape[2];
-    size[1] = (int)images->shape[3];
+    size[0] = (int)shape[2];
+    size[1] = (int)shape[3];
+    *frames = clips ? (int)images->shape[1] : 1;
 }
 
 int parity_tokens(SafeTensors *st, const char *path, int dims[PARITY_TOKEN_DIMS]) {

@@ -5,8 +5,9 @@
 #include "core/params.h"
 #include "core/safetensors.h"
 
-/* Opens the file, which must have float32 `images` [B,3,H,W] and `labels` [B]; writes H and W to size. */
-void parity_images(SafeTensors *st, const char *path, int size[2]);
+/* Opens the file, which must have float32 `images` [B,3,H,W], or clips [B,frames,3,H,W], and `labels` [B]; writes H and W
+ * to size, and to frames their number, 1 for images. */
+void parity_images(SafeTensors *st, const char *path, int size[2], int *frames);
 /* Reads the labels [B]; dies unless each is a class index below `classes`. */
 void parity_labels(const SafeTensors *st, const char *path, int *labels, int classes);
 

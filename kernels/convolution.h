@@ -23,10 +23,13 @@ typedef struct {
     int C, k;         /* channels; kernel size, odd and at most 7, with zero padding of k/2 */
     int period;       /* channel c uses the weights of channel c % period: C, or D if all heads share theirs */
     int x_row, y_row; /* row strides of x and y, at least C; 3*M within qkv */
+    int kt;           /* size in time, odd, with zero padding of kt/2;  0 is 1: every frame by itself */
 } Depthwise;
+GRID_INLINE int depthwise_frames(const Depthwise *s) { return s->kt > 1 ? s->kt : 1; }
+GRID_INLINE int depthwise_taps(const Depthwise *s) { return depthwise_frames(s) * s->k * s->k; }
 
-/* y_t = add_t + b + sum_o w_o x_(t+o) over the k x k offsets o.
- * y [B,N,C] real with row stride y_row;  x [B,N,C] real with row stride x_row;  w [period,k,k];  b [period] or NULL;
+/* y_t = add_t + b + sum_o w_o x_(t+o) over the kt x k x k offsets o.
+ * y [B,N,C] real with row stride y_row;  x [B,N,C] real with row stride x_row;  w [period,kt,k,k];  b [period] or NULL;
  * add: NULL, or laid out like y, and then it may be y. */
 void depthwise_forward(real *y, const real *add, const real *x, const float *w, const float *b, const Depthwise *shape,
                        int B);
@@ -37,8 +40,8 @@ void depthwise_backward(real *dx, const real *add, float *dw, float *db, const r
 size_t depthwise_workspace(const Depthwise *shape);
 
 /* The same without bias and `add`, at every stride-th row and column only: result (i,j) is the one at token
- * (i stride, j stride), on a grid of Ho x Wo with Ho = convolution_side(rows, stride).  All channels have weights of
- * their own: period = C. */
+ * (i stride, j stride), on a grid of Ho x Wo with Ho = convolution_side(rows, stride).  One frame; all channels have
+ * weights of their own: period = C. */
 typedef struct {
     Depthwise window;
     int stride;

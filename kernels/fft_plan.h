@@ -1,5 +1,5 @@
-/* The plan of a discrete Fourier transform over the N = Hg Wg tokens of an image, the same for every device: over the
- * tokens as one sequence (1d), or over the rows and the columns of the grid (2d).
+/* The plan of a discrete Fourier transform over the N = T Hg Wg tokens of an image or clip, the same for every device:
+ * over the tokens as one sequence, or over the frames, rows and columns of the grid.
  *
  * The transform works in place with mixed radices.  Forward is a decimation in frequency: a stage of radix r turns each
  * block of L elements into r blocks of m = L/r,
@@ -37,8 +37,8 @@ typedef struct {
     int roots; /* index of the first stage's roots in FftPlan.roots; each stage has fft_turns complex numbers */
 } FftAxis;
 
-/* The indices a of frequency f and b of f' in the transformed tensor, a = b if f = f'.  (fy, fx) is f itself, with
- * fy = 0 in 1d. */
+/* The indices a of frequency f and b of f' in the transformed tensor, a = b if f = f'.  f itself is column fx of row fy,
+ * of Hg rows for each frequency in time; fy = 0 for one sequence. */
 typedef struct {
     int a, b, fy, fx;
 } FftPair;
@@ -46,9 +46,9 @@ typedef struct {
 typedef struct {
     Grid tokens;
     int N, axes, pairs, root_count;
-    bool grid;   /* 2d */
+    bool grid;   /* over its axes; that of the frames is left out where there is one */
     int largest; /* largest prime factor of a side, or 1 if none is above 7 */
-    FftAxis axis[2];
+    FftAxis axis[3];
     const float *roots;  /* [root_count,2] */
     const FftPair *pair; /* [pairs] */
 } FftPlan;
@@ -106,29 +106,42 @@ static inline float *fft_axis_roots(const FftAxis *axis, float *w) {
     return w;
 }
 
+/* FftPair.fy of -f. */
+FFT_INLINE int fft_opposite_row(const FftPlan *plan, int row) {
+    int T = plan->grid ? plan->tokens.frames : 1, h = plan->grid ? plan->tokens.rows : 1, t = row / h;
+    return (T - t) % T * h + (h - (row - t * h)) % h;
+}
+
 /* roots and pair are host memory from the caller's `allocate`. */
 static inline FftPlan fft_plan_make(Grid tokens, bool grid,
                                     void *(*allocate)(size_t count, size_t size, const char *what)) {
     FftPlan plan = {};
-    int N = grid_tokens(tokens), h = grid ? tokens.rows : 1, w = grid ? tokens.columns : N;
-    int *at = (int *)allocate((size_t)h + w, sizeof *at, "transform plan"), *at_y = at, *at_x = at + h;
+    int N = grid_tokens(tokens), T = grid ? tokens.frames : 1, h = grid ? tokens.rows : 1, w = N / (T * h);
+    int *at = (int *)allocate((size_t)h + w + T, sizeof *at, "transform plan"), *at_y = at, *at_x = at + h;
+    int *at_t = at_x + w;
     FftPair *pair = (FftPair *)allocate(N, sizeof *pair, "transform plan");
-    plan.tokens = tokens, plan.N = N, plan.grid = grid, plan.largest = 1, plan.axes = grid ? 2 : 1;
+    plan.tokens = tokens, plan.N = N, plan.grid = grid, plan.largest = 1;
+    plan.axes = !grid ? 1 : T > 1 ? 3 : 2;
     FftAxis *rows = &plan.axis[plan.axes - 1];
-    rows->n = w, rows->stride = 1, rows->beside = 1, rows->places = h, rows->step = w;
+    rows->n = w, rows->stride = 1, rows->beside = 1, rows->places = T * h, rows->step = w;
     if (grid) {
-        FftAxis *columns = &plan.axis[0];
-        columns->n = h, columns->stride = w, columns->beside = w, columns->places = 1;
+        FftAxis *columns = &plan.axis[plan.axes - 2], *frames = &plan.axis[0];
+        if (T > 1) {
+            frames->n = T, frames->stride = h * w, frames->beside = h * w, frames->places = 1;
+            fft_axis_start(&plan, frames, at_t);
+        }
+        columns->n = h, columns->stride = w, columns->beside = w, columns->places = T, columns->step = h * w;
         fft_axis_start(&plan, columns, at_y);
     }
     fft_axis_start(&plan, rows, at_x);
     float *roots = (float *)allocate(2 * (size_t)plan.root_count + 1, sizeof *roots, "transform plan"), *next = roots;
     for (int i = 0; i < plan.axes; i++) next = fft_axis_roots(&plan.axis[i], next);
     for (int x = 0; x <= w / 2; x++)
-        for (int y = 0; y < h; y++) {
-            int y2 = (h - y) % h, x2 = (w - x) % w;
-            if (x == x2 && y > y2) continue;
-            FftPair p = {at_y[y] * w + at_x[x], at_y[y2] * w + at_x[x2], y, x};
+        for (int row = 0; row < T * h; row++) {
+            int row2 = fft_opposite_row(&plan, row), x2 = (w - x) % w;
+            if (x == x2 && row > row2) continue;
+            FftPair p = {(at_t[row / h] * h + at_y[row % h]) * w + at_x[x],
+                         (at_t[row2 / h] * h + at_y[row2 % h]) * w + at_x[x2], row, x};
             pair[plan.pairs++] = p;
         }
     free(at);
@@ -140,7 +153,8 @@ static inline FftPlan fft_plan_make(Grid tokens, bool grid,
 /* True if the plan serves this transform. */
 static inline bool fft_plan_is(const FftPlan *plan, Grid tokens, bool grid) {
     if (!grid) return !plan->grid && plan->N == grid_tokens(tokens);
-    return plan->grid && plan->tokens.rows == tokens.rows && plan->tokens.columns == tokens.columns;
+    return plan->grid && plan->tokens.frames == tokens.frames && plan->tokens.rows == tokens.rows &&
+           plan->tokens.columns == tokens.columns;
 }
 
 #endif

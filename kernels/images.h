@@ -56,21 +56,27 @@ void images_normalize_padded(real *y, const uint8_t *x, const int *sizes, const 
 void patchify(real *cols, const real *x, const ImageShape *shape, int P);
 
 /* The windows of a convolution: each k x k large, `stride` apart, with zero padding of `pad`.  There are Hg x Wg of
- * them (unfold_grid), Hg = (Hi + 2 pad - k) / stride + 1.
+ * them (unfold_grid), Hg = (Hi + 2 pad - k) / stride + 1;  of a clip T x Hg x Wg, T = (frames - 1) / stride_t + 1.
  * Requires 1 <= k <= Hi + 2 pad, k <= Wi + 2 pad, stride >= 1 and 0 <= pad < k. */
 typedef struct {
     int Hi, Wi, C; /* rows and columns of pixels or tokens; channels */
     int k, stride, pad;
     bool planes; /* true: the input is images [B,C,Hi,Wi]; false: it is tokens [B,Hi*Wi,C] */
+    int frames;  /* of a clip [B,frames,C,Hi,Wi] or [B,frames*Hi*Wi,C]; 0: images */
+    int kt;      /* a clip's windows are kt frames long, odd, with zero padding of kt/2 ... */
+    int stride_t; /* ... and so many frames apart */
 } Unfold;
 static inline Grid unfold_grid(const Unfold *s) {
-    Grid windows = {1, (s->Hi + 2 * s->pad - s->k) / s->stride + 1, (s->Wi + 2 * s->pad - s->k) / s->stride + 1};
+    Grid windows = {s->frames ? (s->frames - 1) / s->stride_t + 1 : 1, (s->Hi + 2 * s->pad - s->k) / s->stride + 1,
+                    (s->Wi + 2 * s->pad - s->k) / s->stride + 1};
     return windows;
 }
+/* Numbers of a channel in a window. */
+static inline int unfold_taps(const Unfold *s) { return (s->frames ? s->kt : 1) * s->k * s->k; }
 
 /* Copies each window into a row (im2col), so that the convolution becomes a linear layer.
  * cols [B*Hg*Wg, C*k*k] real, columns in the order (channel, row, column) of a weight [M,C,k,k];  x real, in the layout
- * that shape->planes says. */
+ * that shape->planes says.  Of a clip [B*T*Hg*Wg, C*kt*k*k], columns (channel, frame, row, column). */
 void unfold_forward(real *cols, const real *x, const Unfold *shape, int B);
 /* dx (=), laid out like x: each element is the sum of dcols over the element's copies. */
 void unfold_backward(real *dx, const real *dcols, const Unfold *shape, int B);

@@ -10,26 +10,30 @@
 
 typedef struct {
     Depthwise shape;
-    float *w, *dw; /* [period,1,k,k] */
+    float *w, *dw; /* [period,1,k,k], of a clip [period,1,kt,k,k] */
     float *b, *db; /* [period], NULL without bias */
 } DepthwiseLayer;
 
-/* Declares prefix + name + ".weight" and, if `bias`, ".bias"; initialised uniformly in [-1/k, 1/k), as PyTorch's Conv2d
- * is. */
+/* Declares prefix + name + ".weight" and, if `bias`, ".bias"; initialised uniformly within 1/sqrt(kt k k), as PyTorch's
+ * Conv2d and Conv3d are. */
 static inline void depthwise_declare(DepthwiseLayer *l, Params *params, const char *prefix, const char *name,
                                      Depthwise shape, bool bias) {
     char tensor[PARAM_NAME_SIZE];
-    int k = shape.k, fan = k * k;
+    int k = shape.k, fan = depthwise_taps(&shape), flat[] = {shape.period, 1, k, k};
+    int deep[] = {shape.period, 1, shape.kt, k, k};
+    bool is_deep = shape.kt > 1;
     l->shape = shape;
     snprintf(tensor, sizeof tensor, "%s.weight", name);
-    params_declare_fan(params, &l->w, &l->dw, prefix, tensor, fan, true, 4, (int[]){shape.period, 1, k, k});
+    params_declare_fan(params, &l->w, &l->dw, prefix, tensor, fan, true, is_deep ? 5 : 4,
+                       is_deep ? deep : flat);
+    params_in_time(params, (ParamTime){TIME_TAPS, 2, shape.kt, 0, true});
     snprintf(tensor, sizeof tensor, "%s.bias", name);
     if (bias) params_declare_fan(params, &l->b, &l->db, prefix, tensor, fan, false, 1, (int[]){shape.period});
 }
 
 /* Multiply-adds of one image. */
 static inline size_t depthwise_macs(const Depthwise *s) {
-    return (size_t)grid_tokens(s->grid) * (size_t)s->C * (size_t)(s->k * s->k);
+    return (size_t)grid_tokens(s->grid) * (size_t)s->C * (size_t)depthwise_taps(s);
 }
 
 #endif

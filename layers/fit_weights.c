@@ -13,6 +13,7 @@ typedef struct {
     const Model *model, *origin;
     const char *head;
     uint64_t seed;
+    Inflate inflate;
     FittedWeights *done;
 } Fit;
 
@@ -20,6 +21,7 @@ static bool fit_grid(const Fit *fit, float *to, const Param *p, const SafeTensor
     const Param *origin = fit->origin ? params_find(&fit->origin->params, p->name) : NULL;
     ParamGrid grid;
     Error error;
+    if (p->grid.positions.frames > 1) return false;
     if (!grid_of_tensor(&grid, p, origin ? &origin->grid : NULL, tensor->ndim, tensor->shape)) return false;
     Grid from_grid = grid.positions, to_grid = p->grid.positions;
     if (from_grid.rows == to_grid.rows && from_grid.columns == to_grid.columns) return false;
@@ -34,6 +36,23 @@ static bool fit_grid(const Fit *fit, float *to, const Param *p, const SafeTensor
     return true;
 }
 
+/* From a tensor of an image model. */
+static bool fit_frames(const Fit *fit, float *to, const Param *p, const SafeTensor *tensor) {
+    Error error;
+    if (fit->inflate == INFLATE_NONE || p->time.rule == TIME_NONE) return false;
+    Param flat = inflate_flat(p);
+    bool fits = tensor->ndim == flat.ndim;
+    for (int d = 0; fits && d < flat.ndim; d++) fits = tensor->shape[d] == (size_t)flat.shape[d];
+    float *from = xcalloc(flat.size, sizeof *from, "inflation");
+    bool resampled = fit_grid(fit, from, &flat, tensor);
+    if (!resampled && fits && !safetensors_to_float(tensor, from, &error)) die("%s", error.text);
+    if (resampled && fit->done->first == &flat) fit->done->first = p;
+    if (resampled || fits) inflate_tensor(to, p, from, fit->inflate);
+    free(from);
+    if ((resampled || fits) && !fit->done->inflated++) fit->done->clip = p;
+    return resampled || fits;
+}
+
 static bool fit_head(const Fit *fit, float *to, const Param *p, const SafeTensor *tensor) {
     bool rest = tensor->ndim == p->ndim && (p->ndim < 2 || tensor->shape[1] == (size_t)p->shape[1]);
     if (!fit->head || strncmp(p->name, fit->head, strlen(fit->head)) || !rest) return false;
@@ -45,7 +64,7 @@ static bool fit_head(const Fit *fit, float *to, const Param *p, const SafeTensor
 }
 
 static bool fit_tensor(float *to, const Param *p, const SafeTensor *tensor, void *context) {
-    return fit_grid(context, to, p, tensor) || fit_head(context, to, p, tensor);
+    return fit_frames(context, to, p, tensor) || fit_grid(context, to, p, tensor) || fit_head(context, to, p, tensor);
 }
 
 static bool ends_with(const char *name, const char *ending) {
@@ -85,8 +104,13 @@ static void refuse_relatives(const Model *model, const char *path) {
 }
 
 FittedWeights fit_weights(Model *model, const char *path, const Model *origin, const char *head, uint64_t seed) {
+    return fit_weights_inflated(model, path, origin, head, seed, INFLATE_NONE);
+}
+
+FittedWeights fit_weights_inflated(Model *model, const char *path, const Model *origin, const char *head,
+                                   uint64_t seed, Inflate rule) {
     FittedWeights done = {.path = path};
-    Fit fit = {model, origin, head, seed, &done};
+    Fit fit = {model, origin, head, seed, rule, &done};
     refuse_relatives(model, path);
     checkpoint_load_weights(&model->params, path, &(CheckpointFit){fit_tensor, &fit});
     return done;
@@ -100,6 +124,10 @@ void fitted_weights_print(const FittedWeights *fitted, FILE *out) {
         print_line_to(out, "%s: resampled bicubically: %s from %dx%d to %dx%d%s\n", fitted->path, fitted->first->name,
                       from.rows, from.columns, to.rows, to.columns, more);
     }
+    more[0] = 0;
+    if (fitted->inflated > 1) snprintf(more, sizeof more, " and %d more", fitted->inflated - 1);
+    if (fitted->inflated)
+        print_line_to(out, "%s: of images, extended in time: %s%s\n", fitted->path, fitted->clip->name, more);
     if (fitted->classes)
         print_line_to(out, "%s: its head has %zu classes, this model %d: the head is drawn afresh\n", fitted->path,
                       fitted->classes, fitted->head->shape[0]);

@@ -5,6 +5,7 @@
 
 #include <stdio.h>
 
+#include "layers/inflate.h"
 #include "layers/model.h"
 
 /* What was changed in the weights. */
@@ -15,6 +16,8 @@ typedef struct {
     ParamGrid from;     /* its grid in the file */
     const Param *head;  /* weight or bias of the classifier, if it was initialised anew */
     size_t classes;     /* number of classes in the file, or 0 if the classifier was loaded */
+    int inflated;       /* number of tensors that were extended in time */
+    const Param *clip;  /* the first of them */
 } FittedWeights;
 
 /* Reads every parameter of the model from a file of weights, after params_allocate.
@@ -25,6 +28,10 @@ typedef struct {
  * Dies with what is different where the weights are a distilled DeiT's, have LayerScale, or differ in their class
  * token; as checkpoint_load_weights does where something does not fit even so. */
 FittedWeights fit_weights(Model *model, const char *path, const Model *origin, const char *head, uint64_t seed);
+
+/* The same for the weights of an image model where `model` is one of clips: what is resampled, is resampled first. */
+FittedWeights fit_weights_inflated(Model *model, const char *path, const Model *origin, const char *head,
+                                   uint64_t seed, Inflate rule);
 
 /* Prints a line for each kind of change. */
 void fitted_weights_print(const FittedWeights *fitted, FILE *out);

@@ -12,7 +12,7 @@ void mlp_declare(Mlp *mlp, Params *params, const char *prefix, int dim, int hidd
     mlp->convolves = grid != NULL;
     if (mlp->convolves)
         depthwise_declare(&mlp->dwconv, params, prefix, "dwconv",
-                          (Depthwise){*grid, hidden, 3, hidden, hidden, hidden}, true);
+                          (Depthwise){*grid, hidden, 3, hidden, hidden, hidden, mlp->time_kernel}, true);
     projection_declare(&mlp->fc2, params, prefix, "fc2", hidden, dim);
 }
 

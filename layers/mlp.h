@@ -10,6 +10,7 @@ typedef struct {
     Projection fc1, fc2;
     bool convolves;
     bool relu, sigmoid;    /* ReLU before the convolution; GELU as x sigmoid(1.702 x): both set after mlp_declare */
+    int time_kernel;       /* of the convolution, 0 for each frame by itself: set before mlp_declare */
     DepthwiseLayer dwconv; /* 3x3 over the token grid, between fc1 and GELU */
     real *a;      /* [n,hidden] kept: fc1's output, after ReLU if there is one */
     real *c;      /* [n,hidden] kept: the convolution's output */

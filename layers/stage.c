@@ -23,7 +23,8 @@ static void station_declare(Stage *stage, int i, Params *params, const char *pre
     s->begin = params->total;
     s->convolves = stage->position_conv && i % 2 == 0 && i < 2 * stage->config.depth;
     if (s->convolves)
-        depthwise_declare(&s->conv, params, prefix, "pos_embed", (Depthwise){stage->grid, M, 3, M, M, M}, true);
+        depthwise_declare(&s->conv, params, prefix, "pos_embed",
+                          (Depthwise){stage->grid, M, 3, M, M, M, stage->time_kernel}, true);
     if (!s->bare) layer_norm_declare(&s->norm, params, prefix, name, M, false);
 }
 
@@ -34,13 +35,15 @@ static void block_declare(Stage *stage, int i, Params *params) {
     bool class_token = stage->class_token && stage->first + i >= attention_class_block(c->attn, stage->settings);
     snprintf(block->prefix, sizeof block->prefix, "%sblocks.%d.", stage->prefix, i);
     attention_create(&block->attention, c->attn, stage->settings, block->prefix,
-                     (BlockPlace){stage->first + i, stage->index, stage->stages, i}, stage->grid, class_token, c->dim,
-                     c->heads);
+                     (BlockPlace){stage->first + i, stage->index, stage->stages, i, stage->time_kernel,
+                                  stage->conv_time_kernel},
+                     stage->grid, class_token, c->dim, c->heads);
     stage->stations[2 * i].N = stage->stations[2 * i + 1].N = block->attention.N;
     station_declare(stage, 2 * i, params, block->prefix, "norm1");
     block->attention.op->declare(&block->attention, params);
     station_declare(stage, 2 * i + 1, params, block->prefix, "norm2");
     snprintf(prefix, sizeof prefix, "%.40smlp.", block->prefix);
+    block->mlp.time_kernel = stage->time_kernel;
     mlp_declare(&block->mlp, params, prefix, c->dim, (int)((float)c->dim * c->mlp_ratio),
                 stage->mlp_conv ? &stage->grid : NULL);
     block->mlp.relu = stage->mlp_relu;

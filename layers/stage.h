@@ -61,6 +61,7 @@ typedef struct {
     char norm_prefix[PARAM_NAME_SIZE / 2]; /* of the last station's norm */
     bool bare_end;                         /* there is none */
     float norm_eps;                        /* of all its norms */
+    int time_kernel, conv_time_kernel;     /* size in time of convolutions: 1 for images */
     bool class_token, position_conv, mlp_conv, mlp_relu;
     bool drops;        /* drop path is used */
     bool recompute;    /* the backward pass computes a block's activations again from its input */

@@ -1,5 +1,6 @@
-/* Vision transformer.  images [B,3,Hi,Wi] -> logits [B,C]
- * forward   1. for every stage: tokens = patch embedding of the image, of a stem's features of it (hybrid_stem.h), or of the previous stage's output;
+/* Vision transformer.  images [B,3,Hi,Wi], or clips [B,frames,3,Hi,Wi] -> logits [B,C]
+ * forward   1. for every stage: tokens = patch embedding of the image, of a stem's features of it (hybrid_stem.h), or
+ *              of the previous stage's output;
  *              h = norm(blocks(tokens)); in the first stage a class token and a position embedding are added to tokens
  *           2. logits = head(pool(h))
  * backward  the same steps in reverse.  Blocks are in layers/stage.c, patch embeddings in layers/embedding.c. */
@@ -27,6 +28,15 @@ static const ConfigEntry entries[] = {
     {F(CHOICE, stem), "none", CONFIG_CHOICES("none", "hybrid"),
      .help = "What the patches are taken of: none, the image; hybrid, the features of a ResNet in front of it, a quarter "
              "of the image's side or less (timm's vit_*_r*)"},
+    {F(INT, tubelet), "1", .min = 1, .max = 15,
+     .help = "Number of frames, odd, that the first patch embedding of a clip joins, with every second frame in the "
+             "middle of a tubelet (1: every frame by itself)"},
+    {F(INT, time_kernel), "3", .min = 1, .max = 15,
+     .help = "Size in time, odd, of the depthwise convolutions over the tokens of clips, and of lisa's windows"},
+    {F(INT, conv_time_kernel), "5", .min = 1, .max = 15, .help = "The same for the convolution blocks of conv_stages"},
+    {F(CHOICE, inflate), "none", CONFIG_CHOICES(INFLATE_KINDS),
+     .help = "How a model of clips starts from the weights of an image model that --init gives: none (the weights are "
+             "of clips), mean (every frame counts alike) or centre (a frame does not see the others)"},
     {F(INT, num_classes), "0", .min = 0, .max = 1e6, .help = "Number of classes (0: that of the data set)"},
     {F(BOOL, patch_overlap), "false",
      .help = "Overlapping patches, 2 patch_size - 1 pixels wide and followed by a layer norm, as in PVTv2"},
@@ -157,6 +167,23 @@ static void check_patches(const Config *config, const VitSettings *s) {
     }
 }
 
+static void check_frames(const Config *config, const VitSettings *s) {
+    const struct {
+        const char *name;
+        int size;
+    } sizes[] = {{"tubelet", s->tubelet}, {"time_kernel", s->time_kernel}, {"conv_time_kernel", s->conv_time_kernel}};
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+        if (sizes[i].size % 2 == 0)
+            config_reject(config, sizes[i].name, "%d: a size in time is odd, so that a frame is in its middle",
+                          sizes[i].size);
+    if (s->tubelet > s->frames)
+        config_reject(config, "tubelet", "%d frames, but frames is %d", s->tubelet, s->frames);
+    if (s->frames > 1 && s->patch_merging)
+        config_reject(config, "patch_merging", "joins rows and columns of tokens, and no frames: use frames 1");
+    if (s->frames > 1 && s->stem != STEM_NONE)
+        config_reject(config, "stem", "reads single images, but frames is %d: use stem none", s->frames);
+}
+
 static void check_mlp(const Config *config, const VitSettings *s) {
     if (s->mlp_relu && !s->mlp_conv)
         config_reject(config, "mlp_relu", "stands before the MLP's convolution: use mlp_conv true too");
@@ -184,6 +211,7 @@ void vit_check_settings(const Config *config) {
     check_lists(config, s);
     for (int i = 0; i < stage_count(s); i++) check_stage(config, s, i);
     check_patches(config, s);
+    check_frames(config, s);
     check_mlp(config, s);
     check_class_token(config, s);
     if (s->dropout > 0 && SITES_OF_BLOCK * depth_of(s) >= DROPOUT_SITES)
@@ -247,6 +275,7 @@ static void first_declare(Vit *vit) {
     params_declare(&vit->model.params, &vit->pos, &vit->dpos, "", "pos_embed", INIT_TRUNC_NORMAL, false, 3,
                    (int[]){1, prefix + grid_tokens(vit->grid), M});
     params_on_grid(&vit->model.params, (ParamGrid){1, 1, prefix, vit->grid});
+    params_in_time(&vit->model.params, (ParamTime){TIME_COPIES, 1, vit->grid.frames, prefix, false});
 }
 
 static const char stem_prefix[] = "patch_embed.backbone.";
@@ -274,9 +303,12 @@ static void stage_create(Vit *vit, const Config *config, int i) {
     else if (c->patch_merging) embedding_create_merging(e, before->config.dim, before->grid);
     else embedding_create(e, before->config.dim, before->grid.rows, before->grid.columns, false, 2, c->patch_overlap);
     if (c->patch_norm) e->normed = true;
+    embedding_take_frames(e, i == 0 ? c->frames : before->grid.frames, i == 0 ? c->tubelet : 1);
     *stage = (Stage){.config = stage_config(c, i),
                      .settings = config,
                      .grid = e->grid,
+                     .time_kernel = e->grid.frames > 1 ? c->time_kernel : 1,
+                     .conv_time_kernel = e->grid.frames > 1 ? c->conv_time_kernel : 1,
                      .index = i,
                      .stages = stage_count(c),
                      .first = i > 0 ? before->first + before->config.depth : 0,
@@ -306,8 +338,6 @@ static void stage_create(Vit *vit, const Config *config, int i) {
 }
 
 void vit_create(Vit *vit, const Config *config) {
-    int frames = ((const VitSettings *)config_settings(config, &vit_settings))->frames;
-    if (frames > 1) config_reject(config, "frames", "%d: the network takes single images so far", frames);
     *vit = (Vit){.settings = *(const VitSettings *)config_settings(config, &vit_settings)};
     const VitSettings *s = &vit->settings;
     vit_check_settings(config);
@@ -351,7 +381,8 @@ static void activations_plan(Plan *plan, void *owner) {
     const VitSettings *c = &vit->settings;
     int batch = vit->model.batch;
     size_t B = (size_t)batch, M = (size_t)last_stage(vit)->config.dim;
-    size_t image = 3 * (size_t)c->img_size[0] * (size_t)c->img_size[1], C = (size_t)c->num_classes;
+    size_t F = (size_t)c->frames, image = F * 3 * (size_t)c->img_size[0] * (size_t)c->img_size[1];
+    size_t C = (size_t)c->num_classes;
     plan_keep(plan, "", "pixels", &vit->pixels, (B + (plan->training ? 2 : 0)) * image);
     plan_keep(plan, "", "images", &vit->images, B * image * sizeof(real));
     plan_keep(plan, "", "keep", &vit->stream.keep, 2 * (size_t)vit->depth * B * sizeof(float));
@@ -362,9 +393,9 @@ static void activations_plan(Plan *plan, void *owner) {
     stream_plan(vit, plan, batch);
     classifier_plan(&vit->head, plan, B);
     if (plan->training) {
-        plan_keep(plan, "", "pairs", &vit->pairs, 2 * B * sizeof *vit->pairs);
-        plan_keep(plan, "", "boxes", &vit->boxes, 4 * (B + 2) * sizeof *vit->boxes);
-        plan_keep(plan, "", "draws", &vit->draws, (B + 2) * sizeof *vit->draws);
+        plan_keep(plan, "", "pairs", &vit->pairs, 2 * B * F * sizeof *vit->pairs);
+        plan_keep(plan, "", "boxes", &vit->boxes, 4 * (B + 2) * F * sizeof *vit->boxes);
+        plan_keep(plan, "", "draws", &vit->draws, (B + 2) * F * sizeof *vit->draws);
         plan_borrow(plan, "", "dlogits", &vit->dlogits, B * C * sizeof(real));
         plan_borrow(plan, "", "dpooled", &vit->dpooled, B * M * sizeof(real));
     }
@@ -385,27 +416,44 @@ void vit_allocate(Vit *vit) {
     model_allocate(&vit->model);
     if (has_stem(vit)) hybrid_stem_allocate(&vit->stem);
     vit->keep_host = xcalloc(2 * (size_t)vit->depth * (size_t)vit->model.batch, sizeof(float), "drop path");
+    if (vit->settings.frames > 1)
+        vit->frame_rows = xcalloc((size_t)vit->settings.frames * (7 * (size_t)vit->model.batch + 10), sizeof(int),
+                                  "clips");
 }
 
 /* == A batch ====================================================================================================== */
 
 void vit_load_pixels(Vit *vit, const uint8_t *pixels, const float *mean, const float *std, int B) {
     const VitSettings *c = &vit->settings;
-    device_upload_async(vit->pixels, pixels, (size_t)B * 3 * (size_t)c->img_size[0] * (size_t)c->img_size[1]);
-    images_normalize(vit->images, vit->pixels, mean, std, &(ImageShape){B, c->img_size[0], c->img_size[1]});
+    int images = B * c->frames;
+    device_upload_async(vit->pixels, pixels, (size_t)images * 3 * (size_t)c->img_size[0] * (size_t)c->img_size[1]);
+    images_normalize(vit->images, vit->pixels, mean, std, &(ImageShape){images, c->img_size[0], c->img_size[1]});
     device_uploads_used();
+}
+
+/* The arguments of images_mix that make every frame of B clips an image. */
+static MixedImages mixed_frames(const Vit *vit, const MixedImages *clips, int B) {
+    int F = vit->settings.frames, *pairs = vit->frame_rows, *boxes = pairs + 2 * B * F;
+    uint32_t *draws = (uint32_t *)(boxes + 4 * clips->count * F);
+    for (int i = 0; i < 2 * B * F; i++) pairs[i] = clips->pairs[i / (2 * F) * 2 + i % 2] * F + i / 2 % F;
+    for (int i = 0; i < clips->count * F; i++) {
+        memcpy(boxes + 4 * i, clips->boxes + 4 * (i / F), 4 * sizeof *boxes);
+        draws[i] = clips->draws[i / F] * (uint32_t)F + (uint32_t)(i % F);
+    }
+    return (MixedImages){clips->count * F, pairs, boxes, draws, clips->mix};
 }
 
 void vit_load_mixed(Vit *vit, const uint8_t *pixels, const MixedImages *mixed, const float *mean, const float *std,
                     int B) {
     const VitSettings *c = &vit->settings;
-    size_t count = (size_t)mixed->count;
+    MixedImages frames = c->frames > 1 ? mixed_frames(vit, mixed, B) : *mixed;
+    size_t count = (size_t)frames.count, images = (size_t)B * (size_t)c->frames;
     device_upload_async(vit->pixels, pixels, count * 3 * (size_t)c->img_size[0] * (size_t)c->img_size[1]);
-    device_upload(vit->pairs, mixed->pairs, 2 * (size_t)B * sizeof *vit->pairs);
-    device_upload(vit->boxes, mixed->boxes, 4 * count * sizeof *vit->boxes);
-    device_upload(vit->draws, mixed->draws, count * sizeof *vit->draws);
-    images_mix(vit->images, vit->pixels, vit->pairs, vit->boxes, vit->draws, mean, std, &mixed->mix,
-               &(ImageShape){B, c->img_size[0], c->img_size[1]});
+    device_upload(vit->pairs, frames.pairs, 2 * images * sizeof *vit->pairs);
+    device_upload(vit->boxes, frames.boxes, 4 * count * sizeof *vit->boxes);
+    device_upload(vit->draws, frames.draws, count * sizeof *vit->draws);
+    images_mix(vit->images, vit->pixels, vit->pairs, vit->boxes, vit->draws, mean, std, &frames.mix,
+               &(ImageShape){(int)images, c->img_size[0], c->img_size[1]});
     device_uploads_used();
 }
 
@@ -607,12 +655,18 @@ static void describe_block(const Vit *vit, FILE *out, const Stage *stage, int i)
     describe_row(vit, out, prefix, "residual stream, two norms", 0);
 }
 
+/* "14 x 14 grid", of clips "4 x 14 x 14 grid". */
+static const char *grid_text(char text[48], Grid grid) {
+    if (grid.frames > 1) snprintf(text, 48, "%d x %d x %d grid", grid.frames, grid.rows, grid.columns);
+    else snprintf(text, 48, "%d x %d grid", grid.rows, grid.columns);
+    return text;
+}
+
 static void describe_stage(const Vit *vit, FILE *out, int i) {
     const Stage *stage = &vit->stages[i];
-    char prefix[PARAM_NAME_SIZE];
+    char prefix[PARAM_NAME_SIZE], grid[48];
     if (stage_count(&vit->settings) > 1)
-        fprintf(out, "  stage %d: %d x %d grid, %d tokens of %d\n", i, stage->grid.rows, stage->grid.columns, stage->N,
-                stage->config.dim);
+        fprintf(out, "  stage %d: %s, %d tokens of %d\n", i, grid_text(grid, stage->grid), stage->N, stage->config.dim);
     embedding_prefix(vit, i, prefix);
     if (i == 0 && has_stem(vit)) {
         describe_row(vit, out, stem_prefix, "hybrid stem", hybrid_stem_macs(&vit->stem));
@@ -634,8 +688,14 @@ static void describe_stage(const Vit *vit, FILE *out, int i) {
 
 void vit_describe(const Vit *vit, FILE *out) {
     const VitSettings *c = &vit->settings;
-    fprintf(out, "%d x %d image, %spatches of %d: %d x %d grid, %d tokens of %d\n", c->img_size[0], c->img_size[1],
-            has_stem(vit) ? "a stem's features, " : "", c->patch_size, vit->grid.rows, vit->grid.columns, vit->N, c->dim.at[0]);
+    char grid[48];
+    if (c->frames > 1)
+        fprintf(out, "clip of %d frames of %d x %d, tubelets of %d x %d: ", c->frames, c->img_size[0], c->img_size[1],
+                c->tubelet, c->patch_size);
+    else
+        fprintf(out, "%d x %d image, %spatches of %d: ", c->img_size[0], c->img_size[1],
+                has_stem(vit) ? "a stem's features, " : "", c->patch_size);
+    fprintf(out, "%s, %d tokens of %d\n", grid_text(grid, vit->grid), vit->N, c->dim.at[0]);
     fprintf(out, "  %-18s %-28s %10s %12s %12s\n", "layer", "", "parameters", "10^6 macs", "KiB/image");
     for (int i = 0; i < stage_count(c); i++) describe_stage(vit, out, i);
     describe_row(vit, out, "head.", "classifier", classifier_macs(&vit->head, 1));
@@ -655,5 +715,6 @@ void vit_destroy(Vit *vit) {
     hybrid_stem_destroy(&vit->stem);
     model_destroy(&vit->model);
     free(vit->keep_host);
+    free(vit->frame_rows);
     memset(vit, 0, sizeof *vit);
 }

@@ -11,6 +11,7 @@
 #include "layers/classifier.h"
 #include "layers/embedding.h"
 #include "layers/hybrid_stem.h"
+#include "layers/inflate.h"
 #include "layers/model.h"
 #include "layers/stage.h"
 
@@ -24,7 +25,9 @@ typedef enum { INIT_SCALE_NONE, INIT_SCALE_DEPTH } InitScale;
 /* The settings of the model.  Lists have one number for each stage, or one for all stages. */
 typedef struct {
     ConfigItems attn; /* of AttentionOp */
-    int img_size[2], frames, patch_size, num_classes;
+    int img_size[2], frames, patch_size, tubelet, num_classes;
+    int time_kernel, conv_time_kernel;
+    Inflate inflate;
     StemKind stem;
     bool patch_overlap, patch_norm, patch_merging, stage_norm, mlp_conv, mlp_relu, recompute;
     float norm_eps;
@@ -76,6 +79,7 @@ typedef struct {
     float *pos, *dpos; /* [N of the first station,M] */
     Stream stream;
 
+    /* Of clips every image is `frames` images, one after the other: [B,frames,..], [B+2,frames,..]. */
     uint8_t *pixels;     /* [B,Hi,Wi,3];  in training [B+2,Hi,Wi,3] (MixedImages) */
     int *pairs, *boxes;  /* [B,2], [B+2,4] arguments of images_mix, in training only */
     uint32_t *draws;     /* [B+2] likewise */
@@ -85,6 +89,7 @@ typedef struct {
     float *targets;      /* [B,C] */
     float *loss;         /* [B] */
     float *keep_host;    /* host [2*depth,B] */
+    int *frame_rows;     /* host: the arguments of images_mix for every frame; NULL with one frame */
     real *dlogits, *dpooled;
 } Vit;
 
@@ -98,12 +103,13 @@ void vit_plan(Vit *vit, int batch, bool training);
 /* Allocates what was planned, on the device and on the host. */
 void vit_allocate(Vit *vit);
 
-/* Fills images from host pixels [B,Hi,Wi,3], which must come from host_malloc: on a GPU they are copied beside what was
- * called before, and must not be written to before device_uploads_wait has returned.  The same holds for
- * vit_load_mixed. */
+/* Fills images from host pixels [B,Hi,Wi,3], of clips [B,frames,Hi,Wi,3], which must come from host_malloc: on a GPU
+ * they are copied beside what was called before, and must not be written to before device_uploads_wait has returned.
+ * The same holds for vit_load_mixed. */
 void vit_load_pixels(Vit *vit, const uint8_t *pixels, const float *mean, const float *std, int B);
 
-/* How loaded images become a batch with random erasing and mixing (images_mix in kernels/images.h).  Host arrays. */
+/* How loaded images become a batch with random erasing and mixing (images_mix in kernels/images.h).  Host arrays.  All
+ * frames of a clip share its pair, its boxes and lam; each has noise of its own. */
 typedef struct {
     int count;             /* number of loaded images, at most B + 2 */
     const int *pairs;      /* [B,2] */
@@ -112,7 +118,7 @@ typedef struct {
     ImageMix mix;
 } MixedImages;
 
-/* Fills B images from host pixels [count,Hi,Wi,3].  Requires the training plan. */
+/* Fills B images from host pixels [count,Hi,Wi,3] or [count,frames,Hi,Wi,3].  Requires the training plan. */
 void vit_load_mixed(Vit *vit, const uint8_t *pixels, const MixedImages *mixed, const float *mean, const float *std,
                     int B);
 

@@ -23,18 +23,20 @@ typedef struct {
 /* Every pair of a token and its neighbour once. */
 static void reference(Reference r, const float *x, const float *dy, const float *w, const float *b, Case k) {
     const Depthwise *s = &k.shape;
-    int Hg = s->grid.rows, Wg = s->grid.columns;
+    int T = s->grid.frames, Hg = s->grid.rows, Wg = s->grid.columns, kt = s->kt ? s->kt : 1, area = s->k * s->k;
     for (int image = 0; image < k.B; image++)
-        for (int t = 0; t < Hg * Wg; t++)
+        for (int t = 0; t < T * Hg * Wg; t++)
             for (int c = 0; c < s->C; c++) {
-                size_t N = (size_t)Hg * Wg, out = (image * N + t) * s->y_row + c;
+                size_t N = (size_t)T * Hg * Wg, out = (image * N + t) * s->y_row + c;
                 int p = c % s->period;
                 if (b) r.y[out] += b[p];
                 r.db[p] += dy[out];
-                for (int tap = 0; tap < s->k * s->k; tap++) {
-                    int i = t / Wg + tap / s->k - s->k / 2, j = t % Wg + tap % s->k - s->k / 2;
-                    if (i < 0 || i >= Hg || j < 0 || j >= Wg) continue;
-                    size_t in = (image * N + (size_t)i * Wg + j) * s->x_row + c, at = (size_t)p * s->k * s->k + tap;
+                for (int tap = 0; tap < kt * area; tap++) {
+                    int f = t / (Hg * Wg) + tap / area - kt / 2;
+                    int i = t / Wg % Hg + tap / s->k % s->k - s->k / 2, j = t % Wg + tap % s->k - s->k / 2;
+                    if (f < 0 || f >= T || i < 0 || i >= Hg || j < 0 || j >= Wg) continue;
+                    size_t in = (image * N + ((size_t)f * Hg + i) * Wg + j) * s->x_row + c;
+                    size_t at = (size_t)p * kt * area + tap;
                     r.y[out] += (double)w[at] * x[in];
                     r.dx[in] += (double)w[at] * dy[out];
                     r.dw[at] += (double)x[in] * dy[out];
@@ -45,9 +47,10 @@ static void reference(Reference r, const float *x, const float *dy, const float 
 static void depthwise_case(Case k) {
     const Depthwise *s = &k.shape;
     size_t tokens = (size_t)k.B * grid_tokens(s->grid), nx = tokens * s->x_row, ny = tokens * s->y_row;
-    size_t nw = (size_t)s->period * s->k * s->k;
-    printf("depthwise B %d grid %dx%d C %d k %d period %d rows %d %d%s%s\n", k.B, s->grid.rows, s->grid.columns, s->C,
-           s->k, s->period, s->x_row, s->y_row, k.bias ? ", bias" : "", k.add ? ", added to" : "");
+    size_t nw = (size_t)s->period * (s->kt ? s->kt : 1) * s->k * s->k;
+    printf("depthwise B %d grid %dx%dx%d C %d k %dx%d period %d rows %d %d%s%s\n", k.B, s->grid.frames, s->grid.rows,
+           s->grid.columns, s->C, s->kt, s->k, s->period, s->x_row, s->y_row, k.bias ? ", bias" : "",
+           k.add ? ", added to" : "");
     float *x = normals(nx, 1), *dy = normals(ny, 1), *w = normals(nw, 1), *b = normals(s->period, 1);
     float *y_before = normals(ny, 1), *dx_before = normals(nx, 1), *dw = normals(nw, 1), *db = normals(s->period, 1);
     real *d_x = upload_real(x, nx), *d_dy = upload_real(dy, ny), *d_y = upload_real(y_before, ny),
@@ -77,10 +80,13 @@ static void depthwise_case(Case k) {
 static void test_depthwise(void **state) {
     (void)state;
     const Case cases[] = {
-        {3, {{1, 5, 7}, 15, 5, 5, 45, 15}, true, true},  {2, {{1, 5, 7}, 12, 3, 12, 12, 12}, false, false},
-        {1, {{1, 1, 1}, 1, 7, 1, 1, 1}, true, false},    {2, {{1, 9, 17}, 40, 7, 40, 40, 43}, true, true},
-        {1, {{1, 3, 2}, 33, 1, 33, 33, 33}, true, false}, {2, {{1, 16, 16}, 48, 3, 16, 50, 48}, true, true},
-        {1, {{1, 1, 20}, 5, 5, 5, 5, 5}, false, true},
+        {3, {{1, 5, 7}, 15, 5, 5, 45, 15, 0}, true, true},   {2, {{1, 5, 7}, 12, 3, 12, 12, 12, 1}, false, false},
+        {1, {{1, 1, 1}, 1, 7, 1, 1, 1, 1}, true, false},     {2, {{1, 9, 17}, 40, 7, 40, 40, 43, 1}, true, true},
+        {1, {{1, 3, 2}, 33, 1, 33, 33, 33, 0}, true, false}, {2, {{1, 16, 16}, 48, 3, 16, 50, 48, 1}, true, true},
+        {1, {{1, 1, 20}, 5, 5, 5, 5, 5, 0}, false, true},    {2, {{3, 5, 7}, 15, 5, 5, 45, 15, 3}, true, true},
+        {1, {{3, 5, 7}, 17, 7, 17, 17, 17, 3}, true, false}, {2, {{2, 3, 4}, 12, 3, 12, 14, 13, 5}, false, true},
+        {2, {{4, 9, 3}, 8, 3, 8, 8, 8, 0}, true, false},     {1, {{5, 2, 9}, 33, 1, 11, 33, 33, 7}, true, false},
+        {3, {{1, 4, 5}, 6, 3, 6, 6, 6, 3}, true, true},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) depthwise_case(cases[i]);
 }
@@ -136,13 +142,13 @@ static void strided_case(int B, StridedDepthwise d) {
 
 static void test_strided(void **state) {
     (void)state;
-    strided_case(3, (StridedDepthwise){{{1, 5, 7}, 30, 3, 30, 45, 30}, 2});
-    strided_case(2, (StridedDepthwise){{{1, 8, 9}, 33, 3, 33, 33, 40}, 3});
-    strided_case(1, (StridedDepthwise){{{1, 6, 5}, 16, 3, 16, 16, 16}, 4}); /* tokens that are in no window */
-    strided_case(2, (StridedDepthwise){{{1, 9, 4}, 5, 5, 5, 5, 5}, 2});
-    strided_case(1, (StridedDepthwise){{{1, 4, 3}, 17, 7, 17, 20, 17}, 6});
-    strided_case(2, (StridedDepthwise){{{1, 1, 1}, 1, 3, 1, 1, 1}, 2});
-    strided_case(1, (StridedDepthwise){{{1, 4, 6}, 8, 1, 8, 8, 8}, 1});
+    strided_case(3, (StridedDepthwise){{{1, 5, 7}, 30, 3, 30, 45, 30, 0}, 2});
+    strided_case(2, (StridedDepthwise){{{1, 8, 9}, 33, 3, 33, 33, 40, 0}, 3});
+    strided_case(1, (StridedDepthwise){{{1, 6, 5}, 16, 3, 16, 16, 16, 0}, 4}); /* tokens that are in no window */
+    strided_case(2, (StridedDepthwise){{{1, 9, 4}, 5, 5, 5, 5, 5, 0}, 2});
+    strided_case(1, (StridedDepthwise){{{1, 4, 3}, 17, 7, 17, 20, 17, 0}, 6});
+    strided_case(2, (StridedDepthwise){{{1, 1, 1}, 1, 3, 1, 1, 1, 0}, 2});
+    strided_case(1, (StridedDepthwise){{{1, 4, 6}, 8, 1, 8, 8, 8, 0}, 1});
 }
 
 static void set(Vit *vit, const char *name, const float *values) {

@@ -57,7 +57,7 @@ static void layer_open(Layer *l, const Case *c) {
     const VitSettings *settings = vit_add_settings(&l->config);
     if (c->settings) {
         settings_read(&l->config, c->settings);
-        attention_create(&l->attention, vit_attn(settings, 0), &l->config, "", (BlockPlace){c->block, 0, 1, c->block},
+        attention_create(&l->attention, vit_attn(settings, 0), &l->config, "", (BlockPlace){c->block, 0, 1, c->block, 1, 1},
                          c->grid, false, c->M, 2);
         l->attention.op->declare(&l->attention, &l->model.params);
     } else {

@@ -13,30 +13,33 @@
 typedef struct {
     const char *name;
     OffsetKind kind;
-    int Hg, Wg, side, B, H, D, E;
+    Grid grid;
+    int side, frames, B, H, D, E; /* side and frames of a local window */
     bool per_channel;
 } Case;
 
-/* Written apart from kernels/offsets.h: positions as the paper has them. */
+/* Written apart from kernels/offsets.h: positions as the paper has them, and frames as one more axis. */
 static int entry_of(const Case *k, int i, int j) {
-    int N = k->Hg * k->Wg, dy = i / k->Wg - j / k->Wg, dx = i % k->Wg - j % k->Wg;
+    int N = grid_tokens(k->grid), T = k->grid.frames, Hg = k->grid.rows, Wg = k->grid.columns;
+    int dt = i / (Hg * Wg) - j / (Hg * Wg), dy = i / Wg % Hg - j / Wg % Hg, dx = i % Wg - j % Wg;
     switch (k->kind) {
     case OFFSETS_CIRCLE: return ((i - j) % N + N) % N;
-    case OFFSETS_TORUS: return (dy + k->Hg) % k->Hg * k->Wg + (dx + k->Wg) % k->Wg;
-    case OFFSETS_TOEPLITZ: return (dy + k->Hg - 1) * (2 * k->Wg - 1) + dx + k->Wg - 1;
+    case OFFSETS_TORUS: return ((dt + T) % T * Hg + (dy + Hg) % Hg) * Wg + (dx + Wg) % Wg;
+    case OFFSETS_TOEPLITZ: return ((dt + T - 1) * (2 * Hg - 1) + dy + Hg - 1) * (2 * Wg - 1) + dx + Wg - 1;
     default: break;
     }
-    if (2 * abs(dy) > k->side || 2 * abs(dx) > k->side) return -1;
-    return (dy + k->side / 2) * k->side + dx + k->side / 2;
+    if (2 * abs(dt) > k->frames || 2 * abs(dy) > k->side || 2 * abs(dx) > k->side) return -1;
+    return ((dt + k->frames / 2) * k->side + dy + k->side / 2) * k->side + dx + k->side / 2;
 }
 
 static int entries_of(const Case *k) {
-    if (k->kind == OFFSETS_LOCAL) return k->side * k->side;
-    return k->kind == OFFSETS_TOEPLITZ ? (2 * k->Hg - 1) * (2 * k->Wg - 1) : k->Hg * k->Wg;
+    if (k->kind == OFFSETS_LOCAL) return k->frames * k->side * k->side;
+    if (k->kind != OFFSETS_TOEPLITZ) return grid_tokens(k->grid);
+    return (2 * k->grid.frames - 1) * (2 * k->grid.rows - 1) * (2 * k->grid.columns - 1);
 }
 
 static Patterns patterns_of(const Case *k) {
-    return (Patterns){{k->kind, {1, k->Hg, k->Wg}, k->side}, k->E, k->H, k->D, k->per_channel};
+    return (Patterns){{k->kind, k->grid, k->side, k->frames}, k->E, k->H, k->D, k->per_channel};
 }
 
 /* One of each tensor; gradients of parameters hold what was there before the call. */
@@ -52,7 +55,7 @@ typedef struct {
 } Inputs;
 
 static Inputs inputs_of(const Case *k) {
-    Inputs x = {.tokens = (size_t)k->B * k->Hg * k->Wg};
+    Inputs x = {.tokens = (size_t)k->B * grid_tokens(k->grid)};
     size_t T = entries_of(k);
     x.n_y = x.tokens * k->H * k->D;
     x.n_s = x.tokens * k->H * k->E;
@@ -100,7 +103,7 @@ static const float *entry(const float *wa, const Case *k, int t, int c) {
 
 /* `stored` is the S that forward left: where activations are rounded, all that follows starts from rounded patterns. */
 static void head_reference(Result r, const float *stored, const Inputs *x, const Case *k, int image, int h) {
-    int N = k->Hg * k->Wg, E = k->E, D = k->D;
+    int N = grid_tokens(k->grid), E = k->E, D = k->D;
     size_t first = (size_t)image * N, patterns = ((size_t)image * k->H + h) * E * N;
     double *exact = r.s + patterns, *ds = calloc((size_t)N * E, sizeof *ds);
     const float *s = stored + patterns;
@@ -197,8 +200,8 @@ static int close_values(const real *d_dqkv, const double *dv, const Inputs *x, c
 }
 
 static void compare(const LisaAlgorithm *a, const Inputs *x, const Case *k) {
-    printf("%s, %s %dx%d side %d B %d H %d D %d E %d\n", a->name, k->name, k->Hg, k->Wg, k->side, k->B, k->H, k->D,
-           k->E);
+    printf("%s, %s %dx%dx%d side %d B %d H %d D %d E %d\n", a->name, k->name, k->grid.frames, k->grid.rows,
+           k->grid.columns, k->side, k->B, k->H, k->D, k->E);
     Outputs o = run(a, x, k), again = run(a, x, k);
     Result r = reference(download_real(o.s, x->n_s), x, k); /* of s as it is kept; y may be of s before that */
     assert_true(close_rounded("y", o.y, r.y, x->n_y));
@@ -226,23 +229,33 @@ static void check_case(const Case *k) {
 static void test_formulas(void **state) {
     (void)state;
     static const Case cases[] = {
-        {"circle", OFFSETS_CIRCLE, 5, 7, 0, 3, 3, 5, 3, true},
-        {"torus", OFFSETS_TORUS, 5, 7, 0, 3, 3, 5, 3, true},
-        {"circle", OFFSETS_CIRCLE, 1, 1, 0, 8, 3, 3, 2, true},
-        {"torus", OFFSETS_TORUS, 1, 2, 0, 6, 3, 3, 2, true},
-        {"torus", OFFSETS_TORUS, 2, 3, 0, 4, 3, 4, 1, true},
-        {"circle", OFFSETS_CIRCLE, 3, 2, 0, 4, 3, 1, 4, true},
-        {"circle", OFFSETS_CIRCLE, 11, 2, 0, 1, 2, 17, 5, true},
-        {"torus", OFFSETS_TORUS, 3, 13, 0, 1, 1, 4, 17, true},
-        {"circle", OFFSETS_CIRCLE, 8, 9, 0, 1, 1, 16, 16, true},
-        {"torus", OFFSETS_TORUS, 8, 6, 0, 2, 1, 16, 4, true},
-        {"toeplitz", OFFSETS_TOEPLITZ, 5, 7, 0, 2, 3, 5, 3, true},
-        {"toeplitz, one wa", OFFSETS_TOEPLITZ, 5, 7, 0, 2, 3, 5, 3, false},
-        {"toeplitz, one wa", OFFSETS_TOEPLITZ, 2, 1, 0, 4, 3, 5, 18, false},
-        {"toeplitz", OFFSETS_TOEPLITZ, 4, 2, 0, 1, 9, 19, 2, true},
-        {"local", OFFSETS_LOCAL, 5, 7, 3, 2, 3, 5, 3, true},
-        {"local", OFFSETS_LOCAL, 4, 9, 5, 1, 2, 16, 4, true},
-        {"local", OFFSETS_LOCAL, 2, 3, 7, 1, 2, 3, 2, true},
+        {"circle", OFFSETS_CIRCLE, {1, 5, 7}, 0, 0, 3, 3, 5, 3, true},
+        {"torus", OFFSETS_TORUS, {1, 5, 7}, 0, 0, 3, 3, 5, 3, true},
+        {"circle", OFFSETS_CIRCLE, {1, 1, 1}, 0, 0, 8, 3, 3, 2, true},
+        {"torus", OFFSETS_TORUS, {1, 1, 2}, 0, 0, 6, 3, 3, 2, true},
+        {"torus", OFFSETS_TORUS, {1, 2, 3}, 0, 0, 4, 3, 4, 1, true},
+        {"circle", OFFSETS_CIRCLE, {1, 3, 2}, 0, 0, 4, 3, 1, 4, true},
+        {"circle", OFFSETS_CIRCLE, {1, 11, 2}, 0, 0, 1, 2, 17, 5, true},
+        {"torus", OFFSETS_TORUS, {1, 3, 13}, 0, 0, 1, 1, 4, 17, true},
+        {"circle", OFFSETS_CIRCLE, {1, 8, 9}, 0, 0, 1, 1, 16, 16, true},
+        {"torus", OFFSETS_TORUS, {1, 8, 6}, 0, 0, 2, 1, 16, 4, true},
+        {"toeplitz", OFFSETS_TOEPLITZ, {1, 5, 7}, 0, 0, 2, 3, 5, 3, true},
+        {"toeplitz, one wa", OFFSETS_TOEPLITZ, {1, 5, 7}, 0, 0, 2, 3, 5, 3, false},
+        {"toeplitz, one wa", OFFSETS_TOEPLITZ, {1, 2, 1}, 0, 0, 4, 3, 5, 18, false},
+        {"toeplitz", OFFSETS_TOEPLITZ, {1, 4, 2}, 0, 0, 1, 9, 19, 2, true},
+        {"local", OFFSETS_LOCAL, {1, 5, 7}, 3, 1, 2, 3, 5, 3, true},
+        {"local", OFFSETS_LOCAL, {1, 4, 9}, 5, 1, 1, 2, 16, 4, true},
+        {"local", OFFSETS_LOCAL, {1, 2, 3}, 7, 1, 1, 2, 3, 2, true},
+        {"circle", OFFSETS_CIRCLE, {3, 5, 7}, 0, 0, 2, 2, 5, 3, true},
+        {"torus", OFFSETS_TORUS, {3, 5, 7}, 0, 0, 2, 2, 5, 3, true},
+        {"torus", OFFSETS_TORUS, {2, 1, 6}, 0, 0, 3, 2, 3, 2, true},
+        {"torus", OFFSETS_TORUS, {11, 2, 3}, 0, 0, 2, 1, 17, 2, true},
+        {"torus", OFFSETS_TORUS, {4, 4, 1}, 0, 0, 3, 2, 4, 5, true},
+        {"toeplitz", OFFSETS_TOEPLITZ, {3, 5, 7}, 0, 0, 1, 2, 5, 3, true},
+        {"toeplitz, one wa", OFFSETS_TOEPLITZ, {2, 4, 3}, 0, 0, 2, 2, 5, 3, false},
+        {"local", OFFSETS_LOCAL, {3, 5, 7}, 3, 3, 2, 2, 5, 3, true},
+        {"local", OFFSETS_LOCAL, {2, 4, 3}, 5, 5, 2, 2, 3, 4, true},
+        {"local", OFFSETS_LOCAL, {4, 3, 4}, 5, 1, 2, 1, 4, 2, true},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) check_case(&cases[i]);
 }
@@ -252,18 +265,21 @@ static bool emulated(void) { return strstr(kernels_device(), "emulated"); }
 
 static double *widened_real(const real *x, size_t n) { return widened(download_real(x, n), n); }
 
-/* The grids of the paper's Tables 4 and 12, 49 to 7056 tokens, and one with a prime side. */
+/* The grids of the paper's Tables 4, 8, 12 and 14, 49 to 7056 tokens, and one with a prime side. */
 static void test_algorithms_agree(void **state) {
     (void)state;
-    static const int sides[][2] = {{7, 7}, {14, 14}, {28, 28}, {10, 33}, {56, 56}, {84, 84}};
-    for (int i = 0; i < (emulated() ? 1 : 6); i++)
+    static const Grid sides[] = {{1, 7, 7},   {1, 14, 14}, {1, 28, 28}, {1, 10, 33},
+                                 {1, 56, 56}, {1, 84, 84}, {4, 14, 14}, {8, 14, 14}};
+    for (int i = 0; i < (emulated() ? 1 : 8); i++)
         for (int grid = 0; grid < 2; grid++) {
             const char *name = grid ? "torus" : "circle";
             OffsetKind kind = grid ? OFFSETS_TORUS : OFFSETS_CIRCLE;
-            Case k = {name, kind, sides[i][0], sides[i][1], 0, 1, 1, i < 3 ? 16 : 2, i < 3 ? 4 : 6, true};
+            Case k = {name, kind, sides[i], 0, 0, 1, 1, grid_tokens(sides[i]) < 1000 ? 16 : 2,
+                      grid_tokens(sides[i]) < 1000 ? 4 : 6, true};
             Inputs x = inputs_of(&k);
             Outputs want = run(&dense, &x, &k), got = run_from(want.s, &fft, &x, &k); /* two S round to two sides */
-            printf("fft == dense, %s %dx%d D %d E %d\n", k.name, k.Hg, k.Wg, k.D, k.E);
+            printf("fft == dense, %s %dx%dx%d D %d E %d\n", k.name, k.grid.frames, k.grid.rows, k.grid.columns, k.D,
+                   k.E);
             assert_true(close_rounded("y", got.y, widened_real(want.y, x.n_y), x.n_y));
             assert_true(close_rounded("s", got.s, widened_real(want.s, x.n_s), x.n_s));
             assert_true(close_rounded("dqkv", got.dqkv, widened_real(want.dqkv, 3 * x.n_y), 3 * x.n_y));
@@ -284,7 +300,7 @@ static void test_algorithms_agree(void **state) {
 /* A NaN in one image's v leaves the other images alone. */
 static void test_nan(void **state) {
     (void)state;
-    Case k = {"circle", OFFSETS_CIRCLE, 3, 4, 0, 2, 2, 5, 3, true};
+    Case k = {"circle", OFFSETS_CIRCLE, {1, 3, 4}, 0, 0, 2, 2, 5, 3, true};
     const LisaAlgorithm *both[] = {&dense, &fft};
     for (int a = 0; a < 2; a++) {
         Inputs x = inputs_of(&k);
@@ -300,12 +316,14 @@ static void test_nan(void **state) {
 
 static void test_costs(void **state) {
     (void)state;
-    Patterns circle = {{OFFSETS_CIRCLE, {1, 14, 14}, 0}, 16, 1, 16, true},
-             large = {{OFFSETS_CIRCLE, {1, 56, 56}, 0}, 16, 1, 16, true},
-             window = {{OFFSETS_LOCAL, {1, 14, 14}, 5}, 16, 1, 16, true},
-             shared = {{OFFSETS_TORUS, {1, 14, 14}, 0}, 16, 1, 16, false};
+    Patterns circle = {{OFFSETS_CIRCLE, {1, 14, 14}, 0, 0}, 16, 1, 16, true},
+             large = {{OFFSETS_CIRCLE, {1, 56, 56}, 0, 0}, 16, 1, 16, true},
+             window = {{OFFSETS_LOCAL, {1, 14, 14}, 5, 1}, 16, 1, 16, true},
+             shared = {{OFFSETS_TORUS, {1, 14, 14}, 0, 0}, 16, 1, 16, false};
     assert_true(lisa_dense_cost(&circle) > 0 && lisa_fft_cost(&circle) > 0);
     assert_true(lisa_dense_cost(&large) > 10 * lisa_fft_cost(&large));
+    circle.offsets.grid = (Grid){8, 28, 28}; /* what 196 tokens cost says nothing of a clip's 6272 */
+    assert_true(lisa_dense_cost(&circle) > 10 * lisa_fft_cost(&circle));
     assert_true(isinf(lisa_fft_cost(&window)) && isinf(lisa_fft_cost(&shared)));
 }
 
@@ -367,11 +385,11 @@ static void test_unit_lengths(void **state) {
 
 /* == Position weights ============================================================================================= */
 
-static void weighted_case(int Hg, int Wg, int B, int H, int D, int tables) {
-    Case k = {"toeplitz", OFFSETS_TOEPLITZ, Hg, Wg, 0, B, H, D, tables, false};
+static void weighted_case(Grid grid, int B, int H, int D, int tables) {
+    Case k = {"toeplitz", OFFSETS_TOEPLITZ, grid, 0, 0, B, H, D, tables, false};
     Inputs x = inputs_of(&k); /* wb [T,tables] is r */
     WeightedAttention shape = {patterns_of(&k).offsets, tables, H, D};
-    int N = Hg * Wg;
+    int N = grid_tokens(grid);
     double *y = zeros(x.n_y), *dv = zeros(x.n_y), *dqk = zeros(2 * x.n_y), *dr = widened(x.dwb, x.n_wb);
     for (int head = 0; head < B * H; head++)
         for (int i = 0; i < N; i++)
@@ -392,7 +410,8 @@ static void weighted_case(int Hg, int Wg, int B, int H, int D, int tables) {
                     dqk[key] += t * weight * x.qk[q];
                 }
             }
-    printf("position weights %dx%d B %d H %d D %d tables %d\n", Hg, Wg, B, H, D, tables);
+    printf("position weights %dx%dx%d B %d H %d D %d tables %d\n", grid.frames, grid.rows, grid.columns, B, H, D,
+           tables);
     real *d_y = poisoned_real(x.n_y), *d_dqkv = upload_real(x.before, 3 * x.n_y), *d_dqk = poisoned_real(2 * x.n_y);
     float *d_dr = upload(x.dwb, x.n_wb);
     kernels_reserve(weighted_attention_workspace(&shape, B));
@@ -407,47 +426,59 @@ static void weighted_case(int Hg, int Wg, int B, int H, int D, int tables) {
 
 static void test_position_weights(void **state) {
     (void)state;
-    weighted_case(5, 7, 3, 3, 5, 1);
-    weighted_case(5, 7, 2, 3, 5, 3);
-    weighted_case(1, 2, 6, 3, 3, 1);
-    weighted_case(3, 12, 1, 2, 17, 2);
+    weighted_case((Grid){1, 5, 7}, 3, 3, 5, 1);
+    weighted_case((Grid){1, 5, 7}, 2, 3, 5, 3);
+    weighted_case((Grid){1, 1, 2}, 6, 3, 3, 1);
+    weighted_case((Grid){1, 3, 12}, 1, 2, 17, 2);
+    weighted_case((Grid){3, 4, 5}, 2, 3, 5, 3);
 }
 
 /* == Global filter ================================================================================================ */
 
 typedef struct {
-    int B, Hg, Wg, M;
+    int B;
+    Grid grid;
+    int M;
 } FilterCase;
 
-/* Frequency (fy, fx) of channel c of image b, by the definition. */
-static void spectrum(double *re, double *im, const float *x, const FilterCase *k, int b, int fy, int fx, int c) {
+/* The angle of frequency f at token n. */
+static double turn_of(GridPlace f, int n, Grid g) {
+    GridPlace at = grid_place(g, n);
+    return 2 * M_PI * ((double)f.t * at.t / g.frames + (double)f.y * at.y / g.rows + (double)f.x * at.x / g.columns);
+}
+
+/* Frequency f of channel c of image b, by the definition. */
+static void spectrum(double *re, double *im, const float *x, const FilterCase *k, int b, GridPlace f, int c) {
+    int N = grid_tokens(k->grid);
     *re = *im = 0;
-    for (int n = 0; n < k->Hg * k->Wg; n++) {
-        double angle = -2 * M_PI * ((double)fy * (n / k->Wg) / k->Hg + (double)fx * (n % k->Wg) / k->Wg);
-        double value = x[((size_t)b * k->Hg * k->Wg + n) * k->M + c];
+    for (int n = 0; n < N; n++) {
+        double angle = -turn_of(f, n, k->grid), value = x[((size_t)b * N + n) * k->M + c];
         *re += value * cos(angle);
         *im += value * sin(angle);
     }
 }
 
+/* The stored half of the frequencies. */
+static Grid half_of(Grid g) { return (Grid){g.frames, g.rows, g.columns / 2 + 1}; }
+
 /* y = Re sum over the stored half of m_f w_f X_f exp(...) / N, m = 1 in the columns 0 and Wg/2, else 2; and its
  * gradients, one frequency at a time. */
 static void filter_reference(double *y, double *dx, double *dw, const float *x, const float *dy, const float *w,
                              const FilterCase *k) {
-    int N = k->Hg * k->Wg, columns = k->Wg / 2 + 1;
+    int N = grid_tokens(k->grid);
     for (int b = 0; b < k->B; b++)
         for (int c = 0; c < k->M; c++)
-            for (int f = 0; f < k->Hg * columns; f++) {
-                int fy = f / columns, fx = f % columns;
-                double many = (fx == 0 || 2 * fx == k->Wg ? 1.0 : 2.0) / N, xr, xi, gr, gi;
-                size_t at_w = ((size_t)f * k->M + c) * 2;
+            for (int i = 0; i < grid_tokens(half_of(k->grid)); i++) {
+                GridPlace f = grid_place(half_of(k->grid), i);
+                double many = (f.x == 0 || 2 * f.x == k->grid.columns ? 1.0 : 2.0) / N, xr, xi, gr, gi;
+                size_t at_w = ((size_t)i * k->M + c) * 2;
                 double wr = w[at_w], wi = w[at_w + 1];
-                spectrum(&xr, &xi, x, k, b, fy, fx, c);
-                spectrum(&gr, &gi, dy, k, b, fy, fx, c);
+                spectrum(&xr, &xi, x, k, b, f, c);
+                spectrum(&gr, &gi, dy, k, b, f, c);
                 dw[at_w] += many * (xr * gr + xi * gi);
                 dw[at_w + 1] += many * (xr * gi - xi * gr);
                 for (int n = 0; n < N; n++) {
-                    double angle = 2 * M_PI * ((double)fy * (n / k->Wg) / k->Hg + (double)fx * (n % k->Wg) / k->Wg);
+                    double angle = turn_of(f, n, k->grid);
                     size_t at_x = ((size_t)b * N + n) * k->M + c;
                     y[at_x] += many * ((wr * xr - wi * xi) * cos(angle) - (wr * xi + wi * xr) * sin(angle));
                     dx[at_x] += many * ((wr * gr + wi * gi) * cos(angle) - (wr * gi - wi * gr) * sin(angle));
@@ -456,17 +487,16 @@ static void filter_reference(double *y, double *dx, double *dw, const float *x, 
 }
 
 static void filter_case(FilterCase k) {
-    Grid grid = {1, k.Hg, k.Wg};
-    size_t n = (size_t)k.B * k.Hg * k.Wg * k.M, n_w = (size_t)k.Hg * (k.Wg / 2 + 1) * k.M * 2;
-    printf("global filter B %d %dx%d M %d\n", k.B, k.Hg, k.Wg, k.M);
+    size_t n = (size_t)k.B * grid_tokens(k.grid) * k.M, n_w = (size_t)grid_tokens(half_of(k.grid)) * k.M * 2;
+    printf("global filter B %d %dx%dx%d M %d\n", k.B, k.grid.frames, k.grid.rows, k.grid.columns, k.M);
     float *x = normals(n, 1), *dy = normals(n, 1), *w = normals(n_w, 1), *before = normals(n_w, 1);
     real *d_x = upload_real(x, n), *d_dy = upload_real(dy, n), *d_y = poisoned_real(n), *d_dx = poisoned_real(n);
     float *d_w = upload(w, n_w), *d_dw = upload(before, n_w);
     double *y = zeros(n), *dx = zeros(n), *dw = widened(before, n_w);
     filter_reference(y, dx, dw, x, dy, w, &k);
-    kernels_reserve(global_filter_workspace(k.B, grid, k.M));
-    global_filter_forward(d_y, d_x, d_w, k.B, grid, k.M);
-    global_filter_backward(d_dx, d_dw, d_dy, d_x, d_w, k.B, grid, k.M);
+    kernels_reserve(global_filter_workspace(k.B, k.grid, k.M));
+    global_filter_forward(d_y, d_x, d_w, k.B, k.grid, k.M);
+    global_filter_backward(d_dx, d_dw, d_dy, d_x, d_w, k.B, k.grid, k.M);
     assert_true(close_real("y", d_y, y, n));
     assert_true(close_real("dx", d_dx, dx, n));
     assert_true(close_float("dw", d_dw, dw, n_w));
@@ -475,8 +505,87 @@ static void filter_case(FilterCase k) {
 
 static void test_global_filter(void **state) {
     (void)state;
-    const FilterCase cases[] = {{3, 5, 7, 5}, {2, 4, 6, 17}, {5, 1, 1, 19}, {5, 2, 1, 12}, {1, 3, 11, 2}, {4, 8, 8, 4}};
+    const FilterCase cases[] = {
+        {3, {1, 5, 7}, 5},  {2, {1, 4, 6}, 17}, {5, {1, 1, 1}, 19}, {5, {1, 2, 1}, 12}, {1, {1, 3, 11}, 2},
+        {4, {1, 8, 8}, 4},  {2, {3, 5, 7}, 5},  {3, {2, 3, 4}, 4},  {2, {4, 2, 6}, 17}, {3, {11, 1, 2}, 3},
+        {3, {1, 1, 12}, 2}, {3, {5, 4, 1}, 2},
+    };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) filter_case(cases[i]);
+}
+
+/* == Numbers computed apart ======================================================================================= */
+
+enum { CASE_N = 12, CASE_D = 2, CASE_E = 2 };
+
+static float *sines(size_t n, double a, double b, double shift, double size, int cosine) {
+    float *x = normals(n, 1);
+    for (size_t i = 0; i < n; i++) {
+        double angle = a * (double)(i / CASE_D) + b * (double)(i % CASE_D) + shift;
+        x[i] = (float)(size * (cosine ? cos(angle) : sin(angle)));
+    }
+    return x;
+}
+
+/* One head on 2 x 3 x 2 tokens, q and k of sines at unit length, against float64 sums over all pairs: y of token 0, and
+ * the sums over all tokens. */
+static void numeric_case(OffsetKind kind, const LisaAlgorithm *a, double y0, double y1, double sum, double squares) {
+    Case k = {"numbers", kind, {2, 3, 2}, 3, 3, 1, 1, CASE_D, CASE_E, true};
+    Patterns patterns = patterns_of(&k);
+    int T = entries_of(&k), ny = CASE_N * CASE_D;
+    float *q = sines(ny, 0.7, 1.3, 0.2, 1, 0), *key = sines(ny, 0.5, -0.9, 0.1, 1, 1);
+    float *v = sines(ny, 0.3, 0.8, -0.4, 1, 0);
+    float *qk = normals(2 * ny, 1), *qkv = normals(3 * ny, 1), *wa = normals((size_t)T * 4, 1);
+    float *wb = sines(2 * T, 0.9, -0.5, 0.3, 0.1, 0);
+    float b[] = {0.05f, 0, 0.1f, 0.05f};
+    for (int i = 0; i < ny; i++) {
+        int n = i / 2, c = i % 2;
+        qk[4 * n + c] = q[i] / hypotf(q[2 * n], q[2 * n + 1]);
+        qk[4 * n + 2 + c] = key[i] / hypotf(key[2 * n], key[2 * n + 1]);
+        qkv[6 * n + 4 + c] = v[i];
+    }
+    for (int i = 0; i < 4 * T; i++) wa[i] = (float)(0.1 * cos(0.4 * (i / 4) + 0.6 * (i / 2 % 2) + 1.1 * (i % 2)));
+    real *y = poisoned_real(ny), *s = poisoned_real(ny);
+    LisaTables tables = {patterns, upload(wa, 4 * T), upload(wb, 2 * T), upload(b, 4)};
+    kernels_reserve(a->workspace(&patterns, 1));
+    a->forward(y, s, upload_real(qk, 2 * ny), upload_real(qkv, 3 * ny), &tables, 1);
+    const float *got = download_real(y, ny);
+    double total[] = {0, 0}, tolerance = sizeof(real) == 4 ? 1e-6 : 2e-2;
+    for (int i = 0; i < ny; i++) total[0] += got[i], total[1] += (double)got[i] * got[i];
+    printf("%s, %s: y[0] %.8f %.8f, sums %.8f %.8f\n", a->name, k.name, (double)got[0], (double)got[1], total[0],
+           total[1]);
+    assert_true(fabs(got[0] - y0) < tolerance && fabs(got[1] - y1) < tolerance);
+    assert_true(fabs(total[0] - sum) < 8 * tolerance && (isnan(squares) || fabs(total[1] - squares) < 8 * tolerance));
+    release_all();
+}
+
+static void test_numbers(void **state) {
+    (void)state;
+    const LisaAlgorithm *both[] = {&dense, &fft};
+    for (int a = 0; a < 2; a++) {
+        numeric_case(OFFSETS_CIRCLE, both[a], 0.01746546, 0.03584636, 1.18773642, 0.27695210);
+        numeric_case(OFFSETS_TORUS, both[a], -0.01569199, 0.00428144, 0.77625136, 0.09616508);
+    }
+    numeric_case(OFFSETS_LOCAL, &dense, 0.07580945, 0.06009840, -0.13816707, NAN);
+}
+
+/* A filter of 2 x 3 x 4 tokens, as numpy.fft.rfftn and irfftn have it. */
+static void test_filter_numbers(void **state) {
+    (void)state;
+    float x[24], w[36];
+    double sum = 0, squares = 0, tolerance = sizeof(real) == 4 ? 2e-6 : 5e-2;
+    for (int n = 0; n < 24; n++) x[n] = (float)sin(0.37 * n + 0.2);
+    for (int m = 0; m < 18; m++) w[2 * m] = (float)cos(0.21 * m), w[2 * m + 1] = (float)sin(0.13 * m + 0.1);
+    Grid grid = {2, 3, 4};
+    real *y = poisoned_real(24);
+    kernels_reserve(global_filter_workspace(1, grid, 1));
+    global_filter_forward(y, upload_real(x, 24), upload(w, 36), 1, grid, 1);
+    const float *got = download_real(y, 24);
+    for (int n = 0; n < 24; n++) sum += got[n], squares += (double)got[n] * got[n];
+    printf("filter: %.8f %.8f %.8f, sums %.8f %.8f\n", (double)got[0], (double)got[6], (double)got[23], sum, squares);
+    assert_true(fabs(got[0] + 0.58777815) < tolerance && fabs(got[6] - 0.15617774) < tolerance);
+    assert_true(fabs(got[23] + 0.56211112) < tolerance);
+    assert_true(fabs(sum - 5.06344633) < 8 * tolerance && fabs(squares - 10.07751575) < 8 * tolerance);
+    release_all();
 }
 
 int main(void) {
@@ -485,7 +594,8 @@ int main(void) {
         cmocka_unit_test(test_formulas),      cmocka_unit_test(test_algorithms_agree),
         cmocka_unit_test(test_nan),           cmocka_unit_test(test_costs),
         cmocka_unit_test(test_unit_lengths),  cmocka_unit_test(test_position_weights),
-        cmocka_unit_test(test_global_filter),
+        cmocka_unit_test(test_global_filter), cmocka_unit_test(test_numbers),
+        cmocka_unit_test(test_filter_numbers),
     };
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     kernels_exit();

@@ -141,7 +141,8 @@ static void test_neighbour_max(void **state) {
 
 typedef struct {
     OffsetKind kind;
-    int Hg, Wg, B, H, D, E;
+    Grid grid;
+    int B, H, D, E;
     bool per_channel, base, spread; /* spread: from patterns, else collected into them */
     int x_gap, z_gap, k_gap;        /* between the rows */
 } Sums;
@@ -150,7 +151,7 @@ typedef struct {
 static void sums_reference(double *fx, double *fz, double *fk, double *fw, double *fbase, const float *x,
                            const float *z, const float *k, const float *w, const float *base, const PatternSums *p,
                            Sums m) {
-    int N = m.Hg * m.Wg;
+    int N = grid_tokens(m.grid);
     for (int head = 0; head < m.B * m.H; head++)
         for (int i = 0; i < N; i++)
             for (int c = 0; c < m.D; c++)
@@ -181,15 +182,15 @@ static double *between_rows(const float *before, size_t tokens, int row, int wid
 }
 
 static void sums_case(Sums m) {
-    int N = m.Hg * m.Wg, M = m.H * m.D;
-    PatternSums sums = {.patterns = {{m.kind, {1, m.Hg, m.Wg}, 0}, m.E, m.H, m.D, m.per_channel},
+    int N = grid_tokens(m.grid), M = m.H * m.D;
+    PatternSums sums = {.patterns = {{m.kind, m.grid, 0, 0}, m.E, m.H, m.D, m.per_channel},
                         .x_row = M + m.x_gap, .s_row = m.H * m.E + m.z_gap, .k_row = M + m.k_gap};
     size_t tokens = (size_t)m.B * N, nx = tokens * sums.x_row, nz = tokens * sums.s_row, nk = tokens * sums.k_row,
            nb = (size_t)m.D * m.E;
     size_t nw = (size_t)offsets_count(&sums.patterns.offsets) * (m.per_channel ? m.D : 1) * m.E;
-    printf("%s %dx%d kind %d B %d H %d D %d E %d%s%s gaps %d %d %d\n", m.spread ? "spread" : "collect", m.Hg, m.Wg,
-           m.kind, m.B, m.H, m.D, m.E, m.per_channel ? ", per channel" : "", m.base ? ", base" : "", m.x_gap, m.z_gap,
-           m.k_gap);
+    printf("%s %dx%dx%d kind %d B %d H %d D %d E %d%s%s gaps %d %d %d\n", m.spread ? "spread" : "collect",
+           m.grid.frames, m.grid.rows, m.grid.columns, m.kind, m.B, m.H, m.D, m.E, m.per_channel ? ", per channel" : "",
+           m.base ? ", base" : "", m.x_gap, m.z_gap, m.k_gap);
     float *x = normals(nx, 1), *z = normals(nz, 1), *k = normals(nk, 1), *w = normals(nw, 1), *base = normals(nb, 1);
     float *x_before = normals(nx, 1), *z_before = normals(nz, 1), *k_before = normals(nk, 1),
           *w_before = normals(nw, 1), *base_before = normals(nb, 1);
@@ -225,14 +226,18 @@ static void sums_case(Sums m) {
 static void test_sums(void **state) {
     (void)state;
     const Sums cases[] = {
-        {OFFSETS_TOEPLITZ, 5, 7, 3, 3, 5, 5, true, true, false, 30, 0, 15},
-        {OFFSETS_TOEPLITZ, 5, 7, 3, 3, 5, 4, false, true, false, 0, 2, 30},
-        {OFFSETS_TOEPLITZ, 4, 3, 2, 5, 17, 19, false, true, true, 3, 0, 7},
-        {OFFSETS_TOEPLITZ, 7, 3, 4, 3, 6, 3, false, false, true, 6, 6, 0},
-        {OFFSETS_TOEPLITZ, 2, 9, 1, 2, 3, 18, true, false, true, 0, 0, 0},
-        {OFFSETS_TORUS, 3, 6, 2, 5, 2, 3, true, true, false, 0, 0, 0},
-        {OFFSETS_CIRCLE, 5, 4, 1, 4, 3, 2, false, true, true, 0, 0, 0},
-        {OFFSETS_TOEPLITZ, 1, 1, 2, 1, 2, 2, true, true, true, 0, 0, 0},
+        {OFFSETS_TOEPLITZ, {1, 5, 7}, 3, 3, 5, 5, true, true, false, 30, 0, 15},
+        {OFFSETS_TOEPLITZ, {1, 5, 7}, 3, 3, 5, 4, false, true, false, 0, 2, 30},
+        {OFFSETS_TOEPLITZ, {1, 4, 3}, 2, 5, 17, 19, false, true, true, 3, 0, 7},
+        {OFFSETS_TOEPLITZ, {1, 7, 3}, 4, 3, 6, 3, false, false, true, 6, 6, 0},
+        {OFFSETS_TOEPLITZ, {1, 2, 9}, 1, 2, 3, 18, true, false, true, 0, 0, 0},
+        {OFFSETS_TORUS, {1, 3, 6}, 2, 5, 2, 3, true, true, false, 0, 0, 0},
+        {OFFSETS_CIRCLE, {1, 5, 4}, 1, 4, 3, 2, false, true, true, 0, 0, 0},
+        {OFFSETS_TOEPLITZ, {1, 1, 1}, 2, 1, 2, 2, true, true, true, 0, 0, 0},
+        {OFFSETS_TOEPLITZ, {3, 5, 7}, 1, 3, 5, 3, true, true, false, 0, 3, 0},
+        {OFFSETS_TOEPLITZ, {4, 3, 2}, 2, 2, 5, 4, false, true, true, 0, 0, 5},
+        {OFFSETS_TORUS, {3, 2, 4}, 2, 3, 4, 3, true, false, true, 0, 0, 0},
+        {OFFSETS_TORUS, {2, 5, 3}, 2, 2, 5, 2, false, true, false, 4, 0, 0},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) sums_case(cases[i]);
 }
@@ -242,7 +247,7 @@ static void test_sums(void **state) {
 static void test_same_sums_again(void **state) {
     (void)state;
     enum { N = 20, H = 4, D = 3, E = 2, CALLS = 30 };
-    PatternSums sums = {.patterns = {{OFFSETS_CIRCLE, {1, 5, 4}, 0}, E, H, D, false},
+    PatternSums sums = {.patterns = {{OFFSETS_CIRCLE, {1, 5, 4}, 0, 0}, E, H, D, false},
                         .x_row = H * D, .s_row = H * E, .k_row = H * D, .w = upload(normals(N * E, 1), N * E)};
     const real *x = upload_real(normals(N * H * D, 1), N * H * D), *z = upload_real(normals(N * H * E, 1), N * H * E),
                *k = upload_real(normals(N * H * D, 1), N * H * D);

@@ -88,7 +88,8 @@ static void case_close(Case *c) {
 
 /* Forward on images first .. first+B-1; returns the sum of their losses. */
 static double case_forward(Case *c, int first, int B) {
-    size_t image = 3 * (size_t)c->vit.settings.img_size[0] * (size_t)c->vit.settings.img_size[1];
+    const VitSettings *settings = &c->vit.settings;
+    size_t image = 3 * (size_t)settings->frames * (size_t)settings->img_size[0] * (size_t)settings->img_size[1];
     double loss = 0;
     if (c->vit.settings.drop_path <= 0) vit_draw_drops(&c->vit, DROP_SEED, DROP_STEP, (size_t)(DROP_FIRST + first), B);
     real_upload(c->vit.images, c->images + (size_t)first * image, (size_t)B * image);
@@ -401,7 +402,8 @@ static int plans_agree(const char *path) {
     case_forward(&c, 0, c.B);
     memcpy(training, c.logits, n * sizeof *training);
     model_set_training(&c.vit.model, false);
-    size_t image = 3 * (size_t)c.vit.settings.img_size[0] * (size_t)c.vit.settings.img_size[1];
+    const VitSettings *s = &c.vit.settings;
+    size_t image = 3 * (size_t)s->frames * (size_t)s->img_size[0] * (size_t)s->img_size[1];
     real_upload(c.vit.images, c.images, (size_t)c.B * image);
     vit_forward(&c.vit, c.B, false);
     real_download(c.logits, c.vit.logits, n);
@@ -478,7 +480,7 @@ static float *two_steps(const Config *config, size_t *total, size_t *bytes) {
     params_allocate(&vit.model.params, true);
     params_initialize(&vit.model.params, check_seed());
     size_t n = vit.model.params.total, C = (size_t)s->num_classes;
-    size_t image = 3 * (size_t)s->img_size[0] * (size_t)s->img_size[1];
+    size_t image = 3 * (size_t)s->frames * (size_t)s->img_size[0] * (size_t)s->img_size[1];
     float *grads = malloc(2 * n * sizeof *grads), *x = check_normal(B * image, 1, 1),
           *targets = calloc(B * C, sizeof *targets);
     for (size_t b = 0; b < B; b++) targets[b * C + b] = 1;

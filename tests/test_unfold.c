@@ -12,36 +12,40 @@ typedef struct {
     Unfold shape;
 } Case;
 
-static size_t input_at(const Unfold *s, int b, int m, int y, int x) {
-    return s->planes ? ((((size_t)b * s->C + m) * s->Hi + y) * s->Wi + x)
-                     : ((((size_t)b * s->Hi + y) * s->Wi + x) * s->C + m);
+static int frames_of(const Unfold *s) { return s->frames ? s->frames : 1; }
+
+/* f: frame of all clips, or image. */
+static size_t input_at(const Unfold *s, int f, int m, int y, int x) {
+    return s->planes ? ((((size_t)f * s->C + m) * s->Hi + y) * s->Wi + x)
+                     : ((((size_t)f * s->Hi + y) * s->Wi + x) * s->C + m);
 }
 
 /* Every column of every window once. */
 static void reference(double *cols, double *dx, const float *x, const float *dcols, Case k) {
     const Unfold *s = &k.shape;
     Grid windows = unfold_grid(s);
-    size_t at = 0;
-    for (int b = 0; b < k.B; b++)
-        for (int i = 0; i < windows.rows; i++)
-            for (int j = 0; j < windows.columns; j++)
-                for (int m = 0; m < s->C; m++)
-                    for (int r = 0; r < s->k; r++)
-                        for (int c = 0; c < s->k; c++, at++) {
-                            int yi = i * s->stride + r - s->pad, xi = j * s->stride + c - s->pad;
-                            if (yi < 0 || yi >= s->Hi || xi < 0 || xi >= s->Wi) continue;
-                            cols[at] = x[input_at(s, b, m, yi, xi)];
-                            dx[input_at(s, b, m, yi, xi)] += dcols[at];
-                        }
+    int F = frames_of(s), kt = s->frames ? s->kt : 1;
+    for (size_t at = 0, n = (size_t)k.B * grid_tokens(windows) * s->C * kt * s->k * s->k; at < n; at++) {
+        size_t left = at;
+        int c = (int)(left % s->k), r = (int)((left /= s->k) % s->k), t = (int)((left /= s->k) % kt);
+        int m = (int)((left /= kt) % s->C), j = (int)((left /= s->C) % windows.columns);
+        int i = (int)((left /= windows.columns) % windows.rows), h = (int)((left /= windows.rows) % windows.frames);
+        int b = (int)(left / windows.frames), f = s->frames ? h * s->stride_t + t - kt / 2 : 0;
+        int yi = i * s->stride + r - s->pad, xi = j * s->stride + c - s->pad;
+        if (f < 0 || f >= F || yi < 0 || yi >= s->Hi || xi < 0 || xi >= s->Wi) continue;
+        cols[at] = x[input_at(s, b * F + f, m, yi, xi)];
+        dx[input_at(s, b * F + f, m, yi, xi)] += dcols[at];
+    }
 }
 
 static void unfold_case(Case k) {
     const Unfold *s = &k.shape;
     Grid windows = unfold_grid(s);
-    size_t n = (size_t)k.B * s->C * s->Hi * s->Wi;
-    size_t n_cols = (size_t)k.B * grid_tokens(windows) * s->C * s->k * s->k;
-    printf("unfold B %d C %d %dx%d %s k %d stride %d pad %d: %dx%d windows\n", k.B, s->C, s->Hi, s->Wi,
-           s->planes ? "planes" : "tokens", s->k, s->stride, s->pad, windows.rows, windows.columns);
+    size_t n = (size_t)k.B * frames_of(s) * s->C * s->Hi * s->Wi;
+    size_t n_cols = (size_t)k.B * grid_tokens(windows) * s->C * unfold_taps(s);
+    printf("unfold B %d C %d %d frames of %dx%d %s k %dx%d stride %d %d pad %d: %dx%dx%d windows\n", k.B, s->C,
+           s->frames, s->Hi, s->Wi, s->planes ? "planes" : "tokens", s->kt, s->k, s->stride_t, s->stride, s->pad, windows.frames,
+           windows.rows, windows.columns);
     float *x = normals(n, 1), *dcols = normals(n_cols, 1);
     real *d_x = upload_real(x, n), *d_dcols = upload_real(dcols, n_cols);
     real *d_cols = poisoned_real(n_cols), *d_dx = poisoned_real(n);
@@ -57,9 +61,13 @@ static void unfold_case(Case k) {
 static void test_unfold(void **state) {
     (void)state;
     const Case cases[] = {
-        {2, {13, 18, 3, 7, 4, 3, true}},   {3, {5, 7, 10, 3, 2, 1, false}}, {1, {1, 1, 4, 3, 2, 1, false}},
-        {2, {6, 4, 5, 2, 2, 0, false}},    {1, {9, 8, 33, 3, 1, 1, false}}, {2, {8, 8, 3, 4, 4, 0, true}},
-        {1, {11, 10, 2, 5, 3, 0, false}},  {1, {3, 20, 1, 1, 2, 0, true}},  {1, {2, 2, 3, 7, 4, 3, true}},
+        {2, {13, 18, 3, 7, 4, 3, true, 0, 0, 0}},  {3, {5, 7, 10, 3, 2, 1, false, 0, 0, 0}},
+        {1, {1, 1, 4, 3, 2, 1, false, 0, 0, 0}},   {2, {6, 4, 5, 2, 2, 0, false, 0, 0, 0}},
+        {1, {9, 8, 33, 3, 1, 1, false, 0, 0, 0}},  {2, {8, 8, 3, 4, 4, 0, true, 0, 0, 0}},
+        {1, {11, 10, 2, 5, 3, 0, false, 0, 0, 0}}, {1, {3, 20, 1, 1, 2, 0, true, 0, 0, 0}},
+        {1, {2, 2, 3, 7, 4, 3, true, 0, 0, 0}},
+        {2, {6, 4, 3, 2, 2, 0, true, 8, 3, 2}},    {2, {9, 7, 3, 7, 4, 3, true, 7, 3, 2}},
+        {1, {5, 3, 5, 3, 2, 1, false, 3, 5, 1}},   {3, {2, 4, 2, 2, 2, 0, false, 1, 3, 2}},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) unfold_case(cases[i]);
 }
@@ -70,7 +78,7 @@ static void test_patches(void **state) {
     enum { B = 2, P = 3, H = 9, W = 6, SIZE = B * 3 * H * W };
     float *x = normals(SIZE, 1);
     real *d_x = upload_real(x, SIZE), *a = poisoned_real(SIZE), *b = poisoned_real(SIZE);
-    Unfold shape = {H, W, 3, P, P, 0, true};
+    Unfold shape = {H, W, 3, P, P, 0, true, 0, 0, 0};
     patchify(a, d_x, &(ImageShape){B, H, W}, P);
     unfold_forward(b, d_x, &shape, B);
     assert_memory_equal(download_real(a, SIZE), download_real(b, SIZE), SIZE * sizeof(float));
@@ -84,7 +92,7 @@ static void cells_case(int B, Grid grid, int C) {
     real *d_x = upload_real(x, n), *cells = poisoned_real(n), *cols = poisoned_real(n), *back = poisoned_real(n);
     printf("cells B %d %dx%d C %d\n", B, grid.rows, grid.columns, C);
     token_cells_forward(cells, d_x, grid, B, C);
-    unfold_forward(cols, d_x, &(Unfold){grid.rows, grid.columns, C, 2, 2, 0, false}, B);
+    unfold_forward(cols, d_x, &(Unfold){grid.rows, grid.columns, C, 2, 2, 0, false, 0, 0, 0}, B);
     token_cells_backward(back, cells, grid, B, C);
     const float *unfolded = download_real(cols, n);
     for (size_t i = 0; i < n; i++) { /* i = (cell, channel, row, column) */

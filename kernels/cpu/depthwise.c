@@ -2,8 +2,8 @@
  *   forward   y_t = add_t + b + sum_o w_o x_t+o
  *   backward  dx_t = add_t + sum_o w_o dy_t-o,  dw_o += sum_t dy_t x_t+o,  db += sum_t dy_t
  *
- * TILE channels of one image are copied into a plane with a border of zeros, so that the loops need no special case
- * at the edge.  Four neighbouring tokens are computed together and share their loads. */
+ * TILE channels of one image are copied into a plane with a border of zeros, or a plane for each frame of a clip, so that
+ * the loops need no special case at the edge.  Four neighbouring tokens are computed together and share their loads. */
 #include "kernels/cpu/activations.h"
 #include "kernels/cpu/workspace.h"
 #include "kernels/kernels.h"
@@ -14,28 +14,31 @@ enum { PIXELS = 4, LARGEST = 7 };
 static int plane_line(const Depthwise *s) { return (s->grid.columns + PIXELS - 1) / PIXELS * PIXELS + s->k - 1; }
 static size_t plane_floats(const Depthwise *s) { return (size_t)(s->grid.rows + s->k - 1) * plane_line(s) * TILE; }
 
-/* Weight gradients of a thread: [k*k + 1,Cp], the last row the bias's. */
-static size_t part_floats(const Depthwise *s) { return (size_t)(s->k * s->k + 1) * tile_round_up(s->C); }
+/* Weight gradients of a thread: [taps + 1,Cp], the last row the bias's. */
+static size_t part_floats(const Depthwise *s) { return (size_t)(depthwise_taps(s) + 1) * tile_round_up(s->C); }
+
+static size_t planes_floats(const Depthwise *s) { return (size_t)s->grid.frames * plane_floats(s); }
 
 static size_t work_floats(const Depthwise *s) {
-    return workspace_line_up(part_floats(s)) + 2 * workspace_line_up(plane_floats(s)) + LARGEST * LARGEST * TILE;
+    return workspace_line_up(part_floats(s)) + 2 * workspace_line_up(planes_floats(s)) +
+           (size_t)depthwise_frames(s) * LARGEST * LARGEST * TILE;
 }
 
 size_t depthwise_workspace(const Depthwise *shape) { return workspace_bytes(work_floats(shape)); }
 
-/* plane = channels of x, rows `row` apart, in a frame of zeros. */
-static void gather_plane(float *plane, const real *x, size_t row, int channels, const Depthwise *s) {
+/* planes = channels of x, rows `row` apart, each frame with a border of zeros. */
+static void gather_planes(float *planes, const real *x, size_t row, int channels, const Depthwise *s) {
     int line = plane_line(s), border = s->k / 2;
-    memset(plane, 0, plane_floats(s) * sizeof *plane);
-    for (int i = 0; i < s->grid.rows; i++)
-        for (int j = 0; j < s->grid.columns; j++)
-            vec_store(plane + ((size_t)(i + border) * line + j + border) * TILE,
-                      real_load_part(x + ((size_t)i * s->grid.columns + j) * row, channels));
+    memset(planes, 0, planes_floats(s) * sizeof *planes);
+    for (int t = 0; t < s->grid.frames; t++, planes += plane_floats(s))
+        for (int i = 0; i < s->grid.rows; i++)
+            for (int j = 0; j < s->grid.columns; j++, x += row)
+                vec_store(planes + ((size_t)(i + border) * line + j + border) * TILE, real_load_part(x, channels));
 }
 
-/* to [k*k,TILE]: the weights of channels c.., in reverse for the backward pass. */
+/* to [taps,TILE]: the weights of channels c.., in reverse for the backward pass. */
 static void gather_weights(float *to, const float *w, int c, int channels, bool reverse, const Depthwise *s) {
-    int taps = s->k * s->k;
+    int taps = depthwise_taps(s);
     for (int tap = 0; tap < taps; tap++)
         for (int l = 0; l < TILE; l++)
             to[tap * TILE + l] =
@@ -57,14 +60,28 @@ TILE_INLINE void window(int K, vec *sum, const float *plane, size_t line, const 
     }
 }
 
-TILE_INLINE void convolve(int K, real *y, const real *add, size_t row, const float *plane, const float *w, vec bias,
-                          int channels, const Depthwise *s) {
+/* Of a frame's neighbours in time, itself among them: the first one that is there, its tap, and how many are. */
+typedef struct {
+    int frame, tap, count;
+} Neighbours;
+
+static Neighbours neighbours_of(int t, const Depthwise *s) {
+    int kt = depthwise_frames(s), first = t - kt / 2, end = first + kt;
+    int from = first > 0 ? first : 0, to = end < s->grid.frames ? end : s->grid.frames;
+    return (Neighbours){from, from - first, to - from};
+}
+
+/* One frame of y, from `count` planes and as many K x K kernels. */
+TILE_INLINE void convolve(int K, real *y, const real *add, size_t row, const float *planes, const float *w, int count,
+                          vec bias, int channels, const Depthwise *s) {
     int line = plane_line(s);
+    size_t plane = plane_floats(s);
     for (int i = 0; i < s->grid.rows; i++)
         for (int j = 0; j < s->grid.columns; j += PIXELS) {
             vec sum[PIXELS] = {bias, bias, bias, bias};
             size_t at = ((size_t)i * s->grid.columns + j) * row;
-            window(K, sum, plane + ((size_t)i * line + j) * TILE, line, w);
+            for (int t = 0; t < count; t++)
+                window(K, sum, planes + t * plane + ((size_t)i * line + j) * TILE, line, w + t * K * K * TILE);
             for (int p = 0; p < PIXELS && j + p < s->grid.columns; p++) {
                 if (add) sum[p] += real_load_part(add + at + p * row, channels);
                 real_store_part(y + at + p * row, sum[p], channels);
@@ -72,14 +89,16 @@ TILE_INLINE void convolve(int K, real *y, const real *add, size_t row, const flo
         }
 }
 
-/* part [k*k + 1] rows of Cp: adds the weight gradients of TILE channels, each first summed over a line of tokens. */
-TILE_INLINE void correlate(int K, float *part, size_t Cp, const float *dy, const float *x, const Depthwise *s) {
+/* part [k*k] rows of Cp: adds the weight gradients of TILE channels, each first summed over a line of tokens.  bias: the
+ * bias's row, or NULL. */
+TILE_INLINE void correlate(int K, float *part, float *bias, size_t Cp, const float *dy, const float *x,
+                           const Depthwise *s) {
     int line = plane_line(s), border = K / 2;
     for (int i = 0; i < s->grid.rows; i++) {
         const float *dyi = dy + ((size_t)(i + border) * line + border) * TILE;
-        vec bias = {0};
-        for (int j = 0; j < s->grid.columns; j++) bias += vec_load(dyi + j * TILE);
-        vec_store(part + K * K * Cp, vec_load(part + K * K * Cp) + bias);
+        vec total = {0};
+        for (int j = 0; j < s->grid.columns; j++) total += vec_load(dyi + j * TILE);
+        if (bias) vec_store(bias, vec_load(bias) + total);
         for (int r = 0; r < K; r++) {
             const float *xr = x + (size_t)(i + r) * line * TILE;
             vec sum[LARGEST] = {{0}};
@@ -110,28 +129,51 @@ TILE_INLINE void correlate(int K, float *part, size_t Cp, const float *dy, const
     default: call(7);                \
     }
 
+/* Every frame of y from the planes. */
+static void convolve_frames(real *y, const real *add, size_t row, const float *planes, const float *taps, vec bias,
+                            int channels, const Depthwise *s) {
+    for (int t = 0; t < s->grid.frames; t++) {
+        Neighbours near = neighbours_of(t, s);
+        size_t at = (size_t)t * s->grid.rows * s->grid.columns * row;
+        const float *from = planes + near.frame * plane_floats(s), *w = taps + near.tap * s->k * s->k * TILE;
+#define FRAME(K) convolve(K, y + at, add ? add + at : NULL, row, from, w, near.count, bias, channels, s)
+        WITH_K(FRAME)
+    }
+}
+
+static void correlate_frames(float *part, size_t Cp, const float *dy, const float *x, const Depthwise *s) {
+    size_t plane = plane_floats(s), area = (size_t)s->k * s->k;
+    for (int t = 0; t < s->grid.frames; t++) {
+        Neighbours near = neighbours_of(t, s);
+        for (int i = 0; i < near.count; i++) {
+            float *to = part + (near.tap + i) * area * Cp, *bias = i ? NULL : part + depthwise_taps(s) * Cp;
+#define NEIGHBOUR(K) correlate(K, to, bias, Cp, dy + t * plane, x + (near.frame + i) * plane, s)
+            WITH_K(NEIGHBOUR)
+        }
+    }
+}
+
 void depthwise_forward(real *y, const real *add, const real *x, const float *w, const float *b, const Depthwise *s,
                        int B) {
     size_t N = grid_tokens(s->grid);
 #pragma omp parallel for collapse(2) schedule(static)
     for (int image = 0; image < B; image++)
         for (int c = 0; c < s->C; c += TILE) {
-            float *next = kernels_workspace(work_floats(s)), *plane = workspace_take(&next, plane_floats(s)),
+            float *next = kernels_workspace(work_floats(s)), *planes = workspace_take(&next, planes_floats(s)),
                   *taps = next;
             int channels = s->C - c < TILE ? s->C - c : TILE;
             size_t at = image * N * s->y_row + c;
             vec bias = {0};
             for (int l = 0; b && l < channels; l++) bias[l] = b[(c + l) % s->period];
-            gather_plane(plane, x + image * N * s->x_row + c, s->x_row, channels, s);
+            gather_planes(planes, x + image * N * s->x_row + c, s->x_row, channels, s);
             gather_weights(taps, w, c, channels, false, s);
-#define FORWARD(K) convolve(K, y + at, add ? add + at : NULL, s->y_row, plane, taps, bias, channels, s)
-            WITH_K(FORWARD)
+            convolve_frames(y + at, add ? add + at : NULL, s->y_row, planes, taps, bias, channels, s);
         }
 }
 
 /* dw and db += the threads' parts, in the order of the threads and of the channels that share a weight. */
 static void join_parts(float *dw, float *db, int threads, const Depthwise *s) {
-    int taps = s->k * s->k, Cp = tile_round_up(s->C);
+    int taps = depthwise_taps(s), Cp = tile_round_up(s->C);
     for (int c = 0; c < s->C; c++)
         for (int tap = 0; tap <= taps; tap++) {
             float sum = 0;
@@ -148,7 +190,7 @@ void depthwise_backward(real *dx, const real *add, float *dw, float *db, const r
 #pragma omp parallel
     {
         float *next = kernels_workspace(work_floats(s)), *parts = workspace_take(&next, part_floats(s));
-        float *dy_plane = workspace_take(&next, plane_floats(s)), *x_plane = workspace_take(&next, plane_floats(s));
+        float *dy_planes = workspace_take(&next, planes_floats(s)), *x_planes = workspace_take(&next, planes_floats(s));
         float *taps = next;
         memset(parts, 0, part_floats(s) * sizeof *parts);
 #pragma omp for collapse(2) schedule(static)
@@ -156,15 +198,11 @@ void depthwise_backward(real *dx, const real *add, float *dw, float *db, const r
             for (int c = 0; c < s->C; c += TILE) {
                 int channels = s->C - c < TILE ? s->C - c : TILE;
                 size_t at = image * N * s->x_row + c;
-                gather_plane(dy_plane, dy + image * N * s->y_row + c, s->y_row, channels, s);
-                gather_plane(x_plane, x + at, s->x_row, channels, s);
+                gather_planes(dy_planes, dy + image * N * s->y_row + c, s->y_row, channels, s);
+                gather_planes(x_planes, x + at, s->x_row, channels, s);
                 gather_weights(taps, w, c, channels, true, s);
-#define BACKWARD(K)                                                                                               \
-    do {                                                                                                          \
-        convolve(K, dx + at, add ? add + at : NULL, s->x_row, dy_plane, taps, vec_set(0), channels, s);           \
-        correlate(K, parts + c, Cp, dy_plane, x_plane, s);                                                        \
-    } while (0)
-                WITH_K(BACKWARD)
+                convolve_frames(dx + at, add ? add + at : NULL, s->x_row, dy_planes, taps, vec_set(0), channels, s);
+                correlate_frames(parts + c, Cp, dy_planes, x_planes, s);
             }
 #pragma omp single
         threads = omp_get_num_threads();

@@ -48,12 +48,12 @@ size_t global_filter_workspace(int B, Grid grid, int M) {
     return workspace_bytes(work_floats(&s));
 }
 
-/* The indices in w [Hg,Wg/2+1,M,2] of frequency p's entry and of its opposite's, which are equal if that has none. */
+/* The indices in w [T,Hg,Wg/2+1,M,2] of frequency p's entry and of its opposite's, which are equal if that has none. */
 static void entries_of(size_t *own, size_t *partner, const FftPair *p, const Shape *s) {
-    int Hg = s->fft->tokens.rows, Wg = s->fft->tokens.columns, columns = Wg / 2 + 1;
+    int Wg = s->fft->tokens.columns, columns = Wg / 2 + 1;
     bool both = p->fx == 0 || 2 * p->fx == Wg;
     *own = ((size_t)p->fy * columns + p->fx) * s->M * 2;
-    *partner = both ? ((size_t)((Hg - p->fy) % Hg) * columns + p->fx) * s->M * 2 : *own;
+    *partner = both ? ((size_t)fft_opposite_row(s->fft, p->fy) * columns + p->fx) * s->M * 2 : *own;
 }
 
 static bool has_partner(const FftPair *p, const Shape *s) { return p->fx == 0 || 2 * p->fx == s->fft->tokens.columns; }

@@ -1,6 +1,8 @@
 /* The windows of a convolution as rows, and the sum of what each input got in all of its windows.
  * A window (i, j) reads row i stride + r - pad and column j stride + c - pad of the input, r and c below k; so the
- * input (y, x) is read by the windows with i stride <= y + pad < i stride + k, and the same for j. */
+ * input (y, x) is read by the windows with i stride <= y + pad < i stride + k, and the same for j and for frames. */
+#include <string.h>
+
 #include "kernels/cpu/activations.h"
 #include "kernels/kernels.h"
 
@@ -13,55 +15,77 @@ enum { CHANNELS = 64 }; /* summed together */
 
 static bool inside(const Unfold *s, int y, int x) { return y >= 0 && y < s->Hi && x >= 0 && x < s->Wi; }
 
+/* Frames, length, distance and padding of windows in time. */
+typedef struct {
+    int n, k, stride, pad;
+} Axis;
+static Axis time_axis(const Unfold *s) {
+    return s->frames ? (Axis){s->frames, s->kt, s->stride_t, s->kt / 2} : (Axis){1, 1, 1, 0};
+}
+
 void unfold_forward(real *cols, const real *x, const Unfold *s, int B) {
     Grid windows = unfold_grid(s);
-    int down = windows.rows, across = windows.columns, k = s->k;
-    size_t step = position_step(s), channel = channel_step(s), row = (size_t)s->C * (size_t)(k * k);
+    Axis time = time_axis(s);
+    int down = windows.rows, across = windows.columns, k = s->k, taps = unfold_taps(s);
+    size_t step = position_step(s), channel = channel_step(s), row = (size_t)s->C * (size_t)taps;
 #pragma omp parallel for collapse(2) schedule(static)
-    for (int b = 0; b < B; b++)
+    for (int b = 0; b < B * windows.frames; b++)
         for (int i = 0; i < down; i++)
             for (int j = 0; j < across; j++) {
-                const real *image = x + (size_t)b * image_size(s);
+                int clip = b / windows.frames, f0 = b % windows.frames * time.stride - time.pad;
                 real *out = cols + (((size_t)b * (size_t)down + (size_t)i) * (size_t)across + (size_t)j) * row;
-                for (int r = 0; r < k; r++)
-                    for (int c = 0; c < k; c++, out++) {
-                        int yi = i * s->stride + r - s->pad, xi = j * s->stride + c - s->pad;
-                        const real *from = image + ((size_t)yi * (size_t)s->Wi + (size_t)xi) * step;
-                        bool there = inside(s, yi, xi);
-                        for (int m = 0; m < s->C; m++) out[m * k * k] = there ? from[(size_t)m * channel] : real_of(0);
-                    }
+                for (int tap = 0; tap < taps; tap++, out++) {
+                    int f = f0 + tap / (k * k), r = tap / k % k, c = tap % k;
+                    int yi = i * s->stride + r - s->pad, xi = j * s->stride + c - s->pad;
+                    bool there = inside(s, yi, xi) && f >= 0 && f < time.n;
+                    const real *from = x + ((size_t)clip * (size_t)time.n + (size_t)f) * image_size(s) +
+                                       ((size_t)yi * (size_t)s->Wi + (size_t)xi) * step;
+                    for (int m = 0; m < s->C; m++) out[m * taps] = there ? from[(size_t)m * channel] : real_of(0);
+                }
             }
 }
 
 /* The first window that reads position y of an axis, and the end of those that do. */
-static int window_first(const Unfold *s, int y) {
-    int behind = y + s->pad - s->k + 1;
-    return behind <= 0 ? 0 : (behind + s->stride - 1) / s->stride;
+static int window_first(const Axis *a, int y) {
+    int behind = y + a->pad - a->k + 1;
+    return behind <= 0 ? 0 : (behind + a->stride - 1) / a->stride;
 }
-static int window_end(const Unfold *s, int y, int windows) {
-    int end = (y + s->pad) / s->stride + 1;
+static int window_end(const Axis *a, int y, int windows) {
+    int end = (y + a->pad) / a->stride + 1;
     return end < windows ? end : windows;
 }
 
-void unfold_backward(real *dx, const real *dcols, const Unfold *s, int B) {
+/* sum [count] = channels first .. of dcols in all windows of clip b that read (f, y, x). */
+static void sum_windows(float *sum, const real *dcols, const Unfold *s, int b, int f, int y, int x, int first,
+                        int count) {
     Grid windows = unfold_grid(s);
-    int down = windows.rows, across = windows.columns, k = s->k;
-    size_t step = position_step(s), channel = channel_step(s), row = (size_t)s->C * (size_t)(k * k);
+    Axis time = time_axis(s), side = {0, s->k, s->stride, s->pad};
+    int taps = unfold_taps(s);
+    memset(sum, 0, (size_t)count * sizeof *sum);
+    for (int h = window_first(&time, f); h < window_end(&time, f, windows.frames); h++)
+        for (int i = window_first(&side, y); i < window_end(&side, y, windows.rows); i++)
+            for (int j = window_first(&side, x); j < window_end(&side, x, windows.columns); j++) {
+                size_t line = ((size_t)b * (size_t)windows.frames + (size_t)h) * (size_t)windows.rows + (size_t)i;
+                size_t window = line * (size_t)windows.columns + (size_t)j;
+                int frame = f + time.pad - h * time.stride, row = y + s->pad - i * s->stride;
+                int tap = (frame * s->k + row) * s->k + x + s->pad - j * s->stride;
+                const real *from = dcols + (window * (size_t)s->C + (size_t)first) * (size_t)taps + tap;
+                for (int m = 0; m < count; m++) sum[m] += real_get(from[m * taps]);
+            }
+}
+
+void unfold_backward(real *dx, const real *dcols, const Unfold *s, int B) {
+    int frames = time_axis(s).n;
+    size_t step = position_step(s), channel = channel_step(s);
 #pragma omp parallel for collapse(2) schedule(static)
-    for (int b = 0; b < B; b++)
+    for (int b = 0; b < B * frames; b++)
         for (int y = 0; y < s->Hi; y++)
             for (int x = 0; x < s->Wi; x++) {
                 real *to = dx + (size_t)b * image_size(s) + ((size_t)y * (size_t)s->Wi + (size_t)x) * step;
                 for (int first = 0; first < s->C; first += CHANNELS) {
-                    float sum[CHANNELS] = {0};
+                    float sum[CHANNELS];
                     int count = s->C - first < CHANNELS ? s->C - first : CHANNELS;
-                    for (int i = window_first(s, y); i < window_end(s, y, down); i++)
-                        for (int j = window_first(s, x); j < window_end(s, x, across); j++) {
-                            size_t window = ((size_t)b * (size_t)down + (size_t)i) * (size_t)across + (size_t)j;
-                            int tap = (y + s->pad - i * s->stride) * k + x + s->pad - j * s->stride;
-                            const real *from = dcols + window * row + (size_t)first * (size_t)(k * k) + tap;
-                            for (int m = 0; m < count; m++) sum[m] += real_get(from[m * k * k]);
-                        }
+                    sum_windows(sum, dcols, s, b / frames, b % frames, y, x, first, count);
                     for (int m = 0; m < count; m++) to[(size_t)(first + m) * channel] = real_of(sum[m]);
                 }
             }

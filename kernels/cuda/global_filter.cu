@@ -37,9 +37,9 @@ size_t global_filter_workspace(int B, Grid grid, int M) {
 
 DEVICE bool has_partner(const FftPair &p, const Shape &s) { return p.fx == 0 || 2 * p.fx == s.fft.tokens.columns; }
 
-/* Entry of w [Hg,Wg/2+1,M] for frequency p or its partner's, channel c. */
+/* Entry of w [T,Hg,Wg/2+1,M] for frequency p or its partner's, channel c. */
 DEVICE size_t entry_of(const FftPair &p, bool partner, int c, const Shape &s) {
-    int Hg = s.fft.tokens.rows, y = partner ? (Hg - p.fy) % Hg : p.fy;
+    int y = partner ? fft_opposite_row(&s.fft, p.fy) : p.fy;
     return ((size_t)y * (s.fft.tokens.columns / 2 + 1) + p.fx) * s.M + c;
 }
 

@@ -79,6 +79,9 @@ static void check(const Attention *a, bool class_token) {
     const FeatureMapSettings *features = config_settings(a->settings, &feature_map_settings);
     if (a->op->needs_grid && class_token)
         config_reject(a->settings, "pool", "attn %s has no place for a class token: use pool gap", a->op->name);
+    if (a->grid.frames > 1 && !a->op->takes_frames)
+        config_reject(a->settings, "frames", "attn %s knows rows and columns of tokens, but no frames: use frames 1",
+                      a->op->name);
     if (a->op->needs_positive && features->feature_map->negative)
         config_reject(a->settings, "feature_map", "attn %s cannot weigh features that may be negative, as those of %s",
                       a->op->name, features->feature_map->name);
@@ -93,6 +96,8 @@ void attention_create(Attention *a, const AttentionOp *op, const Config *setting
                      .stage = place.stage,
                      .stages = place.stages,
                      .block_in_stage = place.block_in_stage,
+                     .time_kernel = place.time_kernel,
+                     .conv_time_kernel = place.conv_time_kernel,
                      .N = grid_tokens(grid) + class_token,
                      .grid = grid,
                      .qkv_bias = !op->no_qkv_bias};

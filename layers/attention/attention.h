@@ -22,6 +22,7 @@ struct AttentionOp {
     bool needs_grid;     /* every token must be on the grid, so there can be no class token */
     bool no_qkv_bias;    /* no block has biases of q, k and v, not even those where in_block chooses another operator */
     bool needs_positive; /* cannot use a feature map with negative features */
+    bool takes_frames;   /* supports a grid of several frames (clips) */
     bool takes_mask;     /* supports padding and a grid that changes from batch to batch (the detector's encoder) */
     size_t state_size;   /* bytes of Attention.state */
     /* For an operator that uses another one in some blocks: the operator of this block.  NULL: the same in all. */
@@ -80,6 +81,7 @@ struct Attention {
     int block;                    /* index of the block, counted over all stages */
     int stage, stages;            /* index of the stage, and how many there are */
     int block_in_stage;
+    int time_kernel, conv_time_kernel; /* size in time of convolutions and windows; 1 where there is one frame */
     int N, M, H, D;               /* tokens, width, heads, head width */
     Grid grid;                    /* of the tokens other than a class token */
     bool qkv_bias;
@@ -101,9 +103,9 @@ void attention_use_settings(Config *config, const AttentionOp *op);
 int attention_class_block(const AttentionOp *op, const Config *settings);
 
 /* Where a block stands: its index, counted over all stages; the stage's index, and how many stages there are; the
- * block's index in its stage. */
+ * block's index in its stage.  The last two are Attention's. */
 typedef struct {
-    int block, stage, stages, block_in_stage;
+    int block, stage, stages, block_in_stage, time_kernel, conv_time_kernel;
 } BlockPlace;
 
 /* The number of setting `name`, a list with one for each stage or one for all, that this block's stage has; rejects

@@ -43,7 +43,8 @@ static float mask_of(const Attention *a) {
 static void castling_declare(Attention *a, Params *params) {
     Castling *s = a->state;
     qkv_declare(&s->frame, a, params);
-    depthwise_declare(&s->conv, params, a->prefix, "dconv", (Depthwise){a->grid, a->M, 3, a->M, 3 * a->M, a->M},
+    depthwise_declare(&s->conv, params, a->prefix, "dconv",
+                      (Depthwise){a->grid, a->M, 3, a->M, 3 * a->M, a->M, a->time_kernel},
                       false);
 }
 
@@ -114,6 +115,7 @@ const AttentionOp castling_op = {
     .summary = "linear angular attention, depthwise 3x3 on v (Castling-ViT)",
     .settings = ATTENTION_SETTINGS(&castling_settings),
     .needs_grid = true,
+    .takes_frames = true,
     .state_size = sizeof(Castling),
     .declare = castling_declare,
     .plan = castling_plan,

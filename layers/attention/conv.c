@@ -21,7 +21,8 @@ static void conv_declare(Attention *a, Params *params) {
     Conv *s = a->state;
     int M = a->M;
     projection_declare(&s->conv1, params, a->prefix, "conv1", M, M);
-    depthwise_declare(&s->conv, params, a->prefix, "conv", (Depthwise){a->grid, M, 5, M, M, M}, true);
+    depthwise_declare(&s->conv, params, a->prefix, "conv",
+                      (Depthwise){a->grid, M, 5, M, M, M, a->conv_time_kernel}, true);
     projection_declare(&s->conv2, params, a->prefix, "conv2", M, M);
 }
 
@@ -30,7 +31,8 @@ static void sepconv_declare(Attention *a, Params *params) {
     int M = a->M, K = 2 * M;
     s->gelu = true;
     projection_declare_weight(&s->conv1, params, a->prefix, "pwconv1", M, K);
-    depthwise_declare(&s->conv, params, a->prefix, "dwconv", (Depthwise){a->grid, K, 7, K, K, K}, false);
+    depthwise_declare(&s->conv, params, a->prefix, "dwconv",
+                      (Depthwise){a->grid, K, 7, K, K, K, a->conv_time_kernel}, false);
     projection_declare_weight(&s->conv2, params, a->prefix, "pwconv2", K, M);
 }
 
@@ -80,6 +82,7 @@ static size_t conv_macs(const Attention *a) {
 
 #define CONV_OP                 \
     .needs_grid = true,         \
+    .takes_frames = true,       \
     .state_size = sizeof(Conv), \
     .plan = conv_plan,          \
     .forward = conv_forward,    \

@@ -54,7 +54,7 @@ static void convattn_declare(Attention *a, Params *params) {
     s->stride = ((const ConvattnSettings *)config_settings(a->settings, &convattn_settings))->kv_stride;
     s->keys = (Grid){1, convolution_side(a->grid.rows, s->stride), convolution_side(a->grid.columns, s->stride)};
     qkv_declare(&s->frame, a, params);
-    depthwise_declare(&s->pool, params, a->prefix, "pool", (Depthwise){a->grid, 3 * M, 3, 3 * M, 3 * M, 3 * M},
+    depthwise_declare(&s->pool, params, a->prefix, "pool", (Depthwise){a->grid, 3 * M, 3, 3 * M, 3 * M, 3 * M, 0},
                       false);
     const char *const w[] = {"norm_q.weight", "norm_k.weight", "norm_v.weight"};
     const char *const b[] = {"norm_q.bias", NULL, "norm_v.bias"};

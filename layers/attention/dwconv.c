@@ -14,8 +14,8 @@ typedef struct {
 
 static void dwconv_declare(Attention *a, Params *params) {
     Dwconv *s = a->state;
-    depthwise_declare(&s->conv, params, a->prefix, "dwconv", (Depthwise){a->grid, a->M, 7, a->M, a->M, a->M},
-                      true);
+    depthwise_declare(&s->conv, params, a->prefix, "dwconv",
+                      (Depthwise){a->grid, a->M, 7, a->M, a->M, a->M, a->time_kernel}, true);
     projection_declare(&s->proj, params, a->prefix, "proj", a->M, a->M);
 }
 
@@ -50,6 +50,7 @@ const AttentionOp dwconv7_op = {
     .name = "dwconv7",
     .summary = "depthwise 7x7 convolution, no queries, keys and values (ConvNeXt)",
     .needs_grid = true,
+    .takes_frames = true,
     .state_size = sizeof(Dwconv),
     .declare = dwconv_declare,
     .plan = dwconv_plan,

@@ -54,6 +54,7 @@ static void efficient_weights(const Attention *a, float *weights, int b, int hea
 const AttentionOp efficient_op = {
     .name = "efficient",
     .summary = "efficient attention: softmax of q over channels, of k over tokens",
+    .takes_frames = true,
     .state_size = sizeof(Efficient),
     .declare = efficient_declare,
     .plan = efficient_plan,

@@ -46,8 +46,10 @@ static void focused_declare(Attention *a, Params *params) {
     params_declare(params, &s->pos, &s->dpos, a->prefix, "positional_encoding", INIT_ZEROS, true, 3,
                    (int[]){1, a->N, M});
     params_on_grid(params, (ParamGrid){1, 1, a->N - grid_tokens(a->grid), a->grid});
+    params_in_time(params, (ParamTime){TIME_COPIES, 1, a->grid.frames, a->N - grid_tokens(a->grid), false});
     params_declare(params, &s->scale, &s->dscale, a->prefix, "scale", INIT_ZEROS, true, 3, (int[]){1, 1, M});
-    depthwise_declare(&s->dwc, params, a->prefix, "dwc", (Depthwise){a->grid, M, 5, a->D, 3 * M, M}, true);
+    depthwise_declare(&s->dwc, params, a->prefix, "dwc",
+                      (Depthwise){a->grid, M, 5, a->D, 3 * M, M, a->time_kernel}, true);
 }
 
 static void focused_plan(Attention *a, Plan *plan, int B) {
@@ -117,6 +119,7 @@ const AttentionOp focused_op = {
     .summary = "focused linear attention: features to the power p, 5x5 on v (FLatten)",
     .settings = ATTENTION_SETTINGS(&focused_settings),
     .needs_grid = true,
+    .takes_frames = true,
     .state_size = sizeof(Focused),
     .declare = focused_declare,
     .plan = focused_plan,

@@ -10,14 +10,17 @@
 
 typedef struct {
     Projection proj;
-    float *w, *dw;    /* [Hg,Wg/2+1,M,2] */
+    float *w, *dw;    /* [Hg,Wg/2+1,M,2], of clips [T,Hg,Wg/2+1,M,2] */
     real *mix, *dmix; /* [B,N,M] kept; scratch */
 } Gf;
 
 static void gf_declare(Attention *a, Params *params) {
     Gf *s = a->state;
-    params_declare(params, &s->w, &s->dw, a->prefix, "filter.complex_weight", INIT_TRUNC_NORMAL, true, 4,
-                   (int[]){a->grid.rows, a->grid.columns / 2 + 1, a->M, 2});
+    Grid g = a->grid;
+    int shape[] = {g.frames, g.rows, g.columns / 2 + 1, a->M, 2}, image = g.frames == 1;
+    params_declare(params, &s->w, &s->dw, a->prefix, "filter.complex_weight", INIT_TRUNC_NORMAL, true, 5 - image,
+                   shape + image);
+    params_in_time(params, (ParamTime){TIME_FREQUENCIES, 0, g.frames, 0, true});
     projection_declare(&s->proj, params, a->prefix, "proj", a->M, a->M);
 }
 
@@ -47,7 +50,7 @@ static void gf_backward(const Attention *a, real *dx, const real *dy, const real
 static size_t gf_transform_macs(const Attention *a) {
     size_t N = (size_t)a->N, M = (size_t)a->M;
     return 2 * M * (size_t)((double)N * log2((double)N)) +
-           4 * (size_t)a->grid.rows * (size_t)(a->grid.columns / 2 + 1) * M;
+           4 * (size_t)a->grid.frames * (size_t)a->grid.rows * (size_t)(a->grid.columns / 2 + 1) * M;
 }
 
 static size_t gf_macs(const Attention *a) {
@@ -58,6 +61,7 @@ const AttentionOp gf_op = {
     .name = "gf",
     .summary = "learned filter for each channel in the frequency domain (GFNet)",
     .needs_grid = true,
+    .takes_frames = true,
     .state_size = sizeof(Gf),
     .declare = gf_declare,
     .plan = gf_plan,

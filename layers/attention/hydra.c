@@ -50,6 +50,7 @@ static size_t hydra_macs(const Attention *a) {
 const AttentionOp hydra_op = {
     .name = "hydra",
     .summary = "hydra attention: cosine features, as many heads as channels",
+    .takes_frames = true,
     .state_size = sizeof(Hydra),
     .declare = hydra_declare,
     .plan = hydra_plan,

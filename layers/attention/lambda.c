@@ -37,7 +37,7 @@ static void lambda_declare(Attention *a, Params *params) {
     Lambda *s = a->state;
     int M = a->M, D = a->D;
     const char *const w[] = {"norm_q.weight", "norm_v.weight"}, *const b[] = {"norm_q.bias", "norm_v.bias"};
-    s->patterns = (Patterns){{OFFSETS_TOEPLITZ, a->grid, 0}, D, a->H, D, false};
+    s->patterns = (Patterns){{OFFSETS_TOEPLITZ, a->grid, 0, 0}, D, a->H, D, false};
     projection_declare_weight(&s->qv, params, a->prefix, "qv", M, 2 * M);
     for (int i = 0; i < PARTS; i++) {
         params_declare(params, &s->w[i], &s->dw[i], a->prefix, w[i], INIT_ONES, false, 1, (int[]){D});
@@ -46,6 +46,7 @@ static void lambda_declare(Attention *a, Params *params) {
     params_declare(params, &s->embedding, &s->dembedding, a->prefix, "embedding.weight", INIT_TRUNC_NORMAL, true, 2,
                    (int[]){offsets_count(&s->patterns.offsets), D});
     params_on_grid(params, (ParamGrid){0, 1, 0, grid_offsets(a->grid)});
+    params_in_time(params, (ParamTime){TIME_TOEPLITZ, 0, grid_offsets(a->grid).frames, 0, false});
     projection_declare(&s->proj, params, a->prefix, "proj", M, M);
 }
 
@@ -128,6 +129,7 @@ const AttentionOp lambda_op = {
     .name = "lambda",
     .summary = "values weighted by the query times a learned vector for each offset",
     .needs_grid = true,
+    .takes_frames = true,
     .state_size = sizeof(Lambda),
     .declare = lambda_declare,
     .plan = lambda_plan,

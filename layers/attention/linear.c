@@ -7,6 +7,8 @@
  * saves     qkv, phi, mix, den [B,N,H], kv [B,H,F,D+1] (S with z as last column), and what the position encoding saves.
  * The rule is DENOMINATOR_EPSILON or, if features may be negative, DENOMINATOR_CLAMP.  For comparison, the published
  * code of FAVOR+ adds nothing, and that of RFA uses 1e-2 for every denominator below 1e-2. */
+#include <string.h>
+
 #include "layers/attention/feature_map.h"
 #include "layers/attention/qkv.h"
 #include "layers/attention/relative.h"
@@ -98,13 +100,22 @@ static void linear_weights(const Attention *a, float *weights, int b, int head, 
     for (int m = 0; m < a->N; m++) weights[m] /= den;
 }
 
+static void linear_check(const Attention *a) {
+    const RelativeSettings *relative = config_settings(a->settings, &relative_settings);
+    if (a->grid.frames > 1 && relative && !strcmp(relative->relative->name, "rope-2d"))
+        config_reject(a->settings, "relative", "rope-2d knows no frames, and attn linear has %d: use rope",
+                      a->grid.frames);
+}
+
 const AttentionOp linear_op = {
     .name = "linear",
     .summary = "linear attention with a learned feature map (DeiT-LA)",
     .settings = ATTENTION_SETTINGS(&feature_map_settings),
     .grid_settings = ATTENTION_SETTINGS(&relative_settings),
     .takes_mask = true,
+    .takes_frames = true,
     .state_size = sizeof(Linear),
+    .check = linear_check,
     .declare = linear_declare,
     .plan = linear_plan,
     .draw = linear_draw,

@@ -8,7 +8,8 @@
  * saves     qkv, q^ and k^, 1/|q|, 1/|k|, S [B,H,E,N], mix; the norm's input and statistics.
  *
  * The operators differ in t(i,j) (kernels/offsets.h): lisa has a circle over the token sequence (lisa_fft 1d), a torus
- * over the grid (lisa_fft 2d), or a window around the query (lisa_kernel); sa9, sa10 and sa11 have Toeplitz tables.
+ * over the grid (lisa_fft 2d, for clips 3d), or a window around the query (lisa_kernel); sa9, sa10 and sa11 have
+ * Toeplitz tables.
  * sa10's wa is the same for all channels.  The heads share wa, wb and b, as the paper's parameter counts imply. */
 #include <math.h>
 #include <stdlib.h>
@@ -19,7 +20,7 @@
 
 /* == Settings ===================================================================================================== */
 
-typedef enum { FFT_1D, FFT_2D } LisaFft;
+typedef enum { FFT_1D, FFT_2D, FFT_3D } LisaFft;
 typedef enum { ALGORITHM_AUTO, ALGORITHM_FIRST } Algorithm; /* ALGORITHM_FIRST + i: algorithms[i] */
 
 typedef struct {
@@ -39,10 +40,11 @@ static const ConfigEntry patterns_entries[] = {
 
 static const ConfigEntry entries[] = {
     {CONFIG_FIELD(INT, LisaSettings, lisa_kernel), "0", .section = "attention", .min = 0, .max = 7,
-     .help = "Side of the window of tokens that each token of lisa attends to: 3, 5 or 7 (0: the whole image)"},
-    {CONFIG_FIELD(CHOICE, LisaSettings, lisa_fft), "1d", CONFIG_CHOICES("1d", "2d"),
-     .help = "Circular convolutions of lisa: over all tokens as one sequence (1d, as in the paper), or over the rows "
-             "and columns of the token grid (2d)"},
+     .help = "Side of the window of tokens that each token of lisa attends to: 3, 5 or 7 (0: the whole image); of a "
+             "clip, the window is time_kernel frames long"},
+    {CONFIG_FIELD(CHOICE, LisaSettings, lisa_fft), "1d", CONFIG_CHOICES("1d", "2d", "3d"),
+     .help = "Circular convolutions of lisa: over all tokens as one sequence (1d, as in the paper), over the rows and "
+             "columns of the token grid (2d), or also over the frames of a clip (3d)"},
     {CONFIG_FIELD(CHOICE, LisaSettings, lisa_algo), "auto", CONFIG_CHOICES("auto", "dense", "fft"),
      .noun = "algorithm",
      .help = "Algorithm of lisa; both compute the same function, and auto chooses the one estimated to be faster"},
@@ -85,13 +87,20 @@ typedef struct {
     real *dqk, *dsum;        /* scratch, [B,N,2,H,D] and [B,N,H,D] */
 } Lisa;
 
-static Offsets lisa_offsets(const Attention *a) {
+static void lisa_check(const Attention *a) {
     const LisaSettings *c = settings_of(a);
-    OffsetKind circular = c->lisa_fft == FFT_2D ? OFFSETS_TORUS : OFFSETS_CIRCLE;
-    return (Offsets){c->lisa_kernel ? OFFSETS_LOCAL : circular, a->grid, c->lisa_kernel};
+    if (a->grid.frames > 1 && !c->lisa_kernel && c->lisa_fft == FFT_2D)
+        config_reject(a->settings, "lisa_fft", "2d knows no frames, and attn lisa has %d: use 1d or 3d",
+                      a->grid.frames);
 }
 
-static Offsets toeplitz(const Attention *a) { return (Offsets){OFFSETS_TOEPLITZ, a->grid, 0}; }
+static Offsets lisa_offsets(const Attention *a) {
+    const LisaSettings *c = settings_of(a);
+    OffsetKind circular = c->lisa_fft == FFT_1D ? OFFSETS_CIRCLE : OFFSETS_TORUS;
+    return (Offsets){c->lisa_kernel ? OFFSETS_LOCAL : circular, a->grid, c->lisa_kernel, a->time_kernel};
+}
+
+static Offsets toeplitz(const Attention *a) { return (Offsets){OFFSETS_TOEPLITZ, a->grid, 0, 0}; }
 
 /* With Toeplitz tables there is only the dense algorithm. */
 static const LisaAlgorithm *algorithm_choose(const Attention *a, const Patterns *patterns) {
@@ -109,11 +118,15 @@ static const LisaAlgorithm *algorithm_choose(const Attention *a, const Patterns 
     return best;
 }
 
-/* Tells fit_weights the grid of the tensor declared last, whose first dimension are the offsets.  A window has the same
- * offsets on every grid. */
+/* Tells fit_weights the grid, and the axis of time, of the tensor declared last, whose first dimension are the offsets.
+ * A window has the same offsets on every grid. */
 static void offsets_on_grid(Params *params, const Offsets *o) {
     Grid positions = o->kind == OFFSETS_TOEPLITZ ? grid_offsets(o->grid) : o->grid;
     if (o->kind != OFFSETS_LOCAL) params_on_grid(params, (ParamGrid){0, 1, 0, positions});
+    if (o->kind == OFFSETS_LOCAL) params_in_time(params, (ParamTime){TIME_TAPS, 0, o->frames, 0, false});
+    else if (o->kind == OFFSETS_TOEPLITZ)
+        params_in_time(params, (ParamTime){TIME_TOEPLITZ, 0, positions.frames, 0, false});
+    else params_in_time(params, (ParamTime){TIME_TORUS, 0, positions.frames, 0, false});
 }
 
 static void declare(Attention *a, Params *params, Offsets offsets, bool per_channel, bool normed) {
@@ -324,6 +337,7 @@ static void sa9_heads_declare(Attention *a, Params *p) { weighted_declare(a, p, 
 
 #define LISA_OP                            \
     .needs_grid = true,                    \
+    .takes_frames = true,                  \
     .state_size = sizeof(Lisa),            \
     .plan = lisa_plan,                     \
     .forward = lisa_forward,               \
@@ -337,6 +351,7 @@ const AttentionOp lisa_op = {
     .name = "lisa",
     .summary = "lightweight structure-aware attention by circular convolutions (LiSA)",
     .settings = ATTENTION_SETTINGS(&patterns_settings, &lisa_settings),
+    .check = lisa_check,
     .declare = lisa_declare,
     LISA_OP,
 };
@@ -359,6 +374,7 @@ const AttentionOp sa11_op = {
 
 #define WEIGHTED_OP                 \
     .needs_grid = true,             \
+    .takes_frames = true,           \
     .state_size = sizeof(Weighted), \
     .plan = weighted_plan,          \
     .forward = weighted_forward,    \

@@ -28,7 +28,7 @@ static void nystrom_declare(Attention *a, Params *params) {
     s->cells = (Cells){a->grid, {1, smaller(side, a->grid.rows), smaller(side, a->grid.columns)}};
     s->shape = (LowRank){a->N, grid_tokens(s->cells.cells), a->H, a->D, false};
     qkv_declare(&s->frame, a, params);
-    depthwise_declare(&s->conv, params, a->prefix, "conv", (Depthwise){a->grid, M, 3, M, 3 * M, M}, false);
+    depthwise_declare(&s->conv, params, a->prefix, "conv", (Depthwise){a->grid, M, 3, M, 3 * M, M, 0}, false);
 }
 
 static void nystrom_plan(Attention *a, Plan *plan, int B) {

@@ -71,7 +71,7 @@ static void reduced_declare(Attention *a, Params *params) {
     int M = a->M;
     s->cells = settings_of(a)->reduction_cells;
     int r = s->cells ? 1 : reduction_of(a);
-    s->squares = (Unfold){a->grid.rows, a->grid.columns, M, r, r, 0, false};
+    s->squares = (Unfold){a->grid.rows, a->grid.columns, M, r, r, 0, false, 0, 0, 0};
     s->keys = s->cells ? (Grid){1, s->cells, s->cells} : unfold_grid(&s->squares);
     projection_declare(&s->q, params, a->prefix, "q", M, M);
     projection_declare(&s->kv, params, a->prefix, "kv", M, 2 * M);

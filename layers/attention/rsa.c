@@ -36,18 +36,22 @@ static void identity(float *x, const Param *p, uint64_t seed, uint32_t tensor) {
 
 static void rsa_declare(Attention *a, Params *params) {
     Rsa *s = a->state;
-    Offsets offsets = {OFFSETS_TOEPLITZ, a->grid, 0};
+    Offsets offsets = {OFFSETS_TOEPLITZ, a->grid, 0, 0};
     ParamGrid grid = {0, 1, 0, grid_offsets(a->grid)};
+    ParamTime time = {TIME_TOEPLITZ, 0, grid.positions.frames, 0, false};
     int T = offsets_count(&offsets), D = a->D;
     qkv_declare(&s->frame, a, params);
     s->channels = (Patterns){offsets, D, a->H, D, true};
     s->shared = (Patterns){offsets, D, a->H, D, false};
     params_declare(params, &s->h1, &s->dh1, a->prefix, "H1.weight", INIT_TRUNC_NORMAL, true, 3, (int[]){T, D, D});
     params_on_grid(params, grid);
+    params_in_time(params, time);
     params_declare(params, &s->h2, &s->dh2, a->prefix, "H2.weight", INIT_TRUNC_NORMAL, true, 2, (int[]){T, D});
     params_on_grid(params, grid);
+    params_in_time(params, time);
     params_declare(params, &s->g, &s->dg, a->prefix, "G.weight", INIT_TRUNC_NORMAL, true, 2, (int[]){T, D});
     params_on_grid(params, grid);
+    params_in_time(params, time);
     params_declare(params, &s->p1, &s->dp1, a->prefix, "P1", INIT_TRUNC_NORMAL, true, 2, (int[]){D, D});
     params_declare(params, &s->one, &s->done, a->prefix, "I", INIT_ZEROS, false, 2, (int[]){D, D});
     params_draw_with(params, identity);
@@ -127,6 +131,7 @@ const AttentionOp rsa_op = {
     .summary = "relational self-attention: kernels and values from sums by offset (RSA)",
     .needs_grid = true,
     .no_qkv_bias = true,
+    .takes_frames = true,
     .state_size = sizeof(Rsa),
     .declare = rsa_declare,
     .plan = rsa_plan,

@@ -45,7 +45,7 @@ static void soft_declare(Attention *a, Params *params) {
     projection_declare(&s->qv, params, a->prefix, "qv", M, 2 * M);
     params_declare_fan(params, &s->w, &s->dw, a->prefix, "landmark.weight", D * r * r, true, 4, (int[]){D, D, r, r});
     layer_norm_declare(&s->norm, params, a->prefix, "landmark.norm", D, false);
-    depthwise_declare(&s->conv, params, a->prefix, "conv", (Depthwise){a->grid, M, 3, M, 2 * M, M}, false);
+    depthwise_declare(&s->conv, params, a->prefix, "conv", (Depthwise){a->grid, M, 3, M, 2 * M, M, 0}, false);
     projection_declare(&s->proj, params, a->prefix, "proj", M, M);
 }
 

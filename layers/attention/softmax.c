@@ -39,6 +39,8 @@ static void softmax_declare(Attention *a, Params *params) {
     qkv_declare(&s->frame, a, params);
     s->bias = (RelativeBias){a->grid, a->N - grid_tokens(a->grid), rpe == RPE_SHARED ? 1 : a->H};
     s->has_table = rpe != RPE_NONE;
+    if (s->has_table && a->grid.frames > 1)
+        config_reject(a->settings, "rpe", "of attn softmax knows no frames: use none");
     if (!s->has_table) return;
     Grid offsets = grid_offsets(a->grid);
     params_declare(params, &s->table, &s->dtable, a->prefix, "rpe.weight", INIT_TRUNC_NORMAL, false, 3,
@@ -129,6 +131,7 @@ const AttentionOp softmax_op = {
     .summary = "scaled dot-product attention (DeiT)",
     .grid_settings = ATTENTION_SETTINGS(&rpe_settings),
     .takes_mask = true,
+    .takes_frames = true,
     .state_size = sizeof(Softmax),
     .declare = softmax_declare,
     .plan = softmax_plan,

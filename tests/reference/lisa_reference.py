@@ -10,21 +10,18 @@ from types import SimpleNamespace
 import torch
 import torch.nn.functional as F
 
+import grids
+
+
 def entries(config):
     """t [N,N] of the operator's tables, -1 where the query does not see the key, and T."""
-    Hg, Wg = config.grid
-    y, x = torch.meshgrid(torch.arange(Hg), torch.arange(Wg), indexing="ij")
-    y, x = y.flatten(), x.flatten()
-    dy, dx = y[:, None] - y[None, :], x[:, None] - x[None, :]
     if config.attn != "lisa":
-        return (dy + Hg - 1) * (2 * Wg - 1) + dx + Wg - 1, (2 * Hg - 1) * (2 * Wg - 1)
+        return grids.toeplitz(config.grid)
     if config.lisa_kernel:
-        side, reach = config.lisa_kernel, config.lisa_kernel // 2
-        seen = (dy.abs() <= reach) & (dx.abs() <= reach)
-        return torch.where(seen, (dy + reach) * side + dx + reach, -1), side * side
-    N = Hg * Wg
-    if config.lisa_fft == "2d":
-        return dy % Hg * Wg + dx % Wg, N
+        return grids.local(config.grid, config.kernel(config.lisa_kernel, whole=True))
+    if config.lisa_fft != "1d":
+        return grids.torus(config.grid)
+    N = grids.token_count(config.grid)
     return (torch.arange(N)[:, None] - torch.arange(N)[None, :]) % N, N
 
 
@@ -32,7 +29,7 @@ def parameter_shapes(config):
     """Below blocks.i.attn."""
     M, D, E = config.dim, config.dim // config.heads, config.lisa_patterns
     if config.attn == "gf":
-        return {"filter.complex_weight": (config.grid[0], config.grid[1] // 2 + 1, M, 2)}
+        return {"filter.complex_weight": (*config.grid[:-1], config.grid[-1] // 2 + 1, M, 2)}
     _, T = entries(config)
     if config.attn in ("sa9", "sa9-heads"):
         return {"sa.rpe": (T, config.heads if config.attn == "sa9-heads" else 1)}
@@ -70,11 +67,10 @@ def mix(model, p, q, k, v, block):
 
 
 def global_filter(config, weight, x):
-    """x [B,N,M] -> [B,N,M] (raoyongming/GFNet), weight [Hg,Wg//2+1,M,2]."""
-    Hg, Wg = config.grid
-    grid = x.reshape(len(x), Hg, Wg, -1)
-    filtered = torch.fft.rfft2(grid, dim=(1, 2), norm="ortho") * torch.view_as_complex(weight)
-    return torch.fft.irfft2(filtered, s=(Hg, Wg), dim=(1, 2), norm="ortho").reshape(x.shape)
+    """x [B,N,M] -> [B,N,M] (raoyongming/GFNet), weight [Hg,Wg//2+1,M,2] or [T,Hg,Wg//2+1,M,2]."""
+    axes = tuple(range(1, 1 + len(config.grid)))
+    filtered = torch.fft.rfftn(x.unflatten(1, config.grid), dim=axes, norm="ortho") * torch.view_as_complex(weight)
+    return torch.fft.irfftn(filtered, s=config.grid, dim=axes, norm="ortho").reshape(x.shape)
 
 
 OPERATORS = {name: (parameter_shapes, mix) for name in ("lisa", "sa9", "sa9-heads", "sa10", "sa11")}

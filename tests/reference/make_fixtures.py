@@ -3,8 +3,8 @@
     python3 tests/reference/make_fixtures.py           writes them again (Debian's python3-torch gives the same bytes)
     python3 tests/reference/make_fixtures.py --check   recomputes and compares with the files there
 
-A file holds images [3,3,Hi,Wi], every parameter and every buffer under its own name in float32, labels [3] in int64,
-and logits, loss [1] and the parameters' grad.<name> in float64, computed from exactly those float32 values; its
+A file holds images [3,3,Hi,Wi], or clips [3,frames,3,Hi,Wi], every parameter and every buffer under its own name in
+float32, labels [3] in int64, and logits, loss [1] and the parameters' grad.<name> in float64, computed from exactly those float32 values; its
 metadata are the settings.  The gradient of a parameter that no output depends on is zero, not what rounding leaves of
 zero.
 
@@ -179,7 +179,8 @@ def draw(case, seed):
     random = np.random.RandomState(seed)  # numpy promises this generator's numbers for good
     tensors = {name: draw_parameter(case, name, shape, random, stick_scale).astype(np.float32)
                for name, shape in tensor_shapes(config).items()}
-    tensors["images"] = random.standard_normal((BATCH, 3, *config.img_size)).astype(np.float32)
+    frames = (config.frames,) if config.frames > 1 else ()
+    tensors["images"] = random.standard_normal((BATCH, *frames, 3, *config.img_size)).astype(np.float32)
     tensors["labels"] = random.randint(0, config.num_classes, BATCH).astype(np.int64)
     return tensors
 

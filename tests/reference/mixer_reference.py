@@ -11,7 +11,9 @@ import math
 import torch
 import torch.nn.functional as F
 
-from rival_operators import depthwise, join_heads, split_heads
+import grids
+from grids import depthwise
+from rival_operators import join_heads, split_heads
 
 
 def qkv_shapes(config):
@@ -27,7 +29,7 @@ def projected(p, x, heads):
 
 
 def dwconv7_shapes(config):
-    return {"dwconv.weight": (config.dim, 1, 7, 7), "dwconv.bias": (config.dim,)}
+    return {"dwconv.weight": (config.dim, 1, *config.kernel(7)), "dwconv.bias": (config.dim,)}
 
 
 def dwconv7(model, p, x):
@@ -63,12 +65,8 @@ def convattn(model, p, x):
 
 
 def offsets(config):
-    """t [N,N]: by (row, column) of the query less those of the key; and how many there are."""
-    Hg, Wg = config.grid
-    y, x = torch.meshgrid(torch.arange(Hg), torch.arange(Wg), indexing="ij")
-    y, x = y.flatten(), x.flatten()
-    dy, dx = y[:, None] - y[None, :], x[:, None] - x[None, :]
-    return (dy + Hg - 1) * (2 * Wg - 1) + dx + Wg - 1, (2 * Hg - 1) * (2 * Wg - 1)
+    """t [N,N]: by (row, column) of the query less those of the key, in clips with frames; and how many there are."""
+    return grids.toeplitz(config.grid)
 
 
 def lambda_shapes(config):

@@ -10,6 +10,9 @@ import math
 import torch
 import torch.nn.functional as F
 
+import grids
+from grids import depthwise
+
 
 def join_heads(x):
     """[B,H,N,D] -> [B,N,M]"""
@@ -18,13 +21,6 @@ def join_heads(x):
 
 def split_heads(x, heads):
     return x.unflatten(-1, (heads, -1)).transpose(1, 2)
-
-
-def depthwise(x, grid, weight, bias=None, stride=1):
-    """x [B,N,C] as an image of C channels; weight [C,1,k,k]."""
-    image = x.transpose(1, 2).unflatten(-1, grid)
-    y = F.conv2d(image, weight, bias, stride, padding=weight.shape[-1] // 2, groups=image.shape[1])
-    return y.flatten(2).transpose(1, 2)
 
 
 def relu(model, x):
@@ -42,11 +38,9 @@ def rpe_shapes(config):
 
 
 def rpe_bias(config, table):
-    """[1 or H,N,N]: by (row, column) of the key less those of the query; zero for the class token."""
-    height, width = config.grid
-    y, x = torch.meshgrid(torch.arange(height), torch.arange(width), indexing="ij")
-    y, x = y.flatten(), x.flatten()
-    bias = table[:, y[None, :] - y[:, None] + height - 1, x[None, :] - x[:, None] + width - 1]
+    """[1 or H,N,N]: by (row, column) of the key less those of the query, in clips with frames; zero for the class
+    token."""
+    bias = table.flatten(1)[:, grids.toeplitz(config.grid)[0].T]
     return F.pad(bias, (1, 0, 1, 0)) if config.pool == "cls" else bias
 
 
@@ -54,8 +48,9 @@ def rpe_bias(config, table):
 
 
 def focused_shapes(config):
-    N, M, D = config.grid[0] * config.grid[1], config.dim, config.dim // config.heads
-    return {"positional_encoding": (1, N, M), "scale": (1, 1, M), "dwc.weight": (D, 1, 5, 5), "dwc.bias": (D,)}
+    N, M, D = grids.token_count(config.grid), config.dim, config.dim // config.heads
+    return {"positional_encoding": (1, N, M), "scale": (1, 1, M), "dwc.weight": (D, 1, *config.kernel(5)),
+            "dwc.bias": (D,)}
 
 
 def focused(model, p, q, k, v, block):
@@ -199,5 +194,5 @@ RIVALS = {
     "relu-linear": (relu_linear_shapes, relu_linear),
     "nystrom": (lambda config: {"conv.weight": (config.dim, 1, 3, 3)}, nystrom),
     "soft": (soft_shapes, soft),
-    "castling": (lambda config: {"dconv.weight": (config.dim, 1, 3, 3)}, castling),
+    "castling": (lambda config: {"dconv.weight": (config.dim, 1, *config.kernel(3))}, castling),
 }

@@ -11,6 +11,8 @@ M model width, H heads, D head width (M = H D), R sticks, grid Hg x Wg.  Paramet
     pool cls: head(norm(x)[:, 0])             pool gap: head(mean over tokens of norm(x))
     A hierarchy repeats all of this but the head, stage after stage; the norm at a stage's end is the next one's input.
     overlap: windows 2P - 1 wide (3 between stages), and a layer norm after them
+    clips [B,frames,3,Hi,Wi]: the first windows are `tubelet` frames long and 2 apart, or every frame is by itself; a
+    depthwise k x k convolution is time_kernel x k x k, that of conv_stages conv_time_kernel x k x k
     pos conv: x += depthwise3x3(x) at each block's entry;  mlp conv: mlp = fc2 gelu(depthwise3x3(fc1))
     dropout: after pos, attn and mlp, and after gelu; its sites are 0 and, for block i of all stages, 3 i + 1, 3, 2
     loss = mean over images of -log softmax(logits)[label]
@@ -24,6 +26,7 @@ from dataclasses import dataclass, make_dataclass, replace
 import torch
 import torch.nn.functional as F
 
+import grids
 import linear_reference as linear
 import lisa_reference
 import operators
@@ -38,6 +41,7 @@ RIPPLE = ("ripple", "ripple-fixed", "ripple-softmax-weights", "ripple-truncated"
 LATER = ("feature_map", "relative", "convit", "rpe", "focused", "lisa", "landmarks", "castling", "inception", "stage",
          "patch_overlap", "dropout", "kv_stride", "mlp_conv", "mlp_relu", "conv_stages", "conv_block", "head_kind",
          "patch_norm", "patch_merging", "norm_eps",
+         "frames", "tubelet", "time_kernel", "conv_time_kernel", "ring_time",
          *operators.SETTINGS)  # settings newer than the first fixtures
 
 
@@ -72,7 +76,7 @@ class Config(OperatorSettings):
     landmarks: int = 7               # to a side
     lisa_patterns: int = 16
     lisa_kernel: int = 0             # 0 | 3 | 5 | 7
-    lisa_fft: str = "1d"             # 1d | 2d
+    lisa_fft: str = "1d"             # 1d | 2d | 3d
     inception_heads: int = 0         # 0: half of them
     stage_dims: str = ""             # "8,12": two stages; depth, heads and mlp_ratio are then these lists
     stage_depths: str = ""
@@ -91,9 +95,23 @@ class Config(OperatorSettings):
     mlp_conv: int = 0
     mlp_relu: int = 0                # before that convolution
 
+    frames: int = 1                  # of a clip
+    tubelet: int = 1
+    time_kernel: int = 3
+    conv_time_kernel: int = 5
+    ring_time: float = 1.0
+
     @property
     def grid(self):
-        return self.img_size[0] // self.patch_size, self.img_size[1] // self.patch_size
+        """(rows, columns), of clips (frames, rows, columns)."""
+        sides = self.img_size[0] // self.patch_size, self.img_size[1] // self.patch_size
+        frames = (self.frames - 1) // 2 + 1 if self.tubelet > 1 else self.frames
+        return (frames, *sides) if frames > 1 else sides
+
+    def kernel(self, k, whole=False, kt=None):
+        """(k, k), or with its size in time; whole: even if that is 1."""
+        kt = kt or self.time_kernel
+        return (kt, k, k) if len(self.grid) == 3 and (kt > 1 or whole) else (k, k)
 
     def metadata(self):
         """Settings that came later stand there where they are not the default.  A hierarchy's lists have the settings'
@@ -136,13 +154,15 @@ def stages(config):
                                                              config.stage_ratios)]
     result, first = [], 0
     Hg, Wg = (-(-side // config.patch_size) for side in config.img_size)
+    frames = config.grid[0] if len(config.grid) == 3 else 1
     for i, (dim, depth, heads, ratio) in enumerate(zip(*lists)):
         own = {name: of_stage(getattr(config, name), i) for name in ("attn", "reduction", "window")}
         if i < config.conv_stages:
             own["attn"] = config.conv_block
         result.append((f"{'layers' if config.patch_merging else 'stages'}.{i}.",
                        replace(config, **own, img_size=(Hg, Wg), patch_size=1, dim=dim, depth=depth, heads=heads,
-                               mlp_ratio=ratio, stage_dims="", ripple_layers=config.ripple_layers - first,
+                               mlp_ratio=ratio, stage_dims="", frames=frames, tubelet=1,
+                               ripple_layers=config.ripple_layers - first,
                                stage_norm=int(config.stage_norm or i == len(lists[0]) - 1))))
         Hg, Wg, first = -(-Hg // 2), -(-Wg // 2), first + depth
     return result
@@ -174,11 +194,12 @@ def group_bounds(config, operator):
     return list(range((farthest if operator == "ripple-dense" else config.r_max) + 1))
 
 
-def grid_groups(grid, bounds):
-    """g(n,m), the group of token m seen from token n, by Chebyshev distance.  [N,N]"""
-    y, x = torch.meshgrid(torch.arange(grid[0]), torch.arange(grid[1]), indexing="ij")
-    y, x = y.flatten(), x.flatten()
-    distance = torch.maximum((y[:, None] - y[None, :]).abs(), (x[:, None] - x[None, :]).abs())
+def grid_groups(grid, bounds, ring_time=1):
+    """g(n,m), the group of token m seen from token n, by Chebyshev distance; frames are ring_time apart.  [N,N]"""
+    apart = [d.abs() for d in grids.differences(grid)]
+    if len(grid) == 3:
+        apart[0] = apart[0] * int(ring_time)
+    distance = torch.stack(apart).amax(0)
     return sum((distance >= bound).long() for bound in bounds[1:]) + torch.zeros_like(distance)
 
 
@@ -188,7 +209,10 @@ def grid_groups(grid, bounds):
 def block_shapes(config, i):
     M, D, hidden = config.dim, config.dim // config.heads, config.mlp_ratio * config.dim
     operator = block_operator(config, i)
-    block = {"pos_embed.weight": (M, 1, 3, 3), "pos_embed.bias": (M,)} if config.pos_embed == "conv" else {}
+    block = {}
+    if config.pos_embed == "conv":
+        block = {"pos_embed.weight": (M, 1, *config.kernel(3)), "pos_embed.bias": (M,)}
+    in_conv_stages = {k: config.kernel(k, kt=config.conv_time_kernel) for k in (5, 7)}
     block.update({"norm1.weight": (M,), "norm1.bias": (M,), "attn.qkv.weight": (3 * M, M), "attn.qkv.bias": (3 * M,),
                   "attn.proj.weight": (M, M), "attn.proj.bias": (M,)})
     if config.attn in ("gf", "soft", "conv", "sepconv") or operator in MIXERS:
@@ -202,11 +226,12 @@ def block_shapes(config, i):
                       "attn.gating_param": (config.heads,)})
     elif operator == "conv":
         del block["attn.proj.weight"], block["attn.proj.bias"]
-        block.update({"attn.conv1.weight": (M, M), "attn.conv1.bias": (M,), "attn.conv.weight": (M, 1, 5, 5),
+        block.update({"attn.conv1.weight": (M, M), "attn.conv1.bias": (M,),
+                      "attn.conv.weight": (M, 1, *in_conv_stages[5]),
                       "attn.conv.bias": (M,), "attn.conv2.weight": (M, M), "attn.conv2.bias": (M,)})
     elif operator == "sepconv":
         del block["attn.proj.weight"], block["attn.proj.bias"]
-        block.update({"attn.pwconv1.weight": (2 * M, M), "attn.dwconv.weight": (2 * M, 1, 7, 7),
+        block.update({"attn.pwconv1.weight": (2 * M, M), "attn.dwconv.weight": (2 * M, 1, *in_conv_stages[7]),
                       "attn.pwconv2.weight": (M, 2 * M)})
     elif operator == "softmax":
         block.update({f"attn.{name}": shape for name, shape in rpe_shapes(config).items()})
@@ -225,7 +250,7 @@ def block_shapes(config, i):
     block.update({"norm2.weight": (M,), "norm2.bias": (M,), "mlp.fc1.weight": (hidden, M), "mlp.fc1.bias": (hidden,),
                   "mlp.fc2.weight": (M, hidden), "mlp.fc2.bias": (M,)})
     if config.mlp_conv:
-        block.update({"mlp.dwconv.weight": (hidden, 1, 3, 3), "mlp.dwconv.bias": (hidden,)})
+        block.update({"mlp.dwconv.weight": (hidden, 1, *config.kernel(3)), "mlp.dwconv.bias": (hidden,)})
     return block
 
 
@@ -239,7 +264,8 @@ def embedding_stride(config, i):
 
 def embedding_shapes(config, i, channels, M):
     k = 2 * embedding_stride(config, i) - 1 if config.patch_overlap else embedding_stride(config, i)
-    shapes = {"proj.weight": (M, channels, k, k), "proj.bias": (M,)}
+    tubelet = (config.tubelet,) if config.tubelet > 1 and i == 0 else ()
+    shapes = {"proj.weight": (M, channels, *tubelet, k, k), "proj.bias": (M,)}
     if config.patch_overlap or config.patch_norm:
         shapes.update({"norm.weight": (M,), "norm.bias": (M,)})
     if i and config.patch_merging:
@@ -260,7 +286,7 @@ def parameter_shapes(config):
         if config.pool == "cls":
             shapes["cls_token"] = (1, 1, M)
         if config.pos_embed == "learned" and index == 0:
-            N = stage.grid[0] * stage.grid[1] + (config.pool == "cls" and class_block(config) == 0)
+            N = grids.token_count(stage.grid) + (config.pool == "cls" and class_block(config) == 0)
             shapes["pos_embed"] = (1, N, M)
         for i in range(stage.depth):
             shapes.update({f"{prefix}blocks.{i}.{name}": shape for name, shape in block_shapes(stage, i).items()})
@@ -302,7 +328,7 @@ def buffer_shapes(config):
     if config.stage_dims:
         return {}
     H, D = config.heads, config.dim // config.heads
-    N = config.grid[0] * config.grid[1] + (config.pool == "cls")
+    N = grids.token_count(config.grid) + (config.pool == "cls")
     shapes = {}
     for i in range(config.depth):
         operator, block = block_operator(config, i), {}
@@ -413,9 +439,9 @@ class Vit:
             x = self.depthwise(prefix + "conv.", x)
             return F.linear(x, params[prefix + "conv2.weight"], params[prefix + "conv2.bias"])
         if operator == "sepconv":
-            image = F.gelu(F.linear(x, params[prefix + "pwconv1.weight"])).transpose(1, 2).unflatten(2, config.grid)
-            image = F.conv2d(image, params[prefix + "dwconv.weight"], padding=3, groups=image.shape[1])
-            return F.linear(image.flatten(2).transpose(1, 2), params[prefix + "pwconv2.weight"])
+            x = F.gelu(F.linear(x, params[prefix + "pwconv1.weight"]))
+            x = grids.depthwise(x, config.grid, params[prefix + "dwconv.weight"])
+            return F.linear(x, params[prefix + "pwconv2.weight"])
         B, N, M = x.shape
         H, D = config.heads, M // config.heads
         if operator == "convit":
@@ -440,7 +466,7 @@ class Vit:
         else:
             alpha = spatial_weights(params, prefix, operator, config, v, self.tails)
             self.alphas.append(alpha.detach())
-            groups = grid_groups(config.grid, group_bounds(config, operator))
+            groups = grid_groups(config.grid, group_bounds(config, operator), config.ring_time)
             if operator == "ripple-explicit-softmax":
                 y = explicit_softmax(q @ k.transpose(-1, -2) / math.sqrt(D), groups, alpha, v)
             else:
@@ -458,10 +484,7 @@ class Vit:
 
     def depthwise(self, name, x):
         """Each channel of x [B,N,C] by itself, zeros around the grid."""
-        w = self.params[name + "weight"]
-        image = x.transpose(1, 2).unflatten(2, self.config.grid)
-        image = F.conv2d(image, w, self.params[name + "bias"], padding=w.shape[-1] // 2, groups=x.shape[2])
-        return image.flatten(2).transpose(1, 2)
+        return grids.depthwise(x, self.config.grid, self.params[name + "weight"], self.params[name + "bias"])
 
     def mlp(self, prefix, x, site=0):
         x = F.linear(x, self.params[prefix + "fc1.weight"], self.params[prefix + "fc1.bias"])
@@ -487,19 +510,24 @@ class Vit:
         return self.norm("norm", x) if config.stage_norm else x
 
     def embed(self, i, x):
-        """Tokens of stage i from x [B,C,H,W]."""
+        """Tokens of stage i from x [B,C,H,W], of clips [B,frames,3,H,W] and then [B,C,frames,H,W]."""
         config, name = self.config, embedding_name(self.config, i)
-        stride = embedding_stride(config, i)
         if i and config.patch_merging:
             cells = torch.cat([x[:, :, r::2, c::2] for c in (0, 1) for r in (0, 1)], dim=1).flatten(2).transpose(1, 2)
             return F.linear(self.norm(name + "norm", cells, 1e-5), self.params[name + "reduction.weight"])
-        x = F.conv2d(x, self.params[name + "proj.weight"], self.params[name + "proj.bias"], stride=stride,
-                     padding=stride - 1 if config.patch_overlap else 0).flatten(2).transpose(1, 2)
+        w, b, stride = self.params[name + "proj.weight"], self.params[name + "proj.bias"], embedding_stride(config, i)
+        padding = stride - 1 if config.patch_overlap else 0
+        if x.ndim == 5:
+            x, kt = x.transpose(1, 2) if i == 0 else x, w.shape[2] if w.ndim == 5 else 1
+            x = F.conv3d(x, w if w.ndim == 5 else w[:, :, None], b, (2 if kt > 1 else 1, stride, stride),
+                         (kt // 2, padding, padding)).flatten(2).transpose(1, 2)
+        else:
+            x = F.conv2d(x, w, b, stride=stride, padding=padding).flatten(2).transpose(1, 2)
         normed = config.patch_overlap or config.patch_norm
         return self.norm(name + "norm", x, 1e-5) if normed else x  # nn.LayerNorm's, as in pvt_v2
 
     def forward(self, images, constants=None):
-        """images [B,3,Hi,Wi] -> logits [B,C]; constants: the notes' of another pass."""
+        """images [B,3,Hi,Wi] or clips [B,frames,3,Hi,Wi] -> logits [B,C]; constants: the notes' of another pass."""
         config, params = self.config, self.params
         self.notes, self.tails, self.alphas = linear.Notes(constants), [], []
         x, first = images, 0

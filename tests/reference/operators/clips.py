@@ -1,0 +1,29 @@
+"""Models of clips; their operators are defined where those of images are, on grids with frames."""
+
+SMALL = dict(img_size=(10, 14), dim=15, heads=3, depth=1, mlp_ratio=2, num_classes=5, ripple_layers=1, frames=5,
+             tubelet=3)  # a grid of 3 x 5 x 7
+FEW = {**SMALL, "img_size": (6, 10), "frames": 3}  # of 2 x 3 x 5
+LISA = dict(**SMALL, lisa_patterns=3)
+STAGES = dict(img_size=(13, 18), patch_size=4, pos_embed="conv", patch_overlap=1, mlp_conv=1, num_classes=5, frames=6,
+              tubelet=3, stage_dims="8,12", stage_depths="2,1", stage_heads="1,2", stage_ratios="3,2", conv_stages=1)
+
+CASES = {
+    "clip-softmax-cls": dict(attn="softmax", pool="cls", **SMALL),
+    "clip-frames": dict(attn="linear", **{**SMALL, "frames": 3, "tubelet": 1}),
+    "clip-lisa": dict(attn="lisa", **LISA),
+    "clip-lisa-3d": dict(attn="lisa", lisa_fft="3d", **LISA),
+    "clip-lisa-local": dict(attn="lisa", lisa_kernel=3, **LISA),
+    "clip-sa9-heads": dict(attn="sa9-heads", **LISA),
+    "clip-sa10": dict(attn="sa10", **{**LISA, **FEW}),
+    "clip-sa11": dict(attn="sa11", **{**LISA, **FEW}),
+    "clip-gf": dict(attn="gf", **SMALL),
+    "clip-gf-even": dict(attn="gf", **{**SMALL, "img_size": (6, 8), "frames": 3}),
+    "clip-lambda": dict(attn="lambda", **FEW),
+    "clip-rsa": dict(attn="rsa", **FEW),
+    "clip-dwconv7": dict(attn="dwconv7", **SMALL),
+    "clip-focused": dict(attn="focused", **FEW),
+    "clip-castling": dict(attn="castling", **FEW),
+    "clip-conv": dict(attn="conv", **{**SMALL, "mlp_conv": 1, "pos_embed": "conv"}),
+    "clip-sepconv": dict(attn="sepconv", **{**FEW, "conv_time_kernel": 3}),
+    "clip-hierarchy-conv": dict(attn="softmax", **{**STAGES, "conv_time_kernel": 3, "time_kernel": 1}),
+}
