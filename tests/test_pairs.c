@@ -188,7 +188,7 @@ static const CausalShape causal_shape = {1, CAUSAL_N, 1, CAUSAL_DK, CAUSAL_DV, C
 
 static CausalInputs parts_of(const real *qkv) { return (CausalInputs){qkv, qkv + CAUSAL_DK, qkv + 2 * CAUSAL_DK}; }
 
-/* Both passes of a head by `kind`; PAIRS_SLOW: as the kernels choose, which tests/test_causal.c holds to the formulas. */
+/* Both passes of a head by `kind`; PAIRS_SLOW: as the kernels choose, as tests/test_causal.c checks them. */
 static void run_causal(Pairs kind, real *y, float *lse, real *dqkv, const real *dy, const real *qkv,
                        const CausalPattern *p) {
     const CausalShape *s = &causal_shape;
@@ -196,7 +196,8 @@ static void run_causal(Pairs kind, real *y, float *lse, real *dqkv, const real *
     if (kind == PAIRS_SLOW) {
         kernels_reserve(causal_attention_workspace(p, s));
         causal_attention_forward(y, lse, &in, p, s);
-        causal_attention_backward(&(CausalGradients){dqkv, dqkv + CAUSAL_DK, dqkv + 2 * CAUSAL_DK}, dy, y, lse, &in, p, s);
+        CausalGradients d = {dqkv, dqkv + CAUSAL_DK, dqkv + 2 * CAUSAL_DK};
+        causal_attention_backward(&d, dy, y, lse, &in, p, s);
         return;
     }
     size_t forward = causal_pairs_forward_floats(s, p, 0), backward = causal_pairs_backward_floats(s, p, 0);

@@ -161,8 +161,8 @@ static void forward_rows(Pairs kind, const Forward *own, const Forward *shared, 
             int keys = pairs_round_up(seen.last - seen.first);
             float *yt = own->yt + (size_t)t * Dvp;
             if (seen.last <= seen.first) continue;
-            pairs_gemm(kind, own->s, QUERIES, run->k + (size_t)seen.first * Dkp, Dkp, own->qt + (size_t)t * Dkp, QUERIES,
-                       keys, QUERIES, Dkp, false);
+            pairs_gemm(kind, own->s, QUERIES, run->k + (size_t)seen.first * Dkp, Dkp, own->qt + (size_t)t * Dkp,
+                       QUERIES, keys, QUERIES, Dkp, false);
             if (!all_seen(r, i + t, some, seen.first, keys))
                 fill_unseen(own->s, r, i + t, some, seen.first, keys, -INFINITY);
             pairs_softmax_step(own->p, &state[t / QUERIES], yt, own->s, LOG2_E * a->scale, keys, keys, Dvp);
@@ -254,7 +254,7 @@ size_t causal_pairs_backward_floats(const CausalShape *s, const CausalPattern *p
     return floats;
 }
 
-/* A query's pair with its own key, where that is not one of the run's: dk and dv of that key, and its column of dq^T. */
+/* A query's pair with its own key, where that is not one of the run's: that key's dk and dv, and its column of dq^T. */
 static void own_pair(float *dqt, const Head *a, float delta, size_t token) {
     const real *q = a->q + token * a->q_row, *k = a->k + token * a->k_row, *v = a->v + token * a->v_row;
     const real *dy = a->dy + token * a->y_row;
@@ -288,8 +288,8 @@ static void begin_queries(const Backward *own, const Backward *run, const Run *r
 }
 
 /* Queries i.. with keys j+first .. j+first+keys-1 of the block at j, whole pairs of blocks. */
-static void backward_tile(Pairs kind, const Backward *own, const Backward *run, const Run *r, const Head *a, int i, int j,
-                          int first, int keys) {
+static void backward_tile(Pairs kind, const Backward *own, const Backward *run, const Run *r, const Head *a, int i,
+                          int j, int first, int keys) {
     int rows = smaller(QUERIES, r->queries - i), Dkp = pairs_round_up(a->Dk), Dvp = pairs_round_up(a->Dv);
     size_t q = (size_t)i * Dkp, dy = (size_t)i * Dvp, k = (size_t)first * Dkp, v = (size_t)first * Dvp;
     pairs_gemm(kind, own->s, QUERIES, own->k + k, Dkp, run->qt + q, QUERIES, keys, QUERIES, Dkp, false);
@@ -326,8 +326,8 @@ static void backward_keys(Pairs kind, const Backward *own, const Backward *run, 
 }
 
 /* apart: floats from a member's dq^T to the next one's; run: the buffers of who leads the team. */
-static void backward_run(Pairs kind, const Backward *own, const Backward *run, size_t apart, const Run *r, const Head *a,
-                         Team team) {
+static void backward_run(Pairs kind, const Backward *own, const Backward *run, size_t apart, const Run *r,
+                         const Head *a, Team team) {
     int Dkp = pairs_round_up(a->Dk);
     begin_queries(own, run, r, a, team);
     wait_for(team);

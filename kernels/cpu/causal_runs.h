@@ -184,7 +184,9 @@ static inline void wait_for(Team team) {
 }
 
 /* Task n of a team's member: back and forth, since later tasks are larger. */
-static inline int task_of(Team team, int n) { return n * team.parts + (n % 2 ? team.parts - 1 - team.part : team.part); }
+static inline int task_of(Team team, int n) {
+    return n * team.parts + (n % 2 ? team.parts - 1 - team.part : team.part);
+}
 
 /* Keys at a time: a few blocks for each member of the team. */
 static inline int keys_at_once(const Run *r, Team team) {

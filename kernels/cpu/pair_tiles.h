@@ -37,8 +37,8 @@ static inline uvec upper_halves(vec x) { return ((uvec)x + 0x8000) & 0xffff0000u
 /* == Layouts ====================================================================================================== */
 
 /* to [padded,Dp] = rows first.. of from in order, `stride` apart, with zeros around. */
-static inline void copy_rows(real *to, const real *from, size_t stride, const int *order, int first, int rows, int padded,
-                      int D, int Dp) {
+static inline void copy_rows(real *to, const real *from, size_t stride, const int *order, int first, int rows,
+                             int padded, int D, int Dp) {
     __mmask32 last = ~0u >> (Dp - D);
     for (int i = 0; i < rows; i++, to += Dp) {
         const real *row = from + position(order, first + i) * stride;
@@ -85,8 +85,8 @@ static inline real *take_reals(float **next, size_t n) { return (real *)workspac
 
 /* == Scores ======================================================================================================= */
 
-/* The running state of a block of queries: the largest score, minus infinity before the first, and the same as a number;
- * the sum of p, and that of p as rounded for the product, by which y is divided. */
+/* The running state of a block of queries: the largest score, minus infinity before the first, and the same as a
+ * number; the sum of p, and that of p as rounded for the product, by which y is divided. */
 typedef struct {
     vec largest[LANES], shift[LANES], sum[LANES], rounded[LANES];
 } Running;
@@ -107,7 +107,8 @@ static inline void pairs_raise_maximum(vec shrink[LANES], Running *r, const floa
 
 /* A block of scores s [keys,QUERIES], of which scale times is the exponent of two, becomes p in pairs of keys,
  * [padded/2][QUERIES][2]; y^T [Dp,QUERIES] and the state take the new keys into account. */
-static inline void pairs_softmax_step(real *p, Running *r, float *yt, const float *s, float scale, int keys, int padded, int Dp) {
+static inline void pairs_softmax_step(real *p, Running *r, float *yt, const float *s, float scale, int keys,
+                                      int padded, int Dp) {
     vec shrink[LANES], sum[LANES] = {{0}}, rounded[LANES] = {{0}};
     pairs_raise_maximum(shrink, r, s, scale, keys);
     for (int j = 0; j + 2 <= keys; j += 2)
@@ -138,8 +139,8 @@ static inline void pairs_softmax_step(real *p, Running *r, float *yt, const floa
 }
 
 /* Of a block of QUERIES as right operands: [Dp/2][QUERIES][2] and [QUERIES/2][Dp][2]; room for QUERIES * Dp numbers. */
-static inline void pack_queries(real *turned, real *paired, real *room, const real *from, size_t stride, const int *order,
-                         int first, int rows, int D, int Dp) {
+static inline void pack_queries(real *turned, real *paired, real *room, const real *from, size_t stride,
+                                const int *order, int first, int rows, int D, int Dp) {
     copy_rows(room, from, stride, order, first, rows, QUERIES, D, Dp);
     turn_pairs(turned, QUERIES, room, QUERIES, Dp);
     pair_rows(paired, room, QUERIES, Dp);
@@ -147,8 +148,8 @@ static inline void pack_queries(real *turned, real *paired, real *room, const re
 
 /* Of a block of scores s = k q^T and t = v dy^T [keys,QUERIES]: p = 2^(scale s - lse) and ds = p (t - delta), both
  * [padded,QUERIES], and ds in pairs of keys. */
-static inline void pairs_scores_backward(real *p, real *ds, real *ds_pairs, const float *s, const float *t, const float *lse,
-                            const float *delta, float scale, int keys, int padded) {
+static inline void pairs_scores_backward(real *p, real *ds, real *ds_pairs, const float *s, const float *t,
+                                         const float *lse, const float *delta, float scale, int keys, int padded) {
     for (int v = 0; v < LANES; v++) {
         vec shift = vec_load(lse + v * TILE), mean = vec_load(delta + v * TILE);
         for (int j = 0; j < padded; j += 2) {
