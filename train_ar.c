@@ -165,11 +165,15 @@ static void check_settings(void *context) {
 
 static int local_batch(const Run *run) { return run->training.s->batch_size / distributed_ranks(); }
 
-/* As few micro-batches of nearly equal size as fit in memory while keeping the device busy. */
+/* As few micro-batches of nearly equal size as fit in memory while keeping the device busy.  A pass reads the weights of
+ * a block, 12 dim^2 of them, once for all of its rows, so a wide model takes several thousand at a time. */
 static int micro_batch_choose(const Run *run) {
     int local = local_batch(run), given = run->training.s->micro_batch;
     if (given > 0) return given < local ? given : local;
-    size_t most = activations_at_once() / ((size_t)run->shape.n * (size_t)run->model_settings->dim);
+    enum { ROWS_FOR_DIM = 6, MOST_ROWS = 4096 };
+    size_t dim = (size_t)run->model_settings->dim, rows = activations_at_once() / dim, least = ROWS_FOR_DIM * dim;
+    if (least > MOST_ROWS) least = MOST_ROWS;
+    size_t most = (rows > least ? rows : least) / (size_t)run->shape.n;
     int passes = most < 1 ? local : (int)(((size_t)local + most - 1) / most);
     return (local + passes - 1) / passes;
 }
@@ -476,7 +480,8 @@ static void mode_bench(void *context) {
     for (size_t i = 0; i < count; i++)
         random[i] = (uint8_t)(rng_bits(t->s->seed, RNG_TEST, 0, 0, i) % (uint32_t)m->settings.vocabulary);
     load_tokens(run, random, micro);
-    Bench b = bench(bench_batch, run, &t->s->batch_size, micro * distributed_ranks(), (double)t->s->bench_seconds);
+    Bench b = bench(bench_batch, run, "sequences", &t->s->batch_size, micro * distributed_ranks(),
+                    (double)t->s->bench_seconds);
     free(random);
     if (distributed_rank() > 0) return;
     double macs = sequence_model_training_macs(m);

@@ -192,6 +192,8 @@ check "the likeliest of one is that at temperature 0" $? "$(head -n 1 err)"
 run $tiny --bench --bench-seconds 0.1
 [ "$status" -eq 0 ] && grep -q '"train_tokens_per_s": [0-9.]*, "infer_tokens_per_s": [0-9.]*' out
 check "--bench tells tokens a second" $? "$(head -c 200 out)$(tail -n 1 err)"
+grep -q 'batches of [0-9]* sequences' err && ! grep -q images err
+check "and calls what it measures sequences" $? "$(cat err)"
 for name in image-dense image-strided image-strided-merged text-dense text-fixed text-fixed-merged text-fixed-split; do
     fixture=$root/tests/fixtures/sequence/$name.safetensors
     if [ -z "$python" ]; then
