@@ -89,6 +89,7 @@ typedef struct {
     SafeTensors parity;
     float *losses;      /* host [micro_batch,n] */
     double bits;        /* a token, of the last evaluation */
+    int prompt;         /* rows that drawing reads at once, at least 1 */
     DeviceGraph *graph; /* of a step, if it is one micro-batch on one rank */
 } Run;
 
@@ -246,7 +247,8 @@ static void model_open(Run *run, int batch, SequencePurpose purpose) {
     const char *init = run->training.s->init;
     sequence_model_create(m, &run->training.config, &run->shape);
     if (*init) sequence_model_check_weights(m, init, heads_of(init));
-    sequence_model_plan(m, batch, purpose);
+    if (purpose == SEQUENCE_SAMPLE) sequence_model_plan_sampling(m, batch, run->prompt);
+    else sequence_model_plan(m, batch, purpose);
     sequence_model_allocate(m);
     params_allocate(&m->model.params, purpose == SEQUENCE_TRAIN);
     if (*init) checkpoint_load_weights(&m->model.params, init, NULL);
@@ -589,6 +591,7 @@ static void mode_draw(void *context) {
     }
     int most = run->training.s->micro_batch ? run->training.s->micro_batch
                                             : sampling_at_once(&run->training.config, &run->shape);
+    run->prompt = sampling_prompt(&run->shape, given, length);
     model_open(run, count < most ? count : most, SEQUENCE_SAMPLE);
     sampling_long(&run->model, tokens, run->sampling,
                   &(SamplingRun){.B = count, .given = given, .end = length, .seed = run->training.s->seed},
