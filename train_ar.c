@@ -148,6 +148,8 @@ static void check_settings(void *context) {
     for (int i = 0; i < 2; i++)
         if (config_origin(config, others[i]))
             config_reject(config, others[i], "not in train_ar, which draws: --sample, --complete, --prompt");
+    if (config_origin(config, "prompt") && !*run->draw->prompt)
+        config_reject(config, "prompt", "an empty text: give at least one byte, or --sample without a prompt");
     if (batch % ranks)
         config_reject(config, "batch_size", "%d sequences cannot be shared equally by %d ranks", batch, ranks);
     if (*run->modes->parity) {

@@ -193,10 +193,21 @@ void sequence_model_create(SequenceModel *m, const Config *config, const Sequenc
 
 /* == Weights from a file ========================================================================================== */
 
-/* The first dimension of a tensor in the file; 0 if there is none. */
+/* The first or last dimension of a tensor in the file; 0 if there is none. */
 static int first_dimension(const SafeTensors *file, const char *name) {
     const SafeTensor *t = safetensors_find(file, name);
     return t && t->ndim > 0 && t->shape[0] < INT_MAX ? (int)t->shape[0] : 0;
+}
+static int last_dimension(const SafeTensors *file, const char *name) {
+    const SafeTensor *t = safetensors_find(file, name);
+    return t && t->ndim > 0 && t->shape[t->ndim - 1] < INT_MAX ? (int)t->shape[t->ndim - 1] : 0;
+}
+
+static int blocks_there(const SafeTensors *file) {
+    char name[PARAM_NAME_SIZE];
+    int depth = 0;
+    while (snprintf(name, sizeof name, "blocks.%d.norm1.weight", depth), safetensors_find(file, name)) depth++;
+    return depth;
 }
 
 void sequence_model_check_weights(const SequenceModel *m, const char *path, int heads) {
@@ -206,13 +217,20 @@ void sequence_model_check_weights(const SequenceModel *m, const char *path, int 
     Error error;
     int there[BYTE_TABLES];
     if (!safetensors_open(&file, path, &error)) die("%s", error.text);
-    int vocabulary = first_dimension(&file, "token_embed.weight");
+    int vocabulary = first_dimension(&file, "token_embed.weight"), dim = last_dimension(&file, "token_embed.weight");
+    int depth = blocks_there(&file);
+    bool starts = safetensors_find(&file, "start");
     for (int t = 0; t < BYTE_TABLES; t++) there[t] = first_dimension(&file, names[t]);
     safetensors_close(&file);
     if (!vocabulary || !there[0])
         die("%s: no weights of train_ar: there is no tensor 'token_embed.weight' or 'pos_embed.row'", path);
     if (vocabulary != m->settings.vocabulary)
         die("%s: of a vocabulary of %d tokens, but vocabulary is %d", path, vocabulary, m->settings.vocabulary);
+    if (starts != m->shape.starts)
+        die("%s: of %s, but the sequences here are %s: use the same kind of data", path,
+            starts ? "images or sound" : "text", m->shape.starts ? "images or sound" : "text");
+    if (dim != m->settings.dim) die("%s: of tokens of width %d, but dim is %d", path, dim, m->settings.dim);
+    if (depth != m->settings.depth) die("%s: of %d blocks, but depth is %d", path, depth, m->settings.depth);
     if (memcmp(there, entries_here, sizeof there))
         die("%s: of sequences with positions %d x %d x %d, but those here have %d x %d x %d: use the same data, tokens "
             "and stride", path, there[0], there[1], there[2], entries_here[0], entries_here[1], entries_here[2]);

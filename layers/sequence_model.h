@@ -91,8 +91,8 @@ typedef struct {
 
 /* Checks the settings and declares every parameter; allocates no device memory yet. */
 void sequence_model_create(SequenceModel *m, const Config *config, const SequenceShape *shape);
-/* Dies where the weights in the file `path` are of a model with another vocabulary, length or start; `heads` is the
- * number of heads that they were trained with, which their shapes do not tell, 0 if unknown. */
+/* Dies where the weights in the file `path` are of a model with another vocabulary, width, depth, length or start;
+ * `heads` is the number of heads that they were trained with, which their shapes do not tell, 0 if unknown. */
 void sequence_model_check_weights(const SequenceModel *m, const char *path, int heads);
 /* Plans activations for up to `batch` sequences.  Allocates nothing. */
 void sequence_model_plan(SequenceModel *m, int batch, SequencePurpose purpose);
