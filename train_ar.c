@@ -89,6 +89,7 @@ typedef struct {
     SafeTensors parity;
     float *losses;      /* host [micro_batch,n] */
     double bits;        /* a token, of the last evaluation */
+    int prompt;         /* rows that drawing reads at once, at least 1 */
     DeviceGraph *graph; /* of a step, if it is one micro-batch on one rank */
 } Run;
 
@@ -147,6 +148,8 @@ static void check_settings(void *context) {
     for (int i = 0; i < 2; i++)
         if (config_origin(config, others[i]))
             config_reject(config, others[i], "not in train_ar, which draws: --sample, --complete, --prompt");
+    if (config_origin(config, "prompt") && !*run->draw->prompt)
+        config_reject(config, "prompt", "an empty text: give at least one byte, or --sample without a prompt");
     if (batch % ranks)
         config_reject(config, "batch_size", "%d sequences cannot be shared equally by %d ranks", batch, ranks);
     if (*run->modes->parity) {
@@ -165,11 +168,15 @@ static void check_settings(void *context) {
 
 static int local_batch(const Run *run) { return run->training.s->batch_size / distributed_ranks(); }
 
-/* As few micro-batches of nearly equal size as fit in memory while keeping the device busy. */
+/* As few micro-batches of nearly equal size as fit in memory while keeping the device busy.  A pass reads the weights of
+ * a block, 12 dim^2 of them, once for all of its rows, so a wide model takes several thousand at a time. */
 static int micro_batch_choose(const Run *run) {
     int local = local_batch(run), given = run->training.s->micro_batch;
     if (given > 0) return given < local ? given : local;
-    size_t most = activations_at_once() / ((size_t)run->shape.n * (size_t)run->model_settings->dim);
+    enum { ROWS_FOR_DIM = 6, MOST_ROWS = 4096 };
+    size_t dim = (size_t)run->model_settings->dim, rows = activations_at_once() / dim, least = ROWS_FOR_DIM * dim;
+    if (least > MOST_ROWS) least = MOST_ROWS;
+    size_t most = (rows > least ? rows : least) / (size_t)run->shape.n;
     int passes = most < 1 ? local : (int)(((size_t)local + most - 1) / most);
     return (local + passes - 1) / passes;
 }
@@ -242,7 +249,8 @@ static void model_open(Run *run, int batch, SequencePurpose purpose) {
     const char *init = run->training.s->init;
     sequence_model_create(m, &run->training.config, &run->shape);
     if (*init) sequence_model_check_weights(m, init, heads_of(init));
-    sequence_model_plan(m, batch, purpose);
+    if (purpose == SEQUENCE_SAMPLE) sequence_model_plan_sampling(m, batch, run->prompt);
+    else sequence_model_plan(m, batch, purpose);
     sequence_model_allocate(m);
     params_allocate(&m->model.params, purpose == SEQUENCE_TRAIN);
     if (*init) checkpoint_load_weights(&m->model.params, init, NULL);
@@ -476,7 +484,8 @@ static void mode_bench(void *context) {
     for (size_t i = 0; i < count; i++)
         random[i] = (uint8_t)(rng_bits(t->s->seed, RNG_TEST, 0, 0, i) % (uint32_t)m->settings.vocabulary);
     load_tokens(run, random, micro);
-    Bench b = bench(bench_batch, run, &t->s->batch_size, micro * distributed_ranks(), (double)t->s->bench_seconds);
+    Bench b = bench(bench_batch, run, "sequences", &t->s->batch_size, micro * distributed_ranks(),
+                    (double)t->s->bench_seconds);
     free(random);
     if (distributed_rank() > 0) return;
     double macs = sequence_model_training_macs(m);
@@ -584,6 +593,7 @@ static void mode_draw(void *context) {
     }
     int most = run->training.s->micro_batch ? run->training.s->micro_batch
                                             : sampling_at_once(&run->training.config, &run->shape);
+    run->prompt = sampling_prompt(&run->shape, given, length);
     model_open(run, count < most ? count : most, SEQUENCE_SAMPLE);
     sampling_long(&run->model, tokens, run->sampling,
                   &(SamplingRun){.B = count, .given = given, .end = length, .seed = run->training.s->seed},

@@ -704,7 +704,8 @@ static void mode_bench(void *context) {
     params_allocate_optimizer(params, false);
     t->state.lr = run->schedule->lr;
     bench_fill(run, images);
-    Bench b = bench(bench_batch, run, &t->s->batch_size, images * distributed_ranks(), (double)t->s->bench_seconds);
+    Bench b = bench(bench_batch, run, "images", &t->s->batch_size, images * distributed_ranks(),
+                    (double)t->s->bench_seconds);
     double macs = (double)detr_macs(&run->detr, H, W), training_macs = (double)detr_training_macs(&run->detr, H, W);
     double per_mac = 2 / 1e9 / distributed_ranks() / b.peak;
     if (distributed_rank() > 0) return;

@@ -662,7 +662,8 @@ static void mode_bench(void *context) {
     for (int b = 0; b < micro; b++) run->labels[b] = b % C;
     loader_targets(run->targets, run->labels, micro, C, run->target->label_smoothing);
     double memory = memory_peak_gbytes();
-    Bench b = bench(bench_batch, run, &t->s->batch_size, micro * distributed_ranks(), (double)t->s->bench_seconds);
+    Bench b = bench(bench_batch, run, "images", &t->s->batch_size, micro * distributed_ranks(),
+                    (double)t->s->bench_seconds);
     int batch = t->s->batch_size;
     char attn[VIT_ATTN_SIZE];
     double moved = vit_moved_bytes(&run->vit, local_batch(run));

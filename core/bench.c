@@ -44,11 +44,12 @@ static void say(const char *format, ...) {
 }
 
 /* Reduces *images if four batches would exceed the limit.  Times the second batch; the first is a warm-up. */
-static void fit_batch(void (*batch)(void *run, bool training), void *run, int *images, int least, double limit) {
+static void fit_batch(void (*batch)(void *run, bool training), void *run, const char *unit, int *images, int least,
+                      double limit) {
     enum { BATCHES = 4 };
     int whole = *images;
     if (whole <= least) return;
-    say("bench: how long %d images take ...\n", least);
+    say("bench: how long %d %s take ...\n", least, unit);
     *images = least;
     batch(run, true);
     device_synchronize();
@@ -59,15 +60,16 @@ static void fit_batch(void (*batch)(void *run, bool training), void *run, int *i
     distributed_broadcast(&fit, sizeof fit);
     *images = fit < 1 ? least : fit * least < whole ? (int)fit * least : whole;
     if (*images < whole)
-        say("bench: batches of %d images in place of %d, which would take longer than bench_seconds %g\n", *images,
+        say("bench: batches of %d %s in place of %d, which would take longer than bench_seconds %g\n", *images, unit,
             whole, limit);
 }
 
-Bench bench(void (*batch)(void *run, bool training), void *run, int *images, int least, double seconds) {
+Bench bench(void (*batch)(void *run, bool training), void *run, const char *unit, int *images, int least,
+            double seconds) {
     say("bench: the speed of a large matrix product ...\n");
     Bench b = {.peak = gemm_peak_gflops()};
-    fit_batch(batch, run, images, least, seconds);
-    say("bench: training, batches of %d images, about %g s ...\n", *images, seconds);
+    fit_batch(batch, run, unit, images, least, seconds);
+    say("bench: training, batches of %d %s, about %g s ...\n", *images, unit, seconds);
     b.train = speed(batch, run, true, *images, seconds);
     say("bench: inference, the same ...\n");
     b.infer = speed(batch, run, false, *images, seconds);

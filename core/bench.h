@@ -19,7 +19,8 @@ typedef struct {
  * the batch size summed over all ranks.  If four training batches would take longer than `seconds`, *images is first
  * reduced to a multiple of `least`.  batch(run, training) must process one batch; the device may still be working on it
  * when the call returns, and the host prepares the next one meanwhile, as in training.  All calls with training = true
- * come first.  Reports progress on stderr. */
-Bench bench(void (*batch)(void *run, bool training), void *run, int *images, int least, double seconds);
+ * come first.  Reports progress on stderr; unit: what it calls an image, as in "sequences". */
+Bench bench(void (*batch)(void *run, bool training), void *run, const char *unit, int *images, int least,
+            double seconds);
 
 #endif

@@ -255,6 +255,19 @@ void causal_layer_step(const CausalLayer *a, real *y, const real *x, int i, int 
     projection_forward(&a->proj, y, a->mix, (size_t)B);
 }
 
+void causal_layer_fill(const CausalLayer *a, real *y, const real *x, int count, int n, int first, int B) {
+    CausalShape shape = shape_of(a, B);
+    CausalInputs in = inputs_of(a);
+    size_t begin = cache_rows(a, n, first), rows = (size_t)B * (size_t)count;
+    CausalCache cache = {a->cache.k + begin * (size_t)shape.Dk, a->cache.v + begin * (size_t)shape.Dv};
+    projection_forward(&a->qkv, a->act, x, rows);
+    shape.N = n;
+    causal_cache_fill(&cache, &in, &a->pattern, &shape, count);
+    shape.N = count;
+    causal_attention_forward(a->mix, a->lse, &in, &a->pattern, &shape);
+    projection_forward(&a->proj, y, a->mix, rows);
+}
+
 /* == Counting ===================================================================================================== */
 
 size_t causal_layer_macs(const CausalLayer *a, int n) {

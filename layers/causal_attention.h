@@ -59,6 +59,8 @@ void causal_layer_backward(const CausalLayer *a, real *dx, const real *dy, const
 size_t causal_layer_cache_bytes(const CausalLayer *a, int n, int B);
 void causal_layer_set_cache(CausalLayer *a, char *memory, int n, int B);
 void causal_layer_step(const CausalLayer *a, real *y, const real *x, int i, int n, int B);
+/* Tokens 0 .. count-1 of sequences first .. first+B-1 at once: x, y [B,count,M].  The cache is left as steps leave it. */
+void causal_layer_fill(const CausalLayer *a, real *y, const real *x, int count, int n, int first, int B);
 
 /* Multiply-adds of the projections, and of one pass over the pairs of all heads, for a sequence of n tokens.  A
  * backward pass has causal_pair_macs_backward, its scores computed again among them. */

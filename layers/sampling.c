@@ -54,8 +54,14 @@ void sampling_run(SequenceModel *m, uint8_t *tokens, const SamplingSettings *s, 
                   SamplingPassed *passed) {
     int V = m->settings.vocabulary;
     size_t row = (size_t)m->row_bytes, ahead = !m->shape.starts; /* row i is of token i + ahead */
+    size_t filled = run->given > ahead ? run->given - ahead : 0;
     float *logits = xcalloc((size_t)run->B * (size_t)V, sizeof *logits, "samples");
-    for (size_t token = ahead; token < run->end; token++) {
+    if (filled > (size_t)m->prompt) filled = (size_t)m->prompt;
+    if (run->given < run->end && filled > 0) {
+        sequence_model_load(m, tokens, run->B);
+        sequence_model_fill(m, (int)filled, run->B);
+    }
+    for (size_t token = ahead + filled; token < run->end; token++) {
         sequence_model_load(m, tokens, run->B);
         sequence_model_step(m, (int)(token - ahead), run->B);
         if (passed) passed(run->offset + token + 1, run->offset + run->end);
@@ -96,6 +102,12 @@ void sampling_long(SequenceModel *m, uint8_t *tokens, const SamplingSettings *s,
         }
     }
     free(window);
+}
+
+int sampling_prompt(const SequenceShape *shape, size_t given, size_t end) {
+    size_t ahead = !shape->starts, row = (size_t)shape->n + ahead, most = given < row ? given : row;
+    if (end > row && row / 2 > most) most = row / 2;
+    return most > ahead ? (int)(most - ahead) : 1;
 }
 
 int sampling_at_once(const Config *config, const SequenceShape *shape) {

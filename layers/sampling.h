@@ -39,6 +39,10 @@ void sampling_run(SequenceModel *m, uint8_t *tokens, const SamplingSettings *s, 
 void sampling_long(SequenceModel *m, uint8_t *tokens, const SamplingSettings *s, const SamplingRun *run,
                    SamplingPassed *passed);
 
+/* The most rows that sampling_long reads at once where `given` of `end` tokens are there: what the model is planned
+ * with. */
+int sampling_prompt(const SequenceShape *shape, size_t given, size_t end);
+
 /* How many sequences fit into a GiB of caches: 1 to 64. */
 int sampling_at_once(const Config *config, const SequenceShape *shape);
 

@@ -193,10 +193,21 @@ void sequence_model_create(SequenceModel *m, const Config *config, const Sequenc
 
 /* == Weights from a file ========================================================================================== */
 
-/* The first dimension of a tensor in the file; 0 if there is none. */
+/* The first or last dimension of a tensor in the file; 0 if there is none. */
 static int first_dimension(const SafeTensors *file, const char *name) {
     const SafeTensor *t = safetensors_find(file, name);
     return t && t->ndim > 0 && t->shape[0] < INT_MAX ? (int)t->shape[0] : 0;
+}
+static int last_dimension(const SafeTensors *file, const char *name) {
+    const SafeTensor *t = safetensors_find(file, name);
+    return t && t->ndim > 0 && t->shape[t->ndim - 1] < INT_MAX ? (int)t->shape[t->ndim - 1] : 0;
+}
+
+static int blocks_there(const SafeTensors *file) {
+    char name[PARAM_NAME_SIZE];
+    int depth = 0;
+    while (snprintf(name, sizeof name, "blocks.%d.norm1.weight", depth), safetensors_find(file, name)) depth++;
+    return depth;
 }
 
 void sequence_model_check_weights(const SequenceModel *m, const char *path, int heads) {
@@ -206,13 +217,20 @@ void sequence_model_check_weights(const SequenceModel *m, const char *path, int 
     Error error;
     int there[BYTE_TABLES];
     if (!safetensors_open(&file, path, &error)) die("%s", error.text);
-    int vocabulary = first_dimension(&file, "token_embed.weight");
+    int vocabulary = first_dimension(&file, "token_embed.weight"), dim = last_dimension(&file, "token_embed.weight");
+    int depth = blocks_there(&file);
+    bool starts = safetensors_find(&file, "start");
     for (int t = 0; t < BYTE_TABLES; t++) there[t] = first_dimension(&file, names[t]);
     safetensors_close(&file);
     if (!vocabulary || !there[0])
         die("%s: no weights of train_ar: there is no tensor 'token_embed.weight' or 'pos_embed.row'", path);
     if (vocabulary != m->settings.vocabulary)
         die("%s: of a vocabulary of %d tokens, but vocabulary is %d", path, vocabulary, m->settings.vocabulary);
+    if (starts != m->shape.starts)
+        die("%s: of %s, but the sequences here are %s: use the same kind of data", path,
+            starts ? "images or sound" : "text", m->shape.starts ? "images or sound" : "text");
+    if (dim != m->settings.dim) die("%s: of tokens of width %d, but dim is %d", path, dim, m->settings.dim);
+    if (depth != m->settings.depth) die("%s: of %d blocks, but depth is %d", path, depth, m->settings.depth);
     if (memcmp(there, entries_here, sizeof there))
         die("%s: of sequences with positions %d x %d x %d, but those here have %d x %d x %d: use the same data, tokens "
             "and stride", path, there[0], there[1], there[2], entries_here[0], entries_here[1], entries_here[2]);
@@ -251,13 +269,13 @@ static void station_alias(SequenceModel *m, int i, Plan *plan) {
     plan_alias(plan, &s->rstd, &first->rstd);
 }
 
-static void block_plan(SequenceModel *m, int i, Plan *plan) {
+static void block_plan(SequenceModel *m, int i, Plan *plan, size_t rows) {
     SequenceBlock *block = &m->blocks[i];
     char prefix[PARAM_NAME_SIZE];
-    block->attention.shape.N = m->rows;
-    causal_layer_plan(&block->attention, plan, m->model.batch);
+    block->attention.shape.N = m->prompts ? m->prompt : m->rows;
+    causal_layer_plan(&block->attention, plan, m->prompts ? m->prompts : m->model.batch);
     snprintf(prefix, sizeof prefix, "%.40smlp.", block->prefix);
-    mlp_plan(&block->mlp, plan, prefix, (size_t)m->model.batch * (size_t)m->rows);
+    mlp_plan(&block->mlp, plan, prefix, rows);
 }
 
 static void blocks_plan(SequenceModel *m, Plan *plan, size_t rows) {
@@ -274,7 +292,7 @@ static void blocks_plan(SequenceModel *m, Plan *plan, size_t rows) {
             station_input_plan(m, 2 * i + 1, plan, rows);
             station_rest_plan(m, 2 * i + 1, plan, rows);
         }
-        block_plan(m, i, plan);
+        block_plan(m, i, plan, rows);
         if (plan->training && m->settings.recompute) plan_reuse(plan, mark);
     }
 }
@@ -282,10 +300,12 @@ static void blocks_plan(SequenceModel *m, Plan *plan, size_t rows) {
 static void activations_plan(Plan *plan, void *owner) {
     SequenceModel *m = owner;
     const SequenceModelSettings *s = &m->settings;
-    size_t B = (size_t)m->model.batch, rows = B * (size_t)m->rows, bytes = rows * (size_t)s->dim * sizeof(real);
+    size_t B = (size_t)m->model.batch, rows = B * (size_t)m->rows, outputs = rows;
+    if (m->prompts) rows = (size_t)m->prompts * (size_t)m->prompt;
+    size_t bytes = rows * (size_t)s->dim * sizeof(real);
     plan_keep(plan, "", "tokens", &m->tokens, B * (size_t)m->row_bytes);
-    plan_keep(plan, "", "logits", &m->logits, rows * (size_t)s->vocabulary * sizeof(real));
-    plan_keep(plan, "", "loss", &m->loss, rows * sizeof(float));
+    plan_keep(plan, "", "logits", &m->logits, outputs * (size_t)s->vocabulary * sizeof(real));
+    plan_keep(plan, "", "loss", &m->loss, outputs * sizeof(float));
     plan_keep(plan, "", "sums", &m->sums, B * sizeof(float));
     plan_borrow(plan, "", "f", &m->f, bytes);
     if (plan->training) {
@@ -298,8 +318,23 @@ static void activations_plan(Plan *plan, void *owner) {
 }
 
 void sequence_model_plan(SequenceModel *m, int batch, SequencePurpose purpose) {
-    m->rows = purpose == SEQUENCE_SAMPLE ? 1 : m->shape.n;
+    if (purpose == SEQUENCE_SAMPLE) {
+        sequence_model_plan_sampling(m, batch, 1);
+        return;
+    }
+    m->rows = m->shape.n;
+    m->prompt = m->prompts = 0;
     model_plan(&m->model, batch, purpose == SEQUENCE_TRAIN, activations_plan, m);
+}
+
+/* As many prompts at a time as keep the products busy, and room for a row of every sequence. */
+void sequence_model_plan_sampling(SequenceModel *m, int batch, int prompt) {
+    enum { ROWS = 2048 };
+    int least = (batch + prompt - 1) / prompt, busy = ROWS / prompt;
+    m->rows = 1;
+    m->prompt = prompt;
+    m->prompts = busy > batch ? batch : busy > least ? busy : least;
+    model_plan(&m->model, batch, false, activations_plan, m);
 }
 
 size_t sequence_model_cache_bytes(const SequenceModel *m, int B) {
@@ -320,7 +355,7 @@ static void caches_allocate(SequenceModel *m) {
 
 void sequence_model_allocate(SequenceModel *m) {
     model_allocate(&m->model);
-    if (m->rows < m->shape.n) caches_allocate(m);
+    if (m->prompts) caches_allocate(m);
 }
 
 /* == A batch ====================================================================================================== */
@@ -360,7 +395,7 @@ static ByteTables tables_of(const SequenceModel *m) {
     return (ByteTables){m->bytes, {m->table[0], m->table[1], m->table[2]}, m->start};
 }
 
-/* Rows first, first + 1, ... of every sequence. */
+/* Rows first, first + 1, ... of B sequences. */
 static ByteEmbedding embedding_of(const SequenceModel *m, int first, int B) {
     ByteEmbedding e = m->positions;
     e.B = B;
@@ -369,40 +404,66 @@ static ByteEmbedding embedding_of(const SequenceModel *m, int first, int B) {
     return e;
 }
 
-static void embed(SequenceModel *m, int first, int B) {
+/* One call's part of a batch: B sequences, their rows row, row + 1, ..., as many as m->rows.  While sampling, `first` is
+ * the first of the sequences. */
+typedef struct {
+    int B, row, first;
+    bool drop;
+} Part;
+
+static void embed(SequenceModel *m, const Part *p) {
     ByteTables tables = tables_of(m);
-    ByteEmbedding shape = embedding_of(m, first, B);
-    byte_embedding_forward(m->stations[0].x, m->tokens, &tables, &shape);
+    ByteEmbedding shape = embedding_of(m, p->row, p->B);
+    byte_embedding_forward(m->stations[0].x, m->tokens + (size_t)p->first * (size_t)m->row_bytes, &tables, &shape);
 }
 
-/* From the first station, where x is there, to the logits.  i: the row that is sampled, -1 for all. */
-static void blocks_forward(SequenceModel *m, int i, int B, bool drop) {
+static void attention_forward(SequenceModel *m, const CausalLayer *a, const real *h, const Part *p) {
+    if (!m->prompts) causal_layer_forward(a, m->f, h, p->B);
+    else if (m->rows > 1) causal_layer_fill(a, m->f, h, m->rows, m->shape.n, p->first, p->B);
+    else causal_layer_step(a, m->f, h, p->row, m->shape.n, p->B);
+}
+
+/* From the tokens to the last station. */
+static void blocks_forward(SequenceModel *m, const Part *p) {
     SequenceStation *s = m->stations;
+    int B = p->B;
+    bool drop = p->drop;
+    embed(m, p);
+    drop_output(m, s->x, s->x, -1, B, drop);
     LayerNorm norm = norm_of(m, s, B);
-    size_t rows = (size_t)B * (size_t)m->rows;
     layernorm_forward(s->h, s->x, &norm);
     for (int half = 0; half < 2 * m->settings.depth; half++, s++) {
         const SequenceBlock *block = &m->blocks[half / 2];
         if (half % 2) mlp_forward(&block->mlp, m->f, s->h, &(Dropout){0}, B, m->rows);
-        else if (i < 0) causal_layer_forward(&block->attention, m->f, s->h, B);
-        else causal_layer_step(&block->attention, m->f, s->h, i, m->shape.n, B);
+        else attention_forward(m, &block->attention, s->h, p);
         drop_output(m, m->f, m->f, half, B, drop);
         norm = norm_of(m, s + 1, B);
         add_layernorm_forward(s[1].x, s[1].h, s->x, m->f, NULL, &norm);
     }
-    projection_forward(&m->head, m->logits, s->h, rows);
+}
+
+static void head_forward(SequenceModel *m, int B) {
+    projection_forward(&m->head, m->logits, m->stations[2 * m->settings.depth].h, (size_t)B * (size_t)m->rows);
 }
 
 void sequence_model_forward(SequenceModel *m, int B, bool drop) {
-    embed(m, 0, B);
-    drop_output(m, m->stations[0].x, m->stations[0].x, -1, B, drop);
-    blocks_forward(m, -1, B, drop);
+    blocks_forward(m, &(Part){.B = B, .drop = drop});
+    head_forward(m, B);
 }
 
 void sequence_model_step(SequenceModel *m, int i, int B) {
     assert(m->cache);
-    embed(m, i, B);
-    blocks_forward(m, i, B, false);
+    blocks_forward(m, &(Part){.B = B, .row = i});
+    head_forward(m, B);
+}
+
+void sequence_model_fill(SequenceModel *m, int count, int B) {
+    assert(m->cache && count <= m->prompt);
+    m->rows = count;
+    for (int first = 0; first < B && count > 1; first += m->prompts)
+        blocks_forward(m, &(Part){.B = B - first < m->prompts ? B - first : m->prompts, .first = first});
+    m->rows = 1;
+    if (count == 1) blocks_forward(m, &(Part){.B = B});
 }
 
 static ByteTargets targets_of(const SequenceModel *m, int B) {

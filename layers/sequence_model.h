@@ -63,7 +63,9 @@ typedef enum { SEQUENCE_TRAIN, SEQUENCE_EVALUATE, SEQUENCE_SAMPLE } SequencePurp
 typedef struct {
     SequenceModelSettings settings;
     SequenceShape shape;
-    int rows;       /* of a sequence that are computed at a time: n, or 1 while sampling */
+    int rows;       /* of a sequence that are computed at a time: n; while sampling 1, or those of a prompt */
+    int prompt;     /* while sampling: the most rows that sequence_model_fill takes, */
+    int prompts;    /* and of how many sequences at a time; 0: this is no model that samples */
     int row_bytes;  /* of the bytes of a sequence: n, or n + 1 if the first is given */
     int stride;
     Model model;
@@ -89,11 +91,13 @@ typedef struct {
 
 /* Checks the settings and declares every parameter; allocates no device memory yet. */
 void sequence_model_create(SequenceModel *m, const Config *config, const SequenceShape *shape);
-/* Dies where the weights in the file `path` are of a model with another vocabulary, length or start; `heads` is the
- * number of heads that they were trained with, which their shapes do not tell, 0 if unknown. */
+/* Dies where the weights in the file `path` are of a model with another vocabulary, width, depth, length or start;
+ * `heads` is the number of heads that they were trained with, which their shapes do not tell, 0 if unknown. */
 void sequence_model_check_weights(const SequenceModel *m, const char *path, int heads);
 /* Plans activations for up to `batch` sequences.  Allocates nothing. */
 void sequence_model_plan(SequenceModel *m, int batch, SequencePurpose purpose);
+/* The same for SEQUENCE_SAMPLE with prompts, of which sequence_model_fill takes up to `prompt` rows, 1 or more. */
+void sequence_model_plan_sampling(SequenceModel *m, int batch, int prompt);
 /* Allocates what was planned, for SEQUENCE_SAMPLE also the caches. */
 void sequence_model_allocate(SequenceModel *m);
 
@@ -114,8 +118,10 @@ void sequence_model_loss_sums(SequenceModel *m, float *sums, int B);
  * `final`: as for vit_backward. */
 void sequence_model_backward(SequenceModel *m, int B, bool drop, GradientsListener final);
 
-/* While sampling: the logits [B,V] of row i, from the loaded tokens.  Rows must be asked for in order, from 0 on. */
+/* While sampling: the logits [B,V] of row i, from the loaded tokens.  Rows must be asked for in order, from 0 on, */
 void sequence_model_step(SequenceModel *m, int i, int B);
+/* or from `count` on behind this, which reads rows 0 .. count-1 at once, count <= prompt.  It has no logits. */
+void sequence_model_fill(SequenceModel *m, int count, int B);
 
 /* Multiply-adds of a sequence's forward pass, and of its forward and backward pass. */
 double sequence_model_macs(const SequenceModel *m);

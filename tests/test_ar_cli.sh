@@ -88,6 +88,15 @@ run $wide --run-dir wide
 peak=$(tail -n 1 wide/log.csv | cut -d , -f 11)
 awk -v a="$described" -v b="$peak" 'BEGIN { exit !(a > 1e8 && b > a && b < 1.1 * a + 4e7) }'
 check "--describe states the memory of the run, beside the program's own" $? "described $described, used $peak"
+head -c 400000 /dev/zero >zeros.bin
+for attn in softmax sparse-strided sparse-fixed; do
+    for n in 4096 8192 16384; do
+        run --data ./zeros.bin --kind text --tokens $n --attn $attn --stride 128 --recompute --batch-size 1 --describe
+        sed -n 's/^activation_bytes: //p' out
+    done | tr '\n' ' ' >bytes
+    awk '{ growth = ($3 - $2) / ($2 - $1); exit !(NF == 3 && growth > 1.99 && growth < 2.01) }' bytes
+    check "memory grows with the tokens, not with their square: $attn" $? "$(cat bytes)"
+done
 run $tiny --epochs 2 --run-dir again --log-every 2 --micro-batch 8 --recompute
 worst=$(curves_agree run again 1e-3)
 check "larger micro-batches and recomputed blocks: the same curve" $? "$worst $(head -n 1 err)"
@@ -140,7 +149,11 @@ refuses "--init of another vocabulary" 1 'run/best.safetensors|256|vocabulary is
 refuses "--init of another length" 1 'run/best.safetensors|8 x 8 x 1|4 x 4 x 1' $tiny --image-side 4 \
     --init run/best.safetensors --run-dir none
 refuses "--init of other heads" 1 'run/best.safetensors|2 heads|4' $tiny --heads 4 --init run/best.safetensors --run-dir none
-refuses "--init of another width" 1 'run/best.safetensors|shape|16|32' $tiny --dim 32 --init run/best.safetensors \
+refuses "--init of another depth" 1 'run/best.safetensors|blocks|depth is 3' $tiny --depth 3 --init run/best.safetensors \
+    --run-dir none
+refuses "--init of pictures for a text" 1 'run/best.safetensors|images|text' $net --data ./zeros.bin --kind text --tokens 64 \
+    --init run/best.safetensors --run-dir none
+refuses "--init of another width" 1 'run/best.safetensors|width 16|dim is 32' $tiny --dim 32 --init run/best.safetensors \
     --run-dir none
 safetensors empty.safetensors '{}' 0
 refuses "--init of no weights of this program" 1 'empty.safetensors|train_ar' $tiny --init empty.safetensors --run-dir none
@@ -175,6 +188,7 @@ check "goes on from there" $? "$(tr '\n' ' ' <out | head -c 120)"
 succeeds "more than the model sees" --init text/best.safetensors --prompt 'line\n' --length 100 --out long.txt
 [ "$(wc -c <long.txt)" -eq 100 ] && [ "$(head -n 1 long.txt)" = line ]
 check "has that length" $? "$(wc -c <long.txt)"
+refuses "an empty prompt" 2 '--prompt|empty' --init text/best.safetensors --prompt ''
 refuses "a prompt that is longer than that" 2 '--prompt|40 bytes|32' --init text/best.safetensors \
     --prompt 0123456789012345678901234567890123456789
 refuses "--complete for a text" 2 '--complete|no images' --init text/best.safetensors --complete drawn.png --out x.png
@@ -192,6 +206,8 @@ check "the likeliest of one is that at temperature 0" $? "$(head -n 1 err)"
 run $tiny --bench --bench-seconds 0.1
 [ "$status" -eq 0 ] && grep -q '"train_tokens_per_s": [0-9.]*, "infer_tokens_per_s": [0-9.]*' out
 check "--bench tells tokens a second" $? "$(head -c 200 out)$(tail -n 1 err)"
+grep -q 'batches of [0-9]* sequences' err && ! grep -q images err
+check "and calls what it measures sequences" $? "$(cat err)"
 for name in image-dense image-strided image-strided-merged text-dense text-fixed text-fixed-merged text-fixed-split; do
     fixture=$root/tests/fixtures/sequence/$name.safetensors
     if [ -z "$python" ]; then

@@ -223,17 +223,28 @@ static double weigh(double *p, const double *qkv, const Case *k, int b, int h, i
     return largest + log(sum);
 }
 
-static void forward_row(double *y, const double *p, const double *qkv, const Case *k, int b, int h, int i) {
+/* sizes [as y]: the sums of the sizes of an element's terms; NULL: not wanted. */
+static void forward_row(double *y, double *sizes, const double *p, const double *qkv, const Case *k, int b, int h,
+                        int i) {
+    size_t out = out_at(k, b, i, h);
     for (int c = 0; c < k->Dv; c++) {
-        double sum = 0;
-        for (int j = 0; j <= i; j++) sum += p[j] * qkv[at(k, b, j, 2, h, c)];
-        y[out_at(k, b, i, h) + c] = sum;
+        double sum = 0, size = 0;
+        for (int j = 0; j <= i; j++) add_term(&sum, &size, p[j] * qkv[at(k, b, j, 2, h, c)]);
+        y[out + c] = sum;
+        if (sizes) sizes[out + c] = size;
     }
+}
+
+/* In bfloat16 the first queries' results, of few keys, are off by more than the size of the others', of many: elements
+ * are then held to their own terms, for each of so many roundings. */
+static int close_y(const float *got, const double *want, const double *sizes, size_t n, int rounded) {
+    if (sizeof(real) == 4) return check_close("y", got, want, n, roundings(rounded));
+    return close_sums_rounded("y", got, want, sizes, n, false, rounded);
 }
 
 /* sizes [as dqkv]: the sums of the sizes of an element's terms. */
 typedef struct {
-    double *y, *lse, *dqkv, *sizes;
+    double *y, *lse, *dqkv, *sizes, *y_sizes;
 } Reference;
 
 static void add_product(Reference r, size_t i, double a, double a_size, double b) {
@@ -290,7 +301,7 @@ static void causal_case(Case k) {
          *d_dqkv = poisoned_real(n), *again = poisoned_real(n);
     float *d_lse = poisoned(rows);
     double *exact = wide(qkv, n), *p = zeros(k.N);
-    Reference r = {zeros(out), zeros(rows), zeros(n), zeros(n)};
+    Reference r = {zeros(out), zeros(rows), zeros(n), zeros(n), zeros(out)};
     CausalShape shape = shape_of(&k);
     CausalInputs in = inputs_of(&k, d_qkv);
     CausalGradients d = gradients_of(&k, d_dqkv), d_again = gradients_of(&k, again);
@@ -300,10 +311,10 @@ static void causal_case(Case k) {
     for (size_t row = 0; row < rows; row++) {
         int b = (int)(row / k.N / k.H), h = (int)(row / k.N % k.H), i = (int)(row % k.N);
         r.lse[row] = weigh(p, exact, &k, b, h, i);
-        forward_row(r.y, p, exact, &k, b, h, i);
+        forward_row(r.y, r.y_sizes, p, exact, &k, b, h, i);
         backward_row(r, p, dy, y, exact, &k, b, h, i);
     }
-    assert_true(close_rounded("y", d_y, r.y, out));
+    assert_true(close_y(y, r.y, r.y_sizes, out, 2));
     assert_true(close_logarithms("lse", d_lse, r.lse, rows));
     causal_attention_backward(&d, d_dy, d_y, d_lse, &in, &k.p, &shape);
     float *got = download_real(d_dqkv, n);
@@ -381,7 +392,7 @@ static void formula_outputs(double *y, void *context) {
         for (int h = 0; h < f->k.H; h++)
             for (int i = 0; i < f->k.N; i++) {
                 weigh(f->p, f->qkv, &f->k, b, h, i);
-                forward_row(y, f->p, f->qkv, &f->k, b, h, i);
+                forward_row(y, NULL, f->p, f->qkv, &f->k, b, h, i);
             }
 }
 
@@ -439,8 +450,13 @@ static void steps_case(Case k, int filled) {
         free(got);
         kept_count--;
     }
-    /* Two results of the same numbers: the weights, and each result once. */
-    assert_true(check_close_step("y", y, want, out, roundings(2), 2 * REAL_STEP));
+    double *exact = wide(qkv, n), *p = zeros(k.N), *formula = zeros(out), *sizes = zeros(out);
+    for (size_t row = 0; row < rows_of(&k) * k.H; row++) {
+        int b = (int)(row / k.N / k.H), h = (int)(row / k.N % k.H), i = (int)(row % k.N);
+        weigh(p, exact, &k, b, h, i);
+        forward_row(formula, sizes, p, exact, &k, b, h, i);
+    }
+    assert_true(close_y(y, want, sizes, out, 3)); /* the weights, and each of the results */
     release_all();
 }
 
@@ -580,7 +596,8 @@ static void test_bfloat16(void **state) {
              *d_dqkv = poisoned_real(size);
         float *d_lse = poisoned(rows), *y = normals(out, 0);
         double *exact = wide(qkv, size), *p = zeros(k.N), *ds = zeros(k.N);
-        Reference r = {zeros(out), zeros(rows), zeros(size), zeros(size)}, autocast = {zeros(out), NULL, zeros(size), NULL};
+        Reference r = {zeros(out), zeros(rows), zeros(size), zeros(size), NULL};
+        Reference autocast = {zeros(out), NULL, zeros(size), NULL, NULL};
         CausalShape shape = shape_of(&k);
         CausalInputs in = inputs_of(&k, d_qkv);
         CausalGradients d = gradients_of(&k, d_dqkv);
@@ -591,7 +608,7 @@ static void test_bfloat16(void **state) {
             int b = (int)(row / k.N / k.H), h = (int)(row / k.N % k.H), i = (int)(row % k.N);
             autocast_row(autocast, p, ds, exact, dy, &k, b, h, i);
             weigh(p, exact, &k, b, h, i);
-            forward_row(r.y, p, exact, &k, b, h, i);
+            forward_row(r.y, NULL, p, exact, &k, b, h, i);
             for (int c = 0; c < k.Dv; c++) y[out_at(&k, b, i, h) + c] = (float)r.y[out_at(&k, b, i, h) + c];
             backward_row(r, p, dy, y, exact, &k, b, h, i);
         }

@@ -6,6 +6,7 @@
 
 #include <cmocka.h>
 
+#include "kernels/cpu/causal_pairs.h"
 #include "kernels/cpu/softmax_pairs.h"
 #include "kernels/kernels.h"
 #include "tests/check.h"
@@ -115,7 +116,7 @@ static void weigh(Wanted w, const float *const x[3], const float *dy, const floa
 }
 
 /* Head h of [N,parts,H,D]. */
-static float *head_of(const float *x, int N, int parts, int part, int H, int h, int D) {
+static float *take_head(const float *x, int N, int parts, int part, int H, int h, int D) {
     float *to = malloc((size_t)N * D * sizeof *to);
     for (int i = 0; i < N; i++)
         for (int c = 0; c < D; c++) to[i * D + c] = x[(((size_t)i * parts + part) * H + h) * D + c];
@@ -147,8 +148,8 @@ static int check_attention(Pairs kind, int N, int D) {
         w.d[part] = all + (2 + 2 * part) * size;
         w.d_size[part] = all + (3 + 2 * part) * size;
     }
-    float *x[3], *heads_y = head_of(y, N, 1, 0, H, HEAD, D), *heads_dy = head_of(dy, N, 1, 0, H, HEAD, D);
-    for (int part = 0; part < 3; part++) x[part] = head_of(qkv, N, 3, part, H, HEAD, D);
+    float *x[3], *heads_y = take_head(y, N, 1, 0, H, HEAD, D), *heads_dy = take_head(dy, N, 1, 0, H, HEAD, D);
+    for (int part = 0; part < 3; part++) x[part] = take_head(qkv, N, 3, part, H, HEAD, D);
     for (int i = 0; i < N; i++) weigh(w, (const float *const *)x, heads_dy, heads_y, N, D, i);
     printf("%s: N %d D %d\n", names[kind], N, D);
     int ok = check_sums("y", heads_y, w.y, w.y_size, size, 2.0 / 256);
@@ -157,7 +158,7 @@ static int check_attention(Pairs kind, int N, int D) {
     ok &= check_sums("lse", lse, w.lse, lse_size, (size_t)N, 1e-6);
     static const char *const gradients[] = {"dq", "dk", "dv"};
     for (int part = 0; part < 3; part++) {
-        float *got = head_of(dqkv, N, 3, part, H, HEAD, D);
+        float *got = take_head(dqkv, N, 3, part, H, HEAD, D);
         ok &= check_sums(gradients[part], got, w.d[part], w.d_size[part], size, 2.0 / 256);
         free(got);
         free(x[part]);
@@ -180,8 +181,87 @@ static void test_attention(void **state) {
     assert_true(ok);
 }
 
+/* == Causal attention ============================================================================================= */
+
+enum { CAUSAL_N = 150, CAUSAL_DK = 33, CAUSAL_DV = 70, CAUSAL_ROW = 2 * CAUSAL_DK + CAUSAL_DV };
+static const CausalShape causal_shape = {1, CAUSAL_N, 1, CAUSAL_DK, CAUSAL_DV, CAUSAL_ROW, CAUSAL_ROW, CAUSAL_ROW};
+
+static CausalInputs parts_of(const real *qkv) { return (CausalInputs){qkv, qkv + CAUSAL_DK, qkv + 2 * CAUSAL_DK}; }
+
+/* Both passes of a head by `kind`; PAIRS_SLOW: as the kernels choose, as tests/test_causal.c checks them. */
+static void run_causal(Pairs kind, real *y, float *lse, real *dqkv, const real *dy, const real *qkv,
+                       const CausalPattern *p) {
+    const CausalShape *s = &causal_shape;
+    CausalInputs in = parts_of(qkv);
+    if (kind == PAIRS_SLOW) {
+        kernels_reserve(causal_attention_workspace(p, s));
+        causal_attention_forward(y, lse, &in, p, s);
+        CausalGradients d = {dqkv, dqkv + CAUSAL_DK, dqkv + 2 * CAUSAL_DK};
+        causal_attention_backward(&d, dy, y, lse, &in, p, s);
+        return;
+    }
+    size_t forward = causal_pairs_forward_floats(s, p, 0), backward = causal_pairs_backward_floats(s, p, 0);
+    float *slice = device_malloc((forward > backward ? forward : backward) * sizeof *slice, "test");
+    Head a = head_of(s, p, &in, 0);
+    a.y = y;
+    a.dy = dy;
+    a.lse = lse;
+    a.dq = dqkv;
+    a.dk = dqkv + CAUSAL_DK;
+    a.dv = dqkv + 2 * CAUSAL_DK;
+    causal_pairs_forward(kind, &a, s, ALONE, slice, slice);
+    causal_pairs_backward(kind, &a, s, ALONE, slice, slice, 0);
+    device_free(slice);
+}
+
+static int close_causal(const char *what, const float *got, const float *want, size_t n, double tolerance) {
+    double *wide = malloc(n * sizeof *wide);
+    for (size_t i = 0; i < n; i++) wide[i] = want[i];
+    int ok = check_rms(what, got, wide, n, tolerance);
+    free(wide);
+    return ok;
+}
+
+static int check_causal(Pairs kind, CausalSet set) {
+    enum { Y = CAUSAL_N * CAUSAL_DV, QKV = CAUSAL_N * CAUSAL_ROW };
+    CausalPattern p = {set, set, 1, 40, 37, 9, 2};
+    float *qkv, *dy, *y[2], *lse[2], *dqkv[2];
+    real *d_qkv = rounded_normal(&qkv, QKV, 1), *d_dy = rounded_normal(&dy, Y, 2);
+    for (int i = 0; i < 2; i++) {
+        y[i] = check_poison(Y);
+        lse[i] = check_poison(CAUSAL_N);
+        dqkv[i] = check_poison(QKV);
+        real *d_y = device_malloc(Y * sizeof *d_y, "test"), *d_dqkv = device_malloc(QKV * sizeof *d_dqkv, "test");
+        real_upload(d_y, y[i], Y);
+        real_upload(d_dqkv, dqkv[i], QKV);
+        run_causal(i ? kind : PAIRS_SLOW, d_y, lse[i], d_dqkv, d_dy, d_qkv, &p);
+        real_download(y[i], d_y, Y);
+        real_download(dqkv[i], d_dqkv, QKV);
+        device_free(d_y);
+        device_free(d_dqkv);
+    }
+    printf("%s: causal set %d\n", names[kind], set);
+    int ok = close_causal("y", y[1], y[0], Y, 1.0 / 256);
+    ok &= close_causal("lse", lse[1], lse[0], CAUSAL_N, 1e-6);
+    ok &= close_causal("dqkv", dqkv[1], dqkv[0], QKV, 2.0 / 256);
+    void *made[] = {qkv, dy, y[0], y[1], lse[0], lse[1], dqkv[0], dqkv[1]};
+    for (size_t i = 0; i < sizeof made / sizeof *made; i++) free(made[i]);
+    device_free(d_qkv);
+    device_free(d_dy);
+    return ok;
+}
+
+static void test_causal(void **state) {
+    (void)state;
+    int ok = 1;
+    for (int kind = PAIRS_DOTS; kind <= last_kind(); kind++)
+        for (int set = 0; set < CAUSAL_SETS; set++) ok &= check_causal((Pairs)kind, (CausalSet)set);
+    assert_true(ok);
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_products), cmocka_unit_test(test_attention)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_products), cmocka_unit_test(test_attention),
+                                       cmocka_unit_test(test_causal)};
     kernels_init();
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -46,7 +46,8 @@ static void case_open(Case *c, const SequenceShape *shape, const char *settings,
     settings_read(&c->config, more);
     sequence_model_create(&c->m, &c->config, shape);
     c->m.model.training.guarded = true;
-    sequence_model_plan(&c->m, B, purpose);
+    if (purpose == SEQUENCE_SAMPLE) sequence_model_plan_sampling(&c->m, B, shape->n - 1);
+    else sequence_model_plan(&c->m, B, purpose);
     sequence_model_allocate(&c->m);
     if (purpose == SEQUENCE_TRAIN) plan_poison(&c->m.model.training);
     params_allocate(&c->m.model.params, purpose == SEQUENCE_TRAIN);
@@ -425,6 +426,44 @@ static void test_steps(void **state) {
     assert_true(ok);
 }
 
+/* Rows read at once and the steps behind them, for one, some and all but one, against a whole pass; prompts of a batch
+ * all at a time or some. */
+static void test_fill(void **state) {
+    (void)state;
+    int ok = 1;
+    for (int i = 0; i < PATTERNS; i++) {
+        Case whole;
+        case_open_odd(&whole, i, "", SEQUENCE_EVALUATE);
+        case_forward(&whole);
+        const int counts[] = {1, 2, whole.n / 2, whole.n - 1};
+        for (int k = 0; k < 4; k++) {
+            Case steps;
+            int count = counts[k];
+            case_open_odd(&steps, i, "", SEQUENCE_SAMPLE);
+            steps.m.prompts -= k % 2;
+            size_t V = (size_t)whole.V, left = (size_t)(whole.n - count), at = 0;
+            float *got = malloc(3 * left * V * sizeof *got);
+            double *want = malloc(3 * left * V * sizeof *want);
+            sequence_model_load(&steps.m, steps.tokens, 3);
+            sequence_model_fill(&steps.m, count, 3);
+            for (int p = count; p < whole.n; p++, at += 3 * V) {
+                sequence_model_step(&steps.m, p, 3);
+                real_download(got + at, steps.m.logits, 3 * V);
+                for (size_t b = 0; b < 3; b++)
+                    for (size_t t = 0; t < V; t++)
+                        want[at + b * V + t] = whole.logits[(b * (size_t)whole.n + (size_t)p) * V + t];
+            }
+            printf("%d rows at once\n", count);
+            ok &= check_close_step(patterns[i], got, want, at, sizeof(real) == 4 ? 1e-4 : 0.1, REAL_STEP);
+            free(got);
+            free(want);
+            case_close(&steps);
+        }
+        case_close(&whole);
+    }
+    assert_true(ok);
+}
+
 /* What is drawn is the same alone and in a batch, and top-k of one is the likeliest. */
 static void test_drawing(void **state) {
     (void)state;
@@ -614,7 +653,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_rows),       cmocka_unit_test(test_sliding),       cmocka_unit_test(test_greedy),
         cmocka_unit_test(test_adamw),      cmocka_unit_test(test_schedule),      cmocka_unit_test(test_first_weights),
-        cmocka_unit_test(test_causality),  cmocka_unit_test(test_steps),         cmocka_unit_test(test_drawing),
+        cmocka_unit_test(test_causality),  cmocka_unit_test(test_steps),         cmocka_unit_test(test_fill),
+        cmocka_unit_test(test_drawing),
         cmocka_unit_test(test_gradients),     cmocka_unit_test(test_reference),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

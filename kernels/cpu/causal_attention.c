@@ -1,116 +1,10 @@
-/* Causal softmax attention over sets of keys; the formulas are those of kernels/cpu/softmax_attention.c.
- *
- * A set is a pass over one or more runs.  A run is a list of queries and one of keys, in which each query sees one
- * stretch of the keys:
- *   dense     one run of all tokens; query i sees keys 0 .. i
- *   window    one run of all tokens; i-w+1 .. i
- *   column    l runs of N/l tokens, each dense
- *   block     N/l runs of l tokens, each dense
- *   summary   one run of all tokens and the summaries in order; a prefix of them, and the query's own key beside
- *   strided   two passes: window of l, then column without the query itself
- *   fixed     two passes: block, then the summaries of earlier blocks
- * The second pass goes on from the first one's maxima, sums and unscaled results, which stay in floats between them;
- * backward, each pass by itself works with the joint log-sum-exp, and the gradients add up.
- *
- * Threads take heads, where there are as many for each; otherwise all work on the same head, and share its runs, or the
- * tiles of its only run. */
-#include "kernels/cpu/softmax_tiles.h"
+/* Causal softmax attention over sets of keys; the formulas are those of kernels/cpu/softmax_attention.c, the sets' runs
+ * those of kernels/cpu/causal_runs.h.  This form widens what it loads to floats; kernels/cpu/causal_pairs.c multiplies
+ * bfloat16 where that is faster. */
+#include "kernels/cpu/causal_pairs.h"
+#include "kernels/cpu/causal_runs.h"
 
-/* Queries that go through a block of keys together, so that it is fetched once: some tiles of QUERIES. */
-enum { ROWS = 4 * QUERIES };
-
-static int larger(int a, int b) { return a > b ? a : b; }
-
-/* == What a query sees ============================================================================================ */
-
-typedef struct {
-    CausalSet set; /* none that takes two passes */
-    int window;
-    bool rest, more; /* the second of two passes, the first of them */
-} Pass;
-
-static int passes_of(Pass passes[2], const CausalPattern *p, int h) {
-    CausalSet set = causal_set(p, h);
-    passes[0] = (Pass){.set = set, .window = p->window};
-    if (set != CAUSAL_STRIDED && set != CAUSAL_FIXED) return 1;
-    bool strided = set == CAUSAL_STRIDED;
-    passes[0] = (Pass){.set = strided ? CAUSAL_WINDOW : CAUSAL_BLOCK, .window = p->stride, .more = true};
-    passes[1] = (Pass){.set = strided ? CAUSAL_COLUMN : CAUSAL_SUMMARY, .rest = true};
-    return 2;
-}
-
-/* How many runs a pass over N tokens has, and the tokens in the longest of them. */
-static int runs_in(const Pass *pass, const CausalPattern *p, int N) {
-    if (pass->set == CAUSAL_COLUMN) return smaller(p->stride, N);
-    return pass->set == CAUSAL_BLOCK ? (N + p->stride - 1) / p->stride : 1;
-}
-static int longest_run(const Pass *pass, const CausalPattern *p, int N) {
-    if (pass->set == CAUSAL_COLUMN) return (N + p->stride - 1) / p->stride;
-    return pass->set == CAUSAL_BLOCK ? smaller(p->stride, N) : N;
-}
-
-typedef struct {
-    const Pass *pass;
-    const CausalPattern *pattern;
-    int h;
-    int queries, keys;
-    const int *q_order, *k_order; /* their tokens; NULL: as they are */
-} Run;
-
-/* Run `number` of a pass; order: room for its longest. */
-static Run run_of(const Pass *pass, const CausalPattern *p, int h, int N, int number, int *order) {
-    Run r = {.pass = pass, .pattern = p, .h = h, .queries = N, .keys = N};
-    int l = p->stride, count = 0;
-    if (pass->set == CAUSAL_COLUMN)
-        for (int t = number; t < N; t += l) order[count++] = t;
-    if (pass->set == CAUSAL_BLOCK)
-        for (int t = number * l; t < N && t < (number + 1) * l; t++) order[count++] = t;
-    if (pass->set == CAUSAL_SUMMARY)
-        for (int t = 0; t < N; t++)
-            if (causal_is_summary(p, h, t)) order[count++] = t;
-    if (pass->set == CAUSAL_DENSE || pass->set == CAUSAL_WINDOW) return r;
-    r.k_order = order;
-    r.keys = count;
-    if (pass->set == CAUSAL_SUMMARY) return r;
-    r.q_order = order;
-    r.queries = count;
-    return r;
-}
-
-/* Query i sees the keys from .. to-1, both growing with i. */
-static int keys_from(const Run *r, int i) {
-    return r->pass->set == CAUSAL_WINDOW ? larger(0, i + 1 - r->pass->window) : 0;
-}
-static int keys_to(const Run *r, int i) {
-    if (r->pass->set != CAUSAL_SUMMARY) return r->pass->set == CAUSAL_COLUMN && r->pass->rest ? i : i + 1;
-    if (r->pass->rest) i = i / r->pattern->stride * r->pattern->stride - 1;
-    return causal_summaries(r->pattern, r->h, i + 1);
-}
-
-/* A first query of those that see key j or a later one, or one before it. */
-static int queries_from(const Run *r, int j) {
-    return r->pass->set == CAUSAL_SUMMARY ? j / r->pattern->summary * r->pattern->stride : j;
-}
-/* The queries behind the last one that sees key j or an earlier one. */
-static int queries_to(const Run *r, int j) {
-    return r->pass->set == CAUSAL_WINDOW ? smaller(r->queries, j + r->pass->window) : r->queries;
-}
-
-/* Does query i, a token, see its own key beside the run's? */
-static bool sees_own(const Run *r, int i) {
-    return r->pass->set == CAUSAL_SUMMARY && !r->pass->rest && !causal_is_summary(r->pattern, r->h, i);
-}
-
-typedef struct {
-    int first, last;
-} Range;
-
-/* Keys that queries i .. i+rows-1 see of those from `begin`, a whole number of panels, to `end`; `first` is a whole
- * number of panels too. */
-static Range keys_seen(const Run *r, int i, int rows, int begin, int end) {
-    int from = keys_from(r, i) / PANEL * PANEL;
-    return (Range){larger(from, begin), smaller(keys_to(r, i + rows - 1), end)};
-}
+/* == Unseen pairs ================================================================================================= */
 
 /* x [keys], whole vectors, becomes `value` outside of from .. to-1. */
 static void fill_outside(float *x, int from, int to, int keys, float value) {
@@ -128,67 +22,7 @@ static void fill_unseen(float *x, const Run *r, int i, int rows, int j, int keys
     }
 }
 
-/* Does every one of the queries see all of the keys? */
-static bool all_seen(const Run *r, int i, int rows, int j, int keys) {
-    return keys_from(r, i + rows - 1) <= j && keys_to(r, i) >= j + keys;
-}
-
-/* == A head, and who works on it ================================================================================== */
-
-/* The first token's rows of a head. */
-typedef struct {
-    const real *q, *k, *v, *dy;
-    real *y, *dq, *dk, *dv;
-    float *lse;
-    size_t q_row, k_row, v_row, y_row;
-    int N, h, Dk, Dv, Dkp, Dvp;
-    float scale;
-    const CausalPattern *pattern;
-} Head;
-
-static Head head_of(const CausalShape *s, const CausalPattern *p, const CausalInputs *in, size_t head) {
-    size_t first = head / s->H * s->N;
-    int h = (int)(head % s->H);
-    Head a = {.q_row = s->q_row, .k_row = s->k_row, .v_row = s->v_row, .y_row = (size_t)s->H * s->Dv, .N = s->N, .h = h,
-              .Dk = s->Dk, .Dv = s->Dv, .Dkp = tile_round_up(s->Dk), .Dvp = tile_round_up(s->Dv),
-              .scale = 1 / sqrtf((float)s->Dk), .pattern = p};
-    a.q = in->q + first * a.q_row + (size_t)h * s->Dk;
-    a.k = in->k + first * a.k_row + (size_t)h * s->Dk;
-    a.v = in->v + first * a.v_row + (size_t)h * s->Dv;
-    return a;
-}
-
-static size_t y_at(const Head *a, const CausalShape *s, size_t head) {
-    return head / s->H * s->N * a->y_row + (size_t)a->h * s->Dv;
-}
-
-/* Of `parts` threads that do something together, this is number `part`. */
-typedef struct {
-    int part, parts;
-} Team;
-
-static const Team ALONE = {0, 1};
-
-static Team team_of(const CausalShape *s, const CausalPattern *p) {
-    int threads = omp_get_num_threads(), alike = p->split >= s->H ? s->B * s->H : s->B;
-    return alike % threads == 0 ? ALONE : (Team){omp_get_thread_num(), threads};
-}
-
-/* The heads that this thread works on. */
-static Range heads_for(Team team, const CausalShape *s) {
-    int all = s->B * s->H, threads = omp_get_num_threads(), share = all / threads;
-    if (team.parts > 1 || threads == 1) return (Range){0, all};
-    return (Range){omp_get_thread_num() * share, (omp_get_thread_num() + 1) * share};
-}
-
-static void wait_for(Team team) {
-    if (team.parts > 1) {
-#pragma omp barrier
-    }
-}
-
-/* Task n of a team's member: back and forth, since later tasks are larger. */
-static int task_of(Team team, int n) { return n * team.parts + (n % 2 ? team.parts - 1 - team.part : team.part); }
+/* == Keys ========================================================================================================= */
 
 /* Panels of the transpose of keys first.., as gather_panels, by whole tiles. */
 static void panels_of(float *to, const real *from, size_t stride, const int *order, int first, int keys, int D) {
@@ -219,15 +53,6 @@ typedef struct {
     float *held, *held_m, *held_l; /* [N,Dvp], [N], [N]: between two passes */
     float *qs, *ys, *m, *l, *s;  /* [ROWS,Dkp], [ROWS,Dvp], [ROWS], [ROWS], [QUERIES,KEYS] */
 } Forward;
-
-/* The longest run of the head's passes, and whether there are two. */
-static int longest_of(const CausalPattern *p, int h, int N, bool *two) {
-    Pass passes[2];
-    int count = passes_of(passes, p, h), most = 0;
-    for (int i = 0; i < count; i++) most = larger(most, longest_run(&passes[i], p, N));
-    *two = count == 2;
-    return most;
-}
 
 static Forward forward_take(float *slice, const CausalShape *s, const CausalPattern *p, int h, size_t *floats) {
     bool two;
@@ -316,14 +141,17 @@ static void forward_run(const Forward *own, const Forward *shared, const Forward
         if (task_of(team, n) < tasks) forward_rows(own, shared, run, r, a, task_of(team, n) * ROWS);
 }
 
-static void forward_head(const Forward *own, const Forward *lead, const Head *a, Team team) {
+static void forward_head(const Head *a, const CausalShape *s, Team team, float *own_slice, float *slice) {
+    size_t floats;
+    Forward own = forward_take(own_slice, s, a->pattern, a->h, &floats);
+    Forward lead = forward_take(slice, s, a->pattern, a->h, &floats);
     Pass passes[2];
     int count = passes_of(passes, a->pattern, a->h);
     for (int pass = 0; pass < count; pass++) {
         int runs = runs_in(&passes[pass], a->pattern, a->N);
         for (int n = runs > 1 ? team.part : 0; n < runs; n += runs > 1 ? team.parts : 1) {
-            Run r = run_of(&passes[pass], a->pattern, a->h, a->N, n, own->order);
-            forward_run(own, lead, runs > 1 ? own : lead, &r, a, runs > 1 ? ALONE : team);
+            Run r = run_of(&passes[pass], a->pattern, a->h, a->N, n, own.order);
+            forward_run(&own, &lead, runs > 1 ? &own : &lead, &r, a, runs > 1 ? ALONE : team);
         }
         wait_for(team);
     }
@@ -334,18 +162,25 @@ static size_t most_floats(const CausalShape *s, const CausalPattern *p, bool bac
 void causal_attention_forward(real *y, float *lse, const CausalInputs *in, const CausalPattern *pattern,
                               const CausalShape *shape) {
     size_t slice = most_floats(shape, pattern, false);
+#ifdef VIT_PAIRS
+    Pairs kind = pairs_kind();
+#endif
 #pragma omp parallel
     {
         Team team = team_of(shape, pattern);
         Range heads = heads_for(team, shape);
         for (int head = heads.first; head < heads.last; head++) {
             Head a = head_of(shape, pattern, in, (size_t)head);
-            size_t floats;
-            Forward own = forward_take(kernels_workspace(slice), shape, pattern, a.h, &floats), lead = own;
-            if (team.part > 0) lead = forward_take(workspace_of(0, slice), shape, pattern, a.h, &floats);
+            float *own = kernels_workspace(slice), *lead = team.parts > 1 ? workspace_of(0, slice) : own;
             a.y = y + y_at(&a, shape, (size_t)head);
             a.lse = lse + (size_t)head * shape->N;
-            forward_head(&own, &lead, &a, team);
+#ifdef VIT_PAIRS
+            if (kind != PAIRS_SLOW) {
+                causal_pairs_forward(kind, &a, shape, team, own, lead);
+                continue;
+            }
+#endif
+            forward_head(&a, shape, team, own, lead);
         }
     }
 }
@@ -449,12 +284,6 @@ static void backward_keys(const Backward *own, const Backward *run, const Run *r
     scatter(a->dv, a->v_row, r->k_order, j, own->dv, 1, r->pass->rest, block, a->Dv, Dvp);
 }
 
-/* Keys at a time: a few blocks for each member of the team. */
-static int keys_at_once(const Run *r, Team team) {
-    int share = (r->keys / (4 * team.parts) + PANEL - 1) / PANEL * PANEL;
-    return team.parts == 1 ? KEYS : larger(PANEL, smaller(KEYS, share));
-}
-
 /* shares: of the members' dq, each as far behind the one before; run: the buffers of who leads the team. */
 static void backward_run(const Backward *own, const Backward *run, size_t shares, const Run *r, const Head *a,
                          Team team) {
@@ -477,14 +306,18 @@ static void backward_run(const Backward *own, const Backward *run, size_t shares
     wait_for(team);
 }
 
-static void backward_head(const Backward *own, const Backward *lead, size_t shares, const Head *a, Team team) {
+static void backward_head(const Head *a, const CausalShape *s, Team team, float *own_slice, float *slice,
+                          size_t shares) {
+    size_t floats;
+    Backward own = backward_take(own_slice, s, a->pattern, a->h, &floats);
+    Backward lead = backward_take(slice, s, a->pattern, a->h, &floats);
     Pass passes[2];
     int count = passes_of(passes, a->pattern, a->h);
     for (int pass = 0; pass < count; pass++) {
         int runs = runs_in(&passes[pass], a->pattern, a->N);
         for (int n = runs > 1 ? team.part : 0; n < runs; n += runs > 1 ? team.parts : 1) {
-            Run r = run_of(&passes[pass], a->pattern, a->h, a->N, n, own->order);
-            backward_run(own, runs > 1 ? own : lead, shares, &r, a, runs > 1 ? ALONE : team);
+            Run r = run_of(&passes[pass], a->pattern, a->h, a->N, n, own.order);
+            backward_run(&own, runs > 1 ? &own : &lead, shares, &r, a, runs > 1 ? ALONE : team);
         }
         wait_for(team);
     }
@@ -493,22 +326,29 @@ static void backward_head(const Backward *own, const Backward *lead, size_t shar
 void causal_attention_backward(const CausalGradients *d, const real *dy, const real *y, const float *lse,
                                const CausalInputs *in, const CausalPattern *pattern, const CausalShape *shape) {
     size_t slice = most_floats(shape, pattern, true);
+#ifdef VIT_PAIRS
+    Pairs kind = pairs_kind();
+#endif
 #pragma omp parallel
     {
         Team team = team_of(shape, pattern);
         Range heads = heads_for(team, shape);
         for (int head = heads.first; head < heads.last; head++) {
             Head a = head_of(shape, pattern, in, (size_t)head);
-            size_t floats;
-            Backward own = backward_take(kernels_workspace(slice), shape, pattern, a.h, &floats), lead = own;
-            if (team.part > 0) lead = backward_take(workspace_of(0, slice), shape, pattern, a.h, &floats);
+            float *own = kernels_workspace(slice), *lead = team.parts > 1 ? workspace_of(0, slice) : own;
             a.dy = dy + y_at(&a, shape, (size_t)head);
             a.y = (real *)y + y_at(&a, shape, (size_t)head);
             a.lse = (float *)lse + (size_t)head * shape->N;
             a.dq = d->q + (a.q - in->q);
             a.dk = d->k + (a.k - in->k);
             a.dv = d->v + (a.v - in->v);
-            backward_head(&own, &lead, workspace_slice(slice), &a, team);
+#ifdef VIT_PAIRS
+            if (kind != PAIRS_SLOW) {
+                causal_pairs_backward(kind, &a, shape, team, own, lead, workspace_slice(slice));
+                continue;
+            }
+#endif
+            backward_head(&a, shape, team, own, lead, workspace_slice(slice));
         }
     }
 }
@@ -523,6 +363,10 @@ static size_t most_floats(const CausalShape *s, const CausalPattern *p, bool bac
         size_t floats;
         if (backward) backward_take(NULL, s, p, h, &floats);
         else forward_take(NULL, s, p, h, &floats);
+#ifdef VIT_PAIRS
+        if (pairs_kind() != PAIRS_SLOW)
+            floats = backward ? causal_pairs_backward_floats(s, p, h) : causal_pairs_forward_floats(s, p, h);
+#endif
         most = floats > most ? floats : most;
     }
     return most;
