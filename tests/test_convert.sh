@@ -3,7 +3,7 @@
 #
 #   BUILD=build/cpu sh tests/test_convert.sh
 
-# shellcheck disable=SC2015,SC2154
+# shellcheck disable=SC2015,SC2086,SC2154 # settings are lists of words
 . "$(dirname "$0")/tap.sh"
 
 torch=
