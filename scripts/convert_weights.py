@@ -10,6 +10,8 @@ Reads torchvision's ResNet-50 (names without a prefix; fc.* and num_batches_trac
 checkpoints of DETR and SMCA-DETR (500 tensors under the key `model`).  --backbone keeps the backbone alone, of any of
 them.  Every tensor is checked by name and shape before anything is written; but the tensors of a vision transformer
 (DeiT's and timm's, known by patch_embed.proj.weight) are taken as they are, for train_vit's settings decide their shapes.
+Those of the official Swin and PVTv2, and of the FLatten Transformer in both, get timm's names: Swin's mergings belong to
+the stage after them, its masks and indices are left out, and q and kv of focused attention become qkv.
 
 A .pth file is a pickle, which can execute arbitrary code.  It is read here without PyTorch, and the only objects that
 it can create are tensors, containers and the checkpoint's settings, which are ignored.  Since PyTorch 1.6 the file is a
@@ -20,6 +22,7 @@ import argparse
 import collections
 import os
 import pickle
+import re
 import sys
 import zipfile
 
@@ -242,8 +245,38 @@ def check(path, tensors, shapes, detector):
         fail(f"{path}: tensor {some(left)} has no place in train_detr's model")
 
 
+def swin_name(name):
+    name = re.sub(r"^layers\.(\d+)\.downsample", lambda found: f"layers.{int(found[1]) + 1}.downsample", name)
+    return re.sub(r"^head\.(?!fc)", "head.fc.", name)
+
+
+def pvt_name(name):
+    name = re.sub(r"^patch_embed(\d+)", lambda found: f"stages.{int(found[1]) - 1}.downsample", name)
+    name = re.sub(r"^block(\d+)\.", lambda found: f"stages.{int(found[1]) - 1}.blocks.", name)
+    name = re.sub(r"^norm(\d+)", lambda found: f"stages.{int(found[1]) - 1}.norm", name)
+    return name.replace("stages.0.downsample", "patch_embed").replace("dwconv.dwconv", "dwconv")
+
+
+def focused_qkv(tensors):
+    """Joins q and kv where they stand beside the convolution of focused attention's v."""
+    joined = {}
+    for name, x in tensors.items():
+        at = name.rpartition("attn.")[0] + "attn."
+        if name.startswith((at + "q.", at + "kv.")) and at + "dwc.weight" in tensors:
+            part = name.rpartition(".")[2]
+            joined[f"{at}qkv.{part}"] = np.concatenate([tensors[f"{at}q.{part}"], tensors[f"{at}kv.{part}"]])
+        else:
+            joined[name] = x
+    return joined
+
+
 def convert(path, backbone_alone):
     tensors = read(path)
+    tensors = {name: x for name, x in tensors.items() if not name.endswith(("relative_position_index", "attn_mask"))}
+    if "layers.0.downsample.reduction.weight" in tensors:
+        return {swin_name(name): x for name, x in tensors.items()}
+    if "patch_embed1.proj.weight" in tensors and "pos_embed1" not in tensors:
+        return focused_qkv({pvt_name(name): x for name, x in tensors.items()})
     if "patch_embed.proj.weight" in tensors:
         return tensors
     detector = any(name.startswith(PREFIX) for name in tensors)
@@ -260,7 +293,7 @@ def main():
     parser = argparse.ArgumentParser(description="PyTorch's weights for train_vit and train_detr, as safetensors.")
     parser.add_argument("--backbone", action="store_true", help="the backbone alone, of a detector's checkpoint")
     parser.add_argument("pth", help="torchvision's ResNet-50, a checkpoint of DETR or SMCA-DETR, or a vision "
-                                    "transformer of DeiT or timm")
+                                    "transformer of DeiT, timm, Swin, PVTv2 or the FLatten Transformer")
     parser.add_argument("out", help="the safetensors file to write")
     args = parser.parse_args()
     tensors = convert(args.pth, args.backbone)

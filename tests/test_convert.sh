@@ -3,7 +3,7 @@
 #
 #   BUILD=build/cpu sh tests/test_convert.sh
 
-# shellcheck disable=SC2015,SC2154
+# shellcheck disable=SC2015,SC2086,SC2154 # settings are lists of words
 . "$(dirname "$0")/tap.sh"
 
 torch=
@@ -69,6 +69,48 @@ assert np.float32(0.001 * 499) == files["smca"][last][0] == files["alone"][last]
 END
 "$torch" values.py "$root" >out 2>err
 check "the numbers are the file's" $? "$(tail -n 1 err)"
+
+# Hosts in their authors' names are taken by train_vit; --init wants every tensor, and has no place for another one.
+hosts="--img-size 32 --patch-size 4 --dim 8,16 --heads 2 --pos-embed none --num-classes 2"
+swin="$hosts --depth 2 --patch-norm --patch-merging --stage-norm false"
+pvt="$hosts --depth 1 --patch-overlap --mlp-conv"
+takes() { # NAME ARGUMENTS...
+    name=$1
+    shift
+    converts "$name.pth" "$name.safetensors"
+    run "$@" --init "$name.safetensors" --parity batch.safetensors --out "$name.out"
+    [ "$status" -eq 0 ] && [ ! -s err ] && [ -s "$name.out" ]
+    check "train_vit takes the official $name" $? "$(tail -n 1 err)"
+}
+"$torch" - "$root" <<'END'
+import os, sys
+sys.path.insert(0, os.path.join(sys.argv[1], "tests", "reference"))
+import numpy as np, safetensors_io
+random = np.random.RandomState(1)
+safetensors_io.write("batch.safetensors", {"images": random.standard_normal((2, 3, 32, 32)).astype(np.float32),
+                                           "labels": np.array([0, 1])})
+END
+takes swin $swin --attn swin --window 3
+takes flatten-swin $swin --attn focused,swin --window 3
+takes pvt-v2 $pvt --attn reduced --reduction 2,1
+takes flatten-pvt-v2 $pvt --attn focused
+cat >joined.py <<'END'
+import os, sys
+sys.path.insert(0, os.path.join(sys.argv[1], "tests", "reference"))
+import numpy as np, safetensors_io, torch
+ours = safetensors_io.read("flatten-pvt-v2.safetensors")[0]
+theirs = {name: x.numpy() for name, x in torch.load("flatten-pvt-v2.pth").items()}
+qkv = ours["stages.1.blocks.0.attn.qkv.weight"]
+assert (qkv[:16] == theirs["block2.0.attn.q.weight"]).all() and (qkv[16:] == theirs["block2.0.attn.kv.weight"]).all()
+assert (ours["stages.1.downsample.proj.weight"] == theirs["patch_embed2.proj.weight"]).all()
+assert (ours["stages.1.blocks.0.mlp.dwconv.bias"] == theirs["block2.0.mlp.dwconv.dwconv.bias"]).all()
+ours = safetensors_io.read("swin.safetensors")[0]
+theirs = {name: x.numpy() for name, x in torch.load("swin.pth")["model"].items()}
+assert (ours["layers.1.downsample.reduction.weight"] == theirs["layers.0.downsample.reduction.weight"]).all()
+assert (ours["head.fc.weight"] == theirs["head.weight"]).all()
+END
+"$torch" joined.py "$root" >out 2>err
+check "under timm's names, q before kv" $? "$(tail -n 1 err)"
 
 refuses_file "a missing tensor" "missing.pth|layer3.5.bn2.running_mean|ResNet-50" missing.pth refused.safetensors
 refuses_file "a tensor of another shape" "shape.pth|layer2.0.downsample.0.weight|[512, 128, 1, 1]|[512, 256, 1, 1]" \

@@ -194,6 +194,52 @@ static void test_swin(void **state) {
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) run_case(&cases[i]);
 }
 
+/* Output, gradient of the input and of the table of Swin's attention: [2 N M + entries H], host. */
+static float *swin_numbers(const char *settings, Grid grid, int block, size_t *count) {
+    const Case c = {"", settings, grid, block, 8, 8, SWIN_PARTS, {0}, 0, 0, 0, {{NULL, 0}}};
+    Layer l;
+    size_t n = (size_t)grid_tokens(grid) * 8;
+    layer_open(&l, &c);
+    fill(&l);
+    const Param *table = find(&l, "relative_position_bias_table");
+    float *x = normals(n, 1), *got = malloc((2 * n + table->size) * sizeof *got);
+    for (size_t i = 0; i < n; i++) x[i] = (float)sin(0.31 * (double)(i / 8) + 0.57 * (double)(i % 8));
+    real *d_x = upload_real(x, n), *d_y = poisoned_real(n), *d_dx = poisoned_real(n);
+    l.attention.op->forward(&l.attention, d_y, d_x, 1);
+    l.attention.op->backward(&l.attention, d_dx, d_x, d_x, 1);
+    memcpy(got, download_real(d_y, n), n * sizeof *got);
+    memcpy(got + n, download_real(d_dx, n), n * sizeof *got);
+    memcpy(got + 2 * n, download(l.model.params.grads + table->offset, table->size), table->size * sizeof *got);
+    *count = 2 * n + table->size;
+    layer_close(&l);
+    return got;
+}
+
+/* Along a side of the grid that is not longer than the window nothing is shifted, and a larger window is that one. */
+static void test_large_windows(void **state) {
+    (void)state;
+    const struct {
+        const char *settings;
+        int block;
+    } same[] = {{"attn = swin\nwindow = 5\n", 0}, {"attn = swin\nwindow = 5\n", 1}, {"attn = swin\nwindow = 9\n", 1},
+                {"attn = swin\nwindow = 5\nshift = none\n", 1}};
+    size_t count, other;
+    float *want = swin_numbers(same[0].settings, (Grid){1, 5, 4}, 0, &count);
+    for (size_t i = 1; i < sizeof same / sizeof *same; i++) {
+        float *got = swin_numbers(same[i].settings, (Grid){1, 5, 4}, same[i].block, &other);
+        assert_int_equal(other, count);
+        assert_memory_equal(got, want, count * sizeof *got);
+        free(got);
+    }
+    free(want);
+    want = swin_numbers(same[0].settings, (Grid){1, 6, 4}, 0, &count); /* one row more: shifted along the columns */
+    float *got = swin_numbers(same[0].settings, (Grid){1, 6, 4}, 1, &other);
+    assert_int_equal(other, count);
+    assert_memory_not_equal(got, want, count * sizeof *got);
+    free(got);
+    free(want);
+}
+
 static void test_merging(void **state) {
     (void)state;
     const Case merging = {"patch merging", NULL, {1, 4, 6}, 0, 4, 8,
@@ -224,6 +270,7 @@ static void test_focused(void **state) {
 int main(void) {
     kernels_init();
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_reduced), cmocka_unit_test(test_swin),
+                                       cmocka_unit_test(test_large_windows),
                                        cmocka_unit_test(test_merging), cmocka_unit_test(test_focused)};
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     kernels_exit();

@@ -200,10 +200,41 @@ static void test_whole_grid(void **state) {
     release_all();
 }
 
+/* One window is attention with a bias for every offset on the grid; that table goes by key minus query. */
+static void test_biased(void **state) {
+    (void)state;
+    enum { B = 2, H = 3, D = 8, Hg = 4, Wg = 5, N = Hg * Wg, n = B * N * H * D, E = (2 * Hg - 1) * (2 * Wg - 1) };
+    WindowShape windows = {{1, Hg, Wg}, Hg, Wg, 0, 0};
+    RelativeBias bias = {{1, Hg, Wg}, 0, H};
+    AttentionShape shape = {B, N, H, D};
+    size_t mine = window_attention_workspace(&windows, &shape), other = biased_attention_workspace(&bias, D);
+    float *table = normals(E * H, 1), *turned = normals(E * H, 1), *zero = keep(calloc(E * H, sizeof(float)), false);
+    for (int e = 0; e < E; e++)
+        for (int h = 0; h < H; h++) turned[h * E + e] = table[(E - 1 - e) * H + h];
+    float *d_table = upload(table, E * H), *d_turned = upload(turned, E * H), *lse = poisoned(B * H * N),
+          *dtable = upload(zero, E * H), *dturned = upload(zero, E * H);
+    real *qkv = upload_real(normals(3 * n, 1), 3 * n), *dy = upload_real(normals(n, 1), n), *y = poisoned_real(n),
+         *want = poisoned_real(n), *dqkv = poisoned_real(3 * n), *dwant = poisoned_real(3 * n);
+    kernels_reserve(mine > other ? mine : other);
+    biased_attention_forward(want, lse, qkv, d_turned, &bias, &shape);
+    biased_attention_backward(dwant, dturned, dy, want, lse, qkv, d_turned, &bias, &shape);
+    WindowParameters learned = {NULL, d_table};
+    window_attention_forward(y, lse, qkv, &learned, &windows, &shape);
+    window_attention_backward(dqkv, &(WindowGradients){NULL, dtable}, dy, y, lse, qkv, &learned, &windows, &shape);
+    const float *got = download(dtable, E * H);
+    float *again = normals(E * H, 1);
+    for (int e = 0; e < E; e++)
+        for (int h = 0; h < H; h++) again[h * E + e] = got[(E - 1 - e) * H + h];
+    assert_true(close_rounded("y", y, wide(download_real(want, n), n), n));
+    assert_true(close_rounded("dqkv", dqkv, wide(download_real(dwant, 3 * n), 3 * n), 3 * n));
+    assert_true(close_float_rounded("dtable", upload(again, E * H), wide(download(dturned, E * H), E * H), E * H));
+    release_all();
+}
+
 int main(void) {
     kernels_init();
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_window), cmocka_unit_test(test_places),
-                                       cmocka_unit_test(test_whole_grid)};
+                                       cmocka_unit_test(test_whole_grid), cmocka_unit_test(test_biased)};
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     kernels_exit();
     return failed;

@@ -72,6 +72,58 @@ def detector(modulated):
     return {**names, **resnet("backbone.0.body.", False)}
 
 
+def block(names, at, M, attention):
+    """A block of a vision transformer, with the MLP four times as wide."""
+    for norm in "norm1", "norm2":
+        names[f"{at}{norm}.weight"] = names[f"{at}{norm}.bias"] = (M,)
+    for name, out, inputs in (*attention, ("attn.proj", M, M), ("mlp.fc1", 4 * M, M), ("mlp.fc2", M, 4 * M)):
+        names[f"{at}{name}.weight"], names[f"{at}{name}.bias"] = (out, inputs), (out,)
+
+
+def focused(names, at, M, N):
+    names.update({at + "attn.scale": (1, 1, M), at + "attn.positional_encoding": (1, N, M),
+                  at + "attn.dwc.weight": (M // 2, 1, 5, 5), at + "attn.dwc.bias": (M // 2,)})
+
+
+def swin(focuses):
+    """Two stages of 8 x 8 and 4 x 4 tokens of width 8 and 16, windows of 3 x 3; two classes."""
+    names = {"patch_embed.proj.weight": (8, 3, 4, 4), "patch_embed.proj.bias": (8,), "patch_embed.norm.weight": (8,),
+             "patch_embed.norm.bias": (8,)}
+    for i, (M, side) in enumerate(((8, 8), (16, 4))):
+        for j in range(2):
+            at = f"layers.{i}.blocks.{j}."
+            block(names, at, M, [("attn.qkv", 3 * M, M)])
+            if focuses and i == 0:
+                focused(names, at, M, side * side)
+                continue
+            names.update({at + "attn.relative_position_bias_table": (25, 2), at + "attn.relative_position_index": (9, 9)})
+            if j == 1:
+                names[at + "attn_mask"] = (9, 9, 9)
+        if i == 0:
+            names.update({"layers.0.downsample.reduction.weight": (16, 32), "layers.0.downsample.norm.weight": (32,),
+                          "layers.0.downsample.norm.bias": (32,)})
+    return {**names, "norm.weight": (16,), "norm.bias": (16,), "head.weight": (2, 16), "head.bias": (2,)}
+
+
+def pvt_v2(focuses):
+    """The same sizes, keys reduced twice in the first stage."""
+    names = {}
+    for i, (M, inputs, side, r) in enumerate(((8, 3, 8, 2), (16, 8, 4, 1)), 1):
+        k = 7 if i == 1 else 3
+        names.update({f"patch_embed{i}.proj.weight": (M, inputs, k, k), f"patch_embed{i}.proj.bias": (M,),
+                      f"patch_embed{i}.norm.weight": (M,), f"patch_embed{i}.norm.bias": (M,)})
+        at = f"block{i}.0."
+        block(names, at, M, [("attn.q", M, M), ("attn.kv", 2 * M, M)])
+        names.update({at + "mlp.dwconv.dwconv.weight": (4 * M, 1, 3, 3), at + "mlp.dwconv.dwconv.bias": (4 * M,)})
+        if focuses:
+            focused(names, at, M, side * side)
+        elif r > 1:
+            names.update({at + "attn.sr.weight": (M, M, r, r), at + "attn.sr.bias": (M,), at + "attn.norm.weight": (M,),
+                          at + "attn.norm.bias": (M,)})
+        names.update({f"norm{i}.weight": (M,), f"norm{i}.bias": (M,)})
+    return {**names, "head.weight": (2, 16), "head.bias": (2,)}
+
+
 def tensors(names):
     made = {}
     for i, (name, shape) in enumerate(names.items()):
@@ -115,6 +167,10 @@ def main():
         save(name + ".pth", tensors({n: s for n, s in {**vision, **change}.items() if s is not None}))
     save("harmful.pth", {"model": {"conv1.weight": Harmful()}})
     save("list.pth", [torch.zeros(3)])
+    for focuses in False, True:
+        prefix = "flatten-" if focuses else ""
+        save(prefix + "swin.pth", {"model": tensors(swin(focuses))})
+        save(prefix + "pvt-v2.pth", tensors(pvt_v2(focuses)))
     for name in "resnet50", "detr":
         with open(os.path.join(folder, name + ".pth"), "rb") as whole:
             data = whole.read()
