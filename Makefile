@@ -427,8 +427,8 @@ tidy: compile_commands.json
 
 FUZZ_FLAGS := -std=gnu11 -g -O1 -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=undefined $(CPPFLAGS_ALL)
 FUZZ_SOURCES := core/class_names.c core/config.c core/safetensors.c core/die.c core/error.c core/files.c \
-                core/json_lists.c core/text.c data/cifar.c data/coco.c data/dataset.c data/image.c data/jpeg.c $(WEBP_SOURCE) \
-                data/mnist.c data/mu_law.c data/record.c data/resample.c $(SOUND_SOURCE) $(VIDEO_SOURCE) detection/coco_results.c detection/coco_eval.c
+                core/json_lists.c core/text.c data/cifar.c data/clip_file.c data/clips.c data/coco.c data/dataset.c data/image.c data/jpeg.c $(WEBP_SOURCE) \
+                data/mnist.c data/mu_law.c data/record.c data/resample.c $(SOUND_SOURCE) $(VIDEO_SOURCE) data/video_names.c data/videos.c detection/coco_results.c detection/coco_eval.c
 
 # stb_image copies zero bytes from NULL and adds zero to it.
 build/fuzz/fuzz_image: FUZZ_FLAGS += -fno-sanitize=nonnull-attribute,pointer-overflow

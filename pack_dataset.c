@@ -3,8 +3,9 @@
  *   pack_dataset --data datasets/imagenet --split train --out datasets/imagenet/train.pack
  *   pack_dataset --check datasets/imagenet/train.pack
  *
- * Read it top to bottom: settings, processing of one image, groups of images that are processed in parallel and
+ * Read it top to bottom: settings, processing of one image, of one video, groups of images that are processed in parallel and
  * written in order, checking, main. */
+#include <math.h>
 #include <omp.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,17 +18,21 @@
 #include "core/signals.h"
 #include "core/text.h"
 #include "core/version.h"
+#include "data/clip_file.h"
+#include "data/clips.h"
 #include "data/datasets.h"
 #include "data/jpeg.h"
 #include "data/record.h"
 #include "data/transform.h"
+#include "data/videos.h"
 
 /* == Settings ===================================================================================================== */
 
 typedef struct {
-    bool help, version, raw;
+    bool help, version, raw, jpeg;
     const char *data, *data_dir, *out, *check;
     int split, resize, quality, limit, threads;
+    float fps;
 } Settings;
 
 #define F(KIND, field) CONFIG_FIELD(KIND, Settings, field)
@@ -46,6 +51,11 @@ static const ConfigEntry entries[] = {
      .help = "Shrink images to this short side (bicubic); smaller images are not changed (0: shrink none)"},
     {F(INT, quality), "95", .min = 1, .max = 100, .help = "JPEG quality of images that were shrunk"},
     {F(BOOL, raw), "false", .help = "Store pixels instead of JPEGs: a larger file that needs no decoding"},
+    {F(BOOL, jpeg), "false",
+     .help = "Of videos store every frame as a JPEG: larger, but any frame is read without the others; --resize and "
+             "--fps do so, too"},
+    {F(FLOAT, fps), "0", .min = 0, .max = 600,
+     .help = "Of videos keep so many frames a second: the first at or after each multiple of 1 / fps (0: all)"},
     {F(INT, limit), "0", .min = 0, .max = 1e9, .help = "Pack only N images (0: all)"},
     {F(INT, threads), "0", .min = 0, .max = 1024, .help = "Number of threads (0: one for each core)"},
     {F(STRING, check), .argument = "FILE",
@@ -150,11 +160,89 @@ static bool pack_sample(Packed *packed, Scratch *scratch, const Sample *sample, 
     return ok;
 }
 
+/* == One video ==================================================================================================== */
+
+static bool has_frames(const Settings *s) { return s->jpeg || s->resize || s->fps > 0; }
+
+typedef struct {
+    Scratch *scratch;
+    const Settings *s;
+    ClipFileWriter writer;
+    double due; /* the time from which on the next frame is kept */
+} Frames;
+
+/* Decodes a frame, to find damage. */
+static bool check_frame(void *context, int i, const Sample *frame, Error *error) {
+    ImagePart part;
+    Image owned;
+    (void)i;
+    if (!decode(context, frame, &part, &owned, error)) return false;
+    if (owned.pixels) image_free(&owned);
+    return true;
+}
+
+/* The frame as a JPEG of the wanted size; one that is so already stays as it is. */
+static bool pack_frame(Packed *packed, Scratch *scratch, const Sample *frame, const Settings *s) {
+    ImagePart part;
+    Image owned;
+    if (!decode(scratch, frame, &part, &owned, &packed->error)) return false;
+    int shorter = part.height < part.width ? part.height : part.width;
+    bool small = !s->resize || shorter <= s->resize, ok;
+    if (small && !frame->height && jpeg_is(frame->bytes, frame->size)) ok = keep_bytes(packed, frame);
+    else ok = (small ? keep_pixels(packed, &part) : shrink(packed, scratch, &part, s->resize)) &&
+              compress(packed, s->quality);
+    if (owned.pixels) image_free(&owned);
+    return ok;
+}
+
+static bool take_frame(void *context, int i, const Sample *frame, Error *error) {
+    Frames *frames = context;
+    double fps = (double)frames->s->fps, slack = 1e-6, time = frame->time;
+    if (fps > 0) {
+        if (i && time <= 0) return refuse(error, "the times of its frames are not known: pack it without --fps");
+        if (time < frames->due - slack) return true;
+        frames->due = (double)(int64_t)(time * fps + 1 + slack) / fps;
+    }
+    Packed packed = {.damaged = false};
+    bool ok = pack_frame(&packed, frames->scratch, frame, frames->s);
+    if (!ok) *error = packed.error;
+    if (i && time <= 0) time = i;
+    ok = ok && clip_file_add(&frames->writer, time, packed.sample.bytes, packed.sample.size, error);
+    free(packed.memory);
+    return ok;
+}
+
+/* Frames as JPEGs, or the file as it is; *label is set in any case. */
+static bool pack_video(Packed *packed, Scratch *scratch, const Dataset *dataset, size_t index, const Settings *s,
+                       int *label) {
+    const ClipChoice all = {.frames = 0};
+    Sample video = {0};
+    if (!has_frames(s)) {
+        const ClipTaker checks = {check_frame, scratch};
+        bool ok = dataset->read(dataset, index, &scratch->bytes, &video, &packed->error);
+        *label = video.label;
+        return ok && videos_read_clip(video.bytes, video.size, video.label, &all, &checks, &packed->error) &&
+               keep_bytes(packed, &video);
+    }
+    Frames frames = {.scratch = scratch, .s = s};
+    const ClipTaker taker = {take_frame, &frames};
+    if (dataset->read_clip(dataset, index, &all, &scratch->bytes, &taker, label, &packed->error))
+        packed->memory = clip_file_finish(&frames.writer, &packed->sample.size, &packed->error);
+    packed->sample.bytes = packed->memory;
+    clip_file_free(&frames.writer);
+    return packed->memory != NULL;
+}
+
+/* == All of them ================================================================================================== */
+
 static void pack_image(Packed *packed, Scratch *scratch, const Dataset *dataset, size_t index, const Settings *s) {
     Sample sample = {0};
     *packed = (Packed){0};
-    packed->damaged = !dataset_read(dataset, index, &scratch->bytes, &sample, &packed->error) ||
-                      !pack_sample(packed, scratch, &sample, s);
+    if (dataset->clips)
+        packed->damaged = !pack_video(packed, scratch, dataset, index, s, &sample.label);
+    else
+        packed->damaged = !dataset_read(dataset, index, &scratch->bytes, &sample, &packed->error) ||
+                          !pack_sample(packed, scratch, &sample, s);
     packed->sample.label = sample.label;
     if (!packed->damaged) return;
     free(packed->memory);
@@ -162,7 +250,7 @@ static void pack_image(Packed *packed, Scratch *scratch, const Dataset *dataset,
     packed->sample = (Sample){.label = sample.label};
 }
 
-/* == All of them ================================================================================================== */
+static const char *things(const Dataset *dataset) { return dataset->clips ? "videos" : "images"; }
 
 static Scratch *scratch_open(int threads) {
     Scratch *scratch = xcalloc((size_t)threads, sizeof *scratch, "packing");
@@ -223,13 +311,16 @@ static int pack(const Settings *s) {
     Dataset dataset;
     size_t begun, damaged = 0;
     char lost[48] = "";
-    int options[] = {s->resize, s->resize && !s->raw ? s->quality : 0, s->raw};
+    int quality = (s->resize && !s->raw) || s->jpeg || s->fps > 0 ? s->quality : 0;
+    int options[] = {(int)lrintf(100 * s->fps), s->resize, quality, s->raw + 2 * s->jpeg};
     uint64_t recipe = 0;
-    for (int i = 0; i < 3; i++) recipe = recipe << 16 | (uint64_t)options[i];
+    for (int i = 0; i < 4; i++) recipe = recipe << 16 | (uint64_t)options[i];
 
     if (file_exists(s->out)) die("%s: is there already: remove it first, or give another --out", s->out);
     dataset_open(&dataset, s->data, s->data_dir, s->split == 0, (size_t)s->limit);
-    if (dataset.clips) die_usage("--data %s: clips, which are not packed", s->data);
+    if (dataset.clips && !dataset.read) die_usage("--data %s: clips that are drawn as they are needed", s->data);
+    if (dataset.clips && s->raw) die_usage("--raw: of images only; videos become JPEGs by --jpeg");
+    if (!dataset.clips && (s->jpeg || s->fps > 0)) die_usage("--%s: of videos only", s->jpeg ? "jpeg" : "fps");
     RecordWriter *writer = record_create(s->out, &dataset, s->split == 0, recipe, &begun);
     if (begun) print_line("%s: goes on after %zu of %zu images\n", s->out, begun, dataset.count);
     Scratch *scratch = scratch_open(s->threads);
@@ -254,7 +345,7 @@ static int pack(const Settings *s) {
     record_flush(writer);
     record_finish(writer, dataset.height, dataset.width);
     if (damaged) snprintf(lost, sizeof lost, ", %zu of them damaged", damaged);
-    print_line("%s: %zu images of %d classes%s\n", s->out, dataset.count, dataset.classes, lost);
+    print_line("%s: %zu %s of %d classes%s\n", s->out, dataset.count, things(&dataset), dataset.classes, lost);
     dataset_close(&dataset);
     return 0;
 }
@@ -277,8 +368,12 @@ static int check(const Settings *s) {
         Sample sample;
         ImagePart part;
         Image owned = {0};
-        bool ok = dataset_read(&dataset, i, &own->bytes, &sample, &error) &&
-                  decode(own, &sample, &part, &owned, &error);
+        const ClipChoice all = {.frames = 0};
+        const ClipTaker checks = {check_frame, own};
+        int label;
+        bool ok = dataset.clips ? dataset.read_clip(&dataset, i, &all, &own->bytes, &checks, &label, &error)
+                                : dataset_read(&dataset, i, &own->bytes, &sample, &error) &&
+                                      decode(own, &sample, &part, &owned, &error);
         if (owned.pixels) image_free(&owned);
         if (!ok) dataset_name_image(&dataset, i, name, sizeof name);
 #pragma omp critical
@@ -292,8 +387,8 @@ static int check(const Settings *s) {
         damaged += !ok;
     }
     scratch_close(scratch, s->threads);
-    if (damaged) die("%s: %zu of %zu images are damaged", s->check, damaged, dataset.count);
-    print_line("%s: all %zu images of %d classes are sound\n", s->check, dataset.count, dataset.classes);
+    if (damaged) die("%s: %zu of %zu %s are damaged", s->check, damaged, dataset.count, things(&dataset));
+    print_line("%s: all %zu %s of %d classes are sound\n", s->check, dataset.count, things(&dataset), dataset.classes);
     dataset_close(&dataset);
     return 0;
 }

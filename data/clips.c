@@ -1,6 +1,7 @@
 #include "data/clips.h"
 
 #include <math.h>
+#include <stdlib.h>
 
 #include "core/rng.h"
 
@@ -79,4 +80,18 @@ void clip_frames(int *index, int F, double fps, const ClipChoice *choice) {
     case SAMPLING_SEGMENTS: segments(index, F, choice); break;
     case SAMPLING_TSN: tsn(index, F, choice); break;
     }
+}
+
+bool clip_index(ClipIndex *index, int F, double fps, const ClipChoice *choice, Error *error) {
+    index->count = choice->frames ? choice->frames : F;
+    index->at = malloc((size_t)index->count * sizeof *index->at);
+    if (!index->at) return refuse_memory(error, (size_t)index->count * sizeof *index->at, "the frames of a clip");
+    for (int i = 0; !choice->frames && i < F; i++) index->at[i] = i;
+    if (choice->frames) clip_frames(index->at, F, fps, choice);
+    return true;
+}
+
+void clip_index_free(ClipIndex *index) {
+    free(index->at);
+    *index = (ClipIndex){.count = 0};
 }

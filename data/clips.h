@@ -37,7 +37,7 @@ int clip_views(const ClipSettings *s);
 
 /* Which clip of a video is wanted.  In training the frames are a pure function of (seed, epoch, draw, F). */
 struct ClipChoice {
-    int frames; /* T0 */
+    int frames; /* T0; 0: all frames of the video */
     ClipSettings s;
     bool train;
     uint64_t seed;
@@ -47,6 +47,16 @@ struct ClipChoice {
 
 /* index [choice->frames]: the frames of a video with F >= 1 frames at `fps` a second (0: unknown), ascending. */
 void clip_frames(int *index, int F, double fps, const ClipChoice *choice);
+
+/* The same for any number of frames, all of the video's included. */
+typedef struct {
+    int *at; /* [count] */
+    int count;
+} ClipIndex;
+
+/* False: out of memory. */
+bool clip_index(ClipIndex *index, int F, double fps, const ClipChoice *choice, Error *error);
+void clip_index_free(ClipIndex *index);
 
 /* Receives the frames of a clip in order, i from 0 on; false with `error` set ends the reading. */
 struct ClipTaker {

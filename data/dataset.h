@@ -15,6 +15,7 @@ typedef struct {
     size_t size;
     int height, width; /* bytes are pixels [height,width,3]; 0: bytes are an encoded picture file */
     int label;
+    double time; /* of the frames of a video, in seconds from its first one, where that is known */
 } Sample;
 
 /* A growing buffer for samples that have to be read from disk; initialise to {0}. */
@@ -42,7 +43,8 @@ struct Dataset {
     bool (*read)(const Dataset *dataset, size_t index, SampleBuffer *buffer, Sample *sample, Error *error);
     void (*describe)(const Dataset *dataset, size_t index, char *text, size_t size);
     /* Thread-safe.  Gives the frames of a clip to `taker` (data/clips.h), each valid until the next one; sets *label, even
-     * where it returns false with `error` set. */
+     * where it returns false with `error` set.  If videos have files, read returns one whole: an encoded video, or
+     * pictures in a row (data/clip_file.h); else it is NULL. */
     bool (*read_clip)(const Dataset *dataset, size_t index, const ClipChoice *choice, SampleBuffer *buffer,
                       const ClipTaker *taker, int *label, Error *error);
     void (*close)(Dataset *dataset);

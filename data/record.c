@@ -16,6 +16,7 @@
 #include "core/die.h"
 #include "core/files.h"
 #include "core/text.h"
+#include "data/videos.h"
 
 enum { ALIGN = 8 };
 
@@ -33,7 +34,8 @@ static bool name_sound(const char name[32]) {
 
 static bool describes_images(const RecordHeader *h) {
     bool sound = h->split <= 1 && h->classes > 0 && h->classes <= 1000000 && h->height <= 65536 &&
-                 h->width <= 65536 && !h->height == !h->width && name_sound(h->name);
+                 h->width <= 65536 && !h->height == !h->width && name_sound(h->name) &&
+                 (h->version != RECORD_CLIPS || !h->height);
     for (int c = 0; c < 3; c++) sound = sound && isfinite(h->mean[c]) && isfinite(h->std[c]) && h->std[c] > 0;
     return sound;
 }
@@ -42,7 +44,7 @@ static bool header_parse(RecordHeader *header, const uint8_t *bytes, size_t size
     if (size < sizeof *header || memcmp(bytes, RECORD_MAGIC, sizeof header->magic))
         return refuse(error, "not a packed data set");
     memcpy(header, bytes, sizeof *header);
-    if (header->version != RECORD_VERSION)
+    if (header->version != RECORD_VERSION && header->version != RECORD_CLIPS)
         return refuse(error, "packed in version %u of the format, expected %d: pack it again", header->version,
                       RECORD_VERSION);
     if (header->header_checksum != XXH3_64bits(bytes, offsetof(RecordHeader, header_checksum)))
@@ -119,6 +121,7 @@ typedef struct {
     RecordFile file;
     size_t limit; /* 0: all; else image i is entry i * count / limit of the file */
     ClassNames class_names;
+    int *mirrored; /* [classes] or NULL */
 } Record;
 
 static bool is_packed(const char *path) {
@@ -175,7 +178,8 @@ static void find_split(char found[DATASET_PATH], const char *path, bool train) {
 }
 
 static void describe(Dataset *dataset, const RecordHeader *h) {
-    *dataset = (Dataset){.height = (int)h->height, .width = (int)h->width, .classes = (int)h->classes};
+    *dataset = (Dataset){.height = (int)h->height, .width = (int)h->width, .classes = (int)h->classes,
+                         .clips = h->version == RECORD_CLIPS};
     text_make_name(dataset->name, sizeof dataset->name, h->name, strlen(h->name));
     memcpy(dataset->mean, h->mean, sizeof h->mean);
     memcpy(dataset->std, h->std, sizeof h->std);
@@ -197,16 +201,25 @@ static bool record_read(const Dataset *dataset, size_t index, SampleBuffer *buff
     return record_sample(&record->file, place_of(record, index), sample, error);
 }
 
+static bool record_read_clip(const Dataset *dataset, size_t index, const ClipChoice *choice, SampleBuffer *buffer,
+                             const ClipTaker *taker, int *label, Error *error) {
+    Sample video;
+    bool ok = record_read(dataset, index, buffer, &video, error);
+    *label = video.label;
+    return ok && videos_read_clip(video.bytes, video.size, video.label, choice, taker, error);
+}
+
 static void record_describe_image(const Dataset *dataset, size_t index, char *text, size_t size) {
     const Record *record = dataset->state;
     size_t place = place_of(record, index);
-    snprintf(text, size, "%s: image %zu (%s)", record->path, place, record_image_name(&record->file, place));
+    snprintf(text, size, "%s: %s %zu (%s)", record->path, dataset->clips ? "video" : "image", place, record_image_name(&record->file, place));
 }
 
 static void record_close(Dataset *dataset) {
     Record *record = dataset->state;
     file_unmap(record->file.bytes, record->file.header.size);
     class_names_free(&record->class_names);
+    free(record->mirrored);
     free(record);
 }
 
@@ -225,6 +238,12 @@ void record_open(Dataset *dataset, const char *path, bool train, size_t limit) {
     dataset->count = record->limit ? record->limit : h->count;
     dataset->class_names = record->class_names.at;
     dataset->read = record_read;
+    if (dataset->clips) dataset->read_clip = record_read_clip;
+    if (dataset->clips && h->directed) {
+        record->mirrored = xcalloc(h->classes, sizeof *record->mirrored, "classes");
+        for (uint32_t c = 0; c < h->classes; c++) record->mirrored[c] = -1;
+        dataset->mirrored = record->mirrored;
+    }
     dataset->describe = record_describe_image;
     dataset->close = record_close;
     dataset->state = record;
@@ -362,7 +381,8 @@ RecordWriter *record_create(const char *path, const Dataset *dataset, bool train
     snprintf(w->partial, sizeof w->partial, "%s.partial", w->path);
     snprintf(w->journal, sizeof w->journal, "%s.partial.index", w->path);
     w->dataset = dataset;
-    w->header = (RecordHeader){.version = RECORD_VERSION,
+    w->header = (RecordHeader){.version = dataset->clips ? RECORD_CLIPS : RECORD_VERSION,
+                               .directed = dataset->mirrored != NULL,
                                .split = !train,
                                .count = dataset->count,
                                .classes = (uint32_t)dataset->classes};

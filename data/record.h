@@ -1,7 +1,8 @@
 /* A split of a data set in one file, for random access without opening a million files (written by pack_dataset.c):
  *
  *     header   RecordHeader
- *     images   consecutive: unchanged picture files, or pixels [height,width,3]
+ *     images   consecutive: unchanged picture files, or pixels [height,width,3];  of videos encoded files, or pictures in
+ *              a row (data/clip_file.h)
  *     index    RecordEntry for each image: its offset, label and checksum
  *     names    of the classes, then of the images, each terminated by a 0
  *
@@ -14,14 +15,15 @@
 #include "data/dataset.h"
 
 #define RECORD_MAGIC "VIT.PACK"
-enum { RECORD_VERSION = 1 };
+enum { RECORD_VERSION = 1, RECORD_CLIPS = 2 }; /* the second: of videos instead of images */
 
 typedef struct {
     char magic[8];
     uint32_t version, split; /* split 0: train, 1: val */
     uint64_t count;
     uint64_t index, class_names, image_names, size; /* offsets of the parts, and the size of the file */
-    uint32_t classes, height, width, padding;       /* height, width: of every image; 0: sizes differ */
+    uint32_t classes, height, width, directed;      /* height, width: of every image; 0: sizes differ.  directed: clips
+                                                       must not be mirrored */
     float mean[3], std[3];
     char name[32];
     uint64_t tail_checksum;   /* of bytes [index, size) */

@@ -14,6 +14,7 @@
 #include "core/files.h"
 #include "core/json_lists.h"
 #include "core/text.h"
+#include "data/clip_file.h"
 #include "data/clips.h"
 #include "data/image.h"
 #include "data/video.h"
@@ -441,28 +442,30 @@ static bool find_video(const Videos *v, size_t index, char path[PATH_ROOM]) {
     return false;
 }
 
-enum { FRAMES_ROOM = 1024 }; /* the most that the setting `frames` may be */
-
 typedef struct {
     const ClipTaker *taker;
+    const VideoReader *video;
+    const int *index;
     int label;
 } Frames;
 
 static bool pass_frame(void *context, int i, const uint8_t *pixels, int height, int width, Error *error) {
     const Frames *frames = context;
-    Sample frame = {pixels, (size_t)height * (size_t)width * 3, height, width, frames->label};
+    Sample frame = {.bytes = pixels, .size = (size_t)height * (size_t)width * 3, .height = height, .width = width,
+                    .label = frames->label, .time = video_time(frames->video, frames->index[i])};
     return frames->taker->take(frames->taker->context, i, &frame, error);
 }
 
-bool videos_read_encoded(const uint8_t *bytes, size_t size, int label, const ClipChoice *choice,
-                         const ClipTaker *taker, Error *error) {
-    int index[FRAMES_ROOM];
-    Frames frames = {taker, label};
-    if (choice->frames > FRAMES_ROOM) return refuse(error, "a clip of %d frames", choice->frames);
+bool videos_read_clip(const uint8_t *bytes, size_t size, int label, const ClipChoice *choice, const ClipTaker *taker,
+                      Error *error) {
+    if (clip_file_is(bytes, size)) return clip_file_read(bytes, size, label, choice, taker, error);
     VideoReader *video = video_open(bytes, size, VIDEO_MAX_PIXELS, error);
+    ClipIndex index = {.count = 0};
     if (!video) return false;
-    clip_frames(index, video_frames(video), video_fps(video), choice);
-    bool ok = video_read(video, index, choice->frames, pass_frame, &frames, error);
+    bool ok = clip_index(&index, video_frames(video), video_fps(video), choice, error);
+    Frames frames = {taker, video, index.at, label};
+    ok = ok && video_read(video, index.at, index.count, pass_frame, &frames, error);
+    clip_index_free(&index);
     video_close(video);
     return ok;
 }
@@ -470,24 +473,25 @@ bool videos_read_encoded(const uint8_t *bytes, size_t size, int label, const Cli
 /* The pictures of a folder; a repeated frame is read again. */
 static bool read_frames(const char *path, const Video *video, const ClipChoice *choice, SampleBuffer *buffer,
                         const ClipTaker *taker, Error *error) {
-    int index[FRAMES_ROOM];
     char file[PATH_ROOM + 256];
     struct dirent **pictures;
-    if (choice->frames > FRAMES_ROOM) return refuse(error, "a clip of %d frames", choice->frames);
+    ClipIndex index = {.count = 0};
     int count = scandir(path, &pictures, is_picture, versionsort);
     if (count < 0) return refuse(error, "cannot open this folder: %s", strerror(errno));
     bool ok = count > 0 && count >= video->frames;
     if (!count) refuse(error, "no pictures in this folder");
     else if (!ok) refuse(error, "%d pictures in this folder, but the list says %d", count, video->frames);
-    if (ok) clip_frames(index, video->frames ? video->frames : count, 0, choice);
-    for (int i = 0; ok && i < choice->frames; i++) {
+    ok = ok && clip_index(&index, video->frames ? video->frames : count, 0, choice, error);
+    for (int i = 0; ok && i < index.count; i++) {
+        const char *name = pictures[index.at[i]]->d_name;
         Sample frame = {.label = video->label};
-        snprintf(file, sizeof file, "%s/%s", path, pictures[index[i]]->d_name);
+        snprintf(file, sizeof file, "%s/%s", path, name);
         ok = file_read_again(file, IMAGE_MAX_BYTES, &buffer->bytes, &buffer->room, &frame.size, error);
         frame.bytes = buffer->bytes;
         ok = ok && taker->take(taker->context, i, &frame, error);
-        if (!ok && !error->out_of_memory) refuse(error, "%s: %s", pictures[index[i]]->d_name, error->text);
+        if (!ok && !error->out_of_memory) refuse(error, "%s: %s", name, error->text);
     }
+    clip_index_free(&index);
     free_entries(pictures, count);
     return ok;
 }
@@ -501,7 +505,37 @@ static bool videos_read(const Dataset *dataset, size_t index, const ClipChoice *
     if (!find_video(v, index, path)) return refuse(error, "no such file");
     if (is_folder(path)) return read_frames(path, &v->at[index], choice, buffer, taker, error);
     return file_read_again(path, VIDEO_FILE_MOST, &buffer->bytes, &buffer->room, &size, error) &&
-           videos_read_encoded(buffer->bytes, size, *label, choice, taker, error);
+           videos_read_clip(buffer->bytes, size, *label, choice, taker, error);
+}
+
+/* Frames of a folder have no times: they are numbered. */
+static bool collect_frame(void *context, int i, const Sample *frame, Error *error) {
+    return clip_file_add(context, i, frame->bytes, frame->size, error);
+}
+
+/* A file, or the pictures of a folder in a row. */
+static bool videos_read_whole(const Dataset *dataset, size_t index, SampleBuffer *buffer, Sample *sample, Error *error) {
+    const Videos *v = dataset->state;
+    char path[PATH_ROOM];
+    *sample = (Sample){.label = v->at[index].label};
+    if (!find_video(v, index, path)) return refuse(error, "no such file");
+    if (!is_folder(path)) {
+        bool ok = file_read_again(path, VIDEO_FILE_MOST, &buffer->bytes, &buffer->room, &sample->size, error);
+        sample->bytes = buffer->bytes;
+        return ok;
+    }
+    ClipFileWriter writer = {.count = 0};
+    ClipChoice all = {.frames = 0};
+    ClipTaker taker = {collect_frame, &writer};
+    uint8_t *bytes = NULL;
+    if (read_frames(path, &v->at[index], &all, buffer, &taker, error))
+        bytes = clip_file_finish(&writer, &sample->size, error);
+    clip_file_free(&writer);
+    if (!bytes) return false;
+    free(buffer->bytes);
+    *buffer = (SampleBuffer){bytes, sample->size};
+    sample->bytes = bytes;
+    return true;
 }
 
 static void describe_video(const Dataset *dataset, size_t index, char *text, size_t size) {
@@ -593,6 +627,7 @@ static void videos_open(Dataset *dataset, const char *path, bool train, size_t l
     dataset->classes = (int)v->class_count;
     dataset->class_names = (const char *const *)v->classes;
     dataset->mirrored = v->mirrored;
+    dataset->read = videos_read_whole;
     dataset->read_clip = videos_read;
     dataset->describe = describe_video;
     dataset->close = videos_close;

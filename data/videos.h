@@ -22,8 +22,8 @@ enum { VIDEO_FILE_MOST = 1 << 30 };
 
 extern const DatasetKind videos_kind;
 
-/* Reads a clip of an encoded video in memory, as Dataset.read_clip does. */
-bool videos_read_encoded(const uint8_t *bytes, size_t size, int label, const ClipChoice *choice,
-                         const ClipTaker *taker, Error *error);
+/* Reads a clip of what Dataset.read returns for a video. */
+bool videos_read_clip(const uint8_t *bytes, size_t size, int label, const ClipChoice *choice, const ClipTaker *taker,
+                      Error *error);
 
 #endif

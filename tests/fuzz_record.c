@@ -5,7 +5,27 @@
 
 #include <xxhash.h>
 
+#include "data/clip_file.h"
+#include "data/clips.h"
 #include "data/record.h"
+
+static bool add_up(void *context, int i, const Sample *frame, Error *error) {
+    volatile uint8_t *sum = context;
+    (void)i, (void)error;
+    for (size_t j = 0; j < frame->size; j++) *sum = (uint8_t)(*sum + frame->bytes[j]);
+    return true;
+}
+
+/* Pictures in a row, of which a packed video may consist. */
+static void try_clip(const uint8_t *bytes, size_t size) {
+    Error error;
+    uint8_t sum = 0;
+    const ClipChoice choice = {.frames = 5, .s.test_clips = 1};
+    const ClipTaker taker = {add_up, &sum};
+    if (!clip_file_read(bytes, size, 0, &choice, &taker, &error) &&
+        (!memchr(error.text, 0, sizeof error.text) || !*error.text))
+        abort();
+}
 
 static void try_file(const uint8_t *bytes, size_t size) {
     Error error;
@@ -22,6 +42,7 @@ static void try_file(const uint8_t *bytes, size_t size) {
         if (sample.label < 0 || (uint32_t)sample.label >= file.header.classes) abort();
         if (sample.height && sample.size != (size_t)sample.height * (size_t)sample.width * 3) abort();
         for (size_t j = 0; j < sample.size; j++) sum = (uint8_t)(sum + sample.bytes[j]);
+        try_clip(sample.bytes, sample.size);
     }
 }
 
@@ -35,12 +56,16 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     if (size >= sizeof header) {
         memcpy(&header, bytes, sizeof header);
         memcpy(header.magic, RECORD_MAGIC, sizeof header.magic);
-        header.version = RECORD_VERSION;
+        header.version = header.version % 2 ? RECORD_VERSION : RECORD_CLIPS;
         header.size = size;
         if (header.index < size) header.tail_checksum = XXH3_64bits(bytes + header.index, size - header.index);
         header.header_checksum = XXH3_64bits(&header, offsetof(RecordHeader, header_checksum));
         memcpy(bytes, &header, sizeof header);
         try_file(bytes, size);
+    }
+    if (size >= sizeof(ClipFileHeader)) {
+        memcpy(bytes, CLIP_FILE_MAGIC, sizeof CLIP_FILE_MAGIC - 1);
+        try_clip(bytes, size);
     }
     free(bytes);
     return 0;

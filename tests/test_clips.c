@@ -15,11 +15,14 @@
 
 #include "core/files.h"
 #include "core/views.h"
+#include "data/clip_file.h"
 #include "data/clips.h"
 #include "data/datasets.h"
 #include "data/image.h"
+#include "data/jpeg.h"
 #include "data/loader.h"
 #include "data/moving_shapes.h"
+#include "data/record.h"
 #include "data/sheet.h"
 #include "tests/check.h"
 #include "tests/scratch.h"
@@ -705,7 +708,7 @@ static void folders_of_frames(void **state) {
                 make_frames(name, 100 * split + 10 * c + i, 12);
             }
     dataset_open(&dataset, in_folder("frames"), NULL, true, 0);
-    assert_true(dataset.clips && dataset.count == 6 && dataset.classes == 2 && !dataset.get && !dataset.read);
+    assert_true(dataset.clips && dataset.count == 6 && dataset.classes == 2 && !dataset.get);
     assert_string_equal(dataset.class_names[0], "clap");
     for (size_t i = 0; i < 6; i++) {
         Shot shot = shot_of(&dataset, i);
@@ -838,6 +841,111 @@ static void bad_lists_are_refused(void **state) {
     }
 }
 
+/* == Packed videos ================================================================================================ */
+
+static bool count_frame(void *context, int i, const Sample *frame, Error *error) {
+    double *times = context;
+    (void)error;
+    times[i] = frame->time;
+    return frame->size > 0;
+}
+
+/* Rows of pictures: what was put in comes out, and nothing forged does harm. */
+static void rows_of_pictures(void **state) {
+    (void)state;
+    ClipFileWriter writer = {.count = 0};
+    Error error;
+    size_t size;
+    uint8_t pixels[8 * 8 * 3];
+    for (int f = 0; f < 12; f++) {
+        uint8_t *jpeg;
+        size_t bytes;
+        memset(pixels, 20 * f, sizeof pixels);
+        assert_true(jpeg_encode(pixels, 8, 8, 95, &jpeg, &bytes, &error));
+        assert_true(clip_file_add(&writer, 3 + 0.5 * f, jpeg, bytes, &error));
+        free(jpeg);
+    }
+    uint8_t *bytes = clip_file_finish(&writer, &size, &error);
+    clip_file_free(&writer);
+    assert_non_null(bytes);
+    double times[12];
+    ClipTaker taker = {count_frame, times};
+    ClipChoice all = {.frames = 0}, four = choice_of(SAMPLING_SEGMENTS, 4, 1, 1, 0);
+    assert_true(clip_file_read(bytes, size, 0, &all, &taker, &error));
+    for (int f = 0; f < 12; f++) assert_true(fabs(times[f] - 0.5 * f) < 1e-12);
+    assert_true(clip_file_read(bytes, size, 0, &four, &taker, &error));
+    for (int i = 0; i < 4; i++) assert_true(times[i] * 2 == FRAMES(1, 4, 7, 9)[i]);
+    for (size_t cut = 0; cut < size; cut += cut < 300 ? 1 : 50) /* on the heap, so that a sanitizer sees what is read */
+        if (cut) {
+            uint8_t *part = malloc(cut);
+            memcpy(part, bytes, cut);
+            assert_false(clip_file_read(part, cut, 0, &all, &taker, &error));
+            free(part);
+        }
+    for (int n = 0; n < 2000; n++) {
+        uint8_t *forged = malloc(size);
+        memcpy(forged, bytes, size);
+        for (uint64_t i = 0; i < 3; i++) {
+            uint32_t at = 8 + rng_below(check_seed(), RNG_TEST, 7, (uint32_t)n, 2 * i, 8 + 12 * 16 + 8);
+            forged[at] = (uint8_t)rng_bits(check_seed(), RNG_TEST, 7, (uint32_t)n, 2 * i + 1);
+        }
+        double many[64];
+        taker.context = many;
+        clip_file_read(forged, size, 0, &four, &taker, &error);
+        free(forged);
+    }
+    free(bytes);
+}
+
+/* A packed set of frame folders gives the same bytes as the folders, and keeps what must not be mirrored. */
+static void packed_and_unpacked_are_the_same(void **state) {
+    (void)state;
+    enum { SIDE = 8, BYTES = T * SIDE * SIDE * 3 };
+    static uint8_t want[4 * BYTES], got[4 * BYTES];
+    static const int never[2] = {-1, -1};
+    Dataset folders, packed;
+    SampleBuffer buffer = {0};
+    Error error;
+    char name[64];
+    int want_labels[4], labels[4];
+    size_t done;
+    for (int i = 0; i < 4; i++) {
+        snprintf(name, sizeof name, "unpacked/train/%s/%d", i < 2 ? "a" : "b", i);
+        make_frames(name, i, 7 + i);
+    }
+    dataset_open(&folders, in_folder("unpacked"), NULL, true, 0);
+    folders.mirrored = never;
+    RecordWriter *writer = record_create(in_folder("videos-train.pack"), &folders, true, 1, &done);
+    for (size_t i = 0; i < 4; i++) {
+        Sample video;
+        assert_true(folders.read(&folders, i, &buffer, &video, &error));
+        record_append(writer, &video);
+    }
+    record_flush(writer);
+    record_finish(writer, 0, 0);
+    dataset_open(&packed, in_folder("videos-train.pack"), NULL, true, 0);
+    assert_true(packed.clips && packed.count == 4 && packed.classes == 2 && packed.mirrored[1] == -1);
+    for (int epoch = 0; epoch < 4; epoch++)
+        for (int which = 0; which < 2; which++) {
+            LoaderConfig config = clips_config(true);
+            Loader loader;
+            config.batch_size = 4;
+            config.frames = T;
+            config.transform = (Transform){.height = SIDE, .width = SIDE, .augment.s.flip = true};
+            loader_open(&loader, which ? &packed : &folders, &config);
+            loader_epoch(&loader, (uint32_t)epoch);
+            loader_fill(&loader, 0, 4, which ? got : want, which ? labels : want_labels);
+            loader_close(&loader);
+            if (!which) continue;
+            assert_memory_equal(got, want, sizeof got);
+            assert_memory_equal(labels, want_labels, sizeof labels);
+        }
+    dataset_name_image(&packed, 3, name, sizeof name);
+    dataset_close(&packed);
+    dataset_close(&folders);
+    free(buffer.bytes);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(dense_frames),
@@ -863,6 +971,8 @@ int main(void) {
         cmocka_unit_test(kinetics_lists),
         cmocka_unit_test(something_lists),
         cmocka_unit_test(bad_lists_are_refused),
+        cmocka_unit_test(rows_of_pictures),
+        cmocka_unit_test(packed_and_unpacked_are_the_same),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

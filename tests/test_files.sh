@@ -216,6 +216,30 @@ status=$?
 complains 1 'few.train.pack|cut short'
 check "a packed file that is cut while it is read ends the run with its name" $? "status $status: $(head -n 1 err)"
 
+for clip in a/one a/two b/one; do # six frames, every second one of another colour
+    mkdir -p clips/train/$clip clips/val/$clip
+    for frame in 1 2 3 4 5 6; do bmp $((frame % 2)) | tee clips/train/$clip/$frame.bmp >clips/val/$clip/$frame.bmp; done
+done
+"$pack" --data clips --split train --out train-clips.pack >out 2>err && grep -q '3 videos of 2 classes' out &&
+    "$pack" --check train-clips.pack >out 2>err && grep -q 'all 3 videos' out
+check "pack_dataset packs videos" $? "$(cat out err)"
+"$pack" --data train-clips.pack --resize 8 --out small-train.pack >out 2>err && "$pack" --check small-train.pack >out 2>err &&
+    [ "$(grep -ac VIT.CLIP small-train.pack)" -gt 0 ] && [ "$(grep -ac JFIF small-train.pack)" -gt 0 ]
+check "and their frames as small JPEGs" $? "$(cat out err)"
+"$vit" --data train-clips.pack --frames 4 --img-size 8 --show-batch packed.png >out 2>err && grep -q '3 training clips' out
+check "and they are read again" $? "$(cat out err)"
+"$pack" --data clips --raw --out raw.pack >out 2>err
+status=$?
+complains 2 'raw|images only'
+check "raw videos are refused" $? "status $status: $(head -n 1 err)"
+"$pack" --data clips --fps 3 --out fps.pack >out 2>err
+grep -q 'packed as damaged' err && grep -q 'without --fps' err
+check "so are rates of frames without times" $? "$(cat out err)"
+"$pack" --data moving-shapes --out moving.pack >out 2>err
+status=$?
+complains 2 'moving-shapes|drawn'
+check "and clips that are drawn" $? "status $status: $(head -n 1 err)"
+
 # == A detector without boxes ========================================================================================
 
 mkdir -p coco/annotations coco/train2017 coco/val2017
