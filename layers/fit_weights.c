@@ -39,10 +39,14 @@ static bool fit_grid(const Fit *fit, float *to, const Param *p, const SafeTensor
 /* From a tensor of an image model. */
 static bool fit_frames(const Fit *fit, float *to, const Param *p, const SafeTensor *tensor) {
     Error error;
-    if (fit->inflate == INFLATE_NONE || p->time.rule == TIME_NONE) return false;
+    if (p->time.rule == TIME_NONE) return false;
     Param flat = inflate_flat(p);
     bool fits = tensor->ndim == flat.ndim;
     for (int d = 0; fits && d < flat.ndim; d++) fits = tensor->shape[d] == (size_t)flat.shape[d];
+    if (fit->inflate == INFLATE_NONE && fits)
+        die("%s: %s is of an image model, but this one takes clips: inflate mean or centre is needed", fit->done->path,
+            p->name);
+    if (fit->inflate == INFLATE_NONE) return false;
     float *from = xcalloc(flat.size, sizeof *from, "inflation");
     bool resampled = fit_grid(fit, from, &flat, tensor);
     if (!resampled && fits && !safetensors_to_float(tensor, from, &error)) die("%s", error.text);

@@ -52,6 +52,10 @@ def lisanet_i(*names):
     return [Row(paper, "imagenet/lisanet-i" + (name and "-" + name)) for paper, name in names]
 
 
+def video(*names):
+    return [Row(paper, "video/" + config) for paper, config in names]
+
+
 def coco(*names):
     return [Row(paper, "coco/" + config, program="train_detr") for paper, config in names]
 
@@ -130,6 +134,12 @@ TABLES = {
         ("LiSANet-B", "lisanet-b"), ("HyLiSANet-B", "hylisanet-b"))),
     "lisa-13": ("LiSA, Table 13: a higher resolution, ImageNet-1k", "lisa,13 resolution LiSANet-I", lisanet_i(
         ("224", "")) + [Row("384", "imagenet/lisanet-i-384", after="imagenet-lisanet-i")]),
+    "lisa-8": ("LiSA, Table 8: clips, Kinetics-400", "lisa,8 kinetics400", video(
+        ("HyLiSANet-S", "hylisanet-s"), ("HyLiSANet-B", "hylisanet-b"))),
+    "lisa-14": ("LiSA, Table 14: operators on clips, Something-Something V2", "lisa,14 something-something-v2", video(
+        ("softmax", "lisanet-i-softmax"), ("softmax+rpe", "lisanet-i-softmax-rpe"),
+        ("dwconv377", "lisanet-i-dwconv7"), ("gf", "lisanet-i-gf"), ("lambda", "lisanet-i-lambda"),
+        ("rsa", "lisanet-i-rsa"), ("lisa", "lisanet-i"))),
     "hosts": ("Hierarchical transformers with their own attention, ImageNet-1k", "hosts,imagenet1k", imagenet(
         ("pvt_v2_b0", "pvt-v2-b0"), ("pvt_v2_b1", "pvt-v2-b1"), ("pvt_v2_b2", "pvt-v2-b2"),
         ("pvt_v2_b2_li", "pvt-v2-b2-li"), ("swin_t", "swin-t"), ("swin_s", "swin-s"))),

@@ -142,7 +142,7 @@ static void test_centre_still(void **state) {
 
 /* Operators without kernels over neighbouring frames, whose ends lack one. */
 static void test_mean_still(void **state) {
-    static const char *const models[] = {"attn = softmax\n", "attn = efficient\n", "attn = lisa\n",
+    static const char *const models[] = {"attn = softmax\n", "attn = softmax\nrpe = heads\n", "attn = efficient\n", "attn = lisa\n",
                                          "attn = lisa\nlisa_fft = 3d\n", "attn = gf\n", "attn = lambda\n",
                                          "attn = rsa\n", "attn = sa9-heads\n", "attn = sa10\n"};
     (void)state;

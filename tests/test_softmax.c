@@ -17,11 +17,13 @@ typedef struct {
 
 /* The table's element of a pair, -1 without one. */
 static int bias_at(const RelativeBias *b, int h, int n, int m) {
-    int Hg = b->grid.rows, Wg = b->grid.columns, across = 2 * Wg - 1, size = (2 * Hg - 1) * across;
+    int T = b->grid.frames, Hg = b->grid.rows, Wg = b->grid.columns, across = 2 * Wg - 1, down = 2 * Hg - 1;
+    int area = Hg * Wg, size = (2 * T - 1) * down * across;
     n -= b->prefix;
     m -= b->prefix;
     if (n < 0 || m < 0) return -1;
-    return (b->tables > 1 ? h * size : 0) + (m / Wg - n / Wg + Hg - 1) * across + m % Wg - n % Wg + Wg - 1;
+    int row = (m / area - n / area + T - 1) * down + m / Wg % Hg - n / Wg % Hg + Hg - 1;
+    return (b->tables > 1 ? h * size : 0) + row * across + m % Wg - n % Wg + Wg - 1;
 }
 
 static bool sees(const SparsePattern *p, int H, int h, int n, int m) {
@@ -132,7 +134,7 @@ static void backward(const Case *k, real *dqkv, float *dtable, const real *dy, c
 
 static void softmax_case(Case k) {
     size_t n = (size_t)k.B * k.N * k.H * k.D, rows = (size_t)k.B * k.H * k.N;
-    size_t size = k.bias ? (size_t)k.bias->tables * (2 * k.bias->grid.rows - 1) * (2 * k.bias->grid.columns - 1) : 1;
+    size_t size = k.bias ? (size_t)k.bias->tables * grid_tokens(grid_offsets(k.bias->grid)) : 1;
     float *qkv = normals(3 * n, 1), *dy = normals(n, 1), *table = normals(size, 1), *dtable = normals(size, 1);
     for (size_t i = 0; i < 3 * n; i++)
         if (i / (k.H * k.D) % 3 != 2) qkv[i] /= 2; /* as in tests/test_attention.c */
@@ -174,13 +176,14 @@ static void test_bias(void **state) {
     } cases[] = {
         {3, 3, 5, {{1, 5, 7}, 0, 3}},   {2, 2, 8, {{1, 5, 7}, 1, 1}},   {1, 3, 16, {{1, 3, 23}, 0, 3}},
         {2, 2, 33, {{1, 9, 9}, 1, 2}},  {1, 2, 130, {{1, 4, 3}, 1, 2}}, {2, 1, 4, {{1, 17, 17}, 0, 1}},
-        {2, 2, 3, {{1, 1, 6}, 0, 2}},   {1, 2, 65, {{1, 9, 9}, 1, 2}},
+        {2, 2, 3, {{1, 1, 6}, 0, 2}},   {1, 2, 65, {{1, 9, 9}, 1, 2}},  {2, 3, 5, {{3, 5, 7}, 0, 3}},
+        {1, 2, 33, {{2, 3, 18}, 1, 1}}, {1, 2, 130, {{4, 2, 3}, 1, 2}}, {2, 1, 4, {{3, 1, 1}, 0, 1}},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const RelativeBias *b = &cases[i].bias;
-        printf("bias B %d grid %dx%d + %d H %d D %d tables %d\n", cases[i].B, b->grid.rows, b->grid.columns, b->prefix,
-               cases[i].H, cases[i].D, b->tables);
-        softmax_case((Case){cases[i].B, cases[i].H, cases[i].D, b->prefix + b->grid.rows * b->grid.columns, b, NULL});
+        printf("bias B %d grid %dx%dx%d + %d H %d D %d tables %d\n", cases[i].B, b->grid.frames, b->grid.rows,
+               b->grid.columns, b->prefix, cases[i].H, cases[i].D, b->tables);
+        softmax_case((Case){cases[i].B, cases[i].H, cases[i].D, b->prefix + grid_tokens(b->grid), b, NULL});
     }
 }
 

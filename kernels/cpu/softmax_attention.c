@@ -40,11 +40,27 @@ typedef struct {
     int *token;     /* [N + PANEL] the same with padding */
     int *group;     /* [N + PANEL] its column or block */
     int summaries;  /* SET_SUMMARY: the first so many positions are seen by all */
-    float *strips;  /* bias [Wg][(2Hg-1) Wg] by column of the query: that of a query is one stretch of one strip */
+    float *strips;  /* bias [places][lengths][places]: that of a query is one stretch of the strip of its place */
 } Sight;
 
+/* What a strip is for: the place of a query in its line of tokens, of clips in its frame; 2 Hg - 1 or 2 T - 1 of these
+ * give what a query in any line or frame has with all keys. */
+static int strip_places(const RelativeBias *b) {
+    return b->grid.frames > 1 ? b->grid.rows * b->grid.columns : b->grid.columns;
+}
+static int strip_lengths(const RelativeBias *b) {
+    return 2 * (b->grid.frames > 1 ? b->grid.frames : b->grid.rows) - 1;
+}
+
+/* The table's numbers for line `line` of part `part` of the strip of a place. */
+static size_t strip_entry(const RelativeBias *b, int place, int part, int line) {
+    int Hg = b->grid.rows, Wg = b->grid.columns;
+    int row = b->grid.frames > 1 ? part * (2 * Hg - 1) + line - place / Wg + Hg - 1 : part;
+    return (size_t)row * (2 * Wg - 1) + Wg - 1 - place % Wg;
+}
+
 static size_t strips_floats(const RelativeBias *b) {
-    return (size_t)b->grid.columns * (2 * b->grid.rows - 1) * b->grid.columns;
+    return (size_t)strip_places(b) * strip_lengths(b) * strip_places(b);
 }
 
 static size_t sight_floats(const Scope *c) {
@@ -79,12 +95,12 @@ static Sight sight_take(float **next, const Scope *c) {
         for (int i = c->N; i < c->N + PANEL; i++) s.token[i] = s.group[i] = -1;
     }
     if (c->bias) {
-        int Hg = c->bias->grid.rows, Wg = c->bias->grid.columns;
-        s.strips = workspace_take(next, strips_floats(c->bias));
-        for (int x = 0; x < Wg; x++)
-            for (int r = 0; r < 2 * Hg - 1; r++)
-                memcpy(s.strips + ((size_t)x * (2 * Hg - 1) + r) * Wg, c->table + (size_t)r * (2 * Wg - 1) + Wg - 1 - x,
-                       Wg * sizeof(float));
+        int Wg = c->bias->grid.columns, places = strip_places(c->bias);
+        float *to = s.strips = workspace_take(next, strips_floats(c->bias));
+        for (int place = 0; place < places; place++)
+            for (int part = 0; part < strip_lengths(c->bias); part++)
+                for (int line = 0; line < places / Wg; line++, to += Wg)
+                    memcpy(to, c->table + strip_entry(c->bias, place, part, line), Wg * sizeof(float));
     }
     return s;
 }
@@ -124,10 +140,10 @@ static void mask_scores(float *scores, const Scope *c, const Sight *s, int i, in
 
 /* Where the biases of a query and keys j.. stand in the strips, and the first of these keys with one; NULL: none. */
 static float *strip_of(float *strips, const RelativeBias *b, int query, int *j) {
-    int Hg = b->grid.rows, Wg = b->grid.columns, n = query - b->prefix, x = n % Wg, y = n / Wg;
+    int places = strip_places(b), lengths = strip_lengths(b), n = query - b->prefix;
     if (n < 0) return NULL;
     *j = larger(*j, b->prefix);
-    return strips + ((size_t)x * (2 * Hg - 1) + Hg - 1 - y) * Wg + *j - b->prefix;
+    return strips + ((size_t)(n % places) * lengths + lengths / 2 - n / places) * places + *j - b->prefix;
 }
 
 static void add_bias(float *scores, const Scope *c, const Sight *s, int i, int rows, int j, int keys) {
@@ -215,15 +231,15 @@ static size_t backward_floats(const Scope *c, int D) {
            2 * QUERIES * KEYS;
 }
 
-/* dtable [2Hg-1,2Wg-1] += each offset's sum over the columns of the query. */
+/* dtable += each offset's sum over the places of the query. */
 static void join_strips(float *dtable, const float *dstrips, const RelativeBias *b) {
-    int Hg = b->grid.rows, Wg = b->grid.columns;
-    for (int x = 0; x < Wg; x++)
-        for (int r = 0; r < 2 * Hg - 1; r++) {
-            float *to = dtable + (size_t)r * (2 * Wg - 1) + Wg - 1 - x;
-            const float *from = dstrips + ((size_t)x * (2 * Hg - 1) + r) * Wg;
-            for (int m = 0; m < Wg; m++) to[m] += from[m];
-        }
+    int Wg = b->grid.columns, places = strip_places(b);
+    for (int place = 0; place < places; place++)
+        for (int part = 0; part < strip_lengths(b); part++)
+            for (int line = 0; line < places / Wg; line++, dstrips += Wg) {
+                float *to = dtable + strip_entry(b, place, part, line);
+                for (int m = 0; m < Wg; m++) to[m] += dstrips[m];
+            }
 }
 
 /* Blocks of keys outside, so that only q, dy and dq stream past them when N is large.  `next` is the rest of the
@@ -379,8 +395,8 @@ void softmax_attention_backward(real *dqkv, const real *dy, const real *y, const
 
 /* == With a relative position bias ================================================================================ */
 
-static size_t table_floats(const RelativeBias *b) { return (size_t)(2 * b->grid.rows - 1) * (2 * b->grid.columns - 1); }
-static int bias_tokens(const RelativeBias *b) { return b->grid.rows * b->grid.columns + b->prefix; }
+static size_t table_floats(const RelativeBias *b) { return grid_tokens(grid_offsets(b->grid)); }
+static int bias_tokens(const RelativeBias *b) { return grid_tokens(b->grid) + b->prefix; }
 static Scope biased(const RelativeBias *b) { return (Scope){.N = bias_tokens(b), .bias = b}; }
 
 /* The head's of the tables. */

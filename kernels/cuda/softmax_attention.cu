@@ -78,7 +78,8 @@ DEVICE Range range_of(int first, int rows, bool keys, const Shape &s) {
     return {g * whole + (g < longer ? g : longer), h * whole + (h < longer ? h : longer)};
 }
 
-/* What a token has to do with its scores.  BIASED: `token` is where it stands in a table [.,2Wg-1], or -1.  SPARSE: its
+/* What a token has to do with its scores.  BIASED: `token` is where it stands in a table [.,2Wg-1], where frames are
+ * 2 Hg - 1 lines apart, or -1.  SPARSE: its
  * token, of keys that nobody sees -1, and its column or block. */
 struct Spot {
     int token, group;
@@ -89,7 +90,8 @@ DEVICE Spot spot_of(int position, bool key, const Shape &s) {
     if (mode == PLAIN) return {0, 0};
     if (mode == BIASED) {
         int n = position - s.bias.prefix, Wg = s.bias.grid.columns;
-        return {n < 0 || position >= s.N ? -1 : n / Wg * (2 * Wg - 1) + n % Wg, 0};
+        int line = n / Wg, apart = s.bias.grid.frames > 1 ? line / s.bias.grid.rows * (s.bias.grid.rows - 1) : 0;
+        return {n < 0 || position >= s.N ? -1 : (line + apart) * (2 * Wg - 1) + n % Wg, 0};
     }
     int token = token_at<mode>(position, s);
     bool unseen = key && (position >= s.N || (s.set == SET_SUMMARY && position >= s.summaries));
@@ -98,11 +100,16 @@ DEVICE Spot spot_of(int position, bool key, const Shape &s) {
 
 DEVICE bool is_near(int a, int b, int stride) { return a - b <= stride && b - a <= stride; }
 
+/* Numbers of a table; the offset of a token to itself is in their middle. */
+static __host__ __device__ __forceinline__ int table_numbers(const Grid &g) {
+    return (2 * g.frames - 1) * (2 * g.rows - 1) * (2 * g.columns - 1);
+}
+
 /* The score of a pair, from q.k; the exponential's factor is still to come.  table: the head's. */
 template <Mode mode>
 DEVICE float pair_score(float score, Spot query, Spot key, const float *table, const Shape &s) {
     if (mode == BIASED && query.token >= 0 && key.token >= 0) {
-        int centre = (s.bias.grid.rows - 1) * (2 * s.bias.grid.columns - 1) + s.bias.grid.columns - 1;
+        int centre = table_numbers(s.bias.grid) / 2;
         return score + table[key.token - query.token + centre] / s.scale;
     }
     if (mode == SPARSE) {
@@ -115,8 +122,8 @@ DEVICE float pair_score(float score, Spot query, Spot key, const float *table, c
     return score;
 }
 
-static size_t table_size(const RelativeBias *b) { return (size_t)(2 * b->grid.rows - 1) * (2 * b->grid.columns - 1); }
-static int bias_tokens(const RelativeBias *b) { return b->prefix + b->grid.rows * b->grid.columns; }
+static size_t table_size(const RelativeBias *b) { return (size_t)table_numbers(b->grid); }
+static int bias_tokens(const RelativeBias *b) { return b->prefix + grid_tokens(b->grid); }
 
 /* What a block works on: rows first.. of one head. */
 typedef struct {
@@ -129,7 +136,7 @@ typedef struct {
 template <Mode mode>
 DEVICE const float *table_of(Place at, const Shape &s) {
     if (mode != BIASED || s.bias.tables == 1) return s.table;
-    return s.table + (size_t)at.head * (2 * s.bias.grid.rows - 1) * (2 * s.bias.grid.columns - 1);
+    return s.table + (size_t)at.head * table_numbers(s.bias.grid);
 }
 
 DEVICE Place place_of(size_t head_in_launch, int first, Shape s) {
@@ -512,10 +519,10 @@ __global__ void __launch_bounds__(THREADS)
 
 /* == Gradient of the bias ========================================================================================= */
 
-/* A block sums one row of one table, dy = blockIdx.x's, over its share of the heads: for every line of queries the line
- * of keys that is dy below.  The scores are formed again, 16 x 16 at a time, and ds adds up pair by pair in the
+/* A block sums one row of one table, (dt, dy) = blockIdx.x's, over its share of the heads: for every line of queries the
+ * line of keys that is dy below, dt frames later.  The scores are formed again, 16 x 16 at a time, and ds adds up pair by pair in the
  * registers of a warp; only the sum over all lines and heads is folded to offsets.
- * parts [chunks][tables,2Hg-1,2Wg-1]. */
+ * parts [chunks][tables,2T-1,2Hg-1,2Wg-1]. */
 template <int W>
 __global__ void __launch_bounds__(THREADS)
     bias_backward_kernel(float *parts, const float *delta, const real *dy, const float *lse, const real *qkv,
@@ -525,10 +532,13 @@ __global__ void __launch_bounds__(THREADS)
     SHARED(real, tiles); /* [WARPS][q, dy, k, v][TILE_M,LD] */
     float *folded = reinterpret_cast<float *>(tiles + WARPS * 4 * TILE); /* [WARPS][TILE_M,TILE_M] */
     float *row = folded + WARPS * TILE_M * TILE_M;                       /* [2Wg-1] */
-    int across = 2 * Wg - 1, down = 2 * Hg - 1, r = (int)(blockIdx.x % down), dy_lines = r - (Hg - 1);
+    const int frames = s.bias.grid.frames;
+    int across = 2 * Wg - 1, down = (2 * frames - 1) * (2 * Hg - 1), r = (int)(blockIdx.x % down);
+    int dt = r / (2 * Hg - 1) - (frames - 1), dy_lines = r % (2 * Hg - 1) - (Hg - 1);
     int t = (int)(blockIdx.x / down % tables);
     unsigned chunk = blockIdx.x / down / tables;
-    int top = dy_lines < 0 ? -dy_lines : 0, lines = Hg - (dy_lines < 0 ? -dy_lines : dy_lines);
+    int top = dy_lines < 0 ? -dy_lines : 0, each = Hg - (dy_lines < 0 ? -dy_lines : dy_lines);
+    int first_frame = dt < 0 ? -dt : 0, lines = each * (frames - (dt < 0 ? -dt : dt));
     /* The heads of this table among those launched, every chunks'th of them. */
     unsigned step = tables > 1 ? (unsigned)s.H : 1, begin = (unsigned)((t + s.H - s.first_head % s.H) % s.H);
     if (tables == 1) begin = 0;
@@ -544,8 +554,8 @@ __global__ void __launch_bounds__(THREADS)
                 for (int line = warp_id(); line < lines; line += WARPS) {
                     Place at = place_of(head, 0, s);
                     const float *table = table_of<BIASED>(at, s);
-                    int query = prefix + (top + line) * Wg + xq;
-                    int key = prefix + (top + line + dy_lines) * Wg + xk;
+                    int from = (first_frame + line / each) * Hg + top + line % each;
+                    int query = prefix + from * Wg + xq, key = prefix + (from + dt * Hg + dy_lines) * Wg + xk;
                     const real *q = qkv + at.qkv + query * 3 * at.M, *k = qkv + at.qkv + at.M + key * 3 * at.M;
                     const real *g = dy + at.y + query * at.M;
                     auto load = [&](real *tile, const real *from, size_t stride, int rows) {
@@ -710,17 +720,19 @@ __global__ void __launch_bounds__(THREADS)
     bias_backward_wide_kernel(float *dtable, const float *delta, const real *dy, const float *lse, const real *qkv,
                               unsigned launched, Shape s) {
     const int Hg = s.bias.grid.rows, Wg = s.bias.grid.columns, prefix = s.bias.prefix, tables = s.bias.tables;
-    int across = 2 * Wg - 1, size = (2 * Hg - 1) * across, element = (int)blockIdx.x * WARPS + warp_id();
+    int across = 2 * Wg - 1, area = (2 * Hg - 1) * across, size = table_numbers(s.bias.grid), element = (int)blockIdx.x * WARPS + warp_id();
     if (element >= tables * size) return;
-    int t = element / size, down = element % size / across - (Hg - 1), right = element % across - (Wg - 1);
+    int t = element / size, later = element % size / area - (s.bias.grid.frames - 1);
+    int down = element % area / across - (Hg - 1), right = element % across - (Wg - 1);
     float sum = 0;
     for (unsigned head = 0; head < launched; head++) {
         Place at = place_of(head, 0, s);
         if (tables > 1 && at.head != t) continue;
-        for (int n = 0; n < Hg * Wg; n++) {
-            int y = n / Wg + down, x = n % Wg + right, query = prefix + n;
-            if (y < 0 || y >= Hg || x < 0 || x >= Wg) continue;
-            int key = prefix + y * Wg + x;
+        for (int n = 0; n < grid_tokens(s.bias.grid); n++) {
+            GridPlace at_query = grid_place(s.bias.grid, n);
+            int f = at_query.t + later, y = at_query.y + down, x = at_query.x + right, query = prefix + n;
+            if (f < 0 || f >= s.bias.grid.frames || y < 0 || y >= Hg || x < 0 || x >= Wg) continue;
+            int key = prefix + (f * Hg + y) * Wg + x;
             const real *q = qkv + at.qkv + query * 3 * at.M, *k = qkv + at.qkv + at.M + key * 3 * at.M;
             float score = wide_score<BIASED>(q, k, query, key, at, s);
             float p = fast_exp2(LOG2_E * (score - lse[at.lse + query]));
@@ -861,9 +873,12 @@ void biased_attention_forward(real *y, float *lse, const real *qkv, const float 
     forward<BIASED>(y, lse, qkv, B, biased(table, bias, H, D, is_wide(D, y, qkv)));
 }
 
+/* Rows of a table: a block each. */
+static int bias_rows(const RelativeBias *b) { return table_numbers(b->grid) / (2 * b->grid.columns - 1); }
+
 /* In how many chunks the heads are shared by the blocks that sum the table's gradient: some thousand blocks in all. */
 static unsigned bias_chunks(const RelativeBias *bias) {
-    return blocks_for(4096, (size_t)bias->tables * (2 * bias->grid.rows - 1), 64);
+    return blocks_for(4096, (size_t)bias->tables * bias_rows(bias), 64);
 }
 
 size_t biased_attention_workspace(const RelativeBias *bias, int D) {
@@ -880,7 +895,7 @@ void biased_attention_backward(real *dqkv, float *dtable, const real *dy, const 
     float *delta = static_cast<float *>(kernels_workspace(biased_attention_workspace(bias, D)));
     float *parts = delta + delta_floats(all.N);
     size_t size = bias->tables * table_size(bias);
-    unsigned chunks = bias_chunks(bias), rows = (unsigned)(bias->tables * (2 * bias->grid.rows - 1));
+    unsigned chunks = bias_chunks(bias), rows = (unsigned)(bias->tables * bias_rows(bias));
     backward<BIASED>(dqkv, delta, dy, y, lse, qkv, B, all, [&](unsigned heads, Shape s) {
         if (D > WIDEST) {
             LAUNCH(bias_backward_wide_kernel, (unsigned)ceil_div(size, WARPS), THREADS, 0, dtable, delta, dy, lse, qkv,

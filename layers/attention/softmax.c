@@ -29,7 +29,7 @@ typedef struct {
     float *lse;           /* [B,H,N] */
     RelativeBias bias;
     bool has_table;
-    float *table, *dtable; /* [tables,2Hg-1,2Wg-1], or NULL without a bias */
+    float *table, *dtable; /* [tables,2Hg-1,2Wg-1], of clips [tables,2T-1,2Hg-1,2Wg-1], or NULL without a bias */
 } Softmax;
 
 static void softmax_declare(Attention *a, Params *params) {
@@ -39,13 +39,14 @@ static void softmax_declare(Attention *a, Params *params) {
     qkv_declare(&s->frame, a, params);
     s->bias = (RelativeBias){a->grid, a->N - grid_tokens(a->grid), rpe == RPE_SHARED ? 1 : a->H};
     s->has_table = rpe != RPE_NONE;
-    if (s->has_table && a->grid.frames > 1)
-        config_reject(a->settings, "rpe", "of attn softmax knows no frames: use none");
     if (!s->has_table) return;
     Grid offsets = grid_offsets(a->grid);
-    params_declare(params, &s->table, &s->dtable, a->prefix, "rpe.weight", INIT_TRUNC_NORMAL, false, 3,
-                   (int[]){s->bias.tables, offsets.rows, offsets.columns});
-    params_on_grid(params, (ParamGrid){1, 2, 0, offsets});
+    int flat[] = {s->bias.tables, offsets.rows, offsets.columns};
+    int deep[] = {s->bias.tables, offsets.frames, offsets.rows, offsets.columns}, clip = a->grid.frames > 1;
+    params_declare(params, &s->table, &s->dtable, a->prefix, "rpe.weight", INIT_TRUNC_NORMAL, false, 3 + clip,
+                   clip ? deep : flat);
+    params_on_grid(params, (ParamGrid){1 + clip, 2, 0, offsets});
+    params_in_time(params, (ParamTime){TIME_COPIES, 1, offsets.frames, 0, true});
 }
 
 /* The shape of masked attention in a detector. */

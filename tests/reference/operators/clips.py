@@ -9,6 +9,8 @@ STAGES = dict(img_size=(13, 18), patch_size=4, pos_embed="conv", patch_overlap=1
 
 CASES = {
     "clip-softmax-cls": dict(attn="softmax", pool="cls", **SMALL),
+    "clip-softmax-rpe": dict(attn="softmax", rpe="heads", **FEW),
+    "clip-softmax-rpe-shared": dict(attn="softmax", rpe="shared", **SMALL),
     "clip-frames": dict(attn="linear", **{**SMALL, "frames": 3, "tubelet": 1}),
     "clip-lisa": dict(attn="lisa", **LISA),
     "clip-lisa-3d": dict(attn="lisa", lisa_fft="3d", **LISA),
