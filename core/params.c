@@ -67,6 +67,8 @@ void params_start_scaled(Params *params, const char *prefix, const char *name, f
     }
 }
 
+void params_bilinear(Params *params) { params->items[params->count - 1].bilinear = true; }
+
 void params_on_grid(Params *params, ParamGrid grid) { params->items[params->count - 1].grid = grid; }
 
 void params_decay_from(Params *params, int first) {

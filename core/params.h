@@ -48,6 +48,7 @@ struct Param {
     float gain;     /* factor for what `init` draws; default 1 */
     ParamDraw draw; /* NULL: `init` alone */
     ParamGrid grid;
+    bool bilinear; /* how to resample it to another grid: bilinearly, else bicubically */
     bool decay;
     float rate;  /* factor of the learning rate; default 1 */
     bool frozen; /* a buffer: stored and loaded like parameters, but never trained and not counted as one */
@@ -91,6 +92,8 @@ void params_start_scaled(Params *params, const char *prefix, const char *name, f
 /* Marks the most recently declared tensor as lying on a grid, so that weights trained at another image size can be
  * resampled. */
 void params_on_grid(Params *params, ParamGrid grid);
+/* Has that tensor resampled bilinearly, as PVT's positions are. */
+void params_bilinear(Params *params);
 
 /* Turns weight decay on for all learned tensors from index `first` on. */
 void params_decay_from(Params *params, int first);

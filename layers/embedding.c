@@ -1,16 +1,17 @@
 /* Patch embedding, a convolution as a linear layer.  x [B,C,Hi,Wi] or [B,Hi*Wi,C] -> y [B,Hg*Wg,M]
- * forward   1. cols = windows of x as rows   2. raw = cols W^T + b   3. y = raw, or norm(raw) where patches overlap
+ * forward   1. cols = windows of x as rows   2. raw = cols W^T + b   3. y = raw, or norm(raw)
  * backward  3. draw   2. dW, db, dcols = draw W   1. dx = the sum over windows
  * saves     raw where there is a norm; cols are formed again.
  * Source: Dosovitskiy et al. 2021; overlapping: Wang et al. 2022 (PVTv2), 7x7 windows 4 apart from the image, then 3x3
  * windows 2 apart. */
 #include "layers/embedding.h"
 
-void embedding_create(Embedding *e, int C, int Hi, int Wi, bool planes, int stride, bool overlap) {
+void embedding_create(Embedding *e, int C, int Hi, int Wi, bool planes, int stride, bool overlap,
+                      bool normed) {
     int k = overlap ? 2 * stride - 1 : stride;
     e->windows = (Unfold){Hi, Wi, C, k, stride, overlap ? k / 2 : 0, planes};
     e->grid = unfold_grid(&e->windows);
-    e->normed = overlap;
+    e->normed = normed;
 }
 
 void embedding_declare(Embedding *e, Params *params, const char *prefix, int M) {

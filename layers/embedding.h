@@ -18,8 +18,8 @@ typedef struct {
 } Embedding;
 
 /* Patches of an image [C,Hi,Wi] (planes) or of Hi x Wi tokens, `stride` apart.  Their side is `stride`, or with
- * overlap, as in PVTv2, 2*stride - 1 with zero padding and a layer norm after the projection. */
-void embedding_create(Embedding *e, int C, int Hi, int Wi, bool planes, int stride, bool overlap);
+ * overlap, as in PVTv2, 2*stride - 1 with zero padding.  normed: a layer norm after the projection. */
+void embedding_create(Embedding *e, int C, int Hi, int Wi, bool planes, int stride, bool overlap, bool normed);
 void embedding_declare(Embedding *e, Params *params, const char *prefix, int M);
 void embedding_plan(Embedding *e, Plan *plan, const char *prefix, int B);
 void embedding_forward(const Embedding *e, real *y, const real *x, int B);

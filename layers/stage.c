@@ -1,7 +1,7 @@
 /* Pre-norm blocks on one grid.  x_0 [B,N,M] -> h [B,N,M]
  * forward   for every block:  x += conv(x), where a depthwise 3x3 convolution embeds positions (Chu et al. 2021)
  *                             x += keep drop(attention(norm1(x)));  x += keep drop(mlp(norm2(x)))
- *           h = norm(x)
+ *           h = norm(x), in PVT only at the end of the last stage: the others hand on x
  *           (with some operators the class token is added before a later block, without a position embedding)
  * Each residual addition is fused with the norm that follows it, so the stream has 2*depth + 1 stations and a
  * half-block maps h of one station to f, which the next station adds.
@@ -55,14 +55,19 @@ void stage_declare(Stage *stage, Params *params) {
     stage->blocks = xcalloc((size_t)depth, sizeof *stage->blocks, "blocks");
     stage->stations = xcalloc(2 * (size_t)depth + 1, sizeof *stage->stations, "blocks");
     for (int i = 0; i < depth; i++) block_declare(stage, i, params);
-    stage->stations[2 * depth].N = stage->N;
-    station_declare(stage, 2 * depth, params, stage->prefix, "norm");
+    Station *end = &stage->stations[2 * depth];
+    end->N = stage->N;
+    end->plain = !stage->norm_prefix;
+    end->begin = params->total;
+    if (!end->plain) station_declare(stage, 2 * depth, params, stage->norm_prefix, "norm");
 }
 
 /* == Activations ================================================================================================== */
 
 static void station_prefix(const Stage *stage, int i, char prefix[PARAM_NAME_SIZE]) {
-    if (i == 2 * stage->config.depth) snprintf(prefix, PARAM_NAME_SIZE, "%snorm.", stage->prefix);
+    const Station *s = &stage->stations[i];
+    if (s->plain) snprintf(prefix, PARAM_NAME_SIZE, "%send.", stage->prefix);
+    else if (i == 2 * stage->config.depth) snprintf(prefix, PARAM_NAME_SIZE, "%.30snorm.", stage->norm_prefix);
     else snprintf(prefix, PARAM_NAME_SIZE, "%.40snorm%d.", stage->blocks[i / 2].prefix, i % 2 + 1);
 }
 
@@ -79,6 +84,7 @@ static void station_rest_plan(Stage *stage, int i, Plan *plan, size_t rows) {
     Station *s = &stage->stations[i];
     size_t bytes = rows * (size_t)stage->config.dim * sizeof(real);
     char prefix[PARAM_NAME_SIZE];
+    if (s->plain) return;
     station_prefix(stage, i, prefix);
     if (s->convolves) plan_keep(plan, prefix, "x", &s->x, bytes);
     plan_keep(plan, prefix, "h", &s->h, bytes);
@@ -141,7 +147,10 @@ real *stage_input(const Stage *stage) {
     return s->convolves ? s->in : s->x;
 }
 
-const real *stage_output(const Stage *stage) { return stage->stations[2 * stage->config.depth].h; }
+const real *stage_output(const Stage *stage) {
+    const Station *end = &stage->stations[2 * stage->config.depth];
+    return end->plain ? end->x : end->h;
+}
 
 /* == Forward ====================================================================================================== */
 
@@ -195,6 +204,8 @@ static void station_next(const Stage *stage, const Station *s, const RowScale *s
     const Station *next = s + 1;
     if (next->N > s->N) {
         class_joins(stage, s, scale, B);
+    } else if (next->plain) {
+        residual_forward(next->x, s->x, stage->stream->f, scale, (size_t)B * (size_t)s->N, stage->config.dim);
     } else if (next->convolves) {
         residual_forward(next->in, s->x, stage->stream->f, scale, (size_t)B * (size_t)s->N, stage->config.dim);
         station_open(stage, next, B);
@@ -243,6 +254,11 @@ static void exchange(real **a, real **b) {
 static void station_backward(const Stage *stage, const Station *s, const real *dres, const RowScale *scale, int B) {
     Stream *stream = stage->stream;
     LayerNorm norm = norm_of(stage, s, B);
+    if (s->plain) { /* dh is the gradient of x */
+        exchange(&stream->dh, &stream->dx);
+        if (scale->scale) residual_backward(stream->df, stream->dx, scale, norm.n, norm.M);
+        return;
+    }
     add_layernorm_backward(stream->dx, stream->df, s->norm.dw, s->norm.db, dres, stream->dh, s->x,
                            s->convolves ? NULL : scale, &norm);
     if (!s->convolves) return;

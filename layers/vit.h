@@ -16,7 +16,7 @@
 enum { VIT_MAX_STAGES = 8 };
 
 typedef enum { POOL_CLS, POOL_GAP } Pool;
-typedef enum { POSITIONS_LEARNED, POSITIONS_NONE, POSITIONS_CONV } PositionEmbedding;
+typedef enum { POSITIONS_LEARNED, POSITIONS_NONE, POSITIONS_CONV, POSITIONS_STAGES } PositionEmbedding;
 typedef enum { STEM_NONE, STEM_HYBRID } StemKind;
 typedef enum { INIT_SCALE_NONE, INIT_SCALE_DEPTH } InitScale;
 
@@ -25,7 +25,7 @@ typedef struct {
     const AttentionOp *attn;
     int img_size[2], patch_size, num_classes;
     StemKind stem;
-    bool patch_overlap, mlp_conv, mlp_relu, recompute;
+    bool patch_overlap, patch_norm, stage_norm, mlp_conv, mlp_relu, recompute;
     ConfigInts dim, depth, heads;
     ConfigFloats mlp_ratio;
     int conv_stages;
@@ -65,7 +65,6 @@ typedef struct {
     Embedding embeddings[VIT_MAX_STAGES];
     Stage stages[VIT_MAX_STAGES];
     Classifier head;
-    float *pos, *dpos; /* [N of the first station,M] */
     Stream stream;
 
     uint8_t *pixels;     /* [B,Hi,Wi,3];  in training [B+2,Hi,Wi,3] (MixedImages) */

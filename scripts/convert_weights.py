@@ -5,11 +5,13 @@ use.
     python3 scripts/convert_weights.py smca.pth smca.safetensors
     python3 scripts/convert_weights.py --backbone detr.pth backbone.safetensors
     python3 scripts/convert_weights.py deit_tiny_patch16_224.pth deit.safetensors
+    python3 scripts/convert_weights.py pvt_tiny.pth pvt.safetensors
 
 Reads torchvision's ResNet-50 (names without a prefix; fc.* and num_batches_tracked are left out) and the official
 checkpoints of DETR and SMCA-DETR (500 tensors under the key `model`).  --backbone keeps the backbone alone, of any of
 them.  Every tensor is checked by name and shape before anything is written; but the tensors of a vision transformer
 (DeiT's and timm's, known by patch_embed.proj.weight) are taken as they are, for train_vit's settings decide their shapes.
+So are those of PVT's own program (patch_embed1.proj.weight), whose stages get train_vit's names.
 
 A .pth file is a pickle, which can execute arbitrary code.  It is read here without PyTorch, and the only objects that
 it can create are tensors, containers and the checkpoint's settings, which are ignored.  Since PyTorch 1.6 the file is a
@@ -242,8 +244,19 @@ def check(path, tensors, shapes, detector):
         fail(f"{path}: tensor {some(left)} has no place in train_detr's model")
 
 
+def renamed_stage(name):
+    """patch_embed2.proj.weight, block2.0.attn.q.weight of PVT -> stages.1.downsample.proj.weight, stages.1.blocks.0..."""
+    part, _, rest = name.partition(".")
+    kind, stage = part.rstrip("0123456789"), part.lstrip("abcdefghijklmnopqrstuvwxyz_")
+    if kind == "patch_embed" and stage:
+        return ("patch_embed." if stage == "1" else f"stages.{int(stage) - 1}.downsample.") + rest
+    return f"stages.{int(stage) - 1}.blocks.{rest}" if kind == "block" and stage else name
+
+
 def convert(path, backbone_alone):
     tensors = read(path)
+    if "patch_embed1.proj.weight" in tensors:
+        return {renamed_stage(name): x for name, x in tensors.items()}
     if "patch_embed.proj.weight" in tensors:
         return tensors
     detector = any(name.startswith(PREFIX) for name in tensors)
@@ -260,7 +273,7 @@ def main():
     parser = argparse.ArgumentParser(description="PyTorch's weights for train_vit and train_detr, as safetensors.")
     parser.add_argument("--backbone", action="store_true", help="the backbone alone, of a detector's checkpoint")
     parser.add_argument("pth", help="torchvision's ResNet-50, a checkpoint of DETR or SMCA-DETR, or a vision "
-                                    "transformer of DeiT or timm")
+                                    "transformer of DeiT, timm or PVT")
     parser.add_argument("out", help="the safetensors file to write")
     args = parser.parse_args()
     tensors = convert(args.pth, args.backbone)

@@ -70,7 +70,7 @@ static void set_width(Attention *a, int M, int heads) {
 /* Rejects values of settings common to all operators that this operator does not support. */
 static void check(const Attention *a, bool class_token) {
     const FeatureMapSettings *features = config_settings(a->settings, &feature_map_settings);
-    if (a->op->needs_grid && class_token)
+    if (a->op->needs_grid && class_token && !a->op->class_block)
         config_reject(a->settings, "pool", "attn %s has no place for a class token: use pool gap", a->op->name);
     if (a->op->needs_positive && features->feature_map->negative)
         config_reject(a->settings, "feature_map", "attn %s cannot weigh features that may be negative, as those of %s",

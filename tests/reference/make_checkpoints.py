@@ -84,6 +84,26 @@ def tensors(names):
     return made
 
 
+def pvt():
+    """A PVT of two stages under the names of its own program, each tensor filled with its place in the file."""
+    names = {"cls_token": (1, 1, 12)}
+    for i, (inside, width, side, grid, reduction) in enumerate(((3, 8, 4, 8, 2), (8, 12, 2, 4, 1)), 1):
+        names[f"pos_embed{i}"] = (1, grid * grid + (i == 2), width)
+        names[f"patch_embed{i}.proj.weight"] = (width, inside, side, side)
+        names.update({f"patch_embed{i}.{name}": (width,) for name in ("proj.bias", "norm.weight", "norm.bias")})
+        at = f"block{i}.0."
+        names.update({f"{at}{norm}.{part}": (width,) for norm in ("norm1", "norm2") for part in ("weight", "bias")})
+        for layer, outputs, inputs in (("attn.q", 1, 1), ("attn.kv", 2, 1), ("attn.proj", 1, 1), ("mlp.fc1", 2, 1),
+                                       ("mlp.fc2", 1, 2)):
+            names[f"{at}{layer}.weight"] = (outputs * width, inputs * width)
+            names[f"{at}{layer}.bias"] = (outputs * width,)
+        if reduction > 1:
+            names[f"{at}attn.sr.weight"] = (width, width, reduction, reduction)
+            names.update({f"{at}attn.{name}": (width,) for name in ("sr.bias", "norm.weight", "norm.bias")})
+    names.update({"norm.weight": (12,), "norm.bias": (12,), "head.weight": (10, 12), "head.bias": (10,)})
+    return {name: torch.full(shape, 0.001 * i) for i, (name, shape) in enumerate(names.items())}
+
+
 class Harmful:
 
     def __reduce__(self):
@@ -113,6 +133,7 @@ def main():
             "resnet18": {name: None for name in vision if ".conv3." in name}
     }.items():
         save(name + ".pth", tensors({n: s for n, s in {**vision, **change}.items() if s is not None}))
+    save("pvt.pth", pvt())
     save("harmful.pth", {"model": {"conv1.weight": Harmful()}})
     save("list.pth", [torch.zeros(3)])
     for name in "resnet50", "detr":

@@ -136,8 +136,14 @@ CASES.update({
     "convattn-stride": (Config(attn="convattn", kv_stride=2, **SMALL), 0, 0),
     "convattn-stride-3": (Config(attn="convattn", kv_stride=3, **{**SMALL, "img_size": (16, 14)}), 0, 0),
 })
+HYBRID = dict(attn="softmax", stem="hybrid", stem_width=32, img_size=(22, 31), patch_size=2)
+STEM_CASES = {
+    "hybrid-cls": (Config(**{**SMALL, **HYBRID}, pool="cls"), 0, 0),
+    "hybrid-linear": (Config(**{**SMALL, **HYBRID, "attn": "linear", "img_size": (15, 30)}), 0, 0),
+}
 FIRST_SEEDS = {case: 10000 * i for i, case in enumerate(CASES)}
 CASES.update({case: (Config(**settings), 0, 0) for case, settings in operators.CASES.items()})
+CASES.update(STEM_CASES)
 
 
 def deviation(case, name, stick_scale):

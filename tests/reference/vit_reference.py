@@ -10,7 +10,10 @@ M model width, H heads, D head width (M = H D), R sticks, grid Hg x Wg.  Paramet
     patches)
     pool cls: head(norm(x)[:, 0])             pool gap: head(mean over tokens of norm(x))
     A hierarchy repeats all of this but the head, stage after stage; the norm at a stage's end is the next one's input.
-    overlap: windows 2P - 1 wide (3 between stages), and a layer norm after them
+    overlap: windows 2P - 1 wide (3 between stages), and a layer norm after them;  patch_norm: the norm alone
+    stage_norm 0: no norm between stages;  pos stages: a position embedding at each stage's start, and the class token,
+    if there is one, joins in the last
+    stem hybrid: patches of a ResNet's features (stem_reference.py) instead of the image
     pos conv: x += depthwise3x3(x) at each block's entry;  mlp conv: mlp = fc2 gelu(depthwise3x3(fc1))
     dropout: after pos, attn and mlp, and after gelu; its sites are 0 and, for block i of all stages, 3 i + 1, 3, 2
     loss = mean over images of -log softmax(logits)[label]
@@ -27,6 +30,7 @@ import torch.nn.functional as F
 import linear_reference as linear
 import lisa_reference
 import operators
+import stem_reference
 from dropout_reference import FIRST, SEED, STEP, Drop
 from mixer_reference import MIXERS
 from rival_operators import RIVALS, relu, rpe_bias, rpe_shapes
@@ -36,7 +40,7 @@ MIXERS = {**MIXERS, **operators.MIXERS}
 RIPPLE = ("ripple", "ripple-fixed", "ripple-softmax-weights", "ripple-truncated", "ripple-log", "ripple-dense",
           "ripple-explicit-softmax")
 LATER = ("feature_map", "relative", "convit", "rpe", "focused", "lisa", "landmarks", "castling", "inception", "stage",
-         "patch_overlap", "dropout", "kv_stride", "mlp_conv", "mlp_relu", "conv_stages", "conv_block", "head_kind",
+         "patch_overlap", "dropout", "kv_stride", "mlp_conv", "mlp_relu", "conv_stages", "conv_block", "head_kind", "patch_norm", "stem",
          *operators.SETTINGS)  # settings newer than the first fixtures
 
 
@@ -58,7 +62,7 @@ class Config(OperatorSettings):
     num_classes: int = 7
     mlp_ratio: int = 4
     pool: str = "gap"           # cls | gap
-    pos_embed: str = "learned"  # learned | none
+    pos_embed: str = "learned"  # learned | none | conv | stages
     r_max: int = 4
     tau: float = 0.001
     ripple_layers: int = 2
@@ -81,6 +85,11 @@ class Config(OperatorSettings):
     conv_block: str = "conv"         # conv | sepconv
     head_kind: str = "linear"        # linear | mlp | tanh; the setting's name is head
     patch_overlap: int = 0
+    patch_norm: int = 0              # a norm after every patch embedding
+    stage_norm: int = 1              # 0: only at the end of the last stage
+    stem: str = "none"               # none | hybrid
+    stem_blocks: str = "0"
+    stem_width: int = 64
     dropout: float = 0.0
     kv_stride: int = 1               # of convattn's k and v
     mlp_conv: int = 0
@@ -88,7 +97,8 @@ class Config(OperatorSettings):
 
     @property
     def grid(self):
-        return self.img_size[0] // self.patch_size, self.img_size[1] // self.patch_size
+        sides = [stem_reference.side(self, n) for n in self.img_size] if self.stem == "hybrid" else self.img_size
+        return sides[0] // self.patch_size, sides[1] // self.patch_size
 
     def metadata(self):
         """Settings that came later stand there where they are not the default.  A hierarchy's lists have the settings'
@@ -220,6 +230,13 @@ def embedding_name(i):
     return f"stages.{i}.downsample." if i else "patch_embed."
 
 
+def position_name(config, i):
+    """The position embedding that is added to the tokens of stage i, or None."""
+    if config.pos_embed == "stages":
+        return f"pos_embed{i + 1}"
+    return "pos_embed" if config.pos_embed == "learned" and i == 0 else None
+
+
 def embedding_stride(config, i):
     return 2 if i else config.patch_size
 
@@ -227,24 +244,28 @@ def embedding_stride(config, i):
 def embedding_shapes(config, i, channels, M):
     k = 2 * embedding_stride(config, i) - 1 if config.patch_overlap else embedding_stride(config, i)
     shapes = {"proj.weight": (M, channels, k, k), "proj.bias": (M,)}
-    if config.patch_overlap:
+    if config.patch_overlap or config.patch_norm:
         shapes.update({"norm.weight": (M,), "norm.bias": (M,)})
     return {embedding_name(i) + name: shape for name, shape in shapes.items()}
 
 
 def parameter_shapes(config):
     shapes, channels = {}, 3
+    if config.stem == "hybrid":
+        shapes, channels = stem_reference.shapes(config), stem_reference.channels(config)
     for index, (prefix, stage) in enumerate(stages(config)):
-        M = stage.dim
+        M, last = stage.dim, index == len(stages(config)) - 1
         shapes.update(embedding_shapes(config, index, channels, M))
-        if config.pool == "cls":
+        if config.pool == "cls" and last:
             shapes["cls_token"] = (1, 1, M)
-        if config.pos_embed == "learned" and index == 0:
-            N = stage.grid[0] * stage.grid[1] + (config.pool == "cls" and class_block(config) == 0)
-            shapes["pos_embed"] = (1, N, M)
+        if position_name(config, index):
+            N = stage.grid[0] * stage.grid[1] + (config.pool == "cls" and last and class_block(config) == 0)
+            shapes[position_name(config, index)] = (1, N, M)
         for i in range(stage.depth):
             shapes.update({f"{prefix}blocks.{i}.{name}": shape for name, shape in block_shapes(stage, i).items()})
-        shapes.update({prefix + "norm.weight": (M,), prefix + "norm.bias": (M,)})
+        if config.stage_norm or last:
+            end = prefix if config.stage_norm else ""
+            shapes.update({end + "norm.weight": (M,), end + "norm.bias": (M,)})
         channels = M
     return {**shapes, **head_shapes(config, channels)}
 
@@ -446,7 +467,7 @@ class Vit:
         return F.linear(x, self.params[prefix + "fc2.weight"], self.params[prefix + "fc2.bias"])
 
     def blocks(self, x):
-        """The stage that this model is: x [B,N,M] -> norm(x)."""
+        """The stage that this model is: x [B,N,M] -> norm(x), or x where it has no norm at its end."""
         config, late = self.config, class_block(self.config)
         for i in range(config.depth):
             if config.pool == "cls" and i == late > 0:
@@ -457,7 +478,7 @@ class Vit:
             x = x + self.drop.rows(self.attention(i, self.norm(f"blocks.{i}.norm1", x)), site + 1)
             change = self.mlp(f"blocks.{i}.mlp.", self.norm(f"blocks.{i}.norm2", x), site + 2)
             x = x + self.drop.rows(change, site + 3)
-        return self.norm("norm", x)
+        return self.norm("norm", x) if "norm.weight" in self.params else x
 
     def embed(self, i, x):
         """Tokens of stage i from x [B,C,H,W]."""
@@ -465,27 +486,32 @@ class Vit:
         stride = embedding_stride(config, i)
         x = F.conv2d(x, self.params[name + "proj.weight"], self.params[name + "proj.bias"], stride=stride,
                      padding=stride - 1 if config.patch_overlap else 0).flatten(2).transpose(1, 2)
-        return self.norm(name + "norm", x, 1e-5) if config.patch_overlap else x  # nn.LayerNorm's, as in pvt_v2
+        return self.norm(name + "norm", x, 1e-5) if name + "norm.weight" in self.params else x  # nn.LayerNorm's eps
 
     def forward(self, images, constants=None):
         """images [B,3,Hi,Wi] -> logits [B,C]; constants: the notes' of another pass."""
         config, params = self.config, self.params
         self.notes, self.tails, self.alphas = linear.Notes(constants), [], []
         x, first = images, 0
+        if config.stem == "hybrid":
+            x = stem_reference.features(config, params, images, self.notes)
         for i, (prefix, config_here) in enumerate(stages(config)):
+            last = i == len(stages(config)) - 1
             x = self.embed(i, x)
-            if config.pool == "cls" and class_block(config) == 0:
+            if config.pool == "cls" and last and class_block(config) == 0:
                 x = torch.cat([params["cls_token"].expand(len(x), 1, -1), x], dim=1)
-            if config.pos_embed == "learned" and i == 0:
-                x = x + params["pos_embed"]
-            stage = Vit(config_here, {name[len(prefix):]: value for name, value in params.items()
-                                      if name.startswith(prefix)})
+            if position_name(config, i):
+                x = x + params[position_name(config, i)]
+            own = {name[len(prefix):]: value for name, value in params.items() if name.startswith(prefix)}
+            if last and not config.stage_norm:
+                own.update({name: params[name] for name in ("norm.weight", "norm.bias")})
+            stage = Vit(config_here, own)
             stage.notes, stage.tails, stage.alphas = self.notes, self.tails, self.alphas
             stage.first, first = first, first + config_here.depth
             if i == 0:
                 x = self.drop.rows(x, 0)
             tokens = stage.blocks(x)
-            if config.stage_dims:
+            if config.stage_dims and not last:
                 x = tokens.transpose(1, 2).unflatten(2, config_here.grid)
         x = tokens[:, 0] if config.pool == "cls" else tokens.mean(1)
         return classify(self.config, params, x)
