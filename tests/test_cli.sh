@@ -174,7 +174,8 @@ refuses "a stem's stages without a stem" 2 '--stem-blocks|hybrid' --stem-blocks 
 stem='--stem hybrid --stem-width 32 --patch-size 1'
 refuses "features that are no whole patches" 2 "--patch-size|3 does not divide the stem's 8x8 features of img_size 32x32" \
     $stem --patch-size 3
-refuses "features that stages cannot halve" 2 "--patch-size|2 features|patch_overlap" $stem --stem-blocks 1,1,1 $stages --patch-size 1
+refuses "features that stages cannot halve" 2 "--patch-size|1, doubled|3x3 features of img_size 36x36|patch_overlap" \
+    $stem --img-size 36 --stem-blocks 1,1,1 $stages --patch-size 1
 refuses "channels without groups" 2 '--stem-width|48|multiple of 32' $stem --stem-width 48
 refuses "a stage of no blocks" 2 '--stem-blocks|0 in a list' $stem --stem-blocks 1,0
 refuses "more stages than a stem has" 2 '--stem-blocks|5 values|4 stages' $stem --stem-blocks 1,1,1,1,1
