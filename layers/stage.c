@@ -57,9 +57,9 @@ void stage_declare(Stage *stage, Params *params) {
     for (int i = 0; i < depth; i++) block_declare(stage, i, params);
     Station *end = &stage->stations[2 * depth];
     end->N = stage->N;
-    end->plain = !stage->norm_prefix;
     end->begin = params->total;
-    if (!end->plain) station_declare(stage, 2 * depth, params, stage->norm_prefix, "norm");
+    if (stage->norm_prefix) station_declare(stage, 2 * depth, params, stage->norm_prefix, "norm");
+    end->plain = !stage->norm_prefix || stage->norm_unused;
 }
 
 /* == Activations ================================================================================================== */

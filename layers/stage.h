@@ -62,6 +62,7 @@ typedef struct {
     bool recompute;    /* the backward pass computes a block's activations again from its input */
     bool last;         /* this is the model's last stage */
     const char *norm_prefix; /* of the norm at the stage's end; NULL: there is none */
+    bool norm_unused;        /* it is declared, but the stage hands on its stream */
     float residual_gain; /* factor on the initial weights of the last layer of each half-block */
     Stream *stream;
 

@@ -16,6 +16,8 @@
 
 /* == Settings ===================================================================================================== */
 
+#define POOLS "cls", "gap", "gap-raw"
+
 static const AttentionOp *const conv_blocks[] = {&conv_op, &sepconv_op, NULL};
 
 #define F(KIND, field) CONFIG_FIELD(KIND, VitSettings, field)
@@ -48,9 +50,10 @@ static const ConfigEntry entries[] = {
      .help = "Number of stages, from the first, that have convolution blocks in place of attn"},
     {F(ITEM, conv_block), "conv", .table = (const void *const *)conv_blocks, .noun = "convolution block",
      .help = "Convolution of those stages: conv (UniFormer's, 5x5) or sepconv (MetaFormer's, 7x7, twice as wide)"},
-    {F(CHOICE, pool), "gap", CONFIG_CHOICES("cls", "gap"),
+    {F(CHOICE, pool), "gap", CONFIG_CHOICES(POOLS),
      .help = "Input of the classifier: the class token, which joins the last of several stages, or the mean of all tokens "
-             "(global average pooling)"},
+             "(global average pooling) after the last norm or, gap-raw, before it: that norm is then there but unused, as in "
+             "FLatten's PVT"},
     {F(CHOICE, head), "linear", CONFIG_CHOICES(HEAD_KINDS),
      .help = "Classifier: one linear layer; mlp, a hidden layer of 4 dim with GELU and a norm, as in MetaFormer; tanh, "
              "a hidden layer of dim with tanh, as in ViT's pre-training"},
@@ -181,9 +184,10 @@ void vit_check_heads(const char *path, const Config *config, const VitSettings *
 }
 
 void vit_print_assumptions(const char *path, const VitSettings *s, const float *mean, const float *std) {
+    static const char *const pools[] = {POOLS};
     print_line("%s: no settings of train_vit in it, taken for attn %s, heads %d, pool %s, img_size %dx%d, mean "
                "%.4g,%.4g,%.4g, std %.4g,%.4g,%.4g\n",
-               path, s->attn->name, s->heads.at[0], s->pool == POOL_CLS ? "cls" : "gap", s->img_size[0], s->img_size[1],
+               path, s->attn->name, s->heads.at[0], pools[s->pool], s->img_size[0], s->img_size[1],
                (double)mean[0], (double)mean[1], (double)mean[2], (double)std[0], (double)std[1], (double)std[2]);
 }
 
@@ -289,6 +293,7 @@ static void stage_create(Vit *vit, const Config *config, int i) {
                      .stream = &vit->stream};
     if (stage_count(c) > 1) snprintf(stage->prefix, sizeof stage->prefix, "stages.%d.", i);
     stage->norm_prefix = c->stage_norm ? stage->prefix : stage->last ? "" : NULL;
+    stage->norm_unused = stage->last && c->pool == POOL_GAP_RAW;
     if (i == 0) {
         vit->grid = e->grid;
         vit->N = grid_tokens(e->grid) + stage->class_token;
@@ -621,7 +626,8 @@ static void describe_stage(const Vit *vit, FILE *out, int i) {
     for (int j = 0; j < stage->config.depth; j++) describe_block(vit, out, stage, j);
     if (!stage->norm_prefix) return;
     snprintf(prefix, sizeof prefix, "%.30snorm.", stage->norm_prefix);
-    describe_row(vit, out, prefix, i + 1 < stage_count(&vit->settings) ? "norm" : "final norm", 0);
+    describe_row(vit, out, prefix, i + 1 < stage_count(&vit->settings) ? "norm"
+                                   : stage->norm_unused ? "final norm, unused" : "final norm", 0);
 }
 
 void vit_describe(const Vit *vit, FILE *out) {

@@ -15,7 +15,7 @@
 
 enum { VIT_MAX_STAGES = 8 };
 
-typedef enum { POOL_CLS, POOL_GAP } Pool;
+typedef enum { POOL_CLS, POOL_GAP, POOL_GAP_RAW } Pool;
 typedef enum { POSITIONS_LEARNED, POSITIONS_NONE, POSITIONS_CONV, POSITIONS_STAGES } PositionEmbedding;
 typedef enum { STEM_NONE, STEM_HYBRID } StemKind;
 typedef enum { INIT_SCALE_NONE, INIT_SCALE_DEPTH } InitScale;

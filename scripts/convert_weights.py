@@ -11,7 +11,7 @@ Reads torchvision's ResNet-50 (names without a prefix; fc.* and num_batches_trac
 checkpoints of DETR and SMCA-DETR (500 tensors under the key `model`).  --backbone keeps the backbone alone, of any of
 them.  Every tensor is checked by name and shape before anything is written; but the tensors of a vision transformer
 (DeiT's and timm's, known by patch_embed.proj.weight) are taken as they are, for train_vit's settings decide their shapes.
-So are those of PVT's own program (patch_embed1.proj.weight), whose stages get train_vit's names.
+So are those of PVT's own program and FLatten's (patch_embed1.proj.weight), whose stages get train_vit's names.
 
 A .pth file is a pickle, which can execute arbitrary code.  It is read here without PyTorch, and the only objects that
 it can create are tensors, containers and the checkpoint's settings, which are ignored.  Since PyTorch 1.6 the file is a
@@ -253,10 +253,22 @@ def renamed_stage(name):
     return f"stages.{int(stage) - 1}.blocks.{rest}" if kind == "block" and stage else name
 
 
+def joined_qkv(tensors):
+    """FLatten's PVT has q and kv apart, and train_vit's focused attention has one product for the three."""
+    for name in [name for name in tensors if name.endswith("attn.positional_encoding")]:
+        at = name[:-len("positional_encoding")]
+        for part in ("weight", "bias"):
+            q, kv = tensors.pop(f"{at}q.{part}", None), tensors.pop(f"{at}kv.{part}", None)
+            if q is None or kv is None:
+                fail(f"no {at}q.{part} and {at}kv.{part} beside {name}")
+            tensors[f"{at}qkv.{part}"] = np.concatenate([q, kv])
+    return tensors
+
+
 def convert(path, backbone_alone):
     tensors = read(path)
     if "patch_embed1.proj.weight" in tensors:
-        return {renamed_stage(name): x for name, x in tensors.items()}
+        return joined_qkv({renamed_stage(name): x for name, x in tensors.items()})
     if "patch_embed.proj.weight" in tensors:
         return tensors
     detector = any(name.startswith(PREFIX) for name in tensors)

@@ -131,7 +131,8 @@ TABLES = {
     "lisa-13": ("LiSA, Table 13: a higher resolution, ImageNet-1k", "lisa,13 resolution LiSANet-I", lisanet_i(
         ("224", "")) + [Row("384", "imagenet/lisanet-i-384", after="imagenet-lisanet-i")]),
     "hosts": ("Transformers with attention or patches of their own, ImageNet-1k", "hosts,imagenet1k", imagenet(
-        ("pvt_tiny", "pvt-tiny"), ("pvt_small", "pvt-small"),
+        ("pvt_tiny", "pvt-tiny"), ("pvt_small", "pvt-small"), ("flatten_pvt_tiny", "flatten-pvt-tiny"),
+        ("flatten_pvt_small", "flatten-pvt-small"),
         ("pvt_v2_b0", "pvt-v2-b0"), ("pvt_v2_b1", "pvt-v2-b1"), ("pvt_v2_b2", "pvt-v2-b2"),
         ("pvt_v2_b2_li", "pvt-v2-b2-li"), ("vit_tiny_r_s16_p8", "vit-tiny-r-s16"),
         ("vit_small_r26_s32", "vit-small-r26-s32"), ("vit_base_r50_s16", "vit-base-r50-s16"))),

@@ -80,7 +80,7 @@ done <<END
 --attn+linear+--pool+cls+--relative+permute 5754664
 END
 
-# ViT's and the hybrids' counts are timm's, PVT's those of its own program; the hierarchies' are those of the plain reading of the LiSA paper.
+# ViT's and the hybrids' counts are timm's, PVT's and FLatten's those of their own programs; the hierarchies' are those of the plain reading of the LiSA paper.
 while read -r config params; do
     run --describe --config "$root/configs/imagenet/$config.ini" --micro-batch 1
     grep -q "^params: $params$" out
@@ -96,12 +96,14 @@ hylisanet-s 23996552
 hylisanet-b 49991008
 pvt-tiny 13229288
 pvt-small 24485864
+flatten-pvt-tiny 12150504
+flatten-pvt-small 21670248
 vit-tiny-r-s16 6337704
 vit-small-r26-s32 36431912
 vit-base-r50-s16 98659112
 END
 
-# Multiply-adds in thousands by PyTorch's counter on timm's models and PVT's own program.
+# Multiply-adds in thousands by PyTorch's counter on timm's models, and of PVT's and FLatten's own programs.
 while read -r config macs; do
     run --describe --config "$root/configs/imagenet/$config.ini" --micro-batch 1
     ours=$(sed -n 's/^macs: \([0-9]*\)[0-9][0-9][0-9]$/\1/p' out)
@@ -110,6 +112,8 @@ while read -r config macs; do
 done <<END
 pvt-tiny 1933000
 pvt-small 3816000
+flatten-pvt-tiny 2037000
+flatten-pvt-small 4030000
 vit-tiny-r-s16 434000
 vit-small-r26-s32 3464000
 vit-base-r50-s16 21535000

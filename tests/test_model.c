@@ -124,8 +124,10 @@ static double *wanted_tensor(const Case *c, const char *name) {
     return wanted;
 }
 
-/* One number for all keys of a query: no output depends on it, and its gradient is zero. */
-static bool cancels(const char *name) { return strstr(name, "pos_proj.bias") != NULL; }
+/* One number for all keys of a query, or a norm that is not used: no output depends on it, and its gradient is zero. */
+static bool cancels(const Case *c, const char *name) {
+    return strstr(name, "pos_proj.bias") || (c->vit.settings.pool == POOL_GAP_RAW && !strncmp(name, "norm.", 5));
+}
 
 static int all_zero(const char *name, const float *got, size_t n) {
     int ok = 1;
@@ -158,7 +160,7 @@ static int compare_gradients(Case *c) {
         double *one = wanted_tensor(c, name);
         memcpy(wanted + p->offset, one, p->size * sizeof *one);
         free(one);
-        ok &= cancels(name) ? all_zero(name, grads + p->offset, p->size)
+        ok &= cancels(c, p->name) ? all_zero(name, grads + p->offset, p->size)
                             : compare(c, name, grads + p->offset, p->size);
     }
     ok &= sizeof(real) == 4 ? check_rms("gradients", grads, wanted, params->total, 1e-5)
@@ -304,7 +306,7 @@ static int differences_of(Case *c) {
     int ok = 1;
     for (int t = 0; t < params_count(params); t++) {
         const Param *p = params_at(params, t);
-        if (cancels(p->name) || p->frozen) continue;
+        if (cancels(c, p->name) || p->frozen) continue;
         float *direction = check_normal(p->size, 1, (uint32_t)t);
         double slope = 0, norm = 0, along = 0, noise = 0;
         for (size_t i = 0; i < p->size; i++) norm += (double)grads[p->offset + i] * grads[p->offset + i];
@@ -584,7 +586,7 @@ static int micro_batches_add_up(const char *path) {
     for (int i = 0; i < params_count(&c.vit.model.params); i++) {
         const Param *p = params_at(&c.vit.model.params, i);
         if (p->frozen) continue;
-        ok &= cancels(p->name)
+        ok &= cancels(&c, p->name)
                   ? all_zero(p->name, parts + p->offset, p->size)
                   : check_close_float(p->name, parts + p->offset, whole + p->offset, p->size, roundings(5));
     }

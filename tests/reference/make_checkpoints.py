@@ -104,6 +104,20 @@ def pvt():
     return {name: torch.full(shape, 0.001 * i) for i, (name, shape) in enumerate(names.items())}
 
 
+def focused(tensors):
+    """That PVT with focused linear attention in both stages, as FLatten's program names it: no class token."""
+    tensors = {name: x for name, x in tensors.items() if ".attn.sr." not in name and ".attn.norm." not in name}
+    del tensors["cls_token"]
+    tensors["pos_embed2"] = tensors["pos_embed2"][:, 1:]
+    for i, (width, heads, grid) in enumerate(((8, 1, 8), (12, 2, 4)), 1):
+        at = f"block{i}.0.attn."
+        tensors.update({at + "scale": torch.zeros(1, 1, width), at + "positional_encoding": torch.zeros(1, grid * grid, width),
+                        at + "dwc.weight": torch.full((width // heads, 1, 5, 5), 0.01),
+                        at + "dwc.bias": torch.zeros(width // heads)})
+        tensors[at + "kv.bias"] = torch.full((2 * width,), 7.0)
+    return tensors
+
+
 class Harmful:
 
     def __reduce__(self):
@@ -134,6 +148,7 @@ def main():
     }.items():
         save(name + ".pth", tensors({n: s for n, s in {**vision, **change}.items() if s is not None}))
     save("pvt.pth", pvt())
+    save("flatten.pth", focused(pvt()))
     save("harmful.pth", {"model": {"conv1.weight": Harmful()}})
     save("list.pth", [torch.zeros(3)])
     for name in "resnet50", "detr":

@@ -8,7 +8,7 @@ M model width, H heads, D head width (M = H D), R sticks, grid Hg x Wg.  Paramet
                                               (convit's class token joins later, without a position)
     x  += attn(norm1(x)),  x += mlp(norm2(x)) mlp = fc2 gelu(fc1), exact GELU; layer norm eps 1e-6 (1e-5 of overlapping
     patches)
-    pool cls: head(norm(x)[:, 0])             pool gap: head(mean over tokens of norm(x))
+    pool cls: head(norm(x)[:, 0])             pool gap: head(mean over tokens of norm(x)), gap-raw: without that norm
     A hierarchy repeats all of this but the head, stage after stage; the norm at a stage's end is the next one's input.
     overlap: windows 2P - 1 wide (3 between stages), and a layer norm after them;  patch_norm: the norm alone
     stage_norm 0: no norm between stages;  pos stages: a position embedding at each stage's start, and the class token,
@@ -61,7 +61,7 @@ class Config(OperatorSettings):
     heads: int = 2
     num_classes: int = 7
     mlp_ratio: int = 4
-    pool: str = "gap"           # cls | gap
+    pool: str = "gap"           # cls | gap | gap-raw
     pos_embed: str = "learned"  # learned | none | conv | stages
     r_max: int = 4
     tau: float = 0.001
@@ -309,9 +309,11 @@ def buffer_shapes(config):
     return shapes
 
 
-def cancels(name):
-    """Is this a parameter that no output depends on?  One number for all keys of a query drops out of their softmax."""
-    return name.endswith("pos_proj.bias")
+def cancels(name, config=None):
+    """Is this a parameter that no output depends on?  One number for all keys of a query drops out of their softmax, and
+    pool gap-raw leaves the last norm out."""
+    raw = config is not None and config.pool == "gap-raw"
+    return name.endswith("pos_proj.bias") or (raw and name.removeprefix("grad.") in ("norm.weight", "norm.bias"))
 
 
 # == Gated positional attention ========================================================================================
@@ -392,6 +394,7 @@ class Vit:
     def __init__(self, config, params):
         self.config, self.params = config, params
         self.notes, self.tails, self.alphas = linear.Notes(), [], []
+        self.raw = False  # the norm at the end is not used
         self.drop, self.first = Drop(config.dropout, SEED, STEP, FIRST), 0  # first: blocks in the stages before
 
     def attention(self, block, x):
@@ -478,7 +481,7 @@ class Vit:
             x = x + self.drop.rows(self.attention(i, self.norm(f"blocks.{i}.norm1", x)), site + 1)
             change = self.mlp(f"blocks.{i}.mlp.", self.norm(f"blocks.{i}.norm2", x), site + 2)
             x = x + self.drop.rows(change, site + 3)
-        return self.norm("norm", x) if "norm.weight" in self.params else x
+        return self.norm("norm", x) if "norm.weight" in self.params and not self.raw else x
 
     def embed(self, i, x):
         """Tokens of stage i from x [B,C,H,W]."""
@@ -506,6 +509,7 @@ class Vit:
             if last and not config.stage_norm:
                 own.update({name: params[name] for name in ("norm.weight", "norm.bias")})
             stage = Vit(config_here, own)
+            stage.raw = last and config.pool == "gap-raw"
             stage.notes, stage.tails, stage.alphas = self.notes, self.tails, self.alphas
             stage.first, first = first, first + config_here.depth
             if i == 0:
@@ -523,7 +527,9 @@ class Vit:
         self.params, kept = {**self.params, **leaves}, self.params
         logits = self.forward(images)
         loss = F.cross_entropy(logits, labels)
-        gradients = torch.autograd.grad(loss, list(leaves.values()))
+        gradients = torch.autograd.grad(loss, list(leaves.values()), allow_unused=self.config.pool == "gap-raw")
+        gradients = [torch.zeros_like(leaf) if gradient is None else gradient
+                     for leaf, gradient in zip(leaves.values(), gradients)]
         self.params = kept
         return logits.detach(), loss.detach(), dict(zip(leaves, gradients))
 
@@ -563,7 +569,7 @@ def check_finite_differences(config, seed):
                 losses.append(F.cross_entropy(model.forward(images, constants), labels))
             numeric = ((losses[0] - losses[1]) / (2 * step)).item()
             exact = (gradients[name] * direction).sum().item()
-            if cancels(name):
+            if cancels(name, config):
                 assert gradients[name].abs().max() < 1e-15, name
                 continue
             assert gradients[name].abs().max() > 0, name
