@@ -74,6 +74,8 @@ void params_shaped_by(Params *params, const char *setting, int value, int stage)
     p->stage = stage;
 }
 
+void params_bilinear(Params *params) { params->items[params->count - 1].bilinear = true; }
+
 void params_on_grid(Params *params, ParamGrid grid) { params->items[params->count - 1].grid = grid; }
 
 void params_in_time(Params *params, ParamTime time) {

@@ -69,6 +69,7 @@ struct Param {
     const char *setting; /* one that the shape follows from, for messages, or NULL;  its value in this stage */
     int setting_value, stage;
     ParamTime time;
+    bool bilinear; /* how to resample it to another grid: bilinearly, else bicubically */
     bool decay;
     float rate;  /* factor of the learning rate; default 1 */
     bool frozen; /* a buffer: stored and loaded like parameters, but never trained and not counted as one */
@@ -112,6 +113,8 @@ void params_start_scaled(Params *params, const char *prefix, const char *name, f
 /* Marks the most recently declared tensor as lying on a grid, so that weights trained at another image size can be
  * resampled. */
 void params_on_grid(Params *params, ParamGrid grid);
+/* Has that tensor resampled bilinearly, as PVT's positions are. */
+void params_bilinear(Params *params);
 
 /* Notes that the shape of the most recently declared tensor follows from that setting's value in this stage. */
 void params_shaped_by(Params *params, const char *setting, int value, int stage);

@@ -6,12 +6,13 @@
  * windows 2 apart; tubelets: Arnab et al. 2021 (ViViT), here with overlap in time, as in UniFormer and MViT. */
 #include "layers/embedding.h"
 
-void embedding_create(Embedding *e, int C, int Hi, int Wi, bool planes, int stride, bool overlap) {
+void embedding_create(Embedding *e, int C, int Hi, int Wi, bool planes, int stride, bool overlap,
+                      bool normed) {
     int k = overlap ? 2 * stride - 1 : stride;
     e->windows = (Unfold){Hi, Wi, C, k, stride, overlap ? k / 2 : 0, planes, 0, 0, 0};
     e->grid = unfold_grid(&e->windows);
     e->apart = 1;
-    e->normed = overlap;
+    e->normed = normed;
 }
 
 void embedding_create_merging(Embedding *e, int C, Grid tokens) {

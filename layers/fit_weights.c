@@ -81,6 +81,21 @@ static bool is_square(size_t n) {
     return side * side == n;
 }
 
+/* A hybrid's weights in a model without its stem, or the other way round. */
+static void refuse_other_stem(const Model *model, const SafeTensors *st, const char *path) {
+    const char *alone = "patch_embed.backbone.conv.weight", *with_stages = "patch_embed.backbone.stem.conv.weight";
+    bool has_alone = safetensors_find(st, alone), has_stages = safetensors_find(st, with_stages);
+    bool wants_alone = params_find(&model->params, alone), wants_stages = params_find(&model->params, with_stages);
+    if ((has_alone || has_stages) && !wants_alone && !wants_stages)
+        die("%s: a hybrid, whose patches are of a stem's features (patch_embed.backbone): stem hybrid is needed", path);
+    if ((wants_alone || wants_stages) && !has_alone && !has_stages)
+        die("%s: no stem in it (patch_embed.backbone), but this model has one: stem none is needed", path);
+    if (has_alone && wants_stages)
+        die("%s: its stem has no stages (patch_embed.backbone.conv): stem_blocks 0 is needed", path);
+    if (has_stages && wants_alone)
+        die("%s: its stem has stages (patch_embed.backbone.stages), this model's has none: stem_blocks is needed", path);
+}
+
 /* Published vision transformers that are not this one: says what is different, before a tensor is missed. */
 static void refuse_relatives(const Model *model, const char *path) {
     Error error;
@@ -95,10 +110,13 @@ static void refuse_relatives(const Model *model, const char *path) {
         if (ends_with(st.tensors[i].name, ".gamma_1") || ends_with(st.tensors[i].name, ".ls1.gamma"))
             die("%s: %s: LayerScale, which DeiT-III and later models have, has no place in this model, and no setting "
                 "makes one", path, st.tensors[i].name);
-    if (token && !wanted && params_find(&model->params, "pos_embed"))
+    refuse_other_stem(model, &st, path);
+    if (safetensors_find(&st, "patch_embed1.proj.weight"))
+        die("%s: the names of PVT's own program (patch_embed1): scripts/convert_weights.py makes this one's of them", path);
+    if (token && !wanted && (params_find(&model->params, "pos_embed") || params_find(&model->params, "pos_embed1")))
         die("%s: its classifier sees a class token (cls_token), this model's the average of all tokens: pool cls is "
             "needed", path);
-    if (!token && wanted && positions)
+    if (!token && wanted && (positions || safetensors_find(&st, "pos_embed1")))
         die("%s: no class token (cls_token) in it, but this model's classifier sees one: pool gap is needed", path);
     const Param *own = params_find(&model->params, "pos_embed");
     if (token && own && own->grid.prefix && positions && positions->ndim == 3 && is_square(positions->shape[1]))
@@ -125,8 +143,8 @@ void fitted_weights_print(const FittedWeights *fitted, FILE *out) {
     if (fitted->resampled > 1) snprintf(more, sizeof more, " and %d more", fitted->resampled - 1);
     if (fitted->resampled) {
         Grid from = fitted->from.positions, to = fitted->first->grid.positions;
-        print_line_to(out, "%s: resampled bicubically: %s from %dx%d to %dx%d%s\n", fitted->path, fitted->first->name,
-                      from.rows, from.columns, to.rows, to.columns, more);
+        print_line_to(out, "%s: resampled %s: %s from %dx%d to %dx%d%s\n", fitted->path,
+                      fitted->first->bilinear ? "bilinearly" : "bicubically", fitted->first->name, from.rows, from.columns, to.rows, to.columns, more);
     }
     more[0] = 0;
     if (fitted->inflated > 1) snprintf(more, sizeof more, " and %d more", fitted->inflated - 1);

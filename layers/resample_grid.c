@@ -1,8 +1,9 @@
-/* Bicubic resampling of tables on a grid.  from [outer,prefix + h*w,inner] -> to [outer,prefix + h'*w',inner]
+/* Bicubic or bilinear resampling of tables on a grid.  from [outer,prefix + h*w,inner] -> to [outer,prefix + h'*w',inner]
  *   to_yx = sum_ij u_yi v_xj from_ij,  weights u of the rows and v of the columns those of data/resample.c,
  * in double.  Those weights (Keys' a = -1/2, half-pixel centres, cut off and normalised at the edges, widened when the
  * grid shrinks) are what torch.nn.functional.interpolate(mode="bicubic", antialias=True) uses, and timm's
- * resample_abs_pos_embed (layers/pos_embed.py) calls that. */
+ * resample_abs_pos_embed (layers/pos_embed.py) calls that.  Bilinear weights are those of mode="bilinear" there without
+ * antialias, which PVT's positions take. */
 #include "layers/resample_grid.h"
 
 #include <math.h>
@@ -35,12 +36,23 @@ bool grid_of_tensor(ParamGrid *grid, const Param *p, const ParamGrid *known, int
     return count > 0 && (size_t)positions->rows * (size_t)positions->columns == (size_t)count;
 }
 
+/* The two neighbours of a centre, or one at the edge.  Returns how many there are from *first on. */
+static int bilinear_weights(double weights[2], int *first, int in, int out, int j) {
+    double at = ((double)j + 0.5) * in / out - 0.5;
+    if (at < 0) at = 0;
+    *first = (int)at < in - 1 ? (int)at : in - 1;
+    weights[1] = *first < in - 1 ? at - *first : 0;
+    weights[0] = 1 - weights[1];
+    return *first < in - 1 ? 2 : 1;
+}
+
 /* y [outer,out,inner] = weights x, x [outer,in,inner]. */
-static void resample_dimension(double *y, const double *x, size_t outer, int out, int in, size_t inner) {
+static void resample_dimension(double *y, const double *x, size_t outer, int out, int in, size_t inner, bool bilinear) {
     ResampleAxis axis = resample_whole(in, out);
-    double *weights = xcalloc((size_t)resample_taps(&axis, RESAMPLE_BICUBIC), sizeof *weights, "resampling");
+    double *weights = xcalloc(2 + (size_t)resample_taps(&axis, RESAMPLE_BICUBIC), sizeof *weights, "resampling");
     for (int j = 0; j < out; j++) {
-        int first, count = resample_weights(weights, &first, &axis, RESAMPLE_BICUBIC, j);
+        int first, count = bilinear ? bilinear_weights(weights, &first, in, out, j)
+                                    : resample_weights(weights, &first, &axis, RESAMPLE_BICUBIC, j);
         for (size_t o = 0; o < outer; o++) {
             double *to = y + (o * (size_t)out + (size_t)j) * inner;
             memset(to, 0, inner * sizeof *to);
@@ -67,8 +79,10 @@ void grid_resample(float *to, const Param *p, const float *from, const ParamGrid
         to += front;
         from += front;
         for (size_t i = 0; i < rows * columns * inner; i++) whole[i] = from[i];
-        resample_dimension(wide, whole, rows, p->grid.positions.columns, grid->positions.columns, inner);
-        resample_dimension(done, wide, 1, p->grid.positions.rows, grid->positions.rows, new_columns * inner);
+        resample_dimension(wide, whole, rows, p->grid.positions.columns, grid->positions.columns, inner,
+                           p->bilinear);
+        resample_dimension(done, wide, 1, p->grid.positions.rows, grid->positions.rows, new_columns * inner,
+                           p->bilinear);
         for (size_t i = 0; i < new_rows * new_columns * inner; i++) to[i] = (float)done[i];
         to += new_rows * new_columns * inner;
         from += rows * columns * inner;

@@ -1,7 +1,7 @@
 /* Pre-norm blocks on one grid.  x_0 [B,N,M] -> h [B,N,M]
  * forward   for every block:  x += conv(x), where a depthwise 3x3 convolution embeds positions (Chu et al. 2021)
  *                             x += keep drop(attention(norm1(x)));  x += keep drop(mlp(norm2(x)))
- *           h = norm(x), unless the stage ends without a norm
+ *           h = norm(x), or x where the stage ends without a norm
  *           (with some operators the class token is added before a later block, without a position embedding)
  * Each residual addition is fused with the norm that follows it, so the stream has 2*depth + 1 stations and a
  * half-block maps h of one station to f, which the next station adds.
@@ -58,9 +58,11 @@ void stage_declare(Stage *stage, Params *params) {
     stage->blocks = xcalloc((size_t)depth, sizeof *stage->blocks, "blocks");
     stage->stations = xcalloc(2 * (size_t)depth + 1, sizeof *stage->stations, "blocks");
     for (int i = 0; i < depth; i++) block_declare(stage, i, params);
-    stage->stations[2 * depth].N = stage->N;
-    stage->stations[2 * depth].bare = stage->bare_end;
+    Station *end = &stage->stations[2 * depth];
+    end->N = stage->N;
+    end->bare = stage->bare_end;
     station_declare(stage, 2 * depth, params, stage->norm_prefix, "norm");
+    if (stage->norm_unused) end->bare = true;
 }
 
 /* == Activations ================================================================================================== */

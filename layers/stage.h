@@ -66,11 +66,13 @@ typedef struct {
     bool drops;        /* drop path is used */
     bool recompute;    /* the backward pass computes a block's activations again from its input */
     bool last;         /* this is the model's last stage */
+    bool norm_unused;  /* the last station's norm is declared, but the stage hands on its stream */
     float residual_gain; /* factor on the initial weights of the last layer of each half-block */
     Stream *stream;
 
     int N; /* tokens at the last station */
-    float *cls, *dcls; /* [M] the class token, which the model declares */
+    float *cls, *dcls; /* [M] the class token, and [N of the first station,M] the position embedding at the stage's */
+    float *pos, *dpos; /* entry, or NULL: the model declares both */
     Block *blocks;     /* [depth] */
     Station *stations; /* [2*depth + 1]: 2i before block i's attention, 2i+1 before its MLP, the last at the end */
 } Stage;
@@ -80,7 +82,7 @@ void stage_plan(Stage *stage, Plan *plan, int B);
 
 /* The stage's input [B,N of the first station,M], which the caller writes. */
 real *stage_input(const Stage *stage);
-/* The stage's output [B,N,M]: the norm of the stream at the last station, or the stream itself. */
+/* The stage's output [B,N,M]: the stream at the last station, or its norm. */
 const real *stage_output(const Stage *stage);
 
 /* drop: with drop path and dropout. */

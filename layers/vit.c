@@ -1,7 +1,8 @@
 /* Vision transformer.  images [B,3,Hi,Wi], or clips [B,frames,3,Hi,Wi] -> logits [B,C]
  * forward   1. for every stage: tokens = patch embedding of the image, of a stem's features of it (hybrid_stem.h), or
  *              of the previous stage's output;
- *              h = norm(blocks(tokens)); in the first stage a class token and a position embedding are added to tokens
+ *              h = norm(blocks(tokens)), or without a norm; in the first stage a position embedding is added to tokens,
+ *              or in every stage, and in the last one a class token
  *           2. logits = head(pool(h))
  * backward  the same steps in reverse.  Blocks are in layers/stage.c, patch embeddings in layers/embedding.c. */
 #include "layers/vit.h"
@@ -15,6 +16,8 @@
 #include "core/text.h"
 
 /* == Settings ===================================================================================================== */
+
+#define POOLS "cls", "gap", "gap-raw"
 
 static const AttentionOp *const conv_blocks[] = {&conv_op, &sepconv_op, NULL};
 
@@ -41,7 +44,7 @@ static const ConfigEntry entries[] = {
     {F(BOOL, patch_overlap), "false",
      .help = "Overlapping patches, 2 patch_size - 1 pixels wide and followed by a layer norm, as in PVTv2"},
     {F(BOOL, patch_norm), "false",
-     .help = "Layer norm after patches that do not overlap, as in Swin and PVT"},
+     .help = "Layer norm after patches that do not overlap, as in Swin and PVT (overlapping patches have one)"},
     {F(BOOL, patch_merging), "false",
      .help = "Later stages begin with Swin's patch merging: the tokens of a 2x2 cell side by side, a layer norm and a "
              "linear layer without bias"},
@@ -64,13 +67,16 @@ static const ConfigEntry entries[] = {
      .help = "Number of stages, from the first, that have convolution blocks in place of attn"},
     {F(ITEM, conv_block), "conv", .table = (const void *const *)conv_blocks, .noun = "convolution block",
      .help = "Convolution of those stages: conv (UniFormer's, 5x5) or sepconv (MetaFormer's, 7x7, twice as wide)"},
-    {F(CHOICE, pool), "gap", CONFIG_CHOICES("cls", "gap"),
-     .help = "Input of the classifier: the class token, or the mean of all tokens (global average pooling)"},
+    {F(CHOICE, pool), "gap", CONFIG_CHOICES(POOLS),
+     .help = "Input of the classifier: the class token, which joins the last of several stages, or the mean of all tokens "
+             "(global average pooling) after the last norm or, gap-raw, before it: that norm is then there but unused, as in "
+             "FLatten's PVT"},
     {F(CHOICE, head), "linear", CONFIG_CHOICES(HEAD_KINDS),
      .help = "Classifier: one linear layer; mlp, a hidden layer of 4 dim with GELU and a norm, as in MetaFormer; tanh, "
              "a hidden layer of dim with tanh, as in ViT's pre-training"},
-    {F(CHOICE, pos_embed), "learned", CONFIG_CHOICES("learned", "none", "conv"),
-     .help = "Position embedding: a learned one, none, or a depthwise 3x3 convolution at the start of every block"},
+    {F(CHOICE, pos_embed), "learned", CONFIG_CHOICES("learned", "none", "conv", "stages"),
+     .help = "Position embedding: a learned one, none, a depthwise 3x3 convolution at the start of every block (conv), or "
+             "a learned one at the start of every stage (stages, as in PVT)"},
     {F(FLOAT, drop_path), "0", .min = 0, .max = 0.99,
      .help = "Rate of stochastic depth (drop path) in the last block; it grows linearly from 0 in the first block"},
     {F(FLOAT, dropout), "0", .min = 0, .max = 0.9,
@@ -190,16 +196,18 @@ static void check_mlp(const Config *config, const VitSettings *s) {
 }
 
 static void check_class_token(const Config *config, const VitSettings *s) {
-    const char *grid = stage_count(s) > 1 ? "several stages" : s->mlp_conv ? "mlp_conv"
-                       : s->pos_embed == POSITIONS_CONV ? "pos_embed conv" : s->conv_stages > 0 ? "conv_stages" : NULL;
-    const AttentionOp *attn = vit_attn(s, 0);
+    const char *grid = s->mlp_conv ? "mlp_conv" : s->pos_embed == POSITIONS_CONV ? "pos_embed conv"
+                       : s->conv_stages > 0 && s->conv_stages == stage_count(s) ? "conv_stages" : NULL;
+    const AttentionOp *attn = vit_attn(s, stage_count(s) - 1);
     int joins = attention_class_block(attn, config), depth = depth_of(s);
     if (s->pool != POOL_CLS) return;
     if (grid)
-        config_reject(config, "pool", "%s %s no place for a class token: use pool gap", grid,
-                      stage_count(s) > 1 ? "have" : "has");
+        config_reject(config, "pool", "%s has no place for a class token: use pool gap", grid);
     if (attn->needs_grid && !attn->class_block)
         config_reject(config, "pool", "attn %s has no place for a class token: use pool gap", attn->name);
+    if (stage_count(s) > 1 && joins > 0)
+        config_reject(config, "pool", "attn %s adds the class token before block %d, which only a single stage can do: "
+                      "use pool gap", attn->name, joins);
     if (joins >= depth)
         config_reject(config, "pool",
                       "attn %s adds the class token before block %d, but with depth %d block %d is the last: "
@@ -228,10 +236,11 @@ void vit_check_heads(const char *path, const Config *config, const VitSettings *
 }
 
 void vit_print_assumptions(const char *path, const VitSettings *s, const float *mean, const float *std) {
+    static const char *const pools[] = {POOLS};
     char attn[VIT_ATTN_SIZE];
     print_line("%s: no settings of train_vit in it, taken for attn %s, heads %d, pool %s, img_size %dx%d, mean "
                "%.4g,%.4g,%.4g, std %.4g,%.4g,%.4g\n",
-               path, vit_attn_names(s, attn), s->heads.at[0], s->pool == POOL_CLS ? "cls" : "gap", s->img_size[0], s->img_size[1],
+               path, vit_attn_names(s, attn), s->heads.at[0], pools[s->pool], s->img_size[0], s->img_size[1],
                (double)mean[0], (double)mean[1], (double)mean[2], (double)std[0], (double)std[1], (double)std[2]);
 }
 
@@ -254,9 +263,14 @@ void vit_use_settings(Config *config) {
 
 static bool has_class_token(const Vit *vit) { return vit->settings.pool == POOL_CLS; }
 
-/* Tokens in front of the grid at the first station: 1 for a class token, otherwise 0. */
-static int class_in_front(const Vit *vit) {
-    return has_class_token(vit) && attention_class_block(vit_attn(&vit->settings, 0), vit->stages[0].settings) == 0;
+/* The class token is in the last stage. */
+static bool stage_has_class(const Vit *vit, int i) {
+    return has_class_token(vit) && i == stage_count(&vit->settings) - 1;
+}
+
+/* Tokens in front of the grid at a stage's first station: 1 for a class token, otherwise 0. */
+static int class_in_front(const Vit *vit, int i) {
+    return stage_has_class(vit, i) && attention_class_block(vit_attn(&vit->settings, i), vit->stages[i].settings) == 0;
 }
 
 static void embedding_prefix(const Vit *vit, int i, char prefix[PARAM_NAME_SIZE]) {
@@ -264,21 +278,34 @@ static void embedding_prefix(const Vit *vit, int i, char prefix[PARAM_NAME_SIZE]
     else snprintf(prefix, PARAM_NAME_SIZE, "%.30sdownsample.", vit->stages[i].prefix);
 }
 
+/* The position embedding at a stage's entry, as in timm or, stage by stage, in PVT; false: there is none. */
+static bool position_name(const Vit *vit, int i, char name[PARAM_NAME_SIZE]) {
+    PositionEmbedding kind = vit->settings.pos_embed;
+    if (kind == POSITIONS_STAGES) snprintf(name, PARAM_NAME_SIZE, "pos_embed%d", i + 1);
+    else snprintf(name, PARAM_NAME_SIZE, "pos_embed");
+    return kind == POSITIONS_STAGES || (kind == POSITIONS_LEARNED && i == 0);
+}
+
 /* The class token and the position embedding are declared before the patch embedding, in timm's order. */
-static void first_declare(Vit *vit) {
-    Stage *first = &vit->stages[0];
-    int M = first->config.dim, prefix = class_in_front(vit);
-    if (has_class_token(vit))
-        params_declare(&vit->model.params, &first->cls, &first->dcls, "", "cls_token", INIT_TRUNC_NORMAL, false, 3,
+static void entry_declare(Vit *vit, int i) {
+    Stage *stage = &vit->stages[i];
+    Params *params = &vit->model.params;
+    int M = stage->config.dim, prefix = class_in_front(vit, i);
+    char name[PARAM_NAME_SIZE];
+    if (stage_has_class(vit, i))
+        params_declare(params, &stage->cls, &stage->dcls, "", "cls_token", INIT_TRUNC_NORMAL, false, 3,
                        (int[]){1, 1, M});
-    if (vit->settings.pos_embed != POSITIONS_LEARNED) return;
-    params_declare(&vit->model.params, &vit->pos, &vit->dpos, "", "pos_embed", INIT_TRUNC_NORMAL, false, 3,
-                   (int[]){1, prefix + grid_tokens(vit->grid), M});
-    params_on_grid(&vit->model.params, (ParamGrid){1, 1, prefix, vit->grid});
-    params_in_time(&vit->model.params, (ParamTime){TIME_COPIES, 1, vit->grid.frames, prefix, false});
+    if (!position_name(vit, i, name)) return;
+    params_declare(params, &stage->pos, &stage->dpos, "", name, INIT_TRUNC_NORMAL, false, 3,
+                   (int[]){1, prefix + grid_tokens(stage->grid), M});
+    params_on_grid(params, (ParamGrid){1, 1, prefix, stage->grid});
+    params_in_time(params, (ParamTime){TIME_COPIES, 1, stage->grid.frames, prefix, false});
+    if (vit->settings.pos_embed == POSITIONS_STAGES) params_bilinear(params);
 }
 
 static const char stem_prefix[] = "patch_embed.backbone.";
+
+static bool patches_are_normed(const VitSettings *s) { return s->patch_overlap || s->patch_norm; }
 
 static bool has_stem(const Vit *vit) { return vit->settings.stem == STEM_HYBRID; }
 
@@ -291,7 +318,7 @@ static void first_embedding_create(Vit *vit, const Config *config) {
     int sides[2] = {c->img_size[0], c->img_size[1]};
     for (int i = 0; i < 2 && has_stem(vit); i++) sides[i] = hybrid_stem_side(s, sides[i]);
     embedding_create(e, has_stem(vit) ? hybrid_stem_channels(s) : 3, sides[0], sides[1], !has_stem(vit), c->patch_size,
-                     c->patch_overlap);
+                     c->patch_overlap, patches_are_normed(c));
 }
 
 static void stage_create(Vit *vit, const Config *config, int i) {
@@ -301,8 +328,9 @@ static void stage_create(Vit *vit, const Config *config, int i) {
     char prefix[PARAM_NAME_SIZE];
     if (i == 0) first_embedding_create(vit, config);
     else if (c->patch_merging) embedding_create_merging(e, before->config.dim, before->grid);
-    else embedding_create(e, before->config.dim, before->grid.rows, before->grid.columns, false, 2, c->patch_overlap);
-    if (c->patch_norm) e->normed = true;
+    else
+        embedding_create(e, before->config.dim, before->grid.rows, before->grid.columns, false, 2, c->patch_overlap,
+                         patches_are_normed(c));
     embedding_take_frames(e, i == 0 ? c->frames : before->grid.frames, i == 0 ? c->tubelet : 1);
     *stage = (Stage){.config = stage_config(c, i),
                      .settings = config,
@@ -312,7 +340,7 @@ static void stage_create(Vit *vit, const Config *config, int i) {
                      .index = i,
                      .stages = stage_count(c),
                      .first = i > 0 ? before->first + before->config.depth : 0,
-                     .class_token = has_class_token(vit),
+                     .class_token = stage_has_class(vit, i),
                      .position_conv = c->pos_embed == POSITIONS_CONV,
                      .mlp_conv = c->mlp_conv,
                      .mlp_relu = c->mlp_relu,
@@ -325,13 +353,14 @@ static void stage_create(Vit *vit, const Config *config, int i) {
                      .stream = &vit->stream};
     if (stage_count(c) > 1) snprintf(stage->prefix, sizeof stage->prefix, c->patch_merging ? "layers.%d." : "stages.%d.", i);
     if (c->stage_norm) memcpy(stage->norm_prefix, stage->prefix, sizeof stage->prefix);
+    stage->norm_unused = stage->last && c->pool == POOL_GAP_RAW;
     if (i == 0) {
         vit->grid = e->grid;
-        vit->N = grid_tokens(e->grid) + has_class_token(vit);
-        first_declare(vit);
-        if (has_stem(vit))
-            hybrid_stem_declare(&vit->stem, config, &vit->model.params, stem_prefix, c->img_size[0], c->img_size[1]);
+        vit->N = grid_tokens(e->grid) + stage->class_token;
     }
+    entry_declare(vit, i);
+    if (i == 0 && has_stem(vit))
+        hybrid_stem_declare(&vit->stem, config, &vit->model.params, stem_prefix, c->img_size[0], c->img_size[1]);
     embedding_prefix(vit, i, prefix);
     embedding_declare(e, &vit->model.params, prefix, stage->config.dim);
     stage_declare(stage, &vit->model.params);
@@ -369,7 +398,7 @@ static void stream_plan(Vit *vit, Plan *plan, int B) {
         if (stage > bytes) bytes = stage;
     }
     plan_borrow(plan, "", "f", &s->f, bytes);
-    plan_borrow(plan, "", "sum", &s->sum, has_class_token(vit) && !class_in_front(vit) ? bytes : 0);
+    plan_borrow(plan, "", "sum", &s->sum, has_class_token(vit) && !class_in_front(vit, stage_count(c) - 1) ? bytes : 0);
     if (!plan->training) return;
     plan_borrow(plan, "", "dx", &s->dx, bytes);
     plan_borrow(plan, "", "dh", &s->dh, bytes);
@@ -483,8 +512,8 @@ void vit_draw_buffers(const Vit *vit, uint64_t seed, uint32_t step) {
 /* The tokens whose mean is the classifier's input: the class token, or all. */
 static int pooled_tokens(const Vit *vit) { return has_class_token(vit) ? 1 : last_stage(vit)->N; }
 
-/* True if a class token or a position embedding is added to the first stage's patches. */
-static bool first_is_joined(const Vit *vit) { return vit->pos || class_in_front(vit); }
+/* True if a class token or a position embedding is added to a stage's patches. */
+static bool is_joined(const Vit *vit, int i) { return vit->stages[i].pos || class_in_front(vit, i); }
 
 /* Dropout of the first stage's input or of its gradient. */
 static void drop_tokens(const Vit *vit, real *x, int B) {
@@ -498,12 +527,12 @@ static const real *first_input(const Vit *vit) { return has_stem(vit) ? vit->ste
 
 static void embed(Vit *vit, int i, const real *x, int B) {
     const Stage *stage = &vit->stages[i];
-    bool joined = i == 0 && first_is_joined(vit);
-    int prefix = class_in_front(vit);
+    bool joined = is_joined(vit, i);
+    int prefix = class_in_front(vit, i);
     embedding_forward(&vit->embeddings[i], joined ? vit->stream.f : stage_input(stage), x, B);
     if (joined)
-        embed_forward(stage_input(stage), vit->stream.f, stage->cls, vit->pos,
-                      &(TokenShape){B, prefix + grid_tokens(vit->grid), stage->config.dim}, prefix);
+        embed_forward(stage_input(stage), vit->stream.f, stage->cls, stage->pos,
+                      &(TokenShape){B, prefix + grid_tokens(stage->grid), stage->config.dim}, prefix);
 }
 
 void vit_forward(Vit *vit, int B, bool drop) {
@@ -537,16 +566,19 @@ void vit_losses(const Vit *vit, float *losses, int B) {
 static void embed_gradient(Vit *vit, int i, int B) {
     Stream *s = &vit->stream;
     const Stage *stage = &vit->stages[i];
-    int prefix = class_in_front(vit);
+    int prefix = class_in_front(vit, i);
+    if (is_joined(vit, i)) {
+        real *joined = s->dx;
+        embed_backward(s->dh, prefix ? stage->dcls : NULL, stage->dpos, joined,
+                       &(TokenShape){B, prefix + grid_tokens(stage->grid), stage->config.dim}, prefix);
+        s->dx = s->dh;
+        s->dh = joined;
+    }
     if (i > 0) {
         embedding_backward(&vit->embeddings[i], s->dh, s->dx, stage_output(stage - 1), B);
         return;
     }
-    if (first_is_joined(vit))
-        embed_backward(s->dh, prefix ? stage->dcls : NULL, vit->dpos, s->dx,
-                       &(TokenShape){B, prefix + grid_tokens(vit->grid), stage->config.dim}, prefix);
-    embedding_backward(&vit->embeddings[0], has_stem(vit) ? vit->stem.dfeatures : NULL,
-                       first_is_joined(vit) ? s->dh : s->dx, first_input(vit), B);
+    embedding_backward(&vit->embeddings[0], has_stem(vit) ? vit->stem.dfeatures : NULL, s->dx, first_input(vit), B);
     if (has_stem(vit)) hybrid_stem_backward(&vit->stem, B);
 }
 
@@ -673,9 +705,8 @@ static void describe_stage(const Vit *vit, FILE *out, int i) {
         snprintf(prefix, sizeof prefix, "patch_embed.proj.");
     }
     describe_row(vit, out, prefix, embedding_kind(&vit->embeddings[i]), embedding_macs(&vit->embeddings[i]));
-    if (i == 0 && has_class_token(vit)) describe_row(vit, out, "cls_token", "class token", 0);
-    if (i == 0 && vit->settings.pos_embed == POSITIONS_LEARNED)
-        describe_row(vit, out, "pos_embed", "position embedding", 0);
+    if (stage_has_class(vit, i)) describe_row(vit, out, "cls_token", "class token", 0);
+    if (position_name(vit, i, prefix)) describe_row(vit, out, prefix, "position embedding", 0);
     for (int j = 0; j < stage->config.depth; j++) describe_block(vit, out, stage, j);
     if (stage->bare_end) {
         snprintf(prefix, sizeof prefix, "%send.", stage->prefix);
@@ -683,7 +714,8 @@ static void describe_stage(const Vit *vit, FILE *out, int i) {
         return;
     }
     snprintf(prefix, sizeof prefix, "%snorm.", stage->norm_prefix);
-    describe_row(vit, out, prefix, i + 1 < stage_count(&vit->settings) ? "norm" : "final norm", 0);
+    describe_row(vit, out, prefix, i + 1 < stage_count(&vit->settings) ? "norm"
+                                   : stage->norm_unused ? "final norm, unused" : "final norm", 0);
 }
 
 void vit_describe(const Vit *vit, FILE *out) {

@@ -17,8 +17,8 @@
 
 enum { VIT_MAX_STAGES = 8 };
 
-typedef enum { POOL_CLS, POOL_GAP } Pool;
-typedef enum { POSITIONS_LEARNED, POSITIONS_NONE, POSITIONS_CONV } PositionEmbedding;
+typedef enum { POOL_CLS, POOL_GAP, POOL_GAP_RAW } Pool;
+typedef enum { POSITIONS_LEARNED, POSITIONS_NONE, POSITIONS_CONV, POSITIONS_STAGES } PositionEmbedding;
 typedef enum { STEM_NONE, STEM_HYBRID } StemKind;
 typedef enum { INIT_SCALE_NONE, INIT_SCALE_DEPTH } InitScale;
 
@@ -76,7 +76,6 @@ typedef struct {
     Embedding embeddings[VIT_MAX_STAGES];
     Stage stages[VIT_MAX_STAGES];
     Classifier head;
-    float *pos, *dpos; /* [N of the first station,M] */
     Stream stream;
 
     /* Of clips every image is `frames` images, one after the other: [B,frames,..], [B+2,frames,..]. */

@@ -5,13 +5,15 @@ use.
     python3 scripts/convert_weights.py smca.pth smca.safetensors
     python3 scripts/convert_weights.py --backbone detr.pth backbone.safetensors
     python3 scripts/convert_weights.py deit_tiny_patch16_224.pth deit.safetensors
+    python3 scripts/convert_weights.py pvt_tiny.pth pvt.safetensors
 
 Reads torchvision's ResNet-50 (names without a prefix; fc.* and num_batches_tracked are left out) and the official
 checkpoints of DETR and SMCA-DETR (500 tensors under the key `model`).  --backbone keeps the backbone alone, of any of
 them.  Every tensor is checked by name and shape before anything is written; but the tensors of a vision transformer
 (DeiT's and timm's, known by patch_embed.proj.weight) are taken as they are, for train_vit's settings decide their shapes.
-Those of the official Swin and PVTv2, and of the FLatten Transformer in both, get timm's names: Swin's mergings belong to
-the stage after them, its masks and indices are left out, and q and kv of focused attention become qkv.
+Those of the official Swin, PVT and PVTv2, and of the FLatten Transformer in them, get timm's names, PVT's stages those of
+train_vit: Swin's mergings belong to the stage after them, its masks and indices are left out, and q and kv of focused
+attention become qkv.
 
 A .pth file is a pickle, which can execute arbitrary code.  It is read here without PyTorch, and the only objects that
 it can create are tensors, containers and the checkpoint's settings, which are ignored.  Since PyTorch 1.6 the file is a
@@ -275,7 +277,7 @@ def convert(path, backbone_alone):
     tensors = {name: x for name, x in tensors.items() if not name.endswith(("relative_position_index", "attn_mask"))}
     if "layers.0.downsample.reduction.weight" in tensors:
         return {swin_name(name): x for name, x in tensors.items()}
-    if "patch_embed1.proj.weight" in tensors and "pos_embed1" not in tensors:
+    if "patch_embed1.proj.weight" in tensors:
         return focused_qkv({pvt_name(name): x for name, x in tensors.items()})
     if "patch_embed.proj.weight" in tensors:
         return tensors
@@ -293,7 +295,7 @@ def main():
     parser = argparse.ArgumentParser(description="PyTorch's weights for train_vit and train_detr, as safetensors.")
     parser.add_argument("--backbone", action="store_true", help="the backbone alone, of a detector's checkpoint")
     parser.add_argument("pth", help="torchvision's ResNet-50, a checkpoint of DETR or SMCA-DETR, or a vision "
-                                    "transformer of DeiT, timm, Swin, PVTv2 or the FLatten Transformer")
+                                    "transformer of DeiT, timm, Swin, PVT, PVTv2 or the FLatten Transformer")
     parser.add_argument("out", help="the safetensors file to write")
     args = parser.parse_args()
     tensors = convert(args.pth, args.backbone)

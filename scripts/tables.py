@@ -140,10 +140,15 @@ TABLES = {
         ("softmax", "lisanet-i-softmax"), ("softmax+rpe", "lisanet-i-softmax-rpe"),
         ("dwconv377", "lisanet-i-dwconv7"), ("gf", "lisanet-i-gf"), ("lambda", "lisanet-i-lambda"),
         ("rsa", "lisanet-i-rsa"), ("lisa", "lisanet-i"))),
-    "hosts": ("Hierarchical transformers with their own attention, ImageNet-1k", "hosts,imagenet1k", imagenet(
+    "hosts": ("Transformers with attention or patches of their own, ImageNet-1k", "hosts,imagenet1k", imagenet(
+        ("pvt_tiny", "pvt-tiny"), ("pvt_small", "pvt-small"),
         ("pvt_v2_b0", "pvt-v2-b0"), ("pvt_v2_b1", "pvt-v2-b1"), ("pvt_v2_b2", "pvt-v2-b2"),
-        ("pvt_v2_b2_li", "pvt-v2-b2-li"), ("swin_t", "swin-t"), ("swin_s", "swin-s"))),
+        ("pvt_v2_b2_li", "pvt-v2-b2-li"), ("swin_t", "swin-t"), ("swin_s", "swin-s"),
+        ("vit_tiny_r_s16_p8", "vit-tiny-r-s16"), ("vit_small_r26_s32", "vit-small-r26-s32"),
+        ("vit_base_r50_s16", "vit-base-r50-s16"))),
     "flatten": ("FLatten Transformer: focused attention in its hosts, ImageNet-1k", "flatten,imagenet1k", imagenet(
+        ("pvt_tiny", "pvt-tiny"), ("flatten_pvt_tiny", "flatten-pvt-tiny"),
+        ("pvt_small", "pvt-small"), ("flatten_pvt_small", "flatten-pvt-small"),
         ("pvt_v2_b0", "pvt-v2-b0"), ("flatten_pvt_v2_b0", "flatten-pvt-v2-b0"),
         ("flatten_pvt_v2_b1", "flatten-pvt-v2-b1"), ("flatten_pvt_v2_b2", "flatten-pvt-v2-b2"),
         ("swin_t", "swin-t"), ("flatten_swin_t", "flatten-swin-t"), ("swin_s", "swin-s"),

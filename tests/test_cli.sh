@@ -100,7 +100,7 @@ done <<END
 --attn+linear+--pool+cls+--relative+permute 5754664
 END
 
-# ViT's counts are timm's; the hierarchies' are those of the plain reading of the LiSA paper.
+# ViT's and the hybrids' counts are timm's, PVT's and FLatten's those of their own programs; the hierarchies' are those of the plain reading of the LiSA paper.
 while read -r config params; do
     run --describe --config "$root/configs/imagenet/$config.ini" --micro-batch 1
     grep -q "^params: $params$" out
@@ -114,6 +114,29 @@ lisanet-s 24725320
 lisanet-b 50610496
 hylisanet-s 23996552
 hylisanet-b 49991008
+pvt-tiny 13229288
+pvt-small 24485864
+flatten-pvt-tiny 12150504
+flatten-pvt-small 21670248
+vit-tiny-r-s16 6337704
+vit-small-r26-s32 36431912
+vit-base-r50-s16 98659112
+END
+
+# Multiply-adds in thousands by PyTorch's counter on timm's models, and of PVT's and FLatten's own programs.
+while read -r config macs; do
+    run --describe --config "$root/configs/imagenet/$config.ini" --micro-batch 1
+    ours=$(sed -n 's/^macs: \([0-9]*\)[0-9][0-9][0-9]$/\1/p' out)
+    [ -n "$ours" ] && [ $((ours * 1000)) -gt $((macs * 995)) ] && [ $((ours * 1000)) -lt $((macs * 1005)) ]
+    check "and $config.ini has $macs thousand multiply-adds within 0.5 %" $? "$ours"
+done <<END
+pvt-tiny 1933000
+pvt-small 3816000
+flatten-pvt-tiny 2037000
+flatten-pvt-small 4030000
+vit-tiny-r-s16 434000
+vit-small-r26-s32 3464000
+vit-base-r50-s16 21535000
 END
 
 run --describe
@@ -177,7 +200,18 @@ refuses "stages that halve an odd grid" 2 '--patch-size|36x36|patch_overlap' $st
 refuses "as many reductions as no hierarchy has" 2 '--reduction|3 values|dim has 2' $stages --attn reduced --reduction 8,4,2
 refuses "a reduction that no stage has room for" 2 "--reduction|5|stage 1's 4x4" $stages --attn reduced --reduction 2,5
 refuses "a ReLU before a convolution that is not there" 2 '--mlp-relu|mlp_conv' --mlp-relu
-refuses "a class token in a hierarchy" 2 '--pool|several stages|gap' $stages --pool cls
+refuses "a class token that joins late in a hierarchy" 2 '--pool|convit|single stage|gap' $stages --attn convit --pool cls
+refuses "a class token among reduced keys" 2 "--pool|stage 1's keys|reduction 1" $stages --attn reduced --reduction 4,2 --pool cls
+refuses "a class token in front of convolution blocks" 2 '--pool|conv_stages|gap' $stages --conv-stages 2 --pool cls
+refuses "a stem's stages without a stem" 2 '--stem-blocks|hybrid' --stem-blocks 2,2
+stem='--stem hybrid --stem-width 32 --patch-size 1'
+refuses "features that are no whole patches" 2 "--patch-size|3 does not divide the stem's 8x8 features of img_size 32x32" \
+    $stem --patch-size 3
+refuses "features that stages cannot halve" 2 "--patch-size|1, doubled|3x3 features of img_size 36x36|patch_overlap" \
+    $stem --img-size 36 --stem-blocks 1,1,1 $stages --patch-size 1
+refuses "channels without groups" 2 '--stem-width|48|multiple of 32' $stem --stem-width 48
+refuses "a stage of no blocks" 2 '--stem-blocks|0 in a list' $stem --stem-blocks 1,0
+refuses "more stages than a stem has" 2 '--stem-blocks|5 values|4 stages' $stem --stem-blocks 1,1,1,1,1
 refuses "a class token with mlp_conv" 2 '--pool|mlp_conv|gap' --mlp-conv --pool cls
 refuses "a class token with pos_embed conv" 2 '--pool|pos_embed conv|gap' --pos-embed conv --pool cls
 refuses "numbers without an end" 2 "--dim|expected an integer|''" --dim 16,
@@ -488,6 +522,12 @@ refuses "--init of a distilled DeiT" 1 'distilled.safetensors|dist_token|no sett
 restate a/last.safetensors scaled.safetensors '"blocks.0.norm1.bias"' '"blocks.0.gamma_1"'
 refuses "--init with LayerScale" 1 'scaled.safetensors|blocks.0.gamma_1|LayerScale' $init scaled.safetensors
 refuses "--init without a class token" 1 'a/last.safetensors|pool gap' $init a/last.safetensors --pool cls
+restate a/last.safetensors hybrid.safetensors '"norm.bias"' '"patch_embed.backbone.conv.weight"'
+restate a/last.safetensors staged.safetensors '"norm.bias"' '"patch_embed.backbone.stem.conv.weight"'
+refuses "--init of a hybrid" 1 'hybrid.safetensors|stem hybrid is needed' $init hybrid.safetensors
+refuses "--init without a stem" 1 'a/last.safetensors|stem none is needed' $init a/last.safetensors $stem
+refuses "--init of a stem alone" 1 'hybrid.safetensors|stem_blocks 0 is needed' $init hybrid.safetensors $stem --stem-blocks 1
+refuses "--init of a stem's stages" 1 'staged.safetensors|stem_blocks is needed' $init staged.safetensors $stem
 restate a/last.safetensors token.safetensors '"norm.bias"' '"cls_token"'
 refuses "--init with a class token" 1 'token.safetensors|pool cls' $init token.safetensors
 refuses "--init without the class token's position" 1 'token.safetensors|16 positions|class token' \

@@ -48,6 +48,40 @@ says "the backbone of DETR" "265 tensors, 23,561,152 numbers" --backbone detr.pt
 says "bfloat16" "265 tensors, 23,561,152 numbers" bfloat16.pth bfloat16.safetensors
 says "half precision" "265 tensors, 23,561,152 numbers" half.pth half.safetensors
 
+says "PVT's own names" "47 tensors" pvt.pth pvt.safetensors
+pvt='--img-size 32 --patch-size 4 --patch-norm --dim 8,12 --depth 1 --heads 1,2 --mlp-ratio 2 --attn reduced --reduction 2,1
+    --stage-norm false --pool cls --pos-embed stages --data shapes'
+# shellcheck disable=SC2086
+if [ -x "$build/train_vit" ]; then
+    run $pvt --predict test:0 --init pvt.safetensors
+    check "are those of train_vit" $((status != 0)) "$(head -n 1 err)"
+    "$torch" -c '
+import os, sys
+sys.path.insert(0, os.path.join(sys.argv[1], "tests", "reference"))
+import numpy as np, safetensors_io
+tensors = safetensors_io.read("pvt.safetensors")[0]
+safetensors_io.write("official.safetensors", {n.replace("patch_embed.", "patch_embed1."): x for n, x in tensors.items()}, {})' "$root"
+    refuses "but not before they are renamed" 1 'official.safetensors|patch_embed1|scripts/convert_weights.py' $pvt \
+        --predict test:0 --init official.safetensors
+    converts flatten.pth flatten.safetensors
+    run $(echo "$pvt" | sed 's/--reduction 2,1//; s/reduced/focused/; s/pool cls/pool gap-raw/') --predict test:0 \
+        --init flatten.safetensors
+    [ "$status" -eq 0 ] && "$torch" -c '
+import os, sys
+sys.path.insert(0, os.path.join(sys.argv[1], "tests", "reference"))
+import safetensors_io
+bias = safetensors_io.read("flatten.safetensors")[0]["stages.1.blocks.0.attn.qkv.bias"]
+assert bias.shape == (36,) and (bias[:12] != 7).all() and (bias[12:] == 7).all()' "$root" 2>>err
+    check "FLatten's q, k and v are one product" $? "$(tail -n 1 err)"
+    refuses "and not without the class token" 1 'pvt.safetensors|cls_token|pool cls' $pvt --pool gap --predict test:0 \
+        --init pvt.safetensors
+    succeeds "positions are resampled" $pvt --img-size 64x32 --predict test:0 --init pvt.safetensors
+    grep -q 'resampled bilinearly: pos_embed1 from 8x8 to 16x8 and 1 more' out
+    check "bilinearly" $? "$(grep resampled out)"
+else
+    skip "PVT in train_vit" "no $build/train_vit"
+fi
+
 cat >values.py <<'END'
 import os, sys
 sys.path.insert(0, os.path.join(sys.argv[1], "tests", "reference"))

@@ -71,6 +71,18 @@ static void test_interpolation(void **state) {
     assert_true(ok);
 }
 
+/* torch.nn.functional.interpolate(mode="bilinear"), corners not aligned: at the edges the nearest alone, and a smaller
+ * grid takes two neighbours, however many it passes over.  Rows and columns each by itself, behind a class token. */
+static void test_bilinear(void **state) {
+    (void)state;
+    const float from[1 + 8] = {9, 0, 4, 8, 40, 100, 104, 108, 140}; /* 2 x 4 */
+    const float wanted[1 + 8] = {9, 2, 24, 27, 49, 77, 99, 102, 124}; /* 4 x 2 */
+    Param p = {.ndim = 3, .shape = {1, 9, 1}, .size = 9, .grid = {1, 1, 1, {1, 4, 2}}, .bilinear = true};
+    float to[9];
+    grid_resample(to, &p, from, &(ParamGrid){1, 1, 1, {1, 2, 4}});
+    for (int i = 0; i < 9; i++) assert_float_equal(to[i], wanted[i], 1e-5);
+}
+
 /* The same size is the same table, and what is no table on this grid is told. */
 static void test_grids(void **state) {
     (void)state;
@@ -218,6 +230,7 @@ int main(void) {
     check_seed();
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_interpolation),
+        cmocka_unit_test(test_bilinear),
         cmocka_unit_test(test_grids),
         cmocka_unit_test(test_models),
         cmocka_unit_test(test_weights),

@@ -18,6 +18,9 @@ static const char ISOTROPIC[] = "img_size = 8\npatch_size = 4\nnum_classes = 3\n
 static const char HIERARCHY[] = "img_size = 32\npatch_size = 4\npatch_overlap = true\nnum_classes = 3\n"
                                 "dim = 8,8,8,8\nheads = 1\nmlp_ratio = 1\nattn = conv\npos_embed = conv\n";
 
+static const char PVT[] = "img_size = 32\npatch_size = 4\nnum_classes = 3\ndim = 8,8\nheads = 1\nmlp_ratio = 1\n"
+                          "attn = softmax\npatch_norm = true\nstage_norm = false\npos_embed = stages\npool = cls\n";
+
 static void model_create(Vit *vit, const char *settings, const char *more) {
     Config *config = malloc(sizeof *config); /* lives as long as the model */
     config_init(config, NULL);
@@ -94,7 +97,10 @@ static void test_tables(void **state) {
                 {"layers.2.blocks.5.norm2.bias", 4},
                 {"layers.3.downsample.norm.weight", 5},
                 {"norm.weight", 6},
-                {"head.fc.weight", 6}};
+                {"head.fc.weight", 6}},
+      pvt[] = {{"pos_embed1", 0}, {"patch_embed.norm.weight", 0},      {"stages.0.blocks.3.norm1.weight", 2},
+               {"pos_embed2", 3}, {"stages.1.downsample.norm.bias", 3}, {"cls_token", 3},
+               {"norm.weight", 5}, {"head.weight", 5}};
     Vit vit;
     (void)state;
     model_create(&vit, HIERARCHY, "depth = 3,6,12,4\n");
@@ -118,6 +124,13 @@ static void test_tables(void **state) {
     for (size_t i = 0; i < sizeof plain / sizeof *plain; i++) {
         assert_non_null(params_find(&vit.model.params, plain[i].name));
         assert_int_equal(layer_decay_group(&vit.settings, plain[i].name), plain[i].group);
+    }
+    model_close(&vit);
+    model_create(&vit, PVT, "depth = 4,6\n");
+    assert_int_equal(layer_decay_groups(&vit.settings), 6);
+    for (size_t i = 0; i < sizeof pvt / sizeof *pvt; i++) {
+        assert_non_null(params_find(&vit.model.params, pvt[i].name));
+        assert_int_equal(layer_decay_group(&vit.settings, pvt[i].name), pvt[i].group);
     }
     model_close(&vit);
 }

@@ -77,7 +77,7 @@ static void set_width(Attention *a, int M, int heads) {
 /* Rejects values of settings common to all operators that this operator does not support. */
 static void check(const Attention *a, bool class_token) {
     const FeatureMapSettings *features = config_settings(a->settings, &feature_map_settings);
-    if (a->op->needs_grid && class_token)
+    if (a->op->needs_grid && class_token && !a->op->class_block)
         config_reject(a->settings, "pool", "attn %s has no place for a class token: use pool gap", a->op->name);
     if (a->grid.frames > 1 && !a->op->takes_frames)
         config_reject(a->settings, "frames", "attn %s knows rows and columns of tokens, but no frames: use frames 1",

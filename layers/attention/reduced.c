@@ -59,11 +59,21 @@ static int reduction_of(const Attention *a) {
 /* Are k and v made of other tokens than q? */
 static bool reduces(const Reduced *s) { return s->cells > 0 || s->squares.stride > 1; }
 
+/* The class token is no part of any square, so it has a place only among keys that are the tokens themselves: in a last
+ * stage with reduction 1. */
+static int class_at_entry(const Config *settings) {
+    (void)settings;
+    return 0;
+}
+
 static void reduced_check(const Attention *a) {
     int r = reduction_of(a);
     if (settings_of(a)->reduction_cells == 0 && (r > a->grid.rows || r > a->grid.columns))
         config_reject(a->settings, "reduction", "%d is more than a side of stage %d's %dx%d tokens", r, a->stage,
                       a->grid.rows, a->grid.columns);
+    if (a->N > grid_tokens(a->grid) && (settings_of(a)->reduction_cells || r > 1))
+        config_reject(a->settings, "pool", "a class token is in no square or cell of stage %d's keys: use pool gap, or "
+                      "reduction 1 there", a->stage);
 }
 
 static void reduced_declare(Attention *a, Params *params) {
@@ -72,7 +82,7 @@ static void reduced_declare(Attention *a, Params *params) {
     s->cells = settings_of(a)->reduction_cells;
     int r = s->cells ? 1 : reduction_of(a);
     s->squares = (Unfold){a->grid.rows, a->grid.columns, M, r, r, 0, false, 0, 0, 0};
-    s->keys = s->cells ? (Grid){1, s->cells, s->cells} : unfold_grid(&s->squares);
+    s->keys = s->cells ? (Grid){1, s->cells, s->cells} : r > 1 ? unfold_grid(&s->squares) : (Grid){1, 1, a->N};
     projection_declare(&s->q, params, a->prefix, "q", M, M);
     projection_declare(&s->kv, params, a->prefix, "kv", M, 2 * M);
     projection_declare(&s->proj, params, a->prefix, "proj", M, M);
@@ -198,6 +208,10 @@ static size_t reduced_macs(const Attention *a) {
 
 /* Divides a key's weight among the tokens that it was made of. */
 static void spread(const Reduced *s, const Attention *a, float *weights, int l, float weight) {
+    if (!reduces(s)) {
+        weights[l] += weight;
+        return;
+    }
     int i = l / s->keys.columns, j = l % s->keys.columns, r = s->squares.stride;
     TokenSpan rows = {i * r, (i + 1) * r}, columns = {j * r, (j + 1) * r};
     if (s->cells) {
@@ -235,6 +249,7 @@ const AttentionOp reduced_op = {
     .summary = "softmax to fewer keys: convolved squares or means of cells (PVT, PVTv2)",
     .settings = ATTENTION_SETTINGS(&reduced_settings),
     .needs_grid = true,
+    .class_block = class_at_entry,
     .state_size = sizeof(Reduced),
     .check = reduced_check,
     .declare = reduced_declare,

@@ -110,11 +110,11 @@ cudnnStatus_t cudnnSetConvolution2dDescriptor(cudnnConvolutionDescriptor_t convo
     Guard guard(call);
     handle_check(call, convolution, "convolution descriptor");
     if (pad_h < 0 || pad_w < 0 || stride_h < 1) fail(call, "padding %d x %d, stride %d", pad_h, pad_w, stride_h);
-    if (pad_h != pad_w || stride_h != stride_w || dilation_h != 1 || dilation_w != 1)
-        fail(call, "only square paddings and strides without dilation are stood in for");
+    if (stride_h != stride_w || dilation_h != 1 || dilation_w != 1)
+        fail(call, "only square strides without dilation are stood in for");
     if (mode != CUDNN_CROSS_CORRELATION) fail(call, "filters would be mirrored");
     if (compute != CUDNN_DATA_FLOAT) fail(call, "sums of type %d are not stood in for", compute);
-    *convolution = {true, pad_h, stride_h, CUDNN_DEFAULT_MATH};
+    *convolution = {true, pad_h, pad_w, stride_h, CUDNN_DEFAULT_MATH};
     return CUDNN_STATUS_SUCCESS;
 }
 cudnnStatus_t cudnnSetConvolutionMathType(cudnnConvolutionDescriptor_t convolution, cudnnMathType_t math) {

@@ -1,4 +1,4 @@
-"""The settings of a fixture as flags of train_vit or train_detr, without those that the chosen operator does not have.
+"""The settings of a fixture as flags of train_vit or train_detr, without those that the chosen operator, or stem, does not have.
 
     python3 tests/reference/flags.py build/cpu/train_vit tests/fixtures/ripple.safetensors
 """
@@ -12,7 +12,8 @@ import safetensors_io
 
 def that_count(program, settings):
     """{name: text} -> ["--name", "text", ...]: of the settings those that the program has with this attn."""
-    shown = subprocess.run([*shlex.split(program), "--attn", settings["attn"], "--help-markdown"], text=True, check=True,
+    choosers = [word for name in ("attn", "stem") if name in settings for word in ("--" + name, settings[name])]
+    shown = subprocess.run([*shlex.split(program), *choosers, "--help-markdown"], text=True, check=True,
                            capture_output=True).stdout
     known = set(re.findall(r"^\| `(\w+)`", shown, re.MULTILINE))
     return [word for name, text in settings.items() if name.replace("-", "_") in known

@@ -136,6 +136,40 @@ def tensors(names):
     return made
 
 
+def pvt():
+    """A PVT of two stages under the names of its own program, each tensor filled with its place in the file."""
+    names = {"cls_token": (1, 1, 12)}
+    for i, (inside, width, side, grid, reduction) in enumerate(((3, 8, 4, 8, 2), (8, 12, 2, 4, 1)), 1):
+        names[f"pos_embed{i}"] = (1, grid * grid + (i == 2), width)
+        names[f"patch_embed{i}.proj.weight"] = (width, inside, side, side)
+        names.update({f"patch_embed{i}.{name}": (width,) for name in ("proj.bias", "norm.weight", "norm.bias")})
+        at = f"block{i}.0."
+        names.update({f"{at}{norm}.{part}": (width,) for norm in ("norm1", "norm2") for part in ("weight", "bias")})
+        for layer, outputs, inputs in (("attn.q", 1, 1), ("attn.kv", 2, 1), ("attn.proj", 1, 1), ("mlp.fc1", 2, 1),
+                                       ("mlp.fc2", 1, 2)):
+            names[f"{at}{layer}.weight"] = (outputs * width, inputs * width)
+            names[f"{at}{layer}.bias"] = (outputs * width,)
+        if reduction > 1:
+            names[f"{at}attn.sr.weight"] = (width, width, reduction, reduction)
+            names.update({f"{at}attn.{name}": (width,) for name in ("sr.bias", "norm.weight", "norm.bias")})
+    names.update({"norm.weight": (12,), "norm.bias": (12,), "head.weight": (10, 12), "head.bias": (10,)})
+    return {name: torch.full(shape, 0.001 * i) for i, (name, shape) in enumerate(names.items())}
+
+
+def focused(tensors):
+    """That PVT with focused linear attention in both stages, as FLatten's program names it: no class token."""
+    tensors = {name: x for name, x in tensors.items() if ".attn.sr." not in name and ".attn.norm." not in name}
+    del tensors["cls_token"]
+    tensors["pos_embed2"] = tensors["pos_embed2"][:, 1:]
+    for i, (width, heads, grid) in enumerate(((8, 1, 8), (12, 2, 4)), 1):
+        at = f"block{i}.0.attn."
+        tensors.update({at + "scale": torch.zeros(1, 1, width), at + "positional_encoding": torch.zeros(1, grid * grid, width),
+                        at + "dwc.weight": torch.full((width // heads, 1, 5, 5), 0.01),
+                        at + "dwc.bias": torch.zeros(width // heads)})
+        tensors[at + "kv.bias"] = torch.full((2 * width,), 7.0)
+    return tensors
+
+
 class Harmful:
 
     def __reduce__(self):
@@ -165,6 +199,8 @@ def main():
             "resnet18": {name: None for name in vision if ".conv3." in name}
     }.items():
         save(name + ".pth", tensors({n: s for n, s in {**vision, **change}.items() if s is not None}))
+    save("pvt.pth", pvt())
+    save("flatten.pth", focused(pvt()))
     save("harmful.pth", {"model": {"conv1.weight": Harmful()}})
     save("list.pth", [torch.zeros(3)])
     for focuses in False, True:

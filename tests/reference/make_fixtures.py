@@ -136,9 +136,18 @@ CASES.update({
     "convattn-stride": (Config(attn="convattn", kv_stride=2, **SMALL), 0, 0),
     "convattn-stride-3": (Config(attn="convattn", kv_stride=3, **{**SMALL, "img_size": (16, 14)}), 0, 0),
 })
+HYBRID = dict(attn="softmax", stem="hybrid", stem_width=32, img_size=(22, 31), patch_size=2)
+HOST_CASES = {
+    "hierarchy-flatten-pvt": (Config(attn="focused", patch_size=2, patch_norm=1, stage_norm=0, num_classes=5, pool="gap-raw",
+                                     pos_embed="stages", stage_dims="6,8", stage_depths="1,1", stage_heads="1,2",
+                                     stage_ratios="2,1", img_size=(20, 12)), 0, 0),
+    "hybrid-cls": (Config(**{**SMALL, **HYBRID}, pool="cls"), 0, 0),
+    "hybrid-linear": (Config(**{**SMALL, **HYBRID, "attn": "linear", "img_size": (15, 30)}), 0, 0),
+}
 FIRST_SEEDS = {case: 10000 * i for i, case in enumerate(CASES)}
 FIRST_SEEDS["convit-cls-nope"] += 2  # the draw before suits float32, but bfloat16 only by luck
 CASES.update({case: (Config(**settings), 0, 0) for case, settings in operators.CASES.items()})
+CASES.update(HOST_CASES)
 
 
 def deviation(case, name, stick_scale):
@@ -192,7 +201,7 @@ def compute(config, inputs, dtype):
     logits, loss, gradients = model.loss_and_gradients(torch.from_numpy(inputs["images"].copy()).to(dtype),
                                                        torch.from_numpy(inputs["labels"].copy()))
     outputs = {"logits": logits.to(dtype).numpy(), "loss": loss.reshape(1).to(dtype).numpy()}
-    outputs.update({f"grad.{name}": gradient.numpy() * (not cancels(name)) for name, gradient in gradients.items()})
+    outputs.update({f"grad.{name}": gradient.numpy() * (not cancels(name, config)) for name, gradient in gradients.items()})
     return model, outputs
 
 
@@ -233,7 +242,7 @@ def objection(case, inputs, model, outputs):
             return "the spatial weights are too near uniform"
     if len(set(inputs["labels"])) == 1:
         return "all labels are equal"
-    if any(not np.abs(value).max() > 1e-6 for name, value in outputs.items() if not cancels(name)):
+    if any(not np.abs(value).max() > 1e-6 for name, value in outputs.items() if not cancels(name, config)):
         return "a gradient vanishes"
     return None if float32_will_do(config, inputs, outputs) else "too ill-conditioned for float32"
 

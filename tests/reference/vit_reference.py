@@ -8,11 +8,14 @@ M model width, H heads, D head width (M = H D), R sticks, grid Hg x Wg.  Paramet
                                               (convit's class token joins later, without a position)
     x  += attn(norm1(x)),  x += mlp(norm2(x)) mlp = fc2 gelu(fc1), exact GELU; layer norm eps 1e-6 (1e-5 of overlapping
     patches)
-    pool cls: head(norm(x)[:, 0])             pool gap: head(mean over tokens of norm(x))
+    pool cls: head(norm(x)[:, 0])             pool gap: head(mean over tokens of norm(x)), gap-raw: without that norm
     A hierarchy repeats all of this but the head, stage after stage; the norm at a stage's end is the next one's input.
-    overlap: windows 2P - 1 wide (3 between stages), and a layer norm after them
+    overlap: windows 2P - 1 wide (3 between stages), and a layer norm after them;  patch_norm: the norm alone
     clips [B,frames,3,Hi,Wi]: the first windows are `tubelet` frames long and 2 apart, or every frame is by itself; a
     depthwise k x k convolution is time_kernel x k x k, that of conv_stages conv_time_kernel x k x k
+    stage_norm 0: no norm between stages;  pos stages: a position embedding at each stage's start, and the class token,
+    if there is one, joins in the last
+    stem hybrid: patches of a ResNet's features (stem_reference.py) instead of the image
     pos conv: x += depthwise3x3(x) at each block's entry;  mlp conv: mlp = fc2 gelu(depthwise3x3(fc1))
     dropout: after pos, attn and mlp, and after gelu; its sites are 0 and, for block i of all stages, 3 i + 1, 3, 2
     loss = mean over images of -log softmax(logits)[label]
@@ -30,6 +33,7 @@ import grids
 import linear_reference as linear
 import lisa_reference
 import operators
+import stem_reference
 from dropout_reference import FIRST, SEED, STEP, Drop
 from mixer_reference import MIXERS
 from rival_operators import RIVALS, relu, rpe_bias, rpe_shapes
@@ -40,7 +44,7 @@ RIPPLE = ("ripple", "ripple-fixed", "ripple-softmax-weights", "ripple-truncated"
           "ripple-explicit-softmax")
 LATER = ("feature_map", "relative", "convit", "rpe", "focused", "lisa", "landmarks", "castling", "inception", "stage",
          "patch_overlap", "dropout", "kv_stride", "mlp_conv", "mlp_relu", "conv_stages", "conv_block", "head_kind",
-         "patch_norm", "patch_merging", "norm_eps",
+         "patch_norm", "patch_merging", "norm_eps", "stem",
          "frames", "tubelet", "time_kernel", "conv_time_kernel", "ring_time",
          *operators.SETTINGS)  # settings newer than the first fixtures
 
@@ -62,8 +66,8 @@ class Config(OperatorSettings):
     heads: int = 2
     num_classes: int = 7
     mlp_ratio: int = 4
-    pool: str = "gap"           # cls | gap
-    pos_embed: str = "learned"  # learned | none
+    pool: str = "gap"           # cls | gap | gap-raw
+    pos_embed: str = "learned"  # learned | none | conv | stages
     r_max: int = 4
     tau: float = 0.001
     ripple_layers: int = 2
@@ -86,10 +90,13 @@ class Config(OperatorSettings):
     conv_block: str = "conv"         # conv | sepconv
     head_kind: str = "linear"        # linear | mlp | tanh; the setting's name is head
     patch_overlap: int = 0
-    patch_norm: int = 0
+    patch_norm: int = 0              # a norm after every patch embedding
     patch_merging: int = 0           # from stage to stage, with Swin's names
-    stage_norm: int = 1              # 0: at the end of the last stage only
+    stage_norm: int = 1              # 0: only at the end of the last stage
     norm_eps: float = 1e-6
+    stem: str = "none"               # none | hybrid
+    stem_blocks: str = "0"
+    stem_width: int = 64
     dropout: float = 0.0
     kv_stride: int = 1               # of convattn's k and v
     mlp_conv: int = 0
@@ -104,7 +111,8 @@ class Config(OperatorSettings):
     @property
     def grid(self):
         """(rows, columns), of clips (frames, rows, columns)."""
-        sides = self.img_size[0] // self.patch_size, self.img_size[1] // self.patch_size
+        sides = [stem_reference.side(self, n) for n in self.img_size] if self.stem == "hybrid" else self.img_size
+        sides = sides[0] // self.patch_size, sides[1] // self.patch_size
         frames = (self.frames - 1) // 2 + 1 if self.tubelet > 1 else self.frames
         return (frames, *sides) if frames > 1 else sides
 
@@ -258,6 +266,13 @@ def embedding_name(config, i):
     return f"{'layers' if config.patch_merging else 'stages'}.{i}.downsample." if i else "patch_embed."
 
 
+def position_name(config, i):
+    """The position embedding that is added to the tokens of stage i, or None."""
+    if config.pos_embed == "stages":
+        return f"pos_embed{i + 1}"
+    return "pos_embed" if config.pos_embed == "learned" and i == 0 else None
+
+
 def embedding_stride(config, i):
     return 2 if i else config.patch_size
 
@@ -280,14 +295,16 @@ def last_norm(config, prefix):
 
 def parameter_shapes(config):
     shapes, channels = {}, 3
+    if config.stem == "hybrid":
+        shapes, channels = stem_reference.shapes(config), stem_reference.channels(config)
     for index, (prefix, stage) in enumerate(stages(config)):
-        M = stage.dim
+        M, last = stage.dim, index == len(stages(config)) - 1
         shapes.update(embedding_shapes(config, index, channels, M))
-        if config.pool == "cls":
+        if config.pool == "cls" and last:
             shapes["cls_token"] = (1, 1, M)
-        if config.pos_embed == "learned" and index == 0:
-            N = grids.token_count(stage.grid) + (config.pool == "cls" and class_block(config) == 0)
-            shapes["pos_embed"] = (1, N, M)
+        if position_name(config, index):
+            N = grids.token_count(stage.grid) + (config.pool == "cls" and last and class_block(config) == 0)
+            shapes[position_name(config, index)] = (1, N, M)
         for i in range(stage.depth):
             shapes.update({f"{prefix}blocks.{i}.{name}": shape for name, shape in block_shapes(stage, i).items()})
         if stage.stage_norm:
@@ -340,9 +357,11 @@ def buffer_shapes(config):
     return shapes
 
 
-def cancels(name):
-    """Is this a parameter that no output depends on?  One number for all keys of a query drops out of their softmax."""
-    return name.endswith("pos_proj.bias")
+def cancels(name, config=None):
+    """Is this a parameter that no output depends on?  One number for all keys of a query drops out of their softmax, and
+    pool gap-raw leaves the last norm out."""
+    raw = config is not None and config.pool == "gap-raw"
+    return name.endswith("pos_proj.bias") or (raw and name.removeprefix("grad.") in ("norm.weight", "norm.bias"))
 
 
 # == Gated positional attention ========================================================================================
@@ -423,6 +442,7 @@ class Vit:
     def __init__(self, config, params):
         self.config, self.params = config, params
         self.notes, self.tails, self.alphas = linear.Notes(), [], []
+        self.raw = False  # the norm at the end is not used
         self.drop, self.first = Drop(config.dropout, SEED, STEP, FIRST), 0  # first: blocks in the stages before
 
     def attention(self, block, x):
@@ -496,7 +516,7 @@ class Vit:
         return F.linear(x, self.params[prefix + "fc2.weight"], self.params[prefix + "fc2.bias"])
 
     def blocks(self, x):
-        """The stage that this model is: x [B,N,M] -> norm(x), or x itself."""
+        """The stage that this model is: x [B,N,M] -> norm(x), or x where it has no norm at its end."""
         config, late = self.config, class_block(self.config)
         for i in range(config.depth):
             if config.pool == "cls" and i == late > 0:
@@ -507,7 +527,7 @@ class Vit:
             x = x + self.drop.rows(self.attention(i, self.norm(f"blocks.{i}.norm1", x)), site + 1)
             change = self.mlp(f"blocks.{i}.mlp.", self.norm(f"blocks.{i}.norm2", x), site + 2)
             x = x + self.drop.rows(change, site + 3)
-        return self.norm("norm", x) if config.stage_norm else x
+        return self.norm("norm", x) if config.stage_norm and not self.raw else x
 
     def embed(self, i, x):
         """Tokens of stage i from x [B,C,H,W], of clips [B,frames,3,H,W] and then [B,C,frames,H,W]."""
@@ -531,23 +551,27 @@ class Vit:
         config, params = self.config, self.params
         self.notes, self.tails, self.alphas = linear.Notes(constants), [], []
         x, first = images, 0
+        if config.stem == "hybrid":
+            x = stem_reference.features(config, params, images, self.notes)
         for i, (prefix, config_here) in enumerate(stages(config)):
+            last = i == len(stages(config)) - 1
             x = self.embed(i, x)
-            if config.pool == "cls" and class_block(config) == 0:
+            if config.pool == "cls" and last and class_block(config) == 0:
                 x = torch.cat([params["cls_token"].expand(len(x), 1, -1), x], dim=1)
-            if config.pos_embed == "learned" and i == 0:
-                x = x + params["pos_embed"]
+            if position_name(config, i):
+                x = x + params[position_name(config, i)]
             own = {name[len(prefix):]: value for name, value in params.items() if name.startswith(prefix)}
             end = last_norm(config, prefix) + "norm."
             if config_here.stage_norm:
                 own.update({"norm." + part: params[end + part] for part in ("weight", "bias")})
             stage = Vit(config_here, own)
+            stage.raw = last and config.pool == "gap-raw"
             stage.notes, stage.tails, stage.alphas = self.notes, self.tails, self.alphas
             stage.first, first = first, first + config_here.depth
             if i == 0:
                 x = self.drop.rows(x, 0)
             tokens = stage.blocks(x)
-            if config.stage_dims:
+            if config.stage_dims and not last:
                 x = tokens.transpose(1, 2).unflatten(2, config_here.grid)
         x = tokens[:, 0] if config.pool == "cls" else tokens.mean(1)
         return classify(self.config, params, x)
@@ -559,7 +583,9 @@ class Vit:
         self.params, kept = {**self.params, **leaves}, self.params
         logits = self.forward(images)
         loss = F.cross_entropy(logits, labels)
-        gradients = torch.autograd.grad(loss, list(leaves.values()))
+        gradients = torch.autograd.grad(loss, list(leaves.values()), allow_unused=self.config.pool == "gap-raw")
+        gradients = [torch.zeros_like(leaf) if gradient is None else gradient
+                     for leaf, gradient in zip(leaves.values(), gradients)]
         self.params = kept
         return logits.detach(), loss.detach(), dict(zip(leaves, gradients))
 
@@ -599,7 +625,7 @@ def check_finite_differences(config, seed):
                 losses.append(F.cross_entropy(model.forward(images, constants), labels))
             numeric = ((losses[0] - losses[1]) / (2 * step)).item()
             exact = (gradients[name] * direction).sum().item()
-            if cancels(name):
+            if cancels(name, config):
                 assert gradients[name].abs().max() < 1e-15, name
                 continue
             assert gradients[name].abs().max() > 0, name

@@ -45,6 +45,8 @@ def reduced(model, p, x):
 
 STAGES = dict(attn="reduced", patch_size=2, patch_overlap=1, mlp_conv=1, num_classes=5, pos_embed="none", stage_dims="6,8",
               stage_depths="1,2", stage_heads="2,2", stage_ratios="2,1")
+PVT = dict(attn="reduced", patch_size=2, patch_norm=1, stage_norm=0, num_classes=5, pool="cls", pos_embed="stages",
+           stage_dims="6,8", stage_depths="1,2", stage_heads="1,2", stage_ratios="2,1")
 MIXERS = {"reduced": (shapes, reduced)}
 CASES = {
     "reduced": dict(attn="reduced", reduction="2", img_size=(10, 14), dim=12, heads=3),
@@ -52,6 +54,8 @@ CASES = {
     "reduced-cells": dict(attn="reduced", reduction_cells=3, img_size=(10, 14), dim=12, heads=3),
     "reduced-more-cells": dict(attn="reduced", reduction_cells=4, img_size=(6, 18), dim=12, heads=2, depth=1),
     "hierarchy-reduced": dict(reduction="3,1", img_size=(13, 18), **STAGES),
+    "hierarchy-pvt-cls": dict(reduction="3,1", img_size=(20, 12), **PVT),
+    "hierarchy-pvt-gap": dict(reduction="2,2", img_size=(12, 20), **{**PVT, "pool": "gap"}),
     "hierarchy-reduced-cells": dict(reduction_cells=2, mlp_relu=1, img_size=(13, 18), **STAGES),
 }
 
