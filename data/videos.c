@@ -267,7 +267,7 @@ static void take_line(Videos *v, char *line, const char *list, size_t number) {
 /* label,youtube_id,time_start,time_end: the file's name is id_%06d_%06d. */
 static void take_kinetics(Videos *v, char *line, const char *list, size_t number) {
     char *fields[8], name[256];
-    int start, end, count = split_csv(line, fields, 8);
+    int start = 0, end = 0, count = split_csv(line, fields, 8);
     if (count < 4 || !*fields[0] || !read_number(fields[2], &start) || !read_number(fields[3], &end))
         refuse_line(list, number, "expected label,youtube_id,time_start,time_end");
     snprintf(name, sizeof name, "%.200s_%06d_%06d", fields[1], start, end);

@@ -1,0 +1,158 @@
+#!/usr/bin/env python3
+"""Frames a second from one H.264 video with one thread: vit.c, PyAV and decord.
+
+    make build/cpu/tests/bench_video && python3 scripts/bench_video.py [--video FILE]
+
+Needs numpy and PyAV, and measures decord where it is.  Without --video PyAV encodes one: ten seconds of 340x256 at 30
+frames a second, moving texture, a key frame every 60 frames, B-frames.  First the pixels are compared, PyAV's converted
+with the same flags: versions of libswscale differ in how they enlarge chroma.  decord has libswscale's faster flags.  Then the best of five runs is taken, in processor time and in
+turn, of all frames in order, and of 16 frames, 4 apart, from several starts, where every clip opens the file anew.
+"""
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import time
+
+import numpy
+
+try:
+    import av
+except ImportError:
+    sys.exit("bench_video.py: pip install av")
+try:
+    import decord
+except ImportError:
+    decord = None
+
+CLIPS, T, STEP = 8, 16, 4
+FLAGS = 0x42002  # of libswscale, as in data/video.c: bilinear, full_chroma_int, accurate_rnd
+
+
+def encode(path, frames=300, height=256, width=340):
+    """A texture that moves over another one; colours are smooth, as versions differ in how they enlarge chroma."""
+    draw = numpy.random.default_rng(1)
+    y, x = numpy.mgrid[:height, :width]
+    tint = numpy.stack([40 * y / height, 40 * x / width, 40 - 40 * x / width], 2)
+    ground = draw.integers(0, 128, (height // 4, width // 4, 1)).repeat(4, 0).repeat(4, 1)
+    ground = (ground + 50 + tint).astype(numpy.uint8)
+    patch = draw.integers(0, 256, (16, 16, 1)).repeat(5, 0).repeat(5, 1).repeat(3, 2).astype(numpy.uint8)
+    with av.open(path, "w") as file:
+        stream = file.add_stream("libx264", rate=30, options={"crf": "23", "g": "60", "bf": "3"})
+        stream.width, stream.height, stream.pix_fmt = width, height, "yuv420p"
+        for i in range(frames):
+            picture = numpy.roll(ground, i // 2, 1).copy()
+            y, x = 2 * i % (height - 80), 3 * i % (width - 80)
+            picture[y:y + 80, x:x + 80] = patch
+            file.mux(stream.encode(av.VideoFrame.from_ndarray(picture, format="rgb24")))
+        file.mux(stream.encode(None))
+
+
+def pyav_frames(path):
+    with av.open(path) as file:
+        stream = file.streams.video[0]
+        stream.thread_type, stream.thread_count = "SLICE", 1
+        for frame in file.decode(stream):
+            yield frame
+
+
+def pixels_of(frame):
+    return frame.reformat(format="rgb24", interpolation=FLAGS).to_ndarray()
+
+
+def pyav_all(path):
+    count = 0
+    for frame in pyav_frames(path):
+        pixels_of(frame)
+        count += 1
+    return count
+
+
+def pyav_clip(path, start):
+    """Seeks by time, as loaders built on PyAV do, and converts only what it keeps."""
+    with av.open(path) as file:
+        stream = file.streams.video[0]
+        stream.thread_type, stream.thread_count = "SLICE", 1
+        step = round(1 / stream.average_rate / stream.time_base)
+        wanted = {(start + i * STEP) * step for i in range(T)}
+        file.seek(start * step, stream=stream)
+        taken = 0
+        for frame in file.decode(stream):
+            if frame.pts in wanted:
+                pixels_of(frame)
+                taken += 1
+            if taken == T:
+                break
+        return taken
+
+
+def starts(frames):
+    spare = frames - (T - 1) * STEP - 1
+    return [k * 7919 % spare for k in range(CLIPS)]
+
+
+def decord_all(path):
+    reader = decord.VideoReader(path, num_threads=1)
+    for i in range(len(reader)):
+        reader[i].asnumpy()
+    return len(reader)
+
+
+def decord_clip(path, start):
+    reader = decord.VideoReader(path, num_threads=1)
+    return len(reader.get_batch([start + i * STEP for i in range(T)]).asnumpy())
+
+
+def ours(program, path, *what):
+    return json.loads(subprocess.check_output([program, path, *what]))["frames_per_s"]
+
+
+def rate(work):
+    begin = time.process_time()
+    frames = work()
+    return frames / (time.process_time() - begin)
+
+
+def compare(program, path):
+    own = numpy.frombuffer(subprocess.check_output([program, path, "pixels"]), numpy.uint8)
+    want = numpy.stack([pixels_of(frame) for frame in pyav_frames(path)])
+    if own.size != want.size:
+        sys.exit(f"bench_video.py: {own.size} bytes, PyAV has {want.size}")
+    apart = numpy.abs(own.reshape(want.shape).astype(int) - want)
+    print(f"{len(want)} frames of {want.shape[2]}x{want.shape[1]}; against PyAV's pixels: {100 * (apart == 0).mean():.2f} % "
+          f"equal, largest difference {apart.max()}, mean {apart.mean():.4f}")
+    return len(want)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--video", help="measure this file")
+    parser.add_argument("--program", default="build/cpu/tests/bench_video")
+    parser.add_argument("--runs", type=int, default=5)
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        path = arguments.video or folder + "/video.mp4"
+        if not arguments.video:
+            encode(path)
+        first = starts(compare(arguments.program, path))
+        readers = {
+            "vit.c": (lambda: ours(arguments.program, path, "all"),
+                      lambda: ours(arguments.program, path, "clips", str(CLIPS), str(T), str(STEP))),
+            f"PyAV {av.__version__}": (lambda: rate(lambda: pyav_all(path)),
+                                       lambda: rate(lambda: sum(pyav_clip(path, s) for s in first))),
+        }
+        if decord:
+            readers[f"decord {decord.__version__}"] = (lambda: rate(lambda: decord_all(path)),
+                                                       lambda: rate(lambda: sum(decord_clip(path, s) for s in first)))
+        best = {name: [0, 0] for name in readers}
+        for _ in range(arguments.runs):
+            for name, works in readers.items():
+                for i, work in enumerate(works):
+                    best[name][i] = max(best[name][i], work())
+        print(f"{'frames/s, one thread':24s} {'all in order':>14s} {f'clips of {T}':>14s}")
+        for name, (whole, clips) in best.items():
+            print(f"{name:24s} {whole:14.0f} {clips:14.0f}")
+
+
+main()
