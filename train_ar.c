@@ -143,15 +143,13 @@ static void parity_open(Run *run);
 static void check_settings(void *context) {
     Run *run = context;
     const Config *config = &run->training.config;
-    int batch = run->training.s->batch_size, ranks = distributed_ranks();
     const char *const others[] = {"predict", "json"};
     for (int i = 0; i < 2; i++)
         if (config_origin(config, others[i]))
             config_reject(config, others[i], "not in train_ar, which draws: --sample, --complete, --prompt");
     if (config_origin(config, "prompt") && !*run->draw->prompt)
         config_reject(config, "prompt", "an empty text: give at least one byte, or --sample without a prompt");
-    if (batch % ranks)
-        config_reject(config, "batch_size", "%d sequences cannot be shared equally by %d ranks", batch, ranks);
+    training_check_ranks(&run->training, "sequences");
     if (*run->modes->parity) {
         parity_open(run);
     } else {
@@ -166,19 +164,13 @@ static void check_settings(void *context) {
 
 /* == Data ========================================================================================================= */
 
-static int local_batch(const Run *run) { return run->training.s->batch_size / distributed_ranks(); }
-
-/* As few micro-batches of nearly equal size as fit in memory while keeping the device busy.  A pass reads the weights of
- * a block, 12 dim^2 of them, once for all of its rows, so a wide model takes several thousand at a time. */
+/* As many sequences at a time as fit in memory while keeping the device busy.  A pass reads the weights of a block,
+ * 12 dim^2 of them, once for all of its rows, so a wide model takes several thousand at a time. */
 static int micro_batch_choose(const Run *run) {
-    int local = local_batch(run), given = run->training.s->micro_batch;
-    if (given > 0) return given < local ? given : local;
     enum { ROWS_FOR_DIM = 6, MOST_ROWS = 4096 };
     size_t dim = (size_t)run->model_settings->dim, rows = activations_at_once() / dim, least = ROWS_FOR_DIM * dim;
     if (least > MOST_ROWS) least = MOST_ROWS;
-    size_t most = (rows > least ? rows : least) / (size_t)run->shape.n;
-    int passes = most < 1 ? local : (int)(((size_t)local + most - 1) / most);
-    return (local + passes - 1) / passes;
+    return training_micro_batch(&run->training, (rows > least ? rows : least) / (size_t)run->shape.n);
 }
 
 static int eval_step(const Run *run) {
@@ -384,7 +376,8 @@ static void announce(void *context) {
     const SequenceSet *d = &run->set;
     const Model *model = &run->model.model;
     if (distributed_ranks() > 1)
-        printf("%d ranks, %d sequences of each batch on every one\n", distributed_ranks(), local_batch(run));
+        printf("%d ranks, %d sequences of each batch on every one\n", distributed_ranks(),
+               training_local_batch(&run->training));
     print_line("%s: %zu training sequences of %d tokens, %zu tokens to validate, %zu to test\n", d->name,
                sequences_epoch_length(d), d->n, sequences_scored(d, SEQUENCES_VALIDATION),
                sequences_scored(d, SEQUENCES_TEST));

@@ -162,12 +162,9 @@ static void use_settings(void *context) { vit_use_settings(&((Run *)context)->tr
 static void check_settings(void *context) {
     Run *run = context;
     const Config *config = &run->training.config;
-    int batch = run->training.s->batch_size;
     if (*run->modes->parity) parity_open(run);
     vit_check_settings(config);
-    if (batch % distributed_ranks())
-        config_reject(config, "batch_size", "%d images cannot be shared equally by %d ranks", batch,
-                      distributed_ranks());
+    training_check_ranks(&run->training, "images");
     if (*run->looks->attention && run->model->dim.count > 1)
         config_reject(config, "attention", "pictures are of one token grid, and this model has %d stages",
                       run->model->dim.count);
@@ -182,19 +179,12 @@ static void check_settings(void *context) {
 
 /* == Data ========================================================================================================= */
 
-/* The number of images of a global batch that this rank processes. */
-static int local_batch(const Run *run) { return run->training.s->batch_size / distributed_ranks(); }
-
-/* The micro-batch size: as few micro-batches of nearly equal size as fit in memory while keeping the device busy. */
+/* As many images at a time as fit in memory while keeping the device busy. */
 static int micro_batch_choose(const Run *run) {
     const VitSettings *s = run->model;
-    int local = local_batch(run), given = run->training.s->micro_batch;
-    if (given > 0) return given < local ? given : local;
     size_t rows = (size_t)((s->img_size[0] + s->patch_size - 1) / s->patch_size);
     size_t columns = (size_t)((s->img_size[1] + s->patch_size - 1) / s->patch_size);
-    size_t image = rows * columns * (size_t)s->dim.at[0], most = activations_at_once() / image;
-    int passes = most < 1 ? local : (int)(((size_t)local + most - 1) / most);
-    return (local + passes - 1) / passes;
+    return training_micro_batch(&run->training, activations_at_once() / (rows * columns * (size_t)s->dim.at[0]));
 }
 
 static Transform transform_of(const Run *run, bool train) {
@@ -500,7 +490,8 @@ static void announce(void *context) {
     const Dataset *d = &run->train;
     char attn[VIT_ATTN_SIZE];
     if (distributed_ranks() > 1)
-        printf("%d ranks, %d images of each batch on every one\n", distributed_ranks(), local_batch(run));
+        printf("%d ranks, %d images of each batch on every one\n", distributed_ranks(),
+               training_local_batch(&run->training));
     print_line("%s: %zu training and %zu test %s, %d classes\n", d->name, d->count, run->test.count,
                d->clips ? "clips" : "images", d->classes);
     if (d->height && !has_model_size(run))
@@ -666,7 +657,7 @@ static void mode_bench(void *context) {
                     (double)t->s->bench_seconds);
     int batch = t->s->batch_size;
     char attn[VIT_ATTN_SIZE];
-    double moved = vit_moved_bytes(&run->vit, local_batch(run));
+    double moved = vit_moved_bytes(&run->vit, training_local_batch(&run->training));
     double gflops = 3 * 2 * (double)vit_macs(&run->vit) * b.train.images_per_s / 1e9 / distributed_ranks();
     if (distributed_rank() > 0) return;
     const Attention *a = &vit_block(&run->vit, 0)->attention;

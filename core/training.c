@@ -110,6 +110,23 @@ void training_fit_batch(Training *t, size_t images, const char *data) {
                unit_of(t), batch, t->s->batch_size);
 }
 
+/* == Parts of a batch ============================================================================================= */
+
+void training_check_ranks(const Training *t, const char *unit) {
+    int batch = t->s->batch_size, ranks = distributed_ranks();
+    if (batch % ranks)
+        config_reject(&t->config, "batch_size", "%d %s cannot be shared equally by %d ranks", batch, unit, ranks);
+}
+
+int training_local_batch(const Training *t) { return t->s->batch_size / distributed_ranks(); }
+
+int training_micro_batch(const Training *t, size_t most) {
+    int local = training_local_batch(t), given = t->s->micro_batch;
+    if (given > 0) return given < local ? given : local;
+    int passes = most < 1 ? local : (int)(((size_t)local + most - 1) / most);
+    return (local + passes - 1) / passes;
+}
+
 /* == Inside a step ================================================================================================ */
 
 void training_share(const Training *t, int *begin, int *end) {

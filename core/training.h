@@ -128,6 +128,13 @@ typedef struct {
  * unused name, the same on all ranks) and begins to catch signals. */
 void training_open(Training *t, const TrainingStart *start);
 
+/* Rejects a batch that the ranks cannot share equally; unit: of what it has, "images". */
+void training_check_ranks(const Training *t, const char *unit);
+/* The images of such a batch that this rank processes, and how many of them at a time: micro_batch, or if that is 0 as
+ * few parts of nearly equal size as there are with at most `most` images in each. */
+int training_local_batch(const Training *t);
+int training_micro_batch(const Training *t, size_t most);
+
 /* Call before data are loaded.  If batch_size exceeds the `images` of an epoch, a default value is reduced to that,
  * with a message, and a value given by the user is rejected. */
 void training_fit_batch(Training *t, size_t images, const char *data);

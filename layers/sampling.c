@@ -6,6 +6,7 @@
 
 #include "core/die.h"
 #include "core/rng.h"
+#include "kernels/kernels.h"
 
 #define F(KIND, field) CONFIG_FIELD(KIND, SamplingSettings, field)
 static const ConfigEntry entries[] = {
@@ -89,6 +90,7 @@ void sampling_long(SequenceModel *m, uint8_t *tokens, const SamplingSettings *s,
                    SamplingPassed *passed) {
     size_t row = (size_t)m->row_bytes, length = run->end;
     uint8_t *window = xcalloc((size_t)m->model.batch, row, "samples");
+    linear_keep_weights(true);
     for (int first = 0, B; first < run->B; first += B) {
         uint8_t *many = tokens + (size_t)first * length;
         B = run->B - first < m->model.batch ? run->B - first : m->model.batch;
@@ -101,6 +103,7 @@ void sampling_long(SequenceModel *m, uint8_t *tokens, const SamplingSettings *s,
             have = from + end;
         }
     }
+    linear_keep_weights(false);
     free(window);
 }
 
