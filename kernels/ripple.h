@@ -15,13 +15,21 @@ extern "C" {
 
 enum { RIPPLE_MAX_GROUPS = 256 };
 
-/* Vicinal groups: token m belongs to group r of query n if bound[r] <= max(|xn - xm|, |yn - ym|) < bound[r+1].
- * bound[0] is 0, and the last group has no upper bound.  For example, r_max 4 gives G = 5 and bound = 0 1 2 3 4. */
+/* Vicinal groups: token m belongs to group r of query n if bound[r] <= distance < bound[r+1], where the distance is
+ * max(|xn - xm|, |yn - ym|, ring_time |tn - tm|).  bound[0] is 0, and the last group has no upper bound.  For example,
+ * r_max 4 gives G = 5 and bound = 0 1 2 3 4. */
 typedef struct {
-    Grid grid; /* N = rows*columns */
+    Grid grid; /* N = frames*rows*columns */
     int G;
     int bound[RIPPLE_MAX_GROUPS];
+    int ring_time; /* of clips; 0: time is ignored */
 } RippleRings;
+
+GRID_INLINE int ripple_distance(const RippleRings *rings, GridPlace a, GridPlace b) {
+    int dt = (a.t < b.t ? b.t - a.t : a.t - b.t) * rings->ring_time, dy = a.y < b.y ? b.y - a.y : a.y - b.y;
+    int dx = a.x < b.x ? b.x - a.x : a.x - b.x, within = dy > dx ? dy : dx;
+    return dt > within ? dt : within;
+}
 
 /* The projection and the sticks that give R logits for every token and head: o_r = <sticks[h,r], wp v + bp>.
  * wp [D,D];  bp [D];  sticks [H,R,D]. */
@@ -76,7 +84,7 @@ typedef struct {
 /* y_n = sum_m a_nm v_m / den_n,  den_n = sum_m a_nm + 1e-6,  a_nm = alpha[n,g(n,m)] phi(q_n).phi(k_m), where g(n,m) is
  * the group of m around n.  y [B,N,H,D] real;  den [B,N,H] float (saved).
  * Four algorithms compute the same function:
- *   naive   for each group and query in turn: the reference for the others;
+ *   naive   for each group and query in turn: the reference for the others, and the only one for clips;
  *   dense   all pairs of tokens, in tiles, with the weight looked up by distance;
  *   window  linear attention with the last group's weight for all tokens, plus a correction for the tokens near the
  *           query that belong to other groups;

@@ -52,7 +52,7 @@ static void bench(int side, int B, int E) {
     double forward, backward;
     for (size_t i = 0; i < sizeof runs / sizeof *runs; i++) {
         const LisaAlgorithm *a = runs[i].algorithm;
-        LisaTables tables = {{{runs[i].kind, {1, side, side}, runs[i].side}, E, H, D, true}, wa, wb, b};
+        LisaTables tables = {{{runs[i].kind, {1, side, side}, runs[i].side, 1}, E, H, D, true}, wa, wb, b};
         LisaGradients gradients = {dwa, dwb, db};
         const Patterns *patterns = &tables.patterns;
         if (!(a->cost(patterns) * B * H < 2)) continue;

@@ -133,8 +133,8 @@ static void test_centre_still(void **state) {
         "attn = lisa\nlisa_fft = 3d\n", "attn = lisa\nlisa_kernel = 3\n", "attn = gf\n", "attn = lambda\n",
         "attn = rsa\n", "attn = dwconv7\n", "attn = focused\n", "attn = castling\n", "attn = sa9\n", "attn = sa11\n",
         "attn = softmax\npos_embed = conv\nmlp_conv = true\n",
-        "attn = lisa\ndim = 8,12\ndepth = 1,1\nheads = 2,3\npatch_overlap = true\npos_embed = conv\nmlp_conv = true\n"
-        "conv_stages = 1\nconv_block = sepconv\nhead = mlp\n"};
+        ("attn = lisa\ndim = 8,12\ndepth = 1,1\nheads = 2,3\npatch_overlap = true\npos_embed = conv\nmlp_conv = true\n"
+         "conv_stages = 1\nconv_block = sepconv\nhead = mlp\n")};
     (void)state;
     for (size_t i = 0; i < sizeof models / sizeof *models; i++)
         assert_true(difference(models[i], "tubelet = 3\n", "centre", true, 1) < tolerance());

@@ -242,6 +242,33 @@ static void test_sums(void **state) {
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) sums_case(cases[i]);
 }
 
+/* A lambda convolution of 2 x 3 x 2 tokens of sines, against float64 sums over all pairs. */
+static void test_lambda_numbers(void **state) {
+    (void)state;
+    enum { N = 12, D = 2, T = 45 };
+    PatternSums sums = {.patterns = {{OFFSETS_TOEPLITZ, {2, 3, 2}, 0, 0}, D, 1, D, false},
+                        .x_row = D, .s_row = D, .k_row = D};
+    const Offsets *o = &sums.patterns.offsets;
+    float q[N * D], v[N * D], table[T * D];
+    double sum = 0, tolerance = sizeof(real) == 4 ? 1e-6 : 1e-2;
+    assert_true(offsets_count(o) == T && offset_of(o, 0, 11) == 0 && offset_of(o, 11, 0) == T - 1);
+    for (int i = 0; i < N * D; i++) {
+        q[i] = (float)sin(0.7 * (i / D) + 1.3 * (i % D) + 0.2);
+        v[i] = (float)sin(0.3 * (i / D) + 0.8 * (i % D) - 0.4);
+    }
+    for (int i = 0; i < T * D; i++) table[i] = (float)(0.1 * cos(0.2 * (i / D) + 0.7 * (i % D)));
+    sums.w = upload(table, T * D);
+    real *y = poisoned_real(N * D);
+    kernels_reserve(patterns_workspace(&sums.patterns, 1));
+    patterns_spread_forward(y, upload_real(q, N * D), upload_real(v, N * D), &sums, 1);
+    const float *got = download_real(y, N * D);
+    for (int i = 0; i < N * D; i++) sum += got[i];
+    assert_true(fabs(got[0] + 0.16229595) < tolerance && fabs(got[1] + 0.37541513) < tolerance);
+    assert_true(fabs(got[14] - 0.05083073) < tolerance && fabs(got[15] + 0.34133776) < tolerance);
+    assert_true(fabs(sum + 0.92055569) < 10 * tolerance);
+    release_all();
+}
+
 /* Around a circle an entry of the table is used from two sides, where threads must not meet.  One call in some does not
  * show it. */
 static void test_same_sums_again(void **state) {
@@ -268,7 +295,8 @@ static void test_same_sums_again(void **state) {
 int main(void) {
     kernels_init();
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_heads_norm), cmocka_unit_test(test_rows),
-                                       cmocka_unit_test(test_neighbour_max), cmocka_unit_test(test_sums),
+                                       cmocka_unit_test(test_neighbour_max), cmocka_unit_test(test_lambda_numbers),
+                                       cmocka_unit_test(test_sums),
                                        cmocka_unit_test(test_same_sums_again)};
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     kernels_exit();

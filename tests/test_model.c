@@ -215,7 +215,7 @@ static int algorithms_equal_reference(const char *path) {
         ok &= compare_with_reference(path, "dense");
         if (!strstr(path, "local")) ok &= compare_with_reference(path, "fft");
     }
-    if (!strstr(path, "ripple")) return ok;
+    if (!strstr(path, "ripple") || strstr(path, "clip")) return ok; /* clips have one algorithm */
     ok &= compare_with_reference(path, "dense");
     ok &= compare_with_reference(path, "window");
     ok &= compare_with_reference(path, "sat");

@@ -115,9 +115,10 @@ static void problem_free(Problem *p) {
 }
 
 static int group_of(const RippleRings *rings, size_t n, size_t m) {
-    size_t Wg = rings->grid.columns;
-    int dy = abs((int)(n / Wg) - (int)(m / Wg)), dx = abs((int)(n % Wg) - (int)(m % Wg)), r = rings->G - 1;
-    while (rings->bound[r] > (dy > dx ? dy : dx)) r--;
+    size_t Hg = rings->grid.rows, Wg = rings->grid.columns, area = Hg * Wg;
+    int dt = rings->ring_time * abs((int)(n / area) - (int)(m / area)), r = rings->G - 1;
+    int dy = abs((int)(n / Wg % Hg) - (int)(m / Wg % Hg)), dx = abs((int)(n % Wg) - (int)(m % Wg));
+    while (rings->bound[r] > dt && rings->bound[r] > dy && rings->bound[r] > dx) r--;
     return r;
 }
 
@@ -292,6 +293,62 @@ static void algorithms_match_formulas(void **state) {
         reference_free(&want);
         problem_free(&p);
     }
+}
+
+/* Rings in space-time: cubes, frames further apart than rows, and time ignored. */
+static void clips_match_formulas(void **state) {
+    (void)state;
+    const struct {
+        Grid grid;
+        int ring_time;
+    } clips[] = {{{3, 5, 7}, 1}, {{3, 5, 7}, 0}, {{4, 3, 5}, 2}, {{7, 2, 3}, 1}, {{2, 4, 4}, 9}, {{5, 1, 1}, 3}};
+    for (size_t c = 0; c < sizeof clips / sizeof *clips; c++) {
+        Grid g = clips[c].grid;
+        Case k = {g.frames * g.rows, g.columns, 2, 2, 5, 7, 4, {0, 1, 2, 4}, PLAIN};
+        Problem p = problem_of(&k, 4000 + 10 * (uint32_t)c);
+        p.rings.grid = g;
+        p.rings.ring_time = clips[c].ring_time;
+        printf("%d frames, ring_time %d: ", g.frames, clips[c].ring_time);
+        Reference want = reference_of(&p);
+        Result r = run(&algorithms[0], &p);
+        assert_true(check_result(algorithms[0].name, &p, &r, &want, sums_tolerance(4e-6)));
+        result_free(&r);
+        reference_free(&want);
+        problem_free(&p);
+    }
+}
+
+/* 2 x 3 x 2 tokens of sines in cubes, against float64 sums over all pairs; features max(z, 0) + 0.1. */
+static void clip_of_numbers(void **state) {
+    (void)state;
+    enum { N = 12, D = 2, G = 3 };
+    RippleRings rings = {.grid = {2, 3, 2}, .G = G, .bound = {0, 1, 2}, .ring_time = 1};
+    float phi[N * 2 * D], qkv[N * 3 * D] = {0}, alpha[N * G], y[N * D];
+    int pairs[G] = {0};
+    double sum = 0, tolerance = sizeof(real) == 4 ? 1e-6 : 1e-2;
+    for (int i = 0; i < N * D; i++) {
+        int n = i / D, c = i % D;
+        phi[n * 2 * D + c] = (float)(fmax(sin(0.7 * n + 1.3 * c + 0.2), 0) + 0.1);
+        phi[n * 2 * D + D + c] = (float)(fmax(cos(0.5 * n - 0.9 * c + 0.1), 0) + 0.1);
+        qkv[n * 3 * D + 2 * D + c] = (float)sin(0.3 * n + 0.8 * c - 0.4);
+    }
+    for (int i = 0; i < N * G; i++) alpha[i] = (const float[]){0.5f, 0.3f, 0.2f}[i % G];
+    for (size_t n = 0; n < N; n++)
+        for (size_t m = 0; m < N; m++) pairs[group_of(&rings, n, m)]++;
+    assert_true(pairs[0] == 12 && pairs[1] == 100 && pairs[2] == 32);
+    real *d_phi = to_device(phi, N * 2 * D), *d_qkv = to_device(qkv, N * 3 * D), *d_y = to_device(qkv, N * D);
+    float *d_alpha = floats_to_device(alpha, N * G), *d_den = floats_to_device(alpha, N);
+    kernels_reserve(ripple_naive_workspace(&rings, D, D));
+    ripple_naive_forward(d_y, d_den, &(RippleInputs){d_alpha, d_phi, d_qkv}, &rings, &(FeatureShape){1, N, 1, D, D});
+    from_device(y, d_y, N * D);
+    for (int i = 0; i < N * D; i++) sum += y[i];
+    assert_true(fabs(y[0] - 0.11230604) < tolerance && fabs(y[1] - 0.59853928) < tolerance);
+    assert_true(fabs(y[14] - 0.17838255) < tolerance && fabs(y[15] - 0.59420792) < tolerance);
+    assert_true(fabs(sum - 8.17123530) < 10 * tolerance);
+    device_free(d_phi);
+    device_free(d_qkv);
+    device_free(d_alpha);
+    device_free(d_den);
 }
 
 /* 10^4 float additions in stretches of a hundred, sixteen lanes wide: a random walk of 1e-6, and the worst of 10^5
@@ -761,6 +818,8 @@ static void fixed_weights_repeat(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(clips_match_formulas),
+        cmocka_unit_test(clip_of_numbers),
         cmocka_unit_test(algorithms_match_formulas),     cmocka_unit_test(many_tokens_keep_their_digits),
         cmocka_unit_test(algorithms_agree),              cmocka_unit_test(same_bits_again),
         cmocka_unit_test(nan_stays_in_its_image),        cmocka_unit_test(broken_results_are_rejected),

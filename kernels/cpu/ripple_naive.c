@@ -15,29 +15,41 @@
 #include "kernels/cpu/activations.h"
 #include "kernels/cpu/workspace.h"
 
-/* A square ring around a query, clipped to the grid: boxes of outer and inner radius, the inner one excluded. */
+/* A square ring around a query, of a clip a cube's, clipped to the grid: boxes of outer and inner radius, the inner one
+ * excluded. */
 typedef struct {
-    int y, x, inner, y0, y1, x0, x1;
+    const RippleRings *rings;
+    GridPlace centre, first, end;
+    int inner;
 } Ring;
 
 static int clip(int i, int low, int high) { return i < low ? low : i > high ? high : i; }
 
 static Ring ring_around(const RippleRings *rings, int n, int r) {
-    int y = n / rings->grid.columns, x = n % rings->grid.columns;
-    int outer = r + 1 < rings->G ? rings->bound[r + 1] - 1 : ripple_extent(rings);
-    return (Ring){.y = y,
-                  .x = x,
-                  .inner = rings->bound[r],
-                  .y0 = clip(y - outer, 0, y),
-                  .y1 = clip(y + outer, y, rings->grid.rows - 1),
-                  .x0 = clip(x - outer, 0, x),
-                  .x1 = clip(x + outer, x, rings->grid.columns - 1)};
+    Grid g = rings->grid;
+    GridPlace c = grid_place(g, n);
+    int far = g.frames + ripple_extent(rings), outer = r + 1 < rings->G ? rings->bound[r + 1] - 1 : far;
+    int frames = rings->ring_time && outer < far ? outer / rings->ring_time : g.frames;
+    return (Ring){.rings = rings,
+                  .centre = c,
+                  .first = {clip(c.t - frames, 0, c.t), clip(c.y - outer, 0, c.y), clip(c.x - outer, 0, c.x)},
+                  .end = {clip(c.t + frames, c.t, g.frames - 1) + 1, clip(c.y + outer, c.y, g.rows - 1) + 1,
+                          clip(c.x + outer, c.x, g.columns - 1) + 1},
+                  .inner = rings->bound[r]};
 }
 
-static int distance_to(const Ring *ring, int y, int x) {
-    int dy = y > ring->y ? y - ring->y : ring->y - y, dx = x > ring->x ? x - ring->x : ring->x - x;
-    return dy > dx ? dy : dx;
+/* The place before the ring's first one, and the step to the next; false after the last. */
+static GridPlace ring_start(const Ring *r) { return (GridPlace){r->first.t, r->first.y, r->first.x - 1}; }
+static bool ring_next(const Ring *r, GridPlace *p) {
+    do {
+        if (++p->x >= r->end.x) p->x = r->first.x, p->y++;
+        if (p->y >= r->end.y) p->y = r->first.y, p->t++;
+        if (p->t >= r->end.t) return false;
+    } while (ripple_distance(r->rings, r->centre, *p) < r->inner);
+    return true;
 }
+
+static size_t token_at(Grid g, GridPlace p) { return ((size_t)p.t * g.rows + p.y) * g.columns + p.x; }
 
 static double dot(const real *a, const real *b, int n) {
     double sum = 0;
@@ -51,13 +63,13 @@ static size_t workspace_floats(int N, int D, int F) {
 }
 
 size_t ripple_naive_workspace(const RippleRings *rings, int D, int F) {
-    return workspace_bytes(workspace_floats(rings->grid.rows * rings->grid.columns, D, F));
+    return workspace_bytes(workspace_floats(grid_tokens(rings->grid), D, F));
 }
 
 RIPPLE_FORWARD(naive) {
     const float *alpha = in->alpha;
     const real *phi = in->phi, *qkv = in->qkv;
-    int B = shape->B, N = shape->N, H = shape->H, D = shape->D, F = shape->F, G = rings->G, Wg = rings->grid.columns;
+    int B = shape->B, N = shape->N, H = shape->H, D = shape->D, F = shape->F, G = rings->G;
 #pragma omp parallel for collapse(2) schedule(dynamic)
     for (int b = 0; b < B; b++)
         for (int h = 0; h < H; h++) {
@@ -70,15 +82,13 @@ RIPPLE_FORWARD(naive) {
                 for (int r = 0; r < G; r++) {
                     Ring ring = ring_around(rings, n, r);
                     double weight = alpha[o.alpha + n * o.alpha_row + r];
-                    for (int i = ring.y0; i <= ring.y1; i++)
-                        for (int j = ring.x0; j <= ring.x1; j++) {
-                            if (distance_to(&ring, i, j) < ring.inner) continue;
-                            size_t m = (size_t)i * Wg + j;
-                            const real *v = qkv + o.v + m * o.qkv_row;
-                            double wa = weight * dot(q, phi + o.k + m * o.phi_row, F);
-                            total += wa;
-                            for (int d = 0; d < D; d++) num[d] += wa * real_get(v[d]);
-                        }
+                    for (GridPlace p = ring_start(&ring); ring_next(&ring, &p);) {
+                        size_t m = token_at(rings->grid, p);
+                        const real *v = qkv + o.v + m * o.qkv_row;
+                        double wa = weight * dot(q, phi + o.k + m * o.phi_row, F);
+                        total += wa;
+                        for (int d = 0; d < D; d++) num[d] += wa * real_get(v[d]);
+                    }
                 }
                 for (int d = 0; d < D; d++) y[o.y + n * o.y_row + d] = real_of((float)(num[d] / total));
                 den[o.den + n * o.den_row] = (float)total;
@@ -91,7 +101,7 @@ RIPPLE_BACKWARD(naive) {
     const real *phi = in->phi, *qkv = in->qkv;
     real *dqkv = din->qkv, *dphi = din->phi;
     float *dalpha = din->alpha;
-    int B = shape->B, N = shape->N, H = shape->H, D = shape->D, F = shape->F, G = rings->G, Wg = rings->grid.columns;
+    int B = shape->B, N = shape->N, H = shape->H, D = shape->D, F = shape->F, G = rings->G;
 #pragma omp parallel for collapse(2) schedule(dynamic)
     for (int b = 0; b < B; b++)
         for (int h = 0; h < H; h++) {
@@ -108,18 +118,16 @@ RIPPLE_BACKWARD(naive) {
                 for (int r = 0; r < G; r++) {
                     Ring ring = ring_around(rings, n, r);
                     double weight = alpha[o.alpha + n * o.alpha_row + r], sum = 0;
-                    for (int i = ring.y0; i <= ring.y1; i++)
-                        for (int j = ring.x0; j <= ring.x1; j++) {
-                            if (distance_to(&ring, i, j) < ring.inner) continue;
-                            size_t m = (size_t)i * Wg + j;
-                            const real *k = phi + o.k + m * o.phi_row, *v = qkv + o.v + m * o.qkv_row;
-                            double a = dot(q, k, F), t = dden;
-                            for (int d = 0; d < D; d++) t += dnum[d] * real_get(v[d]);
-                            sum += a * t;
-                            for (int f = 0; f < F; f++) dq[f] += weight * t * real_get(k[f]);
-                            for (int f = 0; f < F; f++) dk[m * F + f] += weight * t * real_get(q[f]);
-                            for (int d = 0; d < D; d++) dv[m * D + d] += weight * a * dnum[d];
-                        }
+                    for (GridPlace p = ring_start(&ring); ring_next(&ring, &p);) {
+                        size_t m = token_at(rings->grid, p);
+                        const real *k = phi + o.k + m * o.phi_row, *v = qkv + o.v + m * o.qkv_row;
+                        double a = dot(q, k, F), t = dden;
+                        for (int d = 0; d < D; d++) t += dnum[d] * real_get(v[d]);
+                        sum += a * t;
+                        for (int f = 0; f < F; f++) dq[f] += weight * t * real_get(k[f]);
+                        for (int f = 0; f < F; f++) dk[m * F + f] += weight * t * real_get(q[f]);
+                        for (int d = 0; d < D; d++) dv[m * D + d] += weight * a * dnum[d];
+                    }
                     dalpha[o.alpha + n * o.alpha_row + r] = (float)sum;
                 }
                 for (int f = 0; f < F; f++) dphi[o.q + n * o.phi_row + f] = real_of((float)dq[f]);
@@ -133,6 +141,6 @@ RIPPLE_BACKWARD(naive) {
 
 /* Every pair once, in scalar double, and the tokens of inner rings stepped over. */
 double ripple_naive_cost(const RippleRings *rings, int D, int F) {
-    double N = (double)rings->grid.rows * rings->grid.columns;
+    double N = grid_tokens(rings->grid);
     return 1e-9 * N * N * (0.6 * (D + F) + 1.2 * rings->G);
 }

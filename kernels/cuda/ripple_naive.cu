@@ -13,30 +13,36 @@ struct Shape {
     int N, H, D, F;
 };
 
-/* The square ring r around token n, clipped to the grid: a box without the tokens closer than `inner`. */
+/* The square ring r around token n, of a clip a cube's, clipped to the grid: a box without the tokens closer than
+ * `inner`. */
 struct Ring {
-    int y, x, inner, y0, y1, x0, x1;
+    GridPlace centre;
+    int inner, t0, t1, y0, y1, x0, x1;
 };
 
 DEVICE int clip(int i, int low, int high) { return i < low ? low : i > high ? high : i; }
 
 DEVICE Ring ring_around(const RippleRings &rings, int n, int r) {
-    int Hg = rings.grid.rows, Wg = rings.grid.columns, y = n / Wg, x = n % Wg;
-    int outer = r + 1 < rings.G ? clip(rings.bound[r + 1] - 1, 0, Hg + Wg) : Hg + Wg;
-    int y0 = clip(y - outer, 0, y), y1 = clip(y + outer, y, Hg - 1);
-    int x0 = clip(x - outer, 0, x), x1 = clip(x + outer, x, Wg - 1);
-    return {y, x, rings.bound[r], y0, y1, x0, x1};
+    int T = rings.grid.frames, Hg = rings.grid.rows, Wg = rings.grid.columns;
+    GridPlace c = grid_place(rings.grid, n);
+    bool last = r + 1 >= rings.G;
+    int outer = last ? Hg + Wg : clip(rings.bound[r + 1] - 1, 0, Hg + Wg);
+    int frames = last || !rings.ring_time ? T : clip((rings.bound[r + 1] - 1) / rings.ring_time, 0, T);
+    int t0 = clip(c.t - frames, 0, c.t), t1 = clip(c.t + frames, c.t, T - 1);
+    int y0 = clip(c.y - outer, 0, c.y), y1 = clip(c.y + outer, c.y, Hg - 1);
+    int x0 = clip(c.x - outer, 0, c.x), x1 = clip(c.x + outer, c.x, Wg - 1);
+    return {c, rings.bound[r], t0, t1, y0, y1, x0, x1};
 }
 
 /* Calls visit(m) for the tokens of ring r around n, row by row. */
 template <typename Visit>
 DEVICE void for_ring(const RippleRings &rings, int n, int r, Visit visit) {
     Ring ring = ring_around(rings, n, r);
-    for (int i = ring.y0; i <= ring.y1; i++)
-        for (int j = ring.x0; j <= ring.x1; j++) {
-            int dy = i > ring.y ? i - ring.y : ring.y - i, dx = j > ring.x ? j - ring.x : ring.x - j;
-            if ((dy > dx ? dy : dx) >= ring.inner) visit((size_t)i * rings.grid.columns + j);
-        }
+    for (int t = ring.t0; t <= ring.t1; t++)
+        for (int i = ring.y0; i <= ring.y1; i++)
+            for (int j = ring.x0; j <= ring.x1; j++)
+                if (ripple_distance(&rings, ring.centre, {t, i, j}) >= ring.inner)
+                    visit(((size_t)t * rings.grid.rows + i) * rings.grid.columns + j);
 }
 
 DEVICE double dot(const real *a, const real *b, int n) {
@@ -144,7 +150,7 @@ __global__ void __launch_bounds__(THREADS)
 size_t ripple_naive_workspace(const RippleRings *, int, int) { return 0; }
 
 static Shape shape_of(const RippleRings *rings, int H, int D, int F) {
-    return {*rings, rings->grid.rows * rings->grid.columns, H, D, F};
+    return {*rings, grid_tokens(rings->grid), H, D, F};
 }
 
 static unsigned blocks_of(size_t count) { return (unsigned)ceil_div(count, THREADS); }
@@ -174,7 +180,7 @@ RIPPLE_BACKWARD(naive) {
 /* Predicted, not measured: every slice forms its own dot products, in double, at a tenth of the 64 multiply-adds a
  * clock that a multiprocessor has: the loads are not coalesced. */
 double ripple_naive_cost(const RippleRings *rings, int D, int F) {
-    double N = (double)rings->grid.rows * rings->grid.columns;
+    double N = grid_tokens(rings->grid);
     double by_D = (double)ceil_div(D, COLUMNS), by_F = (double)ceil_div(F, COLUMNS);
     double products = by_D * (F + COLUMNS) + by_F * (D + COLUMNS) + F + by_F * (2 * D + COLUMNS) + by_D * (F + COLUMNS);
     return N * N * products / (6.4 * RIPPLE_CLOCKS);

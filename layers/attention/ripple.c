@@ -25,7 +25,7 @@ typedef struct {
 } RippleSettings;
 
 typedef struct {
-    int ripple_layers;
+    int ripple_layers, ring_time;
 } RippleBlocksSettings;
 
 static const ConfigEntry entries[] = {
@@ -45,6 +45,9 @@ static const ConfigEntry blocks_entries[] = {
     {CONFIG_FIELD(INT, RippleBlocksSettings, ripple_layers), "9", .section = "attention", .min = 0, .max = 256,
      .help = "Number of blocks, from the first, with ripple attention; the later ones use linear attention, or softmax "
              "attention with ripple-explicit-softmax"},
+    {CONFIG_FIELD(INT, RippleBlocksSettings, ring_time), "1", .section = "attention", .min = 0, .max = 256,
+     .help = "Distance of neighbouring frames of a clip in ripple attention, in rows of tokens (0: all frames of a "
+             "place share its ring)"},
 };
 
 static const ConfigGroup ripple_settings = {CONFIG_GROUP(RippleSettings, entries)};
@@ -66,7 +69,7 @@ typedef enum { RINGS_CAPPED, RINGS_LOG, RINGS_ALL } Rings;
 /* In the order of ripple_algo. */
 static const RippleAlgorithm algorithms[] = {RIPPLE_ALGORITHM(dense), RIPPLE_ALGORITHM(window), RIPPLE_ALGORITHM(sat),
                                              RIPPLE_ALGORITHM(naive)};
-enum { ALGORITHMS = sizeof algorithms / sizeof *algorithms };
+enum { ALGORITHMS = sizeof algorithms / sizeof *algorithms, NAIVE = ALGORITHMS - 1 };
 
 typedef struct {
     QkvFrame frame;
@@ -88,7 +91,10 @@ typedef struct {
 
 /* Group r begins at distance r, or at 2^(r-1) in the logarithmic variant; the last one has no upper bound. */
 static void rings_set(RippleRings *rings, const Attention *a, Rings kind) {
-    int longest = (a->grid.rows > a->grid.columns ? a->grid.rows : a->grid.columns) - 1;
+    const RippleBlocksSettings *blocks = config_settings(a->settings, &ripple_blocks_settings);
+    Grid g = a->grid;
+    rings->ring_time = blocks && g.frames > 1 ? blocks->ring_time : 0;
+    int longest = ripple_distance(rings, (GridPlace){0, 0, 0}, (GridPlace){g.frames - 1, g.rows - 1, g.columns - 1});
     int R = kind == RINGS_ALL ? longest : settings_of(a)->r_max;
     if (kind == RINGS_LOG)
         for (R = 0; 1 << R <= longest; R++) continue;
@@ -103,6 +109,13 @@ static void rings_set(RippleRings *rings, const Attention *a, Rings kind) {
 static const RippleAlgorithm *algorithm_choose(const Attention *a, const RippleRings *rings, int F) {
     const RippleAlgorithm *best = &algorithms[0];
     Algorithm asked = settings_of(a)->ripple_algo;
+    if (a->grid.frames > 1) {
+        best = &algorithms[NAIVE];
+        if (asked != ALGORITHM_AUTO && &algorithms[asked - ALGORITHM_FIRST] != best)
+            config_reject(a->settings, "ripple_algo", "%s knows no frames, and attn %s has %d: use auto or naive",
+                          algorithms[asked - ALGORITHM_FIRST].name, a->op->name, a->grid.frames);
+        return best;
+    }
     if (asked != ALGORITHM_AUTO) return &algorithms[asked - ALGORITHM_FIRST];
     for (int i = 1; i < ALGORITHMS; i++)
         if (algorithms[i].cost(rings, a->D, F) < best->cost(rings, a->D, F)) best = &algorithms[i];
@@ -237,14 +250,16 @@ static void ripple_backward(const Attention *a, real *dx, const real *dy, const 
 
 /* The number of pairs of tokens closer to each other than the bound of the last group. */
 static size_t window_pairs(const RippleRings *rings) {
-    size_t pairs[2];
-    int sides[2] = {rings->grid.rows, rings->grid.columns}, reach = rings->bound[rings->G - 1];
-    for (int axis = 0; axis < 2; axis++) {
-        pairs[axis] = 0;
+    size_t pairs = 1;
+    int sides[3] = {rings->grid.rows, rings->grid.columns, rings->grid.frames}, reach = rings->bound[rings->G - 1];
+    int apart[3] = {1, 1, rings->ring_time};
+    for (int axis = 0; axis < 3; axis++) {
+        size_t near = 0;
         for (int x = 0; x < sides[axis]; x++)
-            for (int y = 0; y < sides[axis]; y++) pairs[axis] += abs(x - y) < reach;
+            for (int y = 0; y < sides[axis]; y++) near += abs(x - y) * apart[axis] < reach;
+        pairs *= near;
     }
-    return pairs[0] * pairs[1];
+    return pairs;
 }
 
 static size_t weights_macs(const Attention *a) {
@@ -266,8 +281,7 @@ static size_t ripple_macs(const Attention *a) {
 static const char *ripple_path(const Attention *a) { return ((const Ripple *)a->state)->algorithm->name; }
 
 static int ring_of(const RippleRings *rings, int n, int m) {
-    int Wg = rings->grid.columns, dy = abs(n / Wg - m / Wg), dx = abs(n % Wg - m % Wg);
-    int distance = dx > dy ? dx : dy, r = rings->G - 1;
+    int distance = ripple_distance(rings, grid_place(rings->grid, n), grid_place(rings->grid, m)), r = rings->G - 1;
     while (rings->bound[r] > distance) r--;
     return r;
 }
@@ -366,6 +380,7 @@ extern const AttentionOp linear_op, softmax_op;
         .grid_settings = ATTENTION_SETTINGS(&ripple_blocks_settings),                           \
         .needs_grid = true,                                                                                     \
         .needs_positive = true,                                                                                 \
+        .takes_frames = true,                                                                                   \
         .takes_mask = mask,                                                                                     \
         .state_size = sizeof(Ripple),                                                                           \
         .in_block = id##_in_block,                                                                              \

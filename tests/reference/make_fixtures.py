@@ -26,7 +26,7 @@ import operators
 import safetensors_io
 from compare_parity import relative_error
 from linear_reference import MAY_BE_NEGATIVE
-from operators import sparse
+from operators import clips, sparse
 from vit_reference import Config, Vit, buffer_shapes, cancels, parameter_shapes
 
 FIXTURES = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "fixtures")
@@ -148,6 +148,7 @@ FIRST_SEEDS = {case: 10000 * i for i, case in enumerate(CASES)}
 FIRST_SEEDS["convit-cls-nope"] += 2  # the draw before suits float32, but bfloat16 only by luck
 CASES.update({case: (Config(**settings), 0, 0) for case, settings in operators.CASES.items()})
 CASES.update(HOST_CASES)
+CASES["clip-ripple"] = (Config(attn="ripple", r_max=2, **clips.FEW), 0.5, 2e-5)
 
 
 def deviation(case, name, stick_scale):

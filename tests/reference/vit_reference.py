@@ -106,7 +106,7 @@ class Config(OperatorSettings):
     tubelet: int = 1
     time_kernel: int = 3
     conv_time_kernel: int = 5
-    ring_time: float = 1.0
+    ring_time: int = 1
 
     @property
     def grid(self):
@@ -206,7 +206,7 @@ def grid_groups(grid, bounds, ring_time=1):
     """g(n,m), the group of token m seen from token n, by Chebyshev distance; frames are ring_time apart.  [N,N]"""
     apart = [d.abs() for d in grids.differences(grid)]
     if len(grid) == 3:
-        apart[0] = apart[0] * int(ring_time)
+        apart[0] = apart[0] * ring_time
     distance = torch.stack(apart).amax(0)
     return sum((distance >= bound).long() for bound in bounds[1:]) + torch.zeros_like(distance)
 

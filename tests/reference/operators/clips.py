@@ -25,6 +25,7 @@ CASES = {
     "clip-dwconv7": dict(attn="dwconv7", **SMALL),
     "clip-focused": dict(attn="focused", **FEW),
     "clip-castling": dict(attn="castling", **FEW),
+    "clip-ripple-fixed": dict(attn="ripple-fixed", r_max=3, ring_time=0, **FEW),
     "clip-conv": dict(attn="conv", **{**SMALL, "mlp_conv": 1, "pos_embed": "conv"}),
     "clip-sepconv": dict(attn="sepconv", **{**FEW, "conv_time_kernel": 3}),
     "clip-hierarchy-conv": dict(attn="softmax", **{**STAGES, "conv_time_kernel": 3, "time_kernel": 1}),
