@@ -1,5 +1,6 @@
 /* Vision transformer.  images [B,3,Hi,Wi] -> logits [B,C]
- * forward   1. for every stage: tokens = patch embedding of the image, of a stem's features of it (hybrid_stem.h), or of the previous stage's output;
+ * forward   1. for every stage: tokens = patch embedding of the image, of a stem's features of it (hybrid_stem.h), or
+ *              of the previous stage's output;
  *              h = norm(blocks(tokens)), or without a norm; in the first stage a position embedding is added to tokens,
  *              or in every stage, and in the last one a class token
  *           2. logits = head(pool(h))
@@ -25,14 +26,16 @@ static const ConfigEntry entries[] = {
     {F(ITEM, attn), "softmax", .section = "model", .table = (const void *const *)attention_operators,
      .noun = "operator", .help = "Attention operator of the blocks"},
     {F(SIZE, img_size), "32", .min = 1, .max = 4096, .help = "Height and width of the images that the model takes"},
-    {F(INT, patch_size), "4", .min = 1, .max = 256, .help = "Side of the square patches that become tokens; with a stem, patches of its features"},
+    {F(INT, patch_size), "4", .min = 1, .max = 256,
+     .help = "Side of the square patches that become tokens; with a stem, patches of its features"},
     {F(CHOICE, stem), "none", CONFIG_CHOICES("none", "hybrid"),
-     .help = "What the patches are taken of: none, the image; hybrid, the features of a ResNet in front of it, a quarter "
-             "of the image's side or less (timm's vit_*_r*)"},
+     .help = "What the patches are taken of: none, the image; hybrid, the features of a ResNet in front of it, a "
+             "quarter of the image's side or less (timm's vit_*_r*)"},
     {F(INT, num_classes), "0", .min = 0, .max = 1e6, .help = "Number of classes (0: that of the data set)"},
     {F(BOOL, patch_overlap), "false",
      .help = "Overlapping patches, 2 patch_size - 1 pixels wide and followed by a layer norm, as in PVTv2"},
-    {F(BOOL, patch_norm), "false", .help = "A layer norm after every patch embedding, as in PVT (overlapping patches have one)"},
+    {F(BOOL, patch_norm), "false",
+     .help = "A layer norm after every patch embedding, as in PVT (overlapping patches have one)"},
     {F(INTS, dim), "192", .min = 1, .max = 16384,
      .help = "Width of the tokens; a list, such as 64,128, makes a hierarchy of stages, each with half the rows and "
              "columns of tokens of the one before"},
@@ -51,15 +54,15 @@ static const ConfigEntry entries[] = {
     {F(ITEM, conv_block), "conv", .table = (const void *const *)conv_blocks, .noun = "convolution block",
      .help = "Convolution of those stages: conv (UniFormer's, 5x5) or sepconv (MetaFormer's, 7x7, twice as wide)"},
     {F(CHOICE, pool), "gap", CONFIG_CHOICES(POOLS),
-     .help = "Input of the classifier: the class token, which joins the last of several stages, or the mean of all tokens "
-             "(global average pooling) after the last norm or, gap-raw, before it: that norm is then there but unused, as in "
-             "FLatten's PVT"},
+     .help = "Input of the classifier: the class token, which joins the last of several stages, or the mean of all "
+             "tokens (global average pooling) after the last norm or, gap-raw, before it: that norm is then there but "
+             "unused, as in FLatten's PVT"},
     {F(CHOICE, head), "linear", CONFIG_CHOICES(HEAD_KINDS),
      .help = "Classifier: one linear layer; mlp, a hidden layer of 4 dim with GELU and a norm, as in MetaFormer; tanh, "
              "a hidden layer of dim with tanh, as in ViT's pre-training"},
     {F(CHOICE, pos_embed), "learned", CONFIG_CHOICES("learned", "none", "conv", "stages"),
-     .help = "Position embedding: a learned one, none, a depthwise 3x3 convolution at the start of every block (conv), or "
-             "a learned one at the start of every stage (stages, as in PVT)"},
+     .help = "Position embedding: a learned one, none, a depthwise 3x3 convolution at the start of every block (conv), "
+             "or a learned one at the start of every stage (stages, as in PVT)"},
     {F(FLOAT, drop_path), "0", .min = 0, .max = 0.99,
      .help = "Rate of stochastic depth (drop path) in the last block; it grows linearly from 0 in the first block"},
     {F(FLOAT, dropout), "0", .min = 0, .max = 0.9,
@@ -255,8 +258,8 @@ static bool patches_are_normed(const VitSettings *s) { return s->patch_overlap |
 
 static bool has_stem(const Vit *vit) { return vit->settings.stem == STEM_HYBRID; }
 
-/* The class token and the position embedding are declared before the patch embedding, and this before the projection, in
- * timm's order: so the first embedding's sizes come from here, and the stem's tensors later. */
+/* The class token and the position embedding are declared before the patch embedding, and this before the projection,
+ * in timm's order: so the first embedding's sizes come from here, and the stem's tensors later. */
 static void first_embedding_create(Vit *vit, const Config *config) {
     const VitSettings *c = &vit->settings;
     const StemSettings *s = config_settings(config, &hybrid_stem_settings);
@@ -633,7 +636,8 @@ static void describe_stage(const Vit *vit, FILE *out, int i) {
 void vit_describe(const Vit *vit, FILE *out) {
     const VitSettings *c = &vit->settings;
     fprintf(out, "%d x %d image, %spatches of %d: %d x %d grid, %d tokens of %d\n", c->img_size[0], c->img_size[1],
-            has_stem(vit) ? "a stem's features, " : "", c->patch_size, vit->grid.rows, vit->grid.columns, vit->N, c->dim.at[0]);
+            has_stem(vit) ? "a stem's features, " : "", c->patch_size, vit->grid.rows, vit->grid.columns, vit->N,
+            c->dim.at[0]);
     fprintf(out, "  %-18s %-28s %10s %12s %12s\n", "layer", "", "parameters", "10^6 macs", "KiB/image");
     for (int i = 0; i < stage_count(c); i++) describe_stage(vit, out, i);
     describe_row(vit, out, "head.", "classifier", classifier_macs(&vit->head, 1));

@@ -245,7 +245,7 @@ def check(path, tensors, shapes, detector):
 
 
 def renamed_stage(name):
-    """patch_embed2.proj.weight, block2.0.attn.q.weight of PVT -> stages.1.downsample.proj.weight, stages.1.blocks.0..."""
+    """patch_embed2.proj.weight, block2.0.norm1.bias -> stages.1.downsample.proj.weight, stages.1.blocks.0.norm1.bias"""
     part, _, rest = name.partition(".")
     kind, stage = part.rstrip("0123456789"), part.lstrip("abcdefghijklmnopqrstuvwxyz_")
     if kind == "patch_embed" and stage:

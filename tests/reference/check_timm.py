@@ -5,9 +5,10 @@
     python tests/reference/check_timm.py --operators
 
 The first form makes deit_tiny_patch16_224 with random weights (and the same without class token, mean pooled: our
---pool gap), pvt_v2_b0, pvt_v2_b2_li, vit_tiny_r_s16_p8_224 and vit_small_r26_s32_224 (on smaller images), saves its state dict as safetensors, gives it to `train_vit --init` with a batch for --parity, and
-compares logits, loss and all gradients with what timm computes in float64.  The second loads a softmax checkpoint of
-ours into timm's model, every name and every shape.  The third compares the operators in tests/reference/operators that
+--pool gap), pvt_v2_b0, pvt_v2_b2_li, vit_tiny_r_s16_p8_224 and vit_small_r26_s32_224 (on smaller images), saves its
+state dict as safetensors, gives it to `train_vit --init` with a batch for --parity, and compares logits, loss and all
+gradients with what timm computes in float64.  The second loads a softmax checkpoint of ours into timm's model, every
+name and every shape.  The third compares the operators in tests/reference/operators that
 timm has too, as the fixtures' reference computes them, with timm's modules.
 """
 
@@ -155,7 +156,8 @@ def main():
                 failures += check_pool(arguments.binary, pool, arguments.keep or temporary)
             for name in ("pvt_v2_b0", "pvt_v2_b2_li"):
                 failures += check_pvt(arguments.binary, name, arguments.keep or temporary)
-            for name, config in (("vit_tiny_r_s16_p8_224", "vit-tiny-r-s16"), ("vit_small_r26_s32_224", "vit-small-r26-s32")):
+            for name, config in (("vit_tiny_r_s16_p8_224", "vit-tiny-r-s16"),
+                                 ("vit_small_r26_s32_224", "vit-small-r26-s32")):
                 failures += check_hybrid(arguments.binary, name, config, arguments.keep or temporary)
         print(f"{failures} tensors FAILED" if failures else f"logits, loss and gradients within {TOLERANCE:g}   ok")
     sys.exit(failures > 0)

@@ -40,7 +40,8 @@ MIXERS = {**MIXERS, **operators.MIXERS}
 RIPPLE = ("ripple", "ripple-fixed", "ripple-softmax-weights", "ripple-truncated", "ripple-log", "ripple-dense",
           "ripple-explicit-softmax")
 LATER = ("feature_map", "relative", "convit", "rpe", "focused", "lisa", "landmarks", "castling", "inception", "stage",
-         "patch_overlap", "dropout", "kv_stride", "mlp_conv", "mlp_relu", "conv_stages", "conv_block", "head_kind", "patch_norm", "stem",
+         "patch_overlap", "dropout", "kv_stride", "mlp_conv", "mlp_relu", "conv_stages", "conv_block", "head_kind",
+         "patch_norm", "stem",
          *operators.SETTINGS)  # settings newer than the first fixtures
 
 
@@ -310,8 +311,8 @@ def buffer_shapes(config):
 
 
 def cancels(name, config=None):
-    """Is this a parameter that no output depends on?  One number for all keys of a query drops out of their softmax, and
-    pool gap-raw leaves the last norm out."""
+    """Is this a parameter that no output depends on?  One number for all keys of a query drops out of their softmax,
+    and pool gap-raw leaves the last norm out."""
     raw = config is not None and config.pool == "gap-raw"
     return name.endswith("pos_proj.bias") or (raw and name.removeprefix("grad.") in ("norm.weight", "norm.bias"))
 
