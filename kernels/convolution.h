@@ -69,9 +69,9 @@ void neighbour_max_backward(real *dx, const real *dy, const uint8_t *at, const N
 
 /* Images are channels last, [B,Hi,Wi,C].  The output is [B,Ho,Wo,out] with Ho = ceil(Hi/stride) (convolution_side) and
  * Wo likewise.  Zero padding is k/2 above and to the left; or, with `same`, TensorFlow's: of the
- * t = max((Ho - 1) stride + k - Hi, 0) rows that the windows need beyond the image, floor(t/2) lie above, the rest below,
- * and columns alike.  The two differ where the stride is more than 1.  Image sizes may change from call to call: only
- * the first call with a size prepares it and may allocate memory. */
+ * t = max((Ho - 1) stride + k - Hi, 0) rows that the windows need beyond the image, floor(t/2) lie above, the others
+ * below, and columns alike.  The two differ where the stride is more than 1.  Image sizes may change from call to call:
+ * only the first call with a size prepares it and may allocate memory. */
 typedef struct {
     int in, out;   /* channels */
     int k, stride; /* kernel size, odd */
@@ -118,8 +118,8 @@ size_t convolution_workspace(const Convolution *c, const ImageShape *images);
 /* dx = dy where y > 0, else 0.  dx [n] (=), may be dy;  y [n] the ReLU's output. */
 void relu_gradient(real *dx, const real *dy, const real *y, size_t n);
 
-/* Maximum over 3 x 3 windows with stride 2; pixels beyond the border are ignored.  Windows lie as in a Convolution: around the
- * pixels of even rows and columns, or with `same` as TensorFlow pads.
+/* Maximum over 3 x 3 windows with stride 2; pixels beyond the border are ignored.  Windows lie as in a Convolution:
+ * around the pixels of even rows and columns, or with `same` as TensorFlow pads.
  * y [B,ceil(Hi/2),ceil(Wi/2),C] real;  at, laid out like y: index 0 .. 8 of the maximum within its window in row-major
  * order, the first one of equals (saved), or NULL where no gradient is wanted;  x [B,Hi,Wi,C] real. */
 void max_pool_forward(real *y, uint8_t *at, const real *x, const ImageShape *images, int C, bool same);

@@ -93,7 +93,7 @@ static void refuse_other_stem(const Model *model, const SafeTensors *st, const c
     if (has_alone && wants_stages)
         die("%s: its stem has no stages (patch_embed.backbone.conv): stem_blocks 0 is needed", path);
     if (has_stages && wants_alone)
-        die("%s: its stem has stages (patch_embed.backbone.stages), this model's has none: stem_blocks is needed", path);
+        die("%s: its stem has stages (patch_embed.backbone.stem), this model's has none: stem_blocks is needed", path);
 }
 
 /* Published vision transformers that are not this one: says what is different, before a tensor is missed. */
@@ -112,7 +112,8 @@ static void refuse_relatives(const Model *model, const char *path) {
                 "makes one", path, st.tensors[i].name);
     refuse_other_stem(model, &st, path);
     if (safetensors_find(&st, "patch_embed1.proj.weight"))
-        die("%s: the names of PVT's own program (patch_embed1): scripts/convert_weights.py makes this one's of them", path);
+        die("%s: the names of PVT's own program (patch_embed1): scripts/convert_weights.py makes this one's of them",
+            path);
     if (token && !wanted && (params_find(&model->params, "pos_embed") || params_find(&model->params, "pos_embed1")))
         die("%s: its classifier sees a class token (cls_token), this model's the average of all tokens: pool cls is "
             "needed", path);
@@ -144,7 +145,8 @@ void fitted_weights_print(const FittedWeights *fitted, FILE *out) {
     if (fitted->resampled) {
         Grid from = fitted->from.positions, to = fitted->first->grid.positions;
         print_line_to(out, "%s: resampled %s: %s from %dx%d to %dx%d%s\n", fitted->path,
-                      fitted->first->bilinear ? "bilinearly" : "bicubically", fitted->first->name, from.rows, from.columns, to.rows, to.columns, more);
+                      fitted->first->bilinear ? "bilinearly" : "bicubically", fitted->first->name, from.rows,
+                      from.columns, to.rows, to.columns, more);
     }
     more[0] = 0;
     if (fitted->inflated > 1) snprintf(more, sizeof more, " and %d more", fitted->inflated - 1);

@@ -4,8 +4,8 @@
  *           3. for every block: h1 = relu(unit1(x)), h2 = relu(unit2(h1)), y = relu(unit3(h2) + x), x = y;
  *              in a stage's first block the sum is unit3(h2) + downsample(x), and from the second stage on unit2 and
  *              downsample of that block have stride 2
- * backward  dz is the gradient of a block's sum before its ReLU; the kernel of each convolution also applies the ReLU of
- *           its input
+ * backward  dz is the gradient of a block's sum before its ReLU; the kernel of each convolution also applies the ReLU
+ *           of its input
  *           3. d3 = norm3'(dz), d2 = norm2'(conv3^T d3 where h2 > 0), d1 = norm1'(conv2^T d2 where h1 > 0),
  *              dz of the block before = (dz or downsample^T norm'(dz)) + conv1^T d1 where x > 0
  *           2. the pooled maxima stand for their own ReLU: where one is 0, so was its place

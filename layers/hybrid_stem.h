@@ -1,7 +1,7 @@
-/* The stem of a hybrid (Dosovitskiy et al. 2021): the first stages of a ResNet, whose features become patches in place of
- * the image's pixels.  images [B,3,Hi,Wi] -> features [B,Hs*Ws,C], channels last, so that features are tokens.  It is the
- * ResNet of Big Transfer (Kolesnikov et al. 2020) without its pre-activation: standardised weights and group norms, in
- * which every image counts by itself.  Names, shapes and padding are those of timm's ResNetV2. */
+/* The stem of a hybrid (Dosovitskiy et al. 2021): the first stages of a ResNet, whose features become patches in place
+ * of the image's pixels.  images [B,3,Hi,Wi] -> features [B,Hs*Ws,C], channels last, so that features are tokens.  It
+ * is the ResNet of Big Transfer (Kolesnikov et al. 2020) without its pre-activation: standardised weights and group
+ * norms, in which every image counts by itself.  Names, shapes and padding are those of timm's ResNetV2. */
 #ifndef VIT_LAYERS_HYBRID_STEM_H
 #define VIT_LAYERS_HYBRID_STEM_H
 

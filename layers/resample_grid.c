@@ -1,4 +1,5 @@
-/* Bicubic or bilinear resampling of tables on a grid.  from [outer,prefix + h*w,inner] -> to [outer,prefix + h'*w',inner]
+/* Bicubic or bilinear resampling of tables on a grid.
+ * from [outer,prefix + h*w,inner] -> to [outer,prefix + h'*w',inner]
  *   to_yx = sum_ij u_yi v_xj from_ij,  weights u of the rows and v of the columns those of data/resample.c,
  * in double.  Those weights (Keys' a = -1/2, half-pixel centres, cut off and normalised at the edges, widened when the
  * grid shrinks) are what torch.nn.functional.interpolate(mode="bicubic", antialias=True) uses, and timm's

@@ -68,15 +68,15 @@ static const ConfigEntry entries[] = {
     {F(ITEM, conv_block), "conv", .table = (const void *const *)conv_blocks, .noun = "convolution block",
      .help = "Convolution of those stages: conv (UniFormer's, 5x5) or sepconv (MetaFormer's, 7x7, twice as wide)"},
     {F(CHOICE, pool), "gap", CONFIG_CHOICES(POOLS),
-     .help = "Input of the classifier: the class token, which joins the last of several stages, or the mean of all tokens "
-             "(global average pooling) after the last norm or, gap-raw, before it: that norm is then there but unused, as in "
-             "FLatten's PVT"},
+     .help = "Input of the classifier: the class token, which joins the last of several stages, or the mean of all "
+             "tokens (global average pooling) after the last norm or, gap-raw, before it: that norm is then there but "
+             "unused, as in FLatten's PVT"},
     {F(CHOICE, head), "linear", CONFIG_CHOICES(HEAD_KINDS),
      .help = "Classifier: one linear layer; mlp, a hidden layer of 4 dim with GELU and a norm, as in MetaFormer; tanh, "
              "a hidden layer of dim with tanh, as in ViT's pre-training"},
     {F(CHOICE, pos_embed), "learned", CONFIG_CHOICES("learned", "none", "conv", "stages"),
-     .help = "Position embedding: a learned one, none, a depthwise 3x3 convolution at the start of every block (conv), or "
-             "a learned one at the start of every stage (stages, as in PVT)"},
+     .help = "Position embedding: a learned one, none, a depthwise 3x3 convolution at the start of every block (conv), "
+             "or a learned one at the start of every stage (stages, as in PVT)"},
     {F(FLOAT, drop_path), "0", .min = 0, .max = 0.99,
      .help = "Rate of stochastic depth (drop path) in the last block; it grows linearly from 0 in the first block"},
     {F(FLOAT, dropout), "0", .min = 0, .max = 0.9,
@@ -309,8 +309,8 @@ static bool patches_are_normed(const VitSettings *s) { return s->patch_overlap |
 
 static bool has_stem(const Vit *vit) { return vit->settings.stem == STEM_HYBRID; }
 
-/* The class token and the position embedding are declared before the patch embedding, and this before the projection, in
- * timm's order: so the first embedding's sizes come from here, and the stem's tensors later. */
+/* The class token and the position embedding are declared before the patch embedding, and this before the projection,
+ * in timm's order: so the first embedding's sizes come from here, and the stem's tensors later. */
 static void first_embedding_create(Vit *vit, const Config *config) {
     const VitSettings *c = &vit->settings;
     const StemSettings *s = config_settings(config, &hybrid_stem_settings);

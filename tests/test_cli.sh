@@ -100,7 +100,8 @@ done <<END
 --attn+linear+--pool+cls+--relative+permute 5754664
 END
 
-# ViT's and the hybrids' counts are timm's, PVT's and FLatten's those of their own programs; the hierarchies' are those of the plain reading of the LiSA paper.
+# ViT's and the hybrids' counts are timm's, PVT's and FLatten's those of their own programs;
+# the hierarchies' are those of the plain reading of the LiSA paper.
 while read -r config params; do
     run --describe --config "$root/configs/imagenet/$config.ini" --micro-batch 1
     grep -q "^params: $params$" out
@@ -200,12 +201,14 @@ refuses "stages that halve an odd grid" 2 '--patch-size|36x36|patch_overlap' $st
 refuses "as many reductions as no hierarchy has" 2 '--reduction|3 values|dim has 2' $stages --attn reduced --reduction 8,4,2
 refuses "a reduction that no stage has room for" 2 "--reduction|5|stage 1's 4x4" $stages --attn reduced --reduction 2,5
 refuses "a ReLU before a convolution that is not there" 2 '--mlp-relu|mlp_conv' --mlp-relu
-refuses "a class token that joins late in a hierarchy" 2 '--pool|convit|single stage|gap' $stages --attn convit --pool cls
-refuses "a class token among reduced keys" 2 "--pool|stage 1's keys|reduction 1" $stages --attn reduced --reduction 4,2 --pool cls
+refuses "a class token that joins late in a hierarchy" 2 '--pool|convit|single stage|gap' $stages --attn convit \
+    --pool cls
+refuses "a class token among reduced keys" 2 "--pool|stage 1's keys|reduction 1" $stages --attn reduced \
+    --reduction 4,2 --pool cls
 refuses "a class token in front of convolution blocks" 2 '--pool|conv_stages|gap' $stages --conv-stages 2 --pool cls
 refuses "a stem's stages without a stem" 2 '--stem-blocks|hybrid' --stem-blocks 2,2
 stem='--stem hybrid --stem-width 32 --patch-size 1'
-refuses "features that are no whole patches" 2 "--patch-size|3 does not divide the stem's 8x8 features of img_size 32x32" \
+refuses "features that are no whole patches" 2 "--patch-size|3 does not divide the stem's 8x8 features|32x32" \
     $stem --patch-size 3
 refuses "features that stages cannot halve" 2 "--patch-size|1, doubled|3x3 features of img_size 36x36|patch_overlap" \
     $stem --img-size 36 --stem-blocks 1,1,1 $stages --patch-size 1
@@ -215,7 +218,7 @@ refuses "more stages than a stem has" 2 '--stem-blocks|5 values|4 stages' $stem 
 refuses "a class token with mlp_conv" 2 '--pool|mlp_conv|gap' --mlp-conv --pool cls
 refuses "a class token with pos_embed conv" 2 '--pool|pos_embed conv|gap' --pos-embed conv --pool cls
 refuses "numbers without an end" 2 "--dim|expected an integer|''" --dim 16,
-refuses "unknown pool" 2 "--pool|'mean'|cls or gap" --pool mean
+refuses "unknown pool" 2 "--pool|'mean'|cls, gap or gap-raw" --pool mean
 refuses "text for an integer" 2 "--dim|'wide'|integer" --dim wide
 refuses "fraction for an integer" 2 "--depth|'1.5'|integer" --depth 1.5
 refuses "text for a number" 2 "--lr|'fast'|number" --lr fast
@@ -526,7 +529,8 @@ restate a/last.safetensors hybrid.safetensors '"norm.bias"' '"patch_embed.backbo
 restate a/last.safetensors staged.safetensors '"norm.bias"' '"patch_embed.backbone.stem.conv.weight"'
 refuses "--init of a hybrid" 1 'hybrid.safetensors|stem hybrid is needed' $init hybrid.safetensors
 refuses "--init without a stem" 1 'a/last.safetensors|stem none is needed' $init a/last.safetensors $stem
-refuses "--init of a stem alone" 1 'hybrid.safetensors|stem_blocks 0 is needed' $init hybrid.safetensors $stem --stem-blocks 1
+refuses "--init of a stem alone" 1 'hybrid.safetensors|stem_blocks 0 is needed' $init hybrid.safetensors $stem \
+    --stem-blocks 1
 refuses "--init of a stem's stages" 1 'staged.safetensors|stem_blocks is needed' $init staged.safetensors $stem
 restate a/last.safetensors token.safetensors '"norm.bias"' '"cls_token"'
 refuses "--init with a class token" 1 'token.safetensors|pool cls' $init token.safetensors

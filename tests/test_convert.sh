@@ -49,8 +49,8 @@ says "bfloat16" "265 tensors, 23,561,152 numbers" bfloat16.pth bfloat16.safetens
 says "half precision" "265 tensors, 23,561,152 numbers" half.pth half.safetensors
 
 says "PVT's own names" "47 tensors" pvt.pth pvt.safetensors
-pvt='--img-size 32 --patch-size 4 --patch-norm --dim 8,12 --depth 1 --heads 1,2 --mlp-ratio 2 --attn reduced --reduction 2,1
-    --stage-norm false --pool cls --pos-embed stages --data shapes'
+pvt='--img-size 32 --patch-size 4 --patch-norm --dim 8,12 --depth 1 --heads 1,2 --mlp-ratio 2 --attn reduced
+    --reduction 2,1 --stage-norm false --pool cls --pos-embed stages --data shapes'
 # shellcheck disable=SC2086
 if [ -x "$build/train_vit" ]; then
     run $pvt --predict test:0 --init pvt.safetensors
@@ -60,7 +60,8 @@ import os, sys
 sys.path.insert(0, os.path.join(sys.argv[1], "tests", "reference"))
 import numpy as np, safetensors_io
 tensors = safetensors_io.read("pvt.safetensors")[0]
-safetensors_io.write("official.safetensors", {n.replace("patch_embed.", "patch_embed1."): x for n, x in tensors.items()}, {})' "$root"
+tensors = {n.replace("patch_embed.", "patch_embed1."): x for n, x in tensors.items()}
+safetensors_io.write("official.safetensors", tensors, {})' "$root"
     refuses "but not before they are renamed" 1 'official.safetensors|patch_embed1|scripts/convert_weights.py' $pvt \
         --predict test:0 --init official.safetensors
     converts flatten.pth flatten.safetensors

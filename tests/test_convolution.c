@@ -54,7 +54,8 @@ static void convolution_case(Case k) {
     size_t nx = (size_t)k.B * k.H * k.W * c->in, ny = (size_t)k.B * Ho * Wo * c->out,
            nw = (size_t)c->out * c->in * c->k * c->k;
     printf("convolution %d -> %d, %dx%d stride %d%s, B %d image %dx%d%s%s%s\n", c->in, c->out, c->k, c->k, c->stride,
-           c->same ? " same" : "", k.B, k.H, k.W, k.add ? ", added to" : "", k.relu ? ", relu" : "", k.in_place ? ", in place" : "");
+           c->same ? " same" : "", k.B, k.H, k.W, k.add ? ", added to" : "", k.relu ? ", relu" : "",
+           k.in_place ? ", in place" : "");
     float *x = inputs(nx), *dy = inputs(ny), *w = normals(nw, 1.0f / sqrtf((float)(c->in * c->k * c->k)));
     float *add = normals(ny, 1), *dx_add = normals(nx, 1), *below = inputs(nx), *dw = normals(nw, 1);
     float *bn[4] = {normals(c->out, 1), normals(c->out, 1), normals(c->out, 1), normals(c->out, 1)};
@@ -206,7 +207,8 @@ static void test_max_pool(void **state) {
         float *x = normals(nx, 1), *dy = normals(ny, 1);
         double *y = zeros(ny), *dx = zeros(nx);
         for (size_t i = 0; i < nx; i++) x[i] -= 3; /* mostly negative: what lies outside must not count as 0 */
-        real *d_x = upload_real(x, nx), *d_dy = upload_real(dy, ny), *d_y = poisoned_real(ny), *d_dx = poisoned_real(nx);
+        real *d_x = upload_real(x, nx), *d_dy = upload_real(dy, ny), *d_y = poisoned_real(ny);
+        real *d_dx = poisoned_real(nx);
         uint8_t *at = keep(device_malloc(ny, "test"), true);
         const ImageShape images = {B, H, W};
         pool_reference(y, dx, x, dy, sizes[s]);

@@ -180,7 +180,8 @@ static void test_stem_unit(void **state) {
     for (int i = 0; i < OUT; i++) norm_w[i] = 1 + pattern(2, i);
     for (int i = 0; i < OUT; i++) norm_b[i] = pattern(3, i);
 
-    float *d_w = upload(w, OUT * FAN), *y_w = poisoned(OUT * FAN), *scale = upload(ones, OUT), *dw = upload(zeros4, OUT);
+    float *d_w = upload(w, OUT * FAN), *y_w = poisoned(OUT * FAN), *scale = upload(ones, OUT);
+    float *dw = upload(zeros4, OUT);
     const Standardized rows = {poisoned(OUT), poisoned(OUT), OUT, FAN, 1e-8f};
     const GroupNorm norm = {upload(norm_w, OUT), upload(norm_b, OUT), poisoned(2), poisoned(2), 1, N, OUT, 2, EPS};
     real *d_x = upload_real(x, H * W * IN), *raw = poisoned_real(N * OUT), *y = poisoned_real(N * OUT);

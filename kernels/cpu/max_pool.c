@@ -13,8 +13,9 @@ typedef struct {
 
 static Windows windows_of(const ImageShape *images, int C, bool same) {
     const Convolution window = {C, C, SIDE, STRIDE, same};
-    return (Windows){images->Hi, images->Wi, C, convolution_side(images->Hi, STRIDE), convolution_side(images->Wi, STRIDE),
-                     convolution_before(&window, images->Hi), convolution_before(&window, images->Wi)};
+    int H = images->Hi, W = images->Wi;
+    return (Windows){H, W, C, convolution_side(H, STRIDE), convolution_side(W, STRIDE), convolution_before(&window, H),
+                     convolution_before(&window, W)};
 }
 
 /* y and at [C] of the window whose first pixel is (top, left); at may be NULL. */

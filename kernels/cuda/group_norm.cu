@@ -1,6 +1,6 @@
 /* Group norm, channels last; kernels/cpu/group_norm.c has the formulas.  A block takes a group of an image, which it
- * reads three times, or twice to go back: from the second time on the second-level cache has it.  A thread keeps to one channel, neighbouring
- * threads to neighbouring channels; sums are joined in a fixed order. */
+ * reads three times, or twice to go back: from the second time on the second-level cache has it.  A thread keeps to one
+ * channel, neighbouring threads to neighbouring channels; sums are joined in a fixed order. */
 #include <math.h>
 
 #include "kernels/cuda/fragments.cuh"

@@ -54,11 +54,13 @@ void max_pool_forward(real *y, uint8_t *at, const real *x, const ImageShape *ima
 }
 
 __global__ void __launch_bounds__(THREADS)
-    max_pool_backward_kernel(real *dx, const real *__restrict__ dy, const uint8_t *__restrict__ at, Windows s, size_t n) {
+    max_pool_backward_kernel(real *dx, const real *__restrict__ dy, const uint8_t *__restrict__ at, Windows s,
+                             size_t n) {
     size_t i = (size_t)blockIdx.x * THREADS + threadIdx.x;
     if (i >= n) return;
     size_t pixel = quotient(i, s.C), line = quotient(pixel, s.W), image = quotient(line, s.H);
-    int c = (int)(i - pixel * s.C), below = (int)(line - image * s.H) + s.top, right = (int)(pixel - line * s.W) + s.left;
+    int c = (int)(i - pixel * s.C), below = (int)(line - image * s.H) + s.top;
+    int right = (int)(pixel - line * s.W) + s.left;
     float sum = 0;
     for (int tap = 0; tap < SIDE * SIDE; tap++) {
         int yo = below - tap / SIDE, xo = right - tap % SIDE;
@@ -71,6 +73,6 @@ __global__ void __launch_bounds__(THREADS)
 
 void max_pool_backward(real *dx, const real *dy, const uint8_t *at, const ImageShape *images, int C, bool same) {
     size_t n = (size_t)images->B * images->Hi * images->Wi * C;
-    LAUNCH(max_pool_backward_kernel, (unsigned)ceil_div(n, THREADS), THREADS, 0, dx, dy, at, windows_of(images, C, same),
-           n);
+    Windows s = windows_of(images, C, same);
+    LAUNCH(max_pool_backward_kernel, (unsigned)ceil_div(n, THREADS), THREADS, 0, dx, dy, at, s, n);
 }

@@ -19,7 +19,7 @@ struct AttentionOp {
     /* The groups of settings that the operator reads, NULL-terminated, or NULL for none.  Operators may share a group.
      * The groups in grid_settings need a grid that is the same for every batch and are not offered in a detector. */
     const ConfigGroup *const *settings, *const *grid_settings;
-    bool needs_grid;     /* every token must be on the grid: no class token, unless class_block says where it has a place */
+    bool needs_grid;     /* every token must be on the grid: no class token, unless class_block gives it a place */
     bool no_qkv_bias;    /* no block has biases of q, k and v, not even those where in_block chooses another operator */
     bool needs_positive; /* cannot use a feature map with negative features */
     bool takes_frames;   /* supports a grid of several frames (clips) */

@@ -1,4 +1,5 @@
-"""The settings of a fixture as flags of train_vit or train_detr, without those that the chosen operator, or stem, does not have.
+"""The settings of a fixture as flags of train_vit or train_detr, without those that the chosen operator, or stem, does
+not have.
 
     python3 tests/reference/flags.py build/cpu/train_vit tests/fixtures/ripple.safetensors
 """

@@ -163,7 +163,8 @@ def focused(tensors):
     tensors["pos_embed2"] = tensors["pos_embed2"][:, 1:]
     for i, (width, heads, grid) in enumerate(((8, 1, 8), (12, 2, 4)), 1):
         at = f"block{i}.0.attn."
-        tensors.update({at + "scale": torch.zeros(1, 1, width), at + "positional_encoding": torch.zeros(1, grid * grid, width),
+        tensors.update({at + "scale": torch.zeros(1, 1, width),
+                        at + "positional_encoding": torch.zeros(1, grid * grid, width),
                         at + "dwc.weight": torch.full((width // heads, 1, 5, 5), 0.01),
                         at + "dwc.bias": torch.zeros(width // heads)})
         tensors[at + "kv.bias"] = torch.full((2 * width,), 7.0)

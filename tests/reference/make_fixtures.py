@@ -138,9 +138,9 @@ CASES.update({
 })
 HYBRID = dict(attn="softmax", stem="hybrid", stem_width=32, img_size=(22, 31), patch_size=2)
 HOST_CASES = {
-    "hierarchy-flatten-pvt": (Config(attn="focused", patch_size=2, patch_norm=1, stage_norm=0, num_classes=5, pool="gap-raw",
-                                     pos_embed="stages", stage_dims="6,8", stage_depths="1,1", stage_heads="1,2",
-                                     stage_ratios="2,1", img_size=(20, 12)), 0, 0),
+    "hierarchy-flatten-pvt": (Config(attn="focused", patch_size=2, patch_norm=1, stage_norm=0, num_classes=5,
+                                     pool="gap-raw", pos_embed="stages", stage_dims="6,8", stage_depths="1,1",
+                                     stage_heads="1,2", stage_ratios="2,1", img_size=(20, 12)), 0, 0),
     "hybrid-cls": (Config(**{**SMALL, **HYBRID}, pool="cls"), 0, 0),
     "hybrid-linear": (Config(**{**SMALL, **HYBRID, "attn": "linear", "img_size": (15, 30)}), 0, 0),
 }
@@ -202,7 +202,8 @@ def compute(config, inputs, dtype):
     logits, loss, gradients = model.loss_and_gradients(torch.from_numpy(inputs["images"].copy()).to(dtype),
                                                        torch.from_numpy(inputs["labels"].copy()))
     outputs = {"logits": logits.to(dtype).numpy(), "loss": loss.reshape(1).to(dtype).numpy()}
-    outputs.update({f"grad.{name}": gradient.numpy() * (not cancels(name, config)) for name, gradient in gradients.items()})
+    outputs.update({f"grad.{name}": gradient.numpy() * (not cancels(name, config))
+                    for name, gradient in gradients.items()})
     return model, outputs
 
 

@@ -358,8 +358,8 @@ def buffer_shapes(config):
 
 
 def cancels(name, config=None):
-    """Is this a parameter that no output depends on?  One number for all keys of a query drops out of their softmax, and
-    pool gap-raw leaves the last norm out."""
+    """Is this a parameter that no output depends on?  One number for all keys of a query drops out of their softmax,
+    and pool gap-raw leaves the last norm out."""
     raw = config is not None and config.pool == "gap-raw"
     return name.endswith("pos_proj.bias") or (raw and name.removeprefix("grad.") in ("norm.weight", "norm.bias"))
 
