@@ -81,6 +81,9 @@ SOUND_SOURCE := data/sound$(if $(filter 1,$(SOUND)),,_none).c
 
 # FFmpeg's libraries, for video files, where pkg-config knows them.
 VIDEO_PACKAGES := libavformat libavcodec libswscale libavutil
+ifeq ($(BACKEND),emulate) # it travels in a bundle, without a hundred libraries
+VIDEO ?= 0
+endif
 VIDEO ?= $(shell pkg-config --exists $(VIDEO_PACKAGES) 2>/dev/null && printf '\043include <libavformat/avformat.h>\n' | \
            $(CC) $(CPPFLAGS) $$(pkg-config --cflags $(VIDEO_PACKAGES)) -E -x c - >/dev/null 2>&1 && echo 1 || echo 0)
 ifeq ($(VIDEO),1)

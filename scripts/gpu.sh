@@ -247,7 +247,7 @@ build_for_bundle() {
         build=$FP32
         [ $precision = FP32 ] || build=$BF16
         # shellcheck disable=SC2046 # several words
-        make -k -j"$JOBS" BACKEND=cuda PRECISION=$precision "CUDA_ARCH=${CUDA_ARCH:-sm_90}" ARCH=x86-64-v3 MPI=0 NCCL=0 \
+        make -k -j"$JOBS" BACKEND=cuda PRECISION=$precision "CUDA_ARCH=${CUDA_ARCH:-sm_90}" ARCH=x86-64-v3 MPI=0 NCCL=0 VIDEO=0 \
             $(bundled_programs | grep "^$build/") || failures=$((failures + 1))
     done
     make -k -j"$JOBS" build/cpu/train_vit build/cpu/tests/parity || failures=$((failures + 1))

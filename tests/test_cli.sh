@@ -195,7 +195,7 @@ refuses "merged patches that overlap" 2 '--patch-merging|patch_overlap' $stages 
 refuses "merged patches in one stage" 2 '--patch-merging|1 stage' --patch-merging
 refuses "a second norm of patches" 2 '--patch-norm|patch_overlap' $stages --patch-norm --patch-overlap
 refuses "merging that halves an odd grid" 2 '--patch-size|36x36' $stages --patch-merging --img-size 36
-refuses "a class token that one of two operators has no place for" 2 '--pool|several stages' $stages --attn softmax,swin --pool cls
+refuses "a class token that one of two operators has no place for" 2 '--pool|swin|no place|gap' $stages --attn softmax,swin --pool cls
 refuses "more convolution stages than stages" 2 '--conv-stages|3|2 stages' $stages --conv-stages 3
 refuses "stages that halve an odd grid" 2 '--patch-size|36x36|patch_overlap' $stages --img-size 36
 refuses "as many reductions as no hierarchy has" 2 '--reduction|3 values|dim has 2' $stages --attn reduced --reduction 8,4,2
