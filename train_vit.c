@@ -488,22 +488,23 @@ static void announce(void *context) {
     const Run *run = context;
     const VitSettings *s = run->model;
     const Dataset *d = &run->train;
+    const char *examples = d->clips ? "clips" : "images";
     char attn[VIT_ATTN_SIZE];
     if (distributed_ranks() > 1)
-        printf("%d ranks, %d images of each batch on every one\n", distributed_ranks(),
-               training_local_batch(&run->training));
-    print_line("%s: %zu training and %zu test %s, %d classes\n", d->name, d->count, run->test.count,
-               d->clips ? "clips" : "images", d->classes);
+        printf("%d ranks, %d %s of each batch on every one\n", distributed_ranks(),
+               training_local_batch(&run->training), examples);
+    print_line("%s: %zu training and %zu test %s, %d classes\n", d->name, d->count, run->test.count, examples,
+               d->classes);
     if (d->height && !has_model_size(run))
         print_line("%s: images of %dx%d are resized to img_size %dx%d: "
                    "cut out and scaled in training, the centre in tests\n",
                    d->name, d->height, d->width, s->img_size[0], s->img_size[1]);
-    printf("%s: %zu parameters, %.1f million multiply-adds an image, %.0f MiB of activations\n",
+    printf("%s: %zu parameters, %.1f million multiply-adds %s, %.0f MiB of activations\n",
            vit_attn_names(s, attn), run->vit.model.params.parameters, (double)vit_macs(&run->vit) / 1e6,
-           (double)model_activation_bytes(&run->vit.model) / (1 << 20));
-    print_line("%s: %d epochs of %llu batches of %d images, %d at a time\n", run->training.s->run_dir,
-           run->training.s->epochs, (unsigned long long)run->training.batches, run->training.s->batch_size,
-           run->vit.model.batch);
+           s->frames > 1 ? "a clip" : "an image", (double)model_activation_bytes(&run->vit.model) / (1 << 20));
+    print_line("%s: %d epochs of %llu batches of %d %s, %d at a time\n", run->training.s->run_dir,
+               run->training.s->epochs, (unsigned long long)run->training.batches, run->training.s->batch_size, examples,
+               run->vit.model.batch);
 }
 
 static void load_batches(void *context, uint64_t epoch, uint64_t batch) {
