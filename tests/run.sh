@@ -131,7 +131,11 @@ trap 'exit 130' INT TERM
 sources=$(for source in tests/test_*.sh tests/test_*.c; do
     [ -e "$source" ] && wanted "$(basename "${source%.*}")" "$@" && echo "$source"
 done)
-if [ "$sources" ]; then
+same=$(echo "$sources" | sed 's|.*/||; s|\..*||' | sort | uniq -d)
+if [ "$same" ]; then
+    echo "two tests of one name would write one log: $same"
+    echo 0 1 >>"$results"
+elif [ "$sources" ]; then
     echo "$sources" | xargs -n 1 -P "$jobs" sh tests/run.sh --one "$results"
     [ "$(echo "$sources" | wc -l)" -eq "$(wc -l <"$results")" ] || echo 0 1 >>"$results" # one was stopped from outside
 else

@@ -2,7 +2,7 @@
 # Models of clips from the command line: the counts of the LiSA paper's Tables 8 and 14, what is refused, and the weights
 # of image models as theirs.  Prints TAP.
 #
-#   BUILD=build/cpu sh tests/test_video.sh
+#   BUILD=build/cpu sh tests/test_clip_models.sh
 
 # shellcheck disable=SC2015,SC2046,SC2086,SC2154 # settings are lists of words
 . "$(dirname "$0")/tap.sh"
