@@ -59,12 +59,13 @@ no_line() { # pattern, allowed
     [ ! -s "$scratch/found" ]
 }
 
-# Conditional compilation is for kernels/ and core/distributed.c.  Include guards end in _H; random bits are drawn by
-# the same lines on every device, so their header asks which compiler reads it.
+# Conditional compilation is for kernels/, what tests kernels that not every build has, and core/distributed.c.  Include
+# guards end in _H; random bits are drawn by the same lines on every device, so their header asks which compiler reads it;
+# FFmpeg moved what a stream says of its rotation.
 style_ifdef() {
-    sources -name '*.[ch]' | grep -vE '^\./(kernels/|core/distributed\.c$)' |
+    sources -name '*.[ch]' | grep -vE '^\./(kernels/|core/distributed\.c$|tests/test_pairs\.c$)' |
         no_line '^[[:space:]]*#[[:space:]]*(if|elif)' \
-            ':#ifndef [A-Z0-9_]+_H$|^\./core/rng\.h:[0-9]*:#ifdef __(CUDACC__|cplusplus)$'
+            ':#ifndef [A-Z0-9_]+_H$|^\./core/rng\.h:[0-9]*:#ifdef __(CUDACC__|cplusplus)$|:#if LIBAV(FORMAT|UTIL)_VERSION_INT '
 }
 
 # kernels.h is the only door to a device: its libraries are included behind it.
