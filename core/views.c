@@ -30,10 +30,12 @@ void views_close(Views *v) {
 
 /* scores += softmax(logits) */
 static void add_probabilities(double *scores, const float *logits, int classes) {
-    double largest = -INFINITY, sum = 0;
-    for (int c = 0; c < classes; c++) largest = fmax(largest, (double)logits[c]);
-    for (int c = 0; c < classes; c++) sum += exp((double)logits[c] - largest);
-    for (int c = 0; c < classes; c++) scores[c] += exp((double)logits[c] - largest) / sum;
+    float largest = -INFINITY;
+    double sum = 0;
+    for (int c = 0; c < classes; c++) /* not fmax: gcc 12 crashes on it when it makes code for arm64 */
+        if (logits[c] > largest) largest = logits[c];
+    for (int c = 0; c < classes; c++) sum += exp((double)logits[c] - (double)largest);
+    for (int c = 0; c < classes; c++) scores[c] += exp((double)logits[c] - (double)largest) / sum;
 }
 
 void views_add(Views *v, size_t place, int label, const float *logits) {

@@ -209,7 +209,7 @@ if check "scripts/deps.sh" sh scripts/deps.sh test; then
     elif ! sh scripts/deps.sh arm64 2>"$scratch/arm64"; then
         echo "-- build/arm64: not built: $(tail -n 1 "$scratch/arm64")"
     else
-        check "make for arm64" make -k -j"$JOBS" WERROR=1 BUILD=build/arm64 MPI=0 ARCH=armv8-a \
+        check "make for arm64" make -k -j"$JOBS" WERROR=1 BUILD=build/arm64 MPI=0 VIDEO=0 ARCH=armv8-a \
             CC="aarch64-linux-gnu-gcc --sysroot=$PWD/build/arm64-root" all tests
         # shellcheck disable=SC2086 # a list
         QEMU_LD_PREFIX=$PWD/build/arm64-root VIT_TEST_LAUNCHER=qemu-aarch64 VIT_TEST_REDUCED=1 \

@@ -225,7 +225,7 @@ static int algorithms_equal_reference(const char *path) {
 
 static void test_algorithms(void **state) {
     (void)state;
-    each_fixture(algorithms_equal_reference, 1);
+    each_fixture(algorithms_equal_reference, full_or_reduced("every n-th fixture, n =", 1, 3));
 }
 
 /* == Central differences, signed, per parameter tensor ============================================================ */
