@@ -183,6 +183,11 @@ static void test_places(void **state) {
     }
 }
 
+/* Two algorithms, either of which may be as far from the truth as close_rounded says. */
+static int agree(const char *what, const real *a, const real *b, size_t n) {
+    return check_close_step(what, download_real(a, n), wide(download_real(b, n), n), n, 2 * roundings(5), 2 * REAL_STEP);
+}
+
 /* One window, a table of zeros: the softmax attention of all tokens. */
 static void test_whole_grid(void **state) {
     (void)state;
@@ -196,7 +201,7 @@ static void test_whole_grid(void **state) {
     kernels_reserve(mine > other ? mine : other);
     window_attention_forward(y, lse, qkv, &(WindowParameters){NULL, table}, &windows, &shape);
     softmax_attention_forward(want, lse, qkv, &shape);
-    assert_true(close_rounded("y", y, wide(download_real(want, n), n), n));
+    assert_true(agree("y", y, want, n));
     release_all();
 }
 
@@ -225,9 +230,9 @@ static void test_biased(void **state) {
     float *again = normals(E * H, 1);
     for (int e = 0; e < E; e++)
         for (int h = 0; h < H; h++) again[h * E + e] = got[(E - 1 - e) * H + h];
-    assert_true(close_rounded("y", y, wide(download_real(want, n), n), n));
-    assert_true(close_rounded("dqkv", dqkv, wide(download_real(dwant, 3 * n), 3 * n), 3 * n));
-    assert_true(close_float_rounded("dtable", upload(again, E * H), wide(download(dturned, E * H), E * H), E * H));
+    assert_true(agree("y", y, want, n));
+    assert_true(agree("dqkv", dqkv, dwant, 3 * n));
+    assert_true(check_close("dtable", again, wide(download(dturned, E * H), E * H), E * H, 2 * roundings(5)));
     release_all();
 }
 
