@@ -40,7 +40,10 @@ static void spin_briefly(void) {
     free(line);
 }
 
-void kernels_init(void) { spin_briefly(); }
+void kernels_init(void) {
+    spin_briefly();
+    onednn_catch_exceptions();
+}
 
 void kernels_exit(void) {
     free(kernels_workspace_base);

@@ -23,7 +23,7 @@ static void on_exception(void) {
 }
 
 /* Looked up by name: a C program is not linked with the C++ library, which comes with oneDNN. */
-static void catch_exceptions(void) {
+void onednn_catch_exceptions(void) {
     void (*(*set)(void (*)(void)))(void);
     *(void **)&set = dlsym(RTLD_DEFAULT, "_ZSt13set_terminatePFvvE");
     *(void **)&thrown_type = dlsym(RTLD_DEFAULT, "__cxa_current_exception_type");
@@ -34,7 +34,6 @@ static void catch_exceptions(void) {
 
 dnnl_engine_t onednn_engine(void) {
     if (!engine) {
-        catch_exceptions();
         DNNL_TRY(dnnl_engine_create(&engine, dnnl_cpu, 0));
         DNNL_TRY(dnnl_stream_create(&stream, engine, dnnl_stream_default_flags));
     }
