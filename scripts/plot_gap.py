@@ -2,9 +2,13 @@
 rows have, with a band from the smallest to the largest difference between runs of one seed.
 
     python3 scripts/plot_gap.py runs/paper study-ripple:study-linear study-convit:study-softmax --out gap.png
+    python3 scripts/plot_gap.py docs/study.csv study-ripple:study-linear
+    python3 scripts/plot_gap.py runs/paper study-ripple:study-linear --save study.csv
 
-RUNS is the folder in which scripts/reproduce.sh trained several seeds (RUNS/study-ripple-seed1, ...).  A seed counts in an
-epoch when both of its runs were evaluated there.  Prints the last difference of each pair.  Needs matplotlib.
+RUNS is the folder in which scripts/reproduce.sh trained several seeds (RUNS/study-ripple-seed1, ...), or a CSV file that
+--save wrote.  A seed counts in an epoch when both of its runs were evaluated there.  Prints the last difference of each
+pair.  --save writes every evaluated epoch of the runs to a file, in which runs of other rows and seeds stay, so that a
+study can be made in parts.  Needs matplotlib.
 """
 
 import argparse
@@ -22,19 +26,46 @@ import matplotlib.pyplot as plt
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")  # Okabe and Ito's
 
 
-def accuracies(folder):
-    """Top-1 in percent by epoch."""
-    with open(os.path.join(folder, "log.csv"), newline="") as file:
-        return {int(row["epoch"]): float(row["top1"]) for row in csv.DictReader(file) if row["top1"]}
+KEPT = ("epoch", "top1", "top5", "jsd", "tau_ended", "tau_equal")
+
+
+def runs_of_folder(folder):
+    """Row and seed -> the lines of its log.csv that have an accuracy."""
+    found = {}
+    for name in sorted(os.listdir(folder)):
+        match = re.fullmatch(r"(.+)-seed(\d+)", name)
+        if match:
+            with open(os.path.join(folder, name, "log.csv"), newline="") as file:
+                found[match[1], int(match[2])] = [line for line in csv.DictReader(file) if line["top1"]]
+    return found
+
+
+def runs_of_file(path):
+    found = {}
+    with open(path, newline="") as file:
+        table = csv.DictReader(file)
+        if not {"row", "seed", "epoch", "top1"} <= set(table.fieldnames or ()):
+            raise ValueError("neither a folder of runs nor a file that --save wrote")
+        for line in table:
+            found.setdefault((line["row"], int(line["seed"])), []).append(line)
+    return found
+
+
+def save(runs, path):
+    """Writes the runs and those of the file that are not among them."""
+    everything = {**(runs_of_file(path) if os.path.exists(path) else {}), **runs}
+    with open(path + ".part", "w", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(("row", "seed") + KEPT)
+        for (row, seed), lines in sorted(everything.items()):
+            writer.writerows([row, seed] + [line.get(column, "") for column in KEPT] for line in lines)
+    os.replace(path + ".part", path)
 
 
 def by_seed(runs, row):
-    found = {}
-    for name in os.listdir(runs):
-        match = re.fullmatch(re.escape(row) + r"-seed(\d+)", name)
-        if match:
-            found[int(match[1])] = accuracies(os.path.join(runs, name))
-    return found
+    """Seed -> top-1 in percent by epoch."""
+    return {seed: {int(line["epoch"]): float(line["top1"]) for line in lines}
+            for (name, seed), lines in runs.items() if name == row}
 
 
 def differences(runs, leading, behind):
@@ -77,9 +108,10 @@ def draw(runs, pairs, out):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("runs", metavar="RUNS", help="folder of the runs")
+    parser.add_argument("runs", metavar="RUNS", help="folder of the runs, or a file that --save wrote")
     parser.add_argument("pairs", nargs="+", metavar="ROW:ROW", help="the row that leads and the one it is compared with")
     parser.add_argument("--out", metavar="FILE", default="gap.png", help="picture to write (default gap.png)")
+    parser.add_argument("--save", metavar="FILE", help="file in which the runs' epochs are kept")
     arguments = parser.parse_args()
     for pair in arguments.pairs:
         if pair.count(":") != 1:
@@ -87,7 +119,10 @@ def main():
     if len(arguments.pairs) > len(COLOURS):
         parser.error(f"at most {len(COLOURS)} pairs in one picture")
     try:
-        draw(arguments.runs, arguments.pairs, arguments.out)
+        runs = runs_of_folder(arguments.runs) if os.path.isdir(arguments.runs) else runs_of_file(arguments.runs)
+        draw(runs, arguments.pairs, arguments.out)
+        if arguments.save:
+            save(runs, arguments.save)
     except (OSError, KeyError, ValueError) as error:
         sys.exit(f"plot_gap.py: {arguments.runs}: {error}")
     print(arguments.out)

@@ -321,10 +321,20 @@ for run in "a-seed1 10 12" "a-seed2 20 26" "b-seed1 9 8" "b-seed2 15 19.5" "b-se
 done
 says "plot_gap.py prints the mean lead over the seeds that both rows have" "a - b, epoch 2: +5.25 +- 1.25 points, 2 seeds" \
     "$drawing" "$root/scripts/plot_gap.py" pairs a:b --out gap.png
+mkdir parts && mv pairs/a-seed1 pairs/b-seed1 parts
+says "and keeps the epochs of runs that were made in parts" "a - b, epoch 2: +4.00 points, 1 seed" \
+    "$drawing" "$root/scripts/plot_gap.py" parts a:b --out gap.png --save kept.csv
+"$drawing" "$root/scripts/plot_gap.py" pairs a:b --out gap.png --save kept.csv >/dev/null
+says "which are drawn together" "a - b, epoch 2: +5.25 +- 1.25 points, 2 seeds" \
+    "$drawing" "$root/scripts/plot_gap.py" kept.csv a:b --out gap.png
 "$drawing" "$root/scripts/plot_gap.py" pairs a:c >out 2>err
 status=$?
 complains 1 'plot_gap.py: pairs: no seed|a and c'
 check "and says which rows have no seed in common" $? "$(head -n 1 err)"
+"$drawing" "$root/scripts/plot_gap.py" pairs/a-seed2/log.csv a:b >out 2>err
+status=$?
+complains 1 'plot_gap.py: pairs/a-seed2/log.csv: neither a folder'
+check "and refuses a file of another kind" $? "$(head -n 1 err)"
 cat >drawn.py <<'END'
 import sys
 sys.path.insert(0, sys.argv[1] + "/scripts")
