@@ -127,10 +127,10 @@ results=$(mktemp) || exit 1
 trap 'rm -f "$results"' EXIT
 trap 'exit 130' INT TERM
 
-# The scripts first: they take longest.
-sources=$(for source in tests/test_*.sh tests/test_*.c; do
+# First what takes longest, the scripts and the whole models, so that nothing long is left for one core at the end.
+sources=$(for source in tests/test_*.sh tests/test_model.c tests/test_*.c; do
     [ -e "$source" ] && wanted "$(basename "${source%.*}")" "$@" && echo "$source"
-done)
+done | awk '!seen[$0]++')
 same=$(echo "$sources" | sed 's|.*/||; s|\..*||' | sort | uniq -d)
 if [ "$same" ]; then
     echo "two tests of one name would write one log: $same"
