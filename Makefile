@@ -79,22 +79,20 @@ SOUND_LIBRARIES := -lsndfile -lsamplerate
 endif
 SOUND_SOURCE := data/sound$(if $(filter 1,$(SOUND)),,_none).c
 
-# FFmpeg's libraries, for video files, where pkg-config knows them.
+# FFmpeg's libraries, for video files, where pkg-config knows them.  Programs load them when they open a video; only the
+# tests that make videos are linked with them.
 VIDEO_PACKAGES := libavformat libavcodec libswscale libavutil
-ifeq ($(BACKEND),emulate) # it travels in a bundle, without a hundred libraries
-VIDEO ?= 0
-endif
 VIDEO ?= $(shell pkg-config --exists $(VIDEO_PACKAGES) 2>/dev/null && printf '\043include <libavformat/avformat.h>\n' | \
            $(CC) $(CPPFLAGS) $$(pkg-config --cflags $(VIDEO_PACKAGES)) -E -x c - >/dev/null 2>&1 && echo 1 || echo 0)
 ifeq ($(VIDEO),1)
 VIDEO_CPPFLAGS := $(patsubst -I%,-isystem %,$(shell pkg-config --cflags $(VIDEO_PACKAGES)))
 VIDEO_LIBRARIES := $(shell pkg-config --libs $(VIDEO_PACKAGES))
 endif
-VIDEO_SOURCE := data/video$(if $(filter 1,$(VIDEO)),,_none).c
+VIDEO_SOURCE := $(if $(filter 1,$(VIDEO)),data/video.c data/video_library.c,data/video_none.c)
 CPPFLAGS_ALL := -I. -I$(KERNELS) -D_GNU_SOURCE $(if $(filter FP32,$(PRECISION)),-DVIT_FP32) $(MPI_CPPFLAGS) $(VIDEO_CPPFLAGS) $(CPPFLAGS)
 FLAGS := $(CFLAGS_BASE) $(CFLAGS_WARN) $(CFLAGS_SANITIZE) $(CPPFLAGS_ALL) $(CFLAGS)
 
-SOURCES := $(filter-out data/webp% data/sound% data/video.c data/video_none.c,$(wildcard core/*.c data/*.c detection/*.c layers/*.c layers/attention/*.c)) \
+SOURCES := $(filter-out data/webp% data/sound% data/video.c data/video_none.c data/video_library.c,$(wildcard core/*.c data/*.c detection/*.c layers/*.c layers/attention/*.c)) \
            $(WEBP_SOURCE) $(SOUND_SOURCE) $(VIDEO_SOURCE)
 TESTS := $(patsubst tests/%.c,$(BUILD)/tests/%,$(wildcard tests/test_*.c))
 SHIMS := $(if $(filter cpu,$(BACKEND)),$(BUILD)/tests/faults.so)
@@ -102,7 +100,7 @@ TOOLS := $(BUILD)/tests/parity $(BUILD)/tests/bench_attention # what scripts/gpu
 BENCHES := $(patsubst tests/%.c,$(BUILD)/tests/%,$(wildcard tests/bench_*.c))
 FUZZERS := $(patsubst tests/%.c,build/fuzz/%,$(filter-out $(if $(filter 1,$(VIDEO)),,tests/fuzz_video.c),$(wildcard tests/fuzz_*.c)))
 LINK := $(CC)
-LIBRARIES := -linih -ljansson -ljpeg $(WEBP_LIBRARIES) $(SOUND_LIBRARIES) $(VIDEO_LIBRARIES) -lxxhash -lpthread -lm -ldl $(MPI_LIBRARIES)
+LIBRARIES := -linih -ljansson -ljpeg $(WEBP_LIBRARIES) $(SOUND_LIBRARIES) -lxxhash -lpthread -lm -ldl $(MPI_LIBRARIES)
 
 ifeq ($(BACKEND),cpu)
 SOURCES += $(wildcard kernels/cpu/*.c)
@@ -128,7 +126,7 @@ archive = $(if $(filter /%,$(shell $(CC) -print-file-name=lib$(1).a)),-l:lib$(1)
 shared = $(or $(if $(wildcard $(addsuffix /lib$(1).so,$(2))),-l$(1)),$(addprefix -l:,$(notdir $(firstword $(wildcard $(addsuffix /lib$(1).so.[0-9]*,$(2)))))),-l$(1))
 CUDA_LIBRARIES := $(firstword $(wildcard $(CUDA_HOME)/lib64 $(CUDA_HOME)/targets/*/lib $(CUDA_HOME)/lib))
 LIBRARIES := $(foreach l,inih jansson jpeg $(WEBP_LIBRARIES:-l%=%) xxhash,$(call archive,$l)) \
-             $(SOUND_LIBRARIES) $(VIDEO_LIBRARIES) $(MPI_LIBRARIES) $(call shared,cublasLt,$(CUDA_LIBRARIES)) $(call archive,gomp) -lm -ldl -lpthread
+             $(SOUND_LIBRARIES) $(MPI_LIBRARIES) $(call shared,cublasLt,$(CUDA_LIBRARIES)) $(call archive,gomp) -lm -ldl -lpthread
 LINK_FLAGS := -cudart static $(addprefix -L,$(CUDA_LIBRARIES)) -Xlinker --as-needed -Xlinker -rpath='$$ORIGIN$(addprefix :,$(CUDA_LIBRARIES))' \
               -Xcompiler -static-libgcc,-static-libstdc++
 
@@ -208,7 +206,7 @@ report: report-device
 	$(call line,$(call found,xxhash,'#include <xxhash.h>'),"xxHash","checksums of packed data sets; apt-get install libxxhash-dev")
 	$(if $(filter 1,$(WEBP)),@echo "  found    libwebp",@echo "  without  libwebp: no WebP pictures; apt-get install libwebp-dev")
 	$(if $(filter 1,$(SOUND)),@echo "  found    libsndfile and libsamplerate",@echo "  without  libsndfile and libsamplerate: no WAV files; apt-get install libsndfile1-dev libsamplerate0-dev")
-	$(if $(filter 1,$(VIDEO)),@echo "  found    FFmpeg's libraries",@echo "  without  FFmpeg's libraries: no video files; apt-get install libavformat-dev libavcodec-dev libswscale-dev pkg-config")
+	$(if $(filter 1,$(VIDEO)),@echo "  found    FFmpeg's libraries, loaded when a video is opened",@echo "  without  FFmpeg's libraries: no video files; apt-get install libavformat-dev libavcodec-dev libswscale-dev pkg-config")
 	$(if $(filter 1,$(MPI)),@echo "  found    MPI",@echo "  without  MPI: one process only; apt-get install libopenmpi-dev openmpi-bin")
 	$(call line,$(call found,cmocka,'#include <stddef.h>' '#include <stdarg.h>' '#include <setjmp.h>' '#include <stdint.h>' '#include <cmocka.h>'),"cmocka","the tests only; apt-get install libcmocka-dev")
 
@@ -316,8 +314,10 @@ $(BUILD)/tests/%: $(BUILD)/tests/%.o $(BUILD)/libvit.a
 	@echo "LINK $@"
 	@$(LINK) $(LINK_FLAGS) $^ -o $@ $(LIBRARIES) -lcmocka
 
-# It makes its own videos, which takes the libraries.
-ifneq ($(VIDEO),1)
+# It makes its own videos, for which it is linked with the libraries.
+ifeq ($(VIDEO),1)
+$(BUILD)/tests/test_video: private LIBRARIES += $(VIDEO_LIBRARIES)
+else
 $(BUILD)/tests/test_video: $(BUILD)/flags
 	@mkdir -p $(@D)
 	@printf '#!/bin/sh\necho 1..1\necho "ok 1 # SKIP no FFmpeg in this build"\n' > $@
@@ -436,7 +436,7 @@ FUZZ_SOURCES := core/class_names.c core/config.c core/safetensors.c core/die.c c
 # stb_image copies zero bytes from NULL and adds zero to it.
 build/fuzz/fuzz_image: FUZZ_FLAGS += -fno-sanitize=nonnull-attribute,pointer-overflow
 
-build/fuzz/fuzz_video: FUZZ_LIBRARIES := -lcmocka
+build/fuzz/fuzz_video: FUZZ_LIBRARIES := $(VIDEO_LIBRARIES) -lcmocka
 
 # Where the last bit is somebody else's - Pillow's, pycocotools', DETR's - no product is fused into a sum.
 $(patsubst %,$(BUILD)/%.o,data/pillow data/randaugment data/detection_augment detection/coco_eval detection/postprocess \
@@ -446,7 +446,7 @@ fuzz: $(FUZZERS)
 build/fuzz/%: tests/%.c $(FUZZ_SOURCES)
 	@mkdir -p $(@D)
 	@echo "FUZZ $@"
-	@clang $(FUZZ_FLAGS) $^ -o $@ -linih -ljansson -ljpeg $(WEBP_LIBRARIES) $(SOUND_LIBRARIES) $(VIDEO_LIBRARIES) -lxxhash -lm $(FUZZ_LIBRARIES)
+	@clang $(FUZZ_FLAGS) $^ -o $@ -linih -ljansson -ljpeg $(WEBP_LIBRARIES) $(SOUND_LIBRARIES) -lxxhash -lm -ldl $(FUZZ_LIBRARIES)
 
 clean:
 	rm -rf build

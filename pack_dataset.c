@@ -294,7 +294,7 @@ static size_t pack_window(RecordWriter *writer, Packed *packed, Scratch *scratch
         if (packed[i].damaged) {
             dataset_name_image(dataset, first + (size_t)i, name, sizeof name);
             progress_end();
-            if (packed[i].error.out_of_memory) stop_starved(writer, name, &packed[i].error);
+            if (packed[i].error.lacking) stop_starved(writer, name, &packed[i].error);
             warn("%s: %s: packed as damaged", name, packed[i].error.text);
             damaged++;
         }
@@ -379,7 +379,7 @@ static int check(const Settings *s) {
 #pragma omp critical
         {
             if (!ok) progress_end();
-            if (!ok && error.out_of_memory) stop_starved(NULL, name, &error);
+            if (!ok && error.lacking) stop_starved(NULL, name, &error);
             if (!ok) warn("%s: %s", name, error.text);
             if (++done % 256 == 0 || done == dataset.count)
                 show("checking", done, dataset.count, 0, started, done == dataset.count);

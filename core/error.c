@@ -15,13 +15,19 @@ bool refuse(Error *error, const char *format, ...) {
     if (length >= (int)sizeof text) text_drop_half_character(text, sizeof text - 1);
     text_make_printable(text);
     memcpy(error->text, text, strlen(text) + 1);
-    error->out_of_memory = false;
+    error->lacking = false;
     return false;
 }
 
 bool refuse_memory(Error *error, size_t bytes, const char *what) {
     if (bytes) refuse(error, "out of memory: %zu bytes for %s", bytes, what);
     else refuse(error, "out of memory for %s", what);
-    error->out_of_memory = true;
+    error->lacking = true;
+    return false;
+}
+
+bool refuse_library(Error *error, const char *line) {
+    refuse(error, "%s", line);
+    error->lacking = true;
     return false;
 }

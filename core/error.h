@@ -8,14 +8,17 @@
 
 typedef struct {
     char text[1024]; /* zero-terminated, without control characters; truncated between two characters if too long */
-    bool out_of_memory; /* not enough memory: the file or setting may be valid */
+    bool lacking; /* memory or a library is lacking: the file or setting may be valid, and another would fail, too */
 } Error;
 
 /* Writes the line and returns false, for the caller to return.  error->text may be one of the arguments.  Control
  * characters in the arguments are replaced by '?', so that they do not reach the terminal. */
 bool refuse(Error *error, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-/* Writes that `bytes` of memory (0: unknown) could not be had for `what`, sets out_of_memory and returns false. */
+/* Writes that `bytes` of memory (0: unknown) could not be had for `what`, sets `lacking` and returns false. */
 bool refuse_memory(Error *error, size_t bytes, const char *what);
+
+/* The same for a library: the line, `lacking`, false. */
+bool refuse_library(Error *error, const char *line);
 
 #endif

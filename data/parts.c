@@ -81,8 +81,8 @@ static void fail(Parts *parts, const char *failure) {
     pthread_mutex_unlock(mutex_of(parts));
 }
 
-/* Out of memory: another image would need memory too, and this one may be sound.  The run ends; nothing is counted as
- * damaged. */
+/* Another image would need the memory or the library, too, and this one may be sound.  The run ends; nothing is counted
+ * as damaged. */
 static void starve(Parts *parts, size_t index, const char *error) {
     char name[PARTS_FAILURE / 2], failure[PARTS_FAILURE];
     parts->config.describe(parts->config.loader, index, name, sizeof name);
@@ -108,7 +108,7 @@ size_t parts_load(Parts *parts, size_t index, void *job,
     for (size_t tried = 0; tried < parts->config.count && !failed(parts); tried++) {
         size_t at = (index + tried) % parts->config.count;
         if (load(job, at, &error)) return at;
-        if (error.out_of_memory) return starve(parts, at, error.text), index;
+        if (error.lacking) return starve(parts, at, error.text), index;
         report(parts, at, error.text, "the next image that can be read takes its place");
         if (!tried) count_damaged(parts, at);
     }
@@ -120,7 +120,7 @@ bool parts_try(Parts *parts, size_t index, void *job, bool (*load)(void *job, si
     Error error;
     if (failed(parts)) return false;
     if (load(job, index, &error)) return true;
-    if (error.out_of_memory) return starve(parts, index, error.text), false;
+    if (error.lacking) return starve(parts, index, error.text), false;
     report(parts, index, error.text, "counts as wrong");
     count_damaged(parts, index);
     return false;

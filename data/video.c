@@ -15,12 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include <libavcodec/avcodec.h>
-#include <libavformat/avformat.h>
-#include <libavutil/display.h>
-#include <libavutil/imgutils.h>
-#include <libavutil/pixdesc.h>
-#include <libswscale/swscale.h>
+#include "data/video_library.h"
 
 enum { IO_BUFFER = 1 << 16, PROBE_BYTES = 1 << 22, SEND_TRIES = 1 << 16 };
 
@@ -52,12 +47,12 @@ struct VideoReader {
     int rows, columns; /* of a frame as it is stored; 0: not known yet */
 };
 
-bool video_available(void) { return true; }
+bool video_available(Error *error) { return video_library_load(error); }
 
 static bool refuse_code(Error *error, const char *what, int code) {
     char text[AV_ERROR_MAX_STRING_SIZE] = "";
     if (code == AVERROR(ENOMEM)) return refuse_memory(error, 0, what);
-    av_strerror(code, text, sizeof text);
+    ff.av_strerror(code, text, sizeof text);
     return refuse(error, "%s: %s", what, text);
 }
 
@@ -91,9 +86,9 @@ static int refuse_other_files(AVFormatContext *format, AVIOContext **io, const c
 }
 
 static void format_close(VideoReader *v) {
-    avformat_close_input(&v->format);
-    if (v->io) av_freep(&v->io->buffer);
-    avio_context_free(&v->io);
+    ff.avformat_close_input(&v->format);
+    if (v->io) ff.av_freep(&v->io->buffer);
+    ff.avio_context_free(&v->io);
 }
 
 /* Whether the header says all that a decoder needs; other containers have to be probed, which decodes some frames. */
@@ -107,21 +102,21 @@ static bool describes_streams(const AVFormatContext *format) {
 }
 
 static bool format_open(VideoReader *v, Error *error) {
-    uint8_t *buffer = av_malloc(IO_BUFFER);
+    uint8_t *buffer = ff.av_malloc(IO_BUFFER);
     v->at = 0;
-    v->io = buffer ? avio_alloc_context(buffer, IO_BUFFER, 0, v, read_bytes, NULL, seek_bytes) : NULL;
-    v->format = v->io ? avformat_alloc_context() : NULL;
-    if (!v->io) av_free(buffer);
+    v->io = buffer ? ff.avio_alloc_context(buffer, IO_BUFFER, 0, v, read_bytes, NULL, seek_bytes) : NULL;
+    v->format = v->io ? ff.avformat_alloc_context() : NULL;
+    if (!v->io) ff.av_free(buffer);
     if (!v->format) return refuse_memory(error, IO_BUFFER, "a video");
     v->format->pb = v->io;
     v->format->flags |= AVFMT_FLAG_CUSTOM_IO;
     v->format->io_open = refuse_other_files;
-    v->format->format_whitelist = av_strdup(containers);
+    v->format->format_whitelist = ff.av_strdup(containers);
     v->format->probesize = PROBE_BYTES;
-    int code = avformat_open_input(&v->format, NULL, NULL, NULL);
+    int code = ff.avformat_open_input(&v->format, NULL, NULL, NULL);
     if (code < 0) return refuse_code(error, "not a video that can be opened", code);
     if (describes_streams(v->format)) return true;
-    code = avformat_find_stream_info(v->format, NULL);
+    code = ff.avformat_find_stream_info(v->format, NULL);
     return code >= 0 || refuse_code(error, "no streams", code);
 }
 
@@ -131,11 +126,11 @@ static const int32_t *display_matrix(const AVStream *stream) {
 #if LIBAVFORMAT_VERSION_INT >= AV_VERSION_INT(60, 15, 100)
     const AVCodecParameters *p = stream->codecpar;
     const AVPacketSideData *side =
-        av_packet_side_data_get(p->coded_side_data, p->nb_coded_side_data, AV_PKT_DATA_DISPLAYMATRIX);
+        ff.av_packet_side_data_get(p->coded_side_data, p->nb_coded_side_data, AV_PKT_DATA_DISPLAYMATRIX);
     return side && side->size >= 9 * sizeof(int32_t) ? (const int32_t *)(const void *)side->data : NULL;
 #else
     size_t size = 0;
-    const uint8_t *data = av_stream_get_side_data(stream, AV_PKT_DATA_DISPLAYMATRIX, &size);
+    const uint8_t *data = ff.av_stream_get_side_data(stream, AV_PKT_DATA_DISPLAYMATRIX, &size);
     return data && size >= 9 * sizeof(int32_t) ? (const int32_t *)(const void *)data : NULL;
 #endif
 }
@@ -143,28 +138,28 @@ static const int32_t *display_matrix(const AVStream *stream) {
 /* The angle is anticlockwise, and what it undoes is clockwise. */
 static int turns_of(const AVStream *stream) {
     const int32_t *matrix = display_matrix(stream);
-    double angle = matrix ? av_display_rotation_get(matrix) : 0;
+    double angle = matrix ? ff.av_display_rotation_get(matrix) : 0;
     return isfinite(angle) ? (int)(((lrint(-angle / 90) % 4) + 4) % 4) : 0;
 }
 
 static bool decoder_open(VideoReader *v, Error *error) {
     const AVCodec *decoder = NULL;
-    v->stream = av_find_best_stream(v->format, AVMEDIA_TYPE_VIDEO, -1, -1, NULL, 0);
+    v->stream = ff.av_find_best_stream(v->format, AVMEDIA_TYPE_VIDEO, -1, -1, NULL, 0);
     if (v->stream < 0) return refuse(error, "no video stream");
     AVStream *stream = v->format->streams[v->stream];
     if (stream->disposition & AV_DISPOSITION_ATTACHED_PIC) return refuse(error, "no video stream but a cover picture");
-    decoder = avcodec_find_decoder(stream->codecpar->codec_id);
-    if (!decoder) return refuse(error, "no decoder for %s", avcodec_get_name(stream->codecpar->codec_id));
+    decoder = ff.avcodec_find_decoder(stream->codecpar->codec_id);
+    if (!decoder) return refuse(error, "no decoder for %s", ff.avcodec_get_name(stream->codecpar->codec_id));
     for (unsigned i = 0; i < v->format->nb_streams; i++)
         if ((int)i != v->stream) v->format->streams[i]->discard = AVDISCARD_ALL;
     v->turns = turns_of(stream);
-    v->codec = avcodec_alloc_context3(decoder);
+    v->codec = ff.avcodec_alloc_context3(decoder);
     if (!v->codec) return refuse_memory(error, 0, "a decoder");
-    int code = avcodec_parameters_to_context(v->codec, stream->codecpar);
+    int code = ff.avcodec_parameters_to_context(v->codec, stream->codecpar);
     v->codec->pkt_timebase = stream->time_base;
     v->codec->thread_count = 1; /* the loader's workers decode different videos */
     v->codec->max_pixels = (int64_t)v->most_pixels;
-    if (code >= 0) code = avcodec_open2(v->codec, decoder, NULL);
+    if (code >= 0) code = ff.avcodec_open2(v->codec, decoder, NULL);
     if (code < 0) return refuse_code(error, decoder->name, code);
     return true;
 }
@@ -175,15 +170,15 @@ static bool rewind_video(VideoReader *v, Error *error) {
     v->counter = 0;
     v->drained = v->suspect = false;
     format_close(v);
-    avcodec_free_context(&v->codec);
+    ff.avcodec_free_context(&v->codec);
     return format_open(v, error) && decoder_open(v, error);
 }
 
 /* The next packet of the stream; false at the end. */
 static bool next_packet(VideoReader *v) {
-    while (av_read_frame(v->format, v->packet) >= 0) {
+    while (ff.av_read_frame(v->format, v->packet) >= 0) {
         if (v->packet->stream_index == v->stream) return true;
-        av_packet_unref(v->packet);
+        ff.av_packet_unref(v->packet);
     }
     return false;
 }
@@ -199,7 +194,7 @@ static bool is_key(const AVFrame *frame) {
 /* The next frame of the decoder; false at the end. */
 static bool next_frame(VideoReader *v) {
     for (int tries = 0; tries < SEND_TRIES; tries++) {
-        int code = avcodec_receive_frame(v->codec, v->frame);
+        int code = ff.avcodec_receive_frame(v->codec, v->frame);
         if (code >= 0) {
             bool bad = v->frame->flags & AV_FRAME_FLAG_CORRUPT || v->frame->decode_error_flags;
             v->suspect = bad || (v->suspect && !is_key(v->frame));
@@ -215,10 +210,10 @@ static bool next_frame(VideoReader *v) {
         }
         if (next_packet(v)) {
             if (v->packet->flags & AV_PKT_FLAG_CORRUPT) v->suspect = true; /* cut short */
-            code = avcodec_send_packet(v->codec, v->packet);
-            av_packet_unref(v->packet);
+            code = ff.avcodec_send_packet(v->codec, v->packet);
+            ff.av_packet_unref(v->packet);
         } else {
-            code = avcodec_send_packet(v->codec, NULL);
+            code = ff.avcodec_send_packet(v->codec, NULL);
             v->drained = true;
         }
         if (code < 0 && code != AVERROR_EOF) v->suspect = true;
@@ -271,7 +266,7 @@ static bool list_packets(VideoReader *v, bool *timeless, Error *error) {
     int64_t first = INT64_MIN;
     bool begun = false, ok = true;
     Listed *list = NULL;
-    for (*timeless = false; ok && !*timeless && next_packet(v); av_packet_unref(v->packet)) {
+    for (*timeless = false; ok && !*timeless && next_packet(v); ff.av_packet_unref(v->packet)) {
         bool key = v->packet->flags & AV_PKT_FLAG_KEY;
         if (v->packet->flags & AV_PKT_FLAG_DISCARD) continue; /* cut away by an edit list */
         if (key && !begun) {
@@ -309,7 +304,7 @@ static bool list_frames(VideoReader *v, Error *error) {
     if (!list_packets(v, &timeless, error)) return false;
     if (timeless) return count_frames(v, error) && rewind_video(v, error);
     v->position = INT64_MIN;
-    return av_seek_frame(v->format, v->stream, v->times[0], AVSEEK_FLAG_BACKWARD) >= 0 || rewind_video(v, error);
+    return ff.av_seek_frame(v->format, v->stream, v->times[0], AVSEEK_FLAG_BACKWARD) >= 0 || rewind_video(v, error);
 }
 
 /* == Pictures ===================================================================================================== */
@@ -352,18 +347,18 @@ static bool scaler_open(VideoReader *v, Error *error) {
         v->rows = f->height;
         v->columns = f->width;
         v->stride = ((size_t)v->columns * 3 + 63) / 64 * 64 + 64;
-        v->rgb = av_malloc(v->stride * ((size_t)v->rows + 1));
+        v->rgb = ff.av_malloc(v->stride * ((size_t)v->rows + 1));
         v->turned = malloc((size_t)v->rows * (size_t)v->columns * 3);
         if (!v->rgb || !v->turned) return refuse_memory(error, v->stride * (size_t)v->rows, "a frame");
     }
-    sws_freeContext(v->scaler);
-    v->scaler = sws_getContext(f->width, f->height, format, v->columns, v->rows, AV_PIX_FMT_RGB24,
+    ff.sws_freeContext(v->scaler);
+    v->scaler = ff.sws_getContext(f->width, f->height, format, v->columns, v->rows, AV_PIX_FMT_RGB24,
                                SWS_BILINEAR | SWS_ACCURATE_RND | SWS_FULL_CHR_H_INT, NULL, NULL, NULL);
     if (!v->scaler) {
-        const char *name = av_get_pix_fmt_name(format);
+        const char *name = ff.av_get_pix_fmt_name(format);
         return refuse(error, "pixels of %s cannot be converted", name ? name : "an unknown format");
     }
-    sws_setColorspaceDetails(v->scaler, sws_getCoefficients(from[3]), full, sws_getCoefficients(SWS_CS_DEFAULT), 1, 0,
+    ff.sws_setColorspaceDetails(v->scaler, ff.sws_getCoefficients(from[3]), full, ff.sws_getCoefficients(SWS_CS_DEFAULT), 1, 0,
                              1 << 16, 1 << 16);
     memcpy(v->from, from, sizeof from);
     return true;
@@ -391,7 +386,7 @@ static bool convert(VideoReader *v, int *height, int *width, Error *error) {
     if (!scaler_open(v, error)) return false;
     uint8_t *planes[4] = {v->rgb};
     int strides[4] = {(int)v->stride};
-    int rows = sws_scale(v->scaler, (const uint8_t *const *)v->frame->data, v->frame->linesize, 0, v->frame->height,
+    int rows = ff.sws_scale(v->scaler, (const uint8_t *const *)v->frame->data, v->frame->linesize, 0, v->frame->height,
                          planes, strides);
     if (rows != v->rows) return refuse(error, "a frame of %dx%d cannot be converted", v->frame->height,
                                        v->frame->width);
@@ -409,8 +404,8 @@ static void seek_ahead(VideoReader *v, int frame) {
     int key = frame;
     while (key > 0 && !v->keys[key]) key--;
     if (v->counted || key == 0 || v->times[key] <= v->position) return;
-    if (av_seek_frame(v->format, v->stream, v->times[key], AVSEEK_FLAG_BACKWARD) < 0) return;
-    avcodec_flush_buffers(v->codec);
+    if (ff.av_seek_frame(v->format, v->stream, v->times[key], AVSEEK_FLAG_BACKWARD) < 0) return;
+    ff.avcodec_flush_buffers(v->codec);
     v->drained = v->suspect = false;
     v->position = INT64_MIN;
 }
@@ -448,15 +443,15 @@ bool video_read(VideoReader *v, const int *index, int count,
 /* == A reader ===================================================================================================== */
 
 VideoReader *video_open(const uint8_t *bytes, size_t size, size_t most_pixels, Error *error) {
+    if (!video_library_load(error)) return NULL;
     VideoReader *v = calloc(1, sizeof *v);
     if (!v) return refuse_memory(error, sizeof *v, "a video"), NULL;
     v->bytes = bytes;
     v->size = size;
     v->most_pixels = most_pixels;
     v->position = INT64_MIN;
-    av_log_set_level(AV_LOG_QUIET);
-    v->packet = av_packet_alloc();
-    v->frame = av_frame_alloc();
+    v->packet = ff.av_packet_alloc();
+    v->frame = ff.av_frame_alloc();
     if (!v->packet || !v->frame) refuse_memory(error, 0, "a video");
     else if (format_open(v, error) && decoder_open(v, error) && list_frames(v, error)) return v;
     video_close(v);
@@ -466,11 +461,11 @@ VideoReader *video_open(const uint8_t *bytes, size_t size, size_t most_pixels, E
 void video_close(VideoReader *v) {
     if (!v) return;
     format_close(v);
-    avcodec_free_context(&v->codec);
-    av_packet_free(&v->packet);
-    av_frame_free(&v->frame);
-    sws_freeContext(v->scaler);
-    av_free(v->rgb);
+    ff.avcodec_free_context(&v->codec);
+    ff.av_packet_free(&v->packet);
+    ff.av_frame_free(&v->frame);
+    ff.sws_freeContext(v->scaler);
+    ff.av_free(v->rgb);
     free(v->turned);
     free(v->times);
     free(v->keys);

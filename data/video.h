@@ -1,5 +1,6 @@
 /* Videos in memory through FFmpeg's libraries: which frames there are, and the pixels of those that are wanted.  The
- * Makefile compiles video.c where libavformat, libavcodec and libswscale are there, else video_none.c, which says so.
+ * Makefile compiles video.c where the headers of libavformat, libavcodec and libswscale are there, else video_none.c, which
+ * says so; the libraries themselves are loaded when they are needed (data/video_library.h).
  *
  * A frame is named by its rank in the order of presentation, never by a time: rates are often not constant, and durations
  * are estimates.  Colours are converted with the matrix and range that the frame is tagged with, else BT.601 in limited
@@ -17,8 +18,8 @@
 /* Limits beyond which a video is refused: frames, pixels of a frame (8K). */
 enum { VIDEO_MAX_FRAMES = 1 << 20, VIDEO_MAX_PIXELS = 1 << 25 };
 
-/* Whether this build can read videos. */
-bool video_available(void);
+/* Whether this build can read videos on this machine; false: `error` says what is missing. */
+bool video_available(Error *error);
 
 /* Whether the file name has the extension of a video; the contents are not examined. */
 bool video_has_name(const char *name);

@@ -1,11 +1,13 @@
 #include "data/video.h"
 
-bool video_available(void) { return false; }
+bool video_available(Error *error) {
+    return refuse_library(error, "a video, and this build has no FFmpeg: install libavformat-dev, libavcodec-dev and "
+                                 "libswscale-dev and run make again");
+}
 
 VideoReader *video_open(const uint8_t *bytes, size_t size, size_t most_pixels, Error *error) {
     (void)bytes, (void)size, (void)most_pixels;
-    refuse(error, "a video, and this build has no FFmpeg: install libavformat-dev, libavcodec-dev and libswscale-dev "
-                  "and run make again");
+    video_available(error);
     return NULL;
 }
 
@@ -19,5 +21,5 @@ bool video_read(VideoReader *reader, const int *index, int count,
                 bool (*take)(void *context, int i, const uint8_t *pixels, int height, int width, Error *error),
                 void *context, Error *error) {
     (void)reader, (void)index, (void)count, (void)take, (void)context;
-    return refuse(error, "a video, and this build has no FFmpeg");
+    return video_available(error);
 }

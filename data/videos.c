@@ -489,7 +489,7 @@ static bool read_frames(const char *path, const Video *video, const ClipChoice *
         ok = file_read_again(file, IMAGE_MAX_BYTES, &buffer->bytes, &buffer->room, &frame.size, error);
         frame.bytes = buffer->bytes;
         ok = ok && taker->take(taker->context, i, &frame, error);
-        if (!ok && !error->out_of_memory) refuse(error, "%s: %s", name, error->text);
+        if (!ok && !error->lacking) refuse(error, "%s: %s", name, error->text);
     }
     clip_index_free(&index);
     free_entries(pictures, count);

@@ -80,5 +80,29 @@ else
     skip "weights of images" "no Python with numpy"
 fi
 
+# == Video files =====================================================================================================
+
+# The program that tests videos writes one, where this build has FFmpeg.
+"$build/tests/test_video" clip.mp4 >/dev/null 2>&1
+if [ -s clip.mp4 ]; then
+    for folder in train/a train/b val/a val/b; do
+        mkdir -p videos/$folder
+        cp clip.mp4 videos/$folder
+    done
+    videos="$model --data videos --img-size 24 --frames 5 --tubelet 3 --max-damaged 0.9"
+    ! ldd "$vit" | grep -qE 'libav(format|codec|util)'
+    check "the program starts without FFmpeg's libraries" $?
+    succeeds "videos train" $videos --batch-size 2 --warmup-epochs 0 --epochs 1 --run-dir seen
+    mkdir broken
+    : >"broken/$(ldd "$build/tests/test_video" | sed -n 's/.*\(libswscale\.so\.[0-9]*\) .*/\1/p')"
+    path=${LD_LIBRARY_PATH-}
+    export LD_LIBRARY_PATH="$work/broken${path:+:$path}"
+    refuses "FFmpeg's libraries that are not there" 1 "clip.mp4|FFmpeg's libraries|install libavformat|libswscale" \
+        $videos --init seen/last.safetensors --eval
+    export LD_LIBRARY_PATH="$path"
+else
+    skip "video files" "no FFmpeg in this build"
+fi
+
 echo "1..$count"
 [ "$failures" -eq 0 ]

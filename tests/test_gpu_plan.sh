@@ -150,12 +150,9 @@ fi
 
 # == The rehearsal ===================================================================================================
 
-# A bundle is built without FFmpeg's libraries, which are too large to be sent; emulated programs are, too.
 lacks=
 if [ ! "$zip_python" ] || ! command -v xz >/dev/null || ! command -v strip >/dev/null; then
     lacks="no xz, no strip, or no Python with lzma here"
-elif ldd "$vit" 2>/dev/null | grep -q libavformat; then
-    lacks="this build has FFmpeg's libraries, a bundle has not: make VIDEO=0, or BACKEND=emulate"
 fi
 if [ "$lacks" ]; then
     skip "gpu.sh plan, rehearsed" "$lacks"
