@@ -825,7 +825,7 @@ static void mode_predict(void *context) {
     Pictures pictures;
     Error error;
     size_t done = 0;
-    pictures_find(&pictures, &run->modes->predict);
+    pictures_find(&pictures, &run->modes->predict, false);
     if (*run->outputs->draw && pictures.count != 1)
         die_usage("--draw: '%s' would be written by --predict of one picture only", run->outputs->draw);
     find_classes(run);

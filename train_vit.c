@@ -12,6 +12,7 @@
 #include "core/confusion.h"
 #include "core/die.h"
 #include "core/distributed.h"
+#include "core/outcome.h"
 #include "core/parity.h"
 #include "core/predictions.h"
 #include "core/program.h"
@@ -30,6 +31,7 @@
 #include "data/pictures.h"
 #include "data/sampler.h"
 #include "data/sheet.h"
+#include "data/videos.h"
 #include "layers/attention/feature_map.h"
 #include "layers/attention/relative.h"
 #include "layers/attention_picture.h"
@@ -42,6 +44,7 @@
 /* Settings of modes that only this program has. */
 typedef struct {
     const char *show_batch, *confusion, *per_class, *attention;
+    int top_frames;
 } LookSettings;
 
 #define F(KIND, field) CONFIG_FIELD(KIND, LookSettings, field)
@@ -56,6 +59,10 @@ static const ConfigEntry look_entries[] = {
     {F(STRING, attention), .command_line_only = true, .argument = "FILE",
      .help = "With --predict: write the attention weights of every layer and head to this safetensors file, which "
              "scripts/plot_attention.py draws"},
+    {F(INT, top_frames), "3", .command_line_only = true, .max = 1000,
+     .help = "With --predict of videos: how many frames to name that speak most for the first class. A frame's score is "
+             "the probability of that class for a clip that shows this frame alone, which says nothing of classes that "
+             "only motion tells (0: none; each frame of the clip takes a forward pass)"},
 };
 #undef F
 static const ConfigGroup look_settings = {CONFIG_GROUP(LookSettings, look_entries)};
@@ -123,7 +130,8 @@ static void add_settings(void *context, Config *config) {
     run->training.s = config_add(config, &training_settings);
     config_explain(config, "eval", "Measure the accuracy of --init or --resume on the test split, and stop");
     config_explain(config, "predict", "Name what these images show: PNG or JPEG files, folders of them, or test:17 for "
-                                      "an image of the test split");
+                                      "an image of the test split; a model of clips takes videos, folders of frames, and "
+                                      "folders of both");
     config_explain(config, "parity", "One forward and backward pass on the images and labels of this safetensors file; "
                                      "parameters in it replace the model's");
     config_explain(config, "out", "Where --parity writes logits, loss and grad.<parameter>");
@@ -675,53 +683,193 @@ static void mode_bench(void *context) {
            moved * b.train.images_per_s / batch / (memory * 1e9));
 }
 
+/* == Predictions ================================================================================================== */
+
+/* The index in test:INDEX; false: the name is that of a file.  Opens the test split. */
+static bool is_test(Run *run, const char *name, size_t *index) {
+    char *end;
+    if (strncmp(name, "test:", 5)) return false;
+    *index = strtoull(name + 5, &end, 10);
+    if (!run->test.count) split_open(run, &run->test, false);
+    if (end == name + 5 || *end || *index >= run->test.count)
+        die_usage("--predict %s: expected test:INDEX with an index below %zu", name, run->test.count);
+    return true;
+}
+
+/* The logits of what is in `pixels`. */
+static void predict_pixels(Run *run, const uint8_t *pixels) {
+    vit_load_pixels(&run->vit, pixels, run->train.mean, run->train.std, 1);
+    vit_forward(&run->vit, 1, false);
+    real_download(run->logits, run->vit.logits, (size_t)run->model->num_classes);
+}
+
 /* Pixels of an image file or of test:INDEX, at the model's size: prepared as for evaluation, or, if the data set has no
  * larger pictures, the whole picture resized.  False: `error` gives the reason. */
 static bool prediction_pixels(Run *run, const char *name, uint8_t *pixels, Error *error) {
     static TransformScratch scratch;
     Transform transform = transform_of(run, false);
     Sample sample;
-    char *end;
+    size_t index;
     bool fixed = run->train.height > 0;
-    if (strncmp(name, "test:", 5)) return picture_pixels(pixels, name, &transform, has_model_size(run), fixed, error);
-    unsigned long long index = strtoull(name + 5, &end, 10);
-    if (!run->test.count) split_open(run, &run->test, false);
-    if (end == name + 5 || *end || index >= run->test.count)
-        die_usage("--predict %s: expected test:INDEX with an index below %zu", name, run->test.count);
-    return dataset_read(&run->test, (size_t)index, &scratch.bytes, &sample, error) &&
+    if (!is_test(run, name, &index)) return picture_pixels(pixels, name, &transform, has_model_size(run), fixed, error);
+    return dataset_read(&run->test, index, &scratch.bytes, &sample, error) &&
            transform_sample(&scratch, pixels, &sample, fixed, &transform, (TransformKey){0}, error);
+}
+
+static bool predict_image(Run *run, const char *name, const char *picture, Error *error) {
+    if (!prediction_pixels(run, name, run->pixels, error)) return false;
+    predict_pixels(run, run->pixels);
+    if (*picture) attention_picture_write(&run->vit, run->pixels, picture);
+    return true;
+}
+
+/* The views of a video that evaluation would see, and its frames in each clip. */
+typedef struct {
+    int views, frames;  /* frames: of a view */
+    size_t frame_bytes;
+    uint8_t *pixels;    /* [views,frames,Hi,Wi,3] */
+    FrameScore *scores; /* [views,frames] */
+} PredictedClip;
+
+static PredictedClip predicted_clip_open(const Run *run) {
+    PredictedClip clip = {.views = clip_views(run->clips), .frames = run->model->frames};
+    size_t frames = (size_t)clip.views * (size_t)clip.frames;
+    clip.frame_bytes = pixels_of(run->model) / (size_t)clip.frames;
+    clip.pixels = xcalloc(frames, clip.frame_bytes, "a clip");
+    clip.scores = xcalloc(frames, sizeof *clip.scores, "the frames of a clip");
+    return clip;
+}
+
+static void predicted_clip_close(PredictedClip *clip) {
+    free(clip->pixels);
+    free(clip->scores);
+}
+
+typedef struct {
+    TransformScratch *scratch;
+    Transform transform;
+    bool fixed;
+    uint8_t *pixels;
+    FrameScore *scores;
+    size_t frame_bytes;
+} ViewTaker;
+
+static bool take_frame(void *context, int i, const Sample *frame, Error *error) {
+    ViewTaker *view = context;
+    view->scores[i] = (FrameScore){.frame = frame->frame, .time = frame->time};
+    return transform_sample(view->scratch, view->pixels + (size_t)i * view->frame_bytes, frame, view->fixed,
+                            &view->transform, (TransformKey){0}, error);
+}
+
+static bool read_view(Run *run, const char *name, const PredictedClip *clip, int v, Error *error) {
+    static TransformScratch scratch;
+    ViewTaker view = {.scratch = &scratch, .transform = transform_of(run, false), .fixed = run->train.height > 0,
+                      .pixels = clip->pixels + (size_t)v * (size_t)clip->frames * clip->frame_bytes,
+                      .scores = clip->scores + v * clip->frames, .frame_bytes = clip->frame_bytes};
+    ClipTaker taker = {take_frame, &view};
+    int crops = run->clips->test_crops, label;
+    ClipChoice choice = {.frames = clip->frames, .s = *run->clips, .clip = v / crops};
+    size_t index;
+    view.transform.crop = v % crops;
+    view.transform.crops = crops;
+    if (is_test(run, name, &index))
+        return run->test.read_clip(&run->test, index, &choice, &scratch.bytes, &taker, &label, error);
+    int H = view.transform.height, W = view.transform.width;
+    view.fixed = false;
+    if (has_model_size(run) && !view.transform.s.eval_resize) view.transform.s.eval_resize = H < W ? H : W;
+    if (image_has_name(name))
+        return refuse(error, "a picture, but the model takes clips of %d frames: give a video, or a folder of frames",
+                      clip->frames);
+    return videos_read_path(name, &choice, &scratch.bytes, &taker, error);
+}
+
+/* scores: of each frame, the probability of the class for a clip that shows nothing but this frame, averaged over crops.
+ * Those of a view's first crop are kept. */
+static void score_frames(Run *run, const PredictedClip *clip, int class) {
+    int crops = run->clips->test_crops, C = run->model->num_classes;
+    for (int i = 0; i < clip->views * clip->frames; i++) {
+        const uint8_t *frame = clip->pixels + (size_t)i * clip->frame_bytes;
+        int first = i - i / clip->frames % crops * clip->frames;
+        for (int t = 0; t < clip->frames; t++)
+            memcpy(run->pixels + (size_t)t * clip->frame_bytes, frame, clip->frame_bytes);
+        predict_pixels(run, run->pixels);
+        clip->scores[first].probability += exp(-outcome_of(run->logits, C, class).loss) / crops;
+    }
+}
+
+static int by_score(const void *a, const void *b) {
+    const FrameScore *x = a, *y = b;
+    if (x->probability != y->probability) return x->probability < y->probability ? 1 : -1;
+    return x->frame - y->frame;
+}
+
+/* Sorts the frames, the best first, each once, and returns how many there are.  Their times are known where one is not 0. */
+static int best_frames(const Run *run, const PredictedClip *clip) {
+    FrameScore *scores = clip->scores;
+    int kept = 0, length = clip->frames;
+    bool timed = false;
+    for (int v = 0; v < clip->views; v += run->clips->test_crops)
+        for (int i = v * length; i < (v + 1) * length; i++) {
+            int same = 0;
+            while (same < kept && scores[same].frame != scores[i].frame) same++;
+            timed = timed || scores[i].time > 0;
+            if (same == kept) scores[kept++] = scores[i];
+        }
+    for (int i = 0; i < kept && !timed; i++) scores[i].time = NAN;
+    qsort(scores, (size_t)kept, sizeof *scores, by_score);
+    return kept;
+}
+
+/* Logits whose softmax is the video's score, as in evaluation. */
+static bool predict_clip(Run *run, const char *name, const char *picture, const PredictedClip *clip, Error *error) {
+    int C = run->model->num_classes;
+    Views views;
+    bool ok = true;
+    views_open(&views, 1, C, clip->views, run->clips->view_scores == SCORES_LOGITS);
+    for (int v = 0; ok && v < clip->views; v++) {
+        const uint8_t *pixels = clip->pixels + (size_t)v * pixels_of(run->model);
+        ok = read_view(run, name, clip, v, error);
+        if (ok) predict_pixels(run, pixels);
+        if (ok) views_add(&views, (size_t)v, 0, run->logits);
+        if (ok && !v && *picture) attention_picture_write(&run->vit, pixels, picture);
+    }
+    if (ok) memcpy(run->logits, views_logits(&views, 0), (size_t)C * sizeof *run->logits);
+    views_close(&views);
+    return ok;
 }
 
 static void mode_predict(void *context) {
     Run *run = context;
-    Vit *vit = &run->vit;
     const char *picture = run->looks->attention;
     ClassNames owned = {0};
     const char *const *names = class_names(run, &owned);
     Predictions json = {.wanted = *run->modes->json != 0};
+    PredictedClip clip;
     Pictures images;
     Error error;
     size_t done = 0;
-    if (run->model->frames > 1)
-        config_reject(&run->training.config, "predict", "pictures, but the model takes clips of %d frames",
-                      run->model->frames);
-    pictures_find(&images, &run->modes->predict);
+    bool clips = run->model->frames > 1;
+    int top = run->looks->top_frames;
+    pictures_find(&images, &run->modes->predict, clips);
     model_open(run, 1, *picture != 0); /* the training plan keeps the tensors that the pictures show */
-    linear_keep_weights(images.count > 1);
+    linear_keep_weights(images.count > 1 || clips);
+    if (clips) clip = predicted_clip_open(run);
     for (size_t i = 0; i < images.count; i++) {
-        const char *name = images.at[i].name;
-        if (!prediction_pixels(run, name, run->pixels, &error)) {
+        const char *name = images.at[i].name, *drawn = done ? "" : picture;
+        if (!(clips ? predict_clip(run, name, drawn, &clip, &error) : predict_image(run, name, drawn, &error))) {
             picture_refuse(&images.at[i], &error);
             predictions_fail(&json, name, error.text);
             continue;
         }
-        vit_load_pixels(vit, run->pixels, run->train.mean, run->train.std, 1);
-        vit_forward(vit, 1, false);
-        real_download(run->logits, vit->logits, (size_t)run->model->num_classes);
-        predictions_classes(&json, name, run->logits, run->model->num_classes, names);
-        if (!done++ && *picture) attention_picture_write(vit, run->pixels, picture);
+        done++;
+        int class = predictions_classes(&json, name, run->logits, run->model->num_classes, names);
+        if (!clips || !top) continue;
+        score_frames(run, &clip, class);
+        int count = best_frames(run, &clip);
+        predictions_frames(&json, names ? names[class] : NULL, class, clip.scores, count < top ? count : top);
     }
-    if (!done) die("none of the %zu pictures can be read", images.count);
+    if (!done) die("none of the %zu %s can be read", images.count, clips ? "clips" : "pictures");
+    if (clips) predicted_clip_close(&clip);
     predictions_write(&json, run->modes->json);
     pictures_free(&images);
     class_names_free(&owned);

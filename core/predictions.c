@@ -107,7 +107,7 @@ static bool put(FILE *file, const void *content) {
     return fputs("[\n", file) >= 0 && fwrite(p->text, 1, p->size, file) == p->size && fputs("\n]\n", file) >= 0;
 }
 
-void predictions_classes(Predictions *p, const char *file, float *logits, int classes, const char *const *names) {
+int predictions_classes(Predictions *p, const char *file, float *logits, int classes, const char *const *names) {
     ClassScore best[CLASS_BEST];
     int count = class_names_best(best, logits, classes);
     print_line("%s:", file);
@@ -115,6 +115,33 @@ void predictions_classes(Predictions *p, const char *file, float *logits, int cl
     predictions_begin(p, file, 0, 0);
     for (int i = 0; i < count; i++)
         predictions_add(p, best[i].class, names ? names[best[i].class] : NULL, best[i].probability);
+    return best[0].class;
+}
+
+static void print_frame(const FrameScore *f) {
+    printf(" %d", f->frame);
+    if (isfinite(f->time)) printf(" (%.2f s)", f->time);
+    printf(" %.1f %%", 100 * f->probability);
+}
+
+void predictions_frames(Predictions *p, const char *name, int class, const FrameScore *frames, int count) {
+    if (name) print_line("  frames most like %s by themselves:", name);
+    else print_line("  frames most like class %d by themselves:", class);
+    for (int i = 0; i < count; i++) {
+        if (i) putchar(',');
+        print_frame(&frames[i]);
+    }
+    putchar('\n');
+    if (!p->wanted) return;
+    json_t *list = json_array();
+    set(p->picture, "frames", list);
+    for (int i = 0; i < count; i++) {
+        json_t *object = json_object();
+        append(list, object);
+        set(object, "frame", json_integer(frames[i].frame));
+        set(object, "time", number_of(frames[i].time));
+        set(object, "probability", number_of(frames[i].probability));
+    }
 }
 
 void predictions_write(Predictions *p, const char *path) {

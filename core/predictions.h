@@ -3,6 +3,8 @@
  *   {"file": "cat.png", "predictions": [{"id": 3, "name": "cat", "probability": 0.93}, ...]}
  *   {"file": "street.jpg", "width": 640, "height": 480,
  *    "predictions": [{"id": 1, "name": "person", "score": 0.9, "box": [x, y, width, height]}, ...]}
+ *   {"file": "clip.mp4", "predictions": [{"id": 3, "name": "throwing", "probability": 0.93}, ...],
+ *    "frames": [{"frame": 12, "time": 0.48, "probability": 0.71}, ...]}
  *   {"file": "broken.png", "error": "not a PNG, JPEG or BMP picture"}
  *
  * Classes without a name and numbers that are not finite are written as null.  In strings, bytes that are not valid
@@ -34,8 +36,19 @@ void predictions_add(Predictions *p, int id, const char *name, double probabilit
 void predictions_add_box(Predictions *p, int id, const char *name, double score, const double box[4]);
 
 /* Prints the most probable of `classes` on stdout, even if JSON is not wanted, and adds the picture with them.
- * Replaces the logits by their softmax.  If names is NULL, class indices are printed. */
-void predictions_classes(Predictions *p, const char *file, float *logits, int classes, const char *const *names);
+ * Replaces the logits by their softmax.  If names is NULL, class indices are printed.  Returns the most probable class. */
+int predictions_classes(Predictions *p, const char *file, float *logits, int classes, const char *const *names);
+
+/* How much a frame of a video speaks for a class. */
+typedef struct {
+    int frame;   /* from 0 on */
+    double time; /* seconds from the first frame; NaN: not known */
+    double probability;
+} FrameScore;
+
+/* Prints the frames, the best first, and adds them to the latest clip, whose most probable class is called `name` (NULL:
+ * it has only its index). */
+void predictions_frames(Predictions *p, const char *name, int class, const FrameScore *frames, int count);
 
 /* Replaces the file atomically and frees *p.  On failure dies with the file and the reason. */
 void predictions_write(Predictions *p, const char *path);

@@ -57,7 +57,7 @@ bool clip_file_read(const uint8_t *bytes, size_t size, int label, const ClipChoi
         size_t at = (size_t)frames.at[i];
         uint64_t begin = offset_of(offsets, at), end = offset_of(offsets, at + 1);
         Sample frame = {.bytes = bytes + begin, .size = (size_t)(end - begin), .label = label,
-                        .time = time_of(times, at) - first};
+                        .time = time_of(times, at) - first, .frame = frames.at[i]};
         ok = taker->take(taker->context, i, &frame, error);
     }
     clip_index_free(&frames);

@@ -183,6 +183,7 @@ static bool moving_read(const Dataset *dataset, size_t index, const ClipChoice *
     frame.bytes = buffer->bytes;
     for (int t = 0; t < choice->frames; t++) {
         moving_draw(&scene, t, buffer->bytes);
+        frame.frame = t;
         if (!taker->take(taker->context, t, &frame, error)) return false;
     }
     return true;

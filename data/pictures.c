@@ -9,6 +9,7 @@
 #include "core/die.h"
 #include "core/files.h"
 #include "data/image.h"
+#include "data/video.h"
 
 static void add(Pictures *pictures, const char *name, bool searched) {
     if (pictures->count == pictures->room) {
@@ -24,8 +25,17 @@ static int by_name(const FTSENT **a, const FTSENT **b) { return strcmp((*a)->fts
 
 static bool is_hidden(const FTSENT *entry) { return entry->fts_level > FTS_ROOTLEVEL && entry->fts_name[0] == '.'; }
 
+/* What has been seen in a folder: fts_number of its entry. */
+enum { SEEN_PICTURE = 1, SEEN_VIDEO = 2 };
+
+static void add_file(Pictures *pictures, FTSENT *entry, bool clips) {
+    bool picture = image_has_name(entry->fts_name), video = video_has_name(entry->fts_name);
+    if (clips ? video : picture) add(pictures, entry->fts_path, true);
+    entry->fts_parent->fts_number |= picture ? SEEN_PICTURE : video ? SEEN_VIDEO : 0;
+}
+
 /* Links are followed, except a link to a folder that contains it. */
-static void add_folder(Pictures *pictures, const char *folder) {
+static void add_folder(Pictures *pictures, const char *folder, bool clips) {
     size_t before = pictures->count;
     char *root = strdup(folder);
     if (!root) die("out of memory: the names of pictures");
@@ -38,21 +48,25 @@ static void add_folder(Pictures *pictures, const char *folder) {
         if (entry->fts_info == FTS_DNR || entry->fts_info == FTS_ERR)
             die("%s: cannot read this folder: %s", entry->fts_path, strerror(entry->fts_errno));
         bool file = entry->fts_info == FTS_F || entry->fts_info == FTS_NS || entry->fts_info == FTS_SLNONE;
-        if (file && !is_hidden(entry) && image_has_name(entry->fts_name)) add(pictures, entry->fts_path, true);
+        if (file && !is_hidden(entry)) add_file(pictures, entry, clips);
+        if (clips && entry->fts_info == FTS_DP && entry->fts_number == SEEN_PICTURE) add(pictures, entry->fts_path, true);
     }
     if (errno) die("%s: cannot read this folder: %s", folder, strerror(errno));
     fts_close(tree);
     free(root);
+    if (pictures->count == before && clips)
+        die("%s: no clips in this folder: no file's name ends as a video's, such as .mp4, and no folder holds pictures",
+            folder);
     if (pictures->count == before)
         die("%s: no pictures in this folder: no file's name ends in .png, .jpg, .jpeg or .bmp", folder);
 }
 
-void pictures_find(Pictures *pictures, const ConfigList *given) {
+void pictures_find(Pictures *pictures, const ConfigList *given, bool clips) {
     *pictures = (Pictures){.count = 0};
     for (int i = 0; i < given->count; i++) {
         struct stat info;
         if (stat(given->items[i], &info) == 0 && S_ISDIR(info.st_mode))
-            add_folder(pictures, given->items[i]);
+            add_folder(pictures, given->items[i], clips);
         else
             add(pictures, given->items[i], false);
     }
@@ -65,7 +79,7 @@ void pictures_free(Pictures *pictures) {
 }
 
 void picture_refuse(const Picture *picture, const Error *error) {
-    if (!picture->searched) die("%s: %s", picture->name, error->text);
+    if (!picture->searched || error->lacking) die("%s: %s", picture->name, error->text);
     warn("%s: %s; left out", picture->name, error->text);
 }
 
@@ -74,6 +88,7 @@ bool picture_pixels(uint8_t *pixels, const char *name, const Transform *transfor
     static TransformScratch scratch;
     static SampleBuffer file;
     Sample sample = {0};
+    if (video_has_name(name)) return refuse(error, "a video, but this model takes images");
     if (squeezed) {
         Image image;
         if (!image_read(&image, name, error)) return false;

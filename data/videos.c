@@ -452,7 +452,8 @@ typedef struct {
 static bool pass_frame(void *context, int i, const uint8_t *pixels, int height, int width, Error *error) {
     const Frames *frames = context;
     Sample frame = {.bytes = pixels, .size = (size_t)height * (size_t)width * 3, .height = height, .width = width,
-                    .label = frames->label, .time = video_time(frames->video, frames->index[i])};
+                    .label = frames->label, .time = video_time(frames->video, frames->index[i]),
+                    .frame = frames->index[i]};
     return frames->taker->take(frames->taker->context, i, &frame, error);
 }
 
@@ -471,20 +472,20 @@ bool videos_read_clip(const uint8_t *bytes, size_t size, int label, const ClipCh
 }
 
 /* The pictures of a folder; a repeated frame is read again. */
-static bool read_frames(const char *path, const Video *video, const ClipChoice *choice, SampleBuffer *buffer,
+static bool read_frames(const char *path, int frames, int label, const ClipChoice *choice, SampleBuffer *buffer,
                         const ClipTaker *taker, Error *error) {
     char file[PATH_ROOM + 256];
     struct dirent **pictures;
     ClipIndex index = {.count = 0};
     int count = scandir(path, &pictures, is_picture, versionsort);
     if (count < 0) return refuse(error, "cannot open this folder: %s", strerror(errno));
-    bool ok = count > 0 && count >= video->frames;
+    bool ok = count > 0 && count >= frames;
     if (!count) refuse(error, "no pictures in this folder");
-    else if (!ok) refuse(error, "%d pictures in this folder, but the list says %d", count, video->frames);
-    ok = ok && clip_index(&index, video->frames ? video->frames : count, 0, choice, error);
+    else if (!ok) refuse(error, "%d pictures in this folder, but the list says %d", count, frames);
+    ok = ok && clip_index(&index, frames ? frames : count, 0, choice, error);
     for (int i = 0; ok && i < index.count; i++) {
         const char *name = pictures[index.at[i]]->d_name;
-        Sample frame = {.label = video->label};
+        Sample frame = {.label = label, .frame = index.at[i]};
         snprintf(file, sizeof file, "%s/%s", path, name);
         ok = file_read_again(file, IMAGE_MAX_BYTES, &buffer->bytes, &buffer->room, &frame.size, error);
         frame.bytes = buffer->bytes;
@@ -496,16 +497,26 @@ static bool read_frames(const char *path, const Video *video, const ClipChoice *
     return ok;
 }
 
+static bool read_place(const char *path, int frames, int label, const ClipChoice *choice, SampleBuffer *buffer,
+                       const ClipTaker *taker, Error *error) {
+    size_t size;
+    if (is_folder(path)) return read_frames(path, frames, label, choice, buffer, taker, error);
+    return file_read_again(path, VIDEO_FILE_MOST, &buffer->bytes, &buffer->room, &size, error) &&
+           videos_read_clip(buffer->bytes, size, label, choice, taker, error);
+}
+
+bool videos_read_path(const char *path, const ClipChoice *choice, SampleBuffer *buffer, const ClipTaker *taker,
+                      Error *error) {
+    return read_place(path, 0, 0, choice, buffer, taker, error);
+}
+
 static bool videos_read(const Dataset *dataset, size_t index, const ClipChoice *choice, SampleBuffer *buffer,
                         const ClipTaker *taker, int *label, Error *error) {
     const Videos *v = dataset->state;
     char path[PATH_ROOM];
-    size_t size;
     *label = v->at[index].label;
     if (!find_video(v, index, path)) return refuse(error, "no such file");
-    if (is_folder(path)) return read_frames(path, &v->at[index], choice, buffer, taker, error);
-    return file_read_again(path, VIDEO_FILE_MOST, &buffer->bytes, &buffer->room, &size, error) &&
-           videos_read_clip(buffer->bytes, size, *label, choice, taker, error);
+    return read_place(path, v->at[index].frames, *label, choice, buffer, taker, error);
 }
 
 /* Frames of a folder have no times: they are numbered. */
@@ -528,7 +539,7 @@ static bool videos_read_whole(const Dataset *dataset, size_t index, SampleBuffer
     ClipChoice all = {.frames = 0};
     ClipTaker taker = {collect_frame, &writer};
     uint8_t *bytes = NULL;
-    if (read_frames(path, &v->at[index], &all, buffer, &taker, error))
+    if (read_frames(path, v->at[index].frames, sample->label, &all, buffer, &taker, error))
         bytes = clip_file_finish(&writer, &sample->size, error);
     clip_file_free(&writer);
     if (!bytes) return false;

@@ -26,4 +26,8 @@ extern const DatasetKind videos_kind;
 bool videos_read_clip(const uint8_t *bytes, size_t size, int label, const ClipChoice *choice, const ClipTaker *taker,
                       Error *error);
 
+/* Reads a clip of a video, or of the pictures of a folder. */
+bool videos_read_path(const char *path, const ClipChoice *choice, SampleBuffer *buffer, const ClipTaker *taker,
+                      Error *error);
+
 #endif

@@ -1,5 +1,5 @@
-"""Draws a file that `train_vit --predict IMAGE --attention FILE` wrote about an image: the attention maps, the norms of
-the tokens, or the ranks of the attention matrices.  Several files, of models with different operators, are drawn side
+"""Draws a file that `train_vit --predict IMAGE --attention FILE` wrote about an image or a clip: the attention maps, the
+norms of the tokens, or the ranks of the attention matrices.  Several files, of models with different operators, are drawn side
 by side.  Of a density model, train_ar writes what its blocks looked at while a picture was half drawn.
 
     ./build/cpu/train_vit --init runs/demo/best.safetensors --predict test:3 --attention attention.safetensors
@@ -14,10 +14,12 @@ by side.  Of a density model, train_ar writes what its blocks looked at while a 
     ./build/cpu/train_ar --init runs/demo-density/best.safetensors --sample 4 --out drawn.png --attention half.safetensors
     python3 scripts/plot_attention.py half.safetensors --out half.png --queries 1,2
     python3 scripts/plot_attention.py --patterns --out patterns.png
+    ./build/cpu/train_vit --init runs/demo-clips/best.safetensors --predict clip.mp4 --attention clip.safetensors
+    python3 scripts/plot_attention.py clip.safetensors --out clip.png --queries 0 --heads 1,2
 
 One row a layer, one column a head, and beside them the image with the token that is looking, and what reaches that
 token through all layers (attention rollout, Abnar and Zuidema 2020), drawn over the image.  --overlay draws all maps
-over it.  --rollout draws the rollout of what the classifier's head reads: the class token, or all tokens.  --spatial
+over it.  Of a clip, the frames and what belongs to them stand side by side.  --rollout draws the rollout of what the classifier's head reads: the class token, or all tokens.  --spatial
 draws what the distance alone decides (ripple's alpha, focused attention's convolution).  --patterns draws which keys the
 queries of the Sparse Transformer's patterns see, as Figure 3 of its paper (Child et al. 2019).  All maps of a picture have one
 colour scale; where weights are negative (LiSA), blue is below zero and red above.  Needs matplotlib.
@@ -71,12 +73,21 @@ def bare(axes):
         spine.set_visible(False)
 
 
-def draw_image(axes, image, grid, position):
+def between_frames(axes, frames, width):
+    """White lines between the frames of a strip."""
+    for frame in range(1, frames):
+        axes.axvline(frame * width / frames, color="white", linewidth=2)
+
+
+def draw_image(axes, image, grid, position, frames):
     height, width = image.shape[0] / grid[0], image.shape[1] / grid[1]
     axes.imshow(image, extent=(0, image.shape[1], image.shape[0], 0), interpolation="nearest")
+    between_frames(axes, frames, image.shape[1])
     mark_query(axes, *position, height, width, 2)
     bare(axes)
-    axes.set_title(f"token in row {position[0] + 1}, column {position[1] + 1}", fontsize=9, pad=4)
+    frame, column = divmod(position[1], grid[1] // frames)
+    where = f"row {position[0] + 1}, column {column + 1}"
+    axes.set_title(f"token in {f'frame {frame + 1}, ' if frames > 1 else ''}{where}", fontsize=9, pad=4)
 
 
 def draw_under(axes, image, grid):
@@ -124,7 +135,7 @@ class Scale:
             x += BAR + 0.35
 
 
-def draw_map(axes, kind, weights, grid, position, title, scale, image=None):
+def draw_map(axes, kind, weights, grid, position, title, scale, image=None, frames=1):
     """Over the image where there is one."""
     bare(axes)
     axes.set_title(title, fontsize=8, pad=3)
@@ -138,6 +149,7 @@ def draw_map(axes, kind, weights, grid, position, title, scale, image=None):
                 interpolation="nearest" if image is None else "bilinear", **scale.style(kind))
     axes.set_xlim(0, grid[1])
     axes.set_ylim(grid[0], 0)
+    between_frames(axes, frames, grid[1])
     if position is not None:
         mark_query(axes, *position, 1, 1, 1.5)
     largest = np.abs(weights).max()
@@ -163,6 +175,36 @@ def half_drawn(image, pixel):
     """The picture without what comes after that pixel."""
     drawn = np.arange(image.shape[0] * image.shape[1]).reshape(image.shape[:2]) < pixel
     return np.where(drawn[..., None], image, PALE)
+
+
+# == Clips =============================================================================================================
+
+def to_strip(tensors, metadata):
+    """A clip's file as one about an image: its frames, and the tokens of each, side by side."""
+    sides = grid_of(metadata)
+    if len(sides) == 2:
+        return tensors, metadata
+    frames, rows, columns = sides
+    prefix = tensors["weights"].shape[3] - frames * rows * columns
+    places = np.arange(frames * rows * columns).reshape(sides).transpose(1, 0, 2).ravel()
+    order = np.concatenate([np.arange(prefix), prefix + places])
+    strip = {name: tensors[name][..., order] for name in ("weights", "spatial", "norms")}
+    for name in ("matrix", "spatial_matrix"):
+        if name in tensors:
+            strip[name] = tensors[name][..., order, :][..., order]
+    image = tensors["image"].transpose(1, 0, 2, 3)
+    strip["image"] = image.reshape(image.shape[0], -1, 3)
+    strip["queries"] = np.argsort(order)[tensors["queries"]]
+    return strip, {**metadata, "grid": f"{rows}x{frames * columns}", "frames": str(frames)}
+
+
+def frames_of(metadata):
+    return int(metadata.get("frames", 1))
+
+
+def widen(files):
+    """How much wider than an image's the maps are."""
+    return max(1, 0.7 * max(frames_of(metadata) for _, metadata in files))
 
 
 # == Patterns ==========================================================================================================
@@ -244,20 +286,22 @@ def draw(files, which, queries, layers, heads, overlay, out):
     all layers, and right of it the maps, a row for each layer."""
     groups = [(tensors, metadata, query) for query in queries for tensors, metadata in files]
     tall = max(grid_of(metadata)[0] / grid_of(metadata)[1] for _, metadata in files)
-    across = min(len(groups), 2)
+    wide = widen(files)
+    across = min(len(groups), 2 if wide == 1 else 1)
+    image_width, cell = IMAGE * wide, CELL * wide
     down = -(-len(groups) // across)
     rolled = [rollout(tensors) if which == "weights" else None for tensors, _ in files] * len(queries)
     images = 2 if any(one is not None for one in rolled) else 1
-    group_width = IMAGE + 2 * SPACE + len(heads) * (CELL + SPACE)
-    group_height = max(len(layers) * (CELL * tall + LINES), images * (IMAGE * tall + LINES) + LINES / 2) + 0.1
+    group_width = image_width + 2 * SPACE + len(heads) * (cell + SPACE)
+    group_height = max(len(layers) * (cell * tall + LINES), images * (image_width * tall + LINES) + LINES / 2) + 0.1
     width = across * (group_width + MARGIN) + MARGIN
     height = 0.95 + down * group_height + (down - 1) * MARGIN + 0.5
     figure = plt.figure(figsize=(width, height))
     place = placer(figure, width, height)
 
-    maps = []  # axes, kind, weights, grid, position, title, image or None
+    maps = []  # axes, kind, weights, grid, position, title, image or None, frames
     for i, (tensors, metadata, query) in enumerate(groups):
-        grid, weights = grid_of(metadata), tensors[which]
+        grid, weights, frames = grid_of(metadata), tensors[which], frames_of(metadata)
         image = np.clip(tensors["image"], 0, 1)
         prefix = weights.shape[3] - grid[0] * grid[1]  # a class token has no place on the grid
         token = int(tensors["queries"][query])
@@ -265,23 +309,23 @@ def draw(files, which, queries, layers, heads, overlay, out):
             image = half_drawn(image, token)
         position = divmod(token - prefix, grid[1])
         x, y = MARGIN + i % across * (group_width + MARGIN), 0.95 + i // across * (group_height + MARGIN)
-        axes = place(x, y, IMAGE, IMAGE * tall)
-        draw_image(axes, image, grid, position)
+        axes = place(x, y, image_width, image_width * tall)
+        draw_image(axes, image, grid, position, frames)
         if len(files) > 1:
             axes.set_xlabel(metadata.get("attn", "attention"), fontsize=12, fontweight="bold")
         if rolled[i] is not None:
-            axes = place(x, y + (IMAGE * tall + LINES * 1.35), IMAGE, IMAGE * tall)
-            maps.append((axes, ROLLOUT, rolled[i][token, prefix:], grid, position, "attention rollout", image))
+            axes = place(x, y + (image_width * tall + LINES * 1.35), image_width, image_width * tall)
+            maps.append((axes, ROLLOUT, rolled[i][token, prefix:], grid, position, "attention rollout", image, frames))
         for row, layer in enumerate(layers):
             for column, head in enumerate(heads):
-                axes = place(x + IMAGE + 2 * SPACE + column * (CELL + SPACE), y + row * (CELL * tall + LINES), CELL,
-                             CELL * tall)
+                axes = place(x + image_width + 2 * SPACE + column * (cell + SPACE), y + row * (cell * tall + LINES),
+                             cell, cell * tall)
                 shown = weights[layer, head, query, prefix:]
                 maps.append((axes, kind_of(shown), shown, grid, position, f"layer {layer + 1} head {head + 1}",
-                             image if overlay else None))
+                             image if overlay else None, frames))
     scale = Scale([(kind, weights) for _, kind, weights, *_ in maps])
-    for axes, kind, weights, grid, position, title, image in maps:
-        draw_map(axes, kind, weights, grid, position, title, scale, image)
+    for axes, kind, weights, grid, position, title, image, frames in maps:
+        draw_map(axes, kind, weights, grid, position, title, scale, image, frames)
     scale.draw_bars(place, MARGIN, height - 0.37)
     what = {"weights": "What the marked token looks at", "spatial": "What its place alone makes it look at"}[which]
     title = what if len(files) > 1 else f"{what}: {files[0][1].get('attn', 'attention')}"
@@ -300,19 +344,21 @@ def draw_rollouts(files, out):
         prefix = len(reached) - grid[0] * grid[1]
         rows.append((tensors, metadata, grid, reached[0, prefix:] if prefix else reached.mean(axis=0)))
     tall = max(grid[0] / grid[1] for _, _, grid, _ in rows)
-    width = max(2 * MARGIN + 3 * (IMAGE + SPACE), 6.2)
-    height = 0.95 + len(rows) * (IMAGE * tall + 0.55) + 0.6
+    image_width = IMAGE * widen(files)
+    width = max(2 * MARGIN + 3 * (image_width + SPACE), 6.2)
+    height = 0.95 + len(rows) * (image_width * tall + 0.55) + 0.6
     figure = plt.figure(figsize=(width, height))
     place, scale = placer(figure, width, height), Scale([(ROLLOUT, row[-1]) for row in rows])
     for i, (tensors, metadata, grid, weights) in enumerate(rows):
-        y, image = 0.95 + i * (IMAGE * tall + 0.55), np.clip(tensors["image"], 0, 1)
-        axes = [place(MARGIN + column * (IMAGE + SPACE), y, IMAGE, IMAGE * tall) for column in range(3)]
+        y, image, frames = 0.95 + i * (image_width * tall + 0.55), np.clip(tensors["image"], 0, 1), frames_of(metadata)
+        axes = [place(MARGIN + column * (image_width + SPACE), y, image_width, image_width * tall) for column in range(3)]
         axes[0].imshow(image, interpolation="nearest")
+        between_frames(axes[0], frames, image.shape[1])
         bare(axes[0])
         axes[0].set_title(metadata.get("attn", "attention"), fontsize=9, fontweight="bold", pad=4)
         whose = "the class token" if len(weights) < tensors["matrix"].shape[-1] else "the mean of all tokens"
-        draw_map(axes[1], ROLLOUT, weights, grid, None, f"to {whose}", scale)
-        draw_map(axes[2], ROLLOUT, weights, grid, None, "over the image", scale, image)
+        draw_map(axes[1], ROLLOUT, weights, grid, None, f"to {whose}", scale, frames=frames)
+        draw_map(axes[2], ROLLOUT, weights, grid, None, "over the image", scale, image, frames)
     scale.draw_bars(place, MARGIN, height - 0.37)
     draw_text(figure, width, height, "Attention rollout", "how much of each token reaches what the head reads")
     figure.savefig(out, dpi=120)
@@ -321,7 +367,8 @@ def draw_rollouts(files, out):
 def draw_norms(files, out):
     """A row for each file: the image, and the length of every token before the first block and after each."""
     columns = 1 + max(len(tensors["norms"]) for tensors, _ in files)
-    figure, rows = plt.subplots(len(files), columns, figsize=(1.25 * columns, 1.5 * len(files) + 0.5), squeeze=False)
+    figure, rows = plt.subplots(len(files), columns, figsize=(1.25 * columns * widen(files), 1.5 * len(files) + 0.5),
+                                squeeze=False)
     for (tensors, metadata), axes in zip(files, rows):
         grid, norms = grid_of(metadata), tensors["norms"]
         prefix = norms.shape[1] - grid[0] * grid[1]
@@ -408,7 +455,7 @@ def main():
     try:
         for path in arguments.files:
             tensors, metadata = read_safetensors(path)
-            files.append((to_pixels(tensors, metadata), metadata))
+            files.append(to_strip(to_pixels(tensors, metadata), metadata))
             depth, heads, count, _ = (min(sides) for sides in zip(*(tensors[which].shape for tensors, _ in files)))
         path = "drawing"
         if arguments.patterns:

@@ -80,6 +80,52 @@ else
     skip "weights of images" "no Python with numpy"
 fi
 
+# == Predictions =====================================================================================================
+
+# The frames of a clip as --attention writes them, each shown alone, have the probabilities that --predict prints.
+moving="--data moving-shapes --img-size 64 $model --frames 5 --train-limit 32 --test-limit 32 --mean 0,0,0 --std 1,1,1"
+run $moving --batch-size 16 --warmup-epochs 0 --epochs 1 --lr 0.02 --run-dir moving
+refuses "a picture for a model of clips" 1 'x.png|a picture|clips of 5 frames|video' --init moving/last.safetensors --predict x.png
+mkdir -p clips/nothing clips/frames
+refuses "a folder without clips" 1 'clips/nothing|no clips' --init moving/last.safetensors --predict clips/nothing
+if [ -n "$python" ]; then
+    run $moving --init moving/last.safetensors --predict test:3 --top-frames 9 --attention seen.safetensors --json seen.json
+    [ "$status" -eq 0 ] && grep -q '^test:3: ' out && grep -q '^  frames most like .* by themselves: ' out
+    check "--predict names a clip and its frames" $? "$(cat out err)"
+    "$python" - "$root/tests/reference" <<'EOP'
+import sys
+sys.path.insert(0, sys.argv[1])
+import numpy, safetensors_io
+tensors, metadata = safetensors_io.read("seen.safetensors")
+image = tensors["image"]
+assert metadata["grid"] == "5x8x8" and image.shape == (5, 64, 64, 3), (metadata, image.shape)
+assert list(tensors["queries"]) == [128 + 64 * 0 + y * 8 + x for y in (2, 6) for x in (2, 6)]
+assert numpy.allclose(tensors["weights"].sum(-1), 1, atol=1e-4) and tensors["norms"].shape == (3, 320)
+still = numpy.repeat(image.transpose(0, 3, 1, 2)[:, None], 5, 1).astype("float32")
+safetensors_io.write("alone.batch", {"images": still, "labels": numpy.arange(5)})
+EOP
+    check "--attention writes a clip" $?
+    run $moving --init moving/last.safetensors --parity alone.batch --out alone.out
+    "$python" - "$root/tests/reference" <<'EOP'
+import json, sys
+sys.path.insert(0, sys.argv[1])
+import numpy, safetensors_io
+logits = safetensors_io.read("alone.out")[0]["logits"].astype("float64")
+clip = json.load(open("seen.json"))[0]
+shares = numpy.exp(logits) / numpy.exp(logits).sum(1, keepdims=True)
+want = shares[:, clip["predictions"][0]["id"]]
+got = {entry["frame"]: entry["probability"] for entry in clip["frames"]}
+order = [entry["probability"] for entry in clip["frames"]]
+worst = max(abs(got[t] / want[t] - 1) for t in range(5))
+print(f"# worst {worst:.1e}, probabilities from {min(order):.4f} to {max(order):.4f}")
+assert len(got) == 5 and order == sorted(order, reverse=True) and max(order) > 1.0001 * min(order)
+sys.exit(not worst < 1e-5)
+EOP
+    check "a frame's score is that of a clip which shows it alone" $?
+else
+    skip "predictions of clips" "no Python with numpy"
+fi
+
 # == Video files =====================================================================================================
 
 # The program that tests videos writes one, where this build has FFmpeg.
@@ -93,8 +139,19 @@ if [ -s clip.mp4 ]; then
     ! ldd "$vit" | grep -qE 'libav(format|codec|util)'
     check "the program starts without FFmpeg's libraries" $?
     succeeds "videos train" $videos --batch-size 2 --warmup-epochs 0 --epochs 1 --run-dir seen
+    cp clip.mp4 clips
+    run --init seen/last.safetensors --predict clips --top-frames 2 --json named.json
+    [ "$status" -eq 0 ] && grep -q '^clips/clip.mp4: ' out && grep -qE 'by themselves: [0-9]+ \([0-9.]+ s\) .*, [0-9]+ \(' out
+    check "--predict of a folder of videos" $? "$(cat out err)"
+    grep -qE '"file": "clips/clip.mp4".*"frames": \[\{"frame": [0-9]+, "time": [0-9.]+, "probability": ' named.json
+    check "--json has the clip's frames" $? "$(cat named.json)"
+    succeeds "--predict without frames" --init seen/last.safetensors --predict clip.mp4 --top-frames 0
+    ! grep -q themselves out
+    check "names none" $?
+    run $tiny --data shapes --img-size 24 --epochs 1 --run-dir images
+    refuses "a video for a model of images" 1 'clip.mp4|a video|takes images' --init images/last.safetensors --predict clip.mp4
     mkdir broken
-    : >"broken/$(ldd "$build/tests/test_video" | sed -n 's/.*\(libswscale\.so\.[0-9]*\) .*/\1/p')"
+    : >"broken/$(ldd "$build/tests/test_video" | sed -n 's/.*\(libavutil\.so\.[0-9]*\) .*/\1/p')"
     path=${LD_LIBRARY_PATH-}
     export LD_LIBRARY_PATH="$work/broken${path:+:$path}"
     refuses "FFmpeg's libraries that are not there" 1 "clip.mp4|FFmpeg's libraries|install libavformat|libswscale" \

@@ -358,13 +358,32 @@ small, large = np.full(4, 7e-8), np.full(4, 0.4)
 scale = plot_attention.Scale([(plot_attention.kind_of(x), x) for x in (small, large)])
 norm = scale.style(plot_attention.WEIGHT)["norm"]
 assert norm(7e-8) < 0.01 and norm(0.4) == 1 and norm(0.1) > 0.4
+# A clip of two frames of 2 x 3 tokens and a class token: the tokens of a row of the strip are those of its frames.
+tokens = np.arange(13.0)
+clip = {"weights": tokens.reshape(1, 1, 1, 13), "spatial": tokens.reshape(1, 1, 1, 13), "norms": tokens[None],
+        "matrix": np.add.outer(100 * tokens, tokens)[None, None], "queries": np.array([0, 1, 10, 12]),
+        "image": np.arange(2 * 4 * 6 * 3.0).reshape(2, 4, 6, 3)}
+strip, about = plot_attention.to_strip(clip, {"grid": "2x2x3", "attn": "x"})
+order = [0, 1, 2, 3, 7, 8, 9, 4, 5, 6, 10, 11, 12]
+assert about == {"grid": "2x6", "attn": "x", "frames": "2"} and strip["weights"][0, 0, 0].tolist() == order
+assert (strip["matrix"][0, 0] == np.add.outer(100 * tokens, tokens)[np.ix_(order, order)]).all()
+assert strip["queries"].tolist() == [order.index(q) for q in (0, 1, 10, 12)]
+assert (strip["image"][:, :6] == clip["image"][0]).all() and (strip["image"][:, 6:] == clip["image"][1]).all()
+assert plot_attention.to_strip(clip, {"grid": "3x4"})[0] is clip
 print("all of it")
 END
-says "validation loss, rollout and the scale of colours" "all of it" "$drawing" drawn.py "$root"
+says "validation loss, rollout, strips of clips and the scale of colours" "all of it" "$drawing" drawn.py "$root"
 run $init --predict test:3 --attention looks.safetensors
 for kind in "" --overlay --rollout --spatial --norms --rank; do
     says "plot_attention.py $kind" "looks$kind.png" "$drawing" "$root/scripts/plot_attention.py" looks.safetensors \
         $kind --out looks$kind.png
+done
+run --data moving-shapes --frames 5 --tubelet 3 --img-size 64 --patch-size 16 --dim 16 --depth 2 --heads 2 --train-limit 16 \
+    --test-limit 16 --batch-size 16 --epochs 1 --warmup-epochs 0 --run-dir moving
+run --init moving/last.safetensors --data moving-shapes --predict test:3 --attention moves.safetensors
+for kind in "" --overlay --rollout --norms; do
+    says "plot_attention.py $kind of a clip" "moves$kind.png" "$drawing" "$root/scripts/plot_attention.py" moves.safetensors \
+        $kind --out moves$kind.png
 done
 says "plot_confusion.py" "confusion.png|taken for" "$drawing" "$root/scripts/plot_confusion.py" confusion.csv
 says "of the worst three classes" "worst.png" "$drawing" "$root/scripts/plot_confusion.py" confusion.csv --worst 3 \
