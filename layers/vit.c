@@ -300,7 +300,7 @@ static void entry_declare(Vit *vit, int i) {
                    (int[]){1, prefix + grid_tokens(stage->grid), M});
     params_on_grid(params, (ParamGrid){1, 1, prefix, stage->grid});
     params_in_time(params, (ParamTime){TIME_COPIES, 1, stage->grid.frames, prefix, false});
-    if (vit->settings.pos_embed == POSITIONS_STAGES) params_bilinear(params);
+    if (vit->settings.pos_embed == POSITIONS_STAGES) params_resampled(params, RESAMPLED_BILINEAR);
 }
 
 static const char stem_prefix[] = "patch_embed.backbone.";

@@ -831,6 +831,20 @@ evidence=$(curves_agree swin.whole swin.micro 1e-4)
 check "and in micro-batches" $? "$evidence"
 refuses "weights of another window" 1 'swin.whole/last.safetensors|bias_table|[25,2]|[49,2]|window|here 4 in stage 0' \
     $swin --window 4,2 --init swin.whole/last.safetensors --eval
+table=attn.relative_position_bias_table
+run $swin --window 6,2 --img-size 64 --init swin.whole/last.safetensors --eval
+[ "$status" -eq 0 ] && grep -q "resampled bicubically: layers.0.blocks.0.$table from 5x5 to 11x11 and 1 more" out
+check "a window that grows with the image" $? "$(cat out err)"
+run $swin --window 3,9 --img-size 64 --init swin.whole/last.safetensors --eval
+[ "$status" -eq 0 ] && grep -q "resampled bicubically: layers.1.blocks.0.$table from 3x3 to 15x15 and 1 more" out
+check "a window larger than its 8 x 8 tokens has their sides" $? "$(cat out err)"
+for what in 'depth 2,3|2 blocks in stage 1|has 3|depth (here 3 in stage 1)' \
+    'dim 8,24|layers.1.blocks.0.norm1.weight|[16]|[24]|dim (here 24 in stage 1)' \
+    'mlp-ratio 4,2.5|layers.1.blocks.0.mlp.fc1.weight|[64,16]|[40,16]|mlp_ratio (here 2.5 in stage 1)' \
+    'dim 8,16,32 --window 3,2,1 --heads 2,4,4|no blocks in stage 2|dim'; do
+    refuses "weights of a neighbour: ${what%%|*}" 1 "swin.whole/last.safetensors|${what#*|}" $swin --window 3,2 \
+        --init swin.whole/last.safetensors --eval --${what%%|*}
+done
 refuses "Swin's weights for focused attention" 1 'swin.whole/last.safetensors|layers.0.blocks.0.attn.positional_encoding' \
     $swin --attn focused,swin --window 2 --init swin.whole/last.safetensors --eval
 refuses "pictures of a hierarchy" 2 'attention|2 stages' --init staged/last.safetensors --predict test:0 --attention x
