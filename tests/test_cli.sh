@@ -847,6 +847,25 @@ for what in 'depth 2,3|2 blocks in stage 1|has 3|depth (here 3 in stage 1)' \
 done
 refuses "Swin's weights for focused attention" 1 'swin.whole/last.safetensors|layers.0.blocks.0.attn.positional_encoding' \
     $swin --attn focused,swin --window 2 --init swin.whole/last.safetensors --eval
+pvt="--dim 8,16 --depth 1,2 --heads 2,4 --patch-size 4 --attn reduced --reduction 2,1 --patch-norm --stage-norm false"
+pvt="$pvt --pos-embed stages --pool cls --dropout 0.2 --train-limit 48 --test-limit 16 --batch-size 16 --log-every 1"
+pvt="$pvt --warmup-epochs 0 --epochs 20"
+run $pvt --run-dir pvt.whole
+[ "$status" -eq 0 ] && [ ! -s err ]
+check "PVT trains, with dropout in every stage" $? "$(last_row pvt.whole) $(head -n 1 err)"
+run $pvt --recompute --run-dir pvt.again
+same_run pvt.whole pvt.again
+check "recompute changes no bit of its run" $? "differs: $differs"
+for _ in 1 2 3 4 5; do
+    rm -rf pvt.stopped
+    stop_run INT '^8,' pvt.stopped/log.csv $pvt --run-dir pvt.stopped
+    [ "$status" -ne 0 ] && break
+done
+[ "$status" -eq 130 ]
+check "and can be stopped" $? "status $status"
+run --resume pvt.stopped
+same_run pvt.whole pvt.stopped
+check "and resumed with the same bits" $? "differs: $differs"
 refuses "pictures of a hierarchy" 2 'attention|2 stages' --init staged/last.safetensors --predict test:0 --attention x
 
 # == The average, learning ===========================================================================================

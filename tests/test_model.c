@@ -523,6 +523,8 @@ static void test_recompute(void **state) {
         {"attn = lisa\n", true},
         {"conv_stages = 0\nattn = swin,softmax\nwindow = 3,2\nimg_size = 12x16\npos_embed = none\npatch_overlap = false\n"
          "patch_merging = true\npatch_norm = true\nstage_norm = false\nnorm_eps = 1e-5\n", true},
+        {"conv_stages = 0\nattn = reduced\nreduction = 2,1\nimg_size = 12x16\npos_embed = stages\npool = cls\n"
+         "patch_overlap = false\nmlp_conv = false\npatch_norm = true\nstage_norm = false\n", true},
     };
     double moved = 0; /* from step to step, of all models: one may draw the same drop path twice */
     for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
