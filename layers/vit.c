@@ -537,10 +537,16 @@ static void embed(Vit *vit, int i, const real *x, int B) {
                       &(TokenShape){B, prefix + grid_tokens(stage->grid), stage->config.dim}, prefix);
 }
 
+static void stem_forward(Vit *vit, int B) {
+    if (!vit->model.keeps_weights || vit->stem_turn != vit->model.turn) hybrid_stem_standardize(&vit->stem);
+    vit->stem_turn = vit->model.turn;
+    hybrid_stem_forward(&vit->stem, vit->images, B);
+}
+
 void vit_forward(Vit *vit, int B, bool drop) {
     const Stage *last = last_stage(vit);
     const real *x = first_input(vit);
-    if (has_stem(vit)) hybrid_stem_forward(&vit->stem, vit->images, B);
+    if (has_stem(vit)) stem_forward(vit, B);
     for (int i = 0; i < stage_count(&vit->settings); i++) {
         embed(vit, i, x, B);
         if (drop) drop_tokens(vit, i, stage_input(&vit->stages[i]), B);
