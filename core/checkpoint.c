@@ -99,12 +99,16 @@ static bool refuse_shape(const Param *p, const SafeTensor *tensor, Error *error)
     shape_text(has, sizeof has, tensor->ndim, tensor->shape);
     shape_text(needs, sizeof needs, p->ndim, wanted);
     if (p->setting)
-        return refuse(error, "%s: %s has shape %s, but this model needs %s: another %s (here %d in stage %d)?", tensor->file,
-                      p->name, has, needs, p->setting, p->setting_value, p->stage);
+        return refuse(error, "%s: %s has shape %s, but this model needs %s: another %s (here %g in stage %d)?",
+                      tensor->file, p->name, has, needs, p->setting, p->setting_value, p->stage);
     return refuse(error,
                   "%s: %s has shape %s, but this model needs %s: another dim, depth, img_size, patch_size, pool or "
                   "class count?",
                   tensor->file, p->name, has, needs);
+}
+
+bool checkpoint_shape_fits(const Param *p, const SafeTensor *tensor, Error *error) {
+    return shape_matches(p, tensor) || refuse_shape(p, tensor, error);
 }
 
 /* The first missing tensor, and the number of missing tensors. */
@@ -133,7 +137,7 @@ static bool tensor_read(const Param *p, const SafeTensors *st, const char *name,
         return true;
     }
     bool fitted = fit && fit->fit(host + p->offset, p, tensor, fit->context);
-    if (!fitted && !shape_matches(p, tensor)) return refuse_shape(p, tensor, error);
+    if (!fitted && !checkpoint_shape_fits(p, tensor, error)) return false;
     if (!fitted && !safetensors_to_float(tensor, host + p->offset, error)) return false;
     return all_finite(host + p->offset, p, tensor, error);
 }

@@ -35,6 +35,9 @@ typedef struct {
     void *context;
 } CheckpointFit;
 
+/* True if the file's tensor has the parameter's shape; otherwise the error names both, and the setting behind them. */
+bool checkpoint_shape_fits(const Param *p, const SafeTensor *tensor, Error *error);
+
 /* Reads every parameter from a file of weights.  Dies if one is missing, has the wrong shape and `fit` (may be NULL)
  * does not convert it, or has a value that is not finite, or if the file has further tensors. */
 void checkpoint_load_weights(Params *params, const char *path, const CheckpointFit *fit);

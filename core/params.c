@@ -67,14 +67,16 @@ void params_start_scaled(Params *params, const char *prefix, const char *name, f
     }
 }
 
-void params_shaped_by(Params *params, const char *setting, int value, int stage) {
+void params_shaped_by(Params *params, const char *setting, double value, int stage) {
     Param *p = &params->items[params->count - 1];
     p->setting = setting;
     p->setting_value = value;
     p->stage = stage;
 }
 
-void params_bilinear(Params *params) { params->items[params->count - 1].bilinear = true; }
+void params_resampled(Params *params, Resampled rule) { params->items[params->count - 1].resampled = rule; }
+
+void params_in_windows(Params *params, Grid tokens) { params->items[params->count - 1].tokens = tokens; }
 
 void params_on_grid(Params *params, ParamGrid grid) { params->items[params->count - 1].grid = grid; }
 

@@ -57,6 +57,13 @@ typedef struct {
     bool apart;
 } ParamTime;
 
+/* How a table on a grid becomes one on a grid of another size, each as a function of PyTorch's. */
+typedef enum {
+    RESAMPLED_ANTIALIASED, /* bicubic, antialias=True: timm's position embeddings */
+    RESAMPLED_BICUBIC,     /* bicubic without it: the relative position biases of Swin's own program */
+    RESAMPLED_BILINEAR     /* bilinear without it: PVT's positions */
+} Resampled;
+
 struct Param {
     char name[PARAM_NAME_SIZE]; /* as in timm: blocks.3.attn.qkv.weight */
     int shape[PARAM_MAX_DIMS], ndim;
@@ -67,9 +74,11 @@ struct Param {
     ParamDraw draw; /* NULL: `init` alone */
     ParamGrid grid;
     const char *setting; /* one that the shape follows from, for messages, or NULL;  its value in this stage */
-    int setting_value, stage;
+    double setting_value;
+    int stage;
     ParamTime time;
-    bool bilinear; /* how to resample it to another grid: bilinearly, else bicubically */
+    Resampled resampled;
+    Grid tokens; /* of a table of offsets whose setting may change: the tokens between which they are;  or all 0 */
     bool decay;
     float rate;  /* factor of the learning rate; default 1 */
     bool frozen; /* a buffer: stored and loaded like parameters, but never trained and not counted as one */
@@ -113,11 +122,14 @@ void params_start_scaled(Params *params, const char *prefix, const char *name, f
 /* Marks the most recently declared tensor as lying on a grid, so that weights trained at another image size can be
  * resampled. */
 void params_on_grid(Params *params, ParamGrid grid);
-/* Has that tensor resampled bilinearly, as PVT's positions are. */
-void params_bilinear(Params *params);
+/* Has that tensor resampled otherwise than with antialias. */
+void params_resampled(Params *params, Resampled rule);
+/* Says that its grid is one of offsets within windows of these tokens: where the tokens are the same, a window of
+ * another size is a mistake and not another resolution. */
+void params_in_windows(Params *params, Grid tokens);
 
 /* Notes that the shape of the most recently declared tensor follows from that setting's value in this stage. */
-void params_shaped_by(Params *params, const char *setting, int value, int stage);
+void params_shaped_by(Params *params, const char *setting, double value, int stage);
 
 /* Says how the most recently declared tensor extends in time; nothing if it has one slice. */
 void params_in_time(Params *params, ParamTime time);

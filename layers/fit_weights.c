@@ -17,11 +17,17 @@ typedef struct {
     FittedWeights *done;
 } Fit;
 
+/* Is this a table of windows on the same tokens, which another resolution has not changed? */
+static bool keeps_tokens(const Param *p, const Param *origin) {
+    return p->tokens.rows > 0 && origin && origin->tokens.rows == p->tokens.rows &&
+           origin->tokens.columns == p->tokens.columns;
+}
+
 static bool fit_grid(const Fit *fit, float *to, const Param *p, const SafeTensor *tensor) {
     const Param *origin = fit->origin ? params_find(&fit->origin->params, p->name) : NULL;
     ParamGrid grid;
     Error error;
-    if (p->grid.positions.frames > 1) return false;
+    if (p->grid.positions.frames > 1 || keeps_tokens(p, origin)) return false;
     if (!grid_of_tensor(&grid, p, origin ? &origin->grid : NULL, tensor->ndim, tensor->shape)) return false;
     Grid from_grid = grid.positions, to_grid = p->grid.positions;
     if (from_grid.rows == to_grid.rows && from_grid.columns == to_grid.columns) return false;
@@ -96,6 +102,74 @@ static void refuse_other_stem(const Model *model, const SafeTensors *st, const c
         die("%s: its stem has stages (patch_embed.backbone.stem), this model's has none: stem_blocks is needed", path);
 }
 
+/* One more than the number of the block that the tensor is of, or 0.  stage: "stages.2.", or "" where there is one. */
+static int block_of(const char *name, const char *stage) {
+    size_t length = strlen(stage);
+    int block = -1;
+    if (strncmp(name, stage, length) || sscanf(name + length, "blocks.%6d.", &block) != 1) return 0;
+    return block + 1;
+}
+
+static int depth_in_model(const Model *model, const char *stage) {
+    int depth = 0;
+    for (int i = 0; i < params_count(&model->params); i++) {
+        int block = block_of(params_at(&model->params, i)->name, stage);
+        if (block > depth) depth = block;
+    }
+    return depth;
+}
+
+static int depth_in_file(const SafeTensors *st, const char *stage) {
+    int depth = 0;
+    for (int i = 0; i < st->count; i++) {
+        int block = block_of(st->tensors[i].name, stage);
+        if (block > depth) depth = block;
+    }
+    return depth;
+}
+
+/* A tensor of another shape, which follows from that setting.  ratio: of its rows to its columns, not its length. */
+static void refuse_other_shape(const Model *model, const SafeTensors *st, int stage, const char *prefix,
+                               const char *name, const char *setting, bool ratio) {
+    char whole[PARAM_NAME_SIZE];
+    Error error;
+    snprintf(whole, sizeof whole, "%.20sblocks.0.%s", prefix, name);
+    const Param *found = params_find(&model->params, whole);
+    const SafeTensor *tensor = safetensors_find(st, whole);
+    if (!found || !tensor) return;
+    Param p = *found;
+    p.setting = setting;
+    p.setting_value = ratio ? (double)p.shape[0] / p.shape[1] : p.shape[0];
+    p.stage = stage;
+    if (!checkpoint_shape_fits(&p, tensor, &error)) die("%s", error.text);
+}
+
+/* The same architecture with other sizes: says which setting decides them, at the first stage that differs. */
+static void refuse_other_sizes(const Model *model, const SafeTensors *st, const char *path) {
+    static const char *const names[] = {"stages", "layers"};
+    const char *name = NULL;
+    char prefix[24] = "";
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        snprintf(prefix, sizeof prefix, "%s.0.", names[i]);
+        if (depth_in_model(model, prefix)) name = names[i];
+    }
+    for (int i = 0; i == 0 || name; i++) {
+        prefix[0] = 0;
+        if (name) snprintf(prefix, sizeof prefix, "%s.%d.", name, i);
+        int here = depth_in_model(model, prefix), there = depth_in_file(st, prefix);
+        if (i == 0 && !there) return; /* another architecture */
+        if (!here && !there) return;
+        if (!here || !there)
+            die("%s: %s blocks in stage %d, but this model has %s: dim with values for another number of stages?", path,
+                there ? "there are" : "no", i, here ? "some" : "none");
+        refuse_other_shape(model, st, i, prefix, "norm1.weight", "dim", false);
+        refuse_other_shape(model, st, i, prefix, "mlp.fc1.weight", "mlp_ratio", true);
+        if (here != there)
+            die("%s: %d blocks in stage %d, but this model has %d: another depth (here %d in stage %d)?", path, there,
+                i, here, here, i);
+    }
+}
+
 /* Published vision transformers that are not this one: says what is different, before a tensor is missed. */
 static void refuse_relatives(const Model *model, const char *path) {
     Error error;
@@ -123,6 +197,7 @@ static void refuse_relatives(const Model *model, const char *path) {
     if (token && own && own->grid.prefix && positions && positions->ndim == 3 && is_square(positions->shape[1]))
         die("%s: pos_embed has %zu positions and none for the class token, as DeiT-III: this model has one there, and "
             "no setting takes it away", path, positions->shape[1]);
+    refuse_other_sizes(model, &st, path);
     safetensors_close(&st);
 }
 
@@ -144,9 +219,9 @@ void fitted_weights_print(const FittedWeights *fitted, FILE *out) {
     if (fitted->resampled > 1) snprintf(more, sizeof more, " and %d more", fitted->resampled - 1);
     if (fitted->resampled) {
         Grid from = fitted->from.positions, to = fitted->first->grid.positions;
-        print_line_to(out, "%s: resampled %s: %s from %dx%d to %dx%d%s\n", fitted->path,
-                      fitted->first->bilinear ? "bilinearly" : "bicubically", fitted->first->name, from.rows,
-                      from.columns, to.rows, to.columns, more);
+        const char *how = fitted->first->resampled == RESAMPLED_BILINEAR ? "bilinearly" : "bicubically";
+        print_line_to(out, "%s: resampled %s: %s from %dx%d to %dx%d%s\n", fitted->path, how, fitted->first->name,
+                      from.rows, from.columns, to.rows, to.columns, more);
     }
     more[0] = 0;
     if (fitted->inflated > 1) snprintf(more, sizeof more, " and %d more", fitted->inflated - 1);

@@ -18,6 +18,7 @@
 #include <string.h>
 
 #include "core/die.h"
+#include "layers/pieces.h"
 
 enum { EXPANSION = 4, STEM_HALVINGS = 2 };
 
@@ -133,19 +134,6 @@ void hybrid_stem_destroy(HybridStem *stem) {
 
 /* == Standardised weights ========================================================================================= */
 
-/* Hands out pieces of `base`, or only counts their bytes while base is NULL. */
-typedef struct {
-    char *base;
-    size_t used;
-} Room;
-
-static void *room_take(Room *room, size_t bytes) {
-    enum { ALIGN = 256 };
-    char *taken = room->base ? room->base + room->used : NULL;
-    room->used += (bytes + ALIGN - 1) / ALIGN * ALIGN;
-    return taken;
-}
-
 /* The images need no gradient. */
 static bool goes_back(const HybridStem *stem, const StemUnit *unit) { return unit != &stem->first; }
 
@@ -156,33 +144,30 @@ static size_t most_outputs(const HybridStem *stem) {
     return most;
 }
 
-static void units_place(HybridStem *stem, Room *room) {
+static void units_place(void *owner, Pieces *pieces) {
+    HybridStem *stem = owner;
     for (int i = 0; i < stem->unit_count; i++) {
         StemUnit *unit = stem->units[i];
-        unit->folded = room_take(room, convolution_folded_bytes(&unit->shape, goes_back(stem, unit)));
-        unit->rows.mean = room_take(room, (size_t)unit->shape.out * sizeof(float));
-        unit->rows.rstd = room_take(room, (size_t)unit->shape.out * sizeof(float));
+        unit->folded = pieces_take(pieces, convolution_folded_bytes(&unit->shape, goes_back(stem, unit)));
+        unit->rows.mean = pieces_take(pieces, (size_t)unit->shape.out * sizeof(float));
+        unit->rows.rstd = pieces_take(pieces, (size_t)unit->shape.out * sizeof(float));
     }
-    stem->ones = room_take(room, most_outputs(stem) * sizeof(float));
-    stem->zeros = room_take(room, most_outputs(stem) * sizeof(float));
+    stem->ones = pieces_take(pieces, most_outputs(stem) * sizeof(float));
+    stem->zeros = pieces_take(pieces, most_outputs(stem) * sizeof(float));
 }
 
 /* Apart from the activations, since CUDA's products round the memory that their weights are in as a whole. */
 void hybrid_stem_allocate(HybridStem *stem) {
-    Room room = {0};
     size_t most = most_outputs(stem);
     float *ones = xcalloc(most, sizeof *ones, "the stem");
-    units_place(stem, &room);
-    room.base = stem->memory = device_malloc(room.used, "standardised weights of the stem");
-    room.used = 0;
-    units_place(stem, &room);
+    stem->memory = pieces_allocate(units_place, stem, "standardised weights of the stem");
     device_zero(stem->zeros, most * sizeof *ones);
     for (size_t i = 0; i < most; i++) ones[i] = 1;
     device_upload(stem->ones, ones, most * sizeof *ones);
     free(ones);
 }
 
-static void units_standardize(const HybridStem *stem) {
+void hybrid_stem_standardize(const HybridStem *stem) {
     for (int i = 0; i < stem->unit_count; i++) {
         const StemUnit *unit = stem->units[i];
         standardize_forward(stem->weights, unit->w, &unit->rows);
@@ -349,7 +334,6 @@ static void block_forward(const HybridStem *stem, const StemBlock *block, const 
 void hybrid_stem_forward(const HybridStem *stem, const real *images, int B) {
     const StemUnit *first = &stem->first;
     const real *x = stem->pooled;
-    units_standardize(stem);
     unfold_forward(stem->pixels, images, &(Unfold){stem->Hi, stem->Wi, 3, 1, 1, 0, true, 0, 0, 0}, B); /* channels last */
     unit_forward(stem, first, stem->h, stem->pixels, NULL, true, B);
     max_pool_forward(stem->pooled, stem->at, stem->h, &(ImageShape){B, rows_down(first), rows_across(first)},

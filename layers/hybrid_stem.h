@@ -76,6 +76,8 @@ void hybrid_stem_plan(HybridStem *stem, Plan *plan, const char *prefix, int B);
 /* Allocates what does not depend on the batch. */
 void hybrid_stem_allocate(HybridStem *stem);
 
+/* Before a forward pass, if the weights have changed since the last time. */
+void hybrid_stem_standardize(const HybridStem *stem);
 /* images [B,3,Hi,Wi] -> stem->features, which in inference must be read before anything else of the plan is written. */
 void hybrid_stem_forward(const HybridStem *stem, const real *images, int B);
 /* stem->dfeatures -> parameters (+=).  Overwrites dfeatures. */

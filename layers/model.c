@@ -19,10 +19,16 @@ static size_t planned_bytes(const Model *model) {
     return larger(plan_bytes(&model->training), plan_bytes(&model->inference));
 }
 
+static void keep_weights(Model *model, bool keeps) {
+    model->keeps_weights = keeps;
+    model->turn++;
+    linear_keep_weights(keeps);
+}
+
 void model_allocate(Model *model) {
     model->memory = device_malloc(planned_bytes(model), "activations");
     model_set_training(model, model_trains(model));
-    linear_keep_weights(false); /* they may not be loaded yet */
+    keep_weights(model, false); /* they may not be loaded yet */
 }
 
 void model_set_training(Model *model, bool training) {
@@ -30,7 +36,7 @@ void model_set_training(Model *model, bool training) {
     model->plan = training ? &model->training : &model->inference;
     plan_bind(model->plan, model->memory);
     if (model->plan != before) device_uploads_used(); /* other tensors lie where images are uploaded to now */
-    linear_keep_weights(!training);
+    keep_weights(model, !training);
 }
 
 size_t model_activation_bytes(const Model *model) {

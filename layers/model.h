@@ -13,6 +13,8 @@ typedef struct {
     Plan *plan;               /* the current one of the two: its pointers are valid */
     void *memory;
     int batch; /* largest number of images */
+    bool keeps_weights; /* parameters do not change until model_set_training is called again, */
+    unsigned turn;      /* which has been called so often */
 } Model;
 
 /* Plans activations for up to `batch` images, for inference and, if `training`, for training as well.  Calls

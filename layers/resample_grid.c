@@ -1,10 +1,10 @@
-/* Bicubic or bilinear resampling of tables on a grid.
+/* Resampling of tables on a grid (core/params.h, Resampled).
  * from [outer,prefix + h*w,inner] -> to [outer,prefix + h'*w',inner]
  *   to_yx = sum_ij u_yi v_xj from_ij,  weights u of the rows and v of the columns those of data/resample.c,
  * in double.  Those weights (Keys' a = -1/2, half-pixel centres, cut off and normalised at the edges, widened when the
  * grid shrinks) are what torch.nn.functional.interpolate(mode="bicubic", antialias=True) uses, and timm's
- * resample_abs_pos_embed (layers/pos_embed.py) calls that.  Bilinear weights are those of mode="bilinear" there without
- * antialias, which PVT's positions take. */
+ * resample_abs_pos_embed (layers/pos_embed.py) calls that.  Without antialias a = -3/4, the nearest four values count
+ * whatever the grids' sizes, and those beyond an edge are the edge's. */
 #include "layers/resample_grid.h"
 
 #include <math.h>
@@ -47,13 +47,39 @@ static int bilinear_weights(double weights[2], int *first, int in, int out, int 
     return *first < in - 1 ? 2 : 1;
 }
 
+/* Keys' cubic at distance d >= 0 from its centre, a = -3/4. */
+static double cubic(double d) {
+    const double a = -0.75;
+    if (d < 1) return ((a + 2) * d - (a + 3)) * d * d + 1;
+    return d < 2 ? ((d - 5) * d + 8) * d * a - 4 * a : 0;
+}
+
+/* The four nearest of a centre, which at an edge are fewer.  Returns how many there are from *first on. */
+static int bicubic_weights(double weights[4], int *first, int in, int out, int j) {
+    double at = ((double)j + 0.5) * in / out - 0.5;
+    int below = (int)floor(at), last = below + 2 < in - 1 ? below + 2 : in - 1;
+    *first = below > 1 ? below - 1 : 0;
+    memset(weights, 0, 4 * sizeof *weights);
+    for (int i = below - 1; i <= below + 2; i++) {
+        int inside = i < 0 ? 0 : i < last ? i : last;
+        weights[inside - *first] += cubic(fabs(at - i));
+    }
+    return last - *first + 1;
+}
+
+static int weights_of(double *weights, int *first, const ResampleAxis *axis, int j, Resampled rule) {
+    if (rule == RESAMPLED_BILINEAR) return bilinear_weights(weights, first, axis->in, axis->out, j);
+    if (rule == RESAMPLED_BICUBIC) return bicubic_weights(weights, first, axis->in, axis->out, j);
+    return resample_weights(weights, first, axis, RESAMPLE_BICUBIC, j);
+}
+
 /* y [outer,out,inner] = weights x, x [outer,in,inner]. */
-static void resample_dimension(double *y, const double *x, size_t outer, int out, int in, size_t inner, bool bilinear) {
+static void resample_dimension(double *y, const double *x, size_t outer, int out, int in, size_t inner,
+                               Resampled rule) {
     ResampleAxis axis = resample_whole(in, out);
-    double *weights = xcalloc(2 + (size_t)resample_taps(&axis, RESAMPLE_BICUBIC), sizeof *weights, "resampling");
+    double *weights = xcalloc(4 + (size_t)resample_taps(&axis, RESAMPLE_BICUBIC), sizeof *weights, "resampling");
     for (int j = 0; j < out; j++) {
-        int first, count = bilinear ? bilinear_weights(weights, &first, in, out, j)
-                                    : resample_weights(weights, &first, &axis, RESAMPLE_BICUBIC, j);
+        int first, count = weights_of(weights, &first, &axis, j, rule);
         for (size_t o = 0; o < outer; o++) {
             double *to = y + (o * (size_t)out + (size_t)j) * inner;
             memset(to, 0, inner * sizeof *to);
@@ -81,9 +107,9 @@ void grid_resample(float *to, const Param *p, const float *from, const ParamGrid
         from += front;
         for (size_t i = 0; i < rows * columns * inner; i++) whole[i] = from[i];
         resample_dimension(wide, whole, rows, p->grid.positions.columns, grid->positions.columns, inner,
-                           p->bilinear);
+                           p->resampled);
         resample_dimension(done, wide, 1, p->grid.positions.rows, grid->positions.rows, new_columns * inner,
-                           p->bilinear);
+                           p->resampled);
         for (size_t i = 0; i < new_rows * new_columns * inner; i++) to[i] = (float)done[i];
         to += new_rows * new_columns * inner;
         from += rows * columns * inner;

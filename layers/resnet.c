@@ -4,8 +4,7 @@
  *              in a stage's first block the sum is conv3(h2) + downsample(x), and from layer2 on conv2 and downsample
  *              of that block have stride 2
  * backward  dz is the gradient of a block's sum before its ReLU; the kernel of each convolution also applies the ReLU
- * of
- *           its input
+ *           of its input
  *           2. dh2 = conv3^T dz where h2 > 0, dh1 = conv2^T dh2 where h1 > 0,
  *              dz of the previous block = (dz or downsample^T dz) + conv1^T dh1 where x > 0
  *           The pass ends with the weights of layer2.0, whose input needs no gradient.
@@ -19,6 +18,7 @@
 #include <string.h>
 
 #include "core/die.h"
+#include "layers/pieces.h"
 
 static const float BATCHNORM_EPS = 1e-5f;
 
@@ -121,36 +121,18 @@ void resnet_destroy(ResNet *net) {
 
 /* == Folding ====================================================================================================== */
 
-/* Hands out pieces of `base`, or only counts their bytes while base is NULL. */
-typedef struct {
-    char *base;
-    size_t used;
-} Pool;
-
-static void *pool_take(Pool *pool, size_t bytes) {
-    enum { ALIGN = 256 };
-    char *taken = pool->base ? pool->base + pool->used : NULL;
-    pool->used += (bytes + ALIGN - 1) / ALIGN * ALIGN;
-    return taken;
-}
-
-static void convs_place(ResNet *net, Pool *pool) {
+static void convs_place(void *owner, Pieces *pieces) {
+    ResNet *net = owner;
     for (int i = 0; i < net->conv_count; i++) {
         ResNetConv *conv = net->convs[i];
-        conv->scale = pool_take(pool, (size_t)conv->shape.out * sizeof(float));
-        conv->shift = pool_take(pool, (size_t)conv->shape.out * sizeof(float));
-        conv->folded = pool_take(pool, convolution_folded_bytes(&conv->shape, conv->trained));
+        conv->scale = pieces_take(pieces, (size_t)conv->shape.out * sizeof(float));
+        conv->shift = pieces_take(pieces, (size_t)conv->shape.out * sizeof(float));
+        conv->folded = pieces_take(pieces, convolution_folded_bytes(&conv->shape, conv->trained));
     }
 }
 
 void resnet_fold(ResNet *net) {
-    if (!net->memory) {
-        Pool pool = {0};
-        convs_place(net, &pool);
-        pool.base = net->memory = device_malloc(pool.used, "folded weights of the backbone");
-        pool.used = 0;
-        convs_place(net, &pool);
-    }
+    if (!net->memory) net->memory = pieces_allocate(convs_place, net, "folded weights of the backbone");
     for (int i = 0; i < net->conv_count; i++) {
         const ResNetConv *conv = net->convs[i];
         batchnorm_fold(conv->scale, conv->shift, conv->bn_w, conv->bn_b, conv->running_mean, conv->running_var,

@@ -40,9 +40,12 @@ typedef struct {
     Dropout dropout;     /* of this step, with site SITE_TOKENS; rate 0: none */
 } Stream;
 
-/* Dropout.site: SITE_TOKENS once for the model, the others for each block, counted over all stages, plus SITES_OF_BLOCK
- * times its number. */
+/* Dropout.site: SITE_TOKENS of the first stage's input, the others for each block, counted over all stages, plus
+ * SITES_OF_BLOCK times its number. */
 enum { SITE_TOKENS, SITE_ATTENTION, SITE_HIDDEN, SITE_MLP, SITES_OF_BLOCK = 3 };
+
+/* Of the input of stage i > 0, in a model with `depth` blocks. */
+static inline int later_tokens_site(int depth, int i) { return SITES_OF_BLOCK * depth + i; }
 
 typedef struct {
     int dim, depth, heads;

@@ -80,8 +80,8 @@ static const ConfigEntry entries[] = {
     {F(FLOAT, drop_path), "0", .min = 0, .max = 0.99,
      .help = "Rate of stochastic depth (drop path) in the last block; it grows linearly from 0 in the first block"},
     {F(FLOAT, dropout), "0", .min = 0, .max = 0.9,
-     .help = "Rate of dropout after the position embedding, after attention's projection and after both layers of the "
-             "MLP, as in ViT (attention weights have none)"},
+     .help = "Rate of dropout after position embeddings, after attention's projection and after both layers of the "
+             "MLP, as in ViT and PVT (attention weights have none)"},
     {F(BOOL, recompute), "false",
      .help = "Activation checkpointing: store only the input of each block and compute the block again in the backward "
              "pass, which saves memory, takes more time and gives the same results"},
@@ -222,7 +222,7 @@ void vit_check_settings(const Config *config) {
     check_frames(config, s);
     check_mlp(config, s);
     check_class_token(config, s);
-    if (s->dropout > 0 && SITES_OF_BLOCK * depth_of(s) >= DROPOUT_SITES)
+    if (s->dropout > 0 && later_tokens_site(depth_of(s), stage_count(s) - 1) >= DROPOUT_SITES)
         config_reject(config, "dropout", "%g, but %d blocks have more places for it than %d", (double)s->dropout,
                       depth_of(s), DROPOUT_SITES);
 }
@@ -300,7 +300,7 @@ static void entry_declare(Vit *vit, int i) {
                    (int[]){1, prefix + grid_tokens(stage->grid), M});
     params_on_grid(params, (ParamGrid){1, 1, prefix, stage->grid});
     params_in_time(params, (ParamTime){TIME_COPIES, 1, stage->grid.frames, prefix, false});
-    if (vit->settings.pos_embed == POSITIONS_STAGES) params_bilinear(params);
+    if (vit->settings.pos_embed == POSITIONS_STAGES) params_resampled(params, RESAMPLED_BILINEAR);
 }
 
 static const char stem_prefix[] = "patch_embed.backbone.";
@@ -515,11 +515,13 @@ static int pooled_tokens(const Vit *vit) { return has_class_token(vit) ? 1 : las
 /* True if a class token or a position embedding is added to a stage's patches. */
 static bool is_joined(const Vit *vit, int i) { return vit->stages[i].pos || class_in_front(vit, i); }
 
-/* Dropout of the first stage's input or of its gradient. */
-static void drop_tokens(const Vit *vit, real *x, int B) {
-    const Stage *first = &vit->stages[0];
-    size_t n = (size_t)first->stations[0].N * (size_t)first->config.dim;
-    if (vit->stream.dropout.rate > 0) dropout_forward(x, x, &vit->stream.dropout, B, n);
+/* Dropout of a stage's input or of its gradient: of the first stage, and of each that has a position embedding. */
+static void drop_tokens(const Vit *vit, int i, real *x, int B) {
+    const Stage *stage = &vit->stages[i];
+    Dropout d = vit->stream.dropout;
+    if (d.rate <= 0 || (i > 0 && !stage->pos)) return;
+    if (i > 0) d.site = (uint32_t)later_tokens_site(vit->depth, i);
+    dropout_forward(x, x, &d, B, (size_t)stage->stations[0].N * (size_t)stage->config.dim);
 }
 
 /* What the first embedding reads. */
@@ -535,13 +537,19 @@ static void embed(Vit *vit, int i, const real *x, int B) {
                       &(TokenShape){B, prefix + grid_tokens(stage->grid), stage->config.dim}, prefix);
 }
 
+static void stem_forward(Vit *vit, int B) {
+    if (!vit->model.keeps_weights || vit->stem_turn != vit->model.turn) hybrid_stem_standardize(&vit->stem);
+    vit->stem_turn = vit->model.turn;
+    hybrid_stem_forward(&vit->stem, vit->images, B);
+}
+
 void vit_forward(Vit *vit, int B, bool drop) {
     const Stage *last = last_stage(vit);
     const real *x = first_input(vit);
-    if (has_stem(vit)) hybrid_stem_forward(&vit->stem, vit->images, B);
+    if (has_stem(vit)) stem_forward(vit, B);
     for (int i = 0; i < stage_count(&vit->settings); i++) {
         embed(vit, i, x, B);
-        if (drop && i == 0) drop_tokens(vit, stage_input(&vit->stages[0]), B);
+        if (drop) drop_tokens(vit, i, stage_input(&vit->stages[i]), B);
         stage_forward(&vit->stages[i], B, drop);
         x = stage_output(&vit->stages[i]);
     }
@@ -589,7 +597,7 @@ void vit_backward(Vit *vit, int B, bool drop, GradientsListener final) {
     pool_backward(vit->stream.dh, vit->dpooled, &(TokenShape){B, last->N, last->config.dim}, 0, pooled_tokens(vit));
     for (int i = stage_count(&vit->settings) - 1; i >= 0; i--) {
         stage_backward(&vit->stages[i], B, drop, &done);
-        if (drop && i == 0) drop_tokens(vit, vit->stream.dx, B);
+        if (drop) drop_tokens(vit, i, vit->stream.dx, B);
         embed_gradient(vit, i, B);
     }
     gradients_final(&done, 0);

@@ -73,6 +73,7 @@ typedef struct {
     Model model;
 
     HybridStem stem; /* if settings.stem asks for one: it makes what the first embedding reads */
+    unsigned stem_turn; /* model.turn when its weights were standardised */
     Embedding embeddings[VIT_MAX_STAGES];
     Stage stages[VIT_MAX_STAGES];
     Classifier head;

@@ -831,8 +831,41 @@ evidence=$(curves_agree swin.whole swin.micro 1e-4)
 check "and in micro-batches" $? "$evidence"
 refuses "weights of another window" 1 'swin.whole/last.safetensors|bias_table|[25,2]|[49,2]|window|here 4 in stage 0' \
     $swin --window 4,2 --init swin.whole/last.safetensors --eval
+table=attn.relative_position_bias_table
+run $swin --window 6,2 --img-size 64 --init swin.whole/last.safetensors --eval
+[ "$status" -eq 0 ] && grep -q "resampled bicubically: layers.0.blocks.0.$table from 5x5 to 11x11 and 1 more" out
+check "a window that grows with the image" $? "$(cat out err)"
+run $swin --window 3,9 --img-size 64 --init swin.whole/last.safetensors --eval
+[ "$status" -eq 0 ] && grep -q "resampled bicubically: layers.1.blocks.0.$table from 3x3 to 15x15 and 1 more" out
+check "a window larger than its 8 x 8 tokens has their sides" $? "$(cat out err)"
+for what in 'depth 2,3|2 blocks in stage 1|has 3|depth (here 3 in stage 1)' \
+    'dim 8,24|layers.1.blocks.0.norm1.weight|[16]|[24]|dim (here 24 in stage 1)' \
+    'mlp-ratio 4,2.5|layers.1.blocks.0.mlp.fc1.weight|[64,16]|[40,16]|mlp_ratio (here 2.5 in stage 1)' \
+    'dim 8,16,32 --window 3,2,1 --heads 2,4,4|no blocks in stage 2|dim'; do
+    refuses "weights of a neighbour: ${what%%|*}" 1 "swin.whole/last.safetensors|${what#*|}" $swin --window 3,2 \
+        --init swin.whole/last.safetensors --eval --${what%%|*}
+done
 refuses "Swin's weights for focused attention" 1 'swin.whole/last.safetensors|layers.0.blocks.0.attn.positional_encoding' \
     $swin --attn focused,swin --window 2 --init swin.whole/last.safetensors --eval
+pvt="--dim 8,16 --depth 1,2 --heads 2,4 --patch-size 4 --attn reduced --reduction 2,1 --patch-norm --stage-norm false"
+pvt="$pvt --pos-embed stages --pool cls --dropout 0.2 --train-limit 48 --test-limit 16 --batch-size 16 --log-every 1"
+pvt="$pvt --warmup-epochs 0 --epochs 20"
+run $pvt --run-dir pvt.whole
+[ "$status" -eq 0 ] && [ ! -s err ]
+check "PVT trains, with dropout in every stage" $? "$(last_row pvt.whole) $(head -n 1 err)"
+run $pvt --recompute --run-dir pvt.again
+same_run pvt.whole pvt.again
+check "recompute changes no bit of its run" $? "differs: $differs"
+for _ in 1 2 3 4 5; do
+    rm -rf pvt.stopped
+    stop_run INT '^8,' pvt.stopped/log.csv $pvt --run-dir pvt.stopped
+    [ "$status" -ne 0 ] && break
+done
+[ "$status" -eq 130 ]
+check "and can be stopped" $? "status $status"
+run --resume pvt.stopped
+same_run pvt.whole pvt.stopped
+check "and resumed with the same bits" $? "differs: $differs"
 refuses "pictures of a hierarchy" 2 'attention|2 stages' --init staged/last.safetensors --predict test:0 --attention x
 
 # == The average, learning ===========================================================================================

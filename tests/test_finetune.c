@@ -33,13 +33,15 @@ static int case_agrees(const SafeTensors *st, const char *name) {
     const SafeTensor *before = safetensors_find(st, from_name), *after = safetensors_find(st, to_name);
     assert_non_null(before);
     assert_non_null(after);
-    assert_int_equal(sscanf(safetensors_metadata(st, name), "axis %d axes %d prefix %d from %dx%d to %dx%d", &from.axis,
-                            &from.axes, &from.prefix, &from.positions.rows, &from.positions.columns,
-                            &to.positions.rows, &to.positions.columns),
-                     7);
+    char other[16] = "";
+    int read = sscanf(safetensors_metadata(st, name), "axis %d axes %d prefix %d from %dx%d to %dx%d by %15s",
+                      &from.axis, &from.axes, &from.prefix, &from.positions.rows, &from.positions.columns,
+                      &to.positions.rows, &to.positions.columns, other);
+    assert_true(read == 7 || read == 8);
     from.positions.frames = 1;
     to = (ParamGrid){from.axis, from.axes, from.prefix, {1, to.positions.rows, to.positions.columns}};
     Param p = declared(after, to);
+    p.resampled = !strcmp(other, "bicubic") ? RESAMPLED_BICUBIC : *other ? RESAMPLED_BILINEAR : RESAMPLED_ANTIALIASED;
     assert_true(grid_of_tensor(&found, &p, &from, before->ndim, before->shape));
     assert_int_equal(found.positions.rows, from.positions.rows);
     assert_int_equal(found.positions.columns, from.positions.columns);
@@ -60,7 +62,8 @@ static int case_agrees(const SafeTensors *st, const char *name) {
 }
 
 static void test_interpolation(void **state) {
-    static const char *const names[] = {"pos_embed", "smaller", "one_each", "wa", "toeplitz", "point"};
+    static const char *const names[] = {"pos_embed", "smaller", "one_each", "wa", "toeplitz", "point",
+                                        "swin", "swin_smaller", "swin_narrow", "pvt", "pvt_cls"};
     Error error;
     SafeTensors st;
     int ok = 1;
@@ -77,7 +80,7 @@ static void test_bilinear(void **state) {
     (void)state;
     const float from[1 + 8] = {9, 0, 4, 8, 40, 100, 104, 108, 140}; /* 2 x 4 */
     const float wanted[1 + 8] = {9, 2, 24, 27, 49, 77, 99, 102, 124}; /* 4 x 2 */
-    Param p = {.ndim = 3, .shape = {1, 9, 1}, .size = 9, .grid = {1, 1, 1, {1, 4, 2}}, .bilinear = true};
+    Param p = {.ndim = 3, .shape = {1, 9, 1}, .size = 9, .grid = {1, 1, 1, {1, 4, 2}}, .resampled = RESAMPLED_BILINEAR};
     float to[9];
     grid_resample(to, &p, from, &(ParamGrid){1, 1, 1, {1, 2, 4}});
     for (int i = 0; i < 9; i++) assert_float_equal(to[i], wanted[i], 1e-5);
@@ -113,7 +116,7 @@ static void test_models(void **state) {
         int tables; /* in two blocks, and the position embedding */
     } models[] = {{"softmax", "none", true, 1}, {"softmax", "heads", true, 3}, {"lisa", "none", false, 5},
                   {"sa10", "none", false, 5},   {"sa9", "none", false, 3},      {"focused", "none", false, 3},
-                  {"lambda", "none", false, 3}, {"rsa", "none", false, 7}};
+                  {"lambda", "none", false, 3}, {"rsa", "none", false, 7}, {"swin", "none", false, 3}};
     (void)state;
     for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
         Config config;

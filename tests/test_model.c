@@ -422,6 +422,36 @@ static void test_inference_plan(void **state) {
     each_fixture(plans_agree, full_or_reduced("every n-th fixture, n =", 1, 10));
 }
 
+/* In inference a stem standardises its weights once: it does not see what changes against the contract of
+ * model_set_training, and sees it after the next call. */
+static void test_stem_weights(void **state) {
+    (void)state;
+    Case c;
+    case_open(&c, "tests/fixtures/hybrid-cls.safetensors", "auto");
+    size_t n = (size_t)(c.B * c.C);
+    float *before = malloc(n * sizeof *before), *trained = malloc(n * sizeof *trained);
+    const Param *p = params_find(&c.vit.model.params, "patch_embed.backbone.conv.weight");
+    assert_non_null(p);
+    float *w = check_normal(p->size, 1, 0);
+    model_set_training(&c.vit.model, false);
+    case_forward(&c, 0, c.B);
+    memcpy(before, c.logits, n * sizeof *before);
+    device_upload(c.vit.model.params.values + p->offset, w, p->size * sizeof *w);
+    case_forward(&c, 0, c.B);
+    assert_memory_equal(c.logits, before, n * sizeof *before);
+    model_set_training(&c.vit.model, true);
+    case_forward(&c, 0, c.B);
+    memcpy(trained, c.logits, n * sizeof *trained);
+    model_set_training(&c.vit.model, false);
+    case_forward(&c, 0, c.B);
+    assert_true(check_close_float("after the next call", c.logits, trained, n, 1e-6));
+    assert_memory_not_equal(c.logits, before, n * sizeof *before);
+    free(w);
+    free(trained);
+    free(before);
+    case_close(&c);
+}
+
 /* == How often tau ends stick breaking ============================================================================ */
 
 /* The groups that share what is left have the same weight: the last two of the fixture's three, or all of them. */
@@ -523,6 +553,8 @@ static void test_recompute(void **state) {
         {"attn = lisa\n", true},
         {"conv_stages = 0\nattn = swin,softmax\nwindow = 3,2\nimg_size = 12x16\npos_embed = none\npatch_overlap = false\n"
          "patch_merging = true\npatch_norm = true\nstage_norm = false\nnorm_eps = 1e-5\n", true},
+        {"conv_stages = 0\nattn = reduced\nreduction = 2,1\nimg_size = 12x16\npos_embed = stages\npool = cls\n"
+         "patch_overlap = false\nmlp_conv = false\npatch_norm = true\nstage_norm = false\n", true},
     };
     double moved = 0; /* from step to step, of all models: one may draw the same drop path twice */
     for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
@@ -662,6 +694,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_reference),      cmocka_unit_test(test_algorithms),
         cmocka_unit_test(test_differences),    cmocka_unit_test(test_inference_plan),
+        cmocka_unit_test(test_stem_weights),
         cmocka_unit_test(test_micro_batches),  cmocka_unit_test(test_drop_path),
         cmocka_unit_test(test_recompute),      cmocka_unit_test(test_scaled_start),
         cmocka_unit_test(test_ended),          cmocka_unit_test(test_weights_sum_to_one),

@@ -54,6 +54,9 @@ static void window_declare(Attention *a, Params *params) {
     params_declare(params, &s->table, &s->dtable, a->prefix, "relative_position_bias_table", INIT_TRUNC_NORMAL, false,
                    2, (int[]){(2 * s->windows.wh - 1) * (2 * s->windows.ww - 1), a->H});
     params_shaped_by(params, "window", side, a->stage);
+    params_on_grid(params, (ParamGrid){0, 1, 0, {1, 2 * s->windows.wh - 1, 2 * s->windows.ww - 1}});
+    params_resampled(params, RESAMPLED_BICUBIC);
+    params_in_windows(params, a->grid);
 }
 
 static AttentionShape shape_of(const Attention *a, int B) { return (AttentionShape){B, a->N, a->H, a->D}; }

@@ -141,6 +141,10 @@ HOST_CASES = {
     "hierarchy-flatten-pvt": (Config(attn="focused", patch_size=2, patch_norm=1, stage_norm=0, num_classes=5,
                                      pool="gap-raw", pos_embed="stages", stage_dims="6,8", stage_depths="1,1",
                                      stage_heads="1,2", stage_ratios="2,1", img_size=(20, 12)), 0, 0),
+    "hierarchy-pvt-dropout": (Config(attn="reduced", reduction="2,1", patch_size=2, patch_norm=1, stage_norm=0,
+                                     num_classes=5, pool="cls", pos_embed="stages", stage_dims="6,8",
+                                     stage_depths="1,2", stage_heads="1,2", stage_ratios="2,1", img_size=(20, 12),
+                                     dropout=0.2), 0, 0),
     "hybrid-cls": (Config(**{**SMALL, **HYBRID}, pool="cls"), 0, 0),
     "hybrid-linear": (Config(**{**SMALL, **HYBRID, "attn": "linear", "img_size": (15, 30)}), 0, 0),
 }

@@ -2,7 +2,8 @@
 
     new = interpolate(table as [1,channels,rows,columns], size, mode="bicubic", antialias=True, align_corners=False)
 
-in float64, positions before the grid copied.  That call is what timm's resample_abs_pos_embed makes, and where timm can
+in float64, positions before the grid copied.  Swin's tables of relative positions are resampled without antialias, as
+its own program does for fine-tuning, and PVT's positions bilinearly, as its does.  That first call is what timm's resample_abs_pos_embed makes, and where timm can
 be imported its result (float32) must be this one.  Writes tests/fixtures/finetune/resample.safetensors; a current
 PyTorch is needed.
 """
@@ -26,14 +27,20 @@ CASES = {
     "wa": (((6, 5), 3, 2), 0, 0, (11, 8)),
     "toeplitz": ((3, (9, 13)), 1, 0, (17, 25)),
     "point": ((1, (1, 1), 5), 1, 1, (3, 2)),
+    "swin": (((13, 13), 3), 0, 0, (23, 23)),
+    "swin_smaller": (((13, 9), 2), 0, 0, (5, 3)),
+    "swin_narrow": (((1, 3), 2), 0, 0, (7, 5)),
+    "pvt": ((1, (8, 8), 3), 1, 0, (12, 11)),
+    "pvt_cls": ((1, (7, 7), 2), 1, 1, (4, 10)),
 }
+OTHERS = {"swin": "bicubic", "pvt": "bilinear"}  # without antialias, by the case's first word
 
 
-def resampled(table, prefix, grid, size):
-    """table [outer,prefix + rows*columns,inner]"""
+def resampled(table, prefix, grid, size, other):
+    """table [outer,prefix + rows*columns,inner]; other: a mode without antialias, or None"""
     outer, _, inner = table.shape
     front, rest = table[:, :prefix], table[:, prefix:].reshape(outer, *grid, inner).permute(0, 3, 1, 2)
-    rest = F.interpolate(rest, size=size, mode="bicubic", antialias=True, align_corners=False)
+    rest = F.interpolate(rest, size=size, mode=other or "bicubic", antialias=not other, align_corners=False)
     return torch.cat([front, rest.permute(0, 2, 3, 1).reshape(outer, -1, inner)], dim=1)
 
 
@@ -56,13 +63,17 @@ def main():
         outer, inner = int(np.prod(shape[:axis])), int(np.prod(shape[axis + 1:]))
         table = random.standard_normal((outer, prefix + grid[0] * grid[1], inner)).astype(np.float32)
         wide = torch.from_numpy(table).double()
-        wanted = resampled(wide, prefix, grid, size)
+        other = OTHERS.get(name.split("_")[0])
+        wanted = resampled(wide, prefix, grid, size, other)
         two = name == "toeplitz"  # rows and columns in dimensions of their own
         old, new = ((*grid,), size) if two else ((prefix + grid[0] * grid[1],), (prefix + size[0] * size[1],))
         tensors[name + ".from"] = table.reshape(*shape[:axis], *old, *shape[axis + 1:])
         tensors[name + ".to"] = wanted.numpy().reshape(*shape[:axis], *new, *shape[axis + 1:])
         metadata[name] = "axis %d axes %d prefix %d from %dx%d to %dx%d" % (axis, 1 + two, prefix, *grid, *size)
-        print(name, metadata[name], compare_with_timm(wide, prefix, grid, size, wanted) if outer == 1 else "")
+        if other:
+            metadata[name] += " by " + other
+        timm_has = outer == 1 and not other
+        print(name, metadata[name], compare_with_timm(wide, prefix, grid, size, wanted) if timm_has else "")
     metadata["torch"] = torch.__version__
     os.makedirs(os.path.dirname(PATH), exist_ok=True)
     safetensors_io.write(PATH, tensors, metadata)

@@ -17,7 +17,8 @@ M model width, H heads, D head width (M = H D), R sticks, grid Hg x Wg.  Paramet
     if there is one, joins in the last
     stem hybrid: patches of a ResNet's features (stem_reference.py) instead of the image
     pos conv: x += depthwise3x3(x) at each block's entry;  mlp conv: mlp = fc2 gelu(depthwise3x3(fc1))
-    dropout: after pos, attn and mlp, and after gelu; its sites are 0 and, for block i of all stages, 3 i + 1, 3, 2
+    dropout: after pos, attn and mlp, and after gelu; its sites are 0 and, for block i of all stages, 3 i + 1, 3, 2, and
+    for stage j > 0 with positions of its own 3 blocks + j
     loss = mean over images of -log softmax(logits)[label]
 
 Run as a program it checks itself: gradients by finite differences, and what the operators must be to each other.
@@ -568,8 +569,8 @@ class Vit:
             stage.raw = last and config.pool == "gap-raw"
             stage.notes, stage.tails, stage.alphas = self.notes, self.tails, self.alphas
             stage.first, first = first, first + config_here.depth
-            if i == 0:
-                x = self.drop.rows(x, 0)
+            if i == 0 or config.pos_embed == "stages":
+                x = self.drop.rows(x, 3 * sum(stage.depth for _, stage in stages(config)) + i if i else 0)
             tokens = stage.blocks(x)
             if config.stage_dims and not last:
                 x = tokens.transpose(1, 2).unflatten(2, config_here.grid)
