@@ -334,7 +334,8 @@ static void block_forward(const HybridStem *stem, const StemBlock *block, const 
 void hybrid_stem_forward(const HybridStem *stem, const real *images, int B) {
     const StemUnit *first = &stem->first;
     const real *x = stem->pooled;
-    unfold_forward(stem->pixels, images, &(Unfold){stem->Hi, stem->Wi, 3, 1, 1, 0, true, 0, 0, 0}, B); /* channels last */
+    /* channels last */
+    unfold_forward(stem->pixels, images, &(Unfold){stem->Hi, stem->Wi, 3, 1, 1, 0, true, 0, 0, 0}, B);
     unit_forward(stem, first, stem->h, stem->pixels, NULL, true, B);
     max_pool_forward(stem->pooled, stem->at, stem->h, &(ImageShape){B, rows_down(first), rows_across(first)},
                      first->shape.out, true);

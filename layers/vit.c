@@ -24,13 +24,16 @@ static const AttentionOp *const conv_blocks[] = {&conv_op, &sepconv_op, NULL};
 #define F(KIND, field) CONFIG_FIELD(KIND, VitSettings, field)
 static const ConfigEntry entries[] = {
     {F(ITEMS, attn), "softmax", .section = "model", .table = (const void *const *)attention_operators,
-     .noun = "operator", .help = "Attention operator of the blocks; with several stages one or a list, such as lisa,lisa,softmax,softmax"},
+     .noun = "operator",
+     .help = "Attention operator of the blocks; with several stages one or a list, such as lisa,lisa,softmax,softmax"},
     {F(SIZE, img_size), "32", .min = 1, .max = 4096, .help = "Height and width of the images that the model takes"},
-    {F(INT, frames), "1", .min = 1, .max = 1024, .help = "Number of frames of the clips that the model takes; 1: images"},
-    {F(INT, patch_size), "4", .min = 1, .max = 256, .help = "Side of the square patches that become tokens; with a stem, patches of its features"},
+    {F(INT, frames), "1", .min = 1, .max = 1024,
+     .help = "Number of frames of the clips that the model takes; 1: images"},
+    {F(INT, patch_size), "4", .min = 1, .max = 256,
+     .help = "Side of the square patches that become tokens; with a stem, patches of its features"},
     {F(CHOICE, stem), "none", CONFIG_CHOICES("none", "hybrid"),
-     .help = "What the patches are taken of: none, the image; hybrid, the features of a ResNet in front of it, a quarter "
-             "of the image's side or less (timm's vit_*_r*)"},
+     .help = "What the patches are taken of: none, the image; hybrid, the features of a ResNet in front of it, a "
+             "quarter of the image's side or less (timm's vit_*_r*)"},
     {F(INT, tubelet), "1", .min = 1, .max = 15,
      .help = "Number of frames, odd, that the first patch embedding of a clip joins, with every second frame in the "
              "middle of a tubelet (1: every frame by itself)"},
@@ -133,7 +136,8 @@ static void check_lists(const Config *config, const VitSettings *s) {
     const struct {
         const char *name;
         int count;
-    } lists[] = {{"attn", s->attn.count}, {"depth", s->depth.count}, {"heads", s->heads.count}, {"mlp_ratio", s->mlp_ratio.count}};
+    } lists[] = {{"attn", s->attn.count}, {"depth", s->depth.count}, {"heads", s->heads.count},
+                 {"mlp_ratio", s->mlp_ratio.count}};
     int stages = stage_count(s);
     for (size_t i = 0; i < sizeof lists / sizeof *lists; i++)
         if (lists[i].count != 1 && lists[i].count != stages)
@@ -195,9 +199,15 @@ static void check_mlp(const Config *config, const VitSettings *s) {
         config_reject(config, "mlp_relu", "stands before the MLP's convolution: use mlp_conv true too");
 }
 
+/* The setting for which every token of the last stage must be on the grid, or NULL. */
+static const char *grid_setting(const VitSettings *s) {
+    if (s->mlp_conv) return "mlp_conv";
+    if (s->pos_embed == POSITIONS_CONV) return "pos_embed conv";
+    return s->conv_stages > 0 && s->conv_stages == stage_count(s) ? "conv_stages" : NULL;
+}
+
 static void check_class_token(const Config *config, const VitSettings *s) {
-    const char *grid = s->mlp_conv ? "mlp_conv" : s->pos_embed == POSITIONS_CONV ? "pos_embed conv"
-                       : s->conv_stages > 0 && s->conv_stages == stage_count(s) ? "conv_stages" : NULL;
+    const char *grid = grid_setting(s);
     const AttentionOp *attn = vit_attn(s, stage_count(s) - 1);
     int joins = attention_class_block(attn, config), depth = depth_of(s);
     if (s->pool != POOL_CLS) return;
@@ -351,7 +361,8 @@ static void stage_create(Vit *vit, const Config *config, int i) {
                      .norm_eps = c->norm_eps,
                      .residual_gain = c->init_scale == INIT_SCALE_DEPTH ? 1 / sqrtf(2 * (float)vit->depth) : 1,
                      .stream = &vit->stream};
-    if (stage_count(c) > 1) snprintf(stage->prefix, sizeof stage->prefix, c->patch_merging ? "layers.%d." : "stages.%d.", i);
+    if (stage_count(c) > 1)
+        snprintf(stage->prefix, sizeof stage->prefix, c->patch_merging ? "layers.%d." : "stages.%d.", i);
     if (c->stage_norm) memcpy(stage->norm_prefix, stage->prefix, sizeof stage->prefix);
     stage->norm_unused = stage->last && c->pool == POOL_GAP_RAW;
     if (i == 0) {

@@ -272,15 +272,21 @@ def focused_qkv(tensors):
     return joined
 
 
-def convert(path, backbone_alone):
-    tensors = read(path)
+def vision_transformer(tensors):
+    """The tensors of one under train_vit's names, or None where they are of something else."""
     tensors = {name: x for name, x in tensors.items() if not name.endswith(("relative_position_index", "attn_mask"))}
     if "layers.0.downsample.reduction.weight" in tensors:
         return {swin_name(name): x for name, x in tensors.items()}
     if "patch_embed1.proj.weight" in tensors:
         return focused_qkv({pvt_name(name): x for name, x in tensors.items()})
-    if "patch_embed.proj.weight" in tensors:
-        return tensors
+    return tensors if "patch_embed.proj.weight" in tensors else None
+
+
+def convert(path, backbone_alone):
+    tensors = read(path)
+    renamed = vision_transformer(tensors)
+    if renamed:
+        return renamed
     detector = any(name.startswith(PREFIX) for name in tensors)
     if not detector:
         tensors = {PREFIX + name: x for name, x in tensors.items() if not name.startswith("fc.")}

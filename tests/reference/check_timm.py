@@ -5,9 +5,10 @@
     python tests/reference/check_timm.py --operators
 
 The first form makes deit_tiny_patch16_224 with random weights (and the same without class token, mean pooled: our
---pool gap), pvt_v2_b0 and pvt_v2_b2_li (on smaller images), swin_tiny_patch4_window7_224, vit_tiny_r_s16_p8_224 and
-vit_small_r26_s32_224 (on smaller images), saves its state dict as safetensors, gives it to `train_vit --init` with a batch for --parity, and
-compares logits, loss and all gradients with what timm computes in float64.  The second loads a softmax checkpoint of
+--pool gap), pvt_v2_b0 and pvt_v2_b2_li (on smaller images), swin_tiny_patch4_window7_224, vit_tiny_r_s16_p8_224,
+vit_small_r26_s32_224 and vit_base_r50_s16_224 (on smaller images), saves its state dict as safetensors, gives it to
+`train_vit --init` with a batch for --parity, and compares logits, loss and all gradients with what timm computes in
+float64.  The second loads a softmax checkpoint of
 ours into timm's model, every name and every shape.  The third compares the operators in tests/reference/operators that
 timm has too, as the fixtures' reference computes them, with timm's modules.
 """
@@ -28,6 +29,8 @@ import safetensors_io
 from compare_parity import compare, norm_error
 
 TOLERANCE = 1e-4  # of the root mean square, after twelve blocks in float32
+HYBRIDS = {"vit_tiny_r_s16_p8_224": "vit-tiny-r-s16", "vit_small_r26_s32_224": "vit-small-r26-s32",
+           "vit_base_r50_s16_224": "vit-base-r50-s16"}
 
 
 def timm_options(pool):
@@ -37,21 +40,25 @@ def timm_options(pool):
     return {"global_pool": "avg", "fc_norm": False, "class_token": False}
 
 
-def random_model(name, seed, **options):
-    """timm's initialisation leaves every bias at zero: here all of them count."""
-    torch.manual_seed(seed)
-    model = timm.create_model(name, pretrained=False, **options)
+def moved(model):
+    """First values leave every bias at zero: here all of them count."""
     with torch.no_grad():
-        for name, parameter in model.named_parameters():
+        for parameter in model.parameters():
             parameter.add_(torch.randn_like(parameter), alpha=0.02)
     return model.eval()
 
 
-def compare_with(model, command, name, directory, side, classes, take=None):
-    """Runs `command` on the weights of timm's `model` and two random images.  Returns the number of tensors that differ
-    from its own; take(theirs, ours) may first take gradients out, and count differences of its own."""
+def random_model(name, seed, **options):
+    torch.manual_seed(seed)
+    return moved(timm.create_model(name, pretrained=False, **options))
+
+
+def compare_with(model, command, name, directory, side, classes, take=None, renamed=lambda tensors: tensors):
+    """Runs `command` on the weights of PyTorch's `model` and two random images.  Returns the number of tensors that
+    differ from its own; renamed({name: array}) gives weights and gradients our names, and take(theirs, ours) may first
+    take gradients out, and count differences of its own."""
     path = {part: os.path.join(directory, f"{name}-{part}.safetensors") for part in ("init", "in", "out")}
-    safetensors_io.write(path["init"], {name: value.numpy() for name, value in model.state_dict().items()})
+    safetensors_io.write(path["init"], renamed({name: value.numpy() for name, value in model.state_dict().items()}))
     random = np.random.RandomState(18)
     images = random.standard_normal((2, 3, side, side)).astype(np.float32)
     labels = random.randint(0, classes, 2).astype(np.int64)
@@ -66,7 +73,9 @@ def compare_with(model, command, name, directory, side, classes, take=None):
     loss = torch.nn.functional.cross_entropy(logits, torch.from_numpy(labels))
     loss.backward()
     outputs = {"logits": logits.detach().numpy(), "loss": loss.detach().reshape(1).numpy()}
-    gradients = {f"grad.{name}": parameter.grad.numpy() for name, parameter in model.named_parameters()}
+    gradients = {name: (torch.zeros_like(parameter) if parameter.grad is None else parameter.grad).numpy()
+                 for name, parameter in model.named_parameters()}
+    gradients = {f"grad.{name}": gradient for name, gradient in renamed(gradients).items()}
     got, _ = safetensors_io.read(path["out"])
     got_gradients = {name: value for name, value in got.items() if name.startswith("grad.")}
     got_outputs = {name: value for name, value in got.items() if name not in got_gradients}
@@ -79,7 +88,8 @@ def check_pool(binary, pool, directory):
     """Returns the number of tensors that differ."""
     command = [*shlex.split(binary), "--attn", "softmax", "--img-size", 224, "--patch-size", 16, "--dim", 192,
                "--depth", 12, "--heads", 3, "--num-classes", 1000, "--pool", pool, "--pos-embed", "learned"]
-    return compare_with(random_model("deit_tiny_patch16_224", 17, **timm_options(pool)), command, f"deit-{pool}", directory, 224, 1000)
+    model = random_model("deit_tiny_patch16_224", 17, **timm_options(pool))
+    return compare_with(model, command, f"deit-{pool}", directory, 224, 1000)
 
 
 def away_from_kinks(model):
@@ -112,7 +122,7 @@ def check_hybrid(binary, name, config, directory):
     """Returns the number of tensors that differ."""
     config = os.path.join(os.path.dirname(__file__), "../../configs/imagenet", config + ".ini")
     command = [*shlex.split(binary), "--config", config, "--img-size", 64]
-    return compare_with(random_model(name, 17, img_size=64), command, name, directory, 64, 1000)
+    return compare_with(random_model(name, 17, img_size=64, num_classes=1000), command, name, directory, 64, 1000)
 
 
 def check_checkpoint(path):
@@ -164,7 +174,7 @@ def main():
             for name in ("pvt_v2_b0", "pvt_v2_b2_li"):
                 failures += check_pvt(arguments.binary, name, arguments.keep or temporary)
             failures += check_swin(arguments.binary, arguments.keep or temporary)
-            for name, config in (("vit_tiny_r_s16_p8_224", "vit-tiny-r-s16"), ("vit_small_r26_s32_224", "vit-small-r26-s32")):
+            for name, config in HYBRIDS.items():
                 failures += check_hybrid(arguments.binary, name, config, arguments.keep or temporary)
         print(f"{failures} tensors FAILED" if failures else f"logits, loss and gradients within {TOLERANCE:g}   ok")
     sys.exit(failures > 0)
