@@ -55,6 +55,10 @@ flatten-pvt-v2-b1 12931240 2219
 flatten-pvt-v2-b2 22548264 4251
 flatten-swin-t 29192384 4483
 flatten-swin-s 50510288 8734
+cswin-t 22320552 4324
+cswin-s 34643304 6801
+flatten-cswin-t 21201768 4324
+flatten-cswin-s 35451752 6783
 EOF
 [ -z "$wrong" ]
 check "hosts have the parameters and multiply-adds of their official code" $? "wrong:${wrong:- none}"
