@@ -38,11 +38,14 @@ def timm_options(pool):
 
 
 def random_model(name, seed, **options):
-    """timm's initialisation leaves every bias at zero: here all of them count."""
     torch.manual_seed(seed)
-    model = timm.create_model(name, pretrained=False, **options)
+    return with_every_bias(timm.create_model(name, pretrained=False, **options))
+
+
+def with_every_bias(model):
+    """Initialisations leave every bias at zero: here all of them count."""
     with torch.no_grad():
-        for name, parameter in model.named_parameters():
+        for parameter in model.parameters():
             parameter.add_(torch.randn_like(parameter), alpha=0.02)
     return model.eval()
 
