@@ -57,6 +57,7 @@
 #include "kernels/softmax_attention.h"
 #include "kernels/tokens.h"
 #include "kernels/variants.h"
+#include "kernels/windows.h"
 #include "real.h"
 
 #endif

@@ -7,6 +7,7 @@
 
 #include "kernels/attention_shape.h"
 #include "kernels/grid.h"
+#include "kernels/windows.h"
 #include "real.h"
 
 #ifdef __cplusplus
@@ -58,40 +59,10 @@ void sparse_attention_backward(real *dqkv, const real *dy, const real *y, const 
                                const SparsePattern *pattern, const AttentionShape *shape);
 size_t sparse_attention_workspace(const SparsePattern *pattern, int N, int D);
 
-/* Attention within windows (Liu et al. 2021, Swin).  The grid, filled up right and below to whole windows of wh x ww
- * places, is rolled: place (y, x) holds token (y + shift_y, x + shift_x) modulo its sides.  A token sees the places of
- * its window; where rolling brought opposite sides of the grid together, they are different regions, and the score of
- * a pair from two regions is WINDOW_APART less. */
+/* Attention within windows (Liu et al. 2021, Swin).  A token sees the places of its window; where rolling brought
+ * opposite sides of the grid together, they are different regions, and the score of a pair from two regions is
+ * WINDOW_APART less. */
 #define WINDOW_APART 100.0f
-typedef struct {
-    Grid grid;
-    int wh, ww;           /* at most the grid's sides */
-    int shift_y, shift_x; /* less than wh and ww; 0: not rolled */
-} WindowShape;
-
-typedef struct {
-    int token; /* -1: none, the place fills up the grid */
-    int region;
-} WindowPlace;
-
-/* How many windows there are, above and beside each other. */
-GRID_INLINE Grid window_counts(const WindowShape *s) {
-    Grid counts = {1, (s->grid.rows + s->wh - 1) / s->wh, (s->grid.columns + s->ww - 1) / s->ww};
-    return counts;
-}
-
-/* Place i of wh*ww, both they and the windows row-major. */
-GRID_INLINE WindowPlace window_place(const WindowShape *s, int window, int i) {
-    Grid counts = window_counts(s);
-    int rows = counts.rows * s->wh, columns = counts.columns * s->ww;
-    int y = window / counts.columns * s->wh + i / s->ww, x = window % counts.columns * s->ww + i % s->ww;
-    int region_y = (y >= rows - s->wh) + (y >= rows - s->shift_y);
-    int region_x = (x >= columns - s->ww) + (x >= columns - s->shift_x);
-    int token_y = (y + s->shift_y) % rows, token_x = (x + s->shift_x) % columns;
-    bool inside = token_y < s->grid.rows && token_x < s->grid.columns;
-    WindowPlace place = {inside ? token_y * s->grid.columns + token_x : -1, 3 * region_y + region_x};
-    return place;
-}
 
 /* What is learned: table [(2*wh-1)*(2*ww-1),H] is added to the scores, by (yi - yj + wh-1) * (2*ww-1) + xi - xj + ww-1
  * of query i and key j; pad [3M] are q, k, v of places without a token, which are keys as others are (NULL: zeros). */

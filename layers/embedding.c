@@ -15,6 +15,11 @@ void embedding_create(Embedding *e, int C, int Hi, int Wi, bool planes, int stri
     e->normed = normed;
 }
 
+void embedding_pad(Embedding *e, int pad) {
+    e->windows.pad = pad;
+    e->grid = unfold_grid(&e->windows);
+}
+
 void embedding_create_merging(Embedding *e, int C, Grid tokens) {
     *e = (Embedding){.merges = true};
     merging_create(&e->merging, C, tokens);

@@ -25,6 +25,8 @@ typedef struct {
 /* Patches of an image [C,Hi,Wi] (planes) or of Hi x Wi tokens, `stride` apart.  Their side is `stride`, or with
  * overlap, as in PVTv2, 2*stride - 1 with zero padding.  normed: a layer norm after the projection. */
 void embedding_create(Embedding *e, int C, int Hi, int Wi, bool planes, int stride, bool overlap, bool normed);
+/* Zero padding of overlapping patches other than half their width. */
+void embedding_pad(Embedding *e, int pad);
 /* Swin's patch merging of tokens with C channels (layers/merging.h). */
 void embedding_create_merging(Embedding *e, int C, Grid tokens);
 /* Makes it an embedding of clips of `frames` frames, x [B,frames,C,Hi,Wi] or [B,frames*Hi*Wi,C].  tubelet 1: of every

@@ -170,6 +170,17 @@ static void refuse_other_sizes(const Model *model, const SafeTensors *st, const 
     }
 }
 
+/* Hosts under the names of their authors' programs. */
+static void refuse_other_names(const SafeTensors *st, const char *path) {
+    static const struct {
+        const char *program, *tensor;
+    } others[] = {{"PVT", "patch_embed1.proj.weight"}, {"CSwin", "stage1_conv_embed.0.weight"}};
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++)
+        if (safetensors_find(st, others[i].tensor))
+            die("%s: the names of %s's own program (%.*s): scripts/convert_weights.py makes this one's of them", path,
+                others[i].program, (int)strcspn(others[i].tensor, "."), others[i].tensor);
+}
+
 /* Published vision transformers that are not this one: says what is different, before a tensor is missed. */
 static void refuse_relatives(const Model *model, const char *path) {
     Error error;
@@ -185,9 +196,7 @@ static void refuse_relatives(const Model *model, const char *path) {
             die("%s: %s: LayerScale, which DeiT-III and later models have, has no place in this model, and no setting "
                 "makes one", path, st.tensors[i].name);
     refuse_other_stem(model, &st, path);
-    if (safetensors_find(&st, "patch_embed1.proj.weight"))
-        die("%s: the names of PVT's own program (patch_embed1): scripts/convert_weights.py makes this one's of them",
-            path);
+    refuse_other_names(&st, path);
     if (token && !wanted && (params_find(&model->params, "pos_embed") || params_find(&model->params, "pos_embed1")))
         die("%s: its classifier sees a class token (cls_token), this model's the average of all tokens: pool cls is "
             "needed", path);

@@ -46,6 +46,9 @@ static const ConfigEntry entries[] = {
     {F(INT, num_classes), "0", .min = 0, .max = 1e6, .help = "Number of classes (0: that of the data set)"},
     {F(BOOL, patch_overlap), "false",
      .help = "Overlapping patches, 2 patch_size - 1 pixels wide and followed by a layer norm, as in PVTv2"},
+    {F(INT, patch_pad), "0", .min = 0, .max = 511,
+     .help = "Zero pixels around the image for the first overlapping patches; 0: half their width, as in PVTv2 "
+             "(CSwin: 2)"},
     {F(BOOL, patch_norm), "false",
      .help = "Layer norm after patches that do not overlap, as in Swin and PVT (overlapping patches have one)"},
     {F(BOOL, patch_merging), "false",
@@ -148,6 +151,22 @@ static void check_lists(const Config *config, const VitSettings *s) {
                       stages > 1 ? "s" : "");
 }
 
+/* Patches of their own padding, of what has these sides. */
+static void check_patch_pad(const Config *config, const VitSettings *s, const int sides[2]) {
+    int width = 2 * s->patch_size - 1;
+    if (s->patch_pad == 0) return;
+    if (!s->patch_overlap)
+        config_reject(config, "patch_pad", "%d, but only overlapping patches are padded: use patch_overlap true",
+                      s->patch_pad);
+    if (s->patch_pad >= width)
+        config_reject(config, "patch_pad", "%d pixels hold a whole patch of patch_size %d, which is %d wide",
+                      s->patch_pad, s->patch_size, width);
+    for (int i = 0; i < 2; i++)
+        if (sides[i] + 2 * s->patch_pad < width)
+            config_reject(config, "patch_pad", "%d leaves no patch, %d wide, on img_size %dx%d", s->patch_pad, width,
+                          s->img_size[0], s->img_size[1]);
+}
+
 /* Whole patches of what the first embedding reads, pixels or a stem's features, and again from stage to stage. */
 static void check_patches(const Config *config, const VitSettings *s) {
     int stages = stage_count(s), side = s->patch_size << (stages - 1), sides[2] = {s->img_size[0], s->img_size[1]};
@@ -165,6 +184,7 @@ static void check_patches(const Config *config, const VitSettings *s) {
     if (s->patch_norm && s->patch_overlap)
         config_reject(config, "patch_norm", "overlapping patches have a norm anyway: use patch_overlap false or "
                                             "patch_norm false");
+    check_patch_pad(config, s, sides);
     for (int i = 0; i < 2 && !s->patch_overlap; i++) {
         if (sides[i] % s->patch_size)
             config_reject(config, "patch_size", "%d does not divide %simg_size %dx%d", s->patch_size, of,
@@ -329,6 +349,7 @@ static void first_embedding_create(Vit *vit, const Config *config) {
     for (int i = 0; i < 2 && has_stem(vit); i++) sides[i] = hybrid_stem_side(s, sides[i]);
     embedding_create(e, has_stem(vit) ? hybrid_stem_channels(s) : 3, sides[0], sides[1], !has_stem(vit), c->patch_size,
                      c->patch_overlap, patches_are_normed(c));
+    if (c->patch_pad) embedding_pad(e, c->patch_pad);
 }
 
 static void stage_create(Vit *vit, const Config *config, int i) {

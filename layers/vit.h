@@ -25,7 +25,7 @@ typedef enum { INIT_SCALE_NONE, INIT_SCALE_DEPTH } InitScale;
 /* The settings of the model.  Lists have one number for each stage, or one for all stages. */
 typedef struct {
     ConfigItems attn; /* of AttentionOp */
-    int img_size[2], frames, patch_size, tubelet, num_classes;
+    int img_size[2], frames, patch_size, patch_pad, tubelet, num_classes;
     int time_kernel, conv_time_kernel;
     Inflate inflate;
     StemKind stem;

@@ -6,14 +6,15 @@ use.
     python3 scripts/convert_weights.py --backbone detr.pth backbone.safetensors
     python3 scripts/convert_weights.py deit_tiny_patch16_224.pth deit.safetensors
     python3 scripts/convert_weights.py pvt_tiny.pth pvt.safetensors
+    python3 scripts/convert_weights.py cswin_tiny_224.pth cswin.safetensors
 
 Reads torchvision's ResNet-50 (names without a prefix; fc.* and num_batches_tracked are left out) and the official
 checkpoints of DETR and SMCA-DETR (500 tensors under the key `model`).  --backbone keeps the backbone alone, of any of
 them.  Every tensor is checked by name and shape before anything is written; but the tensors of a vision transformer
 (DeiT's and timm's, known by patch_embed.proj.weight) are taken as they are, for train_vit's settings decide their shapes.
-Those of the official Swin, PVT and PVTv2, and of the FLatten Transformer in them, get timm's names, PVT's stages those of
-train_vit: Swin's mergings belong to the stage after them, its masks and indices are left out, and q and kv of focused
-attention become qkv.
+Those of the official Swin, CSwin, PVT and PVTv2, and of the FLatten Transformer in them, get timm's names, PVT's and
+CSwin's stages those of train_vit: Swin's mergings belong to the stage after them, its masks and indices are left out,
+and q and kv of focused attention become qkv.
 
 A .pth file is a pickle, which can execute arbitrary code.  It is read here without PyTorch, and the only objects that
 it can create are tensors, containers and the checkpoint's settings, which are ignored.  Since PyTorch 1.6 the file is a
@@ -136,8 +137,9 @@ def read_legacy(file):
 
 
 def tensors_in(content):
-    if isinstance(content, dict) and isinstance(content.get("model"), dict):
-        content = content["model"]
+    for key in ("model", "state_dict_ema", "state_dict"):
+        if isinstance(content, dict) and isinstance(content.get(key), dict):
+            content = content[key]
     return {name: x for name, x in content.items() if isinstance(x, Tensor)} if isinstance(content, dict) else {}
 
 
@@ -155,7 +157,8 @@ def read(path):
         reason = str(error) or type(error).__name__
         fail(f"{path}: not a file of weights as PyTorch saves them: {reason.splitlines()[0]}")
     if not tensors:
-        fail(f"{path}: holds no tensors by name: expected a state_dict, or one under the key 'model'")
+        fail(f"{path}: holds no tensors by name: expected a state_dict, or one under the key 'model', "
+             "'state_dict_ema' or 'state_dict'")
     return tensors
 
 
@@ -259,6 +262,15 @@ def pvt_name(name):
     return name.replace("stages.0.downsample", "patch_embed").replace("dwconv.dwconv", "dwconv")
 
 
+def cswin_name(name):
+    name = re.sub(r"^stage1_conv_embed\.([02])", lambda found: "patch_embed." + ("proj" if found[1] == "0" else "norm"),
+                  name)
+    name = re.sub(r"^stage(\d+)\.(\d+)\.", lambda found: f"stages.{int(found[1]) - 1}.blocks.{found[2]}.", name)
+    name = re.sub(r"^merge(\d+)\.(conv|norm)",
+                  lambda found: f"stages.{found[1]}.downsample." + ("proj" if found[2] == "conv" else "norm"), name)
+    return re.sub(r"(blocks\.\d+\.)(qkv|attns|proj)\.", r"\1attn.\2.", name)
+
+
 def focused_qkv(tensors):
     """Joins q and kv where they stand beside the convolution of focused attention's v."""
     joined = {}
@@ -277,6 +289,8 @@ def vision_transformer(tensors):
     tensors = {name: x for name, x in tensors.items() if not name.endswith(("relative_position_index", "attn_mask"))}
     if "layers.0.downsample.reduction.weight" in tensors:
         return {swin_name(name): x for name, x in tensors.items()}
+    if "stage1_conv_embed.0.weight" in tensors:
+        return {cswin_name(name): x for name, x in tensors.items()}
     if "patch_embed1.proj.weight" in tensors:
         return focused_qkv({pvt_name(name): x for name, x in tensors.items()})
     return tensors if "patch_embed.proj.weight" in tensors else None
@@ -301,7 +315,8 @@ def main():
     parser = argparse.ArgumentParser(description="PyTorch's weights for train_vit and train_detr, as safetensors.")
     parser.add_argument("--backbone", action="store_true", help="the backbone alone, of a detector's checkpoint")
     parser.add_argument("pth", help="torchvision's ResNet-50, a checkpoint of DETR or SMCA-DETR, or a vision "
-                                    "transformer of DeiT, timm, Swin, PVT, PVTv2 or the FLatten Transformer")
+                                    "transformer of DeiT, timm, Swin, CSwin, PVT, PVTv2 or the FLatten "
+                                    "Transformer")
     parser.add_argument("out", help="the safetensors file to write")
     args = parser.parse_args()
     tensors = convert(args.pth, args.backbone)

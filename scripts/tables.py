@@ -144,6 +144,7 @@ TABLES = {
         ("pvt_tiny", "pvt-tiny"), ("pvt_small", "pvt-small"),
         ("pvt_v2_b0", "pvt-v2-b0"), ("pvt_v2_b1", "pvt-v2-b1"), ("pvt_v2_b2", "pvt-v2-b2"),
         ("pvt_v2_b2_li", "pvt-v2-b2-li"), ("swin_t", "swin-t"), ("swin_s", "swin-s"),
+        ("cswin_t", "cswin-t"), ("cswin_s", "cswin-s"),
         ("vit_tiny_r_s16_p8", "vit-tiny-r-s16"), ("vit_small_r26_s32", "vit-small-r26-s32"),
         ("vit_base_r50_s16", "vit-base-r50-s16"))),
     "flatten": ("FLatten Transformer: focused attention in its hosts, ImageNet-1k", "flatten,imagenet1k", imagenet(
@@ -152,7 +153,9 @@ TABLES = {
         ("pvt_v2_b0", "pvt-v2-b0"), ("flatten_pvt_v2_b0", "flatten-pvt-v2-b0"),
         ("flatten_pvt_v2_b1", "flatten-pvt-v2-b1"), ("flatten_pvt_v2_b2", "flatten-pvt-v2-b2"),
         ("swin_t", "swin-t"), ("flatten_swin_t", "flatten-swin-t"), ("swin_s", "swin-s"),
-        ("flatten_swin_s", "flatten-swin-s"))),
+        ("flatten_swin_s", "flatten-swin-s"),
+        ("cswin_t", "cswin-t"), ("flatten_cswin_t", "flatten-cswin-t"),
+        ("cswin_s", "cswin-s"), ("flatten_cswin_s", "flatten-cswin-s"))),
     "sparse-1": ("Sparse Transformer, Table 1: density", "sparse-transformer,1 density", density(
         ("cifar10 strided 59M", "cifar10"), ("enwik8 fixed 95M", "enwik8"), ("imagenet64 strided 152M", "imagenet64"),
         ("music strided 152M", "music"))),

@@ -55,6 +55,10 @@ flatten-pvt-v2-b1 12931240 2219
 flatten-pvt-v2-b2 22548264 4251
 flatten-swin-t 29192384 4483
 flatten-swin-s 50510288 8734
+cswin-t 22320552 4324
+cswin-s 34643304 6801
+flatten-cswin-t 21201768 4324
+flatten-cswin-s 35451752 6783
 EOF
 [ -z "$wrong" ]
 check "hosts have the parameters and multiply-adds of their official code" $? "wrong:${wrong:- none}"
@@ -198,6 +202,16 @@ refuses "merging that halves an odd grid" 2 '--patch-size|36x36' $stages --patch
 refuses "a class token that one of two operators has no place for" 2 '--pool|swin|no place|gap' $stages --attn softmax,swin --pool cls
 refuses "more convolution stages than stages" 2 '--conv-stages|3|2 stages' $stages --conv-stages 3
 refuses "stages that halve an odd grid" 2 '--patch-size|36x36|patch_overlap' $stages --img-size 36
+refuses "as many stripes as no hierarchy has" 2 '--stripe|3 values|dim has 2' $stages --attn cswin --stripe 1,2,7
+refuses "stripes that do not divide the grid" 2 "--stripe|3|stage 0's 8x8|0 for the whole grid" $stages --attn cswin --stripe 3
+refuses "stripes that one side divides" 2 "--stripe|3|stage 0's 6x8" $stages --attn cswin-focused --stripe 3 --img-size 24x32
+refuses "stripes for an odd number of heads" 2 '--heads|3 in stage 0|even|stripe 0' --dim 18,32 --heads 3,2 --attn cswin --stripe 2
+refuses "a stripe that no operator has" 2 '--stripe|swin|cswin' $stages --attn swin --stripe 2
+refuses "a class token in stripes" 2 '--pool|cswin|no place|gap' $stages --attn cswin --stripe 2 --pool cls
+refuses "clips in stripes" 2 '--frames|cswin|no frames' $stages --attn cswin --stripe 2 --data moving-shapes --img-size 64 --frames 4
+refuses "padding of patches that do not overlap" 2 '--patch-pad|2|patch_overlap true' $stages --patch-pad 2
+refuses "padding that holds a whole patch" 2 '--patch-pad|7|7 wide' $stages --patch-overlap --patch-pad 7
+refuses "patches wider than image and padding" 2 '--patch-pad|1|no patch|4x32' $stages --patch-overlap --patch-pad 1 --img-size 4x32
 refuses "as many reductions as no hierarchy has" 2 '--reduction|3 values|dim has 2' $stages --attn reduced --reduction 8,4,2
 refuses "a reduction that no stage has room for" 2 "--reduction|5|stage 1's 4x4" $stages --attn reduced --reduction 2,5
 refuses "a ReLU before a convolution that is not there" 2 '--mlp-relu|mlp_conv' --mlp-relu
@@ -866,6 +880,26 @@ check "and can be stopped" $? "status $status"
 run --resume pvt.stopped
 same_run pvt.whole pvt.stopped
 check "and resumed with the same bits" $? "differs: $differs"
+cswin="--dim 8,16 --depth 2,1 --heads 2,4 --patch-size 4 --patch-overlap --patch-pad 2 --stage-norm false --norm-eps 1e-5"
+cswin="$cswin --pos-embed none --drop-path 0.2 --train-limit 48 --test-limit 16 --batch-size 16 --warmup-epochs 0 --log-every 1"
+for what in '--attn cswin --stripe 2,7' '--attn cswin-focused,cswin --stripe 4,7'; do
+    rm -rf cswin.whole cswin.again cswin.micro
+    run $cswin $what --epochs 2 --run-dir cswin.whole
+    [ "$status" -eq 0 ] && [ ! -s err ]
+    check "CSwin trains: $what" $? "$(last_row cswin.whole) $(head -n 1 err)"
+    run $cswin $what --epochs 2 --recompute --run-dir cswin.again
+    same_run cswin.whole cswin.again
+    check "recompute changes no bit of its run: $what" $? "differs: $differs"
+    run $cswin $what --epochs 2 --micro-batch 5 --run-dir cswin.micro
+    evidence=$(curves_agree cswin.whole cswin.micro 1e-4)
+    check "and in micro-batches: $what" $? "$evidence"
+done
+refuses "CSwin's weights for a deeper one" 1 'cswin.whole/last.safetensors|2 blocks in stage 0|has 3|depth (here 3 in stage 0)' \
+    $cswin --attn cswin-focused,cswin --stripe 4,7 --depth 3,1 --init cswin.whole/last.safetensors --eval
+refuses "weights of stripes for one without them" 1 'cswin.whole/last.safetensors|attns.0.get_v.weight|[4,1,3,3]|[8,1,3,3]|stripe|here 0 in stage 0' \
+    $cswin --attn cswin-focused,cswin --stripe 0,7 --init cswin.whole/last.safetensors --eval
+refuses "focused weights for softmax attention" 1 'cswin.whole/last.safetensors|stages.0.blocks.0.attn.attns.0' \
+    $cswin --attn cswin --stripe 4,7 --init cswin.whole/last.safetensors --eval
 refuses "pictures of a hierarchy" 2 'attention|2 stages' --init staged/last.safetensors --predict test:0 --attention x
 
 # == The average, learning ===========================================================================================

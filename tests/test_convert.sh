@@ -109,6 +109,7 @@ check "the numbers are the file's" $? "$(tail -n 1 err)"
 hosts="--img-size 32 --patch-size 4 --dim 8,16 --heads 2 --pos-embed none --num-classes 2"
 swin="$hosts --depth 2 --patch-norm --patch-merging --stage-norm false"
 pvt="$hosts --depth 1 --patch-overlap --mlp-conv"
+cswin="$hosts --depth 1 --patch-overlap --patch-pad 2 --stage-norm false"
 takes() { # NAME ARGUMENTS...
     name=$1
     shift
@@ -129,6 +130,8 @@ takes swin $swin --attn swin --window 3
 takes flatten-swin $swin --attn focused,swin --window 3
 takes pvt-v2 $pvt --attn reduced --reduction 2,1
 takes flatten-pvt-v2 $pvt --attn focused
+takes cswin $cswin --attn cswin --stripe 2
+takes flatten-cswin $cswin --attn cswin-focused,cswin --stripe 0
 cat >joined.py <<'END'
 import os, sys
 sys.path.insert(0, os.path.join(sys.argv[1], "tests", "reference"))
@@ -143,9 +146,17 @@ ours = safetensors_io.read("swin.safetensors")[0]
 theirs = {name: x.numpy() for name, x in torch.load("swin.pth")["model"].items()}
 assert (ours["layers.1.downsample.reduction.weight"] == theirs["layers.0.downsample.reduction.weight"]).all()
 assert (ours["head.fc.weight"] == theirs["head.weight"]).all()
+ours = safetensors_io.read("cswin.safetensors")[0]
+theirs = {name: x.numpy() for name, x in torch.load("cswin.pth")["state_dict_ema"].items()}
+assert (ours["stages.1.downsample.proj.weight"] == theirs["merge1.conv.weight"]).all()
+assert (ours["stages.0.blocks.0.attn.attns.1.get_v.weight"] == theirs["stage1.0.attns.1.get_v.weight"]).all()
+assert (ours["patch_embed.norm.weight"] == theirs["stage1_conv_embed.2.weight"]).all()
+safetensors_io.write("own-names.safetensors", theirs, {})
 END
 "$torch" joined.py "$root" >out 2>err
 check "under timm's names, q before kv" $? "$(tail -n 1 err)"
+refuses "CSwin's own names" 1 'own-names.safetensors|CSwin|stage1_conv_embed|scripts/convert_weights.py' $cswin --attn cswin \
+    --stripe 2 --init own-names.safetensors --parity batch.safetensors --out own.out
 
 refuses_file "a missing tensor" "missing.pth|layer3.5.bn2.running_mean|ResNet-50" missing.pth refused.safetensors
 refuses_file "a tensor of another shape" "shape.pth|layer2.0.downsample.0.weight|[512, 128, 1, 1]|[512, 256, 1, 1]" \

@@ -1,6 +1,6 @@
-/* The attention of hierarchical hosts - PVT, PVTv2, Swin, and focused attention in them - and Swin's patch merging on
- * inputs that are formulas, against figures of the official code in float64: element k of the s-th parameter is
- * 0.3 sin(0.9 k + s), a norm's weight 1 more; the input is sin(0.31 n + 0.57 c), the output's gradient
+/* The attention of hierarchical hosts - PVT, PVTv2, Swin, CSwin, and focused attention in them - and Swin's patch
+ * merging on inputs that are formulas, against figures of the official code in float64: element k of the s-th parameter
+ * is 0.3 sin(0.9 k + s), a norm's weight 1 more; the input is sin(0.31 n + 0.57 c), the output's gradient
  * cos(0.23 n - 0.41 c) of token n and channel c. */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -8,6 +8,7 @@
 
 #include <cmocka.h>
 
+#include "layers/attention/stripes.h"
 #include "layers/merging.h"
 #include "layers/vit.h"
 #include "tests/on_device.h"
@@ -29,7 +30,7 @@ typedef struct {
 enum { PARTS = 14, NORMS = 2 };
 
 typedef struct {
-    const char *label, *settings; /* NULL: patch merging */
+    const char *label, *settings; /* NULL: patch merging, or a branch of CSwin's attention */
     Grid grid;
     int block, C, M;              /* index of the block in its stage; channels of input and output */
     Part parts[PARTS];
@@ -37,22 +38,45 @@ typedef struct {
     Norm norms[NORMS];
 } Case;
 
+/* Of a branch, whose input are q, k and v. */
+typedef struct {
+    Grid stripe; /* no rows: the case is no branch */
+    bool focused;
+} Branch;
+
 typedef struct {
     Model model;
     Config config;
     Attention attention;
     Merging merging;
+    StripeBranch branch;
     const Case *c;
+    Branch of;
 } Layer;
+
+static bool is_branch(const Layer *l) { return l->of.stripe.rows > 0; }
+static size_t outputs_of(const Layer *l) {
+    size_t N = (size_t)grid_tokens(l->c->grid);
+    return (l->c->settings || is_branch(l) ? N : N / 4) * (size_t)l->c->M;
+}
 
 static void layer_plan(Plan *plan, void *owner) {
     Layer *l = owner;
     if (l->c->settings) l->attention.op->plan(&l->attention, plan, 1);
+    else if (is_branch(l)) stripes_plan(&l->branch, plan, 1);
     else merging_plan(&l->merging, plan, "", 1);
 }
 
-static void layer_open(Layer *l, const Case *c) {
-    *l = (Layer){.c = c};
+/* Branch `index` of attention with M channels in H heads: `heads` of them from `first` on. */
+static void branch_create(StripeBranch *s, const Config *config, Grid grid, Grid stripe, int M, int H, int index,
+                          int first, int heads, bool focused) {
+    Attention a = {.settings = config, .prefix = "attn.", .N = grid_tokens(grid), .M = M, .H = H, .D = M / H,
+                   .grid = grid, .time_kernel = 1};
+    stripes_create(s, &a, index, stripe.rows, stripe.columns, first, heads, focused);
+}
+
+static void layer_open(Layer *l, const Case *c, Branch of) {
+    *l = (Layer){.c = c, .of = of};
     config_init(&l->config, NULL);
     const VitSettings *settings = vit_add_settings(&l->config);
     if (c->settings) {
@@ -60,6 +84,9 @@ static void layer_open(Layer *l, const Case *c) {
         attention_create(&l->attention, vit_attn(settings, 0), &l->config, "", (BlockPlace){c->block, 0, 1, c->block, 1, 1},
                          c->grid, false, c->M, 2);
         l->attention.op->declare(&l->attention, &l->model.params);
+    } else if (is_branch(l)) {
+        branch_create(&l->branch, &l->config, c->grid, of.stripe, c->M, 2, 0, 0, 2, of.focused);
+        stripes_declare(&l->branch, &l->model.params);
     } else {
         merging_create(&l->merging, c->C, c->grid);
         merging_declare(&l->merging, &l->model.params, "attn.", c->M);
@@ -115,8 +142,7 @@ static int near(const char *label, const char *what, double got, double want, do
 
 static int figures_agree(const Layer *l, const float *y, const float *dx) {
     const Case *c = l->c;
-    size_t n_x = (size_t)grid_tokens(c->grid) * (size_t)c->C, n_y = n_x * (size_t)c->M / (size_t)c->C, M = (size_t)c->M;
-    if (!c->settings) n_y /= 4;
+    size_t n_x = (size_t)grid_tokens(c->grid) * (size_t)c->C, n_y = outputs_of(l), M = (size_t)c->M;
     size_t middle = n_y / M / 2 * M + M / 2;
     double unit = sqrt(c->y_squares / (double)n_y), dx_unit = sqrt(c->dx_squares / (double)n_x);
     int ok = near(c->label, "y[0,0]", (double)y[0], c->y[0], unit);
@@ -133,11 +159,11 @@ static int figures_agree(const Layer *l, const float *y, const float *dx) {
     return ok;
 }
 
-static void run_case(const Case *c) {
+static void run_branch(const Case *c, Branch of) {
     Layer l;
-    int N = grid_tokens(c->grid), outputs = c->settings ? N : N / 4;
-    size_t n_x = (size_t)N * (size_t)c->C, n_y = (size_t)outputs * (size_t)c->M;
-    layer_open(&l, c);
+    size_t n_x = (size_t)grid_tokens(c->grid) * (size_t)c->C;
+    layer_open(&l, c, of);
+    size_t n_y = outputs_of(&l);
     fill(&l);
     float *x = normals(n_x, 1), *dy = normals(n_y, 1);
     for (size_t i = 0; i < n_x; i++)
@@ -148,6 +174,9 @@ static void run_case(const Case *c) {
     if (c->settings) {
         l.attention.op->forward(&l.attention, d_y, d_x, 1);
         l.attention.op->backward(&l.attention, d_dx, d_dy, d_x, 1);
+    } else if (is_branch(&l)) {
+        stripes_forward(&l.branch, d_y, d_x, 1);
+        stripes_backward(&l.branch, d_dx, d_dy, d_x, 1);
     } else {
         merging_forward(&l.merging, d_y, d_x, 1);
         merging_backward(&l.merging, d_dx, d_dy, d_x, 1);
@@ -155,6 +184,8 @@ static void run_case(const Case *c) {
     assert_true(figures_agree(&l, download_real(d_y, n_y), download_real(d_dx, n_x)));
     layer_close(&l);
 }
+
+static void run_case(const Case *c) { run_branch(c, (Branch){{0, 0, 0}, false}); }
 
 #define REDUCED_PARTS                                                                                           \
     {{"q.weight", 1, 0, 0}, {"q.bias", 2, 0, 0}, {"kv.weight", 3, 0, 0}, {"kv.bias", 4, 0, 0},                  \
@@ -199,7 +230,7 @@ static float *swin_numbers(const char *settings, Grid grid, int block, size_t *c
     const Case c = {"", settings, grid, block, 8, 8, SWIN_PARTS, {0}, 0, 0, 0, {{NULL, 0}}};
     Layer l;
     size_t n = (size_t)grid_tokens(grid) * 8;
-    layer_open(&l, &c);
+    layer_open(&l, &c, (Branch){{0, 0, 0}, false});
     fill(&l);
     const Param *table = find(&l, "relative_position_bias_table");
     float *x = normals(n, 1), *got = malloc((2 * n + table->size) * sizeof *got);
@@ -267,11 +298,110 @@ static void test_focused(void **state) {
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) run_case(&cases[i]);
 }
 
+static void test_stripes(void **state) {
+    (void)state;
+#define STRIPE_PARTS {{"attns.0.get_v.weight", 1, 0, 0}, {"attns.0.get_v.bias", 2, 0, 0}}
+    const Case cases[] = {
+        {"vertical stripes", NULL, {1, 4, 4}, 0, 24, 8, STRIPE_PARTS, {-0.84410377, 0.93617631, 0.24256119},
+         26.04450521, 0.32880076, 64.97036697, {{"attns.0.get_v.weight", 769.98056545}}},
+        {"horizontal stripes", NULL, {1, 4, 4}, 0, 24, 8, STRIPE_PARTS, {-1.03543279, -0.27818588, 0.33078564},
+         70.66568225, 0.01658751, 87.47907974, {{"attns.0.get_v.weight", 862.88876772}}},
+        {"one stripe", NULL, {1, 4, 4}, 0, 24, 8, STRIPE_PARTS, {-0.84551087, 0.96549064, 0.19356038},
+         30.04394101, 0.32828807, 65.14112114, {{"attns.0.get_v.weight", 1096.24354906}}},
+        {"focused in CSwin", NULL, {1, 4, 4}, 0, 24, 8,
+         {{"attns.0.get_v.weight", 1, 0, 0}, {"attns.0.get_v.bias", 2, 0, 0}, {"attns.0.dwc.weight", 3, 0, 0},
+          {"attns.0.dwc.bias", 4, 0, 0}, {"attns.0.scale", 5, 0, 0}, {"attns.0.positional_encoding", 6, 0, 0}},
+         {-1.17269087, 2.00631074, -0.45875038}, 79.39040915, 0, 195.03100538,
+         {{"attns.0.positional_encoding", 83.57472215}}},
+    };
+    const Branch branches[] = {{{1, 4, 2}, false}, {{1, 2, 4}, false}, {{1, 4, 4}, false}, {{1, 4, 4}, true}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) run_branch(&cases[i], branches[i]);
+}
+
+/* == Whole stripes ================================================================================================ */
+
+/* Branches that share the heads, each on one stripe as large as the grid. */
+enum { WHOLE_B = 2, WHOLE_H = 4, WHOLE_M = 24, WHOLE_N = 20, WHOLE_Y = WHOLE_B * WHOLE_N * WHOLE_M, BRANCHES = 2 };
+typedef struct {
+    Model model;
+    StripeBranch branches[BRANCHES];
+    int count;
+} Whole;
+
+static void whole_plan(Plan *plan, void *owner) {
+    Whole *w = owner;
+    for (int i = 0; i < w->count; i++) stripes_plan(&w->branches[i], plan, WHOLE_B);
+}
+
+/* mix, dqkv and the convolution's gradient [10,M] of `count` branches, weights and inputs as given. */
+static void whole_numbers(float *mix, float *dqkv, float *dconvolution, const Config *config, int count,
+                          const float *convolution, float *qkv, float *dmix) {
+    const Grid grid = {1, 4, 5};
+    Whole w = {.count = count};
+    int heads = WHOLE_H / count, C = WHOLE_M / count;
+    for (int i = 0; i < count; i++) {
+        branch_create(&w.branches[i], config, grid, grid, WHOLE_M, WHOLE_H, i, i * heads, heads, false);
+        stripes_declare(&w.branches[i], &w.model.params);
+    }
+    model_plan(&w.model, WHOLE_B, true, whole_plan, &w);
+    model_allocate(&w.model);
+    params_allocate(&w.model.params, true);
+    for (int i = 0; i < count; i++) {
+        const DepthwiseLayer *lepe = &w.branches[i].lepe;
+        device_upload(lepe->w, convolution + 9 * i * C, 9 * (size_t)C * sizeof *convolution);
+        device_upload(lepe->b, convolution + 9 * WHOLE_M + i * C, (size_t)C * sizeof *convolution);
+    }
+    real *d_qkv = upload_real(qkv, 3 * WHOLE_Y), *d_dmix = upload_real(dmix, WHOLE_Y);
+    real *d_mix = poisoned_real(WHOLE_Y), *d_dqkv = poisoned_real(3 * WHOLE_Y);
+    for (int i = 0; i < count; i++) stripes_forward(&w.branches[i], d_mix, d_qkv, WHOLE_B);
+    for (int i = 0; i < count; i++) stripes_backward(&w.branches[i], d_dqkv, d_dmix, d_qkv, WHOLE_B);
+    memcpy(mix, download_real(d_mix, WHOLE_Y), WHOLE_Y * sizeof *mix);
+    memcpy(dqkv, download_real(d_dqkv, 3 * WHOLE_Y), 3 * WHOLE_Y * sizeof *dqkv);
+    for (int i = 0; i < count; i++) {
+        const DepthwiseLayer *lepe = &w.branches[i].lepe;
+        device_download(dconvolution + 9 * i * C, lepe->dw, 9 * (size_t)C * sizeof *dconvolution);
+        device_download(dconvolution + 9 * WHOLE_M + i * C, lepe->db, (size_t)C * sizeof *dconvolution);
+    }
+    model_destroy(&w.model);
+}
+
+/* Two branches whose stripe is the grid are one branch with all heads, and without the convolution of v that is softmax
+ * attention, to the bit. */
+static void test_whole_stripes(void **state) {
+    (void)state;
+    Config config;
+    float *numbers[2][3];
+    const float *convolution = normals(10 * WHOLE_M, 1), *none = keep(calloc(10 * WHOLE_M, sizeof(float)), false);
+    float *qkv = normals(3 * WHOLE_Y, 1), *dmix = normals(WHOLE_Y, 1);
+    config_init(&config, NULL);
+    vit_add_settings(&config);
+    for (int i = 0; i < 2; i++)
+        for (int k = 0; k < 3; k++) numbers[i][k] = keep(check_poison(3 * WHOLE_Y), false);
+    for (int i = 0; i < 2; i++)
+        whole_numbers(numbers[i][0], numbers[i][1], numbers[i][2], &config, 1 + i, convolution, qkv, dmix);
+    assert_memory_equal(numbers[1][0], numbers[0][0], WHOLE_Y * sizeof(float));
+    assert_memory_equal(numbers[1][1], numbers[0][1], 3 * WHOLE_Y * sizeof(float));
+    assert_memory_equal(numbers[1][2], numbers[0][2], 10 * WHOLE_M * sizeof(float));
+
+    AttentionShape shape = {WHOLE_B, WHOLE_N, WHOLE_H, WHOLE_M / WHOLE_H};
+    whole_numbers(numbers[0][0], numbers[0][1], numbers[0][2], &config, 1, none, qkv, dmix);
+    real *d_qkv = upload_real(qkv, 3 * WHOLE_Y), *y = poisoned_real(WHOLE_Y), *dqkv = poisoned_real(3 * WHOLE_Y);
+    float *lse = poisoned(WHOLE_B * WHOLE_H * WHOLE_N);
+    kernels_reserve(softmax_attention_workspace(shape.N, shape.D));
+    softmax_attention_forward(y, lse, d_qkv, &shape);
+    softmax_attention_backward(dqkv, upload_real(dmix, WHOLE_Y), y, lse, d_qkv, &shape);
+    assert_memory_equal(numbers[0][0], download_real(y, WHOLE_Y), WHOLE_Y * sizeof(float));
+    assert_memory_equal(numbers[0][1], download_real(dqkv, 3 * WHOLE_Y), 3 * WHOLE_Y * sizeof(float));
+    config_free(&config);
+    release_all();
+}
+
 int main(void) {
     kernels_init();
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_reduced), cmocka_unit_test(test_swin),
                                        cmocka_unit_test(test_large_windows),
-                                       cmocka_unit_test(test_merging), cmocka_unit_test(test_focused)};
+                                       cmocka_unit_test(test_merging), cmocka_unit_test(test_focused),
+                                       cmocka_unit_test(test_stripes), cmocka_unit_test(test_whole_stripes)};
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     kernels_exit();
     return failed;

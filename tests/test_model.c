@@ -238,7 +238,7 @@ static double loss_at(Case *c, float *values, const float *base, const float *di
 }
 
 /* Operators with ReLUs on q and k themselves. */
-static bool rectifies(const char *attn) { return !strcmp(attn, "focused") || !strcmp(attn, "relu-linear"); }
+static bool rectifies(const char *attn) { return strstr(attn, "focused") || !strcmp(attn, "relu-linear"); }
 
 /* A convolution [C,1,k,k] or matrices [C,D,1,1] for D channels each that nearly leave their input as it is. */
 static void near_identity(float *w, const Param *p) {
@@ -555,6 +555,7 @@ static void test_recompute(void **state) {
          "patch_merging = true\npatch_norm = true\nstage_norm = false\nnorm_eps = 1e-5\n", true},
         {"conv_stages = 0\nattn = reduced\nreduction = 2,1\nimg_size = 12x16\npos_embed = stages\npool = cls\n"
          "patch_overlap = false\nmlp_conv = false\npatch_norm = true\nstage_norm = false\n", true},
+        {"conv_stages = 0\nattn = cswin-focused,cswin\nstripe = 2,7\nimg_size = 16x24\n", true},
     };
     double moved = 0; /* from step to step, of all models: one may draw the same drop path twice */
     for (size_t i = 0; i < sizeof models / sizeof *models; i++) {

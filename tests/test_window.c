@@ -183,6 +183,48 @@ static void test_places(void **state) {
     }
 }
 
+/* Rows in the order of windows: a token goes where its window and its place in it are, by the formula of `roll`.  Back
+ * is the same the other way round, and leaves the other channels alone. */
+static void rows_case(int B, WindowShape w, int parts, int C, int M, int first) {
+    int N = grid_tokens(w.grid), places = w.wh * w.ww, windows = grid_tokens(window_counts(&w));
+    int rows = filled_up(w.grid.rows, w.wh), columns = filled_up(w.grid.columns, w.ww), across = columns / w.ww;
+    size_t n = (size_t)B * N * parts * M, n_rows = (size_t)B * windows * places * parts * C;
+    printf("rows B %d grid %dx%d windows %dx%d shift %d %d, %d parts of %d of %d channels from %d\n", B, w.grid.rows,
+           w.grid.columns, w.wh, w.ww, w.shift_y, w.shift_x, parts, C, M, first);
+    WindowRows shape = {w, parts, C, M};
+    real *x = upload_real(normals(n, 1), n), *back = upload_real(normals(n, 1), n), *got = poisoned_real(n_rows);
+    const float *from = download_real(x, n);
+    float *want = keep(calloc(n_rows, sizeof *want), false), *same = keep(malloc(n * sizeof *same), false);
+    memcpy(same, download_real(back, n), n * sizeof *same);
+    for (int b = 0; b < B; b++)
+        for (int token = 0; token < N; token++) {
+            int y = roll(token / w.grid.columns, w.shift_y, rows).at;
+            int c = roll(token % w.grid.columns, w.shift_x, columns).at;
+            size_t window = (size_t)(y / w.wh * across + c / w.ww), place = (size_t)(y % w.wh * w.ww + c % w.ww);
+            for (int part = 0; part < parts; part++)
+                for (int i = 0; i < C; i++) {
+                    size_t at = (((size_t)b * N + token) * parts + part) * M + first + i;
+                    want[((((size_t)b * windows + window) * places + place) * parts + part) * C + i] = from[at];
+                    same[at] = from[at];
+                }
+        }
+    windows_gather(got, x + first, &shape, B);
+    assert_memory_equal(download_real(got, n_rows), want, n_rows * sizeof *want);
+    windows_scatter(back + first, got, &shape, B);
+    assert_memory_equal(download_real(back, n), same, n * sizeof *same);
+    release_all();
+}
+
+static void test_rows(void **state) {
+    (void)state;
+    rows_case(2, (WindowShape){{1, 6, 9}, 6, 3, 0, 0}, 3, 4, 8, 4);
+    rows_case(2, (WindowShape){{1, 6, 9}, 3, 9, 0, 0}, 3, 4, 8, 0);
+    rows_case(1, (WindowShape){{1, 56, 3}, 56, 1, 0, 0}, 1, 16, 32, 16);
+    rows_case(3, (WindowShape){{1, 4, 6}, 4, 6, 0, 0}, 3, 5, 5, 0);
+    rows_case(2, (WindowShape){{1, 5, 7}, 4, 3, 2, 1}, 1, 3, 7, 2);
+    rows_case(2, (WindowShape){{1, 6, 8}, 3, 4, 1, 2}, 3, 8, 24, 16);
+}
+
 /* Two algorithms, either of which may be as far from the truth as close_rounded says. */
 static int agree(const char *what, const real *a, const real *b, size_t n) {
     return check_close_step(what, download_real(a, n), wide(download_real(b, n), n), n, 2 * roundings(5), 2 * REAL_STEP);
@@ -239,7 +281,8 @@ static void test_biased(void **state) {
 int main(void) {
     kernels_init();
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_window), cmocka_unit_test(test_places),
-                                       cmocka_unit_test(test_whole_grid), cmocka_unit_test(test_biased)};
+                                       cmocka_unit_test(test_rows), cmocka_unit_test(test_whole_grid),
+                                       cmocka_unit_test(test_biased)};
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     kernels_exit();
     return failed;

@@ -1,5 +1,6 @@
-"""Are our PVT, FLatten-PVT, FLatten-PVTv2 and FLatten-Swin those of their authors' programs?  Needs torch, timm and a
-checkout of whai362/PVT or LeapLabTHU/FLatten-Transformer, whose files of models are loaded and nothing else.
+"""Are our PVT, CSwin and FLatten models those of their authors' programs?  Needs torch, timm, for CSwin einops, and a
+checkout of whai362/PVT, microsoft/CSWin-Transformer or LeapLabTHU/FLatten-Transformer, whose files of models are loaded
+and nothing else.
 
     python tests/reference/check_official.py build/cpu/train_vit CHECKOUT [MODEL...] [--keep DIR]
 
@@ -28,9 +29,11 @@ import convert_weights
 
 PVT, FLATTEN_PVT = "classification/pvt.py", "models/flatten_pvt.py"
 FLATTEN_PVT_V2, FLATTEN_SWIN = "models/flatten_pvt_v2.py", "models/flatten_swin.py"
+CSWIN, FLATTEN_CSWIN = "models/cswin.py", "models/flatten_cswin.py"
 FOCUSED = {"focusing_factor": 3, "kernel_size": 5, "attn_type": "LLLL", "la_sr_ratios": "1111"}
 SWIN = {"window_size": 56, "focusing_factor": 3, "kernel_size": 5, "attn_type": "LLSS"}
 SMALL = {"depths": [2, 2, 18, 2]}
+WIDE = {"attn_type": "LLSS", "la_split_size": "56-28-14-7"}
 # {name: (file in the checkout, what makes the model, its arguments, our config)}
 MODELS = {
     "pvt_tiny": (PVT, "pvt_tiny", {}, "pvt-tiny"),
@@ -42,8 +45,10 @@ MODELS = {
     "flatten_pvt_v2_b2": (FLATTEN_PVT_V2, "flatten_pvt_v2_b2", FOCUSED, "flatten-pvt-v2-b2"),
     "flatten_swin_t": (FLATTEN_SWIN, "FLattenSwinTransformer", SWIN, "flatten-swin-t"),
     "flatten_swin_s": (FLATTEN_SWIN, "FLattenSwinTransformer", {**SWIN, **SMALL}, "flatten-swin-s"),
+    "cswin_t": (CSWIN, "CSWin_64_12211_tiny_224", {}, "cswin-t"),
+    "flatten_cswin_t": (FLATTEN_CSWIN, "FLatten_CSWin_64_24181_tiny_224", WIDE, "flatten-cswin-t"),
 }
-TESTED = ("pvt_tiny", "flatten_pvt_tiny", "flatten_pvt_v2_b0", "flatten_swin_t")
+TESTED = ("pvt_tiny", "flatten_pvt_tiny", "flatten_pvt_v2_b0", "flatten_swin_t", "cswin_t", "flatten_cswin_t")
 
 
 def stand_in(name, **members):

@@ -124,6 +124,25 @@ def pvt_v2(focuses):
     return {**names, "head.weight": (2, 16), "head.bias": (2,)}
 
 
+def cswin(focuses):
+    """The same sizes; stripes of two tokens in the first stage, or focused attention of all of them."""
+    names = {"stage1_conv_embed.0.weight": (8, 3, 7, 7)}
+    names.update({f"stage1_conv_embed.{name}": (8,) for name in ("0.bias", "2.weight", "2.bias")})
+    for i, (M, branches) in enumerate(((8, 1 if focuses else 2), (16, 1)), 1):
+        at, whole, branch = f"stage{i}.0.", {}, {}
+        block(whole, at, M, [("attn.qkv", 3 * M, M)])
+        if focuses and i == 1:
+            focused(branch, at, M, 64)
+        names.update({name.replace("attn.", ""): shape for name, shape in whole.items()})
+        names.update({name.replace("attn.", "attns.0."): shape for name, shape in branch.items()})
+        for j in range(branches):
+            names[f"{at}attns.{j}.get_v.weight"] = (M // branches, 1, 3, 3)
+            names[f"{at}attns.{j}.get_v.bias"] = (M // branches,)
+    names.update({"merge1.conv.weight": (16, 8, 3, 3), "merge1.conv.bias": (16,), "merge1.norm.weight": (16,),
+                  "merge1.norm.bias": (16,)})
+    return {**names, "norm.weight": (16,), "norm.bias": (16,), "head.weight": (2, 16), "head.bias": (2,)}
+
+
 def tensors(names):
     made = {}
     for i, (name, shape) in enumerate(names.items()):
@@ -156,7 +175,7 @@ def pvt():
     return {name: torch.full(shape, 0.001 * i) for i, (name, shape) in enumerate(names.items())}
 
 
-def focused(tensors):
+def focused_pvt(tensors):
     """That PVT with focused linear attention in both stages, as FLatten's program names it: no class token."""
     tensors = {name: x for name, x in tensors.items() if ".attn.sr." not in name and ".attn.norm." not in name}
     del tensors["cls_token"]
@@ -201,13 +220,14 @@ def main():
     }.items():
         save(name + ".pth", tensors({n: s for n, s in {**vision, **change}.items() if s is not None}))
     save("pvt.pth", pvt())
-    save("flatten.pth", focused(pvt()))
+    save("flatten.pth", focused_pvt(pvt()))
     save("harmful.pth", {"model": {"conv1.weight": Harmful()}})
     save("list.pth", [torch.zeros(3)])
     for focuses in False, True:
         prefix = "flatten-" if focuses else ""
         save(prefix + "swin.pth", {"model": tensors(swin(focuses))})
         save(prefix + "pvt-v2.pth", tensors(pvt_v2(focuses)))
+        save(prefix + "cswin.pth", {"state_dict_ema": tensors(cswin(focuses)), "epoch": 299})
     for name in "resnet50", "detr":
         with open(os.path.join(folder, name + ".pth"), "rb") as whole:
             data = whole.read()

@@ -10,7 +10,8 @@ M model width, H heads, D head width (M = H D), R sticks, grid Hg x Wg.  Paramet
     patches)
     pool cls: head(norm(x)[:, 0])             pool gap: head(mean over tokens of norm(x)), gap-raw: without that norm
     A hierarchy repeats all of this but the head, stage after stage; the norm at a stage's end is the next one's input.
-    overlap: windows 2P - 1 wide (3 between stages), and a layer norm after them;  patch_norm: the norm alone
+    overlap: windows 2P - 1 wide (3 between stages), and a layer norm after them, with patch_pad pixels of padding in
+    the first stage;  patch_norm: the norm alone
     clips [B,frames,3,Hi,Wi]: the first windows are `tubelet` frames long and 2 apart, or every frame is by itself; a
     depthwise k x k convolution is time_kernel x k x k, that of conv_stages conv_time_kernel x k x k
     stage_norm 0: no norm between stages;  pos stages: a position embedding at each stage's start, and the class token,
@@ -45,7 +46,7 @@ RIPPLE = ("ripple", "ripple-fixed", "ripple-softmax-weights", "ripple-truncated"
           "ripple-explicit-softmax")
 LATER = ("feature_map", "relative", "convit", "rpe", "focused", "lisa", "landmarks", "castling", "inception", "stage",
          "patch_overlap", "dropout", "kv_stride", "mlp_conv", "mlp_relu", "conv_stages", "conv_block", "head_kind",
-         "patch_norm", "patch_merging", "norm_eps", "stem",
+         "patch_norm", "patch_pad", "patch_merging", "norm_eps", "stem",
          "frames", "tubelet", "time_kernel", "conv_time_kernel", "ring_time",
          *operators.SETTINGS)  # settings newer than the first fixtures
 
@@ -91,6 +92,7 @@ class Config(OperatorSettings):
     conv_block: str = "conv"         # conv | sepconv
     head_kind: str = "linear"        # linear | mlp | tanh; the setting's name is head
     patch_overlap: int = 0
+    patch_pad: int = 0               # of the first overlapping patches; 0: half their width
     patch_norm: int = 0              # a norm after every patch embedding
     patch_merging: int = 0           # from stage to stage, with Swin's names
     stage_norm: int = 1              # 0: only at the end of the last stage
@@ -155,6 +157,13 @@ def of_stage(text, i):
     return values[i if len(values) > 1 else 0]
 
 
+def patches_along(config, side):
+    """The first stage's patches along a side of the image."""
+    if config.patch_pad:
+        return (side + 2 * config.patch_pad - (2 * config.patch_size - 1)) // config.patch_size + 1
+    return -(-side // config.patch_size)
+
+
 def stages(config):
     """[(prefix of names, the stage as a model of its own on its grid)]; the first one's patches are the model's."""
     if not config.stage_dims:
@@ -162,10 +171,12 @@ def stages(config):
     lists = [[int(n) for n in text.split(",")] for text in (config.stage_dims, config.stage_depths, config.stage_heads,
                                                              config.stage_ratios)]
     result, first = [], 0
-    Hg, Wg = (-(-side // config.patch_size) for side in config.img_size)
+    Hg, Wg = (patches_along(config, side) for side in config.img_size)
     frames = config.grid[0] if len(config.grid) == 3 else 1
     for i, (dim, depth, heads, ratio) in enumerate(zip(*lists)):
-        own = {name: of_stage(getattr(config, name), i) for name in ("attn", "reduction", "window")}
+        own = {name: of_stage(getattr(config, name), i) for name in ("attn", "reduction", "window", "stripe")}
+        if i == len(lists[0]) - 1:
+            own["stripe"] = "0"
         if i < config.conv_stages:
             own["attn"] = config.conv_block
         result.append((f"{'layers' if config.patch_merging else 'stages'}.{i}.",
@@ -538,6 +549,8 @@ class Vit:
             return F.linear(self.norm(name + "norm", cells, 1e-5), self.params[name + "reduction.weight"])
         w, b, stride = self.params[name + "proj.weight"], self.params[name + "proj.bias"], embedding_stride(config, i)
         padding = stride - 1 if config.patch_overlap else 0
+        if i == 0 and config.patch_pad:
+            padding = config.patch_pad
         if x.ndim == 5:
             x, kt = x.transpose(1, 2) if i == 0 else x, w.shape[2] if w.ndim == 5 else 1
             x = F.conv3d(x, w if w.ndim == 5 else w[:, :, None], b, (2 if kt > 1 else 1, stride, stride),

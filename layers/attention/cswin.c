@@ -1,0 +1,137 @@
+/* CSwin's attention (Dong et al. 2022): cross-shaped windows.  x [B,N,M] -> y [B,N,M]
+ * forward   1. q,k,v = x Wqkv^T + b
+ *           2. mix: the first half of the heads attends within vertical stripes of the grid, the other half within
+ *              horizontal ones (stripes.h); or all heads on the whole grid, in the last of several stages, with stripe
+ *              0, and where stripes are as wide as the grid
+ *           3. y = mix Wproj^T + b
+ * backward  the same steps in reverse
+ * saves     qkv, mix, and what the branches save.  Parameters of the branches have the names of the authors' program.
+ * cswin-focused has focused linear attention within the stripes (Han et al. 2023, FLatten Transformer). */
+#include "layers/attention/qkv.h"
+#include "layers/attention/stripes.h"
+
+typedef struct {
+    ConfigInts stripe;
+} StripeSettings;
+
+static const ConfigEntry entries[] = {
+    {CONFIG_FIELD(INTS, StripeSettings, stripe), "1", .section = "attention", .min = 0, .max = 256,
+     .help = "Tokens across a stripe of cross-shaped windows, a divisor of the grid's sides, with several stages one "
+             "number or a list (CSwin: 1,2,7,7); 0: the whole grid, which the last of several stages takes anyway"},
+};
+
+static const ConfigGroup stripe_settings = {CONFIG_GROUP(StripeSettings, entries)};
+
+typedef struct {
+    QkvFrame frame;
+    int count; /* of branches */
+    StripeBranch branches[2];
+} CSwin;
+
+extern const AttentionOp cswin_focused_op;
+
+/* The width of stripes; 0: the whole grid. */
+static int stripe_of(const Attention *a) {
+    const StripeSettings *s = config_settings(a->settings, &stripe_settings);
+    int stripe = attention_stage_number(a, "stripe", &s->stripe);
+    bool last = a->stages > 1 && a->stage == a->stages - 1;
+    return last || (stripe == a->grid.rows && stripe == a->grid.columns) ? 0 : stripe;
+}
+
+static void cswin_check(const Attention *a) {
+    int stripe = stripe_of(a);
+    if (stripe == 0) return;
+    if (a->grid.rows % stripe || a->grid.columns % stripe)
+        config_reject(a->settings, "stripe",
+                      "%d does not divide stage %d's %dx%d tokens: use a divisor, 0 for the whole grid, or another "
+                      "img_size", stripe, a->stage, a->grid.rows, a->grid.columns);
+    if (a->H % 2)
+        config_reject(a->settings, "heads", "%d in stage %d cannot be shared by vertical and horizontal stripes: use "
+                      "an even number, or stripe 0 there", a->H, a->stage);
+}
+
+static void cswin_declare(Attention *a, Params *params) {
+    CSwin *s = a->state;
+    int stripe = stripe_of(a), half = a->H / 2;
+    bool focused = a->op == &cswin_focused_op;
+    s->count = stripe ? 2 : 1;
+    if (stripe) {
+        stripes_create(&s->branches[0], a, 0, a->grid.rows, stripe, 0, half, focused);
+        stripes_create(&s->branches[1], a, 1, stripe, a->grid.columns, half, half, focused);
+    } else stripes_create(&s->branches[0], a, 0, a->grid.rows, a->grid.columns, 0, a->H, focused);
+    qkv_declare(&s->frame, a, params);
+    for (int i = 0; i < s->count; i++) stripes_declare(&s->branches[i], params);
+}
+
+static void cswin_plan(Attention *a, Plan *plan, int B) {
+    CSwin *s = a->state;
+    PlanMark mark = plan_mark(plan);
+    qkv_plan(&s->frame, a, plan, B);
+    for (int i = 0; i < s->count; i++) stripes_plan(&s->branches[i], plan, B);
+    plan_release(plan, mark);
+}
+
+static void cswin_forward(const Attention *a, real *y, const real *x, int B) {
+    const CSwin *s = a->state;
+    qkv_forward_in(&s->frame, a, x, B);
+    for (int i = 0; i < s->count; i++) stripes_forward(&s->branches[i], s->frame.mix, s->frame.qkv_act, B);
+    qkv_forward_out(&s->frame, a, y, B);
+}
+
+static void cswin_backward(const Attention *a, real *dx, const real *dy, const real *x, int B) {
+    const CSwin *s = a->state;
+    qkv_backward_out(&s->frame, a, dy, B);
+    for (int i = 0; i < s->count; i++)
+        stripes_backward(&s->branches[i], s->frame.dqkv, s->frame.dmix, s->frame.qkv_act, B);
+    qkv_backward_in(&s->frame, a, dx, x, B);
+}
+
+static size_t cswin_macs(const Attention *a) {
+    const CSwin *s = a->state;
+    size_t macs = qkv_macs(&s->frame, a);
+    for (int i = 0; i < s->count; i++) macs += stripes_macs(&s->branches[i]);
+    return macs;
+}
+
+static const char *cswin_path(const Attention *a) {
+    const CSwin *s = a->state;
+    return s->count > 1 ? "stripes" : "whole grid";
+}
+
+static void cswin_weights(const Attention *a, float *weights, int b, int head, int query) {
+    const CSwin *s = a->state;
+    int heads = s->branches[0].stripe.H;
+    stripes_weights(&s->branches[head / heads], s->frame.qkv_act, weights, b, head % heads, query);
+}
+
+const AttentionOp cswin_op = {
+    .name = "cswin",
+    .summary = "softmax within vertical and horizontal stripes, 3x3 on v (CSwin)",
+    .settings = ATTENTION_SETTINGS(&stripe_settings),
+    .needs_grid = true,
+    .state_size = sizeof(CSwin),
+    .check = cswin_check,
+    .declare = cswin_declare,
+    .plan = cswin_plan,
+    .forward = cswin_forward,
+    .backward = cswin_backward,
+    .macs = cswin_macs,
+    .path = cswin_path,
+    .weights = cswin_weights,
+};
+
+const AttentionOp cswin_focused_op = {
+    .name = "cswin-focused",
+    .summary = "focused linear attention within such stripes (FLatten's CSwin)",
+    .settings = ATTENTION_SETTINGS(&stripe_settings, &focused_settings),
+    .needs_grid = true,
+    .state_size = sizeof(CSwin),
+    .check = cswin_check,
+    .declare = cswin_declare,
+    .plan = cswin_plan,
+    .forward = cswin_forward,
+    .backward = cswin_backward,
+    .macs = cswin_macs,
+    .path = cswin_path,
+    .weights = cswin_weights,
+};

@@ -1,0 +1,127 @@
+#include "layers/attention/stripes.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "core/die.h"
+#include "layers/attention/qkv.h"
+
+void stripes_create(StripeBranch *s, const Attention *a, int index, int rows, int columns, int first, int heads,
+                    bool focused) {
+    int C = heads * a->D;
+    *s = (StripeBranch){.stripe = *a,
+                        .order = {{a->grid, rows, columns, 0, 0}, 3, C, a->M},
+                        .first = first * a->D,
+                        .focused = focused};
+    s->stripe.grid = (Grid){1, rows, columns};
+    s->stripe.N = rows * columns;
+    s->stripe.M = C;
+    s->stripe.H = heads;
+    s->stripe.state = NULL;
+    snprintf(s->stripe.prefix, sizeof s->stripe.prefix, "%.50sattns.%d.", a->prefix, index);
+}
+
+static int stripe_count(const StripeBranch *s) { return grid_tokens(window_counts(&s->order.windows)); }
+
+/* Are the tokens of all stripes together, and these heads, in another order than all tokens and heads? */
+static bool reorders(const StripeBranch *s) { return stripe_count(s) > 1 || s->order.C < s->order.M; }
+
+/* What the stripes' setting is in this stage: they divide both sides of the grid. */
+static int stripe_setting(const StripeBranch *s) {
+    int rows = s->stripe.grid.rows, columns = s->stripe.grid.columns;
+    return !reorders(s) ? 0 : rows < columns ? rows : columns;
+}
+
+void stripes_declare(StripeBranch *s, Params *params) {
+    const char *prefix = s->stripe.prefix;
+    int C = s->stripe.M, stripe = stripe_setting(s), stage = s->stripe.stage;
+    s->lepe.shape = (Depthwise){s->stripe.grid, C, 3, C, 3 * C, C, 1};
+    params_declare_fan(params, &s->lepe.w, &s->lepe.dw, prefix, "get_v.weight", 9, true, 4, (int[]){C, 1, 3, 3});
+    params_shaped_by(params, "stripe", stripe, stage);
+    params_declare_fan(params, &s->lepe.b, &s->lepe.db, prefix, "get_v.bias", 9, false, 1, (int[]){C});
+    params_shaped_by(params, "stripe", stripe, stage);
+    if (s->focused) focused_core_declare(&s->core, &s->stripe, params);
+}
+
+static AttentionShape shape_of(const StripeBranch *s, int B) {
+    return (AttentionShape){B * stripe_count(s), s->stripe.N, s->stripe.H, s->stripe.D};
+}
+
+/* The order of a tensor with one part instead of q, k and v. */
+static WindowRows part_order(const StripeBranch *s) {
+    WindowRows order = s->order;
+    order.parts = 1;
+    return order;
+}
+
+void stripes_plan(StripeBranch *s, Plan *plan, int B) {
+    const char *prefix = s->stripe.prefix;
+    int stripes = B * stripe_count(s);
+    size_t rows = (size_t)stripes * (size_t)s->stripe.N, bytes = rows * (size_t)s->stripe.M * sizeof(real);
+    if (s->focused) {
+        focused_core_plan(&s->core, &s->stripe, plan, stripes);
+    } else {
+        plan_keep(plan, prefix, "y", &s->y, bytes);
+        plan_keep(plan, prefix, "lse", &s->lse, rows * (size_t)s->stripe.H * sizeof(float));
+        plan_workspace(plan, softmax_attention_workspace(s->stripe.N, s->stripe.D));
+    }
+    plan_workspace(plan, depthwise_workspace(&s->lepe.shape));
+    if (!reorders(s)) return;
+    plan_borrow(plan, prefix, "rows", &s->rows, 3 * bytes);
+    plan_borrow(plan, prefix, "part", &s->part, bytes);
+    if (plan->training) plan_borrow(plan, prefix, "drows", &s->drows, 3 * bytes);
+}
+
+/* q, k and v in the order of stripes. */
+static const real *rows_of(const StripeBranch *s, const real *qkv, int B) {
+    if (!reorders(s)) return qkv;
+    windows_gather(s->rows, qkv + s->first, &s->order, B);
+    return s->rows;
+}
+
+void stripes_forward(const StripeBranch *s, real *mix, const real *qkv, int B) {
+    AttentionShape shape = shape_of(s, B);
+    WindowRows order = part_order(s);
+    const real *rows = rows_of(s, qkv, B), *v = rows + 2 * s->stripe.M;
+    real *to = reorders(s) ? s->part : mix;
+    if (s->focused) focused_core_forward(&s->core, &s->stripe, to, rows, shape.B);
+    else softmax_attention_forward(s->y, s->lse, rows, &shape);
+    depthwise_forward(to, s->focused ? to : s->y, v, s->lepe.w, s->lepe.b, &s->lepe.shape, shape.B);
+    if (reorders(s)) windows_scatter(mix + s->first, to, &order, B);
+}
+
+void stripes_backward(const StripeBranch *s, real *dqkv, const real *dmix, const real *qkv, int B) {
+    AttentionShape shape = shape_of(s, B);
+    WindowRows order = part_order(s);
+    const real *rows = rows_of(s, qkv, B), *dy = reorders(s) ? s->part : dmix;
+    real *drows = reorders(s) ? s->drows : dqkv, *dv = drows + 2 * s->stripe.M;
+    if (reorders(s)) windows_gather(s->part, dmix + s->first, &order, B);
+    if (s->focused) focused_core_backward(&s->core, &s->stripe, drows, dy, rows, shape.B);
+    else softmax_attention_backward(drows, dy, s->y, s->lse, rows, &shape);
+    depthwise_backward(dv, dv, s->lepe.dw, s->lepe.db, dy, rows + 2 * s->stripe.M, s->lepe.w, &s->lepe.shape, shape.B);
+    if (reorders(s)) windows_scatter(dqkv + s->first, drows, &s->order, B);
+}
+
+size_t stripes_macs(const StripeBranch *s) {
+    const Attention *a = &s->stripe;
+    size_t softmax = 2 * (size_t)a->N * (size_t)a->N * (size_t)a->M;
+    size_t attention = s->focused ? focused_core_macs(&s->core, a) : softmax;
+    return (size_t)stripe_count(s) * (attention + depthwise_macs(&s->lepe.shape));
+}
+
+void stripes_weights(const StripeBranch *s, const real *qkv, float *weights, int b, int head, int query) {
+    const WindowShape *w = &s->order.windows;
+    int columns = w->grid.columns, N = grid_tokens(w->grid), y = query / columns, x = query % columns;
+    int window = y / w->wh * (columns / w->ww) + x / w->ww, place = y % w->wh * w->ww + x % w->ww;
+    float *row = xcalloc((size_t)s->stripe.N, sizeof *row, "attention picture");
+    const real *image = qkv + (size_t)b * (size_t)N * 3 * (size_t)s->order.M;
+    if (s->focused) {
+        linear_core_weights(&s->core.core, &s->stripe, row, b * stripe_count(s) + window, head, place);
+    } else {
+        QkvFrame frame = {.qkv_act = (real *)rows_of(s, image, 1)};
+        qkv_softmax_row(&frame, &s->stripe, row, window, head, place);
+    }
+    for (int n = 0; n < N; n++) weights[n] = 0;
+    for (int i = 0; i < s->stripe.N; i++) weights[window_place(w, window, i).token] = row[i];
+    free(row);
+}
