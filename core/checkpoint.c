@@ -94,13 +94,14 @@ static bool shape_matches(const Param *p, const SafeTensor *tensor) {
 
 static bool refuse_shape(const Param *p, const SafeTensor *tensor, Error *error) {
     size_t wanted[PARAM_MAX_DIMS];
-    char has[128], needs[128];
+    char has[128], needs[128], place[24] = "";
     for (int d = 0; d < p->ndim; d++) wanted[d] = (size_t)p->shape[d];
     shape_text(has, sizeof has, tensor->ndim, tensor->shape);
     shape_text(needs, sizeof needs, p->ndim, wanted);
+    if (p->stage >= 0) snprintf(place, sizeof place, " in stage %d", p->stage);
     if (p->setting)
-        return refuse(error, "%s: %s has shape %s, but this model needs %s: another %s (here %g in stage %d)?",
-                      tensor->file, p->name, has, needs, p->setting, p->setting_value, p->stage);
+        return refuse(error, "%s: %s has shape %s, but this model needs %s: another %s (here %g%s)?", tensor->file,
+                      p->name, has, needs, p->setting, p->setting_value, place);
     return refuse(error,
                   "%s: %s has shape %s, but this model needs %s: another dim, depth, img_size, patch_size, pool or "
                   "class count?",

@@ -154,19 +154,21 @@ static void refuse_other_sizes(const Model *model, const SafeTensors *st, const 
         if (depth_in_model(model, prefix)) name = names[i];
     }
     for (int i = 0; i == 0 || name; i++) {
+        char place[24] = "";
         prefix[0] = 0;
         if (name) snprintf(prefix, sizeof prefix, "%s.%d.", name, i);
+        if (name) snprintf(place, sizeof place, " in stage %d", i);
         int here = depth_in_model(model, prefix), there = depth_in_file(st, prefix);
         if (i == 0 && !there) return; /* another architecture */
         if (!here && !there) return;
         if (!here || !there)
             die("%s: %s blocks in stage %d, but this model has %s: dim with values for another number of stages?", path,
                 there ? "there are" : "no", i, here ? "some" : "none");
-        refuse_other_shape(model, st, i, prefix, "norm1.weight", "dim", false);
-        refuse_other_shape(model, st, i, prefix, "mlp.fc1.weight", "mlp_ratio", true);
+        refuse_other_shape(model, st, name ? i : -1, prefix, "norm1.weight", "dim", false);
+        refuse_other_shape(model, st, name ? i : -1, prefix, "mlp.fc1.weight", "mlp_ratio", true);
         if (here != there)
-            die("%s: %d blocks in stage %d, but this model has %d: another depth (here %d in stage %d)?", path, there,
-                i, here, here, i);
+            die("%s: %d blocks%s, but this model has %d: another depth (here %d%s)?", path, there, place, here, here,
+                place);
     }
 }
 

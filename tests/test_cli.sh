@@ -523,9 +523,11 @@ safetensors outside.safetensors "{$a}" 8
 refuses "--init with a tensor beyond the end" 1 'outside.safetensors' $init outside.safetensors
 safetensors json.safetensors '{"a":{"dtype":"F32",' 8
 refuses "--init with a broken header" 1 'json.safetensors' $init json.safetensors
-refuses "--init of another width" 1 'a/last.safetensors|[1,16,16]|[1,16,32]' $init a/last.safetensors --dim 32
-refuses "--init with a tensor missing" 1 "a/last.safetensors|'blocks.2." $init a/last.safetensors --depth 3
-refuses "--init with a tensor too many" 1 "a/last.safetensors|'blocks.1.|no place" $init a/last.safetensors --depth 1
+refuses "--init of another width" 1 'a/last.safetensors|[16]|[32]|another dim (here 32)' $init a/last.safetensors --dim 32
+refuses "--init of a less deep model" 1 "a/last.safetensors|2 blocks, but this model has 3|depth (here 3)" $init a/last.safetensors --depth 3
+refuses "--init of a deeper model" 1 "a/last.safetensors|2 blocks, but this model has 1" $init a/last.safetensors --depth 1
+refuses "--init with a tensor missing" 1 "a/last.safetensors|'blocks.0.attn.feature.w1'|5 others" $init a/last.safetensors --attn linear
+refuses "--init with a tensor too many" 1 "a/last.safetensors|'pos_embed' has no place" $init a/last.safetensors --pos-embed none
 for file in last state; do
     cp -R a nan.$file && not_a_number nan.$file/$file.safetensors
 done
