@@ -396,12 +396,60 @@ static void test_whole_stripes(void **state) {
     release_all();
 }
 
+/* == Pictures of stripes ========================================================================================== */
+
+static void set(const Layer *l, const char *name, const float *values) {
+    const Param *p = find(l, name);
+    device_upload(l->model.params.values + p->offset, values, p->size * sizeof *values);
+}
+
+/* With values that are the inputs, and convolutions and an output projection that do nothing, the output is the sum of
+ * the pictured weights times the inputs.  Tokens of other stripes have no weight: of head 0 those of other columns, of
+ * head 1 those of other rows. */
+static void picture_case(const char *settings, bool focused) {
+    enum { ROWS = 4, COLUMNS = 6, N = ROWS * COLUMNS, M = 8, D = 4, STRIPE = 2 };
+    const Case c = {"", settings, {1, ROWS, COLUMNS}, 0, M, M, {{NULL, 0, 0, 0}}, {0}, 0, 0, 0, {{NULL, 0}}};
+    Layer l;
+    layer_open(&l, &c, (Branch){{0, 0, 0}, false});
+    float *x = normals(N * M, 1), *qkv = normals(3 * M * M, 1), identity[M * M] = {0}, weights[N];
+    for (int i = 0; i < M; i++) identity[i * M + i] = 1;
+    memcpy(qkv + 2 * M * M, identity, sizeof identity);
+    set(&l, "qkv.weight", qkv);
+    set(&l, "proj.weight", identity);
+    if (focused) {
+        set(&l, "attns.0.positional_encoding", normals(N * M, 1));
+        set(&l, "attns.1.positional_encoding", normals(N * M, 1));
+    }
+    real *d_x = upload_real(x, N * M), *d_y = poisoned_real(N * M);
+    l.attention.op->forward(&l.attention, d_y, d_x, 1);
+    double *want = zeros(N * M);
+    for (int h = 0; h < 2; h++)
+        for (int n = 0; n < N; n++) {
+            l.attention.op->weights(&l.attention, weights, 0, h, n);
+            for (int m = 0; m < N; m++) {
+                bool same = h == 0 ? n % COLUMNS / STRIPE == m % COLUMNS / STRIPE
+                                   : n / COLUMNS / STRIPE == m / COLUMNS / STRIPE;
+                if (!same) assert_true(weights[m] == 0);
+                for (int i = h * D; i < (h + 1) * D; i++) want[n * M + i] += (double)weights[m] * x[m * M + i];
+            }
+        }
+    assert_true(close_rounded("pictured weights times v", d_y, want, N * M));
+    layer_close(&l);
+}
+
+static void test_pictures(void **state) {
+    (void)state;
+    picture_case("attn = cswin\nstripe = 2\n", false);
+    picture_case("attn = cswin-focused\nstripe = 2\n", true);
+}
+
 int main(void) {
     kernels_init();
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_reduced), cmocka_unit_test(test_swin),
                                        cmocka_unit_test(test_large_windows),
                                        cmocka_unit_test(test_merging), cmocka_unit_test(test_focused),
-                                       cmocka_unit_test(test_stripes), cmocka_unit_test(test_whole_stripes)};
+                                       cmocka_unit_test(test_stripes), cmocka_unit_test(test_whole_stripes),
+                                       cmocka_unit_test(test_pictures)};
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     kernels_exit();
     return failed;
