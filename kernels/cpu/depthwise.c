@@ -2,8 +2,10 @@
  *   forward   y_t = add_t + b + sum_o w_o x_t+o
  *   backward  dx_t = add_t + sum_o w_o dy_t-o,  dw_o += sum_t dy_t x_t+o,  db += sum_t dy_t
  *
- * TILE channels of one image are copied into a plane with a border of zeros, or a plane for each frame of a clip, so that
- * the loops need no special case at the edge.  Four neighbouring tokens are computed together and share their loads. */
+ * Four neighbouring tokens are computed together and share their loads.  The forward pass of an image takes all channels
+ * of four tokens before the next four, which reads memory from one end to the other.  Elsewhere TILE channels of an
+ * image are copied into a plane with a border of zeros, or a plane for each frame of a clip, so that the loops need no
+ * special case at the edge. */
 #include "kernels/cpu/activations.h"
 #include "kernels/cpu/workspace.h"
 #include "kernels/kernels.h"
@@ -19,8 +21,11 @@ static size_t part_floats(const Depthwise *s) { return (size_t)(depthwise_taps(s
 
 static size_t planes_floats(const Depthwise *s) { return (size_t)s->grid.frames * plane_floats(s); }
 
+/* For the forward pass of an image: weights and bias by tiles of channels, and a token of zeros. */
+static size_t panel_floats(const Depthwise *s) { return (size_t)(s->k * s->k + 2) * tile_round_up(s->C); }
+
 static size_t work_floats(const Depthwise *s) {
-    return workspace_line_up(part_floats(s)) + 2 * workspace_line_up(planes_floats(s)) +
+    return panel_floats(s) + workspace_line_up(part_floats(s)) + 2 * workspace_line_up(planes_floats(s)) +
            (size_t)depthwise_frames(s) * LARGEST * LARGEST * TILE;
 }
 
@@ -153,9 +158,75 @@ static void correlate_frames(float *part, size_t Cp, const float *dy, const floa
     }
 }
 
+/* Channels c .. of `tokens` tokens, whose windows' tokens are at [row][column].  w [K*K,TILE]. */
+TILE_INLINE void convolve_tile(int K, int channels, int c, real *y, const real *add,
+                               const real *at[LARGEST][PIXELS + LARGEST - 1], const float *w, vec bias, int tokens,
+                               const Depthwise *s) {
+    vec sum[PIXELS] = {bias, bias, bias, bias};
+    for (int r = 0; r < K; r++) {
+        vec xs[PIXELS + LARGEST - 1];
+#pragma GCC unroll 10
+        for (int q = 0; q < PIXELS + K - 1; q++) xs[q] = real_load_part(at[r][q] + c, channels);
+#pragma GCC unroll 7
+        for (int q = 0; q < K; q++) {
+            vec tap = vec_load(w + (r * K + q) * TILE);
+#pragma GCC unroll 4
+            for (int p = 0; p < PIXELS; p++) sum[p] += tap * xs[p + q];
+        }
+    }
+    for (int p = 0; p < tokens; p++) {
+        if (add) sum[p] += real_load_part(add + p * s->y_row + c, channels);
+        real_store_part(y + p * s->y_row + c, sum[p], channels);
+    }
+}
+
+/* PIXELS tokens from column j of row i on: y = add + b + the K x K windows around them.  panels [tiles,K*K,TILE]. */
+TILE_INLINE void convolve_tokens(int K, real *y, const real *add, const real *x, const float *panels, const float *bias,
+                                 const real *zeros, int i, int j, const Depthwise *s) {
+    const real *at[LARGEST][PIXELS + LARGEST - 1];
+    int rows = s->grid.rows, columns = s->grid.columns, tokens = columns - j < PIXELS ? columns - j : PIXELS;
+    for (int r = 0; r < K; r++)
+        for (int q = 0; q < PIXELS + K - 1; q++) {
+            int row = i + r - K / 2, column = j + q - K / 2;
+            bool inside = row >= 0 && row < rows && column >= 0 && column < columns;
+            at[r][q] = inside ? x + ((size_t)row * columns + column) * s->x_row : zeros;
+        }
+    int c = 0;
+    for (; c + TILE <= s->C; c += TILE)
+        convolve_tile(K, TILE, c, y, add, at, panels + c * K * K, vec_load(bias + c), tokens, s);
+    if (c < s->C) convolve_tile(K, s->C - c, c, y, add, at, panels + c * K * K, vec_load(bias + c), tokens, s);
+}
+
+static void forward_images(real *y, const real *add, const real *x, const float *w, const float *b, const Depthwise *s,
+                           int B) {
+    int rows = s->grid.rows, columns = s->grid.columns, Cp = tile_round_up(s->C);
+#pragma omp parallel
+    {
+        float *panels = kernels_workspace(work_floats(s)), *bias = panels + (size_t)s->k * s->k * Cp;
+        const real *zeros = memset(bias + Cp, 0, Cp * sizeof *bias);
+        for (int c = 0; c < Cp; c += TILE)
+            gather_weights(panels + (size_t)c * s->k * s->k, w, c, s->C - c < TILE ? s->C - c : TILE, false, s);
+        for (int c = 0; c < Cp; c++) bias[c] = b && c < s->C ? b[c % s->period] : 0;
+#pragma omp for collapse(2) schedule(static)
+        for (int image = 0; image < B; image++)
+            for (int i = 0; i < rows; i++)
+                for (int j = 0; j < columns; j += PIXELS) {
+                    size_t token = ((size_t)image * rows + i) * columns + j;
+                    const real *from = x + (size_t)image * rows * columns * s->x_row;
+                    const real *also = add ? add + token * s->y_row : NULL;
+#define TOKENS(K) convolve_tokens(K, y + token * s->y_row, also, from, panels, bias, zeros, i, j, s)
+                    WITH_K(TOKENS)
+                }
+    }
+}
+
 void depthwise_forward(real *y, const real *add, const real *x, const float *w, const float *b, const Depthwise *s,
                        int B) {
     size_t N = grid_tokens(s->grid);
+    if (s->grid.frames == 1 && depthwise_taps(s) == s->k * s->k) {
+        forward_images(y, add, x, w, b, s, B);
+        return;
+    }
 #pragma omp parallel for collapse(2) schedule(static)
     for (int image = 0; image < B; image++)
         for (int c = 0; c < s->C; c += TILE) {
