@@ -13,8 +13,6 @@ static size_t image_size(const Unfold *s) { return (size_t)s->Hi * (size_t)s->Wi
 
 enum { CHANNELS = 64 }; /* summed together */
 
-static bool inside(const Unfold *s, int y, int x) { return y >= 0 && y < s->Hi && x >= 0 && x < s->Wi; }
-
 /* Frames, length, distance and padding of windows in time. */
 typedef struct {
     int n, k, stride, pad;
@@ -23,25 +21,41 @@ static Axis time_axis(const Unfold *s) {
     return s->frames ? (Axis){s->frames, s->kt, s->stride_t, s->kt / 2} : (Axis){1, 1, 1, 0};
 }
 
+/* The k columns of one line of a window, from column xi on: out [C] of k, `taps` apart.  line: NULL above and below. */
+static void window_line(real *out, const real *line, int xi, const Unfold *s) {
+    int taps = unfold_taps(s), begin = xi < 0 ? -xi : 0, end = line ? s->Wi - xi : 0;
+    if (s->planes) {
+        for (int m = 0; m < s->C; m++, out += taps)
+            for (int c = 0; c < s->k; c++)
+                out[c] = c >= begin && c < end ? line[(size_t)m * channel_step(s) + (size_t)(xi + c)] : real_of(0);
+        return;
+    }
+    for (int c = 0; c < s->k; c++) {
+        const real *from = c >= begin && c < end ? line + (size_t)(xi + c) * (size_t)s->C : NULL;
+        for (int m = 0; m < s->C; m++) out[m * taps + c] = from ? from[m] : real_of(0);
+    }
+}
+
 void unfold_forward(real *cols, const real *x, const Unfold *s, int B) {
     Grid windows = unfold_grid(s);
     Axis time = time_axis(s);
-    int down = windows.rows, across = windows.columns, k = s->k, taps = unfold_taps(s);
-    size_t step = position_step(s), channel = channel_step(s), row = (size_t)s->C * (size_t)taps;
+    int down = windows.rows, across = windows.columns, k = s->k;
+    size_t row = (size_t)s->C * (size_t)unfold_taps(s);
 #pragma omp parallel for collapse(2) schedule(static)
     for (int b = 0; b < B * windows.frames; b++)
         for (int i = 0; i < down; i++)
             for (int j = 0; j < across; j++) {
                 int clip = b / windows.frames, f0 = b % windows.frames * time.stride - time.pad;
                 real *out = cols + (((size_t)b * (size_t)down + (size_t)i) * (size_t)across + (size_t)j) * row;
-                for (int tap = 0; tap < taps; tap++, out++) {
-                    int f = f0 + tap / (k * k), r = tap / k % k, c = tap % k;
-                    int yi = i * s->stride + r - s->pad, xi = j * s->stride + c - s->pad;
-                    bool there = inside(s, yi, xi) && f >= 0 && f < time.n;
-                    const real *from = x + ((size_t)clip * (size_t)time.n + (size_t)f) * image_size(s) +
-                                       ((size_t)yi * (size_t)s->Wi + (size_t)xi) * step;
-                    for (int m = 0; m < s->C; m++) out[m * taps] = there ? from[(size_t)m * channel] : real_of(0);
-                }
+                for (int f = f0; f < f0 + time.k; f++)
+                    for (int r = 0; r < k; r++, out += k) {
+                        int yi = i * s->stride + r - s->pad;
+                        bool there = f >= 0 && f < time.n && yi >= 0 && yi < s->Hi;
+                        const real *line = there ? x + ((size_t)clip * (size_t)time.n + (size_t)f) * image_size(s) +
+                                                       (size_t)yi * (size_t)s->Wi * position_step(s)
+                                                 : NULL;
+                        window_line(out, line, j * s->stride - s->pad, s);
+                    }
             }
 }
 

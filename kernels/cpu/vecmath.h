@@ -87,10 +87,12 @@ TILE_INLINE vec vec_exp(vec x) {
     return vec_exp_reduced(x, n) * vec_power_of_two(half) * vec_power_of_two(whole - half);
 }
 
-/* e^x for x <= 88 within 1 ulp, for sums in which e^-86 is negligible: x is clamped to at least -86, and one scaling is
- * enough. */
+/* e^x for x <= 88 within 1 ulp, for sums in which e^-86 is negligible: one scaling is enough for normal numbers, and
+ * below -87.7 the result is 0.  It is not the smallest normal number, since products with that are denormal, and
+ * denormal numbers are slow: keys that fill up a vector, or are of another region of a rolled grid, would cost more than
+ * all others. */
 TILE_INLINE vec vec_exp_floored(vec x) {
-    x = vec_max(vec_set(-86), x);
+    x = vec_max(vec_set(-88), x);
     vec shifted = x * 1.44269504f + (VEC_ROUND + 127), n = shifted - (VEC_ROUND + 127);
     return vec_exp_reduced(x, n) * (vec)((uvec)shifted << 23);
 }
