@@ -32,12 +32,12 @@ clip="$model --frames 8 --tubelet 3 --describe"
 refuses "an operator without an axis of time" 2 '--frames|attn convit|frames 1' --attn convit $clip
 refuses "a torus of rows and columns" 2 '--lisa-fft|2d|attn lisa has 4' --attn lisa --lisa-fft 2d $clip
 refuses "rotations by row and column" 2 '--relative|rope-2d' --attn linear --relative rope-2d $clip
-refuses "an algorithm of rings without time" 2 '--ripple-algo|sat|naive' --attn ripple --ripple-algo sat $clip
+refuses "an algorithm of rings without time" 2 '--ripple-algo|window|sat' --attn ripple --ripple-algo window $clip
 refuses "an even tubelet" 2 '--tubelet|2' $clip --tubelet 2
 refuses "an even kernel" 2 '--time-kernel|4' $clip --time-kernel 4
 refuses "tubelets longer than the clip" 2 '--tubelet|3|frames is 2' $clip --frames 2
 for operator in softmax linear efficient hydra castling focused lisa sa9 sa9-heads sa10 sa11 gf dwconv7 lambda rsa ripple \
-    ripple-log; do
+    ripple-log ripple-explicit-softmax sparse-strided sparse-fixed relu-linear nystrom soft; do
     run --attn $operator $clip && [ "$status" -eq 0 ]
     check "$operator takes clips" $? "$(head -n 1 err)"
 done

@@ -132,6 +132,7 @@ static void test_centre_still(void **state) {
         "attn = softmax\n", "attn = efficient\npos_embed = none\n", "attn = lisa\n",
         "attn = lisa\nlisa_fft = 3d\n", "attn = lisa\nlisa_kernel = 3\n", "attn = gf\n", "attn = lambda\n",
         "attn = rsa\n", "attn = dwconv7\n", "attn = focused\n", "attn = castling\n", "attn = sa9\n", "attn = sa11\n",
+        "attn = relu-linear\n",
         "attn = softmax\npos_embed = conv\nmlp_conv = true\n",
         ("attn = lisa\ndim = 8,12\ndepth = 1,1\nheads = 2,3\npatch_overlap = true\npos_embed = conv\nmlp_conv = true\n"
          "conv_stages = 1\nconv_block = sepconv\nhead = mlp\n")};

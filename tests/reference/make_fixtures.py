@@ -151,6 +151,7 @@ FIRST_SEEDS["hierarchy-pvt-cls"] = 1228223190
 CASES.update({case: (Config(**settings), 0, 0) for case, settings in operators.CASES.items()})
 CASES.update(HOST_CASES)
 CASES["clip-ripple"] = (Config(attn="ripple", r_max=2, **clips.FEW), 0.5, 2e-5)
+CASES["clip-ripple-explicit"] = (Config(attn="ripple-explicit-softmax", tau=0.01, r_max=2, **clips.FEW), 1.0, 2e-5)
 
 
 def deviation(case, name, stick_scale):
