@@ -30,7 +30,7 @@ CASES = {
     "clip-sparse-fixed": dict(attn="sparse-fixed", sparse_heads="union", **FEW),
     "clip-relu-linear": dict(attn="relu-linear", **FEW),
     "clip-nystrom": dict(attn="nystrom", landmarks=2, **FEW),
-    "clip-soft": dict(attn="soft", landmarks=3, **FEW),
+    "clip-soft": dict(attn="soft", landmarks=1, **FEW),
     "clip-conv": dict(attn="conv", **{**SMALL, "mlp_conv": 1, "pos_embed": "conv"}),
     "clip-sepconv": dict(attn="sepconv", **{**FEW, "conv_time_kernel": 3}),
     "clip-hierarchy-conv": dict(attn="softmax", **{**STAGES, "conv_time_kernel": 3, "time_kernel": 1}),
