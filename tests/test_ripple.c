@@ -304,7 +304,7 @@ static void clips_match_formulas(void **state) {
         Grid grid;
         int ring_time;
     } clips[] = {{{3, 5, 7}, 1}, {{3, 5, 7}, 0}, {{4, 3, 5}, 2}, {{7, 2, 3}, 1}, {{2, 4, 4}, 9}, {{5, 1, 1}, 3},
-                 {{9, 5, 4}, 1}, {{5, 3, 4}, 2}, {{0, 0, 0}, 0}, {{0, 0, 0}, 0}};
+                 {{9, 5, 4}, 1}, {{5, 3, 4}, 2}, {{2, 1, 1}, 4}, {{0, 0, 0}, 0}, {{0, 0, 0}, 0}};
     enum { CLIPS = sizeof clips / sizeof *clips };
     for (int c = CLIPS - 2; c < CLIPS; c++) {
         clips[c].grid = (Grid){2 + drawn(4 * c, 6), 1 + drawn(4 * c + 1, 6), 1 + drawn(4 * c + 2, 7)};
