@@ -102,8 +102,8 @@ static bool refuse_shape(const Param *p, const SafeTensor *tensor, Error *error)
         return refuse(error, "%s: %s has shape %s, but this model needs %s: another %s (here %d in stage %d)?", tensor->file,
                       p->name, has, needs, p->setting, p->setting_value, p->stage);
     return refuse(error,
-                  "%s: %s has shape %s, but this model needs %s: another dim, depth, img_size, patch_size, pool or "
-                  "class count?",
+                  "%s: %s has shape %s, but this model needs %s: another dim, depth, img_size, frames, patch_size, "
+                  "pool or class count?",
                   tensor->file, p->name, has, needs);
 }
 
