@@ -60,9 +60,9 @@ static const ConfigEntry look_entries[] = {
      .help = "With --predict: write the attention weights of every layer and head to this safetensors file, which "
              "scripts/plot_attention.py draws"},
     {F(INT, top_frames), "3", .command_line_only = true, .max = 1000,
-     .help = "With --predict of videos: how many frames to name that speak most for the first class. A frame's score is "
-             "the probability of that class for a clip that shows this frame alone, which says nothing of classes that "
-             "only motion tells (0: none; each frame of the clip takes a forward pass)"},
+     .help = "With --predict of videos: how many frames to name that speak most for the first class. A frame's score "
+             "is the probability of that class for a clip that shows this frame alone, which says nothing of classes "
+             "that only motion tells (0: none; each frame of the clip takes a forward pass)"},
 };
 #undef F
 static const ConfigGroup look_settings = {CONFIG_GROUP(LookSettings, look_entries)};
@@ -130,8 +130,8 @@ static void add_settings(void *context, Config *config) {
     run->training.s = config_add(config, &training_settings);
     config_explain(config, "eval", "Measure the accuracy of --init or --resume on the test split, and stop");
     config_explain(config, "predict", "Name what these images show: PNG or JPEG files, folders of them, or test:17 for "
-                                      "an image of the test split; a model of clips takes videos, folders of frames, and "
-                                      "folders of both");
+                                      "an image of the test split; a model of clips takes videos, folders of frames, "
+                                      "and folders of both");
     config_explain(config, "parity", "One forward and backward pass on the images and labels of this safetensors file; "
                                      "parameters in it replace the model's");
     config_explain(config, "out", "Where --parity writes logits, loss and grad.<parameter>");
@@ -783,7 +783,7 @@ static bool read_view(Run *run, const char *name, const PredictedClip *clip, int
     return videos_read_path(name, &choice, &scratch.bytes, &taker, error);
 }
 
-/* scores: of each frame, the probability of the class for a clip that shows nothing but this frame, averaged over crops.
+/* The score of each frame: the probability of the class for a clip that shows nothing but it, averaged over crops.
  * Those of a view's first crop are kept. */
 static void score_frames(Run *run, const PredictedClip *clip, int class) {
     int crops = run->clips->test_crops, C = run->model->num_classes;
@@ -803,7 +803,7 @@ static int by_score(const void *a, const void *b) {
     return x->frame - y->frame;
 }
 
-/* Sorts the frames, the best first, each once, and returns how many there are.  Their times are known where one is not 0. */
+/* Sorts the frames, the best first, each once, and returns how many there are.  Times are known where one is not 0. */
 static int best_frames(const Run *run, const PredictedClip *clip) {
     FrameScore *scores = clip->scores;
     int kept = 0, length = clip->frames;

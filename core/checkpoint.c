@@ -103,8 +103,8 @@ static bool refuse_shape(const Param *p, const SafeTensor *tensor, Error *error)
         return refuse(error, "%s: %s has shape %s, but this model needs %s: another %s (here %g%s)?", tensor->file,
                       p->name, has, needs, p->setting, p->setting_value, place);
     return refuse(error,
-                  "%s: %s has shape %s, but this model needs %s: another dim, depth, img_size, patch_size, pool or "
-                  "class count?",
+                  "%s: %s has shape %s, but this model needs %s: another dim, depth, img_size, frames, patch_size, "
+                  "pool or class count?",
                   tensor->file, p->name, has, needs);
 }
 

@@ -43,7 +43,8 @@ typedef struct {
 typedef enum {
     TIME_NONE,        /* it is the same */
     TIME_TAPS,        /* sums over neighbouring frames */
-    TIME_TORUS,       /* a table of offsets around the clip, or around the circle of its tokens */
+    TIME_TORUS,       /* a table of offsets around the clip */
+    TIME_CIRCLE,      /* a table of offsets around the circle of its tokens */
     TIME_TOEPLITZ,    /* a table of all offsets */
     TIME_FREQUENCIES, /* a filter of frequencies in time */
     TIME_COPIES       /* values for places or offsets that are not summed over */

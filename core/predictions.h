@@ -36,7 +36,7 @@ void predictions_add(Predictions *p, int id, const char *name, double probabilit
 void predictions_add_box(Predictions *p, int id, const char *name, double score, const double box[4]);
 
 /* Prints the most probable of `classes` on stdout, even if JSON is not wanted, and adds the picture with them.
- * Replaces the logits by their softmax.  If names is NULL, class indices are printed.  Returns the most probable class. */
+ * Replaces the logits by their softmax.  If names is NULL, class indices are printed.  Returns the first class. */
 int predictions_classes(Predictions *p, const char *file, float *logits, int classes, const char *const *names);
 
 /* How much a frame of a video speaks for a class. */
@@ -46,8 +46,8 @@ typedef struct {
     double probability;
 } FrameScore;
 
-/* Prints the frames, the best first, and adds them to the latest clip, whose most probable class is called `name` (NULL:
- * it has only its index). */
+/* Prints the frames, the best first, and adds them to the latest clip, whose first class is called `name` (NULL: it has
+ * only its index). */
 void predictions_frames(Predictions *p, const char *name, int class, const FrameScore *frames, int count);
 
 /* Replaces the file atomically and frees *p.  On failure dies with the file and the reason. */

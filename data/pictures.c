@@ -49,7 +49,8 @@ static void add_folder(Pictures *pictures, const char *folder, bool clips) {
             die("%s: cannot read this folder: %s", entry->fts_path, strerror(entry->fts_errno));
         bool file = entry->fts_info == FTS_F || entry->fts_info == FTS_NS || entry->fts_info == FTS_SLNONE;
         if (file && !is_hidden(entry)) add_file(pictures, entry, clips);
-        if (clips && entry->fts_info == FTS_DP && entry->fts_number == SEEN_PICTURE) add(pictures, entry->fts_path, true);
+        bool frames = entry->fts_info == FTS_DP && entry->fts_number == SEEN_PICTURE;
+        if (clips && frames) add(pictures, entry->fts_path, true);
     }
     if (errno) die("%s: cannot read this folder: %s", folder, strerror(errno));
     fts_close(tree);

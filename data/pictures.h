@@ -20,9 +20,9 @@ typedef struct {
 } Pictures;
 
 /* The pictures of the list, in its order.  A folder is replaced by all files in it and in its subfolders that have the
- * extension of a picture (image_has_name), hidden ones excepted, each folder sorted by name.  With `clips` by its videos
- * (video_has_name), and a folder of pictures without videos stands for itself: they are frames.  Ends the process if a
- * folder cannot be read or holds nothing of the kind. */
+ * extension of a picture (image_has_name), hidden ones excepted, each folder sorted by name.  With `clips` it is
+ * replaced by its videos (video_has_name), and a folder of pictures without videos stands for itself: they are frames.
+ * Ends the process if a folder cannot be read or holds nothing of the kind. */
 void pictures_find(Pictures *pictures, const ConfigList *given, bool clips);
 void pictures_free(Pictures *pictures);
 
@@ -31,8 +31,8 @@ void pictures_free(Pictures *pictures);
 bool picture_pixels(uint8_t *pixels, const char *name, const Transform *transform, bool squeezed, bool fixed,
                     Error *error);
 
-/* Reports a picture that cannot be read: ends the process if the user named it, or if memory or a library is lacking; if it
- * was found in a folder, warns that it is skipped. */
+/* Reports a picture that cannot be read: ends the process if the user named it, or if memory or a library is lacking;
+ * if it was found in a folder, warns that it is skipped. */
 void picture_refuse(const Picture *picture, const Error *error);
 
 #endif

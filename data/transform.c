@@ -1,6 +1,8 @@
 /* Training, RandomResizedCrop of a picture [Hi,Wi] (torchvision, timm's transforms.py):
  *   area = Hi Wi U(area),  ratio = exp(U(log ratio)),  w = round(sqrt(area ratio)),  h = round(sqrt(area / ratio))
  *   the first of ten draws with w <= Wi and h <= Hi, at a uniform place
+ * or, with short_side_max: short side to round(1 / U(1/max, 1/min)), long side to floor(S long / short), crop of the
+ * output's size at a uniform place (SlowFast, MViT).
  * Evaluation: short side to S, long side to floor(S long / short), centre crop from round((long - size) / 2); crop k of
  * K along the longer side from ceil(k (long - size) / (K - 1)), in SlowFast K = 3.
  *
@@ -30,6 +32,11 @@ static const ConfigEntry entries[] = {
      .help = "Smallest ratio of width to height of a random resized crop"},
     {F(FLOAT, crop_ratio_max), "1.3333334", .min = 0.01, .max = 100,
      .help = "Largest ratio of width to height of a random resized crop"},
+    {F(INT, short_side_min), "0", .min = 0, .max = 16384,
+     .help = "In place of random resized crops: the smallest short side to which training images are resized before a "
+             "crop of img_size is cut out at random (0: short_side_max)"},
+    {F(INT, short_side_max), "0", .min = 0, .max = 16384,
+     .help = "The largest one; 1 / side is drawn uniformly, as in SlowFast and MViT (0: random resized crops)"},
     {F(INT, eval_resize), "0", .min = 0, .max = 16384,
      .help = "Short side to which test images are resized before the centre crop (0: 256/224 of img_size)"},
     {F(CHOICE, interpolation), "bicubic",
@@ -49,6 +56,9 @@ static void check(const Config *config, const void *settings) {
     if (s->crop_ratio_min > s->crop_ratio_max)
         config_reject(config, "crop_ratio_min", "%g is more than crop_ratio_max %g", (double)s->crop_ratio_min,
                       (double)s->crop_ratio_max);
+    if (s->short_side_min > s->short_side_max)
+        config_reject(config, "short_side_min", "%d is more than short_side_max %d", s->short_side_min,
+                      s->short_side_max);
 }
 
 const ConfigGroup transform_settings = {CONFIG_GROUP(TransformSettings, entries), .check = check};
@@ -56,6 +66,10 @@ const ConfigGroup transform_settings = {CONFIG_GROUP(TransformSettings, entries)
 void transform_check(const Config *config, const TransformSettings *s, int height, int width) {
     if (s->eval_resize && s->eval_resize < (height < width ? height : width))
         config_reject(config, "eval_resize", "%d is less than img_size %dx%d", s->eval_resize, height, width);
+    int least = s->short_side_min ? s->short_side_min : s->short_side_max;
+    if (least && (least < height || least < width))
+        config_reject(config, s->short_side_min ? "short_side_min" : "short_side_max",
+                      "%d is less than img_size %dx%d", least, height, width);
 }
 
 /* == Draws ======================================================================================================== */
@@ -155,6 +169,24 @@ static Plan plan_training(const Transform *t, TransformKey key, int height, int 
     return plan;
 }
 
+static int drawn_below(TransformKey key, uint64_t element, int n) {
+    return (int)rng_below(key.seed, RNG_CROP, key.epoch, key.draw, element, (uint32_t)n);
+}
+
+static Plan plan_short_side(const Transform *t, TransformKey key, int height, int width, bool scaled) {
+    const TransformSettings *s = &t->s;
+    double largest = s->short_side_max, least = s->short_side_min ? s->short_side_min : largest;
+    double u = (double)rng_uniform(key.seed, RNG_CROP, key.epoch, key.draw, 0);
+    int64_t side = lrint(1 / between(1 / largest, 1 / least, u));
+    int h = (int)(height <= width ? side : side * height / width);
+    int w = (int)(width <= height ? side : side * width / height);
+    Plan plan = {.m = scaled ? jpeg_eighths(height, width, h, w) : 8};
+    plan.rows = axis_of_centre(height, h, drawn_below(key, 1, h - t->height + 1), t->height, plan.m);
+    plan.columns = axis_of_centre(width, w, drawn_below(key, 2, w - t->width + 1), t->width, plan.m);
+    plan.columns.mirror = transform_mirrors(t, key);
+    return plan;
+}
+
 static Plan plan_evaluation(const Transform *t, int height, int width, bool scaled) {
     int h, w;
     Crop crop = transform_centre(t, height, width, &h, &w);
@@ -214,8 +246,10 @@ static bool resized_crop(TransformScratch *scratch, uint8_t *out, const Sample *
     Picture picture;
     if (!picture_open(&picture, scratch, sample, error)) return false;
     bool jpeg = !picture.part.pixels, scaled = jpeg && !t->s.exact_decode;
-    Plan plan = t->train ? plan_training(t, key, picture.height, picture.width, scaled)
-                         : plan_evaluation(t, picture.height, picture.width, scaled);
+    int height = picture.height, width = picture.width;
+    Plan plan = !t->train              ? plan_evaluation(t, height, width, scaled)
+                : t->s.short_side_max ? plan_short_side(t, key, height, width, scaled)
+                                      : plan_training(t, key, height, width, scaled);
     bool ok = !jpeg || picture_decode(&picture, scratch, &plan, t->s.interpolation, error);
     picture.part.top -= plan.top;
     picture.part.left -= plan.left;

@@ -6,7 +6,8 @@
  * The frames of a clip are images with the same key, and so are cut, mirrored and recoloured alike.
  *
  *   images already of the model's size   crop after padding, flip; evaluation: unchanged
- *   all others, training                 RandomResizedCrop, flip
+ *   all others, training                 RandomResizedCrop, or with short_side_max a random crop of the picture resized
+ *                                        to a drawn short side (SlowFast's scale jitter), flip
  *   all others, evaluation               resize the short side to eval_resize, then centre crop */
 #ifndef VIT_DATA_TRANSFORM_H
 #define VIT_DATA_TRANSFORM_H
@@ -22,6 +23,7 @@ typedef struct JpegReader JpegReader;
 typedef struct {
     /* RandomResizedCrop: fraction of the area; width / height.  A maximum of 0 means 0.08-1 and 3/4-4/3 */
     float crop_area_min, crop_area_max, crop_ratio_min, crop_ratio_max;
+    int short_side_min, short_side_max; /* training: a crop of the picture resized to a drawn short side; 0: no */
     int eval_resize; /* 0: 256/224 times height and width */
     ResampleFilter interpolation;
     bool exact_decode; /* never decode a JPEG at reduced size, so that the pixels equal Pillow's */
@@ -29,7 +31,7 @@ typedef struct {
 
 extern const ConfigGroup transform_settings;
 
-/* Checks that eval_resize is not less than the shorter side of the output. */
+/* Checks that what is cropped is not smaller than the output. */
 void transform_check(const Config *config, const TransformSettings *s, int height, int width);
 
 typedef struct {

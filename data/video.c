@@ -353,13 +353,13 @@ static bool scaler_open(VideoReader *v, Error *error) {
     }
     ff.sws_freeContext(v->scaler);
     v->scaler = ff.sws_getContext(f->width, f->height, format, v->columns, v->rows, AV_PIX_FMT_RGB24,
-                               SWS_BILINEAR | SWS_ACCURATE_RND | SWS_FULL_CHR_H_INT, NULL, NULL, NULL);
+                                  SWS_BILINEAR | SWS_ACCURATE_RND | SWS_FULL_CHR_H_INT, NULL, NULL, NULL);
     if (!v->scaler) {
         const char *name = ff.av_get_pix_fmt_name(format);
         return refuse(error, "pixels of %s cannot be converted", name ? name : "an unknown format");
     }
-    ff.sws_setColorspaceDetails(v->scaler, ff.sws_getCoefficients(from[3]), full, ff.sws_getCoefficients(SWS_CS_DEFAULT), 1, 0,
-                             1 << 16, 1 << 16);
+    ff.sws_setColorspaceDetails(v->scaler, ff.sws_getCoefficients(from[3]), full,
+                                ff.sws_getCoefficients(SWS_CS_DEFAULT), 1, 0, 1 << 16, 1 << 16);
     memcpy(v->from, from, sizeof from);
     return true;
 }

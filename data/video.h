@@ -1,6 +1,6 @@
 /* Videos in memory through FFmpeg's libraries: which frames there are, and the pixels of those that are wanted.  The
- * Makefile compiles video.c where the headers of libavformat, libavcodec and libswscale are there, else video_none.c, which
- * says so; the libraries themselves are loaded when they are needed (data/video_library.h).
+ * Makefile compiles video.c where the headers of libavformat, libavcodec and libswscale are there, else video_none.c,
+ * which says so; the libraries themselves are loaded when they are needed (data/video_library.h).
  *
  * A frame is named by its rank in the order of presentation, never by a time: rates are often not constant, and durations
  * are estimates.  Colours are converted with the matrix and range that the frame is tagged with, else BT.601 in limited

@@ -47,7 +47,8 @@ static void load_all(void) {
     loaded = true;
     for (size_t i = 0; loaded && i < sizeof libraries / sizeof *libraries; i++) loaded = load(&libraries[i]);
     if (loaded) ff.av_log_set_level(AV_LOG_QUIET);
-    else refuse(&missing, "a video, and FFmpeg's libraries are not on this machine: install %s (%s)", packages, dlerror());
+    else refuse(&missing, "a video, and FFmpeg's libraries are not on this machine: install %s (%s)", packages,
+                dlerror());
 }
 
 bool video_library_load(Error *error) {

@@ -1,6 +1,6 @@
-/* FFmpeg's functions, found when the first video is opened: a hundred shared libraries come with them, for which a program
- * that reads no video does not wait at its start, and which need not be there.  The headers of the build say which
- * versions are asked for, because structs differ between them. */
+/* FFmpeg's functions, found when the first video is opened: a hundred shared libraries come with them, for which a
+ * program that reads no video does not wait at its start, and which need not be there.  The headers of the build say
+ * which versions are asked for, because structs differ between them. */
 #ifndef VIT_DATA_VIDEO_LIBRARY_H
 #define VIT_DATA_VIDEO_LIBRARY_H
 

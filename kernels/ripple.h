@@ -84,11 +84,12 @@ typedef struct {
 /* y_n = sum_m a_nm v_m / den_n,  den_n = sum_m a_nm + 1e-6,  a_nm = alpha[n,g(n,m)] phi(q_n).phi(k_m), where g(n,m) is
  * the group of m around n.  y [B,N,H,D] real;  den [B,N,H] float (saved).
  * Four algorithms compute the same function:
- *   naive   for each group and query in turn: the reference for the others, and the only one for clips;
+ *   naive   for each group and query in turn: the reference for the others;
  *   dense   all pairs of tokens, in tiles, with the weight looked up by distance;
  *   window  linear attention with the last group's weight for all tokens, plus a correction for the tokens near the
  *           query that belong to other groups;
- *   sat     Algorithm 1 of the paper: summed-area tables of phi(k) v^T and phi(k). */
+ *   sat     Algorithm 1 of the paper: summed-area tables of phi(k) v^T and phi(k), for clips of volumes.
+ * Clips have naive and sat. */
 #define RIPPLE_FORWARD(algorithm)                                                                                    \
     void ripple_##algorithm##_forward(real *y, float *den, const RippleInputs *in, const RippleRings *rings,         \
                                       const FeatureShape *shape)
@@ -126,16 +127,23 @@ double ripple_dense_cost(const RippleRings *rings, int D, int F);
 double ripple_window_cost(const RippleRings *rings, int D, int F);
 double ripple_sat_cost(const RippleRings *rings, int D, int F);
 
+/* Which algorithms take clips. */
+enum { ripple_naive_clips = 1, ripple_dense_clips = 0, ripple_window_clips = 0, ripple_sat_clips = 1 };
+
 /* An entry of a table of algorithms: RIPPLE_ALGORITHM(dense). */
 typedef struct {
     const char *name;
+    bool clips;
     __typeof__(ripple_dense_forward) *forward;
     __typeof__(ripple_dense_backward) *backward;
     __typeof__(ripple_dense_workspace) *workspace;
     __typeof__(ripple_dense_cost) *cost;
 } RippleAlgorithm;
 #define RIPPLE_ALGORITHM(name)                                                                                       \
-    { #name, ripple_##name##_forward, ripple_##name##_backward, ripple_##name##_workspace, ripple_##name##_cost }
+    {                                                                                                                \
+        #name, ripple_##name##_clips, ripple_##name##_forward, ripple_##name##_backward, ripple_##name##_workspace,    \
+            ripple_##name##_cost                                                                                     \
+    }
 
 #ifdef __cplusplus
 }

@@ -27,10 +27,10 @@ static bool fit_grid(const Fit *fit, float *to, const Param *p, const SafeTensor
     const Param *origin = fit->origin ? params_find(&fit->origin->params, p->name) : NULL;
     ParamGrid grid;
     Error error;
-    if (p->grid.positions.frames > 1 || keeps_tokens(p, origin)) return false;
+    if (keeps_tokens(p, origin)) return false;
     if (!grid_of_tensor(&grid, p, origin ? &origin->grid : NULL, tensor->ndim, tensor->shape)) return false;
     Grid from_grid = grid.positions, to_grid = p->grid.positions;
-    if (from_grid.rows == to_grid.rows && from_grid.columns == to_grid.columns) return false;
+    if (!memcmp(&from_grid, &to_grid, sizeof to_grid)) return false;
     float *from = xcalloc(tensor->size, sizeof *from, "resampling");
     if (!safetensors_to_float(tensor, from, &error)) die("%s", error.text);
     grid_resample(to, p, from, &grid);
@@ -225,14 +225,21 @@ FittedWeights fit_weights_inflated(Model *model, const char *path, const Model *
     return done;
 }
 
+/* "14x14", of clips "4x14x14". */
+static const char *grid_text(char text[48], Grid grid) {
+    if (grid.frames > 1) snprintf(text, 48, "%dx%dx%d", grid.frames, grid.rows, grid.columns);
+    else snprintf(text, 48, "%dx%d", grid.rows, grid.columns);
+    return text;
+}
+
 void fitted_weights_print(const FittedWeights *fitted, FILE *out) {
     char more[32] = "";
     if (fitted->resampled > 1) snprintf(more, sizeof more, " and %d more", fitted->resampled - 1);
     if (fitted->resampled) {
-        Grid from = fitted->from.positions, to = fitted->first->grid.positions;
+        char from[48], to[48];
         const char *how = fitted->first->resampled == RESAMPLED_BILINEAR ? "bilinearly" : "bicubically";
-        print_line_to(out, "%s: resampled %s: %s from %dx%d to %dx%d%s\n", fitted->path, how, fitted->first->name,
-                      from.rows, from.columns, to.rows, to.columns, more);
+        print_line_to(out, "%s: resampled %s: %s from %s to %s%s\n", fitted->path, how, fitted->first->name,
+                      grid_text(from, fitted->from.positions), grid_text(to, fitted->first->grid.positions), more);
     }
     more[0] = 0;
     if (fitted->inflated > 1) snprintf(more, sizeof more, " and %d more", fitted->inflated - 1);

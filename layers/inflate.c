@@ -34,6 +34,7 @@ static float factor_of(const ParamTime *time, int slice, Inflate rule) {
     bool mean = rule == INFLATE_MEAN, middle = slice == time->count / 2;
     switch (time->rule) {
     case TIME_TAPS: return mean ? every : middle;
+    case TIME_CIRCLE:
     case TIME_TORUS: return mean ? every : slice == 0;
     case TIME_TOEPLITZ: return mean ? 2 / (float)(time->count + 1) : middle;
     case TIME_FREQUENCIES: return mean ? slice == 0 : 1;

@@ -4,7 +4,8 @@
  * in double.  Those weights (Keys' a = -1/2, half-pixel centres, cut off and normalised at the edges, widened when the
  * grid shrinks) are what torch.nn.functional.interpolate(mode="bicubic", antialias=True) uses, and timm's
  * resample_abs_pos_embed (layers/pos_embed.py) calls that.  Without antialias a = -3/4, the nearest four values count
- * whatever the grids' sizes, and those beyond an edge are the edge's. */
+ * whatever the grids' sizes, and those beyond an edge are the edge's.  The frames of clips, [outer,prefix + t*h*w,inner]
+ * or [tables,t,h,w], are resampled bilinearly without it. */
 #include "layers/resample_grid.h"
 
 #include <math.h>
@@ -14,27 +15,39 @@
 #include "core/die.h"
 #include "data/resample.h"
 
+/* The dimension of frames, where they are one of their own; else -1. */
+static int frames_axis(const Param *p) { return p->grid.positions.frames > 1 && p->time.apart ? p->time.axis : -1; }
+
 static bool other_dimensions_match(const Param *p, const size_t *shape) {
-    for (int d = 0; d < p->ndim; d++)
-        if ((d < p->grid.axis || d >= p->grid.axis + p->grid.axes) && shape[d] != (size_t)p->shape[d]) return false;
+    for (int d = 0; d < p->ndim; d++) {
+        bool on_grid = (d >= p->grid.axis && d < p->grid.axis + p->grid.axes) || d == frames_axis(p);
+        if (!on_grid && shape[d] != (size_t)p->shape[d]) return false;
+    }
     return true;
 }
 
 bool grid_of_tensor(ParamGrid *grid, const Param *p, const ParamGrid *known, int ndim, const size_t *shape) {
     if (!p->grid.axes || ndim != p->ndim || !other_dimensions_match(p, shape)) return false;
-    *grid = known && known->axes ? *known : p->grid;
+    bool told = known && known->axes;
+    *grid = told ? *known : p->grid;
     if (grid->axis != p->grid.axis || grid->axes != p->grid.axes || grid->prefix != p->grid.prefix) return false;
     Grid *positions = &grid->positions;
     const size_t *lengths = shape + grid->axis;
     if (lengths[0] > 1 << 24 || lengths[grid->axes - 1] > 1 << 24) return false;
+    if (frames_axis(p) >= 0) positions->frames = shape[frames_axis(p)] <= 1 << 24 ? (int)shape[frames_axis(p)] : 0;
+    int now = p->grid.positions.frames;
+    if (positions->frames < 1 || (positions->frames > 1) != (now > 1)) return false;
+    if (positions->frames != now && p->time.rule == TIME_CIRCLE) return false;
     if (grid->axes == 2) {
         positions->rows = (int)lengths[0];
         positions->columns = (int)lengths[1];
         return positions->rows > 0 && positions->columns > 0;
     }
-    int count = (int)lengths[0] - grid->prefix, side = (int)lround(sqrt(count > 0 ? count : 0));
-    if (!known || !known->axes) positions->rows = positions->columns = side;
-    return count > 0 && (size_t)positions->rows * (size_t)positions->columns == (size_t)count;
+    int count = (int)lengths[0] - grid->prefix, area = count / positions->frames;
+    int side = (int)lround(sqrt(area > 0 ? area : 0));
+    if (!told) positions->rows = positions->columns = side;
+    size_t places = (size_t)positions->frames * (size_t)positions->rows * (size_t)positions->columns;
+    return count > 0 && places == (size_t)count;
 }
 
 /* The two neighbours of a centre, or one at the edge.  Returns how many there are from *first on. */
@@ -95,26 +108,28 @@ static void resample_dimension(double *y, const double *x, size_t outer, int out
 void grid_resample(float *to, const Param *p, const float *from, const ParamGrid *grid) {
     size_t outer = 1, inner = 1, rows = (size_t)grid->positions.rows, columns = (size_t)grid->positions.columns;
     size_t new_rows = (size_t)p->grid.positions.rows, new_columns = (size_t)p->grid.positions.columns;
-    for (int d = 0; d < p->grid.axis; d++) outer *= (size_t)p->shape[d];
+    size_t frames = (size_t)grid->positions.frames, new_frames = (size_t)p->grid.positions.frames;
+    for (int d = 0; d < p->grid.axis; d++) outer *= d == frames_axis(p) ? 1 : (size_t)p->shape[d];
     for (int d = p->grid.axis + p->grid.axes; d < p->ndim; d++) inner *= (size_t)p->shape[d];
-    size_t front = (size_t)grid->prefix * inner;
-    double *whole = xcalloc(rows * columns, inner * sizeof *whole, "resampling");
-    double *wide = xcalloc(rows * new_columns, inner * sizeof *wide, "resampling");
-    double *done = xcalloc(new_rows * new_columns, inner * sizeof *done, "resampling");
+    size_t front = (size_t)grid->prefix * inner, frame = new_rows * new_columns * inner;
+    double *whole = xcalloc(frames * rows * columns, inner * sizeof *whole, "resampling");
+    double *wide = xcalloc(frames * rows * new_columns, inner * sizeof *wide, "resampling");
+    double *slices = xcalloc(frames, frame * sizeof *slices, "resampling");
+    double *done = xcalloc(new_frames, frame * sizeof *done, "resampling");
     for (size_t o = 0; o < outer; o++) {
         memcpy(to, from, front * sizeof *to);
         to += front;
         from += front;
-        for (size_t i = 0; i < rows * columns * inner; i++) whole[i] = from[i];
-        resample_dimension(wide, whole, rows, p->grid.positions.columns, grid->positions.columns, inner,
-                           p->resampled);
-        resample_dimension(done, wide, 1, p->grid.positions.rows, grid->positions.rows, new_columns * inner,
-                           p->resampled);
-        for (size_t i = 0; i < new_rows * new_columns * inner; i++) to[i] = (float)done[i];
-        to += new_rows * new_columns * inner;
-        from += rows * columns * inner;
+        for (size_t i = 0; i < frames * rows * columns * inner; i++) whole[i] = from[i];
+        resample_dimension(wide, whole, frames * rows, (int)new_columns, (int)columns, inner, p->resampled);
+        resample_dimension(slices, wide, frames, (int)new_rows, (int)rows, new_columns * inner, p->resampled);
+        resample_dimension(done, slices, 1, (int)new_frames, (int)frames, frame, RESAMPLED_BILINEAR);
+        for (size_t i = 0; i < new_frames * frame; i++) to[i] = (float)done[i];
+        to += new_frames * frame;
+        from += frames * rows * columns * inner;
     }
     free(done);
+    free(slices);
     free(wide);
     free(whole);
 }

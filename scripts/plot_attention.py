@@ -1,6 +1,6 @@
-"""Draws a file that `train_vit --predict IMAGE --attention FILE` wrote about an image or a clip: the attention maps, the
-norms of the tokens, or the ranks of the attention matrices.  Several files, of models with different operators, are drawn side
-by side.  Of a density model, train_ar writes what its blocks looked at while a picture was half drawn.
+"""Draws a file that `train_vit --predict IMAGE --attention FILE` wrote about an image or a clip: the attention maps,
+the norms of the tokens, or the ranks of the attention matrices.  Several files, of models with different operators, are
+drawn side by side.  Of a density model, train_ar writes what its blocks looked at while a picture was half drawn.
 
     ./build/cpu/train_vit --init runs/demo/best.safetensors --predict test:3 --attention attention.safetensors
     python3 scripts/plot_attention.py attention.safetensors --out attention.png
@@ -19,10 +19,11 @@ by side.  Of a density model, train_ar writes what its blocks looked at while a 
 
 One row a layer, one column a head, and beside them the image with the token that is looking, and what reaches that
 token through all layers (attention rollout, Abnar and Zuidema 2020), drawn over the image.  --overlay draws all maps
-over it.  Of a clip, the frames and what belongs to them stand side by side.  --rollout draws the rollout of what the classifier's head reads: the class token, or all tokens.  --spatial
-draws what the distance alone decides (ripple's alpha, focused attention's convolution).  --patterns draws which keys the
-queries of the Sparse Transformer's patterns see, as Figure 3 of its paper (Child et al. 2019).  All maps of a picture have one
-colour scale; where weights are negative (LiSA), blue is below zero and red above.  Needs matplotlib.
+over it.  Of a clip, the frames and what belongs to them stand side by side.  --rollout draws the rollout of what the
+classifier's head reads: the class token, or all tokens.  --spatial draws what the distance alone decides (ripple's
+alpha, focused attention's convolution).  --patterns draws which keys the queries of the Sparse Transformer's patterns
+see, as Figure 3 of its paper (Child et al. 2019).  All maps of a picture have one colour scale; where weights are
+negative (LiSA), blue is below zero and red above.  Needs matplotlib.
 """
 
 import argparse
@@ -351,7 +352,8 @@ def draw_rollouts(files, out):
     place, scale = placer(figure, width, height), Scale([(ROLLOUT, row[-1]) for row in rows])
     for i, (tensors, metadata, grid, weights) in enumerate(rows):
         y, image, frames = 0.95 + i * (image_width * tall + 0.55), np.clip(tensors["image"], 0, 1), frames_of(metadata)
-        axes = [place(MARGIN + column * (image_width + SPACE), y, image_width, image_width * tall) for column in range(3)]
+        axes = [place(MARGIN + column * (image_width + SPACE), y, image_width, image_width * tall)
+                for column in range(3)]
         axes[0].imshow(image, interpolation="nearest")
         between_frames(axes[0], frames, image.shape[1])
         bare(axes[0])

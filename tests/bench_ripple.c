@@ -14,7 +14,7 @@ static const RippleAlgorithm algorithms[] = {RIPPLE_ALGORITHM(naive), RIPPLE_ALG
                                              RIPPLE_ALGORITHM(sat)};
 
 static void bench(const RippleRings *rings, int D, int F) {
-    size_t N = (size_t)rings->grid.rows * rings->grid.columns, G = rings->G;
+    size_t N = (size_t)grid_tokens(rings->grid), G = rings->G;
     int H = N < 1024 ? 4 : 1;
     size_t rows = N * H;
     float *weights = malloc(G * sizeof *weights), *features = check_normal(rows * 2 * F, 1, 0);
@@ -34,13 +34,13 @@ static void bench(const RippleRings *rings, int D, int F) {
     FeatureShape shape = {1, (int)N, H, D, F};
     for (size_t a = 0; a < sizeof algorithms / sizeof *algorithms; a++) {
         const RippleAlgorithm *algorithm = &algorithms[a];
-        if (algorithm->cost(rings, D, F) * H > 1) continue;
+        if (algorithm->cost(rings, D, F) * H > 1 || (rings->grid.frames > 1 && !algorithm->clips)) continue;
         double forward, backward;
         kernels_reserve(algorithm->workspace(rings, D, F));
         TIME(forward, 0.01, algorithm->forward(y, den, &in, rings, &shape));
         TIME(backward, 0.01, algorithm->backward(&din, dy, y, den, &in, rings, &shape));
-        printf("%s,%d,%d,%d,%d,%d,%d,%.2f,%.2f,%.2f\n", algorithm->name, rings->grid.rows, rings->grid.columns, D, F,
-               rings->G, rings->bound[rings->G - 1], forward / H * 1e6, backward / H * 1e6,
+        printf("%s,%d,%d,%d,%d,%d,%d,%d,%.2f,%.2f,%.2f\n", algorithm->name, rings->grid.frames, rings->grid.rows,
+               rings->grid.columns, D, F, rings->G, rings->bound[rings->G - 1], forward / H * 1e6, backward / H * 1e6,
                algorithm->cost(rings, D, F) * 1e6);
         fflush(stdout);
     }
@@ -50,8 +50,8 @@ static void bench(const RippleRings *rings, int D, int F) {
 }
 
 /* Rings of width one up to distance r_max, as `ripple`; or of widths 1, 1, 2, 4 ..., as `ripple-log`. */
-static RippleRings rings_of(int side, int r_max, bool widening) {
-    RippleRings rings = {.grid = {1, side, side}, .G = 1};
+static RippleRings rings_of(int frames, int side, int r_max, bool widening) {
+    RippleRings rings = {.grid = {frames, side, side}, .G = 1, .ring_time = frames > 1};
     for (int bound = 1; bound <= r_max; bound = widening ? 2 * bound : bound + 1) rings.bound[rings.G++] = bound;
     return rings;
 }
@@ -61,14 +61,15 @@ int main(int argc, char **argv) {
     int largest = argc > 1 ? atoi(argv[1]) : 32;
     kernels_init();
     check_seed();
-    printf("algorithm,Hg,Wg,D,F,G,reach,forward_us,backward_us,cost_us\n");
+    printf("algorithm,Tg,Hg,Wg,D,F,G,reach,forward_us,backward_us,cost_us\n");
     for (size_t s = 0; s < sizeof sides / sizeof *sides && sides[s] <= largest; s++) {
         for (size_t d = 0; d < sizeof distances / sizeof *distances; d++) {
-            RippleRings rings = rings_of(sides[s], distances[d], false);
+            RippleRings rings = rings_of(1, sides[s], distances[d], false);
             bench(&rings, 32, 32);
         }
-        RippleRings widening = rings_of(sides[s], sides[s] - 1, true);
+        RippleRings widening = rings_of(1, sides[s], sides[s] - 1, true), clip = rings_of(4, sides[s], 4, false);
         bench(&widening, 32, 32);
+        bench(&clip, 32, 32);
     }
     kernels_exit();
 }

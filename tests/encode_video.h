@@ -32,6 +32,7 @@ typedef struct {
     enum AVColorSpace space;
     enum AVColorRange range;
     int yuv[3];         /* colour of all frames, if yuv[0] is not 0 */
+    int then[3];        /* a frame, from which on height and width are others, and these; 0: none */
 } VideoRecipe;
 
 /* 37 different ones. */
@@ -40,13 +41,14 @@ static inline int frame_luma(int i) { return 30 + i % 37 * 5; }
 static inline void paint_frame(AVFrame *frame, const VideoRecipe *r, int i) {
     assert_true(av_frame_make_writable(frame) >= 0);
     for (int p = 0; p < 3; p++) {
-        int height = p ? (r->height + 1) / 2 : r->height, width = p ? (r->width + 1) / 2 : r->width;
-        if (r->format == AV_PIX_FMT_YUV444P || r->format == AV_PIX_FMT_YUVJ444P) height = r->height, width = r->width;
+        bool whole = !p || r->format == AV_PIX_FMT_YUV444P || r->format == AV_PIX_FMT_YUVJ444P;
+        int height = whole ? frame->height : (frame->height + 1) / 2;
+        int width = whole ? frame->width : (frame->width + 1) / 2;
         for (int y = 0; y < height; y++) {
             int value = r->yuv[0] ? r->yuv[p] : p ? 128 : frame_luma(i);
             memset(frame->data[p] + y * frame->linesize[p], value, (size_t)width);
-            if (!p && !r->yuv[0] && y < r->height / 4)
-                memset(frame->data[p] + y * frame->linesize[p], 250, (size_t)r->width / 4);
+            if (!p && !r->yuv[0] && y < height / 4)
+                memset(frame->data[p] + y * frame->linesize[p], 250, (size_t)width / 4);
         }
     }
 }
@@ -79,17 +81,13 @@ static inline void rotate_stream(AVStream *stream, int degrees) {
 
 static inline bool can_encode(const char *codec) { return avcodec_find_encoder_by_name(codec) != NULL; }
 
-/* The bytes of the file, to be freed. */
-static inline uint8_t *encode_video(const VideoRecipe *r, size_t *size) {
-    AVFormatContext *format = NULL;
+static inline AVCodecContext *open_encoder(const VideoRecipe *r, const AVFormatContext *format, int height,
+                                           int width) {
     const AVCodec *encoder = avcodec_find_encoder_by_name(r->codec);
-    av_log_set_level(AV_LOG_QUIET);
-    assert_true(avformat_alloc_output_context2(&format, NULL, r->container, NULL) >= 0);
     assert_non_null(encoder);
-    AVStream *stream = avformat_new_stream(format, NULL);
     AVCodecContext *codec = avcodec_alloc_context3(encoder);
-    codec->width = r->width;
-    codec->height = r->height;
+    codec->width = width;
+    codec->height = height;
     codec->pix_fmt = r->format == AV_PIX_FMT_NONE ? AV_PIX_FMT_YUV420P : r->format;
     codec->time_base = (AVRational){1, 25};
     codec->framerate = (AVRational){25, 1};
@@ -113,6 +111,38 @@ static inline uint8_t *encode_video(const VideoRecipe *r, size_t *size) {
     }
     if (format->oformat->flags & AVFMT_GLOBALHEADER) codec->flags |= AV_CODEC_FLAG_GLOBAL_HEADER;
     assert_true(avcodec_open2(codec, encoder, NULL) >= 0);
+    return codec;
+}
+
+/* Encodes the frames from `first` up to `end`. */
+static inline void write_frames(const VideoRecipe *r, AVFormatContext *format, AVCodecContext *codec, AVStream *stream,
+                                int first, int end) {
+    AVFrame *frame = av_frame_alloc();
+    frame->width = codec->width;
+    frame->height = codec->height;
+    frame->format = codec->pix_fmt;
+    frame->colorspace = r->space;
+    frame->color_range = r->range;
+    frame->quality = codec->global_quality;
+    assert_true(av_frame_get_buffer(frame, 0) >= 0);
+    for (int i = first; i < end; i++) {
+        paint_frame(frame, r, i);
+        frame->pts = r->times ? r->times[i] : i;
+        assert_true(avcodec_send_frame(codec, frame) >= 0);
+        write_packets(format, codec, stream);
+    }
+    avcodec_send_frame(codec, NULL);
+    write_packets(format, codec, stream);
+    av_frame_free(&frame);
+}
+
+/* The bytes of the file, to be freed. */
+static inline uint8_t *encode_video(const VideoRecipe *r, size_t *size) {
+    AVFormatContext *format = NULL;
+    av_log_set_level(AV_LOG_QUIET);
+    assert_true(avformat_alloc_output_context2(&format, NULL, r->container, NULL) >= 0);
+    AVStream *stream = avformat_new_stream(format, NULL);
+    AVCodecContext *codec = open_encoder(r, format, r->height, r->width);
     assert_true(avcodec_parameters_from_context(stream->codecpar, codec) >= 0);
     stream->time_base = codec->time_base;
     stream->avg_frame_rate = codec->framerate;
@@ -123,22 +153,14 @@ static inline uint8_t *encode_video(const VideoRecipe *r, size_t *size) {
     format->flags |= AVFMT_FLAG_BITEXACT;
     assert_true(avformat_write_header(format, NULL) >= 0);
 
-    AVFrame *frame = av_frame_alloc();
-    frame->width = r->width;
-    frame->height = r->height;
-    frame->format = codec->pix_fmt;
-    frame->colorspace = r->space;
-    frame->color_range = r->range;
-    frame->quality = codec->global_quality;
-    assert_true(av_frame_get_buffer(frame, 0) >= 0);
-    for (int i = 0; i < r->frames; i++) {
-        paint_frame(frame, r, i);
-        frame->pts = r->times ? r->times[i] : i;
-        assert_true(avcodec_send_frame(codec, frame) >= 0);
-        write_packets(format, codec, stream);
+    int end = r->then[0] ? r->then[0] : r->frames;
+    write_frames(r, format, codec, stream, 0, end);
+    avcodec_free_context(&codec);
+    if (end < r->frames) {
+        codec = open_encoder(r, format, r->then[1], r->then[2]);
+        write_frames(r, format, codec, stream, end, r->frames);
+        avcodec_free_context(&codec);
     }
-    avcodec_send_frame(codec, NULL);
-    write_packets(format, codec, stream);
     assert_true(av_write_trailer(format) >= 0);
     assert_true(avio_closep(&format->pb) >= 0);
     *size = (size_t)lseek(fd, 0, SEEK_END);
@@ -146,8 +168,6 @@ static inline uint8_t *encode_video(const VideoRecipe *r, size_t *size) {
     assert_int_equal(pread(fd, bytes, *size, 0), *size);
     close(fd);
     remove(path);
-    av_frame_free(&frame);
-    avcodec_free_context(&codec);
     avformat_free_context(format);
     return bytes;
 }

@@ -32,12 +32,12 @@ clip="$model --frames 8 --tubelet 3 --describe"
 refuses "an operator without an axis of time" 2 '--frames|attn convit|frames 1' --attn convit $clip
 refuses "a torus of rows and columns" 2 '--lisa-fft|2d|attn lisa has 4' --attn lisa --lisa-fft 2d $clip
 refuses "rotations by row and column" 2 '--relative|rope-2d' --attn linear --relative rope-2d $clip
-refuses "an algorithm of rings without time" 2 '--ripple-algo|sat|naive' --attn ripple --ripple-algo sat $clip
+refuses "an algorithm of rings without time" 2 '--ripple-algo|window|sat' --attn ripple --ripple-algo window $clip
 refuses "an even tubelet" 2 '--tubelet|2' $clip --tubelet 2
 refuses "an even kernel" 2 '--time-kernel|4' $clip --time-kernel 4
 refuses "tubelets longer than the clip" 2 '--tubelet|3|frames is 2' $clip --frames 2
 for operator in softmax linear efficient hydra castling focused lisa sa9 sa9-heads sa10 sa11 gf dwconv7 lambda rsa ripple \
-    ripple-log; do
+    ripple-log ripple-explicit-softmax sparse-strided sparse-fixed relu-linear nystrom soft; do
     run --attn $operator $clip && [ "$status" -eq 0 ]
     check "$operator takes clips" $? "$(head -n 1 err)"
 done
@@ -85,11 +85,12 @@ fi
 # The frames of a clip as --attention writes them, each shown alone, have the probabilities that --predict prints.
 moving="--data moving-shapes --img-size 64 $model --frames 5 --train-limit 32 --test-limit 32 --mean 0,0,0 --std 1,1,1"
 run $moving --batch-size 16 --warmup-epochs 0 --epochs 1 --lr 0.02 --run-dir moving
-refuses "a picture for a model of clips" 1 'x.png|a picture|clips of 5 frames|video' --init moving/last.safetensors --predict x.png
+named="--init moving/last.safetensors --predict"
+refuses "a picture for a model of clips" 1 'x.png|a picture|clips of 5 frames|video' $named x.png
 mkdir -p clips/nothing clips/frames
-refuses "a folder without clips" 1 'clips/nothing|no clips' --init moving/last.safetensors --predict clips/nothing
+refuses "a folder without clips" 1 'clips/nothing|no clips' $named clips/nothing
 if [ -n "$python" ]; then
-    run $moving --init moving/last.safetensors --predict test:3 --top-frames 9 --attention seen.safetensors --json seen.json
+    run $moving $named test:3 --top-frames 9 --attention seen.safetensors --json seen.json
     [ "$status" -eq 0 ] && grep -q '^test:3: ' out && grep -q '^  frames most like .* by themselves: ' out
     check "--predict names a clip and its frames" $? "$(cat out err)"
     "$python" - "$root/tests/reference" <<'EOP'
@@ -141,7 +142,8 @@ if [ -s clip.mp4 ]; then
     succeeds "videos train" $videos --batch-size 2 --warmup-epochs 0 --epochs 1 --run-dir seen
     cp clip.mp4 clips
     run --init seen/last.safetensors --predict clips --top-frames 2 --json named.json
-    [ "$status" -eq 0 ] && grep -q '^clips/clip.mp4: ' out && grep -qE 'by themselves: [0-9]+ \([0-9.]+ s\) .*, [0-9]+ \(' out
+    [ "$status" -eq 0 ] && grep -q '^clips/clip.mp4: ' out &&
+        grep -qE 'by themselves: [0-9]+ \([0-9.]+ s\) .*, [0-9]+ \(' out
     check "--predict of a folder of videos" $? "$(cat out err)"
     grep -qE '"file": "clips/clip.mp4".*"frames": \[\{"frame": [0-9]+, "time": [0-9.]+, "probability": ' named.json
     check "--json has the clip's frames" $? "$(cat named.json)"
@@ -149,7 +151,8 @@ if [ -s clip.mp4 ]; then
     ! grep -q themselves out
     check "names none" $?
     run $tiny --data shapes --img-size 24 --epochs 1 --run-dir images
-    refuses "a video for a model of images" 1 'clip.mp4|a video|takes images' --init images/last.safetensors --predict clip.mp4
+    refuses "a video for a model of images" 1 'clip.mp4|a video|takes images' --init images/last.safetensors \
+        --predict clip.mp4
     mkdir broken
     : >"broken/$(ldd "$build/tests/test_video" | sed -n 's/.*\(libavutil\.so\.[0-9]*\) .*/\1/p')"
     path=${LD_LIBRARY_PATH-}

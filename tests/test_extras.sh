@@ -378,12 +378,12 @@ for kind in "" --overlay --rollout --spatial --norms --rank; do
     says "plot_attention.py $kind" "looks$kind.png" "$drawing" "$root/scripts/plot_attention.py" looks.safetensors \
         $kind --out looks$kind.png
 done
-run --data moving-shapes --frames 5 --tubelet 3 --img-size 64 --patch-size 16 --dim 16 --depth 2 --heads 2 --train-limit 16 \
-    --test-limit 16 --batch-size 16 --epochs 1 --warmup-epochs 0 --run-dir moving
+run --data moving-shapes --frames 5 --tubelet 3 --img-size 64 --patch-size 16 --dim 16 --depth 2 --heads 2 \
+    --train-limit 16 --test-limit 16 --batch-size 16 --epochs 1 --warmup-epochs 0 --run-dir moving
 run --init moving/last.safetensors --data moving-shapes --predict test:3 --attention moves.safetensors
 for kind in "" --overlay --rollout --norms; do
-    says "plot_attention.py $kind of a clip" "moves$kind.png" "$drawing" "$root/scripts/plot_attention.py" moves.safetensors \
-        $kind --out moves$kind.png
+    says "plot_attention.py $kind of a clip" "moves$kind.png" "$drawing" "$root/scripts/plot_attention.py" \
+        moves.safetensors $kind --out moves$kind.png
 done
 says "plot_confusion.py" "confusion.png|taken for" "$drawing" "$root/scripts/plot_confusion.py" confusion.csv
 says "of the worst three classes" "worst.png" "$drawing" "$root/scripts/plot_confusion.py" confusion.csv --worst 3 \

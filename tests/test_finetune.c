@@ -86,6 +86,45 @@ static void test_bilinear(void **state) {
     for (int i = 0; i < 9; i++) assert_float_equal(to[i], wanted[i], 1e-5);
 }
 
+/* Clips: every frame as above, then between frames linearly; both forms of a table.  Against sums in double. */
+static void test_frames(void **state) {
+    (void)state;
+    enum { TABLES = 2, T = 3, U = 5, H = 2, W = 3, C = 2, PREFIX = 1 };
+    static const double weights[U][T] = {{1, 0, 0}, {0.6, 0.4, 0}, {0, 1, 0}, {0, 0.4, 0.6}, {0, 0, 1}};
+    Param p = {.ndim = 3, .shape = {TABLES, PREFIX + U * H * W, C}, .grid = {1, 1, PREFIX, {U, H, W}}};
+    Param apart = {.ndim = 4, .shape = {TABLES, U, H, W}, .grid = {2, 2, 0, {U, H, W}},
+                   .time = {TIME_COPIES, 1, U, 0, true}};
+    ParamGrid from = {1, 1, PREFIX, {T, H, W}}, grid;
+    size_t row = (PREFIX + T * H * W) * C, new_row = (PREFIX + U * H * W) * C, area = H * W * C;
+    float *x = check_normal(TABLES * row, 1, 3), *y = check_poison(TABLES * new_row);
+    assert_true(grid_of_tensor(&grid, &p, &from, 3, (size_t[]){TABLES, PREFIX + T * H * W, C}));
+    assert_int_equal(grid.positions.frames, T);
+    grid_resample(y, &p, x, &grid);
+    for (size_t o = 0; o < TABLES; o++) {
+        assert_memory_equal(y + o * new_row, x + o * row, PREFIX * C * sizeof *x);
+        for (size_t i = 0; i < U * area; i++) {
+            double want = 0;
+            for (size_t t = 0; t < T; t++) want += weights[i / area][t] * x[o * row + PREFIX * C + t * area + i % area];
+            assert_float_equal(y[o * new_row + PREFIX * C + i], want, 1e-6);
+        }
+    }
+    assert_true(grid_of_tensor(&grid, &apart, NULL, 4, (size_t[]){TABLES, T, H, W}));
+    assert_int_equal(grid.positions.frames, T);
+    grid_resample(y, &apart, x, &grid);
+    for (size_t i = 0; i < TABLES * U * H * W; i++) {
+        size_t o = i / (U * H * W), u = i / (H * W) % U;
+        double want = 0;
+        for (size_t t = 0; t < T; t++) want += weights[u][t] * x[(o * T + t) * H * W + i % (H * W)];
+        assert_float_equal(y[i], want, 1e-6);
+    }
+    p.time = (ParamTime){TIME_CIRCLE, 1, U, PREFIX, false};
+    assert_false(grid_of_tensor(&grid, &p, &from, 3, (size_t[]){TABLES, PREFIX + T * H * W, C}));
+    from.positions.frames = 1; /* of images */
+    assert_false(grid_of_tensor(&grid, &p, &from, 3, (size_t[]){TABLES, PREFIX + H * W, C}));
+    free(x);
+    free(y);
+}
+
 /* The same size is the same table, and what is no table on this grid is told. */
 static void test_grids(void **state) {
     (void)state;
@@ -234,6 +273,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_interpolation),
         cmocka_unit_test(test_bilinear),
+        cmocka_unit_test(test_frames),
         cmocka_unit_test(test_grids),
         cmocka_unit_test(test_models),
         cmocka_unit_test(test_weights),

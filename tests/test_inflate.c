@@ -132,6 +132,7 @@ static void test_centre_still(void **state) {
         "attn = softmax\n", "attn = efficient\npos_embed = none\n", "attn = lisa\n",
         "attn = lisa\nlisa_fft = 3d\n", "attn = lisa\nlisa_kernel = 3\n", "attn = gf\n", "attn = lambda\n",
         "attn = rsa\n", "attn = dwconv7\n", "attn = focused\n", "attn = castling\n", "attn = sa9\n", "attn = sa11\n",
+        "attn = relu-linear\n",
         "attn = softmax\npos_embed = conv\nmlp_conv = true\n",
         ("attn = lisa\ndim = 8,12\ndepth = 1,1\nheads = 2,3\npatch_overlap = true\npos_embed = conv\nmlp_conv = true\n"
          "conv_stages = 1\nconv_block = sepconv\nhead = mlp\n")};
@@ -266,12 +267,49 @@ static void test_again(void **state) {
     model_close(&image);
 }
 
+/* Weights of clips of 3 frames of tokens in a model of 5: all tables on the grid are resampled, positions linearly. */
+static void test_longer(void **state) {
+    enum { T = 3, U = 5, AREA = 3 * 7, M = 12 };
+    static const double weights[U][T] = {{1, 0, 0}, {0.6, 0.4, 0}, {0, 1, 0}, {0, 0.4, 0.6}, {0, 0, 1}};
+    static const struct {
+        const char *settings;
+        int tables;
+    } models[] = {{"attn = softmax\n", 1}, {"attn = softmax\nrpe = heads\n", 3}, {"attn = focused\n", 3},
+                  {"attn = lisa\nlisa_fft = 3d\n", 5}, {"attn = lambda\n", 3}, {"attn = sa11\n", 5}};
+    const char *path = in_folder("short.safetensors");
+    static float was[T * AREA * M], is[U * AREA * M];
+    (void)state;
+    for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
+        Network shorter, longer;
+        model_create(&shorter, models[i].settings, "frames = 5\ntubelet = 3\n");
+        model_start(&shorter);
+        Params *from = &shorter.vit.model.params, *to = &longer.vit.model.params;
+        draw(from);
+        checkpoint_save_weights(from, from->values, path, NULL, 0);
+        model_create(&longer, models[i].settings, "frames = 9\ntubelet = 3\n");
+        model_start(&longer);
+        FittedWeights fitted = fit_weights(&longer.vit.model, path, &shorter.vit.model, NULL, 1);
+        assert_true(!fitted.inflated);
+        assert_int_equal(fitted.resampled, models[i].tables);
+        device_download(was, from->values + params_find(from, "pos_embed")->offset, sizeof was);
+        device_download(is, to->values + params_find(to, "pos_embed")->offset, sizeof is);
+        for (size_t k = 0; k < U * AREA * M; k++) {
+            double want = 0;
+            for (size_t t = 0; t < T; t++) want += weights[k / (AREA * M)][t] * was[t * AREA * M + k % (AREA * M)];
+            assert_float_equal(is[k], want, 1e-6);
+        }
+        model_close(&longer);
+        model_close(&shorter);
+    }
+}
+
 int main(void) {
     check_seed();
     kernels_init();
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_centre_still), cmocka_unit_test(test_mean_still), cmocka_unit_test(test_centre_moving),
         cmocka_unit_test(test_sizes),        cmocka_unit_test(test_numbers),    cmocka_unit_test(test_again),
+        cmocka_unit_test(test_longer),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

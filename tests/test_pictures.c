@@ -398,6 +398,50 @@ static void training_is_crop_resize_flip(void **state) {
     free(got);
 }
 
+/* With short_side_max a training image is a window of the whole picture resized to one of the sizes in between, and all
+ * sizes and places occur. */
+static void short_sides_are_drawn(void **state) {
+    (void)state;
+    enum { LEAST = 26, MOST = 30, H = 24, W = 20, DRAWS = 300 };
+    TransformScratch scratch = {0};
+    Transform transform = {.height = H, .width = W, .train = true, .s.short_side_min = LEAST, .s.short_side_max = MOST};
+    Image image = whole_picture("colour420.jpg");
+    Sample sample = {.bytes = image.pixels, .size = HEIGHT * WIDTH * 3, .height = HEIGHT, .width = WIDTH};
+    int shorter = HEIGHT < WIDTH ? HEIGHT : WIDTH, seen[MOST + 1] = {0}, corners[2] = {0};
+    uint8_t got[H * W * 3], *whole[MOST + 1];
+    Error error;
+    for (int side = LEAST; side <= MOST; side++) {
+        whole[side] = malloc((size_t)(side * HEIGHT / shorter) * (size_t)(side * WIDTH / shorter) * 3);
+        image_resize(whole[side], side * HEIGHT / shorter, side * WIDTH / shorter, image.pixels, HEIGHT, WIDTH);
+    }
+    for (uint32_t index = 0; index < DRAWS; index++) {
+        bool found = false;
+        TransformKey key = {check_seed(), 3, index};
+        assert_true(transform_sample(&scratch, got, &sample, false, &transform, key, &error));
+        for (int side = LEAST; side <= MOST && !found; side++) {
+            int height = side * HEIGHT / shorter, width = side * WIDTH / shorter;
+            for (int at = 0; at < (height - H + 1) * (width - W + 1) && !found; at++) {
+                int top = at / (width - W + 1), left = at % (width - W + 1), row = 0;
+                const uint8_t *window = whole[side] + (top * width + left) * 3;
+                while (row < H && !memcmp(got + row * W * 3, window + row * width * 3, W * 3)) row++;
+                found = row == H;
+                seen[side] += found;
+                corners[0] += found && top == 0 && left == 0;
+                corners[1] += found && top == height - H && left == width - W;
+            }
+        }
+        assert_true(found);
+    }
+    for (int side = LEAST; side <= MOST; side++) {
+        assert_true(seen[side] > 0);
+        free(whole[side]);
+    }
+    printf("  %d of %d in the first corner, %d in the last; short sides %d to %d: %d %d %d %d %d\n", corners[0], DRAWS,
+           corners[1], LEAST, MOST, seen[26], seen[27], seen[28], seen[29], seen[30]);
+    transform_scratch_free(&scratch);
+    image_free(&image);
+}
+
 static void evaluation_is_pillows_to_the_bit(void **state) {
     (void)state;
     File file = read_corpus("colour420.jpg");
@@ -568,6 +612,7 @@ int main(void) {
         cmocka_unit_test(encoding_keeps_the_picture),
         cmocka_unit_test(crops_resize_as_in_pillow),
         cmocka_unit_test(training_is_crop_resize_flip),
+        cmocka_unit_test(short_sides_are_drawn),
         cmocka_unit_test(evaluation_is_pillows_to_the_bit),
         cmocka_unit_test(evaluation_sizes_are_torchvisions),
         cmocka_unit_test(crops_are_drawn_as_specified),

@@ -158,6 +158,31 @@ static void rates_may_vary(void **state) {
     }
 }
 
+/* Every frame that is read has the size of the first one that is. */
+static void sizes_may_change(void **state) {
+    (void)state;
+    VideoRecipe r = {"avi", "mjpeg", .frames = F, .height = 48, .width = 80, .key_distance = 1,
+                     .format = AV_PIX_FMT_YUVJ420P, .then = {20, 40, 64}};
+    const struct {
+        int index[3], height, width;
+    } cases[] = {{{3, 19, 20}, 48, 80}, {{19, 25, 36}, 48, 80}, {{20, 21, 36}, 40, 64}};
+    size_t size;
+    uint8_t *bytes = encode_video(&r, &size);
+    for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
+        VideoReader *v = open_bytes(bytes, size);
+        assert_int_equal(video_frames(v), F);
+        Seen seen = look_at(v, cases[k].index, 3);
+        assert_int_equal(seen.height, cases[k].height);
+        assert_int_equal(seen.width, cases[k].width);
+        for (int i = 0; i < 3; i++) {
+            is_frame_of(&r, &seen, i, cases[k].index[i]);
+            assert_int_equal(seen.marks[i], 0);
+        }
+        video_close(v);
+    }
+    free(bytes);
+}
+
 static void one_frame(void **state) {
     (void)state;
     VideoRecipe r = {"mp4", "mpeg4", .frames = 1, .height = 32, .width = 48, .key_distance = 9};
@@ -436,6 +461,7 @@ int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_frame_is_found),
         cmocka_unit_test(rates_may_vary),
+        cmocka_unit_test(sizes_may_change),
         cmocka_unit_test(one_frame),
         cmocka_unit_test(rotations_are_undone),
         cmocka_unit_test(colours_follow_their_tags),

@@ -18,7 +18,7 @@ typedef struct {
 } Shape;
 
 static Shape shape_of(const RippleRings *rings, int H, int D) {
-    int N = rings->grid.rows * rings->grid.columns;
+    int N = grid_tokens(rings->grid);
     return (Shape){N, H, D, rings->G, (size_t)3 * H * D, 1 / sqrtf((float)D), rings};
 }
 
@@ -44,12 +44,11 @@ static Work work_take(Shape s) {
 }
 
 size_t ripple_explicit_workspace(const RippleRings *rings, int D) {
-    return workspace_bytes(work_floats((size_t)rings->grid.rows * rings->grid.columns, D));
+    return workspace_bytes(work_floats((size_t)grid_tokens(rings->grid), D));
 }
 
 static int group_of(const RippleRings *rings, int n, int m) {
-    int columns = rings->grid.columns, dy = abs(n / columns - m / columns), dx = abs(n % columns - m % columns);
-    int distance = dx > dy ? dx : dy, r = rings->G - 1;
+    int distance = ripple_distance(rings, grid_place(rings->grid, n), grid_place(rings->grid, m)), r = rings->G - 1;
     while (rings->bound[r] > distance) r--;
     return r;
 }

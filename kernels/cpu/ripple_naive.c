@@ -28,8 +28,9 @@ static int clip(int i, int low, int high) { return i < low ? low : i > high ? hi
 static Ring ring_around(const RippleRings *rings, int n, int r) {
     Grid g = rings->grid;
     GridPlace c = grid_place(g, n);
-    int far = g.frames + ripple_extent(rings), outer = r + 1 < rings->G ? rings->bound[r + 1] - 1 : far;
-    int frames = rings->ring_time && outer < far ? outer / rings->ring_time : g.frames;
+    bool last = r + 1 >= rings->G;
+    int outer = last ? ripple_extent(rings) : rings->bound[r + 1] - 1;
+    int frames = last || !rings->ring_time ? g.frames : outer / rings->ring_time;
     return (Ring){.rings = rings,
                   .centre = c,
                   .first = {clip(c.t - frames, 0, c.t), clip(c.y - outer, 0, c.y), clip(c.x - outer, 0, c.x)},

@@ -1,8 +1,9 @@
 /* Ripple attention by summed-area tables: the paper's Algorithm 1, and Appendix B for the gradient.
  *
  * With W_r(n) the sum over the square of tokens closer than bound[r+1], ring r is W_r - W_{r-1}, and a square of any
- * size needs four table entries.  The table of feature f holds phi(k_m)[f] [v_m, 1], whose last element is for the
- * denominator.  Features are processed one after the other, so that the table has N entries instead of N F.
+ * size needs four table entries; in a clip it is a box, which needs eight.  The table of feature f holds
+ * phi(k_m)[f] [v_m, 1], whose last element is for the denominator.  Features are processed one after the other, so that
+ * the table has N entries instead of N F.
  *
  *   forward   [num_n, den_n] = sum_f phi(q_n)[f] sum_r c_r(n) W_r(n),  c_r = alpha_r - alpha_{r+1},
  *             c_{G-1} = alpha_{G-1}
@@ -24,23 +25,24 @@ typedef double dvec __attribute__((vector_size(8 * LINE), aligned(8), may_alias)
 
 typedef struct {
     const RippleRings *rings;
-    int Hg, Wg, N, G, D, F;
+    int Tg, Hg, Wg, N, G, D, F;
     int L; /* length of a table row: D + 1 rounded up */
 } Shape;
 
 static Shape shape_of(const RippleRings *rings, int D, int F) {
-    int Hg = rings->grid.rows, Wg = rings->grid.columns;
-    return (Shape){.rings = rings, .Hg = Hg, .Wg = Wg, .N = Hg * Wg, .G = rings->G, .D = D, .F = F,
+    Grid grid = rings->grid;
+    return (Shape){.rings = rings, .Tg = grid.frames, .Hg = grid.rows, .Wg = grid.columns, .N = grid_tokens(grid),
+                   .G = rings->G, .D = D, .F = F,
                    .L = (D + 1 + LINE - 1) / LINE * LINE};
 }
 
-/* Offsets into the table of one side of a square, both ends. */
+/* Offsets into the table of one side of a square or box, both ends. */
 typedef struct {
     size_t low, high;
 } Span;
 
 typedef struct {
-    double *table; /* [Hg+1,Wg+1,L], row and column 0 are zero */
+    double *table; /* [Tg,Hg+1,Wg+1,L], row and column 0 are zero */
     double *v, *e; /* [N,L]: [v_m, 1] and [dnum_n, dden_n] */
     double *sum;   /* [N,L]: num and den forward, dv backward */
     double *x;     /* [N,L]: X of one feature */
@@ -48,15 +50,18 @@ typedef struct {
     double *p;     /* [Wg,G] */
     double *c;     /* [N,G] */
     double *dweight; /* [N,G] */
-    Span *rows, *columns; /* [Hg,G] [Wg,G] */
+    Span *frames, *rows, *columns; /* [Tg,G] [Hg,G] [Wg,G] */
 } Buffers;
+
+/* Numbers in the table of a frame. */
+static size_t plane_of(const Shape *s) { return (size_t)(s->Hg + 1) * (s->Wg + 1) * s->L; }
 
 static size_t buffers_of(const Shape *s, Buffers *w, float *base) {
     size_t rows = (size_t)s->N * s->L * sizeof(double), weights = (size_t)s->N * s->G * sizeof(double);
     struct {
         void *at;
         size_t bytes;
-    } list[] = {{&w->table, (size_t)(s->Hg + 1) * (s->Wg + 1) * s->L * sizeof(double)},
+    } list[] = {{&w->table, s->Tg * plane_of(s) * sizeof(double)},
                 {&w->v, rows},
                 {&w->e, rows},
                 {&w->sum, rows},
@@ -65,6 +70,7 @@ static size_t buffers_of(const Shape *s, Buffers *w, float *base) {
                 {&w->p, (size_t)s->Wg * s->G * sizeof(double)},
                 {&w->c, weights},
                 {&w->dweight, weights},
+                {&w->frames, (size_t)s->Tg * s->G * sizeof(Span)},
                 {&w->rows, (size_t)s->Hg * s->G * sizeof(Span)},
                 {&w->columns, (size_t)s->Wg * s->G * sizeof(Span)}};
     size_t total = 0;
@@ -85,8 +91,8 @@ size_t ripple_sat_workspace(const RippleRings *rings, int D, int F) {
     return workspace_bytes(workspace_floats(&s));
 }
 
-/* table[y+1][x+1] = sum of scale_m rows[m] over the tokens m up to row y and column x. */
-static void build_table(const Shape *s, double *restrict table, const double *restrict rows, const double *scale,
+/* table[y+1][x+1] = sum of scale_m rows[m] over the tokens m of a frame up to row y and column x. */
+static void build_plane(const Shape *s, double *restrict table, const double *restrict rows, const double *scale,
                         const real *feature, size_t feature_row) {
     int L = s->L, width = (s->Wg + 1) * L;
     memset(table, 0, width * sizeof *table);
@@ -105,23 +111,42 @@ static void build_table(const Shape *s, double *restrict table, const double *re
     }
 }
 
-/* Where the squares around every row and column begin and end in the table, clipped to the grid. */
-static void clip_squares(const Shape *s, Span *spans, int positions, size_t step) {
+/* table[t][y+1][x+1]: the same over the tokens of frame t and those before it. */
+static void build_table(const Shape *s, double *restrict table, const double *restrict rows, const double *scale,
+                        const real *feature, size_t feature_row) {
+    size_t plane = plane_of(s), area = (size_t)s->Hg * s->Wg;
+    for (int t = 0; t < s->Tg; t++) {
+        double *here = table + t * plane;
+        build_plane(s, here, rows + t * area * s->L, scale ? scale + t * area * s->G : NULL,
+                    feature + t * area * feature_row, feature_row);
+        for (size_t i = 0; t && i < plane; i++) here[i] += here[i - plane];
+    }
+}
+
+/* Where the squares around every row and column begin and end in the table, clipped to the grid, and the boxes around
+ * every frame, which are one place later there.  scale: the distance of neighbours, 0: none. */
+static void clip_squares(const Shape *s, Span *spans, int positions, size_t step, int scale) {
     for (int i = 0; i < positions; i++)
         for (int r = 0; r < s->G; r++) {
-            int reach = r + 1 < s->G ? s->rings->bound[r + 1] - 1 : positions;
+            int reach = r + 1 < s->G && scale ? (s->rings->bound[r + 1] - 1) / scale : positions;
             int low = i > reach ? i - reach : 0, high = i + reach < positions ? i + reach + 1 : positions;
             spans[i * s->G + r] = (Span){low * step, high * step};
         }
 }
 
-/* The difference of two table rows: prefix sums along x of the band of rows within reach of y, so that a square is the
- * difference of two entries and the table is read once for all queries of a row. */
-static void take_band(const Shape *s, const Buffers *w, int y, int r) {
-    Span row = w->rows[y * s->G + r];
-    const double *restrict low = w->table + row.low, *restrict high = w->table + row.high;
+/* The difference of two table rows: prefix sums along x of the band of rows within reach of row `line` of all frames,
+ * so that a square is the difference of two entries and the table is read once for all queries of a row.  In a clip less
+ * the same in the frames before those within reach. */
+static void take_band(const Shape *s, const Buffers *w, int line, int r) {
+    int t = line / s->Hg;
+    Span row = w->rows[(line - t * s->Hg) * s->G + r], frame = w->frames[t * s->G + r];
+    size_t plane = plane_of(s);
+    const double *last = w->table + frame.high - plane, *before = w->table + frame.low - (frame.low ? plane : 0);
+    const double *restrict low = last + row.low, *restrict high = last + row.high;
+    const double *restrict low_before = before + row.low, *restrict high_before = before + row.high;
     double *restrict band = w->band;
     for (int i = 0; i < (s->Wg + 1) * s->L; i++) band[i] = high[i] - low[i];
+    for (int i = 0; frame.low && i < (s->Wg + 1) * s->L; i++) band[i] -= high_before[i] - low_before[i];
 }
 
 /* to += weight (high - low), a square of the band whose ends these are. */
@@ -137,8 +162,9 @@ static double lane_sum(dvec x) {
 
 /* The squares, v_m and its 1, the weights c, and an empty sum. */
 static void gather_head(const Shape *s, const Buffers *w, RippleHead o, const float *alpha, const real *qkv) {
-    clip_squares(s, w->rows, s->Hg, (size_t)(s->Wg + 1) * s->L);
-    clip_squares(s, w->columns, s->Wg, s->L);
+    clip_squares(s, w->frames, s->Tg, plane_of(s), s->rings->ring_time);
+    clip_squares(s, w->rows, s->Hg, (size_t)(s->Wg + 1) * s->L, 1);
+    clip_squares(s, w->columns, s->Wg, s->L, 1);
     memset(w->v, 0, (size_t)s->N * s->L * sizeof *w->v);
     memset(w->sum, 0, (size_t)s->N * s->L * sizeof *w->sum);
     for (int n = 0; n < s->N; n++) {
@@ -155,7 +181,7 @@ static void forward_head(const Shape *s, const Buffers *w, RippleHead o, real *y
     gather_head(s, w, o, alpha, qkv);
     for (int f = 0; f < s->F; f++) {
         build_table(s, w->table, w->v, NULL, phi + o.k + f, o.phi_row);
-        for (int row = 0; row < s->Hg; row++)
+        for (int row = 0; row < s->Tg * s->Hg; row++)
             for (int r = 0; r < s->G; r++) {
                 take_band(s, w, row, r);
                 for (int x = 0; x < s->Wg; x++) {
@@ -206,7 +232,7 @@ static void gather_gradients(const Shape *s, const Buffers *w, RippleHead o, con
 /* dphi(q)[f] and the share of feature f in dalpha. */
 static void backward_queries(const Shape *s, const Buffers *w, RippleHead o, real *dphi, const real *phi, int f) {
     build_table(s, w->table, w->v, NULL, phi + o.k + f, o.phi_row);
-    for (int row = 0; row < s->Hg; row++) {
+    for (int row = 0; row < s->Tg * s->Hg; row++) {
         for (int r = 0; r < s->G; r++) {
             take_band(s, w, row, r);
             for (int x = 0; x < s->Wg; x++) {
@@ -238,7 +264,7 @@ static void backward_keys(const Shape *s, const Buffers *w, RippleHead o, real *
     for (int r = 0; r < s->G; r++) {
         build_table(s, w->table, w->e, w->c + r, phi + o.q + f, o.phi_row);
         double *sum = w->x;
-        for (int row = 0; row < s->Hg; row++) {
+        for (int row = 0; row < s->Tg * s->Hg; row++) {
             take_band(s, w, row, r);
             for (int x = 0; x < s->Wg; x++, sum += s->L) {
                 Span column = w->columns[x * s->G + r];
@@ -285,9 +311,10 @@ RIPPLE_BACKWARD(sat) {
         }
 }
 
-/* Vectors of table rows touched, by feature and group; more than the second-level cache holds costs more. */
+/* Vectors of table rows touched, by feature and group; more than the second-level cache holds costs more.  A clip's
+ * bands take four rows instead of two and a token's box still two of a band: seven touches where there are five. */
 double ripple_sat_cost(const RippleRings *rings, int D, int F) {
     Shape s = shape_of(rings, D, F);
     double vectors = (double)s.N * (s.L / LINE) * F, bytes = 4.0 * s.N * s.L * sizeof(double);
-    return 1e-9 * vectors * (3 + (bytes < 1 << 20 ? 5.8 : 7.5) * s.G);
+    return 1e-9 * (s.Tg > 1 ? 1.4 : 1) * vectors * (3 + (bytes < 1 << 20 ? 5.8 : 7.5) * s.G);
 }

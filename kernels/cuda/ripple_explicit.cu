@@ -20,11 +20,8 @@ typedef struct {
 size_t ripple_explicit_workspace(const RippleRings *, int) { return 0; }
 
 DEVICE int group_of(const RippleRings &rings, int n, int m) {
-    int columns = rings.grid.columns, r = rings.G - 1;
-    int dy = n / columns - m / columns, dx = n % columns - m % columns;
-    dy = dy < 0 ? -dy : dy;
-    dx = dx < 0 ? -dx : dx;
-    while (rings.bound[r] > (dx > dy ? dx : dy)) r--;
+    int distance = ripple_distance(&rings, grid_place(rings.grid, n), grid_place(rings.grid, m)), r = rings.G - 1;
+    while (rings.bound[r] > distance) r--;
     return r;
 }
 
@@ -144,7 +141,7 @@ __global__ void __launch_bounds__(THREADS)
 static Shape shape_of(const RippleRings *rings, int B, int H, int D) {
     Shape s = {};
     s.rings = *rings;
-    s.N = rings->grid.rows * rings->grid.columns;
+    s.N = grid_tokens(rings->grid);
     s.H = H;
     s.D = D;
     s.rows = (size_t)B * s.N * H;

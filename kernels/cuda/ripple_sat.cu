@@ -1,7 +1,7 @@
 /* Ripple attention by summed-area tables: the paper's Algorithm 1, and Appendix B for the gradient.  The formulas are
  * those of kernels/cpu/ripple_sat.c: with W_r(n) the sum over the square of tokens closer than bound[r+1], ring r is
- * W_r - W_{r-1}, a square costs four table entries whatever its size, and c_r = alpha_r - alpha_{r+1},
- * c_{G-1} = alpha_{G-1}.
+ * W_r - W_{r-1}, a square costs four table entries whatever its size, a clip's box eight, and
+ * c_r = alpha_r - alpha_{r+1}, c_{G-1} = alpha_{G-1}.
  *
  * A table belongs to one feature f and one column d of [v, 1]; a block keeps those of as many columns as shared memory
  * holds (all thirty-three on a 14 x 14 grid, one at 64 x 64; larger grids use workspace: for the sums beyond 90 x 90,
@@ -23,7 +23,7 @@ static const size_t BUDGET = (size_t)256 << 20;
 struct Shape {
     RippleRings rings;
     int N, H, D, F, G;
-    int row, plane; /* of a table: [Hg+1,row], row and column 0 are zero, rows odd for the banks */
+    int row, frame, plane; /* of a table: [Tg,Hg+1,row], row and column 0 are zero, rows odd for the banks */
     int columns;    /* of [v, 1] at once */
     int groups;     /* of features, in blocks of their own */
     bool tables_shared, rows_shared;
@@ -57,46 +57,66 @@ DEVICE Area area_of(const Shape &s, unsigned char *shared, unsigned char *worksp
 DEVICE void clear_borders(const Shape &s, double *table) {
     for (int at = threadIdx.x; at < s.columns * s.plane; at += THREADS) {
         int in = at % s.plane;
-        if (in < s.row || in % s.row == 0) table[at] = 0;
+        if (in % s.frame < s.row || in % s.row == 0) table[at] = 0;
     }
 }
 
-/* table[d][y+1][x+1] = sum of value(m, d) over the tokens m up to row y and column x, for d < columns. */
+/* The entry of a row of tokens, counted over all frames, each of which has a row of zeros in front. */
+DEVICE int row_at(const Shape &s, int line) { return (line + line / s.rings.grid.rows + 1) * s.row; }
+
+/* entry[0], entry[step], ...: each becomes the sum of those up to it. */
+DEVICE void add_up(double *entry, int count, int step) {
+    double running = 0;
+    for (int i = 0; i < count; i++) entry[i * step] = running += entry[i * step];
+}
+
+/* table[d][t][y+1][x+1] = sum of value(m, d) over the tokens m up to frame t, row y and column x, for d < columns. */
 template <typename Value>
 DEVICE void build_tables(const Shape &s, double *table, int columns, Value value) {
-    int Hg = s.rings.grid.rows, Wg = s.rings.grid.columns;
+    int Tg = s.rings.grid.frames, Hg = s.rings.grid.rows, Wg = s.rings.grid.columns;
     block_sync();
     for (int d = 0; d < columns; d++)
         for (int m = threadIdx.x; m < s.N; m += THREADS)
-            table[(size_t)d * s.plane + (m / Wg + 1) * s.row + m % Wg + 1] = value(m, d);
+            table[(size_t)d * s.plane + row_at(s, m / Wg) + m % Wg + 1] = value(m, d);
     block_sync();
-    for (int at = threadIdx.x; at < columns * Hg; at += THREADS) {
-        double *entry = table + (size_t)(at / Hg) * s.plane + (at % Hg + 1) * s.row + 1, running = 0;
-        for (int x = 0; x < Wg; x++) entry[x] = running += entry[x];
+    for (int at = threadIdx.x, lines = Tg * Hg; at < columns * lines; at += THREADS)
+        add_up(table + (size_t)(at / lines) * s.plane + row_at(s, at % lines) + 1, Wg, 1);
+    block_sync();
+    for (int at = threadIdx.x, lines = Tg * Wg; at < columns * lines; at += THREADS) {
+        int t = at % lines / Wg, x = at % Wg;
+        add_up(table + (size_t)(at / lines) * s.plane + t * s.frame + s.row + x + 1, Hg, s.row);
     }
     block_sync();
-    for (int at = threadIdx.x; at < columns * Wg; at += THREADS) {
-        double *entry = table + (size_t)(at / Wg) * s.plane + s.row + at % Wg + 1, running = 0;
-        for (int y = 0; y < Hg; y++) entry[y * s.row] = running += entry[y * s.row];
-    }
+    if (Tg == 1) return;
+    for (int at = threadIdx.x, area = Hg * Wg; at < columns * area; at += THREADS)
+        add_up(table + (size_t)(at / area) * s.plane + (at % area / Wg + 1) * s.row + at % Wg + 1, Tg, s.frame);
     block_sync();
 }
 
-/* The corners of the square of ring r's tokens and all closer ones around n, clipped to the grid. */
+/* The corners of the square of ring r's tokens and all closer ones around n, clipped to the grid.  Of a clip's box
+ * those in its last frame; the frame before its first lies `back` entries before them, 0: there is none. */
 struct Square {
-    int low, low_right, high, high_right;
+    int low, low_right, high, high_right, back;
 };
 
 DEVICE Square square_around(const Shape &s, int n, int r) {
-    int Hg = s.rings.grid.rows, Wg = s.rings.grid.columns, y = n / Wg, x = n % Wg;
-    int reach = r + 1 < s.G && s.rings.bound[r + 1] <= Hg + Wg ? s.rings.bound[r + 1] - 1 : Hg + Wg;
+    int Tg = s.rings.grid.frames, Hg = s.rings.grid.rows, Wg = s.rings.grid.columns, line = n / Wg;
+    int t = line / Hg, y = line - t * Hg, x = n % Wg, far = Hg + Wg + Tg * s.rings.ring_time;
+    int reach = r + 1 < s.G && s.rings.bound[r + 1] <= far ? s.rings.bound[r + 1] - 1 : far;
+    int frames = s.rings.ring_time ? reach / s.rings.ring_time : Tg;
+    int t0 = t > frames ? t - frames : 0, t1 = t + frames < Tg ? t + frames : Tg - 1;
     int y0 = y > reach ? y - reach : 0, y1 = y + reach < Hg ? y + reach + 1 : Hg;
     int x0 = x > reach ? x - reach : 0, x1 = x + reach < Wg ? x + reach + 1 : Wg;
-    return {y0 * s.row + x0, y0 * s.row + x1, y1 * s.row + x0, y1 * s.row + x1};
+    int low = t1 * s.frame + y0 * s.row, high = t1 * s.frame + y1 * s.row;
+    return {low + x0, low + x1, high + x0, high + x1, t0 ? (t1 - t0 + 1) * s.frame : 0};
+}
+
+DEVICE double corners_sum(const double *table, const Square &q) {
+    return (table[q.high_right] - table[q.low_right]) - (table[q.high] - table[q.low]);
 }
 
 DEVICE double square_sum(const double *table, const Square &q) {
-    return (table[q.high_right] - table[q.low_right]) - (table[q.high] - table[q.low]);
+    return corners_sum(table, q) - (q.back ? corners_sum(table - q.back, q) : 0);
 }
 
 /* c_r of a token, whose weights these are. */
@@ -282,13 +302,14 @@ static void set_columns(Shape *s, int columns) {
 static Shape shape_of(const RippleRings *rings, int H, int D, int F) {
     Shape s = {};
     s.rings = *rings;
-    s.N = rings->grid.rows * rings->grid.columns;
+    s.N = grid_tokens(rings->grid);
     s.H = H;
     s.D = D;
     s.F = F;
     s.G = rings->G;
     s.row = (rings->grid.columns + 1) | 1;
-    s.plane = (rings->grid.rows + 1) * s.row;
+    s.frame = (rings->grid.rows + 1) * s.row;
+    s.plane = rings->grid.frames * s.frame;
     s.groups = F < FEATURE_BLOCKS ? F : FEATURE_BLOCKS;
     set_columns(&s, D + 1);
     while (s.columns > 1 && s.table_bytes + s.row_bytes > SHARED_WANTED) set_columns(&s, s.columns - 1);
@@ -355,10 +376,12 @@ RIPPLE_BACKWARD(sat) {
 }
 
 /* Predicted, not measured: clocks of shared memory for thirty-two entries.  Forward, and backward twice, a square is
- * four reads of eight bytes, two clocks each; a table is written and read and written twice more, once forward and once
- * for the queries, but for every group for the keys.  In workspace the same passes at memory speed. */
+ * four reads of eight bytes and a box eight, two clocks each; a table is written and read and written twice more, for
+ * clips three times, once forward and once for the queries, but for every group for the keys.  In workspace the same
+ * passes at memory speed. */
 double ripple_sat_cost(const RippleRings *rings, int D, int F) {
     Shape s = shape_of(rings, 1, D, F);
-    double entries = (double)s.N * (D + 1) * F, reads = entries * (3 * 4.0 * s.G + 5 * (2.0 + s.G));
+    double corners = rings->grid.frames > 1 ? 8 : 4, passes = rings->grid.frames > 1 ? 7 : 5;
+    double entries = (double)s.N * (D + 1) * F, reads = entries * (3 * corners * s.G + passes * (2.0 + s.G));
     return reads * (s.tables_shared ? 2.0 / 32 / RIPPLE_CLOCKS : 8 / RIPPLE_BANDWIDTH);
 }

@@ -126,7 +126,8 @@ static void offsets_on_grid(Params *params, const Offsets *o) {
     if (o->kind == OFFSETS_LOCAL) params_in_time(params, (ParamTime){TIME_TAPS, 0, o->frames, 0, false});
     else if (o->kind == OFFSETS_TOEPLITZ)
         params_in_time(params, (ParamTime){TIME_TOEPLITZ, 0, positions.frames, 0, false});
-    else params_in_time(params, (ParamTime){TIME_TORUS, 0, positions.frames, 0, false});
+    else params_in_time(params, (ParamTime){o->kind == OFFSETS_TORUS ? TIME_TORUS : TIME_CIRCLE, 0, positions.frames, 0,
+                                            false});
 }
 
 static void declare(Attention *a, Params *params, Offsets offsets, bool per_channel, bool normed) {

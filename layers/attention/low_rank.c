@@ -2,7 +2,8 @@
 
 static const ConfigEntry entries[] = {
     {CONFIG_FIELD(INT, LandmarksSettings, landmarks), "7", .section = "attention", .min = 1, .max = 64,
-     .help = "Side of the grid of landmarks of nystrom and soft (7: 7 x 7 landmarks)"},
+     .help = "Side of the grid of landmarks of nystrom and soft (7: 7 x 7 landmarks; clips have so many in each frame of "
+             "tokens)"},
 };
 
 const ConfigGroup landmarks_settings = {CONFIG_GROUP(LandmarksSettings, entries)};

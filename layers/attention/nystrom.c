@@ -1,8 +1,9 @@
 /* Nystrom attention (Xiong et al. 2021, Nystromformer), per head.  x [B,N,M] -> y [B,N,M], tokens on a grid
- * forward   1. q,k,v = x Wqkv^T + b   2. a, b = means of q and of k over L cells of the grid
+ * forward   1. q,k,v = x Wqkv^T + b   2. a, b = means of q and of k over L cells of the grid;
+ *              of a clip, over the cells of every frame
  *           3. mix = A(q, b) Z A(a, k) v, A(x, z) = softmax(x z^T / sqrt D), Z the iterative pseudo-inverse of A(a, b)
  *              (low_rank_forward)
- *           4. mix += depthwise 3x3 of v over the grid   5. y = mix Wproj^T + b
+ *           4. mix += depthwise 3x3 of v over the grid, in clips time_kernel frames long   5. y = mix Wproj^T + b
  * backward  5. dmix   3. dq, dk, dv, da, db   4. dv += reversed depthwise of dmix   2. dq, dk += means' da, db   1. dx
  * saves     qkv, a and b.
  * The iteration for Z starts from A(a, b)^T divided by its own largest column sum, which the published code calls
@@ -15,7 +16,7 @@
 typedef struct {
     QkvFrame frame;
     DepthwiseLayer conv;
-    Cells cells;
+    Cells cells; /* of a frame */
     LowRank shape;
     real *means, *dmeans; /* [B,L,2,H,D] kept; scratch */
 } Nystrom;
@@ -25,10 +26,12 @@ static int smaller(int a, int b) { return a < b ? a : b; }
 static void nystrom_declare(Attention *a, Params *params) {
     Nystrom *s = a->state;
     int side = landmarks_of(a), M = a->M;
-    s->cells = (Cells){a->grid, {1, smaller(side, a->grid.rows), smaller(side, a->grid.columns)}};
-    s->shape = (LowRank){a->N, grid_tokens(s->cells.cells), a->H, a->D, false};
+    Grid frame = {1, a->grid.rows, a->grid.columns};
+    s->cells = (Cells){frame, {1, smaller(side, frame.rows), smaller(side, frame.columns)}};
+    s->shape = (LowRank){a->N, a->grid.frames * grid_tokens(s->cells.cells), a->H, a->D, false};
     qkv_declare(&s->frame, a, params);
-    depthwise_declare(&s->conv, params, a->prefix, "conv", (Depthwise){a->grid, M, 3, M, 3 * M, M, 0}, false);
+    depthwise_declare(&s->conv, params, a->prefix, "conv",
+                      (Depthwise){a->grid, M, 3, M, 3 * M, M, a->time_kernel}, false);
 }
 
 static void nystrom_plan(Attention *a, Plan *plan, int B) {
@@ -48,7 +51,7 @@ static void nystrom_forward(const Attention *a, real *y, const real *x, int B) {
     const real *qkv = s->frame.qkv_act;
     real *mix = s->frame.mix;
     qkv_forward_in(&s->frame, a, x, B);
-    cell_means_forward(s->means, qkv, &s->cells, B, 2 * a->M, 3 * a->M);
+    cell_means_forward(s->means, qkv, &s->cells, B * a->grid.frames, 2 * a->M, 3 * a->M);
     low_rank_forward(mix, qkv, s->means, &s->shape, B);
     depthwise_forward(mix, mix, qkv + 2 * a->M, s->conv.w, NULL, &s->conv.shape, B);
     qkv_forward_out(&s->frame, a, y, B);
@@ -61,7 +64,7 @@ static void nystrom_backward(const Attention *a, real *dx, const real *dy, const
     qkv_backward_out(&s->frame, a, dy, B);
     low_rank_backward(dqkv, s->dmeans, dmix, qkv, s->means, &s->shape, B);
     depthwise_backward(dv, dv, s->conv.dw, NULL, dmix, qkv + 2 * a->M, s->conv.w, &s->conv.shape, B);
-    cell_means_backward(dqkv, s->dmeans, &s->cells, B, 2 * a->M, 3 * a->M);
+    cell_means_backward(dqkv, s->dmeans, &s->cells, B * a->grid.frames, 2 * a->M, 3 * a->M);
     qkv_backward_in(&s->frame, a, dx, x, B);
 }
 
@@ -75,6 +78,7 @@ const AttentionOp nystrom_op = {
     .summary = "softmax attention approximated with landmarks (Nystromformer)",
     .settings = ATTENTION_SETTINGS(&landmarks_settings),
     .needs_grid = true,
+    .takes_frames = true,
     .state_size = sizeof(Nystrom),
     .declare = nystrom_declare,
     .plan = nystrom_plan,

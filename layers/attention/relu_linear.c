@@ -1,6 +1,7 @@
 /* Multi-scale linear attention with ReLU features (Cai et al. 2023, EfficientViT).  x [B,N,M] -> y [B,N,M]
  * forward   1. qkv = x Wqkv^T + b
- *           2. wide = depthwise 5x5 of qkv over the grid, then a D x D matrix for each head of q, k and v
+ *           2. wide = depthwise 5x5 of qkv over the grid, in clips time_kernel frames long, then a D x D matrix for each
+ *              head of q, k and v
  *           3. all = qkv and wide, 2*H heads   4. phi = relu of all's q and k
  *           5. linear attention of all heads (epsilon 1e-6)   6. y = mix Wproj^T + b, Wproj [M,2M]
  * backward  6. dmix   5. dphi, dv   4. dall   3.-2. dqkv   1. dx
@@ -26,7 +27,7 @@ static void relu_linear_declare(Attention *a, Params *params) {
     int M = a->M, D = a->D;
     projection_declare(&s->qkv, params, a->prefix, "qkv", M, 3 * M);
     depthwise_declare(&s->conv, params, a->prefix, "aggreg.0.0",
-                      (Depthwise){a->grid, 3 * M, 5, 3 * M, 3 * M, 3 * M, 0}, false);
+                      (Depthwise){a->grid, 3 * M, 5, 3 * M, 3 * M, 3 * M, a->time_kernel}, false);
     params_declare_fan(params, &s->w, &s->dw, a->prefix, "aggreg.0.1.weight", D, true, 4, (int[]){3 * M, D, 1, 1});
     projection_declare(&s->proj, params, a->prefix, "proj", 2 * M, M);
 }
@@ -90,6 +91,7 @@ const AttentionOp relu_linear_op = {
     .name = "relu-linear",
     .summary = "multi-scale linear attention with ReLU features (EfficientViT)",
     .needs_grid = true,
+    .takes_frames = true,
     .state_size = sizeof(ReluLinear),
     .declare = relu_linear_declare,
     .plan = relu_linear_plan,

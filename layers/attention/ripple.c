@@ -69,7 +69,7 @@ typedef enum { RINGS_CAPPED, RINGS_LOG, RINGS_ALL } Rings;
 /* In the order of ripple_algo. */
 static const RippleAlgorithm algorithms[] = {RIPPLE_ALGORITHM(dense), RIPPLE_ALGORITHM(window), RIPPLE_ALGORITHM(sat),
                                              RIPPLE_ALGORITHM(naive)};
-enum { ALGORITHMS = sizeof algorithms / sizeof *algorithms, NAIVE = ALGORITHMS - 1 };
+enum { ALGORITHMS = sizeof algorithms / sizeof *algorithms };
 
 typedef struct {
     QkvFrame frame;
@@ -107,18 +107,21 @@ static void rings_set(RippleRings *rings, const Attention *a, Rings kind) {
 }
 
 static const RippleAlgorithm *algorithm_choose(const Attention *a, const RippleRings *rings, int F) {
-    const RippleAlgorithm *best = &algorithms[0];
+    const RippleAlgorithm *best = NULL;
     Algorithm asked = settings_of(a)->ripple_algo;
-    if (a->grid.frames > 1) {
-        best = &algorithms[NAIVE];
-        if (asked != ALGORITHM_AUTO && &algorithms[asked - ALGORITHM_FIRST] != best)
-            config_reject(a->settings, "ripple_algo", "%s knows no frames, and attn %s has %d: use auto or naive",
-                          algorithms[asked - ALGORITHM_FIRST].name, a->op->name, a->grid.frames);
+    bool clip = a->grid.frames > 1;
+    if (asked != ALGORITHM_AUTO) {
+        best = &algorithms[asked - ALGORITHM_FIRST];
+        if (clip && !best->clips)
+            config_reject(a->settings, "ripple_algo", "%s knows no frames, and attn %s has %d: use auto, sat or naive",
+                          best->name, a->op->name, a->grid.frames);
         return best;
     }
-    if (asked != ALGORITHM_AUTO) return &algorithms[asked - ALGORITHM_FIRST];
-    for (int i = 1; i < ALGORITHMS; i++)
-        if (algorithms[i].cost(rings, a->D, F) < best->cost(rings, a->D, F)) best = &algorithms[i];
+    for (int i = 0; i < ALGORITHMS; i++) {
+        const RippleAlgorithm *other = &algorithms[i];
+        if (clip && !other->clips) continue;
+        if (!best || other->cost(rings, a->D, F) < best->cost(rings, a->D, F)) best = other;
+    }
     return best;
 }
 
@@ -465,6 +468,7 @@ const AttentionOp ripple_explicit_softmax_op = {
     .settings = ATTENTION_SETTINGS(&ripple_settings),
     .grid_settings = ATTENTION_SETTINGS(&ripple_blocks_settings),
     .needs_grid = true,
+    .takes_frames = true,
     .state_size = sizeof(Ripple),
     .in_block = explicit_in_block,
     .declare = explicit_declare,

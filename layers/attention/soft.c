@@ -41,11 +41,12 @@ static int stride_for(int landmarks, Grid grid) {
 static void soft_declare(Attention *a, Params *params) {
     Soft *s = a->state;
     int M = a->M, D = a->D, r = s->r = stride_for(landmarks_of(a), a->grid);
-    s->shape = (LowRank){a->N, (a->grid.rows / r) * (a->grid.columns / r), a->H, D, true};
+    s->shape = (LowRank){a->N, a->grid.frames * (a->grid.rows / r) * (a->grid.columns / r), a->H, D, true};
     projection_declare(&s->qv, params, a->prefix, "qv", M, 2 * M);
     params_declare_fan(params, &s->w, &s->dw, a->prefix, "landmark.weight", D * r * r, true, 4, (int[]){D, D, r, r});
     layer_norm_declare(&s->norm, params, a->prefix, "landmark.norm", D, false);
-    depthwise_declare(&s->conv, params, a->prefix, "conv", (Depthwise){a->grid, M, 3, M, 2 * M, M, 0}, false);
+    depthwise_declare(&s->conv, params, a->prefix, "conv",
+                      (Depthwise){a->grid, M, 3, M, 2 * M, M, a->time_kernel}, false);
     projection_declare(&s->proj, params, a->prefix, "proj", M, M);
 }
 
@@ -79,9 +80,9 @@ static float norm_epsilon(int D) { return 1e-5f * sqrtf((float)D); }
 
 static size_t landmark_rows(const Soft *s, int B) { return (size_t)B * (size_t)s->shape.L * (size_t)s->shape.H; }
 
-/* The squares of q, the convolution of them and its norm. */
+/* The squares of q in every frame, the convolution of them and its norm. */
 static HeadPatches patches_of(const Soft *s, const Attention *a) {
-    return (HeadPatches){a->grid, s->r, a->H, a->D, 2 * a->M};
+    return (HeadPatches){{1, a->grid.rows, a->grid.columns}, s->r, a->H, a->D, 2 * a->M};
 }
 static LinearShape convolution_of(const Soft *s, int B) {
     int D = s->shape.D;
@@ -96,7 +97,7 @@ static void landmarks_forward(const Soft *s, const Attention *a, int B) {
     HeadPatches patches = patches_of(s, a);
     LinearShape linear = convolution_of(s, B);
     LayerNorm norm = norm_of(s, B);
-    head_patches_forward(s->cols, s->qv_act, &patches, B);
+    head_patches_forward(s->cols, s->qv_act, &patches, B * a->grid.frames);
     linear_forward(s->square, s->cols, s->w, NULL, &linear);
     layernorm_gelu_forward(s->landmarks, s->square, &norm);
 }
@@ -111,7 +112,7 @@ static void landmarks_backward(const Soft *s, const Attention *a, int B) {
     add_layernorm_backward(dsquare, NULL, s->norm.dw, s->norm.db, NULL, d, s->square, NULL, &norm);
     linear_backward_input(s->dcols, dsquare, s->w, &linear);
     linear_backward_weight(s->dw, NULL, dsquare, s->cols, &linear);
-    head_patches_backward(s->dqv, s->dcols, &patches, B);
+    head_patches_backward(s->dqv, s->dcols, &patches, B * a->grid.frames);
 }
 
 static void soft_forward(const Attention *a, real *y, const real *x, int B) {
@@ -147,6 +148,7 @@ const AttentionOp soft_op = {
     .summary = "attention with a Gaussian kernel, approximated with landmarks (SOFT)",
     .settings = ATTENTION_SETTINGS(&landmarks_settings),
     .needs_grid = true,
+    .takes_frames = true,
     .state_size = sizeof(Soft),
     .declare = soft_declare,
     .plan = soft_plan,

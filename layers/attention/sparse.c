@@ -2,8 +2,10 @@
  * keys.  forward   1. q,k,v = x Wqkv^T + b   2. mix_n = sum_m in S(n) softmax_m(q_n.k_m / sqrt D) v_m   3. y = mix
  * Wproj^T + b backward  3. dmix   2. dq, dk, dv from the saved log-sum-exp, tile by tile   1. dx
  * saves     qkv, mix, lse [B,H,N].
- * S(n), with l = sparse_stride, or the grid's width if that is 0:
+ * S(n), over the tokens in a row, those of a clip frame after frame, with l = sparse_stride, or the grid's width if
+ * that is 0:
  *   sparse-strided  A: |n - m| <= l              B: n = m modulo l; if l is the grid's width, the column of n
+ *                                                 in all frames
  *   sparse-fixed    A: n's own block of l tokens B: the last sparse_c tokens of every block
  * This follows the paper's text; in its code the window of l tokens includes the query, |n - m| < l.
  * sparse_heads: blocks use A and B alternately (alternate), every head uses their union (union), or the first half of
@@ -148,6 +150,7 @@ static void sparse_weights(const Attention *a, float *weights, int b, int head, 
 
 #define SPARSE_OP                   \
     .needs_grid = true,             \
+    .takes_frames = true,           \
     .state_size = sizeof(Sparse),   \
     .plan = sparse_plan,            \
     .forward = sparse_forward,      \

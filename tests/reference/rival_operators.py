@@ -88,7 +88,8 @@ def hydra(model, p, q, k, v, block):
 
 def relu_linear_shapes(config):
     M, D = config.dim, config.dim // config.heads
-    return {"aggreg.0.0.weight": (3 * M, 1, 5, 5), "aggreg.0.1.weight": (3 * M, D, 1, 1), "proj.weight": (M, 2 * M)}
+    return {"aggreg.0.0.weight": (3 * M, 1, *config.kernel(5)), "aggreg.0.1.weight": (3 * M, D, 1, 1),
+            "proj.weight": (M, 2 * M)}
 
 
 def relu_linear(model, p, q, k, v, block):
@@ -133,17 +134,17 @@ def pseudo_inverse(a, power):
 
 
 def cell_means(x, grid, sides):
-    """The mean of every cell of a grid [sides] over x [B,H,N,D]: [B,H,L,D]."""
+    """The mean of every cell of a grid [sides] over x [B,H,N,D]: [B,H,L,D]; of a clip, the cells of every frame."""
     rows, columns = ([(i * size // side, (i + 1) * size // side) for i in range(side)]
-                     for size, side in zip(grid, sides))
-    x = x.unflatten(2, grid)
-    return torch.stack([x[:, :, top:bottom, left:right].mean((2, 3))
+                     for size, side in zip(grid[-2:], sides))
+    x = x.unflatten(2, (-1, *grid[-2:]))
+    return torch.stack([x[:, :, t, top:bottom, left:right].mean((2, 3)) for t in range(x.shape[2])
                         for top, bottom in rows for left, right in columns], 2)
 
 
 def nystrom(model, p, q, k, v, block):
     grid, scale = model.config.grid, math.sqrt(q.shape[-1])
-    sides = [min(model.config.landmarks, side) for side in grid]
+    sides = [min(model.config.landmarks, side) for side in grid[-2:]]
     a, b = cell_means(q, grid, sides), cell_means(k, grid, sides)
     to_landmarks = (q @ b.transpose(-1, -2) / scale).softmax(-1)
     between = (a @ b.transpose(-1, -2) / scale).softmax(-1)
@@ -153,13 +154,14 @@ def nystrom(model, p, q, k, v, block):
 
 
 def soft_stride(config):
-    return min(-(-max(config.grid) // config.landmarks), *config.grid)
+    sides = config.grid[-2:]
+    return min(-(-max(sides) // config.landmarks), *sides)
 
 
 def soft_shapes(config):
     M, D, r = config.dim, config.dim // config.heads, soft_stride(config)
     return {"qv.weight": (2 * M, M), "qv.bias": (2 * M,), "landmark.weight": (D, D, r, r), "landmark.norm.weight": (D,),
-            "landmark.norm.bias": (D,), "conv.weight": (M, 1, 3, 3)}
+            "landmark.norm.bias": (D,), "conv.weight": (M, 1, *config.kernel(3))}
 
 
 def gaussian(x, z):
@@ -170,8 +172,9 @@ def soft(model, p, q, k, v, block):
     """k is q."""
     grid, D = model.config.grid, q.shape[-1]
     q = q * D ** -0.25
-    image = q.flatten(0, 1).transpose(1, 2).unflatten(-1, grid)
-    a = F.conv2d(image, p("landmark.weight"), stride=soft_stride(model.config)).flatten(2).transpose(1, 2)
+    frames = q.flatten(0, 1).unflatten(1, (-1, *grid[-2:])).permute(1, 0, 4, 2, 3)
+    a = torch.cat([F.conv2d(frame, p("landmark.weight"), stride=soft_stride(model.config)).flatten(2).transpose(1, 2)
+                   for frame in frames], 1)
     weight, bias = p("landmark.norm.weight"), p("landmark.norm.bias")
     a = F.gelu(F.layer_norm(a.to(weight.dtype), (D,), weight, bias, 1e-5)).unflatten(0, q.shape[:2])
     near = gaussian(q, a)
@@ -192,7 +195,7 @@ RIVALS = {
     "efficient": (nothing, efficient),
     "hydra": (nothing, hydra),
     "relu-linear": (relu_linear_shapes, relu_linear),
-    "nystrom": (lambda config: {"conv.weight": (config.dim, 1, 3, 3)}, nystrom),
+    "nystrom": (lambda config: {"conv.weight": (config.dim, 1, *config.kernel(3))}, nystrom),
     "soft": (soft_shapes, soft),
     "castling": (lambda config: {"dconv.weight": (config.dim, 1, *config.kernel(3))}, castling),
 }

@@ -15,8 +15,8 @@ SETTINGS = {
 
 def sparse_sets(config):
     """The two sets of pairs (query, key) between which heads or blocks alternate.  Two masks [N,N]."""
-    N = config.grid[0] * config.grid[1]
-    stride = config.sparse_stride or config.grid[1]
+    N = math.prod(config.grid)
+    stride = config.sparse_stride or config.grid[-1]
     i, j = torch.arange(N)[:, None], torch.arange(N)[None, :]
     if config.attn == "sparse-strided":
         return (i - j).abs() <= stride, (i - j) % stride == 0
