@@ -893,9 +893,14 @@ for what in '--attn cswin --stripe 2,7' '--attn cswin-focused,cswin --stripe 4,7
     same_run cswin.whole cswin.again
     check "recompute changes no bit of its run: $what" $? "differs: $differs"
     run $cswin $what --epochs 2 --micro-batch 5 --run-dir cswin.micro
-    evidence=$(curves_agree cswin.whole cswin.micro 1e-4)
+    case $what in *focused*) allowed=1e-3 ;; *) allowed=1e-4 ;; esac # features next to nothing magnify rounding
+    evidence=$(curves_agree cswin.whole cswin.micro $allowed)
     check "and in micro-batches: $what" $? "$evidence"
 done
+succeeds "the encodings of stripes are resampled" $cswin --attn cswin-focused,cswin --stripe 4,7 --img-size 64 --predict test:0 \
+    --init cswin.whole/last.safetensors
+grep -q 'bicubically: stages.0.blocks.0.attn.attns.0.positional_encoding from 8x4 to 16x4 and 3 more' out
+check "each on its own stripe" $? "$(grep resampled out)"
 refuses "CSwin's weights for a deeper one" 1 'cswin.whole/last.safetensors|2 blocks in stage 0|has 3|depth (here 3 in stage 0)' \
     $cswin --attn cswin-focused,cswin --stripe 4,7 --depth 3,1 --init cswin.whole/last.safetensors --eval
 refuses "weights of stripes for one without them" 1 'cswin.whole/last.safetensors|attns.0.get_v.weight|[4,1,3,3]|[8,1,3,3]|stripe|here 0 in stage 0' \
