@@ -22,8 +22,8 @@
 #   make VIDEO=0    no video files, where FFmpeg's libraries are there but not wanted
 #   make report     what was found; make BACKEND=cuda report likewise
 #
-# For CUDA: CUDA_HOME, CUDNN_HOME, NCCL_HOME, CUDA_ARCH="sm_80 sm_90", CUDNN=0, NCCL=0.  To copy the program to another
-# machine, build it with ARCH=x86-64-v3 MPI=0 NCCL=0: train_vit then needs the driver and libcublasLt (beside it, or in
+# For CUDA: CUDA_HOME, CUDNN_HOME, NCCL_HOME, CUDA_ARCH="sm_80 sm_90", CUDNN=0, CUFFT=0, NCCL=0.  To copy the program to another
+# machine, build it with ARCH=x86-64-v3 MPI=0 NCCL=0: train_vit then needs the driver, libcublasLt and libcufft (beside it, or in
 # LD_LIBRARY_PATH).
 #
 # scripts/deps.sh installs what is missing.
@@ -139,6 +139,13 @@ CUDNN_LIBRARIES := $(wildcard $(CUDNN_HOME)/lib64 $(CUDNN_HOME)/lib)
 LIBRARIES += $(addprefix -L,$(CUDNN_LIBRARIES)) $(call shared,cudnn,$(CUDNN_LIBRARIES))
 endif
 
+# cuFFT, for lisa and gf.
+CUFFT ?= $(if $(wildcard $(CUDA_HOME)/include/cufft.h),1,0)
+ifeq ($(CUFFT),1)
+NVCC_FLAGS += -DVIT_CUFFT
+LIBRARIES += $(call shared,cufft,$(CUDA_LIBRARIES))
+endif
+
 # NCCL, for several GPUs: NCCL_HOME, else the toolkit's.  Ranks come from MPI, so there is no use for one without the other.
 NCCL_HOME ?= $(CUDA_HOME)
 NCCL ?= $(if $(wildcard $(NCCL_HOME)/include/nccl.h /usr/include/nccl.h),$(MPI),0)
@@ -150,7 +157,7 @@ endif
 
 # The same sources on the CPU: every thread of a block a fiber (tests/emulate/device.cuh), CUDA's libraries stand-ins.
 ifeq ($(BACKEND),emulate)
-CPPFLAGS_ALL := -Itests/emulate -Itests/emulate/cuda -DVIT_CUDNN $(if $(filter 1,$(MPI)),-DVIT_NCCL) $(CPPFLAGS_ALL)
+CPPFLAGS_ALL := -Itests/emulate -Itests/emulate/cuda -DVIT_CUDNN -DVIT_CUFFT $(if $(filter 1,$(MPI)),-DVIT_NCCL) $(CPPFLAGS_ALL)
 FLAGS := $(FLAGS) -Itests/emulate
 # No call may be made twice of one: where threads meet is told by the address (-fno-thread-jumps).
 CXXFLAGS_ALL := -std=c++17 -O1 -g -fsanitize=address,undefined -fno-sanitize-recover=undefined -fopenmp -Wall -Wextra \
@@ -191,7 +198,7 @@ report-device:
 	$(call line,$(wildcard $(CUDA_HOME)/include/cublasLt.h),"cuBLASLt","the matrix products; part of the CUDA toolkit (CUDA_HOME)")
 	$(if $(filter 1,$(NCCL)),@echo "  found    NCCL",@echo "  without  NCCL: one GPU only; NCCL_HOME says where it is; it needs MPI")
 	$(if $(filter 1,$(CUDNN)),@echo "  found    cuDNN",@echo "  without  cuDNN: the detector's convolutions take plain kernels, which are slow; CUDNN_HOME says where it is")
-	@echo "  unused   cuFFT: no kernel here calls it"
+	$(if $(filter 1,$(CUFFT)),@echo "  found    cuFFT",@echo "  without  cuFFT: lisa and gf transform in shared memory alone; part of the CUDA toolkit")
 else
 report-device:
 	@echo "vit.c for the CPU, $(CC), $(or $(MARCH),the compiler's own choice of processor)$(if $(VARIANTS), (also: $(VARIANTS)))"

@@ -20,7 +20,8 @@
 #   bench      images per second of vit.c and PyTorch: DeiT-tiny 224, and 16 x 16 tokens with softmax, linear, ripple;
 #              what gpu.csv has already is not measured again
 #   attention  flash softmax against F.scaled_dot_product_attention, head dims 32 and 64
-#   block      one LiSA block against one softmax block, and LiSA in PyTorch (scripts/bench_block.sh)
+#   block      one LiSA block against one softmax block, and LiSA in PyTorch (scripts/bench_block.sh); the blocks of lisa
+#              and gf with transforms in shared memory and by cuFFT
 #   detector   train_detr's three encoders at 800 x 1066
 #   receive    keeps the parts in build/gpu-send, joins and unpacks what is whole
 #   train      trains the ROWS of Table 2 one after another, in the background: waits until BUDGET is nearly spent or
@@ -518,6 +519,20 @@ stage_block() {
         MODELS="softmax lisa" NETS= GRIDS="$GRIDS" SECONDS_EACH=${REHEARSAL:+0.}1 OUT="$KEEP/block" \
         sh scripts/bench_block.sh
     [ ! -s "$KEEP/block.csv" ] || { cat "$KEEP/block.csv" && cp "$KEEP/block.csv" "$OUT"; }
+    for grid in $GRIDS; do
+        for attn in lisa gf; do
+            for way in blocks cufft; do transforms_case "$attn" "$grid" "$way"; done
+        done
+    done
+}
+
+# The same block, transformed in shared memory and by cuFFT.
+transforms_case() { # operator, grid, VIT_TRANSFORMS
+    what="$1 $2 x $2 by $3"
+    has block "$what" vit.c && return
+    run_ours block "$what" env VIT_TRANSFORMS="$3" "$BF16/train_vit" --config configs/imagenet/block.ini --attn "$1" --img-size "$2" \
+        --batch-size "${BATCH:-32}" --bench --bench-seconds $SECONDS_EACH >/dev/null || return
+    for metric in train_images_per_s infer_images_per_s; do add block "$what" vit.c $metric "$(number $metric)"; done
 }
 
 stage_detector() {

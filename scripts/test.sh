@@ -247,6 +247,8 @@ if check "scripts/deps.sh" sh scripts/deps.sh test; then
         check "make emulate, $precision" make -k -j"$JOBS" BACKEND=emulate PRECISION=$precision all tests
         check "products by their time, $precision" env ASAN_OPTIONS=detect_leaks=0 VIT_PRODUCTS=measured \
             "build/emulate-$precision/tests/test_layers"
+        check "lisa and gf by cuFFT, $precision" env BUILD=build/emulate-$precision sh tests/emulated_transforms.sh
+        check "launches of a step, $precision" env BUILD=build/emulate-$precision sh tests/emulated_counts.sh
         check "test_emulator, $precision" build/emulate-$precision/tests/emulate/test_emulator
         # shellcheck disable=SC2046 # names of tests
         suite build/emulate-$precision $(sh tests/run.sh --device-tests)

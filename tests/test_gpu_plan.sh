@@ -263,6 +263,11 @@ half_hour_over() {
         grep -q '^attention,.*,vit.c,backward_ms,[0-9.]*[1-9]' "$csv" && grep -q '^attention,.*,PyTorch,' "$csv" &&
             grep -q '^vit.c,lisa,' "$there/out/block.csv" && grep -q '^PyTorch eager,lisa,' "$there/out/block.csv"
         check "half hour 1: attention, and LiSA's block" $?
+        for case in 'lisa 2 x 2 by blocks' 'lisa 2 x 2 by cufft' 'gf 2 x 2 by blocks' 'gf 2 x 2 by cufft'; do
+            grep -q "^block,$case,vit.c,train_images_per_s,[0-9.]*[1-9]" "$csv" || echo "$case: nothing"
+        done >wrong
+        [ ! -s wrong ]
+        check "half hour 1: both kinds of Fourier transforms" $? "$(cat wrong)"
         [ "$(grep -c '^parity,CUDA against CPU,check,passed,1$' "$csv")" -eq 1 ]
         check "half hour 1: whole models agree with the CPU's" $?
         # The C library's own are there on every machine.

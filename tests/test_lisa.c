@@ -588,14 +588,73 @@ static void test_filter_numbers(void **state) {
     release_all();
 }
 
+/* CUDA's kernels transform in shared memory or by cuFFT; a CPU has one way. */
+static int by_cufft(void **state) {
+    (void)state;
+    return setenv("VIT_TRANSFORMS", "cufft", 1);
+}
+static int by_time(void **state) {
+    (void)state;
+    return setenv("VIT_TRANSFORMS", "measured", 1);
+}
+static int by_default(void **state) {
+    (void)state;
+    return unsetenv("VIT_TRANSFORMS");
+}
+#define WAY(test, way, name) {#test ", " name, test, way, by_default, NULL}
+
+/* What is planned for a batch serves smaller ones, in a graph as well, where nothing can be planned; the bits are the
+ * same. */
+static void test_smaller_batches(void **state) {
+    (void)state;
+    static const Case k = {"torus", OFFSETS_TORUS, {1, 5, 6}, 0, 0, 3, 2, 5, 3, true};
+    Inputs x = inputs_of(&k);
+    LisaTables tables = {patterns_of(&k), x.d_wa, x.d_wb, x.d_b};
+    size_t n = x.n_y / 3;
+    real *y = poisoned_real(x.n_y), *s = poisoned_real(x.n_s), *few = poisoned_real(x.n_y);
+    float *w = upload(normals(5 * 4 * 7 * 2, 1), 5 * 4 * 7 * 2);
+    size_t lisa = fft.workspace(&tables.patterns, 3), filter = global_filter_workspace(3, k.grid, 7);
+    kernels_reserve(lisa > filter ? lisa : filter);
+    fft.forward(y, s, x.d_qk, x.d_qkv, &tables, 3);
+    for (int B = 1; B < 3; B++) {
+        DeviceGraph *graph = NULL;
+        for (int step = 0; step < 4; step++) { /* the first ones are no graph yet */
+            if (!device_graph_begin(&graph)) continue;
+            fft.forward(few, s, x.d_qk, x.d_qkv, &tables, B);
+            device_graph_end(&graph);
+        }
+        device_graph_free(&graph);
+        assert_memory_equal(download_real(few, B * n), download_real(y, B * n), B * n * sizeof(float));
+    }
+    global_filter_forward(y, x.d_qk, w, 3, k.grid, 7);
+    size_t filtered = (size_t)2 * 30 * 7; /* images in shared memory go by twos */
+    global_filter_forward(few, x.d_qk, w, 2, k.grid, 7);
+    assert_memory_equal(download_real(few, filtered), download_real(y, filtered), filtered * sizeof(float));
+    release_all();
+}
+
 int main(void) {
     kernels_init();
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_formulas),      cmocka_unit_test(test_algorithms_agree),
-        cmocka_unit_test(test_nan),           cmocka_unit_test(test_costs),
-        cmocka_unit_test(test_unit_lengths),  cmocka_unit_test(test_position_weights),
-        cmocka_unit_test(test_global_filter), cmocka_unit_test(test_numbers),
+        cmocka_unit_test(test_formulas),
+        cmocka_unit_test(test_algorithms_agree),
+        cmocka_unit_test(test_nan),
+        cmocka_unit_test(test_costs),
+        cmocka_unit_test(test_unit_lengths),
+        cmocka_unit_test(test_position_weights),
+        cmocka_unit_test(test_global_filter),
+        cmocka_unit_test(test_numbers),
         cmocka_unit_test(test_filter_numbers),
+        cmocka_unit_test(test_smaller_batches),
+        WAY(test_formulas, by_cufft, "cuFFT"),
+        WAY(test_algorithms_agree, by_cufft, "cuFFT"),
+        WAY(test_nan, by_cufft, "cuFFT"),
+        WAY(test_global_filter, by_cufft, "cuFFT"),
+        WAY(test_numbers, by_cufft, "cuFFT"),
+        WAY(test_filter_numbers, by_cufft, "cuFFT"),
+        WAY(test_smaller_batches, by_cufft, "cuFFT"),
+        WAY(test_numbers, by_time, "the faster transforms"),
+        WAY(test_filter_numbers, by_time, "the faster transforms"),
     };
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     kernels_exit();

@@ -600,9 +600,14 @@ static Shape blocks_of(Shape s, int rows) {
     return s;
 }
 
+/* Wider heads take the plain kernels. */
+static int widest() {
+    return widest_of([](int W) { return tiles_bytes(W, W, owned_rows(row_tiles(W, HELD_FORWARD))); });
+}
+
 static void forward(real *y, float *lse, const CausalInputs &in, int B, Shape s) {
     size_t heads = (size_t)B * s.heads;
-    if (s.Dk > WIDEST || s.Dv > WIDEST) {
+    if (s.Dk > widest() || s.Dv > widest()) {
         s = blocks_of(s, WARPS);
         LAUNCH(causal_forward_wide_kernel, (unsigned)(heads * s.blocks), THREADS, 0, y, lse, in, s);
         return;
@@ -617,7 +622,7 @@ static void forward(real *y, float *lse, const CausalInputs &in, int B, Shape s)
 
 static void backward_group(const CausalGradients &d, float *delta, const real *dy, const real *y, const float *lse,
                            const CausalInputs &in, size_t heads, Shape s) {
-    if (s.Dk > WIDEST || s.Dv > WIDEST) {
+    if (s.Dk > widest() || s.Dv > widest()) {
         s = blocks_of(s, WARPS);
         unsigned grid = (unsigned)(heads * s.blocks);
         LAUNCH(causal_backward_queries_wide_kernel, grid, THREADS, 0, d, delta, dy, y, lse, in, s);
@@ -677,7 +682,7 @@ static void each_pass(const CausalPattern *p, const CausalShape *c, bool wide, R
         s.window = p->window;
         if (s.heads == 0) continue;
         bool merged = s.set == CAUSAL_STRIDED || s.set == CAUSAL_FIXED;
-        bool strided = s.set == CAUSAL_STRIDED, plain = c->Dk > WIDEST || c->Dv > WIDEST;
+        bool strided = s.set == CAUSAL_STRIDED, plain = c->Dk > widest() || c->Dv > widest();
         if (merged && !plain) {
             s.set = strided ? CAUSAL_WINDOW : CAUSAL_BLOCK;
             s.window = p->stride;

@@ -6,9 +6,12 @@
 
 #include <device.cuh>
 
+#include "kernels/cuda/divisor.cuh"
 #include "kernels/fft_plan.h"
 
 typedef float2 Complex;
+
+enum { FFT_THREADS = 256 }; /* of a block */
 
 DEVICE Complex complex_of(float re, float im) {
     Complex z;
@@ -95,28 +98,53 @@ DEVICE void butterfly(Complex (&x)[R]) {
     }
 }
 
-/* == Stages ======================================================================================================= */
+/* == Plans ======================================================================================================== */
 
-/* What all stages of an axis share. */
-struct FftStage {
-    int n, stride, beside, step; /* FftAxis's */
-    int L;                       /* numbers of a block */
-    const Complex *turns;
+/* Where butterfly u of a sequence [N] has its first number, and which of the stage's roots are its own. */
+struct FftPlace {
+    int at, root;
 };
 
-/* Element j of the block that butterfly u of a sequence [N] belongs to, where m butterflies make a block. */
-DEVICE int fft_place(const FftStage &s, int u, int m, int *j) {
-    int r = s.L / m, sequence = u / (s.n / r), v = u % (s.n / r);
-    *j = v % m;
-    return sequence / s.beside * s.step + sequence % s.beside + (v / m * s.L + *j) * s.stride;
-}
+/* One stage along one axis.  What u must be divided by to find its place is not there at run time: places has it. */
+struct FftStage {
+    int radix, apart;    /* from one number of a butterfly to the next */
+    Divisor butterflies; /* N / radix: those of a sequence */
+    Divisor by_radix;
+    const FftPlace *places; /* [N / radix] */
+    const Complex *turns;   /* W_L^(jq), radix - 1 for each j */
+    const Complex *roots;   /* W_r^k, of a radix without a butterfly of its own */
+};
+
+/* FftPair, and its entries in a half spectrum [T,Hg,Wg/2+1]: of f, and of -f where that has one of its own, else -1. */
+struct FftFrequencies {
+    int a, b, entry, opposite;
+};
+
+/* FftPlan on the device: what a pointer leads to is device memory. */
+struct Fft {
+    int N, P;    /* P pairs of frequencies */
+    int largest; /* largest prime factor of a side, or 1 if none is above 7 */
+    int stages;
+    double passes; /* over the sequence, estimated */
+    Divisor by_N, by_P;
+    const FftStage *stage; /* [stages] in the forward transform's order */
+    const FftFrequencies *pair; /* [P] */
+};
+
+/* The plan for this grid: made on the first call and kept, so kernels ask in their *_workspace functions (fft.cu). */
+const Fft *fft_device_plan(Grid tokens, bool grid);
+
+/* == Stages ======================================================================================================= */
 
 template <int R>
 DEVICE void fft_stage(Complex *z, const FftStage &s, int N, int L, bool backward) {
-    int m = s.L / R, apart = m * s.stride, each = N / R;
-    for (int u = threadIdx.x; u < L * each; u += blockDim.x) {
-        int j, at = fft_place(s, u % each, m, &j) + u / each * N;
-        const Complex *w = s.turns + j * (R - 1);
+    const int apart = s.apart, each = N / R;
+    const Divisor butterflies = s.butterflies;
+    const FftPlace *places = s.places;
+    const Complex *turns = s.turns;
+    for (int i = (int)threadIdx.x; i < L * each; i += FFT_THREADS) {
+        int u, sequence = divided(i, butterflies, &u), at = places[u].at + sequence * N;
+        const Complex *w = turns + places[u].root;
         Complex x[R];
 #pragma unroll
         for (int k = 0; k < R; k++) {
@@ -134,75 +162,51 @@ DEVICE void fft_stage(Complex *z, const FftStage &s, int N, int L, bool backward
 }
 
 /* A prime factor r above 7, by the definition, from a copy. */
-DEVICE void fft_stage_any(int r, Complex *z, Complex *copy, const FftStage &s, int N, int L, bool backward) {
-    int m = s.L / r, apart = m * s.stride, each = N / r;
-    const Complex *roots = s.turns + m * (r - 1);
-    for (int i = threadIdx.x; i < L * N; i += blockDim.x) {
-        int j, u = i / r, k = i % r, at = fft_place(s, u % each, m, &j) + u / each * N + k * apart;
+DEVICE void fft_stage_any(Complex *z, Complex *copy, const FftStage &s, int N, int L, bool backward) {
+    const int r = s.radix;
+    for (int i = (int)threadIdx.x; i < L * N; i += FFT_THREADS) {
+        int k, u, butterfly = divided(i, s.by_radix, &k), sequence = divided(butterfly, s.butterflies, &u);
+        int at = s.places[u].at + sequence * N + k * s.apart;
         Complex x = swapped(z[at], backward);
-        copy[at] = backward && k ? times(x, s.turns[j * (r - 1) + k - 1]) : x;
+        copy[at] = backward && k ? times(x, s.turns[s.places[u].root + k - 1]) : x;
     }
     block_sync();
-    for (int i = threadIdx.x; i < L * N; i += blockDim.x) {
-        int j, u = i / r, q = i % r, at = fft_place(s, u % each, m, &j) + u / each * N;
+    for (int i = (int)threadIdx.x; i < L * N; i += FFT_THREADS) {
+        int q, u, butterfly = divided(i, s.by_radix, &q), sequence = divided(butterfly, s.butterflies, &u);
+        int at = s.places[u].at + sequence * N;
         Complex sum = complex_of(0, 0);
         for (int k = 0, root = 0; k < r; k++, root = root + q < r ? root + q : root + q - r)
-            sum = plus(sum, times(copy[at + k * apart], roots[root]));
-        if (!backward && q) sum = times(sum, s.turns[j * (r - 1) + q - 1]);
-        z[at + q * apart] = swapped(sum, backward);
+            sum = plus(sum, times(copy[at + k * s.apart], s.roots[root]));
+        if (!backward && q) sum = times(sum, s.turns[s.places[u].root + q - 1]);
+        z[at + q * s.apart] = swapped(sum, backward);
     }
     block_sync();
 }
 
 /* z is complete (a barrier before) and is again after the last stage.  copy [L,N] where the plan has a large prime. */
-DEVICE void fft_run(Complex *z, Complex *copy, const FftPlan &plan, int L, bool backward) {
-    for (int a = 0; a < plan.axes; a++) {
-        const FftAxis &axis = plan.axis[backward ? plan.axes - 1 - a : a];
-        FftStage s = {axis.n, axis.stride, axis.beside, axis.step, axis.n,
-                      reinterpret_cast<const Complex *>(plan.roots) + axis.roots};
-        int stage = 0;
-        if (backward)
-            for (; stage + 1 < axis.stages; stage++) {
-                s.turns += fft_turns(axis.radix[stage], s.L);
-                s.L /= axis.radix[stage];
-            }
-        for (int i = 0; i < axis.stages; i++) {
-            int r = axis.radix[stage];
-            switch (r) {
-            case 2: fft_stage<2>(z, s, plan.N, L, backward); break;
-            case 3: fft_stage<3>(z, s, plan.N, L, backward); break;
-            case 4: fft_stage<4>(z, s, plan.N, L, backward); break;
-            case 5: fft_stage<5>(z, s, plan.N, L, backward); break;
-            case 7: fft_stage<7>(z, s, plan.N, L, backward); break;
-            case 8: fft_stage<8>(z, s, plan.N, L, backward); break;
-            default: fft_stage_any(r, z, copy, s, plan.N, L, backward);
-            }
-            if (backward && stage > 0) {
-                s.L *= axis.radix[--stage];
-                s.turns -= fft_turns(axis.radix[stage], s.L);
-            } else if (!backward) {
-                s.turns += fft_turns(r, s.L);
-                s.L /= r;
-                stage++;
-            }
+DEVICE void fft_run(Complex *z, Complex *copy, const Fft &fft, int L, bool backward) {
+    for (int i = 0; i < fft.stages; i++) {
+        const FftStage &s = fft.stage[backward ? fft.stages - 1 - i : i];
+        switch (s.radix) {
+        case 2: fft_stage<2>(z, s, fft.N, L, backward); break;
+        case 3: fft_stage<3>(z, s, fft.N, L, backward); break;
+        case 4: fft_stage<4>(z, s, fft.N, L, backward); break;
+        case 5: fft_stage<5>(z, s, fft.N, L, backward); break;
+        case 7: fft_stage<7>(z, s, fft.N, L, backward); break;
+        case 8: fft_stage<8>(z, s, fft.N, L, backward); break;
+        default: fft_stage_any(z, copy, s, fft.N, L, backward);
         }
     }
 }
 
-/* == Plans ======================================================================================================== */
-
-/* The plan for this grid, its tables in device memory: made on the first call and kept, so kernels ask in their
- * *_workspace functions (fft.cu). */
-const FftPlan *fft_device_plan(Grid tokens, bool grid);
-
 /* == Half spectra ================================================================================================= */
 
 /* Pair p of the half spectra of two real sequences: into z [N], and out of it. */
-DEVICE void fft_join(Complex *z, const FftPair &p, Complex x1, Complex x2) {
+DEVICE void fft_join(Complex *z, const FftFrequencies &p, Complex x1, Complex x2) {
     z[p.b] = complex_of(x1.x + x2.y, x2.x - x1.y);
     z[p.a] = complex_of(x1.x - x2.y, x1.y + x2.x);
 }
-DEVICE void fft_part(Complex *x1, Complex *x2, const Complex *z, const FftPair &p) {
+DEVICE void fft_part(Complex *x1, Complex *x2, const Complex *z, const FftFrequencies &p) {
     Complex a = z[p.a], b = z[p.b];
     *x1 = complex_of(0.5f * (a.x + b.x), 0.5f * (a.y - b.y));
     *x2 = complex_of(0.5f * (a.y + b.y), 0.5f * (b.x - a.x));

@@ -549,6 +549,14 @@ static void with_width(int D, Launch launch) {
     else launch(Constant<128>());
 }
 
+/* Wider heads take the plain kernels. */
+static int widest() {
+    return widest_of([](int W) {
+        size_t forward = tiles_bytes(W, 1), backward = tiles_bytes(W, 2);
+        return forward > backward ? forward : backward;
+    });
+}
+
 size_t masked_attention_workspace(const MaskedAttention *shape) {
     return (size_t)shape->B * shape->H * shape->Q * sizeof(float);
 }
@@ -562,7 +570,7 @@ void masked_attention_forward(real *y, float *lse, const MaskedInputs *in, const
                               const MaskedAttention *shape) {
     const real *q = in->q, *k = in->k, *v = in->v;
     Masked s = masked(shape, m, rows_wide(shape, is_wide(shape->D, y, q, k, v)));
-    if (s.D > WIDEST) {
+    if (s.D > widest()) {
         unsigned grid = blocks_of(s, s.Q, WARPS);
         LAUNCH(masked_forward_wide_kernel, grid, THREADS, 0, y, lse, q, k, v, s);
         return;
@@ -586,7 +594,7 @@ void masked_attention_backward(const MaskedGradients *d, const ModulationGradien
     size_t n = (size_t)s.B * s.h * s.w * s.H * s.D;
     int N = s.h * s.w;
     if (s.cells) LAUNCH(clear_padding_kernel, (unsigned)ceil_div(n, THREADS), THREADS, 0, dk, dv, n, s);
-    if (s.D > WIDEST) {
+    if (s.D > widest()) {
         unsigned grid = blocks_of(s, s.Q, WARPS);
         LAUNCH(masked_backward_queries_wide_kernel, grid, THREADS, 0, dq, dcentre, dz, delta, dy, y, lse, q, k, v, s);
         grid = blocks_of(s, N, WARPS);

@@ -60,6 +60,11 @@ static struct {
     size_t bytes;
 } large[LARGE_KERNELS];
 
+size_t launch_shared_most(void) {
+    device_open();
+    return gpu.sharedMemPerBlockOptin;
+}
+
 void launch_prepare(const void *kernel, size_t shared_bytes) {
     if (shared_bytes <= FREE_SHARED) return;
     int i = 0;

@@ -744,6 +744,13 @@ __global__ void __launch_bounds__(THREADS)
 
 /* == Launches ===================================================================================================== */
 
+static int widest() {
+    return widest_of([](int W) {
+        size_t forward = shared_bytes(W, 1, 1), backward = shared_bytes(W, 1, 2);
+        return forward > backward ? forward : backward;
+    });
+}
+
 /* launch(W) for the width that holds D <= WIDEST. */
 template <typename Launch>
 static void with_width(int D, Launch launch) {
@@ -784,7 +791,7 @@ static size_t spots_bytes(Mode mode) { return mode == PLAIN ? 0 : 2 * STREAM * s
 template <Mode mode>
 static void forward(real *y, float *lse, const real *qkv, int B, Shape s) {
     size_t heads = (size_t)B * s.heads;
-    if (s.D > WIDEST) {
+    if (s.D > widest()) {
         s = blocks_of(s, WARPS);
         LAUNCH((softmax_forward_wide_kernel<mode>), (unsigned)(heads * s.blocks), THREADS, 0, y, lse, qkv, s);
         return;
@@ -802,7 +809,7 @@ static size_t heads_at_once(int N) { return DELTA_ROWS / N > 0 ? DELTA_ROWS / N 
 template <Mode mode>
 static void backward_group(real *dqkv, float *delta, const real *dy, const real *y, const float *lse, const real *qkv,
                            size_t heads, Shape s) {
-    if (s.D > WIDEST) {
+    if (s.D > widest()) {
         s = blocks_of(s, WARPS);
         unsigned grid = (unsigned)(heads * s.blocks);
         LAUNCH((softmax_backward_queries_wide_kernel<mode>), grid, THREADS, 0, dqkv, delta, dy, y, lse, qkv, s);
@@ -897,7 +904,7 @@ void biased_attention_backward(real *dqkv, float *dtable, const real *dy, const 
     size_t size = bias->tables * table_size(bias);
     unsigned chunks = bias_chunks(bias), rows = (unsigned)(bias->tables * bias_rows(bias));
     backward<BIASED>(dqkv, delta, dy, y, lse, qkv, B, all, [&](unsigned heads, Shape s) {
-        if (D > WIDEST) {
+        if (D > widest()) {
             LAUNCH(bias_backward_wide_kernel, (unsigned)ceil_div(size, WARPS), THREADS, 0, dtable, delta, dy, lse, qkv,
                    heads, s);
             return;
@@ -939,7 +946,7 @@ static Shape sparse(const SparsePattern *p, bool second, int N, int H, int D, bo
 /* run(shape) for each set that heads take; those wider than the tiles need one launch for both. */
 template <typename Run>
 static void each_set(const SparsePattern *p, int N, int H, int D, bool wide, Run run) {
-    if (D > WIDEST) {
+    if (D > widest()) {
         Shape s = sparse(p, false, N, H, D, wide);
         s.heads = H;
         run(s);

@@ -17,13 +17,23 @@ static constexpr int row_tiles(int W, int held) { return sizeof(real) == 2 && W 
 enum { HELD_FORWARD = 3, HELD_QUERIES = 4, HELD_KEYS = 6 };
 
 static constexpr int owned_rows(int T) { return WARPS * TILE_M * T; }
-/* Rows that a backward kernel streams at a time.  It owns two tensors' rows: at width 128 all of STREAM would not fit
- * the 99 KiB that sm_86 and sm_89 give a block. */
-static constexpr int chunk_rows(int W) { return W > 64 ? STREAM / 2 : STREAM; }
+/* Rows that a backward kernel streams at a time.  It owns two tensors' rows: where those have more than 128 bytes all
+ * of STREAM would not fit the 99 KiB that sm_86 and sm_89 give a block. */
+static constexpr int chunk_rows(int W) { return W * sizeof(real) > 128 ? STREAM / 2 : STREAM; }
 static constexpr size_t shared_bytes(int W, int T, int owned) {
     return ((size_t)owned * owned_rows(T) + 4 * (owned == 2 ? chunk_rows(W) : STREAM)) * tile_ld(W) * sizeof(real);
 }
-static_assert(sizeof(real) > 2 || shared_bytes(WIDEST, 1, 2) + 4096 <= 99 * 1024, "for sm_86, statistics included");
+enum { STATISTICS = 4096 }; /* bytes beside the tiles, at most */
+static_assert(sizeof(real) > 2 || shared_bytes(WIDEST, 1, 2) + STATISTICS <= 99 * 1024, "for sm_86");
+
+/* The widest heads whose tiles, bytes(W), fit the shared memory that this GPU gives a block: 64 instead of 128 with
+ * floats on all before Hopper.  Wider ones take the kernels in which a warp computes one row. */
+template <typename Bytes>
+static inline int widest_of(Bytes bytes) {
+    int W = WIDEST;
+    while (W > 16 && bytes(W) + STATISTICS > launch_shared_most()) W /= 2;
+    return W;
+}
 
 /* Row half of row tile r that this lane holds, as a position. */
 template <int T>

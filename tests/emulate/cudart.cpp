@@ -41,6 +41,28 @@ void fail(const char *call, const char *rule, ...) {
 
 static void initialize();
 
+/* == Counts ======================================================================================================= */
+
+/* How often each kernel and call ran on the device, and how often the host asked to wait, by call. */
+static std::map<std::string, size_t> ran, waited;
+
+static void counts_write() {
+    FILE *out = fopen(getenv("VIT_STANDIN_COUNTS"), "w");
+    if (!out) return;
+    for (const auto &r : ran) fprintf(out, "ran %zu %s\n", r.second, r.first.c_str());
+    for (const auto &w : waited) fprintf(out, "waited %zu %s\n", w.second, w.first.c_str());
+    fclose(out);
+}
+
+static bool counts() {
+    static bool wanted = getenv("VIT_STANDIN_COUNTS") && !atexit(counts_write);
+    return wanted;
+}
+
+static void count_wait(const char *call) {
+    if (counts()) waited[call]++;
+}
+
 Guard::Guard(const char *call) {
     lock.lock();
     if (running) fail(call, "called by a function that a stream runs");
@@ -224,6 +246,8 @@ bool op_done(const OpRef &op) { return !op || op->done; }
 
 static void op_run(Op *op) {
     for (const Operand &o : op->operands) check_device(op->call, o);
+    bool real = !op->operands.empty() && strcmp(op->call, "kernels_workspace"); /* not a mere place in a stream */
+    if (real && counts()) ran[op->call]++;
     op->run();
     op->done = true;
     op->run = nullptr;
@@ -523,6 +547,7 @@ cudaError_t cudaDeviceGetStreamPriorityRange(int *least, int *greatest) {
 cudaError_t cudaDeviceSynchronize(void) {
     Guard guard("cudaDeviceSynchronize");
     forbid_in_capture("cudaDeviceSynchronize");
+    count_wait("cudaDeviceSynchronize");
     run_all();
     return cudaSuccess;
 }
@@ -673,6 +698,7 @@ static void copy(const char *call, void *to, const void *from, size_t bytes, cud
         if (is_pinned(call, to, bytes)) return copy_to_pinned(call, to, from, bytes, stream);
         capture_forbids_pageable(call, s);
         submit(stream, {call, {source}, simply([=] { memcpy(to, from, bytes); })});
+        count_wait(call);
         return run_until(s->last);
     }
     fail(call, "from host to host: memcpy does that");
@@ -698,6 +724,7 @@ cudaError_t cudaMemcpy(void *to, const void *from, size_t bytes, cudaMemcpyKind 
     Guard guard("cudaMemcpy");
     forbid_in_capture("cudaMemcpy");
     copy("cudaMemcpy", to, from, bytes, kind, NULL);
+    count_wait("cudaMemcpy");
     run_until(legacy.last);
     return cudaSuccess;
 }
@@ -751,6 +778,7 @@ static CUstream_st *stream_to_wait_for(const char *call, cudaStream_t stream) {
 
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
     Guard guard("cudaStreamSynchronize");
+    count_wait("cudaStreamSynchronize");
     run_until(stream_to_wait_for("cudaStreamSynchronize", stream)->last);
     return cudaSuccess;
 }
@@ -845,6 +873,7 @@ static void event_to_wait_for(const char *call, cudaEvent_t event) {
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
     Guard guard("cudaEventSynchronize");
     event_to_wait_for("cudaEventSynchronize", event);
+    count_wait("cudaEventSynchronize");
     run_until(event->op);
     return cudaSuccess;
 }

@@ -8,7 +8,8 @@
  *   VIT_STANDIN_SEED    another order (a number)
  *   VIT_STANDIN_GPUS    how many GPUs there are: 8; 0 for none, -1 for no driver
  *   VIT_STANDIN_SM      their compute capability: 90, or 80, 86, 89, which give a block less shared memory; 75
- *   VIT_STANDIN_MEMORY  bytes of device memory: 6 GiB */
+ *   VIT_STANDIN_MEMORY  bytes of device memory: 6 GiB
+ *   VIT_STANDIN_COUNTS  a file that will hold how often everything ran, and how often the host asked to wait */
 #ifndef VIT_TESTS_EMULATE_STANDIN_H
 #define VIT_TESTS_EMULATE_STANDIN_H
 

@@ -16,6 +16,7 @@ extern "C" {
 
 #include "kernels/kernels.h"
 }
+#include "kernels/cuda/divisor.cuh"
 #include "tests/emulate/emulate.h"
 
 /* What a GPU would run on its own is run to its end. */
@@ -351,6 +352,20 @@ static void test_rounded_parameters(void **) {
     device_free(b);
 }
 
+/* Exact at the numbers where a rounded quotient would be wrong first: beside multiples, and up to 2^31 - 1. */
+static void test_divisors(void **) {
+    for (int i = 1; i < 4000; i++) {
+        int by = i < 2000 ? i : i < 3000 ? 0x7fffffff - (i - 2000) : (1 << i % 31) + i % 3 - (i % 31 > 1);
+        Divisor divisor = divisor_of(by);
+        for (int k = 0; k < 600; k++) {
+            int64_t multiple = (int64_t)(0x7fffffff / by) * (k / 3) / 199 * by + k % 3 - 1;
+            int n = multiple < 0 ? 0 : multiple > 0x7fffffff ? 0x7fffffff : (int)multiple, rest;
+            assert_int_equal(divided(n, divisor, &rest), n / by);
+            assert_int_equal(rest, n % by);
+        }
+    }
+}
+
 int main(void) {
     kernels_init();
     const struct CMUnitTest tests[] = {
@@ -358,7 +373,7 @@ int main(void) {
         cmocka_unit_test(test_right),             cmocka_unit_test(test_blocks),
         cmocka_unit_test(test_missing_barrier),   cmocka_unit_test(test_tensor_core),
         cmocka_unit_test(test_matrix_instruction), cmocka_unit_test(test_special_functions),
-        cmocka_unit_test(test_rounded_parameters),
+        cmocka_unit_test(test_rounded_parameters), cmocka_unit_test(test_divisors),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,47 @@
+#!/bin/sh
+# What a step of training costs a GPU, counted in the emulated build: kernels, library calls and copies that run, and calls in
+# which the host may wait.  The counts are those of docs/performance.md; where a change moves one, both are corrected.
+#
+#   BUILD=build/emulate-FP32 sh tests/emulated_counts.sh
+#   NAMES=1 ...   also what they are
+
+# shellcheck disable=SC2046,SC2086 # settings are lists of words
+ASAN_OPTIONS=${ASAN_OPTIONS:-detect_leaks=0}
+export ASAN_OPTIONS
+BUILD=${BUILD:-build/emulate-FP32}
+. "$(dirname "$0")/tap.sh"
+
+# Two blocks of DeiT on 16 tokens.  Runs of 8 and of 12 steps differ by four that replay a graph.
+model="--dim 24 --heads 2 --depth 2 --patch-size 8 --test-limit 1 --batch-size 2 --warmup-epochs 0 --epochs 1 --log-every 100
+       --mixup 0 --cutmix 0"
+
+# counts OPERATOR: how many of each kind a step has, "ran waited", four steps added.
+counts() {
+    for steps in 8 12; do
+        VIT_STANDIN_COUNTS=$work/counts.$steps run $model --attn $1 --train-limit $((2 * steps)) --run-dir counted
+        [ "$status" -eq 0 ] || { echo "status $status: $(head -n 1 err)"; return; }
+        rm -rf counted
+    done
+    awk 'FNR == NR { before[$1 " " $3] = $2; next }
+         { more = $2 - before[$1 " " $3]; sum[$1] += more; if (more) print $1, more / 4, $3 > "counts.names" }
+         END { printf "%g %g", sum["ran"] / 4, sum["waited"] / 4 }' counts.8 counts.12
+    sort -k1,1 -k2,2nr counts.names >"$work/names-${1%% *}"
+}
+
+# no_more OPERATOR KERNELS WAITS
+no_more() {
+    got=$(counts "$1")
+    [ "$got" = "$2 $3" ]
+    check "$1: $2 launches and $3 waits a step" $? "$got"
+    [ -z "${NAMES:-}" ] || sed "s/^/# /" "$work/names-${1%% *}"
+}
+
+fused=0 # launches that the GELU within products saves
+case $build in *BF16*) fused=5 ;; esac
+no_more softmax $((91 - fused)) 3
+no_more linear $((103 - fused)) 3
+no_more ripple $((113 - fused)) 3
+no_more "lisa --lisa-algo fft" $((121 - fused)) 3
+no_more gf $((81 - fused)) 3
+echo "1..$count"
+[ $failures -eq 0 ]
