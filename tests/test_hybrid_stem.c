@@ -238,6 +238,7 @@ static void stem_case(const char *blocks, int H, int W, int Hs, int Ws, int chan
     real *d_images = upload_real(images, (size_t)B * 3 * (size_t)(H * W));
 
     stem_use(&s, 1);
+    hybrid_stem_standardize(&s.stem);
     hybrid_stem_forward(&s.stem, d_images, B);
     float *inferred = download_real(s.stem.features, n);
     stem_use(&s, 0);
