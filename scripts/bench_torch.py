@@ -17,6 +17,7 @@ kernels have no bfloat16).
     python scripts/bench_torch.py --device cuda --attention      F.scaled_dot_product_attention alone, bfloat16
 
     timm             timm's VisionTransformer, with which DeiT is usually trained
+    timm:NAME        timm's model of that name, such as timm:pvt_v2_b0 (scripts/bench_hosts.sh)
     softmax          DeiT: F.scaled_dot_product_attention, class token
     linear           phi(q) (phi(k)^T v) / (phi(q) . sum phi(k)), phi = relu(W2 [sin W1 x; cos W1 x] + b2)
     ripple-groups    ripple attention group by group: masked scores times v, scaled by alpha_r (the paper's naive form)
@@ -255,6 +256,10 @@ def median_seconds(step, warmup, steps, device="cpu"):
 
 
 def build(arguments, kind, pool):
+    if kind.startswith("timm:"):
+        import timm
+        sized = {} if kind.startswith("timm:pvt") else {"img_size": arguments.img_size}  # PVT takes images of any size
+        return timm.create_model(kind[len("timm:"):], num_classes=arguments.num_classes, **sized)
     if kind != "timm":
         return Vit(kind, arguments.img_size, arguments.patch_size, arguments.dim, arguments.depth, arguments.heads,
                    arguments.num_classes, pool, arguments.r_max, arguments.ripple_layers, arguments.lisa_patterns)
@@ -456,7 +461,7 @@ def main():
     if arguments.check:
         sys.exit(check() > 0)
     for kind in arguments.models.split(","):
-        if kind not in MODELS:
+        if kind not in MODELS and not kind.startswith("timm:"):
             parser.error(f"--models: unknown model '{kind}' (one of {', '.join(MODELS)})")
         if kind.startswith("ripple") and arguments.pool == "cls":
             parser.error("ripple attention lives on the grid: --pool gap")

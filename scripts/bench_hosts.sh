@@ -1,0 +1,134 @@
+#!/bin/sh
+# Hierarchical models at 224 x 224 against timm's on this machine, and focused attention against each host's own: images
+# a second of training and of inference, as Markdown tables.
+#
+#   PYTHON=/path/to/python sh scripts/bench_hosts.sh        a Python with torch and timm (default: python3)
+#
+#   BATCH=8            images in a batch, on both sides
+#   THREADS=N          threads, on both sides (default: the number of cores)
+#   SECONDS_EACH=5     approximate seconds for one measurement
+#   ROUNDS=2           how often everything is measured; the tables have the medians
+#   MODES="eager compile"
+#   SIDES="224 448"    of the images for the ratios of focused attention
+#   PRECISION=float32  or bfloat16, PyTorch's by autocast
+#
+# Measurements of vit.c and PyTorch alternate, so that a change in the machine's speed affects both.  Load averages
+# stand above the tables.
+set -eu
+cd "$(dirname "$0")/.."
+
+BATCH=${BATCH:-8}
+THREADS=${THREADS:-$(getconf _NPROCESSORS_ONLN)}
+SECONDS_EACH=${SECONDS_EACH:-5}
+ROUNDS=${ROUNDS:-2}
+MODES=${MODES-eager compile}
+SIDES=${SIDES-224 448}
+PRECISION=${PRECISION:-float32}
+PYTHON=${PYTHON:-python3}
+BUILD=${BUILD:-build/cpu}
+
+"$PYTHON" -c 'import torch, timm' 2>/dev/null || {
+    echo "scripts/bench_hosts.sh: $PYTHON has no torch and timm: set PYTHON to a Python that has" >&2
+    exit 1
+}
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+trap 'exit 130' INT TERM
+: >"$scratch/rows"
+env -u PRECISION make -j"$THREADS" "$BUILD/train_vit" >&2
+
+record() { # WORDS: the line of JSON in $scratch/out, with these members in front
+    sed -n "s/^{/{$1, /p" "$scratch/out" >"$scratch/line"
+    [ -s "$scratch/line" ] || { echo "scripts/bench_hosts.sh: no result for {$1}" >&2 && exit 1; }
+    tee -a "$scratch/rows" <"$scratch/line" >&2
+}
+
+ours() { # CONFIG, side
+    OMP_NUM_THREADS=$THREADS "$BUILD/train_vit" --config "configs/imagenet/$1.ini" --num-classes 1000 --img-size "$2" \
+        --bench --batch-size "$BATCH" --precision "$PRECISION" --bench-seconds "$SECONDS_EACH" >"$scratch/out"
+    record "\"by\": \"vit.c\", \"of\": \"$1\", \"side\": $2"
+}
+
+theirs() { # CONFIG, timm's name, mode
+    OMP_NUM_THREADS=$THREADS "$PYTHON" scripts/bench_torch.py --models "timm:$2" --modes "$3" --batch "$BATCH" \
+        --img-size 224 --num-classes 1000 --precision "$PRECISION" --threads "$THREADS" --steps 5 >"$scratch/out"
+    record "\"by\": \"PyTorch\", \"of\": \"$1\", \"side\": 224"
+}
+
+# Attention's share of the multiply-adds: of the rows of --describe below blocks' attn.
+share() { # CONFIG, side
+    "$BUILD/train_vit" --config "configs/imagenet/$1.ini" --num-classes 1000 --img-size "$2" --describe |
+        awk -v of="$1" -v side="$2" '$1 ~ /\.attn\.$/ { attn += $(NF - 1) } /^macs:/ { all = $2 / 1e6 }
+            END { printf "{\"by\": \"describe\", \"of\": \"%s\", \"side\": %d, ", of, side
+                  printf "\"share\": %.4f}\n", attn / all }' >>"$scratch/rows"
+}
+
+uptime >&2
+round=0
+while [ "$round" -lt "$ROUNDS" ]; do
+    for pair in pvt-v2-b0:pvt_v2_b0 swin-t:swin_tiny_patch4_window7_224; do
+        for mode in $MODES; do
+            ours "${pair%%:*}" 224
+            theirs "${pair%%:*}" "${pair#*:}" "$mode"
+        done
+    done
+    for host in pvt-v2-b0 swin-t; do
+        for side in $SIDES; do
+            ours "$host" "$side"
+            ours "flatten-$host" "$side"
+        done
+    done
+    round=$((round + 1))
+done
+for host in pvt-v2-b0 swin-t; do
+    for side in $SIDES; do
+        share "$host" "$side"
+        share "flatten-$host" "$side"
+    done
+done
+
+"$PYTHON" - "$scratch/rows" <<'END'
+import json, os, statistics, sys
+
+rows = [json.loads(line) for line in open(sys.argv[1])]
+SPEEDS = {"train": "train_images_per_s", "infer": "infer_images_per_s"}
+
+
+def rate(by, of, side, key, mode=None):
+    return statistics.median(row[key] for row in rows if (row["by"], row["of"], row["side"]) == (by, of, side)
+                             and mode in (None, row.get("mode")))
+
+
+def share(of, side):
+    return next(row["share"] for row in rows if (row["by"], row["of"], row["side"]) == ("describe", of, side))
+
+
+def table(head, lines):
+    print("| " + " | ".join(head) + " |\n|---" + "|--:" * (len(head) - 1) + "|")
+    for line in lines:
+        print("| " + " | ".join(line) + " |")
+    print()
+
+
+modes = list(dict.fromkeys(row["mode"] for row in rows if row["by"] == "PyTorch"))
+versions = sorted({row["torch"] for row in rows if "torch" in row})
+device = next(row["device"] for row in rows if row["by"] == "vit.c")
+loads = ", ".join(f"{x:.1f}" for x in os.getloadavg())
+print(f"vit.c: {device}; PyTorch {', '.join(versions)}; load averages {loads}\n")
+if modes:
+    lines = []
+    for of in dict.fromkeys(row["of"] for row in rows if row["by"] == "PyTorch"):
+        for name, key in SPEEDS.items():
+            own = rate("vit.c", of, 224, key)
+            lines.append([f"{of}, {name}", f"{own:.2f}"])
+            for mode in modes:
+                other = rate("PyTorch", of, 224, key, mode)
+                lines[-1] += [f"{other:.2f}", f"{own / other:.2f}"]
+    table(["images/s", "vit.c"] + [cell for mode in modes for cell in (f"timm {mode}", f"vit.c / {mode}")], lines)
+pairs = list(dict.fromkeys((row["of"], row["side"]) for row in rows if row["by"] == "describe"))
+table(["focused / host, images/s", "train", "infer", "attention's share of multiply-adds", "host's"],
+      [[f"{of}, {side}"] + [f"{rate('vit.c', 'flatten-' + of, side, key) / rate('vit.c', of, side, key):.2f}"
+                            for key in SPEEDS.values()]
+       + [f"{100 * share('flatten-' + of, side):.0f} %", f"{100 * share(of, side):.0f} %"]
+       for of, side in pairs if not of.startswith("flatten-")])
+END
