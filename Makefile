@@ -213,7 +213,7 @@ report: report-device
 	$(call line,$(call found,xxhash,'#include <xxhash.h>'),"xxHash","checksums of packed data sets; apt-get install libxxhash-dev")
 	$(if $(filter 1,$(WEBP)),@echo "  found    libwebp",@echo "  without  libwebp: no WebP pictures; apt-get install libwebp-dev")
 	$(if $(filter 1,$(SOUND)),@echo "  found    libsndfile and libsamplerate",@echo "  without  libsndfile and libsamplerate: no WAV files; apt-get install libsndfile1-dev libsamplerate0-dev")
-	$(if $(filter 1,$(VIDEO)),@echo "  found    FFmpeg's libraries, loaded when a video is opened",@echo "  without  FFmpeg's libraries: no video files; apt-get install libavformat-dev libavcodec-dev libswscale-dev pkg-config")
+	$(if $(filter 1,$(VIDEO)),@echo "  found    FFmpeg's headers; the libraries are loaded when a video is opened",@echo "  without  FFmpeg's libraries: no video files; apt-get install libavformat-dev libavcodec-dev libswscale-dev pkg-config")
 	$(if $(filter 1,$(MPI)),@echo "  found    MPI",@echo "  without  MPI: one process only; apt-get install libopenmpi-dev openmpi-bin")
 	$(call line,$(call found,cmocka,'#include <stddef.h>' '#include <stdarg.h>' '#include <setjmp.h>' '#include <stdint.h>' '#include <cmocka.h>'),"cmocka","the tests only; apt-get install libcmocka-dev")
 
