@@ -387,7 +387,7 @@ static bool convert(VideoReader *v, int *height, int *width, Error *error) {
     uint8_t *planes[4] = {v->rgb};
     int strides[4] = {(int)v->stride};
     int rows = ff.sws_scale(v->scaler, (const uint8_t *const *)v->frame->data, v->frame->linesize, 0, v->frame->height,
-                         planes, strides);
+                            planes, strides);
     if (rows != v->rows) return refuse(error, "a frame of %dx%d cannot be converted", v->frame->height,
                                        v->frame->width);
     *height = v->turns % 2 ? v->columns : v->rows;

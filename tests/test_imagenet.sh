@@ -227,7 +227,7 @@ run $finer --num-classes 5 --init folder/last.safetensors --run-dir classes
 check "a head of other classes is drawn afresh" $? "$(grep afresh out) $(head -n 1 err)"
 refuses "but not to be evaluated" 1 'folder/last.safetensors|head.|[3' --eval --init folder/last.safetensors \
     --num-classes 5
-refuses "a width that differs" 1 'last.safetensors|pos_embed|[1,4,16]|[1,9,32]' $finer --img-size 24 --dim 32 \
+refuses "a width that differs" 1 'last.safetensors|[16]|[32]|another dim (here 32)' $finer --img-size 24 --dim 32 \
     --init folder/last.safetensors
 refuses "a class token that is missing" 1 'last.safetensors|cls_token' $finer --pool cls --init folder/last.safetensors
 refuses "a class token too many" 1 'last.safetensors|cls_token|pool cls' $finer --img-size 24 \
