@@ -440,8 +440,10 @@ FUZZ_SOURCES := core/class_names.c core/config.c core/config_text.c core/safeten
                 core/json_lists.c core/text.c data/cifar.c data/clip_file.c data/clips.c data/coco.c data/dataset.c data/image.c data/jpeg.c $(WEBP_SOURCE) \
                 data/mnist.c data/mu_law.c data/record.c data/resample.c $(SOUND_SOURCE) $(VIDEO_SOURCE) data/video_names.c data/videos.c detection/coco_results.c detection/coco_eval.c
 
+FUZZ_OBJECTS := $(FUZZ_SOURCES:%.c=build/fuzz/%.o)
+
 # stb_image copies zero bytes from NULL and adds zero to it.
-build/fuzz/fuzz_image: FUZZ_FLAGS += -fno-sanitize=nonnull-attribute,pointer-overflow
+build/fuzz/data/image.o: FUZZ_FLAGS += -fno-sanitize=nonnull-attribute,pointer-overflow
 
 build/fuzz/fuzz_video: FUZZ_LIBRARIES := $(VIDEO_LIBRARIES) -lcmocka
 
@@ -450,12 +452,14 @@ $(patsubst %,$(BUILD)/%.o,data/pillow data/randaugment data/detection_augment de
     tests/test_randaugment): private FLAGS += -ffp-contract=off
 
 fuzz: $(FUZZERS)
-build/fuzz/%: tests/%.c $(FUZZ_SOURCES)
+build/fuzz/%.o: %.c
 	@mkdir -p $(@D)
+	@clang $(FUZZ_FLAGS) -MMD -c $< -o $@
+$(FUZZERS): build/fuzz/%: build/fuzz/tests/%.o $(FUZZ_OBJECTS)
 	@echo "FUZZ $@"
 	@clang $(FUZZ_FLAGS) $^ -o $@ -linih -ljansson -ljpeg $(WEBP_LIBRARIES) $(SOUND_LIBRARIES) -lxxhash -lm -ldl $(FUZZ_LIBRARIES)
 
 clean:
 	rm -rf build
 
--include $(OBJECTS:.o=.d) $(LAUNCHER:.o=.d) $(wildcard $(BUILD)/*.d $(BUILD)/tests/*.d)
+-include $(OBJECTS:.o=.d) $(LAUNCHER:.o=.d) $(wildcard $(BUILD)/*.d $(BUILD)/tests/*.d) $(FUZZ_OBJECTS:.o=.d) $(wildcard build/fuzz/tests/*.d)

@@ -1,7 +1,6 @@
 /* libFuzzer target: every input must be rejected with a message, or be a file whose tensors can all be found and read.
  * Each input is tried unchanged, and again with its header length corrected, since random bytes seldom have a correct
  * one. */
-#define _GNU_SOURCE /* memrchr */
 #include "core/safetensors.h"
 
 #include <stdlib.h>
