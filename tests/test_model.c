@@ -297,9 +297,9 @@ static bool is_smooth(const char *path) {
 }
 
 /* Along the gradient of each tensor with as much noise.  On one thread: passes over a few tokens wait for their threads
- * most of the time. */
+ * most of the time.  Reduced: every step-th tensor, from one that the seed draws. */
 static int differences_of(Case *c) {
-    const int threads = omp_get_max_threads();
+    const int threads = omp_get_max_threads(), step = full_or_reduced("every n-th tensor, n =", 1, 4);
     omp_set_num_threads(1);
     const Params *params = &c->vit.model.params;
     float *base = malloc(params->total * sizeof *base), *values = malloc(params->total * sizeof *values);
@@ -309,7 +309,7 @@ static int differences_of(Case *c) {
     vit_backward(&c->vit, c->B, c->drop, NULL);
     float *grads = case_gradients(c);
     int ok = 1;
-    for (int t = 0; t < params_count(params); t++) {
+    for (int t = (int)(check_seed() % (uint64_t)step); t < params_count(params); t += step) {
         const Param *p = params_at(params, t);
         if (cancels(c, p->name) || p->frozen) continue;
         float *direction = check_normal(p->size, 1, (uint32_t)t);
