@@ -43,4 +43,20 @@ static inline real *device_copy_of(float *host, size_t n) {
     return device;
 }
 
+static inline float *uniform_on_host(size_t n, float from, float to) {
+    float *x = malloc(n * sizeof *x);
+    for (size_t i = 0; i < n; i++) x[i] = from + (to - from) * (float)rand() / (float)RAND_MAX;
+    return x;
+}
+
+/* Numbers from `from` to `to` on the device. */
+static inline real *uniform_real(size_t n, float from, float to) { return device_copy_of(uniform_on_host(n, from, to), n); }
+
+static inline float *uniform_floats(size_t n, float from, float to) {
+    float *x = uniform_on_host(n, from, to), *device = device_malloc(n * sizeof *device, "bench");
+    device_upload(device, x, n * sizeof *device);
+    free(x);
+    return device;
+}
+
 #endif

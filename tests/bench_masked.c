@@ -11,20 +11,6 @@
 
 enum { B = 1, H = 8, D = 32, M = H * D, ROWS = 25, COLUMNS = 35, N = ROWS * COLUMNS, QUERIES = 300, RUNS = 15 };
 
-static float *random_floats(size_t n, float scale) {
-    float *x = malloc(n * sizeof *x), *d = device_malloc(n * sizeof *d, "benchmark");
-    for (size_t i = 0; i < n; i++) x[i] = scale * (float)rand() / (float)RAND_MAX;
-    device_upload(d, x, n * sizeof *d);
-    free(x);
-    return d;
-}
-
-static real *random_real(size_t n, float scale) {
-    float *x = malloc(n * sizeof *x);
-    for (size_t i = 0; i < n; i++) x[i] = scale * ((float)rand() / (float)RAND_MAX - 0.5f);
-    return device_copy_of(x, n);
-}
-
 typedef struct {
     real *qkv, *y, *dy, *dqkv, *z, *dz;
     float *lse, *centre, *dcentre;
@@ -79,9 +65,9 @@ int main(void) {
     const int narrow[2] = {ROWS, 26};
     int *cells = device_malloc(sizeof narrow, "benchmark");
     device_upload(cells, narrow, sizeof narrow);
-    Tensors t = {random_real(3 * n, 2),           random_real(n, 2),        random_real(n, 2),
-                 random_real(3 * n, 2),           random_real(blobs, 2),    random_real(blobs, 2),
-                 random_floats((size_t)H * N, 1), random_floats(blobs, 25), random_floats(blobs, 1)};
+    Tensors t = {uniform_real(3 * n, -1, 1),          uniform_real(n, -1, 1),       uniform_real(n, -1, 1),
+                 uniform_real(3 * n, -1, 1),          uniform_real(blobs, -1, 1),   uniform_real(blobs, -1, 1),
+                 uniform_floats((size_t)H * N, 0, 1), uniform_floats(blobs, 0, 25), uniform_floats(blobs, 0, 1)};
     MaskedAttention all = {.B = B, .H = H, .D = D, .Q = N, .grid = {1, ROWS, COLUMNS}, .q_row = 3 * M,
                            .kv_row = 3 * M};
     MaskedAttention dropped = all, padded = all, cross = all, modulated = all;

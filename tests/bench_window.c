@@ -11,28 +11,16 @@
 
 enum { SIDE = 7, D = 32, RUNS = 15, TABLE = (2 * SIDE - 1) * (2 * SIDE - 1) };
 
-static float *random_floats(size_t n, float scale) {
-    float *x = malloc(n * sizeof *x), *d = device_malloc(n * sizeof *d, "benchmark");
-    for (size_t i = 0; i < n; i++) x[i] = scale * ((float)rand() / (float)RAND_MAX - 0.5f);
-    device_upload(d, x, n * sizeof *d);
-    free(x);
-    return d;
-}
-
-static real *random_real(size_t n, float scale) {
-    float *x = malloc(n * sizeof *x);
-    for (size_t i = 0; i < n; i++) x[i] = scale * ((float)rand() / (float)RAND_MAX - 0.5f);
-    return device_copy_of(x, n);
-}
-
 /* Milliseconds of the forward and of the backward pass, the best of some runs. */
 static void measure(int side, int H, int shift) {
     AttentionShape shape = {1, side * side, H, D};
     WindowShape windows = {.grid = {1, side, side}, .wh = SIDE, .ww = SIDE, .shift_y = shift, .shift_x = shift};
     size_t n = (size_t)shape.N * (size_t)(H * D);
-    real *qkv = random_real(3 * n, 2), *y = random_real(n, 2), *dy = random_real(n, 2), *dqkv = random_real(3 * n, 2);
-    float *lse = random_floats((size_t)(shape.N * H), 1), *table = random_floats((size_t)(TABLE * H), 0.1f),
-          *dtable = random_floats((size_t)(TABLE * H), 1);
+    real *qkv = uniform_real(3 * n, -1, 1), *y = uniform_real(n, -1, 1), *dy = uniform_real(n, -1, 1),
+         *dqkv = uniform_real(3 * n, -1, 1);
+    float *lse = uniform_floats((size_t)(shape.N * H), -0.5f, 0.5f),
+          *table = uniform_floats((size_t)(TABLE * H), -0.05f, 0.05f),
+          *dtable = uniform_floats((size_t)(TABLE * H), -0.5f, 0.5f);
     double forward = 1e9, backward = 1e9;
     kernels_reserve(window_attention_workspace(&windows, &shape));
     for (int run = 0; run < RUNS; run++) {

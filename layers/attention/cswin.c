@@ -122,7 +122,7 @@ const AttentionOp cswin_op = {
 
 const AttentionOp cswin_focused_op = {
     .name = "cswin-focused",
-    .summary = "focused linear attention within such stripes (FLatten's CSwin)",
+    .summary = "focused attention within vertical and horizontal stripes (FLatten)",
     .settings = ATTENTION_SETTINGS(&stripe_settings, &focused_settings),
     .needs_grid = true,
     .state_size = sizeof(CSwin),
