@@ -13,7 +13,7 @@ ln -s "$root/tests" tests
 for fixture in lisa lisa-2d gf gf-even clip-gf; do
     VIT_STANDIN_COUNTS=$work/counts VIT_TRANSFORMS=cufft VIT_TEST_FIXTURES=$fixture "$build/tests/test_model" >out 2>&1 &&
         grep -q 'cufftExecC2R' counts
-    check "$fixture against its fixture, by cuFFT" $? "$(grep -a 'not ok\|stand-in' out | head -n 1)"
+    check "$fixture against its fixture, by cuFFT" $? "$(grep -a 'not ok\|stand-in' out | grep -v SKIP | head -n 1)"
 done
 
 # More steps than the two that are run before a graph is captured; 20 images are no multiple of the batch.

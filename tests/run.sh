@@ -1,7 +1,7 @@
 #!/bin/sh
-# Runs the tests of one build: every program $BUILD/tests/test_* and every script tests/test_*.sh, all of which report
-# in TAP.  Prints one line for each, the output of failing ones, and the totals; complete logs are in
-# $BUILD/tests/*.log.
+# Runs the tests of one build: every program $BUILD/tests/test_* and every script tests/test_*.sh, and of the scripts
+# tests/emulated_*.sh those that are named; all report in TAP.  Prints one line for each, the output of failing ones, and
+# the totals; complete logs are in $BUILD/tests/*.log.
 #
 #   BUILD=build/cpu sh tests/run.sh [NAME...]      NAME: only these, as in test_rng
 #   sh tests/run.sh --device-tests                 the names of those that ask a device for something: the programs that
@@ -128,7 +128,8 @@ trap 'rm -f "$results"' EXIT
 trap 'exit 130' INT TERM
 
 # First what takes longest, the scripts and the whole models, so that nothing long is left for one core at the end.
-sources=$(for source in tests/test_*.sh tests/test_model.c tests/test_*.c; do
+sources=$(for source in tests/test_*.sh tests/test_model.c tests/emulated_*.sh tests/test_*.c; do
+    case $source in tests/emulated_*) [ $# -ne 0 ] || continue ;; esac
     [ -e "$source" ] && wanted "$(basename "${source%.*}")" "$@" && echo "$source"
 done | awk '!seen[$0]++')
 same=$(echo "$sources" | sed 's|.*/||; s|\..*||' | sort | uniq -d)
