@@ -121,7 +121,8 @@ GENCODE := $(foreach a,$(CUDA_ARCH),-gencode arch=$(a:sm_%=compute_%),code=$(a))
            $(if $(GPU_ARCH),,-gencode arch=compute_90,code=compute_90)
 NVCC_FLAGS := -std=c++17 -O3 $(GENCODE) --expt-relaxed-constexpr -lineinfo $(CPPFLAGS_ALL) \
               -Xcompiler -Wall,-Wextra $(if $(filter 1,$(WERROR)),-Werror all-warnings) $(NVCCFLAGS)
-CU_SOURCES := $(wildcard kernels/cuda/*.cu) tests/emulate/check_values.cu
+# The longest first: one of them takes as long as ten others.
+CU_SOURCES := $(shell ls -S kernels/cuda/*.cu) tests/emulate/check_values.cu
 LINK := $(NVCC)
 # The static library where there is one: what is left to find on another machine should be little.
 archive = $(if $(filter /%,$(shell $(CC) -print-file-name=lib$(1).a)),-l:lib$(1).a,-l$(1))
@@ -167,7 +168,7 @@ FLAGS := $(FLAGS) -Itests/emulate -O1
 CXXFLAGS_ALL := -std=c++17 -O1 $(SANITIZERS) -fopenmp -Wall -Wextra \
                 -fno-thread-jumps -Wno-unknown-pragmas $(if $(filter 1,$(WERROR)),-Werror) $(CPPFLAGS_ALL)
 CFLAGS_SANITIZE := $(SANITIZERS)
-CU_SOURCES := $(wildcard kernels/cuda/*.cu)
+CU_SOURCES := $(shell ls -S kernels/cuda/*.cu)
 EMULATOR := $(patsubst %.cpp,$(BUILD)/%.o,$(filter-out tests/emulate/test_%,$(wildcard tests/emulate/*.cpp)))
 $(BUILD)/tests/emulate/fibers.o $(BUILD)/tests/emulate/arithmetic.o: \
     CXXFLAGS_ALL := $(filter-out -fsanitize% -fno-sanitize%,$(CXXFLAGS_ALL)) -O3 $(MARCH)
@@ -183,7 +184,7 @@ TESTS := $(DEVICE_TESTS:%=$(BUILD)/tests/%) \
          $(if $(filter emulate,$(BACKEND)),$(BUILD)/tests/emulate/test_emulator $(BUILD)/tests/emulate/test_standins)
 endif
 
-OBJECTS := $(SOURCES:%.c=$(BUILD)/%.o) $(CU_SOURCES:%.cu=$(BUILD)/%.o) $(EMULATOR)
+OBJECTS := $(CU_SOURCES:%.cu=$(BUILD)/%.o) $(SOURCES:%.c=$(BUILD)/%.o) $(EMULATOR)
 
 PROGRAMS := train_vit train_detr train_ar pack_dataset
 
