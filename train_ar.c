@@ -597,7 +597,8 @@ static void mode_draw(void *context) {
                        ? sequences_write_wav(set, run->modes->out, tokens, (size_t)count * length, &error)
                        : (print_text(run, tokens, count, length), true);
     if (!written) die("%s", error.text);
-    if (*run->modes->out) print_line("%s: %d sequences of %s\n", run->modes->out, count, set->name);
+    if (*run->modes->out)
+        print_line("%s: %d %s of %s\n", run->modes->out, count, count == 1 ? "sequence" : "sequences", set->name);
     if (*run->draw->attention) look_at(run, tokens);
     free(prompt);
     free(tokens);
