@@ -294,8 +294,9 @@ static void weights_load(Run *run) {
     const Training *t = &run->training;
     Config config;
     bool told = origin_create(&origin, &config, t->s->init), speaks = distributed_rank() == 0 && !run->modes->bench;
-    if (told) vit_check_heads(t->s->init, &run->training.config, &origin.settings);
-    else if (speaks) vit_print_assumptions(t->s->init, run->model, run->train.mean, run->train.std);
+    if (told) vit_check_heads(t->s->init, &t->config, &origin.settings);
+    if (told && speaks) vit_print_other_attention(t->s->init, &t->config, &config);
+    if (!told && speaks) vit_print_assumptions(t->s->init, &t->config, run->train.mean, run->train.std);
     const char *head = t->mode ? NULL : "head.";
     Inflate inflate = told && origin.settings.frames > 1 ? INFLATE_NONE : run->model->inflate;
     FittedWeights fitted = fit_weights_inflated(&run->vit.model, t->s->init, &origin.model, head, t->s->seed, inflate);

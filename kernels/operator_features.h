@@ -12,16 +12,21 @@
 extern "C" {
 #endif
 
-/* Focused linear attention (Han et al. 2023): for z = q and for z = k + pos,
+/* Queries or keys, and their features: rows of M elements, so many elements from one token's to the next one's. */
+typedef struct {
+    int B, N, M;
+    int x_row, phi_row;
+} FocusedRows;
+
+/* Focused linear attention (Han et al. 2023): for z = x, queries, if pos is NULL, and for z = x + pos, keys,
  *   r = relu(z) + 1e-6,  u = r / softplus(scale),  phi = |u| u^p / |u^p|,
- * with norms over all M channels of a token.  The features of k are then divided by N: sums over keys become means.
- * phi [B,N,2,M] real: the features of q, then those of k;  qkv [B,N,3,M], v not read;  pos [N,M];  scale [M];
- * p >= 1. */
-void focused_features_forward(real *phi, const real *qkv, const float *pos, const float *scale, int p,
-                              const AttentionShape *shape);
-/* dqkv (=) in its q and k thirds, v left as it is;  dpos, dscale (+=). */
-void focused_features_backward(real *dqkv, float *dpos, float *dscale, const real *dphi, const real *qkv,
-                               const float *pos, const float *scale, int p, const AttentionShape *shape);
+ * with norms over all M channels of a token.  The features of keys are then divided by N: sums over them become means.
+ * phi, x [B,N,M] real;  pos [N,M];  scale [M];  p >= 1. */
+void focused_features_forward(real *phi, const real *x, const float *pos, const float *scale, int p,
+                              const FocusedRows *rows);
+/* dx (=), its rows as far apart as x's;  dpos, NULL if pos is, and dscale (+=);  dphi's rows are as far apart as phi's. */
+void focused_features_backward(real *dx, float *dpos, float *dscale, const real *dphi, const real *x, const float *pos,
+                               const float *scale, int p, const FocusedRows *rows);
 size_t focused_features_workspace(int M);
 
 /* Efficient attention (Shen et al. 2021): softmax of q over the D channels of a head, and of k over the N tokens of an

@@ -34,6 +34,36 @@ void token_cells_forward(real *cells, const real *x, Grid grid, int B, int C);
 /* dx (=): the permutation back. */
 void token_cells_backward(real *dx, const real *dcells, Grid grid, int B, int C);
 
+/* Linear interpolation of `from` rows to `to`, as PyTorch's interpolate(mode="linear"): row i is made of row `row` and, as
+ * much as `next` of 1, of the one behind it. */
+typedef struct {
+    int row;
+    float next;
+} RowBlend;
+GRID_INLINE RowBlend row_blend(int i, int from, int to) {
+    long long place = (2LL * i + 1) * from - to, unit = 2LL * to; /* of the row in units of 1 / unit */
+    if (place < 0) place = 0;
+    RowBlend blend = {(int)(place / unit), (float)(place % unit) / (float)unit};
+    if (blend.row >= from - 1) {
+        blend.row = from - 1;
+        blend.next = 0;
+    }
+    return blend;
+}
+/* Of the rows that are made of row j the first; the same of j + 2 is behind the last. */
+GRID_INLINE int row_blend_first(int j, int from, int to) {
+    long long first = (2LL * j - 1) * to + from - 1;
+    return first < 0 ? 0 : first / (2LL * from) > to ? to : (int)(first / (2LL * from));
+}
+typedef struct {
+    int B, from, to, M;
+    int x_row; /* elements from one row of x to the next */
+} RowStretch;
+/* y [B,to,M] real: the rows of each image of x [B,from,M], stretched.  1 <= from <= to. */
+void rows_stretch_forward(real *y, const real *x, const RowStretch *shape);
+/* dx (+=), laid out like x: adds to the gradient that x already has from its other use. */
+void rows_stretch_backward(real *dx, const real *dy, const RowStretch *shape);
+
 /* y = a + b, or y = a if b is NULL.  y, a, b [n,M] real with row strides y_row, a_row and b_row, at least M.  y may be
  * a or b if their row strides are equal. */
 void rows_add(real *y, const real *a, const real *b, size_t n, int M, int y_row, int a_row, int b_row);

@@ -265,13 +265,44 @@ void vit_check_heads(const char *path, const Config *config, const VitSettings *
     }
 }
 
-void vit_print_assumptions(const char *path, const VitSettings *s, const float *mean, const float *std) {
+/* Settings of attention in use on which no tensor's shape depends, so that weights load whatever they were trained with:
+ * " stripe 1 2 7 7, shift none", of those only in which `other`, unless NULL, differs. */
+static char *shapeless_settings(const Config *config, const Config *other) {
+    static const char *const names[] = {"stripe", "shift", "reduction_cells", "focused_p"};
+    char *text = NULL;
+    size_t size;
+    FILE *out = open_memstream(&text, &size);
+    for (int i = 0; out && i < config->count; i++) {
+        bool listed = false;
+        for (size_t k = 0; k < sizeof names / sizeof *names; k++) listed |= !strcmp(config_name(config, i), names[k]);
+        if (!listed || !config_counts(config, i) || (other && !config_counts(other, i))) continue;
+        char *value = config_value(config, i), *others = other ? config_value(other, i) : NULL;
+        if (!other || strcmp(value, others))
+            fprintf(out, "%s %s %s", ftell(out) ? "," : "", config_name(config, i), value);
+        free(value);
+        free(others);
+    }
+    if (!out || fclose(out)) die("out of memory for the settings of attention");
+    return text;
+}
+
+void vit_print_assumptions(const char *path, const Config *config, const float *mean, const float *std) {
     static const char *const pools[] = {POOLS};
-    char attn[VIT_ATTN_SIZE];
-    print_line("%s: no settings of train_vit in it, taken for attn %s, heads %d, pool %s, img_size %dx%d, mean "
+    const VitSettings *s = config_settings(config, &vit_settings);
+    char attn[VIT_ATTN_SIZE], *more = shapeless_settings(config, NULL);
+    print_line("%s: no settings of train_vit in it, taken for attn %s,%s%s heads %d, pool %s, img_size %dx%d, mean "
                "%.4g,%.4g,%.4g, std %.4g,%.4g,%.4g\n",
-               path, vit_attn_names(s, attn), s->heads.at[0], pools[s->pool], s->img_size[0], s->img_size[1],
-               (double)mean[0], (double)mean[1], (double)mean[2], (double)std[0], (double)std[1], (double)std[2]);
+               path, vit_attn_names(s, attn), more, *more ? "," : "", s->heads.at[0], pools[s->pool], s->img_size[0],
+               s->img_size[1], (double)mean[0], (double)mean[1], (double)mean[2], (double)std[0], (double)std[1],
+               (double)std[2]);
+    free(more);
+}
+
+void vit_print_other_attention(const char *path, const Config *config, const Config *origin) {
+    char *here = shapeless_settings(config, origin), *there = shapeless_settings(origin, config);
+    if (*here) print_line("%s: weights of%s are used with%s, as the settings have it\n", path, there, here);
+    free(there);
+    free(here);
 }
 
 const ConfigGroup vit_settings = {CONFIG_GROUP(VitSettings, entries)};

@@ -63,7 +63,10 @@ void vit_check_settings(const Config *config);
  * weights do not tell. */
 void vit_check_heads(const char *path, const Config *config, const VitSettings *origin);
 /* On stdout, what weights are taken for whose file tells no settings. */
-void vit_print_assumptions(const char *path, const VitSettings *s, const float *mean, const float *std);
+void vit_print_assumptions(const char *path, const Config *config, const float *mean, const float *std);
+/* On stdout, a line if the weights in the file, of settings `origin`, are used with other values of attention settings on
+ * which no tensor's shape depends. */
+void vit_print_other_attention(const char *path, const Config *config, const Config *origin);
 
 typedef struct {
     VitSettings settings;

@@ -272,7 +272,10 @@ def cswin_name(name):
 
 
 def focused_qkv(tensors):
-    """Joins q and kv where they stand beside the convolution of focused attention's v."""
+    """Joins q and kv where they stand beside the convolution of focused attention's v, unless it has reduced keys
+    (focused-reduced) in any block: that operator has both in every stage."""
+    if any(name.endswith("attn.sr.weight") and name.replace("sr.", "dwc.") in tensors for name in tensors):
+        return tensors
     joined = {}
     for name, x in tensors.items():
         at = name.rpartition("attn.")[0] + "attn."

@@ -71,8 +71,8 @@ def block(operator, side):
                run=f"block-{operator}-{side}")
 
 
-def study(name, *arguments):
-    return Row(name, "cpu/study", *arguments, run="study-" + name)
+def study(name, *arguments, config="study"):
+    return Row(name, "cpu/" + config, *arguments, run=f"{config}-{name}")
 
 
 # name: (title, the paper's table in docs/paper_tables.csv or None, rows)
@@ -175,6 +175,11 @@ TABLES = {
         study("ripple-truncated", "--attn", "ripple-truncated"),
         study("ripple-log", "--attn", "ripple-log"),
         study("ripple-all-layers", "--attn", "ripple", "--ripple-layers", "6"),
+    ]),
+    "hosts-study": ("Windows, the whole grid and focused attention in a small Swin (configs/cpu/hosts-study.ini)", None, [
+        study("windows", config="hosts-study"),
+        study("global", "--window", "16", config="hosts-study"),
+        study("focused", "--attn", "focused", config="hosts-study"),
     ]),
 }
 

@@ -235,7 +235,7 @@ static void linear_case(LinearCase k) {
     for (size_t i = 0; i < 3 * n; i++) /* the q and k thirds stay as they were */
         if (i / (k.H * k.D) % 3 != 2) r.dqkv[i] = before[i];
     kernels_reserve(linear_attention_workspace(k.D, k.F));
-    LinearAttention shape = {k.B, k.N, k.H, k.D, k.F, DENOMINATOR_EPSILON};
+    LinearAttention shape = {k.B, k.N, k.H, k.D, k.F, DENOMINATOR_EPSILON, {0}};
     linear_attention_forward(d_y, d_den, d_kv, d_phi, d_qkv, &shape);
     assert_true(close_real("y", d_y, r.y, n));
     assert_true(close_float("den", d_den, r.den, tokens * k.H));

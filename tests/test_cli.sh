@@ -122,6 +122,7 @@ hylisanet-b 49991008
 pvt-tiny 13229288
 pvt-small 24485864
 flatten-pvt-tiny 12150504
+flatten-pvt-tiny-reduced 13343976
 flatten-pvt-small 21670248
 vit-tiny-r-s16 6337704
 vit-small-r26-s32 36431912
@@ -901,6 +902,17 @@ succeeds "the encodings of stripes are resampled" $cswin --attn cswin-focused,cs
     --init cswin.whole/last.safetensors
 grep -q 'bicubically: stages.0.blocks.0.attn.attns.0.positional_encoding from 8x4 to 16x4 and 3 more' out
 check "each on its own stripe" $? "$(grep resampled out)"
+succeeds "no shape depends on the stripes of CSwin" $cswin --attn cswin --stripe 2,7 --epochs 1 --run-dir cswin.plain
+succeeds "so that weights load with others" --stripe 4,7 --predict test:0 --init cswin.plain/last.safetensors
+grep -qx 'cswin.plain/last.safetensors: weights of stripe 2 7 are used with stripe 4 7, as the settings have it' out
+check "and a line says so" $? "$(grep stripe out)"
+succeeds "and with their own" --predict test:0 --init cswin.plain/last.safetensors
+! grep -q stripe out
+check "without a line" $? "$(grep stripe out)"
+restate cswin.plain/last.safetensors cswin.foreign vit.c.config x.config
+succeeds "where a file tells nothing" $cswin --attn cswin --stripe 4,7 --predict test:0 --init cswin.foreign --data shapes
+grep -q '^cswin.foreign: no settings of train_vit in it, taken for attn cswin, stripe 4 7, heads 2,' out
+check "the line of what it is taken for names them" $? "$(grep cswin.foreign out)"
 refuses "CSwin's weights for a deeper one" 1 'cswin.whole/last.safetensors|2 blocks in stage 0|has 3|depth (here 3 in stage 0)' \
     $cswin --attn cswin-focused,cswin --stripe 4,7 --depth 3,1 --init cswin.whole/last.safetensors --eval
 refuses "weights of stripes for one without them" 1 'cswin.whole/last.safetensors|attns.0.get_v.weight|[4,1,3,3]|[8,1,3,3]|stripe|here 0 in stage 0' \

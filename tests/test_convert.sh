@@ -130,6 +130,7 @@ takes swin $swin --attn swin --window 3
 takes flatten-swin $swin --attn focused,swin --window 3
 takes pvt-v2 $pvt --attn reduced --reduction 2,1
 takes flatten-pvt-v2 $pvt --attn focused
+takes flatten-pvt-v2-reduced $pvt --attn focused-reduced --reduction 2,1
 takes cswin $cswin --attn cswin --stripe 2
 takes flatten-cswin $cswin --attn cswin-focused,cswin --stripe 0
 cat >joined.py <<'END'

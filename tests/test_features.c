@@ -270,7 +270,7 @@ static void linear_case(LinearCase k) {
     memcpy(den, l.den, rows * sizeof *den);
     size_t bytes = linear_attention_workspace(k.D, k.F), other = denominator_workspace(k.F);
     kernels_reserve(bytes > other ? bytes : other);
-    LinearAttention shape = {k.B, k.N, k.H, k.D, k.F, k.apart ? DENOMINATOR_GIVEN : k.rule}, apart = shape;
+    LinearAttention shape = {k.B, k.N, k.H, k.D, k.F, k.apart ? DENOMINATOR_GIVEN : k.rule, {0}}, apart = shape;
     apart.rule = k.rule;
     if (k.apart) denominator_forward(d_den, d_z, d_phi, &apart);
     linear_attention_forward(d_y, d_den, d_kv, k.apart ? d_psi : d_phi, d_qkv, &shape);

@@ -294,6 +294,18 @@ static void test_focused(void **state) {
           {"proj.weight", 5, 0, 0}, {"proj.bias", 6, 0, 0}, {"dwc.weight", 7, 0, 0}, {"dwc.bias", 8, 0, 0},
           {"scale", 9, 0, 0}, {"positional_encoding", 10, 0, 0}},
          {0.31627770, -0.01792929, 0.27366823}, 51.12420710, -0.08708548, 19.39736177, {{"scale", 11.40103510}}},
+        {"focused, reduced keys", "attn = focused-reduced\nreduction = 2\n", {1, 4, 6}, 0, 8, 8,
+         {{"q.weight", 1, 0, 0}, {"q.bias", 2, 0, 0}, {"kv.weight", 3, 0, 0}, {"kv.bias", 4, 0, 0},
+          {"proj.weight", 5, 0, 0}, {"proj.bias", 6, 0, 0}, {"dwc.weight", 7, 0, 0}, {"dwc.bias", 8, 0, 0},
+          {"scale", 9, 0, 0}, {"positional_encoding", 10, 0, 0}, {"sr.weight", 11, 0, 0}, {"sr.bias", 12, 0, 0},
+          {"norm.weight", 13, 0, 0}, {"norm.bias", 14, 0, 0}},
+         {0.09524361, 0.49805163, -0.70805800}, 81.16338955, 3.24534527, 499.34900110,
+         {{"sr.weight", 2794.32629830}}},
+        {"focused, reduction 1", "attn = focused-reduced\n", {1, 4, 6}, 0, 8, 8,
+         {{"q.weight", 1, 0, 0}, {"q.bias", 2, 0, 0}, {"kv.weight", 3, 0, 0}, {"kv.bias", 4, 0, 0},
+          {"proj.weight", 5, 0, 0}, {"proj.bias", 6, 0, 0}, {"dwc.weight", 7, 0, 0}, {"dwc.bias", 8, 0, 0},
+          {"scale", 9, 0, 0}, {"positional_encoding", 10, 0, 0}},
+         {0.31627770, -0.01792929, 0.27366823}, 51.12420710, -0.08708548, 19.39736177, {{"scale", 11.40103510}}},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) run_case(&cases[i]);
 }

@@ -63,24 +63,22 @@ static Norms focus(float *u, float *power, const real *z, const float *pos, cons
     return n;
 }
 
-/* Tokens are rows of 2*M in phi, of 3*M in qkv; k's features carry the 1/N of the means over keys. */
-void focused_features_forward(real *phi, const real *qkv, const float *pos, const float *scale, int p,
-                              const AttentionShape *shape) {
-    int B = shape->B, N = shape->N, M = shape->H * shape->D;
-    int Mp = tile_round_up(M);
+void focused_features_forward(real *phi, const real *x, const float *pos, const float *scale, int p,
+                              const FocusedRows *rows) {
+    int B = rows->B, N = rows->N, M = rows->M, Mp = tile_round_up(M);
+    float share = pos ? 1.0f / N : 1;
 #pragma omp parallel
     {
         float *inverse = kernels_workspace(work_floats(M)), *u = inverse + Mp, *power = u + Mp;
         inverse_scales(inverse, scale, M);
 #pragma omp for schedule(static)
-        for (size_t i = 0; i < (size_t)B * N; i++)
-            for (int part = 0; part < 2; part++) {
-                real *to = phi + (2 * i + part) * M;
-                Norms n = focus(u, power, qkv + (3 * i + part) * M, part ? pos + i % N * M : NULL, inverse, M, p);
-                vec factor = vec_set(n.norm / n.power_norm / (part ? N : 1));
-                for (int j = 0; j < M; j += TILE)
-                    real_store_part(to + j, factor * vec_load(u + j) * vec_load(power + j), M - j);
-            }
+        for (size_t i = 0; i < (size_t)B * N; i++) {
+            real *to = phi + i * rows->phi_row;
+            Norms n = focus(u, power, x + i * rows->x_row, pos ? pos + i % N * M : NULL, inverse, M, p);
+            vec factor = vec_set(share * n.norm / n.power_norm);
+            for (int j = 0; j < M; j += TILE)
+                real_store_part(to + j, factor * vec_load(u + j) * vec_load(power + j), M - j);
+        }
     }
 }
 
@@ -110,10 +108,10 @@ static void flush(float *total, float *chunk, int Mp) {
 }
 
 /* A token of all images together, so that its row of dpos is one thread's. */
-void focused_features_backward(real *dqkv, float *dpos, float *dscale, const real *dphi, const real *qkv,
-                               const float *pos, const float *scale, int p, const AttentionShape *shape) {
-    int B = shape->B, N = shape->N, M = shape->H * shape->D;
-    int Mp = tile_round_up(M);
+void focused_features_backward(real *dx, float *dpos, float *dscale, const real *dphi, const real *x, const float *pos,
+                               const float *scale, int p, const FocusedRows *rows) {
+    int B = rows->B, N = rows->N, M = rows->M, Mp = tile_round_up(M);
+    float share = pos ? 1.0f / N : 1;
 #pragma omp parallel
     {
         float *inverse = kernels_workspace(work_floats(M)), *u = inverse + Mp, *power = u + Mp;
@@ -124,14 +122,11 @@ void focused_features_backward(real *dqkv, float *dpos, float *dscale, const rea
 #pragma omp for schedule(static)
         for (int t = 0; t < N; t++)
             for (int b = 0; b < B; b++) {
-                size_t i = (size_t)b * N + t;
-                for (int part = 0; part < 2; part++) {
-                    size_t at = (3 * i + part) * M;
-                    focus_backward(dqkv + at, chunk, dphi + (2 * i + part) * M, part ? 1.0f / N : 1, qkv + at,
-                                   part ? pos + (size_t)t * M : NULL, inverse, u, power, M, p);
-                }
+                size_t i = (size_t)b * N + t, at = i * rows->x_row;
+                focus_backward(dx + at, chunk, dphi + i * rows->phi_row, share, x + at,
+                               pos ? pos + (size_t)t * M : NULL, inverse, u, power, M, p);
                 float *to = dpos + (size_t)t * M;
-                for (int j = 0; j < M; j += TILE) /* power: dk */
+                for (int j = 0; pos && j < M; j += TILE) /* power: dx */
                     vec_store_part(to + j, vec_load_part(to + j, M - j) + vec_load(power + j), M - j);
                 if (++done % CHUNK == 0) flush(total, chunk, Mp);
             }

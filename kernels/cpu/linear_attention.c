@@ -25,15 +25,43 @@ static bool follows(float den, Denominator rule) { return rule == DENOMINATOR_EP
 
 /* D1 = D+1 columns of [v, 1]; the others are rounded up to whole vectors. */
 typedef struct {
-    int N, F, D, D1, Fp, D1p;
-    size_t phi_row, qkv_row, y_row; /* floats from one token to the next */
+    int N, keys, F, D, D1, Fp, D1p;
+    size_t phi_row, v_row, y_row; /* floats from one token to the next */
     int H;
     Denominator rule;
 } Sizes;
 
-static Sizes sizes_of(int N, int H, int D, int F, Denominator rule) {
-    size_t M = (size_t)H * D;
-    return (Sizes){N, F, D, D + 1, tile_round_up(F), tile_round_up(D + 1), (size_t)2 * H * F, 3 * M, M, H, rule};
+static Sizes sizes_of(const LinearAttention *shape) {
+    int N = shape->N, H = shape->H, D = shape->D, F = shape->F;
+    bool apart = shape->keys.count > 0;
+    size_t M = (size_t)H * D, heads = (size_t)H * F;
+    return (Sizes){.N = N,
+                   .keys = apart ? shape->keys.count : N,
+                   .F = F,
+                   .D = D,
+                   .D1 = D + 1,
+                   .Fp = tile_round_up(F),
+                   .D1p = tile_round_up(D + 1),
+                   .phi_row = apart ? heads : 2 * heads,
+                   .v_row = apart ? 2 * M : 3 * M,
+                   .y_row = M,
+                   .H = H,
+                   .rule = shape->rule};
+}
+
+/* Where a head of an image begins. */
+typedef struct {
+    size_t y, den, kv, phi_q, phi_k, v;
+} Place;
+
+static Place place_of(int b, int h, Sizes s) {
+    size_t query = (size_t)b * s.N, key = (size_t)b * s.keys, hd = (size_t)h * s.D, hf = (size_t)h * s.F;
+    return (Place){.y = query * s.y_row + hd,
+                   .den = query * s.H + h,
+                   .kv = ((size_t)b * s.H + h) * s.F * s.D1,
+                   .phi_q = query * s.phi_row + hf,
+                   .phi_k = key * s.phi_row + hf,
+                   .v = (key + 1) * s.v_row - s.y_row + hd};
 }
 
 typedef struct {
@@ -48,7 +76,7 @@ static size_t work_floats(Sizes s) {
 }
 
 size_t linear_attention_workspace(int D, int F) {
-    return workspace_bytes(work_floats(sizes_of(1, 1, D, F, DENOMINATOR_EPSILON)));
+    return workspace_bytes(work_floats(sizes_of(&(LinearAttention){.H = 1, .D = D, .F = F})));
 }
 
 static Work work_take(Sizes s) {
@@ -106,13 +134,13 @@ static void add_outer(float *sum, const Work *w, const real *phi, const float *x
 
 /* [v, 1] of a block, or [v, 0]. */
 static void gather_v(float *to, const real *v, int rows, Sizes s) {
-    gather(to, s.D1p, v, s.qkv_row, rows, s.D);
+    gather(to, s.D1p, v, s.v_row, rows, s.D);
     for (int i = 0; i < rows; i++) to[(size_t)i * s.D1p + s.D] = s.rule != DENOMINATOR_GIVEN;
 }
 
 /* Rows of the block at `first`; none past the end. */
-static int rows_from(int first, Sizes s) {
-    int left = s.N - first;
+static int rows_from(int first, int tokens) {
+    int left = tokens - first;
     return left < 0 ? 0 : left < BLOCK ? left : BLOCK;
 }
 
@@ -130,17 +158,17 @@ TILE_INLINE void prefetch(const real *p, size_t stride, int first, int rows, int
 static void forward_head(real *y, float *den, float *kv, const real *phi_q, const real *phi_k, const real *v, Sizes s) {
     Work w = work_take(s);
     memset(w.s, 0, (size_t)s.F * s.D1p * sizeof(float));
-    for (int i = 0; i < s.N; i += BLOCK) {
-        int rows = rows_from(i, s), next = i + BLOCK, ahead = rows_from(next, s);
-        prefetch(v, s.qkv_row, next, ahead, s.D, false);
+    for (int i = 0; i < s.keys; i += BLOCK) {
+        int rows = rows_from(i, s.keys), next = i + BLOCK, ahead = rows_from(next, s.keys);
+        prefetch(v, s.v_row, next, ahead, s.D, false);
         prefetch(phi_k, s.phi_row, next, ahead, s.F, false);
-        gather_v(w.v, v + i * s.qkv_row, rows, s);
+        gather_v(w.v, v + i * s.v_row, rows, s);
         add_outer(w.s, &w, phi_k + i * s.phi_row, w.v, rows, s);
     }
     save_sums(kv, w.s, s);
     for (int i = 0; i < s.N; i += BLOCK) {
-        int rows = rows_from(i, s), next = i + BLOCK;
-        prefetch(phi_q, s.phi_row, next, rows_from(next, s), s.F, false);
+        int rows = rows_from(i, s.N), next = i + BLOCK;
+        prefetch(phi_q, s.phi_row, next, rows_from(next, s.N), s.F, false);
         prefetch(y, s.y_row, i, rows, s.D, true);
         FloatRows from = features(&w, phi_q + i * s.phi_row, rows, s);
         tile_gemm(w.g, s.D1p, from.at, from.row, 1, w.s, s.D1p, rows, s.D1p, s.F, 0);
@@ -154,18 +182,15 @@ static void forward_head(real *y, float *den, float *kv, const real *phi_q, cons
     }
 }
 
-/* q's features of token 0 and head h are at phi + h F, k's at H F further; v of qkv is its third third. */
 void linear_attention_forward(real *y, float *den, float *kv, const real *phi, const real *qkv,
                               const LinearAttention *shape) {
-    int B = shape->B, N = shape->N, H = shape->H, D = shape->D, F = shape->F;
-    Sizes s = sizes_of(N, H, D, F, shape->rule);
+    Sizes s = sizes_of(shape);
+    const real *phi_k = shape->keys.count ? shape->keys.phi : phi + (size_t)s.H * s.F;
 #pragma omp parallel for collapse(2) schedule(static)
-    for (int b = 0; b < B; b++)
-        for (int h = 0; h < H; h++) {
-            size_t token = (size_t)b * N, hd = (size_t)h * D, hf = (size_t)h * F;
-            const real *phi_q = phi + token * s.phi_row + hf;
-            forward_head(y + token * s.y_row + hd, den + token * H + h, kv + ((size_t)b * H + h) * F * s.D1, phi_q,
-                         phi_q + (size_t)H * F, qkv + token * s.qkv_row + 2 * s.y_row + hd, s);
+    for (int b = 0; b < shape->B; b++)
+        for (int h = 0; h < shape->H; h++) {
+            Place at = place_of(b, h, s);
+            forward_head(y + at.y, den + at.den, kv + at.kv, phi + at.phi_q, phi_k + at.phi_k, qkv + at.v, s);
         }
 }
 
@@ -191,7 +216,7 @@ static void backward_head(real *dv, real *dphi_q, real *dphi_k, const real *dy, 
     transpose(w.st, s.Fp, kv, s.D1, s.F, s.D1);
     memset(w.ds, 0, (size_t)s.F * s.D1p * sizeof(float));
     for (int i = 0; i < s.N; i += BLOCK) {
-        int rows = rows_from(i, s), next = i + BLOCK, ahead = rows_from(next, s);
+        int rows = rows_from(i, s.N), next = i + BLOCK, ahead = rows_from(next, s.N);
         prefetch(dy, s.y_row, next, ahead, s.D, false);
         prefetch(y, s.y_row, next, ahead, s.D, false);
         prefetch(phi_q, s.phi_row, next, ahead, s.F, false);
@@ -202,33 +227,32 @@ static void backward_head(real *dv, real *dphi_q, real *dphi_k, const real *dy, 
         scatter(dphi_q + i * s.phi_row, s.phi_row, w.phi, s.Fp, rows, s.F);
     }
     transpose(w.dst, s.Fp, w.ds, s.D1p, s.F, s.D1);
-    for (int i = 0; i < s.N; i += BLOCK) {
-        int rows = rows_from(i, s), next = i + BLOCK, ahead = rows_from(next, s);
-        prefetch(v, s.qkv_row, next, ahead, s.D, false);
+    for (int i = 0; i < s.keys; i += BLOCK) {
+        int rows = rows_from(i, s.keys), next = i + BLOCK, ahead = rows_from(next, s.keys);
+        prefetch(v, s.v_row, next, ahead, s.D, false);
         prefetch(phi_k, s.phi_row, next, ahead, s.F, false);
         prefetch(dphi_k, s.phi_row, i, rows, s.F, true);
-        prefetch(dv, s.qkv_row, i, rows, s.D, true);
-        gather_v(w.v, v + i * s.qkv_row, rows, s);
+        prefetch(dv, s.v_row, i, rows, s.D, true);
+        gather_v(w.v, v + i * s.v_row, rows, s);
         tile_gemm(w.phi, s.Fp, w.v, s.D1p, 1, w.dst, s.Fp, rows, s.Fp, s.D1, 0);
         scatter(dphi_k + i * s.phi_row, s.phi_row, w.phi, s.Fp, rows, s.F);
         FloatRows from = features(&w, phi_k + i * s.phi_row, rows, s);
         tile_gemm(w.g, s.D1p, from.at, from.row, 1, w.ds, s.D1p, rows, s.D1p, s.F, 0);
-        scatter(dv + i * s.qkv_row, s.qkv_row, w.g, s.D1p, rows, s.D);
+        scatter(dv + i * s.v_row, s.v_row, w.g, s.D1p, rows, s.D);
     }
 }
 
 void linear_attention_backward(real *dqkv, real *dphi, const real *dy, const real *y, const float *den, const float *kv,
                                const real *phi, const real *qkv, const LinearAttention *shape) {
-    int B = shape->B, N = shape->N, H = shape->H, D = shape->D, F = shape->F;
-    Sizes s = sizes_of(N, H, D, F, shape->rule);
+    Sizes s = sizes_of(shape);
+    const real *phi_k = shape->keys.count ? shape->keys.phi : phi + (size_t)s.H * s.F;
+    real *dphi_k = shape->keys.count ? shape->keys.dphi : dphi + (size_t)s.H * s.F;
 #pragma omp parallel for collapse(2) schedule(static)
-    for (int b = 0; b < B; b++)
-        for (int h = 0; h < H; h++) {
-            size_t token = (size_t)b * N, at_y = token * s.y_row + (size_t)h * D,
-                   at_q = token * s.phi_row + (size_t)h * F;
-            size_t at_k = at_q + (size_t)H * F, at_v = token * s.qkv_row + 2 * s.y_row + (size_t)h * D;
-            backward_head(dqkv + at_v, dphi + at_q, dphi + at_k, dy + at_y, y + at_y, den + token * H + h,
-                          kv + ((size_t)b * H + h) * F * s.D1, phi + at_q, phi + at_k, qkv + at_v, s);
+    for (int b = 0; b < shape->B; b++)
+        for (int h = 0; h < shape->H; h++) {
+            Place at = place_of(b, h, s);
+            backward_head(dqkv + at.v, dphi + at.phi_q, dphi_k + at.phi_k, dy + at.y, y + at.y, den + at.den,
+                          kv + at.kv, phi + at.phi_q, phi_k + at.phi_k, qkv + at.v, s);
         }
 }
 

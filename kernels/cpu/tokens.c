@@ -149,3 +149,38 @@ void token_cells_forward(real *cells, const real *x, Grid grid, int B, int C) {
 void token_cells_backward(real *dx, const real *dcells, Grid grid, int B, int C) {
     cells_copy(dx, dcells, grid, B, C, true);
 }
+
+void rows_stretch_forward(real *y, const real *x, const RowStretch *shape) {
+    int from = shape->from, to = shape->to, M = shape->M;
+#pragma omp parallel for collapse(2) schedule(static)
+    for (int b = 0; b < shape->B; b++)
+        for (int i = 0; i < to; i++) {
+            RowBlend blend = row_blend(i, from, to);
+            const real *in = x + ((size_t)b * from + blend.row) * shape->x_row;
+            const real *next = in + (blend.next > 0 ? shape->x_row : 0);
+            real *out = y + ((size_t)b * to + i) * M;
+            for (int m = 0; m < M; m += TILE) {
+                vec sum = (1 - blend.next) * real_load_part(in + m, M - m);
+                real_store_part(out + m, sum + blend.next * real_load_part(next + m, M - m), M - m);
+            }
+        }
+}
+
+void rows_stretch_backward(real *dx, const real *dy, const RowStretch *shape) {
+    int from = shape->from, to = shape->to, M = shape->M;
+#pragma omp parallel for collapse(2) schedule(static)
+    for (int b = 0; b < shape->B; b++)
+        for (int j = 0; j < from; j++) {
+            real *out = dx + ((size_t)b * from + j) * shape->x_row;
+            int first = row_blend_first(j, from, to), end = row_blend_first(j + 2, from, to);
+            for (int m = 0; m < M; m += TILE) {
+                vec sum = real_load_part(out + m, M - m);
+                for (int i = first; i < end; i++) {
+                    RowBlend blend = row_blend(i, from, to);
+                    float share = blend.row == j ? 1 - blend.next : blend.next;
+                    sum += share * real_load_part(dy + ((size_t)b * to + i) * M + m, M - m);
+                }
+                real_store_part(out + m, sum, M - m);
+            }
+        }
+}

@@ -60,42 +60,51 @@ DEVICE void inverse_scales(float *inverse, const float *scale, int M) {
     for (int m = (int)threadIdx.x; m < M; m += THREADS) inverse[m] = 1 / softplus(scale[m]);
 }
 
+static inline __host__ __device__ size_t tokens_of(FocusedRows rows) { return (size_t)rows.B * rows.N; }
+
+DEVICE const float *place_of(const float *pos, size_t i, FocusedRows rows) {
+    return pos ? pos + i % rows.N * rows.M : NULL;
+}
+
+/* Keys are divided by their number. */
+DEVICE float share_of(const float *pos, FocusedRows rows) { return pos ? 1.0f / rows.N : 1; }
+
 __global__ void __launch_bounds__(THREADS)
-    focused_forward_kernel(real *phi, const real *__restrict__ qkv, const float *__restrict__ pos,
-                           const float *__restrict__ scale, size_t tokens, int N, int M, int p) {
+    focused_forward_kernel(real *phi, const real *__restrict__ x, const float *__restrict__ pos,
+                           const float *__restrict__ scale, FocusedRows rows, int p) {
     SHARED(float, scratch); /* [WARPS], then [M] each */
-    float *inverse = scratch + WARPS, *u = inverse + M, *power = u + M;
+    int M = rows.M;
+    float *inverse = scratch + WARPS, *u = inverse + M, *power = u + M, share = share_of(pos, rows);
     inverse_scales(inverse, scale, M);
-    for (size_t row = blockIdx.x; row < 2 * tokens; row += gridDim.x) {
-        size_t i = row / 2;
-        int part = (int)(row % 2);
-        Norms n = focus(u, power, qkv + (3 * i + part) * M, part ? pos + i % N * M : NULL, inverse, M, p, scratch);
-        float factor = n.norm / n.power_norm / (part ? N : 1);
-        for (int m = (int)threadIdx.x; m < M; m += THREADS) phi[row * M + m] = to_real(factor * u[m] * power[m]);
+    for (size_t i = blockIdx.x; i < tokens_of(rows); i += gridDim.x) {
+        real *to = phi + i * rows.phi_row;
+        Norms n = focus(u, power, x + i * rows.x_row, place_of(pos, i, rows), inverse, M, p, scratch);
+        float factor = share * n.norm / n.power_norm;
+        for (int m = (int)threadIdx.x; m < M; m += THREADS) to[m] = to_real(factor * u[m] * power[m]);
     }
 }
 
 /* parts [gridDim.x,M]: each block's share of sum du u. */
 __global__ void __launch_bounds__(THREADS)
-    focused_backward_kernel(real *dqkv, float *parts, const real *__restrict__ dphi, const real *__restrict__ qkv,
-                            const float *__restrict__ pos, const float *__restrict__ scale, size_t tokens, int N, int M,
-                            int p) {
+    focused_backward_kernel(real *dx, float *parts, const real *__restrict__ dphi, const real *__restrict__ x,
+                            const float *__restrict__ pos, const float *__restrict__ scale, FocusedRows rows, int p) {
     SHARED(float, scratch); /* [WARPS], then [M] each */
-    float *inverse = scratch + WARPS, *u = inverse + M, *power = u + M, *sum = power + M;
+    int M = rows.M;
+    float *inverse = scratch + WARPS, *u = inverse + M, *power = u + M, *sum = power + M, share = share_of(pos, rows);
     inverse_scales(inverse, scale, M);
     for (int m = (int)threadIdx.x; m < M; m += THREADS) sum[m] = 0;
-    for (size_t row = blockIdx.x; row < 2 * tokens; row += gridDim.x) {
-        size_t i = row / 2, at = (3 * i + row % 2) * M;
-        const float *place = row % 2 ? pos + i % N * M : NULL;
-        float share = row % 2 ? 1.0f / N : 1, dot = 0;
-        Norms n = focus(u, power, qkv + at, place, inverse, M, p, scratch);
-        for (int m = (int)threadIdx.x; m < M; m += THREADS) dot += to_float(dphi[row * M + m]) * u[m] * power[m];
+    for (size_t i = blockIdx.x; i < tokens_of(rows); i += gridDim.x) {
+        size_t at = i * rows.x_row, from = i * rows.phi_row;
+        const float *place = place_of(pos, i, rows);
+        float dot = 0;
+        Norms n = focus(u, power, x + at, place, inverse, M, p, scratch);
+        for (int m = (int)threadIdx.x; m < M; m += THREADS) dot += to_float(dphi[from + m]) * u[m] * power[m];
         float s = share * block_sum(dot, scratch) / n.power_norm, across = p * n.norm / n.power_norm;
         for (int m = (int)threadIdx.x; m < M; m += THREADS) {
-            float g = share * to_float(dphi[row * M + m]) - s / n.power_norm * u[m] * power[m];
+            float g = share * to_float(dphi[from + m]) - s / n.power_norm * u[m] * power[m];
             float du = s / n.norm * u[m] + across * g * power[m];
             sum[m] += du * u[m];
-            dqkv[at + m] = to_real(token_part(qkv + at, place, m) > 0 ? du * inverse[m] : 0);
+            dx[at + m] = to_real(token_part(x + at, place, m) > 0 ? du * inverse[m] : 0);
         }
     }
     for (int m = (int)threadIdx.x; m < M; m += THREADS) parts[(size_t)blockIdx.x * M + m] = sum[m];
@@ -112,13 +121,13 @@ __global__ void __launch_bounds__(THREADS) focused_scale_kernel(float *dscale, c
     if (lane_id() == 0) dscale[m] -= sum / (softplus(scale[m]) * (1 + expf(-scale[m])));
 }
 
-/* dpos: what the keys of all images got, size = N*M. */
+/* dpos: what the keys of all images got. */
 __global__ void __launch_bounds__(THREADS)
-    focused_position_kernel(float *dpos, const real *__restrict__ dqkv, int B, size_t size, int M) {
-    size_t i = (size_t)blockIdx.x * THREADS + threadIdx.x, n = quotient(i, M);
-    if (i >= size) return;
+    focused_position_kernel(float *dpos, const real *__restrict__ dx, FocusedRows rows) {
+    size_t i = (size_t)blockIdx.x * THREADS + threadIdx.x, n = quotient(i, rows.M), m = i - n * rows.M;
+    if (i >= (size_t)rows.N * rows.M) return;
     float sum = 0;
-    for (int b = 0; b < B; b++) sum += to_float(dqkv[3 * (b * size + n * M) + M + (i - n * M)]);
+    for (int b = 0; b < rows.B; b++) sum += to_float(dx[((size_t)b * rows.N + n) * rows.x_row + m]);
     dpos[i] += sum;
 }
 
@@ -126,22 +135,19 @@ size_t focused_features_workspace(int M) { return (size_t)PARTS * M * sizeof(flo
 
 static size_t shared_bytes(int M, int rows) { return (WARPS + (size_t)rows * M) * sizeof(float); }
 
-void focused_features_forward(real *phi, const real *qkv, const float *pos, const float *scale, int p,
-                              const AttentionShape *shape) {
-    int B = shape->B, N = shape->N, M = shape->H * shape->D;
-    size_t tokens = (size_t)B * N;
-    LAUNCH(focused_forward_kernel, blocks_for(2 * tokens, 1, (size_t)1 << 16), THREADS, shared_bytes(M, 3), phi, qkv,
-           pos, scale, tokens, N, M, p);
+void focused_features_forward(real *phi, const real *x, const float *pos, const float *scale, int p,
+                              const FocusedRows *rows) {
+    LAUNCH(focused_forward_kernel, blocks_for(tokens_of(*rows), 1, (size_t)1 << 16), THREADS, shared_bytes(rows->M, 3),
+           phi, x, pos, scale, *rows, p);
 }
 
-void focused_features_backward(real *dqkv, float *dpos, float *dscale, const real *dphi, const real *qkv,
-                               const float *pos, const float *scale, int p, const AttentionShape *shape) {
-    int B = shape->B, N = shape->N, M = shape->H * shape->D;
-    size_t tokens = (size_t)B * N, size = (size_t)N * M;
-    unsigned blocks = blocks_for(2 * tokens, 1, PARTS);
+void focused_features_backward(real *dx, float *dpos, float *dscale, const real *dphi, const real *x, const float *pos,
+                               const float *scale, int p, const FocusedRows *rows) {
+    int M = rows->M;
+    unsigned blocks = blocks_for(tokens_of(*rows), 1, PARTS);
     float *parts = static_cast<float *>(kernels_workspace(focused_features_workspace(M)));
-    LAUNCH(focused_backward_kernel, blocks, THREADS, shared_bytes(M, 4), dqkv, parts, dphi, qkv, pos, scale, tokens, N,
-           M, p);
+    LAUNCH(focused_backward_kernel, blocks, THREADS, shared_bytes(M, 4), dx, parts, dphi, x, pos, scale, *rows, p);
     LAUNCH(focused_scale_kernel, (unsigned)ceil_div(M, WARPS), THREADS, 0, dscale, parts, scale, (int)blocks, M);
-    LAUNCH(focused_position_kernel, (unsigned)ceil_div(size, THREADS), THREADS, 0, dpos, dqkv, B, size, M);
+    if (pos)
+        LAUNCH(focused_position_kernel, (unsigned)ceil_div((size_t)rows->N * M, THREADS), THREADS, 0, dpos, dx, *rows);
 }

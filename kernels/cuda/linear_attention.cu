@@ -30,19 +30,22 @@ DEVICE float denominator(float sum, Denominator rule) {
 /* True if den depends on the sum of the weights; false if the rule has replaced it by a constant. */
 DEVICE bool follows(float den, Denominator rule) { return rule == DENOMINATOR_EPSILON || !(fabsf(den) <= 1e-2f); }
 
+/* Of a launch over queries or one over keys. */
 typedef struct {
-    int N, H, D, F;
+    int N; /* queries, or keys */
+    int H, D, F;
     int first_head; /* of all B*H, where this launch starts */
     unsigned heads; /* of this launch */
     int chunks;     /* a head's */
     bool wide_phi, wide_v, wide_y;
     Denominator rule;
     float one; /* the column after v: 1, or 0 with DENOMINATOR_GIVEN */
+    size_t phi_row, v_row; /* elements from one token to the next */
 } Shape;
 
 /* One head's first rows and the distances of the next ones, in elements; chunk: tokens first .. end-1. */
 typedef struct {
-    size_t phi, v, y, den, M, phi_row, k; /* k: from phi(q) to phi(k) */
+    size_t phi, v, y, den, M, phi_row, v_row;
     size_t in_launch;                     /* of the heads of this launch */
     int chunk, first, end;
 } Place;
@@ -51,13 +54,13 @@ DEVICE Place place_of(size_t in_launch, int chunk, Shape s) {
     size_t head = s.first_head + in_launch, b = head / s.H, h = head % s.H, M = (size_t)s.H * s.D;
     int tiles = (s.N + TOKENS - 1) / TOKENS;
     Place at;
-    at.phi = (b * s.N * 2 * s.H + h) * s.F;
-    at.v = (b * s.N * 3 + 2) * M + h * s.D;
+    at.phi = b * s.N * s.phi_row + h * s.F;
+    at.v = (b * s.N + 1) * s.v_row - M + h * s.D;
     at.y = b * s.N * M + h * s.D;
     at.den = b * s.N * s.H + h;
     at.M = M;
-    at.k = (size_t)s.H * s.F;
-    at.phi_row = 2 * at.k;
+    at.phi_row = s.phi_row;
+    at.v_row = s.v_row;
     at.in_launch = in_launch;
     at.chunk = chunk;
     at.first = (int)((size_t)tiles * chunk / s.chunks) * TOKENS;
@@ -221,12 +224,12 @@ __global__ void __launch_bounds__(THREADS) linear_sums_kernel(float *sums, const
     SHARED(real, phi_tile);                            /* [2][TOKENS,tile_ld(P)] */
     real *x_tile = phi_tile + 2 * TOKENS * tile_ld(P); /* [2][TOKENS,x_ld(W)] */
     Place at = place_of_block(s);
-    phi += at.phi + at.k;
+    phi += at.phi;
     qkv += at.v;
     auto fetch = [&](int first, int stage) {
         load_rows<TOKENS, P, THREADS>(phi_tile + stage * TOKENS * tile_ld(P), tile_ld(P), phi, at.phi_row, first,
                                       at.end, s.F, s.wide_phi, (int)threadIdx.x);
-        load_rows<TOKENS, W, THREADS>(x_tile + stage * TOKENS * x_ld(W), x_ld(W), qkv, 3 * at.M, first, at.end, s.D,
+        load_rows<TOKENS, W, THREADS>(x_tile + stage * TOKENS * x_ld(W), x_ld(W), qkv, at.v_row, first, at.end, s.D,
                                       s.wide_v, (int)threadIdx.x);
     };
     fill_ones<W>(x_tile, 2 * TOKENS, s.one);
@@ -442,9 +445,9 @@ __global__ void __launch_bounds__(THREADS)
     real *phi_tile = x_tiles + WARPS * 2 * X_SLICE + warp_id() * 2 * PHI_SLICE; /* [2][TILE_M,tile_ld(P)], then dphi */
     Place at = place_of_block(s);
     auto fetch = [&](int first, int stage) {
-        load_rows<TILE_M, P, WARP>(phi_tile + stage * PHI_SLICE, tile_ld(P), phi + at.phi + at.k, at.phi_row, first,
+        load_rows<TILE_M, P, WARP>(phi_tile + stage * PHI_SLICE, tile_ld(P), phi + at.phi, at.phi_row, first,
                                    at.end, s.F, s.wide_phi, lane_id());
-        load_rows<TILE_M, W, WARP>(x_tile + stage * X_SLICE, x_ld(W), qkv + at.v, 3 * at.M, first, at.end, s.D,
+        load_rows<TILE_M, W, WARP>(x_tile + stage * X_SLICE, x_ld(W), qkv + at.v, at.v_row, first, at.end, s.D,
                                    s.wide_v, lane_id());
     };
     int mine = at.first + warp_id() * TILE_M;
@@ -478,8 +481,8 @@ __global__ void __launch_bounds__(THREADS)
             tile_put(x_rows + n + TILE_N, x_ld(W), c[1], 1);
         }
         warp_sync();
-        store_rows<P>(dphi + at.phi + at.k, at.phi_row, phi_rows, tile_ld(P), first, at.end, s.F, s.wide_phi);
-        store_rows<W>(dqkv + at.v, 3 * at.M, x_rows, x_ld(W), first, at.end, s.D, s.wide_v);
+        store_rows<P>(dphi + at.phi, at.phi_row, phi_rows, tile_ld(P), first, at.end, s.F, s.wide_phi);
+        store_rows<W>(dqkv + at.v, at.v_row, x_rows, x_ld(W), first, at.end, s.D, s.wide_v);
     }
 }
 
@@ -511,11 +514,11 @@ __global__ void __launch_bounds__(THREADS)
     if (i >= s.heads * size) return;
     Place at = place_of(i / size, 0, s);
     int f = (int)(i % size / (s.D + 1)), c = (int)(i % size % (s.D + 1));
-    phi += at.phi + (dy ? 0 : at.k) + f;
+    phi += at.phi + f;
     float sum = 0;
     for (size_t t = 0; t < (size_t)s.N; t++) {
         float x = dy ? plain_gradient(dy + at.y + t * at.M, y + at.y + t * at.M, den[at.den + t * s.H], c, s)
-                     : plain_value(qkv + at.v + t * 3 * at.M, c, s);
+                     : plain_value(qkv + at.v + t * at.v_row, c, s);
         sum += to_float(phi[t * at.phi_row]) * x;
     }
     sums[i] = sum;
@@ -564,7 +567,7 @@ __global__ void __launch_bounds__(THREADS)
     linear_backward_keys_plain_kernel(real *dqkv, real *dphi, const float *ds, const real *phi, const real *qkv,
                                       Shape s) {
     Place at = place_of_row(s);
-    size_t phi_at = at.phi + at.k + at.first * at.phi_row, v_at = at.v + at.first * 3 * at.M;
+    size_t phi_at = at.phi + at.first * at.phi_row, v_at = at.v + at.first * at.v_row;
     ds += at.in_launch * s.F * (s.D + 1);
     for (int f = (int)threadIdx.x; f < s.F; f += THREADS) {
         const float *row = ds + (size_t)f * (s.D + 1);
@@ -610,6 +613,34 @@ static int chunks_of(size_t heads, int N, int D, int F) {
     return chunks < 2 || is_plain(F, D) ? 1 : (int)(chunks < tiles ? chunks : tiles);
 }
 
+/* Of a launch over the queries of heads first .. first+count-1, or over their keys.  How rows are read is the caller's
+ * to add. */
+static Shape shape_of(const LinearAttention *l, bool of_keys, size_t first, size_t count) {
+    size_t features = (size_t)l->H * l->F, M = (size_t)l->H * l->D;
+    Shape s = {};
+    s.N = of_keys && l->keys.count ? l->keys.count : l->N;
+    s.H = l->H;
+    s.D = l->D;
+    s.F = l->F;
+    s.first_head = (int)first;
+    s.heads = (unsigned)count;
+    s.chunks = chunks_of(count, s.N, l->D, l->F);
+    s.rule = l->rule;
+    s.one = l->rule == DENOMINATOR_GIVEN ? 0.0f : 1.0f;
+    s.phi_row = l->keys.count ? features : 2 * features;
+    s.v_row = l->keys.count ? 2 * M : 3 * M;
+    return s;
+}
+
+
+/* The features of the keys, and their gradient. */
+static const real *key_features(const LinearAttention *l, const real *phi) {
+    return l->keys.count ? l->keys.phi : phi + (size_t)l->H * l->F;
+}
+static real *key_gradients(const LinearAttention *l, real *dphi) {
+    return l->keys.count ? l->keys.dphi : dphi + (size_t)l->H * l->F;
+}
+
 static void join(float *sums, const float *parts, Shape s) {
     size_t size = sums_size(s.D, s.F), count = s.heads * size;
     LAUNCH(linear_join_kernel, (unsigned)ceil_div(count, THREADS), THREADS, 0, sums, parts, count, (int)size, s.chunks);
@@ -617,62 +648,79 @@ static void join(float *sums, const float *parts, Shape s) {
 
 void linear_attention_forward(real *y, float *den, float *kv, const real *phi, const real *qkv,
                               const LinearAttention *shape) {
-    int B = shape->B, N = shape->N, H = shape->H, D = shape->D, F = shape->F;
-    size_t heads = (size_t)B * H;
-    Shape s = {N, H, D, F, 0, (unsigned)heads, chunks_of(heads, N, D, F), is_wide(F, phi), is_wide(D, qkv),
-               is_wide(D, y), shape->rule, shape->rule == DENOMINATOR_GIVEN ? 0.0f : 1.0f};
+    int D = shape->D, F = shape->F;
+    size_t heads = (size_t)shape->B * shape->H;
+    Shape keys = shape_of(shape, true, 0, heads), queries = shape_of(shape, false, 0, heads);
+    const real *phi_k = key_features(shape, phi);
+    keys.wide_phi = is_wide(F, phi_k);
+    queries.wide_phi = is_wide(F, phi);
+    keys.wide_v = is_wide(D, qkv);
+    queries.wide_y = is_wide(D, y);
     if (is_plain(F, D)) {
         LAUNCH(linear_sums_plain_kernel, (unsigned)ceil_div(heads * sums_size(D, F), THREADS), THREADS, 0, kv,
-               static_cast<const real *>(NULL), static_cast<const real *>(NULL), static_cast<const float *>(NULL), phi,
-               qkv, s);
-        LAUNCH(linear_forward_plain_kernel, (unsigned)(heads * N), THREADS, WARPS * sizeof(float), y, den, kv, phi, s);
+               static_cast<const real *>(NULL), static_cast<const real *>(NULL), static_cast<const float *>(NULL),
+               phi_k, qkv, keys);
+        LAUNCH(linear_forward_plain_kernel, (unsigned)(heads * queries.N), THREADS, WARPS * sizeof(float), y, den, kv,
+               phi, queries);
         return;
     }
-    float *parts = s.chunks > 1 ? static_cast<float *>(kernels_workspace(linear_attention_workspace(D, F))) : kv;
+    float *parts = keys.chunks > 1 ? static_cast<float *>(kernels_workspace(linear_attention_workspace(D, F))) : kv;
     with_sizes(F, D, [&](auto features, auto width) {
         constexpr int P = features.value, W = width.value;
-        unsigned grid = s.heads * s.chunks;
-        LAUNCH((linear_sums_kernel<P, W>), grid, THREADS, (sums_bytes<P, W>()), parts, phi, qkv, s);
-        if (s.chunks > 1) join(kv, parts, s);
-        LAUNCH((linear_forward_kernel<P, W>), grid, THREADS, (forward_bytes<P, W>()), y, den, kv, phi, s);
+        LAUNCH((linear_sums_kernel<P, W>), keys.heads * keys.chunks, THREADS, (sums_bytes<P, W>()), parts, phi_k,
+               qkv, keys);
+        if (keys.chunks > 1) join(kv, parts, keys);
+        LAUNCH((linear_forward_kernel<P, W>), queries.heads * queries.chunks, THREADS, (forward_bytes<P, W>()), y, den,
+               kv, phi, queries);
     });
 }
 
-static void backward_plain(real *dqkv, real *dphi, const real *dy, const real *y, const float *den, const float *kv,
-                           const real *phi, const real *qkv, float *ds, Shape s) {
-    unsigned rows = s.heads * (unsigned)s.N;
-    LAUNCH(linear_sums_plain_kernel, (unsigned)ceil_div(s.heads * sums_size(s.D, s.F), THREADS), THREADS, 0, ds, dy, y,
-           den, phi, qkv, s);
-    LAUNCH(linear_backward_queries_plain_kernel, rows, THREADS, (WARPS + s.F) * sizeof(float), dphi, dy, den, kv, phi,
-           s);
-    LAUNCH(linear_backward_keys_plain_kernel, rows, THREADS, 0, dqkv, dphi, ds, phi, qkv, s);
+/* The features of queries and keys, and their gradients. */
+typedef struct {
+    const real *q, *k;
+    real *dq, *dk;
+} Features;
+
+static void backward_plain(real *dqkv, const Features &phi, const real *dy, const real *y, const float *den,
+                           const float *kv, const real *qkv, float *ds, Shape queries, Shape keys) {
+    size_t sums = queries.heads * sums_size(queries.D, queries.F);
+    LAUNCH(linear_sums_plain_kernel, (unsigned)ceil_div(sums, THREADS), THREADS, 0, ds, dy, y, den, phi.q, qkv,
+           queries);
+    LAUNCH(linear_backward_queries_plain_kernel, queries.heads * (unsigned)queries.N, THREADS,
+           (WARPS + queries.F) * sizeof(float), phi.dq, dy, den, kv, phi.q, queries);
+    LAUNCH(linear_backward_keys_plain_kernel, keys.heads * (unsigned)keys.N, THREADS, 0, dqkv, phi.dk, ds, phi.k,
+           qkv, keys);
 }
 
-static void backward(real *dqkv, real *dphi, const real *dy, const float *den, const float *kv, const real *phi,
-                     const real *qkv, float *ds, Shape s) {
-    float *parts = s.chunks > 1 ? ds + s.heads * sums_size(s.D, s.F) : ds;
-    with_sizes(s.F, s.D, [&](auto features, auto width) {
+static void backward(real *dqkv, const Features &phi, const real *dy, const float *den, const float *kv,
+                     const real *qkv, float *ds, Shape queries, Shape keys) {
+    float *parts = queries.chunks > 1 ? ds + queries.heads * sums_size(queries.D, queries.F) : ds;
+    with_sizes(queries.F, queries.D, [&](auto features, auto width) {
         constexpr int P = features.value, W = width.value;
         static_assert(queries_bytes<P, W>() <= 227 * 1024, "the largest of these kernels fits");
-        unsigned grid = s.heads * s.chunks;
-        LAUNCH((linear_backward_queries_kernel<P, W>), grid, THREADS, (queries_bytes<P, W>()), parts, dphi, dy, den, kv,
-               phi, s);
-        if (s.chunks > 1) join(ds, parts, s);
-        LAUNCH((linear_backward_keys_kernel<P, W>), grid, THREADS, (keys_bytes<P, W>()), dqkv, dphi, ds, phi, qkv, s);
+        LAUNCH((linear_backward_queries_kernel<P, W>), queries.heads * queries.chunks, THREADS, (queries_bytes<P, W>()),
+               parts, phi.dq, dy, den, kv, phi.q, queries);
+        if (queries.chunks > 1) join(ds, parts, queries);
+        LAUNCH((linear_backward_keys_kernel<P, W>), keys.heads * keys.chunks, THREADS, (keys_bytes<P, W>()), dqkv,
+               phi.dk, ds, phi.k, qkv, keys);
     });
 }
 
 void linear_attention_backward(real *dqkv, real *dphi, const real *dy, const real *y, const float *den, const float *kv,
                                const real *phi, const real *qkv, const LinearAttention *shape) {
-    int B = shape->B, N = shape->N, H = shape->H, D = shape->D, F = shape->F;
-    size_t heads = (size_t)B * H, groups = ceil_div(heads, slots(D, F)), most = ceil_div(heads, groups);
+    int D = shape->D, F = shape->F;
+    size_t heads = (size_t)shape->B * shape->H, groups = ceil_div(heads, slots(D, F)), most = ceil_div(heads, groups);
     float *ds = static_cast<float *>(kernels_workspace(linear_attention_workspace(D, F)));
+    Features features = {phi, key_features(shape, phi), dphi, key_gradients(shape, dphi)};
     for (size_t first = 0; first < heads; first += most) {
         size_t count = heads - first < most ? heads - first : most;
-        Shape s = {N, H, D, F, (int)first, (unsigned)count, chunks_of(count, N, D, F), is_wide(F, dphi, phi),
-                   is_wide(D, dqkv, qkv), is_wide(D, dy), shape->rule, shape->rule == DENOMINATOR_GIVEN ? 0.0f : 1.0f};
-        if (is_plain(F, D)) backward_plain(dqkv, dphi, dy, y, den, kv, phi, qkv, ds, s);
-        else backward(dqkv, dphi, dy, den, kv, phi, qkv, ds, s);
+        Shape queries = shape_of(shape, false, first, count), keys = shape_of(shape, true, first, count);
+        queries.wide_phi = is_wide(F, features.q, features.dq);
+        keys.wide_phi = is_wide(F, features.k, features.dk);
+        queries.wide_y = is_wide(D, dy);
+        keys.wide_v = is_wide(D, dqkv, qkv);
+        if (is_plain(F, D)) backward_plain(dqkv, features, dy, y, den, kv, qkv, ds, queries, keys);
+        else backward(dqkv, features, dy, den, kv, qkv, ds, queries, keys);
     }
 }
 
@@ -683,6 +731,9 @@ void linear_attention_backward(real *dqkv, real *dphi, const real *dy, const rea
 enum { LANE_FEATURES = 4, PASS = LANE_FEATURES * WARP };
 
 size_t denominator_workspace(int) { return 0; }
+
+/* From the first query's features to those of the first key. */
+DEVICE size_t keys_at(Shape s) { return (size_t)s.H * s.F; }
 
 /* total [PASS] in shared memory = the warps' sums in order; sums [WARPS][PASS]. */
 DEVICE void join_warps(float *total, float *sums, const float (&own)[LANE_FEATURES]) {
@@ -706,7 +757,7 @@ __global__ void __launch_bounds__(THREADS) denominator_forward_kernel(float *den
         for (int n = warp_id(); n < s.N; n += WARPS)
             for (int j = 0; j < LANE_FEATURES; j++) {
                 int f = base + j * WARP + lane_id();
-                if (f < s.F) own[j] += to_float(phi[at.k + n * at.phi_row + f]);
+                if (f < s.F) own[j] += to_float(phi[keys_at(s) + n * at.phi_row + f]);
             }
         join_warps(total, sums, own);
         for (int f = (int)threadIdx.x; f < PASS && base + f < s.F; f += THREADS) z[base + f] = total[f];
@@ -755,35 +806,24 @@ __global__ void __launch_bounds__(THREADS)
         for (size_t i = threadIdx.x; i < (size_t)s.N * PASS; i += THREADS) {
             int f = base + (int)(i % PASS);
             if (f >= s.F) continue;
-            real *to = dphi + at.k + i / PASS * at.phi_row + f;
+            real *to = dphi + keys_at(s) + i / PASS * at.phi_row + f;
             *to = to_real(to_float(*to) + total[i % PASS]);
         }
         block_sync();
     }
 }
 
-static Shape denominator_shape(int B, int N, int H, int D, int F, Denominator rule) {
-    Shape s = {};
-    s.N = N;
-    s.H = H;
-    s.D = D;
-    s.F = F;
-    s.heads = (unsigned)B * (unsigned)H;
-    s.chunks = 1;
-    s.rule = rule;
-    return s;
-}
 
 void denominator_forward(float *den, float *z, const real *phi, const LinearAttention *shape) {
-    int B = shape->B, N = shape->N, H = shape->H, F = shape->F;
-    Shape s = denominator_shape(B, N, H, 1, F, shape->rule);
+    Shape s = shape_of(shape, false, 0, (size_t)shape->B * shape->H);
+    s.chunks = 1;
     LAUNCH(denominator_forward_kernel, s.heads, THREADS, (WARPS + 1) * PASS * sizeof(float), den, z, phi, s);
 }
 
 void denominator_backward(real *dphi, const real *dy, const real *y, const float *den, const float *z, const real *phi,
                           const LinearAttention *shape) {
-    int B = shape->B, N = shape->N, H = shape->H, D = shape->D, F = shape->F;
-    Shape s = denominator_shape(B, N, H, D, F, shape->rule);
+    Shape s = shape_of(shape, false, 0, (size_t)shape->B * shape->H);
+    s.chunks = 1;
     LAUNCH(denominator_backward_kernel, s.heads, THREADS, (WARPS + 1) * PASS * sizeof(float), dphi, dy, y, den, z, phi,
            s);
 }

@@ -293,3 +293,55 @@ void token_cells_forward(real *cells, const real *x, Grid grid, int B, int C) {
 void token_cells_backward(real *dx, const real *dcells, Grid grid, int B, int C) {
     token_cells<true>(dx, dcells, grid, B, C);
 }
+
+/* W channels a thread. */
+template <int W>
+__global__ void __launch_bounds__(THREADS)
+    rows_stretch_forward_kernel(real *y, const real *__restrict__ x, RowStretch s) {
+    size_t at = ((size_t)blockIdx.x * THREADS + threadIdx.x) * W, row = quotient(at, s.M), b = quotient(row, s.to);
+    if (b >= (size_t)s.B) return;
+    RowBlend blend = row_blend((int)(row - b * s.to), s.from, s.to);
+    const real *in = x + (b * s.from + blend.row) * s.x_row + (at - row * s.M);
+    float v[W], next[W];
+    load(v, in);
+    load(next, in + (blend.next > 0 ? s.x_row : 0));
+#pragma unroll
+    for (int e = 0; e < W; e++) v[e] = (1 - blend.next) * v[e] + blend.next * next[e];
+    store(y + at, v);
+}
+
+template <int W>
+__global__ void __launch_bounds__(THREADS)
+    rows_stretch_backward_kernel(real *dx, const real *__restrict__ dy, RowStretch s) {
+    size_t at = ((size_t)blockIdx.x * THREADS + threadIdx.x) * W, row = quotient(at, s.M), b = quotient(row, s.from);
+    if (b >= (size_t)s.B) return;
+    int j = (int)(row - b * s.from), end = row_blend_first(j + 2, s.from, s.to);
+    size_t m = at - row * s.M;
+    real *out = dx + row * s.x_row + m;
+    float sum[W], g[W];
+    load(sum, out);
+    for (int i = row_blend_first(j, s.from, s.to); i < end; i++) {
+        RowBlend blend = row_blend(i, s.from, s.to);
+        float share = blend.row == j ? 1 - blend.next : blend.next;
+        load(g, dy + (b * s.to + i) * s.M + m);
+#pragma unroll
+        for (int e = 0; e < W; e++) sum[e] += share * g[e];
+    }
+    store(out, sum);
+}
+
+void rows_stretch_forward(real *y, const real *x, const RowStretch *shape) {
+    RowStretch s = *shape;
+    bool wide = is_wide(s.M, y, x) && s.x_row % WIDE == 0;
+    unsigned blocks = (unsigned)ceil_div((size_t)s.B * s.to * s.M, wide ? THREADS * WIDE : THREADS);
+    if (wide) LAUNCH((rows_stretch_forward_kernel<WIDE>), blocks, THREADS, 0, y, x, s);
+    else LAUNCH((rows_stretch_forward_kernel<1>), blocks, THREADS, 0, y, x, s);
+}
+
+void rows_stretch_backward(real *dx, const real *dy, const RowStretch *shape) {
+    RowStretch s = *shape;
+    bool wide = is_wide(s.M, dx, dy) && s.x_row % WIDE == 0;
+    unsigned blocks = (unsigned)ceil_div((size_t)s.B * s.from * s.M, wide ? THREADS * WIDE : THREADS);
+    if (wide) LAUNCH((rows_stretch_backward_kernel<WIDE>), blocks, THREADS, 0, dx, dy, s);
+    else LAUNCH((rows_stretch_backward_kernel<1>), blocks, THREADS, 0, dx, dy, s);
+}

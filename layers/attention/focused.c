@@ -2,9 +2,6 @@
  * forward   1. q,k,v = x Wqkv^T + b   2. mix: focused_core.h   3. y = mix Wproj^T + b
  * backward  the same steps in reverse
  * saves     qkv, mix, and what the core saves. */
-#include <stdlib.h>
-
-#include "core/die.h"
 #include "layers/attention/focused_core.h"
 #include "layers/attention/qkv.h"
 
@@ -16,7 +13,7 @@ typedef struct {
 static void focused_declare(Attention *a, Params *params) {
     Focused *s = a->state;
     qkv_declare(&s->frame, a, params);
-    focused_core_declare(&s->core, a, params);
+    focused_core_declare(&s->core, a, params, NULL);
 }
 
 static void focused_plan(Attention *a, Plan *plan, int B) {
@@ -30,14 +27,15 @@ static void focused_plan(Attention *a, Plan *plan, int B) {
 static void focused_forward(const Attention *a, real *y, const real *x, int B) {
     const Focused *s = a->state;
     qkv_forward_in(&s->frame, a, x, B);
-    focused_core_forward(&s->core, a, s->frame.mix, s->frame.qkv_act, B);
+    focused_core_forward(&s->core, a, s->frame.mix, s->frame.qkv_act, s->frame.qkv_act + a->M, B);
     qkv_forward_out(&s->frame, a, y, B);
 }
 
 static void focused_backward(const Attention *a, real *dx, const real *dy, const real *x, int B) {
     const Focused *s = a->state;
     qkv_backward_out(&s->frame, a, dy, B);
-    focused_core_backward(&s->core, a, s->frame.dqkv, s->frame.dmix, s->frame.qkv_act, B);
+    const real *qkv = s->frame.qkv_act;
+    focused_core_backward(&s->core, a, s->frame.dqkv, s->frame.dqkv + a->M, s->frame.dmix, qkv, qkv + a->M, B);
     qkv_backward_in(&s->frame, a, dx, x, B);
 }
 
@@ -52,21 +50,10 @@ static void focused_weights(const Attention *a, float *weights, int b, int head,
     linear_core_weights(&s->core.core, a, weights, b, head, query);
 }
 
-/* AttentionOp.spatial: the depthwise kernel, averaged over the head's channels. */
 static void focused_spatial(const Attention *a, float *weights, int b, int head, int query) {
     const Focused *s = a->state;
-    const Depthwise *d = &s->core.dwc.shape;
-    int k = d->k, reach = k / 2, Wg = a->grid.columns, y0 = query / Wg - reach, x0 = query % Wg - reach;
-    float *w = xcalloc((size_t)a->D * (size_t)(k * k), sizeof *w, "attention picture");
     (void)b, (void)head;
-    device_download(w, s->core.dwc.w, (size_t)a->D * (size_t)(k * k) * sizeof *w);
-    for (int j = 0; j < a->N; j++) {
-        int y = j / Wg - y0, x = j % Wg - x0;
-        weights[j] = 0;
-        for (int c = 0; y >= 0 && y < k && x >= 0 && x < k && c < a->D; c++)
-            weights[j] += w[(c * k + y) * k + x] / (float)a->D;
-    }
-    free(w);
+    focused_core_spatial(&s->core, a, weights, query);
 }
 
 const AttentionOp focused_op = {

@@ -1,5 +1,9 @@
 #include "layers/attention/focused_core.h"
 
+#include <stdlib.h>
+
+#include "core/die.h"
+
 typedef struct {
     int focused_p;
 } FocusedSettings;
@@ -15,42 +19,95 @@ static int power_of(const Attention *a) {
     return ((const FocusedSettings *)config_settings(a->settings, &focused_settings))->focused_p;
 }
 
-static AttentionShape shape_of(const Attention *a, int B) { return (AttentionShape){B, a->N, a->H, a->D}; }
-
-void focused_core_declare(FocusedCore *s, const Attention *a, Params *params) {
+void focused_core_declare(FocusedCore *s, const Attention *a, Params *params, const Grid *keys) {
     int M = a->M;
+    s->keys = keys ? *keys : a->grid;
+    s->apart = keys != NULL;
+    int L = grid_tokens(s->keys);
     /* Both decay in the published code and in timm's groups. */
     params_declare(params, &s->pos, &s->dpos, a->prefix, "positional_encoding", INIT_ZEROS, true, 3,
-                   (int[]){1, a->N, M});
-    params_on_grid(params, (ParamGrid){1, 1, a->N - grid_tokens(a->grid), a->grid});
-    params_in_time(params, (ParamTime){TIME_COPIES, 1, a->grid.frames, a->N - grid_tokens(a->grid), false});
+                   (int[]){1, L, M});
+    params_on_grid(params, (ParamGrid){1, 1, 0, s->keys});
+    params_in_time(params, (ParamTime){TIME_COPIES, 1, s->keys.frames, 0, false});
     params_declare(params, &s->scale, &s->dscale, a->prefix, "scale", INIT_ZEROS, true, 3, (int[]){1, 1, M});
-    depthwise_declare(&s->dwc, params, a->prefix, "dwc",
-                      (Depthwise){a->grid, M, 5, a->D, 3 * M, M, a->time_kernel}, true);
+    int v_row = L < a->N ? M : s->apart ? 2 * M : 3 * M;
+    depthwise_declare(&s->dwc, params, a->prefix, "dwc", (Depthwise){a->grid, M, 5, a->D, v_row, M, a->time_kernel},
+                      true);
 }
 
+/* Is v brought to all tokens for the convolution? */
+static bool stretches(const FocusedCore *s, const Attention *a) { return grid_tokens(s->keys) < a->N; }
+
 void focused_core_plan(FocusedCore *s, const Attention *a, Plan *plan, int B) {
+    size_t bytes = (size_t)B * (size_t)a->N * (size_t)a->M * sizeof(real);
+    s->core.keys = s->apart ? grid_tokens(s->keys) : 0;
     linear_core_plan(&s->core, a, plan, B, a->H, a->D, DENOMINATOR_EPSILON);
-    plan_keep(plan, a->prefix, "linear", &s->linear, (size_t)B * (size_t)a->N * (size_t)a->M * sizeof(real));
+    plan_keep(plan, a->prefix, "linear", &s->linear, bytes);
+    if (stretches(s, a)) plan_borrow(plan, a->prefix, "all", &s->all, bytes);
+    if (stretches(s, a) && plan->training) plan_borrow(plan, a->prefix, "dall", &s->dall, bytes);
     plan_workspace(plan, focused_features_workspace(a->M));
     plan_workspace(plan, depthwise_workspace(&s->dwc.shape));
 }
 
-void focused_core_forward(const FocusedCore *s, const Attention *a, real *mix, const real *qkv, int B) {
-    focused_features_forward(s->core.phi, qkv, s->pos, s->scale, power_of(a), (AttentionShape[]){shape_of(a, B)});
-    linear_core_forward(&s->core, a, s->linear, qkv, B);
-    depthwise_forward(mix, s->linear, qkv + 2 * a->M, s->dwc.w, s->dwc.b, &s->dwc.shape, B);
+static FocusedRows queries_of(const FocusedCore *s, const Attention *a, int B) {
+    return (FocusedRows){B, a->N, a->M, (s->apart ? 1 : 3) * a->M, (s->apart ? 1 : 2) * a->M};
 }
 
-void focused_core_backward(const FocusedCore *s, const Attention *a, real *dqkv, const real *dmix, const real *qkv,
-                           int B) {
-    real *dv = dqkv + 2 * a->M;
-    linear_core_backward(&s->core, a, dqkv, dmix, s->linear, qkv, B);
-    depthwise_backward(dv, dv, s->dwc.dw, s->dwc.db, dmix, qkv + 2 * a->M, s->dwc.w, &s->dwc.shape, B);
-    focused_features_backward(dqkv, s->dpos, s->dscale, s->core.dphi, qkv, s->pos, s->scale, power_of(a),
-                              (AttentionShape[]){shape_of(a, B)});
+static FocusedRows keys_of(const FocusedCore *s, const Attention *a, int B) {
+    return (FocusedRows){B, grid_tokens(s->keys), a->M, (s->apart ? 2 : 3) * a->M, (s->apart ? 1 : 2) * a->M};
+}
+
+/* v of all tokens, as the convolution takes it. */
+static const real *all_values(const FocusedCore *s, const Attention *a, const real *v, int B) {
+    if (!stretches(s, a)) return v;
+    rows_stretch_forward(s->all, v, &(RowStretch){B, grid_tokens(s->keys), a->N, a->M, 2 * a->M});
+    return s->all;
+}
+
+void focused_core_forward(const FocusedCore *s, const Attention *a, real *mix, const real *q, const real *kv, int B) {
+    FocusedRows queries = queries_of(s, a, B), keys = keys_of(s, a, B);
+    int p = power_of(a);
+    focused_features_forward(s->core.phi, q, NULL, s->scale, p, &queries);
+    focused_features_forward(s->apart ? s->core.phi_k : s->core.phi + a->M, kv, s->pos, s->scale, p, &keys);
+    linear_core_forward(&s->core, a, s->linear, s->apart ? kv : q, B);
+    depthwise_forward(mix, s->linear, all_values(s, a, kv + a->M, B), s->dwc.w, s->dwc.b, &s->dwc.shape, B);
+}
+
+static void values_backward(const FocusedCore *s, const Attention *a, real *dv, const real *dmix, const real *v, int B) {
+    const DepthwiseLayer *d = &s->dwc;
+    if (!stretches(s, a)) {
+        depthwise_backward(dv, dv, d->dw, d->db, dmix, v, d->w, &d->shape, B);
+        return;
+    }
+    depthwise_backward(s->dall, NULL, d->dw, d->db, dmix, all_values(s, a, v, B), d->w, &d->shape, B);
+    rows_stretch_backward(dv, s->dall, &(RowStretch){B, grid_tokens(s->keys), a->N, a->M, 2 * a->M});
+}
+
+void focused_core_backward(const FocusedCore *s, const Attention *a, real *dq, real *dkv, const real *dmix,
+                           const real *q, const real *kv, int B) {
+    FocusedRows queries = queries_of(s, a, B), keys = keys_of(s, a, B);
+    int p = power_of(a);
+    linear_core_backward(&s->core, a, s->apart ? dkv : dq, dmix, s->linear, s->apart ? kv : q, B);
+    values_backward(s, a, dkv + a->M, dmix, kv + a->M, B);
+    focused_features_backward(dq, NULL, s->dscale, s->core.dphi, q, NULL, s->scale, p, &queries);
+    focused_features_backward(dkv, s->dpos, s->dscale, s->apart ? s->core.dphi_k : s->core.dphi + a->M, kv, s->pos,
+                              s->scale, p, &keys);
 }
 
 size_t focused_core_macs(const FocusedCore *s, const Attention *a) {
     return linear_core_macs(&s->core, a) + depthwise_macs(&s->dwc.shape);
+}
+
+void focused_core_spatial(const FocusedCore *s, const Attention *a, float *weights, int query) {
+    const Depthwise *d = &s->dwc.shape;
+    int k = d->k, reach = k / 2, Wg = a->grid.columns, y0 = query / Wg - reach, x0 = query % Wg - reach;
+    float *w = xcalloc((size_t)a->D * (size_t)(k * k), sizeof *w, "attention picture");
+    device_download(w, s->dwc.w, (size_t)a->D * (size_t)(k * k) * sizeof *w);
+    for (int j = 0; j < a->N; j++) {
+        int y = j / Wg - y0, x = j % Wg - x0;
+        weights[j] = 0;
+        for (int c = 0; y >= 0 && y < k && x >= 0 && x < k && c < a->D; c++)
+            weights[j] += w[(c * k + y) * k + x] / (float)a->D;
+    }
+    free(w);
 }

@@ -54,7 +54,7 @@ static Denominator rule_of(const Linear *s) { return s->map.kind->negative ? DEN
 
 static void linear_op_forward(const Attention *a, real *y, const real *x, int B) {
     const Linear *s = a->state;
-    LinearAttention shape = {B, a->N, a->H, a->D, s->map.F, rule_of(s)};
+    LinearAttention shape = {B, a->N, a->H, a->D, s->map.F, rule_of(s), {0}};
     qkv_forward_in(&s->frame, a, x, B);
     feature_map_forward(&s->map, a, relative_code(&s->relative, a, s->frame.qkv_act, B), B);
     const real *psi = relative_turn(&s->relative, a, s->map.phi, B);
@@ -71,7 +71,7 @@ static void linear_op_backward(const Attention *a, real *dx, const real *dy, con
     const Relative *r = &s->relative;
     const real *qkv = s->frame.qkv_act;
     bool apart = r->kind->numerator;
-    LinearAttention shape = {B, a->N, a->H, a->D, s->map.F, apart ? DENOMINATOR_GIVEN : rule_of(s)};
+    LinearAttention shape = {B, a->N, a->H, a->D, s->map.F, apart ? DENOMINATOR_GIVEN : rule_of(s), {0}};
     qkv_backward_out(&s->frame, a, dy, B);
     linear_attention_backward(s->frame.dqkv, relative_turn_slot(r, s->map.dphi), s->frame.dmix, s->frame.mix, s->den,
                               s->kv, r->kind->turn ? r->turned : s->map.phi, qkv, &shape);

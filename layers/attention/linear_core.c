@@ -4,20 +4,26 @@
 
 #include "core/die.h"
 
+/* How many keys there are. */
+static size_t keys_of(const LinearCore *c, const Attention *a) { return (size_t)(c->keys ? c->keys : a->N); }
+
 void linear_core_plan(LinearCore *c, const Attention *a, Plan *plan, int B, int H, int F, Denominator rule) {
-    size_t heads = (size_t)B * (size_t)H, bytes = heads * (size_t)a->N * 2 * (size_t)F * sizeof(real);
+    size_t heads = (size_t)B * (size_t)H, token = heads * (size_t)F * sizeof(real), N = (size_t)a->N;
+    size_t bytes = c->keys ? N * token : 2 * N * token;
     c->H = H;
     c->F = F;
     c->rule = rule;
     plan_keep(plan, a->prefix, "phi", &c->phi, bytes);
-    plan_keep(plan, a->prefix, "den", &c->den, heads * (size_t)a->N * sizeof(float));
+    if (c->keys) plan_keep(plan, a->prefix, "phi_k", &c->phi_k, (size_t)c->keys * token);
+    plan_keep(plan, a->prefix, "den", &c->den, heads * N * sizeof(float));
     plan_keep(plan, a->prefix, "kv", &c->kv, heads * (size_t)F * (size_t)(a->D + 1) * sizeof(float));
     if (plan->training) plan_borrow(plan, a->prefix, "dphi", &c->dphi, bytes);
+    if (plan->training && c->keys) plan_borrow(plan, a->prefix, "dphi_k", &c->dphi_k, (size_t)c->keys * token);
     plan_workspace(plan, linear_attention_workspace(a->D, F));
 }
 
 static LinearAttention shape_of(const LinearCore *c, const Attention *a, int B) {
-    return (LinearAttention){B, a->N, c->H, a->D, c->F, c->rule};
+    return (LinearAttention){B, a->N, c->H, a->D, c->F, c->rule, {c->keys, c->phi_k, c->dphi_k}};
 }
 
 void linear_core_forward(const LinearCore *c, const Attention *a, real *mix, const real *qkv, int B) {
@@ -32,21 +38,22 @@ void linear_core_backward(const LinearCore *c, const Attention *a, real *dqkv, c
 }
 
 void linear_core_weights(const LinearCore *c, const Attention *a, float *weights, int b, int head, int query) {
-    size_t F = (size_t)c->F, row = 2 * (size_t)c->H * F;
-    float *phi = xcalloc((size_t)a->N, row * sizeof *phi, "attention picture"),
-          sum = c->rule == DENOMINATOR_EPSILON ? 1e-6f : 0;
-    real_download(phi, c->phi + (size_t)b * (size_t)a->N * row, (size_t)a->N * row);
-    const float *q = phi + (size_t)query * row + (size_t)head * F;
-    for (int m = 0; m < a->N; m++) {
-        const float *k = phi + (size_t)m * row + (size_t)(c->H + head) * F;
+    size_t F = (size_t)c->F, M = (size_t)c->H * F, row = c->keys ? M : 2 * M, L = keys_of(c, a);
+    const real *phi_k = c->keys ? c->phi_k : c->phi + M;
+    float *q = xcalloc(F, sizeof *q, "attention picture"), *k = xcalloc(L * row, sizeof *k, "attention picture");
+    float sum = c->rule == DENOMINATOR_EPSILON ? 1e-6f : 0;
+    real_download(q, c->phi + ((size_t)b * (size_t)a->N + (size_t)query) * row + (size_t)head * F, F);
+    real_download(k, phi_k + (size_t)b * L * row, (L - 1) * row + M);
+    for (size_t m = 0; m < L; m++) {
         weights[m] = 0;
-        for (size_t f = 0; f < F; f++) weights[m] += q[f] * k[f];
+        for (size_t f = 0; f < F; f++) weights[m] += q[f] * k[m * row + (size_t)head * F + f];
         sum += weights[m];
     }
-    for (int m = 0; m < a->N; m++) weights[m] /= sum;
-    free(phi);
+    for (size_t m = 0; m < L; m++) weights[m] /= sum;
+    free(k);
+    free(q);
 }
 
 size_t linear_core_macs(const LinearCore *c, const Attention *a) {
-    return 2 * (size_t)a->N * (size_t)c->H * (size_t)c->F * (size_t)(a->D + 1);
+    return ((size_t)a->N + keys_of(c, a)) * (size_t)c->H * (size_t)c->F * (size_t)(a->D + 1);
 }

@@ -40,7 +40,7 @@ void stripes_declare(StripeBranch *s, Params *params) {
     params_shaped_by(params, "stripe", stripe, stage);
     params_declare_fan(params, &s->lepe.b, &s->lepe.db, prefix, "get_v.bias", 9, false, 1, (int[]){C});
     params_shaped_by(params, "stripe", stripe, stage);
-    if (s->focused) focused_core_declare(&s->core, &s->stripe, params);
+    if (s->focused) focused_core_declare(&s->core, &s->stripe, params, NULL);
 }
 
 static AttentionShape shape_of(const StripeBranch *s, int B) {
@@ -84,7 +84,7 @@ void stripes_forward(const StripeBranch *s, real *mix, const real *qkv, int B) {
     WindowRows order = part_order(s);
     const real *rows = rows_of(s, qkv, B), *v = rows + 2 * s->stripe.M;
     real *to = reorders(s) ? s->part : mix;
-    if (s->focused) focused_core_forward(&s->core, &s->stripe, to, rows, shape.B);
+    if (s->focused) focused_core_forward(&s->core, &s->stripe, to, rows, rows + s->stripe.M, shape.B);
     else softmax_attention_forward(s->y, s->lse, rows, &shape);
     depthwise_forward(to, s->focused ? to : s->y, v, s->lepe.w, s->lepe.b, &s->lepe.shape, shape.B);
     if (reorders(s)) windows_scatter(mix + s->first, to, &order, B);
@@ -96,7 +96,8 @@ void stripes_backward(const StripeBranch *s, real *dqkv, const real *dmix, const
     const real *rows = rows_of(s, qkv, B), *dy = reorders(s) ? s->part : dmix;
     real *drows = reorders(s) ? s->drows : dqkv, *dv = drows + 2 * s->stripe.M;
     if (reorders(s)) windows_gather(s->part, dmix + s->first, &order, B);
-    if (s->focused) focused_core_backward(&s->core, &s->stripe, drows, dy, rows, shape.B);
+    if (s->focused)
+        focused_core_backward(&s->core, &s->stripe, drows, drows + s->stripe.M, dy, rows, rows + s->stripe.M, shape.B);
     else softmax_attention_backward(drows, dy, s->y, s->lse, rows, &shape);
     depthwise_backward(dv, dv, s->lepe.dw, s->lepe.db, dy, rows + 2 * s->stripe.M, s->lepe.w, &s->lepe.shape, shape.B);
     if (reorders(s)) windows_scatter(dqkv + s->first, drows, &s->order, B);

@@ -31,6 +31,7 @@ PVT, FLATTEN_PVT = "classification/pvt.py", "models/flatten_pvt.py"
 FLATTEN_PVT_V2, FLATTEN_SWIN = "models/flatten_pvt_v2.py", "models/flatten_swin.py"
 CSWIN, FLATTEN_CSWIN = "models/cswin.py", "models/flatten_cswin.py"
 FOCUSED = {"focusing_factor": 3, "kernel_size": 5, "attn_type": "LLLL", "la_sr_ratios": "1111"}
+REDUCED = {**FOCUSED, "la_sr_ratios": "8421"}
 SWIN = {"window_size": 56, "focusing_factor": 3, "kernel_size": 5, "attn_type": "LLSS"}
 SMALL = {"depths": [2, 2, 18, 2]}
 WIDE = {"attn_type": "LLSS", "la_split_size": "56-28-14-7"}
@@ -39,6 +40,7 @@ MODELS = {
     "pvt_tiny": (PVT, "pvt_tiny", {}, "pvt-tiny"),
     "pvt_small": (PVT, "pvt_small", {}, "pvt-small"),
     "flatten_pvt_tiny": (FLATTEN_PVT, "flatten_pvt_tiny", FOCUSED, "flatten-pvt-tiny"),
+    "flatten_pvt_tiny_8421": (FLATTEN_PVT, "flatten_pvt_tiny", REDUCED, "flatten-pvt-tiny-reduced"),
     "flatten_pvt_small": (FLATTEN_PVT, "flatten_pvt_small", FOCUSED, "flatten-pvt-small"),
     "flatten_pvt_v2_b0": (FLATTEN_PVT_V2, "flatten_pvt_v2_b0", FOCUSED, "flatten-pvt-v2-b0"),
     "flatten_pvt_v2_b1": (FLATTEN_PVT_V2, "flatten_pvt_v2_b1", FOCUSED, "flatten-pvt-v2-b1"),

@@ -127,6 +127,16 @@ def focused(checkout, config, p, x, block):
     return functional_call(module, theirs, (x, *config.grid))
 
 
+def focused_reduced(checkout, config, p, x, block):
+    """A square grid that the squares divide: their encoding has N / r^2 rows."""
+    attention = published(checkout, "", "models.flatten_pvt").FocusedLinearAttention
+    with contextlib.redirect_stdout(None):
+        module = attention(config.dim, x.shape[1], config.heads, qkv_bias=True, focusing_factor=config.focused_p,
+                           sr_ratio=int(config.reduction))
+    theirs = same_names(p, *(name for name, _ in module.named_parameters()))
+    return functional_call(module, theirs, (x, *config.grid))
+
+
 def relu_linear(checkout, config, p, x, block):
     """Theirs has q, k and v of a head next to each other.  The epsilon is ours."""
     M, D = config.dim, config.dim // config.heads
@@ -394,6 +404,8 @@ def sparse(checkout, config, p, x, block):
 SMALL = dict(dim=24, heads=3, r_max=2)
 OFFICIAL = {
     "focused": ("LeapLabTHU/FLatten-Transformer", focused, dict(attn="focused")),
+    "focused-reduced": ("LeapLabTHU/FLatten-Transformer", focused_reduced,
+                        dict(attn="focused-reduced", reduction="2")),
     "relu-linear": ("mit-han-lab/efficientvit", relu_linear, dict(attn="relu-linear")),
     "nystrom": ("mlpen/Nystromformer", nystrom, dict(attn="nystrom", landmarks=3)),
     "soft": ("fudan-zvg/SOFT", soft, dict(attn="soft", landmarks=3)),
@@ -414,7 +426,7 @@ OFFICIAL = {
     "inception": ("sail-sg/iFormer", inception, dict(attn="inception", inception_heads=1)),
 }
 GRIDS = {"nystrom": ((2, 6), (3, 9)), "sparse-fixed": ((6, 6), (5, 8)), "lambda": ((6, 6), (5, 5)),
-         "inception": ((6, 6), (5, 5))}
+         "inception": ((6, 6), (5, 5)), "focused-reduced": ((6, 6), (4, 8))}
 WITH_CLASS_TOKEN = ("hydra", "dpfp", "rfa", "performer", "sincspe", "convspe", "permute")
 
 

@@ -105,7 +105,7 @@ def swin(focuses):
     return {**names, "norm.weight": (16,), "norm.bias": (16,), "head.weight": (2, 16), "head.bias": (2,)}
 
 
-def pvt_v2(focuses):
+def pvt_v2(focuses, reduces):
     """The same sizes, keys reduced twice in the first stage."""
     names = {}
     for i, (M, inputs, side, r) in enumerate(((8, 3, 8, 2), (16, 8, 4, 1)), 1):
@@ -116,8 +116,8 @@ def pvt_v2(focuses):
         block(names, at, M, [("attn.q", M, M), ("attn.kv", 2 * M, M)])
         names.update({at + "mlp.dwconv.dwconv.weight": (4 * M, 1, 3, 3), at + "mlp.dwconv.dwconv.bias": (4 * M,)})
         if focuses:
-            focused(names, at, M, side * side)
-        elif r > 1:
+            focused(names, at, M, side * side // (r * r if reduces else 1))
+        if reduces and r > 1:
             names.update({at + "attn.sr.weight": (M, M, r, r), at + "attn.sr.bias": (M,), at + "attn.norm.weight": (M,),
                           at + "attn.norm.bias": (M,)})
         names.update({f"norm{i}.weight": (M,), f"norm{i}.bias": (M,)})
@@ -223,10 +223,11 @@ def main():
     save("flatten.pth", focused_pvt(pvt()))
     save("harmful.pth", {"model": {"conv1.weight": Harmful()}})
     save("list.pth", [torch.zeros(3)])
+    save("flatten-pvt-v2-reduced.pth", tensors(pvt_v2(True, True)))
     for focuses in False, True:
         prefix = "flatten-" if focuses else ""
         save(prefix + "swin.pth", {"model": tensors(swin(focuses))})
-        save(prefix + "pvt-v2.pth", tensors(pvt_v2(focuses)))
+        save(prefix + "pvt-v2.pth", tensors(pvt_v2(focuses, not focuses)))
         save(prefix + "cswin.pth", {"state_dict_ema": tensors(cswin(focuses)), "epoch": 299})
     for name in "resnet50", "detr":
         with open(os.path.join(folder, name + ".pth"), "rb") as whole:

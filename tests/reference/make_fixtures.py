@@ -183,7 +183,7 @@ def draw_parameter(case, name, shape, random, stick_scale):
         return 3 * x
     if name.endswith("freqs"):
         return x - 3
-    if "focused" in CASES[case][0].attn and name.endswith("qkv.bias"):
+    if "focused" in CASES[case][0].attn and name.endswith(("qkv.bias", "attn.q.bias", "attn.kv.bias")):
         return 0.5 + x  # a token whose features are next to nothing in one head magnifies rounding
     return 0.3 + x if name.endswith(("feature.b2", "feature.bias")) else x  # a good half of the features is alive
 

@@ -1,10 +1,12 @@
-"""Attention to fewer keys (Wang et al. 2021 and 2022, PVT and PVTv2)."""
+"""Attention to fewer keys (Wang et al. 2021 and 2022, PVT and PVTv2), and focused linear attention to them (Han et al.
+2023, FLatten's PVT)."""
 
 import math
 
 import torch.nn.functional as F
 
-from rival_operators import join_heads, split_heads
+from grids import depthwise
+from rival_operators import join_heads, relu, split_heads
 
 SETTINGS = {
     "reduction": "1",  # one number, or a list with one for each stage
@@ -35,19 +37,45 @@ def keys(config, p, x):
     return F.gelu(z) if config.reduction_cells else z
 
 
+def projections(config, p, x):
+    """q [B,N,M], k and v [B,L,M]."""
+    kv = F.linear(keys(config, p, x), p("kv.weight"), p("kv.bias"))
+    return F.linear(x, p("q.weight"), p("q.bias")), *kv.chunk(2, dim=-1)
+
+
 def reduced(model, p, x):
-    heads = model.config.heads
-    q = split_heads(F.linear(x, p("q.weight"), p("q.bias")), heads)
-    k, v = (split_heads(part, heads)
-            for part in F.linear(keys(model.config, p, x), p("kv.weight"), p("kv.bias")).chunk(2, dim=-1))
+    q, k, v = (split_heads(part, model.config.heads) for part in projections(model.config, p, x))
     return join_heads((q @ k.transpose(-1, -2) / math.sqrt(q.shape[-1])).softmax(-1) @ v)
+
+
+def focused_shapes(config):
+    (rows, columns), M, D, r = config.grid, config.dim, config.dim // config.heads, int(config.reduction)
+    return {**shapes(config), "positional_encoding": (1, (rows // r) * (columns // r), M), "scale": (1, 1, M),
+            "dwc.weight": (D, 1, 5, 5), "dwc.bias": (D,)}
+
+
+def focused(model, p, x):
+    """All weights of queries by keys, and a convolution of v that is brought to all tokens."""
+    heads = model.config.heads
+    q, k, v = projections(model.config, p, x)
+
+    def focus(x):
+        x = (relu(model, x) + 1e-6) / F.softplus(p("scale"))
+        power = x ** model.config.focused_p
+        return split_heads(power / power.norm(dim=-1, keepdim=True) * x.norm(dim=-1, keepdim=True), heads)
+
+    weights = focus(q) @ focus(k + p("positional_encoding")).transpose(-1, -2) / k.shape[1]
+    y = join_heads(weights @ split_heads(v, heads) / (weights.sum(-1, keepdim=True) + 1e-6))
+    v = F.interpolate(v.transpose(1, 2), size=x.shape[1], mode="linear").transpose(1, 2)
+    return y + depthwise(v, model.config.grid, p("dwc.weight").repeat(heads, 1, 1, 1), p("dwc.bias").repeat(heads))
 
 
 STAGES = dict(attn="reduced", patch_size=2, patch_overlap=1, mlp_conv=1, num_classes=5, pos_embed="none", stage_dims="6,8",
               stage_depths="1,2", stage_heads="2,2", stage_ratios="2,1")
 PVT = dict(attn="reduced", patch_size=2, patch_norm=1, stage_norm=0, num_classes=5, pool="cls", pos_embed="stages",
            stage_dims="6,8", stage_depths="1,2", stage_heads="1,2", stage_ratios="2,1")
-MIXERS = {"reduced": (shapes, reduced)}
+FLATTEN = {**PVT, "pool": "gap-raw"}
+MIXERS = {"reduced": (shapes, reduced), "focused-reduced": (focused_shapes, focused)}
 CASES = {
     "reduced": dict(attn="reduced", reduction="2", img_size=(10, 14), dim=12, heads=3),
     "reduced-one": dict(attn="reduced", img_size=(6, 10), dim=12, heads=3, depth=1),
@@ -56,6 +84,10 @@ CASES = {
     "hierarchy-reduced": dict(reduction="3,1", img_size=(13, 18), **STAGES),
     "hierarchy-pvt-cls": dict(reduction="3,1", img_size=(20, 12), **PVT),
     "hierarchy-pvt-gap": dict(reduction="2,2", img_size=(12, 20), **{**PVT, "pool": "gap"}),
+    "focused-reduced": dict(attn="focused-reduced", reduction="2", img_size=(10, 14), dim=12, heads=2, depth=1),
+    "focused-reduced-one": dict(attn="focused-reduced", img_size=(6, 10), dim=12, heads=2, depth=1),
+    "hierarchy-focused-reduced": dict(**{**FLATTEN, "attn": "focused-reduced,reduced"}, reduction="3,2",
+                                      img_size=(20, 24)),
     "hierarchy-reduced-cells": dict(reduction_cells=2, mlp_relu=1, img_size=(13, 18), **STAGES),
 }
 

@@ -1,0 +1,110 @@
+#include "layers/attention/reduced_keys.h"
+
+typedef struct {
+    ConfigInts reduction;
+} ReductionSettings;
+
+static const ConfigEntry entries[] = {
+    {CONFIG_FIELD(INTS, ReductionSettings, reduction), "1", .section = "attention", .min = 1, .max = 64,
+     .help = "Side of the squares of tokens that become one key of reduced attention; with several stages one number or "
+             "a list (PVT: 8,4,2,1)"},
+};
+
+const ConfigGroup reduction_settings = {CONFIG_GROUP(ReductionSettings, entries)};
+
+int reduction_of(const Attention *a) {
+    const ReductionSettings *s = config_settings(a->settings, &reduction_settings);
+    int r = attention_stage_number(a, "reduction", &s->reduction);
+    if (r > a->grid.rows || r > a->grid.columns)
+        config_reject(a->settings, "reduction", "%d is more than a side of stage %d's %dx%d tokens", r, a->stage,
+                      a->grid.rows, a->grid.columns);
+    return r;
+}
+
+void reduced_keys_create(ReducedKeys *k, const Attention *a, int r, int c) {
+    k->cells = c;
+    k->squares = (Unfold){a->grid.rows, a->grid.columns, a->M, r, r, 0, false, 0, 0, 0};
+    k->grid = c ? (Grid){1, c, c} : r > 1 ? unfold_grid(&k->squares) : (Grid){1, 1, a->N};
+}
+
+bool reduced_keys_differ(const ReducedKeys *k) { return k->cells > 0 || k->squares.stride > 1; }
+
+size_t reduced_keys_count(const ReducedKeys *k, int B) { return (size_t)B * (size_t)grid_tokens(k->grid); }
+
+void reduced_keys_declare(ReducedKeys *k, const Attention *a, Params *params) {
+    int M = a->M, r = k->squares.stride, fan = M * r * r;
+    if (!reduced_keys_differ(k)) return;
+    k->sr = (Projection){.in = fan, .out = M};
+    params_declare_fan(params, &k->sr.w, &k->sr.dw, a->prefix, "sr.weight", fan, true, 4, (int[]){M, M, r, r});
+    if (!k->cells) params_shaped_by(params, "reduction", r, a->stage);
+    params_declare_fan(params, &k->sr.b, &k->sr.db, a->prefix, "sr.bias", fan, false, 1, (int[]){M});
+    layer_norm_declare(&k->norm, params, a->prefix, "norm", M, false);
+}
+
+void reduced_keys_plan(ReducedKeys *k, const Attention *a, Plan *plan, int B) {
+    size_t L = reduced_keys_count(k, B), bytes = L * (size_t)a->M * sizeof(real);
+    if (!reduced_keys_differ(k)) return;
+    plan_keep(plan, a->prefix, "raw", &k->raw, bytes);
+    plan_keep(plan, a->prefix, "mean", &k->mean, L * sizeof(float));
+    plan_keep(plan, a->prefix, "rstd", &k->rstd, L * sizeof(float));
+    plan_keep(plan, a->prefix, "z", &k->z, bytes);
+    plan_borrow(plan, a->prefix, "cols", &k->cols, L * (size_t)k->sr.in * sizeof(real));
+    if (plan->training) {
+        plan_borrow(plan, a->prefix, "dz", &k->dz, bytes);
+        plan_borrow(plan, a->prefix, "draw", &k->draw, bytes);
+    }
+    plan_workspace(plan, layernorm_workspace(a->M));
+}
+
+static LayerNorm norm_of(const ReducedKeys *k, const Attention *a, int B) {
+    return (LayerNorm){k->norm.w, k->norm.b, k->mean, k->rstd, reduced_keys_count(k, B), a->M, PYTORCH_NORM_EPS};
+}
+
+/* The rows that sr projects. */
+static void gather_squares(const ReducedKeys *k, const Attention *a, const real *x, int B) {
+    if (k->cells) overlapping_means_forward(k->cols, x, &(Cells){a->grid, k->grid}, B, a->M);
+    else unfold_forward(k->cols, x, &k->squares, B);
+}
+
+const real *reduced_keys_forward(const ReducedKeys *k, const Attention *a, const real *x, int B) {
+    if (!reduced_keys_differ(k)) return x;
+    LayerNorm norm = norm_of(k, a, B);
+    gather_squares(k, a, x, B);
+    projection_forward(&k->sr, k->raw, k->cols, norm.n);
+    (k->cells ? layernorm_gelu_forward : layernorm_forward)(k->z, k->raw, &norm);
+    return k->z;
+}
+
+real *reduced_keys_gradient(const ReducedKeys *k, real *dx) { return reduced_keys_differ(k) ? k->dz : dx; }
+
+void reduced_keys_backward(const ReducedKeys *k, const Attention *a, real *dx, const real *x, int B) {
+    if (!reduced_keys_differ(k)) return;
+    LayerNorm norm = norm_of(k, a, B);
+    if (k->cells) layernorm_gelu_backward(k->dz, k->dz, k->raw, &norm);
+    add_layernorm_backward(k->draw, NULL, k->norm.dw, k->norm.db, NULL, k->dz, k->raw, NULL, &norm);
+    gather_squares(k, a, x, B);
+    projection_backward(&k->sr, NULL, k->draw, k->cols, norm.n);
+    linear_backward_input(k->cols, k->draw, k->sr.w, &(LinearShape){norm.n, k->sr.in, k->sr.out, 0});
+    if (k->cells) overlapping_means_backward(dx, k->cols, &(Cells){a->grid, k->grid}, B, a->M);
+    else unfold_backward(dx, k->cols, &k->squares, B);
+}
+
+size_t reduced_keys_macs(const ReducedKeys *k) {
+    return reduced_keys_differ(k) ? projection_macs(&k->sr, reduced_keys_count(k, 1)) : 0;
+}
+
+void reduced_keys_spread(const ReducedKeys *k, const Attention *a, float *weights, int l, float weight) {
+    if (!reduced_keys_differ(k)) {
+        weights[l] += weight;
+        return;
+    }
+    int i = l / k->grid.columns, j = l % k->grid.columns, r = k->squares.stride;
+    TokenSpan rows = {i * r, (i + 1) * r}, columns = {j * r, (j + 1) * r};
+    if (k->cells) {
+        rows = cell_span(i, k->grid.rows, a->grid.rows);
+        columns = cell_span(j, k->grid.columns, a->grid.columns);
+    }
+    float share = weight / (float)((rows.end - rows.begin) * (columns.end - columns.begin));
+    for (int y = rows.begin; y < rows.end; y++)
+        for (int x = columns.begin; x < columns.end; x++) weights[y * a->grid.columns + x] += share;
+}
