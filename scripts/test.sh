@@ -244,11 +244,17 @@ if check "scripts/deps.sh" sh scripts/deps.sh test; then
 
     echo "-- build/emulate-*: the CUDA kernels on the CPU, every thread a fiber"
     for precision in FP32 BF16; do
-        check "make emulate, $precision" make -k -j"$JOBS" BACKEND=emulate PRECISION=$precision all tests
+        # Bytes are counted in the precision of training.
+        counted=
+        [ $precision != BF16 ] || counted=counted
+        # shellcheck disable=SC2086 # none or one
+        check "make emulate, $precision" make -k -j"$JOBS" BACKEND=emulate PRECISION=$precision all tests $counted
         check "products by their time, $precision" env ASAN_OPTIONS=detect_leaks=0 VIT_PRODUCTS=measured \
             "build/emulate-$precision/tests/test_layers"
         check "lisa and gf by cuFFT, $precision" env BUILD=build/emulate-$precision sh tests/emulated_transforms.sh
         check "launches of a step, $precision" env BUILD=build/emulate-$precision sh tests/emulated_counts.sh
+        [ -z "$counted" ] || check "bytes that are known" env ASAN_OPTIONS=detect_leaks=0 build/emulate-BF16/counted/test_traffic
+        [ -z "$counted" ] || check "bytes of a step" sh tests/emulated_bytes.sh
         check "test_emulator, $precision" build/emulate-$precision/tests/emulate/test_emulator
         # shellcheck disable=SC2046 # names of tests
         suite build/emulate-$precision $(sh tests/run.sh --device-tests)
