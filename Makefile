@@ -170,8 +170,15 @@ CXXFLAGS_ALL := -std=c++17 -O1 $(SANITIZERS) -fopenmp -Wall -Wextra \
 CFLAGS_SANITIZE := $(SANITIZERS)
 CU_SOURCES := $(shell ls -S kernels/cuda/*.cu)
 EMULATOR := $(patsubst %.cpp,$(BUILD)/%.o,$(filter-out tests/emulate/test_%,$(wildcard tests/emulate/*.cpp)))
-$(BUILD)/tests/emulate/fibers.o $(BUILD)/tests/emulate/arithmetic.o: \
-    CXXFLAGS_ALL := $(filter-out -fsanitize% -fno-sanitize%,$(CXXFLAGS_ALL)) -O3 $(MARCH)
+UNSANITIZED := $(filter-out -g1 -fsanitize% -fno-sanitize%,$(CXXFLAGS_ALL))
+$(BUILD)/tests/emulate/fibers.o $(BUILD)/tests/emulate/arithmetic.o $(BUILD)/tests/emulate/traffic.o: \
+    private CXXFLAGS_ALL := $(UNSANITIZED) -O3 $(MARCH)
+# The kernels of the models whose bytes are counted: calls of tests/emulate/traffic.cpp in the place of the sanitizers.
+COUNTED := $(patsubst %,$(BUILD)/counted/%.o,tests/emulate/emulate $(addprefix kernels/cuda/,cross_entropy feature_mlp gelu \
+    global_filter images l2_normalize layernorm linear linear_attention linear_gelu lisa_fft optimizer ripple_pairs \
+    ripple_weights runtime softmax_attention tokens))
+$(COUNTED) $(BUILD)/counted/tests/emulate/test_traffic.o: \
+    private CXXFLAGS_ALL := $(UNSANITIZED) -fsanitize=thread --param tsan-instrument-func-entry-exit=0
 WRAPPED := $(foreach f,_Z17kernels_workspacem kernels_reserve gemm_peak_gflops memory_peak_gbytes activations_at_once \
                        device_shares_cores,-Wl,--wrap=$f)
 LINK := g++
@@ -320,6 +327,22 @@ $(BUILD)/train_%: $(BUILD)/train_%.o $(BUILD)/libvit.a
 $(BUILD)/pack_%: $(BUILD)/pack_%.o $(BUILD)/libvit.a
 	@echo "LINK $@"
 	@$(LINK) $(LINK_FLAGS) $^ -o $@ $(LIBRARIES)
+
+$(BUILD)/counted/%.o: %.cu $(BUILD)/flags
+	@mkdir -p $(@D)
+	@echo "C++ $< (counted)"
+	@g++ $(CXXFLAGS_ALL) -x c++ -MMD -MP -c $< -o $@
+$(BUILD)/counted/%.o: %.cpp $(BUILD)/flags
+	@mkdir -p $(@D)
+	@echo "C++ $< (counted)"
+	@g++ $(CXXFLAGS_ALL) -MMD -MP -c $< -o $@
+$(BUILD)/counted/train_vit: $(BUILD)/train_vit.o
+$(BUILD)/counted/test_traffic: $(BUILD)/counted/tests/emulate/test_traffic.o
+$(BUILD)/counted/train_vit $(BUILD)/counted/test_traffic: $(COUNTED) $(BUILD)/libvit.a
+	@echo "LINK $@"
+	@$(LINK) $(LINK_FLAGS) $(filter %.o,$^) $(BUILD)/libvit.a -o $@ $(LIBRARIES) $(if $(findstring test,$@),-lcmocka)
+counted: $(BUILD)/counted/train_vit $(BUILD)/counted/test_traffic
+.PHONY: counted
 endif
 
 $(BUILD)/tests/%: $(BUILD)/tests/%.o $(BUILD)/libvit.a
@@ -467,4 +490,4 @@ $(FUZZERS): build/fuzz/%: build/fuzz/tests/%.o $(FUZZ_OBJECTS)
 clean:
 	rm -rf build
 
--include $(OBJECTS:.o=.d) $(LAUNCHER:.o=.d) $(wildcard $(BUILD)/*.d $(BUILD)/tests/*.d) $(FUZZ_OBJECTS:.o=.d) $(wildcard build/fuzz/tests/*.d)
+-include $(OBJECTS:.o=.d) $(COUNTED:.o=.d) $(LAUNCHER:.o=.d) $(wildcard $(BUILD)/*.d $(BUILD)/tests/*.d) $(FUZZ_OBJECTS:.o=.d) $(wildcard build/fuzz/tests/*.d)

@@ -244,15 +244,20 @@ if check "scripts/deps.sh" sh scripts/deps.sh test; then
 
     echo "-- build/emulate-*: the CUDA kernels on the CPU, every thread a fiber"
     for precision in FP32 BF16; do
-        check "make emulate, $precision" make -k -j"$JOBS" BACKEND=emulate PRECISION=$precision all tests
+        # Bytes are counted in the precision of training.
+        counted=
+        [ $precision != BF16 ] || counted=counted
+        # shellcheck disable=SC2086 # none or one
+        check "make emulate, $precision" make -k -j"$JOBS" BACKEND=emulate PRECISION=$precision all tests $counted
         check "products by their time, $precision" env ASAN_OPTIONS=detect_leaks=0 VIT_PRODUCTS=measured \
             "build/emulate-$precision/tests/test_layers"
+        [ -z "$counted" ] || check "bytes that are known" env ASAN_OPTIONS=detect_leaks=0 build/emulate-BF16/counted/test_traffic
         check "test_emulator, $precision" build/emulate-$precision/tests/emulate/test_emulator
         check "stand-ins, $precision" env ASAN_OPTIONS=detect_leaks=0 build/emulate-$precision/tests/emulate/test_standins
-        # cuFFT's way, launches of a step, two ranks; the plan for a lent GPU takes both precisions.
+        # cuFFT's way, launches and bytes of a step, two ranks; the plan for a lent GPU takes both precisions.
         # shellcheck disable=SC2046 # names of tests
         suite build/emulate-$precision emulated_transforms emulated_counts emulated_ranks $(sh tests/run.sh --device-tests) \
-            $([ $precision = FP32 ] || echo test_gpu_plan)
+            $([ $precision = FP32 ] || echo emulated_bytes test_gpu_plan)
     done
     check "cuda_vs_cpu, emulated" env ASAN_OPTIONS=detect_leaks=0 \
         CUDA_FP32=build/emulate-FP32/train_vit CUDA_BF16=build/emulate-BF16/train_vit sh tests/cuda_vs_cpu.sh

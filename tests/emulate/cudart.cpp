@@ -21,6 +21,7 @@
 #include <unordered_map>
 
 #include "tests/emulate/device.cuh"
+#include "tests/emulate/traffic.h"
 
 namespace standin {
 
@@ -45,12 +46,16 @@ static void initialize();
 
 /* How often each kernel and call ran on the device, and how often the host asked to wait, by call. */
 static std::map<std::string, size_t> ran, waited;
+static std::map<std::string, Traffic> moved;
 
 static void counts_write() {
     FILE *out = fopen(getenv("VIT_STANDIN_COUNTS"), "w");
     if (!out) return;
     for (const auto &r : ran) fprintf(out, "ran %zu %s\n", r.second, r.first.c_str());
     for (const auto &w : waited) fprintf(out, "waited %zu %s\n", w.second, w.first.c_str());
+    for (const auto &m : moved)
+        if (traffic_counts())
+            fprintf(out, "moved %zu %zu %zu %s\n", m.second.moved, m.second.floor, m.second.asked, m.first.c_str());
     fclose(out);
 }
 
@@ -61,6 +66,14 @@ static bool counts() {
 
 static void count_wait(const char *call) {
     if (counts()) waited[call]++;
+}
+
+static void count_moved(const char *call, const Traffic &t) {
+    if (!counts()) return;
+    Traffic *all = &moved[call];
+    all->asked += t.asked;
+    all->moved += t.moved;
+    all->floor += t.floor;
 }
 
 Guard::Guard(const char *call) {
@@ -185,6 +198,7 @@ static void initialize() {
     void *p = mmap(NULL, ARENA_BYTES, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (p == MAP_FAILED) fail("mmap", "no addresses for device memory");
     arena = arena_next = static_cast<char *>(p);
+    traffic_memory(arena, ARENA_BYTES);
     struct sigaction mine = {};
     mine.sa_sigaction = segv;
     mine.sa_flags = SA_SIGINFO | SA_ONSTACK;
@@ -239,6 +253,7 @@ struct Op {
     size_t host_bytes;
     bool done, needed;
     int waits_for;
+    size_t moved;
     std::vector<Op *> followers;
 };
 
@@ -253,6 +268,7 @@ static void op_run(Op *op) {
     for (const Operand &o : op->operands) check_device(op->call, o);
     bool real = !op->operands.empty() && strcmp(op->call, "kernels_workspace"); /* not a mere place in a stream */
     if (real && counts()) ran[op->call]++;
+    if (op->moved) count_moved(op->call, {op->moved, op->moved, op->moved});
     op->run();
     op->done = true;
     op->run = nullptr;
@@ -421,6 +437,7 @@ static OpRef enqueue(const Work &work, std::vector<OpRef> after, const void *hos
     op->operands = work.operands;
     op->run = work.prepare();
     op->may_run = work.may_run;
+    op->moved = work.moved;
     op->host = host;
     op->host_bytes = host_bytes;
     op->done = op->needed = false;
@@ -465,7 +482,10 @@ static void submit_with_host(cudaStream_t stream, const Work &work, const void *
     if (pending.size() > PENDING_MOST) run_until(pending[PENDING_MOST / 2]);
 }
 
-void standin::submit(cudaStream_t stream, Work work) { submit_with_host(stream, work, NULL, 0); }
+void standin::submit(cudaStream_t stream, Work work, size_t bytes) {
+    work.moved = bytes;
+    submit_with_host(stream, work, NULL, 0);
+}
 
 /* == Devices ====================================================================================================== */
 
@@ -668,6 +688,7 @@ static void copy_from_pinned(const char *call, void *to, const void *from, size_
                          memcpy(to, from, bytes);
                      };
                  }};
+    work.moved = bytes;
     submit_with_host(stream, work, from, bytes);
 }
 
@@ -679,6 +700,7 @@ static void copy_to_pinned(const char *call, void *to, const void *from, size_t 
                      if (!used) memset(to, 0xFF, bytes);
                      return [=] { memcpy(to, from, bytes); };
                  }};
+    work.moved = bytes;
     submit_with_host(stream, work, to, bytes);
 }
 
@@ -690,19 +712,19 @@ static void copy(const char *call, void *to, const void *from, size_t bytes, cud
     kind = kind_of(call, to, from, kind);
     if (kind == cudaMemcpyDeviceToDevice) {
         check_apart(call, target, source);
-        return submit(stream, {call, {target, source}, simply([=] { memcpy(to, from, bytes); })});
+        return submit(stream, {call, {target, source}, simply([=] { memcpy(to, from, bytes); })}, 2 * bytes);
     }
     if (kind == cudaMemcpyHostToDevice) {
         if (is_pinned(call, from, bytes)) return copy_from_pinned(call, to, from, bytes, stream);
         capture_forbids_pageable(call, s);
         std::shared_ptr<std::vector<char>> staged(
             new std::vector<char>(static_cast<const char *>(from), static_cast<const char *>(from) + bytes));
-        return submit(stream, {call, {target}, simply([=] { memcpy(to, staged->data(), bytes); })});
+        return submit(stream, {call, {target}, simply([=] { memcpy(to, staged->data(), bytes); })}, bytes);
     }
     if (kind == cudaMemcpyDeviceToHost) {
         if (is_pinned(call, to, bytes)) return copy_to_pinned(call, to, from, bytes, stream);
         capture_forbids_pageable(call, s);
-        submit(stream, {call, {source}, simply([=] { memcpy(to, from, bytes); })});
+        submit(stream, {call, {source}, simply([=] { memcpy(to, from, bytes); })}, bytes);
         count_wait(call);
         return run_until(s->last);
     }
@@ -737,7 +759,8 @@ cudaError_t cudaMemcpy(void *to, const void *from, size_t bytes, cudaMemcpyKind 
 cudaError_t cudaMemsetAsync(void *p, int value, size_t bytes, cudaStream_t stream) {
     Guard guard("cudaMemsetAsync");
     if (bytes)
-        submit(stream, {"cudaMemsetAsync", {{"the memory", p, bytes}}, simply([=] { memset(p, value, bytes); })});
+        submit(stream, {"cudaMemsetAsync", {{"the memory", p, bytes}}, simply([=] { memset(p, value, bytes); })},
+               bytes);
     return cudaSuccess;
 }
 
@@ -1076,5 +1099,9 @@ void emulate_enqueue(const char *name, const void *kernel, dim3 grid, dim3 block
         if (!in_arena(p) || !b) fail(name, "an argument points to no memory of the device");
         if ((uintptr_t)p < b->first + b->second.bytes) operands.push_back({"an argument", p, 1});
     }
-    submit(stream, {name, operands, simply([=] { emulate_launch(name, grid, block, shared, body); })});
+    submit(stream, {name, operands, simply([=] {
+                        traffic_begin();
+                        emulate_launch(name, grid, block, shared, body);
+                        count_moved(name, traffic_end());
+                    })});
 }

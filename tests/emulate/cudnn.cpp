@@ -316,8 +316,9 @@ static cudnnStatus_t run(const char *call, Direction direction, cudnnHandle_t ha
         for (int j = i + 1; j < 4; j++) check_apart(call, operands[i], operands[j]);
     }
     Places at = {x, y, w, to, workspace, bytes, *static_cast<const float *>(alpha), *static_cast<const float *>(beta)};
+    size_t moved = operands[0].bytes + operands[1].bytes + operands[2].bytes;
     submit(handle->stream,
-           {call, std::vector<Operand>(operands, operands + 4), simply([=] { convolve(direction, s, at); })});
+           {call, std::vector<Operand>(operands, operands + 4), simply([=] { convolve(direction, s, at); })}, moved);
     return CUDNN_STATUS_SUCCESS;
 }
 

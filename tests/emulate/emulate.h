@@ -10,6 +10,9 @@
 /* The number in its block of the thread that runs. */
 int emulate_current();
 
+/* How many blocks of all launches have started. */
+extern uint32_t emulate_blocks_run;
+
 /* A block of `threads` starts: no copy is on its way.  And ends: whether any still is. */
 void emulate_copies_reset(int threads);
 bool emulate_copies_pending(int threads);

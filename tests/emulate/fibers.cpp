@@ -25,6 +25,7 @@ __attribute__((weak)) void __sanitizer_finish_switch_fiber(void *fake_stack, con
 
 dim3 emulate_thread, emulate_block, emulate_block_dim, emulate_grid_dim;
 void *emulate_shared;
+uint32_t emulate_blocks_run;
 
 void emulate_fail(const char *what, const char *why) {
     fprintf(stderr, "emulated %s: %s\n", what, why);
@@ -182,6 +183,7 @@ static void fiber_main() {
 
 static void run_block() {
     block = {thread_count, 0};
+    emulate_blocks_run++;
     queue_first = queue_count = 0;
     for (int i = 0; i < thread_count; i++) {
         Fiber *f = &fibers[i];

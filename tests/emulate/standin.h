@@ -9,7 +9,10 @@
  *   VIT_STANDIN_GPUS    how many GPUs there are: 8; 0 for none, -1 for no driver
  *   VIT_STANDIN_SM      their compute capability: 90, or 80, 86, 89, which give a block less shared memory; 75
  *   VIT_STANDIN_MEMORY  bytes of device memory: 6 GiB
- *   VIT_STANDIN_COUNTS  a file that will hold how often everything ran, and how often the host asked to wait */
+ *   VIT_STANDIN_DENIES  whether cuBLASLt has no algorithm for some shapes: 1; 0 for one for all
+ *   VIT_STANDIN_COUNTS  a file that will hold how often everything ran, how often the host asked to wait, and, where
+ *                       kernels are compiled to be counted (traffic.h), the bytes that each moved, its floor, and the
+ *                       bytes that its threads asked for */
 #ifndef VIT_TESTS_EMULATE_STANDIN_H
 #define VIT_TESTS_EMULATE_STANDIN_H
 
@@ -60,12 +63,13 @@ struct Work {
     std::function<bool()> may_run = {};             /* false: not before somebody waits for it */
     OpRef *chain = nullptr; /* works of one chain run in the order in which they joined streams */
     std::function<void(const OpRef &)> joined = {};
+    size_t moved = 0; /* bytes that it reads and writes, each operand once, where it is no kernel */
 };
 static inline std::function<std::function<void()>()> simply(std::function<void()> run) {
     return [run] { return run; };
 }
 
-void submit(cudaStream_t stream, Work work);
+void submit(cudaStream_t stream, Work work, size_t moved = 0);
 /* Runs what must run for this to be done, and maybe more. */
 void run_until(const OpRef &op);
 bool op_done(const OpRef &op);

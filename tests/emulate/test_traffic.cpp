@@ -1,0 +1,84 @@
+/* The count of bytes that kernels move, by kernels whose bytes are known. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+
+extern "C" {
+#include <cmocka.h>
+
+#include "kernels/kernels.h"
+}
+#include "tests/emulate/emulate.h"
+#include "tests/emulate/traffic.h"
+
+enum { THREADS = 64, BLOCKS = 3, N = THREADS * BLOCKS };
+
+static float *x, *y;
+
+static void assert_traffic(size_t asked, size_t moved, size_t floor) {
+    device_synchronize();
+    Traffic t = traffic_end();
+    assert_int_equal(t.asked, asked);
+    assert_int_equal(t.moved, moved);
+    assert_int_equal(t.floor, floor);
+}
+
+/* Reads and writes of one address count apart; what is shared does not count. */
+__global__ void add_kernel(float *to, const float *from) {
+    SHARED(float, shared);
+    shared[threadIdx.x] = from[blockIdx.x * THREADS + threadIdx.x];
+    block_sync();
+    to[blockIdx.x * THREADS + threadIdx.x] += shared[THREADS - 1 - threadIdx.x];
+}
+static void test_once(void **) {
+    LAUNCH(add_kernel, BLOCKS, THREADS, THREADS * sizeof(float), y, x);
+    assert_traffic(3 * N * sizeof(float), 3 * N * sizeof(float), 3 * N * sizeof(float));
+}
+
+/* Every block reads all of x, its threads the same. */
+__global__ void sum_kernel(float *to, const float *from) {
+    float sum = 0;
+    for (int i = 0; i < N; i++) sum += from[i];
+    to[blockIdx.x * THREADS + threadIdx.x] = sum;
+}
+static void test_again(void **) {
+    LAUNCH(sum_kernel, BLOCKS, THREADS, 0, y, x);
+    assert_traffic((N + 1) * N * sizeof(float), (BLOCKS + 1) * N * sizeof(float), 2 * N * sizeof(float));
+}
+
+/* A number in every sector. */
+__global__ void apart_kernel(float *to, const float *from) {
+    to[blockIdx.x * THREADS + threadIdx.x] = from[8 * (threadIdx.x % (N / 8))];
+}
+static void test_sectors(void **) {
+    LAUNCH(apart_kernel, 1, THREADS, 0, y, x);
+    assert_traffic(2 * THREADS * sizeof(float), N / 8 * 32 + THREADS * sizeof(float),
+                   (N / 8 + THREADS) * sizeof(float));
+}
+
+/* Sixteen bytes at once, and on their way to shared memory. */
+__global__ void copies_kernel(float *to, const float *from) {
+    SHARED(float, shared);
+    copy_async_16(shared + 4 * threadIdx.x, from + 4 * threadIdx.x);
+    copy_commit();
+    copy_wait<0>();
+    copy_16(to + 4 * threadIdx.x, shared + 4 * threadIdx.x);
+}
+static void test_copies(void **) {
+    LAUNCH(copies_kernel, 1, N / 4, N * sizeof(float), y, x);
+    assert_traffic(2 * N * sizeof(float), 2 * N * sizeof(float), 2 * N * sizeof(float));
+}
+
+int main(void) {
+    kernels_init();
+    x = static_cast<float *>(device_malloc(N * sizeof *x, "test"));
+    y = static_cast<float *>(device_malloc(N * sizeof *y, "test"));
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_once),
+        cmocka_unit_test(test_again),
+        cmocka_unit_test(test_sectors),
+        cmocka_unit_test(test_copies),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
