@@ -7,7 +7,8 @@
  *           2. q = x Wq^T + b,  k, v = z Wkv^T + b   3. mix_n = sum_l softmax_l(q_n.k_l / sqrt D) v_l
  *           4. y = mix Wproj^T + b
  * backward  4. dmix   3. dq, dk, dv from the saved log-sum-exp   2. dz, dx   1. dx += the gradient through z
- * saves     q, kv, mix, lse [B,H,N], z and what is before its norm.  Parameter names are timm's (pvt_v2). */
+ * saves     q, kv, mix, lse [B,H,N], z and what is before its norm.  Parameter names are timm's (pvt_v2).
+ * Of clips every frame is reduced by itself, and a query sees the keys of all frames. */
 #include <math.h>
 #include <stdlib.h>
 
@@ -37,8 +38,10 @@ typedef struct {
     Projection q, kv, proj, sr; /* sr: of squares as rows, or of means */
     NormPair norm;
     int cells;                  /* to a side, or 0 */
-    Unfold squares;
-    Grid keys;
+    Unfold squares;             /* of a frame */
+    Grid frame;                 /* tokens of a frame */
+    Grid keys;                  /* of a frame, or all tokens in a row */
+    int frames;
     real *q_act, *kv_act, *mix; /* kept: [B,N,M], [B,L,2,M], [B,N,M] */
     float *lse;                 /* [B,H,N] kept */
     real *raw, *z;              /* [B,L,M] kept: before the norm; what k and v are made of */
@@ -81,6 +84,8 @@ static void reduced_declare(Attention *a, Params *params) {
     int M = a->M;
     s->cells = settings_of(a)->reduction_cells;
     int r = s->cells ? 1 : reduction_of(a);
+    s->frames = a->grid.frames;
+    s->frame = (Grid){1, a->grid.rows, a->grid.columns};
     s->squares = (Unfold){a->grid.rows, a->grid.columns, M, r, r, 0, false, 0, 0, 0};
     s->keys = s->cells ? (Grid){1, s->cells, s->cells} : r > 1 ? unfold_grid(&s->squares) : (Grid){1, 1, a->N};
     projection_declare(&s->q, params, a->prefix, "q", M, M);
@@ -97,10 +102,15 @@ static void reduced_declare(Attention *a, Params *params) {
 
 /* == Activations ================================================================================================== */
 
-static size_t keys_of(const Reduced *s, int B) { return (size_t)B * (size_t)grid_tokens(s->keys); }
+/* All keys of an image or clip. */
+static Grid all_keys(const Reduced *s) {
+    return reduces(s) ? (Grid){1, s->frames * s->keys.rows, s->keys.columns} : s->keys;
+}
+
+static size_t keys_of(const Reduced *s, int B) { return (size_t)B * (size_t)grid_tokens(all_keys(s)); }
 
 static MaskedAttention shape_of(const Reduced *s, const Attention *a, int B) {
-    return (MaskedAttention){.B = B, .H = a->H, .D = a->D, .Q = a->N, .grid = s->keys, .q_row = a->M,
+    return (MaskedAttention){.B = B, .H = a->H, .D = a->D, .Q = a->N, .grid = all_keys(s), .q_row = a->M,
                              .kv_row = 2 * a->M};
 }
 
@@ -146,8 +156,8 @@ static void reduced_plan(Attention *a, Plan *plan, int B) {
 
 /* The rows that sr projects. */
 static void gather_squares(const Reduced *s, const Attention *a, const real *x, int B) {
-    if (s->cells) overlapping_means_forward(s->cols, x, &(Cells){a->grid, s->keys}, B, a->M);
-    else unfold_forward(s->cols, x, &s->squares, B);
+    if (s->cells) overlapping_means_forward(s->cols, x, &(Cells){s->frame, s->keys}, B * s->frames, a->M);
+    else unfold_forward(s->cols, x, &s->squares, B * s->frames);
 }
 
 /* Returns z. */
@@ -179,8 +189,8 @@ static void keys_backward(const Reduced *s, const Attention *a, const real *x, i
     gather_squares(s, a, x, B);
     projection_backward(&s->sr, NULL, s->draw, s->cols, norm.n);
     linear_backward_input(s->cols, s->draw, s->sr.w, &(LinearShape){norm.n, s->sr.in, s->sr.out, 0});
-    if (s->cells) overlapping_means_backward(s->dx, s->cols, &(Cells){a->grid, s->keys}, B, a->M);
-    else unfold_backward(s->dx, s->cols, &s->squares, B);
+    if (s->cells) overlapping_means_backward(s->dx, s->cols, &(Cells){s->frame, s->keys}, B * s->frames, a->M);
+    else unfold_backward(s->dx, s->cols, &s->squares, B * s->frames);
 }
 
 static void reduced_backward(const Attention *a, real *dx, const real *dy, const real *x, int B) {
@@ -212,7 +222,8 @@ static void spread(const Reduced *s, const Attention *a, float *weights, int l, 
         weights[l] += weight;
         return;
     }
-    int i = l / s->keys.columns, j = l % s->keys.columns, r = s->squares.stride;
+    GridPlace key = grid_place((Grid){s->frames, s->keys.rows, s->keys.columns}, l);
+    int i = key.y, j = key.x, r = s->squares.stride, first = key.t * grid_tokens(s->frame);
     TokenSpan rows = {i * r, (i + 1) * r}, columns = {j * r, (j + 1) * r};
     if (s->cells) {
         rows = cell_span(i, s->keys.rows, a->grid.rows);
@@ -220,12 +231,12 @@ static void spread(const Reduced *s, const Attention *a, float *weights, int l, 
     }
     float share = weight / (float)((rows.end - rows.begin) * (columns.end - columns.begin));
     for (int y = rows.begin; y < rows.end; y++)
-        for (int x = columns.begin; x < columns.end; x++) weights[y * a->grid.columns + x] += share;
+        for (int x = columns.begin; x < columns.end; x++) weights[first + y * a->grid.columns + x] += share;
 }
 
 static void reduced_weights(const Attention *a, float *weights, int b, int head, int query) {
     const Reduced *s = a->state;
-    int L = grid_tokens(s->keys), M = a->M, D = a->D;
+    int L = (int)keys_of(s, 1), M = a->M, D = a->D;
     float *q = xcalloc((size_t)M, sizeof *q, "attention picture");
     float *kv = xcalloc((size_t)L * 2 * (size_t)M, sizeof *kv, "attention picture");
     float *scores = xcalloc((size_t)L, sizeof *scores, "attention picture"), sum = 0, largest = -INFINITY;
@@ -249,6 +260,7 @@ const AttentionOp reduced_op = {
     .summary = "softmax to fewer keys: convolved squares or means of cells (PVT, PVTv2)",
     .settings = ATTENTION_SETTINGS(&reduced_settings),
     .needs_grid = true,
+    .takes_frames = true,
     .class_block = class_at_entry,
     .state_size = sizeof(Reduced),
     .check = reduced_check,
