@@ -17,7 +17,8 @@ extern "C" {
  *   grid NULL   one axis: angle n theta_p, theta_p = 10000^(-2p/F)
  *   grid given  two axes: the first F/4 pairs rotate by row theta_p, the next F/4 by column theta_p, with
  *               theta_p = 10000^(-4p/F) and p counted from 0 for each axis.  A pair left over is not rotated, nor are
- *               the first N - rows*columns tokens (a class token). */
+ *               the first N - frames*rows*columns tokens (a class token).  Of clips it is three axes: F/6 pairs rotate
+ *               by frame theta_p, then F/6 by row and F/6 by column, with theta_p = 10000^(-6p/F). */
 void rope_table(float *turns, int N, int F, const Grid *grid);
 /* y = phi, rotated.  Backward rotates dy by the opposite angles.  y, phi [B,N,2,H,F] real, for q and k alike;  if F is
  * odd, the last feature is copied. */

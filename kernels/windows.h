@@ -14,11 +14,12 @@ extern "C" {
 
 /* The grid, filled up right and below to whole windows of wh x ww places, is rolled: place (y, x) holds token
  * (y + shift_y, x + shift_x) modulo its sides.  Where rolling brought opposite sides of the grid together, they are
- * different regions. */
+ * different regions.  Time is treated alike: windows are wt frames long and rolled by shift_t. */
 typedef struct {
     Grid grid;
     int wh, ww;           /* at most the grid's sides */
     int shift_y, shift_x; /* less than wh and ww; 0: not rolled */
+    int wt, shift_t;      /* the same for frames; wt 1 for images */
 } WindowShape;
 
 typedef struct {
@@ -26,23 +27,44 @@ typedef struct {
     int region;
 } WindowPlace;
 
-/* How many windows there are, above and beside each other. */
+/* A window's places as a grid. */
+GRID_INLINE Grid window_sides(const WindowShape *s) {
+    Grid sides = {s->wt, s->wh, s->ww};
+    return sides;
+}
+
+/* How many windows there are, behind, above and beside each other. */
 GRID_INLINE Grid window_counts(const WindowShape *s) {
-    Grid counts = {1, (s->grid.rows + s->wh - 1) / s->wh, (s->grid.columns + s->ww - 1) / s->ww};
+    Grid sides = window_sides(s);
+    Grid counts = {(s->grid.frames + sides.frames - 1) / sides.frames, (s->grid.rows + s->wh - 1) / s->wh,
+                   (s->grid.columns + s->ww - 1) / s->ww};
     return counts;
 }
 
-/* Place i of wh*ww, both they and the windows row-major. */
+/* Place i of wt*wh*ww, both they and the windows row-major. */
 GRID_INLINE WindowPlace window_place(const WindowShape *s, int window, int i) {
-    Grid counts = window_counts(s);
-    int rows = counts.rows * s->wh, columns = counts.columns * s->ww;
-    int y = window / counts.columns * s->wh + i / s->ww, x = window % counts.columns * s->ww + i % s->ww;
+    Grid sides = window_sides(s), counts = window_counts(s);
+    GridPlace of = grid_place(counts, window), in = grid_place(sides, i);
+    int frames = counts.frames * sides.frames, rows = counts.rows * s->wh, columns = counts.columns * s->ww;
+    int t = of.t * sides.frames + in.t, y = of.y * s->wh + in.y, x = of.x * s->ww + in.x;
+    int region_t = (t >= frames - sides.frames) + (t >= frames - s->shift_t);
     int region_y = (y >= rows - s->wh) + (y >= rows - s->shift_y);
     int region_x = (x >= columns - s->ww) + (x >= columns - s->shift_x);
-    int token_y = (y + s->shift_y) % rows, token_x = (x + s->shift_x) % columns;
-    bool inside = token_y < s->grid.rows && token_x < s->grid.columns;
-    WindowPlace place = {inside ? token_y * s->grid.columns + token_x : -1, 3 * region_y + region_x};
+    int token_t = t + s->shift_t, token_y = (y + s->shift_y) % rows, token_x = (x + s->shift_x) % columns;
+    if (token_t >= frames) token_t -= frames;
+    bool inside = token_t < s->grid.frames && token_y < s->grid.rows && token_x < s->grid.columns;
+    int token = (token_t * s->grid.rows + token_y) * s->grid.columns + token_x;
+    WindowPlace place = {inside ? token : -1, (3 * region_t + region_y) * 3 + region_x};
     return place;
+}
+
+/* The entry of a table of offsets for places i and j of a window, a query's and a key's: the grid of all offsets
+ * (grid_offsets), where no offset is the middle. */
+GRID_INLINE int window_offset(const WindowShape *s, int i, int j) {
+    Grid sides = window_sides(s);
+    GridPlace query = grid_place(sides, i), key = grid_place(sides, j);
+    int t = query.t - key.t + sides.frames - 1, y = query.y - key.y + s->wh - 1, x = query.x - key.x + s->ww - 1;
+    return (t * (2 * s->wh - 1) + y) * (2 * s->ww - 1) + x;
 }
 
 /* Rows of tokens [B,N,parts,M], of which each part's first C channels are copied: of qkv, with three parts, those of

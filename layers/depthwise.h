@@ -14,10 +14,9 @@ typedef struct {
     float *b, *db; /* [period], NULL without bias */
 } DepthwiseLayer;
 
-/* Declares prefix + name + ".weight" and, if `bias`, ".bias"; initialised uniformly within 1/sqrt(kt k k), as PyTorch's
- * Conv2d and Conv3d are. */
-static inline void depthwise_declare(DepthwiseLayer *l, Params *params, const char *prefix, const char *name,
-                                     Depthwise shape, bool bias) {
+/* Declares prefix + name + ".weight", initialised uniformly within 1/sqrt(kt k k), as PyTorch's Conv2d and Conv3d are. */
+static inline void depthwise_declare_weight(DepthwiseLayer *l, Params *params, const char *prefix, const char *name,
+                                            Depthwise shape) {
     char tensor[PARAM_NAME_SIZE];
     int k = shape.k, fan = depthwise_taps(&shape), flat[] = {shape.period, 1, k, k};
     int deep[] = {shape.period, 1, shape.kt, k, k};
@@ -27,8 +26,20 @@ static inline void depthwise_declare(DepthwiseLayer *l, Params *params, const ch
     params_declare_fan(params, &l->w, &l->dw, prefix, tensor, fan, true, is_deep ? 5 : 4,
                        is_deep ? deep : flat);
     params_in_time(params, (ParamTime){TIME_TAPS, 2, shape.kt, 0, true});
+}
+
+/* Declares its ".bias", drawn likewise. */
+static inline void depthwise_declare_bias(DepthwiseLayer *l, Params *params, const char *prefix, const char *name) {
+    char tensor[PARAM_NAME_SIZE];
     snprintf(tensor, sizeof tensor, "%s.bias", name);
-    if (bias) params_declare_fan(params, &l->b, &l->db, prefix, tensor, fan, false, 1, (int[]){shape.period});
+    params_declare_fan(params, &l->b, &l->db, prefix, tensor, depthwise_taps(&l->shape), false, 1,
+                       (int[]){l->shape.period});
+}
+
+static inline void depthwise_declare(DepthwiseLayer *l, Params *params, const char *prefix, const char *name,
+                                     Depthwise shape, bool bias) {
+    depthwise_declare_weight(l, params, prefix, name, shape);
+    if (bias) depthwise_declare_bias(l, params, prefix, name);
 }
 
 /* Multiply-adds of one image. */

@@ -6,8 +6,8 @@
 #   BATCH=4 OMP_NUM_THREADS=1 sh scripts/bench_block.sh  the measurement in docs/performance.md
 #   TORCH_PYTHON=/path/to/python GRIDS=14 MODELS=lisa sh scripts/bench_block.sh    also LiSA in PyTorch
 #
-# GRIDS         sides of the token grids (default 7 14 28 56 84)
-# MODELS        operators of the block (default softmax convattn lisa)
+# GRIDS         sides of the token grids (default 7 14 28 56 84); 4x14 is a clip of 4 frames of 14 x 14 tokens
+# MODELS        operators of the block (default softmax convattn lisa); lisa-3d is lisa over frames, rows and columns
 # NETS          whole models, by the names of their configs (default lisanet-b hylisanet-b; empty: none)
 # BATCH         batch size (default 32, as in the paper: about 5 GB of activations at 84 x 84)
 # ROUNDS        how often everything is measured, operators alternating; the fastest batch is reported (default 2)
@@ -43,7 +43,7 @@ fail() { echo "scripts/bench_block.sh: $*" >&2; exit 1; }
 
 [ -x "$TRAIN_VIT" ] || fail "no $TRAIN_VIT: make first"
 for model in $MODELS; do
-    "$TRAIN_VIT" --help | grep -q "^  $model " ||
+    "$TRAIN_VIT" --help | grep -q "^  ${model%-3d} " ||
         fail "MODELS: '$model' is no operator of $TRAIN_VIT (--help lists them)"
 done
 if [ ! "$TORCH_DEVICE" ]; then
@@ -59,11 +59,16 @@ trap 'exit 130' INT TERM
 
 value() { sed -n "s/.*\"$1\": \"*\([^,\"}]*\).*/\1/p"; }
 
+frames_of() { case $1 in *x*) echo "${1%x*}" ;; *) echo 1 ;; esac; }
+tokens_of() { echo $(($(frames_of "$1") * ${1#*x} * ${1#*x})); }
+
 # block_of MODEL GRID: the arguments.  Convattn's keys are at most 14 x 14, as in the paper.
 block_of() {
-    stride=
-    [ "$1" != convattn ] || [ "$2" -le 14 ] || stride="--kv-stride $(($2 / 14))"
-    echo "--config configs/imagenet/block.ini --attn $1 --img-size $2 --batch-size $BATCH --micro-batch $BATCH $stride"
+    side=${2#*x} more=
+    [ "$1" != convattn ] || [ "$side" -le 14 ] || more="--kv-stride $((side / 14))"
+    [ "$1" = "${1%-3d}" ] || more="--lisa-fft 3d"
+    echo "--config configs/imagenet/block.ini --attn ${1%-3d} --img-size $side --frames $(frames_of "$2")" \
+        "--batch-size $BATCH --micro-batch $BATCH $more"
 }
 
 # Multiply-adds of one image, 10^6.
@@ -87,7 +92,7 @@ ours() { # model, grid: a line of JSON
 theirs() { # model, grid, mode
     "$TORCH_PYTHON" scripts/bench_torch.py --device "$TORCH_DEVICE" --models "$1" --modes "$3" --batch "$BATCH" \
         --threads "${OMP_NUM_THREADS:-$(nproc)}" \
-        --steps 5 --img-size "$2" --patch-size 1 --depth 1 --heads 12 --num-classes 10 --pool gap 2>/dev/null
+        --steps 5 --img-size "${2#*x}" --frames "$(frames_of "$2")" --patch-size 1 --depth 1 --heads 12 --num-classes 10 --pool gap 2>/dev/null
 }
 
 has() { grep -q "^$1,$2,[^,]*,$3," "$csv"; }
@@ -109,23 +114,23 @@ for grid in $GRIDS; do
     done
     for model in $wanted; do
         json=$scratch/last-$model
-        echo "vit.c,$model,$(value algorithm <"$json"),$grid,$((grid * grid)),$BATCH,$(block_mmacs "$model" "$grid"),$(
+        echo "vit.c,$model,$(value algorithm <"$json"),$grid,$(tokens_of "$grid"),$BATCH,$(block_mmacs "$model" "$grid"),$(
             fastest "$scratch/ours-$model" infer_batch_seconds),$(fastest "$scratch/ours-$model" train_batch_seconds),$(
             value infer_bytes <"$json"),$(value train_bytes <"$json"),\"$(
             sed -n 's/.*"device": "\([^"]*\)".*/\1/p' "$json")\"" | tee -a "$csv"
     done
     [ -n "$TORCH_PYTHON" ] || continue
     for model in $MODELS; do
-        case $model in softmax | lisa) ;; *) continue ;; esac
+        case $model in softmax | lisa | lisa-3d) ;; *) continue ;; esac
         for mode in $TORCH_MODES; do
             by="PyTorch $mode"
             has "$by" "$model" "$grid" || too_slow "$by" "$model" && continue
             theirs "$model" "$grid" "$mode" >"$scratch/torch" || fail "$TORCH_PYTHON: no result for $model, $mode"
-            awk -v by="$by" -v of="$model" -v grid="$grid" -v batch="$BATCH" \
+            awk -v by="$by" -v of="$model" -v grid="$grid" -v tokens="$(tokens_of "$grid")" -v batch="$BATCH" \
                 -v infer="$(value infer_images_per_s <"$scratch/torch")" \
                 -v train="$(value train_images_per_s <"$scratch/torch")" \
                 -v version="$(value torch <"$scratch/torch")" -v device="$(value device <"$scratch/torch")" 'BEGIN {
-                    printf "%s,%s,,%d,%d,%d,,%.3f,%.3f,,,\"PyTorch %s on %s\"\n", by, of, grid, grid * grid, batch,
+                    printf "%s,%s,,%s,%d,%d,,%.3f,%.3f,,,\"PyTorch %s on %s\"\n", by, of, grid, tokens, batch,
                            1000 * batch / infer, 1000 * batch / train, version, device }' | tee -a "$csv"
         done
     done

@@ -25,11 +25,13 @@ kernels have no bfloat16).
     ripple-sat       the same by summed-area tables of phi(k) v^T (the paper's Algorithm 1); autograd keeps about
                      0.3 GB for each image at the default sizes, so use a small --batch
     lisa             lightweight structure-aware attention, from the pseudo-code in the LiSA paper's Figure 7
+    lisa-3d          the same with transforms over frames, rows and columns
 """
 
 import argparse
 import contextlib
 import json
+import math
 import os
 import statistics
 import sys
@@ -40,7 +42,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-MODELS = ("timm", "softmax", "linear", "ripple-groups", "ripple-weights", "ripple-sat", "lisa")
+MODELS = ("timm", "softmax", "linear", "ripple-groups", "ripple-weights", "ripple-sat", "lisa",
+          "lisa-3d")
 
 
 # == Attention operators ===============================================================================================
@@ -75,20 +78,28 @@ class StickBreaking(nn.Module):
 
 class Lisa(nn.Module):
     """The paper's Figure 7, head by head: q, k, v [B,H,N,C] -> [B,H,N,C] by `patterns` circular convolutions of
-    each."""
+    each, over the tokens as one sequence, grid (N,), or over the axes of the grid."""
 
-    def __init__(self, N, C, patterns):
+    def __init__(self, grid, C, patterns):
         super().__init__()
+        self.grid, N = grid, math.prod(grid)
         self.wa, self.wb, self.b = (nn.Parameter(nn.init.trunc_normal_(torch.empty(shape), std=0.02))
                                     for shape in ((N, C, patterns), (N, patterns), (C, patterns)))
 
     def forward(self, q, k, v):
         q, k = F.normalize(q, dim=-1, eps=1e-6), F.normalize(k, dim=-1, eps=1e-6)
-        N = k.shape[2]
-        k_wa = torch.einsum("bhmk,mkd->bhmkd", torch.fft.rfft(k, dim=2), torch.fft.rfft(self.wa, dim=0))
-        v_wb = torch.einsum("bhmv,md->bhmvd", torch.fft.rfft(v, dim=2), torch.fft.rfft(self.wb, dim=0))
-        k_wa, v_wb = torch.fft.irfft(k_wa, n=N, dim=2), torch.fft.irfft(v_wb, n=N, dim=2) + self.b
+        k_wa = torch.einsum("bhmk,mkd->bhmkd", self.transform(k, 2), self.transform(self.wa, 0))
+        v_wb = torch.einsum("bhmv,md->bhmvd", self.transform(v, 2), self.transform(self.wb, 0))
+        k_wa, v_wb = self.inverse(k_wa), self.inverse(v_wb) + self.b
         return torch.einsum("bhnk,bhnkd,bhnvd->bhnv", q, k_wa, v_wb)
+
+    def transform(self, x, dim):
+        last = dim + len(self.grid)
+        return torch.fft.rfftn(x.unflatten(dim, self.grid), dim=tuple(range(dim, last))).flatten(dim, last - 1)
+
+    def inverse(self, x):
+        half, axes = (*self.grid[:-1], self.grid[-1] // 2 + 1), tuple(range(2, 2 + len(self.grid)))
+        return torch.fft.irfftn(x.unflatten(2, half), s=self.grid, dim=axes).flatten(2, axes[-1])
 
 
 class Attention(nn.Module):
@@ -96,13 +107,14 @@ class Attention(nn.Module):
         super().__init__()
         self.kind, self.heads, self.grid, self.r_max = kind, heads, grid, r_max
         self.qkv, self.proj = nn.Linear(dim, 3 * dim), nn.Linear(dim, dim)
-        if kind == "lisa":
-            self.lisa, self.norm = Lisa(grid[0] * grid[1], dim // heads, patterns), nn.LayerNorm(dim, eps=1e-6)
+        if kind.startswith("lisa"):
+            self.lisa = Lisa(grid if kind == "lisa-3d" else (math.prod(grid),), dim // heads, patterns)
+            self.norm = nn.LayerNorm(dim, eps=1e-6)
         elif kind != "softmax":
             self.feature = FeatureMap(dim // heads)
         if kind.startswith("ripple"):
             self.ripple = StickBreaking(heads, r_max, dim // heads)
-            y, x = torch.meshgrid(torch.arange(grid[0]), torch.arange(grid[1]), indexing="ij")
+            y, x = torch.meshgrid(torch.arange(grid[-2]), torch.arange(grid[-1]), indexing="ij")
             y, x = y.flatten(), x.flatten()
             groups = torch.maximum((y[:, None] - y).abs(), (x[:, None] - x).abs()).clamp(max=r_max)
             masks = torch.stack([groups == r for r in range(r_max + 1)]).to(torch.get_default_dtype())
@@ -111,7 +123,7 @@ class Attention(nn.Module):
 
     def box_corners(self, y, x):
         """Flat indices into the [Hg+1,Wg+1] table of the four corners of the box of each radius.  [R,4,N]"""
-        Hg, Wg = self.grid
+        Hg, Wg = self.grid[-2:]
         corners = []
         for r in range(self.r_max):
             top, bottom = (y - r).clamp(min=0), (y + r + 1).clamp(max=Hg)
@@ -135,7 +147,7 @@ class Attention(nn.Module):
 
     def ripple_sat(self, q, k, v, alpha):
         B, H, N, D = v.shape
-        Hg, Wg = self.grid
+        Hg, Wg = self.grid[-2:]
         kv = k.unsqueeze(-1) * F.pad(v, (0, 1), value=1.0).unsqueeze(-2)  # [B,H,N,F,D+1], the last column sums phi(k)
         table = kv.reshape(B, H, Hg, Wg, -1).cumsum(2).cumsum(3)
         table = F.pad(table, (0, 0, 1, 0, 1, 0)).flatten(2, 3)  # [B,H,(Hg+1)(Wg+1),F(D+1)]
@@ -152,7 +164,7 @@ class Attention(nn.Module):
         q, k, v = self.qkv(x).reshape(B, N, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
         if self.kind == "softmax":
             y = F.scaled_dot_product_attention(q, k, v)
-        elif self.kind == "lisa":
+        elif self.kind.startswith("lisa"):
             return self.proj(self.norm(self.lisa(q, k, v).transpose(1, 2).reshape(B, N, M)))
         else:
             q, k = self.feature(q), self.feature(k)
@@ -188,6 +200,8 @@ class Block(nn.Module):
 
 
 class PatchEmbed(nn.Module):
+    """Images [B,3,h,w], or the frames of clips under each other [B,3,T h,w], -> tokens [B,N,M], frame by frame."""
+
     def __init__(self, patch, dim):
         super().__init__()
         self.proj = nn.Conv2d(3, dim, patch, patch)
@@ -198,12 +212,12 @@ class PatchEmbed(nn.Module):
 
 class Vit(nn.Module):
     def __init__(self, kind, img_size, patch_size, dim, depth, heads, num_classes, pool, r_max, ripple_layers,
-                 patterns):
+                 patterns, frames=1):
         super().__init__()
-        grid = (img_size // patch_size,) * 2
+        grid = (frames, img_size // patch_size, img_size // patch_size)
         self.patch_embed = PatchEmbed(patch_size, dim)
         self.cls_token = nn.Parameter(torch.zeros(1, 1, dim)) if pool == "cls" else None
-        self.pos_embed = nn.Parameter(torch.zeros(1, grid[0] * grid[1] + (pool == "cls"), dim))
+        self.pos_embed = nn.Parameter(torch.zeros(1, math.prod(grid) + (pool == "cls"), dim))
         kinds = ["linear" if kind.startswith("ripple") and i >= ripple_layers else kind for i in range(depth)]
         self.blocks = nn.Sequential(*(Block(kind, dim, heads, grid, r_max, patterns, 4) for kind in kinds))
         self.norm = nn.LayerNorm(dim, eps=1e-6)
@@ -262,7 +276,8 @@ def build(arguments, kind, pool):
         return timm.create_model(kind[len("timm:"):], num_classes=arguments.num_classes, **sized)
     if kind != "timm":
         return Vit(kind, arguments.img_size, arguments.patch_size, arguments.dim, arguments.depth, arguments.heads,
-                   arguments.num_classes, pool, arguments.r_max, arguments.ripple_layers, arguments.lisa_patterns)
+                   arguments.num_classes, pool, arguments.r_max, arguments.ripple_layers, arguments.lisa_patterns,
+                   arguments.frames)
     from timm.models.vision_transformer import VisionTransformer
     return VisionTransformer(img_size=arguments.img_size, patch_size=arguments.patch_size, embed_dim=arguments.dim,
                              depth=arguments.depth, num_heads=arguments.heads, num_classes=arguments.num_classes,
@@ -276,7 +291,7 @@ class Uploads:
     def __init__(self, arguments, layout):
         self.device, self.layout = arguments.device, layout
         self.stream = torch.cuda.Stream() if self.device == "cuda" else None
-        size = (arguments.batch, 3, arguments.img_size, arguments.img_size)
+        size = (arguments.batch, 3, arguments.frames * arguments.img_size, arguments.img_size)
         self.host = [torch.randint(0, 256, size, dtype=torch.uint8) for _ in range(2)]
         if self.stream:
             self.host = [images.pin_memory() for images in self.host]
@@ -321,7 +336,7 @@ def measure(arguments, kind, mode):
     pool = arguments.pool or ("cls" if kind in ("softmax", "timm") else "gap")
     layout = torch.channels_last if device == "cuda" else torch.contiguous_format
     model = build(arguments, kind, pool).to(device, memory_format=layout)
-    images = torch.randn(arguments.batch, 3, arguments.img_size, arguments.img_size,
+    images = torch.randn(arguments.batch, 3, arguments.frames * arguments.img_size, arguments.img_size,
                          device=device).to(memory_format=layout)
     targets = torch.randn(arguments.batch, arguments.num_classes, device=device).softmax(-1)
     optimizer = adamw(model)
@@ -405,25 +420,27 @@ def check():
 
     failures = 0
     torch.set_default_dtype(torch.float64)
-    for kind in MODELS[1:]:
+    for kind, frames in [(kind, 1) for kind in MODELS[1:-1]] + [("softmax", 3), ("lisa", 3), ("lisa-3d", 3)]:
         torch.manual_seed(1)
         pool = "cls" if kind == "softmax" else "gap"
-        model = Vit(kind, 14, 2, 24, 2, 3, 7, pool, 4, 1, 5)
+        model = Vit(kind, 14, 2, 24, 2, 3, 7, pool, 4, 1, 5, frames)
         with torch.no_grad():
             for parameter in model.parameters():
                 parameter.add_(torch.randn_like(parameter), alpha=0.3)
         config = reference.Config(attn=kind.split("-")[0], img_size=(14, 14), dim=24, heads=3, pool=pool, r_max=4,
-                                  tau=0.0, ripple_layers=1, lisa_patterns=5)
-        images, labels = torch.randn(3, 3, 14, 14), torch.tensor([0, 3, 6])
-        logits, _, gradients = reference.Vit(config, model.state_dict()).loss_and_gradients(images, labels)
-        ours = model(images)
+                                  tau=0.0, ripple_layers=1, lisa_patterns=5, frames=frames,
+                                  lisa_fft="3d" if kind == "lisa-3d" else "1d")
+        clips, labels = torch.randn(3, frames, 3, 14, 14), torch.tensor([0, 3, 6])
+        logits, _, gradients = reference.Vit(config, model.state_dict()).loss_and_gradients(
+            clips if frames > 1 else clips[:, 0], labels)
+        ours = model(clips.transpose(1, 2).flatten(2, 3))
         F.cross_entropy(ours, labels).backward()
         worst = max([((ours - logits).abs().max() / logits.abs().max()).item()]
                     + [((p.grad - gradients[name]).abs().max() / gradients[name].abs().max()).item()
                        for name, p in model.named_parameters()])
         failures += not worst < 1e-10
         verdict = "ok" if worst < 1e-10 else "FAILED"
-        print(f"{kind:15s} == reference, logits and gradients   worst {worst:.1e}   {verdict}")
+        print(f"{kind:15s} {frames} frames == reference, logits and gradients   worst {worst:.1e}   {verdict}")
     return failures
 
 
@@ -436,6 +453,7 @@ def main():
     parser.add_argument("--warmup", type=int, default=2)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--img-size", type=int, default=32)
+    parser.add_argument("--frames", type=int, default=1, help="of a clip; models softmax, linear and lisa")
     parser.add_argument("--patch-size", type=int, default=2)
     parser.add_argument("--dim", type=int, default=192)
     parser.add_argument("--depth", type=int, default=12)

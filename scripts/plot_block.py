@@ -14,8 +14,8 @@ import plots  # noqa: F401  finds matplotlib, so it comes first
 
 import matplotlib.pyplot as plt
 
-COLOURS = {"softmax": "#0072b2", "convattn": "#e69f00", "lisa": "#d55e00"}
-MORE_COLOURS = ("#009e73", "#cc79a7", "#56b4e9", "#666666")
+COLOURS = {"softmax": "#0072b2", "convattn": "#e69f00", "lisa": "#d55e00", "lisa-3d": "#009e73"}
+MORE_COLOURS = ("#cc79a7", "#56b4e9", "#666666")
 LINES = {"vit.c": "-", "PyTorch eager": "--", "PyTorch compile": ":"}
 PANELS = (("infer_ms", 1, "inference, ms a batch"), ("train_ms", 1, "training step, ms a batch"),
           ("train_bytes", 2**20, "activations in training, MiB"))
@@ -47,7 +47,7 @@ def draw(rows, out):
         axes.set_title(title, loc="left", fontweight="bold", fontsize=11)
         axes.grid(True, color="#e4e4e4")
         axes.spines[["top", "right"]].set_visible(False)
-    figure.legend(*panels[0].get_legend_handles_labels(), loc="upper center", ncol=4, frameon=False)
+    figure.legend(*panels[0].get_legend_handles_labels(), loc="upper center", ncol=max(4, (len(curves) + 1) // 2), frameon=False)
     figure.text(0.01, 0.01, f"batch {rows[0]['batch']}; {rows[0]['device']}", fontsize=8, color="#666666")
     figure.tight_layout(rect=(0, 0.02, 1, 0.88))
     figure.savefig(out, dpi=110)
@@ -70,7 +70,8 @@ def print_table(rows):
         name = row["operator"] if row["by"] == "vit.c" else f"{row['operator']}, {row['by']}"
         times = [f"{float(row[key]):.1f}{ratio(row, key, softmax)}" for key in ("infer_ms", "train_ms")]
         macs = f"{float(row['mmacs']):.1f}" if row["mmacs"] else ""
-        print(f"| {row['grid']} x {row['grid']} | {name} | {macs} | {times[0]} | {times[1]} "
+        *frames, side = row["grid"].split("x")
+        print(f"| {' x '.join((*frames, side, side))} | {name} | {macs} | {times[0]} | {times[1]} "
               f"| {mebibytes(row['infer_bytes'])} | {mebibytes(row['train_bytes'])} |")
 
 

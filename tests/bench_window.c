@@ -14,7 +14,7 @@ enum { SIDE = 7, D = 32, RUNS = 15, TABLE = (2 * SIDE - 1) * (2 * SIDE - 1) };
 /* Milliseconds of the forward and of the backward pass, the best of some runs. */
 static void measure(int side, int H, int shift) {
     AttentionShape shape = {1, side * side, H, D};
-    WindowShape windows = {.grid = {1, side, side}, .wh = SIDE, .ww = SIDE, .shift_y = shift, .shift_x = shift};
+    WindowShape windows = {.grid = {1, side, side}, .wh = SIDE, .ww = SIDE, .wt = 1, .shift_y = shift, .shift_x = shift};
     size_t n = (size_t)shape.N * (size_t)(H * D);
     real *qkv = uniform_real(3 * n, -1, 1), *y = uniform_real(n, -1, 1), *dy = uniform_real(n, -1, 1),
          *dqkv = uniform_real(3 * n, -1, 1);

@@ -323,7 +323,7 @@ static void test_denominators(void **state) {
 /* == Rotation and permutation ===================================================================================== */
 
 typedef struct {
-    int B, N, H, F, Hg, Wg; /* Wg 0: one axis */
+    int B, N, H, F, Hg, Wg, T; /* Wg 0: one axis; T: frames */
 } TurnCase;
 
 static double sum_of_products(const float *a, const float *b, size_t n) {
@@ -344,15 +344,14 @@ static void rope_reference(double *y, const float *x, TurnCase k) {
         for (int head = 0; head < 2 * k.H; head++) {
             const float *from = x + (t * 2 * k.H + head) * k.F;
             double *to = y + (t * 2 * k.H + head) * k.F;
-            int n = (int)(t % k.N), patch = n - (k.N - k.Hg * k.Wg), quarter = k.F / 4;
+            int n = (int)(t % k.N), patch = n - (k.N - k.T * k.Hg * k.Wg), axes = k.T > 1 ? 3 : 2;
+            int each = k.F / (2 * axes), places[] = {patch % (k.Wg ? k.Wg : 1), patch / (k.Wg ? k.Wg : 1) % (k.Hg ? k.Hg : 1), patch / (k.Wg ? k.Wg : 1) / (k.Hg ? k.Hg : 1)};
             for (int f = 0; f < k.F; f++) to[f] = from[f];
             for (int p = 0; p < k.F / 2; p++) {
                 double angle = n * pow(10000, -2.0 * p / k.F);
                 if (k.Wg) {
-                    bool row = p < quarter, column = p >= quarter && p < 2 * quarter;
-                    if (patch < 0 || (!row && !column)) continue;
-                    angle = row ? patch / k.Wg * pow(10000, -4.0 * p / k.F)
-                                : patch % k.Wg * pow(10000, -4.0 * (p - quarter) / k.F);
+                    if (patch < 0 || p >= axes * each) continue;
+                    angle = places[axes - 1 - p / each] * pow(10000, -2.0 * axes * (p % each) / k.F);
                 }
                 to[2 * p] = cos(angle) * from[2 * p] - sin(angle) * from[2 * p + 1];
                 to[2 * p + 1] = sin(angle) * from[2 * p] + cos(angle) * from[2 * p + 1];
@@ -362,12 +361,12 @@ static void rope_reference(double *y, const float *x, TurnCase k) {
 
 static void rope_case(TurnCase k) {
     size_t n = (size_t)k.B * k.N * 2 * k.H * k.F;
-    printf("rope B %d N %d H %d F %d grid %dx%d\n", k.B, k.N, k.H, k.F, k.Hg, k.Wg);
+    printf("rope B %d N %d H %d F %d grid %dx%dx%d\n", k.B, k.N, k.H, k.F, k.T, k.Hg, k.Wg);
     float *x = normals(n, 1), *dy = normals(n, 1), *turns = poisoned((size_t)k.N * (k.F / 2) * 2 + 1);
     real *d_x = upload_real(x, n), *d_dy = upload_real(dy, n), *d_y = poisoned_real(n), *d_dx = poisoned_real(n);
     double *y = zeros(n);
     rope_reference(y, x, k);
-    rope_table(turns, k.N, k.F, k.Wg ? &(Grid){1, k.Hg, k.Wg} : NULL);
+    rope_table(turns, k.N, k.F, k.Wg ? &(Grid){k.T, k.Hg, k.Wg} : NULL);
     FeatureShape shape = {.B = k.B, .N = k.N, .H = k.H, .F = k.F};
     rope_forward(d_y, d_x, turns, &shape);
     rope_backward(d_dx, d_dy, turns, &shape);
@@ -378,8 +377,9 @@ static void rope_case(TurnCase k) {
 
 static void test_rope(void **state) {
     (void)state;
-    const TurnCase cases[] = {{3, 35, 3, 5, 0, 0}, {2, 36, 2, 10, 5, 7}, {2, 35, 1, 33, 5, 7}, {1, 5000, 1, 32, 0, 0},
-                              {1, 1, 1, 1, 0, 0},  {1, 4, 1, 3, 2, 2}};
+    const TurnCase cases[] = {{3, 35, 3, 5, 0, 0, 1}, {2, 36, 2, 10, 5, 7, 1},  {2, 35, 1, 33, 5, 7, 1},
+                              {1, 1, 1, 1, 0, 0, 1},  {1, 4, 1, 3, 2, 2, 1},    {1, 5000, 1, 32, 0, 0, 1},
+                              {1, 8, 2, 5, 2, 2, 2},  {2, 106, 2, 20, 5, 7, 3}, {1, 105, 1, 33, 5, 7, 3}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) rope_case(cases[i]);
 }
 
@@ -412,7 +412,7 @@ static void permute_case(TurnCase k) {
 
 static void test_permute(void **state) {
     (void)state;
-    const TurnCase cases[] = {{3, 35, 3, 5, 0, 0}, {1, 40, 2, 33, 0, 0}, {2, 1, 1, 1, 0, 0}};
+    const TurnCase cases[] = {{3, 35, 3, 5, 0, 0, 1}, {1, 40, 2, 33, 0, 0, 1}, {2, 1, 1, 1, 0, 0, 1}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) permute_case(cases[i]);
 }
 

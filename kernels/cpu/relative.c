@@ -5,22 +5,25 @@
 
 /* == Rotation ===================================================================================================== */
 
-/* The position of token n along the axis of pair p, or 0 if the pair is not rotated. */
-static int place(int n, int p, int N, int F, const Grid *grid) {
+/* The position of token n along the axis of pair p, or 0 if the pair is not rotated; of `axes` axes that have `each`
+ * pairs. */
+static int place(int n, int p, int N, int axes, int each, const Grid *grid) {
     if (!grid) return n;
-    int patch = n - (N - grid->rows * grid->columns);
-    if (patch < 0 || p >= F / 4 * 2) return 0;
-    return p < F / 4 ? patch / grid->columns : patch % grid->columns;
+    int patch = n - (N - grid_tokens(*grid));
+    if (patch < 0 || p >= each * axes) return 0;
+    GridPlace at = grid_place(*grid, patch);
+    int of_last = axes - 1 - p / each;
+    return of_last == 0 ? at.x : of_last == 1 ? at.y : at.t;
 }
 
 void rope_table(float *turns, int N, int F, const Grid *grid) {
-    int pairs = F / 2, axis = grid && F >= 4 ? F / 4 : pairs;
+    int pairs = F / 2, axes = !grid ? 1 : grid->frames > 1 ? 3 : 2, each = F / (2 * axes), period = each ? each : pairs;
 #pragma omp parallel for schedule(static)
     for (int p = 0; p < pairs; p++) {
-        double theta = pow(10000, -(grid ? 4.0 : 2.0) * (p % axis) / F);
+        double theta = pow(10000, -2.0 * axes * (p % period) / F);
         for (int n = 0; n < N; n++) {
             float *turn = turns + ((size_t)n * pairs + p) * 2;
-            double angle = theta * place(n, p, N, F, grid);
+            double angle = theta * place(n, p, N, axes, each, grid);
             turn[0] = (float)cos(angle);
             turn[1] = (float)sin(angle);
         }

@@ -17,26 +17,31 @@ typedef struct {
     int n, np, D, Dp;           /* places of a window; rounded up; D alike */
     int H;
     size_t M, row, y_row, table; /* H*D; numbers from one token to the next; entries of a head's table */
+    int outer, inner;           /* a window's rows and their places, or of clips its frames and their places */
+    int offsets;                /* entries of the table for each offset between two of the outer ones */
 } Shape;
 
 static Shape shape_of(const WindowShape *w, const AttentionShape *shape) {
-    Grid counts = window_counts(w);
-    int n = w->wh * w->ww;
-    size_t M = (size_t)shape->H * shape->D, table = (size_t)(2 * w->wh - 1) * (2 * w->ww - 1);
-    return (Shape){*w, grid_tokens(counts), n, tile_round_up(n), shape->D, tile_round_up(shape->D),
-                   shape->H, M, 3 * M, M, table};
+    Grid sides = window_sides(w);
+    bool flat = sides.frames == 1;
+    int n = grid_tokens(sides), across = 2 * w->ww - 1;
+    size_t M = (size_t)shape->H * shape->D, table = grid_tokens(grid_offsets(sides));
+    return (Shape){*w, grid_tokens(window_counts(w)), n, tile_round_up(n), shape->D, tile_round_up(shape->D),
+                   shape->H, M, 3 * M, M, table, flat ? w->wh : sides.frames, flat ? w->ww : w->wh * w->ww,
+                   flat ? across : (2 * w->wh - 1) * across};
 }
 
 typedef struct {
     int *token, *region;             /* of each place: [n], [np] with -1 beyond n */
     int *query;                      /* [n] the places with a token */
-    float *strips, *dstrips;         /* bias [ww][2wh-1][ww] by column of the query: all keys of one are a stretch */
+    float *strips, *dstrips;         /* bias [inner][2 outer-1][inner] by the query's place among the inner ones: all
+                                        keys of one query are a stretch */
     float *q, *k, *v, *dy, *dk, *dv; /* [np,Dp], q times 1 / sqrt D */
     float *kt, *vt;                  /* [Dp,np] */
     float *p, *t, *sum;              /* [QUERIES,np] twice, [QUERIES,Dp] */
 } Work;
 
-static size_t strips_floats(const Shape *s) { return (size_t)s->windows.ww * (2 * s->windows.wh - 1) * s->windows.ww; }
+static size_t strips_floats(const Shape *s) { return (size_t)s->inner * (2 * s->outer - 1) * s->inner; }
 
 static size_t work_floats(const Shape *s) {
     size_t lists = 3 * workspace_line_up(s->np), strips = 2 * workspace_line_up(strips_floats(s));
@@ -67,32 +72,30 @@ static Work work_of(float *next, const Shape *s) {
 
 /* == Biases ======================================================================================================= */
 
-/* Where entry 0 of a strip's row stands in the table; the next ones stand before it. */
-static size_t table_at(int x, int r, int h, const Shape *s) {
-    int wh = s->windows.wh, ww = s->windows.ww;
-    return ((size_t)(2 * wh - 2 - r) * (2 * ww - 1) + x + ww - 1) * s->H + h;
+/* Where row r of strip x has the table's entry for key m, both places among the inner ones. */
+static size_t table_at(int x, int r, int m, int h, const Shape *s) {
+    int ww = s->windows.ww, inside = (x / ww - m / ww) * (2 * ww - 1) + x % ww - m % ww + (s->offsets - 1) / 2;
+    return ((size_t)(2 * s->outer - 2 - r) * s->offsets + inside) * s->H + h;
 }
 
 static void fill_strips(float *strips, const float *table, int h, const Shape *s) {
-    int rows = 2 * s->windows.wh - 1, ww = s->windows.ww;
-    for (int x = 0; x < ww; x++)
+    int rows = 2 * s->outer - 1;
+    for (int x = 0; x < s->inner; x++)
         for (int r = 0; r < rows; r++)
-            for (int m = 0; m < ww; m++)
-                strips[((size_t)x * rows + r) * ww + m] = table[table_at(x, r, h, s) - (size_t)m * s->H];
+            for (int m = 0; m < s->inner; m++) *strips++ = table[table_at(x, r, m, h, s)];
 }
 
 static void join_strips(float *dtable, const float *dstrips, int h, const Shape *s) {
-    int rows = 2 * s->windows.wh - 1, ww = s->windows.ww;
-    for (int x = 0; x < ww; x++)
+    int rows = 2 * s->outer - 1;
+    for (int x = 0; x < s->inner; x++)
         for (int r = 0; r < rows; r++)
-            for (int m = 0; m < ww; m++)
-                dtable[table_at(x, r, h, s) - (size_t)m * s->H] += dstrips[((size_t)x * rows + r) * ww + m];
+            for (int m = 0; m < s->inner; m++) dtable[table_at(x, r, m, h, s)] += *dstrips++;
 }
 
 /* The query's stretch of a strip: [n], by place of the key. */
 static float *stretch_of(float *strips, int query, const Shape *s) {
-    int wh = s->windows.wh, ww = s->windows.ww;
-    return strips + ((size_t)(query % ww) * (2 * wh - 1) + wh - 1 - query / ww) * ww;
+    int inner = s->inner, outer = s->outer;
+    return strips + ((size_t)(query % inner) * (2 * outer - 1) + outer - 1 - query / inner) * inner;
 }
 
 /* == A window ===================================================================================================== */

@@ -6,7 +6,7 @@
 
 static void windows_copy(real *rows, real *x, const WindowRows *s, int B, bool back) {
     const WindowShape *w = &s->windows;
-    int windows = grid_tokens(window_counts(w)), places = w->wh * w->ww;
+    int windows = grid_tokens(window_counts(w)), places = grid_tokens(window_sides(w));
     size_t N = grid_tokens(w->grid), place_row = (size_t)s->parts * s->C, token_row = (size_t)s->parts * s->M;
 #pragma omp parallel for collapse(2) schedule(static)
     for (int b = 0; b < B; b++)

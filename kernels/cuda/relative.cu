@@ -10,28 +10,33 @@ DEVICE size_t thread_number() { return (size_t)blockIdx.x * THREADS + threadIdx.
 
 /* == Rotation ===================================================================================================== */
 
-/* The position of token n along the axis of pair p, or 0 if the pair is not rotated. */
-DEVICE int place(int n, int p, int N, int F, int Hg, int Wg) {
-    int patch = n - (N - Hg * Wg);
-    if (!Wg) return n;
-    if (patch < 0 || p >= F / 4 * 2) return 0;
-    return p < F / 4 ? patch / Wg : patch % Wg;
+/* The position of token n along the axis of pair p, or 0 if the pair is not rotated; of `axes` axes that have `each`
+ * pairs.  One axis is the tokens in a row. */
+DEVICE int place(int n, int p, int N, int axes, int each, const Grid &grid) {
+    int patch = n - (N - grid_tokens(grid));
+    if (axes == 1) return n;
+    if (patch < 0 || p >= each * axes) return 0;
+    GridPlace at = grid_place(grid, patch);
+    int of_last = axes - 1 - p / each;
+    return of_last == 0 ? at.x : of_last == 1 ? at.y : at.t;
 }
 
-__global__ void __launch_bounds__(THREADS) rope_table_kernel(float *turns, int N, int F, int Hg, int Wg) {
+__global__ void __launch_bounds__(THREADS) rope_table_kernel(float *turns, int N, int F, int axes, Grid grid) {
     size_t at = thread_number();
-    int pairs = F / 2, axis = Wg && F >= 4 ? F / 4 : pairs;
+    int pairs = F / 2, each = F / (2 * axes), period = each ? each : pairs;
     if (at >= (size_t)N * pairs) return;
     int n = (int)(at / pairs), p = (int)(at % pairs);
-    double theta = pow(10000.0, -(Wg ? 4.0 : 2.0) * (p % axis) / F), angle = theta * place(n, p, N, F, Hg, Wg);
+    double theta = pow(10000.0, -2.0 * axes * (p % period) / F), angle = theta * place(n, p, N, axes, each, grid);
     turns[2 * at] = (float)cos(angle);
     turns[2 * at + 1] = (float)sin(angle);
 }
 
 void rope_table(float *turns, int N, int F, const Grid *grid) {
-    int Hg = grid ? grid->rows : 0, Wg = grid ? grid->columns : 0;
+    const Grid none = {0, 0, 0};
+    int axes = !grid ? 1 : grid->frames > 1 ? 3 : 2;
     size_t count = (size_t)N * (F / 2);
-    if (count) LAUNCH(rope_table_kernel, (unsigned)ceil_div(count, THREADS), THREADS, 0, turns, N, F, Hg, Wg);
+    if (count)
+        LAUNCH(rope_table_kernel, (unsigned)ceil_div(count, THREADS), THREADS, 0, turns, N, F, axes, grid ? *grid : none);
 }
 
 /* Pairs, and an odd last feature as a pair of its own; sign -1 turns back. */

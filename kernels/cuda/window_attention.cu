@@ -24,9 +24,10 @@ struct Shape {
 };
 
 static Shape shape_of(const WindowShape *w, const AttentionShape *a, const WindowParameters *learned) {
-    int n = w->wh * w->ww;
+    Grid sides = window_sides(w);
+    int n = grid_tokens(sides);
     unsigned tiles = (unsigned)ceil_div(n, ROWS);
-    return {*w, a->N, a->H, a->D, n, (2 * w->wh - 1) * (2 * w->ww - 1), tiles,
+    return {*w, a->N, a->H, a->D, n, grid_tokens(grid_offsets(sides)), tiles,
             tiles * (unsigned)grid_tokens(window_counts(w)) * a->B, 1 / sqrtf((float)a->D), learned->pad, learned->table};
 }
 
@@ -72,10 +73,8 @@ DEVICE void load_keys(float *k, float *v, int rows, const real *head, const Wind
 
 /* The score of places i and j, a query's and a key's in these regions, from the product q.k. */
 DEVICE float score(float product, int i, int j, int region, int key_region, int head, const Shape &s) {
-    int wh = s.windows.wh, ww = s.windows.ww;
-    int offset = (i / ww - j / ww + wh - 1) * (2 * ww - 1) + i % ww - j % ww + ww - 1;
     if (region == NO_QUERY || key_region == NO_KEY) return -INFINITY;
-    return s.scale * product + s.table[offset * s.H + head] - (region == key_region ? 0 : WINDOW_APART);
+    return s.scale * product + s.table[window_offset(&s.windows, i, j) * s.H + head] - (region == key_region ? 0 : WINDOW_APART);
 }
 
 /* The head's rows of the places with a token = scale times sum. */
@@ -165,13 +164,16 @@ DEVICE void load_sums(float *delta, float *sums, int rows, const real *dy, const
 
 /* A block's parts of dtable += the sums of ds [ROWS,COLUMNS] over pairs of equal offset, queries first.., keys j... */
 DEVICE void add_offsets(float *part, const float *ds, int j, const Tile &at, const Shape &s) {
-    int wh = s.windows.wh, ww = s.windows.ww;
+    Grid sides = window_sides(&s.windows);
+    int wt = sides.frames, wh = sides.rows, ww = sides.columns;
     for (int offset = threadIdx.x; offset < s.entries; offset += THREADS) {
-        int below = offset / (2 * ww - 1) - (wh - 1), right = offset % (2 * ww - 1) - (ww - 1);
+        GridPlace away = grid_place(grid_offsets(sides), offset);
         float sum = 0;
         for (int row = 0; row < ROWS && at.first + row < s.n; row++) {
-            int y = (at.first + row) / ww - below, x = (at.first + row) % ww - right, column = y * ww + x - j;
-            if (y < 0 || y >= wh || x < 0 || x >= ww || column < 0 || column >= COLUMNS) continue;
+            GridPlace query = grid_place(sides, at.first + row);
+            int t = query.t - away.t + wt - 1, y = query.y - away.y + wh - 1, x = query.x - away.x + ww - 1;
+            int column = (t * wh + y) * ww + x - j;
+            if (t < 0 || t >= wt || y < 0 || y >= wh || x < 0 || x >= ww || column < 0 || column >= COLUMNS) continue;
             sum += ds[row * COLUMNS + column];
         }
         part[offset * s.H + at.head] += sum;

@@ -10,7 +10,7 @@ __global__ void __launch_bounds__(THREADS) windows_kernel(real *to, const real *
                                                           WindowRows s) {
     size_t at = ((size_t)blockIdx.x * THREADS + threadIdx.x) * W;
     if (at >= n) return;
-    int windows = grid_tokens(window_counts(&s.windows)), places = s.windows.wh * s.windows.ww;
+    int windows = grid_tokens(window_counts(&s.windows)), places = grid_tokens(window_sides(&s.windows));
     size_t piece = quotient(at, s.C), row = quotient(piece, s.parts), window = quotient(row, places);
     size_t image = quotient(window, windows), part = piece - row * s.parts;
     int token = window_place(&s.windows, (int)(window - image * windows), (int)(row - window * places)).token;
@@ -24,7 +24,7 @@ __global__ void __launch_bounds__(THREADS) windows_kernel(real *to, const real *
 
 template <bool BACK>
 static void windows_copy(real *to, const real *from, const WindowRows *s, int B) {
-    size_t rows = (size_t)B * grid_tokens(window_counts(&s->windows)) * s->windows.wh * s->windows.ww;
+    size_t rows = (size_t)B * grid_tokens(window_counts(&s->windows)) * grid_tokens(window_sides(&s->windows));
     size_t n = rows * s->parts * s->C;
     bool wide = is_wide(s->C, to, from) && s->M % WIDE == 0;
     unsigned blocks = (unsigned)ceil_div(n, wide ? THREADS * WIDE : THREADS);

@@ -1,6 +1,7 @@
 /* Multi-scale attention (Li et al. 2022, MViTv2).  x [B,N,M] -> y [B,N,M], tokens on a grid
  * forward   1. q,k,v = x Wqkv^T + b
- *           2. depthwise 3x3 of each over the grid, k's and v's with the stride kv_stride, which leaves L of them
+ *           2. depthwise 3x3 of each over the grid, k's and v's with the stride kv_stride, which leaves L of them; in
+ *              clips time_kernel frames long and without a stride
  *           3. layer norm of each, head by head   4. o_n = sum_m softmax_m(q_n.k_m / sqrt D) v_m
  *           5. mix = o + q   6. y = mix Wproj^T + b
  * backward  6. dmix   4. dq, dk, dv   5. dq += dmix   3. 2. 1. dx
@@ -48,14 +49,25 @@ typedef struct {
     real *dnormed;             /* scratch, laid out like normed */
 } Convattn;
 
+static int stride_of(const Attention *a) {
+    return ((const ConvattnSettings *)config_settings(a->settings, &convattn_settings))->kv_stride;
+}
+
+static void convattn_check(const Attention *a) {
+    if (a->grid.frames > 1 && stride_of(a) > 1)
+        config_reject(a->settings, "kv_stride", "%d: the convolutions of clips have no stride, and there are %d frames: "
+                      "use 1", stride_of(a), a->grid.frames);
+}
+
 static void convattn_declare(Attention *a, Params *params) {
     Convattn *s = a->state;
     int M = a->M;
-    s->stride = ((const ConvattnSettings *)config_settings(a->settings, &convattn_settings))->kv_stride;
-    s->keys = (Grid){1, convolution_side(a->grid.rows, s->stride), convolution_side(a->grid.columns, s->stride)};
+    s->stride = stride_of(a);
+    s->keys = (Grid){a->grid.frames, convolution_side(a->grid.rows, s->stride),
+                     convolution_side(a->grid.columns, s->stride)};
     qkv_declare(&s->frame, a, params);
-    depthwise_declare(&s->pool, params, a->prefix, "pool", (Depthwise){a->grid, 3 * M, 3, 3 * M, 3 * M, 3 * M, 0},
-                      false);
+    depthwise_declare(&s->pool, params, a->prefix, "pool",
+                      (Depthwise){a->grid, 3 * M, 3, 3 * M, 3 * M, 3 * M, a->time_kernel}, false);
     const char *const w[] = {"norm_q.weight", "norm_k.weight", "norm_v.weight"};
     const char *const b[] = {"norm_q.bias", NULL, "norm_v.bias"};
     for (int i = 0; i < 3; i++) {
@@ -186,7 +198,7 @@ static void convattn_backward(const Attention *a, real *dx, const real *dy, cons
 static size_t convattn_macs(const Attention *a) {
     const Convattn *s = a->state;
     size_t N = (size_t)a->N, L = (size_t)grid_tokens(s->keys), M = (size_t)a->M;
-    return qkv_macs(&s->frame, a) + 9 * (N + 2 * L) * M + 2 * N * L * M;
+    return qkv_macs(&s->frame, a) + (size_t)depthwise_taps(&s->pool.shape) * (N + 2 * L) * M + 2 * N * L * M;
 }
 
 /* The weights of step 4, without the addition of q.  With a stride a key's weight stands at the token in the middle of
@@ -201,7 +213,7 @@ static void convattn_weights(const Attention *a, float *weights, int b, int head
     real_download(k, s->normed + part_at(s, a, 1) + (size_t)b * (size_t)L * (size_t)k_row + first, size);
     for (int m = 0; m < a->N; m++) weights[m] = -INFINITY;
     for (int l = 0; l < L; l++) {
-        int m = l / s->keys.columns * s->stride * a->grid.columns + l % s->keys.columns * s->stride;
+        int m = s->stride == 1 ? l : l / s->keys.columns * s->stride * a->grid.columns + l % s->keys.columns * s->stride;
         weights[m] = 0;
         for (int d = 0; d < a->D; d++) weights[m] += q[d] * k[(size_t)l * (size_t)k_row + (size_t)d];
         weights[m] /= sqrtf((float)a->D);
@@ -218,7 +230,9 @@ const AttentionOp convattn_op = {
     .summary = "softmax after depthwise 3x3 and a norm on q, k, v, plus q (MViTv2)",
     .settings = ATTENTION_SETTINGS(&convattn_settings),
     .needs_grid = true,
+    .takes_frames = true,
     .state_size = sizeof(Convattn),
+    .check = convattn_check,
     .declare = convattn_declare,
     .plan = convattn_plan,
     .forward = convattn_forward,

@@ -6,6 +6,7 @@
  *           3. y = mix Wproj^T + b
  * backward  the same steps in reverse
  * saves     qkv, mix, and what the branches save.  Parameters of the branches have the names of the authors' program.
+ * Of clips a stripe goes through all frames, which is ours.
  * cswin-focused has focused linear attention within the stripes (Han et al. 2023, FLatten Transformer). */
 #include "layers/attention/qkv.h"
 #include "layers/attention/stripes.h"
@@ -109,6 +110,7 @@ const AttentionOp cswin_op = {
     .summary = "softmax within vertical and horizontal stripes, 3x3 on v (CSwin)",
     .settings = ATTENTION_SETTINGS(&stripe_settings),
     .needs_grid = true,
+    .takes_frames = true,
     .state_size = sizeof(CSwin),
     .check = cswin_check,
     .declare = cswin_declare,
@@ -125,6 +127,7 @@ const AttentionOp cswin_focused_op = {
     .summary = "focused attention within vertical and horizontal stripes (FLatten)",
     .settings = ATTENTION_SETTINGS(&stripe_settings, &focused_settings),
     .needs_grid = true,
+    .takes_frames = true,
     .state_size = sizeof(CSwin),
     .check = cswin_check,
     .declare = cswin_declare,

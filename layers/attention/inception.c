@@ -7,6 +7,8 @@
  * saves     the slices of x (the second one after the maximum, with its indices), x W1^T, the first 4C channels of wide
  *           before GELU, qkv, lse, the output of the attention, wide, mix.
  *
+ * Of clips the convolutions are time_kernel frames long and the maximum is that of each frame by itself.
+ *
  * The numbers in the LiSA paper, 6.36 M parameters and 1.28 G multiply-adds, imply dim 216 with L = 96, that is 9 heads
  * of which four attend; no other division of 180 to 320 channels gives both numbers. */
 #include "layers/attention/attention.h"
@@ -68,10 +70,11 @@ static void inception_declare(Attention *a, Params *params) {
     int C = s->C, L = s->L, W = s->W;
     projection_declare_weight(&s->conv1, params, a->prefix, "high_mixer.conv1", C, 2 * C);
     depthwise_declare(&s->conv, params, a->prefix, "high_mixer.proj1",
-                      (Depthwise){a->grid, 2 * C, 3, 2 * C, 2 * C, 4 * C, 0}, false);
+                      (Depthwise){a->grid, 2 * C, 3, 2 * C, 2 * C, 4 * C, a->time_kernel}, false);
     projection_declare(&s->proj2, params, a->prefix, "high_mixer.proj2", C, 2 * C);
     projection_declare(&s->qkv, params, a->prefix, "low_mixer.qkv", L, 3 * L);
-    depthwise_declare(&s->fuse, params, a->prefix, "conv_fuse", (Depthwise){a->grid, W, 3, W, W, W, 0}, false);
+    depthwise_declare(&s->fuse, params, a->prefix, "conv_fuse", (Depthwise){a->grid, W, 3, W, W, W, a->time_kernel},
+                      false);
     projection_declare(&s->proj, params, a->prefix, "proj", W, a->M);
 }
 
@@ -106,6 +109,11 @@ static void inception_plan(Attention *a, Plan *plan, int B) {
     plan_release(plan, mark);
 }
 
+/* Of a frame. */
+static NeighbourMax maxima(const Inception *s, const Attention *a) {
+    return (NeighbourMax){{1, a->grid.rows, a->grid.columns}, s->C, a->M};
+}
+
 static void inception_forward(const Attention *a, real *y, const real *x, int B) {
     const Inception *s = a->state;
     size_t n = (size_t)B * (size_t)a->N;
@@ -113,7 +121,7 @@ static void inception_forward(const Attention *a, real *y, const real *x, int B)
     rows_add(s->first, x, NULL, n, C, C, M, 0);
     projection_forward(&s->conv1, s->doubled, s->first, n);
     depthwise_forward(s->high, NULL, s->doubled, s->conv.w, NULL, &s->conv.shape, B);
-    neighbour_max_forward(s->pooled, s->at, x + C, &(NeighbourMax){a->grid, C, M}, B);
+    neighbour_max_forward(s->pooled, s->at, x + C, (NeighbourMax[]){maxima(s, a)}, B * a->grid.frames);
     projection_forward(&s->proj2, s->part, s->pooled, n);
     rows_add(s->high + 2 * C, s->part, NULL, n, 2 * C, 4 * C, 2 * C, 0);
     gelu_forward(s->part, s->high, n * 4 * (size_t)C);
@@ -145,7 +153,7 @@ static void inception_backward(const Attention *a, real *dx, const real *dy, con
     gelu_backward(s->dhigh, s->part, s->dhigh, s->high, n * 4 * (size_t)C);
     rows_add(s->ddoubled, s->dhigh + 2 * C, NULL, n, 2 * C, 2 * C, 4 * C, 0);
     projection_backward(&s->proj2, s->dslice, s->ddoubled, s->pooled, n);
-    neighbour_max_backward(dx + C, s->dslice, s->at, &(NeighbourMax){a->grid, C, M}, B);
+    neighbour_max_backward(dx + C, s->dslice, s->at, (NeighbourMax[]){maxima(s, a)}, B * a->grid.frames);
     depthwise_backward(s->ddoubled, NULL, s->conv.dw, NULL, s->dhigh, s->doubled, s->conv.w, &s->conv.shape, B);
     projection_backward(&s->conv1, s->dslice, s->ddoubled, s->first, n);
     rows_add(dx, s->dslice, NULL, n, C, M, C, 0);
@@ -164,6 +172,7 @@ const AttentionOp inception_op = {
     .summary = "channels divided among convolution, max pooling and softmax (iFormer)",
     .settings = ATTENTION_SETTINGS(&inception_settings),
     .needs_grid = true,
+    .takes_frames = true,
     .state_size = sizeof(Inception),
     .check = inception_check,
     .declare = inception_declare,

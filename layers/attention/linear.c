@@ -103,7 +103,7 @@ static void linear_weights(const Attention *a, float *weights, int b, int head, 
 static void linear_check(const Attention *a) {
     const RelativeSettings *relative = config_settings(a->settings, &relative_settings);
     if (a->grid.frames > 1 && relative && !strcmp(relative->relative->name, "rope-2d"))
-        config_reject(a->settings, "relative", "rope-2d knows no frames, and attn linear has %d: use rope",
+        config_reject(a->settings, "relative", "rope-2d knows no frames, and attn linear has %d: use rope-3d",
                       a->grid.frames);
 }
 

@@ -4,7 +4,8 @@
  *           2. q = x Wq^T + b,  k, v = z Wkv^T + b   3. mix_n = sum_l softmax_l(q_n.k_l / sqrt D) v_l
  *           4. y = mix Wproj^T + b
  * backward  4. dmix   3. dq, dk, dv from the saved log-sum-exp   2. dz, dx   1. dx += the gradient through z
- * saves     q, kv, mix, lse [B,H,N], and what reduced_keys.h saves.  Parameter names are timm's (pvt_v2). */
+ * saves     q, kv, mix, lse [B,H,N], and what reduced_keys.h saves.  Parameter names are timm's (pvt_v2).
+ * Of clips every frame is reduced by itself, and a query sees the keys of all frames. */
 #include <math.h>
 #include <stdlib.h>
 
@@ -144,6 +145,7 @@ const AttentionOp reduced_op = {
     .summary = "softmax to fewer keys: convolved squares or means of cells (PVT, PVTv2)",
     .settings = ATTENTION_SETTINGS(&reduction_settings, &cell_settings),
     .needs_grid = true,
+    .takes_frames = true,
     .class_block = class_at_entry,
     .state_size = sizeof(Reduced),
     .check = reduced_check,

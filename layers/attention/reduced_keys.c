@@ -24,7 +24,11 @@ int reduction_of(const Attention *a) {
 void reduced_keys_create(ReducedKeys *k, const Attention *a, int r, int c) {
     k->cells = c;
     k->squares = (Unfold){a->grid.rows, a->grid.columns, a->M, r, r, 0, false, 0, 0, 0};
-    k->grid = c ? (Grid){1, c, c} : r > 1 ? unfold_grid(&k->squares) : (Grid){1, 1, a->N};
+    k->tokens_of_frame = (Grid){1, a->grid.rows, a->grid.columns};
+    k->of_frame = c ? (Grid){1, c, c} : unfold_grid(&k->squares);
+    k->frames = a->grid.frames;
+    k->grid = (Grid){1, k->frames * k->of_frame.rows, k->of_frame.columns};
+    if (!reduced_keys_differ(k)) k->grid = (Grid){1, 1, a->N};
 }
 
 bool reduced_keys_differ(const ReducedKeys *k) { return k->cells > 0 || k->squares.stride > 1; }
@@ -62,8 +66,9 @@ static LayerNorm norm_of(const ReducedKeys *k, const Attention *a, int B) {
 
 /* The rows that sr projects. */
 static void gather_squares(const ReducedKeys *k, const Attention *a, const real *x, int B) {
-    if (k->cells) overlapping_means_forward(k->cols, x, &(Cells){a->grid, k->grid}, B, a->M);
-    else unfold_forward(k->cols, x, &k->squares, B);
+    int frames = B * k->frames;
+    if (k->cells) overlapping_means_forward(k->cols, x, &(Cells){k->tokens_of_frame, k->of_frame}, frames, a->M);
+    else unfold_forward(k->cols, x, &k->squares, frames);
 }
 
 const real *reduced_keys_forward(const ReducedKeys *k, const Attention *a, const real *x, int B) {
@@ -85,8 +90,9 @@ void reduced_keys_backward(const ReducedKeys *k, const Attention *a, real *dx, c
     gather_squares(k, a, x, B);
     projection_backward(&k->sr, NULL, k->draw, k->cols, norm.n);
     linear_backward_input(k->cols, k->draw, k->sr.w, &(LinearShape){norm.n, k->sr.in, k->sr.out, 0});
-    if (k->cells) overlapping_means_backward(dx, k->cols, &(Cells){a->grid, k->grid}, B, a->M);
-    else unfold_backward(dx, k->cols, &k->squares, B);
+    int frames = B * k->frames;
+    if (k->cells) overlapping_means_backward(dx, k->cols, &(Cells){k->tokens_of_frame, k->of_frame}, frames, a->M);
+    else unfold_backward(dx, k->cols, &k->squares, frames);
 }
 
 size_t reduced_keys_macs(const ReducedKeys *k) {
@@ -98,13 +104,14 @@ void reduced_keys_spread(const ReducedKeys *k, const Attention *a, float *weight
         weights[l] += weight;
         return;
     }
-    int i = l / k->grid.columns, j = l % k->grid.columns, r = k->squares.stride;
-    TokenSpan rows = {i * r, (i + 1) * r}, columns = {j * r, (j + 1) * r};
+    GridPlace key = grid_place((Grid){k->frames, k->of_frame.rows, k->of_frame.columns}, l);
+    int r = k->squares.stride, first = key.t * grid_tokens(k->tokens_of_frame);
+    TokenSpan rows = {key.y * r, (key.y + 1) * r}, columns = {key.x * r, (key.x + 1) * r};
     if (k->cells) {
-        rows = cell_span(i, k->grid.rows, a->grid.rows);
-        columns = cell_span(j, k->grid.columns, a->grid.columns);
+        rows = cell_span(key.y, k->of_frame.rows, a->grid.rows);
+        columns = cell_span(key.x, k->of_frame.columns, a->grid.columns);
     }
     float share = weight / (float)((rows.end - rows.begin) * (columns.end - columns.begin));
     for (int y = rows.begin; y < rows.end; y++)
-        for (int x = columns.begin; x < columns.end; x++) weights[y * a->grid.columns + x] += share;
+        for (int x = columns.begin; x < columns.end; x++) weights[first + y * a->grid.columns + x] += share;
 }

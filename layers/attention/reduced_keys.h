@@ -4,7 +4,8 @@
  *                             square are left out
  *           reduction 1       z = x
  *           cells c           z = gelu(norm(W a + b)), where a are the means of c x c cells, whatever the reduction
- * saves     z and what is before its norm.  Parameter names are timm's (pvt_v2). */
+ * saves     z and what is before its norm.  Parameter names are timm's (pvt_v2).
+ * Of clips every frame is reduced by itself. */
 #ifndef VIT_LAYERS_REDUCED_KEYS_H
 #define VIT_LAYERS_REDUCED_KEYS_H
 
@@ -18,8 +19,10 @@ typedef struct {
     Projection sr; /* of squares as rows, or of means */
     NormPair norm;
     int cells; /* to a side, or 0 */
-    Unfold squares;
-    Grid grid;          /* the L tokens' */
+    Unfold squares;                 /* of a frame */
+    Grid tokens_of_frame, of_frame; /* what is reduced, and what becomes of it */
+    int frames;
+    Grid grid;          /* all L: of clips the frames below each other, or the tokens in a row */
     real *raw, *z;      /* [B,L,M] kept: before the norm; the result */
     float *mean, *rstd; /* [B,L] kept */
     real *cols;         /* scratch: [B*L,M*r*r], or the means [B,L,M] */

@@ -3,7 +3,7 @@
 
 static const RelativeKind relative_none = {.name = "none", .summary = "no relative positions"};
 
-#define RELATIVE_KINDS(X) X(sincspe) X(convspe) X(rope) X(rope_2d) X(permute)
+#define RELATIVE_KINDS(X) X(sincspe) X(convspe) X(rope) X(rope_2d) X(rope_3d) X(permute)
 
 #define DECLARATION(name) extern const RelativeKind relative_##name;
 #define ROW(name) &relative_##name,

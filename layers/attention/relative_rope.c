@@ -2,7 +2,8 @@
  * forward   y_(2p), y_(2p+1) = phi_(2p), phi_(2p+1) rotated by the angle n theta_p, theta_p = 10000^(-2p/F)
  * backward  rotation by the opposite angle
  * saves     turned, turns [N,F/2,2].
- * rope-2d rotates half of the pairs by the token's row and half by its column; a class token is not rotated. */
+ * rope-2d rotates half of the pairs by the token's row and half by its column; a class token is not rotated.
+ * rope-3d is the same for images, and in clips a third of the pairs each by frame, row and column. */
 #include "layers/attention/relative.h"
 
 static void rope_plan(Relative *r, const Attention *a, Plan *plan, int B) {
@@ -15,7 +16,7 @@ static void turn(const Relative *r, const Attention *a, const real *phi, int B) 
     rope_forward(r->turned, phi, r->turns, &(FeatureShape){B, a->N, a->H, a->D, r->F});
 }
 
-static void turn_2d(const Relative *r, const Attention *a, const real *phi, int B) {
+static void turn_grid(const Relative *r, const Attention *a, const real *phi, int B) {
     rope_table(r->turns, a->N, r->F, &a->grid);
     rope_forward(r->turned, phi, r->turns, &(FeatureShape){B, a->N, a->H, a->D, r->F});
 }
@@ -40,4 +41,5 @@ static size_t rope_macs(const Relative *r, const Attention *a) {
     }
 
 ROPE(relative_rope, "rope", "rotates pairs of features by the token's index (Su et al. 2021)", turn);
-ROPE(relative_rope_2d, "rope-2d", "rotates half of the pairs by the row, the others by the column", turn_2d);
+ROPE(relative_rope_2d, "rope-2d", "rotates half of the pairs by the row, the others by the column", turn_grid);
+ROPE(relative_rope_3d, "rope-3d", "as rope-2d, in clips a third each by frame, row and column", turn_grid);

@@ -9,12 +9,13 @@
 void stripes_create(StripeBranch *s, const Attention *a, int index, int rows, int columns, int first, int heads,
                     bool focused) {
     int C = heads * a->D;
+    WindowShape windows = {.grid = a->grid, .wh = rows, .ww = columns, .wt = a->grid.frames};
     *s = (StripeBranch){.stripe = *a,
-                        .order = {{a->grid, rows, columns, 0, 0}, 3, C, a->M},
+                        .order = {windows, 3, C, a->M},
                         .first = first * a->D,
                         .focused = focused};
-    s->stripe.grid = (Grid){1, rows, columns};
-    s->stripe.N = rows * columns;
+    s->stripe.grid = window_sides(&windows);
+    s->stripe.N = grid_tokens(s->stripe.grid);
     s->stripe.M = C;
     s->stripe.H = heads;
     s->stripe.state = NULL;
@@ -35,10 +36,10 @@ static int stripe_setting(const StripeBranch *s) {
 void stripes_declare(StripeBranch *s, Params *params) {
     const char *prefix = s->stripe.prefix;
     int C = s->stripe.M, stripe = stripe_setting(s), stage = s->stripe.stage;
-    s->lepe.shape = (Depthwise){s->stripe.grid, C, 3, C, 3 * C, C, 1};
-    params_declare_fan(params, &s->lepe.w, &s->lepe.dw, prefix, "get_v.weight", 9, true, 4, (int[]){C, 1, 3, 3});
+    Depthwise shape = {s->stripe.grid, C, 3, C, 3 * C, C, s->stripe.time_kernel};
+    depthwise_declare_weight(&s->lepe, params, prefix, "get_v", shape);
     params_shaped_by(params, "stripe", stripe, stage);
-    params_declare_fan(params, &s->lepe.b, &s->lepe.db, prefix, "get_v.bias", 9, false, 1, (int[]){C});
+    depthwise_declare_bias(&s->lepe, params, prefix, "get_v");
     params_shaped_by(params, "stripe", stripe, stage);
     if (s->focused) focused_core_declare(&s->core, &s->stripe, params, NULL);
 }
@@ -112,8 +113,9 @@ size_t stripes_macs(const StripeBranch *s) {
 
 void stripes_weights(const StripeBranch *s, const real *qkv, float *weights, int b, int head, int query) {
     const WindowShape *w = &s->order.windows;
-    int columns = w->grid.columns, N = grid_tokens(w->grid), y = query / columns, x = query % columns;
-    int window = y / w->wh * (columns / w->ww) + x / w->ww, place = y % w->wh * w->ww + x % w->ww;
+    GridPlace at = grid_place(w->grid, query);
+    int N = grid_tokens(w->grid), window = at.y / w->wh * (w->grid.columns / w->ww) + at.x / w->ww;
+    int place = (at.t * w->wh + at.y % w->wh) * w->ww + at.x % w->ww;
     float *row = xcalloc((size_t)s->stripe.N, sizeof *row, "attention picture");
     const real *image = qkv + (size_t)b * (size_t)N * 3 * (size_t)s->order.M;
     if (s->focused) {

@@ -4,7 +4,8 @@
  *           2. y = softmax attention of rows, or focused linear attention
  *           3. y += depthwise 3x3 of v within the stripe   4. mix = y in the order of tokens
  * backward  the same steps in reverse
- * saves     what attention saves; rows are formed again.  One stripe with all heads needs no other order. */
+ * saves     what attention saves; rows are formed again.  One stripe with all heads needs no other order.
+ * Of clips a stripe goes through all frames, and LePE is time_kernel frames long. */
 #ifndef VIT_LAYERS_STRIPES_H
 #define VIT_LAYERS_STRIPES_H
 

@@ -7,7 +7,8 @@
  * saves     qkv, mix, lse [B,H,N].  Parameter names are timm's.
  * A grid that windows do not divide is filled up with zeros right and below before it is shifted, as in mmdetection
  * (timm shifts first).  q, k, v of a zero are the biases b: such places are keys, and their gradients are b's.  Along
- * an axis that is no longer than the window, the window is as long as the axis and is not shifted. */
+ * an axis that is no longer than the window, the window is as long as the axis and is not shifted.  Of clips time is an
+ * axis as the others are (Liu et al. 2022, Video Swin). */
 #include <math.h>
 #include <stdlib.h>
 
@@ -18,6 +19,7 @@ typedef enum { SHIFT_NONE, SHIFT_ALTERNATE } Shift;
 
 typedef struct {
     ConfigInts window;
+    int window_time;
     Shift shift;
 } WindowSettings;
 
@@ -25,6 +27,9 @@ static const ConfigEntry entries[] = {
     {CONFIG_FIELD(INTS, WindowSettings, window), "7", .section = "attention", .min = 1, .max = 256,
      .help = "Tokens to a side of a window, with several stages one number or a list; along a side of the grid that is "
              "not longer a window is as long as the side and is not shifted"},
+    {CONFIG_FIELD(INT, WindowSettings, window_time), "8", .min = 1, .max = 256,
+     .help = "Frames of tokens that a window of swin is long, which are shifted as its sides are; all, where a clip has "
+             "no more"},
     {CONFIG_FIELD(CHOICE, WindowSettings, shift), "alternate", CONFIG_CHOICES("none", "alternate"),
      .help = "Windows of every other block of a stage are shifted by half their side, or none are"},
 };
@@ -35,7 +40,7 @@ typedef struct {
     QkvFrame frame;
     WindowShape windows;
     float *lse;            /* [B,H,N] */
-    float *table, *dtable; /* [(2wh-1)(2ww-1),H] */
+    float *table, *dtable; /* [(2wt-1)(2wh-1)(2ww-1),H] */
 } Window;
 
 static int smaller(int a, int b) { return a < b ? a : b; }
@@ -44,17 +49,22 @@ static void window_declare(Attention *a, Params *params) {
     Window *s = a->state;
     const WindowSettings *settings = config_settings(a->settings, &window_settings);
     int side = attention_stage_number(a, "window", &settings->window);
-    int shift = settings->shift == SHIFT_ALTERNATE && a->block_in_stage % 2 == 1 ? side / 2 : 0;
+    int frames = settings->window_time;
+    bool shifts = settings->shift == SHIFT_ALTERNATE && a->block_in_stage % 2 == 1;
     s->windows = (WindowShape){.grid = a->grid,
                                .wh = smaller(side, a->grid.rows),
                                .ww = smaller(side, a->grid.columns),
-                               .shift_y = a->grid.rows > side ? shift : 0,
-                               .shift_x = a->grid.columns > side ? shift : 0};
+                               .wt = smaller(frames, a->grid.frames),
+                               .shift_y = shifts && a->grid.rows > side ? side / 2 : 0,
+                               .shift_x = shifts && a->grid.columns > side ? side / 2 : 0,
+                               .shift_t = shifts && a->grid.frames > frames ? frames / 2 : 0};
+    Grid offsets = grid_offsets(window_sides(&s->windows));
     qkv_declare(&s->frame, a, params);
     params_declare(params, &s->table, &s->dtable, a->prefix, "relative_position_bias_table", INIT_TRUNC_NORMAL, false,
-                   2, (int[]){(2 * s->windows.wh - 1) * (2 * s->windows.ww - 1), a->H});
+                   2, (int[]){grid_tokens(offsets), a->H});
     params_shaped_by(params, "window", side, a->stage);
-    params_on_grid(params, (ParamGrid){0, 1, 0, {1, 2 * s->windows.wh - 1, 2 * s->windows.ww - 1}});
+    params_on_grid(params, (ParamGrid){0, 1, 0, offsets});
+    params_in_time(params, (ParamTime){TIME_COPIES, 0, offsets.frames, 0, false});
     params_resampled(params, RESAMPLED_BICUBIC);
     params_in_windows(params, a->grid);
 }
@@ -90,14 +100,14 @@ static void window_backward(const Attention *a, real *dx, const real *dy, const 
 
 static size_t window_macs(const Attention *a) {
     const Window *s = a->state;
-    size_t places = (size_t)s->windows.wh * (size_t)s->windows.ww;
+    size_t places = (size_t)grid_tokens(window_sides(&s->windows));
     size_t windows = (size_t)grid_tokens(window_counts(&s->windows));
     return qkv_macs(&s->frame, a) + 2 * windows * places * places * (size_t)a->M;
 }
 
 /* The window and the place in it that hold the token. */
 static int find_token(const WindowShape *windows, int token, int *place) {
-    int n = windows->wh * windows->ww;
+    int n = grid_tokens(window_sides(windows));
     for (int window = 0;; window++)
         for (*place = 0; *place < n; ++*place)
             if (window_place(windows, window, *place).token == token) return window;
@@ -106,8 +116,9 @@ static int find_token(const WindowShape *windows, int token, int *place) {
 /* What is missing of a sum of one is the weight of places without a token. */
 static void window_weights(const Attention *a, float *weights, int b, int head, int query) {
     const Window *s = a->state;
-    int wh = s->windows.wh, ww = s->windows.ww, i, window = find_token(&s->windows, query, &i);
-    size_t row = 3 * (size_t)a->M, size = (size_t)(2 * wh - 1) * (size_t)(2 * ww - 1) * (size_t)a->H;
+    Grid sides = window_sides(&s->windows);
+    int i, window = find_token(&s->windows, query, &i);
+    size_t row = 3 * (size_t)a->M, size = (size_t)grid_tokens(grid_offsets(sides)) * (size_t)a->H;
     int region = window_place(&s->windows, window, i).region;
     float *qkv = xcalloc((size_t)a->N, row * sizeof *qkv, "attention picture"), lse;
     float *table = xcalloc(size, sizeof *table, "attention picture");
@@ -116,14 +127,13 @@ static void window_weights(const Attention *a, float *weights, int b, int head, 
     device_download(&lse, s->lse + ((size_t)b * (size_t)a->H + (size_t)head) * (size_t)a->N + query, sizeof lse);
     const float *q = qkv + (size_t)query * row + (size_t)(head * a->D);
     for (int m = 0; m < a->N; m++) weights[m] = 0;
-    for (int j = 0; j < wh * ww; j++) {
+    for (int j = 0; j < grid_tokens(sides); j++) {
         WindowPlace key = window_place(&s->windows, window, j);
         if (key.token < 0) continue;
         const float *k = qkv + (size_t)key.token * row + (size_t)(a->M + head * a->D);
         float score = 0;
         for (int d = 0; d < a->D; d++) score += q[d] * k[d];
-        int offset = (i / ww - j / ww + wh - 1) * (2 * ww - 1) + i % ww - j % ww + ww - 1;
-        score = score / sqrtf((float)a->D) + table[offset * a->H + head] - (key.region == region ? 0 : WINDOW_APART);
+        score = score / sqrtf((float)a->D) + table[window_offset(&s->windows, i, j) * a->H + head] - (key.region == region ? 0 : WINDOW_APART);
         weights[key.token] = expf(score - lse);
     }
     free(table);
@@ -135,6 +145,7 @@ const AttentionOp window_op = {
     .summary = "softmax within windows that shift from block to block (Swin)",
     .settings = ATTENTION_SETTINGS(&window_settings),
     .needs_grid = true,
+    .takes_frames = true,
     .state_size = sizeof(Window),
     .declare = window_declare,
     .plan = window_plan,

@@ -5,6 +5,7 @@ Letters as in vit_reference.py; F features of a map, E random ones.  A tensor th
 buffer: it has a name like a parameter and no gradient.
 """
 
+import itertools
 import math
 
 import torch
@@ -110,17 +111,18 @@ def denominator(feature_map, total):
 def rotations(relative, config, N, features, dtype):
     """[N,F,F]: what each token's features are multiplied with."""
     matrices = torch.eye(features, dtype=dtype).repeat(N, 1, 1)
-    grid = [(row, column) for row in range(config.grid[0]) for column in range(config.grid[1])]
+    grid = list(itertools.product(*map(range, config.grid)))
     first = N - len(grid)  # a class token has no place on the grid
     for n in range(N):
         turns = []  # (pair, angle)
         if relative == "rope":
             turns = [(p, n * 10000 ** (-2 * p / features)) for p in range(features // 2)]
         elif n >= first:
-            count = features // 4
-            for axis in range(2):
+            axes = len(config.grid)
+            count = features // (2 * axes)
+            for axis in range(axes):
                 place = grid[n - first][axis]
-                turns += [(axis * count + p, place * 10000 ** (-4 * p / features)) for p in range(count)]
+                turns += [(axis * count + p, place * 10000 ** (-2 * axes * p / features)) for p in range(count)]
         for p, angle in turns:
             matrices[n, 2 * p:2 * p + 2, 2 * p:2 * p + 2] = torch.tensor(
                 [[math.cos(angle), -math.sin(angle)], [math.sin(angle), math.cos(angle)]], dtype=dtype)
@@ -170,7 +172,7 @@ def linear_attention(config, params, prefix, q, k, v, notes):
                 for x, code in zip((q, k), codes(config.relative, params, prefix, N)))
     phi = [features(config.feature_map, params, prefix, z, keys, notes) for keys, z in enumerate((q, k))]
     psi = phi
-    if config.relative in ("rope", "rope-2d"):
+    if config.relative in ("rope", "rope-2d", "rope-3d"):
         turn = rotations(config.relative, config, N, phi[0].shape[-1], q.dtype)
         psi = [torch.einsum("nfg,bhng->bhnf", turn, x) for x in phi]
     elif config.relative == "permute":

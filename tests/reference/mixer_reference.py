@@ -41,7 +41,7 @@ def dwconv7(model, p, x):
 
 def convattn_shapes(config):
     M, D = config.dim, config.dim // config.heads
-    shapes = {**qkv_shapes(config), "pool.weight": (3 * M, 1, 3, 3)}
+    shapes = {**qkv_shapes(config), "pool.weight": (3 * M, 1, *config.kernel(3))}
     for part in "qkv":
         shapes.update({f"norm_{part}.weight": (D,), f"norm_{part}.bias": (D,)})
     del shapes["norm_k.bias"]  # the same for all scores of a query
@@ -96,16 +96,16 @@ def inception_split(config):
 
 def inception_shapes(config):
     C, L, _ = inception_split(config)
-    return {"high_mixer.conv1.weight": (2 * C, C), "high_mixer.proj1.weight": (2 * C, 1, 3, 3),
+    return {"high_mixer.conv1.weight": (2 * C, C), "high_mixer.proj1.weight": (2 * C, 1, *config.kernel(3)),
             "high_mixer.proj2.weight": (2 * C, C), "high_mixer.proj2.bias": (2 * C,),
             "low_mixer.qkv.weight": (3 * L, L), "low_mixer.qkv.bias": (3 * L,),
-            "conv_fuse.weight": (4 * C + L, 1, 3, 3), "proj.weight": (config.dim, 4 * C + L)}
+            "conv_fuse.weight": (4 * C + L, 1, *config.kernel(3)), "proj.weight": (config.dim, 4 * C + L)}
 
 
 def largest_neighbour(model, x):
-    """3x3 maxima of x [B,N,C] over the grid; the two largest must not be near each other."""
+    """3x3 maxima of x [B,N,C] over the grid, in clips frame by frame; the two largest must not be near each other."""
     image = F.pad(x.transpose(1, 2).unflatten(-1, model.config.grid), (1, 1, 1, 1), value=-math.inf)
-    around = image.unfold(2, 3, 1).unfold(3, 3, 1).flatten(-2)  # [B,C,Hg,Wg,9]
+    around = image.unfold(-2, 3, 1).unfold(-2, 3, 1).flatten(-2)  # [B,C,(T,)Hg,Wg,9]
     two = around.detach().topk(2).values
     model.notes.kinks.append(two[..., 0] - two[..., 1])
     return around.amax(-1).flatten(2).transpose(1, 2)

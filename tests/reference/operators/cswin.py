@@ -1,11 +1,13 @@
 """Cross-shaped windows (Dong et al. 2022, CSwin Transformer), and focused linear attention in them (FLatten's CSwin):
 all pairs of tokens, of which those in different stripes do not count."""
 
+import itertools
 import math
 
 import torch
 import torch.nn.functional as F
 
+from grids import differences
 from rival_operators import join_heads, relu, split_heads
 
 SETTINGS = {
@@ -15,41 +17,44 @@ SETTINGS = {
 
 def branches(config):
     """[(rows, columns) of a stripe]: vertical stripes and horizontal ones, or the grid."""
-    stripe, grid = int(config.stripe), tuple(config.grid)
+    stripe, grid = int(config.stripe), tuple(config.grid[-2:])  # of clips through all frames
     if stripe == 0 or grid == (stripe, stripe):
         return [grid]
     return [(grid[0], stripe), (stripe, grid[1])]
 
 
 def shapes(config, focused=False):
-    own, parts = {}, branches(config)
+    own, parts, frames = {}, branches(config), math.prod(config.grid[:-2])
     C, D = config.dim // len(parts), config.dim // config.heads
     for i, (rows, columns) in enumerate(parts):
         if focused:
-            own.update({f"attns.{i}.positional_encoding": (1, rows * columns, C), f"attns.{i}.scale": (1, 1, C),
-                        f"attns.{i}.dwc.weight": (D, 1, 5, 5), f"attns.{i}.dwc.bias": (D,)})
-        own.update({f"attns.{i}.get_v.weight": (C, 1, 3, 3), f"attns.{i}.get_v.bias": (C,)})
+            own.update({f"attns.{i}.positional_encoding": (1, frames * rows * columns, C),
+                        f"attns.{i}.scale": (1, 1, C), f"attns.{i}.dwc.weight": (D, 1, *config.kernel(5)),
+                        f"attns.{i}.dwc.bias": (D,)})
+        own.update({f"attns.{i}.get_v.weight": (C, 1, *config.kernel(3)), f"attns.{i}.get_v.bias": (C,)})
     return own
 
 
 def places(grid, stripe):
     """Of every token: its stripe, and its place in there, row by row."""
-    y, x = torch.meshgrid(torch.arange(grid[0]), torch.arange(grid[1]), indexing="ij")
-    across = grid[1] // stripe[1]
+    *t, y, x = torch.meshgrid(*map(torch.arange, grid), indexing="ij")
+    across, frame = grid[-1] // stripe[1], (t[0] if t else 0) * (stripe[0] * stripe[1])
     return ((y // stripe[0] * across + x // stripe[1]).flatten(),
-            (y % stripe[0] * stripe[1] + x % stripe[1]).flatten())
+            (frame + y % stripe[0] * stripe[1] + x % stripe[1]).flatten())
 
 
 def convolve(v, weight, bias, grid, together):
-    """Depthwise, v [B,N,C] and weight [C,1,k,k]: a sum over the tokens that lie at the kernel's offsets, without those
-    of another stripe."""
-    k, N = weight.shape[-1], v.shape[1]
-    y, x = torch.arange(N) // grid[1], torch.arange(N) % grid[1]
+    """Depthwise, v [B,N,C] and weight [C,1,k,k] or [C,1,kt,k,k]: a sum over the tokens that lie at the kernel's offsets,
+    without those of another stripe."""
+    kernel, away = weight.shape[2:], differences(grid)
+    if len(kernel) < len(grid):
+        kernel, weight = (1, *kernel), weight[:, :, None]
     result = bias.expand_as(v)
-    for i in range(k):
-        for j in range(k):
-            at = (y[None] - y[:, None] == i - k // 2) & (x[None] - x[:, None] == j - k // 2) & together
-            result = result + at.to(v.dtype) @ v * weight[:, 0, i, j]
+    for tap in itertools.product(*map(range, kernel)):
+        at = together.clone()
+        for place, side, apart in zip(tap, kernel, away):
+            at &= -apart == place - side // 2
+        result = result + at.to(v.dtype) @ v * weight[(slice(None), 0, *tap)]
     return result
 
 
@@ -67,9 +72,9 @@ def focused(model, p, q, k, v, together, place):
     a, b = focus(join_heads(q)), focus(join_heads(k) + p("positional_encoding")[:, place])
     weights = (a @ b.transpose(-1, -2)) * together.to(q.dtype) / (1.0 * together.sum(-1, keepdim=True))
     y = join_heads(weights @ v / (weights.sum(-1, keepdim=True) + 1e-6))
-    heads = (q.shape[1], 1, 1, 1)
-    return y + convolve(join_heads(v), p("dwc.weight").repeat(heads), p("dwc.bias").repeat(heads[0]), model.config.grid,
-                        together)
+    weight, bias, heads = p("dwc.weight"), p("dwc.bias"), q.shape[1]
+    return y + convolve(join_heads(v), weight.repeat(heads, *[1] * (weight.ndim - 1)), bias.repeat(heads),
+                        model.config.grid, together)
 
 
 def attend(attention):

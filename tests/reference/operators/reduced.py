@@ -29,10 +29,12 @@ def shapes(config):
 def keys(config, p, x):
     if not reduces(config):
         return x
-    image = x.transpose(1, 2).unflatten(-1, config.grid)
+    rows, columns = config.grid[-2:]  # a frame of a clip is an image
+    image = x.transpose(1, 2).reshape(len(x), x.shape[-1], -1, rows, columns).transpose(1, 2).flatten(0, 1)
     if config.reduction_cells:
         image = F.adaptive_avg_pool2d(image, config.reduction_cells)
     z = F.conv2d(image, p("sr.weight"), p("sr.bias"), stride=p("sr.weight").shape[-1]).flatten(2).transpose(1, 2)
+    z = z.reshape(len(x), -1, x.shape[-1])
     z = F.layer_norm(z, z.shape[-1:], p("norm.weight"), p("norm.bias"), 1e-5)
     return F.gelu(z) if config.reduction_cells else z
 
