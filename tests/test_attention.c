@@ -117,7 +117,8 @@ static void test_softmax_attention(void **state) {
     (void)state;
     const SoftmaxCase cases[] = {{3, 63, 2, 5},   {2, 1, 1, 2},   {1, 2, 3, 1},    {2, 197, 3, 32},
                                  {1, 257, 2, 64}, {1, 256, 1, 10}, {1, 600, 1, 16}, {2, 33, 1, 33},
-                                {1, 70, 2, 65},  {1, 131, 1, 128}};
+                                {1, 70, 2, 65},  {1, 131, 1, 128}, {1, 288, 2, 20}, {1, 272, 1, 48},
+                                {1, 545, 1, 32}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) softmax_case(cases[i]);
 }
 

@@ -173,7 +173,8 @@ static int check_attention(Pairs kind, int N, int D) {
 
 static void test_attention(void **state) {
     (void)state;
-    static const int sizes[][2] = {{1, 32}, {2, 5}, {31, 33}, {32, 32}, {33, 64}, {65, 48}, {197, 64}, {289, 20}, {512, 32}};
+    static const int sizes[][2] = {{1, 32}, {2, 5}, {31, 33}, {32, 32}, {33, 64}, {65, 48}, {197, 64}, {257, 32},
+                                   {288, 20}, {289, 20}, {512, 32}};
     int ok = 1;
     for (int kind = PAIRS_DOTS; kind <= last_kind(); kind++)
         for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)

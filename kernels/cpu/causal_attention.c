@@ -22,29 +22,6 @@ static void fill_unseen(float *x, const Run *r, int i, int rows, int j, int keys
     }
 }
 
-/* == Keys ========================================================================================================= */
-
-/* Panels of the transpose of keys first.., as gather_panels, by whole tiles. */
-static void panels_of(float *to, const real *from, size_t stride, const int *order, int first, int keys, int D) {
-    float rows[TILE * TILE];
-    for (int panel = 0; panel < keys; panel += PANEL, to += (size_t)PANEL * D)
-        for (int j = 0; j < PANEL; j += TILE)
-            for (int d = 0; d < D; d += TILE) {
-                for (int i = 0; i < TILE; i++) {
-                    int key = panel + j + i;
-                    vec x = {0};
-                    if (key < keys) x = real_load_part(from + position(order, first + key) * stride + d, D - d);
-                    vec_store(rows + i * TILE, x);
-                }
-                if (D - d >= TILE) {
-                    tile_transpose(to + (size_t)d * PANEL + j, PANEL, rows, TILE);
-                    continue;
-                }
-                for (int i = 0; i < TILE; i++)
-                    for (int c = 0; c < D - d; c++) to[(size_t)(d + c) * PANEL + j + i] = rows[i * TILE + c];
-            }
-}
-
 /* == Forward ====================================================================================================== */
 
 typedef struct {
@@ -132,7 +109,7 @@ static void forward_run(const Forward *own, const Forward *shared, const Forward
                         Team team) {
     for (int j = team.part * KEYS; j < r->keys; j += team.parts * KEYS) {
         int keys = smaller(KEYS, r->keys - j);
-        panels_of(run->kt + (size_t)j * a->Dk, a->k, a->k_row, r->k_order, j, keys, a->Dk);
+        gather_panels(run->kt + (size_t)j * a->Dk, a->k, a->k_row, r->k_order, j, keys, a->Dk);
         gather(run->v + (size_t)j * a->Dvp, a->v, a->v_row, r->k_order, j, 1, keys, a->Dv, a->Dvp);
     }
     wait_for(team);
@@ -255,8 +232,8 @@ static void begin_queries(const Backward *own, const Backward *run, const Run *r
 /* Keys j .. j+block-1 and all queries that see one of them: dk, dv, and this member's share of dq. */
 static void backward_keys(const Backward *own, const Backward *run, const Run *r, const Head *a, int j, int block) {
     int Dk = a->Dk, Dkp = a->Dkp, Dvp = a->Dvp;
-    panels_of(own->kt, a->k, a->k_row, r->k_order, j, block, Dk);
-    panels_of(own->vt, a->v, a->v_row, r->k_order, j, block, a->Dv);
+    gather_panels(own->kt, a->k, a->k_row, r->k_order, j, block, Dk);
+    gather_panels(own->vt, a->v, a->v_row, r->k_order, j, block, a->Dv);
     gather(own->k, a->k, a->k_row, r->k_order, j, 1, block, Dk, Dkp);
     memset(own->dk, 0, (size_t)block * Dkp * sizeof *own->dk);
     memset(own->dv, 0, (size_t)block * Dvp * sizeof *own->dv);

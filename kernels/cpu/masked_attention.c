@@ -76,7 +76,7 @@ static void modulate(float *s, const View *v, int i, int rows, int j, int keys) 
     }
 }
 
-/* The 128 elements of dropout where the weights of query i and keys j.. begin; j is a multiple of KEYS. */
+/* The 128 elements of dropout where the weights of query i and keys j.. begin; j is a multiple of STEP. */
 static uint64_t dropout_group_of(const View *v, int i, int j) {
     const MaskedAttention *a = v->shape;
     size_t groups = ((size_t)grid_tokens(a->grid) + DROPOUT_GROUP - 1) / DROPOUT_GROUP;
@@ -116,8 +116,8 @@ static void forward_head(real *y, float *lse, const MaskedInputs *in, const Modu
             largest[row] = -INFINITY;
             l[row] = 0;
         }
-        for (int j = 0; j < view.keys; j += KEYS) {
-            int keys = smaller(KEYS, view.keys - j);
+        for (int j = 0, keys; j < view.keys; j += keys) {
+            keys = keys_next(j, view.keys);
             scores(s, qs, kt + (size_t)j * D, rows, keys, D, Dp);
             if (m) modulate(s, &view, i, rows, j, keys);
             softmax_step(s, largest, l, ys, rows, keys, Dp);
@@ -253,8 +253,8 @@ static void backward_head(const MaskedGradients *grads, const ModulationGradient
             sum += vec_load(dys + (size_t)i * Dp + d) * real_load_part(y_head + (size_t)i * M + d, D - d);
         delta[i] = vec_sum(sum);
     }
-    for (int j = 0; j < view.keys; j += KEYS) {
-        int keys = smaller(KEYS, view.keys - j);
+    for (int j = 0, keys; j < view.keys; j += keys) {
+        keys = keys_next(j, view.keys);
         gather_panels(kt, k_head, row_kv, view.order, j, keys, D);
         gather_panels(vt, v_head, row_kv, view.order, j, keys, D);
         gather(ks, k_head, row_kv, view.order, j, 1, keys, D, Dp);

@@ -189,8 +189,8 @@ static void forward_rows(real *y, float *lse, size_t y_stride, const Scope *c, c
         m[row] = c->rest ? lse[position(sight->order, i + row)] : -INFINITY;
         l[row] = c->rest;
     }
-    for (int j = r.first; j < r.last; j += KEYS) {
-        int keys = smaller(KEYS, r.last - j);
+    for (int j = r.first, keys; j < r.last; j += keys) {
+        keys = keys_next(j, r.last);
         scores(s, qs, kt + (size_t)j * D, rows, keys, D, Dp);
         if (c->bias) add_bias(s, c, sight, i, rows, j, keys);
         if (c->set != SET_ALL) mask_scores(s, c, sight, i, rows, j, keys);
@@ -270,8 +270,8 @@ static void backward_head(real *dq, float *dtable, const real *dy, const real *y
         delta[i] = vec_sum(sum);
         shift[i] = lse[token];
     }
-    for (int j = 0; j < N; j += KEYS) {
-        int block = smaller(KEYS, N - j);
+    for (int j = 0, block; j < N; j += block) {
+        block = keys_next(j, N);
         gather_panels(kt, q + third, stride, sight.order, j, block, D);
         gather_panels(vt, q + 2 * third, stride, sight.order, j, block, D);
         gather(k, q + third, stride, sight.order, j, 1, block, D, Dp);

@@ -64,8 +64,9 @@ void softmax_pairs_forward(Pairs kind, real *y, float *lse, const real *qkv, siz
         copy_rows(rows, qkv, 3 * M, NULL, i, queries, QUERIES, D, Dp);
         turn_pairs(qt, QUERIES, rows, QUERIES, Dp);
         memset(yt, 0, QUERIES * (size_t)Dp * sizeof *yt);
-        for (int j = 0; j < Np; j += KEYS) {
-            int keys = smaller(KEYS, N - j), padded = smaller(KEYS, Np - j);
+        for (int j = 0, keys; j < N; j += keys) {
+            keys = keys_next(j, N);
+            int padded = pairs_round_up(keys);
             pairs_gemm(kind, s, QUERIES, k + (size_t)j * Dp, Dp, qt, QUERIES, padded, QUERIES, Dp, false);
             pairs_softmax_step(p, &r, yt, s, scale, keys, padded, Dp);
             pairs_gemm(kind, yt, QUERIES, vt + j, Np, p, QUERIES, Dp, QUERIES, padded, true);
@@ -125,8 +126,9 @@ void softmax_pairs_backward(Pairs kind, real *dqkv, const real *dy, const real *
         pack_queries(dyt + at, dyp + at, room, dy, M, NULL, i, rows, D, Dp);
     }
     statistics(delta, shift, dy, y, lse, M, N, Np, D);
-    for (int j = 0; j < Np; j += KEYS) {
-        int keys = smaller(KEYS, N - j), padded = smaller(KEYS, Np - j);
+    for (int j = 0, keys; j < N; j += keys) {
+        keys = keys_next(j, N);
+        int padded = pairs_round_up(keys);
         copy_rows(k, qkv + M, 3 * M, NULL, j, keys, padded, D, Dp);
         copy_rows(v, qkv + 2 * M, 3 * M, NULL, j, keys, padded, D, Dp);
         for (int c = 0; c < padded; c += PAIR_BLOCK) turn_rows(kt + c, KEYS, k + (size_t)c * Dp, room, PAIR_BLOCK, Dp);

@@ -7,10 +7,12 @@
 #include "kernels/cpu/workspace.h"
 #include "kernels/kernels.h"
 
-/* One block of scores, QUERIES x KEYS floats, stays in the first-level cache. */
-enum { QUERIES = 32, KEYS = 256, PANEL = TILE_VECS * TILE };
+/* A block of scores, QUERIES x STEP floats, stays in the first-level cache.  The last block of keys may have up to a
+ * panel more: with a class token, 256 others would leave it alone in a block of its own. */
+enum { QUERIES = 32, STEP = 256, PANEL = TILE_VECS * TILE, KEYS = STEP + PANEL };
 
 static inline int smaller(int a, int b) { return a < b ? a : b; }
+static inline int keys_next(int j, int end) { return end - j <= KEYS ? end - j : STEP; }
 static inline size_t panels_floats(int keys, int D) { return (size_t)(keys + PANEL - 1) / PANEL * PANEL * D; }
 
 static inline size_t position(const int *order, int i) { return order ? (size_t)order[i] : (size_t)i; }
@@ -41,17 +43,30 @@ static inline void scatter(real *to, size_t stride, const int *order, int first,
 /* Panels of the transpose of rows first.. of from; the last panel is filled up with zeros. */
 static inline void gather_panels(float *to, const real *from, size_t stride, const int *order, int first, int keys,
                                  int D) {
-    for (int panel = 0; panel < keys; panel += PANEL, to += PANEL * D)
-        for (int j = 0; j < PANEL; j++) {
-            const real *row = panel + j < keys ? from + position(order, first + panel + j) * stride : NULL;
-            for (int d = 0; d < D; d++) to[d * PANEL + j] = row ? real_get(row[d]) : 0;
+    float rows[TILE * TILE];
+    for (int j = 0; j < keys; j += TILE) {
+        float *panel = to + (size_t)(j / PANEL) * PANEL * D + j % PANEL;
+        for (int d = 0; d < D; d += TILE) {
+            for (int i = 0; i < TILE; i++) {
+                vec x = {0};
+                if (j + i < keys) x = real_load_part(from + position(order, first + j + i) * stride + d, D - d);
+                vec_store(rows + i * TILE, x);
+            }
+            if (D - d >= TILE) {
+                tile_transpose(panel + (size_t)d * PANEL, PANEL, rows, TILE);
+                continue;
+            }
+            for (int i = 0; i < TILE; i++)
+                for (int c = 0; c < D - d; c++) panel[(size_t)(d + c) * PANEL + i] = rows[i * TILE + c];
         }
+    }
 }
 
-/* s [rows,KEYS] = a [rows,Dp] times panels for `keys` keys, rounded up to whole panels. */
+/* s [rows,KEYS] = a [rows,Dp] times panels for `keys` keys, rounded up to whole vectors. */
 static inline void scores(float *s, const float *a, const float *panels, int rows, int keys, int D, int Dp) {
     for (int j = 0; j < keys; j += PANEL)
-        tile_gemm(s + j, KEYS, a, Dp, 1, panels + (size_t)j * D, PANEL, rows, PANEL, D, 0);
+        tile_gemm(s + j, KEYS, a, Dp, 1, panels + (size_t)j * D, PANEL, rows, smaller(PANEL, tile_round_up(keys - j)), D,
+                  0);
 }
 
 /* Raises m to the new scores' maximum and scales l and y [rows,Dp] to it. */

@@ -19,17 +19,30 @@
 
 typedef unsigned uvec __attribute__((vector_size(4 * TILE), aligned(4), may_alias));
 
-/* Loads the first n of TILE floats and fills with zeros; n >= TILE loads all. */
-TILE_INLINE vec vec_load_part(const float *p, size_t n) {
-    if (n >= TILE) return vec_load(p);
+/* The first n < TILE lanes: a copy of variable length would go through memory, and keep whole vectors there, too. */
+#if defined(__AVX512F__)
+TILE_INLINE __mmask16 vec_lanes_below(size_t n) { return (__mmask16)((1u << n) - 1); }
+TILE_INLINE vec vec_load_first(const float *p, size_t n) { return (vec)_mm512_maskz_loadu_ps(vec_lanes_below(n), p); }
+TILE_INLINE void vec_store_first(float *p, vec x, size_t n) { _mm512_mask_storeu_ps(p, vec_lanes_below(n), (__m512)x); }
+#elif defined(__AVX__)
+TILE_INLINE __m256i vec_lanes_below(size_t n) { return (__m256i)(vec_lanes() < (int)n); }
+TILE_INLINE vec vec_load_first(const float *p, size_t n) { return (vec)_mm256_maskload_ps(p, vec_lanes_below(n)); }
+TILE_INLINE void vec_store_first(float *p, vec x, size_t n) { _mm256_maskstore_ps(p, vec_lanes_below(n), (__m256)x); }
+#else
+TILE_INLINE vec vec_load_first(const float *p, size_t n) {
     vec x = {0};
     memcpy(&x, p, n * sizeof *p);
     return x;
 }
+TILE_INLINE void vec_store_first(float *p, vec x, size_t n) { memcpy(p, &x, n * sizeof *p); }
+#endif
+
+/* Loads the first n of TILE floats and fills with zeros; n >= TILE loads all. */
+TILE_INLINE vec vec_load_part(const float *p, size_t n) { return n >= TILE ? vec_load(p) : vec_load_first(p, n); }
 
 TILE_INLINE void vec_store_part(float *p, vec x, size_t n) {
     if (n >= TILE) vec_store(p, x);
-    else memcpy(p, &x, n * sizeof *p);
+    else vec_store_first(p, x, n);
 }
 
 /* The dot product of a [n] and b [n]. */
