@@ -30,7 +30,7 @@ root=
 # Nothing of this machine may be below a folder that is about to be removed.
 leave() {
     [ "$root" ] || return 0
-    for mounted in dev/shm dev proc; do
+    for mounted in dev/shm dev sys proc; do
         ! mountpoint -q "$root/$mounted" || umount "$root/$mounted" || umount -l "$root/$mounted"
     done
     ! grep -q " $root/" /proc/mounts || fail "$root: something is still mounted there"
@@ -77,7 +77,8 @@ bootstrap() { # distribution, suite, folder
 
 inside() { # script: run by sh in the checkout, as root on a machine that knows nothing of this one
     chroot "$root" env -i HOME=/root PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin LC_ALL=C.UTF-8 \
-        VIT_TEST_QUICK="${VIT_TEST_QUICK:-}" JOBS="${JOBS:-}" FUZZ_SECONDS="${FUZZ_SECONDS:-}" sh -c "cd /vit.c && $1"
+        VIT_TEST_QUICK="${VIT_TEST_QUICK:-}" VIT_TEST_TIMEOUT="${VIT_TEST_TIMEOUT:-}" JOBS="${JOBS:-}" \
+        FUZZ_SECONDS="${FUZZ_SECONDS:-}" sh -c "cd /vit.c && $1"
 }
 
 # step NAME COMMAND: its time, or how it ended; the output in build/bare/DISTRIBUTION-NAME.log.
@@ -112,7 +113,8 @@ for which; do
     fi
     cp /etc/resolv.conf "$root/etc/resolv.conf"
     # Nothing mounted or unmounted there may reach this machine's own /dev.
-    mount -t proc proc "$root/proc" && mount --bind /dev "$root/dev" && mount --make-private "$root/dev" &&
+    mount -t proc proc "$root/proc" && mount -t sysfs -o ro sysfs "$root/sys" &&
+        mount --bind /dev "$root/dev" && mount --make-private "$root/dev" &&
         mount -t tmpfs tmpfs "$root/dev/shm" || fail "$root: cannot mount"
     rm -rf "$root/vit.c"
     mkdir -p "$root/vit.c"

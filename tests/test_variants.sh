@@ -64,13 +64,15 @@ else
 fi
 
 if [ "$both" ] && command -v "$MPIRUN" >/dev/null 2>&1 && ldd "$vit" | grep -q libmpi; then
-    mixed_ranks 2 "$vit --isa avx2 $model --epochs 2 --run-dir mixed" "$vit --isa avx512 $model --epochs 2 --run-dir mixed"
+    mixed_ranks 2 "$vit --isa avx2 $model --epochs 2 --run-dir mixed" \
+        "$vit --isa avx512 $model --epochs 2 --run-dir mixed"
     check "two ranks, each with its own set" $status "$(grep -a '^train_vit:' err | head -n 1)"
     [ $(grep -c 'ranks use different instructions (AVX2 on 1, AVX-512 on 1): they agree to rounding' out) -eq 1 ]
     check "which they say" $? "$(grep 'different' out)"
     worst=$(curves_agree avx512 mixed 2e-5)
     check "have the curve of one" $? "$worst"
-    mixed_ranks 2 "$vit --isa avx2 $model --epochs 1 --run-dir equal" "$vit --isa avx2 $model --epochs 1 --run-dir equal"
+    mixed_ranks 2 "$vit --isa avx2 $model --epochs 1 --run-dir equal" \
+        "$vit --isa avx2 $model --epochs 1 --run-dir equal"
     [ "$status" -eq 0 ] && ! grep -q 'different' out
     check "two ranks with one set say nothing of it" $? "status $status $(grep 'different' out)"
 else

@@ -367,6 +367,26 @@ static void backward_head(real *dtokens, real *dlandmarks, const real *dy, const
     scatter(dlandmarks + s->y, s->landmark, w->db, 1, s->L, s);
 }
 
+/* Gradients of gaussian similarities are often denormal, and such numbers are many times slower than others: a backward
+ * pass takes them for zero.  Returns what keep_denormals needs. */
+static unsigned drop_denormals(void) {
+#ifdef __AVX__
+    unsigned before = _mm_getcsr();
+    _mm_setcsr(before | _MM_FLUSH_ZERO_ON | 0x40); /* 0x40: those in memory, too */
+    return before;
+#else
+    return 0;
+#endif
+}
+
+static void keep_denormals(unsigned before) {
+#ifdef __AVX__
+    _mm_setcsr(before);
+#else
+    (void)before;
+#endif
+}
+
 void low_rank_backward(real *dtokens, real *dlandmarks, const real *dy, const real *tokens, const real *landmarks,
                        const LowRank *shape, int B) {
     Shape s = shape_of(shape);
@@ -376,7 +396,9 @@ void low_rank_backward(real *dtokens, real *dlandmarks, const real *dy, const re
             size_t floats = work_floats(&s, true), at = (size_t)h * s.D;
             size_t first = (size_t)b * s.N * s.token + at, landmark = (size_t)b * s.L * s.landmark + at;
             Work w = work_take(&s, true, kernels_workspace(floats), &floats);
+            unsigned before = drop_denormals();
             middle(&w, tokens + first, landmarks + landmark, &s);
             backward_head(dtokens + first, dlandmarks + landmark, dy + (size_t)b * s.N * s.y + at, &w, &s);
+            keep_denormals(before);
         }
 }
