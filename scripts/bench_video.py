@@ -2,13 +2,20 @@
 """Frames a second from one H.264 video with one thread: vit.c, PyAV and decord.
 
     make build/cpu/tests/bench_video && python3 scripts/bench_video.py [--video FILE]
+    python3 scripts/bench_video.py --same FILE...   compares pixels only
 
 Needs numpy and PyAV, and measures decord where it is.  Without --video PyAV encodes one: ten seconds of 340x256 at 30
 frames a second, moving texture, a key frame every 60 frames, B-frames.  First the pixels are compared, PyAV's converted
 with the same flags: versions of libswscale differ in how they enlarge chroma.  decord has libswscale's faster flags.  Then the best of five runs is taken, in processor time and in
 turn, of all frames in order, and of 16 frames, 4 apart, from several starts, where every clip opens the file anew.
+
+--same takes what PyAV decodes and lets the libswscale that vit.c loads make pixels of it: the same bytes are wanted, for the
+first 40 frames of each file.
 """
 import argparse
+import ctypes
+import ctypes.util
+import itertools
 import json
 import subprocess
 import sys
@@ -26,7 +33,7 @@ try:
 except ImportError:
     decord = None
 
-CLIPS, T, STEP = 8, 16, 4
+CLIPS, T, STEP, SAME = 8, 16, 4, 40
 FLAGS = 0x42002  # of libswscale, as in data/video.c: bilinear, full_chroma_int, accurate_rnd
 
 
@@ -125,12 +132,46 @@ def compare(program, path):
     return len(want)
 
 
+def converted(frame, library):
+    """The frame's pixels by a libswscale of this machine, as data/video.c asks for them."""
+    planar = {"yuv420p": 0, "yuvj420p": 12}  # AVPixelFormat
+    height, width, row = frame.height, frame.width, (3 * frame.width + 63) // 64 * 64
+    full, matrix = frame.color_range == 2 or frame.format.name == "yuvj420p", 1 if frame.colorspace == 1 else 5
+    library.sws_getContext.restype = ctypes.c_void_p
+    library.sws_getCoefficients.restype = ctypes.c_void_p
+    coefficients = [ctypes.c_void_p(library.sws_getCoefficients(n)) for n in (matrix, 5)]
+    scaler = ctypes.c_void_p(library.sws_getContext(width, height, planar[frame.format.name], width, height, 2, FLAGS,
+                                                    None, None, None))
+    library.sws_setColorspaceDetails(scaler, coefficients[0], int(full), coefficients[1], 1, 0, 1 << 16, 1 << 16)
+    pixels = numpy.empty((height, row), numpy.uint8)
+    planes, rows = (ctypes.c_void_p * 4)(*(plane.buffer_ptr for plane in frame.planes)), (ctypes.c_int * 4)(
+        *(plane.line_size for plane in frame.planes))
+    library.sws_scale(scaler, planes, rows, 0, height, (ctypes.c_void_p * 4)(pixels.ctypes.data), (ctypes.c_int * 4)(row))
+    library.sws_freeContext(scaler)
+    return pixels[:, :3 * width].tobytes()
+
+
+def same(program, paths):
+    library, mistakes = ctypes.CDLL(ctypes.util.find_library("swscale")), 0
+    for path in paths:
+        with subprocess.Popen([program, path, "pixels"], stdout=subprocess.PIPE) as own:
+            equal = [own.stdout.read(3 * frame.height * frame.width) == converted(frame, library)
+                     for frame in itertools.islice(pyav_frames(path), SAME)]
+            own.kill()
+        mistakes += not all(equal)
+        print(f"{path}: {sum(equal)} of {len(equal)} frames are the same bytes", flush=True)
+    return mistakes
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--video", help="measure this file")
     parser.add_argument("--program", default="build/cpu/tests/bench_video")
+    parser.add_argument("--same", nargs="+", metavar="FILE", help="compare the pixels of these files, measure nothing")
     parser.add_argument("--runs", type=int, default=5)
     arguments = parser.parse_args()
+    if arguments.same:
+        sys.exit(same(arguments.program, arguments.same) > 0)
     with tempfile.TemporaryDirectory() as folder:
         path = arguments.video or folder + "/video.mp4"
         if not arguments.video:
