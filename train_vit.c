@@ -187,12 +187,15 @@ static void check_settings(void *context) {
 
 /* == Data ========================================================================================================= */
 
-/* As many images at a time as fit in memory while keeping the device busy. */
+/* As many images at a time as fit in memory while keeping the device busy; a wide model takes more of them than fill
+ * the device, as each pass reads all weights. */
 static int micro_batch_choose(const Run *run) {
+    enum { LEAST_TOKENS = 1024 };
     const VitSettings *s = run->model;
     size_t rows = (size_t)((s->img_size[0] + s->patch_size - 1) / s->patch_size);
     size_t columns = (size_t)((s->img_size[1] + s->patch_size - 1) / s->patch_size);
-    return training_micro_batch(&run->training, activations_at_once() / (rows * columns * (size_t)s->dim.at[0]));
+    size_t tokens = activations_at_once() / (size_t)s->dim.at[0];
+    return training_micro_batch(&run->training, (tokens > LEAST_TOKENS ? tokens : LEAST_TOKENS) / (rows * columns));
 }
 
 static Transform transform_of(const Run *run, bool train) {

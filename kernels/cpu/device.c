@@ -149,9 +149,13 @@ double memory_peak_gbytes(void) {
 
 bool device_shares_cores(void) { return true; }
 
-/* Four images of DeiT-tiny with 256 tokens in float32, eight in bfloat16: measured as enough rows for products at full
- * speed, and few enough that a layer's activations stay in the second-level cache (docs/performance.md). */
-size_t activations_at_once(void) { return 16 / sizeof(real) * 256 * 192; }
+/* In images of DeiT-tiny with 256 tokens: in float32 four, as few as make products run at full speed, so that a layer's
+ * activations stay in the second-level cache, and two for every thread, so that each has its own; in bfloat16 twice as
+ * many (docs/performance.md). */
+size_t activations_at_once(void) {
+    size_t threads = (size_t)omp_get_max_threads(), images = threads < 2 ? 4 : threads > 16 ? 32 : 2 * threads;
+    return images * (sizeof(float) / sizeof(real)) * 256 * 192;
+}
 
 void real_upload(real *device, const float *host, size_t n) { reals_round(device, host, n); }
 void real_download(float *host, const real *device, size_t n) { reals_widen(host, device, n); }
