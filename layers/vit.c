@@ -266,7 +266,7 @@ void vit_check_heads(const char *path, const Config *config, const VitSettings *
 }
 
 /* Settings of attention in use on which no tensor's shape depends, so that weights load whatever they were trained with:
- * " stripe 1 2 7 7, shift none", of those only in which `other`, unless NULL, differs. */
+ * " stripe 1,2,7,7, shift none", of those only in which `other`, unless NULL, differs. */
 static char *shapeless_settings(const Config *config, const Config *other) {
     static const char *const names[] = {"stripe", "shift", "reduction_cells", "focused_p"};
     char *text = NULL;

@@ -904,14 +904,14 @@ grep -q 'bicubically: stages.0.blocks.0.attn.attns.0.positional_encoding from 8x
 check "each on its own stripe" $? "$(grep resampled out)"
 succeeds "no shape depends on the stripes of CSwin" $cswin --attn cswin --stripe 2,7 --epochs 1 --run-dir cswin.plain
 succeeds "so that weights load with others" --stripe 4,7 --predict test:0 --init cswin.plain/last.safetensors
-grep -qx 'cswin.plain/last.safetensors: weights of stripe 2 7 are used with stripe 4 7, as the settings have it' out
+grep -qx 'cswin.plain/last.safetensors: weights of stripe 2,7 are used with stripe 4,7, as the settings have it' out
 check "and a line says so" $? "$(grep stripe out)"
 succeeds "and with their own" --predict test:0 --init cswin.plain/last.safetensors
 ! grep -q stripe out
 check "without a line" $? "$(grep stripe out)"
 restate cswin.plain/last.safetensors cswin.foreign vit.c.config x.config
 succeeds "where a file tells nothing" $cswin --attn cswin --stripe 4,7 --predict test:0 --init cswin.foreign --data shapes
-grep -q '^cswin.foreign: no settings of train_vit in it, taken for attn cswin, stripe 4 7, heads 2,' out
+grep -q '^cswin.foreign: no settings of train_vit in it, taken for attn cswin, stripe 4,7, heads 2,' out
 check "the line of what it is taken for names them" $? "$(grep cswin.foreign out)"
 refuses "CSwin's weights for a deeper one" 1 'cswin.whole/last.safetensors|2 blocks in stage 0|has 3|depth (here 3 in stage 0)' \
     $cswin --attn cswin-focused,cswin --stripe 4,7 --depth 3,1 --init cswin.whole/last.safetensors --eval
