@@ -34,9 +34,10 @@ void linear_backward(real *dx, float *dw, float *db, const real *dy, const real 
 /* A linear layer and the GELU after it: a = x w^T + b, g = gelu(a).  a, g [n,out] real, without row stride. */
 void linear_gelu_forward(real *a, real *g, const real *x, const float *w, const float *b, const LinearShape *shape);
 /* The gradient through a linear layer and the GELU before it, y = gelu(a) w^T:
- *   da = (dy w) gelu'(a),  g = gelu(a) again, with the bits of forward,  db += column sums of da.
- * da, g [n,in] (=);  db [in] (+=);  dy [n,out];  a [n,in];  w [out,in].  da may not be a. */
-void linear_gelu_backward(real *da, real *g, float *db, const real *dy, const real *a, const float *w,
+ *   da = (dy w) gelu'(a),  g = gelu(a) again, with the bits of forward,  and the gradients of two layers' biases, db of
+ *   y's and da_sums of a's: column sums of dy and of da.
+ * da, g [n,in] (=);  da_sums [in], db [out] (+=);  dy [n,out];  a [n,in];  w [out,in].  da may not be a. */
+void linear_gelu_backward(real *da, real *g, float *da_sums, float *db, const real *dy, const real *a, const float *w,
                           const LinearShape *shape);
 size_t linear_gelu_workspace(const LinearShape *shape);
 

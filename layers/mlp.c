@@ -4,7 +4,7 @@
  *           3. g = drop(gelu(c))   4. f = g W2^T + b2
  * backward  4. dg = df W2, dW2 += df^T g, db2   3. dc = drop(dg) gelu'(c)   2. da   1. dh = da W1, dW1 += da^T h, db1
  * saves     a and c [n,hidden]; g is computed again, which takes less time than reading it from memory.
- * Without convolution and dropout GELU and b1's gradient are part of a product (kernels/linear.h). */
+ * Without convolution and dropout GELU and the biases' gradients are part of a product (kernels/linear.h). */
 #include "layers/mlp.h"
 
 void mlp_declare(Mlp *mlp, Params *params, const char *prefix, int dim, int hidden, const Grid *grid) {
@@ -68,8 +68,8 @@ void mlp_backward(const Mlp *mlp, real *dh, const real *df, const real *h, const
     size_t n = (size_t)B * (size_t)N;
     LinearShape fc1 = {n, mlp->fc1.in, mlp->fc1.out, 0}, fc2 = {n, mlp->fc2.in, mlp->fc2.out, 0};
     if (is_plain(mlp, dropout)) {
-        linear_gelu_backward(mlp->dg, mlp->g, mlp->fc1.db, df, mlp->a, mlp->fc2.w, &fc2);
-        linear_backward_weight(mlp->fc2.dw, mlp->fc2.db, df, mlp->g, &fc2);
+        linear_gelu_backward(mlp->dg, mlp->g, mlp->fc1.db, mlp->fc2.db, df, mlp->a, mlp->fc2.w, &fc2);
+        linear_backward_weight(mlp->fc2.dw, NULL, df, mlp->g, &fc2);
         linear_backward(dh, mlp->fc1.dw, NULL, mlp->dg, h, mlp->fc1.w, &fc1);
         return;
     }

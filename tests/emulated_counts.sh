@@ -38,10 +38,10 @@ no_more() {
 
 fused=0 # launches that the GELU within products saves
 case $build in *BF16*) fused=5 ;; esac
-no_more softmax $((91 - fused)) 3
-no_more linear $((103 - fused)) 3
-no_more ripple $((113 - fused)) 3
-no_more "lisa --lisa-algo fft" $((121 - fused)) 3
-no_more gf $((81 - fused)) 3
+no_more softmax $((87 - fused)) 3
+no_more linear $((95 - fused)) 3
+no_more ripple $((105 - fused)) 3
+no_more "lisa --lisa-algo fft" $((117 - fused)) 3
+no_more gf $((77 - fused)) 3
 echo "1..$count"
 [ $failures -eq 0 ]

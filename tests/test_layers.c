@@ -300,10 +300,10 @@ static void linear_gelu_case(size_t n, int in, int out) {
     printf("linear and GELU n %zu hidden %d other %d\n", n, in, out);
     float *x = normals(n * out, 1), *w1 = rounded_real(normals(size, 0.3f), size),
           *b1 = rounded_real(normals(in, 1), in), *dy = normals(n * out, 1),
-          *w2 = rounded_real(normals(size, 1), size), *before = normals(in, 1);
+          *w2 = rounded_real(normals(size, 1), size), *before = normals(in, 1), *y_before = normals(out, 1);
     real *d_x = upload_real(x, n * out), *d_dy = upload_real(dy, n * out), *d_a = poisoned_real(hidden),
          *d_g = poisoned_real(hidden), *d_da = poisoned_real(hidden), *again = poisoned_real(hidden);
-    float *d_db = upload(before, in);
+    float *d_db = upload(before, in), *d_y_db = upload(y_before, out);
     double *a = zeros(hidden), *a_size = zeros(hidden), *g = zeros(hidden), *da = zeros(hidden),
            *da_size = zeros(hidden), *db = widened(before, in), *db_size = zeros(in);
     for (size_t i = 0; i < n; i++)
@@ -321,7 +321,7 @@ static void linear_gelu_case(size_t n, int in, int out) {
     assert_true(close_real("g", d_g, g, hidden));
 
     kernels_reserve(linear_gelu_workspace(&(LinearShape){n, in, out, 0}));
-    linear_gelu_backward(d_da, again, d_db, d_dy, d_a, upload(w2, size), &(LinearShape){n, in, out, 0});
+    linear_gelu_backward(d_da, again, d_db, d_y_db, d_dy, d_a, upload(w2, size), &(LinearShape){n, in, out, 0});
     for (size_t i = 0; i < n; i++)
         for (int j = 0; j < in; j++) {
             size_t at = i * (size_t)in + (size_t)j;
@@ -338,6 +338,12 @@ static void linear_gelu_case(size_t n, int in, int out) {
     for (int j = 0; j < in; j++) db_size[j] += fabs((double)before[j]);
     assert_true(check_sums("db of what was stored", download(d_db, in), want, db_size, in, 1e-5));
     assert_true(few || check_sums("db", download(d_db, in), db, db_size, in, roundings(2)));
+    double *y_db = zeros(out), *y_db_size = zeros(out);
+    for (int k = 0; k < out; k++) {
+        add_term(&y_db[k], &y_db_size[k], y_before[k]);
+        for (size_t i = 0; i < n; i++) add_term(&y_db[k], &y_db_size[k], dy[i * out + k]);
+    }
+    assert_true(check_sums("db of y", download(d_y_db, out), y_db, y_db_size, out, 1e-5));
     release_all();
 }
 

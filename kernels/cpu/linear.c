@@ -346,11 +346,12 @@ void linear_gelu_forward(real *a, real *g, const real *x, const float *w, const 
 
 size_t linear_gelu_workspace(const LinearShape *shape) { return (void)shape, 0; }
 
-void linear_gelu_backward(real *da, real *g, float *db, const real *dy, const real *a, const float *w,
+void linear_gelu_backward(real *da, real *g, float *da_sums, float *db, const real *dy, const real *a, const float *w,
                           const LinearShape *shape) {
     linear_backward_input(da, dy, w, shape);
     gelu_backward(da, g, da, a, shape->n * (size_t)shape->in);
-    column_sums(db, da, shape->in, shape->n, shape->in);
+    column_sums(da_sums, da, shape->in, shape->n, shape->in);
+    column_sums(db, dy, shape->out, shape->n, shape->out);
 }
 
 /* == The peak ===================================================================================================== */

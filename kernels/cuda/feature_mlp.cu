@@ -322,9 +322,10 @@ DEVICE void input_gradients(real *z, const real *du, const real *w1) {
     }
 }
 
-/* Blocks' sums, one after the other: dw1 [E,D], dw2 [F,2E], db2 [F]. */
+/* The first block's sums dw2 [F,2E], db2 [F] and dw1 [E,D], side by side; the next block's follow. */
 typedef struct {
-    float *w1, *w2, *b2;
+    float *w2, *b2, *w1;
+    size_t next; /* numbers of a block */
 } Parts;
 
 /* The warps' sums through shared memory, row group by row group; sums [row_groups][W][D, sin F, cos F], then db2's. */
@@ -350,17 +351,17 @@ DEVICE void store_parts(Parts parts, float *sums, const Gradients<W, P> &sum, co
         for (int g = 0; g < row_groups(W); g++) x += sums[(g * W + e) * COLUMNS + column];
         return x;
     };
-    size_t block = blockIdx.x;
+    size_t block = blockIdx.x * parts.next;
     for (int i = (int)threadIdx.x; i < s.E * s.D; i += THREADS)
-        parts.w1[block * s.E * s.D + i] = s.scale * total(i / s.D, i % s.D);
+        parts.w1[block + i] = s.scale * total(i / s.D, i % s.D);
     for (int i = (int)threadIdx.x; i < s.F * 2 * s.E; i += THREADS) {
         int f = i / (2 * s.E), c = i % (2 * s.E);
-        parts.w2[block * s.F * 2 * s.E + i] = total(c % s.E, W + c / s.E * P + f);
+        parts.w2[block + i] = total(c % s.E, W + c / s.E * P + f);
     }
     for (int f = (int)threadIdx.x; f < s.F; f += THREADS) {
         float x = 0;
         for (int i = 0; i < THREADS / PIECES; i++) x += columns[i * P + f];
-        parts.b2[block * s.F + f] = x;
+        parts.b2[block + f] = x;
     }
 }
 
@@ -461,8 +462,8 @@ __global__ void __launch_bounds__(THREADS)
     SHARED(float, f);                        /* [2E] */
     float *du = f + 2 * s.E, *dp = du + s.E; /* [E], [F] */
     size_t n1 = (size_t)s.E * s.D, n2 = (size_t)s.F * 2 * s.E;
-    float *dw1 = parts.w1 + blockIdx.x * n1, *dw2 = parts.w2 + blockIdx.x * n2,
-          *db2 = parts.b2 + (size_t)blockIdx.x * s.F;
+    size_t mine = blockIdx.x * parts.next;
+    float *dw1 = parts.w1 + mine, *dw2 = parts.w2 + mine, *db2 = parts.b2 + mine;
     for (size_t i = threadIdx.x; i < n1; i += THREADS) dw1[i] = 0;
     for (size_t i = threadIdx.x; i < n2; i += THREADS) dw2[i] = 0;
     for (int j = (int)threadIdx.x; j < s.F; j += THREADS) db2[j] = 0;
@@ -586,14 +587,13 @@ static void backward(real *dqkv, float *dw1, float *dw2, float *db2, const real 
     unsigned blocks = backward_blocks(s);
     float *sums = static_cast<float *>(kernels_workspace(feature_mlp_workspace(D, E, F)));
     size_t n1 = (size_t)E * D, n2 = (size_t)F * 2 * E;
-    Parts parts = {sums, sums + blocks * n1, sums + blocks * (n1 + n2)};
+    size_t n = n1 + n2 + (size_t)F;
+    Parts parts = {sums, sums + n2, sums + n2 + F, n};
     if (is_plain(D, E, F))
         LAUNCH(feature_backward_plain_kernel, blocks, THREADS, (3 * E + F) * sizeof(float), dqkv, parts, dphi, phi, qkv,
                w1, w2, s);
     else launch_backward(dqkv, parts, blocks, dphi, phi, qkv, w1, w2, s);
-    if (dw1) add_parts(dw1, NULL, parts.w1, (int)blocks, E * D);
-    add_parts(dw2, NULL, parts.w2, (int)blocks, F * 2 * E);
-    add_parts(db2, NULL, parts.b2, (int)blocks, F);
+    add_parts_to({{dw2, db2, dw1}, {(int)n2, F, dw1 ? (int)n1 : 0}}, sums, (int)blocks, (int)n);
 }
 
 void feature_mlp_backward(real *dqkv, const FeatureMlpGradients *d, const real *dphi, const real *phi, const real *qkv,

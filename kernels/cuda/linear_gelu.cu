@@ -1,5 +1,5 @@
 /* A linear layer whose product is finished where it is made: forward writes a and gelu(a), backward multiplies dy w by
- * gelu'(a) and sums the bias gradient.  cuBLASLt has the tanh form of GELU only, which is another function.  Apart, a
+ * gelu'(a) and sums the bias gradients of both layers, of this one from dy as it passes.  cuBLASLt has the tanh form of GELU only, which is another function.  Apart, a
  * goes through memory two more times forward, and the gradient four more times backward.
  *
  * A block computes 128 x 128 numbers of the product on the matrix units, eight warps 64 x 32 each, while the next twice
@@ -46,8 +46,27 @@ DEVICE void fetch(real *stage, const real *x, const real *w, size_t first, int c
             width - column, terms - k, true, thread);
 }
 
+/* The column sums of a stage's part of x, zeros where x has no rows and columns: four columns to a warp. */
+DEVICE void stage_sums(float *sums, const real *x, int columns) {
+    constexpr int EACH = DEPTH * WARP / THREADS;
+    int j = warp_id() * EACH;
+    float total[EACH] = {};
+#pragma unroll
+    for (int i = lane_id(); i < ROWS; i += WARP) {
+        float v[EACH];
+        load(v, x + i * tile_ld(DEPTH) + j);
+#pragma unroll
+        for (int e = 0; e < EACH; e++) total[e] += v[e];
+    }
+#pragma unroll
+    for (int e = 0; e < EACH; e++) {
+        float sum = warp_sum(total[e]);
+        if (lane_id() == 0 && j + e < columns) sums[j + e] = sum;
+    }
+}
+
 /* x [n,terms];  forward: w [width,terms], y = a and g [n,width] (=), b [width];  backward: w [terms,width], y = da and
- * g [n,width] (=), parts [row tiles,width]. */
+ * g [n,width] (=), parts [row tiles,width + terms]: sums of da, then of dy. */
 template <bool BACKWARD>
 __global__ void __launch_bounds__(THREADS, 2)
     linear_gelu_kernel(real *y, real *g, float *parts, const real *x, const real *w, const float *b, const real *a,
@@ -76,6 +95,8 @@ __global__ void __launch_bounds__(THREADS, 2)
         block_sync(); /* all have multiplied what lay in the stage that is filled now */
         fetch_stage(k + (STAGES - 1) * DEPTH);
         const real *left = stages + k / DEPTH % STAGES * S::SIZE, *right = left + S::X;
+        if (BACKWARD && column == 0)
+            stage_sums(parts + (size_t)(blockIdx.x / tiles) * (width + terms) + width + k, left, terms - k);
         left += row * LD_X;
 #pragma unroll
         for (int d = 0; d < DEPTH; d += TILE_K) {
@@ -147,7 +168,7 @@ __global__ void __launch_bounds__(THREADS, 2)
     if (mine >= COLUMNS || column + mine >= width) return;
     float all = 0;
     for (int i = 0; i < ROWS_AT_ONCE; i++) all += sums[i * COLUMNS + mine];
-    parts[(size_t)(blockIdx.x / tiles) * width + column + mine] = all;
+    parts[(size_t)(blockIdx.x / tiles) * (width + terms) + column + mine] = all;
 }
 
 template <bool BACKWARD>
@@ -180,32 +201,37 @@ void linear_gelu_forward(real *a, real *g, const real *x, const float *w, const 
 
 enum { SUM_ROWS = 256 };
 
-size_t linear_gelu_workspace(const LinearShape *s) { return ceil_div(s->n, ROWS) * (size_t)s->in * sizeof(float); }
-
-/* The sums of so many rows of a column, a thread to a column. */
-__global__ void __launch_bounds__(THREADS) column_parts_kernel(float *parts, const real *da, size_t n, int width) {
-    int j = (int)(blockIdx.y * THREADS + threadIdx.x);
-    size_t begin = (size_t)blockIdx.x * SUM_ROWS, end = begin + SUM_ROWS < n ? begin + SUM_ROWS : n;
-    float sum = 0;
-    if (j >= width) return;
-#pragma unroll 8
-    for (size_t i = begin; i < end; i++) sum += to_float(da[i * width + j]);
-    parts[(size_t)blockIdx.x * width + j] = sum;
+size_t linear_gelu_workspace(const LinearShape *s) {
+    return ceil_div(s->n, ROWS) * ((size_t)s->in + (size_t)s->out) * sizeof(float);
 }
 
-void linear_gelu_backward(real *da, real *g, float *db, const real *dy, const real *a, const float *w,
+/* The sums of so many rows of a column of da [n,width] or dy [n,terms], a thread to a column. */
+__global__ void __launch_bounds__(THREADS)
+    column_parts_kernel(float *parts, const real *da, const real *dy, size_t n, int width, int terms) {
+    int j = (int)(blockIdx.y * THREADS + threadIdx.x), row = j < width ? width : terms;
+    size_t begin = (size_t)blockIdx.x * SUM_ROWS, end = begin + SUM_ROWS < n ? begin + SUM_ROWS : n;
+    float sum = 0;
+    if (j >= width + terms) return;
+    const real *from = j < width ? da + j : dy + (j - width);
+#pragma unroll 8
+    for (size_t i = begin; i < end; i++) sum += to_float(from[i * row]);
+    parts[(size_t)blockIdx.x * (width + terms) + j] = sum;
+}
+
+void linear_gelu_backward(real *da, real *g, float *da_sums, float *db, const real *dy, const real *a, const float *w,
                           const LinearShape *s) {
     float *parts = static_cast<float *>(kernels_workspace(linear_gelu_workspace(s)));
     size_t n = s->n;
-    int width = s->in;
-    if (is_fused(s->out, BACKWARD_TERMS, width, da, g, dy, a, w)) {
-        product<true>(da, g, parts, dy, w, NULL, a, n, s->out, width);
-        add_parts(db, NULL, parts, (int)ceil_div(n, ROWS), width);
+    int width = s->in, terms = s->out;
+    if (is_fused(terms, BACKWARD_TERMS, width, da, g, dy, a, w)) {
+        product<true>(da, g, parts, dy, w, NULL, a, n, terms, width);
+        add_parts_to({{da_sums, db}, {width, terms}}, parts, (int)ceil_div(n, ROWS), width + terms);
         return;
     }
     linear_backward_input(da, dy, w, s);
     gelu_backward(da, g, da, a, n * (size_t)width);
     unsigned count = (unsigned)ceil_div(n, SUM_ROWS);
-    LAUNCH(column_parts_kernel, dim3(count, (unsigned)ceil_div(width, THREADS)), THREADS, 0, parts, da, n, width);
-    add_parts(db, NULL, parts, (int)count, width);
+    LAUNCH(column_parts_kernel, dim3(count, (unsigned)ceil_div(width + terms, THREADS)), THREADS, 0, parts, da, dy, n,
+           width, terms);
+    add_parts_to({{da_sums, db}, {width, terms}}, parts, (int)count, width + terms);
 }

@@ -88,30 +88,45 @@ static inline unsigned blocks_for(size_t work, size_t each, size_t most) {
 
 /* == Sums over rows =============================================================================================== */
 
-/* a[j] += sum_p parts[p][j] for the first M columns, b likewise for the next M; parts [count, columns].
+/* What the columns of partial sums are added to: so many columns each, one after the other. */
+struct SumTargets {
+    float *to[3];
+    int columns[3];
+};
+
+/* to[0][j] += sum_p parts[p][j], and the next columns likewise; rows of parts lie `row` apart.
  * A warp adds every eighth part of 32 columns, then the eight sums join in order. */
 template <int WARPS>
 __global__ void __launch_bounds__(WARPS *WARP)
-    add_parts_kernel(float *a, float *b, const float *__restrict__ parts, int count, int M, int columns) {
+    add_parts_kernel(SumTargets targets, const float *__restrict__ parts, int count, int columns, int row) {
     SHARED(float, sums); /* [WARPS][WARP] */
     int j = (int)blockIdx.x * WARP + lane_id();
     float sum = 0;
     if (j < columns)
 #pragma unroll 8
-        for (int p = warp_id(); p < count; p += WARPS) sum += parts[(size_t)p * columns + j];
+        for (int p = warp_id(); p < count; p += WARPS) sum += parts[(size_t)p * row + j];
     sums[threadIdx.x] = sum;
     block_sync();
     if (warp_id() || j >= columns) return;
     for (int w = 1; w < WARPS; w++) sum += sums[w * WARP + lane_id()];
-    if (j < M) a[j] += sum;
-    else b[j - M] += sum;
+#pragma unroll
+    for (int t = 0; t < 3; t++) {
+        if (j >= 0 && j < targets.columns[t]) targets.to[t][j] += sum;
+        j -= targets.columns[t];
+    }
 }
 
-static inline void add_parts(float *a, float *b, const float *parts, int count, int M) {
+/* parts [count,row]. */
+static inline void add_parts_to(SumTargets targets, const float *parts, int count, int row) {
     constexpr int WARPS = 8;
-    int columns = b ? 2 * M : M;
-    LAUNCH((add_parts_kernel<WARPS>), (unsigned)ceil_div(columns, WARP), WARPS * WARP, WARPS * WARP * sizeof(float), a,
-           b, parts, count, M, columns);
+    int columns = targets.columns[0] + targets.columns[1] + targets.columns[2];
+    LAUNCH((add_parts_kernel<WARPS>), (unsigned)ceil_div(columns, WARP), WARPS * WARP, WARPS * WARP * sizeof(float),
+           targets, parts, count, columns, row);
+}
+
+/* a[j] += sum_p parts[p][j] for the first M columns, b, which may be NULL, likewise for the next M. */
+static inline void add_parts(float *a, float *b, const float *parts, int count, int M) {
+    add_parts_to({{a, b}, {M, b ? M : 0}}, parts, count, b ? 2 * M : M);
 }
 
 #endif
