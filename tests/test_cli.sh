@@ -76,7 +76,7 @@ done
 for kind in $kinds; do
     run --attn linear --relative $kind --describe $model && [ "$status" -eq 0 ] || missing="$missing $kind"
 done
-[ -z "$missing" ] && [ "$(echo $maps | wc -w)" -eq 7 ] && [ "$(echo $kinds | wc -w)" -eq 6 ]
+[ -z "$missing" ] && [ "$(echo $maps | wc -w)" -eq 7 ] && [ "$(echo $kinds | wc -w)" -eq 7 ]
 check "--help names every feature map and relative encoding, and each describes itself" $? "missing:${missing:- none}"
 
 # The commands that --help shows must work.
