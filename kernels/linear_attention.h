@@ -37,13 +37,14 @@ typedef struct {
  * qkv [B,N,3,H,D], only v read.  With DENOMINATOR_GIVEN den is read and kv's last column is zero. */
 void linear_attention_forward(real *y, float *den, float *kv, const real *phi, const real *qkv,
                               const LinearAttention *shape);
-/* dqkv [B,N,3,H,D] (=) in its v part, the others left as they are;  dphi [B,N,2,H,F] (=).  With DENOMINATOR_GIVEN dphi is
- * the gradient through the numerator only, and denominator_backward gives the other part. */
+/* dqkv [B,N,3,H,D] (=) in its v part, the others left as they are;  dphi [B,N,2,H,F] (=).  With DENOMINATOR_GIVEN dphi
+ * is the gradient through the numerator only, and denominator_backward gives the other part. */
 void linear_attention_backward(real *dqkv, real *dphi, const real *dy, const real *y, const float *den, const float *kv,
                                const real *phi, const real *qkv, const LinearAttention *shape);
 size_t linear_attention_workspace(int D, int F);
 
-/* den_n = rule(phi(q_n).z), z = sum_m phi(k_m), for keys of the same tokens.  den [B,N,H] float, z [B,H,F] float (both saved);  phi [B,N,2,H,F]. */
+/* den_n = rule(phi(q_n).z), z = sum_m phi(k_m), for keys of the same tokens.
+ * den [B,N,H] float, z [B,H,F] float (both saved);  phi [B,N,2,H,F]. */
 void denominator_forward(float *den, float *z, const real *phi, const LinearAttention *shape);
 /* dphi [B,N,2,H,F] (+=), so that it can run after linear_attention_backward if both use the same features;
  * dy, y [B,N,H,D]: the gradient and the output of the whole attention. */

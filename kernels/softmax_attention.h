@@ -65,7 +65,8 @@ size_t sparse_attention_workspace(const SparsePattern *pattern, int N, int D);
 #define WINDOW_APART 100.0f
 
 /* What is learned: table [(2*wt-1)*(2*wh-1)*(2*ww-1),H] is added to the scores, by window_offset of query i and key j:
- * for images (yi - yj + wh-1) * (2*ww-1) + xi - xj + ww-1; pad [3M] are q, k, v of places without a token, which are keys as others are (NULL: zeros). */
+ * for images (yi - yj + wh-1) * (2*ww-1) + xi - xj + ww-1; pad [3M] are q, k, v of places without a token, which are
+ * keys as others are (NULL: zeros). */
 typedef struct {
     const float *pad, *table;
 } WindowParameters;

@@ -345,7 +345,8 @@ static void rope_reference(double *y, const float *x, TurnCase k) {
             const float *from = x + (t * 2 * k.H + head) * k.F;
             double *to = y + (t * 2 * k.H + head) * k.F;
             int n = (int)(t % k.N), patch = n - (k.N - k.T * k.Hg * k.Wg), axes = k.T > 1 ? 3 : 2;
-            int each = k.F / (2 * axes), places[] = {patch % (k.Wg ? k.Wg : 1), patch / (k.Wg ? k.Wg : 1) % (k.Hg ? k.Hg : 1), patch / (k.Wg ? k.Wg : 1) / (k.Hg ? k.Hg : 1)};
+            int each = k.F / (2 * axes), columns = k.Wg ? k.Wg : 1, rows = k.Hg ? k.Hg : 1;
+            int places[] = {patch % columns, patch / columns % rows, patch / columns / rows};
             for (int f = 0; f < k.F; f++) to[f] = from[f];
             for (int p = 0; p < k.F / 2; p++) {
                 double angle = n * pow(10000, -2.0 * p / k.F);

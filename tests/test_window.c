@@ -132,7 +132,10 @@ static void window_case(Sizes sizes, bool has_pad, bool strong) {
     size_t n = (size_t)k.B * N * M, rows = (size_t)k.B * k.H * N,
            entries = grid_tokens(grid_offsets(window_sides(w)));
     printf("B %d H %d D %d grid %dx%dx%d windows %dx%dx%d shift %d %d %d%s\n", k.B, k.H, k.D, w->grid.frames,
-           w->grid.rows, w->grid.columns, w->wt, w->wh, w->ww, w->shift_t, w->shift_y, w->shift_x, has_pad ? ", pad" : strong ? ", one strong bias" : "");
+           w->grid.rows, w->grid.columns, w->wt, w->wh, w->ww, w->shift_t, w->shift_y, w->shift_x,
+           has_pad  ? ", pad"
+           : strong ? ", one strong bias"
+                    : "");
     AttentionShape shape = {k.B, N, k.H, k.D};
     float *qkv = normals(3 * n, 1), *dy = normals(n, 1);
     real *d_qkv = upload_real(qkv, 3 * n), *d_dy = upload_real(dy, n), *d_y = poisoned_real(n),

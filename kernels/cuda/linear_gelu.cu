@@ -1,12 +1,13 @@
 /* A linear layer whose product is finished where it is made: forward writes a and gelu(a), backward multiplies dy w by
- * gelu'(a) and sums the bias gradients of both layers, of this one from dy as it passes.  cuBLASLt has the tanh form of GELU only, which is another function.  Apart, a
- * goes through memory two more times forward, and the gradient four more times backward.
+ * gelu'(a) and sums the bias gradients of both layers, of this one from dy as it passes.  cuBLASLt has the tanh form of
+ * GELU only, which is another function.  Apart, a goes through memory two more times forward, and the gradient four
+ * more times backward.
  *
  * A block computes 128 x 128 numbers of the product on the matrix units, eight warps 64 x 32 each, while the next twice
- * 32 of the sum's terms are on their way to shared memory.  This reaches about half of what the library does on Hopper, so it
- * pays where the layer is limited by memory, and wider layers are a product and a pass as before.  A float build's
- * products are the library's: its own fragments are slow.  VIT_GELU=fused and VIT_GELU=apart in the environment ask for
- * one of the two wherever it is possible. */
+ * 32 of the sum's terms are on their way to shared memory.  This reaches about half of what the library does on Hopper,
+ * so it pays where the layer is limited by memory, and wider layers are a product and a pass as before.  A float
+ * build's products are the library's: its own fragments are slow.  VIT_GELU=fused and VIT_GELU=apart in the environment
+ * ask for one of the two wherever it is possible. */
 #include <stdlib.h>
 #include <string.h>
 

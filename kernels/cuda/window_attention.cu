@@ -27,8 +27,9 @@ static Shape shape_of(const WindowShape *w, const AttentionShape *a, const Windo
     Grid sides = window_sides(w);
     int n = grid_tokens(sides);
     unsigned tiles = (unsigned)ceil_div(n, ROWS);
-    return {*w, a->N, a->H, a->D, n, grid_tokens(grid_offsets(sides)), tiles,
-            tiles * (unsigned)grid_tokens(window_counts(w)) * a->B, 1 / sqrtf((float)a->D), learned->pad, learned->table};
+    unsigned all_tiles = tiles * (unsigned)grid_tokens(window_counts(w)) * a->B;
+    return {*w, a->N, a->H, a->D, n, grid_tokens(grid_offsets(sides)), tiles, all_tiles, 1 / sqrtf((float)a->D),
+            learned->pad, learned->table};
 }
 
 /* A tile of a window's places for a head: where the image's first row is in qkv, in y and in lse. */
@@ -74,7 +75,8 @@ DEVICE void load_keys(float *k, float *v, int rows, const real *head, const Wind
 /* The score of places i and j, a query's and a key's in these regions, from the product q.k. */
 DEVICE float score(float product, int i, int j, int region, int key_region, int head, const Shape &s) {
     if (region == NO_QUERY || key_region == NO_KEY) return -INFINITY;
-    return s.scale * product + s.table[window_offset(&s.windows, i, j) * s.H + head] - (region == key_region ? 0 : WINDOW_APART);
+    return s.scale * product + s.table[window_offset(&s.windows, i, j) * s.H + head] -
+           (region == key_region ? 0 : WINDOW_APART);
 }
 
 /* The head's rows of the places with a token = scale times sum. */

@@ -73,7 +73,8 @@ void focused_core_forward(const FocusedCore *s, const Attention *a, real *mix, c
     depthwise_forward(mix, s->linear, all_values(s, a, kv + a->M, B), s->dwc.w, s->dwc.b, &s->dwc.shape, B);
 }
 
-static void values_backward(const FocusedCore *s, const Attention *a, real *dv, const real *dmix, const real *v, int B) {
+static void values_backward(const FocusedCore *s, const Attention *a, real *dv, const real *dmix, const real *v,
+                            int B) {
     const DepthwiseLayer *d = &s->dwc;
     if (!stretches(s, a)) {
         depthwise_backward(dv, dv, d->dw, d->db, dmix, v, d->w, &d->shape, B);

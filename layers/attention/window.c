@@ -133,7 +133,8 @@ static void window_weights(const Attention *a, float *weights, int b, int head, 
         const float *k = qkv + (size_t)key.token * row + (size_t)(a->M + head * a->D);
         float score = 0;
         for (int d = 0; d < a->D; d++) score += q[d] * k[d];
-        score = score / sqrtf((float)a->D) + table[window_offset(&s->windows, i, j) * a->H + head] - (key.region == region ? 0 : WINDOW_APART);
+        score = score / sqrtf((float)a->D) + table[window_offset(&s->windows, i, j) * a->H + head] -
+                (key.region == region ? 0 : WINDOW_APART);
         weights[key.token] = expf(score - lse);
     }
     free(table);
