@@ -149,9 +149,9 @@ double memory_peak_gbytes(void) {
 
 bool device_shares_cores(void) { return true; }
 
-/* In images of DeiT-tiny with 256 tokens: in float32 four, as few as make products run at full speed, so that a layer's
- * activations stay in the second-level cache, and two for every thread, so that each has its own; in bfloat16 twice as
- * many (docs/performance.md). */
+/* Four images of DeiT-tiny with 256 tokens make products run at full speed in float32, and a layer's activations then
+ * stay in the second-level cache; with more threads than two each has two images of its own.  In bfloat16 twice as many
+ * (docs/performance.md). */
 size_t activations_at_once(void) {
     size_t threads = (size_t)omp_get_max_threads(), images = threads < 2 ? 4 : threads > 16 ? 32 : 2 * threads;
     return images * (sizeof(float) / sizeof(real)) * 256 * 192;

@@ -11,84 +11,57 @@
 #include "layers/attention/reduced_keys.h"
 
 typedef struct {
-    Projection q, kv, proj;
-    ReducedKeys keys;
+    ReducedFrame frame;
     FocusedCore core;
-    real *q_act, *kv_act, *mix; /* kept: [B,N,M], [B,L,2,M], [B,N,M] */
-    real *dq, *dkv, *dmix;      /* scratch, as above */
-    real *dx;                   /* [B,N,M] scratch: the gradient through z */
 } FocusedReduced;
 
 static void focused_reduced_check(const Attention *a) { (void)reduction_of(a); }
 
 static void focused_reduced_declare(Attention *a, Params *params) {
     FocusedReduced *s = a->state;
-    int M = a->M;
-    reduced_keys_create(&s->keys, a, reduction_of(a), 0);
-    projection_declare(&s->q, params, a->prefix, "q", M, M);
-    projection_declare(&s->kv, params, a->prefix, "kv", M, 2 * M);
-    projection_declare(&s->proj, params, a->prefix, "proj", M, M);
-    reduced_keys_declare(&s->keys, a, params);
-    focused_core_declare(&s->core, a, params, reduced_keys_differ(&s->keys) ? &s->keys.grid : &a->grid);
+    const ReducedKeys *keys = &s->frame.keys;
+    reduced_frame_declare(&s->frame, a, params, reduction_of(a), 0);
+    focused_core_declare(&s->core, a, params, reduced_keys_differ(keys) ? &keys->grid : &a->grid);
 }
 
 static void focused_reduced_plan(Attention *a, Plan *plan, int B) {
     FocusedReduced *s = a->state;
-    size_t bytes = (size_t)B * (size_t)a->N * (size_t)a->M * sizeof(real);
-    size_t kv = 2 * reduced_keys_count(&s->keys, B) * (size_t)a->M * sizeof(real);
     PlanMark mark = plan_mark(plan);
-    plan_keep(plan, a->prefix, "q", &s->q_act, bytes);
-    plan_keep(plan, a->prefix, "kv", &s->kv_act, kv);
-    plan_keep(plan, a->prefix, "mix", &s->mix, bytes);
+    reduced_frame_plan(&s->frame, a, plan, B);
     focused_core_plan(&s->core, a, plan, B);
-    reduced_keys_plan(&s->keys, a, plan, B);
-    if (plan->training) {
-        plan_borrow(plan, a->prefix, "dq", &s->dq, bytes);
-        plan_borrow(plan, a->prefix, "dkv", &s->dkv, kv);
-        plan_borrow(plan, a->prefix, "dmix", &s->dmix, bytes);
-        plan_borrow(plan, a->prefix, "dx", &s->dx, bytes);
-    }
     plan_release(plan, mark);
 }
 
 static void focused_reduced_forward(const Attention *a, real *y, const real *x, int B) {
     const FocusedReduced *s = a->state;
-    size_t n = (size_t)B * (size_t)a->N;
-    const real *z = reduced_keys_forward(&s->keys, a, x, B);
-    projection_forward(&s->q, s->q_act, x, n);
-    projection_forward(&s->kv, s->kv_act, z, reduced_keys_count(&s->keys, B));
-    focused_core_forward(&s->core, a, s->mix, s->q_act, s->kv_act, B);
-    projection_forward(&s->proj, y, s->mix, n);
+    const ReducedFrame *f = &s->frame;
+    reduced_frame_forward_in(f, a, x, B);
+    focused_core_forward(&s->core, a, f->mix, f->q_act, f->kv_act, B);
+    reduced_frame_forward_out(f, a, y, B);
 }
 
 static void focused_reduced_backward(const Attention *a, real *dx, const real *dy, const real *x, int B) {
     const FocusedReduced *s = a->state;
-    size_t n = (size_t)B * (size_t)a->N;
-    projection_backward(&s->proj, s->dmix, dy, s->mix, n);
-    focused_core_backward(&s->core, a, s->dq, s->dkv, s->dmix, s->q_act, s->kv_act, B);
-    const real *z = reduced_keys_differ(&s->keys) ? s->keys.z : x;
-    projection_backward(&s->kv, reduced_keys_gradient(&s->keys, s->dx), s->dkv, z, reduced_keys_count(&s->keys, B));
-    reduced_keys_backward(&s->keys, a, s->dx, x, B);
-    projection_backward(&s->q, dx, s->dq, x, n);
-    add_forward(dx, dx, s->dx, n * (size_t)a->M);
+    const ReducedFrame *f = &s->frame;
+    reduced_frame_backward_out(f, a, dy, B);
+    focused_core_backward(&s->core, a, f->dq, f->dkv, f->dmix, f->q_act, f->kv_act, B);
+    reduced_frame_backward_in(f, a, dx, x, B);
 }
 
 static size_t focused_reduced_macs(const Attention *a) {
     const FocusedReduced *s = a->state;
-    size_t N = (size_t)a->N, L = reduced_keys_count(&s->keys, 1);
-    return reduced_keys_macs(&s->keys) + projection_macs(&s->q, N) + projection_macs(&s->kv, L) +
-           focused_core_macs(&s->core, a) + projection_macs(&s->proj, N);
+    return reduced_frame_macs(&s->frame, a) + focused_core_macs(&s->core, a);
 }
 
 /* Of keys, to weights of the tokens that they were made of. */
 static void spread(const FocusedReduced *s, const Attention *a, float *weights, const float *of_keys) {
     memset(weights, 0, (size_t)a->N * sizeof *weights);
-    for (int l = 0; l < grid_tokens(s->keys.grid); l++) reduced_keys_spread(&s->keys, a, weights, l, of_keys[l]);
+    for (int l = 0; l < grid_tokens(s->frame.keys.grid); l++) reduced_keys_spread(&s->frame.keys, a, weights, l, of_keys[l]);
 }
 
 static void focused_reduced_weights(const Attention *a, float *weights, int b, int head, int query) {
     const FocusedReduced *s = a->state;
-    float *of_keys = xcalloc(reduced_keys_count(&s->keys, 1), sizeof *of_keys, "attention picture");
+    float *of_keys = xcalloc(reduced_keys_count(&s->frame.keys, 1), sizeof *of_keys, "attention picture");
     linear_core_weights(&s->core.core, a, of_keys, b, head, query);
     spread(s, a, weights, of_keys);
     free(of_keys);
@@ -97,7 +70,7 @@ static void focused_reduced_weights(const Attention *a, float *weights, int b, i
 /* The convolution's weights of all tokens' v, given back to the keys that each is interpolated from. */
 static void focused_reduced_spatial(const Attention *a, float *weights, int b, int head, int query) {
     const FocusedReduced *s = a->state;
-    int L = grid_tokens(s->keys.grid);
+    int L = grid_tokens(s->frame.keys.grid);
     float *of_keys = xcalloc((size_t)L + 1, sizeof *of_keys, "attention picture");
     (void)b, (void)head;
     focused_core_spatial(&s->core, a, weights, query);

@@ -24,12 +24,8 @@ static const ConfigEntry entries[] = {
 static const ConfigGroup cell_settings = {CONFIG_GROUP(CellSettings, entries)};
 
 typedef struct {
-    Projection q, kv, proj;
-    ReducedKeys keys;
-    real *q_act, *kv_act, *mix; /* kept: [B,N,M], [B,L,2,M], [B,N,M] */
-    float *lse;                 /* [B,H,N] kept */
-    real *dq, *dkv, *dmix;      /* scratch, as above */
-    real *dx;                   /* [B,N,M] scratch: the gradient through z */
+    ReducedFrame frame;
+    float *lse; /* [B,H,N] kept */
 } Reduced;
 
 static int cells_of(const Attention *a) {
@@ -52,81 +48,61 @@ static void reduced_check(const Attention *a) {
 
 static void reduced_declare(Attention *a, Params *params) {
     Reduced *s = a->state;
-    int M = a->M, cells = cells_of(a);
-    reduced_keys_create(&s->keys, a, cells ? 1 : reduction_of(a), cells);
-    projection_declare(&s->q, params, a->prefix, "q", M, M);
-    projection_declare(&s->kv, params, a->prefix, "kv", M, 2 * M);
-    projection_declare(&s->proj, params, a->prefix, "proj", M, M);
-    reduced_keys_declare(&s->keys, a, params);
+    int cells = cells_of(a);
+    reduced_frame_declare(&s->frame, a, params, cells ? 1 : reduction_of(a), cells);
 }
 
 static MaskedAttention shape_of(const Reduced *s, const Attention *a, int B) {
-    return (MaskedAttention){.B = B, .H = a->H, .D = a->D, .Q = a->N, .grid = s->keys.grid, .q_row = a->M,
+    return (MaskedAttention){.B = B, .H = a->H, .D = a->D, .Q = a->N, .grid = s->frame.keys.grid, .q_row = a->M,
                              .kv_row = 2 * a->M};
 }
 
 static void reduced_plan(Attention *a, Plan *plan, int B) {
     Reduced *s = a->state;
-    size_t bytes = (size_t)B * (size_t)a->N * (size_t)a->M * sizeof(real);
-    size_t kv = 2 * reduced_keys_count(&s->keys, B) * (size_t)a->M * sizeof(real);
     PlanMark mark = plan_mark(plan);
-    plan_keep(plan, a->prefix, "q", &s->q_act, bytes);
-    plan_keep(plan, a->prefix, "kv", &s->kv_act, kv);
-    plan_keep(plan, a->prefix, "mix", &s->mix, bytes);
+    reduced_frame_plan(&s->frame, a, plan, B);
     plan_keep(plan, a->prefix, "lse", &s->lse, (size_t)B * (size_t)a->H * (size_t)a->N * sizeof(float));
-    reduced_keys_plan(&s->keys, a, plan, B);
-    if (plan->training) {
-        plan_borrow(plan, a->prefix, "dq", &s->dq, bytes);
-        plan_borrow(plan, a->prefix, "dkv", &s->dkv, kv);
-        plan_borrow(plan, a->prefix, "dmix", &s->dmix, bytes);
-        plan_borrow(plan, a->prefix, "dx", &s->dx, bytes);
-    }
     plan_workspace(plan, masked_attention_workspace((MaskedAttention[]){shape_of(s, a, B)}));
     plan_release(plan, mark);
 }
 
+static MaskedInputs inputs_of(const Reduced *s, const Attention *a) {
+    return (MaskedInputs){s->frame.q_act, s->frame.kv_act, s->frame.kv_act + a->M};
+}
+
 static void reduced_forward(const Attention *a, real *y, const real *x, int B) {
     const Reduced *s = a->state;
-    size_t n = (size_t)B * (size_t)a->N;
-    const real *z = reduced_keys_forward(&s->keys, a, x, B);
-    projection_forward(&s->q, s->q_act, x, n);
-    projection_forward(&s->kv, s->kv_act, z, reduced_keys_count(&s->keys, B));
-    masked_attention_forward(s->mix, s->lse, &(MaskedInputs){s->q_act, s->kv_act, s->kv_act + a->M}, NULL,
+    reduced_frame_forward_in(&s->frame, a, x, B);
+    masked_attention_forward(s->frame.mix, s->lse, (MaskedInputs[]){inputs_of(s, a)}, NULL,
                              (MaskedAttention[]){shape_of(s, a, B)});
-    projection_forward(&s->proj, y, s->mix, n);
+    reduced_frame_forward_out(&s->frame, a, y, B);
 }
 
 static void reduced_backward(const Attention *a, real *dx, const real *dy, const real *x, int B) {
     const Reduced *s = a->state;
-    size_t n = (size_t)B * (size_t)a->N, M = (size_t)a->M;
-    projection_backward(&s->proj, s->dmix, dy, s->mix, n);
-    masked_attention_backward(&(MaskedGradients){s->dq, s->dkv, s->dkv + M}, NULL, s->dmix, s->mix, s->lse,
-                              &(MaskedInputs){s->q_act, s->kv_act, s->kv_act + M}, NULL,
-                              (MaskedAttention[]){shape_of(s, a, B)});
-    const real *z = reduced_keys_differ(&s->keys) ? s->keys.z : x;
-    projection_backward(&s->kv, reduced_keys_gradient(&s->keys, s->dx), s->dkv, z, reduced_keys_count(&s->keys, B));
-    reduced_keys_backward(&s->keys, a, s->dx, x, B);
-    projection_backward(&s->q, dx, s->dq, x, n);
-    add_forward(dx, dx, s->dx, n * M);
+    const ReducedFrame *f = &s->frame;
+    reduced_frame_backward_out(f, a, dy, B);
+    masked_attention_backward(&(MaskedGradients){f->dq, f->dkv, f->dkv + a->M}, NULL, f->dmix, f->mix, s->lse,
+                              (MaskedInputs[]){inputs_of(s, a)}, NULL, (MaskedAttention[]){shape_of(s, a, B)});
+    reduced_frame_backward_in(f, a, dx, x, B);
 }
 
 static size_t reduced_macs(const Attention *a) {
     const Reduced *s = a->state;
-    size_t N = (size_t)a->N, L = reduced_keys_count(&s->keys, 1);
-    return reduced_keys_macs(&s->keys) + projection_macs(&s->q, N) + projection_macs(&s->kv, L) +
-           2 * N * L * (size_t)a->M + projection_macs(&s->proj, N);
+    size_t L = reduced_keys_count(&s->frame.keys, 1);
+    return reduced_frame_macs(&s->frame, a) + 2 * (size_t)a->N * L * (size_t)a->M;
 }
 
 /* == Pictures ===================================================================================================== */
 
 static void reduced_weights(const Attention *a, float *weights, int b, int head, int query) {
     const Reduced *s = a->state;
-    int L = grid_tokens(s->keys.grid), M = a->M, D = a->D;
+    int L = grid_tokens(s->frame.keys.grid), M = a->M, D = a->D;
     float *q = xcalloc((size_t)M, sizeof *q, "attention picture");
     float *kv = xcalloc((size_t)L * 2 * (size_t)M, sizeof *kv, "attention picture");
     float *scores = xcalloc((size_t)L, sizeof *scores, "attention picture"), sum = 0, largest = -INFINITY;
-    real_download(q, s->q_act + ((size_t)b * (size_t)a->N + (size_t)query) * (size_t)M, (size_t)M);
-    real_download(kv, s->kv_act + (size_t)b * (size_t)L * 2 * (size_t)M, (size_t)L * 2 * (size_t)M);
+    real_download(q, s->frame.q_act + ((size_t)b * (size_t)a->N + (size_t)query) * (size_t)M, (size_t)M);
+    real_download(kv, s->frame.kv_act + (size_t)b * (size_t)L * 2 * (size_t)M, (size_t)L * 2 * (size_t)M);
     for (int l = 0; l < L; l++) {
         for (int d = head * D; d < (head + 1) * D; d++) scores[l] += q[d] * kv[(size_t)l * 2 * (size_t)M + (size_t)d];
         scores[l] /= sqrtf((float)D);
@@ -134,7 +110,7 @@ static void reduced_weights(const Attention *a, float *weights, int b, int head,
     }
     for (int l = 0; l < L; l++) sum += scores[l] = expf(scores[l] - largest);
     for (int m = 0; m < a->N; m++) weights[m] = 0;
-    for (int l = 0; l < L; l++) reduced_keys_spread(&s->keys, a, weights, l, scores[l] / sum);
+    for (int l = 0; l < L; l++) reduced_keys_spread(&s->frame.keys, a, weights, l, scores[l] / sum);
     free(q);
     free(kv);
     free(scores);

@@ -21,7 +21,8 @@ int reduction_of(const Attention *a) {
     return r;
 }
 
-void reduced_keys_create(ReducedKeys *k, const Attention *a, int r, int c) {
+/* Reduction r, or c cells to a side unless that is 0. */
+static void keys_create(ReducedKeys *k, const Attention *a, int r, int c) {
     k->cells = c;
     k->squares = (Unfold){a->grid.rows, a->grid.columns, a->M, r, r, 0, false, 0, 0, 0};
     k->tokens_of_frame = (Grid){1, a->grid.rows, a->grid.columns};
@@ -35,7 +36,7 @@ bool reduced_keys_differ(const ReducedKeys *k) { return k->cells > 0 || k->squar
 
 size_t reduced_keys_count(const ReducedKeys *k, int B) { return (size_t)B * (size_t)grid_tokens(k->grid); }
 
-void reduced_keys_declare(ReducedKeys *k, const Attention *a, Params *params) {
+static void keys_declare(ReducedKeys *k, const Attention *a, Params *params) {
     int M = a->M, r = k->squares.stride, fan = M * r * r;
     if (!reduced_keys_differ(k)) return;
     k->sr = (Projection){.in = fan, .out = M};
@@ -45,7 +46,7 @@ void reduced_keys_declare(ReducedKeys *k, const Attention *a, Params *params) {
     layer_norm_declare(&k->norm, params, a->prefix, "norm", M, false);
 }
 
-void reduced_keys_plan(ReducedKeys *k, const Attention *a, Plan *plan, int B) {
+static void keys_plan(ReducedKeys *k, const Attention *a, Plan *plan, int B) {
     size_t L = reduced_keys_count(k, B), bytes = L * (size_t)a->M * sizeof(real);
     if (!reduced_keys_differ(k)) return;
     plan_keep(plan, a->prefix, "raw", &k->raw, bytes);
@@ -71,7 +72,8 @@ static void gather_squares(const ReducedKeys *k, const Attention *a, const real 
     else unfold_forward(k->cols, x, &k->squares, frames);
 }
 
-const real *reduced_keys_forward(const ReducedKeys *k, const Attention *a, const real *x, int B) {
+/* Returns z, which may be x. */
+static const real *keys_forward(const ReducedKeys *k, const Attention *a, const real *x, int B) {
     if (!reduced_keys_differ(k)) return x;
     LayerNorm norm = norm_of(k, a, B);
     gather_squares(k, a, x, B);
@@ -80,9 +82,8 @@ const real *reduced_keys_forward(const ReducedKeys *k, const Attention *a, const
     return k->z;
 }
 
-real *reduced_keys_gradient(const ReducedKeys *k, real *dx) { return reduced_keys_differ(k) ? k->dz : dx; }
-
-void reduced_keys_backward(const ReducedKeys *k, const Attention *a, real *dx, const real *x, int B) {
+/* From dz to dx (=), the gradient through z; none where z is x. */
+static void keys_backward(const ReducedKeys *k, const Attention *a, real *dx, const real *x, int B) {
     if (!reduced_keys_differ(k)) return;
     LayerNorm norm = norm_of(k, a, B);
     if (k->cells) layernorm_gelu_backward(k->dz, k->dz, k->raw, &norm);
@@ -93,10 +94,6 @@ void reduced_keys_backward(const ReducedKeys *k, const Attention *a, real *dx, c
     int frames = B * k->frames;
     if (k->cells) overlapping_means_backward(dx, k->cols, &(Cells){k->tokens_of_frame, k->of_frame}, frames, a->M);
     else unfold_backward(dx, k->cols, &k->squares, frames);
-}
-
-size_t reduced_keys_macs(const ReducedKeys *k) {
-    return reduced_keys_differ(k) ? projection_macs(&k->sr, reduced_keys_count(k, 1)) : 0;
 }
 
 void reduced_keys_spread(const ReducedKeys *k, const Attention *a, float *weights, int l, float weight) {
@@ -114,4 +111,60 @@ void reduced_keys_spread(const ReducedKeys *k, const Attention *a, float *weight
     float share = weight / (float)((rows.end - rows.begin) * (columns.end - columns.begin));
     for (int y = rows.begin; y < rows.end; y++)
         for (int x = columns.begin; x < columns.end; x++) weights[first + y * a->grid.columns + x] += share;
+}
+
+/* == The frame ==================================================================================================== */
+
+void reduced_frame_declare(ReducedFrame *f, const Attention *a, Params *params, int r, int c) {
+    int M = a->M;
+    keys_create(&f->keys, a, r, c);
+    projection_declare(&f->q, params, a->prefix, "q", M, M);
+    projection_declare(&f->kv, params, a->prefix, "kv", M, 2 * M);
+    projection_declare(&f->proj, params, a->prefix, "proj", M, M);
+    keys_declare(&f->keys, a, params);
+}
+
+void reduced_frame_plan(ReducedFrame *f, const Attention *a, Plan *plan, int B) {
+    size_t bytes = (size_t)B * (size_t)a->N * (size_t)a->M * sizeof(real);
+    size_t kv = 2 * reduced_keys_count(&f->keys, B) * (size_t)a->M * sizeof(real);
+    plan_keep(plan, a->prefix, "q", &f->q_act, bytes);
+    plan_keep(plan, a->prefix, "kv", &f->kv_act, kv);
+    plan_keep(plan, a->prefix, "mix", &f->mix, bytes);
+    keys_plan(&f->keys, a, plan, B);
+    if (!plan->training) return;
+    plan_borrow(plan, a->prefix, "dq", &f->dq, bytes);
+    plan_borrow(plan, a->prefix, "dkv", &f->dkv, kv);
+    plan_borrow(plan, a->prefix, "dmix", &f->dmix, bytes);
+    plan_borrow(plan, a->prefix, "dx", &f->dx, bytes);
+}
+
+static size_t tokens_of(const Attention *a, int B) { return (size_t)B * (size_t)a->N; }
+
+void reduced_frame_forward_in(const ReducedFrame *f, const Attention *a, const real *x, int B) {
+    const real *z = keys_forward(&f->keys, a, x, B);
+    projection_forward(&f->q, f->q_act, x, tokens_of(a, B));
+    projection_forward(&f->kv, f->kv_act, z, reduced_keys_count(&f->keys, B));
+}
+
+void reduced_frame_forward_out(const ReducedFrame *f, const Attention *a, real *y, int B) {
+    projection_forward(&f->proj, y, f->mix, tokens_of(a, B));
+}
+
+void reduced_frame_backward_out(const ReducedFrame *f, const Attention *a, const real *dy, int B) {
+    projection_backward(&f->proj, f->dmix, dy, f->mix, tokens_of(a, B));
+}
+
+void reduced_frame_backward_in(const ReducedFrame *f, const Attention *a, real *dx, const real *x, int B) {
+    bool differ = reduced_keys_differ(&f->keys);
+    projection_backward(&f->kv, differ ? f->keys.dz : f->dx, f->dkv, differ ? f->keys.z : x,
+                        reduced_keys_count(&f->keys, B));
+    keys_backward(&f->keys, a, f->dx, x, B);
+    projection_backward(&f->q, dx, f->dq, x, tokens_of(a, B));
+    add_forward(dx, dx, f->dx, tokens_of(a, B) * (size_t)a->M);
+}
+
+size_t reduced_frame_macs(const ReducedFrame *f, const Attention *a) {
+    size_t N = (size_t)a->N, L = reduced_keys_count(&f->keys, 1);
+    size_t keys = reduced_keys_differ(&f->keys) ? projection_macs(&f->keys.sr, L) : 0;
+    return keys + projection_macs(&f->q, N) + projection_macs(&f->kv, L) + projection_macs(&f->proj, N);
 }

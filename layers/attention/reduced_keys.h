@@ -31,22 +31,31 @@ typedef struct {
 
 /* The stage's number of the setting `reduction`; rejects one that is larger than a side of the grid. */
 int reduction_of(const Attention *a);
-/* Reduction r, or c cells to a side unless that is 0. */
-void reduced_keys_create(ReducedKeys *k, const Attention *a, int r, int c);
 /* Is z another tensor than x? */
 bool reduced_keys_differ(const ReducedKeys *k);
 size_t reduced_keys_count(const ReducedKeys *k, int B);
-/* These four do nothing, or return x, where z is x. */
-void reduced_keys_declare(ReducedKeys *k, const Attention *a, Params *params);
-/* Scratch is valid until the caller's plan_release. */
-void reduced_keys_plan(ReducedKeys *k, const Attention *a, Plan *plan, int B);
-/* Returns z. */
-const real *reduced_keys_forward(const ReducedKeys *k, const Attention *a, const real *x, int B);
-/* Where the gradient of z goes before reduced_keys_backward, which turns it into dx (=). */
-real *reduced_keys_gradient(const ReducedKeys *k, real *dx);
-void reduced_keys_backward(const ReducedKeys *k, const Attention *a, real *dx, const real *x, int B);
-size_t reduced_keys_macs(const ReducedKeys *k);
 /* For pictures: divides the weight of key l among the tokens that it was made of.  weights [N] (+=). */
 void reduced_keys_spread(const ReducedKeys *k, const Attention *a, float *weights, int l, float weight);
+
+/* The projections before and after such an operator, as qkv.h has them for the others.
+ *   x -> q [B,N,M], kv [B,L,2,M] of z -> (the operator) -> mix [B,N,M] -> y [B,N,M] */
+typedef struct {
+    Projection q, kv, proj;
+    ReducedKeys keys;
+    real *q_act, *kv_act, *mix; /* kept */
+    real *dq, *dkv, *dmix;      /* scratch, as above */
+    real *dx;                   /* [B,N,M] scratch: the gradient through z */
+} ReducedFrame;
+
+/* Reduction r, or c cells to a side unless that is 0. */
+void reduced_frame_declare(ReducedFrame *f, const Attention *a, Params *params, int r, int c);
+/* Scratch is valid until the caller's plan_release. */
+void reduced_frame_plan(ReducedFrame *f, const Attention *a, Plan *plan, int B);
+void reduced_frame_forward_in(const ReducedFrame *f, const Attention *a, const real *x, int B);
+void reduced_frame_forward_out(const ReducedFrame *f, const Attention *a, real *y, int B);
+/* Backward: _out computes dmix from dy, then the operator computes dq and dkv, then _in computes dx (=). */
+void reduced_frame_backward_out(const ReducedFrame *f, const Attention *a, const real *dy, int B);
+void reduced_frame_backward_in(const ReducedFrame *f, const Attention *a, real *dx, const real *x, int B);
+size_t reduced_frame_macs(const ReducedFrame *f, const Attention *a);
 
 #endif
