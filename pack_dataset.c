@@ -3,8 +3,8 @@
  *   pack_dataset --data datasets/imagenet --split train --out datasets/imagenet/train.pack
  *   pack_dataset --check datasets/imagenet/train.pack
  *
- * Read it top to bottom: settings, processing of one image, of one video, groups of images that are processed in parallel and
- * written in order, checking, main. */
+ * Read it top to bottom: settings, processing of one image, of one video, groups of images that are processed in
+ * parallel and written in order, checking, main. */
 #include <math.h>
 #include <omp.h>
 #include <stdio.h>

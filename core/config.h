@@ -70,7 +70,7 @@ typedef struct {
     double min, max;     /* inclusive, of each number; both 0: the type's whole range; may be INFINITY */
     const char *const *choices;
     int choice_count;
-    const void *const *table; /* CONFIG_ITEM, _ITEMS: pointers to structs whose first member is const char *name, then NULL */
+    const void *const *table; /* CONFIG_ITEM, _ITEMS: pointers to structs that begin with const char *name, then NULL */
     bool (*offers)(const void *item); /* which elements of the table may be chosen; NULL: all */
     const char *noun;        /* what error messages call a choice: "operator"; NULL is "value" */
     const char *argument;    /* placeholder in --help: "FOLDER"; NULL: chosen by type */

@@ -74,7 +74,7 @@ struct Param {
     float gain;     /* factor for what `init` draws; default 1 */
     ParamDraw draw; /* NULL: `init` alone */
     ParamGrid grid;
-    const char *setting; /* one that the shape follows from, for messages, or NULL;  its value in this stage (-1: of all) */
+    const char *setting; /* one that the shape follows from, for messages, or NULL; its value in this stage (-1: all) */
     double setting_value;
     int stage;
     ParamTime time;

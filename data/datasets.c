@@ -20,8 +20,8 @@ static const ConfigEntry entries[] = {
     {F(STRING, data), "shapes", .section = "data",
      .help = "Data set: shapes (generated images, no files needed), moving-shapes (generated clips; also -sense, -turn, "
              "-size and -pair), cifar10, cifar100, mnist, imagenet, a folder with the files of one of these or with "
-             "train/<class>/ and val/<class>/ (or valid, or test) of images or videos, with lists of videos (docs/data.md), or "
-             "a file made by pack_dataset"},
+             "train/<class>/ and val/<class>/ (or valid, or test) of images or videos, with lists of videos "
+             "(docs/data.md), or a file made by pack_dataset"},
     {F(STRING, data_dir), "datasets", .argument = "FOLDER",
      .help = "Folder that contains the folders of cifar10, cifar100, mnist and imagenet; scripts/fetch_cifar.sh "
              "downloads the first two to it"},
@@ -82,7 +82,8 @@ static const DatasetKind *kind_of_path(const char *data, char path[DATASET_PATH]
         if (kinds[i]->name) names[count++] = kinds[i]->name;
     const char *near = nearest_word(data, names, count);
     if (near) die_usage("data: unknown data set '%s' (did you mean '%s'?)", data, near);
-    die_usage("data: '%s' is neither shapes, moving-shapes, cifar10, cifar100, mnist or imagenet nor a folder or packed file", data);
+    die_usage("data: '%s' is neither shapes, moving-shapes, cifar10, cifar100, mnist or imagenet nor a folder or packed file",
+              data);
 }
 
 /* path: where the data set is; `folder` if `data` is the name of a kind. */

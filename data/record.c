@@ -212,7 +212,8 @@ static bool record_read_clip(const Dataset *dataset, size_t index, const ClipCho
 static void record_describe_image(const Dataset *dataset, size_t index, char *text, size_t size) {
     const Record *record = dataset->state;
     size_t place = place_of(record, index);
-    snprintf(text, size, "%s: %s %zu (%s)", record->path, dataset->clips ? "video" : "image", place, record_image_name(&record->file, place));
+    snprintf(text, size, "%s: %s %zu (%s)", record->path, dataset->clips ? "video" : "image", place,
+             record_image_name(&record->file, place));
 }
 
 static void record_close(Dataset *dataset) {

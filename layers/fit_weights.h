@@ -25,8 +25,8 @@ typedef struct {
  *         nothing declared: a table along one dimension is taken to be of a square grid.
  * head:   the prefix of the tensors [classes,...] that are drawn from `seed` where the file has other classes; NULL:
  *         they have to be the same.
- * Dies with what is different where the weights are a distilled DeiT's, have LayerScale, or differ in their class
- * token; as checkpoint_load_weights does where something does not fit even so. */
+ * Dies with what is different where the weights are another model's (other_weights.h), and as checkpoint_load_weights
+ * does where something does not fit even so. */
 FittedWeights fit_weights(Model *model, const char *path, const Model *origin, const char *head, uint64_t seed);
 
 /* The same for the weights of an image model where `model` is one of clips: what is resampled, is resampled first. */

@@ -541,6 +541,13 @@ restate a/last.safetensors distilled.safetensors '"norm.bias"' '"dist_token"'
 refuses "--init of a distilled DeiT" 1 'distilled.safetensors|dist_token|no setting' $init distilled.safetensors
 restate a/last.safetensors scaled.safetensors '"blocks.0.norm1.bias"' '"blocks.0.gamma_1"'
 refuses "--init with LayerScale" 1 'scaled.safetensors|blocks.0.gamma_1|LayerScale' $init scaled.safetensors
+restate a/last.safetensors mixer.safetensors '"blocks.0.norm1.bias"' '"blocks.0.mlp_tokens.fc1.weight"'
+refuses "--init of another family" 1 'mixer.safetensors|MLP-Mixer|no setting' $init mixer.safetensors
+restate a/last.safetensors stages.safetensors '"blocks[.]' '"stages.0.blocks./g;s/no such/no such'
+refuses "--init of a hierarchy" 1 'stages.safetensors|dim 16 and depth 2|configs/imagenet/pvt-v2' $init stages.safetensors
+run $init a/last.safetensors --dim 32 --patch-size 4
+grep -q '^a/last.safetensors: its tensors are those of --dim 16 --depth 2 --patch-size 8 --mlp-ratio 4 --pool gap --img-size 32 --num-classes 10; ' out
+check "the settings that weights of another size need are named" $? "$(tail -n 2 out)"
 refuses "--init without a class token" 1 'a/last.safetensors|pool gap' $init a/last.safetensors --pool cls
 restate a/last.safetensors hybrid.safetensors '"norm.bias"' '"patch_embed.backbone.conv.weight"'
 restate a/last.safetensors staged.safetensors '"norm.bias"' '"patch_embed.backbone.stem.conv.weight"'

@@ -77,7 +77,10 @@ void centres_backward(real *doffset, float *dreference, const float *dcentre, si
 }
 
 void boxes_forward(float *boxes, const real *u, const real *raw, int L, size_t n) {
-    for (size_t i = 0; i < L * n * 4; i++) boxes[i] = sigmoid(real_get(u[i]) + (i % 4 < 2 ? real_get(raw[i / 4 % n * 2 + i % 4]) : 0));
+    for (size_t i = 0; i < L * n * 4; i++) {
+        float place = i % 4 < 2 ? real_get(raw[i / 4 % n * 2 + i % 4]) : 0;
+        boxes[i] = sigmoid(real_get(u[i]) + place);
+    }
 }
 
 void boxes_backward(real *du, float *draw, const float *dboxes, const float *boxes, int L, size_t n) {

@@ -9,7 +9,8 @@ void residual_forward(real *y, const real *x, const real *f, const RowScale *s, 
 #pragma omp parallel for schedule(static)
     for (size_t i = 0; i < n; i++) {
         float factor = scale ? scale[i / rows] : 1;
-        for (size_t j = i * (size_t)M; j < (i + 1) * (size_t)M; j++) y[j] = real_of(real_get(x[j]) + factor * real_get(f[j]));
+        for (size_t j = i * (size_t)M; j < (i + 1) * (size_t)M; j++)
+            y[j] = real_of(real_get(x[j]) + factor * real_get(f[j]));
     }
 }
 

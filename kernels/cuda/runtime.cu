@@ -2,9 +2,9 @@
  * run in the order of the calls, so that only downloads have to wait.
  *
  * Images come by device_upload_async, straight from page-locked memory, on the second stream: it waits for `used`, the
- * kernels that read the images before, and the first stream waits for it.  Other uploads go through a ring of sixteen page-locked buffers: the call returns as soon as the host's bytes are in a
- * buffer, and the copy to the device follows in the stream.  The host waits only if the next buffer of the ring is
- * still being copied.
+ * kernels that read the images before, and the first stream waits for it.  Other uploads go through a ring of sixteen
+ * page-locked buffers: the call returns as soon as the host's bytes are in a buffer, and the copy to the device follows
+ * in the stream.  The host waits only if the next buffer of the ring is still being copied.
  *
  * Matrix products read bfloat16 parameters; the optimizer keeps float ones.  A block of device memory that holds
  * parameters has a rounded copy, computed by one kernel at the first product after a change: once in a step for the

@@ -520,8 +520,8 @@ __global__ void __launch_bounds__(THREADS)
 /* == Gradient of the bias ========================================================================================= */
 
 /* A block sums one row of one table, (dt, dy) = blockIdx.x's, over its share of the heads: for every line of queries the
- * line of keys that is dy below, dt frames later.  The scores are formed again, 16 x 16 at a time, and ds adds up pair by pair in the
- * registers of a warp; only the sum over all lines and heads is folded to offsets.
+ * line of keys that is dy below, dt frames later.  The scores are formed again, 16 x 16 at a time, and ds adds up pair
+ * by pair in the registers of a warp; only the sum over all lines and heads is folded to offsets.
  * parts [chunks][tables,2T-1,2Hg-1,2Wg-1]. */
 template <int W>
 __global__ void __launch_bounds__(THREADS)
@@ -720,7 +720,8 @@ __global__ void __launch_bounds__(THREADS)
     bias_backward_wide_kernel(float *dtable, const float *delta, const real *dy, const float *lse, const real *qkv,
                               unsigned launched, Shape s) {
     const int Hg = s.bias.grid.rows, Wg = s.bias.grid.columns, prefix = s.bias.prefix, tables = s.bias.tables;
-    int across = 2 * Wg - 1, area = (2 * Hg - 1) * across, size = table_numbers(s.bias.grid), element = (int)blockIdx.x * WARPS + warp_id();
+    int across = 2 * Wg - 1, area = (2 * Hg - 1) * across, size = table_numbers(s.bias.grid);
+    int element = (int)blockIdx.x * WARPS + warp_id();
     if (element >= tables * size) return;
     int t = element / size, later = element % size / area - (s.bias.grid.frames - 1);
     int down = element % area / across - (Hg - 1), right = element % across - (Wg - 1);

@@ -56,7 +56,8 @@ static size_t focused_reduced_macs(const Attention *a) {
 /* Of keys, to weights of the tokens that they were made of. */
 static void spread(const FocusedReduced *s, const Attention *a, float *weights, const float *of_keys) {
     memset(weights, 0, (size_t)a->N * sizeof *weights);
-    for (int l = 0; l < grid_tokens(s->frame.keys.grid); l++) reduced_keys_spread(&s->frame.keys, a, weights, l, of_keys[l]);
+    for (int l = 0; l < grid_tokens(s->frame.keys.grid); l++)
+        reduced_keys_spread(&s->frame.keys, a, weights, l, of_keys[l]);
 }
 
 static void focused_reduced_weights(const Attention *a, float *weights, int b, int head, int query) {
