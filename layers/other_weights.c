@@ -159,7 +159,7 @@ static void refuse_stages(const Model *model, const SafeTensors *st, const char 
     }
 }
 
-/* On stdout, what a plain vision transformer's shapes say of its settings, if this model has others. */
+/* On stdout, what the shapes of another program's vision transformer say of its settings, if this model has others. */
 static void print_settings_of(const Model *model, const SafeTensors *st, const char *path) {
     const SafeTensor *patches = safetensors_find(st, "patch_embed.proj.weight");
     const SafeTensor *positions = safetensors_find(st, "pos_embed");
@@ -177,7 +177,7 @@ static void print_settings_of(const Model *model, const SafeTensors *st, const c
     if (own_patches->ndim == 4 && (size_t)own_patches->shape[2] == side && (size_t)own_norm->shape[0] == dim &&
         (size_t)own_fc1->shape[0] == hidden && depth_in_model(model, "") == depth && token == own_token)
         return;
-    if (distributed_rank() > 0) return;
+    if (distributed_rank() > 0 || safetensors_metadata(st, "vit.c.config")) return; /* ours tell their settings */
     char image[48] = "", head[48] = "", heads[80] = "";
     if (positions && positions->ndim == 3) {
         size_t n = positions->shape[1] - (token && !is_square(positions->shape[1]));
