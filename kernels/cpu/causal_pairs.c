@@ -86,6 +86,7 @@ static Running running_of(const Numbers *n) {
     Running r;
     for (int v = 0; v < LANES; v++) {
         r.largest[v] = vec_load(n->m + v * TILE);
+        r.shift[v] = vec_set(0); /* follows from the first scores */
         r.sum[v] = vec_load(n->l + v * TILE);
         r.rounded[v] = vec_load(n->p + v * TILE);
     }
