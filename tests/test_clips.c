@@ -25,6 +25,7 @@
 #include "data/record.h"
 #include "data/sheet.h"
 #include "tests/check.h"
+#include "tests/ranges.h"
 #include "tests/scratch.h"
 
 /* == Frames of a video ============================================================================================ */

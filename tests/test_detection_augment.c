@@ -14,6 +14,7 @@
 #include "data/detection_augment.h"
 #include "data/size_buckets.h"
 #include "tests/check.h"
+#include "tests/ranges.h"
 
 /* COCO's: 480, 512, ... 800, at most 1333; 400, 500, 600; 384 to 600. */
 static const DetectionAugment coco_augment = {.flip = true,

@@ -19,6 +19,7 @@
 #include "data/detection_loader.h"
 #include "data/shape_scenes.h"
 #include "tests/check.h"
+#include "tests/ranges.h"
 #include "tests/scratch.h"
 
 /* == Helpers ====================================================================================================== */

@@ -16,6 +16,7 @@
 #include "detection/draw.h"
 #include "detection/postprocess.h"
 #include "tests/check.h"
+#include "tests/ranges.h"
 
 /* == Postprocessing =============================================================================================== */
 

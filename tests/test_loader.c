@@ -26,6 +26,7 @@
 #include "data/record.h"
 #include "data/shapes.h"
 #include "tests/check.h"
+#include "tests/ranges.h"
 #include "tests/scratch.h"
 #include "tests/whole_batch.h"
 

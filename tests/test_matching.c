@@ -13,6 +13,7 @@
 
 #include "detection/matching.h"
 #include "tests/check.h"
+#include "tests/ranges.h"
 
 /* The pairs in column [rows], and their cost; checks that they are min(rows, columns) different ones. */
 static double match(int *column, const float *cost, int rows, int columns) {

@@ -13,6 +13,7 @@
 #include "data/sampler.h"
 #include "data/shapes.h"
 #include "tests/check.h"
+#include "tests/ranges.h"
 #include "tests/whole_batch.h"
 
 enum { SAMPLES = 100000 };

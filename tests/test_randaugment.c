@@ -10,6 +10,7 @@
 #include "core/safetensors.h"
 #include "data/augment.h"
 #include "tests/check.h"
+#include "tests/ranges.h"
 
 /* timm's names, in the order of AugmentOperation. */
 static const char *const operation_names[AUGMENT_OPERATIONS] = {

@@ -8,6 +8,7 @@
 #include <cmocka.h>
 
 #include "tests/differences.h"
+#include "tests/ranges.h"
 
 typedef struct {
     int B, H, D;
