@@ -258,6 +258,9 @@ if check "scripts/deps.sh" sh scripts/deps.sh test; then
         # shellcheck disable=SC2046 # names of tests
         suite build/emulate-$precision emulated_transforms emulated_counts emulated_ranks $(sh tests/run.sh --device-tests) \
             $([ $precision = FP32 ] || echo emulated_bytes test_gpu_plan)
+        # Products for which the library has nothing; LiSA where shared memory has room for one channel and no sums.
+        VIT_STANDIN_DENIES=1 suite build/emulate-$precision test_layers
+        VIT_STANDIN_SHARED=2 VIT_STANDIN_PROCESSORS=1 suite build/emulate-$precision test_lisa
     done
     # Float heads of 33 channels and more on a GPU whose blocks have less shared memory.
     VIT_STANDIN_SM=86 suite build/emulate-FP32 test_softmax test_masked

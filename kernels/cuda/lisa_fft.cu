@@ -1,13 +1,14 @@
 /* LiSA by Fourier transforms; the formulas are those of kernels/cpu/lisa_fft.c.  A block transforms L channels of one
  * head at a time in its shared memory (fft.cuh), two patterns as one complex sequence; [N,D,E] never leaves it.
  *   spectra    K, V of every channel, Wa and Wb of every pattern, in workspace
- *   patterns   a block for each head and two patterns: S, or in the backward pass dS, summed over the channels
- *   mix        a block for each head and L channels: y, or dq^, summed over the patterns
- *   keys       the same blocks: dK and dV, summed over the patterns, and transformed back together
- *   weights    a block for two patterns, L channels and a slice of the heads: its share of dWa and dWb
- * keys and weights transform the same products twice: sums over patterns and sums over heads meet in no block, and a
- * transform is cheaper than the traffic of what it makes.  Heads go by in chunks, so that workspace does not grow with
- * the batch. */
+ *   patterns   a block for each head and as many patterns as leave blocks for all multiprocessors: S, or in the
+ *              backward pass dS, summed over the channels
+ *   mix        a block for each head and L channels: y, summed over the patterns
+ *   queries    the same blocks: dq^ and dK, which read the same spectra of weights, and values: dV
+ *   weights    a block for a few patterns, L channels and a slice of the heads: its share of dWa and dWb
+ * queries, values and weights transform the same products twice: sums over patterns and sums over heads meet in no
+ * block, and a transform is cheaper than the traffic of what it makes.  Heads go by in chunks, so that workspace does
+ * not grow with the batch. */
 #include "kernels/cuda/lisa.cuh"
 #include "kernels/cuda/rows.cuh"
 #include "kernels/cuda/transforms.h"
@@ -18,8 +19,14 @@ extern "C" {
 
 enum {
     THREADS = FFT_THREADS,
-    BLOCKS = 528,          /* wanted at once: four for each multiprocessor of an H200 */
-    SHARED_WISH = 64 * 1024 /* three blocks in a multiprocessor */
+    SLICED = 264,                       /* blocks that slices are made for: two for each multiprocessor of an H200 */
+    WAITING = 3,                        /* blocks of patterns wanted for each multiprocessor */
+    RESIDENT = 3,                       /* blocks in a multiprocessor, by registers */
+    SHARED_WISH = 74 * 1024,            /* and by shared memory */
+    SHARED_SUMS = 112 * 1024,           /* two blocks */
+    SECTOR = 32,                        /* bytes that memory moves together */
+    CHANNELS = SECTOR / (int)sizeof(real),
+    TABLES = SECTOR / (2 * (int)sizeof(float))
 };
 static const size_t MOST_HEAD_BYTES = (size_t)128 << 20;
 
@@ -28,48 +35,100 @@ struct Shape {
     int N, H, D, E, P; /* P pairs of frequencies */
     int L, groups;     /* channels in a block; blocks for all of them */
     int twos;          /* pairs of patterns */
+    int together;      /* pairs whose parameters a block transforms: those of one sector where they fit */
+    int each, parts;   /* pairs of a block for the weights' gradient; blocks for all of them */
+    bool kept;         /* does it keep its sums in shared memory? */
     int first_head;    /* of this launch */
     int slices, slice; /* of the heads of a launch, and heads in one */
     int heads;         /* in this launch */
-    Divisor by_H, by_E, by_L, by_groups, by_twos, by_tables; /* tables: D channels' and wb */
+    Divisor by_H, by_E, by_L, by_groups, by_parts, by_together, by_tables; /* tables: D channels' and wb */
+};
+
+/* Pairs of patterns of a block of `patterns`, and blocks for all of them. */
+struct Tile {
+    int twos;
+    Divisor by_parts;
 };
 
 /* == Plans ======================================================================================================== */
 
-/* Shared memory: z, its copy where a large prime wants one, and the sums of the hungriest kernel, `keys`. */
+/* Shared memory: z, its copy where a large prime wants one, and sums. */
 static size_t sequences_bytes(const Fft &fft, int L) {
     return (size_t)L * fft.N * sizeof(Complex) * (fft.largest > 1 ? 2 : 1);
 }
-static size_t patterns_bytes(const Fft &fft, int L) {
-    return sequences_bytes(fft, L) + 2 * (size_t)fft.N * sizeof(float);
+/* Rows of the left factor [L,left_ld], and sums of 2 twos patterns where the channels come in several groups. */
+static inline __host__ __device__ int left_ld(int N) { return N + 4 / (int)sizeof(real); }
+static size_t patterns_bytes(const Fft &fft, int L, int twos, bool summed) {
+    return sequences_bytes(fft, L) + (summed ? 2 * (size_t)twos * fft.N * sizeof(float) : 0) +
+           (size_t)L * left_ld(fft.N) * sizeof(real);
 }
 static size_t mix_bytes(const Fft &fft, int L) {
     return sequences_bytes(fft, L) + (size_t)L * fft.N * sizeof(float);
 }
-static size_t keys_bytes(const Fft &fft, int L) {
-    return sequences_bytes(fft, L) + 2 * (size_t)L * fft.P * sizeof(Complex);
+static size_t queries_bytes(const Fft &fft, int L) { return mix_bytes(fft, L) + (size_t)L * fft.P * sizeof(Complex); }
+static size_t values_bytes(const Fft &fft, int L) {
+    return sequences_bytes(fft, L) + (size_t)L * fft.P * sizeof(Complex);
 }
-static size_t most_bytes(const Fft &fft, int L) {
-    size_t patterns = patterns_bytes(fft, L), keys = keys_bytes(fft, L);
-    return patterns > keys ? patterns : keys;
+static size_t weights_bytes(const Fft &fft, int L, int each) {
+    return sequences_bytes(fft, L) + 2 * (size_t)each * (L + 1) * fft.P * sizeof(Complex);
+}
+static size_t most_bytes(const Fft &fft, int L, int D) {
+    size_t patterns = patterns_bytes(fft, L, 1, L < D), queries = queries_bytes(fft, L);
+    return patterns > queries ? patterns : queries;
 }
 
 static bool has_spectrum(const Patterns *p) {
     return (p->offsets.kind == OFFSETS_CIRCLE || p->offsets.kind == OFFSETS_TORUS) && p->per_channel;
 }
 
+/* So much of a block's shared memory, or all that there is. */
+static size_t shared_of(size_t wish) { return launch_shared_most() < wish ? launch_shared_most() : wish; }
+
+/* The fewest groups of channels that fit, of whole sectors where they are as long as one. */
+static int channels_of(const Fft &fft, int D) {
+    int L = D;
+    while (L > 1 && most_bytes(fft, L, D) > shared_of(SHARED_WISH)) L--;
+    if (L < D && L >= CHANNELS) return L / CHANNELS * CHANNELS;
+    return (int)ceil_div(D, ceil_div(D, L));
+}
+
 static Shape shape_of(const Patterns *p) {
-    int H = p->H, D = p->D;
+    int H = p->H, D = p->D, E = p->E, twos = (E + 1) / 2;
     const Fft *fft = fft_device_plan(p->offsets.grid, p->offsets.kind == OFFSETS_TORUS);
-    Shape s = {*fft, fft->N, H, D, p->E, fft->P, D, 1, (p->E + 1) / 2, 0, 1, 1, 0, divisor_of(H), divisor_of(p->E),
-               {}, {}, {}, divisor_of(D + 1)};
-    while (s.L > 1 && most_bytes(*fft, s.L) > SHARED_WISH) s.L--;
+    Shape s = {};
+    s.fft = *fft;
+    s.N = fft->N, s.H = H, s.D = D, s.E = E, s.P = fft->P;
+    s.twos = twos;
+    s.L = channels_of(*fft, D);
     s.groups = (int)ceil_div(D, s.L);
-    s.L = (int)ceil_div(D, s.groups);
+    s.together = twos < TABLES ? twos : (int)TABLES;
+    while (s.together > 1 && sequences_bytes(*fft, s.together) > shared_of(SHARED_WISH)) s.together--;
+    s.each = twos;
+    while (s.each > 0 && weights_bytes(*fft, s.L, s.each) > shared_of(SHARED_SUMS)) s.each--;
+    s.kept = s.each > 0;
+    s.parts = (int)ceil_div(twos, s.kept ? s.each : 1);
+    s.each = (int)ceil_div(twos, s.parts);
+    s.slices = s.slice = 1;
+    s.by_H = divisor_of(H);
+    s.by_E = divisor_of(E);
     s.by_L = divisor_of(s.L);
     s.by_groups = divisor_of(s.groups);
-    s.by_twos = divisor_of(s.twos);
+    s.by_parts = divisor_of(s.parts);
+    s.by_together = divisor_of(s.together);
+    s.by_tables = divisor_of(D + 1);
     return s;
+}
+
+/* Spectra are read once for all patterns of a block, so it has as many as leave enough blocks.  No sum depends on it. */
+static Tile tile_of(const Shape &s) {
+    size_t wanted = (size_t)WAITING * device_multiprocessors();
+    int twos = s.twos;
+    bool summed = s.groups > 1;
+    while (twos > 1 && (patterns_bytes(s.fft, s.L, twos, summed) > shared_of(SHARED_WISH) ||
+                        s.heads * ceil_div(s.twos, twos) < wanted))
+        twos--;
+    int parts = (int)ceil_div(s.twos, twos);
+    return {(int)ceil_div(s.twos, parts), divisor_of(parts)};
 }
 
 /* == Workspace ==================================================================================================== */
@@ -83,7 +142,7 @@ struct Buffers {
 };
 
 static int slices_of(const Shape &s, size_t heads) {
-    size_t slices = ceil_div(BLOCKS, (size_t)s.twos * s.groups);
+    size_t slices = ceil_div(SLICED, (size_t)s.parts * s.groups);
     return (int)(slices < heads ? slices : heads);
 }
 
@@ -131,12 +190,6 @@ DEVICE int group_at(const Shape &s, int *c) {
     *c = group * s.L;
     return head;
 }
-/* The same, and the first pattern, of a block that has two patterns of one head. */
-DEVICE int two_at(const Shape &s, int *e) {
-    int two, head = divided((int)blockIdx.x, s.by_twos, &two);
-    *e = 2 * two;
-    return head;
-}
 
 /* visit(l, n) for the channels of a group that are there and n < count, channels side by side: rows of memory. */
 template <typename Visit>
@@ -163,27 +216,48 @@ DEVICE Complex *behind(Complex *z, const Shape &s) {
 
 /* == Spectra ====================================================================================================== */
 
-__global__ void __launch_bounds__(THREADS)
-    lisa_weights_kernel(Complex *wa_out, Complex *wb_out, const float *wa, const float *wb, Shape s) {
-    SHARED(Complex, z); /* [N], and its copy */
-    int c, e = 2 * divided((int)blockIdx.x, s.by_tables, &c);
-    bool channel = c < s.D, second = e + 1 < s.E;
-    const float *from = channel ? wa + (size_t)c * s.E + e : wb + e;
-    size_t row = channel ? (size_t)s.D * s.E : s.E;
-    for (int t = threadIdx.x; t < s.N; t += THREADS) z[t] = complex_of(from[t * row], second ? from[t * row + 1] : 0);
-    block_sync();
-    fft_run(z, z + s.N, s.fft, 1, false);
-    Complex *to = channel ? wa_out + ((size_t)e * s.D + c) * s.P : wb_out + (size_t)e * s.P;
-    size_t next = channel ? (size_t)s.D * s.P : s.P;
-    for (int p = threadIdx.x; p < s.P; p += THREADS) {
-        Complex x1, x2;
-        fft_part(&x1, &x2, z, s.fft.pair[p]);
-        to[p] = scaled(1.0f / s.N, x1);
-        to[next + p] = scaled(1.0f / s.N, x2);
+/* Pairs of patterns of one channel, or of wb: a block of the tables. */
+struct Table {
+    int c, e, twos;
+    bool channel;
+};
+DEVICE Table table_at(const Shape &s) {
+    int c, first = divided((int)blockIdx.x, s.by_tables, &c) * s.together, left = s.twos - first;
+    return {c, 2 * first, left < s.together ? left : s.together, c < s.D};
+}
+
+/* visit(two, t) for the pairs of a table, side by side as in memory. */
+template <typename Visit>
+DEVICE void for_table(const Table &at, const Shape &s, Visit visit) {
+    for (int i = (int)threadIdx.x; i < s.together * s.N; i += THREADS) {
+        int two, t = divided(i, s.by_together, &two);
+        if (two < at.twos) visit(two, t);
     }
 }
 
-__global__ void __launch_bounds__(THREADS)
+__global__ void __launch_bounds__(THREADS, RESIDENT)
+    lisa_weights_kernel(Complex *wa_out, Complex *wb_out, const float *wa, const float *wb, Shape s) {
+    SHARED(Complex, z); /* [together,N], and its copy */
+    Table at = table_at(s);
+    const float *from = at.channel ? wa + (size_t)at.c * s.E + at.e : wb + at.e;
+    size_t row = at.channel ? (size_t)s.D * s.E : s.E;
+    for_table(at, s, [&](int two, int t) {
+        const float *x = from + t * row + 2 * two;
+        z[two * s.N + t] = complex_of(x[0], at.e + 2 * two + 1 < s.E ? x[1] : 0);
+    });
+    block_sync();
+    fft_run(z, z + s.together * s.N, s.fft, at.twos, false);
+    Complex *to = at.channel ? wa_out + ((size_t)at.e * s.D + at.c) * s.P : wb_out + (size_t)at.e * s.P;
+    size_t next = at.channel ? (size_t)s.D * s.P : s.P;
+    for_spectra(at.twos, s.fft.by_P, [&](int two, int p) {
+        Complex x1, x2, *first = to + 2 * two * next + p;
+        fft_part(&x1, &x2, z + two * s.N, s.fft.pair[p]);
+        first[0] = scaled(1.0f / s.N, x1);
+        first[next] = scaled(1.0f / s.N, x2);
+    });
+}
+
+__global__ void __launch_bounds__(THREADS, RESIDENT)
     lisa_spectra_kernel(Complex *k_out, Complex *v_out, const real *qk, const real *qkv, Shape s) {
     SHARED(Complex, z);
     int c, in_launch = group_at(s, &c), channels = channels_from(s, c);
@@ -240,100 +314,108 @@ DEVICE void put(float *to, float x) { *to = x; }
 DEVICE void put(real *to, float x) { *to = to_real(x); }
 #endif
 
-/* out_e[i] = sum_c left[i,c] (F'(W_e X)[i,c] + b[c,e]) for two patterns; b may be NULL.  out [heads,E,N]. */
+/* What a head's patterns are made of: out [E,N] = the sums over c of left[i,c] (F'(W_e X)[i,c] + b[c,e]). */
 template <typename T>
-DEVICE void patterns_of(T *out, const real *left, size_t row, const Complex *x, Weights w, const float *b, int e,
-                        Complex *z, const Shape &s) {
-    float *sum1 = reinterpret_cast<float *>(behind(z, s)), *sum2 = sum1 + s.N; /* [N] each */
-    bool second = e + 1 < s.E;
+struct Sums {
+    T *out;
+    const real *left;
+    size_t row; /* from one token of left to the next */
+    const Complex *x;
+};
+
+/* The patterns of a block; b may be NULL.  The left factor is in shared memory, since its channels lie side by side and
+ * those of z do not. */
+template <typename T>
+DEVICE void patterns_of(const Sums<T> &of, Weights w, const float *b, int first, const Tile &tile, Complex *z,
+                        const Shape &s) {
+    int twos = s.twos - first < tile.twos ? s.twos - first : tile.twos, ld = left_ld(s.N);
+    float *sums = reinterpret_cast<float *>(behind(z, s)); /* [2 twos,N] where groups > 1 */
+    real *left = reinterpret_cast<real *>(sums + (s.groups > 1 ? 2 * (size_t)tile.twos * s.N : 0)); /* [L,ld] */
     for (int c = 0; c < s.D; c += s.L) {
         int channels = channels_from(s, c);
-        convolve(z, x, w, e, c, channels, s);
-        for (int i = threadIdx.x; i < s.N; i += THREADS) {
-            float a1 = c ? sum1[i] : 0, a2 = c ? sum2[i] : 0;
-            for (int l = 0; l < channels; l++) {
-                float at = to_float(left[i * row + c + l]);
-                const float *bias = b ? b + (size_t)(c + l) * s.E + e : NULL;
-                a1 += at * (z[l * s.N + i].x + (b ? bias[0] : 0));
-                a2 += at * (z[l * s.N + i].y + (b && second ? bias[1] : 0));
+        for_channels(channels, s.N, s, [&](int l, int i) { left[l * ld + i] = of.left[i * of.row + c + l]; });
+        for (int two = 0; two < twos; two++) {
+            int e = 2 * (first + two);
+            bool second = e + 1 < s.E;
+            float *sum1 = sums + 2 * two * s.N, *sum2 = sum1 + s.N;
+            convolve(z, of.x, w, e, c, channels, s);
+            for (int i = threadIdx.x; i < s.N; i += THREADS) {
+                float a1 = c ? sum1[i] : 0, a2 = c ? sum2[i] : 0;
+                for (int l = 0; l < channels; l++) {
+                    float at = to_float(left[l * ld + i]);
+                    const float *bias = b ? b + (size_t)(c + l) * s.E + e : NULL;
+                    a1 += at * (z[l * s.N + i].x + (b ? bias[0] : 0));
+                    a2 += at * (z[l * s.N + i].y + (b && second ? bias[1] : 0));
+                }
+                if (c + s.L < s.D) {
+                    sum1[i] = a1;
+                    sum2[i] = a2;
+                } else {
+                    put(&of.out[(size_t)e * s.N + i], a1);
+                    if (second) put(&of.out[(size_t)(e + 1) * s.N + i], a2);
+                }
             }
-            sum1[i] = a1;
-            sum2[i] = a2;
+            block_sync();
         }
-        block_sync();
-    }
-    for (int i = threadIdx.x; i < s.N; i += THREADS) {
-        put(&out[(size_t)e * s.N + i], sum1[i]);
-        if (second) put(&out[(size_t)(e + 1) * s.N + i], sum2[i]);
     }
 }
 
 /* S. */
-__global__ void __launch_bounds__(THREADS)
-    lisa_patterns_kernel(real *out, const real *qk, const Complex *k, Weights w, Shape s) {
+__global__ void __launch_bounds__(THREADS, RESIDENT)
+    lisa_patterns_kernel(real *out, const real *qk, const Complex *k, Weights w, Tile tile, Shape s) {
     SHARED(Complex, z);
-    int e, in_launch = two_at(s, &e);
-    size_t head = in_launch;
+    int part, in_launch = divided((int)blockIdx.x, tile.by_parts, &part);
     Head at = head_at(s, in_launch);
-    patterns_of(out + at.s, qk + at.qk, at.qk_row, k + head * s.D * s.P, w, NULL, e, z, s);
+    Sums<real> of = {out + at.s, qk + at.qk, at.qk_row, k + (size_t)in_launch * s.D * s.P};
+    patterns_of(of, w, NULL, part * tile.twos, tile, z, s);
 }
 
 /* dS. */
-__global__ void __launch_bounds__(THREADS)
-    lisa_patterns_backward_kernel(float *ds, const real *dy, const Complex *v, Weights w, const float *b, Shape s) {
+__global__ void __launch_bounds__(THREADS, RESIDENT)
+    lisa_patterns_backward_kernel(float *ds, const real *dy, const Complex *v, Weights w, const float *b, Tile tile,
+                                  Shape s) {
     SHARED(Complex, z);
-    int e, in_launch = two_at(s, &e);
+    int part, in_launch = divided((int)blockIdx.x, tile.by_parts, &part);
     size_t head = in_launch;
     Head at = head_at(s, in_launch);
-    patterns_of(ds + head * s.E * s.N, dy + at.y, at.y_row, v + head * s.D * s.P, w, b, e, z,
-                s);
+    Sums<float> of = {ds + head * s.E * s.N, dy + at.y, at.y_row, v + head * s.D * s.P};
+    patterns_of(of, w, b, part * tile.twos, tile, z, s);
 }
 
 /* == Mix: sums over patterns ====================================================================================== */
 
-/* out[i,c] = sum_e s_e[i] (F'(W_e X)[i,c] + b[c,e]) for L channels from c; b may be NULL. */
+/* sum [L,N] = or += s_e (F'(W_e X) + b[c,e]) of the patterns e and e + 1 in z; b may be NULL. */
 template <typename T>
-DEVICE void mix_of(real *out, size_t row, const T *patterns, const Complex *x, Weights w, const float *b, int c,
-                   Complex *z, const Shape &s) {
-    float *sum = reinterpret_cast<float *>(behind(z, s)); /* [L,N] */
-    int channels = channels_from(s, c);
-    for (int e = 0; e < s.E; e += 2) {
-        const T *s1 = patterns + (size_t)e * s.N, *s2 = s1 + s.N;
-        bool second = e + 1 < s.E;
-        convolve(z, x, w, e, c, channels, s);
-        for_spectra(channels, s.fft.by_N, [&](int l, int i) {
-            const float *bias = b ? b + (size_t)(c + l) * s.E + e : NULL;
-            Complex at = z[l * s.N + i];
-            float add = to_float(s1[i]) * (at.x + (b ? bias[0] : 0));
-            if (second) add += to_float(s2[i]) * (at.y + (b ? bias[1] : 0));
-            sum[l * s.N + i] = (e ? sum[l * s.N + i] : 0) + add;
-        });
-        block_sync();
-    }
-    for_channels(channels, s.N, s, [&](int l, int i) { out[i * row + l] = to_real(sum[l * s.N + i]); });
+DEVICE void add_mix(float *sum, const Complex *z, const T *patterns, const float *b, int e, int c, int channels,
+                    const Shape &s) {
+    const T *s1 = patterns + (size_t)e * s.N, *s2 = s1 + s.N;
+    bool second = e + 1 < s.E;
+    for_spectra(channels, s.fft.by_N, [&](int l, int i) {
+        const float *bias = b ? b + (size_t)(c + l) * s.E + e : NULL;
+        Complex at = z[l * s.N + i];
+        float add = to_float(s1[i]) * (at.x + (b ? bias[0] : 0));
+        if (second) add += to_float(s2[i]) * (at.y + (b ? bias[1] : 0));
+        sum[l * s.N + i] = (e ? sum[l * s.N + i] : 0) + add;
+    });
+    block_sync();
 }
 
-__global__ void __launch_bounds__(THREADS)
+__global__ void __launch_bounds__(THREADS, RESIDENT)
     lisa_mix_kernel(real *y, const real *patterns, const Complex *v, Weights w, const float *b, Shape s) {
     SHARED(Complex, z);
-    int c, in_launch = group_at(s, &c);
-    size_t head = in_launch;
+    float *sum = reinterpret_cast<float *>(behind(z, s)); /* [L,N] */
+    int c, in_launch = group_at(s, &c), channels = channels_from(s, c);
     Head at = head_at(s, in_launch);
-    mix_of(y + at.y + c, at.y_row, patterns + at.s, v + head * s.D * s.P, w, b, c, z, s);
+    for (int e = 0; e < s.E; e += 2) {
+        convolve(z, v + (size_t)in_launch * s.D * s.P, w, e, c, channels, s);
+        add_mix(sum, z, patterns + at.s, b, e, c, channels, s);
+    }
+    for_channels(channels, s.N, s, [&](int l, int i) { y[at.y + i * at.y_row + c + l] = to_real(sum[l * s.N + i]); });
 }
 
-__global__ void __launch_bounds__(THREADS)
-    lisa_mix_backward_kernel(real *dqk, const float *ds, const Complex *k, Weights w, Shape s) {
-    SHARED(Complex, z);
-    int c, in_launch = group_at(s, &c);
-    size_t head = in_launch;
-    Head at = head_at(s, in_launch);
-    mix_of(dqk + at.qk + c, at.qk_row, ds + head * s.E * s.N, k + head * s.D * s.P, w, NULL, c, z, s);
-}
+/* == Queries, keys and values ===================================================================================== */
 
-/* == Keys: dk and dv ============================================================================================== */
-
-/* sum [L,P] += conj(W_e) and conj(W_e+1) times the two sequences in z. */
+/* sum [L,P] = or += conj(W_e) and conj(W_e+1) times the two sequences in z. */
 DEVICE void correlate_weights(Complex *sum, const Complex *z, Weights w, int e, int c, int channels, const Shape &s) {
     for_spectra(channels, s.fft.by_P, [&](int l, int p) {
         const Complex *weight = w.w + e * w.pattern + (c + l) * w.channel + p;
@@ -345,67 +427,124 @@ DEVICE void correlate_weights(Complex *sum, const Complex *z, Weights w, int e, 
     block_sync();
 }
 
-__global__ void __launch_bounds__(THREADS)
-    lisa_keys_kernel(real *dqkv, real *dqk, const real *dy, const real *patterns, const float *ds, const real *qk,
-                     Weights wa, Weights wb, Shape s) {
+/* z = the sequences of spectra [L,P], those of two channels in one. */
+DEVICE void transform_back(Complex *z, const Complex *x, int channels, const Shape &s) {
+    int both = (channels + 1) / 2;
+    for_spectra(both, s.fft.by_P, [&](int l, int p) {
+        const Complex *first = x + (size_t)2 * l * s.P + p;
+        bool second = 2 * l + 1 < channels;
+        fft_join(z + l * s.N, s.fft.pair[p], first[0], second ? first[s.P] : complex_of(0, 0));
+    });
+    block_sync();
+    fft_run(z, copy_of(z, s), s.fft, both, true);
+}
+DEVICE float transformed(const Complex *z, int l, int i, const Shape &s) {
+    Complex at = z[l / 2 * s.N + i];
+    return l % 2 ? at.y : at.x;
+}
+
+/* dq^ and dk^ of a head's L channels. */
+__global__ void __launch_bounds__(THREADS, RESIDENT)
+    lisa_queries_kernel(real *dqk, const float *ds, const real *qk, const Complex *k, Weights w, Shape s) {
     SHARED(Complex, z);
-    Complex *dk = behind(z, s), *dv = dk + s.L * s.P; /* [L,P] each */
+    Complex *dk = behind(z, s);                                /* [L,P] */
+    float *dq = reinterpret_cast<float *>(dk + s.L * s.P);     /* [L,N] */
     int c, in_launch = group_at(s, &c), channels = channels_from(s, c);
     size_t head = in_launch;
     Head at = head_at(s, in_launch);
+    const float *patterns = ds + head * s.E * s.N;
+    for (int e = 0; e < s.E; e += 2) {
+        convolve(z, k + head * s.D * s.P, w, e, c, channels, s);
+        add_mix(dq, z, patterns, NULL, e, c, channels, s);
+        transform_outer(z, patterns, e, qk + at.qk + c, at.qk_row, channels, s);
+        correlate_weights(dk, z, w, e, c, channels, s);
+    }
+    transform_back(z, dk, channels, s);
+    for_channels(channels, s.N, s, [&](int l, int i) {
+        real *to = dqk + at.qk + i * at.qk_row + c + l;
+        to[0] = to_real(dq[l * s.N + i]);
+        to[at.y_row] = to_real(transformed(z, l, i, s));
+    });
+}
+
+/* dv of a head's L channels. */
+__global__ void __launch_bounds__(THREADS, RESIDENT)
+    lisa_values_kernel(real *dqkv, const real *dy, const real *patterns, Weights w, Shape s) {
+    SHARED(Complex, z);
+    Complex *dv = behind(z, s); /* [L,P] */
+    int c, in_launch = group_at(s, &c), channels = channels_from(s, c);
+    Head at = head_at(s, in_launch);
     for (int e = 0; e < s.E; e += 2) {
         transform_outer(z, patterns + at.s, e, dy + at.y + c, at.y_row, channels, s);
-        correlate_weights(dv, z, wb, e, c, channels, s);
-        transform_outer(z, ds + head * s.E * s.N, e, qk + at.qk + c, at.qk_row, channels, s);
-        correlate_weights(dk, z, wa, e, c, channels, s);
+        correlate_weights(dv, z, w, e, c, channels, s);
     }
-    for_spectra(channels, s.fft.by_P,
-                [&](int l, int p) { fft_join(z + l * s.N, s.fft.pair[p], dk[l * s.P + p], dv[l * s.P + p]); });
-    block_sync();
-    fft_run(z, copy_of(z, s), s.fft, channels, true);
+    transform_back(z, dv, channels, s);
     for_channels(channels, s.N, s, [&](int l, int i) {
-        dqk[at.qk + at.y_row + i * at.qk_row + c + l] = to_real(z[l * s.N + i].x);
-        dqkv[at.v + i * at.qkv_row + c + l] = to_real(z[l * s.N + i].y);
+        dqkv[at.v + i * at.qkv_row + c + l] = to_real(transformed(z, l, i, s));
     });
 }
 
 /* == Weights ====================================================================================================== */
 
-__global__ void __launch_bounds__(THREADS)
+/* dwb [2,P] (= or +=) of two patterns, summed over the channels of v; z = F(s_e dy). */
+DEVICE void add_values_weights(Complex *dwb, const Complex *z, const Complex *v, int channels, bool first,
+                               const Shape &s) {
+    for (int p = threadIdx.x; p < s.P; p += THREADS) {
+        Complex sum1 = first ? complex_of(0, 0) : dwb[p], sum2 = first ? complex_of(0, 0) : dwb[s.P + p];
+        for (int l = 0; l < channels; l++) {
+            Complex d1, d2, x = v[(size_t)l * s.P + p];
+            fft_part(&d1, &d2, z + l * s.N, s.fft.pair[p]);
+            sum1 = plus(sum1, correlation(x, d1));
+            sum2 = plus(sum2, correlation(x, d2));
+        }
+        dwb[p] = sum1;
+        dwb[s.P + p] = sum2;
+    }
+    block_sync();
+}
+
+/* dwa of two patterns, `next` apart, [L,P] each; z = F(ds_e q^). */
+DEVICE void add_keys_weights(Complex *dwa, size_t next, const Complex *z, const Complex *k, int channels, bool first,
+                             const Shape &s) {
+    for_spectra(channels, s.fft.by_P, [&](int l, int p) {
+        Complex d1, d2, x = k[(size_t)l * s.P + p], *sum1 = dwa + (size_t)l * s.P + p, *sum2 = sum1 + next;
+        fft_part(&d1, &d2, z + l * s.N, s.fft.pair[p]);
+        *sum1 = first ? correlation(x, d1) : plus(*sum1, correlation(x, d1));
+        *sum2 = first ? correlation(x, d2) : plus(*sum2, correlation(x, d2));
+    });
+    block_sync();
+}
+
+__global__ void __launch_bounds__(THREADS, RESIDENT)
     lisa_weights_backward_kernel(Complex *dwa, Complex *dwb, const real *dy, const real *patterns, const float *ds,
                                  const real *qk, const Complex *k, const Complex *v, Shape s) {
     SHARED(Complex, z);
-    int group, two, slice = divided(divided((int)blockIdx.x, s.by_groups, &group), s.by_twos, &two);
-    int e = 2 * two, c = group * s.L, channels = channels_from(s, c);
+    Complex *shared_a = behind(z, s), *shared_b = shared_a + (size_t)2 * s.each * s.L * s.P; /* [2 each,L,P], [2 each,P] */
+    int group, part, slice = divided(divided((int)blockIdx.x, s.by_groups, &group), s.by_parts, &part);
+    int first = part * s.each, twos = s.twos - first < s.each ? s.twos - first : s.each;
+    int c = group * s.L, channels = channels_from(s, c);
     size_t all = 2 * (size_t)s.twos;
-    dwa += ((slice * all + e) * s.D + c) * s.P;
-    dwb += (((size_t)slice * s.groups + group) * all + e) * s.P;
+    dwa += ((slice * all + 2 * first) * s.D + c) * s.P;
+    dwb += (((size_t)slice * s.groups + group) * all + 2 * first) * s.P;
+    Complex *sum_a = s.kept ? shared_a : dwa, *sum_b = s.kept ? shared_b : dwb;
+    size_t next = s.kept ? (size_t)s.L * s.P : (size_t)s.D * s.P;
     for (int n = 0; n < s.slice && slice * s.slice + n < s.heads; n++) {
         size_t head = slice * s.slice + n, spectrum = (head * s.D + c) * s.P;
         Head at = head_at(s, slice * s.slice + n);
-        transform_outer(z, patterns + at.s, e, dy + at.y + c, at.y_row, channels, s);
-        for (int p = threadIdx.x; p < s.P; p += THREADS) {
-            Complex sum1 = n ? dwb[p] : complex_of(0, 0), sum2 = n ? dwb[s.P + p] : complex_of(0, 0);
-            for (int l = 0; l < channels; l++) {
-                Complex d1, d2, x = v[spectrum + (size_t)l * s.P + p];
-                fft_part(&d1, &d2, z + l * s.N, s.fft.pair[p]);
-                sum1 = plus(sum1, correlation(x, d1));
-                sum2 = plus(sum2, correlation(x, d2));
-            }
-            dwb[p] = sum1;
-            dwb[s.P + p] = sum2;
+        for (int two = 0; two < twos; two++) {
+            int e = 2 * (first + two);
+            transform_outer(z, patterns + at.s, e, dy + at.y + c, at.y_row, channels, s);
+            add_values_weights(sum_b + 2 * two * s.P, z, v + spectrum, channels, n == 0, s);
+            transform_outer(z, ds + head * s.E * s.N, e, qk + at.qk + c, at.qk_row, channels, s);
+            add_keys_weights(sum_a + 2 * two * next, next, z, k + spectrum, channels, n == 0, s);
         }
-        block_sync();
-        transform_outer(z, ds + head * s.E * s.N, e, qk + at.qk + c, at.qk_row, channels, s);
-        for_spectra(channels, s.fft.by_P, [&](int l, int p) {
-            Complex d1, d2, x = k[spectrum + (size_t)l * s.P + p];
-            Complex *sum1 = dwa + (size_t)l * s.P + p, *sum2 = sum1 + (size_t)s.D * s.P;
-            fft_part(&d1, &d2, z + l * s.N, s.fft.pair[p]);
-            *sum1 = n ? plus(*sum1, correlation(x, d1)) : correlation(x, d1);
-            *sum2 = n ? plus(*sum2, correlation(x, d2)) : correlation(x, d2);
-        });
-        block_sync();
     }
+    if (!s.kept) return;
+    for_spectra(2 * twos, s.fft.by_P, [&](int e, int p) {
+        dwb[(size_t)e * s.P + p] = sum_b[e * s.P + p];
+        for (int l = 0; l < channels; l++)
+            dwa[((size_t)e * s.D + l) * s.P + p] = sum_a[(e * s.L + l) * s.P + p];
+    });
 }
 
 /* The shares of `count` slices, `apart` from each other, in order. */
@@ -415,25 +554,27 @@ DEVICE Complex shares_sum(const Complex *x, int count, size_t apart) {
     return sum;
 }
 
-__global__ void __launch_bounds__(THREADS)
+__global__ void __launch_bounds__(THREADS, RESIDENT)
     lisa_weights_finish_kernel(float *dwa, float *dwb, const Complex *shares_a, const Complex *shares_b, Shape s) {
-    SHARED(Complex, z);
-    int c, e = 2 * divided((int)blockIdx.x, s.by_tables, &c);
-    bool channel = c < s.D;
-    size_t patterns = 2 * (size_t)s.twos, next = channel ? (size_t)s.D * s.P : s.P;
-    const Complex *from = channel ? shares_a + ((size_t)e * s.D + c) * s.P : shares_b + (size_t)e * s.P;
-    int count = channel ? s.slices : s.slices * s.groups;
-    size_t apart = channel ? patterns * s.D * s.P : patterns * s.P;
-    for (int p = threadIdx.x; p < s.P; p += THREADS)
-        fft_join(z, s.fft.pair[p], shares_sum(from + p, count, apart), shares_sum(from + next + p, count, apart));
+    SHARED(Complex, z); /* [together,N], and its copy */
+    Table at = table_at(s);
+    size_t patterns = 2 * (size_t)s.twos, next = at.channel ? (size_t)s.D * s.P : s.P;
+    const Complex *from = at.channel ? shares_a + ((size_t)at.e * s.D + at.c) * s.P : shares_b + (size_t)at.e * s.P;
+    int count = at.channel ? s.slices : s.slices * s.groups;
+    size_t apart = at.channel ? patterns * s.D * s.P : patterns * s.P;
+    for_spectra(at.twos, s.fft.by_P, [&](int two, int p) {
+        const Complex *first = from + 2 * two * next + p;
+        fft_join(z + two * s.N, s.fft.pair[p], shares_sum(first, count, apart), shares_sum(first + next, count, apart));
+    });
     block_sync();
-    fft_run(z, z + s.N, s.fft, 1, true);
-    float *to = channel ? dwa + (size_t)c * s.E + e : dwb + e, scale = 1.0f / s.N;
-    size_t row = channel ? (size_t)s.D * s.E : s.E;
-    for (int t = threadIdx.x; t < s.N; t += THREADS) {
-        to[t * row] += scale * z[t].x;
-        if (e + 1 < s.E) to[t * row + 1] += scale * z[t].y;
-    }
+    fft_run(z, z + s.together * s.N, s.fft, at.twos, true);
+    float *to = at.channel ? dwa + (size_t)at.c * s.E + at.e : dwb + at.e, scale = 1.0f / s.N;
+    size_t row = at.channel ? (size_t)s.D * s.E : s.E;
+    for_table(at, s, [&](int two, int t) {
+        float *x = to + t * row + 2 * two;
+        x[0] += scale * z[two * s.N + t].x;
+        if (at.e + 2 * two + 1 < s.E) x[1] += scale * z[two * s.N + t].y;
+    });
 }
 
 /* A slice's share of db[c,e] = sum dy[i,c] S_e[i]. */
@@ -469,14 +610,19 @@ static Shape launch_of(Shape s, size_t first, size_t heads, size_t together) {
 static Weights of_keys(Buffers w, const Shape &s) { return {w.wa, (size_t)s.D * s.P, (size_t)s.P}; }
 static Weights of_values(Buffers w, const Shape &s) { return {w.wb, (size_t)s.P, 0}; }
 
+static unsigned table_blocks(const Shape &s) { return (unsigned)(ceil_div(s.twos, s.together) * (s.D + 1)); }
+
 static void weights_transform(Buffers w, const float *wa, const float *wb, const Shape &s) {
-    LAUNCH(lisa_weights_kernel, (unsigned)(s.twos * (s.D + 1)), THREADS, sequences_bytes(s.fft, 1), w.wa, w.wb, wa, wb,
-           s);
+    LAUNCH(lisa_weights_kernel, table_blocks(s), THREADS, sequences_bytes(s.fft, s.together), w.wa, w.wb, wa, wb, s);
 }
 
 static void spectra(Buffers w, const real *qk, const real *qkv, const Shape &s) {
     LAUNCH(lisa_spectra_kernel, (unsigned)(s.heads * s.groups), THREADS, sequences_bytes(s.fft, s.L), w.k, w.v, qk,
            qkv, s);
+}
+
+static size_t tile_bytes(const Shape &s, const Tile &tile) {
+    return patterns_bytes(s.fft, s.L, tile.twos, s.groups > 1);
 }
 
 static void blocks_forward(void *work, real *y, real *s, const real *qk, const real *qkv, const LisaTables *lisa,
@@ -487,9 +633,10 @@ static void blocks_forward(void *work, real *y, real *s, const real *qk, const r
     weights_transform(w, lisa->wa, lisa->wb, shape);
     for (size_t first = 0; first < heads; first += together) {
         Shape at = launch_of(shape, first, heads, together);
+        Tile tile = tile_of(at);
         spectra(w, qk, qkv, at);
-        LAUNCH(lisa_patterns_kernel, (unsigned)(at.heads * at.twos), THREADS, patterns_bytes(at.fft, at.L), s, qk, w.k,
-               of_keys(w, at), at);
+        LAUNCH(lisa_patterns_kernel, (unsigned)at.heads * tile.by_parts.by, THREADS, tile_bytes(at, tile), s, qk, w.k,
+               of_keys(w, at), tile, at);
         LAUNCH(lisa_mix_kernel, (unsigned)(at.heads * at.groups), THREADS, mix_bytes(at.fft, at.L), y, s, w.v,
                of_values(w, at), lisa->b, at);
     }
@@ -504,17 +651,17 @@ static void blocks_backward(void *work, real *dqkv, real *dqk, const LisaGradien
     for (size_t first = 0; first < heads; first += together) {
         Shape at = launch_of(shape, first, heads, together);
         unsigned by_channels = (unsigned)(at.heads * at.groups);
+        Tile tile = tile_of(at);
         spectra(w, qk, qkv, at);
-        LAUNCH(lisa_patterns_backward_kernel, (unsigned)(at.heads * at.twos), THREADS, patterns_bytes(at.fft, at.L),
-               w.ds, dy, w.v, of_values(w, at), lisa->b, at);
-        LAUNCH(lisa_mix_backward_kernel, by_channels, THREADS, mix_bytes(at.fft, at.L), dqk, w.ds, w.k, of_keys(w, at),
-               at);
-        LAUNCH(lisa_keys_kernel, by_channels, THREADS, keys_bytes(at.fft, at.L), dqkv, dqk, dy, s, w.ds, qk,
-               of_keys(w, at), of_values(w, at), at);
-        LAUNCH(lisa_weights_backward_kernel, (unsigned)(at.twos * at.groups * at.slices), THREADS,
-               sequences_bytes(at.fft, at.L), w.dwa, w.dwb, dy, s, w.ds, qk, w.k, w.v, at);
-        LAUNCH(lisa_weights_finish_kernel, (unsigned)(at.twos * (at.D + 1)), THREADS, sequences_bytes(at.fft, 1),
-               d->wa, d->wb, w.dwa, w.dwb, at);
+        LAUNCH(lisa_patterns_backward_kernel, (unsigned)at.heads * tile.by_parts.by, THREADS, tile_bytes(at, tile),
+               w.ds, dy, w.v, of_values(w, at), lisa->b, tile, at);
+        LAUNCH(lisa_queries_kernel, by_channels, THREADS, queries_bytes(at.fft, at.L), dqk, w.ds, qk, w.k,
+               of_keys(w, at), at);
+        LAUNCH(lisa_values_kernel, by_channels, THREADS, values_bytes(at.fft, at.L), dqkv, dy, s, of_values(w, at), at);
+        LAUNCH(lisa_weights_backward_kernel, (unsigned)(at.parts * at.groups * at.slices), THREADS,
+               weights_bytes(at.fft, at.L, at.kept ? at.each : 0), w.dwa, w.dwb, dy, s, w.ds, qk, w.k, w.v, at);
+        LAUNCH(lisa_weights_finish_kernel, table_blocks(at), THREADS, sequences_bytes(at.fft, at.together), d->wa,
+               d->wb, w.dwa, w.dwb, at);
         LAUNCH(lisa_bias_backward_kernel, (unsigned)at.slices, THREADS, 0, w.db, dy, s, at);
         add_parts(d->b, NULL, w.db, at.slices, at.D * at.E);
     }
@@ -523,7 +670,7 @@ static void blocks_backward(void *work, real *dqkv, real *dqk, const LisaGradien
 /* == By blocks or by cuFFT ======================================================================================== */
 
 static bool blocks_fit(const Patterns *patterns) {
-    return most_bytes(shape_of(patterns).fft, 1) <= launch_shared_most();
+    return most_bytes(shape_of(patterns).fft, 1, patterns->D) <= launch_shared_most();
 }
 
 /* Milliseconds of forward and backward. */

@@ -1,11 +1,11 @@
 /* Sums over keys by relative position, collected into patterns and spread from them; the formulas, and F with its
  * derivatives, are those of kernels/cpu/patterns.c.  Every thread has its own outputs and walks the sum in order; where
  * the table is the same for all channels, a block of ROWS tokens shares the N x N weights of COLUMNS others in shared
- * memory.  A long sum is made of the sums of COLUMNS terms, against rounding. */
-#include "kernels/cuda/rows.cuh"
+ * memory, and the table's gradient is summed there (pair_tiles.cuh) if it fits.  A long sum is made of the sums of COLUMNS terms, against rounding. */
+#include "kernels/cuda/pair_tiles.cuh"
 #include "kernels/kernels.h"
 
-enum { THREADS = 256, ROWS = 16, COLUMNS = 32 };
+enum { ROWS = 16, TABLE_BLOCKS = 264, TABLE_ROWS = 64 };
 
 struct Shape {
     Offsets offsets;
@@ -100,7 +100,7 @@ template <bool KEYS>
 __global__ void __launch_bounds__(THREADS)
     patterns_spread_kernel(real *out, const real *add, const real *in, const real *z, const float *__restrict__ w,
                            const float *__restrict__ base, Shape s) {
-    constexpr int SEEN = KEYS ? COLUMNS : ROWS; /* queries whose z the block holds at a time */
+    constexpr int SEEN = KEYS ? (int)COLUMNS : (int)ROWS; /* queries whose z the block holds at a time */
     SHARED(float, sum);                                                                     /* [ROWS,D] */
     float *zs = sum + ROWS * s.D, *p = zs + SEEN * s.E,
           *others = p + ROWS * COLUMNS; /* [SEEN,E], [ROWS,COLUMNS], [COLUMNS,D] */
@@ -202,6 +202,39 @@ __global__ void __launch_bounds__(THREADS)
 
 /* == Parameters =================================================================================================== */
 
+/* A share of Fw where the table is the same for all channels: parts [blocks][T,E], from the blocks' slices of the tiles
+ * of TABLE_ROWS queries.  A query and 32 keys have 32 different entries, and a warp has patterns of its own. */
+__global__ void __launch_bounds__(THREADS, 2)
+    patterns_shared_table_kernel(float *parts, const real *x, const real *z, const real *k, bool wide, Shape s) {
+    SHARED(real, queries);                                                     /* [TABLE_ROWS,D] */
+    int ld = pair_ld(s.D), count = s.T * s.E;
+    real *keys = queries + TABLE_ROWS * ld;                                    /* [COLUMNS,D] */
+    float *p = reinterpret_cast<float *>(keys + COLUMNS * ld), *table = p + TABLE_ROWS * PAIR_LD; /* [T,E] */
+    int tiles = (s.N + TABLE_ROWS - 1) / TABLE_ROWS;
+    for (int at = threadIdx.x; at < count; at += THREADS) table[at] = 0;
+    for (int item = blockIdx.x; item < s.heads * tiles; item += gridDim.x) {
+        int first = item % tiles * TABLE_ROWS;
+        Head h = head_at(s, item / tiles);
+        pair_load(queries, TABLE_ROWS, x + h.x, s.x_row, first, s.N, s.D, wide);
+        for (int j = 0; j < s.N; j += COLUMNS) {
+            pair_load(keys, COLUMNS, k + h.k, s.k_row, j, s.N, s.D, wide);
+            pair_wait();
+            block_sync();
+            pair_products(p, queries, keys, TABLE_ROWS, s.D);
+            block_sync();
+            for (int row = 0; row < TABLE_ROWS && first + row < s.N; row++) {
+                int key = j + lane_id(), t = key < s.N ? offset_of(&s.offsets, first + row, key) : -1;
+                for (int e = warp_id(); t >= 0 && e < s.E; e += WARPS)
+                    table[t * s.E + e] +=
+                        p[row * PAIR_LD + lane_id()] * to_float(z[h.z + (size_t)(first + row) * s.z_row + e]);
+                warp_sync();
+            }
+            block_sync();
+        }
+    }
+    for (int at = threadIdx.x; at < count; at += THREADS) parts[(size_t)blockIdx.x * count + at] = table[at];
+}
+
 /* Fw of one entry.  Where it has fewer numbers than threads, slices of threads share the heads, and join in order. */
 __global__ void __launch_bounds__(THREADS)
     patterns_table_kernel(float *fw, const real *x, const real *z, const real *k, Shape s) {
@@ -251,8 +284,20 @@ __global__ void __launch_bounds__(THREADS) patterns_base_kernel(float *parts, co
 
 /* == Launches ===================================================================================================== */
 
-size_t patterns_workspace(const Patterns *patterns, int B) {
-    return (size_t)B * patterns->H * patterns->D * patterns->E * sizeof(float);
+/* Bytes of shared memory for the shared table's gradient, 0 where another kernel has to make it; and its blocks. */
+static size_t table_bytes(const Patterns *p) {
+    size_t table = (size_t)offsets_count(&p->offsets) * p->E * sizeof(float);
+    size_t bytes = pair_bytes(1, 1, 0, 1, TABLE_ROWS, p->D) + table;
+    return !p->per_channel && bytes <= launch_shared_most() ? bytes : 0;
+}
+static unsigned table_blocks(const Patterns *p, int B) {
+    return blocks_for((size_t)B * p->H * ceil_div(grid_tokens(p->offsets.grid), TABLE_ROWS), 1, TABLE_BLOCKS);
+}
+
+size_t patterns_workspace(const Patterns *p, int B) {
+    size_t base = (size_t)B * p->H * p->D * p->E;
+    size_t tables = table_bytes(p) ? (size_t)table_blocks(p, B) * offsets_count(&p->offsets) * p->E : 0;
+    return (tables > base ? tables : base) * sizeof(float);
 }
 
 static void launch_fz(real *fz, const real *x, const real *k, const float *w, const float *base, const Shape &s) {
@@ -268,16 +313,23 @@ template <bool KEYS>
 static void launch_spread(real *out, const real *add, const real *in, const real *z, const float *w, const float *base,
                           const Shape &s) {
     size_t bytes =
-        ((ROWS + COLUMNS) * (size_t)s.D + (KEYS ? COLUMNS : ROWS) * (size_t)s.E + ROWS * COLUMNS) * sizeof(float);
+        ((ROWS + COLUMNS) * (size_t)s.D + (KEYS ? (int)COLUMNS : (int)ROWS) * (size_t)s.E + ROWS * COLUMNS) * sizeof(float);
     if (s.channels > 1)
         LAUNCH((patterns_channels_spread_kernel<KEYS>), s.heads * s.blocks, THREADS, 0, out, add, in, z, w, base, s);
     else LAUNCH((patterns_spread_kernel<KEYS>), s.heads * s.blocks, THREADS, bytes, out, add, in, z, w, base, s);
 }
 
-static void launch_parameters(float *fw, float *fbase, const real *x, const real *z, const real *k, const Shape &s) {
-    LAUNCH(patterns_table_kernel, (unsigned)s.T, THREADS, THREADS * sizeof(float), fw, x, z, k, s);
+static void launch_parameters(float *fw, float *fbase, const real *x, const real *z, const real *k,
+                              const Patterns *patterns, int B, const Shape &s) {
+    float *parts = static_cast<float *>(kernels_workspace(patterns_workspace(patterns, B)));
+    if (size_t bytes = table_bytes(patterns)) {
+        bool wide = is_wide(s.D, x, k) && s.x_row % WIDE == 0 && s.k_row % WIDE == 0;
+        unsigned blocks = table_blocks(patterns, B);
+        LAUNCH(patterns_shared_table_kernel, blocks, THREADS, bytes, parts, x, z, k, wide, s);
+        add_parts(fw, NULL, parts, (int)blocks, s.T * s.E);
+    } else
+        LAUNCH(patterns_table_kernel, (unsigned)s.T, THREADS, THREADS * sizeof(float), fw, x, z, k, s);
     if (!fbase) return;
-    float *parts = static_cast<float *>(kernels_workspace((size_t)s.heads * s.D * s.E * sizeof(float)));
     LAUNCH(patterns_base_kernel, (unsigned)s.heads, THREADS, 0, parts, x, z, s);
     add_parts(fbase, NULL, parts, s.heads, s.D * s.E);
 }
@@ -291,7 +343,7 @@ void patterns_collect_backward(real *dq, real *dk, const real *add, const Patter
     Shape s = shape_of(sums, B);
     launch_spread<false>(dq, NULL, k, ds, sums->w, sums->base, s);
     launch_spread<true>(dk, add, q, ds, sums->w, NULL, s);
-    launch_parameters(d->w, d->base, q, ds, k, s);
+    launch_parameters(d->w, d->base, q, ds, k, &sums->patterns, B, s);
 }
 
 void patterns_spread_forward(real *y, const real *s, const real *v, const PatternSums *sums, int B) {
@@ -303,5 +355,5 @@ void patterns_spread_backward(real *ds, real *dv, const real *add, const Pattern
     Shape shape = shape_of(sums, B);
     launch_fz(ds, dy, v, sums->w, sums->base, shape);
     launch_spread<true>(dv, add, dy, s, sums->w, NULL, shape);
-    launch_parameters(d->w, d->base, dy, s, v, shape);
+    launch_parameters(d->w, d->base, dy, s, v, &sums->patterns, B, shape);
 }

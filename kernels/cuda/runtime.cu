@@ -65,6 +65,11 @@ size_t launch_shared_most(void) {
     return gpu.sharedMemPerBlockOptin;
 }
 
+int device_multiprocessors(void) {
+    device_open();
+    return gpu.multiProcessorCount;
+}
+
 void launch_prepare(const void *kernel, size_t shared_bytes) {
     if (shared_bytes <= FREE_SHARED) return;
     int i = 0;

@@ -44,8 +44,9 @@ void collective_wait(void);
 /* What kernels_exit calls before the stream is gone, where a library was opened that not every program has. */
 extern void (*library_close)(void);
 
-/* The most shared memory that a block can have on this GPU. */
+/* The most shared memory that a block can have on this GPU; how many multiprocessors it has. */
 size_t launch_shared_most(void);
+int device_multiprocessors(void);
 /* Allows a kernel more than 48 KiB of shared memory where it asks for that. */
 void launch_prepare(const void *kernel, size_t shared_bytes);
 /* Checks the launch; in a debug build (VIT_DEBUG) also waits for it. */

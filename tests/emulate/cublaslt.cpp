@@ -4,7 +4,7 @@
  * has other bits.  One of them splits the sum and needs workspace, whose content it destroys; where the preference
  * allows sums that are rounded between parts, or of no fixed order, such an algorithm comes first.  An algorithm may
  * rely on every alignment that its preference promised, which without a promise is 256 bytes, and is good for the
- * problem that it was found for only.  For a shape now and then there is none. */
+ * problem that it was found for only.  With VIT_STANDIN_DENIES there is none for every other problem. */
 #include <cublasLt.h>
 #include <math.h>
 #include <string.h>
@@ -274,10 +274,8 @@ static uint64_t hash_of(const Problem &p) {
     return hash ^ hash >> 29;
 }
 
-/* A shape for which the library is taken to have nothing. */
-static bool denied(const Problem &p) {
-    return setting("VIT_STANDIN_DENIES", 1) && (p.m * 73 + p.n * 41 + p.k * 11) % 16 == 0;
-}
+/* A problem for which the library is taken to have nothing. */
+static bool denied(const Problem &p) { return setting("VIT_STANDIN_DENIES", 0) && hash_of(p) % 2; }
 
 static uint64_t split_bytes(const Problem &p, uint32_t parts) { return parts * p.m * p.n * sizeof(float); }
 

@@ -524,7 +524,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp *p, int device) {
     Guard guard("cudaGetDeviceProperties");
     device_check("cudaGetDeviceProperties", device);
     int sm = (int)setting("VIT_STANDIN_SM", 90);
-    size_t shared = sm >= 90 ? 228 : sm == 80 ? 164 : sm > 80 ? 100 : 65;
+    size_t shared = (size_t)setting("VIT_STANDIN_SHARED", sm >= 90 ? 227 : sm == 80 ? 163 : sm > 80 ? 99 : 64) + 1;
     *p = {};
     snprintf(p->name, sizeof p->name, "emulated GPU");
     p->totalGlobalMem = memory_all();
@@ -533,7 +533,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp *p, int device) {
     p->sharedMemPerBlockOptin = (shared - 1) << 10;
     p->major = sm / 10;
     p->minor = sm % 10;
-    p->multiProcessorCount = 132;
+    p->multiProcessorCount = (int)setting("VIT_STANDIN_PROCESSORS", 132);
     p->regsPerBlock = 65536;
     p->warpSize = 32;
     p->maxThreadsPerBlock = 1024;

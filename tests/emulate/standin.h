@@ -9,7 +9,10 @@
  *   VIT_STANDIN_GPUS    how many GPUs there are: 8; 0 for none, -1 for no driver
  *   VIT_STANDIN_SM      their compute capability: 90, or 80, 86, 89, which give a block less shared memory; 75
  *   VIT_STANDIN_MEMORY  bytes of device memory: 6 GiB
- *   VIT_STANDIN_DENIES  whether cuBLASLt has no algorithm for some shapes: 1; 0 for one for all
+ *   VIT_STANDIN_PROCESSORS  multiprocessors of a GPU: 132
+ *   VIT_STANDIN_SHARED  KiB of shared memory that a block may ask for, other than the compute capability says
+ *   VIT_STANDIN_DENIES  1: cuBLASLt has no algorithm for every other problem, as its documentation allows for any, and
+ *                       programs have to go on without; 0: for those only whose types or epilogue it excludes
  *   VIT_STANDIN_COUNTS  a file that will hold how often everything ran, how often the host asked to wait, and, where
  *                       kernels are compiled to be counted (traffic.h), the bytes that each moved, its floor, and the
  *                       bytes that its threads asked for */
