@@ -183,19 +183,24 @@ static void check_settings(void *context) {
     dataset_describe(&run->train, run->data->data, run->data->data_dir);
     normalise(run, &run->train);
     if (!run->model->num_classes) run->model->num_classes = run->train.classes;
+    if (run->clips->samples_per_clip > 1 && run->sampler->repeated_aug)
+        config_reject(config, "samples_per_clip", "%d, but repeated_aug repeats clips, too: use one of them",
+                      run->clips->samples_per_clip);
 }
 
 /* == Data ========================================================================================================= */
 
-/* As many images at a time as fit in memory while keeping the device busy; a wide model takes more of them than fill
- * the device, as each pass reads all weights. */
+/* As many images or clips at a time as fit in memory while keeping the device busy; a wide model takes more of them than
+ * fill the device, as each pass reads all weights. */
 static int micro_batch_choose(const Run *run) {
     enum { LEAST_TOKENS = 1024 };
     const VitSettings *s = run->model;
-    size_t rows = (size_t)((s->img_size[0] + s->patch_size - 1) / s->patch_size);
-    size_t columns = (size_t)((s->img_size[1] + s->patch_size - 1) / s->patch_size);
+    size_t frames = (size_t)convolution_side(s->frames, s->tubelet > 1 ? 2 : 1);
+    size_t rows = (size_t)convolution_side(s->img_size[0], s->patch_size);
+    size_t columns = (size_t)convolution_side(s->img_size[1], s->patch_size);
     size_t tokens = activations_at_once() / (size_t)s->dim.at[0];
-    return training_micro_batch(&run->training, (tokens > LEAST_TOKENS ? tokens : LEAST_TOKENS) / (rows * columns));
+    size_t most = tokens > LEAST_TOKENS ? tokens : LEAST_TOKENS;
+    return training_micro_batch(&run->training, most / (frames * rows * columns));
 }
 
 static Transform transform_of(const Run *run, bool train) {
@@ -269,7 +274,7 @@ static void data_open(Run *run, bool train) {
     if (!distributed_agree((double)run->test.count, 0))
         die("%s: %zu test images here, but other ranks have more or fewer", run->test.name, run->test.count);
     if (train)
-        training_fit_batch(&run->training, sampler_length(run->train.count, sampler_repeats(run->sampler)),
+        training_fit_batch(&run->training, loader_length(&run->train, (LoaderConfig[]){samples_of(run, true)}),
                            run->train.name);
     if (train) loading_open(run, &run->loader, &run->train, true);
     loading_open(run, &run->test_loader, &run->test, false);

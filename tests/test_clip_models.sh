@@ -129,6 +129,29 @@ else
     skip "predictions of clips" "no Python with numpy"
 fi
 
+# == Several samples of a clip =======================================================================================
+
+twice="--data moving-shapes --img-size 64 $model --frames 5 --train-limit 96 --test-limit 8 --batch-size 16 --micro-batch 5
+       --warmup-epochs 0 --epochs 2 --samples-per-clip 2 --mixup 0.8 --crop-padding 4 --log-every 1 --run-dir run"
+refuses "samples of clips that are repeated" 2 '--samples-per-clip|2|repeated_aug' $twice --repeated-aug
+refuses "samples of clips of a set of images" 2 '--samples-per-clip|2|shapes has images|repeated_aug' $tiny --samples-per-clip 2 \
+    --epochs 1 --run-dir none
+mkdir whole stopped
+(cd whole && "$vit" $twice >out 2>err && grep -q '2 epochs of 12 batches of 16 clips, 5 at a time' out)
+check "an epoch has two samples of each clip" $? "$(grep epochs whole/out)$(cat whole/err)"
+cd stopped || exit 1
+for _ in 1 2 3 4 5; do
+    rm -rf run
+    stop_run INT '^5,' run/log.csv $twice
+    [ "$status" -ne 0 ] && break
+done
+[ "$status" -eq 130 ]
+check "and is stopped inside" $? "status $status"
+run --resume run
+cd ..
+same_run whole/run stopped/run
+check "stopped between the samples of clips and resumed: the same run bit for bit" $? "differs: $differs"
+
 # == Video files =====================================================================================================
 
 # The program that tests videos writes one, where this build has FFmpeg.
