@@ -261,6 +261,9 @@ static void split_open(Run *run, Dataset *split, bool train) {
     if (s->frames > 1 && !d->clips)
         config_reject(config, "frames", "%d, but %s has images: give a set of clips, such as moving-shapes", s->frames,
                       d->name);
+    if (train && run->clips->samples_per_clip > 1 && !d->clips)
+        config_reject(config, "samples_per_clip", "%d, but %s has images: repeated_aug repeats those",
+                      run->clips->samples_per_clip, d->name);
     if (s->num_classes < d->classes)
         config_reject(config, "num_classes", "%d, but %s has %d", s->num_classes, d->name, d->classes);
     dataset_open(split, run->data->data, run->data->data_dir, train,

@@ -152,6 +152,18 @@ cd ..
 same_run whole/run stopped/run
 check "stopped between the samples of clips and resumed: the same run bit for bit" $? "differs: $differs"
 
+# == Micro-batches ===================================================================================================
+
+# Tokens count, whichever frames they are of: as many at a time as in an image of as many tokens.
+at_once() { sed -n 's/^memory for \([0-9]*\) .*/\1/p' out; }
+run $model --img-size 128 --batch-size 512 --describe
+images=$(at_once)
+run $model --img-size 64 --batch-size 512 --frames 7 --tubelet 3 --describe
+clips=$(at_once)
+run $model --img-size 64 --batch-size 512 --frames 4 --describe
+[ "$clips" -eq "$(at_once)" ] && [ "$clips" -eq "$images" ]
+check "of a clip's frames as many tokens are taken at a time as of images" $? "$images images, $clips clips"
+
 # == Video files =====================================================================================================
 
 # The program that tests videos writes one, where this build has FFmpeg.
