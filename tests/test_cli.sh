@@ -209,7 +209,7 @@ refuses "stripes that one side divides" 2 "--stripe|3|stage 0's 6x8" $stages --a
 refuses "stripes for an odd number of heads" 2 '--heads|3 in stage 0|even|stripe 0' --dim 18,32 --heads 3,2 --attn cswin --stripe 2
 refuses "a stripe that no operator has" 2 '--stripe|swin|cswin' $stages --attn swin --stripe 2
 refuses "a class token in stripes" 2 '--pool|cswin|no place|gap' $stages --attn cswin --stripe 2 --pool cls
-refuses "clips in an operator without time" 2 '--frames|convit|no frames' --attn convit --pool gap --data moving-shapes --img-size 64 --frames 4
+refuses "clips in an operator without time" 2 '--frames|focused-reduced|no frames' --attn focused-reduced --pool gap --data moving-shapes --img-size 64 --frames 4
 refuses "padding of patches that do not overlap" 2 '--patch-pad|2|patch_overlap true' $stages --patch-pad 2
 refuses "padding that holds a whole patch" 2 '--patch-pad|7|7 wide' $stages --patch-overlap --patch-pad 7
 refuses "patches wider than image and padding" 2 '--patch-pad|1|no patch|4x32' $stages --patch-overlap --patch-pad 1 --img-size 4x32

@@ -29,9 +29,8 @@ TABLE
 # == Refusals ========================================================================================================
 
 clip="$model --frames 8 --tubelet 3 --describe"
-refuses "an operator without an axis of time" 2 '--frames|attn convit|frames 1' --attn convit $clip
+refuses "an operator without an axis of time" 2 '--frames|attn focused-reduced|frames 1' --attn focused-reduced $clip
 refuses "a torus of rows and columns" 2 '--lisa-fft|2d|attn lisa has 4' --attn lisa --lisa-fft 2d $clip
-refuses "keys of clips with a stride" 2 '--kv-stride|2|4 frames|use 1' --attn convattn --kv-stride 2 $clip
 refuses "rotations by row and column" 2 '--relative|rope-2d|rope-3d' --attn linear --relative rope-2d $clip
 refuses "an algorithm of rings without time" 2 '--ripple-algo|window|sat' --attn ripple --ripple-algo window $clip
 refuses "an even tubelet" 2 '--tubelet|2' $clip --tubelet 2
@@ -39,7 +38,7 @@ refuses "an even kernel" 2 '--time-kernel|4' $clip --time-kernel 4
 refuses "tubelets longer than the clip" 2 '--tubelet|3|frames is 2' $clip --frames 2
 for operator in softmax linear efficient hydra castling focused lisa sa9 sa9-heads sa10 sa11 gf dwconv7 lambda rsa ripple \
     ripple-log ripple-explicit-softmax sparse-strided sparse-fixed relu-linear nystrom soft swin cswin cswin-focused reduced convattn \
-    inception; do
+    inception convit; do
     run --attn $operator $clip && [ "$status" -eq 0 ]
     check "$operator takes clips" $? "$(head -n 1 err)"
 done
