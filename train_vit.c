@@ -132,8 +132,8 @@ static void add_settings(void *context, Config *config) {
     config_explain(config, "predict", "Name what these images show: PNG or JPEG files, folders of them, or test:17 for "
                                       "an image of the test split; a model of clips takes videos, folders of frames, "
                                       "and folders of both");
-    config_explain(config, "parity", "One forward and backward pass on the images and labels of this safetensors file; "
-                                     "parameters in it replace the model's");
+    config_explain(config, "parity", "One forward and backward pass on the images or clips and the labels of this "
+                                     "safetensors file; parameters in it replace the model's");
     config_explain(config, "out", "Where --parity writes logits, loss and grad.<parameter>");
     config_explain(config, "run_dir", "Where config.ini, log.csv and the checkpoints go (default: the next free "
                                       "runs/<data>-<attn>-<number>)");
@@ -891,18 +891,15 @@ static void mode_predict(void *context) {
 static void mode_parity(void *context) {
     Run *run = context;
     Vit *vit = &run->vit;
-    Error error;
     double loss = 0;
-    const SafeTensor *images = safetensors_find(&run->parity, "images");
-    int B = (int)images->shape[0], C = run->model->num_classes;
-    float *pixels = xcalloc(images->size, sizeof *pixels, "parity");
-    if (!safetensors_to_float(images, pixels, &error)) die("%s", error.text);
+    int B, C = run->model->num_classes;
+    float *pixels = parity_pixels(&run->parity, &B);
 
     model_open(run, B, true);
     parity_parameters(&vit->model.params, &run->parity);
     parity_labels(&run->parity, run->modes->parity, run->labels, C);
     loader_targets(run->targets, run->labels, B, C, 0);
-    real_upload(vit->images, pixels, images->size);
+    real_upload(vit->images, pixels, (size_t)B * pixels_of(run->model));
     vit_forward(vit, B, false);
     real_download(run->logits, vit->logits, (size_t)B * (size_t)C);
     vit_load_targets(vit, run->targets, B);

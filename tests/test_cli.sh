@@ -611,6 +611,14 @@ safetensors bad.safetensors "{$images,$labels}" 768 '\0012\0\0\0\0\0\0\0'
 refuses "--parity with a label out of range" 1 'bad.safetensors|label 10|0..9' $parity bad.safetensors
 safetensors bad.safetensors "{$images,$labels,"'"norm.bias":{"dtype":"F32","shape":[16],"data_offsets":[776,840]}}' 840
 refuses "--parity with some of the parameters" 1 'bad.safetensors|no tensor' $parity bad.safetensors
+clips='"clips":{"dtype":"F32","shape":[1,3,4,4,4],"data_offsets":[0,768]}'
+safetensors clips.safetensors "{$clips,$labels}" 776
+succeeds "--parity of clips as PyTorch has them" $parity clips.safetensors
+rm -f parity.out
+safetensors bad.safetensors '{"clips":{"dtype":"F32","shape":[1,4,3,4,4],"data_offsets":[0,768]},'"$labels}" 776
+refuses "--parity of clips of four channels" 1 "bad.safetensors|'clips'|[B,3,frames,H,W]" $parity bad.safetensors
+safetensors bad.safetensors "{$images,${clips%0,768*}776,1544]},$labels}" 1544
+refuses "--parity of images and clips" 1 "bad.safetensors|'images'|'clips'" $parity bad.safetensors
 refuses "--parity whose patches do not fit its images" 2 '--patch-size|5|8x8' $parity in.safetensors --patch-size 5
 [ ! -e parity.out ]
 check "a refused --parity writes nothing" $?

@@ -55,6 +55,9 @@ image = random.standard_normal((2, 3, 24, 24)).astype("float32")
 labels = numpy.array([1, 0])
 safetensors_io.write("image.batch", {"images": image, "labels": labels})
 safetensors_io.write("still.batch", {"images": numpy.repeat(image[:, None], 5, 1), "labels": labels})
+moving = random.standard_normal((2, 5, 3, 24, 24)).astype("float32")
+safetensors_io.write("moving.batch", {"images": moving, "labels": labels})
+safetensors_io.write("conv3d.batch", {"clips": numpy.ascontiguousarray(moving.transpose(0, 2, 1, 3, 4)), "labels": labels})
 EOP
     small="$model --attn gf --img-size 24 --num-classes 10 --mlp-conv true"
     weights=$work/gf/best.safetensors
@@ -77,6 +80,11 @@ print(f"# worst {worst:.1e}")
 sys.exit(not worst < 2e-5)
 EOP
     check "a clip that stands still has its image's logits" $?
+    for batch in moving conv3d; do
+        run $small --frames 5 --tubelet 3 --inflate mean --init "$weights" --parity $batch.batch --out $batch.out
+    done
+    cmp -s moving.out conv3d.out
+    check "clips in the order of Conv3d give the same bits" $? "$(cat err)"
 else
     skip "weights of images" "no Python with numpy"
 fi
