@@ -164,12 +164,13 @@ void position_attention_forward(real *y, const real *content, const real *qkv, c
         }
 }
 
-/* out [n,n]: out_ij = sum over lines of a_i.b_j, rows of Dp floats `row` apart; line l is at line_at(l). */
+/* Line l begins l / per * group + l % per * line floats behind the first. */
 typedef struct {
-    int lines, per;    /* how many; of them in a group */
-    size_t line, group; /* how far apart lines of a group are, and groups */
+    int lines, per;
+    size_t line, group;
 } Lines;
 
+/* out [n,n]: out_ij = sum over lines of a_i.b_j, rows of Dp floats `row` apart. */
 static void outer_products(float *out, const float *a, const float *b, int n, size_t row, Lines lines, int Dp) {
     enum { WIDE = 4 };
     for (int i = 0; i < n; i++)
