@@ -132,8 +132,8 @@ static void add_settings(void *context, Config *config) {
     config_explain(config, "predict", "Name what these images show: PNG or JPEG files, folders of them, or test:17 for "
                                       "an image of the test split; a model of clips takes videos, folders of frames, "
                                       "and folders of both");
-    config_explain(config, "parity", "One forward and backward pass on the images and labels of this safetensors file; "
-                                     "parameters in it replace the model's");
+    config_explain(config, "parity", "One forward and backward pass on the images or clips and the labels of this "
+                                     "safetensors file; parameters in it replace the model's");
     config_explain(config, "out", "Where --parity writes logits, loss and grad.<parameter>");
     config_explain(config, "run_dir", "Where config.ini, log.csv and the checkpoints go (default: the next free "
                                       "runs/<data>-<attn>-<number>)");
@@ -183,19 +183,24 @@ static void check_settings(void *context) {
     dataset_describe(&run->train, run->data->data, run->data->data_dir);
     normalise(run, &run->train);
     if (!run->model->num_classes) run->model->num_classes = run->train.classes;
+    if (run->clips->samples_per_clip > 1 && run->sampler->repeated_aug)
+        config_reject(config, "samples_per_clip", "%d, but repeated_aug repeats clips, too: use one of them",
+                      run->clips->samples_per_clip);
 }
 
 /* == Data ========================================================================================================= */
 
-/* As many images at a time as fit in memory while keeping the device busy; a wide model takes more of them than fill
- * the device, as each pass reads all weights. */
+/* As many images or clips at a time as fit in memory while keeping the device busy; a wide model takes more of them than
+ * fill the device, as each pass reads all weights. */
 static int micro_batch_choose(const Run *run) {
     enum { LEAST_TOKENS = 1024 };
     const VitSettings *s = run->model;
-    size_t rows = (size_t)((s->img_size[0] + s->patch_size - 1) / s->patch_size);
-    size_t columns = (size_t)((s->img_size[1] + s->patch_size - 1) / s->patch_size);
+    size_t frames = (size_t)convolution_side(s->frames, s->tubelet > 1 ? 2 : 1);
+    size_t rows = (size_t)convolution_side(s->img_size[0], s->patch_size);
+    size_t columns = (size_t)convolution_side(s->img_size[1], s->patch_size);
     size_t tokens = activations_at_once() / (size_t)s->dim.at[0];
-    return training_micro_batch(&run->training, (tokens > LEAST_TOKENS ? tokens : LEAST_TOKENS) / (rows * columns));
+    size_t most = tokens > LEAST_TOKENS ? tokens : LEAST_TOKENS;
+    return training_micro_batch(&run->training, most / (frames * rows * columns));
 }
 
 static Transform transform_of(const Run *run, bool train) {
@@ -256,6 +261,9 @@ static void split_open(Run *run, Dataset *split, bool train) {
     if (s->frames > 1 && !d->clips)
         config_reject(config, "frames", "%d, but %s has images: give a set of clips, such as moving-shapes", s->frames,
                       d->name);
+    if (train && run->clips->samples_per_clip > 1 && !d->clips)
+        config_reject(config, "samples_per_clip", "%d, but %s has images: repeated_aug repeats those",
+                      run->clips->samples_per_clip, d->name);
     if (s->num_classes < d->classes)
         config_reject(config, "num_classes", "%d, but %s has %d", s->num_classes, d->name, d->classes);
     dataset_open(split, run->data->data, run->data->data_dir, train,
@@ -269,7 +277,7 @@ static void data_open(Run *run, bool train) {
     if (!distributed_agree((double)run->test.count, 0))
         die("%s: %zu test images here, but other ranks have more or fewer", run->test.name, run->test.count);
     if (train)
-        training_fit_batch(&run->training, sampler_length(run->train.count, sampler_repeats(run->sampler)),
+        training_fit_batch(&run->training, loader_length(&run->train, (LoaderConfig[]){samples_of(run, true)}),
                            run->train.name);
     if (train) loading_open(run, &run->loader, &run->train, true);
     loading_open(run, &run->test_loader, &run->test, false);
@@ -883,18 +891,15 @@ static void mode_predict(void *context) {
 static void mode_parity(void *context) {
     Run *run = context;
     Vit *vit = &run->vit;
-    Error error;
     double loss = 0;
-    const SafeTensor *images = safetensors_find(&run->parity, "images");
-    int B = (int)images->shape[0], C = run->model->num_classes;
-    float *pixels = xcalloc(images->size, sizeof *pixels, "parity");
-    if (!safetensors_to_float(images, pixels, &error)) die("%s", error.text);
+    int B, C = run->model->num_classes;
+    float *pixels = parity_pixels(&run->parity, &B);
 
     model_open(run, B, true);
     parity_parameters(&vit->model.params, &run->parity);
     parity_labels(&run->parity, run->modes->parity, run->labels, C);
     loader_targets(run->targets, run->labels, B, C, 0);
-    real_upload(vit->images, pixels, images->size);
+    real_upload(vit->images, pixels, (size_t)B * pixels_of(run->model));
     vit_forward(vit, B, false);
     real_download(run->logits, vit->logits, (size_t)B * (size_t)C);
     vit_load_targets(vit, run->targets, B);

@@ -47,7 +47,8 @@ typedef enum {
     TIME_CIRCLE,      /* a table of offsets around the circle of its tokens */
     TIME_TOEPLITZ,    /* a table of all offsets */
     TIME_FREQUENCIES, /* a filter of frequencies in time */
-    TIME_COPIES       /* values for places or offsets that are not summed over */
+    TIME_COPIES,      /* values for places or offsets that are not summed over */
+    TIME_ADDED        /* features of time, after `prefix` others, which have no weight yet */
 } TimeRule;
 
 /* Time is the slowest part of dimension `axis`, or that whole dimension where it stands apart: `count` slices, after

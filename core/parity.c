@@ -8,21 +8,57 @@
 #include "core/die.h"
 #include "kernels/kernels.h"
 
+/* The axis of the frames in `clips`, and in `images` that are clips. */
+enum { FRAMES_LAST = 2, FRAMES_FIRST = 1 };
+
+static const SafeTensor *pixels_of(const SafeTensors *st, int *frame_axis) {
+    const SafeTensor *images = safetensors_find(st, "images"), *clips = safetensors_find(st, "clips");
+    *frame_axis = images ? FRAMES_FIRST : FRAMES_LAST;
+    return images && clips ? NULL : images ? images : clips;
+}
+
 void parity_images(SafeTensors *st, const char *path, int size[2], int *frames) {
     Error error;
+    int axis;
     if (!safetensors_open(st, path, &error)) die("%s", error.text);
-    const SafeTensor *images = safetensors_find(st, "images"), *labels = safetensors_find(st, "labels");
-    if (!images || !labels) die("%s: needs the tensors 'images' [B,3,H,W] and 'labels' [B]", path);
+    const SafeTensor *images = pixels_of(st, &axis), *labels = safetensors_find(st, "labels");
+    if (!images || !labels)
+        die("%s: needs the tensors 'images' [B,3,H,W], or 'clips' [B,3,frames,H,W], and 'labels' [B]", path);
     bool clips = images->ndim == 5;
-    const size_t *shape = images->shape + clips;
-    if ((images->ndim != 4 && !clips) || shape[1] != 3 || images->dtype != SAFE_F32 || !images->size ||
-        images->shape[0] > 65536 || (clips && images->shape[1] > 1024) || shape[2] > 4096 || shape[3] > 4096)
-        die("%s: 'images' must be float32 [B,3,H,W], or clips [B,frames,3,H,W], already normalised", path);
-    if (labels->ndim != 1 || labels->shape[0] != images->shape[0])
-        die("%s: 'labels' must be int64 [%zu], one for every image", path, images->shape[0]);
-    size[0] = (int)shape[2];
-    size[1] = (int)shape[3];
-    *frames = clips ? (int)images->shape[1] : 1;
+    const size_t *shape = images->shape;
+    if ((clips ? shape[3 - axis] : shape[1]) != 3 || (images->ndim != 4 && !clips) ||
+        (axis == FRAMES_LAST && !clips) || images->dtype != SAFE_F32 || !images->size || shape[0] > 65536 ||
+        (clips && shape[axis] > 1024) || shape[2 + clips] > 4096 || shape[3 + clips] > 4096)
+        die("%s: 'images' must be float32 [B,3,H,W], or clips: [B,frames,3,H,W], or 'clips' [B,3,frames,H,W], already "
+            "normalised", path);
+    if (labels->ndim != 1 || labels->shape[0] != shape[0])
+        die("%s: 'labels' must be int64 [%zu], one for every image", path, shape[0]);
+    size[0] = (int)shape[2 + clips];
+    size[1] = (int)shape[3 + clips];
+    *frames = clips ? (int)shape[axis] : 1;
+}
+
+/* [B,3,frames,area] becomes [B,frames,3,area]. */
+static float *frames_first(float *x, size_t B, size_t frames, size_t area) {
+    float *to = xcalloc(B * 3 * frames * area, sizeof *to, "parity");
+    for (size_t b = 0; b < B; b++)
+        for (size_t c = 0; c < 3; c++)
+            for (size_t t = 0; t < frames; t++)
+                memcpy(to + ((b * frames + t) * 3 + c) * area, x + ((b * 3 + c) * frames + t) * area,
+                       area * sizeof *to);
+    free(x);
+    return to;
+}
+
+float *parity_pixels(const SafeTensors *st, int *B) {
+    Error error;
+    int axis;
+    const SafeTensor *images = pixels_of(st, &axis);
+    float *pixels = xcalloc(images->size, sizeof *pixels, "parity");
+    if (!safetensors_to_float(images, pixels, &error)) die("%s", error.text);
+    *B = (int)images->shape[0];
+    if (axis == FRAMES_FIRST) return pixels;
+    return frames_first(pixels, images->shape[0], images->shape[2], images->shape[3] * images->shape[4]);
 }
 
 int parity_tokens(SafeTensors *st, const char *path, int dims[PARITY_TOKEN_DIMS]) {

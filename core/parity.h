@@ -5,9 +5,12 @@
 #include "core/params.h"
 #include "core/safetensors.h"
 
-/* Opens the file, which must have float32 `images` [B,3,H,W], or clips [B,frames,3,H,W], and `labels` [B]; writes H and W
- * to size, and to frames their number, 1 for images. */
+/* Opens the file, which must have float32 `images` [B,3,H,W], or clips: `images` [B,frames,3,H,W], or `clips`
+ * [B,3,frames,H,W] as PyTorch's Conv3d takes them; and `labels` [B].  Writes H and W to size, and to frames their number,
+ * 1 for images. */
 void parity_images(SafeTensors *st, const char *path, int size[2], int *frames);
+/* Its pixels, [B,3,H,W] or [B,frames,3,H,W], which the caller frees, and B. */
+float *parity_pixels(const SafeTensors *st, int *B);
 /* Reads the labels [B]; dies unless each is a class index below `classes`. */
 void parity_labels(const SafeTensors *st, const char *path, int *labels, int classes);
 

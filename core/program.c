@@ -101,7 +101,7 @@ static bool is_kept(const Config *config, int i) {
 /* Notes what has changed since the run was saved, and rejects what cannot change. */
 static void compare_with_saved(Training *t, char *const *saved) {
     static const char *const places[] = {"run_dir", "init", NULL};
-    static const char *const orders[] = {"batch_size", "repeated_aug", "size_window", NULL};
+    static const char *const orders[] = {"batch_size", "repeated_aug", "samples_per_clip", "size_window", NULL};
     const Config *config = &t->config;
     size_t size;
     FILE *out = open_memstream(&t->changes, &size);

@@ -25,11 +25,14 @@ typedef struct {
     Sampling sampling;
     int frame_stride;
     float target_fps; /* 0: the span is counted in frames */
+    int samples_per_clip;
     int test_clips, test_crops;
     ViewScores view_scores;
 } ClipSettings;
 
 extern const ConfigGroup clip_settings;
+
+enum { CLIP_MOST_SAMPLES = 16 }; /* samples_per_clip */
 
 /* How many views of a video are evaluated: test_clips * test_crops, one after another; view v is crop
  * v mod test_crops of clip v / test_crops. */

@@ -120,7 +120,7 @@ static void fill_image(void *argument, int number, int i, TransformScratch *scra
     DetectionLoader *loader = argument;
     DetectionSlot *slot = &loader->slots[number];
     Job job = {loader, slot, scratch, i};
-    size_t got = parts_load(&loader->parts, slot->index[i], &job, load_picture);
+    size_t got = parts_load(&loader->parts, slot->index[i], 1, &job, load_picture);
     slot->part.image[i] = loader->config.train || got == slot->index[i] ? (int)got : -1;
 }
 

@@ -37,15 +37,24 @@ static void shuffle(Loader *loader) {
     }
 }
 
-/* Number of samples in an epoch. */
-static size_t length_of(const Loader *loader) {
-    return loader->config.train ? sampler_length(loader->dataset->count, loader->config.repeats)
-                                : loader->dataset->count * (size_t)loader_views(loader);
+/* Of a clip or an image in a training epoch. */
+static int samples_of(const Dataset *dataset, const LoaderConfig *c) {
+    return dataset->clips && c->train && c->clips.samples_per_clip > 1 ? c->clips.samples_per_clip : 1;
 }
 
-int loader_views(const Loader *loader) {
-    return loader->dataset->clips && !loader->config.train ? clip_views(&loader->config.clips) : 1;
+static int views_of(const Dataset *dataset, const LoaderConfig *c) {
+    return dataset->clips && !c->train ? clip_views(&c->clips) : 1;
 }
+
+size_t loader_length(const Dataset *dataset, const LoaderConfig *c) {
+    int samples = samples_of(dataset, c);
+    if (!c->train) return dataset->count * (size_t)views_of(dataset, c);
+    return samples > 1 ? dataset->count * (size_t)samples : sampler_length(dataset->count, c->repeats);
+}
+
+static size_t length_of(const Loader *loader) { return loader_length(loader->dataset, &loader->config); }
+
+int loader_views(const Loader *loader) { return views_of(loader->dataset, &loader->config); }
 
 /* The place in the epoch's order for a position: with pairs, mixup partners are neighbours (mixup.h). */
 static size_t place_of(const Loader *loader, size_t position) {
@@ -56,18 +65,26 @@ static size_t place_of(const Loader *loader, size_t position) {
 
 uint32_t loader_draw(const Loader *loader, size_t position) {
     int repeats = loader->config.train ? loader->config.repeats : 1;
+    int samples = samples_of(loader->dataset, &loader->config);
+    if (samples > 1) repeats = samples;
     position /= (size_t)loader_views(loader);
     return sampler_draw(loader->order, loader->dataset->count, repeats, place_of(loader, position));
 }
 
 /* == One image ==================================================================================================== */
 
+/* Where a sample goes, and the key of its draws. */
 typedef struct {
-    const Loader *loader;
-    TransformScratch *scratch;
     TransformKey key;
     uint8_t *out;
     int *label;
+} Target;
+
+typedef struct {
+    const Loader *loader;
+    TransformScratch *scratch;
+    Target samples[CLIP_MOST_SAMPLES]; /* of one clip, or of one image */
+    int count;
     int clip, crop; /* of the video's, in evaluation */
 } Job;
 
@@ -75,11 +92,12 @@ static bool load_sample(void *argument, size_t index, Error *error) {
     const Job *job = argument;
     const Dataset *dataset = job->loader->dataset;
     const Transform *transform = &job->loader->config.transform;
+    const Target *to = job->samples;
     Sample sample;
     if (!dataset_read(dataset, index, &job->scratch->bytes, &sample, error) ||
-        !transform_sample(job->scratch, job->out, &sample, dataset->height > 0, transform, job->key, error))
+        !transform_sample(job->scratch, to->out, &sample, dataset->height > 0, transform, to->key, error))
         return false;
-    *job->label = sample.label;
+    *to->label = sample.label;
     return true;
 }
 
@@ -99,9 +117,12 @@ static bool take_frame(void *argument, int i, const Sample *frame, Error *error)
     Frames *frames = argument;
     const Job *job = frames->job;
     const Dataset *dataset = job->loader->dataset;
+    bool ok = true;
     if (!i && dataset->mirrored && dataset->mirrored[frame->label] < 0) frames->transform.augment.s.flip = false;
-    return transform_sample(job->scratch, job->out + (size_t)i * frame_bytes(job->loader), frame, dataset->height > 0,
-                            &frames->transform, job->key, error);
+    for (int s = 0; ok && s < job->count; s++)
+        ok = transform_sample(job->scratch, job->samples[s].out + (size_t)i * frame_bytes(job->loader), frame,
+                              dataset->height > 0, &frames->transform, job->samples[s].key, error);
+    return ok;
 }
 
 static bool load_clip(void *argument, size_t index, Error *error) {
@@ -112,27 +133,41 @@ static bool load_clip(void *argument, size_t index, Error *error) {
     ClipTaker taker = {take_frame, &frames};
     frames.transform.crop = job->crop;
     frames.transform.crops = c->train ? 1 : c->clips.test_crops;
+    TransformKey key = job->samples[0].key;
     ClipChoice choice = {.frames = c->frames, .s = c->clips, .train = c->train, .clip = job->clip,
-                         .seed = job->key.seed, .epoch = job->key.epoch, .draw = job->key.draw};
-    if (!dataset->read_clip(dataset, index, &choice, &job->scratch->bytes, &taker, job->label, error)) return false;
-    if (c->train && dataset->mirrored && transform_mirrors(&frames.transform, job->key))
-        *job->label = dataset->mirrored[*job->label];
+                         .seed = key.seed, .epoch = key.epoch, .draw = key.draw};
+    if (samples_of(dataset, c) > 1) choice.draw %= (uint32_t)dataset->count; /* the same frames for all of them */
+    int label;
+    if (!dataset->read_clip(dataset, index, &choice, &job->scratch->bytes, &taker, &label, error)) {
+        *job->samples[0].label = label;
+        return false;
+    }
+    for (int s = 0; s < job->count; s++) {
+        const Target *to = &job->samples[s];
+        bool mirrors = c->train && dataset->mirrored && transform_mirrors(&frames.transform, to->key);
+        *to->label = mirrors ? dataset->mirrored[label] : label;
+    }
     return true;
 }
 
-/* Loads the image or clip at that position of the epoch; a replacement for a damaged one uses the damaged one's draws. */
-static void load_image(Loader *loader, TransformScratch *scratch, size_t position, uint8_t *out, int *label) {
+static void add_target(Job *job, size_t position, uint8_t *out, int *label) {
+    const Loader *loader = job->loader;
+    TransformKey key = {loader->config.seed, loader->epoch, loader_draw(loader, position)};
+    job->samples[job->count++] = (Target){key, out, label};
+}
+
+/* Loads what is at that position of the epoch, the first of the job's; a replacement for a damaged image uses the
+ * damaged one's draws. */
+static void load_job(Loader *loader, Job *job, size_t position) {
     const LoaderConfig *c = &loader->config;
-    TransformKey key = {c->seed, loader->epoch, loader_draw(loader, position)};
-    size_t index = key.draw % loader->dataset->count;
-    Job job = {loader, scratch, key, out, label, 0, 0};
+    size_t index = job->samples[0].key.draw % loader->dataset->count;
     if (loader->dataset->clips && !c->train) {
-        int view = (int)(position % (size_t)loader_views(loader));
-        job.clip = view / c->clips.test_crops;
-        job.crop = view % c->clips.test_crops;
-        if (!parts_try(&loader->parts, index, &job, load_clip)) *label = -1 - *label;
+        int view = (int)(position % (size_t)loader_views(loader)), *label = job->samples[0].label;
+        job->clip = view / c->clips.test_crops;
+        job->crop = view % c->clips.test_crops;
+        if (!parts_try(&loader->parts, index, job, load_clip)) *label = -1 - *label;
     } else {
-        parts_load(&loader->parts, index, &job, loader->dataset->clips ? load_clip : load_sample);
+        parts_load(&loader->parts, index, job->count, job, loader->dataset->clips ? load_clip : load_sample);
     }
 }
 
@@ -170,11 +205,20 @@ static size_t image_bytes(const Loader *loader) {
     return (size_t)loader->config.frames * frame_bytes(loader);
 }
 
-static void fill_image(void *argument, int number, int i, TransformScratch *scratch) {
+/* Of the samples of a clip that are in this part, the first one loads them all. */
+static void fill_image(void *argument, int number, int first, TransformScratch *scratch) {
     Loader *loader = argument;
     LoaderSlot *slot = &loader->slots[number];
-    load_image(loader, scratch, slot->position + (size_t)i, slot->part.pixels + (size_t)i * image_bytes(loader),
-               &slot->part.labels[i]);
+    const LoaderPart *p = &slot->part;
+    bool alone = samples_of(loader->dataset, &loader->config) == 1;
+    uint32_t count = (uint32_t)loader->dataset->count, index = p->draws[first] % count;
+    Job job = {.loader = loader, .scratch = scratch};
+    for (int i = 0; i < first && !alone; i++)
+        if (p->draws[i] % count == index) return;
+    for (int i = first; i < (alone ? first + 1 : p->count); i++)
+        if (p->draws[i] % count == index)
+            add_target(&job, slot->position + (size_t)i, p->pixels + (size_t)i * image_bytes(loader), &p->labels[i]);
+    load_job(loader, &job, slot->position + (size_t)first);
 }
 
 /* == A loader ===================================================================================================== */
@@ -219,7 +263,7 @@ void loader_open(Loader *loader, const Dataset *dataset, const LoaderConfig *con
                          .ranks = c->ranks,
                          .part = c->part,
                          .chunk = dataset->get ? 16 : 1, /* a lock is costly next to a copy, cheap next to a JPEG */
-                         .views = loader_views(loader),
+                         .views = loader_views(loader) * samples_of(dataset, c),
                          .max_damaged = c->max_damaged,
                          .pool = c->pool,
                          .loader = loader,
@@ -272,8 +316,9 @@ void loader_fill(Loader *loader, size_t first, int n, uint8_t *pixels, int *labe
 
 #pragma omp parallel for schedule(dynamic) num_threads(parts->threads)
     for (int i = 0; i < n; i++) {
-        TransformScratch *scratch = &parts->scratch[omp_get_thread_num()];
-        load_image(loader, scratch, first + (size_t)i, pixels + (size_t)i * image_bytes(loader), &labels[i]);
+        Job job = {.loader = loader, .scratch = &parts->scratch[omp_get_thread_num()]};
+        add_target(&job, first + (size_t)i, pixels + (size_t)i * image_bytes(loader), &labels[i]);
+        load_job(loader, &job, first + (size_t)i);
     }
     parts->stats.images += (uint64_t)n;
     parts_check(parts);

@@ -7,9 +7,10 @@
  *                sampler.h describes repeated augmentation, mixup.h the order of samples within a batch
  *   evaluation   order = the data set's; batches = count / batch_size, rounded up: the last may be smaller
  *
- * The same for clips, [frames,height,width,3] in place of [height,width,3].  In evaluation each video has `views`
- * consecutive places, its clips and crops; a video that cannot be read is replaced in training, but not in evaluation:
- * its label is then -1 - label, and its pixels mean nothing.
+ * The same for clips, [frames,height,width,3] in place of [height,width,3].  In training each clip has samples_per_clip
+ * consecutive places of the order, with the same frames and draws of their own, and its file is opened once for those
+ * that are in the same part.  In evaluation it has `views` of them, its clips and crops; a video that cannot be read is
+ * replaced in training, but not in evaluation: its label is then -1 - label, and its pixels mean nothing.
  *
  * data/parts.h shares batches among ranks and threads, and replaces images that cannot be read. */
 #ifndef VIT_DATA_LOADER_H
@@ -85,6 +86,9 @@ bool loader_next(Loader *loader, LoaderPart *part);
 /* The key of the random draws of the sample at a position of the epoch: image + repeat * count, where repeat counts
  * from 0 the repetitions of the image (sampler.h). */
 uint32_t loader_draw(const Loader *loader, size_t position);
+
+/* Samples in an epoch. */
+size_t loader_length(const Dataset *dataset, const LoaderConfig *config);
 
 /* The number of views of each sample of this epoch: 1, but for the evaluation of videos. */
 int loader_views(const Loader *loader);

@@ -58,12 +58,12 @@ static void report(Parts *parts, size_t index, const char *error, const char *co
 }
 
 /* In a small data set a single image exceeds max_damaged, so one is always allowed unless max_damaged is 0. */
-static void count_damaged(Parts *parts, size_t index) {
+static void count_damaged(Parts *parts, size_t index, int positions) {
     size_t views = parts->config.views > 1 ? (size_t)parts->config.views : 1;
     size_t count = parts->config.count * views / (size_t)parts->config.ranks;
     char name[PARTS_FAILURE / 2];
     pthread_mutex_lock(mutex_of(parts));
-    size_t damaged = ++parts->damaged_epoch;
+    size_t damaged = parts->damaged_epoch += (size_t)positions;
     float share = (float)damaged / (float)(count ? count : 1), most = parts->config.max_damaged;
     if (share > most && (damaged > views || most <= 0) && !*parts->failure) {
         parts->config.describe(parts->config.loader, index, name, sizeof name);
@@ -102,7 +102,7 @@ void parts_check(const Parts *parts) {
     if (failed(parts)) die("%s", parts->failure);
 }
 
-size_t parts_load(Parts *parts, size_t index, void *job,
+size_t parts_load(Parts *parts, size_t index, int positions, void *job,
                   bool (*load)(void *job, size_t index, Error *error)) {
     Error error;
     for (size_t tried = 0; tried < parts->config.count && !failed(parts); tried++) {
@@ -110,7 +110,7 @@ size_t parts_load(Parts *parts, size_t index, void *job,
         if (load(job, at, &error)) return at;
         if (error.lacking) return starve(parts, at, error.text), index;
         report(parts, at, error.text, "the next image that can be read takes its place");
-        if (!tried) count_damaged(parts, at);
+        if (!tried) count_damaged(parts, at, positions);
     }
     fail(parts, "no image of the data set can be read");
     return index;
@@ -122,7 +122,7 @@ bool parts_try(Parts *parts, size_t index, void *job, bool (*load)(void *job, si
     if (load(job, index, &error)) return true;
     if (error.lacking) return starve(parts, index, error.text), false;
     report(parts, index, error.text, "counts as wrong");
-    count_damaged(parts, index);
+    count_damaged(parts, index, 1);
     return false;
 }
 

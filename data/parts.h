@@ -117,8 +117,8 @@ void parts_start(Parts *parts, uint32_t epoch, size_t batch);
 int parts_next(Parts *parts);
 
 /* Calls load(job, index); if that image is damaged, tries the following ones until one can be read.  Returns the index
- * of the image loaded. */
-size_t parts_load(Parts *parts, size_t index, void *job,
+ * of the image loaded.  positions: of the epoch that it fills, each of which counts if the image is damaged. */
+size_t parts_load(Parts *parts, size_t index, int positions, void *job,
                   bool (*load)(void *job, size_t index, Error *error));
 
 /* The same without a replacement: false, and the image is named and counted, if it is damaged. */

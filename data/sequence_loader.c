@@ -60,7 +60,7 @@ static void fill_sequence(void *argument, int number, int i, TransformScratch *s
     SequenceSlot *slot = &loader->slots[number];
     Job job = {loader, scratch, slot->part.tokens + (size_t)i * (size_t)loader->set->row_bytes,
                &slot->part.scored_from[i]};
-    parts_load(&loader->parts, loader->order[slot->position + (size_t)i], &job, load_sequence);
+    parts_load(&loader->parts, loader->order[slot->position + (size_t)i], 1, &job, load_sequence);
 }
 
 static void describe(const void *argument, size_t index, char *text, size_t size) {

@@ -114,6 +114,7 @@ static bool format_open(VideoReader *v, Error *error) {
     v->format->format_whitelist = ff.av_strdup(containers);
     v->format->probesize = PROBE_BYTES;
     int code = ff.avformat_open_input(&v->format, NULL, NULL, NULL);
+    if (code == AVERROR(EINVAL)) return refuse(error, "not a video that can be opened: none of %s", containers);
     if (code < 0) return refuse_code(error, "not a video that can be opened", code);
     if (describes_streams(v->format)) return true;
     code = ff.avformat_find_stream_info(v->format, NULL);
@@ -268,12 +269,11 @@ static bool list_packets(VideoReader *v, bool *timeless, Error *error) {
     Listed *list = NULL;
     for (*timeless = false; ok && !*timeless && next_packet(v); ff.av_packet_unref(v->packet)) {
         bool key = v->packet->flags & AV_PKT_FLAG_KEY;
-        if (v->packet->flags & AV_PKT_FLAG_DISCARD) continue; /* cut away by an edit list */
         if (key && !begun) {
             first = v->packet->pts;
             begun = true;
         }
-        if (!begun) continue;
+        if (!begun || v->packet->flags & AV_PKT_FLAG_DISCARD) continue; /* cut away by an edit list, but decoded */
         if (v->packet->pts == AV_NOPTS_VALUE) *timeless = true;
         else if ((list = grow(list, count, &room, error))) list[count++] = (Listed){v->packet->pts, key};
         else ok = false;

@@ -40,13 +40,13 @@ void depthwise_backward(real *dx, const real *add, float *dw, float *db, const r
 size_t depthwise_workspace(const Depthwise *shape);
 
 /* The same without bias and `add`, at every stride-th row and column only: result (i,j) is the one at token
- * (i stride, j stride), on a grid of Ho x Wo with Ho = convolution_side(rows, stride).  One frame; all channels have
- * weights of their own: period = C. */
+ * (i stride, j stride) of its frame, on a grid of T x Ho x Wo with Ho = convolution_side(rows, stride).  kt is at most 15;
+ * all channels have weights of their own: period = C. */
 typedef struct {
     Depthwise window;
     int stride;
 } StridedDepthwise;
-/* y [B,Ho*Wo,C] real with row stride y_row. */
+/* y [B,T*Ho*Wo,C] real with row stride y_row. */
 void strided_depthwise_forward(real *y, const real *x, const float *w, const StridedDepthwise *shape, int B);
 /* dx (=), laid out like x;  dw (+=). */
 void strided_depthwise_backward(real *dx, float *dw, const real *dy, const real *x, const float *w,

@@ -5,6 +5,7 @@
  *   toeplitz            1/T', T = 2 T' - 1    1 for dt = 0, in the middle
  *   frequencies         1 for frequency 0     1
  *   copies              1                     1
+ *   added               0, and the image has none of them
  * On a clip that stands still only the sum over t of what a table has for (t, y, x) matters, so 1/T is one choice of
  * many; numbers that a softmax divides by their sum are copied. */
 #include "layers/inflate.h"
@@ -18,7 +19,10 @@ Param inflate_flat(const Param *p) {
     flat.size = (p->size - (size_t)time->prefix * (p->size / (size_t)p->shape[time->axis])) / (size_t)time->count;
     flat.size += (size_t)time->prefix * (p->size / (size_t)p->shape[time->axis]);
     flat.grid.positions.frames = 1;
-    if (time->apart) {
+    if (time->rule == TIME_ADDED) {
+        flat.shape[time->axis] = time->prefix;
+        flat.size = p->size / (size_t)p->shape[time->axis] * (size_t)time->prefix;
+    } else if (time->apart) {
         flat.ndim--;
         if (flat.grid.axis > time->axis) flat.grid.axis--;
         memmove(flat.shape + time->axis, p->shape + time->axis + 1,
@@ -49,6 +53,14 @@ void inflate_tensor(float *to, const Param *p, const float *from, Inflate rule) 
     for (int d = time->axis + 1; d < p->ndim; d++) rest *= (size_t)p->shape[d];
     size_t front = (size_t)time->prefix * rest;
     size_t inner = ((size_t)p->shape[time->axis] * rest - front) / (size_t)time->count;
+    if (time->rule == TIME_ADDED) {
+        size_t added = (size_t)time->count * inner;
+        for (size_t o = 0; o < outer; o++) {
+            memcpy(to + o * (front + added), from + o * front, front * sizeof *to);
+            memset(to + o * (front + added) + front, 0, added * sizeof *to);
+        }
+        return;
+    }
     for (size_t o = 0; o < outer; o++, from += inner) {
         memcpy(to, from, front * sizeof *to);
         to += front;

@@ -209,7 +209,7 @@ refuses "stripes that one side divides" 2 "--stripe|3|stage 0's 6x8" $stages --a
 refuses "stripes for an odd number of heads" 2 '--heads|3 in stage 0|even|stripe 0' --dim 18,32 --heads 3,2 --attn cswin --stripe 2
 refuses "a stripe that no operator has" 2 '--stripe|swin|cswin' $stages --attn swin --stripe 2
 refuses "a class token in stripes" 2 '--pool|cswin|no place|gap' $stages --attn cswin --stripe 2 --pool cls
-refuses "clips in an operator without time" 2 '--frames|convit|no frames' --attn convit --pool gap --data moving-shapes --img-size 64 --frames 4
+refuses "clips in an operator without time" 2 '--frames|focused-reduced|no frames' --attn focused-reduced --pool gap --data moving-shapes --img-size 64 --frames 4
 refuses "padding of patches that do not overlap" 2 '--patch-pad|2|patch_overlap true' $stages --patch-pad 2
 refuses "padding that holds a whole patch" 2 '--patch-pad|7|7 wide' $stages --patch-overlap --patch-pad 7
 refuses "patches wider than image and padding" 2 '--patch-pad|1|no patch|4x32' $stages --patch-overlap --patch-pad 1 --img-size 4x32
@@ -618,6 +618,14 @@ safetensors bad.safetensors "{$images,$labels}" 768 '\0012\0\0\0\0\0\0\0'
 refuses "--parity with a label out of range" 1 'bad.safetensors|label 10|0..9' $parity bad.safetensors
 safetensors bad.safetensors "{$images,$labels,"'"norm.bias":{"dtype":"F32","shape":[16],"data_offsets":[776,840]}}' 840
 refuses "--parity with some of the parameters" 1 'bad.safetensors|no tensor' $parity bad.safetensors
+clips='"clips":{"dtype":"F32","shape":[1,3,4,4,4],"data_offsets":[0,768]}'
+safetensors clips.safetensors "{$clips,$labels}" 776
+succeeds "--parity of clips as PyTorch has them" $parity clips.safetensors
+rm -f parity.out
+safetensors bad.safetensors '{"clips":{"dtype":"F32","shape":[1,4,3,4,4],"data_offsets":[0,768]},'"$labels}" 776
+refuses "--parity of clips of four channels" 1 "bad.safetensors|'clips'|[B,3,frames,H,W]" $parity bad.safetensors
+safetensors bad.safetensors "{$images,${clips%0,768*}776,1544]},$labels}" 1544
+refuses "--parity of images and clips" 1 "bad.safetensors|'images'|'clips'" $parity bad.safetensors
 refuses "--parity whose patches do not fit its images" 2 '--patch-size|5|8x8' $parity in.safetensors --patch-size 5
 [ ! -e parity.out ]
 check "a refused --parity writes nothing" $?

@@ -29,9 +29,8 @@ TABLE
 # == Refusals ========================================================================================================
 
 clip="$model --frames 8 --tubelet 3 --describe"
-refuses "an operator without an axis of time" 2 '--frames|attn convit|frames 1' --attn convit $clip
+refuses "an operator without an axis of time" 2 '--frames|attn focused-reduced|frames 1' --attn focused-reduced $clip
 refuses "a torus of rows and columns" 2 '--lisa-fft|2d|attn lisa has 4' --attn lisa --lisa-fft 2d $clip
-refuses "keys of clips with a stride" 2 '--kv-stride|2|4 frames|use 1' --attn convattn --kv-stride 2 $clip
 refuses "rotations by row and column" 2 '--relative|rope-2d|rope-3d' --attn linear --relative rope-2d $clip
 refuses "an algorithm of rings without time" 2 '--ripple-algo|window|sat' --attn ripple --ripple-algo window $clip
 refuses "an even tubelet" 2 '--tubelet|2' $clip --tubelet 2
@@ -39,7 +38,7 @@ refuses "an even kernel" 2 '--time-kernel|4' $clip --time-kernel 4
 refuses "tubelets longer than the clip" 2 '--tubelet|3|frames is 2' $clip --frames 2
 for operator in softmax linear efficient hydra castling focused lisa sa9 sa9-heads sa10 sa11 gf dwconv7 lambda rsa ripple \
     ripple-log ripple-explicit-softmax sparse-strided sparse-fixed relu-linear nystrom soft swin cswin cswin-focused reduced convattn \
-    inception; do
+    inception convit; do
     run --attn $operator $clip && [ "$status" -eq 0 ]
     check "$operator takes clips" $? "$(head -n 1 err)"
 done
@@ -56,6 +55,9 @@ image = random.standard_normal((2, 3, 24, 24)).astype("float32")
 labels = numpy.array([1, 0])
 safetensors_io.write("image.batch", {"images": image, "labels": labels})
 safetensors_io.write("still.batch", {"images": numpy.repeat(image[:, None], 5, 1), "labels": labels})
+moving = random.standard_normal((2, 5, 3, 24, 24)).astype("float32")
+safetensors_io.write("moving.batch", {"images": moving, "labels": labels})
+safetensors_io.write("conv3d.batch", {"clips": numpy.ascontiguousarray(moving.transpose(0, 2, 1, 3, 4)), "labels": labels})
 EOP
     small="$model --attn gf --img-size 24 --num-classes 10 --mlp-conv true"
     weights=$work/gf/best.safetensors
@@ -78,6 +80,11 @@ print(f"# worst {worst:.1e}")
 sys.exit(not worst < 2e-5)
 EOP
     check "a clip that stands still has its image's logits" $?
+    for batch in moving conv3d; do
+        run $small --frames 5 --tubelet 3 --inflate mean --init "$weights" --parity $batch.batch --out $batch.out
+    done
+    cmp -s moving.out conv3d.out
+    check "clips in the order of Conv3d give the same bits" $? "$(cat err)"
 else
     skip "weights of images" "no Python with numpy"
 fi
@@ -128,6 +135,41 @@ EOP
 else
     skip "predictions of clips" "no Python with numpy"
 fi
+
+# == Several samples of a clip =======================================================================================
+
+twice="--data moving-shapes --img-size 64 $model --frames 5 --train-limit 96 --test-limit 8 --batch-size 16 --micro-batch 5
+       --warmup-epochs 0 --epochs 2 --samples-per-clip 2 --mixup 0.8 --crop-padding 4 --log-every 1 --run-dir run"
+refuses "samples of clips that are repeated" 2 '--samples-per-clip|2|repeated_aug' $twice --repeated-aug
+refuses "samples of clips of a set of images" 2 '--samples-per-clip|2|shapes has images|repeated_aug' $tiny --samples-per-clip 2 \
+    --epochs 1 --run-dir none
+mkdir whole stopped
+(cd whole && "$vit" $twice >out 2>err && grep -q '2 epochs of 12 batches of 16 clips, 5 at a time' out)
+check "an epoch has two samples of each clip" $? "$(grep epochs whole/out)$(cat whole/err)"
+cd stopped || exit 1
+for _ in 1 2 3 4 5; do
+    rm -rf run
+    stop_run INT '^5,' run/log.csv $twice
+    [ "$status" -ne 0 ] && break
+done
+[ "$status" -eq 130 ]
+check "and is stopped inside" $? "status $status"
+run --resume run
+cd ..
+same_run whole/run stopped/run
+check "stopped between the samples of clips and resumed: the same run bit for bit" $? "differs: $differs"
+
+# == Micro-batches ===================================================================================================
+
+# Tokens count, whichever frames they are of: as many at a time as in an image of as many tokens.
+at_once() { sed -n 's/^memory for \([0-9]*\) .*/\1/p' out; }
+run $model --img-size 128 --batch-size 512 --describe
+images=$(at_once)
+run $model --img-size 64 --batch-size 512 --frames 7 --tubelet 3 --describe
+clips=$(at_once)
+run $model --img-size 64 --batch-size 512 --frames 4 --describe
+[ "$clips" -eq "$(at_once)" ] && [ "$clips" -eq "$images" ]
+check "of a clip's frames as many tokens are taken at a time as of images" $? "$images images, $clips clips"
 
 # == Video files =====================================================================================================
 

@@ -8,6 +8,7 @@
 #include <cmocka.h>
 
 #include <math.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -481,8 +482,8 @@ static void clips_do_not_depend_on_workers_or_ranks(void **state) {
         LoaderConfig config = clips_config(train);
         config.transform.augment.s = (AugmentSettings){.crop_padding = 4, .flip = true};
         assert_true(randaugment_parse(&config.transform.augment.randaugment, "rand-m9-mstd0.5-inc1", &error));
-        config.clips.test_clips = 2;
-        int n = train ? CLIPS / 6 * 6 : 2 * CLIPS;
+        config.clips.test_clips = config.clips.samples_per_clip = 2;
+        int n = train ? 2 * CLIPS / 6 * 6 : 2 * CLIPS;
         load_clips(config, &dataset, 0, want, want_labels);
         for (int ranks = 1; ranks <= 3; ranks++)
             for (int part = 0; part <= 2; part++) {
@@ -621,6 +622,96 @@ static void damaged_videos(void **state) {
         assert_int_equal(loader_stats(&loader).damaged, 1);
         loader_close(&loader);
     }
+}
+
+/* == Several samples of a clip ==================================================================================== */
+
+enum { OPENED_SIDE = 16, OPENED_BYTES = OPENED_SIDE * OPENED_SIDE * 3, OPENED_CLIPS = 12 };
+static atomic_int opened[OPENED_CLIPS];       /* how often each was read */
+static atomic_uint drawn_for[OPENED_CLIPS];   /* the draw of its frames */
+
+/* Every clip and every frame has pixels of its own, and clip 5 is damaged. */
+static bool opened_read(const Dataset *dataset, size_t index, const ClipChoice *choice, SampleBuffer *buffer,
+                        const ClipTaker *taker, int *label, Error *error) {
+    Sample frame = {.size = OPENED_BYTES, .height = OPENED_SIDE, .width = OPENED_SIDE, .label = (int)(index % 3)};
+    (void)dataset;
+    *label = frame.label;
+    opened[index]++;
+    drawn_for[index] = choice->draw;
+    if (index == 5) return refuse(error, "damaged on purpose");
+    if (!sample_buffer_grow(buffer, frame.size)) return refuse_memory(error, frame.size, "a frame");
+    for (int t = 0; t < choice->frames; t++) {
+        for (size_t p = 0; p < frame.size; p++)
+            buffer->bytes[p] = (uint8_t)rng_bits(choice->draw, RNG_TEST, (uint32_t)index, (uint64_t)t, p);
+        frame.bytes = buffer->bytes;
+        if (!taker->take(taker->context, t, &frame, error)) return false;
+    }
+    return true;
+}
+
+static void forget_openings(void) {
+    for (int i = 0; i < OPENED_CLIPS; i++) opened[i] = 0;
+}
+
+/* Each clip of an epoch comes so many times, of the same frames, cut and mirrored otherwise each time; it is opened once
+ * for all samples of it in a part; and the bytes are those of samples that are loaded one by one. */
+static void samples_share_a_clip(void **state) {
+    enum { SAMPLES = 3, LENGTH = SAMPLES * OPENED_CLIPS, BATCH = 12, CLIP_BYTES = FRAMES * OPENED_BYTES };
+    static uint8_t want[LENGTH * CLIP_BYTES];
+    const Dataset dataset = {.name = "opened", .count = OPENED_CLIPS, .classes = 3, .clips = true,
+                             .height = OPENED_SIDE, .width = OPENED_SIDE, .read_clip = opened_read};
+    int labels[LENGTH], times[OPENED_CLIPS] = {0}, kept = quiet_begin();
+    uint32_t draws[LENGTH];
+    LoaderConfig config = clips_config(true);
+    Loader loader;
+    LoaderPart part;
+    (void)state;
+    config.batch_size = BATCH;
+    config.transform.height = config.transform.width = OPENED_SIDE;
+    config.transform.augment.s = (AugmentSettings){.crop_padding = 4, .flip = true};
+    config.clips.samples_per_clip = SAMPLES;
+    assert_int_equal(loader_length(&dataset, &config), LENGTH);
+    for (int pairs = 0; pairs < 2; pairs++) {
+        config.pairs = pairs;
+        loader_open(&loader, &dataset, &config);
+        assert_int_equal(loader.batches, LENGTH / BATCH);
+        loader_epoch(&loader, 2);
+        loader_fill(&loader, 0, LENGTH, want, labels);
+        for (size_t i = 0; i < LENGTH; i++) {
+            draws[i] = loader_draw(&loader, i);
+            times[draws[i] % OPENED_CLIPS]++;
+            assert_true(draws[i] / OPENED_CLIPS < SAMPLES && (pairs || draws[i] / OPENED_CLIPS == i % SAMPLES));
+            assert_int_equal(labels[i], draws[i] % OPENED_CLIPS == 5 ? 6 % 3 : draws[i] % OPENED_CLIPS % 3);
+        }
+        for (int i = 0; i < OPENED_CLIPS; i++) assert_int_equal(times[i], SAMPLES * (pairs + 1));
+        for (int i = 0; i < OPENED_CLIPS; i++) /* 6 also stands in for 5, with its draws */
+            assert_true((int)drawn_for[i] == i || (i == 6 && drawn_for[i] == 5));
+        loader_close(&loader);
+        for (int workers = 0; workers < 4; workers++)
+            for (int size = 0; size <= 5; size += 5) { /* of a part: a batch, or less than a clip's samples and more */
+                int opens = 0;
+                LoaderConfig shared = config;
+                shared.part = size;
+                shared.pool = workers ? loader_pool_open(workers) : NULL;
+                loader_open(&loader, &dataset, &shared);
+                forget_openings();
+                loader_start(&loader, 2, 0);
+                while (loader_next(&loader, &part)) {
+                    size_t at = part.batch * BATCH + (size_t)part.first - (size_t)part.pairs[0];
+                    for (int i = 0; i < part.count; i++) {
+                        assert_int_equal(part.draws[i], draws[at + (size_t)i]);
+                        assert_int_equal(part.labels[i], labels[at + (size_t)i]);
+                    }
+                    assert_memory_equal(part.pixels, want + at * CLIP_BYTES, (size_t)part.count * CLIP_BYTES);
+                }
+                for (int i = 0; i < OPENED_CLIPS; i++) opens += opened[i];
+                if (size == 0) assert_int_equal(opens, OPENED_CLIPS + 1); /* another one takes the damaged one's place */
+                assert_int_equal(loader_stats(&loader).damaged, 1);
+                loader_close(&loader);
+                loader_pool_close(shared.pool);
+            }
+    }
+    quiet_end(kept);
 }
 
 /* == Scores of several views ====================================================================================== */
@@ -1013,6 +1104,7 @@ int main(void) {
         cmocka_unit_test(a_clip_is_augmented_as_one),
         cmocka_unit_test(views_are_clips_and_crops),
         cmocka_unit_test(damaged_videos),
+        cmocka_unit_test(samples_share_a_clip),
         cmocka_unit_test(scores_are_means),
         cmocka_unit_test(missing_views_are_refused),
         cmocka_unit_test(clips_are_drawn_as_strips),

@@ -14,7 +14,7 @@
 /* == The kernels ================================================================================================== */
 
 typedef struct {
-    int B, Hg, Wg, H, D;
+    int B, T, Hg, Wg, H, D;
 } PositionCase;
 
 typedef struct {
@@ -24,14 +24,27 @@ typedef struct {
 
 static double sigmoid(double x) { return 1 / (1 + exp(-x)); }
 
+static int features_of(PositionCase k) { return k.T > 1 ? 5 : 3; }
+
+static size_t squares_of(PositionCase k) {
+    return (size_t)k.Hg * k.Hg + (size_t)k.Wg * k.Wg + (k.T > 1 ? (size_t)k.T * k.T : 0);
+}
+
+/* What the exponent of key m, seen from query n, is made of. */
+static void features_between(int features[5], int n, int m, PositionCase k) {
+    int dx = m % k.Wg - n % k.Wg, dy = m / k.Wg % k.Hg - n / k.Wg % k.Hg, dt = m / k.Wg / k.Hg - n / k.Wg / k.Hg;
+    memcpy(features, (int[]){dx, dy, dx * dx + dy * dy, dt, dt * dt}, 5 * sizeof *features);
+}
+
 /* P [N,N] of one head. */
 static void weights_reference(double *P, const float *w, PositionCase k) {
-    int N = k.Hg * k.Wg;
+    int N = k.T * k.Hg * k.Wg, features[5];
     for (int n = 0; n < N; n++) {
         double *p = P + (size_t)n * N, most = -INFINITY, sum = 0;
         for (int m = 0; m < N; m++) {
-            int dx = m % k.Wg - n % k.Wg, dy = m / k.Wg - n / k.Wg;
-            p[m] = (double)w[0] * dx + (double)w[1] * dy + (double)w[2] * (dx * dx + dy * dy);
+            features_between(features, n, m, k);
+            p[m] = 0;
+            for (int i = 0; i < features_of(k); i++) p[m] += (double)w[i] * features[i];
             most = fmax(most, p[m]);
         }
         for (int m = 0; m < N; m++) sum += p[m] = exp(p[m] - most);
@@ -39,19 +52,21 @@ static void weights_reference(double *P, const float *w, PositionCase k) {
     }
 }
 
-/* The sums of P over all columns, and over all rows: what its factors are. */
-static void axes_reference(double *rows, double *columns, const double *P, PositionCase k) {
-    size_t N = (size_t)k.Hg * k.Wg;
+/* The sums of P over all axes but one: what its factors are. */
+static void axes_reference(double *axes, const double *P, PositionCase k) {
+    size_t N = (size_t)k.T * k.Hg * k.Wg, area = (size_t)k.Hg * k.Wg;
+    double *columns = axes + (size_t)k.Hg * k.Hg, *frames = columns + (size_t)k.Wg * k.Wg;
     for (size_t m = 0; m < N; m++) {
-        for (int y = 0; y < k.Hg; y++) rows[y * k.Hg + m / k.Wg] += P[y * k.Wg * N + m];
+        for (int y = 0; y < k.Hg; y++) axes[y * k.Hg + m / k.Wg % k.Hg] += P[y * k.Wg * N + m];
         for (int x = 0; x < k.Wg; x++) columns[x * k.Wg + m % k.Wg] += P[x * N + m];
+        for (int t = 0; t < k.T && k.T > 1; t++) frames[t * k.T + m / area] += P[t * area * N + m];
     }
 }
 
-/* From dP, the gradient of sum dy.(P v), to the three numbers that made P. */
+/* From dP, the gradient of sum dy.(P v), to the numbers that made P. */
 static void softmax_gradient(double *dw, double *dw_size, const double *P, const double *dP, const double *dP_size,
                              double g, PositionCase k) {
-    int N = k.Hg * k.Wg;
+    int N = k.T * k.Hg * k.Wg, features[5];
     for (int n = 0; n < N; n++) {
         const double *p = P + (size_t)n * N, *d = dP + (size_t)n * N, *size = dP_size + (size_t)n * N;
         double mean = 0, mean_size = 0;
@@ -60,12 +75,11 @@ static void softmax_gradient(double *dw, double *dw_size, const double *P, const
             mean_size += p[m] * size[m];
         }
         for (int m = 0; m < N; m++) {
-            int dx = m % k.Wg - n % k.Wg, dy = m / k.Wg - n / k.Wg;
             double ds = g * p[m] * (d[m] - mean), ds_size = g * p[m] * (size[m] + mean_size);
-            const int slope[3] = {dx, dy, dx * dx + dy * dy};
-            for (int i = 0; i < 3; i++) {
-                dw[i] += ds * slope[i];
-                dw_size[i] += ds_size * abs(slope[i]);
+            features_between(features, n, m, k);
+            for (int i = 0; i < features_of(k); i++) {
+                dw[i] += ds * features[i];
+                dw_size[i] += ds_size * abs(features[i]);
             }
         }
     }
@@ -73,14 +87,14 @@ static void softmax_gradient(double *dw, double *dw_size, const double *P, const
 
 static void position_reference(PositionReference r, const float *dqkv, const float *dy, const float *content,
                                const float *qkv, const float *pos_proj, const float *gating, PositionCase k) {
-    int N = k.Hg * k.Wg;
-    size_t M = (size_t)k.H * k.D, squares = (size_t)k.Hg * k.Hg + (size_t)k.Wg * k.Wg;
+    int N = k.T * k.Hg * k.Wg, F = features_of(k);
+    size_t M = (size_t)k.H * k.D;
     double *P = calloc((size_t)N * N, sizeof *P), *dP = calloc((size_t)N * N, sizeof *dP);
     double *dP_size = calloc((size_t)N * N, sizeof *dP_size);
     for (int h = 0; h < k.H; h++) {
         double g = sigmoid(gating[h]), keep = sigmoid(-gating[h]);
-        weights_reference(P, pos_proj + 3 * h, k);
-        axes_reference(r.axes + h * squares, r.axes + h * squares + (size_t)k.Hg * k.Hg, P, k);
+        weights_reference(P, pos_proj + F * h, k);
+        axes_reference(r.axes + h * squares_of(k), P, k);
         memset(dP, 0, (size_t)N * N * sizeof *dP);
         memset(dP_size, 0, (size_t)N * N * sizeof *dP_size);
         for (int b = 0; b < k.B; b++)
@@ -109,7 +123,7 @@ static void position_reference(PositionReference r, const float *dqkv, const flo
                     r.dgating_size[h] += g * keep * p * size;
                 }
             }
-        softmax_gradient(r.dpos_proj + 3 * h, r.dpos_proj_size + 3 * h, P, dP, dP_size, g, k);
+        softmax_gradient(r.dpos_proj + F * h, r.dpos_proj_size + F * h, P, dP, dP_size, g, k);
     }
     free(P);
     free(dP);
@@ -133,14 +147,15 @@ static int close_third(int part, const real *d_got, const double *want, size_t n
 }
 
 static void position_case(PositionCase k) {
-    const PositionAttention shape = {{1, k.Hg, k.Wg}, k.H, k.D};
-    int N = k.Hg * k.Wg, longest = k.Hg > k.Wg ? k.Hg : k.Wg;
-    size_t n = (size_t)k.B * N * k.H * k.D, squares = (size_t)k.Hg * k.Hg + (size_t)k.Wg * k.Wg;
-    size_t n_axes = (size_t)k.H * squares, n_daxes = (size_t)k.B * k.H * (squares + 1), n_w = 3 * (size_t)k.H;
-    printf("gated positional attention B %d grid %dx%d H %d D %d\n", k.B, k.Hg, k.Wg, k.H, k.D);
+    const PositionAttention shape = {{k.T, k.Hg, k.Wg}, k.H, k.D};
+    int N = k.T * k.Hg * k.Wg, longest = k.Hg > k.Wg ? k.Hg : k.Wg, F = features_of(k);
+    size_t n = (size_t)k.B * N * k.H * k.D, squares = squares_of(k);
+    size_t n_axes = (size_t)k.H * squares, n_daxes = (size_t)k.B * k.H * (squares + 1), n_w = (size_t)(F * k.H);
+    printf("gated positional attention B %d grid %dx%dx%d H %d D %d\n", k.B, k.T, k.Hg, k.Wg, k.H, k.D);
     float *qkv = normals(3 * n, 1), *dqkv = normals(3 * n, 1), *dy = normals(n, 1), *content = normals(n, 1);
     float *w = normals(n_w, 0.7f), *gating = normals(k.H, 1), *dw = normals(n_w, 1), *dgating = normals(k.H, 1);
-    for (int h = 0; h < k.H; h++) w[3 * h + 2] *= 2.0f / (float)longest; /* steep and shallow, not one token alone */
+    for (int h = 0; h < k.H; h++) w[F * h + 2] *= 2.0f / (float)longest; /* steep and shallow, not one token alone */
+    for (int h = 0; h < k.H && k.T > 1; h++) w[F * h + 4] *= 2.0f / (float)k.T;
     real *d_qkv = upload_real(qkv, 3 * n), *d_dy = upload_real(dy, n), *d_content = upload_real(content, n);
     real *d_y = poisoned_real(n), *d_dqkv = upload_real(dqkv, 3 * n), *again = upload_real(dqkv, 3 * n);
     float *d_w = upload(w, n_w), *d_gating = upload(gating, k.H), *d_axes = poisoned(n_axes),
@@ -172,8 +187,11 @@ static void position_case(PositionCase k) {
 
 static void test_position_attention(void **state) {
     (void)state;
-    const PositionCase cases[] = {{3, 5, 7, 5, 4},  {1, 1, 1, 2, 3},   {2, 14, 14, 2, 32}, {2, 1, 9, 2, 5},
-                                  {1, 17, 3, 1, 40}, {2, 3, 16, 1, 64}, {1, 33, 2, 2, 16},  {3, 2, 2, 1, 33}};
+    const PositionCase cases[] = {
+        {3, 1, 5, 7, 5, 4},   {1, 1, 1, 1, 2, 3},  {2, 1, 14, 14, 2, 32}, {2, 1, 1, 9, 2, 5}, {1, 1, 17, 3, 1, 40},
+        {2, 1, 3, 16, 1, 64}, {1, 1, 33, 2, 2, 16}, {3, 1, 2, 2, 1, 33},  {2, 3, 5, 7, 3, 5}, {1, 17, 2, 3, 2, 40},
+        {2, 2, 1, 1, 1, 4},   {3, 4, 9, 2, 1, 33},  {1, 5, 1, 18, 2, 32},
+    };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) position_case(cases[i]);
 }
 
@@ -290,7 +308,7 @@ static void test_pictured_weights(void **state) {
     double *want = zeros(B * N * M), *P = zeros(N * N);
     for (int b = 0; b < B; b++)
         for (int h = 0; h < H; h++) {
-            weights_reference(P, pos_w + 3 * h, (PositionCase){B, 5, 7, H, D});
+            weights_reference(P, pos_w + 3 * h, (PositionCase){B, 1, 5, 7, H, D});
             for (int n = 0; n < N; n++) {
                 double sum = 0;
                 a->op->weights(a, weights, b, h, n);

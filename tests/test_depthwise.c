@@ -97,16 +97,17 @@ static void test_depthwise(void **state) {
 static void strided_reference(Reference r, const float *x, const float *dy, const float *w, int B,
                               const StridedDepthwise *d) {
     const Depthwise *s = &d->window;
-    int Hg = s->grid.rows, Wg = s->grid.columns, Ho = (Hg + d->stride - 1) / d->stride,
-        Wo = (Wg + d->stride - 1) / d->stride;
-    for (int place = 0; place < B * Ho * Wo; place++)
+    int T = s->grid.frames, Hg = s->grid.rows, Wg = s->grid.columns, kt = s->kt ? s->kt : 1, area = s->k * s->k;
+    int Ho = (Hg + d->stride - 1) / d->stride, Wo = (Wg + d->stride - 1) / d->stride;
+    for (int place = 0; place < B * T * Ho * Wo; place++)
         for (int c = 0; c < s->C; c++)
-            for (int tap = 0; tap < s->k * s->k; tap++) {
-                int image = place / (Ho * Wo), o = place / Wo % Ho, p = place % Wo;
-                int i = o * d->stride + tap / s->k - s->k / 2, j = p * d->stride + tap % s->k - s->k / 2;
-                if (i < 0 || i >= Hg || j < 0 || j >= Wg) continue;
-                size_t in = ((size_t)image * Hg * Wg + (size_t)i * Wg + j) * s->x_row + c;
-                size_t out = (size_t)place * s->y_row + c, at = (size_t)c * s->k * s->k + tap;
+            for (int tap = 0; tap < kt * area; tap++) {
+                int image = place / (T * Ho * Wo), f = place / (Ho * Wo) % T + tap / area - kt / 2;
+                int o = place / Wo % Ho, p = place % Wo, within = tap % area;
+                int i = o * d->stride + within / s->k - s->k / 2, j = p * d->stride + within % s->k - s->k / 2;
+                if (f < 0 || f >= T || i < 0 || i >= Hg || j < 0 || j >= Wg) continue;
+                size_t in = ((((size_t)image * T + f) * Hg + i) * Wg + j) * s->x_row + c;
+                size_t out = (size_t)place * s->y_row + c, at = (size_t)c * kt * area + tap;
                 r.y[out] += (double)w[at] * x[in];
                 r.dx[in] += (double)w[at] * dy[out];
                 r.dw[at] += (double)x[in] * dy[out];
@@ -115,11 +116,12 @@ static void strided_reference(Reference r, const float *x, const float *dy, cons
 
 static void strided_case(int B, StridedDepthwise d) {
     const Depthwise *s = &d.window;
-    size_t places = (size_t)convolution_side(s->grid.rows, d.stride) * convolution_side(s->grid.columns, d.stride);
+    size_t places = (size_t)s->grid.frames * convolution_side(s->grid.rows, d.stride) *
+                    convolution_side(s->grid.columns, d.stride);
     size_t nx = (size_t)B * grid_tokens(s->grid) * s->x_row, ny = B * places * s->y_row,
-           nw = (size_t)s->C * s->k * s->k;
-    printf("depthwise B %d grid %dx%d C %d k %d stride %d rows %d %d\n", B, s->grid.rows, s->grid.columns, s->C, s->k,
-           d.stride, s->x_row, s->y_row);
+           nw = (size_t)s->C * depthwise_taps(s);
+    printf("depthwise B %d grid %dx%dx%d C %d k %dx%d stride %d rows %d %d\n", B, s->grid.frames, s->grid.rows,
+           s->grid.columns, s->C, s->kt, s->k, d.stride, s->x_row, s->y_row);
     float *x = normals(nx, 1), *dy = normals(ny, 1), *w = normals(nw, 1), *dw = normals(nw, 1);
     float *y_before = normals(ny, 1), *dx_before = normals(nx, 1);
     real *d_x = upload_real(x, nx), *d_dy = upload_real(dy, ny), *d_y = upload_real(y_before, ny),
@@ -149,6 +151,10 @@ static void test_strided(void **state) {
     strided_case(1, (StridedDepthwise){{{1, 4, 3}, 17, 7, 17, 20, 17, 0}, 6});
     strided_case(2, (StridedDepthwise){{{1, 1, 1}, 1, 3, 1, 1, 1, 0}, 2});
     strided_case(1, (StridedDepthwise){{{1, 4, 6}, 8, 1, 8, 8, 8, 0}, 1});
+    strided_case(2, (StridedDepthwise){{{3, 5, 7}, 30, 3, 30, 45, 30, 3}, 2});
+    strided_case(3, (StridedDepthwise){{{4, 6, 5}, 17, 3, 17, 17, 20, 0}, 3}); /* every frame by itself */
+    strided_case(1, (StridedDepthwise){{{2, 4, 3}, 5, 5, 5, 7, 5, 7}, 2}); /* longer than the clip */
+    strided_case(1, (StridedDepthwise){{{16, 2, 2}, 3, 7, 3, 3, 3, 15}, 1});
 }
 
 static void set(Vit *vit, const char *name, const float *values) {

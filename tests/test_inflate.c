@@ -132,7 +132,7 @@ static void test_centre_still(void **state) {
         "attn = softmax\n", "attn = efficient\npos_embed = none\n", "attn = lisa\n",
         "attn = lisa\nlisa_fft = 3d\n", "attn = lisa\nlisa_kernel = 3\n", "attn = gf\n", "attn = lambda\n",
         "attn = rsa\n", "attn = dwconv7\n", "attn = focused\n", "attn = castling\n", "attn = sa9\n", "attn = sa11\n",
-        "attn = inception\n", "attn = convattn\n", "attn = reduced\nreduction = 2\n",
+        "attn = inception\n", "attn = convattn\n", "attn = convattn\nkv_stride = 2\n", "attn = convit\n", "attn = reduced\nreduction = 2\n",
         "attn = swin\nwindow = 3\n", "attn = cswin\nheads = 2\nstripe = 1\n",
         "attn = softmax\npos_embed = conv\nmlp_conv = true\n",
         ("attn = lisa\ndim = 8,12\ndepth = 1,1\nheads = 2,3\npatch_overlap = true\npos_embed = conv\nmlp_conv = true\n"
@@ -144,7 +144,7 @@ static void test_centre_still(void **state) {
 
 /* Operators without kernels over neighbouring frames, whose ends lack one. */
 static void test_mean_still(void **state) {
-    static const char *const models[] = {"attn = softmax\n", "attn = softmax\nrpe = heads\n", "attn = efficient\n", "attn = lisa\n",
+    static const char *const models[] = {"attn = softmax\n", "attn = softmax\nrpe = heads\n", "attn = efficient\n", "attn = lisa\n", "attn = convit\n",
                                          "attn = lisa\nlisa_fft = 3d\n", "attn = gf\n", "attn = lambda\n",
                                          "attn = rsa\n", "attn = sa9-heads\n", "attn = sa10\n",
                                          "attn = reduced\nreduction = 2\n", "attn = reduced\nreduction_cells = 2\n",

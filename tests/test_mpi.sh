@@ -59,6 +59,15 @@ for number in 2 3; do
     worst=$(curves_agree mixed mixed$number 2e-5)
     check "$number ranks mix the batches of one" $? "$worst"
 done
+# Two samples of each clip, cut apart by ranks and micro-batches.
+clips="$model --batch-size 18 --epochs 2 --data moving-shapes --img-size 64 --frames 3 --samples-per-clip 2 --mixup 0.8
+       --crop-padding 4 --reprob 0.5"
+run $clips --run-dir clips
+for number in 2 3; do
+    ranks $number $clips --micro-batch 5 --run-dir clips$number
+    worst=$(curves_agree clips clips$number 2e-5)
+    check "$number ranks take the samples of clips of one" $? "$worst"
+done
 
 ranks 2 $model --epochs 3 --run-dir again
 same_run several2 again

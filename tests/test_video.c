@@ -158,6 +158,33 @@ static void rates_may_vary(void **state) {
     }
 }
 
+/* What an edit list cuts away at the start is decoded, since other frames need it, but it is not there: not the frames
+ * before a key frame alone, and not a whole group. */
+static void edit_lists_cut_the_start(void **state) {
+    (void)state;
+    for (int k = 0; k < RECIPES; k++)
+        for (int cut = 9; cut <= 16; cut += 7) {
+            VideoRecipe r = recipes[k];
+            if (strcmp(r.container, "mp4") || !can_encode(r.codec)) continue;
+            int times[F], all[F], n = F - cut;
+            size_t size;
+            for (int i = 0; i < F; i++) times[i] = i - cut;
+            for (int i = 0; i < F; i++) all[i] = i;
+            r.times = times;
+            uint8_t *bytes = encode_video(&r, &size);
+            VideoReader *v = open_bytes(bytes, size);
+            assert_int_equal(video_frames(v), n);
+            Seen seen = look_at(v, all, n);
+            for (int i = 0; i < n; i++) is_frame(&seen, i, cut + i);
+            for (int i = n - 1; i >= 0; i -= 3) {
+                seen = look_at(v, (int[]){i}, 1);
+                is_frame(&seen, 0, cut + i);
+            }
+            video_close(v);
+            free(bytes);
+        }
+}
+
 /* Every frame that is read has the size of the first one that is. */
 static void sizes_may_change(void **state) {
     (void)state;
@@ -461,6 +488,7 @@ int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_frame_is_found),
         cmocka_unit_test(rates_may_vary),
+        cmocka_unit_test(edit_lists_cut_the_start),
         cmocka_unit_test(sizes_may_change),
         cmocka_unit_test(one_frame),
         cmocka_unit_test(rotations_are_undone),

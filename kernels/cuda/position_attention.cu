@@ -2,6 +2,7 @@
  *   forward   a block takes one (image, head) after the other: columns v along the lines, rows of that across them,
  *             mixed with content as it is written
  *   backward  u = rows v, t = columns^T dy;  drows = sum t v^T, dcolumns = sum dy u^T;  dv from rows^T t
+ * Of clips frames v takes v's place, and t gives dframes = sum (rows^T t) v^T before frames^T t takes its own.
  * What lies between two products is a plane [N,COLUMNS] of floats in the workspace, a block's own.  The planes of all
  * blocks that run at a time stay in the second-level cache, so memory sees every activation once.
  *
@@ -17,16 +18,16 @@ enum { THREADS = 128, WARPS = THREADS / WARP, COLUMNS = 32, LD = tile_ld(COLUMNS
 static const size_t MOST_BLOCKS = 512, MOST_TOKENS = (size_t)1 << 18;
 
 typedef struct {
-    int Hg, Wg, H, D;
+    int T, Hg, Wg, H, D, features;
     size_t units; /* (image, head) */
-    size_t M, N, squares;
+    size_t M, N, squares; /* squares: of the sides of all axes */
     bool wide;
 } Shape;
 
 static Shape shape_of(const PositionAttention *a, int B, bool wide) {
-    int Hg = a->grid.rows, Wg = a->grid.columns, H = a->H, D = a->D;
-    size_t squares = (size_t)Hg * Hg + (size_t)Wg * Wg;
-    return {Hg, Wg, H, D, (size_t)B * H, (size_t)H * D, (size_t)Hg * Wg, squares, wide};
+    int T = a->grid.frames, Hg = a->grid.rows, Wg = a->grid.columns, H = a->H, D = a->D;
+    return {T, Hg, Wg, H, D, position_features(a->grid), (size_t)B * H, (size_t)H * D, (size_t)T * Hg * Wg,
+            position_axes(a->grid), wide};
 }
 
 static unsigned blocks_of(Shape s) {
@@ -42,15 +43,31 @@ size_t position_attention_workspace(const PositionAttention *shape) {
 
 /* == The weights of an axis ======================================================================================= */
 
+/* A row of the weights of an axis: of the rows, the columns or the frames. */
+struct AxisRow {
+    int n, i;             /* their number, and which row */
+    size_t first;         /* in axes */
+    int slope, curve;     /* features */
+};
+
+DEVICE int axis_rows(Shape s) { return s.Hg + s.Wg + (s.T > 1 ? s.T : 0); }
+
+DEVICE AxisRow axis_row(int row, Shape s) {
+    size_t columns = (size_t)s.Hg * s.Hg, frames = columns + (size_t)s.Wg * s.Wg;
+    int i = row - s.Hg, t = i - s.Wg;
+    if (row < s.Hg) return {s.Hg, row, (size_t)row * s.Hg, 1, 2};
+    if (i < s.Wg) return {s.Wg, i, columns + (size_t)i * s.Wg, 0, 2};
+    return {s.T, t, frames + (size_t)t * s.T, 3, 4};
+}
+
 /* A thread to a row of the weights of an axis. */
 __global__ void __launch_bounds__(THREADS) position_axes_forward_kernel(float *axes, const float *pos_proj, Shape s) {
-    const float *w = pos_proj + 3 * blockIdx.x;
-    double curve = w[2];
-    for (int row = (int)threadIdx.x; row < s.Hg + s.Wg; row += THREADS) {
-        bool down = row < s.Hg;
-        int n = down ? s.Hg : s.Wg, i = down ? row : row - s.Hg;
-        double slope = w[down ? 1 : 0], most = -INFINITY, sum = 0;
-        float *p = axes + blockIdx.x * s.squares + (down ? 0 : (size_t)s.Hg * s.Hg) + (size_t)i * n;
+    const float *w = pos_proj + s.features * blockIdx.x;
+    for (int row = (int)threadIdx.x; row < axis_rows(s); row += THREADS) {
+        AxisRow a = axis_row(row, s);
+        int n = a.n, i = a.i;
+        double slope = w[a.slope], curve = w[a.curve], most = -INFINITY, sum = 0;
+        float *p = axes + blockIdx.x * s.squares + a.first;
         for (int j = 0; j < n; j++) most = fmax(most, (slope + curve * (j - i)) * (j - i));
         for (int j = 0; j < n; j++) sum += exp((slope + curve * (j - i)) * (j - i) - most);
         for (int j = 0; j < n; j++) p[j] = (float)(exp((slope + curve * (j - i)) * (j - i) - most) / sum);
@@ -65,33 +82,31 @@ void position_axes_forward(float *axes, const float *pos_proj, const PositionAtt
 __global__ void __launch_bounds__(THREADS)
     position_axes_backward_kernel(float *dpos_proj, float *dgating, const float *sums, const float *axes,
                                   const float *gating, Shape s) {
-    SHARED(double, parts); /* [4][THREADS]: dw, and the sum of dy.(P v) */
+    SHARED(double, parts); /* [6][THREADS]: dw [5], and the sum of dy.(P v) */
     const float *d = sums + blockIdx.x * (s.squares + 1);
-    double dw[2] = {}, dcurve = 0, position = 0; /* dw: of x, of y */
-    for (int row = (int)threadIdx.x; row < s.Hg + s.Wg; row += THREADS) {
-        bool down = row < s.Hg;
-        int n = down ? s.Hg : s.Wg, i = down ? row : row - s.Hg;
-        size_t first = (down ? 0 : (size_t)s.Hg * s.Hg) + (size_t)i * n;
-        const float *p = axes + blockIdx.x * s.squares + first;
+    double mine[6] = {};
+    for (int row = (int)threadIdx.x; row < axis_rows(s); row += THREADS) {
+        AxisRow a = axis_row(row, s);
+        const float *p = axes + blockIdx.x * s.squares + a.first;
         double m[3] = {}, dm[3] = {}; /* moments of the distance under p, and under p d */
-        for (int j = 0; j < n; j++) {
-            double distance = j - i, weight = p[j];
+        for (int j = 0; j < a.n; j++) {
+            double distance = j - a.i, weight = p[j];
             for (int k = 0; k < 3; k++, weight *= distance) {
                 m[k] += weight;
-                dm[k] += weight * d[first + j];
+                dm[k] += weight * d[a.first + j];
             }
         }
-        dw[down] += dm[1] - dm[0] * m[1] / m[0];
-        dcurve += dm[2] - dm[0] * m[2] / m[0];
-        if (down) position += dm[0];
+        mine[a.slope] += dm[1] - dm[0] * m[1] / m[0];
+        mine[a.curve] += dm[2] - dm[0] * m[2] / m[0];
+        if (row < s.Hg) mine[5] += dm[0];
     }
-    double mine[4] = {dw[0], dw[1], dcurve, position};
-    for (int k = 0; k < 4; k++) parts[k * THREADS + threadIdx.x] = mine[k];
+    for (int k = 0; k < 6; k++) parts[k * THREADS + threadIdx.x] = mine[k];
     block_sync();
-    if (threadIdx.x >= 4) return;
+    int k = (int)threadIdx.x;
+    if (k >= 6 || (k >= s.features && k < 5)) return;
     double total = 0, gate = gating[blockIdx.x], g = 1 / (1 + exp(-gate));
-    for (int t = 0; t < THREADS; t++) total += parts[threadIdx.x * THREADS + t];
-    if (threadIdx.x < 3) dpos_proj[3 * blockIdx.x + threadIdx.x] += (float)(g * total);
+    for (int t = 0; t < THREADS; t++) total += parts[k * THREADS + t];
+    if (k < 5) dpos_proj[s.features * blockIdx.x + k] += (float)(g * total);
     else dgating[blockIdx.x] += (float)(g / (1 + exp(gate)) * (total - d[s.squares]));
 }
 
@@ -102,7 +117,7 @@ void position_axes_backward(float *dpos_proj, float *dgating, const float *daxes
     float *sums = static_cast<float *>(kernels_workspace(bytes));
     device_zero(sums, bytes);
     add_parts(sums, NULL, daxes, B, (int)columns);
-    LAUNCH(position_axes_backward_kernel, (unsigned)s.H, THREADS, 4 * THREADS * sizeof(double), dpos_proj, dgating,
+    LAUNCH(position_axes_backward_kernel, (unsigned)s.H, THREADS, 6 * THREADS * sizeof(double), dpos_proj, dgating,
            sums, axes, gating, s);
 }
 
@@ -122,46 +137,55 @@ DEVICE Work work_of(unsigned char *shared, int warp) {
     return {reinterpret_cast<float *>(mine), tiles, tiles + TILE_M * LD, tiles + 2 * TILE_M * LD};
 }
 
-/* A grid of tokens as lines: row i of line l is at first + l line + i row. */
+/* A grid of tokens as lines: row i of line l is token l / group * beyond + l % group * line + i row. */
+struct Order {
+    int lines, group;
+    size_t line, beyond, row;
+};
+
+/* Along the lines of the grid, across them in every frame, or from frame to frame. */
+DEVICE Order along(Shape s) { return {s.T * s.Hg, s.T * s.Hg, (size_t)s.Wg, 0, 1}; }
+DEVICE Order across(Shape s) { return {s.T * s.Wg, s.Wg, 1, (size_t)s.Hg * s.Wg, (size_t)s.Wg}; }
+DEVICE Order over_frames(Shape s) { return {s.Hg * s.Wg, s.Hg * s.Wg, 1, 0, (size_t)s.Hg * s.Wg}; }
+
+DEVICE size_t line_token(Order o, int line) {
+    int group = line / o.group;
+    return group * o.beyond + (line - group * o.group) * o.line;
+}
+
+/* Tokens `stride` apart, as activations or in a plane. */
 struct Lines {
     static constexpr bool HAS_LOW = false;
     const real *first;
-    size_t line, row;
+    size_t stride;
     int columns;
     bool wide;
+    Order order;
 };
 struct Plane {
     static constexpr bool HAS_LOW = SPLIT;
     float *first;
-    size_t line, row;
+    Order order;
 };
-
-/* Tokens `stride` apart, taken along the lines of the grid or across them. */
-DEVICE Lines along(const real *first, size_t stride, int columns, Shape s) {
-    return {first, s.Wg * stride, stride, columns, s.wide};
-}
-DEVICE Lines across(const real *first, size_t stride, int columns, Shape s) {
-    return {first, stride, s.Wg * stride, columns, s.wide};
-}
-DEVICE Plane along(float *plane, Shape s) { return {plane, (size_t)s.Wg * COLUMNS, COLUMNS}; }
-DEVICE Plane across(float *plane, Shape s) { return {plane, COLUMNS, (size_t)s.Wg * COLUMNS}; }
 
 DEVICE const real *tile_of(Work w, const Lines &) { return w.x; }
 DEVICE const real *tile_of(Work w, const Plane &) { return w.high; }
 
 /* The tiles get rows first.. of n, zeros beyond. */
 DEVICE void load_line(Work w, Lines x, int line, int first, int n) {
-    const real *from = x.first + line * x.line + first * x.row;
+    size_t row = x.order.row * x.stride;
+    const real *from = x.first + line_token(x.order, line) * x.stride + first * row;
     tile_load<TILE_M, COLUMNS, WARP>(
-        w.x, LD, [=](int i) { return from + i * x.row; }, n - first, x.columns, x.wide, lane_id());
+        w.x, LD, [=](int i) { return from + i * row; }, n - first, x.columns, x.wide, lane_id());
     copy_commit();
 }
 DEVICE void load_line(Work w, Plane x, int line, int first, int n) {
-    const float *from = x.first + line * x.line + first * x.row;
+    size_t row = x.order.row * COLUMNS;
+    const float *from = x.first + line_token(x.order, line) * COLUMNS + first * row;
     for (int at = lane_id(); at < TILE_M * COLUMNS / WIDE; at += WARP) {
         int i = at / (COLUMNS / WIDE), j = at % (COLUMNS / WIDE) * WIDE;
         float v[WIDE] = {};
-        if (first + i < n) load(v, from + i * x.row + j);
+        if (first + i < n) load(v, from + i * row + j);
         store(w.high + i * LD + j, v);
         if constexpr (SPLIT) {
 #pragma unroll
@@ -235,25 +259,27 @@ DEVICE void line_product(Axis axis, int row, X x, int line, int columns, Work w,
 }
 
 /* plane = the axis times every line of x, padding included. */
-DEVICE void transform(Plane plane, Axis axis, Lines x, int lines, Work w) {
-    for (int line = warp_id(); line < lines; line += WARPS)
+template <typename X>
+DEVICE void transform(float *plane, Axis axis, X x, Work w) {
+    size_t apart = x.order.row * COLUMNS;
+    for (int line = warp_id(); line < x.order.lines; line += WARPS)
         for (int row = 0; row < axis.n; row += TILE_M) {
-            float *to = plane.first + line * plane.line + row * plane.row;
+            float *to = plane + line_token(x.order, line) * COLUMNS + row * apart;
             line_product<4>(axis, row, x, line, COLUMNS, w,
-                            [=](int i, int j, float(&v)[4]) { store(to + i * plane.row + j, v); });
+                            [=](int i, int j, float(&v)[4]) { store(to + i * apart + j, v); });
         }
 }
 
 /* out [n,n] = or += sum over lines of a b^T: the warps share the lines, and their sums meet in order. */
 template <typename A, typename B>
-DEVICE void outer_products(float *out, bool add, A a, B b, int n, int lines, unsigned char *shared) {
+DEVICE void outer_products(float *out, bool add, A a, B b, int n, unsigned char *shared) {
     Work w = work_of(shared, warp_id());
     for (int row = 0; row < n; row += TILE_M)
         for (int column = 0; column < n; column += 2 * TILE_N) {
             FragmentC sum[2];
             fragment_zero(sum[0]);
             fragment_zero(sum[1]);
-            for (int line = warp_id(); line < lines; line += WARPS) {
+            for (int line = warp_id(); line < a.order.lines; line += WARPS) {
                 load_line(w, a, line, row, n);
                 load_line(w, b, line, column, n);
                 arrive();
@@ -295,14 +321,15 @@ DEVICE void outer_products(float *out, bool add, A a, B b, int n, int lines, uns
 /* One head of one image, channels c.. of it. */
 typedef struct {
     size_t y, q;     /* element of its first token in [B,N,H,D] and in [B,N,3,H,D] */
-    Axis rows, columns;
+    Axis rows, columns, frames;
     float g, keep;   /* g, 1 - g */
 } Place;
 
 DEVICE Place place_of(size_t unit, const float *axes, const float *gating, Shape s) {
     size_t b = quotient(unit, s.H), h = unit - b * s.H, at = b * s.N * s.M;
     const float *p = axes + h * s.squares;
-    return {at + h * s.D, 3 * at + h * s.D, {p, s.Hg, false}, {p + (size_t)s.Hg * s.Hg, s.Wg, false},
+    size_t columns = (size_t)s.Hg * s.Hg, frames = columns + (size_t)s.Wg * s.Wg;
+    return {at + h * s.D, 3 * at + h * s.D, {p, s.Hg, false}, {p + columns, s.Wg, false}, {p + frames, s.T, false},
             1 / (1 + expf(-gating[h])), 1 / (1 + expf(gating[h]))};
 }
 
@@ -315,18 +342,27 @@ __global__ void __launch_bounds__(THREADS)
                             const float *gating, Shape s) {
     SHARED(unsigned char, shared);
     Work w = work_of(shared, warp_id());
-    float *plane = planes + blockIdx.x * s.N * COLUMNS;
+    float *u = planes + blockIdx.x * 2 * s.N * COLUMNS, *t = u + s.N * COLUMNS;
     for (size_t unit = blockIdx.x; unit < s.units; unit += gridDim.x) {
         Place at = place_of(unit, axes, gating, s);
         for (int c = 0; c < s.D; c += COLUMNS) {
             int columns = s.D - c < COLUMNS ? s.D - c : COLUMNS;
-            Lines v = along(qkv + at.q + 2 * s.M + c, 3 * s.M, columns, s);
-            transform(along(plane, s), at.columns, v, s.Hg, w);
+            Lines v = {qkv + at.q + 2 * s.M + c, 3 * s.M, columns, s.wide, along(s)};
+            if (s.T > 1) {
+                v.order = over_frames(s);
+                transform(t, at.frames, v, w);
+                block_sync();
+                transform(u, at.columns, Plane{t, along(s)}, w);
+            } else {
+                transform(u, at.columns, v, w);
+            }
             block_sync();
-            for (int x = warp_id(); x < s.Wg; x += WARPS)
+            Plane last = {u, across(s)};
+            for (int x = warp_id(); x < last.order.lines; x += WARPS)
                 for (int row = 0; row < s.Hg; row += TILE_M)
-                    line_product<W>(at.rows, row, across(plane, s), x, columns, w, [=](int i, int j, float(&p)[W]) {
-                        size_t token = (size_t)(row + i) * s.Wg + x, here = at.y + token * s.M + c + j;
+                    line_product<W>(at.rows, row, last, x, columns, w, [=](int i, int j, float(&p)[W]) {
+                        size_t token = line_token(last.order, x) + (size_t)(row + i) * s.Wg;
+                        size_t here = at.y + token * s.M + c + j;
                         float mixed[W];
                         load(mixed, content + here);
 #pragma unroll
@@ -357,29 +393,46 @@ __global__ void __launch_bounds__(THREADS)
     float *u = planes + blockIdx.x * 2 * s.N * COLUMNS, *t = u + s.N * COLUMNS;
     for (size_t unit = blockIdx.x; unit < s.units; unit += gridDim.x) {
         Place at = place_of(unit, axes, gating, s);
-        float *drows = daxes + unit * (s.squares + 1), *dcolumns = drows + (size_t)s.Hg * s.Hg, dot = 0;
+        float *drows = daxes + unit * (s.squares + 1), *dcolumns = drows + (size_t)s.Hg * s.Hg;
+        float *dframes = dcolumns + (size_t)s.Wg * s.Wg, *last = t, dot = 0;
         for (int c = 0; c < s.D; c += COLUMNS) {
             int columns = s.D - c < COLUMNS ? s.D - c : COLUMNS;
             const real *v = qkv + at.q + 2 * s.M + c, *d = dy + at.y + c;
-            Lines v_across = across(v, 3 * s.M, columns, s), d_along = along(d, s.M, columns, s);
-            transform(across(u, s), at.rows, v_across, s.Wg, w);
-            transform(along(t, s), transposed(at.columns), d_along, s.Hg, w);
-            block_sync();
-            outer_products(dcolumns, c > 0, d_along, along(u, s), s.Wg, s.Hg, shared);
-            outer_products(drows, c > 0, across(t, s), v_across, s.Hg, s.Wg, shared);
-            for (int x = warp_id(); x < s.Wg; x += WARPS)
+            Lines v_across = {v, 3 * s.M, columns, s.wide, across(s)}, d_along = {d, s.M, columns, s.wide, along(s)};
+            if (s.T > 1) {
+                Lines v_frames = {v, 3 * s.M, columns, s.wide, over_frames(s)};
+                transform(t, at.frames, v_frames, w);
+                block_sync();
+                transform(u, at.rows, Plane{t, across(s)}, w);
+                block_sync();
+                outer_products(dcolumns, c > 0, d_along, Plane{u, along(s)}, s.Wg, shared);
+                transform(t, transposed(at.columns), d_along, w);
+                block_sync();
+                transform(u, transposed(at.rows), Plane{t, across(s)}, w);
+                block_sync();
+                outer_products(dframes, c > 0, Plane{u, over_frames(s)}, v_frames, s.T, shared);
+                transform(last = u, transposed(at.frames), Plane{t, over_frames(s)}, w);
+                block_sync();
+            } else {
+                transform(u, at.rows, v_across, w);
+                transform(t, transposed(at.columns), d_along, w);
+                block_sync();
+                outer_products(dcolumns, c > 0, d_along, Plane{u, along(s)}, s.Wg, shared);
+            }
+            Plane back = {last, across(s)};
+            outer_products(drows, c > 0, back, v_across, s.Hg, shared);
+            for (int x = warp_id(); x < back.order.lines; x += WARPS)
                 for (int row = 0; row < s.Hg; row += TILE_M)
-                    line_product<W>(transposed(at.rows), row, across(t, s), x, columns, w,
-                                    [=](int i, int j, float(&p)[W]) {
-                                        size_t token = (size_t)(row + i) * s.Wg + x;
-                                        real *dq = dqkv + at.q + 3 * token * s.M + c + j;
-                                        const float nothing[W] = {};
+                    line_product<W>(transposed(at.rows), row, back, x, columns, w, [=](int i, int j, float(&p)[W]) {
+                        size_t token = line_token(back.order, x) + (size_t)(row + i) * s.Wg;
+                        real *dq = dqkv + at.q + 3 * token * s.M + c + j;
+                        const float nothing[W] = {};
 #pragma unroll
-                                        for (int e = 0; e < W; e++) p[e] *= at.g;
-                                        scale_and_add(dq, at.keep, nothing);
-                                        scale_and_add(dq + s.M, at.keep, nothing);
-                                        scale_and_add(dq + 2 * s.M, at.keep, p);
-                                    });
+                        for (int e = 0; e < W; e++) p[e] *= at.g;
+                        scale_and_add(dq, at.keep, nothing);
+                        scale_and_add(dq + s.M, at.keep, nothing);
+                        scale_and_add(dq + 2 * s.M, at.keep, p);
+                    });
             if (lane_id() < columns)
 #pragma unroll 4
                 for (size_t n = warp_id(); n < s.N; n += WARPS) {

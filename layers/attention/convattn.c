@@ -1,7 +1,7 @@
 /* Multi-scale attention (Li et al. 2022, MViTv2).  x [B,N,M] -> y [B,N,M], tokens on a grid
  * forward   1. q,k,v = x Wqkv^T + b
  *           2. depthwise 3x3 of each over the grid, k's and v's with the stride kv_stride, which leaves L of them; in
- *              clips time_kernel frames long and without a stride
+ *              clips time_kernel frames long, and every frame has its rows and columns of keys
  *           3. layer norm of each, head by head   4. o_n = sum_m softmax_m(q_n.k_m / sqrt D) v_m
  *           5. mix = o + q   6. y = mix Wproj^T + b
  * backward  6. dmix   4. dq, dk, dv   5. dq += dmix   3. 2. 1. dx
@@ -53,12 +53,6 @@ static int stride_of(const Attention *a) {
     return ((const ConvattnSettings *)config_settings(a->settings, &convattn_settings))->kv_stride;
 }
 
-static void convattn_check(const Attention *a) {
-    if (a->grid.frames > 1 && stride_of(a) > 1)
-        config_reject(a->settings, "kv_stride", "%d: the convolutions of clips have no stride, and there are %d frames: "
-                      "use 1", stride_of(a), a->grid.frames);
-}
-
 static void convattn_declare(Attention *a, Params *params) {
     Convattn *s = a->state;
     int M = a->M;
@@ -78,8 +72,8 @@ static void convattn_declare(Attention *a, Params *params) {
 
 /* Attention of N queries to L keys. */
 static MaskedAttention strided(const Convattn *s, const Attention *a, int B) {
-    return (MaskedAttention){.B = B, .H = a->H, .D = a->D, .Q = a->N, .grid = s->keys, .q_row = a->M,
-                             .kv_row = 2 * a->M};
+    Grid keys = {1, s->keys.frames * s->keys.rows, s->keys.columns};
+    return (MaskedAttention){.B = B, .H = a->H, .D = a->D, .Q = a->N, .grid = keys, .q_row = a->M, .kv_row = 2 * a->M};
 }
 
 /* Where q (i = 0), k and v lie in pooled and normed. */
@@ -124,6 +118,11 @@ static StridedDepthwise kv_window(const Convattn *s, const Attention *a) {
     return (StridedDepthwise){window, s->stride};
 }
 
+/* Those of q's channels, before k's and v's. */
+static size_t own_weights(const Convattn *s, const Attention *a) {
+    return (size_t)depthwise_taps(&s->pool.shape) * (size_t)a->M;
+}
+
 static void pool_forward_all(const Convattn *s, const Attention *a, int B) {
     const real *qkv = s->frame.qkv_act;
     if (s->stride == 1) {
@@ -133,7 +132,7 @@ static void pool_forward_all(const Convattn *s, const Attention *a, int B) {
     Depthwise q = q_window(s, a);
     StridedDepthwise kv = kv_window(s, a);
     depthwise_forward(s->pooled, NULL, qkv, s->pool.w, NULL, &q, B);
-    strided_depthwise_forward(s->pooled + part_at(s, a, 1), qkv + a->M, s->pool.w + 9 * a->M, &kv, B);
+    strided_depthwise_forward(s->pooled + part_at(s, a, 1), qkv + a->M, s->pool.w + own_weights(s, a), &kv, B);
 }
 
 static void pool_backward_all(const Convattn *s, const Attention *a, int B) {
@@ -145,8 +144,8 @@ static void pool_backward_all(const Convattn *s, const Attention *a, int B) {
     Depthwise q = q_window(s, a);
     StridedDepthwise kv = kv_window(s, a);
     depthwise_backward(f->dqkv, NULL, s->pool.dw, NULL, s->dnormed, f->qkv_act, s->pool.w, &q, B);
-    strided_depthwise_backward(f->dqkv + a->M, s->pool.dw + 9 * a->M, s->dnormed + part_at(s, a, 1),
-                               f->qkv_act + a->M, s->pool.w + 9 * a->M, &kv, B);
+    strided_depthwise_backward(f->dqkv + a->M, s->pool.dw + own_weights(s, a), s->dnormed + part_at(s, a, 1),
+                               f->qkv_act + a->M, s->pool.w + own_weights(s, a), &kv, B);
 }
 
 static MaskedInputs inputs_of(const Convattn *s, const Attention *a) {
@@ -213,7 +212,8 @@ static void convattn_weights(const Attention *a, float *weights, int b, int head
     real_download(k, s->normed + part_at(s, a, 1) + (size_t)b * (size_t)L * (size_t)k_row + first, size);
     for (int m = 0; m < a->N; m++) weights[m] = -INFINITY;
     for (int l = 0; l < L; l++) {
-        int m = s->stride == 1 ? l : l / s->keys.columns * s->stride * a->grid.columns + l % s->keys.columns * s->stride;
+        GridPlace key = grid_place(s->keys, l);
+        int m = ((key.t * a->grid.rows) + key.y * s->stride) * a->grid.columns + key.x * s->stride;
         weights[m] = 0;
         for (int d = 0; d < a->D; d++) weights[m] += q[d] * k[(size_t)l * (size_t)k_row + (size_t)d];
         weights[m] /= sqrtf((float)a->D);
@@ -232,7 +232,6 @@ const AttentionOp convattn_op = {
     .needs_grid = true,
     .takes_frames = true,
     .state_size = sizeof(Convattn),
-    .check = convattn_check,
     .declare = convattn_declare,
     .plan = convattn_plan,
     .forward = convattn_forward,

@@ -1,11 +1,12 @@
 /* Gated positional self-attention (d'Ascoli et al. 2021, ConViT), per head.  x [B,N,M] -> y [B,N,M]
  * forward   1. q,k = x Wqk^T, v = x Wv^T   2. content_n = sum_m softmax_m(q_n.k_m / sqrt D) v_m
  *           3. mix_n = (1-g) content_n + g sum_m P_nm v_m, g = sigmoid(gating),
- *              P_nm = softmax_m(w.(dx, dy, dx^2 + dy^2) + b), (dx, dy) from n to m on the grid
+ *              P_nm = softmax_m(w.(dx, dy, dx^2 + dy^2) + b), (dx, dy) from n to m on the grid;
+ *              of clips w.(dx, dy, dx^2 + dy^2, dt, dt^2), which is ours
  *           4. y = mix Wproj^T + bproj
  * backward  4. dmix   3.-2. dq, dk, dv = (1-g) times content's, dv += g P^T dmix;
  *              dgating = g (1-g) sum (P v - content).dmix, dP = g dmix v^T and on to w   1. dx
- * saves     qkv, mix, content, lse [B,H,N], and P as its two factors (kernels/position_attention.h).
+ * saves     qkv, mix, content, lse [B,H,N], and P as its factors (kernels/position_attention.h).
  * Parameter names are those of facebookresearch/convit.
  *
  * The published code divides the mixed weights by their row sum.  That is omitted here without any effect: both
@@ -35,13 +36,13 @@ static const ConfigGroup convit_settings = {CONFIG_GROUP(ConvitSettings, entries
 typedef struct {
     QkvFrame frame;
     float *v_w, *dv_w;           /* [M,M], directly after qk's [2M,M]: frame.qkv reads both as one matrix */
-    float *pos_w, *dpos_w;       /* [H,3] */
+    float *pos_w, *dpos_w;       /* [H,3], of clips [H,5] */
     float *pos_b, *dpos_b;       /* [H] */
     float *gating, *dgating;     /* [H] */
     real *content;               /* [B,N,H,D] */
     float *lse;                  /* [B,H,N] */
-    float *axes;                 /* [H,Hg*Hg+Wg*Wg] */
-    float *daxes;                /* scratch [B,H,Hg*Hg+Wg*Wg+1] */
+    float *axes;                 /* [H,A] */
+    float *daxes;                /* scratch [B,H,A+1] */
 } Convit;
 
 /* == Parameters =================================================================================================== */
@@ -53,15 +54,18 @@ static void identity(float *x, const Param *p, uint64_t seed, uint32_t tensor) {
 }
 
 /* The first K x K heads are initialised as a K x K convolution (section 3 of the paper): the exponent of head h1 + K h2
- * is -|(dx, dy) - (h2 - c, h1 - c)|^2 plus a constant.  The other heads are initialised at random. */
+ * is -|(dx, dy) - (h2 - c, h1 - c)|^2 plus a constant, of clips with -dt^2, too.  The other heads are initialised at
+ * random. */
 static void convolution(float *x, const Param *p, uint64_t seed, uint32_t tensor) {
     (void)seed, (void)tensor;
-    int K = (int)sqrt((double)p->shape[0]);
+    int K = (int)sqrt((double)p->shape[0]), features = p->shape[1];
     float c = (float)(K - 1) / 2;
-    for (int head = 0; head < K * K; head++) {
-        x[3 * head] = 2 * ((float)(head / K) - c);
-        x[3 * head + 1] = 2 * ((float)(head % K) - c);
-        x[3 * head + 2] = -1;
+    for (int head = 0; head < K * K; head++, x += features) {
+        x[0] = 2 * ((float)(head / K) - c);
+        x[1] = 2 * ((float)(head % K) - c);
+        x[2] = -1;
+        if (features > 3) x[3] = 0;
+        if (features > 3) x[4] = -1;
     }
 }
 
@@ -79,8 +83,9 @@ static void convit_declare(Attention *a, Params *params) {
     params_draw_with(params, identity);
     projection_declare(&s->frame.proj, params, a->prefix, "proj", M, M);
     params_declare(params, &s->pos_w, &s->dpos_w, a->prefix, "pos_proj.weight", INIT_TRUNC_NORMAL, true, 2,
-                   (int[]){H, 3});
+                   (int[]){H, position_features(a->grid)});
     params_draw_with(params, convolution);
+    if (a->grid.frames > 1) params_in_time(params, (ParamTime){TIME_ADDED, 1, 2, 3, false});
     params_declare(params, &s->pos_b, &s->dpos_b, a->prefix, "pos_proj.bias", INIT_ZEROS, false, 1, (int[]){H});
     params_declare(params, &s->gating, &s->dgating, a->prefix, "gating_param", INIT_ONES, false, 1, (int[]){H});
 }
@@ -90,14 +95,14 @@ static void convit_declare(Attention *a, Params *params) {
 static void convit_plan(Attention *a, Plan *plan, int B) {
     Convit *s = a->state;
     size_t tokens = (size_t)B * (size_t)a->N, H = (size_t)a->H;
-    size_t Hg = (size_t)a->grid.rows, Wg = (size_t)a->grid.columns, squares = Hg * Hg + Wg * Wg;
+    size_t axes = position_axes(a->grid);
     PlanMark mark = plan_mark(plan);
     qkv_plan(&s->frame, a, plan, B);
     plan_keep(plan, a->prefix, "content", &s->content, tokens * (size_t)a->M * sizeof(real));
     plan_keep(plan, a->prefix, "lse", &s->lse, tokens * H * sizeof(float));
-    plan_keep(plan, a->prefix, "axes", &s->axes, H * squares * sizeof(float));
+    plan_keep(plan, a->prefix, "axes", &s->axes, H * axes * sizeof(float));
     if (plan->training)
-        plan_borrow(plan, a->prefix, "daxes", &s->daxes, (size_t)B * H * (squares + 1) * sizeof(float));
+        plan_borrow(plan, a->prefix, "daxes", &s->daxes, (size_t)B * H * (axes + 1) * sizeof(float));
     plan_workspace(plan, softmax_attention_workspace(a->N, a->D));
     plan_workspace(plan, position_attention_workspace(&(PositionAttention){a->grid, a->H, a->D}));
     plan_release(plan, mark);
@@ -132,20 +137,25 @@ static void convit_backward(const Attention *a, real *dx, const real *dy, const 
 
 static size_t convit_macs(const Attention *a) {
     const Convit *s = a->state;
-    size_t pairs = (size_t)a->N * (size_t)(2 * a->N + a->grid.rows + a->grid.columns);
+    int frames = a->grid.frames > 1 ? a->grid.frames : 0;
+    size_t pairs = (size_t)a->N * (size_t)(2 * a->N + a->grid.rows + a->grid.columns + frames);
     return qkv_macs(&s->frame, a) + pairs * (size_t)a->M;
 }
 
 /* AttentionOp.spatial: a row of P. */
 static void convit_spatial(const Attention *a, float *weights, int b, int head, int query) {
     const Convit *s = a->state;
-    int Hg = a->grid.rows, Wg = a->grid.columns;
-    size_t rows = (size_t)Hg * (size_t)Hg, squares = rows + (size_t)Wg * (size_t)Wg;
-    float *axes = xcalloc(squares, sizeof *axes, "attention picture");
+    int T = a->grid.frames, Hg = a->grid.rows, Wg = a->grid.columns;
+    size_t size = position_axes(a->grid), rows = (size_t)Hg * (size_t)Hg, squares = rows + (size_t)Wg * (size_t)Wg;
+    float *axes = xcalloc(size, sizeof *axes, "attention picture");
+    GridPlace from = grid_place(a->grid, query);
     (void)b;
-    device_download(axes, s->axes + (size_t)head * squares, squares * sizeof *axes);
-    const float *row = axes + query / Wg * Hg, *column = axes + rows + query % Wg * Wg;
-    for (int m = 0; m < a->N; m++) weights[m] = row[m / Wg] * column[m % Wg];
+    device_download(axes, s->axes + (size_t)head * size, size * sizeof *axes);
+    const float *row = axes + from.y * Hg, *column = axes + rows + from.x * Wg, *frame = axes + squares + from.t * T;
+    for (int m = 0; m < a->N; m++) {
+        GridPlace to = grid_place(a->grid, m);
+        weights[m] = row[to.y] * column[to.x] * (T > 1 ? frame[to.t] : 1);
+    }
     free(axes);
 }
 
@@ -174,6 +184,7 @@ const AttentionOp convit_op = {
     .summary = "softmax attention and attention by position, mixed by a gate (ConViT)",
     .settings = ATTENTION_SETTINGS(&convit_settings),
     .needs_grid = true,
+    .takes_frames = true,
     .no_qkv_bias = true,
     .state_size = sizeof(Convit),
     .in_block = convit_in_block,

@@ -49,4 +49,5 @@ def depthwise(x, grid, weight, bias=None, stride=1):
     if len(grid) == 3:
         convolve, weight = F.conv3d, weight if weight.ndim == 5 else weight[:, :, None]
     padding = [side // 2 for side in weight.shape[2:]]
-    return convolve(image, weight, bias, stride, padding, groups=image.shape[1]).flatten(2).transpose(1, 2)
+    strides = [1] * (len(padding) - 2) + [stride] * 2  # no stride in time
+    return convolve(image, weight, bias, strides, padding, groups=image.shape[1]).flatten(2).transpose(1, 2)

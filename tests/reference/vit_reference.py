@@ -242,7 +242,7 @@ def block_shapes(config, i):
     if operator == "convit":
         del block["attn.qkv.weight"]
         block.update({"attn.qk.weight": (2 * M, M), "attn.v.weight": (M, M),
-                      "attn.pos_proj.weight": (config.heads, 3), "attn.pos_proj.bias": (config.heads,),
+                      "attn.pos_proj.weight": (config.heads, 5 if len(config.grid) == 3 else 3), "attn.pos_proj.bias": (config.heads,),
                       "attn.gating_param": (config.heads,)})
     elif operator == "conv":
         del block["attn.proj.weight"], block["attn.proj.bias"]
@@ -380,11 +380,10 @@ def cancels(name, config=None):
 
 
 def gated_positional_weights(params, prefix, grid, q, k):
-    """[B,H,N,N] of facebookresearch/convit from q, k [B,H,N,D]."""
-    y, x = torch.meshgrid(torch.arange(grid[0], dtype=q.dtype), torch.arange(grid[1], dtype=q.dtype), indexing="ij")
-    y, x = y.flatten(), x.flatten()
-    dx, dy = x[None, :] - x[:, None], y[None, :] - y[:, None]  # from the query to the key
-    position = F.linear(torch.stack([dx, dy, dx ** 2 + dy ** 2], dim=-1), params[prefix + "pos_proj.weight"],
+    """[B,H,N,N] of facebookresearch/convit from q, k [B,H,N,D]; in clips dt and dt^2 are two features more."""
+    *dt, dy, dx = (-apart.to(q.dtype) for apart in grids.differences(grid))  # from the query to the key
+    features = [dx, dy, dx ** 2 + dy ** 2, *dt, *(d ** 2 for d in dt)]
+    position = F.linear(torch.stack(features, dim=-1), params[prefix + "pos_proj.weight"],
                         params[prefix + "pos_proj.bias"]).permute(2, 0, 1).softmax(-1)  # [H,N,N]
     content = (q @ k.transpose(-1, -2) / math.sqrt(q.shape[-1])).softmax(-1)
     g = params[prefix + "gating_param"].sigmoid()[:, None, None]
