@@ -166,7 +166,7 @@ static void forward_rows(Pairs kind, const Forward *own, const Forward *shared, 
                        QUERIES, keys, QUERIES, Dkp, false);
             if (!all_seen(r, i + t, some, seen.first, keys))
                 fill_unseen(own->s, r, i + t, some, seen.first, keys, -INFINITY);
-            pairs_softmax_step(own->p, &state[t / QUERIES], yt, own->s, LOG2_E * a->scale, keys, keys, Dvp);
+            pairs_softmax_step(LANES, own->p, &state[t / QUERIES], yt, own->s, LOG2_E * a->scale, keys, keys, Dvp);
             pairs_gemm(kind, yt, QUERIES, run->vt + seen.first, padded, own->p, QUERIES, Dvp, QUERIES, keys, true);
         }
     for (int t = 0; t < rows; t += QUERIES)
@@ -299,7 +299,7 @@ static void backward_tile(Pairs kind, const Backward *own, const Backward *run, 
         fill_unseen(own->s, r, i, rows, j + first, keys, -INFINITY);
         fill_unseen(own->t, r, i, rows, j + first, keys, 0);
     }
-    pairs_scores_backward(own->p, own->ds, own->ds_pairs, own->s, own->t, run->shift + i, run->delta + i,
+    pairs_scores_backward(LANES, own->p, own->ds, own->ds_pairs, own->s, own->t, run->shift + i, run->delta + i,
                           LOG2_E * a->scale, keys, keys);
     pairs_gemm(kind, own->dv + v, Dvp, own->p, QUERIES, run->dyp + dy, Dvp, keys, Dvp, QUERIES, true);
     pairs_gemm(kind, own->dk + k, Dkp, own->ds, QUERIES, run->qp + q, Dkp, keys, Dkp, QUERIES, true);

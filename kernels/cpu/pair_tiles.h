@@ -48,13 +48,6 @@ static inline void copy_rows(real *to, const real *from, size_t stride, const in
     memset(to, 0, (size_t)(padded - rows) * Dp * sizeof *to);
 }
 
-/* to [Dp/2][rows][2], ldt pairs from one to the next, = the transpose of from [rows,Dp]: pairs are moved as floats. */
-static inline void turn_pairs(real *to, size_t ldt, const real *from, int rows, int Dp) {
-    for (int i = 0; i < rows; i += TILE)
-        for (int p = 0; p < Dp / 2; p += TILE)
-            tile_transpose((float *)to + p * ldt + i, ldt, (const float *)from + (size_t)i * Dp / 2 + p, Dp / 2);
-}
-
 /* to [Dp,ldt] = the transpose of from [rows,Dp]; room for rows * Dp numbers. */
 static inline void turn_rows(real *to, size_t ldt, const real *from, real *room, int rows, int Dp) {
     turn_pairs(room, rows, from, rows, Dp);
@@ -65,19 +58,6 @@ static inline void turn_rows(real *to, size_t ldt, const real *from, real *room,
             *even = (halfvec)_mm512_cvtepi32_epi16(both);
             *odd = (halfvec)_mm512_cvtepi32_epi16(_mm512_srli_epi32(both, 16));
         }
-}
-
-/* The numbers of a and b alternate. */
-static inline __m512i alternate(halfvec a, halfvec b) {
-    __m512i low = _mm512_cvtepu16_epi32((__m256i)a), high = _mm512_cvtepu16_epi32((__m256i)b);
-    return _mm512_or_si512(low, _mm512_slli_epi32(high, 16));
-}
-
-/* to [rows/2][Dp][2] = from [rows,Dp]. */
-static inline void pair_rows(real *to, const real *from, int rows, int Dp) {
-    for (int i = 0; i < rows; i += 2, to += 2 * Dp, from += 2 * Dp)
-        for (int j = 0; j < Dp; j += TILE)
-            _mm512_storeu_si512(to + 2 * j, alternate(*(const halfvec *)(from + j), *(const halfvec *)(from + Dp + j)));
 }
 
 static inline size_t floats_of(size_t reals) { return workspace_line_up((reals + 1) / 2); }
@@ -91,13 +71,14 @@ typedef struct {
     vec largest[LANES], shift[LANES], sum[LANES], rounded[LANES];
 } Running;
 
-/* Takes the larger scores into account; the factors for what was summed before. */
-static inline void pairs_raise_maximum(vec shrink[LANES], Running *r, const float *s, float scale, int keys) {
+/* Takes the larger scores into account; the factors for what was summed before.  Here and below `lanes`, a literal, is
+ * how many vectors of queries there are. */
+TILE_INLINE void pairs_raise_maximum(int lanes, vec shrink[LANES], Running *r, const float *s, float scale, int keys) {
     vec largest[LANES];
-    for (int v = 0; v < LANES; v++) largest[v] = vec_load(s + v * TILE);
+    for (int v = 0; v < lanes; v++) largest[v] = vec_load(s + v * TILE);
     for (int j = 1; j < keys; j++)
-        for (int v = 0; v < LANES; v++) largest[v] = vec_max(vec_load(s + j * QUERIES + v * TILE), largest[v]);
-    for (int v = 0; v < LANES; v++) {
+        for (int v = 0; v < lanes; v++) largest[v] = vec_max(vec_load(s + j * QUERIES + v * TILE), largest[v]);
+    for (int v = 0; v < lanes; v++) {
         largest[v] = vec_max(scale * largest[v], r->largest[v]);
         r->shift[v] = vec_max(largest[v], vec_set(-FLT_MAX));
         shrink[v] = power_of_two(r->largest[v] - r->shift[v]);
@@ -107,12 +88,12 @@ static inline void pairs_raise_maximum(vec shrink[LANES], Running *r, const floa
 
 /* A block of scores s [keys,QUERIES], of which scale times is the exponent of two, becomes p in pairs of keys,
  * [padded/2][QUERIES][2]; y^T [Dp,QUERIES] and the state take the new keys into account. */
-static inline void pairs_softmax_step(real *p, Running *r, float *yt, const float *s, float scale, int keys,
-                                      int padded, int Dp) {
+TILE_INLINE void pairs_softmax_step(int lanes, real *p, Running *r, float *yt, const float *s, float scale, int keys,
+                                    int padded, int Dp) {
     vec shrink[LANES], sum[LANES] = {{0}}, rounded[LANES] = {{0}};
-    pairs_raise_maximum(shrink, r, s, scale, keys);
+    pairs_raise_maximum(lanes, shrink, r, s, scale, keys);
     for (int j = 0; j + 2 <= keys; j += 2)
-        for (int v = 0; v < LANES; v++) {
+        for (int v = 0; v < lanes; v++) {
             const float *at = s + j * QUERIES + v * TILE;
             vec even = power_of_two(scale * vec_load(at) - r->shift[v]);
             vec odd = power_of_two(scale * vec_load(at + QUERIES) - r->shift[v]);
@@ -122,7 +103,7 @@ static inline void pairs_softmax_step(real *p, Running *r, float *yt, const floa
             *(uvec *)(p + j * QUERIES + 2 * v * TILE) = low >> 16 | high;
         }
     memset(p + keys / 2 * 2 * QUERIES, 0, (padded - keys / 2 * 2) * QUERIES * sizeof *p);
-    for (int v = 0; v < LANES; v++) {
+    for (int v = 0; v < lanes; v++) {
         if (keys % 2) {
             vec last = power_of_two(scale * vec_load(s + (keys - 1) * QUERIES + v * TILE) - r->shift[v]);
             sum[v] += last;
@@ -148,9 +129,9 @@ static inline void pack_queries(real *turned, real *paired, real *room, const re
 
 /* Of a block of scores s = k q^T and t = v dy^T [keys,QUERIES]: p = 2^(scale s - lse) and ds = p (t - delta), both
  * [padded,QUERIES], and ds in pairs of keys. */
-static inline void pairs_scores_backward(real *p, real *ds, real *ds_pairs, const float *s, const float *t,
-                                         const float *lse, const float *delta, float scale, int keys, int padded) {
-    for (int v = 0; v < LANES; v++) {
+TILE_INLINE void pairs_scores_backward(int lanes, real *p, real *ds, real *ds_pairs, const float *s, const float *t,
+                                       const float *lse, const float *delta, float scale, int keys, int padded) {
+    for (int v = 0; v < lanes; v++) {
         vec shift = vec_load(lse + v * TILE), mean = vec_load(delta + v * TILE);
         for (int j = 0; j < padded; j += 2) {
             uvec weights[2] = {{0}}, slopes[2] = {{0}};

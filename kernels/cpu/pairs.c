@@ -11,9 +11,7 @@
 
 static void multiply_dots(float *c, size_t ldc, const real *a, size_t lda, const real *b, size_t ldb, int m, int n,
                           int k, bool accumulate) {
-    for (int j = 0; j < n; j += 2 * TILE)
-        for (int i = 0; i < m; i += TILE_ROWS)
-            pairs_micro(TILE_ROWS, c + i * ldc + j, ldc, a + i * lda, lda, b + 2 * j, ldb, k, accumulate);
+    pairs_dots(c, ldc, (PairRows){a, lda / 2, 1}, b, ldb, m, n, k, accumulate);
 }
 
 /* == AMX ========================================================================================================== */

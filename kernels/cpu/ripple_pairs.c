@@ -11,12 +11,16 @@
  * A block of QUERIES consecutive queries is combined with runs of at most KEYS consecutive keys.  Products of the block
  * with the run are small matrix products (tile.h) with keys along the vector.  A pair's weight needs no distance: since
  * max(|dy|,|dx|) is in group max(g(|dy|), g(|dx|)), row g(|dy|) of a query's table [G][column] holds the weights of a
- * key row, and dalpha is first summed into a table of the same shape. */
+ * key row, and dalpha is first summed into a table of the same shape.
+ *
+ * With bfloat16 and dot products (kernels/cpu/pairs.h), products of a block with a run take bfloat16: phi, v and dy are
+ * exact, since what dy is divided by is multiplied with afterwards; weighted scores and their gradients are rounded. */
 #include "kernels/cpu/ripple.h"
 
 #include <string.h>
 
 #include "kernels/cpu/activations.h"
+#include "kernels/cpu/pairs.h"
 #include "kernels/cpu/workspace.h"
 
 /* Of 8, 16 and 32 queries and 64, 128 and 256 keys, 16 x 128 is the fastest or within the noise of it from 14x14 to
@@ -36,8 +40,18 @@ typedef struct {
     bool narrow; /* each block stays within one grid row and visits only the columns within reach */
     int reach; /* the largest distance handled pair by pair; for dense, all distances */
     bool far;  /* window: the last group is linear attention */
+    bool dots; /* products of bfloat16: runs begin and end with whole pairs of keys */
     size_t ldn; /* row of the transposed copies: an odd number of cache lines, against set conflicts */
 } Shape;
+
+#ifdef VIT_PAIRS
+static bool takes_dots(const Shape *s) {
+    bool whole = !s->narrow && s->Wg % 2 == 0 && s->D % PAIR_BLOCK == 0 && s->F % PAIR_BLOCK == 0;
+    return whole && pairs_kind() == PAIRS_DOTS;
+}
+#else
+static bool takes_dots(const Shape *s) { return (void)s, false; }
+#endif
 
 static Shape shape_of(const RippleRings *rings, int D, int F, bool window) {
     int Hg = rings->grid.rows, Wg = rings->grid.columns;
@@ -53,6 +67,7 @@ static Shape shape_of(const RippleRings *rings, int D, int F, bool window) {
     s.narrow = eight < s.Wg || sixteen < s.Wg;
     s.queries = s.narrow && eight < sixteen ? 8 : QUERIES;
     s.ldn = (size_t)((tile_round_up(s.N) / TILE + 1) | 1) * TILE;
+    s.dots = takes_dots(&s);
     return s;
 }
 
@@ -68,6 +83,12 @@ typedef struct {
     float *z, *dz, *zpart;                    /* [Fp] */
     float *qbase;                             /* [QUERIES,Fp]: base_n phi(q_n) */
     float *group;                             /* int [extent] */
+    /* With dots: numbers of bfloat16, `paired` two rows beside each other, `turned` two columns */
+    float *rows;                              /* [N + 2 TILE, largest of D and F] */
+    float *keys_paired, *values_paired;       /* [N/2,F,2] [N/2,D,2] */
+    float *keys_turned, *values_turned;       /* [F/2,ldn,2] [D/2,ldn,2] */
+    float *queries, *outputs;                 /* [QUERIES,F] [QUERIES,D] of dy, each followed by its pairs of rows */
+    float *wa_half, *wt_half;                 /* [QUERIES,SCORES], each followed by its pairs of rows */
 } Buffers;
 
 /* Computes how many floats the buffers take and, unless `base` is NULL, points them into it. */
@@ -76,6 +97,8 @@ static size_t buffers_of(const Shape *s, Buffers *w, float *base, bool backward)
            DF = (size_t)s->D * s->Fp, none = 0;
 #define IF_BACKWARD(n) (backward ? (n) : none)
 #define IF_FAR(n) (s->far ? (n) : none)
+#define IF_DOTS(n) (s->dots ? (n) / 2 : none)
+    size_t widest = (size_t)(s->D > s->F ? s->D : s->F);
     struct {
         float **at;
         size_t n;
@@ -103,9 +126,19 @@ static size_t buffers_of(const Shape *s, Buffers *w, float *base, bool backward)
                 {&w->dSt, IF_BACKWARD(IF_FAR(DF))},
                 {&w->dz, IF_BACKWARD(IF_FAR((size_t)s->Fp))},
                 {&w->zpart, IF_BACKWARD(IF_FAR((size_t)s->Fp))},
-                {&w->qbase, IF_BACKWARD(IF_FAR(block * s->Fp))}};
+                {&w->qbase, IF_BACKWARD(IF_FAR(block * s->Fp))},
+                {&w->rows, IF_DOTS((N + 2 * TILE) * widest)},
+                {&w->keys_paired, IF_DOTS(N * s->F)},
+                {&w->values_paired, IF_DOTS(N * s->D)},
+                {&w->keys_turned, IF_DOTS(s->F * s->ldn)},
+                {&w->values_turned, IF_BACKWARD(IF_DOTS(s->D * s->ldn))},
+                {&w->queries, IF_DOTS(2 * block * s->F)},
+                {&w->outputs, IF_BACKWARD(IF_DOTS(2 * block * s->D))},
+                {&w->wa_half, IF_DOTS(2 * block * SCORES)},
+                {&w->wt_half, IF_BACKWARD(IF_DOTS(2 * block * SCORES))}};
 #undef IF_BACKWARD
 #undef IF_FAR
+#undef IF_DOTS
     size_t total = 0;
     for (size_t i = 0; i < sizeof list / sizeof *list; i++) {
         if (base) *list[i].at = base + total;
@@ -140,12 +173,18 @@ static void gather(float *to, int padded, const real *x, size_t row, int n, int 
 
 /* x [n,width] -> to [width,ldn], padded with zeros. */
 static void gather_transposed(float *to, size_t ldn, const real *x, size_t row, int n, int width) {
-    int n0 = 0;
-    for (; n0 + TILE <= n; n0 += TILE)
-        for (int j = 0; j < width; j++)
-            for (int i = 0; i < TILE; i++) to[j * ldn + n0 + i] = real_get(x[(n0 + i) * row + j]);
-    for (int j = 0; j < width; j++)
-        for (size_t i = n0; i < ldn; i++) to[j * ldn + i] = i < (size_t)n ? real_get(x[i * row + j]) : 0;
+    float part[TILE * TILE], turned[TILE * TILE];
+    for (size_t first = 0; first < ldn; first += TILE)
+        for (int j = 0; j < width; j += TILE) {
+            for (size_t i = 0; i < TILE; i++) {
+                vec own = {0};
+                if (first + i < (size_t)n) own = real_load_part(x + (first + i) * row + j, (size_t)(width - j));
+                vec_store(part + i * TILE, own);
+            }
+            tile_transpose(turned, TILE, part, TILE);
+            for (int i = 0; i < TILE && j + i < width; i++)
+                vec_store(to + (size_t)(j + i) * ldn + first, vec_load(turned + i * TILE));
+        }
 }
 
 /* == Blocks of queries, runs of keys ============================================================================== */
@@ -243,8 +282,9 @@ static vec weigh_scores(const Shape *s, const Buffers *w, const Block *b, const 
     return total;
 }
 
-/* As weigh_scores, with t += dden, wt = w t and sums[g] += a t. */
-static void weigh_gradients(const Shape *s, const Buffers *w, const Block *b, const Run *r, int i, float dden) {
+/* As weigh_scores, with t = factor t + dden, wt = w t and sums[g] += a t. */
+static void weigh_gradients(const Shape *s, const Buffers *w, const Block *b, const Run *r, int i, float factor,
+                            float dden) {
     const int *group = (const int *)w->group;
     int yq = (b->first + i) / s->Wg, y1 = r->y1, Wg = s->Wg, columns = s->columns;
     size_t table = (size_t)i * s->G * columns + (r->x0 - b->x0);
@@ -256,7 +296,7 @@ static void weigh_gradients(const Shape *s, const Buffers *w, const Block *b, co
             float *sums = w->sums + table + g * columns + c;
             vec weight = vec_load(w->weight + table + g * columns + c), sum = vec_load(sums);
             do {
-                vec score = vec_load(a), gradient = vec_load(t) + dden;
+                vec score = vec_load(a), gradient = factor * vec_load(t) + dden;
                 sum += score * gradient;
                 vec_store(wa, weight * score);
                 vec_store(wt, weight * gradient);
@@ -289,7 +329,92 @@ static void sum_groups(const Shape *s, const Block *b, float *sums, float *dalph
     }
 }
 
+/* == Products of bfloat16 ======================================================================================== */
+
+#ifdef VIT_PAIRS
+
+#define REALS(floats) ((real *)(floats))
+
+/* Keys or values x [N,width] in pairs of rows and, unless `turned` is NULL, of columns. */
+static void arrange(const Shape *s, const Buffers *w, float *paired, float *turned, const real *x, size_t row,
+                    int width) {
+    real *rows = REALS(w->rows);
+    int padded = tile_round_up(s->N) + TILE;
+    for (int i = 0; i < s->N; i++) memcpy(rows + (size_t)i * width, x + i * row, (size_t)width * sizeof *rows);
+    memset(rows + (size_t)s->N * width, 0, (size_t)(padded - s->N) * width * sizeof *rows);
+    pair_rows(REALS(paired), rows, s->N, width);
+    if (turned) turn_pairs(REALS(turned), s->ldn, rows, padded, width);
+}
+
+/* The block's rows of x, and behind them their pairs, an even number: with N even every block has one. */
+static void take_block(float *to, const real *x, size_t row, int m, int width) {
+    real *rows = REALS(to);
+    for (int i = 0; i < m; i++) memcpy(rows + (size_t)i * width, x + i * row, (size_t)width * sizeof *rows);
+    pair_rows(rows + (size_t)QUERIES * width, rows, m, width);
+}
+
+/* x [m,SCORES], times a factor for each row unless it is NULL, rounded, as rows and as pairs of rows behind them. */
+static void round_scores(float *to, const float *x, const float *factor, int m, int count) {
+    real *rows = REALS(to), *pairs = rows + QUERIES * SCORES;
+    for (int i = 0; i < m; i += 2, rows += 2 * SCORES, pairs += 2 * SCORES, x += 2 * SCORES) {
+        float first = factor ? factor[i] : 1, second = factor ? factor[i + 1] : 1;
+        for (int j = 0; j < count; j += TILE) {
+            halfvec even = halfvec_round(first * vec_load(x + j));
+            halfvec odd = halfvec_round(second * vec_load(x + SCORES + j));
+            *(halfvec *)(rows + j) = even;
+            *(halfvec *)(rows + SCORES + j) = odd;
+            _mm512_storeu_si512(pairs + 2 * j, pairs_of(even, odd));
+        }
+    }
+}
+
+/* scores [m,SCORES] = x [m,width] times the run's keys or values. */
+static void dot_scores(const Shape *s, float *scores, const float *x, const float *turned, const Run *r, int m,
+                       int width) {
+    pairs_dots(scores, SCORES, (PairRows){REALS(x), (size_t)width / 2, 1}, REALS(turned) + 2 * r->first, s->ldn, m,
+               tile_round_up(r->count), width, false);
+}
+
+/* sum [m,width] += x [m,SCORES] times the run's keys or values. */
+static void dot_rows(float *sum, const float *x, const float *paired, const Run *r, int m, int width) {
+    pairs_dots(sum, (size_t)width, (PairRows){REALS(x), SCORES / 2, 1}, REALS(paired) + r->first * (size_t)width,
+               (size_t)width, m, width, r->count, true);
+}
+
+/* sum [keys of the run,width] += the transpose of x [m,SCORES] times a block of queries or outputs. */
+static void dot_keys(float *sum, const float *x, const float *block, const Run *r, int m, int width) {
+    pairs_dots(sum + r->first * (size_t)width, (size_t)width, (PairRows){REALS(x) + QUERIES * SCORES, 1, SCORES},
+               REALS(block) + (size_t)QUERIES * width, (size_t)width, r->count, width, m, true);
+}
+
+#endif
+
 /* == Forward ====================================================================================================== */
+
+/* part = the sum of phi(k_m) v_m^T over the k tokens from n on, and theirs of phi(k_m) is added to z. */
+static void far_part(const Shape *s, const Buffers *w, int n, int k) {
+#ifdef VIT_PAIRS
+    if (s->dots) {
+        const real *keys = REALS(w->keys_paired) + (size_t)n * s->F;
+        const __m512bh ones = (__m512bh)_mm512_set1_epi32(0x3f803f80);
+        const real *values = REALS(w->values_paired) + (size_t)n * s->D;
+        pairs_dots(w->part, s->D, (PairRows){keys, 1, s->F}, values, s->D, s->F, s->D, k, false);
+        for (int f = 0; f < s->F; f += TILE) {
+            __m512 sum = _mm512_setzero_ps();
+            for (int m = 0; m < k; m += 2)
+                sum = _mm512_dpbf16_ps(sum, ones, (__m512bh)_mm512_loadu_si512(keys + (size_t)m * s->F + 2 * f));
+            vec_store(w->z + f, vec_load(w->z + f) + (vec)sum);
+        }
+        return;
+    }
+#endif
+    tile_gemm(w->part, s->Dp, w->keys_t + n, s->ldn, 1, w->values + (size_t)n * s->Dp, s->Dp, s->F, s->Dp, k, 0);
+    for (int f = 0; f < s->F; f++) {
+        vec total = vec_set(0);
+        for (int m = n; m < n + k; m += TILE) total += vec_load(w->keys_t + f * s->ldn + m);
+        w->z[f] += vec_sum(total);
+    }
+}
 
 /* S = sum_m phi(k_m) v_m^T and z, in stretches of FLUSH tokens so that long sums keep their digits. */
 static void sum_far(const Shape *s, const Buffers *w) {
@@ -297,14 +422,8 @@ static void sum_far(const Shape *s, const Buffers *w) {
     zero(w->S, FD);
     zero(w->z, s->Fp);
     for (int n = 0; n < s->N; n += FLUSH) {
-        int k = s->N - n < FLUSH ? s->N - n : FLUSH;
-        tile_gemm(w->part, s->Dp, w->keys_t + n, s->ldn, 1, w->values + (size_t)n * s->Dp, s->Dp, s->F, s->Dp, k, 0);
+        far_part(s, w, n, s->N - n < FLUSH ? s->N - n : FLUSH);
         for (size_t i = 0; i < FD; i++) w->S[i] += w->part[i];
-    }
-    for (int f = 0; f < s->F; f++) {
-        vec total = vec_set(0);
-        for (int n = 0; n < s->N; n += TILE) total += vec_load(w->keys_t + f * s->ldn + n);
-        w->z[f] = vec_sum(total);
     }
 }
 
@@ -323,8 +442,16 @@ static void gather_queries(const Shape *s, const Buffers *w, const real *q, size
 
 static void forward_head(const Shape *s, const Buffers *w, RippleHead o, real *y, float *den, const float *alpha,
                          const real *phi, const real *qkv) {
-    gather_transposed(w->keys_t, s->ldn, phi + o.k, o.phi_row, s->N, s->F);
-    gather(w->values, s->Dp, qkv + o.v, o.qkv_row, s->N, s->D);
+#ifdef VIT_PAIRS
+    if (s->dots) {
+        arrange(s, w, w->keys_paired, w->keys_turned, phi + o.k, o.phi_row, s->F);
+        arrange(s, w, w->values_paired, NULL, qkv + o.v, o.qkv_row, s->D);
+    }
+#endif
+    if (!s->dots) {
+        gather_transposed(w->keys_t, s->ldn, phi + o.k, o.phi_row, s->N, s->F);
+        gather(w->values, s->Dp, qkv + o.v, o.qkv_row, s->N, s->D);
+    }
     if (s->far) sum_far(s, w);
     clear_scores(w, false);
     for (int n = 0; n < s->N;) {
@@ -346,7 +473,16 @@ static void forward_head(const Shape *s, const Buffers *w, RippleHead o, real *y
             for (int f = 0; f < s->Fp; f += TILE) total[i] += base * vec_load(q + f) * vec_load(w->z + f);
             for (int d = 0; d < s->Dp; d++) w->num[i * s->Dp + d] *= base;
         }
-        for (Run r = {0}; next_run(s, &b, &r);) {
+#ifdef VIT_PAIRS
+        if (s->dots) take_block(w->queries, phi + o.q + n * o.phi_row, o.phi_row, b.m, s->F);
+        for (Run r = {0}; s->dots && next_run(s, &b, &r);) {
+            dot_scores(s, w->a, w->queries, w->keys_turned, &r, b.m, s->F);
+            for (int i = 0; i < b.m; i++) total[i] += weigh_scores(s, w, &b, &r, i);
+            round_scores(w->wa_half, w->wa, NULL, b.m, r.count);
+            dot_rows(w->num, w->wa_half, w->values_paired, &r, b.m, s->D);
+        }
+#endif
+        for (Run r = {0}; !s->dots && next_run(s, &b, &r);) {
             tile_gemm(w->a, SCORES, w->q, s->Fp, 1, w->keys_t + r.first, s->ldn, rows, tile_round_up(r.count), s->F, 0);
             for (int i = 0; i < b.m; i++) total[i] += weigh_scores(s, w, &b, &r, i);
             tile_gemm(w->num, s->Dp, w->wa, SCORES, 1, w->values + r.first * s->Dp, s->Dp, rows, s->Dp, r.count, 1);
@@ -459,10 +595,18 @@ static void backward_head(const Shape *s, const Buffers *w, RippleHead o, real *
                           const real *dy, const real *y, const float *den, const float *alpha, const real *phi,
                           const real *qkv) {
     size_t table = (size_t)s->G * s->columns;
-    gather(w->keys, s->Fp, phi + o.k, o.phi_row, s->N, s->F);
-    gather(w->values, s->Dp, qkv + o.v, o.qkv_row, s->N, s->D);
-    gather_transposed(w->keys_t, s->ldn, phi + o.k, o.phi_row, s->N, s->F);
-    gather_transposed(w->values_t, s->ldn, qkv + o.v, o.qkv_row, s->N, s->D);
+    if (s->far || !s->dots) {
+        gather(w->keys, s->Fp, phi + o.k, o.phi_row, s->N, s->F);
+        gather(w->values, s->Dp, qkv + o.v, o.qkv_row, s->N, s->D);
+    }
+#ifdef VIT_PAIRS
+    if (s->dots) {
+        arrange(s, w, w->keys_paired, w->keys_turned, phi + o.k, o.phi_row, s->F);
+        arrange(s, w, w->values_paired, w->values_turned, qkv + o.v, o.qkv_row, s->D);
+    }
+#endif
+    if (!s->dots) gather_transposed(w->keys_t, s->ldn, phi + o.k, o.phi_row, s->N, s->F);
+    if (!s->dots) gather_transposed(w->values_t, s->ldn, qkv + o.v, o.qkv_row, s->N, s->D);
     zero(w->dkeys, (size_t)s->N * s->Fp);
     zero(w->dvalues, (size_t)s->N * s->Dp);
     if (s->far) start_far(s, w);
@@ -484,12 +628,30 @@ static void backward_head(const Shape *s, const Buffers *w, RippleHead o, real *
             far_block(s, w, &b, base, dden, dlast);
         else
             zero(w->dq, (size_t)QUERIES * s->Fp);
-        for (Run r = {0}; next_run(s, &b, &r);) {
+#ifdef VIT_PAIRS
+        if (s->dots) {
+            take_block(w->queries, phi + o.q + n * o.phi_row, o.phi_row, b.m, s->F);
+            take_block(w->outputs, dy + o.y + n * o.y_row, o.y_row, b.m, s->D);
+        }
+        for (Run r = {0}; s->dots && next_run(s, &b, &r);) {
+            float inverse[QUERIES];
+            for (int i = 0; i < b.m; i++) inverse[i] = 1 / den[o.den + (n + i) * o.den_row];
+            dot_scores(s, w->a, w->queries, w->keys_turned, &r, b.m, s->F);
+            dot_scores(s, w->t, w->outputs, w->values_turned, &r, b.m, s->D);
+            for (int i = 0; i < b.m; i++) weigh_gradients(s, w, &b, &r, i, inverse[i], dden[i]);
+            round_scores(w->wa_half, w->wa, inverse, b.m, r.count);
+            round_scores(w->wt_half, w->wt, NULL, b.m, r.count);
+            dot_rows(w->dq, w->wt_half, w->keys_paired, &r, b.m, s->F);
+            dot_keys(w->dkeys, w->wt_half, w->queries, &r, b.m, s->F);
+            dot_keys(w->dvalues, w->wa_half, w->outputs, &r, b.m, s->D);
+        }
+#endif
+        for (Run r = {0}; !s->dots && next_run(s, &b, &r);) {
             int columns = tile_round_up(r.count);
             const float *keys = w->keys + r.first * s->Fp;
             tile_gemm(w->a, SCORES, w->q, s->Fp, 1, w->keys_t + r.first, s->ldn, rows, columns, s->F, 0);
             tile_gemm(w->t, SCORES, w->num, s->Dp, 1, w->values_t + r.first, s->ldn, rows, columns, s->D, 0);
-            for (int i = 0; i < b.m; i++) weigh_gradients(s, w, &b, &r, i, dden[i]);
+            for (int i = 0; i < b.m; i++) weigh_gradients(s, w, &b, &r, i, 1, dden[i]);
             tile_gemm(w->dq, s->Fp, w->wt, SCORES, 1, keys, s->Fp, rows, s->Fp, r.count, 1);
             tile_gemm(w->dkeys + r.first * s->Fp, s->Fp, w->wt, 1, SCORES, w->q, s->Fp, r.count, s->Fp, b.m, 1);
             tile_gemm(w->dvalues + r.first * s->Dp, s->Dp, w->wa, 1, SCORES, w->num, s->Dp, r.count, s->Dp, b.m, 1);
@@ -545,6 +707,7 @@ RIPPLE_BACKWARD(window) { pairs_backward(din, dy, y, den, in, rings, shape, true
 static double pairs_cost(const RippleRings *rings, int D, int F, bool window) {
     const double multiply_add = 0.0082, pair = 0.3, run = 200, query = 45, entry = 0.7;
     Shape s = shape_of(rings, D, F, window);
+    double near = s.dots ? multiply_add / 2 : multiply_add;
     double pairs = 0, tables = (double)s.N * s.G, width = 0;
     size_t runs = 0;
     for (int n = 0; n < s.N;) {
@@ -554,8 +717,8 @@ static double pairs_cost(const RippleRings *rings, int D, int F, bool window) {
         n += b.m;
     }
     double far = s.far ? 7.0 * s.N * s.Dp * s.Fp : 0;
-    double nanoseconds = multiply_add * (pairs * (4.0 * s.Fp + 3.0 * s.Dp) + far) + pair * pairs + run * (double)runs +
-                         query * s.N + entry * tables * width;
+    double nanoseconds = near * pairs * (4.0 * s.Fp + 3.0 * s.Dp) + multiply_add * far + pair * pairs +
+                         run * (double)runs + query * s.N + entry * tables * width;
     return 1e-9 * nanoseconds;
 }
 

@@ -10,6 +10,11 @@
 
 #include "kernels/cpu/pair_tiles.h"
 
+/* Dot products take blocks of eight keys, 16 queries and one pair where AMX takes 32 of each: a class token or 197 tokens
+ * leave less to fill up. */
+static int padded_keys(Pairs kind, int keys) { return kind == PAIRS_DOTS ? (keys + 7) / 8 * 8 : pairs_round_up(keys); }
+static int lanes_of(Pairs kind, int queries) { return kind == PAIRS_DOTS && queries <= TILE ? 1 : LANES; }
+
 /* == Forward ====================================================================================================== */
 
 size_t softmax_pairs_forward_floats(int N, int D) {
@@ -60,16 +65,17 @@ void softmax_pairs_forward(Pairs kind, real *y, float *lse, const real *qkv, siz
     }
     for (int i = first; i < last; i += QUERIES) {
         Running r = {.largest = {vec_set(-INFINITY), vec_set(-INFINITY)}};
-        int queries = smaller(QUERIES, last - i);
+        int queries = smaller(QUERIES, last - i), lanes = lanes_of(kind, queries), wide = lanes * TILE;
         copy_rows(rows, qkv, 3 * M, NULL, i, queries, QUERIES, D, Dp);
         turn_pairs(qt, QUERIES, rows, QUERIES, Dp);
         memset(yt, 0, QUERIES * (size_t)Dp * sizeof *yt);
         for (int j = 0, keys; j < N; j += keys) {
             keys = keys_next(j, N);
-            int padded = pairs_round_up(keys);
-            pairs_gemm(kind, s, QUERIES, k + (size_t)j * Dp, Dp, qt, QUERIES, padded, QUERIES, Dp, false);
-            pairs_softmax_step(p, &r, yt, s, scale, keys, padded, Dp);
-            pairs_gemm(kind, yt, QUERIES, vt + j, Np, p, QUERIES, Dp, QUERIES, padded, true);
+            int padded = padded_keys(kind, keys);
+            pairs_gemm(kind, s, QUERIES, k + (size_t)j * Dp, Dp, qt, QUERIES, padded, wide, Dp, false);
+            if (lanes == LANES) pairs_softmax_step(LANES, p, &r, yt, s, scale, keys, padded, Dp);
+            else pairs_softmax_step(1, p, &r, yt, s, scale, keys, padded, Dp);
+            pairs_gemm(kind, yt, QUERIES, vt + j, Np, p, QUERIES, Dp, wide, padded, true);
         }
         finish(yt, lse + i, &r, queries, Dp);
         put_columns(y + i * M, M, yt, 1, queries, D);
@@ -128,18 +134,23 @@ void softmax_pairs_backward(Pairs kind, real *dqkv, const real *dy, const real *
     statistics(delta, shift, dy, y, lse, M, N, Np, D);
     for (int j = 0, keys; j < N; j += keys) {
         keys = keys_next(j, N);
-        int padded = pairs_round_up(keys);
-        copy_rows(k, qkv + M, 3 * M, NULL, j, keys, padded, D, Dp);
-        copy_rows(v, qkv + 2 * M, 3 * M, NULL, j, keys, padded, D, Dp);
-        for (int c = 0; c < padded; c += PAIR_BLOCK) turn_rows(kt + c, KEYS, k + (size_t)c * Dp, room, PAIR_BLOCK, Dp);
-        for (int i = 0; i < Np; i += QUERIES) {
+        int padded = padded_keys(kind, keys), whole = pairs_round_up(keys);
+        copy_rows(k, qkv + M, 3 * M, NULL, j, keys, whole, D, Dp);
+        copy_rows(v, qkv + 2 * M, 3 * M, NULL, j, keys, whole, D, Dp);
+        for (int c = 0; c < whole; c += PAIR_BLOCK) turn_rows(kt + c, KEYS, k + (size_t)c * Dp, room, PAIR_BLOCK, Dp);
+        for (int i = 0; i < N; i += QUERIES) {
             size_t at = (size_t)i * Dp;
-            pairs_gemm(kind, s, QUERIES, k, Dp, qt + at, QUERIES, padded, QUERIES, Dp, false);
-            pairs_gemm(kind, t, QUERIES, v, Dp, dyt + at, QUERIES, padded, QUERIES, Dp, false);
-            pairs_scores_backward(p, ds, ds_pairs, s, t, shift + i, delta + i, LOG2_E * scale, keys, padded);
-            pairs_gemm(kind, dv, Dp, p, QUERIES, dyp + at, Dp, padded, Dp, QUERIES, i > 0);
-            pairs_gemm(kind, dk, Dp, ds, QUERIES, qp + at, Dp, padded, Dp, QUERIES, i > 0);
-            pairs_gemm(kind, dqt + at, QUERIES, kt, KEYS, ds_pairs, QUERIES, Dp, QUERIES, padded, j > 0);
+            int queries = smaller(QUERIES, N - i), lanes = lanes_of(kind, queries), wide = lanes * TILE;
+            int inner = kind == PAIRS_DOTS ? queries + queries % 2 : QUERIES;
+            pairs_gemm(kind, s, QUERIES, k, Dp, qt + at, QUERIES, padded, wide, Dp, false);
+            pairs_gemm(kind, t, QUERIES, v, Dp, dyt + at, QUERIES, padded, wide, Dp, false);
+            if (lanes == LANES)
+                pairs_scores_backward(LANES, p, ds, ds_pairs, s, t, shift + i, delta + i, LOG2_E * scale, keys, padded);
+            else
+                pairs_scores_backward(1, p, ds, ds_pairs, s, t, shift + i, delta + i, LOG2_E * scale, keys, padded);
+            pairs_gemm(kind, dv, Dp, p, QUERIES, dyp + at, Dp, padded, Dp, inner, i > 0);
+            pairs_gemm(kind, dk, Dp, ds, QUERIES, qp + at, Dp, padded, Dp, inner, i > 0);
+            pairs_gemm(kind, dqt + at, QUERIES, kt, KEYS, ds_pairs, QUERIES, Dp, wide, padded, j > 0);
         }
         put_rows(dqkv + M + j * 3 * M, 3 * M, dk, scale, keys, D, Dp);
         put_rows(dqkv + 2 * M + j * 3 * M, 3 * M, dv, 1, keys, D, Dp);
