@@ -2,14 +2,13 @@
  *   floats     Forward is a matmul primitive, which also adds the bias; both backward products are dnnl_sgemm, which can
  *              accumulate and transpose and needs no primitive for every shape.  At ViT-tiny's shapes the two reach the
  *              same rate (docs/performance.md).
- *   bfloat16   All three are matmul primitives on bfloat16 factors, with float sums, bias and weight gradient, or those
- *              of linear_pairs.c where it serves.  The weights are rounded for each product.  Where oneDNN has no such
- *              primitives, for AVX2 and for arm64 before its version 3, factors are widened for dnnl_sgemm. */
+ *   bfloat16   All three are matmul primitives on bfloat16 factors, with float sums, bias and weight gradient.  The
+ *              weights are rounded for each product.  Where oneDNN has no such primitives, for AVX2 and for arm64
+ *              before its version 3, factors are widened for dnnl_sgemm. */
 #include <stdlib.h>
 #include <time.h>
 
 #include "kernels/cpu/activations.h"
-#include "kernels/cpu/linear_pairs.h"
 #include "kernels/cpu/onednn.h"
 #include "kernels/kernels.h"
 
@@ -287,12 +286,6 @@ static void multiply_input(real *dx, const real *dy, const real *w, const Linear
 }
 
 static void multiply_weight(float *dw, const real *dy, const real *x, const LinearShape *s) {
-#ifdef VIT_PAIRS
-    if (linear_pairs_serve(s)) {
-        linear_pairs_weight(dw, dy, x, s);
-        return;
-    }
-#endif
     multiply(BACKWARD_WEIGHT, dw, dy, x, NULL, s);
 }
 
@@ -307,22 +300,10 @@ static bool forward_kept(real *y, const real *x, const float *w, const float *b,
 
 void linear_forward(real *y, const real *x, const float *w, const float *b, const LinearShape *shape) {
     if (keeping && forward_kept(y, x, w, b, shape)) return;
-#ifdef VIT_PAIRS
-    if (linear_pairs_serve(shape)) {
-        linear_pairs_forward(y, x, w, b, shape);
-        return;
-    }
-#endif
     multiply(FORWARD, y, x, rounded(w, shape), b, shape);
 }
 
 void linear_backward_input(real *dx, const real *dy, const float *w, const LinearShape *shape) {
-#ifdef VIT_PAIRS
-    if (linear_pairs_serve(shape)) {
-        linear_pairs_input(dx, dy, w, shape);
-        return;
-    }
-#endif
     multiply_input(dx, dy, rounded(w, shape), shape);
 }
 
