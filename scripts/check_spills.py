@@ -29,7 +29,7 @@ void product_turned(float *c, size_t ldc, const float *a, size_t lda, const floa
 }
 #ifdef __AVX512BF16__
 void product_of_pairs(float *c, size_t ldc, const real *a, size_t lda, const real *b, size_t ldb, int k) {
-    pairs_micro(TILE_ROWS, c, ldc, a, lda, b, ldb, k, 1);
+    pairs_micro(TILE_ROWS, 2, c, ldc, (PairRows){a, lda / 2, 1}, b, ldb, k, 1);
 }
 #endif
 void exponential(float *y, const float *x, int n) {
