@@ -11,6 +11,7 @@
 #
 # Debian's packages come from the mirror that this machine's apt uses, Ubuntu's from debootstrap's own default where apt
 # has none; UBUNTU_MIRROR and DEBIAN_MIRROR say otherwise.
+case ${1:-} in -h | --help) sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0" && exit ;; esac
 set -u
 cd "$(dirname "$0")/.." || exit 1
 

@@ -18,6 +18,7 @@
 #   OUT=FILE         also write one line of JSON for each measurement to this file
 #
 # Measurements of the rows of a table alternate, so that a change in the machine's speed affects all of them.
+case ${1:-} in -h | --help) sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0" && exit ;; esac
 set -eu
 cd "$(dirname "$0")/.."
 

@@ -20,6 +20,7 @@
 #
 # A block is measured as a model of depth 1 with patches of one pixel, so that the times include a 3 x 192 projection of
 # each token, the mean over the tokens, a classifier of ten classes, and in training AdamW.
+case ${1:-} in -h | --help) sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0" && exit ;; esac
 set -eu
 cd "$(dirname "$0")/.."
 

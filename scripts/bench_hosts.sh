@@ -14,6 +14,7 @@
 #
 # Measurements of vit.c and PyTorch alternate, so that a change in the machine's speed affects both.  Load averages
 # stand above the tables.
+case ${1:-} in -h | --help) sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0" && exit ;; esac
 set -eu
 cd "$(dirname "$0")/.."
 

@@ -9,6 +9,7 @@
 #   SECONDS_EACH=3     seconds for one measurement
 #   PRIORITY=          a command prefix, for instance "chrt -r 1" on a machine that is shared with others
 #   WORKERS="1 2"      numbers of threads for which the scaling is measured
+case ${1:-} in -h | --help) sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0" && exit ;; esac
 set -u
 cd "$(dirname "$0")/.." || exit 1
 data=${1:?"usage: sh scripts/bench_loader.sh FOLDER (with train/<class>/*.JPEG in it)"}

@@ -3,6 +3,7 @@
 # model is given single frames, which say nothing, and stays at chance.  Everything lands in runs/demo-clips.
 #
 #   sh scripts/demo_clips.sh [--epochs 2 ...]      arguments are passed on to the training of the clips
+case ${1:-} in -h | --help) sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0" && exit ;; esac
 set -eu
 cd "$(dirname "$0")/.."
 run=runs/demo-clips

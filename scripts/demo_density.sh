@@ -4,6 +4,7 @@
 # baselines, and lets it draw.  All results are in runs/demo-density.
 #
 #   sh scripts/demo_density.sh [--epochs 2 ...]      arguments are passed on to train_ar
+case ${1:-} in -h | --help) sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0" && exit ;; esac
 set -eu
 cd "$(dirname "$0")/.."
 run=runs/demo-density

@@ -4,6 +4,7 @@
 # in a scene.  All results are in runs/demo-detector.
 #
 #   sh scripts/demo_detector.sh [--epochs 4 ...]      arguments are passed on to train_detr
+case ${1:-} in -h | --help) sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0" && exit ;; esac
 set -eu
 cd "$(dirname "$0")/.."
 run=runs/demo-detector

@@ -11,6 +11,7 @@
 #
 # Libraries are looked for by compiling and linking a program with them, so a copy in /usr/local, or in CPPFLAGS and
 # LDFLAGS, counts.  apt-get runs only when something is missing; on systems without it the missing names are printed.
+case ${1:-} in -h | --help) sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0" && exit ;; esac
 set -u
 cd "$(dirname "$0")/.." || exit 1
 

@@ -4,6 +4,7 @@
 #   scripts/fetch_cifar.sh cifar10|cifar100 [FOLDER]     FOLDER: train_vit's data_dir (default datasets)
 #
 # An interrupted download is continued.  An archive is unpacked only if its MD5 sum is the published one.
+case ${1:-} in -h | --help) sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0" && exit ;; esac
 set -eu
 
 home=https://www.cs.toronto.edu/~kriz

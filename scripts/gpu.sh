@@ -42,6 +42,7 @@
 #   CSV=$KEEP/gpu.csv     what the stage table prints
 #   GPU_BUILDS="build/cuda-fp32 build/cuda"   the builds in float32 and bfloat16
 #   GPU_REHEARSAL=1       tiny sizes and no GPU: tests/test_gpu_plan.sh runs the whole plan so, with other builds
+case ${1:-} in -h | --help) sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0" && exit ;; esac
 set -u
 cd "$(dirname "$0")/.." || exit 1
 started=$(date +%s)

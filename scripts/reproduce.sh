@@ -15,6 +15,7 @@
 # RUNS       folder for the runs (default runs/paper)
 # EXTRA      additional settings for every row, as in EXTRA="--data-dir somewhere --epochs 2"; with --epochs N and
 #            without --warmup-epochs, rows of train_vit warm up for a tenth of N epochs, rounded down
+case ${1:-} in -h | --help) sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0" && exit ;; esac
 set -u
 cd "$(dirname "$0")/.." || exit 1
 

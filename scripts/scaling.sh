@@ -12,6 +12,7 @@
 # OUT      writes OUT.csv and OUT.png (default runs/scaling; of docs/scaling the image is in docs/images); rows that are already in
 #          OUT.csv are not measured again
 # LIMIT    skip larger grids of an operator once its training batch takes more than this many seconds (default 20)
+case ${1:-} in -h | --help) sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0" && exit ;; esac
 set -u
 cd "$(dirname "$0")/.." || exit 1
 

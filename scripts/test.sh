@@ -6,6 +6,7 @@
 #
 #   FUZZ_SECONDS=10    seconds for each fuzzer
 #   JOBS=2             compilations and fuzzers that run at once (default: the number of cores)
+case ${1:-} in -h | --help) sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0" && exit ;; esac
 set -u
 cd "$(dirname "$0")/.." || exit 1
 

@@ -1,6 +1,6 @@
 #!/bin/sh
-# scripts/deps.sh and scripts/test.sh on machines that lack things, and the plot scripts under a Python that lacks
-# matplotlib.
+# What every script says of itself, scripts/deps.sh and scripts/test.sh on machines that lack things, and the plot
+# scripts under a Python that lacks matplotlib.
 #
 #   BUILD=build/cpu sh tests/test_scripts.sh
 #
@@ -9,6 +9,19 @@
 
 # shellcheck disable=SC2015,SC2154
 . "$(dirname "$0")/tap.sh"
+
+# == --help ===========================================================================================================
+
+unhelpful=
+for script in "$root"/scripts/*.sh; do
+    run_script() { timeout 10 sh "$script" "$1" >out 2>err; }
+    for flag in -h --help; do
+        run_script $flag && [ ! -s err ] && [ "$(sed -n 2p "$script")" = "# $(head -n 1 out)" ] && ! grep -qE '^(set|case) ' out ||
+            unhelpful="$unhelpful ${script##*/}"
+    done
+done
+[ -z "$unhelpful" ]
+check "every script tells what it does, and does nothing else" $? "${unhelpful:-all}"
 
 # == scripts/deps.sh =================================================================================================
 
