@@ -154,8 +154,8 @@ static void refuse_stages(const Model *model, const SafeTensors *st, const char 
             snprintf(dims + at, sizeof dims - at, "%s%zu", i ? "," : "", rows_of(st, norm));
             snprintf(depths + end, sizeof depths - end, "%s%d", i ? "," : "", depth);
         }
-        die("%s: in stages (%s.0.blocks), as %s, of dim %s and depth %s, but this model is not: configs/imagenet/%s-*.ini "
-            "are", path, hosts[h].stages, hosts[h].like, dims, depths, hosts[h].configs);
+        die("%s: a hierarchy of dim %s and depth %s (%s.0.blocks), but this model has no such stages: %s's configs, "
+            "configs/imagenet/%s-*.ini, make them", path, dims, depths, hosts[h].stages, hosts[h].like, hosts[h].configs);
     }
 }
 
@@ -184,7 +184,7 @@ static void print_settings_of(const Model *model, const SafeTensors *st, const c
         if (is_square(n)) snprintf(image, sizeof image, " --img-size %zu", (size_t)lround(sqrt((double)n)) * side);
     }
     if (classes) snprintf(head, sizeof head, " --num-classes %zu", classes);
-    if (dim % 64 == 0) snprintf(heads, sizeof heads, ": 64 numbers for each, as most have, are --heads %zu", dim / 64);
+    if (dim % 64 == 0) snprintf(heads, sizeof heads, ": with 64 numbers for each, as most have, --heads %zu", dim / 64);
     print_line("%s: its tensors are those of --dim %zu --depth %d --patch-size %zu --mlp-ratio %g --pool %s%s%s; the "
                "number of heads leaves no trace%s\n",
                path, dim, depth, side, (double)hidden / (double)dim, token ? "cls" : "gap", image, head, heads);

@@ -51,23 +51,20 @@ for number in 2 3 4; do
     [ "$(cut -d , -f 7,8 one/log.csv)" = "$(cut -d , -f 7,8 several$number/log.csv)" ]
     check "and its accuracies" $? "$(last_row several$number)"
 done
-# Mixed batches of 18: on two ranks, and in micro-batches of 5, partners are cut apart.
-mixed="$model --batch-size 18 --epochs 2 --aa rand-m9-mstd0.5-inc1 --reprob 0.5 --mixup 0.8 --cutmix 1 --repeated-aug"
-run $mixed --run-dir mixed
-for number in 2 3; do
-    ranks $number $mixed --micro-batch 5 --run-dir mixed$number
-    worst=$(curves_agree mixed mixed$number 2e-5)
-    check "$number ranks mix the batches of one" $? "$worst"
-done
-# Two samples of each clip, cut apart by ranks and micro-batches.
-clips="$model --batch-size 18 --epochs 2 --data moving-shapes --img-size 64 --frames 3 --samples-per-clip 2 --mixup 0.8
-       --crop-padding 4 --reprob 0.5"
-run $clips --run-dir clips
-for number in 2 3; do
-    ranks $number $clips --micro-batch 5 --run-dir clips$number
-    worst=$(curves_agree clips clips$number 2e-5)
-    check "$number ranks take the samples of clips of one" $? "$worst"
-done
+# follow RUN WHAT SETTING...: batches of 18, which two ranks and micro-batches of 5 cut in odd places, have the curve of one.
+follow() {
+    followed=$1 what=$2
+    shift 2
+    run $model --batch-size 18 --epochs 2 "$@" --run-dir "$followed"
+    for number in 2 3; do
+        ranks $number $model --batch-size 18 --epochs 2 "$@" --micro-batch 5 --run-dir "$followed$number"
+        worst=$(curves_agree "$followed" "$followed$number" 2e-5)
+        check "$number ranks $what" $? "$worst"
+    done
+}
+follow mixed "mix the batches of one" --aa rand-m9-mstd0.5-inc1 --reprob 0.5 --mixup 0.8 --cutmix 1 --repeated-aug
+follow clips "take the samples of clips of one" --data moving-shapes --img-size 64 --frames 3 --samples-per-clip 2 --mixup 0.8 \
+    --crop-padding 4 --reprob 0.5
 
 ranks 2 $model --epochs 3 --run-dir again
 same_run several2 again
