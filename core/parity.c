@@ -26,8 +26,8 @@ void parity_images(SafeTensors *st, const char *path, int size[2], int *frames) 
         die("%s: needs the tensors 'images' [B,3,H,W], or 'clips' [B,3,frames,H,W], and 'labels' [B]", path);
     bool clips = images->ndim == 5;
     const size_t *shape = images->shape;
-    if ((clips ? shape[3 - axis] : shape[1]) != 3 || (images->ndim != 4 && !clips) ||
-        (axis == FRAMES_LAST && !clips) || images->dtype != SAFE_F32 || !images->size || shape[0] > 65536 ||
+    if ((images->ndim != 4 && !clips) || (axis == FRAMES_LAST && !clips) ||
+        (clips ? shape[3 - axis] : shape[1]) != 3 || images->dtype != SAFE_F32 || !images->size || shape[0] > 65536 ||
         (clips && shape[axis] > 1024) || shape[2 + clips] > 4096 || shape[3 + clips] > 4096)
         die("%s: 'images' must be float32 [B,3,H,W], or clips: [B,frames,3,H,W], or 'clips' [B,3,frames,H,W], already "
             "normalised", path);
