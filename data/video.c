@@ -246,19 +246,22 @@ static Listed *grow(Listed *list, int count, int *room, Error *error) {
     return NULL;
 }
 
-/* Keeps one entry for each time: the two fields of a picture may be two packets. */
+static bool refuse_empty(Error *error) { return refuse(error, "no frame that can be decoded"); }
+
+/* Keeps one entry for each time: the two fields of a picture may be two packets.  An edit list can leave none. */
 static bool keep_list(VideoReader *v, Listed *list, int count, int64_t first, Error *error) {
+    v->count = 0;
+    if (!count) return refuse_empty(error);
     qsort(list, (size_t)count, sizeof *list, by_time);
     v->times = malloc((size_t)count * sizeof *v->times);
     v->keys = malloc((size_t)count * sizeof *v->keys);
     if (!v->times || !v->keys) return refuse_memory(error, (size_t)count * sizeof *v->times, "the frames of a video");
-    v->count = 0;
     for (int i = 0; i < count; i++) {
         if (list[i].time < first || (v->count && list[i].time == v->times[v->count - 1])) continue;
         v->times[v->count] = list[i].time;
         v->keys[v->count++] = list[i].key;
     }
-    return true;
+    return v->count || refuse_empty(error);
 }
 
 /* *timeless: a packet has no time, and nothing is listed. */
@@ -278,7 +281,6 @@ static bool list_packets(VideoReader *v, bool *timeless, Error *error) {
         else if ((list = grow(list, count, &room, error))) list[count++] = (Listed){v->packet->pts, key};
         else ok = false;
     }
-    if (ok && !*timeless && !count) ok = refuse(error, "no frame that can be decoded");
     if (ok && !*timeless) ok = keep_list(v, list, count, first, error);
     free(list);
     return ok;
@@ -294,7 +296,7 @@ static bool count_frames(VideoReader *v, Error *error) {
         if (!(list = grow(list, count, &room, error))) return false;
         list[count] = (Listed){count, !count};
     }
-    bool ok = count ? keep_list(v, list, count, 0, error) : refuse(error, "no frame that can be decoded");
+    bool ok = keep_list(v, list, count, 0, error);
     free(list);
     return ok;
 }

@@ -185,6 +185,22 @@ static void edit_lists_cut_the_start(void **state) {
         }
 }
 
+/* A table of times that shows the first key frame after all others, where an edit list has cut it away. */
+static void a_list_can_be_empty(void **state) {
+    (void)state;
+    VideoRecipe r = {"mp4", "mpeg4", .frames = 7, .height = 16, .width = 32, .key_distance = 4, .b_frames = 1};
+    size_t size;
+    Error error;
+    uint8_t *bytes = encode_video(&r, &size), *table = memmem(bytes, size, "ctts", 4);
+    assert_non_null(table);
+    table[17] = 0x27; /* of the first frame's offset, a 32 bit number behind version, entries and frames */
+    VideoReader *v = video_open(bytes, size, 1 << 20, &error);
+    if (v) assert_true(video_frames(v) > 0);
+    else assert_string_equal(error.text, "no frame that can be decoded");
+    video_close(v);
+    free(bytes);
+}
+
 /* Every frame that is read has the size of the first one that is. */
 static void sizes_may_change(void **state) {
     (void)state;
@@ -489,6 +505,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(every_frame_is_found),
         cmocka_unit_test(rates_may_vary),
         cmocka_unit_test(edit_lists_cut_the_start),
+        cmocka_unit_test(a_list_can_be_empty),
         cmocka_unit_test(sizes_may_change),
         cmocka_unit_test(one_frame),
         cmocka_unit_test(rotations_are_undone),
