@@ -17,7 +17,8 @@
 
 #include "data/video_library.h"
 
-enum { IO_BUFFER = 1 << 16, PROBE_BYTES = 1 << 22, SEND_TRIES = 1 << 16 };
+/* A container's table is searched in a time that grows with the square of the frames that an edit list cuts away. */
+enum { IO_BUFFER = 1 << 16, PROBE_BYTES = 1 << 22, SEND_TRIES = 1 << 16, MOST_CUT_AWAY = 1 << 14 };
 
 /* Files that hold other files' names are not among them. */
 static const char containers[] = "mov,matroska,webm,avi,mpegts,mpeg,flv,asf,ogg";
@@ -36,6 +37,7 @@ struct VideoReader {
     bool *keys;        /* [count] */
     int count;
     bool counted;      /* the file has no times */
+    bool searchable;   /* in the time that a seek may take */
     int64_t position;  /* the time of the last frame decoded; INT64_MIN: none since the start */
     int64_t counter;   /* frames since the start, if they are counted */
     bool drained, suspect; /* suspect: an error since the last key frame */
@@ -303,8 +305,13 @@ static bool count_frames(VideoReader *v, Error *error) {
 
 static bool list_frames(VideoReader *v, Error *error) {
     bool timeless;
+    int listed = ff.avformat_index_get_entries_count(v->format->streams[v->stream]);
+    if (listed > 0 && (size_t)listed > v->size)
+        return refuse(error, "%d frames are listed in %zu bytes: the file is damaged", listed, v->size);
     if (!list_packets(v, &timeless, error)) return false;
     if (timeless) return count_frames(v, error) && rewind_video(v, error);
+    v->searchable = listed - v->count <= MOST_CUT_AWAY;
+    if (!v->searchable) return rewind_video(v, error);
     v->position = INT64_MIN;
     return ff.av_seek_frame(v->format, v->stream, v->times[0], AVSEEK_FLAG_BACKWARD) >= 0 || rewind_video(v, error);
 }
@@ -405,7 +412,7 @@ static bool convert(VideoReader *v, int *height, int *width, Error *error) {
 static void seek_ahead(VideoReader *v, int frame) {
     int key = frame;
     while (key > 0 && !v->keys[key]) key--;
-    if (v->counted || key == 0 || v->times[key] <= v->position) return;
+    if (v->counted || !v->searchable || key == 0 || v->times[key] <= v->position) return;
     if (ff.av_seek_frame(v->format, v->stream, v->times[key], AVSEEK_FLAG_BACKWARD) < 0) return;
     ff.avcodec_flush_buffers(v->codec);
     v->drained = v->suspect = false;

@@ -31,7 +31,8 @@
     F(avcodec_parameters_to_context) F(avcodec_receive_frame) F(avcodec_send_packet) CODEC_SIDE_DATA(F)
 #define FORMAT_FUNCTIONS(F) \
     F(av_find_best_stream) F(av_read_frame) F(av_seek_frame) F(avformat_alloc_context) F(avformat_close_input) \
-    F(avformat_find_stream_info) F(avformat_open_input) F(avio_alloc_context) F(avio_context_free) FORMAT_SIDE_DATA(F)
+    F(avformat_find_stream_info) F(avformat_index_get_entries_count) F(avformat_open_input) F(avio_alloc_context) \
+    F(avio_context_free) FORMAT_SIDE_DATA(F)
 #define SCALE_FUNCTIONS(F) \
     F(sws_freeContext) F(sws_getCoefficients) F(sws_getContext) F(sws_scale) F(sws_setColorspaceDetails)
 

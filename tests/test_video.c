@@ -201,6 +201,22 @@ static void a_list_can_be_empty(void **state) {
     free(bytes);
 }
 
+/* A table of sixteen million frames of a byte each, in a file of a thousand: seeking in it would take hours. */
+static void tables_may_lie(void **state) {
+    (void)state;
+    VideoRecipe r = {"mp4", "mpeg4", .frames = 7, .height = 16, .width = 32, .key_distance = 4};
+    size_t size;
+    Error error;
+    uint8_t *bytes = encode_video(&r, &size), *sizes = memmem(bytes, size, "stsz", 4);
+    uint8_t *chunks = memmem(bytes, size, "stsc", 4);
+    assert_true(sizes && chunks);
+    memcpy(sizes + 8, (uint8_t[]){0, 0, 0, 1, 0, 0xff, 0xff, 0xff}, 8);          /* size of all, number */
+    memcpy(chunks + 12, (uint8_t[]){0, 0, 0, 1, 0, 0xff, 0xff, 0xff}, 8); /* first chunk, samples in each */
+    assert_null(video_open(bytes, size, 1 << 20, &error));
+    assert_non_null(strstr(error.text, "16777215 frames are listed"));
+    free(bytes);
+}
+
 /* Every frame that is read has the size of the first one that is. */
 static void sizes_may_change(void **state) {
     (void)state;
@@ -506,6 +522,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(rates_may_vary),
         cmocka_unit_test(edit_lists_cut_the_start),
         cmocka_unit_test(a_list_can_be_empty),
+        cmocka_unit_test(tables_may_lie),
         cmocka_unit_test(sizes_may_change),
         cmocka_unit_test(one_frame),
         cmocka_unit_test(rotations_are_undone),
