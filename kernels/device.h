@@ -62,7 +62,7 @@ void device_upload_async(void *device, const void *host, size_t bytes);
 void device_uploads_used(void);
 void device_uploads_wait(void);
 
-/* The contents of `host` are there when a device_mark that was called later has been waited for. */
+/* The contents of `host` are there when a later device_mark was waited for, or a later device_download has returned. */
 void device_download_async(void *host, const void *device, size_t bytes);
 
 /* A place in the sequence of calls: device_wait returns when all that was called before device_mark is done.  *mark is
