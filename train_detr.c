@@ -307,8 +307,8 @@ static void buffers_open(Run *run, int images, int most_targets, bool training) 
     const DetrSettings *s = run->model;
     SetLossSize size = {training ? s->decoder_layers : 1, images, s->queries, s->num_classes + 1, most_targets};
     size_t rows = (size_t)size.layers * (size_t)images * (size_t)s->queries;
-    run->logits = xcalloc(rows * (size_t)size.columns, sizeof *run->logits, "predictions");
-    run->boxes = xcalloc(rows * 4, sizeof *run->boxes, "predictions");
+    run->logits = host_malloc(rows * (size_t)size.columns * sizeof *run->logits, "predictions");
+    run->boxes = host_malloc(rows * 4 * sizeof *run->boxes, "predictions");
     if (!training) return;
     run->dlogits = xcalloc(rows * (size_t)size.columns, sizeof *run->dlogits, "gradients of predictions");
     run->dboxes = xcalloc(rows * 4, sizeof *run->dboxes, "gradients of predictions");

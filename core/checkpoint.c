@@ -74,7 +74,9 @@ void checkpoint_save_state(const Params *params, const RunState *state, const ch
     snprintf(seconds, sizeof seconds, "%.3f", state->seconds);
     all[metadata_count] = (SafeMetadata){"vit.c.run", run};
     all[metadata_count + 1] = (SafeMetadata){"vit.c.seconds", seconds}; /* separate: not reproducible */
-    arenas_save(params, arenas, prefixes, params->ema ? 4 : 3, path, all, metadata_count + 2);
+    all[metadata_count + 2] = (SafeMetadata){"vit.c.choices", kernels_choices()};
+    metadata_count += *all[metadata_count + 2].value ? 3 : 2;
+    arenas_save(params, arenas, prefixes, params->ema ? 4 : 3, path, all, metadata_count);
 }
 
 /* == Reading ====================================================================================================== */

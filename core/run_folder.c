@@ -38,16 +38,20 @@ void run_folder_of(char path[RUN_PATH_SIZE], const char *given) {
         die("%s: no such file: --resume wants the folder of a run that has saved its state", state);
 }
 
-char *run_folder_config(const char *checkpoint) {
+static char *metadata_of(const char *checkpoint, const char *key, const char *what) {
     char *copy = NULL;
     Error error;
     SafeTensors st;
     if (!safetensors_open(&st, checkpoint, &error)) die("%s", error.text);
-    const char *text = safetensors_metadata(&st, "vit.c.config");
-    if (text && !(copy = strdup(text))) die("%s: out of memory for its settings", checkpoint);
+    const char *text = safetensors_metadata(&st, key);
+    if (text && !(copy = strdup(text))) die("%s: out of memory for its %s", checkpoint, what);
     safetensors_close(&st);
     return copy;
 }
+
+char *run_folder_config(const char *checkpoint) { return metadata_of(checkpoint, "vit.c.config", "settings"); }
+
+char *run_folder_choices(const char *state) { return metadata_of(state, "vit.c.choices", "kernels' choices"); }
 
 bool run_folder_normalisation(float mean[3], float std[3], const char *checkpoint) {
     Error error;

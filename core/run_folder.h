@@ -53,6 +53,9 @@ void run_folder_of(char path[RUN_PATH_SIZE], const char *given);
 /* The settings stored in a checkpoint, or NULL; the caller frees them. */
 char *run_folder_config(const char *checkpoint);
 
+/* What kernels had chosen when a state was saved (kernels_choices), or NULL; the caller frees it. */
+char *run_folder_choices(const char *state);
+
 /* Reads mean and std of the pixels from a checkpoint; false if it has none. */
 bool run_folder_normalisation(float mean[3], float std[3], const char *checkpoint);
 

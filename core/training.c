@@ -5,6 +5,7 @@
 #include <math.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "core/die.h"
@@ -247,6 +248,7 @@ static void announce(const Training *t) {
     if (t->mixed) printf("ranks use different instructions (%s): they agree to rounding, not to the bit\n", t->mixed);
     t->calls->announce(t->run);
     if (t->changes && *t->changes) printf("settings changed: %s\n", t->changes);
+    if (t->chosen_anew) printf("kernels do not take the choices of the saved run: %s\n", t->chosen_anew);
     if (state->step && !is_over(t))
         printf("resumed at epoch %llu, after %llu of its batches\n", (unsigned long long)state->epoch + 1,
                (unsigned long long)state->batch);
@@ -430,7 +432,17 @@ static bool end_epoch(Training *t) {
     return true;
 }
 
+/* Before memory is planned, which may depend on them. */
+static void take_choices(Training *t) {
+    char path[RUN_PATH_SIZE];
+    run_folder_file(path, t->s->run_dir, "state.safetensors");
+    char *choices = run_folder_choices(path);
+    if (choices) t->chosen_anew = kernels_take_choices(choices);
+    free(choices);
+}
+
 int training_run(Training *t) {
+    if (t->resumed) take_choices(t);
     t->calls->open(t->run);
     announce(t);
     TrainingWords result = is_over(t) ? WORDS_BEST : WORDS_RESULT;

@@ -236,8 +236,8 @@ void detr_forward(Detr *detr) {
 
 void detr_predictions(const Detr *detr, float *logits, float *boxes) {
     size_t rows = (size_t)detr_predicted_layers(detr) * queries_of(detr);
+    device_download_async(boxes, detr->heads.boxes, rows * 4 * sizeof *boxes); /* there with the logits */
     real_download(logits, detr->heads.logits, rows * (size_t)detr->columns);
-    device_download(boxes, detr->heads.boxes, rows * 4 * sizeof *boxes);
 }
 
 void detr_load_gradients(Detr *detr, const float *dlogits, const float *dboxes) {

@@ -261,7 +261,7 @@ if check "scripts/deps.sh" sh scripts/deps.sh test; then
         check "stand-ins, $precision" env ASAN_OPTIONS=detect_leaks=0 build/emulate-$precision/tests/emulate/test_standins
         # cuFFT's way, launches and bytes of a step, two ranks; the plan for a lent GPU takes both precisions.
         # shellcheck disable=SC2046 # names of tests
-        suite build/emulate-$precision emulated_transforms emulated_counts emulated_ranks $(sh tests/run.sh --device-tests) \
+        suite build/emulate-$precision emulated_transforms emulated_choices emulated_counts emulated_ranks $(sh tests/run.sh --device-tests) \
             $([ $precision = FP32 ] || echo emulated_bytes test_gpu_plan)
         # Products for which the library has nothing; LiSA where shared memory has room for one channel and no sums.
         VIT_STANDIN_DENIES=1 suite build/emulate-$precision test_layers

@@ -14,6 +14,10 @@ BUILD=${BUILD:-build/emulate-FP32}
 # Two blocks of DeiT on 16 tokens.  Runs of 8 and of 12 steps differ by four that replay a graph.
 model="--dim 24 --heads 2 --depth 2 --patch-size 8 --test-limit 1 --batch-size 2 --warmup-epochs 0 --epochs 1 --log-every 100
        --mixup 0 --cutmix 0"
+# A detector with two decoder layers, whose scenes have one size.
+detector="--backbone-blocks 1,1,1,1 --backbone-width 4 --dim 16 --ffn 24 --heads 2 --encoder-layers 1 --decoder-layers 2
+          --queries 9 --scale-min 32 --scale-max 32 --max-size 48 --crop false --eval-scale 32 --scene-size 32
+          --val-limit 1 --batch-size 2 --micro-batch 2 --epochs 1 --log-every 100"
 
 # counts OPERATOR: how many of each kind a step has, "ran waited", four steps added.
 counts() {
@@ -43,5 +47,9 @@ no_more linear $((95 - fused)) 3
 no_more ripple $((105 - fused)) 3
 no_more "lisa --lisa-algo fft" $((117 - fused)) 3
 no_more gf $((77 - fused)) 3
+# The predictions, which are matched on the host; sizes, cells and two gradients through the ring; the pixels; the results of
+# the step before.  In bfloat16 also parameters that are rounded, and logits that come back through the ring.
+vit=$build/train_detr model=$detector
+case $build in *BF16*) no_more softmax 428 8 ;; *) no_more softmax 426 7 ;; esac
 echo "1..$count"
 [ $failures -eq 0 ]

@@ -1,6 +1,8 @@
 /* A learned filter for every channel in the frequency domain; the formulas are those of kernels/cpu/global_filter.c.  A
  * block transforms L channels of two images at a time in its shared memory (fft.cuh).  The filter's gradient is summed
  * over slices of the batch in workspace, and the slices in order. */
+#include <stdio.h>
+
 #include "kernels/cuda/fft.cuh"
 #include "kernels/cuda/rows.cuh"
 #include "kernels/cuda/transforms.h"
@@ -372,23 +374,16 @@ static float way_time(int B, Grid grid, int M, size_t workspace, Forward forward
 /* VIT_TRANSFORMS, or what was measured when this filter was first planned for. */
 static bool takes_cufft(int B, Grid grid, int M) {
     enum { MOST_IMAGES = 64 };
-    static struct Known {
-        Grid grid;
-        int M;
-        bool cufft;
-        Known *next;
-    } *known;
-    TransformWay way = transforms_asked(blocks_fit(B, grid, M));
+    char what[96];
+    snprintf(what, sizeof what, "transforms of gf, %d x %d x %d tokens of %d channels", grid.frames, grid.rows,
+             grid.columns, M);
+    TransformWay way = transforms_way(what, blocks_fit(B, grid, M));
     if (way != WAY_MEASURED) return way == WAY_CUFFT;
-    for (Known *k = known; k; k = k->next)
-        if (same_filter(k->grid, k->M, grid, M)) return k->cufft;
     if (B > MOST_IMAGES) B = MOST_IMAGES;
     float blocks = way_time(B, grid, M, blocks_workspace(B, grid, M), blocks_forward, blocks_backward);
     float cufft = way_time(B, grid, M, cufft_workspace(B, grid, M, false), cufft_forward, cufft_backward);
-    Known *k = static_cast<Known *>(xcalloc(1, sizeof *k, "transforms measured"));
-    *k = {grid, M, cufft < blocks, known};
-    known = k;
-    return k->cufft;
+    transforms_chose(what, cufft < blocks);
+    return cufft < blocks;
 }
 
 static size_t workspace_of(int B, Grid grid, int M, bool cufft, bool in_step) {

@@ -11,18 +11,21 @@
  * bias gradient; reading dy again costs less.  Shapes for which the library has no algorithm use a plain tiled
  * kernel.
  *
- * A shape takes the library's first proposal, so that a run that is resumed, and a block that is recomputed, have the same
- * bits.  With VIT_PRODUCTS=measured the first few proposals take turns when a shape is met for the first time, and the
- * fastest stays, except in a capture, where nothing can be measured.  They may add in different orders.
+ * A shape takes the library's first proposal.  With VIT_PRODUCTS=measured the first few proposals take turns when a shape
+ * is met for the first time, and the fastest stays, except in a capture, where nothing can be measured.  They may add in
+ * different orders, so the run's state keeps which it was (choices.h), and a run that is resumed takes the same; with
+ * VIT_PRODUCTS=first it goes back to the first.
  *
  * linear_backward computes the weights' gradient on a stream of its own beside the input's: both read dy, and neither
  * fills the GPU at its end.  Each stream has its own workspace. */
 #include <device.cuh>
 
 #include <cublasLt.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "kernels/cuda/choices.h"
 #include "kernels/cuda/rows.cuh"
 #include "kernels/cuda/runtime.h"
 
@@ -163,9 +166,14 @@ static bool is_capturing() {
     return status != cudaStreamCaptureStatusNone;
 }
 
-static bool measures() {
+enum Asked { NOTHING, FIRST, MEASURED };
+
+static Asked products_asked() {
     static const char *asked = getenv("VIT_PRODUCTS");
-    return asked && !strcmp(asked, "measured");
+    if (!asked) return NOTHING;
+    if (!strcmp(asked, "measured")) return choice_by_time() ? MEASURED : FIRST;
+    if (strcmp(asked, "first")) die("VIT_PRODUCTS=%s in the environment: expected first or measured", asked);
+    return FIRST;
 }
 
 /* Milliseconds of a few runs after a first one. */
@@ -182,10 +190,10 @@ static float product_time(const Product *p, void *d, const real *a, const real *
     return milliseconds;
 }
 
-/* Sets the fastest of the proposals.  d is overwritten: the weights' gradient, which accumulates, is computed somewhere
+/* Returns the fastest of the proposals.  d is overwritten: the weights' gradient, which accumulates, is computed somewhere
  * else meanwhile.  Its memory and the events are gone when this returns. */
-static void product_measure(Product *p, cublasLtMatmulHeuristicResult_t *proposals, int count, void *d, const real *a,
-                            const real *b) {
+static int product_measure(Product *p, cublasLtMatmulHeuristicResult_t *proposals, int count, void *d, const real *a,
+                           const real *b) {
     cudaEvent_t start, end;
     float best = INFINITY;
     void *other = NULL;
@@ -199,10 +207,31 @@ static void product_measure(Product *p, cublasLtMatmulHeuristicResult_t *proposa
         float took = product_time(p, other ? other : d, a, b, start, end);
         if (took < best) best = took, fastest = i;
     }
-    p->algorithm = proposals[fastest].algo;
     CUDA_TRY(cudaEventDestroy(start));
     CUDA_TRY(cudaEventDestroy(end));
     CUDA_TRY(cudaFree(other));
+    return fastest;
+}
+
+/* Finds the algorithm: the one that the run has, else the fastest if that is asked for, else the first. */
+static void product_choose(Product *p, const real *bias, void *d, const real *a, const real *b) {
+    static const char *const kinds[] = {"forward", "backward of x", "backward of w"};
+    char what[128], choice[32];
+    Asked asked = products_asked();
+    cublasLtMatmulHeuristicResult_t proposals[PROPOSALS] = {};
+    int chosen = 0, of = 0;
+    snprintf(what, sizeof what, "product %s, %zu rows of %d to %d in %d%s, aligned to %u", kinds[p->kind], p->n, p->in,
+             p->out, p->row, p->bias ? " with bias" : "", p->aligned);
+    const char *kept = asked == FIRST ? NULL : choice_of(what);
+    bool valid = kept && sscanf(kept, "%d of %d", &chosen, &of) == 2 && chosen >= 0 && chosen < of && of <= PROPOSALS;
+    bool measured = !valid && asked == MEASURED && !is_capturing();
+    int count = product_create(p, bias, proposals, measured || (valid && of > 1) ? PROPOSALS : 1);
+    p->found = count > 0;
+    if (!p->found) return;
+    if (!valid || count != of) chosen = measured && count > 1 ? product_measure(p, proposals, count, d, a, b) : 0;
+    p->algorithm = proposals[chosen].algo;
+    snprintf(choice, sizeof choice, "%d of %d", chosen, count);
+    if (asked == MEASURED || choice_of(what)) choice_set(what, choice);
 }
 
 static unsigned set_of(Kind kind, size_t n, int in, int out, int row) {
@@ -228,12 +257,7 @@ static Product *product_find(Kind kind, size_t n, int in, int out, int row, cons
     p->row = row;
     p->bias = bias != NULL;
     p->aligned = aligned;
-    cublasLtMatmulHeuristicResult_t proposals[PROPOSALS];
-    bool measured = measures() && !is_capturing();
-    int count = product_create(p, bias, proposals, measured ? PROPOSALS : 1);
-    p->found = count > 0;
-    if (p->found) p->algorithm = proposals[0].algo;
-    if (count > 1) product_measure(p, proposals, count, d, a, b);
+    product_choose(p, bias, d, a, b);
     return p;
 }
 
@@ -433,6 +457,8 @@ double gemm_peak_gflops(void) {
 }
 
 /* == Start and end ================================================================================================ */
+
+size_t linear_library(void) { return cublasLtGetVersion(); }
 
 void linear_open(void) {
     CUBLAS_TRY(cublasLtCreate(&handle));

@@ -1,25 +1,35 @@
 /* LiSA and SA over all pairs of tokens; the formulas are those of kernels/cpu/lisa_dense.c.  Every kernel gives a
- * thread its outputs and walks the sum in order: by queries (S, y, dS, dq^), by keys (dv, dk^), by entries of the
- * tables (dwa, dwb).  A long sum is made of the sums of COLUMNS terms, against rounding.  Written for any size and any
- * offsets, not for the matrix units: where a circle or torus is large, fft has the work. */
+ * thread its outputs and walks the sum in order: y, dS and dv walk keys or queries of a head; S, dq^, dk^ and the tables'
+ * gradients walk the tables' entries, which they read once for ROWS tokens of some heads, since wa is larger than what a
+ * head has.  A long sum is made of the sums of few terms, against rounding.  Written for any size and any offsets, not
+ * for the matrix units: where a circle or torus is large, fft has the work. */
+#include "kernels/cuda/fragments.cuh"
 #include "kernels/cuda/rows.cuh"
 #include "kernels/kernels.h"
 
-enum { THREADS = 256, HEADS = 16, PATTERNS = 16, ROWS = 16, COLUMNS = 32 };
+enum { THREADS = 256, ROWS = 16, COLUMNS = 32 };
+
+/* A block of those that walk entries: tokens, heads, patterns and channels at a time, and entries whose keys are found
+ * together. */
+enum { HEADS = 16, HEADS_BACK = 8, PATTERNS = 16, CHANNELS = 32, ENTRIES = 16, ENTRIES_BACK = 8 };
+enum { TABLE_BLOCKS = 264 }; /* two for each multiprocessor of an H200 */
 
 struct Shape {
     Offsets offsets;
     int N, H, D, E, T;
     int channels; /* of wa: D or 1 */
     int heads;    /* B H */
-    int keys;     /* that the patterns kernel takes at a time */
     unsigned blocks; /* a head's, of ROWS tokens */
+    int slices, each; /* of the heads for the tables' gradients, and heads in a slice */
 };
 
 static Shape shape_of(const Patterns *p, int B) {
     const Offsets *o = &p->offsets;
-    int N = grid_tokens(o->grid), H = p->H, D = p->D, keys = D < 128 ? 128 / D : 1;
-    return {*o, N, H, D, p->E, offsets_count(o), p->per_channel ? D : 1, B * H, keys, (unsigned)ceil_div(N, ROWS)};
+    int N = grid_tokens(o->grid), T = offsets_count(o), heads = B * p->H;
+    int wanted = TABLE_BLOCKS / (int)ceil_div(T, ENTRIES_BACK), most = wanted < 1 ? 1 : wanted;
+    int each = (int)ceil_div(heads, most);
+    return {*o, N, p->H, p->D, p->E, T, p->per_channel ? p->D : 1, heads, (unsigned)ceil_div(N, ROWS),
+            (int)ceil_div(heads, each), each};
 }
 
 /* Where a head begins in each tensor, and from one token to the next. */
@@ -38,38 +48,93 @@ DEVICE const float *entry_of(const float *wa, int t, int c, const Shape &s) {
 
 /* == Forward ====================================================================================================== */
 
-/* S of one query and HEADS heads: the products q^ k^ of a few keys meet their entries in shared memory, and a thread
- * sums one head and pattern. */
+/* The query i of key j with that entry, or -1: offset_key with the two changed about. */
+DEVICE int query_of(const Offsets *o, int e, int j) {
+    Grid g = o->grid, box = offsets_box(o);
+    int N = grid_tokens(g);
+    if (o->kind == OFFSETS_CIRCLE) return j + e < N ? j + e : j + e - N;
+    if (o->kind != OFFSETS_TORUS) return offset_key(o, grid_tokens(box) - 1 - e, j);
+    GridPlace d = grid_place(g, e);
+    int t = offset_around(-d.t, g.frames), y = offset_around(-d.y, g.rows), x = offset_around(-d.x, g.columns);
+    return offset_key(o, (t * g.rows + y) * g.columns + x, j);
+}
+
+/* others [ENTRIES,ROWS]: the keys of the block's tokens for the entries from `first` on, or the queries whose keys
+ * they are; -1 for none.  any [ENTRIES] is set for an entry that has one. */
+DEVICE void find_others(int *others, int *any, int first, int token, bool as_keys, const Shape &s) {
+    block_sync(); /* those before are still read */
+    for (int at = threadIdx.x; at < ENTRIES * ROWS; at += THREADS) {
+        int t = first + at / ROWS, i = token + at % ROWS, other = -1;
+        if (t < s.T && i < s.N) other = as_keys ? query_of(&s.offsets, t, i) : offset_key(&s.offsets, t, i);
+        others[at] = other;
+    }
+    block_sync();
+    if (threadIdx.x < ENTRIES) {
+        any[threadIdx.x] = 0;
+        for (int i = 0; i < ROWS; i++) any[threadIdx.x] |= others[threadIdx.x * ROWS + i] >= 0;
+    }
+    block_sync();
+}
+
+/* entry [CHANNELS,PATTERNS] = wa[t], zeros beyond D and E. */
+DEVICE void load_entry(float *entry, const float *wa, int t, int first_c, int first_e, const Shape &s) {
+    for (int at = threadIdx.x; at < CHANNELS * PATTERNS; at += THREADS) {
+        int c = first_c + at / PATTERNS, e = first_e + at % PATTERNS;
+        entry[at] = c < s.D && e < s.E ? entry_of(wa, t, c, s)[e] : 0;
+    }
+}
+
+/* S of ROWS queries and HEADS heads.  For every entry the products q^ k^ of the queries and their keys, a row each, meet
+ * it in shared memory, and a thread sums four rows and four patterns. */
 __global__ void __launch_bounds__(THREADS)
     lisa_dense_patterns_kernel(real *out, const real *qk, const float *wa, Shape s) {
-    SHARED(float, products);                  /* [HEADS][keys D] */
-    int depth = s.keys * s.D;
-    float *entries = products + HEADS * depth; /* [keys D][PATTERNS] */
-    int i = blockIdx.x % s.N, first_head = (int)(blockIdx.x / s.N) * HEADS;
-    int r = threadIdx.x / PATTERNS, lane = threadIdx.x % PATTERNS;
+    constexpr int PAIRS = ROWS * HEADS, LD = CHANNELS + 1;
+    SHARED(float, products);                                       /* [PAIRS][LD], pairs by head */
+    float *entry = products + PAIRS * LD;                          /* [CHANNELS][PATTERNS] */
+    int *others = reinterpret_cast<int *>(entry + CHANNELS * PATTERNS), *any = others + ENTRIES * ROWS;
+    int first_i = (int)(blockIdx.x % s.blocks) * ROWS, first_head = (int)(blockIdx.x / s.blocks) * HEADS;
+    int row = threadIdx.x / 4, e0 = threadIdx.x % 4 * 4; /* rows row, row + 64 .. */
     for (int first_e = 0; first_e < s.E; first_e += PATTERNS) {
-        float sum = 0;
-        for (int j = 0; j < s.N; j += s.keys) {
-            for (int at = threadIdx.x; at < HEADS * depth; at += THREADS) {
-                int head = first_head + at / depth, key = j + at % depth / s.D, c = at % s.D;
-                bool there = head < s.heads && key < s.N;
-                Head h = head_at(s, there ? head : 0);
-                const real *q = qk + h.qk + c;
-                products[at] = there ? to_float(q[i * h.qk_row]) * to_float(q[h.y_row + key * h.qk_row]) : 0;
+        float sum[4][4] = {};
+        for (int t = 0; t < s.T; t++) {
+            if (t % ENTRIES == 0) find_others(others, any, t, first_i, false, s);
+            const int *keys = others + t % ENTRIES * ROWS;
+            if (!any[t % ENTRIES]) continue;
+            float part[4][4] = {};
+            for (int first_c = 0; first_c < s.D; first_c += CHANNELS) {
+                for (int at = threadIdx.x; at < PAIRS * CHANNELS; at += THREADS) {
+                    int pair = at / CHANNELS, c = first_c + at % CHANNELS, head = first_head + pair / ROWS;
+                    int i = first_i + pair % ROWS, key = keys[pair % ROWS];
+                    bool there = key >= 0 && head < s.heads && c < s.D;
+                    Head h = head_at(s, there ? head : 0);
+                    const real *q = qk + h.qk + c;
+                    products[pair * LD + at % CHANNELS] =
+                        there ? to_float(q[i * h.qk_row]) * to_float(q[h.y_row + key * h.qk_row]) : 0;
+                }
+                load_entry(entry, wa, t, first_c, first_e, s);
+                block_sync();
+#pragma unroll 4
+                for (int c = 0; c < CHANNELS; c++) {
+                    float w[4];
+                    load(w, entry + c * PATTERNS + e0);
+#pragma unroll
+                    for (int r = 0; r < 4; r++)
+#pragma unroll
+                        for (int e = 0; e < 4; e++) part[r][e] += products[(row + r * 64) * LD + c] * w[e];
+                }
+                block_sync();
             }
-            for (int at = threadIdx.x; at < depth * PATTERNS; at += THREADS) {
-                int key = j + at / PATTERNS / s.D, c = at / PATTERNS % s.D, e = first_e + at % PATTERNS;
-                int t = key < s.N ? offset_of(&s.offsets, i, key) : -1;
-                entries[at] = t >= 0 && e < s.E ? entry_of(wa, t, c, s)[e] : 0;
-            }
-            block_sync();
-            float part = 0;
-            for (int k = 0; k < depth; k++) part += products[r * depth + k] * entries[k * PATTERNS + lane];
-            sum += part;
-            block_sync();
+#pragma unroll
+            for (int r = 0; r < 4; r++)
+#pragma unroll
+                for (int e = 0; e < 4; e++) sum[r][e] += part[r][e];
         }
-        int head = first_head + r, e = first_e + lane;
-        if (head < s.heads && e < s.E) out[((size_t)head * s.E + e) * s.N + i] = to_real(sum);
+        for (int r = 0; r < 4; r++) {
+            int pair = row + r * 64, i = first_i + pair % ROWS, head = first_head + pair / ROWS;
+            for (int e = e0; e < e0 + 4; e++)
+                if (i < s.N && head < s.heads && first_e + e < s.E)
+                    out[((size_t)head * s.E + first_e + e) * s.N + i] = to_real(sum[r][e - e0]);
+        }
     }
 }
 
@@ -184,91 +249,169 @@ __global__ void __launch_bounds__(THREADS)
         if (first + at / s.D < s.N) dqkv[h.v + (first + at / s.D) * h.qkv_row + at % s.D] = to_real(sum[at]);
 }
 
-/* sum_e dS[e] wa[t,c,e] */
-DEVICE float channel_gradient(const float *ds, const float *wa, int t, int c, const Shape &s) {
-    const float *entry = entry_of(wa, t, c, s);
-    float sum = 0;
-    for (int e = 0; e < s.E; e++) sum += ds[e] * entry[e];
-    return sum;
-}
-
-/* dq^ and dk^ of ROWS tokens: the token as a query of all keys, then as a key of all queries. */
+/* dq^ of ROWS queries and HEADS_BACK heads, or dk^ of as many keys.  For every entry the rows of dS meet it in shared
+ * memory, and a thread sums four rows and four channels of their products, each times its key or query. */
 __global__ void __launch_bounds__(THREADS)
     lisa_dense_queries_keys_kernel(real *dqk, const float *ds, const real *qk, const float *wa, Shape s) {
-    int first = (int)(blockIdx.x % s.blocks) * ROWS;
-    Head h = head_at(s, blockIdx.x / s.blocks);
-    const float *patterns = ds + h.ds;
-    for (int at = threadIdx.x; at < ROWS * s.D; at += THREADS) {
-        int i = first + at / s.D, c = at % s.D;
-        const real *q = qk + h.qk + c, *k = q + h.y_row;
-        float dq = 0, dk = 0;
-        if (i >= s.N) continue;
-        for (int first_j = 0; first_j < s.N; first_j += COLUMNS) {
-            float part_q = 0, part_k = 0;
-            for (int j = first_j; j < s.N && j < first_j + COLUMNS; j++) {
-                int t = offset_of(&s.offsets, i, j), back = offset_of(&s.offsets, j, i);
-                if (t >= 0)
-                    part_q += channel_gradient(patterns + (size_t)i * s.E, wa, t, c, s) * to_float(k[j * h.qk_row]);
-                if (back >= 0)
-                    part_k += channel_gradient(patterns + (size_t)j * s.E, wa, back, c, s) * to_float(q[j * h.qk_row]);
+    constexpr int PAIRS = ROWS * HEADS_BACK, LD = PATTERNS + 1;
+    SHARED(float, rows);                         /* [PAIRS][LD] of dS, pairs by head */
+    float *entry = rows + PAIRS * LD;            /* [CHANNELS][LD] */
+    int *others = reinterpret_cast<int *>(entry + CHANNELS * LD), *any = others + ENTRIES * ROWS;
+    bool as_keys = blockIdx.y;
+    int first_i = (int)(blockIdx.x % s.blocks) * ROWS, first_head = (int)(blockIdx.x / s.blocks) * HEADS_BACK;
+    int row = threadIdx.x / 8, c0 = threadIdx.x % 8; /* rows row, row + 32 .., channels c0, c0 + 8 .. */
+    for (int first_c = 0; first_c < s.D; first_c += CHANNELS) {
+        float sum[4][4] = {};
+        for (int t = 0; t < s.T; t++) {
+            if (t % ENTRIES == 0) find_others(others, any, t, first_i, as_keys, s);
+            const int *other = others + t % ENTRIES * ROWS;
+            if (!any[t % ENTRIES]) continue;
+            float part[4][4] = {};
+            for (int first_e = 0; first_e < s.E; first_e += PATTERNS) {
+                for (int at = threadIdx.x; at < PAIRS * PATTERNS; at += THREADS) {
+                    int pair = at / PATTERNS, e = first_e + at % PATTERNS, head = first_head + pair / ROWS;
+                    int query = as_keys ? other[pair % ROWS] : first_i + pair % ROWS;
+                    bool there = other[pair % ROWS] >= 0 && head < s.heads && e < s.E;
+                    rows[pair * LD + at % PATTERNS] = there ? ds[((size_t)head * s.N + query) * s.E + e] : 0;
+                }
+                for (int at = threadIdx.x; at < CHANNELS * PATTERNS; at += THREADS) {
+                    int c = first_c + at / PATTERNS, e = first_e + at % PATTERNS;
+                    entry[at / PATTERNS * LD + at % PATTERNS] = c < s.D && e < s.E ? entry_of(wa, t, c, s)[e] : 0;
+                }
+                block_sync();
+#pragma unroll 4
+                for (int e = 0; e < PATTERNS; e++)
+#pragma unroll
+                    for (int r = 0; r < 4; r++)
+#pragma unroll
+                        for (int c = 0; c < 4; c++)
+                            part[r][c] += rows[(row + r * 32) * LD + e] * entry[(c0 + c * 8) * LD + e];
+                block_sync();
             }
-            dq += part_q;
-            dk += part_k;
+#pragma unroll
+            for (int r = 0; r < 4; r++) {
+                int pair = row + r * 32, head = first_head + pair / ROWS, place = other[pair % ROWS];
+                if (place < 0 || head >= s.heads) continue;
+                Head h = head_at(s, head);
+                const real *factor = qk + h.qk + (as_keys ? 0 : h.y_row) + place * h.qk_row + first_c + c0;
+#pragma unroll
+                for (int c = 0; c < 4; c++)
+                    if (first_c + c0 + c * 8 < s.D) sum[r][c] += part[r][c] * to_float(factor[c * 8]);
+            }
         }
-        dqk[h.qk + i * h.qk_row + c] = to_real(dq);
-        dqk[h.qk + h.y_row + i * h.qk_row + c] = to_real(dk);
+        for (int r = 0; r < 4; r++) {
+            int pair = row + r * 32, i = first_i + pair % ROWS, head = first_head + pair / ROWS;
+            if (i >= s.N || head >= s.heads) continue;
+            Head h = head_at(s, head);
+            real *to = dqk + h.qk + (as_keys ? h.y_row : 0) + i * h.qk_row;
+            for (int c = first_c + c0, n = 0; n < 4; n++, c += 8)
+                if (c < s.D) to[c] = to_real(sum[r][n]);
+        }
     }
 }
 
-/* to[n] += the sum over all heads and queries of term(head, i, j, n) for the entry of this block, n < count.  Threads
- * beyond count share the heads, and their sums join in order. */
-template <typename Term>
-DEVICE void sum_entry(float *to, int count, float *shares, const Shape &s, Term term) {
-    int t = blockIdx.x, slices = count < THREADS ? THREADS / count : 1, slice = threadIdx.x / count;
-    for (int n = slices > 1 ? threadIdx.x % count : threadIdx.x; n < count; n += slices > 1 ? count : THREADS) {
+/* part[e] = the sum over the block's heads and all queries of (x_i z_j) P[i,e], the product one of all channels, for a
+ * warp's entry t: x [N,D] from row to row `x_row`, and so on; P[i,e] = pattern(head, i, e).  Lane e has part[e]. */
+template <typename Places, typename Pattern>
+DEVICE void entry_by_products(float *part, int t, int first_head, int last_head, const Shape &s, Places places,
+                              Pattern pattern) {
+    for (int first_e = 0; first_e < s.E; first_e += WARP) {
+        int e = first_e + lane_id();
         float sum = 0;
-        for (int head = slices > 1 ? slice : 0; head < s.heads && slice < slices; head += slices)
+        for (int head = first_head; head < last_head; head++)
             for (int first = 0; first < s.N; first += COLUMNS) {
-                float part = 0;
+                float few = 0;
                 for (int i = first; i < s.N && i < first + COLUMNS; i++) {
                     int j = offset_key(&s.offsets, t, i);
-                    if (j >= 0) part += term(head, i, j, n);
+                    if (j < 0) continue;
+                    const real *x, *z;
+                    places(head, i, j, &x, &z);
+                    float product = 0;
+                    for (int c = lane_id(); c < s.D; c += WARP) product += to_float(x[c]) * to_float(z[c]);
+                    product = warp_sum(product);
+                    if (e < s.E) few += product * pattern(head, i, e);
                 }
-                sum += part;
+                sum += few;
             }
-        if (slices == 1) to[n] += sum;
-        else shares[threadIdx.x] = sum;
+        if (e < s.E) part[e] = sum;
     }
-    block_sync();
-    for (int n = threadIdx.x; slices > 1 && n < count; n += THREADS) {
-        float sum = 0;
-        for (int k = 0; k < slices; k++) sum += shares[k * count + n];
-        to[n] += sum;
-    }
-    block_sync();
 }
 
-/* dwa and dwb of one entry. */
+/* A slice's share of dwa and dwb for ENTRIES_BACK entries, one to a warp: parts [slices][dwa, dwb].  For dwa with a weight
+ * for each channel the products of ROWS queries and their keys meet dS in shared memory, and a lane sums four channels
+ * and four patterns. */
 __global__ void __launch_bounds__(THREADS)
-    lisa_dense_tables_kernel(float *dwa, float *dwb, const real *dy, const real *patterns, const float *ds,
-                             const real *qk, const real *qkv, Shape s) {
-    SHARED(float, shares); /* [THREADS] */
-    int count = s.channels * s.E;
-    sum_entry(dwa + (size_t)blockIdx.x * count, count, shares, s, [&](int head, int i, int j, int n) {
-        Head h = head_at(s, head);
-        const real *q = qk + h.qk + i * h.qk_row, *k = qk + h.qk + h.y_row + j * h.qk_row;
-        int first = s.channels > 1 ? n / s.E : 0, end = s.channels > 1 ? first + 1 : s.D;
-        float sum = 0;
-        for (int c = first; c < end; c++) sum += to_float(q[c]) * to_float(k[c]);
-        return sum * ds[h.ds + (size_t)i * s.E + n % s.E];
-    });
-    sum_entry(dwb + (size_t)blockIdx.x * s.E, s.E, shares, s, [&](int head, int i, int j, int e) {
-        Head h = head_at(s, head);
-        const real *g = dy + h.y + i * h.y_row, *v = qkv + h.v + j * h.qkv_row;
-        float sum = 0;
-        for (int c = 0; c < s.D; c++) sum += to_float(g[c]) * to_float(v[c]);
-        return sum * to_float(patterns[h.s + (size_t)e * s.N + i]);
-    });
+    lisa_dense_tables_kernel(float *parts, const real *dy, const real *patterns, const float *ds, const real *qk,
+                             const real *qkv, Shape s) {
+    constexpr int LD = CHANNELS + 1;
+    SHARED(float, seen);                                                   /* [ROWS][PATTERNS] of dS */
+    float *products = seen + ROWS * PATTERNS + warp_id() * ROWS * LD; /* [ROWS][LD], for each warp */
+    int t = (int)blockIdx.x * ENTRIES_BACK + warp_id(), count = s.channels * s.E;
+    int first_head = (int)blockIdx.y * s.each, last_head = first_head + s.each < s.heads ? first_head + s.each : s.heads;
+    float *own = parts + (size_t)blockIdx.y * s.T * (count + s.E);
+    float *dwa = own + (size_t)t * count, *dwb = own + (size_t)s.T * count + (size_t)t * s.E;
+    int c0 = lane_id() / 4, e0 = lane_id() % 4 * 4; /* channels c0, c0 + 8 .. */
+    bool there = t < s.T;
+    if (there)
+        entry_by_products(
+            dwb, t, first_head, last_head, s,
+            [&](int head, int i, int j, const real **x, const real **z) {
+                Head h = head_at(s, head);
+                *x = dy + h.y + i * h.y_row;
+                *z = qkv + h.v + j * h.qkv_row;
+            },
+            [&](int head, int i, int e) { return to_float(patterns[((size_t)head * s.E + e) * s.N + i]); });
+    if (there && s.channels == 1)
+        entry_by_products(
+            dwa, t, first_head, last_head, s,
+            [&](int head, int i, int j, const real **x, const real **z) {
+                Head h = head_at(s, head);
+                *x = qk + h.qk + i * h.qk_row;
+                *z = qk + h.qk + h.y_row + j * h.qk_row;
+            },
+            [&](int head, int i, int e) { return ds[((size_t)head * s.N + i) * s.E + e]; });
+    if (s.channels == 1) return;
+    for (int first_c = 0; first_c < s.D; first_c += CHANNELS)
+        for (int first_e = 0; first_e < s.E; first_e += PATTERNS) {
+            float sum[4][4] = {};
+            for (int head = first_head; head < last_head; head++) {
+                Head h = head_at(s, head);
+                for (int first = 0; first < s.N; first += ROWS) {
+                    for (int at = threadIdx.x; at < ROWS * PATTERNS; at += THREADS) {
+                        int i = first + at / PATTERNS, e = first_e + at % PATTERNS;
+                        seen[at] = i < s.N && e < s.E ? ds[((size_t)head * s.N + i) * s.E + e] : 0;
+                    }
+                    int c = first_c + lane_id();
+                    for (int n = 0; n < ROWS; n++) {
+                        int i = first + n, j = there && i < s.N ? offset_key(&s.offsets, t, i) : -1;
+                        const real *q = qk + h.qk + c;
+                        products[n * LD + lane_id()] =
+                            j >= 0 && c < s.D ? to_float(q[i * h.qk_row]) * to_float(q[h.y_row + j * h.qk_row]) : 0;
+                    }
+                    block_sync();
+                    float part[4][4] = {};
+#pragma unroll 4
+                    for (int n = 0; n < ROWS; n++) {
+                        float g[4];
+                        load(g, seen + n * PATTERNS + e0);
+#pragma unroll
+                        for (int k = 0; k < 4; k++)
+#pragma unroll
+                            for (int e = 0; e < 4; e++) part[k][e] += products[n * LD + c0 + k * 8] * g[e];
+                    }
+                    block_sync();
+#pragma unroll
+                    for (int k = 0; k < 4; k++)
+#pragma unroll
+                        for (int e = 0; e < 4; e++) sum[k][e] += part[k][e];
+                }
+            }
+            for (int k = 0; k < 4; k++)
+                for (int e = first_e + e0, n = 0; n < 4; n++, e++) {
+                    int c = first_c + c0 + k * 8;
+                    if (there && c < s.D && e < s.E) dwa[(size_t)c * s.E + e] = sum[k][n];
+                }
+        }
 }
 
 /* A head's share of db[c,e] = sum dy[i,c] S[i,e]. */
@@ -285,17 +428,21 @@ __global__ void __launch_bounds__(THREADS)
 
 /* == Launches ===================================================================================================== */
 
-/* dS and the shares of db. */
+/* Floats that a slice has of dwa and dwb. */
+static size_t tables_size(const Shape &s) { return (size_t)s.T * (s.channels + 1) * s.E; }
+
+/* dS, the shares of db, and the slices' of dwa and dwb. */
 size_t lisa_dense_workspace(const Patterns *patterns, int B) {
     Shape s = shape_of(patterns, B);
-    return (size_t)s.heads * s.E * ((size_t)s.N + s.D) * sizeof(float);
+    return ((size_t)s.heads * s.E * ((size_t)s.N + s.D) + s.slices * tables_size(s)) * sizeof(float);
 }
 
 LISA_FORWARD(lisa_dense_forward) {
     Shape at = shape_of(&lisa->patterns, B);
     int D = at.D;
     unsigned groups = (unsigned)ceil_div(at.heads, HEADS);
-    LAUNCH(lisa_dense_patterns_kernel, groups * at.N, THREADS, (HEADS + PATTERNS) * at.keys * D * sizeof(float), s, qk,
+    LAUNCH(lisa_dense_patterns_kernel, groups * at.blocks, THREADS,
+           (ROWS * HEADS * (CHANNELS + 1) + CHANNELS * PATTERNS + ENTRIES * (ROWS + 1)) * sizeof(float), s, qk,
            lisa->wa, at);
     LAUNCH(lisa_dense_mix_kernel, at.heads * at.blocks, THREADS,
            (ROWS * ((size_t)D + at.E + COLUMNS) + COLUMNS * D) * sizeof(float), y, s, qkv, lisa->wb, lisa->b, at);
@@ -303,19 +450,22 @@ LISA_FORWARD(lisa_dense_forward) {
 
 LISA_BACKWARD(lisa_dense_backward) {
     Shape at = shape_of(&lisa->patterns, B);
-    int D = at.D;
-    unsigned blocks = at.heads * at.blocks;
+    int D = at.D, E = at.E, count = at.T * at.channels * E;
+    unsigned blocks = at.heads * at.blocks, groups = (unsigned)ceil_div(at.heads, HEADS_BACK);
     float *ds = static_cast<float *>(kernels_workspace(lisa_dense_workspace(&lisa->patterns, B)));
-    float *shares = ds + (size_t)at.heads * at.N * at.E;
+    float *shares = ds + (size_t)at.heads * at.N * E, *tables = shares + (size_t)at.heads * D * E;
     LAUNCH(lisa_dense_patterns_backward_kernel, blocks, THREADS,
-           (ROWS * ((size_t)D + at.E + COLUMNS) + COLUMNS * D) * sizeof(float), ds, dy, qkv, lisa->wb, lisa->b, at);
+           (ROWS * ((size_t)D + E + COLUMNS) + COLUMNS * D) * sizeof(float), ds, dy, qkv, lisa->wb, lisa->b, at);
     LAUNCH(lisa_dense_values_backward_kernel, blocks, THREADS,
-           (ROWS * (size_t)D + COLUMNS * ((size_t)at.E + ROWS + D)) * sizeof(float), dqkv, dy, s, lisa->wb, at);
-    LAUNCH(lisa_dense_queries_keys_kernel, blocks, THREADS, 0, dqk, ds, qk, lisa->wa, at);
-    LAUNCH(lisa_dense_tables_kernel, (unsigned)at.T, THREADS, THREADS * sizeof(float), d->wa, d->wb, dy, s, ds, qk,
-           qkv, at);
+           (ROWS * (size_t)D + COLUMNS * ((size_t)E + ROWS + D)) * sizeof(float), dqkv, dy, s, lisa->wb, at);
+    LAUNCH(lisa_dense_queries_keys_kernel, dim3(groups * at.blocks, 2), THREADS,
+           ((ROWS * HEADS_BACK + CHANNELS) * (PATTERNS + 1) + ENTRIES * (ROWS + 1)) * sizeof(float), dqk, ds, qk,
+           lisa->wa, at);
+    LAUNCH(lisa_dense_tables_kernel, dim3((unsigned)ceil_div(at.T, ENTRIES_BACK), (unsigned)at.slices), THREADS,
+           (ROWS * PATTERNS + ENTRIES_BACK * ROWS * (CHANNELS + 1)) * sizeof(float), tables, dy, s, ds, qk, qkv, at);
+    add_parts_to({{d->wa, d->wb}, {count, at.T * E}}, tables, at.slices, (int)tables_size(at));
     LAUNCH(lisa_dense_bias_kernel, (unsigned)at.heads, THREADS, 0, shares, dy, s, at);
-    add_parts(d->b, NULL, shares, at.heads, D * at.E);
+    add_parts(d->b, NULL, shares, at.heads, D * E);
 }
 
 /* Predicted, not measured: four sums over pairs, channels and patterns at an eighth of the 64 multiply-adds a clock

@@ -9,13 +9,11 @@
  * queries, values and weights transform the same products twice: sums over patterns and sums over heads meet in no
  * block, and a transform is cheaper than the traffic of what it makes.  Heads go by in chunks, so that workspace does
  * not grow with the batch. */
+#include <stdio.h>
+
 #include "kernels/cuda/lisa.cuh"
 #include "kernels/cuda/rows.cuh"
 #include "kernels/cuda/transforms.h"
-
-extern "C" {
-#include "core/die.h"
-}
 
 enum {
     THREADS = FFT_THREADS,
@@ -692,22 +690,18 @@ static float way_time(const Patterns *p, int B, size_t workspace, Forward forwar
 /* VIT_TRANSFORMS, or what was measured when these patterns were first planned for. */
 static bool takes_cufft(const Patterns *p, int B) {
     enum { MOST_IMAGES = 32 };
-    static struct Known {
-        Patterns patterns;
-        bool cufft;
-        Known *next;
-    } *known;
-    TransformWay way = transforms_asked(blocks_fit(p));
+    char what[128];
+    Grid grid = p->offsets.grid;
+    snprintf(what, sizeof what, "transforms of lisa, %s of %d x %d x %d tokens, %d heads of %d channels, %d patterns",
+             p->offsets.kind == OFFSETS_CIRCLE ? "circle" : "torus", grid.frames, grid.rows, grid.columns, p->H, p->D,
+             p->E);
+    TransformWay way = transforms_way(what, blocks_fit(p));
     if (way != WAY_MEASURED) return way == WAY_CUFFT;
-    for (Known *k = known; k; k = k->next)
-        if (same_patterns(k->patterns, *p)) return k->cufft;
     if (B > MOST_IMAGES) B = MOST_IMAGES;
     float blocks = way_time(p, B, blocks_workspace(p, B), blocks_forward, blocks_backward);
     float cufft = way_time(p, B, lisa_cufft_workspace(p, B, false), lisa_cufft_forward, lisa_cufft_backward);
-    Known *k = static_cast<Known *>(xcalloc(1, sizeof *k, "transforms measured"));
-    *k = {*p, cufft < blocks, known};
-    known = k;
-    return k->cufft;
+    transforms_chose(what, cufft < blocks);
+    return cufft < blocks;
 }
 
 static size_t workspace_of(const Patterns *p, int B, bool cufft, bool in_step) {

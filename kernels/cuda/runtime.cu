@@ -419,6 +419,8 @@ static float host_widen(real x) {
 
 static const size_t SLOT_REALS = SLOT_BYTES / sizeof(real);
 
+static size_t least(size_t a, size_t b) { return a < b ? a : b; }
+
 void real_upload(real *device, const float *host, size_t n) {
     for (size_t at = 0; at < n; at += SLOT_REALS) {
         size_t part = n - at < SLOT_REALS ? n - at : SLOT_REALS;
@@ -429,13 +431,21 @@ void real_upload(real *device, const float *host, size_t n) {
     }
 }
 
+/* Waits once for a ring of slots. */
 void real_download(float *host, const real *device, size_t n) {
-    for (size_t at = 0; at < n; at += SLOT_REALS) {
-        size_t part = n - at < SLOT_REALS ? n - at : SLOT_REALS;
-        Slot *slot = slot_take();
-        const real *narrow = reinterpret_cast<const real *>(slot->host);
-        device_download(slot->host, device + at, part * sizeof(real));
-        for (size_t i = 0; i < part; i++) host[at + i] = host_widen(narrow[i]);
+    for (size_t ring = 0; ring < n; ring += SLOTS * SLOT_REALS) {
+        Slot *taken[SLOTS];
+        int count = 0;
+        for (size_t at = ring; at < n && count < SLOTS; at += SLOT_REALS) {
+            taken[count] = slot_take();
+            device_download_async(taken[count++]->host, device + at, least(n - at, SLOT_REALS) * sizeof(real));
+        }
+        device_synchronize();
+        for (int slot = 0; slot < count; slot++) {
+            size_t at = ring + (size_t)slot * SLOT_REALS, part = least(n - at, SLOT_REALS);
+            const real *narrow = reinterpret_cast<const real *>(taken[slot]->host);
+            for (size_t i = 0; i < part; i++) host[at + i] = host_widen(narrow[i]);
+        }
     }
 }
 

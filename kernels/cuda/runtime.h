@@ -36,6 +36,8 @@ void memory_changed(const void *p);
 /* linear.cu's library handle and memory, between device_open and kernels_exit. */
 void linear_open(void);
 void linear_close(void);
+/* The library's version. */
+size_t linear_library(void);
 
 /* collective.cu: waits for the stream as long as no sum over ranks has failed, then dies; returns at once with one
  * rank.  To be called before the host waits. */

@@ -1,8 +1,9 @@
 /* Fourier transforms of tensors in memory by cuFFT, for operators that also have kernels of their own, whose transforms
  * stay in shared memory (fft.cuh).  VIT_TRANSFORMS in the environment says which an operator takes:
- *   blocks     its own kernels, wherever a sequence fits into shared memory; so it is where nothing is said
+ *   blocks     its own kernels, wherever a sequence fits into shared memory
  *   cufft      the library
- *   measured   the faster one, both timed when memory is planned; sums may then have other bits in a resumed run */
+ *   measured   the faster one, both timed when memory is planned, unless the run has chosen already (choices.h)
+ * Where it says nothing, an operator takes what the run has chosen, else `blocks`. */
 #ifndef VIT_KERNELS_CUDA_TRANSFORMS_H
 #define VIT_KERNELS_CUDA_TRANSFORMS_H
 
@@ -10,6 +11,7 @@
 
 #include <stddef.h>
 
+#include "kernels/cuda/choices.h"
 #include "kernels/cuda/runtime.h"
 #include "kernels/grid.h"
 
@@ -28,6 +30,8 @@ struct Transform {
 
 /* False in a build without cuFFT, where none of the functions below may be called. */
 bool transforms_available(void);
+/* The library's version; 0 without it. */
+int transforms_library(void);
 
 /* Makes a plan that is not there yet, which allocates: for *_workspace functions. */
 const Transform *transform_plan(Grid tokens, bool grid, int batch);
@@ -44,8 +48,10 @@ static inline int half_of(Grid tokens, bool grid) {
 
 enum TransformWay { WAY_BLOCKS, WAY_CUFFT, WAY_MEASURED };
 
-/* What is asked for, as far as it is possible.  fits: the operator's own kernels can do it. */
-TransformWay transforms_asked(bool fits);
+/* What is to be done for `what`, an operator and its shape in words.  fits: the operator's own kernels can do it.
+ * WAY_MEASURED: the caller measures, and tells transforms_chose. */
+TransformWay transforms_way(const char *what, bool fits);
+void transforms_chose(const char *what, bool cufft);
 
 /* Milliseconds of a few runs after a first one. */
 template <typename Run>
