@@ -12,6 +12,7 @@
 #include "core/bench.h"
 #include "core/die.h"
 #include "core/distributed.h"
+#include "core/outcome.h"
 #include "core/parity.h"
 #include "core/predictions.h"
 #include "core/program.h"
@@ -630,6 +631,8 @@ static void mode_eval(void *context) {
     buffers_open(run, at_once, 1, false);
     validation_open(run);
     evaluate(run);
+    if (!run->training.stopping)
+        outcome_require_loss(run->training.validation_loss, run->training.s->init, run->val.name);
     if (distributed_rank() > 0) return;
     progress_show(true, "%d validation images of %s, %d at a time", run->val.coco.image_count, run->val.name, at_once);
     if (run->val.boxes) coco_eval_print(run->found, stdout);
@@ -811,6 +814,8 @@ static bool predict(Run *run, Prediction *p, const char *name, Error *error) {
               draw.width);
     detr_forward(&run->detr);
     detr_predictions(&run->detr, run->logits, run->boxes);
+    outcome_require(run->logits, (size_t)Q * ((size_t)run->model->num_classes + 1), run->training.s->init, name);
+    outcome_require(run->boxes, (size_t)Q * 4, run->training.s->init, name);
     int count = postprocess(detections, Q, run->logits, run->boxes, Q, run->model->num_classes + 1, 1, picture.width,
                             picture.height);
     predictions_begin(&p->json, name, picture.width, picture.height);
