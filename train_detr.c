@@ -12,6 +12,7 @@
 #include "core/bench.h"
 #include "core/die.h"
 #include "core/distributed.h"
+#include "core/files.h"
 #include "core/outcome.h"
 #include "core/parity.h"
 #include "core/predictions.h"
@@ -294,7 +295,11 @@ static void model_open(Run *run, int images, int H, int W, bool training) {
         checkpoint_load_weights(&detr->model.params, t->s->init, NULL);
     } else {
         params_initialize(&detr->model.params, t->s->seed);
-        if (*backbone && !t->resumed && !run->modes->bench) /* a resumed state has later ones, and --bench needs none */
+        bool wanted = *backbone && !t->resumed && !run->modes->bench; /* a state has later ones, and --bench needs none */
+        if (wanted && !file_exists(backbone))
+            die("%s: no such file: scripts/convert_weights.py makes it of torchvision's ResNet-50, resnet50-0676ba61.pth; "
+                "--backbone-weights '' begins without it", backbone);
+        if (wanted)
             checkpoint_load_part(&detr->model.params, detr_backbone_prefix, backbone);
         detr_draw(detr, t->s->seed, 0, 0);
     }

@@ -549,6 +549,8 @@ refuses "--init with LayerScale" 1 'scaled.safetensors|blocks.0.gamma_1|LayerSca
 restate a/last.safetensors mixer.safetensors '"blocks.0.norm1.bias"' '"blocks.0.mlp_tokens.fc1.weight"'
 refuses "--init of another family" 1 'mixer.safetensors|MLP-Mixer|no setting' $init mixer.safetensors
 restate a/last.safetensors stages.safetensors '"blocks[.]' '"stages.0.blocks./g;s/no such/no such'
+safetensors pools.safetensors '{"stages.0.blocks.0.mlp.fc1.weight":{"dtype":"F32","shape":[4],"data_offsets":[0,16]}}' 16
+refuses "--init of another hierarchy" 1 "pools.safetensors|depth 1|not PVTv2's" $init pools.safetensors
 refuses "--init of a hierarchy" 1 'stages.safetensors|dim 16 and depth 2|configs/imagenet/pvt-v2' $init stages.safetensors
 refuses "--init without a class token" 1 'a/last.safetensors|pool gap' $init a/last.safetensors --pool cls
 restate a/last.safetensors hybrid.safetensors '"norm.bias"' '"patch_embed.backbone.conv.weight"'
