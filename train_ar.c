@@ -12,6 +12,7 @@
 #include "core/die.h"
 #include "core/distributed.h"
 #include "core/files.h"
+#include "core/outcome.h"
 #include "core/parity.h"
 #include "core/program.h"
 #include "core/progress.h"
@@ -434,7 +435,9 @@ static void mode_eval(void *context) {
     loading_open(run, &run->eval_loader, false, split);
     model_open(run, micro_batch_choose(run), SEQUENCE_EVALUATE);
     evaluate(run);
-    if (distributed_rank() > 0 || run->training.stopping) return;
+    if (run->training.stopping) return;
+    outcome_require_loss(run->training.validation_loss, run->training.s->init, run->set.name);
+    if (distributed_rank() > 0) return;
     progress_show(true, "%zu %s tokens of %s", sequences_scored(&run->set, split), names[split], run->set.name);
     announce_windows(run);
     printf("uniform_bits: %.6f\nhistogram_bits: %.6f\n", log2(run->model_settings->vocabulary),
@@ -589,7 +592,8 @@ static void mode_draw(void *context) {
     run->prompt = sampling_prompt(&run->shape, given, length);
     model_open(run, count < most ? count : most, SEQUENCE_SAMPLE);
     sampling_long(&run->model, tokens, run->sampling,
-                  &(SamplingRun){.B = count, .given = given, .end = length, .seed = run->training.s->seed},
+                  &(SamplingRun){.B = count, .given = given, .end = length, .seed = run->training.s->seed,
+                                 .weights = run->training.s->init},
                   *run->modes->out ? show_drawing : NULL);
     progress_end();
     bool written = set->kind == SEQUENCES_IMAGES ? sequences_write_sheet(set, run->modes->out, tokens, count, &error)

@@ -12,6 +12,8 @@
 #include "core/bench.h"
 #include "core/die.h"
 #include "core/distributed.h"
+#include "core/files.h"
+#include "core/outcome.h"
 #include "core/parity.h"
 #include "core/predictions.h"
 #include "core/program.h"
@@ -293,7 +295,11 @@ static void model_open(Run *run, int images, int H, int W, bool training) {
         checkpoint_load_weights(&detr->model.params, t->s->init, NULL);
     } else {
         params_initialize(&detr->model.params, t->s->seed);
-        if (*backbone && !t->resumed && !run->modes->bench) /* a resumed state has later ones, and --bench needs none */
+        bool wanted = *backbone && !t->resumed && !run->modes->bench; /* a state has later ones, and --bench needs none */
+        if (wanted && !file_exists(backbone))
+            die("%s: no such file: scripts/convert_weights.py makes it of torchvision's ResNet-50, resnet50-0676ba61.pth; "
+                "--backbone-weights '' begins without it", backbone);
+        if (wanted)
             checkpoint_load_part(&detr->model.params, detr_backbone_prefix, backbone);
         detr_draw(detr, t->s->seed, 0, 0);
     }
@@ -630,6 +636,8 @@ static void mode_eval(void *context) {
     buffers_open(run, at_once, 1, false);
     validation_open(run);
     evaluate(run);
+    if (!run->training.stopping)
+        outcome_require_loss(run->training.validation_loss, run->training.s->init, run->val.name);
     if (distributed_rank() > 0) return;
     progress_show(true, "%d validation images of %s, %d at a time", run->val.coco.image_count, run->val.name, at_once);
     if (run->val.boxes) coco_eval_print(run->found, stdout);
@@ -811,6 +819,8 @@ static bool predict(Run *run, Prediction *p, const char *name, Error *error) {
               draw.width);
     detr_forward(&run->detr);
     detr_predictions(&run->detr, run->logits, run->boxes);
+    outcome_require(run->logits, (size_t)Q * ((size_t)run->model->num_classes + 1), run->training.s->init, name);
+    outcome_require(run->boxes, (size_t)Q * 4, run->training.s->init, name);
     int count = postprocess(detections, Q, run->logits, run->boxes, Q, run->model->num_classes + 1, 1, picture.width,
                             picture.height);
     predictions_begin(&p->json, name, picture.width, picture.height);

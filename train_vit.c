@@ -631,6 +631,8 @@ static void mode_eval(void *context) {
     model_open(run, micro_batch_choose(run), false);
     if (counts) confusion_open(&run->confusion, run->model->num_classes, matrix);
     evaluate(run);
+    if (!run->training.stopping)
+        outcome_require_loss(run->training.validation_loss, run->training.s->init, run->test.name);
     if (counts && !run->training.stopping) confusion_sum(&run->confusion);
     if (distributed_rank() > 0) return;
     progress_show(true, "%zu test images of %s", run->test.count, run->test.name);
@@ -708,11 +710,12 @@ static bool is_test(Run *run, const char *name, size_t *index) {
     return true;
 }
 
-/* The logits of what is in `pixels`. */
-static void predict_pixels(Run *run, const uint8_t *pixels) {
+/* The logits of what is in `pixels`, which were read from that file. */
+static void predict_pixels(Run *run, const char *name, const uint8_t *pixels) {
     vit_load_pixels(&run->vit, pixels, run->train.mean, run->train.std, 1);
     vit_forward(&run->vit, 1, false);
     real_download(run->logits, run->vit.logits, (size_t)run->model->num_classes);
+    outcome_require(run->logits, (size_t)run->model->num_classes, run->training.s->init, name);
 }
 
 /* Pixels of an image file or of test:INDEX, at the model's size: prepared as for evaluation, or, if the data set has no
@@ -730,7 +733,7 @@ static bool prediction_pixels(Run *run, const char *name, uint8_t *pixels, Error
 
 static bool predict_image(Run *run, const char *name, const char *picture, Error *error) {
     if (!prediction_pixels(run, name, run->pixels, error)) return false;
-    predict_pixels(run, run->pixels);
+    predict_pixels(run, name, run->pixels);
     if (*picture) attention_picture_write(&run->vit, run->pixels, picture);
     return true;
 }
@@ -797,14 +800,14 @@ static bool read_view(Run *run, const char *name, const PredictedClip *clip, int
 
 /* The score of each frame: the probability of the class for a clip that shows nothing but it, averaged over crops.
  * Those of a view's first crop are kept. */
-static void score_frames(Run *run, const PredictedClip *clip, int class) {
+static void score_frames(Run *run, const char *name, const PredictedClip *clip, int class) {
     int crops = run->clips->test_crops, C = run->model->num_classes;
     for (int i = 0; i < clip->views * clip->frames; i++) {
         const uint8_t *frame = clip->pixels + (size_t)i * clip->frame_bytes;
         int first = i - i / clip->frames % crops * clip->frames;
         for (int t = 0; t < clip->frames; t++)
             memcpy(run->pixels + (size_t)t * clip->frame_bytes, frame, clip->frame_bytes);
-        predict_pixels(run, run->pixels);
+        predict_pixels(run, name, run->pixels);
         clip->scores[first].probability += exp(-outcome_of(run->logits, C, class).loss) / crops;
     }
 }
@@ -841,7 +844,7 @@ static bool predict_clip(Run *run, const char *name, const char *picture, const 
     for (int v = 0; ok && v < clip->views; v++) {
         const uint8_t *pixels = clip->pixels + (size_t)v * pixels_of(run->model);
         ok = read_view(run, name, clip, v, error);
-        if (ok) predict_pixels(run, pixels);
+        if (ok) predict_pixels(run, name, pixels);
         if (ok) views_add(&views, (size_t)v, 0, run->logits);
         if (ok && !v && *picture) attention_picture_write(&run->vit, pixels, picture);
     }
@@ -876,7 +879,7 @@ static void mode_predict(void *context) {
         done++;
         int class = predictions_classes(&json, name, run->logits, run->model->num_classes, names);
         if (!clips || !top) continue;
-        score_frames(run, &clip, class);
+        score_frames(run, name, &clip, class);
         int count = best_frames(run, &clip);
         predictions_frames(&json, names ? names[class] : NULL, class, clip.scores, count < top ? count : top);
     }

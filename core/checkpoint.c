@@ -123,12 +123,13 @@ typedef struct {
 /* NaN or infinite weights would train, evaluate and predict without an error message, so they are refused.  A second
  * moment may be infinite after an overflow: its weight is no longer updated from then on. */
 static bool all_finite(const float *x, const Param *p, const SafeTensor *tensor, Error *error) {
-    bool overflows = !strncmp(tensor->name, "exp_avg_sq.", 11);
+    bool squares = !strncmp(tensor->name, "exp_avg_sq.", 11);
     size_t bad = 0;
-    while (bad < p->size && (overflows ? !isnan(x[bad]) : isfinite(x[bad]))) bad++;
+    while (bad < p->size && (squares ? x[bad] >= 0 : isfinite(x[bad]))) bad++;
     if (bad == p->size) return true;
+    const char *what = isnan(x[bad]) ? "NaN, not a number," : squares ? "a negative square" : "an infinity";
     return refuse(error, "%s: %s holds %s at element %zu of %zu: this file is damaged, or its training had diverged",
-                  tensor->file, tensor->name, isnan(x[bad]) ? "NaN, not a number," : "an infinity", bad, p->size);
+                  tensor->file, tensor->name, what, bad, p->size);
 }
 
 /* Reads one tensor into host memory. */

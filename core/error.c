@@ -1,5 +1,6 @@
 #include "core/error.h"
 
+#include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -29,5 +30,12 @@ bool refuse_memory(Error *error, size_t bytes, const char *what) {
 bool refuse_library(Error *error, const char *line) {
     refuse(error, "%s", line);
     error->lacking = true;
+    return false;
+}
+
+bool refuse_errno(Error *error, const char *what) {
+    int reason = errno;
+    refuse(error, "%s: %s", what, strerror(reason));
+    error->lacking = reason == EMFILE || reason == ENFILE || reason == ENOMEM;
     return false;
 }

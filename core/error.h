@@ -8,7 +8,7 @@
 
 typedef struct {
     char text[1024]; /* zero-terminated, without control characters; truncated between two characters if too long */
-    bool lacking; /* memory or a library is lacking: the file or setting may be valid, and another would fail, too */
+    bool lacking; /* memory, descriptors or a library: the file or setting may be valid, and another would fail, too */
 } Error;
 
 /* Writes the line and returns false, for the caller to return.  error->text may be one of the arguments.  Control
@@ -18,7 +18,10 @@ bool refuse(Error *error, const char *format, ...) __attribute__((format(printf,
 /* Writes that `bytes` of memory (0: unknown) could not be had for `what`, sets `lacking` and returns false. */
 bool refuse_memory(Error *error, size_t bytes, const char *what);
 
-/* The same for a library: the line, `lacking`, false. */
+/* Writes what errno says about `what`; descriptors and memory set `lacking`, too. */
+bool refuse_errno(Error *error, const char *what);
+
+/* The same as refuse_memory for a library: the line, `lacking`, false. */
 bool refuse_library(Error *error, const char *line);
 
 #endif

@@ -49,8 +49,18 @@ void make_folders(const char *path) {
 
 /* == Whole files ================================================================================================== */
 
-static bool refuse_errno(Error *error, const char *what) {
-    return refuse(error, "%s: %s", what, strerror(errno));
+static bool require_regular(const struct stat *info, Error *error) {
+    if (S_ISREG(info->st_mode)) return true;
+    return refuse(error, "%s, expected a file", S_ISDIR(info->st_mode) ? "a folder" : "not a regular file");
+}
+
+int file_open(const char *path, Error *error) {
+    struct stat info;
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (fd < 0) return refuse_errno(error, "cannot open"), -1;
+    if (fstat(fd, &info) ? refuse_errno(error, "cannot read") : require_regular(&info, error)) return fd;
+    close(fd);
+    return -1;
 }
 
 /* Uses fstat on the open file, so the size belongs to the file being read; if it shrinks meanwhile, the read is short.
@@ -58,8 +68,7 @@ static bool refuse_errno(Error *error, const char *what) {
 static bool read_open(int fd, size_t most, uint8_t **bytes, size_t *room, size_t *size, Error *error) {
     struct stat status;
     if (fstat(fd, &status)) return refuse_errno(error, "cannot read");
-    if (!S_ISREG(status.st_mode))
-        return refuse(error, "%s, expected a file", S_ISDIR(status.st_mode) ? "a folder" : "not a regular file");
+    if (!require_regular(&status, error)) return false;
     if ((uintmax_t)status.st_size > most)
         return refuse(error, "%jd bytes, expected at most %zu", (intmax_t)status.st_size, most);
     size_t want = (size_t)status.st_size, have = 0;
@@ -278,9 +287,7 @@ bool file_map(const char *path, const void **bytes, size_t *size, Error *error) 
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0) return refuse_errno(error, "cannot open");
     void *map = NULL;
-    bool ok = fstat(fd, &info) == 0 || refuse_errno(error, "cannot read");
-    if (ok && !S_ISREG(info.st_mode))
-        ok = refuse(error, "%s, expected a file", S_ISDIR(info.st_mode) ? "a folder" : "not a regular file");
+    bool ok = fstat(fd, &info) ? refuse_errno(error, "cannot read") : require_regular(&info, error);
     if (ok && info.st_size) {
         map = mmap(NULL, (size_t)info.st_size, PROT_READ, MAP_SHARED, fd, 0);
         if (map == MAP_FAILED) ok = refuse_errno(error, "cannot map");

@@ -17,6 +17,10 @@ bool file_exists(const char *path);
 /* Makes the folder and its parents; dies with the one that could not be made, and why. */
 void make_folders(const char *path);
 
+/* Opens a regular file to read it, without waiting as a named pipe makes one wait; on failure returns -1 with the reason
+ * in `error`. */
+int file_open(const char *path, Error *error);
+
 /* Reads all of a regular file of at most `most` bytes into *bytes, which the caller frees.  On failure returns false
  * with the reason in `error`, here and below without the file's name. */
 bool file_read(const char *path, size_t most, uint8_t **bytes, size_t *size, Error *error);

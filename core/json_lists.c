@@ -12,6 +12,7 @@
 
 #include "core/die.h"
 #include "core/error.h"
+#include "core/files.h"
 
 typedef struct {
     const JsonList *lists;
@@ -299,8 +300,8 @@ bool json_lists_parse(const void *bytes, size_t size, size_t piece, const JsonLi
 
 bool json_lists_read(const char *path, const JsonList *lists, int count, void *state, Error *error) {
     enum { WINDOW = 1 << 18 };
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0) return refuse(error, "cannot open: %s", strerror(errno));
+    int fd = file_open(path, error);
+    if (fd < 0) return false;
     bool ok = run((Reader){.lists = lists, .count = count, .state = state, .report = error, .fd = fd}, WINDOW);
     close(fd);
     return ok;

@@ -2,6 +2,8 @@
 
 #include <math.h>
 
+#include "core/die.h"
+
 static int place_of(const float *logits, int classes, int label) {
     int place = 0;
     if (isnan(logits[label])) return classes;
@@ -27,4 +29,14 @@ static double cross_entropy_of(const float *logits, int classes, int label) {
 Outcome outcome_of(const float *logits, int classes, int label) {
     return (Outcome){place_of(logits, classes, label), best_of(logits, classes),
                      cross_entropy_of(logits, classes, label)};
+}
+
+void outcome_require_loss(double loss, const char *weights, const char *what) {
+    if (isnan(loss))
+        die("%s: what it makes of %s is not a number: these weights, or mean and std, are too large or too small to "
+            "compute with", weights, what);
+}
+
+void outcome_require(const float *x, size_t n, const char *weights, const char *what) {
+    for (size_t i = 0; i < n; i++) outcome_require_loss((double)x[i], weights, what);
 }

@@ -1,5 +1,6 @@
 #include "core/parity.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -56,6 +57,9 @@ float *parity_pixels(const SafeTensors *st, int *B) {
     const SafeTensor *images = pixels_of(st, &axis);
     float *pixels = xcalloc(images->size, sizeof *pixels, "parity");
     if (!safetensors_to_float(images, pixels, &error)) die("%s", error.text);
+    for (size_t i = 0; i < images->size; i++)
+        if (!isfinite(pixels[i])) die("%s: '%s' holds a value that is no finite number, at %zu", st->file,
+                                      images->name, i);
     *B = (int)images->shape[0];
     if (axis == FRAMES_FIRST) return pixels;
     return frames_first(pixels, images->shape[0], images->shape[2], images->shape[3] * images->shape[4]);
@@ -94,8 +98,26 @@ void parity_token_values(const SafeTensors *st, const char *path, int *tokens, i
     read_integers(safetensors_find(st, "tokens"), path, "token", "number", tokens, vocabulary);
 }
 
+static bool ends_with(const char *name, const char *ending) {
+    size_t length = strlen(name), cut = strlen(ending);
+    return length >= cut && !strcmp(name + length - cut, ending);
+}
+
+/* A parameter by another name, or one of a larger model, would be passed over without a word.  Results may stand beside
+ * the inputs, and so may the buffers of a PyTorch module. */
+static void refuse_strangers(const Params *params, const SafeTensors *st) {
+    for (int i = 0; i < st->count; i++) {
+        const char *name = st->tensors[i].name;
+        if (!strncmp(name, "grad.", 5) || (!ends_with(name, ".weight") && !ends_with(name, ".bias"))) continue;
+        if (!params_find(params, name))
+            die("%s: '%s' is no parameter of this model: another attn, depth, pool or stem, or other names than "
+                "timm's?", st->file, name);
+    }
+}
+
 void parity_parameters(Params *params, const SafeTensors *st) {
     Error error;
+    refuse_strangers(params, st);
     int present = 0;
     for (int i = 0; i < params_count(params); i++) present += safetensors_find(st, params_at(params, i)->name) != NULL;
     if (present && !checkpoint_read_weights(params, params->values, st, "", NULL, &error))

@@ -138,6 +138,9 @@ static void log_reopen(RunFolder *folder, const char *header, uint64_t saved_byt
         return;
     }
     if (!folder->log) die("%s: cannot open: %s", folder->log_path, strerror(errno));
+    struct stat info;
+    if (fstat(fileno(folder->log), &info) == 0 && !S_ISREG(info.st_mode))
+        die("%s: not a regular file, expected the log of this run", folder->log_path);
     log_lock(folder);
     log_check_header(folder, header);
     bool ok = fseek(folder->log, 0, SEEK_END) == 0;

@@ -48,7 +48,7 @@ static void *bounded_malloc(size_t size) {
 /* == In =========================================================================================================== */
 
 static bool refuse_size(Error *error, int height, int width, size_t most_pixels) {
-    return refuse(error, "%d x %d pixels, expected at most %d a side and %zu in all", height, width, IMAGE_MAX_SIDE,
+    return refuse(error, "%d x %d pixels, expected 1 to %d a side and at most %zu in all", height, width, IMAGE_MAX_SIDE,
                   most_pixels);
 }
 
@@ -95,6 +95,7 @@ bool image_decode(Image *image, const uint8_t *bytes, size_t size, size_t most_p
         if (png) return refuse(error, "a damaged PNG");
         return refuse(error, "not a JPEG, PNG or BMP picture (%s)", stbi_failure_reason());
     }
+    if (!png && height < 0 && height >= -IMAGE_MAX_SIDE) height = -height; /* a BMP from the top down */
     if (height < 1 || width < 1 || height > IMAGE_MAX_SIDE || width > IMAGE_MAX_SIDE ||
         (size_t)height * (size_t)width > most_pixels) {
         return refuse_size(error, height, width, most_pixels);

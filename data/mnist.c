@@ -16,13 +16,21 @@ static uint32_t big_endian(const uint8_t *b) {
 
 /* The item count of a file with that magic number, header size and bytes per item. */
 static size_t count_of(const uint8_t *bytes, size_t size, uint32_t magic, size_t header, size_t each, Error *error) {
+    if (size >= 2 && bytes[0] == 0x1f && bytes[1] == 0x8b) {
+        refuse(error, "compressed by gzip: gunzip it");
+        return 0;
+    }
     if (size < header || big_endian(bytes) != magic) {
         refuse(error, "not an idx file of MNIST: begins with %08x, expected %08x", size < 4 ? 0 : big_endian(bytes),
                magic);
         return 0;
     }
     size_t count = big_endian(bytes + 4);
-    if (!count || (size - header) / each != count || (size - header) % each) {
+    if (!count) {
+        refuse(error, "it says that it holds nothing");
+        return 0;
+    }
+    if ((size - header) / each != count || (size - header) % each) {
         refuse(error, "%zu bytes, expected %zu for the %zu that it announces", size, header + count * each, count);
         return 0;
     }

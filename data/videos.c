@@ -275,11 +275,22 @@ static void take_kinetics(Videos *v, char *line, const char *list, size_t number
     add_video(v, name, (int)v->class_count - 1, 0);
 }
 
+/* A list may begin with the mark of UTF-8, which is passed over. */
+static FILE *open_list(const char *list) {
+    char mark[3];
+    Error error;
+    int fd = file_open(list, &error);
+    if (fd < 0) die("%s: %s", list, error.text);
+    FILE *file = fdopen(fd, "r");
+    if (!file) die("%s: cannot open: %s", list, strerror(errno));
+    if (fread(mark, 1, 3, file) != 3 || memcmp(mark, "\xef\xbb\xbf", 3)) rewind(file);
+    return file;
+}
+
 static void each_line(Videos *v, const char *list, void (*take)(Videos *, char *, const char *, size_t), bool skip) {
     char *line = NULL;
     size_t room = 0, number = 0;
-    FILE *file = fopen(list, "r");
-    if (!file) die("%s: cannot open: %s", list, strerror(errno));
+    FILE *file = open_list(list);
     for (ssize_t length; (length = getline(&line, &room, file)) >= 0;) {
         while (length && isspace((unsigned char)line[length - 1])) line[--length] = 0;
         if (++number == 1 && skip) continue;
@@ -294,9 +305,9 @@ static void each_line(Videos *v, const char *list, void (*take)(Videos *, char *
 static bool is_kinetics(const char *list) {
     static const char head[] = "label,youtube_id,";
     char start[sizeof head] = "";
-    FILE *file = fopen(list, "r");
-    bool found = file && fread(start, 1, sizeof head - 1, file) == sizeof head - 1 && !strcmp(start, head);
-    if (file) fclose(file);
+    FILE *file = open_list(list);
+    bool found = fread(start, 1, sizeof head - 1, file) == sizeof head - 1 && !strcmp(start, head);
+    fclose(file);
     return found;
 }
 
@@ -385,7 +396,9 @@ static json_t *read_labels(Videos *v, const char *path) {
     json_t *value;
     path_join(file, sizeof file, path, names[1]);
     if (!file_exists(file)) path_join(file, sizeof file, path, names[0]);
-    json_t *labels = json_load_file(file, 0, &trouble);
+    FILE *open = open_list(file);
+    json_t *labels = json_loadf(open, 0, &trouble);
+    fclose(open);
     if (!labels) die("%s: %s", file, trouble.text);
     size_t count = json_is_object(labels) ? json_object_size(labels) : 0;
     if (!count || count > MOST_CLASSES) die("%s: expected an object of classes", file);
@@ -478,7 +491,7 @@ static bool read_frames(const char *path, int frames, int label, const ClipChoic
     struct dirent **pictures;
     ClipIndex index = {.count = 0};
     int count = scandir(path, &pictures, is_picture, versionsort);
-    if (count < 0) return refuse(error, "cannot open this folder: %s", strerror(errno));
+    if (count < 0) return refuse_errno(error, "cannot open this folder");
     bool ok = count > 0 && count >= frames;
     if (!count) refuse(error, "no pictures in this folder");
     else if (!ok) refuse(error, "%d pictures in this folder, but the list says %d", count, frames);

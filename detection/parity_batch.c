@@ -1,5 +1,6 @@
 #include "detection/parity_batch.h"
 
+#include <math.h>
 #include <stdlib.h>
 
 #include "core/die.h"
@@ -26,6 +27,8 @@ static void batch_images(ParityBatch *p, const SafeTensor *t) {
     size_t pixels = (size_t)p->H * (size_t)p->W;
     p->images = xcalloc(t->size, sizeof *p->images, "parity");
     if (!safetensors_to_float(t, planes, &error)) die("%s", error.text);
+    for (size_t i = 0; i < t->size; i++)
+        if (!isfinite(planes[i])) die("%s: '%s' holds a value that is no finite number, at %zu", t->file, t->name, i);
     for (size_t b = 0; b < (size_t)p->B; b++)
         for (size_t i = 0; i < pixels; i++)
             for (size_t c = 0; c < 3; c++) p->images[(b * pixels + i) * 3 + c] = planes[(b * 3 + c) * pixels + i];

@@ -137,13 +137,19 @@ static size_t rows_of(const SafeTensors *st, const char *name) {
     return tensor && tensor->ndim ? tensor->shape[0] : 0;
 }
 
+static bool has_names(const SafeTensors *st, const char *beginning) {
+    for (int i = 0; i < st->count; i++)
+        if (!strncmp(st->tensors[i].name, beginning, strlen(beginning))) return true;
+    return false;
+}
+
 /* A hierarchy's dim and depth, a number for each stage, where this model has no such stages. */
 static void refuse_stages(const Model *model, const SafeTensors *st, const char *path) {
     static const struct {
         const char *stages, *like, *configs;
     } hosts[] = {{"stages", "PVTv2", "pvt-v2"}, {"layers", "Swin", "swin"}};
     for (size_t h = 0; h < sizeof hosts / sizeof *hosts; h++) {
-        char dims[96] = "", depths[96] = "", prefix[24], norm[64];
+        char dims[96] = "", depths[96] = "", prefix[32], norm[64];
         snprintf(prefix, sizeof prefix, "%s.0.", hosts[h].stages);
         if (!depth_in_file(st, prefix) || depth_in_model(model, prefix)) continue;
         for (int i = 0, depth = 1; i < 8; i++) {
@@ -154,6 +160,11 @@ static void refuse_stages(const Model *model, const SafeTensors *st, const char 
             snprintf(dims + at, sizeof dims - at, "%s%zu", i ? "," : "", rows_of(st, norm));
             snprintf(depths + end, sizeof depths - end, "%s%d", i ? "," : "", depth);
         }
+        snprintf(prefix, sizeof prefix, "%s.0.blocks.0.attn.", hosts[h].stages);
+        snprintf(norm, sizeof norm, "%s.0.blocks.0.norm1.weight", hosts[h].stages);
+        if (!has_names(st, prefix) || !rows_of(st, norm))
+            die("%s: a hierarchy of depth %s (%s.0.blocks), but this model has no such stages, and theirs are not %s's",
+                path, depths, hosts[h].stages, hosts[h].like);
         die("%s: a hierarchy of dim %s and depth %s (%s.0.blocks), but this model has no such stages: %s's configs, "
             "configs/imagenet/%s-*.ini, make them", path, dims, depths, hosts[h].stages, hosts[h].like, hosts[h].configs);
     }

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "core/die.h"
+#include "core/outcome.h"
 #include "core/rng.h"
 #include "kernels/kernels.h"
 
@@ -68,6 +69,7 @@ void sampling_run(SequenceModel *m, uint8_t *tokens, const SamplingSettings *s, 
         if (passed) passed(run->offset + token + 1, run->offset + run->end);
         if (token < run->given) continue;
         real_download(logits, m->logits, (size_t)run->B * (size_t)V);
+        outcome_require(logits, (size_t)run->B * (size_t)V, run->weights, "a sequence");
         for (int b = 0; b < run->B; b++) {
             uint32_t sequence = (uint32_t)(run->first + (size_t)b);
             float u = rng_uniform(run->seed, RNG_SAMPLE, sequence, 0, run->offset + token);
@@ -96,7 +98,8 @@ void sampling_long(SequenceModel *m, uint8_t *tokens, const SamplingSettings *s,
         B = run->B - first < m->model.batch ? run->B - first : m->model.batch;
         for (size_t from = 0, have = run->given; have < length; from = have - row / 2) {
             size_t end = length - from < row ? length - from : row;
-            SamplingRun part = {B, have - from, end, run->seed, run->first + (size_t)first, run->offset + from};
+            SamplingRun part = {B, have - from, end, run->seed, run->first + (size_t)first, run->offset + from,
+                                run->weights};
             copy_window(window, row, many, length, from, end, B, false);
             sampling_run(m, window, s, &part, passed);
             copy_window(window, row, many, length, from, end, B, true);

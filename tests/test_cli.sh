@@ -284,6 +284,11 @@ refuses "other images than the default img_size" 2 'img_size|32x32|28x28' --data
 run $model --data mnist --data-dir . --img-size 32 --batch-size 64 --epochs 1 --run-dir resized
 [ "$status" -eq 0 ] && grep -q '28x28 are resized to img_size 32x32' out
 check "images of another size are resized when img_size asks for it" $? "$(grep resized out) $(head -n 1 err)"
+printf '\037\213\010' >mnist/t10k-labels-idx1-ubyte
+refuses "an idx file that is still compressed" 1 't10k-labels-idx1-ubyte|gunzip' $model --data mnist --data-dir . \
+    --img-size 32
+printf '\0\0\010\001\0\0\0\0' >mnist/t10k-labels-idx1-ubyte
+refuses "an idx file of nothing" 1 't10k-labels-idx1-ubyte|holds nothing' $model --data mnist --data-dir . --img-size 32
 refuses "fewer classes than the data has" 2 '--num-classes|3|10' --num-classes 3
 refuses "batch larger than the data set" 2 '--batch-size|65|64' $tiny --batch-size 65
 run $model --train-limit 64 --test-limit 32 --epochs 1 --run-dir shrunk
@@ -544,6 +549,8 @@ refuses "--init with LayerScale" 1 'scaled.safetensors|blocks.0.gamma_1|LayerSca
 restate a/last.safetensors mixer.safetensors '"blocks.0.norm1.bias"' '"blocks.0.mlp_tokens.fc1.weight"'
 refuses "--init of another family" 1 'mixer.safetensors|MLP-Mixer|no setting' $init mixer.safetensors
 restate a/last.safetensors stages.safetensors '"blocks[.]' '"stages.0.blocks./g;s/no such/no such'
+safetensors pools.safetensors '{"stages.0.blocks.0.mlp.fc1.weight":{"dtype":"F32","shape":[4],"data_offsets":[0,16]}}' 16
+refuses "--init of another hierarchy" 1 "pools.safetensors|depth 1|not PVTv2's" $init pools.safetensors
 refuses "--init of a hierarchy" 1 'stages.safetensors|dim 16 and depth 2|configs/imagenet/pvt-v2' $init stages.safetensors
 refuses "--init without a class token" 1 'a/last.safetensors|pool gap' $init a/last.safetensors --pool cls
 restate a/last.safetensors hybrid.safetensors '"norm.bias"' '"patch_embed.backbone.conv.weight"'
@@ -618,6 +625,11 @@ safetensors bad.safetensors "{$images,$labels}" 768 '\0012\0\0\0\0\0\0\0'
 refuses "--parity with a label out of range" 1 'bad.safetensors|label 10|0..9' $parity bad.safetensors
 safetensors bad.safetensors "{$images,$labels,"'"norm.bias":{"dtype":"F32","shape":[16],"data_offsets":[776,840]}}' 840
 refuses "--parity with some of the parameters" 1 'bad.safetensors|no tensor' $parity bad.safetensors
+safetensors bad.safetensors "{$images,$labels,"'"module.norm.bias":{"dtype":"F32","shape":[16],"data_offsets":[776,840]}}' 840
+refuses "--parity with a parameter by another name" 1 'bad.safetensors|module.norm.bias' $parity bad.safetensors
+safetensors bad.safetensors "{$images,$labels}" 776
+not_a_number bad.safetensors
+refuses "--parity of pixels that are no numbers" 1 "bad.safetensors|'images'|finite" $parity bad.safetensors
 clips='"clips":{"dtype":"F32","shape":[1,3,4,4,4],"data_offsets":[0,768]}'
 safetensors clips.safetensors "{$clips,$labels}" 776
 succeeds "--parity of clips as PyTorch has them" $parity clips.safetensors

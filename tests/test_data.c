@@ -13,6 +13,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -435,6 +436,46 @@ static void pictures_become_rgb(void **state) {
     }
 }
 
+/* With a negative height the first row of the file is the picture's first. */
+static void bmp_from_the_top_down(void **state) {
+    (void)state;
+    enum { HEIGHT = 22, ROW = 7 * 3 };
+    Error error;
+    Image up, down;
+    uint8_t *bytes;
+    size_t size;
+    assert_true(file_read("tests/corpus/image/colour.bmp", 1 << 20, &bytes, &size, &error));
+    assert_true(image_decode(&up, bytes, size, 1 << 20, &error));
+    memcpy(bytes + HEIGHT, &(int32_t){-5}, 4);
+    if (!image_decode(&down, bytes, size, 1 << 20, &error)) fail_msg("%s", error.text);
+    assert_true(down.height == 5 && down.width == 7);
+    assert_memory_not_equal(up.pixels, up.pixels + 4 * ROW, ROW);
+    for (int y = 0; y < 5; y++) assert_memory_equal(down.pixels + y * ROW, up.pixels + (4 - y) * ROW, ROW);
+    image_free(&up);
+    image_free(&down);
+    assert_false(image_decode(&down, bytes, size, 7 * 5 - 1, &error));
+    memcpy(bytes + HEIGHT, &(int32_t){INT32_MIN}, 4);
+    assert_false(image_decode(&down, bytes, size, 1 << 20, &error));
+    free(bytes);
+}
+
+/* Whoever has no descriptors left cannot tell that a file is damaged. */
+static void lack_of_descriptors_is_no_damage(void **state) {
+    (void)state;
+    struct rlimit limit, none;
+    Error error;
+    Image image;
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &limit), 0);
+    none = limit;
+    none.rlim_cur = 0;
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &none), 0);
+    bool read = image_read(&image, "tests/corpus/image/colour.bmp", &error);
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &limit), 0);
+    assert_true(!read && error.lacking);
+    assert_false(image_read(&image, in_folder("none.png"), &error));
+    assert_false(error.lacking);
+}
+
 static void webp_pictures(void **state) {
     (void)state;
     Error error;
@@ -806,6 +847,8 @@ int main(void) {
         cmocka_unit_test(png_round_trip),
         cmocka_unit_test(pictures_become_rgb),
         cmocka_unit_test(webp_pictures),
+        cmocka_unit_test(bmp_from_the_top_down),
+        cmocka_unit_test(lack_of_descriptors_is_no_damage),
         cmocka_unit_test(damaged_pictures_are_refused),
         cmocka_unit_test(hostile_pictures_are_harmless),
         cmocka_unit_test(resize_is_pillows),

@@ -204,7 +204,7 @@ refuses "a backbone without tensors" 1 "empty.safetensors|no tensor 'conv1.weigh
 safetensors shape.safetensors '{"conv1.weight":{"dtype":"F32","shape":[2,3,7,7],"data_offsets":[0,1176]}}' 1176
 refuses "a backbone of another shape" 1 'shape.safetensors|conv1.weight|[2,3,7,7]|[4,3,7,7]' $tiny \
     --backbone-weights shape.safetensors --run-dir none
-refuses "a backbone that is not there" 1 'lost.safetensors' $tiny --backbone-weights lost.safetensors --run-dir none
+refuses "a backbone that is not there" 1 'lost.safetensors|scripts/convert_weights.py' $tiny --backbone-weights lost.safetensors --run-dir none
 cp run/best.safetensors backbone.safetensors
 succeeds "a detector's backbone is a backbone" $tiny --epochs 1 --backbone-weights backbone.safetensors --run-dir body
 rm backbone.safetensors

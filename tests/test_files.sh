@@ -201,6 +201,25 @@ run --resume unknown
 [ "$status" -eq 0 ] && [ -n "$zeros" ] && cmp -s unknown/log.csv whole/log.csv
 check "a log of unknown length is not wiped" $? "$(wc -c <unknown/log.csv) bytes, status $status $(head -n 1 err)"
 
+cp -R whole piped
+rm piped/log.csv && mkfifo piped/log.csv
+timeout 10 "$vit" --resume piped --epochs 3 >out 2>err
+status=$?
+complains 1 'piped/log.csv|not a regular file'
+check "a log that is a pipe is not waited for" $? "status $status $(head -n 1 err)"
+
+# The last value of the second moments becomes -1; a std is too small to divide by.
+cp -R whole negative
+at=$(head -c $((8 + $(header_size whole/state.safetensors))) whole/state.safetensors |
+    sed 's/.*"exp_avg_sq\.head\.bias":{[^}]*"data_offsets":\[\([0-9]*\),.*/\1/')
+printf '\000\000\200\277' | dd of=negative/state.safetensors bs=1 conv=notrunc 2>/dev/null \
+    seek=$((8 + $(header_size whole/state.safetensors) + at))
+refuses "a negative second moment" 1 'negative/state.safetensors|exp_avg_sq.head.bias|negative' --resume negative --epochs 3
+restate whole/last.safetensors tiny.safetensors '"vit.c.normalisation":"[^"]*"' \
+    '"vit.c.normalisation":"0 0 0 1e-45 1e-45 1e-45"'
+refuses "logits that are no numbers have no accuracy" 1 'tiny.safetensors|shapes|not a number' --eval --init tiny.safetensors
+refuses "and name no class" 1 'tiny.safetensors|test:0|not a number' --predict test:0 --init tiny.safetensors
+
 # == Packed files ====================================================================================================
 
 pictures few a b
@@ -240,6 +259,17 @@ status=$?
 complains 2 'moving-shapes|drawn'
 check "and clips that are drawn" $? "status $status: $(head -n 1 err)"
 
+mkdir lists
+printf '\357\273\277../clips/train/a/one 6 0\n../clips/train/b/one 6 1\n' | tee lists/train.txt >lists/val.txt
+"$vit" --data lists --frames 4 --img-size 8 --show-batch listed.png >out 2>err
+[ ! -s err ] && grep -q '2 training clips' out
+check "a list with the mark of UTF-8 is read" $? "$(cat out err)"
+rm lists/val.txt && mkfifo lists/val.txt
+timeout 10 "$vit" $small --data lists --frames 4 --run-dir lists.run >out 2>err
+status=$?
+complains 1 'lists/val.txt|not a regular file'
+check "and a pipe in its place is not waited for" $? "status $status $(head -n 1 err)"
+
 # == A detector without boxes ========================================================================================
 
 mkdir -p coco/annotations coco/train2017 coco/val2017
@@ -257,6 +287,11 @@ boxes train "$box" && boxes val ''
 run_detr $few --run-dir detr
 complains 1 'val2017.json|no boxes' && [ ! -e detr ]
 check "so is evaluation without boxes" $? "status $status $(head -n 1 err)"
+rm coco/annotations/instances_val2017.json && mkfifo coco/annotations/instances_val2017.json
+timeout 10 "$detr" $few --run-dir detr >out 2>err
+status=$?
+complains 1 'val2017.json|not a regular file' && [ ! -e detr ]
+check "annotations that are a pipe are not waited for" $? "status $status $(head -n 1 err)"
 
 echo "1..$count"
 [ "$failures" -eq 0 ]

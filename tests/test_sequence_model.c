@@ -472,9 +472,9 @@ static void test_drawing(void **state) {
     case_open_odd(&all, 1, "", SEQUENCE_SAMPLE);
     case_open_odd(&one, 1, "", SEQUENCE_SAMPLE);
     size_t row = (size_t)all.m.row_bytes;
-    sampling_run(&all.m, all.tokens, &s, &(SamplingRun){3, 4, row, check_seed(), 5, 0}, NULL);
+    sampling_run(&all.m, all.tokens, &s, &(SamplingRun){3, 4, row, check_seed(), 5, 0, ""}, NULL);
     memcpy(one.tokens, one.tokens + row, row);
-    sampling_run(&one.m, one.tokens, &s, &(SamplingRun){1, 4, row, check_seed(), 6, 0}, NULL);
+    sampling_run(&one.m, one.tokens, &s, &(SamplingRun){1, 4, row, check_seed(), 6, 0, ""}, NULL);
     assert_memory_equal(one.tokens, all.tokens + row, row);
     assert_memory_not_equal(all.tokens, all.tokens + row, row);
     case_close(&all);
