@@ -103,25 +103,36 @@ static bool ends_with(const char *name, const char *ending) {
     return length >= cut && !strcmp(name + length - cut, ending);
 }
 
-/* A parameter by another name, or one of a larger model, would be passed over without a word.  Results may stand beside
- * the inputs, and so may the buffers of a PyTorch module. */
-static void refuse_strangers(const Params *params, const SafeTensors *st) {
+/* The first parameter in the file that this model does not have, or NULL; *count: how many.  Results and a PyTorch
+ * module's buffers may stand beside the inputs. */
+static const char *first_stranger(const Params *params, const SafeTensors *st, int *count) {
+    const char *first = NULL;
+    *count = 0;
     for (int i = 0; i < st->count; i++) {
         const char *name = st->tensors[i].name;
         if (!strncmp(name, "grad.", 5) || (!ends_with(name, ".weight") && !ends_with(name, ".bias"))) continue;
-        if (!params_find(params, name))
-            die("%s: '%s' is no parameter of this model: another attn, depth, pool or stem, or other names than "
-                "timm's?", st->file, name);
+        if (params_find(params, name)) continue;
+        if (!first) first = name;
+        ++*count;
     }
+    return first;
 }
 
+/* Weights by other names would leave this model's as they were drawn, without a word.  Beside all of its own there may be
+ * those of a module that its authors do not use, which is said. */
 void parity_parameters(Params *params, const SafeTensors *st) {
     Error error;
-    refuse_strangers(params, st);
-    int present = 0;
+    int present = 0, strangers;
+    const char *stranger = first_stranger(params, st, &strangers);
     for (int i = 0; i < params_count(params); i++) present += safetensors_find(st, params_at(params, i)->name) != NULL;
     if (present && !checkpoint_read_weights(params, params->values, st, "", NULL, &error))
         die("%s", error.text);
+    if (stranger && !present)
+        die("%s: '%s' is no parameter of this model: another attn, depth, pool or stem, or other names than timm's?",
+            st->file, stranger);
+    if (stranger)
+        warn("%s: '%s'%s not used: no parameter of this model", st->file, stranger,
+             strangers > 1 ? " and others are" : " is");
 }
 
 void parity_write(const char *path, const SafeTensorEntry *outputs, int count, const Params *params) {
