@@ -190,6 +190,20 @@ static void check_settings(void *context) {
 
 /* == Data ========================================================================================================= */
 
+/* So many images at a time that the activations of a hierarchical model are three times its weights, which each pass
+ * reads and whose gradients it adds up: its last stages have most of the weights and few of the tokens.  Counted are the
+ * linear layers of all blocks and what is on both sides of them. */
+static size_t images_for_weights(const VitSettings *s, double tokens) {
+    double weights = 0, activations = 0;
+    for (int i = 0; i < s->dim.count; i++, tokens /= 4) {
+        double M = s->dim.at[i], depth = s->depth.at[s->depth.count > 1 ? i : 0];
+        double ratio = (double)s->mlp_ratio.at[s->mlp_ratio.count > 1 ? i : 0];
+        weights += depth * M * M * (4 + 2 * ratio) * sizeof(float);
+        activations += depth * M * tokens * (9 + 2 * ratio) * sizeof(real);
+    }
+    return (size_t)ceil(3 * weights / activations);
+}
+
 /* As many images or clips at a time as fit in memory while keeping the device busy; a wide model takes more of them than
  * fill the device, as each pass reads all weights. */
 static int micro_batch_choose(const Run *run) {
@@ -200,7 +214,9 @@ static int micro_batch_choose(const Run *run) {
     size_t columns = (size_t)convolution_side(s->img_size[1], s->patch_size);
     size_t tokens = activations_at_once() / (size_t)s->dim.at[0];
     size_t most = tokens > LEAST_TOKENS ? tokens : LEAST_TOKENS;
-    return training_micro_batch(&run->training, most / (frames * rows * columns));
+    size_t N = frames * rows * columns, images = most / N;
+    size_t least = s->dim.count > 1 ? images_for_weights(s, (double)N) : 0;
+    return training_micro_batch(&run->training, images > least ? images : least);
 }
 
 static Transform transform_of(const Run *run, bool train) {

@@ -24,6 +24,12 @@ static Axis time_axis(const Unfold *s) {
 /* The k columns of one line of a window, from column xi on: out [C] of k, `taps` apart.  line: NULL above and below. */
 static void window_line(real *out, const real *line, int xi, const Unfold *s) {
     int taps = unfold_taps(s), begin = xi < 0 ? -xi : 0, end = line ? s->Wi - xi : 0;
+    bool whole = begin == 0 && end >= s->k;
+    if (s->planes && whole && s->k <= TILE) {
+        for (int m = 0; m < s->C; m++, out += taps)
+            real_store_part(out, real_load_part(line + (size_t)m * channel_step(s) + xi, s->k), s->k);
+        return;
+    }
     if (s->planes) {
         for (int m = 0; m < s->C; m++, out += taps)
             for (int c = 0; c < s->k; c++)
@@ -34,6 +40,37 @@ static void window_line(real *out, const real *line, int xi, const Unfold *s) {
         const real *from = c >= begin && c < end ? line + (size_t)(xi + c) * (size_t)s->C : NULL;
         for (int m = 0; m < s->C; m++) out[m * taps + c] = from ? from[m] : real_of(0);
     }
+}
+
+/* A window of tokens that are all there: row [C,k*k] = tokens [k*k,C] from the first one on, or back, turned a tile at a
+ * time. */
+static void window_turned(real *row, real *first, bool back, const Unfold *s) {
+    int taps = s->k * s->k, C = s->C;
+    float from[TILE * TILE] = {0}, to[TILE * TILE];
+    real *token[TILE];
+    for (int tap = 0; tap < taps; tap += TILE) {
+        int count = taps - tap < TILE ? taps - tap : TILE;
+        for (int t = 0; t < count; t++)
+            token[t] = first + ((size_t)((tap + t) / s->k) * (size_t)s->Wi + (size_t)((tap + t) % s->k)) * (size_t)C;
+        for (int c = 0; c < C; c += TILE) {
+            int channels = C - c < TILE ? C - c : TILE;
+            real *here = row + (size_t)c * (size_t)taps + tap;
+            if (back) {
+                for (int l = 0; l < channels; l++) vec_store(from + l * TILE, real_load_part(here + l * taps, count));
+                tile_transpose(to, TILE, from, TILE);
+                for (int t = 0; t < count; t++) real_store_part(token[t] + c, vec_load(to + t * TILE), channels);
+            } else {
+                for (int t = 0; t < count; t++) vec_store(from + t * TILE, real_load_part(token[t] + c, channels));
+                tile_transpose(to, TILE, from, TILE);
+                for (int l = 0; l < channels; l++) real_store_part(here + l * taps, vec_load(to + l * TILE), count);
+            }
+        }
+    }
+}
+
+/* Is the window at row yi, column xi inside, and of tokens of an image? */
+static bool is_whole(const Unfold *s, int yi, int xi) {
+    return !s->planes && !s->frames && yi >= 0 && xi >= 0 && yi + s->k <= s->Hi && xi + s->k <= s->Wi;
 }
 
 void unfold_forward(real *cols, const real *x, const Unfold *s, int B) {
@@ -47,14 +84,20 @@ void unfold_forward(real *cols, const real *x, const Unfold *s, int B) {
             for (int j = 0; j < across; j++) {
                 int clip = b / windows.frames, f0 = b % windows.frames * time.stride - time.pad;
                 real *out = cols + (((size_t)b * (size_t)down + (size_t)i) * (size_t)across + (size_t)j) * row;
+                int y0 = i * s->stride - s->pad, x0 = j * s->stride - s->pad;
+                if (is_whole(s, y0, x0)) {
+                    const real *first = x + ((size_t)b * (size_t)s->Hi + (size_t)y0) * (size_t)s->Wi * (size_t)s->C;
+                    window_turned(out, (real *)first + (size_t)x0 * (size_t)s->C, false, s);
+                    continue;
+                }
                 for (int f = f0; f < f0 + time.k; f++)
                     for (int r = 0; r < k; r++, out += k) {
-                        int yi = i * s->stride + r - s->pad;
+                        int yi = y0 + r;
                         bool there = f >= 0 && f < time.n && yi >= 0 && yi < s->Hi;
                         const real *line = there ? x + ((size_t)clip * (size_t)time.n + (size_t)f) * image_size(s) +
                                                        (size_t)yi * (size_t)s->Wi * position_step(s)
                                                  : NULL;
-                        window_line(out, line, j * s->stride - s->pad, s);
+                        window_line(out, line, x0, s);
                     }
             }
 }
@@ -88,7 +131,28 @@ static void sum_windows(float *sum, const real *dcols, const Unfold *s, int b, i
             }
 }
 
+/* Windows that tile the image: each token is read by one of them, or by none. */
+static void unfold_backward_tiles(real *dx, const real *dcols, const Unfold *s, int B) {
+    Grid windows = unfold_grid(s);
+    size_t line = (size_t)s->Wi * (size_t)s->C, row = (size_t)s->C * (size_t)unfold_taps(s);
+#pragma omp parallel for collapse(2) schedule(static)
+    for (int b = 0; b < B; b++)
+        for (int i = 0; i < (s->Hi + s->k - 1) / s->k; i++) {
+            real *to = dx + (size_t)b * image_size(s) + (size_t)i * (size_t)s->k * line;
+            int lines = s->Hi - i * s->k < s->k ? s->Hi - i * s->k : s->k;
+            if (lines < s->k || s->Wi % s->k) memset(to, 0, (size_t)lines * line * sizeof *to);
+            for (int j = 0; j < windows.columns && lines == s->k; j++) {
+                size_t window = ((size_t)b * (size_t)windows.rows + (size_t)i) * (size_t)windows.columns + (size_t)j;
+                window_turned((real *)dcols + window * row, to + (size_t)j * (size_t)s->k * (size_t)s->C, true, s);
+            }
+        }
+}
+
 void unfold_backward(real *dx, const real *dcols, const Unfold *s, int B) {
+    if (s->stride == s->k && s->pad == 0 && !s->planes && !s->frames) {
+        unfold_backward_tiles(dx, dcols, s, B);
+        return;
+    }
     int frames = time_axis(s).n;
     size_t step = position_step(s), channel = channel_step(s);
 #pragma omp parallel for collapse(2) schedule(static)
