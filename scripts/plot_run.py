@@ -29,6 +29,7 @@ import matplotlib.pyplot as plt
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#666666")  # Okabe and Ito's
 COLUMNS = ("step", "epoch", "loss", "top1", "top5", "jsd", "ap", "ap50", "val_loss", "focal", "l1", "giou", "bits")
 SMOOTH_FROM = 200  # rows of the log beyond which the loss gets a moving average over a faint line
+LEGEND_COLUMNS = 4
 
 plt.rcParams.update({
     "font.size": 11, "axes.titlesize": 12, "axes.titleweight": "bold", "axes.titlelocation": "left",
@@ -195,10 +196,11 @@ def draw(folders, out, levels):
     else:
         right.set_ylim(0, 100 if max(end[1] for end in ends if end) > 50 else None)
     label_ends(right, [end for end in ends if end], "{:.3f}" if density else "{:.1f} %")
-    figure.tight_layout(w_pad=3, rect=(0, 0, 1, 0.93))
+    rows = -(-len(names) // LEGEND_COLUMNS)
+    figure.tight_layout(w_pad=3, rect=(0, 0, 1, 1 - 0.07 * rows))
     if len(names) > 1:
         figure.legend(*left.get_legend_handles_labels(), loc="upper left", bbox_to_anchor=(0.05, 1.0), fontsize=10.5,
-                      ncol=min(len(names), 4))
+                      ncol=min(len(names), LEGEND_COLUMNS))
     else:
         figure.suptitle(names[0], x=0.06, y=0.97, ha="left", color="#666666", fontsize=11)
     figure.savefig(out, dpi=144)
