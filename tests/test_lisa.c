@@ -258,7 +258,7 @@ static void test_formulas(void **state) {
         {"local", OFFSETS_LOCAL, {4, 3, 4}, 5, 1, 2, 1, 4, 2, true},
         {"torus", OFFSETS_TORUS, {1, 3, 4}, 0, 0, 6, 3, 35, 18, true}, /* more than a block takes at a time */
         {"toeplitz, one wa", OFFSETS_TOEPLITZ, {1, 2, 3}, 0, 0, 2, 9, 34, 35, false},
-        {"toeplitz", OFFSETS_TOEPLITZ, {3, 5, 7}, 0, 0, 3, 3, 2, 2, true},
+        {"toeplitz", OFFSETS_TOEPLITZ, {1, 5, 7}, 0, 0, 6, 3, 2, 2, true},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) check_case(&cases[i]);
 }
