@@ -49,7 +49,8 @@ static inline int check_close_step(const char *what, const float *got, const dou
     for (size_t i = 0; i < n; i++) squares += want[i] * want[i];
     double rms = sqrt(squares / (double)(n ? n : 1));
     for (size_t i = 0; i < n; i++) {
-        double used = fabs((double)got[i] - want[i]) / (tolerance * rms + step * fabs(want[i]));
+        double beyond = fabs((double)got[i] - want[i]) - step * fabs(want[i]); /* what its last rounding may do */
+        double used = (beyond < 0 ? 0 : beyond) / (tolerance * rms);
         if (!(used <= worst)) {
             worst = used;
             at = i;

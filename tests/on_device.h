@@ -105,6 +105,13 @@ static inline int close_rounded(const char *what, const real *got, const double 
     return check_close_step(what, download_real(got, n), want, n, roundings(5), REAL_STEP);
 }
 
+/* The same where float factors enter products of activations, which is on a GPU as sums of two bfloat16 numbers: each is
+ * rounded once, and the errors are again of the size of a row's terms. */
+static inline double halves(void) { return 1e-5 + 5 * REAL_STEP * REAL_STEP; }
+static inline int close_halves(const char *what, const real *got, const double *want, size_t n) {
+    return check_close_step(what, download_real(got, n), want, n, halves(), REAL_STEP);
+}
+
 static inline int close_float(const char *what, const float *got, const double *want, size_t n) {
     return check_close(what, download(got, n), want, n, 1e-5);
 }

@@ -397,6 +397,22 @@ static void test_causality(void **state) {
     }
 }
 
+/* Logits of the same positions computed in two ways.  In bfloat16 both have the roundings of all their layers, of which a
+ * single logit may have the worst of thousands, so each position's V logits are compared as one. */
+static int same_logits(const char *what, const float *got, const double *want, size_t positions, size_t V) {
+    if (sizeof(real) == 4) return check_close(what, got, want, positions * V, 1e-4);
+    double worst = 0, bound = 0.1;
+    for (size_t p = 0; p < positions; p++) {
+        double error = relative_rms(got + p * V, want + p * V, V);
+        if (!(error <= worst)) worst = error;
+        if (isnan(worst)) break;
+    }
+    int ok = worst <= bound;
+    printf("  %s: root mean square of a position's errors %.2g of its logits', %.2f of allowed  %s\n", what, worst,
+           worst / bound, ok ? "ok" : "FAILED");
+    return ok;
+}
+
 /* Step by step with caches, the logits are those of a whole pass. */
 static void test_steps(void **state) {
     (void)state;
@@ -417,7 +433,7 @@ static void test_steps(void **state) {
                 memcpy(steps.logits + (b * (size_t)whole.n + (size_t)p) * V, row + b * V, V * sizeof *row);
         }
         for (size_t k = 0; k < count; k++) want[k] = whole.logits[k];
-        ok &= check_close_step(patterns[i], steps.logits, want, count, sizeof(real) == 4 ? 1e-4 : 0.1, REAL_STEP);
+        ok &= same_logits(patterns[i], steps.logits, want, 3 * (size_t)whole.n, V);
         free(row);
         free(want);
         case_close(&whole);
@@ -454,7 +470,7 @@ static void test_fill(void **state) {
                         want[at + b * V + t] = whole.logits[(b * (size_t)whole.n + (size_t)p) * V + t];
             }
             printf("%d rows at once\n", count);
-            ok &= check_close_step(patterns[i], got, want, at, sizeof(real) == 4 ? 1e-4 : 0.1, REAL_STEP);
+            ok &= same_logits(patterns[i], got, want, 3 * left, V);
             free(got);
             free(want);
             case_close(&steps);
