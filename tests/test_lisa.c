@@ -260,7 +260,11 @@ static void test_formulas(void **state) {
         {"toeplitz, one wa", OFFSETS_TOEPLITZ, {1, 2, 3}, 0, 0, 2, 9, 34, 35, false},
         {"toeplitz", OFFSETS_TOEPLITZ, {1, 5, 7}, 0, 0, 6, 3, 2, 2, true},
     };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) check_case(&cases[i]);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        Case k = cases[i];
+        if (grid_tokens(k.grid) > full_or_reduced("tokens of a clip", 105, 72)) k.grid = (Grid){3, 2, 5};
+        check_case(&k);
+    }
 }
 
 /* An emulated block takes a second where a processor or a GPU takes microseconds. */
