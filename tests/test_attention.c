@@ -251,10 +251,79 @@ static void linear_case(LinearCase k) {
     release_all();
 }
 
+/* Rows first .. first+n-1 of every `step` rows of `row` numbers, one after the other. */
+static float *rows_of(const float *x, size_t rows, size_t step, size_t first, size_t n, size_t row) {
+    float *out = normals(rows / step * n * row, 1);
+    for (size_t i = 0; i < rows / step * n; i++)
+        memcpy(out + i * row, x + (i / n * step + first + i % n) * row, row * sizeof *out);
+    return out;
+}
+
+/* The keys are fewer than the queries and have tensors of their own.  In the reference they are as many, and those that
+ * are missing have no features. */
+static void linear_apart_case(LinearCase k, size_t count) {
+    size_t N = (size_t)k.N, tokens = (size_t)k.B * N, keys = (size_t)k.B * count, row = (size_t)k.H * k.D,
+           heads = (size_t)k.H * k.F, n = tokens * row, n_phi = tokens * heads, n_kv = k.B * heads * (k.D + 1);
+    printf("linear attention B %d N %d H %d D %d F %d, %zu keys\n", k.B, k.N, k.H, k.D, k.F, count);
+    float *qkv = normals(3 * n, 1), *phi = normals(2 * n_phi, 1), *dy = normals(n, 1);
+    for (size_t i = 0; i < 2 * n_phi; i++) {
+        size_t part = i / heads % 2, token = i / (2 * heads) % N;
+        phi[i] = part && token >= count ? 0 : fabsf(phi[i]) + 0.1f;
+    }
+    rounded_real(qkv, 3 * n);
+    rounded_real(phi, 2 * n_phi);
+    real *d_dy = upload_real(dy, n), *d_y = poisoned_real(n);
+    LinearReference r = {zeros(n),     zeros(tokens * k.H), zeros(n_kv),
+                         zeros(3 * n), zeros(2 * n_phi),    zeros(2 * n_phi)};
+    for (int b = 0; b < k.B; b++)
+        for (int h = 0; h < k.H; h++) linear_reference(r, dy, phi, qkv, k, b, h);
+    /* Queries alone; keys alone; k and v of the keys */
+    float *phi_q = rows_of(phi, 2 * tokens, 2, 0, 1, heads), *all_k = rows_of(phi, 2 * tokens, 2, 1, 1, heads);
+    float *phi_k = rows_of(all_k, tokens, N, 0, count, heads);
+    float *kv = rows_of(rows_of(qkv, 3 * tokens, 3, 1, 2, row), tokens, N, 0, count, 2 * row);
+    real *d_phi_q = upload_real(phi_q, n_phi), *d_phi_k = upload_real(phi_k, keys * heads),
+         *d_kv = upload_real(kv, 2 * keys * row), *d_dphi_q = poisoned_real(n_phi),
+         *d_dphi_k = poisoned_real(keys * heads), *d_dkv = upload_real(kv, 2 * keys * row);
+    float *d_den = poisoned(tokens * k.H), *d_sums = poisoned(n_kv);
+    kernels_reserve(linear_attention_workspace(k.D, k.F));
+    LinearAttention shape = {k.B, k.N, k.H, k.D, k.F, DENOMINATOR_EPSILON, {(int)count, d_phi_k, d_dphi_k}};
+    linear_attention_forward(d_y, d_den, d_sums, d_phi_q, d_kv, &shape);
+    assert_true(close_real("y", d_y, r.y, n));
+    assert_true(close_float("den", d_den, r.den, tokens * k.H));
+    assert_true(close_float("kv", d_sums, r.kv, n_kv));
+    linear_attention_backward(d_dkv, d_dphi_q, d_dy, d_y, d_den, d_sums, d_phi_q, d_kv, &shape);
+    float *dphi_q = download_real(d_dphi_q, n_phi), *dphi_k = download_real(d_dphi_k, keys * heads),
+          *dkv = download_real(d_dkv, 2 * keys * row), *dphi = normals(2 * n_phi, 1), *dv = normals(keys * row, 1);
+    double *want_v = zeros(keys * row);
+    for (size_t i = 0; i < 2 * n_phi; i++) {
+        size_t token = i / (2 * heads), b = token / N, m = token % N;
+        bool key = i / heads % 2;
+        if (key && m >= count) r.dphi[i] = r.dphi_size[i] = 0;
+        dphi[i] = !key ? dphi_q[token * heads + i % heads] : m < count ? dphi_k[(b * count + m) * heads + i % heads] : 0;
+    }
+    for (size_t i = 0; i < keys * row; i++) {
+        size_t token = i / row / count * N + i / row % count;
+        want_v[i] = r.dqkv[(3 * token + 2) * row + i % row];
+        dv[i] = dkv[(2 * (i / row) + 1) * row + i % row];
+        assert_true(dkv[2 * (i / row) * row + i % row] == kv[2 * (i / row) * row + i % row]); /* dk is left alone */
+    }
+    assert_true(close_sums("dphi", dphi, r.dphi, r.dphi_size, 2 * n_phi, false));
+    assert_true(check_close_step("dv", dv, want_v, keys * row, roundings(5), REAL_STEP));
+    release_all();
+}
+
+static void test_linear_keys_apart(void **state) {
+    (void)state;
+    const LinearCase cases[] = {{3, 63, 2, 5, 7}, {2, 131, 3, 64, 32}, {1, 70, 2, 32, 64}};
+    const size_t counts[] = {17, 65, 9};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) linear_apart_case(cases[i], counts[i]);
+}
+
 static void test_linear_attention(void **state) {
     (void)state;
     const LinearCase cases[] = {{3, 63, 2, 5, 7},    {1, 1, 1, 1, 1},     {2, 64, 3, 32, 32}, {1, 257, 1, 64, 32},
-                                {1, 4099, 1, 10, 7}, {2, 130, 2, 33, 40}, {1, 65, 1, 15, 16}, {1, 9, 2, 16, 64}};
+                                {1, 4099, 1, 10, 7}, {2, 130, 2, 33, 40}, {1, 65, 1, 15, 16}, {1, 9, 2, 16, 64},
+                                {2, 131, 3, 32, 96}, {1, 1, 2, 64, 32},  {1, 2050, 1, 32, 32}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) linear_case(cases[i]);
 }
 
@@ -382,6 +451,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_softmax_attention), cmocka_unit_test(test_softmax_large_scores),
         cmocka_unit_test(test_softmax_nan),       cmocka_unit_test(test_linear_attention),
+        cmocka_unit_test(test_linear_keys_apart),
         cmocka_unit_test(test_feature_mlp),       cmocka_unit_test(test_feature_nan),
     };
     int failed = cmocka_run_group_tests(tests, NULL, NULL);

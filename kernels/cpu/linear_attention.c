@@ -6,8 +6,13 @@
  * With DENOMINATOR_GIVEN, 0 stands in place of the 1 in [v_m, 1] and of g_n's last element.
  *
  * Because of the 1 after v, the denominator is one more column of the same products: S is [F,D+1].  Sums over tokens
- * are made of the sums of blocks of tokens, so that the rounding error does not grow with N. */
+ * are made of the sums of blocks of tokens, so that the rounding error does not grow with N.
+ *
+ * With bfloat16 and dot products of pairs (kernels/cpu/pairs.h), where F and D are multiples of PAIR_BLOCK, phi, v and
+ * dy are operands as they are, and the column of the denominators is kept apart, in floats.  S enters y as the sum of
+ * two numbers of bfloat16; phi(q_n) / den_n in dS, and S and dS in the gradients, are rounded to one. */
 #include "kernels/cpu/activations.h"
+#include "kernels/cpu/pairs.h"
 #include "kernels/cpu/workspace.h"
 #include "kernels/kernels.h"
 
@@ -29,7 +34,14 @@ typedef struct {
     size_t phi_row, v_row, y_row; /* floats from one token to the next */
     int H;
     Denominator rule;
+    bool pairs; /* products of pairs of bfloat16 */
 } Sizes;
+
+#ifdef VIT_PAIRS
+static bool in_pairs(int D, int F) { return pairs_kind() == PAIRS_DOTS && D % PAIR_BLOCK == 0 && F % PAIR_BLOCK == 0; }
+#else
+static bool in_pairs(int D, int F) { return (void)D, (void)F, false; }
+#endif
 
 static Sizes sizes_of(const LinearAttention *shape) {
     int N = shape->N, H = shape->H, D = shape->D, F = shape->F;
@@ -46,7 +58,8 @@ static Sizes sizes_of(const LinearAttention *shape) {
                    .v_row = apart ? 2 * M : 3 * M,
                    .y_row = M,
                    .H = H,
-                   .rule = shape->rule};
+                   .rule = shape->rule,
+                   .pairs = in_pairs(D, F)};
 }
 
 /* Where a head of an image begins. */
@@ -64,6 +77,251 @@ static Place place_of(int b, int h, Sizes s) {
                    .v = (key + 1) * s.v_row - s.y_row + hd};
 }
 
+/* Rows of the block at `first`; none past the end. */
+static int rows_from(int first, int tokens, int block) {
+    int left = tokens - first;
+    return left < 0 ? 0 : left < block ? left : block;
+}
+
+/* Prefetches rows first.. of p [*,n].  A head's rows have a large stride, which the hardware prefetcher does not
+ * follow; prefetching one block ahead saves a third of the time for a batch that exceeds the last-level cache. */
+TILE_INLINE void prefetch(const real *p, size_t stride, int first, int rows, int n, bool write) {
+    enum { LINE = 64 / sizeof(real) };
+    for (int i = first; i < first + rows; i++)
+        for (int j = 0; j < n; j += LINE) {
+            if (write) __builtin_prefetch(p + i * stride + j, 1);
+            else __builtin_prefetch(p + i * stride + j, 0);
+        }
+}
+
+/* == In pairs of bfloat16 ========================================================================================= */
+
+#ifdef VIT_PAIRS
+
+enum { TOKENS = 64 };
+
+typedef struct {
+    float *sums, *part, *z, *dz; /* [F,D] [F,D] [F] [F]: S or dS, a block's share of it, and their last columns */
+    float *rows;                 /* [TOKENS,F or D]: a block's products */
+    float *dots, *inverse;       /* [TOKENS] */
+    real *phi, *x;               /* [TOKENS/2,F,2] [TOKENS/2,D,2]: two tokens beside each other */
+    real *paired, *low, *turned; /* [F/2,D,2] [F/2,D,2] [D/2,F,2]: the sums as operands */
+} PairWork;
+
+static size_t reals_in_floats(size_t n) { return workspace_line_up((n + 1) / 2); }
+
+static size_t pair_floats(Sizes s) {
+    size_t sums = (size_t)s.F * s.D, wide = s.F > s.D ? s.F : s.D;
+    return 2 * sums + 2 * s.F + TOKENS * wide + 2 * TOKENS + reals_in_floats((size_t)TOKENS * s.F) +
+           reals_in_floats((size_t)TOKENS * s.D) + 3 * reals_in_floats(sums);
+}
+
+static PairWork pair_take(Sizes s) {
+    float *next = kernels_workspace(pair_floats(s));
+    size_t sums = (size_t)s.F * s.D, wide = s.F > s.D ? s.F : s.D;
+    PairWork w;
+    w.sums = workspace_take(&next, sums);
+    w.part = workspace_take(&next, sums);
+    w.z = workspace_take(&next, s.F);
+    w.dz = workspace_take(&next, s.F);
+    w.rows = workspace_take(&next, TOKENS * wide);
+    w.dots = workspace_take(&next, TOKENS);
+    w.inverse = workspace_take(&next, TOKENS);
+    w.phi = (real *)workspace_take(&next, reals_in_floats((size_t)TOKENS * s.F));
+    w.x = (real *)workspace_take(&next, reals_in_floats((size_t)TOKENS * s.D));
+    w.paired = (real *)workspace_take(&next, reals_in_floats(sums));
+    w.low = (real *)workspace_take(&next, reals_in_floats(sums));
+    w.turned = (real *)workspace_take(&next, reals_in_floats(sums));
+    return w;
+}
+
+/* to [rows/2][n][2] = rows of n numbers, `stride` apart, and zeros after an odd one. */
+static void pair_tokens(real *to, const real *from, size_t stride, int rows, int n) {
+    for (int i = 0; i < rows; i += 2, from += 2 * stride)
+        for (int j = 0; j < n; j += TILE, to += 2 * TILE) {
+            halfvec odd = i + 1 < rows ? *(const halfvec *)(from + stride + j) : (halfvec){0};
+            _mm512_storeu_si512(to, pairs_of(*(const halfvec *)(from + j), odd));
+        }
+}
+
+static void add_floats(float *sum, const float *x, size_t n) {
+    for (size_t i = 0; i < n; i += TILE) vec_store(sum + i, vec_load(sum + i) + vec_load(x + i));
+}
+
+/* sums += phi^T x of a block of tokens, both in pairs. */
+static void add_outer_pairs(PairWork *w, int rows, Sizes s) {
+    pairs_dots(w->part, s.D, (PairRows){w->phi, 1, s.F}, w->x, s.D, s.F, s.D, rows + rows % 2, false);
+    add_floats(w->sums, w->part, (size_t)s.F * s.D);
+}
+
+/* z += the block's phi. */
+static void add_features(PairWork *w, int rows, Sizes s) {
+    const __m512bh ones = (__m512bh)_mm512_set1_epi32(0x3f803f80);
+    for (int j = 0; j < s.F; j += TILE) {
+        __m512 sum = _mm512_setzero_ps();
+        for (int i = 0; i < rows; i += 2)
+            sum = _mm512_dpbf16_ps(sum, ones, (__m512bh)_mm512_loadu_si512(w->phi + (size_t)i * s.F + 2 * j));
+        vec_store(w->z + j, vec_load(w->z + j) + (vec)sum);
+    }
+}
+
+/* `paired` becomes the sums; and with `both`, `low` what rounding took from them. */
+static void pair_sums(PairWork *w, bool both, Sizes s) {
+    size_t at = 0;
+    for (int f = 0; f < s.F; f += 2)
+        for (int j = 0; j < s.D; j += TILE, at += 2 * TILE) {
+            vec even = vec_load(w->sums + (size_t)f * s.D + j), odd = vec_load(w->sums + (size_t)(f + 1) * s.D + j);
+            halfvec high[] = {halfvec_round(even), halfvec_round(odd)};
+            _mm512_storeu_si512(w->paired + at, pairs_of(high[0], high[1]));
+            if (!both) continue;
+            _mm512_storeu_si512(w->low + at, pairs_of(halfvec_round(even - halfvec_widen(high[0])),
+                                                      halfvec_round(odd - halfvec_widen(high[1]))));
+        }
+}
+
+/* `turned` becomes the transpose of sums [F,D], whose rows are `row` apart; `low` is overwritten. */
+static void turn_sums(PairWork *w, const float *sums, size_t row, Sizes s) {
+    for (int f = 0; f < s.F; f++) reals_round(w->low + (size_t)f * s.D, sums + f * row, (size_t)s.D);
+    turn_pairs(w->turned, s.F, w->low, s.F, s.D);
+}
+
+/* dots[i] = phi_i . z */
+static void dot_features(float *dots, const real *phi, const float *z, int rows, Sizes s) {
+    for (int first = 0; first < rows; first += TILE) {
+        vec sum[TILE] = {{0}};
+        for (int i = 0; i < TILE && first + i < rows; i++)
+            for (int j = 0; j < s.F; j += TILE) sum[i] += real_load(phi + (first + i) * s.phi_row + j) * vec_load(z + j);
+        vec_store(dots + first, vec_sums(sum));
+    }
+}
+
+/* dots[i] = dy_i . y_i */
+static void dot_outputs(float *dots, const real *dy, const real *y, int rows, Sizes s) {
+    for (int first = 0; first < rows; first += TILE) {
+        vec sum[TILE] = {{0}};
+        for (int i = 0; i < TILE && first + i < rows; i++)
+            for (int j = 0; j < s.D; j += 2 * TILE) {
+                size_t at = (first + i) * s.y_row + j;
+                sum[i] = (vec)_mm512_dpbf16_ps((__m512)sum[i], (__m512bh)_mm512_loadu_si512(dy + at),
+                                               (__m512bh)_mm512_loadu_si512(y + at));
+            }
+        vec_store(dots + first, vec_sums(sum));
+    }
+}
+
+static void forward_pairs(real *y, float *den, float *kv, const real *phi_q, const real *phi_k, const real *v, Sizes s) {
+    PairWork w = pair_take(s);
+    memset(w.sums, 0, (size_t)s.F * s.D * sizeof(float));
+    memset(w.z, 0, s.F * sizeof(float));
+    for (int i = 0; i < s.keys; i += TOKENS) {
+        int rows = rows_from(i, s.keys, TOKENS), next = i + TOKENS, ahead = rows_from(next, s.keys, TOKENS);
+        prefetch(v, s.v_row, next, ahead, s.D, false);
+        prefetch(phi_k, s.phi_row, next, ahead, s.F, false);
+        pair_tokens(w.phi, phi_k + i * s.phi_row, s.phi_row, rows, s.F);
+        pair_tokens(w.x, v + i * s.v_row, s.v_row, rows, s.D);
+        add_outer_pairs(&w, rows, s);
+        if (s.rule != DENOMINATOR_GIVEN) add_features(&w, rows, s);
+    }
+    for (int f = 0; f < s.F; f++) {
+        memcpy(kv + (size_t)f * s.D1, w.sums + (size_t)f * s.D, s.D * sizeof *kv);
+        kv[(size_t)f * s.D1 + s.D] = w.z[f];
+    }
+    pair_sums(&w, true, s);
+    for (int i = 0; i < s.N; i += TOKENS) {
+        int rows = rows_from(i, s.N, TOKENS), next = i + TOKENS;
+        prefetch(phi_q, s.phi_row, next, rows_from(next, s.N, TOKENS), s.F, false);
+        prefetch(y, s.y_row, i, rows, s.D, true);
+        PairRows phi = {phi_q + i * s.phi_row, s.phi_row / 2, 1};
+        pairs_dots(w.rows, s.D, phi, w.paired, s.D, rows, s.D, s.F, false);
+        pairs_dots(w.rows, s.D, phi, w.low, s.D, rows, s.D, s.F, true);
+        if (s.rule != DENOMINATOR_GIVEN) dot_features(w.dots, phi.at, w.z, rows, s);
+        for (int r = 0; r < rows; r++) {
+            float *own = den + (size_t)(i + r) * s.H;
+            if (s.rule != DENOMINATOR_GIVEN) *own = denominator(w.dots[r], s.rule);
+            float inverse = 1 / *own;
+            for (int j = 0; j < s.D; j += TILE)
+                real_store(y + (i + r) * s.y_row + j, inverse * vec_load(w.rows + (size_t)r * s.D + j));
+        }
+    }
+}
+
+/* Of a block of queries: `inverse` becomes 1 / den, `dots` the last element of g times den. */
+static void slopes_of(PairWork *w, const real *dy, const real *y, const float *den, int rows, Sizes s) {
+    dot_outputs(w->dots, dy, y, rows, s);
+    for (int i = 0; i < rows; i++) {
+        float own = den[(size_t)i * s.H];
+        w->inverse[i] = 1 / own;
+        w->dots[i] = s.rule != DENOMINATOR_GIVEN && follows(own, s.rule) ? -w->dots[i] : 0;
+    }
+    if (rows % 2) w->inverse[rows] = w->dots[rows] = 0;
+}
+
+/* phi(q) / den of a block in pairs of tokens, and their share of dz. */
+static void scale_features(PairWork *w, const real *phi, int rows, Sizes s) {
+    for (int j = 0; j < s.F; j += TILE) {
+        vec dz = {0};
+        for (int i = 0; i < rows; i += 2) {
+            const real *even = phi + i * s.phi_row + j, *odd = i + 1 < rows ? even + s.phi_row : even;
+            halfvec low = halfvec_round(w->inverse[i] * real_load(even));
+            halfvec high = halfvec_round(w->inverse[i + 1] * real_load(odd));
+            _mm512_storeu_si512(w->phi + (size_t)i * s.F + 2 * j, pairs_of(low, high));
+            dz += w->dots[i] * halfvec_widen(low) + w->dots[i + 1] * halfvec_widen(high);
+        }
+        vec_store(w->dz + j, vec_load(w->dz + j) + dz);
+    }
+}
+
+static void backward_pairs(real *dv, real *dphi_q, real *dphi_k, const real *dy, const real *y, const float *den,
+                           const float *kv, const real *phi_q, const real *phi_k, const real *v, Sizes s) {
+    PairWork w = pair_take(s);
+    turn_sums(&w, kv, s.D1, s);
+    for (int f = 0; f < s.F; f++) w.z[f] = kv[(size_t)f * s.D1 + s.D];
+    memset(w.sums, 0, (size_t)s.F * s.D * sizeof(float));
+    memset(w.dz, 0, s.F * sizeof(float));
+    for (int i = 0; i < s.N; i += TOKENS) {
+        int rows = rows_from(i, s.N, TOKENS), next = i + TOKENS, ahead = rows_from(next, s.N, TOKENS);
+        prefetch(dy, s.y_row, next, ahead, s.D, false);
+        prefetch(y, s.y_row, next, ahead, s.D, false);
+        prefetch(phi_q, s.phi_row, next, ahead, s.F, false);
+        prefetch(dphi_q, s.phi_row, i, rows, s.F, true);
+        const real *own_dy = dy + i * s.y_row;
+        slopes_of(&w, own_dy, y + i * s.y_row, den + (size_t)i * s.H, rows, s);
+        scale_features(&w, phi_q + i * s.phi_row, rows, s);
+        pair_tokens(w.x, own_dy, s.y_row, rows, s.D);
+        add_outer_pairs(&w, rows, s);
+        pairs_dots(w.rows, s.F, (PairRows){own_dy, s.y_row / 2, 1}, w.turned, s.F, rows, s.F, s.D, false);
+        for (int r = 0; r < rows; r++) {
+            for (int j = 0; j < s.F; j += TILE) {
+                vec slope = vec_load(w.rows + (size_t)r * s.F + j) + w.dots[r] * vec_load(w.z + j);
+                real_store(dphi_q + (i + r) * s.phi_row + j, w.inverse[r] * slope);
+            }
+        }
+    }
+    pair_sums(&w, false, s);
+    turn_sums(&w, w.sums, (size_t)s.D, s);
+    for (int i = 0; i < s.keys; i += TOKENS) {
+        int rows = rows_from(i, s.keys, TOKENS), next = i + TOKENS, ahead = rows_from(next, s.keys, TOKENS);
+        prefetch(v, s.v_row, next, ahead, s.D, false);
+        prefetch(phi_k, s.phi_row, next, ahead, s.F, false);
+        prefetch(dphi_k, s.phi_row, i, rows, s.F, true);
+        prefetch(dv, s.v_row, i, rows, s.D, true);
+        pairs_dots(w.rows, s.F, (PairRows){v + i * s.v_row, s.v_row / 2, 1}, w.turned, s.F, rows, s.F, s.D, false);
+        for (int r = 0; r < rows; r++)
+            for (int j = 0; j < s.F; j += TILE)
+                real_store(dphi_k + (i + r) * s.phi_row + j,
+                           vec_load(w.rows + (size_t)r * s.F + j) + vec_load(w.dz + j));
+        PairRows phi = {phi_k + i * s.phi_row, s.phi_row / 2, 1};
+        pairs_dots(w.rows, s.D, phi, w.paired, s.D, rows, s.D, s.F, false);
+        for (int r = 0; r < rows; r++)
+            for (int j = 0; j < s.D; j += TILE)
+                real_store(dv + (i + r) * s.v_row + j, vec_load(w.rows + (size_t)r * s.D + j));
+    }
+}
+
+#endif
+
+/* == Products of floats =========================================================================================== */
+
 typedef struct {
     float *s, *ds, *part; /* [F,D1p]: S, its gradient, one block's share */
     float *st, *dst;      /* [D1,Fp]: transposes */
@@ -72,6 +330,9 @@ typedef struct {
 } Work;
 
 static size_t work_floats(Sizes s) {
+#ifdef VIT_PAIRS
+    if (s.pairs) return pair_floats(s);
+#endif
     return (size_t)3 * s.F * s.D1p + (size_t)2 * s.D1 * s.Fp + (size_t)BLOCK * (2 * s.D1p + s.Fp);
 }
 
@@ -138,28 +399,17 @@ static void gather_v(float *to, const real *v, int rows, Sizes s) {
     for (int i = 0; i < rows; i++) to[(size_t)i * s.D1p + s.D] = s.rule != DENOMINATOR_GIVEN;
 }
 
-/* Rows of the block at `first`; none past the end. */
-static int rows_from(int first, int tokens) {
-    int left = tokens - first;
-    return left < 0 ? 0 : left < BLOCK ? left : BLOCK;
-}
-
-/* Prefetches rows first.. of p [*,n].  A head's rows have a large stride, which the hardware prefetcher does not
- * follow; prefetching one block ahead saves a third of the time for a batch that exceeds the last-level cache. */
-TILE_INLINE void prefetch(const real *p, size_t stride, int first, int rows, int n, bool write) {
-    enum { LINE = 64 / sizeof(real) };
-    for (int i = first; i < first + rows; i++)
-        for (int j = 0; j < n; j += LINE) {
-            if (write) __builtin_prefetch(p + i * stride + j, 1);
-            else __builtin_prefetch(p + i * stride + j, 0);
-        }
-}
-
 static void forward_head(real *y, float *den, float *kv, const real *phi_q, const real *phi_k, const real *v, Sizes s) {
+#ifdef VIT_PAIRS
+    if (s.pairs) {
+        forward_pairs(y, den, kv, phi_q, phi_k, v, s);
+        return;
+    }
+#endif
     Work w = work_take(s);
     memset(w.s, 0, (size_t)s.F * s.D1p * sizeof(float));
     for (int i = 0; i < s.keys; i += BLOCK) {
-        int rows = rows_from(i, s.keys), next = i + BLOCK, ahead = rows_from(next, s.keys);
+        int rows = rows_from(i, s.keys, BLOCK), next = i + BLOCK, ahead = rows_from(next, s.keys, BLOCK);
         prefetch(v, s.v_row, next, ahead, s.D, false);
         prefetch(phi_k, s.phi_row, next, ahead, s.F, false);
         gather_v(w.v, v + i * s.v_row, rows, s);
@@ -167,8 +417,8 @@ static void forward_head(real *y, float *den, float *kv, const real *phi_q, cons
     }
     save_sums(kv, w.s, s);
     for (int i = 0; i < s.N; i += BLOCK) {
-        int rows = rows_from(i, s.N), next = i + BLOCK;
-        prefetch(phi_q, s.phi_row, next, rows_from(next, s.N), s.F, false);
+        int rows = rows_from(i, s.N, BLOCK), next = i + BLOCK;
+        prefetch(phi_q, s.phi_row, next, rows_from(next, s.N, BLOCK), s.F, false);
         prefetch(y, s.y_row, i, rows, s.D, true);
         FloatRows from = features(&w, phi_q + i * s.phi_row, rows, s);
         tile_gemm(w.g, s.D1p, from.at, from.row, 1, w.s, s.D1p, rows, s.D1p, s.F, 0);
@@ -180,18 +430,6 @@ static void forward_head(real *y, float *den, float *kv, const real *phi_q, cons
                 real_store_part(y + (i + r) * s.y_row + j, inverse * vec_load(num + j), s.D - j);
         }
     }
-}
-
-void linear_attention_forward(real *y, float *den, float *kv, const real *phi, const real *qkv,
-                              const LinearAttention *shape) {
-    Sizes s = sizes_of(shape);
-    const real *phi_k = shape->keys.count ? shape->keys.phi : phi + (size_t)s.H * s.F;
-#pragma omp parallel for collapse(2) schedule(static)
-    for (int b = 0; b < shape->B; b++)
-        for (int h = 0; h < shape->H; h++) {
-            Place at = place_of(b, h, s);
-            forward_head(y + at.y, den + at.den, kv + at.kv, phi + at.phi_q, phi_k + at.phi_k, qkv + at.v, s);
-        }
 }
 
 /* g of a block: the gradients of numerator and denominator. */
@@ -212,11 +450,17 @@ static void gather_g(float *g, const real *dy, const real *y, const float *den, 
 
 static void backward_head(real *dv, real *dphi_q, real *dphi_k, const real *dy, const real *y, const float *den,
                           const float *kv, const real *phi_q, const real *phi_k, const real *v, Sizes s) {
+#ifdef VIT_PAIRS
+    if (s.pairs) {
+        backward_pairs(dv, dphi_q, dphi_k, dy, y, den, kv, phi_q, phi_k, v, s);
+        return;
+    }
+#endif
     Work w = work_take(s);
     transpose(w.st, s.Fp, kv, s.D1, s.F, s.D1);
     memset(w.ds, 0, (size_t)s.F * s.D1p * sizeof(float));
     for (int i = 0; i < s.N; i += BLOCK) {
-        int rows = rows_from(i, s.N), next = i + BLOCK, ahead = rows_from(next, s.N);
+        int rows = rows_from(i, s.N, BLOCK), next = i + BLOCK, ahead = rows_from(next, s.N, BLOCK);
         prefetch(dy, s.y_row, next, ahead, s.D, false);
         prefetch(y, s.y_row, next, ahead, s.D, false);
         prefetch(phi_q, s.phi_row, next, ahead, s.F, false);
@@ -228,7 +472,7 @@ static void backward_head(real *dv, real *dphi_q, real *dphi_k, const real *dy, 
     }
     transpose(w.dst, s.Fp, w.ds, s.D1p, s.F, s.D1);
     for (int i = 0; i < s.keys; i += BLOCK) {
-        int rows = rows_from(i, s.keys), next = i + BLOCK, ahead = rows_from(next, s.keys);
+        int rows = rows_from(i, s.keys, BLOCK), next = i + BLOCK, ahead = rows_from(next, s.keys, BLOCK);
         prefetch(v, s.v_row, next, ahead, s.D, false);
         prefetch(phi_k, s.phi_row, next, ahead, s.F, false);
         prefetch(dphi_k, s.phi_row, i, rows, s.F, true);
@@ -240,6 +484,20 @@ static void backward_head(real *dv, real *dphi_q, real *dphi_k, const real *dy, 
         tile_gemm(w.g, s.D1p, from.at, from.row, 1, w.ds, s.D1p, rows, s.D1p, s.F, 0);
         scatter(dv + i * s.v_row, s.v_row, w.g, s.D1p, rows, s.D);
     }
+}
+
+/* == All heads ==================================================================================================== */
+
+void linear_attention_forward(real *y, float *den, float *kv, const real *phi, const real *qkv,
+                              const LinearAttention *shape) {
+    Sizes s = sizes_of(shape);
+    const real *phi_k = shape->keys.count ? shape->keys.phi : phi + (size_t)s.H * s.F;
+#pragma omp parallel for collapse(2) schedule(static)
+    for (int b = 0; b < shape->B; b++)
+        for (int h = 0; h < shape->H; h++) {
+            Place at = place_of(b, h, s);
+            forward_head(y + at.y, den + at.den, kv + at.kv, phi + at.phi_q, phi_k + at.phi_k, qkv + at.v, s);
+        }
 }
 
 void linear_attention_backward(real *dqkv, real *dphi, const real *dy, const real *y, const float *den, const float *kv,

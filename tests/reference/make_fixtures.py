@@ -155,6 +155,8 @@ FIRST_SEEDS["hierarchy-pvt-cls"] = 1228223190
 FIRST_SEEDS["clip-soft"] = 2146  # most draws are too ill-conditioned
 CASES.update({case: (Config(**settings), 0, 0) for case, settings in operators.CASES.items()})
 CASES.update(HOST_CASES)
+# Heads as wide as the CPU's products of pairs of bfloat16 want them.
+CASES["linear-wide"] = (Config(attn="linear", img_size=(10, 14), dim=32, heads=1, depth=1, mlp_ratio=1), 0, 0)
 CASES["clip-ripple"] = (Config(attn="ripple", r_max=2, **clips.FEW), 0.5, 2e-5)
 CASES["clip-ripple-explicit"] = (Config(attn="ripple-explicit-softmax", tau=0.01, r_max=2, **clips.FEW), 1.0, 2e-5)
 
