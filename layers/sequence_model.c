@@ -48,9 +48,10 @@ static const ConfigEntry entries[] = {
     {F(BOOL, recompute), "false",
      .help = "Store only the input of each block and compute the block again in the backward pass, which saves memory, "
              "takes more time and gives the same results"},
-    {F(CHOICE, start_values), "code", CONFIG_CHOICES("code", "paper"),
+    {F(CHOICE, start_values), "code", CONFIG_CHOICES("code", "paper", "gpt2"),
      .help = "Deviation of the first weights: code, sqrt(0.125 / inputs) and embeddings 0.01, as in the authors' later "
-             "program; paper, 0.125 / sqrt(inputs) as printed"},
+             "program; paper, 0.125 / sqrt(inputs) as printed; gpt2, 0.02 everywhere, also in the layer of logits, "
+             "which is zero in both others. Always 1/sqrt(2 depth) times that before a residual sum"},
 };
 #undef F
 const ConfigGroup sequence_model_settings = {CONFIG_GROUP(SequenceModelSettings, entries)};
@@ -91,13 +92,30 @@ void sequence_model_check(const Config *config, const SequenceShape *shape) {
 
 /* params_declare's truncated normal has this deviation, which gains multiply; it is cut off at 2, far away. */
 static const float DECLARED_DEVIATION = 0.02f;
+static const float GPT2_DEVIATION = 0.02f;
 
-/* Sets the deviation of a linear layer's first weights, which has so many inputs. */
+/* Deviations of the first weights: of a linear layer with so many inputs, and of an embedding. */
+static float linear_deviation(const SequenceModelSettings *s, int inputs) {
+    switch (s->start_values) {
+    case START_PAPER: return 0.125f / sqrtf((float)inputs);
+    case START_GPT2: return GPT2_DEVIATION;
+    case START_CODE: break;
+    }
+    return sqrtf(0.125f / (float)inputs);
+}
+
+static float embedding_deviation(const SequenceModelSettings *s) {
+    switch (s->start_values) {
+    case START_PAPER: return 0.125f / sqrtf((float)s->dim);
+    case START_GPT2: return GPT2_DEVIATION;
+    case START_CODE: break;
+    }
+    return 0.01f;
+}
+
 static void start_linear(const SequenceModelSettings *s, Params *params, const char *prefix, const char *name,
                          int inputs, float gain) {
-    float paper = 0.125f / sqrtf((float)inputs), code = sqrtf(0.125f / (float)inputs);
-    float deviation = s->start_values == START_PAPER ? paper : code;
-    params_start_scaled(params, prefix, name, gain * deviation / DECLARED_DEVIATION);
+    params_start_scaled(params, prefix, name, gain * linear_deviation(s, inputs) / DECLARED_DEVIATION);
 }
 
 static void table_declare(SequenceModel *m, const char *name, int count, float deviation, float **w, float **dw) {
@@ -125,9 +143,8 @@ static void choose_positions(SequenceModel *m) {
 static void embeddings_declare(SequenceModel *m) {
     static const char *const names[] = {"pos_embed.row", "pos_embed.column", "pos_embed.channel"};
     const SequenceModelSettings *s = &m->settings;
-    bool paper = s->start_values == START_PAPER;
     int tables = m->positions.entries[2] ? 3 : 2;
-    float token = paper ? 0.125f / sqrtf((float)s->dim) : 0.01f, position = token / sqrtf((float)tables);
+    float token = embedding_deviation(s), position = token / sqrtf((float)tables);
     table_declare(m, "token_embed.weight", s->vocabulary, token, &m->bytes, &m->dbytes);
     for (int t = 0; t < tables; t++)
         table_declare(m, names[t], m->positions.entries[t], position, &m->table[t], &m->dtable[t]);
@@ -169,6 +186,15 @@ static void block_declare(SequenceModel *m, int i) {
     start_linear(s, params, mlp, "fc2.weight", hidden, residual);
 }
 
+static void head_declare(SequenceModel *m) {
+    const SequenceModelSettings *s = &m->settings;
+    Params *params = &m->model.params;
+    ParamInit init = s->start_values == START_GPT2 ? INIT_TRUNC_NORMAL : INIT_ZEROS;
+    m->head = (Projection){.in = s->dim, .out = s->vocabulary};
+    params_declare(params, &m->head.w, &m->head.dw, "", "head.weight", init, true, 2, (int[]){s->vocabulary, s->dim});
+    start_linear(s, params, "", "head.weight", s->dim, 1);
+}
+
 void sequence_model_create(SequenceModel *m, const Config *config, const SequenceShape *shape) {
     memset(m, 0, sizeof *m);
     sequence_model_check(config, shape);
@@ -186,9 +212,7 @@ void sequence_model_create(SequenceModel *m, const Config *config, const Sequenc
         block_declare(m, i);
     }
     station_declare(m, 2 * m->settings.depth, "", "norm");
-    m->head = (Projection){.in = m->settings.dim, .out = m->settings.vocabulary};
-    params_declare(&m->model.params, &m->head.w, &m->head.dw, "", "head.weight", INIT_ZEROS, true, 2,
-                   (int[]){m->settings.vocabulary, m->settings.dim});
+    head_declare(m);
 }
 
 /* == Weights from a file ========================================================================================== */

@@ -1,6 +1,6 @@
 /* The Sparse Transformer as an autoregressive density model (Child et al. 2019): tokens, each one of `vocabulary`
  * values, to the logits of every token from those before it.  Pre-norm blocks of causal attention and an MLP, learned
- * embeddings of positions, a linear layer of logits that begins at zero. */
+ * embeddings of positions, a linear layer of logits that begins at zero (start_values gpt2: not). */
 #ifndef VIT_LAYERS_SEQUENCE_MODEL_H
 #define VIT_LAYERS_SEQUENCE_MODEL_H
 
@@ -13,7 +13,7 @@
 #include "layers/model.h"
 
 typedef enum { EMBEDDING_AUTO, EMBEDDING_DATA, EMBEDDING_ATTENTION } PositionTables;
-typedef enum { START_CODE, START_PAPER } StartValues;
+typedef enum { START_CODE, START_PAPER, START_GPT2 } StartValues;
 
 /* The settings of the model; causal_attention.h has those of its attention. */
 typedef struct {

@@ -13,11 +13,9 @@ Prints one JSON line for each mode."""
 
 import argparse
 import json
-import statistics
 import subprocess
 import sys
 import tempfile
-import time
 
 import torch
 import torch.nn.functional as F
@@ -148,7 +146,7 @@ def train(arguments, mode):
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
 
-    seconds = median_seconds(step, arguments.warmup, arguments.steps)
+    seconds = median_seconds(step, arguments.warmup, arguments.steps, limit=arguments.seconds)
     return {**result(arguments, mode, model),
             "train_tokens_per_s": round(arguments.batch * arguments.tokens / seconds, 1)}
 
@@ -162,19 +160,15 @@ def sample(arguments):
         model = model.to(kind)  # weights rounded once: faster than autocast, which rounds them for every token
 
     @torch.inference_mode()
-    def draw():
+    def draw(count):
         caches = [[torch.empty(B, H, arguments.tokens, D, dtype=kind) for _ in range(2)] for _ in model.blocks]
         token = torch.randint(0, BYTES, (B,))
-        for i in range(arguments.tokens):
+        for i in range(count):
             logits = model.step(token, caches, i)
             token = torch.multinomial(logits.float().softmax(-1), 1)[:, 0]
 
-    times = []
-    for _ in range(arguments.steps + 1):
-        start = time.perf_counter()
-        draw()
-        times.append(time.perf_counter() - start)
-    seconds = statistics.median(times[1:])
+    draw(min(arguments.tokens, 8))
+    seconds = median_seconds(lambda: draw(arguments.tokens), 0, arguments.steps, limit=arguments.seconds)
     return {**result(arguments, "eager", model), "sample_tokens_per_s": round(B * arguments.tokens / seconds, 1)}
 
 
@@ -217,6 +211,7 @@ def main():
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--steps", type=int, default=5)
     parser.add_argument("--warmup", type=int, default=2)
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no step after so many seconds of them")
     parser.add_argument("--sample", action="store_true", help="draw sequences instead of training")
     parser.add_argument("--check", metavar="TRAIN_AR", help="compare with this program, measure no time")
     arguments = parser.parse_args()

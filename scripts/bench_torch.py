@@ -256,7 +256,8 @@ def wait(device):
         torch.cuda.synchronize()
 
 
-def median_seconds(step, warmup, steps, device="cpu"):
+def median_seconds(step, warmup, steps, device="cpu", limit=float("inf")):
+    """Of as many steps, or of those that end before another would begin after `limit` seconds; of one at least."""
     for _ in range(warmup):
         step()
     times = []
@@ -266,6 +267,8 @@ def median_seconds(step, warmup, steps, device="cpu"):
         step()
         wait(device)
         times.append(time.perf_counter() - start)
+        if sum(times) >= limit:
+            break
     return statistics.median(times)
 
 

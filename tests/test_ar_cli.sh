@@ -41,6 +41,7 @@ done
 refuses "unknown setting, with the nearest" 2 '--head|--heads' --head 5
 refuses "heads that do not divide dim" 2 '--heads|7|16' $net --heads 7 --describe
 refuses "keys that heads do not divide" 2 '--qk-ratio|0.3' $net --qk-ratio 0.3 --describe
+refuses "first weights of no known kind" 2 '--start-values|gpt3|gpt2' --start-values gpt3 --describe
 refuses "stride longer than a sequence" 2 '--stride|65|64 tokens' $tiny --stride 65
 refuses "c above l" 2 '--summary|9|8 tokens of a block' $net --attn sparse-fixed --image-side 8 --grey --summary 9 --describe
 refuses "sub-blocks that do not fit" 2 '--sub-blocks|3|use 2' $net --attn sparse-fixed --image-side 8 --grey --summary 4 \

@@ -347,6 +347,78 @@ static void test_first_weights(void **state) {
     case_close(&c);
 }
 
+/* The deviation of a tensor of the first weights, which `start_values` decides; 0 for zeros, -1 for what is 1. */
+static double first_deviation(const char *name, const char *start_values, int dim, int hidden, int depth, int tables) {
+    bool code = !strcmp(start_values, "code"), paper = !strcmp(start_values, "paper");
+    double embedding = code ? 0.01 : paper ? 0.125 / sqrt(dim) : 0.02;
+    double linear = code ? sqrt(0.125 / dim) : paper ? 0.125 / sqrt(dim) : 0.02;
+    if (strstr(name, "norm")) return strstr(name, ".weight") ? -1 : 0;
+    if (strstr(name, ".bias")) return 0;
+    if (!strncmp(name, "pos_embed", 9)) return embedding / sqrt(tables);
+    if (!strcmp(name, "token_embed.weight") || !strcmp(name, "start")) return embedding;
+    if (!strcmp(name, "head.weight")) return code || paper ? 0 : linear;
+    if (strstr(name, "proj.weight")) return linear / sqrt(2 * depth);
+    if (strstr(name, "fc2.weight"))
+        return (code || paper ? linear * sqrt((double)dim / hidden) : linear) / sqrt(2 * depth);
+    return linear;
+}
+
+/* Every tensor's root mean square is its deviation, within seven of its own deviations, 1 / sqrt(2 size) of it. */
+static int starts_as(const char *start_values, const SequenceShape *shape, int tables, uint64_t seed) {
+    char more[64];
+    Case c;
+    int ok = 1;
+    snprintf(more, sizeof more, "start_values = %s\n", start_values);
+    case_open(&c, shape, "dim = 40\nheads = 2\ndepth = 3\nmlp_ratio = 2\nstride = 4\n", more, 1, SEQUENCE_EVALUATE);
+    params_initialize(&c.m.model.params, seed);
+    float *values = values_of(&c);
+    for (int i = 0; i < params_count(&c.m.model.params); i++) {
+        const Param *p = params_at(&c.m.model.params, i);
+        double want = first_deviation(p->name, start_values, 40, 80, 3, tables), squares = 0, most = 0;
+        for (size_t j = p->offset; j < p->offset + p->size; j++) {
+            double x = want < 0 ? values[j] - 1 : values[j];
+            squares += x * x;
+            most = fmax(most, fabs(x));
+        }
+        double is = sqrt(squares / (double)p->size);
+        bool right = want <= 0 ? most == 0 : fabs(is / want - 1) < 7 / sqrt(2 * (double)p->size);
+        if (!right) print_error("%s, %s: deviation %g, not %g\n", start_values, p->name, is, want);
+        ok &= right;
+    }
+    free(values);
+    case_close(&c);
+    return ok;
+}
+
+static void test_start_values(void **state) {
+    (void)state;
+    uint64_t seed = check_seed();
+    int ok = 1;
+    const char *const all[] = {"code", "paper", "gpt2"};
+    for (int i = 0; i < 3; i++) ok &= starts_as(all[i], &IMAGE, 3, seed) & starts_as(all[i], &TEXT, 2, seed);
+    assert_true(ok);
+}
+
+/* With gpt2 the first logits are not all zero, so every parameter learns at once. */
+static void test_first_step_of_gpt2(void **state) {
+    (void)state;
+    Case c;
+    case_open(&c, &IMAGE, "dim = 12\nheads = 3\ndepth = 3\nstart_values = gpt2\n", "", 2, SEQUENCE_TRAIN);
+    params_initialize(&c.m.model.params, 5);
+    for (int i = 0; i < 48; i++) c.tokens[i] = (uint8_t)(37 * i);
+    double bits = case_forward(&c) / log(2);
+    assert_true(fabs(bits - 8) > 1e-4 && fabs(bits - 8) < 0.1);
+    float *grads = case_gradients(&c);
+    for (int i = 0; i < params_count(&c.m.model.params); i++) {
+        const Param *p = params_at(&c.m.model.params, i);
+        double squares = 0;
+        for (size_t j = p->offset; j < p->offset + p->size; j++) squares += (double)grads[j] * grads[j];
+        assert_true(squares > 0);
+    }
+    free(grads);
+    case_close(&c);
+}
+
 /* == Any weights ================================================================================================== */
 
 static const char *const patterns[] = {
@@ -670,8 +742,9 @@ int main(void) {
         cmocka_unit_test(test_rows),       cmocka_unit_test(test_sliding),       cmocka_unit_test(test_greedy),
         cmocka_unit_test(test_adamw),      cmocka_unit_test(test_schedule),      cmocka_unit_test(test_first_weights),
         cmocka_unit_test(test_causality),  cmocka_unit_test(test_steps),         cmocka_unit_test(test_fill),
-        cmocka_unit_test(test_drawing),
-        cmocka_unit_test(test_gradients),     cmocka_unit_test(test_reference),
+        cmocka_unit_test(test_drawing),    cmocka_unit_test(test_gradients),     cmocka_unit_test(test_reference),
+        cmocka_unit_test(test_start_values),
+        cmocka_unit_test(test_first_step_of_gpt2),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
