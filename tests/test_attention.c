@@ -115,7 +115,7 @@ static void softmax_case(SoftmaxCase k) {
 
 static void test_softmax_attention(void **state) {
     (void)state;
-    const SoftmaxCase cases[] = {{3, 63, 2, 5},   {2, 1, 1, 2},   {1, 2, 3, 1},    {2, 197, 3, 32},
+    const SoftmaxCase cases[] = {{3, 63, 2, 5},   {2, 1, 1, 2},   {5, 2, 3, 1},    {2, 197, 3, 32},
                                  {1, 257, 2, 64}, {1, 256, 1, 10}, {1, 600, 1, 16}, {2, 33, 1, 33},
                                 {1, 70, 2, 65},  {1, 131, 1, 128}, {1, 288, 2, 20}, {1, 272, 1, 48},
                                 {1, 545, 1, 32}};
@@ -238,8 +238,8 @@ static void linear_case(LinearCase k) {
     kernels_reserve(linear_attention_workspace(k.D, k.F));
     LinearAttention shape = {k.B, k.N, k.H, k.D, k.F, DENOMINATOR_EPSILON, {0}};
     linear_attention_forward(d_y, d_den, d_kv, d_phi, d_qkv, &shape);
-    assert_true(close_real("y", d_y, r.y, n));
-    assert_true(close_float("den", d_den, r.den, tokens * k.H));
+    assert_true(close_halves("y", d_y, r.y, n));
+    assert_true(check_close("den", download(d_den, tokens * k.H), r.den, tokens * k.H, halves()));
     assert_true(close_float("kv", d_kv, r.kv, n_kv));
     linear_attention_backward(d_dqkv, d_dphi, d_dy, d_y, d_den, d_kv, d_phi, d_qkv, &shape);
     assert_true(close_rounded("dqkv", d_dqkv, r.dqkv, 3 * n));
@@ -288,8 +288,8 @@ static void linear_apart_case(LinearCase k, size_t count) {
     kernels_reserve(linear_attention_workspace(k.D, k.F));
     LinearAttention shape = {k.B, k.N, k.H, k.D, k.F, DENOMINATOR_EPSILON, {(int)count, d_phi_k, d_dphi_k}};
     linear_attention_forward(d_y, d_den, d_sums, d_phi_q, d_kv, &shape);
-    assert_true(close_real("y", d_y, r.y, n));
-    assert_true(close_float("den", d_den, r.den, tokens * k.H));
+    assert_true(close_halves("y", d_y, r.y, n));
+    assert_true(check_close("den", download(d_den, tokens * k.H), r.den, tokens * k.H, halves()));
     assert_true(close_float("kv", d_sums, r.kv, n_kv));
     linear_attention_backward(d_dkv, d_dphi_q, d_dy, d_y, d_den, d_sums, d_phi_q, d_kv, &shape);
     float *dphi_q = download_real(d_dphi_q, n_phi), *dphi_k = download_real(d_dphi_k, keys * heads),
